@@ -1,0 +1,103 @@
+# trainerd. `make` builds into build/; README.md says the rest. No lists to maintain: files are found.
+BUILD ?= build
+CUDA  ?= $(if $(shell command -v nvcc 2>/dev/null),1)# `make CUDA=` builds and tests the rest
+PREFIX ?= /usr/local
+VERSION := 0.1.0
+
+CC     ?= cc
+OPT    ?= -O2 -g
+CPPFLAGS := -Ilib -Itest -I. -I$(BUILD) -MMD -MP -D_GNU_SOURCE -DTRAINERD_VERSION='"$(VERSION)"'
+# Texts for people are cut at the end of their buffers on purpose; gcc would warn of each.
+GCC_ONLY := $(if $(shell $(CC) --version | grep -i clang),,-Wno-format-truncation)
+CFLAGS   := -std=c11 $(OPT) -Wall -Wextra -Werror -ffp-contract=off -fno-math-errno -pthread \
+            $(GCC_ONLY) $(SAN)
+LDLIBS   := -Wl,--as-needed -lgrpc -lgpr -lprotobuf-c -luv -lcjson -ldnnl -lmicrohttpd -lcrypto \
+            -lz -lxxhash -lsystemd -lgomp -ldl -lm -lpthread
+
+PROTO := $(wildcard proto/*.proto)
+GEN   := $(PROTO:%.proto=$(BUILD)/%.pb-c.c)
+LIB   := $(patsubst %,$(BUILD)/%.o,$(shell find lib -name '*.c')) $(GEN:.c=.o) $(BUILD)/proto/descriptors.o
+MAINS := daemon/trainerd.c daemon/trainerctl.c
+APP   := $(patsubst %,$(BUILD)/%.o,$(filter-out $(MAINS),$(wildcard daemon/*.c)))
+KIT   := $(patsubst %,$(BUILD)/%.o,$(wildcard test/harness/*.c test/sim/*.c))
+TEST  := $(patsubst %.c,$(BUILD)/%,$(wildcard test/*/test_*.c))
+FUZZ  := $(patsubst %.c,$(BUILD)/%,$(wildcard test/fuzz/fuzz_*.c))
+BENCH := $(patsubst %.c,$(BUILD)/%,$(wildcard test/bench/bench_*.c))
+BIN   := $(BUILD)/trainerd $(BUILD)/trainerctl
+CU    := $(shell find lib -name '*.cu')
+PLUGIN := $(if $(CUDA),$(if $(CU),$(BUILD)/trainerd-cuda.so))
+
+all: $(BIN) $(PLUGIN)
+
+.DELETE_ON_ERROR:
+.SECONDARY:
+
+# Generated code first: headers that other files include.
+$(BUILD)/proto/%.pb-c.c: proto/%.proto
+	@mkdir -p $(@D)
+	@protoc-c -Iproto --c_out=$(@D) $<
+# Reflection: the file descriptors as one FileDescriptorSet in a C array.
+$(BUILD)/proto/descriptors.c: $(PROTO) scripts/embed
+	@mkdir -p $(@D)
+	@protoc -Iproto --include_imports --descriptor_set_out=$(@D)/descriptors.bin \
+	    $(filter-out proto/onnx.proto proto/summary.proto proto/example.proto,$(PROTO))
+	@scripts/embed proto_descriptors $(@D)/descriptors.bin >$@
+
+$(BUILD)/%.c.o: %.c | $(GEN)
+	@mkdir -p $(@D)
+	@echo "  CC    $<"
+	@$(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
+$(BUILD)/proto/%.o: $(BUILD)/proto/%.c
+	@echo "  CC    $<"
+	@$(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
+
+$(BUILD)/libtrainerd.a: $(LIB)
+	@rm -f $@
+	@ar rcs $@ $^
+$(BUILD)/libapp.a: $(APP)
+	@rm -f $@
+	@ar rcs $@ $^
+$(BIN): $(BUILD)/%: $(BUILD)/daemon/%.c.o $(BUILD)/libapp.a $(BUILD)/libtrainerd.a
+	@echo "  LINK  $@"
+	@$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
+$(TEST) $(FUZZ) $(BENCH): $(BUILD)/%: $(BUILD)/%.c.o $(KIT) $(BUILD)/libapp.a $(BUILD)/libtrainerd.a
+	@echo "  LINK  $@"
+	@$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
+$(BUILD)/trainerd-cuda.so: $(CU)
+	nvcc -shared -Xcompiler -fPIC -Ilib -o $@ $^ -lcublasLt -lcudnn -lnccl
+
+test-programs: $(TEST) $(FUZZ)
+
+setup:
+	@scripts/setup build
+demo:
+	@scripts/setup build demo
+	@$(MAKE) --no-print-directory all
+	@scripts/demo
+test:
+	@scripts/setup build test
+	@$(MAKE) --no-print-directory all test-programs
+	@BUILD=$(BUILD) scripts/test
+san:
+	@$(MAKE) --no-print-directory test CUDA= BUILD=build/san OPT='-O1 -g' \
+	    SAN='-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer'
+bench:
+	@scripts/setup build bench
+	@$(MAKE) --no-print-directory all $(BENCH)
+	@BUILD=$(BUILD) scripts/bench
+layers:
+	@scripts/layers
+install: all
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/trainerd/digits \
+	    $(DESTDIR)/lib/systemd/system
+	install -m 755 $(BIN) $(DESTDIR)$(PREFIX)/bin
+	install -m 644 $(filter-out %.sh,$(wildcard config/*.*)) $(DESTDIR)$(PREFIX)/share/trainerd
+	install -m 755 $(wildcard config/*.sh) $(DESTDIR)$(PREFIX)/share/trainerd
+	install -m 644 config/digits/* $(DESTDIR)$(PREFIX)/share/trainerd/digits
+	for u in systemd/*; do sed 's|@PREFIX@|$(PREFIX)|g' "$$u" \
+	    >$(DESTDIR)/lib/systemd/system/$$(basename "$$u"); done
+clean:
+	rm -rf $(BUILD)
+
+.PHONY: all test-programs setup demo test san bench layers install clean
+-include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

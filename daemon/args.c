@@ -1,0 +1,126 @@
+#include "daemon/args.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "base/check.h"
+#include "base/err.h"
+#include "base/text.h"
+
+enum { ARGS_MAX = 64 };
+
+static int take_switch(const struct arg *a, const char *value, const char *from, struct err *err)
+{
+    static const struct { const char *word; bool on; } words[] = {
+        { "1", true }, { "true", true }, { "yes", true }, { "0", false }, { "false", false },
+        { "no", false }, { "", false },
+    };
+
+    for (size_t i = 0; i < COUNT_OF(words); i++)
+        if (strcasecmp(value, words[i].word) == 0) {
+            *a->flag = words[i].on;
+            return 0;
+        }
+    return err_set(err, ERR_INPUT, "%s: expected true or false, found '%.80s'", from, value);
+}
+
+static int from_environment(const struct arg *table, size_t n, struct err *err)
+{
+    for (size_t i = 0; i < n; i++) {
+        const char *value = table[i].env != NULL ? getenv(table[i].env) : NULL;
+
+        if (value == NULL)
+            continue;
+        if (table[i].flag != NULL) {
+            int rc = take_switch(&table[i], value, table[i].env, err);
+
+            if (rc < 0)
+                return rc;
+        } else if (value[0] != '\0') { /* Kubernetes and systemd make empty strings easily */
+            *table[i].text = value;
+        }
+    }
+    return 0;
+}
+
+static int unknown(const struct arg *table, size_t n, const char *word, size_t len, struct err *err)
+{
+    const char *names[ARGS_MAX];
+    char given[80];
+    const char *near;
+
+    snprintf(given, sizeof(given), "%.*s", (int)(len < 70 ? len : 70), word);
+    for (size_t i = 0; i < n; i++)
+        names[i] = table[i].name;
+    near = text_nearest(given, names, n);
+    if (near != NULL)
+        return err_set(err, ERR_INPUT, "unknown flag --%s; did you mean --%s?", given, near);
+    return err_set(err, ERR_INPUT, "unknown flag --%s; --help lists the flags", given);
+}
+
+static int take_flag(const struct arg *table, size_t n, int argc, char **argv, int *i, struct err *err)
+{
+    const char *word = argv[*i] + 2;
+    const char *equals = strchr(word, '=');
+    size_t len = equals != NULL ? (size_t)(equals - word) : strlen(word);
+
+    for (size_t k = 0; k < n; k++) {
+        const struct arg *a = &table[k];
+
+        if (strlen(a->name) != len || strncmp(a->name, word, len) != 0)
+            continue;
+        if (a->flag != NULL) {
+            *a->flag = true;
+            return equals != NULL ? take_switch(a, equals + 1, argv[*i], err) : 0;
+        }
+        if (equals == NULL && *i + 1 >= argc)
+            return err_set(err, ERR_INPUT, "--%s needs a value: %s", a->name, a->value);
+        *a->text = equals != NULL ? equals + 1 : argv[++*i];
+        return 0;
+    }
+    return unknown(table, n, word, len, err);
+}
+
+int args_parse(const struct arg *table, size_t n, int *argc, char **argv, struct err *err)
+{
+    int kept = 1;
+    int rc;
+
+    CHECK(n <= ARGS_MAX);
+    rc = from_environment(table, n, err);
+    for (int i = 1; rc == 0 && i < *argc; i++) {
+        if (strcmp(argv[i], "--") == 0) {
+            while (++i < *argc)
+                argv[kept++] = argv[i];
+            break;
+        }
+        if (strcmp(argv[i], "-h") == 0)
+            argv[i] = (char *)"--help";
+        if (strncmp(argv[i], "--", 2) == 0)
+            rc = take_flag(table, n, *argc, argv, &i, err);
+        else
+            argv[kept++] = argv[i];
+    }
+    *argc = kept;
+    return rc;
+}
+
+void args_help(const struct arg *table, size_t n, FILE *out)
+{
+    for (size_t i = 0; i < n; i++) {
+        const char *line = table[i].help;
+        char head[64];
+
+        snprintf(head, sizeof(head), "--%s%s%s", table[i].name, table[i].value ? " " : "",
+                 table[i].value ? table[i].value : "");
+        for (bool first = true; *line != '\0'; first = false) {
+            size_t len = strcspn(line, "\n");
+
+            fprintf(out, "  %-26s %.*s\n", first ? head : "", (int)len, line);
+            line += len + (line[len] == '\n');
+        }
+        if (table[i].env != NULL)
+            fprintf(out, "  %-26s (environment: %s)\n", "", table[i].env);
+    }
+}

@@ -1,0 +1,14 @@
+/* ctl.h - the commands of trainerctl. Each gets argv with its own name at [0] and returns the exit code. */
+#ifndef DAEMON_CTL_H
+#define DAEMON_CTL_H
+
+int ctl_local(int argc, char **argv);
+int ctl_status(int argc, char **argv);
+int ctl_checkpoint(int argc, char **argv);
+int ctl_drain(int argc, char **argv);
+int ctl_stop(int argc, char **argv);
+int ctl_verify(int argc, char **argv);
+
+enum { CTL_OK = 0, CTL_FAILED = 1, CTL_USAGE = 2 };
+
+#endif

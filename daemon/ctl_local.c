@@ -1,0 +1,489 @@
+/* ctl_local.c - a cluster on this machine: start, prefix the logs, restart what dies, end together. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/fs.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "daemon/args.h"
+#include "daemon/ctl.h"
+#include "daemon/ctl_status.h"
+#include "device/device.h"
+#include "rdzv/rdzv.h"
+
+extern char **environ;
+
+enum {
+    MAX_TASKS = 256,
+    LINE_BYTES = 16384,
+    FIRST_PAUSE_MS = 200, /* before a restart; doubles up to MAX_PAUSE_MS while tasks die young */
+    MAX_PAUSE_MS = 5000,
+    YOUNG_MS = 10000,
+    STOP_MS = 20000,      /* after SIGTERM; then SIGKILL */
+    POLL_MS = 250,
+    EXIT_RETRY = 138,
+    EXIT_STOPPED = 143,
+};
+
+struct task {
+    uint32_t index;
+    uint16_t port;
+    pid_t pid;      /* 0: not running */
+    int out;        /* its stderr and stdout; -1 */
+    bool done;      /* ended for good */
+    int code;       /* of its last end */
+    uint64_t started_ms, restart_ms, pause_ms;
+    uint32_t restarts;
+    char line[LINE_BYTES]; /* of its log, not ended yet */
+    size_t n_line;
+};
+
+struct local {
+    const char *job, *devices, *log_format, *metrics;
+    char trainerd[4096];
+    uint32_t n;
+    struct task tasks[MAX_TASKS];
+    uint32_t max_restarts;
+    int signals;       /* signalfd */
+    bool stopping;
+    uint64_t kill_ms;  /* when patience ends, while stopping */
+    int code;          /* of the whole */
+    pthread_t display;
+    bool has_display;
+    int display_stop[2]; /* closing the write end ends the display thread */
+};
+
+/* ---- starting ---- */
+
+static int free_port(uint16_t *port, struct err *err)
+{
+    struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    socklen_t n = sizeof(a);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    if (fd < 0 || bind(fd, (struct sockaddr *)&a, sizeof(a)) != 0 ||
+        getsockname(fd, (struct sockaddr *)&a, &n) != 0) {
+        int rc = err_sys(err, errno, "find a free port");
+
+        if (fd >= 0)
+            close(fd);
+        return rc;
+    }
+    *port = ntohs(a.sin_port);
+    close(fd); /* free again until the task binds it; another program could be faster, then the task says so */
+    return 0;
+}
+
+static char *tf_config(const struct local *l, uint32_t index)
+{
+    struct buf b = { 0 };
+
+    buf_str(&b, "TF_CONFIG={\"cluster\": {\"worker\": [");
+    for (uint32_t i = 0; i < l->n; i++)
+        buf_printf(&b, "%s\"127.0.0.1:%u\"", i > 0 ? ", " : "", l->tasks[i].port);
+    buf_printf(&b, "]}, \"task\": {\"type\": \"worker\", \"index\": %u}}", index);
+    return buf_take(&b);
+}
+
+/* The caller's environment without what would contradict the cluster made here. */
+static char **environment_for(const struct local *l, uint32_t index)
+{
+    static const char *const dropped[] = { "TF_CONFIG=", "TRAINERD_CLUSTER=", "TRAINERD_TASK=", "TRAINERD_METRICS=",
+                                           "NOTIFY_SOCKET=" };
+    size_t n = 0, kept = 0;
+    char **env;
+
+    while (environ[n] != NULL)
+        n++;
+    env = calloc(n + 2, sizeof(*env));
+    CHECK(env != NULL);
+    for (size_t i = 0; i < n; i++) {
+        bool drop = false;
+
+        for (size_t k = 0; k < COUNT_OF(dropped); k++)
+            drop |= text_starts(environ[i], dropped[k]);
+        if (!drop)
+            env[kept++] = environ[i];
+    }
+    env[kept] = tf_config(l, index);
+    CHECK(env[kept] != NULL);
+    return env;
+}
+
+static void start(struct local *l, struct task *t)
+{
+    char metrics[64];
+    char *argv[12] = { l->trainerd, (char *)"--job", (char *)l->job, (char *)"--devices",
+                       (char *)l->devices, (char *)"--log-format", (char *)l->log_format };
+    char **env = environment_for(l, t->index);
+    posix_spawn_file_actions_t acts;
+    posix_spawnattr_t attr;
+    sigset_t none;
+    int pipes[2];
+    size_t last = 0;
+
+    if (l->metrics != NULL) {
+        snprintf(metrics, sizeof(metrics), "127.0.0.1:%u", (unsigned)(atoi(l->metrics) + (int)t->index));
+        argv[7] = (char *)"--metrics";
+        argv[8] = metrics;
+    }
+    CHECK(pipe2(pipes, O_CLOEXEC) == 0);
+    posix_spawn_file_actions_init(&acts);
+    posix_spawn_file_actions_adddup2(&acts, pipes[1], STDOUT_FILENO);
+    posix_spawn_file_actions_adddup2(&acts, pipes[1], STDERR_FILENO);
+    posix_spawnattr_init(&attr);
+    sigemptyset(&none);
+    posix_spawnattr_setsigmask(&attr, &none);
+    posix_spawnattr_setpgroup(&attr, 0); /* Ctrl-C reaches us alone; we pass it on */
+    posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
+    t->started_ms = clock_ms();
+    t->n_line = 0;
+    if (posix_spawn(&t->pid, l->trainerd, &acts, &attr, argv, env) != 0) {
+        log_error("spawn", "cannot start %s: %s", l->trainerd, strerror(errno));
+        t->pid = 0;
+        t->done = true;
+        t->code = l->code = CTL_USAGE;
+        close(pipes[0]);
+    } else {
+        t->out = pipes[0];
+        fcntl(t->out, F_SETFL, O_NONBLOCK);
+    }
+    close(pipes[1]);
+    posix_spawnattr_destroy(&attr);
+    posix_spawn_file_actions_destroy(&acts);
+    while (env[last + 1] != NULL)
+        last++;
+    free(env[last]); /* TF_CONFIG; the rest belongs to environ */
+    free(env);
+}
+
+/* ---- running ---- */
+
+/* A JSON record names its task itself. */
+static void print_line(struct task *t)
+{
+    char line[LINE_BYTES + 32], who[32] = "";
+    int n;
+
+    if (t->line[0] != '{')
+        snprintf(who, sizeof(who), "worker %u | ", t->index);
+    n = snprintf(line, sizeof(line), "%s%.*s\n", who, (int)t->n_line, t->line);
+
+    log_raw(line, (size_t)n);
+    t->n_line = 0;
+}
+
+static void drain(struct task *t)
+{
+    char bytes[8192];
+    ssize_t n;
+
+    while ((n = read(t->out, bytes, sizeof(bytes))) > 0)
+        for (ssize_t i = 0; i < n; i++) {
+            if (bytes[i] == '\n' || t->n_line == LINE_BYTES)
+                print_line(t);
+            if (bytes[i] != '\n')
+                t->line[t->n_line++] = bytes[i];
+        }
+    if (n == 0) {
+        if (t->n_line > 0)
+            print_line(t);
+        close(t->out);
+        t->out = -1;
+    }
+}
+
+static void stop_all(struct local *l, int signum)
+{
+    if (!l->stopping)
+        l->kill_ms = clock_ms() + STOP_MS;
+    l->stopping = true;
+    for (uint32_t i = 0; i < l->n; i++)
+        if (l->tasks[i].pid > 0)
+            kill(l->tasks[i].pid, signum);
+        else
+            l->tasks[i].done = true; /* no restart any more */
+}
+
+static void ended(struct local *l, struct task *t, int status)
+{
+    uint64_t lived = clock_ms() - t->started_ms;
+    char how[64];
+
+    t->pid = 0;
+    t->code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    if (WIFEXITED(status))
+        snprintf(how, sizeof(how), "exit code %d", t->code);
+    else
+        snprintf(how, sizeof(how), "signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
+    if (t->code == 0 || l->stopping || (WIFEXITED(status) && t->code == EXIT_STOPPED)) {
+        t->done = true;
+        if (t->code != 0)
+            log_info("task_ended", "worker %u ended: %s", t->index, how);
+    } else if ((WIFEXITED(status) && t->code < 128) || t->restarts >= l->max_restarts) {
+        t->done = true;
+        l->code = t->code;
+        log_error("task_failed", "worker %u ended: %s; %s", t->index, how,
+                  t->code < 128 ? "a restart cannot help, ending the others" : "restarted too often, ending the others");
+        stop_all(l, SIGTERM);
+    } else {
+        t->pause_ms = t->pause_ms == 0 || lived >= YOUNG_MS ? FIRST_PAUSE_MS : t->pause_ms * 2;
+        if (t->pause_ms > MAX_PAUSE_MS)
+            t->pause_ms = MAX_PAUSE_MS;
+        t->restart_ms = clock_ms() + t->pause_ms;
+        t->restarts++;
+        log_warn("task_restart", "worker %u ended: %s; restarting it in %.1f s", t->index, how,
+                 (double)t->pause_ms / 1e3);
+    }
+}
+
+static void reap(struct local *l)
+{
+    for (uint32_t i = 0; i < l->n; i++) {
+        struct task *t = &l->tasks[i];
+        int status;
+
+        if (t->pid > 0 && waitpid(t->pid, &status, WNOHANG) == t->pid) {
+            if (t->out >= 0)
+                drain(t);
+            ended(l, t, status);
+        }
+    }
+}
+
+static void on_signal(struct local *l)
+{
+    struct signalfd_siginfo info;
+
+    while (read(l->signals, &info, sizeof(info)) == (ssize_t)sizeof(info)) {
+        if (info.ssi_signo == SIGCHLD)
+            continue; /* reap() looks after every wake-up */
+        if (l->stopping) {
+            log_warn("stop", "again: killing the tasks");
+            stop_all(l, SIGKILL);
+        } else {
+            log_info("stop", "stopping: every task saves and leaves (again: kill)");
+            l->code = EXIT_STOPPED;
+            stop_all(l, SIGTERM);
+        }
+    }
+}
+
+static bool all_done(const struct local *l)
+{
+    for (uint32_t i = 0; i < l->n; i++)
+        if (!l->tasks[i].done || l->tasks[i].out >= 0)
+            return false;
+    return true;
+}
+
+static void wait_once(struct local *l)
+{
+    struct pollfd fds[MAX_TASKS + 1];
+    struct task *who[MAX_TASKS + 1];
+    nfds_t n = 1;
+    uint64_t now;
+
+    fds[0] = (struct pollfd){ .fd = l->signals, .events = POLLIN };
+    for (uint32_t i = 0; i < l->n; i++)
+        if (l->tasks[i].out >= 0) {
+            who[n] = &l->tasks[i];
+            fds[n++] = (struct pollfd){ .fd = l->tasks[i].out, .events = POLLIN };
+        }
+    (void)poll(fds, n, 100); /* a timeout or EINTR only means that we look again */
+    for (nfds_t i = 1; i < n; i++)
+        if (fds[i].revents != 0)
+            drain(who[i]);
+    if (fds[0].revents != 0)
+        on_signal(l);
+    reap(l);
+    now = clock_ms();
+    for (uint32_t i = 0; i < l->n; i++)
+        if (l->tasks[i].pid == 0 && !l->tasks[i].done && now >= l->tasks[i].restart_ms)
+            start(l, &l->tasks[i]);
+    if (l->stopping && now > l->kill_ms) {
+        log_warn("stop", "some tasks do not end: killing them");
+        l->kill_ms = UINT64_MAX;
+        stop_all(l, SIGKILL);
+    }
+}
+
+/* ---- one progress display: what the first task says of the group ---- */
+
+static void *display(void *arg)
+{
+    struct local *l = arg;
+    char address[32];
+    struct pollfd stop = { .fd = l->display_stop[0], .events = POLLIN };
+
+    snprintf(address, sizeof(address), "127.0.0.1:%u", l->tasks[0].port);
+    while (poll(&stop, 1, POLL_MS) == 0) {
+        Trainerd__V1__StatusReply *s;
+        struct buf line = { 0 };
+        void *reply;
+        size_t n;
+
+        if (rdzv_call(address, getenv("TRAINERD_TOKEN"), "Status", POLL_MS, &reply, &n, NULL) < 0)
+            continue; /* it is starting or restarting */
+        s = trainerd__v1__status_reply__unpack(NULL, n, reply);
+        free(reply);
+        if (s == NULL)
+            continue;
+        ctl_status_line(s, &line);
+        trainerd__v1__status_reply__free_unpacked(s, NULL);
+        if (!line.failed)
+            log_progress(line.data);
+        buf_fini(&line);
+    }
+    log_progress(NULL);
+    return NULL;
+}
+
+static void start_display(struct local *l)
+{
+    if (!log_progress_wanted() || pipe2(l->display_stop, O_CLOEXEC) != 0)
+        return;
+    l->has_display = pthread_create(&l->display, NULL, display, l) == 0;
+}
+
+static void stop_display(struct local *l)
+{
+    if (!l->has_display)
+        return;
+    close(l->display_stop[1]);
+    pthread_join(l->display, NULL);
+    close(l->display_stop[0]);
+}
+
+/* ---- the command ---- */
+
+static int find_trainerd(struct local *l, struct err *err)
+{
+    ssize_t n = readlink("/proc/self/exe", l->trainerd, sizeof(l->trainerd) - 16);
+    char *slash;
+
+    if (n <= 0)
+        return err_sys(err, errno, "find my own executable");
+    l->trainerd[n] = '\0';
+    slash = strrchr(l->trainerd, '/');
+    CHECK(slash != NULL);
+    snprintf(slash + 1, 16, "trainerd");
+    if (access(l->trainerd, X_OK) != 0)
+        return err_sys(err, errno, "trainerd is expected beside trainerctl: %s", l->trainerd);
+    return 0;
+}
+
+static int prepare(struct local *l, const char *n, const char *restarts, struct err *err)
+{
+    static char devices[32];
+    uint64_t v = 2;
+    sigset_t set;
+    int rc = 0;
+
+    if (n != NULL && (!text_u64(n, MAX_TASKS, &v) || v == 0))
+        return err_set(err, ERR_INPUT, "-n: expected 1 to %d tasks, found '%.40s'", MAX_TASKS, n);
+    l->n = (uint32_t)v;
+    v = 100;
+    if (restarts != NULL && !text_u64(restarts, UINT32_MAX, &v))
+        return err_set(err, ERR_INPUT, "--restarts: expected a number, found '%.40s'", restarts);
+    l->max_restarts = (uint32_t)v;
+    v = 0;
+    if (l->metrics != NULL && (!text_u64(l->metrics, 65535 - MAX_TASKS, &v) || v == 0))
+        return err_set(err, ERR_INPUT, "--metrics: expected the port of the first task, found '%.40s'",
+                       l->metrics);
+    if (l->devices == NULL) { /* the cores of this machine, shared out */
+        uint32_t cores = device_cores() / l->n;
+
+        snprintf(devices, sizeof(devices), "cpu:%u", cores > 0 ? cores : 1);
+        l->devices = devices;
+    }
+    rc = find_trainerd(l, err);
+    for (uint32_t i = 0; rc == 0 && i < l->n; i++) {
+        l->tasks[i].index = i;
+        l->tasks[i].out = -1;
+        rc = free_port(&l->tasks[i].port, err);
+    }
+    sigemptyset(&set);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGHUP);
+    sigaddset(&set, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    l->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    return rc == 0 && l->signals < 0 ? err_sys(err, errno, "signalfd") : rc;
+}
+
+static int run_local(struct local *l)
+{
+    for (uint32_t i = 0; i < l->n; i++) {
+        log_info("task", "worker %u at 127.0.0.1:%u, devices %s", i, l->tasks[i].port, l->devices);
+        start(l, &l->tasks[i]);
+    }
+    start_display(l);
+    while (!all_done(l))
+        wait_once(l);
+    stop_display(l);
+    for (uint32_t i = 0; i < l->n && l->code == 0; i++)
+        l->code = l->tasks[i].code;
+    if (l->code == 0)
+        log_info("end", "the job is complete on all %u tasks", l->n);
+    return l->code;
+}
+
+int ctl_local(int argc, char **argv)
+{
+    static struct local l;
+    const char *n = NULL, *restarts = NULL;
+    bool asked = false;
+    const struct arg table[] = {
+        { "tasks", "N", NULL, "how many tasks (also -n N); default 2", &n, NULL },
+        { "devices", "SPEC", NULL, "of each task; default: the cores of this machine shared out (cpu:K)",
+          &l.devices, NULL },
+        { "log-format", "FORMAT", NULL, "text (default) or json", &l.log_format, NULL },
+        { "metrics", "PORT", NULL, "serve metrics of task i on 127.0.0.1, port PORT + i", &l.metrics, NULL },
+        { "restarts", "K", NULL, "restarts of one task before giving up; default 100", &restarts, NULL },
+        { "help", NULL, NULL, "print this", NULL, &asked },
+    };
+    struct err err;
+
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "-n") == 0)
+            argv[i] = (char *)"--tasks";
+    if (args_parse(table, COUNT_OF(table), &argc, argv, &err) < 0) {
+        fprintf(stderr, "trainerctl: %s\n", err.text);
+        return CTL_USAGE;
+    }
+    if (asked || argc != 2) {
+        fprintf(asked ? stdout : stderr, "usage: trainerctl local [-n N] [flags] JOB\n\n"
+                                         "Runs a cluster of N trainerd tasks on this machine. A task that dies is "
+                                         "restarted;\nCtrl-C saves and ends all of them.\n\n");
+        args_help(table, COUNT_OF(table), asked ? stdout : stderr);
+        return asked ? CTL_OK : CTL_USAGE;
+    }
+    l.job = argv[1];
+    if (l.log_format == NULL)
+        l.log_format = "text";
+    log_init(strcmp(l.log_format, "json") == 0 ? LOG_JSON : LOG_TEXT, LOG_INFO);
+    if (prepare(&l, n, restarts, &err) < 0) {
+        fprintf(stderr, "trainerctl: %s\n", err.text);
+        return CTL_USAGE;
+    }
+    return run_local(&l);
+}

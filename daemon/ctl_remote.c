@@ -1,0 +1,111 @@
+/* ctl_remote.c - one RPC to one task. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/text.h"
+#include "daemon/args.h"
+#include "daemon/ctl.h"
+#include "base/check.h"
+#include "daemon/ctl_status.h"
+#include "proto/trainerd.pb-c.h"
+#include "rdzv/rdzv.h"
+
+enum { CALL_MS = 5000, SAVE_MS = 600000 };
+
+struct remote {
+    const char *method, *usage;
+    uint64_t deadline_ms;
+    int (*print)(const void *packed, size_t n, bool json);
+};
+
+static int print_status(const void *packed, size_t n, bool json)
+{
+    Trainerd__V1__StatusReply *s = trainerd__v1__status_reply__unpack(NULL, n, packed);
+    struct buf out = { 0 };
+
+    if (s == NULL)
+        return CTL_FAILED;
+    if (json)
+        ctl_status_json(s, &out);
+    else
+        ctl_status_text(s, &out);
+    trainerd__v1__status_reply__free_unpacked(s, NULL);
+    if (!out.failed && out.len > 0)
+        fwrite(out.data, 1, out.len, stdout);
+    buf_fini(&out);
+    return CTL_OK;
+}
+
+static int print_checkpoint(const void *packed, size_t n, bool json)
+{
+    Trainerd__V1__CheckpointReply *c = trainerd__v1__checkpoint_reply__unpack(NULL, n, packed);
+
+    (void)json;
+    if (c == NULL)
+        return CTL_FAILED;
+    printf("step %llu: %s\n", (unsigned long long)c->step, c->path);
+    trainerd__v1__checkpoint_reply__free_unpacked(c, NULL);
+    return CTL_OK;
+}
+
+static int remote(const struct remote *m, int argc, char **argv)
+{
+    bool json = false, asked = false;
+    const struct arg table[] = {
+        { "json", NULL, NULL, "print JSON", NULL, &json },
+        { "help", NULL, NULL, "print this", NULL, &asked },
+    };
+    struct err err;
+    void *reply = NULL;
+    size_t n = 0;
+    int rc;
+
+    if (args_parse(table, COUNT_OF(table), &argc, argv, &err) < 0) {
+        fprintf(stderr, "trainerctl: %s\n", err.text);
+        return CTL_USAGE;
+    }
+    if (asked || argc != 2) {
+        fprintf(asked ? stdout : stderr, "usage: trainerctl %s\n", m->usage);
+        return asked ? CTL_OK : CTL_USAGE;
+    }
+    if (rdzv_call(argv[1], getenv("TRAINERD_TOKEN"), m->method, m->deadline_ms, &reply, &n, &err) < 0) {
+        fprintf(stderr, "trainerctl: %s\n", err.text);
+        return CTL_FAILED;
+    }
+    rc = m->print != NULL ? m->print(reply, n, json) : CTL_OK;
+    free(reply);
+    if (rc == CTL_FAILED)
+        fprintf(stderr, "trainerctl: %s answered with something that is no %s reply\n", argv[1], m->method);
+    return rc;
+}
+
+int ctl_status(int argc, char **argv)
+{
+    static const struct remote m = { "Status", "status [--json] ADDR", CALL_MS, print_status };
+
+    return remote(&m, argc, argv);
+}
+
+int ctl_checkpoint(int argc, char **argv)
+{
+    static const struct remote m = { "Checkpoint", "checkpoint ADDR", SAVE_MS, print_checkpoint };
+
+    return remote(&m, argc, argv);
+}
+
+int ctl_drain(int argc, char **argv)
+{
+    static const struct remote m = { "Drain", "drain ADDR", CALL_MS, NULL };
+
+    return remote(&m, argc, argv);
+}
+
+int ctl_stop(int argc, char **argv)
+{
+    static const struct remote m = { "Stop", "stop ADDR", CALL_MS, NULL };
+
+    return remote(&m, argc, argv);
+}

@@ -1,0 +1,122 @@
+#include "daemon/ctl_status.h"
+
+#include <stdio.h>
+
+#include "base/buf.h"
+#include "base/text.h"
+
+typedef unsigned long long ull;
+
+static void task_name(const Trainerd__V1__Task *t, struct buf *out)
+{
+    if (t != NULL)
+        buf_printf(out, "%s %u (%s)", t->type, t->index, t->address);
+    else
+        buf_str(out, "?");
+}
+
+void ctl_status_line(const Trainerd__V1__StatusReply *s, struct buf *out)
+{
+    buf_printf(out, "%s", s->phase);
+    if (s->total_steps > 0)
+        buf_printf(out, "  step %llu/%llu  epoch %llu", (ull)s->step, (ull)s->total_steps, (ull)s->epoch);
+    if (s->step > 0) {
+        char left[32] = "?";
+
+        if (s->samples_per_second > 0) {
+            buf_printf(out, "  loss %.4g  %.0f samples/s", s->loss, s->samples_per_second);
+            if (s->step_seconds > 0 && s->total_steps >= s->step)
+                text_duration(left, sizeof(left),
+                              (uint64_t)(s->step_seconds * 1e9 * (double)(s->total_steps - s->step)));
+            buf_printf(out, "  ETA %s", left);
+        }
+        buf_printf(out, "  [data %.0f%% compute %.0f%% reduction %.0f%%]", 100 * s->share_data,
+                   100 * s->share_compute, 100 * s->share_reduce);
+    }
+}
+
+void ctl_status_text(const Trainerd__V1__StatusReply *s, struct buf *out)
+{
+    char since[32], up[32];
+
+    text_duration(since, sizeof(since), s->phase_ms * 1000000);
+    text_duration(up, sizeof(up), s->uptime_ms * 1000000);
+    buf_printf(out, "job         %s\ntask        ", s->job);
+    task_name(s->self, out);
+    buf_printf(out, ", trainerd %s, up %s\nstate       %s, generation %llu\nphase       %s for %s\nprogress    ",
+               s->version, up, s->state, (ull)s->generation, s->phase, since);
+    ctl_status_line(s, out);
+    buf_printf(out, "\ncheckpoint  %s\n", s->checkpoint_path[0] != '\0' ? s->checkpoint_path : "none yet");
+    buf_printf(out, "trouble     %s\n", s->last_trouble[0] != '\0' ? s->last_trouble : "none");
+    for (size_t i = 0; i < s->n_tasks; i++) {
+        const Trainerd__V1__TaskStatus *t = s->tasks[i];
+
+        buf_str(out, i == 0 ? "tasks       " : "            ");
+        task_name(t->task, out);
+        buf_printf(out, ": %s", t->state);
+        if (t->step > 0 || t->phase[0] != '\0')
+            buf_printf(out, ", step %llu, %s for %.1f s, heard %.1f s ago", (ull)t->step, t->phase,
+                       (double)t->phase_ms / 1e3, (double)t->heard_ms / 1e3);
+        if (t->last_error[0] != '\0')
+            buf_printf(out, ", %s", t->last_error);
+        buf_str(out, "\n");
+    }
+}
+
+static void field(struct buf *out, const char *key, const char *value)
+{
+    buf_printf(out, ", \"%s\": ", key);
+    buf_json(out, value);
+}
+
+static void number(struct buf *out, const char *key, double value)
+{
+    buf_printf(out, ", \"%s\": ", key);
+    buf_f64(out, value);
+}
+
+static void task_json(const Trainerd__V1__Task *t, struct buf *out)
+{
+    buf_str(out, "{\"type\": ");
+    buf_json(out, t != NULL ? t->type : "");
+    buf_printf(out, ", \"index\": %u", t != NULL ? t->index : 0);
+    field(out, "address", t != NULL ? t->address : "");
+    buf_str(out, "}");
+}
+
+void ctl_status_json(const Trainerd__V1__StatusReply *s, struct buf *out)
+{
+    buf_str(out, "{\"task\": ");
+    task_json(s->self, out);
+    field(out, "version", s->version);
+    field(out, "job", s->job);
+    field(out, "state", s->state);
+    field(out, "phase", s->phase);
+    buf_printf(out, ", \"phase_ms\": %llu, \"generation\": %llu, \"step\": %llu, \"total_steps\": %llu, "
+                    "\"epoch\": %llu, \"checkpoint_step\": %llu, \"uptime_ms\": %llu",
+               (ull)s->phase_ms, (ull)s->generation, (ull)s->step, (ull)s->total_steps, (ull)s->epoch,
+               (ull)s->checkpoint_step, (ull)s->uptime_ms);
+    number(out, "loss", s->loss);
+    number(out, "samples_per_second", s->samples_per_second);
+    number(out, "step_seconds", s->step_seconds);
+    number(out, "share_data", s->share_data);
+    number(out, "share_compute", s->share_compute);
+    number(out, "share_reduce", s->share_reduce);
+    field(out, "checkpoint_path", s->checkpoint_path);
+    field(out, "last_trouble", s->last_trouble);
+    buf_str(out, ", \"tasks\": [");
+    for (size_t i = 0; i < s->n_tasks; i++) {
+        const Trainerd__V1__TaskStatus *t = s->tasks[i];
+
+        buf_str(out, i > 0 ? ", {\"task\": " : "{\"task\": ");
+        task_json(t->task, out);
+        field(out, "state", t->state);
+        field(out, "phase", t->phase);
+        field(out, "last_error", t->last_error);
+        buf_printf(out, ", \"step\": %llu, \"phase_ms\": %llu, \"heard_ms\": %llu", (ull)t->step,
+                   (ull)t->phase_ms, (ull)t->heard_ms);
+        number(out, "samples_per_second", t->samples_per_second);
+        buf_str(out, "}");
+    }
+    buf_str(out, "]}\n");
+}

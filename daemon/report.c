@@ -1,0 +1,504 @@
+#include "daemon/report.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "ckpt/ckpt.h"
+#include "metrics/metrics.h"
+#include "metrics/summary.h"
+#include "rdzv/rdzv.h"
+#include "train/train.h"
+
+enum { WINDOW_MS = 500, LONG_PHASE_MS = 2000 };
+
+/* Sums over the steps since the figures were last taken. */
+struct window {
+    uint64_t begin_ns, steps, samples, ns, data_ns, reduce_ns;
+};
+
+struct report {
+    struct report_opts opts;
+    pthread_mutex_t lock; /* guards what follows, up to the metrics */
+    struct rdzv_progress now;
+    uint64_t steps_per_epoch;
+    uint64_t started_ms;
+    uint64_t first_step, first_step_ns; /* for the time that is left */
+    uint64_t done, all;                 /* of the current phase */
+    struct window window;
+    struct window logged; /* since the last step line */
+    struct train_eval_report eval;
+    bool has_eval;
+    struct summary *summary;
+    uint64_t told_ms; /* the loop's: last line about a long phase */
+    bool told_lost;   /* the loop's: that curves have gaps */
+
+    struct metric *step, *epoch, *loss, *rate, *norm, *speed, *eval_loss, *eval_metric[TRAIN_MAX_METRICS];
+    struct metric *steps_total, *samples_total, *step_seconds, *data_seconds, *reduce_seconds;
+    struct metric *saved_step, *save_seconds, *save_failures;
+};
+
+static void open_metrics(struct report *r)
+{
+    static const double bounds[] = { 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, .01, .025, .05, .1,
+                                     .25,  .5,     1,    2.5,  5,      10,   30,  60 };
+    struct metrics *m = r->opts.metrics;
+    char labels[512];
+
+    snprintf(labels, sizeof(labels), "version=\"%s\"", r->opts.version);
+    metric_set(metrics_gauge(m, "trainerd_build_info", labels, "1, with the version as a label."), 1);
+    r->step = metrics_gauge(m, "trainerd_step", NULL, "Optimizer steps completed.");
+    r->epoch = metrics_gauge(m, "trainerd_epoch", NULL, "Epoch of the last step, from 0.");
+    r->loss = metrics_gauge(m, "trainerd_loss", NULL, "Mean training loss of the last step.");
+    r->rate = metrics_gauge(m, "trainerd_learning_rate", NULL, "Learning rate of the last step.");
+    r->norm = metrics_gauge(m, "trainerd_gradient_norm", NULL, "Norm of the gradient before clipping.");
+    r->speed = metrics_gauge(m, "trainerd_samples_per_second", NULL, "Samples per second of the group.");
+    r->eval_loss = metrics_gauge(m, "trainerd_eval_loss", NULL, "Mean loss of the last evaluation.");
+    for (uint32_t i = 0; i < r->opts.train->n_metrics; i++) {
+        snprintf(labels, sizeof(labels), "metric=\"%s\"", r->opts.train->metric_names[i]);
+        r->eval_metric[i] = metrics_gauge(m, "trainerd_eval_metric", labels,
+                                          "A metric of the last evaluation.");
+    }
+    r->steps_total = metrics_counter(m, "trainerd_steps_total", NULL, "Steps done by this process.");
+    r->samples_total = metrics_counter(m, "trainerd_samples_total", NULL,
+                                       "Samples of the group used since this process started.");
+    r->step_seconds = metrics_histogram(m, "trainerd_step_seconds", NULL, "Time of a step.", bounds,
+                                        COUNT_OF(bounds));
+    r->data_seconds = metrics_counter(m, "trainerd_data_wait_seconds_total", NULL,
+                                      "Time the first replica waited for data.");
+    r->reduce_seconds = metrics_counter(m, "trainerd_reduce_seconds_total", NULL,
+                                        "Time the first replica spent in the reduction.");
+    r->saved_step = metrics_gauge(m, "trainerd_checkpoint_step", NULL, "Step of the last verified checkpoint.");
+    r->save_seconds = metrics_gauge(m, "trainerd_checkpoint_seconds", NULL,
+                                    "From the copy to the verified checkpoint.");
+    r->save_failures = metrics_counter(m, "trainerd_checkpoint_failures_total", NULL,
+                                       "Attempts to write a checkpoint that failed.");
+}
+
+int report_open(const struct report_opts *opts, struct report **out, struct err *err)
+{
+    struct report *r = calloc(1, sizeof(*r));
+
+    if (r == NULL)
+        return err_set(err, ERR_NOMEM, "reports: out of memory");
+    r->opts = *opts;
+    pthread_mutex_init(&r->lock, NULL);
+    r->started_ms = clock_ms();
+    r->now.phase = "starting";
+    r->now.phase_since_ms = r->started_ms;
+    open_metrics(r);
+    *out = r;
+    return 0;
+}
+
+/* Curves that a slow or full disk did not take are missed, not waited for; that is said once. */
+static void check_curves(struct report *r)
+{
+    uint64_t lost = r->summary != NULL ? summary_dropped(r->summary) : 0;
+
+    if (lost == 0 || r->told_lost)
+        return;
+    r->told_lost = true;
+    report_trouble(r, "points of the curves were lost: the summary directory is full or slow");
+    log_warn("summary", "%llu points of the curves were lost: %s is full or slow; training goes on",
+             (unsigned long long)lost, r->opts.summary_directory);
+}
+
+void report_close(struct report *r)
+{
+    struct err err;
+
+    if (r == NULL)
+        return;
+    log_progress(NULL);
+    if (r->summary != NULL && summary_flush(r->summary, &err) < 0)
+        log_warn("summary", "the last points of the curves are lost: %s", err.text);
+    summary_close(r->summary);
+    pthread_mutex_destroy(&r->lock);
+    free(r);
+}
+
+void report_total(struct report *r, uint64_t total_steps, uint64_t steps_per_epoch)
+{
+    pthread_mutex_lock(&r->lock);
+    r->now.total_steps = total_steps;
+    r->steps_per_epoch = steps_per_epoch;
+    pthread_mutex_unlock(&r->lock);
+}
+
+void report_phase(struct report *r, const char *phase)
+{
+    pthread_mutex_lock(&r->lock);
+    r->now.phase = phase;
+    r->now.phase_since_ms = clock_ms();
+    r->done = r->all = 0;
+    pthread_mutex_unlock(&r->lock);
+}
+
+void report_trouble(struct report *r, const char *text)
+{
+    pthread_mutex_lock(&r->lock);
+    snprintf(r->now.last_trouble, sizeof(r->now.last_trouble), "%s", text);
+    pthread_mutex_unlock(&r->lock);
+}
+
+/* ---- events ---- */
+
+static double per(uint64_t part, uint64_t whole)
+{
+    return whole > 0 ? (double)part / (double)whole : 0;
+}
+
+static void add_step(struct window *w, const struct train_step_report *s, uint64_t now)
+{
+    if (w->begin_ns == 0)
+        w->begin_ns = now - s->since_ns;
+    w->steps++;
+    w->samples += s->samples;
+    w->ns += s->ns;
+    w->data_ns += s->data_ns;
+    w->reduce_ns += s->reduce_ns;
+}
+
+static void take_figures(struct rdzv_progress *p, struct window *w, uint64_t now)
+{
+    p->samples_per_second = per(w->samples, 1) / ((double)(now - w->begin_ns) / 1e9);
+    p->step_seconds = (double)(now - w->begin_ns) / 1e9 / (double)w->steps;
+    p->share_data = per(w->data_ns, w->ns);
+    p->share_reduce = per(w->reduce_ns, w->ns);
+    p->share_compute = 1 - p->share_data - p->share_reduce;
+    memset(w, 0, sizeof(*w));
+}
+
+static void curves(struct report *r, const struct train_step_report *s, double speed)
+{
+    if (r->summary == NULL)
+        return;
+    summary_scalar(r->summary, s->step, "loss", (float)s->loss);
+    summary_scalar(r->summary, s->step, "learning_rate", (float)s->learning_rate);
+    if (!isnan(s->grad_norm))
+        summary_scalar(r->summary, s->step, "gradient_norm", (float)s->grad_norm);
+    summary_scalar(r->summary, s->step, "samples_per_second", (float)speed);
+}
+
+static void log_step(struct report *r, const struct train_step_report *s, const struct rdzv_progress *p)
+{
+    struct log_field fields[] = {
+        LOG_U64("step", s->step),
+        LOG_U64("epoch", s->epoch),
+        LOG_F32("loss", (float)s->loss),
+        LOG_F64("learning_rate", s->learning_rate),
+        LOG_F64("samples_per_second", p->samples_per_second),
+        LOG_F64("gradient_norm", s->grad_norm),
+        LOG_F64("data_share", p->share_data),
+        LOG_F64("reduce_share", p->share_reduce),
+    };
+
+    log_record(r->opts.is_chief ? LOG_INFO : LOG_DEBUG, "step", fields, COUNT_OF(fields),
+               "step %llu of %llu, epoch %llu, loss %.6g, rate %.4g, %.0f samples/s (data %.0f %%, compute "
+               "%.0f %%, reduction %.0f %%)",
+               (unsigned long long)s->step, (unsigned long long)p->total_steps,
+               (unsigned long long)s->epoch, s->loss, s->learning_rate, p->samples_per_second,
+               100 * p->share_data, 100 * p->share_compute, 100 * p->share_reduce);
+}
+
+static void on_step(struct report *r, const struct train_step_report *s)
+{
+    uint64_t now = clock_ns();
+    bool due = s->step % r->opts.log_every_steps == 0 || s->step == 1;
+    struct rdzv_progress line;
+
+    pthread_mutex_lock(&r->lock);
+    r->now.step = s->step;
+    r->now.epoch = s->epoch;
+    r->now.loss = s->loss;
+    if (r->first_step == 0) {
+        r->first_step = s->step;
+        r->first_step_ns = now;
+    }
+    add_step(&r->window, s, now);
+    add_step(&r->logged, s, now);
+    if (now - r->window.begin_ns >= WINDOW_MS * UINT64_C(1000000))
+        take_figures(&r->now, &r->window, now);
+    if (due || s->step == r->now.total_steps) {
+        due = true;
+        line.total_steps = r->now.total_steps;
+        take_figures(&line, &r->logged, now);
+        if (r->now.samples_per_second == 0)
+            r->now.samples_per_second = line.samples_per_second;
+    }
+    pthread_mutex_unlock(&r->lock);
+
+    metric_set(r->step, (double)s->step);
+    metric_set(r->epoch, (double)s->epoch);
+    metric_set(r->loss, s->loss);
+    metric_set(r->rate, s->learning_rate);
+    metric_add(r->steps_total, 1);
+    metric_add(r->samples_total, (double)s->samples);
+    metric_observe(r->step_seconds, (double)s->ns / 1e9);
+    metric_add(r->data_seconds, (double)s->data_ns / 1e9);
+    metric_add(r->reduce_seconds, (double)s->reduce_ns / 1e9);
+    if (!isnan(s->grad_norm))
+        metric_set(r->norm, s->grad_norm);
+    if (due) {
+        metric_set(r->speed, line.samples_per_second);
+        log_step(r, s, &line);
+        curves(r, s, line.samples_per_second);
+    }
+}
+
+static void on_eval(struct report *r, const struct train_eval_report *e)
+{
+    const struct train_opts *t = r->opts.train;
+    struct log_field fields[5 + TRAIN_MAX_METRICS] = {
+        LOG_U64("step", e->step),
+        LOG_U64("epoch", e->epoch),
+        LOG_U64("samples", e->samples),
+        LOG_F64("loss", e->loss),
+        LOG_F64("seconds", (double)e->ns / 1e9),
+    };
+    char text[512];
+    int at = snprintf(text, sizeof(text), "evaluation after step %llu: loss %.6g",
+                      (unsigned long long)e->step, e->loss);
+
+    pthread_mutex_lock(&r->lock);
+    r->eval = *e;
+    r->has_eval = true;
+    pthread_mutex_unlock(&r->lock);
+    metric_set(r->eval_loss, e->loss);
+    if (r->summary != NULL)
+        summary_scalar(r->summary, e->step, "eval/loss", (float)e->loss);
+    for (uint32_t i = 0; i < t->n_metrics; i++) {
+        char tag[128];
+
+        fields[5 + i] = (struct log_field)LOG_F64(t->metric_names[i], e->metrics[i]);
+        at += snprintf(text + at, sizeof(text) - (size_t)at, ", %s %.6g", t->metric_names[i],
+                       e->metrics[i]);
+        metric_set(r->eval_metric[i], e->metrics[i]);
+        snprintf(tag, sizeof(tag), "eval/%s", t->metric_names[i]);
+        if (r->summary != NULL)
+            summary_scalar(r->summary, e->step, tag, (float)e->metrics[i]);
+    }
+    log_record(r->opts.is_chief ? LOG_INFO : LOG_DEBUG, "eval", fields, 5 + t->n_metrics, "%s on %llu samples",
+               text, (unsigned long long)e->samples);
+}
+
+static void on_checkpoint(struct report *r, const struct ckpt_event *e)
+{
+    struct log_field fields[] = {
+        LOG_U64("step", e->step),
+        LOG_STR("path", e->path != NULL ? e->path : ""),
+        LOG_U64("bytes", e->bytes),
+        LOG_F64("seconds", (double)e->ns / 1e9),
+    };
+    char size[32], took[32];
+
+    switch (e->kind) {
+    case CKPT_WRITTEN:
+        text_bytes(size, sizeof(size), e->bytes);
+        text_duration(took, sizeof(took), e->ns);
+        pthread_mutex_lock(&r->lock);
+        r->now.checkpoint_step = e->step;
+        snprintf(r->now.checkpoint_path, sizeof(r->now.checkpoint_path), "%s", e->path);
+        pthread_mutex_unlock(&r->lock);
+        metric_set(r->saved_step, (double)e->step);
+        metric_set(r->save_seconds, (double)e->ns / 1e9);
+        log_record(LOG_INFO, "checkpoint", fields, COUNT_OF(fields), "checkpoint %s: %s written and verified in %s",
+                   e->path, size, took);
+        break;
+    case CKPT_FAILED:
+        metric_add(r->save_failures, 1);
+        report_trouble(r, e->text);
+        log_record(e->final ? LOG_ERROR : LOG_WARN, "checkpoint_failed", fields, COUNT_OF(fields),
+                   "checkpoint of step %llu: %s%s", (unsigned long long)e->step, e->text,
+                   e->final ? "" : "; training goes on, it will be tried again");
+        break;
+    case CKPT_REMOVED:
+        log_record(LOG_DEBUG, "checkpoint_removed", fields, COUNT_OF(fields), "removed %s", e->path);
+        break;
+    }
+}
+
+static void open_curves(struct report *r, uint64_t step)
+{
+    struct err err;
+    struct summary *s;
+
+    if (!r->opts.is_chief || r->opts.summary_directory == NULL || r->summary != NULL)
+        return;
+    if (summary_open(r->opts.summary_directory, step > 0 ? step + 1 : 0, &s, &err) < 0) {
+        report_trouble(r, err.text);
+        log_warn("summary", "no curves will be written: %s", err.text);
+        return;
+    }
+    r->summary = s;
+}
+
+static void on_resumed(struct report *r, const struct train_event *e)
+{
+    struct log_field fields[] = { LOG_U64("step", e->step), LOG_STR("path", e->text) };
+
+    pthread_mutex_lock(&r->lock);
+    r->now.step = e->step;
+    pthread_mutex_unlock(&r->lock);
+    open_curves(r, e->step);
+    if (e->step == 0)
+        log_record(LOG_INFO, "start", fields, 1, "starting from the weights of the model file");
+    else if (e->text[0] != '\0')
+        log_record(LOG_INFO, "resume", fields, 2, "resuming after step %llu from %s",
+                   (unsigned long long)e->step, e->text);
+    else
+        log_record(LOG_INFO, "resume", fields, 1, "resuming after step %llu with the chief's state",
+                   (unsigned long long)e->step);
+}
+
+void report_event(struct report *r, const struct train_event *e)
+{
+    switch (e->kind) {
+    case TRAIN_PHASE:
+        report_phase(r, e->text);
+        log_debug("phase", "%s", e->text);
+        break;
+    case TRAIN_NOTE:
+        log_info("note", "%s", e->text);
+        break;
+    case TRAIN_WARN:
+        report_trouble(r, e->text);
+        log_warn("warning", "%s", e->text);
+        break;
+    case TRAIN_PROGRESS:
+        pthread_mutex_lock(&r->lock);
+        r->done = e->done;
+        r->all = e->all;
+        pthread_mutex_unlock(&r->lock);
+        break;
+    case TRAIN_RESUMED:
+        on_resumed(r, e);
+        break;
+    case TRAIN_STEP:
+        on_step(r, e->report);
+        break;
+    case TRAIN_EVAL:
+        on_eval(r, e->eval);
+        break;
+    case TRAIN_CHECKPOINT:
+        on_checkpoint(r, e->ckpt);
+        break;
+    case TRAIN_EXPORTED:
+        log_info("export", "trained model written to %s", e->text);
+        break;
+    }
+}
+
+/* ---- what others read ---- */
+
+void report_progress(struct report *r, struct rdzv_progress *out)
+{
+    pthread_mutex_lock(&r->lock);
+    *out = r->now;
+    pthread_mutex_unlock(&r->lock);
+}
+
+static void left(const struct report *r, const struct rdzv_progress *p, char *out, size_t n)
+{
+    uint64_t done = p->step - r->first_step;
+
+    if (r->first_step == 0 || done == 0 || p->total_steps < p->step) {
+        snprintf(out, n, "?");
+        return;
+    }
+    text_duration(out, n, (clock_ns() - r->first_step_ns) / done * (p->total_steps - p->step));
+}
+
+/* Without a terminal a long index or load still says that it moves. */
+static void log_long_phase(struct report *r, const struct rdzv_progress *p, uint64_t done, uint64_t all)
+{
+    uint64_t now = clock_ms();
+
+    if (all == 0 || done == all || now - p->phase_since_ms < LONG_PHASE_MS || now - r->told_ms < LONG_PHASE_MS)
+        return;
+    r->told_ms = now;
+    log_info("progress", "%s: %.0f %% after %.0f s", p->phase, 100.0 * per(done, all),
+             (double)(now - p->phase_since_ms) / 1e3);
+}
+
+void report_draw(struct report *r)
+{
+    struct rdzv_progress p;
+    uint64_t done, all;
+    char line[512], eta[32];
+
+    check_curves(r);
+    pthread_mutex_lock(&r->lock);
+    p = r->now;
+    done = r->done;
+    all = r->all;
+    left(r, &p, eta, sizeof(eta));
+    pthread_mutex_unlock(&r->lock);
+    if (!log_progress_wanted()) {
+        log_long_phase(r, &p, done, all);
+        return;
+    }
+    if (strcmp(p.phase, "train") == 0 && p.step > 0)
+        snprintf(line, sizeof(line),
+                 "step %llu/%llu  epoch %llu  loss %.4g  %.0f samples/s  ETA %s  [data %.0f%% compute %.0f%% "
+                 "reduction %.0f%%]",
+                 (unsigned long long)p.step, (unsigned long long)p.total_steps,
+                 (unsigned long long)p.epoch, p.loss, p.samples_per_second, eta, 100 * p.share_data,
+                 100 * p.share_compute, 100 * p.share_reduce);
+    else if (all > 0)
+        snprintf(line, sizeof(line), "%s: %.0f %%", p.phase, 100.0 * per(done, all));
+    else
+        snprintf(line, sizeof(line), "%s for %.0f s", p.phase,
+                 (double)(clock_ms() - p.phase_since_ms) / 1e3);
+    log_progress(line);
+}
+
+void report_status(struct report *r, struct buf *out)
+{
+    struct rdzv_progress p;
+    struct train_eval_report eval;
+    bool has_eval;
+
+    pthread_mutex_lock(&r->lock);
+    p = r->now;
+    eval = r->eval;
+    has_eval = r->has_eval;
+    pthread_mutex_unlock(&r->lock);
+    buf_str(out, "{\"job\": ");
+    buf_json(out, r->opts.job);
+    buf_str(out, ", \"task\": ");
+    buf_json(out, r->opts.task);
+    buf_str(out, ", \"phase\": ");
+    buf_json(out, p.phase);
+    buf_printf(out, ", \"phase_ms\": %llu, \"step\": %llu, \"total_steps\": %llu, \"epoch\": %llu, \"loss\": ",
+               (unsigned long long)(clock_ms() - p.phase_since_ms), (unsigned long long)p.step,
+               (unsigned long long)p.total_steps, (unsigned long long)p.epoch);
+    buf_f64(out, p.loss);
+    buf_str(out, ", \"samples_per_second\": ");
+    buf_f64(out, p.samples_per_second);
+    buf_printf(out, ", \"checkpoint_step\": %llu, \"checkpoint\": ", (unsigned long long)p.checkpoint_step);
+    buf_json(out, p.checkpoint_path);
+    if (has_eval) {
+        buf_printf(out, ", \"eval\": {\"step\": %llu, \"loss\": ", (unsigned long long)eval.step);
+        buf_f64(out, eval.loss);
+        for (uint32_t i = 0; i < r->opts.train->n_metrics; i++) {
+            buf_str(out, ", ");
+            buf_json(out, r->opts.train->metric_names[i]);
+            buf_str(out, ": ");
+            buf_f64(out, eval.metrics[i]);
+        }
+        buf_str(out, "}");
+    }
+    buf_str(out, ", \"last_trouble\": ");
+    buf_json(out, p.last_trouble);
+    buf_printf(out, ", \"uptime_ms\": %llu}\n", (unsigned long long)(clock_ms() - r->started_ms));
+}

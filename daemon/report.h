@@ -1,0 +1,43 @@
+/* report.h - what training says, for people and programs: log, progress line, metrics, TensorBoard curves,
+ * and the figures that heartbeats and Status carry.
+ *
+ * report_event() is called from replica, data and checkpoint threads; it allocates nothing and never
+ * blocks on a disk but the log's. The rest belongs to the loop. */
+#ifndef DAEMON_REPORT_H
+#define DAEMON_REPORT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct buf;
+struct err;
+struct metrics;
+struct rdzv_progress;
+struct report;
+struct train_event;
+struct train_opts;
+
+struct report_opts {
+    const struct train_opts *train; /* borrowed */
+    struct metrics *metrics;        /* borrowed */
+    const char *job, *task, *version;
+    const char *summary_directory;  /* NULL: no curves */
+    uint32_t log_every_steps;
+    bool is_chief;                  /* logs steps, evaluations and curves; others only at level debug */
+};
+
+int report_open(const struct report_opts *opts, struct report **out, struct err *err);
+void report_close(struct report *r); /* flushes the curves; NULL is fine */
+
+void report_event(struct report *r, const struct train_event *e);
+/* Total steps are known once training is opened. */
+void report_total(struct report *r, uint64_t total_steps, uint64_t steps_per_epoch);
+/* Where this task is outside training: "joining", "waiting". */
+void report_phase(struct report *r, const char *phase);
+void report_trouble(struct report *r, const char *text);
+
+void report_progress(struct report *r, struct rdzv_progress *out);
+void report_draw(struct report *r);                    /* the progress line, if a terminal wants one */
+void report_status(struct report *r, struct buf *out); /* JSON, for HTTP; any thread */
+
+#endif

@@ -1,0 +1,373 @@
+#include "daemon/settle.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/check.h"
+#include "base/err.h"
+#include "base/fs.h"
+
+static const char *environment(void *arg, const char *name)
+{
+    (void)arg;
+    return getenv(name);
+}
+
+static bool under_launcher(void)
+{
+    static const char *const names[] = { "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID" };
+
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        if (getenv(names[i]) != NULL)
+            return true;
+    return false;
+}
+
+static int settle_cluster(const struct settled_args *args, struct settled *s, struct err *err)
+{
+    char host[256] = "";
+    struct cluster_opts o = {
+        .profile = CLUSTER_STRICT,
+        .cluster_file = args->cluster,
+        .task = args->task,
+        .ignore_jobs = args->ignore_jobs,
+        .require_cluster = args->require_cluster,
+        .allow_same_address = args->allow_same_address,
+        .env = environment,
+        .hostname = host,
+    };
+
+    if (args->profile != NULL && strcmp(args->profile, "tf") == 0)
+        o.profile = CLUSTER_TF;
+    else if (args->profile != NULL && strcmp(args->profile, "strict") != 0)
+        return err_set(err, ERR_INPUT, "--profile: expected strict or tf, found '%.80s'", args->profile);
+    /* The name of a machine ends in a number for many reasons; the name of a pod for one. */
+    if (getenv("KUBERNETES_SERVICE_HOST") == NULL && under_launcher())
+        o.hostname = NULL;
+    else if (gethostname(host, sizeof(host) - 1) != 0)
+        o.hostname = NULL;
+    return cluster_resolve(&o, &s->cluster, err);
+}
+
+/* Tasks of one host should not share a core while others idle: start where the tasks before us on the
+ * same host name end. */
+static uint32_t first_core(const struct cluster *c, uint32_t per_task)
+{
+    uint32_t before = 0;
+
+    for (uint32_t i = 0; i < c->n_tasks; i++)
+        if (&c->tasks[i] == c->self)
+            return before * per_task;
+        else if (c->tasks[i].host != NULL && c->self->host != NULL &&
+                 strcmp(c->tasks[i].host, c->self->host) == 0)
+            before++;
+    return 0;
+}
+
+static int settle_devices(const struct settled_args *args, struct settled *s, struct err *err)
+{
+    const char *spec = args->devices != NULL ? args->devices : "auto";
+    int rc = device_parse(spec, 0, s->devices, &s->n_devices, err);
+
+    if (rc == 0)
+        rc = device_parse(spec, first_core(s->cluster, s->n_devices), s->devices, &s->n_devices, err);
+    return rc < 0 ? err_wrap(err, rc, "--devices %s", spec) : 0;
+}
+
+/* The batch, cut into lanes, given to replicas: everything must divide. */
+static int settle_lanes(struct settled *s, struct err *err)
+{
+    const struct conf *c = s->conf;
+    uint64_t batch;
+
+    s->replicas = s->cluster->world * s->n_devices;
+    s->lanes = c->train.lanes != 0 ? c->train.lanes : s->replicas;
+    s->lanes_from = c->train.lanes != 0 ? "job" : "replicas of the full cluster";
+    batch = c->train.global_batch_size;
+    if (batch == 0)
+        batch = (uint64_t)c->train.batch_size_per_replica * s->replicas;
+    if (batch > UINT32_MAX)
+        return err_set(err, ERR_INPUT, "/train/batch_size_per_replica: %u samples on %u replicas are too many",
+                       c->train.batch_size_per_replica, s->replicas);
+    s->global_batch = (uint32_t)batch;
+    if (s->lanes % s->replicas != 0)
+        return err_set(err, ERR_INPUT,
+                       "/train/lanes: %u lanes cannot be shared evenly by %u replicas (%u tasks with %u "
+                       "devices each): choose a multiple of %u, or other --devices",
+                       s->lanes, s->replicas, s->cluster->world, s->n_devices, s->replicas);
+    if (s->global_batch % s->lanes != 0)
+        return err_set(err, ERR_INPUT,
+                       "/train/global_batch_size: %u samples cannot be cut into %u lanes (%s): choose a "
+                       "multiple of %u",
+                       s->global_batch, s->lanes, s->lanes_from, s->lanes);
+    return 0;
+}
+
+static int settle_token(struct settled *s, struct err *err)
+{
+    const char *env = getenv("TRAINERD_TOKEN");
+    const char *file = s->conf->communication.token_file;
+    struct buf text = { 0 };
+    int rc;
+
+    if (file == NULL) {
+        if (env != NULL && strlen(env) >= sizeof(s->token))
+            return err_set(err, ERR_INPUT, "TRAINERD_TOKEN: longer than %zu bytes", sizeof(s->token) - 1);
+        snprintf(s->token, sizeof(s->token), "%s", env != NULL ? env : "");
+        return 0;
+    }
+    rc = fs_read(file, sizeof(s->token) - 1, &text, err);
+    if (rc == 0) {
+        snprintf(s->token, sizeof(s->token), "%s", text.data != NULL ? text.data : "");
+        s->token[strcspn(s->token, "\r\n")] = '\0';
+        if (s->token[0] == '\0')
+            rc = err_set(err, ERR_INPUT, "'%s' is empty: write a secret of at least 16 characters into it",
+                         file);
+    }
+    buf_fini(&text);
+    return rc < 0 ? err_wrap(err, rc, "/communication/token_file") : 0;
+}
+
+static void settle_optimizer(struct settled *s)
+{
+    static const char *const names[] = { [CONF_SGD] = "sgd", [CONF_MOMENTUM] = "momentum",
+                                         [CONF_ADAM] = "adam", [CONF_ADAMW] = "adamw" };
+    static const enum optim_schedule_type schedules[] = { [CONF_SCHEDULE_CONSTANT] = OPTIM_CONSTANT,
+                                                          [CONF_SCHEDULE_STEP] = OPTIM_STEP,
+                                                          [CONF_SCHEDULE_COSINE] = OPTIM_COSINE };
+    const struct conf *c = s->conf;
+    struct train_opts *t = &s->train;
+
+    s->learning_rate = c->optimizer.learning_rate;
+    if (c->optimizer.scaling.rule == CONF_SCALING_LINEAR)
+        s->learning_rate = optim_scale_linear(s->learning_rate, s->global_batch,
+                                              c->optimizer.scaling.reference_batch_size);
+    t->optimizer = optim_find(names[c->optimizer.type]);
+    CHECK(t->optimizer != NULL);
+    t->hyper = (struct optim_hyper){ .momentum = c->optimizer.momentum,
+                                     .beta1 = c->optimizer.beta1,
+                                     .beta2 = c->optimizer.beta2,
+                                     .epsilon = c->optimizer.epsilon,
+                                     .weight_decay = c->optimizer.weight_decay };
+    t->schedule = (struct optim_schedule){ .type = schedules[c->optimizer.schedule.type],
+                                           .learning_rate = s->learning_rate,
+                                           .warmup_steps = c->optimizer.schedule.warmup_steps,
+                                           .step_size = c->optimizer.schedule.step_size,
+                                           .gamma = c->optimizer.schedule.gamma,
+                                           .final_fraction = c->optimizer.schedule.final_fraction };
+}
+
+static void settle_model_and_data(struct settled *s)
+{
+    static const enum tensor_dtype dtypes[] = { [CONF_FLOAT32] = TENSOR_F32, [CONF_INT64] = TENSOR_I64,
+                                                [CONF_INT32] = TENSOR_I32, [CONF_UINT8] = TENSOR_U8 };
+    static const char *const losses[] = { [CONF_LOSS_SOFTMAX_CROSS_ENTROPY] = "SoftmaxCrossEntropy" };
+    static const char *const metrics[] = { [CONF_METRIC_ACCURACY] = "Accuracy" };
+    static const char *const metric_names[] = { [CONF_METRIC_ACCURACY] = "accuracy" };
+    const struct conf *c = s->conf;
+    struct train_opts *t = &s->train;
+
+    for (uint32_t i = 0; i < c->model.n_inputs; i++)
+        s->inputs[i] = (struct train_input){ .feature = c->model.inputs[i].feature,
+                                             .input = c->model.inputs[i].input };
+    for (uint32_t i = 0; i < c->data.n_features; i++) {
+        const struct conf_feature *f = &c->data.features[i];
+
+        s->features[i] = (struct train_feature){ .name = f->name,
+                                                 .stored = dtypes[f->dtype],
+                                                 .shape = { .rank = f->rank },
+                                                 .scale = f->scale,
+                                                 .offset = f->offset };
+        for (uint32_t d = 0; d < f->rank; d++)
+            s->features[i].shape.dim[d] = f->shape[d];
+    }
+    t->onnx = c->model.onnx;
+    t->frozen = (const char *const *)c->model.frozen;
+    t->n_frozen = c->model.n_frozen;
+    t->inputs = s->inputs;
+    t->n_inputs = c->model.n_inputs;
+    t->loss = losses[c->model.loss.type];
+    t->logits = c->model.loss.logits;
+    t->labels = c->model.loss.labels;
+    t->n_metrics = c->model.n_metrics;
+    for (uint32_t i = 0; i < c->model.n_metrics; i++) {
+        t->metrics[i] = metrics[c->model.metrics[i]];
+        t->metric_names[i] = metric_names[c->model.metrics[i]];
+    }
+    t->train_glob = c->data.train;
+    t->eval_glob = c->data.eval;
+    t->features = s->features;
+    t->n_features = c->data.n_features;
+    t->shuffle = c->data.shuffle;
+    t->cache_memory = c->data.cache == CONF_CACHE_MEMORY;
+    t->pad = c->data.remainder == CONF_REMAINDER_PAD;
+    t->index_directory = c->data.index_directory;
+    t->data_threads = c->data.threads;
+    t->prefetch = c->data.prefetch;
+}
+
+static void settle_train(struct settled *s)
+{
+    const struct conf *c = s->conf;
+    struct train_opts *t = &s->train;
+
+    settle_model_and_data(s);
+    settle_optimizer(s);
+    t->seed = c->train.seed;
+    t->epochs = c->train.epochs;
+    t->steps = c->train.steps;
+    t->global_batch = s->global_batch;
+    t->lanes = s->lanes;
+    t->replicas = s->replicas;
+    t->clip_norm = c->train.clip_norm;
+    t->eval_every_epochs = c->train.eval_every_epochs;
+    t->norm_every_steps = c->train.log_every_steps;
+    t->devices = s->devices;
+    t->n_devices = s->n_devices;
+    t->is_chief = s->cluster->self->rank == 0 && (!s->cluster->is_dynamic || s->cluster->is_chief);
+    t->checkpoint_directory = c->checkpoint.directory;
+    t->checkpoint_every_steps = c->checkpoint.every_steps;
+    t->checkpoint_every_seconds = c->checkpoint.every_seconds;
+    t->max_to_keep = c->checkpoint.max_to_keep;
+    t->export_onnx = c->export.onnx;
+    t->job_digest = c->digest;
+    t->job_name = c->name;
+}
+
+static int settle_address(const struct settled_args *args, struct settled *s, struct err *err)
+{
+    const struct cluster_task *self = s->cluster->self;
+
+    if (s->cluster->is_local)
+        return 0;
+    if (self->address == NULL)
+        return err_set(err, ERR_INPUT, "%s has no address in the cluster", s->task_name);
+    if (args->bind == NULL || strcmp(args->bind, "named") == 0)
+        snprintf(s->listen, sizeof(s->listen), "%s", self->address);
+    else if (strcmp(args->bind, "any") == 0)
+        snprintf(s->listen, sizeof(s->listen), "0.0.0.0:%u", self->port);
+    else
+        return err_set(err, ERR_INPUT, "--bind: expected named or any, found '%.80s'", args->bind);
+    return 0;
+}
+
+int settle(const struct settled_args *args, struct settled **out, struct err *err)
+{
+    struct settled *s = calloc(1, sizeof(*s));
+    int rc;
+
+    if (s == NULL)
+        return err_set(err, ERR_NOMEM, "out of memory");
+    rc = settle_cluster(args, s, err);
+    if (rc < 0)
+        goto fail;
+    if (s->cluster->is_local)
+        snprintf(s->task_name, sizeof(s->task_name), "local");
+    else
+        cluster_task_name(s->cluster->self, s->task_name, sizeof(s->task_name));
+    rc = settle_devices(args, s, err);
+    if (rc == 0)
+        rc = settle_address(args, s, err);
+    if (rc == 0 && args->job != NULL)
+        rc = conf_read(args->job, &s->conf, err);
+    if (rc == 0 && s->conf != NULL) {
+        if (s->conf->communication.implementation == CONF_COMM_NCCL && s->devices[0].kind != DEVICE_CUDA)
+            rc = err_set(err, ERR_INPUT, "/communication/implementation: nccl needs CUDA devices, this task "
+                                         "has CPU slots: say \"auto\", or --devices cuda");
+        if (rc == 0)
+            rc = settle_lanes(s, err);
+        if (rc == 0)
+            rc = settle_token(s, err);
+        if (rc == 0)
+            settle_train(s);
+    }
+    if (rc < 0)
+        goto fail;
+    *out = s;
+    return 0;
+
+fail:
+    settled_free(s);
+    return rc;
+}
+
+void settled_free(struct settled *s)
+{
+    if (s == NULL)
+        return;
+    conf_free(s->conf);
+    cluster_free(s->cluster);
+    free(s);
+}
+
+static void print_devices(const struct settled *s, struct buf *out)
+{
+    buf_str(out, "[");
+    for (uint32_t i = 0; i < s->n_devices; i++) {
+        char name[32];
+
+        device_name(&s->devices[i], name, sizeof(name));
+        buf_printf(out, "%s{\"name\": \"%s\", \"core\": %d}", i > 0 ? ", " : "", name, s->devices[i].core);
+    }
+    buf_str(out, "]");
+}
+
+static void print_lanes(const struct settled *s, struct buf *out)
+{
+    uint32_t per = s->lanes / s->replicas;
+    uint32_t rank = s->cluster->self->rank;
+    uint32_t mine = per * s->n_devices;
+
+    buf_printf(out, ",\n  \"lanes\": {\"count\": %u, \"from\": \"%s\", \"per_replica\": %u, "
+                    "\"samples_per_lane\": %u", s->lanes, s->lanes_from, per, s->global_batch / s->lanes);
+    if (rank != CLUSTER_NO_RANK)
+        buf_printf(out, ", \"mine\": [%u, %u]", rank * mine, (rank + 1) * mine - 1);
+    buf_printf(out, "},\n  \"global_batch_size\": %u,\n  \"learning_rate\": ", s->global_batch);
+    buf_f64(out, s->learning_rate);
+}
+
+void settled_print(const struct settled *s, const struct train_facts *f, const char *problem,
+                   struct buf *out)
+{
+    const struct cluster_task *self = s->cluster->self;
+
+    buf_str(out, "{\n  \"cluster\": ");
+    cluster_print(s->cluster, out);
+    buf_str(out, ",\n  \"task\": ");
+    buf_json(out, s->task_name);
+    buf_str(out, ",\n  \"rank\": ");
+    if (self->rank == CLUSTER_NO_RANK)
+        buf_str(out, "null");
+    else
+        buf_printf(out, "%u", self->rank);
+    buf_printf(out, ",\n  \"world\": %u,\n  \"is_chief\": %s,\n  \"devices\": ", s->cluster->world,
+               s->cluster->is_chief ? "true" : "false");
+    print_devices(s, out);
+    if (s->conf != NULL) {
+        buf_printf(out, ",\n  \"replicas\": %u", s->replicas);
+        print_lanes(s, out);
+    }
+    if (f != NULL)
+        buf_printf(out,
+                   ",\n  \"plan\": {\"records\": %llu, \"eval_records\": %llu, \"steps_per_epoch\": %llu, "
+                   "\"total_steps\": %llu, \"parameters\": %llu, \"state_bytes\": %llu, "
+                   "\"activation_bytes_per_replica\": %llu}",
+                   (unsigned long long)f->records, (unsigned long long)f->eval_records,
+                   (unsigned long long)f->steps_per_epoch, (unsigned long long)f->total_steps,
+                   (unsigned long long)f->parameters, (unsigned long long)f->state_bytes,
+                   (unsigned long long)f->work_bytes);
+    if (problem != NULL) {
+        buf_str(out, ",\n  \"problem\": ");
+        buf_json(out, problem);
+    }
+    if (s->conf != NULL) {
+        buf_str(out, ",\n  \"job_digest\": ");
+        buf_json(out, s->conf->digest);
+        buf_str(out, ",\n  \"job\": ");
+        conf_print(s->conf, out);
+    }
+    buf_str(out, "\n}\n");
+}

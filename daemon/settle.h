@@ -1,0 +1,49 @@
+/* settle.h - from what was configured to what will be done: cluster, job and devices become the options of
+ * every library. Here `struct conf` ends. */
+#ifndef DAEMON_SETTLE_H
+#define DAEMON_SETTLE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "conf/cluster.h"
+#include "conf/job.h"
+#include "device/device.h"
+#include "train/train.h"
+
+struct buf;
+struct err;
+
+struct settled_args { /* the flags of trainerd; borrowed */
+    const char *job, *cluster, *task, *devices, *profile, *ignore_jobs, *bind;
+    bool require_cluster, allow_same_address;
+};
+
+struct settled {
+    struct cluster *cluster; /* owned */
+    struct conf *conf;       /* owned; NULL without a job */
+    struct device devices[DEVICE_MAX];
+    uint32_t n_devices;
+    uint32_t replicas;       /* of the full cluster */
+    uint32_t lanes, global_batch;
+    const char *lanes_from;  /* why: "job" or "replicas of the full cluster" */
+    double learning_rate;    /* peak, after scaling */
+    char token[256];         /* "" : none */
+    char task_name[64];      /* "worker 1"; "local" without a cluster */
+    char listen[300];        /* host:port of the control plane; "" when local */
+
+    /* what train_opts points to */
+    struct train_input inputs[CONF_MAX_FEATURES];
+    struct train_feature features[CONF_MAX_FEATURES];
+    struct train_opts train;
+};
+
+/* Errors: ERR_INPUT and relatives: exit 2. On failure nothing is left behind. */
+int settle(const struct settled_args *args, struct settled **out, struct err *err);
+void settled_free(struct settled *s); /* NULL is fine */
+
+/* The resolved plan as JSON. `facts` may be NULL; `problem` is what is wrong with model or data, or NULL. */
+void settled_print(const struct settled *s, const struct train_facts *facts, const char *problem,
+                   struct buf *out);
+
+#endif

@@ -1,0 +1,56 @@
+/* trainerctl - look at a job and steer it. */
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/text.h"
+#include "daemon/ctl.h"
+
+static const struct command {
+    const char *name, *usage, *help;
+    int (*run)(int argc, char **argv);
+} commands[] = {
+    { "local", "local -n N JOB", "a cluster of N tasks on this machine, restarted when they die", ctl_local },
+    { "status", "status [--json] ADDR", "who is in, phase, step, throughput, last trouble", ctl_status },
+    { "checkpoint", "checkpoint ADDR", "save now (ADDR: the chief); prints the path when it is verified",
+      ctl_checkpoint },
+    { "drain", "drain ADDR", "this task saves and leaves", ctl_drain },
+    { "stop", "stop ADDR", "the job saves and ends everywhere", ctl_stop },
+    { "verify", "verify DIR", "checks every checkpoint below DIR, a line each", ctl_verify },
+};
+
+static int help(FILE *out)
+{
+    fprintf(out, "trainerctl " TRAINERD_VERSION " - look at a job and steer it\n\nusage:\n");
+    for (size_t i = 0; i < COUNT_OF(commands); i++)
+        fprintf(out, "  trainerctl %-24s %s\n", commands[i].usage, commands[i].help);
+    fprintf(out, "\n`trainerctl COMMAND --help` tells more. ADDR is a task's host:port from the cluster. A job with "
+                 "a token\nneeds it in TRAINERD_TOKEN.\n");
+    return out == stdout ? CTL_OK : CTL_USAGE;
+}
+
+int main(int argc, char **argv)
+{
+    const char *names[COUNT_OF(commands)];
+    const char *near;
+
+    signal(SIGPIPE, SIG_IGN);
+    if (argc < 2)
+        return help(stderr);
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0)
+        return help(stdout);
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("trainerctl " TRAINERD_VERSION "\n");
+        return CTL_OK;
+    }
+    for (size_t i = 0; i < COUNT_OF(commands); i++) {
+        names[i] = commands[i].name;
+        if (strcmp(argv[1], commands[i].name) == 0)
+            return commands[i].run(argc - 1, argv + 1);
+    }
+    near = text_nearest(argv[1], names, COUNT_OF(commands));
+    fprintf(stderr, "trainerctl: unknown command '%s'", argv[1]);
+    fprintf(stderr, near != NULL ? "; did you mean %s?\n" : "; --help lists the commands\n", near);
+    return CTL_USAGE;
+}

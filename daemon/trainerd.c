@@ -1,0 +1,210 @@
+/* trainerd - one task of a job. See README.md and --help. */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/check.h"
+#include "base/err.h"
+#include "base/log.h"
+#include "daemon/args.h"
+#include "daemon/run.h"
+#include "daemon/settle.h"
+#include "op/op.h"
+
+enum { EXIT_INPUT = 2 };
+
+struct flags {
+    struct settled_args settle;
+    const char *log_format, *log_level, *metrics;
+    bool check, schema, help, version;
+};
+
+static int usage_error(const char *text)
+{
+    fprintf(stderr, "trainerd: %s\n", text);
+    return EXIT_INPUT;
+}
+
+static void print_help(const struct arg *table, size_t n)
+{
+    printf("trainerd " TRAINERD_VERSION " - one task of a synchronous data-parallel training job\n\n"
+           "usage: trainerd --job FILE [flags]\n"
+           "       trainerd --check [--job FILE] [flags]\n\n"
+           "The cluster comes from TF_CONFIG in the environment, from --cluster, or there is none: then\n"
+           "this process trains alone.\n\n");
+    args_help(table, n, stdout);
+    printf("\nenvironment: TF_CONFIG, TRAINERD_TOKEN (a secret that all tasks of the job share)\n"
+           "exit codes:  0 the job is complete   2 configuration or input is wrong, do not retry\n"
+           "             138 temporary trouble, retry   143 stopped by SIGTERM, state saved\n");
+}
+
+static int init_log(const struct flags *f, struct err *err)
+{
+    enum log_format format = LOG_TEXT;
+    enum log_level level = LOG_INFO;
+
+    if (f->log_format != NULL && strcmp(f->log_format, "json") == 0)
+        format = LOG_JSON;
+    else if (f->log_format != NULL && strcmp(f->log_format, "text") != 0)
+        return err_set(err, ERR_INPUT, "--log-format: expected text or json, found '%.80s'",
+                       f->log_format);
+    if (f->log_level != NULL && !log_parse_level(f->log_level, &level))
+        return err_set(err, ERR_INPUT, "--log-level: expected debug, info, warn or error, found '%.80s'",
+                       f->log_level);
+    log_init(format, level);
+    return 0;
+}
+
+static void quiet_event(void *arg, const struct train_event *e)
+{
+    (void)arg;
+    if (e->kind == TRAIN_WARN)
+        log_warn("warning", "%s", e->text);
+}
+
+/* Everything but meeting the others and training. What is known is printed also when something is wrong. */
+static int check(const struct settled *s)
+{
+    struct train_opts o = s->train;
+    struct train *t = NULL;
+    struct train_facts facts;
+    struct buf out = { 0 };
+    struct err err;
+    volatile int cancel = 0;
+    int rc = 0;
+
+    if (s->conf != NULL) {
+        o.on_event = quiet_event;
+        o.checkpoint_directory = NULL; /* looking must not create or remove anything */
+        rc = train_open(&o, &cancel, &t, &err);
+        if (rc == 0)
+            train_facts(t, &facts);
+        train_close(t);
+    }
+    settled_print(s, s->conf != NULL && rc == 0 ? &facts : NULL, rc < 0 ? err.text : NULL, &out);
+    if (out.failed || fwrite(out.data, 1, out.len, stdout) != out.len || fflush(stdout) != 0)
+        rc = usage_error("cannot write to standard output");
+    else if (rc < 0)
+        rc = usage_error(err.text);
+    buf_fini(&out);
+    return rc;
+}
+
+static int print_schema(void)
+{
+    struct buf out = { 0 };
+
+    conf_schema(&out);
+    CHECK(!out.failed);
+    fwrite(out.data, 1, out.len, stdout);
+    buf_fini(&out);
+    return fflush(stdout) == 0 ? 0 : usage_error("cannot write to standard output");
+}
+
+static void tell_settled(const struct settled *s)
+{
+    char name[32];
+
+    for (uint32_t i = 0; i < s->cluster->n_notes; i++)
+        log_warn("cluster", "%s", s->cluster->notes[i]);
+    device_name(&s->devices[0], name, sizeof(name));
+    log_info("plan", "trainerd " TRAINERD_VERSION ": job '%s', %s of %u (cluster from %s), %u device%s from %s, "
+                     "%u lanes (%s), global batch %u, kernels %s",
+             s->conf->name, s->task_name, s->cluster->world, s->cluster->source, s->n_devices,
+             s->n_devices == 1 ? "" : "s", name, s->lanes, s->lanes_from, s->global_batch, op_kernel_id());
+}
+
+static int run(const struct flags *f)
+{
+    struct settled *s;
+    struct err err;
+    int rc = settle(&f->settle, &s, &err);
+
+    if (rc < 0) {
+        if (f->log_format != NULL && strcmp(f->log_format, "json") == 0)
+            log_error("configuration", "%s", err.text);
+        else
+            usage_error(err.text);
+        return run_exit_code(rc);
+    }
+    log_set_task(s->task_name);
+    if (f->check) {
+        rc = check(s);
+    } else if (s->conf == NULL) {
+        rc = usage_error("--job FILE is needed (or --check to look at the cluster alone)");
+    } else if (s->cluster->self->rank == CLUSTER_NO_RANK) {
+        char text[256];
+
+        snprintf(text, sizeof(text), "%s has no part in synchronous data-parallel training: start trainerd "
+                                     "only for chief and worker tasks", s->task_name);
+        rc = usage_error(text);
+    } else {
+        struct run_opts o = { .settled = s, .metrics_listen = f->metrics };
+
+        tell_settled(s);
+        rc = run_task(&o);
+    }
+    settled_free(s);
+    return rc;
+}
+
+int main(int argc, char **argv)
+{
+    struct flags f = { 0 };
+    const struct arg table[] = {
+        { "job", "FILE", "TRAINERD_JOB", "the job file (JSON; keys: --schema)", &f.settle.job, NULL },
+        { "cluster", "FILE", "TRAINERD_CLUSTER",
+          "cluster and task as in TF_CONFIG, from a file; \"slurm\": from\nthe variables of a Slurm step",
+          &f.settle.cluster, NULL },
+        { "task", "TYPE:INDEX", "TRAINERD_TASK", "which task this is, whatever the cluster text says",
+          &f.settle.task, NULL },
+        { "devices", "SPEC", "TRAINERD_DEVICES",
+          "auto, cpu (a replica per core), cpu:N, cuda, cuda:0,2\n(auto: GPUs if there are, else every core)",
+          &f.settle.devices, NULL },
+        { "profile", "NAME", "TRAINERD_PROFILE",
+          "strict: refuse a doubtful cluster (default);\ntf: accept what TensorFlow accepts",
+          &f.settle.profile, NULL },
+        { "require-cluster", NULL, "TRAINERD_REQUIRE_CLUSTER", "no cluster is an error, not local mode", NULL,
+          &f.settle.require_cluster },
+        { "ignore-jobs", "A,B", "TRAINERD_IGNORE_JOBS", "job names of the cluster to skip", &f.settle.ignore_jobs,
+          NULL },
+        { "allow-same-address", NULL, "TRAINERD_ALLOW_SAME_ADDRESS", "several tasks may name one address", NULL,
+          &f.settle.allow_same_address },
+        { "bind", "WHAT", "TRAINERD_BIND",
+          "named: listen on this task's own address (default);\nany: on every interface, same port",
+          &f.settle.bind, NULL },
+        { "metrics", "HOST:PORT", "TRAINERD_METRICS", "serve Prometheus metrics at http://HOST:PORT/metrics",
+          &f.metrics, NULL },
+        { "check", NULL, NULL, "validate everything, print the resolved plan as JSON, exit", NULL, &f.check },
+        { "schema", NULL, NULL, "print the JSON Schema of the job file, exit", NULL, &f.schema },
+        { "log-format", "FORMAT", "TRAINERD_LOG_FORMAT", "text (default) or json: one object per line",
+          &f.log_format, NULL },
+        { "log-level", "LEVEL", "TRAINERD_LOG_LEVEL", "debug, info (default), warn, error", &f.log_level, NULL },
+        { "version", NULL, NULL, "print version and kernel library, exit", NULL, &f.version },
+        { "help", NULL, NULL, "print this, exit", NULL, &f.help },
+    };
+    struct err err;
+
+    signal(SIGPIPE, SIG_IGN);
+    if (args_parse(table, COUNT_OF(table), &argc, argv, &err) < 0)
+        return usage_error(err.text);
+    if (f.help) {
+        print_help(table, COUNT_OF(table));
+        return 0;
+    }
+    if (f.version) {
+        printf("trainerd " TRAINERD_VERSION " (%s)\n", op_kernel_id());
+        return 0;
+    }
+    if (f.schema)
+        return print_schema();
+    if (argc > 1) {
+        err_set(&err, ERR_INPUT, "unexpected argument '%.80s'; --help lists the flags", argv[1]);
+        return usage_error(err.text);
+    }
+    if (init_log(&f, &err) < 0)
+        return usage_error(err.text);
+    return run(&f);
+}

@@ -1,0 +1,19 @@
+#include "base/check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+void check_failed(const char *cond, const char *file, int line, const char *func)
+{
+    char text[512];
+    int n = snprintf(text, sizeof(text), "%s:%d: %s: CHECK(%s) failed: this is a bug, stopping\n",
+                     file, line, func, cond);
+
+    if (n >= (int)sizeof(text))
+        n = (int)sizeof(text) - 1;
+    /* Straight to the descriptor: a lock or the heap may be what is broken. */
+    if (n > 0 && write(STDERR_FILENO, text, (size_t)n) < 0)
+        abort(); /* nobody to tell, and nothing else left to do */
+    abort();
+}

@@ -1,0 +1,36 @@
+#include "base/clock.h"
+
+#include <stdatomic.h>
+#include <time.h>
+
+static _Atomic uint64_t frozen_ns = UINT64_MAX; /* UINT64_MAX: not frozen */
+
+static uint64_t read_ns(clockid_t id)
+{
+    struct timespec t;
+
+    clock_gettime(id, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+uint64_t clock_ns(void)
+{
+    uint64_t ns = atomic_load_explicit(&frozen_ns, memory_order_relaxed);
+
+    return ns != UINT64_MAX ? ns : read_ns(CLOCK_MONOTONIC);
+}
+
+uint64_t clock_ms(void)
+{
+    return clock_ns() / 1000000u;
+}
+
+uint64_t clock_wall_us(void)
+{
+    return read_ns(CLOCK_REALTIME) / 1000u;
+}
+
+void clock_fake(uint64_t ns)
+{
+    atomic_store_explicit(&frozen_ns, ns, memory_order_relaxed);
+}

@@ -1,0 +1,254 @@
+/* fault.c - the armed specs in a small table behind a mutex; `state` tells a passing thread
+ * whether there is any reason to look. */
+#include "base/fault.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "base/err.h"
+#include "base/text.h"
+
+enum { SPEC_MAX = 16, NAME_BYTES = 64, DELAY_MS_MAX = 3600 * 1000 };
+
+/* As after any temporary trouble: whoever supervises the process starts it again. */
+enum { EXIT_CODE = 138 };
+
+enum action { FAIL, EXIT, KILL, STOP, DELAY, HANG };
+
+static const struct {
+    const char *name;
+    enum action action;
+} actions[] = { { "fail", FAIL }, { "exit", EXIT },   { "kill", KILL },
+                { "stop", STOP }, { "delay", DELAY }, { "hang", HANG } };
+
+struct spec {
+    char name[NAME_BYTES]; /* "*": any */
+    enum action action;
+    uint64_t delay_ms;
+    uint64_t first; /* the passage that fires, from 1 */
+    bool onward;    /* and every one after it */
+    uint64_t passed;
+};
+
+enum { UNREAD, OFF, ON }; /* UNREAD: nobody has looked at the environment yet */
+static atomic_int state = UNREAD;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the rest */
+static struct spec specs[SPEC_MAX];
+static size_t n_specs;
+static uint64_t n_passed;
+static bool fired;
+
+static int bad_spec(struct err *err, const char *text, const char *why)
+{
+    return err_set(err, ERR_INPUT,
+                   "fault '%s': %s; expected name[=action][@n[+]] with action fail, exit, kill, "
+                   "stop, delay:MS or hang",
+                   text, why);
+}
+
+static int parse_action(const char *text, const char *word, struct spec *out, struct err *err)
+{
+    char name[NAME_BYTES];
+    size_t n = strcspn(word, ":");
+
+    snprintf(name, sizeof(name), "%.*s", (int)n, word);
+    for (size_t i = 0; i < COUNT_OF(actions); i++) {
+        if (strcmp(actions[i].name, name) != 0)
+            continue;
+        out->action = actions[i].action;
+        if ((word[n] == ':') != (out->action == DELAY))
+            return bad_spec(err, text, "delay takes milliseconds, and no other action does");
+        if (out->action == DELAY && !text_u64(word + n + 1, DELAY_MS_MAX, &out->delay_ms))
+            return bad_spec(err, text, "a delay is a number of milliseconds up to 3600000");
+        return 0;
+    }
+    return bad_spec(err, text, "unknown action");
+}
+
+/* Takes `text` apart from behind: @n[+], then =action; what is left is the name. */
+static int parse_spec(const char *text, struct spec *out, struct err *err)
+{
+    char copy[NAME_BYTES * 2], *at, *word;
+    size_t n;
+
+    if (strlen(text) >= sizeof(copy))
+        return bad_spec(err, text, "too long");
+    strcpy(copy, text);
+    *out = (struct spec){ .action = FAIL, .first = 1 };
+    at = strrchr(copy, '@');
+    if (at != NULL) {
+        *at++ = '\0';
+        n = strlen(at);
+        out->onward = n > 0 && at[n - 1] == '+';
+        if (out->onward)
+            at[n - 1] = '\0';
+        if (!text_u64(at, UINT64_MAX, &out->first) || out->first == 0)
+            return bad_spec(err, text, "the passage after @ is a number from 1");
+    }
+    word = strchr(copy, '=');
+    if (word != NULL) {
+        *word++ = '\0';
+        if (parse_action(text, word, out, err) < 0)
+            return ERR_INPUT;
+    }
+    if (copy[0] == '\0' || strlen(copy) >= NAME_BYTES)
+        return bad_spec(err, text, "a name has 1 to 63 characters");
+    strcpy(out->name, copy);
+    return 0;
+}
+
+static int parse_list(const char *list, struct spec out[SPEC_MAX], size_t *n_out, struct err *err)
+{
+    char one[NAME_BYTES * 2 + 1];
+    size_t n = 0;
+
+    for (;;) {
+        size_t length = strcspn(list, ",");
+
+        if (n == SPEC_MAX)
+            return bad_spec(err, list, "more than 16 faults");
+        snprintf(one, sizeof(one), "%.*s", (int)(length < sizeof(one) ? length : sizeof(one)),
+                 list);
+        if (parse_spec(one, &out[n], err) < 0)
+            return ERR_INPUT;
+        n++;
+        if (list[length] == '\0')
+            break;
+        list += length + 1;
+    }
+    *n_out = n;
+    return 0;
+}
+
+/* With the lock held. */
+static int arm_locked(const char *list, struct err *err)
+{
+    struct spec parsed[SPEC_MAX];
+    size_t n = 0;
+
+    if (list != NULL && parse_list(list, parsed, &n, err) < 0)
+        return ERR_INPUT;
+    memcpy(specs, parsed, n * sizeof(*specs));
+    n_specs = n;
+    n_passed = 0;
+    fired = false;
+    atomic_store_explicit(&state, n > 0 ? ON : OFF, memory_order_relaxed);
+    return 0;
+}
+
+/* With the lock held. There is nobody to return an error to, and running on without the fault
+ * that was asked for would make its test pass for nothing. */
+static void arm_from_environment(void)
+{
+    const char *list = getenv("TRAINERD_FAULT");
+    struct err err;
+
+    if (arm_locked(list != NULL && list[0] != '\0' ? list : NULL, &err) == 0)
+        return;
+    dprintf(STDERR_FILENO, "TRAINERD_FAULT: %s\n", err.text);
+    _exit(2);
+}
+
+static void sleep_ms(uint64_t ms)
+{
+    struct timespec left = { .tv_sec = (time_t)(ms / 1000),
+                             .tv_nsec = (long)(ms % 1000) * 1000000 };
+
+    while (nanosleep(&left, &left) < 0)
+        ;
+}
+
+static bool act(const struct spec *spec)
+{
+    switch (spec->action) {
+    case FAIL:
+        return true;
+    case EXIT:
+        _exit(EXIT_CODE);
+    case KILL:
+        kill(getpid(), SIGKILL);
+        break;
+    case STOP:
+        kill(getpid(), SIGSTOP);
+        break;
+    case DELAY:
+        sleep_ms(spec->delay_ms);
+        break;
+    case HANG:
+        for (;;)
+            pause();
+    }
+    return false;
+}
+
+static bool hit_armed(const char *name)
+{
+    struct spec due[SPEC_MAX]; /* copies: what happens happens outside the lock */
+    size_t n_due = 0;
+    bool fail = false;
+
+    pthread_mutex_lock(&lock);
+    if (atomic_load_explicit(&state, memory_order_relaxed) == UNREAD)
+        arm_from_environment();
+    n_passed += n_specs > 0;
+    for (size_t i = 0; i < n_specs; i++) {
+        struct spec *s = &specs[i];
+
+        if (strcmp(s->name, "*") != 0 && strcmp(s->name, name) != 0)
+            continue;
+        s->passed++;
+        if (s->passed == s->first || (s->onward && s->passed > s->first))
+            due[n_due++] = *s;
+    }
+    fired = fired || n_due > 0;
+    pthread_mutex_unlock(&lock);
+    for (size_t i = 0; i < n_due; i++)
+        fail = act(&due[i]) || fail;
+    return fail;
+}
+
+bool fault_hit(const char *name)
+{
+    if (__builtin_expect(atomic_load_explicit(&state, memory_order_relaxed) == OFF, 1))
+        return false;
+    return hit_armed(name);
+}
+
+int fault_arm(const char *spec, struct err *err)
+{
+    int rc;
+
+    pthread_mutex_lock(&lock);
+    rc = arm_locked(spec, err);
+    pthread_mutex_unlock(&lock);
+    return rc;
+}
+
+uint64_t fault_passed(void)
+{
+    uint64_t n;
+
+    pthread_mutex_lock(&lock);
+    n = n_passed;
+    pthread_mutex_unlock(&lock);
+    return n;
+}
+
+bool fault_fired(void)
+{
+    bool yes;
+
+    pthread_mutex_lock(&lock);
+    yes = fired;
+    pthread_mutex_unlock(&lock);
+    return yes;
+}

@@ -1,0 +1,277 @@
+#include "base/fs.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <fts.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/fault.h"
+#include "base/rng.h"
+#include "base/text.h"
+
+enum { READ_BYTES = 64 << 10 };
+
+/* A fault point in front of a system call: the call fails with EIO without being made. */
+#define TRY(point_, call_) (fault_hit(point_) ? (errno = EIO, -1) : (call_))
+
+static int open_retry(const char *path, int flags)
+{
+    int fd;
+
+    do
+        fd = TRY("fs.open", open(path, flags | O_CLOEXEC, 0666));
+    while (fd < 0 && errno == EINTR);
+    return fd;
+}
+
+static int too_large(const char *path, size_t limit, struct err *err)
+{
+    char allowed[32];
+
+    text_bytes(allowed, sizeof(allowed), limit);
+    return err_set(err, ERR_INPUT, "read '%s': larger than the %s (%zu bytes) allowed here", path,
+                   allowed, limit);
+}
+
+/* Until the end of the file or an error; `fd` may be a pipe, so the size is not asked for. */
+static int read_all(int fd, const char *path, size_t limit, struct buf *out, struct err *err)
+{
+    size_t total = 0;
+    char piece[READ_BYTES];
+
+    for (;;) {
+        ssize_t n = TRY("fs.read", read(fd, piece, sizeof(piece)));
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return err_sys(err, errno, "read '%s'", path);
+        if (n == 0)
+            return 0;
+        if ((size_t)n > limit - total)
+            return too_large(path, limit, err);
+        total += (size_t)n;
+        buf_add(out, piece, (size_t)n);
+        if (out->failed)
+            return err_set(err, ERR_NOMEM, "read '%s': out of memory after %zu bytes", path, total);
+    }
+}
+
+int fs_read(const char *path, size_t limit, struct buf *out, struct err *err)
+{
+    size_t before = out->len;
+    int fd, rc;
+
+    fd = open_retry(path, O_RDONLY);
+    if (fd < 0)
+        return err_sys(err, errno, "open '%s'", path);
+    rc = read_all(fd, path, limit, out, err);
+    close(fd);
+    if (rc < 0 && out->data != NULL) { /* what was there stays, what we added goes */
+        out->len = before;
+        out->data[before] = '\0';
+    }
+    return rc;
+}
+
+int fs_write_all(int fd, const void *data, size_t n, const char *path, struct err *err)
+{
+    const char *at = data;
+
+    while (n > 0) {
+        ssize_t written = TRY("fs.write", write(fd, at, n));
+
+        if (written < 0 && errno == EINTR)
+            continue;
+        if (written < 0)
+            return err_sys(err, errno, "write '%s'", path);
+        at += written;
+        n -= (size_t)written;
+    }
+    return 0;
+}
+
+/* A name beside `path` that nobody else uses, on any host that shares the directory. */
+static int temporary_name(const char *path, char **out, struct err *err)
+{
+    uint64_t random;
+
+    if (rng_os(&random, sizeof(random)) < 0)
+        return err_set(err, ERR_IO, "replace '%s': the kernel gives no random bytes", path);
+    if (asprintf(out, "%s.tmp-%016" PRIx64, path, random) < 0)
+        return err_set(err, ERR_NOMEM, "replace '%s': out of memory", path);
+    return 0;
+}
+
+/* Creates `path` with this content, durable when it returns 0. */
+static int write_synced(const char *path, const void *data, size_t n, struct err *err)
+{
+    int fd, rc;
+
+    fd = open_retry(path, O_CREAT | O_EXCL | O_WRONLY);
+    if (fd < 0)
+        return err_sys(err, errno, "create '%s'", path);
+    rc = fs_write_all(fd, data, n, path, err);
+    if (rc == 0 && TRY("fs.sync", fsync(fd)) < 0)
+        rc = err_sys(err, errno, "sync '%s'", path);
+    if (close(fd) < 0 && rc == 0) /* network file systems report late */
+        rc = err_sys(err, errno, "close '%s'", path);
+    return rc;
+}
+
+static int sync_parent(const char *path, struct err *err)
+{
+    char *dir = fs_dirname(path);
+    int rc;
+
+    if (dir == NULL)
+        return err_set(err, ERR_NOMEM, "sync the directory of '%s': out of memory", path);
+    rc = fs_sync_dir(dir, err);
+    free(dir);
+    return rc;
+}
+
+int fs_replace(const char *path, const void *data, size_t n, struct err *err)
+{
+    char *temporary;
+    int rc = temporary_name(path, &temporary, err);
+
+    if (rc < 0)
+        return rc;
+    rc = write_synced(temporary, data, n, err);
+    if (rc == 0 && TRY("fs.rename", rename(temporary, path)) < 0)
+        rc = err_sys(err, errno, "rename '%s' to '%s'", temporary, path);
+    if (rc < 0)
+        (void)unlink(temporary); /* it may never have been created */
+    free(temporary);
+    return rc < 0 ? rc : sync_parent(path, err);
+}
+
+static int make_dir(const char *path, struct err *err)
+{
+    struct stat st;
+    int errnum;
+
+    if (TRY("fs.mkdir", mkdir(path, 0777)) == 0)
+        return 0;
+    errnum = errno; /* for a directory that is there: EEXIST, EROFS, EACCES, ..., but not EIO */
+    if (errnum != EIO && stat(path, &st) == 0) {
+        if (S_ISDIR(st.st_mode))
+            return 0;
+        return err_set(err, ERR_EXISTS, "create directory '%s': there is a file of this name",
+                       path);
+    }
+    return err_sys(err, errnum, "create directory '%s'", path);
+}
+
+int fs_mkdirs(const char *path, struct err *err)
+{
+    char *copy = strdup(path), *end;
+    int rc = 0;
+
+    if (copy == NULL)
+        return err_set(err, ERR_NOMEM, "create directory '%s': out of memory", path);
+    /* Each prefix that ends before a slash, then the whole. */
+    for (end = copy; rc == 0 && *end != '\0'; end++) {
+        if (*end != '/' || end == copy || end[-1] == '/')
+            continue;
+        *end = '\0';
+        rc = make_dir(copy, err);
+        *end = '/';
+    }
+    if (rc == 0)
+        rc = make_dir(copy, err);
+    free(copy);
+    return rc;
+}
+
+int fs_sync_dir(const char *path, struct err *err)
+{
+    int fd = open_retry(path, O_RDONLY | O_DIRECTORY);
+    int rc = 0;
+
+    if (fd < 0)
+        return err_sys(err, errno, "open directory '%s'", path);
+    /* EINVAL: this file system cannot sync directories; its renames are as durable as they get. */
+    if (TRY("fs.sync", fsync(fd)) < 0 && errno != EINVAL)
+        rc = err_sys(err, errno, "sync directory '%s'", path);
+    close(fd);
+    return rc;
+}
+
+/* One entry of the walk: files at once, a directory when its content is gone. */
+static int remove_entry(const FTSENT *entry, struct err *err)
+{
+    int rc;
+
+    switch (entry->fts_info) {
+    case FTS_D:
+        return 0;
+    case FTS_DNR:
+    case FTS_ERR:
+    case FTS_NS:
+        if (entry->fts_errno == ENOENT)
+            return 0;
+        return err_sys(err, entry->fts_errno, "remove '%s'", entry->fts_path);
+    case FTS_DP:
+        rc = TRY("fs.remove", rmdir(entry->fts_accpath));
+        break;
+    default:
+        rc = TRY("fs.remove", unlink(entry->fts_accpath));
+        break;
+    }
+    if (rc < 0 && errno != ENOENT) /* somebody else may be removing it too */
+        return err_sys(err, errno, "remove '%s'", entry->fts_path);
+    return 0;
+}
+
+int fs_remove_tree(const char *path, struct err *err)
+{
+    char *const roots[] = { (char *)path, NULL };
+    FTS *walk = fts_open(roots, FTS_PHYSICAL | FTS_NOCHDIR, NULL);
+    FTSENT *entry;
+    int rc = 0;
+
+    if (walk == NULL)
+        return err_sys(err, errno, "remove '%s'", path);
+    while (rc == 0 && (errno = 0, entry = fts_read(walk)) != NULL)
+        rc = remove_entry(entry, err);
+    if (rc == 0 && errno != 0)
+        rc = err_sys(err, errno, "remove '%s'", path);
+    fts_close(walk);
+    return rc;
+}
+
+char *fs_join(const char *dir, const char *name)
+{
+    size_t n = strlen(dir);
+    char *path;
+
+    if (name[0] == '/')
+        return strdup(name);
+    if (asprintf(&path, "%s%s%s", dir, n > 0 && dir[n - 1] != '/' ? "/" : "", name) < 0)
+        return NULL;
+    return path;
+}
+
+char *fs_dirname(const char *path)
+{
+    size_t n = strlen(path);
+
+    while (n > 1 && path[n - 1] == '/') /* "a/b/" is "a/b" */
+        n--;
+    while (n > 0 && path[n - 1] != '/')
+        n--;
+    if (n == 0)
+        return strdup(".");
+    while (n > 1 && path[n - 1] == '/') /* the root keeps its slash */
+        n--;
+    return strndup(path, n);
+}

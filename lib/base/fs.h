@@ -1,0 +1,24 @@
+/* fs.h - files, with the errors a person needs. Threads: any. */
+#ifndef BASE_FS_H
+#define BASE_FS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct err;
+struct buf;
+
+/* Reads the whole file behind *out; more than `limit` bytes is ERR_INPUT. */
+int fs_read(const char *path, size_t limit, struct buf *out, struct err *err);
+/* All of it, retrying short writes and EINTR. `path` is for the message. */
+int fs_write_all(int fd, const void *data, size_t n, const char *path, struct err *err);
+/* Writes a temporary beside `path`, syncs it, renames, syncs the directory. */
+int fs_replace(const char *path, const void *data, size_t n, struct err *err);
+int fs_mkdirs(const char *path, struct err *err); /* like mkdir -p; fine when it is there */
+int fs_sync_dir(const char *path, struct err *err);
+int fs_remove_tree(const char *path, struct err *err); /* fine when it is not there */
+/* `name` if absolute, else dir/name; NULL: out of memory. The caller frees. */
+char *fs_join(const char *dir, const char *name);
+char *fs_dirname(const char *path); /* "." if there is no slash; the caller frees */
+
+#endif

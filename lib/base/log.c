@@ -1,0 +1,299 @@
+/* log.c - a record is put together in one buffer and written at once; the mutex keeps records and
+ * the progress line apart. The buffers are kept, so that a warm logger does not allocate. */
+#include "base/log.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/text.h"
+
+#define ERASE_LINE "\r\033[K"
+
+enum { TASK_BYTES = 64, STUCK_MS = 1000, WIDTH_UNKNOWN = 80 };
+
+static const struct {
+    const char *json, *text;
+} level_names[] = {
+    [LOG_DEBUG] = { "debug", "DEBUG" },
+    [LOG_INFO] = { "info", "INFO " },
+    [LOG_WARN] = { "warn", "WARN " },
+    [LOG_ERROR] = { "error", "ERROR" },
+};
+
+static atomic_int lowest_level = LOG_INFO;
+static _Atomic(enum log_format) log_format = LOG_TEXT;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the rest, and stderr */
+static char task[TASK_BYTES];
+static struct buf record, message;
+static struct buf progress; /* the line as given; empty: none is drawn */
+
+void log_init(enum log_format format, enum log_level lowest)
+{
+    atomic_store(&log_format, format);
+    log_set_level(lowest);
+}
+
+void log_set_level(enum log_level lowest)
+{
+    atomic_store(&lowest_level, (int)lowest);
+}
+
+void log_set_task(const char *name)
+{
+    pthread_mutex_lock(&lock);
+    snprintf(task, sizeof(task), "%s", name);
+    task[text_utf8_cut(task, strlen(task))] = '\0';
+    pthread_mutex_unlock(&lock);
+}
+
+bool log_parse_level(const char *name, enum log_level *out)
+{
+    for (size_t i = 0; i < COUNT_OF(level_names); i++) {
+        if (strcmp(level_names[i].json, name) == 0) {
+            *out = (enum log_level)i;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Normally one write. A terminal or pipe that takes nothing for STUCK_MS loses the rest: a log
+ * must not stop the work. */
+static void put(const char *text, size_t n)
+{
+    while (n > 0) {
+        ssize_t written = write(STDERR_FILENO, text, n);
+        struct pollfd fd = { .fd = STDERR_FILENO, .events = POLLOUT };
+
+        if (written >= 0) {
+            text += written;
+            n -= (size_t)written;
+        } else if (errno == EAGAIN) {
+            if (poll(&fd, 1, STUCK_MS) <= 0)
+                return;
+        } else if (errno != EINTR) {
+            return;
+        }
+    }
+}
+
+/* Control characters would break the line, or drive the reader's terminal. */
+static void add_plain(struct buf *b, const char *s)
+{
+    for (; *s != '\0'; s++) {
+        if ((unsigned char)*s >= 0x20 && *s != 0x7f)
+            buf_add(b, s, 1);
+        else if (*s == '\n')
+            buf_str(b, "\\n");
+        else
+            buf_printf(b, "\\x%02x", (unsigned char)*s);
+    }
+}
+
+static void add_time(struct buf *b)
+{
+    uint64_t us = clock_wall_us();
+    time_t seconds = (time_t)(us / 1000000);
+    struct tm t;
+    char text[32];
+
+    gmtime_r(&seconds, &t);
+    strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%S", &t);
+    buf_printf(b, "%s.%03uZ", text, (unsigned)(us / 1000 % 1000));
+}
+
+static size_t terminal_width(void)
+{
+    struct winsize size;
+
+    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) < 0 || size.ws_col == 0)
+        return WIDTH_UNKNOWN;
+    return size.ws_col;
+}
+
+/* The progress line, cut one column short of the edge, where some terminals wrap. */
+static void add_progress(struct buf *b)
+{
+    size_t columns = terminal_width() - 1, at = 0;
+
+    while (at < progress.len && columns > 0) {
+        size_t bytes = text_utf8_char(progress.data + at, progress.len - at);
+        char c = progress.data[at];
+
+        if (bytes > 1)
+            buf_add(b, progress.data + at, bytes);
+        else /* a control character, or no character at all */
+            buf_add(b, bytes == 0 || (unsigned char)c < 0x20 || c == 0x7f ? "?" : &c, 1);
+        at += bytes > 0 ? bytes : 1;
+        columns--;
+    }
+}
+
+static void add_value(struct buf *b, const struct log_field *f)
+{
+    switch (f->type) {
+    case LOG_F_STR:
+        if (f->as.str != NULL)
+            buf_json(b, f->as.str);
+        else
+            buf_str(b, "null");
+        break;
+    case LOG_F_I64:
+        buf_printf(b, "%" PRId64, f->as.i64);
+        break;
+    case LOG_F_U64:
+        buf_printf(b, "%" PRIu64, f->as.u64);
+        break;
+    case LOG_F_F64:
+        buf_f64(b, f->as.f64);
+        break;
+    case LOG_F_F32:
+        buf_f32(b, f->as.f32);
+        break;
+    case LOG_F_BOOL:
+        buf_str(b, f->as.boolean ? "true" : "false");
+        break;
+    }
+}
+
+static void add_json(struct buf *b, enum log_level level, const char *event,
+                     const struct log_field *fields, uint32_t n_fields)
+{
+    buf_str(b, "{\"time\":\"");
+    add_time(b);
+    buf_printf(b, "\",\"level\":\"%s\"", level_names[level].json);
+    if (task[0] != '\0') {
+        buf_str(b, ",\"task\":");
+        buf_json(b, task);
+    }
+    buf_str(b, ",\"event\":");
+    buf_json(b, event);
+    buf_str(b, ",\"message\":");
+    buf_json(b, message.data);
+    for (uint32_t i = 0; i < n_fields; i++) {
+        buf_str(b, ",");
+        buf_json(b, fields[i].key);
+        buf_str(b, ":");
+        add_value(b, &fields[i]);
+    }
+    buf_str(b, "}\n");
+}
+
+static void add_text(struct buf *b, enum log_level level)
+{
+    if (progress.len > 0)
+        buf_str(b, ERASE_LINE);
+    add_time(b);
+    buf_printf(b, " %s ", level_names[level].text);
+    if (task[0] != '\0') {
+        add_plain(b, task);
+        buf_str(b, ": ");
+    }
+    add_plain(b, message.data);
+    buf_str(b, "\n");
+    if (progress.len > 0)
+        add_progress(b);
+}
+
+static void write_record(enum log_level level, const char *event, const struct log_field *fields,
+                         uint32_t n_fields, const char *fmt, va_list ap)
+    __attribute__((format(printf, 5, 0)));
+
+static void write_record(enum log_level level, const char *event, const struct log_field *fields,
+                         uint32_t n_fields, const char *fmt, va_list ap)
+{
+    static const char *const lost[] = {
+        [LOG_TEXT] = "a log record was lost: out of memory\n",
+        [LOG_JSON] = "{\"level\":\"error\",\"event\":\"log\","
+                     "\"message\":\"a log record was lost: out of memory\"}\n",
+    };
+    enum log_format format = atomic_load(&log_format);
+    int errnum = errno; /* somebody may log before looking at it */
+
+    if ((int)level < atomic_load_explicit(&lowest_level, memory_order_relaxed))
+        return;
+    pthread_mutex_lock(&lock);
+    buf_reset(&message);
+    buf_reset(&record);
+    buf_vprintf(&message, fmt, ap);
+    if (!message.failed && format == LOG_JSON)
+        add_json(&record, level, event, fields, n_fields);
+    else if (!message.failed)
+        add_text(&record, level);
+    if (message.failed || record.failed)
+        put(lost[format], strlen(lost[format]));
+    else
+        put(record.data, record.len);
+    pthread_mutex_unlock(&lock);
+    errno = errnum;
+}
+
+void log_event(enum log_level level, const char *event, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    write_record(level, event, NULL, 0, fmt, ap);
+    va_end(ap);
+}
+
+void log_record(enum log_level level, const char *event, const struct log_field *fields,
+                uint32_t n_fields, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    write_record(level, event, fields, n_fields, fmt, ap);
+    va_end(ap);
+}
+
+void log_raw(const char *bytes, size_t n)
+{
+    pthread_mutex_lock(&lock);
+    buf_reset(&record);
+    if (progress.len > 0)
+        buf_str(&record, ERASE_LINE);
+    buf_add(&record, bytes, n);
+    if (progress.len > 0)
+        add_progress(&record);
+    if (record.failed)
+        put(bytes, n);
+    else
+        put(record.data, record.len);
+    pthread_mutex_unlock(&lock);
+}
+
+bool log_progress_wanted(void)
+{
+    return atomic_load(&log_format) == LOG_TEXT && isatty(STDERR_FILENO);
+}
+
+void log_progress(const char *line)
+{
+    bool wanted = log_progress_wanted();
+
+    pthread_mutex_lock(&lock);
+    if (wanted && (line != NULL || progress.len > 0)) {
+        buf_reset(&progress);
+        buf_str(&progress, line != NULL ? line : "");
+        buf_reset(&record);
+        buf_str(&record, ERASE_LINE);
+        add_progress(&record);
+        if (!record.failed) /* else it is drawn next time; only a decoration is late */
+            put(record.data, record.len);
+    }
+    pthread_mutex_unlock(&lock);
+}

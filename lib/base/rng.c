@@ -1,0 +1,103 @@
+#include "base/rng.h"
+
+#include <errno.h>
+#include <sys/random.h>
+
+#include "base/check.h"
+#include "base/err.h"
+
+enum { PHILOX_ROUNDS = 10, FEISTEL_ROUNDS = 8 };
+
+/* Philox4x32: a round multiplies two of the four words, and the halves of the products, mixed
+ * with the key and the other two words, are the next four. The key is bumped between rounds. */
+void rng_block(const struct rng_key *key, uint32_t block, uint32_t out[4])
+{
+    uint32_t k0 = (uint32_t)key->seed, k1 = (uint32_t)(key->seed >> 32);
+    uint32_t c0 = block, c1 = key->step, c2 = key->lane, c3 = key->stream;
+
+    for (int round = 0; round < PHILOX_ROUNDS; round++) {
+        uint64_t p0 = (uint64_t)0xd2511f53u * c0, p2 = (uint64_t)0xcd9e8d57u * c2;
+
+        c0 = (uint32_t)(p2 >> 32) ^ c1 ^ k0;
+        c1 = (uint32_t)p2;
+        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+        c3 = (uint32_t)p0;
+        k0 += 0x9e3779b9u; /* the golden ratio */
+        k1 += 0xbb67ae85u; /* the square root of 3, less 1 */
+    }
+    out[0] = c0;
+    out[1] = c1;
+    out[2] = c2;
+    out[3] = c3;
+}
+
+uint32_t rng_u32(const struct rng_key *key, uint64_t i)
+{
+    uint32_t words[4];
+
+    CHECK(i >> 34 == 0);
+    rng_block(key, (uint32_t)(i / 4), words);
+    return words[i % 4];
+}
+
+float rng_f32(const struct rng_key *key, uint64_t i)
+{
+    return (float)(rng_u32(key, i) >> 8) * 0x1p-24f;
+}
+
+/* The finalizer of SplitMix64 (S. Vigna's constants): every bit of x reaches every bit. */
+static uint64_t mix(uint64_t x)
+{
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+/* A Feistel network is a bijection whatever its round function is: a round swaps the halves and
+ * adds (xor) to one a function of the other, which can be undone. It works on 2 * half_bits bits,
+ * the smallest such domain that holds n, so less than 4 * n values. What lands outside [0, n) is
+ * sent through again: walking along a cycle of the big bijection from a point inside always comes
+ * back inside, and the walk as a whole is a bijection of [0, n). Fewer than 4 walks on average. */
+uint64_t rng_permute(uint64_t seed, uint64_t epoch, uint64_t n, uint64_t i)
+{
+    const uint64_t golden = 0x9e3779b97f4a7c15u;
+    uint64_t key = mix(mix(seed + golden) + epoch), mask;
+    unsigned half_bits = 1;
+
+    CHECK(n >= 1 && i < n);
+    if (n == 1)
+        return 0;
+    while (half_bits < 32 && (n - 1) >> (2 * half_bits) != 0)
+        half_bits++;
+    mask = ((uint64_t)1 << half_bits) - 1;
+    do {
+        uint64_t left = i >> half_bits, right = i & mask;
+
+        for (uint64_t round = 1; round <= FEISTEL_ROUNDS; round++) {
+            uint64_t f = mix(key + round * golden + right) >> 32;
+            uint64_t sum = (left ^ f) & mask;
+
+            left = right;
+            right = sum;
+        }
+        i = left << half_bits | right;
+    } while (i >= n);
+    return i;
+}
+
+int rng_os(void *out, uint32_t n)
+{
+    unsigned char *at = out;
+
+    while (n > 0) {
+        ssize_t got = getrandom(at, n, 0);
+
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return ERR_IO;
+        at += got;
+        n -= (uint32_t)got;
+    }
+    return 0;
+}

@@ -1,0 +1,121 @@
+/* ckpt.h - write the state of a run so that it survives anything.
+ *
+ *   <directory>/step-<8 digits>/model.safetensors      parameters and statistics, named as in the graph
+ *                               optimizer.safetensors  slots, named <tensor>/<slot>
+ *                               manifest.json          written last
+ *
+ * A checkpoint is written under a temporary name (`.step-00000100.tmp-<random>`), each file synced, the
+ * manifest last, the folder synced; everything is read back from the disk and compared; then it is renamed
+ * and the parent synced. Only when all that held is an older one removed. So a folder named step-* is
+ * complete or the disk lies; and readers check anyway. Left-over temporaries of this writer's predecessors
+ * are removed. A checkpoint of the same step and run that is there already and verifies is not written
+ * again; anything else of that name is replaced.
+ *
+ * Manifest: {"format": 1, "step", "epoch", "position", "seed", "lanes", "global_batch_size", "job_digest",
+ *            "model_digest", "data_digest", "name", "complete", "written_at",
+ *            "files": {"model.safetensors": {"bytes", "xxh3_128"}, ...},
+ *            "checksum"}                             XXH3-128 of the text in front of it
+ *
+ * Threads: a ckpt_writer has a thread of its own; see each call. */
+#ifndef CKPT_CKPT_H
+#define CKPT_CKPT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "tensor/tensor.h"
+
+struct buf;
+struct ckpt_writer;
+struct err;
+
+struct ckpt_meta {
+    uint64_t step;     /* optimizer steps completed */
+    uint64_t epoch;    /* finished epochs at this step */
+    uint64_t position; /* samples used of the current epoch */
+    uint64_t seed;
+    uint32_t lanes;
+    uint32_t global_batch_size;
+    char job_digest[65];
+    char model_digest[65];
+    char data_digest[65];
+    char name[256];
+    bool complete; /* the job's last step */
+};
+
+struct ckpt_tensor {
+    const char *name;   /* "conv1.weight", or "conv1.weight/momentum" in the optimizer file */
+    enum tensor_dtype dtype;
+    struct shape shape;
+    size_t offset;      /* bytes into the state given to ckpt_write() */
+};
+
+/* ---- writing ---- */
+struct ckpt_event {
+    enum { CKPT_WRITTEN, CKPT_FAILED, CKPT_REMOVED } kind;
+    uint64_t step;
+    uint64_t bytes;
+    uint64_t ns;         /* WRITTEN: from hand-over to verified */
+    const char *path;    /* valid during the call */
+    const char *text;    /* FAILED: the error; will be tried again unless `final` */
+    bool final;
+};
+
+struct ckpt_writer_opts {
+    const char *directory;             /* made if missing; relative to the process */
+    uint32_t max_to_keep;              /* 0: all */
+    const struct ckpt_tensor *model;   /* copied, names too */
+    uint32_t n_model;
+    const struct ckpt_tensor *slots;
+    uint32_t n_slots;
+    size_t state_bytes;                /* size of the state that is copied at hand-over */
+    uint64_t retry_ms;                 /* after a failure, doubling up to 32 times that; 0: a second */
+    void (*on_event)(void *arg, const struct ckpt_event *e); /* from the writer's thread */
+    void *arg;
+};
+
+int ckpt_writer_open(const struct ckpt_writer_opts *opts, struct ckpt_writer **out, struct err *err);
+/* Copies the state (the only stall) and returns; the thread writes it. If the one before is still being
+ * written, `wait` says: wait for it, or return ERR_EXISTS at once with nothing done. A state that waits
+ * for a retry is replaced by the newer one. */
+int ckpt_write(struct ckpt_writer *w, const struct ckpt_meta *meta, const void *state, bool wait,
+               struct err *err);
+/* The same copy in parts, by several threads: ckpt_begin (as ckpt_write, nothing copied) gives the
+ * staging area, the caller fills all state_bytes, ckpt_hand_over starts the writing. */
+int ckpt_begin(struct ckpt_writer *w, bool wait, void **staging, struct err *err);
+void ckpt_hand_over(struct ckpt_writer *w, const struct ckpt_meta *meta);
+/* Waits until everything handed over is on disk and verified, at most wait_ms. 0; else the last error
+ * (ERR_FULL, ERR_IO, ...) or ERR_TIMEOUT. */
+int ckpt_flush(struct ckpt_writer *w, uint64_t wait_ms, struct err *err);
+void ckpt_writer_close(struct ckpt_writer *w); /* gives up a pending retry; NULL is fine */
+
+/* ---- reading ---- */
+struct ckpt_info {
+    char path[4096];
+    struct ckpt_meta meta;
+    uint64_t bytes;
+};
+
+/* Newest checkpoint below `directory` that verifies, checksums included. Those that do not are
+ * skipped, newest first, each reported with what is wrong. `match`: only checkpoints whose model_digest
+ * equals (skipped ones are reported); NULL: any. ERR_NOENT: none. */
+int ckpt_newest(const char *directory, const char *match_model,
+                void (*on_skip)(void *arg, const char *path, const char *why),
+                void (*on_progress)(void *arg, uint64_t done, uint64_t all), void *arg,
+                struct ckpt_info *out, struct err *err);
+/* Checks one checkpoint folder: manifest, sizes, checksums, safetensors headers, names within bounds.
+ * ERR_CORRUPT with what is wrong, ERR_NOENT. */
+int ckpt_verify(const char *path, void (*on_progress)(void *arg, uint64_t done, uint64_t all),
+                void *arg, struct ckpt_info *out, struct err *err);
+/* Reads the tensors into the state: every name must be there with this type and shape
+ * (ERR_INPUT naming tensor, found, expected), extra ones in the file are an error too. Checksums are
+ * computed on the way (ERR_CORRUPT). After an error the state is undefined. */
+int ckpt_load(const char *path, const struct ckpt_tensor *model, uint32_t n_model,
+              const struct ckpt_tensor *slots, uint32_t n_slots, void *state, struct err *err);
+/* Calls `each` for every step-* folder below, oldest first; rc 0 or the error of ckpt_verify. */
+int ckpt_each(const char *directory,
+              void (*each)(void *arg, const struct ckpt_info *info, int rc, const char *why),
+              void *arg, struct err *err);
+
+#endif

@@ -1,0 +1,326 @@
+/* manifest.c - a row per member of the meta data: it is printed and read by the same table.
+ * Members that we do not know are later inventions and skipped. The last member is the checksum of
+ * all bytes in front of it, so that no damage to the manifest passes for another truth. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/buf.h"
+#include "base/check.h"
+#include "base/err.h"
+#include "base/fs.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "ckpt/ckpt_priv.h"
+
+#define SUM_HEAD "  \"checksum\": \""
+#define SUM_TAIL "\"\n}\n"
+
+enum {
+    SUM_BYTES = sizeof(SUM_HEAD) - 1 + CKPT_HASH_BYTES - 1 + sizeof(SUM_TAIL) - 1,
+};
+
+enum type { U64, U32, TEXT, FLAG };
+
+static const struct member {
+    const char *name;
+    enum type type;
+    size_t at;   /* in struct ckpt_meta */
+    size_t room; /* bytes of a text */
+} members[] = {
+#define NUMBER(name_, type_) { #name_, type_, offsetof(struct ckpt_meta, name_), 0 }
+#define STRING(name_)                                                                              \
+    { #name_, TEXT, offsetof(struct ckpt_meta, name_), sizeof(((struct ckpt_meta *)0)->name_) }
+    NUMBER(step, U64),
+    NUMBER(epoch, U64),
+    NUMBER(position, U64),
+    NUMBER(seed, U64),
+    NUMBER(lanes, U32),
+    NUMBER(global_batch_size, U32),
+    STRING(job_digest),
+    STRING(model_digest),
+    STRING(data_digest),
+    STRING(name),
+    NUMBER(complete, FLAG),
+};
+
+static void print_member(const struct ckpt_meta *meta, const struct member *m, struct buf *out)
+{
+    const char *at = (const char *)meta + m->at;
+    uint64_t u64;
+    uint32_t u32;
+    bool flag;
+
+    buf_printf(out, "  \"%s\": ", m->name);
+    switch (m->type) {
+    case U64:
+        memcpy(&u64, at, sizeof(u64));
+        buf_printf(out, "%" PRIu64, u64);
+        break;
+    case U32:
+        memcpy(&u32, at, sizeof(u32));
+        buf_printf(out, "%" PRIu32, u32);
+        break;
+    case TEXT:
+        buf_json(out, at);
+        break;
+    case FLAG:
+        memcpy(&flag, at, sizeof(flag));
+        buf_str(out, flag ? "true" : "false");
+        break;
+    }
+    buf_str(out, ",\n");
+}
+
+static void hash_text(const char *text, size_t n, char out[CKPT_HASH_BYTES])
+{
+    ckpt_hash_print(XXH3_128bits(text, n), out);
+}
+
+void ckpt_manifest_print(const struct ckpt_manifest *m, uint64_t wall_us, struct buf *out)
+{
+    time_t seconds = (time_t)(wall_us / 1000000);
+    char when[32], hash[CKPT_HASH_BYTES];
+    struct tm tm;
+
+    gmtime_r(&seconds, &tm);
+    strftime(when, sizeof(when), "%Y-%m-%dT%H:%M:%SZ", &tm);
+    buf_printf(out, "{\n  \"format\": %d,\n", CKPT_FORMAT);
+    for (size_t i = 0; i < COUNT_OF(members); i++)
+        print_member(&m->meta, &members[i], out);
+    buf_printf(out, "  \"written_at\": \"%s\",\n  \"files\": {", when);
+    for (uint32_t i = 0; i < m->n_files; i++) {
+        buf_str(out, i > 0 ? ",\n    " : "\n    ");
+        buf_json(out, m->files[i].name);
+        buf_printf(out, ": {\"bytes\": %" PRIu64 ", \"xxh3_128\": \"%s\"}", m->files[i].bytes,
+                   m->files[i].hash);
+    }
+    buf_str(out, "\n  },\n");
+    if (out->failed)
+        return;
+    hash_text(out->data, out->len, hash);
+    buf_printf(out, SUM_HEAD "%s" SUM_TAIL, hash);
+}
+
+int ckpt_odd(const struct json *doc, const cJSON *value, const char *expected, struct err *err)
+{
+    char found[128];
+
+    json_describe(doc, value, found, sizeof(found));
+    json_error(doc, value, err, "expected %s, found %s", expected, found);
+    return ckpt_corrupt(err);
+}
+
+int ckpt_corrupt(struct err *err)
+{
+    if (err != NULL)
+        err->code = ERR_CORRUPT;
+    return ERR_CORRUPT;
+}
+
+static int missing(const struct json *doc, const cJSON *object, const char *name, struct err *err)
+{
+    json_error(doc, object, err, "\"%s\" is missing", name);
+    return ckpt_corrupt(err);
+}
+
+static int read_u64(const struct json *doc, const cJSON *value, uint64_t max, uint64_t *out,
+                    struct err *err)
+{
+    const char *text = json_number_text(doc, value);
+    char expected[64];
+
+    if (text != NULL && text_u64(text, max, out))
+        return 0;
+    snprintf(expected, sizeof(expected), "a whole number from 0 to %" PRIu64, max);
+    return ckpt_odd(doc, value, expected, err);
+}
+
+static int read_member(const struct json *doc, const cJSON *value, const struct member *m,
+                       struct ckpt_meta *meta, struct err *err)
+{
+    char *at = (char *)meta + m->at;
+    uint64_t u64 = 0;
+    uint32_t u32;
+    bool flag;
+
+    switch (m->type) {
+    case U64:
+        if (read_u64(doc, value, UINT64_MAX, &u64, err) < 0)
+            return ERR_CORRUPT;
+        memcpy(at, &u64, sizeof(u64));
+        return 0;
+    case U32:
+        if (read_u64(doc, value, UINT32_MAX, &u64, err) < 0)
+            return ERR_CORRUPT;
+        u32 = (uint32_t)u64;
+        memcpy(at, &u32, sizeof(u32));
+        return 0;
+    case TEXT:
+        if (!cJSON_IsString(value) || strlen(value->valuestring) >= m->room)
+            return ckpt_odd(doc, value, "a text that is not longer than we write it", err);
+        strcpy(at, value->valuestring);
+        return 0;
+    case FLAG:
+        if (!cJSON_IsBool(value))
+            return ckpt_odd(doc, value, "true or false", err);
+        flag = cJSON_IsTrue(value);
+        memcpy(at, &flag, sizeof(flag));
+        return 0;
+    }
+    return ckpt_odd(doc, value, "nothing", err); /* no such type */
+}
+
+/* Only plain names: nothing outside the folder, nothing hidden. */
+static bool is_file_name(const char *name)
+{
+    return name[0] != '\0' && name[0] != '.' && strchr(name, '/') == NULL &&
+           strlen(name) < CKPT_FILE_NAME_BYTES;
+}
+
+static bool is_hash(const cJSON *value)
+{
+    return cJSON_IsString(value) && strlen(value->valuestring) == CKPT_HASH_BYTES - 1 &&
+           strspn(value->valuestring, "0123456789abcdef") == CKPT_HASH_BYTES - 1;
+}
+
+static int read_file(const struct json *doc, const cJSON *value, struct ckpt_manifest *m,
+                     struct err *err)
+{
+    struct ckpt_file *file = &m->files[m->n_files];
+    const cJSON *bytes = cJSON_GetObjectItemCaseSensitive(value, "bytes");
+    const cJSON *hash = cJSON_GetObjectItemCaseSensitive(value, "xxh3_128");
+
+    if (m->n_files == CKPT_FILES_MAX)
+        return ckpt_odd(doc, value, "at most 64 files", err);
+    if (!is_file_name(value->string))
+        return ckpt_odd(doc, value, "a plain file name as the key", err);
+    if (!cJSON_IsObject(value))
+        return ckpt_odd(doc, value, "an object with bytes and xxh3_128", err);
+    if (bytes == NULL || hash == NULL)
+        return missing(doc, value, bytes == NULL ? "bytes" : "xxh3_128", err);
+    if (read_u64(doc, bytes, INT64_MAX, &file->bytes, err) < 0)
+        return ERR_CORRUPT;
+    if (!is_hash(hash))
+        return ckpt_odd(doc, hash, "32 hexadecimal digits", err);
+    strcpy(file->name, value->string);
+    strcpy(file->hash, hash->valuestring);
+    m->n_files++;
+    return 0;
+}
+
+static int check_format(const struct json *doc, const cJSON *root, struct err *err)
+{
+    const cJSON *format = cJSON_GetObjectItemCaseSensitive(root, "format");
+    uint64_t number;
+
+    if (format == NULL)
+        return missing(doc, root, "format", err);
+    if (read_u64(doc, format, UINT32_MAX, &number, err) < 0)
+        return ERR_CORRUPT;
+    if (number != CKPT_FORMAT)
+        return err_set(err, ERR_UNSUPPORTED,
+                       "checkpoint format %" PRIu64 ", this version reads %d", number, CKPT_FORMAT);
+    return 0;
+}
+
+static int read_document(const struct json *doc, struct ckpt_manifest *m, struct err *err)
+{
+    static const char *const needed[] = { CKPT_MODEL_FILE, CKPT_OPTIMIZER_FILE };
+    const cJSON *root = json_root(doc), *files, *value;
+    int rc;
+
+    if (!cJSON_IsObject(root))
+        return ckpt_odd(doc, root, "an object", err);
+    rc = check_format(doc, root, err);
+    for (size_t i = 0; rc == 0 && i < COUNT_OF(members); i++) {
+        value = cJSON_GetObjectItemCaseSensitive(root, members[i].name);
+        rc = value == NULL ? missing(doc, root, members[i].name, err)
+                           : read_member(doc, value, &members[i], &m->meta, err);
+    }
+    if (rc < 0)
+        return rc;
+    files = cJSON_GetObjectItemCaseSensitive(root, "files");
+    if (!cJSON_IsObject(files))
+        return files == NULL ? missing(doc, root, "files", err)
+                             : ckpt_odd(doc, files, "an object", err);
+    for (value = files->child; rc == 0 && value != NULL; value = value->next)
+        rc = read_file(doc, value, m, err);
+    for (size_t i = 0; rc == 0 && i < COUNT_OF(needed); i++)
+        if (ckpt_manifest_file(m, needed[i]) == NULL)
+            rc = missing(doc, files, needed[i], err);
+    return rc;
+}
+
+static int check_sum(const char *text, size_t n, struct err *err)
+{
+    const char *sum = text + n - SUM_BYTES;
+    char hash[CKPT_HASH_BYTES];
+
+    if (n < SUM_BYTES || memcmp(sum, SUM_HEAD, strlen(SUM_HEAD)) != 0)
+        return err_set(err, ERR_CORRUPT,
+                       CKPT_MANIFEST_FILE " does not end with its checksum: it is cut off or was "
+                                          "changed");
+    hash_text(text, n - SUM_BYTES, hash);
+    sum += strlen(SUM_HEAD);
+    if (memcmp(sum, hash, CKPT_HASH_BYTES - 1) != 0)
+        return err_set(err, ERR_CORRUPT,
+                       CKPT_MANIFEST_FILE ": checksum (XXH3-128) is %s, it says %.32s: it was "
+                                          "changed after it was written",
+                       hash, sum);
+    return 0;
+}
+
+int ckpt_manifest_parse(const char *text, size_t n, struct ckpt_manifest *out, struct err *err)
+{
+    struct ckpt_manifest *m = calloc(1, sizeof(*m));
+    struct json *doc;
+    int rc;
+
+    if (m == NULL)
+        return err_set(err, ERR_NOMEM, CKPT_MANIFEST_FILE ": out of memory");
+    rc = check_sum(text, n, err);
+    if (rc == 0)
+        rc = json_parse(CKPT_MANIFEST_FILE, text, n, 0, &doc, err);
+    if (rc == ERR_INPUT)
+        rc = ckpt_corrupt(err);
+    if (rc == 0) {
+        rc = read_document(doc, m, err);
+        json_free(doc);
+    }
+    if (rc == 0)
+        *out = *m;
+    free(m);
+    return rc;
+}
+
+int ckpt_manifest_read(const char *folder, struct ckpt_manifest *out, struct err *err)
+{
+    char *path = fs_join(folder, CKPT_MANIFEST_FILE);
+    struct buf text = { 0 };
+    int rc;
+
+    if (path == NULL)
+        return err_set(err, ERR_NOMEM, "'%s': out of memory", folder);
+    rc = fs_read(path, CKPT_MANIFEST_MAX, &text, err);
+    if (rc == ERR_INPUT)
+        rc = err_wrap(err, ERR_CORRUPT, "no manifest is that large");
+    if (rc == 0) {
+        rc = ckpt_manifest_parse(text.data != NULL ? text.data : "", text.len, out, err);
+        if (rc < 0)
+            rc = err_wrap(err, rc, "'%s'", folder);
+    }
+    buf_fini(&text);
+    free(path);
+    return rc;
+}
+
+const struct ckpt_file *ckpt_manifest_file(const struct ckpt_manifest *m, const char *name)
+{
+    for (uint32_t i = 0; i < m->n_files; i++)
+        if (strcmp(m->files[i].name, name) == 0)
+            return &m->files[i];
+    return NULL;
+}

@@ -1,0 +1,414 @@
+/* save.c - one checkpoint, all or nothing.
+ *
+ *     write     under a hidden name, hashed on the way, every file synced, the manifest last
+ *     verify    dropped from the page cache and read back from the disk
+ *     publish   one rename; the directory synced
+ *
+ * Killed anywhere, it leaves a hidden folder that the next writer removes. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/fault.h"
+#include "base/fs.h"
+#include "base/text.h"
+#include "ckpt/ckpt_priv.h"
+
+/* A fault point in front of a system call: the call fails with EIO without being made. */
+#define TRY(point_, call_) (fault_hit(point_) ? (errno = EIO, -1) : (call_))
+
+/* ---- layout ---- */
+
+static size_t bytes_of(const struct ckpt_tensor *t)
+{
+    struct tensor x = { .dtype = t->dtype, .shape = t->shape };
+
+    return tensor_bytes(&x);
+}
+
+static int check_tensor(const struct ckpt_tensor *t, size_t state_bytes, struct err *err)
+{
+    size_t bytes = bytes_of(t);
+
+    if (safetensors_dtype(t->dtype) == NULL)
+        return err_set(err, ERR_UNSUPPORTED, "tensor '%s': safetensors has no type for %s", t->name,
+                       tensor_dtype_name(t->dtype));
+    if (t->name[0] == '\0' || strcmp(t->name, "__metadata__") == 0 ||
+        !text_is_utf8(t->name, strlen(t->name)))
+        return err_set(err, ERR_INPUT, "a tensor cannot be saved under the name '%s'", t->name);
+    CHECK(bytes <= state_bytes && t->offset <= state_bytes - bytes);
+    return 0;
+}
+
+static void add_piece(struct ckpt_layout *l, size_t offset, size_t bytes)
+{
+    struct ckpt_piece *last = l->n_pieces > 0 ? &l->pieces[l->n_pieces - 1] : NULL;
+
+    if (last != NULL && last->offset + last->bytes == offset)
+        last->bytes += bytes;
+    else if (bytes > 0)
+        l->pieces[l->n_pieces++] = (struct ckpt_piece){ offset, bytes };
+}
+
+/* The largest element types first, so that every tensor lies at a multiple of its element. */
+static void place(struct ckpt_layout *l, const struct ckpt_tensor *tensors, uint32_t n,
+                  struct safetensors_entry *entries)
+{
+    uint64_t at = 0;
+    size_t n_placed = 0;
+
+    for (size_t size = 8; size > 0; size /= 2)
+        for (uint32_t i = 0; i < n; i++) {
+            const struct ckpt_tensor *t = &tensors[i];
+
+            if (tensor_dtype_bytes(t->dtype) != size)
+                continue;
+            entries[n_placed++] =
+                (struct safetensors_entry){ t->name, t->dtype, t->shape, at, at + bytes_of(t) };
+            at += bytes_of(t);
+            add_piece(l, t->offset, bytes_of(t));
+        }
+    CHECK(n_placed == n);
+    l->bytes = at;
+}
+
+int ckpt_layout_init(const char *name, const struct ckpt_tensor *tensors, uint32_t n,
+                     size_t state_bytes, struct ckpt_layout *out, struct err *err)
+{
+    struct safetensors_entry *entries = calloc(n > 0 ? n : 1, sizeof(*entries));
+    struct buf header = { 0 };
+    int rc = 0;
+
+    *out = (struct ckpt_layout){ .name = name };
+    out->pieces = calloc(n > 0 ? n : 1, sizeof(*out->pieces));
+    if (entries == NULL || out->pieces == NULL)
+        rc = err_set(err, ERR_NOMEM, "%s: out of memory", name);
+    for (uint32_t i = 0; rc == 0 && i < n; i++)
+        rc = check_tensor(&tensors[i], state_bytes, err);
+    if (rc == 0) {
+        place(out, tensors, n, entries);
+        rc = safetensors_header(entries, n, &header, err);
+    }
+    if (rc == 0) {
+        out->header_bytes = header.len;
+        out->bytes += header.len;
+        out->header = buf_take(&header);
+    }
+    buf_fini(&header);
+    free(entries);
+    if (rc < 0)
+        ckpt_layout_fini(out);
+    return rc;
+}
+
+void ckpt_layout_fini(struct ckpt_layout *l)
+{
+    free(l->header);
+    free(l->pieces);
+    *l = (struct ckpt_layout){ 0 };
+}
+
+/* ---- one file ---- */
+
+struct out {
+    int fd;
+    const char *path;
+    uint64_t at;
+    XXH3_state_t *hash;
+};
+
+static int write_chunk(struct out *o, const char *data, size_t n, struct err *err)
+{
+    const uint64_t start = o->at;
+
+    while (n > 0) {
+        ssize_t written = TRY("ckpt.write", write(o->fd, data, n));
+
+        if (written < 0 && errno == EINTR)
+            continue;
+        if (written < 0)
+            return err_sys(err, errno, "write '%s'", o->path);
+        XXH3_128bits_update(o->hash, data, (size_t)written); /* while it is in the cache */
+        data += written;
+        n -= (size_t)written;
+        o->at += (uint64_t)written;
+    }
+    /* The disk starts on this chunk while we hash the next; fsync() waits for the result. */
+    (void)sync_file_range(o->fd, (off_t)start, (off_t)(o->at - start),
+                          SYNC_FILE_RANGE_WRITE); /* a hint */
+    return 0;
+}
+
+static int write_bytes(struct out *o, const void *data, size_t n, struct err *err)
+{
+    const char *at = data;
+    int rc = 0;
+
+    for (; rc == 0 && n > CKPT_CHUNK_BYTES; at += CKPT_CHUNK_BYTES, n -= CKPT_CHUNK_BYTES)
+        rc = write_chunk(o, at, CKPT_CHUNK_BYTES, err);
+    return rc == 0 ? write_chunk(o, at, n, err) : rc;
+}
+
+static int write_content(struct out *o, const struct ckpt_layout *l, const void *state,
+                         struct err *err)
+{
+    int rc = write_bytes(o, l->header, l->header_bytes, err);
+
+    for (size_t i = 0; rc == 0 && i < l->n_pieces; i++)
+        rc = write_bytes(o, (const char *)state + l->pieces[i].offset, l->pieces[i].bytes, err);
+    return rc;
+}
+
+/* Creates a file with this content, durable when it returns 0. `out`: for the manifest. */
+static int write_file(const char *folder, const struct ckpt_layout *l, const void *state,
+                      struct ckpt_file *out, struct err *err)
+{
+    struct out o = { .hash = XXH3_createState() };
+    char *path = fs_join(folder, l->name);
+    int rc;
+
+    if (path == NULL || o.hash == NULL) {
+        rc = err_set(err, ERR_NOMEM, "save '%s': out of memory", l->name);
+        goto done;
+    }
+    o.path = path;
+    XXH3_128bits_reset(o.hash);
+    o.fd = open(path, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666);
+    if (o.fd < 0) {
+        rc = err_sys(err, errno, "create '%s'", path);
+        goto done;
+    }
+    rc = write_content(&o, l, state, err);
+    if (rc == 0 && TRY("ckpt.sync", fsync(o.fd)) < 0)
+        rc = err_sys(err, errno, "sync '%s'", path);
+    if (close(o.fd) < 0 && rc == 0) /* network file systems report late */
+        rc = err_sys(err, errno, "close '%s'", path);
+    if (rc == 0) {
+        snprintf(out->name, sizeof(out->name), "%s", l->name);
+        out->bytes = o.at;
+        ckpt_hash_print(XXH3_128bits_digest(o.hash), out->hash);
+    }
+done:
+    XXH3_freeState(o.hash);
+    free(path);
+    return rc;
+}
+
+/* ---- one folder ---- */
+
+static int write_manifest(const char *folder, const struct ckpt_manifest *m, struct err *err)
+{
+    struct ckpt_layout l = { .name = CKPT_MANIFEST_FILE };
+    struct ckpt_file said; /* a manifest does not tell its own checksum */
+    struct buf text = { 0 };
+    int rc;
+
+    ckpt_manifest_print(m, clock_wall_us(), &text);
+    l.header = text.data;
+    l.header_bytes = text.len;
+    rc = text.failed ? err_set(err, ERR_NOMEM, CKPT_MANIFEST_FILE ": out of memory")
+                     : write_file(folder, &l, NULL, &said, err);
+    buf_fini(&text);
+    return rc;
+}
+
+static int write_all(const char *path, const struct ckpt_layout *layouts, uint32_t n_layouts,
+                     const void *state, struct ckpt_manifest *m, struct err *err)
+{
+    int rc = 0;
+
+    CHECK(n_layouts <= CKPT_FILES_MAX);
+    if (TRY("ckpt.mkdir", mkdir(path, 0777)) < 0)
+        return err_sys(err, errno, "create directory '%s'", path);
+    for (uint32_t i = 0; rc == 0 && i < n_layouts; i++)
+        rc = write_file(path, &layouts[i], state, &m->files[m->n_files++], err);
+    if (rc == 0)
+        rc = write_manifest(path, m, err);
+    return rc == 0 ? fs_sync_dir(path, err) : rc;
+}
+
+int ckpt_write_folder(const char *path, const struct ckpt_layout *layouts, uint32_t n_layouts,
+                      const struct ckpt_meta *meta, const void *state, uint64_t *bytes,
+                      struct err *err)
+{
+    struct ckpt_manifest m = { .meta = *meta };
+    int rc = write_all(path, layouts, n_layouts, state, &m, err);
+
+    *bytes = 0;
+    for (uint32_t i = 0; rc == 0 && i < m.n_files; i++)
+        *bytes += m.files[i].bytes;
+    return rc;
+}
+
+/* ---- publishing ---- */
+
+/* Where two names cannot be exchanged: the old one is moved aside, hidden; if we die now, the next
+ * writer moves it back (ckpt_folder_clean). */
+static int replace_in_two(const char *directory, const char *hidden, const char *visible,
+                          uint64_t step, struct err *err)
+{
+    char name[CKPT_NAME_BYTES], *aside;
+    int rc = ckpt_hidden_name(step, "old", name, err);
+
+    if (rc < 0)
+        return rc;
+    aside = fs_join(directory, name);
+    if (aside == NULL)
+        return err_set(err, ERR_NOMEM, "'%s': out of memory", directory);
+    if (TRY("ckpt.rename", rename(visible, aside)) < 0) {
+        rc = err_sys(err, errno, "rename '%s'", visible);
+    } else if (TRY("ckpt.rename", rename(hidden, visible)) < 0) {
+        rc = err_sys(err, errno, "rename '%s' to '%s'", hidden, visible);
+        (void)rename(aside, visible); /* if this fails too, the next writer does it */
+    } else {
+        (void)fs_remove_tree(aside, NULL); /* or the next writer does */
+    }
+    free(aside);
+    return rc;
+}
+
+static int publish(const char *directory, const char *hidden, const char *visible, uint64_t step,
+                   struct err *err)
+{
+    if (TRY("ckpt.rename", rename(hidden, visible)) == 0)
+        return 0;
+    if (errno != ENOTEMPTY && errno != EEXIST && errno != ENOTDIR)
+        return err_sys(err, errno, "rename '%s' to '%s'", hidden, visible);
+    if (TRY("ckpt.exchange", renameat2(AT_FDCWD, hidden, AT_FDCWD, visible, RENAME_EXCHANGE)) < 0)
+        return replace_in_two(directory, hidden, visible, step, err);
+    (void)fs_remove_tree(hidden, NULL); /* the old one; or the next writer does */
+    return 0;
+}
+
+/* Removes from sight first, so that a half-removed one has no name that a reader looks at. */
+int ckpt_remove(const char *directory, uint64_t step, struct err *err)
+{
+    char visible_name[CKPT_NAME_BYTES], hidden_name[CKPT_NAME_BYTES];
+    char *visible, *hidden;
+    int rc = ckpt_hidden_name(step, "tmp", hidden_name, err);
+
+    if (rc < 0)
+        return rc;
+    ckpt_folder_name(step, visible_name);
+    visible = fs_join(directory, visible_name);
+    hidden = fs_join(directory, hidden_name);
+    if (visible == NULL || hidden == NULL)
+        rc = err_set(err, ERR_NOMEM, "remove '%s': out of memory", visible_name);
+    else if (TRY("ckpt.remove", rename(visible, hidden)) < 0)
+        rc = err_sys(err, errno, "remove '%s'", visible);
+    else
+        rc = fs_remove_tree(hidden, err);
+    free(visible);
+    free(hidden);
+    return rc;
+}
+
+/* ---- all of it ---- */
+
+static bool same_run(const struct ckpt_meta *a, const struct ckpt_meta *b)
+{
+    return a->step == b->step && a->epoch == b->epoch && a->position == b->position &&
+           a->seed == b->seed && a->lanes == b->lanes &&
+           a->global_batch_size == b->global_batch_size && a->complete == b->complete &&
+           strcmp(a->job_digest, b->job_digest) == 0 &&
+           strcmp(a->model_digest, b->model_digest) == 0 &&
+           strcmp(a->data_digest, b->data_digest) == 0 && strcmp(a->name, b->name) == 0;
+}
+
+/* A run is a function of its job and the step, so the same checkpoint need not be written twice. */
+static bool is_there(const char *visible, const struct ckpt_meta *meta, uint64_t *bytes)
+{
+    struct ckpt_progress progress = { .report = NULL };
+    struct ckpt_manifest m;
+
+    if (ckpt_manifest_read(visible, &m, NULL) < 0 || !same_run(&m.meta, meta) ||
+        ckpt_verify_folder(visible, &m, true, &progress, NULL) < 0)
+        return false;
+    *bytes = progress.all;
+    return true;
+}
+
+static int verify_written(const char *path, const struct ckpt_meta *meta, struct err *err)
+{
+    struct ckpt_progress progress = { .report = NULL };
+    struct ckpt_manifest m;
+    int rc = ckpt_manifest_read(path, &m, err);
+
+    if (rc == 0 && !same_run(&m.meta, meta))
+        rc = err_set(err, ERR_CORRUPT, "the manifest is not the one that was written");
+    if (rc == 0)
+        rc = ckpt_verify_folder(path, &m, true, &progress, err);
+    return rc < 0 ? err_wrap(err, rc, "what was written does not read back") : 0;
+}
+
+static int add_space(const char *directory, const struct ckpt_layout *layouts, uint32_t n_layouts,
+                     int rc, struct err *err)
+{
+    char need[32], have[32];
+    struct statvfs fs;
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; i < n_layouts; i++)
+        bytes += layouts[i].bytes;
+    if (rc != ERR_FULL || statvfs(directory, &fs) < 0)
+        return rc;
+    text_bytes(need, sizeof(need), bytes);
+    text_bytes(have, sizeof(have), (uint64_t)fs.f_bavail * fs.f_frsize);
+    return err_wrap(err, rc, "a checkpoint takes %s, and below '%s' %s are free", need, directory,
+                    have);
+}
+
+static int save_new(const char *directory, const char *hidden, const char *visible,
+                    const struct ckpt_layout *layouts, uint32_t n_layouts,
+                    const struct ckpt_meta *meta, const void *state, uint64_t *bytes,
+                    struct err *err)
+{
+    int rc = ckpt_write_folder(hidden, layouts, n_layouts, meta, state, bytes, err);
+
+    if (rc == 0)
+        rc = verify_written(hidden, meta, err);
+    if (rc == 0)
+        rc = publish(directory, hidden, visible, meta->step, err);
+    if (rc == 0)
+        return 0;
+    rc = add_space(directory, layouts, n_layouts, rc, err); /* before we give it back */
+    (void)fs_remove_tree(hidden, NULL);                     /* or the next writer does */
+    return rc;
+}
+
+int ckpt_save(const char *directory, const struct ckpt_layout *layouts, uint32_t n_layouts,
+              const struct ckpt_meta *meta, const void *state, uint64_t *bytes, bool *existed,
+              struct err *err)
+{
+    char visible_name[CKPT_NAME_BYTES], hidden_name[CKPT_NAME_BYTES];
+    char *visible = NULL, *hidden = NULL;
+    int rc = ckpt_hidden_name(meta->step, "tmp", hidden_name, err);
+
+    *existed = false;
+    if (rc < 0)
+        return rc;
+    ckpt_folder_name(meta->step, visible_name);
+    visible = fs_join(directory, visible_name);
+    hidden = fs_join(directory, hidden_name);
+    if (visible == NULL || hidden == NULL)
+        rc = err_set(err, ERR_NOMEM, "out of memory");
+    else if (is_there(visible, meta, bytes))
+        *existed = true;
+    else
+        rc = save_new(directory, hidden, visible, layouts, n_layouts, meta, state, bytes, err);
+    if (rc == 0)
+        rc = fs_sync_dir(directory, err);
+    free(visible);
+    free(hidden);
+    return rc < 0 ? err_wrap(err, rc, "save step %" PRIu64, meta->step) : 0;
+}

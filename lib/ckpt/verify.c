@@ -1,0 +1,337 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/fault.h"
+#include "base/fs.h"
+#include "ckpt/ckpt_priv.h"
+
+/* ---- one file ---- */
+
+int ckpt_open_file(const char *folder, const struct ckpt_file *file, char **path, struct err *err)
+{
+    char *name = fs_join(folder, file->name);
+    struct stat st;
+    int fd = -1, rc;
+
+    if (name == NULL)
+        return err_set(err, ERR_NOMEM, "'%s': out of memory", folder);
+    do
+        fd = open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* not to wait for a FIFO's other end */
+    while (fd < 0 && errno == EINTR);
+    if (fd < 0 || fstat(fd, &st) < 0)
+        rc = err_sys(err, errno, "open '%s'", name);
+    else if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != file->bytes)
+        rc = err_set(err, ERR_CORRUPT, "'%s' has %jd bytes, its manifest says %" PRIu64, name,
+                     (intmax_t)st.st_size, file->bytes);
+    else
+        rc = 0;
+    if (rc < 0) {
+        if (fd >= 0)
+            close(fd);
+        free(name);
+        /* A file that the manifest names and that is not there is damage. */
+        return rc == ERR_NOENT ? ckpt_corrupt(err) : rc;
+    }
+    *path = name;
+    return fd;
+}
+
+int ckpt_read_all(int fd, const char *path, void *out, size_t n, struct err *err)
+{
+    char *to = out;
+
+    while (n > 0) {
+        ssize_t got = read(fd, to, n);
+
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return err_sys(err, errno, "read '%s'", path);
+        if (got == 0)
+            return err_set(err, ERR_CORRUPT, "'%s' became shorter while it was read", path);
+        to += got;
+        n -= (size_t)got;
+    }
+    return 0;
+}
+
+int ckpt_read_header(int fd, const char *path, uint64_t file_bytes, struct safetensors *out,
+                     char **raw, struct err *err)
+{
+    uint8_t head[SAFETENSORS_HEAD_BYTES] = { 0 };
+    char *bytes = NULL;
+    uint64_t n = 0;
+    int rc = 0;
+
+    if (file_bytes >= sizeof(head)) /* a shorter one is refused below */
+        rc = ckpt_read_all(fd, path, head, sizeof(head), err);
+    if (rc == 0)
+        rc = safetensors_json_bytes(head, file_bytes, &n, err);
+    if (rc == 0) {
+        bytes = malloc(sizeof(head) + n);
+        if (bytes == NULL)
+            rc = err_set(err, ERR_NOMEM, "'%s': out of memory", path);
+    }
+    if (rc == 0) {
+        memcpy(bytes, head, sizeof(head));
+        rc = ckpt_read_all(fd, path, bytes + sizeof(head), n, err);
+    }
+    if (rc == 0)
+        rc = safetensors_parse(bytes + sizeof(head), n, file_bytes, out, err);
+    if (rc == 0 && raw != NULL)
+        *raw = bytes;
+    else
+        free(bytes);
+    return rc < 0 ? err_wrap(err, rc, "'%s'", path) : 0;
+}
+
+int ckpt_check_hash(const char *path, const struct ckpt_file *file, const char *hash,
+                    struct err *err)
+{
+    if (!fault_hit("ckpt.verify") && strcmp(hash, file->hash) == 0)
+        return 0;
+    return err_set(err, ERR_CORRUPT, "'%s': checksum (XXH3-128) is %s, its manifest says %s", path,
+                   hash, file->hash);
+}
+
+void ckpt_hash_print(XXH128_hash_t hash, char out[CKPT_HASH_BYTES])
+{
+    XXH128_canonical_t bytes;
+
+    XXH128_canonicalFromHash(&bytes, hash);
+    for (size_t i = 0; i < sizeof(bytes.digest); i++)
+        snprintf(out + 2 * i, 3, "%02x", bytes.digest[i]);
+}
+
+/* Reads the file from its start into the hash. */
+static int hash_file(int fd, const char *path, uint64_t bytes, bool from_disk,
+                     struct ckpt_progress *progress, XXH3_state_t *hash, void *chunk,
+                     struct err *err)
+{
+    for (uint64_t at = 0; at < bytes;) {
+        size_t n = bytes - at < CKPT_CHUNK_BYTES ? (size_t)(bytes - at) : CKPT_CHUNK_BYTES;
+        int rc = ckpt_read_all(fd, path, chunk, n, err);
+
+        if (rc < 0)
+            return rc;
+        XXH3_128bits_update(hash, chunk, n);
+        if (from_disk) /* nobody needs these pages; the weights and data of the run do */
+            (void)posix_fadvise(fd, (off_t)at, (off_t)n, POSIX_FADV_DONTNEED); /* a hint */
+        at += n;
+        progress->done += n;
+        if (progress->report != NULL)
+            progress->report(progress->arg, progress->done, progress->all);
+    }
+    return 0;
+}
+
+static int check_sum(int fd, const char *path, const struct ckpt_file *file, bool from_disk,
+                     struct ckpt_progress *progress, struct err *err)
+{
+    XXH3_state_t *hash = XXH3_createState();
+    size_t room = file->bytes < CKPT_CHUNK_BYTES ? (size_t)file->bytes + 1 : CKPT_CHUNK_BYTES;
+    void *chunk = malloc(room);
+    char text[CKPT_HASH_BYTES];
+    int rc;
+
+    if (hash == NULL || chunk == NULL) {
+        rc = err_set(err, ERR_NOMEM, "'%s': out of memory", path);
+    } else {
+        XXH3_128bits_reset(hash);
+        rc = hash_file(fd, path, file->bytes, from_disk, progress, hash, chunk, err);
+    }
+    if (rc == 0) {
+        ckpt_hash_print(XXH3_128bits_digest(hash), text);
+        rc = ckpt_check_hash(path, file, text, err);
+    }
+    free(chunk);
+    XXH3_freeState(hash);
+    return rc;
+}
+
+/* The header of a safetensors file, its checksum, and its size before that. */
+static int verify_file(const char *folder, const struct ckpt_file *file, bool from_disk,
+                       struct ckpt_progress *progress, struct err *err)
+{
+    const char *end = strrchr(file->name, '.');
+    struct safetensors s;
+    char *path;
+    int fd, rc = 0;
+
+    fd = ckpt_open_file(folder, file, &path, err);
+    if (fd < 0)
+        return fd;
+    if (from_disk) /* written pages were synced before, so they can be dropped and are read anew */
+        (void)posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED); /* a hint */
+    rc = check_sum(fd, path, file, from_disk, progress, err);
+    if (rc == 0 && end != NULL && strcmp(end, ".safetensors") == 0) {
+        if (lseek(fd, 0, SEEK_SET) < 0)
+            rc = err_sys(err, errno, "read '%s'", path);
+        else
+            rc = ckpt_read_header(fd, path, file->bytes, &s, NULL, err);
+        if (rc == 0)
+            safetensors_fini(&s);
+    }
+    close(fd);
+    free(path);
+    return rc;
+}
+
+/* ---- one folder ---- */
+
+int ckpt_verify_folder(const char *path, const struct ckpt_manifest *m, bool from_disk,
+                       struct ckpt_progress *progress, struct err *err)
+{
+    int rc = 0;
+
+    progress->done = progress->all = 0;
+    for (uint32_t i = 0; i < m->n_files; i++)
+        if (__builtin_add_overflow(progress->all, m->files[i].bytes, &progress->all))
+            progress->all = UINT64_MAX; /* the sizes of the files will tell */
+    for (uint32_t i = 0; rc == 0 && i < m->n_files; i++)
+        rc = verify_file(path, &m->files[i], from_disk, progress, err);
+    return rc;
+}
+
+/* A checkpoint says its step twice: in its name, if it still has the one we gave it, and inside. */
+static int check_step(const char *path, const struct ckpt_manifest *m, struct err *err)
+{
+    const char *slash = strrchr(path, '/');
+    uint64_t step;
+
+    if (!ckpt_folder_step(slash != NULL ? slash + 1 : path, &step) || step == m->meta.step)
+        return 0;
+    return err_set(err, ERR_CORRUPT, "'%s' holds step %" PRIu64 " by its manifest", path,
+                   m->meta.step);
+}
+
+static int read_checked(const char *path, struct ckpt_manifest *m, struct err *err)
+{
+    int rc = ckpt_manifest_read(path, m, err);
+
+    return rc == 0 ? check_step(path, m, err) : rc;
+}
+
+static int verify_read(const char *path, const struct ckpt_manifest *m,
+                       struct ckpt_progress *progress, struct ckpt_info *out, struct err *err)
+{
+    int rc;
+
+    if (strlen(path) >= sizeof(out->path))
+        return err_set(err, ERR_INPUT, "'%.64s...': a path of %zu bytes, expected less than %zu",
+                       path, strlen(path), sizeof(out->path));
+    rc = ckpt_verify_folder(path, m, false, progress, err);
+    if (rc < 0)
+        return rc;
+    strcpy(out->path, path);
+    out->meta = m->meta;
+    out->bytes = progress->all;
+    return 0;
+}
+
+int ckpt_verify(const char *path, void (*on_progress)(void *arg, uint64_t done, uint64_t all),
+                void *arg, struct ckpt_info *out, struct err *err)
+{
+    struct ckpt_progress progress = { .report = on_progress, .arg = arg };
+    struct ckpt_manifest m;
+    int rc = read_checked(path, &m, err);
+
+    return rc == 0 ? verify_read(path, &m, &progress, out, err) : rc;
+}
+
+/* ---- a directory of them ---- */
+
+static char *folder_path(const char *directory, uint64_t step)
+{
+    char name[CKPT_NAME_BYTES];
+
+    ckpt_folder_name(step, name);
+    return fs_join(directory, name);
+}
+
+/* The manifest is asked first: a checkpoint of another model need not be read. */
+static int try_newest(const char *path, const char *match_model, struct ckpt_progress *progress,
+                      struct ckpt_info *out, struct err *err)
+{
+    struct ckpt_manifest m;
+    int rc = read_checked(path, &m, err);
+
+    if (rc < 0)
+        return rc;
+    if (match_model != NULL && strcmp(m.meta.model_digest, match_model) != 0)
+        return err_set(err, ERR_INPUT, "it is of another model: digest %s, expected %s (job '%s')",
+                       m.meta.model_digest, match_model, m.meta.name);
+    return verify_read(path, &m, progress, out, err);
+}
+
+int ckpt_newest(const char *directory, const char *match_model,
+                void (*on_skip)(void *arg, const char *path, const char *why),
+                void (*on_progress)(void *arg, uint64_t done, uint64_t all), void *arg,
+                struct ckpt_info *out, struct err *err)
+{
+    struct ckpt_progress progress = { .report = on_progress, .arg = arg };
+    uint64_t *steps;
+    size_t n, i;
+    int rc;
+
+    rc = ckpt_folder_list(directory, &steps, &n, err);
+    if (rc < 0)
+        return rc;
+    rc = ERR_NOENT;
+    for (i = n; rc != 0 && rc != ERR_NOMEM && i-- > 0;) {
+        char *path = folder_path(directory, steps[i]);
+        struct err why;
+
+        if (path == NULL) {
+            rc = err_set(err, ERR_NOMEM, "'%s': out of memory", directory);
+            break;
+        }
+        rc = try_newest(path, match_model, &progress, out, &why);
+        if (rc == ERR_NOMEM && err != NULL) /* says nothing about the checkpoint */
+            *err = why;
+        else if (rc < 0 && on_skip != NULL)
+            on_skip(arg, path, why.text);
+        free(path);
+    }
+    free(steps);
+    if (rc == 0 || rc == ERR_NOMEM)
+        return rc;
+    return err_set(err, ERR_NOENT, "'%s' holds %zu checkpoints%s", directory, n,
+                   n > 0 ? ", and none of them can be used" : "");
+}
+
+int ckpt_each(const char *directory,
+              void (*each)(void *arg, const struct ckpt_info *info, int rc, const char *why),
+              void *arg, struct err *err)
+{
+    uint64_t *steps;
+    size_t n;
+    int rc;
+
+    rc = ckpt_folder_list(directory, &steps, &n, err);
+    if (rc < 0)
+        return rc;
+    for (size_t i = 0; i < n; i++) {
+        char *path = folder_path(directory, steps[i]);
+        struct ckpt_info info = { .meta.step = steps[i] };
+        struct err why = { .text = "" };
+
+        if (path == NULL) {
+            rc = err_set(err, ERR_NOMEM, "'%s': out of memory", directory);
+            break;
+        }
+        snprintf(info.path, sizeof(info.path), "%s", path); /* also of one that is damaged */
+        each(arg, &info, ckpt_verify(path, NULL, NULL, &info, &why), why.text);
+        free(path);
+    }
+    free(steps);
+    return rc;
+}

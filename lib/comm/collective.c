@@ -1,0 +1,405 @@
+/* collective.c - the collectives: enter together, reduce inside the node, exchange between the
+ * nodes, hand out inside the node, leave together. With one node the middle is missing; with one
+ * rank per node the outside.
+ *
+ * Inside a node rank i works on its part of the vector in everybody's memory. When there are
+ * several nodes, channel c does so with the part that it will exchange with channel c of the other
+ * nodes; no two threads of a node ever touch the same part between entering and leaving.
+ *
+ *   positions  a vector is cut into `world` slices (schedule_part); comm_slice() says whose is
+ *              which
+ *   halving    channel c exchanges the n_nodes slices of the c-th ranks, which lie side by side
+ *              because of the bit-reversed order: node h is at home in segment bitreverse(h)
+ *   ring       segment h of channel c is the slices of the ranks that channel c speaks for in node
+ *              h; an all-reduce, where nobody asks whose slice is whose, takes even parts instead
+ */
+#include "comm/comm_priv.h"
+
+#include <string.h>
+
+#include "comm/reduce.h"
+#include "comm/schedule.h"
+
+/* One call of one rank. */
+struct work {
+    struct comm *c;
+    struct comm_rank *r;
+    uint32_t first, n;   /* the ranks of the node */
+    uint32_t n_channels; /* 1 for small vectors */
+    size_t element;      /* bytes */
+    uint32_t n_runs;     /* schedules run so far */
+    uint8_t *data;
+};
+
+/* ---- parts of a vector ---- */
+
+static struct comm_range join(struct comm_range a, struct comm_range b)
+{
+    return (struct comm_range){ a.begin, b.end };
+}
+
+/* Where segment `s` of a channel lies. */
+static struct comm_range segment(const struct work *w, uint32_t channel, uint32_t s)
+{
+    const struct topology *t = &w->c->topo;
+    size_t count = w->r->call.count;
+    uint32_t first, end;
+
+    if (t->kind == TOPOLOGY_HALVING)
+        return schedule_part(t->n_nodes * w->n_channels,
+                             schedule_reverse(channel, w->n_channels) * t->n_nodes + s, count);
+    if (w->r->call.what == COMM_ALL_REDUCE || w->r->call.what == COMM_BARRIER)
+        return schedule_part(t->n_nodes * w->n_channels, s * w->n_channels + channel, count);
+    topology_spoken(t, s, channel, &first, &end);
+    return join(comm_slice(t->world, first, count), comm_slice(t->world, end - 1, count));
+}
+
+static struct comm_range own_slice(const struct work *w, uint32_t rank)
+{
+    return comm_slice(w->c->topo.world, rank, w->r->call.count);
+}
+
+static uint8_t *at(const struct work *w, uint8_t *base, size_t element)
+{
+    return base != NULL ? base + element * w->element : NULL;
+}
+
+static size_t range_bytes(const struct work *w, struct comm_range x)
+{
+    return (x.end - x.begin) * w->element;
+}
+
+static bool is_channel(const struct work *w)
+{
+    return w->r->index < w->n_channels;
+}
+
+/* ---- inside the node ---- */
+
+static int enter(struct work *w)
+{
+    return host_enter(w->c, w->r, w->first, w->n);
+}
+
+static int meet(struct work *w)
+{
+    return host_barrier(w->c, w->r, w->first, w->n);
+}
+
+/* Reduces a range of all ranks of the node into ours, or into everybody's. */
+static int reduce_node(struct work *w, struct comm_range x, bool to_all)
+{
+    uint32_t n_to = 0;
+
+    if (x.begin == x.end || w->n == 1)
+        return 0;
+    for (uint32_t i = 0; i < w->n; i++) {
+        uint8_t *theirs = host_data(w->c, w->r, w->first + i, w->r->call.count * w->element);
+
+        if (theirs == NULL)
+            return -1;
+        w->r->sources[i] = at(w, theirs, x.begin);
+        if (to_all || w->first + i == w->r->rank)
+            w->r->targets[n_to++] = at(w, theirs, x.begin);
+    }
+    reduce(w->r->targets, n_to, w->r->sources, w->n, x.end - x.begin,
+           (enum tensor_dtype)w->r->call.dtype, (enum comm_op)w->r->call.op);
+    return 0;
+}
+
+/* Copies a range of ours to the other ranks of the node but `except`. */
+static int hand_out(struct work *w, struct comm_range x, uint32_t except)
+{
+    if (x.begin == x.end)
+        return 0;
+    for (uint32_t i = w->first; i < w->first + w->n; i++) {
+        uint8_t *theirs;
+
+        if (i == w->r->rank || i == except)
+            continue;
+        theirs = host_data(w->c, w->r, i, w->r->call.count * w->element);
+        if (theirs == NULL)
+            return -1;
+        memcpy(at(w, theirs, x.begin), at(w, w->data, x.begin), range_bytes(w, x));
+    }
+    return 0;
+}
+
+static int fetch(struct work *w, struct comm_range x, uint32_t rank)
+{
+    uint8_t *theirs;
+
+    if (x.begin == x.end || rank == w->r->rank)
+        return 0;
+    theirs = host_data(w->c, w->r, rank, w->r->call.count * w->element);
+    if (theirs == NULL)
+        return -1;
+    memcpy(at(w, w->data, x.begin), at(w, theirs, x.begin), range_bytes(w, x));
+    return 0;
+}
+
+/* ---- between the nodes ---- */
+
+static struct schedule schedule_for(const struct work *w, enum schedule_what what)
+{
+    const struct topology *t = &w->c->topo;
+
+    return (struct schedule){ .what = what,
+                              .ring = t->kind == TOPOLOGY_RING,
+                              .n_nodes = t->n_nodes,
+                              .self = w->r->node,
+                              .n_segments = t->n_nodes };
+}
+
+static uint32_t rank_in(const struct work *w, uint32_t node)
+{
+    return node == SCHEDULE_NOBODY ? SCHEDULE_NOBODY : w->c->topo.node_first[node] + w->r->index;
+}
+
+/* Equal at both ends of a transfer, and different from that of any other on the same link soon. */
+static uint64_t tag(const struct work *w, struct schedule_range x)
+{
+    return (uint64_t)w->n_runs << 32 | x.begin;
+}
+
+/* Runs a schedule; `place` says where a range of segments lies. */
+static int run(struct work *w, const struct schedule *s,
+               struct comm_range (*place)(const struct work *, const struct schedule *,
+                                          struct schedule_range))
+{
+    uint32_t n = schedule_steps(s);
+
+    for (uint32_t i = 0; i < n; i++) {
+        struct schedule_step step = schedule_step(s, i);
+        struct comm_range send = { 0, 0 }, recv = { 0, 0 };
+        struct exchange x = { .to = rank_in(w, step.to),
+                              .from = rank_in(w, step.from),
+                              .add = step.add };
+
+        if (step.to == SCHEDULE_NOBODY && step.from == SCHEDULE_NOBODY)
+            continue;
+        if (step.to != SCHEDULE_NOBODY)
+            send = place(w, s, step.send);
+        if (step.from != SCHEDULE_NOBODY)
+            recv = place(w, s, step.recv);
+        x.send_tag = tag(w, step.send);
+        x.recv_tag = tag(w, step.recv);
+        x.send = at(w, w->data, send.begin);
+        x.send_bytes = range_bytes(w, send);
+        x.recv = at(w, w->data, recv.begin);
+        x.recv_bytes = range_bytes(w, recv);
+        x.left = step.from < w->r->node; /* lower ranks stand on the left */
+        if (tcp_exchange(w->c, w->r, &x) < 0)
+            return -1;
+    }
+    w->n_runs++;
+    return 0;
+}
+
+static struct comm_range place_segments(const struct work *w, const struct schedule *s,
+                                        struct schedule_range x)
+{
+    (void)s;
+    return join(segment(w, w->r->index, x.begin), segment(w, w->r->index, x.end - 1));
+}
+
+static int run_segments(struct work *w, enum schedule_what what)
+{
+    struct schedule s = schedule_for(w, what);
+
+    return run(w, &s, place_segments);
+}
+
+/* Does f for all that this channel carries: all its segments. */
+static int for_channel(struct work *w, int (*f)(struct work *, struct comm_range))
+{
+    uint32_t n = w->c->topo.n_nodes;
+    int rc = 0;
+
+    if (w->c->topo.kind != TOPOLOGY_RING)
+        return f(w, join(segment(w, w->r->index, 0), segment(w, w->r->index, n - 1)));
+    for (uint32_t s = 0; s < n && rc == 0; s++)
+        rc = f(w, segment(w, w->r->index, s));
+    return rc;
+}
+
+static int gather_in(struct work *w, struct comm_range x)
+{
+    return reduce_node(w, x, false);
+}
+
+static int give_out(struct work *w, struct comm_range x)
+{
+    return hand_out(w, x, w->r->rank);
+}
+
+/* ---- the collectives ---- */
+
+static bool is_small(const struct work *w)
+{
+    return w->r->call.count * w->element <= COMM_SMALL_BYTES;
+}
+
+/* One node, small vector, fewer cores than ranks: everybody copies its own where all can see it,
+ * and adds up all. The next call uses the other places, so no second barrier is needed, which
+ * halves the time where a barrier is a turn of the scheduler. With a core each, adding slices in
+ * place is faster from 1 KiB and equal below. */
+static int all_reduce_small(struct work *w)
+{
+    struct comm_rank *r = w->r;
+    size_t bytes = r->call.count * w->element;
+    void *own = w->data;
+
+    if (bytes > 0)
+        memcpy(host_small(w->c, r->rank, r->call.number), w->data, bytes);
+    if (enter(w) < 0)
+        return -1;
+    for (uint32_t i = 0; i < w->n; i++)
+        r->sources[i] = host_small(w->c, w->first + i, r->call.number);
+    reduce(&own, 1, r->sources, w->n, r->call.count, (enum tensor_dtype)r->call.dtype,
+           (enum comm_op)r->call.op);
+    return 0;
+}
+
+static int all_reduce_nodes(struct work *w)
+{
+    bool double_up = w->n_channels == 1 && w->c->topo.kind == TOPOLOGY_HALVING && is_small(w);
+
+    if (for_channel(w, gather_in) < 0)
+        return -1;
+    if (double_up && run_segments(w, SCHEDULE_DOUBLING) < 0)
+        return -1;
+    if (!double_up &&
+        (run_segments(w, SCHEDULE_REDUCE_SCATTER) < 0 || run_segments(w, SCHEDULE_ALL_GATHER) < 0))
+        return -1;
+    return for_channel(w, give_out);
+}
+
+static int all_reduce(struct work *w)
+{
+    if (w->c->topo.kind == TOPOLOGY_ONE_NODE && is_small(w) && !w->c->shm.page->spin)
+        return all_reduce_small(w);
+    if (w->c->topo.kind != TOPOLOGY_ONE_NODE && is_small(w))
+        w->n_channels = 1;
+    if (enter(w) < 0)
+        return -1;
+    if (w->c->topo.kind == TOPOLOGY_ONE_NODE) {
+        if (reduce_node(w, own_slice(w, w->r->rank), true) < 0)
+            return -1;
+    } else if (is_channel(w) && all_reduce_nodes(w) < 0) {
+        return -1;
+    }
+    return meet(w);
+}
+
+static int reduce_scatter(struct work *w)
+{
+    const struct topology *t = &w->c->topo;
+    uint32_t first, end, rank = w->r->rank;
+
+    if (enter(w) < 0)
+        return -1;
+    if (t->kind == TOPOLOGY_ONE_NODE)
+        return reduce_node(w, own_slice(w, rank), false) < 0 ? -1 : meet(w);
+    if (is_channel(w) &&
+        (for_channel(w, gather_in) < 0 || run_segments(w, SCHEDULE_REDUCE_SCATTER) < 0))
+        return -1;
+    if (meet(w) < 0)
+        return -1;
+    if (w->n == w->n_channels) /* every rank worked for itself */
+        return 0;
+    for (uint32_t ch = 0; ch < w->n_channels; ch++) {
+        topology_spoken(t, w->r->node, ch, &first, &end);
+        if (rank >= first && rank < end && fetch(w, own_slice(w, rank), w->first + ch) < 0)
+            return -1;
+    }
+    return meet(w);
+}
+
+static int all_gather(struct work *w)
+{
+    const struct topology *t = &w->c->topo;
+    uint32_t first, end;
+
+    if (enter(w) < 0)
+        return -1;
+    if (t->kind == TOPOLOGY_ONE_NODE)
+        return hand_out(w, own_slice(w, w->r->rank), w->r->rank) < 0 ? -1 : meet(w);
+    if (is_channel(w)) {
+        topology_spoken(t, w->r->node, w->r->index, &first, &end);
+        for (uint32_t i = first; i < end; i++)
+            if (fetch(w, own_slice(w, i), i) < 0)
+                return -1;
+        if (run_segments(w, SCHEDULE_ALL_GATHER) < 0 || for_channel(w, give_out) < 0)
+            return -1;
+    }
+    return meet(w);
+}
+
+/* A broadcast's channel carries one part of the bytes; on a ring it goes in pieces. */
+static struct comm_range place_pieces(const struct work *w, const struct schedule *s,
+                                      struct schedule_range x)
+{
+    struct comm_range part = schedule_part(w->n_channels, w->r->index, w->r->call.count);
+    struct comm_range a, b;
+
+    if (!s->ring)
+        return part;
+    a = schedule_part(s->n_segments, x.begin, part.end - part.begin);
+    b = schedule_part(s->n_segments, x.end - 1, part.end - part.begin);
+    return (struct comm_range){ part.begin + a.begin, part.begin + b.end };
+}
+
+static int broadcast(struct work *w)
+{
+    const struct topology *t = &w->c->topo;
+    struct schedule s = schedule_for(w, SCHEDULE_BROADCAST);
+    uint32_t root = w->r->call.root;
+    struct comm_range part = schedule_part(w->n_channels, w->r->index, w->r->call.count);
+    struct comm_range whole = { 0, w->r->call.count };
+
+    if (enter(w) < 0)
+        return -1;
+    if (t->kind == TOPOLOGY_ONE_NODE)
+        return fetch(w, whole, root) < 0 ? -1 : meet(w);
+    s.root = t->node_of[root];
+    s.n_segments = s.ring ? (uint32_t)((part.end - part.begin) / COMM_PIECE_BYTES + 1) : 1;
+    if (is_channel(w)) {
+        if (w->r->node == s.root && fetch(w, part, root) < 0)
+            return -1;
+        if (run(w, &s, place_pieces) < 0 || hand_out(w, part, root) < 0)
+            return -1;
+    }
+    return meet(w);
+}
+
+static int barrier(struct work *w)
+{
+    w->n_channels = 1;
+    if (enter(w) < 0)
+        return -1;
+    if (w->c->topo.kind == TOPOLOGY_ONE_NODE)
+        return 0;
+    if (is_channel(w) && run_segments(w, w->c->topo.kind == TOPOLOGY_RING ? SCHEDULE_REDUCE_SCATTER
+                                                                          : SCHEDULE_DOUBLING) < 0)
+        return -1;
+    return meet(w);
+}
+
+int collective(struct comm *c, struct comm_rank *r, void *data)
+{
+    static int (*const of[])(struct work *) = {
+        [COMM_ALL_REDUCE] = all_reduce, [COMM_REDUCE_SCATTER] = reduce_scatter,
+        [COMM_ALL_GATHER] = all_gather, [COMM_BROADCAST] = broadcast,
+        [COMM_BARRIER] = barrier,
+    };
+    struct work w = { .c = c,
+                      .r = r,
+                      .first = c->topo.node_first[r->node],
+                      .n = topology_node_ranks(&c->topo, r->node),
+                      .n_channels = c->topo.n_channels,
+                      .element = comm_call_element(&r->call),
+                      .data = data };
+
+    return of[r->call.what](&w);
+}

@@ -1,0 +1,289 @@
+/* comm.c - opening, closing, and the door of every call. */
+#include "comm/comm.h"
+
+#include <inttypes.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "comm/comm_priv.h"
+#include "comm/reduce.h"
+
+enum { DEADLINE_MS_MAX = 1000000000 }; /* eleven days: sums with the clock do not overflow */
+
+/* ---- opening and closing ---- */
+
+static int copy_names(struct comm *c, const struct comm_opts *o)
+{
+    c->names = calloc(o->n_members, sizeof(*c->names));
+    for (uint32_t m = 0; c->names != NULL && m < o->n_members; m++) {
+        c->names[m] = strdup(o->members[m].name);
+        if (c->names[m] == NULL)
+            return ERR_NOMEM;
+    }
+    return c->names != NULL ? 0 : ERR_NOMEM;
+}
+
+static int make_rank(struct comm *c, uint32_t local)
+{
+    struct comm_rank *r = &c->ranks[local];
+    const struct topology *t = &c->topo;
+    uint32_t peers[TOPOLOGY_MAX_PEERS], ranks;
+
+    r->rank = c->first_rank + local;
+    r->node = t->node_of[r->rank];
+    r->index = r->rank - t->node_first[r->node];
+    r->n_links = topology_peers(t, r->rank, peers);
+    for (uint32_t k = 0; k < r->n_links; k++)
+        r->links[k] = (struct comm_link){ .fd = -1, .peer = peers[k] };
+    ranks = topology_node_ranks(t, r->node);
+    r->sources = calloc(ranks, sizeof(*r->sources));
+    r->targets = calloc(ranks, sizeof(*r->targets));
+    if (r->sources == NULL || r->targets == NULL)
+        return ERR_NOMEM;
+    if (r->n_links == 0)
+        return 0;
+    r->scratch = aligned_alloc(64, COMM_PIECE_BYTES);
+    return r->scratch != NULL ? 0 : ERR_NOMEM;
+}
+
+static int make_slots(struct comm *c)
+{
+    const struct topology *t = &c->topo;
+
+    c->shm.memory = calloc(t->n_members, sizeof(*c->shm.memory));
+    c->shm.slot_of = calloc(t->world, sizeof(*c->shm.slot_of));
+    if (c->shm.memory == NULL || c->shm.slot_of == NULL)
+        return ERR_NOMEM;
+    for (uint32_t r = 0; r < t->world; r++)
+        if (t->host_of[t->member_of[r]] == c->host)
+            c->shm.slot_of[r] = c->shm.n_slots++;
+    return 0;
+}
+
+/* A life line to every member with whom we share a link, and along the star of the host. */
+static int make_lives(struct comm *c)
+{
+    const struct topology *t = &c->topo;
+    enum { NO, LINKED, HOST };
+    uint8_t *kind = calloc(t->n_members, 1);
+    uint32_t leader = t->leader_of[c->host], n = 0;
+
+    if (kind == NULL)
+        return ERR_NOMEM;
+    for (uint32_t i = 0; i < c->n_ranks; i++)
+        for (uint32_t k = 0; k < c->ranks[i].n_links; k++)
+            kind[t->member_of[c->ranks[i].links[k].peer]] = LINKED;
+    for (uint32_t m = 0; m < t->n_members; m++)
+        if (t->host_of[m] == c->host && (m == leader || c->self == leader))
+            kind[m] = HOST;
+    kind[c->self] = NO;
+    c->lives = calloc(t->n_members, sizeof(*c->lives));
+    c->polls = calloc(t->n_members + 1, sizeof(*c->polls));
+    for (uint32_t m = 0; c->lives != NULL && m < t->n_members; m++)
+        if (kind[m] != NO) {
+            c->lives[n].fd = -1;
+            c->lives[n].member = m;
+            c->lives[n++].is_host = kind[m] == HOST;
+        }
+    c->n_lives = c->lives != NULL ? n : 0;
+    free(kind);
+    return c->lives != NULL && c->polls != NULL ? 0 : ERR_NOMEM;
+}
+
+static int make(struct comm *c, const struct comm_opts *o, struct err *err)
+{
+    int rc = topology_init(&c->topo, o->members, o->n_members, o->shared_memory, err);
+
+    if (rc < 0)
+        return rc;
+    c->host = c->topo.host_of[c->self];
+    c->first_rank = c->topo.first_rank[c->self];
+    c->n_ranks = o->members[c->self].n_ranks;
+    topology_describe(&c->topo, c->text, sizeof(c->text));
+    c->ranks = aligned_alloc(64, c->n_ranks * sizeof(*c->ranks));
+    rc = c->ranks != NULL ? copy_names(c, o) : ERR_NOMEM;
+    if (c->ranks != NULL)
+        memset(c->ranks, 0, c->n_ranks * sizeof(*c->ranks));
+    for (uint32_t i = 0; i < c->n_ranks && rc == 0; i++)
+        rc = make_rank(c, i);
+    if (rc == 0)
+        rc = make_slots(c);
+    if (rc == 0)
+        rc = make_lives(c);
+    return rc == 0 ? 0 : err_set(err, ERR_NOMEM, "out of memory");
+}
+
+static void destroy(struct comm *c)
+{
+    host_close(c);
+    for (uint32_t i = 0; c->ranks != NULL && i < c->n_ranks; i++) {
+        for (uint32_t k = 0; k < c->ranks[i].n_links; k++)
+            if (c->ranks[i].links[k].fd >= 0)
+                close(c->ranks[i].links[k].fd);
+        free(c->ranks[i].sources);
+        free(c->ranks[i].targets);
+        free(c->ranks[i].scratch);
+    }
+    for (uint32_t i = 0; i < c->n_lives; i++)
+        if (c->lives[i].fd >= 0)
+            close(c->lives[i].fd);
+    for (uint32_t m = 0; c->names != NULL && m < c->topo.n_members; m++)
+        free(c->names[m]);
+    free(c->names);
+    free(c->ranks);
+    free(c->lives);
+    free(c->polls);
+    topology_fini(&c->topo);
+    pthread_mutex_destroy(&c->lock);
+    free(c);
+}
+
+int comm_open(const struct comm_opts *opts, const volatile int *cancel, struct comm **out,
+              struct err *err)
+{
+    uint64_t ms = opts->deadline_ms < DEADLINE_MS_MAX ? opts->deadline_ms : DEADLINE_MS_MAX;
+    uint64_t deadline_ns = clock_ns() + ms * 1000000;
+    struct comm *c;
+    int rc;
+
+    CHECK(opts->self < opts->n_members && (opts->listener != NULL || opts->n_members == 1));
+    c = calloc(1, sizeof(*c));
+    if (c == NULL)
+        return err_set(err, ERR_NOMEM, "open a communicator: out of memory");
+    c->self = opts->self;
+    c->generation = opts->generation;
+    c->deadline_ns = ms * 1000000;
+    c->on_broken = opts->on_broken;
+    c->arg = opts->arg;
+    c->wake_fd = c->shm.page_fd = -1;
+    pthread_mutex_init(&c->lock, NULL);
+    rc = make(c, opts, err);
+    if (rc == 0)
+        rc = handshake(c, opts, deadline_ns, cancel, err);
+    if (rc == 0)
+        rc = host_open(c, opts->arena, deadline_ns, cancel, err);
+    if (rc == 0)
+        rc = comm_watch(c, err);
+    if (rc < 0) {
+        if (c->names != NULL) /* the peers that are there already should not wait */
+            (void)comm_fail(c, rc, c->self, "%s could not join: %s", opts->members[c->self].name,
+                            err != NULL ? err->text : err_name(rc));
+        destroy(c);
+        return err_wrap(err, rc, "connect generation %" PRIu64, opts->generation);
+    }
+    *out = c;
+    return 0;
+}
+
+void comm_close(struct comm *c)
+{
+    if (c == NULL)
+        return;
+    host_leave(c);
+    comm_unwatch(c, true);
+    destroy(c);
+}
+
+uint32_t comm_world(const struct comm *c)
+{
+    return c->topo.world;
+}
+
+uint32_t comm_first_rank(const struct comm *c)
+{
+    return c->first_rank;
+}
+
+const char *comm_describe(const struct comm *c)
+{
+    return c->text;
+}
+
+uint64_t comm_wait_ns(const struct comm *c, uint32_t local)
+{
+    CHECK(local < c->n_ranks);
+    return atomic_load_explicit(&c->ranks[local].wait_ns, memory_order_relaxed);
+}
+
+/* ---- calls ---- */
+
+/* Offsets count from the arena, or from zero in a host of one process. */
+static uint64_t offset_of(const struct comm *c, const void *data, size_t bytes)
+{
+    const struct comm_memory *m = &c->shm.memory[c->self];
+    uintptr_t offset = (uintptr_t)data - (uintptr_t)m->base;
+
+    if (bytes == 0)
+        return 0;
+    CHECK(data != NULL && offset <= m->bytes && bytes <= m->bytes - offset); /* lies in the arena */
+    return offset;
+}
+
+static int call(struct comm *c, uint32_t local, struct comm_call what, void *data, struct err *err)
+{
+    struct comm_rank *r = &c->ranks[local];
+    size_t element = comm_call_element(&what);
+
+    CHECK(local < c->n_ranks && what.count <= PTRDIFF_MAX / element);
+    if (comm_has_failed(c))
+        return comm_failure(c, err);
+    what.number = r->call.number + 1;
+    what.offset = offset_of(c, data, what.count * element);
+    r->call = what;
+    r->deadline_ns = clock_ns() + c->deadline_ns;
+    return collective(c, r, data) < 0 ? comm_failure(c, err) : 0;
+}
+
+int comm_all_reduce(struct comm *c, uint32_t local, void *data, size_t count,
+                    enum tensor_dtype dtype, enum comm_op op, struct err *err)
+{
+    CHECK(reduce_can(dtype) && op <= COMM_MAX);
+    return call(
+        c, local,
+        (struct comm_call){
+            .what = COMM_ALL_REDUCE, .count = count, .dtype = (uint8_t)dtype, .op = (uint8_t)op },
+        data, err);
+}
+
+int comm_reduce_scatter(struct comm *c, uint32_t local, void *data, size_t count,
+                        enum tensor_dtype dtype, enum comm_op op, struct err *err)
+{
+    CHECK(reduce_can(dtype) && op <= COMM_MAX);
+    return call(c, local,
+                (struct comm_call){ .what = COMM_REDUCE_SCATTER,
+                                    .count = count,
+                                    .dtype = (uint8_t)dtype,
+                                    .op = (uint8_t)op },
+                data, err);
+}
+
+int comm_all_gather(struct comm *c, uint32_t local, void *data, size_t count,
+                    enum tensor_dtype dtype, struct err *err)
+{
+    CHECK(reduce_can(dtype));
+    return call(
+        c, local,
+        (struct comm_call){ .what = COMM_ALL_GATHER, .count = count, .dtype = (uint8_t)dtype },
+        data, err);
+}
+
+int comm_broadcast(struct comm *c, uint32_t local, void *data, size_t bytes, uint32_t root,
+                   struct err *err)
+{
+    CHECK(root < c->topo.world);
+    return call(c, local,
+                (struct comm_call){
+                    .what = COMM_BROADCAST, .count = bytes, .dtype = TENSOR_U8, .root = root },
+                data, err);
+}
+
+int comm_barrier(struct comm *c, uint32_t local, struct err *err)
+{
+    return call(c, local, (struct comm_call){ .what = COMM_BARRIER, .dtype = TENSOR_U8 }, NULL,
+                err);
+}

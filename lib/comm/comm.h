@@ -1,0 +1,121 @@
+/* comm.h - collectives between the replicas of one generation.
+ *
+ * Words: a *member* is a process (one task), a *rank* is one of its replica threads; ranks are
+ * numbered over the members in order. Members of one host reduce in place in each other's arenas
+ * (memfds passed over a Unix socket); members of different hosts exchange over TCP. Which links a
+ * collective uses, and in which order it adds, is pure (comm/topology.h, comm/schedule.h):
+ *   one host                    each rank sums its slice of all ranks along the binary tree
+ *   equal aligned hosts         the same inside each host, then halving/doubling between hosts
+ *   world a power of two        recursive halving/doubling, nearest rank first
+ *   otherwise                   ring
+ * The first three add along the one binary tree over ranks, ((0+1)+(2+3))+..., so they give the
+ * same bits; one host does so for every world (a missing right half is skipped).
+ *
+ * A comm lives for one generation. Every call blocks its rank's thread until it is done, a peer is
+ * lost (ERR_PEER, named), the deadline passes (ERR_TIMEOUT, naming the rank that is behind) or
+ * comm_abort() was called (ERR_CANCELED); after any failure all further calls fail the same way,
+ * and buffers may hold anything. All ranks must make the same calls in the same order; counts and
+ * kinds are compared where that costs nothing. */
+#ifndef COMM_COMM_H
+#define COMM_COMM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "tensor/tensor.h"
+
+struct comm;
+struct comm_listener;
+struct device_mem;
+struct err;
+
+enum { COMM_KEY_BYTES = 32, COMM_MAX_RANKS = 4096 };
+
+struct comm_member {
+    const char *name;    /* "worker 1", for messages */
+    const char *host;    /* equal strings: they can share memory (comm_host_key()) */
+    const char *address; /* "ip:port" of its listener, for members of other hosts */
+    uint32_t n_ranks;    /* >= 1 */
+};
+
+struct comm_opts {
+    uint64_t generation;
+    const struct comm_member *members; /* copied */
+    uint32_t n_members;
+    uint32_t self;
+    uint8_t key[COMM_KEY_BYTES];    /* shared by the members, known to nobody else */
+    struct comm_listener *listener; /* borrowed for the life of the comm; NULL with one member */
+    const struct device_mem
+        *arena;           /* shared region that holds every buffer passed to a call; borrowed */
+    bool shared_memory;   /* false: TCP also inside a host */
+    uint64_t deadline_ms; /* of connecting and of each call */
+    /* Called at most once, from a thread of comm, when the generation fails other than by our own
+     * comm_abort(): the member that is to blame and why. NULL is fine. */
+    void (*on_broken)(void *arg, uint32_t member, const char *why);
+    void *arg;
+};
+
+/* What tells processes apart that can share memory: boot id and network namespace. */
+const char *comm_host_key(void);
+
+/* The data-plane port of this process; it outlives generations. `host` as in TF_CONFIG: the
+ * address to bind (name or literal). Port 0: the system picks. Errors: ERR_IO, ERR_INPUT. */
+int comm_listener_open(const char *host, uint16_t port, struct comm_listener **out,
+                       struct err *err);
+const char *comm_listener_address(const struct comm_listener *l); /* "ip:port" as bound */
+void comm_listener_close(struct comm_listener *l); /* NULL is fine; no comm may use it any more */
+
+/* Connects to the peers that the schedules need, proves on both sides that the other knows the key
+ * (challenge and HMAC-SHA-256; a stranger is dropped and cannot delay anyone by more than its own
+ * connection), compares generation, ranks and arena. Blocks; comm_abort() cannot reach it before it
+ * returns: `cancel`, if given, is polled at least every 20 ms.
+ * Errors: ERR_PEER, ERR_TIMEOUT (naming who is missing and the last error), ERR_AUTH, ERR_CANCELED,
+ * ERR_INPUT (a member's address), ERR_IO, ERR_NOMEM. */
+int comm_open(const struct comm_opts *opts, const volatile int *cancel, struct comm **out,
+              struct err *err);
+/* No thread may be inside a call. NULL is fine. */
+void comm_close(struct comm *c);
+
+uint32_t comm_world(const struct comm *c);      /* ranks */
+uint32_t comm_first_rank(const struct comm *c); /* of this member */
+const char *comm_describe(
+    const struct comm *c); /* "8 ranks: 2 hosts x 4, shared memory + tcp, halving/doubling" */
+
+enum comm_op { COMM_SUM, COMM_MAX };
+
+/* The elements [begin, end) of a vector of `count` that a rank owns: multiples of 16 apart (but the
+ * last end), even within 16 elements, possibly empty. In a world that is a power of two the slices
+ * lie in bit-reversed order of the ranks, which keeps every part that two ranks exchange in one
+ * piece; otherwise in the order of the ranks. rank < world <= COMM_MAX_RANKS. */
+struct comm_range {
+    size_t begin, end;
+};
+struct comm_range comm_slice(uint32_t world, uint32_t rank, size_t count);
+
+/* Every call is made by the thread of one local rank; `local` < n_ranks of this member. Data lies
+ * in the arena. dtype: TENSOR_F32, TENSOR_F64, TENSOR_I64. */
+
+/* In place: afterwards `data` of every rank holds the reduction over all ranks. */
+int comm_all_reduce(struct comm *c, uint32_t local, void *data, size_t count,
+                    enum tensor_dtype dtype, enum comm_op op, struct err *err);
+/* In place: afterwards the slice comm_slice(world, rank, count) of `data` holds the reduction, the
+ * rest is undefined. */
+int comm_reduce_scatter(struct comm *c, uint32_t local, void *data, size_t count,
+                        enum tensor_dtype dtype, enum comm_op op, struct err *err);
+/* The slice comm_slice(world, rank, count) of every rank goes to every other rank. */
+int comm_all_gather(struct comm *c, uint32_t local, void *data, size_t count,
+                    enum tensor_dtype dtype, struct err *err);
+/* From rank `root` to all. `bytes` of any kind. */
+int comm_broadcast(struct comm *c, uint32_t local, void *data, size_t bytes, uint32_t root,
+                   struct err *err);
+int comm_barrier(struct comm *c, uint32_t local, struct err *err);
+
+/* Ends the generation: every call, here and on the peers that share memory or a link with us,
+ * returns within 50 ms. Any thread, also several times; `why` is copied. */
+void comm_abort(struct comm *c, const char *why);
+
+/* Nanoseconds that local rank has spent waiting for others since the start. */
+uint64_t comm_wait_ns(const struct comm *c, uint32_t local);
+
+#endif

@@ -1,0 +1,237 @@
+/* comm_priv.h - what the files of this folder share.
+ *
+ *   handshake.c   finds the peers, fills in links and lives
+ *   greet.c       one new connection: who is there, and does it know the key
+ *   hello.c       the messages of that
+ *   share.c       a host's members exchange their arenas and the page they meet in
+ *   link_shm.c    a host's ranks: barrier, the record of calls
+ *   link_tcp.c    two ranks of different nodes: one step of a schedule
+ *   life.c        who is alive: the watcher thread, and how a failure spreads
+ *   collective.c  the collectives, put together from these
+ *   comm.c        opening, closing, the door of every call
+ *
+ * A failure has one way: whoever notices calls comm_fail(); the first one wins and becomes the text
+ * of every later error. It breaks the host's barrier, tells the peers why over the life lines,
+ * then shuts the links down, so that every blocked thread comes out. */
+#ifndef COMM_COMM_PRIV_H
+#define COMM_COMM_PRIV_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "comm/comm.h"
+#include "comm/topology.h"
+
+struct sockaddr_storage;
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers go over the wire as they are");
+
+enum {
+    COMM_PIECE_BYTES = 256 << 10, /* received and added at a time; fits the second-level cache */
+    COMM_SMALL_BYTES = 16 << 10,  /* up to here latency counts more than bandwidth */
+    COMM_SLICE_MS = 50,           /* the longest anybody sleeps without looking up */
+    COMM_WHY_BYTES = 240,
+    COMM_NO_MEMBER = UINT32_MAX,
+};
+
+/* What a rank says it is doing, so that the others can compare. */
+struct comm_call {
+    uint64_t count;  /* elements; bytes of a broadcast */
+    uint64_t offset; /* of the data in its arena; not compared */
+    uint32_t number; /* calls of this rank before this one */
+    uint8_t what;    /* enum comm_what */
+    uint8_t dtype, op;
+    uint8_t zero;
+    uint32_t root;
+};
+
+enum comm_what {
+    COMM_ALL_REDUCE,
+    COMM_REDUCE_SCATTER,
+    COMM_ALL_GATHER,
+    COMM_BROADCAST,
+    COMM_BARRIER,
+};
+
+struct comm_link {
+    int fd;        /* owned; -1 until connected */
+    uint32_t peer; /* rank */
+};
+
+struct comm_life {
+    int fd;            /* owned; -1 until connected */
+    uint32_t member;   /* the peer */
+    bool is_host;      /* a Unix socket between a host's leader and another member */
+    _Atomic bool left; /* it said goodbye */
+    uint8_t in[256];   /* the message being received */
+    size_t n_in;
+};
+
+/* One replica thread of this member. */
+struct comm_rank {
+    _Alignas(64) uint32_t rank;
+    uint32_t node, index; /* index in the node */
+    uint32_t slot;        /* in the host's page */
+    uint32_t n_links;
+    struct comm_link links[TOPOLOGY_MAX_PEERS];
+    uint8_t *scratch;      /* owned [COMM_PIECE_BYTES]; NULL without links */
+    const void **sources;  /* owned [ranks of the node] */
+    void **targets;        /* owned, likewise */
+    struct comm_call call; /* the one being made */
+    uint32_t arrivals;     /* at the host's barrier */
+    uint64_t deadline_ns;
+    _Atomic uint64_t wait_ns;
+};
+
+/* What the members of a host share besides their arenas: a head, a slot per rank, and per rank two
+ * places for small vectors. */
+enum { PAGE_BROKEN = 1, PAGE_LEFT = 2, PAGE_STEP = 4, PAGE_MAGIC = 0x74726e70 };
+
+struct host_slot {
+    /* Arrivals at barriers times PAGE_STEP; PAGE_LEFT: none will follow; PAGE_BROKEN: on all slots.
+     * A futex: whoever waits for this rank sleeps here. */
+    _Alignas(64) _Atomic uint32_t word;
+    _Atomic uint32_t sleepers;
+    _Alignas(64) struct comm_call calls[2]; /* odd and even calls */
+};
+
+struct host_page {
+    uint32_t magic, n_slots;
+    uint32_t spin;           /* a core for every rank of the host: spin before sleeping */
+    _Atomic uint32_t broken; /* 0; 1: being written; 2: culprit and why are there */
+    uint32_t culprit;
+    char why[COMM_WHY_BYTES];
+    struct host_slot slots[];
+};
+
+/* The memory of this host's members, as this process sees it. */
+struct comm_host {
+    struct host_page *page; /* shared by the host's members; NULL until made */
+    size_t page_bytes;
+    int page_fd; /* owned; -1: private memory */
+    uint32_t n_slots;
+    uint32_t *slot_of; /* owned [world]; by rank, of this host's ranks */
+    struct comm_memory {
+        uint8_t *base; /* what offsets count from */
+        size_t bytes;
+        bool is_mapped; /* ours to unmap */
+    } *memory;          /* owned [n_members] */
+};
+
+struct comm {
+    struct topology topo;
+    uint64_t generation, deadline_ns; /* of a call */
+    uint32_t self, host, first_rank, n_ranks;
+    char **names;            /* owned [n_members] */
+    char text[192];          /* comm_describe() */
+    struct comm_rank *ranks; /* owned [n_ranks] */
+    struct comm_host shm;
+    struct comm_life *lives; /* owned [n_lives] */
+    struct pollfd *polls;    /* owned [n_lives + 1]; the watcher's */
+    uint32_t n_lives;
+
+    void (*on_broken)(void *arg, uint32_t member, const char *why);
+    void *arg;
+    pthread_t watcher;
+    bool has_watcher;
+    int wake_fd; /* owned; eventfd: the watcher looks up */
+    _Atomic bool stop;
+
+    _Atomic uint32_t failed; /* 1: over; also the futex word of those who wait for news */
+    pthread_mutex_t lock;    /* guards the rest */
+    int code;                /* of every call from now on */
+    uint32_t culprit;        /* member, or COMM_NO_MEMBER */
+    bool tell;               /* on_broken is due */
+    char why[COMM_WHY_BYTES];
+};
+
+static inline bool comm_has_failed(struct comm *c)
+{
+    return atomic_load_explicit(&c->failed, memory_order_acquire) != 0;
+}
+
+/* "rank 3 (worker 1)" */
+struct comm_who {
+    char text[96];
+};
+struct comm_who comm_who(const struct comm *c, uint32_t rank);
+/* "all-reduce 17 of 1000 float32 (sum)" */
+struct comm_who comm_call_text(const struct comm_call *call);
+static inline size_t comm_call_element(const struct comm_call *call)
+{
+    return tensor_dtype_bytes((enum tensor_dtype)call->dtype);
+}
+/* Equal but for the offset. */
+bool comm_call_same(const struct comm_call *a, const struct comm_call *b);
+
+/* ---- life.c ---- */
+/* Ends the generation, here and at the peers; only the first call counts. Always returns -1. Any
+ * thread. */
+int comm_fail(struct comm *c, int code, uint32_t culprit, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+/* The link to a member's rank broke. Its life line knows better why; waits a moment for that. */
+int comm_link_lost(struct comm *c, uint32_t rank, const char *why);
+/* The text of the failure. Returns its code. */
+int comm_failure(struct comm *c, struct err *err);
+int comm_watch(struct comm *c, struct err *err); /* starts the watcher if there is a life line */
+void comm_unwatch(struct comm *c, bool goodbye); /* stops it; tells the peers that we go in peace */
+
+/* ---- share.c ---- */
+/* Makes the page of a host with one member, or joins its members' memory through the life lines
+ * that are is_host. */
+int host_open(struct comm *c, const struct device_mem *arena, uint64_t deadline_ns,
+              const volatile int *cancel, struct err *err);
+void host_close(struct comm *c); /* idempotent */
+
+/* ---- link_shm.c ---- */
+/* Tells the ranks that wait on our slots that nobody comes any more. */
+void host_leave(struct comm *c);
+/* Wakes everybody on the host. The first one's reason stays. */
+void host_break(struct comm *c, uint32_t culprit, const char *why);
+/* Did another process break it? Then fails likewise: -1. */
+int host_check(struct comm *c);
+/* Meets the ranks [first, first + n) of this host, which include r. -1: failed. */
+int host_barrier(struct comm *c, struct comm_rank *r, uint32_t first, uint32_t n);
+/* Publishes r's call, meets the ranks, compares. */
+int host_enter(struct comm *c, struct comm_rank *r, uint32_t first, uint32_t n);
+/* Where a rank's buffer of the present call is; NULL after comm_fail(): not in its arena. */
+void *host_data(struct comm *c, struct comm_rank *r, uint32_t rank, size_t bytes);
+/* A rank's place for a small vector [COMM_SMALL_BYTES], one for odd and one for even calls. */
+void *host_small(struct comm *c, uint32_t rank, uint32_t number);
+
+/* ---- link_tcp.c ---- */
+struct exchange {
+    uint32_t to, from;           /* ranks; SCHEDULE_NOBODY */
+    uint64_t send_tag, recv_tag; /* what the receiver expects, what we expect */
+    const uint8_t *send;
+    size_t send_bytes;
+    uint8_t *recv;
+    size_t recv_bytes;
+    bool add, left; /* received is added, and stands on the left */
+};
+/* Sends and receives at the same time. `send` and `recv` overlap only by being the same, at most
+ * COMM_SMALL_BYTES that are added. -1: failed. */
+int tcp_exchange(struct comm *c, struct comm_rank *r, const struct exchange *x);
+void tcp_shutdown(struct comm *c);
+/* No delay, keepalive and the rest, for links and life lines. */
+void tcp_tune(int fd);
+
+/* ---- collective.c ---- */
+/* Does r->call on `data`. -1: failed. */
+int collective(struct comm *c, struct comm_rank *r, void *data);
+
+/* ---- handshake.c ---- */
+/* Fills in the fds of c->lives and of the links of c->ranks. */
+int handshake(struct comm *c, const struct comm_opts *opts, uint64_t deadline_ns,
+              const volatile int *cancel, struct err *err);
+
+/* ---- listener.c ---- */
+int listener_fd(const struct comm_listener *l); /* non-blocking */
+/* "ip:port" or "[ip]:port", literals only. */
+int listener_parse(const char *address, struct sockaddr_storage *out, uint32_t *n_out,
+                   struct err *err);
+
+#endif

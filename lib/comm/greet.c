@@ -1,0 +1,229 @@
+/* greet.c - one new connection: a fixed row of messages (hello.h), for the side that dials and for
+ * the side that accepts. A state is a message to send or to receive and what to make of it. */
+#include <errno.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/rng.h"
+#include "comm/shake.h"
+
+enum outcome greet_trouble(struct conn *n, const char *fmt, ...)
+{
+    va_list ap;
+
+    if (n->want != NULL) {
+        va_start(ap, fmt);
+        vsnprintf(n->want->last, sizeof(n->want->last), fmt, ap);
+        va_end(ap);
+    }
+    return DROP;
+}
+
+enum outcome greet_stranger(struct shake *s, struct conn *n, const char *fmt, ...)
+{
+    char what[80];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(what, sizeof(what), fmt, ap);
+    va_end(ap);
+    s->n_strangers++;
+    snprintf(s->stranger, sizeof(s->stranger), "a connection from %s %s", n->from, what);
+    return DROP;
+}
+
+static enum outcome settled(struct shake *s, struct conn *n)
+{
+    if (*n->want->fd >= 0) /* another one of the same was faster */
+        return DROP;
+    tcp_tune(n->fd);
+    *n->want->fd = n->fd;
+    n->want->busy = false;
+    s->n_missing--;
+    return DONE;
+}
+
+static enum outcome nonce(struct shake *s, uint8_t out[HELLO_NONCE_BYTES])
+{
+    if (rng_os(out, HELLO_NONCE_BYTES) == 0)
+        return GO_ON;
+    s->rc = err_set(s->err, ERR_IO, "the kernel gives no random numbers");
+    return DROP;
+}
+
+static enum outcome go_on(struct shake *s, struct conn *n)
+{
+    (void)s;
+    (void)n;
+    return GO_ON;
+}
+
+static enum outcome dial_connected(struct shake *s, struct conn *n)
+{
+    struct hello h = s->here;
+    int why = 0;
+    socklen_t bytes = sizeof(why);
+    char reason[128];
+
+    if (getsockopt(n->fd, SOL_SOCKET, SO_ERROR, &why, &bytes) < 0)
+        why = errno;
+    if (why != 0)
+        return greet_trouble(n, "%s", strerror_r(why, reason, sizeof(reason)));
+    h.kind = n->want->kind;
+    h.from = n->want->own;
+    h.to = n->want->peer;
+    if (nonce(s, h.nonce) != GO_ON)
+        return DROP;
+    hello_write(&h, n->hello);
+    n->want->last[0] = '\0'; /* from here on it is silence that we wait through */
+    return GO_ON;
+}
+
+static enum outcome dial_challenged(struct shake *s, struct conn *n)
+{
+    const char *name = s->c->names[n->want->member];
+    struct challenge ch;
+    bool proven;
+
+    if (!challenge_read(n->challenge, n->hello, s->opts->key, &ch, &proven))
+        return greet_trouble(n, "what listens there does not speak this protocol");
+    n->want->unproven = !proven;
+    if (!proven && ch.generation == s->here.generation)
+        return greet_trouble(n, "what listens there does not know the key");
+    if (!proven)
+        return greet_trouble(n,
+                             "what listens there does not know the key and is at generation %llu",
+                             (unsigned long long)ch.generation);
+    switch (ch.verdict) {
+    case HELLO_OK:
+        proof_write(n->hello, n->challenge, s->opts->key, n->proof);
+        return GO_ON;
+    case HELLO_STALE:
+        s->rc = err_set(s->err, ERR_PEER, "generation %llu is over: %s is at generation %llu",
+                        (unsigned long long)s->here.generation, name,
+                        (unsigned long long)ch.generation);
+        return DROP;
+    case HELLO_LAYOUT:
+        s->rc = err_set(s->err, ERR_PEER, "%s has another list of members for generation %llu",
+                        name, (unsigned long long)s->here.generation);
+        return DROP;
+    case HELLO_EARLY:
+        return greet_trouble(n, "still at generation %llu", (unsigned long long)ch.generation);
+    default:
+        return greet_trouble(n, "it does not expect this connection");
+    }
+}
+
+static enum outcome dial_welcomed(struct shake *s, struct conn *n)
+{
+    if (!ready_check(n->ready))
+        return greet_trouble(n, "it ended the greeting with nonsense");
+    return settled(s, n);
+}
+
+static struct want *find_want(struct shake *s, const struct hello *h)
+{
+    for (size_t i = 0; i < s->n_wants; i++) {
+        struct want *w = &s->wants[i];
+
+        if (w->kind == h->kind && w->own == h->to && w->peer == h->from && !w->dials && *w->fd < 0)
+            return w;
+    }
+    return NULL;
+}
+
+static enum outcome accept_greeted(struct shake *s, struct conn *n)
+{
+    struct challenge ch = { .generation = s->here.generation };
+    const char *why;
+    struct hello h;
+
+    if (!hello_read(n->hello, &h, &why))
+        return greet_stranger(s, n, "%s", why);
+    ch.verdict = hello_judge(&h, &s->here);
+    if (ch.verdict == HELLO_OK) {
+        n->want = find_want(s, &h);
+        if (n->want == NULL)
+            ch.verdict = HELLO_UNWANTED;
+    }
+    if (n->want == NULL)
+        (void)greet_stranger(s, n, "asked for generation %llu, ours is %llu",
+                             (unsigned long long)h.generation,
+                             (unsigned long long)s->here.generation);
+    if (nonce(s, ch.nonce) != GO_ON)
+        return DROP;
+    challenge_write(&ch, n->hello, s->opts->key, n->challenge);
+    return GO_ON;
+}
+
+static enum outcome accept_answered(struct shake *s, struct conn *n)
+{
+    (void)s;
+    return n->want != NULL ? GO_ON : DROP;
+}
+
+static enum outcome accept_proven(struct shake *s, struct conn *n)
+{
+    if (!proof_check(n->proof, n->hello, n->challenge, s->opts->key)) {
+        n->want->unproven = true;
+        (void)greet_stranger(s, n, "did not know the key");
+        return greet_trouble(n, "a connection from %s said so but did not know the key", n->from);
+    }
+    ready_write(n->ready);
+    return GO_ON;
+}
+
+#define MESSAGE(field_) offsetof(struct conn, field_), sizeof(((struct conn *)0)->field_)
+static const struct {
+    short events;
+    size_t at, bytes; /* of the message in struct conn */
+    enum outcome (*then)(struct shake *, struct conn *);
+} states[] = {
+    [DIAL_CONNECT] = { POLLOUT, 0, 0, dial_connected },
+    [DIAL_HELLO] = { POLLOUT, MESSAGE(hello), go_on },
+    [DIAL_CHALLENGE] = { POLLIN, MESSAGE(challenge), dial_challenged },
+    [DIAL_PROOF] = { POLLOUT, MESSAGE(proof), go_on },
+    [DIAL_READY] = { POLLIN, MESSAGE(ready), dial_welcomed },
+    [ACCEPT_HELLO] = { POLLIN, MESSAGE(hello), accept_greeted },
+    [ACCEPT_CHALLENGE] = { POLLOUT, MESSAGE(challenge), accept_answered },
+    [ACCEPT_PROOF] = { POLLIN, MESSAGE(proof), accept_proven },
+    [ACCEPT_READY] = { POLLOUT, MESSAGE(ready), settled },
+};
+
+short greet_events(const struct conn *n)
+{
+    return states[n->state].events;
+}
+
+enum outcome greet(struct shake *s, struct conn *n)
+{
+    for (;;) {
+        uint8_t *at = (uint8_t *)n + states[n->state].at + n->done;
+        size_t rest = states[n->state].bytes - n->done;
+        enum outcome next;
+
+        if (rest > 0) {
+            ssize_t k = states[n->state].events == POLLIN ? recv(n->fd, at, rest, 0)
+                                                          : send(n->fd, at, rest, MSG_NOSIGNAL);
+            char reason[128];
+
+            if (k < 0 && (errno == EAGAIN || errno == EINTR))
+                return GO_ON;
+            if (k <= 0)
+                return greet_trouble(n, "the greeting broke off: %s",
+                                     k == 0 ? "connection closed"
+                                            : strerror_r(errno, reason, sizeof(reason)));
+            n->done += (size_t)k;
+            if ((size_t)k < rest)
+                continue;
+        }
+        next = states[n->state].then(s, n);
+        if (next != GO_ON)
+            return next;
+        n->state++;
+        n->done = 0;
+    }
+}

@@ -1,0 +1,215 @@
+/* link_shm.c - ranks that share memory meet, and see what the others are doing.
+ *
+ * Every rank counts its arrivals in its own slot and waits until the slots of the others have the
+ * same count: the one that is late has a name. With a core for each rank a wait spins first, which
+ * makes a barrier a fraction of a microsecond; else it gives the core away at once.
+ *
+ * The call that a rank publishes stays readable until the rank begins its next but one: to begin
+ * that, it must have met everybody in the next, and they meet only after they have read. */
+#include "comm/comm_priv.h"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/err.h"
+
+enum { SPINS = 2000, SPINS_TO_YIELD = 64, YIELDS = 8 };
+
+static void futex_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t ns)
+{
+    struct timespec t = { .tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000) };
+
+    syscall(SYS_futex, word, FUTEX_WAIT, seen, &t, NULL, 0);
+}
+
+static void futex_wake(_Atomic uint32_t *word)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+}
+
+static inline void relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static struct host_slot *slot_of(struct comm *c, uint32_t rank)
+{
+    return &c->shm.page->slots[c->shm.slot_of[rank]];
+}
+
+/* Counts may wrap around. */
+static bool arrived(uint32_t word, uint32_t target)
+{
+    return (int32_t)((word & ~(uint32_t)(PAGE_STEP - 1)) - target) >= 0;
+}
+
+/* Tells the ranks that wait at `s`. */
+static void announce(struct host_slot *s)
+{
+    if (atomic_load(&s->sleepers) != 0)
+        futex_wake(&s->word);
+}
+
+/* 1: keep waiting, 0: it came, -1: failed. */
+static int look(struct comm *c, struct comm_rank *r, uint32_t rank, uint32_t word)
+{
+    uint32_t member = c->topo.member_of[rank];
+
+    if (arrived(word, r->arrivals))
+        return 0;
+    if (comm_has_failed(c))
+        return -1;
+    if ((word & PAGE_BROKEN) != 0)
+        return host_check(c);
+    if ((word & PAGE_LEFT) != 0)
+        return comm_fail(c, ERR_PEER, member, "%s has left, but rank %u still waits for it in %s",
+                         comm_who(c, rank).text, r->rank, comm_call_text(&r->call).text);
+    if (clock_ns() >= r->deadline_ns)
+        return comm_fail(c, ERR_TIMEOUT, member, "%s has not come to %s within %.3g s",
+                         comm_who(c, rank).text, comm_call_text(&r->call).text,
+                         (double)c->deadline_ns / 1e9);
+    return 1;
+}
+
+static int wait_for(struct comm *c, struct comm_rank *r, uint32_t rank)
+{
+    struct host_slot *s = slot_of(c, rank);
+    bool spin = c->shm.page->spin != 0;
+    uint64_t start;
+    int rc = 1;
+
+    if (arrived(atomic_load_explicit(&s->word, memory_order_acquire), r->arrivals))
+        return 0;
+    start = clock_ns();
+    for (int i = 0; i < (spin ? SPINS : YIELDS) && rc == 1; i++) {
+        if (spin && i % SPINS_TO_YIELD != 0)
+            relax();
+        else
+            sched_yield();
+        rc = arrived(atomic_load_explicit(&s->word, memory_order_acquire), r->arrivals) ? 0 : 1;
+    }
+    while (rc == 1) {
+        uint32_t word;
+
+        atomic_fetch_add(&s->sleepers, 1);
+        word = atomic_load(&s->word);
+        rc = look(c, r, rank, word);
+        if (rc == 1)
+            futex_wait(&s->word, word, COMM_SLICE_MS * (uint64_t)1000000);
+        atomic_fetch_sub(&s->sleepers, 1);
+    }
+    atomic_fetch_add_explicit(&r->wait_ns, clock_ns() - start, memory_order_relaxed);
+    return rc;
+}
+
+int host_barrier(struct comm *c, struct comm_rank *r, uint32_t first, uint32_t n)
+{
+    struct host_slot *own = slot_of(c, r->rank);
+
+    if (n == 1)
+        return 0;
+    r->arrivals += PAGE_STEP;
+    atomic_fetch_add(&own->word, PAGE_STEP);
+    announce(own);
+    for (uint32_t i = first; i < first + n; i++)
+        if (i != r->rank && wait_for(c, r, i) < 0)
+            return -1;
+    return 0;
+}
+
+int host_enter(struct comm *c, struct comm_rank *r, uint32_t first, uint32_t n)
+{
+    uint32_t parity = r->call.number & 1;
+
+    slot_of(c, r->rank)->calls[parity] = r->call;
+    if (host_barrier(c, r, first, n) < 0)
+        return -1;
+    for (uint32_t i = first; i < first + n; i++) {
+        const struct comm_call *theirs = &slot_of(c, i)->calls[parity];
+
+        if (!comm_call_same(theirs, &r->call))
+            return comm_fail(c, ERR_PEER, c->topo.member_of[i], "%s is in %s, but %s in %s",
+                             comm_who(c, i).text, comm_call_text(theirs).text,
+                             comm_who(c, r->rank).text, comm_call_text(&r->call).text);
+    }
+    return 0;
+}
+
+void *host_data(struct comm *c, struct comm_rank *r, uint32_t rank, size_t bytes)
+{
+    const struct comm_memory *m = &c->shm.memory[c->topo.member_of[rank]];
+    uint64_t offset = slot_of(c, rank)->calls[r->call.number & 1].offset;
+
+    if (offset > m->bytes || bytes > m->bytes - offset) {
+        comm_fail(c, ERR_PEER, c->topo.member_of[rank],
+                  "%s: its data lies at %llu, outside its arena of %zu bytes",
+                  comm_who(c, rank).text, (unsigned long long)offset, m->bytes);
+        return NULL;
+    }
+    return (void *)((uintptr_t)m->base + offset);
+}
+
+void *host_small(struct comm *c, uint32_t rank, uint32_t number)
+{
+    struct host_page *p = c->shm.page;
+    uint8_t *places = (uint8_t *)&p->slots[c->shm.n_slots];
+
+    return places + ((size_t)c->shm.slot_of[rank] * 2 + (number & 1)) * COMM_SMALL_BYTES;
+}
+
+/* Sets a flag in slots: the word changes, so that nobody goes to sleep on what it was. */
+static void flag(struct comm *c, uint32_t first_slot, uint32_t n, uint32_t bit)
+{
+    for (uint32_t i = first_slot; i < first_slot + n; i++) {
+        atomic_fetch_or(&c->shm.page->slots[i].word, bit);
+        futex_wake(&c->shm.page->slots[i].word);
+    }
+}
+
+void host_leave(struct comm *c)
+{
+    if (c->shm.page != NULL)
+        flag(c, c->shm.slot_of[c->first_rank], c->n_ranks, PAGE_LEFT);
+}
+
+void host_break(struct comm *c, uint32_t culprit, const char *why)
+{
+    struct host_page *p = c->shm.page;
+    uint32_t intact = 0;
+
+    if (p == NULL)
+        return;
+    if (atomic_compare_exchange_strong(&p->broken, &intact, 1)) {
+        p->culprit = culprit;
+        snprintf(p->why, sizeof(p->why), "%s", why);
+        atomic_store(&p->broken, 2);
+    }
+    flag(c, 0, c->shm.n_slots, PAGE_BROKEN);
+}
+
+int host_check(struct comm *c)
+{
+    struct host_page *p = c->shm.page;
+    char why[COMM_WHY_BYTES];
+
+    if (p == NULL || atomic_load(&p->broken) == 0)
+        return 0;
+    /* Whoever writes the reason may have died doing so: then do without. */
+    if (atomic_load(&p->broken) != 2)
+        return comm_fail(c, ERR_PEER, COMM_NO_MEMBER, "another process of this host gave up");
+    memcpy(why, p->why, sizeof(why));
+    why[sizeof(why) - 1] = '\0';
+    return comm_fail(c, ERR_PEER, p->culprit < c->topo.n_members ? p->culprit : COMM_NO_MEMBER,
+                     "%s", why);
+}

@@ -1,0 +1,229 @@
+/* link_tcp.c - one step between ranks of different nodes: send a range and receive another at the
+ * same time, adding while more comes in.
+ *
+ * Every step begins with 32 bytes that say which call and part it belongs to, so that two ranks
+ * that do different things find out before any number is touched. */
+#include "comm/comm_priv.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/fault.h"
+#include "comm/reduce.h"
+#include "comm/schedule.h"
+
+enum { SEND_BYTES = 2 * COMM_PIECE_BYTES }; /* per call, so that receiving gets its turn */
+
+struct head {
+    struct comm_call call; /* offset: the tag */
+};
+_Static_assert(sizeof(struct head) == 32, "goes over the wire");
+
+/* One direction of the exchange. */
+struct flow {
+    int fd; /* -1: nothing to do */
+    uint32_t rank;
+    struct head head;
+    size_t done, total; /* bytes, including the head */
+};
+
+static struct comm_link *link_to(struct comm_rank *r, uint32_t rank)
+{
+    for (uint32_t i = 0; i < r->n_links; i++)
+        if (r->links[i].peer == rank)
+            return &r->links[i];
+    CHECK(!"a link to every rank that the schedule names");
+}
+
+static struct flow flow_of(struct comm_rank *r, uint32_t rank, size_t bytes)
+{
+    struct flow f = { .fd = -1 };
+
+    if (rank != SCHEDULE_NOBODY)
+        f = (struct flow){ .fd = link_to(r, rank)->fd,
+                           .rank = rank,
+                           .total = sizeof(f.head) + bytes };
+    return f;
+}
+
+static bool is_done(const struct flow *f)
+{
+    return f->done == f->total;
+}
+
+/* What a failed send or receive means. 0: try again later. */
+static int broken(struct comm *c, const struct flow *f, ssize_t n, int errnum)
+{
+    char reason[128];
+
+    if (n == 0)
+        return comm_link_lost(c, f->rank, "it closed the connection");
+    if (errnum == EAGAIN || errnum == EINTR)
+        return 0;
+    return comm_link_lost(c, f->rank, strerror_r(errnum, reason, sizeof(reason)));
+}
+
+/* Returns 1 after progress, 0 when it would block, -1. */
+static int push(struct comm *c, struct flow *f, const uint8_t *data)
+{
+    struct iovec iov[2];
+    struct msghdr m = { .msg_iov = iov, .msg_iovlen = 1 };
+    size_t body = f->done > sizeof(f->head) ? f->done - sizeof(f->head) : 0;
+    size_t rest = f->total - sizeof(f->head) - body;
+    ssize_t n;
+
+    if (f->fd < 0 || is_done(f))
+        return 0;
+    iov[0] = (struct iovec){ (uint8_t *)data + body, rest < SEND_BYTES ? rest : SEND_BYTES };
+    if (f->done < sizeof(f->head)) {
+        iov[1] = iov[0];
+        iov[0] = (struct iovec){ (uint8_t *)&f->head + f->done, sizeof(f->head) - f->done };
+        m.msg_iovlen = rest > 0 ? 2 : 1;
+    }
+    n = fault_hit("comm.send") ? (errno = ECONNRESET, -1)
+                               : sendmsg(f->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n <= 0)
+        return broken(c, f, n, n < 0 ? errno : EPIPE);
+    f->done += (size_t)n;
+    return 1;
+}
+
+/* 1, or -1 after comm_fail(). */
+static int check_head(struct comm *c, struct comm_rank *r, const struct flow *f, uint64_t tag)
+{
+    struct comm_call theirs = f->head.call;
+
+    if (comm_call_same(&theirs, &r->call) && theirs.offset == tag)
+        return 1;
+    return comm_fail(c, ERR_PEER, c->topo.member_of[f->rank], "%s is in %s, but %s in %s",
+                     comm_who(c, f->rank).text, comm_call_text(&theirs).text,
+                     comm_who(c, r->rank).text, comm_call_text(&r->call).text);
+}
+
+/* Adds the piece that just became complete, the `bytes` before `end`, to ours. */
+static void add(struct comm_rank *r, const struct exchange *x, size_t end, size_t bytes)
+{
+    size_t element = tensor_dtype_bytes((enum tensor_dtype)r->call.dtype);
+    void *own = x->recv + (end - bytes);
+    const void *from[2] = { x->left ? r->scratch : own, x->left ? own : r->scratch };
+
+    reduce(&own, 1, from, 2, bytes / element, (enum tensor_dtype)r->call.dtype,
+           (enum comm_op)r->call.op);
+}
+
+static int receive(struct comm *c, struct flow *f, void *to, size_t bytes)
+{
+    ssize_t n =
+        fault_hit("comm.recv") ? (errno = ECONNRESET, -1) : recv(f->fd, to, bytes, MSG_DONTWAIT);
+
+    if (n <= 0)
+        return broken(c, f, n, errno);
+    f->done += (size_t)n;
+    return 1;
+}
+
+/* Returns as push(). A step that adds into what it sends must wait with that: `x->add` false. */
+static int pull(struct comm *c, struct comm_rank *r, struct flow *f, const struct exchange *x)
+{
+    size_t at, in_piece, room;
+    int rc;
+
+    if (f->fd < 0 || is_done(f))
+        return 0;
+    if (f->done < sizeof(f->head)) {
+        rc = receive(c, f, (uint8_t *)&f->head + f->done, sizeof(f->head) - f->done);
+        return rc == 1 && f->done == sizeof(f->head) ? check_head(c, r, f, x->recv_tag) : rc;
+    }
+    at = f->done - sizeof(f->head);
+    if (!x->add)
+        return receive(c, f, x->recv + at, x->recv_bytes - at);
+    in_piece = at % COMM_PIECE_BYTES;
+    room = x->recv_bytes - at;
+    if (room > COMM_PIECE_BYTES - in_piece)
+        room = COMM_PIECE_BYTES - in_piece;
+    rc = receive(c, f, r->scratch + in_piece, room);
+    in_piece += f->done - sizeof(f->head) - at;
+    if (rc == 1 && (in_piece == COMM_PIECE_BYTES || is_done(f)))
+        add(r, x, f->done - sizeof(f->head), in_piece);
+    return rc;
+}
+
+/* Sleeps until one of the two can go on. */
+static int wait_for(struct comm *c, struct comm_rank *r, const struct flow *out,
+                    const struct flow *in)
+{
+    struct pollfd p[2] = { { .fd = is_done(out) ? -1 : out->fd, .events = POLLOUT },
+                           { .fd = is_done(in) ? -1 : in->fd, .events = POLLIN } };
+    uint64_t start = clock_ns(), now;
+    uint32_t late = is_done(in) ? out->rank : in->rank;
+
+    (void)poll(p, 2, COMM_SLICE_MS); /* EINTR: we come back */
+    now = clock_ns();
+    atomic_fetch_add_explicit(&r->wait_ns, now - start, memory_order_relaxed);
+    if (comm_has_failed(c))
+        return -1;
+    if (now >= r->deadline_ns)
+        return comm_fail(c, ERR_TIMEOUT, c->topo.member_of[late],
+                         "%s has not %s its part of %s within %.3g s", comm_who(c, late).text,
+                         is_done(in) ? "taken" : "sent", comm_call_text(&r->call).text,
+                         (double)c->deadline_ns / 1e9);
+    return 0;
+}
+
+int tcp_exchange(struct comm *c, struct comm_rank *r, const struct exchange *x)
+{
+    struct flow out = flow_of(r, x->to, x->send_bytes), in = flow_of(r, x->from, x->recv_bytes);
+    struct exchange now = *x;
+    bool add_last = x->add && x->send == x->recv && x->send_bytes != 0;
+
+    CHECK(!add_last || x->recv_bytes <= COMM_SMALL_BYTES);
+    if (add_last) { /* what is to be added arrives in the scratch first */
+        now.add = false;
+        now.recv = r->scratch;
+    }
+    out.head.call = r->call;
+    out.head.call.offset = x->send_tag;
+    while (!is_done(&out) || !is_done(&in)) {
+        int sent = push(c, &out, x->send), got = sent < 0 ? -1 : pull(c, r, &in, &now);
+
+        if (got < 0 || comm_has_failed(c))
+            return -1;
+        if (sent == 0 && got == 0 && wait_for(c, r, &out, &in) < 0)
+            return -1;
+    }
+    if (add_last)
+        add(r, x, x->recv_bytes, x->recv_bytes);
+    return 0;
+}
+
+void tcp_shutdown(struct comm *c)
+{
+    for (uint32_t i = 0; c->ranks != NULL && i < c->n_ranks; i++)
+        for (uint32_t k = 0; k < c->ranks[i].n_links; k++)
+            if (c->ranks[i].links[k].fd >= 0)
+                (void)shutdown(c->ranks[i].links[k].fd, SHUT_RDWR); /* gone already: as well */
+}
+
+void tcp_tune(int fd)
+{
+    /* A machine without power is declared lost by the heartbeat; these are the net below it. Buffer
+     * sizes are left to the kernel: setting them ends its tuning and never helped. */
+    static const struct {
+        int name, value;
+    } options[] = {
+        { TCP_NODELAY, 1 }, { TCP_KEEPIDLE, 5 },         { TCP_KEEPINTVL, 2 },
+        { TCP_KEEPCNT, 3 }, { TCP_USER_TIMEOUT, 10000 },
+    };
+    int on = 1;
+
+    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on)); /* not TCP: nothing to tune */
+    for (size_t i = 0; i < COUNT_OF(options); i++)
+        (void)setsockopt(fd, IPPROTO_TCP, options[i].name, &options[i].value, sizeof(int));
+}

@@ -1,0 +1,166 @@
+#include "comm/comm_priv.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "base/rng.h"
+
+enum { BACKLOG = 1024, ADDRESS_BYTES = 80 };
+
+struct comm_listener {
+    int fd; /* owned */
+    char address[ADDRESS_BYTES];
+};
+
+const char *comm_host_key(void)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static char key[128];
+
+    pthread_mutex_lock(&lock);
+    if (key[0] == '\0') {
+        char boot[64] = "", ns[64] = "";
+        FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
+        uint64_t id;
+
+        if (f != NULL) {
+            if (fgets(boot, sizeof(boot), f) != NULL)
+                boot[strcspn(boot, "\n")] = '\0';
+            fclose(f);
+        }
+        if (readlink("/proc/self/ns/net", ns, sizeof(ns) - 1) < 0)
+            ns[0] = '\0';
+        if (boot[0] != '\0' && ns[0] != '\0')
+            snprintf(key, sizeof(key), "%s %s", boot, ns);
+        else if (rng_os(&id, sizeof(id)) == 0) /* no /proc: alone, rather than wrongly together */
+            snprintf(key, sizeof(key), "process %016" PRIx64, id);
+        else
+            snprintf(key, sizeof(key), "process %ld", (long)getpid());
+    }
+    pthread_mutex_unlock(&lock);
+    return key;
+}
+
+static int print_address(int fd, char out[ADDRESS_BYTES], struct err *err)
+{
+    struct sockaddr_storage a = { 0 };
+    socklen_t n = sizeof(a);
+    char host[64], port[8];
+
+    if (getsockname(fd, (struct sockaddr *)&a, &n) < 0)
+        return err_sys(err, errno, "read the bound address");
+    if (getnameinfo((struct sockaddr *)&a, n, host, sizeof(host), port, sizeof(port),
+                    NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+        return err_set(err, ERR_IO, "print the bound address");
+    snprintf(out, ADDRESS_BYTES, a.ss_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port);
+    return 0;
+}
+
+/* A bound and listening socket, or -errno. */
+static int listen_at(const struct addrinfo *a)
+{
+    int fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), on = 1, why;
+
+    if (fd < 0)
+        return -errno;
+    if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) == 0 &&
+        bind(fd, a->ai_addr, a->ai_addrlen) == 0 && listen(fd, BACKLOG) == 0)
+        return fd;
+    why = errno;
+    close(fd);
+    return -why;
+}
+
+int comm_listener_open(const char *host, uint16_t port, struct comm_listener **out, struct err *err)
+{
+    struct addrinfo hints = { .ai_family = AF_UNSPEC,
+                              .ai_socktype = SOCK_STREAM,
+                              .ai_flags = AI_PASSIVE | AI_NUMERICSERV };
+    struct addrinfo *found = NULL;
+    struct comm_listener *l;
+    char service[8];
+    int rc, fd = -EADDRNOTAVAIL;
+
+    snprintf(service, sizeof(service), "%u", port);
+    rc = getaddrinfo(host, service, &hints, &found);
+    if (rc != 0)
+        return err_set(err,
+                       rc == EAI_MEMORY  ? ERR_NOMEM
+                       : rc == EAI_AGAIN ? ERR_IO
+                                         : ERR_INPUT,
+                       "listen at '%s': %s", host, gai_strerror(rc));
+    for (struct addrinfo *a = found; a != NULL && fd < 0; a = a->ai_next)
+        fd = listen_at(a);
+    freeaddrinfo(found);
+    if (fd < 0) {
+        err_sys(err, -fd, "listen at '%s' port %u", host, port);
+        return err_wrap(err, ERR_IO, "data plane");
+    }
+    l = calloc(1, sizeof(*l));
+    if (l == NULL) {
+        close(fd);
+        return err_set(err, ERR_NOMEM, "listen at '%s': out of memory", host);
+    }
+    l->fd = fd;
+    rc = print_address(fd, l->address, err);
+    if (rc < 0) {
+        comm_listener_close(l);
+        return rc;
+    }
+    *out = l;
+    return 0;
+}
+
+const char *comm_listener_address(const struct comm_listener *l)
+{
+    return l->address;
+}
+
+void comm_listener_close(struct comm_listener *l)
+{
+    if (l == NULL)
+        return;
+    close(l->fd);
+    free(l);
+}
+
+int listener_fd(const struct comm_listener *l)
+{
+    return l->fd;
+}
+
+int listener_parse(const char *address, struct sockaddr_storage *out, uint32_t *n_out,
+                   struct err *err)
+{
+    struct addrinfo hints = { .ai_family = AF_UNSPEC,
+                              .ai_socktype = SOCK_STREAM,
+                              .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV };
+    const char *colon = strrchr(address, ':');
+    struct addrinfo *found = NULL;
+    char host[ADDRESS_BYTES];
+    size_t n = colon != NULL ? (size_t)(colon - address) : 0;
+    bool brackets = n >= 2 && address[0] == '[' && address[n - 1] == ']';
+
+    if (brackets)
+        address++, n -= 2;
+    if (n == 0 || n >= sizeof(host) || (!brackets && memchr(address, ':', n) != NULL))
+        return err_set(err, ERR_INPUT, "'%s' is no address; expected ip:port or [ip]:port",
+                       address);
+    memcpy(host, address, n);
+    host[n] = '\0';
+    if (getaddrinfo(host, colon + 1, &hints, &found) != 0)
+        return err_set(err, ERR_INPUT, "'%s' is no address; expected ip:port or [ip]:port",
+                       address);
+    memcpy(out, found->ai_addr, found->ai_addrlen);
+    *n_out = found->ai_addrlen;
+    freeaddrinfo(found);
+    return 0;
+}

@@ -1,0 +1,140 @@
+/* reduce.c - the vectors are cut into blocks that stay in the first-level cache with all partial
+ * sums, so that memory is read once per source and written once per destination. Stores are
+ * ordinary ones: in place the line was just read, and a store around the cache was slower. */
+#include "comm/reduce.h"
+
+#include <string.h>
+
+#include "base/check.h"
+
+/* The loader picks a clone before the run time of a sanitizer is up. */
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#define SANITIZED
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer)
+#define SANITIZED
+#endif
+#endif
+
+enum {
+    BLOCK_BYTES = 2048,
+    DEPTH_MAX = 13, /* levels of a tree over COMM_MAX_RANKS sources */
+};
+
+#if defined(__clang__)
+#define VECTORIZE /* at -O2 already */
+#else
+#define VECTORIZE __attribute__((optimize("O3")))
+#endif
+#if defined(__x86_64__) && !defined(SANITIZED)
+#define FAST VECTORIZE __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define FAST VECTORIZE
+#endif
+
+#define SUM(a_, b_) ((a_) + (b_))
+#define MAX(a_, b_) ((a_) > (b_) || (a_) != (a_) ? (a_) : (b_))
+
+/* pair_*: out = a . b          quad_*: out = (a . b) . (c . d)          over n elements */
+#define KERNELS(name_, type_, DO_)                                                                 \
+    FAST static void pair_##name_(void *out_, const void *const *in, size_t n)                     \
+    {                                                                                              \
+        type_ *restrict out = out_;                                                                \
+        const type_ *restrict a = in[0], *restrict b = in[1];                                      \
+                                                                                                   \
+        for (size_t i = 0; i < n; i++)                                                             \
+            out[i] = DO_(a[i], b[i]);                                                              \
+    }                                                                                              \
+    FAST static void quad_##name_(void *out_, const void *const *in, size_t n)                     \
+    {                                                                                              \
+        type_ *restrict out = out_;                                                                \
+        const type_ *restrict a = in[0], *restrict b = in[1], *restrict c = in[2],                 \
+                              *restrict d = in[3];                                                 \
+                                                                                                   \
+        for (size_t i = 0; i < n; i++) {                                                           \
+            type_ left = DO_(a[i], b[i]), right = DO_(c[i], d[i]);                                 \
+                                                                                                   \
+            out[i] = DO_(left, right);                                                             \
+        }                                                                                          \
+    }
+
+KERNELS(sum_f32, float, SUM)
+KERNELS(max_f32, float, MAX)
+KERNELS(sum_f64, double, SUM)
+KERNELS(max_f64, double, MAX)
+KERNELS(sum_i64, uint64_t, SUM) /* unsigned: wraps around by definition */
+KERNELS(max_i64, int64_t, MAX)
+
+struct kernels {
+    size_t element_bytes;
+    void (*pair)(void *out, const void *const *in, size_t n);
+    void (*quad)(void *out, const void *const *in, size_t n);
+};
+
+#define ROW(name_, type_) { sizeof(type_), pair_##name_, quad_##name_ }
+static const struct kernels table[][2] = {
+    [TENSOR_F32] = { [COMM_SUM] = ROW(sum_f32, float), [COMM_MAX] = ROW(max_f32, float) },
+    [TENSOR_F64] = { [COMM_SUM] = ROW(sum_f64, double), [COMM_MAX] = ROW(max_f64, double) },
+    [TENSOR_I64] = { [COMM_SUM] = ROW(sum_i64, int64_t), [COMM_MAX] = ROW(max_i64, int64_t) },
+};
+
+bool reduce_can(enum tensor_dtype dtype)
+{
+    return (size_t)dtype < COUNT_OF(table) && table[dtype][COMM_SUM].pair != NULL;
+}
+
+struct block {
+    const struct kernels *k;
+    const void *const *from;
+    size_t offset, n;                   /* bytes from the start of every source; elements */
+    uint8_t (*partial)[2][BLOCK_BYTES]; /* [DEPTH_MAX]: results of the left and the right half */
+};
+
+static const void *source(const struct block *b, uint32_t i)
+{
+    return (const uint8_t *)b->from[i] + b->offset;
+}
+
+/* The reduction of sources [first, first + n): the source itself, or `out`, which it fills. */
+static const void *tree(struct block *b, uint32_t first, uint32_t n, uint32_t depth, void *out)
+{
+    const void *in[4];
+    uint32_t left = 1;
+
+    if (n == 1)
+        return source(b, first);
+    if (n == 4) {
+        for (uint32_t i = 0; i < 4; i++)
+            in[i] = source(b, first + i);
+        b->k->quad(out, in, b->n);
+        return out;
+    }
+    while (left * 2 < n)
+        left *= 2;
+    in[0] = tree(b, first, left, depth + 1, b->partial[depth][0]);
+    in[1] = tree(b, first + left, n - left, depth + 1, b->partial[depth][1]);
+    b->k->pair(out, in, b->n);
+    return out;
+}
+
+void reduce(void *const *to, uint32_t n_to, const void *const *from, uint32_t n_from, size_t count,
+            enum tensor_dtype dtype, enum comm_op op)
+{
+    _Alignas(64) uint8_t out[BLOCK_BYTES], partial[DEPTH_MAX][2][BLOCK_BYTES];
+    struct block b = { .from = from, .partial = partial };
+    size_t per_block;
+
+    CHECK(reduce_can(dtype) && op <= COMM_MAX && n_from >= 1 && n_from <= COMM_MAX_RANKS);
+    b.k = &table[dtype][op];
+    per_block = BLOCK_BYTES / b.k->element_bytes;
+    for (size_t at = 0; at < count; at += per_block) {
+        const void *result;
+
+        b.n = count - at < per_block ? count - at : per_block;
+        b.offset = at * b.k->element_bytes;
+        result = tree(&b, 0, n_from, 0, out);
+        for (uint32_t i = 0; i < n_to; i++)
+            if ((uint8_t *)to[i] + b.offset != result)
+                memcpy((uint8_t *)to[i] + b.offset, result, b.n * b.k->element_bytes);
+    }
+}

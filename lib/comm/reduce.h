@@ -1,0 +1,23 @@
+/* reduce.h - adds (or takes the maximum of) several vectors into several others, in one pass.
+ * Pure arithmetic. Threads: any.
+ *
+ * The order is the binary tree over the sources, ((0+1)+(2+3))+...; a missing right half is
+ * skipped: three are (0+1)+2, six ((0+1)+(2+3))+(4+5). int64 sums wrap around. The maximum of
+ * something and NaN is NaN. */
+#ifndef COMM_REDUCE_H
+#define COMM_REDUCE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "comm/comm.h"
+
+bool reduce_can(enum tensor_dtype dtype); /* float32, float64, int64 */
+
+/* Every to[i][0..count) = the reduction of from[0..n_from)[0..count). A destination may be a
+ * source; otherwise the vectors do not overlap. 1 <= n_from <= COMM_MAX_RANKS. */
+void reduce(void *const *to, uint32_t n_to, const void *const *from, uint32_t n_from, size_t count,
+            enum tensor_dtype dtype, enum comm_op op);
+
+#endif

@@ -1,0 +1,185 @@
+/* cluster_self.c - which of the listed tasks this process is.
+ *
+ *   --task TYPE:INDEX           wins over everything
+ *   task.type and task.index    else
+ *   task.type, a launcher       index counts within that type
+ *   a launcher or a host name   index counts over the training tasks: chief, then workers
+ *   the only entry              a cluster of one needs no word about it
+ */
+#include "conf/cluster_priv.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "base/err.h"
+#include "base/text.h"
+
+enum { DESCRIBE_BYTES = 160 };
+
+static int parse_flag(struct cluster_draft *d, struct err *err)
+{
+    const char *flag = d->opts->task;
+    const char *colon = strrchr(flag, ':');
+    uint64_t index;
+    char *name;
+
+    if (colon == NULL || !text_u64(colon + 1, CLUSTER_MAX_INDEX, &index))
+        return err_set(err, ERR_INPUT, "--task '%.64s': expected TYPE:INDEX, such as worker:0",
+                       flag);
+    name = arena_strndup(&d->c->mem, flag, (size_t)(colon - flag));
+    if (name == NULL)
+        return cluster_nomem(err);
+    if (!cluster_type_parse(d, name, &d->type))
+        return err_wrap(err, cluster_refuse_type(d, NULL, name, err), "--task '%.64s'", flag);
+    d->index = (uint32_t)index;
+    d->self_at = NULL;
+    d->c->index_source = "--task";
+    return 0;
+}
+
+/* a flag that overrides the text says so. */
+static void note_override(struct cluster_draft *d)
+{
+    const struct cluster_wish *w = &d->wish;
+
+    if (w->type == NULL || w->index_at == NULL)
+        return;
+    if (strcmp(w->type, cluster_type_name(d->type)) != 0 || w->index != d->index)
+        cluster_note(d, "--task %s:%" PRIu32 " wins over task %.64s %" PRId64 " of %s",
+                     cluster_type_name(d->type), d->index, w->type, w->index, d->label);
+}
+
+static int from_text_index(struct cluster_draft *d, struct err *err)
+{
+    const struct cluster_wish *w = &d->wish;
+    char found[DESCRIBE_BYTES];
+
+    if (w->index < 0 || w->index > CLUSTER_MAX_INDEX) {
+        json_describe(d->doc, w->index_at, found, sizeof(found));
+        return cluster_refuse(d, w->index_at, err, "task index must be 0 to %d, found %s",
+                              CLUSTER_MAX_INDEX, found);
+    }
+    d->index = (uint32_t)w->index;
+    d->self_at = w->index_at;
+    d->c->index_source = "task.index";
+    return 0;
+}
+
+static int from_text(struct cluster_draft *d, struct err *err)
+{
+    const struct cluster_wish *w = &d->wish;
+    char what[64];
+    bool found = false;
+    int rc;
+
+    if (w->type_at == NULL)
+        return cluster_refuse(d, w->at, err,
+                              "task has an index but no type; add \"type\": "
+                              "\"worker\" (or chief, ps, evaluator)");
+    if (w->type == NULL) {
+        json_describe(d->doc, w->type_at, what, sizeof(what));
+        return cluster_refuse(d, w->type_at, err,
+                              "task type must be chief, worker, ps or "
+                              "evaluator, found %s",
+                              what);
+    }
+    if (!cluster_type_parse(d, w->type, &d->type))
+        return cluster_refuse_type(d, w->type_at, w->type, err);
+    if (w->index_at != NULL)
+        return from_text_index(d, err);
+    snprintf(what, sizeof(what), "%s tasks", cluster_type_name(d->type));
+    d->self_at = w->type_at;
+    rc = cluster_launcher_index(d, d->count[d->type], what, &found, &d->index, &d->c->index_source,
+                                err);
+    if (rc < 0 || found)
+        return rc;
+    return cluster_refuse(d, w->at, err,
+                          "task has a type but no index; add \"index\": 0, or start "
+                          "it by a launcher that numbers its tasks");
+}
+
+/* The n-th training task: chiefs come first. */
+static void set_by_rank(struct cluster_draft *d, uint32_t n)
+{
+    const struct cluster_entry *chief = cluster_first(d, CLUSTER_CHIEF);
+    const struct cluster_entry *worker = cluster_first(d, CLUSTER_WORKER);
+    const struct cluster_entry *e =
+        n < d->count[CLUSTER_CHIEF] ? chief + n : worker + (n - d->count[CLUSTER_CHIEF]);
+
+    d->type = e->task.type;
+    d->index = e->task.index;
+}
+
+static int from_outside(struct cluster_draft *d, struct err *err)
+{
+    uint32_t world = d->count[CLUSTER_CHIEF] + d->count[CLUSTER_WORKER];
+    uint32_t n = 0;
+    bool found = false;
+    int rc;
+
+    d->self_at = d->wish.at;
+    rc = cluster_launcher_index(d, world, "training tasks (chief, then workers)", &found, &n,
+                                &d->c->index_source, err);
+    if (rc < 0)
+        return rc;
+    if (found) {
+        set_by_rank(d, n);
+        cluster_note(d, "this is %s %" PRIu32 ": %s says %" PRIu32, cluster_type_name(d->type),
+                     d->index, d->c->index_source, n);
+        return 0;
+    }
+    if (d->entries.n == 1 && world == 1) {
+        set_by_rank(d, 0);
+        d->c->index_source = "the only entry";
+        return 0;
+    }
+    return cluster_refuse(d, d->wish.at, err,
+                          "a cluster is given, but not which task of it this "
+                          "is: add \"task\": {\"type\": \"worker\", \"index\": 0}, or --task "
+                          "worker:0, or start it by mpirun or srun");
+}
+
+int cluster_find_self(struct cluster_draft *d, struct err *err)
+{
+    int rc;
+
+    if (d->opts->task != NULL) {
+        rc = parse_flag(d, err);
+        if (rc == 0)
+            note_override(d);
+        return rc;
+    }
+    if (d->wish.type_at != NULL || d->wish.index_at != NULL)
+        return from_text(d, err);
+    return from_outside(d, err);
+}
+
+/* strict: alone, one can only be worker 0. tf: without a cluster nobody looks at the task. */
+int cluster_check_local(struct cluster_draft *d, struct err *err)
+{
+    const char *remedy = "add \"cluster\" with all addresses, or leave \"task\" out to run alone";
+    bool has_text = d->wish.type_at != NULL || d->wish.index_at != NULL;
+    int rc;
+
+    d->c->index_source = "none";
+    if (d->opts->task == NULL && !has_text)
+        return 0;
+    if (!cluster_is_strict(d) && d->opts->task == NULL) {
+        cluster_note(d, "the task of %s is ignored: there is no cluster", d->label);
+        return 0;
+    }
+    rc = cluster_find_self(d, err);
+    if (rc < 0)
+        return rc;
+    if (d->type == CLUSTER_WORKER && d->index == 0)
+        return 0;
+    if (!cluster_is_strict(d)) {
+        cluster_note(d, "--task %s is ignored: there is no cluster", d->opts->task);
+        return 0;
+    }
+    return cluster_refuse(d, d->opts->task == NULL ? d->wish.at : NULL, err,
+                          "task %s %" PRIu32 " is named, but there is no cluster; %s",
+                          cluster_type_name(d->type), d->index, remedy);
+}

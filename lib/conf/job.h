@@ -1,0 +1,150 @@
+/* job.h - the job file: one table describes every key (type, range, default, words), and from it
+ * come the reader, the defaults, the resolved print of --check and config/job.schema.json.
+ *
+ * An unknown key is refused with the nearest known one, a wrong type or range with what was
+ * found and what is allowed, contradictions with both pointers. Paths are resolved against the
+ * job file's folder. Threads: one at a time; a struct conf is read-only once made. */
+#ifndef CONF_JOB_H
+#define CONF_JOB_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/arena.h"
+
+struct err;
+struct buf;
+
+enum conf_dtype { CONF_FLOAT32, CONF_INT64, CONF_INT32, CONF_UINT8 }; /* of a stored feature */
+enum conf_loss { CONF_LOSS_SOFTMAX_CROSS_ENTROPY };
+enum conf_metric { CONF_METRIC_ACCURACY };
+enum conf_cache { CONF_CACHE_NONE, CONF_CACHE_MEMORY };
+enum conf_remainder { CONF_REMAINDER_DROP, CONF_REMAINDER_PAD };
+enum conf_precision { CONF_PRECISION_FLOAT32 };
+enum conf_optimizer { CONF_SGD, CONF_MOMENTUM, CONF_ADAM, CONF_ADAMW };
+enum conf_schedule { CONF_SCHEDULE_CONSTANT, CONF_SCHEDULE_STEP, CONF_SCHEDULE_COSINE };
+enum conf_scaling { CONF_SCALING_NONE, CONF_SCALING_LINEAR };
+enum conf_comm { CONF_COMM_AUTO, CONF_COMM_CPU, CONF_COMM_NCCL };
+
+enum { CONF_MAX_DIMS = 8, CONF_MAX_FEATURES = 64, CONF_MAX_METRICS = 8 };
+
+struct conf_feature {
+    const char *name;  /* in tf.train.Example */
+    enum conf_dtype dtype; /* how it is stored: uint8 raw in a bytes feature (one byte per element),
+                              float32 in a float list (or raw little-endian bytes), int64 list,
+                              int32 from an int64 list with a range check */
+    uint32_t rank;
+    uint32_t shape[CONF_MAX_DIMS]; /* of one sample */
+    double scale, offset; /* value fed = stored * scale + offset, for float graph inputs */
+};
+
+struct conf_input {
+    const char *feature; /* left side: a key of data.features */
+    const char *input;   /* right side: a graph input */
+};
+
+/* Paths are absolute, maps sorted by name. What the chosen type or rule does not use (momentum for
+ * adam) is 0. */
+struct conf {
+    struct arena mem;      /* everything lives here */
+    const char *path;      /* of the job file */
+    const char *directory; /* that paths are relative to */
+    const char *name;
+
+    struct {
+        const char *onnx;
+        struct conf_input inputs[CONF_MAX_FEATURES];
+        uint32_t n_inputs;
+        struct {
+            enum conf_loss type;
+            const char *logits; /* graph output (or any tensor of the graph) */
+            const char *labels; /* a key of data.features */
+        } loss;
+        enum conf_metric metrics[CONF_MAX_METRICS];
+        uint32_t n_metrics;
+        const char **frozen; /* initializers that do not train, fnmatch patterns */
+        uint32_t n_frozen;
+    } model;
+
+    struct {
+        const char *train; /* glob, resolved against the job's folder */
+        const char *eval;  /* NULL: none */
+        struct conf_feature features[CONF_MAX_FEATURES];
+        uint32_t n_features;
+        bool shuffle;
+        enum conf_cache cache;
+        enum conf_remainder remainder;
+        uint32_t threads;         /* decode threads of a task; 0: chosen */
+        uint32_t prefetch;        /* global batches decoded ahead */
+        const char *index_directory; /* of record files, kept; NULL: only in memory */
+    } data;
+
+    struct {
+        uint64_t seed;
+        uint64_t epochs; /* 0: steps is given */
+        uint64_t steps;  /* 0: epochs is given */
+        uint32_t global_batch_size;      /* 0: per replica is given */
+        uint32_t batch_size_per_replica; /* 0: global is given */
+        uint32_t lanes;                  /* 0: the replicas of the full cluster */
+        enum conf_precision precision;
+        double clip_norm; /* 0: none */
+        uint32_t eval_every_epochs; /* 0: only at the end */
+        uint32_t log_every_steps;
+        double deadline_seconds; /* every other deadline derives from it */
+    } train;
+
+    struct {
+        enum conf_optimizer type;
+        double learning_rate, momentum, beta1, beta2, epsilon, weight_decay;
+        struct {
+            enum conf_schedule type;
+            uint64_t warmup_steps;
+            uint64_t step_size; /* step: multiply by gamma every so many steps */
+            double gamma;
+            double final_fraction; /* cosine: ends at learning_rate * this */
+        } schedule;
+        struct {
+            enum conf_scaling rule;
+            uint32_t reference_batch_size;
+        } scaling;
+    } optimizer;
+
+    struct {
+        enum conf_comm implementation;
+        bool shared_memory;     /* false: TCP also inside a host */
+        const char *token_file; /* NULL: TRAINERD_TOKEN, or none */
+    } communication;
+
+    struct {
+        const char *directory; /* NULL: no checkpoints */
+        uint64_t every_steps;  /* 0: not by step */
+        double every_seconds;  /* 0: not by time */
+        uint32_t max_to_keep;  /* 0: all */
+    } checkpoint;
+
+    struct {
+        const char *directory; /* NULL: none */
+    } summary;
+
+    struct {
+        const char *onnx; /* NULL: none */
+    } export;
+
+    char digest[65]; /* SHA-256, hex, of what decides the result, evaluation included: all keys but
+                        name, folders, log, deadline, checkpoints and outputs, and how fast data and
+                        gradients move (cache, threads, prefetch, shared memory). Of the paths to
+                        model and data only the last part. Same digest = same run. */
+};
+
+/* On success the caller owns *out. Errors: ERR_INPUT, ERR_NOENT, ERR_IO, ERR_NOMEM. */
+int conf_read(const char *path, struct conf **out, struct err *err);
+/* The same from memory; `path` is only for names and relative paths. */
+int conf_parse(const char *path, const char *text, size_t n, struct conf **out, struct err *err);
+void conf_free(struct conf *c);
+
+/* The resolved job as JSON, every default visible. */
+void conf_print(const struct conf *c, struct buf *out);
+/* JSON Schema (draft 2020-12) of a job file, from the table. */
+void conf_schema(struct buf *out);
+
+#endif

@@ -1,0 +1,205 @@
+/* job_check.c - what ties one key of the job to another: defaults that follow from other keys,
+ * and contradictions. Each refusal stands at one of the two keys and names the other. */
+#include "conf/job_priv.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/err.h"
+#include "base/text.h"
+
+struct checker {
+    const struct json *doc;
+    struct conf *c;
+    struct err *err;
+};
+
+/* The value at a pointer of our own ("/train/steps", no escapes); NULL: absent. */
+static const cJSON *value_at(const struct json *doc, const char *pointer)
+{
+    const cJSON *v = json_root(doc);
+    char name[CONF_KEY_PATH_BYTES];
+
+    while (v != NULL && *pointer == '/') {
+        size_t n = strcspn(++pointer, "/");
+
+        CHECK(n < sizeof(name));
+        memcpy(name, pointer, n);
+        name[n] = '\0';
+        v = cJSON_GetObjectItemCaseSensitive(v, name);
+        pointer += n;
+    }
+    return v;
+}
+
+/* The job file's name without folder and .json. */
+static int derive_name(const struct checker *k)
+{
+    const char *slash = strrchr(k->c->path, '/');
+    const char *file = slash == NULL ? k->c->path : slash + 1;
+    size_t n = strlen(file);
+
+    if (n > 5 && strcmp(file + n - 5, ".json") == 0)
+        n -= 5;
+    k->c->name = n == 0 ? "job" : arena_strndup(&k->c->mem, file, n);
+    if (k->c->name == NULL)
+        return err_set(k->err, ERR_NOMEM, "job file '%s': out of memory", k->c->path);
+    return 0;
+}
+
+static int derive(const struct checker *k)
+{
+    struct conf *c = k->c;
+
+    if (value_at(k->doc, "/optimizer/weight_decay") == NULL && c->optimizer.type == CONF_ADAMW)
+        c->optimizer.weight_decay = 0.01;
+    if (value_at(k->doc, "/train/eval_every_epochs") == NULL && c->data.eval != NULL)
+        c->train.eval_every_epochs = 1;
+    return c->name == NULL ? derive_name(k) : 0;
+}
+
+/* `value` names a feature: it must be one of data.features. */
+static int check_feature(const struct checker *k, const cJSON *value, const char *name)
+{
+    const char *names[CONF_MAX_FEATURES], *near;
+    uint32_t n = k->c->data.n_features;
+
+    for (uint32_t i = 0; i < n; i++) {
+        names[i] = k->c->data.features[i].name;
+        if (strcmp(names[i], name) == 0)
+            return 0;
+    }
+    near = text_nearest(name, names, n);
+    return json_error(k->doc, value, k->err,
+                      "\"%.64s\" is not a feature of /data/features: %s \"%.64s\"%s", name,
+                      near != NULL ? "did you mean" : "the first there is",
+                      near != NULL ? near : names[0], near != NULL ? "?" : "");
+}
+
+static int check_labels(const struct checker *k)
+{
+    return check_feature(k, value_at(k->doc, "/model/loss/labels"), k->c->model.loss.labels);
+}
+
+static int check_inputs(const struct checker *k)
+{
+    const cJSON *inputs = value_at(k->doc, "/model/inputs");
+    const struct conf_input *in = k->c->model.inputs;
+
+    for (uint32_t i = 0; i < k->c->model.n_inputs; i++) {
+        const cJSON *value = cJSON_GetObjectItemCaseSensitive(inputs, in[i].feature);
+        int rc = check_feature(k, value, in[i].feature);
+
+        if (rc < 0)
+            return rc;
+        for (uint32_t j = 0; j < i; j++)
+            if (strcmp(in[i].input, in[j].input) == 0)
+                return json_error(k->doc, value, k->err,
+                                  "the graph input \"%.64s\" is fed by /model/inputs/%.64s already",
+                                  in[i].input, in[j].feature);
+    }
+    return 0;
+}
+
+/* The number of elements of a sample must fit an int32. */
+static int check_shapes(const struct checker *k)
+{
+    const cJSON *features = value_at(k->doc, "/data/features");
+
+    for (uint32_t i = 0; i < k->c->data.n_features; i++) {
+        const struct conf_feature *f = &k->c->data.features[i];
+        uint64_t elements = 1;
+
+        for (uint32_t d = 0; d < f->rank; d++) {
+            const cJSON *shape;
+
+            elements *= f->shape[d]; /* both below 2^31 */
+            if (elements <= INT32_MAX)
+                continue;
+            shape = cJSON_GetObjectItemCaseSensitive(
+                cJSON_GetObjectItemCaseSensitive(features, f->name), "shape");
+            return json_error(k->doc, shape, k->err,
+                              "a sample has more than %" PRId32
+                              " elements, the most there may be: the first %" PRIu32
+                              " dimensions alone make %" PRIu64,
+                              INT32_MAX, d + 1, elements);
+        }
+    }
+    return 0;
+}
+
+static int check_lanes(const struct checker *k)
+{
+    uint32_t lanes = k->c->train.lanes, batch = k->c->train.global_batch_size;
+
+    if (lanes == 0 || batch % lanes == 0)
+        return 0;
+    return json_error(k->doc, value_at(k->doc, "/train/global_batch_size"), k->err,
+                      "%" PRIu32 " samples cannot be shared equally by %" PRIu32
+                      " lanes (/train/lanes): take a multiple of the lanes, such as %" PRIu64,
+                      batch, lanes, ((uint64_t)batch / lanes + 1) * lanes);
+}
+
+static int check_warmup(const struct checker *k)
+{
+    uint64_t warmup = k->c->optimizer.schedule.warmup_steps, steps = k->c->train.steps;
+
+    if (steps == 0 || warmup <= steps) /* with epochs the steps are known only with the data */
+        return 0;
+    return json_error(k->doc, value_at(k->doc, "/optimizer/schedule/warmup_steps"), k->err,
+                      "%" PRIu64 " steps of warm-up do not fit in the %" PRIu64 " of /train/steps",
+                      warmup, steps);
+}
+
+static int check_export(const struct checker *k)
+{
+    if (k->c->export.onnx == NULL || strcmp(k->c->export.onnx, k->c->model.onnx) != 0)
+        return 0;
+    return json_error(k->doc, value_at(k->doc, "/export/onnx"), k->err,
+                      "the trained graph would overwrite /model/onnx: choose another file");
+}
+
+/* A key that asks for something needs the path that makes it possible. */
+static int check_needs(const struct checker *k)
+{
+    const struct conf *c = k->c;
+    const struct {
+        const char *pointer;
+        bool is_asked;
+        const char *needs;
+        bool is_there;
+    } rows[] = {
+        { "/model/metrics", c->model.n_metrics > 0, "/data/eval", c->data.eval != NULL },
+        { "/train/eval_every_epochs", c->train.eval_every_epochs > 0, "/data/eval",
+          c->data.eval != NULL },
+        { "/checkpoint/every_steps", c->checkpoint.every_steps > 0, "/checkpoint/directory",
+          c->checkpoint.directory != NULL },
+        { "/checkpoint/every_seconds", c->checkpoint.every_seconds > 0, "/checkpoint/directory",
+          c->checkpoint.directory != NULL },
+    };
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++)
+        if (rows[i].is_asked && !rows[i].is_there)
+            return json_error(k->doc, value_at(k->doc, rows[i].pointer), k->err,
+                              "this needs %s, which is not given", rows[i].needs);
+    return 0;
+}
+
+int conf_job_check(const struct json *doc, struct conf *c, struct err *err)
+{
+    static int (*const checks[])(const struct checker *) = {
+        derive,      check_labels, check_inputs, check_shapes,
+        check_lanes, check_warmup, check_needs,  check_export,
+    };
+    const struct checker k = { doc, c, err };
+
+    for (size_t i = 0; i < COUNT_OF(checks); i++) {
+        int rc = checks[i](&k);
+
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}

@@ -1,0 +1,318 @@
+/* job_keys.c - every key of the job file, in the order in which it is printed. A key that decides
+ * whether others apply (a type, a rule) stands before them. */
+#include "conf/job_priv.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/check.h"
+
+#define AT(field_) offsetof(struct conf, field_)
+#define FEATURE_AT(field_) offsetof(struct conf_feature, field_)
+#define WORDS(words_) .words = words_, .n_words = COUNT_OF(words_)
+#define BIT(word_) (1u << (word_))
+
+/* Every enum is stored and read as an unsigned; an item of a map begins with its name. */
+static_assert(sizeof(enum conf_optimizer) == sizeof(unsigned), "enums are unsigned");
+static_assert(offsetof(struct conf_feature, name) == 0, "the name comes first");
+static_assert(offsetof(struct conf_input, feature) == 0, "the name comes first");
+
+static const char *const dtypes[] = {
+    [CONF_FLOAT32] = "float32",
+    [CONF_INT64] = "int64",
+    [CONF_INT32] = "int32",
+    [CONF_UINT8] = "uint8",
+};
+static const char *const losses[] = { [CONF_LOSS_SOFTMAX_CROSS_ENTROPY] = "softmax_cross_entropy" };
+static const char *const metrics[] = { [CONF_METRIC_ACCURACY] = "accuracy" };
+static const char *const caches[] = { [CONF_CACHE_NONE] = "none", [CONF_CACHE_MEMORY] = "memory" };
+static const char *const remainders[] = {
+    [CONF_REMAINDER_DROP] = "drop",
+    [CONF_REMAINDER_PAD] = "pad",
+};
+static const char *const precisions[] = { [CONF_PRECISION_FLOAT32] = "float32" };
+static const char *const optimizers[] = {
+    [CONF_SGD] = "sgd",
+    [CONF_MOMENTUM] = "momentum",
+    [CONF_ADAM] = "adam",
+    [CONF_ADAMW] = "adamw",
+};
+static const char *const schedules[] = {
+    [CONF_SCHEDULE_CONSTANT] = "constant",
+    [CONF_SCHEDULE_STEP] = "step",
+    [CONF_SCHEDULE_COSINE] = "cosine",
+};
+static const char *const scalings[] = {
+    [CONF_SCALING_NONE] = "none",
+    [CONF_SCALING_LINEAR] = "linear",
+};
+static const char *const comms[] = {
+    [CONF_COMM_AUTO] = "auto",
+    [CONF_COMM_CPU] = "cpu",
+    [CONF_COMM_NCCL] = "nccl",
+};
+
+/* Short forms for the table below only. */
+#define OBJECT CONF_KEY_OBJECT
+#define STRING CONF_KEY_STRING
+#define PATH CONF_KEY_PATH
+#define BOOL CONF_KEY_BOOL
+#define ENUM CONF_KEY_ENUM
+#define U32 CONF_KEY_U32
+#define U64 CONF_KEY_U64
+#define F64 CONF_KEY_F64
+#define LIST CONF_KEY_LIST
+#define MAP CONF_KEY_MAP
+#define REQUIRED CONF_KEY_REQUIRED
+#define NULLABLE CONF_KEY_NULLABLE
+#define ABOVE_MIN CONF_KEY_ABOVE_MIN
+#define BELOW_MAX CONF_KEY_BELOW_MAX
+#define UNIQUE CONF_KEY_UNIQUE
+#define ALLOCATED CONF_KEY_ALLOCATED
+#define FREE CONF_KEY_FREE
+
+/* Ranges: a real number must survive the way into a float32 (1e-30 to 1e30), and products of
+ * counts (steps times batch, epochs times records) must fit 64 bits. */
+/* clang-format off */
+static const struct conf_key keys[] = {
+{ "", "name", STRING, AT(name), FREE,
+  .doc = "What logs and summaries call the run; default: the name of the job file without .json." },
+
+{ "", "model", OBJECT, 0, REQUIRED,
+  .doc = "The network, what it is fed, and what is minimised." },
+{ "/model", "onnx", PATH, AT(model.onnx), REQUIRED,
+  .doc = "The ONNX file to train, relative to the job file." },
+{ "/model", "inputs", MAP, AT(model.inputs), REQUIRED, .lo = 1, .hi = CONF_MAX_FEATURES,
+  .count = AT(model.n_inputs), .stride = sizeof(struct conf_input),
+  .doc = "Which feature of data.features feeds which input of the graph." },
+{ "/model/inputs", "*", STRING, offsetof(struct conf_input, input),
+  .doc = "The graph input that the feature of this name feeds." },
+{ "/model", "loss", OBJECT, 0, REQUIRED,
+  .doc = "What training minimises." },
+{ "/model/loss", "type", ENUM, AT(model.loss.type), REQUIRED, WORDS(losses),
+  .doc = "softmax_cross_entropy: class scores against integer class labels." },
+{ "/model/loss", "logits", STRING, AT(model.loss.logits), REQUIRED,
+  .doc = "The graph output, or any tensor of the graph, with the scores before softmax." },
+{ "/model/loss", "labels", STRING, AT(model.loss.labels), REQUIRED,
+  .doc = "The feature of data.features with the right answers." },
+{ "/model", "metrics", LIST, AT(model.metrics), UNIQUE, .hi = CONF_MAX_METRICS,
+  .count = AT(model.n_metrics), .stride = sizeof(enum conf_metric), .fallback = "[]",
+  .doc = "What evaluation computes beside the loss; needs data.eval." },
+{ "/model/metrics", "*", ENUM, WORDS(metrics),
+  .doc = "accuracy: the share of samples whose highest score is the label." },
+{ "/model", "frozen", LIST, AT(model.frozen), ALLOCATED, .hi = 1024,
+  .count = AT(model.n_frozen), .stride = sizeof(const char *), .fallback = "[]",
+  .doc = "Initializers that do not train, as patterns with *, ? and [...]." },
+{ "/model/frozen", "*", STRING,
+  .doc = "A pattern over initializer names." },
+
+{ "", "data", OBJECT, 0, REQUIRED,
+  .doc = "Where the samples are and how they are read." },
+{ "/data", "train", PATH, AT(data.train), REQUIRED,
+  .doc = "TFRecord files to train on, a path or a pattern with *, ? and [...]." },
+{ "/data", "eval", PATH, AT(data.eval), NULLABLE, .fallback = "null",
+  .doc = "TFRecord files to evaluate on, a path or a pattern; null: no evaluation." },
+{ "/data", "features", MAP, AT(data.features), REQUIRED, .lo = 1, .hi = CONF_MAX_FEATURES,
+  .count = AT(data.n_features), .stride = sizeof(struct conf_feature),
+  .doc = "The features of each tf.train.Example that are used, by their name there." },
+{ "/data/features", "*", OBJECT,
+  .doc = "How the feature of this name is stored." },
+{ "/data/features/*", "dtype", ENUM, FEATURE_AT(dtype), REQUIRED, WORDS(dtypes),
+  .doc = "uint8: raw bytes in a bytes list; float32: a float list or raw little-endian bytes; "
+         "int64, int32: an int64 list." },
+{ "/data/features/*", "shape", LIST, FEATURE_AT(shape), REQUIRED, .hi = CONF_MAX_DIMS,
+  .count = FEATURE_AT(rank), .stride = sizeof(uint32_t),
+  .doc = "The dimensions of one sample without the batch; [] for one number." },
+{ "/data/features/*/shape", "*", U32, .lo = 1, .hi = INT32_MAX,
+  .doc = "The size of one dimension." },
+{ "/data/features/*", "scale", F64, FEATURE_AT(scale), .min = -1e30, .max = 1e30,
+  .fallback = "1",
+  .doc = "Float graph inputs get stored * scale + offset." },
+{ "/data/features/*", "offset", F64, FEATURE_AT(offset), .min = -1e30, .max = 1e30,
+  .fallback = "0",
+  .doc = "Added after scale." },
+{ "/data", "shuffle", BOOL, AT(data.shuffle), .fallback = "true",
+  .doc = "Whether every epoch has its own order, drawn from train.seed." },
+{ "/data", "cache", ENUM, AT(data.cache), FREE, WORDS(caches), .fallback = "none",
+  .doc = "memory: decoded samples are kept in memory after the first epoch." },
+{ "/data", "remainder", ENUM, AT(data.remainder), WORDS(remainders), .fallback = "drop",
+  .doc = "The samples at the end of an epoch that do not fill a global batch: drop leaves them "
+         "out, pad trains on them with the missing ones weighing nothing." },
+{ "/data", "threads", U32, AT(data.threads), FREE, .hi = 1024, .fallback = "0",
+  .doc = "Decoding threads of a task; 0: chosen from its processors." },
+{ "/data", "prefetch", U32, AT(data.prefetch), FREE, .lo = 1, .hi = 1024, .fallback = "2",
+  .doc = "Global batches that are decoded ahead." },
+{ "/data", "index_directory", PATH, AT(data.index_directory), FREE | NULLABLE, .fallback = "null",
+  .doc = "Where indexes of the record files are kept from run to run; null: only in memory." },
+
+{ "", "train", OBJECT, 0, REQUIRED,
+  .doc = "How long, how much at a time, and from which seed." },
+{ "/train", "seed", U64, AT(train.seed), .hi = UINT64_MAX, .fallback = "0",
+  .doc = "Every random number of the run follows from it." },
+{ "/train", "epochs", U64, AT(train.epochs), .lo = 1, .hi = 1000000000, .instead = "steps",
+  .doc = "Passes over the training data." },
+{ "/train", "steps", U64, AT(train.steps), .lo = 1, .hi = 1000000000000, .instead = "epochs",
+  .doc = "Optimizer updates." },
+{ "/train", "global_batch_size", U32, AT(train.global_batch_size), .lo = 1, .hi = 16777216,
+  .instead = "batch_size_per_replica",
+  .doc = "Samples of one step over all replicas, whatever their number; a multiple of lanes." },
+{ "/train", "batch_size_per_replica", U32, AT(train.batch_size_per_replica), .lo = 1,
+  .hi = 16777216, .instead = "global_batch_size",
+  .doc = "Samples of one step for each replica of the full cluster." },
+{ "/train", "lanes", U32, AT(train.lanes), .hi = 65536, .fallback = "0",
+  .doc = "Fixed slices of every global batch, shared out among the replicas; 0: the replicas of "
+         "the full cluster." },
+{ "/train", "precision", ENUM, AT(train.precision), WORDS(precisions), .fallback = "float32",
+  .doc = "Of weights, gradients and activations." },
+{ "/train", "clip_norm", F64, AT(train.clip_norm), .max = 1e30, .fallback = "0",
+  .doc = "Gradients whose global L2 norm is above this are scaled down to it; 0: never." },
+{ "/train", "eval_every_epochs", U32, AT(train.eval_every_epochs), .hi = 1000000000,
+  .doc = "Evaluate after every so many epochs, 0: only at the end; default: 1 if data.eval is "
+         "given, else 0." },
+{ "/train", "log_every_steps", U32, AT(train.log_every_steps), FREE, .lo = 1, .hi = 1000000000,
+  .fallback = "10",
+  .doc = "Steps between two lines of progress." },
+{ "/train", "deadline_seconds", F64, AT(train.deadline_seconds), FREE, .min = 1, .max = 86400,
+  .fallback = "30",
+  .doc = "How long anything may take before it is given up with a reason; every other deadline "
+         "derives from it." },
+
+{ "", "optimizer", OBJECT, 0, REQUIRED,
+  .doc = "How gradients become updates." },
+{ "/optimizer", "type", ENUM, AT(optimizer.type), REQUIRED, WORDS(optimizers),
+  .doc = "sgd, momentum (sgd with heavy-ball momentum), adam, or adamw (adam with decoupled "
+         "weight decay)." },
+{ "/optimizer", "learning_rate", F64, AT(optimizer.learning_rate), REQUIRED, .min = 1e-30,
+  .max = 1e6,
+  .doc = "The highest learning rate of the schedule, before scaling." },
+{ "/optimizer", "momentum", F64, AT(optimizer.momentum), BELOW_MAX, .max = 1, .fallback = "0.9",
+  .when = { "type", BIT(CONF_MOMENTUM) },
+  .doc = "The share of the last update that is kept." },
+{ "/optimizer", "beta1", F64, AT(optimizer.beta1), BELOW_MAX, .max = 1, .fallback = "0.9",
+  .when = { "type", BIT(CONF_ADAM) | BIT(CONF_ADAMW) },
+  .doc = "Decay of the average of gradients." },
+{ "/optimizer", "beta2", F64, AT(optimizer.beta2), BELOW_MAX, .max = 1, .fallback = "0.999",
+  .when = { "type", BIT(CONF_ADAM) | BIT(CONF_ADAMW) },
+  .doc = "Decay of the average of squared gradients." },
+{ "/optimizer", "epsilon", F64, AT(optimizer.epsilon), .min = 1e-30, .max = 1,
+  .fallback = "1e-8", .when = { "type", BIT(CONF_ADAM) | BIT(CONF_ADAMW) },
+  .doc = "Added to the root of the average of squared gradients." },
+{ "/optimizer", "weight_decay", F64, AT(optimizer.weight_decay), .max = 1e6,
+  .doc = "sgd, momentum, adam: this share of the weight is added to its gradient; adamw: taken "
+         "from the weight itself, times the learning rate; default: 0.01 for adamw, else 0." },
+{ "/optimizer", "schedule", OBJECT, .fallback = "{}",
+  .doc = "The learning rate over the steps." },
+{ "/optimizer/schedule", "type", ENUM, AT(optimizer.schedule.type), WORDS(schedules),
+  .fallback = "constant",
+  .doc = "constant; step: times gamma every step_size steps; cosine: half a cosine down to the "
+         "last step." },
+{ "/optimizer/schedule", "warmup_steps", U64, AT(optimizer.schedule.warmup_steps),
+  .hi = 1000000000000, .fallback = "0",
+  .doc = "Steps in which the learning rate first rises in a straight line." },
+{ "/optimizer/schedule", "step_size", U64, AT(optimizer.schedule.step_size), REQUIRED, .lo = 1,
+  .hi = 1000000000000, .when = { "type", BIT(CONF_SCHEDULE_STEP) },
+  .doc = "Steps from one reduction to the next." },
+{ "/optimizer/schedule", "gamma", F64, AT(optimizer.schedule.gamma), ABOVE_MIN, .max = 1,
+  .fallback = "0.1", .when = { "type", BIT(CONF_SCHEDULE_STEP) },
+  .doc = "What each reduction multiplies by." },
+{ "/optimizer/schedule", "final_fraction", F64, AT(optimizer.schedule.final_fraction), .max = 1,
+  .fallback = "0", .when = { "type", BIT(CONF_SCHEDULE_COSINE) },
+  .doc = "The share of learning_rate that is left at the last step." },
+{ "/optimizer", "scaling", OBJECT, .fallback = "{}",
+  .doc = "Whether the learning rate follows the batch size." },
+{ "/optimizer/scaling", "rule", ENUM, AT(optimizer.scaling.rule), WORDS(scalings),
+  .fallback = "none",
+  .doc = "linear: learning_rate is for reference_batch_size and grows with the global batch." },
+{ "/optimizer/scaling", "reference_batch_size", U32, AT(optimizer.scaling.reference_batch_size),
+  REQUIRED, .lo = 1, .hi = 16777216, .when = { "rule", BIT(CONF_SCALING_LINEAR) },
+  .doc = "The global batch size for which learning_rate was found." },
+
+{ "", "communication", OBJECT, .fallback = "{}",
+  .doc = "How tasks exchange gradients." },
+{ "/communication", "implementation", ENUM, AT(communication.implementation), WORDS(comms),
+  .fallback = "auto",
+  .doc = "auto: nccl between GPUs, cpu between processors; the others insist." },
+{ "/communication", "shared_memory", BOOL, AT(communication.shared_memory), FREE,
+  .fallback = "true",
+  .doc = "Whether tasks of one host use shared memory; false: TCP there too." },
+{ "/communication", "token_file", PATH, AT(communication.token_file), FREE | NULLABLE,
+  .fallback = "null",
+  .doc = "A file with the secret by which tasks know each other; null: the environment variable "
+         "TRAINERD_TOKEN, or none." },
+
+{ "", "checkpoint", OBJECT, 0, FREE, .fallback = "{}",
+  .doc = "When the state of the run is saved; it always is at the end." },
+{ "/checkpoint", "directory", PATH, AT(checkpoint.directory), FREE | NULLABLE, .fallback = "null",
+  .doc = "A folder that every task can reach; null: no checkpoints." },
+{ "/checkpoint", "every_steps", U64, AT(checkpoint.every_steps), FREE, .hi = 1000000000000,
+  .fallback = "0",
+  .doc = "Save after every so many steps; 0: not by steps." },
+{ "/checkpoint", "every_seconds", F64, AT(checkpoint.every_seconds), FREE, .max = 1e9,
+  .fallback = "0",
+  .doc = "Save when the last checkpoint is this old; 0: not by time." },
+{ "/checkpoint", "max_to_keep", U32, AT(checkpoint.max_to_keep), FREE, .hi = 1000000000,
+  .fallback = "5",
+  .doc = "Older ones are deleted once a newer one is verified; 0: all are kept." },
+
+{ "", "summary", OBJECT, 0, FREE, .fallback = "{}",
+  .doc = "Curves for TensorBoard." },
+{ "/summary", "directory", PATH, AT(summary.directory), FREE | NULLABLE, .fallback = "null",
+  .doc = "Where the chief writes event files; null: none." },
+
+{ "", "export", OBJECT, 0, FREE, .fallback = "{}",
+  .doc = "The trained model." },
+{ "/export", "onnx", PATH, AT(export.onnx), FREE | NULLABLE, .fallback = "null",
+  .doc = "Where the chief writes the trained graph at the end; null: nowhere." },
+};
+/* clang-format on */
+
+const struct conf_key *conf_key_next(const char *parent, const struct conf_key *after)
+{
+    for (size_t i = after == NULL ? 0 : (size_t)(after - keys) + 1; i < COUNT_OF(keys); i++)
+        if (strcmp(keys[i].parent, parent) == 0)
+            return &keys[i];
+    return NULL;
+}
+
+const struct conf_key *conf_key_find(const char *parent, const char *name)
+{
+    const struct conf_key *k = NULL;
+
+    while ((k = conf_key_next(parent, k)) != NULL)
+        if (strcmp(k->name, name) == 0)
+            return k;
+    return NULL;
+}
+
+const struct conf_key *conf_key_anywhere(const char *name)
+{
+    const struct conf_key *found = NULL;
+
+    for (size_t i = 0; i < COUNT_OF(keys); i++) {
+        if (strcmp(keys[i].name, name) != 0)
+            continue;
+        if (found != NULL)
+            return NULL;
+        found = &keys[i];
+    }
+    return found;
+}
+
+void conf_key_path(const struct conf_key *k, char out[CONF_KEY_PATH_BYTES])
+{
+    int n = snprintf(out, CONF_KEY_PATH_BYTES, "%s/%s", k->parent, k->name);
+
+    CHECK(n > 0 && n < CONF_KEY_PATH_BYTES);
+}
+
+bool conf_key_applies(const struct conf_key *k, const void *base)
+{
+    const struct conf_key *on;
+
+    if (k->when.key == NULL)
+        return true;
+    on = conf_key_find(k->parent, k->when.key);
+    CHECK(on != NULL && on < k);
+    return (k->when.words >> *(const unsigned *)((const char *)base + on->at) & 1u) != 0;
+}

@@ -1,0 +1,154 @@
+/* job_print.c - struct conf back into JSON: for people, a job file in which nothing is left out;
+ * for the digest, the same without what may change in the middle of a run. */
+#include "conf/job_priv.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/check.h"
+
+struct printer {
+    struct conf_out out;
+    bool is_canonical; /* for the digest */
+};
+
+static void print_object(struct printer *p, const char *parent, const char *base);
+
+/* The folder of a path differs from host to host; what is in the file is checked elsewhere. */
+static const char *last_part(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+
+    return slash == NULL ? path : slash + 1;
+}
+
+static void print_scalar(struct printer *p, const struct conf_key *k, const char *at)
+{
+    struct buf *b = p->out.buf;
+    const char *s;
+
+    switch (k->type) {
+    case CONF_KEY_STRING:
+    case CONF_KEY_PATH:
+        s = *(const char *const *)at;
+        if (s == NULL)
+            buf_str(b, "null");
+        else
+            buf_json(b, p->is_canonical && k->type == CONF_KEY_PATH ? last_part(s) : s);
+        return;
+    case CONF_KEY_BOOL:
+        buf_str(b, *(const bool *)at ? "true" : "false");
+        return;
+    case CONF_KEY_ENUM:
+        buf_json(b, k->words[*(const unsigned *)at]);
+        return;
+    case CONF_KEY_U32:
+        buf_printf(b, "%" PRIu32, *(const uint32_t *)at);
+        return;
+    case CONF_KEY_U64:
+        buf_printf(b, "%" PRIu64, *(const uint64_t *)at);
+        return;
+    case CONF_KEY_F64:
+        buf_f64(b, *(const double *)at);
+        return;
+    case CONF_KEY_OBJECT:
+    case CONF_KEY_LIST:
+    case CONF_KEY_MAP:
+        break;
+    }
+    CHECK(!"not a scalar");
+}
+
+/* [a, b] on one line, or {"name": value, ...} with an entry a line. */
+static void print_items(struct printer *p, const struct conf_key *k, const char *base)
+{
+    const char *items = base + k->at;
+    uint32_t n = *(const uint32_t *)(base + k->count);
+    const struct conf_key *item;
+    char path[CONF_KEY_PATH_BYTES];
+
+    conf_key_path(k, path);
+    item = conf_key_find(path, "*");
+    if (k->flags & CONF_KEY_ALLOCATED)
+        items = *(const char *const *)items;
+    if (k->type == CONF_KEY_LIST) {
+        conf_out_key(&p->out, k->name);
+        buf_str(p->out.buf, "[");
+        for (uint32_t i = 0; i < n; i++) {
+            buf_str(p->out.buf, i == 0 ? "" : ", ");
+            print_scalar(p, item, items + i * k->stride);
+        }
+        buf_str(p->out.buf, "]");
+        return;
+    }
+    conf_key_path(item, path);
+    conf_out_open(&p->out, k->name, '{');
+    for (uint32_t i = 0; i < n; i++) {
+        const char *at = items + i * k->stride, *name = *(const char *const *)at;
+
+        if (item->type == CONF_KEY_OBJECT) {
+            conf_out_open(&p->out, name, '{');
+            print_object(p, path, at);
+            conf_out_close(&p->out, '}');
+        } else {
+            conf_out_key(&p->out, name);
+            print_scalar(p, item, at + item->at);
+        }
+    }
+    conf_out_close(&p->out, '}');
+}
+
+/* What does not apply, and of two that exclude each other the one not given (it is 0), would be
+ * refused in a job file. */
+static bool is_printed(const struct printer *p, const struct conf_key *k, const char *base)
+{
+    if (p->is_canonical && k->flags & CONF_KEY_FREE)
+        return false;
+    if (k->instead != NULL && k->type == CONF_KEY_U64)
+        return *(const uint64_t *)(base + k->at) != 0;
+    if (k->instead != NULL)
+        return *(const uint32_t *)(base + k->at) != 0;
+    return conf_key_applies(k, base);
+}
+
+static void print_object(struct printer *p, const char *parent, const char *base)
+{
+    char path[CONF_KEY_PATH_BYTES];
+
+    for (const struct conf_key *k = NULL; (k = conf_key_next(parent, k)) != NULL;) {
+        if (!is_printed(p, k, base))
+            continue;
+        if (k->type == CONF_KEY_OBJECT) {
+            conf_key_path(k, path);
+            conf_out_open(&p->out, k->name, '{');
+            print_object(p, path, base);
+            conf_out_close(&p->out, '}');
+        } else if (k->type == CONF_KEY_LIST || k->type == CONF_KEY_MAP) {
+            print_items(p, k, base);
+        } else {
+            conf_out_key(&p->out, k->name);
+            print_scalar(p, k, base + k->at);
+        }
+    }
+}
+
+static void print_job(const struct conf *c, struct buf *out, bool is_canonical)
+{
+    struct printer p = { .out = { .buf = out }, .is_canonical = is_canonical };
+
+    conf_out_open(&p.out, NULL, '{');
+    print_object(&p, "", (const char *)c);
+    conf_out_close(&p.out, '}');
+    buf_str(out, "\n");
+}
+
+void conf_print(const struct conf *c, struct buf *out)
+{
+    print_job(c, out, false);
+}
+
+void conf_job_canonical(const struct conf *c, struct buf *out)
+{
+    print_job(c, out, true);
+}

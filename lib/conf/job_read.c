@@ -1,0 +1,400 @@
+/* job_read.c - the job file into struct conf, by the table. */
+#include "conf/job_priv.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/err.h"
+#include "base/text.h"
+
+struct reader {
+    const struct json *doc;
+    struct conf *c;
+    struct err *err;
+};
+
+/* What a value of each type must be. */
+static const struct {
+    int json; /* cJSON types */
+    const char *expected;
+} kinds[] = {
+    [CONF_KEY_OBJECT] = { cJSON_Object, "an object" },
+    [CONF_KEY_STRING] = { cJSON_String, "a string" },
+    [CONF_KEY_PATH] = { cJSON_String, "a path as a string" },
+    [CONF_KEY_BOOL] = { cJSON_True | cJSON_False, "true or false" },
+    [CONF_KEY_ENUM] = { cJSON_String, "a string" },
+    [CONF_KEY_U32] = { cJSON_Number, "an integer" },
+    [CONF_KEY_U64] = { cJSON_Number, "an integer" },
+    [CONF_KEY_F64] = { cJSON_Number, "a number" },
+    [CONF_KEY_LIST] = { cJSON_Array, "an array" },
+    [CONF_KEY_MAP] = { cJSON_Object, "an object" },
+};
+
+enum { MAX_NAMES = 64, FOUND_BYTES = 96, LIST_BYTES = 512 };
+
+static int read_object(const struct reader *r, const char *parent, const cJSON *object, char *base);
+static int read_value(const struct reader *r, const struct conf_key *k, const cJSON *value,
+                      char *base);
+
+static int out_of_memory(const struct reader *r)
+{
+    return err_set(r->err, ERR_NOMEM, "job file '%s': out of memory", r->c->path);
+}
+
+/* "a", "b", "c" */
+static void quoted_list(char *out, size_t size, const char *const *words, size_t n)
+{
+    size_t len = 0;
+
+    out[0] = '\0';
+    for (size_t i = 0; i < n && len < size; i++)
+        len += (size_t)snprintf(out + len, size - len, "%s\"%s\"", i == 0 ? "" : ", ", words[i]);
+}
+
+/* Refuses a word that is not among the known ones: `what` it is, the slip of the pen if it is one,
+ * else all there are and, for a key, where it may have been meant to stand. */
+static int refuse_word(const struct reader *r, const cJSON *value, const char *what,
+                       const char *word, const char *const *known, size_t n)
+{
+    const char *near = text_nearest(word, known, n);
+    char list[LIST_BYTES];
+
+    if (near != NULL)
+        return json_error(r->doc, value, r->err, "%s \"%.64s\" is not known: did you mean \"%s\"?",
+                          what, word, near);
+    quoted_list(list, sizeof(list), known, n);
+    return json_error(r->doc, value, r->err, "%s \"%.64s\" is not known; there %s: %s", what, word,
+                      n == 1 ? "is" : "are", list);
+}
+
+static int refuse_unknown_keys(const struct reader *r, const char *parent, const cJSON *object)
+{
+    const char *names[MAX_NAMES];
+    size_t n = 0;
+
+    for (const struct conf_key *k = NULL; (k = conf_key_next(parent, k)) != NULL;) {
+        CHECK(n < MAX_NAMES);
+        names[n++] = k->name;
+    }
+    for (const cJSON *v = object->child; v != NULL; v = v->next) {
+        const struct conf_key *elsewhere;
+
+        if (conf_key_find(parent, v->string) != NULL)
+            continue;
+        elsewhere = conf_key_anywhere(v->string);
+        if (elsewhere != NULL)
+            return json_error(
+                r->doc, v, r->err, "\"%s\" does not belong here but in %s", elsewhere->name,
+                elsewhere->parent[0] == '\0' ? "the outermost object" : elsewhere->parent);
+        return refuse_word(r, v, "the key", v->string, names, n);
+    }
+    return 0;
+}
+
+static int refuse_type(const struct reader *r, const struct conf_key *k, const cJSON *value)
+{
+    char found[FOUND_BYTES];
+
+    json_describe(r->doc, value, found, sizeof(found));
+    return json_error(r->doc, value, r->err, "expected %s%s, found %s", kinds[k->type].expected,
+                      k->flags & CONF_KEY_NULLABLE ? " or null" : "", found);
+}
+
+static int read_string(const struct reader *r, const struct conf_key *k, const cJSON *value,
+                       const char **out)
+{
+    const char *s = value->valuestring;
+
+    if (s[0] == '\0')
+        return json_error(r->doc, value, r->err, "expected %s that is not empty%s",
+                          kinds[k->type].expected,
+                          k->flags & CONF_KEY_NULLABLE ? "; null means none" : "");
+    *out = k->type == CONF_KEY_PATH ? conf_job_resolve(&r->c->mem, r->c->directory, s)
+                                    : arena_strdup(&r->c->mem, s);
+    return *out == NULL ? out_of_memory(r) : 0;
+}
+
+static int read_enum(const struct reader *r, const struct conf_key *k, const cJSON *value,
+                     unsigned *out)
+{
+    for (unsigned i = 0; i < k->n_words; i++) {
+        if (strcmp(k->words[i], value->valuestring) == 0) {
+            *out = i;
+            return 0;
+        }
+    }
+    return refuse_word(r, value, "the word", value->valuestring, k->words, k->n_words);
+}
+
+/* From the digits as they are written: a double would lose those above 2^53. */
+static int read_integer(const struct reader *r, const struct conf_key *k, const cJSON *value,
+                        uint64_t *out)
+{
+    const char *text = json_number_text(r->doc, value);
+    char found[FOUND_BYTES];
+
+    if (strpbrk(text, ".eE") != NULL) {
+        char remedy[FOUND_BYTES] = "";
+
+        if (value->valuedouble >= 0 && value->valuedouble < 0x1p53 &&
+            value->valuedouble == (double)(uint64_t)value->valuedouble)
+            snprintf(remedy, sizeof(remedy), ": write %.0f", value->valuedouble);
+        return json_error(r->doc, value, r->err, "expected an integer, digits only, found %.40s%s",
+                          text, remedy);
+    }
+    if (text_u64(text, k->hi, out) && *out >= k->lo)
+        return 0;
+    json_describe(r->doc, value, found, sizeof(found));
+    return json_error(r->doc, value, r->err,
+                      "expected an integer from %" PRIu64 " to %" PRIu64 ", found %s", k->lo, k->hi,
+                      found);
+}
+
+static int read_real(const struct reader *r, const struct conf_key *k, const cJSON *value,
+                     double *out)
+{
+    double x = value->valuedouble + 0.0; /* -0 becomes 0: one value, one text */
+    bool above = (k->flags & CONF_KEY_ABOVE_MIN) != 0, below = (k->flags & CONF_KEY_BELOW_MAX) != 0;
+    char found[FOUND_BYTES];
+
+    if ((above ? x > k->min : x >= k->min) && (below ? x < k->max : x <= k->max)) {
+        *out = x;
+        return 0;
+    }
+    json_describe(r->doc, value, found, sizeof(found));
+    return json_error(r->doc, value, r->err, "expected a number %s %.10g %s %.10g, found %s",
+                      above ? "above" : "from", k->min, below ? "and below" : "to", k->max, found);
+}
+
+/* Where the items go: into the struct itself, or into memory it points to. */
+static char *item_storage(const struct reader *r, const struct conf_key *k, size_t n, char *base)
+{
+    void *items;
+
+    if (!(k->flags & CONF_KEY_ALLOCATED))
+        return base + k->at;
+    items = arena_array(&r->c->mem, n + 1, k->stride);
+    if (items != NULL)
+        memcpy(base + k->at, &items, sizeof(items));
+    return items;
+}
+
+/* Item i, just read from `value`, must not equal an earlier one of `list`. */
+static int refuse_twice(const struct reader *r, const struct conf_key *k, const char *items,
+                        uint32_t i, const cJSON *list, const cJSON *value)
+{
+    for (uint32_t j = 0; j < i; j++)
+        if (memcmp(items + j * k->stride, items + i * k->stride, k->stride) == 0)
+            return json_error(r->doc, value, r->err, "is listed already, at %s",
+                              json_pointer(r->doc, cJSON_GetArrayItem(list, (int)j)));
+    return 0;
+}
+
+/* Array or object of any names: each value by the item row. */
+static int read_items(const struct reader *r, const struct conf_key *k, const cJSON *value,
+                      char *base)
+{
+    size_t n = (size_t)cJSON_GetArraySize(value);
+    const struct conf_key *item;
+    char path[CONF_KEY_PATH_BYTES], *items;
+    uint32_t i = 0;
+    int rc;
+
+    conf_key_path(k, path);
+    item = conf_key_find(path, "*");
+    CHECK(item != NULL);
+    if (n < k->lo || n > k->hi)
+        return json_error(r->doc, value, r->err,
+                          "expected %" PRIu64 " to %" PRIu64 " entries, found %zu", k->lo, k->hi,
+                          n);
+    items = item_storage(r, k, n, base);
+    if (items == NULL)
+        return out_of_memory(r);
+    for (const cJSON *v = value->child; v != NULL; v = v->next, i++) {
+        char *at = items + i * k->stride;
+
+        if (k->type == CONF_KEY_MAP) {
+            if (v->string[0] == '\0')
+                return json_error(r->doc, v, r->err, "a name is missing before the colon: \"\"");
+            *(const char **)at = arena_strdup(&r->c->mem, v->string);
+            if (*(const char **)at == NULL)
+                return out_of_memory(r);
+        }
+        rc = read_value(r, item, v, at);
+        if (rc == 0 && k->flags & CONF_KEY_UNIQUE)
+            rc = refuse_twice(r, k, items, i, value, v);
+        if (rc < 0)
+            return rc;
+    }
+    *(uint32_t *)(base + k->count) = i;
+    return 0;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* `base` is what the row's offsets count from. */
+static int read_value(const struct reader *r, const struct conf_key *k, const cJSON *value,
+                      char *base)
+{
+    char path[CONF_KEY_PATH_BYTES], *at = base + k->at;
+    uint64_t integer = 0;
+    int rc = 0;
+
+    if (cJSON_IsNull(value) && k->flags & CONF_KEY_NULLABLE)
+        return 0; /* the pointer is NULL already */
+    if (!(value->type & kinds[k->type].json))
+        return refuse_type(r, k, value);
+    switch (k->type) {
+    case CONF_KEY_OBJECT:
+        conf_key_path(k, path);
+        return read_object(r, path, value, base);
+    case CONF_KEY_STRING:
+    case CONF_KEY_PATH:
+        return read_string(r, k, value, (const char **)at);
+    case CONF_KEY_BOOL:
+        *(bool *)at = cJSON_IsTrue(value);
+        return 0;
+    case CONF_KEY_ENUM:
+        return read_enum(r, k, value, (unsigned *)at);
+    case CONF_KEY_U32:
+    case CONF_KEY_U64:
+        rc = read_integer(r, k, value, &integer);
+        if (rc == 0 && k->type == CONF_KEY_U32)
+            *(uint32_t *)at = (uint32_t)integer;
+        else if (rc == 0)
+            *(uint64_t *)at = integer;
+        return rc;
+    case CONF_KEY_F64:
+        return read_real(r, k, value, (double *)at);
+    case CONF_KEY_LIST:
+        return read_items(r, k, value, base);
+    case CONF_KEY_MAP:
+        rc = read_items(r, k, value, base);
+        if (rc == 0)
+            qsort(at, *(uint32_t *)(base + k->count), k->stride, by_name);
+        return rc;
+    }
+    CHECK(!"a type without a reader");
+    return ERR_INPUT;
+}
+
+/* The struct is zeroed: null, [] and derived defaults need nothing. */
+static void set_default(const struct conf_key *k, char *base)
+{
+    char *at = base + k->at;
+
+    if (k->fallback == NULL)
+        return;
+    switch (k->type) {
+    case CONF_KEY_BOOL:
+        *(bool *)at = strcmp(k->fallback, "true") == 0;
+        return;
+    case CONF_KEY_ENUM:
+        for (unsigned i = 0; i < k->n_words; i++)
+            if (strcmp(k->words[i], k->fallback) == 0)
+                *(unsigned *)at = i;
+        return;
+    case CONF_KEY_U32:
+        *(uint32_t *)at = (uint32_t)strtoul(k->fallback, NULL, 10);
+        return;
+    case CONF_KEY_U64:
+        *(uint64_t *)at = strtoull(k->fallback, NULL, 10);
+        return;
+    case CONF_KEY_F64:
+        *(double *)at = strtod(k->fallback, NULL);
+        return;
+    case CONF_KEY_OBJECT:
+    case CONF_KEY_STRING:
+    case CONF_KEY_PATH:
+    case CONF_KEY_LIST:
+    case CONF_KEY_MAP:
+        return;
+    }
+}
+
+/* An object that is absent is one without keys. */
+static int read_absent(const struct reader *r, const struct conf_key *k, char *base)
+{
+    char path[CONF_KEY_PATH_BYTES];
+
+    if (k->type != CONF_KEY_OBJECT) {
+        set_default(k, base);
+        return 0;
+    }
+    conf_key_path(k, path);
+    return read_object(r, path, NULL, base);
+}
+
+static int refuse_inapplicable(const struct reader *r, const struct conf_key *k, const cJSON *value,
+                               const char *base)
+{
+    const struct conf_key *on = conf_key_find(k->parent, k->when.key);
+    const char *fitting[32] = { NULL };
+    size_t n = 0;
+    char list[LIST_BYTES];
+
+    for (unsigned i = 0; i < on->n_words; i++)
+        if (k->when.words >> i & 1u)
+            fitting[n++] = on->words[i];
+    quoted_list(list, sizeof(list), fitting, n);
+    return json_error(r->doc, value, r->err, "is used only where %s/%s is %s%s, but that is \"%s\"",
+                      k->parent, on->name, n > 1 ? "one of " : "", list,
+                      on->words[*(const unsigned *)(base + on->at)]);
+}
+
+/* `near`: the object it is missing from. */
+static int refuse_absent(const struct reader *r, const struct conf_key *k, const cJSON *near)
+{
+    if (k->instead != NULL)
+        return json_error(r->doc, near, r->err, "\"%s\" or \"%s\" must be given, and neither is",
+                          k->name, k->instead);
+    if (k->when.key != NULL)
+        return json_error(r->doc, near, r->err, "\"%s\" is missing, and this \"%s\" needs it. %s",
+                          k->name, k->when.key, k->doc);
+    return json_error(r->doc, near, r->err, "\"%s\" is missing. %s", k->name, k->doc);
+}
+
+/* `object` NULL: it is absent, its keys get their defaults. */
+static int read_object(const struct reader *r, const char *parent, const cJSON *object, char *base)
+{
+    int rc = object == NULL ? 0 : refuse_unknown_keys(r, parent, object);
+
+    for (const struct conf_key *k = NULL; rc == 0 && (k = conf_key_next(parent, k)) != NULL;) {
+        const cJSON *value = cJSON_GetObjectItemCaseSensitive(object, k->name);
+        const cJSON *other = NULL;
+
+        if (k->instead != NULL)
+            other = cJSON_GetObjectItemCaseSensitive(object, k->instead);
+        if (!conf_key_applies(k, base))
+            rc = value == NULL ? 0 : refuse_inapplicable(r, k, value, base);
+        else if (value != NULL && other != NULL)
+            rc = json_error(r->doc, other, r->err, "%s is given too: keep one of them",
+                            json_pointer(r->doc, value));
+        else if (value != NULL)
+            rc = read_value(r, k, value, base);
+        else if (k->flags & CONF_KEY_REQUIRED || (k->instead != NULL && other == NULL))
+            rc = refuse_absent(r, k, object);
+        else
+            rc = read_absent(r, k, base);
+    }
+    return rc;
+}
+
+int conf_job_fill(const struct json *doc, struct conf *c, struct err *err)
+{
+    const struct reader r = { doc, c, err };
+    const cJSON *root = json_root(doc);
+    char found[FOUND_BYTES];
+
+    if (!cJSON_IsObject(root)) {
+        json_describe(doc, root, found, sizeof(found));
+        return json_error(doc, root, err, "a job is an object, found %s", found);
+    }
+    return read_object(&r, "", root, (char *)c);
+}

@@ -1,0 +1,170 @@
+/* convert.c - a row per pair of stored and fed type. The sources lie anywhere in a record, so they
+ * are loaded with memcpy, which compilers turn into plain (vector) loads. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/err.h"
+#include "data/data_priv.h"
+
+/* Every loop here is worth vectors. Its bits are the same at any width: a multiplication and an
+ * addition, each rounded (-ffp-contract=off). */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("tree-vectorize", "vect-cost-model=dynamic")
+#endif
+#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) /* which breaks what chooses a clone */
+#define WIDE __attribute__((target_clones("default", "avx2", "avx512f")))
+#else
+#define WIDE
+#endif
+
+WIDE static void scale_u8(size_t n, const uint8_t *restrict src, float *restrict dst, float scale,
+                          float offset)
+{
+    for (size_t i = 0; i < n; i++)
+        dst[i] = (float)src[i] * scale + offset;
+}
+
+WIDE static void scale_f32(size_t n, const uint8_t *restrict src, float *restrict dst, float scale,
+                           float offset)
+{
+    for (size_t i = 0; i < n; i++) {
+        float x;
+
+        memcpy(&x, src + 4 * i, 4);
+        dst[i] = x * scale + offset;
+    }
+}
+
+static int u8_to_f32(const struct data_feature *f, size_t n, const void *src, void *dst,
+                     struct err *err)
+{
+    (void)err;
+    scale_u8(n, src, dst, (float)f->scale, (float)f->offset);
+    return 0;
+}
+
+static int f32_to_f32(const struct data_feature *f, size_t n, const void *src, void *dst,
+                      struct err *err)
+{
+    (void)err;
+    if (f->scale == 1 && f->offset == 0) /* as it is, the sign of a zero too */
+        memcpy(dst, src, n * 4);
+    else
+        scale_f32(n, src, dst, (float)f->scale, (float)f->offset);
+    return 0;
+}
+
+static int i64_to_f32(const struct data_feature *f, size_t n, const void *src, void *dst,
+                      struct err *err)
+{
+    float scale = (float)f->scale, offset = (float)f->offset, *to = dst;
+
+    (void)err;
+    for (size_t i = 0; i < n; i++) {
+        int64_t x;
+
+        memcpy(&x, (const uint8_t *)src + 8 * i, 8);
+        to[i] = (float)x * scale + offset;
+    }
+    return 0;
+}
+
+static int i32_to_f32(const struct data_feature *f, size_t n, const void *src, void *dst,
+                      struct err *err)
+{
+    float scale = (float)f->scale, offset = (float)f->offset, *to = dst;
+
+    (void)err;
+    for (size_t i = 0; i < n; i++) {
+        int32_t x;
+
+        memcpy(&x, (const uint8_t *)src + 4 * i, 4);
+        to[i] = (float)x * scale + offset;
+    }
+    return 0;
+}
+
+static int i64_to_i32(const struct data_feature *f, size_t n, const void *src, void *dst,
+                      struct err *err)
+{
+    int32_t *to = dst;
+
+    for (size_t i = 0; i < n; i++) {
+        int64_t x;
+
+        memcpy(&x, (const uint8_t *)src + 8 * i, 8);
+        to[i] = (int32_t)x;
+        if (to[i] != x)
+            return err_set(err, ERR_INPUT,
+                           "feature '%s': value %zu is %" PRId64 ", expected an int32, which is "
+                           "what the batch takes",
+                           f->name, i, x);
+    }
+    return 0;
+}
+
+static int i32_to_i64(const struct data_feature *f, size_t n, const void *src, void *dst,
+                      struct err *err)
+{
+    int64_t *to = dst;
+
+    (void)f;
+    (void)err;
+    for (size_t i = 0; i < n; i++) {
+        int32_t x;
+
+        memcpy(&x, (const uint8_t *)src + 4 * i, 4);
+        to[i] = x;
+    }
+    return 0;
+}
+
+static int u8_to_i64(const struct data_feature *f, size_t n, const void *src, void *dst,
+                     struct err *err)
+{
+    const uint8_t *from = src;
+    int64_t *to = dst;
+
+    (void)f;
+    (void)err;
+    for (size_t i = 0; i < n; i++)
+        to[i] = from[i];
+    return 0;
+}
+
+static int u8_to_i32(const struct data_feature *f, size_t n, const void *src, void *dst,
+                     struct err *err)
+{
+    const uint8_t *from = src;
+    int32_t *to = dst;
+
+    (void)f;
+    (void)err;
+    for (size_t i = 0; i < n; i++)
+        to[i] = from[i];
+    return 0;
+}
+
+static int copy(const struct data_feature *f, size_t n, const void *src, void *dst, struct err *err)
+{
+    (void)err;
+    memcpy(dst, src, n * tensor_dtype_bytes(f->stored));
+    return 0;
+}
+
+static const struct data_convert converts[] = {
+    { TENSOR_U8, TENSOR_F32, u8_to_f32 },   { TENSOR_U8, TENSOR_I64, u8_to_i64 },
+    { TENSOR_U8, TENSOR_I32, u8_to_i32 },   { TENSOR_F32, TENSOR_F32, f32_to_f32 },
+    { TENSOR_I64, TENSOR_F32, i64_to_f32 }, { TENSOR_I64, TENSOR_I64, copy },
+    { TENSOR_I64, TENSOR_I32, i64_to_i32 }, { TENSOR_I32, TENSOR_F32, i32_to_f32 },
+    { TENSOR_I32, TENSOR_I64, i32_to_i64 }, { TENSOR_I32, TENSOR_I32, copy },
+};
+
+const struct data_convert *data_convert_find(enum tensor_dtype stored, enum tensor_dtype fed)
+{
+    for (size_t i = 0; i < COUNT_OF(converts); i++)
+        if (converts[i].stored == stored && converts[i].fed == fed)
+            return &converts[i];
+    return NULL;
+}

@@ -1,0 +1,435 @@
+#include "data/example.h"
+
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/err.h"
+#include "base/text.h"
+#include "data/data.h"
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "wire numbers are used as they lie");
+
+/* ---- the wire ---- */
+
+enum { WIRE_VARINT = 0, WIRE_64 = 1, WIRE_BYTES = 2, WIRE_32 = 5 };
+
+struct wire {
+    const uint8_t *at, *end;
+    size_t offset; /* of `end` in the record */
+};
+
+struct field {
+    uint32_t number, type;
+    uint64_t value;    /* of a varint */
+    struct wire bytes; /* of the others: the content */
+};
+
+static size_t left(const struct wire *w)
+{
+    return (size_t)(w->end - w->at);
+}
+
+static struct wire part(const struct wire *w, size_t n)
+{
+    return (struct wire){ w->at, w->at + n, w->offset - left(w) + n };
+}
+
+static bool read_varint(struct wire *w, uint64_t *out)
+{
+    uint64_t v = 0;
+
+    for (unsigned shift = 0; shift < 70 && w->at < w->end; shift += 7) {
+        uint8_t b = *w->at++;
+
+        v |= shift < 64 ? (uint64_t)(b & 0x7f) << shift : 0;
+        if (b < 0x80) {
+            *out = v;
+            return true;
+        }
+    }
+    return false;
+}
+
+static int broken(const struct wire *w, const char *what, struct err *err)
+{
+    return err_set(err, ERR_INPUT, "not a tf.train.Example: %s at byte %zu of the record", what,
+                   w->offset - left(w));
+}
+
+/* 1: a field, 0: the end, else ERR_INPUT. */
+static int next_field(struct wire *w, struct field *f, struct err *err)
+{
+    struct wire start = *w;
+    uint64_t tag, n = 0;
+
+    if (w->at == w->end)
+        return 0;
+    if (!read_varint(w, &tag) || tag > UINT32_MAX || tag >> 3 == 0)
+        return broken(&start, "no protobuf field", err);
+    f->number = (uint32_t)tag >> 3;
+    f->type = (uint32_t)tag & 7;
+    switch (f->type) {
+    case WIRE_VARINT:
+        return read_varint(w, &f->value) ? 1 : broken(&start, "an endless or cut number", err);
+    case WIRE_64:
+        n = 8;
+        break;
+    case WIRE_32:
+        n = 4;
+        break;
+    case WIRE_BYTES:
+        if (!read_varint(w, &n))
+            return broken(&start, "an endless or cut length", err);
+        break;
+    default:
+        return broken(&start, "a protobuf field of unknown type", err);
+    }
+    if (n > left(w))
+        return broken(&start, "a field that is longer than the record", err);
+    f->bytes = part(w, n);
+    w->at += n;
+    return 1;
+}
+
+static bool is_part(const struct field *f, uint32_t number)
+{
+    return f->number == number && f->type == WIRE_BYTES;
+}
+
+/* ---- finding ---- */
+
+/* Calls `each` for every map entry of the record, with its key. */
+static int each_entry(const void *record, size_t n,
+                      void (*each)(void *arg, const struct wire *key, const struct wire *entry),
+                      void *arg, struct err *err)
+{
+    struct wire example = { record, (const uint8_t *)record + n, n }, in, key;
+    struct field features, entry, member;
+    int rc;
+
+    while ((rc = next_field(&example, &features, err)) > 0) {
+        if (!is_part(&features, 1))
+            continue;
+        while ((rc = next_field(&features.bytes, &entry, err)) > 0) {
+            if (!is_part(&entry, 1))
+                continue;
+            in = entry.bytes;
+            key = (struct wire){ in.at, in.at, in.offset - left(&in) }; /* without one: empty */
+            while ((rc = next_field(&in, &member, err)) > 0)
+                if (is_part(&member, 1))
+                    key = member.bytes;
+            if (rc < 0)
+                return rc;
+            each(arg, &key, &entry.bytes);
+        }
+        if (rc < 0)
+            return rc;
+    }
+    return rc;
+}
+
+struct look_up {
+    const struct data_feature *features;
+    uint32_t n_features;
+    struct data_entry *found;
+};
+
+static void match(void *arg, const struct wire *key, const struct wire *entry)
+{
+    const struct look_up *l = arg;
+    size_t n = left(key);
+
+    for (uint32_t i = 0; i < l->n_features; i++)
+        if (strlen(l->features[i].name) == n && memcmp(l->features[i].name, key->at, n) == 0)
+            l->found[i] =
+                (struct data_entry){ entry->at, left(entry), entry->offset - left(entry) };
+}
+
+enum { NAMES_MAX = 16, NAME_BYTES = 64 };
+
+struct names {
+    char text[NAMES_MAX][NAME_BYTES];
+    const char *at[NAMES_MAX];
+    size_t n, n_all;
+};
+
+static void collect(void *arg, const struct wire *key, const struct wire *entry)
+{
+    struct names *names = arg;
+    size_t n = left(key) < NAME_BYTES - 1 ? left(key)
+                                          : text_utf8_cut((const char *)key->at, NAME_BYTES - 1);
+
+    (void)entry;
+    names->n_all++;
+    if (names->n == NAMES_MAX)
+        return;
+    memcpy(names->text[names->n], key->at, n);
+    names->text[names->n][n] = '\0';
+    for (size_t i = 0; i < n; i++) /* it is shown to a person */
+        if ((uint8_t)names->text[names->n][i] < 0x20)
+            names->text[names->n][i] = '?';
+    names->at[names->n] = names->text[names->n];
+    names->n++;
+}
+
+static int missing(const void *record, size_t n, const char *name, struct err *err)
+{
+    char list[NAMES_MAX * (NAME_BYTES + 4)] = "none";
+    struct names names = { .n = 0 };
+    const char *nearest;
+    size_t used = 0;
+
+    (void)each_entry(record, n, collect, &names, NULL); /* it went well once */
+    nearest = text_nearest(name, names.at, names.n);
+    for (size_t i = 0; i < names.n; i++)
+        used += (size_t)snprintf(list + used, sizeof(list) - used, "%s'%s'", i > 0 ? ", " : "",
+                                 names.at[i]);
+    return err_set(err, ERR_INPUT, "feature '%s' is not in the record%s%s%s; features there: %s%s",
+                   name, nearest != NULL ? " (did you mean '" : "", nearest != NULL ? nearest : "",
+                   nearest != NULL ? "'?)" : "", list, names.n_all > names.n ? ", ..." : "");
+}
+
+int data_example_find(const void *record, size_t n, const struct data_feature *features,
+                      uint32_t n_features, struct data_entry *found, struct err *err)
+{
+    struct look_up l = { features, n_features, found };
+    int rc;
+
+    memset(found, 0, n_features * sizeof(*found));
+    rc = each_entry(record, n, match, &l, err);
+    if (rc < 0)
+        return rc;
+    for (uint32_t i = 0; i < n_features; i++)
+        if (found[i].at == NULL)
+            return missing(record, n, features[i].name, err);
+    return 0;
+}
+
+/* ---- values ---- */
+
+enum kind { KIND_NONE = 0, KIND_BYTES = 1, KIND_FLOAT = 2, KIND_INT64 = 3 }; /* field numbers */
+enum { N_KINDS = 4 };
+
+/* What was found of one feature so far. */
+struct values {
+    const struct data_feature *f;
+    size_t want;
+    uint8_t *room;
+    enum kind kind;
+    uint64_t n;           /* values */
+    struct wire bytes;    /* the last bytes value */
+    const uint8_t *lying; /* the only run of floats so far, still in the record; else NULL */
+    bool out_of_range;    /* an int32 that is none, ... */
+    uint64_t bad_i;       /* ... which one, ... */
+    int64_t bad;          /* ... and its value */
+};
+
+static void start_kind(struct values *v, enum kind kind)
+{
+    v->kind = kind;
+    v->n = 0;
+    v->lying = NULL;
+    v->out_of_range = false;
+}
+
+static int take_bytes(struct values *v, const struct field *field, struct err *err)
+{
+    (void)err;
+    if (field->type == WIRE_BYTES) {
+        v->bytes = field->bytes;
+        v->n++;
+    }
+    return 0;
+}
+
+/* A run of floats, packed or a single one. If it is all there is, it stays where it lies. */
+static int take_floats(struct values *v, const struct field *field, struct err *err)
+{
+    size_t n = left(&field->bytes) / 4, fits;
+
+    if (field->type != WIRE_BYTES && field->type != WIRE_32)
+        return 0;
+    if (left(&field->bytes) % 4 != 0)
+        return broken(&field->bytes, "a packed list of floats whose bytes are no multiple of 4",
+                      err);
+    if (n == 0 || v->f->stored != TENSOR_F32) {
+        v->n += n;
+        return 0;
+    }
+    if (v->n == 0 && n == v->want) {
+        v->lying = field->bytes.at;
+    } else if (v->n < v->want) {
+        fits = n < v->want - v->n ? n : v->want - v->n;
+        memcpy(v->room + v->n * 4, field->bytes.at, fits * 4);
+    }
+    v->n += n;
+    return 0;
+}
+
+static void put_int(struct values *v, int64_t x)
+{
+    if (v->n < v->want && v->f->stored == TENSOR_I64) {
+        memcpy(v->room + v->n * 8, &x, 8);
+    } else if (v->n < v->want && v->f->stored == TENSOR_I32) {
+        int32_t narrow = (int32_t)x;
+
+        memcpy(v->room + v->n * 4, &narrow, 4);
+        if (narrow != x && !v->out_of_range) {
+            v->out_of_range = true;
+            v->bad_i = v->n;
+            v->bad = x;
+        }
+    }
+    v->n++;
+}
+
+static int take_ints(struct values *v, const struct field *field, struct err *err)
+{
+    struct wire in = field->bytes;
+    uint64_t x;
+
+    if (field->type == WIRE_VARINT)
+        put_int(v, (int64_t)field->value);
+    if (field->type != WIRE_BYTES)
+        return 0;
+    while (in.at < in.end) {
+        if (!read_varint(&in, &x))
+            return broken(&in, "an endless or cut number", err);
+        put_int(v, (int64_t)x);
+    }
+    return 0;
+}
+
+static int (*const take[N_KINDS])(struct values *v, const struct field *field, struct err *err) = {
+    [KIND_BYTES] = take_bytes,
+    [KIND_FLOAT] = take_floats,
+    [KIND_INT64] = take_ints,
+};
+
+/* A Feature: its lists, in the order of the wire; a list of another kind replaces the first. */
+static int take_feature(struct values *v, struct wire in, struct err *err)
+{
+    struct field list, value;
+    int rc;
+
+    while ((rc = next_field(&in, &list, err)) > 0) {
+        if (list.type != WIRE_BYTES || list.number >= N_KINDS)
+            continue;
+        if (v->kind != list.number)
+            start_kind(v, list.number);
+        while ((rc = next_field(&list.bytes, &value, err)) > 0) {
+            if (value.number == 1)
+                rc = take[v->kind](v, &value, err);
+            if (rc < 0)
+                return rc;
+        }
+        if (rc < 0)
+            return rc;
+    }
+    return rc;
+}
+
+/* ---- is it what was expected ---- */
+
+static const struct {
+    const char *magic, *name;
+} encodings[] = { { "\xff\xd8\xff", "JPEG" }, { "\x89PNG", "PNG" } };
+
+static void describe_found(const struct values *v, char *out, size_t n)
+{
+    size_t bytes = v->kind == KIND_BYTES && v->n > 0 ? left(&v->bytes) : 0;
+
+    if (v->kind == KIND_NONE) {
+        snprintf(out, n, "an empty feature");
+    } else if (v->kind != KIND_BYTES) {
+        snprintf(out, n, "a list of %" PRIu64 " %s values", v->n,
+                 v->kind == KIND_FLOAT ? "float" : "int64");
+    } else if (v->n != 1) {
+        snprintf(out, n, "a list of %" PRIu64 " bytes values", v->n);
+    } else {
+        const char *encoding = NULL;
+
+        for (size_t i = 0; i < COUNT_OF(encodings); i++)
+            if (bytes > 4 &&
+                memcmp(v->bytes.at, encodings[i].magic, strlen(encodings[i].magic)) == 0)
+                encoding = encodings[i].name;
+        snprintf(out, n, "a bytes value of %zu bytes%s%s%s", bytes, encoding != NULL ? " (a " : "",
+                 encoding != NULL ? encoding : "",
+                 encoding != NULL ? " image; decode images when the records are made)" : "");
+    }
+}
+
+static int unexpected(const struct values *v, struct err *err)
+{
+    char found[160], shape[160];
+
+    describe_found(v, found, sizeof(found));
+    shape_print(&v->f->shape, shape, sizeof(shape));
+    if (v->f->stored == TENSOR_U8)
+        return err_set(err, ERR_INPUT,
+                       "feature '%s': found %s, expected one bytes value of %zu bytes (uint8 %s)",
+                       v->f->name, found, v->want, shape);
+    if (v->f->stored == TENSOR_F32)
+        return err_set(err, ERR_INPUT,
+                       "feature '%s': found %s, expected %zu float values or one bytes value of "
+                       "%zu bytes (float32 %s)",
+                       v->f->name, found, v->want, v->want * 4, shape);
+    return err_set(err, ERR_INPUT, "feature '%s': found %s, expected %zu int64 values (%s %s)",
+                   v->f->name, found, v->want, tensor_dtype_name(v->f->stored), shape);
+}
+
+/* The kinds that a stored type may come as, and its size. */
+static const struct form {
+    enum tensor_dtype stored;
+    enum kind list;    /* a list of `want` values, or KIND_NONE */
+    size_t bytes_each; /* or one bytes value of want times this; 0: not so */
+} forms[] = {
+    { TENSOR_U8, KIND_NONE, 1 },
+    { TENSOR_F32, KIND_FLOAT, 4 },
+    { TENSOR_I64, KIND_INT64, 0 },
+    { TENSOR_I32, KIND_INT64, 0 },
+};
+
+static const struct form *form_of(enum tensor_dtype stored)
+{
+    for (size_t i = 0; i < COUNT_OF(forms); i++)
+        if (forms[i].stored == stored)
+            return &forms[i];
+    CHECK(!"a stored type that data_open() lets through");
+    return NULL;
+}
+
+int data_example_read(const struct data_feature *f, size_t elements, const struct data_entry *entry,
+                      void *room, const void **stored, struct err *err)
+{
+    const struct form *form = form_of(f->stored);
+    struct values v = { .f = f, .want = elements, .room = room };
+    struct wire in = { entry->at, entry->at + entry->n, entry->offset + entry->n };
+    struct field member;
+    int rc;
+
+    while ((rc = next_field(&in, &member, err)) > 0) {
+        if (is_part(&member, 2))
+            rc = take_feature(&v, member.bytes, err);
+        if (rc < 0)
+            break;
+    }
+    if (rc < 0)
+        return err_wrap(err, rc, "feature '%s'", f->name);
+    if (v.kind == KIND_BYTES && v.n == 1 && form->bytes_each > 0 &&
+        left(&v.bytes) == elements * form->bytes_each) {
+        *stored = v.bytes.at;
+        return 0;
+    }
+    if (v.kind != form->list || v.kind == KIND_NONE || v.n != elements)
+        return unexpected(&v, err);
+    if (v.out_of_range)
+        return err_set(err, ERR_INPUT,
+                       "feature '%s': value %" PRIu64 " is %" PRId64 ", expected an int32", f->name,
+                       v.bad_i, v.bad);
+    *stored = v.lying != NULL ? v.lying : room;
+    return 0;
+}

@@ -1,0 +1,36 @@
+/* example.h - features of a serialized tf.train.Example, without unpacking the whole message.
+ *
+ *     Example.features (1) -> Features.feature (1), a map: entries of key (1) and value (2)
+ *     Feature: one of bytes_list (1), float_list (2), int64_list (3), each with value (1)
+ *
+ * Read as any protobuf parser does: of two entries with one key the last counts, parts of one list
+ * are joined, numbers may be packed or not, unknown fields are skipped. Nothing is allocated, and
+ * no byte outside the record is read, whatever the record says. Threads: pure functions. */
+#ifndef DATA_EXAMPLE_H
+#define DATA_EXAMPLE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct data_feature;
+struct err;
+
+/* A map entry inside a record. */
+struct data_entry {
+    const uint8_t *at; /* NULL: no such feature in the record */
+    size_t n;
+    size_t offset; /* of `at` in the record, for messages */
+};
+
+/* Looks up n_features names: found[i] belongs to features[i]. ERR_INPUT: not an Example, or a
+ * feature is missing (the nearest name that is there is given). */
+int data_example_find(const void *record, size_t n, const struct data_feature *features,
+                      uint32_t n_features, struct data_entry *found, struct err *err);
+
+/* The values of one feature in its stored form: `elements` of type f->stored, of any alignment,
+ * at *stored, which is inside the record or `room` (as many bytes, aligned to 8).
+ * ERR_INPUT: another kind or number of values; what is in `room` is then undefined. */
+int data_example_read(const struct data_feature *f, size_t elements, const struct data_entry *entry,
+                      void *room, const void **stored, struct err *err);
+
+#endif

@@ -1,0 +1,431 @@
+/* index.c - where every record starts. A record is found only by walking over the heads before it,
+ * so files are walked by several threads, one file each, and the result can be kept:
+ *
+ *     struct kept | path, filled up to 8 bytes | uint64 starts[n_records + 1] | uint32 crc32c
+ *
+ * in the order of bytes of the machine (of another machine it is just not ours). A kept index that
+ * does not fit its file in any way is made anew. */
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/clock.h"
+#include "base/crc32c.h"
+#include "base/digest.h"
+#include "base/err.h"
+#include "base/fs.h"
+#include "base/vec.h"
+#include "data/data_priv.h"
+#include "data/tfrecord.h"
+
+enum {
+    BLOCK_BYTES = 256 << 10, /* read at once where records are small */
+    SMALL_BYTES = 32 << 10,  /* above it only heads are read */
+    FRAME_BYTES = TFRECORD_HEAD_BYTES + TFRECORD_TAIL_BYTES,
+    REPORT_NS = 200 * 1000 * 1000,
+};
+
+#define KEPT_MAGIC UINT64_C(0x3158444944524454) /* "TDRDIDX1" */
+
+struct kept {
+    uint64_t magic;
+    uint64_t bytes;
+    int64_t mtime_ns;
+    uint64_t n_records;
+    uint64_t n_path; /* without the filling */
+};
+
+struct builder {
+    const struct data_opts *opts;
+    struct data_file *files;
+    uint32_t n_files;
+    atomic_uint next; /* file that nobody has taken yet */
+    atomic_bool stop;
+
+    pthread_mutex_t lock; /* guards the rest */
+    uint64_t bytes_done, bytes_all, records, reported_ns;
+    uint32_t failed; /* file of the error; the first of several, whoever was faster */
+    int rc;
+    struct err err;
+};
+
+static bool canceled(const struct builder *b)
+{
+    return (b->opts->cancel != NULL && *b->opts->cancel != 0) || atomic_load(&b->stop);
+}
+
+static void report(struct builder *b, uint64_t bytes, uint64_t records)
+{
+    uint64_t now = clock_ns();
+
+    pthread_mutex_lock(&b->lock);
+    b->bytes_done += bytes;
+    b->records += records;
+    if (b->opts->on_progress != NULL &&
+        (now - b->reported_ns >= REPORT_NS || b->bytes_done == b->bytes_all)) {
+        b->reported_ns = now;
+        b->opts->on_progress(b->opts->arg, b->bytes_done, b->bytes_all, b->records);
+    }
+    pthread_mutex_unlock(&b->lock);
+}
+
+static int at_offset(const struct data_file *f, uint64_t at, int rc, struct err *err)
+{
+    return err_wrap(err, rc, "'%s': offset %" PRIu64, f->path, at);
+}
+
+/* Why the first head of a file is none. */
+static int not_a_tfrecord(const struct data_file *f, const uint8_t *head, int rc, struct err *err)
+{
+    if (head[0] == 0x1f && head[1] == 0x8b)
+        return err_set(err, ERR_INPUT,
+                       "'%s' is compressed with gzip; records are read at random, so expected a "
+                       "plain TFRecord file: gunzip it",
+                       f->path);
+    return at_offset(f, 0, rc, err);
+}
+
+struct walk {
+    struct builder *b;
+    struct data_file *f;
+    int fd;
+    uint8_t *block;      /* BLOCK_BYTES, which hold ... */
+    uint64_t from, held; /* ... these bytes of the file */
+    VEC(uint64_t) starts;
+    uint64_t told_at, told_n; /* what report() knows */
+};
+
+static int step_report(struct walk *w, uint64_t at, struct err *err)
+{
+    if (canceled(w->b))
+        return err_set(err, ERR_CANCELED, "index '%s': canceled", w->f->path);
+    report(w->b, at - w->told_at, w->starts.n - w->told_n);
+    w->told_at = at;
+    w->told_n = w->starts.n;
+    return 0;
+}
+
+/* The head at `at`. `want`: how much to read if it is not in the block. */
+static int fetch_head(struct walk *w, uint64_t at, uint64_t want, const uint8_t **head,
+                      struct err *err)
+{
+    int rc = 0;
+
+    if (at < w->from || at + TFRECORD_HEAD_BYTES > w->from + w->held) {
+        if (want > w->f->bytes - at)
+            want = w->f->bytes - at;
+        rc = data_file_read(w->fd, w->f->path, w->block, want, at, err);
+        w->from = at;
+        w->held = rc == 0 ? want : 0;
+    }
+    *head = w->block + (at - w->from);
+    return rc;
+}
+
+/* The record at `at`, *length bytes of data; *length is that of the one before. */
+static int walk_record(struct walk *w, uint64_t at, uint64_t *length, struct err *err)
+{
+    uint64_t left = w->f->bytes - at;
+    const uint8_t *head;
+    int rc;
+
+    if (left < FRAME_BYTES) {
+        err_set(err, ERR_CORRUPT,
+                "%" PRIu64 " bytes left, expected a record (at least %d bytes) or the end: the "
+                "file is cut off",
+                left, FRAME_BYTES);
+        return at_offset(w->f, at, ERR_CORRUPT, err);
+    }
+    rc = fetch_head(w, at, *length <= SMALL_BYTES ? BLOCK_BYTES : TFRECORD_HEAD_BYTES, &head, err);
+    if (rc < 0)
+        return rc;
+    rc = tfrecord_head(head, DATA_RECORD_BYTES_MAX, length, err);
+    if (rc < 0)
+        return at == 0 ? not_a_tfrecord(w->f, head, rc, err) : at_offset(w->f, at, rc, err);
+    if (*length > left - FRAME_BYTES) {
+        err_set(err, ERR_CORRUPT,
+                "record of %" PRIu64 " bytes, but only %" PRIu64 " are left: the file is cut off",
+                *length, left - FRAME_BYTES);
+        return at_offset(w->f, at, ERR_CORRUPT, err);
+    }
+    return 0;
+}
+
+static int walk_records(struct walk *w, struct err *err)
+{
+    uint64_t at = 0, length = 0;
+    int rc = 0;
+
+    while (at < w->f->bytes) {
+        if (at - w->told_at >= BLOCK_BYTES)
+            rc = step_report(w, at, err);
+        if (rc == 0)
+            rc = walk_record(w, at, &length, err);
+        if (rc < 0)
+            return rc;
+        if (!VEC_PUSH(w->starts, at))
+            return err_set(err, ERR_NOMEM, "index '%s': out of memory", w->f->path);
+        at += FRAME_BYTES + length;
+    }
+    if (!VEC_PUSH(w->starts, at))
+        return err_set(err, ERR_NOMEM, "index '%s': out of memory", w->f->path);
+    report(w->b, at - w->told_at, w->starts.n - 1 - w->told_n);
+    return 0;
+}
+
+static int walk(struct builder *b, struct data_file *f, int fd, uint8_t *block, struct err *err)
+{
+    struct walk w = { .b = b, .f = f, .fd = fd, .block = block };
+    int rc = walk_records(&w, err);
+
+    if (rc < 0) {
+        VEC_FINI(w.starts);
+        return rc;
+    }
+    f->n_records = w.starts.n - 1;
+    f->starts = realloc(w.starts.at, w.starts.n * sizeof(*w.starts.at));
+    if (f->starts == NULL) /* it only could not be made smaller */
+        f->starts = w.starts.at;
+    return 0;
+}
+
+/* ---- keeping ---- */
+
+/* <directory>/<file name>.<hash of the whole path>.index; NULL: out of memory. */
+static char *kept_name(const char *directory, const char *path)
+{
+    const char *base = strrchr(path, '/');
+    uint8_t digest[DIGEST_BYTES];
+    char hex[DIGEST_HEX_BYTES], name[NAME_MAX + 1];
+
+    digest_sha256(path, strlen(path), digest);
+    digest_hex(digest, hex);
+    snprintf(name, sizeof(name), "%.200s.%.16s.index", base != NULL ? base + 1 : path, hex);
+    return fs_join(directory, name);
+}
+
+static size_t filled(size_t n)
+{
+    return (n + 7) & ~(size_t)7;
+}
+
+/* true: `data` is the index of this file, as `path`, and the file's fields are set. */
+static bool accept_kept(const struct buf *data, const char *path, struct data_file *f)
+{
+    size_t n_path = strlen(path), n_starts, body;
+    const uint64_t *starts;
+    uint32_t crc;
+    struct kept k;
+
+    if (data->len < sizeof(k) + sizeof(crc))
+        return false;
+    body = data->len - sizeof(crc);
+    memcpy(&k, data->data, sizeof(k));
+    memcpy(&crc, data->data + body, sizeof(crc));
+    if (k.magic != KEPT_MAGIC || k.bytes != f->bytes || k.mtime_ns != f->mtime_ns ||
+        k.n_path != n_path || k.n_records > f->bytes / FRAME_BYTES ||
+        body != sizeof(k) + filled(n_path) + (k.n_records + 1) * 8 ||
+        crc != crc32c(0, data->data, body) || memcmp(data->data + sizeof(k), path, n_path) != 0)
+        return false;
+    n_starts = k.n_records + 1;
+    starts = (const uint64_t *)(const void *)(data->data + sizeof(k) + filled(n_path));
+    if (starts[0] != 0 || starts[k.n_records] != f->bytes)
+        return false;
+    for (size_t i = 1; i < n_starts; i++)
+        if (starts[i] < starts[i - 1] + FRAME_BYTES ||
+            starts[i] - starts[i - 1] - FRAME_BYTES > DATA_RECORD_BYTES_MAX)
+            return false;
+    f->starts = malloc(n_starts * sizeof(*starts));
+    if (f->starts == NULL)
+        return false; /* building it will say so */
+    memcpy(f->starts, starts, n_starts * sizeof(*starts));
+    f->n_records = k.n_records;
+    return true;
+}
+
+static bool load_kept(const char *name, const char *path, struct data_file *f)
+{
+    size_t n_starts = f->bytes / FRAME_BYTES + 1; /* at most */
+    size_t limit = sizeof(struct kept) + filled(strlen(path)) + n_starts * 8 + sizeof(uint32_t);
+    struct buf data = { 0 };
+    bool ok;
+
+    ok = fs_read(name, limit, &data, NULL) == 0 && accept_kept(&data, path, f);
+    buf_fini(&data);
+    return ok;
+}
+
+static int save_kept(const char *name, const char *path, const struct data_file *f,
+                     struct err *err)
+{
+    struct kept k = { .magic = KEPT_MAGIC, .bytes = f->bytes, .mtime_ns = f->mtime_ns,
+                      .n_records = f->n_records, .n_path = strlen(path) };
+    struct buf data = { 0 };
+    uint32_t crc;
+    int rc;
+
+    buf_add(&data, &k, sizeof(k));
+    buf_add(&data, path, k.n_path);
+    buf_add(&data, "\0\0\0\0\0\0\0", filled(k.n_path) - k.n_path);
+    buf_add(&data, f->starts, (f->n_records + 1) * sizeof(*f->starts));
+    crc = crc32c(0, data.data, data.len);
+    buf_add(&data, &crc, sizeof(crc));
+    rc = data.failed ? err_set(err, ERR_NOMEM, "out of memory")
+                     : fs_replace(name, data.data, data.len, err);
+    buf_fini(&data);
+    return rc < 0 ? err_wrap(err, rc, "keep the index of '%s'", f->path) : 0;
+}
+
+/* ---- one file, all files ---- */
+
+static int index_kept(struct builder *b, struct data_file *f, int fd, uint8_t *block,
+                      struct err *err)
+{
+    char *path = realpath(f->path, NULL), *name = NULL;
+    int rc = 0;
+
+    if (path == NULL)
+        return err_sys(err, errno, "find '%s'", f->path);
+    name = kept_name(b->opts->index_directory, path);
+    if (name == NULL) {
+        rc = err_set(err, ERR_NOMEM, "index '%s': out of memory", f->path);
+    } else if (load_kept(name, path, f)) {
+        report(b, f->bytes, f->n_records);
+    } else {
+        rc = walk(b, f, fd, block, err);
+        if (rc == 0)
+            rc = save_kept(name, path, f, err);
+    }
+    free(name);
+    free(path);
+    return rc;
+}
+
+static int index_file(struct builder *b, struct data_file *f, uint8_t *block, struct err *err)
+{
+    uint64_t bytes;
+    int64_t mtime_ns;
+    int fd, rc;
+
+    fd = data_file_open(f->path, &bytes, &mtime_ns, err);
+    if (fd < 0)
+        return fd;
+    if (bytes != f->bytes || mtime_ns != f->mtime_ns)
+        rc = err_set(err, ERR_CORRUPT, "'%s' changed while it was being indexed", f->path);
+    else if (b->opts->index_directory != NULL)
+        rc = index_kept(b, f, fd, block, err);
+    else
+        rc = walk(b, f, fd, block, err);
+    close(fd);
+    return rc;
+}
+
+static void fail(struct builder *b, uint32_t file, int rc, const struct err *err)
+{
+    pthread_mutex_lock(&b->lock);
+    /* Others that were stopped because of the first failure did not fail themselves. */
+    if (b->rc == 0 || (rc != ERR_CANCELED && (b->rc == ERR_CANCELED || file < b->failed))) {
+        b->failed = file;
+        b->rc = rc;
+        b->err = *err;
+    }
+    pthread_mutex_unlock(&b->lock);
+    atomic_store(&b->stop, true);
+}
+
+static void *work(void *arg)
+{
+    struct builder *b = arg;
+    uint8_t *block = malloc(BLOCK_BYTES);
+    struct err err;
+    uint32_t i;
+    int rc;
+
+    if (block == NULL)
+        fail(b, 0, err_set(&err, ERR_NOMEM, "index: out of memory"), &err);
+    while (block != NULL && (i = atomic_fetch_add(&b->next, 1)) < b->n_files) {
+        rc = canceled(b) ? err_set(&err, ERR_CANCELED, "index: canceled")
+                         : index_file(b, &b->files[i], block, &err);
+        if (rc < 0) {
+            fail(b, i, rc, &err);
+            break;
+        }
+    }
+    free(block);
+    return NULL;
+}
+
+static uint32_t cores(void)
+{
+    cpu_set_t set;
+
+    return sched_getaffinity(0, sizeof(set), &set) == 0 ? (uint32_t)CPU_COUNT(&set) : 1;
+}
+
+/* The caller works too, so that one thread needs none. */
+static int run_all(struct builder *b, uint32_t n_threads, struct err *err)
+{
+    pthread_t *threads = calloc(n_threads, sizeof(*threads));
+    uint32_t n = 0;
+    int rc = 0;
+
+    if (threads == NULL)
+        return err_set(err, ERR_NOMEM, "index: out of memory");
+    while (rc == 0 && n + 1 < n_threads) {
+        rc = data_thread_start(&threads[n], work, b, err);
+        if (rc == 0)
+            n++;
+    }
+    if (rc == 0)
+        work(b);
+    else
+        atomic_store(&b->stop, true);
+    while (n > 0)
+        pthread_join(threads[--n], NULL);
+    free(threads);
+    return rc;
+}
+
+/* Sizes and times of all files, before any is read. */
+static int look_at_all(struct builder *b, struct err *err)
+{
+    for (uint32_t i = 0; i < b->n_files; i++) {
+        struct data_file *f = &b->files[i];
+        int fd = data_file_open(f->path, &f->bytes, &f->mtime_ns, err);
+
+        if (fd < 0)
+            return fd;
+        close(fd);
+        b->bytes_all += f->bytes;
+    }
+    return 0;
+}
+
+int data_index(const struct data_opts *opts, struct data_file *files, uint32_t n_files,
+               struct err *err)
+{
+    struct builder b = { .opts = opts, .files = files, .n_files = n_files,
+                         .lock = PTHREAD_MUTEX_INITIALIZER };
+    uint32_t n_threads = opts->threads > 0 ? opts->threads : cores();
+    int rc;
+
+    rc = look_at_all(&b, err);
+    if (rc == 0 && opts->index_directory != NULL)
+        rc = fs_mkdirs(opts->index_directory, err);
+    if (rc == 0)
+        rc = run_all(&b, n_threads < n_files ? n_threads : n_files, err);
+    pthread_mutex_destroy(&b.lock);
+    if (rc == 0 && b.rc < 0) {
+        rc = b.rc;
+        if (err != NULL)
+            *err = b.err;
+    }
+    return rc;
+}

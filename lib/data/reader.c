@@ -1,0 +1,400 @@
+/* reader.c - lane batches decoded ahead into a ring of slots.
+ *
+ * Batch q of the stream (from 0) lives in slot q mod n_slots. Two numbers move on:
+ *
+ *     given     the batch that the consumer has or waits for; those before it are free again
+ *     claimed   the batch that decode threads take pieces of; below given + n_slots
+ *
+ * A piece is some samples of a batch, such that all threads can work on one batch and the first
+ * one comes soon. A batch is ready when its last piece is done; it is handed out only in its turn,
+ * and so is an error. Without threads the consumer decodes the one batch itself. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "data/data_priv.h"
+#include "data/order.h"
+
+enum { PIECE_MIN = 8, ALIGNMENT = 64 };
+
+struct slot {
+    struct data_batch batch; /* its pointers lead into `memory` */
+    void **features;         /* [n_features] */
+    float *weights;
+    uint64_t *records;
+    uint8_t *memory;         /* owned: all of the above */
+    uint32_t undone;         /* samples that nobody has finished yet */
+    int rc;                  /* of the first bad sample, ... */
+    uint32_t bad;            /* ... which one */
+    struct err err;
+};
+
+struct data_reader {
+    struct data_set *s;
+    struct data_order order;
+    struct data_reader_opts opts;
+    uint32_t lane_batch;
+    uint32_t piece;       /* samples taken at once */
+    uint64_t n_batches;   /* of the whole stream */
+    uint64_t wait_ns;
+    bool held;            /* the consumer has batch `given` */
+    struct slot *slots;   /* owned */
+    uint32_t n_slots;
+    pthread_t *threads;   /* owned */
+    uint32_t n_threads;   /* started */
+    struct data_decoder **decoders; /* owned */
+    uint32_t n_decoders;  /* one a thread; one for the consumer if there is none */
+    atomic_bool canceled;
+
+    pthread_mutex_t lock; /* guards the rest, and undone, rc, bad, err of slots at work */
+    pthread_cond_t work, ready;
+    uint64_t given;       /* batch that the consumer has or waits for */
+    uint64_t claimed;     /* batch that pieces are taken of */
+    uint32_t claimed_at;  /* its first sample that nobody has taken */
+    uint32_t n_decoding;  /* decoders that threads have taken */
+};
+
+struct piece {
+    struct slot *slot;
+    uint64_t step;
+    uint32_t lane;
+    uint32_t begin, end; /* samples */
+};
+
+/* ---- slots ---- */
+
+static bool add(size_t *total, size_t n, size_t size)
+{
+    size_t bytes;
+
+    return !__builtin_mul_overflow(n, size, &bytes) &&
+           !__builtin_add_overflow(bytes, ALIGNMENT - 1, &bytes) &&
+           !__builtin_add_overflow(*total, bytes & ~(size_t)(ALIGNMENT - 1), total);
+}
+
+/* One block a slot: features, each aligned for vectors, weights, records, pointers. */
+static int slot_init(struct slot *slot, const struct data_set *s, uint32_t lane_batch,
+                     struct err *err)
+{
+    size_t n = s->n_features, total = 0, weights, records, pointers;
+    bool fits = true;
+
+    for (uint32_t i = 0; i < n; i++)
+        fits = fits && add(&total, lane_batch, s->fed_bytes[i]);
+    weights = total;
+    fits = fits && add(&total, lane_batch, sizeof(*slot->weights));
+    records = total;
+    fits = fits && add(&total, lane_batch, sizeof(*slot->records));
+    pointers = total;
+    fits = fits && add(&total, n, sizeof(*slot->features));
+    slot->memory = fits ? aligned_alloc(ALIGNMENT, total) : NULL;
+    if (slot->memory == NULL)
+        return err_set(err, ERR_NOMEM, "batch of %" PRIu32 " samples: out of memory", lane_batch);
+    slot->weights = (float *)(void *)(slot->memory + weights);
+    slot->records = (uint64_t *)(void *)(slot->memory + records);
+    slot->features = (void **)(void *)(slot->memory + pointers);
+    total = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        slot->features[i] = slot->memory + total;
+        (void)add(&total, lane_batch, s->fed_bytes[i]); /* it did fit */
+    }
+    slot->batch.features = (const void *const *)slot->features;
+    slot->batch.weights = slot->weights;
+    slot->batch.records = slot->records;
+    return 0;
+}
+
+static int make_parts(struct data_reader *r, uint32_t n_decoders, struct err *err)
+{
+    int rc = 0;
+
+    r->slots = calloc(r->n_slots, sizeof(*r->slots));
+    r->decoders = calloc(n_decoders, sizeof(*r->decoders));
+    r->threads = calloc(n_decoders, sizeof(*r->threads));
+    if (r->slots == NULL || r->decoders == NULL || r->threads == NULL)
+        return err_set(err, ERR_NOMEM, "out of memory");
+    for (uint32_t i = 0; rc == 0 && i < r->n_slots; i++)
+        rc = slot_init(&r->slots[i], r->s, r->lane_batch, err);
+    while (rc == 0 && r->n_decoders < n_decoders) {
+        rc = data_decoder_new(r->s, &r->decoders[r->n_decoders], err);
+        if (rc == 0)
+            r->n_decoders++;
+    }
+    return rc;
+}
+
+/* ---- decoding ---- */
+
+/* Records of a piece that stand one behind the other in the files, from i. */
+static uint64_t run_length(const struct slot *slot, uint32_t i, uint32_t end)
+{
+    uint64_t n = 1;
+
+    while (i + n < end && slot->records[i + n] == slot->records[i] + n)
+        n++;
+    return n;
+}
+
+/* Decodes a piece. On an error *bad is the sample. */
+static int decode_piece(struct data_reader *r, struct data_decoder *d, const struct piece *p,
+                        uint32_t *bad, struct err *err)
+{
+    struct slot *slot = p->slot;
+    uint64_t run = 0;
+    int rc = 0;
+
+    for (uint32_t i = p->begin; i < p->end; i++) {
+        bool real;
+
+        slot->records[i] = data_order_record(&r->order, p->step, p->lane, i, &real);
+        slot->weights[i] = real ? 1.0f : 0.0f;
+    }
+    for (uint32_t i = p->begin; rc == 0 && i < p->end; i++, run--) {
+        if (run == 0)
+            run = run_length(slot, i, p->end);
+        if (atomic_load_explicit(&r->canceled, memory_order_relaxed))
+            rc = err_set(err, ERR_CANCELED, "reading was canceled");
+        else
+            rc = data_decode(d, slot->records[i], run, slot->features, i, err);
+        *bad = i;
+    }
+    return rc;
+}
+
+/* With the lock held. false: nothing to do now. */
+static bool claim(struct data_reader *r, struct piece *p)
+{
+    uint32_t n_lanes = r->opts.n_lanes, left;
+    uint64_t q = r->claimed;
+
+    if (q >= r->n_batches || q - r->given >= r->n_slots)
+        return false;
+    p->slot = &r->slots[q % r->n_slots];
+    p->step = r->opts.first_step + q / n_lanes;
+    p->lane = r->opts.first_lane + (uint32_t)(q % n_lanes);
+    if (r->claimed_at == 0) { /* the slot gets a new batch */
+        p->slot->undone = r->lane_batch;
+        p->slot->rc = 0;
+        p->slot->batch.step = p->step;
+        p->slot->batch.lane = p->lane;
+    }
+    left = r->lane_batch - r->claimed_at;
+    p->begin = r->claimed_at;
+    p->end = p->begin + (left < r->piece ? left : r->piece);
+    r->claimed_at = p->end;
+    if (p->end == r->lane_batch) {
+        r->claimed++;
+        r->claimed_at = 0;
+    }
+    return true;
+}
+
+/* With the lock held: a piece is done. */
+static void settle(struct data_reader *r, const struct piece *p, int rc, uint32_t bad,
+                   const struct err *err)
+{
+    struct slot *slot = p->slot;
+
+    if (rc < 0 && (slot->rc == 0 || bad < slot->bad)) {
+        slot->rc = rc;
+        slot->bad = bad;
+        slot->err = *err;
+    }
+    slot->undone -= p->end - p->begin;
+    if (slot->undone == 0)
+        pthread_cond_signal(&r->ready);
+}
+
+static void *decode_thread(void *arg)
+{
+    struct data_reader *r = arg;
+    struct data_decoder *d;
+    struct piece p;
+    struct err err;
+    uint32_t bad = 0;
+    int rc;
+
+    pthread_mutex_lock(&r->lock);
+    d = r->decoders[r->n_decoding++];
+    while (!atomic_load(&r->canceled)) {
+        if (!claim(r, &p)) {
+            pthread_cond_wait(&r->work, &r->lock);
+            continue;
+        }
+        pthread_mutex_unlock(&r->lock);
+        rc = decode_piece(r, d, &p, &bad, &err);
+        pthread_mutex_lock(&r->lock);
+        settle(r, &p, rc, bad, &err);
+    }
+    pthread_mutex_unlock(&r->lock);
+    return NULL;
+}
+
+/* ---- the consumer ---- */
+
+int data_reader_open(struct data_set *s, const struct data_reader_opts *opts,
+                     struct data_reader **out, struct err *err)
+{
+    uint32_t n_decoders = opts->threads > 0 ? opts->threads : 1;
+    struct data_reader *r;
+    int rc;
+
+    CHECK(opts->lanes > 0 && opts->global_batch > 0 && opts->global_batch % opts->lanes == 0);
+    CHECK(opts->n_lanes > 0 && opts->n_lanes <= opts->lanes &&
+          opts->first_lane <= opts->lanes - opts->n_lanes);
+    CHECK(opts->prefetch > 0 && opts->first_step > 0);
+    CHECK(data_steps_per_epoch(s, opts->global_batch, opts->pad) > 0);
+    r = calloc(1, sizeof(*r));
+    if (r == NULL)
+        return err_set(err, ERR_NOMEM, "data reader: out of memory");
+    pthread_mutex_init(&r->lock, NULL);
+    pthread_cond_init(&r->work, NULL);
+    pthread_cond_init(&r->ready, NULL);
+    r->s = s;
+    r->opts = *opts;
+    r->order = (struct data_order){ .n = s->n_records, .seed = opts->seed,
+                                    .global_batch = opts->global_batch, .lanes = opts->lanes,
+                                    .shuffle = opts->shuffle, .pad = opts->pad };
+    r->lane_batch = opts->global_batch / opts->lanes;
+    r->piece = (r->lane_batch - 1) / n_decoders + 1;
+    if (r->piece < PIECE_MIN)
+        r->piece = PIECE_MIN;
+    if (opts->last_step < opts->first_step)
+        r->n_batches = 0;
+    else if (__builtin_mul_overflow(opts->last_step - opts->first_step + 1,
+                                    (uint64_t)opts->n_lanes, &r->n_batches))
+        r->n_batches = UINT64_MAX; /* nobody will see the end of that one either */
+    /* What the consumer holds, and what is ahead of it. */
+    r->n_slots = opts->threads > 0 ? opts->prefetch + 1 : 1;
+    rc = make_parts(r, n_decoders, err);
+    while (rc == 0 && r->n_threads < opts->threads) {
+        rc = data_thread_start(&r->threads[r->n_threads], decode_thread, r, err);
+        if (rc == 0)
+            r->n_threads++;
+    }
+    if (rc < 0) {
+        data_reader_close(r);
+        return err_wrap(err, rc, "data reader");
+    }
+    *out = r;
+    return 0;
+}
+
+/* With the lock held: until the batch `given` is ready, or nobody will make it so. */
+static void wait_ready(struct data_reader *r, const struct slot *slot)
+{
+    uint64_t before;
+
+    /* Claimed whole, or in part but undone: `undone` counts what is not claimed yet, too. */
+    if (r->claimed > r->given && slot->undone == 0)
+        return;
+    before = clock_ns();
+    while (!atomic_load(&r->canceled) && !(r->claimed > r->given && slot->undone == 0))
+        pthread_cond_wait(&r->ready, &r->lock);
+    r->wait_ns += clock_ns() - before;
+}
+
+/* With the lock held, and given back. */
+static void decode_here(struct data_reader *r)
+{
+    uint64_t before = clock_ns();
+    struct piece p;
+    struct err err;
+    uint32_t bad = 0;
+    int rc;
+
+    while (claim(r, &p)) {
+        pthread_mutex_unlock(&r->lock);
+        rc = decode_piece(r, r->decoders[0], &p, &bad, &err);
+        pthread_mutex_lock(&r->lock);
+        settle(r, &p, rc, bad, &err);
+    }
+    r->wait_ns += clock_ns() - before;
+}
+
+static uint32_t count_real(const struct data_reader *r, const struct slot *slot)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < r->lane_batch; i++)
+        n += slot->weights[i] != 0;
+    return n;
+}
+
+int data_next(struct data_reader *r, const struct data_batch **out, struct err *err)
+{
+    struct slot *slot = &r->slots[r->given % r->n_slots];
+    bool canceled;
+
+    CHECK(!r->held);
+    if (r->given == r->n_batches) {
+        *out = NULL;
+        return 0;
+    }
+    pthread_mutex_lock(&r->lock);
+    if (r->n_threads == 0)
+        decode_here(r);
+    else
+        wait_ready(r, slot);
+    canceled = atomic_load(&r->canceled);
+    pthread_mutex_unlock(&r->lock);
+    if (canceled)
+        return err_set(err, ERR_CANCELED, "reading was canceled");
+    if (slot->rc < 0) { /* and again at the next call: there is no way past it */
+        if (err != NULL)
+            *err = slot->err;
+        return err_wrap(err, slot->rc, "data of step %" PRIu64 ", lane %" PRIu32, slot->batch.step,
+                        slot->batch.lane);
+    }
+    slot->batch.n_real = count_real(r, slot);
+    r->held = true;
+    *out = &slot->batch;
+    return 0;
+}
+
+void data_release(struct data_reader *r)
+{
+    CHECK(r->held);
+    r->held = false;
+    pthread_mutex_lock(&r->lock);
+    r->given++;
+    pthread_cond_broadcast(&r->work);
+    pthread_mutex_unlock(&r->lock);
+}
+
+void data_reader_cancel(struct data_reader *r)
+{
+    pthread_mutex_lock(&r->lock);
+    atomic_store(&r->canceled, true);
+    pthread_cond_broadcast(&r->work);
+    pthread_cond_broadcast(&r->ready);
+    pthread_mutex_unlock(&r->lock);
+}
+
+void data_reader_close(struct data_reader *r)
+{
+    if (r == NULL)
+        return;
+    data_reader_cancel(r);
+    for (uint32_t i = 0; i < r->n_threads; i++)
+        pthread_join(r->threads[i], NULL);
+    for (uint32_t i = 0; r->slots != NULL && i < r->n_slots; i++)
+        free(r->slots[i].memory);
+    for (uint32_t i = 0; i < r->n_decoders; i++)
+        data_decoder_free(r->decoders[i]);
+    free(r->slots);
+    free(r->threads);
+    free(r->decoders);
+    pthread_cond_destroy(&r->ready);
+    pthread_cond_destroy(&r->work);
+    pthread_mutex_destroy(&r->lock);
+    free(r);
+}
+
+uint64_t data_wait_ns(const struct data_reader *r)
+{
+    return r->wait_ns;
+}

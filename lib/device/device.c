@@ -1,0 +1,294 @@
+#include "device/device.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <limits.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "base/err.h"
+#include "base/fault.h"
+#include "base/text.h"
+
+#define PLUGIN "trainerd-cuda.so"
+enum { CORES_MAX = 4096, HUGE_BYTES = 2 << 20 };
+
+/* ---- cores ---- */
+
+/* Cores of the affinity mask in ascending order; at most CORES_MAX. Returns how many, at least 1.
+ */
+static uint32_t cores_list(int32_t cores[CORES_MAX])
+{
+    uint32_t n = 0;
+    cpu_set_t *set = CPU_ALLOC(CORES_MAX);
+    size_t bytes = CPU_ALLOC_SIZE(CORES_MAX);
+    int i;
+
+    if (set != NULL && sched_getaffinity(0, bytes, set) == 0)
+        for (i = 0; i < CORES_MAX; i++)
+            if (CPU_ISSET_S(i, bytes, set))
+                cores[n++] = i;
+    CPU_FREE(set);
+    if (n == 0)
+        cores[n++] = -1; /* a kernel that does not tell: one slot, not pinned */
+    return n;
+}
+
+uint32_t device_cores(void)
+{
+    int32_t cores[CORES_MAX];
+
+    return cores_list(cores);
+}
+
+static void cpu_slots(uint32_t first_core, uint32_t want, struct device *out, uint32_t *n)
+{
+    int32_t cores[CORES_MAX];
+    uint32_t n_cores = cores_list(cores), i;
+
+    if (want == 0)
+        want = n_cores < DEVICE_MAX ? n_cores : DEVICE_MAX;
+    for (i = 0; i < want; i++)
+        out[i] = (struct device){ .kind = DEVICE_CPU,
+                                  .index = i,
+                                  .core = want > n_cores
+                                              ? -1
+                                              : cores[((uint64_t)first_core + i) % n_cores] };
+    *n = want;
+}
+
+int device_enter(const struct device *d, struct err *err)
+{
+    cpu_set_t *set;
+    size_t bytes = CPU_ALLOC_SIZE(CORES_MAX);
+    int rc = 0;
+
+    if (d->kind != DEVICE_CPU || d->core < 0)
+        return 0;
+    CHECK(d->core < CORES_MAX);
+    set = CPU_ALLOC(CORES_MAX);
+    if (set == NULL)
+        return err_set(err, ERR_NOMEM, "pin to core %d: out of memory", d->core);
+    CPU_ZERO_S(bytes, set);
+    CPU_SET_S(d->core, bytes, set);
+    if (sched_setaffinity(0, bytes, set) < 0) {
+        err_sys(err, errno, "pin cpu:%u to core %d", d->index, d->core);
+        rc = err_wrap(err, ERR_DEVICE,
+                      "the cores this process may use have changed (was the cpuset edited?)");
+    }
+    CPU_FREE(set);
+    return rc;
+}
+
+/* ---- CUDA ---- */
+
+/* The plugin beside the executable, else on the library path. NULL: `why` says what the loader
+ * said of each. */
+static void *plugin_load(char *why, size_t n)
+{
+    char path[PATH_MAX + sizeof(PLUGIN)], *slash;
+    ssize_t len = readlink("/proc/self/exe", path, PATH_MAX);
+    void *plugin;
+
+    why[0] = '\0';
+    if (len > 0) {
+        path[len] = '\0';
+        slash = strrchr(path, '/');
+        memcpy(slash != NULL ? slash + 1 : path, PLUGIN, sizeof(PLUGIN));
+        if (access(path, F_OK) == 0) { /* there: then it is this one that has to work */
+            plugin = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+            if (plugin == NULL)
+                snprintf(why, n, "%s", dlerror());
+            return plugin;
+        }
+    }
+    plugin = dlopen(PLUGIN, RTLD_NOW | RTLD_LOCAL);
+    if (plugin == NULL)
+        snprintf(why, n, "%s", dlerror());
+    return plugin;
+}
+
+/* A plugin that loads is refused by this version, which has no interface to drive one. Never the
+ * reason for a quiet fall-back: somebody installed it to be used. */
+static int plugin_refuse(void *plugin, const char *spec, struct err *err)
+{
+    bool speaks = dlsym(plugin, "trainerd_cuda_plugin") != NULL;
+
+    dlclose(plugin);
+    return err_set(err, ERR_DEVICE,
+                   "devices '%s': the %s found %s, and trainerd %s cannot drive it: install the "
+                   "plugin and the program of one version, or ask for 'cpu'",
+                   spec, PLUGIN,
+                   speaks ? "is of a later version than this program"
+                          : "lacks the symbol trainerd_cuda_plugin (not a plugin of trainerd)",
+                   TRAINERD_VERSION);
+}
+
+/* ---- the specification ---- */
+
+static int refuse(const char *spec, const char *why, struct err *err)
+{
+    return err_set(err, ERR_INPUT,
+                   "devices '%s': %s; expected auto, cpu, cpu:N (1 to %d slots), cuda or "
+                   "cuda:LIST (GPU ordinals such as 0,2)",
+                   spec, why, DEVICE_MAX);
+}
+
+static int parse_cpu(const char *spec, const char *count, uint32_t *want, struct err *err)
+{
+    uint64_t n = 0;
+
+    if (count[0] == '\0') {
+        *want = 0;
+        return 0;
+    }
+    if (count[0] != ':')
+        return refuse(spec, "not a kind of device", err);
+    if (!text_u64(count + 1, DEVICE_MAX, &n) || n == 0)
+        return refuse(spec, "the number of slots is out of range or not a number", err);
+    *want = (uint32_t)n;
+    return 0;
+}
+
+/* Only the form: ordinals in any order, each once. */
+static int check_cuda_list(const char *spec, const char *list, struct err *err)
+{
+    bool seen[DEVICE_MAX] = { false };
+
+    if (list[0] == '\0')
+        return 0;
+    if (list[0] != ':')
+        return refuse(spec, "not a kind of device", err);
+    do {
+        char word[8];
+        size_t len = strcspn(++list, ",");
+        uint64_t ordinal = 0;
+
+        snprintf(word, sizeof(word), "%.*s", len < sizeof(word) ? (int)len : 0, list);
+        if (!text_u64(word, DEVICE_MAX - 1, &ordinal))
+            return refuse(spec, "a GPU ordinal is out of range or not a number", err);
+        if (seen[ordinal])
+            return refuse(spec, "a GPU is named twice", err);
+        seen[ordinal] = true;
+        list += len;
+    } while (*list == ',');
+    return 0;
+}
+
+int device_parse(const char *spec, uint32_t first_core, struct device *out, uint32_t *n,
+                 struct err *err)
+{
+    bool any = strcmp(spec, "auto") == 0;
+    uint32_t want = 0;
+    char why[512];
+    void *plugin;
+    int rc = 0;
+
+    if (text_starts(spec, "cpu")) {
+        rc = parse_cpu(spec, spec + strlen("cpu"), &want, err);
+        if (rc < 0)
+            return rc;
+        cpu_slots(first_core, want, out, n);
+        return 0;
+    }
+    if (!any && !text_starts(spec, "cuda"))
+        return refuse(spec, "not a kind of device", err);
+    if (!any)
+        rc = check_cuda_list(spec, spec + strlen("cuda"), err);
+    if (rc < 0)
+        return rc;
+
+    plugin = plugin_load(why, sizeof(why));
+    if (plugin != NULL)
+        return plugin_refuse(plugin, spec, err);
+    if (!any)
+        return err_set(err, ERR_DEVICE,
+                       "devices '%s': trainerd %s runs on CUDA only through its plugin %s, which "
+                       "cannot be loaded (%s): put it beside the program or on the library path, "
+                       "or ask for 'cpu'",
+                       spec, TRAINERD_VERSION, PLUGIN, why);
+    cpu_slots(first_core, 0, out, n);
+    return 0;
+}
+
+void device_name(const struct device *d, char *out, size_t n)
+{
+    snprintf(out, n, "%s:%u", d->kind == DEVICE_CPU ? "cpu" : "cuda", d->index);
+}
+
+/* ---- memory ---- */
+
+/* Reserves address space first, so that a large region can start where a huge page does:
+ *   [slack][ region ][slack]     the slack is given back. */
+static void *map_aligned(size_t bytes, int fd)
+{
+    size_t slack = bytes >= HUGE_BYTES ? HUGE_BYTES : 0, head;
+    char *space, *base;
+    int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
+
+    space =
+        mmap(NULL, bytes + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (space == MAP_FAILED)
+        return NULL;
+    head = slack > 0 ? (HUGE_BYTES - (uintptr_t)space % HUGE_BYTES) % HUGE_BYTES : 0;
+    base = space + head;
+    if (mmap(base, bytes, PROT_READ | PROT_WRITE, flags | MAP_FIXED, fd, 0) == MAP_FAILED) {
+        int why = errno;
+
+        munmap(space, bytes + slack);
+        errno = why;
+        return NULL;
+    }
+    if (head > 0)
+        munmap(space, head);
+    if (slack > head)
+        munmap(base + bytes, slack - head);
+    return base;
+}
+
+int device_mem_open(struct device_mem *m, size_t bytes, bool shared, struct err *err)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    char size[32];
+    int why;
+
+    *m = (struct device_mem){ .fd = -1 };
+    text_bytes(size, sizeof(size), bytes);
+    if (bytes > (size_t)PTRDIFF_MAX - HUGE_BYTES - page || fault_hit("device_mem"))
+        return err_set(err, ERR_NOMEM, "map %s of memory: out of memory", size);
+    bytes = bytes == 0 ? page : (bytes + page - 1) / page * page;
+
+    if (shared) {
+        m->fd = memfd_create("trainerd", MFD_CLOEXEC);
+        if (m->fd < 0 || ftruncate(m->fd, (off_t)bytes) < 0)
+            goto fail;
+    }
+    m->base = map_aligned(bytes, m->fd);
+    if (m->base == NULL)
+        goto fail;
+    m->bytes = bytes;
+    (void)madvise(m->base, bytes, MADV_HUGEPAGE); /* a kernel without them: small pages then */
+    return 0;
+
+fail:
+    why = errno == EFBIG ? ENOMEM : errno; /* no such size can be had */
+    if (m->fd >= 0)
+        close(m->fd);
+    m->fd = -1;
+    return err_sys(err, why, "map %s of %s memory", size, shared ? "shared" : "private");
+}
+
+void device_mem_close(struct device_mem *m)
+{
+    if (m->base == NULL) /* also a struct that is all zero: its fd is not ours */
+        return;
+    munmap(m->base, m->bytes);
+    if (m->fd >= 0)
+        close(m->fd);
+    *m = (struct device_mem){ .fd = -1 };
+}

@@ -1,0 +1,49 @@
+/* device.h - where a replica computes and the memory it computes in.
+ *
+ * A CPU slot is one core and one thread pinned to it. Memory comes in large regions: mapped once,
+ * asked to be huge pages, first touched by whoever fills it. A shared region is a memfd, so that
+ * other processes of the host can map the same bytes (lib/comm reduces in place there).
+ * Threads: any; a region is one owner's. */
+#ifndef DEVICE_DEVICE_H
+#define DEVICE_DEVICE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct err;
+
+enum device_kind { DEVICE_CPU, DEVICE_CUDA };
+enum { DEVICE_MAX = 256, DEVICE_ALIGN = 64 };
+
+struct device {
+    enum device_kind kind;
+    uint32_t index; /* CPU slot number or GPU ordinal */
+    int32_t core;   /* CPU: the core to pin to; -1: not pinned (more slots than cores) */
+};
+
+/* "auto", "cpu", "cpu:N", "cuda", "cuda:0,2". auto: one CPU slot per core of the affinity mask, or
+ * the GPUs if the plugin finds some. cpu alone is one slot per core; cpu:N is N slots, cores in turn
+ * (unpinned when N is more than the cores). Writes at most DEVICE_MAX.
+ * `first_core` rotates the cores given out, so that several tasks of one host do not share one
+ * when they need not. Errors: ERR_INPUT (not one of these), ERR_DEVICE (asked for CUDA and there
+ * is none: versions and remedy in the text; never a fall-back). */
+int device_parse(const char *spec, uint32_t first_core, struct device *out, uint32_t *n,
+                 struct err *err);
+void device_name(const struct device *d, char *out, size_t n); /* "cpu:0", "cuda:1" */
+uint32_t device_cores(void); /* cores in this process's affinity mask */
+
+/* Pins the calling thread to the device's core; nothing for core -1. */
+int device_enter(const struct device *d, struct err *err);
+
+struct device_mem {
+    void *base;   /* NULL: not open */
+    size_t bytes; /* as mapped: rounded up to a page */
+    int fd;       /* the memfd of a shared region, close-on-exec; else -1 */
+};
+
+/* Zeroed. Errors: ERR_NOMEM, ERR_IO. On failure *m is closed. bytes 0 is allowed. */
+int device_mem_open(struct device_mem *m, size_t bytes, bool shared, struct err *err);
+void device_mem_close(struct device_mem *m); /* idempotent */
+
+#endif

@@ -1,0 +1,398 @@
+/* export.c - the trained model, for inference.
+ *
+ * The message that came is written again, with shallow copies where something changes: weights
+ * point into the caller's arena, so nothing large is copied, and packing streams to the file. */
+#include "graph/graph_priv.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "base/fault.h"
+#include "base/fs.h"
+#include "base/rng.h"
+
+enum {
+    BUFFER_BYTES = 256 << 10,
+    OUTSIDE_MIN_BYTES = 1024, /* smaller tensors stay in the model */
+    OUTSIDE_ALIGN = 4096,     /* so that a reader may map them */
+    IR_COPIES = 4,            /* from this IR version initializers need not be inputs too */
+    LOCATION_EXTERNAL = 1,
+};
+
+static const uint64_t inline_max = 1900000000; /* a protobuf ends at 2 GiB */
+
+static int no_memory(struct err *err)
+{
+    return err_set(err, ERR_NOMEM, "out of memory");
+}
+
+/* ---- a file that appears whole or not at all ---- */
+
+struct out {
+    ProtobufCBuffer base; /* first: pack calls append() with it */
+    int fd;
+    char *temporary; /* owned */
+    const char *path;
+    uint8_t *buffer; /* owned */
+    size_t used;
+    uint64_t written; /* with what is in the buffer */
+    int rc;           /* the first failure: what follows is dropped */
+    struct err *err;
+};
+
+static void flush(struct out *o)
+{
+    if (o->rc == 0)
+        o->rc = fs_write_all(o->fd, o->buffer, o->used, o->temporary, o->err);
+    o->used = 0;
+}
+
+static void append(ProtobufCBuffer *base, size_t n, const uint8_t *bytes)
+{
+    struct out *o = (struct out *)base;
+
+    if (o->used + n > BUFFER_BYTES)
+        flush(o);
+    o->written += n;
+    if (n >= BUFFER_BYTES) {
+        if (o->rc == 0)
+            o->rc = fs_write_all(o->fd, bytes, n, o->temporary, o->err);
+        return;
+    }
+    if (n > 0)
+        memcpy(o->buffer + o->used, bytes, n);
+    o->used += n;
+}
+
+/* Ends in any state; a file that was not committed is removed. */
+static void out_close(struct out *o)
+{
+    if (o->fd >= 0) {
+        close(o->fd);
+        (void)unlink(o->temporary); /* nothing more can be done */
+    }
+    free(o->temporary);
+    free(o->buffer);
+    *o = (struct out){ .fd = -1 };
+}
+
+static int out_open(struct out *o, const char *path, struct err *err)
+{
+    uint64_t random;
+    int rc;
+
+    *o = (struct out){ .base = { append }, .fd = -1, .path = path, .err = err };
+    rc = rng_os(&random, sizeof(random));
+    if (rc < 0)
+        return err_set(err, ERR_IO, "the kernel gives no random bytes");
+    o->buffer = malloc(BUFFER_BYTES);
+    if (asprintf(&o->temporary, "%s.tmp-%016" PRIx64, path, random) < 0)
+        o->temporary = NULL;
+    if (o->buffer == NULL || o->temporary == NULL) {
+        out_close(o);
+        return no_memory(err);
+    }
+    o->fd = open(o->temporary, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666);
+    if (o->fd < 0) {
+        rc = err_sys(err, errno, "create '%s'", o->temporary);
+        out_close(o);
+        return rc;
+    }
+    return 0;
+}
+
+/* Makes the bytes durable, still under the temporary name. */
+static int out_sync(struct out *o)
+{
+    flush(o);
+    if (o->rc == 0 && (fault_hit("export.sync") ? (errno = EIO, -1) : fsync(o->fd)) < 0)
+        o->rc = err_sys(o->err, errno, "sync '%s'", o->temporary);
+    return o->rc;
+}
+
+static int out_publish(struct out *o)
+{
+    char *dir;
+    int rc;
+
+    if ((fault_hit("export.rename") ? (errno = EIO, -1) : rename(o->temporary, o->path)) < 0)
+        return err_sys(o->err, errno, "rename '%s' to '%s'", o->temporary, o->path);
+    close(o->fd);
+    o->fd = -1; /* it is the reader's now */
+    dir = fs_dirname(o->path);
+    if (dir == NULL)
+        return no_memory(o->err);
+    rc = fs_sync_dir(dir, o->err);
+    free(dir);
+    return rc;
+}
+
+/* ---- the message ---- */
+
+struct exporter {
+    const struct graph *g;
+    const float *arena;
+    struct arena mem;
+    Onnx__ModelProto model; /* shallow copies of the graph's */
+    Onnx__GraphProto graph;
+    uint64_t weight_bytes;
+};
+
+/* The numbers a value has now. */
+static const void *value_data(const struct exporter *e, const struct graph_value *v)
+{
+    return v->kind == VALUE_PARAM ? e->arena + e->g->params[v->index].offset : v->tensor.data;
+}
+
+/* Raw bytes instead of whatever held the data. */
+static void put_raw(struct exporter *e, Onnx__TensorProto *t, const struct graph_value *v)
+{
+    t->n_float_data = t->n_int32_data = t->n_int64_data = t->n_uint64_data = 0;
+    t->n_double_data = t->n_string_data = t->n_external_data = 0;
+    t->has_data_location = 0;
+    t->has_raw_data = 1;
+    t->raw_data.len = tensor_bytes(&v->tensor);
+    t->raw_data.data = (uint8_t *)(uintptr_t)value_data(e, v); /* only ever read */
+    e->weight_bytes += t->raw_data.len;
+}
+
+/* Weights get their new values; data that lay outside comes in, the model may move. */
+static int put_initializers(struct exporter *e, struct err *err)
+{
+    const struct graph *g = e->g;
+    Onnx__GraphProto *p = &e->graph;
+    size_t old = p->n_initializer, n = old;
+    Onnx__TensorProto **list, *copies;
+    uint32_t i;
+
+    for (i = 0; i < g->n_values; i++)
+        n += g->values[i].identity != GRAPH_NONE;
+    list = arena_array(&e->mem, n, sizeof(*list));
+    copies = arena_array(&e->mem, n, sizeof(*copies));
+    if (list == NULL || copies == NULL)
+        return no_memory(err);
+    for (i = 0; i < old; i++) {
+        list[i] = &copies[i];
+        copies[i] = *p->initializer[i];
+    }
+    p->n_initializer = old;
+    for (i = 0; i < g->n_values; i++) {
+        const struct graph_value *v = &g->values[i];
+        Onnx__TensorProto *t;
+
+        if (v->initializer == GRAPH_NONE)
+            continue;
+        t = &copies[v->initializer];
+        if (v->identity != GRAPH_NONE) { /* takes the place of that Identity node */
+            t = list[p->n_initializer] = &copies[p->n_initializer];
+            p->n_initializer++;
+            *t = *g->model->graph->initializer[v->initializer];
+            t->name = (char *)(uintptr_t)v->name;
+        }
+        if (v->kind == VALUE_PARAM || v->identity != GRAPH_NONE ||
+            t->data_location == LOCATION_EXTERNAL)
+            put_raw(e, t, v);
+    }
+    p->initializer = list;
+    if (n > old && (!e->model.has_ir_version || e->model.ir_version < IR_COPIES)) {
+        e->model.has_ir_version = 1;
+        e->model.ir_version = IR_COPIES;
+    }
+    return 0;
+}
+
+/* ---- training switched off ---- */
+
+/* No training_mode, and the normalised values are the only output. */
+static int infer_batch_norm(struct exporter *e, Onnx__NodeProto *n, struct err *err)
+{
+    Onnx__AttributeProto **kept = arena_array(&e->mem, n->n_attribute, sizeof(*kept));
+    size_t n_kept = 0, i;
+
+    if (kept == NULL)
+        return no_memory(err);
+    for (i = 0; i < n->n_attribute; i++)
+        if (strcmp(n->attribute[i]->name, "training_mode") != 0)
+            kept[n_kept++] = n->attribute[i];
+    n->attribute = kept;
+    n->n_attribute = n_kept;
+    if (n->n_output > 1)
+        n->n_output = 1;
+    return 0;
+}
+
+/* Without its third input (opset 12) it lets everything pass; before, it does so anyway. */
+static int infer_dropout(struct exporter *e, Onnx__NodeProto *n, struct err *err)
+{
+    (void)e, (void)err;
+    if (n->n_input > 2)
+        n->n_input = 2;
+    return 0;
+}
+
+static const struct {
+    const char *op;
+    int (*to_inference)(struct exporter *e, Onnx__NodeProto *n, struct err *err);
+} switches[] = {
+    { "BatchNormalization", infer_batch_norm },
+    { "Dropout", infer_dropout },
+};
+
+static int put_nodes(struct exporter *e, struct err *err)
+{
+    const struct graph *g = e->g;
+    const Onnx__GraphProto *from = g->model->graph;
+    Onnx__NodeProto **list = arena_array(&e->mem, from->n_node, sizeof(*list));
+    bool *gone = arena_array(&e->mem, from->n_node, sizeof(*gone));
+    size_t n = 0, i, k;
+    int rc = 0;
+
+    if (list == NULL || gone == NULL)
+        return no_memory(err);
+    for (i = 0; i < g->n_values; i++)
+        if (g->values[i].identity != GRAPH_NONE)
+            gone[g->values[i].identity] = true;
+    for (i = 0; i < from->n_node && rc == 0; i++) {
+        if (gone[i])
+            continue;
+        list[n] = from->node[i];
+        for (k = 0; k < sizeof(switches) / sizeof(switches[0]) && rc == 0; k++) {
+            Onnx__NodeProto *copy;
+
+            if (strcmp(from->node[i]->op_type, switches[k].op) != 0)
+                continue;
+            copy = arena_alloc(&e->mem, sizeof(*copy));
+            if (copy == NULL)
+                return no_memory(err);
+            *copy = *from->node[i];
+            list[n] = copy;
+            rc = switches[k].to_inference(e, copy, err);
+        }
+        n++;
+    }
+    e->graph.node = list;
+    e->graph.n_node = n;
+    return rc;
+}
+
+/* ---- weights beside the model ---- */
+
+static int put_entry(struct exporter *e, Onnx__TensorProto *t, char *key, char *value,
+                     struct err *err)
+{
+    Onnx__StringStringEntryProto *entry = arena_alloc(&e->mem, sizeof(*entry));
+
+    if (entry == NULL || value == NULL)
+        return no_memory(err);
+    onnx__string_string_entry_proto__init(entry);
+    entry->key = key;
+    entry->value = value;
+    t->external_data[t->n_external_data++] = entry;
+    return 0;
+}
+
+static int move_outside(struct exporter *e, Onnx__TensorProto *t, const char *location,
+                        struct out *data, struct err *err)
+{
+    static const uint8_t zeros[OUTSIDE_ALIGN];
+    size_t gap = (OUTSIDE_ALIGN - data->written % OUTSIDE_ALIGN) % OUTSIDE_ALIGN;
+    int rc;
+
+    append(&data->base, gap, zeros);
+    t->external_data = arena_array(&e->mem, 3, sizeof(*t->external_data));
+    if (t->external_data == NULL)
+        return no_memory(err);
+    rc = put_entry(e, t, "location", arena_strdup(&e->mem, location), err);
+    if (rc == 0)
+        rc = put_entry(e, t, "offset", arena_printf(&e->mem, "%" PRIu64, data->written), err);
+    if (rc == 0)
+        rc = put_entry(e, t, "length", arena_printf(&e->mem, "%zu", t->raw_data.len), err);
+    append(&data->base, t->raw_data.len, t->raw_data.data);
+    t->has_raw_data = 0;
+    t->has_data_location = 1;
+    t->data_location = LOCATION_EXTERNAL;
+    return rc < 0 ? rc : data->rc;
+}
+
+static int put_outside(struct exporter *e, const char *data_path, struct out *data, struct err *err)
+{
+    const char *slash = strrchr(data_path, '/');
+    size_t i;
+    int rc = out_open(data, data_path, err);
+
+    for (i = 0; i < e->graph.n_initializer && rc == 0; i++) {
+        Onnx__TensorProto *t = e->graph.initializer[i];
+
+        if (t->has_raw_data && t->raw_data.len >= OUTSIDE_MIN_BYTES)
+            rc = move_outside(e, t, slash != NULL ? slash + 1 : data_path, data, err);
+    }
+    return rc == 0 ? out_sync(data) : rc;
+}
+
+/* ---- */
+
+static int pack(struct exporter *e, struct out *o)
+{
+    size_t n = onnx__model_proto__get_packed_size(&e->model);
+
+    if (n > INT32_MAX)
+        return err_set(o->err, ERR_UNSUPPORTED,
+                       "the model needs %zu bytes without its weights, "
+                       "and a protobuf ends at 2 GiB",
+                       n);
+    onnx__model_proto__pack_to_buffer(&e->model, &o->base);
+    return out_sync(o);
+}
+
+static int write_model(struct exporter *e, const char *path, uint64_t limit, struct err *err)
+{
+    char *data_path = arena_printf(&e->mem, "%s.data", path);
+    struct out model = { .fd = -1 }, data = { .fd = -1 };
+    bool is_split = e->weight_bytes > limit;
+    int rc = data_path != NULL ? 0 : no_memory(err);
+
+    if (rc == 0 && is_split)
+        rc = put_outside(e, data_path, &data, err);
+    if (rc == 0)
+        rc = out_open(&model, path, err);
+    if (rc == 0)
+        rc = pack(e, &model);
+    /* Two files cannot change at once: between the renames no model is better than an old one
+     * that reads new weights. */
+    if (rc == 0 && is_split && unlink(path) < 0 && errno != ENOENT)
+        rc = err_sys(err, errno, "remove the model before '%s'", path);
+    if (rc == 0 && is_split)
+        rc = out_publish(&data);
+    if (rc == 0)
+        rc = out_publish(&model);
+    out_close(&model);
+    out_close(&data);
+    return rc;
+}
+
+int graph_export_split(const struct graph *g, const float *arena, const char *path, uint64_t limit,
+                       struct err *err)
+{
+    struct exporter e = { .g = g, .arena = arena, .model = *g->model, .graph = *g->model->graph };
+    int rc;
+
+    e.model.graph = &e.graph;
+    rc = put_initializers(&e, err);
+    if (rc == 0)
+        rc = put_nodes(&e, err);
+    if (rc == 0)
+        rc = write_model(&e, path, limit, err);
+    arena_fini(&e.mem);
+    return rc < 0 ? err_wrap(err, rc, "export '%s'", path) : 0;
+}
+
+int graph_export(const struct graph *g, const float *arena, const char *path, struct err *err)
+{
+    return graph_export_split(g, arena, path, inline_max, err);
+}

@@ -1,0 +1,211 @@
+/* graph.c - the imported network: what it answers, and its end. */
+#include "graph/graph_priv.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+
+void graph_free(struct graph *g)
+{
+    if (g == NULL)
+        return;
+    if (g->model != NULL)
+        onnx__model_proto__free_unpacked(g->model, NULL);
+    map_fini(&g->by_name);
+    arena_fini(&g->mem);
+    free(g);
+}
+
+const struct graph_param *graph_params(const struct graph *g, uint32_t *n)
+{
+    *n = g->n_params;
+    return g->params;
+}
+
+size_t graph_arena_floats(const struct graph *g)
+{
+    return g->arena_floats;
+}
+
+size_t graph_trained_floats(const struct graph *g)
+{
+    return g->trained_floats;
+}
+
+const struct graph_io *graph_inputs(const struct graph *g, uint32_t *n)
+{
+    *n = g->n_inputs;
+    return g->inputs;
+}
+
+const struct graph_io *graph_outputs(const struct graph *g, uint32_t *n)
+{
+    *n = g->n_outputs;
+    return g->outputs;
+}
+
+const char *const *graph_notes(const struct graph *g, uint32_t *n)
+{
+    *n = g->n_notes;
+    return g->notes;
+}
+
+const char *graph_digest(const struct graph *g)
+{
+    return g->digest;
+}
+
+int graph_note(struct graph *g, struct err *err, const char *fmt, ...)
+{
+    char text[1024];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    if (g->n_notes == g->cap_notes) {
+        uint32_t cap = g->cap_notes > 0 ? 2 * g->cap_notes : 8;
+        const char **more = arena_array(&g->mem, cap, sizeof(*more));
+
+        if (more == NULL)
+            return err_set(err, ERR_NOMEM, "out of memory");
+        if (g->n_notes > 0)
+            memcpy(more, g->notes, g->n_notes * sizeof(*more));
+        g->notes = more;
+        g->cap_notes = cap;
+    }
+    g->notes[g->n_notes] = arena_strdup(&g->mem, text);
+    if (g->notes[g->n_notes] == NULL)
+        return err_set(err, ERR_NOMEM, "out of memory");
+    g->n_notes++;
+    return 0;
+}
+
+/* ---- digest ----
+ *
+ * The structure as text: one line per input, parameter, constant, node and output, in the order
+ * of the graph, and the SHA-256 of that. Documentation, producer and values of parameters do not
+ * count; constants do, since two models that differ in them compute different things. */
+
+static void digest_shape(struct buf *b, const struct tensor *t)
+{
+    char shape[192];
+
+    buf_printf(b, " %s %s", tensor_dtype_name(t->dtype),
+               shape_print(&t->shape, shape, sizeof(shape)));
+}
+
+static void digest_bytes(struct buf *b, const void *data, size_t n)
+{
+    uint8_t sum[DIGEST_BYTES];
+    char hex[DIGEST_HEX_BYTES];
+
+    digest_sha256(data, n, sum);
+    digest_hex(sum, hex);
+    buf_printf(b, " %s", hex);
+}
+
+static void digest_value(struct buf *b, const struct graph *g, const struct graph_value *v)
+{
+    static const char *const kinds[] = {
+        [VALUE_INPUT] = "input", [VALUE_CONST] = "constant", [VALUE_PARAM] = "parameter"
+    };
+
+    if (v->kind == VALUE_NODE)
+        return; /* its node says it */
+    buf_printf(b, "%s", kinds[v->kind]);
+    buf_json(b, v->name);
+    if (v->kind == VALUE_INPUT) {
+        struct tensor t = { .dtype = g->inputs[v->index].dtype,
+                            .shape = g->inputs[v->index].shape };
+
+        digest_shape(b, &t);
+    } else {
+        digest_shape(b, &v->tensor);
+    }
+    if (v->kind == VALUE_PARAM)
+        buf_printf(b, " %s", g->params[v->index].kind == GRAPH_TRAINED ? "trained" : "statistic");
+    if (v->kind == VALUE_CONST)
+        digest_bytes(b, v->tensor.data, tensor_bytes(&v->tensor));
+    buf_str(b, "\n");
+}
+
+static void digest_attr(struct buf *b, const struct op_attr *a)
+{
+    size_t i;
+
+    buf_str(b, " ");
+    buf_json(b, a->name);
+    buf_printf(b, ":%d", (int)a->type);
+    switch (a->type) {
+    case OP_ATTR_FLOAT:
+        buf_printf(b, " %a", (double)a->f);
+        break;
+    case OP_ATTR_INT:
+        buf_printf(b, " %" PRId64, a->i);
+        break;
+    case OP_ATTR_STRING:
+        buf_json(b, a->s);
+        break;
+    case OP_ATTR_FLOATS:
+        for (i = 0; i < a->n; i++)
+            buf_printf(b, " %a", (double)a->floats[i]);
+        break;
+    case OP_ATTR_INTS:
+        for (i = 0; i < a->n; i++)
+            buf_printf(b, " %" PRId64, a->ints[i]);
+        break;
+    case OP_ATTR_TENSOR:
+        digest_shape(b, a->tensor);
+        digest_bytes(b, a->tensor->data, tensor_bytes(a->tensor));
+        break;
+    case OP_ATTR_STRINGS:
+        break; /* refused at import */
+    }
+}
+
+static void digest_edges(struct buf *b, const struct graph *g, const uint32_t *values, uint32_t n)
+{
+    uint32_t i;
+
+    for (i = 0; i < n; i++) {
+        buf_str(b, " ");
+        buf_json(b, values[i] == GRAPH_NONE ? "" : g->values[values[i]].name);
+    }
+}
+
+int graph_make_digest(struct graph *g, struct err *err)
+{
+    struct buf b = { 0 };
+    uint8_t sum[DIGEST_BYTES];
+    uint32_t i, k;
+
+    buf_printf(&b, "opset %" PRIu32 "\n", g->opset);
+    for (i = 0; i < g->n_values; i++)
+        digest_value(&b, g, &g->values[i]);
+    for (i = 0; i < g->n_nodes; i++) {
+        const struct graph_node *n = &g->nodes[i];
+
+        buf_printf(&b, "node %s in", n->def->name);
+        digest_edges(&b, g, n->in, n->n_in);
+        buf_str(&b, " out");
+        digest_edges(&b, g, n->out, n->n_out);
+        for (k = 0; k < n->n_attrs; k++)
+            digest_attr(&b, &n->attrs[k]);
+        buf_str(&b, "\n");
+    }
+    buf_str(&b, "outputs");
+    digest_edges(&b, g, g->output_values, g->n_outputs);
+    if (b.failed) {
+        buf_fini(&b);
+        return err_set(err, ERR_NOMEM, "digest of the model: out of memory");
+    }
+    digest_sha256(b.data, b.len, sum);
+    digest_hex(sum, g->digest);
+    buf_fini(&b);
+    return 0;
+}

@@ -1,0 +1,142 @@
+/* graph.h - a network: read from ONNX, made ready for training or evaluation, written back.
+ *
+ *   graph_import -> graph (values, nodes, parameters; the ModelProto is kept for export)
+ *   plan_new     -> plan: the graph for one batch size and one purpose on one device: shapes
+ *                   inferred, loss and metrics appended, differentiated, layouts chosen, memory
+ *                   planned, kernels bound. A plan is a flat list of calls.
+ *   plan_forward, plan_backward: run the list. No allocation, no look-up, no string.
+ *
+ * Parameters live in one arena that the caller owns: [trained, in the order in which backward
+ * finishes them][statistics]; gradients in arenas of the same layout. So an optimizer sweeps one
+ * range, and a bucket that is ready is a range too. The layout belongs to the graph and is the
+ * same for all its plans.
+ * Threads: a graph is read-only after import; a plan belongs to one replica thread. */
+#ifndef GRAPH_GRAPH_H
+#define GRAPH_GRAPH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "tensor/tensor.h"
+
+struct buf;
+struct err;
+struct graph;
+struct op_run;
+struct plan;
+
+enum graph_param_kind {
+    GRAPH_TRAINED,   /* float32, moved by the optimizer */
+    GRAPH_STATISTIC, /* a running average: p = momentum * p + (1 - momentum) * mean over lanes of g */
+};
+
+struct graph_param {
+    const char *name;            /* as in the ONNX graph */
+    enum graph_param_kind kind;
+    struct shape shape;
+    const float *initial;        /* plain, as imported; lives with the graph */
+    size_t offset;               /* floats from the start of the arena; a multiple of 16 */
+    size_t elements;
+    float momentum;              /* GRAPH_STATISTIC: weight of the old value */
+};
+
+struct graph_io { /* an input or an output of the graph */
+    const char *name;
+    enum tensor_dtype dtype;
+    struct shape shape; /* dynamic dimensions are -1 */
+};
+
+struct graph_opts {
+    const char *path;          /* of the .onnx file; external data must lie below its folder */
+    const char *const *frozen; /* fnmatch patterns of initializers that do not train */
+    uint32_t n_frozen;
+    uint64_t max_bytes;        /* refuse larger files; 0: 16 GiB */
+};
+
+/* Reads and checks the file: size and nesting are scanned before anything is unpacked; every op
+ * must have a row (all that are missing are listed together, with node, opset and what is
+ * supported: ERR_UNSUPPORTED). On success the caller owns *out.
+ * Errors: ERR_INPUT, ERR_UNSUPPORTED, ERR_NOENT, ERR_IO, ERR_NOMEM. */
+int graph_import(const struct graph_opts *opts, struct graph **out, struct err *err);
+/* The same from memory; `path` only for names and external data. */
+int graph_import_bytes(const struct graph_opts *opts, const void *bytes, size_t n,
+                       struct graph **out, struct err *err);
+void graph_free(struct graph *g); /* after its plans; NULL is fine */
+
+const struct graph_param *graph_params(const struct graph *g, uint32_t *n); /* by offset */
+size_t graph_arena_floats(const struct graph *g);   /* whole arena, a multiple of 16 */
+size_t graph_trained_floats(const struct graph *g); /* its first part; the rest are statistics */
+const struct graph_io *graph_inputs(const struct graph *g, uint32_t *n); /* without initializers */
+const struct graph_io *graph_outputs(const struct graph *g, uint32_t *n);
+/* What a person should know about this import ("trains anonymous initializer ..."), for the log. */
+const char *const *graph_notes(const struct graph *g, uint32_t *n);
+/* SHA-256 of the structure and the names and shapes of the parameters, not of their values. */
+const char *graph_digest(const struct graph *g);
+
+/* The model with these parameters, for inference: BatchNormalization and Dropout switched to
+ * inference form, everything else as it came, unknown fields kept. Weights above ~1.9 GB go to
+ * `<path>.data` as external data. Durable and atomic (temporary, sync, rename).
+ * `arena` has graph_arena_floats(). Errors: ERR_IO, ERR_FULL, ERR_NOMEM. */
+int graph_export(const struct graph *g, const float *arena, const char *path, struct err *err);
+
+/* ---- plans ---- */
+
+enum plan_purpose {
+    PLAN_TRAIN, /* forward, loss, backward; metrics not computed */
+    PLAN_EVAL,  /* forward in inference form, loss and metrics */
+};
+
+struct plan_feed { /* a graph input, or the labels */
+    const char *name;   /* the graph input's name; for labels any name */
+    const char *source; /* for messages: the feature it comes from */
+    enum tensor_dtype dtype; /* graph inputs: what the graph says; labels: TENSOR_I64 */
+    struct shape shape;      /* of one sample, without the batch dimension */
+};
+
+struct plan_opts {
+    enum plan_purpose purpose;
+    uint32_t batch;               /* samples of a call: the lane batch */
+    const struct plan_feed *feeds; /* every graph input once; copied */
+    uint32_t n_feeds;
+    const char *loss;             /* op name in domain trainerd ("SoftmaxCrossEntropy"); NULL: none */
+    const char *logits;           /* a tensor of the graph */
+    struct plan_feed labels;      /* name NULL: none */
+    const char *const *metrics;   /* op names in domain trainerd ("Accuracy") */
+    uint32_t n_metrics;
+    const char *const *keep;      /* tensors whose values the caller wants to read afterwards */
+    uint32_t n_keep;
+};
+
+/* Shape errors name node, op and both shapes. On success the caller owns *out.
+ * Errors: ERR_INPUT, ERR_UNSUPPORTED, ERR_NOMEM, ERR_DEVICE. */
+int plan_new(const struct graph *g, const struct plan_opts *opts, struct plan **out,
+             struct err *err);
+void plan_free(struct plan *p); /* NULL is fine */
+
+/* Memory this plan wants from the caller, 64-byte aligned. */
+size_t plan_work_bytes(const struct plan *p);
+/* Parameters and work memory for the calls that follow. `params`: the arena; gradients are given
+ * to each backward. Cheap enough to be called per lane. */
+void plan_bind(struct plan *p, float *params, void *work);
+
+/* Where the next batch is to be written: feed i in the order of opts (the labels are feed n_feeds,
+ * the sample weights, float32 [batch], feed n_feeds + 1). Valid until plan_bind(). */
+const struct tensor *plan_input(struct plan *p, uint32_t i);
+
+/* Runs forward. Loss is the sum over the batch of weight * loss, times run->loss_scale. */
+int plan_forward(struct plan *p, const struct op_run *run, struct err *err);
+/* Runs backward into `grads` (an arena; every element of it that belongs to a parameter is
+ * overwritten, gaps are left alone; statistics get the batch's values). `ready`, if given, is
+ * called when the floats [offset, offset + n) are final, in order of offset, covering the trained
+ * part without gaps. */
+typedef void plan_ready_fn(void *arg, size_t offset, size_t n);
+int plan_backward(struct plan *p, const struct op_run *run, float *grads, plan_ready_fn *ready,
+                  void *arg, struct err *err);
+float plan_loss(const struct plan *p);                   /* of the last forward */
+double plan_metric(const struct plan *p, uint32_t i);    /* weighted sum over the batch, unscaled */
+const struct tensor *plan_tensor(const struct plan *p, const char *name); /* of opts.keep; plain */
+/* A call per line: op, node, shapes, layout, bytes, views; and the memory plan. */
+void plan_print(const struct plan *p, struct buf *out);
+
+#endif

@@ -1,0 +1,135 @@
+/* graph_priv.h - what the files of graph/ share: the imported network.
+ *
+ * A value is a tensor with a name; a node reads and makes values. Both are numbers: indices into
+ * graph.values and graph.nodes. Nodes are in an order in which they can run. Constant nodes are
+ * gone (their outputs are constants), Identity nodes that only hand out a copy of an initializer
+ * too (see param.c). */
+#ifndef GRAPH_GRAPH_PRIV_H
+#define GRAPH_GRAPH_PRIV_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/arena.h"
+#include "base/buf.h"
+#include "base/digest.h"
+#include "base/map.h"
+#include "graph/graph.h"
+#include "op/op.h"
+#include "proto/onnx.pb-c.h"
+
+#define GRAPH_NONE UINT32_MAX /* no value: an input or output that is absent */
+
+enum {
+    GRAPH_OPSET_MIN = 11,
+    GRAPH_OPSET_MAX = 20,
+    GRAPH_PARAM_ALIGN = 16, /* floats: a parameter starts a cache line */
+};
+
+enum value_kind {
+    VALUE_INPUT, /* fed; `index` into inputs */
+    VALUE_CONST, /* known at load */
+    VALUE_PARAM, /* `index` into params */
+    VALUE_NODE,  /* made by node `index` */
+};
+
+struct graph_value {
+    const char *name;
+    enum value_kind kind;
+    uint32_t index;
+    uint32_t initializer; /* of the file's graph.initializer; GRAPH_NONE: comes from elsewhere */
+    uint32_t identity;    /* of the file's graph.node: the Identity whose output this copy of
+                             `initializer` is; GRAPH_NONE: it is the initializer itself */
+    struct tensor tensor; /* const and param: with data, plain */
+};
+
+struct graph_node {
+    const char *name; /* for messages: its own, else its first output's */
+    const struct op_def *def;
+    const struct op_attr *attrs;
+    uint32_t n_attrs;
+    uint32_t n_in, n_out;
+    const uint32_t *in; /* values, GRAPH_NONE: absent */
+    const uint32_t *out;
+    uint32_t proto;  /* of the file's graph.node */
+    uint32_t stream; /* random nodes: their rng stream, the same in every plan */
+};
+
+struct graph {
+    struct arena mem;        /* everything below that has no other owner */
+    Onnx__ModelProto *model; /* as it came; constants and initial values point into it */
+    const char *path;
+    uint32_t opset;
+    struct graph_value *values;
+    uint32_t n_values;
+    struct map by_name; /* to values */
+    struct graph_node *nodes;
+    uint32_t n_nodes;
+    struct graph_io *inputs, *outputs;
+    uint32_t *input_values, *output_values;
+    uint32_t n_inputs, n_outputs;
+    struct graph_param *params; /* by offset */
+    uint32_t *param_values;
+    uint32_t n_params;
+    size_t trained_floats, arena_floats;
+    const char **notes;
+    uint32_t n_notes, cap_notes;
+    char digest[DIGEST_HEX_BYTES];
+};
+
+/* ---- scan.c ---- */
+/* Walks the bytes of a ModelProto without building anything: well-formed, nested no deeper than
+ * our schema allows, strings UTF-8, and no more memory to unpack than a file of this size may
+ * ask for. Errors: ERR_INPUT. */
+int graph_scan(const uint8_t *bytes, size_t n, struct err *err);
+
+/* ---- read.c ---- */
+/* The whole file, at most `limit` bytes; the caller frees *out. Errors: ERR_INPUT, ERR_NOENT,
+ * ERR_IO, ERR_NOMEM. */
+int graph_read_file(const char *path, uint64_t limit, uint8_t **out, size_t *n, struct err *err);
+/* n bytes at `offset` of `location`, a path below the folder of `model_path`. No component may be
+ * a symbolic link. Errors: ERR_INPUT (leaves the folder, too short), ERR_NOENT, ERR_IO. */
+int graph_read_external(const char *model_path, const char *location, uint64_t offset, void *out,
+                        size_t n, struct err *err);
+/* Size of such a file. */
+int graph_external_size(const char *model_path, const char *location, uint64_t *out,
+                        struct err *err);
+
+/* ---- tensor_proto.c ---- */
+struct tensor_source {
+    struct arena *mem;      /* for what has to be copied or converted */
+    const char *model_path; /* external data lies below its folder */
+    uint64_t budget;        /* bytes of external data that may still be read */
+};
+/* Type, shape and data of a TensorProto; the data stays in `p` where it can. `what` is for
+ * messages. Errors: ERR_INPUT, ERR_UNSUPPORTED, ERR_NOMEM, ERR_IO, ERR_NOENT. */
+int graph_read_tensor(struct tensor_source *src, const Onnx__TensorProto *p, const char *what,
+                      struct tensor *out, struct err *err);
+
+/* ---- attr.c ---- */
+/* Attributes of a node as ops read them; those the row does not name are refused. */
+int graph_read_attrs(struct tensor_source *src, const Onnx__NodeProto *p, struct graph_node *node,
+                     struct err *err);
+/* The value of a Constant node. */
+int graph_read_constant(struct tensor_source *src, const Onnx__NodeProto *p, const char *name,
+                        struct tensor *out, struct err *err);
+
+/* ---- param.c ---- */
+/* Decides what trains and what averages, and lays out the arena. */
+int graph_find_params(struct graph *g, const struct graph_opts *opts, struct err *err);
+
+/* ---- export.c ---- */
+/* graph_export() with weights of more than `limit` bytes in all beside the model. */
+int graph_export_split(const struct graph *g, const float *arena, const char *path,
+                       uint64_t limit, struct err *err);
+
+/* ---- graph.c ---- */
+int graph_note(struct graph *g, struct err *err, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+/* Fills g->digest. */
+int graph_make_digest(struct graph *g, struct err *err);
+/* The bit of input i in the masks of a row: from the 16th on all share the last. */
+uint32_t graph_input_bit(uint32_t i);
+
+#endif

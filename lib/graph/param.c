@@ -1,0 +1,513 @@
+/* param.c - which initializers train.
+ *
+ * A file does not say what is a weight and what is a mask, so the uses decide. Walking the nodes
+ * backwards, a value is worth a gradient if some op can carry one from it to an end of the graph.
+ * A float32 initializer that is worth a gradient is trained; one at an input where an op keeps
+ * running statistics is a statistic; everything else is a constant, and so is what the job
+ * freezes.
+ *
+ * Exporters merge initializers of equal value and hand them out through Identity nodes. Taken at
+ * its word, unrelated biases would become one parameter. So an Identity of an initializer that
+ * ends at a parameter's place is taken apart: its output becomes an initializer of its own, which
+ * export writes as such. One initializer with several consumers, without Identity, is a real tie:
+ * one parameter, whose gradients add. */
+#include "graph/graph_priv.h"
+
+#include <fnmatch.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/err.h"
+#include "base/text.h"
+
+enum use {
+    USE_GRADIENT = 1,  /* an op carries a gradient from here to an end */
+    USE_STATISTIC = 2, /* the moving average of an op */
+    USE_OUTPUT = 4,    /* the graph returns it */
+};
+
+struct finder {
+    struct graph *g;
+    const struct graph_opts *opts;
+    uint8_t *use;        /* [n_values] enum use */
+    uint32_t *source;    /* [n_values] the initializer it is, or copies by Identity; GRAPH_NONE */
+    float *momentum;     /* [n_values] of statistics */
+    uint64_t *first_use; /* [n_values] node << 16 | input of the first consumer */
+    bool *dropped;       /* [n_nodes] Identity nodes taken apart */
+    bool *pattern_used;  /* [n_frozen] */
+    uint32_t n_still;    /* nodes whose statistics stay as they are */
+    const char *still;   /* the first of them */
+};
+
+static int no_memory(struct err *err)
+{
+    return err_set(err, ERR_NOMEM, "find the parameters: out of memory");
+}
+
+uint32_t graph_input_bit(uint32_t i)
+{
+    return OP_IN(i < 15 ? i : 15);
+}
+
+static bool is_identity(const struct graph_node *n)
+{
+    return n->def->domain == NULL && strcmp(n->def->name, "Identity") == 0 && n->n_in == 1 &&
+           n->n_out == 1 && n->in[0] != GRAPH_NONE && n->out[0] != GRAPH_NONE;
+}
+
+/* ---- where initializers come from, who reads what first ---- */
+
+static void find_first_uses(struct finder *f)
+{
+    const struct graph *g = f->g;
+    uint32_t i, k;
+
+    for (i = 0; i < g->n_values; i++)
+        f->first_use[i] = UINT64_MAX;
+    for (i = 0; i < g->n_nodes; i++)
+        for (k = 0; k < g->nodes[i].n_in; k++)
+            if (g->nodes[i].in[k] != GRAPH_NONE && f->first_use[g->nodes[i].in[k]] == UINT64_MAX)
+                f->first_use[g->nodes[i].in[k]] = (uint64_t)i << 16 | k;
+}
+
+static void find_sources(struct finder *f)
+{
+    const struct graph *g = f->g;
+    uint32_t i;
+
+    for (i = 0; i < g->n_values; i++)
+        f->source[i] = g->values[i].initializer != GRAPH_NONE ? i : GRAPH_NONE;
+    for (i = 0; i < g->n_nodes; i++)
+        if (is_identity(&g->nodes[i]))
+            f->source[g->nodes[i].out[0]] = f->source[g->nodes[i].in[0]];
+}
+
+/* ---- statistics ---- */
+
+/* Weight of the old value of a node's statistics. infer settles the attributes that decide it, and
+ * needs shapes; those of the sample are not known yet. An op with statistics works per channel
+ * (dimension 1 of input 0) and does not care how large the sample is, so a small one stands in. */
+static int node_momentum(const struct finder *f, const struct graph_node *n, int64_t channels,
+                         float *out, struct err *err)
+{
+    struct tensor sample = { .dtype = TENSOR_F32,
+                             .shape = shape_of(4, (int64_t)2, channels, (int64_t)2, (int64_t)2) };
+    struct tensor vector = { .dtype = TENSOR_F32, .shape = shape_of(1, channels) };
+    struct arena mem = { 0 };
+    const struct tensor **in = arena_array(&mem, n->n_in, sizeof(*in));
+    struct op_infer infer = { .def = n->def,
+                              .node = n->name,
+                              .opset = f->g->opset,
+                              .training = true,
+                              .attrs = n->attrs,
+                              .n_attrs = n->n_attrs,
+                              .n_in = n->n_in,
+                              .in = in,
+                              .n_out = n->n_out,
+                              .mem = &mem };
+    uint32_t i;
+    int rc;
+
+    infer.out = arena_array(&mem, n->n_out, sizeof(*infer.out));
+    infer.param = arena_alloc(&mem, n->def->param_bytes);
+    if (in == NULL || infer.out == NULL || infer.param == NULL) {
+        arena_fini(&mem);
+        return no_memory(err);
+    }
+    for (i = 0; i < n->n_in; i++) {
+        if (n->in[i] == GRAPH_NONE)
+            continue;
+        in[i] = i == 0 ? &sample : &vector;
+        if (f->source[n->in[i]] != GRAPH_NONE)
+            in[i] = &f->g->values[f->source[n->in[i]]].tensor;
+        else if (f->g->values[n->in[i]].kind == VALUE_CONST)
+            in[i] = &f->g->values[n->in[i]].tensor;
+    }
+    rc = n->def->infer(&infer, err);
+    if (rc == 0)
+        *out = n->def->stat_momentum(infer.param);
+    arena_fini(&mem);
+    return rc;
+}
+
+static int mark_statistic(struct finder *f, const struct graph_node *n, uint32_t value,
+                          struct err *err)
+{
+    const struct tensor *t = &f->g->values[f->source[value]].tensor;
+    float momentum = 1.0f;
+    int rc = node_momentum(f, n, tensor_elements(t), &momentum, err);
+
+    if (rc < 0)
+        return rc;
+    if (momentum >= 1.0f) { /* inference form: nothing moves */
+        if (f->n_still++ == 0)
+            f->still = n->name;
+        return 0;
+    }
+    if ((f->use[value] & USE_STATISTIC) != 0)
+        return err_set(err, ERR_INPUT,
+                       "%s '%s': the running statistic '%s' has another user; "
+                       "export the model so that each normalisation has its own",
+                       n->def->name, n->name, f->g->values[value].name);
+    f->use[value] |= USE_STATISTIC;
+    f->momentum[value] = momentum;
+    return 0;
+}
+
+/* Export drops the outputs beside the first: nobody may depend on them. */
+static int check_unread(const struct finder *f, const struct graph_node *n, struct err *err)
+{
+    const struct graph *g = f->g;
+    uint32_t i, k;
+
+    for (k = 1; k < n->n_out; k++) {
+        bool read = n->out[k] != GRAPH_NONE && f->first_use[n->out[k]] != UINT64_MAX;
+
+        for (i = 0; n->out[k] != GRAPH_NONE && i < g->n_outputs && !read; i++)
+            read = g->output_values[i] == n->out[k];
+        if (read)
+            return err_set(err, ERR_UNSUPPORTED,
+                           "%s '%s': its output '%s' is used; statistics are "
+                           "averaged outside of the graph here: use output 0 alone",
+                           n->def->name, n->name, g->values[n->out[k]].name);
+    }
+    return 0;
+}
+
+static int find_statistics(struct finder *f, struct err *err)
+{
+    const struct graph *g = f->g;
+    uint32_t i, k;
+    int rc = 0;
+
+    for (i = 0; i < g->n_nodes && rc == 0; i++) {
+        const struct graph_node *n = &g->nodes[i];
+
+        if (n->def->stat != 0)
+            rc = check_unread(f, n, err);
+        for (k = 0; n->def->stat != 0 && k < n->n_in && rc == 0; k++)
+            if ((n->def->stat & graph_input_bit(k)) != 0 && n->in[k] != GRAPH_NONE &&
+                f->source[n->in[k]] != GRAPH_NONE)
+                rc = mark_statistic(f, n, n->in[k], err);
+    }
+    return rc;
+}
+
+/* ---- gradients ---- */
+
+static bool carries(const struct finder *f, const struct graph_node *n)
+{
+    uint32_t k;
+
+    if (n->def->cpu.bwd == NULL)
+        return false;
+    for (k = 0; k < n->n_out; k++)
+        if (n->out[k] != GRAPH_NONE && (f->use[n->out[k]] & USE_GRADIENT) != 0)
+            return true;
+    return false;
+}
+
+/* The ends: what the graph returns, and what no node reads (a loss may be put there). */
+static void mark_ends(struct finder *f)
+{
+    const struct graph *g = f->g;
+    uint32_t i;
+
+    for (i = 0; i < g->n_values; i++)
+        if (g->values[i].kind == VALUE_NODE && f->first_use[i] == UINT64_MAX)
+            f->use[i] |= USE_GRADIENT;
+    for (i = 0; i < g->n_outputs; i++)
+        f->use[g->output_values[i]] |=
+            USE_OUTPUT | (g->values[g->output_values[i]].kind == VALUE_NODE ? USE_GRADIENT : 0);
+}
+
+static void find_gradients(struct finder *f)
+{
+    const struct graph *g = f->g;
+    uint32_t i, k;
+
+    mark_ends(f);
+    for (i = g->n_nodes; i-- > 0;) {
+        const struct graph_node *n = &g->nodes[i];
+
+        if (is_identity(n) && f->source[n->out[0]] != GRAPH_NONE &&
+            g->values[f->source[n->out[0]]].tensor.dtype == TENSOR_F32 &&
+            f->first_use[n->out[0]] != UINT64_MAX && (f->use[n->out[0]] & USE_OUTPUT) == 0 &&
+            (f->use[n->out[0]] & (USE_GRADIENT | USE_STATISTIC)) != 0) {
+            f->dropped[i] = true;
+            continue;
+        }
+        if (!carries(f, n))
+            continue;
+        for (k = 0; k < n->n_in; k++)
+            if (n->in[k] != GRAPH_NONE && (n->def->diff & graph_input_bit(k)) != 0)
+                f->use[n->in[k]] |= USE_GRADIENT;
+    }
+}
+
+/* Outputs of dropped Identity nodes become initializers; the nodes go. */
+static void take_apart(struct finder *f)
+{
+    struct graph *g = f->g;
+    uint32_t i, k, kept = 0;
+
+    for (i = 0; i < g->n_nodes; i++) {
+        const struct graph_node *n = &g->nodes[i];
+
+        if (f->dropped[i]) {
+            struct graph_value *v = &g->values[n->out[0]];
+            const struct graph_value *from = &g->values[f->source[n->out[0]]];
+
+            v->kind = VALUE_CONST;
+            v->initializer = from->initializer;
+            v->identity = n->proto;
+            v->tensor = from->tensor;
+            continue;
+        }
+        g->nodes[kept++] = *n;
+    }
+    g->n_nodes = kept;
+    /* Nodes have moved. */
+    for (i = 0; i < g->n_nodes; i++)
+        for (k = 0; k < g->nodes[i].n_out; k++)
+            if (g->nodes[i].out[k] != GRAPH_NONE)
+                g->values[g->nodes[i].out[k]].index = i;
+    find_first_uses(f);
+}
+
+/* ---- frozen ---- */
+
+static bool is_frozen(struct finder *f, const char *name)
+{
+    bool frozen = false;
+    uint32_t i;
+
+    for (i = 0; i < f->opts->n_frozen; i++)
+        if (fnmatch(f->opts->frozen[i], name, 0) == 0)
+            frozen = f->pattern_used[i] = true;
+    return frozen;
+}
+
+static int check_patterns(const struct finder *f, const char *const *names, uint32_t n,
+                          struct err *err)
+{
+    uint32_t i;
+
+    for (i = 0; i < f->opts->n_frozen; i++) {
+        const char *pattern = f->opts->frozen[i], *near = text_nearest(pattern, names, n);
+
+        if (f->pattern_used[i])
+            continue;
+        if (near != NULL)
+            return err_set(err, ERR_INPUT,
+                           "frozen pattern '%s' matches no parameter; did you mean "
+                           "'%s'?",
+                           pattern, near);
+        return err_set(err, ERR_INPUT,
+                       "frozen pattern '%s' matches none of the %" PRIu32
+                       " parameters (the first is '%s')",
+                       pattern, n, n > 0 ? names[0] : "");
+    }
+    return 0;
+}
+
+/* ---- the arena ---- */
+
+static size_t round_up(size_t floats)
+{
+    return (floats + GRAPH_PARAM_ALIGN - 1) / GRAPH_PARAM_ALIGN * GRAPH_PARAM_ALIGN;
+}
+
+struct candidate {
+    uint32_t value;
+    enum graph_param_kind kind;
+    uint64_t order; /* trained: by the first consumer; its gradient is complete when that is done */
+};
+
+/* Backward ends with the first consumer, so the last of the first consumers finishes first. */
+static int compare(const void *pa, const void *pb)
+{
+    const struct candidate *a = pa, *b = pb;
+    uint64_t node_a = a->order >> 16, node_b = b->order >> 16;
+
+    if (a->kind != b->kind)
+        return a->kind == GRAPH_TRAINED ? -1 : 1;
+    if (node_a != node_b)
+        return (a->kind == GRAPH_TRAINED ? node_a > node_b : node_a < node_b) ? -1 : 1;
+    if (a->order != b->order)
+        return a->order < b->order ? -1 : 1;
+    return a->value < b->value ? -1 : 1;
+}
+
+static int lay_out(struct finder *f, struct candidate *list, uint32_t n, struct err *err)
+{
+    struct graph *g = f->g;
+    size_t offset = 0;
+    uint32_t i;
+
+    g->params = arena_array(&g->mem, n, sizeof(*g->params));
+    g->param_values = arena_array(&g->mem, n, sizeof(*g->param_values));
+    if (g->params == NULL || g->param_values == NULL)
+        return no_memory(err);
+    if (n > 0)
+        qsort(list, n, sizeof(*list), compare);
+    for (i = 0; i < n; i++) {
+        struct graph_value *v = &g->values[list[i].value];
+        struct graph_param *p = &g->params[i];
+
+        p->name = v->name;
+        p->kind = list[i].kind;
+        p->shape = v->tensor.shape;
+        p->initial = v->tensor.data;
+        p->offset = offset;
+        p->elements = (size_t)tensor_elements(&v->tensor);
+        p->momentum = p->kind == GRAPH_STATISTIC ? f->momentum[list[i].value] : 0;
+        offset += round_up(p->elements);
+        if (p->kind == GRAPH_TRAINED)
+            g->trained_floats = offset;
+        v->kind = VALUE_PARAM;
+        v->index = i;
+        g->param_values[i] = list[i].value;
+    }
+    g->n_params = n;
+    g->arena_floats = offset;
+    return 0;
+}
+
+/* Could this value be a parameter, and of which kind? 0 or an error; *n grows if so. */
+static int classify(struct finder *f, uint32_t value, struct candidate *out, uint32_t *n,
+                    struct err *err)
+{
+    const struct graph_value *v = &f->g->values[value];
+    uint8_t use = f->use[value] & (USE_GRADIENT | USE_STATISTIC);
+
+    if (v->kind != VALUE_CONST || v->initializer == GRAPH_NONE || use == 0)
+        return 0;
+    if (use == (USE_GRADIENT | USE_STATISTIC))
+        return err_set(err, ERR_INPUT,
+                       "initializer '%s' is a running statistic and a weight at "
+                       "once; export the model so that each has its own",
+                       v->name);
+    if (v->tensor.dtype == TENSOR_F16 || v->tensor.dtype == TENSOR_BF16 ||
+        v->tensor.dtype == TENSOR_F64)
+        return err_set(err, ERR_UNSUPPORTED,
+                       "weight '%s' is %s; weights are float32 here: export "
+                       "the model after model.float()",
+                       v->name, tensor_dtype_name(v->tensor.dtype));
+    if (v->tensor.dtype != TENSOR_F32 || tensor_elements(&v->tensor) == 0)
+        return 0;
+    out[*n] = (struct candidate){ .value = value,
+                                  .order = f->first_use[value],
+                                  .kind = use == USE_STATISTIC ? GRAPH_STATISTIC : GRAPH_TRAINED };
+    *n += 1;
+    return 0;
+}
+
+static int choose(struct finder *f, struct arena *mem, struct err *err)
+{
+    const struct graph *g = f->g;
+    struct candidate *list = arena_array(mem, g->n_values, sizeof(*list));
+    const char **names = arena_array(mem, g->n_values, sizeof(*names));
+    uint32_t n = 0, kept = 0, i;
+    int rc = 0;
+
+    if (list == NULL || names == NULL)
+        return no_memory(err);
+    for (i = 0; i < g->n_values && rc == 0; i++)
+        rc = classify(f, i, list, &n, err);
+    if (rc < 0)
+        return rc;
+    for (i = 0; i < n; i++) {
+        names[i] = g->values[list[i].value].name;
+        if (!is_frozen(f, names[i]))
+            list[kept++] = list[i];
+    }
+    rc = check_patterns(f, names, n, err);
+    return rc < 0 ? rc : lay_out(f, list, kept, err);
+}
+
+/* ---- what a person should know ---- */
+
+/* Names that an exporter made up: "onnx::MatMul_123", "123". */
+static bool is_anonymous(const char *name)
+{
+    return strstr(name, "::") != NULL || strspn(name, "0123456789") == strlen(name);
+}
+
+static int write_notes(struct finder *f, struct err *err)
+{
+    struct graph *g = f->g;
+    const struct graph_param *anonymous = NULL, *scalar = NULL;
+    const char *copy = NULL;
+    uint32_t n_anonymous = 0, n_scalars = 0, n_copies = 0, i;
+    int rc = 0;
+
+    for (i = 0; i < g->n_params; i++) {
+        const struct graph_param *p = &g->params[i];
+
+        if (p->kind == GRAPH_TRAINED && is_anonymous(p->name) && n_anonymous++ == 0)
+            anonymous = p;
+        if (p->kind == GRAPH_TRAINED && p->shape.rank == 0 && n_scalars++ == 0)
+            scalar = p;
+        if (g->values[g->param_values[i]].identity != GRAPH_NONE && n_copies++ == 0)
+            copy = p->name;
+    }
+    if (anonymous != NULL)
+        rc = graph_note(g, err,
+                        "trains %" PRIu32 " initializers with made-up names (first '%s'): "
+                        "the export folded constants, so ties between weights may be lost; export "
+                        "with training=TrainingMode.TRAINING and do_constant_folding=False",
+                        n_anonymous, anonymous->name);
+    if (rc == 0 && scalar != NULL)
+        rc = graph_note(g, err,
+                        "trains %" PRIu32 " scalar initializers (first '%s'): freeze those "
+                        "that are plain constants of the formula",
+                        n_scalars, scalar->name);
+    if (rc == 0 && copy != NULL)
+        rc = graph_note(g, err,
+                        "%" PRIu32 " initializers of equal value were shared through "
+                        "Identity nodes (first '%s'): each becomes a parameter of its own",
+                        n_copies, copy);
+    if (rc == 0 && f->n_still > 0)
+        rc = graph_note(g, err,
+                        "running statistics that stay as they are: %" PRIu32 " (first in "
+                        "'%s'): normalisation is in inference form; export with "
+                        "training=TrainingMode.TRAINING to train from scratch",
+                        f->n_still, f->still);
+    if (rc == 0 && g->trained_floats == 0)
+        rc = graph_note(g, err, "nothing in this model trains");
+    return rc;
+}
+
+int graph_find_params(struct graph *g, const struct graph_opts *opts, struct err *err)
+{
+    struct arena mem = { 0 };
+    struct finder f = { .g = g, .opts = opts };
+    int rc;
+
+    f.use = arena_array(&mem, g->n_values, sizeof(*f.use));
+    f.source = arena_array(&mem, g->n_values, sizeof(*f.source));
+    f.momentum = arena_array(&mem, g->n_values, sizeof(*f.momentum));
+    f.first_use = arena_array(&mem, g->n_values, sizeof(*f.first_use));
+    f.dropped = arena_array(&mem, g->n_nodes, sizeof(*f.dropped));
+    f.pattern_used = arena_array(&mem, opts->n_frozen, sizeof(*f.pattern_used));
+    if (f.use == NULL || f.source == NULL || f.momentum == NULL || f.first_use == NULL ||
+        f.dropped == NULL || f.pattern_used == NULL) {
+        arena_fini(&mem);
+        return no_memory(err);
+    }
+    find_first_uses(&f);
+    find_sources(&f);
+    rc = find_statistics(&f, err);
+    if (rc == 0) {
+        find_gradients(&f);
+        take_apart(&f);
+        rc = choose(&f, &mem, err);
+    }
+    if (rc == 0)
+        rc = write_notes(&f, err);
+    arena_fini(&mem);
+    return rc;
+}

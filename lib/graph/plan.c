@@ -1,0 +1,180 @@
+/* plan.c - making a plan, and running it. */
+#include <string.h>
+
+#include "base/check.h"
+#include "base/err.h"
+#include "graph/plan_priv.h"
+
+static int make(struct plan *p, const struct plan_opts *opts, struct err *err)
+{
+    int rc = plan_build(p, opts, err);
+
+    if (rc == 0)
+        rc = plan_layouts(p, err);
+    if (rc < 0)
+        return rc;
+    plan_gradients(p);
+    rc = plan_share(p, err);
+    if (rc == 0)
+        rc = plan_calls(p, err);
+    return rc == 0 ? plan_place(p, err) : rc;
+}
+
+int plan_new(const struct graph *g, const struct plan_opts *opts, struct plan **out,
+             struct err *err)
+{
+    struct plan *p = calloc(1, sizeof(*p));
+    int rc;
+
+    if (p == NULL)
+        return plan_no_memory(err);
+    p->g = g;
+    p->purpose = opts->purpose;
+    p->batch = opts->batch;
+    p->loss_value = GRAPH_NONE;
+    rc = make(p, opts, err);
+    if (rc < 0) {
+        plan_free(p);
+        return err_wrap(err, rc, "model '%s' with %u samples a call", g->path, opts->batch);
+    }
+    *out = p;
+    return 0;
+}
+
+void plan_free(struct plan *p)
+{
+    size_t i;
+
+    if (p == NULL)
+        return;
+    for (i = 0; i < p->states.n; i++)
+        p->states.at[i].free_state(p->states.at[i].state);
+    VEC_FINI(p->values);
+    VEC_FINI(p->nodes);
+    VEC_FINI(p->blocks);
+    for (i = 0; i < PLAN_BASES; i++)
+        VEC_FINI(p->binds[i]);
+    VEC_FINI(p->forward);
+    VEC_FINI(p->backward);
+    VEC_FINI(p->ready);
+    VEC_FINI(p->zeros);
+    VEC_FINI(p->states);
+    arena_fini(&p->mem);
+    free(p);
+}
+
+/* ---- binding ---- */
+
+size_t plan_work_bytes(const struct plan *p)
+{
+    return p->work_bytes;
+}
+
+static void bind_base(struct plan *p, enum plan_base base, void *address)
+{
+    size_t i;
+
+    for (i = 0; i < p->binds[base].n; i++)
+        *p->binds[base].at[i].at = (char *)address + p->binds[base].at[i].offset;
+}
+
+void plan_bind(struct plan *p, float *params, void *work)
+{
+    CHECK((uintptr_t)work % 64 == 0);
+    if (!p->is_bound || params != p->params)
+        bind_base(p, PLAN_ARENA, params);
+    if (!p->is_bound || work != p->work)
+        bind_base(p, PLAN_WORK, work);
+    p->params = params;
+    p->work = work;
+    p->is_bound = true;
+}
+
+const struct tensor *plan_input(struct plan *p, uint32_t i)
+{
+    CHECK(p->is_bound && i < p->n_inputs && p->input_values[i] != GRAPH_NONE);
+    return p->values.at[p->input_values[i]].fwd;
+}
+
+const struct tensor *plan_tensor(const struct plan *p, const char *name)
+{
+    uint32_t i;
+
+    for (i = 0; i < p->n_kept; i++)
+        if (strcmp(p->kept[i].name, name) == 0)
+            return p->values.at[p->kept[i].value].fwd;
+    return NULL;
+}
+
+/* ---- running ---- */
+
+static int run_call(const struct plan *p, struct plan_call *call, const struct op_run *run,
+                    const char *direction, struct err *err)
+{
+    const struct plan_node *n = &p->nodes.at[call->node];
+    int rc;
+
+    call->call.run = run;
+    rc = call->kernel(&call->call, err);
+    return rc < 0 ? err_wrap(err, rc, "%s of %s '%s'", direction, n->def->name, n->name) : 0;
+}
+
+int plan_forward(struct plan *p, const struct op_run *run, struct err *err)
+{
+    size_t i;
+    int rc;
+
+    CHECK(p->is_bound);
+    for (i = 0; i < p->forward.n; i++) {
+        rc = run_call(p, p->forward.at[i], run, "forward", err);
+        if (rc < 0)
+            return rc;
+    }
+    if (p->loss_value != GRAPH_NONE)
+        p->loss = *(const float *)p->values.at[p->loss_value].fwd->data;
+    return 0;
+}
+
+int plan_backward(struct plan *p, const struct op_run *run, float *grads, plan_ready_fn *ready,
+                  void *arg, struct err *err)
+{
+    size_t next = 0, i;
+    int rc;
+
+    CHECK(p->is_bound && p->purpose == PLAN_TRAIN);
+    if (grads != p->grads)
+        bind_base(p, PLAN_GRADS, grads);
+    p->grads = grads;
+    for (i = 0; i < p->zeros.n; i++)
+        memset(grads + p->zeros.at[i].offset, 0, p->zeros.at[i].n * sizeof(float));
+    for (i = 0;; i++) {
+        /* What is final before call i; the first entry may be so before any call. */
+        while (next < p->ready.n &&
+               (p->ready.at[next].call == GRAPH_NONE || (size_t)p->ready.at[next].call < i)) {
+            if (ready != NULL)
+                ready(arg, p->ready.at[next].offset, p->ready.at[next].n);
+            next++;
+        }
+        if (i == p->backward.n)
+            return 0;
+        rc = run_call(p, p->backward.at[i], run, "backward", err);
+        if (rc < 0)
+            return rc;
+    }
+}
+
+float plan_loss(const struct plan *p)
+{
+    CHECK(p->loss_value != GRAPH_NONE);
+    return p->loss;
+}
+
+double plan_metric(const struct plan *p, uint32_t i)
+{
+    const struct tensor *t;
+
+    CHECK(i < p->n_metrics);
+    t = p->values.at[p->metric_values[i]].fwd;
+    CHECK(t->dtype == TENSOR_F32 || t->dtype == TENSOR_F64);
+    return t->dtype == TENSOR_F64 ? *(const double *)t->data : (double)*(const float *)t->data;
+}

@@ -1,0 +1,565 @@
+/* plan_calls.c - from nodes to calls.
+ *
+ * A call sees tensors: a type, a shape, and an address that plan_bind() or plan_backward() fills
+ * in. This pass makes one tensor for each value, and one for each gradient, notes from where to
+ * where in time their memory is in use, and lines up the calls. In backward, values that a row
+ * does not list in bwd_reads have a shape but an address that faults: their memory may long be
+ * somebody else's. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/err.h"
+#include "graph/plan_priv.h"
+
+/* No canonical address: reading it ends the program where the mistake is. (Not NULL, since a
+ * kernel may compute with an address that it never reads.) */
+#define NOWHERE ((void *)((uintptr_t)1 << 62))
+
+static const float one = 1.0f;
+static const struct tensor loss_grad = { .dtype = TENSOR_F32, .data = (void *)(uintptr_t)&one };
+
+struct maker {
+    struct plan *p;
+    uint32_t *final; /* [g->n_params] the last backward call that writes the gradient */
+    struct err *err;
+};
+
+static uint32_t end_of_time(const struct plan *p)
+{
+    return 2 * (uint32_t)p->nodes.n;
+}
+
+/* ---- memory ---- */
+
+static uint32_t new_block(struct plan *p, size_t bytes, uint32_t time)
+{
+    struct plan_block b = { .bytes = bytes, .first = time, .last = time };
+
+    return VEC_PUSH(p->blocks, b) ? (uint32_t)p->blocks.n - 1 : GRAPH_NONE;
+}
+
+static void touch(struct plan *p, uint32_t block, uint32_t time)
+{
+    struct plan_block *b = &p->blocks.at[block];
+
+    if (time < b->first)
+        b->first = time;
+    if (time > b->last)
+        b->last = time;
+}
+
+static bool bind_at(struct plan *p, enum plan_base base, void **at, size_t offset, uint32_t block)
+{
+    return VEC_PUSH(p->binds[base],
+                    (struct plan_bind){ .at = at, .offset = offset, .block = block });
+}
+
+static struct tensor *new_tensor(struct plan *p, const struct tensor *like, void *data)
+{
+    struct tensor *t = arena_alloc(&p->mem, sizeof(*t));
+
+    if (t != NULL) {
+        *t = *like;
+        t->data = data;
+    }
+    return t;
+}
+
+/* The tensor of a value's bytes, in use at `time`. NULL: out of memory. */
+static struct tensor *value_at(struct plan *p, uint32_t value, uint32_t time)
+{
+    struct plan_value *v = &p->values.at[value], *root = &p->values.at[v->root];
+    bool in_work = root->kind == PLAN_FEED || root->kind == PLAN_MADE;
+
+    if (in_work && root->block == GRAPH_NONE)
+        root->block = new_block(p, tensor_bytes(&root->tensor), time);
+    if (in_work && root->block == GRAPH_NONE)
+        return NULL;
+    if (in_work)
+        touch(p, root->block, time);
+    if (v->fwd != NULL)
+        return v->fwd;
+    v->fwd = new_tensor(p, &v->tensor, root->tensor.data);
+    if (v->fwd == NULL)
+        return NULL;
+    if (root->kind == PLAN_PARAM &&
+        !bind_at(p, PLAN_ARENA, &v->fwd->data, p->g->params[root->index].offset * sizeof(float),
+                 GRAPH_NONE))
+        return NULL;
+    if (in_work && !bind_at(p, PLAN_WORK, &v->fwd->data, 0, root->block))
+        return NULL;
+    return v->fwd;
+}
+
+static struct tensor *shape_of_value(struct plan *p, uint32_t value)
+{
+    struct plan_value *v = &p->values.at[value];
+
+    if (v->meta == NULL)
+        v->meta = new_tensor(p, &v->tensor, NOWHERE);
+    return v->meta;
+}
+
+/* The tensor of a value's gradient, in use at `time`. NULL: out of memory. */
+static struct tensor *grad_at(struct plan *p, uint32_t value, uint32_t time)
+{
+    struct plan_value *v = &p->values.at[value], *root = &p->values.at[v->grad_root];
+    bool in_work = root->kind != PLAN_PARAM;
+
+    if (value == p->loss_value)
+        return (struct tensor *)(uintptr_t)&loss_grad; /* only ever read */
+    if (in_work && root->grad_block == GRAPH_NONE)
+        root->grad_block = new_block(p, tensor_bytes(&root->tensor), time);
+    if (in_work && root->grad_block == GRAPH_NONE)
+        return NULL;
+    if (in_work)
+        touch(p, root->grad_block, time);
+    if (v->grad != NULL)
+        return v->grad;
+    v->grad = new_tensor(p, &v->tensor, NULL);
+    if (v->grad == NULL)
+        return NULL;
+    if (in_work ? !bind_at(p, PLAN_WORK, &v->grad->data, 0, root->grad_block)
+                : !bind_at(p, PLAN_GRADS, &v->grad->data,
+                           p->g->params[root->index].offset * sizeof(float), GRAPH_NONE))
+        return NULL;
+    return v->grad;
+}
+
+/* ---- the row's own preparation ---- */
+
+static int prepare(struct plan *p, struct op_plan *op, struct err *err)
+{
+    int rc;
+
+    if (op->def->cpu.plan == NULL)
+        return 0;
+    rc = op->def->cpu.plan(op, err);
+    if (rc < 0)
+        return rc;
+    if (op->def->cpu.free_state == NULL)
+        return 0;
+    if (!VEC_PUSH(p->states, (struct plan_state){ op->state, op->def->cpu.free_state })) {
+        op->def->cpu.free_state(op->state);
+        return plan_no_memory(err);
+    }
+    return 0;
+}
+
+static int prepare_node(struct plan *p, struct plan_node *n, struct err *err)
+{
+    const struct tensor **in = arena_array(&p->mem, n->n_in, sizeof(*in));
+    struct tensor *out = arena_array(&p->mem, n->n_out, sizeof(*out));
+    struct op_plan op = { .def = n->def,
+                          .node = n->name,
+                          .param = n->param,
+                          .training = n->runs_bwd,
+                          .n_in = n->n_in,
+                          .n_out = n->n_out,
+                          .in = in,
+                          .out = out };
+    uint32_t k;
+    int rc;
+
+    if (in == NULL || out == NULL)
+        return plan_no_memory(err);
+    for (k = 0; k < n->n_in; k++) {
+        if (n->in[k] == GRAPH_NONE)
+            continue;
+        in[k] = shape_of_value(p, n->in[k]);
+        if (in[k] == NULL)
+            return plan_no_memory(err);
+        if (n->runs_bwd && (plan_wants_grad(p, n, k) || plan_wants_stat(p, n, k)))
+            op.want_din |= k < 31 ? OP_IN(k) : OP_IN(31);
+    }
+    for (k = 0; k < n->n_out; k++) {
+        if (n->out[k] != GRAPH_NONE) {
+            out[k] = p->values.at[n->out[k]].tensor;
+            out[k].data = NULL;
+        }
+    }
+    rc = prepare(p, &op, err);
+    n->state = op.state;
+    n->save_bytes = op.save_bytes;
+    n->scratch_bytes = op.scratch_bytes;
+    return rc;
+}
+
+/* ---- calls ---- */
+
+static struct plan_call *new_call(struct plan *p, uint32_t node, uint32_t time)
+{
+    const struct plan_node *n = &p->nodes.at[node];
+    struct plan_call *call = arena_alloc(&p->mem, sizeof(*call));
+
+    if (call == NULL)
+        return NULL;
+    call->node = node;
+    call->time = time;
+    call->call.param = n->param;
+    call->call.state = n->state;
+    call->call.n_in = n->n_in;
+    call->call.n_out = n->n_out;
+    call->call.stream = n->stream;
+    return call;
+}
+
+/* Save lives from forward to backward, scratch for the call. */
+static bool add_areas(struct plan *p, struct plan_call *call)
+{
+    struct plan_node *n = &p->nodes.at[call->node];
+    uint32_t scratch;
+
+    if (n->save_bytes > 0) {
+        if (n->save_block == GRAPH_NONE)
+            n->save_block = new_block(p, n->save_bytes, call->time);
+        if (n->save_block == GRAPH_NONE ||
+            !bind_at(p, PLAN_WORK, &call->call.save, 0, n->save_block))
+            return false;
+        touch(p, n->save_block, call->time);
+    }
+    if (n->scratch_bytes > 0) {
+        scratch = new_block(p, n->scratch_bytes, call->time);
+        if (scratch == GRAPH_NONE || !bind_at(p, PLAN_WORK, &call->call.scratch, 0, scratch))
+            return false;
+    }
+    return true;
+}
+
+static int add_forward(struct plan *p, uint32_t node, struct err *err)
+{
+    struct plan_node *n = &p->nodes.at[node];
+    struct plan_call *call = new_call(p, node, node);
+    const struct tensor **in = arena_array(&p->mem, n->n_in, sizeof(*in));
+    const struct tensor **out = arena_array(&p->mem, n->n_out, sizeof(*out));
+    uint32_t k;
+
+    if (call == NULL || in == NULL || out == NULL)
+        return plan_no_memory(err);
+    for (k = 0; k < n->n_in; k++) {
+        if (n->in[k] == GRAPH_NONE)
+            continue;
+        in[k] = value_at(p, n->in[k], node);
+        if (in[k] == NULL)
+            return plan_no_memory(err);
+    }
+    for (k = 0; k < n->n_out; k++) {
+        /* Output 0 is always there, so that no kernel has to ask for it. */
+        if (n->out[k] == GRAPH_NONE || (k > 0 && !p->values.at[n->out[k]].is_read))
+            continue;
+        out[k] = value_at(p, n->out[k], node);
+        if (out[k] == NULL)
+            return plan_no_memory(err);
+    }
+    call->kernel = n->def->cpu.fwd;
+    call->call.in = in;
+    call->call.out = out;
+    if (!add_areas(p, call) || !VEC_PUSH(p->forward, call))
+        return plan_no_memory(err);
+    return 0;
+}
+
+/* What backward may read of the forward values. */
+static bool add_values_read(struct plan *p, const struct plan_node *n, struct plan_call *call)
+{
+    const struct tensor **in = arena_array(&p->mem, n->n_in, sizeof(*in));
+    const struct tensor **out = arena_array(&p->mem, n->n_out, sizeof(*out));
+    uint32_t k;
+
+    if (in == NULL || out == NULL)
+        return false;
+    for (k = 0; k < n->n_in; k++) {
+        if (n->in[k] == GRAPH_NONE)
+            continue;
+        in[k] = (n->def->bwd_reads & graph_input_bit(k)) != 0 ? value_at(p, n->in[k], call->time)
+                                                              : shape_of_value(p, n->in[k]);
+        if (in[k] == NULL)
+            return false;
+    }
+    for (k = 0; k < n->n_out; k++) {
+        if (n->out[k] == GRAPH_NONE || (k > 0 && !p->values.at[n->out[k]].is_read))
+            continue;
+        out[k] = (n->def->bwd_reads & (graph_input_bit(k) << 16)) != 0
+                     ? value_at(p, n->out[k], call->time)
+                     : shape_of_value(p, n->out[k]);
+        if (out[k] == NULL)
+            return false;
+    }
+    call->call.in = in;
+    call->call.out = out;
+    return true;
+}
+
+static bool add_arriving(struct plan *p, const struct plan_node *n, struct plan_call *call)
+{
+    const struct tensor **dout = arena_array(&p->mem, n->n_out, sizeof(*dout));
+    uint32_t k;
+
+    if (dout == NULL)
+        return false;
+    for (k = 0; k < n->n_out; k++) {
+        if (n->out[k] == GRAPH_NONE || !p->values.at[n->out[k]].has_grad)
+            continue;
+        dout[k] = grad_at(p, n->out[k], call->time);
+        if (dout[k] == NULL)
+            return false;
+    }
+    call->call.dout = dout;
+    return true;
+}
+
+/* ---- gradients that two inputs of one call contribute to ---- */
+
+/* grad += part, by the forward kernel of Add, in place. Kernels are not asked to write one
+ * buffer through two inputs: which they write first is theirs. */
+static int add_sum(struct maker *m, uint32_t node, uint32_t time, uint32_t value,
+                   struct tensor *part)
+{
+    struct plan *p = m->p;
+    const struct op_def *def = op_find(NULL, "Add", GRAPH_OPSET_MIN);
+    struct plan_call *call = new_call(p, node, time);
+    const struct tensor **io = arena_array(&p->mem, 3, sizeof(*io));
+    struct tensor out = { 0 };
+    struct op_infer f = { .def = def,
+                          .node = "(gradient sum)",
+                          .opset = GRAPH_OPSET_MIN,
+                          .n_in = 2,
+                          .in = io,
+                          .n_out = 1,
+                          .out = &out,
+                          .mem = &p->mem };
+    struct op_plan op = {
+        .def = def, .node = f.node, .n_in = 2, .n_out = 1, .in = io, .out = &out
+    };
+    int rc;
+
+    CHECK(def != NULL && def->in_place);
+    f.param = arena_alloc(&p->mem, def->param_bytes);
+    if (call == NULL || io == NULL || f.param == NULL)
+        return plan_no_memory(m->err);
+    io[0] = io[2] = grad_at(p, value, time);
+    io[1] = part;
+    op.param = f.param;
+    rc = def->infer(&f, m->err);
+    if (rc < 0)
+        return rc;
+    out.layout = part->layout;
+    rc = prepare(p, &op, m->err);
+    if (rc < 0)
+        return rc;
+    CHECK(op.save_bytes == 0 && op.scratch_bytes == 0);
+    call->kernel = def->cpu.fwd;
+    call->call = (struct op_call){
+        .param = f.param, .state = op.state, .n_in = 2, .n_out = 1, .in = io, .out = io + 2
+    };
+    if (!VEC_PUSH(p->backward, call))
+        return plan_no_memory(m->err);
+    return 0;
+}
+
+static struct tensor *temporary_grad(struct plan *p, uint32_t value, uint32_t time)
+{
+    const struct plan_value *v = &p->values.at[value];
+    struct tensor *t = new_tensor(p, &v->tensor, NULL);
+    uint32_t block = new_block(p, tensor_bytes(&v->tensor), time);
+
+    if (t == NULL || block == GRAPH_NONE || !bind_at(p, PLAN_WORK, &t->data, 0, block))
+        return NULL;
+    return t;
+}
+
+/* Where input k's gradient goes. A parameter's gradient, or one of a value with several readers,
+ * is written by the first of them and added to by the others. */
+static struct tensor *leaving(struct maker *m, const struct plan_node *n, uint32_t k,
+                              struct plan_call *call, bool *apart)
+{
+    struct plan *p = m->p;
+    uint32_t root = p->values.at[n->in[k]].grad_root, i;
+    bool twice = false;
+
+    for (i = 0; i < k; i++)
+        twice = twice || (call->call.din[i] != NULL && n->in[i] != GRAPH_NONE &&
+                          p->values.at[n->in[i]].grad_root == root);
+    *apart = twice || (p->values.at[root].grad_written && k >= 31);
+    if (*apart)
+        return temporary_grad(p, n->in[k], call->time);
+    if (p->values.at[root].grad_written)
+        call->call.din_add |= OP_IN(k);
+    p->values.at[root].grad_written = true;
+    return grad_at(p, n->in[k], call->time);
+}
+
+static struct tensor *statistic_at(struct plan *p, uint32_t value)
+{
+    const struct plan_value *v = &p->values.at[value];
+    struct tensor *t = new_tensor(p, &v->tensor, NULL);
+
+    if (t == NULL || !bind_at(p, PLAN_GRADS, &t->data,
+                              p->g->params[v->index].offset * sizeof(float), GRAPH_NONE))
+        return NULL;
+    return t;
+}
+
+static int add_leaving(struct maker *m, const struct plan_node *n, struct plan_call *call)
+{
+    struct plan *p = m->p;
+    struct tensor **din = arena_array(&p->mem, n->n_in, sizeof(*din));
+    bool *apart = arena_array(&p->mem, n->n_in, sizeof(*apart));
+    uint32_t k;
+    int rc = 0;
+
+    if (din == NULL || apart == NULL)
+        return plan_no_memory(m->err);
+    call->call.din = (const struct tensor *const *)din;
+    for (k = 0; k < n->n_in; k++) {
+        bool stat = plan_wants_stat(p, n, k);
+
+        if (!stat && !plan_wants_grad(p, n, k))
+            continue;
+        din[k] = stat ? statistic_at(p, n->in[k]) : leaving(m, n, k, call, &apart[k]);
+        if (din[k] == NULL)
+            return plan_no_memory(m->err);
+    }
+    if (!VEC_PUSH(p->backward, call))
+        return plan_no_memory(m->err);
+    for (k = 0; k < n->n_in && rc == 0; k++) {
+        const struct plan_value *root;
+
+        if (apart[k])
+            rc = add_sum(m, call->node, call->time, n->in[k], din[k]);
+        root = din[k] != NULL ? &p->values.at[p->values.at[n->in[k]].grad_root] : NULL;
+        if (root != NULL && root->kind == PLAN_PARAM)
+            m->final[root->index] = (uint32_t)p->backward.n - 1;
+    }
+    return rc;
+}
+
+static int add_backward(struct maker *m, uint32_t node)
+{
+    struct plan *p = m->p;
+    const struct plan_node *n = &p->nodes.at[node];
+    struct plan_call *call = new_call(p, node, end_of_time(p) - 1 - node);
+
+    if (call == NULL)
+        return plan_no_memory(m->err);
+    call->kernel = n->def->cpu.bwd;
+    if (!add_values_read(p, n, call) || !add_arriving(p, n, call) || !add_areas(p, call))
+        return plan_no_memory(m->err);
+    return add_leaving(m, n, call);
+}
+
+/* ---- what is ready when ---- */
+
+/* Parameters are final in about the order of the arena; a range is handed out when everything
+ * before it is. Those that no gradient reaches are zero from the start. */
+static int add_ready(struct maker *m)
+{
+    struct plan *p = m->p;
+    const struct graph *g = p->g;
+    uint32_t latest = GRAPH_NONE, i;
+
+    for (i = 0; i < g->n_params && g->params[i].kind == GRAPH_TRAINED; i++) {
+        const struct graph_param *q = &g->params[i];
+        bool last = i + 1 == g->n_params || g->params[i + 1].kind != GRAPH_TRAINED;
+        size_t end = last ? g->trained_floats : g->params[i + 1].offset;
+        bool later = m->final[i] != GRAPH_NONE && (latest == GRAPH_NONE || m->final[i] > latest);
+
+        if (m->final[i] == GRAPH_NONE &&
+            !VEC_PUSH(p->zeros, (struct plan_span){ q->offset, q->elements }))
+            return plan_no_memory(m->err);
+        if (later)
+            latest = m->final[i];
+        if (p->ready.n > 0 && !later) {
+            p->ready.at[p->ready.n - 1].n += end - q->offset;
+            continue;
+        }
+        if (!VEC_PUSH(p->ready, (struct plan_ready){ latest, q->offset, end - q->offset }))
+            return plan_no_memory(m->err);
+    }
+    return 0;
+}
+
+/* ---- the whole ---- */
+
+static void find_read(struct plan *p)
+{
+    size_t i;
+    uint32_t k;
+
+    for (i = 0; i < p->values.n; i++)
+        p->values.at[i].is_read = p->values.at[i].kept;
+    for (i = 0; i < p->nodes.n; i++) {
+        const struct plan_node *n = &p->nodes.at[i];
+
+        for (k = 0; k < n->n_in; k++)
+            if (n->in[k] != GRAPH_NONE)
+                p->values.at[n->in[k]].is_read = true;
+        for (k = 0; k < n->n_out; k++)
+            if (n->out[k] != GRAPH_NONE && n->runs_bwd &&
+                (n->def->bwd_reads & (graph_input_bit(k) << 16)) != 0)
+                p->values.at[n->out[k]].is_read = true;
+    }
+}
+
+/* What outlives the calls that use it. */
+static int hold(struct plan *p, struct err *err)
+{
+    size_t i;
+    uint32_t k;
+
+    for (i = 0; i < p->values.n; i++) {
+        bool is_feed = p->values.at[i].kind == PLAN_FEED;
+
+        if (!p->values.at[i].kept)
+            continue;
+        if ((is_feed && value_at(p, (uint32_t)i, 0) == NULL) ||
+            value_at(p, (uint32_t)i, end_of_time(p)) == NULL)
+            return plan_no_memory(err);
+    }
+    /* Loss and metrics are picked up when forward ends. */
+    if (p->loss_value != GRAPH_NONE && value_at(p, p->loss_value, (uint32_t)p->nodes.n) == NULL)
+        return plan_no_memory(err);
+    for (k = 0; k < p->n_metrics; k++)
+        if (value_at(p, p->metric_values[k], end_of_time(p)) == NULL)
+            return plan_no_memory(err);
+    return 0;
+}
+
+static int make_calls(struct maker *m)
+{
+    struct plan *p = m->p;
+    uint32_t i;
+    int rc = 0;
+
+    find_read(p);
+    for (i = 0; i < p->nodes.n && rc == 0; i++)
+        if (!p->nodes.at[i].is_alias)
+            rc = prepare_node(p, &p->nodes.at[i], m->err);
+    for (i = 0; i < p->nodes.n && rc == 0; i++)
+        if (!p->nodes.at[i].is_alias)
+            rc = add_forward(p, i, m->err);
+    for (i = (uint32_t)p->nodes.n; i-- > 0 && rc == 0;)
+        if (p->nodes.at[i].runs_bwd)
+            rc = add_backward(m, i);
+    if (rc == 0)
+        rc = hold(p, m->err);
+    return rc == 0 && p->purpose == PLAN_TRAIN ? add_ready(m) : rc;
+}
+
+int plan_calls(struct plan *p, struct err *err)
+{
+    struct arena mem = { 0 };
+    struct maker m = { .p = p, .err = err };
+    uint32_t i;
+    int rc;
+
+    m.final = arena_array(&mem, p->g->n_params, sizeof(*m.final));
+    if (m.final == NULL)
+        return plan_no_memory(err);
+    for (i = 0; i < p->g->n_params; i++)
+        m.final[i] = GRAPH_NONE;
+    rc = make_calls(&m);
+    arena_fini(&mem);
+    return rc;
+}

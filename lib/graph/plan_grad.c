@@ -1,0 +1,94 @@
+/* plan_grad.c - where gradients flow.
+ *
+ * Forwards: a value needs a gradient if a trained parameter is upstream through inputs that can
+ * carry one. Backwards from the loss: a value has one if a node that runs backward writes it.
+ * A view runs nothing backward: its input and its output share one gradient, to which every
+ * reader of either contributes. */
+#include "base/check.h"
+#include "graph/plan_priv.h"
+
+bool plan_wants_stat(const struct plan *p, const struct plan_node *n, uint32_t i)
+{
+    const struct plan_value *v;
+
+    if (p->purpose != PLAN_TRAIN || n->in[i] == GRAPH_NONE ||
+        (n->def->stat & graph_input_bit(i)) == 0)
+        return false;
+    v = &p->values.at[n->in[i]];
+    return v->kind == PLAN_PARAM && p->g->params[v->index].kind == GRAPH_STATISTIC;
+}
+
+static bool carries(const struct plan *p, const struct plan_node *n, uint32_t i)
+{
+    return n->def->cpu.bwd != NULL && n->in[i] != GRAPH_NONE &&
+           (n->def->diff & graph_input_bit(i)) != 0 && p->values.at[n->in[i]].needs_grad;
+}
+
+static void find_needs(struct plan *p)
+{
+    size_t i;
+    uint32_t k;
+
+    for (i = 0; i < p->values.n; i++) {
+        struct plan_value *v = &p->values.at[i];
+
+        v->needs_grad = v->kind == PLAN_PARAM && p->g->params[v->index].kind == GRAPH_TRAINED;
+    }
+    for (i = 0; i < p->nodes.n; i++) {
+        const struct plan_node *n = &p->nodes.at[i];
+        bool needs = false;
+
+        for (k = 0; k < n->n_in && !needs; k++)
+            needs = carries(p, n, k);
+        for (k = 0; needs && k < n->n_out; k++)
+            if (n->out[k] != GRAPH_NONE && p->values.at[n->out[k]].tensor.dtype == TENSOR_F32)
+                p->values.at[n->out[k]].needs_grad = true;
+    }
+}
+
+static bool arrives(const struct plan *p, const struct plan_node *n)
+{
+    uint32_t k;
+
+    for (k = 0; k < n->n_out; k++)
+        if (n->out[k] != GRAPH_NONE && p->values.at[n->out[k]].has_grad)
+            return true;
+    return false;
+}
+
+bool plan_wants_grad(const struct plan *p, const struct plan_node *n, uint32_t i)
+{
+    return arrives(p, n) && carries(p, n, i);
+}
+
+static void find_flow(struct plan *p, struct plan_node *n)
+{
+    bool measures = false, wanted = false, arriving = arrives(p, n);
+    uint32_t k;
+
+    for (k = 0; k < n->n_in; k++) {
+        if (arriving && carries(p, n, k))
+            wanted = p->values.at[n->in[k]].has_grad = true;
+        measures = measures || plan_wants_stat(p, n, k);
+    }
+    n->runs_bwd = !n->is_alias && (wanted || measures);
+}
+
+void plan_gradients(struct plan *p)
+{
+    size_t i;
+
+    if (p->purpose != PLAN_TRAIN)
+        return;
+    CHECK(p->loss_value != GRAPH_NONE);
+    find_needs(p);
+    p->values.at[p->loss_value].has_grad = p->values.at[p->loss_value].needs_grad;
+    for (i = p->nodes.n; i-- > 0;)
+        find_flow(p, &p->nodes.at[i]);
+    for (i = 0; i < p->nodes.n; i++) {
+        const struct plan_node *n = &p->nodes.at[i];
+
+        if (n->is_alias && carries(p, n, 0))
+            p->values.at[n->out[0]].grad_root = p->values.at[n->in[0]].grad_root;
+    }
+}

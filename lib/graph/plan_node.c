@@ -1,0 +1,198 @@
+/* plan_node.c - nodes and values of a plan, one by one: inference and constant folding. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/err.h"
+#include "graph/plan_priv.h"
+
+static const size_t max_tensor_bytes = (size_t)1 << 40; /* an absurd shape, said before it hurts */
+/* Of all folded constants of a plan; what is beyond is computed in every run. */
+static const size_t max_fold_bytes = (size_t)1 << 30;
+
+int plan_no_memory(struct err *err)
+{
+    return err_set(err, ERR_NOMEM, "plan: out of memory");
+}
+
+uint32_t plan_add_value(struct plan *p, const char *name, enum plan_value_kind kind, uint32_t index,
+                        const struct tensor *t)
+{
+    struct plan_value v = { .name = name,
+                            .kind = kind,
+                            .index = index,
+                            .tensor = *t,
+                            .other_layout = GRAPH_NONE,
+                            .block = GRAPH_NONE,
+                            .grad_block = GRAPH_NONE };
+
+    v.root = v.grad_root = (uint32_t)p->values.n;
+    if (p->values.n >= GRAPH_NONE || !VEC_PUSH(p->values, v))
+        return GRAPH_NONE;
+    return (uint32_t)p->values.n - 1;
+}
+
+static int check_output(const struct op_infer *f, uint32_t i, struct err *err)
+{
+    const struct tensor *t = &f->out[i];
+    char shape[192];
+
+    CHECK(t->dtype != TENSOR_NONE);
+    if (tensor_bytes(t) > max_tensor_bytes)
+        return op_error(f, ERR_INPUT, err, "output %" PRIu32 " of shape %s is too large", i,
+                        shape_print(&t->shape, shape, sizeof(shape)));
+    return 0;
+}
+
+/* Runs the row's infer; *out [n_out] is the plan's. */
+static int infer_node(struct plan *p, struct plan_node *n, struct tensor **out, struct err *err)
+{
+    const struct tensor **in = arena_array(&p->mem, n->n_in, sizeof(*in));
+    struct op_infer f = { .def = n->def,
+                          .node = n->name,
+                          .opset = p->g->opset,
+                          .training = p->purpose == PLAN_TRAIN,
+                          .attrs = n->attrs,
+                          .n_attrs = n->n_attrs,
+                          .n_in = n->n_in,
+                          .in = in,
+                          .n_out = n->n_out,
+                          .mem = &p->mem };
+    uint32_t i;
+    int rc;
+
+    f.out = arena_array(&p->mem, n->n_out, sizeof(*f.out));
+    f.param = arena_alloc(&p->mem, n->def->param_bytes);
+    if (in == NULL || f.out == NULL || f.param == NULL)
+        return plan_no_memory(err);
+    for (i = 0; i < n->n_in; i++)
+        in[i] = n->in[i] != GRAPH_NONE ? &p->values.at[n->in[i]].tensor : NULL;
+    rc = n->def->infer(&f, err);
+    for (i = 0; i < n->n_out && rc == 0; i++)
+        rc = check_output(&f, i, err);
+    if (rc < 0)
+        return rc;
+    n->param = f.param;
+    n->flops = n->def->flops != NULL ? n->def->flops(&f) : (double)tensor_elements(&f.out[0]);
+    *out = f.out;
+    return 0;
+}
+
+int plan_add_node(struct plan *p, struct plan_node *n, const char *const *out_names,
+                  struct err *err)
+{
+    struct tensor *out;
+    uint32_t i;
+    int rc = infer_node(p, n, &out, err);
+
+    if (rc < 0)
+        return rc;
+    n->save_block = GRAPH_NONE;
+    n->out = arena_array(&p->mem, n->n_out, sizeof(*n->out));
+    if (n->out == NULL)
+        return plan_no_memory(err);
+    for (i = 0; i < n->n_out; i++) {
+        n->out[i] = GRAPH_NONE;
+        if (out_names[i] == NULL || out_names[i][0] == '\0')
+            continue;
+        n->out[i] = plan_add_value(p, out_names[i], PLAN_MADE, (uint32_t)p->nodes.n, &out[i]);
+        if (n->out[i] == GRAPH_NONE)
+            return plan_no_memory(err);
+    }
+    return VEC_PUSH(p->nodes, *n) ? 0 : plan_no_memory(err);
+}
+
+/* ---- constant folding ---- */
+
+bool plan_can_fold(const struct plan *p, const struct plan_node *n)
+{
+    size_t bytes = 0;
+    uint32_t i;
+
+    if (n->def->random || n->n_in == 0)
+        return false;
+    for (i = 0; i < n->n_in; i++)
+        if (n->in[i] != GRAPH_NONE && p->values.at[n->in[i]].kind != PLAN_CONST)
+            return false;
+    for (i = 0; i < n->n_out; i++)
+        if (n->out[i] != GRAPH_NONE)
+            bytes += tensor_bytes(&p->values.at[n->out[i]].tensor);
+    return bytes <= max_fold_bytes - p->folded_bytes;
+}
+
+static int run_folded(struct plan *p, const struct plan_node *n, struct arena *mem, struct err *err)
+{
+    static const struct op_run run = { .loss_scale = 1.0f };
+    const struct tensor **in = arena_array(mem, n->n_in, sizeof(*in));
+    const struct tensor **out = arena_array(mem, n->n_out, sizeof(*out));
+    struct tensor *outs = arena_array(mem, n->n_out, sizeof(*outs));
+    struct op_plan op = { .def = n->def,
+                          .node = n->name,
+                          .param = n->param,
+                          .n_in = n->n_in,
+                          .n_out = n->n_out,
+                          .in = in,
+                          .out = outs };
+    struct op_call c = {
+        .param = n->param, .n_in = n->n_in, .n_out = n->n_out, .in = in, .out = out, .run = &run
+    };
+    uint32_t i;
+    int rc = 0;
+
+    if (in == NULL || out == NULL || outs == NULL)
+        return plan_no_memory(err);
+    for (i = 0; i < n->n_in; i++)
+        in[i] = n->in[i] != GRAPH_NONE ? &p->values.at[n->in[i]].tensor : NULL;
+    for (i = 0; i < n->n_out; i++) {
+        if (n->out[i] == GRAPH_NONE)
+            continue;
+        outs[i] = p->values.at[n->out[i]].tensor;
+        out[i] = &outs[i];
+    }
+    if (n->def->cpu.plan != NULL)
+        rc = n->def->cpu.plan(&op, err);
+    if (rc < 0)
+        return rc;
+    c.state = op.state;
+    /* The arena aligns to 16, kernels want 64. */
+    c.save = arena_alloc(mem, op.save_bytes + 64);
+    c.scratch = arena_alloc(mem, op.scratch_bytes + 64);
+    if (c.save == NULL || c.scratch == NULL)
+        rc = plan_no_memory(err);
+    c.save = (void *)(((uintptr_t)c.save + 63) / 64 * 64);
+    c.scratch = (void *)(((uintptr_t)c.scratch + 63) / 64 * 64);
+    if (rc == 0)
+        rc = n->def->cpu.fwd(&c, err);
+    if (n->def->cpu.free_state != NULL)
+        n->def->cpu.free_state(op.state);
+    return rc;
+}
+
+int plan_fold(struct plan *p, struct plan_node *n, struct err *err)
+{
+    struct arena mem = { 0 };
+    uint32_t i;
+    int rc;
+
+    for (i = 0; i < n->n_out; i++) {
+        struct plan_value *v;
+        uint8_t *data;
+
+        if (n->out[i] == GRAPH_NONE)
+            continue;
+        v = &p->values.at[n->out[i]];
+        data = arena_alloc(&p->mem, tensor_bytes(&v->tensor) + 64);
+        if (data == NULL)
+            return plan_no_memory(err);
+        v->tensor.data = (void *)(((uintptr_t)data + 63) / 64 * 64);
+        p->folded_bytes += tensor_bytes(&v->tensor);
+    }
+    rc = run_folded(p, n, &mem, err);
+    arena_fini(&mem);
+    if (rc < 0)
+        return err_wrap(err, rc, "fold %s '%s'", n->def->name, n->name);
+    for (i = 0; i < n->n_out; i++)
+        if (n->out[i] != GRAPH_NONE)
+            p->values.at[n->out[i]].kind = PLAN_CONST;
+    return 0;
+}

@@ -1,0 +1,160 @@
+/* plan_priv.h - how a plan is made, pass by pass.
+ *
+ *   plan_build.c   what is needed: feeds, nodes in order, each with inferred shapes (plan_node.c),
+ *                  constants folded, loss and metrics appended
+ *   plan_layout.c  a layout for every value, `Reorder` nodes where two disagree
+ *   plan_grad.c    which values have a gradient, which nodes run backward
+ *   plan_share.c   values that live in another's bytes: views, and results in place
+ *   plan_calls.c   nodes become calls, values become tensors at a place, with lifetimes
+ *   plan_place.c   lifetimes become offsets in the work memory
+ *   plan.c         plan_new() runs the passes; binding and running
+ *
+ * Time is counted in nodes: node i runs forward at i and backward at 2 * n_nodes - 1 - i. */
+#ifndef GRAPH_PLAN_PRIV_H
+#define GRAPH_PLAN_PRIV_H
+
+#include "base/vec.h"
+#include "graph/graph_priv.h"
+
+enum plan_value_kind {
+    PLAN_FEED,  /* `index`: of the feeds */
+    PLAN_CONST, /* tensor.data is known */
+    PLAN_PARAM, /* `index`: of graph.params */
+    PLAN_MADE,  /* `index`: the node that makes it */
+};
+
+struct plan_value {
+    const char *name;
+    enum plan_value_kind kind;
+    uint32_t index;
+    struct tensor tensor;  /* type, shape, layout */
+    bool kept;             /* the caller reads it after the last call */
+    bool is_read;          /* by a node, the caller, or backward */
+    bool needs_grad;       /* a trained parameter is upstream */
+    bool has_grad;         /* and backward brings a gradient here */
+    uint32_t other_layout; /* the same value in the other layout, once a Reorder exists */
+    uint32_t root;         /* the value whose bytes it lives in; itself if its own */
+    uint32_t grad_root;    /* the same for the gradient */
+    uint32_t block;        /* roots of kind FEED and MADE: the work memory */
+    uint32_t grad_block;   /* gradient roots that are no parameter */
+    bool grad_written;     /* while backward calls are made: the next contribution adds */
+    struct tensor *fwd, *meta, *grad; /* as calls see it; meta: no data. NULL until asked for */
+};
+
+struct plan_node {
+    const struct op_def *def;
+    const char *name;
+    const struct op_attr *attrs;
+    uint32_t n_attrs;
+    uint32_t n_in, n_out;
+    uint32_t *in, *out; /* values; GRAPH_NONE: absent */
+    uint32_t stream;
+    void *param;
+    void *state; /* of plan.states */
+    size_t save_bytes, scratch_bytes;
+    double flops;
+    bool is_alias;  /* the output is the input's bytes: no call */
+    bool in_place;  /* output 0 overwrites input 0 */
+    bool runs_bwd;
+    uint32_t save_block;
+};
+
+struct plan_block { /* a piece of work memory */
+    size_t bytes;
+    uint32_t first, last; /* used from ... to, both included */
+    size_t offset;        /* plan_place.c */
+};
+
+enum plan_base { PLAN_WORK, PLAN_ARENA, PLAN_GRADS, PLAN_BASES };
+
+struct plan_bind { /* an address that binding fills in */
+    void **at;
+    size_t offset;  /* bytes from the base; for PLAN_WORK plan_place() fills it in from */
+    uint32_t block; /* where the block lies */
+};
+
+struct plan_call {
+    int (*kernel)(const struct op_call *c, struct err *err);
+    struct op_call call;
+    uint32_t node;
+    uint32_t time;
+};
+
+struct plan_state { /* what an op's plan made */
+    void *state;
+    void (*free_state)(void *state);
+};
+
+struct plan_ready { /* after backward call `call` (UINT32_MAX: before the first) */
+    uint32_t call;
+    size_t offset, n;
+};
+
+struct plan_span {
+    size_t offset, n;
+};
+
+struct plan_kept {
+    const char *name;
+    uint32_t value;
+};
+
+struct plan {
+    const struct graph *g;
+    enum plan_purpose purpose;
+    uint32_t batch;
+    struct arena mem; /* of the plan: everything without another owner */
+    VEC(struct plan_value) values;
+    VEC(struct plan_node) nodes; /* in the order of forward */
+    uint32_t n_inputs;           /* feeds, labels, weights */
+    uint32_t *input_values;      /* [n_inputs]; GRAPH_NONE: the labels of a plan without */
+    uint32_t loss_value;
+    uint32_t *metric_values;
+    uint32_t n_metrics;
+    struct plan_kept *kept;
+    uint32_t n_kept;
+    VEC(struct plan_block) blocks;
+    VEC(struct plan_bind) binds[PLAN_BASES];
+    VEC(struct plan_call *) forward;
+    VEC(struct plan_call *) backward;
+    VEC(struct plan_ready) ready;
+    VEC(struct plan_span) zeros; /* trained parameters that no gradient reaches */
+    VEC(struct plan_state) states;
+    size_t folded_bytes;
+    size_t work_bytes;
+    float *params, *grads;
+    void *work;
+    bool is_bound;
+    float loss;
+};
+
+int plan_no_memory(struct err *err);
+
+/* ---- plan_build.c, plan_node.c ---- */
+int plan_build(struct plan *p, const struct plan_opts *opts, struct err *err);
+/* Appends a value; GRAPH_NONE: out of memory. */
+uint32_t plan_add_value(struct plan *p, const char *name, enum plan_value_kind kind,
+                        uint32_t index, const struct tensor *t);
+/* Infers a node whose def, name, attributes and inputs are set and appends it, and its outputs
+ * as values called out_names[i] (NULL or "": absent). */
+int plan_add_node(struct plan *p, struct plan_node *n, const char *const *out_names,
+                  struct err *err);
+/* Runs a node all of whose inputs are constants; its outputs become constants. */
+int plan_fold(struct plan *p, struct plan_node *n, struct err *err);
+bool plan_can_fold(const struct plan *p, const struct plan_node *n);
+
+/* ---- the other passes ---- */
+int plan_layouts(struct plan *p, struct err *err);
+void plan_gradients(struct plan *p);
+int plan_share(struct plan *p, struct err *err);
+int plan_calls(struct plan *p, struct err *err);
+int plan_place(struct plan *p, struct err *err);
+
+/* The bytes of a tensor of this shape are the same in both layouts. */
+bool plan_layout_matters(const struct shape *s);
+/* Does a gradient flow into input i of node n? After plan_gradients(). */
+bool plan_wants_grad(const struct plan *p, const struct plan_node *n, uint32_t i);
+/* Is input i of node n a statistic that this plan's backward measures? */
+bool plan_wants_stat(const struct plan *p, const struct plan_node *n, uint32_t i);
+
+#endif

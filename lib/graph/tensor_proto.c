@@ -1,0 +1,190 @@
+/* tensor_proto.c - a TensorProto as a tensor.
+ *
+ * Elements come as raw little-endian bytes, in the typed list that the schema names for the type,
+ * or from a file beside the model. Raw bytes and lists of the same width are used in place. */
+#include "graph/graph_priv.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/text.h"
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "raw_data is used in place");
+
+enum { LOCATION_DEFAULT = 0, LOCATION_EXTERNAL = 1 };
+
+static _Alignas(16) uint8_t nothing[16]; /* address of tensors without elements */
+
+static int read_shape(const Onnx__TensorProto *p, const char *what, struct tensor *out,
+                      struct err *err)
+{
+    size_t i;
+
+    if (p->n_dims > TENSOR_MAX_RANK)
+        return err_set(err, ERR_UNSUPPORTED, "%s has %zu dimensions; supported are %d", what,
+                       p->n_dims, TENSOR_MAX_RANK);
+    out->dtype = (enum tensor_dtype)p->data_type;
+    if (!p->has_data_type || tensor_dtype_bytes(out->dtype) == 0)
+        return err_set(err, ERR_UNSUPPORTED, "%s has ONNX data type %d, which is not supported",
+                       what, p->data_type);
+    out->layout = TENSOR_PLAIN;
+    out->shape.rank = (uint32_t)p->n_dims;
+    for (i = 0; i < p->n_dims; i++) {
+        if (p->dims[i] < 0)
+            return err_set(err, ERR_INPUT, "%s: dimension %zu is %" PRId64, what, i, p->dims[i]);
+        out->shape.dim[i] = p->dims[i];
+    }
+    if (tensor_bytes(out) == SIZE_MAX)
+        return err_set(err, ERR_INPUT, "%s is larger than memory can be", what);
+    return 0;
+}
+
+static int wrong_count(const char *what, const struct tensor *t, size_t found, const char *unit,
+                       struct err *err)
+{
+    char shape[128];
+
+    return err_set(err, ERR_INPUT, "%s is %s %s but holds %zu %s", what,
+                   tensor_dtype_name(t->dtype), shape_print(&t->shape, shape, sizeof(shape)), found,
+                   unit);
+}
+
+/* ---- external data ---- */
+
+static int external_number(const char *what, const char *key, const char *text, uint64_t *out,
+                           struct err *err)
+{
+    if (!text_u64(text, INT64_MAX, out))
+        return err_set(err, ERR_INPUT, "%s: external data: %s is '%s', expected a number of bytes",
+                       what, key, text);
+    return 0;
+}
+
+static int read_outside(struct tensor_source *src, const Onnx__TensorProto *p, const char *what,
+                        struct tensor *out, struct err *err)
+{
+    const char *location = NULL;
+    uint64_t offset = 0, length = 0, size = 0, bytes = tensor_bytes(out);
+    bool has_length = false;
+    size_t i;
+    int rc = 0;
+
+    for (i = 0; i < p->n_external_data && rc == 0; i++) {
+        const char *key = p->external_data[i]->key, *value = p->external_data[i]->value;
+
+        if (key == NULL || value == NULL)
+            return err_set(err, ERR_INPUT, "%s: external data: an entry without key or value",
+                           what);
+        if (strcmp(key, "location") == 0)
+            location = value;
+        else if (strcmp(key, "offset") == 0)
+            rc = external_number(what, key, value, &offset, err);
+        else if (strcmp(key, "length") == 0)
+            rc = external_number(what, key, value, &length, err), has_length = true;
+        /* "checksum" (SHA-1) and keys of other tools change nothing about where the bytes are. */
+    }
+    if (rc < 0)
+        return rc;
+    if (location == NULL)
+        return err_set(err, ERR_INPUT, "%s: external data without a location", what);
+    if (has_length && length != bytes)
+        return wrong_count(what, out, length, "bytes of external data", err);
+    if (bytes > src->budget)
+        return err_set(err, ERR_INPUT, "%s: the external data is larger than the allowed size",
+                       what);
+    src->budget -= bytes;
+    rc = graph_external_size(src->model_path, location, &size, err);
+    if (rc == 0 && (offset > size || bytes > size - offset)) /* before memory is asked for */
+        rc = err_set(err, ERR_INPUT,
+                     "external data '%s' has %" PRIu64 " bytes, but %" PRIu64 " at offset %" PRIu64
+                     " are asked for",
+                     location, size, bytes, offset);
+    if (rc < 0)
+        return err_wrap(err, rc, "%s", what);
+    out->data = arena_alloc(src->mem, bytes);
+    if (out->data == NULL)
+        return err_set(err, ERR_NOMEM, "%s: out of memory for %" PRIu64 " bytes", what, bytes);
+    rc = graph_read_external(src->model_path, location, offset, out->data, bytes, err);
+    return rc < 0 ? err_wrap(err, rc, "%s", what) : 0;
+}
+
+/* ---- typed lists ---- */
+
+/* Lists of int32 and uint64 that stand for narrower elements: the low bytes of each. */
+static int narrow(struct tensor_source *src, const char *what, const void *list, size_t wide,
+                  size_t n, struct tensor *out, struct err *err)
+{
+    size_t width = tensor_dtype_bytes(out->dtype), i;
+    uint8_t *data = arena_array(src->mem, n, width);
+
+    if (data == NULL)
+        return err_set(err, ERR_NOMEM, "%s: out of memory", what);
+    for (i = 0; i < n; i++)
+        memcpy(data + i * width, (const uint8_t *)list + i * wide, width);
+    out->data = data;
+    return 0;
+}
+
+static int read_list(struct tensor_source *src, const Onnx__TensorProto *p, const char *what,
+                     struct tensor *out, struct err *err)
+{
+    size_t want = (size_t)tensor_elements(out), n, wide, width = tensor_dtype_bytes(out->dtype);
+    const void *list;
+    const char *unit;
+
+    switch (out->dtype) {
+    case TENSOR_F32:
+        list = p->float_data, n = p->n_float_data, wide = 4, unit = "floats";
+        break;
+    case TENSOR_F64:
+        list = p->double_data, n = p->n_double_data, wide = 8, unit = "doubles";
+        break;
+    case TENSOR_I64:
+        list = p->int64_data, n = p->n_int64_data, wide = 8, unit = "int64";
+        break;
+    case TENSOR_U32:
+    case TENSOR_U64:
+        list = p->uint64_data, n = p->n_uint64_data, wide = 8, unit = "uint64";
+        break;
+    default:
+        list = p->int32_data, n = p->n_int32_data, wide = 4, unit = "int32";
+        break;
+    }
+    if (n != want)
+        return wrong_count(what, out, n, unit, err);
+    if (wide != width)
+        return narrow(src, what, list, wide, n, out, err);
+    out->data = (void *)(uintptr_t)list; /* read only from here on */
+    return 0;
+}
+
+int graph_read_tensor(struct tensor_source *src, const Onnx__TensorProto *p, const char *what,
+                      struct tensor *out, struct err *err)
+{
+    struct tensor t = { 0 };
+    int rc = read_shape(p, what, &t, err);
+
+    if (rc < 0)
+        return rc;
+    if (p->has_segment)
+        return err_set(err, ERR_UNSUPPORTED, "%s is stored in segments, which nobody writes", what);
+    if (p->data_location != LOCATION_DEFAULT && p->data_location != LOCATION_EXTERNAL)
+        return err_set(err, ERR_INPUT, "%s: data location %d does not exist", what,
+                       p->data_location);
+    if (p->data_location == LOCATION_EXTERNAL)
+        rc = read_outside(src, p, what, &t, err);
+    else if (!p->has_raw_data)
+        rc = read_list(src, p, what, &t, err);
+    else if (p->raw_data.len != tensor_bytes(&t))
+        rc = wrong_count(what, &t, p->raw_data.len, "bytes", err);
+    else
+        t.data = p->raw_data.data;
+    if (rc < 0)
+        return rc;
+    if (tensor_bytes(&t) == 0)
+        t.data = nothing;
+    *out = t;
+    return 0;
+}

@@ -1,0 +1,95 @@
+/* ident.c - what must be the same on every task, compared. */
+#include "member/member_priv.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "base/check.h"
+#include "base/text.h"
+
+enum { EXCERPT_BYTES = 240, BEFORE_BYTES = 80 };
+
+/* In this order: what comes first may be the cause of what comes later. */
+static const struct row {
+    size_t offset; /* of the string that is compared */
+    size_t shown;  /* of the string that is printed */
+    const char *what, *remedy;
+} rows[] = {
+#define ROW(compare_, show_, what_, remedy_)                                                       \
+    { offsetof(struct member_ident, compare_), offsetof(struct member_ident, show_), what_, remedy_ }
+    ROW(version, version, "the version of trainerd", "run the same release on every task"),
+    ROW(cluster_hash, cluster, "the cluster", "give every task the same cluster specification"),
+    ROW(job_digest, job_digest, "the digest of the job", "give every task the same job file"),
+    ROW(devices, devices, "the kind of device", "use the same --devices on every task"),
+    ROW(kernels, kernels, "kernel library and instruction set",
+        "sums would differ in the last bits: use hosts and releases of one kind"),
+    ROW(nccl, nccl, "the version of NCCL", "install the same NCCL on every task"),
+#undef ROW
+};
+
+static const char *field(const struct member_ident *i, size_t offset)
+{
+    return *(const char *const *)((const char *)i + offset);
+}
+
+struct member_ident member_ident_copy(const struct member_ident *i, struct arena *a)
+{
+    struct member_ident copy = {
+        .version = arena_strdup(a, i->version),
+        .job_digest = arena_strdup(a, i->job_digest),
+        .cluster_hash = arena_strdup(a, i->cluster_hash),
+        .cluster = arena_strdup(a, i->cluster),
+        .devices = arena_strdup(a, i->devices),
+        .kernels = arena_strdup(a, i->kernels),
+        .nccl = arena_strdup(a, i->nccl),
+    };
+
+    for (size_t r = 0; r < COUNT_OF(rows); r++)
+        CHECK(field(&copy, rows[r].offset) != NULL && field(&copy, rows[r].shown) != NULL);
+    return copy;
+}
+
+/* The neighbourhood of byte `at` of a text that may be long. */
+static void excerpt(const char *s, size_t at, char out[EXCERPT_BYTES + 8])
+{
+    size_t n = strlen(s), from = 0, to = n;
+
+    if (n > EXCERPT_BYTES) {
+        if (at > BEFORE_BYTES)
+            from = text_utf8_cut(s, at - BEFORE_BYTES);
+        if (n - from > EXCERPT_BYTES)
+            to = from + text_utf8_cut(s + from, EXCERPT_BYTES);
+    }
+    snprintf(out, EXCERPT_BYTES + 8, "%s%.*s%s", from > 0 ? "..." : "", (int)(to - from), s + from,
+             to < n ? "..." : "");
+}
+
+bool member_ident_agrees(const struct member_ident *theirs, uint32_t their_devices,
+                         const struct member_ident *ours, uint32_t our_devices, char *out,
+                         size_t n_out)
+{
+    for (size_t r = 0; r < COUNT_OF(rows); r++) {
+        const char *a = field(theirs, rows[r].shown), *b = field(ours, rows[r].shown);
+        char a_text[EXCERPT_BYTES + 8], b_text[EXCERPT_BYTES + 8];
+        size_t same = 0;
+
+        if (strcmp(field(theirs, rows[r].offset), field(ours, rows[r].offset)) == 0)
+            continue;
+        while (a[same] != '\0' && a[same] == b[same])
+            same++;
+        excerpt(a, same, a_text);
+        excerpt(b, same, b_text);
+        snprintf(out, n_out, "%s differs: it has '%s', the coordinator has '%s'; %s", rows[r].what,
+                 a_text, b_text, rows[r].remedy);
+        return false;
+    }
+    if (their_devices != our_devices) {
+        snprintf(out, n_out,
+                 "the number of devices differs: it has %u, the coordinator has %u; "
+                 "use the same --devices on every task",
+                 their_devices, our_devices);
+        return false;
+    }
+    return true;
+}

@@ -1,0 +1,279 @@
+/* http.c - the registry and a status text over HTTP. One thread of libmicrohttpd, which parses the
+ * protocol; connections, their memory and their patience are bounded. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <microhttpd.h>
+#include <netdb.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/check.h"
+#include "base/err.h"
+#include "base/text.h"
+#include "metrics/metrics.h"
+
+enum {
+    CONNECTIONS = 32,
+    CONNECTION_BYTES = 16384, /* request line and headers; more is refused */
+    CONNECTION_SECONDS = 10,  /* without a byte, then it is closed */
+    HOST_MAX = 255,
+};
+
+struct metrics_http {
+    struct metrics *metrics;                    /* borrowed */
+    void (*status)(void *arg, struct buf *out); /* NULL: none */
+    void *arg;
+    uint16_t port;
+    struct MHD_Daemon *daemon; /* owned; NULL before it runs */
+};
+
+/* ---- answering ---- */
+
+static void print_metrics(const struct metrics_http *h, struct buf *out)
+{
+    metrics_print(h->metrics, out);
+}
+
+static void print_status(const struct metrics_http *h, struct buf *out)
+{
+    h->status(h->arg, out);
+}
+
+static const struct page {
+    const char *path, *type;
+    void (*print)(const struct metrics_http *h, struct buf *out);
+} pages[] = {
+    { "/metrics", "text/plain; version=0.0.4; charset=utf-8", print_metrics },
+    { "/status", "application/json", print_status },
+    { "/", "application/json", print_status },
+};
+
+/* Takes the buffer's memory. */
+static enum MHD_Result answer(struct MHD_Connection *c, unsigned code, const char *type,
+                              struct buf *body)
+{
+    struct MHD_Response *r;
+    enum MHD_Result result;
+
+    if (body->failed) {
+        buf_fini(body);
+        code = MHD_HTTP_INTERNAL_SERVER_ERROR;
+    }
+    r = MHD_create_response_from_buffer(body->len, body->data, MHD_RESPMEM_MUST_FREE);
+    if (r == NULL) {
+        buf_fini(body);
+        return MHD_NO; /* closes the connection */
+    }
+    /* A header that does not fit for lack of memory is missed by nobody who gets this far. */
+    (void)MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, type);
+    (void)MHD_add_response_header(r, MHD_HTTP_HEADER_CACHE_CONTROL, "no-store");
+    if (code == MHD_HTTP_METHOD_NOT_ALLOWED)
+        (void)MHD_add_response_header(r, MHD_HTTP_HEADER_ALLOW, "GET, HEAD");
+    result = MHD_queue_response(c, code, r);
+    MHD_destroy_response(r);
+    return result;
+}
+
+static enum MHD_Result refuse(struct MHD_Connection *c, unsigned code, const char *text)
+{
+    struct buf body = { 0 };
+
+    buf_str(&body, text);
+    return answer(c, code, "text/plain; charset=utf-8", &body);
+}
+
+/* Called once when the headers are there, again for each piece of a body, and once at the end. */
+static enum MHD_Result on_request(void *arg, struct MHD_Connection *c, const char *url,
+                                  const char *method, const char *version, const char *upload,
+                                  size_t *upload_bytes, void **seen)
+{
+    static int marker;
+    const struct metrics_http *h = arg;
+
+    (void)version;
+    (void)upload;
+    if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
+        return refuse(c, MHD_HTTP_METHOD_NOT_ALLOWED, "only GET and HEAD are served here\n");
+    if (*seen == NULL) {
+        *seen = &marker;
+        return MHD_YES;
+    }
+    if (*upload_bytes > 0)
+        return MHD_NO; /* a GET with a body: nothing here reads it */
+    for (size_t i = 0; i < COUNT_OF(pages); i++) {
+        struct buf body = { 0 };
+
+        if (strcmp(url, pages[i].path) != 0 ||
+            (pages[i].print == print_status && h->status == NULL))
+            continue;
+        pages[i].print(h, &body);
+        return answer(c, MHD_HTTP_OK, pages[i].type, &body);
+    }
+    return refuse(c, MHD_HTTP_NOT_FOUND,
+                  h->status != NULL ? "only /metrics and /status are here\n"
+                                    : "only /metrics is here\n");
+}
+
+/* ---- listening ---- */
+
+/* Takes "host:port" and "[v6]:port" apart. */
+static int split(const char *listen, char host[HOST_MAX + 1], char port[8], struct err *err)
+{
+    static const char expected[] = "expected host:port, such as 127.0.0.1:9090";
+    const char *colon = strrchr(listen, ':');
+    size_t n;
+    uint64_t number;
+
+    if (strstr(listen, "://") != NULL)
+        return err_set(err, ERR_INPUT, "it is a URL; %s", expected);
+    if (colon == NULL)
+        return err_set(err, ERR_INPUT, "there is no port; %s", expected);
+    if (!text_u64(colon + 1, UINT16_MAX, &number))
+        return err_set(err, ERR_INPUT, "the port '%.40s' is no number from 0 to 65535; %s",
+                       colon + 1, expected);
+    n = (size_t)(colon - listen);
+    if (n == 0)
+        return err_set(err, ERR_INPUT,
+                       "there is no host; write 127.0.0.1%s for this machine alone, "
+                       "0.0.0.0%s for every interface",
+                       colon, colon);
+    if (listen[0] == '[' && n >= 3 && listen[n - 1] == ']') {
+        listen++;
+        n -= 2;
+    } else if (memchr(listen, ':', n) != NULL) {
+        return err_set(err, ERR_INPUT, "an IPv6 address stands in brackets, such as [::1]:9090");
+    }
+    if (n > HOST_MAX)
+        return err_set(err, ERR_INPUT, "the host name is longer than %d bytes", HOST_MAX);
+    memcpy(host, listen, n);
+    host[n] = '\0';
+    snprintf(port, 8, "%u", (unsigned)number);
+    return 0;
+}
+
+static int bind_error(int errnum, struct err *err)
+{
+    static const struct {
+        int errnum, code;
+        const char *remedy;
+    } known[] = {
+        { EADDRINUSE, ERR_IO,
+          "another program listens there; choose another port, or 0 for a free one" },
+        { EADDRNOTAVAIL, ERR_INPUT,
+          "this machine has no such address; 0.0.0.0 stands for all it has" },
+        { EACCES, ERR_INPUT, "ports below 1024 are for privileged programs; choose a higher one" },
+    };
+
+    for (size_t i = 0; i < COUNT_OF(known); i++)
+        if (errnum == known[i].errnum)
+            return err_set(err, known[i].code, "%s", known[i].remedy);
+    return err_sys(err, errnum, "cannot listen");
+}
+
+static int listen_at(const struct addrinfo *a, int *out, struct err *err)
+{
+    const int on = 1;
+    int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int rc;
+
+    if (fd < 0)
+        return err_sys(err, errno, "socket");
+    /* Connections of a former process do not keep the port; a live listener does. */
+    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    if (bind(fd, a->ai_addr, a->ai_addrlen) == 0 && listen(fd, CONNECTIONS) == 0) {
+        *out = fd;
+        return 0;
+    }
+    rc = bind_error(errno, err);
+    close(fd);
+    return rc;
+}
+
+static int open_socket(const char *listen, int *out, struct err *err)
+{
+    const struct addrinfo hints = { .ai_flags = AI_PASSIVE | AI_NUMERICSERV,
+                                    .ai_socktype = SOCK_STREAM };
+    struct addrinfo *list;
+    char host[HOST_MAX + 1], port[8];
+    int rc = split(listen, host, port, err);
+    int failure;
+
+    if (rc < 0)
+        return rc;
+    failure = getaddrinfo(host, port, &hints, &list);
+    if (failure != 0)
+        return err_set(err, failure == EAI_AGAIN || failure == EAI_SYSTEM ? ERR_IO : ERR_INPUT,
+                       "host '%s': %s; name an address of this machine, or 0.0.0.0", host,
+                       gai_strerror(failure));
+    for (const struct addrinfo *a = list; a != NULL; a = a->ai_next) {
+        rc = listen_at(a, out, err);
+        if (rc == 0)
+            break;
+    }
+    freeaddrinfo(list);
+    return rc;
+}
+
+static uint16_t port_of(int fd)
+{
+    struct sockaddr_storage a;
+    socklen_t n = sizeof(a);
+
+    CHECK(getsockname(fd, (struct sockaddr *)&a, &n) == 0);
+    return ntohs(a.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&a)->sin6_port
+                                         : ((struct sockaddr_in *)&a)->sin_port);
+}
+
+int metrics_http_open(struct metrics *m, const char *listen,
+                      void (*status)(void *arg, struct buf *out), void *arg,
+                      struct metrics_http **out, struct err *err)
+{
+    struct metrics_http *h = calloc(1, sizeof(*h));
+    int fd = -1, rc;
+
+    if (h == NULL)
+        return err_set(err, ERR_NOMEM, "metrics server: out of memory");
+    rc = open_socket(listen, &fd, err);
+    if (rc < 0)
+        goto fail;
+    *h = (struct metrics_http){ .metrics = m, .status = status, .arg = arg, .port = port_of(fd) };
+    /* clang-format off */
+    h->daemon = MHD_start_daemon(MHD_USE_AUTO_INTERNAL_THREAD | MHD_USE_ITC, 0, NULL, NULL,
+                                 on_request, h,
+                                 MHD_OPTION_LISTEN_SOCKET, fd,
+                                 MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS,
+                                 MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)CONNECTION_SECONDS,
+                                 MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES,
+                                 MHD_OPTION_STRICT_FOR_CLIENT, 1,
+                                 MHD_OPTION_END);
+    /* clang-format on */
+    if (h->daemon == NULL) { /* the library has closed the socket, or the process's end will */
+        rc = err_set(err, ERR_NOMEM, "cannot start the server's thread");
+        goto fail;
+    }
+    *out = h;
+    return 0;
+
+fail:
+    metrics_http_close(h);
+    return err_wrap(err, rc, "metrics at '%.300s'", listen);
+}
+
+uint16_t metrics_http_port(const struct metrics_http *h)
+{
+    return h->port;
+}
+
+void metrics_http_close(struct metrics_http *h)
+{
+    if (h == NULL)
+        return;
+    if (h->daemon != NULL)
+        MHD_stop_daemon(h->daemon);
+    free(h);
+}

@@ -1,0 +1,415 @@
+/* summary.c - points go into one of two arrays under a lock; the writer thread swaps the arrays and
+ * encodes and writes the full one, so that whoever adds a point never waits for a disk.
+ *
+ * A write that fails is cut off again, so that the file is whole records always, and its points are
+ * counted as dropped; the next ones are tried anew. A disk that hangs holds up nobody but the
+ * thread here: flush and close have deadlines, and behind a close that ran out of time the thread
+ * frees what is left, once the disk lets it. */
+#include "metrics/summary.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/crc32c.h"
+#include "base/err.h"
+#include "base/fs.h"
+#include "base/text.h"
+#include "proto/summary.pb-c.h"
+
+enum {
+    POINTS = 4096,      /* waiting at most; then they are dropped */
+    GATHER_MS = 200,    /* from the first point to the write that takes it and what came since */
+    PATIENCE_MS = 5000, /* of flush and close */
+    SAME_NAMES = 100,
+};
+
+struct point {
+    uint64_t wall_us, step;
+    float value;
+    char tag[SUMMARY_TAG_MAX + 1];
+};
+
+struct batch {
+    uint32_t n;
+    struct point points[POINTS];
+};
+
+struct summary {
+    /* of the thread (and of open and close, when it does not run) */
+    char *path; /* owned */
+    int fd;
+    off_t good; /* bytes of whole records in the file */
+    struct buf bytes;
+
+    pthread_mutex_t lock; /* guards the rest */
+    pthread_cond_t work, done;
+    struct batch *filling, *writing; /* owned */
+    uint64_t accepted, finished;     /* points, since open: taken in; written or given up */
+    uint64_t dropped;
+    struct err failure; /* of the last write that failed and that no flush has told yet */
+    bool has_failed;
+    bool hurry; /* somebody waits in flush */
+    bool closing, ended;
+    bool orphan; /* close gave up waiting: the thread frees all this */
+    pthread_t thread;
+};
+
+static void destroy(struct summary *s)
+{
+    if (s == NULL)
+        return;
+    if (s->fd >= 0)
+        close(s->fd);
+    pthread_cond_destroy(&s->work);
+    pthread_cond_destroy(&s->done);
+    pthread_mutex_destroy(&s->lock);
+    buf_fini(&s->bytes);
+    free(s->filling);
+    free(s->writing);
+    free(s->path);
+    free(s);
+}
+
+/* ---- the format ---- */
+
+static void put_u32(struct buf *out, uint32_t v)
+{
+    buf_add(out,
+            (uint8_t[]){ (uint8_t)v, (uint8_t)(v >> 8), (uint8_t)(v >> 16), (uint8_t)(v >> 24) },
+            4);
+}
+
+/* A TFRecord: uint64 length, masked crc of the length, data, masked crc of the data; little-endian.
+ */
+static void put_record(struct buf *out, const void *data, uint32_t n)
+{
+    size_t at = out->len;
+
+    put_u32(out, n);
+    put_u32(out, 0);
+    if (!out->failed)
+        put_u32(out, crc32c_mask(crc32c(0, out->data + at, 8)));
+    buf_add(out, data, n);
+    put_u32(out, crc32c_mask(crc32c(0, data, n)));
+}
+
+static void put_event(struct buf *out, const Tensorflow__Event *e)
+{
+    uint8_t data[SUMMARY_TAG_MAX + 128];
+    size_t n = tensorflow__event__get_packed_size(e);
+
+    CHECK(n <= sizeof(data));
+    tensorflow__event__pack(e, data);
+    put_record(out, data, (uint32_t)n);
+}
+
+static void put_point(struct buf *out, const struct point *p)
+{
+    Tensorflow__Summary__Value value = TENSORFLOW__SUMMARY__VALUE__INIT;
+    Tensorflow__Summary__Value *values[] = { &value };
+    Tensorflow__Summary summary = TENSORFLOW__SUMMARY__INIT;
+    Tensorflow__Event e = TENSORFLOW__EVENT__INIT;
+
+    value.tag = (char *)p->tag;
+    value.value_case = TENSORFLOW__SUMMARY__VALUE__VALUE_SIMPLE_VALUE;
+    value.simple_value = p->value;
+    summary.n_value = 1;
+    summary.value = values;
+    e.wall_time = (double)p->wall_us / 1e6;
+    e.step = (int64_t)p->step;
+    e.what_case = TENSORFLOW__EVENT__WHAT_SUMMARY;
+    e.summary = &summary;
+    put_event(out, &e);
+}
+
+static void put_start(struct buf *out, uint64_t wall_us, uint64_t purge_step)
+{
+    Tensorflow__SessionLog start = TENSORFLOW__SESSION_LOG__INIT;
+    Tensorflow__Event e = TENSORFLOW__EVENT__INIT;
+
+    e.wall_time = (double)wall_us / 1e6;
+    e.what_case = TENSORFLOW__EVENT__WHAT_FILE_VERSION;
+    e.file_version = (char *)"brain.Event:2";
+    put_event(out, &e);
+    if (purge_step == 0)
+        return;
+    start.status = TENSORFLOW__SESSION_LOG__SESSION_STATUS__START;
+    e.step = (int64_t)purge_step;
+    e.what_case = TENSORFLOW__EVENT__WHAT_SESSION_LOG;
+    e.session_log = &start;
+    put_event(out, &e);
+}
+
+/* ---- writing ---- */
+
+/* What `bytes` holds goes to the end of the file, or nothing does. */
+static int write_out(struct summary *s, struct err *err)
+{
+    int rc;
+
+    if (s->bytes.failed)
+        return err_set(err, ERR_NOMEM, "write '%s': out of memory", s->path);
+    rc = fs_write_all(s->fd, s->bytes.data, s->bytes.len, s->path, err);
+    if (rc == 0)
+        s->good += (off_t)s->bytes.len;
+    else
+        (void)!ftruncate(s->fd, s->good); /* if this fails too, readers stop at the torn record */
+    return rc;
+}
+
+static int write_batch(struct summary *s, const struct batch *b, struct err *err)
+{
+    int rc;
+
+    for (uint32_t i = 0; i < b->n; i++)
+        put_point(&s->bytes, &b->points[i]);
+    rc = write_out(s, err);
+    buf_reset(&s->bytes);
+    return rc;
+}
+
+static struct timespec from_now(uint64_t ms)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    t.tv_sec += (time_t)(ms / 1000);
+    t.tv_nsec += (long)(ms % 1000) * 1000000;
+    if (t.tv_nsec >= 1000000000) {
+        t.tv_nsec -= 1000000000;
+        t.tv_sec++;
+    }
+    return t;
+}
+
+/* With the lock held: until there is a batch worth writing, or the end. */
+static void wait_for_points(struct summary *s)
+{
+    struct timespec deadline;
+    int rc = 0;
+
+    while (s->filling->n == 0 && !s->closing)
+        pthread_cond_wait(&s->work, &s->lock);
+    deadline = from_now(GATHER_MS);
+    while (rc == 0 && s->filling->n < POINTS / 2 && !s->hurry && !s->closing)
+        rc = pthread_cond_timedwait(&s->work, &s->lock, &deadline);
+}
+
+static void *write_points(void *arg)
+{
+    struct summary *s = arg;
+    struct batch *b;
+    struct err err;
+    bool orphan;
+    int rc;
+
+    pthread_mutex_lock(&s->lock);
+    for (;;) {
+        wait_for_points(s);
+        if (s->filling->n == 0)
+            break; /* closing, and everything is written */
+        b = s->filling;
+        s->filling = s->writing;
+        s->writing = b;
+        pthread_mutex_unlock(&s->lock);
+        rc = write_batch(s, b, &err);
+        pthread_mutex_lock(&s->lock);
+        s->finished += b->n;
+        if (rc < 0) {
+            s->dropped += b->n;
+            s->failure = err;
+            s->has_failed = true;
+        }
+        b->n = 0;
+        pthread_cond_broadcast(&s->done);
+    }
+    s->ended = true;
+    orphan = s->orphan;
+    pthread_cond_broadcast(&s->done);
+    pthread_mutex_unlock(&s->lock);
+    if (orphan)
+        destroy(s);
+    return NULL;
+}
+
+/* ---- opening ---- */
+
+static int create_file(struct summary *s, const char *directory, uint64_t wall_us, struct err *err)
+{
+    char host[256] = "localhost", name[400], suffix[8] = "";
+
+    if (gethostname(host, sizeof(host) - 1) != 0 || host[0] == '\0' || strchr(host, '/') != NULL)
+        snprintf(host, sizeof(host), "localhost");
+    /* In a container every process may have the same number: then the name gets another one. */
+    for (int i = 1; i <= SAME_NAMES; i++) {
+        snprintf(name, sizeof(name), "events.out.tfevents.%010llu.%s.%ld%s",
+                 (unsigned long long)(wall_us / 1000000), host, (long)getpid(), suffix);
+        free(s->path);
+        s->path = fs_join(directory, name);
+        if (s->path == NULL)
+            return err_set(err, ERR_NOMEM, "out of memory");
+        s->fd = open(s->path, O_CREAT | O_EXCL | O_WRONLY | O_APPEND | O_CLOEXEC, 0644);
+        if (s->fd >= 0)
+            return 0;
+        if (errno != EEXIST)
+            break;
+        snprintf(suffix, sizeof(suffix), ".%d", i);
+    }
+    return err_sys(err, errno, "create '%s'", s->path);
+}
+
+static int start_thread(struct summary *s, struct err *err)
+{
+    int rc = pthread_create(&s->thread, NULL, write_points, s);
+
+    return rc == 0 ? 0 : err_sys(err, rc, "start the thread that writes curves");
+}
+
+static struct summary *new_summary(void)
+{
+    struct summary *s = calloc(1, sizeof(*s));
+    pthread_condattr_t attr;
+
+    if (s == NULL)
+        return NULL;
+    s->fd = -1;
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&s->work, &attr);
+    pthread_cond_init(&s->done, &attr);
+    pthread_condattr_destroy(&attr);
+    s->filling = calloc(1, sizeof(*s->filling));
+    s->writing = calloc(1, sizeof(*s->writing));
+    if (s->filling == NULL || s->writing == NULL) {
+        destroy(s);
+        return NULL;
+    }
+    return s;
+}
+
+int summary_open(const char *directory, uint64_t purge_step, struct summary **out, struct err *err)
+{
+    struct summary *s = new_summary();
+    uint64_t wall_us = clock_wall_us();
+    int rc;
+
+    if (s == NULL)
+        return err_set(err, ERR_NOMEM, "curves in '%s': out of memory", directory);
+    rc = fs_mkdirs(directory, err);
+    if (rc == 0)
+        rc = create_file(s, directory, wall_us, err);
+    if (rc < 0)
+        goto fail;
+    put_start(&s->bytes, wall_us, purge_step);
+    rc = write_out(s, err);
+    buf_reset(&s->bytes);
+    if (rc == 0)
+        rc = start_thread(s, err);
+    if (rc < 0)
+        goto fail;
+    *out = s;
+    return 0;
+
+fail:
+    if (s->fd >= 0)
+        (void)unlink(s->path); /* an empty file harms nobody, should it stay */
+    destroy(s);
+    return err_wrap(err, rc, "curves in '%s'", directory);
+}
+
+/* ---- the caller's side ---- */
+
+void summary_scalar(struct summary *s, uint64_t step, const char *tag, float value)
+{
+    uint64_t wall_us = clock_wall_us();
+    size_t n = strnlen(tag, SUMMARY_TAG_MAX + 1);
+    bool is_tag = n > 0 && n <= SUMMARY_TAG_MAX && text_is_utf8(tag, n);
+    struct point *p;
+
+    pthread_mutex_lock(&s->lock);
+    if (!is_tag || s->filling->n == POINTS) {
+        s->dropped++;
+    } else {
+        p = &s->filling->points[s->filling->n++];
+        p->wall_us = wall_us;
+        p->step = step;
+        p->value = value;
+        memcpy(p->tag, tag, n + 1);
+        s->accepted++;
+        if (s->filling->n == 1 || s->filling->n == POINTS / 2)
+            pthread_cond_signal(&s->work);
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+uint64_t summary_dropped(const struct summary *s)
+{
+    struct summary *t = (struct summary *)s; /* the lock is not what const is about */
+    uint64_t n;
+
+    pthread_mutex_lock(&t->lock);
+    n = t->dropped;
+    pthread_mutex_unlock(&t->lock);
+    return n;
+}
+
+int summary_flush(struct summary *s, struct err *err)
+{
+    struct timespec deadline = from_now(PATIENCE_MS);
+    uint64_t target;
+    int rc = 0, waited = 0;
+
+    pthread_mutex_lock(&s->lock);
+    target = s->accepted;
+    s->hurry = true;
+    pthread_cond_signal(&s->work);
+    while (waited == 0 && s->finished < target)
+        waited = pthread_cond_timedwait(&s->done, &s->lock, &deadline);
+    s->hurry = false;
+    if (s->finished < target)
+        rc = err_set(err, ERR_TIMEOUT,
+                     "write '%s': %llu points are not there after %d ms; "
+                     "the disk does not answer",
+                     s->path, (unsigned long long)(target - s->finished), (int)PATIENCE_MS);
+    else if (s->has_failed)
+        rc = err_set(err, s->failure.code, "%s", s->failure.text);
+    if (rc != ERR_TIMEOUT)
+        s->has_failed = false; /* told now */
+    pthread_mutex_unlock(&s->lock);
+    return rc;
+}
+
+void summary_close(struct summary *s)
+{
+    struct timespec deadline = from_now(PATIENCE_MS);
+    int waited = 0;
+    bool ended;
+
+    if (s == NULL)
+        return;
+    pthread_mutex_lock(&s->lock);
+    s->closing = true;
+    pthread_cond_signal(&s->work);
+    while (waited == 0 && !s->ended)
+        waited = pthread_cond_timedwait(&s->done, &s->lock, &deadline);
+    ended = s->ended;
+    s->orphan = !ended;
+    if (!ended)
+        pthread_detach(s->thread); /* before the lock is free: then all this may be gone */
+    pthread_mutex_unlock(&s->lock);
+    if (ended) {
+        pthread_join(s->thread, NULL);
+        destroy(s);
+    }
+}

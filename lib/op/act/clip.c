@@ -1,0 +1,163 @@
+/* clip.c - Clip: y = min(max(x, lo), hi).   dx = dy where lo <= x <= hi, else 0; none to the
+ * limits. NaN stays. If lo > hi, y is hi everywhere.
+ * Opset 6: the limits are attributes. 11: inputs 1 and 2, scalars, each may be absent; integers. */
+#include <float.h>
+#include <math.h>
+
+#include "base/err.h"
+#include "op/op.h"
+#include "op/op_priv.h"
+
+struct limits {
+    float lo, hi; /* of a row with attributes; with inputs both infinite */
+};
+
+#define CLIP_TYPE(name_, type_)                                                                    \
+    OP_CLONES static void name_(size_t n, const type_ *x, const type_ *lo, const type_ *hi,        \
+                                type_ *y)                                                          \
+    {                                                                                              \
+        size_t i;                                                                                  \
+                                                                                                   \
+        OP_EACH                                                                                    \
+        for (i = 0; i < n; i++) {                                                                  \
+            type_ v = lo != NULL && x[i] < *lo ? *lo : x[i];                                       \
+                                                                                                   \
+            y[i] = hi != NULL && v > *hi ? *hi : v;                                                \
+        }                                                                                          \
+    }
+CLIP_TYPE(clip_i32, int32_t)
+CLIP_TYPE(clip_i64, int64_t)
+
+OP_CLONES static void clip_f32(size_t n, const float *x, struct limits m, float *y)
+{
+    size_t i;
+
+    OP_EACH
+    for (i = 0; i < n; i++) {
+        float v = x[i] < m.lo ? m.lo : x[i];
+
+        y[i] = v > m.hi ? m.hi : v;
+    }
+}
+
+OP_CLONES static void clip_dx(size_t n, const float *x, const float *d, struct limits m, float *g,
+                              bool add)
+{
+    size_t i;
+
+    if (add) {
+        OP_EACH
+        for (i = 0; i < n; i++)
+            g[i] += x[i] < m.lo || x[i] > m.hi ? 0.0f : d[i];
+    } else {
+        OP_EACH
+        for (i = 0; i < n; i++)
+            g[i] = x[i] < m.lo || x[i] > m.hi ? 0.0f : d[i];
+    }
+}
+
+static int infer_11(struct op_infer *f, struct err *err)
+{
+    const struct tensor *x = f->in[0];
+    uint32_t i;
+
+    *(struct limits *)f->param = (struct limits){ -INFINITY, INFINITY };
+    if (x == NULL)
+        return op_error(f, ERR_INPUT, err, "input 0 is missing");
+    if (x->dtype != TENSOR_F32 && x->dtype != TENSOR_I32 && x->dtype != TENSOR_I64)
+        return op_error(f, ERR_UNSUPPORTED, err, "input 0 is %s; supported are float32, int32, "
+                        "int64", tensor_dtype_name(x->dtype));
+    for (i = 1; i < f->n_in; i++) {
+        int rc = f->in[i] != NULL ? op_need(f, i, x->dtype, -1, err) : 0;
+
+        if (rc < 0)
+            return rc;
+        if (f->in[i] != NULL && tensor_elements(f->in[i]) != 1)
+            return op_error(f, ERR_INPUT, err, "limit %u is not one number", i);
+    }
+    f->out[0].dtype = x->dtype;
+    f->out[0].shape = x->shape;
+    return 0;
+}
+
+static int infer_6(struct op_infer *f, struct err *err)
+{
+    struct limits *m = f->param;
+    int rc = infer_same_shape(f, err);
+
+    if (rc == 0)
+        rc = op_attr_f(f, "min", -FLT_MAX, &m->lo, err);
+    if (rc == 0)
+        rc = op_attr_f(f, "max", FLT_MAX, &m->hi, err);
+    return rc;
+}
+
+static const void *limit(const struct op_call *c, uint32_t i)
+{
+    return i < c->n_in && c->in[i] != NULL ? c->in[i]->data : NULL;
+}
+
+static struct limits limits_of(const struct op_call *c)
+{
+    const float *lo = limit(c, 1), *hi = limit(c, 2);
+    struct limits m = *(const struct limits *)c->param;
+
+    return (struct limits){ lo != NULL ? *lo : m.lo, hi != NULL ? *hi : m.hi };
+}
+
+static int clip_fwd(const struct op_call *c, struct err *err)
+{
+    size_t n = (size_t)tensor_elements(c->in[0]);
+
+    (void)err;
+    if (c->in[0]->dtype == TENSOR_I32)
+        clip_i32(n, c->in[0]->data, limit(c, 1), limit(c, 2), c->out[0]->data);
+    else if (c->in[0]->dtype == TENSOR_I64)
+        clip_i64(n, c->in[0]->data, limit(c, 1), limit(c, 2), c->out[0]->data);
+    else
+        clip_f32(n, c->in[0]->data, limits_of(c), c->out[0]->data);
+    return 0;
+}
+
+static int clip_bwd(const struct op_call *c, struct err *err)
+{
+    (void)err;
+    if (c->dout[0] == NULL || c->din[0] == NULL)
+        op_bwd_zero(c);
+    else
+        clip_dx((size_t)tensor_elements(c->din[0]), c->in[0]->data, c->dout[0]->data,
+                limits_of(c), c->din[0]->data, op_adds(c, 0));
+    return 0;
+}
+
+static const char *const attrs[] = { "min", "max", NULL };
+
+const struct op_def op_clip_11 = {
+    .name = "Clip",
+    .since = 11,
+    .n_in = { 1, 3 },
+    .n_out = { 1, 1 },
+    .param_bytes = sizeof(struct limits),
+    .infer = infer_11,
+    .diff = OP_IN(0),
+    .bwd_reads = OP_IN(0) | OP_IN(1) | OP_IN(2),
+    .in_place = true,
+    .layout = OP_LAYOUT_ANY,
+    .cpu = { .fwd = clip_fwd, .bwd = clip_bwd },
+};
+
+const struct op_def op_clip_6 = {
+    .name = "Clip",
+    .since = 6,
+    .until = 10,
+    .n_in = { 1, 1 },
+    .n_out = { 1, 1 },
+    .attrs = attrs,
+    .param_bytes = sizeof(struct limits),
+    .infer = infer_6,
+    .diff = OP_IN(0),
+    .bwd_reads = OP_IN(0),
+    .in_place = true,
+    .layout = OP_LAYOUT_ANY,
+    .cpu = { .fwd = clip_fwd, .bwd = clip_bwd },
+};

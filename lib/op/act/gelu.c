@@ -1,0 +1,76 @@
+/* gelu.c - Gelu (opset 20): y = x P(x), P the distribution function of the normal distribution.
+ *   approximate=none:  P(x) = (1 + erf(x / sqrt 2)) / 2,      dx = dy (P + x e^(-x^2/2) / sqrt(2 pi))
+ *   approximate=tanh:  P(x) = (1 + tanh u) / 2, u = sqrt(2 / pi) (x + 0.044715 x^3),
+ *                      dx = dy (P + x (1 - tanh^2 u) u' / 2) */
+#include "op/act/act.h"
+
+#include "base/err.h"
+#include "op/vmath.h"
+
+#define ROOT_HALF 0x1.6a09e6p-1f
+#define ONE_OVER_ROOT_2_PI 0x1.988454p-2f
+#define ROOT_2_OVER_PI 0x1.988454p-1f
+#define CUBIC 0.044715f
+
+OP_INLINE float normal(float x)
+{
+    return 0.5f * (1.0f + vm_erf(x * ROOT_HALF));
+}
+
+OP_INLINE float normal_slope(float x)
+{
+    return normal(x) + x * (ONE_OVER_ROOT_2_PI * vm_exp(-0.5f * (x * x)));
+}
+
+OP_INLINE float tanh_of(float x)
+{
+    return vm_tanh(ROOT_2_OVER_PI * (x + CUBIC * (x * (x * x))));
+}
+
+OP_INLINE float tanh_slope(float x)
+{
+    float t = tanh_of(x), du = ROOT_2_OVER_PI * (1.0f + 3.0f * CUBIC * (x * x));
+
+    return 0.5f * ((1.0f + t) + x * ((1.0f - t) * (1.0f + t) * du));
+}
+
+ACT_UNARY(exact, ACT_X *normal(ACT_X), in, ACT_D *normal_slope(ACT_V))
+ACT_UNARY(tanh, ACT_X *(0.5f * (1.0f + tanh_of(ACT_X))), in, ACT_D *tanh_slope(ACT_V))
+
+struct gelu {
+    bool is_tanh;
+};
+
+static int gelu_infer(struct op_infer *f, struct err *err)
+{
+    struct gelu *g = f->param;
+    const char *approximate = NULL;
+    int rc = op_attr_s(f, "approximate", "none", &approximate, err);
+
+    if (rc < 0)
+        return rc;
+    g->is_tanh = strcmp(approximate, "tanh") == 0;
+    if (!g->is_tanh && strcmp(approximate, "none") != 0)
+        return op_error(f, ERR_INPUT, err, "approximate is '%s'; expected none or tanh",
+                        approximate);
+    return infer_same_shape(f, err);
+}
+
+static int gelu_fwd(const struct op_call *c, struct err *err)
+{
+    const struct gelu *g = c->param;
+
+    return g->is_tanh ? tanh_fwd(c, err) : exact_fwd(c, err);
+}
+
+static int gelu_bwd(const struct op_call *c, struct err *err)
+{
+    const struct gelu *g = c->param;
+
+    return g->is_tanh ? tanh_bwd(c, err) : exact_bwd(c, err);
+}
+
+static const char *const attrs[] = { "approximate", NULL };
+
+const struct op_def op_gelu = { ACT_FIELDS(gelu, "Gelu", 20, OP_IN(0)), .attrs = attrs,
+                                .param_bytes = sizeof(struct gelu), .infer = gelu_infer };

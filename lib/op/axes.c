@@ -1,0 +1,75 @@
+/* axes.c - how shapes and their axes are read: in memory, in attributes, in constant inputs. */
+#include <inttypes.h>
+
+#include "base/arena.h"
+#include "base/err.h"
+#include "op/op_priv.h"
+
+void op_memory_order(const struct tensor *t, uint32_t *order)
+{
+    bool channels_last = t->layout == TENSOR_CHANNELS_LAST && t->shape.rank >= 3;
+    uint32_t k;
+
+    for (k = 0; k < t->shape.rank; k++)
+        order[k] = k == 0 || !channels_last ? k : k + 1 < t->shape.rank ? k + 1 : 1;
+}
+
+void op_steps(const struct tensor *t, ptrdiff_t *step)
+{
+    uint32_t order[TENSOR_MAX_RANK], k;
+    ptrdiff_t dense = 1;
+
+    op_memory_order(t, order);
+    for (k = t->shape.rank; k-- > 0;) {
+        step[order[k]] = dense;
+        dense = (ptrdiff_t)((size_t)dense * (size_t)t->shape.dim[order[k]]); /* wraps if empty */
+    }
+}
+
+int op_axis(const struct op_infer *f, int64_t *axis, uint32_t rank, struct err *err)
+{
+    if (*axis < -(int64_t)rank || *axis >= (int64_t)rank)
+        return op_error(f, ERR_INPUT, err, "axis is %" PRId64 "; expected %" PRId64 " to %" PRId64
+                        " for %" PRIu32 " dimensions", *axis, -(int64_t)rank, (int64_t)rank - 1,
+                        rank);
+    if (*axis < 0)
+        *axis += rank;
+    return 0;
+}
+
+static int widen(const struct op_infer *f, const struct tensor *t, const int64_t **values,
+                 size_t n, struct err *err)
+{
+    int64_t *wide = arena_array(f->mem, n + 1, sizeof(*wide));
+    size_t i;
+
+    if (wide == NULL)
+        return op_error(f, ERR_NOMEM, err, "out of memory");
+    for (i = 0; i < n; i++)
+        wide[i] = ((const int32_t *)t->data)[i];
+    *values = wide;
+    return 0;
+}
+
+int op_const_ints(const struct op_infer *f, uint32_t i, const int64_t **values, size_t *n,
+                  struct err *err)
+{
+    const struct tensor *t = i < f->n_in ? f->in[i] : NULL;
+
+    *values = NULL;
+    *n = 0;
+    if (t == NULL)
+        return 0;
+    if (t->dtype != TENSOR_I64 && t->dtype != TENSOR_I32)
+        return op_error(f, ERR_INPUT, err, "input %" PRIu32 " is %s; expected int64 or int32", i,
+                        tensor_dtype_name(t->dtype));
+    if (t->shape.rank > 1)
+        return op_error(f, ERR_INPUT, err, "input %" PRIu32 " has %" PRIu32
+                        " dimensions; expected a list", i, t->shape.rank);
+    if (t->data == NULL)
+        return op_error(f, ERR_UNSUPPORTED, err, "input %" PRIu32 " is computed by the graph; it "
+                        "must be a constant of the model, as it decides the shape", i);
+    *n = (size_t)tensor_elements(t);
+    *values = t->data;
+    return t->dtype == TENSOR_I64 ? 0 : widen(f, t, values, *n, err);
+}

@@ -1,0 +1,63 @@
+/* div.c - Div: y = a / b.   da = dy / b, db = -dy a / b^2, summed where broadcast. Integers are
+ * truncated towards 0; the least one by -1 wraps. Opset 7: NumPy broadcasting. */
+#include "op/elem/divisor.h"
+#include "op/elem/elem.h"
+
+#include <stdlib.h>
+
+#include "base/err.h"
+
+ELEM_FWD(div_f32, float, ELEM_A / ELEM_B)
+ELEM_FWD_TO(div_i32, int32_t, uint32_t,
+            ELEM_B == -1 ? 0u - (uint32_t)ELEM_A : (uint32_t)(ELEM_A / ELEM_B))
+ELEM_FWD_TO(div_i64, int64_t, uint64_t,
+            ELEM_B == -1 ? 0u - (uint64_t)ELEM_A : (uint64_t)(ELEM_A / ELEM_B))
+ELEM_BWD(div_da, 0, ELEM_D / ELEM_B)
+ELEM_BWD(div_db, 1, -(ELEM_D / ELEM_B) * (ELEM_A / ELEM_B))
+
+static const struct elem_kernels kernels = {
+    .f32 = div_f32, .i32 = div_i32, .i64 = div_i64, .bwd = { div_da, div_db }
+};
+
+int elem_check_divisor(const struct op_call *c, const char *op, struct err *err)
+{
+    const struct tensor *b = c->in[1];
+    size_t n = b->dtype == TENSOR_F32 ? 0 : (size_t)tensor_elements(b), i;
+
+    for (i = 0; i < n; i++)
+        if (b->dtype == TENSOR_I32 ? ((const int32_t *)b->data)[i] == 0
+                                   : ((const int64_t *)b->data)[i] == 0)
+            return err_set(err, ERR_INPUT, "%s: element %zu of the integer divisor is 0", op, i);
+    return 0;
+}
+
+static int div_infer(struct op_infer *f, struct err *err)
+{
+    return elem_infer(f, &kernels, err);
+}
+
+static int div_fwd(const struct op_call *c, struct err *err)
+{
+    int rc = elem_check_divisor(c, "Div", err);
+
+    return rc < 0 ? rc : elem_fwd(c, &kernels);
+}
+
+static int div_bwd(const struct op_call *c, struct err *err)
+{
+    (void)err;
+    return elem_bwd(c, &kernels);
+}
+
+const struct op_def op_div = {
+    .name = "Div",
+    .since = 7,
+    .n_in = { 2, 2 },
+    .n_out = { 1, 1 },
+    .infer = div_infer,
+    .diff = OP_IN(0) | OP_IN(1),
+    .bwd_reads = OP_IN(0) | OP_IN(1),
+    .in_place = true,
+    .layout = OP_LAYOUT_ANY,
+    .cpu = { elem_plan, div_fwd, div_bwd, free },
+};

@@ -1,0 +1,181 @@
+/* elem.h - element-wise ops of several operands with NumPy broadcasting, in any layout.
+ *
+ * loops.h turns shapes and layouts into loops, once, at plan time. What runs inside are the loops
+ * below, generated per op, over a tile.
+ *
+ * The gradient of a broadcast operand is a sum: one double per element of the operand, added to in
+ * the order of the output's memory (along a row in eight lanes), then rounded once. So the bits
+ * depend on the shapes alone.
+ *
+ * A new op is a file like add.c: its expressions, in ELEM_A, ELEM_B (the operands) and ELEM_D (the
+ * gradient of the output), and its row. Layout: OP_LAYOUT_ANY, and operands may be plain beside
+ * channels-last ones. in_place: memory may be shared only between equal shapes and layouts.
+ *
+ * Other engines are built on the same kernels: fold.h (any number of operands), reduce/ (a
+ * reduction is the gradient of a broadcast). */
+#ifndef OP_ELEM_ELEM_H
+#define OP_ELEM_ELEM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "op/elem/loops.h"
+#include "op/lanes.h"
+#include "op/op.h"
+#include "op/op_priv.h"
+
+enum elem_into {
+    ELEM_SET, /* g[i] = e: the operand is as dense as the output */
+    ELEM_ADD, /* g[i] += e: likewise */
+    ELEM_SUM, /* sum[i * step] += e: doubles, steps of the operand */
+};
+
+typedef void elem_fwd_fn(const struct elem_tile *t, const void *const *in, void *y);
+typedef void elem_bwd_fn(const struct elem_tile *t, enum elem_into into, const float *d,
+                         const void *const *in, float *g, double *sum);
+
+struct elem_kernels {
+    elem_fwd_fn *f32, *i32, *i64, *boolean; /* NULL: this type is not supported */
+    enum tensor_dtype out;                  /* of the result; 0: that of the operands */
+    elem_bwd_fn *bwd[ELEM_OPERANDS];        /* float32 only */
+};
+
+/* Two inputs of one type, as far as the kernels go. */
+int elem_infer(struct op_infer *f, const struct elem_kernels *k, struct err *err);
+/* For infer: inputs first .. last are there; their shapes broadcast to out 0's. */
+int elem_infer_shape(struct op_infer *f, uint32_t first, uint32_t last, struct err *err);
+elem_fwd_fn *elem_fwd_of(const struct elem_kernels *k, enum tensor_dtype t);
+
+/* The state is one struct elem_loops over all inputs. */
+int elem_plan(struct op_plan *p, struct err *err);
+int elem_fwd(const struct op_call *c, const struct elem_kernels *k);
+int elem_bwd(const struct op_call *c, const struct elem_kernels *k);
+
+/* One kernel over all tiles. `in` [n]: the operands of the loops. */
+void elem_run(const struct elem_loops *s, elem_fwd_fn *fwd, const struct tensor *const *in,
+              uint32_t n, const struct tensor *y);
+/* Gradient of operand k into g: set, or added. sum: elements of the operand, used unless it is
+ * dense. d and the dense tensor have one order. */
+void elem_run_bwd(const struct elem_loops *s, elem_bwd_fn *bwd, uint32_t k, const float *d,
+                  const struct tensor *const *in, uint32_t n, float *g, double *sum, bool add);
+
+/* ---- generators ---- */
+
+#define ELEM_A (a[(ptrdiff_t)i * sa])
+#define ELEM_B (b[(ptrdiff_t)i * sb])
+#define ELEM_D (d[i])
+
+/* Steps 0 and 1 are written as constants, so that these loops become vector code. */
+#define ELEM_STEPS(row_, sa_, sb_, ...)                                                            \
+    do {                                                                                           \
+        if ((sa_) == 1 && (sb_) == 1)                                                              \
+            row_(__VA_ARGS__, 1, 1);                                                               \
+        else if ((sa_) == 1 && (sb_) == 0)                                                         \
+            row_(__VA_ARGS__, 1, 0);                                                               \
+        else if ((sa_) == 0 && (sb_) == 1)                                                         \
+            row_(__VA_ARGS__, 0, 1);                                                               \
+        else                                                                                       \
+            row_(__VA_ARGS__, sa_, sb_);                                                           \
+    } while (0)
+
+/* elem_fwd_fn name_: y = expr_, operands of type_, result of out_type_. Integers: an unsigned type_
+ * where overflow may happen, as that wraps. */
+#define ELEM_FWD_TO(name_, type_, out_type_, expr_)                                                \
+    OP_INLINE void name_##_row(size_t n, const type_ *a, const type_ *b, out_type_ *y,             \
+                               ptrdiff_t sa, ptrdiff_t sb)                                         \
+    {                                                                                              \
+        size_t i;                                                                                  \
+                                                                                                   \
+        (void)a, (void)b, (void)sa, (void)sb;                                                      \
+        OP_EACH                                                                                    \
+        for (i = 0; i < n; i++)                                                                    \
+            y[i] = (out_type_)(expr_);                                                             \
+    }                                                                                              \
+    OP_CLONES static void name_(const struct elem_tile *t, const void *const *in, void *vy)        \
+    {                                                                                              \
+        const ptrdiff_t sa = t->at[0].step, sb = t->at[1].step;                                    \
+        const type_ *a = in[0], *b = in[1];                                                        \
+        out_type_ *y = vy;                                                                         \
+        size_t r;                                                                                  \
+                                                                                                   \
+        for (r = 0; r < t->rows; r++, a += t->at[0].row, b += t->at[1].row, y += t->n)             \
+            ELEM_STEPS(name_##_row, sa, sb, t->n, a, b, y);                                        \
+    }
+#define ELEM_FWD(name_, type_, expr_) ELEM_FWD_TO(name_, type_, type_, expr_)
+
+/* elem_bwd_fn name_: the gradient of operand k_ (0: a, 1: b) is expr_. */
+#define ELEM_BWD(name_, k_, expr_)                                                                 \
+    OP_INLINE void name_##_row(enum elem_into into, size_t n, const float *d, const float *a,      \
+                               const float *b, float *g, double *sum, ptrdiff_t sa, ptrdiff_t sb)  \
+    {                                                                                              \
+        const ptrdiff_t sg = (k_) == 0 ? sa : sb;                                                  \
+        size_t i = 0;                                                                              \
+                                                                                                   \
+        (void)a, (void)b, (void)sa, (void)sb, (void)d;                                             \
+        if (into == ELEM_SET) {                                                                    \
+            OP_EACH                                                                                \
+            for (i = 0; i < n; i++)                                                                \
+                g[i] = (expr_);                                                                    \
+        } else if (into == ELEM_ADD) {                                                             \
+            OP_EACH                                                                                \
+            for (i = 0; i < n; i++)                                                                \
+                g[i] += (expr_);                                                                   \
+        } else if (sg == 0) {                                                                      \
+            op_lanes lanes = { 0 };                                                                \
+                                                                                                   \
+            while (i + OP_LANES <= n) {                                                            \
+                op_lanes e;                                                                        \
+                size_t k;                                                                          \
+                                                                                                   \
+                for (k = 0; k < OP_LANES; k++, i++)                                                \
+                    e[k] = (double)(expr_);                                                        \
+                lanes += e;                                                                        \
+            }                                                                                      \
+            *sum += op_lanes_total(&lanes);                                                        \
+            for (; i < n; i++)                                                                     \
+                *sum += (double)(expr_);                                                           \
+        } else {                                                                                   \
+            OP_EACH                                                                                \
+            for (i = 0; i < n; i++)                                                                \
+                sum[(ptrdiff_t)i * sg] += (double)(expr_);                                         \
+        }                                                                                          \
+    }                                                                                              \
+    OP_CLONES static void name_(const struct elem_tile *t, enum elem_into into, const float *d,    \
+                                const void *const *in, float *g, double *sum)                      \
+    {                                                                                              \
+        const ptrdiff_t sa = t->at[0].step, sb = t->at[1].step, rg = t->at[k_].row;                \
+        const float *a = in[0], *b = in[1];                                                        \
+        size_t r;                                                                                  \
+                                                                                                   \
+        for (r = 0; r < t->rows; r++, a += t->at[0].row, b += t->at[1].row, d += t->n) {           \
+            if (into == ELEM_SUM) {                                                                \
+                ELEM_STEPS(name_##_row, sa, sb, ELEM_SUM, t->n, d, a, b, NULL, sum);               \
+                sum += rg;                                                                         \
+            } else if (into == ELEM_SET) {                                                         \
+                ELEM_STEPS(name_##_row, sa, sb, ELEM_SET, t->n, d, a, b, g, NULL);                 \
+                g += t->n;                                                                         \
+            } else {                                                                               \
+                ELEM_STEPS(name_##_row, sa, sb, ELEM_ADD, t->n, d, a, b, g, NULL);                 \
+                g += t->n;                                                                         \
+            }                                                                                      \
+        }                                                                                          \
+    }
+
+/* The functions of a row, from a `static const struct elem_kernels kernels` in the op's file. */
+#define ELEM_ROW(op_)                                                                              \
+    static int op_##_infer(struct op_infer *f, struct err *err)                                    \
+    {                                                                                              \
+        return elem_infer(f, &kernels, err);                                                       \
+    }                                                                                              \
+    static int op_##_fwd(const struct op_call *c, struct err *err)                                 \
+    {                                                                                              \
+        (void)err;                                                                                 \
+        return elem_fwd(c, &kernels);                                                              \
+    }                                                                                              \
+    static int op_##_bwd(const struct op_call *c, struct err *err)                                 \
+    {                                                                                              \
+        (void)err;                                                                                 \
+        return elem_bwd(c, &kernels);                                                              \
+    }
+
+#endif

@@ -1,0 +1,197 @@
+/* matmul_cpu.c - a product of batches is `loops` calls of one library kernel:
+ *   b without batch:       one call, the batch of a is more rows of one matrix
+ *   equal batches:         one batched call
+ *   anything broadcast:    a call per matrix of y, with a table of which matrices of a and b */
+#include <stdlib.h>
+
+#include "base/err.h"
+#include "op/dnn.h"
+#include "op/gemm/gemm_priv.h"
+#include "op/op_priv.h"
+
+struct matmul_state {
+    struct dnn *y, *da, *db;
+    int64_t loops;
+    int64_t *at_a, *at_b; /* [loops]: number of the matrix of a and b; NULL: one call */
+    int64_t m, n, k;      /* of the kernel */
+    size_t spare_bytes;   /* head of scratch: one call's gradient, to be added */
+};
+
+void matmul_cpu_free(void *state)
+{
+    struct matmul_state *s = state;
+
+    if (s == NULL)
+        return;
+    dnn_free(s->y);
+    dnn_free(s->da);
+    dnn_free(s->db);
+    free(s->at_a);
+    free(s->at_b);
+    free(s);
+}
+
+/* For each index of `whole`, counted in row-major order, the number of the matrix in the batch
+ * `part` that is broadcast to it. */
+static void fill_table(const struct shape *whole, const struct shape *part, int64_t n,
+                       int64_t *table)
+{
+    uint32_t skip = whole->rank - part->rank, d;
+    int64_t step[TENSOR_MAX_RANK] = { 0 }, size = 1, i;
+
+    for (d = whole->rank; d-- > skip;) {
+        step[d] = part->dim[d - skip] == 1 ? 0 : size;
+        size *= part->dim[d - skip];
+    }
+    for (i = 0; i < n; i++) {
+        int64_t rest = i, at = 0;
+
+        for (d = whole->rank; d-- > 0;) {
+            at += rest % whole->dim[d] * step[d];
+            rest /= whole->dim[d];
+        }
+        table[i] = at;
+    }
+}
+
+/* How many calls of what kernel. */
+static int settle(const struct matmul_param *p, struct matmul_state *s, int64_t *batch,
+                  struct err *err)
+{
+    int64_t n_a = shape_elements(&p->batch_a), n_b = shape_elements(&p->batch_b);
+    int64_t n = shape_elements(&p->batch);
+
+    s->loops = 1;
+    s->m = p->m;
+    s->n = p->n;
+    s->k = p->k;
+    *batch = 1;
+    if (n_b == 1 && n_a == n) {
+        s->m = n * p->m;
+        return 0;
+    }
+    if (n_a == n && n_b == n) {
+        *batch = n;
+        return 0;
+    }
+    s->loops = n;
+    s->at_a = calloc((size_t)n + 1, sizeof(*s->at_a));
+    s->at_b = calloc((size_t)n + 1, sizeof(*s->at_b));
+    if (s->at_a == NULL || s->at_b == NULL)
+        return err_set(err, ERR_NOMEM, "table of %lld matrices: out of memory", (long long)n);
+    fill_table(&p->batch, &p->batch_a, n, s->at_a);
+    fill_table(&p->batch, &p->batch_b, n, s->at_b);
+    return 0;
+}
+
+int matmul_cpu_plan(struct op_plan *p, struct err *err)
+{
+    struct matmul_state *s = calloc(1, sizeof(*s));
+    int64_t batch = 1;
+    int rc;
+
+    if (s == NULL)
+        return err_set(err, ERR_NOMEM, "MatMul '%s': out of memory", p->node);
+    rc = settle(p->param, s, &batch, err);
+    if (rc == 0)
+        rc = dnn_matmul(&(struct dnn_matmul){ .batch = batch, .m = s->m, .n = s->n, .k = s->k },
+                        &s->y, err);
+    if (rc == 0 && p->training && (p->want_din & OP_IN(0)) != 0)
+        rc = dnn_matmul(&(struct dnn_matmul){ .batch = batch, .m = s->m, .n = s->k, .k = s->n,
+                                              .trans_b = true },
+                        &s->da, err);
+    if (rc == 0 && p->training && (p->want_din & OP_IN(1)) != 0)
+        rc = dnn_matmul(&(struct dnn_matmul){ .batch = batch, .m = s->k, .n = s->n, .k = s->m,
+                                              .trans_a = true },
+                        &s->db, err);
+    if (rc < 0) {
+        matmul_cpu_free(s);
+        return err_wrap(err, rc, "MatMul '%s'", p->node);
+    }
+    if (s->da != NULL)
+        s->spare_bytes = op_round(dnn_arg_bytes(s->da, 2));
+    if (s->db != NULL)
+        s->spare_bytes = op_max(s->spare_bytes, op_round(dnn_arg_bytes(s->db, 2)));
+    p->scratch_bytes = s->spare_bytes +
+                       op_max(dnn_scratch_bytes(s->y),
+                              op_max(dnn_scratch_bytes(s->da), dnn_scratch_bytes(s->db)));
+    p->state = s;
+    return 0;
+}
+
+/* Addresses of call i's matrices. */
+struct matrices {
+    float *a, *b, *y;
+};
+
+static struct matrices matrices_at(const struct matmul_state *s, int64_t i, float *a, float *b,
+                                   float *y)
+{
+    if (s->at_a == NULL)
+        return (struct matrices){ a, b, y };
+    return (struct matrices){ a + s->at_a[i] * s->m * s->k, b + s->at_b[i] * s->k * s->n,
+                              y + i * s->m * s->n };
+}
+
+int matmul_cpu_fwd(const struct op_call *c, struct err *err)
+{
+    struct matmul_state *s = c->state;
+    int64_t i;
+
+    for (i = 0; i < s->loops; i++) {
+        struct matrices at =
+            matrices_at(s, i, c->in[0]->data, c->in[1]->data, c->out[0]->data);
+        void *args[DNN_ARGS] = { at.a, at.b, at.y };
+        int rc = dnn_run(s->y, args, op_at(c->scratch, s->spare_bytes), err);
+
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+/* The gradient of input `which` (0: dy b^T, 1: a^T dy). Several calls may go to the same matrix:
+ * then all are added to zeros, in the order of y. */
+static int bwd_one(const struct op_call *c, uint32_t which, struct err *err)
+{
+    struct matmul_state *s = c->state;
+    struct dnn *d = which == 0 ? s->da : s->db;
+    const struct tensor *din = c->din[which];
+    bool added = s->at_a != NULL || (c->din_add & OP_IN(which)) != 0;
+    int64_t i;
+
+    if (s->at_a != NULL && (c->din_add & OP_IN(which)) == 0)
+        memset(din->data, 0, tensor_bytes(din));
+    for (i = 0; i < s->loops; i++) {
+        struct matrices in = matrices_at(s, i, c->in[0]->data, c->in[1]->data, c->dout[0]->data);
+        float *home = din->data, *at;
+        void *args[DNN_ARGS] = { which == 0 ? in.y : in.a, which == 0 ? in.b : in.y };
+        int rc;
+
+        if (s->at_a != NULL)
+            home += which == 0 ? s->at_a[i] * s->m * s->k : s->at_b[i] * s->k * s->n;
+        at = added ? c->scratch : home;
+        args[2] = at;
+        rc = dnn_run(d, args, op_at(c->scratch, s->spare_bytes), err);
+        if (rc < 0)
+            return rc;
+        if (added)
+            op_put(home, at, dnn_arg_bytes(d, 2) / sizeof(float), 1.0f, true);
+    }
+    return 0;
+}
+
+int matmul_cpu_bwd(const struct op_call *c, struct err *err)
+{
+    uint32_t i;
+    int rc = 0;
+
+    if (c->dout[0] == NULL) {
+        op_bwd_zero(c);
+        return 0;
+    }
+    for (i = 0; rc == 0 && i < 2; i++)
+        if (c->din[i] != NULL)
+            rc = bwd_one(c, i, err);
+    return rc;
+}

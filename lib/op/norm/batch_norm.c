@@ -1,0 +1,125 @@
+/* batch_norm.c - BatchNormalization: y = scale (x - mean) / sqrt(var + epsilon) + bias, per
+ * channel.
+ *
+ * Which statistics:
+ *   a plan that does not train     the running ones (inputs 3 and 4)
+ *   a plan that trains             mean and population variance of the lane's batch
+ *   ... opset 14+, training_mode 0 the running ones, and they do not move: the model was exported
+ *                                  for inference and is being fine-tuned with its statistics
+ * frozen. Before opset 14 no attribute tells, and the batch is used. Running averages are kept by
+ * the step, not by this op: backward gives it the batch's mean and variance as "gradients" of
+ * inputs 3 and 4, and stat_momentum says how far they move. ONNX averages the population variance
+ * (PyTorch the unbiased one: n / (n - 1) of it). */
+#include <inttypes.h>
+
+#include "base/err.h"
+#include "op/norm/norm_priv.h"
+#include "op/op_priv.h"
+
+enum { MIN_IN = 5 };
+
+static int check_channels(const struct op_infer *f, int64_t c, struct err *err)
+{
+    static const char *const names[MIN_IN] = { "x", "scale", "bias", "mean", "variance" };
+    uint32_t i;
+
+    for (i = 1; i < MIN_IN; i++) {
+        int rc = op_need(f, i, TENSOR_F32, 1, err);
+
+        if (rc < 0)
+            return rc;
+        if (f->in[i]->shape.dim[0] != c)
+            return op_error(f, 0, err,
+                            "input %u (%s) has %" PRId64
+                            " elements; expected one for each of %" PRId64 " channels",
+                            i, names[i], f->in[i]->shape.dim[0], c);
+    }
+    return 0;
+}
+
+static int infer(struct op_infer *f, bool from_batch, struct err *err)
+{
+    struct batch_norm_param *p = f->param;
+    const struct shape *x;
+    char text[192];
+    uint32_t i;
+    int rc = infer_same_shape(f, err);
+
+    if (rc == 0)
+        rc = op_attr_f(f, "epsilon", 1e-5f, &p->epsilon, err);
+    if (rc == 0)
+        rc = op_attr_f(f, "momentum", 0.9f, &p->momentum, err);
+    if (rc < 0)
+        return rc;
+    x = &f->in[0]->shape;
+    if (x->rank < 2 || x->dim[1] < 1)
+        return op_error(f, 0, err, "input 0 has shape %s; expected n, c and optionally space",
+                        shape_print(x, text, sizeof(text)));
+    if (!(p->epsilon >= 0) || !(p->momentum >= 0 && p->momentum <= 1))
+        return op_error(f, 0, err,
+                        "epsilon is %g and momentum is %g; expected epsilon >= 0 and momentum in "
+                        "[0, 1]",
+                        (double)p->epsilon, (double)p->momentum);
+    rc = check_channels(f, x->dim[1], err);
+    if (rc < 0)
+        return rc;
+    p->from_batch = from_batch;
+    if (from_batch && shape_elements(x) / x->dim[1] < 2)
+        return op_error(f, 0, err,
+                        "training on %s normalises each channel by a single value, which leaves "
+                        "nothing of it: use a larger batch per lane",
+                        shape_print(x, text, sizeof(text)));
+    for (i = 1; i < f->n_out; i++) {
+        f->out[i].dtype = TENSOR_F32;
+        f->out[i].shape = shape_of(1, x->dim[1]);
+    }
+    return 0;
+}
+
+static int infer_14(struct op_infer *f, struct err *err)
+{
+    int64_t training_mode = 0;
+    int rc = op_attr_i(f, "training_mode", 0, &training_mode, err);
+
+    return rc < 0 ? rc : infer(f, f->training && training_mode != 0, err);
+}
+
+static int infer_9(struct op_infer *f, struct err *err)
+{
+    return infer(f, f->training, err);
+}
+
+static float stat_momentum(const void *param)
+{
+    const struct batch_norm_param *p = param;
+
+    return p->from_batch ? p->momentum : 1.0f;
+}
+
+static const char *const attrs_14[] = { "epsilon", "momentum", "training_mode", NULL };
+static const char *const attrs_9[] = { "epsilon", "momentum", NULL };
+
+/* What the two rows share. */
+#define BATCH_NORM                                                                                 \
+    .name = "BatchNormalization", .n_in = { MIN_IN, MIN_IN },                                      \
+    .param_bytes = sizeof(struct batch_norm_param), .diff = OP_IN(0) | OP_IN(1) | OP_IN(2),        \
+    .bwd_reads = OP_IN(0) | OP_IN(1) | OP_IN(3) | OP_IN(4), .stat = OP_IN(3) | OP_IN(4),           \
+    .layout = OP_LAYOUT_CHANNELS, .stat_momentum = stat_momentum,                                  \
+    .cpu = { batch_norm_cpu_plan, batch_norm_cpu_fwd, batch_norm_cpu_bwd, batch_norm_cpu_free }
+
+const struct op_def op_batch_norm_14 = {
+    BATCH_NORM,
+    .since = 14,
+    .n_out = { 1, 3 }, /* y, running mean, running variance */
+    .attrs = attrs_14,
+    .infer = infer_14,
+};
+
+const struct op_def op_batch_norm_9 = {
+    BATCH_NORM,
+    .since = 9,
+    .until = 13,
+    .n_out = { 1, 5 }, /* and the mean and variance that were used */
+    .attrs = attrs_9,
+    .infer = infer_9,
+};

@@ -1,0 +1,169 @@
+/* op.h - an op is one row.
+ *
+ * The life of a node: graph/ finds its row by (domain, name, opset), `infer` settles attributes,
+ * types and shapes once, `plan` (optional) makes ready what a kernel needs for those shapes, then
+ * `fwd` and `bwd` only compute: no allocation, no look-up, no check of shapes. Families are folders
+ * (op/act, op/gemm, op/conv, op/norm, op/pool, op/shape, op/loss); op_list.h has a line per op.
+ * A new op is its file(s), that line, and a test.
+ *
+ * Backward is a kernel too, so that op stays below graph. All kernels are called by one replica
+ * thread; different replicas run different calls, so state and scratch are never shared. */
+#ifndef OP_OP_H
+#define OP_OP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "tensor/tensor.h"
+
+struct err;
+struct arena;
+struct op_call;
+struct op_infer;
+struct op_plan;
+
+#define OP_IN(i_) (1u << (i_))
+#define OP_OUT(i_) (1u << (16 + (i_)))
+enum { OP_MANY = 65535 /* n_in.max, n_out.max: no limit (every further input behaves as the last bit) */ };
+
+/* What an op does with channels-last tensors. The planner keeps every activation in one layout
+ * and puts a `Reorder` between a producer and a consumer that disagree. */
+enum op_layout {
+    OP_LAYOUT_PLAIN,    /* wants everything plain */
+    OP_LAYOUT_ANY,      /* works on any layout as long as all in/outs of rank >= 3 share it: element-wise */
+    OP_LAYOUT_CHANNELS, /* in 0 and out 0 channels-last when rank >= 4; everything else plain */
+};
+
+struct op_kernels {
+    /* Optional. Fills p->save_bytes, p->scratch_bytes, p->state. May be called again for another
+     * batch size; each state is freed with `free_state`. Errors: ERR_UNSUPPORTED, ERR_NOMEM, ERR_DEVICE. */
+    int (*plan)(struct op_plan *p, struct err *err);
+    int (*fwd)(const struct op_call *c, struct err *err);
+    int (*bwd)(const struct op_call *c, struct err *err); /* NULL: no gradient passes */
+    void (*free_state)(void *state);
+};
+
+struct op_def {
+    const char *domain; /* NULL: ai.onnx; "trainerd": ours, made by the graph passes */
+    const char *name;
+    uint32_t since; /* first opset with these semantics; several rows may share a name */
+    uint32_t until; /* last opset, 0: no end */
+    struct { uint32_t min, max; } n_in, n_out;
+    const char *const *attrs; /* NULL-terminated names this op understands; any other attribute is
+                                 refused at load. NULL: none */
+    size_t param_bytes; /* of the op's own struct of settled attributes, filled by infer, zeroed before */
+    int (*infer)(struct op_infer *f, struct err *err);
+    uint32_t diff;      /* OP_IN bits: inputs that a gradient can flow to */
+    uint32_t bwd_reads; /* OP_IN and OP_OUT bits: values that backward reads; the planner keeps only these */
+    uint32_t stat;      /* OP_IN bits: running statistics. In training bwd writes the batch's value
+                           to din[i]; the step averages it over the lanes and the graph's
+                           parameter moves by 1 - momentum (op_stat_momentum) towards it */
+    bool view;          /* out 0 is in 0's bytes under another shape; fwd/bwd copy when the planner
+                           cannot alias */
+    bool in_place;      /* out 0 may share in 0's memory when nobody else reads in 0 later */
+    bool random;        /* uses c->run->seed: gets its own rng stream */
+    enum op_layout layout;
+    struct op_kernels cpu;
+    float (*stat_momentum)(const void *param); /* for `stat`: weight of the old value */
+    double (*flops)(const struct op_infer *f);  /* forward multiply-adds * 2; NULL: elements of out 0 */
+};
+
+/* ---- attributes, as graph/ read them ---- */
+enum op_attr_type { OP_ATTR_FLOAT = 1, OP_ATTR_INT = 2, OP_ATTR_STRING = 3, OP_ATTR_TENSOR = 4,
+                    OP_ATTR_FLOATS = 6, OP_ATTR_INTS = 7, OP_ATTR_STRINGS = 8 }; /* ONNX's numbers */
+struct op_attr {
+    const char *name;
+    enum op_attr_type type;
+    float f;
+    int64_t i;
+    const char *s;  /* NUL-terminated */
+    size_t n;       /* of the arrays below */
+    const float *floats;
+    const int64_t *ints;
+    const struct tensor *tensor;
+};
+
+/* ---- infer ---- */
+struct op_infer {
+    const struct op_def *def;
+    const char *node; /* for messages */
+    uint32_t opset;
+    bool training;    /* this plan trains: Dropout drops, BatchNormalization uses the batch */
+    const struct op_attr *attrs;
+    uint32_t n_attrs;
+    uint32_t n_in;
+    const struct tensor *const *in; /* NULL entry: absent. data != NULL: a constant known at load */
+    uint32_t n_out;
+    struct tensor *out; /* fill dtype and shape of each; layout is the planner's */
+    void *param;        /* op_def.param_bytes, zeroed */
+    struct arena *mem;  /* of the graph, for what param points to */
+};
+
+/* Attribute or default; wrong type is ERR_INPUT with node and attribute. */
+int op_attr_i(const struct op_infer *f, const char *name, int64_t dflt, int64_t *out, struct err *err);
+int op_attr_f(const struct op_infer *f, const char *name, float dflt, float *out, struct err *err);
+int op_attr_s(const struct op_infer *f, const char *name, const char *dflt, const char **out,
+              struct err *err);
+/* n = 0 and *out = NULL when absent. */
+int op_attr_ints(const struct op_infer *f, const char *name, const int64_t **out, size_t *n,
+                 struct err *err);
+/* ERR_INPUT (or `code`), "Conv 'node' (opset 13): ..." in front. */
+int op_error(const struct op_infer *f, int code, struct err *err, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+/* Input i must be there, of this type and rank (rank -1: any). */
+int op_need(const struct op_infer *f, uint32_t i, enum tensor_dtype dtype, int rank, struct err *err);
+int infer_same_shape(struct op_infer *f, struct err *err);      /* float32 in 0 -> out 0 */
+int infer_broadcast(struct op_infer *f, struct err *err);       /* float32 in 0, in 1 -> out 0 */
+
+/* ---- plan ---- */
+struct op_plan {
+    const struct op_def *def;
+    const char *node;
+    const void *param;
+    bool training;      /* bwd will be called */
+    uint32_t want_din;  /* OP_IN bits: gradients that will be asked for */
+    uint32_t n_in, n_out;
+    const struct tensor *const *in; /* settled type, shape, layout; NULL entry: absent */
+    const struct tensor *out;
+    /* filled by the op: */
+    size_t save_bytes;    /* written by fwd, read by bwd of the same lane; 64-byte aligned */
+    size_t scratch_bytes; /* valid during one call only; 64-byte aligned */
+    void *state;          /* NULL is fine */
+};
+
+/* ---- call ---- */
+struct op_run { /* what changes from lane to lane */
+    uint64_t seed;
+    uint64_t step;
+    uint32_t lane;
+    float loss_scale; /* 1 / (sum of the weights of the global batch) */
+};
+
+struct op_call {
+    const void *param;
+    void *state;
+    uint32_t n_in, n_out;
+    const struct tensor *const *in;   /* [n_in]; NULL: absent */
+    const struct tensor *const *out;  /* [n_out]; NULL: nobody reads it. fwd writes every other element */
+    const struct tensor *const *dout; /* [n_out]; NULL: no gradient arrives (counts as zero). Only in bwd */
+    const struct tensor *const *din;  /* [n_in]; NULL: not wanted. Only in bwd */
+    uint32_t din_add;                 /* OP_IN bits: add to din[i] instead of overwriting (input 31 and
+                                         above: never added; the planner gives each its own buffer) */
+    void *save;
+    void *scratch;
+    uint32_t stream; /* rng stream of this node */
+    const struct op_run *run;
+};
+
+/* The row for (domain, name) at an opset; NULL: not supported. domain "" and NULL: ai.onnx. */
+const struct op_def *op_find(const char *domain, const char *name, uint32_t opset);
+/* All rows, for the list of what is supported. */
+const struct op_def *const *op_all(size_t *n);
+
+/* Library, version and instruction set that decide the bits: "onednn 2.6.3 avx512_core_amx". */
+const char *op_kernel_id(void);
+/* Once per thread that will run kernels: one OpenMP thread, denormals as IEEE. */
+void op_thread_init(void);
+
+#endif

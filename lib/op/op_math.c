@@ -1,0 +1,98 @@
+#include "op/op_priv.h"
+
+enum { ROWS = 64, COLS = 128, LANES = 16, SPAN = 4096 };
+
+OP_CLONES static void put(float *dst, const float *src, size_t n, float alpha)
+{
+    size_t i;
+
+    for (i = 0; i < n; i++)
+        dst[i] = alpha * src[i];
+}
+
+OP_CLONES static void put_add(float *dst, const float *src, size_t n, float alpha)
+{
+    size_t i;
+
+    for (i = 0; i < n; i++)
+        dst[i] += alpha * src[i];
+}
+
+void op_put(float *dst, const float *src, size_t n, float alpha, bool add)
+{
+    (add ? put_add : put)(dst, src, n, alpha);
+}
+
+static void store(float *out, double value, bool add)
+{
+    *out = add ? *out + (float)value : (float)value;
+}
+
+/* Adds rows of `w` floats, `step` apart. */
+OP_CLONES static void add_rows(const float *x, size_t rows, size_t step, size_t w,
+                               float *restrict part)
+{
+    size_t r, j;
+
+    memset(part, 0, w * sizeof(*part));
+    for (r = 0; r < rows; r++)
+        for (j = 0; j < w; j++)
+            part[j] += x[r * step + j];
+}
+
+void op_sum_rows(const float *x, size_t rows, size_t cols, float alpha, float *out, bool add)
+{
+    size_t at, r, j;
+
+    for (at = 0; at < cols; at += COLS) { /* a strip of columns whose sums stay in cache */
+        size_t w = cols - at < COLS ? cols - at : COLS;
+        double total[COLS] = { 0 };
+        float part[COLS];
+
+        for (r = 0; r < rows; r += ROWS) {
+            add_rows(x + r * cols + at, rows - r < ROWS ? rows - r : ROWS, cols, w, part);
+            for (j = 0; j < w; j++)
+                total[j] += (double)part[j];
+        }
+        for (j = 0; j < w; j++)
+            store(out + at + j, (double)alpha * total[j], add);
+    }
+}
+
+OP_CLONES static float sum_span(const float *x, size_t n)
+{
+    float lane[LANES] = { 0 };
+    size_t whole = n / LANES * LANES, i, j;
+
+    for (i = 0; i < whole; i += LANES)
+        for (j = 0; j < LANES; j++)
+            lane[j] += x[i + j];
+    for (j = 0; whole + j < n; j++)
+        lane[j] += x[whole + j];
+    for (i = LANES / 2; i > 0; i /= 2)
+        for (j = 0; j < i; j++)
+            lane[j] += lane[i + j];
+    return lane[0];
+}
+
+void op_sum_cols(const float *x, size_t rows, size_t cols, float alpha, float *out, bool add)
+{
+    size_t r, at;
+
+    for (r = 0; r < rows; r++, x += cols) {
+        double total = 0;
+
+        for (at = 0; at < cols; at += SPAN)
+            total += (double)sum_span(x + at, cols - at < SPAN ? cols - at : SPAN);
+        store(out + r, (double)alpha * total, add);
+    }
+}
+
+void op_bwd_zero(const struct op_call *c)
+{
+    uint32_t i;
+
+    for (i = 0; i < c->n_in; i++)
+        if (c->din[i] != NULL && !op_adds(c, i))
+            memset(c->din[i]->data, 0, tensor_bytes(c->din[i]));
+}

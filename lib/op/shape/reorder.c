@@ -1,0 +1,93 @@
+/* reorder.c - Reorder (ours): copies in 0 to out 0, which have one shape and differ in layout
+ * only. The planner puts it between ops that disagree; backward is the way back. */
+#include <stdlib.h>
+
+#include "base/err.h"
+#include "op/dnn.h"
+#include "op/op_priv.h"
+
+struct reorder_state {
+    struct dnn *there, *back;
+    size_t spare_bytes; /* head of scratch: a gradient that is to be added */
+};
+
+static void free_state(void *state)
+{
+    struct reorder_state *s = state;
+
+    if (s == NULL)
+        return;
+    dnn_free(s->there);
+    dnn_free(s->back);
+    free(s);
+}
+
+static int infer(struct op_infer *f, struct err *err)
+{
+    int rc = infer_same_shape(f, err);
+    char text[192];
+
+    if (rc == 0 && f->in[0]->shape.rank < 3)
+        rc = op_error(f, 0, err, "input 0 has shape %s; layouts differ only from rank 3 on",
+                      shape_print(&f->in[0]->shape, text, sizeof(text)));
+    return rc;
+}
+
+static int plan(struct op_plan *p, struct err *err)
+{
+    struct reorder_state *s = calloc(1, sizeof(*s));
+    int rc;
+
+    if (s == NULL)
+        return err_set(err, ERR_NOMEM, "Reorder '%s': out of memory", p->node);
+    rc = dnn_reorder(p->in[0], &p->out[0], &s->there, err);
+    if (rc == 0 && p->training && (p->want_din & OP_IN(0)) != 0)
+        rc = dnn_reorder(&p->out[0], p->in[0], &s->back, err);
+    if (rc < 0) {
+        free_state(s);
+        return err_wrap(err, rc, "Reorder '%s'", p->node);
+    }
+    if (s->back != NULL)
+        s->spare_bytes = op_round(tensor_bytes(p->in[0]));
+    p->scratch_bytes =
+        s->spare_bytes + op_max(dnn_scratch_bytes(s->there), dnn_scratch_bytes(s->back));
+    p->state = s;
+    return 0;
+}
+
+static int fwd(const struct op_call *c, struct err *err)
+{
+    struct reorder_state *s = c->state;
+    void *args[DNN_ARGS] = { c->in[0]->data, c->out[0]->data };
+
+    return dnn_run(s->there, args, op_at(c->scratch, s->spare_bytes), err);
+}
+
+static int bwd(const struct op_call *c, struct err *err)
+{
+    struct reorder_state *s = c->state;
+    void *args[DNN_ARGS] = { NULL, op_din_at(c, 0, c->scratch) };
+    int rc;
+
+    if (c->dout[0] == NULL || c->din[0] == NULL) {
+        op_bwd_zero(c);
+        return 0;
+    }
+    args[0] = c->dout[0]->data;
+    rc = dnn_run(s->back, args, op_at(c->scratch, s->spare_bytes), err);
+    if (rc == 0)
+        op_din_done(c, 0, args[1], 1.0f);
+    return rc;
+}
+
+const struct op_def op_reorder = {
+    .domain = "trainerd",
+    .name = "Reorder",
+    .since = 1,
+    .n_in = { 1, 1 },
+    .n_out = { 1, 1 },
+    .infer = infer,
+    .diff = OP_IN(0),
+    .layout = OP_LAYOUT_ANY, /* the planner gives in and out their two layouts */
+    .cpu = { plan, fwd, bwd, free_state },
+};

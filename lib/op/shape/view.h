@@ -1,0 +1,12 @@
+/* view.h - ops whose output has the bytes of input 0 under another shape. The planner lets both
+ * share memory and does not call them; where it cannot, these copy. */
+#ifndef OP_SHAPE_VIEW_H
+#define OP_SHAPE_VIEW_H
+
+struct err;
+struct op_call;
+
+int view_fwd(const struct op_call *c, struct err *err); /* any type */
+int view_bwd(const struct op_call *c, struct err *err); /* float32 */
+
+#endif

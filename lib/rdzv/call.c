@@ -1,0 +1,146 @@
+/* call.c - one call to a task, for a program without a loop. */
+#include "rdzv/rdzv_priv.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <grpc/support/time.h>
+
+#include "base/check.h"
+#include "base/err.h"
+
+static const char *const methods[] = { "Status", "Checkpoint", "Drain", "Stop" };
+
+static int err_code(grpc_status_code code)
+{
+    switch (code) {
+    case GRPC_STATUS_UNAVAILABLE:
+        return ERR_PEER;
+    case GRPC_STATUS_DEADLINE_EXCEEDED:
+        return ERR_TIMEOUT;
+    case GRPC_STATUS_UNAUTHENTICATED:
+    case GRPC_STATUS_PERMISSION_DENIED:
+        return ERR_AUTH;
+    case GRPC_STATUS_FAILED_PRECONDITION:
+        return ERR_REFUSED;
+    case GRPC_STATUS_UNIMPLEMENTED:
+        return ERR_UNSUPPORTED;
+    default:
+        return ERR_IO;
+    }
+}
+
+/* What came back from one call. */
+struct answer {
+    grpc_status_code status;
+    grpc_slice details;
+    grpc_byte_buffer *message;
+};
+
+/* The requests of Control are all empty, and so is an empty message of any kind. */
+static void do_call(grpc_channel *channel, const char *path, const char *token, uint64_t deadline_ms,
+                    struct answer *a)
+{
+    grpc_completion_queue *queue = grpc_completion_queue_create_for_pluck(NULL);
+    grpc_slice name = grpc_slice_from_copied_string(path), empty = grpc_empty_slice();
+    gpr_timespec deadline = gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                                         gpr_time_from_millis((int64_t)deadline_ms, GPR_TIMESPAN));
+    grpc_call *call = grpc_channel_create_call(channel, NULL, GRPC_PROPAGATE_DEFAULTS, queue, name, NULL,
+                                               deadline, NULL);
+    grpc_byte_buffer *body = grpc_raw_byte_buffer_create(&empty, 1);
+    grpc_metadata_array initial, trailing;
+    grpc_metadata bearer = { .value = grpc_empty_slice() };
+    grpc_op ops[6] = { { 0 } };
+
+    grpc_metadata_array_init(&initial);
+    grpc_metadata_array_init(&trailing);
+    ops[0].op = GRPC_OP_SEND_INITIAL_METADATA;
+    if (token != NULL) {
+        rdzv_bearer(token, &bearer);
+        ops[0].data.send_initial_metadata.count = 1;
+        ops[0].data.send_initial_metadata.metadata = &bearer;
+    }
+    ops[1].op = GRPC_OP_SEND_MESSAGE;
+    ops[1].data.send_message.send_message = body;
+    ops[2].op = GRPC_OP_SEND_CLOSE_FROM_CLIENT;
+    ops[3].op = GRPC_OP_RECV_INITIAL_METADATA;
+    ops[3].data.recv_initial_metadata.recv_initial_metadata = &initial;
+    ops[4].op = GRPC_OP_RECV_MESSAGE;
+    ops[4].data.recv_message.recv_message = &a->message;
+    ops[5].op = GRPC_OP_RECV_STATUS_ON_CLIENT;
+    ops[5].data.recv_status_on_client.trailing_metadata = &trailing;
+    ops[5].data.recv_status_on_client.status = &a->status;
+    ops[5].data.recv_status_on_client.status_details = &a->details;
+    CHECK(grpc_call_start_batch(call, ops, COUNT_OF(ops), call, NULL) == GRPC_CALL_OK);
+    (void)grpc_completion_queue_pluck(queue, call, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
+
+    grpc_byte_buffer_destroy(body);
+    grpc_slice_unref(name);
+    grpc_slice_unref(bearer.value);
+    grpc_metadata_array_destroy(&initial);
+    grpc_metadata_array_destroy(&trailing);
+    grpc_call_unref(call);
+    grpc_completion_queue_shutdown(queue);
+    while (grpc_completion_queue_pluck(queue, NULL, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL).type !=
+           GRPC_QUEUE_SHUTDOWN) {
+    }
+    grpc_completion_queue_destroy(queue);
+}
+
+static void copy(grpc_byte_buffer *message, void **reply, size_t *n)
+{
+    grpc_slice bytes = rdzv_bytes(message);
+
+    *n = GRPC_SLICE_LENGTH(bytes);
+    *reply = malloc(*n > 0 ? *n : 1);
+    CHECK(*reply != NULL);
+    memcpy(*reply, GRPC_SLICE_START_PTR(bytes), *n);
+    grpc_slice_unref(bytes);
+}
+
+static int call_method(const char *address, const char *token, const char *method,
+                       uint64_t deadline_ms, void **reply, size_t *n, struct err *err)
+{
+    struct answer a = { .details = grpc_empty_slice() };
+    grpc_channel *channel = rdzv_channel(address);
+    char path[64];
+    int rc = 0;
+
+    snprintf(path, sizeof(path), "/trainerd.v1.Control/%s", method);
+    do_call(channel, path, token, deadline_ms, &a);
+    if (a.status == GRPC_STATUS_OK) {
+        copy(a.message, reply, n);
+    } else {
+        char story[1024];
+
+        rdzv_story(story, sizeof(story), (int)a.status, GRPC_SLICE_START_PTR(a.details),
+                   GRPC_SLICE_LENGTH(a.details));
+        rc = err_set(err, err_code(a.status), "%s", story);
+    }
+    if (a.message != NULL)
+        grpc_byte_buffer_destroy(a.message);
+    grpc_slice_unref(a.details);
+    grpc_channel_destroy(channel);
+    return rc;
+}
+
+int rdzv_call(const char *address, const char *token, const char *method, uint64_t deadline_ms,
+              void **reply, size_t *n, struct err *err)
+{
+    bool is_known = false;
+    int rc = 0;
+
+    for (size_t i = 0; i < COUNT_OF(methods); i++)
+        is_known |= strcmp(methods[i], method) == 0;
+    CHECK(is_known);
+    if (token != NULL && token[0] == '\0') /* as an empty variable of the environment */
+        token = NULL;
+    rdzv_grpc_init();
+    if (token != NULL)
+        rc = rdzv_check_token(token, err);
+    if (rc == 0)
+        rc = call_method(address, token, method, deadline_ms, reply, n, err);
+    grpc_shutdown();
+    return rc < 0 ? err_wrap(err, rc, "%s of %s", method, address) : 0;
+}

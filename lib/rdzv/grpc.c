@@ -1,0 +1,308 @@
+/* grpc.c - the completion queue, and the thread that forwards what comes out of it.
+ *
+ * The thread decides nothing: it puts each tag on a list and wakes the loop, which runs them in
+ * order. It must never be busy with anything else, because pings are answered only by a thread that
+ * waits on the queue. */
+#include "rdzv/rdzv_priv.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <grpc/byte_buffer_reader.h>
+#include <grpc/grpc_security.h>
+#include <grpc/support/log.h>
+#include <grpc/support/time.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "loop/loop.h"
+
+/* gRPC is not instrumented: tell the thread sanitizer that a tag carries what was written before. */
+#if defined(__SANITIZE_THREAD__)
+void __tsan_acquire(void *addr);
+void __tsan_release(void *addr);
+#define TAG_LEAVES(t_) __tsan_release(t_)
+#define TAG_RETURNS(t_) __tsan_acquire(t_)
+#else
+#define TAG_LEAVES(t_) ((void)(t_))
+#define TAG_RETURNS(t_) ((void)(t_))
+#endif
+
+struct rdzv_hub {
+    struct loop *loop;
+    grpc_completion_queue *queue;
+    pthread_t thread;
+    uint32_t n_out; /* tags handed to gRPC and not yet run; loop thread */
+
+    pthread_mutex_t lock; /* what follows */
+    pthread_cond_t came;
+    struct rdzv_tag *first, **last;
+    bool posted; /* run_posted() is on its way to the loop */
+};
+
+/* ---- the queue ---- */
+
+/* Runs what has come; false: nothing had. */
+static bool run_tags(struct rdzv_hub *h)
+{
+    struct rdzv_tag *t;
+
+    pthread_mutex_lock(&h->lock);
+    t = h->first;
+    h->first = NULL;
+    h->last = &h->first;
+    pthread_mutex_unlock(&h->lock);
+    if (t == NULL)
+        return false;
+    while (t != NULL) {
+        struct rdzv_tag *next = t->next; /* fn may free the record that the tag lives in */
+
+        h->n_out--;
+        t->fn(t->arg, t->ok);
+        t = next;
+    }
+    return true;
+}
+
+static void run_posted(void *arg)
+{
+    struct rdzv_hub *h = arg;
+
+    pthread_mutex_lock(&h->lock);
+    h->posted = false;
+    pthread_mutex_unlock(&h->lock);
+    (void)run_tags(h); /* nothing there: the pump was faster */
+}
+
+static void forward(struct rdzv_hub *h, struct rdzv_tag *t, bool ok)
+{
+    bool post;
+
+    TAG_RETURNS(t);
+    t->ok = ok;
+    t->next = NULL;
+    pthread_mutex_lock(&h->lock);
+    *h->last = t;
+    h->last = &t->next;
+    post = !h->posted;
+    h->posted = true;
+    pthread_cond_signal(&h->came);
+    pthread_mutex_unlock(&h->lock);
+    if (post)
+        loop_post(h->loop, run_posted, h);
+}
+
+static void *wait_on_queue(void *arg)
+{
+    struct rdzv_hub *h = arg;
+
+    for (;;) {
+        grpc_event e = grpc_completion_queue_next(h->queue, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
+
+        if (e.type == GRPC_QUEUE_SHUTDOWN)
+            return NULL;
+        forward(h, e.tag, e.success != 0);
+    }
+}
+
+/* Only daemon/ logs, and gRPC's errors reach us as statuses. GRPC_VERBOSITY brings its log back. */
+static void drop_log(gpr_log_func_args *args)
+{
+    (void)args;
+}
+
+void rdzv_grpc_init(void)
+{
+    if (getenv("GRPC_VERBOSITY") == NULL)
+        gpr_set_log_function(drop_log);
+    grpc_init();
+}
+
+int rdzv_hub_open(struct loop *loop, struct rdzv_hub **out, struct err *err)
+{
+    struct rdzv_hub *h = calloc(1, sizeof(*h));
+    pthread_condattr_t monotonic;
+
+    if (h == NULL)
+        return err_set(err, ERR_NOMEM, "gRPC: out of memory");
+    rdzv_grpc_init();
+    h->loop = loop;
+    h->last = &h->first;
+    CHECK(pthread_mutex_init(&h->lock, NULL) == 0);
+    CHECK(pthread_condattr_init(&monotonic) == 0);
+    CHECK(pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC) == 0);
+    CHECK(pthread_cond_init(&h->came, &monotonic) == 0);
+    pthread_condattr_destroy(&monotonic);
+    h->queue = grpc_completion_queue_create_for_next(NULL);
+    CHECK(pthread_create(&h->thread, NULL, wait_on_queue, h) == 0);
+    *out = h;
+    return 0;
+}
+
+grpc_completion_queue *rdzv_hub_queue(struct rdzv_hub *h)
+{
+    return h->queue;
+}
+
+void *rdzv_hub_arm(struct rdzv_hub *h, struct rdzv_tag *t)
+{
+    h->n_out++;
+    TAG_LEAVES(t);
+    return t;
+}
+
+bool rdzv_hub_pump(struct rdzv_hub *h, bool (*done)(void *arg), void *arg, uint64_t wait_ms)
+{
+    struct timespec until;
+
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += (time_t)(wait_ms / 1000);
+    until.tv_nsec += (long)(wait_ms % 1000) * 1000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000;
+    }
+    while (!done(arg)) {
+        int rc = 0;
+
+        if (run_tags(h))
+            continue;
+        pthread_mutex_lock(&h->lock);
+        while (h->first == NULL && rc == 0)
+            rc = pthread_cond_timedwait(&h->came, &h->lock, &until);
+        pthread_mutex_unlock(&h->lock);
+        if (rc != 0)
+            return done(arg);
+    }
+    return true;
+}
+
+bool rdzv_hub_is_idle(void *hub)
+{
+    return ((struct rdzv_hub *)hub)->n_out == 0;
+}
+
+static void free_hub(void *arg)
+{
+    struct rdzv_hub *h = arg;
+
+    pthread_cond_destroy(&h->came);
+    pthread_mutex_destroy(&h->lock);
+    free(h);
+}
+
+void rdzv_hub_close(struct rdzv_hub *h)
+{
+    if (h == NULL)
+        return;
+    CHECK(h->n_out == 0);
+    grpc_completion_queue_shutdown(h->queue);
+    pthread_join(h->thread, NULL);
+    CHECK(h->first == NULL);
+    grpc_completion_queue_destroy(h->queue);
+    grpc_shutdown();
+    loop_post(h->loop, free_hub, h); /* behind a run_posted() that may still be on its way */
+}
+
+/* ---- messages ---- */
+
+grpc_slice rdzv_pack(const ProtobufCMessage *m)
+{
+    grpc_slice s = grpc_slice_malloc(protobuf_c_message_get_packed_size(m));
+
+    protobuf_c_message_pack(m, GRPC_SLICE_START_PTR(s));
+    return s;
+}
+
+grpc_slice rdzv_bytes(grpc_byte_buffer *b)
+{
+    grpc_byte_buffer_reader reader;
+    grpc_slice all;
+
+    if (b == NULL || !grpc_byte_buffer_reader_init(&reader, b))
+        return grpc_empty_slice();
+    all = grpc_byte_buffer_reader_readall(&reader);
+    grpc_byte_buffer_reader_destroy(&reader);
+    return all;
+}
+
+/* ---- channels ---- */
+
+grpc_arg rdzv_arg(const char *key, int value)
+{
+    return (grpc_arg){ .type = GRPC_ARG_INTEGER, .key = (char *)key, .value.integer = value };
+}
+
+grpc_channel *rdzv_channel(const char *address)
+{
+    grpc_arg args[] = {
+        rdzv_arg(GRPC_ARG_KEEPALIVE_TIME_MS, 1000),
+        rdzv_arg(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 700), /* also bounds a connect that nobody answers */
+        rdzv_arg(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1),
+        rdzv_arg(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0),
+        rdzv_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, WIRE_BYTES_MAX),
+        rdzv_arg(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1), /* else an old backoff would be inherited */
+        rdzv_arg(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
+        rdzv_arg(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1),
+        rdzv_arg(GRPC_ARG_ENABLE_RETRIES, 0),
+        rdzv_arg(GRPC_ARG_ENABLE_CHANNELZ, 0),
+    };
+    grpc_channel_args all = { .num_args = COUNT_OF(args), .args = args };
+    grpc_channel_credentials *plain = grpc_insecure_credentials_create();
+    char target[400];
+    grpc_channel *channel;
+
+    snprintf(target, sizeof(target), "dns:///%s", address);
+    channel = grpc_channel_create(target, plain, &all);
+    CHECK(channel != NULL);
+    grpc_channel_credentials_release(plain);
+    return channel;
+}
+
+int rdzv_check_token(const char *token, struct err *err)
+{
+    grpc_slice s = grpc_slice_from_static_string(token);
+
+    if (!grpc_header_nonbin_value_is_legal(s) || strlen(token) > 1024)
+        return err_set(err, ERR_INPUT, "the token: expected at most 1024 printable ASCII characters, "
+                                       "found something else");
+    return 0;
+}
+
+void rdzv_bearer(const char *token, grpc_metadata *out)
+{
+    static const char scheme[] = "Bearer ";
+    size_t n = strlen(token);
+
+    out->key = grpc_slice_from_static_string("authorization");
+    out->value = grpc_slice_malloc(sizeof(scheme) - 1 + n);
+    memcpy(GRPC_SLICE_START_PTR(out->value), scheme, sizeof(scheme) - 1);
+    memcpy(GRPC_SLICE_START_PTR(out->value) + sizeof(scheme) - 1, token, n);
+}
+
+/* gRPC wraps the cause: "failed to connect to all addresses; last error: UNKNOWN:
+ * ipv4:127.0.0.1:1: Failed to connect to remote host: Connection refused". */
+void rdzv_story(char *out, size_t n, int code, const void *details, size_t n_details)
+{
+    static const char connect[] = "Failed to connect to remote host: ";
+    static const char *const prefixes[] = { "failed to connect to all addresses; last error: ",
+                                            "UNKNOWN: ", "UNAVAILABLE: ", "INTERNAL: " };
+    char text[1024];
+    const char *cause = text, *at;
+
+    wire_text(text, sizeof(text), details, n_details);
+    for (size_t i = 0; i < COUNT_OF(prefixes); i++)
+        if (strncmp(cause, prefixes[i], strlen(prefixes[i])) == 0)
+            cause += strlen(prefixes[i]);
+    at = strstr(cause, connect);
+    if (at != NULL)
+        snprintf(out, n, "connect: %s", at + sizeof(connect) - 1);
+    else if (*cause != '\0')
+        snprintf(out, n, "%s", cause);
+    else
+        snprintf(out, n, "gRPC status %d", code);
+}

@@ -1,0 +1,497 @@
+/* in.c - the server, and a call that came in.
+ *
+ *     requested --arrives--> accepted --handler--> reply / send ... finish --> all tags back: freed
+ *
+ * Its tags: `arrived` (asked of the server), `gone` (RECV_CLOSE: the call has ended in any way, which
+ * is how a parked call learns that its client died), `sent` (one message at a time), `read`
+ * (bidi only). */
+#include "rdzv/rdzv_priv.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <grpc/grpc_security.h>
+#include <grpc/support/time.h>
+
+#include "base/check.h"
+#include "base/digest.h"
+#include "base/err.h"
+
+enum { UNSENT_MAX = 32 }; /* messages that wait for a client that does not read */
+
+struct rdzv_server {
+    struct rdzv *r;
+    grpc_server *server;
+    void **registered; /* [rdzv_n_methods] */
+    uint16_t port;
+    bool is_closing, is_down;
+    struct rdzv_in *all; /* the calls that run */
+    struct rdzv_tag down;
+};
+
+struct rdzv_in {
+    struct rdzv_server *server;
+    const struct rdzv_method *method; /* NULL: one that we do not have */
+    struct rdzv_in *next, **link;     /* in server->all, once accepted */
+    grpc_call *call;
+    uint32_t refs; /* tags that are out */
+    struct rdzv_tag arrived, gone, sent, read;
+
+    gpr_timespec deadline;
+    grpc_metadata_array metadata;
+    grpc_call_details details;
+    grpc_byte_buffer *payload;
+    int cancelled;
+
+    grpc_slice unsent[UNSENT_MAX]; /* oldest first */
+    uint32_t n_unsent;
+    bool is_sending, has_sent; /* a batch is out; the initial metadata went */
+    bool is_finished;          /* a status is to be sent, or was */
+    bool is_status_sent, is_gone;
+    grpc_status_code status;
+    grpc_slice status_text;
+
+    void (*on_closed)(void *arg, struct rdzv_in *c);
+    void *arg;
+};
+
+static void accept_next(struct rdzv_server *s, const struct rdzv_method *m);
+
+/* ---- the record ---- */
+
+static void unref(struct rdzv_in *c)
+{
+    if (--c->refs > 0)
+        return;
+    if (c->link != NULL) {
+        *c->link = c->next;
+        if (c->next != NULL)
+            c->next->link = c->link;
+    }
+    for (uint32_t i = 0; i < c->n_unsent; i++)
+        grpc_slice_unref(c->unsent[i]);
+    if (c->payload != NULL)
+        grpc_byte_buffer_destroy(c->payload);
+    if (c->call != NULL)
+        grpc_call_unref(c->call);
+    grpc_slice_unref(c->status_text);
+    grpc_metadata_array_destroy(&c->metadata);
+    grpc_call_details_destroy(&c->details);
+    free(c);
+}
+
+static void batch(struct rdzv_in *c, const grpc_op *ops, size_t n, struct rdzv_tag *tag)
+{
+    c->refs++;
+    CHECK(grpc_call_start_batch(c->call, ops, n, rdzv_hub_arm(c->server->r->hub, tag), NULL) ==
+          GRPC_CALL_OK);
+}
+
+/* ---- sending ---- */
+
+/* Sends what can be sent now: the oldest message, and the status behind the last. */
+static void pump(struct rdzv_in *c)
+{
+    grpc_op ops[3] = { { 0 } };
+    grpc_byte_buffer *body = NULL;
+    size_t n = 0;
+
+    if (c->is_sending || c->is_gone || c->is_status_sent || (c->n_unsent == 0 && !c->is_finished))
+        return;
+    if (!c->has_sent)
+        ops[n++].op = GRPC_OP_SEND_INITIAL_METADATA;
+    if (c->n_unsent > 0) {
+        body = grpc_raw_byte_buffer_create(&c->unsent[0], 1);
+        grpc_slice_unref(c->unsent[0]);
+        c->n_unsent--;
+        memmove(c->unsent, c->unsent + 1, c->n_unsent * sizeof(c->unsent[0]));
+        ops[n].op = GRPC_OP_SEND_MESSAGE;
+        ops[n++].data.send_message.send_message = body;
+    }
+    if (c->is_finished && c->n_unsent == 0) {
+        ops[n].op = GRPC_OP_SEND_STATUS_FROM_SERVER;
+        ops[n].data.send_status_from_server.status = c->status;
+        ops[n++].data.send_status_from_server.status_details = &c->status_text;
+        c->is_status_sent = true;
+    }
+    c->has_sent = c->is_sending = true;
+    batch(c, ops, n, &c->sent);
+    if (body != NULL)
+        grpc_byte_buffer_destroy(body);
+}
+
+static void on_sent(void *arg, bool ok)
+{
+    struct rdzv_in *c = arg;
+
+    (void)ok; /* if not, `gone` comes */
+    c->is_sending = false;
+    pump(c);
+    unref(c);
+}
+
+void rdzv_in_send_slice(struct rdzv_in *c, grpc_slice s)
+{
+    CHECK(!c->is_finished);
+    if (c->is_gone)
+        return;
+    if (c->n_unsent == UNSENT_MAX) {
+        grpc_call_cancel_with_status(c->call, GRPC_STATUS_RESOURCE_EXHAUSTED, "the client does not read",
+                                     NULL);
+        return;
+    }
+    c->unsent[c->n_unsent++] = grpc_slice_ref(s);
+    pump(c);
+}
+
+void rdzv_in_send(struct rdzv_in *c, const ProtobufCMessage *m)
+{
+    grpc_slice s = rdzv_pack(m);
+
+    rdzv_in_send_slice(c, s);
+    grpc_slice_unref(s);
+}
+
+static void finish(struct rdzv_in *c, grpc_status_code code, const char *text)
+{
+    CHECK(!c->is_finished);
+    c->is_finished = true;
+    c->on_closed = NULL;
+    c->status = code;
+    c->status_text = grpc_slice_from_copied_string(text);
+    pump(c);
+}
+
+void rdzv_in_finish(struct rdzv_in *c, grpc_status_code code, const char *fmt, ...)
+{
+    char text[2048];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    finish(c, code, text);
+}
+
+void rdzv_in_reply(struct rdzv_in *c, const ProtobufCMessage *m)
+{
+    grpc_slice s = rdzv_pack(m);
+
+    if (!c->is_gone)
+        c->unsent[c->n_unsent++] = grpc_slice_ref(s); /* the first: there is room */
+    grpc_slice_unref(s);
+    finish(c, GRPC_STATUS_OK, "");
+}
+
+void rdzv_in_on_closed(struct rdzv_in *c, void (*fn)(void *arg, struct rdzv_in *c), void *arg)
+{
+    c->on_closed = fn;
+    c->arg = arg;
+}
+
+const char *rdzv_in_path(const struct rdzv_in *c)
+{
+    return c->method->path;
+}
+
+static void on_gone(void *arg, bool ok)
+{
+    struct rdzv_in *c = arg;
+
+    (void)ok; /* this batch always succeeds */
+    c->is_gone = true;
+    if (c->on_closed != NULL) {
+        c->is_finished = true; /* nobody may use it after this */
+        c->on_closed(c->arg, c);
+    }
+    unref(c);
+}
+
+/* ---- receiving ---- */
+
+/* Compared by digest, so that the time taken tells nothing about how much was right. */
+static bool has_token(const struct rdzv_in *c)
+{
+    static const char scheme[] = "Bearer ";
+    const size_t n_scheme = sizeof(scheme) - 1;
+    bool found = false;
+
+    for (size_t i = 0; i < c->metadata.count; i++) {
+        const grpc_metadata *m = &c->metadata.metadata[i];
+        const char *value = (const char *)GRPC_SLICE_START_PTR(m->value);
+        size_t n = GRPC_SLICE_LENGTH(m->value);
+        uint8_t digest[DIGEST_BYTES];
+
+        if (grpc_slice_str_cmp(m->key, "authorization") != 0 || n < n_scheme ||
+            strncasecmp(value, scheme, n_scheme) != 0)
+            continue;
+        digest_sha256(value + n_scheme, n - n_scheme, digest);
+        found |= digest_equal(digest, c->server->r->token_digest);
+    }
+    return found;
+}
+
+/* One request: unpacked, or refused. */
+static void handle(struct rdzv_in *c)
+{
+    grpc_slice bytes = rdzv_bytes(c->payload);
+    struct wire w = { 0 };
+    void *request = wire_unpack(&w, c->method->request, GRPC_SLICE_START_PTR(bytes),
+                                GRPC_SLICE_LENGTH(bytes));
+
+    if (request != NULL)
+        c->method->handle(c->server->r, c, request);
+    else
+        rdzv_in_finish(c, GRPC_STATUS_INVALID_ARGUMENT, "%zu bytes that are no %s",
+                       GRPC_SLICE_LENGTH(bytes), c->method->request->name);
+    wire_fini(&w);
+    grpc_slice_unref(bytes);
+}
+
+static void read_next(struct rdzv_in *c)
+{
+    grpc_op op = { .op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &c->payload };
+
+    batch(c, &op, 1, &c->read);
+}
+
+static void on_read(void *arg, bool ok)
+{
+    struct rdzv_in *c = arg;
+
+    (void)ok; /* then there is no message */
+    if (c->payload == NULL) {
+        if (!c->is_finished)
+            finish(c, GRPC_STATUS_OK, "");
+    } else {
+        if (!c->is_finished)
+            handle(c);
+        grpc_byte_buffer_destroy(c->payload);
+        c->payload = NULL;
+        if (!c->is_finished && !c->is_gone)
+            read_next(c);
+    }
+    unref(c);
+}
+
+static void accept_call(struct rdzv_in *c)
+{
+    struct rdzv_server *s = c->server;
+    grpc_op op = { .op = GRPC_OP_RECV_CLOSE_ON_SERVER,
+                   .data.recv_close_on_server.cancelled = &c->cancelled };
+
+    c->next = s->all;
+    c->link = &s->all;
+    if (s->all != NULL)
+        s->all->link = &c->next;
+    s->all = c;
+    batch(c, &op, 1, &c->gone);
+
+    if (s->is_closing) { /* what the handlers need may be gone */
+        rdzv_in_finish(c, GRPC_STATUS_UNAVAILABLE, "the task ends");
+    } else if (c->method == NULL) {
+        char method[256];
+
+        wire_text(method, sizeof(method), GRPC_SLICE_START_PTR(c->details.method),
+                  GRPC_SLICE_LENGTH(c->details.method));
+        rdzv_in_finish(c, GRPC_STATUS_UNIMPLEMENTED, "trainerd %s has no method '%s'",
+                       s->r->opts.version, method);
+    } else if (!c->method->is_open && s->r->opts.token != NULL && !has_token(c)) {
+        rdzv_in_finish(c, GRPC_STATUS_UNAUTHENTICATED,
+                       "this cluster has a token, and the caller does not know it: expected "
+                       "'authorization: Bearer TOKEN'");
+    } else if (c->method->is_bidi) {
+        read_next(c);
+    } else {
+        handle(c);
+    }
+}
+
+static void on_arrived(void *arg, bool ok)
+{
+    struct rdzv_in *c = arg;
+
+    if (ok) { /* else the server shuts down */
+        if (!c->server->is_closing)
+            accept_next(c->server, c->method);
+        accept_call(c);
+    }
+    unref(c);
+}
+
+static void accept_next(struct rdzv_server *s, const struct rdzv_method *m)
+{
+    struct rdzv_in *c = calloc(1, sizeof(*c));
+    grpc_completion_queue *queue = rdzv_hub_queue(s->r->hub);
+    grpc_call_error rc;
+
+    CHECK(c != NULL);
+    c->server = s;
+    c->method = m;
+    c->refs = 1;
+    c->arrived = (struct rdzv_tag){ .fn = on_arrived, .arg = c };
+    c->gone = (struct rdzv_tag){ .fn = on_gone, .arg = c };
+    c->sent = (struct rdzv_tag){ .fn = on_sent, .arg = c };
+    c->read = (struct rdzv_tag){ .fn = on_read, .arg = c };
+    c->status_text = grpc_empty_slice();
+    grpc_metadata_array_init(&c->metadata);
+    grpc_call_details_init(&c->details);
+    rdzv_hub_arm(s->r->hub, &c->arrived);
+    if (m == NULL)
+        rc = grpc_server_request_call(s->server, &c->call, &c->details, &c->metadata, queue, queue,
+                                      &c->arrived);
+    else
+        rc = grpc_server_request_registered_call(
+            s->server, s->registered[m - rdzv_methods], &c->call, &c->deadline, &c->metadata,
+            m->is_bidi ? NULL : &c->payload, queue, queue, &c->arrived);
+    CHECK(rc == GRPC_CALL_OK);
+}
+
+/* ---- the server ---- */
+
+/* gRPC tells why only in its log: we try for ourselves. `listen` is known to be host:port. */
+static int explain(const char *listen_on, struct err *err)
+{
+    struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE }, *found = NULL;
+    const char *colon = strrchr(listen_on, ':');
+    char host[320];
+    int rc, fd, one = 1;
+
+    snprintf(host, sizeof(host), "%.*s", (int)(colon - listen_on), listen_on);
+    if (host[0] == '[') { /* [::1] */
+        memmove(host, host + 1, strlen(host));
+        host[strcspn(host, "]")] = '\0';
+    }
+    rc = getaddrinfo(host, colon + 1, &hints, &found);
+    if (rc != 0)
+        return err_set(err, ERR_INPUT, "listen on %s: %s; the address of this task must be one of this "
+                                       "host", listen_on, gai_strerror(rc));
+    fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    rc = 0;
+    if (fd >= 0)
+        (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)); /* as gRPC does */
+    if (fd < 0 || bind(fd, found->ai_addr, found->ai_addrlen) < 0 || listen(fd, 1) < 0)
+        rc = errno;
+    if (fd >= 0)
+        close(fd);
+    freeaddrinfo(found);
+    switch (rc) {
+    case 0:
+        return err_set(err, ERR_IO, "listen on %s: refused, for a reason that has passed", listen_on);
+    case EADDRINUSE:
+        return err_set(err, ERR_IO, "listen on %s: address already in use, perhaps by another run of this "
+                                    "task; `ss -ltnp 'sport = :%s'` shows by whom", listen_on, colon + 1);
+    case EADDRNOTAVAIL:
+        return err_set(err, ERR_INPUT, "listen on %s: not an address of this host; the cluster must name "
+                                       "this host for this task, or bind to 0.0.0.0", listen_on);
+    default:
+        return err_sys(err, rc, "listen on %s", listen_on);
+    }
+}
+
+static void on_down(void *arg, bool ok)
+{
+    struct rdzv_server *s = arg;
+
+    (void)ok;
+    s->is_down = true;
+}
+
+static grpc_server *create(void)
+{
+    grpc_arg args[] = {
+        rdzv_arg(GRPC_ARG_KEEPALIVE_TIME_MS, 1000),
+        rdzv_arg(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 700),
+        rdzv_arg(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0), /* our clients ping once a second */
+        rdzv_arg(GRPC_ARG_ALLOW_REUSEPORT, 0),        /* else two tasks share a port in silence */
+        rdzv_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, WIRE_BYTES_MAX),
+        rdzv_arg(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 5000),
+        rdzv_arg(GRPC_ARG_MAX_CONCURRENT_STREAMS, 128),
+        rdzv_arg(GRPC_ARG_ENABLE_CHANNELZ, 0),
+    };
+    grpc_channel_args all = { .num_args = COUNT_OF(args), .args = args };
+
+    return grpc_server_create(&all, NULL);
+}
+
+int rdzv_server_open(struct rdzv *r, struct rdzv_server **out, struct err *err)
+{
+    struct rdzv_server *s = calloc(1, sizeof(*s));
+    grpc_server_credentials *plain = grpc_insecure_server_credentials_create();
+    int port;
+
+    CHECK(s != NULL);
+    s->r = r;
+    s->down = (struct rdzv_tag){ .fn = on_down, .arg = s };
+    s->server = create();
+    grpc_server_register_completion_queue(s->server, rdzv_hub_queue(r->hub), NULL);
+    s->registered = calloc(rdzv_n_methods, sizeof(*s->registered));
+    CHECK(s->registered != NULL);
+    for (uint32_t i = 0; i < rdzv_n_methods; i++) {
+        const struct rdzv_method *m = &rdzv_methods[i];
+
+        s->registered[i] = grpc_server_register_method(
+            s->server, m->path, NULL,
+            m->is_bidi ? GRPC_SRM_PAYLOAD_NONE : GRPC_SRM_PAYLOAD_READ_INITIAL_BYTE_BUFFER, 0);
+        CHECK(s->registered[i] != NULL);
+    }
+    port = grpc_server_add_http2_port(s->server, r->opts.listen, plain);
+    grpc_server_credentials_release(plain);
+    s->port = (uint16_t)port;
+    grpc_server_start(s->server);
+    *out = s;
+    if (port == 0) {
+        int rc = explain(r->opts.listen, err);
+
+        rdzv_server_shutdown(s);
+        return rc;
+    }
+    accept_next(s, NULL);
+    for (uint32_t i = 0; i < rdzv_n_methods; i++)
+        for (uint32_t k = 0; k < rdzv_methods[i].pending; k++)
+            accept_next(s, &rdzv_methods[i]);
+    return 0;
+}
+
+uint16_t rdzv_server_port(const struct rdzv_server *s)
+{
+    return s->port;
+}
+
+void rdzv_server_shutdown(struct rdzv_server *s)
+{
+    s->is_closing = true;
+    grpc_server_shutdown_and_notify(s->server, rdzv_hub_queue(s->r->hub),
+                                    rdzv_hub_arm(s->r->hub, &s->down));
+}
+
+void rdzv_server_cancel(struct rdzv_server *s)
+{
+    grpc_server_cancel_all_calls(s->server);
+}
+
+bool rdzv_server_is_closing(const struct rdzv_server *s)
+{
+    return s->is_closing;
+}
+
+bool rdzv_server_is_down(void *server)
+{
+    return ((struct rdzv_server *)server)->is_down;
+}
+
+void rdzv_server_free(struct rdzv_server *s)
+{
+    if (s == NULL)
+        return;
+    CHECK(s->is_down && s->all == NULL);
+    grpc_server_destroy(s->server);
+    free(s->registered);
+    free(s);
+}

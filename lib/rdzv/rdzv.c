@@ -1,0 +1,208 @@
+#include "rdzv/rdzv.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/digest.h"
+#include "base/err.h"
+#include "base/rng.h"
+#include "base/text.h"
+#include "proto/health.pb-c.h"
+#include "proto/reflection.pb-c.h"
+#include "rdzv/rdzv_priv.h"
+
+/* What is served. Every task serves all of it; Rendezvous answers only on the coordinator. */
+#define RENDEZVOUS(name_) "/trainerd.v1.Rendezvous/" name_
+#define CONTROL(name_) "/trainerd.v1.Control/" name_
+#define HEALTH(name_) "/grpc.health.v1.Health/" name_
+#define REFLECTION(v_) "/grpc.reflection." v_ ".ServerReflection/ServerReflectionInfo"
+const struct rdzv_method rdzv_methods[] = {
+    { .path = RENDEZVOUS("Join"), .request = &trainerd__v1__join_request__descriptor,
+      .pending = 64, .handle = rdzv_join },
+    { .path = RENDEZVOUS("Heartbeat"), .request = &trainerd__v1__heartbeat_request__descriptor,
+      .pending = 64, .handle = rdzv_heartbeat },
+    { .path = RENDEZVOUS("Leave"), .request = &trainerd__v1__leave_request__descriptor,
+      .pending = 64, .handle = rdzv_leave },
+    { .path = CONTROL("Status"), .request = &trainerd__v1__status_request__descriptor,
+      .pending = 8, .handle = rdzv_status },
+    { .path = CONTROL("Checkpoint"), .request = &trainerd__v1__checkpoint_request__descriptor,
+      .pending = 4, .handle = rdzv_checkpoint },
+    { .path = CONTROL("Drain"), .request = &trainerd__v1__drain_request__descriptor,
+      .pending = 4, .handle = rdzv_drain },
+    { .path = CONTROL("Stop"), .request = &trainerd__v1__stop_request__descriptor,
+      .pending = 4, .handle = rdzv_stop_all },
+    { .path = HEALTH("Check"), .request = &grpc__health__v1__health_check_request__descriptor,
+      .is_open = true, .pending = 8, .handle = rdzv_health_check },
+    { .path = HEALTH("Watch"), .request = &grpc__health__v1__health_check_request__descriptor,
+      .is_open = true, .pending = 4, .handle = rdzv_health_watch },
+    { .path = REFLECTION("v1alpha"),
+      .request = &grpc__reflection__v1alpha__server_reflection_request__descriptor,
+      .is_open = true, .is_bidi = true, .pending = 4, .handle = rdzv_reflect },
+    { .path = REFLECTION("v1"),
+      .request = &grpc__reflection__v1alpha__server_reflection_request__descriptor,
+      .is_open = true, .is_bidi = true, .pending = 4, .handle = rdzv_reflect },
+};
+const uint32_t rdzv_n_methods = COUNT_OF(rdzv_methods);
+
+/* ---- names ---- */
+
+const char *rdzv_full_name(const struct rdzv *r, uint32_t rank, char out[400])
+{
+    snprintf(out, 400, "%.63s (%.320s)", r->cluster.tasks[rank].name, r->cluster.tasks[rank].address);
+    return out;
+}
+
+void rdzv_fill_task(const struct rdzv *r, uint32_t rank, Trainerd__V1__Task *out)
+{
+    const struct rdzv_task *t = &r->cluster.tasks[rank];
+
+    trainerd__v1__task__init(out);
+    out->type = (char *)t->type;
+    out->index = t->index;
+    out->address = (char *)t->address;
+}
+
+/* ---- opening ---- */
+
+static const char *copy(struct rdzv *r, const char *s)
+{
+    char *own = s != NULL ? arena_strdup(&r->memory, s) : NULL;
+
+    CHECK(s == NULL || own != NULL);
+    return own;
+}
+
+static void copy_opts(struct rdzv *r, const struct rdzv_opts *opts)
+{
+    struct rdzv_task *tasks = arena_array(&r->memory, opts->world, sizeof(*tasks));
+    struct rdzv_opts *o = &r->opts;
+
+    CHECK(tasks != NULL);
+    for (uint32_t i = 0; i < opts->world; i++)
+        tasks[i] = (struct rdzv_task){ .type = copy(r, opts->tasks[i].type),
+                                       .index = opts->tasks[i].index,
+                                       .address = copy(r, opts->tasks[i].address),
+                                       .name = copy(r, opts->tasks[i].name) };
+    *o = *opts;
+    o->tasks = tasks;
+    o->version = copy(r, opts->version);
+    o->job_name = copy(r, opts->job_name);
+    o->listen = copy(r, opts->listen);
+    o->token = copy(r, opts->token);
+    o->data_address = copy(r, opts->data_address);
+    o->host_key = copy(r, opts->host_key);
+    o->ident = (struct member_ident){ .version = copy(r, opts->ident.version),
+                                      .job_digest = copy(r, opts->ident.job_digest),
+                                      .cluster_hash = copy(r, opts->ident.cluster_hash),
+                                      .cluster = copy(r, opts->ident.cluster),
+                                      .devices = copy(r, opts->ident.devices),
+                                      .kernels = copy(r, opts->ident.kernels),
+                                      .nccl = copy(r, opts->ident.nccl) };
+    r->cluster = (struct wire_cluster){ .tasks = tasks, .world = opts->world };
+}
+
+static bool is_host_port(const char *listen)
+{
+    const char *colon = strrchr(listen, ':');
+    uint64_t port;
+
+    return colon != NULL && colon != listen && text_u64(colon + 1, UINT16_MAX, &port);
+}
+
+static int open_all(struct rdzv *r, struct err *err)
+{
+    int rc = 0;
+
+    if (!is_host_port(r->opts.listen))
+        return err_set(err, ERR_INPUT, "listen on '%s': expected HOST:PORT", r->opts.listen);
+    if (r->opts.token != NULL) {
+        rc = rdzv_check_token(r->opts.token, err);
+        digest_sha256(r->opts.token, strlen(r->opts.token), r->token_digest);
+    }
+    if (rc == 0)
+        rc = rng_os(r->incarnation, sizeof(r->incarnation));
+    if (rc < 0)
+        return err_wrap(err, rc, "control plane");
+    rc = rdzv_hub_open(r->opts.loop, &r->hub, err);
+    if (rc < 0)
+        return rc;
+    r->health = rdzv_health_new();
+    r->control = rdzv_control_new();
+    r->client = rdzv_client_new(r);
+    if (r->opts.self == r->opts.coordinator)
+        r->service = rdzv_service_new(r);
+    return rdzv_server_open(r, &r->server, err);
+}
+
+int rdzv_open(const struct rdzv_opts *opts, struct rdzv **out, struct err *err)
+{
+    struct rdzv *r = calloc(1, sizeof(*r));
+    int rc;
+
+    CHECK(opts->self < opts->world && opts->coordinator < opts->world);
+    if (r == NULL)
+        return err_set(err, ERR_NOMEM, "control plane: out of memory");
+    copy_opts(r, opts);
+    r->started_ms = clock_ms();
+    rc = open_all(r, err);
+    if (rc < 0) {
+        rdzv_close(r, 0);
+        return rc;
+    }
+    *out = r;
+    rdzv_client_start(r->client);
+    return 0;
+}
+
+/* ---- running ---- */
+
+void rdzv_checkpoint_done(struct rdzv *r, uint64_t step, const char *path, const char *error)
+{
+    rdzv_control_checkpoint_done(r->control, step, path, error);
+}
+
+void rdzv_set_serving(struct rdzv *r, bool serving)
+{
+    rdzv_health_set(r->health, serving);
+}
+
+/* ---- closing ---- */
+
+/* What still goes out, among it the answers that others wait for, has `grace_ms`; the connections are
+ * closed by the clients then, so that nothing under way is cut off by a reset. */
+static void shut_server(struct rdzv *r, uint64_t grace_ms)
+{
+    if (r->service != NULL)
+        rdzv_service_shut(r->service);
+    rdzv_health_shut(r->health);
+    rdzv_control_checkpoint_done(r->control, 0, "", "the task ends");
+    if (r->server == NULL)
+        return;
+    if (!rdzv_server_is_closing(r->server))
+        rdzv_server_shutdown(r->server);
+    if (rdzv_hub_pump(r->hub, rdzv_server_is_down, r->server, grace_ms))
+        return;
+    rdzv_server_cancel(r->server);
+    (void)rdzv_hub_pump(r->hub, rdzv_server_is_down, r->server, UINT32_MAX); /* all are cancelled */
+}
+
+void rdzv_close(struct rdzv *r, uint64_t grace_ms)
+{
+    if (r == NULL)
+        return;
+    rdzv_client_free(r->client);
+    if (r->hub != NULL) {
+        shut_server(r, grace_ms);
+        (void)rdzv_hub_pump(r->hub, rdzv_hub_is_idle, r->hub, UINT32_MAX); /* all were cancelled */
+        rdzv_server_free(r->server);
+        rdzv_service_free(r->service);
+        rdzv_hub_close(r->hub);
+    }
+    rdzv_health_free(r->health);
+    rdzv_control_free(r->control);
+    arena_fini(&r->memory);
+    free(r);
+}

@@ -1,0 +1,264 @@
+/* save.c - checkpoints and the exported model: the chief's work between steps.
+ *
+ * Only local replica 0 comes here, at a step boundary. The other replicas may already run the next
+ * forward pass, which only reads the weights; nobody writes them before this replica has joined the next
+ * reduction. So the copy needs no barrier. */
+#include "train/train_priv.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/fs.h"
+
+enum { RETRY_MS = 1000 };
+
+/* The layout of the state as named tensors. */
+static int name_tensors(struct train *t, struct err *err)
+{
+    const struct optim_def *optim = t->opts->optimizer;
+    uint32_t n, n_trained = 0;
+    const struct graph_param *p = graph_params(t->graph, &n);
+
+    t->model_tensors = calloc(n + 1, sizeof(*t->model_tensors));
+    t->slot_tensors = calloc((size_t)n * optim->n_slots + 1, sizeof(*t->slot_tensors));
+    t->slot_names = calloc((size_t)n * optim->n_slots + 1, sizeof(*t->slot_names));
+    if (t->model_tensors == NULL || t->slot_tensors == NULL || t->slot_names == NULL)
+        return err_set(err, ERR_NOMEM, "checkpoint: out of memory");
+    t->n_model = n;
+    for (uint32_t i = 0; i < n; i++) {
+        t->model_tensors[i] = (struct ckpt_tensor){ .name = p[i].name,
+                                                    .dtype = TENSOR_F32,
+                                                    .shape = p[i].shape,
+                                                    .offset = p[i].offset * sizeof(float) };
+        n_trained += p[i].kind == GRAPH_TRAINED;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        if (p[i].kind != GRAPH_TRAINED)
+            continue;
+        for (uint32_t s = 0; s < optim->n_slots; s++) {
+            char *name = t->slot_names[t->n_slots];
+            size_t at = t->mem.params + s * t->mem.slot + p[i].offset;
+            int len = snprintf(name, sizeof(t->slot_names[0]), "%s/%s", p[i].name, optim->slots[s]);
+
+            if (len < 0 || (size_t)len >= sizeof(t->slot_names[0]))
+                return err_set(err, ERR_INPUT, "parameter '%.80s...': its name is longer than %zu bytes",
+                               p[i].name, sizeof(t->slot_names[0]) - 16);
+            t->slot_tensors[t->n_slots++] = (struct ckpt_tensor){ .name = name,
+                                                                  .dtype = TENSOR_F32,
+                                                                  .shape = p[i].shape,
+                                                                  .offset = at * sizeof(float) };
+        }
+    }
+    return 0;
+}
+
+static void on_ckpt_event(void *arg, const struct ckpt_event *event)
+{
+    struct train *t = arg;
+    struct train_event e = { .kind = TRAIN_CHECKPOINT, .step = event->step, .ckpt = event };
+
+    train_tell(t, &e);
+}
+
+int save_open(struct train *t, struct err *err)
+{
+    const struct train_opts *o = t->opts;
+    struct ckpt_writer_opts w = {
+        .directory = o->checkpoint_directory,
+        .max_to_keep = o->max_to_keep,
+        .state_bytes = t->mem.state_bytes,
+        .retry_ms = RETRY_MS,
+        .on_event = on_ckpt_event,
+        .arg = t,
+    };
+    int rc = name_tensors(t, err);
+
+    if (rc < 0 || !o->is_chief || o->checkpoint_directory == NULL)
+        return rc;
+    w.model = t->model_tensors;
+    w.n_model = t->n_model;
+    w.slots = t->slot_tensors;
+    w.n_slots = t->n_slots;
+    return ckpt_writer_open(&w, &t->writer, err);
+}
+
+static void on_skip(void *arg, const char *path, const char *why)
+{
+    struct train *t = arg;
+    char text[2048];
+    struct train_event e = { .kind = TRAIN_WARN, .text = text };
+
+    snprintf(text, sizeof(text), "skipping checkpoint %s: %s", path, why);
+    train_tell(t, &e);
+}
+
+static void on_progress(void *arg, uint64_t done, uint64_t all)
+{
+    struct train *t = arg;
+    struct train_event e = { .kind = TRAIN_PROGRESS, .done = done, .all = all };
+
+    train_tell(t, &e);
+}
+
+/* What must not differ between a checkpoint and the job that resumes it, because the step number would mean
+ * other samples. The rest of the job may change (more epochs, another rate): that is said. */
+static int check_same_order(struct train *t, const struct ckpt_info *info, struct err *err)
+{
+    const struct train_opts *o = t->opts;
+    const struct ckpt_meta *m = &info->meta;
+    const char *advice = "use another checkpoint directory, or the job as it was";
+
+    if (m->seed != o->seed)
+        return err_set(err, ERR_INPUT, "%s was trained with seed %llu, the job says %llu: %s", info->path,
+                       (unsigned long long)m->seed, (unsigned long long)o->seed, advice);
+    if (m->lanes != o->lanes || m->global_batch_size != o->global_batch)
+        return err_set(err, ERR_INPUT,
+                       "%s was trained with %u lanes and global batch size %u, the job has %u and %u: %s",
+                       info->path, m->lanes, m->global_batch_size, o->lanes, o->global_batch, advice);
+    if (strcmp(m->data_digest, data_digest(t->data)) != 0)
+        return err_set(err, ERR_INPUT,
+                       "%s was trained on other record files than %s names now: %s", info->path,
+                       o->train_glob, advice);
+    if (m->step > t->total_steps)
+        return err_set(err, ERR_INPUT, "%s is at step %llu, behind the job's last step %llu: %s",
+                       info->path, (unsigned long long)m->step, (unsigned long long)t->total_steps,
+                       advice);
+    if (strcmp(m->job_digest, o->job_digest) != 0) {
+        char text[5000];
+        struct train_event e = { .kind = TRAIN_WARN, .text = text };
+
+        snprintf(text, sizeof(text),
+                 "%s was written by a job file that differed in what decides the result; going on from it",
+                 info->path);
+        train_tell(t, &e);
+    }
+    return 0;
+}
+
+int save_load_newest(struct train *t, struct err *err)
+{
+    const struct train_opts *o = t->opts;
+    struct ckpt_info *info;
+    int rc;
+
+    if (t->writer == NULL)
+        return 0;
+    info = calloc(1, sizeof(*info));
+    if (info == NULL)
+        return err_set(err, ERR_NOMEM, "checkpoint: out of memory");
+    train_phase(t, "load", 0);
+    rc = ckpt_newest(o->checkpoint_directory, graph_digest(t->graph), on_skip, on_progress, t, info,
+                     err);
+    if (rc == ERR_NOENT) {
+        rc = 0;
+        goto done;
+    }
+    if (rc == 0)
+        rc = check_same_order(t, info, err);
+    if (rc == 0)
+        rc = ckpt_load(info->path, t->model_tensors, t->n_model, t->slot_tensors, t->n_slots,
+                       t->mem.state, err);
+    if (rc == 0) {
+        t->held_step = t->last_saved_step = info->meta.step;
+        snprintf(t->resumed_path, sizeof(t->resumed_path), "%s", info->path);
+    } else {
+        err_wrap(err, rc, "resume");
+    }
+done:
+    free(info);
+    return rc;
+}
+
+static struct ckpt_meta meta_of(const struct train *t, uint64_t step)
+{
+    const struct train_opts *o = t->opts;
+    uint64_t in_epoch = step % t->steps_per_epoch;
+    struct ckpt_meta m = {
+        .step = step,
+        .epoch = step / t->steps_per_epoch,
+        .position = in_epoch * o->global_batch,
+        .seed = o->seed,
+        .lanes = o->lanes,
+        .global_batch_size = o->global_batch,
+        .complete = step == t->total_steps,
+    };
+
+    snprintf(m.job_digest, sizeof(m.job_digest), "%s", o->job_digest);
+    snprintf(m.model_digest, sizeof(m.model_digest), "%s", graph_digest(t->graph));
+    snprintf(m.data_digest, sizeof(m.data_digest), "%s", data_digest(t->data));
+    snprintf(m.name, sizeof(m.name), "%s", o->job_name);
+    return m;
+}
+
+static int hand_over(struct train *t, uint64_t step, bool wait, struct err *err)
+{
+    struct ckpt_meta meta = meta_of(t, step);
+    int rc = ckpt_write(t->writer, &meta, t->mem.state, wait, err);
+
+    if (rc == 0) {
+        t->last_saved_step = step;
+        t->last_save_ns = clock_ns();
+        t->save_due = false;
+        __atomic_and_fetch(&t->requests, ~(unsigned)TRAIN_ASK_CHECKPOINT, __ATOMIC_RELAXED);
+    }
+    return rc;
+}
+
+/* The one before may still be on its way to the disk: then at the next boundary. */
+void save_if_due(struct train *t, uint64_t step)
+{
+    const struct train_opts *o = t->opts;
+    unsigned asked = __atomic_load_n(&t->requests, __ATOMIC_RELAXED);
+    struct err err;
+
+    if (t->writer == NULL)
+        return;
+    if (o->checkpoint_every_steps > 0 && step % o->checkpoint_every_steps == 0)
+        t->save_due = true;
+    if (o->checkpoint_every_seconds > 0 &&
+        (double)(clock_ns() - t->last_save_ns) >= o->checkpoint_every_seconds * 1e9)
+        t->save_due = true;
+    if (!t->save_due && (asked & TRAIN_ASK_CHECKPOINT) == 0)
+        return;
+    (void)hand_over(t, step, false, &err); /* busy: still due, tried at the next boundary */
+}
+
+int save_now(struct train *t, uint64_t step, struct err *err)
+{
+    uint64_t wait_ms = t->group.deadline_ms;
+    int rc = 0;
+
+    if (t->writer == NULL)
+        return 0;
+    train_phase(t, "save", step);
+    if (t->last_saved_step != step)
+        rc = hand_over(t, step, true, err);
+    if (rc == 0)
+        rc = ckpt_flush(t->writer, wait_ms, err);
+    return rc < 0 ? err_wrap(err, rc, "last checkpoint, step %llu", (unsigned long long)step) : 0;
+}
+
+int save_export(struct train *t, struct err *err)
+{
+    const char *path = t->opts->export_onnx;
+    struct train_event e = { .kind = TRAIN_EXPORTED, .step = t->total_steps, .text = path };
+    char *dir;
+    int rc;
+
+    if (path == NULL)
+        return 0;
+    train_phase(t, "export", t->total_steps);
+    dir = fs_dirname(path);
+    if (dir == NULL)
+        return err_set(err, ERR_NOMEM, "export: out of memory");
+    rc = fs_mkdirs(dir, err);
+    free(dir);
+    if (rc == 0)
+        rc = graph_export(t->graph, t->mem.state, path, err);
+    if (rc < 0)
+        return err_wrap(err, rc, "export");
+    train_tell(t, &e);
+    return 0;
+}

@@ -1,0 +1,467 @@
+/* train.c - opening, starting, ending. */
+#include "train/train.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/text.h"
+#include "op/op.h"
+#include "train/train_priv.h"
+
+void train_tell(const struct train *t, const struct train_event *e)
+{
+    t->opts->on_event(t->opts->arg, e);
+}
+
+void train_phase(const struct train *t, const char *phase, uint64_t step)
+{
+    struct train_event e = { .kind = TRAIN_PHASE, .step = step, .text = phase };
+
+    train_tell(t, &e);
+}
+
+void train_fail(struct train *t, const struct err *err)
+{
+    pthread_mutex_lock(&t->lock);
+    if (t->result == 0) {
+        t->result = err->code;
+        t->error = *err;
+    }
+    t->cancel = 1;
+    if (t->comm != NULL)
+        comm_abort(t->comm, err->text);
+    pthread_mutex_unlock(&t->lock);
+    gate_break(&t->gate);
+}
+
+/* ---- opening ---- */
+
+static void on_index(void *arg, uint64_t done, uint64_t all, uint64_t records)
+{
+    struct train *t = arg;
+    struct train_event e = { .kind = TRAIN_PROGRESS, .done = done, .all = all, .step = records };
+
+    train_tell(t, &e);
+}
+
+static const struct graph_io *find_input(const struct graph *g, const char *name)
+{
+    uint32_t n;
+    const struct graph_io *in = graph_inputs(g, &n);
+
+    for (uint32_t i = 0; i < n; i++)
+        if (strcmp(in[i].name, name) == 0)
+            return &in[i];
+    return NULL;
+}
+
+static int find_feature(const struct train_opts *o, const char *name, uint32_t *out, struct err *err)
+{
+    for (uint32_t i = 0; i < o->n_features; i++)
+        if (strcmp(o->features[i].name, name) == 0) {
+            *out = i;
+            return 0;
+        }
+    return err_set(err, ERR_INPUT, "no feature '%s' in /data/features", name);
+}
+
+/* Every input of the graph must be fed. */
+static int check_inputs(const struct train *t, struct err *err)
+{
+    const struct train_opts *o = t->opts;
+    const char *names[64];
+    uint32_t n;
+    const struct graph_io *in = graph_inputs(t->graph, &n);
+
+    for (uint32_t i = 0; i < n && i < 64; i++)
+        names[i] = in[i].name;
+    for (uint32_t i = 0; i < o->n_inputs; i++)
+        if (find_input(t->graph, o->inputs[i].input) == NULL) {
+            const char *near = text_nearest(o->inputs[i].input, names, n < 64 ? n : 64);
+
+            return err_set(err, ERR_INPUT, "/model/inputs/%s: '%s' has no input '%s'%s%s%s%s%s",
+                           o->inputs[i].feature, o->onnx, o->inputs[i].input, near ? "; did you mean '" : "",
+                           near ? near : "", near ? "'?" : "",
+                           !near && n > 0 ? "; its first input is " : "", !near && n > 0 ? names[0] : "");
+        }
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t k = 0;
+
+        while (k < o->n_inputs && strcmp(o->inputs[k].input, in[i].name) != 0)
+            k++;
+        if (k == o->n_inputs)
+            return err_set(err, ERR_INPUT,
+                           "/model/inputs: input '%s' of '%s' is fed by no feature: name the feature that feeds it",
+                           in[i].name, o->onnx);
+    }
+    return 0;
+}
+
+static int open_data(struct train *t, const char *glob, const volatile int *cancel,
+                     struct data_set **out, struct err *err)
+{
+    const struct train_opts *o = t->opts;
+    struct data_feature *f = calloc(o->n_features, sizeof(*f));
+    struct data_opts d = {
+        .glob = glob,
+        .features = f,
+        .n_features = o->n_features,
+        .cache_memory = o->cache_memory,
+        .index_directory = o->index_directory,
+        .cancel = cancel,
+        .on_progress = on_index,
+        .arg = t,
+    };
+    int rc = 0;
+
+    if (f == NULL)
+        return err_set(err, ERR_NOMEM, "features: out of memory");
+    for (uint32_t i = 0; i < o->n_features; i++)
+        f[i] = (struct data_feature){ .name = o->features[i].name,
+                                      .stored = o->features[i].stored,
+                                      .shape = o->features[i].shape,
+                                      .fed = TENSOR_F32,
+                                      .scale = o->features[i].scale,
+                                      .offset = o->features[i].offset };
+    for (uint32_t i = 0; i < o->n_inputs; i++) /* a graph input says what it wants */
+        f[t->feature_of_input[i]].fed = find_input(t->graph, o->inputs[i].input)->dtype;
+    f[t->label_feature].fed = TENSOR_I64;
+    rc = data_open(&d, out, err);
+    free(f);
+    return rc;
+}
+
+static int bind_features(struct train *t, struct err *err)
+{
+    const struct train_opts *o = t->opts;
+    int rc = 0;
+
+    t->feature_of_input = calloc(o->n_inputs + 1, sizeof(*t->feature_of_input));
+    if (t->feature_of_input == NULL)
+        return err_set(err, ERR_NOMEM, "features: out of memory");
+    for (uint32_t i = 0; rc == 0 && i < o->n_inputs; i++)
+        rc = find_feature(o, o->inputs[i].feature, &t->feature_of_input[i], err);
+    if (rc == 0)
+        rc = find_feature(o, o->labels, &t->label_feature, err);
+    for (uint32_t i = 0; rc == 0 && i < o->n_inputs; i++)
+        if (t->feature_of_input[i] == t->label_feature &&
+            find_input(t->graph, o->inputs[i].input)->dtype != TENSOR_I64)
+            rc = err_set(err, ERR_INPUT, "feature '%s' is the label (int64) and feeds float input '%s'",
+                         o->labels, o->inputs[i].input);
+    return rc;
+}
+
+static int settle_steps(struct train *t, struct err *err)
+{
+    const struct train_opts *o = t->opts;
+
+    t->steps_per_epoch = data_steps_per_epoch(t->data, o->global_batch, o->pad);
+    if (t->steps_per_epoch == 0)
+        return err_set(err, ERR_INPUT,
+                       "%s holds %llu records, fewer than one global batch of %u: a smaller batch, or "
+                       "\"remainder\": \"pad\"",
+                       o->train_glob, (unsigned long long)data_records(t->data), o->global_batch);
+    if (o->steps == 0 && o->epochs > UINT64_MAX / 2 / t->steps_per_epoch)
+        return err_set(err, ERR_INPUT, "/train/epochs: %llu epochs of %llu steps are too many",
+                       (unsigned long long)o->epochs, (unsigned long long)t->steps_per_epoch);
+    t->total_steps = o->steps > 0 ? o->steps : o->epochs * t->steps_per_epoch;
+    t->schedule = o->schedule;
+    t->schedule.total_steps = t->total_steps;
+    if (t->eval_data != NULL) {
+        t->eval_steps = data_steps_per_epoch(t->eval_data, o->global_batch, true);
+        if (data_records(t->eval_data) == 0)
+            return err_set(err, ERR_INPUT, "%s holds no records", o->eval_glob);
+    }
+    return 0;
+}
+
+static int open_plan(struct train *t, enum plan_purpose purpose, struct plan **plan,
+                     struct device_mem *work, struct err *err)
+{
+    const struct train_opts *o = t->opts;
+    const struct train_feature *label = &o->features[t->label_feature];
+    struct plan_feed *feeds = calloc(o->n_inputs + 1, sizeof(*feeds));
+    struct plan_opts p = {
+        .purpose = purpose,
+        .batch = t->lane_batch,
+        .feeds = feeds,
+        .n_feeds = o->n_inputs,
+        .loss = o->loss,
+        .logits = o->logits,
+        .labels = { .name = "labels", .source = o->labels, .dtype = TENSOR_I64, .shape = label->shape },
+        .metrics = o->metrics,
+        .n_metrics = purpose == PLAN_EVAL ? o->n_metrics : 0,
+    };
+    int rc;
+
+    if (feeds == NULL)
+        return err_set(err, ERR_NOMEM, "plan: out of memory");
+    for (uint32_t i = 0; i < o->n_inputs; i++)
+        feeds[i] = (struct plan_feed){ .name = o->inputs[i].input,
+                                       .source = o->inputs[i].feature,
+                                       .dtype = find_input(t->graph, o->inputs[i].input)->dtype,
+                                       .shape = o->features[t->feature_of_input[i]].shape };
+    rc = plan_new(t->graph, &p, plan, err);
+    free(feeds);
+    if (rc == 0)
+        rc = device_mem_open(work, plan_work_bytes(*plan), false, err);
+    return rc;
+}
+
+static void tell_notes(struct train *t)
+{
+    uint32_t n;
+    const char *const *notes = graph_notes(t->graph, &n);
+
+    for (uint32_t i = 0; i < n; i++) {
+        struct train_event e = { .kind = TRAIN_NOTE, .text = notes[i] };
+
+        train_tell(t, &e);
+    }
+}
+
+static int open_model(struct train *t, struct err *err)
+{
+    const struct train_opts *o = t->opts;
+    struct graph_opts g = { .path = o->onnx, .frozen = o->frozen, .n_frozen = o->n_frozen };
+    int rc;
+
+    train_phase(t, "import", 0);
+    rc = graph_import(&g, &t->graph, err);
+    if (rc < 0)
+        return rc;
+    tell_notes(t);
+    rc = check_inputs(t, err);
+    return rc < 0 ? rc : bind_features(t, err);
+}
+
+static int open_plans(struct train *t, struct err *err)
+{
+    const struct train_opts *o = t->opts;
+    int rc = 0;
+
+    train_phase(t, "plan", 0);
+    for (uint32_t i = 0; rc == 0 && i < o->n_devices; i++) {
+        struct replica *r = &t->replicas[i];
+
+        rc = open_plan(t, PLAN_TRAIN, &r->plan, &r->work, err);
+        if (rc == 0 && t->eval_data != NULL)
+            rc = open_plan(t, PLAN_EVAL, &r->eval_plan, &r->eval_work, err);
+    }
+    return rc;
+}
+
+static void fill_fresh(struct train *t)
+{
+    uint32_t n;
+    const struct graph_param *p = graph_params(t->graph, &n);
+
+    for (uint32_t i = 0; i < n; i++)
+        memcpy(t->mem.state + p[i].offset, p[i].initial, p[i].elements * sizeof(float));
+}
+
+int train_open(const struct train_opts *opts, const volatile int *cancel, struct train **out,
+               struct err *err)
+{
+    struct train *t;
+    int rc;
+
+    CHECK(opts->lanes % opts->replicas == 0 && opts->global_batch % opts->lanes == 0);
+    CHECK(opts->n_devices > 0 && opts->replicas >= opts->n_devices);
+    t = calloc(1, sizeof(*t));
+    if (t == NULL)
+        return err_set(err, ERR_NOMEM, "training: out of memory");
+    t->opts = opts;
+    t->lanes_per_replica = opts->lanes / opts->replicas;
+    t->lane_batch = opts->global_batch / opts->lanes;
+    pthread_mutex_init(&t->lock, NULL);
+    t->replicas = calloc(opts->n_devices, sizeof(*t->replicas));
+    if (t->replicas == NULL) {
+        rc = err_set(err, ERR_NOMEM, "training: out of memory");
+        goto fail;
+    }
+    for (uint32_t i = 0; i < opts->n_devices; i++) {
+        t->replicas[i].train = t;
+        t->replicas[i].local = i;
+    }
+    op_thread_init();
+    rc = open_model(t, err);
+    if (rc == 0) {
+        train_phase(t, "index", 0);
+        rc = open_data(t, opts->train_glob, cancel, &t->data, err);
+    }
+    if (rc == 0 && opts->eval_glob != NULL)
+        rc = open_data(t, opts->eval_glob, cancel, &t->eval_data, err);
+    if (rc == 0)
+        rc = settle_steps(t, err);
+    if (rc == 0)
+        rc = open_plans(t, err);
+    if (rc == 0)
+        rc = memory_open(t, err);
+    if (rc < 0)
+        goto fail;
+    t->norm_partials = calloc(t->mem.trained / OPTIM_BLOCK + 1, sizeof(double));
+    if (t->norm_partials == NULL) {
+        rc = err_set(err, ERR_NOMEM, "training: out of memory");
+        goto fail;
+    }
+    fill_fresh(t);
+    rc = save_open(t, err);
+    if (rc == 0)
+        rc = save_load_newest(t, err);
+    if (rc < 0)
+        goto fail;
+    *out = t;
+    return 0;
+
+fail:
+    train_close(t);
+    return rc;
+}
+
+static void join_replicas(struct train *t)
+{
+    for (uint32_t i = 0; t->replicas != NULL && i < t->opts->n_devices; i++)
+        if (t->replicas[i].started) {
+            pthread_join(t->replicas[i].thread, NULL);
+            t->replicas[i].started = false;
+        }
+}
+
+static void free_members(struct train *t)
+{
+    for (uint32_t i = 0; t->members != NULL && i < t->group.n_members; i++) {
+        free((char *)t->members[i].name);
+        free((char *)t->members[i].host);
+        free((char *)t->members[i].address);
+    }
+    free(t->members);
+    t->members = NULL;
+}
+
+void train_close(struct train *t)
+{
+    if (t == NULL)
+        return;
+    join_replicas(t);
+    comm_close(t->comm);
+    ckpt_writer_close(t->writer);
+    for (uint32_t i = 0; t->replicas != NULL && i < t->opts->n_devices; i++) {
+        plan_free(t->replicas[i].plan);
+        plan_free(t->replicas[i].eval_plan);
+        device_mem_close(&t->replicas[i].work);
+        device_mem_close(&t->replicas[i].eval_work);
+    }
+    free_members(t);
+    free(t->replicas);
+    data_free(t->data);
+    data_free(t->eval_data);
+    graph_free(t->graph);
+    memory_close(t);
+    free(t->norm_partials);
+    free(t->slot_names);
+    free(t->model_tensors);
+    free(t->slot_tensors);
+    free(t->feature_of_input);
+    pthread_mutex_destroy(&t->lock);
+    free(t);
+}
+
+/* ---- one generation ---- */
+
+static char *copy(const char *s)
+{
+    return strdup(s != NULL ? s : "");
+}
+
+static int copy_group(struct train *t, const struct train_group *g, struct err *err)
+{
+    t->group = *g;
+    t->members = calloc(g->n_members, sizeof(*t->members));
+    if (t->members == NULL)
+        return err_set(err, ERR_NOMEM, "generation: out of memory");
+    for (uint32_t i = 0; i < g->n_members; i++) {
+        struct comm_member *m = &t->members[i];
+
+        m->n_ranks = g->members[i].n_ranks;
+        m->name = copy(g->members[i].name);
+        m->host = copy(g->members[i].host);
+        m->address = copy(g->members[i].address);
+        if (m->name == NULL || m->host == NULL || m->address == NULL)
+            return err_set(err, ERR_NOMEM, "generation: out of memory");
+    }
+    return 0;
+}
+
+int train_start(struct train *t, const struct train_group *g,
+                void (*on_end)(void *arg, enum train_end end, uint64_t step, bool everywhere,
+                               int code, const char *text),
+                struct err *err)
+{
+    const struct train_opts *o = t->opts;
+    uint32_t first_rank = 0, world = 0;
+    int rc;
+
+    CHECK(t->comm == NULL && t->members == NULL); /* one generation in this version */
+    for (uint32_t i = 0; i < g->n_members; i++) {
+        first_rank += i < g->self ? g->members[i].n_ranks : 0;
+        world += g->members[i].n_ranks;
+    }
+    if (world != o->replicas)
+        return err_set(err, ERR_INPUT, "the group has %u replicas, this job was planned for %u", world,
+                       o->replicas);
+    rc = copy_group(t, g, err);
+    if (rc < 0)
+        return rc;
+    t->on_end = on_end;
+    t->result = 0;
+    gate_init(&t->gate, o->n_devices, o->n_devices <= device_cores());
+    __atomic_store_n(&t->running, o->n_devices, __ATOMIC_RELEASE);
+    for (uint32_t i = 0; i < o->n_devices; i++) {
+        struct replica *r = &t->replicas[i];
+
+        r->first_lane = (first_rank + i) * t->lanes_per_replica;
+        CHECK(pthread_create(&r->thread, NULL, replica_main, r) == 0);
+        r->started = true;
+    }
+    return 0;
+}
+
+void train_request(struct train *t, unsigned kinds)
+{
+    __atomic_or_fetch(&t->requests, kinds, __ATOMIC_RELAXED);
+}
+
+void train_abort(struct train *t, const char *why)
+{
+    struct err err;
+
+    (void)err_set(&err, ERR_CANCELED, "%s", why);
+    train_fail(t, &err);
+}
+
+void train_facts(const struct train *t, struct train_facts *out)
+{
+    uint32_t n;
+    const struct graph_param *p = graph_params(t->graph, &n);
+
+    *out = (struct train_facts){
+        .records = data_records(t->data),
+        .eval_records = t->eval_data != NULL ? data_records(t->eval_data) : 0,
+        .steps_per_epoch = t->steps_per_epoch,
+        .total_steps = t->total_steps,
+        .state_bytes = t->mem.state_bytes,
+        .work_bytes = plan_work_bytes(t->replicas[0].plan),
+        .learning_rate = t->opts->schedule.learning_rate,
+        .resumed_step = t->held_step,
+    };
+    for (uint32_t i = 0; i < n; i++)
+        out->parameters += p[i].kind == GRAPH_TRAINED ? p[i].elements : 0;
+}
+
+const char *train_graph_digest(const struct train *t)
+{
+    return graph_digest(t->graph);
+}

@@ -1,0 +1,176 @@
+/* train.h - the step, and everything that happens between steps.
+ *
+ *   train_open    model, data, plans, memory; on the chief the newest checkpoint. Knows no peers.
+ *   train_start   one generation: connect, agree on the state, then step until done
+ *   train_close
+ *
+ * Step k, in every replica thread: for each of its lanes forward and backward into a gradient arena,
+ * lanes added along the binary tree; one all-reduce over gradients, statistics and a few control
+ * words; norm and clipping; the optimizer over this replica's part of the shared weights. The control
+ * words carry the loss and the requests to stop, so all tasks agree on them at the same step without
+ * another message. The weights after step k depend on the options and on k, on nothing else.
+ *
+ * Threads: open, start, join, close belong to one thread at a time; train_request, train_abort and
+ * train_progress may be called from any. Callbacks come from replica threads and must not block. */
+#ifndef TRAIN_TRAIN_H
+#define TRAIN_TRAIN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "comm/comm.h"
+#include "data/data.h"
+#include "device/device.h"
+#include "graph/graph.h"
+#include "optim/optim.h"
+
+struct ckpt_event;
+struct err;
+struct train;
+
+enum { TRAIN_MAX_METRICS = 8 };
+
+struct train_step_report {
+    uint64_t step, epoch;      /* epoch from 0 */
+    double loss;               /* mean over the global batch */
+    double learning_rate;
+    double grad_norm;          /* before clipping; NaN when this step did not compute it */
+    uint64_t samples;          /* of the global batch with weight 1 */
+    uint64_t ns, data_ns, reduce_ns; /* of this step on the first replica; the rest is compute */
+    uint64_t since_ns;         /* wall time since the previous report of a step: with what is between steps */
+};
+
+struct train_eval_report {
+    uint64_t step, epoch;
+    uint64_t samples;
+    double loss;
+    double metrics[TRAIN_MAX_METRICS]; /* in the order of the options */
+    uint64_t ns;
+};
+
+struct train_event {
+    enum {
+        TRAIN_PHASE,      /* text: "index", "import", "plan", "load", "connect", "train", "evaluate", "save", "export" */
+        TRAIN_NOTE,       /* text: a choice or a fact for the log */
+        TRAIN_WARN,       /* text: something a person should look at */
+        TRAIN_PROGRESS,   /* done of all, in the current phase */
+        TRAIN_RESUMED,    /* step, text: the checkpoint's path; step 0: fresh weights */
+        TRAIN_STEP,       /* report; every step */
+        TRAIN_EVAL,       /* eval */
+        TRAIN_CHECKPOINT, /* ckpt */
+        TRAIN_EXPORTED,   /* text: path */
+    } kind;
+    uint64_t step;
+    const char *text;
+    uint64_t done, all;
+    const struct train_step_report *report;
+    const struct train_eval_report *eval;
+    const struct ckpt_event *ckpt;
+};
+
+struct train_input { /* a feature that feeds a graph input */
+    const char *feature, *input;
+};
+
+struct train_feature { /* as stored */
+    const char *name;
+    enum tensor_dtype stored;
+    struct shape shape;
+    double scale, offset;
+};
+
+struct train_opts { /* everything is borrowed until train_close() */
+    const char *onnx;
+    const char *const *frozen;
+    uint32_t n_frozen;
+    const struct train_input *inputs;
+    uint32_t n_inputs;
+    const char *loss, *logits, *labels; /* row of domain trainerd; tensor; feature */
+    const char *metrics[TRAIN_MAX_METRICS]; /* rows of domain trainerd */
+    const char *metric_names[TRAIN_MAX_METRICS];
+    uint32_t n_metrics;
+
+    const char *train_glob, *eval_glob; /* eval may be NULL */
+    const struct train_feature *features;
+    uint32_t n_features;
+    bool shuffle, cache_memory, pad;
+    const char *index_directory;
+    uint32_t data_threads; /* of the task; 0: chosen */
+    uint32_t prefetch;     /* global batches ahead */
+
+    uint64_t seed;
+    uint64_t epochs, steps; /* one of them is 0 */
+    uint32_t global_batch, lanes; /* settled by the caller: lanes divides global_batch */
+    uint32_t replicas;      /* of the full cluster; each has lanes / replicas lanes, and it divides */
+    double clip_norm;
+    uint32_t eval_every_epochs;
+    uint32_t norm_every_steps; /* compute the gradient norm at steps that this divides; 0: only for clipping */
+
+    const struct optim_def *optimizer;
+    struct optim_hyper hyper;           /* learning_rate and step are filled per step */
+    struct optim_schedule schedule;     /* total_steps is filled here */
+
+    const struct device *devices;
+    uint32_t n_devices;
+
+    bool is_chief;                  /* reads and writes checkpoints, exports */
+    const char *checkpoint_directory; /* NULL: none */
+    uint64_t checkpoint_every_steps;
+    double checkpoint_every_seconds;
+    uint32_t max_to_keep;
+    const char *export_onnx;        /* NULL: none */
+    const char *job_digest, *job_name;
+
+    void (*on_event)(void *arg, const struct train_event *e);
+    void *arg;
+};
+
+/* Blocking; progress through on_event. `cancel` is polled. Errors: ERR_INPUT, ERR_UNSUPPORTED (exit 2);
+ * ERR_IO, ERR_NOMEM, ... (138); ERR_CANCELED. */
+int train_open(const struct train_opts *opts, const volatile int *cancel, struct train **out,
+               struct err *err);
+void train_close(struct train *t); /* joins its threads; NULL is fine */
+
+/* What was settled, for --check and the log. */
+struct train_facts {
+    uint64_t records, eval_records;
+    uint64_t steps_per_epoch, total_steps;
+    uint64_t parameters;           /* trained numbers */
+    uint64_t state_bytes, work_bytes; /* weights + slots; activations of one replica */
+    double learning_rate;          /* peak */
+    uint64_t resumed_step;
+};
+void train_facts(const struct train *t, struct train_facts *out);
+const char *train_graph_digest(const struct train *t);
+
+struct train_group { /* one generation */
+    uint64_t generation;
+    const struct comm_member *members;
+    uint32_t n_members, self;
+    uint8_t key[COMM_KEY_BYTES];
+    struct comm_listener *listener; /* NULL with a single member */
+    bool shared_memory;
+    uint64_t deadline_ms;
+    void (*on_broken)(void *arg, uint32_t member, const char *why);
+};
+
+enum train_end { TRAIN_COMPLETE, TRAIN_STOPPED, TRAIN_FAILED };
+
+/* Starts the replica threads and returns. `on_end` comes once, from one of them, when all are done
+ * with the generation: complete (all steps, last checkpoint verified, model exported), stopped (agreed, saved;
+ * step, whether a stop was asked `everywhere`, and by whom in the text), or failed with the error. */
+int train_start(struct train *t, const struct train_group *g,
+                void (*on_end)(void *arg, enum train_end end, uint64_t step, bool everywhere,
+                               int code, const char *text),
+                struct err *err);
+
+enum train_request_kind {
+    TRAIN_ASK_STOP = 1,        /* this task wants to leave: all stop and save at the same step */
+    TRAIN_ASK_STOP_ALL = 2,    /* the job ends everywhere */
+    TRAIN_ASK_CHECKPOINT = 4,  /* save at the next boundary (the chief) */
+};
+void train_request(struct train *t, unsigned kinds);
+/* Ends the generation at once: calls inside the communicator fail, nothing is applied or saved. */
+void train_abort(struct train *t, const char *why);
+
+#endif

@@ -1,0 +1,146 @@
+/* train_priv.h - what the files of train/ share.
+ *
+ *   train.c    open, start, close: the object and its threads
+ *   memory.c   one shared region: state, gradients, accumulators
+ *   replica.c  the thread of a replica: join the generation, step, what is due between steps
+ *   step.c     one step
+ *   eval.c     one evaluation
+ *   save.c     checkpoints and export, on the chief
+ */
+#ifndef TRAIN_TRAIN_PRIV_H
+#define TRAIN_TRAIN_PRIV_H
+
+#include <pthread.h>
+
+#include "base/err.h"
+#include "base/gate.h"
+#include "ckpt/ckpt.h"
+#include "train/train.h"
+
+/* Behind the parameters in every gradient arena: reduced with them. */
+enum control_word {
+    CONTROL_LOSS,     /* sum over the lanes of the scaled loss: the mean over the global batch */
+    CONTROL_STOP,     /* tasks that ask to stop */
+    CONTROL_STOP_ALL, /* tasks that ask everybody to stop */
+    CONTROL_STOP_WHO, /* sum of 1 + member number of those who ask: names the one, if it is one */
+    CONTROL_WORDS = 16,
+};
+enum { MAX_TREE = 33, EVAL_WORDS = 2 + TRAIN_MAX_METRICS };
+
+/* Agreed at the start of a generation: rank 0's goes to all. */
+struct agreement {
+    uint64_t step;
+    char model_digest[65];
+    char data_digest[65];
+    char job_digest[65];
+};
+
+/* Where everything is in the shared region, in floats unless said otherwise. */
+struct memory {
+    struct device_mem region;
+    size_t params, trained;    /* floats of a parameter arena; of its trained part */
+    size_t slot;               /* floats of one slot */
+    size_t state_bytes;        /* parameters and slots: what a checkpoint holds */
+    size_t grads;              /* floats of one gradient arena, control words included */
+    uint32_t depth;            /* gradient arenas of a replica: levels of its lane tree */
+    float *state;              /* parameters, then slots */
+    float *slots[OPTIM_MAX_SLOTS];
+    struct agreement *agreement;
+};
+
+struct replica {
+    struct train *train;
+    uint32_t local;            /* index in this process */
+    uint32_t first_lane;
+    pthread_t thread;
+    bool started;
+    struct plan *plan, *eval_plan;
+    struct device_mem work, eval_work;
+    float *grads[MAX_TREE];    /* gradient arenas of the lane tree, in the region */
+    double *sums[MAX_TREE];    /* evaluation accumulators likewise, EVAL_WORDS each */
+    struct data_reader *reader;
+    uint64_t data_ns, reduce_ns; /* of the current step */
+};
+
+struct step_result { /* agreed: the same on every task */
+    double loss;
+    bool stop, stop_everywhere;
+    uint32_t askers; /* tasks that ask to stop */
+    uint32_t asker;  /* the one, if it is one: its member number */
+};
+
+struct train {
+    const struct train_opts *opts;
+    struct graph *graph;
+    struct data_set *data, *eval_data;
+    struct memory mem;
+    struct replica *replicas; /* [n_devices] */
+    uint32_t lanes_per_replica, lane_batch;
+    uint64_t steps_per_epoch, total_steps, eval_steps;
+    struct optim_schedule schedule;
+    char (*slot_names)[512];
+    struct ckpt_tensor *model_tensors, *slot_tensors;
+    uint32_t n_model, n_slots;
+    struct ckpt_writer *writer;    /* the chief's; NULL without checkpoints */
+    uint64_t held_step;            /* state in memory; 0: fresh */
+    char resumed_path[4096];
+    uint32_t *feature_of_input;    /* graph input i is fed by data feature feature_of_input[i] */
+    uint32_t label_feature;
+
+    /* one generation */
+    struct train_group group;
+    struct comm_member *members;
+    struct comm *comm;
+    pthread_mutex_t lock;          /* guards comm's lifetime against train_abort, and the result */
+    struct gate gate;
+    double *norm_partials;         /* [blocks of the trained part] */
+    uint32_t running;              /* atomic: replica threads that have not ended */
+    volatile int cancel;
+    unsigned requests;             /* atomic: train_request_kind bits */
+    void (*on_end)(void *arg, enum train_end end, uint64_t step, bool everywhere, int code,
+                   const char *text);
+    int result;                    /* 0, or the first error's code; under lock */
+    struct err error;
+    struct step_result last; /* of the last step; local replica 0's */
+    uint64_t end_step;
+    uint64_t last_report_ns, last_save_ns, last_saved_step;
+    bool save_due;
+};
+
+/* memory.c */
+int memory_open(struct train *t, struct err *err);
+void memory_close(struct train *t);
+/* Lanes are added on a stack that works as a binary counter: behind lane i of n, merge the two topmost
+ * entries this many times. So what is added to what depends on lane numbers alone: four lanes
+ * give (0+1)+(2+3); behind the last lane whatever is left is merged from the right. */
+uint32_t tree_merges(uint32_t i, uint32_t n);
+void tree_add_f32(float *dst, const float *src, size_t n);
+void tree_add_f64(double *dst, const double *src, size_t n);
+
+/* step.c: one step of this replica. */
+int step_run(struct replica *r, uint64_t step, struct step_result *out, struct err *err);
+/* Samples of weight 1 in the global batch of a step. */
+uint64_t step_samples(const struct train *t, uint64_t step);
+/* Next lane batch of `reader` into the inputs of `plan`. */
+int step_feed(struct replica *r, struct plan *plan, struct data_reader *reader, struct err *err);
+
+/* eval.c */
+int eval_run(struct replica *r, uint64_t step, struct err *err);
+
+/* save.c */
+int save_open(struct train *t, struct err *err);
+int save_load_newest(struct train *t, struct err *err);
+void save_if_due(struct train *t, uint64_t step);
+int save_now(struct train *t, uint64_t step, struct err *err); /* and wait until it is verified */
+int save_export(struct train *t, struct err *err);
+
+/* replica.c */
+void *replica_main(void *arg);
+
+/* train.c */
+void train_tell(const struct train *t, const struct train_event *e);
+void train_phase(const struct train *t, const char *phase, uint64_t step);
+/* Remembers the first failure and lets every thread of this process out of its waits. */
+void train_fail(struct train *t, const struct err *err);
+
+#endif

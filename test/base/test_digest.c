@@ -1,0 +1,79 @@
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <string.h>
+
+#include "base/check.h"
+#include "base/digest.h"
+
+static void assert_hex(const uint8_t d[DIGEST_BYTES], const char *expected)
+{
+    char hex[DIGEST_HEX_BYTES];
+
+    digest_hex(d, hex);
+    assert_string_equal(hex, expected);
+}
+
+static void sha256_gives_the_published_values(void **state)
+{
+    /* FIPS 180-4, examples; the empty message */
+    static const struct {
+        const char *message, *hex;
+    } cases[] = {
+        { "", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855" },
+        { "abc", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad" },
+        { "abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq",
+          "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1" },
+    };
+    uint8_t d[DIGEST_BYTES];
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        digest_sha256(cases[i].message, strlen(cases[i].message), d);
+        assert_hex(d, cases[i].hex);
+    }
+}
+
+static void hmac_gives_the_published_values(void **state)
+{
+    uint8_t d[DIGEST_BYTES], key[131];
+
+    (void)state;
+    /* RFC 4231, test cases 2 and 6 (a key longer than a block) */
+    digest_hmac("Jefe", 4, "what do ya want for nothing?", 28, d);
+    assert_hex(d, "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+    memset(key, 0xaa, sizeof(key));
+    digest_hmac(key, sizeof(key), "Test Using Larger Than Block-Size Key - Hash Key First", 54, d);
+    assert_hex(d, "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
+    digest_hmac(NULL, 0, "", 0, d);
+    assert_hex(d, "b613679a0814d9ec772f95d778c35fc5ff1697c493715653c6c712144292c5ad");
+}
+
+static void digests_differ_in_any_bit(void **state)
+{
+    uint8_t a[DIGEST_BYTES], b[DIGEST_BYTES];
+
+    (void)state;
+    digest_sha256("a", 1, a);
+    memcpy(b, a, sizeof(b));
+    assert_true(digest_equal(a, b));
+    for (int bit = 0; bit < DIGEST_BYTES * 8; bit++) {
+        b[bit / 8] ^= (uint8_t)(1 << bit % 8);
+        assert_false(digest_equal(a, b));
+        b[bit / 8] ^= (uint8_t)(1 << bit % 8);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sha256_gives_the_published_values),
+        cmocka_unit_test(hmac_gives_the_published_values),
+        cmocka_unit_test(digests_differ_in_any_bit),
+    };
+
+    return cmocka_run_group_tests_name("base/digest", tests, NULL, NULL);
+}

@@ -1,0 +1,117 @@
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/err.h"
+#include "base/text.h"
+
+static void a_story_grows_outward(void **state)
+{
+    struct err err;
+    int rc;
+
+    (void)state;
+    rc = err_sys(&err, ENOSPC, "create '%s'", "/ckpt/a.tmp");
+    assert_int_equal(rc, ERR_FULL);
+    rc = err_wrap(&err, rc, "open checkpoint for step %d", 1200);
+    rc = err_wrap(&err, rc, "save job '%s'", "gpt");
+    assert_int_equal(rc, ERR_FULL);
+    assert_int_equal(err.code, ERR_FULL);
+    assert_string_equal(err.text, "save job 'gpt': open checkpoint for step 1200: "
+                                  "create '/ckpt/a.tmp': No space left on device");
+}
+
+static void an_error_without_a_place_still_has_a_code(void **state)
+{
+    (void)state;
+    assert_int_equal(err_set(NULL, ERR_PEER, "worker %d", 1), ERR_PEER);
+    assert_int_equal(err_sys(NULL, ENOENT, "open"), ERR_NOENT);
+    assert_int_equal(err_wrap(NULL, ERR_AUTH, "join"), ERR_AUTH);
+}
+
+static void errno_becomes_the_promised_code(void **state)
+{
+    static const struct {
+        int errnum, code;
+    } cases[] = {
+        { ENOSPC, ERR_FULL },  { EDQUOT, ERR_FULL },   { EFBIG, ERR_FULL },
+        { ENOENT, ERR_NOENT }, { ENOTDIR, ERR_NOENT }, { EEXIST, ERR_EXISTS },
+        { ENOMEM, ERR_NOMEM }, { EIO, ERR_IO },        { EACCES, ERR_IO },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct err err;
+
+        assert_int_equal(err_sys(&err, cases[i].errnum, "x"), cases[i].code);
+        assert_int_equal(err.code, cases[i].code);
+        assert_memory_equal(err.text, "x: ", 3);
+        assert_string_equal(err.text + 3, strerror(cases[i].errnum));
+    }
+}
+
+static void a_message_may_quote_the_error_it_replaces(void **state)
+{
+    struct err err;
+
+    (void)state;
+    err_set(&err, ERR_IO, "disk gone");
+    err_set(&err, ERR_PEER, "worker 3 said: %s", err.text);
+    assert_string_equal(err.text, "worker 3 said: disk gone");
+    assert_int_equal(err.code, ERR_PEER);
+    err_wrap(&err, ERR_PEER, "<%s>", err.text);
+    assert_string_equal(err.text, "<worker 3 said: disk gone>: worker 3 said: disk gone");
+}
+
+static void a_text_that_is_too_long_is_cut_between_characters(void **state)
+{
+    struct err err;
+    char text[3 * ERR_TEXT_BYTES];
+
+    (void)state;
+    for (size_t shift = 0; shift < 4; shift++) {
+        memset(text, 'a', shift);
+        for (size_t at = shift; at + 3 < sizeof(text); at += 3)
+            memcpy(text + at, "\xe2\x82\xac", 4); /* the euro sign: three bytes */
+        err_set(&err, ERR_INPUT, "%s", text);
+        assert_true(text_is_utf8(err.text, strlen(err.text)));
+        assert_in_range(strlen(err.text), ERR_TEXT_BYTES - 4, ERR_TEXT_BYTES - 1);
+        err_wrap(&err, ERR_INPUT, "%.*s", 5, "outer");
+        assert_memory_equal(err.text, "outer: ", 7);
+        assert_true(text_is_utf8(err.text, strlen(err.text)));
+        assert_in_range(strlen(err.text), ERR_TEXT_BYTES - 4, ERR_TEXT_BYTES - 1);
+        err_wrap(&err, ERR_INPUT, "%s", text); /* no room for the separator either */
+        assert_in_range(strlen(err.text), ERR_TEXT_BYTES - 4, ERR_TEXT_BYTES - 1);
+        assert_memory_equal(err.text, text, ERR_TEXT_BYTES - 4);
+    }
+}
+
+static void every_code_has_a_name(void **state)
+{
+    (void)state;
+    for (int code = ERR_AUTH; code <= 0; code++)
+        assert_memory_equal(err_name(code), "ERR_", 4);
+    assert_string_equal(err_name(ERR_FULL), "ERR_FULL");
+    assert_string_equal(err_name(ERR_NONE), "ERR_NONE");
+    assert_non_null(err_name(12345));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_story_grows_outward),
+        cmocka_unit_test(an_error_without_a_place_still_has_a_code),
+        cmocka_unit_test(errno_becomes_the_promised_code),
+        cmocka_unit_test(a_message_may_quote_the_error_it_replaces),
+        cmocka_unit_test(a_text_that_is_too_long_is_cut_between_characters),
+        cmocka_unit_test(every_code_has_a_name),
+    };
+
+    return cmocka_run_group_tests_name("base/err", tests, NULL, NULL);
+}

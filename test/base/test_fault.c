@@ -1,0 +1,217 @@
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/fault.h"
+
+static int disarm(void **state)
+{
+    (void)state;
+    return fault_arm(NULL, NULL);
+}
+
+static void nothing_happens_unarmed(void **state)
+{
+    (void)state;
+    assert_false(fault_hit("disk"));
+    assert_int_equal(fault_passed(), 0);
+    assert_false(fault_fired());
+}
+
+static void only_the_named_passage_fails(void **state)
+{
+    (void)state;
+    assert_int_equal(fault_arm("disk@3", NULL), 0);
+    for (int i = 1; i <= 6; i++) {
+        assert_int_equal(fault_hit("disk"), i == 3);
+        assert_false(fault_hit("net"));
+        assert_int_equal(fault_fired(), i >= 3);
+    }
+    assert_int_equal(fault_passed(), 12);
+    assert_int_equal(fault_arm(NULL, NULL), 0);
+    assert_int_equal(fault_passed(), 0);
+    assert_false(fault_fired());
+}
+
+static void a_plus_fails_from_there_on(void **state)
+{
+    (void)state;
+    assert_int_equal(fault_arm("disk=fail@2+", NULL), 0);
+    assert_false(fault_hit("disk"));
+    assert_true(fault_hit("disk"));
+    assert_true(fault_hit("disk"));
+}
+
+static void a_star_counts_the_passages_of_all_points(void **state)
+{
+    (void)state;
+    assert_int_equal(fault_arm("*@3", NULL), 0);
+    assert_false(fault_hit("a"));
+    assert_false(fault_hit("b"));
+    assert_true(fault_hit("a"));
+    assert_false(fault_hit("b"));
+}
+
+static void several_faults_keep_their_own_counts(void **state)
+{
+    (void)state;
+    assert_int_equal(fault_arm("a,b@2,a@3", NULL), 0);
+    assert_true(fault_hit("a"));
+    assert_false(fault_hit("b"));
+    assert_false(fault_hit("a"));
+    assert_true(fault_hit("b"));
+    assert_true(fault_hit("a"));
+    assert_false(fault_hit("a"));
+}
+
+static void a_delay_delays_and_does_not_fail(void **state)
+{
+    uint64_t start = clock_ns();
+
+    (void)state;
+    assert_int_equal(fault_arm("slow=delay:20", NULL), 0);
+    assert_false(fault_hit("slow"));
+    assert_true(clock_ns() - start >= 20000000);
+    assert_true(fault_fired());
+}
+
+static void a_spec_that_makes_no_sense_is_refused_and_changes_nothing(void **state)
+{
+    static const char *const bad[] = {
+        "",
+        ",",
+        "a,",
+        "=fail",
+        "@2",
+        "a@",
+        "a@0",
+        "a@x",
+        "a@-1",
+        "a@+",
+        "a=",
+        "a=explode",
+        "a=delay",
+        "a=delay:",
+        "a=delay:x",
+        "a=fail:3",
+        "a=exit:1",
+        "a=delay:99999999999",
+        "a=hangs",
+        "a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a",
+        "name_that_is_longer_than_sixty_three_characters_which_is_all_that_fits",
+    };
+    char huge[5000];
+
+    (void)state;
+    memset(huge, 'n', sizeof(huge) - 1);
+    huge[sizeof(huge) - 1] = '\0';
+    assert_int_equal(fault_arm("kept", NULL), 0);
+    for (size_t i = 0; i < COUNT_OF(bad); i++) {
+        struct err err = { 0 };
+
+        assert_int_equal(fault_arm(bad[i], &err), ERR_INPUT);
+        assert_int_equal(err.code, ERR_INPUT);
+        assert_non_null(strstr(err.text, "expected name[=action][@n[+]]"));
+    }
+    assert_int_equal(fault_arm(huge, NULL), ERR_INPUT);
+    assert_true(fault_hit("kept"));
+}
+
+/* Hits the point in a child and returns how that ended. */
+static int hit_in_child(const char *spec)
+{
+    int status;
+    pid_t child = fork();
+
+    assert_true(child >= 0);
+    if (child == 0) {
+        fault_arm(spec, NULL);
+        _exit(fault_hit("point") ? 1 : 0);
+    }
+    if (strstr(spec, "stop") != NULL) {
+        assert_int_equal(waitpid(child, &status, WUNTRACED), child);
+        assert_true(WIFSTOPPED(status));
+        kill(child, SIGCONT);
+    }
+    if (strstr(spec, "hang") != NULL) {
+        usleep(20000);
+        assert_int_equal(waitpid(child, &status, WNOHANG), 0); /* still there */
+        kill(child, SIGTERM);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return status;
+}
+
+static void a_process_ends_stops_or_hangs_as_told(void **state)
+{
+    int status;
+
+    (void)state;
+    status = hit_in_child("point=exit");
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 138);
+    status = hit_in_child("point=kill");
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    status = hit_in_child("point=stop");
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    status = hit_in_child("point=hang");
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
+}
+
+/* This program again, with TRAINERD_FAULT set; exits 10 + the two answers, see main(). */
+static int run_with(const char *spec)
+{
+    int status;
+    pid_t child = fork();
+
+    assert_true(child >= 0);
+    if (child == 0) {
+        setenv("TRAINERD_FAULT", spec, 1);
+        dup2(STDOUT_FILENO, STDERR_FILENO);
+        execl("/proc/self/exe", "test_fault", "hit-twice", (char *)NULL);
+        _exit(127);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void the_environment_arms_a_process(void **state)
+{
+    (void)state;
+    assert_int_equal(run_with("point"), 11);
+    assert_int_equal(run_with("point@2"), 12);
+    assert_int_equal(run_with("point@1+"), 13);
+    assert_int_equal(run_with("other"), 10);
+    assert_int_equal(run_with(""), 10);
+    assert_int_equal(run_with("point=explode"), 2);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(nothing_happens_unarmed, disarm),
+        cmocka_unit_test_teardown(only_the_named_passage_fails, disarm),
+        cmocka_unit_test_teardown(a_plus_fails_from_there_on, disarm),
+        cmocka_unit_test_teardown(a_star_counts_the_passages_of_all_points, disarm),
+        cmocka_unit_test_teardown(several_faults_keep_their_own_counts, disarm),
+        cmocka_unit_test_teardown(a_delay_delays_and_does_not_fail, disarm),
+        cmocka_unit_test_teardown(a_spec_that_makes_no_sense_is_refused_and_changes_nothing,
+                                  disarm),
+        cmocka_unit_test_teardown(a_process_ends_stops_or_hangs_as_told, disarm),
+        cmocka_unit_test_teardown(the_environment_arms_a_process, disarm),
+    };
+
+    if (argc > 1 && strcmp(argv[1], "hit-twice") == 0)
+        return 10 + fault_hit("point") + 2 * fault_hit("point");
+    return cmocka_run_group_tests_name("base/fault", tests, NULL, NULL);
+}

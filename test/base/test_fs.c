@@ -1,0 +1,270 @@
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/check.h"
+#include "base/err.h"
+#include "base/fault.h"
+#include "base/fs.h"
+
+static char root[] = "/tmp/test_fs_XXXXXX";
+static char path_memory[4][256];
+static unsigned next_path;
+
+/* root/name, good for the next three calls */
+static const char *in_root(const char *name)
+{
+    char *path = path_memory[next_path++ % 4];
+
+    snprintf(path, sizeof(path_memory[0]), "%s/%s", root, name);
+    return path;
+}
+
+static int make_root(void **state)
+{
+    (void)state;
+    return mkdtemp(root) != NULL ? 0 : -1;
+}
+
+static int remove_root(void **state)
+{
+    (void)state;
+    fault_arm(NULL, NULL);
+    return fs_remove_tree(root, NULL);
+}
+
+static int count_entries(const char *dir)
+{
+    DIR *d = opendir(dir);
+    int n = -2; /* . and .. */
+
+    assert_non_null(d);
+    while (readdir(d) != NULL)
+        n++;
+    closedir(d);
+    return n;
+}
+
+static bool exists(const char *path)
+{
+    struct stat st;
+
+    return lstat(path, &st) == 0;
+}
+
+static void assert_content(const char *path, const char *expected)
+{
+    struct buf b = { 0 };
+    struct err err;
+
+    assert_int_equal(fs_read(path, 1 << 20, &b, &err), 0);
+    assert_int_equal(b.len, strlen(expected));
+    if (b.len > 0)
+        assert_string_equal(b.data, expected);
+    buf_fini(&b);
+}
+
+static void what_was_written_is_read_behind_what_was_there(void **state)
+{
+    const char *path = in_root("hello");
+    struct buf b = { 0 };
+    struct err err;
+
+    (void)state;
+    assert_int_equal(fs_replace(path, "hello", 5, &err), 0);
+    buf_str(&b, "> ");
+    assert_int_equal(fs_read(path, 5, &b, &err), 0);
+    assert_string_equal(b.data, "> hello");
+    assert_int_equal(fs_read(path, 4, &b, &err), ERR_INPUT);
+    assert_non_null(strstr(err.text, "larger than the 4 B"));
+    assert_string_equal(b.data, "> hello"); /* as before */
+    buf_fini(&b);
+}
+
+static void a_file_larger_than_one_read_is_whole(void **state)
+{
+    enum { N = 300001 };
+    const char *path = in_root("large");
+    char *data = malloc(N);
+    struct buf b = { 0 };
+
+    (void)state;
+    assert_non_null(data);
+    for (int i = 0; i < N; i++)
+        data[i] = (char)(i * 7);
+    assert_int_equal(fs_replace(path, data, N, NULL), 0);
+    assert_int_equal(fs_read(path, N, &b, NULL), 0);
+    assert_int_equal(b.len, N);
+    assert_memory_equal(b.data, data, N);
+    assert_int_equal(fs_read(path, N - 1, &b, NULL), ERR_INPUT);
+    buf_fini(&b);
+    free(data);
+}
+
+static void what_cannot_be_read_is_named(void **state)
+{
+    struct buf b = { 0 };
+    struct err err;
+
+    (void)state;
+    assert_int_equal(fs_read(in_root("missing"), 10, &b, &err), ERR_NOENT);
+    assert_non_null(strstr(err.text, "/missing'"));
+    assert_non_null(strstr(err.text, "No such file"));
+    assert_int_equal(fs_read(root, 10, &b, &err), ERR_IO);
+    assert_non_null(strstr(err.text, "Is a directory"));
+    assert_int_equal(fs_read("/dev/zero", 1 << 20, &b, &err), ERR_INPUT); /* no end, but a limit */
+    assert_int_equal(b.len, 0);
+    buf_fini(&b);
+}
+
+static void a_full_disk_is_told_apart(void **state)
+{
+    int fd = open("/dev/full", O_WRONLY | O_CLOEXEC);
+    struct err err;
+
+    (void)state;
+    if (fd < 0)
+        skip(); /* a container without it */
+    assert_int_equal(fs_write_all(fd, "x", 1, "/dev/full", &err), ERR_FULL);
+    assert_non_null(strstr(err.text, "write '/dev/full': No space left"));
+    close(fd);
+}
+
+/* Failing at each step in turn: the old content or the new, and no temporary left behind. */
+static void a_replaced_file_is_old_or_new(void **state)
+{
+    int failures = 0;
+
+    (void)state;
+    assert_int_equal(fs_mkdirs(in_root("replace"), NULL), 0);
+    assert_int_equal(fs_replace(in_root("replace/f"), "old", 3, NULL), 0);
+    for (int n = 1;; n++) {
+        const char *path = in_root("replace/f");
+        struct err err;
+        char spec[32];
+        int rc;
+
+        snprintf(spec, sizeof(spec), "*@%d", n);
+        fault_arm(spec, NULL);
+        rc = fs_replace(path, "new", 3, &err);
+        if (!fault_fired()) {
+            assert_int_equal(rc, 0);
+            break;
+        }
+        fault_arm(NULL, NULL);
+        failures++;
+        assert_int_equal(rc, ERR_IO);
+        assert_non_null(strstr(err.text, "replace"));
+        assert_int_equal(count_entries(in_root("replace")), 1);
+        assert_content(path, n <= 4 ? "old" : "new"); /* open, write, sync, rename | directory */
+        assert_int_equal(fs_replace(path, "old", 3, NULL), 0);
+    }
+    fault_arm(NULL, NULL);
+    assert_int_equal(failures, 6); /* ... and the directory's open and sync */
+    assert_content(in_root("replace/f"), "new");
+}
+
+static void directories_are_made_all_the_way_and_may_be_there(void **state)
+{
+    struct err err;
+
+    (void)state;
+    assert_int_equal(fs_mkdirs(in_root("a//b/c/"), &err), 0);
+    assert_true(exists(in_root("a/b/c")));
+    assert_int_equal(fs_mkdirs(in_root("a/b/c/d"), &err), 0);
+    assert_int_equal(fs_mkdirs(in_root("a/b/c/d"), &err), 0);
+    assert_int_equal(fs_mkdirs("/", &err), 0);
+    assert_int_equal(fs_replace(in_root("a/file"), "", 0, &err), 0);
+    assert_int_equal(fs_mkdirs(in_root("a/file"), &err), ERR_EXISTS);
+    assert_non_null(strstr(err.text, "a/file"));
+    assert_true(fs_mkdirs(in_root("a/file/x"), &err) < 0);
+    assert_int_equal(fs_mkdirs("", &err), ERR_NOENT);
+}
+
+static void a_tree_is_removed_and_what_links_point_to_is_not(void **state)
+{
+    struct err err;
+
+    (void)state;
+    assert_int_equal(fs_mkdirs(in_root("tree/x/y"), NULL), 0);
+    assert_int_equal(fs_mkdirs(in_root("other"), NULL), 0);
+    assert_int_equal(fs_replace(in_root("other/kept"), "k", 1, NULL), 0);
+    assert_int_equal(fs_replace(in_root("tree/x/f"), "f", 1, NULL), 0);
+    assert_int_equal(symlink(in_root("other"), in_root("tree/x/link")), 0);
+    assert_int_equal(symlink("/nowhere", in_root("tree/broken")), 0);
+    assert_int_equal(fs_remove_tree(in_root("tree"), &err), 0);
+    assert_false(exists(in_root("tree")));
+    assert_true(exists(in_root("other/kept")));
+    assert_int_equal(fs_remove_tree(in_root("tree"), &err), 0);       /* not there: fine */
+    assert_int_equal(fs_remove_tree(in_root("other/kept"), &err), 0); /* a file */
+    assert_false(exists(in_root("other/kept")));
+}
+
+static void a_tree_that_cannot_be_removed_is_an_error(void **state)
+{
+    struct err err;
+
+    (void)state;
+    assert_int_equal(fs_mkdirs(in_root("stuck/x"), NULL), 0);
+    fault_arm("fs.remove@2", NULL);
+    assert_int_equal(fs_remove_tree(in_root("stuck"), &err), ERR_IO);
+    fault_arm(NULL, NULL);
+    assert_non_null(strstr(err.text, "stuck'"));
+    assert_int_equal(fs_remove_tree(in_root("stuck"), &err), 0);
+}
+
+static void paths_are_joined_and_taken_apart(void **state)
+{
+    static const struct {
+        const char *dir, *name, *path;
+    } joins[] = {
+        { "a", "b", "a/b" }, { "a/", "b", "a/b" }, { "/", "b", "/b" },
+        { "a", "/b", "/b" }, { "", "b", "b" },     { "a", "../b", "a/../b" },
+    };
+    static const char *const dirs[][2] = {
+        { "a/b", "a" }, { "a", "." },    { "/a", "/" },     { "/", "/" },
+        { "", "." },    { "a/b/", "a" }, { "/a//b", "/a" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(joins); i++) {
+        char *path = fs_join(joins[i].dir, joins[i].name);
+
+        assert_string_equal(path, joins[i].path);
+        free(path);
+    }
+    for (size_t i = 0; i < COUNT_OF(dirs); i++) {
+        char *dir = fs_dirname(dirs[i][0]);
+
+        assert_string_equal(dir, dirs[i][1]);
+        free(dir);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_was_written_is_read_behind_what_was_there),
+        cmocka_unit_test(a_file_larger_than_one_read_is_whole),
+        cmocka_unit_test(what_cannot_be_read_is_named),
+        cmocka_unit_test(a_full_disk_is_told_apart),
+        cmocka_unit_test(a_replaced_file_is_old_or_new),
+        cmocka_unit_test(directories_are_made_all_the_way_and_may_be_there),
+        cmocka_unit_test(a_tree_is_removed_and_what_links_point_to_is_not),
+        cmocka_unit_test(a_tree_that_cannot_be_removed_is_an_error),
+        cmocka_unit_test(paths_are_joined_and_taken_apart),
+    };
+
+    return cmocka_run_group_tests_name("base/fs", tests, make_root, remove_root);
+}

@@ -1,0 +1,161 @@
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <pthread.h>
+#include <time.h>
+
+#include "base/gate.h"
+
+enum { THREADS_MAX = 4 };
+
+struct meeting {
+    struct gate gate;
+    uint32_t n, rounds;
+    uint32_t next_id;
+    uint64_t written[THREADS_MAX]; /* plain memory: the gate alone orders it */
+    uint64_t wrong[THREADS_MAX];
+    uint64_t passed[THREADS_MAX];
+};
+
+/* Everybody writes its round, meets, reads what the others wrote, meets again. */
+static void *attend(void *arg)
+{
+    struct meeting *m = arg;
+    uint32_t me = __atomic_fetch_add(&m->next_id, 1, __ATOMIC_RELAXED);
+
+    for (uint64_t round = 1; round <= m->rounds; round++) {
+        m->written[me] = round;
+        if (!gate_wait(&m->gate))
+            break;
+        for (uint32_t other = 0; other < m->n; other++)
+            m->wrong[me] += m->written[other] != round;
+        if (!gate_wait(&m->gate))
+            break;
+        m->passed[me] = round;
+    }
+    return NULL;
+}
+
+static void assert_all_meet(uint32_t n, bool spin, uint32_t rounds)
+{
+    struct meeting m = { .n = n, .rounds = rounds };
+    pthread_t threads[THREADS_MAX];
+
+    gate_init(&m.gate, n, spin);
+    for (uint32_t i = 0; i < n; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, attend, &m), 0);
+    for (uint32_t i = 0; i < n; i++)
+        pthread_join(threads[i], NULL);
+    for (uint32_t i = 0; i < n; i++) {
+        assert_int_equal(m.wrong[i], 0);
+        assert_int_equal(m.passed[i], rounds);
+    }
+    assert_int_equal(m.gate.sleeping, 0);
+}
+
+static void two_spinning_threads_meet_ten_thousand_times(void **state)
+{
+    (void)state;
+    assert_all_meet(2, true, 10000);
+}
+
+static void three_sleeping_threads_meet_ten_thousand_times(void **state)
+{
+    (void)state;
+    assert_all_meet(3, false, 10000);
+}
+
+static void more_spinning_threads_than_cores_still_meet(void **state)
+{
+    (void)state;
+    assert_all_meet(4, true, 1000);
+}
+
+static void one_thread_meets_itself(void **state)
+{
+    (void)state;
+    assert_all_meet(1, false, 100);
+}
+
+struct waiter {
+    struct gate *gate;
+    uint32_t rounds; /* gate_wait() was true so often */
+};
+
+static void *wait_until_broken(void *arg)
+{
+    struct waiter *w = arg;
+
+    while (gate_wait(w->gate))
+        w->rounds++;
+    return NULL;
+}
+
+static void a_broken_gate_lets_everybody_go_and_stays_broken(void **state)
+{
+    const struct timespec a_moment = { 0, 3000000 };
+
+    (void)state;
+    for (int spin = 0; spin < 2; spin++) {
+        struct gate g;
+        struct waiter w[2] = { { &g, 0 }, { &g, 0 } };
+        pthread_t threads[2];
+
+        gate_init(&g, 3, spin); /* the third never comes */
+        for (int i = 0; i < 2; i++)
+            assert_int_equal(pthread_create(&threads[i], NULL, wait_until_broken, &w[i]), 0);
+        nanosleep(&a_moment, NULL); /* so that most runs find them asleep; any order must work */
+        gate_break(&g);
+        for (int i = 0; i < 2; i++) {
+            pthread_join(threads[i], NULL);
+            assert_int_equal(w[i].rounds, 0);
+        }
+        assert_false(gate_wait(&g));
+        gate_break(&g);
+        assert_false(gate_wait(&g));
+    }
+}
+
+static void *break_gate(void *gate)
+{
+    gate_break(gate);
+    return NULL;
+}
+
+/* Broken while rounds are being completed: a round is for all or for none. */
+static void all_agree_on_the_last_round_before_the_break(void **state)
+{
+    (void)state;
+    for (int attempt = 0; attempt < 300; attempt++) {
+        struct gate g;
+        struct waiter w[3] = { { &g, 0 }, { &g, 0 }, { &g, 0 } };
+        pthread_t threads[3], breaker;
+
+        gate_init(&g, 3, attempt % 2);
+        for (int i = 0; i < 3; i++)
+            assert_int_equal(pthread_create(&threads[i], NULL, wait_until_broken, &w[i]), 0);
+        assert_int_equal(pthread_create(&breaker, NULL, break_gate, &g), 0);
+        for (int i = 0; i < 3; i++)
+            pthread_join(threads[i], NULL);
+        pthread_join(breaker, NULL);
+        assert_int_equal(w[0].rounds, w[1].rounds);
+        assert_int_equal(w[0].rounds, w[2].rounds);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(two_spinning_threads_meet_ten_thousand_times),
+        cmocka_unit_test(three_sleeping_threads_meet_ten_thousand_times),
+        cmocka_unit_test(more_spinning_threads_than_cores_still_meet),
+        cmocka_unit_test(one_thread_meets_itself),
+        cmocka_unit_test(a_broken_gate_lets_everybody_go_and_stays_broken),
+        cmocka_unit_test(all_agree_on_the_last_round_before_the_break),
+    };
+
+    return cmocka_run_group_tests_name("base/gate", tests, NULL, NULL);
+}

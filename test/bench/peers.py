@@ -1,0 +1,168 @@
+"""peers.py - what trainerd is measured against: PyTorch with Gloo, Open MPI. Their processes wait without
+using the processor between two questions, so that rounds can take turns with ours."""
+import json
+import os
+import select
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+TORCH_PEER = os.path.join(HERE, "torch_peer.py")
+PYTHON = "/usr/bin/python3"  # where Debian's PyTorch is
+START_SECONDS, ANSWER_SECONDS = 60, 60
+
+
+class Unavailable(Exception):
+    """A side that cannot be measured, with why."""
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Process:
+    """A child that is asked in lines and answers in lines; every wait has a limit."""
+
+    def __init__(self, name, cmd, env=None):
+        self.name, self.rest = name, b""
+        self.errors = tempfile.TemporaryFile()
+        self.p = subprocess.Popen(cmd, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                  stderr=self.errors, bufsize=0)
+
+    def ask(self, text):
+        try:
+            self.p.stdin.write(text.encode() + b"\n")
+        except BrokenPipeError:
+            raise self.trouble("ended")
+
+    def line(self, seconds):
+        end = time.monotonic() + seconds
+        while b"\n" not in self.rest:
+            left = end - time.monotonic()
+            if left <= 0 or not select.select([self.p.stdout], [], [], left)[0]:
+                raise self.trouble("no answer within %d s" % seconds)
+            got = os.read(self.p.stdout.fileno(), 65536)
+            if not got:
+                raise self.trouble("ended")
+            self.rest += got
+        line, self.rest = self.rest.split(b"\n", 1)
+        return line.decode()
+
+    def trouble(self, what):
+        self.close()
+        self.errors.seek(0)
+        last = [t for t in self.errors.read().decode("utf-8", "replace").splitlines() if t.strip()][-1:]
+        return Unavailable("%s: %s%s" % (self.name, what, ": " + last[0].strip()[:200] if last else ""))
+
+    def close(self):
+        """Ends it by asking (end of input), then by force."""
+        if self.p.stdin and not self.p.stdin.closed:
+            self.p.stdin.close()
+        try:
+            self.p.wait(5)
+        except subprocess.TimeoutExpired:
+            self.p.kill()
+            self.p.wait()
+        self.p.stdout.close()
+
+
+def start_torch(world, *arguments):
+    """`world` PyTorch processes that meet on loopback; see torch_peer.py."""
+    env = dict(os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), OMP_NUM_THREADS="1",
+               GLOO_SOCKET_IFNAME="lo", WORLD_SIZE=str(world))
+    return [Process("torch_peer %d" % rank, [PYTHON, TORCH_PEER] + [str(a) for a in arguments],
+                    dict(env, RANK=str(rank))) for rank in range(world)]
+
+
+def torch_first_step(world, *model):
+    """Seconds from just before the processes are started to the first step done."""
+    start = time.monotonic()
+    ranks = start_torch(world, "first", *model)
+    try:
+        ranks[0].line(START_SECONDS)
+        return time.monotonic() - start
+    finally:
+        for p in ranks:
+            p.close()
+
+
+class Torch:
+    """Processes that wait for questions, started at the first one."""
+
+    def __init__(self, world, *model):
+        self.world, self.model, self.ranks = world, model, []
+
+    def ask(self, text):
+        """A list of seconds, of the slowest process each."""
+        if not self.ranks:
+            self.ranks = start_torch(self.world, "serve", *self.model)
+            for p in self.ranks:
+                p.line(START_SECONDS)
+        for p in self.ranks:
+            p.ask(text)
+        return [max(of_ranks) for of_ranks in zip(*[json.loads(p.line(ANSWER_SECONDS)) for p in self.ranks])]
+
+    def close(self):
+        for p in self.ranks:
+            if p.p.poll() is None:
+                p.close()
+
+
+class OpenMPI:
+    """The C program beside this file, compiled for the Open MPI of this machine."""
+
+    def __init__(self, build):
+        self.program = os.path.join(build, "test", "bench", "mpi_allreduce")
+
+    def compile(self):
+        if shutil.which("mpicc") is None or shutil.which("mpirun") is None:
+            raise Unavailable("mpicc and mpirun are not installed: openmpi-bin, libopenmpi-dev")
+        os.makedirs(os.path.dirname(self.program), exist_ok=True)
+        run_checked(["mpicc", "-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-o", self.program,
+                     os.path.join(HERE, "mpi_allreduce.c")])
+
+    def reduce(self, sizes):
+        """{bytes: seconds}"""
+        if not os.path.exists(self.program):
+            self.compile()
+        cmd = ["mpirun", "-n", "2"]
+        if os.geteuid() == 0:
+            cmd.insert(1, "--allow-run-as-root")
+        if len(os.sched_getaffinity(0)) < 2:
+            cmd.insert(1, "--oversubscribe")
+        out = {}
+        for line in run_checked(cmd + [self.program] + [str(n) for n in sizes]).splitlines():
+            n, seconds = line.split()
+            out[int(n)] = float(seconds)
+        return out
+
+
+def run_checked(cmd, seconds=ANSWER_SECONDS, env=None):
+    """Standard output of a command that must succeed."""
+    try:
+        p = subprocess.run(cmd, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, env=env)
+    except FileNotFoundError:
+        raise Unavailable("%s is not there" % cmd[0])
+    except subprocess.TimeoutExpired:
+        raise Unavailable("%s did not end within %d s" % (os.path.basename(cmd[0]), seconds))
+    if p.returncode != 0:
+        said = (p.stderr or p.stdout).decode("utf-8", "replace").strip().splitlines()
+        raise Unavailable("%s: exit code %d%s" % (os.path.basename(cmd[0]), p.returncode,
+                                                  ": " + said[-1][:200] if said else ""))
+    return p.stdout.decode()
+
+
+def versions():
+    out = []
+    for name, cmd in (("PyTorch", [PYTHON, "-c", "import torch; print(torch.__version__)"]),
+                      ("Open MPI", ["mpirun", "--version"])):
+        try:
+            out.append("%s %s" % (name, run_checked(cmd).split("\n")[0].split()[-1]))
+        except Unavailable as e:
+            out.append("no %s (%s)" % (name, e))
+    return out

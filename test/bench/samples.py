@@ -1,0 +1,59 @@
+"""samples.py - what the comparisons train on: a plain network and random records the size of MNIST's."""
+import os
+import sys
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "data"))
+import tfrecord  # noqa: E402
+
+PIXELS, HIDDEN, CLASSES = 784, 128, 10
+
+
+def write_mlp(path):
+    """Gemm, Relu, Gemm: x [batch, 784] to logits [batch, 10]."""
+    rng = np.random.default_rng(1)
+
+    def weight(name, *shape):
+        a = rng.standard_normal(shape) / np.sqrt(shape[-1])
+        return numpy_helper.from_array(a.astype(np.float32), name)
+
+    graph = helper.make_graph(
+        [helper.make_node("Gemm", ["x", "fc1.weight", "fc1.bias"], ["h"], "fc1", transB=1),
+         helper.make_node("Relu", ["h"], ["a"], "relu"),
+         helper.make_node("Gemm", ["a", "fc2.weight", "fc2.bias"], ["logits"], "fc2", transB=1)],
+        "mlp",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", PIXELS])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", CLASSES])],
+        [weight("fc1.weight", HIDDEN, PIXELS), weight("fc1.bias", HIDDEN),
+         weight("fc2.weight", CLASSES, HIDDEN), weight("fc2.bias", CLASSES)])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+def _masked_crc32c(rows):
+    """Of every row of a [n, length] array of bytes at once."""
+    table = np.array(tfrecord.TABLE, dtype=np.uint32)
+    crc = np.full(len(rows), 0xFFFFFFFF, dtype=np.uint32)
+    for column in rows.T:
+        crc = table[(crc ^ column) & 0xFF] ^ (crc >> np.uint32(8))
+    crc ^= np.uint32(0xFFFFFFFF)
+    return ((crc >> np.uint32(15)) | (crc << np.uint32(17))) + np.uint32(0xA282EAD8)
+
+
+def write_records(path, n, seed=1):
+    """n records {image: 784 random bytes, label: 0 to 9}. All are equally long, so one is laid out by the plain
+    writer and the others are that one with other pixels and another label."""
+    rng = np.random.default_rng(seed)
+    marker = bytes(range(200, 208)) * (PIXELS // 8)
+    model = tfrecord.example({"image": ("bytes", [marker]), "label": ("int64", [CLASSES])})
+    pixels_at = model.index(marker)
+    label_at = len(model) - 1 if model[-1] == CLASSES else model.rindex(bytes([CLASSES]), pixels_at + PIXELS)
+    rows = np.empty((n, len(model)), dtype=np.uint8)
+    rows[:] = np.frombuffer(model, dtype=np.uint8)
+    rows[:, pixels_at:pixels_at + PIXELS] = rng.integers(0, 256, (n, PIXELS), dtype=np.uint8)
+    rows[:, label_at] = rng.integers(0, CLASSES, n)
+    head = np.frombuffer(tfrecord.frame(model)[:12], dtype=np.uint8)
+    tail = _masked_crc32c(np.ascontiguousarray(rows.T).T).astype("<u4").view(np.uint8).reshape(n, 4)
+    np.hstack([np.broadcast_to(head, (n, 12)), rows, tail]).tofile(path)

@@ -1,0 +1,104 @@
+"""table.py - what was measured, and the lines it becomes: ours, the peer or the limit, their ratio, the aim."""
+import statistics
+import subprocess
+import sys
+
+from peers import Unavailable
+
+TROUBLE = (Unavailable, AssertionError, KeyError, OSError, ValueError, subprocess.SubprocessError)
+WIDTHS = (44, 12, 24, 12, 12)
+
+
+def one_line(trouble):
+    """An exception as one line; of a log, what it says last."""
+    lines = [t.strip() for t in str(trouble).splitlines() if t.strip()] or [type(trouble).__name__]
+    return lines[0][:300] if len(lines) == 1 else "%s ... %s" % (lines[0][:200], lines[-1][:300])
+
+
+def duration(seconds):
+    scale, unit = next(((s, u) for s, u in ((1, "s"), (1e-3, "ms")) if seconds >= s), (1e-6, "us"))
+    value = seconds / scale
+    return "%.*f %s" % (0 if value >= 100 else 1 if value >= 10 else 2, value, unit)
+
+
+class Side:
+    """One side of a comparison: numbers by key, added round by round, or why there are none."""
+
+    def __init__(self, name, measure):
+        self.name, self.measure, self.values, self.why = name, measure, {}, None
+
+    def take(self):
+        """Measures once more. The first trouble is the last attempt."""
+        if self.why is not None:
+            return
+        try:
+            for key, value in self.measure().items():
+                self.values.setdefault(key, []).extend(value if isinstance(value, list) else [value])
+        except TROUBLE as trouble:
+            self.why = one_line(trouble)
+
+    def median(self, key=None):
+        if self.why is not None:
+            raise Unavailable("%s: %s" % (self.name, self.why))
+        if not self.values.get(key):
+            raise Unavailable("%s: gave no figure for %s" % (self.name, key))
+        return statistics.median(self.values[key])
+
+
+def interleave(rounds, *sides):
+    for _ in range(rounds):
+        for side in sides:
+            side.take()
+
+
+class Table:
+    def __init__(self):
+        self.targets = self.met = self.failed = 0
+
+    def line(self, *cells):
+        text = "  ".join("%-*s" % (w, c) for w, c in zip(WIDTHS, cells))
+        print((text + "  " + cells[len(WIDTHS)] if len(cells) > len(WIDTHS) else text).rstrip(), flush=True)
+
+    def row(self, name, aim, make):
+        """make() returns ours, peer or limit, ratio, and whether the aim is met; aim "" is none: for context."""
+        self.targets += aim != ""
+        try:
+            ours, other, ratio, met = make()
+        except TROUBLE as trouble:
+            self.failed += 1
+            self.line(name, "cannot run: " + one_line(trouble))
+            return
+        self.met += aim != "" and met
+        self.line(name, ours, other, ratio, aim, ("met" if met else "NOT MET") if aim else "")
+
+    def faster(self, name, ours, peer, key=None, at_least=None):
+        """Two times of the same thing; the ratio says how many times as fast ours is."""
+        def make():
+            a, b = ours.median(key), peer.median(key)
+            return (duration(a), "%s %s" % (peer.name, duration(b)), "%.2f x" % (b / a),
+                    at_least is not None and b / a >= at_least)
+
+        self.row(name, ">= %g x" % at_least if at_least is not None else "", make)
+
+    def share(self, name, side, ours, limit, at_least):
+        """Two speeds in GB/s that one program measured; the ratio is what ours has of the limit's."""
+        def make():
+            a, b = side.median(ours), side.median(limit)
+            return "%.2f GB/s" % a, "%s %.2f GB/s" % (limit[0], b), "%.0f %%" % (100 * a / b), a >= at_least * b
+
+        self.row(name, ">= %.0f %%" % (100 * at_least), make)
+
+    def group(self, name, measure, *args):
+        """Runs what fills some rows; trouble before its first row is that of the group."""
+        try:
+            measure(self, *args)
+        except TROUBLE as trouble:
+            self.failed += 1
+            self.line(name, "cannot run: " + one_line(trouble))
+
+    def end(self):
+        """The last line; returns the exit code: a row that could not run is a failure, a missed aim is a fact."""
+        if self.failed:
+            print("%d row%s could not run" % (self.failed, "" if self.failed == 1 else "s"), file=sys.stderr)
+        print("bench: %d of %d targets met" % (self.met, self.targets), flush=True)
+        return 1 if self.failed else 0

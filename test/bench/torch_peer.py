@@ -1,0 +1,118 @@
+"""torch_peer.py - one PyTorch process of a comparison; rank, world and meeting point from the environment,
+named as torchrun names them. One thread, Gloo between processes, the network of an ONNX file.
+
+    torch_peer.py serve [MODEL LOGITS BATCH]    "ready", then an answer (a JSON list of seconds) per line read:
+                                                  steps BLOCKS N    of one step, per block of N steps
+                                                  reduce BYTES      of one all-reduce, per call
+    torch_peer.py first MODEL LOGITS BATCH      "first" when one step is done, then ends
+
+Batches are ready in memory: reading data costs this side nothing.
+"""
+import json
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+WORLD = int(os.environ.get("WORLD_SIZE", "1"))
+CLASSES, BATCHES = 10, 16
+MEASURE_SECONDS, WARM_CALLS, MIN_CALLS, MAX_CALLS = 0.2, 10, 15, 2000
+
+
+class Trainer:
+    """SGD with momentum, as plain as PyTorch has it, with the settings that make it fastest."""
+
+    def __init__(self, path, logits, batch):
+        from onnx_torch import Network
+
+        torch.manual_seed(1)
+        net = Network(path, logits)
+        self.batches = [(torch.rand([batch] + net.sample), torch.randint(0, CLASSES, (batch,)))
+                        for _ in range(BATCHES)]
+        self.forward = net
+        if WORLD > 1:
+            self.forward = torch.nn.parallel.DistributedDataParallel(net, gradient_as_bucket_view=True)
+        self.optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
+        self.loss = torch.nn.CrossEntropyLoss()
+        self.at = 0
+
+    def step(self):
+        x, y = self.batches[self.at % BATCHES]
+        self.at += 1
+        self.optimizer.zero_grad(set_to_none=True)
+        self.loss(self.forward(x), y).backward()
+        self.optimizer.step()
+
+    def seconds_per_step(self, blocks, n):
+        out = []
+        for _ in range(blocks):
+            start = time.perf_counter()
+            for _ in range(n):
+                self.step()
+            out.append((time.perf_counter() - start) / n)
+        return out
+
+
+def reduce_calls(x, n):
+    """Timed as bench_allreduce does: a barrier, then one call."""
+    out = []
+    for _ in range(n):
+        dist.barrier()
+        start = time.perf_counter()
+        dist.all_reduce(x)
+        out.append(time.perf_counter() - start)
+    return out
+
+
+def seconds_per_reduce(n_bytes):
+    x = torch.empty(n_bytes // 4).fill_(0)  # sums of zeros stay zero however often they are added
+    reduce_calls(x, WARM_CALLS)
+    start = time.perf_counter()
+    reduce_calls(x, WARM_CALLS)
+    each = (time.perf_counter() - start) / WARM_CALLS
+    calls = torch.tensor([min(MAX_CALLS, max(MIN_CALLS, MEASURE_SECONDS / each))])
+    dist.broadcast(calls, 0)
+    return reduce_calls(x, int(calls.item()))
+
+
+def say(text):
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def serve(trainer):
+    say("ready")
+    for line in sys.stdin:
+        what, *numbers = line.split()
+        numbers = [int(n) for n in numbers]
+        say(json.dumps(seconds_per_reduce(*numbers) if what == "reduce" else trainer.seconds_per_step(*numbers)))
+
+
+def refuse_reference_blas():
+    """Debian's PyTorch takes the BLAS that is installed; the reference one is many times slower than any other,
+    and beating that would prove nothing."""
+    with open("/proc/self/maps") as f:
+        if any("/blas/libblas.so" in line for line in f):
+            sys.exit("PyTorch would use the reference BLAS here, no fair peer: install libopenblas0-openmp")
+
+
+def main():
+    mode, model = sys.argv[1], sys.argv[2:]
+    refuse_reference_blas()
+    torch.set_num_threads(1)
+    if WORLD > 1:
+        dist.init_process_group("gloo")
+    trainer = Trainer(model[0], model[1], int(model[2])) if model else None
+    if mode == "first":
+        trainer.step()
+        if int(os.environ.get("RANK", "0")) == 0:
+            say("first")
+    else:
+        serve(trainer)
+    if WORLD > 1:
+        dist.destroy_process_group()
+
+
+main()

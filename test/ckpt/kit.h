@@ -1,0 +1,218 @@
+/* kit.h - for the tests of ckpt/: a small state whose content follows from a number, and what to
+ * do with a folder of checkpoints. */
+#ifndef TEST_CKPT_KIT_H
+#define TEST_CKPT_KIT_H
+
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/fs.h"
+#include "ckpt/ckpt.h"
+
+/* Places in the state are not in the order of the names, and there is a gap. */
+static const struct ckpt_tensor kit_model[] = {
+    { "conv.weight", TENSOR_F32, { 2, { 3, 5 } }, 128 },
+    { "conv.bias", TENSOR_F32, { 1, { 3 } }, 64 },
+    { "norm.count", TENSOR_I64, { 0, { 0 } }, 0 },
+    { "mask \"\xc3\xa9\"", TENSOR_U8, { 1, { 7 } }, 8 },
+    { "nothing", TENSOR_F32, { 2, { 0, 4 } }, 0 },
+};
+static const struct ckpt_tensor kit_slots[] = {
+    { "conv.weight/momentum", TENSOR_F32, { 2, { 3, 5 } }, 188 },
+    { "conv.bias/momentum", TENSOR_F32, { 1, { 3 } }, 248 },
+};
+enum { KIT_MODEL = 5, KIT_SLOTS = 2, KIT_STATE_BYTES = 260 };
+
+static inline void kit_fill(uint8_t state[KIT_STATE_BYTES], uint64_t seed)
+{
+    for (size_t i = 0; i < KIT_STATE_BYTES; i++)
+        state[i] = (uint8_t)(seed * 37 + i * 11 + (i >> 3));
+}
+
+/* Fails unless every tensor has the content of `seed`. */
+static inline void kit_check(const uint8_t state[KIT_STATE_BYTES], uint64_t seed)
+{
+    uint8_t expected[KIT_STATE_BYTES];
+
+    kit_fill(expected, seed);
+    assert_memory_equal(state, expected, 15);
+    assert_memory_equal(state + 64, expected + 64, 12);
+    assert_memory_equal(state + 128, expected + 128, 132);
+}
+
+static inline struct ckpt_meta kit_meta(uint64_t step)
+{
+    return (struct ckpt_meta){ .step = step, .epoch = step / 10, .position = step % 10 * 64,
+                               .seed = UINT64_MAX - 1, .lanes = 4, .global_batch_size = 64,
+                               .job_digest = "j0b", .model_digest = "m0del",
+                               .data_digest = "da7a", .name = "a \"name\"\n" };
+}
+
+static inline void kit_same_meta(const struct ckpt_meta *a, const struct ckpt_meta *b)
+{
+    assert_int_equal(a->step, b->step);
+    assert_int_equal(a->epoch, b->epoch);
+    assert_int_equal(a->position, b->position);
+    assert_int_equal(a->seed, b->seed);
+    assert_int_equal(a->lanes, b->lanes);
+    assert_int_equal(a->global_batch_size, b->global_batch_size);
+    assert_string_equal(a->job_digest, b->job_digest);
+    assert_string_equal(a->model_digest, b->model_digest);
+    assert_string_equal(a->data_digest, b->data_digest);
+    assert_string_equal(a->name, b->name);
+    assert_int_equal(a->complete, b->complete);
+}
+
+static inline char *kit_folder(void)
+{
+    const char *tmp = getenv("TMPDIR");
+    char *path = NULL;
+
+    /* In memory where there is such a place: hundreds of checkpoints are synced here. */
+    if (access("/dev/shm", W_OK | X_OK) == 0)
+        tmp = "/dev/shm";
+    assert_true(asprintf(&path, "%s/ckpt-test-XXXXXX", tmp != NULL ? tmp : "/tmp") > 0);
+    assert_non_null(mkdtemp(path));
+    return path;
+}
+
+static inline void kit_remove(char *folder)
+{
+    struct err err;
+
+    if (fs_remove_tree(folder, &err) < 0)
+        fail_msg("%s", err.text);
+    free(folder);
+}
+
+static inline struct ckpt_writer_opts kit_opts(const char *folder)
+{
+    return (struct ckpt_writer_opts){ .directory = folder, .model = kit_model,
+                                      .n_model = KIT_MODEL, .slots = kit_slots,
+                                      .n_slots = KIT_SLOTS, .state_bytes = KIT_STATE_BYTES,
+                                      .retry_ms = 1 };
+}
+
+static inline struct ckpt_writer *kit_open(const struct ckpt_writer_opts *opts)
+{
+    struct ckpt_writer *w = NULL;
+    struct err err;
+
+    if (ckpt_writer_open(opts, &w, &err) < 0)
+        fail_msg("%s", err.text);
+    return w;
+}
+
+static inline void kit_write(struct ckpt_writer *w, const struct ckpt_meta *meta, uint64_t seed)
+{
+    uint8_t state[KIT_STATE_BYTES];
+    struct err err;
+
+    kit_fill(state, seed);
+    if (ckpt_write(w, meta, state, true, &err) < 0)
+        fail_msg("%s", err.text);
+}
+
+static inline void kit_flush(struct ckpt_writer *w)
+{
+    struct err err;
+
+    if (ckpt_flush(w, 20000, &err) < 0)
+        fail_msg("%s", err.text);
+}
+
+/* A checkpoint of a step, with content `seed`, by a writer of its own. */
+static inline void kit_save(const char *folder, uint64_t step, uint64_t seed)
+{
+    struct ckpt_writer_opts opts = kit_opts(folder);
+    struct ckpt_writer *w = kit_open(&opts);
+    struct ckpt_meta meta = kit_meta(step);
+
+    kit_write(w, &meta, seed);
+    kit_flush(w);
+    ckpt_writer_close(w);
+}
+
+static inline char *kit_path(const char *folder, uint64_t step, const char *file)
+{
+    char *path = NULL;
+
+    assert_true(asprintf(&path, "%s/step-%08d%s%s", folder, (int)step, file != NULL ? "/" : "",
+                         file != NULL ? file : "") > 0);
+    return path;
+}
+
+/* The file's bytes; the caller frees. */
+static inline struct buf kit_read(const char *path)
+{
+    struct buf b = { 0 };
+    struct err err;
+
+    if (fs_read(path, 1 << 20, &b, &err) < 0)
+        fail_msg("%s", err.text);
+    return b;
+}
+
+static inline void kit_put(const char *path, const void *data, size_t n)
+{
+    FILE *f = fopen(path, "wb");
+
+    assert_non_null(f);
+    assert_int_equal(fwrite(data, 1, n, f), n);
+    assert_int_equal(fclose(f), 0);
+}
+
+/* The newest checkpoint; its step. 0: none. */
+static inline uint64_t kit_newest(const char *folder, struct ckpt_info *info)
+{
+    int rc = ckpt_newest(folder, NULL, NULL, NULL, NULL, info, NULL);
+
+    assert_true(rc == 0 || rc == ERR_NOENT);
+    return rc == 0 ? info->meta.step : 0;
+}
+
+/* Loads it and holds it against the content. */
+static inline void kit_load(const char *path, uint64_t seed)
+{
+    uint8_t state[KIT_STATE_BYTES] = { 0 };
+    struct err err;
+
+    if (ckpt_load(path, kit_model, KIT_MODEL, kit_slots, KIT_SLOTS, state, &err) < 0)
+        fail_msg("%s", err.text);
+    kit_check(state, seed);
+}
+
+/* Names in the folder that start with `prefix`. */
+static inline int kit_count(const char *folder, const char *prefix)
+{
+    struct dirent *entry;
+    DIR *d = opendir(folder);
+    int n = 0;
+
+    assert_non_null(d);
+    while ((entry = readdir(d)) != NULL)
+        n += strncmp(entry->d_name, prefix, strlen(prefix)) == 0 &&
+             strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
+    closedir(d);
+    return n;
+}
+
+#define assert_text(text_, part_)                                                                  \
+    do {                                                                                           \
+        if (strstr((text_), (part_)) == NULL)                                                      \
+            fail_msg("'%s' is not in '%s'", (part_), (text_));                                     \
+    } while (0)
+
+#endif

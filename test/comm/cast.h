@@ -1,0 +1,250 @@
+/* cast.h - a group of processes that play a scene together over real sockets and memory.
+ *
+ * cast_play() forks one process per member, each with an arena and a listener that were opened
+ * before (so that everybody knows all addresses), and waits for them with a limit. A scene runs in
+ * each; what it finds wrong it prints and ends its process with (EXPECT), which fails the test. The
+ * processes share `stage`: numbers that they leave for each other and for the test. */
+#ifndef TEST_COMM_CAST_H
+#define TEST_COMM_CAST_H
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "comm/comm.h"
+#include "device/device.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { CAST_SLOW = 6 }; /* everything takes longer in a sanitized build */
+#else
+enum { CAST_SLOW = 1 };
+#endif
+
+enum { CAST_MAX = 16, CAST_LIMIT_S = 30 * CAST_SLOW };
+
+struct cast;
+typedef void cast_scene(struct cast *cast, uint32_t self);
+
+struct cast_stage {
+    _Atomic uint64_t number[64];
+    _Atomic uint32_t told[CAST_MAX]; /* on_broken: 1 + the member that is to blame */
+    char why[CAST_MAX][256];         /* what on_broken was told */
+    char text[CAST_MAX][256];        /* what a call returned */
+};
+
+struct cast {
+    uint32_t n;
+    struct comm_member members[CAST_MAX];
+    struct comm_listener *listeners[CAST_MAX];
+    struct device_mem arenas[CAST_MAX];
+    pid_t pids[CAST_MAX];
+    bool shared_memory;
+    uint64_t deadline_ms;
+    size_t arena_bytes;          /* per rank */
+    int expect_signal[CAST_MAX]; /* the process may end by it */
+    struct cast_stage *stage;
+    char names[CAST_MAX][16], hosts[CAST_MAX][2], addresses[CAST_MAX][80];
+};
+
+#define EXPECT(cond_, ...)                                                                         \
+    do {                                                                                           \
+        if (!(cond_)) {                                                                            \
+            fprintf(stderr, "[%d] %s:%d: not so: %s: ", (int)getpid(), __FILE__, __LINE__,         \
+                    #cond_);                                                                       \
+            fprintf(stderr, "" __VA_ARGS__);                                                       \
+            fprintf(stderr, "\n");                                                                 \
+            _exit(1);                                                                              \
+        }                                                                                          \
+    } while (0)
+
+/* "A2 B1": a member of two ranks on host A, one of one on host B. */
+static inline void cast_init(struct cast *k, const char *layout, bool shared_memory,
+                             size_t arena_bytes)
+{
+    struct err err;
+
+    memset(k, 0, sizeof(*k));
+    k->shared_memory = shared_memory;
+    k->deadline_ms = 10000 * CAST_SLOW;
+    k->arena_bytes = arena_bytes;
+    k->stage =
+        mmap(NULL, sizeof(*k->stage), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(k->stage != MAP_FAILED);
+    for (const char *at = layout; *at != '\0'; k->n++) {
+        uint32_t i = k->n, ranks = 0;
+        int used = 0;
+
+        assert_int_equal(sscanf(at, "%c%u %n", &k->hosts[i][0], &ranks, &used), 2);
+        at += used;
+        assert_true(i < CAST_MAX);
+        snprintf(k->names[i], sizeof(k->names[i]), "worker %u", i);
+        if (comm_listener_open("127.0.0.1", 0, &k->listeners[i], &err) < 0)
+            fail_msg("%s", err.text);
+        snprintf(k->addresses[i], sizeof(k->addresses[i]), "%s",
+                 comm_listener_address(k->listeners[i]));
+        k->members[i] = (struct comm_member){ k->names[i], k->hosts[i], k->addresses[i], ranks };
+        /* Sizes differ, as they do between unequal members. */
+        if (device_mem_open(&k->arenas[i], arena_bytes * ranks + 4096 * i, true, &err) < 0)
+            fail_msg("%s", err.text);
+    }
+}
+
+static inline void cast_fini(struct cast *k)
+{
+    for (uint32_t i = 0; i < k->n; i++) {
+        comm_listener_close(k->listeners[i]);
+        device_mem_close(&k->arenas[i]);
+    }
+    munmap(k->stage, sizeof(*k->stage));
+}
+
+#if defined(__SANITIZE_ADDRESS__)
+int __lsan_do_recoverable_leak_check(void);
+#endif
+
+static inline void cast_start(struct cast *k, cast_scene *scene)
+{
+    fflush(NULL);
+    for (uint32_t i = 0; i < k->n; i++) {
+        k->pids[i] = fork();
+        assert_true(k->pids[i] >= 0);
+        if (k->pids[i] != 0)
+            continue;
+        for (uint32_t m = 0; m < k->n; m++)
+            if (m != i) {
+                comm_listener_close(k->listeners[m]);
+                device_mem_close(&k->arenas[m]);
+            }
+        scene(k, i);
+#if defined(__SANITIZE_ADDRESS__)
+        if (__lsan_do_recoverable_leak_check() != 0)
+            _exit(23);
+#endif
+        _exit(0);
+    }
+}
+
+static inline void cast_join(struct cast *k)
+{
+    uint64_t limit = clock_ms() + CAST_LIMIT_S * 1000;
+    bool well = true;
+
+    for (uint32_t i = 0; i < k->n; i++) {
+        struct timespec nap = { .tv_nsec = 1000000 };
+        int status = 0;
+
+        while (waitpid(k->pids[i], &status, WNOHANG) == 0) {
+            if (clock_ms() > limit)
+                kill(k->pids[i], SIGKILL);
+            nanosleep(&nap, NULL);
+        }
+        if (k->expect_signal[i] != 0
+                ? !WIFSIGNALED(status) || WTERMSIG(status) != k->expect_signal[i]
+                : status != 0) {
+            print_message("%s ended with status 0x%x\n", k->names[i], (unsigned)status);
+            well = false;
+        }
+    }
+    assert_true(well);
+}
+
+static inline void cast_play(struct cast *k, cast_scene *scene)
+{
+    cast_start(k, scene);
+    cast_join(k);
+}
+
+static inline void cast_on_broken(void *arg, uint32_t member, const char *why)
+{
+    struct cast_stage *stage = *(struct cast_stage **)arg;
+    uint32_t self = *(uint32_t *)((struct cast_stage **)arg + 1);
+    uint32_t nobody = 0;
+
+    snprintf(stage->why[self], sizeof(stage->why[self]), "%s", why);
+    if (!atomic_compare_exchange_strong(&stage->told[self], &nobody, member + 1))
+        atomic_store(&stage->told[self], 99); /* told twice: no test expects that number */
+}
+
+/* Inside a scene. */
+static inline struct comm_opts cast_opts(struct cast *k, uint32_t self)
+{
+    static struct {
+        struct cast_stage *stage;
+        uint32_t self;
+    } arg;
+    struct comm_opts o = { .generation = 1,
+                           .members = k->members,
+                           .n_members = k->n,
+                           .self = self,
+                           .listener = k->listeners[self],
+                           .arena = &k->arenas[self],
+                           .shared_memory = k->shared_memory,
+                           .deadline_ms = k->deadline_ms,
+                           .on_broken = cast_on_broken,
+                           .arg = &arg };
+
+    arg.stage = k->stage;
+    arg.self = self;
+    memcpy(o.key, "the key that the coordinator made", COMM_KEY_BYTES);
+    return o;
+}
+
+static inline struct comm *cast_open(struct cast *k, uint32_t self)
+{
+    struct comm_opts o = cast_opts(k, self);
+    struct comm *c = NULL;
+    struct err err;
+
+    EXPECT(comm_open(&o, NULL, &c, &err) == 0, "%s", err.text);
+    return c;
+}
+
+struct cast_thread {
+    pthread_t id;
+    struct cast *cast;
+    struct comm *c;
+    uint32_t self, local;
+    void (*play)(struct cast *, struct comm *, uint32_t self, uint32_t local);
+};
+
+static inline void *cast_thread_run(void *arg)
+{
+    struct cast_thread *t = arg;
+
+    t->play(t->cast, t->c, t->self, t->local);
+    return NULL;
+}
+
+/* A thread for every rank of this member. */
+static inline void cast_ranks(struct cast *k, struct comm *c, uint32_t self,
+                              void (*play)(struct cast *, struct comm *, uint32_t, uint32_t))
+{
+    struct cast_thread t[16];
+    uint32_t n = k->members[self].n_ranks;
+
+    for (uint32_t i = 0; i < n; i++) {
+        t[i] = (struct cast_thread){ .cast = k, .c = c, .self = self, .local = i, .play = play };
+        EXPECT(pthread_create(&t[i].id, NULL, cast_thread_run, &t[i]) == 0, "a thread");
+    }
+    for (uint32_t i = 0; i < n; i++)
+        pthread_join(t[i].id, NULL);
+}
+
+static inline void cast_sleep_ms(uint64_t ms)
+{
+    struct timespec t = { .tv_sec = (time_t)(ms / 1000), .tv_nsec = (long)(ms % 1000) * 1000000 };
+
+    nanosleep(&t, NULL);
+}
+
+#endif

@@ -1,0 +1,422 @@
+/* What the collectives compute, in every mixture of threads, shared memory and TCP, against an
+ * oracle that adds in the promised order. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "comm/cast.h"
+
+enum { COUNT_MAX = 70001, GUARD = 64 };
+
+/* Allocations of this process; a warm call makes none. */
+static _Atomic uint64_t n_allocations;
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+extern void *__libc_malloc(size_t n);
+extern void *__libc_calloc(size_t n, size_t size);
+extern void *__libc_realloc(void *p, size_t n);
+
+void *malloc(size_t n)
+{
+    atomic_fetch_add(&n_allocations, 1);
+    return __libc_malloc(n);
+}
+
+void *calloc(size_t n, size_t size)
+{
+    atomic_fetch_add(&n_allocations, 1);
+    return __libc_calloc(n, size);
+}
+
+void *realloc(void *p, size_t n)
+{
+    atomic_fetch_add(&n_allocations, 1);
+    return __libc_realloc(p, n);
+}
+#endif
+
+/* A pure pattern: what rank `rank` holds at `i` in call `round`. Floats of very different size, so
+ * that another order of the additions gives other bits; whole numbers where the order is not
+ * promised. */
+static double value(uint32_t rank, size_t i, uint32_t round, bool whole)
+{
+    uint64_t x =
+        (rank + 1) * 0x9e3779b97f4a7c15u ^ (i + 1) * 0xc2b2ae3d27d4eb4fu ^ round * 0x165667b1u;
+    double small;
+
+    x ^= x >> 29;
+    x *= 0xbf58476d1ce4e5b9u;
+    x ^= x >> 32;
+    if (whole)
+        return (double)(int64_t)(x % 2001) - 1000;
+    small = (double)(x % 1000003) / 1000003 - 0.5;
+    return x >> 40 & 1 ? small * 1e6 : small * 1e-3;
+}
+
+static float tree_f32(uint32_t first, uint32_t n, const float *v, bool max)
+{
+    uint32_t left = 1;
+    float a, b;
+
+    if (n == 1)
+        return v[first];
+    while (left * 2 < n)
+        left *= 2;
+    a = tree_f32(first, left, v, max);
+    b = tree_f32(first + left, n - left, v, max);
+    return max ? (a > b ? a : b) : a + b;
+}
+
+static double tree_f64(uint32_t first, uint32_t n, const double *v, bool max)
+{
+    uint32_t left = 1;
+    double a, b;
+
+    if (n == 1)
+        return v[first];
+    while (left * 2 < n)
+        left *= 2;
+    a = tree_f64(first, left, v, max);
+    b = tree_f64(first + left, n - left, v, max);
+    return max ? (a > b ? a : b) : a + b;
+}
+
+/* The element that an all-reduce must give, as bits. */
+static uint64_t oracle(uint32_t world, size_t i, uint32_t round, bool whole,
+                       enum tensor_dtype dtype, bool max)
+{
+    float f[64];
+    double d[64];
+    int64_t sum = 0, most = INT64_MIN;
+    uint64_t bits = 0;
+
+    for (uint32_t r = 0; r < world; r++) {
+        d[r] = value(r, i, round, whole);
+        f[r] = (float)d[r];
+        sum += (int64_t)d[r];
+        most = (int64_t)d[r] > most ? (int64_t)d[r] : most;
+    }
+    if (dtype == TENSOR_F32) {
+        f[0] = tree_f32(0, world, f, max);
+        memcpy(&bits, f, sizeof(float));
+    } else if (dtype == TENSOR_F64) {
+        d[0] = tree_f64(0, world, d, max);
+        memcpy(&bits, d, sizeof(double));
+    } else {
+        bits = (uint64_t)(max ? most : sum);
+    }
+    return bits;
+}
+
+static size_t element_bytes(enum tensor_dtype dtype)
+{
+    return dtype == TENSOR_F32 ? 4 : 8;
+}
+
+static void set(void *data, size_t i, enum tensor_dtype dtype, double v)
+{
+    if (dtype == TENSOR_F32)
+        ((float *)data)[i] = (float)v;
+    else if (dtype == TENSOR_F64)
+        ((double *)data)[i] = v;
+    else
+        ((int64_t *)data)[i] = (int64_t)v;
+}
+
+static uint64_t get(const void *data, size_t i, enum tensor_dtype dtype)
+{
+    uint64_t bits = 0;
+
+    memcpy(&bits, (const uint8_t *)data + i * element_bytes(dtype), element_bytes(dtype));
+    return bits;
+}
+
+struct run {
+    struct comm *c;
+    uint32_t local, rank, world, round;
+    bool whole; /* the order is not promised */
+    uint8_t *data;
+};
+
+static void fill(struct run *u, size_t count, enum tensor_dtype dtype)
+{
+    memset(u->data, 0xa5, (count + GUARD) * element_bytes(dtype));
+    for (size_t i = 0; i < count; i++)
+        set(u->data, i, dtype, value(u->rank, i, u->round, u->whole));
+}
+
+static void check_guard(struct run *u, size_t bytes)
+{
+    for (size_t i = bytes; i < bytes + GUARD; i++)
+        EXPECT(u->data[i] == 0xa5, "rank %u: byte %zu behind %zu was written", u->rank, i, bytes);
+}
+
+static void check_sums(struct run *u, struct comm_range x, size_t count, enum tensor_dtype dtype,
+                       bool max, const char *what)
+{
+    size_t stride = count > 3000 ? 37 : 1; /* the oracle is slow */
+
+    for (size_t i = x.begin; i < x.end; i += stride) {
+        uint64_t want = oracle(u->world, i, u->round, u->whole, dtype, max);
+
+        EXPECT(get(u->data, i, dtype) == want,
+               "%s (%s) rank %u of %u, element %zu of %zu %s: %llx, expected %llx", what,
+               comm_describe(u->c), u->rank, u->world, i, count, tensor_dtype_name(dtype),
+               (unsigned long long)get(u->data, i, dtype), (unsigned long long)want);
+    }
+    check_guard(u, count * element_bytes(dtype));
+}
+
+static void one_reduction(struct run *u, size_t count, enum tensor_dtype dtype, enum comm_op op)
+{
+    struct err err;
+
+    u->round++;
+    fill(u, count, dtype);
+    EXPECT(comm_all_reduce(u->c, u->local, u->data, count, dtype, op, &err) == 0, "%s", err.text);
+    check_sums(u, (struct comm_range){ 0, count }, count, dtype, op == COMM_MAX, "all-reduce");
+
+    u->round++;
+    fill(u, count, dtype);
+    EXPECT(comm_reduce_scatter(u->c, u->local, u->data, count, dtype, op, &err) == 0, "%s",
+           err.text);
+    check_sums(u, comm_slice(u->world, u->rank, count), count, dtype, op == COMM_MAX,
+               "reduce-scatter");
+
+    /* and all-gather makes an all-reduce of it */
+    EXPECT(comm_all_gather(u->c, u->local, u->data, count, dtype, &err) == 0, "%s", err.text);
+    check_sums(u, (struct comm_range){ 0, count }, count, dtype, op == COMM_MAX, "all-gather");
+}
+
+static void one_broadcast(struct run *u, size_t bytes, uint32_t root)
+{
+    struct err err;
+
+    u->round++;
+    memset(u->data, 0xa5, bytes + GUARD);
+    for (size_t i = 0; i < bytes && u->rank == root; i++)
+        u->data[i] = (uint8_t)(i * 7 + i / 251 + root + u->round);
+    EXPECT(comm_broadcast(u->c, u->local, u->data, bytes, root, &err) == 0, "%s", err.text);
+    for (size_t i = 0; i < bytes; i++)
+        EXPECT(u->data[i] == (uint8_t)(i * 7 + i / 251 + root + u->round),
+               "broadcast from %u to %u (%s): byte %zu of %zu", root, u->rank, comm_describe(u->c),
+               i, bytes);
+    check_guard(u, bytes);
+}
+
+static struct run run_of(struct cast *k, struct comm *c, uint32_t self, uint32_t local)
+{
+    return (struct run){ .c = c,
+                         .local = local,
+                         .rank = comm_first_rank(c) + local,
+                         .world = comm_world(c),
+                         .whole = strstr(comm_describe(c), "ring") != NULL,
+                         .data = (uint8_t *)k->arenas[self].base + local * k->arena_bytes };
+}
+
+static void compute_everything(struct cast *k, struct comm *c, uint32_t self, uint32_t local)
+{
+    static const size_t counts[] = { 0, 1, 3, 16, 17, 100, 1000, 4097, COUNT_MAX };
+    static const enum tensor_dtype dtypes[] = { TENSOR_F32, TENSOR_F64, TENSOR_I64 };
+    struct run u = run_of(k, c, self, local);
+    struct err err;
+
+    for (size_t i = 0; i < sizeof(counts) / sizeof(*counts); i++)
+        for (size_t d = 0; d < 3; d++) {
+            one_reduction(&u, counts[i], dtypes[d], COMM_SUM);
+            one_reduction(&u, counts[i], dtypes[d], COMM_MAX);
+        }
+    for (uint32_t root = 0; root < u.world; root++) {
+        one_broadcast(&u, 0, root);
+        one_broadcast(&u, 13, root);
+        one_broadcast(&u, 300001, root);
+    }
+    for (int i = 0; i < 3; i++) {
+        /* Nobody leaves before all have come. */
+        atomic_fetch_add(&k->stage->number[i], 1);
+        EXPECT(comm_barrier(c, local, &err) == 0, "%s", err.text);
+        EXPECT(atomic_load(&k->stage->number[i]) == u.world, "barrier let rank %u through", u.rank);
+    }
+}
+
+static void scene_everything(struct cast *k, uint32_t self)
+{
+    struct comm *c = cast_open(k, self);
+
+    cast_ranks(k, c, self, compute_everything);
+    comm_close(c);
+    EXPECT(atomic_load(&k->stage->told[self]) == 0, "told of a failure: %s", k->stage->why[self]);
+}
+
+static void play_layouts(const char *const *layouts, bool shared_memory)
+{
+    struct cast k;
+
+    for (; *layouts != NULL; layouts++) {
+        cast_init(&k, *layouts, shared_memory, (COUNT_MAX + GUARD) * sizeof(double));
+        cast_play(&k, scene_everything);
+        cast_fini(&k);
+    }
+}
+
+static void threads_of_one_process_agree_to_the_bit(void **state)
+{
+    static const char *const layouts[] = { "A1", "A2", "A3", "A4", "A7", "A8", NULL };
+
+    (void)state;
+    play_layouts(layouts, true);
+}
+
+static void processes_of_one_host_agree_to_the_bit(void **state)
+{
+    static const char *const layouts[] = { "A1 A1", "A1 A1 A1",    "A2 A1",
+                                           "A2 A2", "A1 A3 A1 A1", "A1 A1 A1 A1 A1 A1 A1 A1",
+                                           NULL };
+
+    (void)state;
+    play_layouts(layouts, true);
+}
+
+static void members_without_shared_memory_agree_to_the_bit(void **state)
+{
+    static const char *const layouts[] = { "A1 A1",
+                                           "A1 A1 A1",
+                                           "A1 A1 A1 A1",
+                                           "A2 A2",
+                                           "A1 A1 A1 A1 A1",
+                                           "A1 A1 A1 A1 A1 A1 A1",
+                                           "A1 A1 A1 A1 A1 A1 A1 A1",
+                                           NULL };
+
+    (void)state;
+    play_layouts(layouts, false);
+}
+
+static void hosts_of_several_members_agree_to_the_bit(void **state)
+{
+    static const char *const layouts[] = {
+        "A1 A1 B1 B1", "A2 B2",       "A1 B1 A1 B1", "A3 B1",    "A1 A2 B1",
+        "A2 A2 B2 C2", "A4 B1 B1 C2", "A3 B2",       "A2 B3 A1", "A1 A1 A1 B1 B1 B1",
+        "A2 A1 B1 B3", NULL
+    };
+
+    (void)state;
+    play_layouts(layouts, true);
+}
+
+/* Sums of one gradient in different layouts of one world: the same bits. */
+static void leave_bits(struct cast *k, struct comm *c, uint32_t self, uint32_t local)
+{
+    struct run u = run_of(k, c, self, local);
+    struct err err;
+    uint64_t hash = 0;
+
+    for (u.round = 1; u.round < 4; u.round++) {
+        size_t count = u.round == 2 ? 100 : 20011;
+
+        fill(&u, count, TENSOR_F32);
+        EXPECT(comm_all_reduce(c, local, u.data, count, TENSOR_F32, COMM_SUM, &err) == 0, "%s",
+               err.text);
+        for (size_t i = 0; i < count; i++)
+            hash = hash * 0x100000001b3 + get(u.data, i, TENSOR_F32);
+    }
+    atomic_store(&k->stage->number[u.rank], hash);
+}
+
+static void scene_bits(struct cast *k, uint32_t self)
+{
+    struct comm *c = cast_open(k, self);
+
+    cast_ranks(k, c, self, leave_bits);
+    comm_close(c);
+}
+
+static void every_layout_of_eight_ranks_gives_the_same_bits(void **state)
+{
+    static const char *const layouts[] = { "A8",         "A4 A4", "A4 B4",
+                                           "A1 A3 B4",   "A5 B3", "A1 A1 A1 A1 B1 B1 C1 C1",
+                                           "A2 B2 A2 B2" };
+    uint64_t first = 0;
+    struct cast k;
+
+    (void)state;
+    for (size_t i = 0; i < 2 * sizeof(layouts) / sizeof(*layouts); i++) {
+        cast_init(&k, layouts[i / 2], i % 2 == 0, (20011 + GUARD) * sizeof(float));
+        cast_play(&k, scene_bits);
+        if (i == 0)
+            first = atomic_load(&k.stage->number[0]);
+        for (uint32_t r = 0; r < 8; r++)
+            assert_int_equal(atomic_load(&k.stage->number[r]), first);
+        cast_fini(&k);
+    }
+}
+
+static void repeat_calls(struct cast *k, struct comm *c, uint32_t self, uint32_t local)
+{
+    struct run u = run_of(k, c, self, local);
+    struct err err;
+    uint64_t before = 0;
+
+    memset(u.data, 0, 40000 * sizeof(float));
+    for (uint32_t i = 0; i < 300; i++) {
+        if (i == 100)
+            before = atomic_load(&n_allocations);
+        EXPECT(comm_all_reduce(c, local, u.data, i % 2 ? 40000 : 40, TENSOR_F32, COMM_SUM, &err) ==
+                       0 &&
+                   comm_reduce_scatter(c, local, u.data, 999, TENSOR_F32, COMM_SUM, &err) == 0 &&
+                   comm_all_gather(c, local, u.data, 999, TENSOR_F32, &err) == 0 &&
+                   comm_broadcast(c, local, u.data, 999, i % u.world, &err) == 0 &&
+                   comm_barrier(c, local, &err) == 0,
+               "%s", err.text);
+    }
+    EXPECT(atomic_load(&n_allocations) == before, "%llu allocations in warm calls",
+           (unsigned long long)(atomic_load(&n_allocations) - before));
+    EXPECT(u.world == 1 || comm_wait_ns(c, local) > 0, "no time spent waiting");
+}
+
+/* The lowest free descriptor: the same before and after, or something was left open. */
+static int free_fd(void)
+{
+    int fd = dup(0);
+
+    close(fd);
+    return fd;
+}
+
+static void scene_repeat(struct cast *k, uint32_t self)
+{
+    int before = free_fd();
+    struct comm *c = cast_open(k, self);
+
+    cast_ranks(k, c, self, repeat_calls);
+    comm_close(c);
+    EXPECT(free_fd() == before, "descriptor %d was left open", before);
+}
+
+static void a_warm_call_allocates_nothing_and_a_close_leaves_nothing_open(void **state)
+{
+    static const char *const layouts[] = { "A2", "A1 A1", "A1 B1", "A1 A1 B1", NULL };
+    struct cast k;
+
+    (void)state;
+    for (size_t i = 0; layouts[i] != NULL; i++) {
+        cast_init(&k, layouts[i], true, 40000 * sizeof(float));
+        cast_play(&k, scene_repeat);
+        cast_fini(&k);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(threads_of_one_process_agree_to_the_bit),
+        cmocka_unit_test(processes_of_one_host_agree_to_the_bit),
+        cmocka_unit_test(members_without_shared_memory_agree_to_the_bit),
+        cmocka_unit_test(hosts_of_several_members_agree_to_the_bit),
+        cmocka_unit_test(every_layout_of_eight_ranks_gives_the_same_bits),
+        cmocka_unit_test(a_warm_call_allocates_nothing_and_a_close_leaves_nothing_open),
+    };
+
+    return cmocka_run_group_tests_name("comm/comm", tests, NULL, NULL);
+}

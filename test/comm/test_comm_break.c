@@ -1,0 +1,762 @@
+/* How a communicator ends: aborted, with a dead, late, wrong or departed peer. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include "base/fault.h"
+#include "comm/cast.h"
+
+enum { ELEMENTS = 100000, ABORT_MS = 50 * CAST_SLOW, DEATH_MS = 100 * CAST_SLOW };
+enum { AT = 40, READY, DONE = 50 }; /* stage: when it happened, who is in, when each was out */
+
+static const char *const layouts[] = { "A1 A1",    "A1 B1",    "A1 A1 A1 A1", "A1 A1 B1 B1",
+                                       "A2 B1 C1", "A1 B1 C1", "A2 A1 B1",    NULL };
+
+static void *data_of(struct cast *k, uint32_t self, uint32_t local)
+{
+    return (uint8_t *)k->arenas[self].base + local * k->arena_bytes;
+}
+
+static void begin(struct cast *k, const char *layout, bool shared_memory)
+{
+    cast_init(k, layout, shared_memory, ELEMENTS * sizeof(float));
+}
+
+/* Calls until something breaks; leaves the time and the code. */
+static void reduce_until_broken(struct cast *k, struct comm *c, uint32_t self, uint32_t local)
+{
+    struct err err = { 0 };
+    int rc = 0;
+
+    memset(data_of(k, self, local), 0, ELEMENTS * sizeof(float));
+    for (int i = 0; rc == 0; i++) {
+        rc = comm_all_reduce(c, local, data_of(k, self, local), i % 3 == 0 ? 10 : ELEMENTS,
+                             TENSOR_F32, COMM_SUM, &err);
+        if (i == 3)
+            atomic_fetch_add(&k->stage->number[READY], 1);
+    }
+    atomic_store(&k->stage->number[DONE + comm_first_rank(c) + local], clock_ns());
+    EXPECT(err.code == rc && err.text[0] != '\0', "an error without a text");
+    atomic_store(&k->stage->number[self], (uint64_t)-rc);
+    /* It stays broken, with the same story. */
+    EXPECT(comm_barrier(c, local, NULL) == rc, "works again after '%s'", err.text);
+    if (local == 0)
+        snprintf(k->stage->text[self], sizeof(k->stage->text[self]), "%.255s", err.text);
+}
+
+static void wait_for_number(struct cast *k, int which, uint64_t n)
+{
+    for (int i = 0; atomic_load(&k->stage->number[which]) < n; i++) {
+        EXPECT(i < 10000 * CAST_SLOW, "only %llu of %llu came",
+               (unsigned long long)atomic_load(&k->stage->number[which]), (unsigned long long)n);
+        cast_sleep_ms(1);
+    }
+}
+
+/* What on_broken says comes from another thread. */
+static void wait_until_told(struct cast *k, uint32_t self)
+{
+    for (int i = 0; atomic_load(&k->stage->told[self]) == 0; i++) {
+        EXPECT(i < 2000 * CAST_SLOW, "never told");
+        cast_sleep_ms(1);
+    }
+}
+
+static void assert_out_within(struct cast *k, uint32_t world, uint32_t but_rank, double ms)
+{
+    for (uint32_t r = 0; r < world; r++) {
+        double took = (double)(int64_t)(atomic_load(&k->stage->number[DONE + r]) -
+                                        atomic_load(&k->stage->number[AT])) /
+                      1e6;
+
+        if (r == but_rank)
+            continue;
+        if (took > ms || atomic_load(&k->stage->number[DONE + r]) == 0)
+            fail_msg("rank %u was out after %.1f ms, expected at most %.0f", r, took, ms);
+    }
+}
+
+static uint32_t world_of(const struct cast *k)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < k->n; i++)
+        n += k->members[i].n_ranks;
+    return n;
+}
+
+/* ---- abort ---- */
+
+static void *abort_soon(void *arg)
+{
+    struct cast_thread *t = arg;
+
+    wait_for_number(t->cast, READY, world_of(t->cast));
+    cast_sleep_ms(5);
+    atomic_store(&t->cast->stage->number[AT], clock_ns());
+    comm_abort(t->c, "the group is regrouping");
+    comm_abort(t->c, "again");
+    return NULL;
+}
+
+static void scene_abort(struct cast *k, uint32_t self)
+{
+    struct comm *c = cast_open(k, self);
+    struct cast_thread t = { .cast = k, .c = c };
+
+    if (self == 0)
+        EXPECT(pthread_create(&t.id, NULL, abort_soon, &t) == 0, "a thread");
+    cast_ranks(k, c, self, reduce_until_broken);
+    if (self == 0)
+        pthread_join(t.id, NULL);
+    else
+        wait_until_told(k, self);
+    comm_close(c);
+}
+
+static void an_abort_by_any_thread_ends_every_call_of_every_peer(void **state)
+{
+    struct cast k;
+
+    (void)state;
+    for (size_t i = 0; layouts[i] != NULL; i++) {
+        begin(&k, layouts[i], true);
+        cast_play(&k, scene_abort);
+        assert_out_within(&k, world_of(&k), UINT32_MAX, ABORT_MS);
+        assert_int_equal(atomic_load(&k.stage->number[0]), -ERR_CANCELED);
+        assert_int_equal(atomic_load(&k.stage->told[0]), 0); /* its own doing */
+        for (uint32_t m = 1; m < k.n; m++) {
+            assert_int_equal(atomic_load(&k.stage->number[m]), -ERR_PEER);
+            assert_int_equal(atomic_load(&k.stage->told[m]), 1); /* member 0 */
+            assert_string_equal(k.stage->why[m], "worker 0: the group is regrouping");
+            assert_string_equal(k.stage->text[m], k.stage->why[m]);
+        }
+        cast_fini(&k);
+    }
+}
+
+static void sleep_in_barrier(struct cast *k, struct comm *c, uint32_t self, uint32_t local)
+{
+    struct err err;
+
+    atomic_fetch_add(&k->stage->number[READY], 1);
+    EXPECT(comm_barrier(c, local, &err) < 0, "the barrier let rank %u through", local);
+    atomic_store(&k->stage->number[DONE + comm_first_rank(c) + local], clock_ns());
+    (void)self;
+}
+
+static void scene_abort_sleepers(struct cast *k, uint32_t self)
+{
+    struct comm *c = cast_open(k, self);
+
+    if (self != 0) {
+        cast_ranks(k, c, self, sleep_in_barrier);
+        wait_until_told(k, self);
+    } else { /* nobody of us comes to the barrier: the others are asleep, not spinning */
+        wait_for_number(k, READY, world_of(k) - k->members[0].n_ranks);
+        cast_sleep_ms(70);
+        atomic_store(&k->stage->number[AT], clock_ns());
+        comm_abort(c, "enough");
+        for (uint32_t r = 0; r < k->members[0].n_ranks; r++)
+            atomic_store(&k->stage->number[DONE + r], clock_ns());
+    }
+    comm_close(c);
+}
+
+static void an_abort_wakes_those_who_sleep(void **state)
+{
+    struct cast k;
+
+    (void)state;
+    for (size_t i = 0; layouts[i] != NULL; i++) {
+        begin(&k, layouts[i], i % 2 == 0);
+        cast_play(&k, scene_abort_sleepers);
+        assert_out_within(&k, world_of(&k), UINT32_MAX, ABORT_MS);
+        cast_fini(&k);
+    }
+}
+
+/* ---- death ---- */
+
+static void scene_survive(struct cast *k, uint32_t self)
+{
+    struct comm *c = cast_open(k, self);
+
+    cast_ranks(k, c, self, reduce_until_broken);
+    wait_until_told(k, self);
+    comm_close(c);
+}
+
+static void a_killed_peer_is_named_by_every_survivor_at_once(void **state)
+{
+    struct cast k;
+
+    (void)state;
+    for (size_t i = 0; layouts[i] != NULL; i++) {
+        for (uint32_t victim = 0; victim < 2; victim++) { /* a host's leader, and another */
+            uint32_t rank = victim == 0 ? 0 : 1;
+
+            if (victim == 0 && layouts[i][1] == '2')
+                continue; /* one rank per victim */
+            begin(&k, layouts[i], true);
+            if (k.members[0].n_ranks == 2)
+                rank = 2;
+            k.expect_signal[victim] = SIGKILL;
+            cast_start(&k, scene_survive);
+            while (atomic_load(&k.stage->number[READY]) < world_of(&k))
+                cast_sleep_ms(1);
+            atomic_store(&k.stage->number[AT], clock_ns());
+            kill(k.pids[victim], SIGKILL);
+            cast_join(&k);
+            assert_out_within(&k, world_of(&k), rank, DEATH_MS);
+            for (uint32_t m = 0; m < k.n; m++) {
+                char name[32];
+
+                if (m == victim)
+                    continue;
+                snprintf(name, sizeof(name), "worker %u", victim);
+                assert_int_equal(atomic_load(&k.stage->number[m]), -ERR_PEER);
+                assert_int_equal(atomic_load(&k.stage->told[m]), victim + 1);
+                assert_non_null(strstr(k.stage->why[m], name));
+            }
+            cast_fini(&k);
+        }
+    }
+}
+
+static void scene_abort_past_a_stopped_leader(struct cast *k, uint32_t self)
+{
+    struct comm *c = cast_open(k, self);
+    struct cast_thread t = { .cast = k, .c = c };
+
+    atomic_fetch_add(&k->stage->number[READY], 1);
+    if (self == 0)
+        for (;;)
+            pause();
+    wait_for_number(k, READY, 4); /* the test has stopped the leader */
+    if (self == 1)
+        EXPECT(pthread_create(&t.id, NULL, abort_soon, &t) == 0, "a thread");
+    sleep_in_barrier(k, c, self, 0);
+    if (self == 1)
+        pthread_join(t.id, NULL);
+    else
+        wait_until_told(k, self);
+    comm_close(c);
+}
+
+static void a_stopped_leader_does_not_keep_an_abort_from_the_host(void **state)
+{
+    struct cast k;
+
+    (void)state;
+    begin(&k, "A1 A1 A1", true);
+    k.expect_signal[0] = SIGKILL;
+    cast_start(&k, scene_abort_past_a_stopped_leader);
+    while (atomic_load(&k.stage->number[READY]) < 3)
+        cast_sleep_ms(1);
+    kill(k.pids[0], SIGSTOP);
+    atomic_fetch_add(&k.stage->number[READY], 1);
+    while (atomic_load(&k.stage->number[DONE + 1]) == 0 ||
+           atomic_load(&k.stage->number[DONE + 2]) == 0)
+        cast_sleep_ms(1);
+    kill(k.pids[0], SIGKILL);
+    cast_join(&k);
+    assert_out_within(&k, 3, 0, ABORT_MS);
+    cast_fini(&k);
+}
+
+/* ---- survivors regroup ---- */
+
+static void scene_regroup(struct cast *k, uint32_t self)
+{
+    struct comm *c = cast_open(k, self);
+    struct comm_opts o = cast_opts(k, self);
+    float *data = data_of(k, self, 0);
+    struct err err;
+
+    reduce_until_broken(k, c, self, 0);
+    comm_close(c);
+    /* Generation 2 without member 1, on the same listeners. */
+    k->members[1] = k->members[2];
+    o.n_members = 2;
+    o.self = self == 0 ? 0 : 1;
+    o.generation = 2;
+    EXPECT(comm_open(&o, NULL, &c, &err) == 0, "%s", err.text);
+    EXPECT(comm_world(c) == 2, "world %u", comm_world(c));
+    data[0] = (float)self;
+    EXPECT(comm_all_reduce(c, 0, data, 1, TENSOR_F32, COMM_SUM, &err) == 0, "%s", err.text);
+    EXPECT(data[0] == 2, "the sum is %g", (double)data[0]);
+    comm_close(c);
+}
+
+static void survivors_meet_again_in_the_next_generation(void **state)
+{
+    static const char *const groups[] = { "A1 A1 A1", "A1 B1 C1" };
+    struct cast k;
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        begin(&k, groups[i], true);
+        k.expect_signal[1] = SIGKILL;
+        cast_start(&k, scene_regroup);
+        while (atomic_load(&k.stage->number[READY]) < 3)
+            cast_sleep_ms(1);
+        kill(k.pids[1], SIGKILL);
+        cast_join(&k);
+        cast_fini(&k);
+    }
+}
+
+/* ---- late ---- */
+
+static void scene_late(struct cast *k, uint32_t self)
+{
+    struct comm *c = cast_open(k, self);
+    uint32_t last = k->n - 1;
+    uint64_t start = clock_ns();
+    struct err err;
+
+    if (self == last) { /* lives, but never comes */
+        wait_until_told(k, self);
+        EXPECT(strstr(k->stage->why[self], "worker 1)") != NULL, "%s", k->stage->why[self]);
+    } else {
+        int rc = comm_all_reduce(c, 0, data_of(k, self, 0), ELEMENTS, TENSOR_F32, COMM_SUM, &err);
+        double s = (double)(clock_ns() - start) / 1e9;
+
+        EXPECT(rc == ERR_TIMEOUT || k->n > 2, "%d: %s", rc, err.text);
+        EXPECT(strstr(err.text, "rank 1 (worker 1)") != NULL &&
+                   strstr(err.text, "call 1, all-reduce") && strstr(err.text, "0.2 s"),
+               "%s", err.text);
+        EXPECT(s > 0.19 && s < 0.2 + 0.2 * CAST_SLOW, "after %g s", s);
+    }
+    comm_close(c);
+}
+
+static void a_late_rank_is_named_at_the_deadline(void **state)
+{
+    struct cast k;
+
+    (void)state;
+    for (int shared = 0; shared < 2; shared++) {
+        begin(&k, "A1 A1", shared);
+        k.deadline_ms = 200;
+        cast_play(&k, scene_late);
+        cast_fini(&k);
+    }
+}
+
+/* ---- different calls ---- */
+
+static void scene_mismatch(struct cast *k, uint32_t self)
+{
+    struct comm *c = cast_open(k, self);
+    struct err err;
+    int rc;
+
+    if (self == 0)
+        rc = comm_all_reduce(c, 0, data_of(k, self, 0), 1000, TENSOR_F32, COMM_SUM, &err);
+    else
+        rc = comm_all_reduce(c, 0, data_of(k, self, 0), 1001, TENSOR_F32, COMM_SUM, &err);
+    EXPECT(rc == ERR_PEER, "%d", rc);
+    EXPECT(strstr(err.text, "rank 0") && strstr(err.text, "rank 1") &&
+               strstr(err.text, "1000 float32") && strstr(err.text, "1001 float32"),
+           "%s", err.text);
+    comm_close(c);
+}
+
+static void ranks_that_make_different_calls_are_both_named(void **state)
+{
+    struct cast k;
+
+    (void)state;
+    for (int shared = 0; shared < 2; shared++) {
+        begin(&k, "A1 A1", shared);
+        cast_play(&k, scene_mismatch);
+        cast_fini(&k);
+    }
+}
+
+/* ---- departure ---- */
+
+static void scene_leave(struct cast *k, uint32_t self)
+{
+    struct comm *c = cast_open(k, self);
+    struct err err;
+    int rc;
+
+    EXPECT(comm_all_reduce(c, 0, data_of(k, self, 0), 1000, TENSOR_F32, COMM_SUM, &err) == 0, "%s",
+           err.text);
+    if (self == 0) {
+        comm_close(c); /* the leader, at once; the others later */
+        return;
+    }
+    cast_sleep_ms(60);
+    EXPECT(atomic_load(&k->stage->told[self]) == 0, "told: %s", k->stage->why[self]);
+    if (self == 1) { /* one call too many */
+        rc = comm_all_reduce(c, 0, data_of(k, self, 0), 1000, TENSOR_F32, COMM_SUM, &err);
+        EXPECT(rc == ERR_PEER && strstr(err.text, "rank 0 (worker 0) has left") != NULL, "%d: %s",
+               rc, err.text);
+    }
+    comm_close(c);
+}
+
+static void a_peer_that_closes_in_order_is_not_broken(void **state)
+{
+    struct cast k;
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        begin(&k, i == 2 ? "A1 B1" : "A1 A1", i != 1);
+        cast_play(&k, scene_leave);
+        cast_fini(&k);
+    }
+}
+
+/* ---- strangers ---- */
+
+static int dial(const char *address)
+{
+    struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+
+    a.sin_port = htons((uint16_t)strtoul(strrchr(address, ':') + 1, NULL, 10));
+    EXPECT(connect(fd, (struct sockaddr *)&a, sizeof(a)) == 0, "connect to %s", address);
+    return fd;
+}
+
+static void scene_strangers(struct cast *k, uint32_t self)
+{
+    uint64_t start = clock_ns();
+    struct comm *c;
+    struct err err;
+
+    if (self == 2) { /* no member: 300 that say nothing, 50 that talk nonsense */
+        for (int i = 0; i < 350; i++) {
+            int fd = dial(k->addresses[0]);
+            char junk[300];
+
+            memset(junk, 'A' + i % 26, sizeof(junk));
+            if (i >= 300)
+                EXPECT(send(fd, junk, sizeof(junk), MSG_NOSIGNAL) > 0, "send");
+        }
+        atomic_store(&k->stage->number[READY], 1);
+        wait_for_number(k, DONE, 2);
+        return;
+    }
+    k->n = 2;
+    wait_for_number(k, READY, 1);
+    if (self == 1)
+        cast_sleep_ms(30); /* the strangers are in front */
+    c = cast_open(k, self);
+    EXPECT(comm_barrier(c, 0, &err) == 0, "%s", err.text);
+    EXPECT(clock_ns() - start < 1500000000ull * CAST_SLOW, "took %.3f s",
+           (double)(clock_ns() - start) / 1e9);
+    atomic_fetch_add(&k->stage->number[DONE], 1);
+    comm_close(c);
+}
+
+static void silent_and_raving_strangers_delay_nobody(void **state)
+{
+    struct cast k;
+
+    (void)state;
+    begin(&k, "A1 B1 C1", true);
+    cast_play(&k, scene_strangers);
+    cast_fini(&k);
+}
+
+static void scene_wrong_key(struct cast *k, uint32_t self)
+{
+    struct comm_opts o = cast_opts(k, self);
+    struct comm *c;
+    struct err err;
+    int rc;
+
+    o.deadline_ms = 150;
+    o.key[7] ^= (uint8_t)self;
+    rc = comm_open(&o, NULL, &c, &err);
+    if (self == 1)
+        EXPECT(rc == ERR_AUTH && strstr(err.text, "worker 0") &&
+                   strstr(err.text, "not know the key"),
+               "%d: %s", rc, err.text);
+    else /* who is called sees only somebody that hangs up */
+        EXPECT(rc == ERR_TIMEOUT && strstr(err.text, "worker 1") && strstr(err.text, "broke off"),
+               "%d: %s", rc, err.text);
+}
+
+static void a_peer_with_another_key_is_never_let_in(void **state)
+{
+    struct cast k;
+
+    (void)state;
+    begin(&k, "A1 B1", true);
+    cast_play(&k, scene_wrong_key);
+    cast_fini(&k);
+}
+
+/* ---- generations ---- */
+
+static void scene_stale(struct cast *k, uint32_t self)
+{
+    struct comm_opts o = cast_opts(k, self);
+    struct comm *c;
+    struct err err;
+    int rc;
+
+    o.generation = self == 0 ? 2 : 1;
+    if (self == 1) { /* we dial, and are behind */
+        rc = comm_open(&o, NULL, &c, &err);
+        EXPECT(rc == ERR_PEER &&
+                   strstr(err.text, "generation 1 is over: worker 0 is at generation 2"),
+               "%d: %s", rc, err.text);
+        o.generation = 2;
+    }
+    EXPECT(comm_open(&o, NULL, &c, &err) == 0, "%s", err.text);
+    EXPECT(comm_barrier(c, 0, &err) == 0, "%s", err.text);
+    comm_close(c);
+}
+
+static void a_stale_generation_is_told_so_and_may_come_again(void **state)
+{
+    struct cast k;
+
+    (void)state;
+    begin(&k, "A1 B1", true);
+    cast_play(&k, scene_stale);
+    cast_fini(&k);
+}
+
+static void scene_future(struct cast *k, uint32_t self)
+{
+    struct comm_opts o = cast_opts(k, self);
+    struct comm *c;
+    struct err err;
+    int rc;
+
+    o.generation = self == 0 ? 1 : 2;
+    if (self == 0) { /* we are called, and are behind */
+        o.deadline_ms = 200;
+        rc = comm_open(&o, NULL, &c, &err);
+        EXPECT(rc == ERR_TIMEOUT && strstr(err.text, "generation 2, ours is 1"), "%d: %s", rc,
+               err.text);
+        o.generation = 2;
+        o.deadline_ms = k->deadline_ms;
+    }
+    EXPECT(comm_open(&o, NULL, &c, &err) == 0, "%s", err.text);
+    EXPECT(comm_barrier(c, 0, &err) == 0, "%s", err.text);
+    comm_close(c);
+}
+
+static void a_peer_from_the_future_waits(void **state)
+{
+    struct cast k;
+
+    (void)state;
+    begin(&k, "A1 B1", true);
+    cast_play(&k, scene_future);
+    cast_fini(&k);
+}
+
+static void scene_other_members(struct cast *k, uint32_t self)
+{
+    struct comm_opts o = cast_opts(k, self);
+    struct comm *c;
+    struct err err;
+    int rc;
+
+    o.deadline_ms = 150;
+    if (self == 1)
+        k->members[0].n_ranks = 2;
+    rc = comm_open(&o, NULL, &c, &err);
+    EXPECT(rc == (self == 1 ? ERR_PEER : ERR_TIMEOUT), "%d: %s", rc, err.text);
+    EXPECT(self == 0 || strstr(err.text, "another list of members for generation 1"), "%s",
+           err.text);
+}
+
+static void another_list_of_members_is_refused(void **state)
+{
+    struct cast k;
+
+    (void)state;
+    begin(&k, "A1 B1", true);
+    cast_play(&k, scene_other_members);
+    cast_fini(&k);
+}
+
+/* ---- opening alone ---- */
+
+static void *cancel_soon(void *arg)
+{
+    cast_sleep_ms(60);
+    __atomic_store_n((int *)arg, 1, __ATOMIC_RELAXED);
+    return NULL;
+}
+
+static void opening_can_be_canceled(void **state)
+{
+    int cancel = 0;
+    struct comm_opts o;
+    pthread_t thread;
+    struct comm *c;
+    struct cast k;
+    struct err err;
+    uint64_t start;
+
+    (void)state;
+    begin(&k, "A1 B1 A1", true);
+    o = cast_opts(&k, 0);
+    start = clock_ms();
+    assert_int_equal(pthread_create(&thread, NULL, cancel_soon, &cancel), 0);
+    assert_int_equal(comm_open(&o, &cancel, &c, &err), ERR_CANCELED);
+    assert_true(clock_ms() - start < 60 + 60 * CAST_SLOW);
+    pthread_join(thread, NULL);
+    cast_fini(&k);
+}
+
+static void who_is_missing_is_named_with_the_last_error(void **state)
+{
+    struct comm_opts o;
+    struct comm *c;
+    struct cast k;
+    struct err err;
+
+    (void)state;
+    begin(&k, "A1 B1 C1", true);
+    comm_listener_close(k.listeners[0]); /* refuses from now on */
+    k.listeners[0] = NULL;
+    o = cast_opts(&k, 1);
+    o.deadline_ms = 100;
+    assert_int_equal(comm_open(&o, NULL, &c, &err), ERR_TIMEOUT);
+    assert_non_null(
+        strstr(err.text, "connect generation 1: missing after 0.1 s: worker 0 (127.0.0.1:"));
+    assert_non_null(strstr(err.text, "Connection refused"));
+    assert_non_null(strstr(err.text, "worker 2 (127.0.0.1:"));
+    assert_non_null(strstr(err.text, "has not called us"));
+    k.members[0].address = "localhost:80";
+    assert_int_equal(comm_open(&o, NULL, &c, &err), ERR_INPUT);
+    assert_non_null(strstr(err.text, "'localhost:80' is no address"));
+    cast_fini(&k);
+}
+
+static void a_listener_says_where_it_listens(void **state)
+{
+    struct comm_listener *l, *second;
+    struct err err;
+    char text[80];
+    uint16_t port;
+
+    (void)state;
+    assert_int_equal(comm_listener_open("127.0.0.1", 0, &l, &err), 0);
+    snprintf(text, sizeof(text), "%s", comm_listener_address(l));
+    assert_true(strncmp(text, "127.0.0.1:", 10) == 0);
+    port = (uint16_t)strtoul(text + 10, NULL, 10);
+    assert_int_equal(comm_listener_open("127.0.0.1", port, &second, &err), ERR_IO);
+    assert_non_null(strstr(err.text, "Address already in use"));
+    comm_listener_close(l);
+    assert_int_equal(comm_listener_open("127.0.0.1", port, &l, &err), 0);
+    assert_string_equal(comm_listener_address(l), text);
+    comm_listener_close(l);
+    assert_int_equal(comm_listener_open("not a name!", 0, &l, &err), ERR_INPUT);
+    assert_string_equal(comm_host_key(), comm_host_key());
+}
+
+/* ---- injected faults ---- */
+
+static void scene_fault(struct cast *k, uint32_t self)
+{
+    struct comm_opts o = cast_opts(k, self);
+    struct comm *c = NULL;
+    struct err err;
+    char spec[64];
+    int rc;
+
+    snprintf(spec, sizeof(spec), "*@%llu", (unsigned long long)atomic_load(&k->stage->number[AT]));
+    if (self == 0)
+        EXPECT(fault_arm(spec, &err) == 0, "%s", err.text);
+    rc = comm_open(&o, NULL, &c, &err);
+    if (rc == 0)
+        rc = comm_all_reduce(c, 0, data_of(k, self, 0), 20000, TENSOR_F32, COMM_SUM, &err);
+    if (rc < 0) /* clean: an error that says something, no hang */
+        EXPECT((rc == ERR_PEER || rc == (self == 0 ? ERR_NOMEM : ERR_TIMEOUT)) &&
+                   err.text[0] != '\0',
+               "%s: %s", spec, err.text);
+    comm_close(c);
+    if (self == 0)
+        atomic_store(&k->stage->number[READY], fault_fired());
+}
+
+static void any_single_fault_ends_in_an_error_or_in_nothing(void **state)
+{
+    static const char *const groups[] = { "A1 A1", "A1 B1", "A1 A1 B1 B1" };
+    struct cast k;
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        bool fired = true;
+
+        for (uint64_t n = 1; fired && n < 60; n++) {
+            begin(&k, groups[i], true);
+            k.deadline_ms = 150 * CAST_SLOW; /* one that never begins is only missed */
+            atomic_store(&k.stage->number[AT], n);
+            cast_play(&k, scene_fault);
+            fired = atomic_load(&k.stage->number[READY]) != 0;
+            cast_fini(&k);
+        }
+    }
+}
+
+static void scene_refused_once(struct cast *k, uint32_t self)
+{
+    struct comm *c;
+    struct err err;
+
+    EXPECT(fault_arm("comm.connect@1", &err) == 0, "%s", err.text);
+    c = cast_open(k, self);
+    EXPECT(comm_barrier(c, 0, &err) == 0, "%s", err.text);
+    EXPECT(self == 0 || fault_fired(), "nobody dialled");
+    comm_close(c);
+}
+
+static void a_refused_connection_is_tried_again(void **state)
+{
+    struct cast k;
+
+    (void)state;
+    for (int shared = 0; shared < 2; shared++) {
+        begin(&k, "A1 A1", shared);
+        cast_play(&k, scene_refused_once);
+        cast_fini(&k);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_abort_by_any_thread_ends_every_call_of_every_peer),
+        cmocka_unit_test(an_abort_wakes_those_who_sleep),
+        cmocka_unit_test(a_killed_peer_is_named_by_every_survivor_at_once),
+        cmocka_unit_test(a_stopped_leader_does_not_keep_an_abort_from_the_host),
+        cmocka_unit_test(survivors_meet_again_in_the_next_generation),
+        cmocka_unit_test(a_late_rank_is_named_at_the_deadline),
+        cmocka_unit_test(ranks_that_make_different_calls_are_both_named),
+        cmocka_unit_test(a_peer_that_closes_in_order_is_not_broken),
+        cmocka_unit_test(silent_and_raving_strangers_delay_nobody),
+        cmocka_unit_test(a_peer_with_another_key_is_never_let_in),
+        cmocka_unit_test(a_stale_generation_is_told_so_and_may_come_again),
+        cmocka_unit_test(a_peer_from_the_future_waits),
+        cmocka_unit_test(another_list_of_members_is_refused),
+        cmocka_unit_test(opening_can_be_canceled),
+        cmocka_unit_test(who_is_missing_is_named_with_the_last_error),
+        cmocka_unit_test(a_listener_says_where_it_listens),
+        cmocka_unit_test(any_single_fault_ends_in_an_error_or_in_nothing),
+        cmocka_unit_test(a_refused_connection_is_tried_again),
+    };
+
+    return cmocka_run_group_tests_name("comm/break", tests, NULL, NULL);
+}

@@ -1,0 +1,119 @@
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "comm/comm.h"
+#include "comm/hello.h"
+
+static const uint8_t key[COMM_KEY_BYTES] = "the key", other_key[COMM_KEY_BYTES] = "the kez";
+
+static struct hello some_hello(void)
+{
+    struct hello h = { .kind = HELLO_LINK, .from = 0x01020304, .to = 7, .generation = 5 };
+
+    memset(h.layout, 0xaa, sizeof(h.layout));
+    memset(h.nonce, 0xbb, sizeof(h.nonce));
+    return h;
+}
+
+static void a_greeting_is_written_as_the_format_says(void **state)
+{
+    static const uint8_t head[40] = "trncomm\n\x01\0\0\0\x01\0\0\0\x04\x03\x02\x01\x07\0\0\0\x05";
+    struct hello h = some_hello(), back;
+    uint8_t bytes[HELLO_BYTES];
+    const char *why;
+
+    (void)state;
+    hello_write(&h, bytes);
+    assert_memory_equal(bytes, head, 40);
+    assert_memory_equal(bytes + 40, h.layout, 32);
+    assert_memory_equal(bytes + 72, h.nonce, 32);
+    assert_true(hello_read(bytes, &back, &why));
+    assert_true(back.kind == h.kind && back.from == h.from && back.to == h.to &&
+                back.generation == h.generation);
+}
+
+static void what_is_no_greeting_is_refused_with_a_reason(void **state)
+{
+    static const struct {
+        size_t at;
+        const char *why;
+    } cases[] = { { 0, "did not speak this protocol" },
+                  { 7, "did not speak this protocol" },
+                  { 8, "speaks another version of this protocol" },
+                  { 12, "sent a greeting that makes no sense" },
+                  { 15, "sent a greeting that makes no sense" },
+                  { 33, "sent a greeting that makes no sense" } };
+    struct hello h = some_hello(), back;
+    uint8_t bytes[HELLO_BYTES];
+    const char *why;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        hello_write(&h, bytes);
+        bytes[cases[i].at] ^= 0x40;
+        assert_false(hello_read(bytes, &back, &why));
+        assert_string_equal(why, cases[i].why);
+    }
+}
+
+static void generations_and_layouts_are_compared(void **state)
+{
+    struct hello here = some_hello(), h = some_hello();
+
+    (void)state;
+    assert_int_equal(hello_judge(&h, &here), HELLO_OK);
+    h.layout[31] ^= 1;
+    assert_int_equal(hello_judge(&h, &here), HELLO_LAYOUT);
+    h.generation = 4;
+    assert_int_equal(hello_judge(&h, &here), HELLO_STALE);
+    h.generation = 6;
+    assert_int_equal(hello_judge(&h, &here), HELLO_EARLY);
+}
+
+static void any_changed_bit_spoils_the_proofs(void **state)
+{
+    struct hello h = some_hello();
+    struct challenge ch = { .verdict = HELLO_OK, .generation = 5, .nonce = { 1, 2, 3 } }, back;
+    uint8_t hello[HELLO_BYTES], challenge[CHALLENGE_BYTES], proof[PROOF_BYTES];
+    bool proven;
+
+    (void)state;
+    hello_write(&h, hello);
+    challenge_write(&ch, hello, key, challenge);
+    proof_write(hello, challenge, key, proof);
+    assert_true(challenge_read(challenge, hello, key, &back, &proven) && proven);
+    assert_true(proof_check(proof, hello, challenge, key));
+    for (size_t i = 0; i < sizeof(hello); i++) {
+        hello[i] ^= 1;
+        assert_true(challenge_read(challenge, hello, key, &back, &proven) && !proven);
+        assert_false(proof_check(proof, hello, challenge, key));
+        hello[i] ^= 1;
+    }
+    for (size_t i = 0; i < sizeof(challenge); i++) {
+        challenge[i] ^= 1;
+        assert_false(challenge_read(challenge, hello, key, &back, &proven) && proven);
+        assert_false(proof_check(proof, hello, challenge, key));
+        challenge[i] ^= 1;
+    }
+    assert_true(challenge_read(challenge, hello, other_key, &back, &proven) && !proven);
+    assert_false(proof_check(proof, hello, challenge, other_key));
+    /* Played back in the other direction it proves nothing. */
+    assert_memory_not_equal(proof, challenge + CHALLENGE_BYTES - PROOF_BYTES, PROOF_BYTES);
+    assert_false(proof_check(challenge + CHALLENGE_BYTES - PROOF_BYTES, hello, challenge, key));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_greeting_is_written_as_the_format_says),
+        cmocka_unit_test(what_is_no_greeting_is_refused_with_a_reason),
+        cmocka_unit_test(generations_and_layouts_are_compared),
+        cmocka_unit_test(any_changed_bit_spoils_the_proofs),
+    };
+
+    return cmocka_run_group_tests_name("comm/hello", tests, NULL, NULL);
+}

@@ -1,0 +1,150 @@
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "comm/reduce.h"
+
+enum { SOURCES_MAX = 21, COUNT = 2500 };
+
+static uint64_t bits_of(double x)
+{
+    uint64_t b;
+
+    memcpy(&b, &x, sizeof(b));
+    return b;
+}
+
+/* Fixed, of very different size and sign. */
+static double value(uint32_t source, size_t i)
+{
+    return sin((double)(source * 7919 + i * 31 + 1)) * pow(10, (double)((source + i) % 13) - 6);
+}
+
+/* The tree as drawn: level by level, neighbours in pairs, an odd one moves up alone. */
+static double by_levels(const double *x, uint32_t n, bool is_float)
+{
+    double v[SOURCES_MAX];
+
+    memcpy(v, x, n * sizeof(*v));
+    for (; n > 1; n = n / 2 + n % 2)
+        for (uint32_t i = 0; i < n; i += 2) {
+            double sum = i + 1 == n ? v[i] : v[i] + v[i + 1];
+
+            v[i / 2] = is_float ? (float)sum : sum; /* exact: a float sum rounds once from double */
+        }
+    return v[0];
+}
+
+static void sums_follow_the_tree_to_the_bit_for_any_number_of_sources(void **state)
+{
+    static float f[SOURCES_MAX][COUNT + 1];
+    static double d[SOURCES_MAX][COUNT + 1];
+
+    (void)state;
+    for (uint32_t n = 1; n <= SOURCES_MAX; n++) {
+        const void *from_f[SOURCES_MAX], *from_d[SOURCES_MAX];
+        void *to_f[SOURCES_MAX], *to_d[SOURCES_MAX];
+        double want_f[COUNT], want_d[COUNT];
+
+        for (uint32_t s = 0; s < n; s++) {
+            for (size_t i = 0; i <= COUNT; i++)
+                f[s][i] = (float)(d[s][i] = value(s, i));
+            from_f[s] = to_f[s] = f[s];
+            from_d[s] = to_d[s] = d[s];
+        }
+        for (size_t i = 0; i < COUNT; i++) {
+            double x[SOURCES_MAX], y[SOURCES_MAX];
+
+            for (uint32_t s = 0; s < n; s++)
+                x[s] = f[s][i], y[s] = d[s][i];
+            want_f[i] = by_levels(x, n, true);
+            want_d[i] = by_levels(y, n, false);
+        }
+        reduce(to_f, n, from_f, n, COUNT, TENSOR_F32, COMM_SUM);
+        reduce(to_d, n, from_d, n, COUNT, TENSOR_F64, COMM_SUM);
+        for (uint32_t s = 0; s < n; s++) {
+            for (size_t i = 0; i < COUNT; i++) {
+                assert_int_equal(bits_of(f[s][i]), bits_of(want_f[i]));
+                assert_int_equal(bits_of(d[s][i]), bits_of(want_d[i]));
+            }
+            assert_true(f[s][COUNT] == (float)value(s, COUNT)); /* nothing behind the end */
+            assert_true(d[s][COUNT] == value(s, COUNT));
+        }
+    }
+}
+
+static void integers_wrap_around_and_maxima_are_maxima(void **state)
+{
+    int64_t a[3] = { INT64_MAX, -5, INT64_MIN }, b[3] = { 1, 7, -1 }, out[3];
+    const void *from[2] = { a, b };
+    void *to[1] = { out };
+
+    (void)state;
+    reduce(to, 1, from, 2, 3, TENSOR_I64, COMM_SUM);
+    assert_true(out[0] == INT64_MIN && out[1] == 2 && out[2] == INT64_MAX);
+    reduce(to, 1, from, 2, 3, TENSOR_I64, COMM_MAX);
+    assert_true(out[0] == INT64_MAX && out[1] == 7 && out[2] == -1);
+}
+
+static void nobody_hides_a_nan(void **state)
+{
+    (void)state;
+    for (uint32_t n = 1; n < 9; n++)
+        for (uint32_t which = 0; which < n; which++)
+            for (int op = COMM_SUM; op <= COMM_MAX; op++) {
+                float v[8] = { 1, 2, INFINITY, 4, -5, 6, 7, 8 }, out = 0;
+                const void *from[8];
+                void *to[1] = { &out };
+
+                v[which] = NAN;
+                for (uint32_t s = 0; s < n; s++)
+                    from[s] = &v[s];
+                reduce(to, 1, from, n, 1, TENSOR_F32, (enum comm_op)op);
+                assert_true(isnan(out));
+            }
+}
+
+static void any_start_and_length_will_do(void **state)
+{
+    static float a[300], b[300], out[300];
+
+    (void)state;
+    for (size_t i = 0; i < 300; i++)
+        a[i] = (float)i, b[i] = 1000 - 2 * (float)i;
+    for (size_t start = 0; start < 17; start++)
+        for (size_t n = 0; n < 80; n++) {
+            const void *from[2] = { a + start, b + 3 };
+            void *to[1] = { out + 5 };
+
+            memset(out, 0, sizeof(out));
+            reduce(to, 1, from, 2, n, TENSOR_F32, COMM_SUM);
+            for (size_t i = 0; i < 200; i++)
+                assert_true(out[i] == (i >= 5 && i < 5 + n ? a[start + i - 5] + b[3 + i - 5] : 0));
+        }
+}
+
+static void it_says_what_it_can_add(void **state)
+{
+    (void)state;
+    assert_true(reduce_can(TENSOR_F32) && reduce_can(TENSOR_F64) && reduce_can(TENSOR_I64));
+    assert_false(reduce_can(TENSOR_NONE) || reduce_can(TENSOR_U8) || reduce_can(TENSOR_BF16));
+    assert_false(reduce_can((enum tensor_dtype)1000));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sums_follow_the_tree_to_the_bit_for_any_number_of_sources),
+        cmocka_unit_test(integers_wrap_around_and_maxima_are_maxima),
+        cmocka_unit_test(nobody_hides_a_nan),
+        cmocka_unit_test(any_start_and_length_will_do),
+        cmocka_unit_test(it_says_what_it_can_add),
+    };
+
+    return cmocka_run_group_tests_name("comm/reduce", tests, NULL, NULL);
+}

@@ -1,0 +1,215 @@
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/err.h"
+#include "comm/comm.h"
+#include "comm/schedule.h"
+#include "comm/topology.h"
+
+enum { MEMBERS_MAX = 64 };
+
+static char names[MEMBERS_MAX][16];
+static char hosts[26][2];
+
+/* "A2 B1": two members, of two ranks on host A and one on host B. */
+static void lay_out(struct topology *t, const char *text, bool shared_memory)
+{
+    struct comm_member m[MEMBERS_MAX];
+    uint32_t n = 0;
+
+    for (const char *at = text; *at != '\0'; n++) {
+        int ranks = 0, used = 0;
+        char host;
+
+        assert_int_equal(sscanf(at, "%c%d %n", &host, &ranks, &used), 2);
+        hosts[host - 'A'][0] = host;
+        snprintf(names[n], sizeof(names[n]), "worker %u", n);
+        m[n] = (struct comm_member){ names[n], hosts[host - 'A'], "127.0.0.1:1", (uint32_t)ranks };
+        at += used;
+    }
+    assert_int_equal(topology_init(t, m, n, shared_memory, NULL), 0);
+}
+
+/* "nodes 0 2 4; 2 channels" and the description. */
+static void expect(const char *layout, bool shared_memory, const char *nodes, const char *text)
+{
+    struct topology t;
+    char story[256] = "", line[192];
+    size_t n = 0;
+
+    lay_out(&t, layout, shared_memory);
+    for (uint32_t i = 0; i < t.n_nodes; i++)
+        n += (size_t)snprintf(story + n, sizeof(story) - n, "%u ", t.node_first[i]);
+    snprintf(story + n, sizeof(story) - n, "x%u", t.n_channels);
+    assert_string_equal(story, nodes);
+    assert_string_equal(topology_describe(&t, line, sizeof(line)), text);
+    topology_fini(&t);
+}
+
+static void one_host_is_one_node_for_every_world(void **state)
+{
+    (void)state;
+    expect("A1", true, "0 x1", "1 rank: 1 member, shared memory, binary tree");
+    expect("A3", true, "0 x3", "3 ranks: 1 member, shared memory, binary tree");
+    expect("A1 A1", true, "0 x2", "2 ranks: 1 host, shared memory, binary tree");
+    expect("A2 A4 A1", true, "0 x7", "7 ranks: 1 host, shared memory, binary tree");
+}
+
+static void equal_aligned_hosts_are_the_nodes(void **state)
+{
+    (void)state;
+    expect("A4 B4", true, "0 4 x4",
+           "8 ranks: 2 members x 4, shared memory + tcp, halving/doubling");
+    expect("A1 A1 A1 A1 B1 B1 B1 B1", true, "0 4 x4",
+           "8 ranks: 2 hosts x 4, shared memory + tcp, halving/doubling");
+    expect("A1 A1 B2 C2 D2", true, "0 2 4 6 x2",
+           "8 ranks: 4 hosts x 2, shared memory + tcp, halving/doubling");
+}
+
+static void a_power_of_two_keeps_the_tree_whatever_the_hosts(void **state)
+{
+    (void)state;
+    expect("A1 A1 B1 B1", false, "0 1 2 3 x1", "4 ranks: 4 members x 1, tcp, halving/doubling");
+    expect("A3 B1", true, "0 1 2 3 x1",
+           "4 ranks: 2 members of 1 to 3 as 4 groups (the hosts are unequal or their ranks "
+           "alternate), tcp, halving/doubling");
+    expect(
+        "A1 B1 A1 B1", true, "0 1 2 3 x1",
+        "4 ranks: 2 hosts x 2 as 4 groups (the hosts are unequal or their ranks alternate), tcp, "
+        "halving/doubling");
+    expect("A4 B2 C2", true, "0 2 4 6 x2",
+           "8 ranks: 3 members of 2 to 4 as 4 groups (the hosts are unequal or their ranks "
+           "alternate), shared memory + tcp, halving/doubling");
+    expect("A6 B2", true, "0 2 4 6 x2",
+           "8 ranks: 2 members of 2 to 6 as 4 groups (the hosts are unequal or their ranks "
+           "alternate), shared memory + tcp, halving/doubling");
+}
+
+static void other_worlds_are_a_ring_of_runs(void **state)
+{
+    (void)state;
+    expect("A1 B1 C1", true, "0 1 2 x1", "3 ranks: 3 members x 1, tcp, ring");
+    expect("A3 B3", true, "0 3 x3", "6 ranks: 2 members x 3, shared memory + tcp, ring");
+    expect("A3 B2", true, "0 3 x2", "5 ranks: 2 members of 2 to 3, shared memory + tcp, ring");
+    expect("A2 B3 A1", true, "0 2 5 x1",
+           "6 ranks: 2 hosts x 3 as 3 groups (the hosts are unequal or their ranks alternate), "
+           "shared memory + tcp, ring");
+}
+
+static bool has(const uint32_t *list, uint32_t n, uint32_t x)
+{
+    for (uint32_t i = 0; i < n; i++)
+        if (list[i] == x)
+            return true;
+    return false;
+}
+
+static void check_invariants(const struct topology *t)
+{
+    uint32_t a[TOPOLOGY_MAX_PEERS], b[TOPOLOGY_MAX_PEERS], spoken = 0, first, end;
+
+    for (uint32_t r = 0; r < t->world; r++) {
+        uint32_t node = t->node_of[r], n = topology_peers(t, r, a);
+
+        assert_true(r >= t->node_first[node] && r < t->node_first[node + 1]);
+        assert_int_equal(t->host_of[t->member_of[r]],
+                         t->host_of[t->member_of[t->node_first[node]]]);
+        for (uint32_t k = 0; k < n; k++) {
+            assert_true(a[k] != r && a[k] < t->world && t->node_of[a[k]] != node);
+            assert_true(has(b, topology_peers(t, a[k], b), r));
+        }
+        for (int what = 0; n > 0 && what < 4; what++) { /* whom the schedules name is connected */
+            struct schedule s = { (enum schedule_what)what,
+                                  t->kind == TOPOLOGY_RING,
+                                  t->n_nodes,
+                                  node,
+                                  t->n_nodes / 2,
+                                  what == SCHEDULE_BROADCAST ? 2 : t->n_nodes };
+
+            if (s.ring && what == SCHEDULE_DOUBLING)
+                continue;
+            for (uint32_t i = 0; i < schedule_steps(&s); i++) {
+                struct schedule_step step = schedule_step(&s, i);
+                uint32_t index = r - t->node_first[node];
+
+                if (step.to != SCHEDULE_NOBODY)
+                    assert_true(has(a, n, t->node_first[step.to] + index));
+                if (step.from != SCHEDULE_NOBODY)
+                    assert_true(has(a, n, t->node_first[step.from] + index));
+            }
+        }
+    }
+    for (uint32_t node = 0; node < t->n_nodes; node++)
+        for (uint32_t c = 0; c < t->n_channels; c++) {
+            topology_spoken(t, node, c, &first, &end);
+            assert_int_equal(first, spoken); /* each rank by one channel, in order */
+            assert_true(end > first);
+            spoken = end;
+        }
+    assert_int_equal(spoken, t->world);
+}
+
+static void every_small_layout_is_consistent(void **state)
+{
+    (void)state;
+    for (uint32_t code = 0; code < 4 * 9 * 9 * 9 * 9;
+         code++) { /* up to 4 members: 3 hosts, 3 sizes */
+        char text[64] = "";
+        uint32_t x = code / 4;
+        struct topology t;
+
+        for (uint32_t m = 0; m <= code % 4; m++, x /= 9)
+            snprintf(text + strlen(text), sizeof(text) - strlen(text), "%c%u ", 'A' + x % 3,
+                     1 + x / 3 % 3);
+        if (x != 0) /* the same as a shorter one */
+            continue;
+        lay_out(&t, text, code % 7 != 0);
+        check_invariants(&t);
+        topology_fini(&t);
+    }
+}
+
+static void big_worlds_are_consistent_and_bounded(void **state)
+{
+    static const uint32_t ranks[] = { 64, 48, 63, 1 };
+    struct comm_member m[64];
+    char host[64][8];
+    struct topology t;
+    struct err err;
+
+    (void)state;
+    for (size_t k = 0; k < sizeof(ranks) / sizeof(*ranks); k++) {
+        for (uint32_t i = 0; i < 64; i++) {
+            snprintf(host[i], sizeof(host[i]), "h%u", i / (k == 3 ? 3 : 1));
+            m[i] = (struct comm_member){ "w", host[i], "", ranks[k] };
+        }
+        assert_int_equal(topology_init(&t, m, 64, true, NULL), 0);
+        check_invariants(&t);
+        topology_fini(&t);
+    }
+    m[5].n_ranks = UINT32_MAX;
+    assert_int_equal(topology_init(&t, m, 64, true, &err), ERR_INPUT);
+    assert_non_null(strstr(err.text, "4096"));
+    m[5].n_ranks = 0;
+    assert_int_equal(topology_init(&t, m, 64, true, &err), ERR_INPUT);
+    assert_int_equal(topology_init(&t, m, 0, true, &err), ERR_INPUT);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_host_is_one_node_for_every_world),
+        cmocka_unit_test(equal_aligned_hosts_are_the_nodes),
+        cmocka_unit_test(a_power_of_two_keeps_the_tree_whatever_the_hosts),
+        cmocka_unit_test(other_worlds_are_a_ring_of_runs),
+        cmocka_unit_test(every_small_layout_is_consistent),
+        cmocka_unit_test(big_worlds_are_consistent_and_bounded),
+    };
+
+    return cmocka_run_group_tests_name("comm/topology", tests, NULL, NULL);
+}

@@ -1,0 +1,361 @@
+/* test_cluster_start.c - clusters as launchers start them: mpirun, srun, pods, files. */
+#include "conf/cluster_kit.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/arena.h"
+#include "base/check.h"
+
+#define PAIR "{" TWO "}"
+#define THREE "{\"cluster\":{\"worker\":[\"a:1\",\"b:2\"],\"chief\":[\"c:3\"]}}"
+#define WORKER_ONLY                                                                                \
+    "{\"cluster\":{\"worker\":[\"a:1\",\"b:2\"],\"chief\":[\"c:3\"]},"                             \
+    "\"task\":{\"type\":\"worker\"}}"
+
+static const struct cluster_row launched[] = {
+    { .id = "mpirun",
+      PAIR,
+      "worker 1 rank 1 of 2",
+      .env = { "OMPI_COMM_WORLD_RANK=1" },
+      .note = "this is worker 1: OMPI_COMM_WORLD_RANK says 1" },
+    { .id = "chief first",
+      THREE,
+      "chief 0 rank 0 of 3 chief",
+      .env = { "PMI_RANK=0" },
+      .note = "this is chief 0: PMI_RANK says 0" },
+    { .id = "workers next",
+      THREE,
+      "worker 1 rank 2 of 3",
+      .env = { "PMIX_RANK=2" },
+      .note = "this is worker 1: PMIX_RANK says 2" },
+    { .id = "srun",
+      THREE,
+      "worker 0 rank 1 of 3",
+      .env = { "SLURM_PROCID=1" },
+      .note = "this is worker 0: SLURM_PROCID says 1" },
+    { .id = "pod",
+      PAIR,
+      "worker 1 rank 1 of 2",
+      .host = "trainer-1",
+      .note = "this is worker 1: the host name says 1" },
+    { .id = "pod with a domain",
+      PAIR,
+      "worker 1 rank 1 of 2",
+      .host = "trainer-1.svc-0.local",
+      .note = "this is worker 1: the host name says 1" },
+    { .id = "two agree",
+      PAIR,
+      "worker 1 rank 1 of 2",
+      .host = "trainer-1",
+      .env = { "PMI_RANK=1", "SLURM_PROCID=1" },
+      .note = "PMI_RANK says 1" },
+    { .id = "two disagree",
+      PAIR,
+      "!TF_CONFIG: PMI_RANK says this is task 1, but SLURM_PROCID says "
+      "0; unset one of them, or use --task TYPE:INDEX",
+      .env = { "PMI_RANK=1", "SLURM_PROCID=0" } },
+    { .id = "the host disagrees",
+      PAIR,
+      "!TF_CONFIG: PMI_RANK says this is task 0, but the host name "
+      "'trainer-1' says 1; use --task",
+      .env = { "PMI_RANK=0" },
+      .host = "trainer-1" },
+    { .id = "the host means something else",
+      PAIR,
+      "worker 0 rank 0 of 2 chief",
+      .env = { "PMI_RANK=0" },
+      .host = "ip-10-0-0-12",
+      .note = "the number at the end of the host "
+              "name 'ip-10-0-0-12' is no task index: the cluster has 2 training tasks" },
+    { .id = "only a meaningless host",
+      PAIR,
+      "!a cluster is given, but not which task of it this is",
+      .host = "ip-10-0-0-12" },
+    { .id = "no suffix", PAIR, "!a cluster is given, but not which task", .host = "trainer1" },
+    { .id = "only a suffix", PAIR, "!a cluster is given, but not which task", .host = "-1" },
+    { .id = "a suffix with zeros",
+      PAIR,
+      "!a cluster is given, but not which task",
+      .host = "n-01" },
+    { .id = "a long suffix",
+      PAIR,
+      "!a cluster is given, but not which task",
+      .host = "n-00000000000000000000000000000000000001" },
+    { .id = "beyond",
+      PAIR,
+      "!OMPI_COMM_WORLD_RANK is 2, but the cluster has only 2 training tasks "
+      "(chief, then workers); start as many tasks as are listed",
+      .env = { "OMPI_COMM_WORLD_RANK=2" } },
+    { .id = "nonsense",
+      PAIR,
+      "!no task index is given, and PMI_RANK='-1' is none: expected 0, 1",
+      .env = { "PMI_RANK=-1" } },
+    { .id = "empty is unset",
+      PAIR,
+      "worker 1 rank 1 of 2",
+      .env = { "PMI_RANK=", "PMIX_RANK=1" },
+      .note = "PMIX_RANK says 1" },
+    { .id = "the text wins",
+      "{\"cluster\":{\"worker\":[\"a:1\",\"b:2\"]},"
+      "\"task\":{\"type\":\"worker\",\"index\":0}}",
+      "worker 0 rank 0 of 2 chief",
+      .env = { "SLURM_PROCID=1" },
+      .host = "trainer-1" },
+    { .id = "the flag wins",
+      PAIR,
+      "worker 0 rank 0 of 2 chief",
+      .env = { "SLURM_PROCID=1" },
+      .task = "worker:0" },
+    { .id = "the type is given", WORKER_ONLY, "worker 1 rank 2 of 3", .env = { "SLURM_PROCID=1" } },
+    { .id = "the type is given, beyond",
+      WORKER_ONLY,
+      "!/task/type: SLURM_PROCID is 2, but the "
+      "cluster has only 2 worker tasks",
+      .env = { "SLURM_PROCID=2" } },
+    { .id = "alone, in an allocation",
+      NULL,
+      "worker 0 rank 0 of 1 chief local",
+      .env = { "SLURM_PROCID=3" },
+      .host = "n-3" },
+};
+
+static void a_launcher_gives_the_index_that_the_text_lacks(void **state)
+{
+    (void)state;
+    kit_check_rows(launched, COUNT_OF(launched));
+}
+
+#define STEP(nodes_, counts_, rank_)                                                               \
+    .file = "slurm", .env = { "SLURM_STEP_NODELIST=" nodes_, "SLURM_STEP_TASKS_PER_NODE=" counts_, \
+                              "SLURM_PROCID=" rank_ }
+#define SAYS(who_) .note = "this is " who_ ": SLURM_PROCID says"
+
+static const struct cluster_row steps[] = {
+    { .id = "SL-4",
+      NULL,
+      "worker 2 rank 2 of 5",
+      STEP("n[1-2],m5", "2(x2),1", "2"),
+      SAYS("worker 2") },
+    { .id = "SL-4 first",
+      NULL,
+      "worker 0 rank 0 of 1 chief",
+      STEP("n1", "1", "0"),
+      SAYS("worker 0") },
+    { .id = "numbered nodes say nothing",
+      NULL,
+      "worker 0 rank 0 of 2 chief",
+      STEP("n-[1-2]", "1(x2)", "0"),
+      .host = "n-1",
+      SAYS("worker 0") },
+    { .id = "TF_CONFIG stands back",
+      PAIR,
+      "worker 0 rank 0 of 2 chief",
+      STEP("n[1-2]", "1(x2)", "0"),
+      .note = "TF_CONFIG is set, but --cluster slurm stands for it" },
+    { .id = "SL-7",
+      NULL,
+      "!slurm: SLURM_STEP_NUM_TASKS is '4', but SLURM_STEP_TASKS_PER_NODE adds "
+      "up to 3 tasks",
+      .file = "slurm",
+      .env = { "SLURM_STEP_NODELIST=n[1-3]", "SLURM_STEP_TASKS_PER_NODE=1(x3)", "SLURM_PROCID=0",
+               "SLURM_STEP_NUM_TASKS=4" } },
+    { .id = "SL-7 mpirun",
+      NULL,
+      "!slurm: OMPI_COMM_WORLD_SIZE is '4'",
+      .file = "slurm",
+      .env = { "SLURM_STEP_NODELIST=n[1-3]", "SLURM_STEP_TASKS_PER_NODE=1(x3)", "SLURM_PROCID=0",
+               "SLURM_STEP_NUM_TASKS=3", "OMPI_COMM_WORLD_SIZE=4" } },
+    { .id = "two nodes, three counts",
+      NULL,
+      "!slurm: SLURM_STEP_NODELIST 'n[1-2]' names 2 hosts, "
+      "but SLURM_STEP_TASKS_PER_NODE '1(x3)' counts 3",
+      STEP("n[1-2]", "1(x3)", "0") },
+    { .id = "not in a step",
+      NULL,
+      "!slurm: SLURM_STEP_NODELIST is not set; start the tasks by srun",
+      .file = "slurm" },
+    { .id = "bad list",
+      NULL,
+      "!SLURM_STEP_NODELIST: host list 'n[1-]': a range in brackets has no "
+      "end",
+      STEP("n[1-]", "1", "0") },
+    { .id = "bad counts",
+      NULL,
+      "!SLURM_STEP_TASKS_PER_NODE: task counts '1(x': expected a form "
+      "like 3(x2),2",
+      STEP("n1", "1(x", "0") },
+    { .id = "bad host",
+      NULL,
+      "!slurm: address 'n/1:8888' is not host:port",
+      STEP("n/1", "1", "0") },
+    { .id = "no rank",
+      NULL,
+      "!slurm: a cluster is given, but not which task of it this is",
+      .file = "slurm",
+      .env = { "SLURM_STEP_NODELIST=n[1-2]", "SLURM_STEP_TASKS_PER_NODE=1(x2)" } },
+    { .id = "too many tasks",
+      NULL,
+      "!slurm: the step has 10000000 tasks, and the most is 65536",
+      STEP("n1", "10000000", "0") },
+    { .id = "too many on a host",
+      NULL,
+      "!slurm: n1 has 56649 tasks, more than ports from 8888 on",
+      STEP("n1", "56649", "0") },
+    { .id = "twice the same host",
+      NULL,
+      "!slurm: address 'n1:8888' is also that of worker 0",
+      "worker 1 rank 1 of 2",
+      STEP("n1,n1", "1(x2)", "1") },
+};
+
+static void a_slurm_step_is_a_cluster(void **state)
+{
+    (void)state;
+    kit_check_rows(steps, COUNT_OF(steps));
+}
+
+static void the_second_task_on_a_slurm_host_gets_the_next_port(void **state)
+{
+    const struct cluster_row row = { .id = "ports", NULL, "", STEP("n[08-09]", "2,1", "1") };
+    struct cluster *c;
+
+    (void)state;
+    assert_int_equal(kit_resolve(&row, CLUSTER_STRICT, &c, NULL), 0);
+    assert_string_equal(c->canonical,
+                        "{\"worker\":{\"0\":\"n08:8888\",\"1\":\"n08:8889\",\"2\":\"n09:8888\"}}");
+    assert_string_equal(c->source, "slurm");
+    assert_string_equal(c->index_source, "SLURM_PROCID");
+    assert_string_equal(c->self->host, "n08");
+    assert_int_equal(c->self->port, 8889);
+    cluster_free(c);
+}
+
+static void slurm_host_lists_are_expanded(void **state)
+{
+    static const struct {
+        const char *list, *expected; /* "!": a part of the refusal */
+    } rows[] = {
+        { "n[1-2],m5,o[3-4,6,7-9]", "n1 n2 m5 o3 o4 o6 o7 o8 o9" },              /* SL-1 */
+        { "n[0001-0003],m5,o[009-011]", "n0001 n0002 n0003 m5 o009 o010 o011" }, /* SL-2 */
+        { "n[8-11]", "n8 n9 n10 n11" },
+        { "one", "one" },
+        { "r[1-2]n[1-2]", "r1n1 r1n2 r2n1 r2n2" },
+        { "n[1-2]-ib", "n1-ib n2-ib" },
+        { "", "!a name is empty" },
+        { "a,", "!a name is empty" },
+        { "a,,b", "!a name is empty" },
+        { "n[", "!a bracket is not closed" },
+        { "n[]", "!there is no number where one must be" },
+        { "n[1,]", "!there is no number where one must be" },
+        { "n[a]", "!there is no number where one must be" },
+        { "n[2-1]", "!a range in brackets ends before it begins" },
+        { "n[1-2-3]", "!the brackets hold something else" },
+        { "n[1 ]", "!the brackets hold something else" },
+        { "n[1234567890]", "!the brackets hold something else" },
+        { "n[0-999999999]", "!it stands for more than 65536 names" },
+        { "n[1][1][1][1][1]", "!a name has more than four pairs of brackets" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct arena mem = { 0 };
+        struct err err = { 0 };
+        char text[256] = "";
+        const char **names;
+        uint32_t n = 0;
+        int rc = cluster_slurm_nodes(rows[i].list, &mem, &names, &n, &err);
+
+        for (uint32_t k = 0; rc == 0 && k < n; k++)
+            snprintf(text + strlen(text), sizeof(text) - strlen(text), "%s%s", k > 0 ? " " : "",
+                     names[k]);
+        if (rc < 0)
+            assert_int_equal(rc, ERR_INPUT);
+        if (rc == 0 ? strcmp(text, rows[i].expected) != 0
+                    : rows[i].expected[0] != '!' || strstr(err.text, rows[i].expected + 1) == NULL)
+            fail_msg("%s: expected '%s', found '%s' '%s'", rows[i].list, rows[i].expected, text,
+                     err.text);
+        arena_fini(&mem);
+    }
+}
+
+static void a_slurm_host_list_stays_within_its_bounds(void **state)
+{
+    struct arena mem = { 0 };
+    char name[400];
+    const char **names;
+    uint32_t n;
+
+    (void)state;
+    memset(name, 'a', sizeof(name) - 1);
+    name[sizeof(name) - 1] = '\0';
+    assert_int_equal(cluster_slurm_nodes(name, &mem, &names, &n, NULL), ERR_INPUT);
+    memcpy(name, "[1-3]", 5);
+    memcpy(name + 240, "[000000001-000000002]b", 23);
+    assert_int_equal(cluster_slurm_nodes(name, &mem, &names, &n, NULL), 0);
+    assert_int_equal(n, 6);
+    assert_int_equal(cluster_slurm_nodes("n[1-65536]", &mem, &names, &n, NULL), 0);
+    assert_int_equal(n, 65536);
+    assert_string_equal(names[65535], "n65536");
+    assert_int_equal(cluster_slurm_nodes("n[1-65536],m", &mem, &names, &n, NULL), ERR_INPUT);
+    arena_fini(&mem);
+}
+
+static void slurm_task_counts_are_expanded(void **state)
+{
+    static const uint32_t expected[] = { 3, 3, 2, 11, 11, 11, 11 };
+    static const char *const bad[] = { "",     "0",     "x",    "3(",        "3(x",
+                                       "3(x)", "3(x0)", "3(x2", "3(2)",      "3,",
+                                       ",3",   "3 ",    "-1",   "3(x65537)", "1234567890" };
+    struct arena mem = { 0 };
+    uint32_t *counts, n;
+
+    (void)state;
+    assert_int_equal(cluster_slurm_counts("3(x2),2,11(x4)", &mem, &counts, &n, NULL), 0); /* SL-3 */
+    assert_int_equal(n, COUNT_OF(expected));
+    assert_memory_equal(counts, expected, sizeof(expected));
+    for (size_t i = 0; i < COUNT_OF(bad); i++) {
+        if (cluster_slurm_counts(bad[i], &mem, &counts, &n, NULL) != ERR_INPUT)
+            fail_msg("'%s' was accepted", bad[i]);
+    }
+    arena_fini(&mem);
+}
+
+static void a_file_stands_for_the_variable(void **state)
+{
+    char path[] = "/tmp/trainerd-cluster-XXXXXX";
+    const char *text = "{\n  \"cluster\": {\"worker\": [\"a:1\", 7]}\n}\n";
+    struct cluster_row row = { .id = "file", PAIR, "", .file = path };
+    struct cluster *c = NULL;
+    struct err err = { 0 };
+    char place[64];
+    int fd = mkstemp(path);
+
+    (void)state;
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, strlen(text)), strlen(text));
+    assert_int_equal(kit_resolve(&row, CLUSTER_STRICT, &c, &err), ERR_INPUT);
+    snprintf(place, sizeof(place), "%s:2:33: /cluster/worker/1: ", path);
+    assert_non_null(strstr(err.text, place));
+    close(fd);
+    unlink(path);
+    assert_int_equal(kit_resolve(&row, CLUSTER_STRICT, &c, &err), ERR_INPUT);
+    assert_non_null(strstr(err.text, path));
+    assert_non_null(strstr(err.text, "expected a file, or 'slurm'"));
+    assert_null(c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_launcher_gives_the_index_that_the_text_lacks),
+        cmocka_unit_test(a_slurm_step_is_a_cluster),
+        cmocka_unit_test(the_second_task_on_a_slurm_host_gets_the_next_port),
+        cmocka_unit_test(slurm_host_lists_are_expanded),
+        cmocka_unit_test(a_slurm_host_list_stays_within_its_bounds),
+        cmocka_unit_test(slurm_task_counts_are_expanded),
+        cmocka_unit_test(a_file_stands_for_the_variable),
+    };
+
+    return cmocka_run_group_tests_name("conf/cluster_start", tests, NULL, NULL);
+}

@@ -1,0 +1,247 @@
+/* test_cluster_task.c - who one is in a TF_CONFIG, rule by rule, in both profiles: validation,
+ * ranks and chief, evaluators, and what Kubeflow writes. */
+#include "conf/cluster_kit.h"
+
+#include "base/check.h"
+
+static const struct cluster_row validating[] = {
+    { .id = "U-1",
+      CLUSTER("\"worker\":[\"a:1\"],\"tensorboard\":[\"t:1\"]", W(0)),
+      "!TF_CONFIG:1:44: /cluster/tensorboard: job \"tensorboard\" is not allowed: jobs are chief, "
+      "worker, ps and evaluator; rename it, or skip it with --ignore-jobs tensorboard" },
+    { .id = "U-1 skipped",
+      CLUSTER("\"worker\":[\"a:1\",\"b:2\"],\"tensorboard\":[\"\"],\"x\":7", W(1)),
+      SECOND,
+      .ignore = "x,tensorboard",
+      .note = "job \"tensorboard\" is ignored" },
+    { .id = "U-1 not skipped",
+      CLUSTER("\"worker\":[\"a:1\",\"b:2\"],\"tensor\":[\"\"]", W(1)),
+      "!job \"tensor\" is not allowed",
+      .ignore = "tensorboard" },
+    { .id = "U-2",
+      "{" TWO "," T("boss", 0) "}",
+      "!/task/type: task type must be chief, worker, ps or "
+      "evaluator, found \"boss\"" },
+    { .id = "U-2 case",
+      "{" TWO "," T("Worker", 0) "}",
+      "!found \"Worker\"; did you mean \"worker\"?" },
+    { .id = "U-3",
+      "{" TWO "," T("chief", 0) "}",
+      "!/task/index: this task is chief 0, but the cluster "
+      "lists no chief" },
+    { .id = "U-4",
+      CLUSTER("\"chief\":[\"a:1\",\"b:1\"]", T("chief", 0)),
+      "!TF_CONFIG:1:21: /cluster/chief: there are 2 chief tasks, and there can be only one" },
+    { .id = "U-5",
+      CLUSTER("\"worker\":[\"a:1\"],\"evaluator\":[\"b:1\",\"c:1\"]", W(0)),
+      "!/cluster/evaluator: there are 2 evaluator tasks, and there can be only one" },
+    { .id = "U-6",
+      CLUSTER("\"worker\":[\"a:1\"],\"ps\":{\"1\":\"b:1\",\"5\":\"c:1\"}", T("ps", 3)),
+      "!/task/index: task index 3 (from task.index) is not among the 2 listed: the indices of ps "
+      "go "
+      "from 1 to 5 with gaps" },
+    { .id = "U-6 by set",
+      CLUSTER("\"worker\":[\"a:1\"],\"ps\":{\"1\":\"b:1\",\"5\":\"c:1\"}", T("ps", 5)),
+      "ps 5 rank - of 1" },
+    { .id = "U-7",
+      "{" TWO "," W(-1) "}",
+      "!/task/index: task index is negative, found the number -1",
+      "!/task/index: task index must be 0 to 2147483647, found the number -1" },
+    { .id = "U-7 huge",
+      "{" TWO "," W(99999999999999999999999) "}",
+      "!/task/index: task index must be a plain",
+      "!/task/index: task index must be 0 to 21474836" },
+    { .id = "U-8",
+      CLUSTER("\"worker\":{\"1\":\"b:2\"}", W(1)),
+      "!TF_CONFIG:1:27: /cluster/worker/1: the "
+      "worker indices have a gap: worker 0 is missing; a sparse worker list needs the dynamic "
+      "form" },
+    { .id = "U-9",
+      CLUSTER("\"worker\":{\"0\":\"b:2\",\"2\":\"c:3\"}", W(2)),
+      "!/cluster/worker/2: the worker indices have a gap: worker 1 is missing; a sparse worker "
+      "list "
+      "needs the dynamic form" },
+    { .id = "U-9 other",
+      CLUSTER("\"worker\":{\"0\":\"b:2\",\"2\":\"c:3\"},\"ps\":[]", W(0)),
+      "!the worker indices have a gap" },
+    { .id = "chief index",
+      CLUSTER("\"chief\":{\"3\":\"b:2\"},\"worker\":[\"a:1\"]", W(0)),
+      "!/cluster/chief/3: the chief indices have a gap: chief 0 is missing",
+      "worker 0 rank 1 of 2" },
+};
+
+#define WITH_CHIEF "\"chief\":[\"c:1\"],\"worker\":[\"a:1\",\"b:1\"]"
+static const struct cluster_row ranking[] = {
+    { .id = "C-1", CLUSTER(WITH_CHIEF, T("chief", 0)), "chief 0 rank 0 of 3 chief" },
+    { .id = "C-2", CLUSTER(WITH_CHIEF, W(0)), "worker 0 rank 1 of 3" },
+    { .id = "C-3", "{" TWO "," W(0) "}", FIRST },
+    { .id = "C-4", "{" TWO "," W(1) "}", SECOND },
+    { .id = "C-5", CLUSTER(WITH_CHIEF, W(1)), "worker 1 rank 2 of 3" },
+    { .id = "C-6", CLUSTER(WITH_CHIEF ",\"evaluator\":[\"e:1\"]", W(1)), "worker 1 rank 2 of 3" },
+    { .id = "C-7",
+      CLUSTER(WITH_CHIEF ",\"evaluator\":[\"e:1\"]", T("evaluator", 0)),
+      "evaluator 0 rank - of 3" },
+    { .id = "C-8",
+      CLUSTER(WITH_CHIEF ",\"ps\":[\"p:1\",\"q:1\"]", T("ps", 1)),
+      "ps 1 rank - of 3" },
+    { .id = "C-9",
+      CLUSTER(WITH_CHIEF ",\"ps\":[\"p:1\",\"q:1\"]", W(0)),
+      "worker 0 rank 1 of 3",
+      .note = "the 2 ps tasks take no part" },
+    { .id = "C-10", CLUSTER("\"chief\":[\"c:1\"]", T("chief", 0)), "chief 0 rank 0 of 1 chief" },
+    { .id = "C-11",
+      CLUSTER("\"chief\":[],\"worker\":[\"a:1\",\"b:2\"]", W(0)),
+      FIRST,
+      "worker 0 rank 0 of 2",
+      .note = "the job \"chief\" lists nobody and is taken as absent" },
+    { .id = "C-11 self",
+      CLUSTER("\"chief\":[],\"worker\":[\"a:1\",\"b:2\"]", T("chief", 0)),
+      "!this task is chief 0, but the cluster lists no chief" },
+    { .id = "C-12", "{" TWO ",\"task\":{}}", "!a cluster is given, but not which task" },
+    { .id = "C-13",
+      CLUSTER("\"worker\":[]", W(0)),
+      "!/cluster/worker: the job \"worker\" lists nobody" },
+    { .id = "C-14",
+      CLUSTER("\"ps\":[\"p:1\"]", T("ps", 0)),
+      "!TF_CONFIG: the cluster has neither a chief "
+      "nor a worker" },
+    { .id = "C-14 evaluator",
+      CLUSTER("\"evaluator\":[\"e:1\"]", T("evaluator", 0)),
+      "!the cluster has neither a chief nor a worker" },
+    { .id = "C-14 ignored",
+      CLUSTER("\"x\":[\"e:1\"]", W(0)),
+      "!the cluster has neither a chief nor a "
+      "worker",
+      .ignore = "x" },
+    { .id = "M-1", "{\"environment\":\"cloud\"}", LOCAL },
+    { .id = "M-2",
+      "{" W(5) "}",
+      "!TF_CONFIG:1:9: /task: task worker 5 is named, but there is no cluster",
+      LOCAL },
+    { .id = "M-2 chief",
+      "{" T("chief", 0) "}",
+      "!/task: task chief 0 is named, but there is no cluster",
+      LOCAL },
+    { .id = "M-2 empty cluster",
+      "{\"cluster\":{}," W(5) "}",
+      "!/task: task worker 5 is named",
+      LOCAL },
+    { .id = "M-2 flag",
+      NULL,
+      "!TF_CONFIG: task worker 1 is named, but there is no cluster",
+      LOCAL,
+      .task = "worker:1" },
+    { .id = "E-8", "{" W(0) "}", LOCAL },
+    { .id = "M-3", "{\"cluster\":{}}", LOCAL },
+    { .id = "M-4", ALONE_AT("a:1"), "worker 0 rank 0 of 1 chief" },
+    { .id = "M-5", "{\"rpc_layer\":\"grpc\"," TWO "," W(0) "}", FIRST },
+    { .id = "M-5 other",
+      "{\"rpc_layer\":\"grpc+verbs\"," TWO "," W(0) "}",
+      "!TF_CONFIG:1:14: /rpc_layer: "
+      "rpc_layer must be \"grpc\", found the string \"grpc+verbs\"; write \"grpc\" or leave it "
+      "out" },
+    { .id = "M-5 null",
+      "{\"rpc_layer\":null," TWO "," W(0) "}",
+      "!/rpc_layer: rpc_layer must be",
+      FIRST },
+    { .id = "E-3",
+      CLUSTER("\"master\":[\"c:1\"],\"worker\":[\"a:1\",\"b:1\"]", T("master", 0)),
+      "chief 0 rank 0 of 3 chief",
+      .note = "\"master\" is an old word for \"chief\"" },
+    { .id = "E-4",
+      CLUSTER("\"master\":[\"c:1\"],\"chief\":[\"a:1\"]", T("chief", 0)),
+      "!TF_CONFIG:1:38: /cluster/chief: both \"master\" and \"chief\" are listed" },
+};
+
+static const struct cluster_row evaluators[] = {
+    { .id = "EV-1", CLUSTER("\"worker\":[\"a:1\",\"b:2\"],\"evaluator\":[\"e:1\"]", W(1)), SECOND },
+    { .id = "EV-2",
+      CLUSTER("\"worker\":[\"a:1\",\"b:2\"],\"evaluator\":[\"e:1\"]", T("evaluator", 0)),
+      "evaluator 0 rank - of 2" },
+    { .id = "EV-3", "{" TWO "," T("evaluator", 0) "}", "evaluator 0 rank - of 2" },
+    { .id = "EV-4", "{" TWO "," T("evaluator", 12) "}", "evaluator 12 rank - of 2" },
+    { .id = "EV-5", "{" TWO "," T("evaluator", -1) "}", "!/task/index: task index " },
+    { .id = "EV listed otherwise",
+      CLUSTER("\"worker\":[\"a:1\"],\"evaluator\":[\"e:1\"]", T("evaluator", 1)),
+      "!/task/index: task index 1 (from task.index) is beyond the 1 listed" },
+};
+
+static const struct cluster_row kubeflow[] = {
+    { .id = "KF-1",
+      "{\"cluster\":{\"ps\":[\"J-ps-0.N.svc:2222\"],\"worker\":[\"J-worker-0.N.svc:2222\"]},"
+      "\"task\":{\"type\":\"worker\",\"index\":0},\"environment\":\"cloud\"}",
+      "worker 0 rank 0 of 1 chief",
+      .note = "the 1 ps tasks take no part" },
+    { .id = "KF-2", AT("J-worker-0.N.svc.cluster.local:2222"), FIRST },
+    { .id = "KF-3", NULL, LOCAL },
+    { .id = "KF-4",
+      CLUSTER("\"chief\":[\"a:1\"],\"worker\":[\"b:1\"]", W(0)),
+      "worker 0 rank 1 of 2" },
+    { .id = "KF-8",
+      CLUSTER("\"worker\":{\"3\":\"w3:1\"},\"ps\":[\"p:1\",\"q:1\"]", W(3)),
+      "worker 3 rank 0 of 1 dynamic",
+      .note = "the 2 ps tasks take no part" },
+    { .id = "KF-8 first",
+      CLUSTER("\"worker\":{\"0\":\"w0:1\"},\"ps\":[]", W(0)),
+      "worker 0 rank 0 of 1 chief dynamic" },
+    { .id = "KF-8 not me",
+      CLUSTER("\"worker\":{\"3\":\"w3:1\"},\"ps\":[\"p:1\"]", W(2)),
+      "!/cluster/worker/3: the worker indices have a gap" },
+    { .id = "KF-8 with a chief",
+      CLUSTER("\"worker\":{\"3\":\"w3:1\"},\"ps\":[],\"chief\":[\"c:1\"]", W(3)),
+      "!/cluster/worker/3: the worker indices have a gap" },
+    { .id = "KF-9",
+      CLUSTER("\"ps\":[\"p2:1\"],\"worker\":{}", T("ps", 2)),
+      "ps 2 rank - of 0 dynamic" },
+    { .id = "KF-9 first",
+      CLUSTER("\"ps\":[\"p0:1\"],\"worker\":{}", T("ps", 0)),
+      "ps 0 rank - of 0 dynamic" },
+    { .id = "KF-9 contradicted",
+      CLUSTER("\"ps\":[\"p2:1\"],\"worker\":[\"w:1\"]", T("ps", 2)),
+      "!/task/index: task index 2 (from task.index) is beyond the 1 listed" },
+    { .id = "KF-9 two",
+      CLUSTER("\"ps\":[\"p1:1\",\"p2:1\"],\"worker\":{}", T("ps", 2)),
+      "!/cluster/worker: the job \"worker\" lists nobody" },
+    { .id = "KF-10 chief",
+      CLUSTER("\"ps\":[],\"worker\":{}", T("chief", 0)),
+      "!/cluster/worker: the job \"worker\" lists nobody" },
+    { .id = "KF-10 evaluator",
+      CLUSTER("\"ps\":[],\"worker\":{}", T("evaluator", 0)),
+      "!/cluster/worker: the job \"worker\" lists nobody" },
+};
+
+static void tasks_are_validated_by_the_rules(void **state)
+{
+    (void)state;
+    kit_check_rows(validating, COUNT_OF(validating));
+}
+
+static void ranks_world_and_chief_follow_the_rules(void **state)
+{
+    (void)state;
+    kit_check_rows(ranking, COUNT_OF(ranking));
+}
+
+static void evaluators_are_accepted_in_every_form_and_never_counted(void **state)
+{
+    (void)state;
+    kit_check_rows(evaluators, COUNT_OF(evaluators));
+}
+
+static void all_forms_of_kubeflow_are_understood(void **state)
+{
+    (void)state;
+    kit_check_rows(kubeflow, COUNT_OF(kubeflow));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tasks_are_validated_by_the_rules),
+        cmocka_unit_test(ranks_world_and_chief_follow_the_rules),
+        cmocka_unit_test(evaluators_are_accepted_in_every_form_and_never_counted),
+        cmocka_unit_test(all_forms_of_kubeflow_are_understood),
+    };
+
+    return cmocka_run_group_tests_name("conf/cluster_task", tests, NULL, NULL);
+}

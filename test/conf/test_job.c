@@ -1,0 +1,271 @@
+/* A job that is right: what is read, and what is chosen when nothing is said. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <unistd.h>
+
+#include "base/check.h"
+#include "conf/job.h"
+#include "conf/job_kit.h"
+
+static void what_is_not_said_has_the_documented_default(void **state)
+{
+    const struct job_patch none[JOB_MAX_PATCHES] = { { NULL, NULL } };
+    struct conf *c = job_patched(none);
+
+    (void)state;
+    assert_string_equal(c->name, "job");
+    assert_int_equal(c->model.n_metrics, 0);
+    assert_int_equal(c->model.n_frozen, 0);
+    assert_null(c->data.eval);
+    assert_true(c->data.shuffle);
+    assert_int_equal(c->data.cache, CONF_CACHE_NONE);
+    assert_int_equal(c->data.remainder, CONF_REMAINDER_DROP);
+    assert_int_equal(c->data.threads, 0);
+    assert_int_equal(c->data.prefetch, 2);
+    assert_null(c->data.index_directory);
+    for (uint32_t i = 0; i < c->data.n_features; i++) {
+        assert_true(c->data.features[i].scale == 1.0);
+        assert_true(c->data.features[i].offset == 0.0);
+    }
+    assert_int_equal(c->train.seed, 0);
+    assert_int_equal(c->train.epochs, 0);
+    assert_int_equal(c->train.batch_size_per_replica, 0);
+    assert_int_equal(c->train.lanes, 0);
+    assert_int_equal(c->train.precision, CONF_PRECISION_FLOAT32);
+    assert_true(c->train.clip_norm == 0.0);
+    assert_int_equal(c->train.eval_every_epochs, 0);
+    assert_int_equal(c->train.log_every_steps, 10);
+    assert_true(c->train.deadline_seconds == 30.0);
+    assert_true(c->optimizer.weight_decay == 0.0);
+    assert_int_equal(c->optimizer.schedule.type, CONF_SCHEDULE_CONSTANT);
+    assert_int_equal(c->optimizer.schedule.warmup_steps, 0);
+    assert_int_equal(c->optimizer.scaling.rule, CONF_SCALING_NONE);
+    assert_int_equal(c->communication.implementation, CONF_COMM_AUTO);
+    assert_true(c->communication.shared_memory);
+    assert_null(c->communication.token_file);
+    assert_null(c->checkpoint.directory);
+    assert_int_equal(c->checkpoint.every_steps, 0);
+    assert_true(c->checkpoint.every_seconds == 0.0);
+    assert_int_equal(c->checkpoint.max_to_keep, 5);
+    assert_null(c->summary.directory);
+    assert_null(c->export.onnx);
+    conf_free(c);
+}
+
+static void a_default_may_follow_from_another_key(void **state)
+{
+    const struct job_patch eval[] = P3("/data/eval", "'e'", "/optimizer/type", "'adamw'",
+                                       "/optimizer/schedule", "{'type':'step','step_size':7}");
+    const struct job_patch said[] =
+        P3("/data/eval", "'e'", "/train/eval_every_epochs", "0", "/optimizer",
+           "{'type':'adamw','learning_rate':1,"
+           "'weight_decay':0}");
+    const struct job_patch momentum[JOB_MAX_PATCHES] =
+        P2("/optimizer/type", "'momentum'", "/optimizer/schedule", "{'type':'cosine'}");
+    struct conf *c = job_patched(eval);
+
+    (void)state;
+    assert_int_equal(c->train.eval_every_epochs, 1);
+    assert_true(c->optimizer.weight_decay == 0.01);
+    assert_true(c->optimizer.beta1 == 0.9);
+    assert_true(c->optimizer.beta2 == 0.999);
+    assert_true(c->optimizer.epsilon == 1e-8);
+    assert_true(c->optimizer.momentum == 0.0); /* does not apply */
+    assert_int_equal(c->optimizer.schedule.step_size, 7);
+    assert_true(c->optimizer.schedule.gamma == 0.1);
+    conf_free(c);
+
+    c = job_patched(said);
+    assert_int_equal(c->train.eval_every_epochs, 0);
+    assert_true(c->optimizer.weight_decay == 0.0);
+    conf_free(c);
+
+    c = job_patched(momentum);
+    assert_true(c->optimizer.momentum == 0.9);
+    assert_true(c->optimizer.beta1 == 0.0);
+    assert_true(c->optimizer.weight_decay == 0.0);
+    assert_true(c->optimizer.schedule.final_fraction == 0.0);
+    conf_free(c);
+}
+
+static void what_is_said_is_read(void **state)
+{
+    static const char quoted[] =
+        "{'name':'n','model':{'onnx':'sub/./net.onnx','inputs':{'b':'in b','a':'in a'},"
+        "'loss':{'type':'softmax_cross_entropy','logits':'z','labels':'y'},"
+        "'metrics':['accuracy'],'frozen':['emb.*','head']},"
+        "'data':{'train':'/abs//train-*','eval':'../eval','features':{"
+        "'y':{'dtype':'int32','shape':[]},'b':{'dtype':'float32','shape':[4,5],'scale':0.5,"
+        "'offset':-1},'a':{'dtype':'int64','shape':[2147483647]}},'shuffle':false,"
+        "'cache':'memory','remainder':'pad','threads':3,'prefetch':4,'index_directory':'idx'},"
+        "'train':{'seed':18446744073709551615,'epochs':6,'batch_size_per_replica':8,'lanes':12,"
+        "'precision':'float32','clip_norm':0.25,'eval_every_epochs':5,'log_every_steps':9,"
+        "'deadline_seconds':2.5},"
+        "'optimizer':{'type':'adam','learning_rate':0.002,'beta1':0.8,'beta2':0.95,"
+        "'epsilon':1e-6,'weight_decay':0.1,'schedule':{'type':'step','warmup_steps':11,"
+        "'step_size':13,'gamma':0.5},'scaling':{'rule':'linear','reference_batch_size':32}},"
+        "'communication':{'implementation':'cpu','shared_memory':false,'token_file':'tok'},"
+        "'checkpoint':{'directory':'ckpt','every_steps':14,'every_seconds':1.5,'max_to_keep':0},"
+        "'summary':{'directory':'logs'},'export':{'onnx':'out.onnx'}}";
+    char *text = job_quoted(quoted);
+    struct conf *c = job_parsed("/jobs/./one/my.json", text);
+
+    (void)state;
+    assert_string_equal(c->path, "/jobs/./one/my.json");
+    assert_string_equal(c->directory, "/jobs/one");
+    assert_string_equal(c->name, "n");
+    assert_string_equal(c->model.onnx, "/jobs/one/sub/net.onnx");
+    assert_int_equal(c->model.n_inputs, 2);
+    assert_string_equal(c->model.inputs[0].feature, "a"); /* sorted */
+    assert_string_equal(c->model.inputs[0].input, "in a");
+    assert_string_equal(c->model.inputs[1].feature, "b");
+    assert_string_equal(c->model.inputs[1].input, "in b");
+    assert_int_equal(c->model.loss.type, CONF_LOSS_SOFTMAX_CROSS_ENTROPY);
+    assert_string_equal(c->model.loss.logits, "z");
+    assert_string_equal(c->model.loss.labels, "y");
+    assert_int_equal(c->model.n_metrics, 1);
+    assert_int_equal(c->model.metrics[0], CONF_METRIC_ACCURACY);
+    assert_int_equal(c->model.n_frozen, 2);
+    assert_string_equal(c->model.frozen[0], "emb.*");
+    assert_string_equal(c->model.frozen[1], "head");
+    assert_string_equal(c->data.train, "/abs/train-*");
+    assert_string_equal(c->data.eval, "/jobs/one/../eval");
+    assert_int_equal(c->data.n_features, 3);
+    assert_string_equal(c->data.features[0].name, "a");
+    assert_int_equal(c->data.features[0].dtype, CONF_INT64);
+    assert_int_equal(c->data.features[0].rank, 1);
+    assert_int_equal(c->data.features[0].shape[0], 2147483647);
+    assert_string_equal(c->data.features[1].name, "b");
+    assert_int_equal(c->data.features[1].dtype, CONF_FLOAT32);
+    assert_int_equal(c->data.features[1].rank, 2);
+    assert_int_equal(c->data.features[1].shape[0], 4);
+    assert_int_equal(c->data.features[1].shape[1], 5);
+    assert_true(c->data.features[1].scale == 0.5);
+    assert_true(c->data.features[1].offset == -1.0);
+    assert_string_equal(c->data.features[2].name, "y");
+    assert_int_equal(c->data.features[2].dtype, CONF_INT32);
+    assert_int_equal(c->data.features[2].rank, 0);
+    assert_false(c->data.shuffle);
+    assert_int_equal(c->data.cache, CONF_CACHE_MEMORY);
+    assert_int_equal(c->data.remainder, CONF_REMAINDER_PAD);
+    assert_int_equal(c->data.threads, 3);
+    assert_int_equal(c->data.prefetch, 4);
+    assert_string_equal(c->data.index_directory, "/jobs/one/idx");
+    assert_true(c->train.seed == UINT64_MAX);
+    assert_int_equal(c->train.epochs, 6);
+    assert_int_equal(c->train.steps, 0);
+    assert_int_equal(c->train.global_batch_size, 0);
+    assert_int_equal(c->train.batch_size_per_replica, 8);
+    assert_int_equal(c->train.lanes, 12);
+    assert_true(c->train.clip_norm == 0.25);
+    assert_int_equal(c->train.eval_every_epochs, 5);
+    assert_int_equal(c->train.log_every_steps, 9);
+    assert_true(c->train.deadline_seconds == 2.5);
+    assert_int_equal(c->optimizer.type, CONF_ADAM);
+    assert_true(c->optimizer.learning_rate == 0.002);
+    assert_true(c->optimizer.beta1 == 0.8);
+    assert_true(c->optimizer.beta2 == 0.95);
+    assert_true(c->optimizer.epsilon == 1e-6);
+    assert_true(c->optimizer.weight_decay == 0.1);
+    assert_int_equal(c->optimizer.schedule.type, CONF_SCHEDULE_STEP);
+    assert_int_equal(c->optimizer.schedule.warmup_steps, 11);
+    assert_int_equal(c->optimizer.schedule.step_size, 13);
+    assert_true(c->optimizer.schedule.gamma == 0.5);
+    assert_int_equal(c->optimizer.scaling.rule, CONF_SCALING_LINEAR);
+    assert_int_equal(c->optimizer.scaling.reference_batch_size, 32);
+    assert_int_equal(c->communication.implementation, CONF_COMM_CPU);
+    assert_false(c->communication.shared_memory);
+    assert_string_equal(c->communication.token_file, "/jobs/one/tok");
+    assert_string_equal(c->checkpoint.directory, "/jobs/one/ckpt");
+    assert_int_equal(c->checkpoint.every_steps, 14);
+    assert_true(c->checkpoint.every_seconds == 1.5);
+    assert_int_equal(c->checkpoint.max_to_keep, 0);
+    assert_string_equal(c->summary.directory, "/jobs/one/logs");
+    assert_string_equal(c->export.onnx, "/jobs/one/out.onnx");
+    conf_free(c);
+    free(text);
+}
+
+static void words_mean_what_they_say(void **state)
+{
+    static const struct {
+        const char *pointer, *value;
+        size_t at;
+        unsigned expected;
+    } rows[] = {
+        { "/optimizer/type", "'sgd'", offsetof(struct conf, optimizer.type), CONF_SGD },
+        { "/optimizer/type", "'momentum'", offsetof(struct conf, optimizer.type), CONF_MOMENTUM },
+        { "/optimizer/type", "'adam'", offsetof(struct conf, optimizer.type), CONF_ADAM },
+        { "/optimizer/type", "'adamw'", offsetof(struct conf, optimizer.type), CONF_ADAMW },
+        { "/data/cache", "'none'", offsetof(struct conf, data.cache), CONF_CACHE_NONE },
+        { "/data/cache", "'memory'", offsetof(struct conf, data.cache), CONF_CACHE_MEMORY },
+        { "/data/remainder", "'drop'", offsetof(struct conf, data.remainder), CONF_REMAINDER_DROP },
+        { "/data/remainder", "'pad'", offsetof(struct conf, data.remainder), CONF_REMAINDER_PAD },
+        { "/communication", "{'implementation':'auto'}",
+          offsetof(struct conf, communication.implementation), CONF_COMM_AUTO },
+        { "/communication", "{'implementation':'nccl'}",
+          offsetof(struct conf, communication.implementation), CONF_COMM_NCCL },
+        { "/optimizer/schedule", "{'type':'constant'}",
+          offsetof(struct conf, optimizer.schedule.type), CONF_SCHEDULE_CONSTANT },
+        { "/optimizer/schedule", "{'type':'cosine'}",
+          offsetof(struct conf, optimizer.schedule.type), CONF_SCHEDULE_COSINE },
+        { "/data/features/extra/dtype", "'uint8'", offsetof(struct conf, data.features[0].dtype),
+          CONF_UINT8 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        const struct job_patch patches[JOB_MAX_PATCHES] = P1(rows[i].pointer, rows[i].value);
+        struct conf *c = job_patched(patches);
+        unsigned found;
+
+        memcpy(&found, (const char *)c + rows[i].at, sizeof(found));
+        if (found != rows[i].expected)
+            fail_msg("%s: %s became %u", rows[i].pointer, rows[i].value, found);
+        conf_free(c);
+    }
+}
+
+static void paths_are_absolute_whatever_the_job_was_called(void **state)
+{
+    const struct job_patch none[JOB_MAX_PATCHES] = { { NULL, NULL } };
+    char *text = job_text(none), *here = getcwd(NULL, 0), expected[4200];
+    static const struct {
+        const char *path, *directory, *name;
+    } rows[] = {
+        { "job.json", "", "job" }, { "./a.json", "", "a" },
+        { "x//y/b", "/x/y", "b" }, { "../c.json.json", "/..", "c.json" },
+        { ".json", "", ".json" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct conf *c = job_parsed(rows[i].path, text);
+
+        snprintf(expected, sizeof(expected), "%s%s", here, rows[i].directory);
+        assert_string_equal(c->directory, expected);
+        snprintf(expected, sizeof(expected), "%s%s/net.onnx", here, rows[i].directory);
+        assert_string_equal(c->model.onnx, expected);
+        assert_string_equal(c->name, rows[i].name);
+        conf_free(c);
+    }
+    free(here);
+    free(text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_not_said_has_the_documented_default),
+        cmocka_unit_test(a_default_may_follow_from_another_key),
+        cmocka_unit_test(what_is_said_is_read),
+        cmocka_unit_test(words_mean_what_they_say),
+        cmocka_unit_test(paths_are_absolute_whatever_the_job_was_called),
+    };
+
+    return cmocka_run_group_tests_name("conf/job", tests, NULL, NULL);
+}

@@ -1,0 +1,344 @@
+/* A job printed again, and the digest. Reads config/ in the repository's root, where tests run. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <glob.h>
+
+#include "base/buf.h"
+#include "base/check.h"
+#include "base/digest.h"
+#include "base/err.h"
+#include "conf/job.h"
+#include "conf/job_rows.h"
+
+static struct conf *job_read(const char *path)
+{
+    struct conf *c = NULL;
+    struct err err = { 0 };
+
+    if (conf_read(path, &c, &err) != 0)
+        fail_msg("%s (tests run in the repository's root)", err.text);
+    return c;
+}
+
+/* What `c` prints as a job elsewhere is the same job. */
+static void assert_round_trip(const struct conf *c)
+{
+    struct buf first = { 0 }, second = { 0 };
+    struct conf *again;
+
+    conf_print(c, &first);
+    assert_false(first.failed);
+    again = job_parsed("/elsewhere/printed.json", first.data);
+    conf_print(again, &second);
+    assert_string_equal(second.data, first.data);
+    assert_string_equal(again->digest, c->digest);
+    conf_free(again);
+    buf_fini(&first);
+    buf_fini(&second);
+}
+
+static void what_is_allowed_is_read_and_its_print_is_the_same_job(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(job_allowed); i++) {
+        struct conf *c = job_patched(job_allowed[i]);
+
+        assert_round_trip(c);
+        conf_free(c);
+    }
+}
+
+static void the_examples_are_jobs_and_their_print_is_the_same_job(void **state)
+{
+    glob_t found;
+    size_t n_jobs = 0;
+
+    (void)state;
+    assert_int_equal(glob("config/*.json", 0, NULL, &found), 0);
+    assert_int_equal(glob("config/digits/*.json", GLOB_APPEND, NULL, &found), 0);
+    for (size_t i = 0; i < found.gl_pathc; i++) {
+        struct conf *c;
+
+        if (strcmp(found.gl_pathv[i], "config/job.schema.json") == 0 ||
+            strstr(found.gl_pathv[i], "/cluster-") != NULL)
+            continue;
+        c = job_read(found.gl_pathv[i]);
+        assert_round_trip(c);
+        conf_free(c);
+        n_jobs++;
+    }
+    assert_true(n_jobs >= 3);
+    globfree(&found);
+}
+
+/* clang-format off */
+static void every_default_is_visible_in_print(void **state)
+{
+    static const char expected[] =
+        "{\n"
+        "  \"name\": \"job\",\n"
+        "  \"model\": {\n"
+        "    \"onnx\": \"/jobs/net.onnx\",\n"
+        "    \"inputs\": {\n"
+        "      \"extra\": \"y\",\n"
+        "      \"image\": \"x\"\n"
+        "    },\n"
+        "    \"loss\": {\n"
+        "      \"type\": \"softmax_cross_entropy\",\n"
+        "      \"logits\": \"z\",\n"
+        "      \"labels\": \"label\"\n"
+        "    },\n"
+        "    \"metrics\": [],\n"
+        "    \"frozen\": []\n"
+        "  },\n"
+        "  \"data\": {\n"
+        "    \"train\": \"/jobs/train-*\",\n"
+        "    \"eval\": null,\n"
+        "    \"features\": {\n"
+        "      \"extra\": {\n"
+        "        \"dtype\": \"float32\",\n"
+        "        \"shape\": [3],\n"
+        "        \"scale\": 1,\n"
+        "        \"offset\": 0\n"
+        "      },\n"
+        "      \"image\": {\n"
+        "        \"dtype\": \"uint8\",\n"
+        "        \"shape\": [1, 8, 8],\n"
+        "        \"scale\": 1,\n"
+        "        \"offset\": 0\n"
+        "      },\n"
+        "      \"label\": {\n"
+        "        \"dtype\": \"int64\",\n"
+        "        \"shape\": [],\n"
+        "        \"scale\": 1,\n"
+        "        \"offset\": 0\n"
+        "      }\n"
+        "    },\n"
+        "    \"shuffle\": true,\n"
+        "    \"cache\": \"none\",\n"
+        "    \"remainder\": \"drop\",\n"
+        "    \"threads\": 0,\n"
+        "    \"prefetch\": 2,\n"
+        "    \"index_directory\": null\n"
+        "  },\n"
+        "  \"train\": {\n"
+        "    \"seed\": 0,\n"
+        "    \"steps\": 100,\n"
+        "    \"global_batch_size\": 64,\n"
+        "    \"lanes\": 0,\n"
+        "    \"precision\": \"float32\",\n"
+        "    \"clip_norm\": 0,\n"
+        "    \"eval_every_epochs\": 0,\n"
+        "    \"log_every_steps\": 10,\n"
+        "    \"deadline_seconds\": 30\n"
+        "  },\n"
+        "  \"optimizer\": {\n"
+        "    \"type\": \"sgd\",\n"
+        "    \"learning_rate\": 0.1,\n"
+        "    \"weight_decay\": 0,\n"
+        "    \"schedule\": {\n"
+        "      \"type\": \"constant\",\n"
+        "      \"warmup_steps\": 0\n"
+        "    },\n"
+        "    \"scaling\": {\n"
+        "      \"rule\": \"none\"\n"
+        "    }\n"
+        "  },\n"
+        "  \"communication\": {\n"
+        "    \"implementation\": \"auto\",\n"
+        "    \"shared_memory\": true,\n"
+        "    \"token_file\": null\n"
+        "  },\n"
+        "  \"checkpoint\": {\n"
+        "    \"directory\": null,\n"
+        "    \"every_steps\": 0,\n"
+        "    \"every_seconds\": 0,\n"
+        "    \"max_to_keep\": 5\n"
+        "  },\n"
+        "  \"summary\": {\n"
+        "    \"directory\": null\n"
+        "  },\n"
+        "  \"export\": {\n"
+        "    \"onnx\": null\n"
+        "  }\n"
+        "}\n";
+    const struct job_patch none[JOB_MAX_PATCHES] = { { NULL, NULL } };
+    struct conf *c = job_patched(none);
+    struct buf out = { 0 };
+
+    (void)state;
+    conf_print(c, &out);
+    assert_string_equal(out.data, expected);
+    buf_fini(&out);
+    conf_free(c);
+}
+
+/* The text is a format: a run is resumed only under the digest it began with. */
+static void the_digest_is_of_this_text(void **state)
+{
+    static const char expected[] =
+        "{\n"
+        "  'model': {\n"
+        "    'onnx': 'net.onnx',\n"
+        "    'inputs': {\n"
+        "      'extra': 'y',\n"
+        "      'image': 'x'\n"
+        "    },\n"
+        "    'loss': {\n"
+        "      'type': 'softmax_cross_entropy',\n"
+        "      'logits': 'z',\n"
+        "      'labels': 'label'\n"
+        "    },\n"
+        "    'metrics': [],\n"
+        "    'frozen': []\n"
+        "  },\n"
+        "  'data': {\n"
+        "    'train': 'train-*',\n"
+        "    'eval': null,\n"
+        "    'features': {\n"
+        "      'extra': {\n"
+        "        'dtype': 'float32',\n"
+        "        'shape': [3],\n"
+        "        'scale': 1,\n"
+        "        'offset': 0\n"
+        "      },\n"
+        "      'image': {\n"
+        "        'dtype': 'uint8',\n"
+        "        'shape': [1, 8, 8],\n"
+        "        'scale': 1,\n"
+        "        'offset': 0\n"
+        "      },\n"
+        "      'label': {\n"
+        "        'dtype': 'int64',\n"
+        "        'shape': [],\n"
+        "        'scale': 1,\n"
+        "        'offset': 0\n"
+        "      }\n"
+        "    },\n"
+        "    'shuffle': true,\n"
+        "    'remainder': 'drop'\n"
+        "  },\n"
+        "  'train': {\n"
+        "    'seed': 0,\n"
+        "    'steps': 100,\n"
+        "    'global_batch_size': 64,\n"
+        "    'lanes': 0,\n"
+        "    'precision': 'float32',\n"
+        "    'clip_norm': 0,\n"
+        "    'eval_every_epochs': 0\n"
+        "  },\n"
+        "  'optimizer': {\n"
+        "    'type': 'sgd',\n"
+        "    'learning_rate': 0.1,\n"
+        "    'weight_decay': 0,\n"
+        "    'schedule': {\n"
+        "      'type': 'constant',\n"
+        "      'warmup_steps': 0\n"
+        "    },\n"
+        "    'scaling': {\n"
+        "      'rule': 'none'\n"
+        "    }\n"
+        "  },\n"
+        "  'communication': {\n"
+        "    'implementation': 'auto'\n"
+        "  }\n"
+        "}\n";
+    const struct job_patch none[JOB_MAX_PATCHES] = { { NULL, NULL } };
+    struct conf *c = job_patched(none);
+    char *text = job_quoted(expected), hex[DIGEST_HEX_BYTES];
+    uint8_t digest[DIGEST_BYTES];
+
+    (void)state;
+    digest_sha256(text, strlen(text), digest);
+    digest_hex(digest, hex);
+    assert_string_equal(c->digest, hex);
+    free(text);
+    conf_free(c);
+}
+
+static void the_digest_sees_what_decides_the_result_and_nothing_else(void **state)
+{
+    static const struct {
+        struct job_patch patches[JOB_MAX_PATCHES];
+        bool is_same;
+    } rows[] = {
+        { P1("/name", "'other'"), true },
+        { P1("/model/onnx", "'/other/folder/net.onnx'"), true },
+        { P1("/data/train", "'/other/folder/train-*'"), true },
+        { P1("/data/cache", "'memory'"), true },
+        { P1("/data/threads", "3"), true },
+        { P1("/data/prefetch", "3"), true },
+        { P1("/data/index_directory", "'i'"), true },
+        { P1("/train/log_every_steps", "3"), true },
+        { P1("/train/deadline_seconds", "3"), true },
+        { P1("/communication", "{'shared_memory':false,'token_file':'t'}"), true },
+        { P1("/checkpoint", "{'directory':'c','every_steps':3,'every_seconds':3,"
+                            "'max_to_keep':3}"), true },
+        { P1("/summary", "{'directory':'s'}"), true },
+        { P1("/export", "{'onnx':'o'}"), true },
+        /* said or left out, and another way of writing it */
+        { P1("/train/seed", "0"), true },
+        { P1("/optimizer/learning_rate", "1.0e-1"), true },
+        { P1("/train/clip_norm", "-0"), true },
+        { P1("/model/inputs", "{'extra':'y','image':'x'}"), true },
+        { P1("/model/onnx", "'net2.onnx'"), false },
+        { P1("/model/inputs", "{'image':'y','extra':'x'}"), false },
+        { P1("/model/loss/logits", "'w'"), false },
+        { P1("/model/loss/labels", "'extra'"), false },
+        { P1("/model/frozen", "['w']"), false },
+        { P1("/data/train", "'train-1*'"), false },
+        { P2("/data/eval", "'e'", "/train/eval_every_epochs", "0"), false },
+        { P1("/data/shuffle", "false"), false },
+        { P1("/data/remainder", "'pad'"), false },
+        { P1("/data/features/image/dtype", "'float32'"), false },
+        { P1("/data/features/image/shape", "[1, 64]"), false },
+        { P1("/data/features/image/scale", "2"), false },
+        { P1("/data/features/image/offset", "2"), false },
+        { P1("/train/seed", "1"), false },
+        { P1("/train/steps", "101"), false },
+        { P2("/train/steps", NULL, "/train/epochs", "100"), false },
+        { P1("/train/global_batch_size", "65"), false },
+        { P2("/train/global_batch_size", NULL, "/train/batch_size_per_replica", "64"), false },
+        { P1("/train/lanes", "2"), false },
+        { P1("/train/clip_norm", "2"), false },
+        { P1("/optimizer/type", "'momentum'"), false },
+        { P1("/optimizer/learning_rate", "0.10000000000000002"), false },
+        { P1("/optimizer/weight_decay", "0.1"), false },
+        { P1("/optimizer/schedule", "{'type':'cosine'}"), false },
+        { P1("/optimizer/schedule", "{'warmup_steps':1}"), false },
+        { P1("/optimizer/scaling", "{'rule':'linear','reference_batch_size':64}"), false },
+        { P1("/communication", "{'implementation':'nccl'}"), false },
+    };
+    const struct job_patch none[JOB_MAX_PATCHES] = { { NULL, NULL } };
+    struct conf *base = job_patched(none);
+
+    (void)state;
+    assert_int_equal(strlen(base->digest), 64);
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct conf *c = job_patched(rows[i].patches);
+
+        if ((strcmp(c->digest, base->digest) == 0) != rows[i].is_same)
+            fail_msg("row %zu: %s: %s", i, rows[i].patches[0].pointer,
+                     rows[i].is_same ? "changes the digest" : "does not change the digest");
+        conf_free(c);
+    }
+    conf_free(base);
+}
+/* clang-format on */
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_allowed_is_read_and_its_print_is_the_same_job),
+        cmocka_unit_test(the_examples_are_jobs_and_their_print_is_the_same_job),
+        cmocka_unit_test(every_default_is_visible_in_print),
+        cmocka_unit_test(the_digest_is_of_this_text),
+        cmocka_unit_test(the_digest_sees_what_decides_the_result_and_nothing_else),
+    };
+
+    return cmocka_run_group_tests_name("conf/job_print", tests, NULL, NULL);
+}

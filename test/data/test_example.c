@@ -1,0 +1,301 @@
+#include "data/kit.h"
+
+#include <math.h>
+
+#include "data/example.h"
+#include "data/fixture.h"
+
+#define FEATURE(name_, stored_, n_) { .name = (name_), .stored = (stored_), .shape = { 1, { n_ } } }
+
+/* Reads one feature of an Example made of `features`. */
+static int read_one(const struct buf *features, const struct data_feature *f, size_t n, void *out,
+                    struct err *err)
+{
+    struct buf example = { 0 };
+    struct data_entry entry;
+    const void *stored;
+    uint64_t room[64];
+    int rc;
+
+    assert_true(n * tensor_dtype_bytes(f->stored) <= sizeof(room));
+    kit_member(&example, 1, features->data, features->len);
+    rc = data_example_find(example.data, example.len, f, 1, &entry, err);
+    if (rc == 0)
+        rc = data_example_read(f, n, &entry, room, &stored, err);
+    if (rc == 0)
+        memcpy(out, stored, n * tensor_dtype_bytes(f->stored));
+    buf_fini(&example);
+    return rc;
+}
+
+static void check_fixture(const uint8_t *at, size_t n_all)
+{
+    static const struct data_feature features[] = {
+        FEATURE("token", TENSOR_I64, 5),
+        FEATURE("image", TENSOR_U8, 12),
+        FEATURE("weight", TENSOR_F32, 3),
+        { .name = "label", .stored = TENSOR_I32 },
+    };
+    static const size_t elements[] = { 5, 12, 3, 1 };
+    static const int64_t tokens[] = { 1, 127, 128, INT64_MIN, INT64_MAX };
+
+    for (int i = 0; n_all > 0; i++) {
+        float weights[] = { (float)i + 0.5f, -2.0f * (float)i, 1e-3f };
+        struct data_entry entries[4];
+        const void *stored[4];
+        uint64_t room[4][8], length;
+        int32_t label;
+
+        assert_int_equal(tfrecord_head(at, n_all, &length, NULL), 0);
+        assert_int_equal(data_example_find(at + 12, length, features, 4, entries, NULL), 0);
+        for (int k = 0; k < 4; k++)
+            assert_int_equal(data_example_read(&features[k], elements[k], &entries[k], room[k],
+                                               &stored[k], NULL), 0);
+        for (int k = 0; k < 12; k++)
+            assert_int_equal(((const uint8_t *)stored[1])[k], (i * 50 + k * 7) & 255);
+        assert_memory_equal(stored[0], tokens, sizeof(tokens));
+        assert_memory_equal(stored[2], weights, sizeof(weights));
+        memcpy(&label, stored[3], sizeof(label));
+        assert_int_equal(label, i - 1);
+        at += 16 + length;
+        n_all -= 16 + length;
+    }
+}
+
+static void records_of_the_independent_writer_are_read_packed_and_not(void **state)
+{
+    (void)state;
+    check_fixture(fixture_packed, sizeof(fixture_packed));
+    check_fixture(fixture_loose, sizeof(fixture_loose));
+}
+
+static void floats_may_also_be_one_bytes_value(void **state)
+{
+    struct data_feature f = FEATURE("x", TENSOR_F32, 3);
+    float x[] = { 1.5f, -0.0f, 3e38f }, got[3];
+    struct buf b = { 0 };
+
+    (void)state;
+    kit_bytes(&b, "x", x, sizeof(x));
+    assert_int_equal(read_one(&b, &f, 3, got, NULL), 0);
+    assert_memory_equal(got, x, sizeof(x));
+    buf_fini(&b);
+}
+
+static void of_two_entries_with_one_key_the_last_counts(void **state)
+{
+    struct data_feature f = FEATURE("x", TENSOR_I64, 1);
+    struct buf b = { 0 };
+    int64_t got;
+
+    (void)state;
+    kit_ints(&b, "x", &(int64_t){ 1 }, 1);
+    kit_ints(&b, "y", &(int64_t){ 2 }, 1);
+    kit_ints(&b, "x", &(int64_t){ 3 }, 1);
+    assert_int_equal(read_one(&b, &f, 1, &got, NULL), 0);
+    assert_int_equal(got, 3);
+    buf_fini(&b);
+}
+
+/* One list in four parts: packed, single, an unknown field, empty, packed. */
+static void parts_of_a_list_are_joined(void **state)
+{
+    struct data_feature f = FEATURE("x", TENSOR_F32, 4);
+    float x[] = { 1, 2, 3, 4 }, got[4];
+    struct buf b = { 0 }, body = { 0 };
+
+    (void)state;
+    kit_member(&body, 1, x, 8);
+    buf_add(&body, "\x0d", 1); /* field 1, 32 bits */
+    buf_add(&body, &x[2], 4);
+    kit_member(&body, 9, "unknown", 7);
+    kit_member(&body, 1, "", 0);
+    kit_member(&body, 1, &x[3], 4);
+    kit_entry(&b, "x", 2, &body);
+    assert_int_equal(read_one(&b, &f, 4, got, NULL), 0);
+    assert_memory_equal(got, x, sizeof(x));
+    buf_fini(&body);
+    buf_fini(&b);
+}
+
+/* A oneof: the last kind stays, with only what came after the change. */
+static void a_list_of_another_kind_replaces_the_first(void **state)
+{
+    struct data_feature f = FEATURE("x", TENSOR_I64, 2);
+    struct buf feature = { 0 }, entry = { 0 }, b = { 0 };
+    int64_t got[2];
+
+    (void)state;
+    kit_member(&feature, 3, "\x08\x05", 2);             /* int64 5 */
+    kit_member(&feature, 2, "\x0d\0\0\0\0", 5);         /* float 0 */
+    kit_member(&feature, 3, "\x08\x06", 2);             /* int64 6 */
+    kit_member(&entry, 2, feature.data, feature.len);   /* the value before the key is fine */
+    kit_member(&entry, 1, "x", 1);
+    kit_member(&entry, 2, "\x1a\x02\x08\x07", 4);       /* the value again: int64 7 is added */
+    kit_member(&b, 1, entry.data, entry.len);
+    assert_int_equal(read_one(&b, &f, 2, got, NULL), 0);
+    assert_int_equal(got[0], 6);
+    assert_int_equal(got[1], 7);
+    buf_fini(&feature);
+    buf_fini(&entry);
+    buf_fini(&b);
+}
+
+static void unknown_fields_of_every_wire_type_are_skipped(void **state)
+{
+    static const uint8_t unknown[] = {
+        0x78, 0x96, 0x01,                      /* field 15: number */
+        0x79, 1, 2, 3, 4, 5, 6, 7, 8,          /* 64 bits */
+        0x7a, 3, 'a', 'b', 'c',                /* bytes */
+        0x7d, 1, 2, 3, 4,                      /* 32 bits */
+        0x08, 0x01,                            /* field 1, which is no number here */
+    };
+    struct data_feature f = FEATURE("x", TENSOR_I64, 1);
+    struct buf b = { 0 }, body = { 0 };
+    int64_t got;
+
+    (void)state;
+    buf_add(&b, unknown, sizeof(unknown));
+    buf_add(&body, unknown, sizeof(unknown) - 2);
+    buf_add(&body, "\x08\x2a", 2);
+    kit_entry(&b, "x", 3, &body);
+    buf_add(&b, unknown, sizeof(unknown));
+    assert_int_equal(read_one(&b, &f, 1, &got, NULL), 0);
+    assert_int_equal(got, 42);
+    buf_fini(&b);
+    buf_fini(&body);
+}
+
+/* What is in the record as "x", and what the message has to say. */
+static void what_was_found_and_expected_is_told(void **state)
+{
+    static const float two[] = { 1, 2 };
+    static const int64_t three[] = { 1, 2, INT64_C(1) << 31 };
+    static const struct {
+        struct data_feature f;
+        size_t n;
+        const char *parts[4];
+    } cases[] = {
+        { FEATURE("f", TENSOR_U8, 4), 4,
+          { "'f'", "a list of 2 float values", "one bytes value of 4 bytes", "uint8 [4]" } },
+        { FEATURE("b", TENSOR_U8, 4), 4, { "'b'", "a bytes value of 5 bytes", "4 bytes" } },
+        { FEATURE("j", TENSOR_U8, 4), 4, { "JPEG" } },
+        { FEATURE("bb", TENSOR_U8, 2), 2, { "a list of 2 bytes values" } },
+        { FEATURE("f", TENSOR_F32, 3), 3,
+          { "a list of 2 float values", "expected 3 float values or one bytes value of 12" } },
+        { FEATURE("f", TENSOR_F32, 1), 1, { "a list of 2 float values" } },
+        { FEATURE("b", TENSOR_I64, 3), 3, { "a bytes value of 5 bytes", "3 int64 values" } },
+        { FEATURE("i", TENSOR_I64, 2), 2, { "a list of 3 int64 values", "expected 2" } },
+        { FEATURE("i", TENSOR_F32, 3), 3, { "a list of 3 int64 values", "3 float values" } },
+        { FEATURE("i", TENSOR_I32, 3), 3, { "'i'", "value 2 is 2147483648", "int32" } },
+        { FEATURE("e", TENSOR_U8, 1), 1, { "an empty feature" } },
+        { FEATURE("imgae", TENSOR_U8, 1), 1,
+          { "'imgae' is not in the record", "did you mean 'image'", "'f', 'b'" } },
+        { FEATURE("zzzzzzzz", TENSOR_U8, 1), 1, { "'zzzzzzzz' is not in the record; features" } },
+    };
+    struct buf b = { 0 }, body = { 0 };
+    struct err err;
+    uint8_t out[64];
+
+    (void)state;
+    kit_floats(&b, "f", two, 2);
+    kit_bytes(&b, "b", "12345", 5);
+    kit_bytes(&b, "j", "\xff\xd8\xff\xe0 more", 9);
+    kit_ints(&b, "i", three, 3);
+    kit_bytes(&b, "image", "1", 1);
+    kit_member(&body, 1, "1", 1);
+    kit_member(&body, 1, "2", 1);
+    kit_entry(&b, "bb", 1, &body);
+    kit_member(&b, 1, "\x0a\x01" "e", 3);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        assert_int_equal(read_one(&b, &cases[i].f, cases[i].n, out, &err), ERR_INPUT);
+        for (int k = 0; k < 4 && cases[i].parts[k] != NULL; k++)
+            assert_text(err, cases[i].parts[k]);
+    }
+    buf_fini(&b);
+    buf_fini(&body);
+}
+
+/* Cut anywhere, changed anywhere: an answer, never a crash (and under the sanitizers no read
+ * beyond the end). */
+static void a_record_cut_or_changed_anywhere_is_survived(void **state)
+{
+    static const struct data_feature features[] = { FEATURE("token", TENSOR_I64, 5),
+                                                    FEATURE("image", TENSOR_U8, 12),
+                                                    FEATURE("weight", TENSOR_F32, 3) };
+    static const size_t elements[] = { 5, 12, 3 };
+    const size_t n = fixture_loose[0] | (size_t)fixture_loose[1] << 8;
+    uint32_t refused = 0;
+
+    (void)state;
+    for (size_t cut = 0; cut <= n; cut++) {
+        for (int change = 0; change < 256; change += cut == n ? 1 : 256) {
+            for (size_t at = 0; at < (cut == n ? n : 1); at++) {
+                uint8_t *r = malloc(cut > 0 ? cut : 1); /* exact, so that a byte too far is seen */
+                struct data_entry entries[3];
+                const void *stored;
+                uint64_t room[8];
+                struct err err;
+
+                memcpy(r, fixture_loose + 12, cut);
+                if (cut == n)
+                    r[at] ^= (uint8_t)change;
+                if (data_example_find(r, cut, features, 3, entries, &err) == 0) {
+                    for (int k = 0; k < 3; k++)
+                        refused += data_example_read(&features[k], elements[k], &entries[k], room,
+                                                     &stored, &err) < 0;
+                } else {
+                    refused++;
+                }
+                free(r);
+            }
+        }
+    }
+    assert_true(refused > n); /* every cut, and most changes of a length or a tag */
+}
+
+static void broken_protobuf_is_refused_with_its_place(void **state)
+{
+    static const struct {
+        const char *bytes;
+        size_t n;
+        const char *text;
+    } cases[] = {
+        { "\x0a\x05" "abc", 5, "longer than the record at byte 0" },
+        { "\x0a", 1, "length at byte 0" },
+        { "\x00\x01", 2, "no protobuf field at byte 0" },
+        { "\x0b", 1, "unknown type at byte 0" },
+        { "\x78\x01\x78\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", 14, "number at byte 2" },
+        { "\x0a\x02\x0a\x01", 4, "at byte 2" },
+        { "\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", 11, "longer than the record" },
+    };
+    struct data_feature f = FEATURE("x", TENSOR_I64, 1);
+    struct data_entry entry;
+    struct err err;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        assert_int_equal(data_example_find(cases[i].bytes, cases[i].n, &f, 1, &entry, &err),
+                         ERR_INPUT);
+        assert_text(err, cases[i].text);
+    }
+    assert_int_equal(data_example_find("", 0, &f, 1, &entry, &err), ERR_INPUT);
+    assert_text(err, "features there: none");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(records_of_the_independent_writer_are_read_packed_and_not),
+        cmocka_unit_test(floats_may_also_be_one_bytes_value),
+        cmocka_unit_test(of_two_entries_with_one_key_the_last_counts),
+        cmocka_unit_test(parts_of_a_list_are_joined),
+        cmocka_unit_test(a_list_of_another_kind_replaces_the_first),
+        cmocka_unit_test(unknown_fields_of_every_wire_type_are_skipped),
+        cmocka_unit_test(what_was_found_and_expected_is_told),
+        cmocka_unit_test(a_record_cut_or_changed_anywhere_is_survived),
+        cmocka_unit_test(broken_protobuf_is_refused_with_its_place),
+    };
+
+    return cmocka_run_group_tests_name("data/example", tests, NULL, NULL);
+}

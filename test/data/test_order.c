@@ -1,0 +1,162 @@
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "data/order.h"
+
+/* Sizes that divide each other and that do not, fewer records than a batch, one of each. */
+static const struct {
+    uint64_t n;
+    uint32_t batch, lanes;
+} cases[] = { { 1, 1, 1 },   { 7, 1, 1 },    { 7, 3, 3 },    { 8, 4, 2 },   { 10, 4, 4 },
+              { 64, 16, 4 }, { 100, 12, 6 }, { 101, 10, 5 }, { 5, 8, 4 },   { 3, 32, 8 },
+              { 257, 32, 1 }, { 1000, 48, 16 } };
+enum { N_CASES = sizeof(cases) / sizeof(*cases) };
+
+static struct data_order order_of(size_t c, bool shuffle, bool pad)
+{
+    return (struct data_order){ .n = cases[c].n, .seed = 11 + c, .global_batch = cases[c].batch,
+                                .lanes = cases[c].lanes, .shuffle = shuffle, .pad = pad };
+}
+
+static void every_sample_comes_once_per_epoch(void **state)
+{
+    (void)state;
+    for (size_t c = 0; c < N_CASES; c++) {
+        for (int kind = 0; kind < 4; kind++) {
+            struct data_order o = order_of(c, kind & 1, kind & 2);
+            uint64_t steps = data_order_steps(&o), full = o.n / o.global_batch;
+            uint64_t expected = o.pad ? o.n : full * o.global_batch;
+
+            assert_int_equal(steps, o.pad ? (o.n + o.global_batch - 1) / o.global_batch : full);
+            for (uint64_t epoch = 0; epoch < 3 && steps > 0; epoch++) {
+                uint8_t *seen = calloc(o.n, 1);
+                uint64_t n_real = 0;
+
+                for (uint64_t k = epoch * steps + 1; k <= (epoch + 1) * steps; k++)
+                    for (uint32_t l = 0; l < o.lanes; l++)
+                        for (uint32_t i = 0; i < o.global_batch / o.lanes; i++) {
+                            bool real;
+                            uint64_t r = data_order_record(&o, k, l, i, &real);
+
+                            assert_true(r < o.n);
+                            n_real += real;
+                            assert_false(real && seen[r]++);
+                        }
+                assert_int_equal(n_real, expected);
+                free(seen);
+            }
+        }
+    }
+}
+
+static void without_shuffling_positions_are_records(void **state)
+{
+    (void)state;
+    for (size_t c = 0; c < N_CASES; c++) {
+        struct data_order o = order_of(c, false, true);
+        uint64_t steps = data_order_steps(&o), position = 0;
+
+        for (uint64_t k = 1; k <= 2 * steps; k++) {
+            position = k == steps + 1 ? 0 : position;
+            for (uint32_t l = 0; l < o.lanes; l++)
+                for (uint32_t i = 0; i < o.global_batch / o.lanes; i++, position++) {
+                    bool real;
+
+                    assert_int_equal(data_order_record(&o, k, l, i, &real), position % o.n);
+                    assert_int_equal(real, position < o.n);
+                }
+        }
+    }
+}
+
+static void filling_samples_are_the_first_of_their_epoch(void **state)
+{
+    struct data_order o = { .n = 10, .seed = 3, .global_batch = 8, .lanes = 2, .shuffle = true,
+                            .pad = true };
+    bool real;
+
+    (void)state;
+    for (uint64_t epoch = 0; epoch < 4; epoch++)
+        for (uint32_t i = 0; i < 6; i++) { /* positions 10 .. 15: lane 0 samples 2, 3, lane 1 */
+            uint64_t fill = data_order_record(&o, epoch * 2 + 2, (i + 2) / 4, (i + 2) % 4, &real);
+
+            assert_false(real);
+            assert_int_equal(fill, data_order_record(&o, epoch * 2 + 1, i / 4, i % 4, &real));
+            assert_true(real);
+        }
+}
+
+/* However the global batch is cut into lanes, sample j of it is the same record. */
+static void lanes_only_cut_the_batch(void **state)
+{
+    (void)state;
+    for (uint32_t lanes = 1; lanes <= 24; lanes++) {
+        struct data_order one = { .n = 90, .seed = 5, .global_batch = 24, .lanes = 1,
+                                  .shuffle = true };
+        struct data_order cut = one;
+
+        if (24 % lanes != 0)
+            continue;
+        cut.lanes = lanes;
+        for (uint64_t k = 1; k < 8; k++)
+            for (uint32_t j = 0; j < 24; j++) {
+                bool real;
+                uint32_t size = 24 / lanes;
+
+                assert_int_equal(data_order_record(&one, k, 0, j, &real),
+                                 data_order_record(&cut, k, j / size, j % size, &real));
+            }
+    }
+}
+
+static void epochs_and_seeds_have_orders_of_their_own(void **state)
+{
+    struct data_order a = { .n = 1000, .seed = 1, .global_batch = 1000, .lanes = 1,
+                            .shuffle = true };
+    struct data_order b = a;
+    uint32_t same_epoch = 0, same_seed = 0, in_place = 0;
+
+    (void)state;
+    b.seed = 2;
+    for (uint32_t i = 0; i < 1000; i++) {
+        bool real;
+        uint64_t r = data_order_record(&a, 1, 0, i, &real);
+
+        in_place += r == i;
+        same_epoch += r == data_order_record(&a, 2, 0, i, &real);
+        same_seed += r == data_order_record(&b, 1, 0, i, &real);
+    }
+    assert_in_range(in_place, 0, 20); /* one is expected of a random order */
+    assert_in_range(same_epoch, 0, 20);
+    assert_in_range(same_seed, 0, 20);
+}
+
+static void a_batch_larger_than_the_set_has_no_step_unless_it_is_padded(void **state)
+{
+    struct data_order o = { .n = 5, .global_batch = 8, .lanes = 4 };
+
+    (void)state;
+    assert_int_equal(data_order_steps(&o), 0);
+    o.pad = true;
+    assert_int_equal(data_order_steps(&o), 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_sample_comes_once_per_epoch),
+        cmocka_unit_test(without_shuffling_positions_are_records),
+        cmocka_unit_test(filling_samples_are_the_first_of_their_epoch),
+        cmocka_unit_test(lanes_only_cut_the_batch),
+        cmocka_unit_test(epochs_and_seeds_have_orders_of_their_own),
+        cmocka_unit_test(a_batch_larger_than_the_set_has_no_step_unless_it_is_padded),
+    };
+
+    return cmocka_run_group_tests_name("data/order", tests, NULL, NULL);
+}

@@ -1,0 +1,582 @@
+#include "data/kit.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include "base/fault.h"
+#include "data/order.h"
+
+static struct data_reader_opts options(uint64_t steps, uint32_t threads)
+{
+    return (struct data_reader_opts){ .seed = 9, .shuffle = true, .global_batch = 12, .lanes = 3,
+                                      .n_lanes = 3, .first_step = 1, .last_step = steps,
+                                      .threads = threads, .prefetch = 4 };
+}
+
+static struct data_reader *open_reader(struct data_set *s, const struct data_reader_opts *opts)
+{
+    struct data_reader *r = NULL;
+    struct err err;
+
+    if (data_reader_open(s, opts, &r, &err) < 0)
+        fail_msg("%s", err.text);
+    return r;
+}
+
+static const struct data_batch *next(struct data_reader *r)
+{
+    const struct data_batch *b = NULL;
+    struct err err;
+
+    if (data_next(r, &b, &err) < 0)
+        fail_msg("%s", err.text);
+    return b;
+}
+
+/* Reads the whole stream and holds every value against the rule of the order and of the records. */
+static void check_stream(struct data_set *s, const struct data_reader_opts *o)
+{
+    struct data_order order = { .n = data_records(s), .seed = o->seed,
+                                .global_batch = o->global_batch, .lanes = o->lanes,
+                                .shuffle = o->shuffle, .pad = o->pad };
+    uint32_t lane_batch = o->global_batch / o->lanes;
+    struct data_reader *r = open_reader(s, o);
+
+    for (uint64_t step = o->first_step; step <= o->last_step; step++)
+        for (uint32_t l = o->first_lane; l < o->first_lane + o->n_lanes; l++) {
+            const struct data_batch *b = next(r);
+            const float *image;
+            const int64_t *id;
+            uint32_t n_real = 0;
+
+            assert_non_null(b);
+            assert_int_equal(b->step, step);
+            assert_int_equal(b->lane, l);
+            image = b->features[0];
+            id = b->features[1];
+            assert_int_equal((uintptr_t)image % 64, 0);
+            for (uint32_t i = 0; i < lane_batch; i++) {
+                bool real;
+                uint64_t record = data_order_record(&order, step, l, i, &real);
+
+                assert_int_equal(b->records[i], record);
+                assert_int_equal(id[i], record);
+                assert_true(b->weights[i] == (real ? 1.0f : 0.0f));
+                n_real += real;
+                for (size_t k = 0; k < KIT_PIXELS; k++)
+                    assert_true(image[i * KIT_PIXELS + k] ==
+                                (float)kit_pixel(record, k) * 0.5f - 1.0f);
+            }
+            assert_int_equal(b->n_real, n_real);
+            data_release(r);
+        }
+    assert_null(next(r));
+    assert_null(next(r));
+    data_reader_close(r);
+}
+
+static char *two_files(uint64_t n)
+{
+    char *folder = kit_folder();
+
+    kit_file(folder, "a.tfrecord", 0, n / 3);
+    kit_file(folder, "b.tfrecord", n / 3, n - n / 3);
+    return folder;
+}
+
+static void any_threads_and_any_read_ahead_give_the_same_stream(void **state)
+{
+    static const uint32_t threads[] = { 0, 1, 3 };
+    char *folder = two_files(100);
+    struct data_set *s = kit_open(folder, NULL, false), *cached = kit_open(folder, NULL, true);
+
+    (void)state;
+    for (size_t t = 0; t < 3; t++)
+        for (uint32_t kind = 0; kind < 8; kind++)
+            for (uint32_t prefetch = 1; prefetch <= 9; prefetch += 4) {
+                struct data_reader_opts o = options(20, threads[t]); /* about two epochs */
+
+                o.shuffle = kind & 1;
+                o.pad = kind & 2;
+                o.prefetch = prefetch;
+                check_stream(kind & 4 ? cached : s, &o);
+            }
+    data_free(s);
+    data_free(cached);
+    kit_remove(folder);
+}
+
+static void a_reader_of_some_lanes_from_some_step_sees_its_part_of_the_stream(void **state)
+{
+    char *folder = two_files(50);
+    struct data_set *s = kit_open(folder, NULL, false);
+
+    (void)state;
+    for (uint64_t first = 1; first <= 12; first++)
+        for (uint32_t lane = 0; lane < 3; lane++) {
+            struct data_reader_opts o = options(13, lane);
+
+            o.first_step = first;
+            o.first_lane = lane;
+            o.n_lanes = 3 - lane;
+            o.pad = true;
+            check_stream(s, &o);
+        }
+    data_free(s);
+    kit_remove(folder);
+}
+
+static void a_large_batch_is_cut_among_the_threads(void **state)
+{
+    char *folder = two_files(1000);
+    struct data_set *s = kit_open(folder, NULL, false);
+    struct data_reader_opts o = options(5, 3);
+
+    (void)state;
+    o.global_batch = 411;
+    o.prefetch = 1;
+    check_stream(s, &o);
+    o.shuffle = false;
+    check_stream(s, &o);
+    data_free(s);
+    kit_remove(folder);
+}
+
+static void a_stream_that_ends_before_it_starts_is_empty(void **state)
+{
+    char *folder = two_files(50);
+    struct data_set *s = kit_open(folder, NULL, false);
+    struct data_reader_opts o = options(3, 2);
+    struct data_reader *r;
+
+    (void)state;
+    o.first_step = 4;
+    r = open_reader(s, &o);
+    assert_null(next(r));
+    data_reader_close(r);
+    data_free(s);
+    kit_remove(folder);
+}
+
+static void flip(const char *path, uint64_t at)
+{
+    int fd = open(path, O_RDWR);
+    struct timespec times[2] = { { 0, UTIME_OMIT }, { 0, 0 } };
+    struct stat st;
+    uint8_t byte;
+
+    assert_true(fd >= 0 && fstat(fd, &st) == 0);
+    assert_int_equal(pread(fd, &byte, 1, (off_t)at), 1);
+    byte ^= 1;
+    assert_int_equal(pwrite(fd, &byte, 1, (off_t)at), 1);
+    times[1] = st.st_mtim; /* as if the disk had done it */
+    assert_int_equal(futimens(fd, times), 0);
+    close(fd);
+}
+
+static void a_bad_record_is_an_error_at_its_place_in_the_stream(void **state)
+{
+    char *folder = two_files(60), *path = fs_join(folder, "b.tfrecord"), place[64];
+    struct buf before = { 0 };
+
+    (void)state;
+    for (uint64_t i = 20; i < 37; i++)
+        kit_record(&before, i);
+    snprintf(place, sizeof(place), "record 17 at offset %zu", before.len);
+    for (uint32_t threads = 0; threads <= 3; threads++) {
+        struct data_set *s = kit_open(folder, NULL, threads == 2);
+        struct data_reader_opts o = options(5, threads);
+        const struct data_batch *b;
+        struct data_reader *r;
+        struct err err;
+
+        flip(path, before.len + 20);
+        o.shuffle = false;
+        r = open_reader(s, &o);
+        for (int k = 0; k < 9; k++) { /* record 37 is in step 4, lane 0: positions 36 .. 39 */
+            b = next(r);
+            assert_int_equal(b->records[0], k * 4);
+            data_release(r);
+        }
+        for (int again = 0; again < 2; again++) { /* there is no way past it */
+            assert_int_equal(data_next(r, &b, &err), ERR_CORRUPT);
+            assert_text(err, "step 4, lane 0");
+            assert_text(err, "b.tfrecord'");
+            assert_text(err, place);
+            assert_text(err, "checksum");
+        }
+        data_reader_close(r);
+        data_free(s);
+        flip(path, before.len + 20);
+    }
+    buf_fini(&before);
+    free(path);
+    kit_remove(folder);
+}
+
+static void of_several_bad_samples_the_first_is_reported(void **state)
+{
+    char *folder = kit_folder();
+    struct buf b = { 0 }, features = { 0 };
+    struct data_set *s;
+
+    (void)state;
+    for (uint64_t i = 0; i < 64; i++) {
+        if (i == 9 || i == 33 || i == 60)
+            tfrecord_append(&b, "", 0); /* an Example without any feature */
+        else
+            kit_record(&b, i);
+    }
+    kit_write(folder, "a.tfrecord", b.data, b.len);
+    s = kit_open(folder, NULL, false);
+    for (int i = 0; i < 20; i++) {
+        struct data_reader_opts o = options(1, 3);
+        const struct data_batch *batch;
+        struct data_reader *r;
+        struct err err;
+
+        o.shuffle = false;
+        o.global_batch = 64;
+        o.lanes = o.n_lanes = 1;
+        r = open_reader(s, &o);
+        assert_int_equal(data_next(r, &batch, &err), ERR_INPUT);
+        assert_text(err, "record 9 at");
+        assert_text(err, "'image'");
+        data_reader_close(r);
+    }
+    data_free(s);
+    buf_fini(&features);
+    buf_fini(&b);
+    kit_remove(folder);
+}
+
+/* Cut, and grown: with the old descriptor and before the first read. */
+static void a_file_that_changes_under_us_is_named(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < 4; kind++) {
+        char *folder = two_files(60), *path = fs_join(folder, "b.tfrecord");
+        struct data_set *s = kit_open(folder, NULL, false);
+        struct data_reader_opts o = options(5, 0);
+        const struct data_batch *b;
+        struct data_reader *r;
+        struct err err;
+        int rc;
+
+        o.shuffle = false;
+        r = open_reader(s, &o);
+        if (kind & 1)
+            for (int k = 0; k < 7; k++) { /* until the file was opened */
+                (void)next(r);
+                data_release(r);
+            }
+        if (kind & 2)
+            assert_int_equal(truncate(path, 3000), 0);
+        else
+            kit_file(folder, "b.tfrecord", 0, 61); /* rewritten in place */
+        while ((rc = data_next(r, &b, &err)) == 0 && b != NULL)
+            data_release(r);
+        assert_int_equal(rc, ERR_CORRUPT);
+        assert_text(err, "b.tfrecord'");
+        assert_text(err, "changed");
+        data_reader_close(r);
+        data_free(s);
+        free(path);
+        kit_remove(folder);
+    }
+}
+
+static void *cancel_soon(void *arg)
+{
+    nanosleep(&(struct timespec){ .tv_nsec = 20 * 1000 * 1000 }, NULL);
+    data_reader_cancel(arg);
+    return NULL;
+}
+
+static void cancel_ends_a_wait(void **state)
+{
+    char *folder = two_files(60);
+    struct data_set *s = kit_open(folder, NULL, false);
+
+    (void)state;
+    assert_int_equal(fault_arm("data.read=delay:30@2+", NULL), 0);
+    for (uint32_t threads = 0; threads <= 2; threads++) {
+        struct data_reader_opts o = options(1000, threads);
+        const struct data_batch *b;
+        struct data_reader *r;
+        pthread_t thread;
+        struct err err;
+        int rc;
+
+        r = open_reader(s, &o);
+        assert_int_equal(pthread_create(&thread, NULL, cancel_soon, r), 0);
+        while ((rc = data_next(r, &b, &err)) == 0)
+            data_release(r);
+        assert_int_equal(rc, ERR_CANCELED);
+        pthread_join(thread, NULL);
+        assert_true(data_wait_ns(r) > 10 * 1000 * 1000);
+        data_reader_close(r);
+    }
+    assert_int_equal(fault_arm(NULL, NULL), 0);
+    data_free(s);
+    kit_remove(folder);
+}
+
+static void a_reader_can_be_closed_at_any_time(void **state)
+{
+    char *folder = two_files(60);
+    struct data_set *s = kit_open(folder, NULL, true);
+
+    (void)state;
+    for (int taken = 0; taken < 20; taken++) {
+        struct data_reader_opts o = options(1000, 3);
+        struct data_reader *r = open_reader(s, &o);
+
+        for (int k = 0; k < taken; k++) {
+            (void)next(r);
+            if (k + 1 < taken) /* the last one is still held */
+                data_release(r);
+        }
+        data_reader_close(r);
+    }
+    data_reader_close(NULL);
+    data_free(s);
+    data_free(NULL);
+    kit_remove(folder);
+}
+
+/* Readers of several replicas share one set, and its cache. */
+struct replica {
+    struct data_set *s;
+    struct data_reader_opts opts;
+};
+
+static void *run_replica(void *arg)
+{
+    struct replica *p = arg;
+
+    check_stream(p->s, &p->opts);
+    return NULL;
+}
+
+static void replicas_share_a_set_and_its_cache(void **state)
+{
+    char *folder = two_files(97);
+    struct data_set *s = kit_open(folder, NULL, true);
+    struct replica replicas[3];
+    pthread_t threads[3];
+
+    (void)state;
+    for (uint32_t l = 0; l < 3; l++) {
+        replicas[l] = (struct replica){ s, options(60, l) };
+        replicas[l].opts.first_lane = l;
+        replicas[l].opts.n_lanes = 1;
+        assert_int_equal(pthread_create(&threads[l], NULL, run_replica, &replicas[l]), 0);
+    }
+    for (uint32_t l = 0; l < 3; l++)
+        pthread_join(threads[l], NULL);
+    data_free(s);
+    kit_remove(folder);
+}
+
+static void with_a_full_cache_no_file_is_read(void **state)
+{
+    char *folder = two_files(48);
+    struct data_set *s = kit_open(folder, NULL, true);
+    struct data_reader_opts o = options(4, 2); /* one epoch */
+
+    (void)state;
+    check_stream(s, &o);
+    assert_int_equal(fault_arm("*@1000000", NULL), 0);
+    o.last_step = 40;
+    check_stream(s, &o);
+    assert_int_equal(fault_passed(), 0);
+    assert_int_equal(fault_arm(NULL, NULL), 0);
+    data_free(s);
+    kit_remove(folder);
+}
+
+/* Reading in file order takes one read per stretch of records, not one per record. */
+static void records_in_file_order_are_read_together(void **state)
+{
+    char *folder = two_files(96);
+    struct data_set *s = kit_open(folder, NULL, false);
+    struct data_reader_opts o = options(1, 0);
+
+    (void)state;
+    o.shuffle = false;
+    o.global_batch = 96;
+    o.lanes = o.n_lanes = 1;
+    assert_int_equal(fault_arm("data.read@1000000", NULL), 0);
+    check_stream(s, &o);
+    assert_in_range(fault_passed(), 4, 4); /* two files, each opened and read once */
+    o.shuffle = true;
+    assert_int_equal(fault_arm("data.read@1000000", NULL), 0);
+    check_stream(s, &o);
+    assert_true(fault_passed() > 80);
+    assert_int_equal(fault_arm(NULL, NULL), 0);
+    data_free(s);
+    kit_remove(folder);
+}
+
+/* A set of 40 MB, a reader whose slots take 2 MB: the process grows by little more. */
+static void memory_is_bounded_by_the_read_ahead_not_by_the_set(void **state)
+{
+    enum { RECORD_BYTES = 100000, RECORDS = 400 };
+    struct data_feature f = { .name = "x", .stored = TENSOR_U8, .shape = { 1, { RECORD_BYTES } },
+                              .fed = TENSOR_F32, .scale = 1 };
+    char *folder = kit_folder(), *glob = fs_join(folder, "*");
+    struct data_opts opts = { .glob = glob, .features = &f, .n_features = 1 };
+    struct data_reader_opts o = options(RECORDS, 2);
+    struct buf features = { 0 }, example = { 0 }, file = { 0 };
+    uint8_t *x = calloc(1, RECORD_BYTES);
+    struct rusage before, after;
+    struct data_reader *r;
+    struct data_set *s;
+
+    (void)state;
+    kit_bytes(&features, "x", x, RECORD_BYTES);
+    kit_member(&example, 1, features.data, features.len);
+    for (int i = 0; i < RECORDS; i++)
+        tfrecord_append(&file, example.data, example.len);
+    kit_write(folder, "a", file.data, file.len);
+    buf_fini(&features);
+    buf_fini(&example);
+    buf_fini(&file);
+    o.global_batch = o.lanes = o.n_lanes = 1;
+    assert_int_equal(data_open(&opts, &s, NULL), 0);
+    getrusage(RUSAGE_SELF, &before);
+    r = open_reader(s, &o);
+    while (next(r) != NULL)
+        data_release(r);
+    getrusage(RUSAGE_SELF, &after);
+    /* The peak includes the file built above, so it must not have moved at all. */
+    assert_true(after.ru_maxrss - before.ru_maxrss < 4 * 1024);
+    data_reader_close(r);
+    data_free(s);
+    free(x);
+    free(glob);
+    kit_remove(folder);
+}
+
+/* All types: what is stored, how it is fed, scaled in float. */
+static void every_conversion_gives_the_value_written(void **state)
+{
+    static const struct data_feature features[] = {
+        { "u", TENSOR_U8, { 1, { 2 } }, TENSOR_F32, 0.1, 0.3 },
+        { "u", TENSOR_U8, { 1, { 2 } }, TENSOR_I64, 1, 0 },
+        { "u", TENSOR_U8, { 1, { 2 } }, TENSOR_I32, 1, 0 },
+        { "f", TENSOR_F32, { 1, { 2 } }, TENSOR_F32, 1, 0 },
+        { "f", TENSOR_F32, { 1, { 2 } }, TENSOR_F32, 3, 0.7 },
+        { "i", TENSOR_I64, { 1, { 2 } }, TENSOR_F32, 0.5, 1 },
+        { "i", TENSOR_I64, { 1, { 2 } }, TENSOR_I64, 0, 0 },
+        { "i", TENSOR_I64, { 1, { 2 } }, TENSOR_I32, 1, 0 },
+        { "i", TENSOR_I32, { 1, { 2 } }, TENSOR_F32, 0.5, 1 },
+        { "i", TENSOR_I32, { 1, { 2 } }, TENSOR_I64, 1, 0 },
+        { "i", TENSOR_I32, { 1, { 2 } }, TENSOR_I32, 1, 0 },
+    };
+    enum { N = sizeof(features) / sizeof(*features) };
+    static const float fs[] = { -0.0f, 1.25f };
+    static const int64_t is[] = { -7, 2147483647 };
+    static const uint8_t us[] = { 3, 255 };
+    char *folder = kit_folder(), *glob = fs_join(folder, "*");
+    struct buf b = { 0 }, example = { 0 }, file = { 0 };
+    int64_t room[N][2];
+    void *out[N];
+
+    (void)state;
+    kit_bytes(&b, "u", us, 2);
+    kit_floats(&b, "f", fs, 2);
+    kit_ints(&b, "i", is, 2);
+    kit_member(&example, 1, b.data, b.len);
+    tfrecord_append(&file, example.data, example.len);
+    kit_write(folder, "a", file.data, file.len);
+    for (int i = 0; i < N; i++)
+        out[i] = room[i];
+    for (int cached = 0; cached < 2; cached++) {
+        struct data_opts opts = { .glob = glob, .features = features, .n_features = N,
+                                  .cache_memory = cached };
+        struct data_set *s;
+        struct err err;
+
+        if (data_open(&opts, &s, &err) < 0)
+            fail_msg("%s", err.text);
+        for (int pass = 0; pass < 2; pass++) {
+            memset(room, 0xee, sizeof(room));
+            if (data_sample(s, 0, out, &err) < 0)
+                fail_msg("%s", err.text);
+            for (int k = 0; k < 2; k++) {
+                assert_true(((float *)out[0])[k] == (float)us[k] * 0.1f + 0.3f);
+                assert_int_equal(((int64_t *)out[1])[k], us[k]);
+                assert_int_equal(((int32_t *)out[2])[k], us[k]);
+                assert_true(((float *)out[4])[k] == fs[k] * 3.0f + 0.7f);
+                assert_true(((float *)out[5])[k] == (float)is[k] * 0.5f + 1.0f);
+                assert_int_equal(((int64_t *)out[6])[k], is[k]);
+                assert_int_equal(((int32_t *)out[7])[k], is[k]);
+                assert_true(((float *)out[8])[k] == (float)is[k] * 0.5f + 1.0f);
+                assert_int_equal(((int64_t *)out[9])[k], is[k]);
+                assert_int_equal(((int32_t *)out[10])[k], is[k]);
+            }
+            assert_memory_equal(out[3], fs, sizeof(fs)); /* the sign of the zero too */
+        }
+        data_free(s);
+    }
+    buf_fini(&b);
+    buf_fini(&example);
+    buf_fini(&file);
+    free(glob);
+    kit_remove(folder);
+}
+
+static void a_value_that_the_batch_cannot_hold_is_refused(void **state)
+{
+    static const struct data_feature f = { "i", TENSOR_I64, { 1, { 2 } }, TENSOR_I32, 1, 0 };
+    char *folder = kit_folder(), *glob = fs_join(folder, "*");
+    struct data_opts opts = { .glob = glob, .features = &f, .n_features = 1 };
+    struct buf b = { 0 }, example = { 0 }, file = { 0 };
+    struct data_set *s;
+    int32_t out[2];
+    struct err err;
+
+    (void)state;
+    kit_ints(&b, "i", (int64_t[]){ 1, -INT64_C(2147483649) }, 2);
+    kit_member(&example, 1, b.data, b.len);
+    tfrecord_append(&file, example.data, example.len);
+    kit_write(folder, "a", file.data, file.len);
+    assert_int_equal(data_open(&opts, &s, NULL), 0);
+    assert_int_equal(data_sample(s, 0, (void *[]){ out }, &err), ERR_INPUT);
+    assert_text(err, "record 0 at offset 0");
+    assert_text(err, "'i': value 1 is -2147483649, expected an int32");
+    data_free(s);
+    buf_fini(&b);
+    buf_fini(&example);
+    buf_fini(&file);
+    free(glob);
+    kit_remove(folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_threads_and_any_read_ahead_give_the_same_stream),
+        cmocka_unit_test(a_reader_of_some_lanes_from_some_step_sees_its_part_of_the_stream),
+        cmocka_unit_test(a_large_batch_is_cut_among_the_threads),
+        cmocka_unit_test(a_stream_that_ends_before_it_starts_is_empty),
+        cmocka_unit_test(a_bad_record_is_an_error_at_its_place_in_the_stream),
+        cmocka_unit_test(of_several_bad_samples_the_first_is_reported),
+        cmocka_unit_test(a_file_that_changes_under_us_is_named),
+        cmocka_unit_test(cancel_ends_a_wait),
+        cmocka_unit_test(a_reader_can_be_closed_at_any_time),
+        cmocka_unit_test(replicas_share_a_set_and_its_cache),
+        cmocka_unit_test(with_a_full_cache_no_file_is_read),
+        cmocka_unit_test(records_in_file_order_are_read_together),
+        cmocka_unit_test(memory_is_bounded_by_the_read_ahead_not_by_the_set),
+        cmocka_unit_test(every_conversion_gives_the_value_written),
+        cmocka_unit_test(a_value_that_the_batch_cannot_hold_is_refused),
+    };
+
+    return cmocka_run_group_tests_name("data/reader", tests, NULL, NULL);
+}

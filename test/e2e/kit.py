@@ -1,0 +1,216 @@
+"""kit.py - start real trainerd tasks on loopback and look at what they say and leave.
+
+Every process started here is ended here, by its id, also when a test fails. A test file is a list of functions
+decorated with @test; main() runs them and prints a line per test ("ok - ..." or "not ok - ...") and at last
+"N passed, N failed". No library of the project is used: logs are JSON lines, files are read by readers of
+their own.
+"""
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
+TRAINERD = os.path.join(BUILD, "trainerd")
+TRAINERCTL = os.path.join(BUILD, "trainerctl")
+SLOW = 4.0 if "san" in os.path.basename(BUILD) else 1.0  # sanitizers take their time
+
+_tests = []
+_tasks = []
+_dirs = []
+
+
+def test(f):
+    _tests.append(f)
+    return f
+
+
+def free_ports(n):
+    socks = [socket.socket() for _ in range(n)]
+    for s in socks:
+        s.bind(("127.0.0.1", 0))
+    ports = [s.getsockname()[1] for s in socks]
+    for s in socks:
+        s.close()
+    return ports
+
+
+def workdir():
+    d = tempfile.mkdtemp(prefix="trainerd-test-")
+    _dirs.append(d)
+    return d
+
+
+class Task:
+    """A trainerd process; its log is parsed as it comes."""
+
+    def __init__(self, job, tf_config=None, args=(), env=None, name="local", cwd=None, prefix=()):
+        e = {k: v for k, v in os.environ.items() if k != "TF_CONFIG" and not k.startswith("TRAINERD_")}
+        if tf_config is not None:
+            e["TF_CONFIG"] = tf_config if isinstance(tf_config, str) else json.dumps(tf_config)
+        e.update(env or {})
+        self.name = name
+        self.records, self.lines = [], []
+        self.started = time.monotonic()
+        self.ended = None
+        cmd = list(prefix) + [TRAINERD, "--job", job, "--log-format", "json", *args]
+        self.p = subprocess.Popen(cmd, env=e, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+        _tasks.append(self)
+
+    def _read(self):
+        for raw in self.p.stderr:
+            line = raw.decode("utf-8", "replace").rstrip("\n")
+            self.lines.append(line)
+            try:
+                record = json.loads(line)
+                record["_at"] = time.monotonic()
+                self.records.append(record)
+            except ValueError:
+                pass
+
+    def wait(self, seconds=60):
+        code = self.p.wait(seconds * SLOW)
+        self.ended = time.monotonic()
+        self.reader.join(5)
+        return code
+
+    def signal(self, signum):
+        self.p.send_signal(signum)
+
+    def events(self, event):
+        return [r for r in list(self.records) if r.get("event") == event]
+
+    def steps(self):
+        return {r["step"]: r for r in self.events("step")}
+
+    def until(self, what, seconds=30):
+        """Waits until what(self) is true; fails with the log otherwise."""
+        end = time.monotonic() + seconds * SLOW
+        while time.monotonic() < end:
+            if what(self):
+                return
+            if self.p.poll() is not None:
+                self.reader.join(5)
+                if what(self):
+                    return
+                break
+            time.sleep(0.01)
+        raise AssertionError("%s: did not happen (exit %s); log:\n%s" % (self.name, self.p.poll(), self.log()))
+
+    def until_step(self, k, seconds=30):
+        self.until(lambda t: any(r.get("step", 0) >= k for r in t.events("step")), seconds)
+
+    def log(self):
+        return "\n".join(self.lines[-40:])
+
+    def kill(self):
+        if self.p.poll() is None:
+            self.p.send_signal(signal.SIGCONT)
+            self.p.kill()
+            self.p.wait()
+
+
+def tf_config(ports, index, hosts=None, kind="worker", extra=None):
+    hosts = hosts or ["127.0.0.1"] * len(ports)
+    cluster = {"worker": ["%s:%d" % hp for hp in zip(hosts, ports)]}
+    cluster.update(extra or {})
+    return {"cluster": cluster, "task": {"type": kind, "index": index}}
+
+
+def start(job, n, devices="cpu:1", args=(), env=None, ports=None):
+    """n tasks of one cluster; returns the list, the chief first."""
+    ports = ports or free_ports(n)
+    tasks = [Task(job, tf_config(ports, i), ("--devices", devices, *args), env, "worker %d" % i) for i in range(n)]
+    for t, p in zip(tasks, ports):
+        t.port = p
+    return tasks
+
+
+def finish(tasks, seconds=60):
+    return [t.wait(seconds) for t in tasks]
+
+
+def expect_codes(tasks, codes, seconds=60):
+    got = finish(tasks, seconds)
+    if got != list(codes):
+        raise AssertionError("exit codes %s, expected %s\n%s" % (
+            got, list(codes), "\n".join("--- %s\n%s" % (t.name, t.log()) for t in tasks)))
+
+
+def merge(base, changes):
+    out = dict(base)
+    for k, v in changes.items():
+        out[k] = merge(out[k], v) if isinstance(v, dict) and isinstance(out.get(k), dict) else v
+        if v is None:
+            out.pop(k)
+    return out
+
+
+def digits_job(folder, **changes):
+    """The demo's job with its data, in `folder`; `changes` are merged in, None removes a key."""
+    source = os.path.join(ROOT, "config", "digits")
+    with open(os.path.join(source, "digits.json")) as f:
+        job = json.load(f)
+    for name in os.listdir(source):
+        target = os.path.join(folder, name)
+        if name.endswith((".tfrecord", ".onnx")) and not os.path.exists(target):
+            os.symlink(os.path.join(source, name), target)
+    job = merge(job, changes)
+    path = os.path.join(folder, "job.json")
+    with open(path, "w") as f:
+        json.dump(job, f)
+    return path
+
+
+def read_tree(folder):
+    """{relative path: bytes} of a folder, manifests without when they were written."""
+    out = {}
+    for base, _, names in os.walk(folder):
+        for name in names:
+            path = os.path.join(base, name)
+            with open(path, "rb") as f:
+                data = f.read()
+            if name == "manifest.json":
+                m = json.loads(data)
+                m.pop("written_at")
+                m.pop("checksum")  # of the manifest itself
+                data = json.dumps(m, sort_keys=True).encode()
+            out[os.path.relpath(path, folder)] = data
+    return out
+
+
+def main():
+    only = sys.argv[1:]
+    passed = failed = 0
+    for f in _tests:
+        if only and f.__name__ not in only:
+            continue
+        before = time.monotonic()
+        try:
+            f()
+            passed += 1
+            print("ok - %s (%.1f s)" % (f.__name__.replace("_", " "), time.monotonic() - before), flush=True)
+        except Exception:
+            failed += 1
+            print("not ok - %s" % f.__name__.replace("_", " "))
+            traceback.print_exc(file=sys.stdout)
+            sys.stdout.flush()
+        finally:
+            for t in _tasks:
+                t.kill()
+            _tasks.clear()
+            for d in _dirs:
+                shutil.rmtree(d, ignore_errors=True)
+            _dirs.clear()
+    print("%d passed, %d failed" % (passed, failed))
+    sys.exit(1 if failed or not passed else 0)

@@ -1,0 +1,131 @@
+#!/usr/bin/python3
+"""The weights after step k depend on the job and on k, and on nothing else."""
+# san: yes
+import os
+import signal
+
+from kit import Task, digits_job, expect_codes, main, read_tree, start, test, workdir
+
+
+def run(n, devices, **changes):
+    """Trains in a folder of its own; returns what the last checkpoint holds, and the losses."""
+    folder = workdir()
+    job = digits_job(folder, **changes)
+    tasks = start(job, n, devices) if n > 1 else [Task(job, args=("--devices", devices))]
+    expect_codes(tasks, [0] * n)
+    losses = [(k, r["loss"]) for k, r in sorted(tasks[0].steps().items())]
+    return read_tree(os.path.join(folder, "run", "checkpoints")), losses
+
+
+def short(lanes, **train):
+    return {"train": {"epochs": None, "steps": 30, "lanes": lanes, "log_every_steps": 1, **train},
+            "checkpoint": {"every_steps": 10}}
+
+
+def same(a, b, what):
+    assert a[1] == b[1], "%s: losses differ, first at step %d" % (
+        what, next(x[0] for x, y in zip(a[1], b[1]) if x != y))
+    # a save that is due while the one before is still being written comes a step later: the last one is always there
+    assert max(a[0]) == max(b[0]), "%s: files %s and %s" % (what, sorted(a[0]), sorted(b[0]))
+    for name in a[0].keys() & b[0].keys():
+        assert a[0][name] == b[0][name], "%s: %s differs" % (what, name)
+
+
+@test
+def four_lanes_give_the_same_bytes_on_one_two_and_four_tasks():
+    one = run(1, "cpu:1", **short(4))
+    assert len(one[1]) == 30
+    same(one, run(2, "cpu:1", **short(4)), "2 tasks x 2 lanes")
+    same(one, run(4, "cpu:1", **short(4)), "4 tasks x 1 lane")
+
+
+@test
+def one_two_and_four_replicas_in_a_task_give_the_same_bytes():
+    one = run(1, "cpu:1", **short(4))
+    same(one, run(1, "cpu:2", **short(4)), "2 replicas")
+    same(one, run(1, "cpu:4", **short(4)), "4 replicas")
+    same(one, run(2, "cpu:2", **short(4)), "2 tasks x 2 replicas")
+
+
+@test
+def clipping_and_adamw_give_the_same_bytes_too():
+    job = short(4, clip_norm=0.5)
+    job["optimizer"] = {"type": "adamw", "momentum": None, "learning_rate": 0.001, "weight_decay": 0.01,
+                        "scaling": None}
+    same(run(1, "cpu:1", **job), run(2, "cpu:2", **job), "2 x 2 replicas")
+
+
+@test
+def over_tcp_the_bytes_are_the_same():
+    job = dict(short(4), communication={"shared_memory": False})
+    same(run(1, "cpu:1", **short(4)), run(4, "cpu:1", **job), "4 tasks over TCP")
+
+
+@test
+def stopped_in_the_middle_of_an_epoch_and_resumed_gives_the_same_bytes():
+    job = {"train": {"epochs": 3, "lanes": 4, "log_every_steps": 1}, "checkpoint": {"every_steps": 0, "max_to_keep": 1}}
+    whole = run(2, "cpu:1", **job)
+    folder = workdir()
+    path = digits_job(folder, **job)
+    losses = {}
+    for stop_after in (5, 29):
+        # held back so that the signal comes in the middle
+        tasks = start(path, 2, env={"TRAINERD_FAULT": "train.forward=delay:20@1+"})
+        tasks[0].until_step(stop_after)
+        for t in tasks:
+            t.signal(signal.SIGTERM)
+        expect_codes(tasks, [143, 143])
+        losses.update((k, r["loss"]) for k, r in tasks[0].steps().items())
+    tasks = start(path, 1 + 1)
+    expect_codes(tasks, [0, 0])
+    assert min(tasks[0].steps()) > 5, "did not resume"
+    losses.update((k, r["loss"]) for k, r in tasks[0].steps().items())
+    same(whole, (read_tree(os.path.join(folder, "run", "checkpoints")), sorted(losses.items())), "resumed")
+
+
+@test
+def killed_at_any_moment_and_restarted_gives_the_same_bytes():
+    job = {"train": {"epochs": 2, "lanes": 2, "log_every_steps": 1}, "checkpoint": {"every_steps": 7, "max_to_keep": 1}}
+    whole = run(2, "cpu:1", **job)
+    folder = workdir()
+    path = digits_job(folder, **job)
+    tasks = start(path, 2, env={"TRAINERD_FAULT": "train.forward=delay:10@1+"})
+    tasks[0].until_step(17)
+    tasks[1].signal(signal.SIGKILL)
+    expect_codes(tasks, [138, -9])
+    tasks = start(path, 2)
+    expect_codes(tasks, [0, 0])
+    assert min(tasks[0].steps()) in (8, 15), "resumed at %d" % min(tasks[0].steps())
+    same((whole[0], []), (read_tree(os.path.join(folder, "run", "checkpoints")), []), "after a kill")
+
+
+@test
+def started_again_a_complete_job_says_so_and_exits_0():
+    folder = workdir()
+    path = digits_job(folder, **short(2))
+    expect_codes(start(path, 2), [0, 0])
+    before = read_tree(os.path.join(folder, "run", "checkpoints"))
+    os.remove(os.path.join(folder, "run", "digits.onnx"))
+    again = start(path, 2)
+    expect_codes(again, [0, 0])
+    assert not again[0].steps()
+    assert read_tree(os.path.join(folder, "run", "checkpoints")) == before
+    assert os.path.exists(os.path.join(folder, "run", "digits.onnx"))
+
+
+@test
+def resuming_on_another_number_of_tasks_gives_the_same_bytes():
+    job = {"train": {"epochs": 2, "lanes": 4, "log_every_steps": 1}, "checkpoint": {"every_steps": 9, "max_to_keep": 1}}
+    whole = run(4, "cpu:1", **job)
+    folder = workdir()
+    path = digits_job(folder, **job)
+    task = Task(path, args=("--devices", "cpu:1"), env={"TRAINERD_FAULT": "train.forward=delay:10@1+"})
+    task.until_step(12)
+    task.signal(signal.SIGTERM)
+    expect_codes([task], [143])
+    expect_codes(start(path, 2, "cpu:2"), [0, 0])
+    same((whole[0], []), (read_tree(os.path.join(folder, "run", "checkpoints")), []), "1 task, then 2 x 2")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,212 @@
+#!/usr/bin/python3
+"""Damaged files, full disks, wrong configuration: said with place and remedy, nothing lost."""
+# san: yes
+import glob
+import json
+import os
+import signal
+import subprocess
+
+from kit import TRAINERCTL, TRAINERD, Task, digits_job, expect_codes, main, read_tree, start, test, workdir
+
+
+def trained(**changes):
+    folder = workdir()
+    job = digits_job(folder, **{"train": {"epochs": None, "steps": 40, "lanes": 2, "log_every_steps": 1},
+                                "checkpoint": {"every_steps": 10, "max_to_keep": 0}, **changes})
+    expect_codes([Task(job, args=("--devices", "cpu:1"))], [0])
+    return folder, job, os.path.join(folder, "run", "checkpoints")
+
+
+def more(job, steps):
+    with open(job) as f:
+        text = json.load(f)
+    text["train"]["steps"] = steps
+    with open(job, "w") as f:
+        json.dump(text, f)
+
+
+def verify(folder):
+    return subprocess.run([TRAINERCTL, "verify", folder], capture_output=True, text=True, timeout=60)
+
+
+def damage(path, how):
+    with open(path, "rb") as f:
+        data = bytearray(f.read())
+    if how == "flip":
+        data[len(data) // 2] ^= 1
+    elif how == "cut":
+        data = data[:len(data) - 7]
+    elif how == "head":
+        data[3] ^= 0x40
+    elif how == "empty":
+        data = b""
+    elif how == "gone":
+        os.remove(path)
+        return
+    with open(path, "wb") as f:
+        f.write(data)
+
+
+@test
+def a_damaged_checkpoint_is_skipped_with_what_is_wrong_and_the_one_before_used():
+    folder, job, ckpts = trained()
+    whole = read_tree(os.path.join(ckpts, "step-00000040"))
+    for name in ("model.safetensors", "optimizer.safetensors", "manifest.json"):
+        for how in ("flip", "cut", "head", "empty", "gone"):
+            damage(os.path.join(ckpts, "step-00000040", name), how)
+            out = verify(ckpts)
+            assert out.returncode == 1 and out.stdout.count("ok   ") == 3 and out.stdout.count("BAD  ") == 1, (
+                name, how, out.stdout)
+            bad = [line for line in out.stdout.splitlines() if line.startswith("BAD")][0]
+            assert "step-00000040" in bad and name in bad, bad
+            task = Task(job, args=("--devices", "cpu:1"))
+            expect_codes([task], [0])
+            assert min(task.steps()) == 31, (name, how)
+            warning = [r["message"] for r in task.events("warning")]
+            assert any("step-00000040" in w and name in w for w in warning), (name, how, warning)
+            assert read_tree(os.path.join(ckpts, "step-00000040")) == whole, (name, how)
+    assert verify(ckpts).returncode == 0
+
+
+@test
+def killed_while_it_writes_a_checkpoint_it_leaves_nothing_half_done():
+    for point in ("ckpt.mkdir", "ckpt.write", "ckpt.sync", "ckpt.rename", "ckpt.verify", "ckpt.remove"):
+        folder = workdir()
+        job = digits_job(folder, train={"epochs": None, "steps": 30, "lanes": 1},
+                         checkpoint={"every_steps": 10, "max_to_keep": 1})
+        task = Task(job, args=("--devices", "cpu:1"), env={"TRAINERD_FAULT": point + "=kill@2,train.forward=delay:5@1+"})
+        task.wait(20)
+        ckpts = os.path.join(folder, "run", "checkpoints")
+        if glob.glob(os.path.join(ckpts, "step-*")):
+            assert verify(ckpts).returncode == 0, (point, verify(ckpts).stdout)
+        again = Task(job, args=("--devices", "cpu:1"))
+        expect_codes([again], [0])
+        assert verify(ckpts).returncode == 0
+        left = sorted(os.listdir(ckpts))
+        assert left[-1] == "step-00000030" and all(n.startswith("step-") for n in left), (point, left)
+
+
+@test
+def a_full_disk_is_reported_retried_and_does_not_stop_training():
+    folder = workdir()
+    mount = os.path.join(folder, "full")
+    os.mkdir(mount)
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", mount], capture_output=True).returncode != 0:
+        raise AssertionError("this test mounts a small tmpfs: it needs root")
+    try:
+        ballast = os.path.join(mount, "ballast")
+        with open(ballast, "wb") as f:
+            f.write(b"x" * 900000)
+        job = digits_job(folder, train={"epochs": None, "steps": 600, "lanes": 1, "log_every_steps": 1,
+                                          "eval_every_epochs": None},
+                         checkpoint={"directory": os.path.join(mount, "ckpt"), "every_steps": 50, "max_to_keep": 1},
+                         data={"eval": None}, model={"metrics": None})
+        task = Task(job, args=("--devices", "cpu:1"), env={"TRAINERD_FAULT": "train.forward=delay:5@1+"})
+        task.until(lambda t: t.events("checkpoint_failed"), 30)
+        failed = task.events("checkpoint_failed")[0]
+        assert "No space left" in failed["message"] and "again" in failed["message"], failed
+        at = max(task.steps())
+        task.until_step(at + 20)
+        os.remove(ballast)
+        task.until(lambda t: t.events("checkpoint"), 30)
+        expect_codes([task], [0])
+        assert verify(os.path.join(mount, "ckpt")).returncode == 0
+    finally:
+        for t in range(50):
+            if subprocess.run(["umount", mount], capture_output=True).returncode == 0:
+                break
+
+
+@test
+def only_so_many_checkpoints_are_kept():
+    folder, _, ckpts = trained(checkpoint={"every_steps": 10, "max_to_keep": 2})
+    assert sorted(os.listdir(ckpts)) == ["step-00000030", "step-00000040"], os.listdir(ckpts)
+
+
+@test
+def a_corrupted_record_is_named_with_file_and_offset_and_ends_with_2():
+    folder = workdir()
+    job = digits_job(folder, train={"epochs": 1, "lanes": 2})
+    path = os.path.join(folder, "digits-train-1.tfrecord")
+    with open(path, "rb") as f:
+        data = bytearray(f.read())
+    os.remove(path)
+    length = int.from_bytes(data[:8], "little")
+    at = 0
+    for i in range(100):  # of 719: whichever the order meets first, one is met
+        at = 7 * i * (length + 16)
+        data[at + 40] ^= 1
+    with open(path, "wb") as f:
+        f.write(data)
+    tasks = start(job, 2)
+    for t in tasks:
+        t.wait(20)
+    codes = [t.p.returncode for t in tasks]
+    assert 2 in codes and set(codes) <= {2, 138}, codes
+    text = "\n".join(t.log() for t in tasks)
+    assert "digits-train-1.tfrecord" in text and "offset" in text, text
+
+
+@test
+def another_network_or_other_data_do_not_resume():
+    folder, job, ckpts = trained()
+    more(job, 60)
+    with open(job) as f:
+        text = json.load(f)
+    text["train"]["seed"] = 7
+    with open(job, "w") as f:
+        json.dump(text, f)
+    task = Task(job, args=("--devices", "cpu:1"))
+    assert task.wait(20) == 2
+    assert "seed 1" in task.log() and "7" in task.log(), task.log()
+    text["train"]["seed"] = 1
+    with open(job, "w") as f:
+        json.dump(text, f)
+    os.remove(os.path.join(folder, "digits-train-1.tfrecord"))
+    task = Task(job, args=("--devices", "cpu:1"))
+    assert task.wait(20) == 2 and "other record files" in task.log(), task.log()
+
+
+@test
+def check_prints_the_plan_and_finds_what_is_missing():
+    folder = workdir()
+    job = digits_job(folder)
+    out = subprocess.run([TRAINERD, "--job", job, "--check", "--devices", "cpu:2"], capture_output=True, text=True)
+    plan = json.loads(out.stdout)
+    assert out.returncode == 0, out.stderr
+    assert plan["lanes"]["count"] == 4 and plan["replicas"] == 2 and plan["plan"]["records"] == 1438, plan
+    assert plan["job"]["data"]["prefetch"] == 2 and plan["job"]["checkpoint"]["max_to_keep"] == 5, plan
+    assert not os.path.exists(os.path.join(folder, "run"))
+    os.remove(os.path.join(folder, "digits_cnn.onnx"))
+    out = subprocess.run([TRAINERD, "--job", job, "--check"], capture_output=True, text=True)
+    assert out.returncode == 2 and "digits_cnn.onnx" in out.stderr and "problem" in json.loads(out.stdout), out
+    out = subprocess.run([TRAINERD, "--check", "--devices", "cpu:1"], capture_output=True, text=True, env={
+        **os.environ, "TF_CONFIG": '{"cluster": {"chief": ["a:1"], "worker": ["b:2", "c:3"]}, "task": {"type": "worker", "index": 1}}'})
+    plan = json.loads(out.stdout)
+    assert out.returncode == 0 and plan["rank"] == 2 and plan["world"] == 3 and not plan["is_chief"], out
+    out = subprocess.run([TRAINERD, "--check"], capture_output=True, text=True, env={
+        **os.environ, "TF_CONFIG": '{"cluster": {"worker": ["a:1"]},\n "task": {"type": "Worker", "index": 0}}'})
+    assert out.returncode == 2 and "/task/type" in out.stderr and ":2:" in out.stderr and "worker" in out.stderr, out
+
+
+@test
+def devices_that_are_not_there_are_refused():
+    job = digits_job(workdir())
+    for spec, word in (("cuda", "cuda"), ("cuda:0,1", "cuda"), ("cpu:0", "cpu"), ("tpu", "auto"), ("cpu:x", "cpu")):
+        out = subprocess.run([TRAINERD, "--job", job, "--check", "--devices", spec], capture_output=True, text=True)
+        assert out.returncode in (2, 138) and word in out.stderr and spec in out.stderr, (spec, out)
+
+
+@test
+def sigterm_while_waiting_or_loading_ends_at_once():
+    job = digits_job(workdir())
+    task = Task(job, {"cluster": {"worker": ["127.0.0.1:1", "127.0.0.1:2"]}, "task": {"type": "worker", "index": 1}},
+                ("--devices", "cpu:1"))
+    task.until(lambda t: t.events("plan"), 10)
+    task.signal(signal.SIGTERM)
+    assert task.wait(5) in (143, 138), task.log()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,231 @@
+#!/usr/bin/python3
+"""Tasks meet, wait, refuse, lose each other, and every one of them says why."""
+# san: yes
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+from kit import (ROOT, SLOW, TRAINERCTL, TRAINERD, Task, digits_job, expect_codes, finish, free_ports, main, start, test,
+                 tf_config, workdir)
+
+LONG = {"train": {"epochs": 10000, "lanes": 12, "global_batch_size": 96, "log_every_steps": 1}}
+SLOWLY = {"TRAINERD_FAULT": "train.forward=delay:5@1+"}  # a step takes at least 5 ms
+
+
+def long_job(**changes):
+    return digits_job(workdir(), **{**LONG, **changes})
+
+
+def said(task, *words):
+    text = "\n".join(r.get("message", "") for r in task.records)
+    for w in words:
+        assert w in text, "%s does not say '%s':\n%s" % (task.name, w, task.log())
+
+
+def ctl(*args, env=None):
+    return subprocess.run([TRAINERCTL, *args], capture_output=True, text=True, timeout=30 * SLOW,
+                          env={**os.environ, **(env or {})})
+
+
+@test
+def who_waits_names_who_is_missing_where_and_why():
+    ports = free_ports(2)
+    task = Task(long_job(), tf_config(ports, 0), ("--devices", "cpu:1"))
+    task.until(lambda t: t.events("waiting"), 10)
+    text = task.events("waiting")[0]["message"]
+    for word in ("worker 1", "127.0.0.1:%d" % ports[1], "refused"):
+        assert word in text, text
+    task.kill()
+    task = Task(long_job(), tf_config(ports, 1), ("--devices", "cpu:1"))
+    task.until(lambda t: t.events("waiting"), 10)
+    text = task.events("waiting")[0]["message"]
+    for word in ("worker 0", "127.0.0.1:%d" % ports[0], "refused"):
+        assert word in text, text
+
+
+@test
+def waiting_ends_at_the_deadline_with_138():
+    ports = free_ports(2)
+    job = long_job(train={**LONG["train"], "deadline_seconds": 2})
+    tasks = [Task(job, tf_config(ports, i), ("--devices", "cpu:1"), name="worker %d" % i) for i in (0,)]
+    begin = time.monotonic()
+    expect_codes(tasks, [138], 20)
+    assert 1.5 < time.monotonic() - begin < 6 * SLOW
+    said(tasks[0], "worker 1")
+
+
+@test
+def a_killed_worker_ends_the_job_everywhere_with_its_name():
+    tasks = start(long_job(), 4, env=SLOWLY)
+    tasks[0].until_step(5)
+    at = time.monotonic()
+    tasks[2].signal(signal.SIGKILL)
+    codes = finish([tasks[i] for i in (0, 1, 3)], 10)
+    assert codes == [138] * 3, codes
+    for i in (0, 1, 3):
+        assert tasks[i].ended - at < 2 * SLOW, "%s needed %.1f s" % (tasks[i].name, tasks[i].ended - at)
+        last = [r for r in tasks[i].records if r.get("event") == "end"][-1]["message"]
+        assert "worker 2" in last and "127.0.0.1:%d" % tasks[2].port in last, last
+
+
+@test
+def a_killed_chief_ends_the_job_everywhere_with_its_name():
+    tasks = start(long_job(), 3, env=SLOWLY)
+    tasks[0].until_step(5)
+    at = time.monotonic()
+    tasks[0].signal(signal.SIGKILL)
+    assert finish(tasks[1:], 10) == [138, 138]
+    for t in tasks[1:]:
+        assert t.ended - at < 2 * SLOW
+        last = [r for r in t.records if r.get("event") == "end"][-1]["message"]
+        assert "worker 0" in last, last
+
+
+@test
+def a_stopped_worker_is_found_by_its_silence_within_two_seconds():
+    tasks = start(long_job(), 3, env=SLOWLY)
+    tasks[0].until_step(5)
+    at = time.monotonic()
+    tasks[1].signal(signal.SIGSTOP)
+    assert finish([tasks[0], tasks[2]], 10) == [138, 138]
+    for t in (tasks[0], tasks[2]):
+        assert t.ended - at < 2.5 * SLOW, "%.1f s" % (t.ended - at)
+        last = [r for r in t.records if r.get("event") == "end"][-1]["message"]
+        assert "worker 1" in last, last
+
+
+@test
+def an_error_of_one_task_is_the_last_word_of_all():
+    folder = workdir()
+    job = digits_job(folder, **{**LONG, "data": {"cache": "none"}})
+    ports = free_ports(2)
+    tasks = [Task(job, tf_config(ports, i), ("--devices", "cpu:1"), name="worker %d" % i,
+                  env=SLOWLY if i == 0 else {"TRAINERD_FAULT": "train.forward@20"}) for i in range(2)]
+    codes = finish(tasks, 20)
+    assert codes == [138, 138], codes
+    for t in tasks:
+        last = [r for r in t.records if r.get("event") == "end"][-1]["message"]
+        assert "train.forward" in last, last
+    assert "worker 1" in [r for r in tasks[0].records if r.get("event") == "end"][-1]["message"]
+
+
+@test
+def what_does_not_match_is_refused_at_the_door_with_both_sides():
+    ports = free_ports(2)
+    a, b = long_job(), long_job(train={**LONG["train"], "seed": 99})
+    tasks = [Task(j, tf_config(ports, i), ("--devices", "cpu:1"), name="worker %d" % i) for i, j in enumerate((a, b))]
+    assert tasks[1].wait(20) == 2, tasks[1].log()
+    digests = [json.loads(subprocess.run([TRAINERD, "--job", j, "--check"], capture_output=True, text=True).stdout)[
+        "job_digest"] for j in (a, b)]
+    said(tasks[1], "job", digests[0][:12], digests[1][:12])
+    said(tasks[0], digests[0][:12], digests[1][:12])
+
+
+@test
+def other_devices_and_another_cluster_are_refused():
+    ports = free_ports(3)
+    job = long_job()
+    tasks = [Task(job, tf_config(ports[:2], i), ("--devices", "cpu:%d" % (i + 1)), name="worker %d" % i) for i in range(2)]
+    assert tasks[1].wait(20) == 2, tasks[1].log()
+    said(tasks[1], "device")
+    tasks[0].kill()
+    tasks = [Task(job, tf_config(ports[:2], 0), ("--devices", "cpu:1"), name="worker 0"),
+             Task(job, tf_config([ports[0], ports[1]], 1, hosts=["127.0.0.1", "localhost"]), ("--devices", "cpu:1"))]
+    assert tasks[1].wait(20) == 2, tasks[1].log()
+    said(tasks[1], "cluster", "localhost:%d" % ports[1], "127.0.0.1:%d" % ports[1])
+
+
+@test
+def sigterm_on_one_task_saves_and_ends_all():
+    folder = workdir()
+    job = digits_job(folder, **LONG)
+    tasks = start(job, 2, env=SLOWLY)
+    tasks[0].until_step(7)
+    tasks[1].signal(signal.SIGTERM)
+    expect_codes(tasks, [138, 143], 20)
+    said(tasks[0], "worker 1")
+    names = sorted(os.listdir(os.path.join(folder, "run", "checkpoints")))
+    assert len(names) == 1 and ctl("verify", os.path.join(folder, "run", "checkpoints")).returncode == 0
+
+
+@test
+def trainerctl_looks_saves_drains_and_stops():
+    folder = workdir()
+    job = digits_job(folder, **LONG, checkpoint={"every_steps": 0, "every_seconds": 0})
+    tasks = start(job, 2, env=SLOWLY)
+    tasks[0].until_step(5)
+    chief, worker = ("127.0.0.1:%d" % t.port for t in tasks)
+    status = json.loads(ctl("status", "--json", chief).stdout)
+    assert status["state"] == "active" and status["phase"] in ("train", "evaluate") and status["step"] >= 4, status
+    assert [t["state"] for t in status["tasks"]] == ["active", "active"], status
+    assert status["total_steps"] == 140000 and status["generation"] == 1, status
+    text = ctl("status", worker).stdout
+    assert "worker 1" in text and "train" in text, text
+    saved = ctl("checkpoint", chief)
+    assert saved.returncode == 0 and "step-" in saved.stdout, saved
+    path = saved.stdout.split(": ", 1)[1].strip()
+    assert ctl("verify", path).returncode == 0
+    refused = ctl("checkpoint", worker)
+    assert refused.returncode == 1 and "chief" in refused.stderr, refused
+    assert ctl("stop", worker).returncode == 0
+    expect_codes(tasks, [143, 143], 20)
+    tasks = start(job, 2, env=SLOWLY)
+    tasks[0].until(lambda t: t.steps(), 20)
+    assert ctl("drain", "127.0.0.1:%d" % tasks[1].port).returncode == 0
+    expect_codes(tasks, [138, 143], 20)
+
+
+@test
+def a_python_grpc_client_finds_health_reflection_and_status():
+    tasks = start(long_job(), 2, env={**SLOWLY, "TRAINERD_TOKEN": "a secret of this test"})
+    tasks[0].until_step(2)
+    for t in tasks:
+        out = subprocess.run([sys.executable, os.path.join(ROOT, "test", "rdzv", "client.py"), "127.0.0.1:%d" % t.port,
+                              "a secret of this test"], capture_output=True, text=True, timeout=60)
+        assert out.returncode == 0, out.stdout + out.stderr
+    denied = ctl("status", "127.0.0.1:%d" % tasks[0].port, env={"TRAINERD_TOKEN": "another"})
+    assert denied.returncode == 1 and "oken" in denied.stderr, denied
+    allowed = ctl("status", "127.0.0.1:%d" % tasks[0].port, env={"TRAINERD_TOKEN": "a secret of this test"})
+    assert allowed.returncode == 0, allowed
+
+
+@test
+def strangers_on_the_ports_change_nothing():
+    ports = free_ports(2)
+    job = digits_job(workdir(), train={"epochs": 2, "lanes": 2, "log_every_steps": 1})
+    first = Task(job, tf_config(ports, 0), ("--devices", "cpu:1"), name="worker 0", env={"TRAINERD_FAULT": "train.forward=delay:5@1+"})
+    first.until(lambda t: t.events("plan"), 10)
+    time.sleep(0.3)
+    listening = [int(line.split()[1].split(":")[1], 16) for line in open("/proc/%d/net/tcp" % first.p.pid)
+                 if line.split()[3] == "0A"]
+    socks = []
+    for port in listening:
+        for junk in (b"", b"GET / HTTP/1.0\r\n\r\n", os.urandom(300), b"\0" * 4096):
+            try:
+                s = socket.create_connection(("127.0.0.1", port), 1)
+                s.sendall(junk)
+                socks.append(s)
+            except OSError:
+                pass
+    second = Task(job, tf_config(ports, 1), ("--devices", "cpu:1"), name="worker 1")
+    expect_codes([first, second], [0, 0])
+    for s in socks:
+        s.close()
+
+
+@test
+def a_port_in_use_is_said_so():
+    s = socket.socket()
+    s.bind(("127.0.0.1", 0))
+    s.listen()
+    task = Task(long_job(), tf_config([s.getsockname()[1]], 0), ("--devices", "cpu:1"))
+    assert task.wait(10) == 138
+    assert "%d" % s.getsockname()[1] in task.log() and "in use" in task.log().lower(), task.log()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,42 @@
+#!/bin/sh
+# The tree keeps its layers, and scripts/layers would notice if it did not.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+tree=$(mktemp -d) || exit 1
+trap 'rm -rf "$tree"' EXIT
+
+ok() { # ok STATUS NAME
+    [ "$1" -eq 0 ] && echo "ok - $2" || echo "not ok - $2"
+}
+
+# refuses FILE INCLUDE TEXT NAME: a tree with this one include is refused with this text
+refuses() {
+    rm -rf "${tree:?}"/*
+    mkdir -p "$tree/lib/base" "$tree/lib/op" "$tree/daemon" "$tree/test/base" "$tree/$(dirname "$1")"
+    echo '#include "base/err.h"' >"$tree/daemon/main.c"
+    echo "#include $2" >"$tree/$1"
+    found=$(scripts/layers "$tree" 2>&1)
+    status=$?
+    if [ $status -eq 0 ] || [ "${found#*"$1:1: $3"}" = "$found" ]; then
+        echo "# expected: $1:1: $3; found (exit code $status): $found"
+        echo "not ok - $4"
+    else
+        echo "ok - $4"
+    fi
+}
+
+order=$(scripts/layers 2>&1)
+status=$?
+[ $status -eq 0 ] || echo "$order" | sed 's/^/# /'
+ok $status "every include of the tree is one that its folder may have"
+case "$order" in *" base") ok 0 "base is the lowest layer" ;; *) ok 1 "base is the lowest layer" ;; esac
+
+refuses lib/base/x.c '"op/op.h"' 'base may not include op' "a lower folder may not include a higher one"
+refuses lib/comm/x.c '"rdzv/rdzv.h"' 'comm may not include rdzv' "the planes do not include each other"
+refuses lib/rdzv/x.h '"train/train.h"' 'rdzv may not include train' "nor the other way, nor in headers"
+refuses lib/train/x.c '"daemon/run.h"' 'train may not include daemon' "nothing in lib/ includes daemon/"
+refuses lib/ckpt/x.c '"tensor/tensor_priv.h"' '"tensor/tensor_priv.h" is private to tensor' "private headers stay private"
+refuses lib/op/act/x.c '"act.h"' '"act.h" does not name its folder' "an include names its folder"
+refuses lib/op/act/x.c '<oneapi/dnnl/dnnl.h>' '<oneapi/dnnl/dnnl.h> belongs to lib/op/dnn. alone' "oneDNN is known to one file"
+refuses daemon/x.c '<grpc/grpc.h>' '<grpc/grpc.h> belongs to lib/rdzv/ alone' "gRPC is known to rdzv alone"
+refuses lib/new/x.c '"base/err.h"' 'folder new is not in the table' "a new folder needs a row"

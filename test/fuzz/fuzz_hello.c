@@ -1,0 +1,44 @@
+/* fuzz_hello.c - any bytes as what a stranger sends to, or answers from, the data-plane port. None
+ * may be taken for somebody who knows the key. */
+#include <string.h>
+
+#include "base/check.h"
+#include "comm/comm.h"
+#include "comm/hello.h"
+#include "fuzz/driver.h"
+
+/* A HELLO of generation 3 from rank 1 to rank 0, and the CHALLENGE that some key made for it. */
+#define HELLO                                                                                      \
+    "trncomm\n\x01\0\0\0\x01\0\0\0\x01\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"            \
+    "layoutlayoutlayoutlayoutlayoutlanoncenoncenoncenoncenoncenonceno"
+#define CHALLENGE                                                                                  \
+    "\0\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0ecnonecnonecnonecnonecnonecnonecmacmacmacmacmacmacmacmacma" \
+    "cma"
+
+const struct fuzz_seed fuzz_seeds[] = { FUZZ_SEED(HELLO), FUZZ_SEED(HELLO CHALLENGE) };
+const size_t n_fuzz_seeds = COUNT_OF(fuzz_seeds);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static const uint8_t key[COMM_KEY_BYTES] = "nobody has guessed this one yet";
+    uint8_t hello[HELLO_BYTES] = { 0 }, again[HELLO_BYTES], challenge[CHALLENGE_BYTES] = { 0 };
+    struct hello h, here = { .generation = 3 };
+    struct challenge ch;
+    const char *why = NULL;
+    bool proven = false;
+    size_t rest = size > HELLO_BYTES ? size - HELLO_BYTES : 0;
+
+    memcpy(hello, data, size < HELLO_BYTES ? size : HELLO_BYTES);
+    memcpy(challenge, data + size - rest, rest < CHALLENGE_BYTES ? rest : CHALLENGE_BYTES);
+    if (hello_read(hello, &h, &why)) {
+        hello_write(&h, again); /* read and written again it is the same */
+        CHECK(memcmp(hello, again, HELLO_BYTES) == 0);
+        CHECK(hello_judge(&h, &here) < HELLO_VERDICTS);
+    } else {
+        CHECK(why != NULL && why[0] != '\0');
+    }
+    if (challenge_read(challenge, hello, key, &ch, &proven))
+        CHECK(!proven && ch.verdict < HELLO_VERDICTS);
+    CHECK(!proof_check(challenge, hello, challenge, key));
+    return 0;
+}

@@ -1,0 +1,59 @@
+/* fuzz_manifest.c - any bytes as a checkpoint's manifest, as they are and with their checksum put
+ * right, to come behind it. */
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/check.h"
+#include "base/err.h"
+#include "ckpt/ckpt_priv.h"
+#include "fuzz/driver.h"
+
+#define BODY                                                                                       \
+    "{\n  \"format\": 1,\n  \"step\": 3,\n  \"epoch\": 0,\n  \"position\": 192,\n"                 \
+    "  \"seed\": 18446744073709551614,\n  \"lanes\": 4,\n  \"global_batch_size\": 64,\n"           \
+    "  \"job_digest\": \"ab\",\n  \"model_digest\": \"cd\",\n  \"data_digest\": \"ef\",\n"         \
+    "  \"name\": \"x\",\n  \"complete\": false,\n  \"written_at\": \"2026-01-31T12:00:00Z\",\n"    \
+    "  \"files\": {\n"                                                                             \
+    "    \"model.safetensors\": {\"bytes\": 8, \"xxh3_128\": "                                     \
+    "\"0123456789abcdef0123456789abcdef\"},\n"                                                     \
+    "    \"optimizer.safetensors\": {\"bytes\": 8, \"xxh3_128\": "                                 \
+    "\"0123456789abcdef0123456789abcdef\"}\n  },\n"
+
+const struct fuzz_seed fuzz_seeds[] = { FUZZ_SEED(BODY), FUZZ_SEED("{}") };
+const size_t n_fuzz_seeds = COUNT_OF(fuzz_seeds);
+
+static bool try_text(const char *text, size_t n)
+{
+    static struct ckpt_manifest m; /* large, and used by one thread */
+    struct err err;
+
+    if (ckpt_manifest_parse(text, n, &m, &err) < 0) {
+        CHECK(err.text[0] != '\0');
+        return false;
+    }
+    CHECK(ckpt_manifest_file(&m, CKPT_MODEL_FILE) != NULL);
+    for (uint32_t i = 0; i < m.n_files; i++)
+        CHECK(strchr(m.files[i].name, '/') == NULL && m.files[i].name[0] != '.');
+    return true;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct ckpt_manifest again = { .n_files = 0 };
+    struct buf text = { 0 };
+    char hash[CKPT_HASH_BYTES];
+
+    (void)try_text((const char *)data, size); /* any answer */
+    buf_add(&text, data, size);
+    ckpt_hash_print(XXH3_128bits(text.data, text.len), hash);
+    buf_printf(&text, "  \"checksum\": \"%s\"\n}\n", hash);
+    CHECK(!text.failed);
+    if (try_text(text.data, text.len)) { /* what is accepted can be printed and read again */
+        CHECK(ckpt_manifest_parse(text.data, text.len, &again, NULL) == 0);
+        buf_reset(&text);
+        ckpt_manifest_print(&again, 0, &text);
+        CHECK(!text.failed && try_text(text.data, text.len));
+    }
+    buf_fini(&text);
+    return 0;
+}

@@ -1,0 +1,91 @@
+/* fuzz_tfrecord.c - any bytes as a file of records: indexed and read like a real one. Every input
+ * is tried as it is, and once more with its checksums put right, to come behind them. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "base/crc32c.h"
+#include "base/err.h"
+#include "data/data.h"
+#include "data/tfrecord.h"
+#include "fuzz/driver.h"
+
+/* Three records, the second one empty. */
+#define RECORDS \
+    "\x46\x00\x00\x00\x00\x00\x00\x00\x72\x35\xb9\xa5\x0a\x44" \
+    "\x0a\x11\x0a\x05\x69\x6d\x61\x67\x65\x12\x08\x0a\x06\x0a" \
+    "\x04\x01\x02\x03\x04\x0a\x17\x0a\x05\x6c\x61\x62\x65\x6c" \
+    "\x12\x0e\x1a\x0c\x0a\x0a\xff\xff\xff\xff\xff\xff\xff\xff" \
+    "\xff\x01\x0a\x16\x0a\x06\x77\x65\x69\x67\x68\x74\x12\x0c" \
+    "\x12\x0a\x0a\x08\x00\x00\xc0\x3f\x00\x00\x00\xc0\xf1\x7e" \
+    "\x02\xcb\x00\x00\x00\x00\x00\x00\x00\x00\x29\x03\x98\x07" \
+    "\xd8\xea\x82\xa2\x45\x00\x00\x00\x00\x00\x00\x00\xeb\xe6" \
+    "\x68\xb0\x0a\x43\x0a\x11\x0a\x05\x69\x6d\x61\x67\x65\x12" \
+    "\x08\x0a\x06\x0a\x04\x01\x02\x03\x04\x0a\x16\x0a\x05\x6c" \
+    "\x61\x62\x65\x6c\x12\x0d\x1a\x0b\x08\xff\xff\xff\xff\xff" \
+    "\xff\xff\xff\xff\x01\x0a\x16\x0a\x06\x77\x65\x69\x67\x68" \
+    "\x74\x12\x0c\x12\x0a\x0d\x00\x00\xc0\x3f\x0d\x00\x00\x00" \
+    "\xc0\x45\xde\x0e\x44"
+
+const struct fuzz_seed fuzz_seeds[] = { FUZZ_SEED(RECORDS) };
+const size_t n_fuzz_seeds = COUNT_OF(fuzz_seeds);
+
+static void put_right(uint8_t *data, size_t n)
+{
+    for (size_t at = 0; n - at >= TFRECORD_HEAD_BYTES;) {
+        uint32_t crc = crc32c_mask(crc32c(0, data + at, 8));
+        uint64_t length;
+
+        memcpy(data + at + 8, &crc, 4);
+        memcpy(&length, data + at, 8);
+        if (length > n - at - TFRECORD_HEAD_BYTES ||
+            n - at - TFRECORD_HEAD_BYTES - length < TFRECORD_TAIL_BYTES)
+            return;
+        crc = crc32c_mask(crc32c(0, data + at + TFRECORD_HEAD_BYTES, length));
+        at += TFRECORD_HEAD_BYTES + length;
+        memcpy(data + at, &crc, 4);
+        at += TFRECORD_TAIL_BYTES;
+    }
+}
+
+static void try_file(const uint8_t *data, size_t n)
+{
+    static const struct data_feature features[] = {
+        { .name = "image", .stored = TENSOR_U8, .shape = { 1, { 4 } }, .fed = TENSOR_F32 },
+        { .name = "label", .stored = TENSOR_I64, .fed = TENSOR_I64 },
+    };
+    struct data_opts opts = { .features = features, .n_features = 2, .threads = 1 };
+    int fd = memfd_create("fuzz", MFD_CLOEXEC);
+    struct data_set *s;
+    char path[64];
+    float image[4];
+    int64_t label;
+    struct err err;
+
+    CHECK(fd >= 0 && write(fd, data, n) == (ssize_t)n);
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    opts.glob = path;
+    if (data_open(&opts, &s, &err) == 0) {
+        for (uint64_t i = 0; i < data_records(s) && i < 8; i++)
+            (void)data_sample(s, i, (void *[]){ image, &label }, &err); /* any answer */
+        data_free(s);
+    }
+    close(fd);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    uint8_t *copy = malloc(size + 1);
+
+    CHECK(copy != NULL);
+    if (size > 0)
+        memcpy(copy, data, size);
+    try_file(copy, size);
+    put_right(copy, size);
+    try_file(copy, size);
+    free(copy);
+    return 0;
+}

@@ -1,0 +1,469 @@
+/* What import takes, and what it refuses and with which words. */
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/err.h"
+#include "base/fault.h"
+#include "base/fs.h"
+#include "graph/kit.h"
+#include "harness/model.h"
+#include "harness/net.h"
+
+/* ---- the model as a whole ---- */
+
+static void all_missing_ops_are_listed_in_one_message(void **state)
+{
+    struct model *m = begin(17);
+
+    (void)state;
+    model_node(m, "MatMul", "x w", "a");
+    model_node(m, "FancyOp", "a", "b");
+    model_node(m, "FancyOp", "b", "c");
+    model_node(m, "Loop", "c", "d");
+    model_proto(m)->graph->node[3]->name = (char *)"loop1";
+    model_node(m, "Reorder", "d", "e");
+    model_proto(m)->graph->node[4]->domain = (char *)"trainerd";
+    model_output(m, "e");
+    refused(m, ERR_UNSUPPORTED, "opset 17", "FancyOp (2 nodes, first 'b')",
+            "Loop (1 node, first 'loop1')", "trainerd.Reorder", "supported are Constant", "Conv",
+            NULL);
+}
+
+static void opsets_from_11_to_20_are_taken(void **state)
+{
+    struct err err;
+    int64_t opset;
+
+    (void)state;
+    for (opset = 11; opset <= 20; opset++) {
+        struct model *m = linear(opset);
+        size_t n;
+        const uint8_t *bytes = model_bytes(m, &n);
+
+        assert_int_equal(import_bytes(bytes, n, &err), 0);
+        model_free(m);
+    }
+    refused(linear(10), ERR_UNSUPPORTED, "opset 10", "11 to 20", "opset_version=17", NULL);
+    refused(linear(21), ERR_UNSUPPORTED, "opset 21", "11 to 20", NULL);
+}
+
+static void functions_are_refused_with_the_remedy(void **state)
+{
+    struct model *m = linear(17);
+    ProtobufCBinaryData function = { 0, NULL };
+
+    (void)state;
+    model_proto(m)->n_functions = 1;
+    model_proto(m)->functions = &function;
+    refused(m, ERR_UNSUPPORTED, "functions", "inline", NULL);
+}
+
+static void a_missing_file_and_a_folder_are_refused(void **state)
+{
+    struct graph_opts opts = { .path = "test/graph/data/none.onnx" };
+    struct graph *g;
+    struct err err = { 0 };
+
+    (void)state;
+    assert_int_equal(graph_import(&opts, &g, &err), ERR_NOENT);
+    opts.path = "test/graph/data";
+    assert_int_equal(graph_import(&opts, &g, &err), ERR_INPUT);
+    assert_non_null(strstr(err.text, "not a regular file"));
+    opts.path = "test/graph/data/mlp.onnx";
+    opts.max_bytes = 100;
+    assert_int_equal(graph_import(&opts, &g, &err), ERR_INPUT);
+    assert_non_null(strstr(err.text, "allowed are 100"));
+}
+
+/* ---- bytes ---- */
+
+static void no_cut_and_no_flipped_byte_does_harm(void **state)
+{
+    struct model *m = linear(17);
+    struct err err;
+    size_t n, i;
+    const uint8_t *bytes = model_bytes(m, &n);
+    uint8_t *copy = malloc(n);
+    unsigned flip;
+
+    (void)state;
+    assert_non_null(copy);
+    memcpy(copy, bytes, n);
+    for (i = 0; i < n; i++) {
+        uint8_t *cut = malloc(i + 1); /* so that a read behind the end is seen */
+
+        memcpy(cut, bytes, i);
+        (void)import_bytes(cut, i, &err);
+        free(cut);
+        for (flip = 1; flip < 256; flip <<= 1) {
+            copy[i] = bytes[i] ^ (uint8_t)flip;
+            (void)import_bytes(copy, n, &err);
+        }
+        copy[i] = bytes[i];
+    }
+    assert_int_equal(import_bytes("", 0, &err), ERR_INPUT);
+    assert_int_equal(import_bytes("\x08", 1, &err), ERR_INPUT);
+    free(copy);
+    model_free(m);
+}
+
+static size_t put_varint(uint8_t *at, size_t v)
+{
+    size_t n = 0;
+
+    for (; v >= 0x80; v >>= 7)
+        at[n++] = (uint8_t)(v | 0x80);
+    at[n++] = (uint8_t)v;
+    return n;
+}
+
+/* Four million empty nodes in 8 MB: a gigabyte once unpacked. */
+static void a_file_that_unpacks_to_far_more_than_its_size_is_refused(void **state)
+{
+    const size_t nodes = 4 << 20;
+    uint8_t *bytes = malloc(2 * nodes + 16);
+    struct err err;
+    size_t n = 0, i;
+
+    (void)state;
+    assert_non_null(bytes);
+    bytes[n++] = 7 << 3 | 2; /* ModelProto.graph */
+    n += put_varint(bytes + n, 2 * nodes);
+    for (i = 0; i < nodes; i++) {
+        bytes[n++] = 1 << 3 | 2; /* GraphProto.node */
+        bytes[n++] = 0;
+    }
+    assert_int_equal(import_bytes(bytes, n, &err), ERR_INPUT);
+    assert_non_null(strstr(err.text, "far more structure"));
+    free(bytes);
+}
+
+/* A subgraph in a subgraph in ... : 100000 deep. Nothing may follow it down. */
+static void nested_subgraphs_are_not_descended_into(void **state)
+{
+    enum { DEPTH = 100000, ROOM = DEPTH * 40 };
+    uint8_t *bytes = malloc(ROOM), *at = bytes + ROOM; /* built from the inside out */
+    struct model *m = begin(17);
+    Onnx__AttributeProto a = ONNX__ATTRIBUTE_PROTO__INIT, *attrs[] = { &a };
+    size_t i, n = 0;
+
+    (void)state;
+    assert_non_null(bytes);
+    for (i = 0; i < DEPTH; i++) { /* GraphProto { node { attribute { g { ... */
+        static const uint8_t tags[] = { 6 << 3 | 2, 5 << 3 | 2, 1 << 3 | 2 };
+        size_t k;
+
+        for (k = 0; k < sizeof(tags); k++) {
+            uint8_t head[11];
+            size_t h = 1 + put_varint(head + 1, n);
+
+            head[0] = tags[k];
+            at -= h;
+            memcpy(at, head, h);
+            n += h;
+        }
+    }
+    model_node(m, "If", "x", "logits");
+    model_output(m, "logits");
+    a.name = (char *)"then_branch";
+    a.has_g = 1;
+    a.g.data = at;
+    a.g.len = n;
+    model_proto(m)->graph->node[0]->n_attribute = 1;
+    model_proto(m)->graph->node[0]->attribute = attrs;
+    refused(m, ERR_UNSUPPORTED, "If", NULL);
+    free(bytes);
+}
+
+static void names_must_be_text(void **state)
+{
+    struct model *m = begin(17);
+
+    (void)state;
+    model_node(m, "MatMul", "x w", "log\xff");
+    refused(m, ERR_INPUT, "not UTF-8", NULL);
+}
+
+/* ---- the graph ---- */
+
+static void nodes_must_be_in_order_and_know_their_inputs(void **state)
+{
+    struct model *m = begin(17);
+
+    (void)state;
+    model_node(m, "Relu", "h", "logits");
+    model_node(m, "MatMul", "x w", "h");
+    model_output(m, "logits");
+    refused(m, ERR_INPUT, "Relu 'logits' reads 'h' before MatMul 'h' makes it", NULL);
+
+    m = begin(17);
+    model_node(m, "Relu", "nobody", "logits");
+    refused(m, ERR_INPUT, "reads 'nobody', which nothing in the graph makes", NULL);
+
+    m = linear(17);
+    model_output(m, "other");
+    refused(m, ERR_INPUT, "graph output 'other' is made by no node", NULL);
+}
+
+static void names_are_unique(void **state)
+{
+    struct model *m = linear(17);
+
+    (void)state;
+    model_node(m, "Relu", "logits", "w");
+    refused(m, ERR_INPUT, "two tensors of the graph are called 'w'", NULL);
+}
+
+static void inputs_outputs_and_attributes_are_counted_and_known(void **state)
+{
+    struct model *m = begin(17);
+
+    (void)state;
+    model_node(m, "MatMul", "x", "logits");
+    refused(m, ERR_INPUT, "has 1 inputs, expected 2 to 2", NULL);
+
+    m = linear(17);
+    model_node(m, "Relu", "logits", "-");
+    refused(m, ERR_INPUT, "has 0 outputs", NULL);
+
+    m = begin(17);
+    model_node(m, "Gemm", "x w", "logits");
+    model_int(m, "transb", 0);
+    refused(m, ERR_UNSUPPORTED, "attribute 'transb' is not supported", "did you mean 'transB'?",
+            NULL);
+
+    m = begin(17);
+    model_node(m, "Gemm", "x w", "logits");
+    model_int(m, "transB", 0);
+    model_int(m, "transB", 1);
+    refused(m, ERR_INPUT, "attribute 'transB' comes twice", NULL);
+}
+
+static void initializers_hold_what_they_say(void **state)
+{
+    struct model *m = linear(17);
+
+    (void)state;
+    weight_of(m)->raw_data.len -= 4;
+    refused(m, ERR_INPUT, "initializer 'w' is float32 [4, 3] but holds 44 bytes", NULL);
+
+    m = linear(17);
+    weight_of(m)->dims[0] = -4;
+    refused(m, ERR_INPUT, "dimension 0 is -4", NULL);
+
+    m = linear(17);
+    weight_of(m)->dims[0] = INT64_MAX / 2;
+    refused(m, ERR_INPUT, "initializer 'w'", NULL);
+
+    m = linear(17);
+    weight_of(m)->data_type = 8; /* string */
+    refused(m, ERR_UNSUPPORTED, "ONNX data type 8", NULL);
+
+    m = linear(17);
+    weight_of(m)->data_type = TENSOR_F16;
+    weight_of(m)->raw_data.len = 24;
+    refused(m, ERR_UNSUPPORTED, "weight 'w' is float16", "model.float()", NULL);
+}
+
+static void typed_lists_are_as_good_as_raw_bytes(void **state)
+{
+    struct graph *raw, *list;
+    struct model *m = linear(17);
+    Onnx__TensorProto *w = weight_of(m);
+    const struct graph_param *a, *b;
+    float *values = (float *)(void *)w->raw_data.data;
+    uint32_t n;
+
+    (void)state;
+    raw = net_import_model(m, NULL);
+    w->has_raw_data = 0;
+    w->float_data = values;
+    w->n_float_data = 12;
+    list = net_import_model(m, NULL);
+    a = graph_params(raw, &n);
+    b = graph_params(list, &n);
+    assert_int_equal(n, 1);
+    assert_memory_equal(a->initial, b->initial, 48);
+    assert_string_equal(graph_digest(raw), graph_digest(list));
+    graph_free(raw);
+    graph_free(list);
+    w->n_float_data = 11;
+    refused(m, ERR_INPUT, "is float32 [4, 3] but holds 11 floats", NULL);
+}
+
+/* ---- external data ---- */
+
+struct folder {
+    char path[64];
+};
+
+static struct folder folder_new(void)
+{
+    struct folder f = { "/tmp/test_import-XXXXXX" };
+    char data[128];
+
+    assert_non_null(mkdtemp(f.path));
+    snprintf(data, sizeof(data), "%s/model", f.path);
+    assert_int_equal(mkdir(data, 0700), 0);
+    return f;
+}
+
+static void put_file(const struct folder *f, const char *name, size_t bytes)
+{
+    static const char zeros[4096];
+    char path[128];
+    int fd;
+
+    snprintf(path, sizeof(path), "%s/%s", f->path, name);
+    fd = open(path, O_CREAT | O_WRONLY, 0600);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, zeros, bytes), bytes);
+    close(fd);
+}
+
+static int import_external(const struct folder *f, const char *location, const char *offset,
+                           const char *length, struct err *err)
+{
+    Onnx__StringStringEntryProto entry[3], *entries[3] = { &entry[0], &entry[1], &entry[2] };
+    const char *keys[] = { "location", "offset", "length" },
+               *values[] = { location, offset, length };
+    struct graph_opts opts = { 0 };
+    struct model *m = linear(17);
+    struct graph *g = NULL;
+    const uint8_t *bytes;
+    char path[128];
+    size_t n, i;
+    int rc;
+
+    for (i = 0; i < 3; i++) {
+        onnx__string_string_entry_proto__init(&entry[i]);
+        entry[i].key = (char *)(uintptr_t)keys[i];
+        entry[i].value = (char *)(uintptr_t)values[i];
+    }
+    weight_of(m)->has_raw_data = 0;
+    weight_of(m)->has_data_location = 1;
+    weight_of(m)->data_location = 1;
+    weight_of(m)->n_external_data = length != NULL ? 3 : 2;
+    weight_of(m)->external_data = entries;
+    bytes = model_bytes(m, &n);
+    snprintf(path, sizeof(path), "%s/model/m.onnx", f->path);
+    opts.path = path;
+    *err = (struct err){ 0 };
+    rc = graph_import_bytes(&opts, bytes, n, &g, err);
+    graph_free(g);
+    model_free(m);
+    return rc;
+}
+
+static void external_data_stays_below_the_folder_of_the_model(void **state)
+{
+    struct folder f = folder_new();
+    char link[128], absolute[128];
+    struct err err;
+
+    (void)state;
+    put_file(&f, "secret", 100);
+    put_file(&f, "model/w.bin", 100);
+    snprintf(link, sizeof(link), "%s/model/link", f.path);
+    assert_int_equal(symlink("../secret", link), 0);
+    snprintf(link, sizeof(link), "%s/model/up", f.path);
+    assert_int_equal(symlink("..", link), 0);
+    snprintf(link, sizeof(link), "%s/model/fifo", f.path);
+    assert_int_equal(mkfifo(link, 0600), 0);
+    snprintf(absolute, sizeof(absolute), "%s/secret", f.path);
+
+    assert_int_equal(import_external(&f, "w.bin", "52", "48", &err), 0);
+    assert_int_equal(import_external(&f, "./w.bin", "0", NULL, &err), 0);
+    assert_int_equal(import_external(&f, absolute, "0", "48", &err), ERR_INPUT);
+    assert_non_null(strstr(err.text, "relative to the model's folder"));
+    assert_int_equal(import_external(&f, "../secret", "0", "48", &err), ERR_INPUT);
+    assert_non_null(strstr(err.text, "leaves the model's folder"));
+    assert_int_equal(import_external(&f, "up/secret", "0", "48", &err), ERR_INPUT);
+    assert_non_null(strstr(err.text, "symbolic link"));
+    assert_int_equal(import_external(&f, "link", "0", "48", &err), ERR_INPUT);
+    assert_non_null(strstr(err.text, "symbolic link"));
+    assert_int_equal(import_external(&f, "fifo", "0", "48", &err), ERR_INPUT);
+    assert_non_null(strstr(err.text, "not a regular file"));
+    assert_int_equal(import_external(&f, "none", "0", "48", &err), ERR_NOENT);
+    assert_int_equal(import_external(&f, "w.bin", "53", "48", &err), ERR_INPUT);
+    assert_non_null(strstr(err.text, "has 100 bytes, but 48 at offset 53"));
+    assert_int_equal(import_external(&f, "w.bin", "9223372036854775807", "48", &err), ERR_INPUT);
+    assert_int_equal(import_external(&f, "w.bin", "0", "40", &err), ERR_INPUT);
+    assert_non_null(strstr(err.text, "initializer 'w' is float32 [4, 3] but holds 40 bytes"));
+    assert_int_equal(import_external(&f, "w.bin", "-1", "48", &err), ERR_INPUT);
+    assert_int_equal(fs_remove_tree(f.path, &err), 0);
+}
+
+/* ---- out of memory ---- */
+
+/* The 1st, 2nd, ... allocation fails, until none is left to fail; leaks are the sanitizer's. */
+static void import_and_plan_survive_every_lack_of_memory(void **state)
+{
+    const struct graph_opts opts = { .path = "test/graph/data/residual.onnx" };
+    struct plan_feed feed = { .name = "x",
+                              .dtype = TENSOR_F32,
+                              .shape = shape_of(3, (int64_t)3, (int64_t)6, (int64_t)6) };
+    const struct plan_opts plan = { .purpose = PLAN_TRAIN,
+                                    .batch = 2,
+                                    .feeds = &feed,
+                                    .n_feeds = 1,
+                                    .loss = "SoftmaxCrossEntropy",
+                                    .logits = "logits",
+                                    .labels = { .name = "label", .dtype = TENSOR_I64 } };
+    uint32_t i;
+
+    (void)state;
+    for (i = 1; i < 1000; i++) {
+        struct graph *g = NULL;
+        struct plan *p = NULL;
+        struct err err = { 0 };
+        char spec[32];
+        int rc;
+
+        snprintf(spec, sizeof(spec), "mem@%u", i);
+        assert_int_equal(fault_arm(spec, &err), 0);
+        rc = graph_import(&opts, &g, &err);
+        if (rc == 0)
+            rc = plan_new(g, &plan, &p, &err);
+        assert_int_equal(rc, fault_fired() ? ERR_NOMEM : 0);
+        plan_free(p);
+        graph_free(g);
+        if (!fault_fired())
+            break;
+    }
+    assert_in_range(i, 20, 999);
+    assert_int_equal(fault_arm(NULL, NULL), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_missing_ops_are_listed_in_one_message),
+        cmocka_unit_test(opsets_from_11_to_20_are_taken),
+        cmocka_unit_test(functions_are_refused_with_the_remedy),
+        cmocka_unit_test(a_missing_file_and_a_folder_are_refused),
+        cmocka_unit_test(no_cut_and_no_flipped_byte_does_harm),
+        cmocka_unit_test(a_file_that_unpacks_to_far_more_than_its_size_is_refused),
+        cmocka_unit_test(nested_subgraphs_are_not_descended_into),
+        cmocka_unit_test(names_must_be_text),
+        cmocka_unit_test(nodes_must_be_in_order_and_know_their_inputs),
+        cmocka_unit_test(names_are_unique),
+        cmocka_unit_test(inputs_outputs_and_attributes_are_counted_and_known),
+        cmocka_unit_test(initializers_hold_what_they_say),
+        cmocka_unit_test(typed_lists_are_as_good_as_raw_bytes),
+        cmocka_unit_test(external_data_stays_below_the_folder_of_the_model),
+        cmocka_unit_test(import_and_plan_survive_every_lack_of_memory),
+    };
+
+    return cmocka_run_group_tests_name("graph/import", tests, NULL, NULL);
+}

@@ -1,0 +1,233 @@
+/* What import makes of initializers: what trains, what averages, what rests, and in which order. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/err.h"
+#include "graph/kit.h"
+#include "harness/model.h"
+#include "harness/net.h"
+
+static const struct graph_param *find(const struct graph *g, const char *name)
+{
+    const struct graph_param *p;
+    uint32_t n, i;
+
+    p = graph_params(g, &n);
+    for (i = 0; i < n; i++)
+        if (strcmp(p[i].name, name) == 0)
+            return &p[i];
+    return NULL;
+}
+
+static bool has_note(const struct graph *g, const char *part)
+{
+    uint32_t n, i;
+    const char *const *notes = graph_notes(g, &n);
+
+    for (i = 0; i < n; i++)
+        if (strstr(notes[i], part) != NULL)
+            return true;
+    return false;
+}
+
+static void parameters_lie_in_the_order_in_which_backward_finishes(void **state)
+{
+    static const char *const order[] = { "fc.weight",        "fc.bias",         "bn2.weight",
+                                         "bn2.bias",         "conv2.weight",    "bn1.weight",
+                                         "bn1.bias",         "conv1.weight",    "conv1.bias",
+                                         "bn1.running_mean", "bn1.running_var", "bn2.running_mean",
+                                         "bn2.running_var" };
+    struct graph *g = net_import("cnn_13.onnx");
+    const struct graph_param *p;
+    size_t at = 0;
+    uint32_t n, i;
+
+    (void)state;
+    p = graph_params(g, &n);
+    assert_int_equal(n, 13);
+    for (i = 0; i < n; i++) {
+        assert_string_equal(p[i].name, order[i]);
+        assert_int_equal(p[i].offset, at);
+        assert_int_equal(p[i].kind, i < 9 ? GRAPH_TRAINED : GRAPH_STATISTIC);
+        assert_float_equal(p[i].momentum, i < 9 ? 0 : 0.9f, 0);
+        at += (p[i].elements + 15) / 16 * 16;
+        if (i == 8)
+            assert_int_equal(graph_trained_floats(g), at);
+    }
+    assert_int_equal(graph_arena_floats(g), at);
+    graph_free(g);
+}
+
+static void copies_through_identity_become_parameters_and_ties_stay(void **state)
+{
+    struct graph *g = net_import("identity.onnx"), *tied = net_import("tied.onnx");
+    uint32_t n;
+
+    (void)state;
+    assert_non_null(find(g, "fc1.bias"));
+    assert_non_null(find(g, "fc2.bias"));
+    assert_non_null(find(g, "onnx::Bias_9"));
+    assert_memory_equal(find(g, "fc1.bias")->initial, find(g, "onnx::Bias_9")->initial, 20);
+    assert_true(has_note(g, "shared through Identity"));
+    assert_true(has_note(g, "trains 3 initializers with made-up names"));
+    (void)graph_params(tied, &n);
+    assert_int_equal(n, 4);
+    assert_false(has_note(tied, "Identity"));
+    graph_free(g);
+    graph_free(tied);
+}
+
+static void frozen_patterns_take_parameters_out(void **state)
+{
+    const char *frozen[] = { "conv*", "bn1.*" };
+    struct graph_opts opts = { .path = "test/graph/data/cnn_17.onnx",
+                               .frozen = frozen,
+                               .n_frozen = 2 };
+    struct err err = { 0 };
+    struct graph *g;
+    uint32_t n;
+
+    (void)state;
+    assert_int_equal(graph_import(&opts, &g, &err), 0);
+    (void)graph_params(g, &n);
+    assert_int_equal(n, 6); /* fc, bn2 and its statistics */
+    graph_free(g);
+    frozen[1] = "bn1.weihgt";
+    assert_int_equal(graph_import(&opts, &g, &err), ERR_INPUT);
+    assert_non_null(
+        strstr(err.text, "'bn1.weihgt' matches no parameter; did you mean 'bn1.weight'?"));
+    frozen[1] = "encoder.*";
+    assert_int_equal(graph_import(&opts, &g, &err), ERR_INPUT);
+    assert_non_null(strstr(err.text, "'encoder.*' matches none of the 13 parameters"));
+}
+
+static struct model *normalised(int64_t mode, const char *mean, const char *second_mean)
+{
+    static const float ones[4] = { 1, 1, 1, 1 }, zeros[4] = { 0, 0, 0, 0 };
+    struct shape c = shape_of(1, (int64_t)4);
+    struct model *m = begin(17);
+    char in[64];
+
+    model_floats(m, "scale", c, ones);
+    model_floats(m, "bias", c, zeros);
+    model_floats(m, "mean", c, zeros);
+    model_floats(m, "mean2", c, zeros);
+    model_floats(m, "var", c, ones);
+    model_floats(m, "var2", c, ones);
+    snprintf(in, sizeof(in), "x scale bias %s var", mean);
+    model_node(m, "BatchNormalization", in, mode != 0 ? "a a1 a2" : "a");
+    model_int(m, "training_mode", mode);
+    snprintf(in, sizeof(in), "a scale bias %s var2", second_mean);
+    model_node(m, "BatchNormalization", in, mode != 0 ? "b b1 b2" : "b");
+    model_int(m, "training_mode", mode);
+    model_node(m, "MatMul", "b w", "logits");
+    model_output(m, "logits");
+    return m;
+}
+
+static void statistics_belong_to_one_node_and_rest_in_inference_form(void **state)
+{
+    struct model *m = normalised(1, "mean", "mean2");
+    struct graph *g = net_import_model(m, NULL);
+
+    (void)state;
+    assert_int_equal(find(g, "mean")->kind, GRAPH_STATISTIC);
+    assert_int_equal(find(g, "scale")->kind, GRAPH_TRAINED);
+    graph_free(g);
+    model_free(m);
+
+    m = normalised(0, "mean", "mean"); /* nothing moves: may be shared */
+    g = net_import_model(m, NULL);
+    assert_null(find(g, "mean"));
+    assert_non_null(find(g, "scale"));
+    assert_true(has_note(g, "inference form"));
+    graph_free(g);
+    model_free(m);
+
+    refused(normalised(1, "mean", "mean"), ERR_INPUT, "'mean' has another user", NULL);
+    refused(normalised(1, "scale", "mean"), ERR_INPUT,
+            "'scale' is a running statistic and a weight", NULL);
+    m = normalised(1, "mean", "mean2");
+    model_output(m, "a1");
+    refused(m, ERR_UNSUPPORTED, "output 'a1' is used", NULL);
+}
+
+static void integers_and_unused_initializers_do_not_train(void **state)
+{
+    struct model *m = begin(17);
+    const int64_t shape[] = { -1, 4 };
+    struct graph *g;
+    uint32_t n;
+
+    (void)state;
+    model_int64s(m, "shape", shape, 2);
+    model_weights(m, "unused", shape_of(1, (int64_t)3), 2);
+    model_weights(m, "gain", shape_of(0), 3);
+    model_input(m, "w", TENSOR_F32, shape_of(2, (int64_t)4, (int64_t)3)); /* as old files list it */
+    model_node(m, "Reshape", "x shape", "y");
+    model_node(m, "MatMul", "y w", "z");
+    model_node(m, "Mul", "z gain", "logits");
+    model_output(m, "logits");
+    g = net_import_model(m, NULL);
+    (void)graph_params(g, &n);
+    assert_int_equal(n, 2);
+    assert_non_null(find(g, "w"));
+    assert_true(has_note(g, "trains 1 scalar initializers (first 'gain')"));
+    (void)graph_inputs(g, &n);
+    assert_int_equal(n, 1);
+    graph_free(g);
+    model_free(m);
+}
+
+static void the_digest_is_of_the_structure(void **state)
+{
+    struct graph *mlp = net_import("mlp.onnx"), *external = net_import("mlp_external.onnx");
+    struct model *a = linear(17), *b = linear(17), *c = linear(18), *d = begin(17);
+    struct graph *ga, *gb, *gc, *gd;
+
+    (void)state;
+    assert_string_equal(graph_digest(mlp), graph_digest(external));
+    memset(weight_of(b)->raw_data.data, 0, 48);
+    model_proto(b)->doc_string = (char *)"other words";
+    model_node(d, "MatMul", "x w", "y");
+    model_node(d, "Relu", "y", "logits");
+    model_output(d, "logits");
+    ga = net_import_model(a, NULL);
+    gb = net_import_model(b, NULL);
+    gc = net_import_model(c, NULL);
+    gd = net_import_model(d, NULL);
+    assert_string_equal(graph_digest(ga), graph_digest(gb));
+    assert_string_not_equal(graph_digest(ga), graph_digest(gc));
+    assert_string_not_equal(graph_digest(ga), graph_digest(gd));
+    assert_int_equal(strlen(graph_digest(ga)), 64);
+    graph_free(mlp);
+    graph_free(external);
+    graph_free(ga);
+    graph_free(gb);
+    graph_free(gc);
+    graph_free(gd);
+    model_free(a);
+    model_free(b);
+    model_free(c);
+    model_free(d);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(parameters_lie_in_the_order_in_which_backward_finishes),
+        cmocka_unit_test(copies_through_identity_become_parameters_and_ties_stay),
+        cmocka_unit_test(frozen_patterns_take_parameters_out),
+        cmocka_unit_test(statistics_belong_to_one_node_and_rest_in_inference_form),
+        cmocka_unit_test(integers_and_unused_initializers_do_not_train),
+        cmocka_unit_test(the_digest_is_of_the_structure),
+    };
+
+    return cmocka_run_group_tests_name("graph/param", tests, NULL, NULL);
+}

@@ -1,0 +1,164 @@
+/* What no plan can be made of, and with which words that is said. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/err.h"
+#include "harness/model.h"
+#include "harness/net.h"
+
+static void plan_refused(const char *path, const struct plan_opts *opts, int code, ...)
+{
+    struct graph *g = net_import(path);
+    struct plan *p = NULL;
+    struct err err = { 0 };
+    const char *part;
+    va_list ap;
+
+    assert_int_equal(plan_new(g, opts, &p, &err), code);
+    assert_null(p);
+    va_start(ap, code);
+    while ((part = va_arg(ap, const char *)) != NULL)
+        if (strstr(err.text, part) == NULL)
+            fail_msg("'%s' is not in: %s", part, err.text);
+    va_end(ap);
+    graph_free(g);
+}
+
+static void feeds_and_names_that_do_not_fit_are_refused_with_both_sides(void **state)
+{
+    struct plan_feed feed = {
+        .name = "x", .source = "image", .dtype = TENSOR_F32, .shape = shape_of(1, (int64_t)5)
+    };
+    const struct plan_opts good = { .purpose = PLAN_TRAIN,
+                                    .batch = 4,
+                                    .feeds = &feed,
+                                    .n_feeds = 1,
+                                    .loss = "SoftmaxCrossEntropy",
+                                    .logits = "logits",
+                                    .labels = { .name = "label", .dtype = TENSOR_I64 } };
+    struct plan_opts o = good;
+
+    (void)state;
+    feed.shape.dim[0] = 6;
+    plan_refused("mlp.onnx", &o, ERR_INPUT, "model input 'x' has shape [-1, 5]",
+                 "feature 'image' gives [4, 6]", NULL);
+    feed.shape = shape_of(2, (int64_t)5, (int64_t)1);
+    plan_refused("mlp.onnx", &o, ERR_INPUT, "gives [4, 5, 1]", NULL);
+    feed.shape = shape_of(1, (int64_t)0);
+    plan_refused("mlp.onnx", &o, ERR_INPUT, "no elements", NULL);
+    feed.shape = shape_of(1, (int64_t)5);
+    feed.dtype = TENSOR_U8;
+    plan_refused("mlp.onnx", &o, ERR_INPUT, "'x' is float32, but feature 'image' is uint8", NULL);
+    feed.dtype = TENSOR_F32;
+    feed.name = "input";
+    plan_refused("mlp.onnx", &o, ERR_INPUT, "no input 'input'; its inputs are: 'x'", NULL);
+    feed.name = "x";
+    o.n_feeds = 0;
+    plan_refused("mlp.onnx", &o, ERR_INPUT, "'x' is not fed", NULL);
+    o = good;
+    o.logits = "logit";
+    plan_refused("mlp.onnx", &o, ERR_INPUT, "no tensor 'logit'; did you mean 'logits'?", NULL);
+    o = good;
+    o.loss = "Hinge";
+    plan_refused("mlp.onnx", &o, ERR_UNSUPPORTED, "loss 'Hinge' does not exist",
+                 "SoftmaxCrossEntropy", NULL);
+    o = good;
+    o.labels.name = NULL;
+    plan_refused("mlp.onnx", &o, ERR_INPUT, "needs labels", NULL);
+    o = good;
+    o.loss = NULL;
+    plan_refused("mlp.onnx", &o, ERR_INPUT, "training needs a loss", NULL);
+    o = good;
+    o.batch = 0;
+    plan_refused("mlp.onnx", &o, ERR_INPUT, "at least 1", NULL);
+}
+
+static void a_fixed_batch_is_refused_unless_it_is_the_lanes(void **state)
+{
+    struct plan_feed feed = { .name = "x", .dtype = TENSOR_F32, .shape = shape_of(1, (int64_t)5) };
+    struct plan_opts o = { .purpose = PLAN_TRAIN,
+                           .batch = 4,
+                           .feeds = &feed,
+                           .n_feeds = 1,
+                           .loss = "SoftmaxCrossEntropy",
+                           .logits = "logits",
+                           .labels = { .name = "label", .dtype = TENSOR_I64 } };
+    struct model *m = model_new(17);
+    struct err err = { 0 };
+    struct graph *g;
+    struct plan *p;
+
+    (void)state;
+    model_input(m, "x", TENSOR_F32, shape_of(2, (int64_t)8, (int64_t)5));
+    model_weights(m, "w", shape_of(2, (int64_t)5, (int64_t)3), 1);
+    model_node(m, "MatMul", "x w", "logits");
+    model_output(m, "logits");
+    g = net_import_model(m, NULL);
+    assert_int_equal(plan_new(g, &o, &p, &err), ERR_INPUT);
+    assert_non_null(strstr(err.text, "its batch is fixed at 8, but a lane has 4 samples"));
+    assert_non_null(strstr(err.text, "dynamic_axes"));
+    o.batch = 8;
+    assert_int_equal(plan_new(g, &o, &p, &err), 0);
+    plan_free(p);
+    graph_free(g);
+    model_free(m);
+}
+
+static void a_shape_error_names_node_op_and_shapes(void **state)
+{
+    struct plan_feed feed = { .name = "x", .dtype = TENSOR_F32, .shape = shape_of(1, (int64_t)5) };
+    struct plan_opts o = { .purpose = PLAN_TRAIN,
+                           .batch = 4,
+                           .feeds = &feed,
+                           .n_feeds = 1,
+                           .loss = "SoftmaxCrossEntropy",
+                           .logits = "logits",
+                           .labels = { .name = "label", .dtype = TENSOR_I64 } };
+    struct model *m = model_new(17);
+    struct err err = { 0 };
+    struct graph *g;
+    struct plan *p;
+
+    (void)state;
+    model_input(m, "x", TENSOR_F32, shape_of(2, (int64_t)-1, (int64_t)-1));
+    model_weights(m, "w", shape_of(2, (int64_t)4, (int64_t)3), 1);
+    model_node(m, "MatMul", "x w", "logits");
+    model_output(m, "logits");
+    g = net_import_model(m, NULL);
+    assert_int_equal(plan_new(g, &o, &p, &err), ERR_INPUT);
+    assert_non_null(strstr(err.text, "MatMul 'logits'"));
+    assert_non_null(strstr(err.text, "[4, 5]"));
+    assert_non_null(strstr(err.text, "[4, 3]"));
+    graph_free(g);
+    model_free(m);
+}
+
+static void a_label_out_of_range_is_an_error_of_the_step(void **state)
+{
+    struct net n = net_open("mlp.onnx", PLAN_TRAIN, 2);
+    struct err err = { 0 };
+
+    (void)state;
+    net_fill(&n, 0);
+    ((int64_t *)plan_input(n.plan, 1)->data)[1] = 3;
+    assert_int_equal(plan_forward(n.plan, &n.run, &err), ERR_INPUT);
+    assert_non_null(strstr(err.text, "label 3"));
+    net_close(&n);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(feeds_and_names_that_do_not_fit_are_refused_with_both_sides),
+        cmocka_unit_test(a_fixed_batch_is_refused_unless_it_is_the_lanes),
+        cmocka_unit_test(a_shape_error_names_node_op_and_shapes),
+        cmocka_unit_test(a_label_out_of_range_is_an_error_of_the_step),
+    };
+
+    return cmocka_run_group_tests_name("graph/plan_refuse", tests, NULL, NULL);
+}

@@ -1,0 +1,47 @@
+/* net.h - a network of a test, with memory, ready to run.
+ *
+ * Inputs are a formula of the sample's number (net_fill), the same that make_reference.py uses,
+ * so a batch can be cut into smaller ones. What goes wrong fails the test. */
+#ifndef HARNESS_NET_H
+#define HARNESS_NET_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "graph/graph.h"
+#include "op/op.h"
+
+struct model;
+
+struct net {
+    struct graph *graph;
+    struct plan *plan;
+    const struct graph_param *params_of; /* graph_params() */
+    uint32_t n_params;
+    uint32_t batch, classes;
+    size_t arena_bytes;
+    float *params, *grads; /* arenas; grads is NaN before the first backward */
+    void *work;
+    struct op_run run; /* loss_scale 0.25 */
+};
+
+/* `path` below test/graph/data. Labels and loss are SoftmaxCrossEntropy of "logits". */
+struct net net_open(const char *path, enum plan_purpose purpose, uint32_t batch);
+struct net net_open_model(struct model *m, enum plan_purpose purpose, uint32_t batch);
+struct net net_open_graph(struct graph *g, enum plan_purpose purpose, uint32_t batch);
+struct graph *net_import(const char *path);
+struct graph *net_import_model(struct model *m, const struct graph_opts *opts);
+void net_close(struct net *n);
+
+/* Samples first, first + 1, ...: element j of sample s is ((1009 s + 37 j) mod 61 - 30) / 16, the
+ * label s mod classes, the weight 1 or 1.5. */
+void net_fill(struct net *n, uint32_t first);
+float net_forward(struct net *n); /* the loss */
+void net_backward(struct net *n);
+const struct graph_param *net_param(const struct net *n, const char *name);
+
+/* Central differences of the plan's own loss at every stride-th element of every trained
+ * parameter, against grads. Fails with the place of the first one that is off. */
+void net_check_gradients(struct net *n, size_t stride, float step, float tolerance);
+
+#endif

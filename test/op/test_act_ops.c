@@ -1,0 +1,330 @@
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/err.h"
+#include "harness/gradcheck.h"
+#include "harness/op_oracle.h"
+
+/* ---- the formulas, in double ---- */
+
+#define ONE(name_, expr_)                                                                          \
+    static double name_(const double *in, uint32_t n)                                              \
+    {                                                                                              \
+        double x = in[0];                                                                          \
+                                                                                                   \
+        (void)n;                                                                                   \
+        return (expr_);                                                                            \
+    }
+ONE(neg, -x)
+ONE(magnitude, fabs(x))
+ONE(sign, x > 0 ? 1 : x < 0 ? -1 : x)
+ONE(lower, floor(x))
+ONE(upper, ceil(x))
+ONE(nearest, nearbyint(x))
+ONE(exponential, exp(x))
+ONE(logarithm, log(x))
+ONE(root, sqrt(x))
+ONE(reciprocal, 1 / x)
+ONE(error_function, erf(x))
+ONE(sine, sin(x))
+ONE(cosine, cos(x))
+ONE(leaky, x < 0 ? (double)0.01f * x : x)
+ONE(leaky_02, x < 0 ? (double)0.2f * x : x)
+ONE(thresholded, x > 1 ? x : 0)
+ONE(elu, x < 0 ? expm1(x) : x)
+ONE(elu_02, x < 0 ? (double)0.2f * expm1(x) : x)
+ONE(selu, 1.05070102214813232421875 * (x <= 0 ? 1.67326319217681884765625 * expm1(x) : x))
+ONE(celu, fmax(0, x) + fmin(0, expm1(x)))
+ONE(celu_02, fmax(0, x) + fmin(0, (double)0.2f * expm1(x / (double)0.2f)))
+ONE(hard_sigmoid, fmax(0, fmin(1, (double)0.2f * x + 0.5)))
+ONE(hard_sigmoid_03, fmax(0, fmin(1, (double)0.3f * x + (double)0.4f)))
+ONE(hard_swish, x * fmax(0, fmin(1, x / 6 + 0.5)))
+ONE(softplus, log1p(exp(-fabs(x))) + fmax(x, 0))
+ONE(softsign, x / (1 + fabs(x)))
+ONE(mish, x * tanh(log1p(exp(x))))
+ONE(gelu, x * 0.5 * erfc(-x * M_SQRT1_2))
+ONE(gelu_tanh, 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))))
+ONE(clip_pm1, fmin(fmax(x, -1), 1))
+
+static const struct op_attr alpha_02[] = { { .name = "alpha", .type = OP_ATTR_FLOAT, .f = 0.2f } };
+static const struct op_attr alpha_beta[] = { { .name = "alpha", .type = OP_ATTR_FLOAT, .f = 0.3f },
+                                             { .name = "beta", .type = OP_ATTR_FLOAT, .f = 0.4f } };
+static const struct op_attr by_tanh[] = {
+    { .name = "approximate", .type = OP_ATTR_STRING, .s = "tanh" } };
+static const struct op_attr limits[] = { { .name = "min", .type = OP_ATTR_FLOAT, .f = -1 },
+                                         { .name = "max", .type = OP_ATTR_FLOAT, .f = 1 } };
+
+static const struct function {
+    const char *op;
+    uint32_t opset;
+    double (*f)(const double *x, uint32_t n);
+    double lo, hi, tol;
+    const struct op_attr *attrs;
+    uint32_t n_attrs;
+} functions[] = {
+    { "Neg", 13, neg, -6, 6, 0, NULL, 0 },
+    { "Abs", 13, magnitude, -6, 6, 0, NULL, 0 },
+    { "Sign", 13, sign, -6, 6, 0, NULL, 0 },
+    { "Floor", 13, lower, -6.2, 6.1, 0, NULL, 0 },
+    { "Ceil", 13, upper, -6.2, 6.1, 0, NULL, 0 },
+    { "Round", 11, nearest, -6.2, 6.1, 0, NULL, 0 },
+    { "Exp", 13, exponential, -6, 6, 1.2e-7, NULL, 0 },
+    { "Log", 13, logarithm, 0.5, 6, 1.2e-7, NULL, 0 },
+    { "Sqrt", 13, root, 0.5, 6, 6e-8, NULL, 0 },
+    { "Reciprocal", 13, reciprocal, 0.5, 6, 6e-8, NULL, 0 },
+    { "Reciprocal", 13, reciprocal, -6, -0.5, 6e-8, NULL, 0 },
+    { "Erf", 13, error_function, -6, 6, 1.2e-7, NULL, 0 },
+    { "Sin", 7, sine, -60, 60, 6e-8, NULL, 0 },
+    { "Cos", 7, cosine, -60, 60, 6e-8, NULL, 0 },
+    { "LeakyRelu", 16, leaky, -6, 6, 6e-8, NULL, 0 },
+    { "LeakyRelu", 11, leaky_02, -6, 6, 6e-8, alpha_02, 1 },
+    { "ThresholdedRelu", 10, thresholded, -6, 6.1, 0, NULL, 0 },
+    { "Elu", 11, elu, -6, 6, 2.4e-7, NULL, 0 },
+    { "Elu", 11, elu_02, -6, 6, 2.4e-7, alpha_02, 1 },
+    { "Selu", 11, selu, -6, 6, 4e-7, NULL, 0 },
+    { "Celu", 12, celu, -6, 6, 2.4e-7, NULL, 0 },
+    { "Celu", 12, celu_02, -6, 6, 2.4e-7, alpha_02, 1 },
+    { "HardSigmoid", 11, hard_sigmoid, -6.1, 6.2, 1.2e-7, NULL, 0 },
+    { "HardSigmoid", 11, hard_sigmoid_03, -6.1, 6.2, 1.2e-7, alpha_beta, 2 },
+    { "HardSwish", 14, hard_swish, -6.1, 6.2, 1.8e-7, NULL, 0 },
+    { "Softplus", 11, softplus, -30, 30, 1.2e-7, NULL, 0 },
+    { "Softsign", 11, softsign, -6, 6, 1.2e-7, NULL, 0 },
+    { "Mish", 18, mish, -25, 25, 4e-7, NULL, 0 },
+    { "Gelu", 20, gelu, -6, 6, 4e-7, NULL, 0 },
+    { "Gelu", 20, gelu_tanh, -6, 6, 4e-7, by_tanh, 1 },
+    { "Clip", 6, clip_pm1, -6.1, 6.2, 0, limits, 2 },
+};
+
+static struct gradcheck_case case_of(const struct function *f, const struct shape *shape)
+{
+    return (struct gradcheck_case){
+        .op = f->op, .opset = f->opset, .attrs = f->attrs, .n_attrs = f->n_attrs, .n_in = 1,
+        .seed = 5, .in = { { .shape = *shape, .lo = f->lo, .hi = f->hi, .apart = true } } };
+}
+
+static void values_follow_the_formula_for_every_length(void **state)
+{
+    static const int64_t lengths[] = { 0, 1, 2, 15, 16, 17, 63, 100, 1001 };
+    size_t k, l;
+
+    (void)state;
+    for (k = 0; k < COUNT_OF(functions); k++)
+        for (l = 0; l < COUNT_OF(lengths); l++) {
+            struct shape shape = shape_of(1, lengths[l]);
+            const struct gradcheck_case gc = case_of(&functions[k], &shape);
+
+            oracle_elementwise(&gc, functions[k].f, functions[k].tol);
+        }
+}
+
+static void gradients_agree_with_differences_in_any_layout(void **state)
+{
+    static const struct shape shapes[] = { GRADCHECK_SHAPE(2, 3, 5, 7), { 0 },
+                                           GRADCHECK_SHAPE(0), GRADCHECK_SHAPE(17) };
+    size_t k, i;
+
+    (void)state;
+    for (k = 0; k < COUNT_OF(functions); k++)
+        for (i = 0; i < COUNT_OF(shapes); i++) {
+            struct gradcheck_case gc = case_of(&functions[k], &shapes[i]);
+
+            if (functions[k].f == lower || functions[k].f == upper || functions[k].f == nearest)
+                gc.in[0].lo = 0.1, gc.in[0].hi = 0.4; /* no jump near */
+            gradcheck_run(&gc);
+        }
+}
+
+static void nan_stays_and_limits_are_reached(void **state)
+{
+    static const float x[6] = { NAN, INFINITY, -INFINITY, -0.0f, 1000, -1000 };
+    static const struct {
+        const char *op;
+        uint32_t opset;
+        float y[6];
+    } want[] = {
+        { "Abs", 13, { NAN, INFINITY, INFINITY, 0, 1000, 1000 } },
+        { "Sqrt", 13, { NAN, INFINITY, NAN, -0.0f, 31.6227766f, NAN } },
+        { "Log", 13, { NAN, INFINITY, NAN, -INFINITY, 6.90775528f, NAN } },
+        { "Erf", 13, { NAN, 1, -1, -0.0f, 1, -1 } },
+        { "LeakyRelu", 13, { NAN, INFINITY, -INFINITY, -0.0f, 1000, -10 } },
+        { "Elu", 13, { NAN, INFINITY, -1, -0.0f, 1000, -1 } },
+        { "HardSigmoid", 13, { NAN, 1, 0, 0.5f, 1, 0 } },
+        { "Softplus", 13, { NAN, INFINITY, 0, 0.693147181f, 1000, 0 } },
+        { "Softsign", 13, { NAN, NAN, NAN, -0.0f, 0.999000999f, -0.999000999f } },
+    };
+    size_t k;
+
+    (void)state;
+    for (k = 0; k < COUNT_OF(want); k++) {
+        const struct gradcheck_case gc = { .op = want[k].op, .opset = want[k].opset, .n_in = 1,
+                                           .in = { { .shape = GRADCHECK_SHAPE(6), .data = x } } };
+        struct gradcheck_result r;
+        struct err err = { 0 };
+        double y[6];
+        size_t i;
+
+        for (i = 0; i < 6; i++)
+            y[i] = (double)want[k].y[i];
+        assert_int_equal(gradcheck_forward(&gc, &r, &err), 0);
+        gradcheck_near(want[k].op, r.out[0].data, y, 6, 1e-7);
+        gradcheck_free(&r);
+    }
+}
+
+static void signs_work_on_integers_and_not_on_bool(void **state)
+{
+    static const int64_t x[4] = { 5, -3, 0, INT64_MIN };
+    static const int32_t x32[4] = { 5, -3, 0, INT32_MIN };
+    static const int64_t neg_[4] = { -5, 3, 0, INT64_MIN }, abs_[4] = { 5, 3, 0, INT64_MIN },
+                         sign_[4] = { 1, -1, 0, -1 }, abs32[4] = { 5, 3, 0, INT32_MIN },
+                         not_[3] = { 1, 0, 0 };
+    static const uint8_t flags[3] = { 0, 1, 1 };
+    struct gradcheck_case gc = { .opset = 13, .n_in = 1,
+                                 .in = { { .dtype = TENSOR_I64, .shape = GRADCHECK_SHAPE(4),
+                                           .data = x } } };
+
+    (void)state;
+    gc.op = "Neg";
+    oracle_ints(&gc, &gc.in[0].shape, neg_);
+    gc.op = "Sign";
+    oracle_ints(&gc, &gc.in[0].shape, sign_);
+    gc.op = "Abs";
+    oracle_ints(&gc, &gc.in[0].shape, abs_);
+    gc.in[0].dtype = TENSOR_I32;
+    gc.in[0].data = x32;
+    oracle_ints(&gc, &gc.in[0].shape, abs32);
+    gc.op = "Not";
+    oracle_refused(&gc, ERR_INPUT, "input 0 is int32; expected bool");
+    gc.in[0] = (struct gradcheck_tensor){ .dtype = TENSOR_BOOL, .shape = GRADCHECK_SHAPE(3),
+                                          .data = flags };
+    oracle_ints(&gc, &gc.in[0].shape, not_);
+}
+
+static void clip_takes_either_limit_and_passes_the_gradient_between_them(void **state)
+{
+    static const float lo = -1, hi = 2, x[5] = { -3, -1, 0, 2, 5 }, ones[5] = { 1, 1, 1, 1, 1 };
+    static const float both[5] = { -1, -1, 0, 2, 2 }, low[5] = { -1, -1, 0, 2, 5 },
+                       high[5] = { -3, -1, 0, 2, 2 }, crossed[5] = { -1, -1, -1, -1, -1 };
+    static const double slopes[5] = { 0, 1, 1, 1, 0 };
+    static const int64_t wide[3] = { -9, 0, 9 }, wide_lo = -2, clipped[3] = { -2, 0, 9 };
+    struct gradcheck_case gc = { .op = "Clip", .opset = 13, .n_in = 3, .dout = { ones },
+                                 .in = { { .shape = GRADCHECK_SHAPE(5), .data = x },
+                                         { .shape = { 0 }, .data = &lo },
+                                         { .shape = { 0 }, .data = &hi } } };
+    struct gradcheck_result r;
+    struct err err = { 0 };
+
+    (void)state;
+    oracle_floats(&gc, &gc.in[0].shape, both);
+    assert_int_equal(gradcheck_backward(&gc, &r, &err), 0);
+    gradcheck_near("dx", r.din[0].data, slopes, 5, 0);
+    gradcheck_free(&r);
+    gc.in[2].absent = true;
+    oracle_floats(&gc, &gc.in[0].shape, low);
+    gc.in[1].absent = true;
+    oracle_floats(&gc, &gc.in[0].shape, x);
+    gc.in[2].absent = false;
+    oracle_floats(&gc, &gc.in[0].shape, high);
+    gc.in[1].absent = false;
+    gc.in[1].data = &hi;
+    gc.in[2].data = &lo;
+    oracle_floats(&gc, &gc.in[0].shape, crossed);
+    gc.in[0] = (struct gradcheck_tensor){ .shape = GRADCHECK_SHAPE(2, 3, 5, 7), .lo = -6.1,
+                                          .hi = 6.2, .apart = true };
+    gc.dout[0] = NULL;
+    gradcheck_run(&gc);
+    gc.in[1].shape = shape_of(1, (int64_t)2);
+    gc.in[1].data = x;
+    oracle_refused(&gc, ERR_INPUT, "limit 1 is not one number");
+    gc = (struct gradcheck_case){ .op = "Clip", .opset = 12, .n_in = 2,
+                                  .in = { { .dtype = TENSOR_I64, .shape = GRADCHECK_SHAPE(3),
+                                            .data = wide },
+                                          { .dtype = TENSOR_I64, .data = &wide_lo } } };
+    oracle_ints(&gc, &gc.in[0].shape, clipped);
+    gc.in[1].dtype = TENSOR_I32;
+    oracle_refused(&gc, ERR_INPUT, "input 1 is int32; expected int64");
+}
+
+static void gelu_refuses_an_approximation_it_does_not_know(void **state)
+{
+    static const struct op_attr other = { .name = "approximate", .type = OP_ATTR_STRING,
+                                          .s = "sigmoid" };
+    const struct gradcheck_case gc = { .op = "Gelu", .opset = 20, .attrs = &other, .n_attrs = 1,
+                                       .n_in = 1, .in = { { .shape = GRADCHECK_SHAPE(3) } } };
+
+    (void)state;
+    oracle_refused(&gc, ERR_INPUT, "approximate is 'sigmoid'; expected none or tanh");
+}
+
+/* ---- LogSoftmax ---- */
+
+static const struct sample {
+    uint32_t opset;
+    int64_t axis; /* 99: no attribute */
+    struct shape shape;
+    size_t outer, k, inner;
+} samples[] = {
+    { 13, 99, GRADCHECK_SHAPE(4, 37), 4, 37, 1 },
+    { 13, -1, GRADCHECK_SHAPE(2, 3, 1), 6, 1, 1 },
+    { 13, 1, GRADCHECK_SHAPE(2, 5, 7), 2, 5, 7 },
+    { 13, 0, GRADCHECK_SHAPE(3, 71), 1, 3, 71 },
+    { 13, -3, GRADCHECK_SHAPE(4, 3, 2), 1, 4, 6 },
+    { 11, 99, GRADCHECK_SHAPE(2, 3, 5), 2, 15, 1 },
+    { 11, 2, GRADCHECK_SHAPE(2, 3, 5), 6, 5, 1 },
+    { 13, 0, GRADCHECK_SHAPE(1000), 1, 1000, 1 },
+    { 13, 99, GRADCHECK_SHAPE(0, 3), 0, 3, 1 },
+};
+
+static void log_softmax_is_the_logarithm_of_shares_along_its_axis(void **state)
+{
+    static double want[1000];
+    size_t i, o, j, k;
+
+    (void)state;
+    for (i = 0; i < COUNT_OF(samples); i++) {
+        const struct sample *s = &samples[i];
+        const struct op_attr axis = { .name = "axis", .type = OP_ATTR_INT, .i = s->axis };
+        const struct gradcheck_case gc = { .op = "LogSoftmax", .opset = s->opset, .attrs = &axis,
+                                           .n_attrs = s->axis != 99, .n_in = 1, .seed = i,
+                                           .in = { { .shape = s->shape, .lo = -9, .hi = 9 } } };
+        struct gradcheck_result r;
+        struct err err = { 0 };
+
+        assert_int_equal(gradcheck_forward(&gc, &r, &err), 0);
+        for (o = 0; o < s->outer; o++)
+            for (j = 0; j < s->inner; j++) {
+                const float *x = (float *)r.in[0].data + o * s->k * s->inner + j;
+                double sum = 0;
+
+                for (k = 0; k < s->k; k++)
+                    sum += exp((double)x[k * s->inner]);
+                for (k = 0; k < s->k; k++)
+                    want[(o * s->k + k) * s->inner + j] = (double)x[k * s->inner] - log(sum);
+            }
+        gradcheck_near("LogSoftmax", r.out[0].data, want, s->outer * s->k * s->inner, 3e-7);
+        gradcheck_free(&r);
+        gradcheck_run(&gc);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(values_follow_the_formula_for_every_length),
+        cmocka_unit_test(gradients_agree_with_differences_in_any_layout),
+        cmocka_unit_test(nan_stays_and_limits_are_reached),
+        cmocka_unit_test(signs_work_on_integers_and_not_on_bool),
+        cmocka_unit_test(clip_takes_either_limit_and_passes_the_gradient_between_them),
+        cmocka_unit_test(gelu_refuses_an_approximation_it_does_not_know),
+        cmocka_unit_test(log_softmax_is_the_logarithm_of_shares_along_its_axis),
+    };
+
+    return cmocka_run_group_tests_name("op/act_ops", tests, NULL, NULL);
+}

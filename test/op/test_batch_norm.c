@@ -1,0 +1,371 @@
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/check.h"
+#include "base/err.h"
+#include "harness/gradcheck.h"
+#include "op/op.h"
+
+enum { X, SCALE, BIAS, MEAN, VAR, N_IN };
+
+/* Plain order throughout: x [n, c, inner]. */
+static const struct shape shapes[] = {
+    { 2, { 6, 1 } },        { 2, { 7, 17 } },       { 2, { 12, 300 } },    { 3, { 3, 5, 4 } },
+    { 3, { 2, 1, 9 } },     { 4, { 2, 3, 4, 5 } },  { 4, { 3, 1, 8, 8 } }, { 4, { 9, 17, 1, 1 } },
+    { 4, { 2, 64, 3, 3 } }, { 5, { 1, 4, 2, 2, 3 } },
+};
+
+struct setting {
+    uint32_t opset;
+    int training_mode; /* -1: attribute absent */
+    bool eval;
+    bool from_batch; /* what that should lead to */
+};
+
+static const struct setting settings[] = {
+    { 15, 1, false, true }, { 15, 0, false, false }, { 15, -1, false, false },
+    { 15, 1, true, false }, { 11, -1, false, true }, { 11, -1, true, false },
+};
+
+struct built {
+    struct gradcheck_case gc;
+    struct op_attr attrs[3];
+};
+
+static void set(struct built *b, const struct shape *s, const struct setting *how)
+{
+    uint32_t i;
+
+    memset(b, 0, sizeof(*b));
+    b->attrs[0] = (struct op_attr){ .name = "epsilon", .type = OP_ATTR_FLOAT, .f = 1e-3f };
+    b->attrs[1] = (struct op_attr){ .name = "momentum", .type = OP_ATTR_FLOAT, .f = 0.75f };
+    b->attrs[2] =
+        (struct op_attr){ .name = "training_mode", .type = OP_ATTR_INT, .i = how->training_mode };
+    b->gc = (struct gradcheck_case){ .op = "BatchNormalization", .opset = how->opset,
+                                     .attrs = b->attrs, .n_attrs = how->training_mode < 0 ? 2 : 3,
+                                     .eval = how->eval, .n_in = N_IN, .seed = 9 };
+    b->gc.in[X] = (struct gradcheck_tensor){ .shape = *s, .lo = -1, .hi = 3 };
+    for (i = SCALE; i < N_IN; i++)
+        b->gc.in[i] =
+            (struct gradcheck_tensor){ .shape = shape_of(1, s->dim[1]), .lo = 0.5, .hi = 2 };
+}
+
+static size_t inner_of(const struct shape *s)
+{
+    return s->dim[0] == 0 ? 0 : (size_t)(shape_elements(s) / s->dim[0] / s->dim[1]);
+}
+
+/* The mean and the population variance of channel ch, two passes in double. */
+static void statistics(const struct tensor *x, size_t ch, double *mean, double *var)
+{
+    size_t n = (size_t)x->shape.dim[0], c = (size_t)x->shape.dim[1], inner = inner_of(&x->shape);
+    const float *v = x->data;
+    size_t i, k;
+
+    *mean = *var = 0;
+    for (i = 0; i < n; i++)
+        for (k = 0; k < inner; k++)
+            *mean += (double)v[(i * c + ch) * inner + k] / (double)(n * inner);
+    for (i = 0; i < n; i++)
+        for (k = 0; k < inner; k++)
+            *var += pow((double)v[(i * c + ch) * inner + k] - *mean, 2) / (double)(n * inner);
+}
+
+static void expect_output(const struct gradcheck_result *r, bool from_batch, double epsilon,
+                          double tol)
+{
+    const struct tensor *x = &r->in[X];
+    size_t n = (size_t)x->shape.dim[0], c = (size_t)x->shape.dim[1], inner = inner_of(&x->shape);
+    double *want = calloc(n * c * inner + 1, sizeof(*want));
+    size_t ch, i, k;
+
+    for (ch = 0; ch < c; ch++) {
+        double mean = (double)((float *)r->in[MEAN].data)[ch],
+               var = (double)((float *)r->in[VAR].data)[ch];
+
+        if (from_batch)
+            statistics(x, ch, &mean, &var);
+        for (i = 0; i < n; i++)
+            for (k = 0; k < inner; k++) {
+                size_t at = (i * c + ch) * inner + k;
+
+                want[at] = (double)((float *)r->in[SCALE].data)[ch] *
+                               ((double)((float *)x->data)[at] - mean) / sqrt(var + epsilon) +
+                           (double)((float *)r->in[BIAS].data)[ch];
+            }
+    }
+    gradcheck_near("BatchNormalization", r->out[0].data, want, n * c * inner, tol);
+    free(want);
+}
+
+static void every_setting_normalises_with_the_statistics_it_says(void **state)
+{
+    size_t i, k;
+
+    (void)state;
+    for (i = 0; i < COUNT_OF(shapes); i++)
+        for (k = 0; k < COUNT_OF(settings); k++) {
+            struct built b;
+            struct gradcheck_result r;
+            struct err err = { 0 };
+
+            set(&b, &shapes[i], &settings[k]);
+            if (gradcheck_forward(&b.gc, &r, &err) < 0)
+                fail_msg("%s", err.text);
+            expect_output(&r, settings[k].from_batch, (double)1e-3f, 1e-5);
+            gradcheck_free(&r);
+        }
+}
+
+static void gradients_agree_with_differences_in_training_and_when_frozen(void **state)
+{
+    size_t i, k;
+
+    (void)state;
+    for (i = 0; i < COUNT_OF(shapes); i++)
+        for (k = 0; k < COUNT_OF(settings); k++) {
+            struct built b;
+
+            if (settings[k].eval)
+                continue;
+            set(&b, &shapes[i], &settings[k]);
+            b.gc.probes = 25;
+            b.gc.step = 1.0 / 16;
+            gradcheck_run(&b.gc);
+        }
+}
+
+/* The step moves running averages towards din[3] and din[4] by 1 - momentum. */
+static void training_reports_the_batch_and_frozen_statistics_stay_where_they_are(void **state)
+{
+    size_t i, k, ch;
+
+    (void)state;
+    for (i = 0; i < COUNT_OF(shapes); i++)
+        for (k = 0; k < COUNT_OF(settings); k++) {
+            size_t c = (size_t)shapes[i].dim[1];
+            double *mean = calloc(c, sizeof(*mean)), *var = calloc(c, sizeof(*var));
+            struct built b;
+            struct gradcheck_result r;
+            struct err err = { 0 };
+
+            if (!settings[k].eval) {
+                set(&b, &shapes[i], &settings[k]);
+                assert_int_equal(gradcheck_backward(&b.gc, &r, &err), 0);
+                for (ch = 0; ch < c; ch++) {
+                    mean[ch] = (double)((float *)r.in[MEAN].data)[ch];
+                    var[ch] = (double)((float *)r.in[VAR].data)[ch];
+                    if (settings[k].from_batch)
+                        statistics(&r.in[X], ch, &mean[ch], &var[ch]);
+                }
+                gradcheck_near("mean", r.din[MEAN].data, mean, c,
+                               settings[k].from_batch ? 3e-7 : 0);
+                gradcheck_near("variance", r.din[VAR].data, var, c,
+                               settings[k].from_batch ? 1e-6 : 0);
+                gradcheck_free(&r);
+            }
+            free(mean);
+            free(var);
+        }
+}
+
+static float momentum_of(const struct setting *how)
+{
+    struct built b;
+    struct err err = { 0 };
+    struct tensor in[N_IN], out[1];
+    const struct tensor *at[N_IN];
+    char param[64] = { 0 };
+    struct op_infer f;
+    uint32_t i;
+
+    set(&b, &shapes[5], how);
+    for (i = 0; i < N_IN; i++) {
+        in[i] = (struct tensor){ .dtype = TENSOR_F32, .shape = b.gc.in[i].shape };
+        at[i] = &in[i];
+    }
+    f = (struct op_infer){ .def = op_find(NULL, "BatchNormalization", how->opset), .node = "n",
+                           .opset = how->opset, .training = !how->eval, .attrs = b.attrs,
+                           .n_attrs = b.gc.n_attrs, .n_in = N_IN, .in = at, .n_out = 1, .out = out,
+                           .param = param };
+    assert_true(f.def->param_bytes <= sizeof(param));
+    assert_int_equal(f.def->infer(&f, &err), 0);
+    return f.def->stat_momentum(param);
+}
+
+static void running_averages_move_only_when_the_batch_was_used(void **state)
+{
+    size_t k;
+
+    (void)state;
+    for (k = 0; k < COUNT_OF(settings); k++)
+        assert_true(momentum_of(&settings[k]) == (settings[k].from_batch ? 0.75f : 1.0f));
+}
+
+static void no_gradient_from_above_still_reports_the_statistics(void **state)
+{
+    struct built b;
+    struct gradcheck_result r;
+    struct err err = { 0 };
+    double mean[3], var[3], zero[120] = { 0 };
+    size_t ch;
+
+    (void)state;
+    set(&b, &shapes[5], &settings[0]);
+    b.gc.no_dout = OP_OUT(0);
+    assert_int_equal(gradcheck_backward(&b.gc, &r, &err), 0);
+    for (ch = 0; ch < 3; ch++)
+        statistics(&r.in[X], ch, &mean[ch], &var[ch]);
+    gradcheck_near("mean", r.din[MEAN].data, mean, 3, 3e-7);
+    gradcheck_near("variance", r.din[VAR].data, var, 3, 1e-6);
+    gradcheck_near("dx", r.din[X].data, zero, 120, 0);
+    gradcheck_near("dscale", r.din[SCALE].data, zero, 3, 0);
+    gradcheck_free(&r);
+}
+
+static void a_mean_far_from_zero_costs_no_digits_of_the_variance(void **state)
+{
+    enum { N = 40, C = 3, INNER = 15 * 15 };
+    struct shape s = { 4, { N, C, 15, 15 } };
+    float *x = malloc(N * C * INNER * sizeof(*x));
+    struct built b;
+    struct gradcheck_result r;
+    struct err err = { 0 };
+    double mean[C], var[C];
+    size_t i;
+
+    (void)state;
+    for (i = 0; i < N * C * INNER; i++)
+        x[i] = 4096.0f + (float)((i * 7919) % 1024) / 512.0f; /* exact; deviation about 0.6 */
+    set(&b, &s, &settings[0]);
+    b.gc.in[X].data = x;
+    assert_int_equal(gradcheck_backward(&b.gc, &r, &err), 0);
+    for (i = 0; i < C; i++)
+        statistics(&r.in[X], i, &mean[i], &var[i]);
+    gradcheck_near("mean", r.din[MEAN].data, mean, C, 1e-7);
+    gradcheck_near("variance", r.din[VAR].data, var, C, 1e-6);
+    expect_output(&r, true, (double)1e-3f, 1e-3); /* the rounding of a mean of 4096 */
+    gradcheck_free(&r);
+    free(x);
+}
+
+/* More rows than a chunk, more channels than a group. */
+static void large_tensors_are_summed_in_several_chunks(void **state)
+{
+    static const struct shape large[] = {
+        { 4, { 5, 16, 31, 29 } },
+        { 4, { 3, 7, 50, 47 } },
+        { 2, { 40, 5000 } },
+        { 4, { 2, 200, 15, 15 } },
+    };
+    size_t i;
+
+    (void)state;
+    for (i = 0; i < COUNT_OF(large); i++) {
+        struct built b;
+        struct gradcheck_result r;
+        struct err err = { 0 };
+
+        set(&b, &large[i], &settings[0]);
+        assert_int_equal(gradcheck_forward(&b.gc, &r, &err), 0);
+        expect_output(&r, true, (double)1e-3f, 1e-5);
+        gradcheck_free(&r);
+        b.gc.probes = 3;
+        b.gc.step = 1.0 / 16;
+        gradcheck_run(&b.gc);
+    }
+}
+
+static void further_outputs_are_the_averages_onnx_asks_for(void **state)
+{
+    size_t k, ch;
+
+    (void)state;
+    for (k = 0; k < COUNT_OF(settings); k++) {
+        const struct setting *how = &settings[k];
+        struct built b;
+        struct gradcheck_result r;
+        struct err err = { 0 };
+        uint32_t i;
+
+        set(&b, &shapes[5], how);
+        b.gc.n_out = how->opset < 14 ? 5 : 3;
+        b.gc.no_dout = ~OP_OUT(0) & 0xFFFF0000u;
+        assert_int_equal(gradcheck_forward(&b.gc, &r, &err), 0);
+        for (i = 1; i < b.gc.n_out; i++) {
+            double used[3], want[3];
+
+            assert_int_equal(r.out[i].shape.rank, 1);
+            for (ch = 0; ch < 3; ch++) {
+                const float *old = r.in[i % 2 == 1 ? MEAN : VAR].data;
+                double mean, var;
+
+                statistics(&r.in[X], ch, &mean, &var);
+                used[ch] = !how->from_batch ? (double)old[ch] : i % 2 == 1 ? mean : var;
+                want[ch] = i < 3 ? 0.75 * (double)old[ch] + 0.25 * used[ch] : used[ch];
+            }
+            gradcheck_near("further output", r.out[i].data, want, 3, 1e-6);
+        }
+        gradcheck_free(&r);
+    }
+}
+
+static void expect_refused(const struct built *b, const char *says)
+{
+    struct gradcheck_result r;
+    struct err err = { 0 };
+
+    assert_int_equal(gradcheck_forward(&b->gc, &r, &err), ERR_INPUT);
+    assert_non_null(strstr(err.text, "BatchNormalization 'checked' (opset "));
+    if (strstr(err.text, says) == NULL)
+        fail_msg("'%s' does not say '%s'", err.text, says);
+}
+
+static void what_does_not_fit_is_refused_with_node_and_input(void **state)
+{
+    struct shape one = { 4, { 1, 3, 1, 1 } };
+    struct built b;
+
+    (void)state;
+    set(&b, &shapes[5], &settings[0]);
+    b.gc.in[VAR].shape.dim[0] = 4;
+    expect_refused(&b, "input 4 (variance) has 4 elements; expected one for each of 3 channels");
+    set(&b, &shapes[5], &settings[0]);
+    b.gc.in[SCALE].absent = true;
+    expect_refused(&b, "input 1 is missing");
+    set(&b, &shapes[5], &settings[0]);
+    b.gc.in[X].shape.rank = 1;
+    expect_refused(&b, "expected n, c and optionally space");
+    set(&b, &shapes[5], &settings[0]);
+    b.attrs[0].f = -1;
+    expect_refused(&b, "epsilon is -1");
+    set(&b, &shapes[5], &settings[0]);
+    b.attrs[1].f = NAN;
+    expect_refused(&b, "momentum in [0, 1]");
+    set(&b, &one, &settings[0]);
+    expect_refused(&b, "normalises each channel by a single value");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_setting_normalises_with_the_statistics_it_says),
+        cmocka_unit_test(gradients_agree_with_differences_in_training_and_when_frozen),
+        cmocka_unit_test(training_reports_the_batch_and_frozen_statistics_stay_where_they_are),
+        cmocka_unit_test(running_averages_move_only_when_the_batch_was_used),
+        cmocka_unit_test(no_gradient_from_above_still_reports_the_statistics),
+        cmocka_unit_test(a_mean_far_from_zero_costs_no_digits_of_the_variance),
+        cmocka_unit_test(large_tensors_are_summed_in_several_chunks),
+        cmocka_unit_test(further_outputs_are_the_averages_onnx_asks_for),
+        cmocka_unit_test(what_does_not_fit_is_refused_with_node_and_input),
+    };
+
+    return cmocka_run_group_tests_name("op/batch_norm", tests, NULL, NULL);
+}

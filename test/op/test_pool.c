@@ -1,0 +1,338 @@
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/check.h"
+#include "base/err.h"
+#include "harness/gradcheck.h"
+
+/* Three axes of space always; a case of fewer uses the last ones and has ones in front. */
+struct pool {
+    int spatial;
+    int64_t n, c;
+    int64_t in[3], kernel[3], stride[3], dilation[3], lo[3], hi[3], out[3]; /* out: expected */
+    const char *auto_pad; /* NULL: lo and hi as given; else they are what it should come to */
+    int ceil_mode;
+};
+
+#define ONES { 1, 1, 1 }
+#define NONE { 0, 0, 0 }
+#define S(h_, w_) { 1, h_, w_ } /* a size of two axes */
+#define P(h_, w_) { 0, h_, w_ } /* a pad of two axes */
+
+#define INT(name_, i_) (struct op_attr){ .name = name_, .type = OP_ATTR_INT, .i = i_ }
+#define INTS(name_, n_, ints_) \
+    (struct op_attr){ .name = name_, .type = OP_ATTR_INTS, .n = n_, .ints = ints_ }
+#define STRING(name_, s_) (struct op_attr){ .name = name_, .type = OP_ATTR_STRING, .s = s_ }
+
+static const struct pool cases[] = {
+    /* spatial, n, c, in, kernel, stride, dilation, lo, hi, out */
+    { 2, 2, 1, S(8, 8), S(2, 2), S(2, 2), ONES, NONE, NONE, S(4, 4), NULL, 0 },
+    { 2, 2, 17, S(9, 7), S(3, 3), S(2, 2), ONES, P(1, 1), P(1, 1), S(5, 4), NULL, 0 },
+    { 2, 1, 3, S(1, 1), S(1, 1), ONES, ONES, NONE, NONE, ONES, NULL, 0 },
+    { 2, 1, 16, S(6, 6), S(3, 3), ONES, ONES, P(1, 1), P(1, 1), S(6, 6), NULL, 0 },
+    { 2, 1, 3, S(7, 9), S(3, 2), S(2, 3), ONES, P(2, 0), P(0, 1), S(4, 3), NULL, 0 },
+    { 2, 1, 3, S(6, 6), S(3, 3), S(2, 2), ONES, NONE, P(1, 1), S(3, 3), NULL, 1 },
+    { 2, 1, 3, S(6, 6), S(3, 3), S(2, 2), ONES, NONE, NONE, S(2, 2), NULL, 0 },
+    { 2, 1, 3, S(6, 7), S(3, 3), S(2, 2), ONES, NONE, NONE, S(3, 3), NULL, 1 },
+    /* rounded up would start a window in the padding behind: it is left out */
+    { 2, 1, 2, S(3, 4), S(2, 2), S(3, 3), ONES, P(1, 1), P(1, 1), S(2, 2), NULL, 1 },
+    { 2, 1, 2, S(5, 5), S(3, 3), S(2, 2), ONES, P(1, 1), P(1, 1), S(3, 3), "SAME_UPPER", 0 },
+    { 2, 1, 2, S(6, 6), S(3, 3), S(2, 2), ONES, P(0, 0), P(1, 1), S(3, 3), "SAME_UPPER", 0 },
+    { 2, 1, 2, S(6, 6), S(3, 3), S(2, 2), ONES, P(1, 1), P(0, 0), S(3, 3), "SAME_LOWER", 0 },
+    { 2, 1, 2, S(6, 6), S(3, 3), S(2, 2), ONES, NONE, NONE, S(2, 2), "VALID", 0 },
+    { 2, 1, 5, S(8, 7), S(3, 2), ONES, S(2, 3), P(1, 0), P(1, 1), S(6, 5), NULL, 0 },
+    { 1, 2, 3, S(1, 11), S(1, 3), S(1, 2), ONES, P(0, 1), P(0, 1), S(1, 6), NULL, 0 },
+    { 1, 2, 17, S(1, 8), S(1, 4), S(1, 4), ONES, NONE, NONE, S(1, 2), NULL, 0 },
+    { 3, 1, 2, { 4, 5, 3 }, { 2, 3, 2 }, { 2, 1, 1 }, ONES, P(1, 0), P(1, 1), { 2, 5, 3 },
+      NULL, 0 },
+    { 0 },
+};
+
+struct built {
+    struct gradcheck_case gc;
+    struct op_attr attrs[6];
+    int64_t pads[6];
+};
+
+static void set(struct built *b, const struct pool *c)
+{
+    int first = 3 - c->spatial, k;
+    size_t n = (size_t)c->spatial;
+    struct shape *x = &b->gc.in[0].shape;
+
+    memset(b, 0, sizeof(*b));
+    b->gc = (struct gradcheck_case){ .op = "MaxPool", .opset = 12, .attrs = b->attrs, .n_attrs = 5,
+                                     .n_in = 1, .seed = 5 };
+    *x = shape_of(2, c->n, c->c);
+    for (k = first; k < 3; k++) {
+        x->dim[x->rank++] = c->in[k];
+        b->pads[k - first] = c->lo[k];
+        b->pads[k - first + c->spatial] = c->hi[k];
+    }
+    b->gc.in[0].apart = true;
+    b->attrs[0] = INTS("strides", n, c->stride + first);
+    b->attrs[1] = INTS("dilations", n, c->dilation + first);
+    b->attrs[2] = INTS("kernel_shape", n, c->kernel + first);
+    b->attrs[3] = INT("ceil_mode", c->ceil_mode);
+    b->attrs[4] = INTS("pads", 2 * n, b->pads);
+    if (c->auto_pad != NULL)
+        b->attrs[4] = STRING("auto_pad", c->auto_pad);
+}
+
+/* Where the largest element of a window lies in its plane. */
+static int64_t winner(const struct pool *c, const float *plane, const int64_t *e)
+{
+    int64_t k[3], best = -1;
+
+    for (k[0] = 0; k[0] < c->kernel[0]; k[0]++)
+        for (k[1] = 0; k[1] < c->kernel[1]; k[1]++)
+            for (k[2] = 0; k[2] < c->kernel[2]; k[2]++) {
+                int64_t at = 0, d;
+                bool inside = true;
+
+                for (d = 0; d < 3; d++) {
+                    int64_t p = e[d] * c->stride[d] + k[d] * c->dilation[d] - c->lo[d];
+
+                    inside = inside && p >= 0 && p < c->in[d];
+                    at = at * c->in[d] + p;
+                }
+                if (inside && (best < 0 || plane[at] > plane[best]))
+                    best = at;
+            }
+    return best;
+}
+
+/* Output and gradient of every plane: the maximum, and dy where it came from. */
+static void expect_max(const struct pool *c, const struct gradcheck_result *r)
+{
+    int64_t inside = c->in[0] * c->in[1] * c->in[2], e[3], p;
+    size_t n_out = (size_t)tensor_elements(&r->out[0]), n_in = (size_t)tensor_elements(&r->in[0]);
+    const float *x = r->in[0].data, *dy = r->dout[0].data;
+    double *y = calloc(n_out + 1, sizeof(*y)), *dx = calloc(n_in + 1, sizeof(*dx));
+    size_t at = 0;
+
+    assert_int_equal(n_out, c->n * c->c * c->out[0] * c->out[1] * c->out[2]);
+    for (p = 0; p < c->n * c->c; p++, x += inside)
+        for (e[0] = 0; e[0] < c->out[0]; e[0]++)
+            for (e[1] = 0; e[1] < c->out[1]; e[1]++)
+                for (e[2] = 0; e[2] < c->out[2]; e[2]++) {
+                    int64_t best = winner(c, x, e);
+
+                    assert_true(best >= 0);
+                    y[at] = (double)x[best];
+                    dx[p * inside + best] += dy != NULL ? (double)dy[at] : 0;
+                    at++;
+                }
+    gradcheck_near("MaxPool", r->out[0].data, y, n_out, 0);
+    if (r->din[0].data != NULL)
+        gradcheck_near("MaxPool, gradient", r->din[0].data, dx, n_in, 1e-6);
+    free(y);
+    free(dx);
+}
+
+static void every_window_gives_its_largest_element_and_the_gradient_goes_back_there(void **state)
+{
+    const struct pool *c;
+
+    (void)state;
+    for (c = cases; c->spatial > 0; c++) {
+        struct built b;
+        struct gradcheck_result r;
+        struct err err = { 0 };
+
+        set(&b, c);
+        if (gradcheck_backward(&b.gc, &r, &err) < 0)
+            fail_msg("case %d: %s", (int)(c - cases), err.text);
+        expect_max(c, &r);
+        gradcheck_free(&r);
+        gradcheck_run(&b.gc);
+    }
+}
+
+static void evaluation_and_an_unwanted_gradient_need_no_memory_of_winners(void **state)
+{
+    const struct pool *c;
+
+    (void)state;
+    for (c = cases; c->spatial > 0; c++) {
+        struct built b;
+        struct gradcheck_result r;
+        struct err err = { 0 };
+
+        set(&b, c);
+        b.gc.eval = true;
+        assert_int_equal(gradcheck_forward(&b.gc, &r, &err), 0);
+        expect_max(c, &r);
+        gradcheck_free(&r);
+    }
+}
+
+static void padding_never_wins_over_negative_numbers(void **state)
+{
+    static const float minus[4] = { -5, -6, -7, -8 };
+    struct pool c = { 2, 1, 1, S(2, 2), S(3, 3), ONES, ONES, P(1, 1), P(1, 1), S(2, 2), NULL, 0 };
+    struct built b;
+    struct gradcheck_result r;
+    struct err err = { 0 };
+
+    (void)state;
+    set(&b, &c);
+    b.gc.in[0].data = minus;
+    assert_int_equal(gradcheck_backward(&b.gc, &r, &err), 0);
+    expect_max(&c, &r);
+    gradcheck_free(&r);
+}
+
+static void of_equal_elements_exactly_one_gets_the_gradient(void **state)
+{
+    static const float equal[16] = { 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1 };
+    static const float ones[4] = { 1, 1, 1, 1 };
+    struct pool c = { 2, 1, 1, S(4, 4), S(2, 2), S(2, 2), ONES, NONE, NONE, S(2, 2), NULL, 0 };
+    struct built b;
+    struct gradcheck_result r;
+    struct err err = { 0 };
+    float sum = 0;
+    int i;
+
+    (void)state;
+    set(&b, &c);
+    b.gc.in[0].data = equal;
+    b.gc.dout[0] = ones;
+    assert_int_equal(gradcheck_backward(&b.gc, &r, &err), 0);
+    for (i = 0; i < 16; i++) {
+        float g = ((float *)r.din[0].data)[i];
+
+        assert_true(g == 0.0f || g == 1.0f);
+        sum += g;
+    }
+    assert_true(sum == 4.0f);
+    gradcheck_free(&r);
+}
+
+static void an_empty_batch_pools_to_nothing(void **state)
+{
+    struct pool c = cases[1];
+    struct built b;
+
+    (void)state;
+    c.n = 0;
+    set(&b, &c);
+    b.gc.in[0].apart = false;
+    gradcheck_run(&b.gc);
+}
+
+static void expect_refused(const struct built *b, int code, const char *says)
+{
+    struct gradcheck_result r;
+    struct err err = { 0 };
+
+    assert_int_equal(gradcheck_forward(&b->gc, &r, &err), code);
+    assert_non_null(strstr(err.text, "MaxPool 'checked' (opset 12): "));
+    if (strstr(err.text, says) == NULL)
+        fail_msg("'%s' does not say '%s'", err.text, says);
+}
+
+static void what_is_not_supported_or_cannot_be_is_refused_with_the_node(void **state)
+{
+    struct pool c = cases[0];
+    struct built b;
+
+    (void)state;
+    set(&b, &c);
+    b.gc.n_out = 2;
+    expect_refused(&b, ERR_UNSUPPORTED, "the second output, Indices, is not supported");
+    set(&b, &c);
+    b.attrs[2].name = "storage_order";
+    b.attrs[2].type = OP_ATTR_INT;
+    expect_refused(&b, ERR_INPUT, "attribute 'kernel_shape' is missing");
+    set(&b, &c);
+    b.gc.in[0].shape.rank = 2;
+    expect_refused(&b, ERR_UNSUPPORTED, "expected 3 to 5 dimensions");
+    c.lo[1] = c.hi[1] = 2;
+    set(&b, &c);
+    expect_refused(&b, ERR_INPUT, "window 0 along axis 2 lies wholly in the padding");
+    c = cases[0];
+    c.hi[2] = 2;
+    set(&b, &c);
+    expect_refused(&b, ERR_INPUT, "the last window along axis 3 lies wholly in the padding");
+    /* Taps at -1 and 1 of a single element. */
+    c = (struct pool){ 2, 1, 1, S(1, 4), S(2, 2), ONES, S(2, 1), P(1, 0), P(1, 0), ONES, NULL, 0 };
+    set(&b, &c);
+    expect_refused(&b, ERR_INPUT, "window 0 along axis 2 lies wholly in the padding");
+}
+
+/* ---- GlobalAveragePool ---- */
+
+static const struct shape averaged[] = {
+    { 4, { 2, 1, 8, 8 } }, { 4, { 2, 3, 5, 7 } },  { 4, { 1, 17, 1, 1 } }, { 4, { 2, 130, 7, 7 } },
+    { 3, { 2, 3, 11 } },   { 5, { 1, 4, 2, 3, 2 } }, { 4, { 0, 3, 4, 4 } },
+};
+
+static void a_global_average_is_the_mean_over_space_and_shares_its_gradient(void **state)
+{
+    size_t i, k, m;
+
+    (void)state;
+    for (i = 0; i < COUNT_OF(averaged); i++) {
+        struct gradcheck_case gc = { .op = "GlobalAveragePool", .opset = 13, .n_in = 1, .seed = 2,
+                                     .step = 1.0 / 4, .probes = 40 };
+        const struct shape *s = &averaged[i];
+        size_t planes = (size_t)(s->dim[0] * s->dim[1]), inside = 1;
+        struct gradcheck_result r;
+        struct err err = { 0 };
+        double *want = calloc(planes + 1, sizeof(*want));
+
+        for (k = 2; k < s->rank; k++)
+            inside *= (size_t)s->dim[k];
+        gc.in[0].shape = *s;
+        assert_int_equal(gradcheck_forward(&gc, &r, &err), 0);
+        assert_int_equal(r.out[0].shape.rank, s->rank);
+        assert_int_equal(tensor_elements(&r.out[0]), planes);
+        for (k = 0; k < planes; k++)
+            for (m = 0; m < inside; m++)
+                want[k] += (double)((float *)r.in[0].data)[k * inside + m] / (double)inside;
+        gradcheck_near("GlobalAveragePool", r.out[0].data, want, planes, 2e-7);
+        gradcheck_free(&r);
+        free(want);
+        gradcheck_run(&gc);
+    }
+}
+
+static void a_global_average_of_no_space_is_refused(void **state)
+{
+    struct gradcheck_case gc = { .op = "GlobalAveragePool", .opset = 13, .n_in = 1 };
+    struct gradcheck_result r;
+    struct err err = { 0 };
+
+    (void)state;
+    gc.in[0].shape = shape_of(2, (int64_t)2, (int64_t)3);
+    assert_int_equal(gradcheck_forward(&gc, &r, &err), ERR_INPUT);
+    assert_non_null(
+        strstr(err.text, "GlobalAveragePool 'checked' (opset 13): input 0 has shape [2, 3]"));
+    gc.in[0].shape = shape_of(4, (int64_t)2, (int64_t)3, (int64_t)0, (int64_t)4);
+    assert_int_equal(gradcheck_forward(&gc, &r, &err), ERR_INPUT);
+    assert_non_null(strstr(err.text, "nothing to average along axis 2"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_window_gives_its_largest_element_and_the_gradient_goes_back_there),
+        cmocka_unit_test(evaluation_and_an_unwanted_gradient_need_no_memory_of_winners),
+        cmocka_unit_test(padding_never_wins_over_negative_numbers),
+        cmocka_unit_test(of_equal_elements_exactly_one_gets_the_gradient),
+        cmocka_unit_test(an_empty_batch_pools_to_nothing),
+        cmocka_unit_test(what_is_not_supported_or_cannot_be_is_refused_with_the_node),
+        cmocka_unit_test(a_global_average_is_the_mean_over_space_and_shares_its_gradient),
+        cmocka_unit_test(a_global_average_of_no_space_is_refused),
+    };
+
+    return cmocka_run_group_tests_name("op/pool", tests, NULL, NULL);
+}
