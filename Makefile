@@ -4,6 +4,11 @@ CUDA  ?= $(if $(shell command -v nvcc 2>/dev/null),1)# `make CUDA=` builds and t
 PREFIX ?= /usr/local
 VERSION := 0.1.0
 
+# All cores, unless a -j was given.
+ifeq ($(filter -j% --jobs%,$(MAKEFLAGS)),)
+MAKEFLAGS += -j$(shell nproc)
+endif
+
 CC     ?= cc
 OPT    ?= -O2 -g
 CPPFLAGS := -Ilib -Itest -I. -I$(BUILD) -MMD -MP -D_GNU_SOURCE -DTRAINERD_VERSION='"$(VERSION)"'

@@ -13,7 +13,10 @@
 #include "data/data_priv.h"
 #include "data/tfrecord.h"
 
-enum { WINDOW_BYTES = 1 << 20 }; /* read together, if that many are wanted */
+enum {
+    WINDOW_BYTES = 1 << 20, /* read together, if that many are wanted */
+    WINDOW_BYTES_MIN = 64 << 10,
+};
 
 static int look_at(int fd, const char *path, uint64_t *bytes, int64_t *mtime_ns, struct err *err)
 {
@@ -138,17 +141,21 @@ void data_window_fini(struct data_window *w)
     *w = (struct data_window){ 0 };
 }
 
+/* Doubling, so that records of many sizes soon find a window that is large enough. */
 static int grow(struct data_window *w, uint64_t n, struct err *err)
 {
+    uint64_t cap = w->cap > 0 ? w->cap : WINDOW_BYTES_MIN;
     uint8_t *bytes;
 
     if (n <= w->cap)
         return 0;
-    bytes = realloc(w->bytes, n);
+    while (cap < n)
+        cap *= 2;
+    bytes = realloc(w->bytes, cap);
     if (bytes == NULL)
-        return err_set(err, ERR_NOMEM, "out of memory for %" PRIu64 " bytes of records", n);
+        return err_set(err, ERR_NOMEM, "out of memory for %" PRIu64 " bytes of records", cap);
     w->bytes = bytes;
-    w->cap = n;
+    w->cap = cap;
     return 0;
 }
 

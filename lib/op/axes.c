@@ -73,3 +73,44 @@ int op_const_ints(const struct op_infer *f, uint32_t i, const int64_t **values, 
     *values = t->data;
     return t->dtype == TENSOR_I64 ? 0 : widen(f, t, values, *n, err);
 }
+
+int op_axes(const struct op_infer *f, uint32_t i, const char *attr, uint32_t rank, uint32_t *set,
+            bool *given, struct err *err)
+{
+    const int64_t *axes = NULL;
+    size_t n = 0, k;
+    int rc = op_const_ints(f, i, &axes, &n, err);
+
+    if (rc == 0 && axes == NULL && attr != NULL)
+        rc = op_attr_ints(f, attr, &axes, &n, err);
+    *set = 0;
+    *given = n > 0;
+    for (k = 0; k < n && rc == 0; k++) {
+        int64_t axis = axes[k];
+
+        rc = op_axis(f, &axis, rank, err);
+        if (rc == 0 && (*set & (1u << axis)) != 0)
+            rc = op_error(f, ERR_INPUT, err, "axis %" PRId64 " comes twice", axis);
+        if (rc == 0)
+            *set |= 1u << axis;
+    }
+    return rc;
+}
+
+int op_attr_tensor(const struct op_infer *f, const char *name, const struct tensor **out,
+                   struct err *err)
+{
+    uint32_t i;
+
+    *out = NULL;
+    for (i = 0; i < f->n_attrs; i++) {
+        const struct op_attr *a = &f->attrs[i];
+
+        if (strcmp(a->name, name) != 0)
+            continue;
+        if (a->type != OP_ATTR_TENSOR || a->tensor == NULL)
+            return op_error(f, ERR_INPUT, err, "attribute '%s' is no tensor", name);
+        *out = a->tensor;
+    }
+    return 0;
+}

@@ -63,6 +63,8 @@ struct op_def {
                            cannot alias */
     bool in_place;      /* out 0 may share in 0's memory when nobody else reads in 0 later */
     bool random;        /* uses c->run->seed: gets its own rng stream */
+    bool of_shape;      /* the outputs depend on nothing but the shapes of the inputs: folded at load;
+                           fwd reads no data */
     enum op_layout layout;
     struct op_kernels cpu;
     float (*stat_momentum)(const void *param); /* for `stat`: weight of the old value */

@@ -44,6 +44,7 @@ struct rdzv_client {
     char missing[2048];              /* who is, when last heard: "1 of 2 tasks: worker 1 ..." */
     bool everywhere;                 /* of the stop that was asked for */
     enum member_leave kind;
+    bool is_parked; /* our Leave is answered when the group's last state is safe, and not before */
     bool has_ended;
     int code;                        /* what the process will end with */
     char text[ERR_TEXT_BYTES];
@@ -375,7 +376,7 @@ static void on_leave_end(void *arg, int code, const char *text)
     struct rdzv_client *c = arg;
 
     c->leave = NULL;
-    if (code == GRPC_STATUS_OK || c->kind == MEMBER_LEAVE_FAILED || code == GRPC_STATUS_DEADLINE_EXCEEDED)
+    if (code == GRPC_STATUS_OK || !c->is_parked || code == GRPC_STATUS_DEADLINE_EXCEEDED)
         step(c, MEMBER_EV_LEFT, c->code, c->text); /* what was said holds, heard or not */
     else if (code == GRPC_STATUS_ABORTED)
         step(c, MEMBER_EV_GROUP_OVER, CODE_RETRY, text);
@@ -390,12 +391,12 @@ static void leave(struct rdzv_client *c)
         [MEMBER_LEAVE_STOPPED] = TRAINERD__V1__LEAVE_REQUEST__KIND__STOPPED,
         [MEMBER_LEAVE_FAILED] = TRAINERD__V1__LEAVE_REQUEST__KIND__FAILED,
     };
-    bool is_parked = c->generation > 0 && c->kind != MEMBER_LEAVE_FAILED;
     uint64_t deadline_ms = GOODBYE_MS;
     Trainerd__V1__LeaveRequest q = TRAINERD__V1__LEAVE_REQUEST__INIT;
     Trainerd__V1__Task task;
 
-    if (is_parked) /* the coordinator waits for the others, they for the coordinator (and its heartbeats) */
+    c->is_parked = c->generation > 0 && c->kind != MEMBER_LEAVE_FAILED;
+    if (c->is_parked) /* the coordinator waits for the others, they for the coordinator (and its heartbeats) */
         deadline_ms = c->r->opts.self == c->r->opts.coordinator ? c->r->opts.deadline_ms : UINT64_MAX;
     rdzv_fill_task(c->r, c->r->opts.self, &task);
     q.task = &task;
@@ -488,7 +489,7 @@ static void perform(struct rdzv_client *c, enum member_action act, enum member_e
 static void step(struct rdzv_client *c, enum member_event ev, int code, const char *text)
 {
     uint64_t now_ms = clock_ms(), in_state_ms = now_ms - c->worker.since_ms;
-    bool keeps_own = c->worker.state == MEMBER_LEAVING && c->kind == MEMBER_LEAVE_FAILED;
+    bool keeps_own = c->worker.state == MEMBER_LEAVING && !c->is_parked; /* whatever comes of it */
     const struct member_move *move;
     enum member_action act;
 

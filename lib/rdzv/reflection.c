@@ -85,14 +85,17 @@ static bool equals(struct span s, const char *text)
     return s.n == strlen(text) && memcmp(s.at, text, s.n) == 0;
 }
 
-/* Strips `name` from the front of *symbol: what is left is "" or begins behind a dot. */
+/* Strips `name` from the front of *symbol: what is left is "", or what stood behind a dot. */
 static bool strip(const char **symbol, struct span name)
 {
     const char *s = *symbol;
 
-    if (strncmp(s, (const char *)name.at, name.n) != 0 || (s[name.n] != '\0' && s[name.n] != '.'))
+    if (strncmp(s, (const char *)name.at, name.n) != 0)
         return false;
-    *symbol = s[name.n] == '.' ? s + name.n + 1 : s + name.n;
+    s += name.n;
+    if (s[0] != '\0' && (s[0] != '.' || s[1] == '\0'))
+        return false;
+    *symbol = s[0] == '.' ? s + 1 : s;
     return true;
 }
 

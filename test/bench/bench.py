@@ -210,9 +210,9 @@ def busiest_thread(pid):
 
 
 def calls_per_thread(path):
-    """{thread: requests for memory} as count_malloc.c leaves them."""
+    """{thread: requests for memory (by oneDNN, by all else)} as count_malloc.c leaves them."""
     with open(path, "rb") as f:
-        return {tid: calls for tid, _, calls in struct.iter_unpack("=IIQ", f.read()) if calls}
+        return {tid: (onednn, other) for tid, _, onednn, other in struct.iter_unpack("=IIQQ", f.read())}
 
 
 def over_the_steps(job, look, env=None):
@@ -252,7 +252,7 @@ def memory(table, folder):
 
 
 def requests(job, folder):
-    """Of the replica's thread, which is the busiest; what the others ask for (heartbeats, log) is for context."""
+    """Of the replica's thread, which is the busiest; the others have heartbeats to send and lines to log."""
     library, counts = program("count_malloc.so"), os.path.join(folder, "counts")
     os.makedirs(os.path.dirname(library), exist_ok=True)
     run_checked([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-O2", "-o", library,
@@ -262,9 +262,8 @@ def requests(job, folder):
         return busiest_thread(pid), calls_per_thread("%s.%d" % (counts, pid))
 
     seen = over_the_steps(job, look, {"LD_PRELOAD": library, "COUNT_MALLOC": counts})
-    step = max(after.get(tid, 0) - before.get(tid, 0) for (_, before), (tid, after) in seen)
-    rest = max(sum(after.values()) - sum(before.values()) for (_, before), (_, after) in seen) - step
-    return "%d" % step, "other threads %d" % rest, "", step == 0
+    onednn, other = (max(after[tid][i] - before[tid][i] for (_, before), (tid, after) in seen) for i in (0, 1))
+    return "%d" % other, "oneDNN %.1f a step" % (onednn / FLAT_STEPS), "", other == 0
 
 
 # ---- cnn ----

@@ -1,7 +1,9 @@
 /* count_malloc.c - preloaded into a process, counts how often each of its threads asks for memory.
  *
- * The file $COUNT_MALLOC.<process id> becomes an array of SLOTS slots { u32 thread id, u32 0, u64 calls }
- * that another process may read at any time. The first slot is for threads that found none free.
+ * The file $COUNT_MALLOC.<process id> becomes an array of SLOTS slots { u32 thread id, u32 0, u64 calls
+ * by oneDNN, u64 calls by all else } that another process may read at any time. The first slot is for
+ * threads that found none free. oneDNN asks and gives back in every execution of a primitive, whatever
+ * its caller does; in a thread that runs primitives, libstdc++ is asked by it alone and counts as it.
  * What is asked of the system directly (mmap) is not seen here: it shows as page faults.
  *
  *     cc -shared -fPIC -O2 -o count_malloc.so count_malloc.c
@@ -11,19 +13,22 @@
 #endif
 #include <errno.h>
 #include <fcntl.h>
+#include <link.h>
+#include <stdbool.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { SLOTS = 256 };
+enum { SLOTS = 256, RANGES = 2 };
 
 struct slot {
     uint32_t tid, zero;
-    _Atomic uint64_t calls;
+    _Atomic uint64_t calls[2]; /* by oneDNN, by all else */
 };
 
 /* glibc's own names for what is replaced here: no lookup, so it works before main() too. */
@@ -32,9 +37,32 @@ extern void *__libc_calloc(size_t n, size_t size);
 extern void *__libc_realloc(void *p, size_t n);
 extern void *__libc_memalign(size_t align, size_t n);
 
+/* Where oneDNN and libstdc++ are loaded. */
+static struct range {
+    const char *name;
+    uintptr_t begin, end;
+} ranges[RANGES] = { { .name = "libdnnl.so" }, { .name = "libstdc++.so" } };
+
 static struct slot *table; /* NULL: not counting yet */
 static atomic_uint used = 1;
 static __thread struct slot *mine __attribute__((tls_model("initial-exec")));
+
+static int find_ranges(struct dl_phdr_info *info, size_t bytes, void *arg)
+{
+    const char *slash = strrchr(info->dlpi_name, '/'), *name = slash != NULL ? slash + 1 : info->dlpi_name;
+
+    (void)bytes;
+    (void)arg;
+    for (struct range *r = ranges; r < ranges + RANGES; r++) {
+        if (strncmp(name, r->name, strlen(r->name)) != 0)
+            continue;
+        r->begin = info->dlpi_addr;
+        for (int i = 0; i < info->dlpi_phnum; i++)
+            if (info->dlpi_phdr[i].p_type == PT_LOAD)
+                r->end = info->dlpi_addr + info->dlpi_phdr[i].p_vaddr + info->dlpi_phdr[i].p_memsz;
+    }
+    return 0;
+}
 
 __attribute__((constructor)) static void start(void)
 {
@@ -52,10 +80,19 @@ __attribute__((constructor)) static void start(void)
         _exit(1);
     }
     close(fd);
+    dl_iterate_phdr(find_ranges, NULL);
     table = map;
 }
 
-static void count(void)
+static bool is_onednn(const void *caller)
+{
+    for (const struct range *r = ranges; r < ranges + RANGES; r++)
+        if ((uintptr_t)caller >= r->begin && (uintptr_t)caller < r->end)
+            return true;
+    return false;
+}
+
+static void count(const void *caller)
 {
     if (table == NULL)
         return;
@@ -66,24 +103,24 @@ static void count(void)
         if (i < SLOTS)
             mine->tid = (uint32_t)gettid();
     }
-    atomic_fetch_add_explicit(&mine->calls, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&mine->calls[is_onednn(caller) ? 0 : 1], 1, memory_order_relaxed);
 }
 
 void *malloc(size_t n)
 {
-    count();
+    count(__builtin_return_address(0));
     return __libc_malloc(n);
 }
 
 void *calloc(size_t n, size_t size)
 {
-    count();
+    count(__builtin_return_address(0));
     return __libc_calloc(n, size);
 }
 
 void *realloc(void *p, size_t n)
 {
-    count();
+    count(__builtin_return_address(0));
     return __libc_realloc(p, n);
 }
 
@@ -91,7 +128,7 @@ void *reallocarray(void *p, size_t n, size_t size)
 {
     size_t bytes;
 
-    count();
+    count(__builtin_return_address(0));
     if (__builtin_mul_overflow(n, size, &bytes)) {
         errno = ENOMEM;
         return NULL;
@@ -101,13 +138,13 @@ void *reallocarray(void *p, size_t n, size_t size)
 
 void *memalign(size_t align, size_t n)
 {
-    count();
+    count(__builtin_return_address(0));
     return __libc_memalign(align, n);
 }
 
 void *aligned_alloc(size_t align, size_t n)
 {
-    count();
+    count(__builtin_return_address(0));
     return __libc_memalign(align, n);
 }
 
@@ -115,7 +152,7 @@ int posix_memalign(void **out, size_t align, size_t n)
 {
     void *p;
 
-    count();
+    count(__builtin_return_address(0));
     if (align < sizeof(void *) || (align & (align - 1)) != 0)
         return EINVAL;
     p = __libc_memalign(align, n);

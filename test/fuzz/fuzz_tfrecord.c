@@ -78,7 +78,7 @@ static void try_file(const uint8_t *data, size_t n)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    uint8_t *copy = malloc(size + 1);
+    uint8_t *copy = calloc(1, size + 1);
 
     CHECK(copy != NULL);
     if (size > 0)

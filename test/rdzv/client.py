@@ -18,7 +18,8 @@ failed = 0
 
 def check(what, holds, found=""):
     global failed
-    print(f"{'ok' if holds else 'not ok'} - {what}" + ("" if holds else f": found {found!r}"), flush=True)
+    found = "" if holds else ": found " + repr(found)[:600]
+    print(f"{'ok' if holds else 'not ok'} - {what}{found}", flush=True)
     failed += not holds
 
 

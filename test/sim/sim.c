@@ -446,7 +446,8 @@ static void perform(struct sim *s, uint32_t rank, enum member_action act, enum m
 static void step(struct sim *s, uint32_t rank, enum member_event ev, int code, const char *text)
 {
     struct process *p = &s->tasks[rank];
-    bool keeps_own = p->worker.state == MEMBER_LEAVING && p->leave == MEMBER_LEAVE_FAILED;
+    bool is_parked = p->generation > 0 && p->leave != MEMBER_LEAVE_FAILED;
+    bool keeps_own = p->worker.state == MEMBER_LEAVING && !is_parked;
     const struct member_move *move;
     enum member_action act;
 

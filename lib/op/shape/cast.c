@@ -1,0 +1,171 @@
+/* cast.c - Cast: to the type named by the attribute (opset 6, 9; 19 adds types we do not have).
+ * CastLike (opset 15): to the type of input 1.   dx = dy from float32 to float32, else none.
+ *
+ * Through int64 or double, whichever holds the source. To an integer a float is truncated towards
+ * 0; what does not fit becomes the nearest value that does, NaN becomes 0 (ONNX leaves both open).
+ * Integers to smaller ones lose their high bits. To bool: not 0. */
+#include <math.h>
+
+#include "base/err.h"
+#include "op/op_priv.h"
+#include "op/shape/view.h"
+
+enum { CHUNK = 256 };
+
+union wide {
+    int64_t i;
+    double f;
+};
+
+static bool is_float(enum tensor_dtype t)
+{
+    return t == TENSOR_F32 || t == TENSOR_F64;
+}
+
+#define EACH for (k = 0; k < n; k++)
+
+static void load(enum tensor_dtype t, const void *x, size_t n, union wide *w)
+{
+    size_t k;
+
+    switch ((int)t) {
+    case TENSOR_F32: EACH w[k].f = (double)((const float *)x)[k]; return;
+    case TENSOR_F64: EACH w[k].f = ((const double *)x)[k]; return;
+    case TENSOR_U8:
+    case TENSOR_BOOL: EACH w[k].i = ((const uint8_t *)x)[k]; return;
+    case TENSOR_I8: EACH w[k].i = ((const int8_t *)x)[k]; return;
+    case TENSOR_U16: EACH w[k].i = ((const uint16_t *)x)[k]; return;
+    case TENSOR_I16: EACH w[k].i = ((const int16_t *)x)[k]; return;
+    case TENSOR_U32: EACH w[k].i = ((const uint32_t *)x)[k]; return;
+    case TENSOR_I32: EACH w[k].i = ((const int32_t *)x)[k]; return;
+    default: EACH w[k].i = ((const int64_t *)x)[k]; return;
+    }
+}
+
+/* The greatest double below the end of a type is exact up to 32 bits; of 64 it is rounded. */
+static int64_t limit(double v, double lo, double end)
+{
+    if (isnan(v))
+        return 0;
+    if (v >= end)
+        return end >= 0x1p63 ? INT64_MAX : (int64_t)end - 1;
+    return v <= lo ? (int64_t)lo : (int64_t)v;
+}
+
+static void to_integers(enum tensor_dtype to, size_t n, union wide *w)
+{
+    static const struct {
+        double lo, end;
+    } ranges[] = {
+        [TENSOR_U8] = { 0, 0x1p8 },    [TENSOR_I8] = { -0x1p7, 0x1p7 },
+        [TENSOR_U16] = { 0, 0x1p16 },  [TENSOR_I16] = { -0x1p15, 0x1p15 },
+        [TENSOR_U32] = { 0, 0x1p32 },  [TENSOR_I32] = { -0x1p31, 0x1p31 },
+        [TENSOR_I64] = { -0x1p63, 0x1p63 },
+    };
+    size_t k;
+
+    for (k = 0; k < n; k++)
+        w[k].i = to == TENSOR_BOOL ? w[k].f != 0 : limit(w[k].f, ranges[to].lo, ranges[to].end);
+}
+
+static void store(enum tensor_dtype t, void *y, size_t n, const union wide *w)
+{
+    size_t k;
+
+    switch ((int)t) {
+    case TENSOR_F32: EACH((float *)y)[k] = (float)w[k].f; return;
+    case TENSOR_F64: EACH((double *)y)[k] = w[k].f; return;
+    case TENSOR_BOOL: EACH((uint8_t *)y)[k] = w[k].i != 0; return;
+    case TENSOR_U8:
+    case TENSOR_I8: EACH((uint8_t *)y)[k] = (uint8_t)w[k].i; return;
+    case TENSOR_U16:
+    case TENSOR_I16: EACH((uint16_t *)y)[k] = (uint16_t)w[k].i; return;
+    case TENSOR_U32:
+    case TENSOR_I32: EACH((uint32_t *)y)[k] = (uint32_t)w[k].i; return;
+    default: EACH((int64_t *)y)[k] = w[k].i; return;
+    }
+}
+
+/* int64 to float32 in one rounding: double in between could round twice. */
+static void longs_to_floats(const int64_t *x, size_t n, float *y)
+{
+    size_t k;
+
+    for (k = 0; k < n; k++)
+        y[k] = (float)x[k];
+}
+
+static int cast_fwd(const struct op_call *c, struct err *err)
+{
+    enum tensor_dtype from = c->in[0]->dtype, to = c->out[0]->dtype;
+    size_t n = (size_t)tensor_elements(c->in[0]), at, m, k;
+    const char *x = c->in[0]->data;
+    char *y = c->out[0]->data;
+    union wide w[CHUNK];
+
+    if (from == to)
+        return view_fwd(c, err);
+    if (from == TENSOR_I64 && to == TENSOR_F32) {
+        longs_to_floats(c->in[0]->data, n, c->out[0]->data);
+        return 0;
+    }
+    for (at = 0; at < n; at += m) {
+        m = n - at < CHUNK ? n - at : CHUNK;
+        load(from, x + at * tensor_dtype_bytes(from), m, w);
+        if (is_float(from) && !is_float(to))
+            to_integers(to, m, w);
+        for (k = 0; k < m && !is_float(from) && is_float(to); k++)
+            w[k].f = (double)w[k].i;
+        store(to, y + at * tensor_dtype_bytes(to), m, w);
+    }
+    return 0;
+}
+
+static int settle(struct op_infer *f, int64_t to, struct err *err)
+{
+    const struct tensor *x = f->in[0];
+    int64_t t[2];
+    int i;
+
+    if (x == NULL)
+        return op_error(f, ERR_INPUT, err, "input 0 is missing");
+    t[0] = x->dtype;
+    t[1] = to;
+    for (i = 0; i < 2; i++)
+        if (tensor_dtype_bytes((enum tensor_dtype)t[i]) == 0 || t[i] == TENSOR_F16 ||
+            t[i] == TENSOR_BF16 || t[i] == TENSOR_U64)
+            return op_error(f, ERR_UNSUPPORTED, err, "%s type %lld (%s); supported are float32, "
+                            "float64, bool, int8, uint8, int16, uint16, int32, uint32, int64",
+                            i == 0 ? "from" : "to", (long long)t[i],
+                            tensor_dtype_name((enum tensor_dtype)t[i]));
+    f->out[0].dtype = (enum tensor_dtype)to;
+    f->out[0].shape = x->shape;
+    return 0;
+}
+
+static int cast_infer(struct op_infer *f, struct err *err)
+{
+    int64_t to;
+    int rc = op_attr_i(f, "to", 0, &to, err);
+
+    return rc < 0 ? rc : settle(f, to < 0 || to > 1000 ? 0 : to, err);
+}
+
+static int cast_like_infer(struct op_infer *f, struct err *err)
+{
+    if (f->in[1] == NULL)
+        return op_error(f, ERR_INPUT, err, "input 1 is missing");
+    return settle(f, f->in[1]->dtype, err);
+}
+
+static const char *const attrs[] = { "to", "saturate", NULL };
+static const char *const like_attrs[] = { "saturate", NULL };
+
+#define FIELDS                                                                                     \
+    .n_out = { 1, 1 }, .diff = OP_IN(0), .layout = OP_LAYOUT_ANY,                                  \
+    .cpu = { .fwd = cast_fwd, .bwd = view_bwd }
+
+const struct op_def op_cast = { FIELDS, .name = "Cast", .since = 6, .n_in = { 1, 1 },
+                                .attrs = attrs, .infer = cast_infer };
+const struct op_def op_cast_like = { FIELDS, .name = "CastLike", .since = 15, .n_in = { 2, 2 },
+                                     .attrs = like_attrs, .infer = cast_like_infer };

@@ -1,0 +1,176 @@
+/* gather.c - Gather, GatherElements, GatherND: rows of the data at indices (rows.h).
+ *   y_i = x[row_i].   dx[row_i] += dy_i, in the order of i; rows that nobody took get 0.
+ * Gather along axis 0 of a weight is the embedding. Data of any type. Negative indices: opset 11
+ * (before they were refused); GatherND: batch_dims 12. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "op/op_priv.h"
+#include "op/shape/rows.h"
+
+static int gather_infer(struct op_infer *f, struct err *err)
+{
+    const struct rows *r = f->param;
+    struct shape *y = &f->out[0].shape;
+    const struct shape *x, *at;
+    int64_t axis;
+    uint32_t k;
+    int rc = op_attr_i(f, "axis", 0, &axis, err);
+
+    if (rc == 0)
+        rc = rows_infer_axis(f, axis, err);
+    if (rc < 0)
+        return rc;
+    x = &f->in[0]->shape;
+    at = &f->in[1]->shape;
+    if (x->rank - 1 + at->rank > TENSOR_MAX_RANK)
+        return op_error(f, ERR_UNSUPPORTED, err, "the output has %u dimensions; at most %d work",
+                        x->rank - 1 + at->rank, TENSOR_MAX_RANK);
+    y->rank = 0;
+    for (k = 0; k < r->axis; k++)
+        y->dim[y->rank++] = x->dim[k];
+    for (k = 0; k < at->rank; k++)
+        y->dim[y->rank++] = at->dim[k];
+    for (k = (uint32_t)r->axis + 1; k < x->rank; k++)
+        y->dim[y->rank++] = x->dim[k];
+    f->out[0].dtype = f->in[0]->dtype;
+    return op_fits(f, err);
+}
+
+static int elements_infer(struct op_infer *f, struct err *err)
+{
+    int64_t axis;
+    int rc = op_attr_i(f, "axis", 0, &axis, err);
+
+    if (rc == 0)
+        rc = rows_infer_elements(f, axis, err);
+    if (rc < 0)
+        return rc;
+    f->out[0].dtype = f->in[0]->dtype;
+    f->out[0].shape = f->in[1]->shape;
+    return 0;
+}
+
+static int nd_infer(struct op_infer *f, struct err *err)
+{
+    const struct rows *r = f->param;
+    struct shape *y = &f->out[0].shape;
+    const struct shape *x, *at;
+    int64_t batch;
+    uint32_t k;
+    int rc = op_attr_i(f, "batch_dims", 0, &batch, err);
+
+    if (rc == 0)
+        rc = rows_infer_nd(f, batch, err);
+    if (rc < 0)
+        return rc;
+    x = &f->in[0]->shape;
+    at = &f->in[1]->shape;
+    if (at->rank - 1 + x->rank - r->batch - r->depth > TENSOR_MAX_RANK)
+        return op_error(f, ERR_UNSUPPORTED, err, "the output has more than %d dimensions",
+                        TENSOR_MAX_RANK);
+    *y = *at;
+    y->rank--;
+    for (k = r->batch + r->depth; k < x->rank; k++)
+        y->dim[y->rank++] = x->dim[k];
+    f->out[0].dtype = f->in[0]->dtype;
+    return op_fits(f, err);
+}
+
+static int plan(struct op_plan *p, struct err *err)
+{
+    (void)err;
+    p->save_bytes = rows_bytes(p->param);
+    return 0;
+}
+
+#define TAKE(name_, type_)                                                                         \
+    static void name_(const int64_t *row, size_t n, const void *vx, void *vy)                      \
+    {                                                                                              \
+        const type_ *x = vx;                                                                       \
+        type_ *y = vy;                                                                             \
+        size_t i;                                                                                  \
+                                                                                                   \
+        for (i = 0; i < n; i++)                                                                    \
+            y[i] = x[row[i]];                                                                      \
+    }
+TAKE(take_8, uint8_t)
+TAKE(take_16, uint16_t)
+TAKE(take_32, uint32_t)
+TAKE(take_64, uint64_t)
+
+static int fwd(const struct op_call *c, const char *op, struct err *err)
+{
+    const struct rows *r = c->param;
+    size_t size = tensor_dtype_bytes(c->in[0]->dtype), bytes = r->width * size, i;
+    const char *x = c->in[0]->data;
+    const int64_t *row = c->save;
+    char *y = c->out[0]->data;
+    int rc = rows_list(c, op, c->save, err);
+
+    if (rc < 0)
+        return rc;
+    if (r->width == 1)
+        (size == 1   ? take_8
+         : size == 2 ? take_16
+         : size == 4 ? take_32
+                     : take_64)(row, r->n, x, y);
+    else
+        for (i = 0; i < r->n; i++)
+            memcpy(y + i * bytes, x + (size_t)row[i] * bytes, bytes);
+    return 0;
+}
+
+static int bwd(const struct op_call *c, struct err *err)
+{
+    const struct rows *r = c->param;
+    const int64_t *row = c->save;
+    const float *dy;
+    float *dx;
+    size_t i;
+
+    (void)err;
+    op_bwd_zero(c);
+    if (c->dout[0] == NULL || c->din[0] == NULL)
+        return 0;
+    dy = c->dout[0]->data;
+    dx = c->din[0]->data;
+    if (r->width == 1)
+        for (i = 0; i < r->n; i++)
+            dx[row[i]] += dy[i];
+    else
+        for (i = 0; i < r->n; i++)
+            op_put(dx + (size_t)row[i] * r->width, dy + i * r->width, r->width, 1.0f, true);
+    return 0;
+}
+
+static int gather_fwd(const struct op_call *c, struct err *err)
+{
+    return fwd(c, "Gather", err);
+}
+
+static int elements_fwd(const struct op_call *c, struct err *err)
+{
+    return fwd(c, "GatherElements", err);
+}
+
+static int nd_fwd(const struct op_call *c, struct err *err)
+{
+    return fwd(c, "GatherND", err);
+}
+
+static const char *const axis_attr[] = { "axis", NULL };
+static const char *const batch_attr[] = { "batch_dims", NULL };
+
+#define FIELDS                                                                                     \
+    .n_in = { 2, 2 }, .n_out = { 1, 1 }, .param_bytes = sizeof(struct rows), .diff = OP_IN(0),     \
+    .layout = OP_LAYOUT_PLAIN
+
+const struct op_def op_gather = { FIELDS, .name = "Gather", .since = 1, .attrs = axis_attr,
+                                  .infer = gather_infer, .cpu = { plan, gather_fwd, bwd, NULL } };
+const struct op_def op_gather_elements = { FIELDS, .name = "GatherElements", .since = 11,
+                                           .attrs = axis_attr, .infer = elements_infer,
+                                           .cpu = { plan, elements_fwd, bwd, NULL } };
+const struct op_def op_gather_nd = { FIELDS, .name = "GatherND", .since = 11, .attrs = batch_attr,
+                                     .infer = nd_infer, .cpu = { plan, nd_fwd, bwd, NULL } };

@@ -1,0 +1,44 @@
+/* rows.h - data taken as rows of `width` elements, and a list of rows, made of the indices of the
+ * call: what Gather, GatherElements and GatherND take, and what ScatterElements and ScatterND put.
+ *
+ * The list is checked and made by forward, into op_call.save, where backward finds it. Rows are
+ * taken or put in the order of the list, so sums over equal indices have the same bits always. */
+#ifndef OP_SHAPE_ROWS_H
+#define OP_SHAPE_ROWS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "op/op.h"
+
+enum rows_kind {
+    ROWS_AXIS,     /* Gather: indices along one axis, any shape */
+    ROWS_ELEMENTS, /* ...Elements: an index along one axis for each element */
+    ROWS_ND,       /* ...ND: the last axis of the indices is a place along the first axes */
+};
+
+struct rows { /* op_def.param */
+    enum rows_kind kind;
+    size_t n;      /* in the list */
+    size_t width;  /* elements of each */
+    size_t outer;  /* ROWS_AXIS: products of the dimensions before the axis; ROWS_ND: of the batch */
+    size_t per;    /* of the list per outer */
+    int64_t axis;  /* ROWS_ELEMENTS, and for messages */
+    uint32_t depth, batch; /* ROWS_ND: how many indices make a place, and batch axes before them */
+    int64_t reduction;     /* of a scatter */
+};
+
+/* For infer: data is input 0, indices input 1 (int32 or int64). axis must be settled. */
+int rows_infer_axis(struct op_infer *f, int64_t axis, struct err *err);
+int rows_infer_elements(struct op_infer *f, int64_t axis, struct err *err);
+int rows_infer_nd(struct op_infer *f, int64_t batch, struct err *err);
+
+static inline size_t rows_bytes(const struct rows *r)
+{
+    return r->n * sizeof(int64_t);
+}
+
+/* Fills list [n]. ERR_INPUT names the index that is out of range. */
+int rows_list(const struct op_call *c, const char *op, int64_t *list, struct err *err);
+
+#endif

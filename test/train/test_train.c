@@ -1,0 +1,365 @@
+/* The training loop alone: no control plane, one process, the digits. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "base/check.h"
+#include "base/err.h"
+#include "base/fault.h"
+#include "base/fs.h"
+#include "ckpt/ckpt.h"
+#include "train/train.h"
+#include "train/train_priv.h"
+
+/* ---- allocations of our own code are counted: those whose caller lies in this program. (oneDNN
+ * builds a small table for each execution.) Not under a sanitizer, which has its own malloc ---- */
+
+#if !defined(__SANITIZE_ADDRESS__)
+#define COUNTS 1
+extern char __executable_start, etext;
+void *__libc_malloc(size_t n);
+void *__libc_calloc(size_t n, size_t size);
+void *__libc_realloc(void *p, size_t n);
+static uint64_t allocations; /* atomic */
+
+static void count(const void *caller)
+{
+    if ((const char *)caller >= &__executable_start && (const char *)caller < &etext)
+        __atomic_add_fetch(&allocations, 1, __ATOMIC_RELAXED);
+}
+
+void *malloc(size_t n)
+{
+    count(__builtin_return_address(0));
+    return __libc_malloc(n);
+}
+
+void *calloc(size_t n, size_t size)
+{
+    count(__builtin_return_address(0));
+    return __libc_calloc(n, size);
+}
+
+void *realloc(void *p, size_t n)
+{
+    count(__builtin_return_address(0));
+    return __libc_realloc(p, n);
+}
+#else
+#define COUNTS 0
+static uint64_t allocations;
+#endif
+
+enum { STEPS = 60, WARM = 20 };
+
+struct fixture {
+    char folder[64];
+    char checkpoints[96], exported[96];
+    struct train_input input;
+    struct train_feature features[2];
+    struct device devices[4];
+    struct train_opts opts;
+
+    double losses[STEPS + 1];
+    uint64_t steps;          /* reported */
+    uint64_t stop_after;     /* ask to stop when this step is reported; 0: never */
+    uint64_t at_warm, at_end; /* allocations */
+    double accuracy;
+    uint64_t evals, saves;
+    struct train *train;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool ended;
+    enum train_end end;
+    int code;
+    char text[512];
+};
+
+static void on_event(void *arg, const struct train_event *e)
+{
+    struct fixture *f = arg;
+
+    if (e->kind == TRAIN_STEP) {
+        f->losses[e->step] = e->report->loss;
+        f->steps++;
+        if (e->step == WARM)
+            f->at_warm = __atomic_load_n(&allocations, __ATOMIC_RELAXED);
+        f->at_end = __atomic_load_n(&allocations, __ATOMIC_RELAXED);
+        if (e->step == f->stop_after)
+            train_request(f->train, TRAIN_ASK_STOP);
+    } else if (e->kind == TRAIN_EVAL) {
+        f->accuracy = e->eval->metrics[0];
+        f->evals++;
+    } else if (e->kind == TRAIN_CHECKPOINT && e->ckpt->kind == CKPT_WRITTEN) {
+        f->saves++;
+    }
+}
+
+static void on_end(void *arg, enum train_end end, uint64_t step, bool everywhere, int code,
+                   const char *text)
+{
+    struct fixture *f = arg;
+
+    (void)step;
+    (void)everywhere;
+    pthread_mutex_lock(&f->lock);
+    f->ended = true;
+    f->end = end;
+    f->code = code;
+    snprintf(f->text, sizeof(f->text), "%s", text);
+    pthread_cond_signal(&f->changed);
+    pthread_mutex_unlock(&f->lock);
+}
+
+static struct fixture *fixture_new(uint32_t replicas, uint32_t lanes)
+{
+    struct fixture *f = calloc(1, sizeof(*f));
+
+    assert_non_null(f);
+    snprintf(f->folder, sizeof(f->folder), "/tmp/trainerd-train-XXXXXX");
+    assert_non_null(mkdtemp(f->folder));
+    snprintf(f->checkpoints, sizeof(f->checkpoints), "%s/checkpoints", f->folder);
+    snprintf(f->exported, sizeof(f->exported), "%s/model.onnx", f->folder);
+    pthread_mutex_init(&f->lock, NULL);
+    pthread_cond_init(&f->changed, NULL);
+    f->input = (struct train_input){ .feature = "image", .input = "x" };
+    f->features[0] = (struct train_feature){ .name = "image", .stored = TENSOR_U8, .scale = 1.0 / 16,
+                                             .shape = shape_of(3, (int64_t)1, (int64_t)8, (int64_t)8) };
+    f->features[1] = (struct train_feature){ .name = "label", .stored = TENSOR_I64, .scale = 1,
+                                             .shape = shape_of(0) };
+    for (uint32_t i = 0; i < replicas; i++)
+        f->devices[i] = (struct device){ .kind = DEVICE_CPU, .index = i, .core = -1 };
+    f->opts = (struct train_opts){
+        .onnx = "config/digits/digits_cnn.onnx",
+        .inputs = &f->input, .n_inputs = 1,
+        .loss = "SoftmaxCrossEntropy", .logits = "logits", .labels = "label",
+        .metrics = { "Accuracy" }, .metric_names = { "accuracy" }, .n_metrics = 1,
+        .train_glob = "config/digits/digits-train-*.tfrecord",
+        .features = f->features, .n_features = 2,
+        .shuffle = true, .cache_memory = true, .prefetch = 2,
+        .seed = 3, .steps = STEPS, .global_batch = 32, .lanes = lanes, .replicas = replicas,
+        .clip_norm = 1,
+        .optimizer = optim_find("momentum"),
+        .hyper = { .momentum = 0.9 },
+        .schedule = { .type = OPTIM_CONSTANT, .learning_rate = 0.05 },
+        .devices = f->devices, .n_devices = replicas,
+        .is_chief = true,
+        .job_digest = "0", .job_name = "test",
+        .on_event = on_event, .arg = f,
+    };
+    assert_non_null(f->opts.optimizer);
+    return f;
+}
+
+static void fixture_free(struct fixture *f)
+{
+    struct err err;
+
+    train_close(f->train);
+    assert_int_equal(fs_remove_tree(f->folder, &err), 0);
+    pthread_cond_destroy(&f->changed);
+    pthread_mutex_destroy(&f->lock);
+    free(f);
+}
+
+static void run(struct fixture *f)
+{
+    struct comm_member self = { .name = "local", .host = "here", .address = "",
+                                .n_ranks = f->opts.n_devices };
+    struct train_group g = { .generation = 1, .members = &self, .n_members = 1,
+                             .shared_memory = true, .deadline_ms = 20000 };
+    volatile int cancel = 0;
+    struct err err;
+
+    if (train_open(&f->opts, &cancel, &f->train, &err) < 0)
+        fail_msg("%s", err.text);
+    assert_int_equal(train_start(f->train, &g, on_end, &err), 0);
+    pthread_mutex_lock(&f->lock);
+    while (!f->ended)
+        pthread_cond_wait(&f->changed, &f->lock);
+    pthread_mutex_unlock(&f->lock);
+}
+
+/* ---- the tests ---- */
+
+/* A symbolic sum: what the stack adds, written with brackets. */
+static void add_text(char *dst, const char *src)
+{
+    char both[256];
+
+    snprintf(both, sizeof(both), "(%s+%s)", dst, src);
+    strcpy(dst, both);
+}
+
+static void lanes_are_added_along_the_binary_tree(void **state)
+{
+    static const struct { uint32_t n; const char *sum; } rows[] = {
+        { 1, "0" },
+        { 2, "(0+1)" },
+        { 3, "((0+1)+2)" },
+        { 4, "((0+1)+(2+3))" },
+        { 5, "(((0+1)+(2+3))+4)" },
+        { 6, "(((0+1)+(2+3))+(4+5))" },
+        { 7, "(((0+1)+(2+3))+((4+5)+6))" },
+        { 8, "(((0+1)+(2+3))+((4+5)+(6+7)))" },
+    };
+
+    (void)state;
+    for (size_t r = 0; r < COUNT_OF(rows); r++) {
+        char stack[8][256];
+        uint32_t top = 0;
+
+        for (uint32_t i = 0; i < rows[r].n; i++) {
+            snprintf(stack[top++], sizeof(stack[0]), "%u", i);
+            for (uint32_t m = tree_merges(i, rows[r].n); m > 0; m--, top--)
+                add_text(stack[top - 2], stack[top - 1]);
+        }
+        assert_int_equal(top, 1);
+        assert_string_equal(stack[0], rows[r].sum);
+    }
+}
+
+static void the_loss_goes_down_and_the_bits_do_not_depend_on_replicas(void **state)
+{
+    struct fixture *one = fixture_new(1, 4), *two = fixture_new(2, 4), *four = fixture_new(4, 4);
+
+    (void)state;
+    run(one);
+    run(two);
+    run(four);
+    assert_int_equal(one->end, TRAIN_COMPLETE);
+    assert_int_equal(one->steps, STEPS);
+    assert_true(one->losses[STEPS] < one->losses[1] / 3);
+    assert_memory_equal(one->losses, two->losses, sizeof(one->losses));
+    assert_memory_equal(one->losses, four->losses, sizeof(one->losses));
+    assert_memory_equal(one->train->mem.state, two->train->mem.state, one->train->mem.state_bytes);
+    assert_memory_equal(one->train->mem.state, four->train->mem.state, one->train->mem.state_bytes);
+    fixture_free(one);
+    fixture_free(two);
+    fixture_free(four);
+}
+
+static void a_warm_step_allocates_nothing(void **state)
+{
+    struct fixture *f = fixture_new(2, 4);
+
+    (void)state;
+    run(f);
+    assert_int_equal(f->end, TRAIN_COMPLETE);
+    if (COUNTS)
+        assert_true(f->at_warm > 0); /* the counting works: opening did allocate */
+    assert_int_equal(f->at_end - f->at_warm, 0);
+    fixture_free(f);
+}
+
+static void stopped_and_opened_again_it_goes_on_with_the_same_bits(void **state)
+{
+    struct fixture *whole = fixture_new(2, 2), *part = fixture_new(2, 2);
+
+    (void)state;
+    run(whole);
+    part->opts.checkpoint_directory = part->checkpoints;
+    part->stop_after = 17;
+    run(part);
+    assert_int_equal(part->end, TRAIN_STOPPED);
+    assert_string_equal(part->text, "local was asked to leave");
+    assert_true(part->steps >= 17 && part->steps < STEPS);
+    assert_int_equal(part->saves, 1);
+    train_close(part->train);
+    part->train = NULL;
+    part->ended = false;
+    part->stop_after = 0;
+    run(part);
+    assert_int_equal(part->end, TRAIN_COMPLETE);
+    assert_int_equal(part->steps, STEPS);
+    assert_memory_equal(whole->losses, part->losses, sizeof(whole->losses));
+    assert_memory_equal(whole->train->mem.state, part->train->mem.state, whole->train->mem.state_bytes);
+    fixture_free(whole);
+    fixture_free(part);
+}
+
+static void the_last_batch_padded_counts_every_sample_once(void **state)
+{
+    struct fixture *f = fixture_new(1, 2);
+
+    (void)state;
+    f->opts.steps = 0;
+    f->opts.epochs = 1;
+    f->opts.pad = true;
+    f->opts.eval_glob = "config/digits/digits-test-*.tfrecord";
+    run(f);
+    assert_int_equal(f->end, TRAIN_COMPLETE);
+    assert_int_equal(f->steps, 45); /* 1438 samples in batches of 32: 44 and one of 30 */
+    assert_int_equal(step_samples(f->train, 45), 30);
+    assert_int_equal(f->evals, 1);
+    assert_true(f->accuracy > 0.5);
+    fixture_free(f);
+}
+
+static void what_is_wrong_with_a_job_is_said_at_opening(void **state)
+{
+    static const struct { const char *words; int what; } rows[] = {
+        { "has no input 'y'", 0 }, { "no such file", 1 },     { "fewer than one global batch", 2 },
+        { "logitz", 3 },           { "no feature 'labbel'", 4 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct fixture *f = fixture_new(1, 2);
+        volatile int cancel = 0;
+        struct err err = { .code = 0 };
+
+        if (rows[i].what == 0)
+            f->input.input = "y";
+        if (rows[i].what == 1)
+            f->opts.train_glob = "config/digits/nothing-*.tfrecord";
+        if (rows[i].what == 2)
+            f->opts.global_batch = 4096;
+        if (rows[i].what == 3)
+            f->opts.logits = "logitz";
+        if (rows[i].what == 4)
+            f->opts.labels = "labbel";
+        assert_true(train_open(&f->opts, &cancel, &f->train, &err) < 0);
+        assert_null(f->train);
+        if (rows[i].what != 1 && strstr(err.text, rows[i].words) == NULL)
+            fail_msg("'%s' does not say '%s'", err.text, rows[i].words);
+        if (rows[i].what == 1 && strstr(err.text, "nothing-*.tfrecord") == NULL)
+            fail_msg("'%s' does not name the files", err.text);
+        fixture_free(f);
+    }
+}
+
+static void an_error_in_one_replica_ends_all_of_them(void **state)
+{
+    struct fixture *f = fixture_new(4, 4);
+    struct err err;
+
+    (void)state;
+    assert_int_equal(fault_arm("train.reduce@30", &err), 0);
+    run(f);
+    assert_int_equal(fault_arm(NULL, &err), 0);
+    assert_int_equal(f->end, TRAIN_FAILED);
+    assert_non_null(strstr(f->text, "train.reduce"));
+    fixture_free(f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lanes_are_added_along_the_binary_tree),
+        cmocka_unit_test(the_loss_goes_down_and_the_bits_do_not_depend_on_replicas),
+        cmocka_unit_test(a_warm_step_allocates_nothing),
+        cmocka_unit_test(stopped_and_opened_again_it_goes_on_with_the_same_bits),
+        cmocka_unit_test(the_last_batch_padded_counts_every_sample_once),
+        cmocka_unit_test(what_is_wrong_with_a_job_is_said_at_opening),
+        cmocka_unit_test(an_error_in_one_replica_ends_all_of_them),
+    };
+
+    return cmocka_run_group_tests_name("train/train", tests, NULL, NULL);
+}
