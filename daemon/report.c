@@ -63,7 +63,7 @@ static void open_metrics(struct report *r)
     r->speed = metrics_gauge(m, "trainerd_samples_per_second", NULL, "Samples per second of the group.");
     r->eval_loss = metrics_gauge(m, "trainerd_eval_loss", NULL, "Mean loss of the last evaluation.");
     for (uint32_t i = 0; i < r->opts.train->n_metrics; i++) {
-        snprintf(labels, sizeof(labels), "metric=\"%s\"", r->opts.train->metric_names[i]);
+        snprintf(labels, sizeof(labels), "metric=\"%s\"", r->opts.train->metrics[i].name);
         r->eval_metric[i] = metrics_gauge(m, "trainerd_eval_metric", labels,
                                           "A metric of the last evaluation.");
     }
@@ -279,11 +279,11 @@ static void on_eval(struct report *r, const struct train_eval_report *e)
     for (uint32_t i = 0; i < t->n_metrics; i++) {
         char tag[128];
 
-        fields[5 + i] = (struct log_field)LOG_F64(t->metric_names[i], e->metrics[i]);
-        at += snprintf(text + at, sizeof(text) - (size_t)at, ", %s %.6g", t->metric_names[i],
+        fields[5 + i] = (struct log_field)LOG_F64(t->metrics[i].name, e->metrics[i]);
+        at += snprintf(text + at, sizeof(text) - (size_t)at, ", %s %.6g", t->metrics[i].name,
                        e->metrics[i]);
         metric_set(r->eval_metric[i], e->metrics[i]);
-        snprintf(tag, sizeof(tag), "eval/%s", t->metric_names[i]);
+        snprintf(tag, sizeof(tag), "eval/%s", t->metrics[i].name);
         if (r->summary != NULL)
             summary_scalar(r->summary, e->step, tag, (float)e->metrics[i]);
     }
@@ -492,7 +492,7 @@ void report_status(struct report *r, struct buf *out)
         buf_f64(out, eval.loss);
         for (uint32_t i = 0; i < r->opts.train->n_metrics; i++) {
             buf_str(out, ", ");
-            buf_json(out, r->opts.train->metric_names[i]);
+            buf_json(out, r->opts.train->metrics[i].name);
             buf_str(out, ": ");
             buf_f64(out, eval.metrics[i]);
         }

@@ -131,42 +131,104 @@ static int settle_token(struct settled *s, struct err *err)
     return rc < 0 ? err_wrap(err, rc, "/communication/token_file") : 0;
 }
 
-static void settle_optimizer(struct settled *s)
+/* Frozen parameters are the graph's business: they are no parameters any more. */
+static int settle_groups(struct settled *s, struct err *err)
 {
-    static const char *const names[] = { [CONF_SGD] = "sgd", [CONF_MOMENTUM] = "momentum",
-                                         [CONF_ADAM] = "adam", [CONF_ADAMW] = "adamw" };
-    static const enum optim_schedule_type schedules[] = { [CONF_SCHEDULE_CONSTANT] = OPTIM_CONSTANT,
-                                                          [CONF_SCHEDULE_STEP] = OPTIM_STEP,
-                                                          [CONF_SCHEDULE_COSINE] = OPTIM_COSINE };
     const struct conf *c = s->conf;
     struct train_opts *t = &s->train;
+    size_t n = c->model.n_frozen;
+
+    for (uint32_t i = 0; i < c->optimizer.n_groups; i++)
+        n += c->optimizer.groups[i].frozen ? c->optimizer.groups[i].n_match : 0;
+    s->frozen = calloc(n + 1, sizeof(*s->frozen));
+    if (s->frozen == NULL)
+        return err_set(err, ERR_NOMEM, "out of memory");
+    t->frozen = s->frozen;
+    t->groups = s->groups;
+    for (uint32_t i = 0; i < c->model.n_frozen; i++)
+        s->frozen[t->n_frozen++] = c->model.frozen[i];
+    for (uint32_t i = 0; i < c->optimizer.n_groups; i++) {
+        const struct conf_group *g = &c->optimizer.groups[i];
+
+        for (uint32_t k = 0; g->frozen && k < g->n_match; k++)
+            s->frozen[t->n_frozen++] = g->match[k];
+        if (!g->frozen)
+            s->groups[t->n_groups++] =
+                (struct train_params){ .match = (const char *const *)g->match,
+                                       .n_match = g->n_match,
+                                       .rate_factor = g->learning_rate_factor,
+                                       .weight_decay = g->weight_decay,
+                                       .adapts = g->layer_adaptation };
+    }
+    return 0;
+}
+
+static void settle_rate(struct settled *s)
+{
+    static const enum optim_schedule_type schedules[] = {
+        [CONF_SCHEDULE_CONSTANT] = OPTIM_CONSTANT,
+        [CONF_SCHEDULE_STEP] = OPTIM_STEP,
+        [CONF_SCHEDULE_COSINE] = OPTIM_COSINE,
+        [CONF_SCHEDULE_EXPONENTIAL] = OPTIM_EXPONENTIAL,
+        [CONF_SCHEDULE_POLYNOMIAL] = OPTIM_POLYNOMIAL,
+        [CONF_SCHEDULE_ONE_CYCLE] = OPTIM_ONE_CYCLE,
+        [CONF_SCHEDULE_PLATEAU] = OPTIM_PLATEAU,
+        [CONF_SCHEDULE_INVERSE_SQUARE_ROOT] = OPTIM_INVERSE_SQUARE_ROOT,
+    };
+    const struct conf *c = s->conf;
+    uint32_t reference = c->optimizer.scaling.reference_batch_size;
 
     s->learning_rate = c->optimizer.learning_rate;
     if (c->optimizer.scaling.rule == CONF_SCALING_LINEAR)
-        s->learning_rate = optim_scale_linear(s->learning_rate, s->global_batch,
-                                              c->optimizer.scaling.reference_batch_size);
+        s->learning_rate = optim_scale_linear(s->learning_rate, s->global_batch, reference);
+    else if (c->optimizer.scaling.rule == CONF_SCALING_SQUARE_ROOT)
+        s->learning_rate = optim_scale_sqrt(s->learning_rate, s->global_batch, reference);
+    s->train.schedule =
+        (struct optim_schedule){ .type = schedules[c->optimizer.schedule.type],
+                                 .learning_rate = s->learning_rate,
+                                 .warmup_steps = c->optimizer.schedule.warmup_steps,
+                                 .step_size = c->optimizer.schedule.step_size,
+                                 .gamma = c->optimizer.schedule.gamma,
+                                 .final_fraction = c->optimizer.schedule.final_fraction,
+                                 .power = c->optimizer.schedule.power,
+                                 .initial_fraction = c->optimizer.schedule.initial_fraction,
+                                 .rise = c->optimizer.schedule.rise_fraction,
+                                 .threshold = c->optimizer.schedule.threshold,
+                                 .patience = c->optimizer.schedule.patience };
+}
+
+static int settle_optimizer(struct settled *s, struct err *err)
+{
+    static const char *const names[] = {
+        [CONF_SGD] = "sgd",         [CONF_MOMENTUM] = "momentum", [CONF_ADAGRAD] = "adagrad",
+        [CONF_RMSPROP] = "rmsprop", [CONF_ADAM] = "adam",         [CONF_ADAMW] = "adamw",
+        [CONF_ADAMAX] = "adamax",   [CONF_LARS] = "lars",         [CONF_LAMB] = "lamb",
+        [CONF_LION] = "lion",
+    };
+    const struct conf *c = s->conf;
+    struct train_opts *t = &s->train;
+
+    settle_rate(s);
     t->optimizer = optim_find(names[c->optimizer.type]);
     CHECK(t->optimizer != NULL);
     t->hyper = (struct optim_hyper){ .momentum = c->optimizer.momentum,
                                      .beta1 = c->optimizer.beta1,
                                      .beta2 = c->optimizer.beta2,
                                      .epsilon = c->optimizer.epsilon,
-                                     .weight_decay = c->optimizer.weight_decay };
-    t->schedule = (struct optim_schedule){ .type = schedules[c->optimizer.schedule.type],
-                                           .learning_rate = s->learning_rate,
-                                           .warmup_steps = c->optimizer.schedule.warmup_steps,
-                                           .step_size = c->optimizer.schedule.step_size,
-                                           .gamma = c->optimizer.schedule.gamma,
-                                           .final_fraction = c->optimizer.schedule.final_fraction };
+                                     .weight_decay = c->optimizer.weight_decay,
+                                     .trust_coefficient = c->optimizer.trust_coefficient,
+                                     .nesterov = c->optimizer.nesterov,
+                                     .centered = c->optimizer.centered };
+    t->average = c->optimizer.average.decay;
+    t->evaluate_average = t->average > 0 && c->optimizer.average.evaluate;
+    t->export_average = t->average > 0 && c->optimizer.average.export;
+    return settle_groups(s, err);
 }
 
 static void settle_model_and_data(struct settled *s)
 {
     static const enum tensor_dtype dtypes[] = { [CONF_FLOAT32] = TENSOR_F32, [CONF_INT64] = TENSOR_I64,
                                                 [CONF_INT32] = TENSOR_I32, [CONF_UINT8] = TENSOR_U8 };
-    static const char *const losses[] = { [CONF_LOSS_SOFTMAX_CROSS_ENTROPY] = "SoftmaxCrossEntropy" };
-    static const char *const metrics[] = { [CONF_METRIC_ACCURACY] = "Accuracy" };
-    static const char *const metric_names[] = { [CONF_METRIC_ACCURACY] = "accuracy" };
     const struct conf *c = s->conf;
     struct train_opts *t = &s->train;
 
@@ -185,18 +247,8 @@ static void settle_model_and_data(struct settled *s)
             s->features[i].shape.dim[d] = f->shape[d];
     }
     t->onnx = c->model.onnx;
-    t->frozen = (const char *const *)c->model.frozen;
-    t->n_frozen = c->model.n_frozen;
     t->inputs = s->inputs;
     t->n_inputs = c->model.n_inputs;
-    t->loss = losses[c->model.loss.type];
-    t->logits = c->model.loss.logits;
-    t->labels = c->model.loss.labels;
-    t->n_metrics = c->model.n_metrics;
-    for (uint32_t i = 0; i < c->model.n_metrics; i++) {
-        t->metrics[i] = metrics[c->model.metrics[i]];
-        t->metric_names[i] = metric_names[c->model.metrics[i]];
-    }
     t->train_glob = c->data.train;
     t->eval_glob = c->data.eval;
     t->features = s->features;
@@ -209,13 +261,16 @@ static void settle_model_and_data(struct settled *s)
     t->prefetch = c->data.prefetch;
 }
 
-static void settle_train(struct settled *s)
+static int settle_train(struct settled *s, struct err *err)
 {
     const struct conf *c = s->conf;
     struct train_opts *t = &s->train;
+    int rc;
 
+    rc = settle_losses(s, err);
+    if (rc < 0)
+        return rc;
     settle_model_and_data(s);
-    settle_optimizer(s);
     t->seed = c->train.seed;
     t->epochs = c->train.epochs;
     t->steps = c->train.steps;
@@ -223,6 +278,7 @@ static void settle_train(struct settled *s)
     t->lanes = s->lanes;
     t->replicas = s->replicas;
     t->clip_norm = c->train.clip_norm;
+    t->clip_value = c->train.clip_value;
     t->eval_every_epochs = c->train.eval_every_epochs;
     t->norm_every_steps = c->train.log_every_steps;
     t->devices = s->devices;
@@ -235,6 +291,7 @@ static void settle_train(struct settled *s)
     t->export_onnx = c->export.onnx;
     t->job_digest = c->digest;
     t->job_name = c->name;
+    return settle_optimizer(s, err);
 }
 
 static int settle_address(const struct settled_args *args, struct settled *s, struct err *err)
@@ -282,7 +339,7 @@ int settle(const struct settled_args *args, struct settled **out, struct err *er
         if (rc == 0)
             rc = settle_token(s, err);
         if (rc == 0)
-            settle_train(s);
+            rc = settle_train(s, err);
     }
     if (rc < 0)
         goto fail;
@@ -300,6 +357,7 @@ void settled_free(struct settled *s)
         return;
     conf_free(s->conf);
     cluster_free(s->cluster);
+    free(s->frozen);
     free(s);
 }
 

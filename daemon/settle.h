@@ -35,8 +35,16 @@ struct settled {
     /* what train_opts points to */
     struct train_input inputs[CONF_MAX_FEATURES];
     struct train_feature features[CONF_MAX_FEATURES];
+    struct train_target targets[1 + CONF_MAX_LOSSES];
+    struct plan_measure losses[1 + CONF_MAX_LOSSES];
+    struct train_metric metrics[CONF_MAX_METRICS];
+    struct train_params groups[CONF_MAX_GROUPS];
+    const char **frozen; /* owned: patterns of model.frozen and of frozen groups */
     struct train_opts train;
 };
+
+/* settle_loss.c: losses, metrics and their labels. */
+int settle_losses(struct settled *s, struct err *err);
 
 /* Errors: ERR_INPUT and relatives: exit 2. On failure nothing is left behind. */
 int settle(const struct settled_args *args, struct settled **out, struct err *err);

@@ -12,7 +12,9 @@
  * again; anything else of that name is replaced.
  *
  * Manifest: {"format": 1, "step", "epoch", "position", "seed", "lanes", "global_batch_size", "job_digest",
- *            "model_digest", "data_digest", "name", "complete", "written_at",
+ *            "model_digest", "data_digest", "name", "complete", "written_at", and where they are not
+ *            zero "plateau_step", "plateau_has_best", "plateau_best", "plateau_waited",
+ *            "plateau_reductions",
  *            "files": {"model.safetensors": {"bytes", "xxh3_128"}, ...},
  *            "checksum"}                             XXH3-128 of the text in front of it
  *
@@ -42,6 +44,11 @@ struct ckpt_meta {
     char data_digest[65];
     char name[256];
     bool complete; /* the job's last step */
+    /* What evaluations have said to a plateau schedule; all zero without one. */
+    uint64_t plateau_step;
+    bool plateau_has_best;
+    double plateau_best; /* finite */
+    uint32_t plateau_waited, plateau_reductions;
 };
 
 struct ckpt_tensor {

@@ -22,17 +22,19 @@ enum {
     SUM_BYTES = sizeof(SUM_HEAD) - 1 + CKPT_HASH_BYTES - 1 + sizeof(SUM_TAIL) - 1,
 };
 
-enum type { U64, U32, TEXT, FLAG };
+enum type { U64, U32, F64, TEXT, FLAG };
 
 static const struct member {
     const char *name;
     enum type type;
     size_t at;   /* in struct ckpt_meta */
     size_t room; /* bytes of a text */
+    bool may_lack; /* where it is zero it is not printed, and where it is absent it is zero */
 } members[] = {
-#define NUMBER(name_, type_) { #name_, type_, offsetof(struct ckpt_meta, name_), 0 }
+#define NUMBER(name_, type_) { #name_, type_, offsetof(struct ckpt_meta, name_), 0, false }
+#define OPTION(name_, type_) { #name_, type_, offsetof(struct ckpt_meta, name_), 0, true }
 #define STRING(name_)                                                                              \
-    { #name_, TEXT, offsetof(struct ckpt_meta, name_), sizeof(((struct ckpt_meta *)0)->name_) }
+    { #name_, TEXT, offsetof(struct ckpt_meta, name_), sizeof(((struct ckpt_meta *)0)->name_), false }
     NUMBER(step, U64),
     NUMBER(epoch, U64),
     NUMBER(position, U64),
@@ -44,15 +46,32 @@ static const struct member {
     STRING(data_digest),
     STRING(name),
     NUMBER(complete, FLAG),
+    OPTION(plateau_step, U64),
+    OPTION(plateau_has_best, FLAG),
+    OPTION(plateau_best, F64),
+    OPTION(plateau_waited, U32),
+    OPTION(plateau_reductions, U32),
 };
+
+static bool is_zero(const struct ckpt_meta *meta, const struct member *m)
+{
+    static const struct ckpt_meta zero;
+    static const size_t bytes[] = { [U64] = 8, [U32] = 4, [F64] = 8, [TEXT] = 1,
+                                    [FLAG] = sizeof(bool) };
+
+    return memcmp((const char *)meta + m->at, (const char *)&zero + m->at, bytes[m->type]) == 0;
+}
 
 static void print_member(const struct ckpt_meta *meta, const struct member *m, struct buf *out)
 {
     const char *at = (const char *)meta + m->at;
     uint64_t u64;
     uint32_t u32;
+    double f64;
     bool flag;
 
+    if (m->may_lack && is_zero(meta, m))
+        return;
     buf_printf(out, "  \"%s\": ", m->name);
     switch (m->type) {
     case U64:
@@ -62,6 +81,10 @@ static void print_member(const struct ckpt_meta *meta, const struct member *m, s
     case U32:
         memcpy(&u32, at, sizeof(u32));
         buf_printf(out, "%" PRIu32, u32);
+        break;
+    case F64:
+        memcpy(&f64, at, sizeof(f64));
+        buf_f64(out, f64);
         break;
     case TEXT:
         buf_json(out, at);
@@ -158,6 +181,11 @@ static int read_member(const struct json *doc, const cJSON *value, const struct 
         u32 = (uint32_t)u64;
         memcpy(at, &u32, sizeof(u32));
         return 0;
+    case F64:
+        if (!cJSON_IsNumber(value))
+            return ckpt_odd(doc, value, "a number", err);
+        memcpy(at, &value->valuedouble, sizeof(double));
+        return 0;
     case TEXT:
         if (!cJSON_IsString(value) || strlen(value->valuestring) >= m->room)
             return ckpt_odd(doc, value, "a text that is not longer than we write it", err);
@@ -237,8 +265,10 @@ static int read_document(const struct json *doc, struct ckpt_manifest *m, struct
     rc = check_format(doc, root, err);
     for (size_t i = 0; rc == 0 && i < COUNT_OF(members); i++) {
         value = cJSON_GetObjectItemCaseSensitive(root, members[i].name);
-        rc = value == NULL ? missing(doc, root, members[i].name, err)
-                           : read_member(doc, value, &members[i], &m->meta, err);
+        if (value != NULL)
+            rc = read_member(doc, value, &members[i], &m->meta, err);
+        else if (!members[i].may_lack)
+            rc = missing(doc, root, members[i].name, err);
     }
     if (rc < 0)
         return rc;

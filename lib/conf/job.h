@@ -16,17 +16,53 @@ struct err;
 struct buf;
 
 enum conf_dtype { CONF_FLOAT32, CONF_INT64, CONF_INT32, CONF_UINT8 }; /* of a stored feature */
-enum conf_loss { CONF_LOSS_SOFTMAX_CROSS_ENTROPY };
-enum conf_metric { CONF_METRIC_ACCURACY };
+enum conf_loss {
+    CONF_LOSS_SOFTMAX_CROSS_ENTROPY,
+    CONF_LOSS_NEGATIVE_LOG_LIKELIHOOD,
+    CONF_LOSS_BINARY_CROSS_ENTROPY,
+    CONF_LOSS_MEAN_SQUARED_ERROR,
+    CONF_LOSS_MEAN_ABSOLUTE_ERROR,
+    CONF_LOSS_HUBER,
+    CONF_LOSS_GRAPH, /* a number that the graph computes */
+};
+enum conf_metric {
+    CONF_METRIC_ACCURACY,
+    CONF_METRIC_TOP_K_ACCURACY,
+    CONF_METRIC_PERPLEXITY,
+    CONF_METRIC_AUC,
+    CONF_METRIC_MEAN_ABSOLUTE_ERROR,
+    CONF_METRIC_MEAN_SQUARED_ERROR,
+};
 enum conf_cache { CONF_CACHE_NONE, CONF_CACHE_MEMORY };
 enum conf_remainder { CONF_REMAINDER_DROP, CONF_REMAINDER_PAD };
 enum conf_precision { CONF_PRECISION_FLOAT32 };
-enum conf_optimizer { CONF_SGD, CONF_MOMENTUM, CONF_ADAM, CONF_ADAMW };
-enum conf_schedule { CONF_SCHEDULE_CONSTANT, CONF_SCHEDULE_STEP, CONF_SCHEDULE_COSINE };
-enum conf_scaling { CONF_SCALING_NONE, CONF_SCALING_LINEAR };
+enum conf_optimizer {
+    CONF_SGD,
+    CONF_MOMENTUM,
+    CONF_ADAGRAD,
+    CONF_RMSPROP,
+    CONF_ADAM,
+    CONF_ADAMW,
+    CONF_ADAMAX,
+    CONF_LARS,
+    CONF_LAMB,
+    CONF_LION,
+};
+enum conf_schedule {
+    CONF_SCHEDULE_CONSTANT,
+    CONF_SCHEDULE_STEP,
+    CONF_SCHEDULE_COSINE,
+    CONF_SCHEDULE_EXPONENTIAL,
+    CONF_SCHEDULE_POLYNOMIAL,
+    CONF_SCHEDULE_ONE_CYCLE,
+    CONF_SCHEDULE_PLATEAU,
+    CONF_SCHEDULE_INVERSE_SQUARE_ROOT,
+};
+enum conf_scaling { CONF_SCALING_NONE, CONF_SCALING_LINEAR, CONF_SCALING_SQUARE_ROOT };
 enum conf_comm { CONF_COMM_AUTO, CONF_COMM_CPU, CONF_COMM_NCCL };
 
-enum { CONF_MAX_DIMS = 8, CONF_MAX_FEATURES = 64, CONF_MAX_METRICS = 8 };
+enum { CONF_MAX_LOSSES = 16 }; /* beside the first */
+enum { CONF_MAX_DIMS = 8, CONF_MAX_FEATURES = 64, CONF_MAX_METRICS = 8, CONF_MAX_GROUPS = 64 };
 
 struct conf_feature {
     const char *name;  /* in tf.train.Example */
@@ -43,6 +79,24 @@ struct conf_input {
     const char *input;   /* right side: a graph input */
 };
 
+struct conf_group { /* parameters with numbers of their own */
+    const char **match; /* fnmatch patterns */
+    uint32_t n_match;
+    double learning_rate_factor, weight_decay;
+    bool layer_adaptation, frozen;
+};
+
+struct conf_objective { /* a loss */
+    enum conf_loss type;
+    const char *tensor; /* graph output (or any tensor of the graph): logits, predictions, ... */
+    const char *labels; /* a key of data.features; NULL for CONF_LOSS_GRAPH */
+    double weight;      /* in the sum of all */
+    double label_smoothing, pos_weight, delta;
+    double ignore_index; /* a whole number; NaN: none */
+    double *class_weights;
+    uint32_t n_class_weights; /* 0: all 1 */
+};
+
 /* Paths are absolute, maps sorted by name. What the chosen type or rule does not use (momentum for
  * adam) is 0. */
 struct conf {
@@ -55,11 +109,10 @@ struct conf {
         const char *onnx;
         struct conf_input inputs[CONF_MAX_FEATURES];
         uint32_t n_inputs;
-        struct {
-            enum conf_loss type;
-            const char *logits; /* graph output (or any tensor of the graph) */
-            const char *labels; /* a key of data.features */
-        } loss;
+        struct conf_objective loss;
+        struct conf_objective more_losses[CONF_MAX_LOSSES];
+        uint32_t n_more_losses;
+        uint32_t top_k; /* of top_k_accuracy */
         enum conf_metric metrics[CONF_MAX_METRICS];
         uint32_t n_metrics;
         const char **frozen; /* initializers that do not train, fnmatch patterns */
@@ -87,7 +140,7 @@ struct conf {
         uint32_t batch_size_per_replica; /* 0: global is given */
         uint32_t lanes;                  /* 0: the replicas of the full cluster */
         enum conf_precision precision;
-        double clip_norm; /* 0: none */
+        double clip_norm, clip_value; /* 0: none */
         uint32_t eval_every_epochs; /* 0: only at the end */
         uint32_t log_every_steps;
         double deadline_seconds; /* every other deadline derives from it */
@@ -95,13 +148,22 @@ struct conf {
 
     struct {
         enum conf_optimizer type;
-        double learning_rate, momentum, beta1, beta2, epsilon, weight_decay;
+        double learning_rate, momentum, beta1, beta2, epsilon, trust_coefficient, weight_decay;
+        bool nesterov, centered;
+        struct conf_group *groups;
+        uint32_t n_groups;
+        struct {
+            double decay; /* 0: no average is kept */
+            bool evaluate, export;
+        } average;
         struct {
             enum conf_schedule type;
             uint64_t warmup_steps;
-            uint64_t step_size; /* step: multiply by gamma every so many steps */
+            uint64_t step_size; /* multiply by gamma every so many steps */
             double gamma;
-            double final_fraction; /* cosine: ends at learning_rate * this */
+            double final_fraction; /* ends at learning_rate * this */
+            double power, initial_fraction, rise_fraction, threshold;
+            uint32_t patience;
         } schedule;
         struct {
             enum conf_scaling rule;

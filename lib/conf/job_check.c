@@ -3,6 +3,7 @@
 #include "conf/job_priv.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -49,12 +50,66 @@ static int derive_name(const struct checker *k)
     return 0;
 }
 
+/* What each optimizer takes where the job says nothing: PyTorch's and the papers' choices. */
+static void derive_optimizer(const struct checker *k)
+{
+    static const struct {
+        const char *name;
+        size_t at;
+        uint32_t types; /* bits of those that have another default ... */
+        double theirs, others; /* ... and of those to which it applies at all */
+    } rows[] = {
+#define ROW(name_, types_, theirs_, others_)                                                       \
+    { #name_, offsetof(struct conf, optimizer.name_), types_, theirs_, others_ }
+        ROW(weight_decay, 1u << CONF_ADAMW, 0.01, 0),
+        ROW(momentum, 1u << CONF_RMSPROP, 0, 0.9),
+        ROW(beta2, 1u << CONF_RMSPROP | 1u << CONF_LION, 0.99, 0.999),
+        ROW(epsilon, 1u << CONF_LAMB, 1e-6, 1e-8),
+        ROW(epsilon, 1u << CONF_ADAGRAD, 1e-10, 0),
+#undef ROW
+    };
+    struct conf *c = k->c;
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        const struct conf_key *key = conf_key_find("/optimizer", rows[i].name);
+        double *value = (double *)((char *)c + rows[i].at);
+        char pointer[CONF_KEY_PATH_BYTES];
+
+        conf_key_path(key, pointer);
+        if (value_at(k->doc, pointer) != NULL || !conf_key_applies(key, c))
+            continue;
+        if (rows[i].types >> c->optimizer.type & 1u)
+            *value = rows[i].theirs;
+        else if (*value == 0)
+            *value = rows[i].others;
+    }
+}
+
+/* Members that a group leaves out; and nothing that differs beside frozen. */
+static int derive_groups(const struct checker *k)
+{
+    const cJSON *groups = value_at(k->doc, "/optimizer/groups");
+
+    for (uint32_t i = 0; i < k->c->optimizer.n_groups; i++) {
+        const cJSON *group = cJSON_GetArrayItem(groups, (int)i);
+        struct conf_group *g = &k->c->optimizer.groups[i];
+
+        if (cJSON_GetObjectItemCaseSensitive(group, "weight_decay") == NULL)
+            g->weight_decay = k->c->optimizer.weight_decay;
+        if (g->frozen && (g->learning_rate_factor != 1 || !g->layer_adaptation ||
+                          g->weight_decay != k->c->optimizer.weight_decay))
+            return json_error(k->doc, group, k->err,
+                              "parameters that are \"frozen\" have no learning rate, weight decay or "
+                              "adaptation of their own: take those out, or \"frozen\"");
+    }
+    return 0;
+}
+
 static int derive(const struct checker *k)
 {
     struct conf *c = k->c;
 
-    if (value_at(k->doc, "/optimizer/weight_decay") == NULL && c->optimizer.type == CONF_ADAMW)
-        c->optimizer.weight_decay = 0.01;
+    derive_optimizer(k);
     if (value_at(k->doc, "/train/eval_every_epochs") == NULL && c->data.eval != NULL)
         c->train.eval_every_epochs = 1;
     return c->name == NULL ? derive_name(k) : 0;
@@ -78,9 +133,75 @@ static int check_feature(const struct checker *k, const cJSON *value, const char
                       near != NULL ? near : names[0], near != NULL ? "?" : "");
 }
 
-static int check_labels(const struct checker *k)
+/* Losses by number: the first, then those of more_losses. */
+static struct conf_objective *loss_at(const struct checker *k, uint32_t i, const cJSON **value)
 {
-    return check_feature(k, value_at(k->doc, "/model/loss/labels"), k->c->model.loss.labels);
+    if (i == 0) {
+        *value = value_at(k->doc, "/model/loss");
+        return &k->c->model.loss;
+    }
+    *value = cJSON_GetArrayItem(value_at(k->doc, "/model/more_losses"), (int)i - 1);
+    return &k->c->model.more_losses[i - 1];
+}
+
+static int check_losses(const struct checker *k)
+{
+    uint32_t n = 1 + k->c->model.n_more_losses;
+    int rc = 0;
+
+    for (uint32_t i = 0; i < n && rc == 0; i++) {
+        const cJSON *value, *ignored;
+        struct conf_objective *o = loss_at(k, i, &value);
+
+        ignored = cJSON_GetObjectItemCaseSensitive(value, "ignore_index");
+        if (ignored == NULL || cJSON_IsNull(ignored))
+            o->ignore_index = NAN;
+        else if (o->ignore_index != trunc(o->ignore_index))
+            return json_error(k->doc, ignored, k->err, "expected a whole number, found %g",
+                              o->ignore_index);
+        if (o->labels != NULL)
+            rc = check_feature(k, cJSON_GetObjectItemCaseSensitive(value, "labels"), o->labels);
+        if (rc == 0 && n > 1 && (o->n_class_weights > 0 || !isnan(o->ignore_index)))
+            rc = json_error(k->doc, value, k->err,
+                            "with several losses (/model/more_losses) each is a mean over the samples, "
+                            "so \"class_weights\" and \"ignore_index\" are not possible: let the graph "
+                            "compute this one (\"type\": \"graph\")");
+    }
+    return rc;
+}
+
+/* What a metric compares is what the first loss compares. */
+static int check_metrics(const struct checker *k)
+{
+#define LOSS(word_) (1u << CONF_LOSS_##word_)
+    static const uint32_t numbers =
+        LOSS(MEAN_SQUARED_ERROR) | LOSS(MEAN_ABSOLUTE_ERROR) | LOSS(HUBER);
+    static const uint32_t classes = LOSS(SOFTMAX_CROSS_ENTROPY) | LOSS(NEGATIVE_LOG_LIKELIHOOD);
+    static const struct {
+        uint32_t losses;
+        const char *words;
+    } rows[] = {
+        [CONF_METRIC_ACCURACY] = { classes | LOSS(BINARY_CROSS_ENTROPY),
+                                   "softmax_cross_entropy, negative_log_likelihood or "
+                                   "binary_cross_entropy" },
+        [CONF_METRIC_TOP_K_ACCURACY] = { classes,
+                                         "softmax_cross_entropy or negative_log_likelihood" },
+        [CONF_METRIC_PERPLEXITY] = { classes, "softmax_cross_entropy or negative_log_likelihood" },
+        [CONF_METRIC_AUC] = { LOSS(BINARY_CROSS_ENTROPY), "binary_cross_entropy" },
+        [CONF_METRIC_MEAN_ABSOLUTE_ERROR] = { numbers, "mean_squared_error, mean_absolute_error or "
+                                                       "huber" },
+        [CONF_METRIC_MEAN_SQUARED_ERROR] = { numbers, "mean_squared_error, mean_absolute_error or "
+                                                      "huber" },
+    };
+#undef LOSS
+    const struct conf *c = k->c;
+
+    for (uint32_t i = 0; i < c->model.n_metrics; i++)
+        if ((rows[c->model.metrics[i]].losses >> c->model.loss.type & 1u) == 0)
+            return json_error(k->doc, cJSON_GetArrayItem(value_at(k->doc, "/model/metrics"), (int)i),
+                              k->err, "this goes with a /model/loss of type %s",
+                              rows[c->model.metrics[i]].words);
+    return 0;
 }
 
 static int check_inputs(const struct checker *k)
@@ -174,6 +295,8 @@ static int check_needs(const struct checker *k)
         { "/model/metrics", c->model.n_metrics > 0, "/data/eval", c->data.eval != NULL },
         { "/train/eval_every_epochs", c->train.eval_every_epochs > 0, "/data/eval",
           c->data.eval != NULL },
+        { "/optimizer/schedule/type", c->optimizer.schedule.type == CONF_SCHEDULE_PLATEAU,
+          "/data/eval", c->data.eval != NULL },
         { "/checkpoint/every_steps", c->checkpoint.every_steps > 0, "/checkpoint/directory",
           c->checkpoint.directory != NULL },
         { "/checkpoint/every_seconds", c->checkpoint.every_seconds > 0, "/checkpoint/directory",
@@ -190,8 +313,8 @@ static int check_needs(const struct checker *k)
 int conf_job_check(const struct json *doc, struct conf *c, struct err *err)
 {
     static int (*const checks[])(const struct checker *) = {
-        derive,      check_labels, check_inputs, check_shapes,
-        check_lanes, check_warmup, check_needs,  check_export,
+        derive,      derive_groups, check_losses, check_metrics, check_inputs, check_shapes,
+        check_lanes, check_warmup,  check_needs,  check_export,
     };
     const struct checker k = { doc, c, err };
 

@@ -10,6 +10,7 @@
 
 #define AT(field_) offsetof(struct conf, field_)
 #define FEATURE_AT(field_) offsetof(struct conf_feature, field_)
+#define GROUP_AT(field_) offsetof(struct conf_group, field_)
 #define WORDS(words_) .words = words_, .n_words = COUNT_OF(words_)
 #define BIT(word_) (1u << (word_))
 
@@ -24,8 +25,23 @@ static const char *const dtypes[] = {
     [CONF_INT32] = "int32",
     [CONF_UINT8] = "uint8",
 };
-static const char *const losses[] = { [CONF_LOSS_SOFTMAX_CROSS_ENTROPY] = "softmax_cross_entropy" };
-static const char *const metrics[] = { [CONF_METRIC_ACCURACY] = "accuracy" };
+static const char *const losses[] = {
+    [CONF_LOSS_SOFTMAX_CROSS_ENTROPY] = "softmax_cross_entropy",
+    [CONF_LOSS_NEGATIVE_LOG_LIKELIHOOD] = "negative_log_likelihood",
+    [CONF_LOSS_BINARY_CROSS_ENTROPY] = "binary_cross_entropy",
+    [CONF_LOSS_MEAN_SQUARED_ERROR] = "mean_squared_error",
+    [CONF_LOSS_MEAN_ABSOLUTE_ERROR] = "mean_absolute_error",
+    [CONF_LOSS_HUBER] = "huber",
+    [CONF_LOSS_GRAPH] = "graph",
+};
+static const char *const metrics[] = {
+    [CONF_METRIC_ACCURACY] = "accuracy",
+    [CONF_METRIC_TOP_K_ACCURACY] = "top_k_accuracy",
+    [CONF_METRIC_PERPLEXITY] = "perplexity",
+    [CONF_METRIC_AUC] = "auc",
+    [CONF_METRIC_MEAN_ABSOLUTE_ERROR] = "mean_absolute_error",
+    [CONF_METRIC_MEAN_SQUARED_ERROR] = "mean_squared_error",
+};
 static const char *const caches[] = { [CONF_CACHE_NONE] = "none", [CONF_CACHE_MEMORY] = "memory" };
 static const char *const remainders[] = {
     [CONF_REMAINDER_DROP] = "drop",
@@ -35,17 +51,29 @@ static const char *const precisions[] = { [CONF_PRECISION_FLOAT32] = "float32" }
 static const char *const optimizers[] = {
     [CONF_SGD] = "sgd",
     [CONF_MOMENTUM] = "momentum",
+    [CONF_ADAGRAD] = "adagrad",
+    [CONF_RMSPROP] = "rmsprop",
     [CONF_ADAM] = "adam",
     [CONF_ADAMW] = "adamw",
+    [CONF_ADAMAX] = "adamax",
+    [CONF_LARS] = "lars",
+    [CONF_LAMB] = "lamb",
+    [CONF_LION] = "lion",
 };
 static const char *const schedules[] = {
     [CONF_SCHEDULE_CONSTANT] = "constant",
     [CONF_SCHEDULE_STEP] = "step",
     [CONF_SCHEDULE_COSINE] = "cosine",
+    [CONF_SCHEDULE_EXPONENTIAL] = "exponential",
+    [CONF_SCHEDULE_POLYNOMIAL] = "polynomial",
+    [CONF_SCHEDULE_ONE_CYCLE] = "one_cycle",
+    [CONF_SCHEDULE_PLATEAU] = "plateau",
+    [CONF_SCHEDULE_INVERSE_SQUARE_ROOT] = "inverse_square_root",
 };
 static const char *const scalings[] = {
     [CONF_SCALING_NONE] = "none",
     [CONF_SCALING_LINEAR] = "linear",
+    [CONF_SCALING_SQUARE_ROOT] = "square_root",
 };
 static const char *const comms[] = {
     [CONF_COMM_AUTO] = "auto",
@@ -72,6 +100,57 @@ static const char *const comms[] = {
 #define ALLOCATED CONF_KEY_ALLOCATED
 #define FREE CONF_KEY_FREE
 
+/* The keys of a loss, alike in model.loss (base_: where it is) and in an item of more_losses (0). */
+#define LOSS_BITS_CLASSES                                                                          \
+    (BIT(CONF_LOSS_SOFTMAX_CROSS_ENTROPY) | BIT(CONF_LOSS_NEGATIVE_LOG_LIKELIHOOD))
+#define LOSS_BITS_LOGITS                                                                           \
+    (BIT(CONF_LOSS_SOFTMAX_CROSS_ENTROPY) | BIT(CONF_LOSS_BINARY_CROSS_ENTROPY))
+#define LOSS_BITS_NUMBERS                                                                          \
+    (BIT(CONF_LOSS_MEAN_SQUARED_ERROR) | BIT(CONF_LOSS_MEAN_ABSOLUTE_ERROR) | BIT(CONF_LOSS_HUBER))
+/* clang-format off */
+#define LOSS_AT(base_, field_) ((base_) + offsetof(struct conf_objective, field_))
+#define LOSS_KEYS(parent_, base_)                                                                  \
+{ parent_, "type", ENUM, LOSS_AT(base_, type), REQUIRED, WORDS(losses),                            \
+  .doc = "softmax_cross_entropy: class scores against integer class labels; "                      \
+         "negative_log_likelihood: the same for logarithms of probabilities; "                     \
+         "binary_cross_entropy: scores against labels from 0 to 1; mean_squared_error, "           \
+         "mean_absolute_error, huber: numbers against numbers; graph: the graph computes it." },   \
+{ parent_, "logits", STRING, LOSS_AT(base_, tensor), REQUIRED, .when = { "type", LOSS_BITS_LOGITS }, \
+  .doc = "The graph output, or any tensor of the graph, with the scores before softmax or sigmoid." }, \
+{ parent_, "log_probabilities", STRING, LOSS_AT(base_, tensor), REQUIRED,                          \
+  .when = { "type", BIT(CONF_LOSS_NEGATIVE_LOG_LIKELIHOOD) },                                      \
+  .doc = "The graph output, or any tensor of the graph, with the logarithms after softmax." },     \
+{ parent_, "predictions", STRING, LOSS_AT(base_, tensor), REQUIRED,                                \
+  .when = { "type", LOSS_BITS_NUMBERS },                                                           \
+  .doc = "The graph output, or any tensor of the graph, with what is compared." },                 \
+{ parent_, "output", STRING, LOSS_AT(base_, tensor), REQUIRED,                                     \
+  .when = { "type", BIT(CONF_LOSS_GRAPH) },                                                        \
+  .doc = "The graph output with the loss: one number, a mean over the samples of a lane's batch." }, \
+{ parent_, "labels", STRING, LOSS_AT(base_, labels), REQUIRED,                                     \
+  .when = { "type", ~BIT(CONF_LOSS_GRAPH) },                                                       \
+  .doc = "The feature of data.features with the right answers." },                                 \
+{ parent_, "weight", F64, LOSS_AT(base_, weight), ABOVE_MIN, .max = 1e30, .fallback = "1",         \
+  .doc = "The factor of this loss in the sum of all." },                                           \
+{ parent_, "label_smoothing", F64, LOSS_AT(base_, label_smoothing), BELOW_MAX, .max = 1,           \
+  .fallback = "0", .when = { "type", BIT(CONF_LOSS_SOFTMAX_CROSS_ENTROPY) },                       \
+  .doc = "The share of each label that is spread evenly over all classes." },                      \
+{ parent_, "class_weights", LIST, LOSS_AT(base_, class_weights), ALLOCATED, .hi = 1 << 20,         \
+  .count = LOSS_AT(base_, n_class_weights), .stride = sizeof(double), .fallback = "[]",            \
+  .when = { "type", LOSS_BITS_CLASSES },                                                           \
+  .doc = "What a label of each class counts; the mean is over these weights. []: all count 1." },  \
+{ parent_ "/class_weights", "*", F64, .max = 1e30,                                                 \
+  .doc = "The weight of one class." },                                                             \
+{ parent_, "ignore_index", F64, LOSS_AT(base_, ignore_index), NULLABLE, .min = -2147483648.0,      \
+  .max = 2147483647.0, .fallback = "null", .when = { "type", LOSS_BITS_CLASSES },                  \
+  .doc = "A label that counts for nothing, nor in the mean, such as -100; null: every label counts." }, \
+{ parent_, "pos_weight", F64, LOSS_AT(base_, pos_weight), ABOVE_MIN, .max = 1e30, .fallback = "1", \
+  .when = { "type", BIT(CONF_LOSS_BINARY_CROSS_ENTROPY) },                                         \
+  .doc = "What a label of 1 counts, where one of 0 counts 1." },                                   \
+{ parent_, "delta", F64, LOSS_AT(base_, delta), ABOVE_MIN, .max = 1e30, .fallback = "1",           \
+  .when = { "type", BIT(CONF_LOSS_HUBER) },                                                        \
+  .doc = "Where the square ends and the straight line begins." },
+/* clang-format on */
+
 /* Ranges: a real number must survive the way into a float32 (1e-30 to 1e30), and products of
  * counts (steps times batch, epochs times records) must fit 64 bits. */
 /* clang-format off */
@@ -90,17 +169,22 @@ static const struct conf_key keys[] = {
   .doc = "The graph input that the feature of this name feeds." },
 { "/model", "loss", OBJECT, 0, REQUIRED,
   .doc = "What training minimises." },
-{ "/model/loss", "type", ENUM, AT(model.loss.type), REQUIRED, WORDS(losses),
-  .doc = "softmax_cross_entropy: class scores against integer class labels." },
-{ "/model/loss", "logits", STRING, AT(model.loss.logits), REQUIRED,
-  .doc = "The graph output, or any tensor of the graph, with the scores before softmax." },
-{ "/model/loss", "labels", STRING, AT(model.loss.labels), REQUIRED,
-  .doc = "The feature of data.features with the right answers." },
+LOSS_KEYS("/model/loss", AT(model.loss))
+{ "/model", "more_losses", LIST, AT(model.more_losses), .hi = CONF_MAX_LOSSES,
+  .count = AT(model.n_more_losses), .stride = sizeof(struct conf_objective), .fallback = "[]",
+  .doc = "Losses that are added to the first, each times its weight." },
+{ "/model/more_losses", "*", OBJECT,
+  .doc = "A loss." },
+LOSS_KEYS("/model/more_losses/*", 0)
+{ "/model", "top_k", U32, AT(model.top_k), .lo = 1, .hi = 1000000, .fallback = "5",
+  .doc = "The k of the metric top_k_accuracy." },
 { "/model", "metrics", LIST, AT(model.metrics), UNIQUE, .hi = CONF_MAX_METRICS,
   .count = AT(model.n_metrics), .stride = sizeof(enum conf_metric), .fallback = "[]",
   .doc = "What evaluation computes beside the loss; needs data.eval." },
 { "/model/metrics", "*", ENUM, WORDS(metrics),
-  .doc = "accuracy: the share of samples whose highest score is the label." },
+  .doc = "accuracy: the share of samples whose highest score is the label (binary_cross_entropy: "
+         "on the right side of 0); top_k_accuracy: among the k highest; perplexity: e to the cross "
+         "entropy; auc: the area under the ROC curve; mean_absolute_error, mean_squared_error." },
 { "/model", "frozen", LIST, AT(model.frozen), ALLOCATED, .hi = 1024,
   .count = AT(model.n_frozen), .stride = sizeof(const char *), .fallback = "[]",
   .doc = "Initializers that do not train, as patterns with *, ? and [...]." },
@@ -167,6 +251,8 @@ static const struct conf_key keys[] = {
   .doc = "Of weights, gradients and activations." },
 { "/train", "clip_norm", F64, AT(train.clip_norm), .max = 1e30, .fallback = "0",
   .doc = "Gradients whose global L2 norm is above this are scaled down to it; 0: never." },
+{ "/train", "clip_value", F64, AT(train.clip_value), .max = 1e30, .fallback = "0",
+  .doc = "Elements of the gradient are first cut to at most this, up and down; 0: never." },
 { "/train", "eval_every_epochs", U32, AT(train.eval_every_epochs), .hi = 1000000000,
   .doc = "Evaluate after every so many epochs, 0: only at the end; default: 1 if data.eval is "
          "given, else 0." },
@@ -181,51 +267,118 @@ static const struct conf_key keys[] = {
 { "", "optimizer", OBJECT, 0, REQUIRED,
   .doc = "How gradients become updates." },
 { "/optimizer", "type", ENUM, AT(optimizer.type), REQUIRED, WORDS(optimizers),
-  .doc = "sgd, momentum (sgd with heavy-ball momentum), adam, or adamw (adam with decoupled "
-         "weight decay)." },
+  .doc = "sgd, momentum (sgd with momentum), adagrad, rmsprop, adam, adamw (adam with decoupled "
+         "weight decay), adamax, lars and lamb (steps in proportion to the norm of each parameter, "
+         "for large batches), or lion." },
 { "/optimizer", "learning_rate", F64, AT(optimizer.learning_rate), REQUIRED, .min = 1e-30,
   .max = 1e6,
   .doc = "The highest learning rate of the schedule, before scaling." },
-{ "/optimizer", "momentum", F64, AT(optimizer.momentum), BELOW_MAX, .max = 1, .fallback = "0.9",
+{ "/optimizer", "momentum", F64, AT(optimizer.momentum), BELOW_MAX, .max = 1,
+  .when = { "type", BIT(CONF_MOMENTUM) | BIT(CONF_RMSPROP) | BIT(CONF_LARS) },
+  .doc = "The share of the last update that is kept; default: 0.9, for rmsprop 0." },
+{ "/optimizer", "nesterov", BOOL, AT(optimizer.nesterov), .fallback = "false",
   .when = { "type", BIT(CONF_MOMENTUM) },
-  .doc = "The share of the last update that is kept." },
+  .doc = "Whether the step looks ahead by the momentum that follows (Nesterov)." },
+{ "/optimizer", "centered", BOOL, AT(optimizer.centered), .fallback = "false",
+  .when = { "type", BIT(CONF_RMSPROP) },
+  .doc = "Whether gradients are divided by their deviation in place of their root mean square." },
 { "/optimizer", "beta1", F64, AT(optimizer.beta1), BELOW_MAX, .max = 1, .fallback = "0.9",
-  .when = { "type", BIT(CONF_ADAM) | BIT(CONF_ADAMW) },
+  .when = { "type", BIT(CONF_ADAM) | BIT(CONF_ADAMW) | BIT(CONF_ADAMAX) | BIT(CONF_LAMB) |
+                        BIT(CONF_LION) },
   .doc = "Decay of the average of gradients." },
-{ "/optimizer", "beta2", F64, AT(optimizer.beta2), BELOW_MAX, .max = 1, .fallback = "0.999",
-  .when = { "type", BIT(CONF_ADAM) | BIT(CONF_ADAMW) },
-  .doc = "Decay of the average of squared gradients." },
+{ "/optimizer", "beta2", F64, AT(optimizer.beta2), BELOW_MAX, .max = 1,
+  .when = { "type", BIT(CONF_ADAM) | BIT(CONF_ADAMW) | BIT(CONF_ADAMAX) | BIT(CONF_LAMB) |
+                        BIT(CONF_LION) | BIT(CONF_RMSPROP) },
+  .doc = "Decay of the average of squared gradients (lion: of the average that is kept); default: "
+         "0.999, for rmsprop and lion 0.99." },
 { "/optimizer", "epsilon", F64, AT(optimizer.epsilon), .min = 1e-30, .max = 1,
-  .fallback = "1e-8", .when = { "type", BIT(CONF_ADAM) | BIT(CONF_ADAMW) },
-  .doc = "Added to the root of the average of squared gradients." },
+  .when = { "type", BIT(CONF_ADAM) | BIT(CONF_ADAMW) | BIT(CONF_ADAMAX) | BIT(CONF_LAMB) |
+                        BIT(CONF_ADAGRAD) | BIT(CONF_RMSPROP) },
+  .doc = "Added to what is divided by; default: 1e-8, for adagrad 1e-10, for lamb 1e-6." },
+{ "/optimizer", "trust_coefficient", F64, AT(optimizer.trust_coefficient), ABOVE_MIN, .max = 1e6,
+  .fallback = "0.001", .when = { "type", BIT(CONF_LARS) },
+  .doc = "The norm of an update is this share of the parameter's norm, times the learning rate." },
 { "/optimizer", "weight_decay", F64, AT(optimizer.weight_decay), .max = 1e6,
-  .doc = "sgd, momentum, adam: this share of the weight is added to its gradient; adamw: taken "
-         "from the weight itself, times the learning rate; default: 0.01 for adamw, else 0." },
+  .doc = "This share of the weight is added to its gradient; adamw, lamb, lion: taken from the "
+         "weight itself, times the learning rate; default: 0.01 for adamw, else 0." },
+{ "/optimizer", "groups", LIST, AT(optimizer.groups), ALLOCATED, .hi = CONF_MAX_GROUPS,
+  .count = AT(optimizer.n_groups), .stride = sizeof(struct conf_group), .fallback = "[]",
+  .doc = "Parameters with numbers of their own; the first group that matches a name counts." },
+{ "/optimizer/groups", "*", OBJECT,
+  .doc = "The parameters of some names, and what is different for them." },
+{ "/optimizer/groups/*", "match", LIST, GROUP_AT(match), REQUIRED | ALLOCATED, .lo = 1, .hi = 1024,
+  .count = GROUP_AT(n_match), .stride = sizeof(const char *),
+  .doc = "Names of initializers, as patterns with *, ? and [...]." },
+{ "/optimizer/groups/*/match", "*", STRING,
+  .doc = "A pattern over initializer names." },
+{ "/optimizer/groups/*", "learning_rate_factor", F64, GROUP_AT(learning_rate_factor), .max = 1e6,
+  .fallback = "1",
+  .doc = "Times the learning rate." },
+{ "/optimizer/groups/*", "weight_decay", F64, GROUP_AT(weight_decay), .max = 1e6,
+  .doc = "In place of optimizer.weight_decay, which is the default." },
+{ "/optimizer/groups/*", "layer_adaptation", BOOL, GROUP_AT(layer_adaptation), .fallback = "true",
+  .doc = "lars, lamb: whether steps follow the norm of the parameter; often false for biases and "
+         "normalisation." },
+{ "/optimizer/groups/*", "frozen", BOOL, GROUP_AT(frozen), .fallback = "false",
+  .doc = "Does not train, as those of model.frozen; goes with no other key of the group." },
+{ "/optimizer", "average", OBJECT, .fallback = "{}",
+  .doc = "An exponential moving average of the weights, kept beside them in every checkpoint." },
+{ "/optimizer/average", "decay", F64, AT(optimizer.average.decay), BELOW_MAX, .max = 1,
+  .fallback = "0",
+  .doc = "The share of the average that is kept at each step, such as 0.999; 0: no average." },
+{ "/optimizer/average", "evaluate", BOOL, AT(optimizer.average.evaluate), .fallback = "true",
+  .doc = "Whether the average is evaluated in place of the weights, where there is one." },
+{ "/optimizer/average", "export", BOOL, AT(optimizer.average.export), .fallback = "true",
+  .doc = "Whether the average is exported in place of the weights, where there is one." },
 { "/optimizer", "schedule", OBJECT, .fallback = "{}",
   .doc = "The learning rate over the steps." },
 { "/optimizer/schedule", "type", ENUM, AT(optimizer.schedule.type), WORDS(schedules),
   .fallback = "constant",
-  .doc = "constant; step: times gamma every step_size steps; cosine: half a cosine down to the "
-         "last step." },
+  .doc = "constant; step: times gamma every step_size steps; exponential: the same without steps; "
+         "cosine: half a cosine down to the last step; polynomial: a power of what is left; "
+         "one_cycle: up and down again; plateau: times gamma when the evaluation loss stays; "
+         "inverse_square_root: of the step." },
 { "/optimizer/schedule", "warmup_steps", U64, AT(optimizer.schedule.warmup_steps),
-  .hi = 1000000000000, .fallback = "0",
+  .hi = 1000000000000, .fallback = "0", .when = { "type", ~BIT(CONF_SCHEDULE_ONE_CYCLE) },
   .doc = "Steps in which the learning rate first rises in a straight line." },
 { "/optimizer/schedule", "step_size", U64, AT(optimizer.schedule.step_size), REQUIRED, .lo = 1,
-  .hi = 1000000000000, .when = { "type", BIT(CONF_SCHEDULE_STEP) },
+  .hi = 1000000000000,
+  .when = { "type", BIT(CONF_SCHEDULE_STEP) | BIT(CONF_SCHEDULE_EXPONENTIAL) },
   .doc = "Steps from one reduction to the next." },
 { "/optimizer/schedule", "gamma", F64, AT(optimizer.schedule.gamma), ABOVE_MIN, .max = 1,
-  .fallback = "0.1", .when = { "type", BIT(CONF_SCHEDULE_STEP) },
+  .fallback = "0.1",
+  .when = { "type", BIT(CONF_SCHEDULE_STEP) | BIT(CONF_SCHEDULE_EXPONENTIAL) |
+                        BIT(CONF_SCHEDULE_PLATEAU) },
   .doc = "What each reduction multiplies by." },
 { "/optimizer/schedule", "final_fraction", F64, AT(optimizer.schedule.final_fraction), .max = 1,
-  .fallback = "0", .when = { "type", BIT(CONF_SCHEDULE_COSINE) },
-  .doc = "The share of learning_rate that is left at the last step." },
+  .fallback = "0",
+  .when = { "type", BIT(CONF_SCHEDULE_COSINE) | BIT(CONF_SCHEDULE_POLYNOMIAL) |
+                        BIT(CONF_SCHEDULE_ONE_CYCLE) | BIT(CONF_SCHEDULE_PLATEAU) },
+  .doc = "The share of learning_rate that is left at the last step, and never gone below." },
+{ "/optimizer/schedule", "power", F64, AT(optimizer.schedule.power), ABOVE_MIN, .max = 100,
+  .fallback = "1", .when = { "type", BIT(CONF_SCHEDULE_POLYNOMIAL) },
+  .doc = "The power of the share of steps that are left; 1: a straight line." },
+{ "/optimizer/schedule", "initial_fraction", F64, AT(optimizer.schedule.initial_fraction),
+  .max = 1, .fallback = "0.04", .when = { "type", BIT(CONF_SCHEDULE_ONE_CYCLE) },
+  .doc = "The share of learning_rate at the first step." },
+{ "/optimizer/schedule", "rise_fraction", F64, AT(optimizer.schedule.rise_fraction),
+  ABOVE_MIN | BELOW_MAX, .max = 1, .fallback = "0.3",
+  .when = { "type", BIT(CONF_SCHEDULE_ONE_CYCLE) },
+  .doc = "The share of all steps in which the rate rises." },
+{ "/optimizer/schedule", "patience", U32, AT(optimizer.schedule.patience), .hi = 1000000000,
+  .fallback = "10", .when = { "type", BIT(CONF_SCHEDULE_PLATEAU) },
+  .doc = "So many evaluations in a row may be no better; the next one reduces." },
+{ "/optimizer/schedule", "threshold", F64, AT(optimizer.schedule.threshold), BELOW_MAX, .max = 1,
+  .fallback = "1e-4", .when = { "type", BIT(CONF_SCHEDULE_PLATEAU) },
+  .doc = "Better is a loss below the best one by more than this share of it." },
 { "/optimizer", "scaling", OBJECT, .fallback = "{}",
   .doc = "Whether the learning rate follows the batch size." },
 { "/optimizer/scaling", "rule", ENUM, AT(optimizer.scaling.rule), WORDS(scalings),
   .fallback = "none",
-  .doc = "linear: learning_rate is for reference_batch_size and grows with the global batch." },
+  .doc = "learning_rate is for reference_batch_size and grows with the global batch (linear) or "
+         "with its square root (square_root)." },
 { "/optimizer/scaling", "reference_batch_size", U32, AT(optimizer.scaling.reference_batch_size),
-  REQUIRED, .lo = 1, .hi = 16777216, .when = { "rule", BIT(CONF_SCALING_LINEAR) },
+  REQUIRED, .lo = 1, .hi = 16777216, .when = { "rule", BIT(CONF_SCALING_LINEAR) | BIT(CONF_SCALING_SQUARE_ROOT) },
   .doc = "The global batch size for which learning_rate was found." },
 
 { "", "communication", OBJECT, .fallback = "{}",

@@ -60,7 +60,24 @@ static void print_scalar(struct printer *p, const struct conf_key *k, const char
     CHECK(!"not a scalar");
 }
 
-/* [a, b] on one line, or {"name": value, ...} with an entry a line. */
+/* One entry of a list or map under `key`, NULL in a list. */
+static void print_item(struct printer *p, const struct conf_key *item, const char *key,
+                       const char *at)
+{
+    char path[CONF_KEY_PATH_BYTES];
+
+    conf_key_path(item, path);
+    if (item->type == CONF_KEY_OBJECT) {
+        conf_out_open(&p->out, key, '{');
+        print_object(p, path, at);
+        conf_out_close(&p->out, '}');
+    } else {
+        conf_out_key(&p->out, key);
+        print_scalar(p, item, at + item->at);
+    }
+}
+
+/* [a, b] on one line, or entries a line each: [{...}, ...] and {"name": value, ...}. */
 static void print_items(struct printer *p, const struct conf_key *k, const char *base)
 {
     const char *items = base + k->at;
@@ -72,7 +89,7 @@ static void print_items(struct printer *p, const struct conf_key *k, const char 
     item = conf_key_find(path, "*");
     if (k->flags & CONF_KEY_ALLOCATED)
         items = *(const char *const *)items;
-    if (k->type == CONF_KEY_LIST) {
+    if (k->type == CONF_KEY_LIST && item->type != CONF_KEY_OBJECT) {
         conf_out_key(&p->out, k->name);
         buf_str(p->out.buf, "[");
         for (uint32_t i = 0; i < n; i++) {
@@ -82,21 +99,13 @@ static void print_items(struct printer *p, const struct conf_key *k, const char 
         buf_str(p->out.buf, "]");
         return;
     }
-    conf_key_path(item, path);
-    conf_out_open(&p->out, k->name, '{');
+    conf_out_open(&p->out, k->name, k->type == CONF_KEY_LIST ? '[' : '{');
     for (uint32_t i = 0; i < n; i++) {
-        const char *at = items + i * k->stride, *name = *(const char *const *)at;
+        const char *at = items + i * k->stride;
 
-        if (item->type == CONF_KEY_OBJECT) {
-            conf_out_open(&p->out, name, '{');
-            print_object(p, path, at);
-            conf_out_close(&p->out, '}');
-        } else {
-            conf_out_key(&p->out, name);
-            print_scalar(p, item, at + item->at);
-        }
+        print_item(p, item, k->type == CONF_KEY_LIST ? NULL : *(const char *const *)at, at);
     }
-    conf_out_close(&p->out, '}');
+    conf_out_close(&p->out, k->type == CONF_KEY_LIST ? ']' : '}');
 }
 
 /* What does not apply, and of two that exclude each other the one not given (it is 0), would be

@@ -46,7 +46,7 @@ static int attr_tensor(struct tensor_source *src, const Onnx__TensorProto *p, co
 }
 
 static int read_attr(struct tensor_source *src, const Onnx__AttributeProto *p, const char *node,
-                     struct op_attr *out, struct err *err)
+                     bool is_control, struct op_attr *out, struct err *err)
 {
     struct tensor *t;
 
@@ -77,6 +77,9 @@ static int read_attr(struct tensor_source *src, const Onnx__AttributeProto *p, c
                            p->name);
         return attr_tensor(src, p->t, node, p->name, t, err);
     case ATTR_GRAPH:
+        if (is_control && p->has_g)
+            return 0; /* read as a body */
+        /* fall through */
     case ATTR_GRAPHS:
         return err_set(err, ERR_UNSUPPORTED,
                        "node '%s': attribute '%s' is a graph; supported are "
@@ -144,7 +147,8 @@ int graph_read_attrs(struct tensor_source *src, const Onnx__NodeProto *p, struct
     for (i = 0; i < p->n_attribute && rc == 0; i++) {
         rc = check_attr(node, p, i, err);
         if (rc == 0)
-            rc = read_attr(src, p->attribute[i], node->name, &attrs[i], err);
+            rc = read_attr(src, p->attribute[i], node->name, graph_is_control(node->def), &attrs[i],
+                           err);
     }
     node->attrs = attrs;
     node->n_attrs = (uint32_t)p->n_attribute;

@@ -11,10 +11,16 @@
 
 void graph_free(struct graph *g)
 {
+    size_t i;
+
     if (g == NULL)
         return;
-    if (g->model != NULL)
-        onnx__model_proto__free_unpacked(g->model, NULL);
+    if (g->unpacked != NULL)
+        onnx__model_proto__free_unpacked(g->unpacked, NULL);
+    for (i = 0; i < g->parts.n; i++)
+        protobuf_c_message_free_unpacked(g->parts.at[i], NULL);
+    VEC_FINI(g->parts);
+    free(g->values);
     map_fini(&g->by_name);
     arena_fini(&g->mem);
     free(g);
@@ -46,6 +52,22 @@ const struct graph_io *graph_outputs(const struct graph *g, uint32_t *n)
 {
     *n = g->n_outputs;
     return g->outputs;
+}
+
+uint32_t graph_opset(const struct graph *g)
+{
+    return g->opset;
+}
+
+const char *graph_producer(const struct graph *g)
+{
+    return g->producer;
+}
+
+const struct graph_op *graph_ops(const struct graph *g, uint32_t *n)
+{
+    *n = g->n_ops;
+    return g->ops;
 }
 
 const char *const *graph_notes(const struct graph *g, uint32_t *n)
@@ -115,7 +137,7 @@ static void digest_value(struct buf *b, const struct graph *g, const struct grap
         [VALUE_INPUT] = "input", [VALUE_CONST] = "constant", [VALUE_PARAM] = "parameter"
     };
 
-    if (v->kind == VALUE_NODE)
+    if (v->kind == VALUE_NODE || v->kind == VALUE_INNER)
         return; /* its node says it */
     buf_printf(b, "%s", kinds[v->kind]);
     buf_json(b, v->name);
@@ -178,26 +200,43 @@ static void digest_edges(struct buf *b, const struct graph *g, const uint32_t *v
     }
 }
 
+static void digest_nodes(struct buf *b, const struct graph *g, const struct graph_node *nodes,
+                         uint32_t n_nodes)
+{
+    uint32_t i, k;
+
+    for (i = 0; i < n_nodes; i++) {
+        const struct graph_node *n = &nodes[i];
+
+        buf_printf(b, "node %s in", n->def->name);
+        digest_edges(b, g, n->in, n->n_in);
+        buf_str(b, " out");
+        digest_edges(b, g, n->out, n->n_out);
+        for (k = 0; k < n->n_attrs; k++)
+            digest_attr(b, &n->attrs[k]);
+        buf_str(b, "\n");
+        for (k = 0; k < n->n_bodies; k++) {
+            buf_str(b, "body in");
+            digest_edges(b, g, n->bodies[k].in, n->bodies[k].n_in);
+            buf_str(b, " out");
+            digest_edges(b, g, n->bodies[k].out, n->bodies[k].n_out);
+            buf_str(b, "\n");
+            digest_nodes(b, g, n->bodies[k].nodes, n->bodies[k].n_nodes);
+            buf_str(b, "end\n");
+        }
+    }
+}
+
 int graph_make_digest(struct graph *g, struct err *err)
 {
     struct buf b = { 0 };
     uint8_t sum[DIGEST_BYTES];
-    uint32_t i, k;
+    uint32_t i;
 
     buf_printf(&b, "opset %" PRIu32 "\n", g->opset);
     for (i = 0; i < g->n_values; i++)
         digest_value(&b, g, &g->values[i]);
-    for (i = 0; i < g->n_nodes; i++) {
-        const struct graph_node *n = &g->nodes[i];
-
-        buf_printf(&b, "node %s in", n->def->name);
-        digest_edges(&b, g, n->in, n->n_in);
-        buf_str(&b, " out");
-        digest_edges(&b, g, n->out, n->n_out);
-        for (k = 0; k < n->n_attrs; k++)
-            digest_attr(&b, &n->attrs[k]);
-        buf_str(&b, "\n");
-    }
+    digest_nodes(&b, g, g->nodes, g->n_nodes);
     buf_str(&b, "outputs");
     digest_edges(&b, g, g->output_values, g->n_outputs);
     if (b.failed) {

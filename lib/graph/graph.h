@@ -44,13 +44,23 @@ struct graph_param {
 struct graph_io { /* an input or an output of the graph */
     const char *name;
     enum tensor_dtype dtype;
+    bool has_shape;
     struct shape shape; /* dynamic dimensions are -1 */
+};
+
+struct graph_op { /* a kind of op that the file uses */
+    const char *domain; /* "": ai.onnx */
+    const char *name;
+    uint32_t n;        /* nodes, those inside of others included */
+    bool is_supported;
+    const char *first; /* name of the first node of the kind */
 };
 
 struct graph_opts {
     const char *path;          /* of the .onnx file; external data must lie below its folder */
     const char *const *frozen; /* fnmatch patterns of initializers that do not train */
     uint32_t n_frozen;
+    bool all_constant;         /* nothing trains and nothing averages: to run a graph as it is */
     uint64_t max_bytes;        /* refuse larger files; 0: 16 GiB */
 };
 
@@ -62,7 +72,14 @@ int graph_import(const struct graph_opts *opts, struct graph **out, struct err *
 /* The same from memory; `path` only for names and external data. */
 int graph_import_bytes(const struct graph_opts *opts, const void *bytes, size_t n,
                        struct graph **out, struct err *err);
+/* Only what the file says of itself: graph_ops(), graph_opset(), graph_producer(). For a model whose
+ * import fails. */
+int graph_survey(const struct graph_opts *opts, struct graph **out, struct err *err);
 void graph_free(struct graph *g); /* after its plans; NULL is fine */
+
+uint32_t graph_opset(const struct graph *g);
+const char *graph_producer(const struct graph *g); /* "pytorch 2.1.0"; "" if the file does not say */
+const struct graph_op *graph_ops(const struct graph *g, uint32_t *n); /* in the order of the file */
 
 const struct graph_param *graph_params(const struct graph *g, uint32_t *n); /* by offset */
 size_t graph_arena_floats(const struct graph *g);   /* whole arena, a multiple of 16 */
@@ -83,15 +100,30 @@ int graph_export(const struct graph *g, const float *arena, const char *path, st
 /* ---- plans ---- */
 
 enum plan_purpose {
-    PLAN_TRAIN, /* forward, loss, backward; metrics not computed */
-    PLAN_EVAL,  /* forward in inference form, loss and metrics */
+    PLAN_TRAIN, /* forward, losses, backward; metrics not computed */
+    PLAN_EVAL,  /* forward in inference form, losses and metrics */
+    PLAN_RUN,   /* the graph once, on arrays as they are: no batch, no targets, no sample weights */
 };
 
-struct plan_feed { /* a graph input, or the labels */
-    const char *name;   /* the graph input's name; for labels any name */
+struct plan_feed { /* a graph input, or a target */
+    const char *name;   /* the graph input's name; for targets any name */
     const char *source; /* for messages: the feature it comes from */
-    enum tensor_dtype dtype; /* graph inputs: what the graph says; labels: TENSOR_I64 */
-    struct shape shape;      /* of one sample, without the batch dimension */
+    enum tensor_dtype dtype; /* graph inputs: what the graph says; targets: what their row wants */
+    struct shape shape;      /* of one sample, without the batch dimension; PLAN_RUN: the whole */
+};
+
+struct op_attr;
+
+/* A loss or a metric: a row of domain trainerd over (tensor, target, sample weights), see
+ * op/loss/loss.h. */
+struct plan_measure {
+    const char *op;     /* "SoftmaxCrossEntropy"; NULL, for losses: `tensor` is a number that the graph
+                           computes itself, as a mean over the samples of its batch */
+    const char *tensor; /* of the graph: logits, predictions, the number */
+    uint32_t target;    /* of opts.targets; without meaning if op is NULL */
+    float weight;       /* of a loss in the sum of all; 0: 1 */
+    const struct op_attr *attrs; /* of the row; copied */
+    uint32_t n_attrs;
 };
 
 struct plan_opts {
@@ -99,13 +131,17 @@ struct plan_opts {
     uint32_t batch;               /* samples of a call: the lane batch */
     const struct plan_feed *feeds; /* every graph input once; copied */
     uint32_t n_feeds;
-    const char *loss;             /* op name in domain trainerd ("SoftmaxCrossEntropy"); NULL: none */
-    const char *logits;           /* a tensor of the graph */
-    struct plan_feed labels;      /* name NULL: none */
-    const char *const *metrics;   /* op names in domain trainerd ("Accuracy") */
+    const struct plan_feed *targets;
+    uint32_t n_targets;
+    const struct plan_measure *losses;
+    uint32_t n_losses;
+    const struct plan_measure *metrics;
     uint32_t n_metrics;
     const char *const *keep;      /* tensors whose values the caller wants to read afterwards */
     uint32_t n_keep;
+    bool sum_outputs; /* the loss is the sum over all float32 outputs of the graph; no other then */
+    bool feed_grads;  /* PLAN_RUN: backward, to the float32 feeds */
+    bool training;    /* PLAN_RUN: nodes in training form */
 };
 
 /* Shape errors name node, op and both shapes. On success the caller owns *out.
@@ -120,11 +156,14 @@ size_t plan_work_bytes(const struct plan *p);
  * to each backward. Cheap enough to be called per lane. */
 void plan_bind(struct plan *p, float *params, void *work);
 
-/* Where the next batch is to be written: feed i in the order of opts (the labels are feed n_feeds,
- * the sample weights, float32 [batch], feed n_feeds + 1). Valid until plan_bind(). */
+/* Where the next batch is to be written: feed i in the order of opts, then the targets, then (but for
+ * PLAN_RUN) the sample weights, float32 [batch]. Valid until plan_bind(). */
 const struct tensor *plan_input(struct plan *p, uint32_t i);
+/* With feed_grads, after backward: the gradient of the loss by feed i, plain. NULL: none gets there,
+ * it is zero. */
+const struct tensor *plan_input_grad(const struct plan *p, uint32_t i);
 
-/* Runs forward. Loss is the sum over the batch of weight * loss, times run->loss_scale. */
+/* Runs forward. Each loss is the sum over the batch of sample weight * loss, times run->loss_scale. */
 int plan_forward(struct plan *p, const struct op_run *run, struct err *err);
 /* Runs backward into `grads` (an arena; every element of it that belongs to a parameter is
  * overwritten, gaps are left alone; statistics get the batch's values). `ready`, if given, is
@@ -133,8 +172,14 @@ int plan_forward(struct plan *p, const struct op_run *run, struct err *err);
 typedef void plan_ready_fn(void *arg, size_t offset, size_t n);
 int plan_backward(struct plan *p, const struct op_run *run, float *grads, plan_ready_fn *ready,
                   void *arg, struct err *err);
-float plan_loss(const struct plan *p);                   /* of the last forward */
-double plan_metric(const struct plan *p, uint32_t i);    /* weighted sum over the batch, unscaled */
+float plan_loss(const struct plan *p); /* of the last forward: the sum of all losses */
+/* What the mean of the one loss has to be divided by: the sum of the weights of what counted, times
+ * run->loss_scale (1 when summed over the global batch, unless classes weigh or labels are ignored). */
+float plan_loss_weight(const struct plan *p);
+/* A metric is a few sums over samples, and behind them the sum of the weights. */
+uint32_t plan_metric_words(const struct plan *p, uint32_t i);
+void plan_metric_add(const struct plan *p, uint32_t i, double *sums); /* of the last forward */
+double plan_flops(const struct plan *p); /* of forward */
 const struct tensor *plan_tensor(const struct plan *p, const char *name); /* of opts.keep; plain */
 /* A call per line: op, node, shapes, layout, bytes, views; and the memory plan. */
 void plan_print(const struct plan *p, struct buf *out);

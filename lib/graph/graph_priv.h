@@ -15,6 +15,7 @@
 #include "base/buf.h"
 #include "base/digest.h"
 #include "base/map.h"
+#include "base/vec.h"
 #include "graph/graph.h"
 #include "op/op.h"
 #include "proto/onnx.pb-c.h"
@@ -25,6 +26,8 @@ enum {
     GRAPH_OPSET_MIN = 11,
     GRAPH_OPSET_MAX = 20,
     GRAPH_PARAM_ALIGN = 16, /* floats: a parameter starts a cache line */
+    GRAPH_MAX_NODES = 20000, /* planning memory is quadratic; the largest networks have a fifth */
+    GRAPH_MAX_DEPTH = 16,    /* of bodies in bodies, and of functions that call functions */
 };
 
 enum value_kind {
@@ -32,6 +35,7 @@ enum value_kind {
     VALUE_CONST, /* known at load */
     VALUE_PARAM, /* `index` into params */
     VALUE_NODE,  /* made by node `index` */
+    VALUE_INNER, /* of a body: an input of it, or made by one of its nodes */
 };
 
 struct graph_value {
@@ -44,6 +48,16 @@ struct graph_value {
     struct tensor tensor; /* const and param: with data, plain */
 };
 
+/* A graph inside of a node: a branch of If, the body of Loop or Scan. Its values are in the table
+ * of the whole graph, its nodes are its own. */
+struct graph_body {
+    uint32_t n_in, n_out;
+    const uint32_t *in;  /* values of kind INNER */
+    const uint32_t *out; /* values; may be of the graph around it */
+    struct graph_node *nodes;
+    uint32_t n_nodes;
+};
+
 struct graph_node {
     const char *name; /* for messages: its own, else its first output's */
     const struct op_def *def;
@@ -54,14 +68,25 @@ struct graph_node {
     const uint32_t *out;
     uint32_t proto;  /* of the file's graph.node */
     uint32_t stream; /* random nodes: their rng stream, the same in every plan */
+    const struct graph_body *bodies; /* If: then, else. Loop, Scan: one. NULL: an ordinary node */
+    uint32_t n_bodies;
+    const uint32_t *captured; /* values of the graphs around the node that its bodies read */
+    uint32_t n_captured;
 };
 
 struct graph {
     struct arena mem;        /* everything below that has no other owner */
-    Onnx__ModelProto *model; /* as it came; constants and initial values point into it */
+    Onnx__ModelProto *unpacked; /* as it came; constants and initial values point into it */
+    Onnx__ModelProto *model;    /* the same with functions inlined, by shallow copies */
+    VEC(ProtobufCMessage *) parts; /* bodies and functions, unpacked */
+    uint64_t unpack_budget;     /* bytes that unpacking may still take */
     const char *path;
+    const char *producer;
     uint32_t opset;
-    struct graph_value *values;
+    struct graph_op *ops;
+    uint32_t n_ops;
+    struct graph_value *values; /* on the heap */
+    size_t cap_values;
     uint32_t n_values;
     struct map by_name; /* to values */
     struct graph_node *nodes;
@@ -79,10 +104,28 @@ struct graph {
 };
 
 /* ---- scan.c ---- */
-/* Walks the bytes of a ModelProto without building anything: well-formed, nested no deeper than
- * our schema allows, strings UTF-8, and no more memory to unpack than a file of this size may
- * ask for. Errors: ERR_INPUT. */
-int graph_scan(const uint8_t *bytes, size_t n, struct err *err);
+/* Walks the bytes of a message without building anything: well-formed, nested no deeper than our
+ * schema allows, strings UTF-8, and no more memory to unpack than *budget, which shrinks by it.
+ * Errors: ERR_INPUT. */
+int graph_scan(const ProtobufCMessageDescriptor *type, const uint8_t *bytes, size_t n,
+               uint64_t *budget, struct err *err);
+uint64_t graph_scan_budget(size_t n); /* what a file of n bytes may ask for */
+
+/* ---- control.c ---- */
+/* The row of If, Loop or Scan: no kernel, the planner takes them apart. NULL: another op. */
+const struct op_def *graph_control_row(const char *name, uint32_t opset);
+bool graph_is_control(const struct op_def *def);
+/* Values that go round: each turn's result is the next turn's input. Body inputs and outputs beside
+ * them: Loop has two and one in front (turn and condition; condition), Scan none. */
+uint32_t graph_carried(const struct graph_node *n);
+/* Scans and unpacks a body or a function; the graph owns it. NULL: an error. `what` is for messages. */
+ProtobufCMessage *graph_unpack_part(struct graph *g, const ProtobufCMessageDescriptor *type,
+                                    const ProtobufCBinaryData *bytes, const char *what,
+                                    struct err *err);
+
+/* ---- inline.c ---- */
+/* Puts the nodes of model-local functions in place of their calls, in g->model. */
+int graph_inline_functions(struct graph *g, struct err *err);
 
 /* ---- read.c ---- */
 /* The whole file, at most `limit` bytes; the caller frees *out. Errors: ERR_INPUT, ERR_NOENT,

@@ -10,7 +10,7 @@
  * its word, unrelated biases would become one parameter. So an Identity of an initializer that
  * ends at a parameter's place is taken apart: its output becomes an initializer of its own, which
  * export writes as such. One initializer with several consumers, without Identity, is a real tie:
- * one parameter, whose gradients add. */
+ * one parameter, whose gradients add. Initializers of graphs inside of nodes are constants. */
 #include "graph/graph_priv.h"
 
 #include <fnmatch.h>
@@ -66,10 +66,16 @@ static void find_first_uses(struct finder *f)
 
     for (i = 0; i < g->n_values; i++)
         f->first_use[i] = UINT64_MAX;
-    for (i = 0; i < g->n_nodes; i++)
-        for (k = 0; k < g->nodes[i].n_in; k++)
-            if (g->nodes[i].in[k] != GRAPH_NONE && f->first_use[g->nodes[i].in[k]] == UINT64_MAX)
-                f->first_use[g->nodes[i].in[k]] = (uint64_t)i << 16 | k;
+    for (i = 0; i < g->n_nodes; i++) {
+        const struct graph_node *n = &g->nodes[i];
+
+        for (k = 0; k < n->n_in; k++)
+            if (n->in[k] != GRAPH_NONE && f->first_use[n->in[k]] == UINT64_MAX)
+                f->first_use[n->in[k]] = (uint64_t)i << 16 | k;
+        for (k = 0; k < n->n_captured; k++) /* behind the inputs */
+            if (f->first_use[n->captured[k]] == UINT64_MAX)
+                f->first_use[n->captured[k]] = (uint64_t)i << 16 | ((n->n_in + k) & 0xFFFF);
+    }
 }
 
 static void find_sources(struct finder *f)
@@ -223,10 +229,64 @@ static void mark_ends(struct finder *f)
             USE_OUTPUT | (g->values[g->output_values[i]].kind == VALUE_NODE ? USE_GRADIENT : 0);
 }
 
+static void walk(struct finder *f, const struct graph_node *n);
+
+static bool take_over(struct finder *f, uint32_t from, uint32_t to)
+{
+    uint8_t use = f->use[from] & USE_GRADIENT, old;
+
+    if (to == GRAPH_NONE)
+        return false;
+    old = f->use[to];
+    f->use[to] |= use;
+    return f->use[to] != old;
+}
+
+/* What comes out of a body comes out of the node: the branches of If one for one; of Loop behind
+ * the condition, of Scan from the first on, values that go round and then what is stacked. What goes
+ * round is read again by the next turn, so the body is walked until nothing new is found. */
+static void walk_bodies(struct finder *f, const struct graph_node *n)
+{
+    bool is_if = n->n_bodies == 2, is_loop = strcmp(n->def->name, "Loop") == 0, again;
+    uint32_t skip_out = is_loop ? 1 : 0, skip_in = is_loop ? 2 : 0, round = graph_carried(n), b, k;
+
+    for (b = 0; b < n->n_bodies; b++) {
+        const struct graph_body *body = &n->bodies[b];
+
+        for (k = 0; k < n->n_out && k + skip_out < body->n_out; k++)
+            if (n->out[k] != GRAPH_NONE)
+                (void)take_over(f, n->out[k], body->out[k + skip_out]);
+        for (again = true; again;) {
+            again = false;
+            for (k = body->n_nodes; k-- > 0;)
+                walk(f, &body->nodes[k]);
+            for (k = 0; k < round; k++)
+                again = take_over(f, body->in[k + skip_in], body->out[k + skip_out]) || again;
+        }
+        for (k = skip_in; !is_if && k < body->n_in && k < n->n_in; k++)
+            (void)take_over(f, body->in[k], n->in[k]);
+    }
+}
+
+static void walk(struct finder *f, const struct graph_node *n)
+{
+    uint32_t k;
+
+    if (n->n_bodies > 0) {
+        walk_bodies(f, n);
+        return;
+    }
+    if (!carries(f, n))
+        return;
+    for (k = 0; k < n->n_in; k++)
+        if (n->in[k] != GRAPH_NONE && (n->def->diff & graph_input_bit(k)) != 0)
+            f->use[n->in[k]] |= USE_GRADIENT;
+}
+
 static void find_gradients(struct finder *f)
 {
     const struct graph *g = f->g;
-    uint32_t i, k;
+    uint32_t i;
 
     mark_ends(f);
     for (i = g->n_nodes; i-- > 0;) {
@@ -235,15 +295,10 @@ static void find_gradients(struct finder *f)
         if (is_identity(n) && f->source[n->out[0]] != GRAPH_NONE &&
             g->values[f->source[n->out[0]]].tensor.dtype == TENSOR_F32 &&
             f->first_use[n->out[0]] != UINT64_MAX && (f->use[n->out[0]] & USE_OUTPUT) == 0 &&
-            (f->use[n->out[0]] & (USE_GRADIENT | USE_STATISTIC)) != 0) {
+            (f->use[n->out[0]] & (USE_GRADIENT | USE_STATISTIC)) != 0)
             f->dropped[i] = true;
-            continue;
-        }
-        if (!carries(f, n))
-            continue;
-        for (k = 0; k < n->n_in; k++)
-            if (n->in[k] != GRAPH_NONE && (n->def->diff & graph_input_bit(k)) != 0)
-                f->use[n->in[k]] |= USE_GRADIENT;
+        else
+            walk(f, n);
     }
 }
 
@@ -487,6 +542,8 @@ int graph_find_params(struct graph *g, const struct graph_opts *opts, struct err
     struct finder f = { .g = g, .opts = opts };
     int rc;
 
+    if (opts->all_constant)
+        return 0;
     f.use = arena_array(&mem, g->n_values, sizeof(*f.use));
     f.source = arena_array(&mem, g->n_values, sizeof(*f.source));
     f.momentum = arena_array(&mem, g->n_values, sizeof(*f.momentum));

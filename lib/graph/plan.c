@@ -31,10 +31,14 @@ int plan_new(const struct graph *g, const struct plan_opts *opts, struct plan **
     p->g = g;
     p->purpose = opts->purpose;
     p->batch = opts->batch;
-    p->loss_value = GRAPH_NONE;
+    p->loss_value = p->loss_weight = GRAPH_NONE;
+    p->training = opts->purpose == PLAN_TRAIN || (opts->purpose == PLAN_RUN && opts->training);
+    p->feed_grads = opts->purpose == PLAN_RUN && opts->feed_grads;
     rc = make(p, opts, err);
     if (rc < 0) {
         plan_free(p);
+        if (opts->purpose == PLAN_RUN)
+            return err_wrap(err, rc, "model '%s'", g->path);
         return err_wrap(err, rc, "model '%s' with %u samples a call", g->path, opts->batch);
     }
     *out = p;
@@ -92,8 +96,17 @@ void plan_bind(struct plan *p, float *params, void *work)
 
 const struct tensor *plan_input(struct plan *p, uint32_t i)
 {
-    CHECK(p->is_bound && i < p->n_inputs && p->input_values[i] != GRAPH_NONE);
+    CHECK(p->is_bound && i < p->n_inputs);
     return p->values.at[p->input_values[i]].fwd;
+}
+
+const struct tensor *plan_input_grad(const struct plan *p, uint32_t i)
+{
+    const struct plan_value *v;
+
+    CHECK(p->is_bound && p->feed_grads && i < p->n_feeds);
+    v = &p->values.at[p->input_values[i]];
+    return v->has_grad ? v->grad : NULL;
 }
 
 const struct tensor *plan_tensor(const struct plan *p, const char *name)
@@ -141,7 +154,7 @@ int plan_backward(struct plan *p, const struct op_run *run, float *grads, plan_r
     size_t next = 0, i;
     int rc;
 
-    CHECK(p->is_bound && p->purpose == PLAN_TRAIN);
+    CHECK(p->is_bound && (p->purpose == PLAN_TRAIN || p->feed_grads));
     if (grads != p->grads)
         bind_base(p, PLAN_GRADS, grads);
     p->grads = grads;
@@ -169,12 +182,42 @@ float plan_loss(const struct plan *p)
     return p->loss;
 }
 
-double plan_metric(const struct plan *p, uint32_t i)
+static double number(const struct plan *p, uint32_t value, size_t i)
 {
-    const struct tensor *t;
+    const struct tensor *t = p->values.at[value].fwd;
 
-    CHECK(i < p->n_metrics);
-    t = p->values.at[p->metric_values[i]].fwd;
     CHECK(t->dtype == TENSOR_F32 || t->dtype == TENSOR_F64);
-    return t->dtype == TENSOR_F64 ? *(const double *)t->data : (double)*(const float *)t->data;
+    return t->dtype == TENSOR_F64 ? ((const double *)t->data)[i]
+                                  : (double)((const float *)t->data)[i];
+}
+
+float plan_loss_weight(const struct plan *p)
+{
+    CHECK(p->loss_weight != GRAPH_NONE);
+    return (float)number(p, p->loss_weight, 0);
+}
+
+uint32_t plan_metric_words(const struct plan *p, uint32_t i)
+{
+    CHECK(i < p->n_metrics);
+    return (uint32_t)tensor_elements(&p->values.at[p->metrics[i].value].tensor) + 1;
+}
+
+void plan_metric_add(const struct plan *p, uint32_t i, double *sums)
+{
+    uint32_t n = plan_metric_words(p, i) - 1, k;
+
+    for (k = 0; k < n; k++)
+        sums[k] += number(p, p->metrics[i].value, k);
+    sums[n] += number(p, p->metrics[i].weight, 0);
+}
+
+double plan_flops(const struct plan *p)
+{
+    double flops = 0;
+    size_t i;
+
+    for (i = 0; i < p->nodes.n; i++)
+        flops += p->nodes.at[i].is_alias ? 0 : p->nodes.at[i].flops;
+    return flops;
 }

@@ -489,6 +489,10 @@ static void find_read(struct plan *p)
 
     for (i = 0; i < p->values.n; i++)
         p->values.at[i].is_read = p->values.at[i].kept;
+    if (p->loss_weight != GRAPH_NONE)
+        p->values.at[p->loss_weight].is_read = true;
+    for (k = 0; k < p->n_metrics; k++)
+        p->values.at[p->metrics[k].weight].is_read = true;
     for (i = 0; i < p->nodes.n; i++) {
         const struct plan_node *n = &p->nodes.at[i];
 
@@ -520,10 +524,22 @@ static int hold(struct plan *p, struct err *err)
     /* Loss and metrics are picked up when forward ends. */
     if (p->loss_value != GRAPH_NONE && value_at(p, p->loss_value, (uint32_t)p->nodes.n) == NULL)
         return plan_no_memory(err);
+    if (p->loss_weight != GRAPH_NONE && value_at(p, p->loss_weight, (uint32_t)p->nodes.n) == NULL)
+        return plan_no_memory(err);
     for (k = 0; k < p->n_metrics; k++)
-        if (value_at(p, p->metric_values[k], end_of_time(p)) == NULL)
+        if (value_at(p, p->metrics[k].value, end_of_time(p)) == NULL ||
+            value_at(p, p->metrics[k].weight, end_of_time(p)) == NULL)
+            return plan_no_memory(err);
+    for (k = 0; p->feed_grads && k < p->n_feeds; k++)
+        if (p->values.at[p->input_values[k]].has_grad &&
+            grad_at(p, p->input_values[k], end_of_time(p)) == NULL)
             return plan_no_memory(err);
     return 0;
+}
+
+static bool is_called(const struct plan *p, uint32_t node)
+{
+    return !p->nodes.at[node].is_alias && !plan_is_empty(p, &p->nodes.at[node]);
 }
 
 static int make_calls(struct maker *m)
@@ -534,10 +550,10 @@ static int make_calls(struct maker *m)
 
     find_read(p);
     for (i = 0; i < p->nodes.n && rc == 0; i++)
-        if (!p->nodes.at[i].is_alias)
+        if (is_called(p, i))
             rc = prepare_node(p, &p->nodes.at[i], m->err);
     for (i = 0; i < p->nodes.n && rc == 0; i++)
-        if (!p->nodes.at[i].is_alias)
+        if (is_called(p, i))
             rc = add_forward(p, i, m->err);
     for (i = (uint32_t)p->nodes.n; i-- > 0 && rc == 0;)
         if (p->nodes.at[i].runs_bwd)

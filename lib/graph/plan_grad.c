@@ -1,7 +1,7 @@
 /* plan_grad.c - where gradients flow.
  *
- * Forwards: a value needs a gradient if a trained parameter is upstream through inputs that can
- * carry one. Backwards from the loss: a value has one if a node that runs backward writes it.
+ * Forwards: a value needs a gradient if a trained parameter (or, where asked for, a feed) is upstream
+ * through inputs that can carry one. Backwards from the loss: a value has one if a node that runs backward writes it.
  * A view runs nothing backward: its input and its output share one gradient, to which every
  * reader of either contributes. */
 #include "base/check.h"
@@ -21,7 +21,8 @@ bool plan_wants_stat(const struct plan *p, const struct plan_node *n, uint32_t i
 static bool carries(const struct plan *p, const struct plan_node *n, uint32_t i)
 {
     return n->def->cpu.bwd != NULL && n->in[i] != GRAPH_NONE &&
-           (n->def->diff & graph_input_bit(i)) != 0 && p->values.at[n->in[i]].needs_grad;
+           (n->def->diff & graph_input_bit(i)) != 0 && p->values.at[n->in[i]].needs_grad &&
+           tensor_elements(&p->values.at[n->in[i]].tensor) > 0;
 }
 
 static void find_needs(struct plan *p)
@@ -32,7 +33,10 @@ static void find_needs(struct plan *p)
     for (i = 0; i < p->values.n; i++) {
         struct plan_value *v = &p->values.at[i];
 
-        v->needs_grad = v->kind == PLAN_PARAM && p->g->params[v->index].kind == GRAPH_TRAINED;
+        v->needs_grad = p->feed_grads
+                            ? v->kind == PLAN_FEED && v->tensor.dtype == TENSOR_F32
+                            : v->kind == PLAN_PARAM &&
+                                  p->g->params[v->index].kind == GRAPH_TRAINED;
     }
     for (i = 0; i < p->nodes.n; i++) {
         const struct plan_node *n = &p->nodes.at[i];
@@ -51,7 +55,8 @@ static bool arrives(const struct plan *p, const struct plan_node *n)
     uint32_t k;
 
     for (k = 0; k < n->n_out; k++)
-        if (n->out[k] != GRAPH_NONE && p->values.at[n->out[k]].has_grad)
+        if (n->out[k] != GRAPH_NONE && p->values.at[n->out[k]].has_grad &&
+            tensor_elements(&p->values.at[n->out[k]].tensor) > 0)
             return true;
     return false;
 }
@@ -78,9 +83,8 @@ void plan_gradients(struct plan *p)
 {
     size_t i;
 
-    if (p->purpose != PLAN_TRAIN)
+    if ((p->purpose != PLAN_TRAIN && !p->feed_grads) || p->loss_value == GRAPH_NONE)
         return;
-    CHECK(p->loss_value != GRAPH_NONE);
     find_needs(p);
     p->values.at[p->loss_value].has_grad = p->values.at[p->loss_value].needs_grad;
     for (i = p->nodes.n; i-- > 0;)

@@ -56,10 +56,7 @@ static int in_layout(struct layouter *l, uint32_t *value, enum tensor_layout lay
     p->values.at[out].other_layout = *value;
     p->values.at[*value].other_layout = out;
     *value = out;
-    if (!plan_can_fold(p, &n))
-        return 0;
-    p->nodes.n--; /* its result is all that stays */
-    return plan_fold(p, &n, err);
+    return plan_settle_node(p, &n, err);
 }
 
 /* Element-wise: channels-last if an input that matters already is, and no other stands against
@@ -96,7 +93,7 @@ static enum tensor_layout wanted(const struct plan_node *n, enum tensor_layout c
     case OP_LAYOUT_ANY:
         return t->shape.rank >= 3 ? common : TENSOR_PLAIN;
     case OP_LAYOUT_CHANNELS:
-        return i == 0 && t->shape.rank >= 4 ? TENSOR_CHANNELS_LAST : TENSOR_PLAIN;
+        return i == 0 && t->shape.rank >= 3 ? TENSOR_CHANNELS_LAST : TENSOR_PLAIN;
     }
     CHECK(!"a layout that does not exist");
     return TENSOR_PLAIN;

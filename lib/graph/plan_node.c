@@ -32,6 +32,18 @@ uint32_t plan_add_value(struct plan *p, const char *name, enum plan_value_kind k
     return (uint32_t)p->values.n - 1;
 }
 
+uint32_t plan_add_ints(struct plan *p, const char *name, const int64_t *values, uint32_t n)
+{
+    struct tensor t = { .dtype = TENSOR_I64, .shape = { .rank = n > 0 ? 1 : 0, .dim = { n } } };
+    size_t bytes = (n > 0 ? n : 1) * sizeof(*values);
+
+    t.data = arena_alloc(&p->mem, bytes);
+    if (t.data == NULL)
+        return GRAPH_NONE;
+    memcpy(t.data, values, bytes);
+    return plan_add_value(p, name, PLAN_CONST, 0, &t);
+}
+
 static int check_output(const struct op_infer *f, uint32_t i, struct err *err)
 {
     const struct tensor *t = &f->out[i];
@@ -44,6 +56,25 @@ static int check_output(const struct op_infer *f, uint32_t i, struct err *err)
     return 0;
 }
 
+/* An element type that most rows do not take is legal ONNX all the same. */
+static bool has_rare_type(const struct op_infer *f)
+{
+    uint32_t i;
+
+    for (i = 0; i < f->n_in; i++)
+        if (f->in[i] != NULL && f->in[i]->dtype != TENSOR_F32 && f->in[i]->dtype != TENSOR_I64 &&
+            f->in[i]->dtype != TENSOR_BOOL)
+            return true;
+    return false;
+}
+
+static int recode(struct err *err, int code)
+{
+    if (err != NULL)
+        err->code = code;
+    return code;
+}
+
 /* Runs the row's infer; *out [n_out] is the plan's. */
 static int infer_node(struct plan *p, struct plan_node *n, struct tensor **out, struct err *err)
 {
@@ -51,7 +82,7 @@ static int infer_node(struct plan *p, struct plan_node *n, struct tensor **out, 
     struct op_infer f = { .def = n->def,
                           .node = n->name,
                           .opset = p->g->opset,
-                          .training = p->purpose == PLAN_TRAIN,
+                          .training = p->training,
                           .attrs = n->attrs,
                           .n_attrs = n->n_attrs,
                           .n_in = n->n_in,
@@ -70,6 +101,8 @@ static int infer_node(struct plan *p, struct plan_node *n, struct tensor **out, 
     rc = n->def->infer(&f, err);
     for (i = 0; i < n->n_out && rc == 0; i++)
         rc = check_output(&f, i, err);
+    if (rc == ERR_INPUT && has_rare_type(&f))
+        rc = recode(err, ERR_UNSUPPORTED);
     if (rc < 0)
         return rc;
     n->param = f.param;
@@ -104,20 +137,30 @@ int plan_add_node(struct plan *p, struct plan_node *n, const char *const *out_na
 
 /* ---- constant folding ---- */
 
-bool plan_can_fold(const struct plan *p, const struct plan_node *n)
+static bool can_fold(const struct plan *p, const struct plan_node *n)
 {
     size_t bytes = 0;
     uint32_t i;
 
-    if (n->def->random || n->n_in == 0)
+    if (n->def->random || (n->n_in == 0 && !n->def->of_shape))
         return false;
-    for (i = 0; i < n->n_in; i++)
+    for (i = 0; i < n->n_in && !n->def->of_shape; i++)
         if (n->in[i] != GRAPH_NONE && p->values.at[n->in[i]].kind != PLAN_CONST)
             return false;
     for (i = 0; i < n->n_out; i++)
         if (n->out[i] != GRAPH_NONE)
             bytes += tensor_bytes(&p->values.at[n->out[i]].tensor);
     return bytes <= max_fold_bytes - p->folded_bytes;
+}
+
+bool plan_is_empty(const struct plan *p, const struct plan_node *n)
+{
+    uint32_t i;
+
+    for (i = 0; i < n->n_out; i++)
+        if (n->out[i] != GRAPH_NONE && tensor_elements(&p->values.at[n->out[i]].tensor) > 0)
+            return false;
+    return true;
 }
 
 static int run_folded(struct plan *p, const struct plan_node *n, struct arena *mem, struct err *err)
@@ -168,7 +211,7 @@ static int run_folded(struct plan *p, const struct plan_node *n, struct arena *m
     return rc;
 }
 
-int plan_fold(struct plan *p, struct plan_node *n, struct err *err)
+static int fold(struct plan *p, struct plan_node *n, struct err *err)
 {
     struct arena mem = { 0 };
     uint32_t i;
@@ -187,7 +230,7 @@ int plan_fold(struct plan *p, struct plan_node *n, struct err *err)
         v->tensor.data = (void *)(((uintptr_t)data + 63) / 64 * 64);
         p->folded_bytes += tensor_bytes(&v->tensor);
     }
-    rc = run_folded(p, n, &mem, err);
+    rc = plan_is_empty(p, n) ? 0 : run_folded(p, n, &mem, err);
     arena_fini(&mem);
     if (rc < 0)
         return err_wrap(err, rc, "fold %s '%s'", n->def->name, n->name);
@@ -195,4 +238,12 @@ int plan_fold(struct plan *p, struct plan_node *n, struct err *err)
         if (n->out[i] != GRAPH_NONE)
             p->values.at[n->out[i]].kind = PLAN_CONST;
     return 0;
+}
+
+int plan_settle_node(struct plan *p, struct plan_node *n, struct err *err)
+{
+    if (!can_fold(p, n))
+        return 0;
+    p->nodes.n--; /* its result is all that stays */
+    return fold(p, n, err);
 }

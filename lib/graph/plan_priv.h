@@ -1,7 +1,9 @@
 /* plan_priv.h - how a plan is made, pass by pass.
  *
- *   plan_build.c   what is needed: feeds, nodes in order, each with inferred shapes (plan_node.c),
- *                  constants folded, loss and metrics appended
+ *   plan_build.c   what is needed, nodes in order, each with inferred shapes (plan_node.c), constants
+ *                  folded; plan_feeds.c: the inputs; plan_control.c: If, Loop and Scan taken apart;
+ *                  plan_batch.c: batch sizes that an export wrote into shapes; plan_measure.c: losses
+ *                  and metrics. At last what nobody needs any more is dropped
  *   plan_layout.c  a layout for every value, `Reorder` nodes where two disagree
  *   plan_grad.c    which values have a gradient, which nodes run backward
  *   plan_share.c   values that live in another's bytes: views, and results in place
@@ -29,6 +31,7 @@ struct plan_value {
     uint32_t index;
     struct tensor tensor;  /* type, shape, layout */
     bool kept;             /* the caller reads it after the last call */
+    bool by_sample;        /* axis 0 counts the samples, or parts of them, one after the other */
     bool is_read;          /* by a node, the caller, or backward */
     bool needs_grad;       /* a trained parameter is upstream */
     bool has_grad;         /* and backward brings a gradient here */
@@ -94,6 +97,10 @@ struct plan_span {
     size_t offset, n;
 };
 
+struct plan_sums { /* a metric */
+    uint32_t value, weight; /* what it adds up */
+};
+
 struct plan_kept {
     const char *name;
     uint32_t value;
@@ -106,11 +113,15 @@ struct plan {
     struct arena mem; /* of the plan: everything without another owner */
     VEC(struct plan_value) values;
     VEC(struct plan_node) nodes; /* in the order of forward */
-    uint32_t n_inputs;           /* feeds, labels, weights */
-    uint32_t *input_values;      /* [n_inputs]; GRAPH_NONE: the labels of a plan without */
-    uint32_t loss_value;
-    uint32_t *metric_values;
+    uint32_t n_inputs;           /* feeds, targets, sample weights */
+    uint32_t *input_values;      /* [n_inputs] */
+    uint32_t n_feeds;
+    bool training;               /* nodes in training form */
+    bool feed_grads;
+    uint32_t loss_value, loss_weight; /* GRAPH_NONE: none */
+    struct plan_sums *metrics;
     uint32_t n_metrics;
+    uint32_t n_turns;            /* bodies put in so far */
     struct plan_kept *kept;
     uint32_t n_kept;
     VEC(struct plan_block) blocks;
@@ -130,18 +141,43 @@ struct plan {
 
 int plan_no_memory(struct err *err);
 
-/* ---- plan_build.c, plan_node.c ---- */
+/* ---- plan_build.c and its helpers ---- */
+struct plan_builder {
+    struct plan *p;
+    const struct plan_opts *opts;
+    bool *needed;        /* [g->n_values] */
+    bool *node_needed;   /* [g->n_nodes] */
+    uint32_t *map;       /* [g->n_values] plan's value of a graph's value */
+    int64_t file_batch;  /* the batch that the export fixed, if it is not the lane's; 0 */
+    const char *fixed_input; /* which input says so */
+};
+
 int plan_build(struct plan *p, const struct plan_opts *opts, struct err *err);
+/* The value called `name`; `role` is for messages. */
+int plan_find_tensor(const struct graph *g, const char *name, const char *role, uint32_t *out,
+                     struct err *err);
+int plan_add_graph_node(struct plan_builder *b, const struct graph_node *from, struct err *err);
+int plan_feeds(struct plan_builder *b, struct err *err);
+int plan_control(struct plan_builder *b, const struct graph_node *from, struct err *err);
+/* Before node n is inferred: a batch size of the export in its shape becomes the lane's. */
+int plan_unfix_batch(struct plan_builder *b, struct plan_node *n, struct err *err);
+/* After it: what of its outputs is by_sample. */
+void plan_mark_samples(struct plan *p, const struct plan_node *n);
+int plan_measures(struct plan_builder *b, struct err *err);
+
+/* ---- plan_node.c ---- */
 /* Appends a value; GRAPH_NONE: out of memory. */
 uint32_t plan_add_value(struct plan *p, const char *name, enum plan_value_kind kind,
                         uint32_t index, const struct tensor *t);
+/* A constant of int64: a list, or with n = 0 one number. GRAPH_NONE: out of memory. */
+uint32_t plan_add_ints(struct plan *p, const char *name, const int64_t *values, uint32_t n);
 /* Infers a node whose def, name, attributes and inputs are set and appends it, and its outputs
  * as values called out_names[i] (NULL or "": absent). */
 int plan_add_node(struct plan *p, struct plan_node *n, const char *const *out_names,
                   struct err *err);
-/* Runs a node all of whose inputs are constants; its outputs become constants. */
-int plan_fold(struct plan *p, struct plan_node *n, struct err *err);
-bool plan_can_fold(const struct plan *p, const struct plan_node *n);
+/* Of the node just appended: if all it depends on is known, it is computed now, its outputs become
+ * constants, and it goes. */
+int plan_settle_node(struct plan *p, struct plan_node *n, struct err *err);
 
 /* ---- the other passes ---- */
 int plan_layouts(struct plan *p, struct err *err);
@@ -150,6 +186,8 @@ int plan_share(struct plan *p, struct err *err);
 int plan_calls(struct plan *p, struct err *err);
 int plan_place(struct plan *p, struct err *err);
 
+/* Does a node have anything to compute? Not if all its outputs are empty. */
+bool plan_is_empty(const struct plan *p, const struct plan_node *n);
 /* The bytes of a tensor of this shape are the same in both layouts. */
 bool plan_layout_matters(const struct shape *s);
 /* Does a gradient flow into input i of node n? After plan_gradients(). */

@@ -19,6 +19,11 @@ enum {
 /* What any file may take, beside twice its size. */
 static const uint64_t free_cost = (uint64_t)256 << 20;
 
+uint64_t graph_scan_budget(size_t n)
+{
+    return 2 * (uint64_t)n + free_cost;
+}
+
 struct scan {
     const uint8_t *begin;
     uint64_t cost, max_cost;
@@ -167,9 +172,11 @@ static int scan_message(struct scan *s, const ProtobufCMessageDescriptor *type, 
     return rc;
 }
 
-int graph_scan(const uint8_t *bytes, size_t n, struct err *err)
+int graph_scan(const ProtobufCMessageDescriptor *type, const uint8_t *bytes, size_t n,
+               uint64_t *budget, struct err *err)
 {
-    struct scan s = { .begin = bytes, .max_cost = 2 * (uint64_t)n + free_cost, .err = err };
+    struct scan s = { .begin = bytes, .max_cost = *budget, .err = err };
+    int rc;
 
     if (n == 0)
         return err_set(err, ERR_INPUT, "not a readable ONNX model: the file is empty");
@@ -178,5 +185,7 @@ int graph_scan(const uint8_t *bytes, size_t n, struct err *err)
                        "the model has %zu bytes, and a protobuf ends at 2 GiB; keep its weights in "
                        "external data (onnx.save_model(..., save_as_external_data=True))",
                        n);
-    return scan_message(&s, &onnx__model_proto__descriptor, (struct span){ bytes, bytes + n }, 0);
+    rc = scan_message(&s, type, (struct span){ bytes, bytes + n }, 0);
+    *budget -= s.cost < *budget ? s.cost : *budget;
+    return rc;
 }

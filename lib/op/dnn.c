@@ -29,8 +29,28 @@ extern void omp_set_num_threads(int n);
 static pthread_once_t library_once = PTHREAD_ONCE_INIT;
 static dnnl_engine_t engine; /* lives with the process */
 static dnnl_primitive_attr_t own_scratch; /* attribute: scratchpads are the caller's */
+static dnnl_primitive_attr_t own_scratch_add; /* and: onto what is in the output */
 static dnnl_status_t library_status;
 static char id[96];
+
+static dnnl_status_t make_attr(dnnl_primitive_attr_t *attr, bool add)
+{
+    dnnl_post_ops_t ops = NULL;
+    dnnl_status_t status = dnnl_primitive_attr_create(attr);
+
+    if (status == dnnl_success)
+        status = dnnl_primitive_attr_set_scratchpad_mode(*attr, dnnl_scratchpad_mode_user);
+    if (status != dnnl_success || !add)
+        return status;
+    status = dnnl_post_ops_create(&ops);
+    if (status == dnnl_success)
+        status = dnnl_post_ops_append_sum(ops, 1.0f);
+    if (status == dnnl_success)
+        status = dnnl_primitive_attr_set_post_ops(*attr, ops); /* a copy */
+    if (ops != NULL)
+        dnnl_post_ops_destroy(ops);
+    return status;
+}
 
 static void library_open(void)
 {
@@ -44,10 +64,9 @@ static void library_open(void)
     if (library_status == dnnl_success)
         library_status = dnnl_engine_create(&engine, dnnl_cpu, 0);
     if (library_status == dnnl_success)
-        library_status = dnnl_primitive_attr_create(&own_scratch);
+        library_status = make_attr(&own_scratch, false);
     if (library_status == dnnl_success)
-        library_status =
-            dnnl_primitive_attr_set_scratchpad_mode(own_scratch, dnnl_scratchpad_mode_user);
+        library_status = make_attr(&own_scratch_add, true);
 }
 
 const char *dnn_id(void)
@@ -160,7 +179,7 @@ struct dnn {
     bool behind;            /* it is an output: the reorder runs after */
     size_t reordered_bytes; /* rounded, at the start of scratch */
     size_t bytes[DNN_ARGS]; /* of the arguments as the caller sees them */
-    uint32_t outputs;       /* bits: arguments that are written */
+    uint32_t outputs;       /* bits: arguments that are zero if nothing adds to them */
     bool nothing;           /* an operand has no elements: no primitive, outputs are zeroed */
 };
 
@@ -173,6 +192,8 @@ struct recipe {
     uint32_t outputs;
     int reordered;                      /* the argument whose layout the library may choose */
     bool few_channels;                  /* a convolution with little to sum over */
+    bool add;                           /* onto what is in the output */
+    bool packed;                        /* argument 1 comes in the library's layout */
 };
 
 void dnn_free(struct dnn *d)
@@ -211,9 +232,11 @@ static dnnl_status_t make_main(struct dnn *d, const struct recipe *r,
     for (i = 0; status == dnnl_success && i < r->n; i++) {
         const dnnl_memory_desc_t *own = &r->md[i], *its = md_of(pd, r->arg[i]);
 
-        if (r->arg[i] == DNNL_ARG_WORKSPACE)
+        bool is_its = r->arg[i] == DNNL_ARG_WORKSPACE || (r->packed && i == 1);
+
+        if (is_its)
             d->bytes[i] = dnnl_memory_desc_get_size(its);
-        if (r->arg[i] == DNNL_ARG_WORKSPACE || dnnl_memory_desc_equal(own, its))
+        if (is_its || dnnl_memory_desc_equal(own, its))
             continue;
         CHECK(i == r->reordered);
         d->reordered = i;
@@ -242,7 +265,8 @@ static dnnl_status_t choose(const struct recipe *r, const_dnnl_op_desc_t op,
 {
     dnnl_primitive_desc_iterator_t it;
     dnnl_primitive_desc_t second = NULL;
-    dnnl_status_t status = dnnl_primitive_desc_create(pd, op, own_scratch, engine, hint);
+    dnnl_status_t status = dnnl_primitive_desc_create(
+        pd, op, r->add ? own_scratch_add : own_scratch, engine, hint);
 
     if (status != dnnl_success || !r->few_channels || !pd_is(*pd, "brgconv:"))
         return status;
@@ -299,7 +323,7 @@ static int dnn_new(const struct recipe *r, dnnl_status_t status, const_dnnl_op_d
     d = calloc(1, sizeof(*d));
     if (d == NULL)
         return err_set(err, ERR_NOMEM, "%s: out of memory", r->what);
-    d->outputs = r->outputs;
+    d->outputs = r->add ? 0 : r->outputs;
     d->reordered = NO_ARG;
     for (i = 0; i < r->n; i++) {
         d->bytes[i] = dnnl_memory_desc_get_size(&r->md[i]);
@@ -406,6 +430,12 @@ static void md_image(dnnl_memory_desc_t *md, enum tensor_layout layout, int64_t 
     (layout == TENSOR_PLAIN ? md_plain : md_channels_last)(md, (int)n_spatial + 2, dim);
 }
 
+/* One axis of space is two of which the first is 1: the library's best kernels are for images. */
+static struct op_window as_image(const struct op_window *w)
+{
+    return w->spatial == 1 ? op_window_lift(w, 2) : *w;
+}
+
 /* A window in the library's terms. */
 struct slide {
     dnnl_dims_t kernel, stride, pad_lo, pad_hi;
@@ -427,27 +457,64 @@ static void slide_init(struct slide *s, const struct op_window *w)
 
 /* ---- matrix product ---- */
 
+/* Fills r->md. */
+static dnnl_status_t matmul_describe(const struct dnn_matmul *s, struct recipe *r,
+                                     dnnl_matmul_desc_t *op)
+{
+    int rank = s->batch == 1 ? 2 : 3, skip = 3 - rank; /* without the batch axis if it is 1 */
+    const int64_t a[] = { s->batch, s->m, s->k }, b[] = { s->batch, s->k, s->n };
+    const int64_t y[] = { s->batch, s->m, s->n }, bias[] = { 1, 1, s->n };
+    const int64_t a_step[] = { s->m * s->k, s->trans_a ? 1 : s->k, s->trans_a ? s->m : 1 };
+    const int64_t b_step[] = { s->k * s->n, s->trans_b ? 1 : s->n, s->trans_b ? s->k : 1 };
+    dnnl_memory_desc_t any;
+
+    md_by_strides(&r->md[0], rank, a + skip, a_step + skip);
+    md_by_strides(&r->md[1], rank, b + skip, b_step + skip);
+    md_plain(&r->md[2], rank, y + skip);
+    md_plain(&r->md[3], rank, bias + skip);
+    CHECK(dnnl_memory_desc_init_by_tag(&any, rank, r->md[1].dims, dnnl_f32,
+                                       dnnl_format_tag_any) == dnnl_success);
+    return dnnl_matmul_desc_init(op, &r->md[0], s->packed ? &any : &r->md[1],
+                                 s->bias ? &r->md[3] : NULL, &r->md[2]);
+}
+
 int dnn_matmul(const struct dnn_matmul *s, struct dnn **out, struct err *err)
 {
     struct recipe r = { .what = "matrix product",
                         .n = s->bias ? 4 : 3,
                         .arg = { DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS },
                         .outputs = 1u << 2,
-                        .reordered = NO_ARG };
-    int rank = s->batch == 1 ? 2 : 3, skip = 3 - rank; /* without the batch axis if it is 1 */
-    const int64_t a[] = { s->batch, s->m, s->k }, b[] = { s->batch, s->k, s->n };
-    const int64_t y[] = { s->batch, s->m, s->n }, bias[] = { 1, 1, s->n };
-    const int64_t a_step[] = { s->m * s->k, s->trans_a ? 1 : s->k, s->trans_a ? s->m : 1 };
-    const int64_t b_step[] = { s->k * s->n, s->trans_b ? 1 : s->n, s->trans_b ? s->k : 1 };
+                        .reordered = NO_ARG,
+                        .add = s->add,
+                        .packed = s->packed };
     dnnl_matmul_desc_t op;
-    dnnl_status_t status;
+    dnnl_status_t status = matmul_describe(s, &r, &op);
 
-    md_by_strides(&r.md[0], rank, a + skip, a_step + skip);
-    md_by_strides(&r.md[1], rank, b + skip, b_step + skip);
-    md_plain(&r.md[2], rank, y + skip);
-    md_plain(&r.md[3], rank, bias + skip);
-    status = dnnl_matmul_desc_init(&op, &r.md[0], &r.md[1], s->bias ? &r.md[3] : NULL, &r.md[2]);
     return dnn_new(&r, status, &op, NULL, out, err);
+}
+
+int dnn_matmul_pack(const struct dnn_matmul *s, struct dnn **out, struct err *err)
+{
+    struct recipe product = { .what = "matrix product", .add = s->add };
+    struct recipe r = { .what = "packing of a matrix", .n = 2, .outputs = 1u << 1,
+                        .reordered = NO_ARG };
+    dnnl_primitive_desc_t pd = NULL;
+    dnnl_matmul_desc_t op;
+    dnnl_status_t status = matmul_describe(s, &product, &op);
+
+    (void)dnn_id();
+    dnn_thread_init();
+    r.md[0] = r.md[1] = product.md[1];
+    if (library_status == dnnl_success && status == dnnl_success &&
+        dnnl_memory_desc_get_size(&r.md[0]) > 0 &&
+        dnnl_memory_desc_get_size(&product.md[0]) > 0) {
+        status = choose(&product, &op, NULL, &pd);
+        if (status == dnnl_success)
+            r.md[1] = *md_of(pd, DNNL_ARG_WEIGHTS);
+        if (pd != NULL)
+            dnnl_primitive_desc_destroy(pd);
+    }
+    return dnn_new(&r, status, NULL, NULL, out, err);
 }
 
 /* ---- convolution ---- */
@@ -462,7 +529,7 @@ struct conv_md {
 
 static void conv_describe(const struct dnn_conv *s, struct conv_md *m)
 {
-    const struct op_window *win = s->window;
+    const struct op_window image = as_image(s->window), *win = &image;
     int64_t w[OP_SPATIAL_MAX + 3] = { s->group, s->o / s->group, s->c / s->group };
     int skip = s->group == 1; /* without the group axis if it is 1 */
     uint32_t k;
@@ -541,7 +608,7 @@ int dnn_conv_bwd_w(const struct dnn_conv *s, struct dnn **out, struct err *err)
 static int max_pool(const struct dnn_pool *s, struct recipe *r, uint32_t x, uint32_t y, bool bwd,
                     struct dnn **out, struct err *err)
 {
-    const struct op_window *w = s->window;
+    const struct op_window image = as_image(s->window), *w = &image;
     dnnl_pooling_v2_desc_t fwd, op;
     dnnl_status_t status;
     struct slide sl;

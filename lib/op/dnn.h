@@ -29,12 +29,16 @@ void dnn_thread_init(void); /* the calling thread makes and runs kernels without
  * Errors: ERR_UNSUPPORTED (the library has no kernel for this), ERR_NOMEM, ERR_DEVICE. */
 
 /* y [batch, m, n] = a [batch, m, k] b [batch, k, n] (+ bias [n]). With trans_a, a is [batch, k, m]
- * in memory; with trans_b, b is [batch, n, k]. run: a, b, y, bias. */
+ * in memory; with trans_b, b is [batch, n, k]. add: onto what is in y. packed: b comes as
+ * dnn_matmul_pack() left it, which pays where one b serves many products; batch 1 only.
+ * run: a, b, y, bias. */
 struct dnn_matmul {
     int64_t batch, m, n, k;
-    bool trans_a, trans_b, bias;
+    bool trans_a, trans_b, bias, add, packed;
 };
 int dnn_matmul(const struct dnn_matmul *s, struct dnn **out, struct err *err);
+/* b of a packed product into the library's own layout, dnn_arg_bytes(d, 1) bytes. run: b, packed */
+int dnn_matmul_pack(const struct dnn_matmul *s, struct dnn **out, struct err *err);
 
 /* x [n, c, in..], y [n, o, out..] in `layout`; w [o, c / group, kernel..] and bias [o] plain.
  *   fwd: x, w, y, bias   bwd_x: dy, w, dx   bwd_w: x, dy, dw, dbias */

@@ -38,7 +38,48 @@ OP_INLINE double op_row_sum(const float *e, size_t n)
     return op_lanes_total(&lanes) + tail;
 }
 
-enum { OP_WIDE = 16 };
+/* ---- in float: blocks of 64, as four vectors that a machine may split further ---- */
+
+enum { OP_WIDE = 16, OP_BLOCK = 4 * OP_WIDE };
+typedef float op_wide __attribute__((vector_size(OP_WIDE * sizeof(float))));
+typedef float op_wide_at /* the same, anywhere in memory */
+    __attribute__((vector_size(OP_WIDE * sizeof(float)), aligned(4), may_alias));
+
+struct op_block {
+    op_wide a, b, c, d;
+};
+
+/* The first n of 64 values; `rest` for those behind. */
+OP_INLINE void op_block_load(struct op_block *v, const float *x, size_t n, float rest)
+{
+    float some[OP_BLOCK];
+    size_t i;
+
+    if (n < OP_BLOCK) {
+        for (i = 0; i < OP_BLOCK; i++)
+            some[i] = rest;
+        memcpy(some, x, n * sizeof(*x));
+        x = some;
+    }
+    v->a = *(const op_wide_at *)x;
+    v->b = *(const op_wide_at *)(x + OP_WIDE);
+    v->c = *(const op_wide_at *)(x + 2 * OP_WIDE);
+    v->d = *(const op_wide_at *)(x + 3 * OP_WIDE);
+}
+
+OP_INLINE double op_block_total(const struct op_block *v)
+{
+    op_wide sum = (v->a + v->b) + (v->c + v->d);
+    double t[OP_WIDE];
+    size_t i, k;
+
+    for (i = 0; i < OP_WIDE; i++)
+        t[i] = (double)sum[i];
+    for (k = OP_WIDE / 2; k > 0; k /= 2)
+        for (i = 0; i < k; i++)
+            t[i] += t[k + i];
+    return t[0];
+}
 
 /* The greatest of n values; -inf for none. NaN is passed over. */
 OP_INLINE float op_row_max(const float *x, size_t n)

@@ -32,7 +32,7 @@ enum { OP_MANY = 65535 /* n_in.max, n_out.max: no limit (every further input beh
 enum op_layout {
     OP_LAYOUT_PLAIN,    /* wants everything plain */
     OP_LAYOUT_ANY,      /* works on any layout as long as all in/outs of rank >= 3 share it: element-wise */
-    OP_LAYOUT_CHANNELS, /* in 0 and out 0 channels-last when rank >= 4; everything else plain */
+    OP_LAYOUT_CHANNELS, /* in 0 and out 0 channels-last when rank >= 3; everything else plain */
 };
 
 struct op_kernels {
@@ -84,6 +84,7 @@ struct op_attr {
     const float *floats;
     const int64_t *ints;
     const struct tensor *tensor;
+    const char *const *strings; /* [n] */
 };
 
 /* ---- infer ---- */
@@ -110,6 +111,8 @@ int op_attr_s(const struct op_infer *f, const char *name, const char *dflt, cons
 /* n = 0 and *out = NULL when absent. */
 int op_attr_ints(const struct op_infer *f, const char *name, const int64_t **out, size_t *n,
                  struct err *err);
+int op_attr_strings(const struct op_infer *f, const char *name, const char *const **out, size_t *n,
+                    struct err *err);
 /* ERR_INPUT (or `code`), "Conv 'node' (opset 13): ..." in front. */
 int op_error(const struct op_infer *f, int code, struct err *err, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
@@ -129,7 +132,8 @@ struct op_plan {
     const struct tensor *const *in; /* settled type, shape, layout; NULL entry: absent */
     const struct tensor *out;
     /* filled by the op: */
-    size_t save_bytes;    /* written by fwd, read by bwd of the same lane; 64-byte aligned */
+    size_t save_bytes;    /* written by fwd, read by bwd of the same lane, which runs once and may
+                             use it up; 64-byte aligned */
     size_t scratch_bytes; /* valid during one call only; 64-byte aligned */
     void *state;          /* NULL is fine */
 };

@@ -96,3 +96,13 @@ void op_bwd_zero(const struct op_call *c)
         if (c->din[i] != NULL && !op_adds(c, i))
             memset(c->din[i]->data, 0, tensor_bytes(c->din[i]));
 }
+
+void op_din_wide(const struct op_call *c, uint32_t i, const double *value, size_t n)
+{
+    float *to = i < c->n_in && c->din[i] != NULL ? c->din[i]->data : NULL;
+    bool add = op_adds(c, i);
+    size_t k;
+
+    for (k = 0; k < n && to != NULL; k++)
+        to[k] = add ? to[k] + (float)value[k] : (float)value[k];
+}

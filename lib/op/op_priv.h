@@ -102,6 +102,8 @@ static inline bool op_wants(const struct op_plan *p, uint32_t i)
 
 /* The backward of a call that no gradient reaches: zero wherever din is not to be added to. */
 void op_bwd_zero(const struct op_call *c);
+/* Stores or adds the gradient of input i [n], summed in double; it need not be there or wanted. */
+void op_din_wide(const struct op_call *c, uint32_t i, const double *value, size_t n);
 
 /* A kernel that can only overwrite computes the gradient of input i at op_din_at(): in din[i], or
  * in `spare` when it is to be added or nobody wants it. op_din_done() brings alpha times it home.

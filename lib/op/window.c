@@ -152,3 +152,115 @@ int op_window_infer(const struct op_infer *f, const int64_t *kernel, bool ceil_m
     }
     return rc;
 }
+
+/* Of the transposed axis k: w->in (of the output) and the pads. `shape`: wanted, 0: as it comes. */
+static int settle_transposed(const struct op_infer *f, uint32_t k, enum pad_rule rule,
+                             int64_t more, int64_t shape, struct op_window *w, struct err *err)
+{
+    int64_t stride = w->stride[k], reach = (w->kernel[k] - 1) * w->dilation[k] + 1;
+    int64_t whole = (w->out[k] - 1) * stride + reach + more, pad;
+
+    if (rule == PAD_SAME_UPPER || rule == PAD_SAME_LOWER)
+        shape = shape > 0 ? shape : w->out[k] * stride;
+    if (shape > 0) {
+        pad = whole > shape ? whole - shape : 0;
+        w->pad_lo[k] = rule == PAD_SAME_UPPER ? pad / 2 : pad - pad / 2;
+        w->pad_hi[k] = pad - w->pad_lo[k];
+    }
+    w->in[k] = shape > 0 ? shape : whole - w->pad_lo[k] - w->pad_hi[k];
+    if (w->in[k] < 1 || w->in[k] > INT32_MAX)
+        return op_error(f, 0, err, "the output would have %" PRId64 " elements along axis %u",
+                        w->in[k], k + 2);
+    if ((w->in[k] + w->pad_lo[k] + w->pad_hi[k] - reach) / stride + 1 != w->out[k])
+        return op_error(f, ERR_UNSUPPORTED, err,
+                        "the output has %" PRId64 " elements along axis %u that no window reaches "
+                        "('output_padding', 'output_shape'); fewer than the stride, %" PRId64
+                        ", work",
+                        w->in[k] + w->pad_lo[k] + w->pad_hi[k] - whole + more, k + 2, stride);
+    return 0;
+}
+
+int op_window_infer_transposed(const struct op_infer *f, const int64_t *kernel, struct op_window *w,
+                               struct err *err)
+{
+    const struct shape *x = &f->in[0]->shape;
+    int64_t more[OP_SPATIAL_MAX], shape[OP_SPATIAL_MAX];
+    const int64_t *given;
+    enum pad_rule rule;
+    size_t n;
+    uint32_t k;
+    int rc;
+
+    w->spatial = x->rank - 2;
+    rc = read_kernel(f, kernel, w, err);
+    if (rc == 0)
+        rc = read_ints(f, "strides", w->spatial, 1, 1, w->stride, err);
+    if (rc == 0)
+        rc = read_ints(f, "dilations", w->spatial, 1, 1, w->dilation, err);
+    if (rc == 0)
+        rc = read_ints(f, "output_padding", w->spatial, 0, 0, more, err);
+    if (rc == 0)
+        rc = read_pads(f, w, &rule, err);
+    if (rc == 0)
+        rc = op_attr_ints(f, "output_shape", &given, &n, err);
+    if (rc == 0 && given != NULL && n != w->spatial)
+        rc = op_error(f, 0, err, "attribute 'output_shape' has %zu numbers; expected %u", n,
+                      w->spatial);
+    for (k = 0; rc == 0 && k < w->spatial; k++) {
+        shape[k] = given != NULL ? given[k] : 0;
+        if (given != NULL && (shape[k] < 1 || shape[k] > INT32_MAX))
+            return op_error(f, 0, err, "attribute 'output_shape' has %" PRId64 " at %u", shape[k],
+                            k);
+        w->out[k] = x->dim[k + 2];
+        if (w->out[k] < 1 || w->out[k] > INT32_MAX)
+            return op_error(f, 0, err, "input 0 has %" PRId64 " elements along axis %u", w->out[k],
+                            k + 2);
+        rc = settle_transposed(f, k, rule, more[k], shape[k], w, err);
+    }
+    return rc;
+}
+
+int op_window_whole(const struct op_infer *f, struct op_window *w, struct err *err)
+{
+    const struct shape *x = &f->in[0]->shape;
+    uint32_t k;
+
+    *w = (struct op_window){ .spatial = x->rank - 2 };
+    for (k = 0; k < w->spatial; k++) {
+        w->in[k] = w->kernel[k] = x->dim[k + 2];
+        w->out[k] = w->stride[k] = w->dilation[k] = 1;
+        if (w->in[k] < 1 || w->in[k] > REACH_MAX)
+            return op_error(f, 0, err, "input 0 has %" PRId64 " elements along axis %u; expected 1 "
+                            "to %d", w->in[k], k + 2, REACH_MAX);
+    }
+    return 0;
+}
+
+struct op_window op_window_lift(const struct op_window *w, uint32_t spatial)
+{
+    struct op_window l = { .spatial = spatial };
+    uint32_t more = spatial - w->spatial, k;
+
+    for (k = 0; k < more; k++)
+        l.in[k] = l.out[k] = l.kernel[k] = l.stride[k] = l.dilation[k] = 1;
+    for (; k < spatial; k++) {
+        l.in[k] = w->in[k - more];
+        l.out[k] = w->out[k - more];
+        l.kernel[k] = w->kernel[k - more];
+        l.stride[k] = w->stride[k - more];
+        l.dilation[k] = w->dilation[k - more];
+        l.pad_lo[k] = w->pad_lo[k - more];
+        l.pad_hi[k] = w->pad_hi[k - more];
+    }
+    return l;
+}
+
+struct op_taps op_window_taps(const struct op_window *w, uint32_t k, int64_t e)
+{
+    int64_t start = e * w->stride[k] - w->pad_lo[k], step = w->dilation[k];
+    int64_t first = start < 0 ? (-start + step - 1) / step : 0; /* tap */
+    int64_t room = w->in[k] - 1 - start; /* from the window's start to the last element */
+    int64_t last = room < 0 ? -1 : room / step < w->kernel[k] - 1 ? room / step : w->kernel[k] - 1;
+
+    return (struct op_taps){ start + first * step, last >= first ? last - first + 1 : 0 };
+}

@@ -23,5 +23,19 @@ struct op_window {
  * required. Errors name the attribute. */
 int op_window_infer(const struct op_infer *f, const int64_t *kernel, bool ceil_mode,
                     struct op_window *w, struct err *err);
+/* For ConvTranspose: reads also output_padding and output_shape. *w is the window of the convolution
+ * of which it is the way back: `out` is the space of input 0, `in` that of the output. */
+int op_window_infer_transposed(const struct op_infer *f, const int64_t *kernel, struct op_window *w,
+                               struct err *err);
+/* One window that is all of the space of input 0. */
+int op_window_whole(const struct op_infer *f, struct op_window *w, struct err *err);
+/* The same window with axes of size 1 in front, up to `spatial`. */
+struct op_window op_window_lift(const struct op_window *w, uint32_t spatial);
+
+/* The taps of window e along axis k that are inside: `n` of them, the first at element `at`. */
+struct op_taps {
+    int64_t at, n;
+};
+struct op_taps op_window_taps(const struct op_window *w, uint32_t k, int64_t e);
 
 #endif

@@ -1,140 +1,19 @@
-/* optim.c - the table and its loops. An element needs nothing but its own weight, gradient and
- * slots, and every operation is rounded by itself (-ffp-contract=off; division and square root are
- * exact to the last bit by IEEE 754), so vectors of any width give the same bits. */
+/* optim.c - the table, and a row at work: parameters are cut into blocks, blocks are shared out
+ * among the parts, and what is summed up is kept per block. */
 #include "optim/optim.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/check.h"
+#include "base/err.h"
+#include "optim/optim_priv.h"
 
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC optimize("tree-vectorize", "vect-cost-model=dynamic")
-#endif
-#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) /* which breaks what chooses a clone */
-#define WIDE __attribute__((target_clones("default", "avx2", "avx512f")))
-#else
-#define WIDE
-#endif
-
-/* x^n by squaring: the same bits everywhere, which pow() of different C libraries is not. */
-static double power(double x, uint64_t n)
-{
-    double y = 1;
-
-    for (; n > 0; n >>= 1, x *= x)
-        if (n & 1)
-            y *= x;
-    return y;
-}
-
-/* ---- sgd ---- */
-
-WIDE static void sgd_loop(size_t n, float *restrict w, const float *restrict g, float scale,
-                          float decay, float rate)
-{
-    for (size_t i = 0; i < n; i++)
-        w[i] -= rate * (g[i] * scale + decay * w[i]);
-}
-
-static void sgd_sweep(const struct optim_hyper *h, size_t n, float *w, const float *g,
-                      float *const slots[OPTIM_MAX_SLOTS])
-{
-    (void)slots;
-    sgd_loop(n, w, g, h->grad_scale, (float)h->weight_decay, (float)h->learning_rate);
-}
-
-/* ---- momentum ---- */
-
-WIDE static void momentum_loop(size_t n, float *restrict w, const float *restrict g,
-                               float *restrict v, float scale, float decay, float momentum,
-                               float rate)
-{
-    for (size_t i = 0; i < n; i++) {
-        v[i] = momentum * v[i] + (g[i] * scale + decay * w[i]);
-        w[i] -= rate * v[i];
-    }
-}
-
-static void momentum_sweep(const struct optim_hyper *h, size_t n, float *w, const float *g,
-                           float *const slots[OPTIM_MAX_SLOTS])
-{
-    momentum_loop(n, w, g, slots[0], h->grad_scale, (float)h->weight_decay, (float)h->momentum,
-                  (float)h->learning_rate);
-}
-
-/* ---- adam, adamw ---- */
-
-struct adam {
-    float scale;
-    float decay; /* added to the gradient */
-    float keep;  /* what weights are multiplied by first */
-    float beta1, rest1, beta2, rest2;
-    float root;  /* 1 / sqrt(1 - beta2^t) */
-    float epsilon;
-    float rate;  /* a / (1 - beta1^t) */
+static const struct optim_def *const all[] = {
+    &optim_sgd,    &optim_momentum, &optim_adagrad, &optim_rmsprop, &optim_adam,
+    &optim_adamw,  &optim_adamax,   &optim_lars,    &optim_lamb,    &optim_lion,
 };
-
-WIDE static void adam_loop(size_t n, float *restrict w, const float *restrict g, float *restrict m,
-                           float *restrict v, const struct adam *restrict c)
-{
-    const struct adam k = *c;
-
-    for (size_t i = 0; i < n; i++) {
-        float x = w[i] * k.keep, d = g[i] * k.scale + k.decay * w[i];
-
-        m[i] = k.beta1 * m[i] + k.rest1 * d;
-        v[i] = k.beta2 * v[i] + k.rest2 * (d * d);
-        w[i] = x - k.rate * (m[i] / (sqrtf(v[i]) * k.root + k.epsilon));
-    }
-}
-
-static void adam_any(const struct optim_hyper *h, double decay, double keep, size_t n, float *w,
-                     const float *g, float *const slots[OPTIM_MAX_SLOTS])
-{
-    struct adam k = {
-        .scale = h->grad_scale,
-        .decay = (float)decay,
-        .keep = (float)keep,
-        .beta1 = (float)h->beta1,
-        .rest1 = (float)(1 - h->beta1),
-        .beta2 = (float)h->beta2,
-        .rest2 = (float)(1 - h->beta2),
-        .epsilon = (float)h->epsilon,
-    };
-
-    CHECK(h->step > 0);
-    k.root = (float)(1 / sqrt(1 - power(h->beta2, h->step)));
-    k.rate = (float)(h->learning_rate / (1 - power(h->beta1, h->step)));
-    adam_loop(n, w, g, slots[0], slots[1], &k);
-}
-
-static void adam_sweep(const struct optim_hyper *h, size_t n, float *w, const float *g,
-                       float *const slots[OPTIM_MAX_SLOTS])
-{
-    adam_any(h, h->weight_decay, 1, n, w, g, slots);
-}
-
-static void adamw_sweep(const struct optim_hyper *h, size_t n, float *w, const float *g,
-                        float *const slots[OPTIM_MAX_SLOTS])
-{
-    adam_any(h, 0, 1 - h->learning_rate * h->weight_decay, n, w, g, slots);
-}
-
-/* ---- the table ---- */
-
-static const struct optim_def sgd = { .name = "sgd", .sweep = sgd_sweep };
-static const struct optim_def momentum = {
-    .name = "momentum", .n_slots = 1, .slots = { "momentum" }, .sweep = momentum_sweep
-};
-static const struct optim_def adam = {
-    .name = "adam", .n_slots = 2, .slots = { "exp_avg", "exp_avg_sq" }, .sweep = adam_sweep
-};
-static const struct optim_def adamw = {
-    .name = "adamw", .n_slots = 2, .slots = { "exp_avg", "exp_avg_sq" }, .sweep = adamw_sweep
-};
-
-static const struct optim_def *const all[] = { &sgd, &momentum, &adam, &adamw };
 
 const struct optim_def *optim_find(const char *name)
 {
@@ -150,117 +29,236 @@ const struct optim_def *const *optim_all(size_t *n)
     return all;
 }
 
-/* ---- norm ---- */
-
-/* As many running sums as the widest vector holds doubles, twice. Element i of a block belongs to
- * sum i mod LANES whatever the width, and the sums are joined as a tree. */
-enum { LANES = 16 };
-_Static_assert(OPTIM_BLOCK % LANES == 0, "a block is whole rounds of sums");
-
-WIDE static double block_sum(const float *g, size_t n)
+bool optim_uses(const struct optim_def *def, const struct optim_hyper *h, uint32_t slot)
 {
-    double sum[LANES] = { 0 };
-    size_t whole = n - n % LANES;
-
-    for (size_t i = 0; i < whole; i += LANES)
-        for (size_t k = 0; k < LANES; k++)
-            sum[k] += (double)g[i + k] * (double)g[i + k]; /* exact: 2 * 24 bits fit */
-    for (size_t i = whole; i < n; i++)
-        sum[i - whole] += (double)g[i] * (double)g[i];
-    for (size_t half = LANES / 2; half > 0; half /= 2)
-        for (size_t k = 0; k < half; k++)
-            sum[k] += sum[k + half];
-    return sum[0];
-}
-
-void optim_square_sums(const float *g, size_t n, double *partial)
-{
-    for (size_t at = 0; at < n; at += OPTIM_BLOCK)
-        *partial++ = block_sum(g + at, n - at < OPTIM_BLOCK ? n - at : OPTIM_BLOCK);
-}
-
-double optim_norm(const double *partial, size_t n_blocks)
-{
-    double sum = 0;
-
-    for (size_t i = 0; i < n_blocks; i++)
-        sum += partial[i];
-    return sqrt(sum);
-}
-
-float optim_clip(double norm, double clip)
-{
-    double scale;
-
-    if (clip == 0)
-        return 1;
-    scale = clip / (norm + 1e-6);
-    return scale > 1 ? 1 : (float)scale; /* a NaN stays one */
-}
-
-/* ---- learning rate ---- */
-
-/* cos(pi u) for 0 <= u <= 1, by its own series and not by cos(), whose last bit is another one in
- * other C libraries and on other processors. */
-static double cos_pi(double u)
-{
-    const double pi = 3.14159265358979323846;
-    double sign = 1, x, square, term, sum;
-    uint32_t n;
-
-    if (u > 0.5) { /* cos(pi - x) = -cos(x) */
-        u = 1 - u;
-        sign = -1;
+    CHECK(slot < def->n_slots);
+    switch (def->slots[slot].use) {
+    case OPTIM_ALWAYS:
+        return true;
+    case OPTIM_WITH_MOMENTUM:
+        return h->momentum > 0;
+    case OPTIM_CENTERED:
+        return h->centered;
     }
-    if (u <= 0.25) {
-        x = pi * u;
-        term = sum = 1; /* 1 - x^2/2! + x^4/4! - ... */
-        n = 1;
-    } else {
-        x = pi * (0.5 - u);
-        term = sum = x; /* sin(pi/2 - x): x - x^3/3! + x^5/5! - ... */
-        n = 2;
-    }
-    square = x * x;
-    for (; n < 22; n += 2) { /* |x| <= pi/4: the last term is below 1e-23 */
-        term *= -square / ((double)n * (double)(n + 1));
-        sum += term;
-    }
-    return sign * sum;
+    CHECK(!"a use that is in the enum");
+    return false;
 }
 
-static double cosine(const struct optim_schedule *s, uint64_t t)
-{
-    uint64_t peak = s->warmup_steps > 0 ? s->warmup_steps : 1; /* the step with the full rate */
-    double f = s->final_fraction, u = 1;
+/* ---- a row at work ---- */
 
-    if (t <= peak)
-        u = 0;
-    else if (t < s->total_steps)
-        u = (double)(t - peak) / (double)(s->total_steps - peak);
-    return s->learning_rate * (f + (1 - f) * (1 + cos_pi(u)) / 2);
-}
+struct optim {
+    struct optim_opts opts;
+    struct optim_param *params; /* owned */
+    size_t *first_block;        /* [n_params + 1] owned: blocks of the parameters before */
+    double *squares;            /* [blocks] owned: of the gradient */
+    double (*sums)[2];          /* [blocks] owned: what measure() found; NULL: the row has none */
+};
 
-double optim_rate(const struct optim_schedule *s, uint64_t t)
+int optim_new(const struct optim_opts *opts, struct optim **out, struct err *err)
 {
-    CHECK(t > 0);
-    if (t <= s->warmup_steps)
-        return s->learning_rate * ((double)t / (double)s->warmup_steps);
-    switch (s->type) {
-    case OPTIM_CONSTANT:
-        return s->learning_rate;
-    case OPTIM_STEP:
-        CHECK(s->step_size > 0);
-        return s->learning_rate * power(s->gamma, (t - s->warmup_steps - 1) / s->step_size);
-    case OPTIM_COSINE:
-        return cosine(s, t);
+    struct optim *o = calloc(1, sizeof(*o));
+    size_t blocks = 0, n = opts->n_params;
+
+    CHECK(opts->n_parts > 0);
+    if (o == NULL)
+        return err_set(err, ERR_NOMEM, "optimizer: out of memory");
+    o->opts = *opts;
+    o->params = calloc(n + 1, sizeof(*o->params));
+    o->first_block = calloc(n + 1, sizeof(*o->first_block));
+    if (o->params == NULL || o->first_block == NULL)
+        goto no_memory;
+    o->opts.params = o->params;
+    for (size_t i = 0; i < n; i++) {
+        CHECK(opts->params[i].n > 0);
+        CHECK(i == 0 || opts->params[i].first >= o->params[i - 1].first + o->params[i - 1].n);
+        o->params[i] = opts->params[i];
+        blocks += (opts->params[i].n - 1) / OPTIM_BLOCK + 1;
+        o->first_block[i + 1] = blocks;
     }
-    CHECK(!"a schedule that is in the enum");
+    o->squares = calloc(blocks + 1, sizeof(*o->squares));
+    if (o->squares == NULL)
+        goto no_memory;
+    if (opts->def->measure != NULL) {
+        o->sums = calloc(blocks + 1, sizeof(*o->sums));
+        if (o->sums == NULL)
+            goto no_memory;
+    }
+    *out = o;
     return 0;
+
+no_memory:
+    optim_free(o);
+    return err_set(err, ERR_NOMEM, "optimizer: out of memory");
 }
 
-double optim_scale_linear(double rate, uint64_t batch, uint64_t reference)
+void optim_free(struct optim *o)
 {
-    CHECK(reference > 0);
-    return rate * (double)batch / (double)reference;
+    if (o == NULL)
+        return;
+    free(o->params);
+    free(o->first_block);
+    free(o->squares);
+    free(o->sums);
+    free(o);
+}
+
+/* The blocks of one parameter that belong to one part. */
+struct piece {
+    const struct optim_param *param;
+    size_t first, n; /* floats */
+    size_t block;    /* its first one, of all blocks */
+};
+
+static size_t part_begin(const struct optim *o, uint32_t part)
+{
+    /* In 128 bits: blocks times parts may not fit into 64. */
+    return (size_t)((unsigned __int128)o->first_block[o->opts.n_params] * part / o->opts.n_parts);
+}
+
+/* Cuts the next piece of a part: *block is where it begins, and then where the next one does. */
+static bool next_piece(const struct optim *o, uint32_t part, size_t *block, struct piece *p)
+{
+    size_t end = part_begin(o, part + 1), low = 0, high = o->opts.n_params, last;
+
+    if (*block >= end)
+        return false;
+    while (high - low > 1) { /* first_block[low] <= *block < first_block[high] */
+        size_t middle = low + (high - low) / 2;
+
+        if (o->first_block[middle] <= *block)
+            low = middle;
+        else
+            high = middle;
+    }
+    last = o->first_block[low + 1] < end ? o->first_block[low + 1] : end;
+    p->param = &o->params[low];
+    p->block = *block;
+    p->first = (*block - o->first_block[low]) * OPTIM_BLOCK;
+    p->n = (last - *block) * OPTIM_BLOCK;
+    if (p->n > p->param->n - p->first)
+        p->n = p->param->n - p->first;
+    p->first += p->param->first;
+    *block = last;
+    return true;
+}
+
+CLONES static void clamp(float *g, size_t n, float limit)
+{
+    for (size_t i = 0; i < n; i++) {
+        float x = g[i];
+
+        x = x > limit ? limit : x;
+        g[i] = x < -limit ? -limit : x; /* a NaN stays one */
+    }
+}
+
+void optim_clip_values(const struct optim *o, uint32_t part, float *g, float limit)
+{
+    size_t block = part_begin(o, part);
+    struct piece p;
+
+    while (next_piece(o, part, &block, &p))
+        clamp(g + p.first, p.n, limit);
+}
+
+void optim_measure_gradient(struct optim *o, uint32_t part, const float *g)
+{
+    size_t block = part_begin(o, part);
+    struct piece p;
+
+    while (next_piece(o, part, &block, &p))
+        optim_square_sums(g + p.first, p.n, o->squares + p.block);
+}
+
+double optim_gradient_norm(const struct optim *o)
+{
+    return optim_norm(o->squares, o->first_block[o->opts.n_params]);
+}
+
+bool optim_needs_norms(const struct optim *o)
+{
+    return o->opts.def->measure != NULL;
+}
+
+/* The step's numbers as they are for this parameter. */
+static struct optim_hyper own_hyper(const struct optim_param *p, const struct optim_hyper *h)
+{
+    struct optim_hyper own = *h;
+
+    own.learning_rate *= p->rate_factor;
+    own.weight_decay = p->weight_decay;
+    own.trust = 1;
+    return own;
+}
+
+static void slots_at(const struct optim *o, const struct optim_state *state, size_t at,
+                     float *out[OPTIM_MAX_SLOTS])
+{
+    for (uint32_t s = 0; s < OPTIM_MAX_SLOTS; s++)
+        out[s] = s < o->opts.def->n_slots && state->slots[s] != NULL ? state->slots[s] + at : NULL;
+}
+
+void optim_measure(struct optim *o, uint32_t part, const struct optim_hyper *h,
+                   const struct optim_state *state)
+{
+    size_t block = part_begin(o, part);
+    struct piece p;
+
+    while (next_piece(o, part, &block, &p)) {
+        struct optim_hyper own = own_hyper(p.param, h);
+
+        for (size_t done = 0; done < p.n; done += OPTIM_BLOCK) {
+            size_t at = p.first + done, n = p.n - done < OPTIM_BLOCK ? p.n - done : OPTIM_BLOCK;
+            float *slots[OPTIM_MAX_SLOTS];
+
+            slots_at(o, state, at, slots);
+            o->opts.def->measure(&own, n, state->w + at, state->g + at, slots,
+                                 o->sums[p.block + done / OPTIM_BLOCK]);
+        }
+    }
+}
+
+/* From the blocks of the whole parameter, in their order, whoever measured them. */
+static double trust_of(const struct optim *o, const struct optim_param *p,
+                       const struct optim_hyper *own)
+{
+    size_t i = (size_t)(p - o->params);
+    double norms[2] = { 0, 0 };
+
+    if (o->sums == NULL || !p->adapts)
+        return 1;
+    for (size_t b = o->first_block[i]; b < o->first_block[i + 1]; b++)
+        for (uint32_t k = 0; k < 2; k++)
+            norms[k] += o->sums[b][k];
+    for (uint32_t k = 0; k < 2; k++)
+        norms[k] = sqrt(norms[k]);
+    if (norms[0] == 0 || norms[1] == 0)
+        return 1;
+    return o->opts.def->trust(own, norms);
+}
+
+CLONES static void average_loop(size_t n, float *restrict average, const float *restrict w,
+                                float keep, float rest)
+{
+    for (size_t i = 0; i < n; i++)
+        average[i] = keep * average[i] + rest * w[i];
+}
+
+void optim_update(const struct optim *o, uint32_t part, const struct optim_hyper *h,
+                  const struct optim_state *state)
+{
+    size_t block = part_begin(o, part);
+    struct piece p;
+
+    while (next_piece(o, part, &block, &p)) {
+        struct optim_hyper own = own_hyper(p.param, h);
+        float *slots[OPTIM_MAX_SLOTS];
+
+        own.trust = trust_of(o, p.param, &own);
+        slots_at(o, state, p.first, slots);
+        o->opts.def->sweep(&own, p.n, state->w + p.first, state->g + p.first, slots);
+        if (o->opts.average > 0)
+            average_loop(p.n, state->average + p.first, state->w + p.first,
+                         (float)o->opts.average, (float)(1 - o->opts.average));
+    }
 }

@@ -1,64 +1,179 @@
 /* optim.h - optimizers as rows of a table, and schedules as pure functions of the step.
  *
- * An optimizer sweeps a flat range of floats: weights, gradients and its slots have one layout, so
- * replicas of a process update disjoint parts of one state. Element-wise: the bits do not depend
- * on how the range is cut.
+ *   struct optim_def   a row: its slots, and how it moves a range of floats
+ *   struct optim       a row at work on a list of parameters, shared out among the threads of a
+ *                      process; weights, gradients and slots have one layout, so the threads
+ *                      update disjoint parts of one state
  *
  * With w weight, g gradient (of the mean loss, after clipping), a learning rate, d weight decay, t step from 1:
  *   sgd       g += d w;  w -= a g                                            (torch.optim.SGD)
- *   momentum  g += d w;  v = m v + g;  w -= a v                              (torch.optim.SGD, momentum=m, dampening=0)
+ *   momentum  g += d w;  v = m v + g;  w -= a v;  nesterov: w -= a (g + m v)  (torch.optim.SGD, dampening=0)
+ *   adagrad   g += d w;  s += g^2;  w -= a g / (sqrt(s) + eps)               (torch.optim.Adagrad)
+ *   rmsprop   g += d w;  s = b2 s + (1-b2) g^2;  c = b2 c + (1-b2) g (centered, else 0);
+ *             u = g / (sqrt(s - c^2) + eps);  v = m v + u;  w -= a v         (torch.optim.RMSprop, alpha=b2)
  *   adam      g += d w;  m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2;
  *             w -= a / (1-b1^t) m / (sqrt(v) / sqrt(1-b2^t) + eps)           (torch.optim.Adam; Kingma and Ba 2015)
  *   adamw     w -= a d w;  then as adam without d                            (torch.optim.AdamW; Loshchilov and Hutter 2019)
- * Threads: pure; the caller says who sweeps which range. */
+ *   adamax    g += d w;  m as adam;  v = max(b2 v, |g| + eps);
+ *             w -= a / (1-b1^t) m / v                                        (torch.optim.Adamax; Kingma and Ba 2015)
+ *   lion      u = sign(b1 m + (1-b1) g);  m = b2 m + (1-b2) g;
+ *             w -= a (u + d w)                                               (Chen et al. 2023)
+ *   lars      r = c |w| / (|g| + d |w|);  v = m v + a r (g + d w);  w -= v   (You, Gitman, Ginsburg 2017)
+ *   lamb      m, v as adam;  u = m / (1-b1^t) / (sqrt(v / (1-b2^t)) + eps) + d w;
+ *             w -= a |w| / |u| u                                             (You et al. 2020)
+ * |x| is the L2 norm over one parameter; where it is 0, and for parameters that do not adapt,
+ * the ratio of lars and lamb is 1 (and that of lars is without c).
+ * Threads: a range and a part have one thread at a time; the caller puts the barriers. */
 #ifndef OPTIM_OPTIM_H
 #define OPTIM_OPTIM_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 struct err;
+struct optim;
 
 enum { OPTIM_MAX_SLOTS = 4 };
 
-struct optim_hyper { /* of one step; doubles are reduced to float coefficients once per sweep */
+struct optim_hyper { /* of one step; doubles are reduced to float coefficients once per parameter */
     double learning_rate, momentum, beta1, beta2, epsilon, weight_decay;
+    double trust_coefficient; /* c of lars */
+    bool nesterov, centered;
     uint64_t step;     /* t, from 1 */
     float grad_scale;  /* g is multiplied by this first: global-norm clipping; 1 for none */
+    double trust;      /* lars, lamb: the ratio of this parameter; optim_update() fills it */
 };
+
+enum optim_slot_use { OPTIM_ALWAYS, OPTIM_WITH_MOMENTUM, OPTIM_CENTERED };
 
 struct optim_def {
     const char *name;
     uint32_t n_slots;
-    const char *slots[OPTIM_MAX_SLOTS]; /* names in a checkpoint: "momentum", "exp_avg", "exp_avg_sq" */
+    struct optim_slot {
+        const char *name; /* in a checkpoint: "momentum", "exp_avg", "exp_avg_sq" */
+        enum optim_slot_use use; /* whether these hyper-parameters need it; else it is NULL */
+    } slots[OPTIM_MAX_SLOTS];
+    /* Element-wise: the bits do not depend on how a range is cut. */
     void (*sweep)(const struct optim_hyper *h, size_t n, float *w, const float *g,
                   float *const slots[OPTIM_MAX_SLOTS]);
+    /* The first half of a row that needs norms (else NULL): sums of squares of at most OPTIM_BLOCK
+     * floats of one parameter; what sweep() shall find in the slots is put there. */
+    void (*measure)(const struct optim_hyper *h, size_t n, const float *w, const float *g,
+                    float *const slots[OPTIM_MAX_SLOTS], double sums[2]);
+    /* The ratio from the norms of the whole parameter, both above 0. */
+    double (*trust)(const struct optim_hyper *h, const double norms[2]);
 };
 
 const struct optim_def *optim_find(const char *name); /* NULL: none of that name */
 const struct optim_def *const *optim_all(size_t *n);
+bool optim_uses(const struct optim_def *def, const struct optim_hyper *h, uint32_t slot);
+
+/* ---- a row at work ---- */
+
+/* A parameter: floats [first, first + n). */
+struct optim_param {
+    size_t first, n;
+    double rate_factor;  /* times the learning rate */
+    double weight_decay; /* its own; that of the hyper-parameters is not looked at */
+    bool adapts;         /* lars, lamb: has a ratio */
+};
+
+struct optim_opts {
+    const struct optim_def *def;
+    const struct optim_param *params; /* copied; ascending, without overlap, n > 0 */
+    uint32_t n_params;
+    uint32_t n_parts; /* threads that share the work */
+    double average;   /* > 0: an exponential moving average of the weights is kept, with this decay */
+};
+
+/* All of the trained floats; a part touches its own only. */
+struct optim_state {
+    float *w;
+    float *g;
+    float *slots[OPTIM_MAX_SLOTS];
+    float *average; /* average = decay average + (1 - decay) w after each update; NULL: none is kept */
+};
+
+/* Errors: ERR_NOMEM. */
+int optim_new(const struct optim_opts *opts, struct optim **out, struct err *err);
+void optim_free(struct optim *o); /* NULL is fine */
+
+/* A step, in each of the n_parts threads; each line needs what all threads did in the one before,
+ * so there is a barrier between them. The second and third only where they are wanted. Blocks
+ * belong to parameters and sums are added in their order, so that no bit depends on n_parts.
+ *
+ *     optim_clip_values(), optim_measure_gradient()
+ *     optim_gradient_norm(), optim_clip() -> h->grad_scale;  optim_measure() if optim_needs_norms()
+ *     optim_update() */
+void optim_clip_values(const struct optim *o, uint32_t part, float *g, float limit); /* to [-limit, limit] */
+void optim_measure_gradient(struct optim *o, uint32_t part, const float *g);
+double optim_gradient_norm(const struct optim *o); /* L2, over all parameters */
+bool optim_needs_norms(const struct optim *o);
+void optim_measure(struct optim *o, uint32_t part, const struct optim_hyper *h,
+                   const struct optim_state *state);
+void optim_update(const struct optim *o, uint32_t part, const struct optim_hyper *h,
+                  const struct optim_state *state);
 
 /* ---- learning rate ---- */
-enum optim_schedule_type { OPTIM_CONSTANT, OPTIM_STEP, OPTIM_COSINE };
+enum optim_schedule_type {
+    OPTIM_CONSTANT,
+    OPTIM_STEP,
+    OPTIM_COSINE,
+    OPTIM_EXPONENTIAL,
+    OPTIM_POLYNOMIAL,
+    OPTIM_ONE_CYCLE,
+    OPTIM_PLATEAU,
+    OPTIM_INVERSE_SQUARE_ROOT,
+};
+
+/* What evaluations have said so far; all zero before the first. Part of a checkpoint. */
+struct optim_plateau {
+    uint64_t step;       /* of the last evaluation that was counted */
+    bool has_best;       /* false: no evaluation gave a number yet */
+    double best;         /* lowest loss */
+    uint32_t waited;     /* evaluations in a row that were no better */
+    uint32_t reductions; /* so far */
+};
+
+/* With s the steps behind the warm-up, from 0, and u going from 0 at the last step of the warm-up (or
+ * step 1) to 1 at total_steps, where it stays:
+ *   step         rate * gamma^floor(s / step_size)
+ *   exponential  rate * gamma^(s / step_size)                     (torch ExponentialLR with step_size 1)
+ *   cosine       rate * (f + (1-f) (1 + cos(pi u)) / 2)
+ *   polynomial   rate * (f + (1-f) (1-u)^power)                   (torch PolynomialLR with f = 0)
+ *   inverse_square_root   rate * sqrt(W / t), W = max(warmup_steps, 1)     (Vaswani et al. 2017)
+ *   one_cycle    half a cosine from rate * initial_fraction up to the rate, another one down to rate * f;
+ *                the peak is at step rise * total_steps             (torch OneCycleLR; Smith and Topin 2018)
+ *   plateau      times gamma for each `patience` + 1 evaluations in a row that did not bring the loss below
+ *                best * (1 - threshold); never below rate * f       (torch ReduceLROnPlateau) */
 struct optim_schedule {
     enum optim_schedule_type type;
     double learning_rate;  /* the peak, after scaling */
-    uint64_t warmup_steps; /* linear from rate / warmup_steps at step 1 to the rate at step warmup_steps */
-    uint64_t total_steps;  /* cosine ends here */
-    uint64_t step_size;    /* step: times gamma every step_size steps, counted behind the warm-up */
+    uint64_t warmup_steps; /* linear from rate / warmup_steps at step 1 to the rate at step warmup_steps;
+                              one_cycle: 0 */
+    uint64_t total_steps;
+    uint64_t step_size;
     double gamma;
-    double final_fraction; /* cosine: rate * (f + (1-f) (1 + cos(pi u)) / 2); u goes from 0 at the last
-                              step of the warm-up (or step 1) to 1 at step total_steps, and stays */
+    double final_fraction; /* f */
+    double power;
+    double initial_fraction, rise;
+    double threshold;
+    uint32_t patience;
+    struct optim_plateau plateau; /* moved by optim_evaluated() alone */
 };
 /* Rate of step t (from 1). */
 double optim_rate(const struct optim_schedule *s, uint64_t t);
+/* The loss of an evaluation after step t: counted once, by a plateau schedule; others ignore it. */
+void optim_evaluated(struct optim_schedule *s, uint64_t t, double loss);
 /* Linear scaling rule (Goyal et al. 2017): rate * batch / reference. */
 double optim_scale_linear(double rate, uint64_t batch, uint64_t reference);
+/* Square-root scaling rule (Krizhevsky 2014; You et al. 2020): rate * sqrt(batch / reference). */
+double optim_scale_sqrt(double rate, uint64_t batch, uint64_t reference);
 
 /* ---- norm ---- */
 /* Sum of squares of n floats in OPTIM_BLOCK blocks: partial[i] is the double sum of block i of this
- * range, added in a fixed order. Cut ranges at multiples of OPTIM_BLOCK and the norm over all
- * partials, added in order, has the same bits whoever computed which. */
+ * range, added in a fixed order. */
 enum { OPTIM_BLOCK = 4096 };
 void optim_square_sums(const float *g, size_t n, double *partial);
 double optim_norm(const double *partial, size_t n_blocks); /* square root of the ordered sum */

@@ -5,6 +5,7 @@
  * tree: the figures do not depend on who computed what either. */
 #include "train/train_priv.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +13,7 @@
 #include "base/clock.h"
 #include "op/op.h"
 
-enum { SUM_LOSS, SUM_METRICS };
+enum { SUM_LOSS, SUM_WEIGHT, SUM_METRICS }; /* the metrics' sums one after the other */
 
 static int lane_sums(struct replica *r, struct data_reader *reader, uint64_t step, uint32_t lane,
                      double *sums, struct err *err)
@@ -26,21 +27,27 @@ static int lane_sums(struct replica *r, struct data_reader *reader, uint64_t ste
     if (rc < 0)
         return rc;
     sums[SUM_LOSS] += plan_loss(r->eval_plan);
-    for (uint32_t m = 0; m < t->opts->n_metrics; m++)
-        sums[SUM_METRICS + m] += plan_metric(r->eval_plan, m);
+    if (t->opts->mean_of_weights)
+        sums[SUM_WEIGHT] += plan_loss_weight(r->eval_plan);
+    sums += SUM_METRICS;
+    for (uint32_t m = 0; m < t->opts->n_metrics; m++) {
+        plan_metric_add(r->eval_plan, m, sums);
+        sums += plan_metric_words(r->eval_plan, m);
+    }
     return 0;
 }
 
 /* A reader delivers step by step, lane by lane; the sums are kept per lane: the stack has an entry
  * for each while batches run (depth is not enough, so they live in `per_lane`). */
-static int all_lanes(struct replica *r, struct data_reader *reader, double (*per_lane)[EVAL_WORDS],
+static int all_lanes(struct replica *r, struct data_reader *reader, double *per_lane,
                      struct err *err)
 {
     struct train *t = r->train;
 
     for (uint64_t s = 1; s <= t->eval_steps; s++)
         for (uint32_t i = 0; i < t->lanes_per_replica; i++) {
-            int rc = lane_sums(r, reader, s, r->first_lane + i, per_lane[i], err);
+            int rc = lane_sums(r, reader, s, r->first_lane + i,
+                               per_lane + (size_t)i * t->eval_words, err);
 
             if (rc < 0)
                 return rc;
@@ -50,15 +57,44 @@ static int all_lanes(struct replica *r, struct data_reader *reader, double (*per
     return 0;
 }
 
-static void add_lanes(struct replica *r, double (*per_lane)[EVAL_WORDS])
+static void add_lanes(struct replica *r, const double *per_lane)
 {
-    uint32_t n = r->train->lanes_per_replica, top = 0;
+    uint32_t n = r->train->lanes_per_replica, words = r->train->eval_words, top = 0;
 
     for (uint32_t i = 0; i < n; i++) {
-        memcpy(r->sums[top++], per_lane[i], sizeof(per_lane[i]));
+        memcpy(r->sums[top++], per_lane + (size_t)i * words, words * sizeof(*per_lane));
         for (uint32_t m = tree_merges(i, n); m > 0; m--, top--)
-            tree_add_f64(r->sums[top - 2], r->sums[top - 1], EVAL_WORDS);
+            tree_add_f64(r->sums[top - 2], r->sums[top - 1], words);
     }
+}
+
+/* The chance that one with the label has the higher score of a pair with one without it; equal ones
+ * count half. */
+static double area(const double *with, const double *without, uint32_t bins)
+{
+    double below = 0, ordered = 0, n_with = 0;
+
+    for (uint32_t i = 0; i < bins; i++) {
+        ordered += with[i] * (below + without[i] / 2);
+        below += without[i];
+        n_with += with[i];
+    }
+    return ordered / (n_with * below);
+}
+
+/* sums: the metric's, and behind them the weight. */
+static double figure(enum train_figure kind, const double *sums, uint32_t words)
+{
+    switch (kind) {
+    case TRAIN_MEAN:
+        return sums[0] / sums[1];
+    case TRAIN_EXP_MEAN:
+        return exp(sums[0] / sums[1]);
+    case TRAIN_AREA:
+        return area(sums, sums + words / 2, words / 2);
+    }
+    CHECK(!"a figure that does not exist");
+    return 0;
 }
 
 int eval_run(struct replica *r, uint64_t step, struct err *err)
@@ -79,7 +115,7 @@ int eval_run(struct replica *r, uint64_t step, struct err *err)
     };
     struct data_reader *reader = NULL;
     uint64_t begin = clock_ns();
-    double(*per_lane)[EVAL_WORDS] = calloc(t->lanes_per_replica, sizeof(*per_lane));
+    double *per_lane = calloc((size_t)t->lanes_per_replica * t->eval_words, sizeof(*per_lane));
     int rc;
 
     if (r->local == 0)
@@ -92,7 +128,7 @@ int eval_run(struct replica *r, uint64_t step, struct err *err)
     if (rc == 0) {
         add_lanes(r, per_lane);
         if (t->comm != NULL)
-            rc = comm_all_reduce(t->comm, r->local, r->sums[0], EVAL_WORDS, TENSOR_F64, COMM_SUM,
+            rc = comm_all_reduce(t->comm, r->local, r->sums[0], t->eval_words, TENSOR_F64, COMM_SUM,
                                  err);
     }
     data_reader_close(reader);
@@ -101,17 +137,25 @@ int eval_run(struct replica *r, uint64_t step, struct err *err)
         return err_wrap(err, rc, "evaluation after step %llu", (unsigned long long)step);
     if (r->local == 0) {
         uint64_t samples = data_records(t->eval_data);
+        const double *sums = r->sums[0] + SUM_METRICS;
         struct train_eval_report report = {
             .step = step,
             .epoch = (step - 1) / t->steps_per_epoch,
             .samples = samples,
-            .loss = r->sums[0][SUM_LOSS] / (double)samples,
+            .loss = r->sums[0][SUM_LOSS] /
+                    (o->mean_of_weights ? r->sums[0][SUM_WEIGHT] : (double)samples),
             .ns = clock_ns() - begin,
         };
         struct train_event e = { .kind = TRAIN_EVAL, .step = step, .eval = &report };
 
-        for (uint32_t m = 0; m < o->n_metrics; m++)
-            report.metrics[m] = r->sums[0][SUM_METRICS + m] / (double)samples;
+        for (uint32_t m = 0; m < o->n_metrics; m++) {
+            uint32_t words = plan_metric_words(r->eval_plan, m);
+
+            report.metrics[m] = figure(o->metrics[m].figure, sums, words);
+            sums += words;
+        }
+        /* Other replicas read it behind their next reduction, which this one has to join. */
+        optim_evaluated(&t->schedule, step, report.loss);
         train_tell(t, &e);
         train_phase(t, "train", step);
     }

@@ -1,6 +1,6 @@
 /* memory.c - one shared region per task:
  *
- *   state      parameters | slot 0 | slot 1 | ...        (what a checkpoint holds, and what is
+ *   state      parameters | slot 0 | slot 1 | ... | average   (what a checkpoint holds, and what is
  *                                                          broadcast when a generation starts)
  *   agreement  step and digests
  *   per replica: `depth` gradient arenas (parameters' layout | control words)
@@ -30,6 +30,26 @@ static size_t align_up(size_t bytes)
     return (bytes + DEVICE_ALIGN - 1) / DEVICE_ALIGN * DEVICE_ALIGN;
 }
 
+/* Where each slot that is in use begins, the average behind them. Returns the floats of the state. */
+static size_t lay_out_state(struct train *t)
+{
+    const struct train_opts *o = t->opts;
+    struct memory *m = &t->mem;
+    size_t at = m->params;
+
+    for (uint32_t s = 0; s < o->optimizer->n_slots; s++) {
+        if (!optim_uses(o->optimizer, &o->hyper, s))
+            continue;
+        m->slots[s] = m->state != NULL ? m->state + at : NULL;
+        at += m->slot;
+    }
+    if (o->average > 0) {
+        m->average = m->state != NULL ? m->state + at : NULL;
+        at += m->params;
+    }
+    return at;
+}
+
 int memory_open(struct train *t, struct err *err)
 {
     struct memory *m = &t->mem;
@@ -43,11 +63,11 @@ int memory_open(struct train *t, struct err *err)
     m->slot = m->trained;
     m->grads = m->params + CONTROL_WORDS;
     m->depth = tree_depth(t->lanes_per_replica);
-    m->state_bytes = (m->params + o->optimizer->n_slots * m->slot) * sizeof(float);
+    m->state_bytes = lay_out_state(t) * sizeof(float);
     agreement_at = align_up(m->state_bytes);
     replicas_at = align_up(agreement_at + sizeof(struct agreement));
     grads_bytes = align_up(m->grads * sizeof(float));
-    sums_bytes = align_up(EVAL_WORDS * sizeof(double));
+    sums_bytes = align_up(t->eval_words * sizeof(double));
     per_replica = m->depth * (grads_bytes + sums_bytes);
 
     rc = device_mem_open(&m->region, replicas_at + o->n_devices * per_replica, true, err);
@@ -55,8 +75,7 @@ int memory_open(struct train *t, struct err *err)
         return err_wrap(err, rc, "memory for weights and gradients");
     base = m->region.base;
     m->state = (float *)base;
-    for (uint32_t s = 0; s < o->optimizer->n_slots; s++)
-        m->slots[s] = m->state + m->params + s * m->slot;
+    (void)lay_out_state(t); /* now that it has an address */
     m->agreement = (struct agreement *)(base + agreement_at);
     for (uint32_t i = 0; i < o->n_devices; i++) {
         char *at = base + replicas_at + i * per_replica;

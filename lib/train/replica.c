@@ -73,6 +73,7 @@ static int agree(struct replica *r, uint64_t *step, struct err *err)
     if (r->local == 0) {
         memset(a, 0, sizeof(*a));
         a->step = t->held_step;
+        a->plateau = t->schedule.plateau;
         snprintf(a->model_digest, sizeof(a->model_digest), "%s", graph_digest(t->graph));
         snprintf(a->data_digest, sizeof(a->data_digest), "%s", data_digest(t->data));
     }
@@ -88,6 +89,8 @@ static int agree(struct replica *r, uint64_t *step, struct err *err)
         rc = same("training data", data_digest(t->data), a->data_digest, err);
     if (rc == 0 && t->comm != NULL)
         rc = comm_broadcast(t->comm, r->local, t->mem.state, t->mem.state_bytes, 0, err);
+    if (r->local == 0)
+        t->schedule.plateau = a->plateau;
     *step = a->step;
     return rc;
 }
@@ -138,7 +141,12 @@ static int steps(struct replica *r, uint64_t held, struct err *err)
 
     if (held == t->total_steps)
         return 0;
-    rc = open_reader(r, held + 1, err);
+    /* A checkpoint is older than the evaluation of its step; a plateau schedule must have heard it. */
+    if (held > 0 && t->schedule.type == OPTIM_PLATEAU && eval_due(t, held) &&
+        t->mem.agreement->plateau.step < held)
+        rc = eval_run(r, held, err);
+    if (rc == 0)
+        rc = open_reader(r, held + 1, err);
     for (uint64_t k = held + 1; rc == 0 && k <= t->total_steps && !result.stop; k++) {
         rc = step_run(r, k, &result, err);
         if (rc < 0)
@@ -171,7 +179,8 @@ static int generation(struct replica *r, struct err *err)
         return rc;
     plan_bind(r->plan, t->mem.state, r->work.base);
     if (r->eval_plan != NULL)
-        plan_bind(r->eval_plan, t->mem.state, r->eval_work.base);
+        plan_bind(r->eval_plan, t->opts->evaluate_average ? t->mem.average : t->mem.state,
+                  r->eval_work.base);
     if (r->local == 0) {
         struct train_event e = { .kind = TRAIN_RESUMED, .step = held, .text = t->resumed_path };
 

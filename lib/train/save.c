@@ -14,16 +14,35 @@
 
 enum { RETRY_MS = 1000 };
 
+/* <parameter>/<slot>, in an arena of the state. */
+static int name_slot(struct train *t, const struct graph_param *p, const char *slot,
+                     const float *arena, struct err *err)
+{
+    char *name = t->slot_names[t->n_slots];
+    int len = snprintf(name, sizeof(t->slot_names[0]), "%s/%s", p->name, slot);
+
+    if (len < 0 || (size_t)len >= sizeof(t->slot_names[0]))
+        return err_set(err, ERR_INPUT, "parameter '%.80s...': its name is longer than %zu bytes",
+                       p->name, sizeof(t->slot_names[0]) - 32);
+    t->slot_tensors[t->n_slots++] = (struct ckpt_tensor){
+        .name = name,
+        .dtype = TENSOR_F32,
+        .shape = p->shape,
+        .offset = ((size_t)(arena - t->mem.state) + p->offset) * sizeof(float),
+    };
+    return 0;
+}
+
 /* The layout of the state as named tensors. */
 static int name_tensors(struct train *t, struct err *err)
 {
     const struct optim_def *optim = t->opts->optimizer;
-    uint32_t n, n_trained = 0;
+    uint32_t n;
     const struct graph_param *p = graph_params(t->graph, &n);
 
     t->model_tensors = calloc(n + 1, sizeof(*t->model_tensors));
-    t->slot_tensors = calloc((size_t)n * optim->n_slots + 1, sizeof(*t->slot_tensors));
-    t->slot_names = calloc((size_t)n * optim->n_slots + 1, sizeof(*t->slot_names));
+    t->slot_tensors = calloc((size_t)n * (optim->n_slots + 1) + 1, sizeof(*t->slot_tensors));
+    t->slot_names = calloc((size_t)n * (optim->n_slots + 1) + 1, sizeof(*t->slot_names));
     if (t->model_tensors == NULL || t->slot_tensors == NULL || t->slot_names == NULL)
         return err_set(err, ERR_NOMEM, "checkpoint: out of memory");
     t->n_model = n;
@@ -32,24 +51,19 @@ static int name_tensors(struct train *t, struct err *err)
                                                     .dtype = TENSOR_F32,
                                                     .shape = p[i].shape,
                                                     .offset = p[i].offset * sizeof(float) };
-        n_trained += p[i].kind == GRAPH_TRAINED;
     }
     for (uint32_t i = 0; i < n; i++) {
+        int rc = 0;
+
         if (p[i].kind != GRAPH_TRAINED)
             continue;
-        for (uint32_t s = 0; s < optim->n_slots; s++) {
-            char *name = t->slot_names[t->n_slots];
-            size_t at = t->mem.params + s * t->mem.slot + p[i].offset;
-            int len = snprintf(name, sizeof(t->slot_names[0]), "%s/%s", p[i].name, optim->slots[s]);
-
-            if (len < 0 || (size_t)len >= sizeof(t->slot_names[0]))
-                return err_set(err, ERR_INPUT, "parameter '%.80s...': its name is longer than %zu bytes",
-                               p[i].name, sizeof(t->slot_names[0]) - 16);
-            t->slot_tensors[t->n_slots++] = (struct ckpt_tensor){ .name = name,
-                                                                  .dtype = TENSOR_F32,
-                                                                  .shape = p[i].shape,
-                                                                  .offset = at * sizeof(float) };
-        }
+        for (uint32_t s = 0; rc == 0 && s < optim->n_slots; s++)
+            if (t->mem.slots[s] != NULL)
+                rc = name_slot(t, &p[i], optim->slots[s].name, t->mem.slots[s], err);
+        if (rc == 0 && t->mem.average != NULL)
+            rc = name_slot(t, &p[i], "average", t->mem.average, err);
+        if (rc < 0)
+            return rc;
     }
     return 0;
 }
@@ -161,6 +175,14 @@ int save_load_newest(struct train *t, struct err *err)
         rc = ckpt_load(info->path, t->model_tensors, t->n_model, t->slot_tensors, t->n_slots,
                        t->mem.state, err);
     if (rc == 0) {
+        update_fill_average(t, false);
+        t->schedule.plateau = (struct optim_plateau){
+            .step = info->meta.plateau_step,
+            .has_best = info->meta.plateau_has_best,
+            .best = info->meta.plateau_best,
+            .waited = info->meta.plateau_waited,
+            .reductions = info->meta.plateau_reductions,
+        };
         t->held_step = t->last_saved_step = info->meta.step;
         snprintf(t->resumed_path, sizeof(t->resumed_path), "%s", info->path);
     } else {
@@ -183,6 +205,11 @@ static struct ckpt_meta meta_of(const struct train *t, uint64_t step)
         .lanes = o->lanes,
         .global_batch_size = o->global_batch,
         .complete = step == t->total_steps,
+        .plateau_step = t->schedule.plateau.step,
+        .plateau_has_best = t->schedule.plateau.has_best,
+        .plateau_best = t->schedule.plateau.best,
+        .plateau_waited = t->schedule.plateau.waited,
+        .plateau_reductions = t->schedule.plateau.reductions,
     };
 
     snprintf(m.job_digest, sizeof(m.job_digest), "%s", o->job_digest);
@@ -256,7 +283,7 @@ int save_export(struct train *t, struct err *err)
     rc = fs_mkdirs(dir, err);
     free(dir);
     if (rc == 0)
-        rc = graph_export(t->graph, t->mem.state, path, err);
+        rc = graph_export(t->graph, t->opts->export_average ? t->mem.average : t->mem.state, path, err);
     if (rc < 0)
         return err_wrap(err, rc, "export");
     train_tell(t, &e);

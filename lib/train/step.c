@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/clones.h"
 #include "base/fault.h"
 #include "op/op.h"
 
@@ -33,9 +34,13 @@ int step_feed(struct replica *r, struct plan *plan, struct data_reader *reader, 
 
         memcpy(in->data, b->features[t->feature_of_input[i]], tensor_bytes(in));
     }
-    memcpy(plan_input(plan, n)->data, b->features[t->label_feature],
-           tensor_bytes(plan_input(plan, n)));
-    memcpy(plan_input(plan, n + 1)->data, b->weights, t->lane_batch * sizeof(float));
+    for (uint32_t i = 0; i < t->opts->n_targets; i++) {
+        const struct tensor *in = plan_input(plan, n + i);
+
+        memcpy(in->data, b->features[t->feature_of_target[i]], tensor_bytes(in));
+    }
+    memcpy(plan_input(plan, n + t->opts->n_targets)->data, b->weights,
+           t->lane_batch * sizeof(float));
     data_release(reader);
     return 0;
 }
@@ -70,10 +75,19 @@ static int run_lanes(struct replica *r, uint64_t step, struct err *err)
             return err_wrap(err, rc, "lane %u", run.lane);
         memset(control, 0, CONTROL_WORDS * sizeof(float));
         control[CONTROL_LOSS] = plan_loss(r->plan);
+        if (t->opts->mean_of_weights)
+            control[CONTROL_WEIGHT] = plan_loss_weight(r->plan);
         for (uint32_t m = tree_merges(i, t->lanes_per_replica); m > 0; m--, top--)
             tree_add_f32(r->grads[top - 2], r->grads[top - 1], n);
     }
     return 0;
+}
+
+/* The mean over what counts: nobody knows how much that is before all lanes are added up. */
+CLONES static void scale(float *x, size_t n, float factor)
+{
+    for (size_t i = 0; i < n; i++)
+        x[i] *= factor;
 }
 
 static int reduce(struct replica *r, struct step_result *out, struct err *err)
@@ -95,78 +109,15 @@ static int reduce(struct replica *r, struct step_result *out, struct err *err)
         rc = comm_all_reduce(t->comm, r->local, grads, t->mem.grads, TENSOR_F32, COMM_SUM, err);
     r->reduce_ns = clock_ns() - before;
     out->loss = control[CONTROL_LOSS];
+    if (rc == 0 && t->opts->mean_of_weights && control[CONTROL_WEIGHT] > 0) { /* else all is 0 */
+        out->loss /= (double)control[CONTROL_WEIGHT];
+        scale(grads, t->mem.trained, 1.0f / control[CONTROL_WEIGHT]);
+    }
     out->stop = control[CONTROL_STOP] > 0;
     out->stop_everywhere = control[CONTROL_STOP_ALL] > 0;
     out->askers = (uint32_t)control[CONTROL_STOP];
     out->asker = (uint32_t)control[CONTROL_STOP_WHO] - 1;
     return rc;
-}
-
-/* This replica's part of the trained floats, cut at blocks so that norm and update do not
- * depend on how many replicas there are. */
-static void part_of(const struct replica *r, size_t *first, size_t *n)
-{
-    const struct train *t = r->train;
-    size_t blocks = (t->mem.trained + OPTIM_BLOCK - 1) / OPTIM_BLOCK;
-    uint32_t parts = t->opts->n_devices;
-    size_t begin = blocks * r->local / parts * OPTIM_BLOCK;
-    size_t end = blocks * (r->local + 1) / parts * OPTIM_BLOCK;
-
-    if (end > t->mem.trained)
-        end = t->mem.trained;
-    *first = begin;
-    *n = end - begin;
-}
-
-static void move_statistics(struct train *t, const float *grads)
-{
-    uint32_t n;
-    const struct graph_param *params = graph_params(t->graph, &n);
-    float share = 1.0f / (float)t->opts->lanes;
-
-    for (uint32_t i = 0; i < n; i++) {
-        float *w = t->mem.state + params[i].offset;
-        const float *g = grads + params[i].offset;
-        float keep = params[i].momentum;
-
-        if (params[i].kind != GRAPH_STATISTIC)
-            continue;
-        for (size_t e = 0; e < params[i].elements; e++)
-            w[e] = keep * w[e] + (1.0f - keep) * (g[e] * share);
-    }
-}
-
-static int canceled(struct err *err)
-{
-    return err_set(err, ERR_CANCELED, "another replica of this task ended the generation");
-}
-
-static int update(struct replica *r, uint64_t step, double *norm, struct err *err)
-{
-    struct train *t = r->train;
-    const struct train_opts *o = t->opts;
-    struct optim_hyper h = o->hyper;
-    float *slots[OPTIM_MAX_SLOTS] = { NULL };
-    size_t first, n;
-
-    part_of(r, &first, &n);
-    *norm = NAN;
-    h.grad_scale = 1;
-    if (o->clip_norm > 0 || (o->norm_every_steps > 0 && step % o->norm_every_steps == 0)) {
-        optim_square_sums(r->grads[0] + first, n, t->norm_partials + first / OPTIM_BLOCK);
-        if (!gate_wait(&t->gate))
-            return canceled(err);
-        *norm = optim_norm(t->norm_partials, (t->mem.trained + OPTIM_BLOCK - 1) / OPTIM_BLOCK);
-        h.grad_scale = optim_clip(*norm, o->clip_norm);
-    }
-    h.learning_rate = optim_rate(&t->schedule, step);
-    h.step = step;
-    for (uint32_t s = 0; s < o->optimizer->n_slots; s++)
-        slots[s] = t->mem.slots[s] + first;
-    o->optimizer->sweep(&h, n, t->mem.state + first, r->grads[0] + first, slots);
-    if (r->local == 0)
-        move_statistics(t, r->grads[0]);
-    return gate_wait(&t->gate) ? 0 : canceled(err);
 }
 
 int step_run(struct replica *r, uint64_t step, struct step_result *out, struct err *err)
@@ -186,7 +137,7 @@ int step_run(struct replica *r, uint64_t step, struct step_result *out, struct e
     if (rc == 0 && fault_hit("train.update"))
         return err_set(err, ERR_DEVICE, "fault point train.update");
     if (rc == 0)
-        rc = update(r, step, &norm, err);
+        rc = update_run(r, step, &norm, err);
     if (rc < 0)
         return err_wrap(err, rc, "step %llu", (unsigned long long)step);
     if (r->local == 0) {

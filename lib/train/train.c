@@ -127,10 +127,34 @@ static int open_data(struct train *t, const char *glob, const volatile int *canc
                                       .offset = o->features[i].offset };
     for (uint32_t i = 0; i < o->n_inputs; i++) /* a graph input says what it wants */
         f[t->feature_of_input[i]].fed = find_input(t->graph, o->inputs[i].input)->dtype;
-    f[t->label_feature].fed = TENSOR_I64;
+    for (uint32_t i = 0; i < o->n_targets; i++)
+        f[t->feature_of_target[i]].fed = o->targets[i].dtype;
     rc = data_open(&d, out, err);
     free(f);
     return rc;
+}
+
+/* A feature is decoded once, so all who use it must want the same type. */
+static int check_one_type(const struct train *t, uint32_t target, struct err *err)
+{
+    const struct train_opts *o = t->opts;
+    const struct train_target *label = &o->targets[target];
+
+    for (uint32_t i = 0; i < o->n_inputs; i++) {
+        enum tensor_dtype dtype = find_input(t->graph, o->inputs[i].input)->dtype;
+
+        if (t->feature_of_input[i] == t->feature_of_target[target] && dtype != label->dtype)
+            return err_set(err, ERR_INPUT, "feature '%s' is the label (%s) and feeds %s input '%s'",
+                           label->feature, tensor_dtype_name(label->dtype),
+                           tensor_dtype_name(dtype), o->inputs[i].input);
+    }
+    for (uint32_t i = 0; i < target; i++)
+        if (t->feature_of_target[i] == t->feature_of_target[target] &&
+            o->targets[i].dtype != label->dtype)
+            return err_set(err, ERR_INPUT, "feature '%s' is the label of two losses that want %s and %s",
+                           label->feature, tensor_dtype_name(o->targets[i].dtype),
+                           tensor_dtype_name(label->dtype));
+    return 0;
 }
 
 static int bind_features(struct train *t, struct err *err)
@@ -139,17 +163,16 @@ static int bind_features(struct train *t, struct err *err)
     int rc = 0;
 
     t->feature_of_input = calloc(o->n_inputs + 1, sizeof(*t->feature_of_input));
-    if (t->feature_of_input == NULL)
+    t->feature_of_target = calloc(o->n_targets + 1, sizeof(*t->feature_of_target));
+    if (t->feature_of_input == NULL || t->feature_of_target == NULL)
         return err_set(err, ERR_NOMEM, "features: out of memory");
     for (uint32_t i = 0; rc == 0 && i < o->n_inputs; i++)
         rc = find_feature(o, o->inputs[i].feature, &t->feature_of_input[i], err);
-    if (rc == 0)
-        rc = find_feature(o, o->labels, &t->label_feature, err);
-    for (uint32_t i = 0; rc == 0 && i < o->n_inputs; i++)
-        if (t->feature_of_input[i] == t->label_feature &&
-            find_input(t->graph, o->inputs[i].input)->dtype != TENSOR_I64)
-            rc = err_set(err, ERR_INPUT, "feature '%s' is the label (int64) and feeds float input '%s'",
-                         o->labels, o->inputs[i].input);
+    for (uint32_t i = 0; rc == 0 && i < o->n_targets; i++) {
+        rc = find_feature(o, o->targets[i].feature, &t->feature_of_target[i], err);
+        if (rc == 0)
+            rc = check_one_type(t, i, err);
+    }
     return rc;
 }
 
@@ -181,17 +204,18 @@ static int open_plan(struct train *t, enum plan_purpose purpose, struct plan **p
                      struct device_mem *work, struct err *err)
 {
     const struct train_opts *o = t->opts;
-    const struct train_feature *label = &o->features[t->label_feature];
-    struct plan_feed *feeds = calloc(o->n_inputs + 1, sizeof(*feeds));
+    struct plan_feed *feeds = calloc((size_t)o->n_inputs + o->n_targets + 1, sizeof(*feeds));
+    struct plan_measure metrics[TRAIN_MAX_METRICS];
     struct plan_opts p = {
         .purpose = purpose,
         .batch = t->lane_batch,
         .feeds = feeds,
         .n_feeds = o->n_inputs,
-        .loss = o->loss,
-        .logits = o->logits,
-        .labels = { .name = "labels", .source = o->labels, .dtype = TENSOR_I64, .shape = label->shape },
-        .metrics = o->metrics,
+        .targets = feeds + o->n_inputs,
+        .n_targets = o->n_targets,
+        .losses = o->losses,
+        .n_losses = o->n_losses,
+        .metrics = metrics,
         .n_metrics = purpose == PLAN_EVAL ? o->n_metrics : 0,
     };
     int rc;
@@ -203,6 +227,14 @@ static int open_plan(struct train *t, enum plan_purpose purpose, struct plan **p
                                        .source = o->inputs[i].feature,
                                        .dtype = find_input(t->graph, o->inputs[i].input)->dtype,
                                        .shape = o->features[t->feature_of_input[i]].shape };
+    for (uint32_t i = 0; i < o->n_targets; i++)
+        feeds[o->n_inputs + i] =
+            (struct plan_feed){ .name = "labels",
+                                .source = o->targets[i].feature,
+                                .dtype = o->targets[i].dtype,
+                                .shape = o->features[t->feature_of_target[i]].shape };
+    for (uint32_t i = 0; i < p.n_metrics; i++)
+        metrics[i] = o->metrics[i].measure;
     rc = plan_new(t->graph, &p, plan, err);
     free(feeds);
     if (rc == 0)
@@ -250,6 +282,9 @@ static int open_plans(struct train *t, struct err *err)
         if (rc == 0 && t->eval_data != NULL)
             rc = open_plan(t, PLAN_EVAL, &r->eval_plan, &r->eval_work, err);
     }
+    t->eval_words = 2; /* loss and weight */
+    for (uint32_t i = 0; rc == 0 && t->eval_data != NULL && i < o->n_metrics; i++)
+        t->eval_words += plan_metric_words(t->replicas[0].eval_plan, i);
     return rc;
 }
 
@@ -260,6 +295,7 @@ static void fill_fresh(struct train *t)
 
     for (uint32_t i = 0; i < n; i++)
         memcpy(t->mem.state + p[i].offset, p[i].initial, p[i].elements * sizeof(float));
+    update_fill_average(t, true);
 }
 
 int train_open(const struct train_opts *opts, const volatile int *cancel, struct train **out,
@@ -300,13 +336,10 @@ int train_open(const struct train_opts *opts, const volatile int *cancel, struct
         rc = open_plans(t, err);
     if (rc == 0)
         rc = memory_open(t, err);
+    if (rc == 0)
+        rc = update_open(t, err);
     if (rc < 0)
         goto fail;
-    t->norm_partials = calloc(t->mem.trained / OPTIM_BLOCK + 1, sizeof(double));
-    if (t->norm_partials == NULL) {
-        rc = err_set(err, ERR_NOMEM, "training: out of memory");
-        goto fail;
-    }
     fill_fresh(t);
     rc = save_open(t, err);
     if (rc == 0)
@@ -360,11 +393,12 @@ void train_close(struct train *t)
     data_free(t->eval_data);
     graph_free(t->graph);
     memory_close(t);
-    free(t->norm_partials);
+    optim_free(t->optim);
     free(t->slot_names);
     free(t->model_tensors);
     free(t->slot_tensors);
     free(t->feature_of_input);
+    free(t->feature_of_target);
     pthread_mutex_destroy(&t->lock);
     free(t);
 }

@@ -79,15 +79,42 @@ struct train_feature { /* as stored */
     double scale, offset;
 };
 
+struct train_params { /* parameters with numbers of their own, by name; the first group that matches counts */
+    const char *const *match; /* fnmatch patterns; each must match a trained parameter */
+    uint32_t n_match;
+    double rate_factor;       /* times the learning rate */
+    double weight_decay;
+    bool adapts;              /* lars, lamb: with a ratio of norms */
+};
+
+struct train_target { /* a feature with right answers */
+    const char *feature;
+    enum tensor_dtype dtype; /* what the rows that use it want */
+};
+
+struct train_metric {
+    const char *name; /* for people: "accuracy" */
+    struct plan_measure measure;
+    enum train_figure {
+        TRAIN_MEAN,     /* sum / weight */
+        TRAIN_EXP_MEAN, /* e to that: the perplexity of a cross entropy */
+        TRAIN_AREA,     /* under the ROC curve, from the histograms of AreaUnderCurve */
+    } figure;
+};
+
 struct train_opts { /* everything is borrowed until train_close() */
     const char *onnx;
     const char *const *frozen;
     uint32_t n_frozen;
     const struct train_input *inputs;
     uint32_t n_inputs;
-    const char *loss, *logits, *labels; /* row of domain trainerd; tensor; feature */
-    const char *metrics[TRAIN_MAX_METRICS]; /* rows of domain trainerd */
-    const char *metric_names[TRAIN_MAX_METRICS];
+    const struct train_target *targets; /* what losses and metrics count by number */
+    uint32_t n_targets;
+    const struct plan_measure *losses;
+    uint32_t n_losses;
+    bool mean_of_weights; /* one loss: its mean is over what counts (class weights, ignored labels),
+                             not over the samples */
+    const struct train_metric *metrics;
     uint32_t n_metrics;
 
     const char *train_glob, *eval_glob; /* eval may be NULL */
@@ -102,13 +129,17 @@ struct train_opts { /* everything is borrowed until train_close() */
     uint64_t epochs, steps; /* one of them is 0 */
     uint32_t global_batch, lanes; /* settled by the caller: lanes divides global_batch */
     uint32_t replicas;      /* of the full cluster; each has lanes / replicas lanes, and it divides */
-    double clip_norm;
+    double clip_norm, clip_value; /* the value first; 0: not */
     uint32_t eval_every_epochs;
     uint32_t norm_every_steps; /* compute the gradient norm at steps that this divides; 0: only for clipping */
 
     const struct optim_def *optimizer;
     struct optim_hyper hyper;           /* learning_rate and step are filled per step */
     struct optim_schedule schedule;     /* total_steps is filled here */
+    const struct train_params *groups;
+    uint32_t n_groups;
+    double average;                     /* decay of the moving average of the weights; 0: none is kept */
+    bool evaluate_average, export_average; /* evaluation, exported model: from the average */
 
     const struct device *devices;
     uint32_t n_devices;

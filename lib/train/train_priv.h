@@ -4,6 +4,7 @@
  *   memory.c   one shared region: state, gradients, accumulators
  *   replica.c  the thread of a replica: join the generation, step, what is due between steps
  *   step.c     one step
+ *   update.c   the optimizer's part of it
  *   eval.c     one evaluation
  *   save.c     checkpoints and export, on the chief
  */
@@ -20,16 +21,18 @@
 /* Behind the parameters in every gradient arena: reduced with them. */
 enum control_word {
     CONTROL_LOSS,     /* sum over the lanes of the scaled loss: the mean over the global batch */
+    CONTROL_WEIGHT,   /* mean_of_weights: what loss and gradients are divided by */
     CONTROL_STOP,     /* tasks that ask to stop */
     CONTROL_STOP_ALL, /* tasks that ask everybody to stop */
     CONTROL_STOP_WHO, /* sum of 1 + member number of those who ask: names the one, if it is one */
     CONTROL_WORDS = 16,
 };
-enum { MAX_TREE = 33, EVAL_WORDS = 2 + TRAIN_MAX_METRICS };
+enum { MAX_TREE = 33 };
 
 /* Agreed at the start of a generation: rank 0's goes to all. */
 struct agreement {
     uint64_t step;
+    struct optim_plateau plateau;
     char model_digest[65];
     char data_digest[65];
     char job_digest[65];
@@ -40,11 +43,12 @@ struct memory {
     struct device_mem region;
     size_t params, trained;    /* floats of a parameter arena; of its trained part */
     size_t slot;               /* floats of one slot */
-    size_t state_bytes;        /* parameters and slots: what a checkpoint holds */
+    size_t state_bytes;        /* parameters, slots, average: what a checkpoint holds */
     size_t grads;              /* floats of one gradient arena, control words included */
     uint32_t depth;            /* gradient arenas of a replica: levels of its lane tree */
-    float *state;              /* parameters, then slots */
-    float *slots[OPTIM_MAX_SLOTS];
+    float *state;              /* parameters, then slots, then the average */
+    float *slots[OPTIM_MAX_SLOTS]; /* NULL: the optimizer does not use this one */
+    float *average;            /* a parameter arena: averages of the trained, copies of the statistics; or NULL */
     struct agreement *agreement;
 };
 
@@ -57,7 +61,7 @@ struct replica {
     struct plan *plan, *eval_plan;
     struct device_mem work, eval_work;
     float *grads[MAX_TREE];    /* gradient arenas of the lane tree, in the region */
-    double *sums[MAX_TREE];    /* evaluation accumulators likewise, EVAL_WORDS each */
+    double *sums[MAX_TREE];    /* evaluation accumulators likewise, eval_words each */
     struct data_reader *reader;
     uint64_t data_ns, reduce_ns; /* of the current step */
 };
@@ -85,7 +89,8 @@ struct train {
     uint64_t held_step;            /* state in memory; 0: fresh */
     char resumed_path[4096];
     uint32_t *feature_of_input;    /* graph input i is fed by data feature feature_of_input[i] */
-    uint32_t label_feature;
+    uint32_t *feature_of_target; /* likewise target i */
+    uint32_t eval_words;         /* sums of an evaluation: loss, weight, the metrics' */
 
     /* one generation */
     struct train_group group;
@@ -93,7 +98,7 @@ struct train {
     struct comm *comm;
     pthread_mutex_t lock;          /* guards comm's lifetime against train_abort, and the result */
     struct gate gate;
-    double *norm_partials;         /* [blocks of the trained part] */
+    struct optim *optim;           /* the optimizer at work on this graph's parameters */
     uint32_t running;              /* atomic: replica threads that have not ended */
     volatile int cancel;
     unsigned requests;             /* atomic: train_request_kind bits */
@@ -119,6 +124,14 @@ void tree_add_f64(double *dst, const double *src, size_t n);
 
 /* step.c: one step of this replica. */
 int step_run(struct replica *r, uint64_t step, struct step_result *out, struct err *err);
+/* update.c */
+int update_open(struct train *t, struct err *err); /* groups, and the optimizer at work on them */
+/* Behind the reduction of step `step`: this replica's part of weights and slots. *norm: of the
+ * gradient, NaN if this step did not need it. */
+int update_run(struct replica *r, uint64_t step, double *norm, struct err *err);
+/* The average of weights that were never averaged, or of those just read: what is not in a checkpoint. */
+void update_fill_average(struct train *t, bool fresh);
+
 /* Samples of weight 1 in the global batch of a step. */
 uint64_t step_samples(const struct train *t, uint64_t step);
 /* Next lane batch of `reader` into the inputs of `plan`. */

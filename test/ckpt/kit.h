@@ -73,6 +73,11 @@ static inline void kit_same_meta(const struct ckpt_meta *a, const struct ckpt_me
     assert_string_equal(a->data_digest, b->data_digest);
     assert_string_equal(a->name, b->name);
     assert_int_equal(a->complete, b->complete);
+    assert_int_equal(a->plateau_step, b->plateau_step);
+    assert_int_equal(a->plateau_has_best, b->plateau_has_best);
+    assert_true(a->plateau_best == b->plateau_best);
+    assert_int_equal(a->plateau_waited, b->plateau_waited);
+    assert_int_equal(a->plateau_reductions, b->plateau_reductions);
 }
 
 static inline char *kit_folder(void)

@@ -92,6 +92,48 @@ static void a_default_may_follow_from_another_key(void **state)
     conf_free(c);
 }
 
+static void each_optimizer_has_its_own_defaults(void **state)
+{
+    static const struct {
+        const char *type;
+        double momentum, beta1, beta2, epsilon, trust, decay;
+    } rows[] = {
+        { "'sgd'", 0, 0, 0, 0, 0, 0 },
+        { "'momentum'", 0.9, 0, 0, 0, 0, 0 },
+        { "'adagrad'", 0, 0, 0, 1e-10, 0, 0 },
+        { "'rmsprop'", 0, 0, 0.99, 1e-8, 0, 0 },
+        { "'adam'", 0, 0.9, 0.999, 1e-8, 0, 0 },
+        { "'adamw'", 0, 0.9, 0.999, 1e-8, 0, 0.01 },
+        { "'adamax'", 0, 0.9, 0.999, 1e-8, 0, 0 },
+        { "'lars'", 0.9, 0, 0, 0, 0.001, 0 },
+        { "'lamb'", 0, 0.9, 0.999, 1e-6, 0, 0 },
+        { "'lion'", 0, 0.9, 0.99, 0, 0, 0 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
+        const struct job_patch patches[JOB_MAX_PATCHES] =
+            P2("/optimizer/type", rows[i].type, "/optimizer/groups",
+               "[{'match':['a']},{'match':['b','c'],'weight_decay':0.5,'learning_rate_factor':2}]");
+        struct conf *c = job_patched(patches);
+
+        assert_true(c->optimizer.momentum == rows[i].momentum);
+        assert_true(c->optimizer.beta1 == rows[i].beta1);
+        assert_true(c->optimizer.beta2 == rows[i].beta2);
+        assert_true(c->optimizer.epsilon == rows[i].epsilon);
+        assert_true(c->optimizer.trust_coefficient == rows[i].trust);
+        assert_true(c->optimizer.weight_decay == rows[i].decay);
+        assert_int_equal(c->optimizer.n_groups, 2);
+        assert_true(c->optimizer.groups[0].weight_decay == rows[i].decay);
+        assert_true(c->optimizer.groups[0].learning_rate_factor == 1);
+        assert_true(c->optimizer.groups[0].layer_adaptation);
+        assert_int_equal(c->optimizer.groups[1].n_match, 2);
+        assert_string_equal(c->optimizer.groups[1].match[1], "c");
+        assert_true(c->optimizer.groups[1].weight_decay == 0.5);
+        conf_free(c);
+    }
+}
+
 static void what_is_said_is_read(void **state)
 {
     static const char quoted[] =
@@ -125,7 +167,7 @@ static void what_is_said_is_read(void **state)
     assert_string_equal(c->model.inputs[1].feature, "b");
     assert_string_equal(c->model.inputs[1].input, "in b");
     assert_int_equal(c->model.loss.type, CONF_LOSS_SOFTMAX_CROSS_ENTROPY);
-    assert_string_equal(c->model.loss.logits, "z");
+    assert_string_equal(c->model.loss.tensor, "z");
     assert_string_equal(c->model.loss.labels, "y");
     assert_int_equal(c->model.n_metrics, 1);
     assert_int_equal(c->model.metrics[0], CONF_METRIC_ACCURACY);
@@ -262,6 +304,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_not_said_has_the_documented_default),
         cmocka_unit_test(a_default_may_follow_from_another_key),
+        cmocka_unit_test(each_optimizer_has_its_own_defaults),
         cmocka_unit_test(what_is_said_is_read),
         cmocka_unit_test(words_mean_what_they_say),
         cmocka_unit_test(paths_are_absolute_whatever_the_job_was_called),

@@ -90,8 +90,14 @@ static void every_default_is_visible_in_print(void **state)
         "    \"loss\": {\n"
         "      \"type\": \"softmax_cross_entropy\",\n"
         "      \"logits\": \"z\",\n"
-        "      \"labels\": \"label\"\n"
+        "      \"labels\": \"label\",\n"
+        "      \"weight\": 1,\n"
+        "      \"label_smoothing\": 0,\n"
+        "      \"class_weights\": [],\n"
+        "      \"ignore_index\": null\n"
         "    },\n"
+        "    \"more_losses\": [],\n"
+        "    \"top_k\": 5,\n"
         "    \"metrics\": [],\n"
         "    \"frozen\": []\n"
         "  },\n"
@@ -132,6 +138,7 @@ static void every_default_is_visible_in_print(void **state)
         "    \"lanes\": 0,\n"
         "    \"precision\": \"float32\",\n"
         "    \"clip_norm\": 0,\n"
+        "    \"clip_value\": 0,\n"
         "    \"eval_every_epochs\": 0,\n"
         "    \"log_every_steps\": 10,\n"
         "    \"deadline_seconds\": 30\n"
@@ -140,6 +147,12 @@ static void every_default_is_visible_in_print(void **state)
         "    \"type\": \"sgd\",\n"
         "    \"learning_rate\": 0.1,\n"
         "    \"weight_decay\": 0,\n"
+        "    \"groups\": [],\n"
+        "    \"average\": {\n"
+        "      \"decay\": 0,\n"
+        "      \"evaluate\": true,\n"
+        "      \"export\": true\n"
+        "    },\n"
         "    \"schedule\": {\n"
         "      \"type\": \"constant\",\n"
         "      \"warmup_steps\": 0\n"
@@ -191,8 +204,14 @@ static void the_digest_is_of_this_text(void **state)
         "    'loss': {\n"
         "      'type': 'softmax_cross_entropy',\n"
         "      'logits': 'z',\n"
-        "      'labels': 'label'\n"
+        "      'labels': 'label',\n"
+        "      'weight': 1,\n"
+        "      'label_smoothing': 0,\n"
+        "      'class_weights': [],\n"
+        "      'ignore_index': null\n"
         "    },\n"
+        "    'more_losses': [],\n"
+        "    'top_k': 5,\n"
         "    'metrics': [],\n"
         "    'frozen': []\n"
         "  },\n"
@@ -229,12 +248,19 @@ static void the_digest_is_of_this_text(void **state)
         "    'lanes': 0,\n"
         "    'precision': 'float32',\n"
         "    'clip_norm': 0,\n"
+        "    'clip_value': 0,\n"
         "    'eval_every_epochs': 0\n"
         "  },\n"
         "  'optimizer': {\n"
         "    'type': 'sgd',\n"
         "    'learning_rate': 0.1,\n"
         "    'weight_decay': 0,\n"
+        "    'groups': [],\n"
+        "    'average': {\n"
+        "      'decay': 0,\n"
+        "      'evaluate': true,\n"
+        "      'export': true\n"
+        "    },\n"
         "    'schedule': {\n"
         "      'type': 'constant',\n"
         "      'warmup_steps': 0\n"
@@ -311,6 +337,12 @@ static void the_digest_sees_what_decides_the_result_and_nothing_else(void **stat
         { P1("/optimizer/schedule", "{'type':'cosine'}"), false },
         { P1("/optimizer/schedule", "{'warmup_steps':1}"), false },
         { P1("/optimizer/scaling", "{'rule':'linear','reference_batch_size':64}"), false },
+        { P1("/optimizer/scaling", "{'rule':'square_root','reference_batch_size':64}"), false },
+        { P1("/optimizer/groups", "[]"), true },
+        { P1("/optimizer/groups", "[{'match':['*.bias'],'weight_decay':0.5}]"), false },
+        { P1("/optimizer/average", "{'decay':0}"), true },
+        { P1("/optimizer/average", "{'decay':0.9}"), false },
+        { P1("/train/clip_value", "2"), false },
         { P1("/communication", "{'implementation':'nccl'}"), false },
     };
     const struct job_patch none[JOB_MAX_PATCHES] = { { NULL, NULL } };

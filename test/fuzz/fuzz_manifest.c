@@ -19,7 +19,12 @@
     "    \"optimizer.safetensors\": {\"bytes\": 8, \"xxh3_128\": "                                 \
     "\"0123456789abcdef0123456789abcdef\"}\n  },\n"
 
-const struct fuzz_seed fuzz_seeds[] = { FUZZ_SEED(BODY), FUZZ_SEED("{}") };
+#define PLATEAU                                                                                    \
+    "  \"plateau_step\": 40,\n  \"plateau_has_best\": true,\n  \"plateau_best\": 0.125,\n"           \
+    "  \"plateau_waited\": 2,\n  \"plateau_reductions\": 1,\n"
+
+const struct fuzz_seed fuzz_seeds[] = { FUZZ_SEED(BODY), FUZZ_SEED(BODY PLATEAU),
+                                        FUZZ_SEED("{}") };
 const size_t n_fuzz_seeds = COUNT_OF(fuzz_seeds);
 
 static bool try_text(const char *text, size_t n)

@@ -46,7 +46,7 @@ static void run(const struct graph *g, struct plan *p, enum plan_purpose purpose
     for (i = 0; i < n; i++)
         memcpy(params + q[i].offset, q[i].initial, q[i].elements * sizeof(float));
     plan_bind(p, params, work); /* the inputs are zero: label 0, weight 0 */
-    if (plan_forward(p, &lane, &err) == 0 && purpose == PLAN_TRAIN)
+    if (plan_forward(p, &lane, &err) == 0 && purpose != PLAN_EVAL)
         (void)plan_backward(p, &lane, grads, NULL, NULL, &err);
     free(params);
     free(grads);
@@ -55,27 +55,36 @@ static void run(const struct graph *g, struct plan *p, enum plan_purpose purpose
 
 static void plan(const struct graph *g, enum plan_purpose purpose)
 {
+    static const struct plan_feed labels = { .name = "label", .dtype = TENSOR_I64 };
+    struct plan_measure loss = { .op = "SoftmaxCrossEntropy" };
     struct plan_feed feeds[MAX_FEEDS] = { { 0 } };
     struct plan_opts opts = { .purpose = purpose,
                               .batch = BATCH,
                               .feeds = feeds,
-                              .loss = "SoftmaxCrossEntropy",
-                              .labels = { .name = "label", .dtype = TENSOR_I64 } };
+                              .targets = &labels,
+                              .n_targets = 1,
+                              .losses = &loss,
+                              .n_losses = purpose == PLAN_RUN ? 0 : 1,
+                              .sum_outputs = purpose == PLAN_RUN,
+                              .feed_grads = purpose == PLAN_RUN,
+                              .training = purpose == PLAN_RUN };
     const struct graph_io *in = graph_inputs(g, &opts.n_feeds), *out;
     struct plan *p = NULL;
     struct err err = { 0 };
-    uint32_t n, i, k;
+    uint32_t n, i, k, first;
 
     out = graph_outputs(g, &n);
     if (n == 0 || opts.n_feeds > MAX_FEEDS)
         return;
-    opts.logits = out[n - 1].name;
+    loss.tensor = out[n - 1].name;
+    opts.n_targets = opts.n_losses;
     for (i = 0; i < opts.n_feeds; i++) {
         feeds[i].name = in[i].name;
         feeds[i].dtype = in[i].dtype;
-        feeds[i].shape.rank = in[i].shape.rank > 0 ? in[i].shape.rank - 1 : 0;
+        first = purpose != PLAN_RUN && in[i].shape.rank > 0 ? 1 : 0;
+        feeds[i].shape.rank = in[i].shape.rank - first;
         for (k = 0; k < feeds[i].shape.rank; k++)
-            feeds[i].shape.dim[k] = in[i].shape.dim[k + 1] < 0 ? 2 : in[i].shape.dim[k + 1];
+            feeds[i].shape.dim[k] = in[i].shape.dim[k + first] < 0 ? 2 : in[i].shape.dim[k + first];
     }
     if (plan_new(g, &opts, &p, &err) < 0) {
         CHECK(p == NULL && err.text[0] != '\0');
@@ -99,6 +108,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     CHECK(strlen(graph_digest(g)) == 64);
     plan(g, PLAN_TRAIN);
     plan(g, PLAN_EVAL);
+    plan(g, PLAN_RUN);
     graph_free(g);
     return 0;
 }

@@ -29,13 +29,13 @@ static void all_missing_ops_are_listed_in_one_message(void **state)
     model_node(m, "MatMul", "x w", "a");
     model_node(m, "FancyOp", "a", "b");
     model_node(m, "FancyOp", "b", "c");
-    model_node(m, "Loop", "c", "d");
-    model_proto(m)->graph->node[3]->name = (char *)"loop1";
+    model_node(m, "SequenceEmpty", "c", "d");
+    model_proto(m)->graph->node[3]->name = (char *)"seq1";
     model_node(m, "Reorder", "d", "e");
     model_proto(m)->graph->node[4]->domain = (char *)"trainerd";
     model_output(m, "e");
     refused(m, ERR_UNSUPPORTED, "opset 17", "FancyOp (2 nodes, first 'b')",
-            "Loop (1 node, first 'loop1')", "trainerd.Reorder", "supported are Constant", "Conv",
+            "SequenceEmpty (1 node, first 'seq1')", "trainerd.Reorder", "supported are Constant", "Conv",
             NULL);
 }
 
@@ -55,17 +55,6 @@ static void opsets_from_11_to_20_are_taken(void **state)
     }
     refused(linear(10), ERR_UNSUPPORTED, "opset 10", "11 to 20", "opset_version=17", NULL);
     refused(linear(21), ERR_UNSUPPORTED, "opset 21", "11 to 20", NULL);
-}
-
-static void functions_are_refused_with_the_remedy(void **state)
-{
-    struct model *m = linear(17);
-    ProtobufCBinaryData function = { 0, NULL };
-
-    (void)state;
-    model_proto(m)->n_functions = 1;
-    model_proto(m)->functions = &function;
-    refused(m, ERR_UNSUPPORTED, "functions", "inline", NULL);
 }
 
 static void a_missing_file_and_a_folder_are_refused(void **state)
@@ -417,9 +406,7 @@ static void import_and_plan_survive_every_lack_of_memory(void **state)
                                     .batch = 2,
                                     .feeds = &feed,
                                     .n_feeds = 1,
-                                    .loss = "SoftmaxCrossEntropy",
-                                    .logits = "logits",
-                                    .labels = { .name = "label", .dtype = TENSOR_I64 } };
+                                    NET_LOSS };
     uint32_t i;
 
     (void)state;
@@ -450,7 +437,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_missing_ops_are_listed_in_one_message),
         cmocka_unit_test(opsets_from_11_to_20_are_taken),
-        cmocka_unit_test(functions_are_refused_with_the_remedy),
         cmocka_unit_test(a_missing_file_and_a_folder_are_refused),
         cmocka_unit_test(no_cut_and_no_flipped_byte_does_harm),
         cmocka_unit_test(a_file_that_unpacks_to_far_more_than_its_size_is_refused),

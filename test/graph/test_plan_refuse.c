@@ -38,10 +38,9 @@ static void feeds_and_names_that_do_not_fit_are_refused_with_both_sides(void **s
                                     .batch = 4,
                                     .feeds = &feed,
                                     .n_feeds = 1,
-                                    .loss = "SoftmaxCrossEntropy",
-                                    .logits = "logits",
-                                    .labels = { .name = "label", .dtype = TENSOR_I64 } };
+                                    NET_LOSS };
     struct plan_opts o = good;
+    struct plan_measure loss = net_loss;
 
     (void)state;
     feed.shape.dim[0] = 6;
@@ -61,52 +60,81 @@ static void feeds_and_names_that_do_not_fit_are_refused_with_both_sides(void **s
     o.n_feeds = 0;
     plan_refused("mlp.onnx", &o, ERR_INPUT, "'x' is not fed", NULL);
     o = good;
-    o.logits = "logit";
+    loss.tensor = "logit";
+    o.losses = &loss;
     plan_refused("mlp.onnx", &o, ERR_INPUT, "no tensor 'logit'; did you mean 'logits'?", NULL);
     o = good;
-    o.loss = "Hinge";
+    loss = (struct plan_measure){ .op = "Hinge", .tensor = "logits" };
+    o.losses = &loss;
     plan_refused("mlp.onnx", &o, ERR_UNSUPPORTED, "loss 'Hinge' does not exist",
                  "SoftmaxCrossEntropy", NULL);
     o = good;
-    o.labels.name = NULL;
+    o.n_targets = 0;
     plan_refused("mlp.onnx", &o, ERR_INPUT, "needs labels", NULL);
     o = good;
-    o.loss = NULL;
+    o.n_losses = 0;
     plan_refused("mlp.onnx", &o, ERR_INPUT, "training needs a loss", NULL);
     o = good;
     o.batch = 0;
     plan_refused("mlp.onnx", &o, ERR_INPUT, "at least 1", NULL);
 }
 
-static void a_fixed_batch_is_refused_unless_it_is_the_lanes(void **state)
+/* x [8, 5] -> MatMul -> Reshape to `shape` -> logits. */
+static struct graph *with_reshape(const int64_t *shape, size_t n)
 {
-    struct plan_feed feed = { .name = "x", .dtype = TENSOR_F32, .shape = shape_of(1, (int64_t)5) };
-    struct plan_opts o = { .purpose = PLAN_TRAIN,
-                           .batch = 4,
-                           .feeds = &feed,
-                           .n_feeds = 1,
-                           .loss = "SoftmaxCrossEntropy",
-                           .logits = "logits",
-                           .labels = { .name = "label", .dtype = TENSOR_I64 } };
     struct model *m = model_new(17);
-    struct err err = { 0 };
     struct graph *g;
-    struct plan *p;
 
-    (void)state;
     model_input(m, "x", TENSOR_F32, shape_of(2, (int64_t)8, (int64_t)5));
-    model_weights(m, "w", shape_of(2, (int64_t)5, (int64_t)3), 1);
-    model_node(m, "MatMul", "x w", "logits");
+    model_weights(m, "w", shape_of(2, (int64_t)5, (int64_t)4), 1);
+    model_int64s(m, "shape", shape, n);
+    model_node(m, "MatMul", "x w", "y");
+    model_node(m, "Reshape", "y shape", "logits");
     model_output(m, "logits");
     g = net_import_model(m, NULL);
-    assert_int_equal(plan_new(g, &o, &p, &err), ERR_INPUT);
-    assert_non_null(strstr(err.text, "its batch is fixed at 8, but a lane has 4 samples"));
-    assert_non_null(strstr(err.text, "dynamic_axes"));
-    o.batch = 8;
-    assert_int_equal(plan_new(g, &o, &p, &err), 0);
-    plan_free(p);
-    graph_free(g);
     model_free(m);
+    return g;
+}
+
+static void a_fixed_batch_is_followed_where_that_is_certain_and_refused_where_not(void **state)
+{
+    static const struct {
+        int64_t shape[3];
+        size_t n;
+        const char *refused; /* NULL: it trains */
+    } cases[] = {
+        { { 8, 4 }, 2, NULL },      { { 8, -1 }, 2, NULL }, { { -1, 4 }, 2, NULL },
+        { { 8, 4, 1 }, 3, NULL },   { { 4, 8 }, 2, "its batch is fixed at 8, but a lane has 4" },
+        { { 2, 4, 4 }, 3, "(export it with a dynamic batch" },
+    };
+    struct plan_feed feed = { .name = "x", .dtype = TENSOR_F32, .shape = shape_of(1, (int64_t)5) };
+    struct plan_opts o = {
+        .purpose = PLAN_TRAIN, .batch = 4, .feeds = &feed, .n_feeds = 1, NET_LOSS
+    };
+    size_t i;
+
+    (void)state;
+    for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct graph *g = with_reshape(cases[i].shape, cases[i].n);
+        struct plan_feed labels = net_labels;
+        struct err err = { 0 };
+        struct plan *p = NULL;
+        int rc;
+
+        if (cases[i].n == 3) /* logits [4, 4, 1]: a label for each of one position */
+            labels.shape = shape_of(1, (int64_t)1);
+        o.targets = &labels;
+        rc = plan_new(g, &o, &p, &err);
+        if (cases[i].refused == NULL && rc < 0)
+            fail_msg("case %zu: %s", i, err.text);
+        if (cases[i].refused != NULL) {
+            assert_int_equal(rc, ERR_INPUT);
+            if (strstr(err.text, cases[i].refused) == NULL)
+                fail_msg("case %zu: %s", i, err.text);
+        }
+        plan_free(p);
+        graph_free(g);
+    }
 }
 
 static void a_shape_error_names_node_op_and_shapes(void **state)
@@ -116,9 +144,7 @@ static void a_shape_error_names_node_op_and_shapes(void **state)
                            .batch = 4,
                            .feeds = &feed,
                            .n_feeds = 1,
-                           .loss = "SoftmaxCrossEntropy",
-                           .logits = "logits",
-                           .labels = { .name = "label", .dtype = TENSOR_I64 } };
+                           NET_LOSS };
     struct model *m = model_new(17);
     struct err err = { 0 };
     struct graph *g;
@@ -155,7 +181,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(feeds_and_names_that_do_not_fit_are_refused_with_both_sides),
-        cmocka_unit_test(a_fixed_batch_is_refused_unless_it_is_the_lanes),
+        cmocka_unit_test(a_fixed_batch_is_followed_where_that_is_certain_and_refused_where_not),
         cmocka_unit_test(a_shape_error_names_node_op_and_shapes),
         cmocka_unit_test(a_label_out_of_range_is_an_error_of_the_step),
     };

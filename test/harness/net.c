@@ -12,6 +12,9 @@
 #include "base/err.h"
 #include "harness/model.h"
 
+const struct plan_measure net_loss = { .op = "SoftmaxCrossEntropy", .tensor = "logits" };
+const struct plan_feed net_labels = { .name = "label", .dtype = TENSOR_I64 };
+
 static void *take(size_t bytes)
 {
     void *p = aligned_alloc(64, (bytes + 127) / 64 * 64);
@@ -49,17 +52,15 @@ struct graph *net_import_model(struct model *m, const struct graph_opts *opts)
 
 struct net net_open_graph(struct graph *g, enum plan_purpose purpose, uint32_t batch)
 {
-    static const char *const metrics[] = { "Accuracy" };
+    static const struct plan_measure accuracy = { .op = "Accuracy", .tensor = "logits" };
     static const char *const keep[] = { "logits" };
     struct net n = { .graph = g, .batch = batch, .run = { .seed = 7, .loss_scale = 0.25f } };
     struct plan_feed feeds[4] = { { 0 } };
     struct plan_opts opts = { .purpose = purpose,
                               .batch = batch,
                               .feeds = feeds,
-                              .loss = "SoftmaxCrossEntropy",
-                              .logits = "logits",
-                              .labels = { .name = "label", .dtype = TENSOR_I64 },
-                              .metrics = metrics,
+                              NET_LOSS,
+                              .metrics = &accuracy,
                               .n_metrics = 1,
                               .keep = keep,
                               .n_keep = 1 };

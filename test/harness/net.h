@@ -13,6 +13,11 @@
 
 struct model;
 
+/* What most tests train with: SoftmaxCrossEntropy of "logits". */
+extern const struct plan_measure net_loss;
+extern const struct plan_feed net_labels;
+#define NET_LOSS .targets = &net_labels, .n_targets = 1, .losses = &net_loss, .n_losses = 1
+
 struct net {
     struct graph *graph;
     struct plan *plan;

@@ -161,7 +161,7 @@ static enum tensor_layout layout_for(const struct rig *r, const struct shape *s,
     if (r->def->layout == OP_LAYOUT_ANY)
         return s->rank >= 3 ? r->gc->layout : TENSOR_PLAIN;
     if (r->def->layout == OP_LAYOUT_CHANNELS)
-        return s->rank >= 4 && is_first ? TENSOR_CHANNELS_LAST : TENSOR_PLAIN;
+        return s->rank >= 3 && is_first ? TENSOR_CHANNELS_LAST : TENSOR_PLAIN;
     return TENSOR_PLAIN;
 }
 

@@ -212,7 +212,7 @@ static void inputs_that_do_not_belong_together_are_refused(void **state)
     gc = case_of("SoftmaxCrossEntropy", &b);
     gc.in[1].shape = shape_of(1, (int64_t)7);
     assert_int_equal(gradcheck_forward(&gc, &r, &err), ERR_INPUT);
-    assert_non_null(strstr(err.text, "logits [8, 10], labels [7] and weights [8]"));
+    assert_non_null(strstr(err.text, "predictions [8, 10], labels [7] and weights [8]"));
     gc = case_of("SoftmaxCrossEntropy", &b);
     gc.in[0].shape = shape_of(3, (int64_t)8, (int64_t)10, (int64_t)1);
     assert_int_equal(gradcheck_forward(&gc, &r, &err), ERR_INPUT);

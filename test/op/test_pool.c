@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/err.h"
 #include "harness/gradcheck.h"
+#include "harness/op_oracle.h"
 
 /* Three axes of space always; a case of fewer uses the last ones and has ones in front. */
 struct pool {
@@ -156,6 +157,39 @@ static void every_window_gives_its_largest_element_and_the_gradient_goes_back_th
     }
 }
 
+static void indices_say_where_the_winner_is_in_the_plain_order_of_x(void **state)
+{
+    const struct pool *c;
+
+    (void)state;
+    for (c = cases; c->spatial > 0; c++) {
+        int64_t inside = c->in[0] * c->in[1] * c->in[2], e[3], p;
+        struct built b;
+        struct gradcheck_result r;
+        struct err err = { 0 };
+        const int64_t *got;
+
+        set(&b, c);
+        b.gc.n_out = 2;
+        assert_int_equal(gradcheck_backward(&b.gc, &r, &err), 0);
+        expect_max(c, &r);
+        assert_int_equal(r.out[1].dtype, TENSOR_I64);
+        assert_true(shape_equal(&r.out[0].shape, &r.out[1].shape));
+        got = r.out[1].data;
+        for (p = 0; p < c->n * c->c; p++)
+            for (e[0] = 0; e[0] < c->out[0]; e[0]++)
+                for (e[1] = 0; e[1] < c->out[1]; e[1]++)
+                    for (e[2] = 0; e[2] < c->out[2]; e[2]++)
+                        assert_int_equal(*got++, p * inside +
+                                                     winner(c, (float *)r.in[0].data + p * inside,
+                                                            e));
+        gradcheck_free(&r);
+        b.gc.unread = OP_OUT(0);
+        assert_int_equal(gradcheck_forward(&b.gc, &r, &err), 0);
+        gradcheck_free(&r);
+    }
+}
+
 static void evaluation_and_an_unwanted_gradient_need_no_memory_of_winners(void **state)
 {
     const struct pool *c;
@@ -247,7 +281,8 @@ static void what_is_not_supported_or_cannot_be_is_refused_with_the_node(void **s
     (void)state;
     set(&b, &c);
     b.gc.n_out = 2;
-    expect_refused(&b, ERR_UNSUPPORTED, "the second output, Indices, is not supported");
+    b.attrs[3] = INT("storage_order", 1);
+    expect_refused(&b, ERR_UNSUPPORTED, "'storage_order' is 1; only 0 works for the second output");
     set(&b, &c);
     b.attrs[2].name = "storage_order";
     b.attrs[2].type = OP_ATTR_INT;
@@ -266,6 +301,218 @@ static void what_is_not_supported_or_cannot_be_is_refused_with_the_node(void **s
     c = (struct pool){ 2, 1, 1, S(1, 4), S(2, 2), ONES, S(2, 1), P(1, 0), P(1, 0), ONES, NULL, 0 };
     set(&b, &c);
     expect_refused(&b, ERR_INPUT, "window 0 along axis 2 lies wholly in the padding");
+}
+
+/* ---- AveragePool and LpPool ---- */
+
+enum { MEAN_INSIDE, MEAN_PADDED, NORM_1, NORM_2, NORM_3, KINDS };
+
+static void set_kind(struct built *b, const struct pool *c, int kind)
+{
+    set(b, c);
+    b->gc.in[0].apart = false;
+    b->gc.op = kind < NORM_1 ? "AveragePool" : "LpPool";
+    b->gc.opset = 19;
+    b->gc.n_attrs = 6;
+    b->attrs[5] = kind < NORM_1 ? INT("count_include_pad", kind == MEAN_PADDED)
+                                : INT("p", kind - NORM_1 + 1);
+}
+
+/* One output of a plane. `behind`: padding at the end, without what ceil_mode adds to it. */
+static double pooled(const struct pool *c, const float *plane, const int64_t *e, int kind)
+{
+    double sum = 0, count = 0;
+    int64_t k[3];
+    int d;
+
+    for (k[0] = 0; k[0] < c->kernel[0]; k[0]++)
+        for (k[1] = 0; k[1] < c->kernel[1]; k[1]++)
+            for (k[2] = 0; k[2] < c->kernel[2]; k[2]++) {
+                int64_t at = 0;
+                bool inside = true, padded = true;
+                double v;
+
+                for (d = 0; d < 3; d++) {
+                    int64_t p = e[d] * c->stride[d] + k[d] * c->dilation[d] - c->lo[d];
+
+                    inside = inside && p >= 0 && p < c->in[d];
+                    padded = padded && p < c->in[d] + c->hi[d];
+                    at = at * c->in[d] + p;
+                }
+                count += kind == MEAN_PADDED ? padded : inside;
+                v = inside ? (double)plane[at] : 0;
+                sum += kind < NORM_1 ? v : pow(fabs(v), kind - NORM_1 + 1);
+            }
+    return kind < NORM_1 ? sum / count : pow(sum, 1.0 / (kind - NORM_1 + 1));
+}
+
+static void expect_pooled(const struct pool *c, const struct gradcheck_result *r, int kind)
+{
+    size_t n = (size_t)tensor_elements(&r->out[0]), at = 0;
+    double *want = calloc(n + 1, sizeof(*want));
+    const float *x = r->in[0].data;
+    int64_t e[3], p;
+
+    assert_int_equal(n, c->n * c->c * c->out[0] * c->out[1] * c->out[2]);
+    for (p = 0; p < c->n * c->c; p++, x += c->in[0] * c->in[1] * c->in[2])
+        for (e[0] = 0; e[0] < c->out[0]; e[0]++)
+            for (e[1] = 0; e[1] < c->out[1]; e[1]++)
+                for (e[2] = 0; e[2] < c->out[2]; e[2]++)
+                    want[at++] = pooled(c, x, e, kind);
+    gradcheck_near("pool", r->out[0].data, want, n, 2e-6);
+    free(want);
+}
+
+static void every_window_gives_its_mean_or_norm_and_shares_the_gradient(void **state)
+{
+    const struct pool *c;
+    int kind;
+
+    (void)state;
+    for (c = cases; c->spatial > 0; c++)
+        for (kind = 0; kind < KINDS; kind++) {
+            struct built b;
+            struct gradcheck_result r;
+            struct err err = { 0 };
+
+            set_kind(&b, c, kind);
+            if (gradcheck_forward(&b.gc, &r, &err) < 0)
+                fail_msg("case %d: %s", (int)(c - cases), err.text);
+            expect_pooled(c, &r, kind);
+            gradcheck_free(&r);
+            b.gc.probes = 24;
+            b.gc.in[0].apart = kind >= NORM_1; /* |x| has a kink at 0 */
+            b.gc.step = kind == NORM_1 ? 1.0 / 256 : 0;
+            gradcheck_run(&b.gc);
+        }
+}
+
+static void a_large_window_is_as_precise_as_a_small_one(void **state)
+{
+    struct pool c = { 2, 1, 3, S(70, 65), S(70, 65), ONES, ONES, NONE, NONE, ONES, NULL, 0 };
+    int kind;
+
+    (void)state;
+    for (kind = 0; kind < KINDS; kind++) {
+        struct built b;
+        struct gradcheck_result r;
+        struct err err = { 0 };
+
+        set_kind(&b, &c, kind);
+        b.gc.in[0].lo = 0.5;
+        b.gc.in[0].hi = 1.5;
+        assert_int_equal(gradcheck_forward(&b.gc, &r, &err), 0);
+        expect_pooled(&c, &r, kind);
+        gradcheck_free(&r);
+    }
+}
+
+static void zeros_have_norm_zero_and_gradient_zero(void **state)
+{
+    static const float zeros[16] = { 0 };
+    struct pool c = { 2, 1, 1, S(4, 4), S(2, 2), S(2, 2), ONES, NONE, NONE, S(2, 2), NULL, 0 };
+    int kind, i;
+
+    (void)state;
+    for (kind = NORM_1; kind < KINDS; kind++) {
+        struct built b;
+        struct gradcheck_result r;
+        struct err err = { 0 };
+
+        set_kind(&b, &c, kind);
+        b.gc.in[0].data = zeros;
+        assert_int_equal(gradcheck_backward(&b.gc, &r, &err), 0);
+        for (i = 0; i < 4; i++)
+            assert_true(((float *)r.out[0].data)[i] == 0);
+        for (i = 0; i < 16; i++)
+            assert_true(((float *)r.din[0].data)[i] == 0);
+        gradcheck_free(&r);
+    }
+}
+
+static void pools_that_cannot_be_are_refused_with_the_node(void **state)
+{
+    struct pool c = cases[0];
+    struct built b;
+
+    (void)state;
+    c.lo[1] = c.hi[1] = 2;
+    set_kind(&b, &c, MEAN_INSIDE);
+    oracle_refused(&b.gc, ERR_INPUT, "AveragePool 'checked' (opset 19): window 0 along axis 2 lies "
+                                     "wholly in the padding");
+    set_kind(&b, &cases[0], NORM_1);
+    b.attrs[5].i = 0;
+    oracle_refused(&b.gc, ERR_INPUT, "LpPool 'checked' (opset 19): attribute 'p' is 0");
+    b.gc.in[0].shape.rank = 2;
+    b.attrs[5].i = 1;
+    oracle_refused(&b.gc, ERR_UNSUPPORTED, "expected 3 to 5 dimensions");
+}
+
+/* A window all in the padding is a mean of zeros, and a norm of nothing. */
+static void padding_alone_is_zero_where_it_counts(void **state)
+{
+    struct pool c = { 1, 1, 1, S(1, 2), S(1, 2), S(1, 2), ONES, P(0, 2), P(0, 2), S(1, 3), NULL,
+                      0 };
+    int kind;
+
+    (void)state;
+    for (kind = MEAN_PADDED; kind < KINDS; kind++) {
+        struct built b;
+        struct gradcheck_result r;
+        struct err err = { 0 };
+
+        set_kind(&b, &c, kind);
+        assert_int_equal(gradcheck_forward(&b.gc, &r, &err), 0);
+        assert_true(((float *)r.out[0].data)[0] == 0 && ((float *)r.out[0].data)[2] == 0);
+        gradcheck_free(&r);
+    }
+}
+
+/* ---- the pools of all of space ---- */
+
+static void global_maxima_and_norms_are_those_of_one_window(void **state)
+{
+    static const struct shape shapes[] = {
+        { 4, { 2, 3, 5, 7 } }, { 4, { 1, 17, 1, 1 } }, { 4, { 2, 70, 9, 9 } }, { 3, { 2, 3, 11 } },
+        { 5, { 1, 4, 2, 3, 2 } }, { 4, { 0, 3, 4, 4 } },
+    };
+    size_t i, k, m;
+    int p;
+
+    (void)state;
+    for (i = 0; i < COUNT_OF(shapes); i++)
+        for (p = 0; p <= 3; p++) { /* 0: the maximum */
+            const struct shape *s = &shapes[i];
+            struct op_attr attr = INT("p", p);
+            struct gradcheck_case gc = { .op = p == 0 ? "GlobalMaxPool" : "GlobalLpPool",
+                                         .opset = 13, .attrs = &attr, .n_attrs = p == 0 ? 0 : 1,
+                                         .n_in = 1, .seed = 2, .probes = 24 };
+            size_t planes = (size_t)(s->dim[0] * s->dim[1]), inside = 1;
+            struct gradcheck_result r;
+            struct err err = { 0 };
+            double *want = calloc(planes + 1, sizeof(*want));
+
+            for (k = 2; k < s->rank; k++)
+                inside *= (size_t)s->dim[k];
+            gc.in[0].shape = *s;
+            gc.in[0].apart = s->dim[0] > 0;
+            assert_int_equal(gradcheck_forward(&gc, &r, &err), 0);
+            assert_int_equal(tensor_elements(&r.out[0]), planes);
+            assert_int_equal(r.out[0].shape.rank, s->rank);
+            for (k = 0; k < planes; k++) {
+                want[k] = p == 0 ? -INFINITY : 0;
+                for (m = 0; m < inside; m++) {
+                    double x = (double)((float *)r.in[0].data)[k * inside + m];
+
+                    want[k] = p == 0 ? fmax(want[k], x) : want[k] + pow(fabs(x), p);
+                }
+                want[k] = p < 2 ? want[k] : pow(want[k], 1.0 / p);
+            }
+            gradcheck_near(gc.op, r.out[0].data, want, planes, 2e-6);
+            gradcheck_free(&r);
+            free(want);
+            gradcheck_run(&gc);
+        }
 }
 
 /* ---- GlobalAveragePool ---- */
@@ -325,11 +572,18 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_window_gives_its_largest_element_and_the_gradient_goes_back_there),
+        cmocka_unit_test(indices_say_where_the_winner_is_in_the_plain_order_of_x),
         cmocka_unit_test(evaluation_and_an_unwanted_gradient_need_no_memory_of_winners),
         cmocka_unit_test(padding_never_wins_over_negative_numbers),
         cmocka_unit_test(of_equal_elements_exactly_one_gets_the_gradient),
         cmocka_unit_test(an_empty_batch_pools_to_nothing),
         cmocka_unit_test(what_is_not_supported_or_cannot_be_is_refused_with_the_node),
+        cmocka_unit_test(every_window_gives_its_mean_or_norm_and_shares_the_gradient),
+        cmocka_unit_test(a_large_window_is_as_precise_as_a_small_one),
+        cmocka_unit_test(zeros_have_norm_zero_and_gradient_zero),
+        cmocka_unit_test(pools_that_cannot_be_are_refused_with_the_node),
+        cmocka_unit_test(padding_alone_is_zero_where_it_counts),
+        cmocka_unit_test(global_maxima_and_norms_are_those_of_one_window),
         cmocka_unit_test(a_global_average_is_the_mean_over_space_and_shares_its_gradient),
         cmocka_unit_test(a_global_average_of_no_space_is_refused),
     };

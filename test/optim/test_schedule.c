@@ -69,6 +69,40 @@ static void the_cosine_is_one(void **state)
     }
 }
 
+static void a_plateau_follows_pytorch_and_counts_an_evaluation_once(void **state)
+{
+    enum { N = sizeof(reference_losses) / sizeof(*reference_losses) };
+
+    (void)state;
+    for (size_t k = 0; k < sizeof(reference_plateaus) / sizeof(*reference_plateaus); k++) {
+        const struct reference_plateau *r = &reference_plateaus[k];
+        struct optim_schedule s = { .type = OPTIM_PLATEAU, .learning_rate = 0.3, .gamma = r->gamma,
+                                    .threshold = r->threshold, .patience = r->patience,
+                                    .final_fraction = r->final_fraction, .total_steps = 1000 };
+
+        assert_true(optim_rate(&s, 1) == 0.3);
+        for (uint64_t i = 0; i < N; i++) {
+            struct optim_plateau before;
+
+            optim_evaluated(&s, 7 * (i + 1), reference_losses[i]);
+            assert_true(fabs(optim_rate(&s, 7 * (i + 1) + 1) - r->rates[i]) < 1e-15);
+            before = s.plateau;
+            optim_evaluated(&s, 7 * (i + 1), 0.001); /* again, as a resumed run may */
+            assert_memory_equal(&before, &s.plateau, sizeof(before));
+        }
+        assert_true(s.plateau.reductions > 1);
+    }
+}
+
+static void other_schedules_do_not_hear_of_evaluations(void **state)
+{
+    struct optim_schedule s = { .type = OPTIM_COSINE, .learning_rate = 1, .total_steps = 10 };
+
+    (void)state;
+    optim_evaluated(&s, 3, 7);
+    assert_true(s.plateau.step == 0 && !s.plateau.has_best);
+}
+
 static void a_step_schedule_goes_on_for_ever(void **state)
 {
     struct optim_schedule s = { .type = OPTIM_STEP, .learning_rate = 0.5, .step_size = 3,
@@ -90,6 +124,13 @@ static void the_linear_rule_scales_by_the_batch(void **state)
     assert_true(optim_scale_linear(0.3, 64, 64) == 0.3);
 }
 
+static void the_square_root_rule_scales_by_its_root(void **state)
+{
+    (void)state;
+    assert_true(optim_scale_sqrt(0.1, 1024, 64) == 0.1 * 4);
+    assert_true(optim_scale_sqrt(0.3, 64, 64) == 0.3);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -98,6 +139,9 @@ int main(void)
         cmocka_unit_test(the_cosine_is_one),
         cmocka_unit_test(a_step_schedule_goes_on_for_ever),
         cmocka_unit_test(the_linear_rule_scales_by_the_batch),
+        cmocka_unit_test(the_square_root_rule_scales_by_its_root),
+        cmocka_unit_test(a_plateau_follows_pytorch_and_counts_an_evaluation_once),
+        cmocka_unit_test(other_schedules_do_not_hear_of_evaluations),
     };
 
     return cmocka_run_group_tests_name("optim/schedule", tests, NULL, NULL);

@@ -62,6 +62,9 @@ struct fixture {
     char folder[64];
     char checkpoints[96], exported[96];
     struct train_input input;
+    struct train_target target;
+    struct plan_measure loss;
+    struct train_metric metric;
     struct train_feature features[2];
     struct device devices[4];
     struct train_opts opts;
@@ -129,6 +132,10 @@ static struct fixture *fixture_new(uint32_t replicas, uint32_t lanes)
     pthread_mutex_init(&f->lock, NULL);
     pthread_cond_init(&f->changed, NULL);
     f->input = (struct train_input){ .feature = "image", .input = "x" };
+    f->target = (struct train_target){ .feature = "label", .dtype = TENSOR_I64 };
+    f->loss = (struct plan_measure){ .op = "SoftmaxCrossEntropy", .tensor = "logits" };
+    f->metric = (struct train_metric){ .name = "accuracy",
+                                       .measure = { .op = "Accuracy", .tensor = "logits" } };
     f->features[0] = (struct train_feature){ .name = "image", .stored = TENSOR_U8, .scale = 1.0 / 16,
                                              .shape = shape_of(3, (int64_t)1, (int64_t)8, (int64_t)8) };
     f->features[1] = (struct train_feature){ .name = "label", .stored = TENSOR_I64, .scale = 1,
@@ -138,8 +145,9 @@ static struct fixture *fixture_new(uint32_t replicas, uint32_t lanes)
     f->opts = (struct train_opts){
         .onnx = "config/digits/digits_cnn.onnx",
         .inputs = &f->input, .n_inputs = 1,
-        .loss = "SoftmaxCrossEntropy", .logits = "logits", .labels = "label",
-        .metrics = { "Accuracy" }, .metric_names = { "accuracy" }, .n_metrics = 1,
+        .targets = &f->target, .n_targets = 1,
+        .losses = &f->loss, .n_losses = 1,
+        .metrics = &f->metric, .n_metrics = 1,
         .train_glob = "config/digits/digits-train-*.tfrecord",
         .features = f->features, .n_features = 2,
         .shuffle = true, .cache_memory = true, .prefetch = 2,
@@ -284,6 +292,129 @@ static void stopped_and_opened_again_it_goes_on_with_the_same_bits(void **state)
     fixture_free(part);
 }
 
+/* Norms of parameters, groups, clipping and the average: whoever shares the work, the same bits. */
+static void every_optimizer_has_the_same_bits_on_any_number_of_replicas(void **state)
+{
+    static const char *const patterns[] = { "*.bias" };
+    static const struct train_params group = { .match = patterns, .n_match = 1,
+                                               .rate_factor = 0.5, .adapts = false };
+    size_t n_all;
+    const struct optim_def *const *all = optim_all(&n_all);
+
+    (void)state;
+    for (size_t k = 0; k < n_all; k++) {
+        struct fixture *f[2] = { fixture_new(1, 4), fixture_new(4, 4) };
+
+        for (int i = 0; i < 2; i++) {
+            f[i]->opts.steps = 12;
+            f[i]->opts.optimizer = all[k];
+            f[i]->opts.hyper = (struct optim_hyper){ .momentum = 0.9, .beta1 = 0.9, .beta2 = 0.99,
+                                                     .epsilon = 1e-6, .weight_decay = 0.01,
+                                                     .trust_coefficient = 0.02, .nesterov = true,
+                                                     .centered = true };
+            f[i]->opts.schedule.learning_rate = all[k] == optim_find("lion") ? 0.0005 : 0.005;
+            f[i]->opts.clip_value = 0.1;
+            f[i]->opts.average = 0.9;
+            f[i]->opts.groups = &group;
+            f[i]->opts.n_groups = 1;
+            run(f[i]);
+            assert_int_equal(f[i]->end, TRAIN_COMPLETE);
+        }
+        if (!(f[0]->losses[12] < f[0]->losses[1]))
+            fail_msg("%s: from %g to %g", all[k]->name, f[0]->losses[1], f[0]->losses[12]);
+        assert_memory_equal(f[0]->losses, f[1]->losses, sizeof(f[0]->losses));
+        assert_memory_equal(f[0]->train->mem.state, f[1]->train->mem.state,
+                            f[0]->train->mem.state_bytes);
+        fixture_free(f[0]);
+        fixture_free(f[1]);
+    }
+}
+
+/* Evaluations decide the rate here, and the checkpoint is older than the evaluation of its step. */
+static void a_plateau_schedule_is_resumed_where_it_was(void **state)
+{
+    struct fixture *whole = fixture_new(2, 2), *part = fixture_new(2, 2);
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct train_opts *o = i == 0 ? &whole->opts : &part->opts;
+
+        o->global_batch = 128; /* 11 steps an epoch */
+        o->eval_glob = "config/digits/digits-test-*.tfrecord";
+        o->eval_every_epochs = 1;
+        o->average = 0.8;
+        o->evaluate_average = true;
+        o->schedule = (struct optim_schedule){ .type = OPTIM_PLATEAU, .learning_rate = 0.1,
+                                               .gamma = 0.25, .threshold = 0.99 };
+    }
+    run(whole);
+    assert_int_equal(whole->train->schedule.plateau.reductions, 5); /* of 6 evaluations */
+    part->opts.checkpoint_directory = part->checkpoints;
+    for (uint64_t stop = 21; stop <= 40; stop += 11) { /* with the last step of an epoch, with any */
+        part->stop_after = stop;
+        part->ended = false;
+        run(part);
+        assert_int_equal(part->end, TRAIN_STOPPED);
+        train_close(part->train);
+        part->train = NULL;
+    }
+    part->stop_after = 0;
+    part->ended = false;
+    run(part);
+    assert_int_equal(part->end, TRAIN_COMPLETE);
+    assert_memory_equal(whole->losses, part->losses, sizeof(whole->losses));
+    assert_memory_equal(whole->train->mem.state, part->train->mem.state,
+                        whole->train->mem.state_bytes);
+    assert_memory_equal(&whole->train->schedule.plateau, &part->train->schedule.plateau,
+                        sizeof(whole->train->schedule.plateau));
+    fixture_free(whole);
+    fixture_free(part);
+}
+
+/* decay d, weights w_k: a_k = d a_(k-1) + (1 - d) w_k, from the weights in the file. */
+static void the_average_is_of_the_weights_and_statistics_are_copied(void **state)
+{
+    struct fixture *f = fixture_new(2, 2);
+    const struct memory *m;
+    bool differs = false;
+
+    (void)state;
+    f->opts.average = 0.5;
+    f->opts.steps = 1;
+    run(f);
+    m = &f->train->mem;
+    for (uint32_t i = 0, n; i < (graph_params(f->train->graph, &n), n); i++) {
+        const struct graph_param *p = &graph_params(f->train->graph, &n)[i];
+
+        for (size_t e = 0; e < p->elements; e++) {
+            float w = m->state[p->offset + e], a = m->average[p->offset + e];
+            float expected = p->kind == GRAPH_TRAINED ? 0.5f * p->initial[e] + 0.5f * w : w;
+
+            assert_true(a == expected);
+            differs = differs || a != w;
+        }
+    }
+    assert_true(differs);
+    fixture_free(f);
+}
+
+static void a_group_that_matches_nothing_is_refused(void **state)
+{
+    static const char *const patterns[] = { "*.bias", "conv1.wieght" };
+    static const struct train_params group = { .match = patterns, .n_match = 2, .rate_factor = 1 };
+    struct fixture *f = fixture_new(1, 2);
+    volatile int cancel = 0;
+    struct err err;
+
+    (void)state;
+    f->opts.groups = &group;
+    f->opts.n_groups = 1;
+    assert_int_equal(train_open(&f->opts, &cancel, &f->train, &err), ERR_INPUT);
+    assert_non_null(strstr(err.text, "/optimizer/groups/0/match: 'conv1.wieght' matches no parameter"));
+    assert_non_null(strstr(err.text, "did you mean 'conv1.weight'"));
+    fixture_free(f);
+}
+
 static void the_last_batch_padded_counts_every_sample_once(void **state)
 {
     struct fixture *f = fixture_new(1, 2);
@@ -322,9 +453,9 @@ static void what_is_wrong_with_a_job_is_said_at_opening(void **state)
         if (rows[i].what == 2)
             f->opts.global_batch = 4096;
         if (rows[i].what == 3)
-            f->opts.logits = "logitz";
+            f->loss.tensor = "logitz";
         if (rows[i].what == 4)
-            f->opts.labels = "labbel";
+            f->target.feature = "labbel";
         assert_true(train_open(&f->opts, &cancel, &f->train, &err) < 0);
         assert_null(f->train);
         if (rows[i].what != 1 && strstr(err.text, rows[i].words) == NULL)
@@ -356,6 +487,10 @@ int main(void)
         cmocka_unit_test(the_loss_goes_down_and_the_bits_do_not_depend_on_replicas),
         cmocka_unit_test(a_warm_step_allocates_nothing),
         cmocka_unit_test(stopped_and_opened_again_it_goes_on_with_the_same_bits),
+        cmocka_unit_test(every_optimizer_has_the_same_bits_on_any_number_of_replicas),
+        cmocka_unit_test(a_plateau_schedule_is_resumed_where_it_was),
+        cmocka_unit_test(the_average_is_of_the_weights_and_statistics_are_copied),
+        cmocka_unit_test(a_group_that_matches_nothing_is_refused),
         cmocka_unit_test(the_last_batch_padded_counts_every_sample_once),
         cmocka_unit_test(what_is_wrong_with_a_job_is_said_at_opening),
         cmocka_unit_test(an_error_in_one_replica_ends_all_of_them),

@@ -26,9 +26,25 @@ static int check_channels(const struct op_infer *f, const struct conv_param *p, 
     return 0;
 }
 
-static int check_bias(const struct op_infer *f, struct err *err)
+int conv_check_images(const struct op_infer *f, struct err *err)
 {
-    int64_t o = f->in[1]->shape.dim[0];
+    const struct shape *x;
+    char text[192];
+    int rc = op_need(f, 0, TENSOR_F32, -1, err);
+
+    if (rc < 0)
+        return rc;
+    x = &f->in[0]->shape;
+    if (x->rank < 3 || x->rank > OP_SPATIAL_MAX + 2)
+        return op_error(f, ERR_UNSUPPORTED, err,
+                        "input 0 has shape %s; expected 3 to %d dimensions: n, c and 1 to %d of "
+                        "space",
+                        shape_print(x, text, sizeof(text)), OP_SPATIAL_MAX + 2, OP_SPATIAL_MAX);
+    return op_need(f, 1, TENSOR_F32, (int)x->rank, err);
+}
+
+int conv_check_bias(const struct op_infer *f, int64_t o, struct err *err)
+{
     int rc;
 
     if (f->n_in < 3 || f->in[2] == NULL)
@@ -46,31 +62,20 @@ static int infer(struct op_infer *f, struct err *err)
 {
     struct conv_param *p = f->param;
     struct shape *y = &f->out[0].shape;
-    const struct shape *x;
-    char text[192];
     uint32_t k;
-    int rc = op_need(f, 0, TENSOR_F32, -1, err);
+    int rc = conv_check_images(f, err);
 
-    if (rc < 0)
-        return rc;
-    x = &f->in[0]->shape;
-    if (x->rank < 3 || x->rank > OP_SPATIAL_MAX + 2)
-        return op_error(f, ERR_UNSUPPORTED, err,
-                        "input 0 has shape %s; expected 3 to %d dimensions: n, c and 1 to %d of "
-                        "space",
-                        shape_print(x, text, sizeof(text)), OP_SPATIAL_MAX + 2, OP_SPATIAL_MAX);
-    rc = op_need(f, 1, TENSOR_F32, (int)x->rank, err);
     if (rc == 0)
         rc = op_attr_i(f, "group", 1, &p->group, err);
     if (rc == 0)
         rc = check_channels(f, p, err);
     if (rc == 0)
-        rc = check_bias(f, err);
+        rc = conv_check_bias(f, f->in[1]->shape.dim[0], err);
     if (rc == 0)
         rc = op_window_infer(f, f->in[1]->shape.dim + 2, false, &p->window, err);
     if (rc < 0)
         return rc;
-    *y = *x;
+    *y = f->in[0]->shape;
     y->dim[1] = f->in[1]->shape.dim[0];
     for (k = 0; k < p->window.spatial; k++)
         y->dim[2 + k] = p->window.out[k];

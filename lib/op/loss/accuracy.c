@@ -1,45 +1,93 @@
-/* accuracy.c - Accuracy (ours): y = sum_i w_i [argmax_j x_ij = label_i], unscaled. Of equal logits
- * the lowest index wins. A row with a NaN is never right. No gradient. */
+/* accuracy.c - Accuracy (ours): y = sum_i w_i [label_i is among the k greatest x_ij], unscaled; k = 1 is
+ * the argmax. Of equal logits the lowest index wins. A row with a NaN is never right. No gradient. */
 #include "base/err.h"
 #include "op/loss/loss.h"
 #include "op/op.h"
 #include "op/op_priv.h"
 
-/* Does one of n values keep `best` from being the first greatest? Before it those do that are not
- * less, behind it those that are greater; a NaN does anywhere. */
-OP_CLONES static uint32_t has_rival(const float *x, size_t n, float best, bool is_before)
+static const char *const accuracy_attrs[] = { "ignore_index", "class_weights", "k", NULL };
+
+struct accuracy {
+    struct loss_classes rows;
+    int64_t k;
+};
+
+static int accuracy_infer(struct op_infer *f, struct err *err)
 {
-    uint32_t found = 0;
+    struct accuracy *s = f->param;
+    int rc = loss_infer_classes(f, err);
+
+    if (rc == 0)
+        rc = op_attr_i(f, "k", 1, &s->k, err);
+    if (rc == 0 && s->k < 1)
+        rc = op_error(f, ERR_INPUT, err, "k is %lld; expected at least 1", (long long)s->k);
+    return rc;
+}
+
+static int accuracy_plan(struct op_plan *p, struct err *err)
+{
+    const struct accuracy *s = p->param;
+
+    (void)err;
+    p->scratch_bytes = loss_row_bytes(&s->rows);
+    return 0;
+}
+
+/* How many of n values stand before `best`? In front of it those that are not less, behind it those
+ * that are greater. */
+OP_CLONES static uint64_t count_rivals(const float *x, size_t n, float best, bool is_before)
+{
+    uint64_t found = 0;
     size_t i;
 
     if (is_before)
         for (i = 0; i < n; i++)
-            found |= !(x[i] < best);
+            found += x[i] >= best;
     else
         for (i = 0; i < n; i++)
-            found |= !(x[i] <= best);
+            found += x[i] > best;
     return found;
+}
+
+OP_CLONES static uint32_t has_nan(const float *x, size_t n)
+{
+    uint32_t found = 0;
+    size_t i;
+
+    for (i = 0; i < n; i++)
+        found |= x[i] != x[i];
+    return found;
+}
+
+static bool is_right(const struct accuracy *s, const float *x, size_t l)
+{
+    size_t classes = s->rows.classes;
+
+    return !has_nan(x, classes) &&
+           count_rivals(x, l, x[l], true) + count_rivals(x + l, classes - l, x[l], false) <
+               (uint64_t)s->k;
 }
 
 static int accuracy_fwd(const struct op_call *c, struct err *err)
 {
-    size_t n = (size_t)c->in[0]->shape.dim[0], classes = (size_t)c->in[0]->shape.dim[1], i;
+    const struct accuracy *s = c->param;
     const float *x = c->in[0]->data, *weight = c->in[2]->data;
     const int64_t *label = c->in[1]->data;
-    double total = 0;
-    int rc = loss_check_labels(c, "Accuracy", err);
+    double total = 0, weights = 0;
+    size_t i, p;
+    int rc = loss_check_labels(&s->rows, c, "Accuracy", err);
 
     if (rc < 0)
         return rc;
-    for (i = 0; i < n; i++, x += classes) {
-        size_t l = (size_t)label[i];
+    for (i = 0; i < s->rows.n; i++)
+        for (p = 0; p < s->rows.positions; p++, label++) {
+            double share = loss_share(&s->rows, *label, weight[i]);
 
-        if (weight[i] != 0 && !has_rival(x, l, x[l], true) &&
-            !has_rival(x + l, classes - l, x[l], false))
-            total += (double)weight[i];
-    }
-    if (c->out[0] != NULL)
-        *(float *)c->out[0]->data = (float)total;
+            if (share != 0 && is_right(s, loss_row(&s->rows, x, i, p, c->scratch), (size_t)*label))
+                total += share;
+            weights += share;
+        }
+    loss_store(c, total, weights, 1);
     return 0;
 }
 
@@ -48,8 +96,10 @@ const struct op_def op_accuracy = {
     .name = "Accuracy",
     .since = 1,
     .n_in = { 3, 3 },
-    .n_out = { 1, 1 },
-    .infer = loss_infer,
+    .n_out = { 1, 2 },
+    .attrs = accuracy_attrs,
+    .param_bytes = sizeof(struct accuracy),
+    .infer = accuracy_infer,
     .layout = OP_LAYOUT_PLAIN,
-    .cpu = { .fwd = accuracy_fwd },
+    .cpu = { .plan = accuracy_plan, .fwd = accuracy_fwd },
 };

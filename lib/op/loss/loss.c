@@ -4,40 +4,171 @@
 
 #include "base/err.h"
 #include "op/op.h"
+#include "op/op_priv.h"
 
-int loss_infer(struct op_infer *f, struct err *err)
+static int need_samples(struct op_infer *f, struct err *err)
 {
     const struct tensor *const *in = f->in;
-    char x[192], l[192], w[192];
-    int rc = op_need(f, 0, TENSOR_F32, 2, err);
+    char x[192], t[192], w[192];
+    uint32_t i;
+    int rc = op_need(f, 0, TENSOR_F32, -1, err);
 
-    if (rc == 0)
-        rc = op_need(f, 1, TENSOR_I64, 1, err);
     if (rc == 0)
         rc = op_need(f, 2, TENSOR_F32, 1, err);
     if (rc < 0)
         return rc;
-    if (in[1]->shape.dim[0] != in[0]->shape.dim[0] || in[2]->shape.dim[0] != in[0]->shape.dim[0])
+    if (in[0]->shape.rank == 0 || in[1]->shape.rank == 0 ||
+        in[1]->shape.dim[0] != in[0]->shape.dim[0] || in[2]->shape.dim[0] != in[0]->shape.dim[0])
         return op_error(f, ERR_INPUT, err,
-                        "logits %s, labels %s and weights %s differ in the number of samples",
+                        "predictions %s, labels %s and weights %s differ in the number of samples",
                         shape_print(&in[0]->shape, x, sizeof(x)),
-                        shape_print(&in[1]->shape, l, sizeof(l)),
+                        shape_print(&in[1]->shape, t, sizeof(t)),
                         shape_print(&in[2]->shape, w, sizeof(w)));
-    f->out[0].dtype = TENSOR_F32;
-    f->out[0].shape = (struct shape){ 0 };
+    for (i = 0; i < f->n_out; i++)
+        f->out[i] = (struct tensor){ .dtype = TENSOR_F32 };
     return 0;
 }
 
-int loss_check_labels(const struct op_call *c, const char *op, struct err *err)
+/* Is x without axis `axis` the shape of the labels? Ones at the end of the labels do not count. */
+static bool fits_without(const struct shape *x, const struct shape *labels, uint32_t axis)
 {
-    int64_t n = c->in[0]->shape.dim[0], classes = c->in[0]->shape.dim[1], i;
-    const int64_t *label = c->in[1]->data;
+    uint32_t k = 0, i;
 
-    for (i = 0; i < n; i++)
-        if (label[i] < 0 || label[i] >= classes)
+    for (i = 0; i < x->rank; i++) {
+        if (i == axis)
+            continue;
+        if (k >= labels->rank || labels->dim[k] != x->dim[i])
+            return false;
+        k++;
+    }
+    while (k < labels->rank && labels->dim[k] == 1)
+        k++;
+    return k == labels->rank;
+}
+
+static int read_weights(struct op_infer *f, struct loss_classes *s, struct err *err)
+{
+    uint32_t i;
+    size_t k;
+
+    s->all_weights = (double)s->classes;
+    for (i = 0; i < f->n_attrs; i++) {
+        const struct op_attr *a = &f->attrs[i];
+
+        if (strcmp(a->name, "ignore_index") == 0)
+            s->has_ignored = true;
+        if (strcmp(a->name, "class_weights") != 0 || a->n == 0)
+            continue;
+        if (a->n != s->classes)
+            return op_error(f, ERR_INPUT, err, "%zu class weights for %zu classes", a->n,
+                            s->classes);
+        s->weights = a->floats;
+        s->all_weights = 0;
+        for (k = 0; k < a->n; k++)
+            s->all_weights += (double)a->floats[k];
+    }
+    return op_attr_i(f, "ignore_index", 0, &s->ignored, err);
+}
+
+int loss_infer_classes(struct op_infer *f, struct err *err)
+{
+    struct loss_classes *s = f->param;
+    const struct shape *x, *labels;
+    char text_x[192], text_l[192];
+    int rc = op_need(f, 0, TENSOR_F32, -1, err);
+
+    if (rc == 0)
+        rc = op_need(f, 1, TENSOR_I64, -1, err);
+    if (rc == 0)
+        rc = need_samples(f, err);
+    if (rc < 0)
+        return rc;
+    x = &f->in[0]->shape;
+    labels = &f->in[1]->shape;
+    s->is_last = x->rank == 2;
+    if (x->rank < 2 || (!fits_without(x, labels, 1) && !fits_without(x, labels, x->rank - 1)))
+        return op_error(f, ERR_INPUT, err,
+                        "logits %s do not fit labels %s; expected the shape of the labels with the "
+                        "classes as axis 1 or as the last",
+                        shape_print(x, text_x, sizeof(text_x)),
+                        shape_print(labels, text_l, sizeof(text_l)));
+    if (!fits_without(x, labels, 1))
+        s->is_last = true;
+    s->n = (size_t)x->dim[0];
+    s->classes = (size_t)x->dim[s->is_last ? x->rank - 1 : 1];
+    s->positions = s->n > 0 && s->classes > 0
+                       ? (size_t)shape_elements(x) / s->n / s->classes
+                       : 0;
+    return read_weights(f, s, err);
+}
+
+int loss_check_labels(const struct loss_classes *s, const struct op_call *c, const char *op,
+                      struct err *err)
+{
+    int64_t classes = (int64_t)s->classes;
+    const int64_t *label = c->in[1]->data;
+    size_t i;
+
+    for (i = 0; i < s->n * s->positions; i++)
+        if ((label[i] < 0 || label[i] >= classes) && !(s->has_ignored && label[i] == s->ignored))
             return err_set(err, ERR_INPUT,
-                           "%s: sample %" PRId64 " of this batch of %" PRId64 " has label %" PRId64
+                           "%s: sample %zu of this batch of %zu has label %" PRId64
                            "; the logits have %" PRId64 " classes, so labels are 0 to %" PRId64,
-                           op, i, n, label[i], classes, classes - 1);
+                           op, i / s->positions, s->n, label[i], classes, classes - 1);
     return 0;
+}
+
+size_t loss_row_bytes(const struct loss_classes *s)
+{
+    return s->is_last ? 0 : op_round(s->classes * sizeof(float));
+}
+
+const float *loss_row(const struct loss_classes *s, const float *x, size_t i, size_t p,
+                      float *scratch)
+{
+    size_t k;
+
+    if (s->is_last)
+        return x + (i * s->positions + p) * s->classes;
+    x += i * s->classes * s->positions + p;
+    for (k = 0; k < s->classes; k++)
+        scratch[k] = x[k * s->positions];
+    return scratch;
+}
+
+double loss_share(const struct loss_classes *s, int64_t label, float weight)
+{
+    double share = (double)weight / (double)s->positions;
+
+    if (s->has_ignored && label == s->ignored)
+        return 0;
+    return s->weights != NULL ? share * (double)s->weights[label] : share;
+}
+
+int loss_infer_elements(struct op_infer *f, struct err *err)
+{
+    struct loss_elements *s = f->param;
+    char x[192], t[192];
+    int rc = op_need(f, 1, TENSOR_F32, -1, err);
+
+    if (rc == 0)
+        rc = need_samples(f, err);
+    if (rc < 0)
+        return rc;
+    if (tensor_elements(f->in[0]) != tensor_elements(f->in[1]))
+        return op_error(f, ERR_INPUT, err,
+                        "predictions %s and labels %s differ in the number of elements",
+                        shape_print(&f->in[0]->shape, x, sizeof(x)),
+                        shape_print(&f->in[1]->shape, t, sizeof(t)));
+    s->n = (size_t)f->in[0]->shape.dim[0];
+    s->elements = s->n > 0 ? (size_t)tensor_elements(f->in[0]) / s->n : 0;
+    return 0;
+}
+
+void loss_store(const struct op_call *c, double sum, double weight, double scale)
+{
+    if (c->out[0] != NULL)
+        *(float *)c->out[0]->data = (float)(scale * sum);
+    if (c->n_out > 1 && c->out[1] != NULL)
+        *(float *)c->out[1]->data = (float)(scale * weight);
 }

@@ -1,6 +1,9 @@
-/* softmax_cross_entropy.c - SoftmaxCrossEntropy (ours):
- *   y = loss_scale sum_i w_i (log sum_j e^x_ij - x_i,label)
- *   dx_ij = dy loss_scale w_i (e^x_ij / sum_k e^x_ik - [j = label])
+/* softmax_cross_entropy.c - SoftmaxCrossEntropy (ours), with l the label, v the class weights (1), e the
+ * label smoothing (0), C classes and V the sum of v:
+ *   y = loss_scale sum_i w_i [(1 - e) v_l (L_i - x_il) + e/C (V L_i - sum_j v_j x_ij)],
+ *   L_i = log sum_j e^x_ij
+ *   dx_ij = dy loss_scale w_i [((1 - e) v_l + e/C V) p_ij - (1 - e) v_l [j = l] - e/C v_j]
+ * which is PyTorch's CrossEntropyLoss before its mean. Ignored labels give 0.
  *
  * Per row forward keeps the maximum and the reciprocal of the sum; backward makes the exponentials
  * again, which costs less than the memory traffic of storing them. Sums are double, in an order
@@ -22,11 +25,30 @@ struct row { /* op_call.save, one per sample */
     float scale; /* 1 / sum_j e^(x_j - max) */
 };
 
+static const char *const cross_entropy_attrs[] = { "ignore_index", "class_weights",
+                                                   "label_smoothing", NULL };
+
+struct cross_entropy {
+    struct loss_classes rows;
+    float smoothing;
+};
+
+static int cross_entropy_infer(struct op_infer *f, struct err *err)
+{
+    struct cross_entropy *s = f->param;
+    int rc = loss_infer_classes(f, err);
+
+    return rc < 0 ? rc : op_attr_f(f, "label_smoothing", 0, &s->smoothing, err);
+}
+
 static int cross_entropy_plan(struct op_plan *p, struct err *err)
 {
+    const struct cross_entropy *s = p->param;
+
     (void)err;
     if (p->training)
-        p->save_bytes = (size_t)p->in[0]->shape.dim[0] * sizeof(struct row);
+        p->save_bytes = s->rows.n * s->rows.positions * sizeof(struct row);
+    p->scratch_bytes = 2 * loss_row_bytes(&s->rows); /* a row, and its gradient */
     return 0;
 }
 
@@ -69,62 +91,118 @@ OP_CLONES static void row_gradient(const float *x, size_t n, struct row row, flo
     }
 }
 
+/* sum_j v_j x_j */
+static double weighed(const struct loss_classes *s, const float *x)
+{
+    double sum = 0;
+    size_t j;
+
+    for (j = 0; j < s->classes; j++)
+        sum += (s->weights != NULL ? (double)s->weights[j] : 1.0) * (double)x[j];
+    return sum;
+}
+
+/* One row that counts. share: of the sample's weight, with its class's. */
+static double row_loss(const struct cross_entropy *s, const float *x, int64_t label, double share,
+                       double plain_share, struct row *row)
+{
+    double sum, loss, e = (double)s->smoothing;
+
+    row->max = row_max(x, s->rows.classes);
+    sum = row_sum(x, s->rows.classes, row->max);
+    row->scale = (float)(1.0 / sum);
+    loss = share * (log(sum) + ((double)row->max - (double)x[label]));
+    if (e == 0)
+        return loss;
+    return (1 - e) * loss + e / (double)s->rows.classes * plain_share *
+                                (s->rows.all_weights * (log(sum) + (double)row->max) -
+                                 weighed(&s->rows, x));
+}
+
 static int cross_entropy_fwd(const struct op_call *c, struct err *err)
 {
-    size_t n = (size_t)c->in[0]->shape.dim[0], classes = (size_t)c->in[0]->shape.dim[1], i;
+    const struct cross_entropy *s = c->param;
     const float *x = c->in[0]->data, *weight = c->in[2]->data;
     const int64_t *label = c->in[1]->data;
     struct row *rows = c->save;
-    double total = 0;
-    int rc = loss_check_labels(c, "SoftmaxCrossEntropy", err);
+    double total = 0, weights = 0;
+    size_t i, p;
+    int rc = loss_check_labels(&s->rows, c, "SoftmaxCrossEntropy", err);
 
     if (rc < 0)
         return rc;
-    for (i = 0; i < n; i++, x += classes) {
-        struct row row = { 0, 0 };
+    for (i = 0; i < s->rows.n; i++)
+        for (p = 0; p < s->rows.positions; p++, label++) {
+            double share = loss_share(&s->rows, *label, weight[i]);
+            struct row row = { 0, 0 };
 
-        if (weight[i] != 0) {
-            double sum;
-
-            row.max = row_max(x, classes);
-            sum = row_sum(x, classes, row.max);
-            row.scale = (float)(1.0 / sum);
-            total += (double)weight[i] * (log(sum) + ((double)row.max - (double)x[label[i]]));
+            if (weight[i] != 0 && !(s->rows.has_ignored && *label == s->rows.ignored))
+                total += row_loss(s, loss_row(&s->rows, x, i, p, c->scratch), *label, share,
+                                  (double)weight[i] / (double)s->rows.positions, &row);
+            weights += share;
+            if (rows != NULL)
+                *rows++ = row;
         }
-        if (rows != NULL)
-            rows[i] = row;
-    }
-    if (c->out[0] != NULL)
-        *(float *)c->out[0]->data = (float)((double)c->run->loss_scale * total);
+    loss_store(c, total, weights, (double)c->run->loss_scale);
     return 0;
+}
+
+/* The gradient of one row, contiguous. */
+static void row_bwd(const struct cross_entropy *s, const float *x, struct row row, int64_t label,
+                    float coef, float *dx, bool add)
+{
+    size_t classes = s->rows.classes, j;
+    float v = s->rows.weights != NULL ? s->rows.weights[label] : 1.0f;
+    float hard = v - s->smoothing * v, soft = s->smoothing / (float)classes;
+
+    row_gradient(x, classes, row, coef * (hard + soft * (float)s->rows.all_weights), dx, add);
+    dx[label] -= coef * hard;
+    for (j = 0; soft != 0 && j < classes; j++)
+        dx[j] -= coef * soft * (s->rows.weights != NULL ? s->rows.weights[j] : 1.0f);
+}
+
+/* A row's gradient from where it is contiguous to where the classes are apart. */
+static void spread(const struct loss_classes *s, const float *from, float *dx, size_t i, size_t p,
+                   bool add)
+{
+    size_t j;
+
+    dx += i * s->classes * s->positions + p;
+    for (j = 0; j < s->classes; j++)
+        dx[j * s->positions] = add ? dx[j * s->positions] + from[j] : from[j];
 }
 
 static int cross_entropy_bwd(const struct op_call *c, struct err *err)
 {
-    size_t n = (size_t)c->in[0]->shape.dim[0], classes = (size_t)c->in[0]->shape.dim[1], i;
+    const struct cross_entropy *s = c->param;
+    const struct loss_classes *r = &s->rows;
     const float *x = c->in[0]->data, *weight = c->in[2]->data;
     const int64_t *label = c->in[1]->data;
-    const struct row *rows = c->save;
+    const struct row *row = c->save;
     bool add = (c->din_add & OP_IN(0)) != 0;
-    float outer, *dx;
+    float outer, *dx, *spare = op_at(c->scratch, loss_row_bytes(r));
+    size_t i, p;
 
     (void)err;
     if (c->dout[0] == NULL || c->din[0] == NULL) {
         op_bwd_zero(c);
         return 0;
     }
-    outer = *(const float *)c->dout[0]->data * c->run->loss_scale;
+    outer = *(const float *)c->dout[0]->data * c->run->loss_scale / (float)r->positions;
     dx = c->din[0]->data;
-    for (i = 0; i < n; i++, x += classes, dx += classes) {
-        float coef = outer * weight[i];
+    for (i = 0; i < r->n; i++)
+        for (p = 0; p < r->positions; p++, label++, row++) {
+            float *to = r->is_last ? dx + (i * r->positions + p) * r->classes : spare;
+            bool counts = weight[i] != 0 && !(r->has_ignored && *label == r->ignored);
 
-        if (weight[i] != 0) {
-            row_gradient(x, classes, rows[i], coef, dx, add);
-            dx[label[i]] -= coef;
-        } else if (!add) {
-            memset(dx, 0, classes * sizeof(*dx));
+            if (counts)
+                row_bwd(s, loss_row(r, x, i, p, c->scratch), *row, *label, outer * weight[i], to,
+                        add && r->is_last);
+            else if (!add || !r->is_last)
+                memset(to, 0, r->classes * sizeof(*to));
+            if (!r->is_last)
+                spread(r, spare, dx, i, p, add);
         }
-    }
     return 0;
 }
 
@@ -133,8 +211,10 @@ const struct op_def op_softmax_cross_entropy = {
     .name = "SoftmaxCrossEntropy",
     .since = 1,
     .n_in = { 3, 3 },
-    .n_out = { 1, 1 },
-    .infer = loss_infer,
+    .n_out = { 1, 2 },
+    .attrs = cross_entropy_attrs,
+    .param_bytes = sizeof(struct cross_entropy),
+    .infer = cross_entropy_infer,
     .diff = OP_IN(0),
     .bwd_reads = OP_IN(0) | OP_IN(1) | OP_IN(2),
     .layout = OP_LAYOUT_PLAIN,

@@ -1,44 +1,32 @@
-/* batch_norm_cpu.c - own loops over x as [rows, c]: channels-last, and any [n, c]. (Plain tensors
- * with space are brought into that form in scratch: rank 3 only, where the planner keeps them.)
+/* batch_norm_cpu.c - x as [rows, c] (columns.h): channels-last, and any [n, c].
  *
- * Vectors. Several rows make a group, so that the innermost loop is at least WIDTH long also for
- * few channels: element i of a group belongs to channel i % c, and what is known per channel is
- * repeated over the group. No loop adds up across a vector; groups are folded at the end.
- *
- * Sums. Rows are taken in chunks that stay in cache. In a chunk, float sums (of at most a few
- * hundred terms); between chunks, double. The variance of a chunk is taken about the chunk's own
- * mean and merged (T. Chan, G. Golub, R. LeVeque: Updating Formulae and a Pairwise Algorithm for
- * Computing Sample Variances, 1979), so a mean far from zero costs no digits, and x is read from
- * memory once for it. The order of everything depends on the shape alone. */
+ * The variance of a chunk is taken about the chunk's own mean and merged (T. Chan, G. Golub,
+ * R. LeVeque: Updating Formulae and a Pairwise Algorithm for Computing Sample Variances, 1979), so
+ * a mean far from zero costs no digits, and x is read from memory once for it. */
 #include <math.h>
-#include <stdlib.h>
+#include <string.h>
 
 #include "base/check.h"
 #include "base/err.h"
-#include "op/dnn.h"
+#include "op/norm/columns.h"
 #include "op/norm/norm_priv.h"
 #include "op/op_priv.h"
 
-enum { WIDTH = 128, CHUNK = 32768, CHUNK_ROWS = 8 /* at least */ };
-
-struct batch_norm_state {
-    size_t rows, c;
-    size_t group;  /* floats of a group: a multiple of c */
-    size_t chunk;  /* floats of a chunk: a multiple of group */
-    size_t total;  /* rows * c */
-    struct dnn *to_rows, *from_rows; /* NULL: x is rows already */
-    size_t plain_bytes;              /* of each of two buffers for that, in scratch */
+/* x as rows. */
+struct rows {
+    struct columns columns;
+    size_t rows;
+    size_t total; /* floats */
 };
 
-void batch_norm_cpu_free(void *state)
+static struct rows rows_of(const struct tensor *x)
 {
-    struct batch_norm_state *s = state;
+    struct rows s = { .columns = columns_of((size_t)x->shape.dim[1]),
+                      .total = (size_t)tensor_elements(x) };
 
-    if (s == NULL)
-        return;
-    dnn_free(s->to_rows);
-    dnn_free(s->from_rows);
-    free(s);
+    CHECK(x->layout == TENSOR_CHANNELS_LAST || x->shape.rank < 3);
+    s.rows = s.total / s.columns.c;
+    return s;
 }
 
 /* Parts of scratch. */
@@ -47,24 +35,21 @@ struct work {
     float *s1, *s2;          /* [group]: sums of a chunk */
     double *d1, *d2;         /* [c]: sums of everything */
     double *t1, *t2;         /* [c]: sums of a chunk */
-    float *x, *dy;           /* rows of a plain x and dy */
-    void *rest;              /* the library's */
 };
 
-enum { GROUP_PARTS = 6, CHANNEL_PARTS = 4, PLAIN_PARTS = 2 };
+enum { GROUP_PARTS = 6, CHANNEL_PARTS = 4 };
 
-static size_t work_bytes(const struct batch_norm_state *s)
+static size_t work_bytes(const struct rows *s)
 {
-    return GROUP_PARTS * op_round(s->group * sizeof(float)) +
-           CHANNEL_PARTS * op_round(s->c * sizeof(double)) + PLAIN_PARTS * s->plain_bytes;
+    return GROUP_PARTS * op_round(s->columns.group * sizeof(float)) +
+           CHANNEL_PARTS * op_round(s->columns.c * sizeof(double));
 }
 
-static struct work work_at(const struct batch_norm_state *s, void *scratch)
+static struct work work_at(const struct rows *s, void *scratch)
 {
-    size_t group_bytes = op_round(s->group * sizeof(float));
-    size_t channel_bytes = op_round(s->c * sizeof(double));
+    size_t group_bytes = op_round(s->columns.group * sizeof(float));
+    size_t channel_bytes = op_round(s->columns.c * sizeof(double));
     char *g = scratch, *c = g + GROUP_PARTS * group_bytes;
-    char *plain = c + CHANNEL_PARTS * channel_bytes;
 
     return (struct work){
         .mean = (void *)g,
@@ -77,167 +62,20 @@ static struct work work_at(const struct batch_norm_state *s, void *scratch)
         .d2 = (void *)(c + channel_bytes),
         .t1 = (void *)(c + 2 * channel_bytes),
         .t2 = (void *)(c + 3 * channel_bytes),
-        .x = (void *)plain,
-        .dy = (void *)(plain + s->plain_bytes),
-        .rest = g + work_bytes(s),
     };
-}
-
-static int plan_plain(const struct tensor *x, struct batch_norm_state *s, struct err *err)
-{
-    struct tensor rows = *x;
-    int rc;
-
-    if (x->layout == TENSOR_CHANNELS_LAST || x->shape.rank < 3)
-        return 0;
-    rows.layout = TENSOR_CHANNELS_LAST;
-    s->plain_bytes = op_round(tensor_bytes(x));
-    rc = dnn_reorder(x, &rows, &s->to_rows, err);
-    return rc < 0 ? rc : dnn_reorder(&rows, x, &s->from_rows, err);
 }
 
 int batch_norm_cpu_plan(struct op_plan *p, struct err *err)
 {
-    struct batch_norm_state *s = calloc(1, sizeof(*s));
-    int rc;
+    const struct batch_norm_param *b = p->param;
+    struct rows s = rows_of(p->in[0]);
 
+    (void)err;
     CHECK(p->out[0].layout == p->in[0]->layout);
-    if (s == NULL)
-        return err_set(err, ERR_NOMEM, "%s '%s': out of memory", p->def->name, p->node);
-    s->c = (size_t)p->in[0]->shape.dim[1];
-    s->total = (size_t)tensor_elements(p->in[0]);
-    s->rows = s->total / s->c;
-    s->group = s->c * (s->c < WIDTH ? WIDTH / s->c : 1);
-    s->chunk = s->group * op_max(CHUNK / s->group, CHUNK_ROWS);
-    rc = plan_plain(p->in[0], s, err);
-    if (rc < 0) {
-        batch_norm_cpu_free(s);
-        return err_wrap(err, rc, "%s '%s'", p->def->name, p->node);
-    }
-    if (((const struct batch_norm_param *)p->param)->from_batch) /* forward alone needs them too */
-        p->save_bytes = 2 * s->c * sizeof(float); /* mean, variance */
-    p->scratch_bytes =
-        work_bytes(s) + op_max(dnn_scratch_bytes(s->to_rows), dnn_scratch_bytes(s->from_rows));
-    p->state = s;
+    if (b->from_batch) /* forward alone needs them too */
+        p->save_bytes = 2 * s.columns.c * sizeof(float); /* mean, variance */
+    p->scratch_bytes = work_bytes(&s);
     return 0;
-}
-
-/* ---- loops over n floats, a whole number of rows ---- */
-
-/* s[i] = sum of x over the groups */
-OP_CLONES static void sum_x(const float *x, size_t n, size_t group, float *restrict s)
-{
-    size_t at, i, w;
-
-    memset(s, 0, group * sizeof(*s));
-    for (at = 0; at < n; at += group) {
-        w = n - at < group ? n - at : group;
-        for (i = 0; i < w; i++)
-            s[i] += x[at + i];
-    }
-}
-
-/* s1 = sum of x - mean, s2 = sum of its square */
-OP_CLONES static void sum_deviation(const float *x, size_t n, size_t group, const float *mean,
-                                    float *restrict s1, float *restrict s2)
-{
-    size_t at, i, w;
-
-    memset(s1, 0, group * sizeof(*s1));
-    memset(s2, 0, group * sizeof(*s2));
-    for (at = 0; at < n; at += group) {
-        w = n - at < group ? n - at : group;
-        for (i = 0; i < w; i++) {
-            float d = x[at + i] - mean[i];
-
-            s1[i] += d;
-            s2[i] += d * d;
-        }
-    }
-}
-
-/* s1 = sum of dy, s2 = sum of dy (x - mean) */
-OP_CLONES static void sum_gradient(const float *x, const float *dy, size_t n, size_t group,
-                                   const float *mean, float *restrict s1, float *restrict s2)
-{
-    size_t at, i, w;
-
-    memset(s1, 0, group * sizeof(*s1));
-    memset(s2, 0, group * sizeof(*s2));
-    for (at = 0; at < n; at += group) {
-        w = n - at < group ? n - at : group;
-        for (i = 0; i < w; i++) {
-            s1[i] += dy[at + i];
-            s2[i] += dy[at + i] * (x[at + i] - mean[i]);
-        }
-    }
-}
-
-/* y = (x - mean) a + b; y may be x */
-OP_CLONES static void normalise(const float *x, float *y, size_t n, size_t group,
-                                const struct work *w)
-{
-    const float *mean = w->mean, *a = w->a, *b = w->b;
-    size_t at, i, m;
-
-    for (at = 0; at < n; at += group) {
-        m = n - at < group ? n - at : group;
-        OP_EACH
-        for (i = 0; i < m; i++)
-            y[at + i] = (x[at + i] - mean[i]) * a[i] + b[i];
-    }
-}
-
-/* dx = a (dy - b - (x - mean) k); dx may be dy */
-OP_CLONES static void gradient(const float *x, const float *dy, float *dx, size_t n, size_t group,
-                               const struct work *w)
-{
-    const float *mean = w->mean, *a = w->a, *b = w->b, *k = w->k;
-    size_t at, i, m;
-
-    for (at = 0; at < n; at += group) {
-        m = n - at < group ? n - at : group;
-        OP_EACH
-        for (i = 0; i < m; i++)
-            dx[at + i] = a[i] * (dy[at + i] - b[i] - (x[at + i] - mean[i]) * k[i]);
-    }
-}
-
-OP_CLONES static void gradient_add(const float *x, const float *dy, float *dx, size_t n,
-                                   size_t group, const struct work *w)
-{
-    const float *mean = w->mean, *a = w->a, *b = w->b, *k = w->k;
-    size_t at, i, m;
-
-    for (at = 0; at < n; at += group) {
-        m = n - at < group ? n - at : group;
-        OP_EACH
-        for (i = 0; i < m; i++)
-            dx[at + i] += a[i] * (dy[at + i] - b[i] - (x[at + i] - mean[i]) * k[i]);
-    }
-}
-
-/* ---- per channel ---- */
-
-/* [group] floats -> [c] doubles */
-OP_CLONES static void fold(const float *s, size_t group, size_t c, double *restrict out)
-{
-    size_t at, i;
-
-    for (i = 0; i < c; i++)
-        out[i] = (double)s[i];
-    for (at = c; at < group; at += c)
-        for (i = 0; i < c; i++)
-            out[i] += (double)s[at + i];
-}
-
-/* The first c floats over the whole group. */
-static void repeat(float *v, size_t group, size_t c)
-{
-    size_t at;
-
-    for (at = c; at < group; at += c)
-        memcpy(v + at, v, c * sizeof(*v));
 }
 
 /* Merges a chunk of `m` rows into the mean d1 and the sum of squared deviations d2 of the `n` rows
@@ -258,25 +96,26 @@ OP_CLONES static void merge(size_t c, double n, double m, const float *about, co
 }
 
 /* mean and population variance of each channel -> out [2][c] */
-static void measure(const struct batch_norm_state *s, const float *x, const struct work *w,
+static void measure(const struct rows *s, const float *x, const struct work *w,
                     float *out)
 {
-    size_t at, i, c = s->c;
+    const struct columns *k = &s->columns;
+    size_t at, i, c = k->c;
 
     memset(w->d1, 0, c * sizeof(double));
     memset(w->d2, 0, c * sizeof(double));
-    for (at = 0; at < s->total; at += s->chunk) {
-        size_t n = s->total - at < s->chunk ? s->total - at : s->chunk;
+    for (at = 0; at < s->total; at += k->chunk) {
+        size_t n = s->total - at < k->chunk ? s->total - at : k->chunk;
         double m = (double)(n / c);
 
-        sum_x(x + at, n, s->group, w->s1);
-        fold(w->s1, s->group, c, w->t1);
+        columns_sum(k, x + at, n, w->s1);
+        columns_fold(k, w->s1, w->t1);
         for (i = 0; i < c; i++)
             w->mean[i] = (float)(w->t1[i] / m);
-        repeat(w->mean, s->group, c);
-        sum_deviation(x + at, n, s->group, w->mean, w->s1, w->s2);
-        fold(w->s1, s->group, c, w->t1);
-        fold(w->s2, s->group, c, w->t2);
+        columns_repeat(k, w->mean);
+        columns_deviation(k, x + at, n, w->mean, w->s1, w->s2);
+        columns_fold(k, w->s1, w->t1);
+        columns_fold(k, w->s2, w->t2);
         merge(c, (double)(at / c), m, w->mean, w->t1, w->t2, w->d1, w->d2);
     }
     for (i = 0; i < c; i++) {
@@ -329,55 +168,46 @@ static void put_statistics(const struct op_call *c, const struct stats *st, size
 int batch_norm_cpu_fwd(const struct op_call *c, struct err *err)
 {
     const struct batch_norm_param *p = c->param;
-    struct batch_norm_state *s = c->state;
-    struct work w = work_at(s, c->scratch);
-    struct stats st = stats_of(c, s->c);
+    struct rows s = rows_of(c->in[0]);
+    struct work w = work_at(&s, c->scratch);
+    struct stats st = stats_of(c, s.columns.c);
     const float *scale = c->in[1]->data, *bias = c->in[2]->data, *x = c->in[0]->data;
-    float *y = c->out[0] != NULL ? c->out[0]->data : NULL;
     size_t i;
-    int rc;
 
-    if (s->to_rows != NULL) {
-        rc = dnn_run(s->to_rows, (void *[DNN_ARGS]){ c->in[0]->data, w.x }, w.rest, err);
-        if (rc < 0)
-            return rc;
-        x = w.x;
-        y = w.x;
-    }
+    (void)err; /* nothing can fail */
     if (p->from_batch)
-        measure(s, x, &w, c->save);
-    put_statistics(c, &st, s->c);
+        measure(&s, x, &w, c->save);
+    put_statistics(c, &st, s.columns.c);
     if (c->out[0] == NULL)
         return 0;
-    for (i = 0; i < s->c; i++) {
+    for (i = 0; i < s.columns.c; i++) {
         w.mean[i] = st.mean[i];
         w.a[i] = scale[i] * inverse_deviation(st.var[i], p->epsilon);
         w.b[i] = bias[i];
     }
-    repeat(w.mean, s->group, s->c);
-    repeat(w.a, s->group, s->c);
-    repeat(w.b, s->group, s->c);
-    normalise(x, y, s->total, s->group, &w);
-    if (s->from_rows == NULL)
-        return 0;
-    return dnn_run(s->from_rows, (void *[DNN_ARGS]){ w.x, c->out[0]->data }, w.rest, err);
+    columns_repeat(&s.columns, w.mean);
+    columns_repeat(&s.columns, w.a);
+    columns_repeat(&s.columns, w.b);
+    columns_put(&s.columns, x, c->out[0]->data, s.total, w.mean, w.a, w.b);
+    return 0;
 }
 
 /* d1 = sum of dy, d2 = sum of dy (x - mean), over all rows */
-static void sum_all(const struct batch_norm_state *s, const float *x, const float *dy,
+static void sum_all(const struct rows *s, const float *x, const float *dy,
                     const struct work *w)
 {
+    const struct columns *k = &s->columns;
     size_t at, i;
 
-    memset(w->d1, 0, s->c * sizeof(double));
-    memset(w->d2, 0, s->c * sizeof(double));
-    for (at = 0; at < s->total; at += s->chunk) {
-        size_t n = s->total - at < s->chunk ? s->total - at : s->chunk;
+    memset(w->d1, 0, k->c * sizeof(double));
+    memset(w->d2, 0, k->c * sizeof(double));
+    for (at = 0; at < s->total; at += k->chunk) {
+        size_t n = s->total - at < k->chunk ? s->total - at : k->chunk;
 
-        sum_gradient(x + at, dy + at, n, s->group, w->mean, w->s1, w->s2);
-        fold(w->s1, s->group, s->c, w->t1);
-        fold(w->s2, s->group, s->c, w->t2);
-        for (i = 0; i < s->c; i++) {
+        columns_products(k, x + at, dy + at, n, w->mean, w->s1, w->s2);
+        columns_fold(k, w->s1, w->t1);
+        columns_fold(k, w->s2, w->t2);
+        for (i = 0; i < k->c; i++) {
             w->d1[i] += w->t1[i];
             w->d2[i] += w->t2[i];
         }
@@ -390,75 +220,47 @@ static void put_channel(const struct op_call *c, uint32_t i, const float *value,
         op_put(c->din[i]->data, value, channels, 1.0f, (c->din_add & OP_IN(i)) != 0);
 }
 
-/* dx from what is prepared in w; a plain one through rows. */
-static int put_dx(const struct op_call *c, const float *x, const float *dy, const struct work *w,
-                  struct err *err)
-{
-    struct batch_norm_state *s = c->state;
-    bool add = (c->din_add & OP_IN(0)) != 0;
-    float *dx = c->din[0]->data, *to;
-    int rc;
-
-    if (s->from_rows == NULL) {
-        (add ? gradient_add : gradient)(x, dy, dx, s->total, s->group, w);
-        return 0;
-    }
-    gradient(x, dy, w->dy, s->total, s->group, w);
-    to = add ? w->x : dx; /* x is not needed any more */
-    rc = dnn_run(s->from_rows, (void *[DNN_ARGS]){ w->dy, to }, w->rest, err);
-    if (rc == 0 && add)
-        op_put(dx, to, s->total, 1.0f, true);
-    return rc;
-}
-
 int batch_norm_cpu_bwd(const struct op_call *c, struct err *err)
 {
     const struct batch_norm_param *p = c->param;
-    struct batch_norm_state *s = c->state;
-    struct work w = work_at(s, c->scratch);
-    struct stats st = stats_of(c, s->c);
+    struct rows s = rows_of(c->in[0]);
+    struct work w = work_at(&s, c->scratch);
+    struct columns_line line = { w.mean, w.a, w.b, w.k };
+    struct stats st = stats_of(c, s.columns.c);
     const float *scale = c->in[1]->data, *x = c->in[0]->data, *dy;
-    double n = (double)s->rows;
+    double n = (double)s.rows;
     size_t i;
-    int rc = 0;
 
+    (void)err; /* nothing can fail */
     if (c->dout[0] == NULL)
         op_bwd_zero(c);
-    put_channel(c, 3, st.mean, s->c);
-    put_channel(c, 4, st.var, s->c);
+    put_channel(c, 3, st.mean, s.columns.c);
+    put_channel(c, 4, st.var, s.columns.c);
     if (c->dout[0] == NULL || (c->din[0] == NULL && c->din[1] == NULL && c->din[2] == NULL))
         return 0;
     dy = c->dout[0]->data;
-    if (s->to_rows != NULL) {
-        rc = dnn_run(s->to_rows, (void *[DNN_ARGS]){ c->in[0]->data, w.x }, w.rest, err);
-        if (rc == 0)
-            rc = dnn_run(s->to_rows, (void *[DNN_ARGS]){ c->dout[0]->data, w.dy }, w.rest, err);
-        if (rc < 0)
-            return rc;
-        x = w.x;
-        dy = w.dy;
-    }
-    memcpy(w.mean, st.mean, s->c * sizeof(float));
-    repeat(w.mean, s->group, s->c);
-    sum_all(s, x, dy, &w);
+    memcpy(w.mean, st.mean, s.columns.c * sizeof(float));
+    columns_repeat(&s.columns, w.mean);
+    sum_all(&s, x, dy, &w);
 
     /* dbias = d1, dscale = d2 r with r = 1 / deviation. Through the batch's mean and variance x
-     * also moves its neighbours: dx = scale r (dy - d1 / n - (x - mean) d2 r^2 / n). */
-    for (i = 0; i < s->c; i++) {
+     * also moves its neighbours: dx = a (dy - d1 / n - (x - mean) d2 r^2 / n), a = scale r. */
+    for (i = 0; i < s.columns.c; i++) {
         double r = (double)inverse_deviation(st.var[i], p->epsilon);
 
         w.s1[i] = (float)(w.d2[i] * r);
         w.s2[i] = (float)w.d1[i];
         w.a[i] = scale[i] * (float)r;
-        w.b[i] = p->from_batch ? (float)(w.d1[i] / n) : 0.0f;
-        w.k[i] = p->from_batch ? (float)(w.d2[i] * r * r / n) : 0.0f;
+        w.b[i] = p->from_batch ? (float)((double)w.a[i] * w.d1[i] / n) : 0.0f;
+        w.k[i] = p->from_batch ? (float)((double)w.a[i] * w.d2[i] * r * r / n) : 0.0f;
     }
-    put_channel(c, 1, w.s1, s->c);
-    put_channel(c, 2, w.s2, s->c);
+    put_channel(c, 1, w.s1, s.columns.c);
+    put_channel(c, 2, w.s2, s.columns.c);
     if (c->din[0] == NULL)
         return 0;
-    repeat(w.a, s->group, s->c);
-    repeat(w.b, s->group, s->c);
-    repeat(w.k, s->group, s->c);
-    return put_dx(c, x, dy, &w, err);
+    columns_repeat(&s.columns, w.a);
+    columns_repeat(&s.columns, w.b);
+    columns_repeat(&s.columns, w.k);
+    columns_gradient(&s.columns, x, dy, c->din[0]->data, s.total, &line, op_adds(c, 0));
+    return 0;
 }

@@ -1,8 +1,9 @@
-/* norm_priv.h - what BatchNormalization settles in infer and its kernels read. */
+/* norm_priv.h - what the normalisations settle in infer and their kernels read. */
 #ifndef OP_NORM_NORM_PRIV_H
 #define OP_NORM_NORM_PRIV_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "op/op.h"
 
@@ -15,6 +16,28 @@ struct batch_norm_param {
 int batch_norm_cpu_plan(struct op_plan *p, struct err *err);
 int batch_norm_cpu_fwd(const struct op_call *c, struct err *err);
 int batch_norm_cpu_bwd(const struct op_call *c, struct err *err);
-void batch_norm_cpu_free(void *state);
+
+/* x [rows, n]; scale and bias [n] */
+struct layer_norm_param {
+    size_t rows, n;
+    float epsilon;
+    bool rms; /* about 0 instead of the mean */
+};
+
+int layer_norm_cpu_plan(struct op_plan *p, struct err *err);
+int layer_norm_cpu_fwd(const struct op_call *c, struct err *err);
+int layer_norm_cpu_bwd(const struct op_call *c, struct err *err);
+
+/* x [batch, groups, parts, len], a row is what follows the group; scale and bias [groups, parts].
+ * A part is a channel, or (opset 18) all of its group. */
+struct group_norm_param {
+    size_t batch, groups, parts, len;
+    size_t channels;
+    float epsilon;
+};
+
+int group_norm_cpu_plan(struct op_plan *p, struct err *err);
+int group_norm_cpu_fwd(const struct op_call *c, struct err *err);
+int group_norm_cpu_bwd(const struct op_call *c, struct err *err);
 
 #endif

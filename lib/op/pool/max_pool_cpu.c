@@ -1,4 +1,5 @@
-/* max_pool_cpu.c - two kernels of the library; `save` is its workspace: who won each window. */
+/* max_pool_cpu.c - two kernels of the library; `save` is its workspace: who won each window. It
+ * cannot say where in x that was: for Indices, if anybody reads them, the windows are searched. */
 #include <stdlib.h>
 
 #include "base/check.h"
@@ -35,13 +36,13 @@ int max_pool_cpu_plan(struct op_plan *p, struct err *err)
 
     CHECK(p->out[0].layout == x->layout);
     if (s == NULL)
-        return err_set(err, ERR_NOMEM, "MaxPool '%s': out of memory", p->node);
+        return err_set(err, ERR_NOMEM, "%s '%s': out of memory", p->def->name, p->node);
     rc = dnn_max_pool_fwd(&spec, &s->y, err);
     if (rc == 0 && spec.training)
         rc = dnn_max_pool_bwd(&spec, &s->dx, err);
     if (rc < 0) {
         max_pool_cpu_free(s);
-        return err_wrap(err, rc, "MaxPool '%s'", p->node);
+        return err_wrap(err, rc, "%s '%s'", p->def->name, p->node);
     }
     if (s->dx != NULL) {
         s->spare_bytes = op_round(tensor_bytes(x));
@@ -53,11 +54,56 @@ int max_pool_cpu_plan(struct op_plan *p, struct err *err)
     return 0;
 }
 
+/* Index of the first of the greatest elements of a window in the plain order of a plane, of which
+ * x is element 0 and the next one is c further. */
+static int64_t winner(const struct op_window *w, const int64_t *e, const float *x, int64_t c)
+{
+    struct op_taps t[3];
+    int64_t i[3], best = -1;
+    uint32_t k;
+
+    for (k = 0; k < 3; k++)
+        t[k] = op_window_taps(w, k, e[k]);
+    for (i[0] = 0; i[0] < t[0].n; i[0]++)
+        for (i[1] = 0; i[1] < t[1].n; i[1]++)
+            for (i[2] = 0; i[2] < t[2].n; i[2]++) {
+                int64_t at = 0;
+
+                for (k = 0; k < 3; k++)
+                    at = at * w->in[k] + t[k].at + i[k] * w->dilation[k];
+                if (best < 0 || x[at * c] > x[best * c])
+                    best = at;
+            }
+    return best;
+}
+
+static void put_indices(const struct op_call *c)
+{
+    const struct max_pool_param *p = c->param;
+    struct op_window w = op_window_lift(&p->window, 3);
+    int64_t channels = c->in[0]->shape.dim[1], space = w.in[0] * w.in[1] * w.in[2];
+    int64_t planes = c->in[0]->shape.dim[0] * channels, i, e[3];
+    const float *x = c->in[0]->data;
+    int64_t *to = c->out[1]->data;
+
+    for (i = 0; i < planes; i++)
+        for (e[0] = 0; e[0] < w.out[0]; e[0]++)
+            for (e[1] = 0; e[1] < w.out[1]; e[1]++)
+                for (e[2] = 0; e[2] < w.out[2]; e[2]++)
+                    *to++ = i * space + winner(&w, e, x + i / channels * channels * space +
+                                                          i % channels, channels);
+}
+
 int max_pool_cpu_fwd(const struct op_call *c, struct err *err)
 {
     struct max_pool_state *s = c->state;
-    void *args[DNN_ARGS] = { c->in[0]->data, c->out[0]->data, c->save };
+    void *args[DNN_ARGS] = { c->in[0]->data, NULL, c->save };
 
+    if (c->n_out > 1 && c->out[1] != NULL)
+        put_indices(c);
+    if (c->out[0] == NULL)
+        return 0;
+    args[1] = c->out[0]->data;
     return dnn_run(s->y, args, op_at(c->scratch, s->spare_bytes), err);
 }
 

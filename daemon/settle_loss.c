@@ -1,0 +1,148 @@
+/* settle_loss.c - losses and metrics of the job as rows of domain trainerd: names, attributes, and
+ * which feature they compare with. */
+#include "daemon/settle.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/err.h"
+#include "op/op.h"
+
+/* By enum conf_loss. Without a row: the graph computes it. */
+static const struct {
+    const char *row;
+    enum tensor_dtype labels;
+} loss_rows[] = {
+    [CONF_LOSS_SOFTMAX_CROSS_ENTROPY] = { "SoftmaxCrossEntropy", TENSOR_I64 },
+    [CONF_LOSS_NEGATIVE_LOG_LIKELIHOOD] = { "NegativeLogLikelihood", TENSOR_I64 },
+    [CONF_LOSS_BINARY_CROSS_ENTROPY] = { "BinaryCrossEntropy", TENSOR_F32 },
+    [CONF_LOSS_MEAN_SQUARED_ERROR] = { "MeanSquaredError", TENSOR_F32 },
+    [CONF_LOSS_MEAN_ABSOLUTE_ERROR] = { "MeanAbsoluteError", TENSOR_F32 },
+    [CONF_LOSS_HUBER] = { "Huber", TENSOR_F32 },
+    [CONF_LOSS_GRAPH] = { NULL, TENSOR_NONE },
+};
+
+/* By enum conf_metric. Without a row: that of the first loss. */
+static const struct {
+    const char *name, *row;
+    enum train_figure figure;
+} metric_rows[] = {
+    [CONF_METRIC_ACCURACY] = { "accuracy", "Accuracy", TRAIN_MEAN },
+    [CONF_METRIC_TOP_K_ACCURACY] = { "top_k_accuracy", "Accuracy", TRAIN_MEAN },
+    [CONF_METRIC_PERPLEXITY] = { "perplexity", NULL, TRAIN_EXP_MEAN },
+    [CONF_METRIC_AUC] = { "auc", "AreaUnderCurve", TRAIN_AREA },
+    [CONF_METRIC_MEAN_ABSOLUTE_ERROR] = { "mean_absolute_error", "MeanAbsoluteError", TRAIN_MEAN },
+    [CONF_METRIC_MEAN_SQUARED_ERROR] = { "mean_squared_error", "MeanSquaredError", TRAIN_MEAN },
+};
+
+enum { MAX_ATTRS = 4 };
+
+static void *take(struct settled *s, size_t n, size_t size, struct err *err)
+{
+    void *p = arena_array(&s->conf->mem, n, size);
+
+    if (p == NULL)
+        (void)err_set(err, ERR_NOMEM, "out of memory");
+    return p;
+}
+
+static struct op_attr *add(struct op_attr *attrs, uint32_t *n, const char *name,
+                           enum op_attr_type type)
+{
+    CHECK(*n < MAX_ATTRS);
+    attrs[*n] = (struct op_attr){ .name = name, .type = type };
+    return &attrs[(*n)++];
+}
+
+/* Only what is not the default: a row refuses attributes that it does not know. */
+static int add_attrs(struct settled *s, const struct conf_objective *o, struct plan_measure *m,
+                     struct err *err)
+{
+    struct op_attr *attrs = take(s, MAX_ATTRS, sizeof(*attrs), err);
+    float *weights = take(s, o->n_class_weights, sizeof(*weights), err);
+
+    if (attrs == NULL || weights == NULL)
+        return ERR_NOMEM;
+    for (uint32_t i = 0; i < o->n_class_weights; i++)
+        weights[i] = (float)o->class_weights[i];
+    m->attrs = attrs;
+    if (o->label_smoothing > 0)
+        add(attrs, &m->n_attrs, "label_smoothing", OP_ATTR_FLOAT)->f = (float)o->label_smoothing;
+    if (!isnan(o->ignore_index))
+        add(attrs, &m->n_attrs, "ignore_index", OP_ATTR_INT)->i = (int64_t)o->ignore_index;
+    if (o->type == CONF_LOSS_BINARY_CROSS_ENTROPY)
+        add(attrs, &m->n_attrs, "pos_weight", OP_ATTR_FLOAT)->f = (float)o->pos_weight;
+    if (o->type == CONF_LOSS_HUBER)
+        add(attrs, &m->n_attrs, "delta", OP_ATTR_FLOAT)->f = (float)o->delta;
+    if (o->n_class_weights > 0) {
+        struct op_attr *a = add(attrs, &m->n_attrs, "class_weights", OP_ATTR_FLOATS);
+
+        a->floats = weights;
+        a->n = o->n_class_weights;
+    }
+    return 0;
+}
+
+static int add_loss(struct settled *s, const struct conf_objective *o, struct err *err)
+{
+    struct train_opts *t = &s->train;
+    struct plan_measure *m = &s->losses[t->n_losses++];
+
+    *m = (struct plan_measure){ .op = loss_rows[o->type].row,
+                                .tensor = o->tensor,
+                                .target = t->n_targets,
+                                .weight = (float)o->weight };
+    if (m->op == NULL)
+        return 0;
+    s->targets[t->n_targets++] =
+        (struct train_target){ .feature = o->labels, .dtype = loss_rows[o->type].labels };
+    return add_attrs(s, o, m, err);
+}
+
+/* Over what the first loss compares; job_check.c has seen to it that they go together. */
+static int add_metric(struct settled *s, enum conf_metric kind, struct err *err)
+{
+    const struct plan_measure *loss = &s->losses[0];
+    bool is_binary = s->conf->model.loss.type == CONF_LOSS_BINARY_CROSS_ENTROPY;
+    struct train_metric *m = &s->metrics[s->train.n_metrics++];
+    struct op_attr *attrs = take(s, MAX_ATTRS, sizeof(*attrs), err);
+    uint32_t n = 0;
+
+    if (attrs == NULL)
+        return ERR_NOMEM;
+    *m = (struct train_metric){ .name = metric_rows[kind].name,
+                                .measure = { .op = metric_rows[kind].row,
+                                             .tensor = loss->tensor,
+                                             .target = loss->target },
+                                .figure = metric_rows[kind].figure };
+    if (kind == CONF_METRIC_ACCURACY && is_binary)
+        m->measure.op = "BinaryAccuracy";
+    if (m->measure.op == NULL)
+        m->measure.op = loss->op;
+    if (!isnan(s->conf->model.loss.ignore_index))
+        add(attrs, &n, "ignore_index", OP_ATTR_INT)->i = (int64_t)s->conf->model.loss.ignore_index;
+    if (kind == CONF_METRIC_TOP_K_ACCURACY)
+        add(attrs, &n, "k", OP_ATTR_INT)->i = s->conf->model.top_k;
+    m->measure.attrs = attrs;
+    m->measure.n_attrs = n;
+    return 0;
+}
+
+int settle_losses(struct settled *s, struct err *err)
+{
+    const struct conf *c = s->conf;
+    struct train_opts *t = &s->train;
+    int rc = add_loss(s, &c->model.loss, err);
+
+    for (uint32_t i = 0; i < c->model.n_more_losses && rc == 0; i++)
+        rc = add_loss(s, &c->model.more_losses[i], err);
+    for (uint32_t i = 0; i < c->model.n_metrics && rc == 0; i++)
+        rc = add_metric(s, c->model.metrics[i], err);
+    t->targets = s->targets;
+    t->losses = s->losses;
+    t->metrics = s->metrics;
+    t->mean_of_weights =
+        c->model.loss.n_class_weights > 0 || !isnan(c->model.loss.ignore_index);
+    return rc;
+}

@@ -1,0 +1,428 @@
+/* inline.c - model-local functions (FunctionProto), put in place of their calls.
+ *
+ * It happens to the message, before anything else looks at it, so that import, export and digest
+ * only ever see a flat graph. A call becomes copies of the function's nodes: formal inputs and
+ * outputs get the names that the call gives them, all other names a prefix of their own, attributes
+ * that refer to the function's (ref_attr_name) take the call's or the default. Graphs inside of
+ * nodes are renamed likewise. Copies are shallow: strings and tensors stay where they were. */
+#include "graph/graph_priv.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/err.h"
+
+struct nodes {
+    Onnx__NodeProto **at;
+    size_t n, cap;
+};
+
+struct inliner {
+    struct graph *g;
+    Onnx__FunctionProto **functions;
+    size_t n_functions;
+    uint32_t n_calls;
+    size_t n_nodes; /* copied so far: bounds time and memory */
+    struct err *err;
+};
+
+struct frame { /* one call; NULL: the file's own graph */
+    const Onnx__FunctionProto *f;
+    const Onnx__NodeProto *call; /* with the names of the graph it stands in */
+    const char *prefix;
+};
+
+static const char *or_empty(const char *s)
+{
+    return s != NULL ? s : "";
+}
+
+/* "" and "ai.onnx" are one domain. */
+static bool same_domain(const char *a, const char *b)
+{
+    a = strcmp(or_empty(a), "ai.onnx") == 0 ? "" : or_empty(a);
+    b = strcmp(or_empty(b), "ai.onnx") == 0 ? "" : or_empty(b);
+    return strcmp(a, b) == 0;
+}
+
+static void *take(struct inliner *in, size_t n, size_t size)
+{
+    void *p = arena_array(&in->g->mem, n, size);
+
+    if (p == NULL)
+        (void)err_set(in->err, ERR_NOMEM, "functions of the model: out of memory");
+    return p;
+}
+
+/* ---- names ---- */
+
+/* NULL: out of memory. */
+static char *renamed(struct inliner *in, const struct frame *frame, char *name)
+{
+    char *out;
+    size_t i;
+
+    if (frame == NULL || name[0] == '\0')
+        return name;
+    for (i = 0; i < frame->f->n_input; i++)
+        if (strcmp(frame->f->input[i], name) == 0)
+            return i < frame->call->n_input ? frame->call->input[i] : (char *)(uintptr_t)"";
+    for (i = 0; i < frame->f->n_output && i < frame->call->n_output; i++)
+        if (strcmp(frame->f->output[i], name) == 0 && frame->call->output[i][0] != '\0')
+            return frame->call->output[i];
+    out = arena_printf(&in->g->mem, "%s%s", frame->prefix, name);
+    if (out == NULL)
+        (void)err_set(in->err, ERR_NOMEM, "functions of the model: out of memory");
+    return out;
+}
+
+static char **renamed_list(struct inliner *in, const struct frame *frame, char **names, size_t n)
+{
+    char **out = take(in, n, sizeof(*out));
+    size_t i;
+
+    for (i = 0; out != NULL && i < n; i++) {
+        out[i] = renamed(in, frame, names[i]);
+        if (out[i] == NULL)
+            return NULL;
+    }
+    return out;
+}
+
+/* ---- attributes ---- */
+
+static const Onnx__AttributeProto *find_attr(Onnx__AttributeProto *const *list, size_t n,
+                                             const char *name)
+{
+    size_t i;
+
+    for (i = 0; i < n; i++)
+        if (strcmp(or_empty(list[i]->name), name) == 0)
+            return list[i];
+    return NULL;
+}
+
+static bool expand(struct inliner *in, const struct frame *frame, Onnx__NodeProto *const *list,
+                   size_t n, uint32_t depth, struct nodes *out);
+
+/* The value infos of a body, under their new names. */
+static Onnx__ValueInfoProto **renamed_infos(struct inliner *in, const struct frame *frame,
+                                            Onnx__ValueInfoProto **list, size_t n)
+{
+    Onnx__ValueInfoProto **out = take(in, n, sizeof(*out)), *copies = take(in, n, sizeof(*copies));
+    size_t i;
+
+    if (out == NULL || copies == NULL)
+        return NULL;
+    for (i = 0; i < n; i++) {
+        out[i] = &copies[i];
+        copies[i] = *list[i];
+        copies[i].name = renamed(in, frame, (char *)(uintptr_t)or_empty(list[i]->name));
+        if (copies[i].name == NULL)
+            return NULL;
+    }
+    return out;
+}
+
+static bool rename_initializers(struct inliner *in, const struct frame *frame,
+                                Onnx__GraphProto *body)
+{
+    Onnx__TensorProto **list = take(in, body->n_initializer, sizeof(*list));
+    Onnx__TensorProto *copies = take(in, body->n_initializer, sizeof(*copies));
+    size_t i;
+
+    if (list == NULL || copies == NULL)
+        return false;
+    for (i = 0; i < body->n_initializer; i++) {
+        list[i] = &copies[i];
+        copies[i] = *body->initializer[i];
+        copies[i].name = renamed(in, frame, (char *)(uintptr_t)or_empty(copies[i].name));
+        if (copies[i].name == NULL)
+            return false;
+    }
+    body->initializer = list;
+    return true;
+}
+
+/* The bytes of a graph attribute, with calls inlined and names changed. */
+static bool expand_body(struct inliner *in, const struct frame *frame, Onnx__AttributeProto *a,
+                        uint32_t depth)
+{
+    const Onnx__GraphProto *from = (const Onnx__GraphProto *)graph_unpack_part(
+        in->g, &onnx__graph_proto__descriptor, &a->g, "a graph inside of a node", in->err);
+    struct nodes nodes = { 0 };
+    Onnx__GraphProto body;
+    size_t bytes;
+    bool ok;
+
+    if (from == NULL)
+        return false;
+    body = *from;
+    ok = expand(in, frame, from->node, from->n_node, depth + 1, &nodes);
+    body.node = nodes.at;
+    body.n_node = nodes.n;
+    body.n_value_info = 0; /* speaks of the old names, and nobody here reads it */
+    if (ok)
+        body.input = renamed_infos(in, frame, from->input, from->n_input);
+    if (ok)
+        body.output = renamed_infos(in, frame, from->output, from->n_output);
+    ok = ok && body.input != NULL && body.output != NULL && rename_initializers(in, frame, &body);
+    if (ok) {
+        bytes = onnx__graph_proto__get_packed_size(&body);
+        if (bytes > in->g->unpack_budget) {
+            VEC_FINI(nodes);
+            (void)err_set(in->err, ERR_INPUT, "functions of the model: inlined, they are far larger "
+                                              "than a file of this size should need");
+            return false;
+        }
+        in->g->unpack_budget -= bytes;
+        a->g.data = take(in, bytes, 1);
+        a->g.len = bytes;
+        ok = a->g.data != NULL;
+        if (ok)
+            onnx__graph_proto__pack(&body, a->g.data);
+    }
+    VEC_FINI(nodes);
+    return ok;
+}
+
+static bool copy_attrs(struct inliner *in, const struct frame *frame, Onnx__NodeProto *node,
+                       uint32_t depth)
+{
+    Onnx__AttributeProto **list = take(in, node->n_attribute, sizeof(*list));
+    Onnx__AttributeProto *copies = take(in, node->n_attribute, sizeof(*copies));
+    size_t n = 0, i;
+
+    if (list == NULL || copies == NULL)
+        return false;
+    for (i = 0; i < node->n_attribute; i++) {
+        const Onnx__AttributeProto *from = node->attribute[i];
+        const char *ref = or_empty(from->ref_attr_name);
+
+        if (frame != NULL && ref[0] != '\0') {
+            const Onnx__AttributeProto *to =
+                find_attr(frame->call->attribute, frame->call->n_attribute, ref);
+
+            if (to == NULL)
+                to = find_attr(frame->f->attribute_proto, frame->f->n_attribute_proto, ref);
+            if (to == NULL)
+                continue; /* neither given nor with a default: absent here too */
+            copies[n] = *to;
+            copies[n].name = from->name;
+        } else {
+            copies[n] = *from;
+            if (from->has_g && !expand_body(in, frame, &copies[n], depth))
+                return false;
+        }
+        list[n] = &copies[n];
+        n++;
+    }
+    node->attribute = list;
+    node->n_attribute = n;
+    return true;
+}
+
+/* ---- nodes ---- */
+
+static const Onnx__FunctionProto *find_function(const struct inliner *in, const Onnx__NodeProto *p)
+{
+    size_t i;
+
+    for (i = 0; i < in->n_functions; i++) {
+        const Onnx__FunctionProto *f = in->functions[i];
+
+        if (strcmp(or_empty(f->name), or_empty(p->op_type)) == 0 &&
+            strcmp(or_empty(f->overload), or_empty(p->overload)) == 0 &&
+            same_domain(f->domain, p->domain))
+            return f;
+    }
+    return NULL;
+}
+
+/* Rows are found by the opset of the model: the function's must mean the same by this op. */
+static bool check_opset(const struct inliner *in, const struct frame *frame,
+                        const Onnx__NodeProto *p)
+{
+    int64_t opset = in->g->opset;
+    size_t i;
+
+    for (i = 0; frame != NULL && i < frame->f->n_opset_import; i++)
+        if (same_domain(frame->f->opset_import[i]->domain, ""))
+            opset = frame->f->opset_import[i]->version;
+    if (opset == in->g->opset || !same_domain(p->domain, "") ||
+        (opset >= GRAPH_OPSET_MIN && opset <= GRAPH_OPSET_MAX &&
+         op_find(NULL, or_empty(p->op_type), (uint32_t)opset) ==
+             op_find(NULL, or_empty(p->op_type), in->g->opset)))
+        return true;
+    (void)err_set(in->err, ERR_UNSUPPORTED,
+                  "function '%s' uses %s of opset %" PRId64 ", the model that of opset %" PRIu32
+                  ": export both with one opset",
+                  or_empty(frame->f->name), or_empty(p->op_type), opset, in->g->opset);
+    return false;
+}
+
+static bool push(struct inliner *in, struct nodes *out, Onnx__NodeProto *node)
+{
+    if (VEC_PUSH(*out, node))
+        return true;
+    (void)err_set(in->err, ERR_NOMEM, "functions of the model: out of memory");
+    return false;
+}
+
+/* A function may hand an input on as an output. */
+static bool pass_inputs(struct inliner *in, const Onnx__FunctionProto *f,
+                        const Onnx__NodeProto *call, struct nodes *out)
+{
+    size_t i, k;
+
+    for (i = 0; i < f->n_output && i < call->n_output; i++)
+        for (k = 0; k < f->n_input && k < call->n_input; k++) {
+            Onnx__NodeProto *node;
+
+            if (strcmp(f->output[i], f->input[k]) != 0 || call->output[i][0] == '\0')
+                continue;
+            node = take(in, 1, sizeof(*node));
+            if (node == NULL)
+                return false;
+            onnx__node_proto__init(node);
+            node->op_type = (char *)(uintptr_t)"Identity";
+            node->input = &call->input[k];
+            node->output = &call->output[i];
+            node->n_input = node->n_output = 1;
+            if (!push(in, out, node))
+                return false;
+        }
+    return true;
+}
+
+static bool expand_call(struct inliner *in, const Onnx__FunctionProto *f,
+                        const Onnx__NodeProto *call, uint32_t depth, struct nodes *out)
+{
+    struct frame frame = { .f = f, .call = call };
+
+    if (depth >= GRAPH_MAX_DEPTH) {
+        (void)err_set(in->err, ERR_UNSUPPORTED,
+                      "function '%s': functions call each other more than %d deep", or_empty(f->name),
+                      GRAPH_MAX_DEPTH);
+        return false;
+    }
+    if (call->n_input > f->n_input || call->n_output > f->n_output) {
+        (void)err_set(in->err, ERR_INPUT,
+                      "'%s' calls function '%s' with %zu inputs and %zu outputs; it has %zu and %zu",
+                      or_empty(call->name), or_empty(f->name), call->n_input, call->n_output,
+                      f->n_input, f->n_output);
+        return false;
+    }
+    frame.prefix = arena_printf(&in->g->mem, "%s_%" PRIu32 "/",
+                                or_empty(call->name)[0] != '\0' ? call->name : or_empty(f->name),
+                                in->n_calls++);
+    if (frame.prefix == NULL) {
+        (void)err_set(in->err, ERR_NOMEM, "functions of the model: out of memory");
+        return false;
+    }
+    return expand(in, &frame, f->node, f->n_node, depth + 1, out) &&
+           pass_inputs(in, f, call, out);
+}
+
+static bool expand_node(struct inliner *in, const struct frame *frame, const Onnx__NodeProto *from,
+                        uint32_t depth, struct nodes *out)
+{
+    const Onnx__FunctionProto *f = find_function(in, from);
+    Onnx__NodeProto *node = take(in, 1, sizeof(*node));
+
+    if (node == NULL)
+        return false;
+    if (++in->n_nodes > GRAPH_MAX_NODES * (size_t)GRAPH_MAX_DEPTH) {
+        (void)err_set(in->err, ERR_UNSUPPORTED,
+                      "functions of the model: inlined, they have more nodes than the %d there may be",
+                      GRAPH_MAX_NODES);
+        return false;
+    }
+    *node = *from;
+    if (frame != NULL) {
+        node->input = renamed_list(in, frame, from->input, from->n_input);
+        node->output = renamed_list(in, frame, from->output, from->n_output);
+        node->name = arena_printf(&in->g->mem, "%s%s", frame->prefix,
+                                  or_empty(from->name)[0] != '\0' ? from->name
+                                                                  : or_empty(from->op_type));
+        if (node->input == NULL || node->output == NULL || node->name == NULL)
+            return false;
+    }
+    if (!copy_attrs(in, frame, node, depth))
+        return false;
+    if (f != NULL)
+        return expand_call(in, f, node, depth, out);
+    return check_opset(in, frame, node) && push(in, out, node);
+}
+
+static bool expand(struct inliner *in, const struct frame *frame, Onnx__NodeProto *const *list,
+                   size_t n, uint32_t depth, struct nodes *out)
+{
+    size_t i;
+
+    if (depth > 2 * GRAPH_MAX_DEPTH) {
+        (void)err_set(in->err, ERR_UNSUPPORTED, "functions and graphs stand in each other more than "
+                                                "%d deep", depth);
+        return false;
+    }
+    for (i = 0; i < n; i++)
+        if (!expand_node(in, frame, list[i], depth, out))
+            return false;
+    return true;
+}
+
+static bool unpack_functions(struct inliner *in)
+{
+    const Onnx__ModelProto *m = in->g->model;
+    size_t i;
+
+    in->n_functions = m->n_functions;
+    in->functions = take(in, m->n_functions, sizeof(*in->functions));
+    if (in->functions == NULL)
+        return false;
+    for (i = 0; i < m->n_functions; i++) {
+        char what[64];
+
+        snprintf(what, sizeof(what), "function %zu of the model", i);
+        in->functions[i] = (Onnx__FunctionProto *)graph_unpack_part(
+            in->g, &onnx__function_proto__descriptor, &m->functions[i], what, in->err);
+        if (in->functions[i] == NULL)
+            return false;
+    }
+    return true;
+}
+
+int graph_inline_functions(struct graph *g, struct err *err)
+{
+    struct err own = { 0 };
+    struct inliner in = { .g = g, .err = err != NULL ? err : &own };
+    Onnx__GraphProto *graph;
+    Onnx__ModelProto *model;
+    struct nodes nodes = { 0 };
+    bool ok;
+
+    if (g->model->n_functions == 0)
+        return 0;
+    graph = take(&in, 1, sizeof(*graph));
+    model = take(&in, 1, sizeof(*model));
+    ok = graph != NULL && model != NULL && unpack_functions(&in) &&
+         expand(&in, NULL, g->model->graph->node, g->model->graph->n_node, 0, &nodes);
+    if (ok) {
+        *model = *g->model;
+        *graph = *g->model->graph;
+        graph->node = take(&in, nodes.n, sizeof(*graph->node));
+        ok = graph->node != NULL;
+    }
+    if (ok) {
+        if (nodes.n > 0)
+            memcpy(graph->node, nodes.at, nodes.n * sizeof(*graph->node));
+        graph->n_node = nodes.n;
+        graph->n_value_info = 0; /* may name what is gone */
+        model->graph = graph;
+        model->n_functions = 0;
+        g->model = model;
+    }
+    VEC_FINI(nodes);
+    return ok ? 0 : in.err->code;
+}

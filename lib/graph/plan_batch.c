@@ -1,0 +1,125 @@
+/* plan_batch.c - batch sizes that an export wrote into the graph.
+ *
+ * A model exported with a fixed batch B says so at its inputs, and often once more in the constant
+ * shapes of Reshape and Expand. Such a file trains with lanes of any size all the same where it is
+ * certain what the number means: the axis in front, of a tensor whose samples lie one after the
+ * other. What is not certain is left as it is and then does not fit, or is refused by the loss, which
+ * wants one row for each label; the message names the node and how to export. */
+#include <string.h>
+
+#include "base/err.h"
+#include "graph/plan_priv.h"
+
+static bool is_op(const struct plan_node *n, const char *name)
+{
+    return n->def->domain == NULL && strcmp(n->def->name, name) == 0;
+}
+
+/* Product of the dimensions behind the first; *has_rest: a -1 is among them and counts as 1.
+ * -1: not computable. */
+static int64_t behind_first(const int64_t *dim, const struct shape *x, uint32_t rank,
+                            bool *has_rest)
+{
+    int64_t product = 1;
+    uint32_t k;
+
+    *has_rest = false;
+    for (k = 1; k < rank; k++) {
+        int64_t d = dim[k] == 0 && k < x->rank ? x->dim[k] : dim[k];
+
+        if (d == -1)
+            *has_rest = true;
+        else if (d < 1 || __builtin_mul_overflow(product, d, &product))
+            return -1;
+    }
+    return product;
+}
+
+/* What the first dimension of a Reshape has to be; 0: what it is. */
+static int64_t reshape_first(const struct plan_builder *b, const struct plan_value *x,
+                             const int64_t *dim, uint32_t rank)
+{
+    const int64_t lane = b->p->batch, file = b->file_batch;
+    int64_t n = shape_elements(&x->tensor.shape), all, scaled;
+    bool has_rest;
+    int64_t behind = behind_first(dim, &x->tensor.shape, rank, &has_rest);
+
+    if (behind < 1 || dim[0] < 1 || !x->by_sample || n < 1)
+        return 0;
+    if (!has_rest && !__builtin_mul_overflow(dim[0], behind, &all) && all == n)
+        return 0; /* fits as it is */
+    if (file == 0)
+        return !has_rest && x->tensor.shape.dim[0] == lane && n % behind == 0 && n / behind == lane
+                   ? lane
+                   : 0;
+    if (dim[0] % file != 0 || (has_rest && file == 1 && dim[0] != 1) ||
+        __builtin_mul_overflow(dim[0] / file, lane, &scaled) ||
+        __builtin_mul_overflow(scaled, behind, &all))
+        return 0;
+    return (has_rest ? n % all == 0 : n == all) ? scaled : 0;
+}
+
+static int64_t expand_first(const struct plan_builder *b, const struct plan_value *x,
+                            const int64_t *dim, uint32_t rank)
+{
+    const struct shape *s = &x->tensor.shape;
+
+    if (b->file_batch == 0 || dim[0] != b->file_batch || s->rank > rank)
+        return 0;
+    return s->rank < rank || s->dim[0] == 1 || s->dim[0] == (int64_t)b->p->batch
+               ? (int64_t)b->p->batch
+               : 0;
+}
+
+int plan_unfix_batch(struct plan_builder *b, struct plan_node *n, struct err *err)
+{
+    struct plan *p = b->p;
+    bool is_reshape = is_op(n, "Reshape");
+    const struct plan_value *x, *want;
+    int64_t dim[TENSOR_MAX_RANK], first;
+    uint32_t rank;
+
+    if (p->purpose == PLAN_RUN || (!is_reshape && !is_op(n, "Expand")) || n->n_in != 2 ||
+        n->in[0] == GRAPH_NONE || n->in[1] == GRAPH_NONE)
+        return 0;
+    x = &p->values.at[n->in[0]];
+    want = &p->values.at[n->in[1]];
+    if (want->kind != PLAN_CONST || want->tensor.dtype != TENSOR_I64 ||
+        want->tensor.shape.rank != 1 || want->tensor.shape.dim[0] < 1 ||
+        want->tensor.shape.dim[0] > TENSOR_MAX_RANK)
+        return 0;
+    rank = (uint32_t)want->tensor.shape.dim[0];
+    memcpy(dim, want->tensor.data, rank * sizeof(*dim));
+    first = is_reshape ? reshape_first(b, x, dim, rank) : expand_first(b, x, dim, rank);
+    if (first == 0 || first == dim[0])
+        return 0;
+    dim[0] = first;
+    n->in[1] = plan_add_ints(p, want->name, dim, rank);
+    return n->in[1] != GRAPH_NONE ? 0 : plan_no_memory(err);
+}
+
+/* Most ops work on every sample alone. Those that move axis 0 elsewhere make it another size, or are
+ * a Transpose; what reads axis 0 of a constant by indices makes the axes of the indices. */
+void plan_mark_samples(struct plan *p, const struct plan_node *n)
+{
+    uint32_t i, k;
+
+    for (k = 0; k < n->n_out; k++) {
+        struct plan_value *out = n->out[k] != GRAPH_NONE ? &p->values.at[n->out[k]] : NULL;
+        int64_t rows = out != NULL && out->tensor.shape.rank > 0 ? out->tensor.shape.dim[0] : 0;
+
+        for (i = 0; i < n->n_in && rows > 0 && !out->by_sample; i++) {
+            const struct plan_value *in = n->in[i] != GRAPH_NONE ? &p->values.at[n->in[i]] : NULL;
+
+            if (in != NULL && in->by_sample)
+                out->by_sample = is_op(n, "Reshape") || is_op(n, "Flatten")
+                                     ? rows % p->batch == 0
+                                     : in->tensor.shape.rank > 0 &&
+                                           in->tensor.shape.dim[0] == rows;
+        }
+        if (out != NULL && out->by_sample && is_op(n, "Transpose"))
+            for (i = 0; i < n->n_attrs; i++)
+                if (n->attrs[i].n > 0 && n->attrs[i].ints != NULL && n->attrs[i].ints[0] != 0)
+                    out->by_sample = false;
+    }
+}

@@ -1,0 +1,422 @@
+/* plan_control.c - If, Loop and Scan become the nodes that they stand for.
+ *
+ * At this time every shape is settled and everything that follows from shapes is a constant, so a
+ * condition or a number of turns that does not depend on data is known. The branch that is taken,
+ * or as many copies of the body as there are turns, take the place of the node. What a turn stacks
+ * gets an axis in front and is concatenated; what Scan walks along is split. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/err.h"
+#include "graph/plan_priv.h"
+
+enum { TURNS_MAX = 65536 /* in a plan */ };
+
+static int not_known(const struct graph_node *n, const char *what, struct err *err)
+{
+    return err_set(err, ERR_UNSUPPORTED,
+                   "%s '%s': %s depends on the data; supported is what is known once the shapes are",
+                   n->def->name, n->name, what);
+}
+
+/* The one number that a value holds; false: it is not a constant, or of another type. */
+static bool known(const struct plan *p, uint32_t value, enum tensor_dtype dtype, int64_t *out)
+{
+    const struct plan_value *v = &p->values.at[value];
+
+    if (v->kind != PLAN_CONST || v->tensor.dtype != dtype || tensor_elements(&v->tensor) != 1)
+        return false;
+    *out = dtype == TENSOR_BOOL ? *(const uint8_t *)v->tensor.data != 0
+                                : *(const int64_t *)v->tensor.data;
+    return true;
+}
+
+static uint32_t mapped(const struct plan_builder *b, uint32_t value)
+{
+    return value != GRAPH_NONE ? b->map[value] : GRAPH_NONE;
+}
+
+/* The nodes of a body, once. */
+static int add_body(struct plan_builder *b, const struct graph_node *from,
+                    const struct graph_body *body, struct err *err)
+{
+    struct plan *p = b->p;
+    uint32_t i;
+    int rc = 0;
+
+    if (p->n_turns++ == TURNS_MAX)
+        return err_set(err, ERR_UNSUPPORTED, "%s '%s': more than %d turns in all to take apart",
+                       from->def->name, from->name, TURNS_MAX);
+    for (i = 0; i < body->n_nodes && rc == 0; i++)
+        rc = plan_add_graph_node(b, &body->nodes[i], err);
+    if (rc == 0 && p->nodes.n > GRAPH_MAX_NODES)
+        rc = err_set(err, ERR_UNSUPPORTED,
+                     "%s '%s': taken apart, the graph has more than the %d nodes there may be",
+                     from->def->name, from->name, GRAPH_MAX_NODES);
+    return rc;
+}
+
+/* ---- nodes of our own ---- */
+
+/* An op of ONNX over values of the plan; out [n_out] gets its outputs. */
+static int add_op(struct plan *p, const char *op, const char *name, const struct op_attr *attr,
+                  const uint32_t *in, uint32_t n_in, uint32_t *out, uint32_t n_out, struct err *err)
+{
+    struct plan_node n = {
+        .def = op_find(NULL, op, p->g->opset), .name = name, .n_in = n_in, .n_out = n_out
+    };
+    struct op_attr *copy = arena_alloc(&p->mem, sizeof(*copy));
+    const char **names = arena_array(&p->mem, n_out, sizeof(*names));
+    uint32_t i;
+    int rc;
+
+    n.in = arena_array(&p->mem, n_in, sizeof(*n.in));
+    if (copy == NULL || names == NULL || n.in == NULL)
+        return plan_no_memory(err);
+    CHECK(n.def != NULL);
+    memcpy(n.in, in, n_in * sizeof(*in));
+    for (i = 0; i < n_out; i++)
+        names[i] = name;
+    if (attr != NULL) {
+        *copy = *attr;
+        n.attrs = copy;
+        n.n_attrs = 1;
+    }
+    rc = plan_add_node(p, &n, names, err);
+    if (rc < 0)
+        return rc;
+    memcpy(out, n.out, n_out * sizeof(*out));
+    return plan_settle_node(p, &n, err);
+}
+
+/* *value with an axis of one put in at `axis`, or the axis of one there taken out. */
+static int move_axis(struct plan *p, const char *name, uint32_t *value, int64_t axis, bool put,
+                     struct err *err)
+{
+    const struct shape s = p->values.at[*value].tensor.shape;
+    int64_t dim[TENSOR_MAX_RANK + 1];
+    uint32_t in[2] = { *value, GRAPH_NONE }, n = 0, k;
+
+    if (put && s.rank == TENSOR_MAX_RANK)
+        return err_set(err, ERR_UNSUPPORTED, "'%s' has %d dimensions and would get one more", name,
+                       TENSOR_MAX_RANK);
+    for (k = 0; k < s.rank; k++) {
+        if (put && k == (uint64_t)axis)
+            dim[n++] = 1;
+        if (put || k != (uint64_t)axis)
+            dim[n++] = s.dim[k];
+    }
+    if (put && (uint64_t)axis == s.rank)
+        dim[n++] = 1;
+    in[1] = n > 0 ? plan_add_ints(p, "(shape)", dim, n) : GRAPH_NONE;
+    if (n == 0) { /* no dimensions: an empty list */
+        struct tensor none = { .dtype = TENSOR_I64, .shape = { .rank = 1 }, .data = dim };
+
+        none.data = arena_alloc(&p->mem, sizeof(*dim));
+        in[1] = none.data != NULL ? plan_add_value(p, "(shape)", PLAN_CONST, 0, &none) : GRAPH_NONE;
+    }
+    if (in[1] == GRAPH_NONE)
+        return plan_no_memory(err);
+    return add_op(p, "Reshape", name, NULL, in, 2, value, 1, err);
+}
+
+static int settle_axis(const struct graph_node *from, int64_t *axis, uint32_t rank, struct err *err)
+{
+    if (*axis < -(int64_t)rank || *axis >= (int64_t)rank)
+        return err_set(err, ERR_INPUT, "%s '%s': axis %" PRId64 " of a tensor with %" PRIu32
+                       " dimensions", from->def->name, from->name, *axis, rank);
+    *axis += *axis < 0 ? rank : 0;
+    return 0;
+}
+
+/* The parts [n], one from each turn, along a new axis. */
+static int stack(struct plan_builder *b, const struct graph_node *from, uint32_t to,
+                 uint32_t *parts, uint32_t n, int64_t axis, bool backwards, struct err *err)
+{
+    struct plan *p = b->p;
+    const char *name = p->g->values[to].name;
+    struct op_attr attr = { .name = "axis", .type = OP_ATTR_INT };
+    uint32_t i;
+    int rc;
+
+    if (n == 0)
+        return err_set(err, ERR_UNSUPPORTED, "%s '%s' makes no turn, so that '%s' is empty",
+                       from->def->name, from->name, name);
+    rc = settle_axis(from, &axis, p->values.at[parts[0]].tensor.shape.rank + 1, err);
+    for (i = 0; i < n && rc == 0; i++)
+        rc = move_axis(p, name, &parts[i], axis, true, err);
+    for (i = 0; backwards && i < n / 2; i++) {
+        uint32_t swap = parts[i];
+
+        parts[i] = parts[n - 1 - i];
+        parts[n - 1 - i] = swap;
+    }
+    attr.i = axis;
+    return rc == 0 ? add_op(p, "Concat", name, &attr, parts, n, &b->map[to], 1, err) : rc;
+}
+
+/* ---- If ---- */
+
+static int take_branch(struct plan_builder *b, const struct graph_node *from, struct err *err)
+{
+    const struct graph_body *body;
+    int64_t condition;
+    uint32_t i;
+    int rc;
+
+    if (from->in[0] == GRAPH_NONE || !known(b->p, mapped(b, from->in[0]), TENSOR_BOOL, &condition))
+        return not_known(from, "its condition", err);
+    body = &from->bodies[condition ? 0 : 1];
+    rc = add_body(b, from, body, err);
+    for (i = 0; i < from->n_out && rc == 0; i++)
+        if (from->out[i] != GRAPH_NONE)
+            b->map[from->out[i]] = b->map[body->out[i]];
+    return rc;
+}
+
+/* ---- Loop and Scan ---- */
+
+struct turns {
+    uint32_t n, cap;
+    uint32_t n_carried, n_stacked; /* values that go round; that are kept of every turn */
+    uint32_t first_out;            /* body outputs in front of those that go round */
+    uint32_t *stacked;             /* [n_stacked][cap] */
+};
+
+static int open_turns(struct plan_builder *b, const struct graph_node *from, uint32_t first_out,
+                      uint32_t cap, struct turns *t, struct err *err)
+{
+    t->first_out = first_out;
+    t->n_carried = graph_carried(from);
+    t->n_stacked = from->bodies[0].n_out - first_out - t->n_carried;
+    t->cap = cap;
+    t->stacked = arena_array(&b->p->mem, (size_t)t->n_stacked * cap, sizeof(*t->stacked));
+    return t->stacked != NULL ? 0 : plan_no_memory(err);
+}
+
+/* One turn; its results become the inputs of the next. */
+static int add_turn(struct plan_builder *b, const struct graph_node *from, uint32_t first_in,
+                    struct turns *t, struct err *err)
+{
+    const struct graph_body *body = &from->bodies[0];
+    uint32_t *next, i;
+    int rc = add_body(b, from, body, err);
+
+    if (rc < 0)
+        return rc;
+    next = arena_array(&b->p->mem, t->n_carried, sizeof(*next));
+    if (next == NULL)
+        return plan_no_memory(err);
+    for (i = 0; i < t->n_stacked; i++)
+        t->stacked[(size_t)i * t->cap + t->n] =
+            b->map[body->out[t->first_out + t->n_carried + i]];
+    for (i = 0; i < t->n_carried; i++) /* all read before any is written: they may change places */
+        next[i] = b->map[body->out[t->first_out + i]];
+    for (i = 0; i < t->n_carried; i++)
+        b->map[body->in[first_in + i]] = next[i];
+    t->n++;
+    return 0;
+}
+
+static int enter(struct plan_builder *b, const struct graph_node *from, uint32_t first_in,
+                 const struct turns *t, struct err *err)
+{
+    uint32_t i;
+
+    for (i = 0; i < t->n_carried; i++) {
+        uint32_t at = first_in + i;
+        uint32_t value = at < from->n_in ? mapped(b, from->in[at]) : GRAPH_NONE;
+
+        if (value == GRAPH_NONE)
+            return err_set(err, ERR_INPUT, "%s '%s': input %" PRIu32 " is missing", from->def->name,
+                           from->name, at);
+        b->map[from->bodies[0].in[at]] = value;
+    }
+    return 0;
+}
+
+static void leave(struct plan_builder *b, const struct graph_node *from, uint32_t first_in,
+                  const struct turns *t)
+{
+    uint32_t i;
+
+    for (i = 0; i < t->n_carried && i < from->n_out; i++)
+        if (from->out[i] != GRAPH_NONE)
+            b->map[from->out[i]] = b->map[from->bodies[0].in[first_in + i]];
+}
+
+/* Turns of a Loop that has no condition of its own, or until that is false. */
+static int turn_loop(struct plan_builder *b, const struct graph_node *from, int64_t trips,
+                     struct turns *t, struct err *err)
+{
+    const struct graph_body *body = &from->bodies[0];
+    struct plan *p = b->p;
+    int64_t go = 1;
+    int rc = 0;
+
+    if (from->n_in > 1 && from->in[1] != GRAPH_NONE && !known(p, mapped(b, from->in[1]), TENSOR_BOOL, &go))
+        return not_known(from, "its condition", err);
+    while (rc == 0 && go && (int64_t)t->n < trips) {
+        static uint8_t yes = 1;
+        const struct tensor condition = { .dtype = TENSOR_BOOL, .data = &yes };
+        const int64_t turn = t->n;
+
+        if (t->n == t->cap)
+            return err_set(err, ERR_UNSUPPORTED, "Loop '%s' makes more than %d turns", from->name,
+                           TURNS_MAX);
+        b->map[body->in[0]] = plan_add_ints(p, "(turn)", &turn, 0);
+        b->map[body->in[1]] = plan_add_value(p, "(condition)", PLAN_CONST, 0, &condition);
+        if (b->map[body->in[0]] == GRAPH_NONE || b->map[body->in[1]] == GRAPH_NONE)
+            return plan_no_memory(err);
+        rc = add_turn(b, from, 2, t, err);
+        if (rc == 0 && !known(p, b->map[body->out[0]], TENSOR_BOOL, &go))
+            rc = not_known(from, "when it ends", err);
+    }
+    return rc;
+}
+
+static int unroll_loop(struct plan_builder *b, const struct graph_node *from, struct err *err)
+{
+    struct turns t = { 0 };
+    int64_t trips = INT64_MAX;
+    uint32_t i;
+    int rc;
+
+    if (from->n_in > 0 && from->in[0] != GRAPH_NONE &&
+        !known(b->p, mapped(b, from->in[0]), TENSOR_I64, &trips))
+        return not_known(from, "its number of turns", err);
+    rc = open_turns(b, from, 1, trips < TURNS_MAX ? (uint32_t)(trips > 0 ? trips : 0) : TURNS_MAX, &t,
+                    err);
+    if (rc == 0)
+        rc = enter(b, from, 2, &t, err);
+    if (rc == 0)
+        rc = turn_loop(b, from, trips, &t, err);
+    if (rc < 0)
+        return rc;
+    leave(b, from, 2, &t);
+    for (i = 0; i < t.n_stacked && t.n_carried + i < from->n_out && rc == 0; i++)
+        if (from->out[t.n_carried + i] != GRAPH_NONE)
+            rc = stack(b, from, from->out[t.n_carried + i], t.stacked + (size_t)i * t.cap, t.n, 0,
+                       false, err);
+    return rc;
+}
+
+/* Element i of a list attribute; what is not there is 0. */
+static int64_t attr_at(const struct graph_node *from, const char *name, uint32_t i)
+{
+    uint32_t k;
+
+    for (k = 0; k < from->n_attrs; k++)
+        if (strcmp(from->attrs[k].name, name) == 0 && i < from->attrs[k].n &&
+            from->attrs[k].ints != NULL)
+            return from->attrs[k].ints[i];
+    return 0;
+}
+
+/* Scan input i as n parts without their axis, in the order of the turns. (Split: its backward writes
+ * the gradient once, a Slice for each turn would do so n times.) */
+static int cut(struct plan_builder *b, const struct graph_node *from, uint32_t i, uint32_t first,
+               uint32_t n, uint32_t *parts, struct err *err)
+{
+    struct plan *p = b->p;
+    uint32_t value = mapped(b, from->in[first + i]), k;
+    struct op_attr attr = { .name = "axis", .type = OP_ATTR_INT };
+    int64_t *sizes = arena_array(&p->mem, n, sizeof(*sizes));
+    uint32_t in[2] = { value, GRAPH_NONE };
+    int rc;
+
+    if (sizes == NULL)
+        return plan_no_memory(err);
+    attr.i = attr_at(from, "scan_input_axes", i);
+    rc = settle_axis(from, &attr.i, p->values.at[value].tensor.shape.rank, err);
+    if (rc < 0)
+        return rc;
+    for (k = 0; k < n; k++)
+        sizes[k] = 1;
+    in[1] = plan_add_ints(p, "(split)", sizes, n);
+    if (in[1] == GRAPH_NONE)
+        return plan_no_memory(err);
+    rc = add_op(p, "Split", from->name, &attr, in, p->g->opset >= 13 ? 2 : 1, parts, n, err);
+    for (k = 0; k < n && rc == 0; k++)
+        rc = move_axis(p, from->name, &parts[k], attr.i, false, err);
+    for (k = 0; rc == 0 && attr_at(from, "scan_input_directions", i) == 1 && k < n / 2; k++) {
+        uint32_t swap = parts[k];
+
+        parts[k] = parts[n - 1 - k];
+        parts[n - 1 - k] = swap;
+    }
+    return rc;
+}
+
+/* The common length of what is walked along. */
+static int scan_length(struct plan_builder *b, const struct graph_node *from, uint32_t first,
+                       uint32_t *out, struct err *err)
+{
+    uint32_t i;
+
+    *out = 0;
+    for (i = 0; first + i < from->n_in; i++) {
+        const struct shape *s;
+        int64_t axis = attr_at(from, "scan_input_axes", i);
+        int rc;
+
+        if (from->in[first + i] == GRAPH_NONE)
+            return err_set(err, ERR_INPUT, "Scan '%s': input %" PRIu32 " is missing", from->name,
+                           first + i);
+        s = &b->p->values.at[mapped(b, from->in[first + i])].tensor.shape;
+        rc = settle_axis(from, &axis, s->rank, err);
+        if (rc < 0)
+            return rc;
+        if (s->dim[axis] > TURNS_MAX || (i > 0 && s->dim[axis] != (int64_t)*out))
+            return err_set(err, ERR_UNSUPPORTED,
+                           "Scan '%s' walks along %" PRId64 " elements of input %" PRIu32
+                           "; expected as many for each, and at most %d",
+                           from->name, s->dim[axis], first + i, TURNS_MAX);
+        *out = (uint32_t)s->dim[axis];
+    }
+    return 0;
+}
+
+static int unroll_scan(struct plan_builder *b, const struct graph_node *from, struct err *err)
+{
+    const struct graph_body *body = &from->bodies[0];
+    uint32_t first = graph_carried(from), n_scanned = from->n_in - first, length, i, turn;
+    struct turns t = { 0 };
+    uint32_t *parts;
+    int rc = scan_length(b, from, first, &length, err);
+
+    if (rc == 0)
+        rc = open_turns(b, from, 0, length, &t, err);
+    if (rc == 0)
+        rc = enter(b, from, 0, &t, err);
+    if (rc < 0)
+        return rc;
+    parts = arena_array(&b->p->mem, (size_t)n_scanned * length, sizeof(*parts));
+    if (parts == NULL)
+        return plan_no_memory(err);
+    for (i = 0; i < n_scanned && length > 0 && rc == 0; i++)
+        rc = cut(b, from, i, first, length, parts + (size_t)i * length, err);
+    for (turn = 0; turn < length && rc == 0; turn++) {
+        for (i = 0; i < n_scanned; i++)
+            b->map[body->in[first + i]] = parts[(size_t)i * length + turn];
+        rc = add_turn(b, from, 0, &t, err);
+    }
+    if (rc < 0)
+        return rc;
+    leave(b, from, 0, &t);
+    for (i = 0; i < t.n_stacked && t.n_carried + i < from->n_out && rc == 0; i++)
+        if (from->out[t.n_carried + i] != GRAPH_NONE)
+            rc = stack(b, from, from->out[t.n_carried + i], t.stacked + (size_t)i * t.cap, t.n,
+                       attr_at(from, "scan_output_axes", i),
+                       attr_at(from, "scan_output_directions", i) == 1, err);
+    return rc;
+}
+
+int plan_control(struct plan_builder *b, const struct graph_node *from, struct err *err)
+{
+    if (from->n_bodies == 2)
+        return take_branch(b, from, err);
+    return strcmp(from->def->name, "Loop") == 0 ? unroll_loop(b, from, err)
+                                                : unroll_scan(b, from, err);
+}

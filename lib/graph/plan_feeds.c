@@ -1,0 +1,177 @@
+/* plan_feeds.c - what is written before every call: graph inputs, targets, sample weights. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/err.h"
+#include "graph/plan_priv.h"
+
+static const char *source_of(const struct plan_feed *feed)
+{
+    return feed->source != NULL ? feed->source : feed->name;
+}
+
+/* The shape in memory. */
+static int whole_shape(const struct plan_builder *b, const struct plan_feed *feed,
+                       struct shape *out, struct err *err)
+{
+    if (b->opts->purpose == PLAN_RUN) {
+        *out = feed->shape;
+        return 0;
+    }
+    if (feed->shape.rank < TENSOR_MAX_RANK) {
+        out->rank = feed->shape.rank + 1;
+        out->dim[0] = b->opts->batch;
+        memcpy(&out->dim[1], feed->shape.dim, feed->shape.rank * sizeof(out->dim[0]));
+        if (shape_elements(out) > 0)
+            return 0;
+    }
+    return err_set(err, ERR_INPUT, "'%s': the feature's shape has no elements, or too many dimensions",
+                   source_of(feed));
+}
+
+static bool fits_from(const struct shape *want, const struct shape *have, uint32_t from)
+{
+    uint32_t k;
+
+    if (want->rank != have->rank)
+        return false;
+    for (k = from; k < want->rank; k++)
+        if (want->dim[k] >= 0 && want->dim[k] != have->dim[k])
+            return false;
+    return true;
+}
+
+static int shape_mismatch(const struct plan_builder *b, const struct plan_feed *feed,
+                          const struct graph_io *io, const struct shape *have, struct err *err)
+{
+    char want[192], is[192];
+
+    shape_print(&io->shape, want, sizeof(want));
+    shape_print(have, is, sizeof(is));
+    if (b->opts->purpose == PLAN_RUN)
+        return err_set(err, ERR_INPUT, "model input '%s' has shape %s (-1: any), but %s holds %s",
+                       io->name, want, source_of(feed), is);
+    return err_set(
+        err, ERR_INPUT,
+        "model input '%s' has shape %s (-1: any), but feature '%s' gives %s (batch first)",
+        io->name, want, source_of(feed), is);
+}
+
+/* A file whose batch is fixed trains with another if nothing in it stands against that
+ * (plan_batch.c); all inputs must then agree what it is. */
+static int check_feed(struct plan_builder *b, const struct plan_feed *feed,
+                      const struct graph_io *io, const struct shape *have, struct err *err)
+{
+    if (feed->dtype != io->dtype)
+        return err_set(err, ERR_INPUT, "model input '%s' is %s, but %s '%s' is %s", io->name,
+                       tensor_dtype_name(io->dtype),
+                       b->opts->purpose == PLAN_RUN ? "the array" : "feature", source_of(feed),
+                       tensor_dtype_name(feed->dtype));
+    if (b->opts->purpose == PLAN_RUN)
+        return !io->has_shape || fits_from(&io->shape, have, 0)
+                   ? 0
+                   : shape_mismatch(b, feed, io, have, err);
+    if (!io->has_shape)
+        return err_set(err, ERR_INPUT,
+                       "graph input '%s' has no shape; export it with one (dimensions may be dynamic)",
+                       io->name);
+    if (io->shape.rank == 0)
+        return err_set(err, ERR_INPUT, "model input '%s' is a scalar: it has no batch dimension",
+                       io->name);
+    if (!fits_from(&io->shape, have, 1))
+        return shape_mismatch(b, feed, io, have, err);
+    if (io->shape.dim[0] < 0 || io->shape.dim[0] == have->dim[0])
+        return 0;
+    if (b->file_batch != 0 && b->file_batch != io->shape.dim[0])
+        return err_set(err, ERR_INPUT,
+                       "model input '%s' has a batch fixed at %" PRId64 ", '%s' one of %" PRId64
+                       ": export the model with a dynamic batch",
+                       io->name, io->shape.dim[0], b->fixed_input, b->file_batch);
+    b->file_batch = io->shape.dim[0];
+    b->fixed_input = io->name;
+    return 0;
+}
+
+static int find_input(const struct graph *g, const char *name, uint32_t *out, struct err *err)
+{
+    struct buf list = { 0 };
+    uint32_t i;
+
+    for (i = 0; i < g->n_inputs; i++) {
+        if (strcmp(g->inputs[i].name, name) == 0) {
+            *out = i;
+            return 0;
+        }
+        if (i < 8)
+            buf_printf(&list, "%s'%.100s'", i > 0 ? ", " : "", g->inputs[i].name);
+    }
+    (void)err_set(err, ERR_INPUT, "the model has no input '%s'; its inputs are: %s", name,
+                  list.data != NULL ? list.data : "none");
+    buf_fini(&list);
+    return ERR_INPUT;
+}
+
+static int add_input(struct plan_builder *b, uint32_t i, const char *name, enum tensor_dtype dtype,
+                     const struct shape *shape, struct err *err)
+{
+    struct tensor t = { .dtype = dtype, .shape = *shape };
+    uint32_t id = plan_add_value(b->p, name, PLAN_FEED, i, &t);
+
+    if (id == GRAPH_NONE)
+        return plan_no_memory(err);
+    b->p->input_values[i] = id;
+    b->p->values.at[id].kept = true; /* forward may be run again on the same batch */
+    b->p->values.at[id].by_sample = b->opts->purpose != PLAN_RUN;
+    return 0;
+}
+
+static int add_feed(struct plan_builder *b, uint32_t i, struct err *err)
+{
+    const struct graph *g = b->p->g;
+    const struct plan_feed *feed = &b->opts->feeds[i];
+    struct shape shape;
+    uint32_t input, value;
+    int rc = find_input(g, feed->name, &input, err);
+
+    if (rc < 0)
+        return rc;
+    value = g->input_values[input];
+    if (b->map[value] != GRAPH_NONE)
+        return err_set(err, ERR_INPUT, "model input '%s' is fed twice", feed->name);
+    rc = whole_shape(b, feed, &shape, err);
+    if (rc < 0)
+        return err_wrap(err, rc, "model input");
+    rc = check_feed(b, feed, &g->inputs[input], &shape, err);
+    if (rc == 0)
+        rc = add_input(b, i, g->inputs[input].name, feed->dtype, &shape, err);
+    if (rc == 0)
+        b->map[value] = b->p->input_values[i];
+    return rc;
+}
+
+int plan_feeds(struct plan_builder *b, struct err *err)
+{
+    const struct plan_opts *o = b->opts;
+    const struct graph *g = b->p->g;
+    struct shape shape = shape_of(1, (int64_t)o->batch);
+    uint32_t i;
+    int rc = 0;
+
+    for (i = 0; i < o->n_feeds && rc == 0; i++)
+        rc = add_feed(b, i, err);
+    for (i = 0; i < g->n_inputs && rc == 0; i++)
+        if (b->needed[g->input_values[i]] && b->map[g->input_values[i]] == GRAPH_NONE)
+            rc = err_set(err, ERR_INPUT, "model input '%s' is not fed: name %s for it",
+                         g->inputs[i].name, o->purpose == PLAN_RUN ? "an array" : "a feature");
+    if (rc == 0 && o->purpose != PLAN_RUN)
+        rc = add_input(b, o->n_feeds + o->n_targets, "(sample weights)", TENSOR_F32, &shape, err);
+    for (i = 0; i < o->n_targets && rc == 0; i++) {
+        rc = whole_shape(b, &o->targets[i], &shape, err);
+        if (rc < 0)
+            return err_wrap(err, rc, "labels");
+        rc = add_input(b, o->n_feeds + i, "(labels)", o->targets[i].dtype, &shape, err);
+    }
+    return rc;
+}

@@ -1,0 +1,205 @@
+/* plan_measure.c - losses and metrics, appended to the graph: rows of domain trainerd over (tensor,
+ * target, sample weights). Several losses are added up, each with its factor. */
+#include <string.h>
+
+#include "base/check.h"
+#include "base/err.h"
+#include "base/text.h"
+#include "graph/plan_priv.h"
+
+/* Rows that measure take three inputs; passes' own rows do not. */
+static bool is_measure(const struct op_def *def)
+{
+    return def != NULL && def->domain != NULL && def->n_in.min == 3 && def->n_in.max == 3;
+}
+
+static int unknown_op(const char *role, const char *name, struct err *err)
+{
+    const struct op_def *const *rows;
+    struct buf list = { 0 };
+    size_t n, i;
+
+    rows = op_all(&n);
+    for (i = 0; i < n; i++)
+        if (is_measure(rows[i]))
+            buf_printf(&list, "%s%s", list.len > 0 ? ", " : "", rows[i]->name);
+    (void)err_set(err, ERR_UNSUPPORTED, "%s '%s' does not exist; there are: %s", role, name,
+                  list.data != NULL ? list.data : "none");
+    buf_fini(&list);
+    return ERR_UNSUPPORTED;
+}
+
+/* Attributes outlive the caller's: infer may point into them. */
+static int copy_attrs(struct plan *p, const struct plan_measure *m, struct plan_node *n,
+                      struct err *err)
+{
+    struct op_attr *attrs = arena_array(&p->mem, m->n_attrs, sizeof(*attrs));
+    uint32_t i;
+
+    if (attrs == NULL)
+        return plan_no_memory(err);
+    for (i = 0; i < m->n_attrs; i++) {
+        float *floats = arena_array(&p->mem, m->attrs[i].n, sizeof(*floats));
+
+        attrs[i] = m->attrs[i];
+        attrs[i].name = arena_strdup(&p->mem, m->attrs[i].name);
+        CHECK(attrs[i].type == OP_ATTR_FLOAT || attrs[i].type == OP_ATTR_INT ||
+              attrs[i].type == OP_ATTR_FLOATS);
+        if (floats == NULL || attrs[i].name == NULL)
+            return plan_no_memory(err);
+        if (attrs[i].n > 0)
+            memcpy(floats, m->attrs[i].floats, attrs[i].n * sizeof(*floats));
+        attrs[i].floats = floats;
+    }
+    n->attrs = attrs;
+    n->n_attrs = m->n_attrs;
+    return 0;
+}
+
+/* Appends one; *sum and *weight are its two outputs. */
+static int add_measure(struct plan_builder *b, const char *role, const struct plan_measure *m,
+                       struct plan_sums *out, struct err *err)
+{
+    struct plan *p = b->p;
+    struct plan_node n = { .def = op_find("trainerd", m->op, 1), .name = role, .n_in = 3, .n_out = 2 };
+    const char *names[] = { role, "(weight)" };
+    uint32_t tensor;
+    int rc;
+
+    if (!is_measure(n.def))
+        return unknown_op(role, m->op, err);
+    if (m->tensor == NULL)
+        return err_set(err, ERR_INPUT, "%s '%s' needs the name of a tensor", role, m->op);
+    if (m->target >= b->opts->n_targets)
+        return err_set(err, ERR_INPUT, "%s '%s' needs labels, and there are none", role, m->op);
+    rc = plan_find_tensor(p->g, m->tensor, role, &tensor, err);
+    if (rc == 0)
+        rc = copy_attrs(p, m, &n, err);
+    if (rc < 0)
+        return rc;
+    n.in = arena_array(&p->mem, 3, sizeof(*n.in));
+    if (n.in == NULL)
+        return plan_no_memory(err);
+    n.in[0] = b->map[tensor];
+    n.in[1] = p->input_values[b->opts->n_feeds + m->target];
+    n.in[2] = p->input_values[b->opts->n_feeds + b->opts->n_targets];
+    rc = plan_add_node(p, &n, names, err);
+    if (rc < 0)
+        return rc;
+    *out = (struct plan_sums){ .value = n.out[0], .weight = n.out[1] };
+    return 0;
+}
+
+/* A row of ours over any number of values, with one factor each. */
+static int add_sum(struct plan_builder *b, const char *op, uint32_t *in, uint32_t n_in,
+                   const float *factors, uint32_t *out, struct err *err)
+{
+    struct plan *p = b->p;
+    struct op_attr *attr = arena_alloc(&p->mem, sizeof(*attr));
+    struct plan_node n = {
+        .def = op_find("trainerd", op, 1), .name = "loss", .attrs = attr, .n_in = n_in, .n_out = 1
+    };
+    const char *names[] = { "loss" };
+    int rc;
+
+    CHECK(n.def != NULL);
+    if (attr == NULL)
+        return plan_no_memory(err);
+    *attr = (struct op_attr){
+        .name = "factors", .type = OP_ATTR_FLOATS, .floats = factors, .n = n_in
+    };
+    n.n_attrs = factors != NULL ? 1 : 0;
+    n.in = in;
+    rc = plan_add_node(p, &n, names, err);
+    if (rc == 0)
+        *out = n.out[0];
+    return rc;
+}
+
+/* A number that the graph computes. */
+static int add_own_loss(struct plan_builder *b, const struct plan_measure *m, struct plan_sums *out,
+                        struct err *err)
+{
+    struct plan *p = b->p;
+    uint32_t *in = arena_array(&p->mem, 2, sizeof(*in)), tensor;
+    int rc;
+
+    if (in == NULL)
+        return plan_no_memory(err);
+    if (m->tensor == NULL)
+        return err_set(err, ERR_INPUT, "a loss of the graph itself needs the name of a tensor");
+    rc = plan_find_tensor(p->g, m->tensor, "loss", &tensor, err);
+    if (rc < 0)
+        return rc;
+    in[0] = b->map[tensor];
+    in[1] = p->input_values[b->opts->n_feeds + b->opts->n_targets];
+    *out = (struct plan_sums){ .weight = GRAPH_NONE };
+    return add_sum(b, "MeanLoss", in, 2, NULL, &out->value, err);
+}
+
+static int add_losses(struct plan_builder *b, struct err *err)
+{
+    const struct plan_opts *o = b->opts;
+    struct plan *p = b->p;
+    uint32_t *parts = arena_array(&p->mem, o->n_losses, sizeof(*parts)), i;
+    float *factors = arena_array(&p->mem, o->n_losses, sizeof(*factors));
+    int rc = 0;
+
+    if (parts == NULL || factors == NULL)
+        return plan_no_memory(err);
+    for (i = 0; i < o->n_losses && rc == 0; i++) {
+        const struct plan_measure *m = &o->losses[i];
+        struct plan_sums sums;
+
+        rc = m->op != NULL ? add_measure(b, "loss", m, &sums, err) : add_own_loss(b, m, &sums, err);
+        if (rc < 0)
+            return rc;
+        parts[i] = p->loss_value = sums.value;
+        factors[i] = m->weight != 0 ? m->weight : 1.0f;
+        p->loss_weight = o->n_losses == 1 ? sums.weight : GRAPH_NONE;
+    }
+    if (o->n_losses == 0 || (o->n_losses == 1 && factors[0] == 1.0f))
+        return 0;
+    return add_sum(b, "WeightedSum", parts, o->n_losses, factors, &p->loss_value, err);
+}
+
+static int sum_outputs(struct plan_builder *b, struct err *err)
+{
+    struct plan *p = b->p;
+    const struct graph *g = p->g;
+    uint32_t *in = arena_array(&p->mem, g->n_outputs, sizeof(*in)), n = 0, i;
+
+    if (in == NULL)
+        return plan_no_memory(err);
+    for (i = 0; i < g->n_outputs; i++) {
+        uint32_t value = b->map[g->output_values[i]];
+
+        if (p->values.at[value].tensor.dtype == TENSOR_F32)
+            in[n++] = value;
+    }
+    if (n == 0)
+        return p->purpose == PLAN_RUN
+                   ? 0
+                   : err_set(err, ERR_INPUT, "the model has no float32 output to sum up");
+    return add_sum(b, "WeightedSum", in, n, NULL, &p->loss_value, err);
+}
+
+int plan_measures(struct plan_builder *b, struct err *err)
+{
+    const struct plan_opts *o = b->opts;
+    struct plan *p = b->p;
+    uint32_t n_metrics = p->purpose == PLAN_EVAL ? o->n_metrics : 0, i;
+    int rc;
+
+    if (o->n_losses == 0 && !o->sum_outputs && p->purpose == PLAN_TRAIN)
+        return err_set(err, ERR_INPUT, "training needs a loss");
+    CHECK(o->n_losses == 0 || !o->sum_outputs);
+    rc = o->sum_outputs ? sum_outputs(b, err) : add_losses(b, err);
+    p->metrics = arena_array(&p->mem, n_metrics, sizeof(*p->metrics));
+    if (p->metrics == NULL)
+        return plan_no_memory(err);
+    for (i = 0; i < n_metrics && rc == 0; i++)
+        rc = add_measure(b, "metric", &o->metrics[i], &p->metrics[i], err);
+    p->n_metrics = n_metrics;
+    return rc;
+}

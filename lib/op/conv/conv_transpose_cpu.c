@@ -1,0 +1,131 @@
+/* conv_transpose_cpu.c - the kernels of the convolution from y to x, in other roles:
+ *   y    its gradient of the input, from x for the gradient of the output; and the bias
+ *   dx   it itself, of dy
+ *   dw   its gradient of the weights, from dy as the input and x as the gradient of the output */
+#include <stdlib.h>
+
+#include "base/check.h"
+#include "base/err.h"
+#include "op/conv/conv_priv.h"
+#include "op/dnn.h"
+#include "op/op_priv.h"
+
+enum { WIDTH = 128 };
+
+struct conv_transpose_state {
+    struct dnn *y, *dx, *dw;
+    bool has_bias;
+    size_t spare_bytes; /* head of scratch: a gradient that is to be added; in forward the bias */
+    size_t o, group;    /* channels of y; floats of the bias repeated */
+};
+
+void conv_transpose_cpu_free(void *state)
+{
+    struct conv_transpose_state *s = state;
+
+    if (s == NULL)
+        return;
+    dnn_free(s->y);
+    dnn_free(s->dx);
+    dnn_free(s->dw);
+    free(s);
+}
+
+int conv_transpose_cpu_plan(struct op_plan *p, struct err *err)
+{
+    const struct conv_param *cp = p->param;
+    const struct tensor *x = p->in[0], *w = p->in[1];
+    struct conv_transpose_state *s = calloc(1, sizeof(*s));
+    struct dnn_conv spec = { .window = &cp->window, .layout = x->layout, .n = x->shape.dim[0],
+                             .c = p->out[0].shape.dim[1], .o = x->shape.dim[1],
+                             .group = cp->group };
+    int rc;
+
+    CHECK(p->out[0].layout == x->layout && x->layout == TENSOR_CHANNELS_LAST);
+    if (s == NULL)
+        return err_set(err, ERR_NOMEM, "ConvTranspose '%s': out of memory", p->node);
+    s->has_bias = p->n_in > 2 && p->in[2] != NULL;
+    rc = dnn_conv_bwd_x(&spec, &s->y, err);
+    if (rc == 0 && op_wants(p, 0))
+        rc = dnn_conv_fwd(&spec, &s->dx, err);
+    if (rc == 0 && op_wants(p, 1))
+        rc = dnn_conv_bwd_w(&spec, &s->dw, err);
+    if (rc < 0) {
+        conv_transpose_cpu_free(s);
+        return err_wrap(err, rc, "ConvTranspose '%s'", p->node);
+    }
+    s->o = (size_t)spec.c;
+    s->group = s->o * (s->o < WIDTH ? WIDTH / s->o : 1);
+    if (s->has_bias)
+        s->spare_bytes = op_round(s->group * sizeof(float));
+    if (s->dw != NULL)
+        s->spare_bytes = op_max(s->spare_bytes, op_round(tensor_bytes(w)));
+    if (s->dx != NULL)
+        s->spare_bytes = op_max(s->spare_bytes, op_round(tensor_bytes(x)));
+    p->scratch_bytes = s->spare_bytes +
+                       op_max(dnn_scratch_bytes(s->y),
+                              op_max(dnn_scratch_bytes(s->dx), dnn_scratch_bytes(s->dw)));
+    p->state = s;
+    return 0;
+}
+
+/* y [n] += bias [group], over and over */
+OP_CLONES static void add_bias(float *restrict y, size_t n, const float *bias, size_t group)
+{
+    size_t at, i, w;
+
+    for (at = 0; at < n; at += group) {
+        w = n - at < group ? n - at : group;
+        for (i = 0; i < w; i++)
+            y[at + i] += bias[i];
+    }
+}
+
+int conv_transpose_cpu_fwd(const struct op_call *c, struct err *err)
+{
+    struct conv_transpose_state *s = c->state;
+    void *args[DNN_ARGS] = { c->in[0]->data, c->in[1]->data, c->out[0]->data };
+    float *bias = c->scratch;
+    size_t at;
+    int rc = dnn_run(s->y, args, op_at(c->scratch, s->spare_bytes), err);
+
+    if (rc < 0 || !s->has_bias)
+        return rc;
+    for (at = 0; at < s->group; at += s->o)
+        memcpy(bias + at, c->in[2]->data, s->o * sizeof(*bias));
+    add_bias(c->out[0]->data, (size_t)tensor_elements(c->out[0]), bias, s->group);
+    return 0;
+}
+
+int conv_transpose_cpu_bwd(const struct op_call *c, struct err *err)
+{
+    struct conv_transpose_state *s = c->state;
+    void *rest = op_at(c->scratch, s->spare_bytes), *dy;
+    int rc = 0;
+
+    if (c->dout[0] == NULL) {
+        op_bwd_zero(c);
+        return 0;
+    }
+    dy = c->dout[0]->data;
+    if (c->din[1] != NULL) {
+        float *dw = op_din_at(c, 1, c->scratch);
+        void *args[DNN_ARGS] = { dy, c->in[0]->data, dw };
+
+        rc = dnn_run(s->dw, args, rest, err);
+        if (rc == 0)
+            op_din_done(c, 1, dw, 1.0f);
+    }
+    if (rc == 0 && c->din[0] != NULL) {
+        float *dx = op_din_at(c, 0, c->scratch);
+        void *args[DNN_ARGS] = { dy, c->in[1]->data, dx };
+
+        rc = dnn_run(s->dx, args, rest, err);
+        if (rc == 0)
+            op_din_done(c, 0, dx, 1.0f);
+    }
+    if (rc == 0 && s->has_bias && c->din[2] != NULL)
+        op_sum_rows(dy, (size_t)tensor_elements(c->dout[0]) / s->o, s->o, 1.0f, c->din[2]->data,
+                    op_adds(c, 2));
+    return rc;
+}

@@ -1,0 +1,50 @@
+/* columns.h - x [rows, c] with something known about each column: what batch normalisation of
+ * channels-last tensors does, and group normalisation sample by sample.
+ *
+ * Vectors. Several rows make a group, so that the innermost loop is long also for few columns:
+ * element i of a group belongs to column i % c, and what is known per column is repeated over the
+ * group (columns_repeat). No loop adds up across a vector; groups are folded at the end.
+ *
+ * Sums. Callers take the rows in chunks that stay in cache: in a chunk, float sums (of at most a few
+ * hundred terms); between chunks, double. The order of everything depends on the shape alone.
+ *
+ * n is a number of floats, whole rows. The sums s1, s2 [group] start at 0 in each call. */
+#ifndef OP_NORM_COLUMNS_H
+#define OP_NORM_COLUMNS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct columns {
+    size_t c;
+    size_t group; /* floats: a multiple of c */
+    size_t chunk; /* floats: a multiple of group */
+};
+
+struct columns columns_of(size_t c);
+
+/* s1 = sum of x */
+void columns_sum(const struct columns *k, const float *x, size_t n, float *s1);
+/* s1 = sum of x - mean, s2 = sum of its square */
+void columns_deviation(const struct columns *k, const float *x, size_t n, const float *mean,
+                       float *s1, float *s2);
+/* s1 = sum of dy, s2 = sum of dy (x - mean) */
+void columns_products(const struct columns *k, const float *x, const float *dy, size_t n,
+                      const float *mean, float *s1, float *s2);
+/* [group] floats -> [c] doubles */
+void columns_fold(const struct columns *k, const float *s, double *out);
+/* The first c floats over the whole group. */
+void columns_repeat(const struct columns *k, float *v);
+
+/* y = (x - mean) a + b; y may be x */
+void columns_put(const struct columns *k, const float *x, float *y, size_t n, const float *mean,
+                 const float *a, const float *b);
+
+struct columns_line { /* each [group] */
+    const float *mean, *a, *b, *k;
+};
+/* dx = a dy - b - (x - mean) k, or added; dx may be dy */
+void columns_gradient(const struct columns *k, const float *x, const float *dy, float *dx, size_t n,
+                      const struct columns_line *l, bool add);
+
+#endif

@@ -1,0 +1,195 @@
+/* layer_norm_cpu.c - a row at a time: its statistics or sums, and a second pass while it is in
+ * cache. The gradients of scale and bias are added up in float over BLOCK rows, then in double. */
+#include <string.h>
+
+#include "op/norm/norm_priv.h"
+#include "op/norm/row.h"
+#include "op/op_priv.h"
+
+enum { BLOCK = 64 };
+
+/* Parts of scratch in backward. */
+struct work {
+    float *part_scale, *part_bias, *spare; /* [n]; spare: zeros, a dy that does not arrive */
+    double *scale, *bias;                  /* [n] */
+};
+
+static size_t work_bytes(size_t n)
+{
+    return 3 * op_round(n * sizeof(float)) + 2 * op_round(n * sizeof(double));
+}
+
+static struct work work_at(void *scratch, size_t n)
+{
+    size_t floats = op_round(n * sizeof(float)), doubles = op_round(n * sizeof(double));
+    char *at = scratch;
+
+    return (struct work){ .part_scale = (void *)at,
+                          .part_bias = (void *)(at + floats),
+                          .spare = (void *)(at + 2 * floats),
+                          .scale = (void *)(at + 3 * floats),
+                          .bias = (void *)(at + 3 * floats + doubles) };
+}
+
+int layer_norm_cpu_plan(struct op_plan *p, struct err *err)
+{
+    const struct layer_norm_param *l = p->param;
+
+    (void)err;
+    p->save_bytes = l->rows * sizeof(struct row_stat);
+    if (p->training)
+        p->scratch_bytes = work_bytes(l->n);
+    return 0;
+}
+
+/* y may be x */
+OP_CLONES static void put_row(const float *x, float *y, size_t n, float mean, float rstd,
+                              const float *scale, const float *bias)
+{
+    size_t i;
+
+    if (bias != NULL) {
+        OP_EACH
+        for (i = 0; i < n; i++)
+            y[i] = (x[i] - mean) * rstd * scale[i] + bias[i];
+    } else {
+        OP_EACH
+        for (i = 0; i < n; i++)
+            y[i] = (x[i] - mean) * rstd * scale[i];
+    }
+}
+
+static float *output(const struct op_call *c, uint32_t i)
+{
+    return i < c->n_out && c->out[i] != NULL ? c->out[i]->data : NULL;
+}
+
+int layer_norm_cpu_fwd(const struct op_call *c, struct err *err)
+{
+    const struct layer_norm_param *p = c->param;
+    const float *x = c->in[0]->data, *scale = c->in[1]->data;
+    const float *bias = c->n_in > 2 && c->in[2] != NULL ? c->in[2]->data : NULL;
+    float *y = output(c, 0), *mean = output(c, 1), *rstd = output(c, 2);
+    struct row_stat *save = c->save;
+    size_t r;
+
+    (void)err; /* nothing can fail */
+    for (r = 0; r < p->rows; r++, x += p->n) {
+        struct row_stat s = row_measure(x, p->n, (double)p->epsilon, p->rms);
+
+        if (y != NULL)
+            put_row(x, y + r * p->n, p->n, s.mean, s.rstd, scale, bias);
+        save[r] = s;
+        if (mean != NULL)
+            mean[r] = s.mean;
+        if (rstd != NULL)
+            rstd[r] = s.rstd;
+    }
+    return 0;
+}
+
+/* dx = a g - b - d k with d = x - mean and g = dy scale */
+struct line {
+    float mean, a, b, k;
+};
+
+OP_CLONES static void put_dx(const float *x, const float *dy, const float *scale, size_t n,
+                             const struct line *l, float *dx, bool add)
+{
+    float mean = l->mean, a = l->a, b = l->b, k = l->k;
+    size_t i;
+
+    if (add) {
+        OP_EACH
+        for (i = 0; i < n; i++)
+            dx[i] += a * (dy[i] * scale[i]) - b - (x[i] - mean) * k;
+    } else {
+        OP_EACH
+        for (i = 0; i < n; i++)
+            dx[i] = a * (dy[i] * scale[i]) - b - (x[i] - mean) * k;
+    }
+}
+
+/* scale += dy d r, bias += dy; scale and bias are neither's memory */
+OP_CLONES static void add_row(const float *x, const float *dy, size_t n, float mean, float rstd,
+                              float *restrict scale, float *restrict bias)
+{
+    size_t i;
+
+    for (i = 0; i < n; i++) {
+        scale[i] += dy[i] * ((x[i] - mean) * rstd);
+        bias[i] += dy[i];
+    }
+}
+
+OP_CLONES static void add_part(float *part, double *restrict total, size_t n)
+{
+    size_t i;
+
+    for (i = 0; i < n; i++)
+        total[i] += (double)part[i];
+    memset(part, 0, n * sizeof(*part));
+}
+
+/* What the gradients of outputs 1 and 2 add: d mean / d x = 1 / n, d rstd / d x = -r^3 d / n. */
+static struct line row_line(const struct op_call *c, size_t r, struct row_stat s, double sum,
+                            double product)
+{
+    const struct layer_norm_param *p = c->param;
+    double n = (double)p->n, rstd = (double)s.rstd, cube = rstd * rstd * rstd;
+    double b = p->rms ? 0 : rstd * sum, k = cube * product;
+
+    if (c->n_out > 1 && c->dout[1] != NULL && !p->rms)
+        b -= (double)((const float *)c->dout[1]->data)[r];
+    if (c->n_out > 2 && c->dout[2] != NULL)
+        k += cube * (double)((const float *)c->dout[2]->data)[r];
+    return (struct line){ s.mean, s.rstd, (float)(b / n), (float)(k / n) };
+}
+
+static bool has_dout(const struct op_call *c)
+{
+    uint32_t i;
+
+    for (i = 0; i < c->n_out; i++)
+        if (c->dout[i] != NULL)
+            return true;
+    return false;
+}
+
+int layer_norm_cpu_bwd(const struct op_call *c, struct err *err)
+{
+    const struct layer_norm_param *p = c->param;
+    const float *x = c->in[0]->data, *scale = c->in[1]->data, *dy;
+    const struct row_stat *save = c->save;
+    struct work w = work_at(c->scratch, p->n);
+    size_t n = p->n, r;
+    bool wants_scale = c->din[1] != NULL || (c->n_in > 2 && c->din[2] != NULL);
+
+    (void)err; /* nothing can fail */
+    if (!has_dout(c)) {
+        op_bwd_zero(c);
+        return 0;
+    }
+    memset(c->scratch, 0, work_bytes(n));
+    for (r = 0; r < p->rows; r++, x += n) {
+        struct row_stat s = save[r];
+        double sum, product;
+        struct line l;
+
+        dy = c->dout[0] != NULL ? (const float *)c->dout[0]->data + r * n : w.spare; /* zeros */
+        row_products(x, dy, scale, n, s.mean, &sum, &product);
+        l = row_line(c, r, s, sum, product);
+        if (c->din[0] != NULL)
+            put_dx(x, dy, scale, n, &l, (float *)c->din[0]->data + r * n, op_adds(c, 0));
+        if (!wants_scale)
+            continue;
+        add_row(x, dy, n, s.mean, s.rstd, w.part_scale, w.part_bias);
+        if ((r + 1) % BLOCK == 0 || r + 1 == p->rows) {
+            add_part(w.part_scale, w.scale, n);
+            add_part(w.part_bias, w.bias, n);
+        }
+    }
+    op_din_wide(c, 1, w.scale, n);
+    op_din_wide(c, 2, w.bias, n);
+    return 0;
+}

@@ -1,0 +1,27 @@
+/* row.h - one row of numbers and its statistics: what layer, group and instance normalisation
+ * share. With d = x - mean and r = rstd:
+ *   y = d r scale + bias
+ *   dx = r (g - sum g / n - d r^2 sum g d / n),  g = dy scale
+ *
+ * Sums: 64 partial sums in float over at most 4096 elements, totals in double, so that the bits do
+ * not depend on the instruction set. The variance is taken about a first mean that the same pass
+ * corrects: a mean far from 0 costs no digits. */
+#ifndef OP_NORM_ROW_H
+#define OP_NORM_ROW_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct row_stat {
+    float mean;
+    float rstd; /* 1 / sqrt(population variance + epsilon) */
+};
+
+/* n >= 1. rms: mean 0, and the variance about it. */
+struct row_stat row_measure(const float *x, size_t n, double epsilon, bool rms);
+
+/* *sum = sum of g, *product = sum of g (x - mean), where g = dy scale; scale NULL: 1. */
+void row_products(const float *x, const float *dy, const float *scale, size_t n, float mean,
+                  double *sum, double *product);
+
+#endif

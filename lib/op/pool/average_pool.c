@@ -1,0 +1,47 @@
+/* average_pool.c - AveragePool: the mean over each window. Padding counts as zeros with
+ * count_include_pad, else not at all; what a window of ceil_mode reaches beyond the padding never
+ * counts (as in PyTorch).   dx = sum of dy / divisor over the windows of x. */
+#include "base/err.h"
+#include "op/op_priv.h"
+#include "op/pool/pool_priv.h"
+
+static int infer(struct op_infer *f, struct err *err)
+{
+    struct average_pool_param *p = f->param;
+    int64_t count_pad;
+    const int64_t *pads;
+    struct op_window w;
+    size_t n;
+    uint32_t k, more;
+    int rc = op_attr_i(f, "count_include_pad", 0, &count_pad, err);
+
+    if (rc == 0)
+        rc = pool_infer(f, false, count_pad == 0, &w, err);
+    if (rc == 0)
+        rc = op_attr_ints(f, "pads", &pads, &n, err);
+    if (rc < 0)
+        return rc;
+    more = OP_SPATIAL_MAX - w.spatial;
+    p->window = op_window_lift(&w, OP_SPATIAL_MAX);
+    p->count_pad = count_pad != 0;
+    for (k = 0; k < OP_SPATIAL_MAX; k++) /* without what ceil_mode made of the pads */
+        p->end[k] = p->window.in[k] +
+                    (k < more ? 0 : pads != NULL ? pads[w.spatial + k - more] : w.pad_hi[k - more]);
+    return 0;
+}
+
+static const char *const attrs[] = { "auto_pad",     "ceil_mode", "count_include_pad", "dilations",
+                                     "kernel_shape", "pads",      "strides",           NULL };
+
+const struct op_def op_average_pool = {
+    .name = "AveragePool",
+    .since = 7,
+    .n_in = { 1, 1 },
+    .n_out = { 1, 1 },
+    .attrs = attrs,
+    .param_bytes = sizeof(struct average_pool_param),
+    .infer = infer,
+    .diff = OP_IN(0),
+    .layout = OP_LAYOUT_CHANNELS,
+    .cpu = { average_pool_cpu_plan, average_pool_cpu_fwd, average_pool_cpu_bwd, NULL },
+};

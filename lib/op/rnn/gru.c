@@ -1,0 +1,143 @@
+/* gru.c - the cell of GRU. Gates in the order z, r, n (ONNX calls n h):
+ *   z, r = sigmoid(..);   h = (1 - z) n + z h_prev
+ *   n = tanh(x W^T + (r h_prev) R^T + biases)                    reset first, or
+ *   n = tanh(x W^T + bias + r e), e = h_prev R^T + its bias      reset_after
+ * z and r are part 0, n is part 1. e [B, H] keeps r h_prev where the reset is first. */
+#include "op/op_priv.h"
+#include "op/rnn/rnn_priv.h"
+#include "op/vmath.h"
+
+OP_CLONES static void sigmoids(float *x, size_t n)
+{
+    size_t k;
+
+    OP_EACH
+    for (k = 0; k < n; k++)
+        x[k] = vm_sigmoid(x[k]);
+}
+
+/* e = r h_prev */
+OP_CLONES static void reset(const float *r, const float *h_prev, float *restrict e, size_t n)
+{
+    size_t k;
+
+    for (k = 0; k < n; k++)
+        e[k] = r[k] * h_prev[k];
+}
+
+/* g: in, what goes into tanh, but for r e if e is given; out, n. */
+OP_CLONES static void row_fwd(const float *zr, float *restrict g, const float *e,
+                              const float *h_prev, float *restrict h, size_t n)
+{
+    const float *z = zr, *r = zr + n;
+    size_t k;
+
+    if (e != NULL)
+        for (k = 0; k < n; k++)
+            g[k] += r[k] * e[k];
+    for (k = 0; k < n; k++) {
+        g[k] = vm_tanh(g[k]);
+        h[k] = (1.0f - z[k]) * g[k] + z[k] * h_prev[k];
+    }
+}
+
+static int fwd(const struct rnn_step *s, struct err *err)
+{
+    size_t n = s->p->hidden, b;
+    int rc = rnn_run_h(s, 0, s->h_prev, s->gates[0], err);
+
+    for (b = 0; b < s->p->batch && rc == 0; b++) {
+        float *zr = s->gates[0] + b * 2 * n;
+
+        sigmoids(zr, 2 * n);
+        if (!s->p->reset_after)
+            reset(zr + n, s->h_prev + b * n, s->e + b * n, n);
+    }
+    if (rc == 0)
+        rc = s->p->reset_after ? rnn_run_h(s, 1, s->h_prev, s->e, err)
+                               : rnn_run_h(s, 1, s->e, s->gates[1], err);
+    for (b = 0; b < s->p->batch && rc == 0; b++) {
+        if (rnn_live(s, b))
+            row_fwd(s->gates[0] + b * 2 * n, s->gates[1] + b * n,
+                    s->p->reset_after ? s->e + b * n : NULL, s->h_prev + b * n, s->h + b * n, n);
+        else
+            memcpy(s->h + b * n, s->h_prev + b * n, n * sizeof(float));
+    }
+    return rc;
+}
+
+/* First half: g becomes the gradient of what went into tanh, z that of its sigmoid; dh is left with
+ * the share that h_prev gets at once. */
+OP_CLONES static void row_bwd(float *restrict zr, float *restrict g, const float *h_prev,
+                              float *restrict dh, size_t n)
+{
+    size_t k;
+
+    for (k = 0; k < n; k++) {
+        float z = zr[k], v = g[k], d = dh[k];
+
+        g[k] = d * (1.0f - z) * (1.0f - v * v);
+        zr[k] = d * (h_prev[k] - v) * (z * (1.0f - z));
+        dh[k] = d * z;
+    }
+}
+
+/* Reset after: r becomes the gradient of what went into its sigmoid, e that of e. */
+OP_CLONES static void row_after(float *restrict r, const float *g, float *restrict e, size_t n)
+{
+    size_t k;
+
+    for (k = 0; k < n; k++) {
+        float v = r[k];
+
+        r[k] = g[k] * e[k] * (v * (1.0f - v));
+        e[k] = g[k] * v;
+    }
+}
+
+/* Reset first: de is the gradient of r h_prev. */
+OP_CLONES static void row_first(float *restrict r, const float *de, const float *h_prev,
+                                float *restrict dh, size_t n)
+{
+    size_t k;
+
+    for (k = 0; k < n; k++) {
+        float v = r[k];
+
+        r[k] = de[k] * h_prev[k] * (v * (1.0f - v));
+        dh[k] += de[k] * v;
+    }
+}
+
+static int bwd(const struct rnn_step *s, struct err *err)
+{
+    size_t n = s->p->hidden, b;
+    int rc = 0;
+
+    for (b = 0; b < s->p->batch; b++) {
+        float *zr = s->gates[0] + b * 2 * n, *g = s->gates[1] + b * n, *e = s->e + b * n;
+
+        if (rnn_live(s, b)) {
+            row_bwd(zr, g, s->h_prev + b * n, s->dh + b * n, n);
+            if (s->p->reset_after)
+                row_after(zr + n, g, e, n);
+            continue;
+        }
+        memset(zr, 0, 2 * n * sizeof(float));
+        memset(g, 0, n * sizeof(float));
+        if (s->p->reset_after)
+            memset(e, 0, n * sizeof(float));
+    }
+    if (s->p->reset_after)
+        rc = rnn_run_dh(s, 1, s->e, s->dh, err);
+    else
+        rc = rnn_run_dh(s, 1, s->gates[1], s->spare, err);
+    for (b = 0; b < s->p->batch && rc == 0 && !s->p->reset_after; b++)
+        if (rnn_live(s, b))
+            row_first(s->gates[0] + b * 2 * n + n, s->spare + b * n, s->h_prev + b * n,
+                      s->dh + b * n, n);
+    return rc < 0 ? rc : rnn_run_dh(s, 0, s->gates[0], s->dh, err);
+}
+
+const struct rnn_cell rnn_gru = { .gates = 3, .part = { 2, 1 }, .has_e = true, .fwd = fwd,
+                                  .bwd = bwd };

@@ -1,0 +1,184 @@
+/* update.c - the optimizer's part of a step: groups of parameters, clipping, the sweep over this
+ * replica's part, statistics, the average of the weights. */
+#include "train/train_priv.h"
+
+#include <fnmatch.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/text.h"
+
+/* ---- opening ---- */
+
+static bool matches(const struct train_params *group, const char *name, bool *used)
+{
+    bool found = false;
+
+    for (uint32_t i = 0; i < group->n_match; i++)
+        if (fnmatch(group->match[i], name, 0) == 0)
+            found = used[i] = true;
+    return found;
+}
+
+/* A pattern that matches nothing is a slip of the pen. */
+static int check_used(const struct train *t, const struct train_params *group, uint32_t g,
+                      const bool *used, struct err *err)
+{
+    const char *names[256];
+    uint32_t n, n_names = 0;
+    const struct graph_param *p = graph_params(t->graph, &n);
+
+    for (uint32_t i = 0; i < n && n_names < 256; i++)
+        if (p[i].kind == GRAPH_TRAINED)
+            names[n_names++] = p[i].name;
+    for (uint32_t i = 0; i < group->n_match; i++) {
+        const char *near = text_nearest(group->match[i], names, n_names);
+
+        if (used[i])
+            continue;
+        return err_set(err, ERR_INPUT,
+                       "/optimizer/groups/%u/match: '%s' matches no parameter that trains; %s '%s'",
+                       g, group->match[i], near != NULL ? "did you mean" : "the first one is",
+                       near != NULL ? near : n_names > 0 ? names[0] : "");
+    }
+    return 0;
+}
+
+/* Groups from the last to the first, so that the first one that matches has the last word. */
+static int apply_groups(const struct train *t, struct optim_param *params,
+                        const uint32_t *param_of, uint32_t n_params, struct err *err)
+{
+    const struct train_opts *o = t->opts;
+    uint32_t n;
+    const struct graph_param *p = graph_params(t->graph, &n);
+    int rc = 0;
+
+    for (uint32_t g = o->n_groups; rc == 0 && g-- > 0;) {
+        const struct train_params *group = &o->groups[g];
+        bool *used = calloc(group->n_match + 1, sizeof(*used));
+
+        if (used == NULL)
+            return err_set(err, ERR_NOMEM, "optimizer groups: out of memory");
+        for (uint32_t i = 0; i < n_params; i++)
+            if (matches(group, p[param_of[i]].name, used)) {
+                params[i].rate_factor = group->rate_factor;
+                params[i].weight_decay = group->weight_decay;
+                params[i].adapts = group->adapts;
+            }
+        rc = check_used(t, group, g, used, err);
+        free(used);
+    }
+    return rc;
+}
+
+int update_open(struct train *t, struct err *err)
+{
+    const struct train_opts *o = t->opts;
+    uint32_t n, n_params = 0;
+    const struct graph_param *p = graph_params(t->graph, &n);
+    struct optim_param *params = calloc(n + 1, sizeof(*params));
+    uint32_t *param_of = calloc(n + 1, sizeof(*param_of));
+    struct optim_opts opts = { .def = o->optimizer, .params = params, .n_parts = o->n_devices,
+                               .average = o->average };
+    int rc = 0;
+
+    if (params == NULL || param_of == NULL)
+        rc = err_set(err, ERR_NOMEM, "optimizer: out of memory");
+    for (uint32_t i = 0; rc == 0 && i < n; i++) {
+        if (p[i].kind != GRAPH_TRAINED)
+            continue;
+        param_of[n_params] = i;
+        params[n_params++] = (struct optim_param){ .first = p[i].offset,
+                                                   .n = p[i].elements,
+                                                   .rate_factor = 1,
+                                                   .weight_decay = o->hyper.weight_decay,
+                                                   .adapts = true };
+    }
+    if (rc == 0)
+        rc = apply_groups(t, params, param_of, n_params, err);
+    opts.n_params = n_params;
+    if (rc == 0)
+        rc = optim_new(&opts, &t->optim, err);
+    free(params);
+    free(param_of);
+    return rc;
+}
+
+void update_fill_average(struct train *t, bool fresh)
+{
+    size_t from = fresh ? 0 : t->mem.trained;
+
+    if (t->mem.average != NULL)
+        memcpy(t->mem.average + from, t->mem.state + from, (t->mem.params - from) * sizeof(float));
+}
+
+/* ---- a step ---- */
+
+static void move_statistics(struct train *t, const float *grads)
+{
+    uint32_t n;
+    const struct graph_param *params = graph_params(t->graph, &n);
+    float share = 1.0f / (float)t->opts->lanes;
+
+    for (uint32_t i = 0; i < n; i++) {
+        float *w = t->mem.state + params[i].offset;
+        const float *g = grads + params[i].offset;
+        float keep = params[i].momentum;
+
+        if (params[i].kind != GRAPH_STATISTIC)
+            continue;
+        for (size_t e = 0; e < params[i].elements; e++)
+            w[e] = keep * w[e] + (1.0f - keep) * (g[e] * share);
+    }
+    update_fill_average(t, false);
+}
+
+static int canceled(struct err *err)
+{
+    return err_set(err, ERR_CANCELED, "another replica of this task ended the generation");
+}
+
+/* Clipping, and the norm where it is wanted. */
+static int measure(struct replica *r, struct optim_hyper *h, double *norm, struct err *err)
+{
+    struct train *t = r->train;
+    const struct train_opts *o = t->opts;
+
+    *norm = NAN;
+    h->grad_scale = 1;
+    if (o->clip_value > 0)
+        optim_clip_values(t->optim, r->local, r->grads[0], (float)o->clip_value);
+    if (o->clip_norm == 0 && (o->norm_every_steps == 0 || h->step % o->norm_every_steps != 0))
+        return 0;
+    optim_measure_gradient(t->optim, r->local, r->grads[0]);
+    if (!gate_wait(&t->gate))
+        return canceled(err);
+    *norm = optim_gradient_norm(t->optim);
+    h->grad_scale = optim_clip(*norm, o->clip_norm);
+    return 0;
+}
+
+int update_run(struct replica *r, uint64_t step, double *norm, struct err *err)
+{
+    struct train *t = r->train;
+    struct optim_hyper h = t->opts->hyper;
+    struct optim_state state = { .w = t->mem.state, .g = r->grads[0], .average = t->mem.average };
+    int rc;
+
+    h.step = step;
+    h.learning_rate = optim_rate(&t->schedule, step);
+    memcpy(state.slots, t->mem.slots, sizeof(state.slots));
+    rc = measure(r, &h, norm, err);
+    if (rc < 0)
+        return rc;
+    if (optim_needs_norms(t->optim)) {
+        optim_measure(t->optim, r->local, &h, &state);
+        if (!gate_wait(&t->gate))
+            return canceled(err);
+    }
+    optim_update(t->optim, r->local, &h, &state);
+    if (r->local == 0)
+        move_statistics(t, r->grads[0]);
+    return gate_wait(&t->gate) ? 0 : canceled(err);
+}

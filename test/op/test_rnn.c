@@ -1,0 +1,396 @@
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/check.h"
+#include "base/err.h"
+#include "harness/gradcheck.h"
+#include "harness/op_oracle.h"
+
+#define INT(name_, i_) (struct op_attr){ .name = name_, .type = OP_ATTR_INT, .i = i_ }
+#define STRING(name_, s_) (struct op_attr){ .name = name_, .type = OP_ATTR_STRING, .s = s_ }
+#define D (int64_t)
+
+enum { X, W, R, B, LENGTHS, H0, C0, P };
+enum kind { LSTM, GRU, GRU_AFTER, RNN_TANH, RNN_RELU };
+
+struct rnn {
+    enum kind kind;
+    int64_t steps, batch, in, hidden;
+    int dirs;     /* -1: reverse */
+    bool batch_first, has_bias, has_state;
+    const int32_t *length; /* NULL: all */
+};
+
+static const int32_t lengths[] = { 3, 5, 0, 1 };
+
+static const struct rnn cases[] = {
+    /* kind, T, B, I, H, directions, batch first, bias, initial states, lengths */
+    { LSTM, 5, 4, 3, 6, 1, false, true, true, NULL },
+    { LSTM, 5, 4, 3, 6, 2, false, true, true, lengths },
+    { LSTM, 3, 2, 17, 33, -1, true, true, false, NULL },
+    { LSTM, 4, 1, 1, 1, 1, true, false, true, NULL },
+    { LSTM, 5, 4, 2, 3, 2, true, true, true, lengths },
+    { LSTM, 1, 3, 2, 16, 1, false, true, false, NULL },
+    { LSTM, 0, 2, 3, 4, 2, false, true, true, NULL },
+    { LSTM, 3, 0, 3, 4, 1, true, true, true, NULL },
+    { GRU, 5, 4, 3, 6, 1, false, true, true, NULL },
+    { GRU, 5, 4, 3, 5, 2, true, true, true, lengths },
+    { GRU, 3, 2, 2, 17, -1, false, false, false, NULL },
+    { GRU, 3, 1, 1, 1, 1, false, true, true, NULL },
+    { GRU_AFTER, 5, 4, 3, 6, 1, false, true, true, NULL },
+    { GRU_AFTER, 5, 4, 3, 5, 2, true, true, true, lengths },
+    { GRU_AFTER, 3, 2, 2, 17, -1, false, false, true, NULL },
+    { GRU_AFTER, 0, 1, 1, 1, 1, false, true, true, NULL },
+    { RNN_TANH, 5, 4, 3, 6, 2, false, true, true, lengths },
+    { RNN_TANH, 4, 2, 3, 20, -1, true, true, false, NULL },
+    { RNN_RELU, 4, 3, 3, 6, 1, false, true, true, NULL },
+};
+
+static const char *const names[] = { "LSTM", "GRU", "GRU", "RNN", "RNN" };
+static const int gates_of[] = { 4, 3, 3, 1, 1 };
+
+struct built {
+    struct gradcheck_case gc;
+    struct op_attr attrs[5];
+};
+
+static void set(struct built *b, const struct rnn *c)
+{
+    static const char *const relu[] = { "Relu", "Relu" };
+    int64_t dirs = c->dirs == 2 ? 2 : 1, rows = gates_of[c->kind] * c->hidden;
+    struct shape state = c->batch_first ? shape_of(3, c->batch, dirs, c->hidden)
+                                        : shape_of(3, dirs, c->batch, c->hidden);
+    uint32_t i;
+
+    memset(b, 0, sizeof(*b));
+    b->attrs[0] = STRING("direction", c->dirs == 2 ? "bidirectional" : c->dirs == 1 ? "forward"
+                                                                                    : "reverse");
+    b->attrs[1] = INT("layout", c->batch_first);
+    b->attrs[2] = INT("hidden_size", c->hidden);
+    b->gc = (struct gradcheck_case){ .op = names[c->kind], .opset = 14, .attrs = b->attrs,
+                                     .n_attrs = 3, .n_in = c->kind == LSTM ? 7 : 6,
+                                     .n_out = c->kind == LSTM ? 3 : 2, .seed = 17, .probes = 40 };
+    if (c->kind == GRU_AFTER)
+        b->attrs[b->gc.n_attrs++] = INT("linear_before_reset", 1);
+    if (c->kind == RNN_RELU)
+        b->attrs[b->gc.n_attrs++] = (struct op_attr){ .name = "activations",
+                                                      .type = OP_ATTR_STRINGS,
+                                                      .n = (size_t)dirs, .strings = relu };
+    b->gc.in[X].shape = c->batch_first ? shape_of(3, c->batch, c->steps, c->in)
+                                       : shape_of(3, c->steps, c->batch, c->in);
+    b->gc.in[W].shape = shape_of(3, dirs, rows, c->in);
+    b->gc.in[R].shape = shape_of(3, dirs, rows, c->hidden);
+    b->gc.in[B] = (struct gradcheck_tensor){ .shape = shape_of(2, dirs, 2 * rows),
+                                             .absent = !c->has_bias };
+    b->gc.in[LENGTHS] = (struct gradcheck_tensor){ .dtype = TENSOR_I32,
+                                                   .shape = shape_of(1, c->batch),
+                                                   .data = c->length,
+                                                   .absent = c->length == NULL };
+    for (i = H0; i <= C0; i++)
+        b->gc.in[i] = (struct gradcheck_tensor){ .shape = state, .absent = !c->has_state };
+}
+
+/* ---- the definition, in double, one sequence and one value at a time ---- */
+
+struct weights { /* of one direction */
+    const float *w, *r, *b;
+    int64_t rows;
+};
+
+/* Gate g of hidden unit j before its function: what comes from x and (with `of_h`) from h. */
+static double into(const struct rnn *c, const struct weights *m, int g, int64_t j, const float *x,
+                   const double *h, bool of_x, bool of_h)
+{
+    int64_t row = g * c->hidden + j, k;
+    double sum = 0;
+
+    for (k = 0; k < c->in && of_x; k++)
+        sum += (double)m->w[row * c->in + k] * (double)x[k];
+    for (k = 0; k < c->hidden && of_h; k++)
+        sum += (double)m->r[row * c->hidden + k] * h[k];
+    if (m->b != NULL)
+        sum += (of_x ? (double)m->b[row] : 0) + (of_h ? (double)m->b[m->rows + row] : 0);
+    return sum;
+}
+
+static double sigmoid(double x)
+{
+    return 1 / (1 + exp(-x));
+}
+
+static void one_step(const struct rnn *c, const struct weights *m, const float *x, double *h,
+                     double *cell)
+{
+    double *next = calloc((size_t)c->hidden, sizeof(*next));
+    double *reset = calloc((size_t)c->hidden, sizeof(*reset));
+    int64_t j;
+
+    for (j = 0; j < c->hidden; j++)
+        reset[j] = c->kind == GRU ? sigmoid(into(c, m, 1, j, x, h, true, true)) * h[j] : 0;
+    for (j = 0; j < c->hidden; j++) {
+        double a = into(c, m, 0, j, x, h, true, true), n;
+
+        switch (c->kind) {
+        case LSTM:
+            cell[j] = sigmoid(into(c, m, 2, j, x, h, true, true)) * cell[j] +
+                      sigmoid(a) * tanh(into(c, m, 3, j, x, h, true, true));
+            next[j] = sigmoid(into(c, m, 1, j, x, h, true, true)) * tanh(cell[j]);
+            break;
+        case GRU:
+            n = tanh(into(c, m, 2, j, x, reset, true, true));
+            next[j] = (1 - sigmoid(a)) * n + sigmoid(a) * h[j];
+            break;
+        case GRU_AFTER:
+            n = tanh(into(c, m, 2, j, x, h, true, false) +
+                     sigmoid(into(c, m, 1, j, x, h, true, true)) *
+                         into(c, m, 2, j, x, h, false, true));
+            next[j] = (1 - sigmoid(a)) * n + sigmoid(a) * h[j];
+            break;
+        case RNN_TANH: next[j] = tanh(a); break;
+        case RNN_RELU: next[j] = fmax(a, 0); break;
+        }
+    }
+    memcpy(h, next, (size_t)c->hidden * sizeof(*h));
+    free(next);
+    free(reset);
+}
+
+struct want {
+    double *y, *h, *c;
+};
+
+static int64_t y_at(const struct rnn *c, int64_t dirs, int64_t t, int64_t d, int64_t b)
+{
+    return (c->batch_first ? (b * c->steps + t) * dirs + d : (t * dirs + d) * c->batch + b) *
+           c->hidden;
+}
+
+static int64_t state_at(const struct rnn *c, int64_t dirs, int64_t d, int64_t b)
+{
+    return (c->batch_first ? b * dirs + d : d * c->batch + b) * c->hidden;
+}
+
+static void sequence(const struct rnn *c, const struct gradcheck_result *r, int64_t d, int64_t b,
+                     struct want *w)
+{
+    int64_t dirs = c->dirs == 2 ? 2 : 1, n = c->hidden, rows = gates_of[c->kind] * n, i, j;
+    int64_t len = c->length != NULL ? c->length[b] : c->steps, s = state_at(c, dirs, d, b);
+    struct weights m = { (float *)r->in[W].data + d * rows * c->in,
+                         (float *)r->in[R].data + d * rows * n,
+                         c->has_bias ? (float *)r->in[B].data + d * 2 * rows : NULL, rows };
+    double *h = calloc((size_t)n, sizeof(*h)), *cell = calloc((size_t)n, sizeof(*cell));
+
+    for (j = 0; j < n && c->has_state; j++) {
+        h[j] = (double)((float *)r->in[H0].data)[s + j];
+        cell[j] = c->kind == LSTM ? (double)((float *)r->in[C0].data)[s + j] : 0;
+    }
+    for (i = 0; i < len; i++) {
+        int64_t t = c->dirs == -1 || d == 1 ? len - 1 - i : i;
+
+        one_step(c, &m, (float *)r->in[X].data + (c->batch_first ? b * c->steps + t
+                                                                 : t * c->batch + b) * c->in,
+                 h, cell);
+        memcpy(w->y + y_at(c, dirs, t, d, b), h, (size_t)n * sizeof(*h));
+    }
+    memcpy(w->h + s, h, (size_t)n * sizeof(*h));
+    memcpy(w->c + s, cell, (size_t)n * sizeof(*h));
+    free(h);
+    free(cell);
+}
+
+static void expect_defined(const struct rnn *c, const struct gradcheck_result *r)
+{
+    int64_t dirs = c->dirs == 2 ? 2 : 1, d, b;
+    size_t state = (size_t)(dirs * c->batch * c->hidden), all = state * (size_t)c->steps;
+    struct want w = { calloc(all + 1, sizeof(double)), calloc(state + 1, sizeof(double)),
+                      calloc(state + 1, sizeof(double)) };
+
+    for (d = 0; d < dirs; d++)
+        for (b = 0; b < c->batch; b++)
+            sequence(c, r, d, b, &w);
+    assert_int_equal(tensor_elements(&r->out[0]), all);
+    if (r->out[0].data != NULL)
+        gradcheck_near("y", r->out[0].data, w.y, all, 2e-6);
+    if (r->out[1].data != NULL)
+        gradcheck_near("last h", r->out[1].data, w.h, state, 2e-6);
+    if (r->out[2].data != NULL)
+        gradcheck_near("last c", r->out[2].data, w.c, state, 2e-6);
+    free(w.y);
+    free(w.h);
+    free(w.c);
+}
+
+static void every_step_is_what_the_definition_says(void **state)
+{
+    size_t i;
+
+    (void)state;
+    for (i = 0; i < COUNT_OF(cases); i++) {
+        struct built b;
+        struct gradcheck_result r;
+        struct err err = { 0 };
+
+        set(&b, &cases[i]);
+        if (gradcheck_forward(&b.gc, &r, &err) < 0)
+            fail_msg("case %zu: %s", i, err.text);
+        expect_defined(&cases[i], &r);
+        gradcheck_free(&r);
+        b.gc.eval = true;
+        b.gc.unread = OP_OUT(1);
+        assert_int_equal(gradcheck_forward(&b.gc, &r, &err), 0);
+        expect_defined(&cases[i], &r);
+        gradcheck_free(&r);
+    }
+}
+
+static void gradients_through_time_agree_with_differences(void **state)
+{
+    size_t i;
+
+    (void)state;
+    for (i = 0; i < COUNT_OF(cases); i++) {
+        struct built b;
+
+        set(&b, &cases[i]);
+        if (cases[i].kind == RNN_RELU)
+            b.gc.step = 1e-3; /* kinks */
+        b.gc.tol = 2e-3;
+        gradcheck_run(&b.gc);
+    }
+}
+
+static void gradients_may_come_from_any_of_the_outputs_alone(void **state)
+{
+    static const enum kind kinds[] = { LSTM, GRU, GRU_AFTER, RNN_TANH };
+    uint32_t i, out;
+
+    (void)state;
+    for (i = 0; i < COUNT_OF(kinds); i++) {
+        struct rnn c = { kinds[i], 3, 4, 2, 5, 2, false, true, true, NULL };
+        struct built b;
+
+        set(&b, &c);
+        for (out = 0; out <= b.gc.n_out; out++) { /* the last: from none */
+            b.gc.no_dout = ~OP_OUT(out);
+            b.gc.probes = 10;
+            gradcheck_run(&b.gc);
+            b.gc.unread = ~OP_OUT(out) & (OP_OUT(3) - OP_OUT(0));
+            if (out < b.gc.n_out)
+                gradcheck_run(&b.gc);
+            b.gc.unread = 0;
+        }
+    }
+}
+
+static void optional_inputs_and_outputs_may_end_early(void **state)
+{
+    struct rnn c = { LSTM, 3, 2, 3, 4, 1, false, false, false, NULL };
+    struct built b;
+    struct gradcheck_result r;
+    struct err err = { 0 };
+
+    (void)state;
+    set(&b, &c);
+    b.gc.n_in = 3;
+    b.gc.n_out = 1;
+    b.gc.n_attrs = 0;
+    assert_int_equal(gradcheck_forward(&b.gc, &r, &err), 0);
+    expect_defined(&c, &r);
+    gradcheck_free(&r);
+    gradcheck_run(&b.gc);
+}
+
+static void lengths_beyond_the_steps_are_refused_when_they_come(void **state)
+{
+    static const int32_t bad[] = { 3, 6, 0, 1 }, negative[] = { 3, 5, 0, -1 };
+    struct rnn c = cases[1];
+    struct built b;
+
+    (void)state;
+    c.length = bad;
+    set(&b, &c);
+    oracle_refused(&b.gc, ERR_INPUT, "sequence_lens has 6 at 1; expected 0 to 5");
+    c.length = negative;
+    set(&b, &c);
+    oracle_refused(&b.gc, ERR_INPUT, "sequence_lens has -1 at 3");
+}
+
+static void the_usual_activations_may_be_named(void **state)
+{
+    static const char *const usual[] = { "Sigmoid", "Tanh", "Tanh", "Sigmoid", "Tanh", "Tanh" };
+    static const char *const other[] = { "Sigmoid", "Tanh", "Relu", "Sigmoid", "Tanh", "Tanh" };
+    struct built b;
+
+    (void)state;
+    set(&b, &cases[1]);
+    b.attrs[3] = (struct op_attr){ .name = "activations", .type = OP_ATTR_STRINGS, .n = 6,
+                                   .strings = usual };
+    b.gc.n_attrs = 4;
+    gradcheck_run(&b.gc);
+    b.attrs[3].strings = other;
+    oracle_refused(&b.gc, ERR_UNSUPPORTED, "LSTM 'checked' (opset 14): activation 2 is 'Relu'; only "
+                                           "'Tanh' works there");
+    b.attrs[3].n = 3;
+    oracle_refused(&b.gc, ERR_INPUT, "attribute 'activations' has 3 names; expected 3 for each");
+}
+
+static void what_is_not_supported_or_cannot_be_is_refused_with_the_node(void **state)
+{
+    struct built b;
+
+    (void)state;
+    set(&b, &cases[0]);
+    b.gc.n_in = 8;
+    b.gc.in[P].shape = shape_of(2, D 1, D 18);
+    oracle_refused(&b.gc, ERR_UNSUPPORTED, "LSTM 'checked' (opset 14): input 7 (P), peepholes");
+    set(&b, &cases[0]);
+    b.attrs[3] = INT("input_forget", 1);
+    b.gc.n_attrs = 4;
+    oracle_refused(&b.gc, ERR_UNSUPPORTED, "coupled gates are not supported");
+    set(&b, &cases[0]);
+    b.attrs[0].s = "sideways";
+    oracle_refused(&b.gc, ERR_INPUT, "attribute 'direction' is 'sideways'");
+    set(&b, &cases[0]);
+    b.attrs[1].i = 2;
+    oracle_refused(&b.gc, ERR_INPUT, "attribute 'layout' is 2");
+    set(&b, &cases[0]);
+    b.attrs[2].i = 7;
+    oracle_refused(&b.gc, ERR_INPUT, "attribute 'hidden_size' is 7, the weights R have 6");
+    set(&b, &cases[0]);
+    b.gc.in[W].shape.dim[1] = 23;
+    oracle_refused(&b.gc, ERR_INPUT, "input 1 (W) has shape [1, 23, 3]; expected [1, 24, 3]");
+    set(&b, &cases[0]);
+    b.gc.in[B].shape.dim[1] = 24;
+    oracle_refused(&b.gc, ERR_INPUT, "input 3 (B) has shape [1, 24]; expected [1, 48]");
+    set(&b, &cases[0]);
+    b.gc.in[H0].shape.dim[0] = 2;
+    oracle_refused(&b.gc, ERR_INPUT, "input 5 (initial_h) has shape [2, 4, 6]; expected [1, 4, 6]");
+    set(&b, &cases[0]);
+    b.gc.in[X].shape.rank = 2;
+    oracle_refused(&b.gc, ERR_INPUT, "expected 3 dimensions");
+    set(&b, &cases[0]);
+    b.gc.in[X].shape.dim[2] = b.gc.in[W].shape.dim[2] = 0;
+    oracle_refused(&b.gc, ERR_INPUT, "there are 0 inputs");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_step_is_what_the_definition_says),
+        cmocka_unit_test(gradients_through_time_agree_with_differences),
+        cmocka_unit_test(gradients_may_come_from_any_of_the_outputs_alone),
+        cmocka_unit_test(optional_inputs_and_outputs_may_end_early),
+        cmocka_unit_test(lengths_beyond_the_steps_are_refused_when_they_come),
+        cmocka_unit_test(the_usual_activations_may_be_named),
+        cmocka_unit_test(what_is_not_supported_or_cannot_be_is_refused_with_the_node),
+    };
+
+    return cmocka_run_group_tests_name("op/rnn", tests, NULL, NULL);
+}
