@@ -11,20 +11,10 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "base/clones.h"
 #include "op/op.h"
 
-/* Hot loops of ours: compiled for several instruction sets, the best one is bound at load. The
- * vectorizer's full cost model (O3) is asked for, because -O2 gives up on loops with a tail; nobody
- * traps floating point exceptions, and believing so would keep it from turning ?: into a blend. */
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define OP_CLONES                                                                                  \
-    __attribute__((target_clones("default", "avx2", "arch=x86-64-v4"),                             \
-                   optimize("O3", "no-trapping-math")))
-#elif defined(__x86_64__) && defined(__clang__)
-#define OP_CLONES __attribute__((target_clones("default", "avx2", "arch=x86-64-v4")))
-#else
-#define OP_CLONES
-#endif
+#define OP_CLONES CLONES
 
 /* Helpers that must become part of the copy they are called from. */
 #define OP_INLINE static inline __attribute__((always_inline))

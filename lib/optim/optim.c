@@ -7,15 +7,8 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/clones.h"
 
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC optimize("tree-vectorize", "vect-cost-model=dynamic")
-#endif
-#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) /* which breaks what chooses a clone */
-#define WIDE __attribute__((target_clones("default", "avx2", "avx512f")))
-#else
-#define WIDE
-#endif
 
 /* x^n by squaring: the same bits everywhere, which pow() of different C libraries is not. */
 static double power(double x, uint64_t n)
@@ -30,7 +23,7 @@ static double power(double x, uint64_t n)
 
 /* ---- sgd ---- */
 
-WIDE static void sgd_loop(size_t n, float *restrict w, const float *restrict g, float scale,
+CLONES static void sgd_loop(size_t n, float *restrict w, const float *restrict g, float scale,
                           float decay, float rate)
 {
     for (size_t i = 0; i < n; i++)
@@ -46,7 +39,7 @@ static void sgd_sweep(const struct optim_hyper *h, size_t n, float *w, const flo
 
 /* ---- momentum ---- */
 
-WIDE static void momentum_loop(size_t n, float *restrict w, const float *restrict g,
+CLONES static void momentum_loop(size_t n, float *restrict w, const float *restrict g,
                                float *restrict v, float scale, float decay, float momentum,
                                float rate)
 {
@@ -75,7 +68,7 @@ struct adam {
     float rate;  /* a / (1 - beta1^t) */
 };
 
-WIDE static void adam_loop(size_t n, float *restrict w, const float *restrict g, float *restrict m,
+CLONES static void adam_loop(size_t n, float *restrict w, const float *restrict g, float *restrict m,
                            float *restrict v, const struct adam *restrict c)
 {
     const struct adam k = *c;
@@ -157,7 +150,7 @@ const struct optim_def *const *optim_all(size_t *n)
 enum { LANES = 16 };
 _Static_assert(OPTIM_BLOCK % LANES == 0, "a block is whole rounds of sums");
 
-WIDE static double block_sum(const float *g, size_t n)
+CLONES static double block_sum(const float *g, size_t n)
 {
     double sum[LANES] = { 0 };
     size_t whole = n - n % LANES;

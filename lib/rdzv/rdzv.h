@@ -43,7 +43,7 @@ struct rdzv_view { /* valid during the callback */
 
 /* How this task is doing; the daemon keeps it current, heartbeats and Status read it. */
 struct rdzv_progress {
-    const char *phase; /* static string */
+    const char *phase; /* static string of at most 31 bytes */
     uint64_t phase_since_ms;
     uint64_t step, total_steps, epoch;
     double loss, samples_per_second;

@@ -18,7 +18,7 @@ enum { RETRY_MS = 1000 };
 static int name_tensors(struct train *t, struct err *err)
 {
     const struct optim_def *optim = t->opts->optimizer;
-    uint32_t n, n_trained = 0;
+    uint32_t n;
     const struct graph_param *p = graph_params(t->graph, &n);
 
     t->model_tensors = calloc(n + 1, sizeof(*t->model_tensors));
@@ -32,7 +32,6 @@ static int name_tensors(struct train *t, struct err *err)
                                                     .dtype = TENSOR_F32,
                                                     .shape = p[i].shape,
                                                     .offset = p[i].offset * sizeof(float) };
-        n_trained += p[i].kind == GRAPH_TRAINED;
     }
     for (uint32_t i = 0; i < n; i++) {
         if (p[i].kind != GRAPH_TRAINED)

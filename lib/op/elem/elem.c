@@ -124,7 +124,7 @@ int elem_fwd(const struct op_call *c, const struct elem_kernels *k)
     return 0;
 }
 
-OP_CLONES static void round_sums(const double *sum, size_t n, float *g, bool add)
+CLONES static void round_sums(const double *sum, size_t n, float *g, bool add)
 {
     size_t i;
 

@@ -7,7 +7,7 @@
 
 /* Does one of n values keep `best` from being the first greatest? Before it those do that are not
  * less, behind it those that are greater; a NaN does anywhere. */
-OP_CLONES static uint32_t has_rival(const float *x, size_t n, float best, bool is_before)
+CLONES static uint32_t has_rival(const float *x, size_t n, float best, bool is_before)
 {
     uint32_t found = 0;
     size_t i;

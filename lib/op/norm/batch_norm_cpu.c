@@ -125,7 +125,7 @@ int batch_norm_cpu_plan(struct op_plan *p, struct err *err)
 /* ---- loops over n floats, a whole number of rows ---- */
 
 /* s[i] = sum of x over the groups */
-OP_CLONES static void sum_x(const float *x, size_t n, size_t group, float *restrict s)
+CLONES static void sum_x(const float *x, size_t n, size_t group, float *restrict s)
 {
     size_t at, i, w;
 
@@ -138,7 +138,7 @@ OP_CLONES static void sum_x(const float *x, size_t n, size_t group, float *restr
 }
 
 /* s1 = sum of x - mean, s2 = sum of its square */
-OP_CLONES static void sum_deviation(const float *x, size_t n, size_t group, const float *mean,
+CLONES static void sum_deviation(const float *x, size_t n, size_t group, const float *mean,
                                     float *restrict s1, float *restrict s2)
 {
     size_t at, i, w;
@@ -157,7 +157,7 @@ OP_CLONES static void sum_deviation(const float *x, size_t n, size_t group, cons
 }
 
 /* s1 = sum of dy, s2 = sum of dy (x - mean) */
-OP_CLONES static void sum_gradient(const float *x, const float *dy, size_t n, size_t group,
+CLONES static void sum_gradient(const float *x, const float *dy, size_t n, size_t group,
                                    const float *mean, float *restrict s1, float *restrict s2)
 {
     size_t at, i, w;
@@ -174,7 +174,7 @@ OP_CLONES static void sum_gradient(const float *x, const float *dy, size_t n, si
 }
 
 /* y = (x - mean) a + b; y may be x */
-OP_CLONES static void normalise(const float *x, float *y, size_t n, size_t group,
+CLONES static void normalise(const float *x, float *y, size_t n, size_t group,
                                 const struct work *w)
 {
     const float *mean = w->mean, *a = w->a, *b = w->b;
@@ -189,7 +189,7 @@ OP_CLONES static void normalise(const float *x, float *y, size_t n, size_t group
 }
 
 /* dx = a (dy - b - (x - mean) k); dx may be dy */
-OP_CLONES static void gradient(const float *x, const float *dy, float *dx, size_t n, size_t group,
+CLONES static void gradient(const float *x, const float *dy, float *dx, size_t n, size_t group,
                                const struct work *w)
 {
     const float *mean = w->mean, *a = w->a, *b = w->b, *k = w->k;
@@ -203,7 +203,7 @@ OP_CLONES static void gradient(const float *x, const float *dy, float *dx, size_
     }
 }
 
-OP_CLONES static void gradient_add(const float *x, const float *dy, float *dx, size_t n,
+CLONES static void gradient_add(const float *x, const float *dy, float *dx, size_t n,
                                    size_t group, const struct work *w)
 {
     const float *mean = w->mean, *a = w->a, *b = w->b, *k = w->k;
@@ -220,7 +220,7 @@ OP_CLONES static void gradient_add(const float *x, const float *dy, float *dx, s
 /* ---- per channel ---- */
 
 /* [group] floats -> [c] doubles */
-OP_CLONES static void fold(const float *s, size_t group, size_t c, double *restrict out)
+CLONES static void fold(const float *s, size_t group, size_t c, double *restrict out)
 {
     size_t at, i;
 
@@ -242,7 +242,7 @@ static void repeat(float *v, size_t group, size_t c)
 
 /* Merges a chunk of `m` rows into the mean d1 and the sum of squared deviations d2 of the `n` rows
  * before it. The chunk was measured about `about`: t1 sums deviations, t2 squares. */
-OP_CLONES static void merge(size_t c, double n, double m, const float *about, const double *t1,
+CLONES static void merge(size_t c, double n, double m, const float *about, const double *t1,
                             const double *t2, double *restrict d1, double *restrict d2)
 {
     double share = m / (n + m), weight = n * share;

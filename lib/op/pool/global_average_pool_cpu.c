@@ -37,7 +37,7 @@ int global_average_pool_cpu_fwd(const struct op_call *c, struct err *err)
     return 0;
 }
 
-OP_CLONES static void fill(float *dx, size_t n, float value, bool add)
+CLONES static void fill(float *dx, size_t n, float value, bool add)
 {
     size_t i;
 

@@ -101,7 +101,7 @@ static int plan(struct op_plan *p, struct err *err)
 
 static void *before_at(const struct op_call *c)
 {
-    return (char *)c->save + op_round(rows_bytes(c->param));
+    return c->save != NULL ? (char *)c->save + op_round(rows_bytes(c->param)) : NULL;
 }
 
 #define PUT(name_, type_, sum_)                                                                    \
