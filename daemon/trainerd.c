@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "base/buf.h"
 #include "base/check.h"
@@ -150,6 +151,21 @@ static int run(const struct flags *f)
     return rc;
 }
 
+/* Before there is any thread. */
+static void prepare_process(void)
+{
+    struct rlimit files;
+
+    signal(SIGPIPE, SIG_IGN);
+    /* Names as everything else on this host resolves them (/etc/hosts, NSS), not c-ares. */
+    setenv("GRPC_DNS_RESOLVER", "native", 0);
+    /* The coordinator of a large group has a connection or more for each task. */
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
+        files.rlim_cur = files.rlim_max;
+        (void)setrlimit(RLIMIT_NOFILE, &files); /* then a small group it is */
+    }
+}
+
 int main(int argc, char **argv)
 {
     struct flags f = { 0 };
@@ -187,7 +203,7 @@ int main(int argc, char **argv)
     };
     struct err err;
 
-    signal(SIGPIPE, SIG_IGN);
+    prepare_process();
     if (args_parse(table, COUNT_OF(table), &argc, argv, &err) < 0)
         return usage_error(err.text);
     if (f.help) {

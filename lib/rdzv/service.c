@@ -242,6 +242,8 @@ static void perform(struct rdzv_service *s)
             break;
         case MEMBER_ORDER_REFUSE:
         case MEMBER_ORDER_RETRY:
+            if (o.kind == MEMBER_ORDER_REFUSE)
+                s->r->opts.on_refused(s->r->opts.arg, o.text);
             rdzv_in_finish(s->joining,
                            o.kind == MEMBER_ORDER_REFUSE ? GRPC_STATUS_FAILED_PRECONDITION
                                                          : GRPC_STATUS_UNAVAILABLE, "%s", o.text);

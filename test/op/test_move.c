@@ -124,7 +124,7 @@ static int from_permuted(const void *arg, const int64_t *to, int64_t *from)
 
 static void transpose_puts_axes_where_perm_says(void **state)
 {
-    static const struct permuted samples[] = {
+    const struct permuted samples[] = {
         { GRADCHECK_SHAPE(3, 5), GRADCHECK_SHAPE(5, 3), INTS("perm", 1, 0), false },
         { GRADCHECK_SHAPE(67, 41), GRADCHECK_SHAPE(41, 67), INTS("perm", 0), true },
         { GRADCHECK_SHAPE(2, 7, 3, 5), GRADCHECK_SHAPE(2, 3, 7, 5), INTS("perm", 0, 2, 1, 3), false },
@@ -151,8 +151,8 @@ static void transpose_puts_axes_where_perm_says(void **state)
 
 static void transpose_refuses_what_is_no_permutation(void **state)
 {
-    static const struct op_attr twice = INTS("perm", 0, 0), far = INTS("perm", 0, 2),
-                                few = INTS("perm", 0);
+    const struct op_attr twice = INTS("perm", 0, 0), far = INTS("perm", 0, 2),
+                         few = INTS("perm", 0);
     struct gradcheck_case gc = { .op = "Transpose", .opset = 13, .n_attrs = 1, .n_in = 1,
                                  .in = { { .shape = GRADCHECK_SHAPE(2, 3) } } };
 
@@ -534,8 +534,8 @@ static void pad_takes_a_value_and_axes(void **state)
 {
     static const float x[2] = { 1, 2 }, value = 7, y[8] = { 7, 1, 7, 7, 7, 2, 7, 7 };
     static const int64_t some[2] = { 1, 2 }, axes[1] = { -1 };
-    static const struct op_attr old[] = { INTS("pads", 0, 1, 0, 2),
-                                          { .name = "value", .type = OP_ATTR_FLOAT, .f = 7 } };
+    const struct op_attr old[] = { INTS("pads", 0, 1, 0, 2),
+                                   { .name = "value", .type = OP_ATTR_FLOAT, .f = 7 } };
     const struct shape out = GRADCHECK_SHAPE(2, 4);
     struct gradcheck_case gc = { .op = "Pad", .opset = 18, .n_in = 4,
                                  .in = { { .shape = GRADCHECK_SHAPE(2, 1), .data = x } } };

@@ -73,6 +73,12 @@ static inline void on_move(void *arg, const struct member_move *move,
     SEEN(n->state = move->to);
 }
 
+static inline void on_refused(void *arg, const char *text)
+{
+    (void)arg;
+    (void)text;
+}
+
 static inline void on_waiting(void *arg, const char *text)
 {
     struct node *n = arg;
@@ -161,7 +167,7 @@ static inline struct cluster *new_cluster(uint32_t world)
                                   .heartbeat_ms = 100,
                                   .silent_ms = SILENT_MS,
                                   .on_move = on_move,
-                                  .on_waiting = on_waiting,
+                                  .on_refused = on_refused, .on_waiting = on_waiting,
                                   .on_view = on_view,
                                   .on_drain = on_drain,
                                   .on_abort = on_abort,

@@ -40,9 +40,8 @@ static void kept(const struct op_call *c, int64_t i, int64_t cols, int64_t *from
     const struct trilu *p = c->param;
     int64_t k = c->n_in > 1 && c->in[1] != NULL ? *(const int64_t *)c->in[1]->data : 0, at;
 
-    if (__builtin_add_overflow(i, k, &at))
-        at = INT64_MAX - 1; /* k was positive: i is not negative */
-    at += p->upper == 0;    /* the diagonal belongs to both sides */
+    k = k < -i - 1 ? -i - 1 : k > cols ? cols : k; /* beyond, nothing changes */
+    at = i + k + (p->upper == 0);                  /* the diagonal belongs to both sides */
     at = at < 0 ? 0 : at > cols ? cols : at;
     *from = p->upper != 0 ? at : 0;
     *to = p->upper != 0 ? cols : at;
