@@ -124,7 +124,7 @@ void elem_run_bwd(const struct elem_loops *s, elem_bwd_fn *bwd, uint32_t k, cons
             op_lanes lanes = { 0 };                                                                \
                                                                                                    \
             while (i + OP_LANES <= n) {                                                            \
-                op_lanes e;                                                                        \
+                op_lanes e = { 0 };                                                                \
                 size_t k;                                                                          \
                                                                                                    \
                 for (k = 0; k < OP_LANES; k++, i++)                                                \

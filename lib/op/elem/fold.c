@@ -101,6 +101,8 @@ static void divide_among_equals(const struct op_call *c, float *d)
     const float *dy = c->dout[0]->data;
     uint32_t k;
 
+    if (n == 0)
+        return;
     memset(d, 0, n * sizeof(*d));
     for (k = 0; k < c->n_in; k++) {
         const struct tensor *const in[2] = { c->out[0], c->in[k] };
