@@ -69,7 +69,7 @@ int op_axis(const struct op_infer *f, int64_t *axis, uint32_t rank, struct err *
 int op_const_ints(const struct op_infer *f, uint32_t i, const int64_t **values, size_t *n,
                   struct err *err);
 
-/* A list of axes: the input `i` if there (a constant), else the attribute; `rank` is what they index.
+/* A list of axes: input i if there (a constant), else the attribute; `rank` is what they index.
  * Each is settled to 0 .. rank - 1 and occurs once: bit k of *set. *given: whether there is a list
  * at all, and it is not empty. */
 int op_axes(const struct op_infer *f, uint32_t i, const char *attr, uint32_t rank, uint32_t *set,

@@ -57,8 +57,8 @@ static const struct gathering {
       GRADCHECK_SHAPE(0, 2) },
     { "GatherElements", ELEMENTS, INT("axis", 0), GRADCHECK_SHAPE(5, 4), GRADCHECK_SHAPE(7, 3),
       GRADCHECK_SHAPE(7, 3) },
-    { "GatherElements", ELEMENTS, INT("axis", -2), GRADCHECK_SHAPE(2, 5, 3), GRADCHECK_SHAPE(2, 4, 3),
-      GRADCHECK_SHAPE(2, 4, 3) },
+    { "GatherElements", ELEMENTS, INT("axis", -2), GRADCHECK_SHAPE(2, 5, 3),
+      GRADCHECK_SHAPE(2, 4, 3), GRADCHECK_SHAPE(2, 4, 3) },
     { "GatherElements", ELEMENTS, INT("axis", 0), GRADCHECK_SHAPE(5), GRADCHECK_SHAPE(1),
       GRADCHECK_SHAPE(1) },
     { "GatherND", ND, INT("batch_dims", 0), GRADCHECK_SHAPE(5, 4, 3), GRADCHECK_SHAPE(6, 2),
@@ -118,7 +118,8 @@ static struct gradcheck_case gathering_case(const struct gathering *g)
     return (struct gradcheck_case){
         .op = g->op, .opset = 13, .attrs = &g->attr, .n_attrs = 1, .n_in = 2, .seed = 9,
         .in = { { .shape = g->data },
-                { .dtype = TENSOR_I64, .shape = g->at, .lo = (double)-least, .hi = (double)least } } };
+                { .dtype = TENSOR_I64, .shape = g->at, .lo = (double)-least,
+                  .hi = (double)least } } };
 }
 
 static void gathering_takes_what_the_indices_name_and_adds_gradients_there(void **state)
@@ -203,9 +204,11 @@ static void an_index_out_of_range_is_refused_with_its_place(void **state)
 static void indices_of_the_wrong_shape_are_refused(void **state)
 {
     static const struct op_attr two = INT("axis", 2), batch = INT("batch_dims", 2);
-    struct gradcheck_case gc = { .op = "Gather", .opset = 13, .attrs = &two, .n_attrs = 1, .n_in = 2,
+    struct gradcheck_case gc = { .op = "Gather", .opset = 13, .attrs = &two, .n_attrs = 1,
+                                 .n_in = 2,
                                  .in = { { .shape = GRADCHECK_SHAPE(4, 3) },
-                                         { .dtype = TENSOR_I64, .shape = GRADCHECK_SHAPE(2, 5) } } };
+                                         { .dtype = TENSOR_I64,
+                                           .shape = GRADCHECK_SHAPE(2, 5) } } };
 
     (void)state;
     oracle_refused(&gc, ERR_INPUT, "axis is 2; expected -2 to 1");
@@ -451,7 +454,8 @@ static void shape_and_size_need_no_data(void **state)
 
 static void constants_come_out_of_little(void **state)
 {
-    static const int64_t dims[2] = { 2, 3 }, sevens[6] = { 7, 7, 7, 7, 7, 7 }, range[3] = { 7, 4, 1 };
+    static const int64_t dims[2] = { 2, 3 }, sevens[6] = { 7, 7, 7, 7, 7, 7 };
+    static const int64_t range[3] = { 7, 4, 1 };
     static const float zeros[6] = { 0 }, floats[4] = { 0.5f, 0.75f, 1, 1.25f };
     static const int64_t from = 7, to = -1, by = -3, seven = 7, none = 0;
     static const float f_from = 0.5f, f_to = 1.5f, f_by = 0.25f;
@@ -476,7 +480,8 @@ static void constants_come_out_of_little(void **state)
     gc = (struct gradcheck_case){ .op = "Range", .opset = 11, .n_in = 3,
                                   .in = { { .dtype = TENSOR_I64, .data = &from, .constant = true },
                                           { .dtype = TENSOR_I64, .data = &to, .constant = true },
-                                          { .dtype = TENSOR_I64, .data = &by, .constant = true } } };
+                                          { .dtype = TENSOR_I64, .data = &by,
+                                            .constant = true } } };
     oracle_ints(&gc, &three, range);
     gc.in[2].data = &none;
     oracle_refused(&gc, ERR_INPUT, "by 0 has no end");

@@ -2,11 +2,11 @@
  * add types).
  *
  * y starts as the first operand, repeated to its shape, and takes in one after the other. Max and
- * Min: NaN wins, and all operands that equal y share dy equally. Sum: each gets dy; Mean: dy / n. */
+ * Min: NaN wins, and all operands that equal y share dy equally. Sum: each gets dy; Mean: dy / n.
+ * Min, Max: float32, int32, int64; Sum, Mean: float32. */
 #include "op/elem/elem.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/err.h"
 
@@ -103,7 +103,8 @@ static void divide_among_equals(const struct op_call *c, float *d)
 
     if (n == 0)
         return;
-    memset(d, 0, n * sizeof(*d));
+    for (i = 0; i < n; i++)
+        d[i] = 0;
     for (k = 0; k < c->n_in; k++) {
         const struct tensor *const in[2] = { c->out[0], c->in[k] };
 

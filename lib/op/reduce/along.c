@@ -20,6 +20,6 @@ int along_infer(const struct op_infer *f, int64_t axis, struct along *a, struct 
         if (i != a->axis)
             *(i < a->axis ? &a->outer : &a->inner) *= (size_t)x->dim[i];
     if (shape_elements(x) == 0) /* whatever the other dimensions say */
-        a->outer = a->outer == 0 || a->inner == 0 ? 0 : a->outer;
+        a->outer = 0;
     return 0;
 }

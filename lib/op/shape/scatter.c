@@ -105,7 +105,8 @@ static void *before_at(const struct op_call *c)
 }
 
 #define PUT(name_, type_, sum_)                                                                    \
-    static void name_(const struct rows *r, const int64_t *row, const void *vu, void *vy, void *vb) \
+    static void name_(const struct rows *r, const int64_t *row, const void *vu, void *vy,          \
+                      void *vb)                                                                    \
     {                                                                                              \
         const type_ *u = vu;                                                                       \
         type_ *y = vy, *before = vb;                                                               \
