@@ -118,7 +118,7 @@ static void divide_among_equals(const struct op_call *c, float *d)
 static int fold_bwd(const struct op_call *c, elem_bwd_fn *bwd)
 {
     const struct fold *s = c->state;
-    char *scratch = c->scratch;
+    void *sums = c->scratch != NULL ? (char *)c->scratch + s->sums_at : NULL;
     const float *d = c->scratch;
     uint32_t i;
 
@@ -138,7 +138,7 @@ static int fold_bwd(const struct op_call *c, elem_bwd_fn *bwd)
 
         if (c->din[i] != NULL)
             elem_run_bwd(&s->loops[i], bwd == NULL ? pass : bwd, 1, d, in, 2, c->din[i]->data,
-                         (double *)(void *)(scratch + s->sums_at), op_adds(c, i));
+                         sums, op_adds(c, i));
     }
     return 0;
 }

@@ -26,8 +26,7 @@ static int infer(struct op_infer *f, struct err *err)
 
 static int extreme_bwd(const struct op_call *c)
 {
-    const struct reduce_state *s = c->state;
-    double *equals = (double *)(void *)((char *)c->scratch + s->sums_at);
+    double *equals = reduce_sums(c);
     size_t n = (size_t)tensor_elements(c->out[0]), i;
     float *d = c->scratch;
 

@@ -65,8 +65,6 @@ int reduce_plan(struct op_plan *p, struct err *err)
 void reduce_sum(const struct op_call *c, elem_bwd_fn *add, const float *shift, double *acc)
 {
     const struct reduce_state *s = c->state;
-    const struct tensor off = { .dtype = TENSOR_F32, .data = (void *)(uintptr_t)shift };
-    const struct tensor *const in[2] = { &off, &off };
     struct elem_walk w = { .s = &s->fwd };
     const float *x = c->in[0]->data;
     size_t n = (size_t)tensor_elements(c->out[0]), i;
@@ -76,10 +74,9 @@ void reduce_sum(const struct op_call *c, elem_bwd_fn *add, const float *shift, d
     if (s->fwd.total == 0)
         return;
     do {
-        const void *at[ELEM_OPERANDS] = { NULL };
+        const float *here = shift != NULL ? shift + w.at[0] : x; /* x: anything, nobody reads it */
+        const void *at[ELEM_OPERANDS] = { here, here };
 
-        if (in[0]->data != NULL)
-            at[0] = shift + w.at[0];
         add(&s->fwd.tile, ELEM_SUM, x + w.y, at, NULL, acc + w.at[0]);
     } while (elem_walk_next(&w));
 }
@@ -95,7 +92,7 @@ void reduce_spread(const struct op_call *c, elem_bwd_fn *bwd, const float *dy, c
     if (s->bwd.total == 0)
         return;
     do {
-        const void *at[ELEM_OPERANDS] = { dy + w.at[0], y != NULL ? y + w.at[1] : NULL };
+        const void *at[ELEM_OPERANDS] = { dy + w.at[0], y + w.at[1] };
 
         bwd(&s->bwd.tile, into, x + w.y, at, g + w.y, NULL);
     } while (elem_walk_next(&w));

@@ -28,13 +28,21 @@ struct reduce { /* op_def.param */
 struct reduce_state { /* op_plan.state */
     struct elem_loops fwd;  /* x; y */
     struct elem_loops bwd;  /* x; y, y */
-    size_t shift_at, sums_at; /* forward's scratch: [y] floats, [y] doubles */
+    size_t sums_at;         /* in the scratch: [y] floats, then [y] doubles */
 };
 
 /* Settles axes and the shape of y. Any type. Rows up to opset 12 (ReduceSum) or 17 have the
  * attribute `axes`, later ones input 1; `noop_with_empty_axes` then. */
 int reduce_infer(struct op_infer *f, struct err *err);
 int reduce_plan(struct op_plan *p, struct err *err);
+
+/* The doubles of the scratch; NULL if y is empty. */
+static inline double *reduce_sums(const struct op_call *c)
+{
+    const struct reduce_state *s = c->state;
+
+    return c->scratch != NULL ? (double *)(void *)((char *)c->scratch + s->sums_at) : NULL;
+}
 
 /* acc [y] = what `add` sums over x. */
 void reduce_sum(const struct op_call *c, elem_bwd_fn *add, const float *shift, double *acc);

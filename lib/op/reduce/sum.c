@@ -57,11 +57,10 @@ static int of_number(struct op_infer *f, struct err *err)
 
 static int fwd(const struct op_call *c, elem_bwd_fn *add, enum finish how)
 {
-    const struct reduce_state *s = c->state;
     const struct reduce *r = c->param;
     size_t n = (size_t)tensor_elements(c->out[0]), i;
     float *y = c->out[0]->data, *shift = how == LOG_SHIFTED ? c->scratch : NULL;
-    double *acc = (double *)(void *)((char *)c->scratch + s->sums_at);
+    double *acc = reduce_sums(c);
 
     if (shift != NULL)
         reduce_greatest(c, shift);
