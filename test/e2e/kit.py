@@ -189,6 +189,18 @@ def read_tree(folder):
     return out
 
 
+def need_root():
+    """For tests that mount or make network namespaces: root, or root in a user namespace of one's own."""
+    if os.geteuid() != 0:
+        os.execvp("unshare", ["unshare", "--map-root-user", "--mount", "--net", sys.executable, *sys.argv])
+    if os.environ.get("_IN_NAMESPACE") != "1":
+        os.environ["_IN_NAMESPACE"] = "1"
+        # mounts and namespaces made here vanish with us, also when we are killed
+        os.execvp("unshare", ["unshare", "--mount", "--net", sys.executable, *sys.argv])
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "none", "/run"], check=True)
+
+
 def main():
     only = sys.argv[1:]
     passed = failed = 0
