@@ -14,7 +14,7 @@
 #include "daemon/settle.h"
 #include "op/op.h"
 
-enum { EXIT_INPUT = 2 };
+enum { EXIT_INPUT = 2, EXIT_RETRY = 138 };
 
 struct flags {
     struct settled_args settle;
@@ -111,10 +111,10 @@ static void tell_settled(const struct settled *s)
     for (uint32_t i = 0; i < s->cluster->n_notes; i++)
         log_warn("cluster", "%s", s->cluster->notes[i]);
     device_name(&s->devices[0], name, sizeof(name));
-    log_info("plan", "trainerd " TRAINERD_VERSION ": job '%s', %s of %u (cluster from %s), %u device%s from %s, "
+    log_info("plan", "trainerd " TRAINERD_VERSION ": job '%s', %s of %u (cluster from %s), %u device%s from %s (%s), "
                      "%u lanes (%s), global batch %u, kernels %s",
              s->conf->name, s->task_name, s->cluster->world, s->cluster->source, s->n_devices,
-             s->n_devices == 1 ? "" : "s", name, s->lanes, s->lanes_from, s->global_batch, op_kernel_id());
+             s->n_devices == 1 ? "" : "s", name, s->devices_from, s->lanes, s->lanes_from, s->global_batch, op_kernel_id());
 }
 
 static int run(const struct flags *f)
@@ -128,7 +128,7 @@ static int run(const struct flags *f)
             log_error("configuration", "%s", err.text);
         else
             usage_error(err.text);
-        return run_exit_code(rc);
+        return rc == ERR_NOMEM || rc == ERR_IO ? EXIT_RETRY : EXIT_INPUT;
     }
     log_set_task(s->task_name);
     if (f->check) {

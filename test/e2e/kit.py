@@ -7,6 +7,7 @@ their own.
 """
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -34,12 +35,17 @@ def test(f):
 
 
 def free_ports(n):
-    socks = [socket.socket() for _ in range(n)]
-    for s in socks:
-        s.bind(("127.0.0.1", 0))
-    ports = [s.getsockname()[1] for s in socks]
-    for s in socks:
-        s.close()
+    """Below the range that outgoing connections take theirs from, so that none of them is in the way later."""
+    ports = []
+    while len(ports) < n:
+        port = random.randrange(12000, 30000)
+        with socket.socket() as s:
+            try:
+                s.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        if port not in ports:
+            ports.append(port)
     return ports
 
 
