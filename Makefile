@@ -5,7 +5,7 @@ PREFIX ?= /usr/local
 VERSION := 0.1.0
 
 # All cores, unless a -j was given.
-ifeq ($(filter -j% --jobs%,$(MAKEFLAGS)),)
+ifeq ($(MAKELEVEL)$(filter -j% --jobs%,$(MAKEFLAGS)),0)
 MAKEFLAGS += -j$(shell nproc)
 endif
 

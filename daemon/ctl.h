@@ -8,7 +8,17 @@ int ctl_checkpoint(int argc, char **argv);
 int ctl_drain(int argc, char **argv);
 int ctl_stop(int argc, char **argv);
 int ctl_verify(int argc, char **argv);
+int ctl_run(int argc, char **argv);
+int ctl_inspect(int argc, char **argv);
 
-enum { CTL_OK = 0, CTL_FAILED = 1, CTL_USAGE = 2 };
+enum {
+    CTL_OK = 0,
+    CTL_FAILED = 1,
+    CTL_USAGE = 2,       /* arguments or files are wrong */
+    CTL_UNSUPPORTED = 3, /* what they ask for is legal, and not possible here */
+};
+
+/* Of the commands that look at files: what an error code means. */
+int ctl_exit_code(int code);
 
 #endif

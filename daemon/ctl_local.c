@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -21,6 +22,7 @@
 #include "base/err.h"
 #include "base/fs.h"
 #include "base/log.h"
+#include "base/rng.h"
 #include "base/text.h"
 #include "daemon/args.h"
 #include "daemon/ctl.h"
@@ -38,6 +40,9 @@ enum {
     YOUNG_MS = 10000,
     STOP_MS = 20000,      /* after SIGTERM; then SIGKILL */
     POLL_MS = 250,
+    PORT_FIRST = 12000,
+    PORT_LAST = 30000,
+    PORT_TRIES = 1000,
     EXIT_RETRY = 138,
     EXIT_STOPPED = 143,
 };
@@ -58,6 +63,8 @@ struct task {
 struct local {
     const char *job, *devices, *log_format, *metrics;
     char trainerd[4096];
+    bool shares_cores; /* every task gets its part of `cores`, and makes of it what it can */
+    cpu_set_t cores;
     uint32_t n;
     struct task tasks[MAX_TASKS];
     uint32_t max_restarts;
@@ -72,23 +79,33 @@ struct local {
 
 /* ---- starting ---- */
 
-static int free_port(uint16_t *port, struct err *err)
+/* Below the range from which outgoing connections get theirs: one of those could hold the port when
+ * a task is restarted. */
+static int free_port(const struct task *tasks, uint32_t n, uint16_t *port, struct err *err)
 {
-    struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-    socklen_t n = sizeof(a);
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    for (int tries = 0; tries < PORT_TRIES; tries++) {
+        struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+        bool taken = false;
+        uint16_t random;
+        int fd, rc;
 
-    if (fd < 0 || bind(fd, (struct sockaddr *)&a, sizeof(a)) != 0 ||
-        getsockname(fd, (struct sockaddr *)&a, &n) != 0) {
-        int rc = err_sys(err, errno, "find a free port");
-
-        if (fd >= 0)
-            close(fd);
-        return rc;
+        if (rng_os(&random, sizeof(random)) < 0)
+            break;
+        *port = (uint16_t)(PORT_FIRST + random % (PORT_LAST - PORT_FIRST));
+        for (uint32_t i = 0; i < n; i++)
+            taken |= tasks[i].port == *port;
+        if (taken)
+            continue;
+        a.sin_port = htons(*port);
+        fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (fd < 0)
+            return err_sys(err, errno, "find a free port");
+        rc = bind(fd, (struct sockaddr *)&a, sizeof(a));
+        close(fd);
+        if (rc == 0)
+            return 0;
     }
-    *port = ntohs(a.sin_port);
-    close(fd); /* free again until the task binds it; another program could be faster, then the task says so */
-    return 0;
+    return err_set(err, ERR_IO, "no free port between %d and %d on 127.0.0.1", PORT_FIRST, PORT_LAST);
 }
 
 static char *tf_config(const struct local *l, uint32_t index)
@@ -127,6 +144,42 @@ static char **environment_for(const struct local *l, uint32_t index)
     return env;
 }
 
+/* The cores of this machine shared out; with more tasks than cores, a core each in turn. */
+static cpu_set_t share_of(const struct local *l, uint32_t index)
+{
+    uint32_t n = (uint32_t)CPU_COUNT(&l->cores), seen = 0;
+    uint32_t first = n >= l->n ? n * index / l->n : index % n;
+    uint32_t last = n >= l->n ? n * (index + 1) / l->n : first + 1;
+    cpu_set_t set;
+
+    CPU_ZERO(&set);
+    for (int core = 0; core < CPU_SETSIZE; core++) {
+        if (!CPU_ISSET(core, &l->cores))
+            continue;
+        if (seen >= first && seen < last)
+            CPU_SET(core, &set);
+        seen++;
+    }
+    return set;
+}
+
+/* A child inherits the affinity of the thread that spawns it. */
+static int spawn(const struct local *l, struct task *t, const posix_spawn_file_actions_t *acts,
+                 const posix_spawnattr_t *attr, char **argv, char **env)
+{
+    cpu_set_t share;
+    int rc;
+
+    if (l->shares_cores) {
+        share = share_of(l, t->index);
+        (void)sched_setaffinity(0, sizeof(share), &share); /* else it uses all: slower, not wrong */
+    }
+    rc = posix_spawn(&t->pid, l->trainerd, acts, attr, argv, env);
+    if (l->shares_cores)
+        (void)sched_setaffinity(0, sizeof(l->cores), &l->cores);
+    return rc;
+}
+
 static void start(struct local *l, struct task *t)
 {
     char metrics[64];
@@ -136,7 +189,7 @@ static void start(struct local *l, struct task *t)
     posix_spawn_file_actions_t acts;
     posix_spawnattr_t attr;
     sigset_t none;
-    int pipes[2];
+    int pipes[2], rc;
     size_t last = 0;
 
     if (l->metrics != NULL) {
@@ -155,8 +208,9 @@ static void start(struct local *l, struct task *t)
     posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
     t->started_ms = clock_ms();
     t->n_line = 0;
-    if (posix_spawn(&t->pid, l->trainerd, &acts, &attr, argv, env) != 0) {
-        log_error("spawn", "cannot start %s: %s", l->trainerd, strerror(errno));
+    rc = spawn(l, t, &acts, &attr, argv, env);
+    if (rc != 0) {
+        log_error("spawn", "cannot start %s: %s", l->trainerd, strerror(rc));
         t->pid = 0;
         t->done = true;
         t->code = l->code = CTL_USAGE;
@@ -392,7 +446,6 @@ static int find_trainerd(struct local *l, struct err *err)
 
 static int prepare(struct local *l, const char *n, const char *restarts, struct err *err)
 {
-    static char devices[32];
     uint64_t v = 2;
     sigset_t set;
     int rc = 0;
@@ -408,17 +461,15 @@ static int prepare(struct local *l, const char *n, const char *restarts, struct 
     if (l->metrics != NULL && (!text_u64(l->metrics, 65535 - MAX_TASKS, &v) || v == 0))
         return err_set(err, ERR_INPUT, "--metrics: expected the port of the first task, found '%.40s'",
                        l->metrics);
-    if (l->devices == NULL) { /* the cores of this machine, shared out */
-        uint32_t cores = device_cores() / l->n;
-
-        snprintf(devices, sizeof(devices), "cpu:%u", cores > 0 ? cores : 1);
-        l->devices = devices;
+    if (l->devices == NULL) {
+        l->devices = "auto";
+        l->shares_cores = sched_getaffinity(0, sizeof(l->cores), &l->cores) == 0;
     }
     rc = find_trainerd(l, err);
     for (uint32_t i = 0; rc == 0 && i < l->n; i++) {
         l->tasks[i].index = i;
         l->tasks[i].out = -1;
-        rc = free_port(&l->tasks[i].port, err);
+        rc = free_port(l->tasks, i, &l->tasks[i].port, err);
     }
     sigemptyset(&set);
     sigaddset(&set, SIGINT);
@@ -454,7 +505,7 @@ int ctl_local(int argc, char **argv)
     bool asked = false;
     const struct arg table[] = {
         { "tasks", "N", NULL, "how many tasks (also -n N); default 2", &n, NULL },
-        { "devices", "SPEC", NULL, "of each task; default: the cores of this machine shared out (cpu:K)",
+        { "devices", "SPEC", NULL, "of each task; default: auto, on its share of this machine's cores",
           &l.devices, NULL },
         { "log-format", "FORMAT", NULL, "text (default) or json", &l.log_format, NULL },
         { "metrics", "PORT", NULL, "serve metrics of task i on 127.0.0.1, port PORT + i", &l.metrics, NULL },

@@ -292,6 +292,14 @@ static void on_waiting(void *arg, const char *text)
     log_info("waiting", "%s", text);
 }
 
+static void on_refused(void *arg, const char *text)
+{
+    struct run *r = arg;
+
+    report_trouble(r->report, text);
+    log_warn("refused", "%s", text);
+}
+
 static void on_view(void *arg, const struct rdzv_view *v)
 {
     struct run *r = arg;
@@ -472,6 +480,7 @@ static int open_rdzv(struct run *r, struct err *err)
         .arg = r,
         .on_move = on_move,
         .on_waiting = on_waiting,
+        .on_refused = on_refused,
         .on_view = on_view,
         .on_drain = on_drain,
         .on_abort = on_abort,

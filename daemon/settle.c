@@ -67,6 +67,11 @@ static uint32_t first_core(const struct cluster *c, uint32_t per_task)
     return 0;
 }
 
+static bool is_auto(const struct settled_args *args)
+{
+    return args->devices == NULL || strcmp(args->devices, "auto") == 0;
+}
+
 static int settle_devices(const struct settled_args *args, struct settled *s, struct err *err)
 {
     const char *spec = args->devices != NULL ? args->devices : "auto";
@@ -74,7 +79,34 @@ static int settle_devices(const struct settled_args *args, struct settled *s, st
 
     if (rc == 0)
         rc = device_parse(spec, first_core(s->cluster, s->n_devices), s->devices, &s->n_devices, err);
-    return rc < 0 ? err_wrap(err, rc, "--devices %s", spec) : 0;
+    if (rc < 0)
+        return err_wrap(err, rc, "--devices %s", spec);
+    snprintf(s->devices_from, sizeof(s->devices_from), "%s%s", is_auto(args) ? "" : "--devices ", spec);
+    return 0;
+}
+
+/* Can the job be shared evenly by so many replicas? */
+static bool divides(const struct conf *c, uint32_t replicas)
+{
+    uint32_t lanes = c->train.lanes != 0 ? c->train.lanes : replicas;
+
+    return lanes % replicas == 0 &&
+           (c->train.global_batch_size == 0 || c->train.global_batch_size % lanes == 0);
+}
+
+/* The number of cores is an accident of the host: of its own accord a task takes as many of them as
+ * the job can use evenly. What was asked for by number is never changed. */
+static void fit_devices(struct settled *s)
+{
+    uint32_t cores = s->n_devices, n = cores;
+
+    while (n > 1 && !divides(s->conf, s->cluster->world * n))
+        n--;
+    if (n == cores || !divides(s->conf, s->cluster->world * n))
+        return;
+    s->n_devices = n;
+    snprintf(s->devices_from, sizeof(s->devices_from), "auto: %u of %u cores, so that lanes and batch divide",
+             n, cores);
 }
 
 /* The batch, cut into lanes, given to replicas: everything must divide. */
@@ -334,6 +366,8 @@ int settle(const struct settled_args *args, struct settled **out, struct err *er
         if (s->conf->communication.implementation == CONF_COMM_NCCL && s->devices[0].kind != DEVICE_CUDA)
             rc = err_set(err, ERR_INPUT, "/communication/implementation: nccl needs CUDA devices, this task "
                                          "has CPU slots: say \"auto\", or --devices cuda");
+        if (rc == 0 && is_auto(args) && s->devices[0].kind == DEVICE_CPU)
+            fit_devices(s);
         if (rc == 0)
             rc = settle_lanes(s, err);
         if (rc == 0)
@@ -404,6 +438,8 @@ void settled_print(const struct settled *s, const struct train_facts *f, const c
     buf_printf(out, ",\n  \"world\": %u,\n  \"is_chief\": %s,\n  \"devices\": ", s->cluster->world,
                s->cluster->is_chief ? "true" : "false");
     print_devices(s, out);
+    buf_str(out, ",\n  \"devices_from\": ");
+    buf_json(out, s->devices_from);
     if (s->conf != NULL) {
         buf_printf(out, ",\n  \"replicas\": %u", s->replicas);
         print_lanes(s, out);

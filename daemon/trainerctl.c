@@ -18,6 +18,8 @@ static const struct command {
     { "drain", "drain ADDR", "this task saves and leaves", ctl_drain },
     { "stop", "stop ADDR", "the job saves and ends everywhere", ctl_stop },
     { "verify", "verify DIR", "checks every checkpoint below DIR, a line each", ctl_verify },
+    { "run", "run MODEL --input NAME=FILE... -o DIR", "runs a graph once on arrays, perhaps backward", ctl_run },
+    { "inspect", "inspect MODEL", "ops, parameters, memory and operations of a network", ctl_inspect },
 };
 
 static int help(FILE *out)

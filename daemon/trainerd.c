@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "base/buf.h"
 #include "base/check.h"
@@ -13,7 +14,7 @@
 #include "daemon/settle.h"
 #include "op/op.h"
 
-enum { EXIT_INPUT = 2 };
+enum { EXIT_INPUT = 2, EXIT_RETRY = 138 };
 
 struct flags {
     struct settled_args settle;
@@ -110,10 +111,10 @@ static void tell_settled(const struct settled *s)
     for (uint32_t i = 0; i < s->cluster->n_notes; i++)
         log_warn("cluster", "%s", s->cluster->notes[i]);
     device_name(&s->devices[0], name, sizeof(name));
-    log_info("plan", "trainerd " TRAINERD_VERSION ": job '%s', %s of %u (cluster from %s), %u device%s from %s, "
+    log_info("plan", "trainerd " TRAINERD_VERSION ": job '%s', %s of %u (cluster from %s), %u device%s from %s (%s), "
                      "%u lanes (%s), global batch %u, kernels %s",
              s->conf->name, s->task_name, s->cluster->world, s->cluster->source, s->n_devices,
-             s->n_devices == 1 ? "" : "s", name, s->lanes, s->lanes_from, s->global_batch, op_kernel_id());
+             s->n_devices == 1 ? "" : "s", name, s->devices_from, s->lanes, s->lanes_from, s->global_batch, op_kernel_id());
 }
 
 static int run(const struct flags *f)
@@ -127,7 +128,7 @@ static int run(const struct flags *f)
             log_error("configuration", "%s", err.text);
         else
             usage_error(err.text);
-        return run_exit_code(rc);
+        return rc == ERR_NOMEM || rc == ERR_IO ? EXIT_RETRY : EXIT_INPUT;
     }
     log_set_task(s->task_name);
     if (f->check) {
@@ -148,6 +149,21 @@ static int run(const struct flags *f)
     }
     settled_free(s);
     return rc;
+}
+
+/* Before there is any thread. */
+static void prepare_process(void)
+{
+    struct rlimit files;
+
+    signal(SIGPIPE, SIG_IGN);
+    /* Names as everything else on this host resolves them (/etc/hosts, NSS), not c-ares. */
+    setenv("GRPC_DNS_RESOLVER", "native", 0);
+    /* The coordinator of a large group has a connection or more for each task. */
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
+        files.rlim_cur = files.rlim_max;
+        (void)setrlimit(RLIMIT_NOFILE, &files); /* then a small group it is */
+    }
 }
 
 int main(int argc, char **argv)
@@ -187,7 +203,7 @@ int main(int argc, char **argv)
     };
     struct err err;
 
-    signal(SIGPIPE, SIG_IGN);
+    prepare_process();
     if (args_parse(table, COUNT_OF(table), &argc, argv, &err) < 0)
         return usage_error(err.text);
     if (f.help) {

@@ -1,15 +1,22 @@
-/* clones.h - CLONES in front of a function compiles its loops for several instruction sets and picks
- * one when the program is loaded. The bits do not depend on which: -ffp-contract=off forbids fusing
- * multiply and add, and a reduction spells out its partial sums.
+/* clones.h - CLONES in front of a function with hot loops compiles it for several instruction sets, each
+ * vectorised; the loader picks one. The bits do not depend on which: -ffp-contract=off forbids
+ * fusing a multiplication with an addition, and a reduction spells out its partial sums.
  *
- * clang 14 and sanitizers do not get along with the loader's choice: one version there. */
+ * gcc at -O2 gives up on loops with a tail, so O3 is asked for; and it believes that somebody traps
+ * floating point exceptions, which would keep it from turning ?: into a blend. clang 14 vectorises
+ * by itself but gives the choosers of two static functions of one name the same symbol, and under
+ * a sanitizer they run too early: one version there. */
 #ifndef BASE_CLONES_H
 #define BASE_CLONES_H
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define CLONES __attribute__((target_clones("default", "avx2", "arch=x86-64-v4")))
-#else
+#if defined(__clang__)
 #define CLONES
+#elif defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define CLONES                                                                                     \
+    __attribute__((target_clones("default", "avx2", "arch=x86-64-v4"),                             \
+                   optimize("O3", "no-trapping-math")))
+#else
+#define CLONES __attribute__((optimize("O3", "no-trapping-math")))
 #endif
 
 #endif

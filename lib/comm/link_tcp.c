@@ -19,7 +19,13 @@
 #include "comm/reduce.h"
 #include "comm/schedule.h"
 
-enum { SEND_BYTES = 2 * COMM_PIECE_BYTES }; /* per call, so that receiving gets its turn */
+enum {
+    SEND_BYTES = 2 * COMM_PIECE_BYTES, /* per call, so that receiving gets its turn */
+    /* How far sending may run ahead of receiving. The kernel would take a whole vector into its
+     * buffers, where it falls out of the caches: 4 MiB each way over loopback took three times as
+     * long. Enough for 100 Gbit/s at a round trip of 80 us. */
+    AHEAD_BYTES = 1 << 20,
+};
 
 struct head {
     struct comm_call call; /* offset: the tag */
@@ -56,6 +62,13 @@ static struct flow flow_of(struct comm_rank *r, uint32_t rank, size_t bytes)
 static bool is_done(const struct flow *f)
 {
     return f->done == f->total;
+}
+
+/* Sending waits for receiving. Around a ring of ranks that all wait, what each has sent would
+ * exceed what its successor has sent: so never all of them do. */
+static bool is_ahead(const struct flow *out, const struct flow *in)
+{
+    return !is_done(in) && out->done > in->done + AHEAD_BYTES;
 }
 
 /* What a failed send or receive means. 0: try again later. */
@@ -159,7 +172,8 @@ static int pull(struct comm *c, struct comm_rank *r, struct flow *f, const struc
 static int wait_for(struct comm *c, struct comm_rank *r, const struct flow *out,
                     const struct flow *in)
 {
-    struct pollfd p[2] = { { .fd = is_done(out) ? -1 : out->fd, .events = POLLOUT },
+    bool can_send = !is_done(out) && !is_ahead(out, in);
+    struct pollfd p[2] = { { .fd = can_send ? out->fd : -1, .events = POLLOUT },
                            { .fd = is_done(in) ? -1 : in->fd, .events = POLLIN } };
     uint64_t start = clock_ns(), now;
     uint32_t late = is_done(in) ? out->rank : in->rank;
@@ -191,7 +205,8 @@ int tcp_exchange(struct comm *c, struct comm_rank *r, const struct exchange *x)
     out.head.call = r->call;
     out.head.call.offset = x->send_tag;
     while (!is_done(&out) || !is_done(&in)) {
-        int sent = push(c, &out, x->send), got = sent < 0 ? -1 : pull(c, r, &in, &now);
+        int sent = is_ahead(&out, &in) ? 0 : push(c, &out, x->send);
+        int got = sent < 0 ? -1 : pull(c, r, &in, &now);
 
         if (got < 0 || comm_has_failed(c))
             return -1;

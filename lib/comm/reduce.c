@@ -6,38 +6,19 @@
 #include <string.h>
 
 #include "base/check.h"
-
-/* The loader picks a clone before the run time of a sanitizer is up. */
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-#define SANITIZED
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer) || __has_feature(address_sanitizer)
-#define SANITIZED
-#endif
-#endif
+#include "base/clones.h"
 
 enum {
     BLOCK_BYTES = 2048,
     DEPTH_MAX = 13, /* levels of a tree over COMM_MAX_RANKS sources */
 };
 
-#if defined(__clang__)
-#define VECTORIZE /* at -O2 already */
-#else
-#define VECTORIZE __attribute__((optimize("O3")))
-#endif
-#if defined(__x86_64__) && !defined(SANITIZED)
-#define FAST VECTORIZE __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define FAST VECTORIZE
-#endif
-
 #define SUM(a_, b_) ((a_) + (b_))
 #define MAX(a_, b_) ((a_) > (b_) || (a_) != (a_) ? (a_) : (b_))
 
 /* pair_*: out = a . b          quad_*: out = (a . b) . (c . d)          over n elements */
 #define KERNELS(name_, type_, DO_)                                                                 \
-    FAST static void pair_##name_(void *out_, const void *const *in, size_t n)                     \
+    CLONES static void pair_##name_(void *out_, const void *const *in, size_t n)                     \
     {                                                                                              \
         type_ *restrict out = out_;                                                                \
         const type_ *restrict a = in[0], *restrict b = in[1];                                      \
@@ -45,7 +26,7 @@ enum {
         for (size_t i = 0; i < n; i++)                                                             \
             out[i] = DO_(a[i], b[i]);                                                              \
     }                                                                                              \
-    FAST static void quad_##name_(void *out_, const void *const *in, size_t n)                     \
+    CLONES static void quad_##name_(void *out_, const void *const *in, size_t n)                     \
     {                                                                                              \
         type_ *restrict out = out_;                                                                \
         const type_ *restrict a = in[0], *restrict b = in[1], *restrict c = in[2],                 \

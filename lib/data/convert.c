@@ -4,28 +4,21 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/clones.h"
 #include "base/err.h"
 #include "data/data_priv.h"
 
 /* Every loop here is worth vectors. Its bits are the same at any width: a multiplication and an
  * addition, each rounded (-ffp-contract=off). */
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC optimize("tree-vectorize", "vect-cost-model=dynamic")
-#endif
-#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) /* which breaks what chooses a clone */
-#define WIDE __attribute__((target_clones("default", "avx2", "avx512f")))
-#else
-#define WIDE
-#endif
 
-WIDE static void scale_u8(size_t n, const uint8_t *restrict src, float *restrict dst, float scale,
+CLONES static void scale_u8(size_t n, const uint8_t *restrict src, float *restrict dst, float scale,
                           float offset)
 {
     for (size_t i = 0; i < n; i++)
         dst[i] = (float)src[i] * scale + offset;
 }
 
-WIDE static void scale_f32(size_t n, const uint8_t *restrict src, float *restrict dst, float scale,
+CLONES static void scale_f32(size_t n, const uint8_t *restrict src, float *restrict dst, float scale,
                            float offset)
 {
     for (size_t i = 0; i < n; i++) {

@@ -1,213 +1,278 @@
 #include "data/npy.h"
 
 #include <inttypes.h>
-#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/buf.h"
 #include "base/check.h"
 #include "base/err.h"
+#include "base/fs.h"
 
-enum { MAGIC_BYTES = 6, ALIGNMENT = 64 };
+enum { MAGIC_BYTES = 6, ALIGN = 64, HEADER_MAX = 1 << 16 };
 
-static const char magic[MAGIC_BYTES] = { '\x93', 'N', 'U', 'M', 'P', 'Y' };
+static const char magic[] = "\x93NUMPY";
 
 static const struct {
-    const char *descr; /* without the mark of the byte order */
+    const char *descr;
     enum tensor_dtype dtype;
 } types[] = {
-    { "f4", TENSOR_F32 }, { "f8", TENSOR_F64 }, { "f2", TENSOR_F16 }, { "i1", TENSOR_I8 },
-    { "u1", TENSOR_U8 },  { "i2", TENSOR_I16 }, { "u2", TENSOR_U16 }, { "i4", TENSOR_I32 },
-    { "u4", TENSOR_U32 }, { "i8", TENSOR_I64 }, { "u8", TENSOR_U64 }, { "b1", TENSOR_BOOL },
+    { "<f4", TENSOR_F32 }, { "<f8", TENSOR_F64 }, { "<f2", TENSOR_F16 }, { "|b1", TENSOR_BOOL },
+    { "|i1", TENSOR_I8 },  { "|u1", TENSOR_U8 },  { "<i2", TENSOR_I16 }, { "<u2", TENSOR_U16 },
+    { "<i4", TENSOR_I32 }, { "<u4", TENSOR_U32 }, { "<i8", TENSOR_I64 }, { "<u8", TENSOR_U64 },
 };
 
-/* The text of the header: a Python literal of a fixed kind. */
-struct text {
+/* ---- the header: a Python literal of three keys ---- */
+
+struct header {
     const char *at, *end;
+    const char *what;
+    struct err *err;
+    enum tensor_dtype dtype;
+    bool fortran;
+    struct shape shape;
+    unsigned seen; /* bit per key */
 };
 
-static void skip_blanks(struct text *t)
+static int bad(struct header *h, const char *expected)
 {
-    while (t->at < t->end && (*t->at == ' ' || *t->at == '\n' || *t->at == '\t'))
-        t->at++;
+    return err_set(h->err, ERR_INPUT, "%s: its .npy header is not readable: expected %s at '%.*s'",
+                   h->what, expected, (int)(h->end - h->at < 20 ? h->end - h->at : 20), h->at);
 }
 
-static bool take(struct text *t, char c)
+static void skip_blanks(struct header *h)
 {
-    skip_blanks(t);
-    if (t->at == t->end || *t->at != c)
+    while (h->at < h->end && (*h->at == ' ' || *h->at == '\n' || *h->at == '\t'))
+        h->at++;
+}
+
+static bool take(struct header *h, const char *token)
+{
+    size_t n = strlen(token);
+
+    skip_blanks(h);
+    if ((size_t)(h->end - h->at) < n || memcmp(h->at, token, n) != 0)
         return false;
-    t->at++;
+    h->at += n;
     return true;
 }
 
-static bool take_word(struct text *t, const char *word)
+static int read_descr(struct header *h)
 {
-    size_t n = strlen(word);
+    size_t i;
 
-    skip_blanks(t);
-    if ((size_t)(t->end - t->at) < n || memcmp(t->at, word, n) != 0)
-        return false;
-    t->at += n;
-    return true;
-}
+    for (i = 0; i < COUNT_OF(types); i++) {
+        char quoted[8] = "'";
 
-/* 'abc' or "abc", without escapes: none occur. */
-static bool take_string(struct text *t, char *out, size_t size)
-{
-    char quote = take(t, '\'') ? '\'' : take(t, '"') ? '"' : '\0';
-    size_t n = 0;
-
-    if (quote == '\0')
-        return false;
-    while (t->at < t->end && *t->at != quote && n + 1 < size)
-        out[n++] = *t->at++;
-    out[n] = '\0';
-    return take(t, quote);
-}
-
-static bool take_number(struct text *t, int64_t *out)
-{
-    int64_t v = 0;
-    const char *begin;
-
-    skip_blanks(t);
-    begin = t->at;
-    while (t->at < t->end && *t->at >= '0' && *t->at <= '9')
-        if (__builtin_mul_overflow(v, 10, &v) || __builtin_add_overflow(v, *t->at++ - '0', &v))
-            return false;
-    *out = v;
-    return t->at > begin;
-}
-
-/* (), (3,), (3, 4) */
-static bool take_shape(struct text *t, struct shape *out)
-{
-    out->rank = 0;
-    if (!take(t, '('))
-        return false;
-    while (!take(t, ')')) {
-        if (out->rank == TENSOR_MAX_RANK || !take_number(t, &out->dim[out->rank]))
-            return false;
-        out->rank++;
-        if (!take(t, ','))
-            return take(t, ')');
+        strcat(strcat(quoted, types[i].descr), "'");
+        if (!take(h, quoted))
+            continue;
+        h->dtype = types[i].dtype;
+        return 0;
     }
-    return true;
+    skip_blanks(h);
+    return err_set(h->err, ERR_UNSUPPORTED,
+                   "%s: its elements are %.*s; supported are little-endian numbers and booleans, such "
+                   "as '<f4': convert it with array.astype('<f4')",
+                   h->what, (int)(h->end - h->at < 20 ? h->end - h->at : 20), h->at);
 }
 
-static int unreadable(const struct text *t, const char *begin, struct err *err)
+static int read_dimension(struct header *h)
 {
-    return err_set(err, ERR_INPUT,
-                   ".npy header: expected {'descr': ..., 'fortran_order': ..., 'shape': ...} with at "
-                   "most %d dimensions, lost the thread at byte %zu of it",
-                   TENSOR_MAX_RANK, (size_t)(t->at - begin));
-}
+    int64_t d = 0;
 
-static int set_type(const char *descr, enum tensor_dtype *out, struct err *err)
-{
-    const char *type = descr + (strchr("<|=", descr[0]) != NULL && descr[0] != '\0');
-
-    for (size_t i = 0; i < COUNT_OF(types); i++)
-        if (strcmp(type, types[i].descr) == 0) {
-            *out = types[i].dtype;
-            return 0;
-        }
-    return err_set(err, ERR_UNSUPPORTED,
-                   "elements of type '%.20s'%s; expected little-endian numbers such as '<f4', '<i8', "
-                   "'|u1': save array.astype('float32') or the like",
-                   descr, descr[0] == '>' ? " (big-endian)" : "");
-}
-
-static int read_text(const char *begin, size_t n, struct npy *out, struct err *err)
-{
-    enum { DESCR = 1, ORDER = 2, SHAPE = 4 };
-    struct text t = { begin, begin + n };
-    char key[32], descr[32] = "";
-    bool fortran = false;
-    unsigned seen = 0;
-
-    if (!take(&t, '{'))
-        return unreadable(&t, begin, err);
-    while (!take(&t, '}')) {
-        if (!take_string(&t, key, sizeof(key)) || !take(&t, ':'))
-            return unreadable(&t, begin, err);
-        if (strcmp(key, "descr") == 0) {
-            if (take(&t, '['))
-                return err_set(err, ERR_UNSUPPORTED, ".npy of records with fields: save a plain "
-                                                     "array for each field");
-            if (!take_string(&t, descr, sizeof(descr)))
-                return unreadable(&t, begin, err);
-            seen |= DESCR;
-        } else if (strcmp(key, "fortran_order") == 0) {
-            fortran = take_word(&t, "True");
-            if (!fortran && !take_word(&t, "False"))
-                return unreadable(&t, begin, err);
-            seen |= ORDER;
-        } else if (strcmp(key, "shape") == 0 && take_shape(&t, &out->shape)) {
-            seen |= SHAPE;
-        } else {
-            return unreadable(&t, begin, err);
-        }
-        (void)take(&t, ','); /* there may be one behind the last, too */
-    }
-    if (seen != (DESCR | ORDER | SHAPE))
-        return unreadable(&t, begin, err);
-    if (fortran && out->shape.rank > 1)
-        return err_set(err, ERR_UNSUPPORTED,
-                       ".npy in Fortran order: save numpy.ascontiguousarray(array)");
-    return set_type(descr, &out->dtype, err);
-}
-
-int npy_head(const void *bytes, size_t n, struct npy *out, struct err *err)
-{
-    const uint8_t *b = bytes;
-    size_t length, text_at;
-    struct npy found = { .dtype = TENSOR_NONE };
-    int rc;
-
-    if (n < MAGIC_BYTES + 4 || memcmp(b, magic, MAGIC_BYTES) != 0)
-        return err_set(err, ERR_INPUT, "no .npy file: it does not begin with \\x93NUMPY");
-    if (b[6] < 1 || b[6] > 3)
-        return err_set(err, ERR_UNSUPPORTED, ".npy version %u.%u, expected 1.0 to 3.0", b[6], b[7]);
-    text_at = b[6] == 1 ? 10 : 12;
-    length = (size_t)b[8] | (size_t)b[9] << 8;
-    if (b[6] > 1 && n >= 12)
-        length |= (size_t)b[10] << 16 | (size_t)b[11] << 24;
-    if (text_at + length > n || text_at + length > NPY_HEAD_MAX)
-        return err_set(err, ERR_INPUT, "a .npy header of %zu bytes, of which %zu are there (and at "
-                                       "most %d are read)",
-                       length, n > text_at ? n - text_at : 0, NPY_HEAD_MAX);
-    rc = read_text((const char *)b + text_at, length, &found, err);
-    if (rc == 0 && shape_elements(&found.shape) < 0)
-        rc = err_set(err, ERR_INPUT, "a .npy of more than 2^63 elements");
-    if (rc < 0)
-        return rc;
-    found.data_at = text_at + length;
-    *out = found;
+    if (h->at >= h->end || *h->at < '0' || *h->at > '9')
+        return bad(h, "a dimension");
+    for (; h->at < h->end && *h->at >= '0' && *h->at <= '9'; h->at++)
+        if (__builtin_mul_overflow(d, 10, &d) || __builtin_add_overflow(d, *h->at - '0', &d))
+            return bad(h, "a smaller dimension");
+    if (h->shape.rank == TENSOR_MAX_RANK)
+        return err_set(h->err, ERR_UNSUPPORTED, "%s has more than %d dimensions", h->what,
+                       TENSOR_MAX_RANK);
+    h->shape.dim[h->shape.rank++] = d;
     return 0;
 }
 
-void npy_append_head(struct buf *out, enum tensor_dtype dtype, const struct shape *shape)
+static int read_shape(struct header *h)
 {
-    char text[512];
-    size_t n, filled, i = 0;
+    int rc = 0;
 
-    while (i < COUNT_OF(types) && types[i].dtype != dtype)
-        i++;
-    CHECK(i < COUNT_OF(types));
-    n = (size_t)snprintf(text, sizeof(text), "{'descr': '%s%s', 'fortran_order': False, 'shape': (",
-                         tensor_dtype_bytes(dtype) == 1 ? "|" : "<", types[i].descr);
-    for (uint32_t d = 0; d < shape->rank; d++)
-        n += (size_t)snprintf(text + n, sizeof(text) - n, "%" PRId64 ",%s", shape->dim[d],
-                              d + 1 < shape->rank ? " " : "");
-    n += (size_t)snprintf(text + n, sizeof(text) - n, "), }");
-    filled = (MAGIC_BYTES + 4 + n + 1 + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT - MAGIC_BYTES - 4;
-    CHECK(filled < sizeof(text));
-    memset(text + n, ' ', filled - n);
-    text[filled - 1] = '\n';
-    buf_add(out, magic, MAGIC_BYTES);
-    buf_add(out, (uint8_t[]){ 1, 0, (uint8_t)filled, (uint8_t)(filled >> 8) }, 4);
-    buf_add(out, text, filled);
+    if (!take(h, "("))
+        return bad(h, "'('");
+    while (rc == 0 && !take(h, ")")) {
+        skip_blanks(h);
+        rc = read_dimension(h);
+        if (rc == 0 && !take(h, ",") && !(take(h, ")") && (h->at--, true)))
+            return bad(h, "',' or ')'");
+    }
+    return rc;
+}
+
+static int read_order(struct header *h)
+{
+    if (take(h, "True"))
+        h->fortran = true;
+    else if (!take(h, "False"))
+        return bad(h, "True or False");
+    return 0;
+}
+
+static int read_header(struct header *h)
+{
+    static const struct {
+        const char *key;
+        int (*read)(struct header *h);
+    } keys[] = { { "'descr'", read_descr },
+                 { "'fortran_order'", read_order },
+                 { "'shape'", read_shape } };
+
+    if (!take(h, "{"))
+        return bad(h, "'{'");
+    while (!take(h, "}")) {
+        size_t i = 0;
+        int rc;
+
+        while (i < COUNT_OF(keys) && !take(h, keys[i].key))
+            i++;
+        if (i == COUNT_OF(keys) || (h->seen >> i & 1u) != 0)
+            return bad(h, "'descr', 'fortran_order' and 'shape', each once,");
+        h->seen |= 1u << i;
+        if (!take(h, ":"))
+            return bad(h, "':'");
+        rc = keys[i].read(h);
+        if (rc < 0)
+            return rc;
+        if (!take(h, ",") && !(take(h, "}") && (h->at--, true)))
+            return bad(h, "',' or '}'");
+    }
+    skip_blanks(h);
+    return h->at == h->end && h->seen == 7 ? 0 : bad(h, "the end, behind all three keys,");
+}
+
+/* ---- reading ---- */
+
+/* Elements whose first index runs fastest, into an array whose last does. */
+static void turn(const struct tensor *t, const uint8_t *from, uint8_t *to)
+{
+    size_t width = tensor_dtype_bytes(t->dtype), n = (size_t)tensor_elements(t), i;
+    int64_t at[TENSOR_MAX_RANK] = { 0 };
+    uint32_t k;
+
+    for (i = 0; i < n; i++) {
+        size_t place = 0;
+
+        for (k = 0; k < t->shape.rank; k++)
+            place = place * (size_t)t->shape.dim[k] + (size_t)at[k];
+        memcpy(to + place * width, from + i * width, width);
+        for (k = 0; k < t->shape.rank && ++at[k] == t->shape.dim[k]; k++)
+            at[k] = 0;
+    }
+}
+
+static int find_header(const uint8_t *bytes, size_t n, struct header *h)
+{
+    size_t length, first;
+
+    if (n < MAGIC_BYTES + 4 || memcmp(bytes, magic, MAGIC_BYTES) != 0)
+        return err_set(h->err, ERR_INPUT, "%s is not a .npy file: it does not begin with \\x93NUMPY",
+                       h->what);
+    if (bytes[6] < 1 || bytes[6] > 3)
+        return err_set(h->err, ERR_UNSUPPORTED, "%s is of .npy version %d; supported are 1 to 3",
+                       h->what, bytes[6]);
+    length = bytes[8] | (size_t)bytes[9] << 8;
+    first = 10;
+    if (bytes[6] > 1) {
+        if (n < 12)
+            return err_set(h->err, ERR_INPUT, "%s is cut off in its header", h->what);
+        length |= (size_t)bytes[10] << 16 | (size_t)bytes[11] << 24;
+        first = 12;
+    }
+    if (length > HEADER_MAX || length > n - first)
+        return err_set(h->err, ERR_INPUT, "%s is cut off in its header, which has %zu bytes", h->what,
+                       length);
+    h->at = (const char *)bytes + first;
+    h->end = h->at + length;
+    return 0;
+}
+
+int npy_parse(const void *bytes, size_t n, const char *what, struct tensor *out, struct err *err)
+{
+    struct header h = { .what = what, .err = err };
+    struct tensor t = { 0 };
+    const uint8_t *data;
+    size_t have, want;
+    int rc = find_header(bytes, n, &h);
+
+    data = (const uint8_t *)h.end;
+    if (rc == 0)
+        rc = read_header(&h);
+    if (rc < 0)
+        return rc;
+    t.dtype = h.dtype;
+    t.shape = h.shape;
+    want = tensor_bytes(&t);
+    have = n - (size_t)(data - (const uint8_t *)bytes);
+    if (want != have)
+        return err_set(err, ERR_INPUT, "%s holds %zu bytes of elements; its shape needs %zu", what,
+                       have, want);
+    t.data = malloc(want > 0 ? want : 1);
+    if (t.data == NULL)
+        return err_set(err, ERR_NOMEM, "%s: out of memory for %zu bytes", what, want);
+    if (h.fortran && t.shape.rank > 1)
+        turn(&t, data, t.data);
+    else
+        memcpy(t.data, data, want);
+    *out = t;
+    return 0;
+}
+
+int npy_read(const char *path, size_t max_bytes, struct tensor *out, struct err *err)
+{
+    struct buf bytes = { 0 };
+    char what[300];
+    int rc = fs_read(path, max_bytes, &bytes, err);
+
+    snprintf(what, sizeof(what), "'%.280s'", path);
+    if (rc == 0)
+        rc = npy_parse(bytes.data != NULL ? bytes.data : "", bytes.len, what, out, err);
+    buf_fini(&bytes);
+    return rc;
+}
+
+/* ---- writing ---- */
+
+int npy_write(const char *path, const struct tensor *t, struct err *err)
+{
+    struct buf header = { 0 }, file = { 0 };
+    size_t i, total;
+    uint32_t k;
+    int rc;
+
+    CHECK(t->layout == TENSOR_PLAIN);
+    for (i = 0; i < COUNT_OF(types) && types[i].dtype != t->dtype; i++)
+        ;
+    if (i == COUNT_OF(types))
+        return err_set(err, ERR_UNSUPPORTED, "write '%s': .npy has no type for %s", path,
+                       tensor_dtype_name(t->dtype));
+    buf_printf(&header, "{'descr': '%s', 'fortran_order': False, 'shape': (", types[i].descr);
+    for (k = 0; k < t->shape.rank; k++)
+        buf_printf(&header, "%s%" PRId64 "%s", k > 0 ? " " : "", t->shape.dim[k],
+                   k + 1 < t->shape.rank || t->shape.rank == 1 ? "," : "");
+    buf_str(&header, "), }");
+    total = (MAGIC_BYTES + 4 + header.len + 1 + ALIGN - 1) / ALIGN * ALIGN;
+    while (!header.failed && MAGIC_BYTES + 4 + header.len + 1 < total)
+        buf_str(&header, " ");
+    buf_str(&header, "\n");
+    buf_add(&file, magic, MAGIC_BYTES);
+    buf_add(&file, (const uint8_t[]){ 1, 0, (uint8_t)header.len, (uint8_t)(header.len >> 8) }, 4);
+    buf_add(&file, header.data, header.len);
+    buf_add(&file, t->data, tensor_bytes(t));
+    rc = header.failed || file.failed
+             ? err_set(err, ERR_NOMEM, "write '%s': out of memory", path)
+             : fs_replace(path, file.data, file.len, err);
+    buf_fini(&header);
+    buf_fini(&file);
+    return rc;
 }

@@ -1,32 +1,25 @@
-/* npy.h - NumPy's .npy: a header, then the elements of one array.
+/* npy.h - arrays in NumPy's .npy format, versions 1 to 3 (numpy.lib.format).
  *
- *     "\x93NUMPY" | major, minor | length of the text: uint16 (1.0) or uint32 (2.0, 3.0), little-endian |
- *     text: {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), } blanks, newline | elements
+ *   "\x93NUMPY" major minor | length of the header, 2 bytes (version 1) or 4, little-endian |
+ *   {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), } padded with blanks, '\n' | elements
  *
- * (numpy.lib.format.) Little-endian numbers in C order only. Threads: pure functions. */
+ * Numbers and booleans, little-endian; what lies in Fortran's order is turned. Other types, big-endian
+ * ones and objects are refused. Threads: any. */
 #ifndef DATA_NPY_H
 #define DATA_NPY_H
 
 #include <stddef.h>
-#include <stdint.h>
 
 #include "tensor/tensor.h"
 
-struct buf;
 struct err;
 
-enum { NPY_HEAD_MAX = 64 << 10 }; /* longer headers are refused */
-
-struct npy {
-    enum tensor_dtype dtype;
-    struct shape shape;
-    uint64_t data_at; /* bytes from the start of the file to the first element */
-};
-
-/* Reads the header from the first bytes of a file, NPY_HEAD_MAX of them or the whole file.
- * ERR_INPUT (no .npy, a cut header), ERR_UNSUPPORTED (an order or a type that we do not read). */
-int npy_head(const void *bytes, size_t n, struct npy *out, struct err *err);
-/* Adds a header of version 1.0, so that elements can follow, at a multiple of 64 bytes. */
-void npy_append_head(struct buf *out, enum tensor_dtype dtype, const struct shape *shape);
+/* The whole file. out->data is the caller's: free(). A file larger than max_bytes is refused.
+ * Errors: ERR_INPUT, ERR_UNSUPPORTED (a type), ERR_NOENT, ERR_IO, ERR_NOMEM. */
+int npy_read(const char *path, size_t max_bytes, struct tensor *out, struct err *err);
+/* The same from memory; `what` is for messages. */
+int npy_parse(const void *bytes, size_t n, const char *what, struct tensor *out, struct err *err);
+/* Writes a plain tensor, atomically. bfloat16 is not possible: ERR_UNSUPPORTED. */
+int npy_write(const char *path, const struct tensor *t, struct err *err);
 
 #endif

@@ -20,6 +20,7 @@
 
 #include "tensor/tensor.h"
 
+struct arena;
 struct buf;
 struct err;
 struct graph;
@@ -96,6 +97,12 @@ const char *graph_digest(const struct graph *g);
  * `<path>.data` as external data. Durable and atomic (temporary, sync, rename).
  * `arena` has graph_arena_floats(). Errors: ERR_IO, ERR_FULL, ERR_NOMEM. */
 int graph_export(const struct graph *g, const float *arena, const char *path, struct err *err);
+
+/* A file with one onnx.TensorProto, as ONNX's test data has them. The data is in `mem`. */
+int graph_read_tensor_file(const char *path, uint64_t max_bytes, struct arena *mem,
+                           struct tensor *out, struct err *err);
+int graph_write_tensor_file(const char *path, const char *name, const struct tensor *t,
+                            struct err *err);
 
 /* ---- plans ---- */
 

@@ -24,7 +24,8 @@ void loop_close(struct loop *l);
  * inside the call. Never fails: memory for it is reserved, or the process ends (CHECK). */
 void loop_post(struct loop *l, loop_fn *fn, void *arg);
 
-/* First after `delay_ms`, then every `repeat_ms` (0: once). loop_timer_free() in any state. */
+/* First after `delay_ms`, then every `repeat_ms` (0: once). loop_timer_free() in any state, but not
+ * after loop_close(), which frees those that are left. */
 struct loop_timer *loop_timer_new(struct loop *l, uint64_t delay_ms, uint64_t repeat_ms,
                                   loop_fn *fn, void *arg);
 void loop_timer_again(struct loop_timer *t, uint64_t delay_ms); /* restart, same repeat */

@@ -200,8 +200,8 @@ static void last_words(const struct member_task *t, uint64_t now_ms, char *out, 
     if (t->phase[0] == '\0')
         snprintf(out, n, "last heard %.1f s ago", heard_s);
     else
-        snprintf(out, n, "last heard %.1f s ago in phase %s, step %" PRIu64 " since %.1f s", heard_s,
-                 t->phase, t->step, (double)(now_ms - t->phase_since_ms) * 1e-3);
+        snprintf(out, n, "last heard %.1f s ago in phase %s, step %" PRIu64 " since %.1f s",
+                 heard_s, t->phase, t->step, (double)(now_ms - t->phase_since_ms) * 1e-3);
 }
 
 /* An ACTIVE task is gone; `how` completes "worker 1 (10.0.0.2:2222) ...". */
@@ -226,13 +226,12 @@ static void admit(struct member_coord *c, const struct member_join *j, uint64_t 
 {
     struct slot *s = &c->tasks[j->rank];
 
-    if (s->t.state == MEMBER_TASK_JOINED) /* it came again, or a newer process took its place */
-        order(c, MEMBER_ORDER_DROP, j->rank,
-              memcmp(s->t.incarnation, j->incarnation, MEMBER_INCARNATION_BYTES) == 0
-                  ? "it joined again"
-                  : "another process joined as this task");
-    else
+    if (s->t.state != MEMBER_TASK_JOINED)
         c->n_joined++;
+    else if (is_same(s, j->incarnation)) /* faster than the news that its connection broke */
+        order(c, MEMBER_ORDER_DROP, j->rank, "it joined again");
+    else
+        order(c, MEMBER_ORDER_REPLACE, j->rank, "another process joined as this task");
     s->t.state = MEMBER_TASK_JOINED;
     memcpy(s->t.incarnation, j->incarnation, MEMBER_INCARNATION_BYTES);
     s->t.n_devices = j->n_devices;
@@ -262,7 +261,8 @@ void member_coord_join(struct member_coord *c, const struct member_join *j, uint
     char why[MEMBER_TEXT_BYTES - 400], text[MEMBER_TEXT_BYTES];
 
     if (!member_ident_agrees(&j->ident, j->n_devices, &c->ident, c->n_devices, why, sizeof(why))) {
-        snprintf(text, sizeof(text), "%.150s (%.150s) cannot join: %s", s->t.name, s->t.address, why);
+        snprintf(text, sizeof(text), "%.150s (%.150s) cannot join: %s", s->t.name, s->t.address,
+                 why);
         order(c, MEMBER_ORDER_REFUSE, j->rank, text);
         return;
     }
@@ -273,18 +273,20 @@ void member_coord_join(struct member_coord *c, const struct member_join *j, uint
     if (c->phase != OVER && s->t.state == MEMBER_TASK_ACTIVE) {
         bool again = is_same(s, j->incarnation);
 
-        snprintf(text, sizeof(text), again ? "lost its connection: it joined again while generation "
-                                             "%" PRIu64 " was running"
-                                           : "restarted: a new incarnation joined while generation "
-                                             "%" PRIu64 " was running",
+        snprintf(text, sizeof(text),
+                 again ? "lost its connection: it joined again while generation "
+                         "%" PRIu64 " was running"
+                       : "restarted: a new incarnation joined while generation "
+                         "%" PRIu64 " was running",
                  c->generation);
         lose(c, j->rank, text, now_ms);
     }
     if (c->phase == OVER)
-        snprintf(text, sizeof(text), "generation %" PRIu64 " is over: %.900s", c->generation, c->end);
+        snprintf(text, sizeof(text), "generation %" PRIu64 " is over: %.900s", c->generation,
+                 c->end);
     else
-        snprintf(text, sizeof(text), "generation %" PRIu64 " is finishing without %s", c->generation,
-                 s->t.name);
+        snprintf(text, sizeof(text), "generation %" PRIu64 " is finishing without %s",
+                 c->generation, s->t.name);
     order(c, MEMBER_ORDER_RETRY, j->rank, text);
 }
 
@@ -310,8 +312,8 @@ void member_coord_closed(struct member_coord *c, uint32_t rank,
 
     if (!is_same(s, incarnation))
         return;
-    snprintf(text, sizeof(text), why[0] != '\0' ? "its connection closed (%s)" : "its connection closed%s",
-             why);
+    snprintf(text, sizeof(text),
+             why[0] != '\0' ? "its connection closed (%s)" : "its connection closed%s", why);
     if (s->t.state == MEMBER_TASK_JOINED) {
         forget(c, s, text, false, now_ms);
     } else if (s->t.state == MEMBER_TASK_LEFT) {
@@ -358,11 +360,11 @@ static void leave_early(struct member_coord *c, uint32_t rank, uint64_t generati
         return;
     }
     if (generation == c->generation)
-        snprintf(text, sizeof(text), "%s (%s) failed in step %" PRIu64 ": %s", s->t.name, s->t.address,
-                 step + 1, reason);
+        snprintf(text, sizeof(text), "%s (%s) failed in step %" PRIu64 ": %s", s->t.name,
+                 s->t.address, step + 1, reason);
     else
-        snprintf(text, sizeof(text), "%s (%s) left just before generation %" PRIu64 " began: %s", s->t.name,
-                 s->t.address, c->generation, reason);
+        snprintf(text, sizeof(text), "%s (%s) left just before generation %" PRIu64 " began: %s",
+                 s->t.name, s->t.address, c->generation, reason);
     end_generation(c, rank, text);
 }
 

@@ -17,7 +17,10 @@ static const struct row {
     const char *what, *remedy;
 } rows[] = {
 #define ROW(compare_, show_, what_, remedy_)                                                       \
-    { offsetof(struct member_ident, compare_), offsetof(struct member_ident, show_), what_, remedy_ }
+    {                                                                                              \
+        offsetof(struct member_ident, compare_), offsetof(struct member_ident, show_), what_,      \
+            remedy_                                                                                \
+    }
     ROW(version, version, "the version of trainerd", "run the same release on every task"),
     ROW(cluster_hash, cluster, "the cluster", "give every task the same cluster specification"),
     ROW(job_digest, job_digest, "the digest of the job", "give every task the same job file"),

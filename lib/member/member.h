@@ -119,7 +119,8 @@ struct member_order {
         MEMBER_ORDER_VIEW,   /* publish the view of `generation` to all that are ACTIVE */
         MEMBER_ORDER_OVER,   /* announce the end of `generation`, `culprit` and text, to all that are ACTIVE, and
                                  to the culprit if it still listens */
-        MEMBER_ORDER_DROP,   /* close `rank`'s stream: a former self */
+        MEMBER_ORDER_DROP,   /* end `rank`'s present stream with UNAVAILABLE: it may come again */
+        MEMBER_ORDER_REPLACE, /* likewise with ALREADY_EXISTS: a newer process took its place, for good */
         MEMBER_ORDER_RELEASE, /* answer `rank`'s Leave; `complete`: it may go, what it said holds;
                                  else the group's last state is not safe, text says why */
     } kind;

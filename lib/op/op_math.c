@@ -2,7 +2,7 @@
 
 enum { ROWS = 64, COLS = 128, LANES = 16, SPAN = 4096 };
 
-OP_CLONES static void put(float *dst, const float *src, size_t n, float alpha)
+CLONES static void put(float *dst, const float *src, size_t n, float alpha)
 {
     size_t i;
 
@@ -10,7 +10,7 @@ OP_CLONES static void put(float *dst, const float *src, size_t n, float alpha)
         dst[i] = alpha * src[i];
 }
 
-OP_CLONES static void put_add(float *dst, const float *src, size_t n, float alpha)
+CLONES static void put_add(float *dst, const float *src, size_t n, float alpha)
 {
     size_t i;
 
@@ -29,7 +29,7 @@ static void store(float *out, double value, bool add)
 }
 
 /* Adds rows of `w` floats, `step` apart. */
-OP_CLONES static void add_rows(const float *x, size_t rows, size_t step, size_t w,
+CLONES static void add_rows(const float *x, size_t rows, size_t step, size_t w,
                                float *restrict part)
 {
     size_t r, j;
@@ -59,7 +59,7 @@ void op_sum_rows(const float *x, size_t rows, size_t cols, float alpha, float *o
     }
 }
 
-OP_CLONES static float sum_span(const float *x, size_t n)
+CLONES static float sum_span(const float *x, size_t n)
 {
     float lane[LANES] = { 0 };
     size_t whole = n / LANES * LANES, i, j;

@@ -11,20 +11,9 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "base/clones.h"
 #include "op/op.h"
 
-/* Hot loops of ours: compiled for several instruction sets, the best one is bound at load. The
- * vectorizer's full cost model (O3) is asked for, because -O2 gives up on loops with a tail; nobody
- * traps floating point exceptions, and believing so would keep it from turning ?: into a blend. */
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define OP_CLONES                                                                                  \
-    __attribute__((target_clones("default", "avx2", "arch=x86-64-v4"),                             \
-                   optimize("O3", "no-trapping-math")))
-#elif defined(__x86_64__) && defined(__clang__)
-#define OP_CLONES __attribute__((target_clones("default", "avx2", "arch=x86-64-v4")))
-#else
-#define OP_CLONES
-#endif
 
 /* Helpers that must become part of the copy they are called from. */
 #define OP_INLINE static inline __attribute__((always_inline))
@@ -79,7 +68,7 @@ int op_axis(const struct op_infer *f, int64_t *axis, uint32_t rank, struct err *
 int op_const_ints(const struct op_infer *f, uint32_t i, const int64_t **values, size_t *n,
                   struct err *err);
 
-/* A list of axes: the input `i` if there (a constant), else the attribute; `rank` is what they index.
+/* A list of axes: input i if there (a constant), else the attribute; `rank` is what they index.
  * Each is settled to 0 .. rank - 1 and occurs once: bit k of *set. *given: whether there is a list
  * at all, and it is not empty. */
 int op_axes(const struct op_infer *f, uint32_t i, const char *attr, uint32_t rank, uint32_t *set,

@@ -144,7 +144,7 @@ OP_INLINE float vm_softplus(float x)
     return (x > 0.0f ? x : 0.0f) + vm_log1p(vm_exp(-fabsf(x)));
 }
 
-/* For a = |x|: a + a P(a^2) near 0; beyond, 1 - e^(-a R(a)), which is 1 from 4 on; then the sign. */
+/* For a = |x|: a + a P(a^2) near 0; beyond, 1 - e^(-a R(a)), 1 from 4 on. Then the sign. */
 OP_INLINE float vm_erf(float x)
 {
     float a = fabsf(x), z = a * a, t = a > 4.0f ? 4.0f : a, p, q;

@@ -39,15 +39,15 @@ struct answer {
 };
 
 /* The requests of Control are all empty, and so is an empty message of any kind. */
-static void do_call(grpc_channel *channel, const char *path, const char *token, uint64_t deadline_ms,
-                    struct answer *a)
+static void do_call(grpc_channel *channel, const char *path, const char *token,
+                    uint64_t deadline_ms, struct answer *a)
 {
     grpc_completion_queue *queue = grpc_completion_queue_create_for_pluck(NULL);
     grpc_slice name = grpc_slice_from_copied_string(path), empty = grpc_empty_slice();
     gpr_timespec deadline = gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
                                          gpr_time_from_millis((int64_t)deadline_ms, GPR_TIMESPAN));
-    grpc_call *call = grpc_channel_create_call(channel, NULL, GRPC_PROPAGATE_DEFAULTS, queue, name, NULL,
-                                               deadline, NULL);
+    grpc_call *call = grpc_channel_create_call(channel, NULL, GRPC_PROPAGATE_DEFAULTS, queue, name,
+                                               NULL, deadline, NULL);
     grpc_byte_buffer *body = grpc_raw_byte_buffer_create(&empty, 1);
     grpc_metadata_array initial, trailing;
     grpc_metadata bearer = { .value = grpc_empty_slice() };
@@ -82,8 +82,9 @@ static void do_call(grpc_channel *channel, const char *path, const char *token, 
     grpc_metadata_array_destroy(&trailing);
     grpc_call_unref(call);
     grpc_completion_queue_shutdown(queue);
-    while (grpc_completion_queue_pluck(queue, NULL, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL).type !=
-           GRPC_QUEUE_SHUTDOWN) {
+    while (
+        grpc_completion_queue_pluck(queue, NULL, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL).type !=
+        GRPC_QUEUE_SHUTDOWN) {
     }
     grpc_completion_queue_destroy(queue);
 }

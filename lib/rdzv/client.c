@@ -2,7 +2,8 @@
  * calls to the coordinator and callbacks to the daemon.
  *
  * Every attempt to join makes a connection of its own: the name is resolved anew, and no backoff of
- * an earlier failure is inherited, so that a coordinator that comes up is found within milliseconds. */
+ * an earlier failure is inherited, so that a coordinator that comes up is found within
+ * milliseconds. */
 #include "rdzv/rdzv_priv.h"
 
 #include <stdio.h>
@@ -25,9 +26,9 @@ enum {
     PAUSE_MS_MIN = 20, /* between two attempts: a tenth of the time spent so far, +- half */
     PAUSE_MS_MAX = 500,
     ANSWER_MS = 5000, /* a Join that is not even refused for so long is given up */
-    TELL_MS = 1900,   /* between two sentences on what we wait for; the coordinator sends every 2 s */
+    TELL_MS = 1900, /* between two sentences on what we wait for; the coordinator sends every 2 s */
     GOODBYE_MS = 2000, /* for a Leave that is answered at once */
-    NAMED_MAX = 4,    /* tasks in one sentence */
+    NAMED_MAX = 4,     /* tasks in one sentence */
 };
 
 struct rdzv_client {
@@ -72,8 +73,9 @@ static void coordinator_address(const struct rdzv *r, char *out, size_t n)
         snprintf(out, n, "%s", r->opts.listen);
 }
 
-static struct rdzv_out *call(struct rdzv_client *c, const char *method, const ProtobufCMessage *request,
-                             uint64_t deadline_ms, void (*on_message)(void *, const void *, size_t),
+static struct rdzv_out *call(struct rdzv_client *c, const char *method,
+                             const ProtobufCMessage *request, uint64_t deadline_ms,
+                             void (*on_message)(void *, const void *, size_t),
                              void (*on_end)(void *, int, const char *))
 {
     return rdzv_out_start(&(struct rdzv_out_opts){ .hub = c->r->hub,
@@ -147,8 +149,8 @@ static void tell_unreachable(struct rdzv_client *c)
 
     if (c->last_error[0] == '\0')
         return; /* the first attempt is still under way */
-    snprintf(text, sizeof(text), "cannot reach the coordinator %s, %.0f s: %s", coordinator(c, name),
-             (double)(clock_ms() - c->worker.since_ms) * 1e-3, c->last_error);
+    snprintf(text, sizeof(text), "cannot reach the coordinator %s, %.0f s: %s",
+             coordinator(c, name), (double)(clock_ms() - c->worker.since_ms) * 1e-3, c->last_error);
     tell(c, text);
 }
 
@@ -172,8 +174,10 @@ static void lost(struct rdzv_client *c, const char *why)
 
     snprintf(c->last_error, sizeof(c->last_error), "%s", why);
     if (c->worker.state == MEMBER_LEAVING && c->kind == MEMBER_LEAVE_COMPLETE)
-        snprintf(text, sizeof(text), "complete here, but the coordinator %s was lost before it said that the "
-                                     "last checkpoint is safe: %s", coordinator(c, name), why);
+        snprintf(text, sizeof(text),
+                 "complete here, but the coordinator %s was lost before it said that the "
+                 "last checkpoint is safe: %s",
+                 coordinator(c, name), why);
     else
         snprintf(text, sizeof(text), "lost the coordinator %s: %s", coordinator(c, name), why);
     step(c, MEMBER_EV_COORD_LOST, CODE_RETRY, text);
@@ -234,12 +238,13 @@ static void on_join_end(void *arg, int code, const char *text)
     case GRPC_STATUS_FAILED_PRECONDITION:
     case GRPC_STATUS_UNAUTHENTICATED:
     case GRPC_STATUS_INVALID_ARGUMENT:
-        snprintf(story, sizeof(story), "refused by the coordinator %s: %s", coordinator(c, name), text);
+        snprintf(story, sizeof(story), "refused by the coordinator %s: %s", coordinator(c, name),
+                 text);
         step(c, MEMBER_EV_REFUSED, CODE_INPUT, story);
         return;
     case GRPC_STATUS_ALREADY_EXISTS:
-        snprintf(story, sizeof(story), "%s: %s; this one leaves", rdzv_full_name(c->r, c->r->opts.self, name),
-                 text);
+        snprintf(story, sizeof(story), "%s: %s; this one leaves",
+                 rdzv_full_name(c->r, c->r->opts.self, name), text);
         step(c, MEMBER_EV_REFUSED, CODE_INPUT, story);
         return;
     default:
@@ -274,7 +279,8 @@ static void join_now(void *arg)
     q.data_address = (char *)o->data_address;
     q.host_key = (char *)o->host_key;
     c->asked_ms = clock_ms();
-    c->join = call(c, "/trainerd.v1.Rendezvous/Join", &q.base, UINT64_MAX, on_join_event, on_join_end);
+    c->join =
+        call(c, "/trainerd.v1.Rendezvous/Join", &q.base, UINT64_MAX, on_join_event, on_join_end);
 }
 
 /* Grows with the time spent, so that the wait is at most a sixth longer than it had to be. */
@@ -293,7 +299,8 @@ static void on_beat(void *arg, const void *data, size_t n)
 {
     struct rdzv_client *c = arg;
     struct wire w = { 0 };
-    Trainerd__V1__HeartbeatReply *m = wire_unpack(&w, &trainerd__v1__heartbeat_reply__descriptor, data, n);
+    Trainerd__V1__HeartbeatReply *m =
+        wire_unpack(&w, &trainerd__v1__heartbeat_reply__descriptor, data, n);
     bool is_known = m != NULL && m->known;
 
     wire_fini(&w);
@@ -323,6 +330,7 @@ static void send_beat(struct rdzv_client *c)
     q.incarnation = incarnation(c);
     q.generation = c->generation;
     q.step = p->step;
+    CHECK(strlen(p->phase) < WIRE_PHASE_BYTES);
     q.phase = (char *)p->phase;
     q.phase_ms = clock_ms() - p->phase_since_ms;
     q.samples_per_second = p->samples_per_second;
@@ -363,8 +371,9 @@ static void on_deadline(void *arg)
         snprintf(text, sizeof(text), "gave up after %.1f s of waiting for %.1900s", seconds,
                  c->missing);
     else
-        snprintf(text, sizeof(text), "gave up after %.1f s: cannot reach the coordinator %s: %.1000s%s%.400s",
-                 seconds, coordinator(c, name), c->last_error[0] != '\0' ? c->last_error : "no answer",
+        snprintf(text, sizeof(text),
+                 "gave up after %.1f s: cannot reach the coordinator %s: %.1000s%s%.400s", seconds,
+                 coordinator(c, name), c->last_error[0] != '\0' ? c->last_error : "no answer",
                  c->missing[0] != '\0' ? "; before that it waited for " : "", c->missing);
     step(c, MEMBER_EV_DEADLINE, CODE_RETRY, text);
 }
@@ -392,19 +401,24 @@ static void leave(struct rdzv_client *c)
         [MEMBER_LEAVE_FAILED] = TRAINERD__V1__LEAVE_REQUEST__KIND__FAILED,
     };
     uint64_t deadline_ms = GOODBYE_MS;
+    char reason[MEMBER_TEXT_BYTES];
     Trainerd__V1__LeaveRequest q = TRAINERD__V1__LEAVE_REQUEST__INIT;
     Trainerd__V1__Task task;
 
     c->is_parked = c->generation > 0 && c->kind != MEMBER_LEAVE_FAILED;
-    if (c->is_parked) /* the coordinator waits for the others, they for the coordinator (and its heartbeats) */
-        deadline_ms = c->r->opts.self == c->r->opts.coordinator ? c->r->opts.deadline_ms : UINT64_MAX;
+    if (c->is_parked) /* the coordinator waits for the others, they for the coordinator (and its
+                         heartbeats) */
+        deadline_ms =
+            c->r->opts.self == c->r->opts.coordinator ? c->r->opts.deadline_ms : UINT64_MAX;
     rdzv_fill_task(c->r, c->r->opts.self, &task);
     q.task = &task;
     q.incarnation = incarnation(c);
     q.generation = c->generation;
     q.step = c->r->opts.progress->step;
     q.kind = kinds[c->kind];
-    q.reason = c->text;
+    wire_text(reason, sizeof(reason), c->text,
+              strlen(c->text)); /* it may quote a path of any bytes */
+    q.reason = reason;
     c->leave = call(c, "/trainerd.v1.Rendezvous/Leave", &q.base, deadline_ms, NULL, on_leave_end);
 }
 
@@ -514,7 +528,8 @@ static void step(struct rdzv_client *c, enum member_event ev, int code, const ch
 void rdzv_stop(struct rdzv *r, bool everywhere)
 {
     r->client->everywhere = everywhere;
-    step(r->client, MEMBER_EV_STOP, CODE_STOPPED, "stopped before training began: there was nothing to save");
+    step(r->client, MEMBER_EV_STOP, CODE_STOPPED,
+         "stopped before training began: there was nothing to save");
 }
 
 void rdzv_stopped(struct rdzv *r, bool asked_here, const char *why)

@@ -54,6 +54,7 @@ void rdzv_status(struct rdzv *r, struct rdzv_in *call, void *request)
 {
     const struct rdzv_progress *p = r->opts.progress;
     Trainerd__V1__StatusReply s = TRAINERD__V1__STATUS_REPLY__INIT;
+    char path[sizeof(p->checkpoint_path)], trouble[sizeof(p->last_trouble)];
     Trainerd__V1__Task self;
     struct arena a = { 0 };
 
@@ -76,8 +77,10 @@ void rdzv_status(struct rdzv *r, struct rdzv_in *call, void *request)
     s.share_compute = p->share_compute;
     s.share_reduce = p->share_reduce;
     s.checkpoint_step = p->checkpoint_step;
-    s.checkpoint_path = (char *)p->checkpoint_path;
-    s.last_trouble = (char *)p->last_trouble;
+    wire_text(path, sizeof(path), p->checkpoint_path, strlen(p->checkpoint_path));
+    wire_text(trouble, sizeof(trouble), p->last_trouble, strlen(p->last_trouble));
+    s.checkpoint_path = path;
+    s.last_trouble = trouble;
     s.uptime_ms = clock_ms() - r->started_ms;
     if (r->service != NULL)
         fill_tasks(r, &s, &a);
@@ -121,9 +124,11 @@ void rdzv_control_checkpoint_done(struct rdzv_control *c, uint64_t step, const c
                                   const char *error)
 {
     Trainerd__V1__CheckpointReply reply = TRAINERD__V1__CHECKPOINT_REPLY__INIT;
+    char text[4096];
 
+    wire_text(text, sizeof(text), path, strlen(path));
     reply.step = step;
-    reply.path = (char *)path;
+    reply.path = text;
     while (c->waiting != NULL) {
         struct waiting *w = c->waiting;
 
@@ -172,7 +177,8 @@ void rdzv_stop_all(struct rdzv *r, struct rdzv_in *call, void *request)
         return;
     if (!is_training && r->service == NULL) { /* nobody to pass it on to */
         rdzv_in_finish(call, GRPC_STATUS_FAILED_PRECONDITION,
-                       "the group is not complete yet: send Stop to its coordinator, %s, or Drain to this task",
+                       "the group is not complete yet: send Stop to its coordinator, %s, or Drain "
+                       "to this task",
                        rdzv_full_name(r, r->opts.coordinator, coordinator));
         return;
     }

@@ -21,7 +21,8 @@
 #include "base/err.h"
 #include "loop/loop.h"
 
-/* gRPC is not instrumented: tell the thread sanitizer that a tag carries what was written before. */
+/* gRPC is not instrumented: tell the thread sanitizer that a tag carries what was written before.
+ */
 #if defined(__SANITIZE_THREAD__)
 void __tsan_acquire(void *addr);
 void __tsan_release(void *addr);
@@ -101,7 +102,8 @@ static void *wait_on_queue(void *arg)
     struct rdzv_hub *h = arg;
 
     for (;;) {
-        grpc_event e = grpc_completion_queue_next(h->queue, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
+        grpc_event e =
+            grpc_completion_queue_next(h->queue, gpr_inf_future(GPR_CLOCK_MONOTONIC), NULL);
 
         if (e.type == GRPC_QUEUE_SHUTDOWN)
             return NULL;
@@ -241,11 +243,13 @@ grpc_channel *rdzv_channel(const char *address)
 {
     grpc_arg args[] = {
         rdzv_arg(GRPC_ARG_KEEPALIVE_TIME_MS, 1000),
-        rdzv_arg(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 700), /* also bounds a connect that nobody answers */
+        rdzv_arg(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
+                 700), /* also bounds a connect that nobody answers */
         rdzv_arg(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1),
         rdzv_arg(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0),
         rdzv_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, WIRE_BYTES_MAX),
-        rdzv_arg(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1), /* else an old backoff would be inherited */
+        rdzv_arg(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL,
+                 1), /* else an old backoff would be inherited */
         rdzv_arg(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
         rdzv_arg(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1),
         rdzv_arg(GRPC_ARG_ENABLE_RETRIES, 0),
@@ -268,8 +272,9 @@ int rdzv_check_token(const char *token, struct err *err)
     grpc_slice s = grpc_slice_from_static_string(token);
 
     if (!grpc_header_nonbin_value_is_legal(s) || strlen(token) > 1024)
-        return err_set(err, ERR_INPUT, "the token: expected at most 1024 printable ASCII characters, "
-                                       "found something else");
+        return err_set(err, ERR_INPUT,
+                       "the token: expected at most 1024 printable ASCII characters, "
+                       "found something else");
     return 0;
 }
 

@@ -30,13 +30,15 @@ static bool is_known(const char *service)
     return false;
 }
 
-static Grpc__Health__V1__HealthCheckResponse answer(const struct rdzv_health *h, const char *service)
+static Grpc__Health__V1__HealthCheckResponse answer(const struct rdzv_health *h,
+                                                    const char *service)
 {
     Grpc__Health__V1__HealthCheckResponse a = GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__INIT;
 
     if (service[0] == '\0')
-        a.status = h->serving ? GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__SERVING_STATUS__SERVING
-                              : GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__SERVING_STATUS__NOT_SERVING;
+        a.status = h->serving
+                       ? GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__SERVING_STATUS__SERVING
+                       : GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__SERVING_STATUS__NOT_SERVING;
     else if (is_known(service))
         a.status = GRPC__HEALTH__V1__HEALTH_CHECK_RESPONSE__SERVING_STATUS__SERVING;
     else
@@ -78,7 +80,9 @@ void rdzv_health_watch(struct rdzv *r, struct rdzv_in *call, void *request)
     struct watcher *w = calloc(1, sizeof(*w));
 
     CHECK(w != NULL);
-    *w = (struct watcher){ .call = call, .of_all = q->service[0] == '\0', .next = r->health->watchers };
+    *w = (struct watcher){ .call = call,
+                           .of_all = q->service[0] == '\0',
+                           .next = r->health->watchers };
     r->health->watchers = w;
     rdzv_in_on_closed(call, on_closed, r->health);
     rdzv_in_send(call, &a.base);

@@ -2,8 +2,8 @@
  *
  *     requested --arrives--> accepted --handler--> reply / send ... finish --> all tags back: freed
  *
- * Its tags: `arrived` (asked of the server), `gone` (RECV_CLOSE: the call has ended in any way, which
- * is how a parked call learns that its client died), `sent` (one message at a time), `read`
+ * Its tags: `arrived` (asked of the server), `gone` (RECV_CLOSE: the call has ended in any way,
+ * which is how a parked call learns that its client died), `sent` (one message at a time), `read`
  * (bidi only). */
 #include "rdzv/rdzv_priv.h"
 
@@ -142,8 +142,8 @@ void rdzv_in_send_slice(struct rdzv_in *c, grpc_slice s)
     if (c->is_gone)
         return;
     if (c->n_unsent == UNSENT_MAX) {
-        grpc_call_cancel_with_status(c->call, GRPC_STATUS_RESOURCE_EXHAUSTED, "the client does not read",
-                                     NULL);
+        grpc_call_cancel_with_status(c->call, GRPC_STATUS_RESOURCE_EXHAUSTED,
+                                     "the client does not read", NULL);
         return;
     }
     c->unsent[c->n_unsent++] = grpc_slice_ref(s);
@@ -370,8 +370,10 @@ static int explain(const char *listen_on, struct err *err)
     }
     rc = getaddrinfo(host, colon + 1, &hints, &found);
     if (rc != 0)
-        return err_set(err, ERR_INPUT, "listen on %s: %s; the address of this task must be one of this "
-                                       "host", listen_on, gai_strerror(rc));
+        return err_set(err, ERR_INPUT,
+                       "listen on %s: %s; the address of this task must be one of this "
+                       "host",
+                       listen_on, gai_strerror(rc));
     fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     rc = 0;
     if (fd >= 0)
@@ -383,13 +385,18 @@ static int explain(const char *listen_on, struct err *err)
     freeaddrinfo(found);
     switch (rc) {
     case 0:
-        return err_set(err, ERR_IO, "listen on %s: refused, for a reason that has passed", listen_on);
+        return err_set(err, ERR_IO, "listen on %s: refused, for a reason that has passed",
+                       listen_on);
     case EADDRINUSE:
-        return err_set(err, ERR_IO, "listen on %s: address already in use, perhaps by another run of this "
-                                    "task; `ss -ltnp 'sport = :%s'` shows by whom", listen_on, colon + 1);
+        return err_set(err, ERR_IO,
+                       "listen on %s: address already in use, perhaps by another run of this "
+                       "task; `ss -ltnp 'sport = :%s'` shows by whom",
+                       listen_on, colon + 1);
     case EADDRNOTAVAIL:
-        return err_set(err, ERR_INPUT, "listen on %s: not an address of this host; the cluster must name "
-                                       "this host for this task, or bind to 0.0.0.0", listen_on);
+        return err_set(err, ERR_INPUT,
+                       "listen on %s: not an address of this host; the cluster must name "
+                       "this host for this task, or bind to 0.0.0.0",
+                       listen_on);
     default:
         return err_sys(err, rc, "listen on %s", listen_on);
     }

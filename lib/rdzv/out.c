@@ -1,5 +1,5 @@
-/* out.c - a call to another task. Unary or server streaming: one request goes, messages come, then a
- * status. The record frees itself when gRPC has given back every tag of it. */
+/* out.c - a call to another task. Unary or server streaming: one request goes, messages come, then
+ * a status. The record frees itself when gRPC has given back every tag of it. */
 #include "rdzv/rdzv_priv.h"
 
 #include <stdlib.h>
@@ -11,7 +11,8 @@
 #include "base/check.h"
 
 struct rdzv_out {
-    struct rdzv_out_opts opts; /* callbacks NULL once forgotten; request, token, method are not kept */
+    struct rdzv_out_opts
+        opts; /* callbacks NULL once forgotten; request, token, method are not kept */
     grpc_call *call;
     uint32_t refs; /* tags that are out */
     struct rdzv_tag sent, received, ended;
@@ -48,7 +49,8 @@ static void unref(struct rdzv_out *o)
 static void batch(struct rdzv_out *o, const grpc_op *ops, size_t n, struct rdzv_tag *tag)
 {
     o->refs++;
-    CHECK(grpc_call_start_batch(o->call, ops, n, rdzv_hub_arm(o->opts.hub, tag), NULL) == GRPC_CALL_OK);
+    CHECK(grpc_call_start_batch(o->call, ops, n, rdzv_hub_arm(o->opts.hub, tag), NULL) ==
+          GRPC_CALL_OK);
 }
 
 static void receive(struct rdzv_out *o)

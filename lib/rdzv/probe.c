@@ -1,5 +1,5 @@
-/* probe.c - asks tasks that are missing whether they live, so that everybody can read why one is not
- * there: refused, unknown name, no route; or that it runs and only cannot reach us. */
+/* probe.c - asks tasks that are missing whether they live, so that everybody can read why one is
+ * not there: refused, unknown name, no route; or that it runs and only cannot reach us. */
 #include "rdzv/rdzv_priv.h"
 
 #include <stdlib.h>
@@ -32,10 +32,11 @@ static void on_end(void *arg, int code, const char *text)
 
     grpc_channel_destroy(k->channel);
     k->channel = NULL;
-    member_coord_unreachable(coord, k->rank,
-                             code == GRPC_STATUS_OK
-                                 ? "it runs, but has not joined: it may not reach the coordinator's address"
-                                 : text);
+    member_coord_unreachable(
+        coord, k->rank,
+        code == GRPC_STATUS_OK
+            ? "it runs, but has not joined: it may not reach the coordinator's address"
+            : text);
     go_on(p);
 }
 

@@ -51,7 +51,8 @@ const uint32_t rdzv_n_methods = COUNT_OF(rdzv_methods);
 
 const char *rdzv_full_name(const struct rdzv *r, uint32_t rank, char out[400])
 {
-    snprintf(out, 400, "%.63s (%.320s)", r->cluster.tasks[rank].name, r->cluster.tasks[rank].address);
+    snprintf(out, 400, "%.63s (%.320s)", r->cluster.tasks[rank].name,
+             r->cluster.tasks[rank].address);
     return out;
 }
 
@@ -171,8 +172,8 @@ void rdzv_set_serving(struct rdzv *r, bool serving)
 
 /* ---- closing ---- */
 
-/* What still goes out, among it the answers that others wait for, has `grace_ms`; the connections are
- * closed by the clients then, so that nothing under way is cut off by a reset. */
+/* What still goes out, among it the answers that others wait for, has `grace_ms`; the connections
+ * are closed by the clients then, so that nothing under way is cut off by a reset. */
 static void shut_server(struct rdzv *r, uint64_t grace_ms)
 {
     if (r->service != NULL)

@@ -43,7 +43,7 @@ struct rdzv_view { /* valid during the callback */
 
 /* How this task is doing; the daemon keeps it current, heartbeats and Status read it. */
 struct rdzv_progress {
-    const char *phase; /* static string */
+    const char *phase; /* static string of at most 31 bytes */
     uint64_t phase_since_ms;
     uint64_t step, total_steps, epoch;
     double loss, samples_per_second;
@@ -76,6 +76,8 @@ struct rdzv_opts {
     void (*on_move)(void *arg, const struct member_move *move, uint64_t in_state_ms);
     /* Waiting: a complete sentence naming who is missing, address, last error. Every 2 s at most. */
     void (*on_waiting)(void *arg, const char *text);
+    /* The coordinator turned a task away; both sides are in the text. */
+    void (*on_refused)(void *arg, const char *text);
     void (*on_view)(void *arg, const struct rdzv_view *view);
     /* MEMBER_DO_DRAIN: an agreed stop was asked for, here or by the coordinator's request. */
     void (*on_drain)(void *arg, bool everywhere);

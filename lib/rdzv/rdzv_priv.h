@@ -83,15 +83,16 @@ bool rdzv_server_is_closing(const struct rdzv_server *s);
 bool rdzv_server_is_down(void *server);
 void rdzv_server_free(struct rdzv_server *s); /* is down; NULL is fine */
 
-/* A handler, or whoever kept the call, ends it once with one of these, and must not use it after. */
+/* A handler, or whoever kept the call, ends it once with one of these, and must not use it after.
+ */
 void rdzv_in_reply(struct rdzv_in *c, const ProtobufCMessage *m); /* the only message, and OK */
 void rdzv_in_finish(struct rdzv_in *c, grpc_status_code code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4))); /* after what was sent; text for OK is "" */
 /* One more message of a stream. A client that does not read is cut off. */
 void rdzv_in_send(struct rdzv_in *c, const ProtobufCMessage *m);
 void rdzv_in_send_slice(struct rdzv_in *c, grpc_slice s); /* borrowed */
-/* Calls fn(arg, call) when the call ends without rdzv_in_reply() or _finish(): the client went away. The call
- * must not be used after. */
+/* Calls fn(arg, call) when the call ends without rdzv_in_reply() or _finish(): the client went
+ * away. The call must not be used after. */
 void rdzv_in_on_closed(struct rdzv_in *c, void (*fn)(void *arg, struct rdzv_in *c), void *arg);
 const char *rdzv_in_path(const struct rdzv_in *c);
 

@@ -1,7 +1,8 @@
 /* reflection.c - grpc.reflection (v1alpha and v1): what this task serves, from the file descriptors
  * that protoc wrote (google/protobuf/descriptor.proto gives the field numbers used here).
  *
- * The descriptors are our own and end up in the program at build time, so the scanner trusts them. */
+ * The descriptors are our own and end up in the program at build time, so the scanner trusts them.
+ */
 #include "rdzv/rdzv_priv.h"
 
 #include <string.h>
@@ -114,7 +115,8 @@ static bool holds(struct span thing, uint32_t kind, const char *symbol)
             return true;
         if (kind == FILE_MESSAGE && field == MESSAGE_ENUM && holds(value, FILE_ENUM, symbol))
             return true;
-        if (kind == FILE_SERVICE && field == SERVICE_METHOD && equals(first(value, ANY_NAME), symbol))
+        if (kind == FILE_SERVICE && field == SERVICE_METHOD &&
+            equals(first(value, ANY_NAME), symbol))
             return true;
     }
     return false;
@@ -177,7 +179,8 @@ static uint32_t list_services(char out[SERVICES_MAX][128])
     return n;
 }
 
-static void answer_services(struct rdzv_in *call, Grpc__Reflection__V1alpha__ServerReflectionResponse *a)
+static void answer_services(struct rdzv_in *call,
+                            Grpc__Reflection__V1alpha__ServerReflectionResponse *a)
 {
     Grpc__Reflection__V1alpha__ListServiceResponse list =
         GRPC__REFLECTION__V1ALPHA__LIST_SERVICE_RESPONSE__INIT;
@@ -197,8 +200,8 @@ static void answer_services(struct rdzv_in *call, Grpc__Reflection__V1alpha__Ser
     rdzv_in_send(call, &a->base);
 }
 
-static void answer_file(struct rdzv_in *call, Grpc__Reflection__V1alpha__ServerReflectionResponse *a,
-                        struct span file)
+static void answer_file(struct rdzv_in *call,
+                        Grpc__Reflection__V1alpha__ServerReflectionResponse *a, struct span file)
 {
     Grpc__Reflection__V1alpha__FileDescriptorResponse files =
         GRPC__REFLECTION__V1ALPHA__FILE_DESCRIPTOR_RESPONSE__INIT;
@@ -212,7 +215,8 @@ static void answer_file(struct rdzv_in *call, Grpc__Reflection__V1alpha__ServerR
     rdzv_in_send(call, &a->base);
 }
 
-static void answer_error(struct rdzv_in *call, Grpc__Reflection__V1alpha__ServerReflectionResponse *a,
+static void answer_error(struct rdzv_in *call,
+                         Grpc__Reflection__V1alpha__ServerReflectionResponse *a,
                          grpc_status_code code, const char *text)
 {
     Grpc__Reflection__V1alpha__ErrorResponse e = GRPC__REFLECTION__V1ALPHA__ERROR_RESPONSE__INIT;

@@ -109,7 +109,8 @@ static void tell_view(struct rdzv_service *s, uint64_t generation)
 {
     uint32_t world = s->r->cluster.world;
     Trainerd__V1__View v = TRAINERD__V1__VIEW__INIT;
-    Trainerd__V1__Member *members = calloc(world, sizeof(*members)), **at = calloc(world, sizeof(*at));
+    Trainerd__V1__Member *members = calloc(world, sizeof(*members)),
+                         **at = calloc(world, sizeof(*at));
     Trainerd__V1__Task *tasks = calloc(world, sizeof(*tasks));
     uint8_t key[WIRE_KEY_BYTES];
 
@@ -171,7 +172,8 @@ static void seat_closed(void *arg, struct rdzv_in *call)
         if (s->seats[i].join != call)
             continue;
         s->seats[i].join = NULL;
-        member_coord_closed(s->coord, i, member_coord_task(s->coord, i)->incarnation, "", clock_ms());
+        member_coord_closed(s->coord, i, member_coord_task(s->coord, i)->incarnation, "",
+                            clock_ms());
         perform(s);
         return;
     }
@@ -240,6 +242,8 @@ static void perform(struct rdzv_service *s)
             break;
         case MEMBER_ORDER_REFUSE:
         case MEMBER_ORDER_RETRY:
+            if (o.kind == MEMBER_ORDER_REFUSE)
+                s->r->opts.on_refused(s->r->opts.arg, o.text);
             rdzv_in_finish(s->joining,
                            o.kind == MEMBER_ORDER_REFUSE ? GRPC_STATUS_FAILED_PRECONDITION
                                                          : GRPC_STATUS_UNAVAILABLE, "%s", o.text);
@@ -252,6 +256,9 @@ static void perform(struct rdzv_service *s)
             tell_over(s, &o);
             break;
         case MEMBER_ORDER_DROP:
+            vacate(s, o.rank, GRPC_STATUS_UNAVAILABLE, o.text);
+            break;
+        case MEMBER_ORDER_REPLACE:
             vacate(s, o.rank, GRPC_STATUS_ALREADY_EXISTS, o.text);
             break;
         case MEMBER_ORDER_RELEASE:
@@ -270,9 +277,9 @@ static bool is_coordinator(struct rdzv *r, struct rdzv_in *call)
 
     if (r->service != NULL)
         return true;
-    rdzv_in_finish(call, GRPC_STATUS_FAILED_PRECONDITION, "this is %s; the coordinator is %s: call it there",
-                   rdzv_full_name(r, r->opts.self, self),
-                   rdzv_full_name(r, r->opts.coordinator, coordinator));
+    rdzv_in_finish(
+        call, GRPC_STATUS_FAILED_PRECONDITION, "this is %s; the coordinator is %s: call it there",
+        rdzv_full_name(r, r->opts.self, self), rdzv_full_name(r, r->opts.coordinator, coordinator));
     return false;
 }
 
@@ -290,11 +297,12 @@ void rdzv_join(struct rdzv *r, struct rdzv_in *call, void *request)
     } else if (s->is_shut) {
         rdzv_in_finish(call, GRPC_STATUS_UNAVAILABLE, "the coordinator is leaving");
     } else if (j.rank == UINT32_MAX) {
-        rdzv_in_finish(call, GRPC_STATUS_FAILED_PRECONDITION,
-                       "%s %u (%s) cannot join: it is no training task of the coordinator's cluster: its "
-                       "cluster is '%.600s', the coordinator's is '%.600s'; give every task the same "
-                       "cluster specification",
-                       m->task->type, m->task->index, m->task->address, m->cluster, r->opts.ident.cluster);
+        rdzv_in_finish(
+            call, GRPC_STATUS_FAILED_PRECONDITION,
+            "%s %u (%s) cannot join: it is no training task of the coordinator's cluster: its "
+            "cluster is '%.600s', the coordinator's is '%.600s'; give every task the same "
+            "cluster specification",
+            m->task->type, m->task->index, m->task->address, m->cluster, r->opts.ident.cluster);
     } else {
         s->joining = call;
         s->request = m;
@@ -408,7 +416,8 @@ struct rdzv_service *rdzv_service_new(struct rdzv *r)
 {
     struct rdzv_service *s = calloc(1, sizeof(*s));
     uint32_t world = r->cluster.world;
-    const char **names = calloc(world, sizeof(*names)), **addresses = calloc(world, sizeof(*addresses));
+    const char **names = calloc(world, sizeof(*names)),
+               **addresses = calloc(world, sizeof(*addresses));
     uint64_t tick_ms = r->opts.silent_ms / TICKS_PER_SILENCE;
 
     CHECK(s != NULL && names != NULL && addresses != NULL);
@@ -463,7 +472,8 @@ void rdzv_service_shut(struct rdzv_service *s)
     loop_timer_free(s->probing);
     rdzv_probe_free(s->probe);
     for (uint32_t i = 0; i < s->r->cluster.world; i++)
-        vacate(s, i, GRPC_STATUS_OK, ""); /* any other status overtakes an Over that is not read yet */
+        vacate(s, i, GRPC_STATUS_OK,
+               ""); /* any other status overtakes an Over that is not read yet */
     while (s->parked != NULL) {
         struct parked *p = s->parked;
 

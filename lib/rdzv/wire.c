@@ -25,7 +25,8 @@ static void give(void *arg, void *memory)
     (void)memory; /* all at once, in wire_fini() */
 }
 
-void *wire_unpack(struct wire *w, const ProtobufCMessageDescriptor *type, const void *data, size_t n)
+void *wire_unpack(struct wire *w, const ProtobufCMessageDescriptor *type, const void *data,
+                  size_t n)
 {
     ProtobufCAllocator allocator = { .alloc = take, .free = give, .allocator_data = w };
 
@@ -103,7 +104,8 @@ void wire_text(char *out, size_t n_out, const void *text, size_t n)
     out[len] = '\0';
 }
 
-/* The strings of a message, by table. protobuf-c gives every string as a char * that is not NULL. */
+/* The strings of a message, by table. protobuf-c gives every string as a char * that is not NULL.
+ */
 struct fact {
     const char *name;
     size_t offset, max;
@@ -154,8 +156,8 @@ static int check_member_task(const struct wire_cluster *c, const char *field,
         return rc;
     *rank = wire_rank(c, t);
     if (*rank == UINT32_MAX)
-        return err_set(err, ERR_INPUT, "%s: '%s' %u is no training task of this cluster", field, t->type,
-                       t->index);
+        return err_set(err, ERR_INPUT, "%s: '%s' %u is no training task of this cluster", field,
+                       t->type, t->index);
     return 0;
 }
 
@@ -169,8 +171,8 @@ static int check_incarnation(const ProtobufCBinaryData *b, struct err *err)
 
 /* ---- requests ---- */
 
-int wire_check_join(const struct wire_cluster *c, Trainerd__V1__JoinRequest *m, struct member_join *out,
-                    struct err *err)
+int wire_check_join(const struct wire_cluster *c, Trainerd__V1__JoinRequest *m,
+                    struct member_join *out, struct err *err)
 {
     static const struct fact facts[] = {
         { "version", offsetof(Trainerd__V1__JoinRequest, version), 64 },
@@ -216,7 +218,7 @@ int wire_check_beat(const struct wire_cluster *c, Trainerd__V1__HeartbeatRequest
     if (rc == 0)
         rc = check_incarnation(&m->incarnation, err);
     if (rc == 0)
-        rc = check_fact("phase", m->phase, 31, err);
+        rc = check_fact("phase", m->phase, WIRE_PHASE_BYTES - 1, err);
     if (rc < 0)
         return err_wrap(err, rc, "HeartbeatRequest");
     *out = (struct member_beat){ .rank = rank,
@@ -228,8 +230,8 @@ int wire_check_beat(const struct wire_cluster *c, Trainerd__V1__HeartbeatRequest
     return 0;
 }
 
-int wire_check_leave(const struct wire_cluster *c, Trainerd__V1__LeaveRequest *m, struct wire_leave *out,
-                     struct err *err)
+int wire_check_leave(const struct wire_cluster *c, Trainerd__V1__LeaveRequest *m,
+                     struct wire_leave *out, struct err *err)
 {
     static const enum member_leave kinds[] = {
         [TRAINERD__V1__LEAVE_REQUEST__KIND__COMPLETE] = MEMBER_LEAVE_COMPLETE,
@@ -262,8 +264,9 @@ int wire_check_leave(const struct wire_cluster *c, Trainerd__V1__LeaveRequest *m
 static int check_waiting(const struct wire_cluster *c, Trainerd__V1__Waiting *w, struct err *err)
 {
     if (w->world != c->world || w->present > w->world || w->n_missing > w->world - w->present)
-        return err_set(err, ERR_INPUT, "waiting: %u of %u present and %zu missing, in a cluster of %u",
-                       w->present, w->world, w->n_missing, c->world);
+        return err_set(err, ERR_INPUT,
+                       "waiting: %u of %u present and %zu missing, in a cluster of %u", w->present,
+                       w->world, w->n_missing, c->world);
     for (size_t i = 0; i < w->n_missing; i++) {
         uint32_t rank;
         int rc = check_member_task(c, "waiting.missing.task", w->missing[i]->task, &rank, err);
@@ -287,7 +290,8 @@ static int check_member(const struct wire_cluster *c, uint32_t rank, const Train
     int rc = check_member_task(c, "task", m->task, &named, err);
 
     if (rc == 0 && named != rank)
-        rc = err_set(err, ERR_INPUT, "task: %s, expected %s", c->tasks[named].name, c->tasks[rank].name);
+        rc = err_set(err, ERR_INPUT, "task: %s, expected %s", c->tasks[named].name,
+                     c->tasks[rank].name);
     if (rc == 0)
         rc = check_incarnation(&m->incarnation, err);
     if (rc == 0)
@@ -298,13 +302,14 @@ static int check_member(const struct wire_cluster *c, uint32_t rank, const Train
 }
 
 static int check_view(const struct wire_cluster *c, uint32_t self,
-                      const uint8_t incarnation[MEMBER_INCARNATION_BYTES], const Trainerd__V1__View *v,
-                      struct err *err)
+                      const uint8_t incarnation[MEMBER_INCARNATION_BYTES],
+                      const Trainerd__V1__View *v, struct err *err)
 {
     if (v->generation == 0)
         return err_set(err, ERR_INPUT, "view.generation: 0, expected at least 1");
     if (v->key.len != WIRE_KEY_BYTES)
-        return err_set(err, ERR_INPUT, "view.key: %zu bytes, expected %d", v->key.len, WIRE_KEY_BYTES);
+        return err_set(err, ERR_INPUT, "view.key: %zu bytes, expected %d", v->key.len,
+                       WIRE_KEY_BYTES);
     if (v->n_members != c->world || v->newest_member >= c->world)
         return err_set(err, ERR_INPUT, "view: %zu members, the newest is %u, in a cluster of %u",
                        v->n_members, v->newest_member, c->world);
@@ -315,7 +320,8 @@ static int check_view(const struct wire_cluster *c, uint32_t self,
             return rc;
     }
     if (memcmp(v->members[self]->incarnation.data, incarnation, MEMBER_INCARNATION_BYTES) != 0)
-        return err_set(err, ERR_INPUT, "view.members[%u]: another process has the place of this one", self);
+        return err_set(err, ERR_INPUT,
+                       "view.members[%u]: another process has the place of this one", self);
     return 0;
 }
 
@@ -327,8 +333,8 @@ static int check_over(Trainerd__V1__Over *o, struct err *err)
 }
 
 int wire_check_event(const struct wire_cluster *c, uint32_t self,
-                     const uint8_t incarnation[MEMBER_INCARNATION_BYTES], Trainerd__V1__JoinEvent *m,
-                     struct err *err)
+                     const uint8_t incarnation[MEMBER_INCARNATION_BYTES],
+                     Trainerd__V1__JoinEvent *m, struct err *err)
 {
     int rc;
 

@@ -49,7 +49,7 @@ def run_tasks(job, world, use=None, env=None):
         tasks = kit.start(job, world, env=env) if world > 1 else [kit.Task(job, args=("--devices", "cpu:1"), env=env)]
         if use is not None:
             use(tasks)
-        kit.expect_codes(tasks, [0] * world)
+        kit.expect_codes(tasks, [0] * world, 120)
     finally:
         for t in tasks:
             t.kill()
@@ -221,7 +221,7 @@ def over_the_steps(job, look, env=None):
 
     def use(tasks):
         for step in (FLAT_FROM, FLAT_FROM + FLAT_STEPS):
-            tasks[0].until_step(step, 60)
+            tasks[0].until_step(step, 120)
             seen.append([look(t.p.pid) for t in tasks])
 
     run_tasks(job, WORLD, use, env)

@@ -1,10 +1,11 @@
 /* count_malloc.c - preloaded into a process, counts how often each of its threads asks for memory.
  *
- * The file $COUNT_MALLOC.<process id> becomes an array of SLOTS slots { u32 thread id, u32 0, u64 calls
- * by oneDNN, u64 calls by all else } that another process may read at any time. The first slot is for
- * threads that found none free. oneDNN asks and gives back in every execution of a primitive, whatever
- * its caller does; in a thread that runs primitives, libstdc++ is asked by it alone and counts as it.
- * What is asked of the system directly (mmap) is not seen here: it shows as page faults.
+ * The file $COUNT_MALLOC.<process id> becomes an array of SLOTS slots { u32 thread id, u32 0, u64
+ * calls by oneDNN, u64 calls by all else } that another process may read at any time. The first
+ * slot is for threads that found none free. oneDNN asks and gives back in every execution of a
+ * primitive, whatever its caller does; in a thread that runs primitives, libstdc++ is asked by it
+ * alone and counts as it. What is asked of the system directly (mmap) is not seen here: it shows as
+ * page faults.
  *
  *     cc -shared -fPIC -O2 -o count_malloc.so count_malloc.c
  *     LD_PRELOAD=$PWD/count_malloc.so COUNT_MALLOC=/tmp/counts program */
@@ -49,7 +50,8 @@ static __thread struct slot *mine __attribute__((tls_model("initial-exec")));
 
 static int find_ranges(struct dl_phdr_info *info, size_t bytes, void *arg)
 {
-    const char *slash = strrchr(info->dlpi_name, '/'), *name = slash != NULL ? slash + 1 : info->dlpi_name;
+    const char *slash = strrchr(info->dlpi_name, '/'),
+               *name = slash != NULL ? slash + 1 : info->dlpi_name;
 
     (void)bytes;
     (void)arg;
@@ -71,7 +73,8 @@ __attribute__((constructor)) static void start(void)
     char path[4096];
     int fd = -1;
 
-    if (prefix != NULL && snprintf(path, sizeof(path), "%s.%d", prefix, (int)getpid()) < (int)sizeof(path))
+    if (prefix != NULL &&
+        snprintf(path, sizeof(path), "%s.%d", prefix, (int)getpid()) < (int)sizeof(path))
         fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (fd >= 0 && ftruncate(fd, SLOTS * sizeof(struct slot)) == 0)
         map = mmap(NULL, SLOTS * sizeof(struct slot), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);

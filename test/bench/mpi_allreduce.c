@@ -1,5 +1,6 @@
-/* mpi_allreduce.c - how long Open MPI takes for a sum in place: the peer of bench_allreduce, and timed
- * as that is: a barrier, then one call; of each call the slowest rank counts; the median over the calls.
+/* mpi_allreduce.c - how long Open MPI takes for a sum in place: the peer of bench_allreduce, and
+ * timed as that is: a barrier, then one call; of each call the slowest rank counts; the median over
+ * the calls.
  *
  *     mpirun -n 2 mpi_allreduce BYTES...
  *

@@ -6,7 +6,7 @@ import sys
 from peers import Unavailable
 
 TROUBLE = (Unavailable, AssertionError, KeyError, OSError, ValueError, subprocess.SubprocessError)
-WIDTHS = (44, 12, 24, 12, 12)
+WIDTHS = (44, 10, 26, 8, 10)
 
 
 def one_line(trouble):

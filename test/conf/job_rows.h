@@ -108,7 +108,7 @@ static const struct job_refusal job_refusals[] = {
 { P1("/data/cache", "'disk'"), "/data/cache", "the word \"disk\" is not known; there are: \"none\", \"memory\"" },
 { P1("/data/remainder", "'keep'"), "/data/remainder", "there are: \"drop\", \"pad\"" },
 { P1("/data/features/image/dtype", "'uint16'"), "/data/features/image/dtype", "the word \"uint16\" is not known" },
-{ P1("/model/loss/type", "'mse'"), "/model/loss/type", "there is: \"softmax_cross_entropy\"" },
+{ P1("/model/loss/type", "'mse'"), "/model/loss/type", "there are: \"softmax_cross_entropy\", \"negative_log_likelihood\"" },
 { P2("/data/eval", "'e'", "/model/metrics", "['accurracy']"), "/model/metrics/0", "did you mean \"accuracy\"?" },
 { P1("/train/precision", "'bfloat16'"), "/train/precision", "the word \"bfloat16\" is not known" },
 { P1("/optimizer/type", "'tiger'"), "/optimizer/type", "there are: \"sgd\", \"momentum\", \"adagrad\", \"rmsprop\", \"adam\", \"adamw\", \"adamax\", \"lars\", \"lamb\", \"lion\"" },

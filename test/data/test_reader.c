@@ -454,7 +454,11 @@ static void memory_is_bounded_by_the_read_ahead_not_by_the_set(void **state)
         data_release(r);
     getrusage(RUSAGE_SELF, &after);
     /* The peak includes the file built above, so it must not have moved at all. */
+#if defined(__SANITIZE_ADDRESS__) /* which keeps what was freed for a while */
+    assert_true(after.ru_maxrss - before.ru_maxrss < 16 * 1024);
+#else
     assert_true(after.ru_maxrss - before.ru_maxrss < 4 * 1024);
+#endif
     data_reader_close(r);
     data_free(s);
     free(x);

@@ -7,6 +7,7 @@ their own.
 """
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -34,12 +35,17 @@ def test(f):
 
 
 def free_ports(n):
-    socks = [socket.socket() for _ in range(n)]
-    for s in socks:
-        s.bind(("127.0.0.1", 0))
-    ports = [s.getsockname()[1] for s in socks]
-    for s in socks:
-        s.close()
+    """Below the range that outgoing connections take theirs from, so that none of them is in the way later."""
+    ports = []
+    while len(ports) < n:
+        port = random.randrange(12000, 30000)
+        with socket.socket() as s:
+            try:
+                s.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        if port not in ports:
+            ports.append(port)
     return ports
 
 
@@ -187,6 +193,18 @@ def read_tree(folder):
                 data = json.dumps(m, sort_keys=True).encode()
             out[os.path.relpath(path, folder)] = data
     return out
+
+
+def need_root():
+    """For tests that mount or make network namespaces: root, or root in a user namespace of one's own."""
+    if os.geteuid() != 0:
+        os.execvp("unshare", ["unshare", "--map-root-user", "--mount", "--net", sys.executable, *sys.argv])
+    if os.environ.get("_IN_NAMESPACE") != "1":
+        os.environ["_IN_NAMESPACE"] = "1"
+        # mounts and namespaces made here vanish with us, also when we are killed
+        os.execvp("unshare", ["unshare", "--mount", "--net", sys.executable, *sys.argv])
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "none", "/run"], check=True)
 
 
 def main():

@@ -1,5 +1,5 @@
-/* fuzz_wire.c - whatever comes over the network as a message of Rendezvous: it is refused with a story,
- * or what comes out keeps the promises of wire.h. */
+/* fuzz_wire.c - whatever comes over the network as a message of Rendezvous: it is refused with a
+ * story, or what comes out keeps the promises of wire.h. */
 #include <string.h>
 
 #include "base/check.h"
@@ -19,14 +19,22 @@ enum { WORLD = 2 };
 
 /* The first byte says which message the rest is. */
 const struct fuzz_seed fuzz_seeds[] = {
-    FUZZ_SEED("\x00" TASK1 "\x12\x10" INC "\x1a\x03" "0.1\x22\x03" "job\x2a\x03" "clu\x32\x03" "a,b\x3a\x03"
-              "cpu\x40\x01\x4a\x04onex\x52\x00\x58\x07\x62\x03" "a:1\x6a\x01h"),
-    FUZZ_SEED("\x01" TASK0 "\x12\x10" INC "\x18\x01\x20\x64\x2a\x05train\x30\x0a\x39\x00\x00\x00\x00\x00\x00\xf0"
+    FUZZ_SEED("\x00" TASK1 "\x12\x10" INC "\x1a\x03"
+              "0.1\x22\x03"
+              "job\x2a\x03"
+              "clu\x32\x03"
+              "a,b\x3a\x03"
+              "cpu\x40\x01\x4a\x04onex\x52\x00\x58\x07\x62\x03"
+              "a:1\x6a\x01h"),
+    FUZZ_SEED("\x01" TASK0 "\x12\x10" INC
+              "\x18\x01\x20\x64\x2a\x05train\x30\x0a\x39\x00\x00\x00\x00\x00\x00\xf0"
               "\x3f\x48\x02"),
     FUZZ_SEED("\x02" TASK1 "\x12\x10" INC "\x18\x01\x20\x64\x28\x02\x32\x0bloss is NaN"),
     FUZZ_SEED("\x03\x0a\x1d\x0a\x17" TASK1 "\x12\x02no\x10\x01\x18\x02"),
-    FUZZ_SEED("\x03\x12\x8e\x01\x08\x01\x12\x31" MEMBER0 "\x12\x31" MEMBER1 "\x1a\x20" KEY "\x28\x05\x30\x01"),
-    FUZZ_SEED("\x03\x1a\x1d\x08\x01\x12\x11\x0a\x06worker\x10\x01\x1a\x05" "b:222\x1a\x04lost\x20\x01"),
+    FUZZ_SEED("\x03\x12\x8e\x01\x08\x01\x12\x31" MEMBER0 "\x12\x31" MEMBER1 "\x1a\x20" KEY
+              "\x28\x05\x30\x01"),
+    FUZZ_SEED("\x03\x1a\x1d\x08\x01\x12\x11\x0a\x06worker\x10\x01\x1a\x05"
+              "b:222\x1a\x04lost\x20\x01"),
     FUZZ_SEED("\x03\x22\x02\x10\x01"),
 };
 const size_t n_fuzz_seeds = sizeof(fuzz_seeds) / sizeof(fuzz_seeds[0]);
@@ -49,7 +57,8 @@ static int check_join(Trainerd__V1__JoinRequest *m, struct err *err)
 
     if (rc < 0)
         return rc;
-    CHECK(j.n_devices > 0 && (j.rank == UINT32_MAX || strcmp(m->task->type, tasks[j.rank].type) == 0));
+    CHECK(j.n_devices > 0 &&
+          (j.rank == UINT32_MAX || strcmp(m->task->type, tasks[j.rank].type) == 0));
     check_fact(j.ident.version, 64);
     check_fact(j.ident.cluster, WIRE_BYTES_MAX);
     check_fact(j.ident.kernels, 256);
@@ -88,7 +97,8 @@ static int check_event(Trainerd__V1__JoinEvent *m, struct err *err)
     if (rc < 0)
         return rc;
     if (m->event_case == TRAINERD__V1__JOIN_EVENT__EVENT_VIEW) {
-        CHECK(m->view->n_members == WORLD && m->view->newest_member < WORLD && m->view->generation > 0);
+        CHECK(m->view->n_members == WORLD && m->view->newest_member < WORLD &&
+              m->view->generation > 0);
         for (uint32_t i = 0; i < WORLD; i++)
             CHECK(m->view->members[i]->task->index == i && m->view->members[i]->n_devices > 0);
     } else if (m->event_case == TRAINERD__V1__JOIN_EVENT__EVENT_WAITING) {

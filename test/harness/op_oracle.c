@@ -70,7 +70,8 @@ void oracle_elementwise(const struct gradcheck_case *gc, double (*f)(const doubl
                        ? NAN
                        : oracle_at(&r.in[k], oracle_under(&r.in[k].shape, &r.out[0].shape, i));
         want = f(x, gc->n_in);
-        if (isnan(want) ? !isnan(got) : got != want && !(fabs(got - want) <= tol * (1 + fabs(want))))
+        if (isnan(want) ? !isnan(got)
+                        : got != want && !(fabs(got - want) <= tol * (1 + fabs(want))))
             fail_msg("%s: element %zu of %zu is %.9g, expected %.9g", name_of(gc), i, n, got, want);
     }
     gradcheck_free(&r);

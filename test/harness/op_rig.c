@@ -70,7 +70,7 @@ static void put(enum tensor_dtype t, void *data, size_t i, double v)
     case TENSOR_F64: ((double *)data)[i] = v; return;
     case TENSOR_I64: ((int64_t *)data)[i] = (int64_t)floor(v); return;
     case TENSOR_I32: ((int32_t *)data)[i] = (int32_t)floor(v); return;
-    case TENSOR_U8: ((uint8_t *)data)[i] = (uint8_t)floor(v); return;
+    case TENSOR_U8: ((uint8_t *)data)[i] = (uint8_t)(int64_t)floor(v); return;
     case TENSOR_BOOL: ((uint8_t *)data)[i] = v >= 0; return;
     default: fail_msg("gradcheck cannot make random %s", tensor_dtype_name(t));
     }

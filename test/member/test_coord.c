@@ -57,7 +57,9 @@ static void join(struct member_coord *c, uint32_t rank, uint8_t inc, uint64_t no
 
 static bool beat(struct member_coord *c, uint32_t rank, uint8_t inc, uint64_t step, uint64_t now_ms)
 {
-    struct member_beat b = { .rank = rank, .generation = 1, .step = step, .phase = "train", .phase_ms = 100 };
+    struct member_beat b = {
+        .rank = rank, .generation = 1, .step = step, .phase = "train", .phase_ms = 100
+    };
 
     memcpy(b.incarnation, incarnation(inc), MEMBER_INCARNATION_BYTES);
     return member_coord_beat(c, &b, now_ms);
@@ -66,13 +68,15 @@ static bool beat(struct member_coord *c, uint32_t rank, uint8_t inc, uint64_t st
 static void leave(struct member_coord *c, uint32_t rank, uint8_t inc, enum member_leave kind,
                   const char *reason, uint64_t now_ms)
 {
-    member_coord_leave(c, rank, incarnation(inc), member_coord_generation(c), kind, 7, reason, now_ms);
+    member_coord_leave(c, rank, incarnation(inc), member_coord_generation(c), kind, 7, reason,
+                       now_ms);
 }
 
 /* The orders since the last call, one line each. */
 static const char *orders(struct member_coord *c)
 {
-    static const char *const kinds[] = { "admit", "refuse", "retry", "view", "over", "drop", "release" };
+    static const char *const kinds[] = { "admit", "refuse", "retry",   "view",
+                                         "over",  "drop",   "replace", "release" };
     static char all[8192];
     struct member_order o;
     size_t n = 0;
@@ -134,26 +138,34 @@ static void a_mismatch_is_refused_with_both_sides(void **state)
         uint32_t n_devices;
         const char *text;
     } rows[] = {
-        { { .version = "1.3", .job_digest = "j0b" }, 1,
+        { { .version = "1.3", .job_digest = "j0b" },
+          1,
           "the version of trainerd differs: it has '1.3', the coordinator has '1.2'; run the same "
           "release on every task" },
-        { { .cluster_hash = "other", .cluster = "worker:a:1,b:3" }, 1,
-          "the cluster differs: it has 'worker:a:1,b:3', the coordinator has 'worker:a:1,b:2'; give "
+        { { .cluster_hash = "other", .cluster = "worker:a:1,b:3" },
+          1,
+          "the cluster differs: it has 'worker:a:1,b:3', the coordinator has 'worker:a:1,b:2'; "
+          "give "
           "every task the same cluster specification" },
-        { { .job_digest = "J" }, 1,
+        { { .job_digest = "J" },
+          1,
           "the digest of the job differs: it has 'J', the coordinator has 'j0b'; give every task "
           "the same job file" },
-        { { .devices = "cuda" }, 1,
+        { { .devices = "cuda" },
+          1,
           "the kind of device differs: it has 'cuda', the coordinator has 'cpu'; use the same "
           "--devices on every task" },
-        { { .kernels = "onednn 2.6.3 avx512" }, 1,
+        { { .kernels = "onednn 2.6.3 avx512" },
+          1,
           "kernel library and instruction set differs: it has 'onednn 2.6.3 avx512', the "
           "coordinator has 'onednn 2.6.3 avx2'; sums would differ in the last bits: use hosts and "
           "releases of one kind" },
-        { { .nccl = "2.20" }, 1,
+        { { .nccl = "2.20" },
+          1,
           "the version of NCCL differs: it has '2.20', the coordinator has ''; install the same "
           "NCCL on every task" },
-        { { .nccl = "" }, 2,
+        { { .nccl = "" },
+          2,
           "the number of devices differs: it has 2, the coordinator has 1; use the same --devices "
           "on every task" },
     };
@@ -201,8 +213,12 @@ static void two_long_clusters_are_shown_where_they_differ(void **state)
         ours[i] = theirs[i] = (char)('a' + i % 26);
     memcpy(theirs + 20000, "HERE", 4);
     long_ident.cluster = ours;
-    c = member_coord_new(&(struct member_coord_opts){ .world = 1, .names = names, .addresses = addresses,
-                                                      .silent_ms = 1, .ident = &long_ident, .n_devices = 1 },
+    c = member_coord_new(&(struct member_coord_opts){ .world = 1,
+                                                      .names = names,
+                                                      .addresses = addresses,
+                                                      .silent_ms = 1,
+                                                      .ident = &long_ident,
+                                                      .n_devices = 1 },
                          0);
     j = join_of(0, 1);
     j.ident.cluster = theirs;
@@ -224,8 +240,8 @@ static void while_gathering_a_newer_process_takes_the_place_of_the_older(void **
     join(c, 1, 2, 0);
     orders(c);
     join(c, 1, 3, 5);
-    assert_string_equal(orders(c), "drop 1: another process joined as this task\nadmit 1\n");
-    assert_false(beat(c, 1, 2, 0, 6));                               /* the former self is unknown */
+    assert_string_equal(orders(c), "replace 1: another process joined as this task\nadmit 1\n");
+    assert_false(beat(c, 1, 2, 0, 6)); /* the former self is unknown */
     member_coord_closed(c, 1, incarnation(2), "", 6);                /* and its news are ignored */
     leave(c, 1, 2, MEMBER_LEAVE_FAILED, "late", 6);
     assert_string_equal(orders(c), "");
@@ -259,7 +275,8 @@ static void who_goes_while_gathering_is_missing_again_with_the_reason(void **sta
     leave(c, 2, 3, MEMBER_LEAVE_FAILED, "data/a.tfrecord: No such file", 30);
     assert_string_equal(orders(c), "release 2\n");
     member_coord_unreachable(c, 2, "connect: Connection refused"); /* says less */
-    assert_string_equal(member_coord_task(c, 2)->last_error, "it left: data/a.tfrecord: No such file");
+    assert_string_equal(member_coord_task(c, 2)->last_error,
+                        "it left: data/a.tfrecord: No such file");
     assert_int_equal(member_coord_present(c), 0);
     member_coord_free(c);
 }
@@ -271,14 +288,17 @@ static void a_lost_member_ends_the_generation_and_is_named(void **state)
     (void)state;
     assert_true(beat(c, 1, 2, 123, 1000));
     member_coord_closed(c, 1, incarnation(2), "Socket closed", 1200);
-    assert_string_equal(orders(c), "over 1: worker 1 (10.0.0.2:2) is lost: its connection closed (Socket "
-                                   "closed); last heard 0.2 s ago in phase train, step 123 since 0.3 s\n");
+    assert_string_equal(orders(c),
+                        "over 1: worker 1 (10.0.0.2:2) is lost: its connection closed (Socket "
+                        "closed); last heard 0.2 s ago in phase train, step 123 since 0.3 s\n");
     assert_false(member_coord_running(c));
-    member_coord_closed(c, 2, incarnation(3), "", 1201); /* the others go too: not a second culprit */
+    member_coord_closed(c, 2, incarnation(3), "",
+                        1201); /* the others go too: not a second culprit */
     member_coord_tick(c, 9000);
     assert_string_equal(orders(c), "");
     join(c, 1, 9, 1300);
-    assert_non_null(strstr(orders(c), "retry 1: generation 1 is over: worker 1 (10.0.0.2:2) is lost"));
+    assert_non_null(
+        strstr(orders(c), "retry 1: generation 1 is over: worker 1 (10.0.0.2:2) is lost"));
     member_coord_free(c);
 }
 
@@ -296,8 +316,9 @@ static void a_silent_member_is_lost_but_not_when_the_coordinator_slept(void **st
         assert_string_equal(orders(c), "");
     }
     member_coord_tick(c, 1700);
-    assert_string_equal(orders(c), "over 2: worker 2 (10.0.0.3:3) is lost: silent for 1.6 s; last heard "
-                                   "1.6 s ago in phase train, step 5 since 1.7 s\n");
+    assert_string_equal(orders(c),
+                        "over 2: worker 2 (10.0.0.3:3) is lost: silent for 1.6 s; last heard "
+                        "1.6 s ago in phase train, step 5 since 1.7 s\n");
     member_coord_free(c);
 
     c = running(2);
@@ -334,12 +355,13 @@ static void a_restarted_member_tells_that_its_former_self_died(void **state)
     (void)state;
     assert_true(beat(c, 1, 2, 4, 900));
     join(c, 1, 77, 1000);
-    assert_string_equal(orders(c),
-                        "over 1: worker 1 (10.0.0.2:2) restarted: a new incarnation joined while generation 1 "
-                        "was running; last heard 0.1 s ago in phase train, step 4 since 0.2 s\n"
-                        "retry 1: generation 1 is over: worker 1 (10.0.0.2:2) restarted: a new incarnation "
-                        "joined while generation 1 was running; last heard 0.1 s ago in phase train, step 4 "
-                        "since 0.2 s\n");
+    assert_string_equal(
+        orders(c),
+        "over 1: worker 1 (10.0.0.2:2) restarted: a new incarnation joined while generation 1 "
+        "was running; last heard 0.1 s ago in phase train, step 4 since 0.2 s\n"
+        "retry 1: generation 1 is over: worker 1 (10.0.0.2:2) restarted: a new incarnation "
+        "joined while generation 1 was running; last heard 0.1 s ago in phase train, step 4 "
+        "since 0.2 s\n");
     member_coord_free(c);
 }
 
@@ -351,8 +373,9 @@ static void an_error_on_one_task_is_everybodys_news(void **state)
     leave(c, 2, 3, MEMBER_LEAVE_COMPLETE, "", 50); /* parked: then it is not safe */
     assert_string_equal(orders(c), "");
     leave(c, 1, 2, MEMBER_LEAVE_FAILED, "loss is NaN", 60);
-    assert_string_equal(orders(c), "release 1\nover 1: worker 1 (10.0.0.2:2) failed in step 8: loss is NaN\n"
-                                   "release 2 unsafe: worker 1 (10.0.0.2:2) failed in step 8: loss is NaN\n");
+    assert_string_equal(orders(c),
+                        "release 1\nover 1: worker 1 (10.0.0.2:2) failed in step 8: loss is NaN\n"
+                        "release 2 unsafe: worker 1 (10.0.0.2:2) failed in step 8: loss is NaN\n");
     leave(c, 0, 1, MEMBER_LEAVE_COMPLETE, "", 70); /* too late */
     assert_string_equal(orders(c),
                         "release 0 unsafe: worker 1 (10.0.0.2:2) failed in step 8: loss is NaN\n");
@@ -400,8 +423,9 @@ static void who_leaves_without_having_seen_the_view_ends_it(void **state)
 
     (void)state;
     member_coord_leave(c, 1, incarnation(2), 0, MEMBER_LEAVE_STOPPED, 0, "stopped", 10);
-    assert_string_equal(orders(c), "release 1\n"
-                                   "over 1: worker 1 (10.0.0.2:2) left just before generation 1 began: stopped\n");
+    assert_string_equal(
+        orders(c), "release 1\n"
+                   "over 1: worker 1 (10.0.0.2:2) left just before generation 1 began: stopped\n");
     member_coord_free(c);
 }
 
@@ -411,7 +435,8 @@ static void the_coordinators_own_trouble_is_told_like_any_other(void **state)
 
     (void)state;
     leave(c, 0, 1, MEMBER_LEAVE_FAILED, "disk full", 10);
-    assert_string_equal(orders(c), "release 0\nover 0: worker 0 (10.0.0.1:1) failed in step 8: disk full\n");
+    assert_string_equal(orders(c),
+                        "release 0\nover 0: worker 0 (10.0.0.1:1) failed in step 8: disk full\n");
     member_coord_free(c);
 }
 

@@ -44,8 +44,9 @@ static void two_tasks_join_train_and_leave_together(void **state)
 }
 
 #define SILENT "worker 2 (10.0.0.2:1) is lost: silent for 1.6 s; last heard 1.6 s ago"
-#define KILLED "worker 1 (10.0.0.1:1) is lost: its connection closed; last heard 0.1 s ago in phase " \
-               "train, step 0 since 0.1 s"
+#define KILLED                                                                                     \
+    "worker 1 (10.0.0.1:1) is lost: its connection closed; last heard 0.1 s ago in phase "         \
+    "train, step 0 since 0.1 s"
 #define FAILED "worker 2 (10.0.0.2:1) failed in step 1: loss is NaN"
 
 static void a_silent_worker_is_lost_and_named_everywhere(void **state)
@@ -126,8 +127,8 @@ static void a_stop_on_one_task_stops_all_and_only_that_one_was_asked(void **stat
 
 static void a_task_that_dies_after_it_was_done_harms_nobody(void **state)
 {
-    struct sim *s = sim_new(&(struct sim_opts){ .world = 3, .seed = 11, .delay_ms = 1, .job_ms = 1000,
-                                                .deadline_ms = 30000 });
+    struct sim *s = sim_new(&(struct sim_opts){
+        .world = 3, .seed = 11, .delay_ms = 1, .job_ms = 1000, .deadline_ms = 30000 });
 
     (void)state;
     sim_run_until_active(s);
@@ -194,8 +195,9 @@ static void a_task_that_is_stopped_while_its_view_is_under_way_ends_the_generati
     sim_advance_ms(s, 10);
     assert_int_equal(sim_exit_code(s, 1), 143);
     assert_int_equal(sim_exit_code(s, 0), 138);
-    assert_string_equal(sim_exit_text(s, 2), "worker 1 (10.0.0.1:1) left just before generation 1 began: "
-                                             "stopped before training began");
+    assert_string_equal(sim_exit_text(s, 2),
+                        "worker 1 (10.0.0.1:1) left just before generation 1 began: "
+                        "stopped before training began");
     sim_free(s);
 }
 
@@ -205,9 +207,14 @@ static void the_same_seed_tells_the_same_story(void **state)
 
     (void)state;
     for (int round = 0; round < 2; round++) {
-        struct sim *s = sim_new(&(struct sim_opts){ .world = 7, .seed = 99, .start_ms = 500, .delay_ms = 80,
-                                                    .job_ms = 2000, .deadline_ms = 30000,
-                                                    .supervised = true, .break_one_in = 400 });
+        struct sim *s = sim_new(&(struct sim_opts){ .world = 7,
+                                                    .seed = 99,
+                                                    .start_ms = 500,
+                                                    .delay_ms = 80,
+                                                    .job_ms = 2000,
+                                                    .deadline_ms = 30000,
+                                                    .supervised = true,
+                                                    .break_one_in = 400 });
 
         (void)sim_run_to_the_end(s, 20000);
         if (round == 0)
@@ -240,8 +247,12 @@ static void groups_of_every_size_come_together_and_finish(void **state)
 
 static void a_loss_among_a_thousand_ends_all_with_one_culprit(void **state)
 {
-    struct sim *s = sim_new(&(struct sim_opts){ .world = 1024, .seed = 4, .start_ms = 100, .delay_ms = 5,
-                                                .job_ms = 60000, .deadline_ms = 30000 });
+    struct sim *s = sim_new(&(struct sim_opts){ .world = 1024,
+                                                .seed = 4,
+                                                .start_ms = 100,
+                                                .delay_ms = 5,
+                                                .job_ms = 60000,
+                                                .deadline_ms = 30000 });
 
     (void)state;
     sim_run_until_active(s);
@@ -319,7 +330,8 @@ static void connections_that_break_all_the_time_hurt_no_invariant(void **state)
                                                     .supervised = true,
                                                     .break_one_in = 10 + (uint32_t)(seed % 90) });
 
-        (void)sim_run_to_the_end(s, 10000); /* it may never get through: only the invariants judge */
+        (void)sim_run_to_the_end(s,
+                                 10000); /* it may never get through: only the invariants judge */
         sim_free(s);
     }
 }

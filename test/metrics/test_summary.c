@@ -20,7 +20,7 @@
 #include "base/fs.h"
 #include "metrics/summary.h"
 
-enum { EVENTS_MAX = 8192, LINE_BYTES = 512 };
+enum { EVENTS_MAX = 20100, LINE_BYTES = 512 };
 
 static char root[64];
 static char (*lines)[LINE_BYTES]; /* what the reader said, an event a line, without wall times */

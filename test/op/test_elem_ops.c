@@ -405,7 +405,8 @@ static void any_number_of_operands_become_one(void **state)
                                                       .data = values[n - 1 - k] };
             oracle_elementwise(&gc, folds[i].f, 2e-7);
             gradcheck_run(&gc);
-            gc.in[0].shape = shape_of(5, (int64_t)0, (int64_t)1, (int64_t)1, (int64_t)1, (int64_t)1);
+            gc.in[0].shape = shape_of(5, (int64_t)0, (int64_t)1, (int64_t)1, (int64_t)1,
+                                         (int64_t)1);
             gradcheck_run(&gc);
         }
 }

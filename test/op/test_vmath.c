@@ -12,7 +12,7 @@
 #include "op/vmath.h"
 
 #define LOOP(name_)                                                                                \
-    OP_CLONES static void name_##_loop(const float *x, size_t n, float *y)                         \
+    CLONES static void name_##_loop(const float *x, size_t n, float *y)                         \
     {                                                                                              \
         size_t i;                                                                                  \
                                                                                                    \
@@ -161,7 +161,7 @@ static void limits_are_exact(void **state)
 
 /* ---- powers ---- */
 
-OP_CLONES static void pow_loop(const float *a, const float *b, size_t n, float *y)
+CLONES static void pow_loop(const float *a, const float *b, size_t n, float *y)
 {
     size_t i;
 

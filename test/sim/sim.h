@@ -1,10 +1,11 @@
-/* sim.h - a whole group in one process: member_worker and member_coord of many tasks, joined by links
- * with seeded delays, under a clock that jumps from event to event. The same seed gives the same story.
+/* sim.h - a whole group in one process: member_worker and member_coord of many tasks, joined by
+ * links with seeded delays, under a clock that jumps from event to event. The same seed gives the
+ * same story.
  *
- * What is modelled: processes that start, die and are started again by a supervisor; connections that
- * deliver in order, break, or fall silent; training that ends for all or, when a member is missing, for
- * nobody; a job that is complete on disk once the coordinator said so. What the sim does with the
- * actions is what the daemon and rdzv do.
+ * What is modelled: processes that start, die and are started again by a supervisor; connections
+ * that deliver in order, break, or fall silent; training that ends for all or, when a member is
+ * missing, for nobody; a job that is complete on disk once the coordinator said so. What the sim
+ * does with the actions is what the daemon and rdzv do.
  *
  * Invariants are checked after every event; one that does not hold ends the test with the seed and
  * the story. */
@@ -48,7 +49,8 @@ bool sim_run_to_the_end(struct sim *s, uint64_t ms);
 
 void sim_start(struct sim *s, uint32_t rank); /* again, after an end */
 void sim_kill(struct sim *s, uint32_t rank);  /* the process dies, its connections close */
-void sim_cut(struct sim *s, uint32_t rank);   /* nothing reaches it, nothing comes from it, nothing closes */
+void sim_cut(struct sim *s,
+             uint32_t rank); /* nothing reaches it, nothing comes from it, nothing closes */
 void sim_stop(struct sim *s, uint32_t rank);  /* SIGTERM */
 void sim_fail(struct sim *s, uint32_t rank, const char *reason); /* an error on this task */
 void sim_disconnect(struct sim *s, uint32_t rank);               /* its connection breaks */
@@ -59,7 +61,8 @@ int sim_exit_code(const struct sim *s, uint32_t rank);
 const char *sim_exit_text(const struct sim *s, uint32_t rank);
 uint64_t sim_generation(const struct sim *s, uint32_t rank); /* of the view it has; 0: none */
 bool sim_is_complete(const struct sim *s);                   /* on disk */
-/* What happened since the start or the last sim_forget(): "[12] worker 1 > joining -> waiting on admitted". */
+/* What happened since the start or the last sim_forget(): "[12] worker 1 > joining -> waiting on
+ * admitted". */
 const char *sim_story(const struct sim *s);
 void sim_forget(struct sim *s);
 

@@ -19,7 +19,7 @@
 /* name_fwd: y = fwd_(ACT_X). name_bwd: dx = bwd_(ACT_D, ACT_V), where reads_ is `out` or `in` as in
  * bwd_reads of the row. Output may share memory with input, dx with dy. */
 #define ACT_UNARY(name_, fwd_, reads_, bwd_)                                                       \
-    OP_CLONES static void name_##_y(size_t n, const float *x, float *y, const float *p)            \
+    CLONES static void name_##_y(size_t n, const float *x, float *y, const float *p)            \
     {                                                                                              \
         size_t i;                                                                                  \
                                                                                                    \
@@ -28,7 +28,7 @@
         for (i = 0; i < n; i++)                                                                    \
             y[i] = (fwd_);                                                                         \
     }                                                                                              \
-    OP_CLONES static void name_##_dx(size_t n, const float *d, const float *v, float *g,           \
+    CLONES static void name_##_dx(size_t n, const float *d, const float *v, float *g,           \
                                      const float *p)                                               \
     {                                                                                              \
         size_t i;                                                                                  \
@@ -38,7 +38,7 @@
         for (i = 0; i < n; i++)                                                                    \
             g[i] = (bwd_);                                                                         \
     }                                                                                              \
-    OP_CLONES static void name_##_add_dx(size_t n, const float *d, const float *v, float *g,       \
+    CLONES static void name_##_add_dx(size_t n, const float *d, const float *v, float *g,       \
                                          const float *p)                                           \
     {                                                                                              \
         size_t i;                                                                                  \

@@ -13,7 +13,7 @@ struct limits {
 };
 
 #define CLIP_TYPE(name_, type_)                                                                    \
-    OP_CLONES static void name_(size_t n, const type_ *x, const type_ *lo, const type_ *hi,        \
+    CLONES static void name_(size_t n, const type_ *x, const type_ *lo, const type_ *hi,        \
                                 type_ *y)                                                          \
     {                                                                                              \
         size_t i;                                                                                  \
@@ -28,7 +28,7 @@ struct limits {
 CLIP_TYPE(clip_i32, int32_t)
 CLIP_TYPE(clip_i64, int64_t)
 
-OP_CLONES static void clip_f32(size_t n, const float *x, struct limits m, float *y)
+CLONES static void clip_f32(size_t n, const float *x, struct limits m, float *y)
 {
     size_t i;
 
@@ -40,7 +40,7 @@ OP_CLONES static void clip_f32(size_t n, const float *x, struct limits m, float 
     }
 }
 
-OP_CLONES static void clip_dx(size_t n, const float *x, const float *d, struct limits m, float *g,
+CLONES static void clip_dx(size_t n, const float *x, const float *d, struct limits m, float *g,
                               bool add)
 {
     size_t i;

@@ -146,7 +146,7 @@ static void draw(const struct op_call *c, uint8_t *keep)
                  keep + i / channels * channels * inner + i % channels, channels);
 }
 
-OP_CLONES static void apply(size_t n, const float *x, const uint8_t *keep, float scale, float *y,
+CLONES static void apply(size_t n, const float *x, const uint8_t *keep, float scale, float *y,
                             bool add)
 {
     size_t i;

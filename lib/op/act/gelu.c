@@ -1,5 +1,6 @@
 /* gelu.c - Gelu (opset 20): y = x P(x), P the distribution function of the normal distribution.
- *   approximate=none:  P(x) = (1 + erf(x / sqrt 2)) / 2,      dx = dy (P + x e^(-x^2/2) / sqrt(2 pi))
+ *   approximate=none:  P(x) = (1 + erf(x / sqrt 2)) / 2,
+ *                      dx = dy (P + x e^(-x^2/2) / sqrt(2 pi))
  *   approximate=tanh:  P(x) = (1 + tanh u) / 2, u = sqrt(2 / pi) (x + 0.044715 x^3),
  *                      dx = dy (P + x (1 - tanh^2 u) u' / 2) */
 #include "op/act/act.h"

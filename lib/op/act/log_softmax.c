@@ -15,7 +15,7 @@ enum { STRIP = 64, SPAN = 512 };
 
 /* ---- inner == 1: rows ---- */
 
-OP_CLONES static void fwd_row(size_t n, const float *x, float *y)
+CLONES static void fwd_row(size_t n, const float *x, float *y)
 {
     float m = op_row_max(x, n), e[SPAN], shift;
     double sum = 0;
@@ -34,7 +34,7 @@ OP_CLONES static void fwd_row(size_t n, const float *x, float *y)
         y[i] = (x[i] - m) - shift;
 }
 
-OP_CLONES static void bwd_row(size_t n, const float *y, const float *dy, float *dx, bool add)
+CLONES static void bwd_row(size_t n, const float *y, const float *dy, float *dx, bool add)
 {
     float sum = (float)op_row_sum(dy, n);
     size_t i;
@@ -52,7 +52,7 @@ OP_CLONES static void bwd_row(size_t n, const float *y, const float *dy, float *
 
 /* ---- inner > 1: strips of w <= STRIP columns, `step` apart from one k to the next ---- */
 
-OP_CLONES static void fwd_strip(size_t w, size_t k, size_t step, const float *x, float *y)
+CLONES static void fwd_strip(size_t w, size_t k, size_t step, const float *x, float *y)
 {
     float m[STRIP], shift[STRIP];
     double sum[STRIP] = { 0 };
@@ -77,7 +77,7 @@ OP_CLONES static void fwd_strip(size_t w, size_t k, size_t step, const float *x,
     }
 }
 
-OP_CLONES static void bwd_strip(size_t w, size_t k, size_t step, const float *y, const float *dy,
+CLONES static void bwd_strip(size_t w, size_t k, size_t step, const float *y, const float *dy,
                                 float *dx, bool add)
 {
     double sum[STRIP] = { 0 };

@@ -16,7 +16,7 @@ enum { STRIP = 64 }; /* columns whose sums stay in cache */
 
 /* ---- inner == 1: rows ---- */
 
-OP_CLONES static void fwd_rows(size_t rows, size_t n, const float *x, float *y)
+CLONES static void fwd_rows(size_t rows, size_t n, const float *x, float *y)
 {
     size_t r, i;
 
@@ -33,7 +33,7 @@ OP_CLONES static void fwd_rows(size_t rows, size_t n, const float *x, float *y)
     }
 }
 
-OP_CLONES static void bwd_rows(size_t rows, size_t n, const float *y, const float *dy, float *dx,
+CLONES static void bwd_rows(size_t rows, size_t n, const float *y, const float *dy, float *dx,
                                bool add)
 {
     size_t r, i, j;
@@ -67,7 +67,7 @@ OP_CLONES static void bwd_rows(size_t rows, size_t n, const float *y, const floa
 
 /* ---- inner > 1: strips of w <= STRIP columns, `step` apart from one k to the next ---- */
 
-OP_CLONES static void fwd_strip(size_t w, size_t k, size_t step, const float *x, float *y)
+CLONES static void fwd_strip(size_t w, size_t k, size_t step, const float *x, float *y)
 {
     float m[STRIP];
     double sum[STRIP] = { 0 };
@@ -96,7 +96,7 @@ OP_CLONES static void fwd_strip(size_t w, size_t k, size_t step, const float *x,
     }
 }
 
-OP_CLONES static void bwd_strip(size_t w, size_t k, size_t step, const float *y, const float *dy,
+CLONES static void bwd_strip(size_t w, size_t k, size_t step, const float *y, const float *dy,
                                 float *dx, bool add)
 {
     double dot[STRIP] = { 0 };

@@ -70,7 +70,7 @@ int conv_transpose_cpu_plan(struct op_plan *p, struct err *err)
 }
 
 /* y [n] += bias [group], over and over */
-OP_CLONES static void add_bias(float *restrict y, size_t n, const float *bias, size_t group)
+CLONES static void add_bias(float *restrict y, size_t n, const float *bias, size_t group)
 {
     size_t at, i, w;
 

@@ -87,16 +87,18 @@ int elem_plan(struct op_plan *p, struct err *err)
 
 /* ---- the walk over the tiles ---- */
 
+/* Operands that are not there are not read either, but kernels step over them. */
 static void operands_at(const struct elem_walk *w, const struct tensor *const *in, uint32_t n,
                         const void **at)
 {
+    static const uint64_t nothing;
     uint32_t i;
 
     for (i = 0; i < ELEM_OPERANDS; i++)
         at[i] = i < n && in[i]->data != NULL
                     ? (const char *)in[i]->data +
                           w->at[i] * (ptrdiff_t)tensor_dtype_bytes(in[i]->dtype)
-                    : NULL;
+                    : (const void *)&nothing;
 }
 
 void elem_run(const struct elem_loops *s, elem_fwd_fn *fwd, const struct tensor *const *in,
@@ -124,7 +126,7 @@ int elem_fwd(const struct op_call *c, const struct elem_kernels *k)
     return 0;
 }
 
-OP_CLONES static void round_sums(const double *sum, size_t n, float *g, bool add)
+CLONES static void round_sums(const double *sum, size_t n, float *g, bool add)
 {
     size_t i;
 

@@ -91,7 +91,7 @@ void elem_run_bwd(const struct elem_loops *s, elem_bwd_fn *bwd, uint32_t k, cons
         for (i = 0; i < n; i++)                                                                    \
             y[i] = (out_type_)(expr_);                                                             \
     }                                                                                              \
-    OP_CLONES static void name_(const struct elem_tile *t, const void *const *in, void *vy)        \
+    CLONES static void name_(const struct elem_tile *t, const void *const *in, void *vy)        \
     {                                                                                              \
         const ptrdiff_t sa = t->at[0].step, sb = t->at[1].step;                                    \
         const type_ *a = in[0], *b = in[1];                                                        \
@@ -124,7 +124,7 @@ void elem_run_bwd(const struct elem_loops *s, elem_bwd_fn *bwd, uint32_t k, cons
             op_lanes lanes = { 0 };                                                                \
                                                                                                    \
             while (i + OP_LANES <= n) {                                                            \
-                op_lanes e;                                                                        \
+                op_lanes e = { 0 };                                                                \
                 size_t k;                                                                          \
                                                                                                    \
                 for (k = 0; k < OP_LANES; k++, i++)                                                \
@@ -140,7 +140,7 @@ void elem_run_bwd(const struct elem_loops *s, elem_bwd_fn *bwd, uint32_t k, cons
                 sum[(ptrdiff_t)i * sg] += (double)(expr_);                                         \
         }                                                                                          \
     }                                                                                              \
-    OP_CLONES static void name_(const struct elem_tile *t, enum elem_into into, const float *d,    \
+    CLONES static void name_(const struct elem_tile *t, enum elem_into into, const float *d,    \
                                 const void *const *in, float *g, double *sum)                      \
     {                                                                                              \
         const ptrdiff_t sa = t->at[0].step, sb = t->at[1].step, rg = t->at[k_].row;                \

@@ -2,11 +2,11 @@
  * add types).
  *
  * y starts as the first operand, repeated to its shape, and takes in one after the other. Max and
- * Min: NaN wins, and all operands that equal y share dy equally. Sum: each gets dy; Mean: dy / n. */
+ * Min: NaN wins, and all operands that equal y share dy equally. Sum: each gets dy; Mean: dy / n.
+ * Min, Max: float32, int32, int64; Sum, Mean: float32. */
 #include "op/elem/elem.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/err.h"
 
@@ -101,7 +101,10 @@ static void divide_among_equals(const struct op_call *c, float *d)
     const float *dy = c->dout[0]->data;
     uint32_t k;
 
-    memset(d, 0, n * sizeof(*d));
+    if (n == 0)
+        return;
+    for (i = 0; i < n; i++)
+        d[i] = 0;
     for (k = 0; k < c->n_in; k++) {
         const struct tensor *const in[2] = { c->out[0], c->in[k] };
 
@@ -115,7 +118,7 @@ static void divide_among_equals(const struct op_call *c, float *d)
 static int fold_bwd(const struct op_call *c, elem_bwd_fn *bwd)
 {
     const struct fold *s = c->state;
-    char *scratch = c->scratch;
+    void *sums = c->scratch != NULL ? (char *)c->scratch + s->sums_at : NULL;
     const float *d = c->scratch;
     uint32_t i;
 
@@ -135,7 +138,7 @@ static int fold_bwd(const struct op_call *c, elem_bwd_fn *bwd)
 
         if (c->din[i] != NULL)
             elem_run_bwd(&s->loops[i], bwd == NULL ? pass : bwd, 1, d, in, 2, c->din[i]->data,
-                         (double *)(void *)(scratch + s->sums_at), op_adds(c, i));
+                         sums, op_adds(c, i));
     }
     return 0;
 }

@@ -31,7 +31,7 @@
         for (i = 0; i < n; i++)                                                                    \
             y[i] = c[(ptrdiff_t)i * sc] != 0 ? a[(ptrdiff_t)i * sa] : b[(ptrdiff_t)i * sb];        \
     }                                                                                              \
-    OP_CLONES static void name_(const struct elem_tile *t, const void *const *in, void *vy)        \
+    CLONES static void name_(const struct elem_tile *t, const void *const *in, void *vy)        \
     {                                                                                              \
         const uint8_t *c = in[0];                                                                  \
         const type_ *a = in[1], *b = in[2];                                                        \

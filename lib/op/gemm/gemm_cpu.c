@@ -81,7 +81,7 @@ int gemm_cpu_plan(struct op_plan *p, struct err *err)
 }
 
 /* One row: y = alpha y + beta c. */
-OP_CLONES static void blend_row(float *restrict y, const float *restrict c, size_t n, float alpha,
+CLONES static void blend_row(float *restrict y, const float *restrict c, size_t n, float alpha,
                                 float beta)
 {
     size_t j;
@@ -90,7 +90,7 @@ OP_CLONES static void blend_row(float *restrict y, const float *restrict c, size
         y[j] = alpha * y[j] + beta * c[j];
 }
 
-OP_CLONES static void blend_value(float *y, size_t n, float alpha, float add)
+CLONES static void blend_value(float *y, size_t n, float alpha, float add)
 {
     size_t j;
 

@@ -35,7 +35,7 @@ static int accuracy_plan(struct op_plan *p, struct err *err)
 
 /* How many of n values stand before `best`? In front of it those that are not less, behind it those
  * that are greater. */
-OP_CLONES static uint64_t count_rivals(const float *x, size_t n, float best, bool is_before)
+CLONES static uint64_t count_rivals(const float *x, size_t n, float best, bool is_before)
 {
     uint64_t found = 0;
     size_t i;
@@ -49,7 +49,7 @@ OP_CLONES static uint64_t count_rivals(const float *x, size_t n, float best, boo
     return found;
 }
 
-OP_CLONES static uint32_t has_nan(const float *x, size_t n)
+CLONES static uint32_t has_nan(const float *x, size_t n)
 {
     uint32_t found = 0;
     size_t i;

@@ -29,7 +29,7 @@ struct elements {
 typedef void formula_fn(const float *x, const float *t, size_t n, float p, float *out);
 
 #define FORMULA(name_, expression_)                                                                \
-    OP_CLONES static void name_(const float *x, const float *t, size_t n, float p, float *out)     \
+    CLONES static void name_(const float *x, const float *t, size_t n, float p, float *out)     \
     {                                                                                              \
         size_t i;                                                                                  \
                                                                                                    \

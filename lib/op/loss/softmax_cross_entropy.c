@@ -52,13 +52,13 @@ static int cross_entropy_plan(struct op_plan *p, struct err *err)
     return 0;
 }
 
-OP_CLONES static float row_max(const float *x, size_t n)
+CLONES static float row_max(const float *x, size_t n)
 {
     return op_row_max(x, n);
 }
 
 /* sum_j e^(x_j - max) */
-OP_CLONES static double row_sum(const float *x, size_t n, float max)
+CLONES static double row_sum(const float *x, size_t n, float max)
 {
     float e[SPAN];
     double sum = 0;
@@ -74,7 +74,7 @@ OP_CLONES static double row_sum(const float *x, size_t n, float max)
     return sum;
 }
 
-OP_CLONES static void row_gradient(const float *x, size_t n, struct row row, float coef, float *dx,
+CLONES static void row_gradient(const float *x, size_t n, struct row row, float coef, float *dx,
                                    bool add)
 {
     float scale = coef * row.scale;

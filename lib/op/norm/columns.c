@@ -15,7 +15,7 @@ struct columns columns_of(size_t c)
     return k;
 }
 
-OP_CLONES static void sum(const float *x, size_t n, size_t group, float *restrict s1)
+CLONES static void sum(const float *x, size_t n, size_t group, float *restrict s1)
 {
     size_t at, i, w;
 
@@ -32,7 +32,7 @@ void columns_sum(const struct columns *k, const float *x, size_t n, float *s1)
     sum(x, n, k->group, s1);
 }
 
-OP_CLONES static void deviation(const float *x, size_t n, size_t group, const float *mean,
+CLONES static void deviation(const float *x, size_t n, size_t group, const float *mean,
                                 float *restrict s1, float *restrict s2)
 {
     size_t at, i, w;
@@ -56,7 +56,7 @@ void columns_deviation(const struct columns *k, const float *x, size_t n, const 
     deviation(x, n, k->group, mean, s1, s2);
 }
 
-OP_CLONES static void products(const float *x, const float *dy, size_t n, size_t group,
+CLONES static void products(const float *x, const float *dy, size_t n, size_t group,
                                const float *mean, float *restrict s1, float *restrict s2)
 {
     size_t at, i, w;
@@ -78,7 +78,7 @@ void columns_products(const struct columns *k, const float *x, const float *dy, 
     products(x, dy, n, k->group, mean, s1, s2);
 }
 
-OP_CLONES static void fold(const float *s, size_t group, size_t c, double *restrict out)
+CLONES static void fold(const float *s, size_t group, size_t c, double *restrict out)
 {
     size_t at, i;
 
@@ -102,7 +102,7 @@ void columns_repeat(const struct columns *k, float *v)
         memcpy(v + at, v, k->c * sizeof(*v));
 }
 
-OP_CLONES static void put(const float *x, float *y, size_t n, size_t group, const float *mean,
+CLONES static void put(const float *x, float *y, size_t n, size_t group, const float *mean,
                           const float *a, const float *b)
 {
     size_t at, i, w;
@@ -121,7 +121,7 @@ void columns_put(const struct columns *k, const float *x, float *y, size_t n, co
     put(x, y, n, k->group, mean, a, b);
 }
 
-OP_CLONES static void gradient(const float *x, const float *dy, float *dx, size_t n, size_t group,
+CLONES static void gradient(const float *x, const float *dy, float *dx, size_t n, size_t group,
                                const struct columns_line *l)
 {
     const float *mean = l->mean, *a = l->a, *b = l->b, *k = l->k;
@@ -135,7 +135,7 @@ OP_CLONES static void gradient(const float *x, const float *dy, float *dx, size_
     }
 }
 
-OP_CLONES static void gradient_add(const float *x, const float *dy, float *dx, size_t n,
+CLONES static void gradient_add(const float *x, const float *dy, float *dx, size_t n,
                                    size_t group, const struct columns_line *l)
 {
     const float *mean = l->mean, *a = l->a, *b = l->b, *k = l->k;

@@ -67,7 +67,7 @@ int group_norm_cpu_plan(struct op_plan *p, struct err *err)
 /* ---- forward ---- */
 
 /* y may be x */
-OP_CLONES static void put_part(const float *x, float *y, size_t n, float mean, float a, float b)
+CLONES static void put_part(const float *x, float *y, size_t n, float mean, float a, float b)
 {
     size_t i;
 
@@ -178,7 +178,7 @@ struct line {
     float mean, a, b, k;
 };
 
-OP_CLONES static void put_dx(const float *x, const float *dy, size_t n, const struct line *l,
+CLONES static void put_dx(const float *x, const float *dy, size_t n, const struct line *l,
                              float *dx, bool add)
 {
     float mean = l->mean, a = l->a, b = l->b, k = l->k;

@@ -43,7 +43,7 @@ int layer_norm_cpu_plan(struct op_plan *p, struct err *err)
 }
 
 /* y may be x */
-OP_CLONES static void put_row(const float *x, float *y, size_t n, float mean, float rstd,
+CLONES static void put_row(const float *x, float *y, size_t n, float mean, float rstd,
                               const float *scale, const float *bias)
 {
     size_t i;
@@ -93,7 +93,7 @@ struct line {
     float mean, a, b, k;
 };
 
-OP_CLONES static void put_dx(const float *x, const float *dy, const float *scale, size_t n,
+CLONES static void put_dx(const float *x, const float *dy, const float *scale, size_t n,
                              const struct line *l, float *dx, bool add)
 {
     float mean = l->mean, a = l->a, b = l->b, k = l->k;
@@ -111,7 +111,7 @@ OP_CLONES static void put_dx(const float *x, const float *dy, const float *scale
 }
 
 /* scale += dy d r, bias += dy; scale and bias are neither's memory */
-OP_CLONES static void add_row(const float *x, const float *dy, size_t n, float mean, float rstd,
+CLONES static void add_row(const float *x, const float *dy, size_t n, float mean, float rstd,
                               float *restrict scale, float *restrict bias)
 {
     size_t i;
@@ -122,7 +122,7 @@ OP_CLONES static void add_row(const float *x, const float *dy, size_t n, float m
     }
 }
 
-OP_CLONES static void add_part(float *part, double *restrict total, size_t n)
+CLONES static void add_part(float *part, double *restrict total, size_t n)
 {
     size_t i;
 

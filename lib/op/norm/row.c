@@ -10,7 +10,7 @@ enum { SPAN = 4096 };
 /* ---- spans of at most SPAN elements; what is behind the last whole block is padded so that it
  * adds 0 ---- */
 
-OP_CLONES static double span_sum(const float *x, size_t n)
+CLONES static double span_sum(const float *x, size_t n)
 {
     struct op_block s = { 0 }, v;
     size_t i;
@@ -23,7 +23,7 @@ OP_CLONES static double span_sum(const float *x, size_t n)
 }
 
 /* The second sum is that of squares. */
-OP_CLONES static void span_deviation(const float *x, size_t n, float mean, double *sum,
+CLONES static void span_deviation(const float *x, size_t n, float mean, double *sum,
                                      double *square)
 {
     struct op_block s = { 0 }, q = { 0 }, v;
@@ -60,13 +60,13 @@ OP_INLINE void span_products(const float *x, const float *dy, const float *scale
     *product += op_block_total(&p);
 }
 
-OP_CLONES static void span_scaled(const float *x, const float *dy, const float *scale, size_t n,
+CLONES static void span_scaled(const float *x, const float *dy, const float *scale, size_t n,
                                   float mean, double *sum, double *product)
 {
     span_products(x, dy, scale, n, mean, sum, product);
 }
 
-OP_CLONES static void span_bare(const float *x, const float *dy, size_t n, float mean, double *sum,
+CLONES static void span_bare(const float *x, const float *dy, size_t n, float mean, double *sum,
                                 double *product)
 {
     span_products(x, dy, NULL, n, mean, sum, product);

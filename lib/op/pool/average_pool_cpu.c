@@ -23,7 +23,7 @@ OP_INLINE void add(float *restrict to, const float *x, size_t c)
 }
 
 /* y [c] = scale times the sum over the box; part: a line of scratch */
-OP_CLONES static void box_mean(const float *x, const struct box *b, size_t c, float scale,
+CLONES static void box_mean(const float *x, const struct box *b, size_t c, float scale,
                                float *restrict y, float *restrict part)
 {
     float *to = b->n[0] * b->n[1] * b->n[2] > PART ? part : y;
@@ -46,7 +46,7 @@ OP_CLONES static void box_mean(const float *x, const struct box *b, size_t c, fl
         y[k] *= scale;
 }
 
-OP_CLONES static void box_spread(float *dx, const struct box *b, size_t c, float scale,
+CLONES static void box_spread(float *dx, const struct box *b, size_t c, float scale,
                                  const float *dy)
 {
     size_t i[3], k;

@@ -42,7 +42,7 @@ OP_INLINE void flush(float *restrict y, float *restrict part, size_t c)
     }
 }
 
-OP_CLONES static void box_norm(const float *x, const struct box *b, size_t c, float p,
+CLONES static void box_norm(const float *x, const struct box *b, size_t c, float p,
                                float *restrict y, float *restrict part)
 {
     size_t i[3], n = 0, k;
@@ -67,7 +67,7 @@ OP_CLONES static void box_norm(const float *x, const struct box *b, size_t c, fl
 }
 
 /* g = dy / y^(p-1) */
-OP_CLONES static void outer(const float *y, const float *dy, size_t c, float p, float *restrict g)
+CLONES static void outer(const float *y, const float *dy, size_t c, float p, float *restrict g)
 {
     size_t k;
 
@@ -85,7 +85,7 @@ OP_INLINE float sign(float x)
 }
 
 /* dx += g sign(x) |x|^(p-1) */
-OP_CLONES static void box_spread(const float *x, float *dx, const struct box *b, size_t c, float p,
+CLONES static void box_spread(const float *x, float *dx, const struct box *b, size_t c, float p,
                                  const float *g)
 {
     size_t i[3], k;

@@ -7,7 +7,7 @@
 #include "op/rnn/rnn_priv.h"
 #include "op/vmath.h"
 
-OP_CLONES static void sigmoids(float *x, size_t n)
+CLONES static void sigmoids(float *x, size_t n)
 {
     size_t k;
 
@@ -17,7 +17,7 @@ OP_CLONES static void sigmoids(float *x, size_t n)
 }
 
 /* e = r h_prev */
-OP_CLONES static void reset(const float *r, const float *h_prev, float *restrict e, size_t n)
+CLONES static void reset(const float *r, const float *h_prev, float *restrict e, size_t n)
 {
     size_t k;
 
@@ -26,7 +26,7 @@ OP_CLONES static void reset(const float *r, const float *h_prev, float *restrict
 }
 
 /* g: in, what goes into tanh, but for r e if e is given; out, n. */
-OP_CLONES static void row_fwd(const float *zr, float *restrict g, const float *e,
+CLONES static void row_fwd(const float *zr, float *restrict g, const float *e,
                               const float *h_prev, float *restrict h, size_t n)
 {
     const float *z = zr, *r = zr + n;
@@ -68,7 +68,7 @@ static int fwd(const struct rnn_step *s, struct err *err)
 
 /* First half: g becomes the gradient of what went into tanh, z that of its sigmoid; dh is left with
  * the share that h_prev gets at once. */
-OP_CLONES static void row_bwd(float *restrict zr, float *restrict g, const float *h_prev,
+CLONES static void row_bwd(float *restrict zr, float *restrict g, const float *h_prev,
                               float *restrict dh, size_t n)
 {
     size_t k;
@@ -83,7 +83,7 @@ OP_CLONES static void row_bwd(float *restrict zr, float *restrict g, const float
 }
 
 /* Reset after: r becomes the gradient of what went into its sigmoid, e that of e. */
-OP_CLONES static void row_after(float *restrict r, const float *g, float *restrict e, size_t n)
+CLONES static void row_after(float *restrict r, const float *g, float *restrict e, size_t n)
 {
     size_t k;
 
@@ -96,7 +96,7 @@ OP_CLONES static void row_after(float *restrict r, const float *g, float *restri
 }
 
 /* Reset first: de is the gradient of r h_prev. */
-OP_CLONES static void row_first(float *restrict r, const float *de, const float *h_prev,
+CLONES static void row_first(float *restrict r, const float *de, const float *h_prev,
                                 float *restrict dh, size_t n)
 {
     size_t k;

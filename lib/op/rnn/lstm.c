@@ -5,7 +5,7 @@
 #include "op/vmath.h"
 
 /* gates [4 n]: in, what goes into the functions; out, the gates. */
-OP_CLONES static void row_fwd(float *gates, const float *c_prev, float *restrict c,
+CLONES static void row_fwd(float *gates, const float *c_prev, float *restrict c,
                               float *restrict h, size_t n)
 {
     float *restrict i = gates, *restrict o = gates + n;
@@ -31,7 +31,7 @@ OP_CLONES static void row_fwd(float *gates, const float *c_prev, float *restrict
 
 /* gates: in, the gates; out, the gradient of what went into the functions. dc: of c, then of
  * c_prev. */
-OP_CLONES static void row_bwd(float *gates, const float *c_prev, const float *c, const float *dh,
+CLONES static void row_bwd(float *gates, const float *c_prev, const float *c, const float *dh,
                               float *restrict dc, size_t n)
 {
     float *restrict i = gates, *restrict o = gates + n;

@@ -4,7 +4,7 @@
 #include "op/vmath.h"
 
 /* What went into the function is not needed any more: backward knows it by h. */
-OP_CLONES static void row_fwd(const float *gate, float *restrict h, size_t n, bool relu)
+CLONES static void row_fwd(const float *gate, float *restrict h, size_t n, bool relu)
 {
     size_t k;
 
@@ -17,7 +17,7 @@ OP_CLONES static void row_fwd(const float *gate, float *restrict h, size_t n, bo
     }
 }
 
-OP_CLONES static void row_bwd(float *restrict gate, const float *h, const float *dh, size_t n,
+CLONES static void row_bwd(float *restrict gate, const float *h, const float *dh, size_t n,
                               bool relu)
 {
     size_t k;

@@ -11,7 +11,7 @@
 
 static int gather_infer(struct op_infer *f, struct err *err)
 {
-    const struct rows *r = f->param;
+    struct rows *r = f->param;
     struct shape *y = &f->out[0].shape;
     const struct shape *x, *at;
     int64_t axis;
@@ -35,6 +35,8 @@ static int gather_infer(struct op_infer *f, struct err *err)
     for (k = (uint32_t)r->axis + 1; k < x->rank; k++)
         y->dim[y->rank++] = x->dim[k];
     f->out[0].dtype = f->in[0]->dtype;
+    if (shape_elements(y) == 0) /* whatever the other dimensions say */
+        r->n = r->outer = 0;
     return op_fits(f, err);
 }
 

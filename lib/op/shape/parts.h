@@ -18,8 +18,8 @@ struct part {
 };
 
 struct parts { /* op_plan.state */
-    bool fills;       /* outputs have elements that no part writes: they get input `fill_in`, or 0 */
-    uint32_t fill_in; /* a scalar; absent: 0 */
+    bool fills;       /* outputs have elements that no part writes; see fill_in */
+    uint32_t fill_in; /* the input, a scalar, that they get; absent: 0 */
     bool gaps;        /* inputs have elements that no part reads, or that several do */
     uint32_t n;
     struct part at[];

@@ -21,7 +21,7 @@ struct rows { /* op_def.param */
     enum rows_kind kind;
     size_t n;      /* in the list */
     size_t width;  /* elements of each */
-    size_t outer;  /* ROWS_AXIS: products of the dimensions before the axis; ROWS_ND: of the batch */
+    size_t outer;  /* elements before the axis (ROWS_AXIS), of the batch (ROWS_ND) */
     size_t per;    /* of the list per outer */
     int64_t axis;  /* ROWS_ELEMENTS, and for messages */
     uint32_t depth, batch; /* ROWS_ND: how many indices make a place, and batch axes before them */

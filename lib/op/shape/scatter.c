@@ -101,11 +101,12 @@ static int plan(struct op_plan *p, struct err *err)
 
 static void *before_at(const struct op_call *c)
 {
-    return (char *)c->save + op_round(rows_bytes(c->param));
+    return c->save != NULL ? (char *)c->save + op_round(rows_bytes(c->param)) : NULL;
 }
 
 #define PUT(name_, type_, sum_)                                                                    \
-    static void name_(const struct rows *r, const int64_t *row, const void *vu, void *vy, void *vb) \
+    static void name_(const struct rows *r, const int64_t *row, const void *vu, void *vy,          \
+                      void *vb)                                                                    \
     {                                                                                              \
         const type_ *u = vu;                                                                       \
         type_ *y = vy, *before = vb;                                                               \

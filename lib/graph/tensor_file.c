@@ -1,0 +1,79 @@
+/* tensor_file.c - one TensorProto in a file of its own, as ONNX's test data has them. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/fs.h"
+#include "graph/graph_priv.h"
+
+static int read_message(const char *path, const uint8_t *bytes, size_t n, struct arena *mem,
+                        struct tensor *out, struct err *err)
+{
+    struct tensor_source src = { .mem = mem, .model_path = path, .budget = n };
+    uint64_t budget = graph_scan_budget(n);
+    struct tensor t = { 0 };
+    Onnx__TensorProto *p;
+    void *data;
+    int rc = graph_scan(&onnx__tensor_proto__descriptor, bytes, n, &budget, err);
+
+    if (rc < 0)
+        return rc;
+    p = onnx__tensor_proto__unpack(NULL, n, bytes);
+    if (p == NULL)
+        return err_set(err, ERR_INPUT, "the fields do not fit a TensorProto");
+    rc = graph_read_tensor(&src, p, "the tensor", &t, err);
+    if (rc == 0) {
+        data = arena_alloc(mem, tensor_bytes(&t));
+        if (data == NULL)
+            rc = err_set(err, ERR_NOMEM, "out of memory for %zu bytes", tensor_bytes(&t));
+        else if (tensor_bytes(&t) > 0)
+            memcpy(data, t.data, tensor_bytes(&t)); /* it may be the message's */
+        t.data = data;
+    }
+    onnx__tensor_proto__free_unpacked(p, NULL);
+    if (rc == 0)
+        *out = t;
+    return rc;
+}
+
+int graph_read_tensor_file(const char *path, uint64_t max_bytes, struct arena *mem,
+                           struct tensor *out, struct err *err)
+{
+    uint8_t *bytes;
+    size_t n;
+    int rc = graph_read_file(path, max_bytes, &bytes, &n, err);
+
+    if (rc < 0)
+        return rc;
+    rc = n > 0 ? read_message(path, bytes, n, mem, out, err)
+               : err_set(err, ERR_INPUT, "the file is empty");
+    free(bytes);
+    return rc < 0 ? err_wrap(err, rc, "'%s'", path) : 0;
+}
+
+int graph_write_tensor_file(const char *path, const char *name, const struct tensor *t,
+                            struct err *err)
+{
+    Onnx__TensorProto p;
+    int64_t dims[TENSOR_MAX_RANK];
+    uint8_t *bytes;
+    size_t n;
+    int rc;
+
+    onnx__tensor_proto__init(&p);
+    memcpy(dims, t->shape.dim, sizeof(dims));
+    p.name = (char *)(uintptr_t)name;
+    p.has_data_type = p.has_raw_data = 1;
+    p.data_type = (int32_t)t->dtype;
+    p.dims = dims;
+    p.n_dims = t->shape.rank;
+    p.raw_data = (ProtobufCBinaryData){ tensor_bytes(t), t->data };
+    n = onnx__tensor_proto__get_packed_size(&p);
+    bytes = malloc(n);
+    if (bytes == NULL)
+        return err_set(err, ERR_NOMEM, "write '%s': out of memory", path);
+    onnx__tensor_proto__pack(&p, bytes);
+    rc = fs_replace(path, bytes, n, err);
+    free(bytes);
+    return rc;
+}

@@ -1,0 +1,186 @@
+/* top_k.c - TopK (opset 10; 11: largest, sorted): the k greatest (or least) elements along an axis,
+ * from the best on, and where they are, int64. Of equals the first comes first; NaN counts as the
+ * greatest. k: input 1, a constant.   dx is dy where an element was chosen, else 0. float32.
+ *
+ * A heap of the k best so far, the worst of them at its root; at the end it is taken apart. */
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "op/op_priv.h"
+#include "op/reduce/along.h"
+
+struct top_k {
+    struct along a;
+    size_t n; /* how many are wanted */
+    int64_t largest;
+};
+
+struct item {
+    float v;
+    int64_t at;
+};
+
+static int top_k_infer(struct op_infer *f, struct err *err)
+{
+    struct top_k *p = f->param;
+    const int64_t *k;
+    int64_t axis, sorted;
+    size_t n;
+    uint32_t i;
+    int rc = op_need(f, 0, TENSOR_F32, -1, err);
+
+    if (rc == 0)
+        rc = op_attr_i(f, "axis", -1, &axis, err);
+    if (rc == 0)
+        rc = op_attr_i(f, "largest", 1, &p->largest, err);
+    if (rc == 0)
+        rc = op_attr_i(f, "sorted", 1, &sorted, err); /* either way they come sorted */
+    if (rc == 0)
+        rc = op_const_ints(f, 1, &k, &n, err);
+    if (rc == 0)
+        rc = along_infer(f, axis, &p->a, err);
+    if (rc < 0)
+        return rc;
+    if (n != 1)
+        return op_error(f, ERR_INPUT, err, "k is %zu numbers; expected one", n);
+    if (k[0] < 0 || (uint64_t)k[0] > p->a.k)
+        return op_error(f, ERR_INPUT, err, "k is %" PRId64 "; axis %" PRIu32 " has %zu elements",
+                        k[0], p->a.axis, p->a.k);
+    p->n = (size_t)k[0];
+    for (i = 0; i < f->n_out; i++) {
+        f->out[i].dtype = i == 0 ? TENSOR_F32 : TENSOR_I64;
+        f->out[i].shape = f->in[0]->shape;
+        f->out[i].shape.dim[p->a.axis] = k[0];
+    }
+    return 0;
+}
+
+/* save: where each value came from. scratch: the heap. */
+static int top_k_plan(struct op_plan *p, struct err *err)
+{
+    const struct top_k *t = p->param;
+
+    (void)err;
+    p->save_bytes = t->a.outer * t->n * t->a.inner * sizeof(int64_t);
+    p->scratch_bytes = t->n * sizeof(struct item);
+    return 0;
+}
+
+static bool is_better(struct item a, struct item b, bool largest)
+{
+    if (isnan(a.v) || isnan(b.v)) {
+        if (isnan(a.v) && isnan(b.v))
+            return a.at < b.at;
+        return isnan(a.v) == largest;
+    }
+    return a.v == b.v ? a.at < b.at : largest ? a.v > b.v : a.v < b.v;
+}
+
+/* Puts x at the root of a heap of n and lets it sink. */
+static void sink(struct item *heap, size_t n, struct item x, bool largest)
+{
+    size_t at = 0, child;
+
+    for (; 2 * at + 1 < n; at = child) {
+        child = 2 * at + 1;
+        if (child + 1 < n && is_better(heap[child], heap[child + 1], largest))
+            child++; /* the worse one */
+        if (!is_better(x, heap[child], largest))
+            break;
+        heap[at] = heap[child];
+    }
+    heap[at] = x;
+}
+
+static void rise(struct item *heap, size_t at, bool largest)
+{
+    struct item x = heap[at];
+
+    for (; at > 0 && is_better(heap[(at - 1) / 2], x, largest); at = (at - 1) / 2)
+        heap[at] = heap[(at - 1) / 2];
+    heap[at] = x;
+}
+
+/* The best n of k elements, `step` apart, to heap in order. */
+static void choose(const struct top_k *p, const float *x, struct item *heap)
+{
+    bool largest = p->largest != 0;
+    size_t i;
+
+    for (i = 0; i < p->a.k && p->n > 0; i++) {
+        struct item item = { x[i * p->a.inner], (int64_t)i };
+
+        if (i < p->n) {
+            heap[i] = item;
+            rise(heap, i, largest);
+        } else if (is_better(item, heap[0], largest)) {
+            sink(heap, p->n, item, largest);
+        }
+    }
+    for (i = p->n; i > 1; i--) { /* the worst of what is left goes to the end */
+        struct item worst = heap[0];
+
+        sink(heap, i - 1, heap[i - 1], largest);
+        heap[i - 1] = worst;
+    }
+}
+
+static int top_k_fwd(const struct op_call *c, struct err *err)
+{
+    const struct top_k *p = c->param;
+    float *y = c->out[0] != NULL ? c->out[0]->data : NULL;
+    int64_t *where = c->n_out > 1 && c->out[1] != NULL ? c->out[1]->data : NULL, *kept = c->save;
+    const float *x = c->in[0]->data;
+    struct item *heap = c->scratch;
+    size_t o, j, i;
+
+    (void)err;
+    for (o = 0; o < p->a.outer; o++)
+        for (j = 0; j < p->a.inner; j++) {
+            choose(p, x + o * p->a.k * p->a.inner + j, heap);
+            for (i = 0; i < p->n; i++) {
+                size_t at = (o * p->n + i) * p->a.inner + j;
+
+                kept[at] = heap[i].at;
+                if (y != NULL)
+                    y[at] = heap[i].v;
+                if (where != NULL)
+                    where[at] = heap[i].at;
+            }
+        }
+    return 0;
+}
+
+static int top_k_bwd(const struct op_call *c, struct err *err)
+{
+    const struct top_k *p = c->param;
+    const int64_t *kept = c->save;
+    const float *dy;
+    float *dx;
+    size_t o, i, j;
+
+    (void)err;
+    op_bwd_zero(c);
+    if (c->dout[0] == NULL || c->din[0] == NULL)
+        return 0;
+    dy = c->dout[0]->data;
+    dx = c->din[0]->data;
+    for (o = 0; o < p->a.outer; o++)
+        for (i = 0; i < p->n; i++)
+            for (j = 0; j < p->a.inner; j++, dy++, kept++)
+                dx[(o * p->a.k + (size_t)*kept) * p->a.inner + j] += *dy;
+    return 0;
+}
+
+static const char *const attrs_10[] = { "axis", NULL };
+static const char *const attrs_11[] = { "axis", "largest", "sorted", NULL };
+
+#define FIELDS                                                                                     \
+    .name = "TopK", .n_in = { 2, 2 }, .n_out = { 1, 2 }, .param_bytes = sizeof(struct top_k),      \
+    .infer = top_k_infer, .diff = OP_IN(0), .layout = OP_LAYOUT_PLAIN,                             \
+    .cpu = { top_k_plan, top_k_fwd, top_k_bwd, NULL }
+
+const struct op_def op_top_k_11 = { FIELDS, .since = 11, .attrs = attrs_11 };
+const struct op_def op_top_k_10 = { FIELDS, .since = 10, .until = 10, .attrs = attrs_10 };

@@ -1,0 +1,547 @@
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/err.h"
+#include "harness/gradcheck.h"
+#include "harness/op_oracle.h"
+
+#define INT(name_, i_) { .name = (name_), .type = OP_ATTR_INT, .i = (i_) }
+#define STRING(name_, s_) { .name = (name_), .type = OP_ATTR_STRING, .s = (s_) }
+
+static void unravel(const struct shape *s, size_t i, int64_t *at)
+{
+    uint32_t k;
+
+    for (k = s->rank; k-- > 0; i /= (size_t)s->dim[k])
+        at[k] = (int64_t)(i % (size_t)s->dim[k]);
+}
+
+static size_t ravel(const struct shape *s, const int64_t *at)
+{
+    size_t i = 0;
+    uint32_t k;
+
+    for (k = 0; k < s->rank; k++) {
+        assert_true(at[k] >= 0 && at[k] < s->dim[k]);
+        i = i * (size_t)s->dim[k] + (size_t)at[k];
+    }
+    return i;
+}
+
+/* ---- gathering ---- */
+
+enum kind { AXIS, ELEMENTS, ND };
+
+static const struct gathering {
+    const char *op;
+    enum kind kind;
+    struct op_attr attr; /* axis or batch_dims */
+    struct shape data, at, out;
+} gatherings[] = {
+    { "Gather", AXIS, INT("axis", 0), GRADCHECK_SHAPE(11, 5), GRADCHECK_SHAPE(2, 7),
+      GRADCHECK_SHAPE(2, 7, 5) },
+    { "Gather", AXIS, INT("axis", 1), GRADCHECK_SHAPE(2, 5, 3), GRADCHECK_SHAPE(4),
+      GRADCHECK_SHAPE(2, 4, 3) },
+    { "Gather", AXIS, INT("axis", -1), GRADCHECK_SHAPE(2, 3, 5), GRADCHECK_SHAPE(2, 2),
+      GRADCHECK_SHAPE(2, 3, 2, 2) },
+    { "Gather", AXIS, INT("axis", 1), GRADCHECK_SHAPE(4, 3, 2), { 0 }, GRADCHECK_SHAPE(4, 2) },
+    { "Gather", AXIS, INT("axis", 0), GRADCHECK_SHAPE(7), { 0 }, { 0 } },
+    { "Gather", AXIS, INT("axis", 0), GRADCHECK_SHAPE(7, 2), GRADCHECK_SHAPE(0),
+      GRADCHECK_SHAPE(0, 2) },
+    { "GatherElements", ELEMENTS, INT("axis", 0), GRADCHECK_SHAPE(5, 4), GRADCHECK_SHAPE(7, 3),
+      GRADCHECK_SHAPE(7, 3) },
+    { "GatherElements", ELEMENTS, INT("axis", -2), GRADCHECK_SHAPE(2, 5, 3),
+      GRADCHECK_SHAPE(2, 4, 3), GRADCHECK_SHAPE(2, 4, 3) },
+    { "GatherElements", ELEMENTS, INT("axis", 0), GRADCHECK_SHAPE(5), GRADCHECK_SHAPE(1),
+      GRADCHECK_SHAPE(1) },
+    { "GatherND", ND, INT("batch_dims", 0), GRADCHECK_SHAPE(5, 4, 3), GRADCHECK_SHAPE(6, 2),
+      GRADCHECK_SHAPE(6, 3) },
+    { "GatherND", ND, INT("batch_dims", 0), GRADCHECK_SHAPE(5, 4), GRADCHECK_SHAPE(2, 3, 2),
+      GRADCHECK_SHAPE(2, 3) },
+    { "GatherND", ND, INT("batch_dims", 1), GRADCHECK_SHAPE(3, 4, 5), GRADCHECK_SHAPE(3, 2, 1),
+      GRADCHECK_SHAPE(3, 2, 5) },
+    { "GatherND", ND, INT("batch_dims", 2), GRADCHECK_SHAPE(2, 3, 4), GRADCHECK_SHAPE(2, 3, 1),
+      GRADCHECK_SHAPE(2, 3) },
+};
+
+static int64_t positive(int64_t i, int64_t dim)
+{
+    return i < 0 ? i + dim : i;
+}
+
+/* Where element `to` of the output, or of the updates, is in the data. */
+static void place(const struct gathering *g, const struct tensor *at, const int64_t *to,
+                  int64_t *from)
+{
+    const int64_t *index = at->data;
+    int64_t where[TENSOR_MAX_RANK], axis = positive(g->attr.i, g->data.rank);
+    uint32_t k, batch, depth;
+
+    if (g->kind == ELEMENTS) {
+        memcpy(from, to, g->data.rank * sizeof(*from));
+        from[axis] = positive(index[ravel(&g->at, to)], g->data.dim[axis]);
+    } else if (g->kind == AXIS) {
+        memcpy(from, to, (size_t)axis * sizeof(*from));
+        from[axis] = positive(index[ravel(&g->at, to + axis)], g->data.dim[axis]);
+        memcpy(from + axis + 1, to + axis + g->at.rank,
+               (g->data.rank - 1 - (size_t)axis) * sizeof(*from));
+    } else {
+        batch = (uint32_t)g->attr.i;
+        depth = (uint32_t)g->at.dim[g->at.rank - 1];
+        memcpy(where, to, (g->at.rank - 1) * sizeof(*where));
+        memcpy(from, to, batch * sizeof(*from));
+        for (k = 0; k < depth; k++) {
+            where[g->at.rank - 1] = k;
+            from[batch + k] = positive(index[ravel(&g->at, where)], g->data.dim[batch + k]);
+        }
+        memcpy(from + batch + depth, to + g->at.rank - 1,
+               (g->data.rank - batch - depth) * sizeof(*from));
+    }
+}
+
+static struct gradcheck_case gathering_case(const struct gathering *g)
+{
+    int64_t least = INT64_MAX;
+    uint32_t k;
+
+    for (k = 0; k < g->data.rank; k++)
+        least = g->data.dim[k] < least ? g->data.dim[k] : least;
+    if (g->kind != ND)
+        least = g->data.dim[positive(g->attr.i, g->data.rank)];
+    return (struct gradcheck_case){
+        .op = g->op, .opset = 13, .attrs = &g->attr, .n_attrs = 1, .n_in = 2, .seed = 9,
+        .in = { { .shape = g->data },
+                { .dtype = TENSOR_I64, .shape = g->at, .lo = (double)-least,
+                  .hi = (double)least } } };
+}
+
+static void gathering_takes_what_the_indices_name_and_adds_gradients_there(void **state)
+{
+    static const enum tensor_dtype types[] = { TENSOR_U8, TENSOR_I64, TENSOR_F32 };
+    size_t i, t, n, e;
+
+    (void)state;
+    for (i = 0; i < COUNT_OF(gatherings); i++) {
+        const struct gathering *g = &gatherings[i];
+        struct gradcheck_case gc = gathering_case(g);
+
+        for (t = 0; t < COUNT_OF(types); t++) {
+            struct gradcheck_result r;
+            struct err err = { 0 };
+
+            gc.in[0].dtype = types[t];
+            gc.in[0].lo = types[t] == TENSOR_F32 ? -1 : 0;
+            gc.in[0].hi = types[t] == TENSOR_F32 ? 1 : 200;
+            if (gradcheck_forward(&gc, &r, &err) < 0)
+                fail_msg("%s: %s", g->op, err.text);
+            assert_true(shape_equal(&r.out[0].shape, &g->out));
+            n = (size_t)tensor_elements(&r.out[0]);
+            for (e = 0; e < n; e++) {
+                int64_t to[TENSOR_MAX_RANK], from[TENSOR_MAX_RANK];
+
+                unravel(&g->out, e, to);
+                place(g, &r.in[1], to, from);
+                assert_true(oracle_at(&r.out[0], e) ==
+                            oracle_at(&r.in[0], ravel(&g->data, from)));
+            }
+            gradcheck_free(&r);
+        }
+        gradcheck_run(&gc);
+        gc.in[1].dtype = TENSOR_I32;
+        gradcheck_run(&gc);
+    }
+}
+
+static void the_gradient_of_an_embedding_sums_in_the_order_of_its_words(void **state)
+{
+    static const int64_t words[5] = { 2, 0, 2, -1, 2 };
+    static const float dout[5] = { 1e8f, 3, 1, 5, -1e8f };
+    /* (1e8 + 1) - 1e8 in float32 */
+    static const double want[4] = { 3, 0, 0, 5 };
+    struct gradcheck_case gc = { .op = "Gather", .opset = 13, .n_in = 2, .dout = { dout },
+                                 .in = { { .shape = GRADCHECK_SHAPE(4, 1) },
+                                         { .dtype = TENSOR_I64, .shape = GRADCHECK_SHAPE(5),
+                                           .data = words } } };
+    struct gradcheck_result r;
+    struct err err = { 0 };
+
+    (void)state;
+    assert_int_equal(gradcheck_backward(&gc, &r, &err), 0);
+    gradcheck_near("dx", r.din[0].data, want, 4, 0);
+    gradcheck_free(&r);
+}
+
+static void an_index_out_of_range_is_refused_with_its_place(void **state)
+{
+    static const int64_t high[3] = { 0, 1, 4 }, low[3] = { 0, -5, 1 };
+    size_t i;
+
+    (void)state;
+    for (i = 0; i < COUNT_OF(gatherings); i++) {
+        struct gradcheck_case gc = gathering_case(&gatherings[i]);
+
+        gc.in[0].shape = shape_of(1, (int64_t)4);
+        gc.in[1].shape = gatherings[i].kind == ND ? shape_of(2, (int64_t)3, (int64_t)1)
+                                                  : shape_of(1, (int64_t)3);
+        gc.n_attrs = 0;
+        gc.in[1].data = high;
+        oracle_refused(&gc, ERR_INPUT, "index 2 is 4; the axis has 4 elements");
+        gc.in[1].data = low;
+        oracle_refused(&gc, ERR_INPUT, "index 1 is -5");
+        gc.in[1].dtype = TENSOR_F32;
+        gc.in[1].data = NULL;
+        oracle_refused(&gc, ERR_INPUT, "the indices are float32");
+    }
+}
+
+static void indices_of_the_wrong_shape_are_refused(void **state)
+{
+    static const struct op_attr two = INT("axis", 2), batch = INT("batch_dims", 2);
+    struct gradcheck_case gc = { .op = "Gather", .opset = 13, .attrs = &two, .n_attrs = 1,
+                                 .n_in = 2,
+                                 .in = { { .shape = GRADCHECK_SHAPE(4, 3) },
+                                         { .dtype = TENSOR_I64,
+                                           .shape = GRADCHECK_SHAPE(2, 5) } } };
+
+    (void)state;
+    oracle_refused(&gc, ERR_INPUT, "axis is 2; expected -2 to 1");
+    gc.n_attrs = 0;
+    gc.op = "GatherElements";
+    oracle_refused(&gc, ERR_INPUT, "indices [2, 5] do not lie within data [4, 3] but for axis 0");
+    gc.op = "GatherND";
+    oracle_refused(&gc, ERR_INPUT, "names 5 axes of data [4, 3]");
+    gc.attrs = &batch;
+    gc.n_attrs = 1;
+    oracle_refused(&gc, ERR_INPUT, "batch_dims is 2");
+    gc.op = "Gather";
+    gc.n_attrs = 0;
+    gc.in[0].shape = shape_of(4, (int64_t)1, (int64_t)1, (int64_t)1, (int64_t)1);
+    gc.in[1].shape = shape_of(6, (int64_t)1, (int64_t)1, (int64_t)1, (int64_t)1, (int64_t)1,
+                              (int64_t)1);
+    oracle_refused(&gc, ERR_UNSUPPORTED, "9 dimensions; at most 8");
+}
+
+/* ---- scattering ---- */
+
+static const struct gathering scatterings[] = {
+    { "ScatterElements", ELEMENTS, INT("axis", 0), GRADCHECK_SHAPE(5, 4), GRADCHECK_SHAPE(7, 3),
+      GRADCHECK_SHAPE(7, 3) },
+    { "ScatterElements", ELEMENTS, INT("axis", -1), GRADCHECK_SHAPE(2, 3, 6),
+      GRADCHECK_SHAPE(2, 3, 4), GRADCHECK_SHAPE(2, 3, 4) },
+    { "ScatterElements", ELEMENTS, INT("axis", 0), GRADCHECK_SHAPE(5), GRADCHECK_SHAPE(0),
+      GRADCHECK_SHAPE(0) },
+    { "ScatterND", ND, INT("axis", 0), GRADCHECK_SHAPE(5, 4, 3), GRADCHECK_SHAPE(6, 2),
+      GRADCHECK_SHAPE(6, 3) },
+    { "ScatterND", ND, INT("axis", 0), GRADCHECK_SHAPE(5), GRADCHECK_SHAPE(2, 2, 1),
+      GRADCHECK_SHAPE(2, 2) },
+};
+
+static double reduce(const char *how, double v, double u)
+{
+    return strcmp(how, "add") == 0   ? v + u
+           : strcmp(how, "mul") == 0 ? v * u
+           : strcmp(how, "max") == 0 ? fmax(v, u)
+           : strcmp(how, "min") == 0 ? fmin(v, u)
+                                     : u;
+}
+
+static void expect_scattered(const struct gathering *g, const struct gradcheck_case *gc,
+                             const char *how)
+{
+    struct gradcheck_result r;
+    struct err err = { 0 };
+    double want[128];
+    size_t n, i;
+
+    if (gradcheck_forward(gc, &r, &err) < 0)
+        fail_msg("%s: %s", g->op, err.text);
+    n = (size_t)tensor_elements(&r.in[0]);
+    assert_true(n <= COUNT_OF(want));
+    for (i = 0; i < n; i++)
+        want[i] = oracle_at(&r.in[0], i);
+    for (i = 0; i < (size_t)tensor_elements(&r.in[2]); i++) {
+        int64_t to[TENSOR_MAX_RANK], at[TENSOR_MAX_RANK];
+        double *v;
+
+        unravel(&g->out, i, to);
+        place(g, &r.in[1], to, at);
+        v = &want[ravel(&g->data, at)];
+        *v = reduce(how, *v, oracle_at(&r.in[2], i));
+    }
+    for (i = 0; i < n; i++)
+        if (!(fabs(oracle_at(&r.out[0], i) - want[i]) <= 5e-7 * (1 + fabs(want[i]))))
+            fail_msg("%s %s: element %zu is %g, expected %g", g->op, how, i,
+                     oracle_at(&r.out[0], i), want[i]);
+    gradcheck_free(&r);
+}
+
+static void scattering_puts_updates_one_after_the_other_and_backward_undoes_them(void **state)
+{
+    static const char *const hows[] = { "none", "add", "mul", "max", "min" };
+    static const enum tensor_dtype types[] = { TENSOR_I32, TENSOR_I64, TENSOR_F32 };
+    static float updates[128];
+    size_t i, h, t;
+
+    (void)state;
+    for (i = 0; i < COUNT_OF(updates); i++) /* far from each other and from the data: kinks */
+        updates[i] = (float)((i * 37) % 128) / 64 - 0.995f;
+    for (i = 0; i < COUNT_OF(scatterings); i++)
+        for (h = 0; h < COUNT_OF(hows); h++) {
+            const struct gathering *g = &scatterings[i];
+            struct op_attr attrs[2] = { STRING("reduction", hows[h]), g->attr };
+            struct gradcheck_case gc = gathering_case(g);
+
+            gc.opset = 18;
+            gc.attrs = attrs;
+            gc.n_attrs = g->kind == ELEMENTS ? 2 : 1;
+            gc.n_in = 3;
+            gc.in[1].lo = g->kind == ND && g->data.rank > 1 ? -4 : gc.in[1].lo;
+            gc.in[1].hi = g->kind == ND && g->data.rank > 1 ? 4 : gc.in[1].hi;
+            for (t = 0; t < COUNT_OF(types); t++) {
+                gc.in[0] = (struct gradcheck_tensor){ .dtype = types[t], .shape = g->data,
+                                                      .lo = -5, .hi = 5 };
+                gc.in[2] = (struct gradcheck_tensor){ .dtype = types[t], .shape = g->out, .lo = -5,
+                                                      .hi = 5 };
+                expect_scattered(g, &gc, hows[h]);
+            }
+            gc.in[0] = (struct gradcheck_tensor){ .shape = g->data, .apart = true };
+            gc.in[2] = (struct gradcheck_tensor){ .shape = g->out, .data = updates };
+            gc.step = 1e-3;
+            gradcheck_run(&gc);
+        }
+}
+
+static void scattering_refuses_updates_that_do_not_fit(void **state)
+{
+    static const struct op_attr max = STRING("reduction", "max"), add = STRING("reduction", "add");
+    struct gradcheck_case gc = { .op = "ScatterND", .opset = 16, .attrs = &max, .n_in = 3,
+                                 .in = { { .shape = GRADCHECK_SHAPE(4, 3) },
+                                         { .dtype = TENSOR_I64, .shape = GRADCHECK_SHAPE(2, 1) },
+                                         { .shape = GRADCHECK_SHAPE(2, 4) } } };
+
+    (void)state;
+    oracle_refused(&gc, ERR_INPUT, "updates have shape [2, 4]; expected [2, 3]");
+    gc.in[2].shape = shape_of(2, (int64_t)2, (int64_t)3);
+    gc.n_attrs = 1;
+    oracle_refused(&gc, ERR_INPUT, "reduction is 'max'; expected none, add, mul");
+    gc.attrs = &add;
+    gc.in[0].dtype = gc.in[2].dtype = TENSOR_U8;
+    oracle_refused(&gc, ERR_UNSUPPORTED, "reduction add of uint8");
+    gc.in[2].dtype = TENSOR_F32;
+    oracle_refused(&gc, ERR_INPUT, "data are uint8, updates float32");
+}
+
+/* ---- Cast ---- */
+
+static const struct cast {
+    enum tensor_dtype from, to;
+    double in[6], out[6];
+} casts[] = {
+    { TENSOR_F32, TENSOR_I64, { 1.9f, -1.9f, 0, 1e30, -1e30, NAN },
+      { 1, -1, 0, 0x1p63, -0x1p63, 0 } },
+    { TENSOR_F32, TENSOR_I32, { 1.9f, -1.9f, 5, 1e30, -1e30, NAN },
+      { 1, -1, 5, INT32_MAX, INT32_MIN, 0 } },
+    { TENSOR_F32, TENSOR_U8, { 1.9f, -1.9f, 5, 1e30, 256, 255 }, { 1, 0, 5, 255, 255, 255 } },
+    { TENSOR_F32, TENSOR_BOOL, { 0, -0.0, 0.5, -3, INFINITY, NAN }, { 0, 0, 1, 1, 1, 1 } },
+    { TENSOR_F32, TENSOR_F64, { 0.5, 1e30f, -3, 0, INFINITY, NAN },
+      { 0.5, 1e30f, -3, 0, INFINITY, NAN } },
+    { TENSOR_F64, TENSOR_F32, { 0.5, 1.0 / 3, -3, 1e300, 0, NAN },
+      { 0.5, (float)(1.0 / 3), -3, INFINITY, 0, NAN } },
+    { TENSOR_I64, TENSOR_F32, { 1, -7, 1 << 24, 0x1000001p0, 0, 0x1p40 },
+      { 1, -7, 1 << 24, 1 << 24, 0, 0x1p40 } },
+    { TENSOR_I64, TENSOR_I32, { 1, -7, 0x1p32 + 5, -0x1p31 - 1, 0, 9 },
+      { 1, -7, 5, INT32_MAX, 0, 9 } },
+    { TENSOR_I64, TENSOR_BOOL, { 0, 1, 256, -1, 2, 0 }, { 0, 1, 1, 1, 1, 0 } },
+    { TENSOR_I32, TENSOR_I64, { 0, 1, 256, -1, 2, 0 }, { 0, 1, 256, -1, 2, 0 } },
+    { TENSOR_BOOL, TENSOR_F32, { 0, 1, 1, 0, 0, 1 }, { 0, 1, 1, 0, 0, 1 } },
+    { TENSOR_BOOL, TENSOR_I64, { 0, 1, 1, 0, 0, 1 }, { 0, 1, 1, 0, 0, 1 } },
+    { TENSOR_U8, TENSOR_F32, { 0, 1, 255, 7, 0, 1 }, { 0, 1, 255, 7, 0, 1 } },
+    { TENSOR_F32, TENSOR_F32, { 0.5, -1, 255, 7, 0, NAN }, { 0.5, -1, 255, 7, 0, NAN } },
+};
+
+static void fill(enum tensor_dtype t, const double *v, void *data)
+{
+    size_t i;
+
+    for (i = 0; i < 6; i++)
+        switch ((int)t) {
+        case TENSOR_F32: ((float *)data)[i] = (float)v[i]; break;
+        case TENSOR_F64: ((double *)data)[i] = v[i]; break;
+        case TENSOR_I64: ((int64_t *)data)[i] = (int64_t)v[i]; break;
+        case TENSOR_I32: ((int32_t *)data)[i] = (int32_t)v[i]; break;
+        default: ((uint8_t *)data)[i] = (uint8_t)v[i]; break;
+        }
+}
+
+static void cast_converts_or_goes_to_the_nearest_that_there_is(void **state)
+{
+    size_t i, k;
+
+    (void)state;
+    for (i = 0; i < 2 * COUNT_OF(casts); i++) {
+        const struct cast *c = &casts[i / 2];
+        const struct op_attr to = INT("to", c->to);
+        struct gradcheck_case gc = { .op = i % 2 == 0 ? "Cast" : "CastLike", .opset = 15,
+                                     .attrs = &to, .n_attrs = i % 2 == 0, .n_in = 1 + i % 2 };
+        struct gradcheck_result r;
+        struct err err = { 0 };
+        double in[6];
+
+        fill(c->from, c->in, in);
+        gc.in[0] = (struct gradcheck_tensor){ .dtype = c->from, .shape = GRADCHECK_SHAPE(3, 2),
+                                              .data = in };
+        gc.in[1] = (struct gradcheck_tensor){ .dtype = c->to, .shape = GRADCHECK_SHAPE(2) };
+        assert_int_equal(gradcheck_forward(&gc, &r, &err), 0);
+        assert_int_equal(r.out[0].dtype, c->to);
+        for (k = 0; k < 6; k++) {
+            double got = oracle_at(&r.out[0], k);
+
+            if (isnan(c->out[k]) ? !isnan(got) : got != c->out[k])
+                fail_msg("%g from %s to %s is %g, expected %g", c->in[k],
+                         tensor_dtype_name(c->from), tensor_dtype_name(c->to), got, c->out[k]);
+        }
+        gradcheck_free(&r);
+    }
+}
+
+static void cast_passes_gradients_between_floats_and_refuses_other_types(void **state)
+{
+    static const struct op_attr to = INT("to", TENSOR_F32), half = INT("to", TENSOR_F16),
+                                none = INT("to", 99);
+    struct gradcheck_case gc = { .op = "Cast", .opset = 13, .attrs = &to, .n_attrs = 1, .n_in = 1,
+                                 .in = { { .shape = GRADCHECK_SHAPE(2, 3, 300) } } };
+
+    (void)state;
+    gradcheck_run(&gc);
+    gc.attrs = &half;
+    oracle_refused(&gc, ERR_UNSUPPORTED, "to type 10 (float16); supported are float32");
+    gc.attrs = &none;
+    oracle_refused(&gc, ERR_UNSUPPORTED, "to type 99");
+}
+
+/* ---- what shapes and constants make ---- */
+
+static void shape_and_size_need_no_data(void **state)
+{
+    static const struct op_attr span[] = { INT("start", 1), INT("end", -1) };
+    static const struct op_attr far[] = { INT("start", -9), INT("end", 9) };
+    static const int64_t dims[4] = { 2, 3, 4, 5 }, size = 120;
+    const struct shape four = GRADCHECK_SHAPE(4), two = GRADCHECK_SHAPE(2), scalar = { 0 };
+    struct gradcheck_case gc = { .op = "Shape", .opset = 13, .n_in = 1,
+                                 .in = { { .shape = GRADCHECK_SHAPE(2, 3, 4, 5) } } };
+
+    (void)state;
+    assert_true(op_find(NULL, "Shape", 13)->of_shape && op_find(NULL, "Size", 13)->of_shape);
+    oracle_ints(&gc, &four, dims);
+    gc.opset = 15;
+    oracle_ints(&gc, &four, dims);
+    gc.attrs = span;
+    gc.n_attrs = 2;
+    oracle_ints(&gc, &two, dims + 1);
+    gc.attrs = far;
+    oracle_ints(&gc, &four, dims);
+    gc.op = "Size";
+    gc.n_attrs = 0;
+    oracle_ints(&gc, &scalar, &size);
+}
+
+static void constants_come_out_of_little(void **state)
+{
+    static const int64_t dims[2] = { 2, 3 }, sevens[6] = { 7, 7, 7, 7, 7, 7 };
+    static const int64_t range[3] = { 7, 4, 1 };
+    static const float zeros[6] = { 0 }, floats[4] = { 0.5f, 0.75f, 1, 1.25f };
+    static const int64_t from = 7, to = -1, by = -3, seven = 7, none = 0;
+    static const float f_from = 0.5f, f_to = 1.5f, f_by = 0.25f;
+    static const float eye[6] = { 0, 1, 0, 0, 0, 1 };
+    static const int64_t below[6] = { 0, 0, 0, 1, 0, 0 };
+    struct tensor value = { .dtype = TENSOR_I64, .data = (void *)(uintptr_t)&seven };
+    const struct op_attr attr = { .name = "value", .type = OP_ATTR_TENSOR, .tensor = &value };
+    static const struct op_attr above[] = { INT("k", 1) };
+    static const struct op_attr under[] = { INT("k", -1), INT("dtype", TENSOR_I64) };
+    const struct shape two_three = GRADCHECK_SHAPE(2, 3), three = GRADCHECK_SHAPE(3),
+                       four = GRADCHECK_SHAPE(4);
+    struct gradcheck_case gc = { .op = "ConstantOfShape", .opset = 13, .n_in = 1, .attrs = &attr,
+                                 .in = { { .dtype = TENSOR_I64, .shape = GRADCHECK_SHAPE(2),
+                                           .data = dims, .constant = true } } };
+
+    (void)state;
+    oracle_floats(&gc, &two_three, zeros);
+    gc.n_attrs = 1;
+    oracle_ints(&gc, &two_three, sevens);
+    gc.in[0].constant = false;
+    oracle_refused(&gc, ERR_UNSUPPORTED, "must be a constant of the model");
+    gc = (struct gradcheck_case){ .op = "Range", .opset = 11, .n_in = 3,
+                                  .in = { { .dtype = TENSOR_I64, .data = &from, .constant = true },
+                                          { .dtype = TENSOR_I64, .data = &to, .constant = true },
+                                          { .dtype = TENSOR_I64, .data = &by,
+                                            .constant = true } } };
+    oracle_ints(&gc, &three, range);
+    gc.in[2].data = &none;
+    oracle_refused(&gc, ERR_INPUT, "by 0 has no end");
+    gc.in[0] = (struct gradcheck_tensor){ .data = &f_from, .constant = true };
+    gc.in[1] = (struct gradcheck_tensor){ .data = &f_to, .constant = true };
+    gc.in[2] = (struct gradcheck_tensor){ .data = &f_by, .constant = true };
+    oracle_floats(&gc, &four, floats);
+    gc = (struct gradcheck_case){ .op = "EyeLike", .opset = 9, .n_in = 1, .attrs = above,
+                                  .n_attrs = 1, .in = { { .shape = GRADCHECK_SHAPE(2, 3) } } };
+    oracle_floats(&gc, &two_three, eye);
+    gc.attrs = under;
+    gc.n_attrs = 2;
+    oracle_ints(&gc, &two_three, below);
+}
+
+static void non_zero_lists_places_and_one_hot_makes_them(void **state)
+{
+    static const float x[6] = { 0, 1, 0, NAN, -2, 0 };
+    static const int64_t places[6] = { 0, 1, 1, 1, 0, 1 };
+    static const int64_t at[3] = { 1, -1, 5 }, depth = 3;
+    static const float values[2] = { -1, 4 };
+    static const float last[9] = { -1, 4, -1, -1, -1, 4, -1, -1, -1 };
+    static const float first[9] = { -1, -1, -1, 4, -1, -1, -1, 4, -1 };
+    static const struct op_attr zero = INT("axis", 0);
+    const struct shape two_three = GRADCHECK_SHAPE(2, 3), square = GRADCHECK_SHAPE(3, 3);
+    struct gradcheck_case gc = { .op = "NonZero", .opset = 13, .n_in = 1,
+                                 .in = { { .shape = GRADCHECK_SHAPE(2, 3), .data = x,
+                                           .constant = true } } };
+
+    (void)state;
+    oracle_ints(&gc, &two_three, places);
+    gc.in[0].constant = false;
+    oracle_refused(&gc, ERR_UNSUPPORTED, "must be a constant");
+    gc = (struct gradcheck_case){ .op = "OneHot", .opset = 11, .n_in = 3, .attrs = &zero,
+                                  .in = { { .dtype = TENSOR_I64, .shape = GRADCHECK_SHAPE(3),
+                                            .data = at },
+                                          { .dtype = TENSOR_I64, .data = &depth, .constant = true },
+                                          { .shape = GRADCHECK_SHAPE(2), .data = values } } };
+    oracle_floats(&gc, &square, last);
+    gc.n_attrs = 1;
+    oracle_floats(&gc, &square, first);
+    gc.in[2].shape.dim[0] = 1;
+    oracle_refused(&gc, ERR_INPUT, "values has 1 elements; expected 2");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gathering_takes_what_the_indices_name_and_adds_gradients_there),
+        cmocka_unit_test(the_gradient_of_an_embedding_sums_in_the_order_of_its_words),
+        cmocka_unit_test(an_index_out_of_range_is_refused_with_its_place),
+        cmocka_unit_test(indices_of_the_wrong_shape_are_refused),
+        cmocka_unit_test(scattering_puts_updates_one_after_the_other_and_backward_undoes_them),
+        cmocka_unit_test(scattering_refuses_updates_that_do_not_fit),
+        cmocka_unit_test(cast_converts_or_goes_to_the_nearest_that_there_is),
+        cmocka_unit_test(cast_passes_gradients_between_floats_and_refuses_other_types),
+        cmocka_unit_test(shape_and_size_need_no_data),
+        cmocka_unit_test(constants_come_out_of_little),
+        cmocka_unit_test(non_zero_lists_places_and_one_hot_makes_them),
+    };
+
+    return cmocka_run_group_tests_name("op/gather", tests, NULL, NULL);
+}

@@ -1,0 +1,154 @@
+/* test_control.c - what a task answers to people, programs and probes. */
+#include "rdzv/kit.h"
+
+#include "proto/trainerd.pb-c.h"
+
+static Trainerd__V1__StatusReply *status(const char *address, const char *token)
+{
+    Trainerd__V1__StatusReply *s;
+    struct err err = { 0 };
+    void *packed;
+    size_t n;
+
+    if (rdzv_call(address, token, "Status", SOON_MS, &packed, &n, &err) < 0)
+        fail_msg("%s", err.text);
+    s = trainerd__v1__status_reply__unpack(NULL, n, packed);
+    free(packed);
+    assert_non_null(s);
+    return s;
+}
+
+static void status_says_who_is_in_and_how_it_goes(void **state)
+{
+    struct cluster *c = open_cluster(2);
+    Trainerd__V1__StatusReply *s;
+
+    (void)state;
+    usleep(150000); /* a heartbeat */
+    s = status(c->addresses[0], NULL);
+    assert_string_equal(s->state, "active");
+    assert_string_equal(s->job, "digits");
+    assert_string_equal(s->self->address, c->addresses[0]);
+    assert_int_equal(s->generation, 1);
+    assert_int_equal(s->n_tasks, 2);
+    assert_string_equal(s->tasks[1]->state, "active");
+    assert_string_equal(s->tasks[1]->phase, "train");
+    assert_int_equal(s->tasks[1]->step, 7);
+    trainerd__v1__status_reply__free_unpacked(s, NULL);
+    s = status(c->addresses[1], "");
+    assert_int_equal(s->n_tasks, 0);
+    assert_int_equal(s->self->index, 1);
+    trainerd__v1__status_reply__free_unpacked(s, NULL);
+    close_cluster(c);
+}
+
+static void checkpoint_and_drain_are_answered_or_refused(void **state)
+{
+    struct cluster *c = open_cluster(2);
+    Trainerd__V1__CheckpointReply *reply;
+    struct err err = { 0 };
+    void *packed = NULL;
+    size_t n;
+
+    (void)state;
+    assert_int_equal(rdzv_call(c->addresses[0], NULL, "Checkpoint", SOON_MS, &packed, &n, &err), 0);
+    reply = trainerd__v1__checkpoint_reply__unpack(NULL, n, packed);
+    free(packed);
+    assert_int_equal(reply->step, 42);
+    assert_string_equal(reply->path, "run/step-00000042");
+    trainerd__v1__checkpoint_reply__free_unpacked(reply, NULL);
+    assert_int_equal(rdzv_call(c->addresses[1], NULL, "Checkpoint", SOON_MS, &packed, &n, &err),
+                     ERR_REFUSED);
+    assert_non_null(strstr(err.text, ": this task does not write checkpoints: ask the chief"));
+    assert_int_equal(rdzv_call(c->addresses[1], NULL, "Drain", SOON_MS, &packed, &n, &err), 0);
+    free(packed);
+    WAIT_FOR(SOON_MS, c->nodes[1].n_drains == 1);
+    post(&c->nodes[1], do_stopped_here);
+    WAIT_FOR(SOON_MS, c->nodes[1].state == MEMBER_LEAVING);
+    assert_int_equal(rdzv_call(c->addresses[1], NULL, "Drain", SOON_MS, &packed, &n, &err),
+                     ERR_REFUSED);
+    assert_int_equal(rdzv_call("127.0.0.1:1", NULL, "Status", SOON_MS, &packed, &n, &err),
+                     ERR_PEER);
+    assert_string_equal(err.text, "Status of 127.0.0.1:1: connect: Connection refused");
+    close_cluster(c);
+}
+
+static void stop_ends_all_that_wait_for_a_group(void **state)
+{
+    struct cluster *c = new_cluster(3);
+    struct err err = { 0 };
+    void *packed;
+    size_t n;
+
+    (void)state;
+    open_node(c, 0);
+    open_node(c, 1);
+    WAIT_FOR(SOON_MS, c->nodes[0].state == MEMBER_WAITING && c->nodes[1].state == MEMBER_WAITING);
+    assert_int_equal(rdzv_call(c->addresses[1], NULL, "Stop", SOON_MS, &packed, &n, &err),
+                     ERR_REFUSED);
+    assert_non_null(strstr(err.text, "send Stop to its coordinator, worker 0 ("));
+    assert_int_equal(rdzv_call(c->addresses[0], NULL, "Stop", SOON_MS, &packed, &n, &err), 0);
+    free(packed);
+    WAIT_FOR(SOON_MS, c->nodes[0].code == 143);
+    WAIT_FOR(SOON_MS, c->nodes[1].code == 143);
+    close_cluster(c);
+}
+
+static void a_token_is_demanded_from_everybody(void **state)
+{
+    struct cluster *c = new_cluster(2);
+    struct rdzv_opts other;
+    struct err err = { 0 };
+    void *packed;
+    size_t n;
+
+    (void)state;
+    c->opts.token = "secret";
+    other = c->opts;
+    other.token = "Secret";
+    open_node(c, 0);
+    open_node_with(&c->nodes[1], &other);
+    WAIT_FOR(SOON_MS, c->nodes[1].code == 2);
+    assert_non_null(strstr(c->nodes[1].text, "the caller does not know it"));
+    assert_int_equal(rdzv_call(c->addresses[0], NULL, "Status", SOON_MS, &packed, &n, &err),
+                     ERR_AUTH);
+    assert_int_equal(rdzv_call(c->addresses[0], "secret ", "Status", SOON_MS, &packed, &n, &err),
+                     ERR_AUTH);
+    assert_int_equal(rdzv_call(c->addresses[0], "a\nb", "Status", SOON_MS, &packed, &n, &err),
+                     ERR_INPUT);
+    trainerd__v1__status_reply__free_unpacked(status(c->addresses[0], "secret"), NULL);
+    close_cluster(c);
+}
+
+/* client.py: Python's gRPC with our .proto files. */
+static void an_independent_client_agrees(void **state)
+{
+    const char *directory_end = strrchr(__FILE__, '/');
+    struct cluster *c = new_cluster(2);
+    char command[512];
+
+    (void)state;
+    c->opts.token = "secret";
+    open_node(c, 0);
+    open_node(c, 1);
+    wait_for_views(c);
+    for (uint32_t i = 0; i < 2; i++) {
+        snprintf(command, sizeof(command), "python3 '%.*s/client.py' %s secret >&2",
+                 (int)(directory_end - __FILE__), __FILE__, c->addresses[i]);
+        assert_int_equal(system(command), 0);
+    }
+    close_cluster(c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(status_says_who_is_in_and_how_it_goes),
+        cmocka_unit_test(checkpoint_and_drain_are_answered_or_refused),
+        cmocka_unit_test(stop_ends_all_that_wait_for_a_group),
+        cmocka_unit_test(a_token_is_demanded_from_everybody),
+        cmocka_unit_test(an_independent_client_agrees),
+    };
+
+    return cmocka_run_group_tests_name("rdzv/control", tests, NULL, NULL);
+}
