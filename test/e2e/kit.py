@@ -24,6 +24,13 @@ TRAINERD = os.path.join(BUILD, "trainerd")
 TRAINERCTL = os.path.join(BUILD, "trainerctl")
 SLOW = 4.0 if "san" in os.path.basename(BUILD) else 1.0  # sanitizers take their time
 
+def use_venv():
+    """What setup installed for the tests alone can be imported, whichever Python runs this."""
+    folder = os.path.join(ROOT, "build", "venv", "lib")
+    for name in os.listdir(folder):
+        sys.path.insert(0, os.path.join(folder, name, "site-packages"))
+
+
 _tests = []
 _tasks = []
 _dirs = []

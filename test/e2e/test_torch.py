@@ -10,11 +10,9 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from kit import BUILD, ROOT, Task, digits_job, expect_codes, main, test, workdir
+from kit import BUILD, ROOT, Task, digits_job, expect_codes, main, test, use_venv, workdir
 
-VENV = os.path.join(ROOT, "build", "venv", "lib")
-for name in os.listdir(VENV):
-    sys.path.insert(0, os.path.join(VENV, name, "site-packages"))
+use_venv()
 
 with open(os.path.join(ROOT, "test", "e2e", "torch_losses.json")) as f:
     TORCH = json.load(f)

@@ -1,0 +1,350 @@
+#!/usr/bin/env python3
+"""`trainerctl run` against ONNX Runtime: outputs of the same graph on the same arrays, gradients against
+differences of its outputs; control flow, functions, shape arithmetic; and what is refused, with its exit code."""
+# san: yes
+import os
+import subprocess
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+
+from kit import TRAINERCTL, main, test, workdir
+
+F, I, B = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+rng = np.random.default_rng(5)
+
+
+def info(name, a):
+    if isinstance(a, tuple):
+        return helper.make_tensor_value_info(name, a[0], a[1])
+    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(a.dtype)
+                                         if hasattr(helper, "np_dtype_to_tensor_dtype")
+                                         else onnx.mapping.NP_TYPE_TO_TENSOR_TYPE[a.dtype], a.shape)
+
+
+def node(op, inputs, outputs, **attrs):
+    return helper.make_node(op, inputs.split(), outputs.split(), **attrs)
+
+
+def const(name, value):
+    return numpy_helper.from_array(np.asarray(value), name)
+
+
+def model(nodes, inputs, outputs, inits=(), opset=17, functions=(), imports=()):
+    """inputs: {name: array or (type, dims)}; outputs: {name: type}."""
+    graph = helper.make_graph(nodes, "g", [info(n, a) for n, a in inputs.items()],
+                              [helper.make_tensor_value_info(n, t, None) for n, t in outputs.items()], list(inits))
+    m = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset), *imports], ir_version=8,
+                          functions=list(functions))
+    return m
+
+
+def run(m, arrays, *args, fmt="npy"):
+    """The finished process and {name: array} of what it wrote."""
+    folder = workdir()
+    path = os.path.join(folder, "model.onnx")
+    onnx.save(m, path)
+    flags = []
+    for name, a in arrays.items():
+        file = os.path.join(folder, "in_%d.%s" % (len(flags), fmt))
+        if fmt == "npy":
+            np.save(file, a)
+        else:
+            with open(file, "wb") as f:
+                f.write(numpy_helper.from_array(a, name).SerializeToString())
+        flags += ["--input", "%s=%s" % (name, file)]
+    out = os.path.join(folder, "out")
+    p = subprocess.run([TRAINERCTL, "run", path, *flags, "-o", out, *args], capture_output=True, text=True, timeout=60)
+    written = {}
+    for file in sorted(os.listdir(out)) if os.path.isdir(out) else []:
+        name, ending = file.rsplit(".", 1)
+        if ending == "npy":
+            written[name] = np.load(os.path.join(out, file))
+        else:
+            with open(os.path.join(out, file), "rb") as f:
+                written[name] = numpy_helper.to_array(onnx.TensorProto.FromString(f.read()))
+    return p, written
+
+
+def oracle(m, arrays):
+    s = onnxruntime.InferenceSession(m.SerializeToString(), providers=["CPUExecutionProvider"])
+    return dict(zip([o.name for o in s.get_outputs()], s.run(None, arrays)))
+
+
+def float_sum(outputs):
+    return sum(float(np.sum(a, dtype=np.float64)) for a in outputs.values() if a.dtype == np.float32)
+
+
+def agree(m, arrays, tolerance=2e-5, gradients=True, step=1e-2, slope=2e-2, **kw):
+    """Same outputs as ONNX Runtime; gradients as its differences (a few elements of each input)."""
+    p, got = run(m, arrays, *(["--gradients"] if gradients else []), **kw)
+    assert p.returncode == 0, p.stderr
+    want = oracle(m, arrays)
+    for name, a in want.items():
+        b = got[name]
+        assert b.dtype == a.dtype and b.shape == a.shape, (name, b.dtype, b.shape, a.dtype, a.shape)
+        if a.dtype == np.float32:
+            np.testing.assert_allclose(b, a, rtol=tolerance, atol=tolerance, err_msg=name)
+        else:
+            np.testing.assert_array_equal(b, a, err_msg=name)
+    if not gradients:
+        return got
+    for name, a in arrays.items():
+        if a.dtype != np.float32:
+            assert name + ".grad" not in got
+            continue
+        g = got[name + ".grad"]
+        assert g.shape == a.shape
+        for i in rng.permutation(a.size)[:6]:
+            up, down = a.copy(), a.copy()
+            up.flat[i] += step
+            down.flat[i] -= step
+            d = (float_sum(oracle(m, {**arrays, name: up})) - float_sum(oracle(m, {**arrays, name: down}))) / (2 * step)
+            assert abs(d - g.flat[i]) <= slope * (1 + abs(d)), (name, i, d, g.flat[i])
+    return got
+
+
+def normal(*shape):
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+@test
+def weights_may_be_initializers_or_inputs_and_outputs_follow_onnx_runtime():
+    w, b, x = normal(5, 7), normal(7), normal(3, 5)
+    nodes = [node("MatMul", "x w", "h"), node("Add", "h b", "s"), node("Tanh", "s", "y")]
+    agree(model(nodes, {"x": x}, {"y": F}, [const("w", w), const("b", b)]), {"x": x})
+    got = agree(model(nodes, {"x": x, "w": w, "b": b}, {"y": F, "h": F}), {"x": x, "w": w, "b": b})
+    assert set(got) == {"y", "h", "x.grad", "w.grad", "b.grad"}
+
+
+@test
+def a_convolution_net_in_inference_form_follows_onnx_runtime():
+    x = normal(2, 3, 9, 8)
+    nodes = [node("Conv", "x k c", "a", pads=[1, 1, 1, 1]),
+             node("BatchNormalization", "a g h m v", "n"), node("Relu", "n", "r"),
+             node("MaxPool", "r", "p", kernel_shape=[2, 2], strides=[2, 2]),
+             node("GlobalAveragePool", "p", "q"), node("Flatten", "q", "f"), node("Gemm", "f w", "y", transB=1)]
+    inits = [const("k", normal(4, 3, 3, 3)), const("c", normal(4)), const("g", normal(4)), const("h", normal(4)),
+             const("m", normal(4)), const("v", np.abs(normal(4)) + 1), const("w", normal(6, 4))]
+    agree(model(nodes, {"x": x}, {"y": F}, inits), {"x": x}, slope=5e-2)
+
+
+@test
+def arrays_come_in_fortran_order_and_of_every_type_and_as_tensor_protos():
+    x = np.asfortranarray(normal(4, 6))
+    m = model([node("Identity", "x", "y")], {"x": x}, {"y": F})
+    for fmt in ("npy", "pb"):
+        p, got = run(m, {"x": x}, fmt=fmt)
+        assert p.returncode == 0, p.stderr
+        np.testing.assert_array_equal(got["y"], x)
+    for dtype in ("u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "?", "f2", "f4", "f8"):
+        a = (rng.integers(0, 2, (2, 3)) + 0).astype(dtype)
+        m = model([node("Identity", "x", "y")], {"x": a}, {"y": info("y", a).type.tensor_type.elem_type})
+        for fmt in ("npy", "pb"):
+            p, got = run(m, {"x": a}, fmt=fmt)
+            assert p.returncode == 0, (dtype, p.stderr)
+            assert got["y"].dtype == a.dtype and np.array_equal(got["y"], a), dtype
+    scalar = np.array(2.5, np.float32)
+    agree(model([node("Mul", "x x", "y")], {"x": scalar}, {"y": F}), {"x": scalar})
+
+
+@test
+def arithmetic_on_shapes_follows_the_arrays():
+    x = normal(3, 4, 5)
+    nodes = [node("Shape", "x", "s"), node("Gather", "s zero", "n", axis=0), node("Gather", "s two", "d", axis=0),
+             node("Unsqueeze", "n axes", "nu"), node("Unsqueeze", "d axes", "du"),
+             node("Concat", "nu minus du", "to", axis=0), node("Reshape", "x to", "r"), node("Size", "x", "k"),
+             node("Cast", "k", "kf", to=F), node("Div", "r kf", "y")]
+    inits = [const("zero", np.int64(0)), const("two", np.int64(2)), const("axes", np.array([0])),
+             const("minus", np.array([-1]))]
+    agree(model(nodes, {"x": (F, ["a", "b", "c"])}, {"y": F, "s": I, "to": I}, inits), {"x": x})
+
+
+@test
+def if_takes_the_branch_that_the_shape_decides():
+    x, w = normal(3, 4), normal(4)
+    then = helper.make_graph([node("Mul", "x w", "t")], "then", [], [helper.make_tensor_value_info("t", F, None)])
+    other = helper.make_graph([node("Add", "x w", "e")], "else", [], [helper.make_tensor_value_info("e", F, None)])
+    nodes = [node("Shape", "x", "s"), node("Gather", "s zero", "n", axis=0), node("Greater", "n three", "c"),
+             helper.make_node("If", ["c"], ["y"], then_branch=then, else_branch=other)]
+    inits = [const("zero", np.int64(0)), const("three", np.int64(3))]
+    m = model(nodes, {"x": (F, ["n", 4]), "w": w}, {"y": F}, inits)
+    agree(m, {"x": x, "w": w})
+    agree(m, {"x": normal(5, 4), "w": w})
+    b = np.array(True)
+    m = model([helper.make_node("If", ["b"], ["y"], then_branch=then, else_branch=other)],
+              {"x": x, "w": w, "b": b}, {"y": F})
+    p, _ = run(m, {"x": x, "w": w, "b": b})
+    assert p.returncode == 3 and "If 'y': its condition depends on the data" in p.stderr, p.stderr
+
+
+def loop_body(nodes, carried, scans):
+    ins = [helper.make_tensor_value_info("i", I, []), helper.make_tensor_value_info("go", B, [])]
+    ins += [helper.make_tensor_value_info(c + "_in", F, None) for c in carried]
+    outs = [helper.make_tensor_value_info("go_on", B, [])]
+    outs += [helper.make_tensor_value_info(c + "_out", F, None) for c in carried + scans]
+    return helper.make_graph(nodes, "body", ins, outs)
+
+
+@test
+def loops_with_a_known_number_of_turns_are_unrolled_with_gradients():
+    x, w = normal(2, 3) / 2, normal(3, 3) / 2
+    body = loop_body([node("Identity", "go", "go_on"), node("MatMul", "h_in w", "m"), node("Cast", "i", "f", to=F),
+                      node("Add", "m f", "k"), node("Tanh", "k", "h_out"), node("Mul", "h_out h_out", "s_out")],
+                     ["h"], ["s"])
+    nodes = [node("Shape", "x", "sh"), node("Size", "sh", "two"), node("Add", "two one", "trips"),
+             helper.make_node("Loop", ["trips", "", "x"], ["h", "s"], body=body)]
+    m = model(nodes, {"x": x, "w": w}, {"h": F, "s": F}, [const("one", np.int64(1))])
+    got = agree(m, {"x": x, "w": w})
+    assert got["s"].shape == (3, 2, 3)
+    # until a condition that does not depend on data; carried values that change places
+    body = loop_body([node("Less", "i limit", "go_on"), node("Identity", "b_in", "a_out"), node("Add", "a_in b_in", "b_out")],
+                     ["a", "b"], [])
+    m = model([helper.make_node("Loop", ["", "yes", "x", "x"], ["a", "b"], body=body)], {"x": x}, {"a": F, "b": F},
+              [const("yes", np.array(True)), const("limit", np.int64(4))])
+    agree(m, {"x": x})
+    trips = np.array(3)
+    body = loop_body([node("Identity", "go", "go_on"), node("Neg", "h_in", "h_out")], ["h"], [])
+    m = model([helper.make_node("Loop", ["n", "", "x"], ["h"], body=body)], {"x": x, "n": trips}, {"h": F})
+    p, _ = run(m, {"x": x, "n": trips})
+    assert p.returncode == 3 and "Loop 'h': its number of turns depends on the data" in p.stderr, p.stderr
+
+
+@test
+def scans_walk_along_any_axis_in_both_directions():
+    x, h, w = normal(4, 2, 3), normal(2, 3), normal(3, 3) / 2
+    body = helper.make_graph([node("Add", "h_in x_in", "a"), node("MatMul", "a w", "b"), node("Tanh", "b", "h_out"),
+                              node("Neg", "h_out", "s_out")], "body",
+                             [helper.make_tensor_value_info(n, F, None) for n in ("h_in", "x_in")],
+                             [helper.make_tensor_value_info(n, F, None) for n in ("h_out", "s_out")])
+    for more in ({}, {"scan_input_directions": [1]}, {"scan_output_directions": [1], "scan_output_axes": [1]}):
+        m = model([helper.make_node("Scan", ["h", "x"], ["last", "all"], body=body, num_scan_inputs=1, **more)],
+                  {"x": x, "h": h, "w": w}, {"last": F, "all": F})
+        agree(m, {"x": x, "h": h, "w": w})
+    m = model([helper.make_node("Scan", ["h", "x"], ["last", "all"], body=body, num_scan_inputs=1,
+                                scan_input_axes=[-3])], {"x": x, "h": h, "w": w}, {"last": F, "all": F}, opset=12)
+    agree(m, {"x": x, "h": h, "w": w})
+
+
+@test
+def functions_of_the_model_are_inlined_with_attributes_and_in_each_other():
+    x, w = normal(3, 4), normal(4)
+    imports = [helper.make_opsetid("", 17)]
+    scale = helper.make_function("my", "Scale", ["a"], ["b"],
+                                 [ref_node("LeakyRelu", "a", "t", "alpha", "slope"), node("Mul", "t t", "b")],
+                                 imports, ["slope"])
+    both = helper.make_function("my", "Both", ["a", "v"], ["c", "a2"],
+                                [helper.make_node("Scale", ["a"], ["t"], domain="my", slope=0.25),
+                                 node("Add", "t v", "c"), node("Sub", "a v", "a2")],
+                                imports + [helper.make_opsetid("my", 1)], [])
+    m = model([helper.make_node("Both", ["x", "w"], ["p", "q"], domain="my"),
+               helper.make_node("Both", ["q", "w"], ["t", ""], domain="my")],
+              {"x": x, "w": w}, {"p": F, "t": F}, functions=[scale, both], imports=[helper.make_opsetid("my", 1)])
+    flat = model([node("LeakyRelu", "x", "a1", alpha=0.25), node("Mul", "a1 a1", "a2"), node("Add", "a2 w", "p"),
+                  node("Sub", "x w", "q"), node("LeakyRelu", "q", "b1", alpha=0.25), node("Mul", "b1 b1", "b2"),
+                  node("Add", "b2 w", "t")], {"x": x, "w": w}, {"p": F, "t": F})
+    want = agree(flat, {"x": x, "w": w})
+    p, got = run(m, {"x": x, "w": w}, "--gradients")
+    assert p.returncode == 0, p.stderr
+    for name, a in want.items():
+        np.testing.assert_array_equal(got[name], a)
+    loop = helper.make_function("my", "Loop", ["a"], ["b"], [helper.make_node("Loop", ["a"], ["b"], domain="my")],
+                                imports + [helper.make_opsetid("my", 1)], [])
+    m = model([helper.make_node("Loop", ["x"], ["y"], domain="my")], {"x": x}, {"y": F}, functions=[loop],
+              imports=[helper.make_opsetid("my", 1)])
+    p, _ = run(m, {"x": x})
+    assert p.returncode == 3 and "function 'Loop'" in p.stderr and "deep" in p.stderr, p.stderr
+
+
+def ref_node(op, inputs, outputs, attr, ref):
+    n = node(op, inputs, outputs)
+    a = n.attribute.add()
+    a.name, a.ref_attr_name, a.type = attr, ref, onnx.AttributeProto.FLOAT
+    return n
+
+
+@test
+def what_is_not_supported_is_named_and_ends_with_3():
+    x = normal(2, 3)
+    rows = [
+        ([node("SequenceConstruct", "x x", "s"), node("ConcatFromSequence", "s", "y", axis=0)], "SequenceConstruct"),
+        ([node("Det", "x", "y")], "Det"),
+        ([helper.make_node("Fancy", ["x"], ["y"], domain="their.own")], "their.own.Fancy"),
+        ([node("Reshape", "x n", "y")], "Reshape"),
+    ]
+    for nodes, name in rows:
+        inputs = {"x": x, "n": np.array([3, 2])} if name == "Reshape" else {"x": x}
+        p, _ = run(model(nodes, inputs, {"y": F}), inputs)
+        assert p.returncode == 3 and name in p.stderr.splitlines()[-1], (name, p.returncode, p.stderr)
+    d = x.astype(np.float64)
+    p, _ = run(model([node("MatMul", "x w", "y")], {"x": d}, {"y": TensorProto.DOUBLE}, [const("w", normal(3, 3).astype(np.float64))]),
+               {"x": d})
+    assert p.returncode == 3 and "MatMul" in p.stderr, p.stderr
+
+
+@test
+def what_is_wrong_is_named_and_ends_with_2():
+    x = normal(2, 3)
+    m = model([node("Neg", "x", "y")], {"x": (F, ["n", 3])}, {"y": F})
+    for arrays, words in (({}, "model input 'x' is not fed"), ({"z": x}, "no input 'z'; its inputs are: 'x'"),
+                          ({"x": x.astype(np.float64)}, "'x' is float32, but the array"),
+                          ({"x": normal(2, 4)}, "has shape [-1, 3]")):
+        p, _ = run(m, arrays)
+        assert p.returncode == 2 and words in p.stderr, (p.returncode, p.stderr)
+    folder = workdir()
+    for data, words in ((b"", "not a .npy file"), (b"\x93NUMPY\x01\x00\x76\x00", "cut off"),
+                        (b"\x93NUMPY\x01\x00\x10\x00{'descr': '>f4'}", "supported are little-endian")):
+        path = os.path.join(folder, "bad.npy")
+        with open(path, "wb") as f:
+            f.write(data)
+        onnx.save(m, os.path.join(folder, "m.onnx"))
+        p = subprocess.run([TRAINERCTL, "run", os.path.join(folder, "m.onnx"), "--input", "x=" + path, "-o", folder],
+                           capture_output=True, text=True, timeout=60)
+        assert p.returncode in (2, 3) and words in p.stderr, (data, p.returncode, p.stderr)
+    for args in ([], ["nothing.onnx", "-o", folder], ["m.onnx"], ["m.onnx", "-o", folder, "--what"]):
+        p = subprocess.run([TRAINERCTL, "run", *args], cwd=folder, capture_output=True, text=True, timeout=60)
+        assert p.returncode == 2 and p.stderr.startswith(("usage", "trainerctl")), (args, p.returncode, p.stderr)
+
+
+@test
+def tensors_without_elements_go_through():
+    x = normal(0, 3)
+    nodes = [node("MatMul", "x w", "h"), node("Relu", "h", "r"), node("Concat", "r z", "y", axis=0)]
+    z = normal(2, 4)
+    agree(model(nodes, {"x": (F, ["n", 3]), "z": z}, {"y": F, "h": F}, [const("w", normal(3, 4))]), {"x": x, "z": z})
+
+
+@test
+def inspect_says_what_a_network_is_and_what_is_missing():
+    import json
+    folder = workdir()
+    path = os.path.join(folder, "m.onnx")
+
+    def inspect(m, *args):
+        onnx.save(m, path)
+        p = subprocess.run([TRAINERCTL, "inspect", path, "--json", *args], capture_output=True, text=True, timeout=60)
+        return p.returncode, json.loads(p.stdout) if p.stdout else p.stderr
+
+    w = normal(3, 4)
+    nodes = [node("MatMul", "x w", "h"), node("Relu", "h", "y")]
+    code, got = inspect(model(nodes, {"x": (F, ["n", 3])}, {"y": F}, [const("w", w)]), "--batch", "8")
+    assert code == 0 and got["problem"] is None and got["trained_numbers"] == 12, got
+    assert [(o["name"], o["count"], o["supported"]) for o in got["ops"]] == [("MatMul", 1, True), ("Relu", 1, True)]
+    assert got["inputs"] == [{"name": "x", "dtype": "float32", "shape": [None, 3]}]
+    assert got["training"]["forward_flops_per_sample"] >= 2 * 12 and got["training"]["work_bytes"] > 0
+    code, got = inspect(model(nodes, {"x": (F, ["n", "t"])}, {"y": F}, [const("w", w)]))
+    assert code == 0 and "--shape x=" in got["problem"] and got["training"] is None, got
+    code, got = inspect(model(nodes, {"x": (F, ["n", "t"])}, {"y": F}, [const("w", w)]), "--shape", "x=1,3")
+    assert code == 0 and got["problem"] is None, got
+    code, got = inspect(model(nodes + [node("Det", "y", "z")], {"x": (F, ["n", 3])}, {"z": F}, [const("w", w)]))
+    assert code == 3 and "Det (1 node" in got["problem"] and not got["ops"][2]["supported"], got
+    with open(path, "wb") as f:
+        f.write(b"nothing")
+    p = subprocess.run([TRAINERCTL, "inspect", path], capture_output=True, text=True, timeout=60)
+    assert p.returncode == 2 and "not a readable ONNX model" in p.stderr, p.stderr
+
+
+if __name__ == "__main__":
+    main()
