@@ -17,7 +17,7 @@ GCC_ONLY := $(if $(shell $(CC) --version | grep -i clang),,-Wno-format-truncatio
 CFLAGS   := -std=c11 $(OPT) -Wall -Wextra -Werror -ffp-contract=off -fno-math-errno -pthread \
             $(GCC_ONLY) $(SAN)
 LDLIBS   := -Wl,--as-needed -lgrpc -lgpr -lprotobuf-c -luv -lcjson -ldnnl -lmicrohttpd -lcrypto \
-            -lz -lxxhash -lsystemd -lgomp -ldl -lm -lpthread
+            -lz -ljpeg -lpng -lxxhash -lsystemd -lgomp -ldl -lm -lpthread
 
 PROTO := $(wildcard proto/*.proto)
 GEN   := $(PROTO:%.proto=$(BUILD)/%.pb-c.c)

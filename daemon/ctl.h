@@ -10,6 +10,7 @@ int ctl_stop(int argc, char **argv);
 int ctl_verify(int argc, char **argv);
 int ctl_run(int argc, char **argv);
 int ctl_inspect(int argc, char **argv);
+int ctl_model(int argc, char **argv);
 
 enum {
     CTL_OK = 0,

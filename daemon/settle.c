@@ -257,40 +257,17 @@ static int settle_optimizer(struct settled *s, struct err *err)
     return settle_groups(s, err);
 }
 
-static void settle_model_and_data(struct settled *s)
+static void settle_model(struct settled *s)
 {
-    static const enum tensor_dtype dtypes[] = { [CONF_FLOAT32] = TENSOR_F32, [CONF_INT64] = TENSOR_I64,
-                                                [CONF_INT32] = TENSOR_I32, [CONF_UINT8] = TENSOR_U8 };
     const struct conf *c = s->conf;
     struct train_opts *t = &s->train;
 
     for (uint32_t i = 0; i < c->model.n_inputs; i++)
         s->inputs[i] = (struct train_input){ .feature = c->model.inputs[i].feature,
                                              .input = c->model.inputs[i].input };
-    for (uint32_t i = 0; i < c->data.n_features; i++) {
-        const struct conf_feature *f = &c->data.features[i];
-
-        s->features[i] = (struct train_feature){ .name = f->name,
-                                                 .stored = dtypes[f->dtype],
-                                                 .shape = { .rank = f->rank },
-                                                 .scale = f->scale,
-                                                 .offset = f->offset };
-        for (uint32_t d = 0; d < f->rank; d++)
-            s->features[i].shape.dim[d] = f->shape[d];
-    }
     t->onnx = c->model.onnx;
     t->inputs = s->inputs;
     t->n_inputs = c->model.n_inputs;
-    t->train_glob = c->data.train;
-    t->eval_glob = c->data.eval;
-    t->features = s->features;
-    t->n_features = c->data.n_features;
-    t->shuffle = c->data.shuffle;
-    t->cache_memory = c->data.cache == CONF_CACHE_MEMORY;
-    t->pad = c->data.remainder == CONF_REMAINDER_PAD;
-    t->index_directory = c->data.index_directory;
-    t->data_threads = c->data.threads;
-    t->prefetch = c->data.prefetch;
 }
 
 static int settle_train(struct settled *s, struct err *err)
@@ -300,9 +277,11 @@ static int settle_train(struct settled *s, struct err *err)
     int rc;
 
     rc = settle_losses(s, err);
+    if (rc == 0)
+        rc = settle_data(s, err);
     if (rc < 0)
         return rc;
-    settle_model_and_data(s);
+    settle_model(s);
     t->seed = c->train.seed;
     t->epochs = c->train.epochs;
     t->steps = c->train.steps;
@@ -392,6 +371,8 @@ void settled_free(struct settled *s)
     conf_free(s->conf);
     cluster_free(s->cluster);
     free(s->frozen);
+    free(s->steps);
+    free(s->parts);
     free(s);
 }
 

@@ -35,7 +35,9 @@ struct settled {
 
     /* what train_opts points to */
     struct train_input inputs[CONF_MAX_FEATURES];
-    struct train_feature features[CONF_MAX_FEATURES];
+    struct data_feature features[CONF_MAX_FEATURES];
+    struct data_step *steps; /* owned: those of every feature, one behind the other */
+    struct data_part *parts; /* owned */
     struct train_target targets[1 + CONF_MAX_LOSSES];
     struct plan_measure losses[1 + CONF_MAX_LOSSES];
     struct train_metric metrics[CONF_MAX_METRICS];
@@ -45,6 +47,8 @@ struct settled {
 };
 
 /* settle_loss.c: losses, metrics and their labels. */
+/* settle_data.c: where samples come from. Errors: ERR_INPUT, ERR_NOMEM. */
+int settle_data(struct settled *s, struct err *err);
 int settle_losses(struct settled *s, struct err *err);
 
 /* Errors: ERR_INPUT and relatives: exit 2. On failure nothing is left behind. */

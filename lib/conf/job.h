@@ -15,7 +15,8 @@
 struct err;
 struct buf;
 
-enum conf_dtype { CONF_FLOAT32, CONF_INT64, CONF_INT32, CONF_UINT8 }; /* of a stored feature */
+enum conf_dtype { CONF_FLOAT32, CONF_INT64, CONF_INT32, CONF_UINT8, CONF_UINT16, CONF_UINT32 }; /* stored */
+enum conf_format { CONF_FORMAT_TFRECORD, CONF_FORMAT_CSV, CONF_FORMAT_NPY, CONF_FORMAT_TOKENS };
 enum conf_loss {
     CONF_LOSS_SOFTMAX_CROSS_ENTROPY,
     CONF_LOSS_NEGATIVE_LOG_LIKELIHOOD,
@@ -33,7 +34,18 @@ enum conf_metric {
     CONF_METRIC_MEAN_ABSOLUTE_ERROR,
     CONF_METRIC_MEAN_SQUARED_ERROR,
 };
-enum conf_cache { CONF_CACHE_NONE, CONF_CACHE_MEMORY };
+enum conf_layout { CONF_CHANNELS_FIRST, CONF_CHANNELS_LAST };
+enum conf_cache { CONF_CACHE_NONE, CONF_CACHE_MEMORY, CONF_CACHE_DISK };
+enum conf_bad_record { CONF_BAD_STOP, CONF_BAD_SKIP };
+enum conf_map_op {
+    CONF_RANDOM_RESIZED_CROP,
+    CONF_RANDOM_CROP,
+    CONF_CENTER_CROP,
+    CONF_FLIP,
+    CONF_COLOR_JITTER,
+    CONF_NORMALIZE,
+};
+enum conf_map_when { CONF_MAP_TRAINING, CONF_MAP_EVALUATION, CONF_MAP_ALWAYS };
 enum conf_remainder { CONF_REMAINDER_DROP, CONF_REMAINDER_PAD };
 enum conf_precision { CONF_PRECISION_FLOAT32 };
 enum conf_optimizer {
@@ -72,6 +84,28 @@ struct conf_feature {
     uint32_t rank;
     uint32_t shape[CONF_MAX_DIMS]; /* of one sample */
     double scale, offset; /* value fed = stored * scale + offset, for float graph inputs */
+    bool encoded;          /* a JPEG or PNG file in a bytes list */
+    enum conf_layout layout;
+    bool pad, truncate;
+    double pad_value;
+    const char *length_of; /* NULL, or the feature whose number of values this is */
+    const char *column;    /* of a CSV file; NULL: the feature's name */
+};
+
+struct conf_map { /* a step of an image's way to the batch */
+    enum conf_map_op op;
+    const char *feature;
+    enum conf_map_when when;
+    double min_area, max_area, min_ratio, max_ratio;
+    uint32_t padding;
+    double fraction, probability, brightness, contrast, saturation, hue;
+    double mean[4], std[4];
+    uint32_t n_mean, n_std;
+};
+
+struct conf_part { /* of a mixture */
+    const char *files; /* glob */
+    uint32_t weight;
 };
 
 struct conf_input {
@@ -120,12 +154,23 @@ struct conf {
     } model;
 
     struct {
-        const char *train; /* glob, resolved against the job's folder */
+        enum conf_format format;
+        const char *train; /* glob, resolved against the job's folder; NULL: a mixture is given */
+        struct conf_part *mixture;
+        uint32_t n_mixture;
         const char *eval;  /* NULL: none */
         struct conf_feature features[CONF_MAX_FEATURES];
         uint32_t n_features;
+        struct conf_map *map;
+        uint32_t n_map;
+        struct {
+            bool header;
+            const char *delimiter; /* one character */
+        } csv;
         bool shuffle;
+        enum conf_bad_record on_bad_record;
         enum conf_cache cache;
+        const char *cache_directory; /* with CONF_CACHE_DISK */
         enum conf_remainder remainder;
         uint32_t threads;         /* decode threads of a task; 0: chosen */
         uint32_t prefetch;        /* global batches decoded ahead */

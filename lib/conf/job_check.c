@@ -251,6 +251,52 @@ static int check_shapes(const struct checker *k)
     return 0;
 }
 
+/* Where steps are done, and that each makes sense for its feature. */
+static int check_map(const struct checker *k)
+{
+    static const enum conf_map_when whens[] = {
+        [CONF_RANDOM_RESIZED_CROP] = CONF_MAP_TRAINING, [CONF_RANDOM_CROP] = CONF_MAP_TRAINING,
+        [CONF_CENTER_CROP] = CONF_MAP_EVALUATION,       [CONF_FLIP] = CONF_MAP_TRAINING,
+        [CONF_COLOR_JITTER] = CONF_MAP_TRAINING,        [CONF_NORMALIZE] = CONF_MAP_ALWAYS,
+    };
+    const cJSON *map = value_at(k->doc, "/data/map");
+
+    for (uint32_t i = 0; i < k->c->data.n_map; i++) {
+        const cJSON *step = cJSON_GetArrayItem(map, (int)i);
+        struct conf_map *m = &k->c->data.map[i];
+        int rc = check_feature(k, cJSON_GetObjectItemCaseSensitive(step, "feature"), m->feature);
+
+        if (rc < 0)
+            return rc;
+        if (cJSON_GetObjectItemCaseSensitive(step, "when") == NULL)
+            m->when = whens[m->op];
+        if (m->min_area > m->max_area || m->min_ratio > m->max_ratio)
+            return json_error(k->doc, step, k->err,
+                              "%s is above %s", m->min_area > m->max_area ? "min_area" : "min_ratio",
+                              m->min_area > m->max_area ? "max_area" : "max_ratio");
+        if (m->n_mean != m->n_std)
+            return json_error(k->doc, step, k->err,
+                              "%" PRIu32 " values of mean and %" PRIu32 " of std: expected as many, "
+                              "one for each channel",
+                              m->n_mean, m->n_std);
+    }
+    return 0;
+}
+
+static int check_csv(const struct checker *k)
+{
+    struct conf *c = k->c;
+
+    if (c->data.format != CONF_FORMAT_CSV)
+        return 0;
+    if (c->data.csv.delimiter == NULL)
+        c->data.csv.delimiter = ",";
+    if (strlen(c->data.csv.delimiter) == 1 && strchr("\"\r\n", c->data.csv.delimiter[0]) == NULL)
+        return 0;
+    return json_error(k->doc, value_at(k->doc, "/data/csv/delimiter"), k->err,
+                      "expected one character, and neither a quote nor the end of a line");
+}
+
 static int check_lanes(const struct checker *k)
 {
     uint32_t lanes = k->c->train.lanes, batch = k->c->train.global_batch_size;
@@ -314,7 +360,7 @@ int conf_job_check(const struct json *doc, struct conf *c, struct err *err)
 {
     static int (*const checks[])(const struct checker *) = {
         derive,      derive_groups, check_losses, check_metrics, check_inputs, check_shapes,
-        check_lanes, check_warmup,  check_needs,  check_export,
+        check_map,   check_csv,     check_lanes,  check_warmup,  check_needs,  check_export,
     };
     const struct checker k = { doc, c, err };
 

@@ -10,6 +10,7 @@
 
 #define AT(field_) offsetof(struct conf, field_)
 #define FEATURE_AT(field_) offsetof(struct conf_feature, field_)
+#define MAP_AT(field_) offsetof(struct conf_map, field_)
 #define GROUP_AT(field_) offsetof(struct conf_group, field_)
 #define WORDS(words_) .words = words_, .n_words = COUNT_OF(words_)
 #define BIT(word_) (1u << (word_))
@@ -24,6 +25,32 @@ static const char *const dtypes[] = {
     [CONF_INT64] = "int64",
     [CONF_INT32] = "int32",
     [CONF_UINT8] = "uint8",
+    [CONF_UINT16] = "uint16",
+    [CONF_UINT32] = "uint32",
+};
+static const char *const formats[] = {
+    [CONF_FORMAT_TFRECORD] = "tfrecord",
+    [CONF_FORMAT_CSV] = "csv",
+    [CONF_FORMAT_NPY] = "npy",
+    [CONF_FORMAT_TOKENS] = "tokens",
+};
+static const char *const layouts[] = {
+    [CONF_CHANNELS_FIRST] = "channels_first",
+    [CONF_CHANNELS_LAST] = "channels_last",
+};
+static const char *const bad_records[] = { [CONF_BAD_STOP] = "stop", [CONF_BAD_SKIP] = "skip" };
+static const char *const map_ops[] = {
+    [CONF_RANDOM_RESIZED_CROP] = "random_resized_crop",
+    [CONF_RANDOM_CROP] = "random_crop",
+    [CONF_CENTER_CROP] = "center_crop",
+    [CONF_FLIP] = "flip",
+    [CONF_COLOR_JITTER] = "color_jitter",
+    [CONF_NORMALIZE] = "normalize",
+};
+static const char *const map_whens[] = {
+    [CONF_MAP_TRAINING] = "training",
+    [CONF_MAP_EVALUATION] = "evaluation",
+    [CONF_MAP_ALWAYS] = "always",
 };
 static const char *const losses[] = {
     [CONF_LOSS_SOFTMAX_CROSS_ENTROPY] = "softmax_cross_entropy",
@@ -42,7 +69,11 @@ static const char *const metrics[] = {
     [CONF_METRIC_MEAN_ABSOLUTE_ERROR] = "mean_absolute_error",
     [CONF_METRIC_MEAN_SQUARED_ERROR] = "mean_squared_error",
 };
-static const char *const caches[] = { [CONF_CACHE_NONE] = "none", [CONF_CACHE_MEMORY] = "memory" };
+static const char *const caches[] = {
+    [CONF_CACHE_NONE] = "none",
+    [CONF_CACHE_MEMORY] = "memory",
+    [CONF_CACHE_DISK] = "disk",
+};
 static const char *const remainders[] = {
     [CONF_REMAINDER_DROP] = "drop",
     [CONF_REMAINDER_PAD] = "pad",
@@ -193,18 +224,39 @@ LOSS_KEYS("/model/more_losses/*", 0)
 
 { "", "data", OBJECT, 0, REQUIRED,
   .doc = "Where the samples are and how they are read." },
-{ "/data", "train", PATH, AT(data.train), REQUIRED,
-  .doc = "TFRecord files to train on, a path or a pattern with *, ? and [...]." },
+{ "/data", "format", ENUM, AT(data.format), WORDS(formats), .fallback = "tfrecord",
+  .doc = "tfrecord: of tf.train.Example, plain or gzip; csv: a line is a sample; npy: a NumPy array "
+         "for each feature, {feature} in the path stands for its name; tokens: raw uint16 or uint32, "
+         "cut into windows: the features \"tokens\" and \"labels\", which is one token ahead." },
+{ "/data", "train", PATH, AT(data.train), 0, .instead = "mixture",
+  .doc = "Files to train on, a path or a pattern with *, ? and [...]." },
+{ "/data", "mixture", LIST, AT(data.mixture), ALLOCATED, .lo = 1, .hi = 64,
+  .count = AT(data.n_mixture), .stride = sizeof(struct conf_part), .instead = "train",
+  .doc = "Several sets of files to train on, mixed by weight; an epoch has as many samples as all "
+         "together, and each set begins anew when it is through." },
+{ "/data/mixture", "*", OBJECT,
+  .doc = "One set of files." },
+{ "/data/mixture/*", "files", PATH, offsetof(struct conf_part, files), REQUIRED,
+  .doc = "A path or a pattern with *, ? and [...]." },
+{ "/data/mixture/*", "weight", U32, offsetof(struct conf_part, weight), .lo = 1, .hi = 1000000,
+  .fallback = "1",
+  .doc = "So many of every sum-of-weights samples come from here." },
 { "/data", "eval", PATH, AT(data.eval), NULLABLE, .fallback = "null",
-  .doc = "TFRecord files to evaluate on, a path or a pattern; null: no evaluation." },
+  .doc = "Files to evaluate on, a path or a pattern; null: no evaluation." },
+{ "/data", "csv", OBJECT, .fallback = "{}", .when = { "format", BIT(CONF_FORMAT_CSV) },
+  .doc = "How CSV files are written." },
+{ "/data/csv", "header", BOOL, AT(data.csv.header), .fallback = "true",
+  .doc = "Whether the first line has the names of the columns; without, they are 0, 1, 2 ..." },
+{ "/data/csv", "delimiter", STRING, AT(data.csv.delimiter),
+  .doc = "The character between two fields; default: a comma." },
 { "/data", "features", MAP, AT(data.features), REQUIRED, .lo = 1, .hi = CONF_MAX_FEATURES,
   .count = AT(data.n_features), .stride = sizeof(struct conf_feature),
-  .doc = "The features of each tf.train.Example that are used, by their name there." },
+  .doc = "The features of each sample that are used, by their name there." },
 { "/data/features", "*", OBJECT,
   .doc = "How the feature of this name is stored." },
 { "/data/features/*", "dtype", ENUM, FEATURE_AT(dtype), REQUIRED, WORDS(dtypes),
-  .doc = "uint8: raw bytes in a bytes list; float32: a float list or raw little-endian bytes; "
-         "int64, int32: an int64 list." },
+  .doc = "In a tf.train.Example uint8: raw bytes in a bytes list; float32: a float list or raw "
+         "little-endian bytes; int64, int32: an int64 list; uint16, uint32: token files." },
 { "/data/features/*", "shape", LIST, FEATURE_AT(shape), REQUIRED, .hi = CONF_MAX_DIMS,
   .count = FEATURE_AT(rank), .stride = sizeof(uint32_t),
   .doc = "The dimensions of one sample without the batch; [] for one number." },
@@ -216,10 +268,91 @@ LOSS_KEYS("/model/more_losses/*", 0)
 { "/data/features/*", "offset", F64, FEATURE_AT(offset), .min = -1e30, .max = 1e30,
   .fallback = "0",
   .doc = "Added after scale." },
+{ "/data/features/*", "encoded", BOOL, FEATURE_AT(encoded), .fallback = "false",
+  .doc = "uint8: a JPEG or PNG file in a bytes list, decoded and stretched to the shape." },
+{ "/data/features/*", "layout", ENUM, FEATURE_AT(layout), WORDS(layouts),
+  .fallback = "channels_first",
+  .doc = "Of an image: shape is [channels, height, width] or [height, width, channels]." },
+{ "/data/features/*", "pad", BOOL, FEATURE_AT(pad), .fallback = "false",
+  .doc = "A list with fewer values than the shape, or none at all, is filled up." },
+{ "/data/features/*", "pad_value", F64, FEATURE_AT(pad_value), .min = -1e30, .max = 1e30,
+  .fallback = "0",
+  .doc = "What it is filled up with." },
+{ "/data/features/*", "truncate", BOOL, FEATURE_AT(truncate), .fallback = "false",
+  .doc = "Of a list with more values than the shape the first ones are taken." },
+{ "/data/features/*", "length_of", STRING, FEATURE_AT(length_of), NULLABLE, .fallback = "null",
+  .doc = "This int64 is not stored: it is how many values that other feature had." },
+{ "/data/features/*", "column", STRING, FEATURE_AT(column), NULLABLE, .fallback = "null",
+  .doc = "Of a CSV file: the first of as many columns as the shape has elements; null: the one with "
+         "the feature's name." },
+{ "/data", "map", LIST, AT(data.map), ALLOCATED, .hi = 64, .count = AT(data.n_map),
+  .stride = sizeof(struct conf_map), .fallback = "[]",
+  .doc = "What is done to images, in this order; what is random follows from seed, epoch and sample." },
+{ "/data/map", "*", OBJECT,
+  .doc = "One step." },
+{ "/data/map/*", "op", ENUM, MAP_AT(op), REQUIRED, WORDS(map_ops),
+  .doc = "random_resized_crop: a random part, stretched to the shape; random_crop: a random part of "
+         "the shape's size; center_crop: the middle, stretched; flip: left to right; color_jitter; "
+         "normalize." },
+{ "/data/map/*", "feature", STRING, MAP_AT(feature), REQUIRED,
+  .doc = "The feature of data.features that is the image." },
+{ "/data/map/*", "when", ENUM, MAP_AT(when), WORDS(map_whens),
+  .doc = "Where it is done; default: normalize always, center_crop in evaluation, what is random in "
+         "training." },
+{ "/data/map/*", "min_area", F64, MAP_AT(min_area), ABOVE_MIN, .max = 1, .fallback = "0.08",
+  .when = { "op", BIT(CONF_RANDOM_RESIZED_CROP) },
+  .doc = "The least share of the image's area." },
+{ "/data/map/*", "max_area", F64, MAP_AT(max_area), ABOVE_MIN, .max = 1, .fallback = "1",
+  .when = { "op", BIT(CONF_RANDOM_RESIZED_CROP) },
+  .doc = "The largest share of the image's area." },
+{ "/data/map/*", "min_ratio", F64, MAP_AT(min_ratio), .min = 0.001, .max = 1000,
+  .fallback = "0.75", .when = { "op", BIT(CONF_RANDOM_RESIZED_CROP) },
+  .doc = "The least width of the part divided by its height." },
+{ "/data/map/*", "max_ratio", F64, MAP_AT(max_ratio), .min = 0.001, .max = 1000,
+  .fallback = "1.3333333333333333", .when = { "op", BIT(CONF_RANDOM_RESIZED_CROP) },
+  .doc = "The largest width of the part divided by its height." },
+{ "/data/map/*", "padding", U32, MAP_AT(padding), .hi = 65500, .fallback = "0",
+  .when = { "op", BIT(CONF_RANDOM_CROP) },
+  .doc = "Black pixels around the image, of which the part is taken too." },
+{ "/data/map/*", "fraction", F64, MAP_AT(fraction), ABOVE_MIN, .max = 1, .fallback = "0.875",
+  .when = { "op", BIT(CONF_CENTER_CROP) },
+  .doc = "The share of the largest part in the middle that has the shape's proportions." },
+{ "/data/map/*", "probability", F64, MAP_AT(probability), .max = 1, .fallback = "0.5",
+  .when = { "op", BIT(CONF_FLIP) },
+  .doc = "How often the image is flipped." },
+{ "/data/map/*", "brightness", F64, MAP_AT(brightness), .max = 100, .fallback = "0",
+  .when = { "op", BIT(CONF_COLOR_JITTER) },
+  .doc = "Times a factor from 1 - this to 1 + this." },
+{ "/data/map/*", "contrast", F64, MAP_AT(contrast), .max = 100, .fallback = "0",
+  .when = { "op", BIT(CONF_COLOR_JITTER) },
+  .doc = "The distance from the mean, times a factor likewise." },
+{ "/data/map/*", "saturation", F64, MAP_AT(saturation), .max = 100, .fallback = "0",
+  .when = { "op", BIT(CONF_COLOR_JITTER) },
+  .doc = "The distance from grey, times a factor likewise." },
+{ "/data/map/*", "hue", F64, MAP_AT(hue), .max = 0.5, .fallback = "0",
+  .when = { "op", BIT(CONF_COLOR_JITTER) },
+  .doc = "Turned by at most this share of the circle, either way." },
+{ "/data/map/*", "mean", LIST, MAP_AT(mean), REQUIRED, .lo = 1, .hi = 4, .count = MAP_AT(n_mean),
+  .stride = sizeof(double), .when = { "op", BIT(CONF_NORMALIZE) },
+  .doc = "Of each channel, where pixels go from 0 to 1; (pixel - mean) / std is fed." },
+{ "/data/map/*/mean", "*", F64, .min = -1000, .max = 1000,
+  .doc = "Of one channel." },
+{ "/data/map/*", "std", LIST, MAP_AT(std), REQUIRED, .lo = 1, .hi = 4, .count = MAP_AT(n_std),
+  .stride = sizeof(double), .when = { "op", BIT(CONF_NORMALIZE) },
+  .doc = "What each channel is divided by." },
+{ "/data/map/*/std", "*", F64, .min = 0.000001, .max = 1000,
+  .doc = "Of one channel." },
 { "/data", "shuffle", BOOL, AT(data.shuffle), .fallback = "true",
   .doc = "Whether every epoch has its own order, drawn from train.seed." },
+{ "/data", "on_bad_record", ENUM, AT(data.on_bad_record), WORDS(bad_records), .fallback = "stop",
+  .doc = "stop: a damaged or unreadable sample ends the run; skip: the next good one takes its "
+         "place, and it is counted." },
 { "/data", "cache", ENUM, AT(data.cache), FREE, WORDS(caches), .fallback = "none",
-  .doc = "memory: decoded samples are kept in memory after the first epoch." },
+  .doc = "memory: samples are kept in memory after the first epoch; disk: files are copied to "
+         "cache_directory first, and unpacked." },
+{ "/data", "cache_directory", PATH, AT(data.cache_directory), FREE | REQUIRED,
+  .when = { "cache", BIT(CONF_CACHE_DISK) },
+  .doc = "A folder on a disk of this machine." },
 { "/data", "remainder", ENUM, AT(data.remainder), WORDS(remainders), .fallback = "drop",
   .doc = "The samples at the end of an epoch that do not fill a global batch: drop leaves them "
          "out, pad trains on them with the missing ones weighing nothing." },

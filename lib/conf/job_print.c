@@ -114,6 +114,10 @@ static bool is_printed(const struct printer *p, const struct conf_key *k, const 
 {
     if (p->is_canonical && k->flags & CONF_KEY_FREE)
         return false;
+    if (k->instead != NULL && k->type == CONF_KEY_PATH)
+        return *(const char *const *)(base + k->at) != NULL;
+    if (k->instead != NULL && k->type == CONF_KEY_LIST)
+        return *(const uint32_t *)(base + k->count) != 0;
     if (k->instead != NULL && k->type == CONF_KEY_U64)
         return *(const uint64_t *)(base + k->at) != 0;
     if (k->instead != NULL)

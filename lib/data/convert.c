@@ -139,6 +139,50 @@ static int u8_to_i32(const struct data_feature *f, size_t n, const void *src, vo
     return 0;
 }
 
+/* Unsigned tokens: a row for each pair would be four functions that differ in their types alone. */
+#define FROM_TOKENS(name_, from_, to_, as_)                                                        \
+    static int name_(const struct data_feature *f, size_t n, const void *src, void *dst,           \
+                     struct err *err)                                                              \
+    {                                                                                              \
+        float scale = (float)f->scale, offset = (float)f->offset;                                  \
+        to_ *to = dst;                                                                             \
+                                                                                                   \
+        (void)err;                                                                                 \
+        (void)scale;                                                                               \
+        (void)offset;                                                                              \
+        for (size_t i = 0; i < n; i++) {                                                           \
+            from_ x;                                                                               \
+                                                                                                   \
+            memcpy(&x, (const uint8_t *)src + sizeof(x) * i, sizeof(x));                           \
+            to[i] = as_;                                                                           \
+        }                                                                                          \
+        return 0;                                                                                  \
+    }
+FROM_TOKENS(u16_to_f32, uint16_t, float, (float)x * scale + offset)
+FROM_TOKENS(u32_to_f32, uint32_t, float, (float)x * scale + offset)
+FROM_TOKENS(u16_to_i64, uint16_t, int64_t, x)
+FROM_TOKENS(u32_to_i64, uint32_t, int64_t, x)
+FROM_TOKENS(u16_to_i32, uint16_t, int32_t, x)
+
+static int u32_to_i32(const struct data_feature *f, size_t n, const void *src, void *dst,
+                      struct err *err)
+{
+    int32_t *to = dst;
+
+    for (size_t i = 0; i < n; i++) {
+        uint32_t x;
+
+        memcpy(&x, (const uint8_t *)src + 4 * i, 4);
+        if (x > INT32_MAX)
+            return err_set(err, ERR_INPUT,
+                           "feature '%s': value %zu is %" PRIu32 ", expected an int32, which is what "
+                           "the batch takes",
+                           f->name, i, x);
+        to[i] = (int32_t)x;
+    }
+    return 0;
+}
+
 static int copy(const struct data_feature *f, size_t n, const void *src, void *dst, struct err *err)
 {
     (void)err;
@@ -152,6 +196,9 @@ static const struct data_convert converts[] = {
     { TENSOR_I64, TENSOR_F32, i64_to_f32 }, { TENSOR_I64, TENSOR_I64, copy },
     { TENSOR_I64, TENSOR_I32, i64_to_i32 }, { TENSOR_I32, TENSOR_F32, i32_to_f32 },
     { TENSOR_I32, TENSOR_I64, i32_to_i64 }, { TENSOR_I32, TENSOR_I32, copy },
+    { TENSOR_U16, TENSOR_F32, u16_to_f32 }, { TENSOR_U16, TENSOR_I64, u16_to_i64 },
+    { TENSOR_U16, TENSOR_I32, u16_to_i32 }, { TENSOR_U32, TENSOR_F32, u32_to_f32 },
+    { TENSOR_U32, TENSOR_I64, u32_to_i64 }, { TENSOR_U32, TENSOR_I32, u32_to_i32 },
 };
 
 const struct data_convert *data_convert_find(enum tensor_dtype stored, enum tensor_dtype fed)

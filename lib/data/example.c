@@ -8,7 +8,7 @@
 #include "base/check.h"
 #include "base/err.h"
 #include "base/text.h"
-#include "data/data.h"
+#include "data/data_priv.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "wire numbers are used as they lie");
 
@@ -203,7 +203,7 @@ int data_example_find(const void *record, size_t n, const struct data_feature *f
     if (rc < 0)
         return rc;
     for (uint32_t i = 0; i < n_features; i++)
-        if (found[i].at == NULL)
+        if (found[i].at == NULL && !features[i].pad && features[i].length_of == NULL)
             return missing(record, n, features[i].name, err);
     return 0;
 }
@@ -358,7 +358,7 @@ static void describe_found(const struct values *v, char *out, size_t n)
                 encoding = encodings[i].name;
         snprintf(out, n, "a bytes value of %zu bytes%s%s%s", bytes, encoding != NULL ? " (a " : "",
                  encoding != NULL ? encoding : "",
-                 encoding != NULL ? " image; decode images when the records are made)" : "");
+                 encoding != NULL ? " image; \"encoded\": true decodes it)" : "");
     }
 }
 
@@ -368,6 +368,15 @@ static int unexpected(const struct values *v, struct err *err)
 
     describe_found(v, found, sizeof(found));
     shape_print(&v->f->shape, shape, sizeof(shape));
+    if (v->f->encoded)
+        return err_set(err, ERR_INPUT,
+                       "feature '%s': found %s, expected one bytes value with a JPEG or PNG file",
+                       v->f->name, found);
+    if (v->f->pad || v->f->truncate)
+        return err_set(err, ERR_INPUT, "feature '%s': found %s, expected %s %zu %s values",
+                       v->f->name, found,
+                       !v->f->truncate ? "at most" : !v->f->pad ? "at least" : "about", v->want,
+                       tensor_dtype_name(v->f->stored));
     if (v->f->stored == TENSOR_U8)
         return err_set(err, ERR_INPUT,
                        "feature '%s': found %s, expected one bytes value of %zu bytes (uint8 %s)",
@@ -402,16 +411,64 @@ static const struct form *form_of(enum tensor_dtype stored)
     return NULL;
 }
 
+/* One bytes value with the raw elements. */
+static int take_raw(const struct data_feature *f, const struct values *v, size_t each, void *room,
+                    const void **stored, uint64_t *count, struct err *err)
+{
+    size_t bytes = left(&v->bytes), n = bytes / each;
+
+    if (bytes % each != 0 || (n < v->want && !f->pad) || (n > v->want && !f->truncate))
+        return unexpected(v, err);
+    *count = n < v->want ? n : v->want;
+    *stored = v->bytes.at;
+    if (n < v->want) {
+        memcpy(room, v->bytes.at, bytes);
+        data_fill_up(f, room, n, v->want);
+        *stored = room;
+    }
+    return 0;
+}
+
+static int take_list(const struct data_feature *f, const struct values *v, enum kind kind,
+                     void *room, const void **stored, uint64_t *count, struct err *err)
+{
+    bool is_empty = v->kind == KIND_NONE || v->n == 0; /* of no kind: {} is how a list is absent */
+
+    if ((v->kind != kind && !(is_empty && f->pad)) || (v->n < v->want && !f->pad) ||
+        (v->n > v->want && !f->truncate))
+        return unexpected(v, err);
+    *count = v->n < v->want ? v->n : v->want;
+    if (v->out_of_range)
+        return err_set(err, ERR_INPUT,
+                       "feature '%s': value %" PRIu64 " is %" PRId64 ", expected an int32", f->name,
+                       v->bad_i, v->bad);
+    *stored = v->lying != NULL ? v->lying : room;
+    if (v->n < v->want)
+        data_fill_up(f, room, v->n, v->want);
+    return 0;
+}
+
+static int take_encoded(const struct values *v, void *room, const void **stored, struct err *err)
+{
+    struct data_bytes *bytes = room;
+
+    if (v->kind != KIND_BYTES || v->n != 1)
+        return unexpected(v, err);
+    *bytes = (struct data_bytes){ v->bytes.at, left(&v->bytes) };
+    *stored = bytes;
+    return 0;
+}
+
 int data_example_read(const struct data_feature *f, size_t elements, const struct data_entry *entry,
-                      void *room, const void **stored, struct err *err)
+                      void *room, const void **stored, uint64_t *count, struct err *err)
 {
     const struct form *form = form_of(f->stored);
     struct values v = { .f = f, .want = elements, .room = room };
     struct wire in = { entry->at, entry->at + entry->n, entry->offset + entry->n };
     struct field member;
-    int rc;
+    int rc = 0;
 
-    while ((rc = next_field(&in, &member, err)) > 0) {
+    while (entry->at != NULL && (rc = next_field(&in, &member, err)) > 0) {
         if (is_part(&member, 2))
             rc = take_feature(&v, member.bytes, err);
         if (rc < 0)
@@ -419,17 +476,10 @@ int data_example_read(const struct data_feature *f, size_t elements, const struc
     }
     if (rc < 0)
         return err_wrap(err, rc, "feature '%s'", f->name);
-    if (v.kind == KIND_BYTES && v.n == 1 && form->bytes_each > 0 &&
-        left(&v.bytes) == elements * form->bytes_each) {
-        *stored = v.bytes.at;
-        return 0;
-    }
-    if (v.kind != form->list || v.kind == KIND_NONE || v.n != elements)
-        return unexpected(&v, err);
-    if (v.out_of_range)
-        return err_set(err, ERR_INPUT,
-                       "feature '%s': value %" PRIu64 " is %" PRId64 ", expected an int32", f->name,
-                       v.bad_i, v.bad);
-    *stored = v.lying != NULL ? v.lying : room;
-    return 0;
+    *count = 1;
+    if (f->encoded)
+        return take_encoded(&v, room, stored, err);
+    if (v.kind == KIND_BYTES && v.n == 1 && form->bytes_each > 0)
+        return take_raw(f, &v, form->bytes_each, room, stored, count, err);
+    return take_list(f, &v, form->list, room, stored, count, err);
 }

@@ -23,14 +23,15 @@ struct data_entry {
 };
 
 /* Looks up n_features names: found[i] belongs to features[i]. ERR_INPUT: not an Example, or a
- * feature is missing (the nearest name that is there is given). */
+ * feature is missing (the nearest name that is there is given) that may not be. */
 int data_example_find(const void *record, size_t n, const struct data_feature *features,
                       uint32_t n_features, struct data_entry *found, struct err *err);
 
 /* The values of one feature in its stored form: `elements` of type f->stored, of any alignment,
- * at *stored, which is inside the record or `room` (as many bytes, aligned to 8).
+ * at *stored, which is inside the record or `room` (as many bytes, aligned to 8); of an encoded
+ * image a struct data_bytes in `room`. *count: how many values there were, at most `elements`.
  * ERR_INPUT: another kind or number of values; what is in `room` is then undefined. */
 int data_example_read(const struct data_feature *f, size_t elements, const struct data_entry *entry,
-                      void *room, const void **stored, struct err *err);
+                      void *room, const void **stored, uint64_t *count, struct err *err);
 
 #endif

@@ -1,5 +1,5 @@
-/* index.c - where every record starts. A record is found only by walking over the heads before it,
- * so files are walked by several threads, one file each, and the result can be kept:
+/* index.c - where the records of every file are. In most formats one is found only by walking over
+ * those before it, so files are walked by several threads, one file each, and the result can be kept:
  *
  *     struct kept | path, filled up to 8 bytes | uint64 starts[n_records + 1] | uint32 crc32c
  *
@@ -23,19 +23,14 @@
 #include "base/fs.h"
 #include "base/vec.h"
 #include "data/data_priv.h"
-#include "data/tfrecord.h"
 
-enum {
-    BLOCK_BYTES = 256 << 10, /* read at once where records are small */
-    SMALL_BYTES = 32 << 10,  /* above it only heads are read */
-    FRAME_BYTES = TFRECORD_HEAD_BYTES + TFRECORD_TAIL_BYTES,
-    REPORT_NS = 200 * 1000 * 1000,
-};
+enum { REPORT_NS = 200 * 1000 * 1000 };
 
-#define KEPT_MAGIC UINT64_C(0x3158444944524454) /* "TDRDIDX1" */
+#define KEPT_MAGIC UINT64_C(0x3258444944524454) /* "TDRDIDX2" */
 
 struct kept {
     uint64_t magic;
+    uint64_t kind; /* of the row, and how it reads */
     uint64_t bytes;
     int64_t mtime_ns;
     uint64_t n_records;
@@ -44,6 +39,7 @@ struct kept {
 
 struct builder {
     const struct data_opts *opts;
+    struct data_set *s;
     struct data_file *files;
     uint32_t n_files;
     atomic_uint next; /* file that nobody has taken yet */
@@ -76,123 +72,68 @@ static void report(struct builder *b, uint64_t bytes, uint64_t records)
     pthread_mutex_unlock(&b->lock);
 }
 
-static int at_offset(const struct data_file *f, uint64_t at, int rc, struct err *err)
+/* ---- a file on its way through a row's index() ---- */
+
+int data_walk_error(const struct data_walk *w, uint64_t at, int rc, struct err *err)
 {
-    return err_wrap(err, rc, "'%s': offset %" PRIu64, f->path, at);
+    return err_wrap(err, rc, "'%s': offset %" PRIu64, w->f->origin, at);
 }
 
-/* Why the first head of a file is none. */
-static int not_a_tfrecord(const struct data_file *f, const uint8_t *head, int rc, struct err *err)
+int data_walk_report(struct data_walk *w, uint64_t at, struct err *err)
 {
-    if (head[0] == 0x1f && head[1] == 0x8b)
-        return err_set(err, ERR_INPUT,
-                       "'%s' is compressed with gzip; records are read at random, so expected a "
-                       "plain TFRecord file: gunzip it",
-                       f->path);
-    return at_offset(f, 0, rc, err);
-}
-
-struct walk {
-    struct builder *b;
-    struct data_file *f;
-    int fd;
-    uint8_t *block;      /* BLOCK_BYTES, which hold ... */
-    uint64_t from, held; /* ... these bytes of the file */
-    VEC(uint64_t) starts;
-    uint64_t told_at, told_n; /* what report() knows */
-};
-
-static int step_report(struct walk *w, uint64_t at, struct err *err)
-{
-    if (canceled(w->b))
-        return err_set(err, ERR_CANCELED, "index '%s': canceled", w->f->path);
-    report(w->b, at - w->told_at, w->starts.n - w->told_n);
+    if (canceled(w->builder))
+        return err_set(err, ERR_CANCELED, "index '%s': canceled", w->f->origin);
+    report(w->builder, at - w->told_at, w->n_starts - w->told_n);
     w->told_at = at;
-    w->told_n = w->starts.n;
+    w->told_n = w->n_starts;
     return 0;
 }
 
-/* The head at `at`. `want`: how much to read if it is not in the block. */
-static int fetch_head(struct walk *w, uint64_t at, uint64_t want, const uint8_t **head,
-                      struct err *err)
+int data_walk_fetch(struct data_walk *w, uint64_t at, uint64_t need, uint64_t want,
+                    const uint8_t **bytes, uint64_t *held, struct err *err)
 {
     int rc = 0;
 
-    if (at < w->from || at + TFRECORD_HEAD_BYTES > w->from + w->held) {
+    if (at < w->from || at + need > w->from + w->held) {
         if (want > w->f->bytes - at)
             want = w->f->bytes - at;
-        rc = data_file_read(w->fd, w->f->path, w->block, want, at, err);
+        rc = data_file_read_again(&w->s->patience, w->fd, w->f->path, w->block, want, at, err);
         w->from = at;
         w->held = rc == 0 ? want : 0;
     }
-    *head = w->block + (at - w->from);
+    *bytes = w->block + (at - w->from);
+    *held = w->from + w->held - at;
     return rc;
 }
 
-/* The record at `at`, *length bytes of data; *length is that of the one before. */
-static int walk_record(struct walk *w, uint64_t at, uint64_t *length, struct err *err)
+int data_walk_start(struct data_walk *w, uint64_t at, struct err *err)
 {
-    uint64_t left = w->f->bytes - at;
-    const uint8_t *head;
-    int rc;
-
-    if (left < FRAME_BYTES) {
-        err_set(err, ERR_CORRUPT,
-                "%" PRIu64 " bytes left, expected a record (at least %d bytes) or the end: the "
-                "file is cut off",
-                left, FRAME_BYTES);
-        return at_offset(w->f, at, ERR_CORRUPT, err);
-    }
-    rc = fetch_head(w, at, *length <= SMALL_BYTES ? BLOCK_BYTES : TFRECORD_HEAD_BYTES, &head, err);
-    if (rc < 0)
-        return rc;
-    rc = tfrecord_head(head, DATA_RECORD_BYTES_MAX, length, err);
-    if (rc < 0)
-        return at == 0 ? not_a_tfrecord(w->f, head, rc, err) : at_offset(w->f, at, rc, err);
-    if (*length > left - FRAME_BYTES) {
-        err_set(err, ERR_CORRUPT,
-                "record of %" PRIu64 " bytes, but only %" PRIu64 " are left: the file is cut off",
-                *length, left - FRAME_BYTES);
-        return at_offset(w->f, at, ERR_CORRUPT, err);
-    }
-    return 0;
-}
-
-static int walk_records(struct walk *w, struct err *err)
-{
-    uint64_t at = 0, length = 0;
-    int rc = 0;
-
-    while (at < w->f->bytes) {
-        if (at - w->told_at >= BLOCK_BYTES)
-            rc = step_report(w, at, err);
-        if (rc == 0)
-            rc = walk_record(w, at, &length, err);
-        if (rc < 0)
-            return rc;
-        if (!VEC_PUSH(w->starts, at))
-            return err_set(err, ERR_NOMEM, "index '%s': out of memory", w->f->path);
-        at += FRAME_BYTES + length;
-    }
-    if (!VEC_PUSH(w->starts, at))
-        return err_set(err, ERR_NOMEM, "index '%s': out of memory", w->f->path);
-    report(w->b, at - w->told_at, w->starts.n - 1 - w->told_n);
+    if (!vec_grow((void **)&w->starts, &w->cap_starts, w->n_starts + 1, sizeof(*w->starts)))
+        return err_set(err, ERR_NOMEM, "index '%s': out of memory", w->f->origin);
+    w->starts[w->n_starts++] = at;
     return 0;
 }
 
 static int walk(struct builder *b, struct data_file *f, int fd, uint8_t *block, struct err *err)
 {
-    struct walk w = { .b = b, .f = f, .fd = fd, .block = block };
-    int rc = walk_records(&w, err);
+    struct data_walk w = { .builder = b, .s = b->s, .f = f, .fd = fd, .block = block,
+                           .member = (uint32_t)(f - b->files) % b->s->n_members };
+    uint64_t n;
+    int rc = b->s->source->index(&w, err);
 
+    if (rc == 0 && w.n_starts > 0) { /* the last one is the end */
+        f->n_records = w.n_starts - 1;
+        f->starts = realloc(w.starts, w.n_starts * sizeof(*w.starts));
+        if (f->starts == NULL) /* it only could not be made smaller */
+            f->starts = w.starts;
+        w.starts = NULL;
+    }
     if (rc < 0) {
-        VEC_FINI(w.starts);
+        free(w.starts);
         return rc;
     }
-    f->n_records = w.starts.n - 1;
-    f->starts = realloc(w.starts.at, w.starts.n * sizeof(*w.starts.at));
-    if (f->starts == NULL) /* it only could not be made smaller */
-        f->starts = w.starts.at;
+    n = f->n_records > w.told_n && w.member == 0 ? f->n_records - w.told_n : 0;
+    report(b, f->bytes - w.told_at, n);
     return 0;
 }
 
@@ -217,7 +158,8 @@ static size_t filled(size_t n)
 }
 
 /* true: `data` is the index of this file, as `path`, and the file's fields are set. */
-static bool accept_kept(const struct buf *data, const char *path, struct data_file *f)
+static bool accept_kept(const struct buf *data, uint64_t kind, const char *path,
+                        struct data_file *f)
 {
     size_t n_path = strlen(path), n_starts, body;
     const uint64_t *starts;
@@ -229,18 +171,18 @@ static bool accept_kept(const struct buf *data, const char *path, struct data_fi
     body = data->len - sizeof(crc);
     memcpy(&k, data->data, sizeof(k));
     memcpy(&crc, data->data + body, sizeof(crc));
-    if (k.magic != KEPT_MAGIC || k.bytes != f->bytes || k.mtime_ns != f->mtime_ns ||
-        k.n_path != n_path || k.n_records > f->bytes / FRAME_BYTES ||
+    if (k.magic != KEPT_MAGIC || k.kind != kind || k.bytes != f->bytes || k.mtime_ns != f->mtime_ns ||
+        k.n_path != n_path || k.n_records > f->bytes ||
         body != sizeof(k) + filled(n_path) + (k.n_records + 1) * 8 ||
         crc != crc32c(0, data->data, body) || memcmp(data->data + sizeof(k), path, n_path) != 0)
         return false;
     n_starts = k.n_records + 1;
     starts = (const uint64_t *)(const void *)(data->data + sizeof(k) + filled(n_path));
-    if (starts[0] != 0 || starts[k.n_records] != f->bytes)
+    if (starts[k.n_records] > f->bytes)
         return false;
     for (size_t i = 1; i < n_starts; i++)
-        if (starts[i] < starts[i - 1] + FRAME_BYTES ||
-            starts[i] - starts[i - 1] - FRAME_BYTES > DATA_RECORD_BYTES_MAX)
+        if (starts[i] <= starts[i - 1] ||
+            starts[i] - starts[i - 1] > (uint64_t)DATA_RECORD_BYTES_MAX + 64)
             return false;
     f->starts = malloc(n_starts * sizeof(*starts));
     if (f->starts == NULL)
@@ -250,22 +192,22 @@ static bool accept_kept(const struct buf *data, const char *path, struct data_fi
     return true;
 }
 
-static bool load_kept(const char *name, const char *path, struct data_file *f)
+static bool load_kept(const char *name, uint64_t kind, const char *path, struct data_file *f)
 {
-    size_t n_starts = f->bytes / FRAME_BYTES + 1; /* at most */
+    size_t n_starts = f->bytes + 1; /* at most */
     size_t limit = sizeof(struct kept) + filled(strlen(path)) + n_starts * 8 + sizeof(uint32_t);
     struct buf data = { 0 };
     bool ok;
 
-    ok = fs_read(name, limit, &data, NULL) == 0 && accept_kept(&data, path, f);
+    ok = fs_read(name, limit, &data, NULL) == 0 && accept_kept(&data, kind, path, f);
     buf_fini(&data);
     return ok;
 }
 
-static int save_kept(const char *name, const char *path, const struct data_file *f,
+static int save_kept(const char *name, uint64_t kind, const char *path, const struct data_file *f,
                      struct err *err)
 {
-    struct kept k = { .magic = KEPT_MAGIC, .bytes = f->bytes, .mtime_ns = f->mtime_ns,
+    struct kept k = { .magic = KEPT_MAGIC, .kind = kind, .bytes = f->bytes, .mtime_ns = f->mtime_ns,
                       .n_records = f->n_records, .n_path = strlen(path) };
     struct buf data = { 0 };
     uint32_t crc;
@@ -288,6 +230,10 @@ static int save_kept(const char *name, const char *path, const struct data_file 
 static int index_kept(struct builder *b, struct data_file *f, int fd, uint8_t *block,
                       struct err *err)
 {
+    const struct data_set *s = b->s;
+    /* Whether bad records are skipped, there is a header, and what separates the fields. */
+    uint64_t kind = s->source->kept_as | (uint64_t)s->skip_bad << 32 |
+                    (uint64_t)s->csv_header << 33 | (uint64_t)(uint8_t)s->csv_delimiter << 40;
     char *path = realpath(f->path, NULL), *name = NULL;
     int rc = 0;
 
@@ -296,34 +242,66 @@ static int index_kept(struct builder *b, struct data_file *f, int fd, uint8_t *b
     name = kept_name(b->opts->index_directory, path);
     if (name == NULL) {
         rc = err_set(err, ERR_NOMEM, "index '%s': out of memory", f->path);
-    } else if (load_kept(name, path, f)) {
+    } else if (load_kept(name, kind, path, f)) {
         report(b, f->bytes, f->n_records);
     } else {
         rc = walk(b, f, fd, block, err);
         if (rc == 0)
-            rc = save_kept(name, path, f, err);
+            rc = save_kept(name, kind, path, f, err);
     }
     free(name);
     free(path);
     return rc;
 }
 
+static int open_again(const struct data_patience *p, const char *path, uint64_t *bytes,
+                      int64_t *mtime_ns, struct err *err)
+{
+    uint64_t since = 0;
+    uint32_t tries = 0;
+    int fd;
+
+    while ((fd = data_file_open(path, bytes, mtime_ns, err)) < 0 &&
+           data_try_again(p, &tries, &since, fd, err))
+        continue;
+    return fd;
+}
+
+/* A copy has other bytes than were counted on. */
+static void recount(struct builder *b, const struct data_file *f)
+{
+    pthread_mutex_lock(&b->lock);
+    b->bytes_all += f->bytes - f->origin_bytes;
+    pthread_mutex_unlock(&b->lock);
+}
+
 static int index_file(struct builder *b, struct data_file *f, uint8_t *block, struct err *err)
 {
     uint64_t bytes;
     int64_t mtime_ns;
-    int fd, rc;
+    int fd, local, rc;
 
-    fd = data_file_open(f->path, &bytes, &mtime_ns, err);
+    fd = open_again(&b->s->patience, f->path, &bytes, &mtime_ns, err);
     if (fd < 0)
         return fd;
-    if (bytes != f->bytes || mtime_ns != f->mtime_ns)
-        rc = err_set(err, ERR_CORRUPT, "'%s' changed while it was being indexed", f->path);
-    else if (b->opts->index_directory != NULL)
-        rc = index_kept(b, f, fd, block, err);
+    if (bytes != f->bytes || mtime_ns != f->mtime_ns) {
+        close(fd);
+        return err_set(err, ERR_CORRUPT, "'%s' changed while it was being indexed", f->origin);
+    }
+    local = data_unpack(b->opts, &b->s->patience, f, fd, block, err);
+    if (local != fd)
+        close(fd);
+    if (local < 0)
+        return local;
+    recount(b, f);
+    if (b->opts->index_directory != NULL && b->s->source->kept_as != 0 && !f->pinned)
+        rc = index_kept(b, f, local, block, err);
     else
-        rc = walk(b, f, fd, block, err);
-    close(fd);
+        rc = walk(b, f, local, block, err);
+    if (f->pinned)
+        atomic_store(&f->fd, local);
+    else
+        close(local);
     return rc;
 }
 
@@ -343,7 +321,7 @@ static void fail(struct builder *b, uint32_t file, int rc, const struct err *err
 static void *work(void *arg)
 {
     struct builder *b = arg;
-    uint8_t *block = malloc(BLOCK_BYTES);
+    uint8_t *block = malloc(DATA_BLOCK_BYTES);
     struct err err;
     uint32_t i;
     int rc;
@@ -398,20 +376,20 @@ static int look_at_all(struct builder *b, struct err *err)
 {
     for (uint32_t i = 0; i < b->n_files; i++) {
         struct data_file *f = &b->files[i];
-        int fd = data_file_open(f->path, &f->bytes, &f->mtime_ns, err);
+        int fd = open_again(&b->s->patience, f->path, &f->bytes, &f->mtime_ns, err);
 
         if (fd < 0)
             return fd;
         close(fd);
+        f->origin_bytes = f->bytes;
         b->bytes_all += f->bytes;
     }
     return 0;
 }
 
-int data_index(const struct data_opts *opts, struct data_file *files, uint32_t n_files,
-               struct err *err)
+int data_index(const struct data_opts *opts, struct data_set *s, struct err *err)
 {
-    struct builder b = { .opts = opts, .files = files, .n_files = n_files,
+    struct builder b = { .opts = opts, .s = s, .files = s->files, .n_files = s->n_files,
                          .lock = PTHREAD_MUTEX_INITIALIZER };
     uint32_t n_threads = opts->threads > 0 ? opts->threads : cores();
     int rc;
@@ -419,13 +397,17 @@ int data_index(const struct data_opts *opts, struct data_file *files, uint32_t n
     rc = look_at_all(&b, err);
     if (rc == 0 && opts->index_directory != NULL)
         rc = fs_mkdirs(opts->index_directory, err);
+    if (rc == 0 && opts->cache_directory != NULL)
+        rc = fs_mkdirs(opts->cache_directory, err);
     if (rc == 0)
-        rc = run_all(&b, n_threads < n_files ? n_threads : n_files, err);
+        rc = run_all(&b, n_threads < s->n_files ? n_threads : s->n_files, err);
     pthread_mutex_destroy(&b.lock);
     if (rc == 0 && b.rc < 0) {
         rc = b.rc;
         if (err != NULL)
             *err = b.err;
     }
+    if (rc == 0 && s->source->finish != NULL)
+        rc = s->source->finish(s, err);
     return rc;
 }

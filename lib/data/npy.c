@@ -197,23 +197,37 @@ static int find_header(const uint8_t *bytes, size_t n, struct header *h)
     return 0;
 }
 
-int npy_parse(const void *bytes, size_t n, const char *what, struct tensor *out, struct err *err)
+int npy_head(const void *bytes, size_t n, const char *what, struct npy *out, struct err *err)
 {
     struct header h = { .what = what, .err = err };
-    struct tensor t = { 0 };
-    const uint8_t *data;
-    size_t have, want;
+    const char *data;
     int rc = find_header(bytes, n, &h);
 
-    data = (const uint8_t *)h.end;
+    data = h.end;
     if (rc == 0)
         rc = read_header(&h);
     if (rc < 0)
         return rc;
+    *out = (struct npy){ .dtype = h.dtype, .fortran = h.fortran, .shape = h.shape,
+                         .data_at = (size_t)(data - (const char *)bytes) };
+    return 0;
+}
+
+int npy_parse(const void *bytes, size_t n, const char *what, struct tensor *out, struct err *err)
+{
+    struct npy h;
+    struct tensor t = { 0 };
+    const uint8_t *data;
+    size_t have, want;
+    int rc = npy_head(bytes, n, what, &h, err);
+
+    if (rc < 0)
+        return rc;
+    data = (const uint8_t *)bytes + h.data_at;
     t.dtype = h.dtype;
     t.shape = h.shape;
     want = tensor_bytes(&t);
-    have = n - (size_t)(data - (const uint8_t *)bytes);
+    have = n - h.data_at;
     if (want != have)
         return err_set(err, ERR_INPUT, "%s holds %zu bytes of elements; its shape needs %zu", what,
                        have, want);

@@ -8,11 +8,25 @@
 #ifndef DATA_NPY_H
 #define DATA_NPY_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "tensor/tensor.h"
 
 struct err;
+
+struct npy { /* what a header says */
+    enum tensor_dtype dtype;
+    bool fortran;
+    struct shape shape;
+    size_t data_at; /* bytes from the start of the file to the first element */
+};
+
+enum { NPY_HEAD_BYTES = (1 << 16) + 12 }; /* the most that a header may have */
+
+/* The header alone, from the first bytes of a file: NPY_HEAD_BYTES of them, or all there are.
+ * `what` is for messages. Errors: ERR_INPUT, ERR_UNSUPPORTED. */
+int npy_head(const void *bytes, size_t n, const char *what, struct npy *out, struct err *err);
 
 /* The whole file. out->data is the caller's: free(). A file larger than max_bytes is refused.
  * Errors: ERR_INPUT, ERR_UNSUPPORTED (a type), ERR_NOENT, ERR_IO, ERR_NOMEM. */

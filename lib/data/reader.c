@@ -11,6 +11,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -18,13 +19,15 @@
 #include "data/data_priv.h"
 #include "data/order.h"
 
-enum { PIECE_MIN = 8, ALIGNMENT = 64 };
+enum { PIECE_MIN = 8, ALIGNMENT = 64, GAP_BYTES = 8 << 10 };
 
 struct slot {
     struct data_batch batch; /* its pointers lead into `memory` */
     void **features;         /* [n_features] */
     float *weights;
-    uint64_t *records;
+    uint64_t *records, *epochs;
+    uint64_t *used;          /* the records that were decoded: others, where bad ones are skipped */
+    uint32_t *sorted;        /* samples of each piece, in the order of their records */
     uint8_t *memory;         /* owned: all of the above */
     uint32_t undone;         /* samples that nobody has finished yet */
     int rc;                  /* of the first bad sample, ... */
@@ -79,7 +82,7 @@ static bool add(size_t *total, size_t n, size_t size)
 static int slot_init(struct slot *slot, const struct data_set *s, uint32_t lane_batch,
                      struct err *err)
 {
-    size_t n = s->n_features, total = 0, weights, records, pointers;
+    size_t n = s->n_features, total = 0, weights, records, epochs, used, sorted, pointers;
     bool fits = true;
 
     for (uint32_t i = 0; i < n; i++)
@@ -88,6 +91,12 @@ static int slot_init(struct slot *slot, const struct data_set *s, uint32_t lane_
     fits = fits && add(&total, lane_batch, sizeof(*slot->weights));
     records = total;
     fits = fits && add(&total, lane_batch, sizeof(*slot->records));
+    epochs = total;
+    fits = fits && add(&total, lane_batch, sizeof(*slot->epochs));
+    used = total;
+    fits = fits && add(&total, lane_batch, sizeof(*slot->used));
+    sorted = total;
+    fits = fits && add(&total, lane_batch, sizeof(*slot->sorted));
     pointers = total;
     fits = fits && add(&total, n, sizeof(*slot->features));
     slot->memory = fits ? aligned_alloc(ALIGNMENT, total) : NULL;
@@ -95,6 +104,9 @@ static int slot_init(struct slot *slot, const struct data_set *s, uint32_t lane_
         return err_set(err, ERR_NOMEM, "batch of %" PRIu32 " samples: out of memory", lane_batch);
     slot->weights = (float *)(void *)(slot->memory + weights);
     slot->records = (uint64_t *)(void *)(slot->memory + records);
+    slot->epochs = (uint64_t *)(void *)(slot->memory + epochs);
+    slot->used = (uint64_t *)(void *)(slot->memory + used);
+    slot->sorted = (uint32_t *)(void *)(slot->memory + sorted);
     slot->features = (void **)(void *)(slot->memory + pointers);
     total = 0;
     for (uint32_t i = 0; i < n; i++) {
@@ -121,46 +133,99 @@ static int make_parts(struct data_reader *r, uint32_t n_decoders, struct err *er
     while (rc == 0 && r->n_decoders < n_decoders) {
         rc = data_decoder_new(r->s, &r->decoders[r->n_decoders], err);
         if (rc == 0)
-            r->n_decoders++;
+            r->decoders[r->n_decoders++]->patience.canceled = &r->canceled;
     }
     return rc;
 }
 
 /* ---- decoding ---- */
 
-/* Records of a piece that stand one behind the other in the files, from i. */
-static uint64_t run_length(const struct slot *slot, uint32_t i, uint32_t end)
+/* Samples of a piece by record, so that the disk is read forwards and neighbours together. Shell's
+ * sort: pieces are small, and nothing is allocated. */
+static void sort_piece(struct slot *slot, const struct piece *p)
 {
-    uint64_t n = 1;
+    uint32_t *sorted = slot->sorted + p->begin, n = p->end - p->begin, gap = 1;
 
-    while (i + n < end && slot->records[i + n] == slot->records[i] + n)
-        n++;
-    return n;
+    for (uint32_t i = 0; i < n; i++)
+        sorted[i] = p->begin + i;
+    while (gap < n / 3)
+        gap = 3 * gap + 1;
+    for (; gap > 0; gap /= 3)
+        for (uint32_t i = gap; i < n; i++) {
+            uint32_t x = sorted[i], k = i;
+
+            for (; k >= gap && slot->records[sorted[k - gap]] > slot->records[x]; k -= gap)
+                sorted[k] = sorted[k - gap];
+            sorted[k] = x;
+        }
 }
 
-/* Decodes a piece. On an error *bad is the sample. */
+/* The last record from the k-th of the sorted samples on that is near enough to be read with it: in
+ * the same file, without a gap that costs more than another read. */
+static uint64_t run_end(const struct data_reader *r, const struct slot *slot,
+                        const struct piece *p, uint32_t k)
+{
+    const struct data_set *s = r->s;
+    uint64_t last = slot->records[slot->sorted[k]], from, to, end;
+    const struct data_file *f;
+
+    if (s->cache != NULL && k + 1 < p->end && slot->records[slot->sorted[k + 1]] > last + 1)
+        return last; /* it may all be there already */
+    f = &s->files[data_file_of(s, last)];
+    data_record_place(f, last - f->first, &from, &end);
+    while (++k < p->end) {
+        uint64_t next = slot->records[slot->sorted[k]];
+
+        if (next >= f->first + f->n_records)
+            break;
+        data_record_place(f, next - f->first, &from, &to);
+        if (from > end + GAP_BYTES)
+            break;
+        last = next;
+        end = to;
+    }
+    return last;
+}
+
+/* Decodes a piece. On an error *bad is the first bad sample. */
 static int decode_piece(struct data_reader *r, struct data_decoder *d, const struct piece *p,
                         uint32_t *bad, struct err *err)
 {
     struct slot *slot = p->slot;
-    uint64_t run = 0;
+    uint64_t last = 0;
+    bool is_first = true;
     int rc = 0;
 
     for (uint32_t i = p->begin; i < p->end; i++) {
-        bool real;
+        struct data_pick pick = data_order_pick(&r->order, p->step, p->lane, i);
 
-        slot->records[i] = data_order_record(&r->order, p->step, p->lane, i, &real);
-        slot->weights[i] = real ? 1.0f : 0.0f;
+        slot->records[i] = pick.record;
+        slot->epochs[i] = pick.epoch;
+        slot->weights[i] = pick.real ? 1.0f : 0.0f;
     }
-    for (uint32_t i = p->begin; rc == 0 && i < p->end; i++, run--) {
-        if (run == 0)
-            run = run_length(slot, i, p->end);
+    sort_piece(slot, p);
+    for (uint32_t k = p->begin; k < p->end; k++) {
+        uint32_t i = slot->sorted[k];
+        struct data_draw draw = { r->opts.seed, slot->epochs[i], slot->records[i] };
+        struct err why;
+        int now;
+
         if (atomic_load_explicit(&r->canceled, memory_order_relaxed))
-            rc = err_set(err, ERR_CANCELED, "reading was canceled");
-        else
-            rc = data_decode(d, slot->records[i], run, slot->features, i, err);
-        *bad = i;
+            return err_set(err, ERR_CANCELED, "reading was canceled");
+        if (rc < 0 && i > *bad)
+            continue; /* only an earlier sample could be worse */
+        if (is_first || draw.record > last)
+            last = run_end(r, slot, p, k);
+        is_first = false;
+        now = data_decode(d, &draw, last, slot->features, i, &slot->used[i], &why);
+        if (now < 0) {
+            rc = now;
+            *bad = i;
+            *err = why;
+        }
     }
+    for (uint32_t i = p->begin; i < p->end; i++)
+        slot->records[i] = slot->used[i];
     return rc;
 }
 
@@ -239,6 +304,7 @@ int data_reader_open(struct data_set *s, const struct data_reader_opts *opts,
                      struct data_reader **out, struct err *err)
 {
     uint32_t n_decoders = opts->threads > 0 ? opts->threads : 1;
+    pthread_condattr_t monotonic;
     struct data_reader *r;
     int rc;
 
@@ -252,12 +318,16 @@ int data_reader_open(struct data_set *s, const struct data_reader_opts *opts,
         return err_set(err, ERR_NOMEM, "data reader: out of memory");
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->work, NULL);
-    pthread_cond_init(&r->ready, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&r->ready, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     r->s = s;
     r->opts = *opts;
     r->order = (struct data_order){ .n = s->n_records, .seed = opts->seed,
                                     .global_batch = opts->global_batch, .lanes = opts->lanes,
-                                    .shuffle = opts->shuffle, .pad = opts->pad };
+                                    .shuffle = opts->shuffle, .pad = opts->pad,
+                                    .parts = s->parts, .n_parts = s->n_parts };
     r->lane_batch = opts->global_batch / opts->lanes;
     r->piece = (r->lane_batch - 1) / n_decoders + 1;
     if (r->piece < PIECE_MIN)
@@ -283,18 +353,45 @@ int data_reader_open(struct data_set *s, const struct data_reader_opts *opts,
     return 0;
 }
 
-/* With the lock held: until the batch `given` is ready, or nobody will make it so. */
-static void wait_ready(struct data_reader *r, const struct slot *slot)
+/* A file that somebody is reading, for a message; NULL: none. */
+static const char *file_in_work(const struct data_reader *r)
 {
-    uint64_t before;
+    for (uint32_t i = 0; i < r->n_decoders; i++) {
+        uint32_t file = atomic_load(&r->decoders[i]->reading);
+
+        if (file > 0)
+            return r->s->files[file - 1].path;
+    }
+    return NULL;
+}
+
+/* With the lock held: until the batch `given` is ready, or nobody will make it so. */
+static int wait_ready(struct data_reader *r, const struct slot *slot, struct err *err)
+{
+    uint64_t before = clock_ns(), ms = r->opts.deadline_ms;
+    struct timespec until;
+    const char *file;
+    int late = 0;
 
     /* Claimed whole, or in part but undone: `undone` counts what is not claimed yet, too. */
     if (r->claimed > r->given && slot->undone == 0)
-        return;
-    before = clock_ns();
-    while (!atomic_load(&r->canceled) && !(r->claimed > r->given && slot->undone == 0))
-        pthread_cond_wait(&r->ready, &r->lock);
+        return 0;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += (time_t)(ms / 1000);
+    until.tv_nsec += (long)(ms % 1000) * 1000000;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    while (late == 0 && !atomic_load(&r->canceled) &&
+           !(r->claimed > r->given && slot->undone == 0))
+        late = ms > 0 ? pthread_cond_timedwait(&r->ready, &r->lock, &until)
+                      : pthread_cond_wait(&r->ready, &r->lock);
     r->wait_ns += clock_ns() - before;
+    if (late == 0 || (r->claimed > r->given && slot->undone == 0))
+        return 0;
+    file = file_in_work(r);
+    return err_set(err, ERR_TIMEOUT, "no batch after %" PRIu64 " ms: %s%s%s", ms,
+                   file != NULL ? "a read of '" : "the data is being decoded too slowly",
+                   file != NULL ? file : "", file != NULL ? "' does not come back" : "");
 }
 
 /* With the lock held, and given back. */
@@ -328,6 +425,7 @@ int data_next(struct data_reader *r, const struct data_batch **out, struct err *
 {
     struct slot *slot = &r->slots[r->given % r->n_slots];
     bool canceled;
+    int rc = 0;
 
     CHECK(!r->held);
     if (r->given == r->n_batches) {
@@ -338,11 +436,14 @@ int data_next(struct data_reader *r, const struct data_batch **out, struct err *
     if (r->n_threads == 0)
         decode_here(r);
     else
-        wait_ready(r, slot);
+        rc = wait_ready(r, slot, err);
     canceled = atomic_load(&r->canceled);
     pthread_mutex_unlock(&r->lock);
     if (canceled)
         return err_set(err, ERR_CANCELED, "reading was canceled");
+    if (rc < 0)
+        return err_wrap(err, rc, "data of step %" PRIu64,
+                        r->opts.first_step + r->given / r->opts.n_lanes);
     if (slot->rc < 0) { /* and again at the next call: there is no way past it */
         if (err != NULL)
             *err = slot->err;

@@ -3,19 +3,25 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/err.h"
 #include "base/fault.h"
+#include "base/text.h"
 #include "data/data_priv.h"
-#include "data/tfrecord.h"
 
 enum {
     WINDOW_BYTES = 1 << 20, /* read together, if that many are wanted */
     WINDOW_BYTES_MIN = 64 << 10,
+    CHECK_NS = 20 * 1000 * 1000, /* between two looks at a file that is being read */
+    PAUSE_MS_MIN = 10,
+    PAUSE_MS_MAX = 1000,
 };
 
 static int look_at(int fd, const char *path, uint64_t *bytes, int64_t *mtime_ns, struct err *err)
@@ -80,16 +86,84 @@ void data_file_close(struct data_file *f)
         close(fd);
 }
 
-/* Also asked after a read: a file rewritten in place may hold good records of the same sizes. */
-static int check_unchanged(const struct data_file *f, uint64_t bytes, int64_t mtime_ns,
-                           struct err *err)
+/* ---- trying again ---- */
+
+static bool given_up(const struct data_patience *p)
 {
-    if (bytes == f->bytes && mtime_ns == f->mtime_ns)
+    return (p->cancel != NULL && *p->cancel != 0) ||
+           (p->canceled != NULL && atomic_load_explicit(p->canceled, memory_order_relaxed));
+}
+
+/* A disk or a mount that fails may come back, and so may a file that is not there any more; what
+ * is wrong with its bytes will not. */
+bool data_try_again(const struct data_patience *p, uint32_t *tries, uint64_t *since_ns, int rc,
+                    struct err *err)
+{
+    uint64_t pause_ms, now = clock_ns();
+    char text[ERR_TEXT_BYTES], limit[32];
+
+    if (p == NULL || p->deadline_ms == 0 || (rc != ERR_IO && rc != ERR_NOENT))
+        return false;
+    if (*tries == 0)
+        *since_ns = now;
+    text_duration(limit, sizeof(limit), p->deadline_ms * 1000000);
+    if (now - *since_ns >= p->deadline_ms * 1000000) {
+        err_wrap(err, rc, "%" PRIu32 " tries in %s", *tries + 1, limit);
+        return false;
+    }
+    if (*tries == 0 && p->on_trouble != NULL) {
+        snprintf(text, sizeof(text), "%s; trying again for %s",
+                 err != NULL ? err->text : "reading fails", limit);
+        p->on_trouble(p->arg, text);
+    }
+    pause_ms = PAUSE_MS_MIN << (*tries < 7 ? *tries : 7);
+    if (pause_ms > PAUSE_MS_MAX)
+        pause_ms = PAUSE_MS_MAX;
+    ++*tries;
+    for (uint64_t slept = 0; slept < pause_ms && !given_up(p); slept += PAUSE_MS_MIN)
+        nanosleep(&(struct timespec){ .tv_nsec = PAUSE_MS_MIN * 1000000 }, NULL);
+    return !given_up(p);
+}
+
+int data_file_read_again(const struct data_patience *p, int fd, const char *path, void *out,
+                         size_t n, uint64_t offset, struct err *err)
+{
+    uint64_t since = 0;
+    uint32_t tries = 0;
+    int rc;
+
+    while ((rc = data_file_read(fd, path, out, n, offset, err)) < 0 &&
+           data_try_again(p, &tries, &since, rc, err))
+        continue;
+    return rc;
+}
+
+/* ---- descriptors ---- */
+
+static int check_unchanged(struct data_file *f, uint64_t bytes, int64_t mtime_ns, struct err *err)
+{
+    if (bytes == f->bytes && mtime_ns == f->mtime_ns) {
+        atomic_store_explicit(&f->checked_ns, clock_ns(), memory_order_relaxed);
         return 0;
+    }
     return err_set(err, ERR_CORRUPT,
                    "'%s' changed after it was indexed (it had %" PRIu64 " bytes, now %" PRIu64
                    "): start again to index it anew, and leave it alone during a run",
                    f->path, f->bytes, bytes);
+}
+
+/* After a read, every now and then: a file rewritten in place may hold good records of the same
+ * sizes. */
+static int look_again(struct data_file *f, int fd, struct err *err)
+{
+    uint64_t bytes, before = atomic_load_explicit(&f->checked_ns, memory_order_relaxed);
+    int64_t mtime_ns;
+    int rc;
+
+    if (clock_ns() - before < CHECK_NS)
+        return 0;
+    rc = look_at(fd, f->path, &bytes, &mtime_ns, err);
+    return rc < 0 ? rc : check_unchanged(f, bytes, mtime_ns, err);
 }
 
 /* A descriptor of the file. *ours: to be closed after use, for as many as may stay open are. */
@@ -120,6 +194,8 @@ static int borrow(struct data_set *s, struct data_file *f, bool *ours, struct er
     return fd;
 }
 
+/* ---- windows ---- */
+
 uint32_t data_file_of(const struct data_set *s, uint64_t record)
 {
     uint32_t low = 0, high = s->n_files; /* files[low].first <= record < files[high].first */
@@ -133,6 +209,17 @@ uint32_t data_file_of(const struct data_set *s, uint64_t record)
             high = middle;
     }
     return low;
+}
+
+void data_record_place(const struct data_file *f, uint64_t i, uint64_t *from, uint64_t *to)
+{
+    if (f->starts != NULL) {
+        *from = f->starts[i];
+        *to = f->starts[i + 1];
+    } else {
+        *from = f->data_at + i * f->step;
+        *to = *from + f->span;
+    }
 }
 
 void data_window_fini(struct data_window *w)
@@ -159,34 +246,38 @@ static int grow(struct data_window *w, uint64_t n, struct err *err)
     return 0;
 }
 
-/* Reads record i of the file, and those behind it as far as they are wanted and fit. */
-static int fill(struct data_set *s, struct data_window *w, uint32_t file, uint64_t i, uint64_t run,
-                struct err *err)
+/* The end of the last record from i to `last` that fits into a window with i. */
+static uint64_t reach(const struct data_file *f, uint64_t i, uint64_t last, uint64_t from)
+{
+    uint64_t low = i, high = last + 1, at, to; /* low fits, high does not */
+
+    while (high - low > 1) {
+        uint64_t middle = low + (high - low) / 2;
+
+        data_record_place(f, middle, &at, &to);
+        if (to - from <= WINDOW_BYTES)
+            low = middle;
+        else
+            high = middle;
+    }
+    data_record_place(f, low, &at, &to);
+    return to;
+}
+
+/* One try to read [from, to) into the window. */
+static int fill(struct data_set *s, struct data_window *w, uint32_t file, uint64_t from,
+                uint64_t to, struct err *err)
 {
     struct data_file *f = &s->files[file];
-    uint64_t from = f->starts[i], to = f->starts[i + 1];
-    uint64_t last = run < f->n_records - i ? i + run : f->n_records;
-    uint64_t bytes;
-    int64_t mtime_ns;
     bool ours;
     int fd, rc;
 
-    while (++i < last && f->starts[i + 1] - from <= WINDOW_BYTES)
-        to = f->starts[i + 1];
-    w->from = w->to = 0; /* nothing is held if we fail */
-    rc = grow(w, to - from, err);
-    if (rc < 0)
-        return rc;
     fd = borrow(s, f, &ours, err);
     if (fd < 0)
         return fd;
     rc = data_file_read(fd, f->path, w->bytes, to - from, from, err);
     if (rc == 0)
-        rc = look_at(fd, f->path, &bytes, &mtime_ns, err);
-    if (rc == 0)
-        rc = check_unchanged(f, bytes, mtime_ns, err);
-    if (rc == 0 && i < last) /* the disk may already work on the rest */
-        (void)posix_fadvise(fd, (off_t)to, WINDOW_BYTES, POSIX_FADV_WILLNEED); /* a hint */
+        rc = look_again(f, fd, err);
     if (ours)
         close(fd);
     if (rc < 0)
@@ -197,30 +288,27 @@ static int fill(struct data_set *s, struct data_window *w, uint32_t file, uint64
     return 0;
 }
 
-int data_window_record(struct data_set *s, struct data_window *w, uint64_t record, uint64_t run,
-                       const uint8_t **data, size_t *n, struct err *err)
+int data_window_record(struct data_set *s, struct data_window *w, uint32_t file, uint64_t i,
+                       uint64_t last, const struct data_patience *patience, const uint8_t **bytes,
+                       size_t *n, struct err *err)
 {
-    uint32_t file = data_file_of(s, record);
     struct data_file *f = &s->files[file];
-    uint64_t i = record - f->first, from = f->starts[i], to = f->starts[i + 1], said = 0;
-    uint64_t length = to - from - TFRECORD_HEAD_BYTES - TFRECORD_TAIL_BYTES;
-    const uint8_t *at;
+    uint64_t from, to, end, since = 0;
+    uint32_t tries = 0;
     int rc = 0;
 
-    if (w->file != file || from < w->from || to > w->to)
-        rc = fill(s, w, file, i, run, err);
+    data_record_place(f, i, &from, &to);
+    if (w->file != file || from < w->from || to > w->to) {
+        end = last > i ? reach(f, i, last, from) : to;
+        w->from = w->to = 0; /* nothing is held if we fail */
+        rc = grow(w, end - from, err);
+        while (rc == 0 && (rc = fill(s, w, file, from, end, err)) < 0 &&
+               data_try_again(patience, &tries, &since, rc, err))
+            rc = 0;
+    }
     if (rc < 0)
         return rc;
-    at = w->bytes + (from - w->from);
-    rc = tfrecord_head(at, DATA_RECORD_BYTES_MAX, &said, err);
-    if (rc == 0 && said != length)
-        rc = err_set(err, ERR_CORRUPT, "%" PRIu64 " bytes long, expected %" PRIu64, said, length);
-    if (rc == 0)
-        rc = tfrecord_check(at + TFRECORD_HEAD_BYTES, length, at + TFRECORD_HEAD_BYTES + length,
-                            err);
-    if (rc < 0)
-        return rc;
-    *data = at + TFRECORD_HEAD_BYTES;
-    *n = length;
+    *bytes = w->bytes + (from - w->from);
+    *n = to - from;
     return 0;
 }

@@ -1,6 +1,5 @@
-/* set.c - the files of a glob as one numbered set of records. */
+/* set.c - a set: what its features are, its cache, its life. */
 #include <errno.h>
-#include <glob.h>
 #include <inttypes.h>
 #include <math.h>
 #include <signal.h>
@@ -9,9 +8,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "base/buf.h"
 #include "base/check.h"
-#include "base/digest.h"
 #include "base/err.h"
 #include "base/text.h"
 #include "data/data_priv.h"
@@ -28,7 +25,58 @@ static int bad_feature(const struct data_feature *f, struct err *err, const char
                    tensor_dtype_name(f->fed), what);
 }
 
-static int check_feature(const struct data_feature *f, int64_t elements, struct err *err)
+bool data_is_image(const struct data_feature *f)
+{
+    return f->encoded || f->n_steps > 0;
+}
+
+static int check_image(const struct data_feature *f, struct err *err)
+{
+    const int64_t *dim = f->shape.dim;
+    int64_t channels = f->shape.rank == 2 ? 1 : dim[f->channels_last ? 2 : 0];
+    uint32_t at = f->shape.rank == 3 && !f->channels_last;
+
+    if (f->stored != TENSOR_U8 || f->fed != TENSOR_F32)
+        return bad_feature(f, err, "an image is stored as uint8 and feeds a float32 input");
+    if (f->shape.rank != 2 && f->shape.rank != 3)
+        return bad_feature(f, err, "an image has the shape [channels, height, width], with "
+                                   "channels_last [height, width, channels], or [height, width]");
+    if (channels < 1 || channels > DATA_CHANNELS_MAX ||
+        (f->encoded && channels != 1 && channels != 3))
+        return bad_feature(f, err, "an image has 1 or 3 channels, raw ones up to 4");
+    if (dim[at] > 65500 || dim[at + 1] > 65500)
+        return bad_feature(f, err, "an image has at most 65500 pixels each way");
+    if (f->pad || f->truncate)
+        return bad_feature(f, err, "an image is neither padded nor truncated");
+    return 0;
+}
+
+/* Steps say where they are done; at one place there is one cut, and no colours without three channels. */
+static int check_steps(const struct data_feature *f, bool training, struct err *err)
+{
+    uint32_t cuts = 0;
+
+    for (uint32_t i = 0; i < f->n_steps; i++) {
+        const struct data_step *step = &f->steps[i];
+
+        if (!(training ? step->in_training : step->in_evaluation))
+            continue;
+        if (step->op <= DATA_CENTER_CROP && cuts++ > 0)
+            return bad_feature(f, err, "more than one step cuts the image: keep one of them");
+        if (step->op == DATA_RANDOM_RESIZED_CROP &&
+            !(step->scale[0] > 0 && step->scale[0] <= step->scale[1] && step->scale[1] <= 1 &&
+              step->ratio[0] >= 1e-3 && step->ratio[0] <= step->ratio[1] && step->ratio[1] <= 1e3))
+            return bad_feature(f, err, "random_resized_crop: scale is from above 0 to 1, ratio from "
+                                       "0.001 to 1000, the lower one first");
+        for (uint32_t k = 0; step->op == DATA_NORMALIZE && k < DATA_CHANNELS_MAX; k++)
+            if (!(step->std[k] >= 1e-6 && step->std[k] <= 1e6 && fabs(step->mean[k]) <= 1e6))
+                return bad_feature(f, err, "normalize: mean and std are shares of 1, std above 0");
+    }
+    return 0;
+}
+
+static int check_feature(const struct data_feature *f, int64_t elements, bool training,
+                         struct err *err)
 {
     if (f->name == NULL || f->name[0] == '\0')
         return err_set(err, ERR_INPUT, "a feature without a name");
@@ -44,83 +92,121 @@ static int check_feature(const struct data_feature *f, int64_t elements, struct 
     if (f->fed != TENSOR_F32 && (f->scale != 1 || f->offset != 0) &&
         (f->scale != 0 || f->offset != 0))
         return bad_feature(f, err, "scale and offset need a float32 input");
+    if (f->length_of != NULL && (f->stored != TENSOR_I64 || elements != 1))
+        return bad_feature(f, err, "a length is one int64");
+    if (!data_is_image(f))
+        return 0;
+    return check_image(f, err) < 0 ? ERR_INPUT : check_steps(f, training, err);
+}
+
+/* The steps that are done in this set. */
+static int copy_steps(struct data_set *s, uint32_t i, struct err *err)
+{
+    struct data_feature *f = &s->features[i];
+    uint32_t n = 0;
+
+    s->steps[i] = arena_array(&s->mem, f->n_steps + 1, sizeof(**s->steps));
+    if (s->steps[i] == NULL)
+        return err_set(err, ERR_NOMEM, "features: out of memory");
+    for (uint32_t k = 0; k < f->n_steps; k++)
+        if (s->training ? f->steps[k].in_training : f->steps[k].in_evaluation)
+            s->steps[i][n++] = f->steps[k];
+    f->steps = s->steps[i];
+    f->n_steps = n;
+    return 0;
+}
+
+/* false: out of memory. */
+static bool copy_text(struct data_set *s, const char **text)
+{
+    if (*text == NULL)
+        return true;
+    *text = arena_strdup(&s->mem, *text);
+    return *text != NULL;
+}
+
+static int find_lengths(struct data_set *s, struct err *err)
+{
+    for (uint32_t i = 0; i < s->n_features; i++) {
+        const char *of = s->features[i].length_of;
+        uint32_t k = 0;
+
+        s->length_of[i] = UINT32_MAX;
+        if (of == NULL)
+            continue;
+        while (k < s->n_features && (k == i || strcmp(s->features[k].name, of) != 0))
+            k++;
+        if (k == s->n_features || s->features[k].length_of != NULL || s->features[k].encoded)
+            return bad_feature(&s->features[i], err, "length_of names no other list");
+        s->length_of[i] = k;
+    }
     return 0;
 }
 
 static int copy_features(struct data_set *s, const struct data_opts *opts, struct err *err)
 {
     uint32_t n = opts->n_features;
+    int rc = 0;
 
     CHECK(n > 0);
     s->n_features = n;
     s->features = arena_array(&s->mem, n, sizeof(*s->features));
+    s->steps = arena_array(&s->mem, n, sizeof(*s->steps));
     s->elements = arena_array(&s->mem, n, sizeof(*s->elements));
     s->stored_at = arena_array(&s->mem, n, sizeof(*s->stored_at));
+    s->stored_size = arena_array(&s->mem, n, sizeof(*s->stored_size));
     s->fed_bytes = arena_array(&s->mem, n, sizeof(*s->fed_bytes));
-    if (s->features == NULL || s->elements == NULL || s->stored_at == NULL || s->fed_bytes == NULL)
+    s->length_of = arena_array(&s->mem, n, sizeof(*s->length_of));
+    if (s->features == NULL || s->steps == NULL || s->elements == NULL || s->stored_at == NULL ||
+        s->stored_size == NULL || s->fed_bytes == NULL || s->length_of == NULL)
         return err_set(err, ERR_NOMEM, "features: out of memory");
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; rc == 0 && i < n; i++) {
         struct data_feature *f = &s->features[i];
         int64_t elements = shape_elements(&opts->features[i].shape);
 
-        if (check_feature(&opts->features[i], elements, err) < 0)
+        if (check_feature(&opts->features[i], elements, s->training, err) < 0)
             return ERR_INPUT;
         *f = opts->features[i];
-        f->name = arena_strdup(&s->mem, f->name);
-        if (f->name == NULL)
-            return err_set(err, ERR_NOMEM, "features: out of memory");
         s->elements[i] = (size_t)elements;
         s->fed_bytes[i] = s->elements[i] * tensor_dtype_bytes(f->fed);
         s->stored_at[i] = s->stored_bytes;
-        s->stored_bytes += (s->elements[i] * tensor_dtype_bytes(f->stored) + 7) & ~(size_t)7;
+        s->stored_size[i] = f->encoded ? sizeof(struct data_bytes)
+                                       : s->elements[i] * tensor_dtype_bytes(f->stored);
+        s->stored_bytes += (s->stored_size[i] + 7) & ~(size_t)7;
+        rc = copy_steps(s, i, err);
+        if (rc == 0 && !(copy_text(s, &f->name) && copy_text(s, &f->length_of) &&
+                         copy_text(s, &f->column)))
+            rc = err_set(err, ERR_NOMEM, "features: out of memory");
     }
-    return 0;
+    if (rc == 0)
+        rc = find_lengths(s, err);
+    return rc == 0 && s->source->check != NULL ? s->source->check(s, err) : rc;
+}
+
+void data_fill_up(const struct data_feature *f, void *stored, size_t have, size_t n)
+{
+    int64_t i64 = (int64_t)f->pad_value;
+    int32_t i32 = (int32_t)i64;
+    float f32 = (float)f->pad_value;
+
+    for (size_t i = have; i < n; i++)
+        switch (f->stored) {
+        case TENSOR_U8:
+            ((uint8_t *)stored)[i] = (uint8_t)i64;
+            break;
+        case TENSOR_F32:
+            memcpy((uint8_t *)stored + 4 * i, &f32, 4);
+            break;
+        case TENSOR_I32:
+            memcpy((uint8_t *)stored + 4 * i, &i32, 4);
+            break;
+        default:
+            CHECK(f->stored == TENSOR_I64);
+            memcpy((uint8_t *)stored + 8 * i, &i64, 8);
+        }
 }
 
 /* ---- files ---- */
-
-static int by_path(const void *a, const void *b)
-{
-    const struct data_file *x = a, *y = b;
-
-    return strcmp(x->path, y->path);
-}
-
-static int take_files(struct data_set *s, const glob_t *g, struct err *err)
-{
-    s->files = calloc(g->gl_pathc, sizeof(*s->files));
-    if (s->files == NULL)
-        return err_set(err, ERR_NOMEM, "out of memory for %zu files", g->gl_pathc);
-    for (size_t i = 0; i < g->gl_pathc; i++) {
-        s->files[i].path = strdup(g->gl_pathv[i]);
-        atomic_init(&s->files[i].fd, -1);
-        s->n_files++;
-        if (s->files[i].path == NULL)
-            return err_set(err, ERR_NOMEM, "out of memory for %zu files", g->gl_pathc);
-    }
-    /* glob(3) sorts by the locale; every task must find the same order. */
-    qsort(s->files, s->n_files, sizeof(*s->files), by_path);
-    return 0;
-}
-
-static int find_files(struct data_set *s, const char *pattern, struct err *err)
-{
-    glob_t g;
-    int rc;
-
-    errno = 0;
-    rc = glob(pattern, GLOB_ERR | GLOB_NOSORT, NULL, &g);
-    if (rc == 0)
-        rc = take_files(s, &g, err);
-    else if (rc == GLOB_NOMATCH)
-        rc = err_set(err, ERR_NOENT, "no file matches '%s'", pattern);
-    else if (rc == GLOB_NOSPACE)
-        rc = err_set(err, ERR_NOMEM, "find '%s': out of memory", pattern);
-    else
-        rc = err_sys(err, errno != 0 ? errno : EIO, "find '%s'", pattern);
-    globfree(&g);
-    return rc;
-}
 
 /* Half of what the process may open, so that sockets and checkpoints never lack. */
 static uint32_t open_max(void)
@@ -132,29 +218,17 @@ static uint32_t open_max(void)
     return (uint32_t)(limit.rlim_cur / 2);
 }
 
-static int number_records(struct data_set *s, const char *pattern, struct err *err)
+/* Encoded images are kept as they are, so together they take about what the files do. */
+static uint64_t encoded_bytes(const struct data_set *s)
 {
-    struct buf text = { 0 };
-    uint8_t digest[DIGEST_BYTES];
+    uint64_t bytes = 0;
+    bool any = false;
 
-    for (uint32_t i = 0; i < s->n_files; i++) {
-        struct data_file *f = &s->files[i];
-        const char *slash = strrchr(f->path, '/');
-
-        f->first = s->n_records;
-        s->n_records += f->n_records;
-        buf_json(&text, slash != NULL ? slash + 1 : f->path);
-        buf_printf(&text, " %" PRIu64 " %" PRIu64 "\n", f->bytes, f->n_records);
-    }
-    digest_sha256(text.data, text.len, digest);
-    digest_hex(digest, s->digest);
-    buf_fini(&text);
-    if (text.failed)
-        return err_set(err, ERR_NOMEM, "data digest: out of memory");
-    if (s->n_records == 0)
-        return err_set(err, ERR_INPUT, "the %" PRIu32 " files of '%s' hold no record", s->n_files,
-                       pattern);
-    return 0;
+    for (uint32_t i = 0; i < s->n_features; i++)
+        any = any || s->features[i].encoded;
+    for (uint32_t i = 0; any && i < s->n_files; i++)
+        bytes += s->files[i].bytes;
+    return bytes;
 }
 
 static int make_cache(struct data_set *s, struct err *err)
@@ -163,7 +237,8 @@ static int make_cache(struct data_set *s, struct err *err)
     char need[32], have[32];
     size_t bytes;
 
-    if (__builtin_mul_overflow(s->n_records, s->stored_bytes + 1, &bytes))
+    if (__builtin_mul_overflow(s->n_records, s->stored_bytes + 1, &bytes) ||
+        __builtin_add_overflow(bytes, encoded_bytes(s), &bytes))
         bytes = SIZE_MAX;
     if (bytes <= machine) { /* pages are taken as samples come */
         s->cache = calloc(s->n_records, s->stored_bytes);
@@ -189,15 +264,26 @@ int data_open(const struct data_opts *opts, struct data_set **out, struct err *e
     if (s == NULL)
         return err_set(err, ERR_NOMEM, "data set: out of memory");
     s->open_max = open_max();
+    s->source = data_source_of(opts->format);
+    s->n_members = s->source->has_members ? opts->n_features : 1;
+    s->csv_header = opts->csv_header;
+    s->csv_delimiter = opts->csv_delimiter != 0 ? opts->csv_delimiter : ',';
+    s->training = opts->training;
+    s->skip_bad = opts->skip_bad;
+    s->patience = (struct data_patience){ .deadline_ms = opts->deadline_ms,
+                                          .cancel = opts->cancel,
+                                          .on_trouble = opts->on_trouble,
+                                          .arg = opts->arg };
     rc = copy_features(s, opts, err);
     if (rc == 0)
-        rc = find_files(s, opts->glob, err);
+        rc = data_find_files(s, opts, err);
     if (rc == 0)
-        rc = data_index(opts, s->files, s->n_files, err);
+        rc = data_index(opts, s, err);
     if (rc == 0)
-        rc = number_records(s, opts->glob, err);
+        rc = data_number_records(s, err);
     if (rc == 0 && opts->cache_memory)
         rc = make_cache(s, err);
+    s->patience.cancel = NULL; /* it was for opening */
     if (rc < 0) {
         data_free(s);
         return rc;
@@ -206,18 +292,28 @@ int data_open(const struct data_opts *opts, struct data_set **out, struct err *e
     return 0;
 }
 
+static void free_cache(struct data_set *s)
+{
+    for (uint32_t i = 0; s->cache != NULL && i < s->n_features; i++) {
+        if (!s->features[i].encoded)
+            continue;
+        for (uint64_t r = 0; r < s->n_records; r++) {
+            struct data_bytes b;
+
+            memcpy(&b, s->cache + r * s->stored_bytes + s->stored_at[i], sizeof(b));
+            free((void *)(uintptr_t)b.at); /* NULL where nothing came yet */
+        }
+    }
+    free(s->cache);
+    free(s->cached);
+}
+
 void data_free(struct data_set *s)
 {
     if (s == NULL)
         return;
-    for (uint32_t i = 0; i < s->n_files; i++) {
-        data_file_close(&s->files[i]);
-        free(s->files[i].path);
-        free(s->files[i].starts);
-    }
-    free(s->files);
-    free(s->cache);
-    free(s->cached);
+    free_cache(s);
+    data_free_files(s);
     arena_fini(&s->mem);
     free(s);
 }
@@ -227,9 +323,23 @@ uint64_t data_records(const struct data_set *s)
     return s->n_records;
 }
 
+/* Of .npy the first member of each group stands for all. */
 uint32_t data_files(const struct data_set *s)
 {
-    return s->n_files;
+    return s->n_files / s->n_members;
+}
+
+const char *data_file_name(const struct data_set *s, uint32_t i, uint64_t *records)
+{
+    const struct data_file *f = &s->files[i * s->n_members];
+
+    *records = f->n_records;
+    return f->origin;
+}
+
+uint64_t data_skipped(const struct data_set *s)
+{
+    return atomic_load(&s->n_skipped);
 }
 
 const char *data_digest(const struct data_set *s)
@@ -248,14 +358,16 @@ uint64_t data_steps_per_epoch(const struct data_set *s, uint32_t global_batch, b
 
 int data_sample(struct data_set *s, uint64_t record, void *const *out, struct err *err)
 {
+    struct data_draw draw = { .record = record };
     struct data_decoder *d;
+    uint64_t used;
     int rc;
 
     CHECK(record < s->n_records);
     rc = data_decoder_new(s, &d, err);
     if (rc < 0)
         return rc;
-    rc = data_decode(d, record, 1, out, 0, err);
+    rc = data_decode(d, &draw, record, out, 0, &used, err);
     data_decoder_free(d);
     return rc;
 }

@@ -26,15 +26,32 @@ static int attr_type(const Onnx__AttributeProto *p)
     return p->n_floats > 0 ? OP_ATTR_FLOATS : OP_ATTR_INTS;
 }
 
-static int attr_string(struct tensor_source *src, const Onnx__AttributeProto *p, const char *node,
-                       const char **out, struct err *err)
+static int attr_string(struct tensor_source *src, const Onnx__AttributeProto *p,
+                       const ProtobufCBinaryData *s, const char *node, const char **out,
+                       struct err *err)
 {
-    if (!text_is_utf8((const char *)p->s.data, p->s.len) ||
-        (p->s.len > 0 && memchr(p->s.data, 0, p->s.len) != NULL))
+    if (!text_is_utf8((const char *)s->data, s->len) ||
+        (s->len > 0 && memchr(s->data, 0, s->len) != NULL))
         return err_set(err, ERR_INPUT, "node '%s': attribute '%s' is not UTF-8 text", node,
                        p->name);
-    *out = p->s.len > 0 ? arena_strndup(src->mem, (const char *)p->s.data, p->s.len) : "";
+    *out = s->len > 0 ? arena_strndup(src->mem, (const char *)s->data, s->len) : "";
     return *out != NULL ? 0 : err_set(err, ERR_NOMEM, "node '%s': out of memory", node);
+}
+
+static int attr_strings(struct tensor_source *src, const Onnx__AttributeProto *p, const char *node,
+                        struct op_attr *out, struct err *err)
+{
+    const char **list = arena_array(src->mem, p->n_strings + 1, sizeof(*list));
+    size_t i;
+    int rc = 0;
+
+    if (list == NULL)
+        return err_set(err, ERR_NOMEM, "node '%s': out of memory", node);
+    for (i = 0; i < p->n_strings && rc == 0; i++)
+        rc = attr_string(src, p, &p->strings[i], node, &list[i], err);
+    out->strings = list;
+    out->n = p->n_strings;
+    return rc;
 }
 
 static int attr_tensor(struct tensor_source *src, const Onnx__TensorProto *p, const char *node,
@@ -60,7 +77,9 @@ static int read_attr(struct tensor_source *src, const Onnx__AttributeProto *p, c
         out->i = p->i;
         return 0;
     case OP_ATTR_STRING:
-        return attr_string(src, p, node, &out->s, err);
+        return attr_string(src, p, &p->s, node, &out->s, err);
+    case OP_ATTR_STRINGS:
+        return attr_strings(src, p, node, out, err);
     case OP_ATTR_FLOATS:
         out->floats = p->floats, out->n = p->n_floats;
         return 0;
@@ -83,12 +102,12 @@ static int read_attr(struct tensor_source *src, const Onnx__AttributeProto *p, c
     case ATTR_GRAPHS:
         return err_set(err, ERR_UNSUPPORTED,
                        "node '%s': attribute '%s' is a graph; supported are "
-                       "numbers, lists of numbers, strings and tensors",
+                       "numbers, strings, lists of them, and tensors",
                        node, p->name);
     default:
         return err_set(err, ERR_UNSUPPORTED,
                        "node '%s': attribute '%s' has type %d; supported are "
-                       "numbers, lists of numbers, strings and tensors",
+                       "numbers, strings, lists of them, and tensors",
                        node, p->name, (int)out->type);
     }
 }

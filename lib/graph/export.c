@@ -337,16 +337,16 @@ static int put_outside(struct exporter *e, const char *data_path, struct out *da
 
 /* ---- */
 
-static int pack(struct exporter *e, struct out *o)
+static int pack(const Onnx__ModelProto *model, struct out *o)
 {
-    size_t n = onnx__model_proto__get_packed_size(&e->model);
+    size_t n = onnx__model_proto__get_packed_size(model);
 
     if (n > INT32_MAX)
         return err_set(o->err, ERR_UNSUPPORTED,
                        "the model needs %zu bytes without its weights, "
                        "and a protobuf ends at 2 GiB",
                        n);
-    onnx__model_proto__pack_to_buffer(&e->model, &o->base);
+    onnx__model_proto__pack_to_buffer(model, &o->base);
     return out_sync(o);
 }
 
@@ -362,7 +362,7 @@ static int write_model(struct exporter *e, const char *path, uint64_t limit, str
     if (rc == 0)
         rc = out_open(&model, path, err);
     if (rc == 0)
-        rc = pack(e, &model);
+        rc = pack(&e->model, &model);
     /* Two files cannot change at once: between the renames no model is better than an old one
      * that reads new weights. */
     if (rc == 0 && is_split && unlink(path) < 0 && errno != ENOENT)
@@ -374,6 +374,19 @@ static int write_model(struct exporter *e, const char *path, uint64_t limit, str
     out_close(&model);
     out_close(&data);
     return rc;
+}
+
+int graph_write_model(const Onnx__ModelProto *model, const char *path, struct err *err)
+{
+    struct out o = { .fd = -1 };
+    int rc = out_open(&o, path, err);
+
+    if (rc == 0)
+        rc = pack(model, &o);
+    if (rc == 0)
+        rc = out_publish(&o);
+    out_close(&o);
+    return rc < 0 ? err_wrap(err, rc, "write '%s'", path) : 0;
 }
 
 int graph_export_split(const struct graph *g, const float *arena, const char *path, uint64_t limit,

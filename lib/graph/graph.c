@@ -186,7 +186,9 @@ static void digest_attr(struct buf *b, const struct op_attr *a)
         digest_bytes(b, a->tensor->data, tensor_bytes(a->tensor));
         break;
     case OP_ATTR_STRINGS:
-        break; /* refused at import */
+        for (i = 0; i < a->n; i++)
+            buf_json(b, a->strings[i]);
+        break;
     }
 }
 

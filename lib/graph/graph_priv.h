@@ -167,6 +167,9 @@ int graph_find_params(struct graph *g, const struct graph_opts *opts, struct err
 int graph_export_split(const struct graph *g, const float *arena, const char *path,
                        uint64_t limit, struct err *err);
 
+/* A model as it is. Durable and atomic. */
+int graph_write_model(const Onnx__ModelProto *model, const char *path, struct err *err);
+
 /* ---- graph.c ---- */
 int graph_note(struct graph *g, struct err *err, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));

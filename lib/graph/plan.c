@@ -145,6 +145,8 @@ int plan_forward(struct plan *p, const struct op_run *run, struct err *err)
     }
     if (p->loss_value != GRAPH_NONE)
         p->loss = *(const float *)p->values.at[p->loss_value].fwd->data;
+    if (p->loss_weight != GRAPH_NONE)
+        p->weight = *(const float *)p->values.at[p->loss_weight].fwd->data;
     return 0;
 }
 
@@ -194,7 +196,7 @@ static double number(const struct plan *p, uint32_t value, size_t i)
 float plan_loss_weight(const struct plan *p)
 {
     CHECK(p->loss_weight != GRAPH_NONE);
-    return (float)number(p, p->loss_weight, 0);
+    return p->weight;
 }
 
 uint32_t plan_metric_words(const struct plan *p, uint32_t i)

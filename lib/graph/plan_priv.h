@@ -136,7 +136,7 @@ struct plan {
     float *params, *grads;
     void *work;
     bool is_bound;
-    float loss;
+    float loss, weight; /* of the last forward: backward may use their memory */
 };
 
 int plan_no_memory(struct err *err);

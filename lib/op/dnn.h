@@ -1,12 +1,11 @@
-/* dnn.h - the kernel library (oneDNN 2.6, C API). dnn.c alone knows its types; another version of
- * the library is another dnn.c.
+/* dnn.h - the kernel library (oneDNN 2.6, C API). dnn.c and dnn_make.c alone know its types;
+ * another version of the library is another pair of them.
  *
  * A `struct dnn` is one kernel made for fixed shapes, all float32. Making it is slow (code is
- * generated) and belongs into `plan`; dnn_run() only computes. Where the library wants weights in a
- * layout of its own, they are converted inside the call, in scratch.
- * Bits: kernels are made for one thread, so the order of every sum follows from the shapes and the
- * instruction set.
- * Threads: one at a time for each struct dnn; scratch is the caller's. */
+ * generated) and belongs into `plan`; dnn_run() only computes. Where the library wants weights in
+ * a layout of its own, they are converted inside the call, in scratch. Bits: kernels are made for
+ * one thread, so the order of every sum follows from the shapes and the instruction set. Threads:
+ * one at a time for each struct dnn; scratch is the caller's. */
 #ifndef OP_DNN_H
 #define OP_DNN_H
 
@@ -72,7 +71,7 @@ size_t dnn_scratch_bytes(const struct dnn *d);        /* 64-byte aligned; 0 for 
 size_t dnn_arg_bytes(const struct dnn *d, uint32_t i); /* of argument i */
 
 /* args: addresses in the order given above. A kernel with an operand without elements stores zeros
- * to its outputs. Errors: ERR_DEVICE. */
+ * to its outputs (or adds them). Errors: ERR_DEVICE. */
 int dnn_run(struct dnn *d, void *const args[DNN_ARGS], void *scratch, struct err *err);
 void dnn_free(struct dnn *d); /* NULL is fine */
 

@@ -16,10 +16,6 @@
 #include "base/clones.h"
 #include "optim/optim.h"
 
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC optimize("tree-vectorize", "vect-cost-model=dynamic")
-#endif
-
 extern const struct optim_def optim_sgd, optim_momentum, optim_lars;
 extern const struct optim_def optim_adam, optim_adamw, optim_adamax, optim_lamb, optim_lion;
 extern const struct optim_def optim_adagrad, optim_rmsprop;

@@ -100,6 +100,7 @@ static int open_reader(struct replica *r, uint64_t from, struct err *err)
     struct train *t = r->train;
     const struct train_opts *o = t->opts;
     size_t sample_bytes = 0;
+    bool any_image = false;
     struct data_reader_opts ro = {
         .seed = o->seed,
         .shuffle = o->shuffle,
@@ -112,11 +113,14 @@ static int open_reader(struct replica *r, uint64_t from, struct err *err)
         .last_step = t->total_steps,
         .threads = o->data_threads,
         .prefetch = (o->prefetch > 0 ? o->prefetch : 1) * t->lanes_per_replica,
+        .deadline_ms = o->data_deadline_ms,
     };
 
-    for (uint32_t i = 0; i < o->n_features; i++)
+    for (uint32_t i = 0; i < o->n_features; i++) {
         sample_bytes += (size_t)shape_elements(&o->features[i].shape) * sizeof(float);
-    if (ro.threads == 0 && !(o->cache_memory && sample_bytes * t->lane_batch <= 1 << 20))
+        any_image = any_image || o->features[i].encoded || o->features[i].n_steps > 0;
+    }
+    if (ro.threads == 0 && !(o->cache_memory && !any_image && sample_bytes * t->lane_batch <= 1 << 20))
         ro.threads = 1; /* decoding from memory is cheaper than waking a thread for it */
     else if (ro.threads > 0)
         ro.threads = (ro.threads + o->n_devices - 1) / o->n_devices;

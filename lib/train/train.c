@@ -99,32 +99,47 @@ static int check_inputs(const struct train *t, struct err *err)
     return 0;
 }
 
-static int open_data(struct train *t, const char *glob, const volatile int *cancel,
+static void on_data_trouble(void *arg, const char *text)
+{
+    struct train *t = arg;
+    struct train_event e = { .kind = TRAIN_WARN, .text = text };
+
+    train_tell(t, &e);
+}
+
+static int open_data(struct train *t, bool training, const volatile int *cancel,
                      struct data_set **out, struct err *err)
 {
     const struct train_opts *o = t->opts;
     struct data_feature *f = calloc(o->n_features, sizeof(*f));
     struct data_opts d = {
-        .glob = glob,
+        .format = o->format,
+        .glob = training ? o->train_glob : o->eval_glob,
+        .parts = o->parts,
+        .n_parts = training ? o->n_parts : 0,
         .features = f,
         .n_features = o->n_features,
+        .csv_header = o->csv_header,
+        .csv_delimiter = o->csv_delimiter,
+        .training = training,
+        .skip_bad = o->skip_bad,
         .cache_memory = o->cache_memory,
+        .cache_directory = o->cache_directory,
+        .deadline_ms = o->data_deadline_ms,
         .index_directory = o->index_directory,
         .cancel = cancel,
         .on_progress = on_index,
+        .on_trouble = on_data_trouble,
         .arg = t,
     };
     int rc = 0;
 
     if (f == NULL)
         return err_set(err, ERR_NOMEM, "features: out of memory");
-    for (uint32_t i = 0; i < o->n_features; i++)
-        f[i] = (struct data_feature){ .name = o->features[i].name,
-                                      .stored = o->features[i].stored,
-                                      .shape = o->features[i].shape,
-                                      .fed = TENSOR_F32,
-                                      .scale = o->features[i].scale,
-                                      .offset = o->features[i].offset };
+    for (uint32_t i = 0; i < o->n_features; i++) {
+        f[i] = o->features[i];
+        f[i].fed = TENSOR_F32;
+    }
     for (uint32_t i = 0; i < o->n_inputs; i++) /* a graph input says what it wants */
         f[t->feature_of_input[i]].fed = find_input(t->graph, o->inputs[i].input)->dtype;
     for (uint32_t i = 0; i < o->n_targets; i++)
@@ -326,10 +341,10 @@ int train_open(const struct train_opts *opts, const volatile int *cancel, struct
     rc = open_model(t, err);
     if (rc == 0) {
         train_phase(t, "index", 0);
-        rc = open_data(t, opts->train_glob, cancel, &t->data, err);
+        rc = open_data(t, true, cancel, &t->data, err);
     }
     if (rc == 0 && opts->eval_glob != NULL)
-        rc = open_data(t, opts->eval_glob, cancel, &t->eval_data, err);
+        rc = open_data(t, false, cancel, &t->eval_data, err);
     if (rc == 0)
         rc = settle_steps(t, err);
     if (rc == 0)

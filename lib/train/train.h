@@ -72,13 +72,6 @@ struct train_input { /* a feature that feeds a graph input */
     const char *feature, *input;
 };
 
-struct train_feature { /* as stored */
-    const char *name;
-    enum tensor_dtype stored;
-    struct shape shape;
-    double scale, offset;
-};
-
 struct train_params { /* parameters with numbers of their own, by name; the first group that matches counts */
     const char *const *match; /* fnmatch patterns; each must match a trained parameter */
     uint32_t n_match;
@@ -118,10 +111,16 @@ struct train_opts { /* everything is borrowed until train_close() */
     uint32_t n_metrics;
 
     const char *train_glob, *eval_glob; /* eval may be NULL */
-    const struct train_feature *features;
+    const struct data_part *parts;      /* a mixture to train on in place of train_glob, which then is for messages */
+    uint32_t n_parts;
+    enum data_format format;
+    bool csv_header;
+    char csv_delimiter;
+    const struct data_feature *features; /* `fed` is settled here */
     uint32_t n_features;
-    bool shuffle, cache_memory, pad;
-    const char *index_directory;
+    bool shuffle, cache_memory, pad, skip_bad;
+    const char *index_directory, *cache_directory;
+    uint64_t data_deadline_ms; /* how long reading may take, and is tried again; 0: no limit, no trying */
     uint32_t data_threads; /* of the task; 0: chosen */
     uint32_t prefetch;     /* global batches ahead */
 

@@ -14,14 +14,14 @@ static int read_one(const struct buf *features, const struct data_feature *f, si
     struct buf example = { 0 };
     struct data_entry entry;
     const void *stored;
-    uint64_t room[64];
+    uint64_t room[64], count;
     int rc;
 
     assert_true(n * tensor_dtype_bytes(f->stored) <= sizeof(room));
     kit_member(&example, 1, features->data, features->len);
     rc = data_example_find(example.data, example.len, f, 1, &entry, err);
     if (rc == 0)
-        rc = data_example_read(f, n, &entry, room, &stored, err);
+        rc = data_example_read(f, n, &entry, room, &stored, &count, err);
     if (rc == 0)
         memcpy(out, stored, n * tensor_dtype_bytes(f->stored));
     buf_fini(&example);
@@ -43,14 +43,14 @@ static void check_fixture(const uint8_t *at, size_t n_all)
         float weights[] = { (float)i + 0.5f, -2.0f * (float)i, 1e-3f };
         struct data_entry entries[4];
         const void *stored[4];
-        uint64_t room[4][8], length;
+        uint64_t room[4][8], length, count;
         int32_t label;
 
         assert_int_equal(tfrecord_head(at, n_all, &length, NULL), 0);
         assert_int_equal(data_example_find(at + 12, length, features, 4, entries, NULL), 0);
         for (int k = 0; k < 4; k++)
             assert_int_equal(data_example_read(&features[k], elements[k], &entries[k], room[k],
-                                               &stored[k], NULL), 0);
+                                               &stored[k], &count, NULL), 0);
         for (int k = 0; k < 12; k++)
             assert_int_equal(((const uint8_t *)stored[1])[k], (i * 50 + k * 7) & 255);
         assert_memory_equal(stored[0], tokens, sizeof(tokens));
@@ -234,7 +234,7 @@ static void a_record_cut_or_changed_anywhere_is_survived(void **state)
                 uint8_t *r = malloc(cut > 0 ? cut : 1); /* exact, so that a byte too far is seen */
                 struct data_entry entries[3];
                 const void *stored;
-                uint64_t room[8];
+                uint64_t room[8], count;
                 struct err err;
 
                 memcpy(r, fixture_loose + 12, cut);
@@ -243,7 +243,7 @@ static void a_record_cut_or_changed_anywhere_is_survived(void **state)
                 if (data_example_find(r, cut, features, 3, entries, &err) == 0) {
                     for (int k = 0; k < 3; k++)
                         refused += data_example_read(&features[k], elements[k], &entries[k], room,
-                                                     &stored, &err) < 0;
+                                                     &stored, &count, &err) < 0;
                 } else {
                     refused++;
                 }

@@ -37,6 +37,6 @@ refuses lib/rdzv/x.h '"train/train.h"' 'rdzv may not include train' "nor the oth
 refuses lib/train/x.c '"daemon/run.h"' 'train may not include daemon' "nothing in lib/ includes daemon/"
 refuses lib/ckpt/x.c '"tensor/tensor_priv.h"' '"tensor/tensor_priv.h" is private to tensor' "private headers stay private"
 refuses lib/op/act/x.c '"act.h"' '"act.h" does not name its folder' "an include names its folder"
-refuses lib/op/act/x.c '<oneapi/dnnl/dnnl.h>' '<oneapi/dnnl/dnnl.h> belongs to lib/op/dnn. alone' "oneDNN is known to one file"
+refuses lib/op/act/x.c '<oneapi/dnnl/dnnl.h>' '<oneapi/dnnl/dnnl.h> belongs to lib/op/dnn alone' "oneDNN is known to one file"
 refuses daemon/x.c '<grpc/grpc.h>' '<grpc/grpc.h> belongs to lib/rdzv/ alone' "gRPC is known to rdzv alone"
 refuses lib/new/x.c '"base/err.h"' 'folder new is not in the table' "a new folder needs a row"

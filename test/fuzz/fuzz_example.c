@@ -41,14 +41,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     /* All, then one by one: a missing one must not hide the others. */
     (void)data_example_find(data, size, features, COUNT_OF(features), found, &err); /* any answer */
     for (size_t i = 0; i < COUNT_OF(features); i++) {
-        uint64_t room[4];
+        uint64_t room[4], count;
         const void *stored;
         uint8_t copy[16];
 
         if (data_example_find(data, size, &features[i], 1, found, &err) < 0)
             continue;
         CHECK(found->at >= data && found->n <= size && found->at - data + found->n <= size);
-        if (data_example_read(&features[i], elements[i], found, room, &stored, &err) == 0)
+        if (data_example_read(&features[i], elements[i], found, room, &stored, &count, &err) == 0)
             memcpy(copy, stored, elements[i] * tensor_dtype_bytes(features[i].stored));
     }
     return 0;

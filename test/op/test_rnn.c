@@ -335,8 +335,8 @@ static void the_usual_activations_may_be_named(void **state)
     b.gc.n_attrs = 4;
     gradcheck_run(&b.gc);
     b.attrs[3].strings = other;
-    oracle_refused(&b.gc, ERR_UNSUPPORTED, "LSTM 'checked' (opset 14): activation 2 is 'Relu'; only "
-                                           "'Tanh' works there");
+    oracle_refused(&b.gc, ERR_UNSUPPORTED, "LSTM 'checked' (opset 14): activation 2 is 'Relu'; "
+                                           "only 'Tanh' works there");
     b.attrs[3].n = 3;
     oracle_refused(&b.gc, ERR_INPUT, "attribute 'activations' has 3 names; expected 3 for each");
 }

@@ -65,7 +65,7 @@ struct fixture {
     struct train_target target;
     struct plan_measure loss;
     struct train_metric metric;
-    struct train_feature features[2];
+    struct data_feature features[2];
     struct device devices[4];
     struct train_opts opts;
 
@@ -136,9 +136,9 @@ static struct fixture *fixture_new(uint32_t replicas, uint32_t lanes)
     f->loss = (struct plan_measure){ .op = "SoftmaxCrossEntropy", .tensor = "logits" };
     f->metric = (struct train_metric){ .name = "accuracy",
                                        .measure = { .op = "Accuracy", .tensor = "logits" } };
-    f->features[0] = (struct train_feature){ .name = "image", .stored = TENSOR_U8, .scale = 1.0 / 16,
+    f->features[0] = (struct data_feature){ .name = "image", .stored = TENSOR_U8, .scale = 1.0 / 16,
                                              .shape = shape_of(3, (int64_t)1, (int64_t)8, (int64_t)8) };
-    f->features[1] = (struct train_feature){ .name = "label", .stored = TENSOR_I64, .scale = 1,
+    f->features[1] = (struct data_feature){ .name = "label", .stored = TENSOR_I64, .scale = 1,
                                              .shape = shape_of(0) };
     for (uint32_t i = 0; i < replicas; i++)
         f->devices[i] = (struct device){ .kind = DEVICE_CPU, .index = i, .core = -1 };

@@ -5,8 +5,8 @@
  * element i of a group belongs to column i % c, and what is known per column is repeated over the
  * group (columns_repeat). No loop adds up across a vector; groups are folded at the end.
  *
- * Sums. Callers take the rows in chunks that stay in cache: in a chunk, float sums (of at most a few
- * hundred terms); between chunks, double. The order of everything depends on the shape alone.
+ * Sums. Callers take the rows in chunks that stay in cache: in a chunk, float sums (of at most a
+ * few hundred terms); between chunks, double. The order of everything depends on the shape alone.
  *
  * n is a number of floats, whole rows. The sums s1, s2 [group] start at 0 in each call. */
 #ifndef OP_NORM_COLUMNS_H

@@ -1,6 +1,6 @@
-/* rnn.c - LSTM, GRU, RNN: x [T, B, I], W [D, G H, I], R [D, G H, H], B [D, 2 G H] (of W, then of R),
- * lengths [B] int32, initial h and c [D, B, H] -> y [T, D, B, H], last h and c [D, B, H]. D is 2 for
- * bidirectional, else 1. layout 1 (opset 14): x [B, T, I], y [B, T, D, H], states [B, D, H].
+/* rnn.c - LSTM, GRU, RNN: x [T, B, I], W [D, G H, I], R [D, G H, H], B [D, 2 G H] (of W, then of
+ * R), lengths [B] int32, initial h and c [D, B, H] -> y [T, D, B, H], last h and c [D, B, H]. D is
+ * 2 for bidirectional, else 1. layout 1 (opset 14): x [B, T, I], y [B, T, D, H], states [B, D, H].
  * Behind the end of a sequence y is 0 and the state stays; a reverse direction begins at its end.
  * The cells: lstm.c, gru.c, plain.c. Not supported, and refused by name: peepholes, clip, coupled
  * gates (input_forget), activations other than the usual ones. */
@@ -11,7 +11,7 @@
 #include "op/op_priv.h"
 #include "op/rnn/rnn_priv.h"
 
-/* 1 if every one of the activations is `name`s, in order and over again; 0 if not given. */
+/* Every one of the activations, if given, is one of `names`, in order and over again. */
 static int check_activations(const struct op_infer *f, const char *const *names, size_t n_names,
                              struct err *err)
 {
@@ -22,8 +22,9 @@ static int check_activations(const struct op_infer *f, const char *const *names,
     if (rc < 0 || given == NULL)
         return rc;
     if (n != n_names * ((const struct rnn_param *)f->param)->dirs)
-        return op_error(f, ERR_INPUT, err, "attribute 'activations' has %zu names; expected %zu for "
-                        "each direction", n, n_names);
+        return op_error(f, ERR_INPUT, err,
+                        "attribute 'activations' has %zu names; expected %zu for each direction", n,
+                        n_names);
     for (i = 0; i < n; i++)
         if (strcmp(given[i], names[i % n_names]) != 0)
             return op_error(f, ERR_UNSUPPORTED, err, "activation %zu is '%s'; only '%s' works "
@@ -67,8 +68,8 @@ static int check_shape(const struct op_infer *f, uint32_t i, const char *what, b
         return 0;
     rc = op_need(f, i, dtype, -1, err);
     if (rc == 0 && !shape_equal(&f->in[i]->shape, &want))
-        rc = op_error(f, ERR_INPUT, err, "input %" PRIu32 " (%s) has shape %s; expected %s", i, what,
-                      shape_print(&f->in[i]->shape, got, sizeof(got)),
+        rc = op_error(f, ERR_INPUT, err, "input %" PRIu32 " (%s) has shape %s; expected %s", i,
+                      what, shape_print(&f->in[i]->shape, got, sizeof(got)),
                       shape_print(&want, text, sizeof(text)));
     return rc;
 }

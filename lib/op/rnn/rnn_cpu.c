@@ -242,13 +242,12 @@ static struct slice state_of(const struct rnn_param *p, const struct tensor *t, 
 
 static struct slice y_of(const struct rnn_param *p, const struct tensor *t, uint32_t d, size_t step)
 {
-    size_t n = p->hidden;
+    size_t n = p->hidden, at = step * p->dirs + d;
 
     if (t == NULL)
         return (struct slice){ 0 };
-    return p->batch_first
-               ? (struct slice){ (float *)t->data + (step * p->dirs + d) * n, p->steps * p->dirs * n }
-               : (struct slice){ (float *)t->data + (step * p->dirs + d) * p->batch * n, n };
+    return p->batch_first ? (struct slice){ (float *)t->data + at * n, p->steps * p->dirs * n }
+                          : (struct slice){ (float *)t->data + at * p->batch * n, n };
 }
 
 /* Absent: zeros. */

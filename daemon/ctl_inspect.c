@@ -1,0 +1,445 @@
+/* ctl_inspect.c - `trainerctl inspect`: a network as this program sees it. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "base/buf.h"
+#include "base/check.h"
+#include "base/err.h"
+#include "base/text.h"
+#include "daemon/args.h"
+#include "daemon/ctl.h"
+#include "graph/graph.h"
+#include "op/op.h"
+
+struct figures { /* of a plan */
+    bool is_known;
+    uint64_t work_bytes;
+    double flops; /* forward, of a sample */
+};
+
+struct inspect {
+    const char *path, *batch_text, *shape_text;
+    bool json, print_plan, help;
+    uint32_t batch;
+    struct arena mem;
+    struct graph *graph; /* imported, or if that fails a survey */
+    bool is_imported;
+    struct figures training, inference;
+    struct buf plan;     /* as text */
+    int problem_code;    /* why there are no figures; 0 */
+    char *problem;
+};
+
+/* ---- looking ---- */
+
+static void set_problem(struct inspect *in, int code, const struct err *err)
+{
+    if (in->problem != NULL)
+        return;
+    in->problem_code = code;
+    in->problem = arena_strdup(&in->mem, err->text);
+}
+
+/* The dimensions behind the batch: the file's, or those of --shape NAME=D,D,... */
+static int read_shape(const struct inspect *in, const struct graph_io *io, struct shape *out,
+                      struct err *err)
+{
+    size_t n = strlen(io->name);
+    const char *at = in->shape_text;
+    struct shape s = { 0 };
+
+    if (at == NULL || strncmp(at, io->name, n) != 0 || at[n] != '=') {
+        *out = io->shape;
+        return 0;
+    }
+    for (at += n; *at == '=' || *at == ',';) {
+        char *end;
+
+        if (s.rank == TENSOR_MAX_RANK)
+            return err_set(err, ERR_INPUT, "--shape: more than %d dimensions", TENSOR_MAX_RANK);
+        s.dim[s.rank] = strtoll(at + 1, &end, 10);
+        if (end == at + 1 || s.dim[s.rank] < 0)
+            return err_set(err, ERR_INPUT, "--shape: expected NAME=D,D,..., found '%.80s'",
+                           in->shape_text);
+        s.rank++;
+        at = end;
+    }
+    if (*at != '\0')
+        return err_set(err, ERR_INPUT, "--shape: expected NAME=D,D,..., found '%.80s'",
+                       in->shape_text);
+    *out = s;
+    return 0;
+}
+
+static int make_feed(const struct inspect *in, const struct graph_io *io, struct plan_feed *feed,
+                     struct err *err)
+{
+    struct shape s = { 0 };
+    int rc = read_shape(in, io, &s, err);
+
+    if (rc < 0)
+        return rc;
+    *feed = (struct plan_feed){ .name = io->name, .source = io->name, .dtype = io->dtype };
+    feed->shape.rank = s.rank > 0 ? s.rank - 1 : 0;
+    for (uint32_t k = 0; k < feed->shape.rank; k++) {
+        feed->shape.dim[k] = s.dim[k + 1];
+        if (s.dim[k + 1] < 0)
+            return err_set(err, ERR_INPUT,
+                           "input '%s': dimension %u is dynamic; say how large with --shape "
+                           "%s=N,... (batch first)",
+                           io->name, k + 1, io->name);
+    }
+    return 0;
+}
+
+static int make_feeds(struct inspect *in, struct plan_feed **feeds, uint32_t *n, struct err *err)
+{
+    const struct graph_io *inputs = graph_inputs(in->graph, n);
+    int rc = 0;
+
+    *feeds = arena_array(&in->mem, *n, sizeof(**feeds));
+    if (*feeds == NULL)
+        return err_set(err, ERR_NOMEM, "out of memory");
+    for (uint32_t i = 0; i < *n && rc == 0; i++)
+        rc = make_feed(in, &inputs[i], &(*feeds)[i], err);
+    return rc;
+}
+
+static int look_at_plan(struct inspect *in, enum plan_purpose purpose,
+                        const struct plan_feed *feeds, uint32_t n_feeds, struct figures *out,
+                        struct err *err)
+{
+    const struct plan_opts o = { .purpose = purpose,
+                                 .batch = in->batch,
+                                 .feeds = feeds,
+                                 .n_feeds = n_feeds,
+                                 .sum_outputs = true };
+    struct plan *p;
+    int rc = plan_new(in->graph, &o, &p, err);
+
+    if (rc < 0)
+        return rc;
+    *out = (struct figures){ .is_known = true,
+                             .work_bytes = plan_work_bytes(p),
+                             .flops = plan_flops(p) / in->batch };
+    if (in->print_plan)
+        plan_print(p, &in->plan);
+    plan_free(p);
+    return 0;
+}
+
+static int look(struct inspect *in, struct err *err)
+{
+    const struct graph_opts o = { .path = in->path };
+    struct plan_feed *feeds;
+    struct err why = { 0 };
+    uint32_t n;
+    int rc = graph_import(&o, &in->graph, &why);
+
+    if (rc == ERR_UNSUPPORTED) {
+        set_problem(in, rc, &why);
+        return graph_survey(&o, &in->graph, err);
+    }
+    if (rc < 0) {
+        *err = why;
+        return rc;
+    }
+    in->is_imported = true;
+    if (make_feeds(in, &feeds, &n, &why) < 0) {
+        set_problem(in, 0, &why); /* of the question, not of the model */
+        return 0;
+    }
+    rc = look_at_plan(in, PLAN_EVAL, feeds, n, &in->inference, &why);
+    if (rc == 0 && graph_trained_floats(in->graph) > 0)
+        rc = look_at_plan(in, PLAN_TRAIN, feeds, n, &in->training, &why);
+    if (rc < 0)
+        set_problem(in, rc, &why);
+    return 0;
+}
+
+/* ---- as text ---- */
+
+static void count(char *out, size_t n, double x)
+{
+    static const char *const units[] = { " ", " k", " M", " G", " T" };
+    size_t i = 0;
+
+    for (; x >= 1000 && i + 1 < COUNT_OF(units); i++)
+        x /= 1000;
+    snprintf(out, n, i == 0 ? "%.0f%s" : "%.3g%s", x, units[i]);
+}
+
+static void print_ios(const char *title, const struct graph_io *io, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        char shape[192] = "of any shape";
+
+        if (io[i].has_shape)
+            shape_print(&io[i].shape, shape, sizeof(shape));
+        printf("%-11s%s %s %s\n", i == 0 ? title : "", io[i].name,
+               io[i].dtype == TENSOR_NONE ? "" : tensor_dtype_name(io[i].dtype), shape);
+    }
+}
+
+static void print_ops(const struct inspect *in)
+{
+    uint32_t n, i;
+    const struct graph_op *ops = graph_ops(in->graph, &n);
+    const char *title = "ops";
+
+    for (i = 0; i < n; i++, title = "")
+        printf("%-11s%-28s %5" PRIu32 "%s%s%s\n", title, ops[i].name, ops[i].n,
+               ops[i].is_supported ? "" : "  NOT SUPPORTED", ops[i].domain[0] != '\0' ? "  of " : "",
+               ops[i].domain);
+}
+
+static void print_params(const struct inspect *in)
+{
+    uint32_t n, i;
+    const struct graph_param *p = graph_params(in->graph, &n);
+    char numbers[32], bytes[32];
+    double trained = 0;
+
+    for (i = 0; i < n; i++)
+        trained += p[i].kind == GRAPH_TRAINED ? (double)p[i].elements : 0;
+    count(numbers, sizeof(numbers), trained);
+    text_bytes(bytes, sizeof(bytes), graph_arena_floats(in->graph) * sizeof(float));
+    printf("%-11s%s trained numbers, %s with statistics\n", "parameters", numbers, bytes);
+    for (i = 0; i < n; i++) {
+        char shape[192];
+
+        printf("%-11s%-40s %-20s %s\n", "", p[i].name, shape_print(&p[i].shape, shape, sizeof(shape)),
+               p[i].kind == GRAPH_TRAINED ? "trained" : "statistic");
+    }
+}
+
+static void print_figures(const char *title, const struct figures *f, uint32_t batch)
+{
+    char flops[32], bytes[32];
+
+    if (!f->is_known)
+        return;
+    count(flops, sizeof(flops), f->flops);
+    text_bytes(bytes, sizeof(bytes), f->work_bytes);
+    printf("%-11s%sFLOP a sample forward; %s of work memory with %" PRIu32 " samples\n", title, flops,
+           bytes, batch);
+}
+
+static void print_text(const struct inspect *in)
+{
+    const char *producer = graph_producer(in->graph);
+    uint32_t n, i;
+
+    printf("%-11s%s, opset %" PRIu32 "%s%s\n", "model", in->path, graph_opset(in->graph),
+           producer[0] != '\0' ? ", by " : "", producer);
+    if (in->is_imported) {
+        const struct graph_io *io = graph_inputs(in->graph, &n);
+
+        print_ios("inputs", io, n);
+        io = graph_outputs(in->graph, &n);
+        print_ios("outputs", io, n);
+    }
+    print_ops(in);
+    if (in->is_imported) {
+        const char *const *notes = graph_notes(in->graph, &n);
+
+        print_params(in);
+        for (i = 0; i < n; i++)
+            printf("%-11s%s\n", "note", notes[i]);
+    }
+    print_figures("training", &in->training, in->batch);
+    print_figures("inference", &in->inference, in->batch);
+    if (in->plan.data != NULL)
+        printf("\n%s", in->plan.data);
+    if (in->problem != NULL)
+        printf("%-11s%s\n", "problem", in->problem);
+}
+
+/* ---- as JSON ---- */
+
+static void json_shape(struct buf *out, const struct shape *s)
+{
+    buf_str(out, "[");
+    for (uint32_t k = 0; k < s->rank; k++) {
+        if (s->dim[k] < 0)
+            buf_printf(out, "%snull", k > 0 ? ", " : "");
+        else
+            buf_printf(out, "%s%" PRId64, k > 0 ? ", " : "", s->dim[k]);
+    }
+    buf_str(out, "]");
+}
+
+static void json_ios(struct buf *out, const char *key, const struct graph_io *io, uint32_t n)
+{
+    buf_printf(out, ",\n  \"%s\": [", key);
+    for (uint32_t i = 0; i < n; i++) {
+        buf_str(out, i > 0 ? ", {\"name\": " : "{\"name\": ");
+        buf_json(out, io[i].name);
+        if (io[i].dtype != TENSOR_NONE)
+            buf_printf(out, ", \"dtype\": \"%s\"", tensor_dtype_name(io[i].dtype));
+        if (io[i].has_shape) {
+            buf_str(out, ", \"shape\": ");
+            json_shape(out, &io[i].shape);
+        }
+        buf_str(out, "}");
+    }
+    buf_str(out, "]");
+}
+
+static void json_ops(struct buf *out, const struct graph *g)
+{
+    uint32_t n;
+    const struct graph_op *ops = graph_ops(g, &n);
+
+    buf_str(out, ",\n  \"ops\": [");
+    for (uint32_t i = 0; i < n; i++) {
+        buf_str(out, i > 0 ? ",\n    {\"name\": " : "\n    {\"name\": ");
+        buf_json(out, ops[i].name);
+        buf_str(out, ", \"domain\": ");
+        buf_json(out, ops[i].domain);
+        buf_printf(out, ", \"count\": %" PRIu32 ", \"supported\": %s}", ops[i].n,
+                   ops[i].is_supported ? "true" : "false");
+    }
+    buf_str(out, "]");
+}
+
+static void json_params(struct buf *out, const struct graph *g)
+{
+    uint32_t n;
+    const struct graph_param *p = graph_params(g, &n);
+    uint64_t trained = 0;
+
+    buf_str(out, ",\n  \"parameters\": [");
+    for (uint32_t i = 0; i < n; i++) {
+        buf_str(out, i > 0 ? ",\n    {\"name\": " : "\n    {\"name\": ");
+        buf_json(out, p[i].name);
+        buf_str(out, ", \"shape\": ");
+        json_shape(out, &p[i].shape);
+        buf_printf(out, ", \"kind\": \"%s\"}", p[i].kind == GRAPH_TRAINED ? "trained" : "statistic");
+        trained += p[i].kind == GRAPH_TRAINED ? p[i].elements : 0;
+    }
+    buf_printf(out, "],\n  \"trained_numbers\": %" PRIu64 ",\n  \"parameter_bytes\": %zu", trained,
+               graph_arena_floats(g) * sizeof(float));
+}
+
+static void json_notes(struct buf *out, const struct graph *g)
+{
+    uint32_t n;
+    const char *const *notes = graph_notes(g, &n);
+
+    buf_str(out, ",\n  \"notes\": [");
+    for (uint32_t i = 0; i < n; i++) {
+        buf_str(out, i > 0 ? ", " : "");
+        buf_json(out, notes[i]);
+    }
+    buf_str(out, "]");
+}
+
+static void json_figures(struct buf *out, const char *key, const struct figures *f)
+{
+    if (!f->is_known) {
+        buf_printf(out, ",\n  \"%s\": null", key);
+        return;
+    }
+    buf_printf(out, ",\n  \"%s\": {\"work_bytes\": %" PRIu64 ", \"forward_flops_per_sample\": ", key,
+               f->work_bytes);
+    buf_f64(out, f->flops);
+    buf_str(out, "}");
+}
+
+static void print_json(const struct inspect *in)
+{
+    struct buf out = { 0 };
+    uint32_t n;
+
+    buf_str(&out, "{\n  \"model\": ");
+    buf_json(&out, in->path);
+    buf_printf(&out, ",\n  \"opset\": %" PRIu32 ",\n  \"producer\": ", graph_opset(in->graph));
+    buf_json(&out, graph_producer(in->graph));
+    json_ops(&out, in->graph);
+    if (in->is_imported) {
+        const struct graph_io *io = graph_inputs(in->graph, &n);
+
+        json_ios(&out, "inputs", io, n);
+        io = graph_outputs(in->graph, &n);
+        json_ios(&out, "outputs", io, n);
+        json_params(&out, in->graph);
+        json_notes(&out, in->graph);
+    }
+    buf_printf(&out, ",\n  \"batch\": %" PRIu32, in->batch);
+    json_figures(&out, "training", &in->training);
+    json_figures(&out, "inference", &in->inference);
+    if (in->plan.data != NULL) {
+        buf_str(&out, ",\n  \"plan\": ");
+        buf_json(&out, in->plan.data);
+    }
+    buf_str(&out, ",\n  \"problem\": ");
+    if (in->problem != NULL)
+        buf_json(&out, in->problem);
+    else
+        buf_str(&out, "null");
+    buf_str(&out, "\n}\n");
+    if (!out.failed)
+        fputs(out.data, stdout);
+    buf_fini(&out);
+}
+
+/* ---- */
+
+static int parse(struct inspect *in, int argc, char **argv, struct err *err)
+{
+    const struct arg table[] = {
+        { "batch", "N", NULL, "samples of a lane, for memory and operations (1)", &in->batch_text,
+          NULL },
+        { "shape", "NAME=D,D,...", NULL, "the shape of an input with dynamic dimensions, batch first",
+          &in->shape_text, NULL },
+        { "plan", NULL, NULL, "every call and where its result lies", NULL, &in->print_plan },
+        { "json", NULL, NULL, "as one JSON object", NULL, &in->json },
+        { "help", NULL, NULL, "this text", NULL, &in->help },
+    };
+    uint64_t batch = 1;
+    int rc = args_parse(table, COUNT_OF(table), &argc, argv, err);
+
+    if (rc == 0 && (in->help || argc != 2)) {
+        fprintf(in->help ? stdout : stderr,
+                "usage: trainerctl inspect MODEL [flags]\n\nPrints an ONNX network as it would be trained: "
+                "ops, parameters, memory, operations, and\nwhat is not supported and why.\n\n");
+        args_help(table, COUNT_OF(table), in->help ? stdout : stderr);
+        fprintf(in->help ? stdout : stderr,
+                "\nExit code 0: it can be trained or run; 2: the file is wrong; 3: something in it is not "
+                "supported.\n");
+        return in->help ? 0 : err_set(err, ERR_INPUT, "expected one model");
+    }
+    if (rc == 0 && in->batch_text != NULL &&
+        (!text_u64(in->batch_text, 1u << 24, &batch) || batch == 0))
+        rc = err_set(err, ERR_INPUT, "--batch: expected a number from 1, found '%.40s'",
+                     in->batch_text);
+    in->batch = (uint32_t)batch;
+    in->path = argv[1];
+    return rc;
+}
+
+int ctl_inspect(int argc, char **argv)
+{
+    struct inspect in = { 0 };
+    struct err err = { 0 };
+    int rc = parse(&in, argc, argv, &err);
+
+    if (rc == 0 && !in.help) {
+        op_thread_init();
+        rc = look(&in, &err);
+    }
+    if (rc < 0)
+        fprintf(stderr, "trainerctl: %s\n", err.text);
+    else if (!in.help) {
+        (in.json ? print_json : print_text)(&in);
+        rc = in.problem_code;
+    }
+    graph_free(in.graph);
+    buf_fini(&in.plan);
+    arena_fini(&in.mem);
+    return ctl_exit_code(rc);
+}

@@ -1,0 +1,370 @@
+/* csv.c - RFC 4180: lines of fields, which may stand in double quotes and then hold anything, a quote
+ * written twice. Empty lines count for nothing. A feature takes as many columns side by side as it
+ * has elements. */
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "base/text.h"
+#include "data/data_priv.h"
+
+enum { LINE_BYTES_MAX = 64 << 20, HEADER_BYTES_MAX = 1 << 20, NUMBER_BYTES = 64 };
+
+/* ---- where lines start ---- */
+
+struct lines {
+    uint64_t start;    /* of the line that we are in */
+    bool in_quotes, has_content;
+    bool is_header;    /* the next line with content is it */
+};
+
+static int end_line(struct data_walk *w, struct lines *l, uint64_t next, struct err *err)
+{
+    int rc = 0;
+
+    if (l->has_content && !l->is_header)
+        rc = data_walk_start(w, l->start, err);
+    l->is_header = l->is_header && !l->has_content;
+    l->has_content = false;
+    l->start = next;
+    return rc;
+}
+
+static int scan_block(struct data_walk *w, struct lines *l, const uint8_t *bytes, uint64_t n,
+                      uint64_t at, struct err *err)
+{
+    int rc = 0;
+
+    for (uint64_t i = 0; rc == 0 && i < n; i++) {
+        uint8_t c = bytes[i];
+
+        if (c == '\n' && !l->in_quotes) {
+            rc = end_line(w, l, at + i + 1, err);
+        } else {
+            l->in_quotes ^= c == '"'; /* one written twice ends and begins again */
+            l->has_content = l->has_content || c != '\r';
+        }
+    }
+    if (rc == 0 && at + n - l->start > LINE_BYTES_MAX) {
+        err_set(err, ERR_INPUT, "a line of more than %d bytes: is a quote not closed?",
+                LINE_BYTES_MAX);
+        rc = data_walk_error(w, l->start, ERR_INPUT, err);
+    }
+    return rc;
+}
+
+int csv_index(struct data_walk *w, struct err *err)
+{
+    struct lines l = { .is_header = w->s->csv_header };
+    uint64_t at = 0, held;
+    const uint8_t *bytes;
+    int rc = 0;
+
+    while (rc == 0 && at < w->f->bytes) {
+        rc = data_walk_report(w, at, err);
+        if (rc == 0)
+            rc = data_walk_fetch(w, at, 1, DATA_BLOCK_BYTES, &bytes, &held, err);
+        if (rc == 0)
+            rc = scan_block(w, &l, bytes, held, at, err);
+        at += held;
+    }
+    if (rc == 0 && l.in_quotes) {
+        err_set(err, ERR_INPUT, "a quote that is not closed up to the end of the file");
+        rc = data_walk_error(w, l.start, ERR_INPUT, err);
+    }
+    if (rc == 0)
+        rc = end_line(w, &l, at, err); /* the last one may lack its newline */
+    return rc < 0 ? rc : data_walk_start(w, at, err);
+}
+
+/* ---- fields ---- */
+
+/* One field from *at on, without its quotes; *at is then behind its delimiter. false: it was the last. */
+static bool take_field(const uint8_t **at, const uint8_t *end, char delimiter,
+                       struct data_span *field)
+{
+    const uint8_t *p = *at;
+
+    if (p < end && *p == '"') {
+        field->at = ++p;
+        while (p < end && !(*p == '"' && (p + 1 == end || p[1] != '"')))
+            p += *p == '"' ? 2 : 1;
+        p = p < end ? p : end;
+        field->n = (size_t)(p - field->at);
+        while (p < end && *p != (uint8_t)delimiter && *p != '\n')
+            p++;
+    } else {
+        field->at = p;
+        while (p < end && *p != (uint8_t)delimiter && *p != '\n')
+            p++;
+        field->n = (size_t)(p - field->at);
+        if (field->n > 0 && field->at[field->n - 1] == '\r')
+            field->n--;
+    }
+    *at = p + (p < end);
+    return p < end && *p == (uint8_t)delimiter;
+}
+
+/* Fills up to `max` fields; returns how many there are. */
+static uint32_t split(const uint8_t *bytes, size_t n, char delimiter, struct data_span *fields,
+                      uint32_t max)
+{
+    const uint8_t *at = bytes, *end = bytes + n;
+    struct data_span field;
+    uint32_t n_fields = 0;
+    bool more = true;
+
+    while (more) {
+        more = take_field(&at, end, delimiter, &field);
+        if (n_fields < max)
+            fields[n_fields] = field;
+        n_fields++;
+    }
+    return n_fields;
+}
+
+/* ---- columns ---- */
+
+static const char *column_of(const struct data_feature *f)
+{
+    return f->column != NULL ? f->column : f->name;
+}
+
+static int no_column(const struct data_file *f, const char *column, const struct data_span *names,
+                     uint32_t n, struct err *err)
+{
+    char copies[64][64], list[1024] = "";
+    const char *near, *at[64] = { NULL };
+    size_t used = 0;
+    uint32_t shown = n < 64 ? n : 64;
+
+    for (uint32_t i = 0; i < shown; i++) {
+        snprintf(copies[i], sizeof(copies[i]), "%.*s", names[i].n < 60 ? (int)names[i].n : 60,
+                 (const char *)names[i].at);
+        at[i] = copies[i];
+        if (i < 12 && used < sizeof(list))
+            used += (size_t)snprintf(list + used, sizeof(list) - used, "%s'%s'", i > 0 ? ", " : "",
+                                     copies[i]);
+    }
+    near = text_nearest(column, at, shown);
+    return err_set(err, ERR_INPUT, "'%s' has no column '%s'%s%s%s; its %" PRIu32 " columns: %s%s",
+                   f->origin, column, near != NULL ? " (did you mean '" : "",
+                   near != NULL ? near : "", near != NULL ? "'?)" : "", n, list,
+                   n > 12 ? ", ..." : "");
+}
+
+static int find_column(const struct data_set *s, const struct data_file *f, const char *column,
+                       const struct data_span *names, uint32_t n, uint32_t *out, struct err *err)
+{
+    uint64_t number;
+
+    for (uint32_t i = 0; s->csv_header && i < n; i++)
+        if (names[i].n == strlen(column) && memcmp(names[i].at, column, names[i].n) == 0) {
+            *out = i;
+            return 0;
+        }
+    if (s->csv_header)
+        return no_column(f, column, names, n, err);
+    if (!text_u64(column, UINT32_MAX, &number) || number >= n)
+        return err_set(err, ERR_INPUT,
+                       "'%s' has no line with names: expected a column from 0 to %" PRIu32
+                       ", found '%s'",
+                       f->origin, n - 1, column);
+    *out = (uint32_t)number;
+    return 0;
+}
+
+/* The columns of each feature from the first line of a file, and whether other files agree. */
+static int resolve(struct data_set *s, const struct data_file *f, const uint8_t *line, size_t n,
+                   struct err *err)
+{
+    uint32_t n_columns = split(line, n, s->csv_delimiter, NULL, 0);
+    struct data_span *names = calloc(n_columns, sizeof(*names));
+    bool is_first = s->n_columns == 0;
+    int rc = 0;
+
+    if (names == NULL)
+        return err_set(err, ERR_NOMEM, "'%s': out of memory", f->origin);
+    split(line, n, s->csv_delimiter, names, n_columns);
+    for (uint32_t i = 0; rc == 0 && i < s->n_features; i++) {
+        const char *column = column_of(&s->features[i]);
+        uint32_t at = 0;
+
+        if (s->features[i].length_of != NULL)
+            continue;
+        rc = find_column(s, f, column, names, n_columns, &at, err);
+        if (rc == 0 && s->elements[i] > n_columns - at)
+            rc = err_set(err, ERR_INPUT,
+                         "'%s': feature '%s' takes %zu columns from '%s' on, and there are %" PRIu32,
+                         f->origin, s->features[i].name, s->elements[i], column, n_columns - at);
+        if (rc == 0 && !is_first && (s->columns[i] != at || s->n_columns != n_columns))
+            rc = err_set(err, ERR_INPUT,
+                         "'%s' has other columns than '%s': all files of a set have the same",
+                         f->origin, s->files[0].origin);
+        s->columns[i] = at;
+    }
+    s->n_columns = n_columns;
+    free(names);
+    return rc;
+}
+
+/* The first line: names, or where there are none the first record. */
+static int resolve_file(struct data_set *s, struct data_file *f, struct err *err)
+{
+    uint64_t from = 0, to = 0, bytes;
+    bool ours = !f->pinned;
+    int64_t mtime_ns;
+    uint8_t *line;
+    int fd, rc;
+
+    if (f->n_records == 0)
+        return 0;
+    if (s->csv_header)
+        to = f->starts[0];
+    else
+        data_record_place(f, 0, &from, &to);
+    if (to - from > HEADER_BYTES_MAX)
+        return err_set(err, ERR_INPUT, "'%s': a first line of more than %d bytes", f->origin,
+                       HEADER_BYTES_MAX);
+    fd = ours ? data_file_open(f->path, &bytes, &mtime_ns, err) : atomic_load(&f->fd);
+    if (fd < 0)
+        return fd;
+    line = malloc(to - from + 1);
+    rc = line == NULL ? err_set(err, ERR_NOMEM, "'%s': out of memory", f->origin)
+                      : data_file_read(fd, f->path, line, to - from, from, err);
+    if (ours)
+        close(fd);
+    if (rc == 0) { /* behind a byte order mark and empty lines */
+        const uint8_t *at = line, *end = line + (to - from);
+
+        if (end - at >= 3 && memcmp(at, "\xef\xbb\xbf", 3) == 0)
+            at += 3;
+        while (at < end && (*at == '\n' || *at == '\r'))
+            at++;
+        rc = resolve(s, f, at, (size_t)(end - at), err);
+    }
+    free(line);
+    return rc;
+}
+
+int csv_finish(struct data_set *s, struct err *err)
+{
+    int rc = 0;
+
+    s->columns = arena_array(&s->mem, s->n_features, sizeof(*s->columns));
+    if (s->columns == NULL)
+        return err_set(err, ERR_NOMEM, "features: out of memory");
+    for (uint32_t i = 0; rc == 0 && i < s->n_files; i++)
+        rc = resolve_file(s, &s->files[i], err);
+    return rc;
+}
+
+/* ---- values ---- */
+
+static int no_number(const struct data_feature *f, const struct data_span *field, size_t i,
+                     const char *expected, struct err *err)
+{
+    return err_set(err, ERR_INPUT, "feature '%s': value %zu is '%.*s', expected %s", f->name, i,
+                   field->n < 40 ? (int)field->n : 40, (const char *)field->at, expected);
+}
+
+static int put_float(const struct data_feature *f, const struct data_span *field, const char *text,
+                     size_t i, uint8_t *room, struct err *err)
+{
+    char *end;
+    float x = strtof(text, &end); /* rounded correctly, so the same everywhere */
+
+    if (*end != '\0')
+        return no_number(f, field, i, "a number", err);
+    memcpy(room + 4 * i, &x, 4);
+    return 0;
+}
+
+static int put_integer(const struct data_feature *f, const struct data_span *field,
+                       const char *text, size_t i, uint8_t *room, struct err *err)
+{
+    char *end;
+    long long x;
+    int32_t narrow;
+
+    errno = 0;
+    x = strtoll(text, &end, 10);
+    if (*end != '\0' || errno != 0)
+        return no_number(f, field, i, "an integer", err);
+    narrow = (int32_t)x;
+    if (f->stored == TENSOR_U8 && (x < 0 || x > 255))
+        return no_number(f, field, i, "an integer from 0 to 255", err);
+    if (f->stored == TENSOR_I32 && narrow != x)
+        return no_number(f, field, i, "an int32", err);
+    if (f->stored == TENSOR_U8)
+        room[i] = (uint8_t)x;
+    else if (f->stored == TENSOR_I32)
+        memcpy(room + 4 * i, &narrow, 4);
+    else
+        memcpy(room + 8 * i, &(int64_t){ x }, 8);
+    return 0;
+}
+
+static int put_value(const struct data_feature *f, const struct data_span *field, size_t i,
+                     uint8_t *room, struct err *err)
+{
+    const uint8_t *at = field->at, *end = field->at + field->n;
+    char text[NUMBER_BYTES];
+
+    while (at < end && (*at == ' ' || *at == '\t'))
+        at++;
+    while (end > at && (end[-1] == ' ' || end[-1] == '\t'))
+        end--;
+    if (at == end || (size_t)(end - at) >= sizeof(text))
+        return no_number(f, field, i, "a number", err);
+    memcpy(text, at, (size_t)(end - at));
+    text[end - at] = '\0';
+    return (f->stored == TENSOR_F32 ? put_float : put_integer)(f, field, text, i, room, err);
+}
+
+/* Fields up to the first empty one, with `pad`; else all. */
+static int read_feature(struct data_decoder *d, uint32_t i, struct err *err)
+{
+    const struct data_set *s = d->s;
+    const struct data_feature *f = &s->features[i];
+    uint8_t *room = d->room + s->stored_at[i];
+    size_t n = 0;
+
+    for (; n < s->elements[i]; n++) {
+        const struct data_span *field = &d->fields[s->columns[i] + n];
+        int rc;
+
+        if (field->n == 0 && f->pad)
+            break;
+        rc = put_value(f, field, n, room, err);
+        if (rc < 0)
+            return rc;
+    }
+    d->counts[i] = n;
+    data_fill_up(f, room, n, s->elements[i]);
+    d->stored[i] = room;
+    return 0;
+}
+
+int csv_parse(struct data_decoder *d, uint32_t member, const uint8_t *bytes, size_t n,
+              struct err *err)
+{
+    const struct data_set *s = d->s;
+    uint32_t n_fields;
+    int rc = 0;
+
+    (void)member;
+    n_fields = split(bytes, n, s->csv_delimiter, d->fields, s->n_columns);
+    if (n_fields != s->n_columns)
+        return err_set(err, ERR_INPUT, "a line of %" PRIu32 " fields, expected %" PRIu32, n_fields,
+                       s->n_columns);
+    for (uint32_t i = 0; rc == 0 && i < s->n_features; i++)
+        if (s->features[i].length_of == NULL)
+            rc = read_feature(d, i, err);
+    return rc;
+}

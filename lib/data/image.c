@@ -1,0 +1,346 @@
+/* image.c - an image's way to the batch: which part, how it is drawn, and the order of the steps. */
+#include "data/image.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/err.h"
+#include "base/power.h"
+#include "base/rng.h"
+
+enum { CROP_TRIES = 10 };
+
+struct image {
+    const struct data_set *s;
+    struct jpeg *jpeg;
+    struct resample resample;
+    struct image_room pixels, floats;
+};
+
+int image_new(const struct data_set *s, struct image **out, struct err *err)
+{
+    struct image *m = calloc(1, sizeof(*m));
+    int rc;
+
+    if (m == NULL)
+        return err_set(err, ERR_NOMEM, "decode images: out of memory");
+    m->s = s;
+    rc = jpeg_new(&m->jpeg, err);
+    if (rc < 0) {
+        image_free(m);
+        return rc;
+    }
+    *out = m;
+    return 0;
+}
+
+void image_free(struct image *m)
+{
+    if (m == NULL)
+        return;
+    jpeg_free(m->jpeg);
+    resample_free(&m->resample);
+    free(m->pixels.at);
+    free(m->floats.at);
+    free(m);
+}
+
+int image_size(const void *bytes, size_t n, uint32_t *w, uint32_t *h, struct err *err)
+{
+    struct jpeg *j;
+    int rc;
+
+    if (png_is(bytes, n))
+        return png_size(bytes, n, w, h, err);
+    if (!jpeg_is(bytes, n))
+        return err_set(err, ERR_INPUT, "%zu bytes that are neither a JPEG nor a PNG file", n);
+    rc = jpeg_new(&j, err);
+    if (rc < 0)
+        return rc;
+    rc = jpeg_begin(j, bytes, n, w, h, err);
+    jpeg_free(j);
+    return rc;
+}
+
+/* ---- chance ---- */
+
+struct dice {
+    struct rng_key key;
+    uint64_t i;
+};
+
+static struct dice dice_of(const struct data_draw *draw, uint32_t feature)
+{
+    const uint32_t images = 0x696d6700; /* a stream that no op has */
+
+    return (struct dice){ .key = { .seed = draw->seed ^ (draw->record >> 32) * 0x9e3779b97f4a7c15u,
+                                   .step = (uint32_t)draw->epoch,
+                                   .lane = (uint32_t)draw->record,
+                                   .stream = images + feature } };
+}
+
+static double throw_between(struct dice *d, double low, double high)
+{
+    return low + (high - low) * (double)rng_f32(&d->key, d->i++);
+}
+
+/* A whole number from 0 to n. */
+static int64_t throw_int(struct dice *d, int64_t n)
+{
+    int64_t i = (int64_t)throw_between(d, 0, (double)n + 1);
+
+    return i > n ? n : i;
+}
+
+/* ---- which part ---- */
+
+struct view { /* what is wanted of the source image */
+    uint32_t ow, oh, c;
+    struct image_rect rect;
+    bool whole;   /* no cutting step: the whole image is stretched */
+    bool exact;   /* not stretched; the part may lie partly outside */
+    bool flip;
+};
+
+/* The largest part in the middle with these proportions, times `fraction`. */
+static void center(struct view *v, int64_t w, int64_t h, double proportion, double fraction)
+{
+    double cw = (double)w, ch = (double)h;
+
+    if (cw > ch * proportion)
+        cw = ch * proportion;
+    else
+        ch = cw / proportion;
+    v->rect.w = (int64_t)(cw * fraction + 0.5);
+    v->rect.h = (int64_t)(ch * fraction + 0.5);
+    v->rect.w = v->rect.w < 1 ? 1 : v->rect.w > w ? w : v->rect.w;
+    v->rect.h = v->rect.h < 1 ? 1 : v->rect.h > h ? h : v->rect.h;
+    v->rect.x = (w - v->rect.w) / 2;
+    v->rect.y = (h - v->rect.h) / 2;
+}
+
+static void random_resized(struct view *v, const struct data_step *step, struct dice *d, int64_t w,
+                           int64_t h)
+{
+    double whole = (double)w / (double)h;
+
+    for (int i = 0; i < CROP_TRIES; i++) {
+        double area = (double)w * (double)h * throw_between(d, step->scale[0], step->scale[1]);
+        double proportion = step->ratio[0] * power_real(step->ratio[1] / step->ratio[0],
+                                                        throw_between(d, 0, 1));
+        int64_t cw = (int64_t)(sqrt(area * proportion) + 0.5);
+        int64_t ch = (int64_t)(sqrt(area / proportion) + 0.5);
+
+        if (cw < 1 || ch < 1 || cw > w || ch > h)
+            continue;
+        v->rect = (struct image_rect){ throw_int(d, w - cw), throw_int(d, h - ch), cw, ch };
+        return;
+    }
+    if (whole < step->ratio[0]) /* none did fit: the middle, with the nearest proportions allowed */
+        whole = step->ratio[0];
+    if (whole > step->ratio[1])
+        whole = step->ratio[1];
+    center(v, w, h, whole, 1);
+}
+
+static int random_exact(struct view *v, const struct data_step *step, struct dice *d, int64_t w,
+                        int64_t h, struct err *err)
+{
+    int64_t pad = step->padding, room_x = w + 2 * pad - v->ow, room_y = h + 2 * pad - v->oh;
+
+    if (room_x < 0 || room_y < 0)
+        return err_set(err, ERR_INPUT,
+                       "an image of %" PRId64 " x %" PRId64 " pixels, and random_crop wants %" PRIu32
+                       " x %" PRIu32 " of it: more padding, or random_resized_crop",
+                       w, h, v->ow, v->oh);
+    v->rect = (struct image_rect){ throw_int(d, room_x) - pad, throw_int(d, room_y) - pad, v->ow,
+                                   v->oh };
+    v->exact = true;
+    return 0;
+}
+
+/* The cutting steps and the flip, from the size of the source alone. */
+static int choose(struct view *v, const struct data_step *steps, uint32_t n, struct dice *d,
+                  uint32_t w, uint32_t h, struct err *err)
+{
+    int rc = 0;
+
+    if (w == 0 || h == 0)
+        return err_set(err, ERR_INPUT, "an image without pixels");
+    v->rect = (struct image_rect){ 0, 0, w, h };
+    for (uint32_t i = 0; rc == 0 && i < n; i++) {
+        const struct data_step *step = &steps[i];
+
+        if (step->op == DATA_RANDOM_RESIZED_CROP)
+            random_resized(v, step, d, w, h);
+        else if (step->op == DATA_RANDOM_CROP)
+            rc = random_exact(v, step, d, w, h, err);
+        else if (step->op == DATA_CENTER_CROP)
+            center(v, w, h, (double)v->ow / v->oh, step->fraction);
+        else if (step->op == DATA_FLIP)
+            v->flip ^= throw_between(d, 0, 1) < step->probability;
+    }
+    return rc;
+}
+
+/* ---- pixels ---- */
+
+/* An encoded image: only the part, if it is a JPEG. */
+static int read_encoded(struct image *m, const struct data_bytes *b, struct view *v,
+                        const struct data_step *steps, uint32_t n, struct dice *d,
+                        struct image_pixels *pixels, double part[4], struct err *err)
+{
+    struct image_rect inside;
+    uint32_t w, h;
+    int rc;
+
+    if (png_is(b->at, b->n)) {
+        rc = png_read_all(b->at, b->n, v->c, &m->pixels, pixels, err);
+        if (rc == 0)
+            rc = choose(v, steps, n, d, pixels->w, pixels->h, err);
+        return rc;
+    }
+    if (!jpeg_is(b->at, b->n))
+        return err_set(err, ERR_INPUT, "%zu bytes that are neither a JPEG nor a PNG file", b->n);
+    rc = jpeg_begin(m->jpeg, b->at, b->n, &w, &h, err);
+    if (rc == 0)
+        rc = choose(v, steps, n, d, w, h, err);
+    if (rc < 0)
+        return rc;
+    inside = v->exact ? (struct image_rect){ 0, 0, w, h } : v->rect;
+    return jpeg_read(m->jpeg, v->c, &inside, v->exact ? w : v->ow, v->exact ? h : v->oh, &m->pixels,
+                     pixels, part, err);
+}
+
+/* Raw pixels, made [h, w, c]. */
+static int read_raw(struct image *m, const struct data_feature *f, const uint8_t *stored,
+                    const struct view *v, struct image_pixels *pixels, struct err *err)
+{
+    size_t plane = (size_t)v->ow * v->oh;
+    uint8_t *to;
+
+    *pixels = (struct image_pixels){ stored, v->ow, v->oh, v->c };
+    if (f->channels_last || v->c == 1)
+        return 0;
+    to = image_room(&m->pixels, plane * v->c);
+    if (to == NULL)
+        return err_set(err, ERR_NOMEM, "an image: out of memory");
+    for (uint32_t k = 0; k < v->c; k++)
+        for (size_t i = 0; i < plane; i++)
+            to[i * v->c + k] = stored[k * plane + i];
+    pixels->at = to;
+    return 0;
+}
+
+static struct view view_of(const struct data_feature *f)
+{
+    const int64_t *dim = f->shape.dim;
+    uint32_t at = f->shape.rank == 3 && !f->channels_last; /* of the height */
+
+    return (struct view){ .oh = (uint32_t)dim[at],
+                          .ow = (uint32_t)dim[at + 1],
+                          .c = f->shape.rank < 3 ? 1 : (uint32_t)dim[f->channels_last ? 2 : 0] };
+}
+
+/* ---- colours and the batch ---- */
+
+static float factor(struct dice *d, double most)
+{
+    return (float)throw_between(d, most < 1 ? 1 - most : 0, 1 + most);
+}
+
+static void jitter(const struct data_step *step, struct dice *d, float *x, size_t n, uint32_t c)
+{
+    if (step->brightness > 0)
+        color_brightness(x, n, c, factor(d, step->brightness));
+    if (step->contrast > 0)
+        color_contrast(x, n, c, factor(d, step->contrast));
+    if (step->saturation > 0 && c == 3)
+        color_saturation(x, n, factor(d, step->saturation));
+    if (step->hue > 0 && c == 3)
+        color_hue(x, n, (float)throw_between(d, -step->hue, step->hue));
+}
+
+/* value = pixel * mul + add, per channel. */
+struct linear {
+    float mul[DATA_CHANNELS_MAX], add[DATA_CHANNELS_MAX];
+};
+
+static struct linear linear_of(const struct data_feature *f, const struct data_step *steps,
+                               uint32_t n)
+{
+    struct linear l;
+
+    for (uint32_t k = 0; k < DATA_CHANNELS_MAX; k++) {
+        l.mul[k] = (float)f->scale;
+        l.add[k] = (float)f->offset;
+        for (uint32_t i = 0; i < n; i++)
+            if (steps[i].op == DATA_NORMALIZE) {
+                l.mul[k] = (float)(1 / (255 * steps[i].std[k]));
+                l.add[k] = (float)(-steps[i].mean[k] / steps[i].std[k]);
+            }
+    }
+    return l;
+}
+
+static void put(const struct data_feature *f, const struct view *v, const struct linear *l,
+                const float *x, float *out)
+{
+    size_t plane = (size_t)v->ow * v->oh;
+
+    for (uint32_t k = 0; k < v->c; k++) {
+        float mul = l->mul[k], add = l->add[k];
+        size_t step = f->channels_last ? v->c : 1;
+        float *to = out + (f->channels_last ? k : k * plane);
+
+        for (size_t i = 0; i < plane; i++)
+            to[i * step] = x[i * v->c + k] * mul + add;
+    }
+}
+
+int image_run(struct image *m, uint32_t feature, const struct data_draw *draw, const void *stored,
+              float *out, struct err *err)
+{
+    const struct data_feature *f = &m->s->features[feature];
+    const struct data_step *steps = m->s->steps[feature];
+    struct view v = view_of(f);
+    size_t n = (size_t)v.ow * v.oh;
+    struct dice d = dice_of(draw, feature);
+    struct linear l = linear_of(f, steps, f->n_steps);
+    struct image_pixels pixels;
+    double part[4] = { -1, 0, 0, 0 };
+    float *x = image_room(&m->floats, n * v.c * sizeof(*x));
+    int rc;
+
+    if (x == NULL)
+        return err_set(err, ERR_NOMEM, "an image: out of memory");
+    if (f->encoded) {
+        rc = read_encoded(m, stored, &v, steps, f->n_steps, &d, &pixels, part, err);
+    } else {
+        rc = read_raw(m, f, stored, &v, &pixels, err);
+        if (rc == 0)
+            rc = choose(&v, steps, f->n_steps, &d, pixels.w, pixels.h, err);
+    }
+    if (rc < 0)
+        return err_wrap(err, rc, "feature '%s'", f->name);
+    if (part[0] < 0) { /* the whole image was read */
+        part[0] = (double)v.rect.x;
+        part[1] = (double)v.rect.y;
+        part[2] = (double)v.rect.w;
+        part[3] = (double)v.rect.h;
+    }
+    if (v.exact || (v.rect.w == v.ow && v.rect.h == v.oh && part[2] == v.ow && part[3] == v.oh))
+        resample_copy(&pixels, v.exact ? v.rect.x : (int64_t)part[0],
+                      v.exact ? v.rect.y : (int64_t)part[1], v.ow, v.oh, v.flip, x);
+    else
+        rc = resample(&m->resample, &pixels, part, v.ow, v.oh, v.flip, x, err);
+    for (uint32_t i = 0; rc == 0 && i < f->n_steps; i++)
+        if (steps[i].op == DATA_COLOR_JITTER)
+            jitter(&steps[i], &d, x, n, v.c);
+    if (rc == 0)
+        put(f, &v, &l, x, out);
+    return rc < 0 ? err_wrap(err, rc, "feature '%s'", f->name) : 0;
+}

@@ -1,0 +1,191 @@
+/* jpeg.c - libjpeg-turbo behind a gate. It reports errors by longjmp; nothing of it leaves this file. */
+#include <stdio.h> /* jpeglib.h wants it */
+
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jerror.h>
+#include <jpeglib.h>
+
+#include "base/err.h"
+#include "data/image.h"
+
+enum {
+    MEMORY_MAX = 256 << 20, /* of a progressive image, which is held whole */
+    SCANS_MAX = 200,        /* real ones have about ten */
+};
+
+struct jpeg {
+    struct jpeg_decompress_struct d;
+    struct jpeg_error_mgr handler;
+    struct jpeg_progress_mgr progress;
+    jmp_buf jump;
+    bool cut_off;             /* a warning that means missing pixels */
+    uint32_t by;              /* the reduction of this image */
+    char text[JMSG_LENGTH_MAX];
+};
+
+static void on_error(j_common_ptr d)
+{
+    struct jpeg *j = d->client_data;
+
+    d->err->format_message(d, j->text);
+    longjmp(j->jump, 1);
+}
+
+/* Warnings: the image can be read, if not as it was meant. */
+static void on_message(j_common_ptr d, int level)
+{
+    struct jpeg *j = d->client_data;
+
+    if (level < 0 && (d->err->msg_code == JWRN_JPEG_EOF || d->err->msg_code == JWRN_HIT_MARKER))
+        j->cut_off = true;
+}
+
+static void on_output(j_common_ptr d)
+{
+    (void)d; /* the message goes into the error that we return */
+}
+
+/* An image of thousands of empty scans takes minutes and a few kilobytes. */
+static void on_progress(j_common_ptr d)
+{
+    struct jpeg *j = d->client_data;
+
+    if (j->d.input_scan_number > SCANS_MAX) {
+        snprintf(j->text, sizeof(j->text), "more than %d scans", SCANS_MAX);
+        longjmp(j->jump, 1);
+    }
+}
+
+bool jpeg_is(const void *bytes, size_t n)
+{
+    return n > 3 && memcmp(bytes, "\xff\xd8\xff", 3) == 0;
+}
+
+int jpeg_new(struct jpeg **out, struct err *err)
+{
+    struct jpeg *j = calloc(1, sizeof(*j));
+
+    if (j == NULL)
+        return err_set(err, ERR_NOMEM, "decode images: out of memory");
+    j->d.err = jpeg_std_error(&j->handler);
+    j->handler.error_exit = on_error;
+    j->handler.emit_message = on_message;
+    j->handler.output_message = on_output;
+    j->d.client_data = j;
+    if (setjmp(j->jump) != 0) {
+        free(j);
+        return err_set(err, ERR_NOMEM, "decode images: out of memory");
+    }
+    jpeg_create_decompress(&j->d);
+    j->d.client_data = j;
+    j->d.mem->max_memory_to_use = MEMORY_MAX;
+    j->progress.progress_monitor = on_progress;
+    j->d.progress = &j->progress;
+    *out = j;
+    return 0;
+}
+
+void jpeg_free(struct jpeg *j)
+{
+    if (j == NULL)
+        return;
+    jpeg_destroy_decompress(&j->d);
+    free(j);
+}
+
+static int failed(struct jpeg *j, struct err *err)
+{
+    jpeg_abort_decompress(&j->d);
+    return err_set(err, ERR_CORRUPT, "JPEG: %s", j->text);
+}
+
+int jpeg_begin(struct jpeg *j, const void *bytes, size_t n, uint32_t *w, uint32_t *h,
+               struct err *err)
+{
+    jpeg_abort_decompress(&j->d);
+    j->cut_off = false;
+    if (setjmp(j->jump) != 0)
+        return failed(j, err);
+    jpeg_mem_src(&j->d, bytes, n);
+    (void)jpeg_read_header(&j->d, TRUE); /* anything but an image is an error */
+    *w = j->d.image_width;
+    *h = j->d.image_height;
+    if ((uint64_t)*w * *h > IMAGE_PIXELS_MAX)
+        return err_set(err, ERR_INPUT,
+                       "an image of %" PRIu32 " x %" PRIu32 " pixels, expected at most %d", *w, *h,
+                       IMAGE_PIXELS_MAX);
+    return 0;
+}
+
+/* The largest of 8, 4, 2 that the part can be divided by without falling below w x h. */
+static uint32_t reduction(const struct image_rect *rect, uint32_t w, uint32_t h)
+{
+    for (uint32_t by = 8; by > 1; by /= 2)
+        if (rect->w / by >= w && rect->h / by >= h)
+            return by;
+    return 1;
+}
+
+/* Decoder's columns and rows that hold the part, in pixels of the reduced image. */
+struct part {
+    JDIMENSION x, y, w, h;
+};
+
+static struct part find_part(const struct jpeg *j, const struct image_rect *rect, uint32_t by)
+{
+    struct part p = { .x = (JDIMENSION)(rect->x / by), .y = (JDIMENSION)(rect->y / by) };
+    int64_t right = (rect->x + rect->w + by - 1) / by, bottom = (rect->y + rect->h + by - 1) / by;
+
+    if (right > j->d.output_width)
+        right = j->d.output_width;
+    if (bottom > j->d.output_height)
+        bottom = j->d.output_height;
+    p.w = (JDIMENSION)right - p.x;
+    p.h = (JDIMENSION)bottom - p.y;
+    return p;
+}
+
+int jpeg_read(struct jpeg *j, uint32_t channels, const struct image_rect *rect, uint32_t w,
+              uint32_t h, struct image_room *room, struct image_pixels *pixels, double at[4],
+              struct err *err)
+{
+    struct part p;
+    uint8_t *bytes;
+
+    j->by = reduction(rect, w, h);
+    if (setjmp(j->jump) != 0)
+        return failed(j, err);
+    j->d.out_color_space = channels == 1 ? JCS_GRAYSCALE : JCS_RGB;
+    j->d.scale_num = 1;
+    j->d.scale_denom = j->by;
+    j->d.dct_method = JDCT_ISLOW; /* the one with the same bits in all its forms */
+    (void)jpeg_start_decompress(&j->d); /* all is in memory: it never suspends */
+    p = find_part(j, rect, j->by);
+    if (p.w < j->d.output_width)
+        jpeg_crop_scanline(&j->d, &p.x, &p.w); /* moves x to the left, to a block's edge */
+    bytes = image_room(room, (size_t)p.w * p.h * channels);
+    if (bytes == NULL) {
+        jpeg_abort_decompress(&j->d);
+        return err_set(err, ERR_NOMEM, "an image: out of memory");
+    }
+    if (p.y > 0)
+        (void)jpeg_skip_scanlines(&j->d, p.y);
+    for (JDIMENSION y = 0; y < p.h;) {
+        JSAMPROW row = bytes + (size_t)y * p.w * channels;
+
+        y += jpeg_read_scanlines(&j->d, &row, 1);
+    }
+    jpeg_abort_decompress(&j->d); /* the rest is not wanted */
+    if (j->cut_off)
+        return err_set(err, ERR_CORRUPT, "JPEG: the image is cut off or damaged inside");
+    *pixels = (struct image_pixels){ bytes, p.w, p.h, channels };
+    at[0] = (double)rect->x / j->by - p.x;
+    at[1] = (double)rect->y / j->by - p.y;
+    at[2] = (double)rect->w / j->by;
+    at[3] = (double)rect->h / j->by;
+    return 0;
+}

@@ -1,0 +1,223 @@
+/* source.c - the formats, a row each. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/crc32c.h"
+#include "base/err.h"
+#include "data/data_priv.h"
+#include "data/example.h"
+#include "data/npy.h"
+#include "data/tfrecord.h"
+
+enum { FRAME_BYTES = TFRECORD_HEAD_BYTES + TFRECORD_TAIL_BYTES };
+
+static int bad(const struct data_feature *f, const char *format, const char *what, struct err *err)
+{
+    char shape[160];
+
+    return err_set(err, ERR_INPUT, "feature '%s' (%s %s) of %s: %s", f->name,
+                   tensor_dtype_name(f->stored), shape_print(&f->shape, shape, sizeof(shape)),
+                   format, what);
+}
+
+static bool is_token_type(enum tensor_dtype t)
+{
+    return t == TENSOR_U16 || t == TENSOR_U32;
+}
+
+/* ---- tfrecord ---- */
+
+static int tfrecord_fits(const struct data_set *s, struct err *err)
+{
+    for (uint32_t i = 0; i < s->n_features; i++)
+        if (is_token_type(s->features[i].stored))
+            return bad(&s->features[i], "a TFRecord file",
+                       "an Example holds uint8 bytes, float32 and int64 lists", err);
+    return 0;
+}
+
+static int tfrecord_parse(struct data_decoder *d, uint32_t member, const uint8_t *bytes, size_t n,
+                          struct err *err)
+{
+    struct data_set *s = d->s;
+    uint64_t length = n - FRAME_BYTES, said = 0;
+    int rc;
+
+    (void)member;
+    rc = tfrecord_head(bytes, DATA_RECORD_BYTES_MAX, &said, err);
+    if (rc == 0 && said != length)
+        rc = err_set(err, ERR_CORRUPT, "%" PRIu64 " bytes long, expected %" PRIu64, said, length);
+    if (rc == 0)
+        rc = tfrecord_check(bytes + TFRECORD_HEAD_BYTES, length,
+                            bytes + TFRECORD_HEAD_BYTES + length, err);
+    if (rc == 0)
+        rc = data_example_find(bytes + TFRECORD_HEAD_BYTES, length, s->features, s->n_features,
+                               d->found, err);
+    for (uint32_t i = 0; rc == 0 && i < s->n_features; i++)
+        if (s->features[i].length_of == NULL)
+            rc = data_example_read(&s->features[i], s->elements[i], &d->found[i],
+                                   d->room + s->stored_at[i], &d->stored[i], &d->counts[i], err);
+    return rc;
+}
+
+/* ---- npy: a file per feature ---- */
+
+static int arrays_fit(const struct data_set *s, struct err *err)
+{
+    for (uint32_t i = 0; i < s->n_features; i++) {
+        const struct data_feature *f = &s->features[i];
+
+        if (f->pad || f->truncate || f->length_of != NULL)
+            return bad(f, "a .npy file", "items of an array all have the same shape: pad, truncate "
+                                         "and length_of mean nothing here", err);
+        if (f->encoded || is_token_type(f->stored))
+            return bad(f, "a .npy file", "expected uint8, int32, int64 or float32 arrays", err);
+    }
+    return 0;
+}
+
+static int arrays_index(struct data_walk *w, struct err *err)
+{
+    const struct data_set *s = w->s;
+    const struct data_feature *f = &s->features[w->member];
+    struct shape expected = { .rank = f->shape.rank + 1 };
+    size_t item = s->stored_size[w->member];
+    uint64_t want = NPY_HEAD_BYTES < w->f->bytes ? NPY_HEAD_BYTES : w->f->bytes, held;
+    const uint8_t *bytes;
+    struct npy head;
+    char has[160], wants[160], what[300];
+    int rc = data_walk_fetch(w, 0, want, want, &bytes, &held, err);
+
+    snprintf(what, sizeof(what), "'%.280s'", w->f->origin);
+    if (rc == 0)
+        rc = npy_head(bytes, held, what, &head, err);
+    if (rc == 0 && head.fortran && head.shape.rank > 1)
+        rc = err_set(err, ERR_UNSUPPORTED,
+                     "%s is in Fortran order, so its items do not lie together: save "
+                     "numpy.ascontiguousarray(array)",
+                     what);
+    if (rc < 0)
+        return rc;
+    for (uint32_t d = 0; d < f->shape.rank; d++)
+        expected.dim[d + 1] = f->shape.dim[d];
+    expected.dim[0] = head.shape.rank > 0 ? head.shape.dim[0] : 0;
+    if (head.dtype == TENSOR_BOOL && f->stored == TENSOR_U8)
+        head.dtype = TENSOR_U8;
+    if (f->shape.rank == TENSOR_MAX_RANK || head.dtype != f->stored || head.shape.rank == 0 ||
+        !shape_equal(&head.shape, &expected))
+        return err_set(err, ERR_INPUT,
+                       "'%s' is an array %s %s; feature '%s' says %s %s for each item", w->f->origin,
+                       tensor_dtype_name(head.dtype), shape_print(&head.shape, has, sizeof(has)),
+                       f->name, tensor_dtype_name(f->stored),
+                       shape_print(&f->shape, wants, sizeof(wants)));
+    if ((w->f->bytes - head.data_at) / item != (uint64_t)head.shape.dim[0] ||
+        (w->f->bytes - head.data_at) % item != 0)
+        return err_set(err, ERR_CORRUPT,
+                       "'%s' has %" PRIu64 " bytes behind its header, expected %" PRId64
+                       " items of %zu bytes: it is cut off or was changed",
+                       w->f->origin, w->f->bytes - head.data_at, head.shape.dim[0], item);
+    w->f->data_at = head.data_at;
+    w->f->step = w->f->span = item;
+    w->f->n_records = (uint64_t)head.shape.dim[0];
+    return 0;
+}
+
+static int arrays_parse(struct data_decoder *d, uint32_t member, const uint8_t *bytes, size_t n,
+                     struct err *err)
+{
+    (void)n;
+    (void)err;
+    d->stored[member] = bytes;
+    return 0;
+}
+
+/* ---- tokens ---- */
+
+static const char tokens_name[] = "tokens", labels_name[] = "labels";
+
+static int tokens_fit(const struct data_set *s, struct err *err)
+{
+    for (uint32_t i = 0; i < s->n_features; i++) {
+        const struct data_feature *f = &s->features[i];
+
+        if (strcmp(f->name, tokens_name) != 0 && strcmp(f->name, labels_name) != 0)
+            return bad(f, "a token file", "its windows are the features 'tokens' and 'labels' (the "
+                                          "tokens that follow)", err);
+        if (!is_token_type(f->stored) || f->stored != s->features[0].stored)
+            return bad(f, "a token file", "expected uint16 or uint32, the same for both", err);
+        if (s->elements[i] != s->elements[0] || f->pad || f->truncate || f->length_of != NULL)
+            return bad(f, "a token file", "both are windows of one fixed length", err);
+    }
+    return 0;
+}
+
+static bool has_labels(const struct data_set *s)
+{
+    for (uint32_t i = 0; i < s->n_features; i++)
+        if (strcmp(s->features[i].name, labels_name) == 0)
+            return true;
+    return false;
+}
+
+static int tokens_index(struct data_walk *w, struct err *err)
+{
+    size_t width = tensor_dtype_bytes(w->s->features[0].stored), length = w->s->elements[0];
+    uint64_t tokens = w->f->bytes / width, ahead = has_labels(w->s);
+
+    if (w->f->bytes % width != 0)
+        return err_set(err, ERR_INPUT,
+                       "'%s' has %" PRIu64 " bytes, expected a multiple of %zu: tokens of %s",
+                       w->f->origin, w->f->bytes, width,
+                       tensor_dtype_name(w->s->features[0].stored));
+    w->f->data_at = 0;
+    w->f->step = length * width;
+    w->f->span = (length + ahead) * width;
+    w->f->n_records = tokens > ahead ? (tokens - ahead) / length : 0;
+    return 0;
+}
+
+static int tokens_parse(struct data_decoder *d, uint32_t member, const uint8_t *bytes, size_t n,
+                        struct err *err)
+{
+    struct data_set *s = d->s;
+
+    (void)member;
+    (void)n;
+    (void)err;
+    for (uint32_t i = 0; i < s->n_features; i++)
+        d->stored[i] = bytes + (strcmp(s->features[i].name, labels_name) == 0
+                                    ? tensor_dtype_bytes(s->features[i].stored)
+                                    : 0);
+    return 0;
+}
+
+/* ---- the table ---- */
+
+static int csv_fits(const struct data_set *s, struct err *err)
+{
+    for (uint32_t i = 0; i < s->n_features; i++)
+        if (s->features[i].encoded || is_token_type(s->features[i].stored))
+            return bad(&s->features[i], "a CSV file", "expected numbers: uint8, int32, int64 or "
+                                                      "float32", err);
+    return 0;
+}
+
+static const struct data_source sources[] = {
+    [DATA_TFRECORD] = { .name = "tfrecord", .kept_as = 1, .may_be_gzip = true,
+                        .check = tfrecord_fits, .index = tfrecord_index,
+                        .parse = tfrecord_parse },
+    [DATA_CSV] = { .name = "csv", .kept_as = 2, .may_be_gzip = true, .check = csv_fits,
+                   .index = csv_index, .finish = csv_finish, .parse = csv_parse },
+    [DATA_NPY] = { .name = "npy", .has_members = true, .check = arrays_fit, .index = arrays_index,
+                   .parse = arrays_parse },
+    [DATA_TOKENS] = { .name = "tokens", .check = tokens_fit, .index = tokens_index,
+                      .parse = tokens_parse },
+};
+
+const struct data_source *data_source_of(enum data_format format)
+{
+    CHECK((size_t)format < COUNT_OF(sources));
+    return &sources[format];
+}

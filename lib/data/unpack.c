@@ -1,0 +1,272 @@
+/* unpack.c - files copied to where they can be read at random and fast: to the cache folder (also
+ * unpacked from gzip), or, for gzip files of a set that is kept in memory, into memory.
+ *
+ * A copy is named after path, size and time of what it is a copy of, so one of another state is
+ * another file; it gets its name when it is complete and on the disk. */
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include "base/digest.h"
+#include "base/err.h"
+#include "base/fs.h"
+#include "base/text.h"
+#include "data/data_priv.h"
+
+enum { OUT_BYTES = 256 << 10 };
+
+struct copy {
+    const struct data_opts *opts;
+    const struct data_patience *patience;
+    struct data_file *f;
+    int from, to;
+    bool is_gzip;
+    uint8_t *in;     /* DATA_BLOCK_BYTES, borrowed */
+    uint64_t at;     /* bytes read */
+    uint64_t written, limit;
+    const char *name; /* of the copy, for messages */
+};
+
+static int put(struct copy *c, const void *bytes, size_t n, struct err *err)
+{
+    char limit[32];
+    int rc;
+
+    if (n > c->limit - c->written) {
+        text_bytes(limit, sizeof(limit), c->limit);
+        return err_set(err, ERR_NOMEM,
+                       "'%s' unpacks to more than the %s that are allowed in memory: give a cache "
+                       "folder on a disk",
+                       c->f->origin, limit);
+    }
+    rc = fs_write_all(c->to, bytes, n, c->name, err);
+    c->written += n;
+    return rc;
+}
+
+/* The next block of the original; *n 0: the end. */
+static int get(struct copy *c, size_t *n, struct err *err)
+{
+    uint64_t left = c->f->bytes - c->at;
+    int rc = 0;
+
+    if (c->opts->cancel != NULL && *c->opts->cancel != 0)
+        return err_set(err, ERR_CANCELED, "copy '%s': canceled", c->f->origin);
+    *n = left < DATA_BLOCK_BYTES ? left : DATA_BLOCK_BYTES;
+    if (*n > 0)
+        rc = data_file_read_again(c->patience, c->from, c->f->path, c->in, *n, c->at, err);
+    c->at += *n;
+    return rc;
+}
+
+static int broken(const struct copy *c, const z_stream *z, const char *what, struct err *err)
+{
+    return err_set(err, ERR_CORRUPT, "'%s': offset %" PRIu64 ": gzip: %s", c->f->origin,
+                   c->at - z->avail_in, what != NULL ? what : "damaged");
+}
+
+/* Members one behind the other, as gzip -c a b writes them, to the end of the file. */
+static int inflate_all(struct copy *c, z_stream *z, uint8_t *out, struct err *err)
+{
+    bool inside = false; /* a member has begun and not ended */
+    size_t n = 0;
+    int rc = 0, status = Z_OK;
+
+    for (;;) {
+        if (z->avail_in == 0) {
+            rc = get(c, &n, err);
+            if (rc < 0)
+                return rc;
+            z->next_in = c->in;
+            z->avail_in = (uInt)n;
+            if (n == 0)
+                return inside ? broken(c, z, "the file is cut off", err) : 0;
+        }
+        if (!inside && status == Z_STREAM_END && inflateReset(z) != Z_OK)
+            return broken(c, z, z->msg, err);
+        inside = true;
+        do {
+            z->next_out = out;
+            z->avail_out = OUT_BYTES;
+            status = inflate(z, Z_NO_FLUSH);
+            if (status != Z_OK && status != Z_STREAM_END && status != Z_BUF_ERROR)
+                return broken(c, z, z->msg, err);
+            rc = put(c, out, OUT_BYTES - z->avail_out, err);
+            if (rc < 0)
+                return rc;
+        } while (status == Z_OK && (z->avail_in > 0 || z->avail_out == 0));
+        if (status == Z_STREAM_END)
+            inside = false;
+    }
+}
+
+static int unpack_gzip(struct copy *c, struct err *err)
+{
+    z_stream z = { .zalloc = Z_NULL };
+    uint8_t *out = malloc(OUT_BYTES);
+    int rc;
+
+    if (out == NULL || inflateInit2(&z, 16 + MAX_WBITS) != Z_OK) {
+        free(out);
+        return err_set(err, ERR_NOMEM, "unpack '%s': out of memory", c->f->origin);
+    }
+    rc = inflate_all(c, &z, out, err);
+    inflateEnd(&z);
+    free(out);
+    return rc;
+}
+
+static int copy_plain(struct copy *c, struct err *err)
+{
+    size_t n;
+    int rc;
+
+    do {
+        rc = get(c, &n, err);
+        if (rc == 0)
+            rc = put(c, c->in, n, err);
+    } while (rc == 0 && n > 0);
+    return rc;
+}
+
+static int run(struct copy *c, struct err *err)
+{
+    return c->is_gzip ? unpack_gzip(c, err) : copy_plain(c, err);
+}
+
+/* What is read from now on is `fd`. */
+static int adopt(struct data_file *f, int fd, struct err *err)
+{
+    struct stat st;
+
+    if (fstat(fd, &st) < 0) {
+        int rc = err_sys(err, errno, "look at the copy of '%s'", f->origin);
+
+        close(fd);
+        return rc;
+    }
+    f->bytes = (uint64_t)st.st_size;
+    f->mtime_ns = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
+    return fd;
+}
+
+static int into_memory(struct copy *c, struct err *err)
+{
+    int rc, fd = memfd_create("trainerd-data", MFD_CLOEXEC);
+
+    if (fd < 0)
+        return err_sys(err, errno, "memory for '%s'", c->f->origin);
+    c->to = fd;
+    c->name = c->f->origin;
+    c->limit = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE) / 2;
+    rc = run(c, err);
+    if (rc < 0) {
+        close(fd);
+        return rc;
+    }
+    c->f->pinned = true;
+    return adopt(c->f, fd, err);
+}
+
+/* <folder>/<name>.<hash of path, size and time>; NULL: out of memory. */
+static char *copy_name(const struct copy *c)
+{
+    char *path = realpath(c->f->path, NULL), *full = NULL;
+    const char *base = strrchr(c->f->path, '/');
+    uint8_t digest[DIGEST_BYTES];
+    char hex[DIGEST_HEX_BYTES], name[NAME_MAX + 1], *key = NULL;
+
+    if (path != NULL &&
+        asprintf(&key, "%s\n%" PRIu64 "\n%" PRId64, path, c->f->bytes, c->f->mtime_ns) > 0) {
+        digest_sha256(key, strlen(key), digest);
+        digest_hex(digest, hex);
+        snprintf(name, sizeof(name), "%.200s.%.16s", base != NULL ? base + 1 : c->f->path, hex);
+        full = fs_join(c->opts->cache_directory, name);
+    }
+    free(key);
+    free(path);
+    return full;
+}
+
+static int write_copy(struct copy *c, const char *name, struct err *err)
+{
+    char *temporary = NULL;
+    int rc;
+
+    /* Two tasks of a host may write the same copy: each its own, and the last one to be ready stays. */
+    if (asprintf(&temporary, "%s.%ld.tmp", name, (long)getpid()) < 0)
+        return err_set(err, ERR_NOMEM, "copy '%s': out of memory", c->f->origin);
+    c->name = temporary;
+    c->limit = UINT64_MAX;
+    c->to = open(temporary, O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0644);
+    if (c->to < 0) {
+        rc = err_sys(err, errno, "create '%s'", temporary);
+        free(temporary);
+        return rc;
+    }
+    rc = run(c, err);
+    if (rc == 0 && fdatasync(c->to) < 0)
+        rc = err_sys(err, errno, "sync '%s'", temporary);
+    close(c->to);
+    if (rc == 0 && rename(temporary, name) < 0)
+        rc = err_sys(err, errno, "rename '%s'", temporary);
+    if (rc < 0)
+        unlink(temporary);
+    free(temporary);
+    return rc < 0 ? err_wrap(err, rc, "copy '%s' to the cache folder", c->f->origin) : 0;
+}
+
+static int into_folder(struct copy *c, struct err *err)
+{
+    char *name = copy_name(c);
+    int fd, rc = 0;
+
+    if (name == NULL)
+        return err_set(err, ERR_NOMEM, "copy '%s': out of memory", c->f->origin);
+    fd = open(name, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        rc = write_copy(c, name, err);
+    if (rc == 0 && fd < 0)
+        fd = open(name, O_RDONLY | O_CLOEXEC);
+    if (rc == 0 && fd < 0)
+        rc = err_sys(err, errno, "open '%s'", name);
+    if (rc < 0) {
+        free(name);
+        return rc;
+    }
+    free(c->f->path);
+    c->f->path = name;
+    return adopt(c->f, fd, err);
+}
+
+int data_unpack(const struct data_opts *opts, const struct data_patience *patience,
+                struct data_file *f, int fd, uint8_t *block, struct err *err)
+{
+    struct copy c = { .opts = opts, .patience = patience, .f = f, .from = fd, .in = block };
+    uint8_t magic[2] = { 0, 0 };
+    int rc = 0;
+
+    if (data_source_of(opts->format)->may_be_gzip && f->bytes >= sizeof(magic))
+        rc = data_file_read_again(patience, fd, f->path, magic, sizeof(magic), 0, err);
+    if (rc < 0)
+        return rc;
+    c.is_gzip = magic[0] == 0x1f && magic[1] == 0x8b;
+    if (opts->cache_directory != NULL)
+        return into_folder(&c, err);
+    if (!c.is_gzip)
+        return fd;
+    if (opts->cache_memory)
+        return into_memory(&c, err);
+    return err_set(err, ERR_INPUT,
+                   "'%s' is compressed with gzip, and records are read at random: cache them in "
+                   "memory or on a disk, or gunzip it",
+                   f->origin);
+}

@@ -1,0 +1,272 @@
+/* einsum.c - Einsum of one or two tensors, float32. The equation names every axis by a letter;
+ * "..." stands for axes that broadcast as in NumPy. Axes that the output does not name are summed
+ * over; without "->" it names the ellipsis and, in alphabetical order, the letters that come once.
+ * A letter that comes twice in one term is its diagonal. The gradient of an input is an Einsum
+ * too: of dy and the other input. */
+#include "op/gemm/einsum.h"
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "op/op_priv.h"
+
+enum { LETTERS = 52, LABELS = LETTERS + TENSOR_MAX_RANK /* those of the ellipsis */ };
+
+struct term {
+    uint32_t rank;
+    uint8_t label[2 * TENSOR_MAX_RANK];
+    bool has_dots;
+};
+
+struct equation {
+    const char *text;
+    int64_t size[LABELS]; /* -1: not there */
+    uint32_t dots;        /* axes of the ellipsis; label LETTERS + i is the i-th from the end */
+    struct term in[EINSUM_IN], out;
+};
+
+static bool is_letter(char c)
+{
+    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
+}
+
+/* Alphabetical: capitals first, as in ASCII. */
+static uint8_t label_of(char c)
+{
+    return (uint8_t)(c <= 'Z' ? c - 'A' : 26 + c - 'a');
+}
+
+static char letter_of(uint32_t label)
+{
+    return (char)(label < 26 ? 'A' + label : 'a' + label - 26);
+}
+
+static int bad(const struct op_infer *f, const struct equation *e, const char *why, struct err *err)
+{
+    return op_error(f, ERR_INPUT, err, "equation '%s': %s", e->text, why);
+}
+
+/* Reads a term up to its end or one of "," and "->". The ellipsis becomes `dots` labels. */
+static int read_term(const struct op_infer *f, struct equation *e, const char **at, uint32_t dots,
+                     struct term *t, struct err *err)
+{
+    uint32_t i;
+
+    for (; **at != '\0' && **at != ',' && **at != '-'; (*at)++) {
+        if (**at == ' ')
+            continue;
+        if (t->rank + dots + 1 > sizeof(t->label))
+            return bad(f, e, "a term has too many axes", err);
+        if (is_letter(**at)) {
+            t->label[t->rank++] = label_of(**at);
+        } else if (strncmp(*at, "...", 3) == 0 && !t->has_dots) {
+            t->has_dots = true;
+            for (i = dots; i-- > 0;)
+                t->label[t->rank++] = (uint8_t)(LETTERS + i);
+            *at += 2;
+        } else {
+            return bad(f, e, "a term consists of letters and at most one '...'", err);
+        }
+    }
+    return 0;
+}
+
+/* How many axes the ellipsis of a term stands for, when its tensor has `rank`. */
+static uint32_t dots_in(const char *at, uint32_t rank)
+{
+    uint32_t letters = 0;
+
+    for (; *at != '\0' && *at != ',' && *at != '-'; at++)
+        letters += is_letter(*at);
+    return letters < rank ? rank - letters : 0;
+}
+
+static int match(const struct op_infer *f, struct equation *e, uint32_t i, struct err *err)
+{
+    const struct shape *s = &f->in[i]->shape;
+    const struct term *t = &e->in[i];
+    char text[192];
+    uint32_t k;
+
+    if (t->rank != s->rank)
+        return op_error(f, ERR_INPUT, err, "equation '%s': term %u names %u axes; input %u has "
+                        "shape %s", e->text, i, t->rank, i, shape_print(s, text, sizeof(text)));
+    for (k = 0; k < s->rank; k++) {
+        int64_t *size = &e->size[t->label[k]];
+        bool is_dots = t->label[k] >= LETTERS;
+
+        if (*size < 0 || (is_dots && *size == 1))
+            *size = s->dim[k];
+        else if (*size != s->dim[k] && !(is_dots && s->dim[k] == 1))
+            return op_error(f, ERR_INPUT, err, "equation '%s': axis %u of input %u, '%c', has "
+                            "%" PRId64 " elements; elsewhere it has %" PRId64, e->text, k, i,
+                            is_dots ? '.' : letter_of(t->label[k]), s->dim[k], *size);
+    }
+    return 0;
+}
+
+static int read_inputs(const struct op_infer *f, struct equation *e, const char **at,
+                       struct err *err)
+{
+    uint32_t i, dots;
+    int rc = 0;
+
+    for (i = 0; i < f->n_in && rc == 0; i++) {
+        if (i > 0 && *(*at)++ != ',')
+            return bad(f, e, "it has fewer terms than the node has inputs", err);
+        dots = dots_in(*at, f->in[i]->shape.rank);
+        rc = read_term(f, e, at, dots, &e->in[i], err);
+        if (rc == 0)
+            rc = match(f, e, i, err);
+        if (rc == 0 && e->in[i].has_dots && dots > e->dots)
+            e->dots = dots;
+    }
+    if (rc == 0 && **at == ',')
+        rc = bad(f, e, "it has more terms than the node has inputs", err);
+    return rc;
+}
+
+/* Without "->". */
+static void implied_output(struct equation *e)
+{
+    uint32_t count[LABELS] = { 0 }, i, k;
+
+    for (i = 0; i < EINSUM_IN; i++)
+        for (k = 0; k < e->in[i].rank; k++)
+            count[e->in[i].label[k]]++;
+    for (k = e->dots; k-- > 0;)
+        e->out.label[e->out.rank++] = (uint8_t)(LETTERS + k);
+    for (k = 0; k < LETTERS; k++)
+        if (count[k] == 1 && e->out.rank < sizeof(e->out.label))
+            e->out.label[e->out.rank++] = (uint8_t)k;
+}
+
+static int check_output(const struct op_infer *f, const struct equation *e, struct err *err)
+{
+    bool seen[LABELS] = { false };
+    uint32_t k;
+
+    if (e->out.rank > TENSOR_MAX_RANK)
+        return op_error(f, ERR_UNSUPPORTED, err,
+                        "equation '%s': the output has %u axes; at most %d work", e->text,
+                        e->out.rank, TENSOR_MAX_RANK);
+    for (k = 0; k < e->out.rank; k++) {
+        if (e->size[e->out.label[k]] < 0)
+            return bad(f, e, "the output names an axis that no input has", err);
+        if (seen[e->out.label[k]])
+            return bad(f, e, "the output names an axis twice", err);
+        seen[e->out.label[k]] = true;
+    }
+    return 0;
+}
+
+/* Steps of a plain tensor of this shape, added up by label. */
+static bool put_steps(const struct term *t, const struct shape *s, ptrdiff_t *step)
+{
+    bool seen[LABELS] = { false }, twice = false;
+    ptrdiff_t dense = 1;
+    uint32_t k;
+
+    for (k = s->rank; k-- > 0;) {
+        twice = twice || seen[t->label[k]];
+        seen[t->label[k]] = true;
+        step[t->label[k]] += s->dim[k] == 1 ? 0 : dense;
+        dense *= s->dim[k] > 0 ? (ptrdiff_t)s->dim[k] : 1;
+    }
+    return twice;
+}
+
+static int settle(struct op_infer *f, const struct equation *e, struct err *err)
+{
+    ptrdiff_t step[EINSUM_IN + 1][LABELS] = { { 0 } };
+    struct einsum *p = f->param;
+    struct shape *y = &f->out[0].shape;
+    uint32_t i, k;
+
+    y->rank = e->out.rank;
+    for (k = 0; k < y->rank; k++)
+        y->dim[k] = e->size[e->out.label[k]];
+    for (i = 0; i < f->n_in; i++)
+        p->diagonal[i] = put_steps(&e->in[i], &f->in[i]->shape, step[i]);
+    (void)put_steps(&e->out, y, step[EINSUM_OUT]);
+    for (k = 0; k < LABELS; k++) {
+        if (e->size[k] < 0 || e->size[k] == 1)
+            continue;
+        if (p->n == CONTRACT_AXES)
+            return op_error(f, ERR_UNSUPPORTED, err, "equation '%s' has more than %d axes", e->text,
+                            CONTRACT_AXES);
+        p->size[p->n] = (size_t)e->size[k];
+        for (i = 0; i <= EINSUM_IN; i++)
+            p->step[i][p->n] = step[i][k];
+        p->n++;
+    }
+    f->out[0].dtype = TENSOR_F32;
+    return op_fits(f, err);
+}
+
+static int infer(struct op_infer *f, struct err *err)
+{
+    struct equation e = { 0 };
+    const char *at;
+    uint32_t i;
+    int rc = op_attr_s(f, "equation", "", &e.text, err);
+
+    if (rc == 0 && e.text[0] == '\0')
+        rc = op_error(f, ERR_INPUT, err, "attribute 'equation' is missing");
+    if (rc == 0 && f->n_in > EINSUM_IN)
+        rc = op_error(f, ERR_UNSUPPORTED, err, "equation '%s' has %u terms; at most %d work: write "
+                      "it as several nodes", e.text, f->n_in, EINSUM_IN);
+    for (i = 0; i < f->n_in && rc == 0; i++)
+        rc = op_need(f, i, TENSOR_F32, -1, err);
+    if (rc < 0)
+        return rc;
+    for (i = 0; i < LABELS; i++)
+        e.size[i] = -1;
+    at = e.text;
+    rc = read_inputs(f, &e, &at, err);
+    if (rc < 0)
+        return rc;
+    if (strncmp(at, "->", 2) == 0) {
+        at += 2;
+        rc = read_term(f, &e, &at, e.dots, &e.out, err);
+        if (rc == 0 && *at != '\0')
+            rc = bad(f, &e, "something follows the output", err);
+    } else if (*at != '\0') {
+        rc = bad(f, &e, "a '-' without '>'", err);
+    } else {
+        implied_output(&e);
+    }
+    if (rc == 0)
+        rc = check_output(f, &e, err);
+    return rc < 0 ? rc : settle(f, &e, err);
+}
+
+static double flops(const struct op_infer *f)
+{
+    const struct einsum *p = f->param;
+    double n = 2;
+    uint32_t k;
+
+    for (k = 0; k < p->n; k++)
+        n *= (double)p->size[k];
+    return n;
+}
+
+static const char *const attrs[] = { "equation", NULL };
+
+const struct op_def op_einsum = {
+    .name = "Einsum",
+    .since = 12,
+    .n_in = { 1, OP_MANY },
+    .n_out = { 1, 1 },
+    .attrs = attrs,
+    .param_bytes = sizeof(struct einsum),
+    .infer = infer,
+    .diff = OP_IN(0) | OP_IN(1),
+    .bwd_reads = OP_IN(0) | OP_IN(1),
+    .layout = OP_LAYOUT_PLAIN,
+    .cpu = { einsum_cpu_plan, einsum_cpu_fwd, einsum_cpu_bwd, einsum_cpu_free },
+    .flops = flops,
+};

@@ -1,0 +1,678 @@
+/* Everything that is no plain TFRecord file: gzip, CSV, NumPy, tokens; and lists of any length, mixtures,
+ * bad records that are skipped, disks that fail for a while, local copies. */
+#include "data/kit.h"
+
+#include <sys/stat.h>
+#include <zlib.h>
+
+#include "base/fault.h"
+#include "data/order.h"
+
+static struct data_set *open_opts(struct data_opts *opts, const char *folder, const char *pattern)
+{
+    char *glob = fs_join(folder, pattern);
+    struct data_set *s = NULL;
+    struct err err;
+
+    opts->glob = glob;
+    if (data_open(opts, &s, &err) < 0)
+        fail_msg("%s", err.text);
+    free(glob);
+    return s;
+}
+
+static void refused(struct data_opts *opts, const char *folder, const char *pattern, int code,
+                    const char *text)
+{
+    char *glob = fs_join(folder, pattern);
+    struct data_set *s;
+    struct err err = { .code = 0 };
+
+    opts->glob = glob;
+    if (data_open(opts, &s, &err) != code || strstr(err.text, text) == NULL)
+        fail_msg("'%s' is not '%s'", err.text, text);
+    free(glob);
+}
+
+static void write_text(const char *folder, const char *name, const char *text)
+{
+    kit_write(folder, name, text, strlen(text));
+}
+
+/* ---- gzip ---- */
+
+static void gzip_member(struct buf *out, const void *data, size_t n)
+{
+    uint8_t room[1 << 16];
+    z_stream z = { .zalloc = Z_NULL };
+
+    assert_int_equal(deflateInit2(&z, 6, Z_DEFLATED, 16 + 15, 8, 0), Z_OK);
+    z.next_in = (Bytef *)(uintptr_t)data;
+    z.avail_in = (uInt)n;
+    z.next_out = room;
+    z.avail_out = sizeof(room);
+    assert_int_equal(deflate(&z, Z_FINISH), Z_STREAM_END);
+    buf_add(out, room, sizeof(room) - z.avail_out);
+    deflateEnd(&z);
+}
+
+/* n records in two members, cut behind a record. */
+static void gzip_file(const char *folder, const char *name, uint64_t n, struct buf *packed)
+{
+    struct buf half = { 0 };
+
+    for (uint64_t i = 0; i < n; i++) {
+        kit_record(&half, i);
+        if (i != n / 2 && i + 1 != n)
+            continue;
+        gzip_member(packed, half.data, half.len);
+        buf_reset(&half);
+    }
+    kit_write(folder, name, packed->data, packed->len);
+    buf_fini(&half);
+}
+
+static void check_ids(struct data_set *s, uint64_t n)
+{
+    assert_int_equal(data_records(s), n);
+    for (uint64_t i = 0; i < n; i++) {
+        float image[KIT_PIXELS];
+        int64_t id = -1;
+        struct err err;
+
+        if (data_sample(s, i, (void *[]){ image, &id }, &err) < 0)
+            fail_msg("%s", err.text);
+        assert_int_equal(id, i);
+        assert_true(image[1] == (float)kit_pixel(i, 1) * 0.5f - 1);
+    }
+}
+
+static void a_gzip_file_is_unpacked_into_memory_or_a_folder(void **state)
+{
+    char *folder = kit_folder(), *cache = fs_join(folder, "cache");
+    struct buf packed = { 0 };
+    struct data_opts opts = { .features = kit_features, .n_features = KIT_FEATURES };
+    char digest[65];
+    struct data_set *s;
+
+    (void)state;
+    gzip_file(folder, "a.tfrecord.gz", 100, &packed);
+    refused(&opts, folder, "*.gz", ERR_INPUT, "is compressed with gzip");
+    opts.cache_memory = true;
+    s = open_opts(&opts, folder, "*.gz");
+    strcpy(digest, data_digest(s));
+    check_ids(s, 100);
+    check_ids(s, 100); /* from the cache */
+    data_free(s);
+    opts.cache_memory = false;
+    opts.cache_directory = opts.index_directory = cache;
+    for (int again = 0; again < 2; again++) {
+        s = open_opts(&opts, folder, "*.gz");
+        assert_string_equal(data_digest(s), digest); /* of the original, wherever it is read from */
+        check_ids(s, 100);
+        data_free(s);
+        assert_int_equal(fault_arm(again == 0 ? "fs.write@1+" : NULL, NULL), 0); /* no second copy */
+    }
+    buf_fini(&packed);
+    free(cache);
+    kit_remove(folder);
+}
+
+static void a_damaged_gzip_file_is_refused_and_leaves_no_copy(void **state)
+{
+    char *folder = kit_folder(), *cache = fs_join(folder, "cache"), *copies = fs_join(cache, "*");
+    struct data_opts opts = { .features = kit_features, .n_features = KIT_FEATURES };
+    struct buf packed = { 0 };
+
+    (void)state;
+    gzip_file(folder, "a", 50, &packed);
+    for (size_t at = 2; at < packed.len; at += 97) {
+        struct data_set *s = NULL;
+        char *glob = fs_join(folder, "b");
+        struct err err;
+
+        opts.glob = glob;
+        opts.cache_directory = at % 2 == 0 ? cache : NULL;
+        opts.cache_memory = at % 2 != 0;
+        kit_write(folder, "b", packed.data, at); /* cut off */
+        assert_int_equal(data_open(&opts, &s, &err), ERR_CORRUPT);
+        assert_text(err, "gzip: the file is cut off");
+        packed.data[at] ^= 0x55;
+        kit_write(folder, "b", packed.data, packed.len);
+        if (data_open(&opts, &s, &err) == 0) { /* the head of a member has bytes that mean nothing */
+            check_ids(s, 50);
+            data_free(s);
+        } else {
+            assert_text(err, "/b'");
+        }
+        packed.data[at] ^= 0x55;
+        free(glob);
+    }
+    buf_fini(&packed);
+    free(copies);
+    free(cache);
+    kit_remove(folder);
+}
+
+/* ---- CSV ---- */
+
+static const struct data_feature csv_features[] = {
+    { .name = "x", .stored = TENSOR_F32, .shape = { 1, { 2 } }, .fed = TENSOR_F32, .scale = 1 },
+    { .name = "label", .stored = TENSOR_I64, .fed = TENSOR_I64 },
+};
+
+static void csv_lines_are_records(void **state)
+{
+    static const struct {
+        const char *text;
+        char delimiter;
+    } files[] = {
+        { "label,skip,x,x2\n3,a,1.5,-2e3\n-4,\"b,\n\"\"c\",0.1,7\n", 0 },
+        { "\xef\xbb\xbflabel,skip,x,x2\r\n3,a,1.5,-2e3\r\n\r\n\"-4\",, 0.1 ,7", 0 },
+        { "\n\nskip;label;x;x2\n;3;1.5;-2e3\n;-4;0.1;7\n\n", ';' },
+    };
+    char *folder = kit_folder();
+
+    (void)state;
+    for (size_t k = 0; k < 3; k++) {
+        struct data_opts opts = { .format = DATA_CSV, .csv_header = true, .features = csv_features,
+                                  .csv_delimiter = files[k].delimiter, .n_features = 2 };
+        static const float expected[2][2] = { { 1.5f, -2e3f }, { 0.1f, 7 } };
+        static const int64_t labels[] = { 3, -4 };
+        struct data_set *s;
+
+        write_text(folder, "a.csv", files[k].text);
+        s = open_opts(&opts, folder, "a.csv");
+        assert_int_equal(data_records(s), 2);
+        for (uint64_t i = 0; i < 2; i++) {
+            float x[2];
+            int64_t label;
+            struct err err;
+
+            if (data_sample(s, i, (void *[]){ x, &label }, &err) < 0)
+                fail_msg("%s", err.text);
+            assert_memory_equal(x, expected[i], sizeof(x));
+            assert_int_equal(label, labels[i]);
+        }
+        data_free(s);
+    }
+    kit_remove(folder);
+}
+
+static void csv_without_names_has_numbered_columns(void **state)
+{
+    static const struct data_feature features[] = {
+        { .name = "x", .stored = TENSOR_U8, .shape = { 1, { 3 } }, .fed = TENSOR_F32, .scale = 1,
+          .column = "1" },
+        { .name = "y", .stored = TENSOR_I32, .fed = TENSOR_I64, .column = "0" },
+    };
+    struct data_opts opts = { .format = DATA_CSV, .features = features, .n_features = 2 };
+    char *folder = kit_folder();
+    struct data_set *s;
+    float x[3];
+    int64_t y;
+
+    (void)state;
+    write_text(folder, "a.csv", "7,0,255,3\n8,1,2,3\n");
+    write_text(folder, "b.csv", "9,4,5,6\n");
+    s = open_opts(&opts, folder, "*.csv");
+    assert_int_equal(data_records(s), 3);
+    assert_int_equal(data_sample(s, 2, (void *[]){ x, &y }, NULL), 0);
+    assert_true(x[0] == 4 && x[1] == 5 && x[2] == 6 && y == 9);
+    assert_int_equal(data_sample(s, 0, (void *[]){ x, &y }, NULL), 0);
+    assert_true(x[1] == 255 && y == 7);
+    data_free(s);
+    kit_remove(folder);
+}
+
+static void what_is_wrong_in_a_csv_file_is_named(void **state)
+{
+    static const struct {
+        const char *text, *message;
+        bool at_opening;
+    } rows[] = {
+        { "labl,x,y\n1,2,3\n", "has no column 'label' (did you mean 'labl'?)", true },
+        { "x,label\n1,2\n", "feature 'x' takes 2 columns", false },
+        { "label,x\n1,2\n", "feature 'x' takes 2 columns from 'x' on, and there are 1", true },
+        { "label,x,y\n", "hold no record", true },
+        { "label,x,y\n1,\"2,3\n", "a quote that is not closed", true },
+        { "label,x,y\n1,2\n", "a line of 2 fields, expected 3", false },
+        { "label,x,y\n1,2,3,4\n", "a line of 4 fields, expected 3", false },
+        { "label,x,y\n1,2,z\n", "feature 'x': value 1 is 'z', expected a number", false },
+        { "label,x,y\n1.5,2,3\n", "feature 'label': value 0 is '1.5', expected an integer", false },
+        { "label,x,y\n,2,3\n", "feature 'label': value 0 is '', expected a number", false },
+        { "label,x,y\n99999999999999999999,2,3\n", "expected an integer", false },
+    };
+    struct data_opts opts = { .format = DATA_CSV, .csv_header = true, .features = csv_features,
+                              .n_features = 2 };
+    char *folder = kit_folder(), *glob = fs_join(folder, "a.csv");
+
+    (void)state;
+    opts.glob = glob;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
+        struct data_set *s = NULL;
+        float x[2];
+        int64_t label;
+        struct err err = { .code = 0 };
+        int rc;
+
+        write_text(folder, "a.csv", rows[i].text);
+        rc = data_open(&opts, &s, &err);
+        if (rc == 0)
+            rc = data_sample(s, 0, (void *[]){ x, &label }, &err);
+        if (i == 1) { /* x is column 0, and label the second of its two */
+            assert_int_equal(rc, 0);
+            assert_true(x[0] == 1 && x[1] == 2 && label == 2);
+        } else if (rc >= 0 || strstr(err.text, rows[i].message) == NULL ||
+                   (s == NULL) != rows[i].at_opening || strstr(err.text, "a.csv'") == NULL) {
+            fail_msg("row %zu: '%s'", i, rc < 0 ? err.text : "no error");
+        }
+        data_free(s);
+    }
+    free(glob);
+    kit_remove(folder);
+}
+
+/* ---- .npy ---- */
+
+static void npy_file(const char *folder, const char *name, const char *descr, const char *shape,
+                     const void *data, size_t n)
+{
+    struct buf b = { 0 };
+    char text[128];
+    int len = snprintf(text, sizeof(text), "{'descr': '%s', 'fortran_order': False, 'shape': %s, }\n",
+                       descr, shape);
+
+    buf_add(&b, "\x93NUMPY\x01\x00", 8);
+    buf_add(&b, (uint8_t[]){ (uint8_t)len, 0 }, 2);
+    buf_add(&b, text, (size_t)len);
+    buf_add(&b, data, n);
+    kit_write(folder, name, b.data, b.len);
+    buf_fini(&b);
+}
+
+static void items_of_npy_arrays_are_records(void **state)
+{
+    static const float x[5][2] = { { 1, 2 }, { 3, 4 }, { 5, 6 }, { 7, 8 }, { 9, 10 } };
+    static const int64_t y[5] = { 10, 11, 12, 13, 14 };
+    struct data_opts opts = { .format = DATA_NPY, .features = csv_features, .n_features = 2 };
+    char *folder = kit_folder();
+    struct data_set *s;
+
+    (void)state;
+    npy_file(folder, "x-0.npy", "<f4", "(3, 2)", x, 24);
+    npy_file(folder, "x-1.npy", "<f4", "(2, 2)", x[3], 16);
+    npy_file(folder, "label-0.npy", "<i8", "(3,)", y, 24);
+    npy_file(folder, "label-1.npy", "<i8", "(2,)", y + 3, 16);
+    s = open_opts(&opts, folder, "{feature}-*.npy");
+    assert_int_equal(data_records(s), 5);
+    assert_int_equal(data_files(s), 2);
+    for (uint64_t i = 0; i < 5; i++) {
+        float got[2];
+        int64_t label;
+        struct err err;
+
+        if (data_sample(s, i, (void *[]){ got, &label }, &err) < 0)
+            fail_msg("%s", err.text);
+        assert_memory_equal(got, x[i], sizeof(got));
+        assert_int_equal(label, y[i]);
+    }
+    data_free(s);
+    refused(&opts, folder, "x-*.npy", ERR_INPUT, "write {feature} where its name stands");
+    npy_file(folder, "label-1.npy", "<i8", "(1,)", y, 8);
+    refused(&opts, folder, "{feature}-*.npy", ERR_INPUT, "has 2 items and");
+    npy_file(folder, "label-1.npy", "<i8", "(2,)", y, 8);
+    refused(&opts, folder, "{feature}-*.npy", ERR_CORRUPT, "has 8 bytes behind its header");
+    npy_file(folder, "label-1.npy", "<i4", "(2,)", y, 8);
+    refused(&opts, folder, "{feature}-*.npy", ERR_INPUT, "is an array int32 [2]; feature 'label' says int64 []");
+    write_text(folder, "label-1.npy", "\x93NUMPY");
+    refused(&opts, folder, "{feature}-*.npy", ERR_INPUT, "label-1.npy'");
+    npy_file(folder, "label-2.npy", "<i8", "(1,)", y, 8);
+    refused(&opts, folder, "{feature}-*.npy", ERR_INPUT, "finds 2 files for feature 'x' and 3 for 'label'");
+    kit_remove(folder);
+}
+
+/* ---- tokens ---- */
+
+static void windows_of_a_token_file_are_records(void **state)
+{
+    enum { T = 4, N = 14 };
+    static const struct data_feature features[] = {
+        { .name = "labels", .stored = TENSOR_U16, .shape = { 1, { T } }, .fed = TENSOR_I64 },
+        { .name = "tokens", .stored = TENSOR_U16, .shape = { 1, { T } }, .fed = TENSOR_I32 },
+    };
+    struct data_opts opts = { .format = DATA_TOKENS, .features = features, .n_features = 2 };
+    char *folder = kit_folder();
+    uint16_t text[N];
+    struct data_set *s;
+
+    (void)state;
+    for (uint16_t i = 0; i < N; i++)
+        text[i] = (uint16_t)(65000 + i);
+    kit_write(folder, "a.bin", text, sizeof(text));
+    kit_write(folder, "b.bin", text, 2 * (T + 1));
+    kit_write(folder, "c.bin", text, 2 * T); /* the token behind the last is missing: no record */
+    s = open_opts(&opts, folder, "*.bin");
+    assert_int_equal(data_records(s), 3 + 1);
+    for (uint64_t i = 0; i < 4; i++) {
+        int64_t labels[T];
+        int32_t tokens[T];
+
+        assert_int_equal(data_sample(s, i, (void *[]){ labels, tokens }, NULL), 0);
+        for (int k = 0; k < T; k++) {
+            assert_int_equal(tokens[k], 65000 + (int)(i % 3) * T + k);
+            assert_int_equal(labels[k], tokens[k] + 1);
+        }
+    }
+    data_free(s);
+    kit_write(folder, "c.bin", text, 3);
+    refused(&opts, folder, "*.bin", ERR_INPUT, "has 3 bytes, expected a multiple of 2");
+    kit_remove(folder);
+}
+
+/* ---- lists of any length ---- */
+
+static void short_lists_are_filled_up_and_long_ones_cut(void **state)
+{
+    static const struct data_feature features[] = {
+        { .name = "i", .stored = TENSOR_I64, .shape = { 1, { 4 } }, .fed = TENSOR_I64, .pad = true,
+          .truncate = true, .pad_value = -1 },
+        { .name = "f", .stored = TENSOR_F32, .shape = { 1, { 4 } }, .fed = TENSOR_F32, .scale = 1,
+          .pad = true, .truncate = true, .pad_value = 0.5 },
+        { .name = "n", .stored = TENSOR_I64, .fed = TENSOR_I64, .length_of = "i" },
+    };
+    struct data_opts opts = { .features = features, .n_features = 3 };
+    char *folder = kit_folder();
+    struct buf file = { 0 };
+    struct data_set *s;
+
+    (void)state;
+    for (size_t n = 0; n < 7; n++) { /* n values each; of none neither the feature */
+        struct buf list = { 0 }, example = { 0 };
+        int64_t i[7] = { 10, 11, 12, 13, 14, 15, 16 };
+        float f[7] = { 0, 1, 2, 3, 4, 5, 6 };
+
+        if (n > 0) {
+            kit_ints(&list, "i", i, n);
+            kit_floats(&list, "f", f, n);
+        }
+        kit_member(&example, 1, list.data, list.len);
+        tfrecord_append(&file, example.data, example.len);
+        buf_fini(&list);
+        buf_fini(&example);
+    }
+    kit_write(folder, "a", file.data, file.len);
+    for (int cached = 0; cached < 2; cached++) {
+        opts.cache_memory = cached;
+        s = open_opts(&opts, folder, "a");
+        for (uint64_t r = 0; r < 14; r++) {
+            uint64_t n = r % 7;
+            int64_t i[4], length;
+            float f[4];
+            struct err err;
+
+            if (data_sample(s, n, (void *[]){ i, f, &length }, &err) < 0)
+                fail_msg("%s", err.text);
+            assert_int_equal(length, n < 4 ? n : 4);
+            for (uint64_t k = 0; k < 4; k++) {
+                assert_int_equal(i[k], k < n ? (int64_t)(10 + k) : -1);
+                assert_true(f[k] == (k < n ? (float)k : 0.5f));
+            }
+        }
+        data_free(s);
+    }
+    buf_fini(&file);
+    kit_remove(folder);
+}
+
+/* ---- mixtures ---- */
+
+static void a_mixture_keeps_its_weights_in_every_stretch_and_every_part_its_own_epochs(void **state)
+{
+    enum { BATCH = 12 };
+    static const struct data_order_part parts[] = { { 0, 10, 3 }, { 10, 25, 1 }, { 35, 7, 2 } };
+    uint64_t drawn[3] = { 0 }, seen[42] = { 0 };
+
+    (void)state;
+    for (int shuffle = 0; shuffle < 2; shuffle++) {
+        struct data_order o = { .n = 42, .seed = 5, .global_batch = BATCH, .lanes = 3,
+                                .shuffle = shuffle, .parts = parts, .n_parts = 3 };
+        uint64_t at = 0;
+
+        memset(drawn, 0, sizeof(drawn));
+        memset(seen, 0, sizeof(seen));
+        for (uint64_t step = 1; step <= 30; step++)
+            for (uint32_t lane = 0; lane < 3; lane++)
+                for (uint32_t i = 0; i < BATCH / 3; i++, at++) {
+                    struct data_pick pick = data_order_pick(&o, step, lane, i);
+                    uint32_t p = pick.record < 10 ? 0 : pick.record < 35 ? 1 : 2;
+
+                    assert_true(pick.real && pick.record < 42);
+                    if (at < 36) { /* the first epoch: whole batches of 42 positions */
+                        drawn[p]++;
+                        seen[pick.record]++;
+                        /* a part's epoch ends when all its records came */
+                        assert_int_equal(pick.epoch, (drawn[p] - 1) / parts[p].n);
+                    }
+                    if (at < 36 && (at + 1) % 6 == 0) { /* a block */
+                        assert_int_equal(drawn[0], (at + 1) / 2);
+                        assert_int_equal(drawn[1], (at + 1) / 6);
+                        assert_int_equal(drawn[2], (at + 1) / 3);
+                    }
+                }
+        for (uint64_t r = 0; r < 10; r++) /* 18 draws of 10 records: each once or twice */
+            assert_in_range(seen[r], 1, 2);
+    }
+}
+
+static void a_mixture_is_read_from_its_files(void **state)
+{
+    char *folder = kit_folder(), *a = fs_join(folder, "a*"), *b = fs_join(folder, "b*");
+    struct data_part parts[] = { { a, 1 }, { b, 3 } };
+    struct data_opts opts = { .features = kit_features, .n_features = KIT_FEATURES,
+                              .parts = parts, .n_parts = 2 };
+    struct data_reader_opts o = { .seed = 1, .shuffle = true, .global_batch = 8, .lanes = 1,
+                                  .n_lanes = 1, .first_step = 1, .last_step = 20, .prefetch = 2,
+                                  .threads = 1 };
+    const struct data_batch *batch;
+    struct data_reader *r;
+    struct data_set *s;
+    uint32_t from_a = 0;
+
+    (void)state;
+    kit_file(folder, "a1", 0, 20);
+    kit_file(folder, "b1", 20, 5);
+    kit_file(folder, "b2", 25, 5);
+    assert_int_equal(data_open(&opts, &s, NULL), 0);
+    assert_int_equal(data_records(s), 30);
+    assert_int_equal(data_reader_open(s, &o, &r, NULL), 0);
+    while (data_next(r, &batch, NULL) == 0 && batch != NULL) {
+        const int64_t *id = batch->features[1];
+
+        for (int i = 0; i < 8; i++) {
+            assert_int_equal(id[i], batch->records[i]);
+            from_a += id[i] < 20;
+        }
+        data_release(r);
+    }
+    /* 20 steps are 6 epochs of 3 batches and 2 more; every epoch leaves 6 of 30 positions out. */
+    assert_in_range(from_a, 30, 50);
+    data_reader_close(r);
+    data_free(s);
+    free(a);
+    free(b);
+    kit_remove(folder);
+}
+
+/* ---- bad records ---- */
+
+static struct {
+    uint32_t n;
+    char text[2048];
+} told;
+
+static void on_trouble(void *arg, const char *text)
+{
+    (void)arg;
+    told.n++;
+    snprintf(told.text, sizeof(told.text), "%s", text);
+}
+
+static void a_bad_record_is_replaced_by_the_next_one_and_counted(void **state)
+{
+    char *folder = kit_folder(), *path = fs_join(folder, "a");
+    struct data_opts opts = { .features = kit_features, .n_features = KIT_FEATURES,
+                              .skip_bad = true, .on_trouble = on_trouble };
+    size_t bytes = kit_file(folder, "a", 0, 10), each = bytes / 10;
+    float image[KIT_PIXELS];
+    struct data_set *s;
+    struct buf file = { 0 };
+    int64_t id;
+
+    (void)state;
+    assert_int_equal(fs_read(path, 1 << 20, &file, NULL), 0);
+    file.data[4 * each + 30] ^= 1; /* data of 4 and 5 */
+    file.data[5 * each + 30] ^= 1;
+    file.data[9 * each + 1] ^= 1; /* the head of 9 */
+    kit_write(folder, "a", file.data, file.len);
+    memset(&told, 0, sizeof(told));
+    s = open_opts(&opts, folder, "a");
+    assert_int_equal(told.n, 1);
+    assert_non_null(strstr(told.text, "bytes from there on are left out"));
+    assert_int_equal(data_records(s), 9);
+    for (uint64_t i = 0; i < 9; i++) {
+        assert_int_equal(data_sample(s, i, (void *[]){ image, &id }, NULL), 0);
+        assert_int_equal(id, i == 4 || i == 5 ? 6 : i);
+    }
+    assert_int_equal(data_skipped(s), 1 + 2 + 1); /* the rest; 4 and 5; 5 again */
+    assert_non_null(strstr(told.text, "record 5 at offset"));
+    data_free(s);
+    opts.skip_bad = false;
+    refused(&opts, folder, "a", ERR_CORRUPT, "no TFRecord head");
+    buf_fini(&file);
+    free(path);
+    kit_remove(folder);
+}
+
+static void without_a_good_record_there_is_an_error_and_no_end_of_trying(void **state)
+{
+    char *folder = kit_folder();
+    struct data_opts opts = { .features = csv_features, .n_features = 2, .skip_bad = true };
+    struct data_set *s;
+    float x[2];
+    int64_t label;
+    struct err err;
+
+    (void)state;
+    kit_file(folder, "a", 0, 5);
+    s = open_opts(&opts, folder, "a");
+    assert_int_equal(data_sample(s, 0, (void *[]){ x, &label }, &err), ERR_INPUT);
+    assert_text(err, "feature 'x' is not in the record");
+    data_free(s);
+    kit_remove(folder);
+}
+
+/* ---- disks ---- */
+
+static void a_read_that_fails_for_a_while_is_tried_again_and_named(void **state)
+{
+    char *folder = kit_folder();
+    struct data_opts opts = { .features = kit_features, .n_features = KIT_FEATURES,
+                              .deadline_ms = 5000, .on_trouble = on_trouble };
+    struct data_set *s;
+
+    (void)state;
+    kit_file(folder, "a", 0, 5);
+    memset(&told, 0, sizeof(told));
+    assert_int_equal(fault_arm("data.open@1,data.open@2,data.read@1", NULL), 0);
+    s = open_opts(&opts, folder, "a");
+    assert_int_equal(told.n, 2); /* once for opening, once for reading, however many tries */
+    assert_non_null(strstr(told.text, "/a' at offset 0"));
+    assert_non_null(strstr(told.text, "trying again for 5"));
+    assert_int_equal(fault_arm("data.open@1,data.read@1", NULL), 0);
+    check_ids(s, 5);
+    assert_int_equal(fault_arm(NULL, NULL), 0);
+    data_free(s);
+    kit_remove(folder);
+}
+
+static void trying_again_ends_with_the_deadline(void **state)
+{
+    char *folder = kit_folder();
+    struct data_opts opts = { .features = kit_features, .n_features = KIT_FEATURES,
+                              .deadline_ms = 80 };
+
+    (void)state;
+    kit_file(folder, "a", 0, 5);
+    assert_int_equal(fault_arm("data.open@1+", NULL), 0);
+    refused(&opts, folder, "a", ERR_IO, "tries in 80 ms: open '");
+    assert_int_equal(fault_arm(NULL, NULL), 0);
+    kit_remove(folder);
+}
+
+static void a_read_that_does_not_come_back_is_named(void **state)
+{
+    char *folder = kit_folder();
+    struct data_opts opts = { .features = kit_features, .n_features = KIT_FEATURES };
+    struct data_reader_opts o = { .global_batch = 5, .lanes = 1, .n_lanes = 1, .first_step = 1,
+                                  .last_step = 3, .prefetch = 1, .threads = 1, .deadline_ms = 50 };
+    const struct data_batch *batch;
+    struct data_reader *r;
+    struct data_set *s;
+    struct err err;
+
+    (void)state;
+    kit_file(folder, "a", 0, 5);
+    s = open_opts(&opts, folder, "a");
+    assert_int_equal(fault_arm("data.read=delay:400", NULL), 0);
+    assert_int_equal(data_reader_open(s, &o, &r, NULL), 0);
+    assert_int_equal(data_next(r, &batch, &err), ERR_TIMEOUT);
+    assert_text(err, "no batch after 50 ms: a read of '");
+    assert_text(err, "/a' does not come back");
+    data_reader_close(r);
+    assert_int_equal(fault_arm(NULL, NULL), 0);
+    data_free(s);
+    kit_remove(folder);
+}
+
+static void with_a_cache_folder_the_original_is_not_needed_any_more(void **state)
+{
+    char *folder = kit_folder(), *cache = fs_join(folder, "cache"), *path = fs_join(folder, "a");
+    struct data_opts opts = { .features = kit_features, .n_features = KIT_FEATURES,
+                              .cache_directory = cache };
+    struct data_set *s;
+
+    (void)state;
+    kit_file(folder, "a", 0, 30);
+    s = open_opts(&opts, folder, "a");
+    assert_int_equal(unlink(path), 0);
+    check_ids(s, 30);
+    data_free(s);
+    free(path);
+    free(cache);
+    kit_remove(folder);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_gzip_file_is_unpacked_into_memory_or_a_folder),
+        cmocka_unit_test(a_damaged_gzip_file_is_refused_and_leaves_no_copy),
+        cmocka_unit_test(csv_lines_are_records),
+        cmocka_unit_test(csv_without_names_has_numbered_columns),
+        cmocka_unit_test(what_is_wrong_in_a_csv_file_is_named),
+        cmocka_unit_test(items_of_npy_arrays_are_records),
+        cmocka_unit_test(windows_of_a_token_file_are_records),
+        cmocka_unit_test(short_lists_are_filled_up_and_long_ones_cut),
+        cmocka_unit_test(a_mixture_keeps_its_weights_in_every_stretch_and_every_part_its_own_epochs),
+        cmocka_unit_test(a_mixture_is_read_from_its_files),
+        cmocka_unit_test(a_bad_record_is_replaced_by_the_next_one_and_counted),
+        cmocka_unit_test(without_a_good_record_there_is_an_error_and_no_end_of_trying),
+        cmocka_unit_test(a_read_that_fails_for_a_while_is_tried_again_and_named),
+        cmocka_unit_test(trying_again_ends_with_the_deadline),
+        cmocka_unit_test(a_read_that_does_not_come_back_is_named),
+        cmocka_unit_test(with_a_cache_folder_the_original_is_not_needed_any_more),
+    };
+
+    return cmocka_run_group_tests_name("data/formats", tests, NULL, NULL);
+}

@@ -1,0 +1,616 @@
+/* Images: decoded, cut, stretched, coloured, put into the batch. The JPEG and PNG files are made here with
+ * the libraries' encoders; resampling is held against sums in double that share nothing with it. */
+#include "data/kit.h"
+
+#include <math.h>
+
+#include <jpeglib.h>
+#include <png.h>
+
+#include "data/image.h"
+
+/* A smooth colour picture, so that JPEG keeps it within a few levels. */
+static uint8_t color_at(double x, double y, uint32_t k)
+{
+    double v = k == 0 ? 0.5 + 0.5 * sin(5 * x) : k == 1 ? y : 0.5 + 0.4 * cos(4 * (x + y));
+
+    return (uint8_t)(255 * v + 0.5);
+}
+
+static uint8_t *picture(uint32_t w, uint32_t h, uint32_t c)
+{
+    uint8_t *p = malloc((size_t)w * h * c);
+
+    for (uint32_t y = 0; y < h; y++)
+        for (uint32_t x = 0; x < w; x++)
+            for (uint32_t k = 0; k < c; k++)
+                p[((size_t)y * w + x) * c + k] = color_at((x + 0.5) / w, (y + 0.5) / h, k);
+    return p;
+}
+
+enum { BASELINE = 0, PROGRESSIVE = 1, FULL_COLOR = 2 }; /* else a colour for 2 x 2 pixels */
+
+static void make_jpeg(const uint8_t *p, uint32_t w, uint32_t h, uint32_t c, unsigned form,
+                      struct buf *out)
+{
+    struct jpeg_compress_struct j;
+    struct jpeg_error_mgr errors;
+    unsigned char *bytes = NULL;
+    unsigned long n = 0;
+
+    j.err = jpeg_std_error(&errors);
+    jpeg_create_compress(&j);
+    jpeg_mem_dest(&j, &bytes, &n);
+    j.image_width = w;
+    j.image_height = h;
+    j.input_components = (int)c;
+    j.in_color_space = c == 1 ? JCS_GRAYSCALE : JCS_RGB;
+    jpeg_set_defaults(&j);
+    jpeg_set_quality(&j, 98, TRUE);
+    if (form & FULL_COLOR)
+        j.comp_info[0].h_samp_factor = j.comp_info[0].v_samp_factor = 1;
+    if (form & PROGRESSIVE)
+        jpeg_simple_progression(&j);
+    jpeg_start_compress(&j, TRUE);
+    while (j.next_scanline < h) {
+        JSAMPROW row = (JSAMPROW)(uintptr_t)(p + (size_t)j.next_scanline * w * c);
+
+        jpeg_write_scanlines(&j, &row, 1);
+    }
+    jpeg_finish_compress(&j);
+    jpeg_destroy_compress(&j);
+    buf_add(out, bytes, n);
+    free(bytes);
+}
+
+static void make_png(const void *p, uint32_t w, uint32_t h, uint32_t format, struct buf *out)
+{
+    png_image image = { .version = PNG_IMAGE_VERSION, .width = w, .height = h, .format = format };
+    png_alloc_size_t n = 0;
+    void *bytes;
+
+    assert_true(png_image_write_get_memory_size(image, n, 0, p, 0, NULL));
+    bytes = malloc(n);
+    assert_true(png_image_write_to_memory(&image, bytes, &n, 0, p, 0, NULL));
+    buf_add(out, bytes, n);
+    free(bytes);
+}
+
+/* A set of one record for each image, all fed by one feature. */
+static struct data_set *open_images(const char *folder, const struct data_feature *f,
+                                    const struct buf *images, size_t n, bool training, bool cache)
+{
+    static int n_files;
+    char name[32], *glob;
+    struct data_opts opts = { .features = f, .n_features = 1, .training = training,
+                              .cache_memory = cache };
+    struct buf file = { 0 };
+    struct data_set *s = NULL;
+    struct err err;
+
+    for (size_t i = 0; i < n; i++) {
+        struct buf list = { 0 }, example = { 0 };
+
+        kit_bytes(&list, f->name, images[i].data, images[i].len);
+        kit_member(&example, 1, list.data, list.len);
+        tfrecord_append(&file, example.data, example.len);
+        buf_fini(&list);
+        buf_fini(&example);
+    }
+    snprintf(name, sizeof(name), "images-%d", n_files++);
+    opts.glob = glob = fs_join(folder, name);
+    kit_write(folder, name, file.data, file.len);
+    if (data_open(&opts, &s, &err) < 0)
+        fail_msg("%s", err.text);
+    buf_fini(&file);
+    free(glob);
+    return s;
+}
+
+static void decode(struct data_set *s, uint64_t epoch, uint64_t record, float *out)
+{
+    struct data_draw draw = { .seed = 3, .epoch = epoch, .record = record };
+    struct data_decoder *d;
+    uint64_t used;
+    struct err err;
+
+    assert_int_equal(data_decoder_new(s, &d, NULL), 0);
+    if (data_decode(d, &draw, record, (void *[]){ out }, 0, &used, &err) < 0)
+        fail_msg("%s", err.text);
+    data_decoder_free(d);
+}
+
+static void an_image_of_its_own_size_comes_as_it_was_written(void **state)
+{
+    enum { W = 37, H = 29 };
+    char *folder = kit_folder();
+    uint8_t *p = picture(W, H, 3), *grey = picture(W, H, 1);
+    struct buf images[4] = { { 0 } };
+    float *out = malloc(3 * W * H * sizeof(*out));
+
+    (void)state;
+    make_png(p, W, H, PNG_FORMAT_RGB, &images[0]);
+    make_jpeg(p, W, H, 3, FULL_COLOR, &images[1]);
+    make_jpeg(p, W, H, 3, FULL_COLOR | PROGRESSIVE, &images[2]);
+    make_png(grey, W, H, PNG_FORMAT_GRAY, &images[3]);
+    for (int last = 0; last < 2; last++) {
+        struct data_feature f = { .name = "i", .stored = TENSOR_U8, .fed = TENSOR_F32, .scale = 0.5,
+                                  .offset = 1, .encoded = true, .channels_last = last };
+        struct data_set *s;
+
+        f.shape = last ? shape_of(3, (int64_t)H, (int64_t)W, (int64_t)3)
+                       : shape_of(3, (int64_t)3, (int64_t)H, (int64_t)W);
+        s = open_images(folder, &f, images, 4, true, last);
+        for (uint64_t r = 0; r < 8; r++) {
+            decode(s, 0, r % 4, out);
+            for (size_t i = 0; i < W * H; i++)
+                for (size_t k = 0; k < 3; k++) {
+                    float got = out[last ? 3 * i + k : k * W * H + i];
+                    float expected = 0.5f * (float)(r % 4 == 3 ? grey[i] : p[3 * i + k]) + 1;
+
+                    if (fabsf(got - expected) > (r % 4 == 0 || r % 4 == 3 ? 0 : 4))
+                        fail_msg("image %d, pixel %zu, channel %zu: %g, expected %g", (int)r % 4, i,
+                                 k, (double)got, (double)expected);
+                }
+        }
+        data_free(s);
+    }
+    for (int i = 0; i < 4; i++)
+        buf_fini(&images[i]);
+    free(out);
+    free(p);
+    free(grey);
+    kit_remove(folder);
+}
+
+/* Triangle-weighted mean around every output pixel, straight from the definition. */
+static double oracle(const struct image_pixels *from, const double part[4], uint32_t ow,
+                     uint32_t oh, uint32_t ox, uint32_t oy, uint32_t k)
+{
+    double sx = part[2] / ow, sy = part[3] / oh, sum = 0, weights = 0;
+    double cx = part[0] + (ox + 0.5) * sx, cy = part[1] + (oy + 0.5) * sy;
+    double rx = sx > 1 ? sx : 1, ry = sy > 1 ? sy : 1;
+
+    for (uint32_t y = 0; y < from->h; y++)
+        for (uint32_t x = 0; x < from->w; x++) {
+            double wx = 1 - fabs(x + 0.5 - cx) / rx, wy = 1 - fabs(y + 0.5 - cy) / ry;
+            bool inside = x >= floor(part[0]) && x < ceil(part[0] + part[2]) &&
+                          y >= floor(part[1]) && y < ceil(part[1] + part[3]);
+
+            if (wx <= 0 || wy <= 0 || !inside)
+                continue;
+            sum += wx * wy * from->at[((size_t)y * from->w + x) * from->c + k];
+            weights += wx * wy;
+        }
+    return sum / weights;
+}
+
+static void resampling_is_a_weighted_mean(void **state)
+{
+    static const struct {
+        double part[4];
+        uint32_t ow, oh, c;
+    } rows[] = {
+        { { 0, 0, 40, 30 }, 20, 15, 3 },     { { 0, 0, 40, 30 }, 80, 60, 3 },
+        { { 3, 5, 20, 11 }, 7, 9, 3 },       { { 3, 5, 20, 11 }, 33, 4, 1 },
+        { { 2.5, 1.25, 30, 20 }, 11, 8, 4 }, { { 0, 0, 40, 30 }, 1, 1, 3 },
+        { { 39, 29, 1, 1 }, 5, 5, 2 },       { { 0.5, 0.5, 39, 29 }, 13, 29, 1 },
+    };
+    struct resample r = { .row = { NULL, 0 } };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(*rows); i++) {
+        uint32_t ow = rows[i].ow, oh = rows[i].oh, c = rows[i].c;
+        uint8_t *p = picture(40, 30, c);
+        struct image_pixels from = { p, 40, 30, c };
+        float *out = malloc((size_t)ow * oh * c * sizeof(*out));
+
+        for (int flip = 0; flip < 2; flip++) {
+            assert_int_equal(resample(&r, &from, rows[i].part, ow, oh, flip, out, NULL), 0);
+            for (uint32_t y = 0; y < oh; y++)
+                for (uint32_t x = 0; x < ow; x++)
+                    for (uint32_t k = 0; k < c; k++) {
+                        double expected = oracle(&from, rows[i].part, ow, oh,
+                                                 flip ? ow - 1 - x : x, y, k);
+                        double got = (double)out[((size_t)y * ow + x) * c + k];
+
+                        if (fabs(got - expected) > 2e-3)
+                            fail_msg("row %zu, %d %d %d: %g, expected %g", i, (int)x, (int)y,
+                                     (int)k, got, expected);
+                    }
+        }
+        free(out);
+        free(p);
+    }
+    resample_free(&r);
+}
+
+/* A JPEG reduced while it is decoded shows the same picture, whatever part of it. */
+static void a_part_of_a_jpeg_is_that_part(void **state)
+{
+    enum { W = 403, H = 305 };
+    uint8_t *p = picture(W, H, 3);
+    struct buf image = { 0 };
+    struct image_room room = { NULL, 0 };
+    struct resample r = { .row = { NULL, 0 } };
+    struct jpeg *j;
+    float out[3 * 24 * 20];
+
+    (void)state;
+    make_jpeg(p, W, H, 3, BASELINE, &image);
+    assert_int_equal(jpeg_new(&j, NULL), 0);
+    for (int64_t at = 0; at < 100; at += 7) {
+        struct image_rect rect = { at, at / 2, 402 - 3 * at, 304 - 2 * at };
+        struct image_pixels got, whole = { p, W, H, 3 };
+        double part[4], exact[4] = { (double)rect.x, (double)rect.y, (double)rect.w, (double)rect.h };
+        uint32_t w, h;
+        struct err err;
+
+        assert_int_equal(jpeg_begin(j, image.data, image.len, &w, &h, NULL), 0);
+        assert_int_equal(w, W);
+        assert_int_equal(h, H);
+        if (jpeg_read(j, 3, &rect, 24, 20, &room, &got, part, &err) < 0)
+            fail_msg("%s", err.text);
+        assert_true((size_t)got.w * got.h <= (size_t)W * H); /* never more than the image */
+        assert_int_equal(resample(&r, &got, part, 24, 20, false, out, NULL), 0);
+        for (uint32_t y = 0; y < 20; y++)
+            for (uint32_t x = 0; x < 24; x++)
+                for (uint32_t k = 0; k < 3; k++) {
+                    double e = oracle(&whole, exact, 24, 20, x, y, k) - (double)out[(y * 24 + x) * 3 + k];
+
+                    if (fabs(e) > 6)
+                        fail_msg("part %d at %d %d %d: off by %g", (int)at, (int)x, (int)y, (int)k, e);
+                }
+    }
+    jpeg_free(j);
+    resample_free(&r);
+    free(room.at);
+    buf_fini(&image);
+    free(p);
+}
+
+/* ---- chance ---- */
+
+static const struct data_step augment[] = {
+    { .op = DATA_RANDOM_RESIZED_CROP, .in_training = true, .scale = { 0.2, 1 },
+      .ratio = { 0.75, 1.3333 } },
+    { .op = DATA_CENTER_CROP, .in_evaluation = true, .fraction = 0.875 },
+    { .op = DATA_FLIP, .in_training = true, .probability = 0.5 },
+    { .op = DATA_COLOR_JITTER, .in_training = true, .brightness = 0.4, .contrast = 0.4,
+      .saturation = 0.4, .hue = 0.1 },
+    { .op = DATA_NORMALIZE, .in_training = true, .in_evaluation = true,
+      .mean = { 0.485, 0.456, 0.406, 0 }, .std = { 0.229, 0.224, 0.225, 1 } },
+};
+
+static struct data_feature augmented(uint32_t side)
+{
+    return (struct data_feature){ .name = "i", .stored = TENSOR_U8, .fed = TENSOR_F32, .scale = 1,
+                                  .shape = shape_of(3, (int64_t)3, (int64_t)side, (int64_t)side),
+                                  .encoded = true, .steps = augment, .n_steps = 5 };
+}
+
+static void what_is_random_is_a_function_of_seed_epoch_and_record(void **state)
+{
+    enum { SIDE = 16, N = 3 * SIDE * SIDE };
+    struct data_feature f = augmented(SIDE);
+    char *folder = kit_folder();
+    uint8_t *p = picture(60, 50, 3);
+    struct buf images[2] = { { 0 } };
+    struct data_set *train, *eval;
+    float a[N], b[N];
+
+    (void)state;
+    make_jpeg(p, 60, 50, 3, BASELINE, &images[0]);
+    buf_add(&images[1], images[0].data, images[0].len);
+    train = open_images(folder, &f, images, 2, true, false);
+    eval = open_images(folder, &f, images, 2, false, true);
+    decode(train, 0, 0, a);
+    decode(train, 0, 0, b);
+    assert_memory_equal(a, b, sizeof(a));
+    decode(train, 1, 0, b);
+    assert_memory_not_equal(a, b, sizeof(a)); /* another epoch */
+    decode(train, 0, 1, b);
+    assert_memory_not_equal(a, b, sizeof(a)); /* the same picture as another record */
+    decode(eval, 0, 0, a);
+    for (int i = 0; i < 3; i++) { /* nothing is random in evaluation, from the file or from memory */
+        decode(eval, (uint64_t)i, (uint64_t)i % 2, b);
+        assert_memory_equal(a, b, sizeof(a));
+    }
+    data_free(train);
+    data_free(eval);
+    buf_fini(&images[0]);
+    buf_fini(&images[1]);
+    free(p);
+    kit_remove(folder);
+}
+
+/* Any threads, with and without a cache: the same batches. */
+static void threads_do_not_change_what_is_drawn(void **state)
+{
+    enum { SIDE = 8, N = 3 * SIDE * SIDE, RECORDS = 24 };
+    struct data_feature f = augmented(SIDE);
+    char *folder = kit_folder();
+    struct buf images[RECORDS] = { { 0 } };
+    float *expected = NULL;
+
+    (void)state;
+    for (uint32_t i = 0; i < RECORDS; i++) {
+        uint8_t *p = picture(20 + i, 40 - i, 3);
+
+        if (i % 3 == 0)
+            make_png(p, 20 + i, 40 - i, PNG_FORMAT_RGB, &images[i]);
+        else
+            make_jpeg(p, 20 + i, 40 - i, 3, i % 3 == 1 ? PROGRESSIVE : BASELINE, &images[i]);
+        free(p);
+    }
+    for (uint32_t kind = 0; kind < 6; kind++) {
+        struct data_set *s = open_images(folder, &f, images, RECORDS, true, kind % 2);
+        struct data_reader_opts o = { .seed = 8, .shuffle = true, .global_batch = 12, .lanes = 2,
+                                      .n_lanes = 2, .first_step = 1, .last_step = 5, .prefetch = 3,
+                                      .threads = kind / 2 * 2 };
+        float *got = malloc(10 * 6 * N * sizeof(*got));
+        const struct data_batch *batch;
+        struct data_reader *r;
+        size_t n = 0;
+
+        assert_int_equal(data_reader_open(s, &o, &r, NULL), 0);
+        while (data_next(r, &batch, NULL) == 0 && batch != NULL) {
+            memcpy(got + n * 6 * N, batch->features[0], 6 * N * sizeof(*got));
+            n++;
+            data_release(r);
+        }
+        assert_int_equal(n, 10);
+        if (expected != NULL)
+            assert_memory_equal(got, expected, 10 * 6 * N * sizeof(*got));
+        free(expected);
+        expected = got;
+        data_reader_close(r);
+        data_free(s);
+    }
+    free(expected);
+    for (uint32_t i = 0; i < RECORDS; i++)
+        buf_fini(&images[i]);
+    kit_remove(folder);
+}
+
+/* Of a picture whose red is its column and whose green is its row, the part can be read off. */
+static void a_random_part_has_the_area_and_the_proportions_that_were_asked_for(void **state)
+{
+    enum { W = 200, H = 160, SIDE = 20, DRAWS = 400 };
+    static const struct data_step step = { .op = DATA_RANDOM_RESIZED_CROP, .in_training = true,
+                                           .scale = { 0.1, 0.5 }, .ratio = { 0.5, 2 } };
+    struct data_feature f = augmented(SIDE);
+    char *folder = kit_folder();
+    uint8_t *p = malloc(3 * W * H);
+    struct buf image = { 0 };
+    struct data_set *s;
+    double least = 1, most = 0, low = 9, high = 0;
+    float out[3 * SIDE * SIDE];
+
+    (void)state;
+    f.steps = &step;
+    f.n_steps = 1;
+    for (size_t i = 0; i < W * H; i++) {
+        p[3 * i] = (uint8_t)(i % W);
+        p[3 * i + 1] = (uint8_t)(i / W);
+        p[3 * i + 2] = 0;
+    }
+    make_png(p, W, H, PNG_FORMAT_RGB, &image);
+    s = open_images(folder, &f, &image, 1, true, false);
+    for (uint64_t epoch = 0; epoch < DRAWS; epoch++) {
+        double w, h;
+
+        decode(s, epoch, 0, out);
+        /* Away from the edges the pixels' centres are SIDE steps of the part's size apart. */
+        w = (double)(out[SIDE - 4] - out[3]) / (SIDE - 7) * SIDE;
+        h = (double)(out[SIDE * SIDE + (SIDE - 4) * SIDE] - out[SIDE * SIDE + 3 * SIDE]) /
+            (SIDE - 7) * SIDE;
+        least = fmin(least, w * h / (W * H));
+        most = fmax(most, w * h / (W * H));
+        low = fmin(low, w / h);
+        high = fmax(high, w / h);
+    }
+    assert_true(least > 0.095 && least < 0.12 && most > 0.45 && most < 0.52);
+    assert_true(low > 0.48 && low < 0.56 && high > 1.8 && high < 2.1);
+    data_free(s);
+    buf_fini(&image);
+    free(p);
+    kit_remove(folder);
+}
+
+/* CIFAR's way: four black pixels around, any part of the old size, half of them mirrored. */
+static void a_random_crop_moves_raw_pixels_and_pads_with_black(void **state)
+{
+    enum { SIDE = 8, PAD = 3 };
+    static const struct data_step steps[] = {
+        { .op = DATA_RANDOM_CROP, .in_training = true, .padding = PAD },
+        { .op = DATA_FLIP, .in_training = true, .probability = 0.5 },
+    };
+    struct data_feature f = { .name = "i", .stored = TENSOR_U8, .fed = TENSOR_F32, .scale = 1,
+                              .shape = shape_of(3, (int64_t)3, (int64_t)SIDE, (int64_t)SIDE),
+                              .steps = steps, .n_steps = 2 };
+    char *folder = kit_folder();
+    struct buf image = { 0 };
+    uint8_t p[3][SIDE][SIDE];
+    bool seen[2 * PAD + 1][2 * PAD + 1][2] = { { { false } } };
+    struct data_set *s;
+    uint32_t n_seen = 0;
+
+    (void)state;
+    for (int k = 0; k < 3; k++)
+        for (int y = 0; y < SIDE; y++)
+            for (int x = 0; x < SIDE; x++)
+                p[k][y][x] = (uint8_t)(1 + k * 64 + y * SIDE + x);
+    buf_add(&image, p, sizeof(p));
+    s = open_images(folder, &f, &image, 1, true, false);
+    for (uint64_t epoch = 0; epoch < 2000; epoch++) {
+        float out[3][SIDE][SIDE];
+        int found = 0;
+
+        decode(s, epoch, 0, &out[0][0][0]);
+        for (int dy = -PAD; dy <= PAD; dy++)
+            for (int dx = -PAD; dx <= PAD; dx++)
+                for (int flip = 0; flip < 2; flip++) {
+                    bool same = true;
+
+                    for (int k = 0; k < 3; k++)
+                        for (int y = 0; y < SIDE; y++)
+                            for (int x = 0; x < SIDE; x++) {
+                                int sx = (flip ? SIDE - 1 - x : x) + dx, sy = y + dy;
+                                bool in = sx >= 0 && sx < SIDE && sy >= 0 && sy < SIDE;
+
+                                same = same && out[k][y][x] == (in ? (float)p[k][sy][sx] : 0);
+                            }
+                    if (same) {
+                        found++;
+                        n_seen += !seen[dy + PAD][dx + PAD][flip];
+                        seen[dy + PAD][dx + PAD][flip] = true;
+                    }
+                }
+        assert_int_equal(found, 1);
+    }
+    assert_int_equal(n_seen, 2 * 49); /* every place, both ways */
+    data_free(s);
+    buf_fini(&image);
+    kit_remove(folder);
+}
+
+/* ---- colours ---- */
+
+static void colours_change_as_they_should(void **state)
+{
+    float x[6], grey[3] = { 10, 100, 200 };
+
+    (void)state;
+    memcpy(x, (float[]){ 200, 100, 50, 0, 255, 30 }, sizeof(x));
+    color_brightness(x, 2, 3, 1.5f);
+    assert_memory_equal(x, ((float[]){ 255, 150, 75, 0, 255, 45 }), sizeof(x));
+    color_contrast(grey, 3, 1, 0);
+    assert_true(grey[0] == grey[2] && fabsf(grey[0] - 310.0f / 3) < 1e-3f);
+    memcpy(x, (float[]){ 200, 100, 50, 0, 255, 30 }, sizeof(x));
+    color_saturation(x, 2, 0);
+    assert_true(fabsf(x[0] - (0.299f * 200 + 0.587f * 100 + 0.114f * 50)) < 1e-3f && x[0] == x[2]);
+    memcpy(x, (float[]){ 200, 100, 50, 0, 255, 30 }, sizeof(x));
+    color_hue(x, 2, 1.0f / 3); /* a third of a turn: red is green now, green blue */
+    assert_true(fabsf(x[0] - 50) < 0.01f && fabsf(x[1] - 200) < 0.01f && fabsf(x[2] - 100) < 0.01f);
+    assert_true(fabsf(x[3] - 30) < 0.01f && fabsf(x[4]) < 0.01f && fabsf(x[5] - 255) < 0.01f);
+    color_hue(x, 2, -1.0f / 3);
+    assert_true(fabsf(x[0] - 200) < 0.01f && fabsf(x[1] - 100) < 0.01f && fabsf(x[2] - 50) < 0.01f);
+    memcpy(x, (float[]){ 7, 7, 7, 1, 2, 3 }, sizeof(x));
+    color_hue(x, 1, 0.37f); /* grey has none */
+    assert_true(x[0] == 7 && x[1] == 7 && x[2] == 7 && x[3] == 1);
+}
+
+static void normalising_is_of_shares_of_one(void **state)
+{
+    static const struct data_step step = { .op = DATA_NORMALIZE, .in_training = true,
+                                           .mean = { 0.5, 0.25, 0, 0 }, .std = { 0.5, 2, 1, 1 } };
+    struct data_feature f = { .name = "i", .stored = TENSOR_U8, .fed = TENSOR_F32, .scale = 1,
+                              .shape = shape_of(3, (int64_t)3, (int64_t)1, (int64_t)2),
+                              .steps = &step, .n_steps = 1 };
+    char *folder = kit_folder();
+    struct buf image = { 0 };
+    struct data_set *s;
+    float out[6];
+
+    (void)state;
+    buf_add(&image, (uint8_t[]){ 0, 255, 51, 102, 255, 0 }, 6);
+    s = open_images(folder, &f, &image, 1, true, false);
+    decode(s, 0, 0, out);
+    assert_true(fabsf(out[0] + 1) < 1e-6f && fabsf(out[1] - 1) < 1e-6f);
+    assert_true(fabsf(out[2] + 0.025f) < 1e-6f && fabsf(out[3] - 0.075f) < 1e-6f);
+    assert_true(fabsf(out[4] - 1) < 1e-6f && fabsf(out[5]) < 1e-6f);
+    data_free(s);
+    buf_fini(&image);
+    kit_remove(folder);
+}
+
+/* ---- what is wrong ---- */
+
+static void damaged_images_are_refused_by_name(void **state)
+{
+    struct data_feature f = augmented(8);
+    char *folder = kit_folder();
+    uint8_t *p = picture(64, 64, 3);
+    struct buf images[5] = { { 0 } };
+    static const char *const expected[] = { "JPEG: the image is cut off", "PNG: ",
+                                            "neither a JPEG nor a PNG", "JPEG: ",
+                                            "65500 x 65500 pixels" };
+    struct data_set *s;
+    float out[3 * 64];
+
+    (void)state;
+    make_jpeg(p, 64, 64, 3, BASELINE, &images[0]);
+    make_jpeg(p, 64, 64, 3, BASELINE, &images[4]);
+    images[0].len = images[0].len / 2;
+    make_png(p, 64, 64, PNG_FORMAT_RGB, &images[1]);
+    images[1].data[images[1].len / 2] ^= 1;
+    buf_str(&images[2], "GIF89a");
+    buf_add(&images[3], "\xff\xd8\xff\xe0", 4);
+    for (size_t i = 0; i + 8 < images[4].len; i++) /* the frame's head: a larger size */
+        if (memcmp(images[4].data + i, "\xff\xc0", 2) == 0) {
+            memcpy(images[4].data + i + 5, "\xff\xdc\xff\xdc", 4);
+            break;
+        }
+    s = open_images(folder, &f, images, 5, true, false);
+    for (uint64_t i = 0; i < 5; i++) {
+        struct err err = { .code = 0 };
+
+        if (data_sample(s, i, (void *[]){ out }, &err) >= 0 || strstr(err.text, expected[i]) == NULL)
+            fail_msg("image %d: '%s'", (int)i, err.text);
+        assert_text(err, "feature 'i'");
+    }
+    data_free(s);
+    for (int i = 0; i < 5; i++)
+        buf_fini(&images[i]);
+    free(p);
+    kit_remove(folder);
+}
+
+static void steps_that_make_no_sense_are_refused(void **state)
+{
+    struct data_step two[] = { augment[0], augment[1] };
+    struct data_feature f = augmented(8);
+    struct data_opts opts = { .glob = "/dev/null", .features = &f, .n_features = 1,
+                              .training = true };
+    struct data_set *s;
+    struct err err;
+
+    (void)state;
+    two[1].in_training = true;
+    f.steps = two;
+    f.n_steps = 2;
+    assert_int_equal(data_open(&opts, &s, &err), ERR_INPUT);
+    assert_text(err, "more than one step cuts the image");
+    f = augmented(8);
+    f.shape = shape_of(3, (int64_t)2, (int64_t)8, (int64_t)8);
+    assert_int_equal(data_open(&opts, &s, &err), ERR_INPUT);
+    assert_text(err, "1 or 3 channels");
+    f = augmented(8);
+    f.fed = TENSOR_I64;
+    assert_int_equal(data_open(&opts, &s, &err), ERR_INPUT);
+    assert_text(err, "feeds a float32 input");
+    f = augmented(8);
+    f.shape = shape_of(1, (int64_t)8);
+    assert_int_equal(data_open(&opts, &s, &err), ERR_INPUT);
+    assert_text(err, "[channels, height, width]");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_image_of_its_own_size_comes_as_it_was_written),
+        cmocka_unit_test(resampling_is_a_weighted_mean),
+        cmocka_unit_test(a_part_of_a_jpeg_is_that_part),
+        cmocka_unit_test(what_is_random_is_a_function_of_seed_epoch_and_record),
+        cmocka_unit_test(threads_do_not_change_what_is_drawn),
+        cmocka_unit_test(a_random_part_has_the_area_and_the_proportions_that_were_asked_for),
+        cmocka_unit_test(a_random_crop_moves_raw_pixels_and_pads_with_black),
+        cmocka_unit_test(colours_change_as_they_should),
+        cmocka_unit_test(normalising_is_of_shares_of_one),
+        cmocka_unit_test(damaged_images_are_refused_by_name),
+        cmocka_unit_test(steps_that_make_no_sense_are_refused),
+    };
+
+    return cmocka_run_group_tests_name("data/image", tests, NULL, NULL);
+}
