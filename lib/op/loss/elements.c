@@ -52,7 +52,7 @@ FORMULA(absolute, fabsf(d))
 FORMULA(absolute_slope, d > 0.0f ? 1.0f : d < 0.0f ? -1.0f : d)
 FORMULA(huber, fabsf(d) <= p ? 0.5f * d * d : p * (fabsf(d) - 0.5f * p))
 FORMULA(huber_slope, d > p ? p : d < -p ? -p : d)
-FORMULA(agrees, ((x[i] > 0.0f) == (t[i] > 0.5f)) & (x[i] == x[i]) ? 1.0f : 0.0f)
+FORMULA(agrees, (((x[i] > 0.0f) == (t[i] > 0.5f)) & (x[i] == x[i])) ? 1.0f : 0.0f)
 
 static void sum_up(const struct op_call *c, formula_fn *formula, double scale)
 {

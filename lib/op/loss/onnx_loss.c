@@ -9,8 +9,7 @@
  * The mean is that of this call: of a lane's batch, not of the global one.
  *
  * Scores of one position are `space` apart. With space 1 a position is a row; else SPAN positions
- * are taken at a time, side by side. Sums are double, in an order that depends on the shape alone.
- */
+ * are taken at a time, side by side. Sums are double, in an order that depends on shapes alone. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
