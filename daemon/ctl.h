@@ -11,6 +11,8 @@ int ctl_verify(int argc, char **argv);
 int ctl_run(int argc, char **argv);
 int ctl_inspect(int argc, char **argv);
 int ctl_model(int argc, char **argv);
+int ctl_data(int argc, char **argv);
+int ctl_convert(int argc, char **argv);
 
 enum {
     CTL_OK = 0,

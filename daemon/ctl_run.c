@@ -24,7 +24,7 @@ struct run {
     const char *model, *directory, *format;
     const char *given[MAX_INPUTS]; /* NAME=FILE */
     uint32_t n_given;
-    bool gradients, training;
+    bool gradients, inference;
 
     struct arena mem;
     struct graph *graph;
@@ -39,7 +39,7 @@ struct run {
 };
 
 static const char usage[] =
-    "usage: trainerctl run MODEL --input NAME=FILE... -o DIR [--gradients] [--training]\n"
+    "usage: trainerctl run MODEL --input NAME=FILE... -o DIR [--gradients] [--inference]\n"
     "\n"
     "Runs the graph of an ONNX file once. Each input comes from a .npy file or an ONNX TensorProto\n"
     "(.pb) and decides its own shape; weights may be initializers of the file or inputs. Each output\n"
@@ -47,8 +47,8 @@ static const char usage[] =
     "first input was one.\n"
     "  --gradients        also backward: DIR/NAME.grad.npy for every float32 input, the gradient of the\n"
     "                     sum over all elements of all float32 outputs\n"
-    "  --training         nodes that have a training form (Dropout, BatchNormalization) take it, where\n"
-    "                     the file says so; Dropout draws from seed 0\n"
+    "  --inference        nodes that the file has in training form (Dropout, BatchNormalization) take that\n"
+    "                     of inference; else Dropout draws from seed 0\n"
     "  --format npy|pb    of what is written\n"
     "Exit code 0: done; 2: model or arrays are wrong; 3: something in the model is not supported, and\n"
     "its name is on the last line; 1: anything else.\n";
@@ -75,8 +75,8 @@ static int take(struct run *r, int argc, char **argv, int *i, struct err *err)
 
     if (strcmp(word, "--gradients") == 0)
         r->gradients = true;
-    else if (strcmp(word, "--training") == 0)
-        r->training = true;
+    else if (strcmp(word, "--inference") == 0)
+        r->inference = true;
     else if ((value = flag_value(argc, argv, i, "-o")) != NULL ||
              (value = flag_value(argc, argv, i, "--output")) != NULL)
         r->directory = value;
@@ -145,7 +145,8 @@ static int read_array(struct run *r, uint32_t i, struct err *err)
     if (i == 0 && r->format == NULL)
         r->format = ends_in(path, ".pb") ? "pb" : "npy";
     r->feeds[i] =
-        (struct plan_feed){ .name = name, .source = path, .dtype = t->dtype, .shape = t->shape };
+        (struct plan_feed){ .name = name, .source = path, .dtype = t->dtype, .shape = t->shape,
+                            .value = t->data };
     return 0;
 }
 
@@ -173,7 +174,7 @@ static int make_plan(struct run *r, struct err *err)
                            .n_feeds = r->n_given,
                            .sum_outputs = r->gradients,
                            .feed_grads = r->gradients,
-                           .training = r->training };
+                           .training = !r->inference };
     int rc;
 
     r->outputs = arena_array(&r->mem, r->n_outputs, sizeof(*r->outputs));

@@ -47,9 +47,9 @@ struct settled {
 };
 
 /* settle_loss.c: losses, metrics and their labels. */
+int settle_losses(struct settled *s, struct err *err);
 /* settle_data.c: where samples come from. Errors: ERR_INPUT, ERR_NOMEM. */
 int settle_data(struct settled *s, struct err *err);
-int settle_losses(struct settled *s, struct err *err);
 
 /* Errors: ERR_INPUT and relatives: exit 2. On failure nothing is left behind. */
 int settle(const struct settled_args *args, struct settled **out, struct err *err);

@@ -21,6 +21,9 @@ static const struct command {
     { "run", "run MODEL --input NAME=FILE... -o DIR", "runs a graph once on arrays, perhaps backward", ctl_run },
     { "model", "model NAME -o FILE", "writes a ready-made network: mlp, lenet, resnet18, ...", ctl_model },
     { "inspect", "inspect MODEL", "ops, parameters, memory and operations of a network", ctl_inspect },
+    { "data", "data JOB", "how many samples, what one looks like, which task reads what", ctl_data },
+    { "convert", "convert --out PREFIX INPUT...", "writes TFRecord from CSV, NumPy and image folders",
+      ctl_convert },
 };
 
 static int help(FILE *out)

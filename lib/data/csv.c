@@ -1,6 +1,7 @@
-/* csv.c - RFC 4180: lines of fields, which may stand in double quotes and then hold anything, a quote
- * written twice. Empty lines count for nothing. A feature takes as many columns side by side as it
- * has elements. */
+/* csv.c - CSV files as a source. Empty lines count for nothing. A feature takes as many columns side by
+ * side as it has elements. */
+#include "data/csv.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -86,7 +87,7 @@ int csv_index(struct data_walk *w, struct err *err)
 
 /* One field from *at on, without its quotes; *at is then behind its delimiter. false: it was the last. */
 static bool take_field(const uint8_t **at, const uint8_t *end, char delimiter,
-                       struct data_span *field)
+                       struct csv_field *field)
 {
     const uint8_t *p = *at;
 
@@ -110,12 +111,22 @@ static bool take_field(const uint8_t **at, const uint8_t *end, char delimiter,
     return p < end && *p == (uint8_t)delimiter;
 }
 
-/* Fills up to `max` fields; returns how many there are. */
-static uint32_t split(const uint8_t *bytes, size_t n, char delimiter, struct data_span *fields,
-                      uint32_t max)
+size_t csv_line(const void *text, size_t n)
 {
-    const uint8_t *at = bytes, *end = bytes + n;
-    struct data_span field;
+    const char *t = text;
+    bool in_quotes = false;
+    size_t i = 0;
+
+    while (i < n && (t[i] != '\n' || in_quotes))
+        in_quotes ^= t[i++] == '"'; /* one written twice ends and begins again */
+    return i < n ? i + 1 : n;
+}
+
+uint32_t csv_split(const void *line, size_t n, char delimiter, struct csv_field *fields,
+                   uint32_t max)
+{
+    const uint8_t *at = line, *end = at + n;
+    struct csv_field field;
     uint32_t n_fields = 0;
     bool more = true;
 
@@ -135,7 +146,7 @@ static const char *column_of(const struct data_feature *f)
     return f->column != NULL ? f->column : f->name;
 }
 
-static int no_column(const struct data_file *f, const char *column, const struct data_span *names,
+static int no_column(const struct data_file *f, const char *column, const struct csv_field *names,
                      uint32_t n, struct err *err)
 {
     char copies[64][64], list[1024] = "";
@@ -159,7 +170,7 @@ static int no_column(const struct data_file *f, const char *column, const struct
 }
 
 static int find_column(const struct data_set *s, const struct data_file *f, const char *column,
-                       const struct data_span *names, uint32_t n, uint32_t *out, struct err *err)
+                       const struct csv_field *names, uint32_t n, uint32_t *out, struct err *err)
 {
     uint64_t number;
 
@@ -183,14 +194,14 @@ static int find_column(const struct data_set *s, const struct data_file *f, cons
 static int resolve(struct data_set *s, const struct data_file *f, const uint8_t *line, size_t n,
                    struct err *err)
 {
-    uint32_t n_columns = split(line, n, s->csv_delimiter, NULL, 0);
-    struct data_span *names = calloc(n_columns, sizeof(*names));
+    uint32_t n_columns = csv_split(line, n, s->csv_delimiter, NULL, 0);
+    struct csv_field *names = calloc(n_columns, sizeof(*names));
     bool is_first = s->n_columns == 0;
     int rc = 0;
 
     if (names == NULL)
         return err_set(err, ERR_NOMEM, "'%s': out of memory", f->origin);
-    split(line, n, s->csv_delimiter, names, n_columns);
+    csv_split(line, n, s->csv_delimiter, names, n_columns);
     for (uint32_t i = 0; rc == 0 && i < s->n_features; i++) {
         const char *column = column_of(&s->features[i]);
         uint32_t at = 0;
@@ -266,14 +277,14 @@ int csv_finish(struct data_set *s, struct err *err)
 
 /* ---- values ---- */
 
-static int no_number(const struct data_feature *f, const struct data_span *field, size_t i,
+static int no_number(const struct data_feature *f, const struct csv_field *field, size_t i,
                      const char *expected, struct err *err)
 {
     return err_set(err, ERR_INPUT, "feature '%s': value %zu is '%.*s', expected %s", f->name, i,
                    field->n < 40 ? (int)field->n : 40, (const char *)field->at, expected);
 }
 
-static int put_float(const struct data_feature *f, const struct data_span *field, const char *text,
+static int put_float(const struct data_feature *f, const struct csv_field *field, const char *text,
                      size_t i, uint8_t *room, struct err *err)
 {
     char *end;
@@ -285,7 +296,7 @@ static int put_float(const struct data_feature *f, const struct data_span *field
     return 0;
 }
 
-static int put_integer(const struct data_feature *f, const struct data_span *field,
+static int put_integer(const struct data_feature *f, const struct csv_field *field,
                        const char *text, size_t i, uint8_t *room, struct err *err)
 {
     char *end;
@@ -310,7 +321,7 @@ static int put_integer(const struct data_feature *f, const struct data_span *fie
     return 0;
 }
 
-static int put_value(const struct data_feature *f, const struct data_span *field, size_t i,
+static int put_value(const struct data_feature *f, const struct csv_field *field, size_t i,
                      uint8_t *room, struct err *err)
 {
     const uint8_t *at = field->at, *end = field->at + field->n;
@@ -336,7 +347,7 @@ static int read_feature(struct data_decoder *d, uint32_t i, struct err *err)
     size_t n = 0;
 
     for (; n < s->elements[i]; n++) {
-        const struct data_span *field = &d->fields[s->columns[i] + n];
+        const struct csv_field *field = &d->fields[s->columns[i] + n];
         int rc;
 
         if (field->n == 0 && f->pad)
@@ -359,7 +370,7 @@ int csv_parse(struct data_decoder *d, uint32_t member, const uint8_t *bytes, siz
     int rc = 0;
 
     (void)member;
-    n_fields = split(bytes, n, s->csv_delimiter, d->fields, s->n_columns);
+    n_fields = csv_split(bytes, n, s->csv_delimiter, d->fields, s->n_columns);
     if (n_fields != s->n_columns)
         return err_set(err, ERR_INPUT, "a line of %" PRIu32 " fields, expected %" PRIu32, n_fields,
                        s->n_columns);

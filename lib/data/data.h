@@ -119,6 +119,8 @@ const char *data_file_name(const struct data_set *s, uint32_t i, uint64_t *recor
 uint64_t data_skipped(const struct data_set *s); /* bad records so far, each time one was drawn */
 /* SHA-256 hex over file names (without folder), sizes and record counts: tasks compare it. */
 const char *data_digest(const struct data_set *s);
+/* Width and height of a JPEG or PNG file in memory. ERR_INPUT: it is neither; ERR_CORRUPT. */
+int data_image_size(const void *bytes, size_t n, uint32_t *w, uint32_t *h, struct err *err);
 /* 0: fewer records than a batch and remainder drop. */
 uint64_t data_steps_per_epoch(const struct data_set *s, uint32_t global_batch, bool pad);
 

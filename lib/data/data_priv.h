@@ -197,10 +197,6 @@ struct data_convert {
 const struct data_convert *data_convert_find(enum tensor_dtype stored, enum tensor_dtype fed);
 
 /* ---- sample.c ---- */
-struct data_span {
-    const uint8_t *at;
-    size_t n;
-};
 struct data_decoder { /* one thread's tools */
     struct data_set *s;
     struct data_patience patience;
@@ -210,7 +206,7 @@ struct data_decoder { /* one thread's tools */
     uint64_t *counts;                   /* [n_features] owned; values found, for length_of */
     uint8_t *room;                      /* stored_bytes, owned, for what does not lie in the record */
     const struct data_convert **convert; /* [n_features] owned; NULL: an image */
-    struct data_span *fields;           /* [n_columns] owned; CSV */
+    struct csv_field *fields;           /* [n_columns] owned; CSV */
     struct image *image;                /* owned; NULL: no feature is one */
     atomic_uint reading;                /* file of the read that is going on, + 1; 0: none */
 };

@@ -48,7 +48,7 @@ void image_free(struct image *m)
     free(m);
 }
 
-int image_size(const void *bytes, size_t n, uint32_t *w, uint32_t *h, struct err *err)
+int data_image_size(const void *bytes, size_t n, uint32_t *w, uint32_t *h, struct err *err)
 {
     struct jpeg *j;
     int rc;

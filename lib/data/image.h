@@ -43,8 +43,6 @@ void image_free(struct image *m); /* NULL is fine */
 /* From the stored form of feature i (struct data_bytes if encoded, else raw uint8) to `out`. */
 int image_run(struct image *m, uint32_t feature, const struct data_draw *draw, const void *stored,
               float *out, struct err *err);
-/* Width and height of a JPEG or PNG. */
-int image_size(const void *bytes, size_t n, uint32_t *w, uint32_t *h, struct err *err);
 
 /* ---- jpeg.c ---- */
 struct jpeg;

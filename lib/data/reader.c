@@ -145,9 +145,15 @@ static int make_parts(struct data_reader *r, uint32_t n_decoders, struct err *er
 static void sort_piece(struct slot *slot, const struct piece *p)
 {
     uint32_t *sorted = slot->sorted + p->begin, n = p->end - p->begin, gap = 1;
+    bool is_sorted = true;
 
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; i < n; i++) {
         sorted[i] = p->begin + i;
+        is_sorted = is_sorted &&
+                    (i == 0 || slot->records[p->begin + i - 1] <= slot->records[p->begin + i]);
+    }
+    if (is_sorted) /* files in their order */
+        return;
     while (gap < n / 3)
         gap = 3 * gap + 1;
     for (; gap > 0; gap /= 3)

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "data/csv.h"
 #include "data/data_priv.h"
 #include "data/example.h"
 #include "data/image.h"

@@ -117,6 +117,8 @@ struct plan_feed { /* a graph input, or a target */
     const char *source; /* for messages: the feature it comes from */
     enum tensor_dtype dtype; /* graph inputs: what the graph says; targets: what their row wants */
     struct shape shape;      /* of one sample, without the batch dimension; PLAN_RUN: the whole */
+    const void *value;       /* PLAN_RUN, may be NULL: what every call will be fed. Shapes and
+                                branches may depend on it; read during plan_new() */
 };
 
 struct op_attr;

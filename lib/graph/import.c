@@ -32,6 +32,16 @@ bool import_is_onnx(const char *domain)
 
 /* ---- the model as a whole ---- */
 
+static bool uses_onnx(const Onnx__GraphProto *p)
+{
+    size_t i;
+
+    for (i = 0; i < p->n_node; i++)
+        if (import_is_onnx(p->node[i]->domain))
+            return true;
+    return p->n_node == 0;
+}
+
 static int check_model(struct importer *im, struct err *err)
 {
     const Onnx__ModelProto *m = im->g->model;
@@ -43,8 +53,10 @@ static int check_model(struct importer *im, struct err *err)
     for (i = 0; i < m->n_opset_import; i++)
         if (import_is_onnx(m->opset_import[i]->domain))
             opset = m->opset_import[i]->version;
-    if (opset < 0)
+    if (opset < 0 && uses_onnx(m->graph))
         return err_set(err, ERR_INPUT, "the model does not say which opset of ai.onnx it uses");
+    if (opset < 0) /* nothing but ops of others: they will be named */
+        opset = GRAPH_OPSET_MAX;
     if (opset < GRAPH_OPSET_MIN || opset > GRAPH_OPSET_MAX)
         return err_set(err, ERR_UNSUPPORTED,
                        "the model uses opset %" PRId64 "; supported are %d to %d: export it with "

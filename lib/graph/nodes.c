@@ -250,9 +250,16 @@ static int read_edges(struct importer *im, const struct scope *scope, const Onnx
                                  .initializer = GRAPH_NONE,
                                  .identity = GRAPH_NONE };
 
+        const char *name = p->output[i];
+
         out[i] = GRAPH_NONE;
-        if (p->output[i][0] != '\0')
-            rc = import_add_value(im, scope, p->output[i], v, &out[i], err);
+        /* Kernels always write output 0, whether somebody wants it or not. */
+        if (i == 0 && name[0] == '\0' && !graph_is_control(node->def))
+            name = arena_printf(&g->mem, "(unnamed %" PRIu32 ")", g->n_values);
+        if (name == NULL)
+            return import_no_memory(err);
+        if (name[0] != '\0')
+            rc = import_add_value(im, scope, name, v, &out[i], err);
     }
     node->in = in;
     node->out = out;
@@ -471,7 +478,8 @@ static int check_bodies(const struct graph_node *node, struct err *err)
         return 0;
     }
     if (strcmp(node->def->name, "Loop") == 0) {
-        if (body->n_in < 2 || body->n_in < node->n_in || body->n_out < body->n_in - 1 ||
+        if (body->n_in < 2 || (body->n_in > 2 ? body->n_in != node->n_in : node->n_in > 2) ||
+            body->n_out < body->n_in - 1 ||
             body->n_out < node->n_out + 1)
             return wrong_body(node, body, "the turn and the condition and what goes round; out come "
                                           "the condition, what goes round, and what is stacked", err);

@@ -20,12 +20,12 @@ static int not_known(const struct graph_node *n, const char *what, struct err *e
                    n->def->name, n->name, what);
 }
 
-/* The one number that a value holds; false: it is not a constant, or of another type. */
+/* The one number that a value holds; false: it is not known, or of another type. */
 static bool known(const struct plan *p, uint32_t value, enum tensor_dtype dtype, int64_t *out)
 {
     const struct plan_value *v = &p->values.at[value];
 
-    if (v->kind != PLAN_CONST || v->tensor.dtype != dtype || tensor_elements(&v->tensor) != 1)
+    if (!plan_is_known(v) || v->tensor.dtype != dtype || tensor_elements(&v->tensor) != 1)
         return false;
     *out = dtype == TENSOR_BOOL ? *(const uint8_t *)v->tensor.data != 0
                                 : *(const int64_t *)v->tensor.data;

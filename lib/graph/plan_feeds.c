@@ -99,26 +99,44 @@ static int find_input(const struct graph *g, const char *name, uint32_t *out, st
     struct buf list = { 0 };
     uint32_t i;
 
-    for (i = 0; i < g->n_inputs; i++) {
+    for (i = 0; i < g->n_inputs; i++)
         if (strcmp(g->inputs[i].name, name) == 0) {
             *out = i;
             return 0;
         }
-        if (i < 8)
-            buf_printf(&list, "%s'%.100s'", i > 0 ? ", " : "", g->inputs[i].name);
-    }
+    for (i = 0; i < g->n_inputs && i < 8; i++)
+        buf_printf(&list, "%s'%.100s'", i > 0 ? ", " : "", g->inputs[i].name);
     (void)err_set(err, ERR_INPUT, "the model has no input '%s'; its inputs are: %s", name,
                   list.data != NULL ? list.data : "none");
     buf_fini(&list);
     return ERR_INPUT;
 }
 
+/* What a shape or a branch depends on is never large. */
+static int copy_value(struct plan *p, const void *value, struct tensor *t, struct err *err)
+{
+    size_t bytes = tensor_bytes(t);
+
+    if (value == NULL || tensor_elements(t) > PLAN_MAX_VALUES)
+        return 0;
+    t->data = arena_alloc(&p->mem, bytes);
+    if (t->data == NULL)
+        return plan_no_memory(err);
+    if (bytes > 0)
+        memcpy(t->data, value, bytes);
+    return 0;
+}
+
 static int add_input(struct plan_builder *b, uint32_t i, const char *name, enum tensor_dtype dtype,
-                     const struct shape *shape, struct err *err)
+                     const struct shape *shape, const void *value, struct err *err)
 {
     struct tensor t = { .dtype = dtype, .shape = *shape };
-    uint32_t id = plan_add_value(b->p, name, PLAN_FEED, i, &t);
+    uint32_t id;
+    int rc = copy_value(b->p, b->opts->purpose == PLAN_RUN ? value : NULL, &t, err);
 
+    if (rc < 0)
+        return rc;
+    id = plan_add_value(b->p, name, PLAN_FEED, i, &t);
     if (id == GRAPH_NONE)
         return plan_no_memory(err);
     b->p->input_values[i] = id;
@@ -145,7 +163,7 @@ static int add_feed(struct plan_builder *b, uint32_t i, struct err *err)
         return err_wrap(err, rc, "model input");
     rc = check_feed(b, feed, &g->inputs[input], &shape, err);
     if (rc == 0)
-        rc = add_input(b, i, g->inputs[input].name, feed->dtype, &shape, err);
+        rc = add_input(b, i, g->inputs[input].name, feed->dtype, &shape, feed->value, err);
     if (rc == 0)
         b->map[value] = b->p->input_values[i];
     return rc;
@@ -166,12 +184,13 @@ int plan_feeds(struct plan_builder *b, struct err *err)
             rc = err_set(err, ERR_INPUT, "model input '%s' is not fed: name %s for it",
                          g->inputs[i].name, o->purpose == PLAN_RUN ? "an array" : "a feature");
     if (rc == 0 && o->purpose != PLAN_RUN)
-        rc = add_input(b, o->n_feeds + o->n_targets, "(sample weights)", TENSOR_F32, &shape, err);
+        rc = add_input(b, o->n_feeds + o->n_targets, "(sample weights)", TENSOR_F32, &shape, NULL,
+                       err);
     for (i = 0; i < o->n_targets && rc == 0; i++) {
         rc = whole_shape(b, &o->targets[i], &shape, err);
         if (rc < 0)
             return err_wrap(err, rc, "labels");
-        rc = add_input(b, o->n_feeds + i, "(labels)", o->targets[i].dtype, &shape, err);
+        rc = add_input(b, o->n_feeds + i, "(labels)", o->targets[i].dtype, &shape, NULL, err);
     }
     return rc;
 }

@@ -68,6 +68,12 @@ static bool has_rare_type(const struct op_infer *f)
     return false;
 }
 
+/* Dropout before opset 12: nothing in the file says that it trains. Run as it is, it passes all. */
+static bool is_silent(const struct op_def *def)
+{
+    return def->random && def->until != 0;
+}
+
 static int recode(struct err *err, int code)
 {
     if (err != NULL)
@@ -82,7 +88,7 @@ static int infer_node(struct plan *p, struct plan_node *n, struct tensor **out, 
     struct op_infer f = { .def = n->def,
                           .node = n->name,
                           .opset = p->g->opset,
-                          .training = p->training,
+                          .training = p->training && !(p->purpose == PLAN_RUN && is_silent(n->def)),
                           .attrs = n->attrs,
                           .n_attrs = n->n_attrs,
                           .n_in = n->n_in,
@@ -137,20 +143,33 @@ int plan_add_node(struct plan *p, struct plan_node *n, const char *const *out_na
 
 /* ---- constant folding ---- */
 
+bool plan_is_known(const struct plan_value *v)
+{
+    return v->kind == PLAN_CONST ||
+           (v->kind == PLAN_FEED && v->tensor.data != NULL && v->tensor.dtype != TENSOR_F32);
+}
+
+/* Not what wants its input channels-last: layouts come later. */
 static bool can_fold(const struct plan *p, const struct plan_node *n)
 {
-    size_t bytes = 0;
+    size_t bytes = 0, limit = max_fold_bytes - p->folded_bytes;
     uint32_t i;
 
-    if (n->def->random || (n->n_in == 0 && !n->def->of_shape))
+    if (n->def->random || n->def->layout == OP_LAYOUT_CHANNELS ||
+        (n->n_in == 0 && !n->def->of_shape))
         return false;
-    for (i = 0; i < n->n_in && !n->def->of_shape; i++)
-        if (n->in[i] != GRAPH_NONE && p->values.at[n->in[i]].kind != PLAN_CONST)
+    for (i = 0; i < n->n_in && !n->def->of_shape; i++) {
+        const struct plan_value *v = n->in[i] != GRAPH_NONE ? &p->values.at[n->in[i]] : NULL;
+
+        if (v != NULL && !plan_is_known(v))
             return false;
+        if (v != NULL && v->kind == PLAN_FEED) /* for the sake of shapes, not to do the work */
+            limit = PLAN_MAX_VALUES * sizeof(int64_t);
+    }
     for (i = 0; i < n->n_out; i++)
         if (n->out[i] != GRAPH_NONE)
             bytes += tensor_bytes(&p->values.at[n->out[i]].tensor);
-    return bytes <= max_fold_bytes - p->folded_bytes;
+    return bytes <= limit;
 }
 
 bool plan_is_empty(const struct plan *p, const struct plan_node *n)

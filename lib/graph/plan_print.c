@@ -119,13 +119,16 @@ void plan_print(const struct plan *p, struct buf *out)
     char text[3][32];
     double flops = 0;
 
-    buf_printf(out, "%s, %" PRIu32 " samples a call\nforward\n",
-               p->purpose == PLAN_TRAIN ? "train" : "evaluate", p->batch);
+    if (p->purpose == PLAN_RUN)
+        buf_str(out, "run\nforward\n");
+    else
+        buf_printf(out, "%s, %" PRIu32 " samples a call\nforward\n",
+                   p->purpose == PLAN_TRAIN ? "train" : "evaluate", p->batch);
     for (i = 0; i < p->nodes.n; i++) {
         print_node(out, p, (uint32_t)i);
         flops += p->nodes.at[i].is_alias ? 0 : p->nodes.at[i].flops;
     }
-    if (p->purpose == PLAN_TRAIN) {
+    if (p->backward.n > 0) {
         buf_str(out, "backward\n");
         print_backward(out, p);
         print_zeros(out, p);

@@ -166,6 +166,9 @@ void plan_mark_samples(struct plan *p, const struct plan_node *n);
 int plan_measures(struct plan_builder *b, struct err *err);
 
 /* ---- plan_node.c ---- */
+enum { PLAN_MAX_VALUES = 4096 /* elements of a feed that are looked at while planning */ };
+/* Are the value's numbers known, and the same in every run? */
+bool plan_is_known(const struct plan_value *v);
 /* Appends a value; GRAPH_NONE: out of memory. */
 uint32_t plan_add_value(struct plan *p, const char *name, enum plan_value_kind kind,
                         uint32_t index, const struct tensor *t);

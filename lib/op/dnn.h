@@ -3,9 +3,10 @@
  *
  * A `struct dnn` is one kernel made for fixed shapes, all float32. Making it is slow (code is
  * generated) and belongs into `plan`; dnn_run() only computes. Where the library wants weights in
- * a layout of its own, they are converted inside the call, in scratch. Bits: kernels are made for
- * one thread, so the order of every sum follows from the shapes and the instruction set. Threads:
- * one at a time for each struct dnn; scratch is the caller's. */
+ * a layout of its own, they are converted inside the call, in scratch.
+ * Bits: kernels are made for one thread, so the order of every sum follows from the shapes and the
+ * instruction set.
+ * Threads: one at a time for each struct dnn; scratch is the caller's. */
 #ifndef OP_DNN_H
 #define OP_DNN_H
 

@@ -24,8 +24,7 @@ struct op_window {
 int op_window_infer(const struct op_infer *f, const int64_t *kernel, bool ceil_mode,
                     struct op_window *w, struct err *err);
 /* For ConvTranspose: reads also output_padding and output_shape. *w is the window of the
- * convolution of which it is the way back: `out` is the space of input 0, `in` that of the output.
- */
+ * convolution of which it is the way back: `out` is the space of input 0, `in` that of output 0. */
 int op_window_infer_transposed(const struct op_infer *f, const int64_t *kernel, struct op_window *w,
                                struct err *err);
 /* One window that is all of the space of input 0. */

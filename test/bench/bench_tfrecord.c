@@ -111,7 +111,13 @@ static uint64_t records(struct data_set *s, bool shuffled)
     for (uint64_t i = 0; i < n; i++) {
         uint64_t r = shuffled ? i * 7919 % n : i; /* a prime that divides no n of ours */
 
-        if (data_window_record(s, &w, r, shuffled ? 1 : LANE_BATCH, &data, &bytes, &err) < 0)
+        uint64_t last = shuffled ? r : r + LANE_BATCH - 1;
+
+        if (data_window_record(s, &w, 0, r, last < n ? last : n - 1, NULL, &data, &bytes, &err) < 0)
+            die(&err);
+        bytes -= TFRECORD_HEAD_BYTES + TFRECORD_TAIL_BYTES;
+        data += TFRECORD_HEAD_BYTES;
+        if (tfrecord_check(data, bytes, data + bytes, &err) < 0)
             die(&err);
     }
     data_window_fini(&w);

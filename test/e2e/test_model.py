@@ -57,7 +57,7 @@ def same_as_onnx_runtime(path, arrays):
     for name, a in arrays.items():
         np.save(os.path.join(folder, name + ".npy"), a)
         flags += ["--input", "%s=%s.npy" % (name, os.path.join(folder, name))]
-    p = subprocess.run([TRAINERCTL, "run", path, *flags, "-o", folder], capture_output=True, text=True, timeout=60)
+    p = subprocess.run([TRAINERCTL, "run", path, *flags, "-o", folder, "--inference"], capture_output=True, text=True, timeout=60)
     assert p.returncode == 0, p.stderr
     name = s.get_outputs()[0].name
     want, got = s.run(None, arrays)[0], np.load(os.path.join(folder, name + ".npy"))

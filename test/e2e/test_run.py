@@ -151,6 +151,20 @@ def arrays_come_in_fortran_order_and_of_every_type_and_as_tensor_protos():
 
 
 @test
+def shapes_may_be_inputs_and_constants_of_every_op_fold():
+    x = normal(2, 6)
+    nodes = [node("Reshape", "x to", "r"), node("Add", "from one", "f"), node("Slice", "r f until", "y")]
+    arrays = {"x": x, "to": np.array([4, 3]), "from": np.array([0]), "until": np.array([3])}
+    agree(model(nodes, arrays, {"y": F}, [const("one", np.array([1]))]), arrays)
+    y = normal(2, 4, 6, 5)
+    nodes = [node("Conv", "c k", "a", pads=[1, 1, 1, 1]), node("BatchNormalization", "a g h m v", "n"),
+             node("MaxPool", "n", "q", kernel_shape=[2, 2]), node("Add", "y a", "z")]
+    inits = [const("c", normal(2, 3, 6, 5)), const("k", normal(4, 3, 3, 3)), const("g", normal(4)),
+             const("h", normal(4)), const("m", normal(4)), const("v", np.abs(normal(4)) + 1)]
+    agree(model(nodes, {"y": y}, {"z": F, "q": F}, inits), {"y": y})
+
+
+@test
 def arithmetic_on_shapes_follows_the_arrays():
     x = normal(3, 4, 5)
     nodes = [node("Shape", "x", "s"), node("Gather", "s zero", "n", axis=0), node("Gather", "s two", "d", axis=0),
@@ -173,10 +187,14 @@ def if_takes_the_branch_that_the_shape_decides():
     m = model(nodes, {"x": (F, ["n", 4]), "w": w}, {"y": F}, inits)
     agree(m, {"x": x, "w": w})
     agree(m, {"x": normal(5, 4), "w": w})
-    b = np.array(True)
-    m = model([helper.make_node("If", ["b"], ["y"], then_branch=then, else_branch=other)],
-              {"x": x, "w": w, "b": b}, {"y": F})
-    p, _ = run(m, {"x": x, "w": w, "b": b})
+    for b in (np.array(True), np.array(False)):
+        m = model([helper.make_node("If", ["b"], ["y"], then_branch=then, else_branch=other)],
+                  {"x": x, "w": w, "b": b}, {"y": F})
+        agree(m, {"x": x, "w": w, "b": b})
+    m = model([node("ReduceMax", "x", "top", keepdims=0), node("Greater", "top one", "b"),
+               helper.make_node("If", ["b"], ["y"], then_branch=then, else_branch=other)],
+              {"x": x, "w": w}, {"y": F}, [const("one", np.float32(1))])
+    p, _ = run(m, {"x": x, "w": w})
     assert p.returncode == 3 and "If 'y': its condition depends on the data" in p.stderr, p.stderr
 
 
@@ -208,7 +226,10 @@ def loops_with_a_known_number_of_turns_are_unrolled_with_gradients():
     trips = np.array(3)
     body = loop_body([node("Identity", "go", "go_on"), node("Neg", "h_in", "h_out")], ["h"], [])
     m = model([helper.make_node("Loop", ["n", "", "x"], ["h"], body=body)], {"x": x, "n": trips}, {"h": F})
-    p, _ = run(m, {"x": x, "n": trips})
+    agree(m, {"x": x, "n": trips})
+    m = model([node("ReduceMax", "x", "top", keepdims=0), node("Cast", "top", "n", to=I),
+               helper.make_node("Loop", ["n", "", "x"], ["h"], body=body)], {"x": x}, {"h": F})
+    p, _ = run(m, {"x": x})
     assert p.returncode == 3 and "Loop 'h': its number of turns depends on the data" in p.stderr, p.stderr
 
 
@@ -272,10 +293,11 @@ def what_is_not_supported_is_named_and_ends_with_3():
         ([node("SequenceConstruct", "x x", "s"), node("ConcatFromSequence", "s", "y", axis=0)], "SequenceConstruct"),
         ([node("Det", "x", "y")], "Det"),
         ([helper.make_node("Fancy", ["x"], ["y"], domain="their.own")], "their.own.Fancy"),
-        ([node("Reshape", "x n", "y")], "Reshape"),
+        ([node("ReduceMax", "x", "m", axes=[0], keepdims=0), node("Cast", "m", "k", to=I), node("Reshape", "x k", "y")],
+         "Reshape"),
     ]
     for nodes, name in rows:
-        inputs = {"x": x, "n": np.array([3, 2])} if name == "Reshape" else {"x": x}
+        inputs = {"x": x}
         p, _ = run(model(nodes, inputs, {"y": F}), inputs)
         assert p.returncode == 3 and name in p.stderr.splitlines()[-1], (name, p.returncode, p.stderr)
     d = x.astype(np.float64)

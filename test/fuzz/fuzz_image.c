@@ -157,7 +157,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct image *m;
     uint32_t w, h;
 
-    if (image_size(data, size, &w, &h, NULL) < 0)
+    if (data_image_size(data, size, &w, &h, NULL) < 0)
         return 0;
     CHECK((uint64_t)w * h <= IMAGE_PIXELS_MAX);
     if ((uint64_t)w * h > PIXELS_MAX)

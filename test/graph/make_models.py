@@ -176,6 +176,41 @@ def identity():
     return save("identity", nodes, inits, ["batch", 4], ["batch", 5], 13, ir=7)
 
 
+def control():
+    """A function with an attribute, a Loop over a captured weight, an If, a Scan and shape arithmetic."""
+    rng = np.random.default_rng(8)
+    info = helper.make_tensor_value_info
+    leaky = helper.make_node("LeakyRelu", ["a"], ["t"])
+    ref = leaky.attribute.add()
+    ref.name, ref.ref_attr_name, ref.type = "alpha", "slope", onnx.AttributeProto.FLOAT
+    function = helper.make_function("own", "Squash", ["a"], ["b"], [leaky, helper.make_node("Tanh", ["t"], ["b"])],
+                                    [helper.make_opsetid("", 17)], ["slope"])
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["go"], ["go_on"]), helper.make_node("MatMul", ["h", "w"], ["m"]),
+         helper.make_node("Squash", ["m"], ["n"], domain="own", slope=0.5)], "turn",
+        [info("i", TensorProto.INT64, []), info("go", TensorProto.BOOL, []), info("h", TensorProto.FLOAT, None)],
+        [info("go_on", TensorProto.BOOL, []), info("n", TensorProto.FLOAT, None)])
+    step = helper.make_graph([helper.make_node("Add", ["s", "e"], ["s2"])], "step",
+                             [info("s", TensorProto.FLOAT, None), info("e", TensorProto.FLOAT, None)],
+                             [info("s2", TensorProto.FLOAT, None)])
+    then = helper.make_graph([helper.make_node("Neg", ["l"], ["p"])], "then", [], [info("p", TensorProto.FLOAT, None)])
+    other = helper.make_graph([helper.make_node("Relu", ["l"], ["q"])], "else", [], [info("q", TensorProto.FLOAT, None)])
+    nodes = [
+        helper.make_node("Loop", ["two", "", "x"], ["l"], "loop", body=body),
+        helper.make_node("If", ["yes"], ["k"], "if", then_branch=then, else_branch=other),
+        helper.make_node("Scan", ["zeros", "k"], ["sum"], "scan", body=step, num_scan_inputs=1, scan_input_axes=[1]),
+        helper.make_node("Reshape", ["sum", "column"], ["c"]), helper.make_node("Add", ["k", "c"], ["logits"]),
+    ]
+    graph = helper.make_graph(nodes, "control", [info("x", TensorProto.FLOAT, [2, 3])],
+                              [info("logits", TensorProto.FLOAT, [2, 3])],
+                              [weight(rng, "w", 3, 3), constant("two", np.int64(2)), constant("yes", np.array(True)),
+                               constant("zeros", np.zeros(2, np.float32)), constant("column", np.array([2, 1]))])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("own", 1)],
+                              functions=[function], producer_name="make_models", ir_version=8)
+    with open(os.path.join(OUT, "control.onnx"), "wb") as f:
+        f.write(model.SerializeToString())
+
+
 def external(model):
     """The MLP with its weights in a file beside it."""
     m = onnx.ModelProto()
@@ -229,7 +264,8 @@ def main():
     residual()
     tied()
     identity()
-    seeds(["mlp", "mlp_external", "cnn_17", "dropout_11", "dropout_17", "tied", "identity"])
+    control()
+    seeds(["mlp", "mlp_external", "cnn_17", "dropout_11", "dropout_17", "tied", "identity", "control"])
     return 0
 
 

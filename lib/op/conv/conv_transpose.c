@@ -1,5 +1,5 @@
-/* conv_transpose.c - ConvTranspose: x [n, c, d1..], w [c, o / group, k1..], b [o] -> y [n, o,
- * e1..].
+/* conv_transpose.c - ConvTranspose:
+ *   x [n, c, d1..], w [c, o / group, k1..], b [o] -> y [n, o, e1..]
  *   y[n, o, e] = b[o] + sum of w[c, o, k] x[n, c, d] over all c, k and d with
  *   e = d * stride + k * dilation - pad
  * It is what the gradient of x is to a convolution from y to x with the same weights (Conv). */

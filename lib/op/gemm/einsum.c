@@ -5,7 +5,6 @@
  * too: of dy and the other input. */
 #include "op/gemm/einsum.h"
 
-#include <ctype.h>
 #include <inttypes.h>
 #include <string.h>
 

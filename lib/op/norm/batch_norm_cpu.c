@@ -81,7 +81,7 @@ int batch_norm_cpu_plan(struct op_plan *p, struct err *err)
 /* Merges a chunk of `m` rows into the mean d1 and the sum of squared deviations d2 of the `n` rows
  * before it. The chunk was measured about `about`: t1 sums deviations, t2 squares. */
 CLONES static void merge(size_t c, double n, double m, const float *about, const double *t1,
-                            const double *t2, double *restrict d1, double *restrict d2)
+                         const double *t2, double *restrict d1, double *restrict d2)
 {
     double share = m / (n + m), weight = n * share;
     size_t i;

@@ -33,7 +33,7 @@ void columns_sum(const struct columns *k, const float *x, size_t n, float *s1)
 }
 
 CLONES static void deviation(const float *x, size_t n, size_t group, const float *mean,
-                                float *restrict s1, float *restrict s2)
+                             float *restrict s1, float *restrict s2)
 {
     size_t at, i, w;
 
@@ -57,7 +57,7 @@ void columns_deviation(const struct columns *k, const float *x, size_t n, const 
 }
 
 CLONES static void products(const float *x, const float *dy, size_t n, size_t group,
-                               const float *mean, float *restrict s1, float *restrict s2)
+                            const float *mean, float *restrict s1, float *restrict s2)
 {
     size_t at, i, w;
 
@@ -103,7 +103,7 @@ void columns_repeat(const struct columns *k, float *v)
 }
 
 CLONES static void put(const float *x, float *y, size_t n, size_t group, const float *mean,
-                          const float *a, const float *b)
+                       const float *a, const float *b)
 {
     size_t at, i, w;
 
@@ -122,7 +122,7 @@ void columns_put(const struct columns *k, const float *x, float *y, size_t n, co
 }
 
 CLONES static void gradient(const float *x, const float *dy, float *dx, size_t n, size_t group,
-                               const struct columns_line *l)
+                            const struct columns_line *l)
 {
     const float *mean = l->mean, *a = l->a, *b = l->b, *k = l->k;
     size_t at, i, w;
@@ -136,7 +136,7 @@ CLONES static void gradient(const float *x, const float *dy, float *dx, size_t n
 }
 
 CLONES static void gradient_add(const float *x, const float *dy, float *dx, size_t n,
-                                   size_t group, const struct columns_line *l)
+                                size_t group, const struct columns_line *l)
 {
     const float *mean = l->mean, *a = l->a, *b = l->b, *k = l->k;
     size_t at, i, w;

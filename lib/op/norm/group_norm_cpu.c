@@ -179,7 +179,7 @@ struct line {
 };
 
 CLONES static void put_dx(const float *x, const float *dy, size_t n, const struct line *l,
-                             float *dx, bool add)
+                          float *dx, bool add)
 {
     float mean = l->mean, a = l->a, b = l->b, k = l->k;
     size_t i;

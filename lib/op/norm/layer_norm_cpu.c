@@ -44,7 +44,7 @@ int layer_norm_cpu_plan(struct op_plan *p, struct err *err)
 
 /* y may be x */
 CLONES static void put_row(const float *x, float *y, size_t n, float mean, float rstd,
-                              const float *scale, const float *bias)
+                           const float *scale, const float *bias)
 {
     size_t i;
 
@@ -94,7 +94,7 @@ struct line {
 };
 
 CLONES static void put_dx(const float *x, const float *dy, const float *scale, size_t n,
-                             const struct line *l, float *dx, bool add)
+                          const struct line *l, float *dx, bool add)
 {
     float mean = l->mean, a = l->a, b = l->b, k = l->k;
     size_t i;
@@ -112,7 +112,7 @@ CLONES static void put_dx(const float *x, const float *dy, const float *scale, s
 
 /* scale += dy d r, bias += dy; scale and bias are neither's memory */
 CLONES static void add_row(const float *x, const float *dy, size_t n, float mean, float rstd,
-                              float *restrict scale, float *restrict bias)
+                           float *restrict scale, float *restrict bias)
 {
     size_t i;
 

@@ -24,7 +24,7 @@ CLONES static double span_sum(const float *x, size_t n)
 
 /* The second sum is that of squares. */
 CLONES static void span_deviation(const float *x, size_t n, float mean, double *sum,
-                                     double *square)
+                                  double *square)
 {
     struct op_block s = { 0 }, q = { 0 }, v;
     size_t i;
@@ -61,13 +61,13 @@ OP_INLINE void span_products(const float *x, const float *dy, const float *scale
 }
 
 CLONES static void span_scaled(const float *x, const float *dy, const float *scale, size_t n,
-                                  float mean, double *sum, double *product)
+                               float mean, double *sum, double *product)
 {
     span_products(x, dy, scale, n, mean, sum, product);
 }
 
 CLONES static void span_bare(const float *x, const float *dy, size_t n, float mean, double *sum,
-                                double *product)
+                             double *product)
 {
     span_products(x, dy, NULL, n, mean, sum, product);
 }

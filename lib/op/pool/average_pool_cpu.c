@@ -24,7 +24,7 @@ OP_INLINE void add(float *restrict to, const float *x, size_t c)
 
 /* y [c] = scale times the sum over the box; part: a line of scratch */
 CLONES static void box_mean(const float *x, const struct box *b, size_t c, float scale,
-                               float *restrict y, float *restrict part)
+                            float *restrict y, float *restrict part)
 {
     float *to = b->n[0] * b->n[1] * b->n[2] > PART ? part : y;
     size_t i[3], n = 0, k;
@@ -47,7 +47,7 @@ CLONES static void box_mean(const float *x, const struct box *b, size_t c, float
 }
 
 CLONES static void box_spread(float *dx, const struct box *b, size_t c, float scale,
-                                 const float *dy)
+                              const float *dy)
 {
     size_t i[3], k;
 

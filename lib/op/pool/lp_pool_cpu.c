@@ -43,7 +43,7 @@ OP_INLINE void flush(float *restrict y, float *restrict part, size_t c)
 }
 
 CLONES static void box_norm(const float *x, const struct box *b, size_t c, float p,
-                               float *restrict y, float *restrict part)
+                            float *restrict y, float *restrict part)
 {
     size_t i[3], n = 0, k;
 
@@ -86,7 +86,7 @@ OP_INLINE float sign(float x)
 
 /* dx += g sign(x) |x|^(p-1) */
 CLONES static void box_spread(const float *x, float *dx, const struct box *b, size_t c, float p,
-                                 const float *g)
+                              const float *g)
 {
     size_t i[3], k;
 

@@ -27,7 +27,7 @@ CLONES static void reset(const float *r, const float *h_prev, float *restrict e,
 
 /* g: in, what goes into tanh, but for r e if e is given; out, n. */
 CLONES static void row_fwd(const float *zr, float *restrict g, const float *e,
-                              const float *h_prev, float *restrict h, size_t n)
+                           const float *h_prev, float *restrict h, size_t n)
 {
     const float *z = zr, *r = zr + n;
     size_t k;
@@ -69,7 +69,7 @@ static int fwd(const struct rnn_step *s, struct err *err)
 /* First half: g becomes the gradient of what went into tanh, z that of its sigmoid; dh is left with
  * the share that h_prev gets at once. */
 CLONES static void row_bwd(float *restrict zr, float *restrict g, const float *h_prev,
-                              float *restrict dh, size_t n)
+                           float *restrict dh, size_t n)
 {
     size_t k;
 
@@ -97,7 +97,7 @@ CLONES static void row_after(float *restrict r, const float *g, float *restrict 
 
 /* Reset first: de is the gradient of r h_prev. */
 CLONES static void row_first(float *restrict r, const float *de, const float *h_prev,
-                                float *restrict dh, size_t n)
+                             float *restrict dh, size_t n)
 {
     size_t k;
 

@@ -6,7 +6,7 @@
 
 /* gates [4 n]: in, what goes into the functions; out, the gates. */
 CLONES static void row_fwd(float *gates, const float *c_prev, float *restrict c,
-                              float *restrict h, size_t n)
+                           float *restrict h, size_t n)
 {
     float *restrict i = gates, *restrict o = gates + n;
     float *restrict f = gates + 2 * n, *restrict g = gates + 3 * n;
@@ -32,7 +32,7 @@ CLONES static void row_fwd(float *gates, const float *c_prev, float *restrict c,
 /* gates: in, the gates; out, the gradient of what went into the functions. dc: of c, then of
  * c_prev. */
 CLONES static void row_bwd(float *gates, const float *c_prev, const float *c, const float *dh,
-                              float *restrict dc, size_t n)
+                           float *restrict dc, size_t n)
 {
     float *restrict i = gates, *restrict o = gates + n;
     float *restrict f = gates + 2 * n, *restrict g = gates + 3 * n;

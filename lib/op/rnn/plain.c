@@ -18,7 +18,7 @@ CLONES static void row_fwd(const float *gate, float *restrict h, size_t n, bool 
 }
 
 CLONES static void row_bwd(float *restrict gate, const float *h, const float *dh, size_t n,
-                              bool relu)
+                           bool relu)
 {
     size_t k;
 

@@ -1,0 +1,198 @@
+#!/usr/bin/python3
+"""The same samples from every kind of file give the same training; convert and data say what is there."""
+# san: yes
+import csv
+import glob
+import gzip
+import json
+import os
+import re
+import struct
+import subprocess
+import sys
+import zlib
+
+import numpy as np
+
+from kit import ROOT, TRAINERCTL, Task, digits_job, expect_codes, main, test, workdir
+
+sys.path.insert(0, os.path.join(ROOT, "test", "data"))
+import tfrecord  # noqa: E402 (a reader and writer that shares nothing with ours)
+
+DIGITS = sorted(glob.glob(os.path.join(ROOT, "config/digits/digits-train-*.tfrecord")))
+
+
+def records(path):
+    with open(path, "rb") as f:
+        return [tfrecord.parse(data) for data in tfrecord.frames(f.read())]
+
+
+def samples():
+    """[file][sample] -> (pixels, label)"""
+    return [[(r["image"][1][0], r["label"][1][0]) for r in records(path)] for path in DIGITS]
+
+
+ALONE = {"model": {"metrics": None}, "checkpoint": None}  # no evaluation, and nothing to resume from
+
+
+def losses(folder, data, **train):
+    job = digits_job(folder, data=data, **ALONE, **{"train": {"epochs": None, "steps": 30, "lanes": 2, "eval_every_epochs": 0,
+                                                     "log_every_steps": 1, **train}})
+    task = Task(job, args=("--devices", "cpu:1"))
+    expect_codes([task], [0])
+    out = [task.steps()[k]["loss"] for k in range(1, 31)]
+    assert len(out) == 30 and out[29] < out[0], out
+    return out
+
+
+def ctl(*args, code=0):
+    out = subprocess.run([TRAINERCTL, *args], capture_output=True, text=True, timeout=120)
+    assert out.returncode == code, (args, out.returncode, out.stdout, out.stderr)
+    return out
+
+
+IMAGE = {"dtype": "uint8", "shape": [1, 8, 8], "scale": 0.0625}
+LABEL = {"dtype": "int64", "shape": []}
+
+
+@test
+def the_same_samples_from_any_format_give_the_same_losses():
+    folder = workdir()
+    base = {"eval": None, "cache": "none", "features": {"image": IMAGE, "label": LABEL}}
+    expected = losses(folder, dict(base, train=os.path.join(ROOT, "config/digits/digits-train-*.tfrecord")))
+    for i, part in enumerate(samples()):
+        with open(os.path.join(folder, f"{i}.csv"), "w", newline="") as f:
+            out = csv.writer(f)
+            out.writerow(["label"] + [f"p{k}" for k in range(64)])
+            out.writerows([label, *pixels] for pixels, label in part)
+        np.save(os.path.join(folder, f"image-{i}.npy"),
+                np.array([list(p) for p, _ in part], np.uint8).reshape(-1, 1, 8, 8))
+        np.save(os.path.join(folder, f"label-{i}.npy"), np.array([x for _, x in part], np.int64))
+        with open(DIGITS[i], "rb") as f, gzip.open(os.path.join(folder, f"{i}.tfrecord.gz"), "wb") as g:
+            g.write(f.read())
+    column = dict(IMAGE, column="p0")
+    ways = {
+        "csv": dict(base, format="csv", train=folder + "/*.csv", features={"image": column, "label": LABEL}),
+        "npy": dict(base, format="npy", train=folder + "/{feature}-*.npy"),
+        "gzip in memory": dict(base, train=folder + "/*.gz", cache="memory"),
+        "gzip on disk": dict(base, train=folder + "/*.gz", cache="disk", cache_directory=folder + "/cache"),
+        "a mixture of one": dict(base, train=None, mixture=[{"files": DIGITS[0].replace("-0.", "-*."), "weight": 3}]),
+    }
+    for name, data in ways.items():
+        found = losses(folder, data)
+        assert found == expected, (name, [k for k in range(30) if found[k] != expected[k]])
+    assert len(os.listdir(folder + "/cache")) == len(DIGITS)
+
+
+@test
+def a_bad_record_ends_the_run_or_is_skipped_by_choice():
+    folder = workdir()
+    for path in DIGITS:
+        with open(path, "rb") as f:
+            data = bytearray(f.read())
+        data[5000] ^= 1
+        with open(os.path.join(folder, os.path.basename(path)), "wb") as f:
+            f.write(data)
+    base = {"eval": None, "train": folder + "/*.tfrecord", "features": {"image": IMAGE, "label": LABEL}}
+    job = digits_job(folder, data=base, **ALONE, **{"train": {"epochs": 1, "lanes": 2, "eval_every_epochs": 0}})
+    task = Task(job, args=("--devices", "cpu:1"))
+    code = task.wait()
+    assert code != 0 and any("checksum of the record" in line and ".tfrecord" in line for line in task.lines), task.lines
+    job = digits_job(folder, data=dict(base, on_bad_record="skip"), **ALONE, **{"train": {"epochs": 1, "lanes": 2, "eval_every_epochs": 0}})
+    task = Task(job, args=("--devices", "cpu:1"))
+    expect_codes([task], [0])
+    assert any("bad record skipped" in line for line in task.lines), task.lines
+
+
+def png(pixels):
+    """An RGB image of [h][w][3] as a PNG file."""
+    h, w = len(pixels), len(pixels[0])
+    raw = b"".join(b"\0" + bytes(v for p in row for v in p) for row in pixels)
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", w, h, 8, 2, 0, 0, 0)) +
+            chunk(b"IDAT", zlib.compress(raw)) + chunk(b"IEND", b""))
+
+
+@test
+def convert_writes_what_another_reader_finds():
+    folder = workdir()
+    with open(folder + "/t.csv", "w") as f:
+        f.write('a,b,"y"\n1,0.5,7\n2,-3,8\n3,1e3,-9\n')
+    out = ctl("convert", "--out", folder + "/out/t", "--label", "y", "--shards", "2", folder + "/t.csv").stdout
+    assert "3 samples in 2 files" in out and '"x": { "dtype": "float32", "shape": [2] }' in out, out
+    first = records(folder + "/out/t-00000-of-00002.tfrecord")
+    second = records(folder + "/out/t-00001-of-00002.tfrecord")
+    assert first == [{"x": ("float", [1.0, 0.5]), "y": ("int64", [7])},
+                     {"x": ("float", [3.0, 1000.0]), "y": ("int64", [-9])}], first
+    assert second == [{"x": ("float", [2.0, -3.0]), "y": ("int64", [8])}], second
+
+    np.save(folder + "/u.npy", np.arange(12, dtype=np.uint8).reshape(3, 2, 2))
+    np.save(folder + "/d.npy", np.array([0.1, 0.2, 0.3]))
+    np.save(folder + "/i.npy", np.array([[-1, 2], [3, -4], [5, 6]], np.int16))
+    out = ctl("convert", "--out", folder + "/n", *(f"{x}={folder}/{x}.npy" for x in "udi")).stdout
+    found = records(folder + "/n-00000-of-00001.tfrecord")
+    assert found[1] == {"u": ("bytes", [bytes([4, 5, 6, 7])]), "d": ("float", [struct.unpack("f", struct.pack("f", .2))[0]]),
+                        "i": ("int64", [3, -4])}, found
+    assert '"u": { "dtype": "uint8", "shape": [2, 2] }' in out, out
+
+    for label, name in enumerate(("cat", "dog")):
+        os.makedirs(f"{folder}/pictures/{name}")
+        for k in range(3):
+            with open(f"{folder}/pictures/{name}/{k}.png", "wb") as f:
+                f.write(png([[(50 * k, 100 * label, 9)] * 5] * 4))
+    out = ctl("convert", "--out", folder + "/p", folder + "/pictures").stdout
+    assert "class 0: cat\nclass 1: dog\n6 samples" in out, out
+    found = records(folder + "/p-00000-of-00001.tfrecord")
+    assert sorted(r["label"][1][0] for r in found) == [0, 0, 0, 1, 1, 1]
+    assert [r["label"][1][0] for r in found] != [0, 0, 0, 1, 1, 1]  # drawn
+    assert all(r["image"][1][0].startswith(b"\x89PNG") for r in found)
+
+
+@test
+def convert_refuses_with_the_place_and_leaves_nothing():
+    folder = workdir()
+    with open(folder + "/bad.csv", "w") as f:
+        f.write("a,b\n1,2\n3\n")
+    with open(folder + "/word.csv", "w") as f:
+        f.write("a,b\n1,two\n")
+    os.makedirs(folder + "/pictures/cat")
+    with open(folder + "/pictures/cat/a.png", "w") as f:
+        f.write("no image")
+    np.save(folder + "/a.npy", np.zeros((3, 2), np.float32))
+    np.save(folder + "/b.npy", np.zeros((4,), np.float32))
+    for args, text in ((["bad.csv"], "line 3: 1 fields, expected 2"), (["word.csv"], "column 'b' is 'two'"),
+                       (["pictures"], "a.png': 8 bytes that are neither"), (["nothing.csv"], "nothing.csv"),
+                       (["a.npy"], "expected NAME=FILE.npy"), (["x=a.npy", "y=b.npy"], "expected as many")):
+        inputs = [a if "=" not in a else a.replace("=", f"={folder}/") for a in args]
+        inputs = [a if "=" in a else f"{folder}/{a}" for a in inputs]
+        out = ctl("convert", "--out", folder + "/out/x", *inputs, code=2)
+        assert text in out.stderr, (text, out.stderr)
+        assert os.listdir(folder + "/out") == [], os.listdir(folder + "/out")
+
+
+@test
+def data_says_what_there_is_and_who_reads_it():
+    folder = workdir()
+    job = digits_job(folder)
+    out = ctl("data", "--devices", "cpu:2", job).stdout
+    total = sum(len(part) for part in samples())
+    assert f"training: {total} samples in {len(DIGITS)} files" in out, out
+    assert re.search(r"an epoch is \d+ steps of 64 samples; \d+ are left out of each", out), out
+    pixels, label = samples()[0][0]
+    assert f"label            int64 [] as int64: {label}\n" in out, out
+    shown = "".join(" %.6g" % (x * 0.0625) for x in pixels[:8])
+    assert f"uint8 [1, 8, 8] as float32:{shown} ..." in out, (shown, out)
+    cluster = {"cluster": {"worker": ["127.0.0.1:1111", "127.0.0.1:2222"]}, "task": {"type": "worker", "index": 0}}
+    with open(folder + "/cluster.json", "w") as f:
+        json.dump(cluster, f)
+    out = ctl("data", "--devices", "cpu:1", "--cluster", folder + "/cluster.json", job).stdout
+    assert "worker 0     lanes 0 to 1: samples 0 to 31\n  worker 1     lanes 2 to 3: samples 32 to 63" in out, out
+    out = ctl("data", "--sample", "99999", job, code=2)
+    assert "expected a number from 0 to" in out.stderr, out.stderr
+
+
+if __name__ == "__main__":
+    main()
