@@ -14,7 +14,7 @@ struct build {
     Onnx__ModelProto proto;
     Onnx__GraphProto graph;
     bool failed, is_too_large;
-    size_t bytes; /* of all tensors */
+    size_t bytes;          /* of all tensors */
     Onnx__NodeProto spare; /* takes attributes when memory ran out */
 };
 
@@ -71,14 +71,14 @@ struct build *build_new(const char *graph_name, int64_t opset)
     b->proto.graph = &b->graph;
     b->proto.has_ir_version = 1;
     b->proto.ir_version = IR_VERSION;
-    b->proto.producer_name = (char *)(uintptr_t)"trainerd";
+    b->proto.producer_name = (char *)(uintptr_t) "trainerd";
     b->graph.name = copy(b, graph_name);
     id = take(b, 1, sizeof(*id));
     if (id != NULL) {
         onnx__operator_set_id_proto__init(id);
         id->has_version = 1;
         id->version = opset;
-        id->domain = (char *)(uintptr_t)"";
+        id->domain = (char *)(uintptr_t) "";
     }
     append(b, &b->proto.opset_import, &b->proto.n_opset_import, id);
     return b;
@@ -106,13 +106,13 @@ static Onnx__TensorShapeProto__Dimension *dimension(struct build *b, int64_t dim
         d->dim_value = dim;
     } else if (dim != INT64_MIN) {
         d->value_case = ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_PARAM;
-        d->dim_param = (char *)(uintptr_t)"batch";
+        d->dim_param = (char *)(uintptr_t) "batch";
     }
     return d;
 }
 
-static Onnx__ValueInfoProto *value_info(struct build *b, const char *name,
-                                        enum tensor_dtype dtype, const struct shape *shape)
+static Onnx__ValueInfoProto *value_info(struct build *b, const char *name, enum tensor_dtype dtype,
+                                        const struct shape *shape)
 {
     Onnx__ValueInfoProto *v = take(b, 1, sizeof(*v));
     Onnx__TypeProto *type = take(b, 1, sizeof(*type));
@@ -182,8 +182,7 @@ static Onnx__TensorProto *tensor(struct build *b, const char *name, enum tensor_
 void build_data(struct build *b, const char *name, enum tensor_dtype dtype, struct shape shape,
                 const void *data)
 {
-    append(b, &b->graph.initializer, &b->graph.n_initializer,
-           tensor(b, name, dtype, &shape, data));
+    append(b, &b->graph.initializer, &b->graph.n_initializer, tensor(b, name, dtype, &shape, data));
 }
 
 float *build_weights(struct build *b, const char *name, struct shape shape)
@@ -203,7 +202,7 @@ static void add_names(struct build *b, char ***array, size_t *n, const char *nam
     if (list == NULL)
         return;
     for (name = strtok_r(list, " ", &rest); name != NULL; name = strtok_r(NULL, " ", &rest))
-        append(b, array, n, strcmp(name, "-") == 0 ? (char *)(uintptr_t)"" : name);
+        append(b, array, n, strcmp(name, "-") == 0 ? (char *)(uintptr_t) "" : name);
 }
 
 void build_node(struct build *b, const char *op, const char *inputs, const char *outputs)
@@ -304,8 +303,10 @@ Onnx__ModelProto *build_proto(struct build *b)
 int build_save(struct build *b, const char *path, struct err *err)
 {
     if (b->is_too_large)
-        return err_set(err, ERR_UNSUPPORTED, "make '%s': its weights need more than the 2 GiB that an "
-                       "ONNX file may have", path);
+        return err_set(err, ERR_UNSUPPORTED,
+                       "make '%s': its weights need more than the 2 GiB that an "
+                       "ONNX file may have",
+                       path);
     if (b->failed)
         return err_set(err, ERR_NOMEM, "make '%s': out of memory", path);
     return graph_write_model(&b->proto, path, err);

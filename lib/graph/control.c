@@ -20,8 +20,16 @@ static const char *const scan_attrs[] = { "body",
 
 static const struct op_def rows[] = {
     { .name = "If", .since = 1, .n_in = { 1, 1 }, .n_out = { 1, OP_MANY }, .attrs = if_attrs },
-    { .name = "Loop", .since = 1, .n_in = { 0, OP_MANY }, .n_out = { 1, OP_MANY }, .attrs = loop_attrs },
-    { .name = "Scan", .since = 9, .n_in = { 1, OP_MANY }, .n_out = { 1, OP_MANY }, .attrs = scan_attrs },
+    { .name = "Loop",
+      .since = 1,
+      .n_in = { 0, OP_MANY },
+      .n_out = { 1, OP_MANY },
+      .attrs = loop_attrs },
+    { .name = "Scan",
+      .since = 9,
+      .n_in = { 1, OP_MANY },
+      .n_out = { 1, OP_MANY },
+      .attrs = scan_attrs },
 };
 
 const struct op_def *graph_control_row(const char *name, uint32_t opset)

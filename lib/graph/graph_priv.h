@@ -25,7 +25,7 @@
 enum {
     GRAPH_OPSET_MIN = 11,
     GRAPH_OPSET_MAX = 20,
-    GRAPH_PARAM_ALIGN = 16, /* floats: a parameter starts a cache line */
+    GRAPH_PARAM_ALIGN = 16,  /* floats: a parameter starts a cache line */
     GRAPH_MAX_NODES = 20000, /* planning memory is quadratic; the largest networks have a fifth */
     GRAPH_MAX_DEPTH = 16,    /* of bodies in bodies, and of functions that call functions */
 };
@@ -66,8 +66,8 @@ struct graph_node {
     uint32_t n_in, n_out;
     const uint32_t *in; /* values, GRAPH_NONE: absent */
     const uint32_t *out;
-    uint32_t proto;  /* of the file's graph.node */
-    uint32_t stream; /* random nodes: their rng stream, the same in every plan */
+    uint32_t proto;                  /* of the file's graph.node */
+    uint32_t stream;                 /* random nodes: their rng stream, the same in every plan */
     const struct graph_body *bodies; /* If: then, else. Loop, Scan: one. NULL: an ordinary node */
     uint32_t n_bodies;
     const uint32_t *captured; /* values of the graphs around the node that its bodies read */
@@ -75,11 +75,11 @@ struct graph_node {
 };
 
 struct graph {
-    struct arena mem;        /* everything below that has no other owner */
-    Onnx__ModelProto *unpacked; /* as it came; constants and initial values point into it */
-    Onnx__ModelProto *model;    /* the same with functions inlined, by shallow copies */
+    struct arena mem;              /* everything below that has no other owner */
+    Onnx__ModelProto *unpacked;    /* as it came; constants and initial values point into it */
+    Onnx__ModelProto *model;       /* the same with functions inlined, by shallow copies */
     VEC(ProtobufCMessage *) parts; /* bodies and functions, unpacked */
-    uint64_t unpack_budget;     /* bytes that unpacking may still take */
+    uint64_t unpack_budget;        /* bytes that unpacking may still take */
     const char *path;
     const char *producer;
     uint32_t opset;
@@ -118,7 +118,8 @@ bool graph_is_control(const struct op_def *def);
 /* Values that go round: each turn's result is the next turn's input. Body inputs and outputs beside
  * them: Loop has two and one in front (turn and condition; condition), Scan none. */
 uint32_t graph_carried(const struct graph_node *n);
-/* Scans and unpacks a body or a function; the graph owns it. NULL: an error. `what` is for messages. */
+/* Scans and unpacks a body or a function; the graph owns it. NULL: an error. `what` is for
+ * messages. */
 ProtobufCMessage *graph_unpack_part(struct graph *g, const ProtobufCMessageDescriptor *type,
                                     const ProtobufCBinaryData *bytes, const char *what,
                                     struct err *err);
@@ -164,8 +165,8 @@ int graph_find_params(struct graph *g, const struct graph_opts *opts, struct err
 
 /* ---- export.c ---- */
 /* graph_export() with weights of more than `limit` bytes in all beside the model. */
-int graph_export_split(const struct graph *g, const float *arena, const char *path,
-                       uint64_t limit, struct err *err);
+int graph_export_split(const struct graph *g, const float *arena, const char *path, uint64_t limit,
+                       struct err *err);
 
 /* A model as it is. Durable and atomic. */
 int graph_write_model(const Onnx__ModelProto *model, const char *path, struct err *err);

@@ -1,7 +1,7 @@
 /* import.c - from the bytes of a model to values and nodes.
  *
- * In this order: look at the bytes (scan.c), unpack, is it a model we can take at all, put functions
- * in place of their calls (inline.c), what ops are missing (all of them in one message),
+ * In this order: look at the bytes (scan.c), unpack, is it a model we can take at all, put
+ * functions in place of their calls (inline.c), what ops are missing (all of them in one message),
  * initializers, inputs, nodes (nodes.c), outputs; then param.c decides what trains. */
 #include "graph/import_priv.h"
 
@@ -68,9 +68,9 @@ static int check_model(struct importer *im, struct err *err)
                        "as dense ones",
                        m->graph->n_sparse_initializer);
     im->g->opset = (uint32_t)opset;
-    im->g->producer = arena_printf(&im->g->mem, "%s%s%s", import_text(m->producer_name),
-                                   m->producer_version != NULL ? " " : "",
-                                   import_text(m->producer_version));
+    im->g->producer =
+        arena_printf(&im->g->mem, "%s%s%s", import_text(m->producer_name),
+                     m->producer_version != NULL ? " " : "", import_text(m->producer_version));
     return im->g->producer != NULL ? 0 : import_no_memory(err);
 }
 
@@ -255,8 +255,8 @@ static int refuse_missing(struct importer *im, struct err *err)
 enum { SURVEY_STEPS = 3 };
 
 static int (*const steps[])(struct importer *, struct err *) = {
-    check_model, inline_functions, import_survey, /* graph_survey() ends here */
-    refuse_missing, alloc_tables, read_initializers, read_inputs, read_nodes, read_outputs,
+    check_model,    inline_functions, import_survey, /* graph_survey() ends here */
+    refuse_missing, alloc_tables,     read_initializers, read_inputs, read_nodes, read_outputs,
 };
 
 static int unpack(struct graph *g, const struct graph_opts *opts, const void *bytes, size_t n,
@@ -279,8 +279,8 @@ static int unpack(struct graph *g, const struct graph_opts *opts, const void *by
     return 0;
 }
 
-static int import(struct graph *g, const struct graph_opts *opts, size_t n_steps,
-                  const void *bytes, size_t n, struct err *err)
+static int import(struct graph *g, const struct graph_opts *opts, size_t n_steps, const void *bytes,
+                  size_t n, struct err *err)
 {
     struct importer im = { .g = g };
     size_t i;

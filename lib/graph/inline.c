@@ -67,7 +67,7 @@ static char *renamed(struct inliner *in, const struct frame *frame, char *name)
         return name;
     for (i = 0; i < frame->f->n_input; i++)
         if (strcmp(frame->f->input[i], name) == 0)
-            return i < frame->call->n_input ? frame->call->input[i] : (char *)(uintptr_t)"";
+            return i < frame->call->n_input ? frame->call->input[i] : (char *)(uintptr_t) "";
     for (i = 0; i < frame->f->n_output && i < frame->call->n_output; i++)
         if (strcmp(frame->f->output[i], name) == 0 && frame->call->output[i][0] != '\0')
             return frame->call->output[i];
@@ -172,8 +172,9 @@ static bool expand_body(struct inliner *in, const struct frame *frame, Onnx__Att
         bytes = onnx__graph_proto__get_packed_size(&body);
         if (bytes > in->g->unpack_budget) {
             VEC_FINI(nodes);
-            (void)err_set(in->err, ERR_INPUT, "functions of the model: inlined, they are far larger "
-                                              "than a file of this size should need");
+            (void)err_set(in->err, ERR_INPUT,
+                          "functions of the model: inlined, they are far larger "
+                          "than a file of this size should need");
             return false;
         }
         in->g->unpack_budget -= bytes;
@@ -286,7 +287,7 @@ static bool pass_inputs(struct inliner *in, const Onnx__FunctionProto *f,
             if (node == NULL)
                 return false;
             onnx__node_proto__init(node);
-            node->op_type = (char *)(uintptr_t)"Identity";
+            node->op_type = (char *)(uintptr_t) "Identity";
             node->input = &call->input[k];
             node->output = &call->output[i];
             node->n_input = node->n_output = 1;
@@ -303,15 +304,16 @@ static bool expand_call(struct inliner *in, const Onnx__FunctionProto *f,
 
     if (depth >= GRAPH_MAX_DEPTH) {
         (void)err_set(in->err, ERR_UNSUPPORTED,
-                      "function '%s': functions call each other more than %d deep", or_empty(f->name),
-                      GRAPH_MAX_DEPTH);
+                      "function '%s': functions call each other more than %d deep",
+                      or_empty(f->name), GRAPH_MAX_DEPTH);
         return false;
     }
     if (call->n_input > f->n_input || call->n_output > f->n_output) {
-        (void)err_set(in->err, ERR_INPUT,
-                      "'%s' calls function '%s' with %zu inputs and %zu outputs; it has %zu and %zu",
-                      or_empty(call->name), or_empty(f->name), call->n_input, call->n_output,
-                      f->n_input, f->n_output);
+        (void)err_set(
+            in->err, ERR_INPUT,
+            "'%s' calls function '%s' with %zu inputs and %zu outputs; it has %zu and %zu",
+            or_empty(call->name), or_empty(f->name), call->n_input, call->n_output, f->n_input,
+            f->n_output);
         return false;
     }
     frame.prefix = arena_printf(&in->g->mem, "%s_%" PRIu32 "/",
@@ -321,8 +323,7 @@ static bool expand_call(struct inliner *in, const Onnx__FunctionProto *f,
         (void)err_set(in->err, ERR_NOMEM, "functions of the model: out of memory");
         return false;
     }
-    return expand(in, &frame, f->node, f->n_node, depth + 1, out) &&
-           pass_inputs(in, f, call, out);
+    return expand(in, &frame, f->node, f->n_node, depth + 1, out) && pass_inputs(in, f, call, out);
 }
 
 static bool expand_node(struct inliner *in, const struct frame *frame, const Onnx__NodeProto *from,
@@ -334,18 +335,19 @@ static bool expand_node(struct inliner *in, const struct frame *frame, const Onn
     if (node == NULL)
         return false;
     if (++in->n_nodes > GRAPH_MAX_NODES * (size_t)GRAPH_MAX_DEPTH) {
-        (void)err_set(in->err, ERR_UNSUPPORTED,
-                      "functions of the model: inlined, they have more nodes than the %d there may be",
-                      GRAPH_MAX_NODES);
+        (void)err_set(
+            in->err, ERR_UNSUPPORTED,
+            "functions of the model: inlined, they have more nodes than the %d there may be",
+            GRAPH_MAX_NODES);
         return false;
     }
     *node = *from;
     if (frame != NULL) {
         node->input = renamed_list(in, frame, from->input, from->n_input);
         node->output = renamed_list(in, frame, from->output, from->n_output);
-        node->name = arena_printf(&in->g->mem, "%s%s", frame->prefix,
-                                  or_empty(from->name)[0] != '\0' ? from->name
-                                                                  : or_empty(from->op_type));
+        node->name =
+            arena_printf(&in->g->mem, "%s%s", frame->prefix,
+                         or_empty(from->name)[0] != '\0' ? from->name : or_empty(from->op_type));
         if (node->input == NULL || node->output == NULL || node->name == NULL)
             return false;
     }
@@ -362,8 +364,10 @@ static bool expand(struct inliner *in, const struct frame *frame, Onnx__NodeProt
     size_t i;
 
     if (depth > 2 * GRAPH_MAX_DEPTH) {
-        (void)err_set(in->err, ERR_UNSUPPORTED, "functions and graphs stand in each other more than "
-                                                "%d deep", depth);
+        (void)err_set(in->err, ERR_UNSUPPORTED,
+                      "functions and graphs stand in each other more than "
+                      "%d deep",
+                      depth);
         return false;
     }
     for (i = 0; i < n; i++)

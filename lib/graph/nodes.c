@@ -50,7 +50,8 @@ static const struct op_def *find_row(const struct graph *g, const Onnx__NodeProt
 static int count_op(struct importer *im, const Onnx__NodeProto *p, struct err *err)
 {
     struct graph *g = im->g;
-    const char *domain = import_is_onnx(p->domain) ? "" : p->domain, *name = import_text(p->op_type);
+    const char *domain = import_is_onnx(p->domain) ? "" : p->domain,
+               *name = import_text(p->op_type);
     uint32_t i;
 
     for (i = 0; i < g->n_ops; i++)
@@ -80,8 +81,8 @@ static int count_op(struct importer *im, const Onnx__NodeProto *p, struct err *e
 static int survey_nodes(struct importer *im, Onnx__NodeProto *const *nodes, size_t n,
                         uint32_t depth, struct err *err);
 
-static int survey_body(struct importer *im, const Onnx__NodeProto *p,
-                       const Onnx__AttributeProto *a, uint32_t depth, struct err *err)
+static int survey_body(struct importer *im, const Onnx__NodeProto *p, const Onnx__AttributeProto *a,
+                       uint32_t depth, struct err *err)
 {
     const Onnx__GraphProto *body;
     char what[160];
@@ -110,8 +111,10 @@ static int survey_nodes(struct importer *im, Onnx__NodeProto *const *nodes, size
 
         im->n_nodes += !constant;
         if (im->n_nodes > GRAPH_MAX_NODES)
-            return err_set(err, ERR_UNSUPPORTED, "the graph has more than %d nodes, the most there "
-                           "may be", GRAPH_MAX_NODES);
+            return err_set(err, ERR_UNSUPPORTED,
+                           "the graph has more than %d nodes, the most there "
+                           "may be",
+                           GRAPH_MAX_NODES);
         rc = count_op(im, nodes[i], err);
         if (rc < 0 || constant || !graph_is_control(find_row(im->g, nodes[i])))
             continue;
@@ -224,6 +227,16 @@ static int check_counts(const struct graph_node *node, struct err *err)
     return 0;
 }
 
+static bool has_output(const Onnx__NodeProto *p)
+{
+    size_t i;
+
+    for (i = 0; i < p->n_output; i++)
+        if (p->output[i][0] != '\0')
+            return true;
+    return false;
+}
+
 /* `from`: the graph that the node is in. index: of the node in a list of the file's own graph. */
 static int read_edges(struct importer *im, const struct scope *scope, const Onnx__GraphProto *from,
                       const Onnx__NodeProto *p, uint32_t index, struct graph_node *node,
@@ -254,7 +267,7 @@ static int read_edges(struct importer *im, const struct scope *scope, const Onnx
 
         out[i] = GRAPH_NONE;
         /* Kernels always write output 0, whether somebody wants it or not. */
-        if (i == 0 && name[0] == '\0' && !graph_is_control(node->def))
+        if (i == 0 && name[0] == '\0' && has_output(p) && !graph_is_control(node->def))
             name = arena_printf(&g->mem, "(unnamed %" PRIu32 ")", g->n_values);
         if (name == NULL)
             return import_no_memory(err);
@@ -456,11 +469,11 @@ static int check_inner(const struct graph_node *node, struct err *err)
 static int wrong_body(const struct graph_node *node, const struct graph_body *body,
                       const char *expected, struct err *err)
 {
-    return err_set(err, ERR_INPUT,
-                   "%s '%s' with %" PRIu32 " inputs and %" PRIu32 " outputs has a graph inside with "
-                   "%" PRIu32 " and %" PRIu32 "; expected %s",
-                   node->def->name, node->name, node->n_in, node->n_out, body->n_in, body->n_out,
-                   expected);
+    return err_set(
+        err, ERR_INPUT,
+        "%s '%s' with %" PRIu32 " inputs and %" PRIu32 " outputs has a graph inside with "
+        "%" PRIu32 " and %" PRIu32 "; expected %s",
+        node->def->name, node->name, node->n_in, node->n_out, body->n_in, body->n_out, expected);
 }
 
 /* Inputs and outputs of the bodies fit those of the node; what the file leaves out at the end of
@@ -479,10 +492,11 @@ static int check_bodies(const struct graph_node *node, struct err *err)
     }
     if (strcmp(node->def->name, "Loop") == 0) {
         if (body->n_in < 2 || (body->n_in > 2 ? body->n_in != node->n_in : node->n_in > 2) ||
-            body->n_out < body->n_in - 1 ||
-            body->n_out < node->n_out + 1)
-            return wrong_body(node, body, "the turn and the condition and what goes round; out come "
-                                          "the condition, what goes round, and what is stacked", err);
+            body->n_out < body->n_in - 1 || body->n_out < node->n_out + 1)
+            return wrong_body(node, body,
+                              "the turn and the condition and what goes round; out come "
+                              "the condition, what goes round, and what is stacked",
+                              err);
         return 0;
     }
     for (i = 0; i < node->n_attrs; i++)
@@ -490,8 +504,10 @@ static int check_bodies(const struct graph_node *node, struct err *err)
             scanned = node->attrs[i].i;
     if (scanned < 1 || scanned > node->n_in || body->n_in != node->n_in ||
         body->n_out < node->n_in - (uint32_t)scanned || body->n_out < node->n_out)
-        return wrong_body(node, body, "as many inputs, num_scan_inputs of them scanned, and outputs "
-                                      "for what goes round and what is stacked", err);
+        return wrong_body(node, body,
+                          "as many inputs, num_scan_inputs of them scanned, and outputs "
+                          "for what goes round and what is stacked",
+                          err);
     return 0;
 }
 

@@ -243,8 +243,8 @@ static bool take_over(struct finder *f, uint32_t from, uint32_t to)
 }
 
 /* What comes out of a body comes out of the node: the branches of If one for one; of Loop behind
- * the condition, of Scan from the first on, values that go round and then what is stacked. What goes
- * round is read again by the next turn, so the body is walked until nothing new is found. */
+ * the condition, of Scan from the first on, values that go round and then what is stacked. What
+ * goes round is read again by the next turn, so the body is walked until nothing new is found. */
 static void walk_bodies(struct finder *f, const struct graph_node *n)
 {
     bool is_if = n->n_bodies == 2, is_loop = strcmp(n->def->name, "Loop") == 0, again;

@@ -3,8 +3,8 @@
  * A model exported with a fixed batch B says so at its inputs, and often once more in the constant
  * shapes of Reshape and Expand. Such a file trains with lanes of any size all the same where it is
  * certain what the number means: the axis in front, of a tensor whose samples lie one after the
- * other. What is not certain is left as it is and then does not fit, or is refused by the loss, which
- * wants one row for each label; the message names the node and how to export. */
+ * other. What is not certain is left as it is and then does not fit, or is refused by the loss,
+ * which wants one row for each label; the message names the node and how to export. */
 #include <string.h>
 
 #include "base/err.h"
@@ -98,8 +98,8 @@ int plan_unfix_batch(struct plan_builder *b, struct plan_node *n, struct err *er
     return n->in[1] != GRAPH_NONE ? 0 : plan_no_memory(err);
 }
 
-/* Most ops work on every sample alone. Those that move axis 0 elsewhere make it another size, or are
- * a Transpose; what reads axis 0 of a constant by indices makes the axes of the indices. */
+/* Most ops work on every sample alone. Those that move axis 0 elsewhere make it another size, or
+ * are a Transpose; what reads axis 0 of a constant by indices makes the axes of the indices. */
 void plan_mark_samples(struct plan *p, const struct plan_node *n)
 {
     uint32_t i, k;
@@ -114,8 +114,7 @@ void plan_mark_samples(struct plan *p, const struct plan_node *n)
             if (in != NULL && in->by_sample)
                 out->by_sample = is_op(n, "Reshape") || is_op(n, "Flatten")
                                      ? rows % p->batch == 0
-                                     : in->tensor.shape.rank > 0 &&
-                                           in->tensor.shape.dim[0] == rows;
+                                     : in->tensor.shape.rank > 0 && in->tensor.shape.dim[0] == rows;
         }
         if (out != NULL && out->by_sample && is_op(n, "Transpose"))
             for (i = 0; i < n->n_attrs; i++)

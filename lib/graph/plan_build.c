@@ -3,8 +3,8 @@
  * Backwards from what is asked for (losses, metrics, kept tensors, running statistics) to the nodes
  * and inputs that lead there, then forwards: feeds get their shapes, every node infers its own. A
  * node that knows all its inputs, or needs to know no more than their shapes, is computed here and
- * now and leaves nothing but its result: so ends all arithmetic on shapes that exporters write. What
- * nobody reads after that is dropped. */
+ * now and leaves nothing but its result: so ends all arithmetic on shapes that exporters write.
+ * What nobody reads after that is dropped. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -118,7 +118,8 @@ static int add_constants(struct plan_builder *b, struct err *err)
         struct tensor t = v->tensor;
 
         /* Constants inside of a body are read by it alone. */
-        if ((!b->needed[i] && v->initializer != GRAPH_NONE) || (v->kind != VALUE_CONST && v->kind != VALUE_PARAM))
+        if ((!b->needed[i] && v->initializer != GRAPH_NONE) ||
+            (v->kind != VALUE_CONST && v->kind != VALUE_PARAM))
             continue;
         if (v->kind == VALUE_PARAM)
             t.data = NULL; /* it changes: nothing may be decided by its values */
@@ -253,7 +254,8 @@ static int build(struct plan_builder *b, struct err *err)
         rc = add_kept(b, err);
     if (rc < 0 && b->file_batch != 0)
         return err_wrap(err, rc,
-                        "model input '%s': its batch is fixed at %" PRId64 ", but a lane has %" PRIu32
+                        "model input '%s': its batch is fixed at %" PRId64
+                        ", but a lane has %" PRIu32
                         " samples, and the graph does not follow (export it with a dynamic batch, "
                         "dynamic_axes={'%s': {0: 'batch'}}, or give each lane %" PRId64 " samples)",
                         b->fixed_input, b->file_batch, b->p->batch, b->fixed_input, b->file_batch);

@@ -15,9 +15,10 @@ enum { TURNS_MAX = 65536 /* in a plan */ };
 
 static int not_known(const struct graph_node *n, const char *what, struct err *err)
 {
-    return err_set(err, ERR_UNSUPPORTED,
-                   "%s '%s': %s depends on the data; supported is what is known once the shapes are",
-                   n->def->name, n->name, what);
+    return err_set(
+        err, ERR_UNSUPPORTED,
+        "%s '%s': %s depends on the data; supported is what is known once the shapes are",
+        n->def->name, n->name, what);
 }
 
 /* The one number that a value holds; false: it is not known, or of another type. */
@@ -124,8 +125,9 @@ static int move_axis(struct plan *p, const char *name, uint32_t *value, int64_t 
 static int settle_axis(const struct graph_node *from, int64_t *axis, uint32_t rank, struct err *err)
 {
     if (*axis < -(int64_t)rank || *axis >= (int64_t)rank)
-        return err_set(err, ERR_INPUT, "%s '%s': axis %" PRId64 " of a tensor with %" PRIu32
-                       " dimensions", from->def->name, from->name, *axis, rank);
+        return err_set(err, ERR_INPUT,
+                       "%s '%s': axis %" PRId64 " of a tensor with %" PRIu32 " dimensions",
+                       from->def->name, from->name, *axis, rank);
     *axis += *axis < 0 ? rank : 0;
     return 0;
 }
@@ -209,8 +211,7 @@ static int add_turn(struct plan_builder *b, const struct graph_node *from, uint3
     if (next == NULL)
         return plan_no_memory(err);
     for (i = 0; i < t->n_stacked; i++)
-        t->stacked[(size_t)i * t->cap + t->n] =
-            b->map[body->out[t->first_out + t->n_carried + i]];
+        t->stacked[(size_t)i * t->cap + t->n] = b->map[body->out[t->first_out + t->n_carried + i]];
     for (i = 0; i < t->n_carried; i++) /* all read before any is written: they may change places */
         next[i] = b->map[body->out[t->first_out + i]];
     for (i = 0; i < t->n_carried; i++)
@@ -255,7 +256,8 @@ static int turn_loop(struct plan_builder *b, const struct graph_node *from, int6
     int64_t go = 1;
     int rc = 0;
 
-    if (from->n_in > 1 && from->in[1] != GRAPH_NONE && !known(p, mapped(b, from->in[1]), TENSOR_BOOL, &go))
+    if (from->n_in > 1 && from->in[1] != GRAPH_NONE &&
+        !known(p, mapped(b, from->in[1]), TENSOR_BOOL, &go))
         return not_known(from, "its condition", err);
     while (rc == 0 && go && (int64_t)t->n < trips) {
         static uint8_t yes = 1;
@@ -286,8 +288,8 @@ static int unroll_loop(struct plan_builder *b, const struct graph_node *from, st
     if (from->n_in > 0 && from->in[0] != GRAPH_NONE &&
         !known(b->p, mapped(b, from->in[0]), TENSOR_I64, &trips))
         return not_known(from, "its number of turns", err);
-    rc = open_turns(b, from, 1, trips < TURNS_MAX ? (uint32_t)(trips > 0 ? trips : 0) : TURNS_MAX, &t,
-                    err);
+    rc = open_turns(b, from, 1, trips < TURNS_MAX ? (uint32_t)(trips > 0 ? trips : 0) : TURNS_MAX,
+                    &t, err);
     if (rc == 0)
         rc = enter(b, from, 2, &t, err);
     if (rc == 0)
@@ -314,8 +316,8 @@ static int64_t attr_at(const struct graph_node *from, const char *name, uint32_t
     return 0;
 }
 
-/* Scan input i as n parts without their axis, in the order of the turns. (Split: its backward writes
- * the gradient once, a Slice for each turn would do so n times.) */
+/* Scan input i as n parts without their axis, in the order of the turns. (Split: its backward
+ * writes the gradient once, a Slice for each turn would do so n times.) */
 static int cut(struct plan_builder *b, const struct graph_node *from, uint32_t i, uint32_t first,
                uint32_t n, uint32_t *parts, struct err *err)
 {

@@ -27,7 +27,8 @@ static int whole_shape(const struct plan_builder *b, const struct plan_feed *fee
         if (shape_elements(out) > 0)
             return 0;
     }
-    return err_set(err, ERR_INPUT, "'%s': the feature's shape has no elements, or too many dimensions",
+    return err_set(err, ERR_INPUT,
+                   "'%s': the feature's shape has no elements, or too many dimensions",
                    source_of(feed));
 }
 
@@ -74,9 +75,10 @@ static int check_feed(struct plan_builder *b, const struct plan_feed *feed,
                    ? 0
                    : shape_mismatch(b, feed, io, have, err);
     if (!io->has_shape)
-        return err_set(err, ERR_INPUT,
-                       "graph input '%s' has no shape; export it with one (dimensions may be dynamic)",
-                       io->name);
+        return err_set(
+            err, ERR_INPUT,
+            "graph input '%s' has no shape; export it with one (dimensions may be dynamic)",
+            io->name);
     if (io->shape.rank == 0)
         return err_set(err, ERR_INPUT, "model input '%s' is a scalar: it has no batch dimension",
                        io->name);

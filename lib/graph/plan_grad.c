@@ -1,9 +1,9 @@
 /* plan_grad.c - where gradients flow.
  *
- * Forwards: a value needs a gradient if a trained parameter (or, where asked for, a feed) is upstream
- * through inputs that can carry one. Backwards from the loss: a value has one if a node that runs backward writes it.
- * A view runs nothing backward: its input and its output share one gradient, to which every
- * reader of either contributes. */
+ * Forwards: a value needs a gradient if a trained parameter (or, where asked for, a feed) is
+ * upstream through inputs that can carry one. Backwards from the loss: a value has one if a node
+ * that runs backward writes it. A view runs nothing backward: its input and its output share one
+ * gradient, to which every reader of either contributes. */
 #include "base/check.h"
 #include "graph/plan_priv.h"
 
@@ -35,8 +35,7 @@ static void find_needs(struct plan *p)
 
         v->needs_grad = p->feed_grads
                             ? v->kind == PLAN_FEED && v->tensor.dtype == TENSOR_F32
-                            : v->kind == PLAN_PARAM &&
-                                  p->g->params[v->index].kind == GRAPH_TRAINED;
+                            : v->kind == PLAN_PARAM && p->g->params[v->index].kind == GRAPH_TRAINED;
     }
     for (i = 0; i < p->nodes.n; i++) {
         const struct plan_node *n = &p->nodes.at[i];

@@ -61,7 +61,9 @@ static int add_measure(struct plan_builder *b, const char *role, const struct pl
                        struct plan_sums *out, struct err *err)
 {
     struct plan *p = b->p;
-    struct plan_node n = { .def = op_find("trainerd", m->op, 1), .name = role, .n_in = 3, .n_out = 2 };
+    struct plan_node n = {
+        .def = op_find("trainerd", m->op, 1), .name = role, .n_in = 3, .n_out = 2
+    };
     const char *names[] = { role, "(weight)" };
     uint32_t tensor;
     int rc;
@@ -105,9 +107,8 @@ static int add_sum(struct plan_builder *b, const char *op, uint32_t *in, uint32_
     CHECK(n.def != NULL);
     if (attr == NULL)
         return plan_no_memory(err);
-    *attr = (struct op_attr){
-        .name = "factors", .type = OP_ATTR_FLOATS, .floats = factors, .n = n_in
-    };
+    *attr =
+        (struct op_attr){ .name = "factors", .type = OP_ATTR_FLOATS, .floats = factors, .n = n_in };
     n.n_attrs = factors != NULL ? 1 : 0;
     n.in = in;
     rc = plan_add_node(p, &n, names, err);

@@ -1,5 +1,6 @@
-/* accuracy.c - Accuracy (ours): y = sum_i w_i [label_i is among the k greatest x_ij], unscaled; k = 1 is
- * the argmax. Of equal logits the lowest index wins. A row with a NaN is never right. No gradient. */
+/* accuracy.c - Accuracy (ours): y = sum_i w_i [label_i is among the k greatest x_ij], unscaled; k =
+ * 1 is the argmax. Of equal logits the lowest index wins. A row with a NaN is never right. No
+ * gradient. */
 #include "base/err.h"
 #include "op/loss/loss.h"
 #include "op/op.h"

@@ -96,9 +96,7 @@ int loss_infer_classes(struct op_infer *f, struct err *err)
         s->is_last = true;
     s->n = (size_t)x->dim[0];
     s->classes = (size_t)x->dim[s->is_last ? x->rank - 1 : 1];
-    s->positions = s->n > 0 && s->classes > 0
-                       ? (size_t)shape_elements(x) / s->n / s->classes
-                       : 0;
+    s->positions = s->n > 0 && s->classes > 0 ? (size_t)shape_elements(x) / s->n / s->classes : 0;
     return read_weights(f, s, err);
 }
 

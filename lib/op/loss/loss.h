@@ -1,16 +1,17 @@
 /* loss.h - losses and metrics: rows over (predictions, targets, weights), made by the planner.
  *
- * Inputs: predictions [n, ...] float32, targets (below), weights [n] float32, one for each sample. A
- * sample of weight 0 counts for nothing, whatever its predictions (padding of the last batch); its
- * label must be valid all the same.
- * Outputs: 0 the weighted sum over the batch, one float32 (AreaUnderCurve: a histogram); 1 (optional)
- * the sum of the weights of what counted. Losses are times run->loss_scale, and so are their weights.
+ * Inputs: predictions [n, ...] float32, targets (below), weights [n] float32, one for each sample.
+ * A sample of weight 0 counts for nothing, whatever its predictions (padding of the last batch);
+ * its label must be valid all the same. Outputs: 0 the weighted sum over the batch, one float32
+ * (AreaUnderCurve: a histogram); 1 (optional) the sum of the weights of what counted. Losses are
+ * times run->loss_scale, and so are their weights.
  *
  * With several positions (or elements) in a sample, each has an equal share of its weight.
  *
- * Classes: predictions [n, c] or [n, c, d..] or [n, d.., c], labels int64 [n] or [n, d..] in 0 .. c-1.
- * Which axis the classes are follows from the shape of the labels; where both would do it is axis 1, as
- * in ONNX and PyTorch. Labels equal to ignore_index count for nothing, others by class_weights[label].
+ * Classes: predictions [n, c] or [n, c, d..] or [n, d.., c], labels int64 [n] or [n, d..] in 0 ..
+ * c-1. Which axis the classes are follows from the shape of the labels; where both would do it is
+ * axis 1, as in ONNX and PyTorch. Labels equal to ignore_index count for nothing, others by
+ * class_weights[label].
  *
  * Elements: targets float32, as many for each sample as there are predictions. */
 #ifndef OP_LOSS_LOSS_H
@@ -27,7 +28,7 @@ struct op_plan;
 
 struct loss_classes { /* begins the op's settled attributes */
     size_t n, positions, classes;
-    bool is_last;         /* a row of scores is contiguous; else the classes are `positions` apart */
+    bool is_last; /* a row of scores is contiguous; else the classes are `positions` apart */
     bool has_ignored;
     int64_t ignored;
     const float *weights; /* [classes]; NULL: all 1 */

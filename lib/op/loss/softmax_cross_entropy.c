@@ -1,9 +1,8 @@
-/* softmax_cross_entropy.c - SoftmaxCrossEntropy (ours), with l the label, v the class weights (1), e the
- * label smoothing (0), C classes and V the sum of v:
- *   y = loss_scale sum_i w_i [(1 - e) v_l (L_i - x_il) + e/C (V L_i - sum_j v_j x_ij)],
- *   L_i = log sum_j e^x_ij
- *   dx_ij = dy loss_scale w_i [((1 - e) v_l + e/C V) p_ij - (1 - e) v_l [j = l] - e/C v_j]
- * which is PyTorch's CrossEntropyLoss before its mean. Ignored labels give 0.
+/* softmax_cross_entropy.c - SoftmaxCrossEntropy (ours), with l the label, v the class weights (1),
+ * e the label smoothing (0), C classes and V the sum of v: y = loss_scale sum_i w_i [(1 - e) v_l
+ * (L_i - x_il) + e/C (V L_i - sum_j v_j x_ij)], L_i = log sum_j e^x_ij dx_ij = dy loss_scale w_i
+ * [((1 - e) v_l + e/C V) p_ij - (1 - e) v_l [j = l] - e/C v_j] which is PyTorch's CrossEntropyLoss
+ * before its mean. Ignored labels give 0.
  *
  * Per row forward keeps the maximum and the reciprocal of the sum; backward makes the exponentials
  * again, which costs less than the memory traffic of storing them. Sums are double, in an order
@@ -75,7 +74,7 @@ CLONES static double row_sum(const float *x, size_t n, float max)
 }
 
 CLONES static void row_gradient(const float *x, size_t n, struct row row, float coef, float *dx,
-                                   bool add)
+                                bool add)
 {
     float scale = coef * row.scale;
     size_t i;
@@ -114,9 +113,9 @@ static double row_loss(const struct cross_entropy *s, const float *x, int64_t la
     loss = share * (log(sum) + ((double)row->max - (double)x[label]));
     if (e == 0)
         return loss;
-    return (1 - e) * loss + e / (double)s->rows.classes * plain_share *
-                                (s->rows.all_weights * (log(sum) + (double)row->max) -
-                                 weighed(&s->rows, x));
+    return (1 - e) * loss +
+           e / (double)s->rows.classes * plain_share *
+               (s->rows.all_weights * (log(sum) + (double)row->max) - weighed(&s->rows, x));
 }
 
 static int cross_entropy_fwd(const struct op_call *c, struct err *err)

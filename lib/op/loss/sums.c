@@ -3,8 +3,8 @@
  *   WeightedSum  y = sum_k f_k sum_e x_ke over any number of float32 inputs of any shape, with the
  *                attribute factors f (1).   dx_ke = dy f_k
  *   MeanLoss     (x, weights [n]): y = x loss_scale sum_i w_i.   dx = dy loss_scale sum_i w_i
- *                for a number that the graph computes as a mean over its n samples: it counts as much
- *                as they do. */
+ *                for a number that the graph computes as a mean over its n samples: it counts as
+ * much as they do. */
 #include <string.h>
 
 #include "base/err.h"
@@ -98,8 +98,9 @@ static int mean_infer(struct op_infer *f, struct err *err)
     if (rc == 0)
         rc = op_need(f, 1, TENSOR_F32, 1, err);
     if (rc == 0 && tensor_elements(f->in[0]) != 1)
-        rc = op_error(f, ERR_INPUT, err, "the loss has shape %s; expected one number (a mean over the "
-                                         "samples)",
+        rc = op_error(f, ERR_INPUT, err,
+                      "the loss has shape %s; expected one number (a mean over the "
+                      "samples)",
                       shape_print(&f->in[0]->shape, shape, sizeof(shape)));
     f->out[0] = (struct tensor){ .dtype = TENSOR_F32 };
     return rc;
