@@ -221,6 +221,10 @@ static void inputs_outputs_and_attributes_are_counted_and_known(void **state)
     model_node(m, "MatMul", "x", "logits");
     refused(m, ERR_INPUT, "has 1 inputs, expected 2 to 2", NULL);
 
+    m = linear(17);
+    model_node(m, "Relu", "logits", "-");
+    refused(m, ERR_INPUT, "has 0 outputs", NULL);
+
     m = begin(17);
     model_node(m, "Gemm", "x w", "logits");
     model_int(m, "transb", 0);
