@@ -189,6 +189,18 @@ float plan_loss_weight(const struct plan *p);
 uint32_t plan_metric_words(const struct plan *p, uint32_t i);
 void plan_metric_add(const struct plan *p, uint32_t i, double *sums); /* of the last forward */
 double plan_flops(const struct plan *p); /* of forward */
+
+/* ---- where the time goes ---- */
+struct plan_call_info { /* a call: forward's in order, then backward's */
+    const char *op, *node; /* op "": a sum of gradients */
+    bool backward;
+};
+uint32_t plan_calls_count(const struct plan *p);
+struct plan_call_info plan_call_info(const struct plan *p, uint32_t i);
+/* From now on forward and backward note in end_ns [plan_calls_count()] when each call ended
+ * (clock_ns()); NULL: no longer. */
+void plan_watch(struct plan *p, uint64_t *end_ns);
+
 const struct tensor *plan_tensor(const struct plan *p, const char *name); /* of opts.keep; plain */
 /* A call per line: op, node, shapes, layout, bytes, views; and the memory plan. */
 void plan_print(const struct plan *p, struct buf *out);

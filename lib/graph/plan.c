@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/err.h"
 #include "graph/plan_priv.h"
 
@@ -122,13 +123,15 @@ const struct tensor *plan_tensor(const struct plan *p, const char *name)
 /* ---- running ---- */
 
 static int run_call(const struct plan *p, struct plan_call *call, const struct op_run *run,
-                    const char *direction, struct err *err)
+                    const char *direction, size_t number, struct err *err)
 {
     const struct plan_node *n = &p->nodes.at[call->node];
     int rc;
 
     call->call.run = run;
     rc = call->kernel(&call->call, err);
+    if (p->end_ns != NULL)
+        p->end_ns[number] = clock_ns();
     return rc < 0 ? err_wrap(err, rc, "%s of %s '%s'", direction, n->def->name, n->name) : 0;
 }
 
@@ -139,7 +142,7 @@ int plan_forward(struct plan *p, const struct op_run *run, struct err *err)
 
     CHECK(p->is_bound);
     for (i = 0; i < p->forward.n; i++) {
-        rc = run_call(p, p->forward.at[i], run, "forward", err);
+        rc = run_call(p, p->forward.at[i], run, "forward", i, err);
         if (rc < 0)
             return rc;
     }
@@ -172,7 +175,7 @@ int plan_backward(struct plan *p, const struct op_run *run, float *grads, plan_r
         }
         if (i == p->backward.n)
             return 0;
-        rc = run_call(p, p->backward.at[i], run, "backward", err);
+        rc = run_call(p, p->backward.at[i], run, "backward", p->forward.n + i, err);
         if (rc < 0)
             return rc;
     }
@@ -222,4 +225,28 @@ double plan_flops(const struct plan *p)
     for (i = 0; i < p->nodes.n; i++)
         flops += p->nodes.at[i].is_alias ? 0 : p->nodes.at[i].flops;
     return flops;
+}
+
+uint32_t plan_calls_count(const struct plan *p)
+{
+    return (uint32_t)(p->forward.n + p->backward.n);
+}
+
+struct plan_call_info plan_call_info(const struct plan *p, uint32_t i)
+{
+    bool backward = i >= p->forward.n;
+    const struct plan_call *call;
+    const struct plan_node *n;
+
+    CHECK(i < plan_calls_count(p));
+    call = backward ? p->backward.at[i - p->forward.n] : p->forward.at[i];
+    n = &p->nodes.at[call->node];
+    return (struct plan_call_info){ .op = backward && call->call.din == NULL ? "" : n->def->name,
+                                    .node = n->name,
+                                    .backward = backward };
+}
+
+void plan_watch(struct plan *p, uint64_t *end_ns)
+{
+    p->end_ns = end_ns;
 }

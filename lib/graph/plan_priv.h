@@ -136,6 +136,7 @@ struct plan {
     float *params, *grads;
     void *work;
     bool is_bound;
+    uint64_t *end_ns; /* [calls] when each ended; NULL: nobody watches */
     float loss, weight; /* of the last forward: backward may use their memory */
 };
 
