@@ -8,27 +8,35 @@
 
 /* ---- memory descriptors ---- */
 
-static void md_by_strides(dnnl_memory_desc_t *md, int n, const int64_t *dim, const int64_t *stride)
+static dnnl_data_type_t type_of(enum tensor_dtype t)
+{
+    CHECK(t == TENSOR_NONE || t == TENSOR_F32 || t == TENSOR_BF16);
+    return t == TENSOR_BF16 ? dnnl_bf16 : dnnl_f32;
+}
+
+static void md_by_strides(dnnl_memory_desc_t *md, int n, const int64_t *dim, const int64_t *stride,
+                          dnnl_data_type_t type)
 {
     dnnl_dims_t d = { 0 }, step = { 0 };
 
     memcpy(d, dim, (size_t)n * sizeof(*d));
     memcpy(step, stride, (size_t)n * sizeof(*d));
     /* The only errors are a rank or a negative size that our callers never give. */
-    CHECK(dnnl_memory_desc_init_by_strides(md, n, d, dnnl_f32, step) == dnnl_success);
+    CHECK(dnnl_memory_desc_init_by_strides(md, n, d, type, step) == dnnl_success);
 }
 
-static void md_plain(dnnl_memory_desc_t *md, int n, const int64_t *dim)
+static void md_plain(dnnl_memory_desc_t *md, int n, const int64_t *dim, dnnl_data_type_t type)
 {
     dnnl_dims_t stride;
     int i;
 
     for (i = n - 1; i >= 0; i--)
         stride[i] = i == n - 1 ? 1 : stride[i + 1] * (dim[i + 1] > 0 ? dim[i + 1] : 1);
-    md_by_strides(md, n, dim, stride);
+    md_by_strides(md, n, dim, stride, type);
 }
 
-static void md_channels_last(dnnl_memory_desc_t *md, int n, const int64_t *dim)
+static void md_channels_last(dnnl_memory_desc_t *md, int n, const int64_t *dim,
+                             dnnl_data_type_t type)
 {
     dnnl_dims_t stride;
     int64_t step = dim[1];
@@ -40,18 +48,19 @@ static void md_channels_last(dnnl_memory_desc_t *md, int n, const int64_t *dim)
         step *= dim[i];
     }
     stride[0] = step;
-    md_by_strides(md, n, dim, stride);
+    md_by_strides(md, n, dim, stride, type);
 }
 
-static void md_image(dnnl_memory_desc_t *md, enum tensor_layout layout, int64_t n, int64_t c,
-                     const int64_t *spatial, uint32_t n_spatial)
+static void md_image(dnnl_memory_desc_t *md, enum tensor_layout layout, enum tensor_dtype type,
+                     int64_t n, int64_t c, const int64_t *spatial, uint32_t n_spatial)
 {
     dnnl_dims_t dim = { n, c };
     uint32_t k;
 
     for (k = 0; k < n_spatial; k++)
         dim[2 + k] = spatial[k];
-    (layout == TENSOR_PLAIN ? md_plain : md_channels_last)(md, (int)n_spatial + 2, dim);
+    (layout == TENSOR_PLAIN ? md_plain : md_channels_last)(md, (int)n_spatial + 2, dim,
+                                                              type_of(type));
 }
 
 /* One axis of space is two of which the first is 1: the library's best kernels are for images. */
@@ -81,7 +90,7 @@ static void slide_init(struct slide *s, const struct op_window *w)
 
 /* ---- matrix product ---- */
 
-/* Fills r->md. */
+/* Fills r->md, and r->reordered where types differ. */
 static dnnl_status_t matmul_describe(const struct dnn_matmul *s, struct dnn_recipe *r,
                                      dnnl_matmul_desc_t *op)
 {
@@ -90,15 +99,22 @@ static dnnl_status_t matmul_describe(const struct dnn_matmul *s, struct dnn_reci
     const int64_t y[] = { s->batch, s->m, s->n }, bias[] = { 1, 1, s->n };
     const int64_t a_step[] = { s->m * s->k, s->trans_a ? 1 : s->k, s->trans_a ? s->m : 1 };
     const int64_t b_step[] = { s->k * s->n, s->trans_b ? 1 : s->n, s->trans_b ? s->k : 1 };
-    dnnl_memory_desc_t any;
+    bool is_half = s->a == TENSOR_BF16 || s->b == TENSOR_BF16;
+    dnnl_data_type_t type = is_half ? dnnl_bf16 : dnnl_f32; /* of what is multiplied */
+    dnnl_memory_desc_t factor[2], any;
 
-    md_by_strides(&r->md[0], rank, a + skip, a_step + skip);
-    md_by_strides(&r->md[1], rank, b + skip, b_step + skip);
-    md_plain(&r->md[2], rank, y + skip);
-    md_plain(&r->md[3], rank, bias + skip);
+    CHECK(!is_half || !s->packed);
+    md_by_strides(&r->md[0], rank, a + skip, a_step + skip, type_of(s->a));
+    md_by_strides(&r->md[1], rank, b + skip, b_step + skip, type_of(s->b));
+    md_by_strides(&factor[0], rank, a + skip, a_step + skip, type);
+    md_by_strides(&factor[1], rank, b + skip, b_step + skip, type);
+    md_plain(&r->md[2], rank, y + skip, type_of(s->y));
+    md_plain(&r->md[3], rank, bias + skip, dnnl_f32);
     CHECK(dnnl_memory_desc_init_by_tag(&any, rank, r->md[1].dims, dnnl_f32,
                                        dnnl_format_tag_any) == dnnl_success);
-    return dnnl_matmul_desc_init(op, &r->md[0], s->packed ? &any : &r->md[1],
+    if (is_half && s->a != s->b)
+        r->reordered = s->a == TENSOR_BF16 ? 1 : 0;
+    return dnnl_matmul_desc_init(op, &factor[0], s->packed ? &any : &factor[1],
                                  s->bias ? &r->md[3] : NULL, &r->md[2]);
 }
 
@@ -135,7 +151,8 @@ int dnn_matmul_pack(const struct dnn_matmul *s, struct dnn **out, struct err *er
 
 struct conv_md {
     dnnl_memory_desc_t x, w, bias, y;
-    dnnl_memory_desc_t any_w; /* w in a layout of the library's choice */
+    dnnl_memory_desc_t any_w;  /* w as it is multiplied, in a layout of the library's choice */
+    dnnl_memory_desc_t any_dw; /* its gradient, likewise */
     struct slide slide;
     dnnl_convolution_desc_t fwd;
     dnnl_status_t status; /* of fwd */
@@ -151,11 +168,13 @@ static void conv_describe(const struct dnn_conv *s, struct conv_md *m)
     for (k = 0; k < win->spatial; k++)
         w[3 + k] = win->kernel[k];
     slide_init(&m->slide, win);
-    md_image(&m->x, s->layout, s->n, s->c, win->in, win->spatial);
-    md_image(&m->y, s->layout, s->n, s->o, win->out, win->spatial);
-    md_plain(&m->w, (int)win->spatial + 3 - skip, w + skip);
-    md_plain(&m->bias, 1, &s->o);
-    CHECK(dnnl_memory_desc_init_by_tag(&m->any_w, m->w.ndims, m->w.dims, dnnl_f32,
+    md_image(&m->x, s->layout, s->images, s->n, s->c, win->in, win->spatial);
+    md_image(&m->y, s->layout, s->images, s->n, s->o, win->out, win->spatial);
+    md_plain(&m->w, (int)win->spatial + 3 - skip, w + skip, dnnl_f32);
+    md_plain(&m->bias, 1, &s->o, dnnl_f32);
+    CHECK(dnnl_memory_desc_init_by_tag(&m->any_w, m->w.ndims, m->w.dims, type_of(s->images),
+                                       dnnl_format_tag_any) == dnnl_success &&
+          dnnl_memory_desc_init_by_tag(&m->any_dw, m->w.ndims, m->w.dims, dnnl_f32,
                                        dnnl_format_tag_any) == dnnl_success);
     m->status = dnnl_dilated_convolution_forward_desc_init(
         &m->fwd, dnnl_forward_training, dnnl_convolution_direct, &m->x, &m->any_w,
@@ -170,7 +189,7 @@ int dnn_conv_fwd(const struct dnn_conv *s, struct dnn **out, struct err *err)
                         .arg = { DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_BIAS },
                         .outputs = 1u << 2,
                         .reordered = 1,
-                        .few_channels = s->c / s->group <= 16 };
+                        .few_channels = s->images != TENSOR_BF16 && s->c / s->group <= 16 };
     struct conv_md m;
 
     conv_describe(s, &m);
@@ -212,7 +231,7 @@ int dnn_conv_bwd_w(const struct dnn_conv *s, struct dnn **out, struct err *err)
     r.md[0] = m.x, r.md[1] = m.y, r.md[2] = m.w, r.md[3] = m.bias;
     if (m.status == dnnl_success)
         m.status = dnnl_dilated_convolution_backward_weights_desc_init(
-            &op, dnnl_convolution_direct, &m.x, &m.any_w, s->bias ? &m.bias : NULL, &m.y,
+            &op, dnnl_convolution_direct, &m.x, &m.any_dw, s->bias ? &m.bias : NULL, &m.y,
             m.slide.stride, m.slide.dilate, m.slide.pad_lo, m.slide.pad_hi);
     return dnn_new(&r, m.status, &op, &m.fwd, out, err);
 }
@@ -228,8 +247,8 @@ static int max_pool(const struct dnn_pool *s, struct dnn_recipe *r, uint32_t x, 
     struct slide sl;
 
     slide_init(&sl, w);
-    md_image(&r->md[x], s->layout, s->n, s->c, w->in, w->spatial);
-    md_image(&r->md[y], s->layout, s->n, s->c, w->out, w->spatial);
+    md_image(&r->md[x], s->layout, s->images, s->n, s->c, w->in, w->spatial);
+    md_image(&r->md[y], s->layout, s->images, s->n, s->c, w->out, w->spatial);
     status = dnnl_pooling_v2_forward_desc_init(
         &fwd, s->training ? dnnl_forward_training : dnnl_forward_inference, dnnl_pooling_max,
         &r->md[x], &r->md[y], sl.stride, sl.kernel, sl.dilate, sl.pad_lo, sl.pad_hi);
@@ -273,8 +292,8 @@ int dnn_reorder(const struct tensor *from, const struct tensor *to, struct dnn *
                             .reordered = DNN_NO_ARG };
     const struct shape *s = &from->shape;
 
-    CHECK(s->rank >= 3 && shape_equal(s, &to->shape));
-    md_image(&r.md[0], from->layout, s->dim[0], s->dim[1], s->dim + 2, s->rank - 2);
-    md_image(&r.md[1], to->layout, s->dim[0], s->dim[1], s->dim + 2, s->rank - 2);
+    CHECK(s->rank >= 3 && shape_equal(s, &to->shape) && from->dtype == to->dtype);
+    md_image(&r.md[0], from->layout, from->dtype, s->dim[0], s->dim[1], s->dim + 2, s->rank - 2);
+    md_image(&r.md[1], to->layout, to->dtype, s->dim[0], s->dim[1], s->dim + 2, s->rank - 2);
     return dnn_new(&r, dnnl_success, NULL, NULL, out, err);
 }

@@ -225,6 +225,11 @@ const char *op_kernel_id(void)
     return dnn_id();
 }
 
+bool op_has_bfloat16(void)
+{
+    return dnn_has_bfloat16();
+}
+
 void op_thread_init(void)
 {
     /* Round to nearest, nothing traps, no flushing of denormals: the state a program starts with,

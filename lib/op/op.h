@@ -36,6 +36,18 @@ enum op_layout {
     OP_LAYOUT_CHANNELS, /* in 0 and out 0 channels-last when rank >= 3; everything else plain */
 };
 
+/* What an op does in a plan that computes in bfloat16 (graph/plan_precision.c), for the operands that
+ * `half_of` lists; all others stay float32. Whatever the types, sums and functions are computed in
+ * float32, and a gradient has the type of its value. */
+enum op_half {
+    OP_HALF_NO,   /* float32 only */
+    OP_HALF_SAME, /* either, as long as all operands share it: they are float32 if one is */
+    OP_HALF_MIX,  /* each operand may be either; outputs are bfloat16 if all activations are (values
+                     that depend on an input of the graph; not parameters and constants) */
+    OP_HALF_WANT, /* a product: activations become bfloat16 for it, parameters are converted inside
+                     the call, and their gradients are float32 */
+};
+
 struct op_kernels {
     /* Optional. Fills p->save_bytes, p->scratch_bytes, p->state. May be called again for another
      * batch size; each state is freed with `free_state`. Errors: ERR_UNSUPPORTED, ERR_NOMEM, ERR_DEVICE. */
@@ -67,6 +79,8 @@ struct op_def {
     bool of_shape;      /* the outputs depend on nothing but the shapes of the inputs: folded at load;
                            fwd reads no data */
     enum op_layout layout;
+    enum op_half half;
+    uint32_t half_of;   /* OP_IN and OP_OUT bits: operands that may be bfloat16 */
     struct op_kernels cpu;
     float (*stat_momentum)(const void *param); /* for `stat`: weight of the old value */
     double (*flops)(const struct op_infer *f);  /* forward multiply-adds * 2; NULL: elements of out 0 */
@@ -168,6 +182,8 @@ const struct op_def *op_find(const char *domain, const char *name, uint32_t opse
 /* All rows, for the list of what is supported. */
 const struct op_def *const *op_all(size_t *n);
 
+/* Does this processor multiply bfloat16 (avx512_bf16 or better, as far as the library may use it)? */
+bool op_has_bfloat16(void);
 /* Library, version and instruction set that decide the bits: "onednn 2.6.3 avx512_core_amx". */
 const char *op_kernel_id(void);
 /* Once per thread that will run kernels: one OpenMP thread, denormals as IEEE. */

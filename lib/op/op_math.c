@@ -1,3 +1,4 @@
+#include "op/half.h"
 #include "op/op_priv.h"
 
 enum { ROWS = 64, COLS = 128, LANES = 16, SPAN = 4096 };
@@ -23,41 +24,69 @@ void op_put(float *dst, const float *src, size_t n, float alpha, bool add)
     (add ? put_add : put)(dst, src, n, alpha);
 }
 
+CLONES static void put_half(uint16_t *dst, const uint16_t *src, size_t n, float alpha)
+{
+    size_t i;
+
+    OP_EACH
+    for (i = 0; i < n; i++)
+        dst[i] = op_half_store(alpha * op_half_load(src[i]));
+}
+
+CLONES static void put_half_add(uint16_t *dst, const uint16_t *src, size_t n, float alpha)
+{
+    size_t i;
+
+    OP_EACH
+    for (i = 0; i < n; i++)
+        dst[i] = op_half_store(op_half_load(dst[i]) + alpha * op_half_load(src[i]));
+}
+
+void op_put_as(const struct tensor *dst, const void *src, size_t n, float alpha, bool add)
+{
+    if (op_is_half(dst))
+        (add ? put_half_add : put_half)(dst->data, src, n, alpha);
+    else
+        op_put(dst->data, src, n, alpha, add);
+}
+
 static void store(float *out, double value, bool add)
 {
     *out = add ? *out + (float)value : (float)value;
 }
 
-/* Adds rows of `w` floats, `step` apart. */
-CLONES static void add_rows(const float *x, size_t rows, size_t step, size_t w,
-                               float *restrict part)
-{
-    size_t r, j;
-
-    memset(part, 0, w * sizeof(*part));
-    for (r = 0; r < rows; r++)
-        for (j = 0; j < w; j++)
-            part[j] += x[r * step + j];
-}
-
-void op_sum_rows(const float *x, size_t rows, size_t cols, float alpha, float *out, bool add)
-{
-    size_t at, r, j;
-
-    for (at = 0; at < cols; at += COLS) { /* a strip of columns whose sums stay in cache */
-        size_t w = cols - at < COLS ? cols - at : COLS;
-        double total[COLS] = { 0 };
-        float part[COLS];
-
-        for (r = 0; r < rows; r += ROWS) {
-            add_rows(x + r * cols + at, rows - r < ROWS ? rows - r : ROWS, cols, w, part);
-            for (j = 0; j < w; j++)
-                total[j] += (double)part[j];
-        }
-        for (j = 0; j < w; j++)
-            store(out + at + j, (double)alpha * total[j], add);
+/* SUM_ROWS makes one for each type. name_add adds rows of `w` elements, `step` apart. */
+#define SUM_ROWS(name_, type_, load_)                                                              \
+    CLONES static void name_##_add(const type_ *x, size_t rows, size_t step, size_t w,             \
+                                   float *restrict part)                                           \
+    {                                                                                              \
+        size_t r, j;                                                                               \
+                                                                                                   \
+        memset(part, 0, w * sizeof(*part));                                                        \
+        for (r = 0; r < rows; r++)                                                                 \
+            for (j = 0; j < w; j++)                                                                \
+                part[j] += load_(x[r * step + j]);                                                 \
+    }                                                                                              \
+    void name_(const type_ *x, size_t rows, size_t cols, float alpha, float *out, bool add)        \
+    {                                                                                              \
+        size_t at, r, j;                                                                           \
+                                                                                                   \
+        for (at = 0; at < cols; at += COLS) { /* a strip of columns whose sums stay in cache */    \
+            size_t w = cols - at < COLS ? cols - at : COLS;                                        \
+            double total[COLS] = { 0 };                                                            \
+            float part[COLS];                                                                      \
+                                                                                                   \
+            for (r = 0; r < rows; r += ROWS) {                                                     \
+                name_##_add(x + r * cols + at, rows - r < ROWS ? rows - r : ROWS, cols, w, part);  \
+                for (j = 0; j < w; j++)                                                            \
+                    total[j] += (double)part[j];                                                   \
+            }                                                                                      \
+            for (j = 0; j < w; j++)                                                                \
+                store(out + at + j, (double)alpha * total[j], add);                                \
+        }                                                                                          \
     }
-}
+SUM_ROWS(op_sum_rows, float, )
+SUM_ROWS(op_sum_rows_half, uint16_t, op_half_load)
 
 CLONES static float sum_span(const float *x, size_t n)
 {

@@ -47,9 +47,13 @@ static inline size_t op_max(size_t a, size_t b)
 
 /* dst = alpha * src, or dst += alpha * src. dst may be src. */
 void op_put(float *dst, const float *src, size_t n, float alpha, bool add);
+/* The same to the first n elements of a tensor, float32 or bfloat16; src has the same type. */
+void op_put_as(const struct tensor *dst, const void *src, size_t n, float alpha, bool add);
 /* x [rows, cols] -> out [cols]: alpha times the sum over the rows, stored or added. Partial sums
  * of 64 rows are floats, their total is double. */
 void op_sum_rows(const float *x, size_t rows, size_t cols, float alpha, float *out, bool add);
+void op_sum_rows_half(const uint16_t *x, size_t rows, size_t cols, float alpha, float *out,
+                      bool add); /* of bfloat16 */
 /* x [rows, cols] -> out [rows]: alpha times the sum of each row, stored or added. */
 void op_sum_cols(const float *x, size_t rows, size_t cols, float alpha, float *out, bool add);
 
@@ -96,20 +100,20 @@ void op_din_wide(const struct op_call *c, uint32_t i, const double *value, size_
 
 /* A kernel that can only overwrite computes the gradient of input i at op_din_at(): in din[i], or
  * in `spare` when it is to be added or nobody wants it. op_din_done() brings alpha times it home.
- */
-static inline float *op_din_at(const struct op_call *c, uint32_t i, float *spare)
+ * Both are of the type of din[i]. */
+static inline void *op_din_at(const struct op_call *c, uint32_t i, void *spare)
 {
     if (i >= c->n_in || c->din[i] == NULL || (c->din_add & OP_IN(i)) != 0)
         return spare;
     return c->din[i]->data;
 }
 
-static inline void op_din_done(const struct op_call *c, uint32_t i, const float *at, float alpha)
+static inline void op_din_done(const struct op_call *c, uint32_t i, const void *at, float alpha)
 {
     bool add = (c->din_add & OP_IN(i)) != 0;
 
     if (i < c->n_in && c->din[i] != NULL && (add || alpha != 1.0f))
-        op_put(c->din[i]->data, at, (size_t)tensor_elements(c->din[i]), alpha, add);
+        op_put_as(c->din[i], at, (size_t)tensor_elements(c->din[i]), alpha, add);
 }
 
 #endif

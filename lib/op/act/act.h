@@ -51,27 +51,30 @@
     static int name_##_fwd(const struct op_call *c, struct err *err)                               \
     {                                                                                              \
         (void)err;                                                                                 \
-        name_##_y((size_t)tensor_elements(c->in[0]), c->in[0]->data, c->out[0]->data, c->param);   \
+        act_fwd(c, name_##_y);                                                                     \
         return 0;                                                                                  \
     }                                                                                              \
     static int name_##_bwd(const struct op_call *c, struct err *err)                               \
     {                                                                                              \
         (void)err;                                                                                 \
-        if (c->dout[0] == NULL)                                                                    \
-            op_bwd_zero(c);                                                                        \
-        else if (c->din[0] != NULL)                                                                \
-            ((c->din_add & OP_IN(0)) != 0 ? name_##_add_dx : name_##_dx)(                          \
-                (size_t)tensor_elements(c->din[0]), c->dout[0]->data, c->reads_[0]->data,          \
-                c->din[0]->data, c->param);                                                        \
+        act_bwd(c, c->reads_[0], op_adds(c, 0) ? name_##_add_dx : name_##_dx);                     \
         return 0;                                                                                  \
     }
 
+typedef void act_y_fn(size_t n, const float *x, float *y, const float *p);
+typedef void act_dx_fn(size_t n, const float *d, const float *v, float *g, const float *p);
+
+/* The loop over all of in 0, or, if that is bfloat16, over converted stretches. */
+void act_fwd(const struct op_call *c, act_y_fn *y);
+/* v: what backward reads */
+void act_bwd(const struct op_call *c, const struct tensor *v, act_dx_fn *dx);
 /* float32 in 0 -> out 0; the attributes that the row names, floats, into the param. */
 int act_infer(struct op_infer *f, const float *defaults, struct err *err);
 
 #define ACT_FIELDS(id_, name_, since_, reads_)                                                     \
     .name = (name_), .since = (since_), .n_in = { 1, 1 }, .n_out = { 1, 1 }, .diff = OP_IN(0),     \
-    .bwd_reads = (reads_), .in_place = true, .layout = OP_LAYOUT_ANY,                              \
+    .bwd_reads = (reads_), .in_place = true, .layout = OP_LAYOUT_ANY, .half = OP_HALF_SAME,        \
+    .half_of = OP_IN(0) | OP_OUT(0),                                                               \
     .cpu = { .fwd = id_##_fwd, .bwd = id_##_bwd }
 
 /* The row op_<id_> of what ACT_UNARY(id_, ...) made. */

@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "base/err.h"
+#include "op/half.h"
 #include "op/op.h"
 #include "op/op_priv.h"
 
@@ -105,6 +106,21 @@ static struct limits limits_of(const struct op_call *c)
     return (struct limits){ lo != NULL ? *lo : m.lo, hi != NULL ? *hi : m.hi };
 }
 
+/* float32, or bfloat16 in stretches */
+static void clip_floats(const struct op_call *c, size_t n)
+{
+    const struct tensor *x = c->in[0], *y = c->out[0];
+    float room[OP_STRETCH], *to;
+    size_t at, m;
+
+    for (at = 0; at < n; at += m) {
+        m = op_stretch(n - at, op_is_half(x));
+        to = op_floats_to(y, at, room);
+        clip_f32(m, op_floats(x, at, m, room), limits_of(c), to);
+        op_floats_done(y, at, m, to);
+    }
+}
+
 static int clip_fwd(const struct op_call *c, struct err *err)
 {
     size_t n = (size_t)tensor_elements(c->in[0]);
@@ -115,18 +131,29 @@ static int clip_fwd(const struct op_call *c, struct err *err)
     else if (c->in[0]->dtype == TENSOR_I64)
         clip_i64(n, c->in[0]->data, limit(c, 1), limit(c, 2), c->out[0]->data);
     else
-        clip_f32(n, c->in[0]->data, limits_of(c), c->out[0]->data);
+        clip_floats(c, n);
     return 0;
 }
 
 static int clip_bwd(const struct op_call *c, struct err *err)
 {
+    const struct tensor *x = c->in[0], *dy = c->dout[0], *dx = c->din[0];
+    float room[3][OP_STRETCH], *to;
+    size_t n, at, m;
+
     (void)err;
-    if (c->dout[0] == NULL || c->din[0] == NULL)
+    if (dy == NULL || dx == NULL) {
         op_bwd_zero(c);
-    else
-        clip_dx((size_t)tensor_elements(c->din[0]), c->in[0]->data, c->dout[0]->data,
-                limits_of(c), c->din[0]->data, op_adds(c, 0));
+        return 0;
+    }
+    n = (size_t)tensor_elements(dx);
+    for (at = 0; at < n; at += m) {
+        m = op_stretch(n - at, op_is_half(dx));
+        to = op_floats_on(dx, at, op_adds(c, 0) ? m : 0, room[2]);
+        clip_dx(m, op_floats(x, at, m, room[0]), op_floats(dy, at, m, room[1]), limits_of(c), to,
+                op_adds(c, 0));
+        op_floats_done(dx, at, m, to);
+    }
     return 0;
 }
 
@@ -143,6 +170,8 @@ const struct op_def op_clip_11 = {
     .bwd_reads = OP_IN(0) | OP_IN(1) | OP_IN(2),
     .in_place = true,
     .layout = OP_LAYOUT_ANY,
+    .half = OP_HALF_SAME,
+    .half_of = OP_IN(0) | OP_OUT(0),
     .cpu = { .fwd = clip_fwd, .bwd = clip_bwd },
 };
 
@@ -159,5 +188,7 @@ const struct op_def op_clip_6 = {
     .bwd_reads = OP_IN(0),
     .in_place = true,
     .layout = OP_LAYOUT_ANY,
+    .half = OP_HALF_SAME,
+    .half_of = OP_IN(0) | OP_OUT(0),
     .cpu = { .fwd = clip_fwd, .bwd = clip_bwd },
 };

@@ -14,6 +14,7 @@
 #include "base/err.h"
 #include "base/rng.h"
 #include "op/op.h"
+#include "op/half.h"
 #include "op/op_priv.h"
 
 struct dropout {
@@ -162,6 +163,21 @@ CLONES static void apply(size_t n, const float *x, const uint8_t *keep, float sc
     }
 }
 
+/* The same over tensors, bfloat16 in stretches. */
+static void apply_to(const struct tensor *x, const uint8_t *keep, float scale,
+                     const struct tensor *y, bool add)
+{
+    size_t n = (size_t)tensor_elements(x), at, m;
+    float room[2][OP_STRETCH], *to;
+
+    for (at = 0; at < n; at += m) {
+        m = op_stretch(n - at, op_is_half(x));
+        to = op_floats_on(y, at, add ? m : 0, room[1]);
+        apply(m, op_floats(x, at, m, room[0]), keep + at, scale, to, add);
+        op_floats_done(y, at, m, to);
+    }
+}
+
 static void write_mask(const struct tensor *out, const uint8_t *keep)
 {
     size_t n = (size_t)tensor_elements(out), i;
@@ -185,8 +201,7 @@ static int dropout_fwd(const struct op_call *c, struct err *err)
     if (keep != NULL) {
         draw(c, keep);
         if (c->out[0] != NULL)
-            apply((size_t)tensor_elements(c->in[0]), c->in[0]->data, keep, p->scale,
-                  c->out[0]->data, false);
+            apply_to(c->in[0], keep, p->scale, c->out[0], false);
     } else if (c->out[0] != NULL && c->out[0]->data != c->in[0]->data) {
         memcpy(c->out[0]->data, c->in[0]->data, tensor_bytes(c->in[0]));
     }
@@ -205,9 +220,9 @@ static int dropout_bwd(const struct op_call *c, struct err *err)
     if (c->dout[0] == NULL || c->din[0] == NULL)
         op_bwd_zero(c);
     else if (p->drops)
-        apply(n, c->dout[0]->data, c->save, p->scale, c->din[0]->data, add);
+        apply_to(c->dout[0], c->save, p->scale, c->din[0], add);
     else
-        op_put(c->din[0]->data, c->dout[0]->data, n, 1.0f, add);
+        op_put_as(c->din[0], c->dout[0]->data, n, 1.0f, add);
     return 0;
 }
 
@@ -226,6 +241,8 @@ const struct op_def op_dropout_12 = {
     .in_place = true,
     .random = true,
     .layout = OP_LAYOUT_ANY,
+    .half = OP_HALF_SAME,
+    .half_of = OP_IN(0) | OP_OUT(0),
     .cpu = { dropout_plan, dropout_fwd, dropout_bwd, NULL },
 };
 
@@ -242,5 +259,7 @@ const struct op_def op_dropout_7 = {
     .in_place = true,
     .random = true,
     .layout = OP_LAYOUT_ANY,
+    .half = OP_HALF_SAME,
+    .half_of = OP_IN(0) | OP_OUT(0),
     .cpu = { dropout_plan, dropout_fwd, dropout_bwd, NULL },
 };

@@ -28,7 +28,7 @@ static int infer(struct op_infer *f, struct err *err)
         const void *x = c->in[0]->data;                                                            \
         void *y = c->out[0]->data;                                                                 \
                                                                                                    \
-        if (c->in[0]->dtype == TENSOR_F32)                                                         \
+        if (c->in[0]->dtype != TENSOR_I32 && c->in[0]->dtype != TENSOR_I64)                        \
             return id_##_fwd(c, err);                                                              \
         for (i = 0; i < n; i++) {                                                                  \
             bool wide = c->in[0]->dtype == TENSOR_I64;                                             \

@@ -106,6 +106,8 @@ const struct op_def op_conv = {
     .diff = OP_IN(0) | OP_IN(1) | OP_IN(2),
     .bwd_reads = OP_IN(0) | OP_IN(1),
     .layout = OP_LAYOUT_CHANNELS,
+    .half = OP_HALF_WANT,
+    .half_of = OP_IN(0) | OP_OUT(0),
     .cpu = { conv_cpu_plan, conv_cpu_fwd, conv_cpu_bwd, conv_cpu_free },
     .flops = flops,
 };

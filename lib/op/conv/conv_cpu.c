@@ -35,11 +35,12 @@ int conv_cpu_plan(struct op_plan *p, struct err *err)
     const struct conv_param *cp = p->param;
     const struct tensor *x = p->in[0], *w = p->in[1];
     struct conv_state *s = calloc(1, sizeof(*s));
-    struct dnn_conv spec = { .window = &cp->window, .layout = x->layout, .n = x->shape.dim[0],
-                             .c = x->shape.dim[1], .o = w->shape.dim[0], .group = cp->group };
+    struct dnn_conv spec = { .window = &cp->window, .layout = x->layout, .images = x->dtype,
+                             .n = x->shape.dim[0], .c = x->shape.dim[1], .o = w->shape.dim[0],
+                             .group = cp->group };
     int rc;
 
-    CHECK(p->out[0].layout == x->layout);
+    CHECK(p->out[0].layout == x->layout && p->out[0].dtype == x->dtype);
     if (s == NULL)
         return err_set(err, ERR_NOMEM, "Conv '%s': out of memory", p->node);
     s->has_bias = spec.bias = p->n_in > 2 && p->in[2] != NULL;
@@ -85,8 +86,8 @@ int conv_cpu_bwd(const struct op_call *c, struct err *err)
         return 0;
     }
     if (c->din[1] != NULL || (s->has_bias && c->din[2] != NULL)) {
-        float *dw = op_din_at(c, 1, c->scratch);
-        float *db = op_din_at(c, 2, op_at(c->scratch, s->spare_dw));
+        void *dw = op_din_at(c, 1, c->scratch);
+        void *db = op_din_at(c, 2, op_at(c->scratch, s->spare_dw));
         void *args[DNN_ARGS] = { c->in[0]->data, c->dout[0]->data, dw, db };
 
         rc = dnn_run(s->dw, args, rest, err);
@@ -96,7 +97,7 @@ int conv_cpu_bwd(const struct op_call *c, struct err *err)
         op_din_done(c, 2, db, 1.0f);
     }
     if (c->din[0] != NULL) {
-        float *dx = op_din_at(c, 0, c->scratch);
+        void *dx = op_din_at(c, 0, c->scratch);
         void *args[DNN_ARGS] = { c->dout[0]->data, c->in[1]->data, dx };
 
         rc = dnn_run(s->dx, args, rest, err);

@@ -16,13 +16,14 @@ ELEM_BWD(div_da, 0, ELEM_D / ELEM_B)
 ELEM_BWD(div_db, 1, -(ELEM_D / ELEM_B) * (ELEM_A / ELEM_B))
 
 static const struct elem_kernels kernels = {
-    .f32 = div_f32, .i32 = div_i32, .i64 = div_i64, .bwd = { div_da, div_db }
+    .f32 = div_f32, .i32 = div_i32, .i64 = div_i64, .bwd = { div_da, div_db },
+    .bwd_reads = true
 };
 
 int elem_check_divisor(const struct op_call *c, const char *op, struct err *err)
 {
     const struct tensor *b = c->in[1];
-    size_t n = b->dtype == TENSOR_F32 ? 0 : (size_t)tensor_elements(b), i;
+    size_t n = b->dtype == TENSOR_I32 || b->dtype == TENSOR_I64 ? (size_t)tensor_elements(b) : 0, i;
 
     for (i = 0; i < n; i++)
         if (b->dtype == TENSOR_I32 ? ((const int32_t *)b->data)[i] == 0
@@ -59,5 +60,7 @@ const struct op_def op_div = {
     .bwd_reads = OP_IN(0) | OP_IN(1),
     .in_place = true,
     .layout = OP_LAYOUT_ANY,
+    .half = OP_HALF_MIX,
+    .half_of = OP_IN(0) | OP_IN(1) | OP_OUT(0),
     .cpu = { elem_plan, div_fwd, div_bwd, free },
 };

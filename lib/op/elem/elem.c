@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/err.h"
+#include "op/half.h"
 
 /* ---- infer ---- */
 
@@ -116,13 +117,92 @@ void elem_run(const struct elem_loops *s, elem_fwd_fn *fwd, const struct tensor 
     } while (elem_walk_next(&w));
 }
 
+/* ---- the same where a tensor is bfloat16: in stretches of a row ---- */
+
+static bool has_half(const struct tensor *const *t, uint32_t n)
+{
+    uint32_t i;
+
+    for (i = 0; i < n; i++)
+        if (op_is_half(t[i]))
+            return true;
+    return false;
+}
+
+struct stretch {
+    struct elem_tile tile; /* one row */
+    const void *at[ELEM_OPERANDS];
+    ptrdiff_t operand[ELEM_OPERANDS]; /* first element */
+    size_t y;
+    float room[ELEM_OPERANDS][OP_STRETCH];
+};
+
+/* Elements a stretch may have. Converted operands have step 1 or 0; any other step, which no
+ * sensible layout leads to, takes one element at a time. */
+static size_t stretch_size(const struct elem_loops *s, const struct tensor *const *in, uint32_t n)
+{
+    uint32_t i;
+
+    for (i = 0; i < n; i++)
+        if (op_is_half(in[i]) && s->tile.at[i].step != 0 && s->tile.at[i].step != 1)
+            return 1;
+    return OP_STRETCH;
+}
+
+/* `from` .. + m of row r of the walk's tile; `reads`: operands are there and are looked at. */
+static void stretch_set(struct stretch *t, const struct elem_walk *w, size_t r, size_t from,
+                        size_t m, const struct tensor *const *in, uint32_t n, bool reads)
+{
+    static const uint64_t nothing;
+    uint32_t i;
+
+    t->tile = (struct elem_tile){ .rows = 1, .n = m };
+    t->y = w->y + r * w->s->tile.n + from;
+    for (i = 0; i < ELEM_OPERANDS; i++) {
+        ptrdiff_t step = w->s->tile.at[i].step;
+
+        t->operand[i] = w->at[i] + (ptrdiff_t)r * w->s->tile.at[i].row + (ptrdiff_t)from * step;
+        t->tile.at[i].step = step;
+        t->at[i] = i < n && reads ? op_floats(in[i], (size_t)t->operand[i], step == 1 ? m : 1,
+                                              t->room[i])
+                                  : (const void *)&nothing;
+    }
+}
+
+static void run_half(const struct elem_loops *s, elem_fwd_fn *fwd, const struct tensor *const *in,
+                     uint32_t n, const struct tensor *y)
+{
+    size_t size = stretch_size(s, in, n), r, from, m;
+    struct elem_walk w = { .s = s };
+    struct stretch t;
+    float room[OP_STRETCH];
+
+    if (s->total == 0)
+        return;
+    do {
+        for (r = 0; r < s->tile.rows; r++)
+            for (from = 0; from < s->tile.n; from += m) {
+                float *to;
+
+                m = s->tile.n - from < size ? s->tile.n - from : size;
+                stretch_set(&t, &w, r, from, m, in, n, true);
+                to = op_floats_to(y, t.y, room);
+                fwd(&t.tile, t.at, to);
+                op_floats_done(y, t.y, m, to);
+            }
+    } while (elem_walk_next(&w));
+}
+
 int elem_fwd(const struct op_call *c, const struct elem_kernels *k)
 {
     const struct elem_loops *s = c->state;
 
     /* Sharing memory with an operand that is not read in step would overwrite it unread. */
     CHECK(c->out[0]->data != c->in[0]->data || s->dense[0] || s->total == 0);
-    elem_run(s, elem_fwd_of(k, c->in[0]->dtype), c->in, c->n_in, c->out[0]);
+    if (has_half(c->in, c->n_in) || op_is_half(c->out[0]))
+        run_half(s, k->f32, c->in, c->n_in, c->out[0]);
+    else
+        elem_run(s, elem_fwd_of(k, c->in[0]->dtype), c->in, c->n_in, c->out[0]);
     return 0;
 }
 
@@ -158,17 +238,71 @@ void elem_run_bwd(const struct elem_loops *s, elem_bwd_fn *bwd, uint32_t k, cons
         round_sums(sum, s->elements[k], g, add);
 }
 
+static void round_sums_to(const double *sum, const struct tensor *g, size_t n, bool add)
+{
+    float room[OP_STRETCH];
+    size_t at, m;
+
+    for (at = 0; at < n; at += m) {
+        float *to;
+
+        m = op_stretch(n - at, op_is_half(g));
+        to = op_floats_on(g, at, add ? m : 0, room);
+        round_sums(sum + at, m, to, add);
+        op_floats_done(g, at, m, to);
+    }
+}
+
+static void run_bwd_half(const struct elem_loops *s, const struct elem_kernels *kernels, uint32_t k,
+                         const struct op_call *c)
+{
+    const struct tensor *g = c->din[k], *d = c->dout[0];
+    bool add = op_adds(c, k);
+    enum elem_into into = !s->dense[k] ? ELEM_SUM : add ? ELEM_ADD : ELEM_SET;
+    size_t size = stretch_size(s, c->in, c->n_in), r, from, m;
+    struct elem_walk w = { .s = s };
+    double *sum = c->scratch;
+    struct stretch t;
+    float room[2][OP_STRETCH];
+
+    if (into == ELEM_SUM)
+        memset(sum, 0, s->elements[k] * sizeof(*sum));
+    for (bool more = s->total > 0; more; more = elem_walk_next(&w))
+        for (r = 0; r < s->tile.rows; r++)
+            for (from = 0; from < s->tile.n; from += m) {
+                const float *dy;
+                float *to;
+
+                m = s->tile.n - from < size ? s->tile.n - from : size;
+                stretch_set(&t, &w, r, from, m, c->in, c->n_in, kernels->bwd_reads);
+                dy = op_floats(d, t.y, m, room[0]);
+                if (into == ELEM_SUM) {
+                    kernels->bwd[k](&t.tile, into, dy, t.at, NULL, sum + t.operand[k]);
+                    continue;
+                }
+                to = op_floats_on(g, t.y, into == ELEM_ADD ? m : 0, room[1]);
+                kernels->bwd[k](&t.tile, into, dy, t.at, to, NULL);
+                op_floats_done(g, t.y, m, to);
+            }
+    if (into == ELEM_SUM)
+        round_sums_to(sum, g, s->elements[k], add);
+}
+
 int elem_bwd(const struct op_call *c, const struct elem_kernels *k)
 {
+    bool is_half = has_half(c->dout, 1) || has_half(c->in, c->n_in);
     uint32_t i;
 
     if (c->dout[0] == NULL) {
         op_bwd_zero(c);
         return 0;
     }
-    for (i = 0; i < c->n_in; i++)
-        if (c->din[i] != NULL)
+    for (i = 0; i < c->n_in; i++) {
+        if (c->din[i] != NULL && is_half)
+            run_bwd_half(c->state, k, i, c);
+        else if (c->din[i] != NULL)
             elem_run_bwd(c->state, k->bwd[i], i, c->dout[0]->data, c->in, c->n_in,
                          c->din[i]->data, c->scratch, op_adds(c, i));
+    }
     return 0;
 }

@@ -38,6 +38,7 @@ struct elem_kernels {
     elem_fwd_fn *f32, *i32, *i64, *boolean; /* NULL: this type is not supported */
     enum tensor_dtype out;                  /* of the result; 0: that of the operands */
     elem_bwd_fn *bwd[ELEM_OPERANDS];        /* float32 only */
+    bool bwd_reads;                         /* they read operands; asked where those may be bfloat16 */
 };
 
 /* Two inputs of one type, as far as the kernels go. */
@@ -46,7 +47,8 @@ int elem_infer(struct op_infer *f, const struct elem_kernels *k, struct err *err
 int elem_infer_shape(struct op_infer *f, uint32_t first, uint32_t last, struct err *err);
 elem_fwd_fn *elem_fwd_of(const struct elem_kernels *k, enum tensor_dtype t);
 
-/* The state is one struct elem_loops over all inputs. */
+/* The state is one struct elem_loops over all inputs. Where the kernels for float32 are there, each
+ * tensor may also be bfloat16: they then run on converted stretches. */
 int elem_plan(struct op_plan *p, struct err *err);
 int elem_fwd(const struct op_call *c, const struct elem_kernels *k);
 int elem_bwd(const struct op_call *c, const struct elem_kernels *k);

@@ -11,7 +11,8 @@ ELEM_BWD(mul_da, 0, ELEM_D * ELEM_B)
 ELEM_BWD(mul_db, 1, ELEM_D * ELEM_A)
 
 static const struct elem_kernels kernels = {
-    .f32 = mul_f32, .i32 = mul_i32, .i64 = mul_i64, .bwd = { mul_da, mul_db }
+    .f32 = mul_f32, .i32 = mul_i32, .i64 = mul_i64, .bwd = { mul_da, mul_db },
+    .bwd_reads = true
 };
 ELEM_ROW(mul)
 
@@ -25,5 +26,7 @@ const struct op_def op_mul = {
     .bwd_reads = OP_IN(0) | OP_IN(1),
     .in_place = true,
     .layout = OP_LAYOUT_ANY,
+    .half = OP_HALF_MIX,
+    .half_of = OP_IN(0) | OP_IN(1) | OP_OUT(0),
     .cpu = { elem_plan, mul_fwd, mul_bwd, free },
 };

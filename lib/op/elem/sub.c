@@ -24,5 +24,7 @@ const struct op_def op_sub = {
     .diff = OP_IN(0) | OP_IN(1),
     .in_place = true,
     .layout = OP_LAYOUT_ANY,
+    .half = OP_HALF_MIX,
+    .half_of = OP_IN(0) | OP_IN(1) | OP_OUT(0),
     .cpu = { elem_plan, sub_fwd, sub_bwd, free },
 };

@@ -100,6 +100,8 @@ const struct op_def op_gemm = {
     .diff = OP_IN(0) | OP_IN(1) | OP_IN(2),
     .bwd_reads = OP_IN(0) | OP_IN(1),
     .layout = OP_LAYOUT_PLAIN,
+    .half = OP_HALF_WANT,
+    .half_of = OP_IN(0) | OP_IN(1) | OP_OUT(0),
     .cpu = { gemm_cpu_plan, gemm_cpu_fwd, gemm_cpu_bwd, gemm_cpu_free },
     .flops = flops,
 };

@@ -5,6 +5,7 @@
 #include "base/err.h"
 #include "op/dnn.h"
 #include "op/gemm/gemm_priv.h"
+#include "op/half.h"
 #include "op/op_priv.h"
 
 struct gemm_state {
@@ -25,25 +26,36 @@ void gemm_cpu_free(void *state)
     free(s);
 }
 
+/* Is c added to every row alike? */
+static bool is_row(const struct gemm_param *g)
+{
+    return g->c_row == 0 && g->c_col == 1;
+}
+
 /* da and db as products. With `'` for what the node multiplies and a = a'^T where trans_a:
  *   da [m, k] = dy b'^T       or, transposed,   da [k, m] = b' dy^T
  *   db [k, n] = a'^T dy       or, transposed,   db [n, k] = dy^T a'       */
-static int plan_bwd(const struct gemm_param *g, uint32_t want, struct gemm_state *s,
-                    struct err *err)
+static int plan_bwd(const struct op_plan *p, struct gemm_state *s, struct err *err)
 {
-    struct dnn_matmul da = { .batch = 1, .m = g->m, .n = g->k, .k = g->n, .trans_b = !g->trans_b };
-    struct dnn_matmul db = { .batch = 1, .m = g->k, .n = g->n, .k = g->m, .trans_a = !g->trans_a };
+    const struct gemm_param *g = p->param;
+    enum tensor_dtype a = p->in[0]->dtype, b = p->in[1]->dtype, y = p->out[0].dtype;
+    struct dnn_matmul da = { .batch = 1, .m = g->m, .n = g->k, .k = g->n, .trans_b = !g->trans_b,
+                             .a = y, .b = b, .y = a };
+    struct dnn_matmul db = { .batch = 1, .m = g->k, .n = g->n, .k = g->m, .trans_a = !g->trans_a,
+                             .a = a, .b = y, .y = b };
     int rc = 0;
 
     if (g->trans_a)
         da = (struct dnn_matmul){ .batch = 1, .m = g->k, .n = g->m, .k = g->n,
-                                  .trans_a = g->trans_b, .trans_b = true };
+                                  .trans_a = g->trans_b, .trans_b = true,
+                                  .a = b, .b = y, .y = a };
     if (g->trans_b)
         db = (struct dnn_matmul){ .batch = 1, .m = g->n, .n = g->k, .k = g->m,
-                                  .trans_a = true, .trans_b = g->trans_a };
-    if ((want & OP_IN(0)) != 0)
+                                  .trans_a = true, .trans_b = g->trans_a,
+                                  .a = y, .b = a, .y = b };
+    if ((p->want_din & OP_IN(0)) != 0)
         rc = dnn_matmul(&da, &s->da, err);
-    if (rc == 0 && (want & OP_IN(1)) != 0)
+    if (rc == 0 && (p->want_din & OP_IN(1)) != 0)
         rc = dnn_matmul(&db, &s->db, err);
     return rc;
 }
@@ -52,7 +64,8 @@ int gemm_cpu_plan(struct op_plan *p, struct err *err)
 {
     const struct gemm_param *g = p->param;
     struct dnn_matmul y = { .batch = 1, .m = g->m, .n = g->n, .k = g->k,
-                            .trans_a = g->trans_a, .trans_b = g->trans_b };
+                            .trans_a = g->trans_a, .trans_b = g->trans_b,
+                            .a = p->in[0]->dtype, .b = p->in[1]->dtype, .y = p->out[0].dtype };
     struct gemm_state *s = calloc(1, sizeof(*s));
     int rc;
 
@@ -64,7 +77,7 @@ int gemm_cpu_plan(struct op_plan *p, struct err *err)
     y.bias = s->c_inside;
     rc = dnn_matmul(&y, &s->y, err);
     if (rc == 0 && p->training)
-        rc = plan_bwd(g, p->want_din, s, err);
+        rc = plan_bwd(p, s, err);
     if (rc < 0) {
         gemm_cpu_free(s);
         return err_wrap(err, rc, "Gemm '%s'", p->node);
@@ -73,6 +86,8 @@ int gemm_cpu_plan(struct op_plan *p, struct err *err)
         s->spare_bytes = op_round(tensor_bytes(p->in[0]));
     if (s->db != NULL)
         s->spare_bytes = op_max(s->spare_bytes, op_round(tensor_bytes(p->in[1])));
+    if (s->has_c && op_wants(p, 2) && op_is_half(&p->out[0]) && !is_row(g))
+        s->spare_bytes = op_max(s->spare_bytes, op_round((size_t)(g->m * g->n) * sizeof(float)));
     p->scratch_bytes = s->spare_bytes +
                        op_max(dnn_scratch_bytes(s->y),
                               op_max(dnn_scratch_bytes(s->da), dnn_scratch_bytes(s->db)));
@@ -80,9 +95,9 @@ int gemm_cpu_plan(struct op_plan *p, struct err *err)
     return 0;
 }
 
-/* One row: y = alpha y + beta c. */
-CLONES static void blend_row(float *restrict y, const float *restrict c, size_t n, float alpha,
-                                float beta)
+/* y = alpha y + beta c */
+CLONES static void blend(float *restrict y, const float *restrict c, size_t n, float alpha,
+                         float beta)
 {
     size_t j;
 
@@ -98,28 +113,39 @@ CLONES static void blend_value(float *y, size_t n, float alpha, float add)
         y[j] = alpha * y[j] + add;
 }
 
+/* One row of y, of which the first element is `at`. */
+static void blend_row(const struct gemm_param *g, const struct tensor *y, size_t at, const float *c)
+{
+    size_t n = (size_t)g->n, step = op_stretch(n, op_is_half(y)), j, m;
+    float room[OP_STRETCH], *to;
+
+    for (j = 0; j < n; j += m) {
+        m = n - j < step ? n - j : step;
+        to = op_floats_on(y, at + j, m, room);
+        if (g->c_col == 1)
+            blend(to, c + j, m, g->alpha, g->beta);
+        else
+            blend_value(to, m, g->alpha, g->beta * *c);
+        op_floats_done(y, at + j, m, to);
+    }
+}
+
 int gemm_cpu_fwd(const struct op_call *c, struct err *err)
 {
     const struct gemm_param *g = c->param;
     struct gemm_state *s = c->state;
     const float *bias = s->has_c ? c->in[2]->data : NULL;
-    float *y = c->out[0]->data;
-    void *args[DNN_ARGS] = { c->in[0]->data, c->in[1]->data, y, (void *)(uintptr_t)bias };
+    const struct tensor *y = c->out[0];
+    void *args[DNN_ARGS] = { c->in[0]->data, c->in[1]->data, y->data, (void *)(uintptr_t)bias };
     int rc = dnn_run(s->y, args, op_at(c->scratch, s->spare_bytes), err);
     int64_t i;
 
     if (rc < 0)
         return rc;
     if (!s->has_c && g->alpha != 1.0f)
-        op_put(y, y, (size_t)(g->m * g->n), g->alpha, false);
-    if (!s->has_c || s->c_inside)
-        return 0;
-    for (i = 0; i < g->m; i++, y += g->n) {
-        if (g->c_col == 1)
-            blend_row(y, bias + i * g->c_row, (size_t)g->n, g->alpha, g->beta);
-        else
-            blend_value(y, (size_t)g->n, g->alpha, g->beta * bias[i * g->c_row]);
-    }
+        op_put_as(y, y->data, (size_t)(g->m * g->n), g->alpha, false);
+    for (i = 0; s->has_c && !s->c_inside && i < g->m; i++)
+        blend_row(g, y, (size_t)(i * g->n), bias + i * g->c_row);
     return 0;
 }
 
@@ -137,6 +163,20 @@ static void bwd_c(const struct gemm_param *g, const float *dy, float *dc, bool a
         op_put(dc, dy, m * n, g->beta, add);
 }
 
+/* Of a bfloat16 dy; room [m, n], unless c is a row. */
+static void bwd_c_half(const struct gemm_param *g, const uint16_t *dy, float *room, float *dc,
+                       bool add)
+{
+    size_t m = (size_t)g->m, n = (size_t)g->n;
+
+    if (is_row(g)) {
+        op_sum_rows_half(dy, m, n, g->beta, dc, add);
+        return;
+    }
+    op_widen(dy, m * n, room);
+    bwd_c(g, room, dc, add);
+}
+
 int gemm_cpu_bwd(const struct op_call *c, struct err *err)
 {
     const struct gemm_param *g = c->param;
@@ -151,7 +191,7 @@ int gemm_cpu_bwd(const struct op_call *c, struct err *err)
     }
     dy = c->dout[0]->data;
     if (c->din[0] != NULL) {
-        float *da = op_din_at(c, 0, c->scratch);
+        void *da = op_din_at(c, 0, c->scratch);
         void *b = c->in[1]->data;
         void *args[DNN_ARGS] = { g->trans_a ? b : dy, g->trans_a ? dy : b, da };
 
@@ -161,7 +201,7 @@ int gemm_cpu_bwd(const struct op_call *c, struct err *err)
         op_din_done(c, 0, da, g->alpha);
     }
     if (c->din[1] != NULL) {
-        float *db = op_din_at(c, 1, c->scratch);
+        void *db = op_din_at(c, 1, c->scratch);
         void *a = c->in[0]->data;
         void *args[DNN_ARGS] = { g->trans_b ? dy : a, g->trans_b ? a : dy, db };
 
@@ -170,7 +210,9 @@ int gemm_cpu_bwd(const struct op_call *c, struct err *err)
             return rc;
         op_din_done(c, 1, db, g->alpha);
     }
-    if (s->has_c && c->din[2] != NULL)
-        bwd_c(g, dy, c->din[2]->data, (c->din_add & OP_IN(2)) != 0);
+    if (s->has_c && c->din[2] != NULL && op_is_half(c->dout[0]))
+        bwd_c_half(g, dy, c->scratch, c->din[2]->data, op_adds(c, 2));
+    else if (s->has_c && c->din[2] != NULL)
+        bwd_c(g, dy, c->din[2]->data, op_adds(c, 2));
     return 0;
 }

@@ -71,6 +71,8 @@ const struct op_def op_matmul = {
     .diff = OP_IN(0) | OP_IN(1),
     .bwd_reads = OP_IN(0) | OP_IN(1),
     .layout = OP_LAYOUT_PLAIN,
+    .half = OP_HALF_WANT,
+    .half_of = OP_IN(0) | OP_IN(1) | OP_OUT(0),
     .cpu = { matmul_cpu_plan, matmul_cpu_fwd, matmul_cpu_bwd, matmul_cpu_free },
     .flops = flops,
 };

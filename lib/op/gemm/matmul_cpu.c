@@ -7,6 +7,7 @@
 #include "base/err.h"
 #include "op/dnn.h"
 #include "op/gemm/gemm_priv.h"
+#include "op/half.h"
 #include "op/op_priv.h"
 
 struct matmul_state {
@@ -86,6 +87,7 @@ static int settle(const struct matmul_param *p, struct matmul_state *s, int64_t 
 
 int matmul_cpu_plan(struct op_plan *p, struct err *err)
 {
+    enum tensor_dtype a = p->in[0]->dtype, b = p->in[1]->dtype, y = p->out[0].dtype;
     struct matmul_state *s = calloc(1, sizeof(*s));
     int64_t batch = 1;
     int rc;
@@ -94,15 +96,16 @@ int matmul_cpu_plan(struct op_plan *p, struct err *err)
         return err_set(err, ERR_NOMEM, "MatMul '%s': out of memory", p->node);
     rc = settle(p->param, s, &batch, err);
     if (rc == 0)
-        rc = dnn_matmul(&(struct dnn_matmul){ .batch = batch, .m = s->m, .n = s->n, .k = s->k },
+        rc = dnn_matmul(&(struct dnn_matmul){ .batch = batch, .m = s->m, .n = s->n, .k = s->k,
+                                              .a = a, .b = b, .y = y },
                         &s->y, err);
     if (rc == 0 && p->training && (p->want_din & OP_IN(0)) != 0)
         rc = dnn_matmul(&(struct dnn_matmul){ .batch = batch, .m = s->m, .n = s->k, .k = s->n,
-                                              .trans_b = true },
+                                              .trans_b = true, .a = y, .b = b, .y = a },
                         &s->da, err);
     if (rc == 0 && p->training && (p->want_din & OP_IN(1)) != 0)
         rc = dnn_matmul(&(struct dnn_matmul){ .batch = batch, .m = s->k, .n = s->n, .k = s->m,
-                                              .trans_a = true },
+                                              .trans_a = true, .a = a, .b = y, .y = b },
                         &s->db, err);
     if (rc < 0) {
         matmul_cpu_free(s);
@@ -121,16 +124,21 @@ int matmul_cpu_plan(struct op_plan *p, struct err *err)
 
 /* Addresses of call i's matrices. */
 struct matrices {
-    float *a, *b, *y;
+    void *a, *b, *y;
 };
 
-static struct matrices matrices_at(const struct matmul_state *s, int64_t i, float *a, float *b,
-                                   float *y)
+static void *matrix_at(const struct tensor *t, int64_t number, int64_t elements)
+{
+    return op_element(t, (size_t)(number * elements));
+}
+
+static struct matrices matrices_at(const struct matmul_state *s, int64_t i, const struct tensor *a,
+                                   const struct tensor *b, const struct tensor *y)
 {
     if (s->at_a == NULL)
-        return (struct matrices){ a, b, y };
-    return (struct matrices){ a + s->at_a[i] * s->m * s->k, b + s->at_b[i] * s->k * s->n,
-                              y + i * s->m * s->n };
+        return (struct matrices){ a->data, b->data, y->data };
+    return (struct matrices){ matrix_at(a, s->at_a[i], s->m * s->k),
+                              matrix_at(b, s->at_b[i], s->k * s->n), matrix_at(y, i, s->m * s->n) };
 }
 
 int matmul_cpu_fwd(const struct op_call *c, struct err *err)
@@ -139,8 +147,7 @@ int matmul_cpu_fwd(const struct op_call *c, struct err *err)
     int64_t i;
 
     for (i = 0; i < s->loops; i++) {
-        struct matrices at =
-            matrices_at(s, i, c->in[0]->data, c->in[1]->data, c->out[0]->data);
+        struct matrices at = matrices_at(s, i, c->in[0], c->in[1], c->out[0]);
         void *args[DNN_ARGS] = { at.a, at.b, at.y };
         int rc = dnn_run(s->y, args, op_at(c->scratch, s->spare_bytes), err);
 
@@ -158,25 +165,25 @@ static int bwd_one(const struct op_call *c, uint32_t which, struct err *err)
     struct dnn *d = which == 0 ? s->da : s->db;
     const struct tensor *din = c->din[which];
     bool added = s->at_a != NULL || (c->din_add & OP_IN(which)) != 0;
+    size_t elements = dnn_arg_bytes(d, 2) / tensor_dtype_bytes(din->dtype);
     int64_t i;
 
     if (s->at_a != NULL && (c->din_add & OP_IN(which)) == 0)
         memset(din->data, 0, tensor_bytes(din));
     for (i = 0; i < s->loops; i++) {
-        struct matrices in = matrices_at(s, i, c->in[0]->data, c->in[1]->data, c->dout[0]->data);
-        float *home = din->data, *at;
+        struct matrices in = matrices_at(s, i, c->in[0], c->in[1], c->dout[0]);
+        struct tensor home = { .dtype = din->dtype, .data = din->data };
         void *args[DNN_ARGS] = { which == 0 ? in.y : in.a, which == 0 ? in.b : in.y };
         int rc;
 
         if (s->at_a != NULL)
-            home += which == 0 ? s->at_a[i] * s->m * s->k : s->at_b[i] * s->k * s->n;
-        at = added ? c->scratch : home;
-        args[2] = at;
+            home.data = matrix_at(din, which == 0 ? s->at_a[i] : s->at_b[i], (int64_t)elements);
+        args[2] = added ? c->scratch : home.data;
         rc = dnn_run(d, args, op_at(c->scratch, s->spare_bytes), err);
         if (rc < 0)
             return rc;
         if (added)
-            op_put(home, at, dnn_arg_bytes(d, 2) / sizeof(float), 1.0f, true);
+            op_put_as(&home, args[2], elements, 1.0f, true);
     }
     return 0;
 }

@@ -104,7 +104,8 @@ static const char *const attrs_9[] = { "epsilon", "momentum", NULL };
     .name = "BatchNormalization", .n_in = { MIN_IN, MIN_IN },                                      \
     .param_bytes = sizeof(struct batch_norm_param), .diff = OP_IN(0) | OP_IN(1) | OP_IN(2),        \
     .bwd_reads = OP_IN(0) | OP_IN(1) | OP_IN(3) | OP_IN(4), .stat = OP_IN(3) | OP_IN(4),           \
-    .layout = OP_LAYOUT_CHANNELS, .stat_momentum = stat_momentum,                                  \
+    .layout = OP_LAYOUT_CHANNELS, .half = OP_HALF_SAME, .half_of = OP_IN(0) | OP_OUT(0),           \
+    .stat_momentum = stat_momentum,                                                                \
     .cpu = { batch_norm_cpu_plan, batch_norm_cpu_fwd, batch_norm_cpu_bwd, NULL }
 
 const struct op_def op_batch_norm_14 = {

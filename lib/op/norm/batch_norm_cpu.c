@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/err.h"
+#include "op/half.h"
 #include "op/norm/columns.h"
 #include "op/norm/norm_priv.h"
 #include "op/op_priv.h"
@@ -16,12 +17,12 @@
 struct rows {
     struct columns columns;
     size_t rows;
-    size_t total; /* floats */
+    size_t total; /* elements */
 };
 
 static struct rows rows_of(const struct tensor *x)
 {
-    struct rows s = { .columns = columns_of((size_t)x->shape.dim[1]),
+    struct rows s = { .columns = columns_of((size_t)x->shape.dim[1], op_is_half(x)),
                       .total = (size_t)tensor_elements(x) };
 
     CHECK(x->layout == TENSOR_CHANNELS_LAST || x->shape.rank < 3);
@@ -96,8 +97,7 @@ CLONES static void merge(size_t c, double n, double m, const float *about, const
 }
 
 /* mean and population variance of each channel -> out [2][c] */
-static void measure(const struct rows *s, const float *x, const struct work *w,
-                    float *out)
+static void measure(const struct rows *s, const struct tensor *x, const struct work *w, float *out)
 {
     const struct columns *k = &s->columns;
     size_t at, i, c = k->c;
@@ -108,12 +108,12 @@ static void measure(const struct rows *s, const float *x, const struct work *w,
         size_t n = s->total - at < k->chunk ? s->total - at : k->chunk;
         double m = (double)(n / c);
 
-        columns_sum(k, x + at, n, w->s1);
+        columns_sum(k, op_element(x, at), n, w->s1);
         columns_fold(k, w->s1, w->t1);
         for (i = 0; i < c; i++)
             w->mean[i] = (float)(w->t1[i] / m);
         columns_repeat(k, w->mean);
-        columns_deviation(k, x + at, n, w->mean, w->s1, w->s2);
+        columns_deviation(k, op_element(x, at), n, w->mean, w->s1, w->s2);
         columns_fold(k, w->s1, w->t1);
         columns_fold(k, w->s2, w->t2);
         merge(c, (double)(at / c), m, w->mean, w->t1, w->t2, w->d1, w->d2);
@@ -171,12 +171,12 @@ int batch_norm_cpu_fwd(const struct op_call *c, struct err *err)
     struct rows s = rows_of(c->in[0]);
     struct work w = work_at(&s, c->scratch);
     struct stats st = stats_of(c, s.columns.c);
-    const float *scale = c->in[1]->data, *bias = c->in[2]->data, *x = c->in[0]->data;
+    const float *scale = c->in[1]->data, *bias = c->in[2]->data;
     size_t i;
 
     (void)err; /* nothing can fail */
     if (p->from_batch)
-        measure(&s, x, &w, c->save);
+        measure(&s, c->in[0], &w, c->save);
     put_statistics(c, &st, s.columns.c);
     if (c->out[0] == NULL)
         return 0;
@@ -188,12 +188,12 @@ int batch_norm_cpu_fwd(const struct op_call *c, struct err *err)
     columns_repeat(&s.columns, w.mean);
     columns_repeat(&s.columns, w.a);
     columns_repeat(&s.columns, w.b);
-    columns_put(&s.columns, x, c->out[0]->data, s.total, w.mean, w.a, w.b);
+    columns_put(&s.columns, c->in[0]->data, c->out[0]->data, s.total, w.mean, w.a, w.b);
     return 0;
 }
 
 /* d1 = sum of dy, d2 = sum of dy (x - mean), over all rows */
-static void sum_all(const struct rows *s, const float *x, const float *dy,
+static void sum_all(const struct rows *s, const struct tensor *x, const struct tensor *dy,
                     const struct work *w)
 {
     const struct columns *k = &s->columns;
@@ -204,7 +204,7 @@ static void sum_all(const struct rows *s, const float *x, const float *dy,
     for (at = 0; at < s->total; at += k->chunk) {
         size_t n = s->total - at < k->chunk ? s->total - at : k->chunk;
 
-        columns_products(k, x + at, dy + at, n, w->mean, w->s1, w->s2);
+        columns_products(k, op_element(x, at), op_element(dy, at), n, w->mean, w->s1, w->s2);
         columns_fold(k, w->s1, w->t1);
         columns_fold(k, w->s2, w->t2);
         for (i = 0; i < k->c; i++) {
@@ -227,7 +227,7 @@ int batch_norm_cpu_bwd(const struct op_call *c, struct err *err)
     struct work w = work_at(&s, c->scratch);
     struct columns_line line = { w.mean, w.a, w.b, w.k };
     struct stats st = stats_of(c, s.columns.c);
-    const float *scale = c->in[1]->data, *x = c->in[0]->data, *dy;
+    const float *scale = c->in[1]->data;
     double n = (double)s.rows;
     size_t i;
 
@@ -238,10 +238,9 @@ int batch_norm_cpu_bwd(const struct op_call *c, struct err *err)
     put_channel(c, 4, st.var, s.columns.c);
     if (c->dout[0] == NULL || (c->din[0] == NULL && c->din[1] == NULL && c->din[2] == NULL))
         return 0;
-    dy = c->dout[0]->data;
     memcpy(w.mean, st.mean, s.columns.c * sizeof(float));
     columns_repeat(&s.columns, w.mean);
-    sum_all(&s, x, dy, &w);
+    sum_all(&s, c->in[0], c->dout[0], &w);
 
     /* dbias = d1, dscale = d2 r with r = 1 / deviation. Through the batch's mean and variance x
      * also moves its neighbours: dx = a (dy - d1 / n - (x - mean) d2 r^2 / n), a = scale r. */
@@ -261,6 +260,7 @@ int batch_norm_cpu_bwd(const struct op_call *c, struct err *err)
     columns_repeat(&s.columns, w.a);
     columns_repeat(&s.columns, w.b);
     columns_repeat(&s.columns, w.k);
-    columns_gradient(&s.columns, x, dy, c->din[0]->data, s.total, &line, op_adds(c, 0));
+    columns_gradient(&s.columns, c->in[0]->data, c->dout[0]->data, c->din[0]->data, s.total, &line,
+                     op_adds(c, 0));
     return 0;
 }

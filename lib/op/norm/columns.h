@@ -8,7 +8,7 @@
  * Sums. Callers take the rows in chunks that stay in cache: in a chunk, float sums (of at most a
  * few hundred terms); between chunks, double. The order of everything depends on the shape alone.
  *
- * n is a number of floats, whole rows. The sums s1, s2 [group] start at 0 in each call. */
+ * n is a number of elements, whole rows. The sums s1, s2 [group] start at 0 in each call. */
 #ifndef OP_NORM_COLUMNS_H
 #define OP_NORM_COLUMNS_H
 
@@ -17,19 +17,20 @@
 
 struct columns {
     size_t c;
-    size_t group; /* floats: a multiple of c */
-    size_t chunk; /* floats: a multiple of group */
+    size_t group; /* elements: a multiple of c */
+    size_t chunk; /* elements: a multiple of group */
+    bool is_half; /* x, y, dy and dx are bfloat16, else float32; everything else is float32 */
 };
 
-struct columns columns_of(size_t c);
+struct columns columns_of(size_t c, bool is_half);
 
 /* s1 = sum of x */
-void columns_sum(const struct columns *k, const float *x, size_t n, float *s1);
+void columns_sum(const struct columns *k, const void *x, size_t n, float *s1);
 /* s1 = sum of x - mean, s2 = sum of its square */
-void columns_deviation(const struct columns *k, const float *x, size_t n, const float *mean,
+void columns_deviation(const struct columns *k, const void *x, size_t n, const float *mean,
                        float *s1, float *s2);
 /* s1 = sum of dy, s2 = sum of dy (x - mean) */
-void columns_products(const struct columns *k, const float *x, const float *dy, size_t n,
+void columns_products(const struct columns *k, const void *x, const void *dy, size_t n,
                       const float *mean, float *s1, float *s2);
 /* [group] floats -> [c] doubles */
 void columns_fold(const struct columns *k, const float *s, double *out);
@@ -37,14 +38,14 @@ void columns_fold(const struct columns *k, const float *s, double *out);
 void columns_repeat(const struct columns *k, float *v);
 
 /* y = (x - mean) a + b; y may be x */
-void columns_put(const struct columns *k, const float *x, float *y, size_t n, const float *mean,
+void columns_put(const struct columns *k, const void *x, void *y, size_t n, const float *mean,
                  const float *a, const float *b);
 
 struct columns_line { /* each [group] */
     const float *mean, *a, *b, *k;
 };
 /* dx = a dy - b - (x - mean) k, or added; dx may be dy */
-void columns_gradient(const struct columns *k, const float *x, const float *dy, float *dx, size_t n,
+void columns_gradient(const struct columns *k, const void *x, const void *dy, void *dx, size_t n,
                       const struct columns_line *l, bool add);
 
 #endif

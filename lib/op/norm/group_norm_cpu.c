@@ -34,7 +34,7 @@ static size_t work_bytes(const struct group_norm_param *p, const struct tensor *
 
     if (is_columns(x))
         bytes += CHANNEL_PARTS * op_round(p->channels * sizeof(double)) +
-                 GROUP_PARTS * op_round(columns_of(p->channels).group * sizeof(float));
+                 GROUP_PARTS * op_round(columns_of(p->channels, false).group * sizeof(float));
     return bytes;
 }
 
@@ -141,7 +141,7 @@ static void measure_columns(const struct group_norm_param *p, const struct colum
 static void fwd_columns(const struct op_call *c, const float *scale, const float *bias)
 {
     const struct group_norm_param *p = c->param;
-    struct columns k = columns_of(p->channels);
+    struct columns k = columns_of(p->channels, false);
     struct work w = work_at(p, &k, c->scratch);
     size_t total = p->groups * p->parts * p->len, b, i, n_scale = p->groups * p->parts;
     const float *x = c->in[0]->data;
@@ -266,7 +266,7 @@ static void column_sums(const struct group_norm_param *p, const struct columns *
 static void bwd_columns(const struct op_call *c, const float *scale, const struct work *w)
 {
     const struct group_norm_param *p = c->param;
-    struct columns k = columns_of(p->channels);
+    struct columns k = columns_of(p->channels, false);
     struct columns_line line = { w->mean, w->a, w->b, w->k };
     size_t total = p->groups * p->parts * p->len, n_scale = p->groups * p->parts, s, g, i;
     size_t per = p->channels / p->groups;
@@ -298,7 +298,7 @@ static void bwd_columns(const struct op_call *c, const float *scale, const struc
 int group_norm_cpu_bwd(const struct op_call *c, struct err *err)
 {
     const struct group_norm_param *p = c->param;
-    struct columns k = columns_of(p->channels);
+    struct columns k = columns_of(p->channels, false);
     struct work w = work_at(p, &k, c->scratch);
     size_t n_scale = p->groups * p->parts;
 

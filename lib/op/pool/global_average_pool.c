@@ -33,5 +33,9 @@ const struct op_def op_global_average_pool = {
     .infer = infer,
     .diff = OP_IN(0),
     .layout = OP_LAYOUT_CHANNELS,
-    .cpu = { .fwd = global_average_pool_cpu_fwd, .bwd = global_average_pool_cpu_bwd },
+    .half = OP_HALF_SAME,
+    .half_of = OP_IN(0) | OP_OUT(0),
+    .cpu = { .plan = global_average_pool_cpu_plan,
+             .fwd = global_average_pool_cpu_fwd,
+             .bwd = global_average_pool_cpu_bwd },
 };

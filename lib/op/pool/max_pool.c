@@ -37,7 +37,7 @@ static const char *const attrs[] = { "auto_pad", "ceil_mode",     "dilations", "
 
 #define FIELDS                                                                                     \
     .since = 1, .n_in = { 1, 1 }, .param_bytes = sizeof(struct max_pool_param), .diff = OP_IN(0),  \
-    .layout = OP_LAYOUT_CHANNELS,                                                                  \
+    .layout = OP_LAYOUT_CHANNELS, .half = OP_HALF_SAME, .half_of = OP_IN(0) | OP_OUT(0),           \
     .cpu = { max_pool_cpu_plan, max_pool_cpu_fwd, max_pool_cpu_bwd, max_pool_cpu_free }
 
 const struct op_def op_max_pool = { FIELDS, .name = "MaxPool", .n_out = { 1, 2 }, .attrs = attrs,

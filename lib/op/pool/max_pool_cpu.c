@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/err.h"
 #include "op/dnn.h"
+#include "op/half.h"
 #include "op/op_priv.h"
 #include "op/pool/pool_priv.h"
 
@@ -29,8 +30,8 @@ int max_pool_cpu_plan(struct op_plan *p, struct err *err)
     const struct max_pool_param *mp = p->param;
     const struct tensor *x = p->in[0];
     struct max_pool_state *s = calloc(1, sizeof(*s));
-    struct dnn_pool spec = { .window = &mp->window, .layout = x->layout, .n = x->shape.dim[0],
-                             .c = x->shape.dim[1],
+    struct dnn_pool spec = { .window = &mp->window, .layout = x->layout, .images = x->dtype,
+                             .n = x->shape.dim[0], .c = x->shape.dim[1],
                              .training = p->training && (p->want_din & OP_IN(0)) != 0 };
     int rc;
 
@@ -54,12 +55,19 @@ int max_pool_cpu_plan(struct op_plan *p, struct err *err)
     return 0;
 }
 
+static float value_at(const struct tensor *x, int64_t i)
+{
+    return op_is_half(x) ? op_half_load(((const uint16_t *)x->data)[i]) : ((const float *)x->data)[i];
+}
+
 /* Index of the first of the greatest elements of a window in the plain order of a plane, of which
- * x is element 0 and the next one is c further. */
-static int64_t winner(const struct op_window *w, const int64_t *e, const float *x, int64_t c)
+ * element `first` of x is element 0 and the next one is c further. */
+static int64_t winner(const struct op_window *w, const int64_t *e, const struct tensor *x,
+                      int64_t first, int64_t c)
 {
     struct op_taps t[3];
     int64_t i[3], best = -1;
+    float most = 0;
     uint32_t k;
 
     for (k = 0; k < 3; k++)
@@ -71,8 +79,10 @@ static int64_t winner(const struct op_window *w, const int64_t *e, const float *
 
                 for (k = 0; k < 3; k++)
                     at = at * w->in[k] + t[k].at + i[k] * w->dilation[k];
-                if (best < 0 || x[at * c] > x[best * c])
+                if (best < 0 || value_at(x, first + at * c) > most) {
                     best = at;
+                    most = value_at(x, first + at * c);
+                }
             }
     return best;
 }
@@ -83,15 +93,15 @@ static void put_indices(const struct op_call *c)
     struct op_window w = op_window_lift(&p->window, 3);
     int64_t channels = c->in[0]->shape.dim[1], space = w.in[0] * w.in[1] * w.in[2];
     int64_t planes = c->in[0]->shape.dim[0] * channels, i, e[3];
-    const float *x = c->in[0]->data;
     int64_t *to = c->out[1]->data;
 
     for (i = 0; i < planes; i++)
         for (e[0] = 0; e[0] < w.out[0]; e[0]++)
             for (e[1] = 0; e[1] < w.out[1]; e[1]++)
                 for (e[2] = 0; e[2] < w.out[2]; e[2]++)
-                    *to++ = i * space + winner(&w, e, x + i / channels * channels * space +
-                                                          i % channels, channels);
+                    *to++ = i * space + winner(&w, e, c->in[0],
+                                               i / channels * channels * space + i % channels,
+                                               channels);
 }
 
 int max_pool_cpu_fwd(const struct op_call *c, struct err *err)

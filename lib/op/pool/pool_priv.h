@@ -40,6 +40,7 @@ int lp_pool_cpu_fwd(const struct op_call *c, struct err *err);
 int lp_pool_cpu_bwd(const struct op_call *c, struct err *err);
 int lp_pool_cpu_plan(struct op_plan *p, struct err *err);
 
+int global_average_pool_cpu_plan(struct op_plan *p, struct err *err);
 int global_average_pool_cpu_fwd(const struct op_call *c, struct err *err);
 int global_average_pool_cpu_bwd(const struct op_call *c, struct err *err);
 

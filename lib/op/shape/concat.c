@@ -87,5 +87,7 @@ const struct op_def op_concat = {
     .infer = concat_infer,
     .diff = 0xFFFF,
     .layout = OP_LAYOUT_ANY,
+    .half = OP_HALF_SAME,
+    .half_of = 0xFFFF | OP_OUT(0),
     .cpu = { concat_plan, parts_fwd, parts_bwd, free },
 };

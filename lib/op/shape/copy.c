@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "op/op_priv.h"
+#include "op/half.h"
 
 enum { BLOCK = 32 }; /* a square of elements that both sides have in the nearest cache */
 
@@ -70,7 +70,10 @@ struct copy copy_back(const struct copy *c)
 }
 
 /* Two axes, outer `a` and inner `b`, in squares. */
-#define COPY_TYPE(name_, type_, assign_)                                                           \
+#define SET(y_, x_) (x_)
+#define ADD(y_, x_) ((y_) + (x_))
+#define ADD_HALF(y_, x_) op_half_store(op_half_load(y_) + op_half_load(x_))
+#define COPY_TYPE(name_, type_, value_)                                                            \
     static void name_(const struct copy_axis *a, const struct copy_axis *b, const void *vx,        \
                       void *vy)                                                                    \
     {                                                                                              \
@@ -83,26 +86,33 @@ struct copy copy_back(const struct copy *c)
             for (to = 0; to < b->size; to += BLOCK) {                                              \
                 bk = b->size - to < BLOCK ? b->size : to + BLOCK;                                  \
                 for (i = at; i < bi; i++)                                                          \
-                    for (k = to; k < bk; k++)                                                      \
-                        y[(ptrdiff_t)i * a->to + (ptrdiff_t)k * b->to] assign_                     \
-                            x[(ptrdiff_t)i * a->from + (ptrdiff_t)k * b->from];                    \
+                    for (k = to; k < bk; k++) {                                                    \
+                        type_ *v = &y[(ptrdiff_t)i * a->to + (ptrdiff_t)k * b->to];                \
+                                                                                                   \
+                        *v = value_(*v, x[(ptrdiff_t)i * a->from + (ptrdiff_t)k * b->from]);       \
+                    }                                                                              \
             }                                                                                      \
         }                                                                                          \
     }
-COPY_TYPE(copy_8, uint8_t, =)
-COPY_TYPE(copy_16, uint16_t, =)
-COPY_TYPE(copy_32, uint32_t, =)
-COPY_TYPE(copy_64, uint64_t, =)
-COPY_TYPE(copy_add, float, +=)
+COPY_TYPE(copy_8, uint8_t, SET)
+COPY_TYPE(copy_16, uint16_t, SET)
+COPY_TYPE(copy_32, uint32_t, SET)
+COPY_TYPE(copy_64, uint64_t, SET)
+COPY_TYPE(copy_add, float, ADD)
+COPY_TYPE(copy_add_half, uint16_t, ADD_HALF)
+
+enum mode { COPY, COPY_ADD, COPY_ADD_HALF };
 
 static void copy_lines(const struct copy_axis *a, const struct copy_axis *b, const char *x,
-                       char *y, size_t size, bool add)
+                       char *y, size_t size, enum mode mode)
 {
     size_t i;
 
     for (i = 0; i < a->size; i++) {
-        if (add)
-            op_put((float *)(void *)y, (const float *)(const void *)x, b->size, 1.0f, true);
+        struct tensor to = { .dtype = mode == COPY_ADD ? TENSOR_F32 : TENSOR_BF16, .data = y };
+
+        if (mode != COPY)
+            op_put_as(&to, x, b->size, 1.0f, true);
         else
             memcpy(y, x, b->size * size);
         x += a->from * (ptrdiff_t)size;
@@ -111,12 +121,12 @@ static void copy_lines(const struct copy_axis *a, const struct copy_axis *b, con
 }
 
 static void copy_plane(const struct copy_axis *a, const struct copy_axis *b, const char *x,
-                       char *y, size_t size, bool add)
+                       char *y, size_t size, enum mode mode)
 {
     if (b->from == 1 && b->to == 1)
-        copy_lines(a, b, x, y, size, add);
-    else if (add)
-        copy_add(a, b, x, y);
+        copy_lines(a, b, x, y, size, mode);
+    else if (mode != COPY)
+        (mode == COPY_ADD ? copy_add : copy_add_half)(a, b, x, y);
     else
         (size == 1   ? copy_8
          : size == 2 ? copy_16
@@ -124,7 +134,7 @@ static void copy_plane(const struct copy_axis *a, const struct copy_axis *b, con
                      : copy_64)(a, b, x, y);
 }
 
-static void walk(const struct copy *c, const char *x, char *y, size_t size, bool add)
+static void walk(const struct copy *c, const char *x, char *y, size_t size, enum mode mode)
 {
     static const struct copy_axis one = { 1, 1, 1 };
     uint32_t outer = c->n > 2 ? c->n - 2 : 0, k;
@@ -137,7 +147,7 @@ static void walk(const struct copy *c, const char *x, char *y, size_t size, bool
     x += c->from * (ptrdiff_t)size;
     y += c->to * (ptrdiff_t)size;
     for (;;) {
-        copy_plane(a, b, x, y, size, add);
+        copy_plane(a, b, x, y, size, mode);
         for (k = outer; k-- > 0;) {
             const struct copy_axis *o = &c->axis[k];
 
@@ -156,10 +166,15 @@ static void walk(const struct copy *c, const char *x, char *y, size_t size, bool
 
 void copy_run(const struct copy *c, const void *x, void *y, size_t size)
 {
-    walk(c, x, y, size, false);
+    walk(c, x, y, size, COPY);
 }
 
-void copy_run_add(const struct copy *c, const float *x, float *y)
+void copy_run_add(const struct copy *c, const void *x, void *y)
 {
-    walk(c, (const char *)x, (char *)y, sizeof(float), true);
+    walk(c, x, y, sizeof(float), COPY_ADD);
+}
+
+void copy_run_add_half(const struct copy *c, const void *x, void *y)
+{
+    walk(c, x, y, sizeof(uint16_t), COPY_ADD_HALF);
 }

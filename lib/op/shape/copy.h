@@ -31,7 +31,8 @@ void copy_settle(struct copy *c);
 struct copy copy_back(const struct copy *c);
 /* y[to] = x[from]; elements of `size` bytes: 1, 2, 4 or 8. */
 void copy_run(const struct copy *c, const void *x, void *y, size_t size);
-/* y[to] += x[from] */
-void copy_run_add(const struct copy *c, const float *x, float *y);
+/* y[to] += x[from], float32 or bfloat16 */
+void copy_run_add(const struct copy *c, const void *x, void *y);
+void copy_run_add_half(const struct copy *c, const void *x, void *y);
 
 #endif

@@ -132,6 +132,8 @@ const struct op_def op_depth_to_space = {
     .infer = to_space_infer,
     .diff = OP_IN(0),
     .layout = OP_LAYOUT_ANY,
+    .half = OP_HALF_SAME,
+    .half_of = OP_IN(0) | OP_OUT(0),
     .cpu = { to_space_plan, parts_fwd, parts_bwd, free },
 };
 
@@ -147,5 +149,7 @@ const struct op_def op_space_to_depth = {
     .infer = to_depth_infer,
     .diff = OP_IN(0),
     .layout = OP_LAYOUT_ANY,
+    .half = OP_HALF_SAME,
+    .half_of = OP_IN(0) | OP_OUT(0),
     .cpu = { to_depth_plan, parts_fwd, parts_bwd, free },
 };

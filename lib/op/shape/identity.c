@@ -21,6 +21,8 @@ const struct op_def op_identity = {
     .infer = identity_infer,
     .diff = OP_IN(0),
     .view = true,
+    .half = OP_HALF_SAME,
+    .half_of = OP_IN(0) | OP_OUT(0),
     .layout = OP_LAYOUT_ANY,
     .cpu = { .fwd = view_fwd, .bwd = view_bwd },
 };

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "op/op_priv.h"
+#include "op/half.h"
 
 struct parts *parts_new(struct op_plan *p, uint32_t n, struct err *err)
 {
@@ -97,9 +97,9 @@ int parts_bwd(const struct op_call *c, struct err *err)
         if (dx == NULL || dy == NULL)
             continue;
         if (gaps || op_adds(c, p->in))
-            copy_run_add(&p->back, dy->data, dx->data);
+            (op_is_half(dx) ? copy_run_add_half : copy_run_add)(&p->back, dy->data, dx->data);
         else
-            copy_run(&p->back, dy->data, dx->data, sizeof(float));
+            copy_run(&p->back, dy->data, dx->data, tensor_dtype_bytes(dx->dtype));
     }
     return 0;
 }

@@ -22,11 +22,14 @@ static void free_state(void *state)
     free(s);
 }
 
+/* float32, or bfloat16: the planner has chosen types before it chooses layouts. */
 static int infer(struct op_infer *f, struct err *err)
 {
-    int rc = infer_same_shape(f, err);
+    bool is_half = f->in[0]->dtype == TENSOR_BF16;
+    int rc = op_need(f, 0, is_half ? TENSOR_BF16 : TENSOR_F32, -1, err);
     char text[192];
 
+    f->out[0] = (struct tensor){ .dtype = f->in[0]->dtype, .shape = f->in[0]->shape };
     if (rc == 0 && f->in[0]->shape.rank < 3)
         rc = op_error(f, 0, err, "input 0 has shape %s; layouts differ only from rank 3 on",
                       shape_print(&f->in[0]->shape, text, sizeof(text)));

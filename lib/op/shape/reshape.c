@@ -134,6 +134,8 @@ const struct op_def op_reshape = {
     .infer = reshape_infer,
     .diff = OP_IN(0),
     .view = true,
+    .half = OP_HALF_SAME,
+    .half_of = OP_IN(0) | OP_OUT(0),
     .layout = OP_LAYOUT_PLAIN,
     .cpu = { .fwd = view_fwd, .bwd = view_bwd },
 };

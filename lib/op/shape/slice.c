@@ -94,5 +94,7 @@ const struct op_def op_slice = {
     .infer = slice_infer,
     .diff = OP_IN(0),
     .layout = OP_LAYOUT_ANY,
+    .half = OP_HALF_SAME,
+    .half_of = OP_IN(0) | OP_OUT(0),
     .cpu = { slice_plan, parts_fwd, parts_bwd, free },
 };

@@ -112,7 +112,8 @@ static const char *const attrs_18[] = { "axis", "num_outputs", NULL };
 
 #define FIELDS                                                                                     \
     .name = "Split", .n_out = { 1, OP_MANY }, .param_bytes = sizeof(struct split),                 \
-    .infer = split_infer, .diff = OP_IN(0), .layout = OP_LAYOUT_ANY,                               \
+    .infer = split_infer, .diff = OP_IN(0), .layout = OP_LAYOUT_ANY, .half = OP_HALF_SAME,         \
+    .half_of = OP_IN(0) | 0xFFFF0000u,                                                             \
     .cpu = { split_plan, parts_fwd, parts_bwd, free }
 
 const struct op_def op_split_2 = { FIELDS, .since = 2, .until = 12, .n_in = { 1, 1 },

@@ -68,6 +68,7 @@ static const char *const axes_attr[] = { "axes", NULL };
 
 #define FIELDS                                                                                     \
     .n_out = { 1, 1 }, .diff = OP_IN(0), .view = true, .layout = OP_LAYOUT_PLAIN,                  \
+    .half = OP_HALF_SAME, .half_of = OP_IN(0) | OP_OUT(0),                                         \
     .cpu = { .fwd = view_fwd, .bwd = view_bwd }
 
 const struct op_def op_squeeze_13 = { FIELDS, .name = "Squeeze", .since = 13, .n_in = { 1, 2 },

@@ -70,6 +70,8 @@ const struct op_def op_transpose = {
     .param_bytes = sizeof(struct transpose),
     .infer = transpose_infer,
     .diff = OP_IN(0),
+    .half = OP_HALF_SAME,
+    .half_of = OP_IN(0) | OP_OUT(0),
     .layout = OP_LAYOUT_PLAIN,
     .cpu = { transpose_plan, parts_fwd, parts_bwd, free },
 };

@@ -7,6 +7,6 @@ struct err;
 struct op_call;
 
 int view_fwd(const struct op_call *c, struct err *err); /* any type */
-int view_bwd(const struct op_call *c, struct err *err); /* float32 */
+int view_bwd(const struct op_call *c, struct err *err); /* float32 or bfloat16 */
 
 #endif
