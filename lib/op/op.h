@@ -79,6 +79,7 @@ struct op_def {
     bool of_shape;      /* the outputs depend on nothing but the shapes of the inputs: folded at load;
                            fwd reads no data */
     enum op_layout layout;
+    uint32_t channels_in; /* OP_LAYOUT_CHANNELS: OP_IN bits of inputs behind 0 that lie as it does */
     enum op_half half;
     uint32_t half_of;   /* OP_IN and OP_OUT bits: operands that may be bfloat16 */
     struct op_kernels cpu;

@@ -67,7 +67,7 @@ static int settle(const struct matmul_param *p, struct matmul_state *s, int64_t 
     s->n = p->n;
     s->k = p->k;
     *batch = 1;
-    if (n_b == 1 && n_a == n) {
+    if (n_b == 1 && n_a == n && (n == 1 || !p->trans_a)) {
         s->m = n * p->m;
         return 0;
     }
@@ -85,9 +85,40 @@ static int settle(const struct matmul_param *p, struct matmul_state *s, int64_t 
     return 0;
 }
 
+/* da and db as products. With ' for an operand as it is multiplied:
+ *   da [m, k] = dy b'^T       where a is transposed   da [k, m] = b' dy^T
+ *   db [k, n] = a'^T dy       where b is              db [n, k] = dy^T a'     */
+static int make_kernels(const struct op_plan *op, int64_t batch, struct matmul_state *s,
+                        struct err *err)
+{
+    enum tensor_dtype at = op->in[0]->dtype, bt = op->in[1]->dtype, yt = op->out[0].dtype;
+    const struct matmul_param *p = op->param;
+    struct dnn_matmul y = { .batch = batch, .m = s->m, .n = s->n, .k = s->k,
+                            .trans_a = p->trans_a, .trans_b = p->trans_b, .bias = p->bias,
+                            .a = at, .b = bt, .y = yt };
+    struct dnn_matmul da = { .batch = batch, .m = s->m, .n = s->k, .k = s->n,
+                             .trans_b = !p->trans_b, .a = yt, .b = bt, .y = at };
+    struct dnn_matmul db = { .batch = batch, .m = s->k, .n = s->n, .k = s->m,
+                             .trans_a = !p->trans_a, .a = at, .b = yt, .y = bt };
+    int rc = dnn_matmul(&y, &s->y, err);
+
+    if (p->trans_a)
+        da = (struct dnn_matmul){ .batch = batch, .m = s->k, .n = s->m, .k = s->n,
+                                  .trans_a = p->trans_b, .trans_b = true,
+                                  .a = bt, .b = yt, .y = at };
+    if (p->trans_b)
+        db = (struct dnn_matmul){ .batch = batch, .m = s->n, .n = s->k, .k = s->m,
+                                  .trans_a = true, .trans_b = p->trans_a,
+                                  .a = yt, .b = at, .y = bt };
+    if (rc == 0 && op_wants(op, 0))
+        rc = dnn_matmul(&da, &s->da, err);
+    if (rc == 0 && op_wants(op, 1))
+        rc = dnn_matmul(&db, &s->db, err);
+    return rc;
+}
+
 int matmul_cpu_plan(struct op_plan *p, struct err *err)
 {
-    enum tensor_dtype a = p->in[0]->dtype, b = p->in[1]->dtype, y = p->out[0].dtype;
     struct matmul_state *s = calloc(1, sizeof(*s));
     int64_t batch = 1;
     int rc;
@@ -96,17 +127,7 @@ int matmul_cpu_plan(struct op_plan *p, struct err *err)
         return err_set(err, ERR_NOMEM, "MatMul '%s': out of memory", p->node);
     rc = settle(p->param, s, &batch, err);
     if (rc == 0)
-        rc = dnn_matmul(&(struct dnn_matmul){ .batch = batch, .m = s->m, .n = s->n, .k = s->k,
-                                              .a = a, .b = b, .y = y },
-                        &s->y, err);
-    if (rc == 0 && p->training && (p->want_din & OP_IN(0)) != 0)
-        rc = dnn_matmul(&(struct dnn_matmul){ .batch = batch, .m = s->m, .n = s->k, .k = s->n,
-                                              .trans_b = true, .a = y, .b = b, .y = a },
-                        &s->da, err);
-    if (rc == 0 && p->training && (p->want_din & OP_IN(1)) != 0)
-        rc = dnn_matmul(&(struct dnn_matmul){ .batch = batch, .m = s->k, .n = s->n, .k = s->m,
-                                              .trans_a = true, .a = a, .b = y, .y = b },
-                        &s->db, err);
+        rc = make_kernels(p, batch, s, err);
     if (rc < 0) {
         matmul_cpu_free(s);
         return err_wrap(err, rc, "MatMul '%s'", p->node);
@@ -143,12 +164,13 @@ static struct matrices matrices_at(const struct matmul_state *s, int64_t i, cons
 
 int matmul_cpu_fwd(const struct op_call *c, struct err *err)
 {
+    const struct matmul_param *p = c->param;
     struct matmul_state *s = c->state;
     int64_t i;
 
     for (i = 0; i < s->loops; i++) {
         struct matrices at = matrices_at(s, i, c->in[0], c->in[1], c->out[0]);
-        void *args[DNN_ARGS] = { at.a, at.b, at.y };
+        void *args[DNN_ARGS] = { at.a, at.b, at.y, p->bias ? c->in[2]->data : NULL };
         int rc = dnn_run(s->y, args, op_at(c->scratch, s->spare_bytes), err);
 
         if (rc < 0)
@@ -157,12 +179,14 @@ int matmul_cpu_fwd(const struct op_call *c, struct err *err)
     return 0;
 }
 
-/* The gradient of input `which` (0: dy b^T, 1: a^T dy). Several calls may go to the same matrix:
+/* The gradient of operand `which`. Several calls may go to the same matrix:
  * then all are added to zeros, in the order of y. */
 static int bwd_one(const struct op_call *c, uint32_t which, struct err *err)
 {
+    const struct matmul_param *p = c->param;
     struct matmul_state *s = c->state;
     struct dnn *d = which == 0 ? s->da : s->db;
+    bool dy_first = which == 0 ? !p->trans_a : p->trans_b;
     const struct tensor *din = c->din[which];
     bool added = s->at_a != NULL || (c->din_add & OP_IN(which)) != 0;
     size_t elements = dnn_arg_bytes(d, 2) / tensor_dtype_bytes(din->dtype);
@@ -173,7 +197,8 @@ static int bwd_one(const struct op_call *c, uint32_t which, struct err *err)
     for (i = 0; i < s->loops; i++) {
         struct matrices in = matrices_at(s, i, c->in[0], c->in[1], c->dout[0]);
         struct tensor home = { .dtype = din->dtype, .data = din->data };
-        void *args[DNN_ARGS] = { which == 0 ? in.y : in.a, which == 0 ? in.b : in.y };
+        void *other = which == 0 ? in.b : in.a;
+        void *args[DNN_ARGS] = { dy_first ? in.y : other, dy_first ? other : in.y };
         int rc;
 
         if (s->at_a != NULL)
@@ -188,8 +213,21 @@ static int bwd_one(const struct op_call *c, uint32_t which, struct err *err)
     return 0;
 }
 
+static void bwd_bias(const struct op_call *c)
+{
+    const struct matmul_param *p = c->param;
+    size_t rows = (size_t)(shape_elements(&p->batch) * p->m), cols = (size_t)p->n;
+    const struct tensor *dy = c->dout[0];
+
+    if (op_is_half(dy))
+        op_sum_rows_half(dy->data, rows, cols, 1.0f, c->din[2]->data, op_adds(c, 2));
+    else
+        op_sum_rows(dy->data, rows, cols, 1.0f, c->din[2]->data, op_adds(c, 2));
+}
+
 int matmul_cpu_bwd(const struct op_call *c, struct err *err)
 {
+    const struct matmul_param *p = c->param;
     uint32_t i;
     int rc = 0;
 
@@ -200,5 +238,7 @@ int matmul_cpu_bwd(const struct op_call *c, struct err *err)
     for (i = 0; rc == 0 && i < 2; i++)
         if (c->din[i] != NULL)
             rc = bwd_one(c, i, err);
+    if (rc == 0 && p->bias && c->din[2] != NULL)
+        bwd_bias(c);
     return rc;
 }

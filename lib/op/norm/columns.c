@@ -18,148 +18,77 @@ struct columns columns_of(size_t c, bool is_half)
 
 /* ---- the loops, for either type ---- */
 
-#define SAME(v_) (v_)
-#define COLUMNS(name_, type_, load_, store_)                                                       \
-    CLONES static void sum_##name_(const type_ *x, size_t n, size_t group, float *restrict s1)     \
-    {                                                                                              \
-        size_t at, i, w;                                                                           \
-                                                                                                   \
-        memset(s1, 0, group * sizeof(*s1));                                                        \
-        for (at = 0; at < n; at += group) {                                                        \
-            w = n - at < group ? n - at : group;                                                   \
-            for (i = 0; i < w; i++)                                                                \
-                s1[i] += load_(x[at + i]);                                                         \
-        }                                                                                          \
-    }                                                                                              \
-                                                                                                   \
-    CLONES static void deviation_##name_(const type_ *x, size_t n, size_t group,                   \
-                                         const float *mean, float *restrict s1,                    \
-                                         float *restrict s2)                                       \
-    {                                                                                              \
-        size_t at, i, w;                                                                           \
-                                                                                                   \
-        memset(s1, 0, group * sizeof(*s1));                                                        \
-        memset(s2, 0, group * sizeof(*s2));                                                        \
-        for (at = 0; at < n; at += group) {                                                        \
-            w = n - at < group ? n - at : group;                                                   \
-            for (i = 0; i < w; i++) {                                                              \
-                float d = load_(x[at + i]) - mean[i];                                              \
-                                                                                                   \
-                s1[i] += d;                                                                        \
-                s2[i] += d * d;                                                                    \
-            }                                                                                      \
-        }                                                                                          \
-    }                                                                                              \
-                                                                                                   \
-    CLONES static void products_##name_(const type_ *x, const type_ *dy, size_t n, size_t group,   \
-                                        const float *mean, float *restrict s1,                     \
-                                        float *restrict s2)                                        \
-    {                                                                                              \
-        size_t at, i, w;                                                                           \
-                                                                                                   \
-        memset(s1, 0, group * sizeof(*s1));                                                        \
-        memset(s2, 0, group * sizeof(*s2));                                                        \
-        for (at = 0; at < n; at += group) {                                                        \
-            w = n - at < group ? n - at : group;                                                   \
-            for (i = 0; i < w; i++) {                                                              \
-                float d = load_(dy[at + i]);                                                       \
-                                                                                                   \
-                s1[i] += d;                                                                        \
-                s2[i] += d * (load_(x[at + i]) - mean[i]);                                         \
-            }                                                                                      \
-        }                                                                                          \
-    }                                                                                              \
-                                                                                                   \
-    CLONES static void put_##name_(const type_ *x, type_ *y, size_t n, size_t group,               \
-                                   const float *mean, const float *a, const float *b)              \
-    {                                                                                              \
-        size_t at, i, w;                                                                           \
-                                                                                                   \
-        for (at = 0; at < n; at += group) {                                                        \
-            w = n - at < group ? n - at : group;                                                   \
-            OP_EACH                                                                                \
-            for (i = 0; i < w; i++)                                                                \
-                y[at + i] = store_((load_(x[at + i]) - mean[i]) * a[i] + b[i]);                    \
-        }                                                                                          \
-    }                                                                                              \
-                                                                                                   \
-    CLONES static void gradient_##name_(const type_ *x, const type_ *dy, type_ *dx, size_t n,      \
-                                        size_t group, const struct columns_line *l)                \
-    {                                                                                              \
-        const float *mean = l->mean, *a = l->a, *b = l->b, *k = l->k;                              \
-        size_t at, i, w;                                                                           \
-                                                                                                   \
-        for (at = 0; at < n; at += group) {                                                        \
-            w = n - at < group ? n - at : group;                                                   \
-            OP_EACH                                                                                \
-            for (i = 0; i < w; i++)                                                                \
-                dx[at + i] = store_(a[i] * load_(dy[at + i]) - b[i] -                              \
-                                    (load_(x[at + i]) - mean[i]) * k[i]);                          \
-        }                                                                                          \
-    }                                                                                              \
-                                                                                                   \
-    CLONES static void gradient_add_##name_(const type_ *x, const type_ *dy, type_ *dx, size_t n,  \
-                                            size_t group, const struct columns_line *l)            \
-    {                                                                                              \
-        const float *mean = l->mean, *a = l->a, *b = l->b, *k = l->k;                              \
-        size_t at, i, w;                                                                           \
-                                                                                                   \
-        for (at = 0; at < n; at += group) {                                                        \
-            w = n - at < group ? n - at : group;                                                   \
-            OP_EACH                                                                                \
-            for (i = 0; i < w; i++)                                                                \
-                dx[at + i] = store_(load_(dx[at + i]) +                                            \
-                                    (a[i] * load_(dy[at + i]) - b[i] -                             \
-                                     (load_(x[at + i]) - mean[i]) * k[i]));                        \
-        }                                                                                          \
-    }
-COLUMNS(f32, float, SAME, SAME)
-COLUMNS(half, uint16_t, op_half_load, op_half_store)
+struct loops { /* [clamped], [added to what is there, or to a residual] */
+    void (*sum)(const void *x, size_t n, size_t group, float *restrict s1);
+    void (*deviation)(const void *x, size_t n, size_t group, const float *mean,
+                      float *restrict s1, float *restrict s2);
+    void (*products[2])(const void *x, const struct columns_dy *dy, size_t n, size_t group,
+                        const float *mean, float *restrict s1, float *restrict s2);
+    void (*pass[2][2])(const struct columns_dy *dy, size_t n, void *out);
+    void (*put[2][2])(const void *x, void *y, size_t n, size_t group, const float *mean,
+                      const float *a, const float *b, const struct columns_tail *tail);
+    void (*gradient[2][2])(const void *x, const struct columns_dy *dy, void *dx, size_t n,
+                           size_t group, const struct columns_line *l);
+};
 
-/* ---- which of the two ---- */
+#define NAME(n_) n_##_f32
+#define T float
+#define LOAD(v_) (v_)
+#define STORE(v_) (v_)
+#include "op/norm/columns_loops.h"
+
+#define NAME(n_) n_##_half
+#define T uint16_t
+#define LOAD(v_) op_half_load(v_)
+#define STORE(v_) op_half_store(v_)
+#include "op/norm/columns_loops.h"
+
+static const struct loops *loops_of(const struct columns *k)
+{
+    return k->is_half ? &loops_half : &loops_f32;
+}
 
 void columns_sum(const struct columns *k, const void *x, size_t n, float *s1)
 {
-    if (k->is_half)
-        sum_half(x, n, k->group, s1);
-    else
-        sum_f32(x, n, k->group, s1);
+    memset(s1, 0, k->group * sizeof(*s1));
+    loops_of(k)->sum(x, n, k->group, s1);
 }
 
 void columns_deviation(const struct columns *k, const void *x, size_t n, const float *mean,
                        float *s1, float *s2)
 {
-    if (k->is_half)
-        deviation_half(x, n, k->group, mean, s1, s2);
-    else
-        deviation_f32(x, n, k->group, mean, s1, s2);
+    memset(s1, 0, k->group * sizeof(*s1));
+    memset(s2, 0, k->group * sizeof(*s2));
+    loops_of(k)->deviation(x, n, k->group, mean, s1, s2);
 }
 
-void columns_products(const struct columns *k, const void *x, const void *dy, size_t n,
-                      const float *mean, float *s1, float *s2)
+void columns_products(const struct columns *k, const void *x, const struct columns_dy *dy,
+                      size_t n, const float *mean, float *s1, float *s2)
 {
-    if (k->is_half)
-        products_half(x, dy, n, k->group, mean, s1, s2);
-    else
-        products_f32(x, dy, n, k->group, mean, s1, s2);
+    memset(s1, 0, k->group * sizeof(*s1));
+    memset(s2, 0, k->group * sizeof(*s2));
+    loops_of(k)->products[dy->y != NULL](x, dy, n, k->group, mean, s1, s2);
+}
+
+void columns_pass(const struct columns *k, const struct columns_dy *dy, size_t n, void *out,
+                  bool add)
+{
+    loops_of(k)->pass[dy->y != NULL][add](dy, n, out);
 }
 
 void columns_put(const struct columns *k, const void *x, void *y, size_t n, const float *mean,
-                 const float *a, const float *b)
+                 const float *a, const float *b, const struct columns_tail *tail)
 {
-    if (k->is_half)
-        put_half(x, y, n, k->group, mean, a, b);
-    else
-        put_f32(x, y, n, k->group, mean, a, b);
+    static const struct columns_tail none = { .residual = NULL };
+    const struct columns_tail *t = tail != NULL ? tail : &none;
+
+    loops_of(k)->put[t->clamp][t->residual != NULL](x, y, n, k->group, mean, a, b, t);
 }
 
-void columns_gradient(const struct columns *k, const void *x, const void *dy, void *dx, size_t n,
-                      const struct columns_line *l, bool add)
+void columns_gradient(const struct columns *k, const void *x, const struct columns_dy *dy,
+                      void *dx, size_t n, const struct columns_line *l, bool add)
 {
-    if (k->is_half)
-        (add ? gradient_add_half : gradient_half)(x, dy, dx, n, k->group, l);
-    else
-        (add ? gradient_add_f32 : gradient_f32)(x, dy, dx, n, k->group, l);
+    loops_of(k)->gradient[dy->y != NULL][add](x, dy, dx, n, k->group, l);
 }
 
 /* ---- columns ---- */
