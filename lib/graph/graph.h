@@ -138,6 +138,9 @@ struct plan_measure {
 struct plan_opts {
     enum plan_purpose purpose;
     uint32_t batch;               /* samples of a call: the lane batch */
+    enum tensor_dtype precision;  /* TENSOR_BF16: products multiply bfloat16, and activations between
+                                     them are bfloat16; parameters, all gradients of parameters,
+                                     sums, losses and what callers see stay float32. 0: float32 */
     const struct plan_feed *feeds; /* every graph input once; copied */
     uint32_t n_feeds;
     const struct plan_feed *targets;
@@ -153,7 +156,8 @@ struct plan_opts {
     bool training;    /* PLAN_RUN: nodes in training form */
 };
 
-/* Shape errors name node, op and both shapes. On success the caller owns *out.
+/* Shape errors name node, op and both shapes. ERR_UNSUPPORTED also for a precision that this processor
+ * has no instructions for. On success the caller owns *out.
  * Errors: ERR_INPUT, ERR_UNSUPPORTED, ERR_NOMEM, ERR_DEVICE. */
 int plan_new(const struct graph *g, const struct plan_opts *opts, struct plan **out,
              struct err *err);

@@ -8,10 +8,16 @@
 
 static int make(struct plan *p, const struct plan_opts *opts, struct err *err)
 {
-    int rc = plan_build(p, opts, err);
+    int rc;
+
+    CHECK(opts->precision == TENSOR_NONE || opts->precision == TENSOR_F32 ||
+          opts->precision == TENSOR_BF16);
+    rc = plan_build(p, opts, err);
 
     if (rc == 0)
         rc = plan_fuse(p, err);
+    if (rc == 0 && opts->precision == TENSOR_BF16)
+        rc = plan_precision(p, err);
     if (rc == 0)
         rc = plan_layouts(p, err);
     if (rc < 0)

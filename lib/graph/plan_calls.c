@@ -320,12 +320,13 @@ static int add_sum(struct maker *m, uint32_t node, uint32_t time, uint32_t value
     const struct op_def *def = op_find(NULL, "Add", GRAPH_OPSET_MIN);
     struct plan_call *call = new_call(p, node, time);
     const struct tensor **io = arena_array(&p->mem, 3, sizeof(*io));
-    struct tensor out = { 0 };
+    struct tensor out = { 0 }, wide = *part; /* infer knows float32 only */
+    const struct tensor *like[] = { &wide, &wide };
     struct op_infer f = { .def = def,
                           .node = "(gradient sum)",
                           .opset = GRAPH_OPSET_MIN,
                           .n_in = 2,
-                          .in = io,
+                          .in = like,
                           .n_out = 1,
                           .out = &out,
                           .mem = &p->mem };
@@ -341,9 +342,11 @@ static int add_sum(struct maker *m, uint32_t node, uint32_t time, uint32_t value
     io[0] = io[2] = grad_at(p, value, time);
     io[1] = part;
     op.param = f.param;
+    wide.dtype = TENSOR_F32;
     rc = def->infer(&f, m->err);
     if (rc < 0)
         return rc;
+    out.dtype = part->dtype;
     out.layout = part->layout;
     rc = prepare(p, &op, m->err);
     if (rc < 0)

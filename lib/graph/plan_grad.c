@@ -25,6 +25,11 @@ static bool carries(const struct plan *p, const struct plan_node *n, uint32_t i)
            tensor_elements(&p->values.at[n->in[i]].tensor) > 0;
 }
 
+static bool carries_grad(const struct plan_value *v)
+{
+    return v->tensor.dtype == TENSOR_F32 || v->tensor.dtype == TENSOR_BF16;
+}
+
 static void find_needs(struct plan *p)
 {
     size_t i;
@@ -34,7 +39,7 @@ static void find_needs(struct plan *p)
         struct plan_value *v = &p->values.at[i];
 
         v->needs_grad = p->feed_grads
-                            ? v->kind == PLAN_FEED && v->tensor.dtype == TENSOR_F32
+                            ? v->kind == PLAN_FEED && carries_grad(v)
                             : v->kind == PLAN_PARAM && p->g->params[v->index].kind == GRAPH_TRAINED;
     }
     for (i = 0; i < p->nodes.n; i++) {
@@ -44,7 +49,7 @@ static void find_needs(struct plan *p)
         for (k = 0; k < n->n_in && !needs; k++)
             needs = carries(p, n, k);
         for (k = 0; needs && k < n->n_out; k++)
-            if (n->out[k] != GRAPH_NONE && p->values.at[n->out[k]].tensor.dtype == TENSOR_F32)
+            if (n->out[k] != GRAPH_NONE && carries_grad(&p->values.at[n->out[k]]))
                 p->values.at[n->out[k]].needs_grad = true;
     }
 }

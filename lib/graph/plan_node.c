@@ -22,6 +22,7 @@ uint32_t plan_add_value(struct plan *p, const char *name, enum plan_value_kind k
                             .kind = kind,
                             .index = index,
                             .tensor = *t,
+                            .other_type = GRAPH_NONE,
                             .other_layout = GRAPH_NONE,
                             .block = GRAPH_NONE,
                             .grad_block = GRAPH_NONE };

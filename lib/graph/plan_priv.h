@@ -5,6 +5,7 @@
  *                  plan_batch.c: batch sizes that an export wrote into shapes; plan_measure.c: losses
  *                  and metrics. At last what nobody needs any more is dropped
  *   plan_fuse.c    chains that one kernel computes become one node; the patterns: fuse_*.c
+ *   plan_precision.c  float32 or bfloat16 for every value, `Convert` nodes where two disagree
  *   plan_layout.c  a layout for every value, `Reorder` nodes where two disagree
  *   plan_grad.c    which values have a gradient, which nodes run backward
  *   plan_share.c   values that live in another's bytes: views, and results in place
@@ -36,6 +37,8 @@ struct plan_value {
     bool is_read;          /* by a node, the caller, or backward */
     bool needs_grad;       /* a trained parameter is upstream */
     bool has_grad;         /* and backward brings a gradient here */
+    bool is_fed;           /* plan_precision.c: depends on an input, not on parameters alone */
+    uint32_t other_type;   /* the same value in the other of float32 and bfloat16, likewise */
     uint32_t other_layout; /* the same value in the other layout, once a Reorder exists */
     uint32_t root;         /* the value whose bytes it lives in; itself if its own */
     uint32_t grad_root;    /* the same for the gradient */
@@ -189,6 +192,7 @@ int plan_settle_node(struct plan *p, struct plan_node *n, struct err *err);
 
 /* ---- the other passes ---- */
 int plan_fuse(struct plan *p, struct err *err);
+int plan_precision(struct plan *p, struct err *err); /* only where the plan is one in bfloat16 */
 int plan_layouts(struct plan *p, struct err *err);
 void plan_gradients(struct plan *p);
 int plan_share(struct plan *p, struct err *err);
