@@ -21,7 +21,8 @@ struct figures { /* of a plan */
 };
 
 struct inspect {
-    const char *path, *batch_text, *shape_text;
+    const char *path, *batch_text, *shape_text, *precision_text;
+    enum tensor_dtype precision;
     bool json, print_plan, help;
     uint32_t batch;
     struct arena mem;
@@ -114,6 +115,7 @@ static int look_at_plan(struct inspect *in, enum plan_purpose purpose,
 {
     const struct plan_opts o = { .purpose = purpose,
                                  .batch = in->batch,
+                                 .precision = in->precision,
                                  .feeds = feeds,
                                  .n_feeds = n_feeds,
                                  .sum_outputs = true };
@@ -250,6 +252,8 @@ static void print_text(const struct inspect *in)
         for (i = 0; i < n; i++)
             printf("%-11s%s\n", "note", notes[i]);
     }
+    if (in->precision != TENSOR_F32)
+        printf("%-11s%s\n", "precision", tensor_dtype_name(in->precision));
     print_figures("training", &in->training, in->batch);
     print_figures("inference", &in->inference, in->batch);
     if (in->plan.data != NULL)
@@ -369,7 +373,8 @@ static void print_json(const struct inspect *in)
         json_params(&out, in->graph);
         json_notes(&out, in->graph);
     }
-    buf_printf(&out, ",\n  \"batch\": %" PRIu32, in->batch);
+    buf_printf(&out, ",\n  \"batch\": %" PRIu32 ",\n  \"precision\": \"%s\"", in->batch,
+               tensor_dtype_name(in->precision));
     json_figures(&out, "training", &in->training);
     json_figures(&out, "inference", &in->inference);
     if (in->plan.data != NULL) {
@@ -396,6 +401,8 @@ static int parse(struct inspect *in, int argc, char **argv, struct err *err)
           NULL },
         { "shape", "NAME=D,D,...", NULL, "the shape of an input with dynamic dimensions, batch first",
           &in->shape_text, NULL },
+        { "precision", "P", NULL, "float32 or bfloat16, as train.precision (float32)",
+          &in->precision_text, NULL },
         { "plan", NULL, NULL, "every call and where its result lies", NULL, &in->print_plan },
         { "json", NULL, NULL, "as one JSON object", NULL, &in->json },
         { "help", NULL, NULL, "this text", NULL, &in->help },
@@ -417,6 +424,12 @@ static int parse(struct inspect *in, int argc, char **argv, struct err *err)
         (!text_u64(in->batch_text, 1u << 24, &batch) || batch == 0))
         rc = err_set(err, ERR_INPUT, "--batch: expected a number from 1, found '%.40s'",
                      in->batch_text);
+    in->precision = TENSOR_F32;
+    if (rc == 0 && in->precision_text != NULL &&
+        (!tensor_dtype_parse(in->precision_text, &in->precision) ||
+         (in->precision != TENSOR_F32 && in->precision != TENSOR_BF16)))
+        rc = err_set(err, ERR_INPUT, "--precision: expected float32 or bfloat16, found '%.40s'",
+                     in->precision_text);
     in->batch = (uint32_t)batch;
     in->path = argv[1];
     return rc;

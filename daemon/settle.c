@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/err.h"
 #include "base/fs.h"
+#include "op/op.h"
 
 static const char *environment(void *arg, const char *name)
 {
@@ -270,13 +271,28 @@ static void settle_model(struct settled *s)
     t->n_inputs = c->model.n_inputs;
 }
 
+static int settle_precision(struct settled *s, struct err *err)
+{
+    if (s->conf->train.precision != CONF_PRECISION_BFLOAT16)
+        return 0;
+    s->train.precision = TENSOR_BF16;
+    if (op_has_bfloat16())
+        return 0;
+    return err_set(err, ERR_UNSUPPORTED,
+                   "/train/precision: bfloat16 needs a processor with the instructions of avx512_bf16, "
+                   "this one has none (kernels: %s): say \"float32\", or use other machines",
+                   op_kernel_id());
+}
+
 static int settle_train(struct settled *s, struct err *err)
 {
     const struct conf *c = s->conf;
     struct train_opts *t = &s->train;
     int rc;
 
-    rc = settle_losses(s, err);
+    rc = settle_precision(s, err);
+    if (rc == 0)
+        rc = settle_losses(s, err);
     if (rc == 0)
         rc = settle_data(s, err);
     if (rc < 0)

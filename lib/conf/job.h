@@ -47,7 +47,7 @@ enum conf_map_op {
 };
 enum conf_map_when { CONF_MAP_TRAINING, CONF_MAP_EVALUATION, CONF_MAP_ALWAYS };
 enum conf_remainder { CONF_REMAINDER_DROP, CONF_REMAINDER_PAD };
-enum conf_precision { CONF_PRECISION_FLOAT32 };
+enum conf_precision { CONF_PRECISION_FLOAT32, CONF_PRECISION_BFLOAT16 };
 enum conf_optimizer {
     CONF_SGD,
     CONF_MOMENTUM,

@@ -78,7 +78,10 @@ static const char *const remainders[] = {
     [CONF_REMAINDER_DROP] = "drop",
     [CONF_REMAINDER_PAD] = "pad",
 };
-static const char *const precisions[] = { [CONF_PRECISION_FLOAT32] = "float32" };
+static const char *const precisions[] = {
+    [CONF_PRECISION_FLOAT32] = "float32",
+    [CONF_PRECISION_BFLOAT16] = "bfloat16",
+};
 static const char *const optimizers[] = {
     [CONF_SGD] = "sgd",
     [CONF_MOMENTUM] = "momentum",
@@ -381,7 +384,9 @@ LOSS_KEYS("/model/more_losses/*", 0)
   .doc = "Fixed slices of every global batch, shared out among the replicas; 0: the replicas of "
          "the full cluster." },
 { "/train", "precision", ENUM, AT(train.precision), WORDS(precisions), .fallback = "float32",
-  .doc = "Of weights, gradients and activations." },
+  .doc = "Of what is computed. bfloat16: products and convolutions multiply bfloat16, and activations "
+         "between them are kept in it; weights, their gradients, sums, statistics and losses stay "
+         "float32. Needs processors with avx512_bf16." },
 { "/train", "clip_norm", F64, AT(train.clip_norm), .max = 1e30, .fallback = "0",
   .doc = "Gradients whose global L2 norm is above this are scaled down to it; 0: never." },
 { "/train", "clip_value", F64, AT(train.clip_value), .max = 1e30, .fallback = "0",

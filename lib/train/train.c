@@ -224,6 +224,7 @@ static int open_plan(struct train *t, enum plan_purpose purpose, struct plan **p
     struct plan_opts p = {
         .purpose = purpose,
         .batch = t->lane_batch,
+        .precision = o->precision,
         .feeds = feeds,
         .n_feeds = o->n_inputs,
         .targets = feeds + o->n_inputs,

@@ -105,6 +105,7 @@ struct train_opts { /* everything is borrowed until train_close() */
     uint32_t n_targets;
     const struct plan_measure *losses;
     uint32_t n_losses;
+    enum tensor_dtype precision; /* of the plans: 0, TENSOR_F32 or TENSOR_BF16 (plan_opts) */
     bool mean_of_weights; /* one loss: its mean is over what counts (class weights, ignored labels),
                              not over the samples */
     const struct train_metric *metrics;

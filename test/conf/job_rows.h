@@ -123,7 +123,7 @@ static const struct job_refusal job_refusals[] = {
 { P1("/data/features/image/dtype", "'uint64'"), "/data/features/image/dtype", "the word \"uint64\" is not known" },
 { P1("/model/loss/type", "'mse'"), "/model/loss/type", "there are: \"softmax_cross_entropy\", \"negative_log_likelihood\"" },
 { P2("/data/eval", "'e'", "/model/metrics", "['accurracy']"), "/model/metrics/0", "did you mean \"accuracy\"?" },
-{ P1("/train/precision", "'bfloat16'"), "/train/precision", "the word \"bfloat16\" is not known" },
+{ P1("/train/precision", "'float16'"), "/train/precision", "the word \"float16\" is not known" },
 { P1("/optimizer/type", "'tiger'"), "/optimizer/type", "there are: \"sgd\", \"momentum\", \"adagrad\", \"rmsprop\", \"adam\", \"adamw\", \"adamax\", \"lars\", \"lamb\", \"lion\"" },
 { P1("/optimizer/type", "'SGD'"), "/optimizer/type", "did you mean \"sgd\"?" },
 { P1("/optimizer/schedule", "{'type':'cosin'}"), "/optimizer/schedule/type", "did you mean \"cosine\"?" },

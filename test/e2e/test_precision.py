@@ -1,0 +1,101 @@
+#!/usr/bin/python3
+"""train.precision "bfloat16": learns as float32 does, with bits that depend on the job alone; where the
+processor cannot, it is refused. A processor that can is shown to be one that cannot by capping the kernel
+library, so the refusal is tested everywhere and the rest where the instructions are."""
+import json
+import os
+import subprocess
+
+from kit import ROOT, TRAINERCTL, Task, digits_job, expect_codes, main, read_tree, start, test, workdir
+
+CAPPED = {"ONEDNN_MAX_CPU_ISA": "AVX2"}
+
+
+def has_bfloat16():
+    with open("/proc/cpuinfo") as f:
+        return any("avx512_bf16" in line.split() for line in f if line.startswith("flags"))
+
+
+def if_able(f):
+    """The test itself, or, where the processor lacks the instructions, that it is refused."""
+    def run():
+        if has_bfloat16():
+            f()
+        else:
+            refused({})
+    run.__name__ = f.__name__ if has_bfloat16() else f.__name__ + " (processor without avx512_bf16: is refused)"
+    return run
+
+
+def refused(env):
+    t = Task(digits_job(workdir(), train={"precision": "bfloat16"}), args=("--devices", "cpu:1"), env=env)
+    assert t.wait() != 0
+    assert "/train/precision: bfloat16 needs a processor" in t.log() and "avx512_bf16" in t.log(), t.log()
+    assert not t.events("step"), t.log()
+
+
+def run(n, devices, precision, **train):
+    folder = workdir()
+    job = digits_job(folder, train={"precision": precision, "lanes": 4, "log_every_steps": 1, **train})
+    tasks = start(job, n, devices) if n > 1 else [Task(job, args=("--devices", devices))]
+    expect_codes(tasks, [0] * n)
+    return tasks[0], read_tree(os.path.join(folder, "run", "checkpoints"))
+
+
+@test
+def a_processor_without_the_instructions_is_refused_with_what_it_has():
+    refused(CAPPED)
+    model = os.path.join(ROOT, "config", "digits", "digits_cnn.onnx")
+    p = subprocess.run([TRAINERCTL, "inspect", model, "--precision", "bfloat16"], env={**os.environ, **CAPPED},
+                       capture_output=True, text=True, timeout=60)
+    assert p.returncode == 3 and "bfloat16 needs a processor" in p.stdout, (p.returncode, p.stdout, p.stderr)
+    p = subprocess.run([TRAINERCTL, "inspect", model, "--precision", "float16"], capture_output=True, text=True,
+                       timeout=60)
+    assert p.returncode == 2 and "--precision: expected float32 or bfloat16, found 'float16'" in p.stderr, p.stderr
+
+
+@test
+@if_able
+def bfloat16_follows_float32_and_is_as_accurate():
+    wide, _ = run(1, "cpu:1", "float32")
+    half, _ = run(1, "cpu:1", "bfloat16")
+    a, b = wide.steps(), half.steps()
+    assert a.keys() == b.keys() and len(a) > 100
+    assert any(a[k]["loss"] != b[k]["loss"] for k in a), "nothing was computed in bfloat16"
+    for k in sorted(a)[:20]:
+        assert abs(a[k]["loss"] - b[k]["loss"]) < 0.02 * (1 + a[k]["loss"]), (k, a[k]["loss"], b[k]["loss"])
+    first, second = wide.events("eval")[-1], half.events("eval")[-1]
+    assert first["accuracy"] > 0.95 and second["accuracy"] >= first["accuracy"] - 0.015, (first, second)
+
+
+@test
+@if_able
+def one_two_and_four_tasks_give_the_same_bytes():
+    short = {"epochs": None, "steps": 30}
+    one, files = run(1, "cpu:1", "bfloat16", **short)
+    for n, devices in ((2, "cpu:1"), (4, "cpu:1"), (1, "cpu:4")):
+        other, theirs = run(n, devices, "bfloat16", **short)
+        what = "%d tasks with %s" % (n, devices)
+        assert {k: r["loss"] for k, r in one.steps().items()} == {k: r["loss"] for k, r in other.steps().items()}, what
+        assert max(files) == max(theirs), what
+        for name in files.keys() & theirs.keys():
+            assert files[name] == theirs[name], "%s: %s differs" % (what, name)
+
+
+@test
+@if_able
+def activations_take_half_the_memory():
+    model = os.path.join(ROOT, "config", "digits", "digits_cnn.onnx")
+    bytes_of = {}
+    for precision in ("float32", "bfloat16"):
+        p = subprocess.run([TRAINERCTL, "inspect", model, "--batch", "64", "--precision", precision, "--plan", "--json"],
+                           capture_output=True, text=True, timeout=60)
+        got = json.loads(p.stdout)
+        assert p.returncode == 0 and got["precision"] == precision, (p.returncode, p.stderr)
+        assert ("bfloat16" in got["plan"]) == (precision == "bfloat16")
+        bytes_of[precision] = got["training"]["work_bytes"]
+    assert bytes_of["bfloat16"] < 0.7 * bytes_of["float32"], bytes_of
+
+
+if __name__ == "__main__":
+    main()
