@@ -54,6 +54,8 @@ static inline void *op_element(const struct tensor *t, size_t at)
 /* y = x, converted. Not in place. */
 void op_widen(const uint16_t *x, size_t n, float *y);
 void op_narrow(const float *x, size_t n, uint16_t *y);
+/* to = from, or to += from, over all of `to`; either may be bfloat16. */
+void op_put_tensor(const struct tensor *from, const struct tensor *to, bool add);
 
 static inline const float *op_floats(const struct tensor *t, size_t at, size_t n, float *room)
 {

@@ -123,10 +123,54 @@ static void lay_out(const struct tensor *t, const void *plain)
         memcpy((char *)t->data + rig_place(t, i) * size, (const char *)plain + i * size, size);
 }
 
+double rig_round_half(double v)
+{
+    int e;
+    double m = frexp(v, &e); /* 8 bits of fraction, the first of them 1 */
+
+    return isfinite(v) && v != 0 ? ldexp(rint(ldexp(m, 8)), e - 8) : v;
+}
+
+static uint16_t half_of(float v)
+{
+    float rounded = (float)rig_round_half((double)v);
+    uint32_t bits;
+
+    memcpy(&bits, &rounded, sizeof(bits));
+    return (uint16_t)(bits >> 16);
+}
+
+static float float_of(uint16_t half)
+{
+    uint32_t bits = (uint32_t)half << 16;
+    float v;
+
+    memcpy(&v, &bits, sizeof(v));
+    return v;
+}
+
+static void take_half(const struct tensor *t, struct tensor *out)
+{
+    size_t n = (size_t)tensor_elements(t), i;
+    float *to = malloc(n * sizeof(*to) + 1);
+
+    assert_non_null(to);
+    for (i = 0; i < n; i++)
+        to[i] = float_of(((const uint16_t *)t->data)[rig_place(t, i)]);
+    *out = *t;
+    out->layout = TENSOR_PLAIN;
+    out->dtype = TENSOR_F32;
+    out->data = to;
+}
+
 void rig_take(const struct tensor *t, struct tensor *out)
 {
     size_t size = tensor_dtype_bytes(t->dtype), n = (size_t)tensor_elements(t), i;
 
+    if (t->dtype == TENSOR_BF16) {
+        take_half(t, out);
+        return;
+    }
     *out = *t;
     out->layout = TENSOR_PLAIN;
     out->data = malloc(n * size + 1);
@@ -190,6 +234,41 @@ static void rig_feed(struct rig *r, uint32_t i)
     assert_non_null(r->kept[i]);
     memcpy(r->kept[i], t->data, bytes);
     r->in_at[i] = t;
+}
+
+/* Float32 data becomes bfloat16, or just as coarse. */
+static void make_half(struct tensor *t, struct block *b, bool as_float)
+{
+    size_t n = (size_t)tensor_elements(t), i;
+    float *old = t->data;
+    struct block was = *b;
+
+    for (i = 0; i < n; i++)
+        old[i] = (float)rig_round_half((double)old[i]);
+    if (as_float)
+        return;
+    t->dtype = TENSOR_BF16;
+    t->data = block_open(b, n * sizeof(uint16_t), 0);
+    for (i = 0; i < n; i++)
+        ((uint16_t *)t->data)[i] = half_of(old[i]);
+    block_close(&was);
+}
+
+/* After infer, which sees float32. */
+static void rig_halve(struct rig *r)
+{
+    uint32_t i;
+
+    if ((r->gc->half & ~r->def->half_of) != 0 || (r->gc->half != 0 && r->def->half == OP_HALF_NO))
+        fail_msg("%s: the row does not take bfloat16 there", r->who);
+    for (i = 0; i < r->n_in; i++)
+        if (((r->gc->half | r->gc->rounded) & OP_IN(i)) != 0) {
+            make_half(&r->in[i], &r->in_mem[i], (r->gc->half & OP_IN(i)) == 0);
+            memcpy(r->kept[i], r->in[i].data, r->in_mem[i].bytes);
+        }
+    for (i = 0; i < r->n_out; i++)
+        if ((r->gc->half & OP_OUT(i)) != 0)
+            r->out[i].dtype = TENSOR_BF16;
 }
 
 static int rig_infer(struct rig *r, struct err *err)
@@ -276,7 +355,8 @@ static void rig_dout(struct rig *r)
         size_t n = (size_t)tensor_elements(&r->out[i]);
         float *plain;
 
-        if (((r->gc->unread | r->gc->no_dout) & OP_OUT(i)) != 0 || r->out[i].dtype != TENSOR_F32)
+        if (((r->gc->unread | r->gc->no_dout) & OP_OUT(i)) != 0 ||
+            (r->out[i].dtype != TENSOR_F32 && r->out[i].dtype != TENSOR_BF16))
             continue;
         plain = malloc(n * sizeof(float) + 1);
         assert_non_null(plain);
@@ -285,8 +365,11 @@ static void rig_dout(struct rig *r)
         else
             rig_random(&unit, TENSOR_F32, plain, n, r->gc->seed * 1000 + 500 + i);
         r->dout[i] = r->out[i];
+        r->dout[i].dtype = TENSOR_F32;
         r->dout[i].data = block_open(&r->dout_mem[i], n * sizeof(float), 0);
         lay_out(&r->dout[i], plain);
+        if (((r->gc->half | r->gc->rounded) & OP_OUT(i)) != 0)
+            make_half(&r->dout[i], &r->dout_mem[i], (r->gc->half & OP_OUT(i)) == 0);
         r->dout_at[i] = &r->dout[i];
         free(plain);
     }
@@ -311,6 +394,8 @@ int rig_open(struct rig *r, const struct gradcheck_case *gc, uint32_t wanted, st
         if (!gc->in[i].absent)
             rig_feed(r, i);
     rc = rig_infer(r, err);
+    if (rc == 0)
+        rig_halve(r);
     if (rc == 0)
         rc = rig_plan(r, err);
     if (rc < 0) {

@@ -55,9 +55,11 @@ void rig_check_guards(const struct rig *r);
 /* Random data as the case describes it, n elements. */
 void rig_random(const struct gradcheck_tensor *gt, enum tensor_dtype dtype, void *data, size_t n,
                 uint64_t seed);
+/* v rounded to bfloat16, ties to even. */
+double rig_round_half(double v);
 /* Where element i of the plain order lies in t's layout. */
 size_t rig_place(const struct tensor *t, size_t i);
-/* A copy of t in plain order; the caller frees out->data. */
+/* A copy of t in plain order, bfloat16 as float32; the caller frees out->data. */
 void rig_take(const struct tensor *t, struct tensor *out);
 
 #endif

@@ -49,7 +49,7 @@ OF_ANY_TYPE(sign, a > 0 ? 1 : a < 0 ? -1 : 0)
 
 #define FIELDS(name_, since_)                                                                      \
     .name = (name_), .since = (since_), .n_in = { 1, 1 }, .n_out = { 1, 1 }, .infer = infer,       \
-    .in_place = true, .layout = OP_LAYOUT_ANY
+    .in_place = true, .layout = OP_LAYOUT_ANY, .half = OP_HALF_SAME, .half_of = OP_IN(0) | OP_OUT(0)
 
 const struct op_def op_neg = { FIELDS("Neg", 6), .diff = OP_IN(0),
                                .cpu = { .fwd = neg_any, .bwd = neg_bwd } };

@@ -15,5 +15,7 @@ const struct op_def op_tanh = {
     .bwd_reads = OP_OUT(0),
     .in_place = true,
     .layout = OP_LAYOUT_ANY,
+    .half = OP_HALF_SAME,
+    .half_of = OP_IN(0) | OP_OUT(0),
     .cpu = { .fwd = tanh_fwd, .bwd = tanh_bwd },
 };

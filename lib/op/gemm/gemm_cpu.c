@@ -11,7 +11,9 @@
 struct gemm_state {
     struct dnn *y, *da, *db;
     bool has_c, c_inside;
-    size_t spare_bytes; /* head of scratch: a gradient that is to be added */
+    bool is_wide;       /* y is bfloat16, but more is done to it than a product: in scratch first */
+    size_t spare_bytes; /* head of scratch: a gradient that is to be added, y before it is rounded, dy
+                           as float32 */
 };
 
 void gemm_cpu_free(void *state)
@@ -75,6 +77,9 @@ int gemm_cpu_plan(struct op_plan *p, struct err *err)
     s->c_inside = s->has_c && g->alpha == 1.0f && g->beta == 1.0f && g->c_row == 0 &&
                   (g->c_col == 1 || g->n == 1) && g->k > 0;
     y.bias = s->c_inside;
+    s->is_wide = op_is_half(&p->out[0]) && (s->has_c ? !s->c_inside : g->alpha != 1.0f);
+    if (s->is_wide)
+        y.y = TENSOR_F32;
     rc = dnn_matmul(&y, &s->y, err);
     if (rc == 0 && p->training)
         rc = plan_bwd(p, s, err);
@@ -86,7 +91,7 @@ int gemm_cpu_plan(struct op_plan *p, struct err *err)
         s->spare_bytes = op_round(tensor_bytes(p->in[0]));
     if (s->db != NULL)
         s->spare_bytes = op_max(s->spare_bytes, op_round(tensor_bytes(p->in[1])));
-    if (s->has_c && op_wants(p, 2) && op_is_half(&p->out[0]) && !is_row(g))
+    if (s->is_wide || (s->has_c && op_wants(p, 2) && op_is_half(&p->out[0]) && !is_row(g)))
         s->spare_bytes = op_max(s->spare_bytes, op_round((size_t)(g->m * g->n) * sizeof(float)));
     p->scratch_bytes = s->spare_bytes +
                        op_max(dnn_scratch_bytes(s->y),
@@ -95,9 +100,9 @@ int gemm_cpu_plan(struct op_plan *p, struct err *err)
     return 0;
 }
 
-/* y = alpha y + beta c */
-CLONES static void blend(float *restrict y, const float *restrict c, size_t n, float alpha,
-                         float beta)
+/* One row: y = alpha y + beta c. */
+CLONES static void blend_row(float *restrict y, const float *restrict c, size_t n, float alpha,
+                             float beta)
 {
     size_t j;
 
@@ -113,20 +118,18 @@ CLONES static void blend_value(float *y, size_t n, float alpha, float add)
         y[j] = alpha * y[j] + add;
 }
 
-/* One row of y, of which the first element is `at`. */
-static void blend_row(const struct gemm_param *g, const struct tensor *y, size_t at, const float *c)
+/* y = alpha y + beta c, of what the product left */
+static void finish(const struct gemm_param *g, const float *c, float *y)
 {
-    size_t n = (size_t)g->n, step = op_stretch(n, op_is_half(y)), j, m;
-    float room[OP_STRETCH], *to;
+    int64_t i;
 
-    for (j = 0; j < n; j += m) {
-        m = n - j < step ? n - j : step;
-        to = op_floats_on(y, at + j, m, room);
+    if (c == NULL)
+        op_put(y, y, (size_t)(g->m * g->n), g->alpha, false);
+    for (i = 0; c != NULL && i < g->m; i++, y += g->n) {
         if (g->c_col == 1)
-            blend(to, c + j, m, g->alpha, g->beta);
+            blend_row(y, c + i * g->c_row, (size_t)g->n, g->alpha, g->beta);
         else
-            blend_value(to, m, g->alpha, g->beta * *c);
-        op_floats_done(y, at + j, m, to);
+            blend_value(y, (size_t)g->n, g->alpha, g->beta * c[i * g->c_row]);
     }
 }
 
@@ -135,17 +138,16 @@ int gemm_cpu_fwd(const struct op_call *c, struct err *err)
     const struct gemm_param *g = c->param;
     struct gemm_state *s = c->state;
     const float *bias = s->has_c ? c->in[2]->data : NULL;
-    const struct tensor *y = c->out[0];
-    void *args[DNN_ARGS] = { c->in[0]->data, c->in[1]->data, y->data, (void *)(uintptr_t)bias };
+    float *y = s->is_wide ? c->scratch : c->out[0]->data;
+    void *args[DNN_ARGS] = { c->in[0]->data, c->in[1]->data, y, (void *)(uintptr_t)bias };
     int rc = dnn_run(s->y, args, op_at(c->scratch, s->spare_bytes), err);
-    int64_t i;
 
     if (rc < 0)
         return rc;
-    if (!s->has_c && g->alpha != 1.0f)
-        op_put_as(y, y->data, (size_t)(g->m * g->n), g->alpha, false);
-    for (i = 0; s->has_c && !s->c_inside && i < g->m; i++)
-        blend_row(g, y, (size_t)(i * g->n), bias + i * g->c_row);
+    if (s->has_c ? !s->c_inside : g->alpha != 1.0f)
+        finish(g, bias, y);
+    if (s->is_wide)
+        op_narrow(y, (size_t)(g->m * g->n), c->out[0]->data);
     return 0;
 }
 

@@ -16,6 +16,7 @@ struct matmul_state {
     int64_t *at_a, *at_b; /* [loops]: number of the matrix of a and b; NULL: one call */
     int64_t m, n, k;      /* of the kernel */
     size_t spare_bytes;   /* head of scratch: one call's gradient, to be added */
+    size_t sum_bytes;     /* behind: a bfloat16 gradient that several calls add to, as float32 */
 };
 
 void matmul_cpu_free(void *state)
@@ -110,6 +111,8 @@ static int make_kernels(const struct op_plan *op, int64_t batch, struct matmul_s
         db = (struct dnn_matmul){ .batch = batch, .m = s->n, .n = s->k, .k = s->m,
                                   .trans_a = true, .trans_b = p->trans_a,
                                   .a = yt, .b = at, .y = bt };
+    if (s->at_a != NULL) /* sums of several calls */
+        da.y = db.y = TENSOR_F32;
     if (rc == 0 && op_wants(op, 0))
         rc = dnn_matmul(&da, &s->da, err);
     if (rc == 0 && op_wants(op, 1))
@@ -121,6 +124,7 @@ int matmul_cpu_plan(struct op_plan *p, struct err *err)
 {
     struct matmul_state *s = calloc(1, sizeof(*s));
     int64_t batch = 1;
+    uint32_t i;
     int rc;
 
     if (s == NULL)
@@ -136,7 +140,11 @@ int matmul_cpu_plan(struct op_plan *p, struct err *err)
         s->spare_bytes = op_round(dnn_arg_bytes(s->da, 2));
     if (s->db != NULL)
         s->spare_bytes = op_max(s->spare_bytes, op_round(dnn_arg_bytes(s->db, 2)));
-    p->scratch_bytes = s->spare_bytes +
+    for (i = 0; i < 2 && s->at_a != NULL; i++)
+        if (op_wants(p, i) && op_is_half(p->in[i]))
+            s->sum_bytes = op_max(s->sum_bytes, op_round((size_t)tensor_elements(p->in[i]) *
+                                                         sizeof(float)));
+    p->scratch_bytes = s->spare_bytes + s->sum_bytes +
                        op_max(dnn_scratch_bytes(s->y),
                               op_max(dnn_scratch_bytes(s->da), dnn_scratch_bytes(s->db)));
     p->state = s;
@@ -171,7 +179,7 @@ int matmul_cpu_fwd(const struct op_call *c, struct err *err)
     for (i = 0; i < s->loops; i++) {
         struct matrices at = matrices_at(s, i, c->in[0], c->in[1], c->out[0]);
         void *args[DNN_ARGS] = { at.a, at.b, at.y, p->bias ? c->in[2]->data : NULL };
-        int rc = dnn_run(s->y, args, op_at(c->scratch, s->spare_bytes), err);
+        int rc = dnn_run(s->y, args, c->scratch, err);
 
         if (rc < 0)
             return rc;
@@ -187,29 +195,38 @@ static int bwd_one(const struct op_call *c, uint32_t which, struct err *err)
     struct matmul_state *s = c->state;
     struct dnn *d = which == 0 ? s->da : s->db;
     bool dy_first = which == 0 ? !p->trans_a : p->trans_b;
-    const struct tensor *din = c->din[which];
-    bool added = s->at_a != NULL || (c->din_add & OP_IN(which)) != 0;
-    size_t elements = dnn_arg_bytes(d, 2) / tensor_dtype_bytes(din->dtype);
+    bool several = s->at_a != NULL, apart = several && op_is_half(c->din[which]);
+    bool added = several || op_adds(c, which);
+    void *sum = op_at(c->scratch, s->spare_bytes), *rest = op_at(sum, s->sum_bytes);
+    struct tensor to = *c->din[which], home;
+    size_t elements;
     int64_t i;
 
-    if (s->at_a != NULL && (c->din_add & OP_IN(which)) == 0)
-        memset(din->data, 0, tensor_bytes(din));
+    if (apart) {
+        to.dtype = TENSOR_F32;
+        to.data = sum;
+    }
+    elements = dnn_arg_bytes(d, 2) / tensor_dtype_bytes(to.dtype);
+    if (apart || (several && !op_adds(c, which)))
+        memset(to.data, 0, tensor_bytes(&to));
     for (i = 0; i < s->loops; i++) {
         struct matrices in = matrices_at(s, i, c->in[0], c->in[1], c->dout[0]);
-        struct tensor home = { .dtype = din->dtype, .data = din->data };
         void *other = which == 0 ? in.b : in.a;
         void *args[DNN_ARGS] = { dy_first ? in.y : other, dy_first ? other : in.y };
         int rc;
 
-        if (s->at_a != NULL)
-            home.data = matrix_at(din, which == 0 ? s->at_a[i] : s->at_b[i], (int64_t)elements);
+        home = to;
+        if (several)
+            home.data = matrix_at(&to, which == 0 ? s->at_a[i] : s->at_b[i], (int64_t)elements);
         args[2] = added ? c->scratch : home.data;
-        rc = dnn_run(d, args, op_at(c->scratch, s->spare_bytes), err);
+        rc = dnn_run(d, args, rest, err);
         if (rc < 0)
             return rc;
         if (added)
             op_put_as(&home, args[2], elements, 1.0f, true);
     }
+    if (apart)
+        op_put_tensor(&to, c->din[which], op_adds(c, which));
     return 0;
 }
 

@@ -15,29 +15,10 @@ static int infer(struct op_infer *f, struct err *err)
     return 0;
 }
 
-/* to = from, or to += from */
-static void convert(const struct tensor *from, const struct tensor *to, bool add)
-{
-    size_t n = (size_t)tensor_elements(from), at, m;
-    float room[2][OP_STRETCH], *y;
-
-    for (at = 0; at < n; at += m) {
-        m = op_stretch(n - at, true);
-        y = op_floats_on(to, at, add ? m : 0, room[1]);
-        op_put(y, op_floats(from, at, m, room[0]), m, 1.0f, add);
-        op_floats_done(to, at, m, y);
-    }
-}
-
 static int fwd(const struct op_call *c, struct err *err)
 {
-    const struct tensor *x = c->in[0], *y = c->out[0];
-
     (void)err;
-    if (op_is_half(x))
-        op_widen(x->data, (size_t)tensor_elements(x), y->data);
-    else
-        op_narrow(x->data, (size_t)tensor_elements(x), y->data);
+    op_put_tensor(c->in[0], c->out[0], false);
     return 0;
 }
 
@@ -47,7 +28,7 @@ static int bwd(const struct op_call *c, struct err *err)
     if (c->dout[0] == NULL || c->din[0] == NULL)
         op_bwd_zero(c);
     else
-        convert(c->dout[0], c->din[0], op_adds(c, 0));
+        op_put_tensor(c->dout[0], c->din[0], op_adds(c, 0));
     return 0;
 }
 

@@ -1,0 +1,344 @@
+/* Kernels in bfloat16, each against the same row in float32 on the same (rounded) numbers: what may
+ * differ is the rounding of what is stored. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/err.h"
+#include "base/check.h"
+#include "harness/gradcheck.h"
+#include "harness/op_rig.h"
+#include "op/half.h"
+
+enum { IO = OP_IN(0) | OP_OUT(0) };
+
+#define T(...) { .shape = GRADCHECK_SHAPE(__VA_ARGS__) }
+#define APART(...) { .shape = GRADCHECK_SHAPE(__VA_ARGS__), .apart = true }
+#define POSITIVE(...) { .shape = GRADCHECK_SHAPE(__VA_ARGS__), .lo = 0.5, .hi = 2 }
+#define INT(name_, i_) { .name = name_, .type = OP_ATTR_INT, .i = i_ }
+#define FLOAT(name_, f_) { .name = name_, .type = OP_ATTR_FLOAT, .f = f_ }
+#define INTS(name_, ...)                                                                           \
+    { .name = name_, .type = OP_ATTR_INTS, .n = sizeof((int64_t[]){ __VA_ARGS__ }) / 8,            \
+      .ints = (const int64_t[]){ __VA_ARGS__ } }
+#define ATTRS(...)                                                                                 \
+    .attrs = (const struct op_attr[]){ __VA_ARGS__ },                                              \
+    .n_attrs = sizeof((const struct op_attr[]){ __VA_ARGS__ }) / sizeof(struct op_attr)
+
+static const int64_t starts[] = { 1, 0 }, ends[] = { 5, 7 }, axes[] = { 0, 1 }, steps[] = { 1, 2 };
+#define CONSTANT(x_) { .dtype = TENSOR_I64, .shape = GRADCHECK_SHAPE(2), .data = x_, .constant = true }
+
+static const struct gradcheck_case products[] = {
+    { .op = "Conv", .opset = 13, .n_in = 3, .in = { T(2, 16, 9, 7), T(32, 16, 3, 3), T(32) },
+      .half = IO, ATTRS(INTS("pads", 1, 1, 1, 1)) },
+    { .op = "Conv", .opset = 13, .n_in = 2, .in = { T(2, 3, 17, 15), T(8, 3, 7, 7) }, .half = IO,
+      ATTRS(INTS("pads", 3, 3, 3, 3), INTS("strides", 2, 2)) },
+    { .op = "Conv", .opset = 13, .n_in = 3, .in = { T(2, 12, 6, 5), T(20, 12, 1, 1), T(20) },
+      .half = IO },
+    { .op = "Conv", .opset = 13, .n_in = 2, .in = { T(3, 33, 7, 6), T(17, 33, 1, 1) }, .half = IO,
+      ATTRS(INTS("strides", 2, 2)) },
+    { .op = "Conv", .opset = 13, .n_in = 3, .in = { T(2, 8, 11), T(6, 8, 1), T(6) }, .half = IO,
+      ATTRS(INTS("strides", 3)) },
+    { .op = "Conv", .opset = 13, .n_in = 2, .in = { T(1, 4, 3, 5, 4), T(6, 4, 1, 1, 1) },
+      .half = IO, ATTRS(INTS("strides", 2, 1, 3)) },
+    { .op = "Conv", .opset = 13, .n_in = 2, .in = { T(2, 16, 6, 6), T(16, 1, 3, 3) }, .half = IO,
+      ATTRS(INT("group", 16), INTS("pads", 1, 1, 1, 1)) },
+    { .op = "Conv", .opset = 13, .n_in = 3, .in = { T(2, 32, 5, 4), T(32, 16, 1, 1), T(32) },
+      .half = IO, ATTRS(INT("group", 2)) },
+    { .op = "Gemm", .opset = 13, .n_in = 3, .in = { T(5, 12), T(7, 12), T(7) }, .half = IO,
+      ATTRS(INT("transB", 1)) },
+    { .op = "Gemm", .opset = 13, .n_in = 3, .in = { T(12, 5), T(12, 7), T(5, 1) }, .half = IO,
+      ATTRS(INT("transA", 1), FLOAT("alpha", 0.5f), FLOAT("beta", 2)) },
+    { .op = "Gemm", .opset = 13, .n_in = 3, .in = { T(9, 6), T(6, 4), T(9, 4) },
+      .half = IO | OP_IN(1), ATTRS(FLOAT("beta", 0.25f)) },
+    { .op = "Gemm", .opset = 13, .n_in = 2, .in = { T(6, 40), T(40, 3) }, .half = IO,
+      ATTRS(FLOAT("alpha", 3)) },
+    { .op = "Gemm", .opset = 13, .n_in = 3, .in = { T(6, 10), T(10, 8), T(1) }, .half = IO },
+    { .op = "MatMul", .opset = 13, .n_in = 2, .in = { T(2, 3, 8), T(8, 5) }, .half = IO },
+    { .op = "MatMul", .opset = 13, .n_in = 2, .in = { T(6, 4), T(2, 4, 5) },
+      .half = OP_IN(1) | OP_OUT(0) },
+    { .op = "MatMul", .opset = 13, .n_in = 2, .in = { T(2, 3, 4, 8), T(2, 3, 8, 6) },
+      .half = IO | OP_IN(1) },
+    { .op = "MatMul", .opset = 13, .n_in = 2, .in = { T(2, 1, 4, 8), T(3, 8, 6) },
+      .half = IO | OP_IN(1) },
+    { .domain = "trainerd", .op = "MatMul", .opset = 1, .n_in = 3,
+      .in = { T(2, 6, 8), T(10, 8), T(10) }, .half = IO, ATTRS(INT("transB", 1)) },
+    { .domain = "trainerd", .op = "MatMul", .opset = 1, .n_in = 2, .in = { T(3, 8, 6), T(3, 5, 8) },
+      .half = IO | OP_IN(1), ATTRS(INT("transA", 1), INT("transB", 1)) },
+};
+
+static const struct gradcheck_case others[] = {
+    { .op = "Relu", .opset = 13, .n_in = 1, .in = { APART(3, 7, 61) }, .half = IO },
+    { .op = "Sigmoid", .opset = 13, .n_in = 1, .in = { T(2500) }, .half = IO },
+    { .op = "Gelu", .opset = 20, .n_in = 1, .in = { T(5, 700) }, .half = IO },
+    { .op = "LeakyRelu", .opset = 13, .n_in = 1, .in = { APART(1100) }, .half = IO },
+    { .op = "HardSwish", .opset = 14, .n_in = 1, .in = { T(31) }, .half = IO },
+    { .op = "Neg", .opset = 13, .n_in = 1, .in = { T(31) }, .half = IO },
+    { .op = "Abs", .opset = 13, .n_in = 1, .in = { APART(31) }, .half = IO },
+    { .op = "Clip", .opset = 6, .n_in = 1, .in = { APART(2, 1100) }, .half = IO,
+      ATTRS(FLOAT("min", 0), FLOAT("max", 0.6f)) },
+    { .op = "Dropout", .opset = 7, .n_in = 1, .in = { T(2, 3, 900) }, .half = IO },
+    { .op = "Add", .opset = 13, .n_in = 2, .in = { T(2, 5, 333), T(2, 5, 333) }, .half = IO | OP_IN(1) },
+    { .op = "Add", .opset = 13, .n_in = 2, .in = { T(7, 1500), T(1500) }, .half = IO },
+    { .op = "Add", .opset = 13, .n_in = 2, .in = { T(2, 6, 4, 3), T(6, 1, 1) }, .half = IO },
+    { .op = "Add", .opset = 13, .n_in = 2, .in = { T(3, 40), T(3, 40) }, .half = OP_IN(1) },
+    { .op = "Add", .opset = 13, .n_in = 2, .in = { T(1), T(3, 40) }, .half = IO | OP_IN(1) },
+    { .op = "Sub", .opset = 13, .n_in = 2, .in = { T(3, 1), T(3, 40) }, .half = IO | OP_IN(1) },
+    { .op = "Mul", .opset = 13, .n_in = 2, .in = { T(2, 1200), T(2, 1200) }, .half = IO | OP_IN(1) },
+    { .op = "Mul", .opset = 13, .n_in = 2, .in = { T(2, 6, 5), T(2, 6, 1) }, .half = IO | OP_IN(1) },
+    { .op = "Mul", .opset = 13, .n_in = 2, .in = { T(4, 30), { .lo = 0.1, .hi = 1 } }, .half = IO },
+    { .op = "Div", .opset = 13, .n_in = 2, .in = { T(9, 30), POSITIVE(30) }, .half = IO },
+    { .op = "BatchNormalization", .opset = 15, .n_in = 5,
+      .in = { T(4, 6, 5, 3), POSITIVE(6), T(6), T(6), POSITIVE(6) }, .half = IO,
+      ATTRS(INT("training_mode", 1)) },
+    { .op = "BatchNormalization", .opset = 15, .n_in = 5,
+      .in = { T(40, 200), POSITIVE(200), T(200), T(200), POSITIVE(200) }, .half = IO },
+    { .domain = "trainerd", .op = "BatchNormAdd", .opset = 1, .n_in = 6,
+      .in = { T(4, 6, 5), POSITIVE(6), T(6), T(6), POSITIVE(6), T(4, 6, 5) },
+      .half = IO | OP_IN(5), ATTRS(INT("training_mode", 1)) },
+    { .domain = "trainerd", .op = "BatchNormRelu", .opset = 1, .n_in = 6,
+      .in = { T(4, 6, 5), POSITIVE(6), T(6), T(6), POSITIVE(6), T(4, 6, 5) },
+      .half = IO | OP_IN(5), ATTRS(INT("training_mode", 1)) },
+    { .op = "MaxPool", .opset = 12, .n_in = 1, .n_out = 2, .in = { APART(2, 5, 8, 6) }, .half = IO,
+      ATTRS(INTS("kernel_shape", 3, 2), INTS("strides", 2, 2)) },
+    { .op = "GlobalAveragePool", .opset = 13, .n_in = 1, .in = { T(3, 40, 7, 5) }, .half = IO },
+    { .op = "Transpose", .opset = 13, .n_in = 1, .in = { T(2, 3, 40, 5) }, .half = IO,
+      ATTRS(INTS("perm", 0, 2, 1, 3)) },
+    { .op = "Reshape", .opset = 13, .n_in = 2, .half = IO,
+      .in = { T(3, 4), { .dtype = TENSOR_I64, .shape = GRADCHECK_SHAPE(2), .constant = true,
+                         .data = (const int64_t[]){ 6, 2 } } } },
+    { .op = "Concat", .opset = 13, .n_in = 2, .in = { T(2, 3, 4), T(2, 5, 4) },
+      .half = IO | OP_IN(1), ATTRS(INT("axis", 1)) },
+    { .op = "Split", .opset = 13, .n_in = 1, .n_out = 3, .in = { T(4, 9) },
+      .half = IO | OP_OUT(1) | OP_OUT(2), ATTRS(INT("axis", 1)) },
+    { .op = "Slice", .opset = 13, .n_in = 5, .half = IO,
+      .in = { T(6, 8), CONSTANT(starts), CONSTANT(ends), CONSTANT(axes), CONSTANT(steps) } },
+    { .op = "DepthToSpace", .opset = 13, .n_in = 1, .in = { T(2, 8, 3, 4) }, .half = IO,
+      ATTRS(INT("blocksize", 2)) },
+    { .op = "Identity", .opset = 13, .n_in = 1, .in = { T(77) }, .half = IO },
+};
+
+static double mean_size(const struct tensor *t)
+{
+    const float *x = t->data;
+    size_t n = (size_t)tensor_elements(t), i;
+    double sum = 0;
+
+    for (i = 0; i < n; i++)
+        sum += fabs((double)x[i]);
+    return n > 0 ? sum / (double)n : 0;
+}
+
+/* One rounding to 8 bits is off by 2^-9 of the value at most; sums in float32 in another order add
+ * to that what small numbers left of large ones may lose. */
+static void expect_near(const struct gradcheck_case *gc, const char *what, uint32_t which,
+                        const struct tensor *got, const struct tensor *want, double rounding)
+{
+    const float *a = got->data, *b = want->data;
+    double size;
+    size_t n, i;
+
+    assert_int_equal(got->data != NULL, want->data != NULL);
+    if (got->data == NULL)
+        return;
+    assert_true(shape_equal(&got->shape, &want->shape) && got->dtype == want->dtype);
+    n = (size_t)tensor_elements(want);
+    if (want->dtype != TENSOR_F32) {
+        assert_memory_equal(got->data, want->data, tensor_bytes(want));
+        return;
+    }
+    size = mean_size(want);
+    for (i = 0; i < n; i++)
+        if (!(fabs((double)a[i] - (double)b[i]) <= rounding * fabs((double)b[i]) + 2e-5 * size))
+            fail_msg("%s: %s %u, element %zu of %zu: %.9g in bfloat16, %.9g in float32", gc->op,
+                     what, which, i, n, (double)a[i], (double)b[i]);
+}
+
+/* Roundings behind one another in a gradient: backward of some reads an output that has been
+ * rounded; a factor alpha, or parts of a sum, come behind a product. */
+static double roundings(const struct gradcheck_case *gc)
+{
+    const struct op_def *def = op_find(gc->domain, gc->op, gc->opset);
+
+    return (def->bwd_reads >> 16) != 0 || def->half == OP_HALF_WANT ? 4 : 1;
+}
+
+static void compare(const struct gradcheck_case *gc)
+{
+    struct gradcheck_case half = *gc, wide = *gc;
+    struct gradcheck_result a, b;
+    double more = roundings(gc);
+    struct err err = { 0 };
+    uint32_t i;
+
+    half.seed = wide.seed = 5;
+    wide.rounded |= gc->half;
+    wide.half = 0;
+    if (gradcheck_backward(&half, &a, &err) < 0 || gradcheck_backward(&wide, &b, &err) < 0)
+        fail_msg("%s: %s", gc->op, err.text);
+    for (i = 0; i < GRADCHECK_MAX; i++) {
+        bool in = (gc->half & OP_IN(i)) != 0, out = (gc->half & OP_OUT(i)) != 0;
+
+        expect_near(gc, "input", i, &a.in[i], &b.in[i], 0);
+        expect_near(gc, "output", i, &a.out[i], &b.out[i], out ? 0x1p-8 : 0);
+        expect_near(gc, "gradient", i, &a.din[i], &b.din[i], in ? 0x1p-8 * more : 0);
+    }
+    gradcheck_free(&a);
+    gradcheck_free(&b);
+}
+
+/* Gradients are added to 3: in bfloat16 a sum is rounded once more. */
+static void compare_adding(const struct gradcheck_case *gc)
+{
+    struct gradcheck_case half = *gc, wide = *gc;
+    struct tensor got, want;
+    struct err err = { 0 };
+    struct rig r[2];
+    uint32_t i, k;
+    size_t n, e;
+
+    half.seed = wide.seed = 6;
+    wide.rounded |= gc->half;
+    wide.half = 0;
+    for (k = 0; k < 2; k++) {
+        if (rig_open(&r[k], k == 0 ? &half : &wide, UINT32_MAX, &err) < 0)
+            fail_msg("%s: %s", gc->op, err.text);
+        assert_int_equal(rig_fwd(&r[k], RIG_POISON_BIG, &err), 0);
+        for (i = 0; i < r[k].n_in; i++) {
+            n = r[k].din_at[i] != NULL ? (size_t)tensor_elements(&r[k].din[i]) : 0;
+            for (e = 0; e < n; e++)
+                if (r[k].din[i].dtype == TENSOR_BF16)
+                    ((uint16_t *)r[k].din[i].data)[e] = 0x4040;
+                else
+                    ((float *)r[k].din[i].data)[e] = 3.0f;
+        }
+        rig_bwd(&r[k], RIG_POISON_BIG, r[k].wanted & ~r[k].def->stat);
+    }
+    for (i = 0; i < r[0].n_in; i++) {
+        if (r[0].din_at[i] == NULL)
+            continue;
+        rig_take(&r[0].din[i], &got);
+        rig_take(&r[1].din[i], &want);
+        for (e = 0; e < (size_t)tensor_elements(&want); e++) {
+            double a = (double)((float *)got.data)[e], b = (double)((float *)want.data)[e];
+            double rounding = (gc->half & OP_IN(i)) != 0 ? 0x1p-8 * (2 * fabs(b) + 6) : 1e-4;
+
+            if (!(fabs(a - b) <= rounding))
+                fail_msg("%s: gradient %u added, element %zu: %.9g in bfloat16, %.9g in float32",
+                         gc->op, i, e, a, b);
+        }
+        free(got.data);
+        free(want.data);
+    }
+    rig_close(&r[0]);
+    rig_close(&r[1]);
+}
+
+static void products_round_operands_and_results_and_nothing_else(void **state)
+{
+    size_t i;
+
+    (void)state;
+    if (!op_has_bfloat16()) {
+        print_message("this processor lacks avx512_bf16\n");
+        skip();
+    }
+    for (i = 0; i < COUNT_OF(products); i++) {
+        struct gradcheck_case gc = products[i];
+
+        gc.rounded = (OP_IN(0) | OP_IN(1)) & ~gc.half; /* a factor that is converted inside */
+        compare(&gc);
+        compare_adding(&gc);
+    }
+}
+
+static void everything_else_computes_in_float32_and_rounds_what_it_stores(void **state)
+{
+    struct gradcheck_case gc;
+    size_t i;
+
+    (void)state;
+    for (i = 0; i < COUNT_OF(others); i++) {
+        gc = others[i];
+        if (strcmp(gc.op, "MaxPool") == 0 && !op_has_bfloat16())
+            continue; /* the library's */
+        compare(&gc);
+        compare_adding(&gc);
+        gc.layout = TENSOR_CHANNELS_LAST;
+        compare(&gc);
+    }
+}
+
+static void a_float_becomes_the_nearest_bfloat16_ties_to_even(void **state)
+{
+    static const float special[] = { 0.0f, -0.0f, 1.0f, 1.00390625f /* a tie: down to even */,
+                                     1.01171875f /* a tie: up to even */, 3.3895314e38f,
+                                     3.4028235e38f /* to infinity */, INFINITY, -INFINITY, NAN,
+                                     1e-40f, 0x1p-133f, -7.5f };
+    float wide[2] = { 1.0f, 0 };
+    uint16_t half;
+    uint32_t bits;
+    size_t i;
+
+    (void)state;
+    for (i = 0; i < COUNT_OF(special); i++) {
+        double want = rig_round_half((double)special[i]);
+
+        op_narrow(&special[i], 1, &half);
+        op_widen(&half, 1, wide);
+        if (isnan(special[i]))
+            assert_true(isnan(wide[0]));
+        else if (fabsf(special[i]) >= 0x1p-126f || special[i] == 0)
+            assert_true((double)wide[0] == (fabs(want) > 3.4e38 ? copysign(INFINITY, want) : want));
+        else /* a denormal keeps the bits that are there */
+            assert_true(fabs((double)wide[0] - (double)special[i]) <= 0x1p-134);
+    }
+    for (i = 0; i < 200000; i++) { /* floats from all over */
+        float x;
+
+        bits = (uint32_t)(i * 2654435761u);
+        memcpy(&x, &bits, sizeof(x));
+        if (!isfinite(x) || fabsf(x) < 0x1p-126f || fabsf(x) > 3e38f)
+            continue;
+        op_narrow(&x, 1, &half);
+        op_widen(&half, 1, wide);
+        if ((double)wide[0] != rig_round_half((double)x))
+            fail_msg("%a became %a", (double)x, (double)wide[0]);
+    }
+}
+
+static void converting_there_and_back_keeps_what_was_rounded_and_the_gradient(void **state)
+{
+    const struct gradcheck_case gc = { .domain = "trainerd", .op = "Convert", .opset = 1, .n_in = 1,
+                                       .in = { T(3, 5, 300) }, .seed = 8 };
+    struct gradcheck_result r;
+    struct err err = { 0 };
+    size_t i;
+
+    (void)state;
+    assert_int_equal(gradcheck_backward(&gc, &r, &err), 0);
+    for (i = 0; i < 4500; i++) {
+        double x = (double)((float *)r.in[0].data)[i], y = (double)((float *)r.out[0].data)[i];
+
+        assert_true(y == rig_round_half(x));
+        assert_true(((float *)r.din[0].data)[i] == ((float *)r.dout[0].data)[i]);
+    }
+    gradcheck_free(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_float_becomes_the_nearest_bfloat16_ties_to_even),
+        cmocka_unit_test(converting_there_and_back_keeps_what_was_rounded_and_the_gradient),
+        cmocka_unit_test(everything_else_computes_in_float32_and_rounds_what_it_stores),
+        cmocka_unit_test(products_round_operands_and_results_and_nothing_else),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
