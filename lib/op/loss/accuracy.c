@@ -30,7 +30,7 @@ static int accuracy_plan(struct op_plan *p, struct err *err)
     const struct accuracy *s = p->param;
 
     (void)err;
-    p->scratch_bytes = loss_row_bytes(&s->rows);
+    p->scratch_bytes = loss_row_bytes(&s->rows, p->in[0]);
     return 0;
 }
 
@@ -72,7 +72,7 @@ static bool is_right(const struct accuracy *s, const float *x, size_t l)
 static int accuracy_fwd(const struct op_call *c, struct err *err)
 {
     const struct accuracy *s = c->param;
-    const float *x = c->in[0]->data, *weight = c->in[2]->data;
+    const float *weight = c->in[2]->data;
     const int64_t *label = c->in[1]->data;
     double total = 0, weights = 0;
     size_t i, p;
@@ -84,7 +84,7 @@ static int accuracy_fwd(const struct op_call *c, struct err *err)
         for (p = 0; p < s->rows.positions; p++, label++) {
             double share = loss_share(&s->rows, *label, weight[i]);
 
-            if (share != 0 && is_right(s, loss_row(&s->rows, x, i, p, c->scratch), (size_t)*label))
+            if (share != 0 && is_right(s, loss_row(&s->rows, c->in[0], i, p, c->scratch), (size_t)*label))
                 total += share;
             weights += share;
         }
@@ -102,5 +102,7 @@ const struct op_def op_accuracy = {
     .param_bytes = sizeof(struct accuracy),
     .infer = accuracy_infer,
     .layout = OP_LAYOUT_PLAIN,
+    .half = OP_HALF_MIX,
+    .half_of = OP_IN(0),
     .cpu = { .plan = accuracy_plan, .fwd = accuracy_fwd },
 };

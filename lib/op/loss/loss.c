@@ -1,3 +1,4 @@
+#include "op/half.h"
 #include "op/loss/loss.h"
 
 #include <inttypes.h>
@@ -116,22 +117,48 @@ int loss_check_labels(const struct loss_classes *s, const struct op_call *c, con
     return 0;
 }
 
-size_t loss_row_bytes(const struct loss_classes *s)
+size_t loss_row_bytes(const struct loss_classes *s, const struct tensor *x)
 {
-    return s->is_last ? 0 : op_round(s->classes * sizeof(float));
+    return s->is_last && !op_is_half(x) ? 0 : op_round(s->classes * sizeof(float));
 }
 
-const float *loss_row(const struct loss_classes *s, const float *x, size_t i, size_t p,
+/* The first of a row's elements, and how far apart they are. */
+static size_t row_at(const struct loss_classes *s, size_t i, size_t p, size_t *step)
+{
+    *step = s->is_last ? 1 : s->positions;
+    return s->is_last ? (i * s->positions + p) * s->classes : i * s->classes * s->positions + p;
+}
+
+const float *loss_row(const struct loss_classes *s, const struct tensor *x, size_t i, size_t p,
                       float *scratch)
 {
-    size_t k;
+    size_t step, at = row_at(s, i, p, &step), k;
+    const uint16_t *half = x->data;
+    const float *wide = x->data;
 
-    if (s->is_last)
-        return x + (i * s->positions + p) * s->classes;
-    x += i * s->classes * s->positions + p;
+    if (step == 1)
+        return op_floats(x, at, s->classes, scratch);
     for (k = 0; k < s->classes; k++)
-        scratch[k] = x[k * s->positions];
+        scratch[k] = op_is_half(x) ? op_half_load(half[at + k * step]) : wide[at + k * step];
     return scratch;
+}
+
+void loss_put_row(const struct loss_classes *s, const float *from, const struct tensor *dx, size_t i,
+                  size_t p, bool add)
+{
+    size_t step, at = row_at(s, i, p, &step), k;
+    uint16_t *half = dx->data;
+    float *wide = dx->data;
+
+    if (op_is_half(dx) && step == 1 && !add)
+        op_narrow(from, s->classes, half + at);
+    else if (op_is_half(dx))
+        for (k = 0; k < s->classes; k++)
+            half[at + k * step] =
+                op_half_store(from[k] + (add ? op_half_load(half[at + k * step]) : 0.0f));
+    else
+        for (k = 0; k < s->classes; k++)
+            wide[at + k * step] = add ? wide[at + k * step] + from[k] : from[k];
 }
 
 double loss_share(const struct loss_classes *s, int64_t label, float weight)

@@ -25,6 +25,7 @@ struct err;
 struct op_call;
 struct op_infer;
 struct op_plan;
+struct tensor;
 
 struct loss_classes { /* begins the op's settled attributes */
     size_t n, positions, classes;
@@ -40,11 +41,14 @@ int loss_infer_classes(struct op_infer *f, struct err *err);
 /* ERR_INPUT, naming sample and label, if one is out of range. */
 int loss_check_labels(const struct loss_classes *s, const struct op_call *c, const char *op,
                       struct err *err);
-/* Bytes of scratch for loss_row() of one row; 0 where rows are contiguous. */
-size_t loss_row_bytes(const struct loss_classes *s);
-/* The scores at position p of sample i: in place, or copied to `scratch`. */
-const float *loss_row(const struct loss_classes *s, const float *x, size_t i, size_t p,
+/* Bytes of scratch for loss_row() of one row of x; 0 where rows are contiguous and float32. */
+size_t loss_row_bytes(const struct loss_classes *s, const struct tensor *x);
+/* The scores at position p of sample i as float32: in place, or copied to `scratch`. */
+const float *loss_row(const struct loss_classes *s, const struct tensor *x, size_t i, size_t p,
                       float *scratch);
+/* What was computed in place or in `from` becomes that row of dx, or is added to it. */
+void loss_put_row(const struct loss_classes *s, const float *from, const struct tensor *dx, size_t i,
+                  size_t p, bool add);
 /* What label l at a sample of this weight counts for; 0: ignored. */
 double loss_share(const struct loss_classes *s, int64_t label, float weight);
 

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "op/half.h"
 #include "op/lanes.h"
 #include "op/loss/loss.h"
 #include "op/op.h"
@@ -47,7 +48,7 @@ static int cross_entropy_plan(struct op_plan *p, struct err *err)
     (void)err;
     if (p->training)
         p->save_bytes = s->rows.n * s->rows.positions * sizeof(struct row);
-    p->scratch_bytes = 2 * loss_row_bytes(&s->rows); /* a row, and its gradient */
+    p->scratch_bytes = 2 * loss_row_bytes(&s->rows, p->in[0]); /* a row, and its gradient */
     return 0;
 }
 
@@ -121,7 +122,7 @@ static double row_loss(const struct cross_entropy *s, const float *x, int64_t la
 static int cross_entropy_fwd(const struct op_call *c, struct err *err)
 {
     const struct cross_entropy *s = c->param;
-    const float *x = c->in[0]->data, *weight = c->in[2]->data;
+    const float *weight = c->in[2]->data;
     const int64_t *label = c->in[1]->data;
     struct row *rows = c->save;
     double total = 0, weights = 0;
@@ -136,7 +137,7 @@ static int cross_entropy_fwd(const struct op_call *c, struct err *err)
             struct row row = { 0, 0 };
 
             if (weight[i] != 0 && !(s->rows.has_ignored && *label == s->rows.ignored))
-                total += row_loss(s, loss_row(&s->rows, x, i, p, c->scratch), *label, share,
+                total += row_loss(s, loss_row(&s->rows, c->in[0], i, p, c->scratch), *label, share,
                                   (double)weight[i] / (double)s->rows.positions, &row);
             weights += share;
             if (rows != NULL)
@@ -160,47 +161,37 @@ static void row_bwd(const struct cross_entropy *s, const float *x, struct row ro
         dx[j] -= coef * soft * (s->rows.weights != NULL ? s->rows.weights[j] : 1.0f);
 }
 
-/* A row's gradient from where it is contiguous to where the classes are apart. */
-static void spread(const struct loss_classes *s, const float *from, float *dx, size_t i, size_t p,
-                   bool add)
-{
-    size_t j;
-
-    dx += i * s->classes * s->positions + p;
-    for (j = 0; j < s->classes; j++)
-        dx[j * s->positions] = add ? dx[j * s->positions] + from[j] : from[j];
-}
-
 static int cross_entropy_bwd(const struct op_call *c, struct err *err)
 {
     const struct cross_entropy *s = c->param;
     const struct loss_classes *r = &s->rows;
-    const float *x = c->in[0]->data, *weight = c->in[2]->data;
+    const struct tensor *x = c->in[0], *dx = c->din[0];
+    const float *weight = c->in[2]->data;
     const int64_t *label = c->in[1]->data;
     const struct row *row = c->save;
     bool add = (c->din_add & OP_IN(0)) != 0;
-    float outer, *dx, *spare = op_at(c->scratch, loss_row_bytes(r));
+    bool in_place = r->is_last && !op_is_half(x);
+    float outer, *spare = op_at(c->scratch, loss_row_bytes(r, x));
     size_t i, p;
 
     (void)err;
-    if (c->dout[0] == NULL || c->din[0] == NULL) {
+    if (c->dout[0] == NULL || dx == NULL) {
         op_bwd_zero(c);
         return 0;
     }
     outer = *(const float *)c->dout[0]->data * c->run->loss_scale / (float)r->positions;
-    dx = c->din[0]->data;
     for (i = 0; i < r->n; i++)
         for (p = 0; p < r->positions; p++, label++, row++) {
-            float *to = r->is_last ? dx + (i * r->positions + p) * r->classes : spare;
+            float *to = in_place ? (float *)dx->data + (i * r->positions + p) * r->classes : spare;
             bool counts = weight[i] != 0 && !(r->has_ignored && *label == r->ignored);
 
             if (counts)
                 row_bwd(s, loss_row(r, x, i, p, c->scratch), *row, *label, outer * weight[i], to,
-                        add && r->is_last);
-            else if (!add || !r->is_last)
+                        add && in_place);
+            else if (!add || !in_place)
                 memset(to, 0, r->classes * sizeof(*to));
-            if (!r->is_last)
-                spread(r, spare, dx, i, p, add);
+            if (!in_place)
+                loss_put_row(r, spare, dx, i, p, add);
         }
     return 0;
 }
@@ -217,5 +208,7 @@ const struct op_def op_softmax_cross_entropy = {
     .diff = OP_IN(0),
     .bwd_reads = OP_IN(0) | OP_IN(1) | OP_IN(2),
     .layout = OP_LAYOUT_PLAIN,
+    .half = OP_HALF_MIX,
+    .half_of = OP_IN(0),
     .cpu = { cross_entropy_plan, cross_entropy_fwd, cross_entropy_bwd, NULL },
 };
