@@ -50,21 +50,22 @@ struct graph *net_import_model(struct model *m, const struct graph_opts *opts)
     return g;
 }
 
+static const char *const logits[] = { "logits" };
+
 struct net net_open_graph(struct graph *g, enum plan_purpose purpose, uint32_t batch)
 {
-    static const char *const keep[] = { "logits" };
-
-    return net_open_keep(g, purpose, batch, keep, 1);
+    return net_open_keep(g, purpose, batch, logits, 1);
 }
 
-struct net net_open_keep(struct graph *g, enum plan_purpose purpose, uint32_t batch,
-                         const char *const *keep, uint32_t n_keep)
+static struct net open_plan(struct graph *g, enum plan_purpose purpose, uint32_t batch,
+                            enum tensor_dtype precision, const char *const *keep, uint32_t n_keep)
 {
     static const struct plan_measure accuracy = { .op = "Accuracy", .tensor = "logits" };
     struct net n = { .graph = g, .batch = batch, .run = { .seed = 7, .loss_scale = 0.25f } };
     struct plan_feed feeds[4] = { { 0 } };
     struct plan_opts opts = { .purpose = purpose,
                               .batch = batch,
+                              .precision = precision,
                               .feeds = feeds,
                               NET_LOSS,
                               .metrics = &accuracy,
@@ -96,6 +97,17 @@ struct net net_open_keep(struct graph *g, enum plan_purpose purpose, uint32_t ba
     plan_bind(n.plan, n.params, n.work);
     n.classes = (uint32_t)plan_tensor(n.plan, "logits")->shape.dim[1];
     return n;
+}
+
+struct net net_open_keep(struct graph *g, enum plan_purpose purpose, uint32_t batch,
+                         const char *const *keep, uint32_t n_keep)
+{
+    return open_plan(g, purpose, batch, TENSOR_F32, keep, n_keep);
+}
+
+struct net net_open_half(struct graph *g, enum plan_purpose purpose, uint32_t batch)
+{
+    return open_plan(g, purpose, batch, TENSOR_BF16, logits, 1);
 }
 
 struct net net_open(const char *path, enum plan_purpose purpose, uint32_t batch)

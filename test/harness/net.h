@@ -37,6 +37,8 @@ struct net net_open_graph(struct graph *g, enum plan_purpose purpose, uint32_t b
 /* ... and these tensors, of which "logits" must be one, can be read afterwards. */
 struct net net_open_keep(struct graph *g, enum plan_purpose purpose, uint32_t batch,
                          const char *const *keep, uint32_t n_keep);
+/* ... in bfloat16 (plan_opts.precision) */
+struct net net_open_half(struct graph *g, enum plan_purpose purpose, uint32_t batch);
 struct graph *net_import(const char *path);
 struct graph *net_import_model(struct model *m, const struct graph_opts *opts);
 void net_close(struct net *n);
