@@ -5,8 +5,13 @@ library, so the refusal is tested everywhere and the rest where the instructions
 import json
 import os
 import subprocess
+import sys
 
 from kit import ROOT, TRAINERCTL, Task, digits_job, expect_codes, main, read_tree, start, test, workdir
+
+sys.path.insert(0, os.path.join(ROOT, "test", "e2e", "networks"))
+
+from job import TORCH, prepare  # noqa: E402
 
 CAPPED = {"ONEDNN_MAX_CPU_ISA": "AVX2"}
 
@@ -96,6 +101,21 @@ def activations_take_half_the_memory():
         bytes_of[precision] = got["training"]["work_bytes"]
     assert bytes_of["bfloat16"] < 0.7 * bytes_of["float32"], bytes_of
 
+
+def add(name):
+    @if_able
+    def near():
+        task = Task(prepare(name, workdir(), precision="bfloat16"), args=("--devices", "cpu:1"))
+        expect_codes([task], [0])
+        ours = [r["loss"] for _, r in sorted(task.steps().items())]
+        worst = max(abs(a - b) / abs(b) for a, b in zip(ours, TORCH[name]))
+        assert len(ours) == len(TORCH[name]) and 1e-7 < worst < 0.01, (worst, ours[-3:], TORCH[name][-3:])
+    near.__name__ = near.__name__.replace("near", name + "_stays_near_pytorch_in_float32")
+    test(near)
+
+
+for network in ("resnet18", "mobilenet_v2", "unet", "vit", "gpt2", "lstm", "dlrm"):
+    add(network)
 
 if __name__ == "__main__":
     main()
