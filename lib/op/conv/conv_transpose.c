@@ -76,6 +76,8 @@ const struct op_def op_conv_transpose = {
     .diff = OP_IN(0) | OP_IN(1) | OP_IN(2),
     .bwd_reads = OP_IN(0) | OP_IN(1),
     .layout = OP_LAYOUT_CHANNELS,
+    .half = OP_HALF_WANT,
+    .half_of = OP_IN(0) | OP_OUT(0),
     .cpu = { conv_transpose_cpu_plan, conv_transpose_cpu_fwd, conv_transpose_cpu_bwd,
              conv_transpose_cpu_free },
     .flops = flops,

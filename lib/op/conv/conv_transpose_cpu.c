@@ -8,6 +8,7 @@
 #include "base/err.h"
 #include "op/conv/conv_priv.h"
 #include "op/dnn.h"
+#include "op/half.h"
 #include "op/op_priv.h"
 
 enum { WIDTH = 128 };
@@ -15,7 +16,8 @@ enum { WIDTH = 128 };
 struct conv_transpose_state {
     struct dnn *y, *dx, *dw;
     bool has_bias;
-    size_t spare_bytes; /* head of scratch: a gradient that is to be added; in forward the bias */
+    size_t spare_bytes; /* head of scratch: a gradient that is to be added; in forward the bias repeated,
+                           and a piece of y as float32 */
     size_t o, group;    /* channels of y; floats of the bias repeated */
 };
 
@@ -36,9 +38,9 @@ int conv_transpose_cpu_plan(struct op_plan *p, struct err *err)
     const struct conv_param *cp = p->param;
     const struct tensor *x = p->in[0], *w = p->in[1];
     struct conv_transpose_state *s = calloc(1, sizeof(*s));
-    struct dnn_conv spec = { .window = &cp->window, .layout = x->layout, .n = x->shape.dim[0],
-                             .c = p->out[0].shape.dim[1], .o = x->shape.dim[1],
-                             .group = cp->group };
+    struct dnn_conv spec = { .window = &cp->window, .layout = x->layout, .images = x->dtype,
+                             .n = x->shape.dim[0], .c = p->out[0].shape.dim[1],
+                             .o = x->shape.dim[1], .group = cp->group };
     int rc;
 
     CHECK(p->out[0].layout == x->layout && x->layout == TENSOR_CHANNELS_LAST);
@@ -57,7 +59,7 @@ int conv_transpose_cpu_plan(struct op_plan *p, struct err *err)
     s->o = (size_t)spec.c;
     s->group = s->o * (s->o < WIDTH ? WIDTH / s->o : 1);
     if (s->has_bias)
-        s->spare_bytes = op_round(s->group * sizeof(float));
+        s->spare_bytes = 2 * op_round(s->group * sizeof(float)); /* and as much of y */
     if (s->dw != NULL)
         s->spare_bytes = op_max(s->spare_bytes, op_round(tensor_bytes(w)));
     if (s->dx != NULL)
@@ -85,15 +87,20 @@ int conv_transpose_cpu_fwd(const struct op_call *c, struct err *err)
 {
     struct conv_transpose_state *s = c->state;
     void *args[DNN_ARGS] = { c->in[0]->data, c->in[1]->data, c->out[0]->data };
-    float *bias = c->scratch;
-    size_t at;
+    size_t n = (size_t)tensor_elements(c->out[0]), at, m;
+    float *bias = c->scratch, *room = op_at(c->scratch, op_round(s->group * sizeof(float))), *y;
     int rc = dnn_run(s->y, args, op_at(c->scratch, s->spare_bytes), err);
 
     if (rc < 0 || !s->has_bias)
         return rc;
     for (at = 0; at < s->group; at += s->o)
         memcpy(bias + at, c->in[2]->data, s->o * sizeof(*bias));
-    add_bias(c->out[0]->data, (size_t)tensor_elements(c->out[0]), bias, s->group);
+    for (at = 0; at < n; at += m) {
+        m = !op_is_half(c->out[0]) || n - at < s->group ? n - at : s->group;
+        y = op_floats_on(c->out[0], at, m, room);
+        add_bias(y, m, bias, s->group);
+        op_floats_done(c->out[0], at, m, y);
+    }
     return 0;
 }
 
@@ -109,7 +116,7 @@ int conv_transpose_cpu_bwd(const struct op_call *c, struct err *err)
     }
     dy = c->dout[0]->data;
     if (c->din[1] != NULL) {
-        float *dw = op_din_at(c, 1, c->scratch);
+        void *dw = op_din_at(c, 1, c->scratch);
         void *args[DNN_ARGS] = { dy, c->in[0]->data, dw };
 
         rc = dnn_run(s->dw, args, rest, err);
@@ -117,14 +124,17 @@ int conv_transpose_cpu_bwd(const struct op_call *c, struct err *err)
             op_din_done(c, 1, dw, 1.0f);
     }
     if (rc == 0 && c->din[0] != NULL) {
-        float *dx = op_din_at(c, 0, c->scratch);
+        void *dx = op_din_at(c, 0, c->scratch);
         void *args[DNN_ARGS] = { dy, c->in[1]->data, dx };
 
         rc = dnn_run(s->dx, args, rest, err);
         if (rc == 0)
             op_din_done(c, 0, dx, 1.0f);
     }
-    if (rc == 0 && s->has_bias && c->din[2] != NULL)
+    if (rc == 0 && s->has_bias && c->din[2] != NULL && op_is_half(c->dout[0]))
+        op_sum_rows_half(dy, (size_t)tensor_elements(c->dout[0]) / s->o, s->o, 1.0f,
+                         c->din[2]->data, op_adds(c, 2));
+    else if (rc == 0 && s->has_bias && c->din[2] != NULL)
         op_sum_rows(dy, (size_t)tensor_elements(c->dout[0]) / s->o, s->o, 1.0f, c->din[2]->data,
                     op_adds(c, 2));
     return rc;

@@ -106,7 +106,7 @@ static const char *const attrs[] = { "axis", "epsilon", "stash_type", NULL };
 #define FIELDS                                                                                     \
     .attrs = attrs, .param_bytes = sizeof(struct layer_norm_param),                                \
     .diff = OP_IN(0) | OP_IN(1) | OP_IN(2), .bwd_reads = OP_IN(0) | OP_IN(1),                      \
-    .layout = OP_LAYOUT_PLAIN,                                                                     \
+    .layout = OP_LAYOUT_PLAIN, .half = OP_HALF_SAME, .half_of = OP_IN(0) | OP_OUT(0),              \
     .cpu = { layer_norm_cpu_plan, layer_norm_cpu_fwd, layer_norm_cpu_bwd, NULL }
 
 const struct op_def op_layer_norm = { FIELDS, .name = "LayerNormalization", .since = 17,

@@ -2,6 +2,7 @@
  * cache. The gradients of scale and bias are added up in float over BLOCK rows, then in double. */
 #include <string.h>
 
+#include "op/half.h"
 #include "op/norm/norm_priv.h"
 #include "op/norm/row.h"
 #include "op/op_priv.h"
@@ -31,14 +32,30 @@ static struct work work_at(void *scratch, size_t n)
                           .bias = (void *)(at + 3 * floats + doubles) };
 }
 
+/* Head of scratch: three rows as float32, of tensors that are bfloat16. */
+struct rooms {
+    float *x, *dy, *out;
+    void *rest;
+};
+
+static size_t room_bytes(const struct tensor *x, size_t n)
+{
+    return op_is_half(x) ? op_round(n * sizeof(float)) : 0;
+}
+
+static struct rooms rooms_at(void *scratch, size_t bytes)
+{
+    return (struct rooms){ scratch, op_at(scratch, bytes), op_at(scratch, 2 * bytes),
+                           op_at(scratch, 3 * bytes) };
+}
+
 int layer_norm_cpu_plan(struct op_plan *p, struct err *err)
 {
     const struct layer_norm_param *l = p->param;
 
     (void)err;
     p->save_bytes = l->rows * sizeof(struct row_stat);
-    if (p->training)
-        p->scratch_bytes = work_bytes(l->n);
+    p->scratch_bytes = 3 * room_bytes(p->in[0], l->n) + (p->training ? work_bytes(l->n) : 0);
     return 0;
 }
 
@@ -67,18 +84,24 @@ static float *output(const struct op_call *c, uint32_t i)
 int layer_norm_cpu_fwd(const struct op_call *c, struct err *err)
 {
     const struct layer_norm_param *p = c->param;
-    const float *x = c->in[0]->data, *scale = c->in[1]->data;
+    const float *scale = c->in[1]->data;
     const float *bias = c->n_in > 2 && c->in[2] != NULL ? c->in[2]->data : NULL;
-    float *y = output(c, 0), *mean = output(c, 1), *rstd = output(c, 2);
+    float *mean = output(c, 1), *rstd = output(c, 2);
+    struct rooms room = rooms_at(c->scratch, room_bytes(c->in[0], p->n));
     struct row_stat *save = c->save;
-    size_t r;
+    size_t r, n = p->n;
 
     (void)err; /* nothing can fail */
-    for (r = 0; r < p->rows; r++, x += p->n) {
-        struct row_stat s = row_measure(x, p->n, (double)p->epsilon, p->rms);
+    for (r = 0; r < p->rows; r++) {
+        const float *x = op_floats(c->in[0], r * n, n, room.x);
+        struct row_stat s = row_measure(x, n, (double)p->epsilon, p->rms);
 
-        if (y != NULL)
-            put_row(x, y + r * p->n, p->n, s.mean, s.rstd, scale, bias);
+        if (c->out[0] != NULL) {
+            float *y = op_floats_to(c->out[0], r * n, room.out);
+
+            put_row(x, y, n, s.mean, s.rstd, scale, bias);
+            op_floats_done(c->out[0], r * n, n, y);
+        }
         save[r] = s;
         if (mean != NULL)
             mean[r] = s.mean;
@@ -159,9 +182,10 @@ static bool has_dout(const struct op_call *c)
 int layer_norm_cpu_bwd(const struct op_call *c, struct err *err)
 {
     const struct layer_norm_param *p = c->param;
-    const float *x = c->in[0]->data, *scale = c->in[1]->data, *dy;
+    const float *scale = c->in[1]->data;
     const struct row_stat *save = c->save;
-    struct work w = work_at(c->scratch, p->n);
+    struct rooms room = rooms_at(c->scratch, room_bytes(c->in[0], p->n));
+    struct work w = work_at(room.rest, p->n);
     size_t n = p->n, r;
     bool wants_scale = c->din[1] != NULL || (c->n_in > 2 && c->din[2] != NULL);
 
@@ -170,17 +194,23 @@ int layer_norm_cpu_bwd(const struct op_call *c, struct err *err)
         op_bwd_zero(c);
         return 0;
     }
-    memset(c->scratch, 0, work_bytes(n));
-    for (r = 0; r < p->rows; r++, x += n) {
+    memset(room.rest, 0, work_bytes(n));
+    for (r = 0; r < p->rows; r++) {
+        const float *x = op_floats(c->in[0], r * n, n, room.x), *dy = w.spare; /* zeros */
         struct row_stat s = save[r];
         double sum, product;
         struct line l;
 
-        dy = c->dout[0] != NULL ? (const float *)c->dout[0]->data + r * n : w.spare; /* zeros */
+        if (c->dout[0] != NULL)
+            dy = op_floats(c->dout[0], r * n, n, room.dy);
         row_products(x, dy, scale, n, s.mean, &sum, &product);
         l = row_line(c, r, s, sum, product);
-        if (c->din[0] != NULL)
-            put_dx(x, dy, scale, n, &l, (float *)c->din[0]->data + r * n, op_adds(c, 0));
+        if (c->din[0] != NULL) {
+            float *dx = op_floats_on(c->din[0], r * n, op_adds(c, 0) ? n : 0, room.out);
+
+            put_dx(x, dy, scale, n, &l, dx, op_adds(c, 0));
+            op_floats_done(c->din[0], r * n, n, dx);
+        }
         if (!wants_scale)
             continue;
         add_row(x, dy, n, s.mean, s.rstd, w.part_scale, w.part_bias);
