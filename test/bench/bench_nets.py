@@ -16,7 +16,7 @@ from table import Side, duration, interleave
 CORES = 2
 TASK_SECONDS = 300
 SAME_LOSS = 0.02  # the two sides at their first step, of the loss; batch statistics are those of half a batch here
-MEMORY_STEPS, MEMORY_BATCHES = 3, 4
+MEMORY_STEPS, MEMORY_BATCHES = 2, 4
 LOAD_RUNS, LOAD_LIMIT = 7, 0.300
 EXPOSED_STEPS, EXPOSED_WARM, EXPOSED_LIMIT = 6, 2, 0.10
 KIB = 1 << 10
@@ -26,12 +26,14 @@ class Net:
     """A network, how it is trained, and how long it is looked at; `quick` is what --quick changes."""
 
     def __init__(self, title, name, batch, data, optimizer, at_least=None, aim=None, keys=None, precision="float32",
-                 rounds=3, warm=1, steps=2, block=1, batches=16, peers=None, tolerance=SAME_LOSS, quick=None):
+                 rounds=3, warm=1, steps=2, block=1, batches=16, ways=None, peers=None, tolerance=SAME_LOSS,
+                 quick=None):
         self.title, self.name, self.batch, self.data, self.optimizer = title, name, batch, data, optimizer
         self.batches = batches  # of the data
         self.at_least, self.aim, self.keys, self.precision = at_least, aim, keys or {}, precision
         self.rounds, self.warm, self.steps, self.block = rounds, warm, steps, block  # warm, steps: in blocks
-        self.peers = peers or [("PyTorch", {}, CORES)]  # what to call it, keys of its own, threads
+        self.ways = ways or [("trainerd", CORES)]  # what to call it, replicas; whichever is faster counts
+        self.peers = peers or [("PyTorch", {}, CORES)]  # what to call it, keys of its own, threads; likewise
         self.tolerance, self.quick = tolerance, quick or {}
 
     def what(self):
@@ -92,7 +94,9 @@ def text(folder, net):
 
 SGD, MOMENTUM = {"type": "sgd", "learning_rate": 0.01}, {"type": "momentum", "learning_rate": 0.001, "momentum": 0.9}
 ADAMW = {"type": "adamw", "learning_rate": 1e-5}
-ONE_THREAD = [("PyTorch", {}, CORES), ("PyTorch, a thread", {}, 1)]  # small steps: whichever is faster counts
+# A small step may be faster on one core than shared out.
+FEW_CORES = {"ways": [("trainerd", CORES), ("trainerd, a core", 1)],
+             "peers": [("PyTorch", {}, CORES), ("PyTorch, a thread", {}, 1)]}
 GPT2 = {"sequence": 256, "context": 256, "vocabulary": 50257}
 GPT2_QUICK = {"sequence": 32, "context": 32, "vocabulary": 1000, "layers": 2, "width": 64, "heads": 2}
 
@@ -111,7 +115,7 @@ def gpt2():
 
 def mlp():
     return Net("MLP 784-128-10, batch 64", "mlp", 64, digits, MOMENTUM, 2, 2.4, rounds=5, warm=5, steps=20, block=200,
-               batches=256, peers=ONE_THREAD)
+               batches=256, **FEW_CORES)
 
 
 def dlrm():
@@ -122,8 +126,8 @@ def dlrm():
 
 def lstm():
     return Net("LSTM, 32 x 64 tokens, width 256", "lstm", 32, text, ADAMW, 1.5, None,
-               {"sequence": 64, "vocabulary": 1000, "width": 256}, warm=2, steps=10, block=4, peers=ONE_THREAD,
-               quick={"sequence": 8})
+               {"sequence": 64, "vocabulary": 1000, "width": 256}, warm=2, steps=10, block=4,
+               quick={"sequence": 8}, **FEW_CORES)
 
 
 NETS = [lambda: resnet50(at_least=1.1, aim=1.3), resnet50_bfloat16, gpt2, mlp, dlrm, lstm]
@@ -147,8 +151,8 @@ def write_model(net, path):
         peers.run_checked([kit.TRAINERCTL, "model", net.name, *model_keys(net), "-o", path])
 
 
-def write_job(net, folder, steps, **train):
-    """Model and data are made once for a folder; returns the path of the job file."""
+def write_job(net, folder, steps, replicas=CORES):
+    """The model is made once for a folder; returns the path of the job file."""
     os.makedirs(folder, exist_ok=True)
     model = os.path.join(folder, "model.onnx")
     if not os.path.exists(model):
@@ -161,11 +165,11 @@ def write_job(net, folder, steps, **train):
                            "labels": data["label"]}},
         "data": {"format": data["format"], "train": data["train"], "features": data["features"], "shuffle": False,
                  "cache": "memory"},
-        "train": dict({"seed": 1, "steps": steps, "global_batch_size": net.batch, "lanes": CORES,
-                       "precision": net.precision, "log_every_steps": net.block, "deadline_seconds": 120}, **train),
+        "train": {"seed": 1, "steps": steps, "global_batch_size": net.batch, "lanes": replicas,
+                  "precision": net.precision, "log_every_steps": net.block, "deadline_seconds": 120},
         "optimizer": net.optimizer,
     }
-    path = os.path.join(folder, "job.json")
+    path = os.path.join(folder, "job-%d.json" % replicas)
     with open(path, "w") as f:
         json.dump(job, f)
     return path
@@ -220,16 +224,16 @@ class Race:
     """The step of one network on both sides."""
 
     def __init__(self, net, folder):
-        self.net, self.folder = net, folder
-        self.job = write_job(net, folder, (net.warm + net.steps) * net.block)
-        self.first_loss = None
-        self.torch = [torch_side(net, self.job, True, keys, threads) for _, keys, threads in net.peers]
-        self.us = Side("trainerd", self.run)
+        self.net, self.first_loss = net, None
+        steps = (net.warm + net.steps) * net.block
+        jobs = [write_job(net, folder, steps, replicas) for _, replicas in net.ways]
+        self.torch = [torch_side(net, jobs[0], True, keys, threads) for _, keys, threads in net.peers]
+        self.us = [Side(name, lambda j=job, n=replicas: self.run(j, n)) for (name, replicas), job in zip(net.ways, jobs)]
         self.them = [Side(name, lambda t=t: self.ask(t)) for (name, _, _), t in zip(net.peers, self.torch)]
 
-    def run(self):
+    def run(self, job, replicas):
         net = self.net
-        records = ours.run_tasks(self.job, 1, devices="cpu:%d" % CORES, seconds=TASK_SECONDS)
+        records = ours.run_tasks(job, 1, devices="cpu:%d" % replicas, seconds=TASK_SECONDS)
         self.first_loss = records[0]["loss"]
         return {None: ours.seconds_per_step(records, net.batch, net.warm * net.block)}
 
@@ -238,21 +242,22 @@ class Race:
         if not torch.ranks:
             [loss] = torch.ask("loss")
             if self.first_loss is not None and abs(loss - self.first_loss) > self.net.tolerance * abs(loss):
-                raise peers.Unavailable("not the same network: the first loss is %.4f, here %.4f"
+                raise peers.Unavailable("not the same network: the first loss is %.4f, trainerd's %.4f"
                                         % (loss, self.first_loss))
             torch.ask("steps %d %d" % (self.net.warm, self.net.block))
         return {None: torch.ask("steps %d %d" % (self.net.steps, self.net.block))}
 
     def run_rounds(self):
         try:
-            interleave(self.net.rounds, self.us, *self.them)
+            interleave(self.net.rounds, *self.us, *self.them)
         finally:
             for t in self.torch:
                 t.close()
 
-    def fastest(self):
-        able = [s for s in self.them if s.why is None]
-        return min(able, key=Side.median) if able else self.them[0]
+
+def fastest(sides):
+    able = [s for s in sides if s.why is None]
+    return min(able, key=Side.median) if able else sides[0]
 
 
 def nets(table, folder):
@@ -267,18 +272,19 @@ def one_net(table, net, folder, peak):
     race = Race(net, folder)
     interleave(1, peak)
     race.run_rounds()
-    table.faster("step of " + net.what(), race.us, race.fastest(), None, net.at_least, net.aim)
-
-    if race.us.why is not None:
+    us, them = fastest(race.us), fastest(race.them)
+    table.faster("step of " + net.what(), us, them, None, net.at_least, net.aim)
+    if us.why is not None:
         return  # said once
 
     def share():
-        speed = training_flops(net, os.path.join(folder, "model.onnx")) / race.us.median() / 1e9
+        speed = training_flops(net, os.path.join(folder, "model.onnx")) / us.median() / 1e9
         most = peak.median(net.precision)
         return "%.0f GFLOP/s" % speed, "%s %.0f GFLOP/s" % (
             "FMA" if net.precision == "float32" else "matmul", most), "%.0f %%" % (100 * speed / most), True
 
-    table.row("  of what %d cores can do" % CORES, "", share)
+    table.row("  of what %d cores can do" % CORES if us.name == "trainerd" else "  of what %d cores can do, on one"
+              % CORES, "", share)
 
 
 # ---- peak ----
@@ -287,11 +293,9 @@ SMALLEST = {"inputs": 1, "hidden": 1, "classes": 2}
 
 
 def peak(table, folder):
-    """The highest resident memory of the process that trains; then less what the same process has of a network of
-    hardly any size."""
+    """The highest resident memory of the process that trains; then less that of one with hardly a network."""
     with OnTheseCores():
-        least = Net("", "mlp", 2 * CORES, digits, SGD, keys=SMALLEST)
-        base = Memory(least, os.path.join(folder, "least"))
+        base = Memory(Net("", "mlp", 2 * CORES, digits, SGD, keys=SMALLEST), os.path.join(folder, "least"))
         base.measure()
         for i, net in enumerate(all_nets(table.quick)):
             table.group("memory of " + net.what(), one_peak, net, os.path.join(folder, "peak%d" % i), base)
@@ -331,6 +335,8 @@ def torch_peak(torch):
 def one_peak(table, net, folder, base):
     both = Memory(net, folder)
     both.measure()
+    if both.us.why is not None:
+        raise peers.Unavailable(both.us.why)
 
     def row(less):
         a, b = both.us.median(), both.them.median()

@@ -12,7 +12,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 TORCH_PEER = os.path.join(HERE, "torch_peer.py")
 PYTHON = "/usr/bin/python3"  # where Debian's PyTorch is
-START_SECONDS, ANSWER_SECONDS = 60, 120
+START_SECONDS, ANSWER_SECONDS = 60, 240
 
 
 class Unavailable(Exception):
