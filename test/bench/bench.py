@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import struct
 import sys
 import tempfile
@@ -293,6 +294,7 @@ def main():
     for name in wanted:
         if name not in GROUPS:
             sys.exit("bench: no group '%s'; there are %s" % (name, " ".join(GROUPS)))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as at every other end, nothing is left behind
     folder, table = tempfile.mkdtemp(prefix="trainerd-bench-"), Table(quick)
     try:
         print("%s; %s" % (processor(), "; ".join(peers.versions())))

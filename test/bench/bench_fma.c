@@ -95,7 +95,8 @@ struct product {
 };
 
 static const int roles[3] = { DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST };
-static const dnnl_query_t layouts[3] = { dnnl_query_src_md, dnnl_query_weights_md, dnnl_query_dst_md };
+static const dnnl_query_t layouts[3] = { dnnl_query_src_md, dnnl_query_weights_md,
+                                         dnnl_query_dst_md };
 
 static void free_product(struct product *p)
 {
@@ -118,7 +119,8 @@ static bool make_product(struct product *p)
     memset(p, 0, sizeof(*p));
     if (dnnl_engine_create(&p->engine, dnnl_cpu, 0) != dnnl_success ||
         dnnl_stream_create(&p->stream, p->engine, dnnl_stream_default_flags) != dnnl_success ||
-        dnnl_memory_desc_init_by_tag(&any, 2, dims, dnnl_bf16, dnnl_format_tag_any) != dnnl_success ||
+        dnnl_memory_desc_init_by_tag(&any, 2, dims, dnnl_bf16, dnnl_format_tag_any) !=
+            dnnl_success ||
         dnnl_matmul_desc_init(&desc, &any, &any, NULL, &any) != dnnl_success ||
         dnnl_primitive_desc_create(&primitive, &desc, NULL, p->engine, NULL) != dnnl_success)
         return false;
@@ -127,7 +129,8 @@ static bool make_product(struct product *p)
         const dnnl_memory_desc_t *md = dnnl_primitive_desc_query_md(primitive, layouts[i], 0);
         void *data;
 
-        fine = dnnl_memory_create(&p->memory[i], md, p->engine, DNNL_MEMORY_ALLOCATE) == dnnl_success &&
+        fine = dnnl_memory_create(&p->memory[i], md, p->engine, DNNL_MEMORY_ALLOCATE) ==
+                   dnnl_success &&
                dnnl_memory_get_data_handle(p->memory[i], &data) == dnnl_success;
         if (fine)
             memset(data, 0, dnnl_memory_desc_get_size(md));
@@ -172,7 +175,7 @@ static void *work(void *arg)
 
     CPU_ZERO(&set);
     CPU_SET((size_t)w->cpu, &set);
-    (void)pthread_setaffinity_np(pthread_self(), sizeof(set), &set); /* else where the system likes */
+    (void)pthread_setaffinity_np(pthread_self(), sizeof(set), &set); /* else wherever it runs */
     op_thread_init();
     fine = make_product(&product) && run_product(&product);
     for (int r = 0; r < ROUNDS; r++) {
