@@ -18,6 +18,8 @@ static const struct {
     { "Relu", fuse_norm_relu },
     { "Clip", fuse_norm_relu },
     { "Add", fuse_norm_add },
+    { "MatMul", fuse_attention },
+    { "Transpose", fuse_attention_turn },
     { "MatMul", fuse_product_transposes },
     { "Add", fuse_product_bias },
 };
@@ -94,7 +96,8 @@ static void drop(struct fuser *f, uint32_t node)
 int fuse_into(struct fuser *f, uint32_t node, const struct fuse_row *row, struct err *err)
 {
     struct plan *p = f->p;
-    struct plan_node *old = &p->nodes.at[node], n = { .name = row->name, .n_in = row->n_in,
+    struct plan_node *old = &p->nodes.at[node], n = { .name = row->name, .stream = row->stream,
+                                                      .n_in = row->n_in,
                                                       .n_out = 1, .n_attrs = row->n_attrs,
                                                       .save_block = GRAPH_NONE };
     const struct tensor *want = &p->values.at[old->out[0]].tensor;

@@ -32,6 +32,7 @@
 #include <string.h>
 
 #include "base/arena.h"
+#include "base/check.h"
 #include "base/err.h"
 #include "op/attention/attention_cpu.h"
 #include "op/lanes.h"
