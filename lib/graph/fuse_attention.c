@@ -8,14 +8,19 @@
  * Steps are, in any order and number: Mul or Div by a number; Add of a mask; Where of a mask between
  * the scores and a number. Transposes are whatever they are, or not there. Nothing else may read
  * what lies between, and a mask to which a gradient flows (a trained bias of the scores) cannot be
- * had without the matrix: such a graph stays as it is. */
+ * had without the matrix: such a graph stays as it is, and so does one with few scores. Dropout drops
+ * the same elements as it would by itself. */
 #include <math.h>
 #include <string.h>
 
 #include "base/check.h"
 #include "graph/plan_fuse.h"
 
-enum { MAX_STEPS = 8, MAX_MASKS = FUSE_MAX_IN - 3 };
+enum {
+    MAX_STEPS = 8,
+    MAX_MASKS = FUSE_MAX_IN - 3,
+    MIN_SCORES = 64 * 64, /* of a matrix: measured, below them the separate ops are as fast or faster */
+};
 
 struct chain { /* of scores; steps in the order they are found: the last first */
     uint32_t product; /* node of the first MatMul */
@@ -221,7 +226,7 @@ static int64_t dim_of(const struct fuser *f, const struct operand *o, uint32_t a
     return tensor_of(f, o->value)->shape.dim[o->perm[axis]];
 }
 
-/* q [.., t, d], k [.., d, s], v [.., s, dv] with the same batch, and something in each? */
+/* q [.., t, d], k [.., d, s], v [.., s, dv] with the same batch, and enough scores? */
 static bool fit(const struct fuser *f, const struct operand *q, const struct operand *k,
                 const struct operand *v)
 {
@@ -233,10 +238,8 @@ static bool fit(const struct fuser *f, const struct operand *q, const struct ope
     for (i = 0; i + 2 < rank; i++)
         if (dim_of(f, k, i) != dim_of(f, q, i) || dim_of(f, v, i) != dim_of(f, q, i))
             return false;
-    for (i = 0; i < rank; i++)
-        if (dim_of(f, q, i) == 0 || dim_of(f, k, i) == 0 || dim_of(f, v, i) == 0)
-            return false;
-    return true;
+    return dim_of(f, q, rank - 1) > 0 && dim_of(f, v, rank - 1) > 0 &&
+           dim_of(f, q, rank - 2) * dim_of(f, k, rank - 1) >= MIN_SCORES;
 }
 
 /* ---- softmax and dropout ---- */
@@ -347,7 +350,7 @@ static int any_mask_learns(const struct fuser *f, const struct chain *c, bool *o
 int fuse_attention(struct fuser *f, uint32_t node, struct err *err)
 {
     const struct plan_node *last = &f->p->nodes.at[node], *n = fuse_maker(f, last->in[0]), *product;
-    struct fuse_row row = { .op = "Attention", .n_in = 3 };
+    struct fuse_row row = { .def = op_find("trainerd", "Attention", 1), .n_in = 3 };
     struct operand q, k, v;
     struct chain c = { .n_steps = 0 };
     float ratio = 0;
@@ -394,11 +397,12 @@ int fuse_attention_turn(struct fuser *f, uint32_t node, struct err *err)
 {
     const struct plan_node *turn = &f->p->nodes.at[node], *n = fuse_maker(f, turn->in[0]);
     uint32_t rank = tensor_of(f, turn->out[0])->shape.rank, perm[TENSOR_MAX_RANK], i;
-    struct fuse_row row = { .op = "Attention" };
+    struct fuse_row row = { .n_in = 0 };
 
     if (n == NULL || !fuse_is_ours(f, turn->in[0]) || !fuse_is(n, "trainerd", "Attention") ||
         fuse_attr(n, "perm_y") != NULL)
         return 0;
+    row.def = n->def;
     row.name = n->name;
     row.stream = n->stream;
     row.n_in = n->n_in;

@@ -21,7 +21,9 @@ static const struct plan_node *open_norm(const struct fuser *f, uint32_t value)
 /* The norm as row `op` of ours. ONNX before opset 14 has no attribute for what the row does. */
 static struct fuse_row row_of(const struct fuser *f, const struct plan_node *norm, const char *op)
 {
-    struct fuse_row row = { .op = op, .name = norm->name, .n_in = norm->n_in };
+    struct fuse_row row = { .def = op_find("trainerd", op, 1),
+                            .name = norm->name,
+                            .n_in = norm->n_in };
     uint32_t i;
 
     for (i = 0; i < norm->n_in; i++)
@@ -29,8 +31,8 @@ static struct fuse_row row_of(const struct fuser *f, const struct plan_node *nor
     for (i = 0; i < norm->n_attrs; i++)
         row.attrs[row.n_attrs++] = norm->attrs[i];
     if (norm->def->until == 13)
-        row.attrs[row.n_attrs++] = (struct op_attr){ .name = "training_mode", .type = OP_ATTR_INT,
-                                                     .i = f->p->training };
+        row.attrs[row.n_attrs++] =
+            (struct op_attr){ .name = "training_mode", .type = OP_ATTR_INT, .i = f->p->training };
     return row;
 }
 
@@ -74,7 +76,8 @@ int fuse_norm_add(struct fuser *f, uint32_t node, struct err *err)
     const struct shape *out = &f->p->values.at[add->out[0]].tensor.shape;
     uint32_t which = f->maker[add->in[1]] != GRAPH_NONE &&
                      (f->maker[add->in[0]] == GRAPH_NONE ||
-                      f->maker[add->in[1]] > f->maker[add->in[0]]), turn;
+                      f->maker[add->in[1]] > f->maker[add->in[0]]),
+             turn;
     struct fuse_row row;
 
     for (turn = 0; turn < 2; turn++, which = !which) {

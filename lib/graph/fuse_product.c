@@ -33,7 +33,10 @@ static struct op_attr flag(const char *name, int64_t value)
 int fuse_product_transposes(struct fuser *f, uint32_t node, struct err *err)
 {
     const struct plan_node *n = &f->p->nodes.at[node];
-    struct fuse_row row = { .op = "MatMul", .name = n->name, .n_in = 2, .n_attrs = 2,
+    struct fuse_row row = { .def = op_find("trainerd", "MatMul", 1),
+                            .name = n->name,
+                            .n_in = 2,
+                            .n_attrs = 2,
                             .in = { n->in[0], n->in[1] } };
     bool a = swapped(f, n->in[0], &row.in[0]), b = swapped(f, n->in[1], &row.in[1]);
 
@@ -65,7 +68,7 @@ int fuse_product_bias(struct fuser *f, uint32_t node, struct err *err)
         const struct plan_node *n = open_product(f, add->in[which]);
         uint32_t bias = add->in[!which];
         const struct plan_value *v = &f->p->values.at[bias];
-        struct fuse_row row = { .op = "MatMul", .n_in = 3 };
+        struct fuse_row row = { .def = op_find("trainerd", "MatMul", 1), .n_in = 3 };
 
         if (n == NULL || (v->kind != PLAN_PARAM && v->kind != PLAN_CONST) ||
             v->tensor.shape.rank != 1 || out->rank < 2 ||

@@ -22,6 +22,9 @@ static const struct {
     { "Transpose", fuse_attention_turn },
     { "MatMul", fuse_product_transposes },
     { "Add", fuse_product_bias },
+    { "Mul", fuse_gate },
+    { "Mul", fuse_row_norm },
+    { "Add", fuse_row_norm_bias },
 };
 
 /* ---- for the patterns ---- */
@@ -36,9 +39,8 @@ bool fuse_is(const struct plan_node *n, const char *domain, const char *op)
 
 struct plan_node *fuse_maker(const struct fuser *f, uint32_t value)
 {
-    return value == GRAPH_NONE || f->maker[value] == GRAPH_NONE
-               ? NULL
-               : &f->p->nodes.at[f->maker[value]];
+    return value == GRAPH_NONE || f->maker[value] == GRAPH_NONE ? NULL
+                                                                : &f->p->nodes.at[f->maker[value]];
 }
 
 bool fuse_is_ours(const struct fuser *f, uint32_t value)
@@ -62,6 +64,13 @@ const struct op_attr *fuse_attr(const struct plan_node *n, const char *name)
         if (strcmp(n->attrs[i].name, name) == 0)
             return &n->attrs[i];
     return NULL;
+}
+
+const struct plan_node *fuse_made_by(const struct fuser *f, uint32_t value, const char *op)
+{
+    const struct plan_node *n = fuse_maker(f, value);
+
+    return n != NULL && fuse_is(n, NULL, op) && n->out[0] == value ? n : NULL;
 }
 
 bool fuse_number(const struct fuser *f, uint32_t value, float *out)
@@ -96,17 +105,20 @@ static void drop(struct fuser *f, uint32_t node)
 int fuse_into(struct fuser *f, uint32_t node, const struct fuse_row *row, struct err *err)
 {
     struct plan *p = f->p;
-    struct plan_node *old = &p->nodes.at[node], n = { .name = row->name, .stream = row->stream,
-                                                      .n_in = row->n_in,
-                                                      .n_out = 1, .n_attrs = row->n_attrs,
-                                                      .save_block = GRAPH_NONE };
+    struct plan_node *old = &p->nodes.at[node];
+    struct plan_node n = { .def = row->def,
+                           .name = row->name,
+                           .stream = row->stream,
+                           .n_in = row->n_in,
+                           .n_out = 1,
+                           .n_attrs = row->n_attrs,
+                           .save_block = GRAPH_NONE };
     const struct tensor *want = &p->values.at[old->out[0]].tensor;
     struct op_attr *attrs = arena_array(&p->mem, row->n_attrs, sizeof(*attrs));
     struct tensor *out;
     uint32_t i;
     int rc;
 
-    n.def = op_find("trainerd", row->op, 1);
     n.in = arena_array(&p->mem, n.n_in, sizeof(*n.in));
     n.out = arena_array(&p->mem, 1, sizeof(*n.out));
     CHECK(n.def != NULL);
@@ -179,7 +191,8 @@ static int fuse_all(struct fuser *f, struct err *err)
         for (k = 0; k < COUNT_OF(patterns) && !f->gone[i]; k++) {
             int rc = 0;
 
-            if (fuse_is(&p->nodes.at[i], NULL, patterns[k].op) && p->nodes.at[i].out[0] != GRAPH_NONE)
+            if (fuse_is(&p->nodes.at[i], NULL, patterns[k].op) &&
+                p->nodes.at[i].out[0] != GRAPH_NONE)
                 rc = patterns[k].fuse(f, (uint32_t)i, err);
             if (rc < 0)
                 return rc;

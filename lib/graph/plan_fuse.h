@@ -17,8 +17,9 @@ struct fuser {
 
 enum { FUSE_MAX_IN = 8, FUSE_MAX_ATTRS = 8 };
 
-struct fuse_row { /* a node of domain trainerd with one output */
-    const char *op, *name;
+struct fuse_row { /* a node with one output */
+    const struct op_def *def;
+    const char *name;
     uint32_t stream; /* of random numbers: that of the random node it takes in */
     uint32_t n_in, n_attrs;
     uint32_t in[FUSE_MAX_IN];
@@ -33,6 +34,8 @@ struct plan_node *fuse_maker(const struct fuser *f, uint32_t value);
  * reads it may take the node in. */
 bool fuse_is_ours(const struct fuser *f, uint32_t value);
 const struct op_attr *fuse_attr(const struct plan_node *n, const char *name); /* NULL: absent */
+/* The node of this op of ai.onnx that makes a value as its output 0; NULL: another, or none. */
+const struct plan_node *fuse_made_by(const struct fuser *f, uint32_t value, const char *op);
 /* A known float32 with one element. */
 bool fuse_number(const struct fuser *f, uint32_t value, float *out);
 /* `node` becomes a node of `row` with the same output 0, which must get the same type and shape;
@@ -46,5 +49,8 @@ int fuse_product_transposes(struct fuser *f, uint32_t node, struct err *err);
 int fuse_product_bias(struct fuser *f, uint32_t node, struct err *err);
 int fuse_attention(struct fuser *f, uint32_t node, struct err *err);
 int fuse_attention_turn(struct fuser *f, uint32_t node, struct err *err);
+int fuse_gate(struct fuser *f, uint32_t node, struct err *err);
+int fuse_row_norm(struct fuser *f, uint32_t node, struct err *err);
+int fuse_row_norm_bias(struct fuser *f, uint32_t node, struct err *err);
 
 #endif

@@ -97,8 +97,8 @@ OP_INLINE void op_wide_max(op_wide *m, const float *x)
 OP_INLINE float op_row_max(const float *x, size_t n)
 {
     op_wide one = { 0 }, two;
-    float m = -INFINITY;
-    size_t i, j;
+    float lane[OP_WIDE], m = -INFINITY;
+    size_t i, j, k;
 
     one = two = one - INFINITY;
     for (i = 0; i + 2 * OP_WIDE <= n; i += 2 * OP_WIDE) {
@@ -107,11 +107,13 @@ OP_INLINE float op_row_max(const float *x, size_t n)
     }
     for (; i < n; i++)
         m = x[i] > m ? x[i] : m;
-    for (j = 0; j < OP_WIDE; j++) {
-        m = one[j] > m ? one[j] : m;
-        m = two[j] > m ? two[j] : m;
-    }
-    return m;
+    memcpy(lane, &two, sizeof(lane));
+    op_wide_max(&one, lane);
+    memcpy(lane, &one, sizeof(lane));
+    for (k = OP_WIDE / 2; k > 0; k /= 2)
+        for (j = 0; j < k; j++)
+            lane[j] = lane[k + j] > lane[j] ? lane[k + j] : lane[j];
+    return lane[0] > m ? lane[0] : m;
 }
 
 #endif

@@ -9,83 +9,18 @@
 
 #include <cmocka.h>
 
+#include "base/buf.h"
 #include "base/check.h"
-#include "graph/plan_priv.h"
+#include "graph/fuse_kit.h"
 #include "harness/model.h"
 #include "harness/net.h"
-
-enum { BATCH = 4, CLASSES = 3, MAX_VALUES = 64 };
-
-static uint32_t nodes_of(const struct net *n, const char *op)
-{
-    uint32_t found = 0;
-    size_t i;
-
-    for (i = 0; i < n->plan->nodes.n; i++)
-        found += strcmp(n->plan->nodes.at[i].def->name, op) == 0;
-    return found;
-}
-
-static void near(const char *what, const float *a, const float *b, size_t n)
-{
-    double scale = 0;
-    size_t i;
-
-    for (i = 0; i < n; i++)
-        scale += (double)b[i] * (double)b[i] / (double)n;
-    scale = sqrt(scale) + 1e-7;
-    for (i = 0; i < n; i++)
-        if (!(fabs((double)a[i] - (double)b[i]) <= 2e-5 * (scale + fabs((double)b[i]))))
-            fail_msg("%s: element %zu is %.9g fused and %.9g unfused", what, i, (double)a[i],
-                     (double)b[i]);
-}
-
-/* Everything that a node makes, kept, so that no chain may be taken apart. */
-static uint32_t all_values(struct model *m, const char **names)
-{
-    const Onnx__GraphProto *g = model_proto(m)->graph;
-    uint32_t n = 0;
-    size_t i;
-
-    for (i = 0; i < g->n_node; i++) {
-        assert_true(n < MAX_VALUES);
-        names[n++] = g->node[i]->output[0];
-    }
-    return n;
-}
-
-/* The same network, fused and as it is written, gives the same loss, output, gradients and
- * statistics. Takes the model; *fused is the caller's to look at and to close. */
-static void compare(struct model *m, enum plan_purpose purpose, struct net *fused)
-{
-    const char *names[MAX_VALUES];
-    struct net plain;
-    uint32_t i;
-
-    *fused = net_open_model(m, purpose, BATCH);
-    plain = net_open_keep(net_import_model(m, NULL), purpose, BATCH, names, all_values(m, names));
-    net_fill(fused, 0);
-    net_fill(&plain, 0);
-    near("loss", &(float){ net_forward(fused) }, &(float){ net_forward(&plain) }, 1);
-    near("logits", plan_tensor(fused->plan, "logits")->data,
-         plan_tensor(plain.plan, "logits")->data, BATCH * CLASSES);
-    if (purpose == PLAN_TRAIN) {
-        net_backward(fused);
-        net_backward(&plain);
-    }
-    for (i = 0; purpose == PLAN_TRAIN && i < fused->n_params; i++)
-        near(fused->params_of[i].name, fused->grads + fused->params_of[i].offset,
-             plain.grads + plain.params_of[i].offset, fused->params_of[i].elements);
-    assert_true(fused->plan->nodes.n < plain.plan->nodes.n);
-    net_close(&plain);
-    model_free(m);
-}
 
 /* ---- batch normalisation ---- */
 
 static void add_norm(struct model *m, const char *x, const char *y)
 {
-    static const float values[][5] = { { 1, 0.5f, 2, 1.5f, 0.75f }, { 0.5f, -0.25f, 0, 1, 0.125f } };
+    static const float values[][5] = { { 1, 0.5f, 2, 1.5f, 0.75f },
+                                       { 0.5f, -0.25f, 0, 1, 0.125f } };
     static const char *const parts[] = { "scale", "bias", "mean", "var" };
     char line[128], name[32];
     uint32_t i;
@@ -165,8 +100,6 @@ static void a_residual_block_is_two_norms_with_tails(void **state)
 
 static void a_clamp_at_six_belongs_to_the_norm_and_one_from_one_does_not(void **state)
 {
-    static const float zero = 0, one = 1, high = 1.25f;
-    struct shape scalar = { .rank = 0 };
     float lo;
 
     (void)state;
@@ -174,8 +107,10 @@ static void a_clamp_at_six_belongs_to_the_norm_and_one_from_one_does_not(void **
         struct model *m = begin_images(17);
         struct net n;
 
-        model_floats(m, "lo", scalar, lo == 0 ? &zero : &one);
-        model_floats(m, "hi", scalar, &high);
+        model_node(m, "Constant", "", "lo");
+        model_float(m, "value_float", lo);
+        model_node(m, "Constant", "", "hi");
+        model_float(m, "value_float", 1.25f);
         add_conv(m, "x", "c1", 2, 1);
         add_norm(m, "c1", "n1");
         model_node(m, "Clip", "n1 lo hi", "r1");
@@ -246,6 +181,222 @@ static void a_transposed_operand_and_a_bias_are_part_of_the_product(void **state
     net_close(&n);
 }
 
+/* ---- activations ---- */
+
+struct line { /* a node: "Op inputs > output" */
+    const char *op, *in, *out;
+};
+
+enum { MAX_LINES = 12 };
+
+/* x [n, 6] -> lines on h -> logits. The numbers a graph may need are there by name. */
+static struct model *chain(const struct line *lines, const char *last)
+{
+    static const struct {
+        const char *name;
+        float value;
+    } numbers[] = { { "one", 1 },
+                    { "half", 0.5f },
+                    { "two", 2 },
+                    { "three", 3 },
+                    { "zero", 0 },
+                    { "six", 6 },
+                    { "root2", 1.41421356f },
+                    { "rootHalf", 0.70710678f },
+                    { "c", 0.044715f },
+                    { "k", 0.79788456f },
+                    { "eps", 1e-5f },
+                    { "sixth", 1.0f / 6 } };
+    struct model *m = model_new(17);
+    char in[64];
+    size_t i;
+
+    model_input(m, "x", TENSOR_F32, shape_of(2, (int64_t)-1, (int64_t)4));
+    for (i = 0; i < COUNT_OF(numbers); i++) {
+        model_node(m, "Constant", "", numbers[i].name);
+        model_float(m, "value_float", numbers[i].value);
+    }
+    model_weights(m, "w", shape_of(2, (int64_t)4, (int64_t)6), 1);
+    model_weights(m, "scale", shape_of(1, (int64_t)6), 2);
+    model_weights(m, "bias", shape_of(1, (int64_t)6), 3);
+    model_weights(m, "head", shape_of(2, (int64_t)6, (int64_t)CLASSES), 4);
+    model_node(m, "MatMul", "x w", "h");
+    for (; lines->op != NULL; lines++) {
+        static const int64_t axes[] = { -1 };
+
+        model_node(m, lines->op, lines->in, lines->out);
+        if (strcmp(lines->op, "ReduceMean") == 0)
+            model_ints(m, "axes", axes, 1);
+        if (strcmp(lines->op, "HardSigmoid") == 0)
+            model_float(m, "alpha", 1.0f / 6);
+    }
+    snprintf(in, sizeof(in), "%s head", last);
+    model_node(m, "MatMul", in, "logits");
+    model_output(m, "logits");
+    return m;
+}
+
+static void chains_that_exporters_write_become_the_op_they_mean(void **state)
+{
+    static const struct {
+        const char *becomes;
+        const char *last;
+        struct line lines[MAX_LINES];
+    } cases[] = {
+        { "Swish", "y", { { "Sigmoid", "h", "s" }, { "Mul", "h s", "y" } } },
+        { "Swish", "y", { { "Sigmoid", "h", "s" }, { "Mul", "s h", "y" } } },
+        { "Mish", "y", { { "Softplus", "h", "s" }, { "Tanh", "s", "t" }, { "Mul", "h t", "y" } } },
+        { "HardSwish", "y", { { "HardSigmoid", "h", "s" }, { "Mul", "h s", "y" } } },
+        { "HardSwish",
+          "y",
+          { { "Add", "h three", "a" },
+            { "Clip", "a zero six", "b" },
+            { "Div", "b six", "g" },
+            { "Mul", "h g", "y" } } },
+        { "HardSwish",
+          "y",
+          { { "Add", "h three", "a" },
+            { "Clip", "a zero six", "b" },
+            { "Mul", "h b", "g" },
+            { "Div", "g six", "u" },
+            { "Mul", "u one", "y" } } },
+        { "Gelu",
+          "y",
+          { { "Div", "h root2", "a" },
+            { "Erf", "a", "e" },
+            { "Add", "e one", "s" },
+            { "Mul", "h s", "t" },
+            { "Mul", "t half", "y" } } },
+        { "Gelu",
+          "y",
+          { { "Mul", "half h", "b" },
+            { "Mul", "h rootHalf", "a" },
+            { "Erf", "a", "e" },
+            { "Add", "one e", "s" },
+            { "Mul", "b s", "y" } } },
+        { "Gelu",
+          "y",
+          { { "Pow", "h three", "p" },
+            { "Mul", "p c", "q" },
+            { "Add", "h q", "a" },
+            { "Mul", "a k", "u" },
+            { "Tanh", "u", "t" },
+            { "Add", "t one", "s" },
+            { "Mul", "h half", "b" },
+            { "Mul", "b s", "y" } } },
+        { "Gelu",
+          "y",
+          { { "Mul", "h h", "p" },
+            { "Mul", "p h", "q" },
+            { "Mul", "c q", "r" },
+            { "Add", "r h", "a" },
+            { "Mul", "k a", "u" },
+            { "Tanh", "u", "t" },
+            { "Add", "one t", "s" },
+            { "Mul", "h s", "b" },
+            { "Mul", "half b", "y" } } },
+        { "LayerNormalization",
+          "y",
+          { { "ReduceMean", "h", "m" },
+            { "Sub", "h m", "d" },
+            { "Pow", "d two", "q" },
+            { "ReduceMean", "q", "v" },
+            { "Add", "v eps", "a" },
+            { "Sqrt", "a", "r" },
+            { "Div", "d r", "n" },
+            { "Mul", "n scale", "t" },
+            { "Add", "t bias", "y" } } },
+        { "LayerNormalization",
+          "y",
+          { { "ReduceMean", "h", "m" },
+            { "Sub", "h m", "d" },
+            { "Mul", "d d", "q" },
+            { "ReduceMean", "q", "v" },
+            { "Add", "eps v", "a" },
+            { "Sqrt", "a", "r" },
+            { "Reciprocal", "r", "i" },
+            { "Mul", "i d", "n" },
+            { "Mul", "scale n", "y" } } },
+        { "RMSNormalization",
+          "y",
+          { { "Pow", "h two", "q" },
+            { "ReduceMean", "q", "v" },
+            { "Add", "v eps", "a" },
+            { "Sqrt", "a", "r" },
+            { "Div", "one r", "i" },
+            { "Mul", "h i", "n" },
+            { "Mul", "scale n", "y" } } },
+        { "RMSNormalization",
+          "y",
+          { { "Mul", "h h", "q" },
+            { "ReduceMean", "q", "v" },
+            { "Add", "v eps", "a" },
+            { "Sqrt", "a", "r" },
+            { "Div", "h r", "n" },
+            { "Mul", "n scale", "y" } } },
+    };
+    size_t i;
+
+    (void)state;
+    for (i = 0; i < COUNT_OF(cases); i++) {
+        struct net n;
+
+        compare(chain(cases[i].lines, cases[i].last), PLAN_TRAIN, &n);
+        if (nodes_of(&n, cases[i].becomes) != 1 || nodes_of(&n, "Add") + nodes_of(&n, "Div") != 0)
+            fail_msg("case %zu did not become one %s", i, cases[i].becomes);
+        net_close(&n);
+    }
+}
+
+static void what_only_looks_like_one_stays_as_it_is(void **state)
+{
+    static const struct line cases[][MAX_LINES] = {
+        { { "Sigmoid", "h", "s" }, { "Mul", "x6 s", "y" } }, /* of something else */
+        { { "Erf", "h", "e" },
+          { "Add", "e one", "s" },
+          { "Mul", "h s", "t" },
+          { "Mul", "t half", "y" } },
+        { { "Div", "h root2", "a" },
+          { "Erf", "a", "e" },
+          { "Add", "e one", "s" },
+          { "Mul", "h s", "y" } },
+        { { "Pow", "h three", "p" },
+          { "Mul", "p half", "q" },
+          { "Add", "h q", "a" },
+          { "Mul", "a k", "u" },
+          { "Tanh", "u", "t" },
+          { "Add", "t one", "s" },
+          { "Mul", "h half", "b" },
+          { "Mul", "b s", "y" } },
+        { { "ReduceMean", "h", "m" },
+          { "Sub", "h m", "d" },
+          { "Pow", "d three", "q" },
+          { "ReduceMean", "q", "v" },
+          { "Abs", "v", "av" },
+          { "Add", "av eps", "a" },
+          { "Sqrt", "a", "r" },
+          { "Div", "d r", "n" },
+          { "Mul", "n scale", "y" } },
+    };
+    static const char *const rows[] = { "Swish", "Gelu", "LayerNormalization", "RMSNormalization" };
+    size_t i, k;
+
+    (void)state;
+    for (i = 0; i < COUNT_OF(cases); i++) {
+        struct line lines[MAX_LINES + 1] = { { "Relu", "h", "x6" } };
+        struct model *m;
+        struct net n;
+
+        memcpy(lines + 1, cases[i], sizeof(cases[i]));
+        m = chain(lines, "y");
+        n = net_open_model(m, PLAN_TRAIN, BATCH);
+        for (k = 0; k < COUNT_OF(rows); k++)
+            assert_int_equal(nodes_of(&n, rows[k]), 0);
+        model_free(m);
+        net_close(&n);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -253,6 +404,8 @@ int main(void)
         cmocka_unit_test(a_clamp_at_six_belongs_to_the_norm_and_one_from_one_does_not),
         cmocka_unit_test(a_value_that_somebody_else_reads_stays),
         cmocka_unit_test(a_transposed_operand_and_a_bias_are_part_of_the_product),
+        cmocka_unit_test(chains_that_exporters_write_become_the_op_they_mean),
+        cmocka_unit_test(what_only_looks_like_one_stays_as_it_is),
     };
 
     return cmocka_run_group_tests_name("graph/fuse", tests, NULL, NULL);

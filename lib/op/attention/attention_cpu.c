@@ -456,17 +456,20 @@ int attention_cpu_fwd(const struct op_call *c, struct err *err)
 
 /* ---- backward ---- */
 
+/* The inner product of y and dy in each row; y lies in the call's output, dy in scratch. */
 static void dots(const struct walk *w, const struct attention_rows *r)
 {
     const struct attention *a = w->a;
-    int64_t i;
+    const float *dy = w->y;
+    float *dot = w->dot;
+    int64_t m, i;
 
-    for (i = 0; i < r->matrices * r->rows; i++) {
+    for (m = 0; m < r->matrices; m++) {
         const float *y = (const float *)w->c->out[0]->data +
-                         attention_matrix(a, &a->y, r->matrix + i / r->rows) +
-                         (r->row + i % r->rows) * a->y.row;
+                         attention_matrix(a, &a->y, r->matrix + m) + r->row * a->y.row;
 
-        w->dot[i] = dot_row(y, a->y.col, w->y + i * a->dv, (size_t)a->dv);
+        for (i = 0; i < r->rows; i++, dy += a->dv, y += a->y.row)
+            *dot++ = dot_row(y, a->y.col, dy, (size_t)a->dv);
     }
 }
 

@@ -7,29 +7,38 @@
 #include "op/op_priv.h"
 #include "op/vmath.h"
 
-/* A row's piece of the mask of each step. */
+/* A row's piece of the mask of each step, and the way to the next row's. */
 struct masks {
-    const void *at[ATTENTION_STEPS];
+    const char *at[ATTENTION_STEPS];
+    ptrdiff_t row[ATTENTION_STEPS]; /* bytes */
 };
 
-static struct masks masks_of(const struct attention_rows *r, int64_t matrix, int64_t row)
+/* Those of the block's first row in a matrix. */
+static struct masks masks_of(const struct attention_rows *r, int64_t matrix)
 {
     const struct attention *a = r->a;
-    struct masks m = { { NULL } };
+    struct masks m = { { NULL }, { 0 } };
     uint32_t i;
 
     for (i = 0; i < a->n_steps; i++) {
         const struct attention_step *s = &a->step[i];
-        ptrdiff_t at;
+        ptrdiff_t size = s->kind == ATTENTION_ADD ? sizeof(float) : 1;
 
         if (s->kind == ATTENTION_SCALE)
             continue;
-        at = attention_matrix(a, &s->at, matrix) + (ptrdiff_t)row * s->at.row +
-             (ptrdiff_t)r->keys.first;
-        m.at[i] = (const char *)r->c->in[s->input]->data +
-                  at * (ptrdiff_t)(s->kind == ATTENTION_ADD ? sizeof(float) : 1);
+        m.row[i] = s->at.row * size;
+        m.at[i] = (const char *)r->c->in[s->input]->data + (ptrdiff_t)r->row * m.row[i] +
+                  (attention_matrix(a, &s->at, matrix) + (ptrdiff_t)r->keys.first) * size;
     }
     return m;
+}
+
+static void next_row(const struct attention *a, struct masks *m)
+{
+    uint32_t i;
+
+    for (i = 0; i < a->n_steps; i++)
+        m->at[i] += m->row[i];
 }
 
 OP_INLINE void steps(const struct attention *a, const struct masks *m, size_t n, float *x)
@@ -38,8 +47,8 @@ OP_INLINE void steps(const struct attention *a, const struct masks *m, size_t n,
     size_t i;
 
     for (k = 0; k < a->n_steps; k++) {
-        const float number = a->step[k].number, *add = m->at[k];
-        const uint8_t *mask = m->at[k];
+        const float number = a->step[k].number, *add = (const float *)m->at[k];
+        const uint8_t *mask = (const uint8_t *)m->at[k];
 
         switch (a->step[k].kind) {
         case ATTENTION_SCALE:
@@ -74,7 +83,7 @@ OP_INLINE void steps_bwd(const struct attention *a, const struct masks *m, size_
 
     for (k = a->n_steps; k-- > 0;) {
         const float number = a->step[k].number;
-        const uint8_t *mask = m->at[k];
+        const uint8_t *mask = (const uint8_t *)m->at[k];
 
         switch (a->step[k].kind) {
         case ATTENTION_SCALE:
@@ -161,67 +170,68 @@ CLONES static void row_bwd(const struct attention *a, const struct masks *m, siz
 
 /* ---- blocks ---- */
 
-struct place { /* of a row of the block */
-    int64_t matrix, row;
-    size_t at; /* in max and scale, of the whole call */
-};
-
-static struct place place_of(const struct attention_rows *r, int64_t i)
-{
-    struct place p = { .matrix = r->matrix + i / r->rows, .row = r->row + i % r->rows };
-
-    p.at = (size_t)(p.matrix * r->a->t + p.row);
-    return p;
-}
-
-/* NULL: nothing is dropped. */
-static const uint8_t *keep_of(const struct attention_rows *r, const struct place *p)
+/* keep of the row that stands at `at` of all rows; NULL: nothing is dropped. */
+static const uint8_t *keep_of(const struct attention_rows *r, size_t at)
 {
     if (!r->a->dropout.drops)
         return NULL;
-    dropout_draw(&r->a->dropout, r->c,
-                 (uint64_t)p->at * (uint64_t)r->a->s + (uint64_t)r->keys.first,
+    dropout_draw(&r->a->dropout, r->c, (uint64_t)at * (uint64_t)r->a->s + (uint64_t)r->keys.first,
                  (size_t)(r->keys.end - r->keys.first), r->keep);
     return r->keep;
 }
 
+static size_t first_of(const struct attention_rows *r, int64_t matrix)
+{
+    return (size_t)((r->matrix + matrix) * r->a->t + r->row);
+}
+
 void attention_rows_fwd(const struct attention_rows *r, float *scores)
 {
-    size_t n = (size_t)(r->keys.end - r->keys.first);
-    int64_t i;
+    size_t n = (size_t)(r->keys.end - r->keys.first), at;
+    int64_t m, i;
 
-    for (i = 0; i < r->matrices * r->rows; i++, scores += n) {
-        struct place p = place_of(r, i);
-        struct masks m = masks_of(r, p.matrix, p.row);
-        const uint8_t *keep;
+    for (m = 0; m < r->matrices; m++) {
+        struct masks masks = masks_of(r, r->matrix + m);
 
-        row_fwd(r->a, &m, n, scores, &r->max[p.at], &r->scale[p.at]);
-        keep = keep_of(r, &p);
-        if (keep != NULL)
-            row_drop(n, keep, r->a->dropout.scale, scores);
+        at = first_of(r, m);
+        for (i = 0; i < r->rows; i++, at++, scores += n) {
+            const uint8_t *keep = keep_of(r, at);
+
+            row_fwd(r->a, &masks, n, scores, &r->max[at], &r->scale[at]);
+            if (keep != NULL)
+                row_drop(n, keep, r->a->dropout.scale, scores);
+            next_row(r->a, &masks);
+        }
     }
 }
 
 bool attention_rows_outweigh(const struct attention_rows *r, float hidden)
 {
     const float nothing = 104; /* e^-104 is less than half of the smallest float */
-    int64_t i;
+    const float *max;
+    int64_t m, i;
 
-    for (i = 0; i < r->matrices * r->rows; i++)
-        if (!(r->max[place_of(r, i).at] - hidden >= nothing)) /* NaN: no */
-            return false;
+    for (m = 0; m < r->matrices; m++) {
+        max = r->max + first_of(r, m);
+        for (i = 0; i < r->rows; i++)
+            if (!(max[i] - hidden >= nothing)) /* NaN: no */
+                return false;
+    }
     return true;
 }
 
 void attention_rows_bwd(const struct attention_rows *r, const float *dot, float *scores, float *dp)
 {
-    size_t n = (size_t)(r->keys.end - r->keys.first);
-    int64_t i;
+    size_t n = (size_t)(r->keys.end - r->keys.first), at;
+    int64_t m, i;
 
-    for (i = 0; i < r->matrices * r->rows; i++, scores += n, dp += n) {
-        struct place p = place_of(r, i);
-        struct masks m = masks_of(r, p.matrix, p.row);
+    for (m = 0; m < r->matrices; m++) {
+        struct masks masks = masks_of(r, r->matrix + m);
 
-        row_bwd(r->a, &m, n, r->max[p.at], r->scale[p.at], dot[i], keep_of(r, &p), scores, dp);
+        at = first_of(r, m);
+        for (i = 0; i < r->rows; i++, at++, scores += n, dp += n) {
+            row_bwd(r->a, &masks, n, r->max[at], r->scale[at], *dot++, keep_of(r, at), scores, dp);
+            next_row(r->a, &masks);
+        }
     }
 }
