@@ -318,7 +318,8 @@ static float hidden_score(const struct op_call *c, const struct attention *a)
             else if (x < s->number)
                 x = s->number;
         }
-        most = x > most ? x : most;
+        if (!(x <= most))
+            most = isnan(x) ? INFINITY : x; /* -inf and inf: nothing outweighs what nobody knows */
     }
     return most;
 }
