@@ -115,6 +115,7 @@ static void fused(struct model *m)
     for (i = 0; i < COUNT_OF(gone); i++)
         assert_int_equal(nodes_of(&n, gone[i]), 0);
     assert_int_equal(nodes_of(&n, "MatMul"), 4);
+    assert_true(plan_work_bytes(n.plan) < sizeof(float) * BATCH * HEADS * LONG * LONG);
     net_close(&n);
 }
 
