@@ -16,7 +16,7 @@
 #include "harness/op_rig.h"
 #include "op/half.h"
 
-enum { IO = OP_IN(0) | OP_OUT(0) };
+enum { IO = OP_IN(0) | OP_OUT(0), QKVY = IO | OP_IN(1) | OP_IN(2) };
 
 #define T(...) { .shape = GRADCHECK_SHAPE(__VA_ARGS__) }
 #define APART(...) { .shape = GRADCHECK_SHAPE(__VA_ARGS__), .apart = true }
@@ -70,6 +70,14 @@ static const struct gradcheck_case products[] = {
       .half = IO | OP_IN(1) },
     { .op = "MatMul", .opset = 13, .n_in = 2, .in = { T(2, 1, 4, 8), T(3, 8, 6) },
       .half = IO | OP_IN(1) },
+    { .domain = "trainerd", .op = "Attention", .opset = 1, .n_in = 3, .half = QKVY,
+      .in = { T(2, 3, 9, 8), T(2, 3, 8, 11), T(2, 3, 11, 5) } },
+    { .domain = "trainerd", .op = "Attention", .opset = 1, .n_in = 3, .half = QKVY,
+      .in = { T(1, 150, 2, 16), T(1, 170, 2, 16), T(1, 170, 2, 24) },
+      ATTRS(INTS("perm_q", 0, 2, 1, 3), INTS("perm_k", 0, 2, 3, 1), INTS("perm_v", 0, 2, 1, 3),
+            INTS("perm_y", 0, 2, 1, 3)) },
+    { .domain = "trainerd", .op = "Attention", .opset = 1, .n_in = 3, /* queries are a parameter */
+      .half = QKVY & ~OP_IN(0), .in = { T(2, 70, 8), T(2, 8, 40), T(2, 40, 5) } },
     { .domain = "trainerd", .op = "MatMul", .opset = 1, .n_in = 3,
       .in = { T(2, 6, 8), T(10, 8), T(10) }, .half = IO, ATTRS(INT("transB", 1)) },
     { .domain = "trainerd", .op = "MatMul", .opset = 1, .n_in = 2, .in = { T(3, 8, 6), T(3, 5, 8) },
@@ -189,7 +197,9 @@ static void compare(const struct gradcheck_case *gc)
 {
     struct gradcheck_case half = *gc, wide = *gc;
     struct gradcheck_result a, b;
-    bool bias_behind = strcmp(gc->op, "ConvTranspose") == 0; /* a product that is rounded first */
+    /* A product that is rounded before its bias; weights that are rounded on the way. */
+    bool inside = strcmp(gc->op, "Attention") == 0;
+    bool twice = strcmp(gc->op, "ConvTranspose") == 0 || inside;
     double more = roundings(gc);
     struct err err = { 0 };
     uint32_t i;
@@ -203,8 +213,8 @@ static void compare(const struct gradcheck_case *gc)
         bool in = (gc->half & OP_IN(i)) != 0, out = (gc->half & OP_OUT(i)) != 0;
 
         expect_near(gc, "input", i, &a.in[i], &b.in[i], 0);
-        expect_near(gc, "output", i, &a.out[i], &b.out[i], out ? (bias_behind ? 2 : 1) : 0);
-        expect_near(gc, "gradient", i, &a.din[i], &b.din[i], in ? more : 0);
+        expect_near(gc, "output", i, &a.out[i], &b.out[i], out ? (twice ? 4 : 1) : 0);
+        expect_near(gc, "gradient", i, &a.din[i], &b.din[i], in || inside ? more : 0);
     }
     gradcheck_free(&a);
     gradcheck_free(&b);
@@ -245,7 +255,8 @@ static void compare_adding(const struct gradcheck_case *gc)
         rig_take(&r[1].din[i], &want);
         for (e = 0; e < (size_t)tensor_elements(&want); e++) {
             double a = (double)((float *)got.data)[e], b = (double)((float *)want.data)[e];
-            double rounding = (gc->half & OP_IN(i)) != 0 ? 0x1p-8 * (2 * fabs(b) + 6) : 1e-4;
+            bool is_half = (gc->half & OP_IN(i)) != 0 || strcmp(gc->op, "Attention") == 0;
+            double rounding = is_half ? 0x1p-8 * (2 * fabs(b) + 6) : 1e-4;
 
             if (!(fabs(a - b) <= rounding))
                 fail_msg("%s: gradient %u added, element %zu: %.9g in bfloat16, %.9g in float32",

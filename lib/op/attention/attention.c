@@ -426,6 +426,8 @@ const struct op_def op_attention = {
     .bwd_reads = 0x7ff | OP_OUT(0), /* all inputs there can be */
     .random = true,
     .layout = OP_LAYOUT_PLAIN,
+    .half = OP_HALF_WANT,
+    .half_of = OP_IN(0) | OP_IN(1) | OP_IN(2) | OP_OUT(0),
     .cpu = { attention_cpu_plan, attention_cpu_fwd, attention_cpu_bwd, attention_cpu_free },
     .flops = flops,
 };

@@ -5,6 +5,9 @@
  *   q [rows, d] y [rows, dv]  of the block; in backward dy in y's place, and dq
  *   scores [rows, s]          of the block; in backward also their gradient
  *
+ * In bfloat16 what is multiplied is: q, k, v and dy come as such, and scores and their gradient,
+ * which are computed as float32, are rounded for their products. All products leave float32.
+ *
  * A block works on the keys first .. end - 1 that it sees, so k and v are read, and dk and dv added
  * to, from row `first` on. Blocks come in order of rows: so do the sums in dk and dv. */
 #include "op/attention/attention_cpu.h"
@@ -17,6 +20,7 @@
 #include "base/err.h"
 #include "op/attention/attention.h"
 #include "op/dnn.h"
+#include "op/half.h"
 #include "op/lanes.h"
 #include "op/op_priv.h"
 
@@ -28,7 +32,7 @@ struct products {
 };
 
 struct areas { /* offsets in scratch, in bytes */
-    size_t max, k, v, dk, dv, q, y, dq, scores, dp, dot, keep, pad;
+    size_t max, k, v, dk, dv, q, y, dq, scores, dp, dot, keep, weights, slopes, pad;
 };
 
 enum { AHEAD = 8 /* rows that are fetched in advance */ };
@@ -39,6 +43,7 @@ struct attention_state {
     size_t *seen, *whole; /* [n_blocks] which products: of the keys it sees, of all keys */
     struct areas at;
     bool has_save;        /* max and scale go there, not to scratch */
+    bool is_half;         /* bfloat16 is multiplied */
 };
 
 /* ---- plan ---- */
@@ -92,6 +97,7 @@ static int make_products(const struct op_plan *op, struct products *p, struct er
         int rc;
 
         m.batch = n;
+        m.a = m.b = op->out[0].dtype;
         rc = all[i].is_wanted ? dnn_matmul(&m, all[i].out, err) : 0;
         if (rc < 0)
             return rc;
@@ -165,7 +171,7 @@ static size_t pad_bytes(const struct attention_state *s)
 
 static size_t place(const struct attention *a, bool training, struct attention_state *s)
 {
-    const int64_t g = a->group, bwd = training ? g : 0;
+    const int64_t g = a->group, bwd = training ? g : 0, half = s->is_half ? 1 : 0;
     size_t bytes = 0;
 
     s->at.max = take(&bytes, training ? 0 : 2 * a->n * a->t);
@@ -180,6 +186,8 @@ static size_t place(const struct attention *a, bool training, struct attention_s
     s->at.dp = take(&bytes, bwd * a->rows * a->s);
     s->at.dot = take(&bytes, bwd * a->rows);
     s->at.keep = take(&bytes, a->s); /* more than the bytes that it takes */
+    s->at.weights = take(&bytes, half * g * a->rows * a->s);
+    s->at.slopes = take(&bytes, half * bwd * a->rows * a->s);
     s->at.pad = bytes;
     return bytes + pad_bytes(s);
 }
@@ -198,6 +206,7 @@ int attention_cpu_plan(struct op_plan *p, struct err *err)
         return err_wrap(err, rc, "Attention '%s'", p->node);
     }
     s->has_save = p->training;
+    s->is_half = op_is_half(&p->out[0]);
     p->save_bytes = p->training ? 2 * (size_t)(a->n * a->t) * sizeof(float) : 0;
     p->scratch_bytes = place(a, p->training, s);
     p->state = s;
@@ -207,14 +216,15 @@ int attention_cpu_plan(struct op_plan *p, struct err *err)
 /* ---- matrices between their place and scratch ---- */
 
 /* Rows lie far apart, a few cache lines each, which the machine does not foresee. */
-OP_INLINE void foresee(const float *row, const struct attention_at *at, size_t cols, bool writes)
+OP_INLINE void foresee(const void *row, const struct attention_at *at, size_t cols, size_t size,
+                       bool writes)
 {
-    const float *next = row + AHEAD * at->row;
+    const char *next = (const char *)row + AHEAD * at->row * (ptrdiff_t)size;
     size_t c;
 
     if (at->col != 1)
         return;
-    for (c = 0; c < cols; c += OP_ALIGN / sizeof(*row)) {
+    for (c = 0; c < cols * size; c += OP_ALIGN) {
         if (writes)
             __builtin_prefetch(next + c, 1);
         else
@@ -222,61 +232,78 @@ OP_INLINE void foresee(const float *row, const struct attention_at *at, size_t c
     }
 }
 
-CLONES static void bring(float *to, const float *from, const struct attention_at *at, size_t rows,
-                         size_t cols)
-{
-    size_t r, c;
-
-    for (r = 0; r < rows; r++, to += cols, from += at->row) {
-        foresee(from, at, cols, false);
-        if (at->col == 1)
-            memcpy(to, from, cols * sizeof(*to));
-        else
-            for (c = 0; c < cols; c++)
-                to[c] = from[(ptrdiff_t)c * at->col];
+/* From elements of one type to those of another. */
+#define BRING(name_, from_type_, to_type_, value_)                                                 \
+    CLONES static void name_(void *vto, const void *vfrom, const struct attention_at *at,          \
+                             size_t rows, size_t cols)                                             \
+    {                                                                                              \
+        const from_type_ *from = vfrom;                                                            \
+        to_type_ *to = vto;                                                                        \
+        size_t r, c;                                                                               \
+                                                                                                   \
+        for (r = 0; r < rows; r++, to += cols, from += at->row) {                                  \
+            foresee(from, at, cols, sizeof(*from), false);                                         \
+            if (at->col == 1)                                                                      \
+                for (c = 0; c < cols; c++)                                                         \
+                    to[c] = value_(from[c]);                                                       \
+            else                                                                                   \
+                for (c = 0; c < cols; c++)                                                         \
+                    to[c] = value_(from[(ptrdiff_t)c * at->col]);                                  \
+        }                                                                                          \
     }
-}
+BRING(bring_floats, float, float, )
+BRING(bring_halves, uint16_t, uint16_t, )
+BRING(bring_rounded, float, uint16_t, op_half_store)
 
-/* scale [rows]: of each row; NULL: 1. */
-CLONES static void put(float *to, const struct attention_at *at, const float *from,
-                       const float *scale, size_t rows, size_t cols, bool add)
-{
-    size_t r, c;
-
-    for (r = 0; r < rows; r++, from += cols, to += at->row) {
-        const float by = scale != NULL ? scale[r] : 1.0f;
-        const ptrdiff_t step = at->col;
-
-        foresee(to, at, cols, true);
-        if (add)
-            for (c = 0; c < cols; c++)
-                to[(ptrdiff_t)c * step] += from[c] * by;
-        else if (step == 1)
-            for (c = 0; c < cols; c++)
-                to[c] = from[c] * by;
-        else
-            for (c = 0; c < cols; c++)
-                to[(ptrdiff_t)c * step] = from[c] * by;
+/* From float32. scale [rows]: of each row; NULL: 1. */
+#define PUT(name_, type_, load_, store_)                                                           \
+    CLONES static void name_(void *vto, const struct attention_at *at, const float *from,          \
+                             const float *scale, size_t rows, size_t cols, bool add)               \
+    {                                                                                              \
+        type_ *to = vto;                                                                           \
+        size_t r, c;                                                                               \
+                                                                                                   \
+        for (r = 0; r < rows; r++, from += cols, to += at->row) {                                  \
+            const float by = scale != NULL ? scale[r] : 1.0f;                                      \
+            const ptrdiff_t step = at->col;                                                        \
+                                                                                                   \
+            foresee(to, at, cols, sizeof(*to), true);                                              \
+            if (add)                                                                               \
+                for (c = 0; c < cols; c++)                                                         \
+                    to[(ptrdiff_t)c * step] =                                                      \
+                        store_(load_(to[(ptrdiff_t)c * step]) + from[c] * by);                     \
+            else if (step == 1)                                                                    \
+                for (c = 0; c < cols; c++)                                                         \
+                    to[c] = store_(from[c] * by);                                                  \
+            else                                                                                   \
+                for (c = 0; c < cols; c++)                                                         \
+                    to[(ptrdiff_t)c * step] = store_(from[c] * by);                                \
+        }                                                                                          \
     }
-}
+PUT(put_floats, float, , )
+PUT(put_halves, uint16_t, op_half_load, op_half_store)
 
-CLONES static float dot_row(const float *a, ptrdiff_t a_step, const float *b, size_t n)
-{
-    op_lanes lanes = { 0 };
-    double tail = 0;
-    size_t i, j;
-
-    for (i = 0; i + OP_LANES <= n; i += OP_LANES) {
-        op_lanes d;
-
-        for (j = 0; j < OP_LANES; j++)
-            d[j] = (double)(a[(ptrdiff_t)(i + j) * a_step] * b[i + j]);
-        lanes += d;
+#define DOT_ROW(name_, type_, load_)                                                               \
+    CLONES static float name_(const void *va, ptrdiff_t a_step, const void *vb, size_t n)          \
+    {                                                                                              \
+        const type_ *a = va, *b = vb;                                                              \
+        op_lanes lanes = { 0 };                                                                    \
+        double tail = 0;                                                                           \
+        size_t i, j;                                                                               \
+                                                                                                   \
+        for (i = 0; i + OP_LANES <= n; i += OP_LANES) {                                            \
+            op_lanes d;                                                                            \
+                                                                                                   \
+            for (j = 0; j < OP_LANES; j++)                                                         \
+                d[j] = (double)(load_(a[(ptrdiff_t)(i + j) * a_step]) * load_(b[i + j]));          \
+            lanes += d;                                                                            \
+        }                                                                                          \
+        for (; i < n; i++)                                                                         \
+            tail += (double)(load_(a[(ptrdiff_t)i * a_step]) * load_(b[i]));                       \
+        return (float)(op_lanes_total(&lanes) + tail);                                             \
     }
-    for (; i < n; i++)
-        tail += (double)(a[(ptrdiff_t)i * a_step] * b[i]);
-    return (float)(op_lanes_total(&lanes) + tail);
-}
+DOT_ROW(dot_floats, float, )
+DOT_ROW(dot_halves, uint16_t, op_half_load)
 
 /* ---- the walk ---- */
 
@@ -285,9 +312,12 @@ struct walk {
     const struct attention *a;
     struct attention_state *s;
     float *max, *scale;                 /* [n, t] */
-    float *k, *v, *dk, *d_v;            /* [group, s, ..] */
-    float *q, *y, *dq;                  /* [group, rows, ..] */
+    void *k, *v;                        /* [group, s, ..]: what is multiplied, of either type */
+    float *dk, *d_v;                    /* the same shapes */
+    void *q, *y;                        /* [group, rows, ..]; in forward the product y is float32 */
+    float *dq;
     float *scores, *dp, *dot;
+    void *weights, *slopes;             /* scores and dp for their products: the same, or rounded */
     uint8_t *keep;
     void *pad;
     float hidden;                       /* a key out of sight has at most this score */
@@ -344,26 +374,44 @@ static void walk_init(struct walk *w, const struct op_call *c)
     w->dot = op_at(c->scratch, s->at.dot);
     w->keep = op_at(c->scratch, s->at.keep);
     w->pad = op_at(c->scratch, s->at.pad);
+    w->weights = s->is_half ? op_at(c->scratch, s->at.weights) : w->scores;
+    w->slopes = s->is_half ? op_at(c->scratch, s->at.slopes) : w->dp;
 }
 
-static int product(const struct walk *w, struct dnn *d, const float *a, const float *b, float *y,
-                   struct err *err)
+static int product(const struct walk *w, struct dnn *d, void *a, void *b, float *y, struct err *err)
 {
-    void *args[DNN_ARGS] = { (void *)a, (void *)b, y }; /* a and b are read only */
+    void *args[DNN_ARGS] = { a, b, y };
 
     return dnn_run(d, args, w->pad, err);
 }
 
+/* Of what is multiplied: from element `at` on. */
+static void *factor_at(const struct walk *w, void *factor, int64_t at)
+{
+    return (char *)factor + at * (int64_t)(w->s->is_half ? sizeof(uint16_t) : sizeof(float));
+}
+
+/* Scores (or dp) of a block become a factor. */
+static void round_scores(const struct walk *w, const struct attention_rows *r, const float *from,
+                         void *to)
+{
+    if (w->s->is_half)
+        op_narrow(from, (size_t)(r->matrices * r->rows * (r->keys.end - r->keys.first)), to);
+}
+
 /* Rows `row` on of the group's matrices of an operand. */
 static void bring_all(const struct walk *w, const struct tensor *t, const struct attention_at *at,
-                      int64_t matrix, int64_t row, int64_t rows, int64_t cols, float *to)
+                      int64_t matrix, int64_t row, int64_t rows, int64_t cols, void *to)
 {
     int64_t i;
 
     for (i = 0; i < w->a->group; i++)
-        bring(to + i * rows * cols,
-              (const float *)t->data + attention_matrix(w->a, at, matrix + i) + row * at->row, at,
-              (size_t)rows, (size_t)cols);
+        (op_is_half(t)    ? bring_halves
+         : w->s->is_half ? bring_rounded
+                         : bring_floats)(
+            factor_at(w, to, i * rows * cols),
+            op_element(t, (size_t)(attention_matrix(w->a, at, matrix + i) + row * at->row)), at,
+            (size_t)rows, (size_t)cols);
 }
 
 static void put_all(const struct walk *w, const struct tensor *t, const struct attention_at *at,
@@ -373,7 +421,8 @@ static void put_all(const struct walk *w, const struct tensor *t, const struct a
     int64_t i;
 
     for (i = 0; i < w->a->group; i++)
-        put((float *)t->data + attention_matrix(w->a, at, matrix + i) + row * at->row, at,
+        (op_is_half(t) ? put_halves : put_floats)(
+            op_element(t, (size_t)(attention_matrix(w->a, at, matrix + i) + row * at->row)), at,
             from + i * rows * cols, scale != NULL ? scale + i * w->a->t : NULL, (size_t)rows,
             (size_t)cols, add);
 }
@@ -401,7 +450,8 @@ static void see_all(const struct walk *w, struct attention_rows *r)
 static int block_weights(const struct walk *w, const struct attention_rows *r,
                          const struct products *p, struct err *err)
 {
-    int rc = product(w, p->scores, w->q, w->k + r->keys.first * w->a->d, w->scores, err);
+    int rc = product(w, p->scores, w->q, factor_at(w, w->k, r->keys.first * w->a->d), w->scores,
+                     err);
 
     if (rc == 0)
         attention_rows_fwd(r, w->scores);
@@ -422,8 +472,10 @@ static int block_fwd(const struct walk *w, int64_t matrix, int64_t block, struct
         p = &w->s->products[w->s->whole[block]];
         rc = block_weights(w, &r, p, err);
     }
-    if (rc == 0)
-        rc = product(w, p->y, w->scores, w->v + r.keys.first * a->dv, w->y, err);
+    if (rc < 0)
+        return rc;
+    round_scores(w, &r, w->scores, w->weights);
+    rc = product(w, p->y, w->weights, factor_at(w, w->v, r.keys.first * a->dv), w->y, err);
     if (rc < 0)
         return rc;
     put_all(w, w->c->out[0], &a->y, matrix, r.row, r.rows, a->dv, w->y,
@@ -461,16 +513,17 @@ int attention_cpu_fwd(const struct op_call *c, struct err *err)
 static void dots(const struct walk *w, const struct attention_rows *r)
 {
     const struct attention *a = w->a;
-    const float *dy = w->y;
+    const struct tensor *y = w->c->out[0];
     float *dot = w->dot;
-    int64_t m, i;
+    int64_t m, i, row = 0;
 
     for (m = 0; m < r->matrices; m++) {
-        const float *y = (const float *)w->c->out[0]->data +
-                         attention_matrix(a, &a->y, r->matrix + m) + r->row * a->y.row;
+        int64_t at = attention_matrix(a, &a->y, r->matrix + m) + r->row * a->y.row;
 
-        for (i = 0; i < r->rows; i++, dy += a->dv, y += a->y.row)
-            *dot++ = dot_row(y, a->y.col, dy, (size_t)a->dv);
+        for (i = 0; i < r->rows; i++, row++, at += a->y.row)
+            *dot++ = (w->s->is_half ? dot_halves : dot_floats)(
+                op_element(y, (size_t)at), a->y.col, factor_at(w, w->y, row * a->dv),
+                (size_t)a->dv);
     }
 }
 
@@ -490,18 +543,20 @@ static int block_bwd(const struct walk *w, int64_t matrix, int64_t block, struct
     bring_all(w, w->c->in[0], &a->q, matrix, r.row, r.rows, a->d, w->q);
     bring_all(w, w->c->dout[0], &a->y, matrix, r.row, r.rows, a->dv, w->y);
     dots(w, &r);
-    rc = product(w, p->scores, w->q, w->k + first * a->d, w->scores, err);
+    rc = product(w, p->scores, w->q, factor_at(w, w->k, first * a->d), w->scores, err);
     if (rc == 0)
-        rc = product(w, p->dp, w->y, w->v + first * a->dv, w->dp, err);
+        rc = product(w, p->dp, w->y, factor_at(w, w->v, first * a->dv), w->dp, err);
     if (rc < 0)
         return rc;
     attention_rows_bwd(&r, w->dot, w->scores, w->dp);
+    round_scores(w, &r, w->scores, w->weights);
+    round_scores(w, &r, w->dp, w->slopes);
     if (p->dv != NULL)
-        rc = product(w, p->dv, w->scores, w->y, w->d_v + first * a->dv, err);
+        rc = product(w, p->dv, w->weights, w->y, w->d_v + first * a->dv, err);
     if (rc == 0 && p->dk != NULL)
-        rc = product(w, p->dk, w->dp, w->q, w->dk + first * a->d, err);
+        rc = product(w, p->dk, w->slopes, w->q, w->dk + first * a->d, err);
     if (rc == 0 && p->dq != NULL)
-        rc = product(w, p->dq, w->dp, w->k + first * a->d, w->dq, err);
+        rc = product(w, p->dq, w->slopes, factor_at(w, w->k, first * a->d), w->dq, err);
     if (rc == 0 && p->dq != NULL)
         put_all(w, w->c->din[0], &a->q, matrix, r.row, r.rows, a->d, w->dq, NULL,
                 op_adds(w->c, 0));
