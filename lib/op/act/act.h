@@ -71,15 +71,22 @@ void act_bwd(const struct op_call *c, const struct tensor *v, act_dx_fn *dx);
 /* float32 in 0 -> out 0; the attributes that the row names, floats, into the param. */
 int act_infer(struct op_infer *f, const float *defaults, struct err *err);
 
-#define ACT_FIELDS(id_, name_, since_, reads_)                                                     \
+#define ACT_FIELDS_WIDE(id_, name_, since_, reads_)                                                \
     .name = (name_), .since = (since_), .n_in = { 1, 1 }, .n_out = { 1, 1 }, .diff = OP_IN(0),     \
-    .bwd_reads = (reads_), .in_place = true, .layout = OP_LAYOUT_ANY, .half = OP_HALF_SAME,        \
-    .half_of = OP_IN(0) | OP_OUT(0),                                                               \
+    .bwd_reads = (reads_), .in_place = true, .layout = OP_LAYOUT_ANY,                              \
     .cpu = { .fwd = id_##_fwd, .bwd = id_##_bwd }
+#define ACT_FIELDS(id_, name_, since_, reads_)                                                     \
+    ACT_FIELDS_WIDE(id_, name_, since_, reads_), .half = OP_HALF_SAME,                             \
+    .half_of = OP_IN(0) | OP_OUT(0)
 
 /* The row op_<id_> of what ACT_UNARY(id_, ...) made. */
 #define ACT_ROW(id_, name_, since_, reads_)                                                        \
     const struct op_def op_##id_ = { ACT_FIELDS(id_, name_, since_, reads_),                       \
+                                     .infer = infer_same_shape };
+
+/* Of a function whose results want the precision of float32, whatever feeds it. */
+#define ACT_ROW_WIDE(id_, name_, since_, reads_)                                                   \
+    const struct op_def op_##id_ = { ACT_FIELDS_WIDE(id_, name_, since_, reads_),                  \
                                      .infer = infer_same_shape };
 
 /* The same with float attributes: a list of names that ends in NULL, and as many defaults. */

@@ -43,5 +43,7 @@ const struct op_def op_average_pool = {
     .infer = infer,
     .diff = OP_IN(0),
     .layout = OP_LAYOUT_CHANNELS,
+    .half = OP_HALF_SAME,
+    .half_of = OP_IN(0) | OP_OUT(0),
     .cpu = { average_pool_cpu_plan, average_pool_cpu_fwd, average_pool_cpu_bwd, NULL },
 };

@@ -1,5 +1,7 @@
 /* average_pool_cpu.c - sums of lines of channels. A window of more than PART lines is added up in
- * parts, so that the error does not grow with it. */
+ * parts, so that the error does not grow with it. In bfloat16 a line of y, and in backward an image
+ * of dx, are added up as float32 in scratch. */
+#include "op/half.h"
 #include "op/pool/box.h"
 #include "op/op_priv.h"
 #include "op/pool/pool_priv.h"
@@ -8,43 +10,53 @@ enum { PART = 32 };
 
 int average_pool_cpu_plan(struct op_plan *p, struct err *err)
 {
+    const struct average_pool_param *a = p->param;
+    struct boxes s = boxes_of(&a->window, p->in[0]);
+    size_t line = op_round(s.c * sizeof(float));
+
     (void)err;
-    p->scratch_bytes = (size_t)p->in[0]->shape.dim[1] * sizeof(float);
+    p->scratch_bytes = line;
+    if (op_is_half(p->in[0]))
+        p->scratch_bytes = 2 * line + (op_wants(p, 0) ? s.image * sizeof(float) : 0);
     return 0;
 }
 
-/* to += x */
-OP_INLINE void add(float *restrict to, const float *x, size_t c)
-{
-    size_t i;
-
-    for (i = 0; i < c; i++)
-        to[i] += x[i];
-}
-
-/* y [c] = scale times the sum over the box; part: a line of scratch */
-CLONES static void box_mean(const float *x, const struct box *b, size_t c, float scale,
-                            float *restrict y, float *restrict part)
-{
-    float *to = b->n[0] * b->n[1] * b->n[2] > PART ? part : y;
-    size_t i[3], n = 0, k;
-
-    memset(y, 0, c * sizeof(*y));
-    memset(part, 0, c * sizeof(*part));
-    for (i[0] = 0; i[0] < b->n[0]; i[0]++)
-        for (i[1] = 0; i[1] < b->n[1]; i[1]++)
-            for (i[2] = 0; i[2] < b->n[2]; i[2]++) {
-                add(to, x + i[0] * b->step[0] + i[1] * b->step[1] + i[2] * b->step[2], c);
-                if (to == part && ++n % PART == 0) {
-                    add(y, part, c);
-                    memset(part, 0, c * sizeof(*part));
-                }
-            }
-    if (to == part)
-        add(y, part, c);
-    for (k = 0; k < c; k++)
-        y[k] *= scale;
-}
+/* y [c] = scale times the sum over the box of lines of x; part: a line of scratch */
+#define BOX_MEAN(name_, type_, load_)                                                              \
+    OP_INLINE void name_##_add(float *restrict to, const type_ *x, size_t c)                       \
+    {                                                                                              \
+        size_t i;                                                                                  \
+                                                                                                   \
+        for (i = 0; i < c; i++)                                                                    \
+            to[i] += load_(x[i]);                                                                  \
+    }                                                                                              \
+    CLONES static void name_(const void *vx, const struct box *b, size_t c, float scale,           \
+                             float *restrict y, float *restrict part)                              \
+    {                                                                                              \
+        float *to = b->n[0] * b->n[1] * b->n[2] > PART ? part : y;                                 \
+        const type_ *x = vx;                                                                       \
+        size_t i[3], n = 0, k;                                                                     \
+                                                                                                   \
+        memset(y, 0, c * sizeof(*y));                                                              \
+        memset(part, 0, c * sizeof(*part));                                                        \
+        for (i[0] = 0; i[0] < b->n[0]; i[0]++)                                                     \
+            for (i[1] = 0; i[1] < b->n[1]; i[1]++)                                                 \
+                for (i[2] = 0; i[2] < b->n[2]; i[2]++) {                                           \
+                    name_##_add(to,                                                                \
+                                x + i[0] * b->step[0] + i[1] * b->step[1] + i[2] * b->step[2], c); \
+                    if (to == part && ++n % PART == 0) {                                           \
+                        for (k = 0; k < c; k++)                                                    \
+                            y[k] += part[k];                                                       \
+                        memset(part, 0, c * sizeof(*part));                                        \
+                    }                                                                              \
+                }                                                                                  \
+        for (k = 0; to == part && k < c; k++)                                                      \
+            y[k] += part[k];                                                                       \
+        for (k = 0; k < c; k++)                                                                    \
+            y[k] *= scale;                                                                         \
+    }
+BOX_MEAN(mean_floats, float, )
+BOX_MEAN(mean_halves, uint16_t, op_half_load)
 
 CLONES static void box_spread(float *dx, const struct box *b, size_t c, float scale,
                               const float *dy)
@@ -82,14 +94,43 @@ int average_pool_cpu_fwd(const struct op_call *c, struct err *err)
 {
     const struct average_pool_param *p = c->param;
     struct boxes s = boxes_of(&p->window, c->in[0]), at = s;
-    const float *x = c->in[0]->data;
-    float *y = c->out[0]->data;
+    float *part = c->scratch, *line = op_at(c->scratch, op_round(s.c * sizeof(float)));
+    bool is_half = op_is_half(c->in[0]);
     struct box b;
+    size_t to;
 
     (void)err; /* nothing can fail */
-    for (; box_next(&s, &b); at = s, y += s.c)
-        box_mean(x + b.first, &b, s.c, share(p, at.e, &b), y, c->scratch);
+    for (to = 0; box_next(&s, &b); at = s, to += s.c) {
+        float *y = op_floats_to(c->out[0], to, line);
+
+        (is_half ? mean_halves : mean_floats)(op_element(c->in[0], b.first), &b, s.c,
+                                              share(p, at.e, &b), y, part);
+        op_floats_done(c->out[0], to, s.c, y);
+    }
     return 0;
+}
+
+/* An image of dx at a time: windows overlap, so their shares are added up as float32. */
+static void bwd_half(const struct op_call *c)
+{
+    const struct average_pool_param *p = c->param;
+    struct boxes s = boxes_of(&p->window, c->din[0]), at = s;
+    size_t line = op_round(s.c * sizeof(float)), from = 0;
+    float *dy = op_at(c->scratch, line), *dx = op_at(c->scratch, 2 * line);
+    struct tensor image = { .dtype = TENSOR_F32, .data = dx }, to = *c->din[0];
+    struct box b;
+
+    image.shape = to.shape = shape_of(1, (int64_t)s.image);
+    memset(dx, 0, s.image * sizeof(*dx));
+    for (; box_next(&s, &b); at = s, from += s.c) {
+        box_spread(dx + (b.first - at.i * s.image), &b, s.c, share(p, at.e, &b),
+                   op_floats(c->dout[0], from, s.c, dy));
+        if (s.i == at.i)
+            continue;
+        to.data = op_element(c->din[0], at.i * s.image);
+        op_put_tensor(&image, &to, op_adds(c, 0));
+        memset(dx, 0, s.image * sizeof(*dx));
+    }
 }
 
 int average_pool_cpu_bwd(const struct op_call *c, struct err *err)
@@ -100,6 +141,10 @@ int average_pool_cpu_bwd(const struct op_call *c, struct err *err)
     struct box b;
 
     (void)err; /* nothing can fail */
+    if (c->dout[0] != NULL && c->din[0] != NULL && op_is_half(c->din[0])) {
+        bwd_half(c);
+        return 0;
+    }
     op_bwd_zero(c);
     if (c->dout[0] == NULL || c->din[0] == NULL)
         return 0;
