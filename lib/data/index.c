@@ -24,7 +24,10 @@
 #include "base/vec.h"
 #include "data/data_priv.h"
 
-enum { REPORT_NS = 200 * 1000 * 1000 };
+enum {
+    REPORT_NS = 200 * 1000 * 1000,
+    MAPPINGS_MAX = 16384, /* files; a process may have some 65000 mappings, and needs them for memory */
+};
 
 #define KEPT_MAGIC UINT64_C(0x3258444944524454) /* "TDRDIDX2" */
 
@@ -298,6 +301,8 @@ static int index_file(struct builder *b, struct data_file *f, uint8_t *block, st
         rc = index_kept(b, f, local, block, err);
     else
         rc = walk(b, f, local, block, err);
+    if (rc == 0 && f - b->files < MAPPINGS_MAX)
+        f->mapping = data_mapping_new(local, f->bytes);
     if (f->pinned)
         atomic_store(&f->fd, local);
     else

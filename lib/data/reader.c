@@ -19,7 +19,7 @@
 #include "data/data_priv.h"
 #include "data/order.h"
 
-enum { PIECE_MIN = 8, ALIGNMENT = 64, GAP_BYTES = 8 << 10 };
+enum { PIECE_MIN = 8, ALIGNMENT = 64, GAP_BYTES = 8 << 10, AHEAD = 4 };
 
 struct slot {
     struct data_batch batch; /* its pointers lead into `memory` */
@@ -216,6 +216,8 @@ static int decode_piece(struct data_reader *r, struct data_decoder *d, const str
         struct err why;
         int now;
 
+        if (k + AHEAD < p->end && r->s->cache == NULL)
+            data_record_ahead(r->s, slot->records[slot->sorted[k + AHEAD]]);
         if (atomic_load_explicit(&r->canceled, memory_order_relaxed))
             return err_set(err, ERR_CANCELED, "reading was canceled");
         if (rc < 0 && i > *bad)
