@@ -251,6 +251,36 @@ static int check_shapes(const struct checker *k)
     return 0;
 }
 
+/* What a feature is derived from, and what records are packed by. */
+static int check_derived(const struct checker *k)
+{
+    const cJSON *features = value_at(k->doc, "/data/features");
+    int rc = 0;
+
+    for (uint32_t i = 0; rc == 0 && i < k->c->data.n_features; i++) {
+        const struct conf_feature *f = &k->c->data.features[i];
+        const cJSON *value = cJSON_GetObjectItemCaseSensitive(features, f->name);
+        const struct {
+            const char *key, *of;
+        } ways[] = { { "length_of", f->length_of },
+                     { "segment_of", f->segment_of },
+                     { "position_of", f->position_of } };
+        uint32_t n = 0;
+
+        for (uint32_t w = 0; rc == 0 && w < COUNT_OF(ways); w++) {
+            if (ways[w].of == NULL)
+                continue;
+            if (n++ > 0)
+                return json_error(k->doc, value, k->err,
+                                  "one of \"length_of\", \"segment_of\" and \"position_of\": found more");
+            rc = check_feature(k, cJSON_GetObjectItemCaseSensitive(value, ways[w].key), ways[w].of);
+        }
+    }
+    if (rc == 0 && k->c->data.pack != NULL)
+        rc = check_feature(k, value_at(k->doc, "/data/pack"), k->c->data.pack);
+    return rc;
+}
+
 /* Where steps are done, and that each makes sense for its feature. */
 static int check_map(const struct checker *k)
 {
@@ -360,7 +390,8 @@ int conf_job_check(const struct json *doc, struct conf *c, struct err *err)
 {
     static int (*const checks[])(const struct checker *) = {
         derive,      derive_groups, check_losses, check_metrics, check_inputs, check_shapes,
-        check_map,   check_csv,     check_lanes,  check_warmup,  check_needs,  check_export,
+        check_map,   check_derived, check_csv,    check_lanes,   check_warmup, check_needs,
+        check_export,
     };
     const struct checker k = { doc, c, err };
 

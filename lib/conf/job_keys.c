@@ -282,9 +282,19 @@ LOSS_KEYS("/model/more_losses/*", 0)
   .doc = "Of a list with more values than the shape the first ones are taken." },
 { "/data/features/*", "length_of", STRING, FEATURE_AT(length_of), NULLABLE, .fallback = "null",
   .doc = "This int64 is not stored: it is how many values that other feature had." },
+{ "/data/features/*", "segment_of", STRING, FEATURE_AT(segment_of), NULLABLE, .fallback = "null",
+  .doc = "This int64 list is not stored: 1 for each item that the other feature has, 0 behind them; with "
+         "data.pack 1, 2, 3 ... for the records of the sample. A mask for attention is made of it." },
+{ "/data/features/*", "position_of", STRING, FEATURE_AT(position_of), NULLABLE, .fallback = "null",
+  .doc = "This int64 list is not stored: which item of the other feature it is, from 0; with data.pack "
+         "from 0 again for each record." },
 { "/data/features/*", "column", STRING, FEATURE_AT(column), NULLABLE, .fallback = "null",
   .doc = "Of a CSV file: the first of as many columns as the shape has elements; null: the one with "
          "the feature's name." },
+{ "/data", "pack", STRING, AT(data.pack), NULLABLE, .fallback = "null",
+  .doc = "A feature of shape [T, ...]: as many records as fit into T items make one sample, one behind the "
+         "other; all stored features are lists as long as this one. Which ones follows from their lengths, "
+         "in the order of the files; an epoch has each record once, and as many steps as the packs give." },
 { "/data", "map", LIST, AT(data.map), ALLOCATED, .hi = 64, .count = AT(data.n_map),
   .stride = sizeof(struct conf_map), .fallback = "[]",
   .doc = "What is done to images, in this order; what is random follows from seed, epoch and sample." },

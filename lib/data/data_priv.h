@@ -1,8 +1,11 @@
 /* data_priv.h - what the files of data/ share.
  *
- *   set.c        features and cache: the object
+ *   set.c        the object, and its cache
+ *   features.c   what they are, and where their values lie in a sample
  *   files.c      which files, in which order; their numbers and their digest
  *   index.c      where the records of each file are
+ *   pack.c       short records that make one sample together
+ *   survey.c     how long they are
  *   unpack.c     copies on a local disk or in memory, without gzip
  *   record.c     a record's bytes, read in windows
  *   mapping.c    bytes of a mapped file, without SIGBUS
@@ -66,7 +69,9 @@ struct data_set {
     size_t *stored_size;         /* [n_features] */
     size_t stored_bytes;         /* of a stored sample */
     size_t *fed_bytes;           /* [n_features] of one sample in a batch */
-    uint32_t *length_of;         /* [n_features] index of that feature; UINT32_MAX: none */
+    size_t *inner;               /* [n_features] elements of an item: of what the first dimension counts */
+    uint32_t *of;                /* [n_features] what it is derived from; UINT32_MAX: it is stored */
+    uint32_t pack_by;            /* index of data_opts.pack */
     uint32_t n_features;
     uint32_t *columns;           /* [n_features] CSV: the first column of each */
     uint32_t n_columns;          /* CSV: of a line */
@@ -78,11 +83,12 @@ struct data_set {
     struct data_order_part *parts; /* owned */
     uint32_t n_parts;
     uint64_t n_records;
+    struct data_packs *packs;    /* owned; NULL: a sample is a record */
     _Atomic uint64_t n_skipped;
     atomic_uint n_open;          /* files kept open, at most open_max */
     uint32_t open_max;
-    uint8_t *cache;              /* [n_records][stored_bytes] owned; NULL: none */
-    atomic_uchar *cached;        /* [n_records] owned; enum data_cached */
+    uint8_t *cache;              /* [samples][stored_bytes] owned; NULL: none */
+    atomic_uchar *cached;        /* [samples] owned; enum data_cached */
     char digest[65];
 };
 
@@ -92,20 +98,24 @@ struct data_bytes {
     size_t n;
 };
 
-/* A list or bytes of raw pixels: is this feature an image? */
-bool data_is_image(const struct data_feature *f);
-/* Values [have, n) of the stored form become pad_value. */
-void data_fill_up(const struct data_feature *f, void *stored, size_t have, size_t n);
-
 /* ---- files.c ---- */
 int data_find_files(struct data_set *s, const struct data_opts *opts, struct err *err);
 /* Numbers, parts and digest, once all are indexed. */
 int data_number_records(struct data_set *s, struct err *err);
 void data_free_files(struct data_set *s);
 
+/* ---- features.c ---- */
+/* ERR_INPUT: they contradict themselves, each other, or the format. */
+int data_copy_features(struct data_set *s, const struct data_opts *opts, struct err *err);
+/* A list or bytes of raw pixels: is this feature an image? */
+bool data_is_image(const struct data_feature *f);
+/* Values [have, n) of the stored form become pad_value. */
+void data_fill_up(const struct data_feature *f, void *stored, size_t have, size_t n);
+
 /* ---- index.c ---- */
 /* Fills size, time and place of the records of every file (their paths are set). */
 int data_index(const struct data_opts *opts, struct data_set *s, struct err *err);
+uint32_t data_cores(void); /* that this process may use */
 
 /* A file on its way through a row's index(). */
 struct data_walk {
@@ -215,8 +225,9 @@ struct data_decoder { /* one thread's tools */
     struct data_window *windows;        /* [n_members] owned */
     struct data_entry *found;           /* [n_features] owned */
     const void **stored;                /* [n_features] owned; the stored form of each, wherever it lies */
-    uint64_t *counts;                   /* [n_features] owned; values found, for length_of */
+    uint64_t *counts;                   /* [n_features] owned; values found */
     uint8_t *room;                      /* stored_bytes, owned, for what does not lie in the record */
+    uint8_t *pack;                      /* stored_bytes, owned; several records */
     const struct data_convert **convert; /* [n_features] owned; NULL: an image */
     struct csv_field *fields;           /* [n_columns] owned; CSV */
     struct image *image;                /* owned; NULL: no feature is one */
@@ -226,13 +237,40 @@ int data_decoder_new(struct data_set *s, struct data_decoder **out, struct err *
 void data_decoder_free(struct data_decoder *d); /* NULL is fine */
 
 struct data_draw { /* which sample, and the place that its random numbers come from */
-    uint64_t seed, epoch, record;
+    uint64_t seed, epoch, sample;
 };
-/* One sample: feature i goes to batch[i], as sample `at` of that tensor. `last`: the last record of
- * the same file that is worth reading together with it. *used: the record; with skip_bad perhaps
+/* One sample: feature i goes to batch[i], as sample `at` of that tensor. `last`: the last one of
+ * the same file that is worth reading together with it. *used: its number; with skip_bad perhaps
  * another one. */
 int data_decode(struct data_decoder *d, const struct data_draw *draw, uint64_t last,
                 void *const *batch, size_t at, uint64_t *used, struct err *err);
+
+/* d->stored and d->counts from a record, not filled up; the message says which record. `last` as above. */
+int data_read_record(struct data_decoder *d, uint64_t record, uint64_t last, struct err *err);
+/* Where a record is, in front of what is wrong with it. Returns rc. */
+int data_at_record(const struct data_set *s, uint64_t record, int rc, struct err *err);
+/* After an error, with skip_bad: counts the record, and says so now and then. false: do not skip it. */
+bool data_skip(struct data_set *s, int rc, const struct err *why);
+
+/* ---- survey.c ---- */
+#define DATA_LEFT_OUT UINT32_MAX
+/* How many items each record has; DATA_LEFT_OUT: it is bad, and they are skipped. lengths [n_records]. */
+int data_survey(struct data_set *s, const struct data_opts *opts, uint32_t *lengths,
+                struct err *err);
+/* The items of the record that was just read. ERR_INPUT: its features do not have as many. */
+int data_count_items(const struct data_decoder *d, uint64_t *items, struct err *err);
+
+/* ---- pack.c ---- */
+struct data_packs {
+    uint32_t n;
+    uint32_t *starts;  /* [n + 1] owned: the records of pack i are those from starts[i] on ... */
+    uint32_t *records; /* ... in here, owned, ascending */
+    uint64_t length;   /* items in a pack, at most */
+    uint64_t items;    /* in all packs */
+};
+/* Makes s->packs; parts and digest are then those of packs. */
+int data_pack(struct data_set *s, const struct data_opts *opts, struct err *err);
+void data_packs_free(struct data_packs *p); /* NULL is fine */
 
 /* A thread that takes no signals: those are the business of the loop. */
 int data_thread_start(pthread_t *thread, void *(*run)(void *), void *arg, struct err *err);

@@ -203,7 +203,7 @@ int data_example_find(const void *record, size_t n, const struct data_feature *f
     if (rc < 0)
         return rc;
     for (uint32_t i = 0; i < n_features; i++)
-        if (found[i].at == NULL && !features[i].pad && features[i].length_of == NULL)
+        if (found[i].at == NULL && !features[i].pad && features[i].derived == DATA_STORED)
             return missing(record, n, features[i].name, err);
     return 0;
 }
@@ -423,7 +423,6 @@ static int take_raw(const struct data_feature *f, const struct values *v, size_t
     *stored = v->bytes.at;
     if (n < v->want) {
         memcpy(room, v->bytes.at, bytes);
-        data_fill_up(f, room, n, v->want);
         *stored = room;
     }
     return 0;
@@ -443,8 +442,6 @@ static int take_list(const struct data_feature *f, const struct values *v, enum 
                        "feature '%s': value %" PRIu64 " is %" PRId64 ", expected an int32", f->name,
                        v->bad_i, v->bad);
     *stored = v->lying != NULL ? v->lying : room;
-    if (v->n < v->want)
-        data_fill_up(f, room, v->n, v->want);
     return 0;
 }
 

@@ -29,7 +29,8 @@ int data_example_find(const void *record, size_t n, const struct data_feature *f
 
 /* The values of one feature in its stored form: `elements` of type f->stored, of any alignment,
  * at *stored, which is inside the record or `room` (as many bytes, aligned to 8); of an encoded
- * image a struct data_bytes in `room`. *count: how many values there were, at most `elements`.
+ * image a struct data_bytes in `room`. *count: how many values there were, at most `elements`; with
+ * f->pad perhaps fewer, then they are in `room`, and what is behind them is for the caller to fill.
  * ERR_INPUT: another kind or number of values; what is in `room` is then undefined. */
 int data_example_read(const struct data_feature *f, size_t elements, const struct data_entry *entry,
                       void *room, const void **stored, uint64_t *count, struct err *err);

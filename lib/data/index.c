@@ -345,7 +345,7 @@ static void *work(void *arg)
     return NULL;
 }
 
-static uint32_t cores(void)
+uint32_t data_cores(void)
 {
     cpu_set_t set;
 
@@ -396,7 +396,7 @@ int data_index(const struct data_opts *opts, struct data_set *s, struct err *err
 {
     struct builder b = { .opts = opts, .s = s, .files = s->files, .n_files = s->n_files,
                          .lock = PTHREAD_MUTEX_INITIALIZER };
-    uint32_t n_threads = opts->threads > 0 ? opts->threads : cores();
+    uint32_t n_threads = opts->threads > 0 ? opts->threads : data_cores();
     int rc;
 
     rc = look_at_all(&b, err);

@@ -43,7 +43,6 @@ const uint8_t *data_mapping_new(int fd, uint64_t bytes)
 
     if (at == MAP_FAILED)
         return NULL;
-    (void)madvise(at, bytes, MADV_RANDOM); /* what is not in memory is read page by page: a hint */
     install();
     return at;
 }

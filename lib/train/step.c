@@ -14,7 +14,7 @@ uint64_t step_samples(const struct train *t, uint64_t step)
 {
     uint64_t batch = t->opts->global_batch;
     uint64_t first = (step - 1) % t->steps_per_epoch * batch;
-    uint64_t left = data_records(t->data) - first;
+    uint64_t left = data_samples(t->data) - first;
 
     return left < batch ? left : batch;
 }

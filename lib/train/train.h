@@ -118,6 +118,7 @@ struct train_opts { /* everything is borrowed until train_close() */
     char csv_delimiter;
     const struct data_feature *features; /* `fed` is settled here */
     uint32_t n_features;
+    const char *pack; /* the feature that records are packed by; NULL: a sample is a record */
     bool shuffle, cache_memory, pad, skip_bad;
     const char *index_directory, *cache_directory;
     uint64_t data_deadline_ms; /* how long reading may take, and is tried again; 0: no limit, no trying */

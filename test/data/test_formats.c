@@ -379,7 +379,7 @@ static void short_lists_are_filled_up_and_long_ones_cut(void **state)
           .truncate = true, .pad_value = -1 },
         { .name = "f", .stored = TENSOR_F32, .shape = { 1, { 4 } }, .fed = TENSOR_F32, .scale = 1,
           .pad = true, .truncate = true, .pad_value = 0.5 },
-        { .name = "n", .stored = TENSOR_I64, .fed = TENSOR_I64, .length_of = "i" },
+        { .name = "n", .stored = TENSOR_I64, .fed = TENSOR_I64, .derived = DATA_LENGTH, .of = "i" },
     };
     struct data_opts opts = { .features = features, .n_features = 3 };
     char *folder = kit_folder();
@@ -445,12 +445,12 @@ static void a_mixture_keeps_its_weights_in_every_stretch_and_every_part_its_own_
             for (uint32_t lane = 0; lane < 3; lane++)
                 for (uint32_t i = 0; i < BATCH / 3; i++, at++) {
                     struct data_pick pick = data_order_pick(&o, step, lane, i);
-                    uint32_t p = pick.record < 10 ? 0 : pick.record < 35 ? 1 : 2;
+                    uint32_t p = pick.sample < 10 ? 0 : pick.sample < 35 ? 1 : 2;
 
-                    assert_true(pick.real && pick.record < 42);
+                    assert_true(pick.real && pick.sample < 42);
                     if (at < 36) { /* the first epoch: whole batches of 42 positions */
                         drawn[p]++;
-                        seen[pick.record]++;
+                        seen[pick.sample]++;
                         /* a part's epoch ends when all its records came */
                         assert_int_equal(pick.epoch, (drawn[p] - 1) / parts[p].n);
                     }
@@ -490,7 +490,7 @@ static void a_mixture_is_read_from_its_files(void **state)
         const int64_t *id = batch->features[1];
 
         for (int i = 0; i < 8; i++) {
-            assert_int_equal(id[i], batch->records[i]);
+            assert_int_equal(id[i], batch->samples[i]);
             from_a += id[i] < 20;
         }
         data_release(r);

@@ -109,7 +109,7 @@ static struct data_set *open_images(const char *folder, const struct data_featur
 
 static void decode(struct data_set *s, uint64_t epoch, uint64_t record, float *out)
 {
-    struct data_draw draw = { .seed = 3, .epoch = epoch, .record = record };
+    struct data_draw draw = { .seed = 3, .epoch = epoch, .sample = record };
     struct data_decoder *d;
     uint64_t used;
     struct err err;
