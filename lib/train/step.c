@@ -149,6 +149,8 @@ int step_run(struct replica *r, uint64_t step, struct step_result *out, struct e
             .learning_rate = optim_rate(&t->schedule, step),
             .grad_norm = norm,
             .samples = step_samples(t, step),
+            .skipped = data_skipped(t->data) +
+                       (t->eval_data != NULL ? data_skipped(t->eval_data) : 0),
             .ns = now - begin,
             .data_ns = r->data_ns,
             .reduce_ns = r->reduce_ns,

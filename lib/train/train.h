@@ -36,6 +36,7 @@ struct train_step_report {
     double learning_rate;
     double grad_norm;          /* before clipping; NaN when this step did not compute it */
     uint64_t samples;          /* of the global batch with weight 1 */
+    uint64_t skipped;          /* bad records that this task left out since it was opened */
     uint64_t ns, data_ns, reduce_ns; /* of this step on the first replica; the rest is compute */
     uint64_t since_ns;         /* wall time since the previous report of a step: with what is between steps */
 };

@@ -7,14 +7,16 @@ import gzip
 import json
 import os
 import re
+import signal
 import struct
 import subprocess
 import sys
+import urllib.request
 import zlib
 
 import numpy as np
 
-from kit import ROOT, TRAINERCTL, Task, digits_job, expect_codes, main, test, workdir
+from kit import ROOT, TRAINERCTL, Task, digits_job, expect_codes, free_ports, main, start, test, workdir
 
 sys.path.insert(0, os.path.join(ROOT, "test", "data"))
 import tfrecord  # noqa: E402 (a reader and writer that shares nothing with ours)
@@ -102,6 +104,34 @@ def a_bad_record_ends_the_run_or_is_skipped_by_choice():
     task = Task(job, args=("--devices", "cpu:1"))
     expect_codes([task], [0])
     assert any("bad record skipped" in line for line in task.lines), task.lines
+
+
+@test
+def skipped_records_are_counted_where_people_look():
+    folder = workdir()
+    with open(DIGITS[0], "rb") as f:
+        data = bytearray(f.read())
+    data[5000] ^= 1
+    with open(os.path.join(folder, "bad.tfrecord"), "wb") as f:
+        f.write(data)
+    job = digits_job(folder, data={"eval": None, "train": folder + "/bad.tfrecord", "on_bad_record": "skip", "cache": "none",
+                                   "features": {"image": IMAGE, "label": LABEL}},
+                     **ALONE, **{"train": {"epochs": 10000, "lanes": 1, "eval_every_epochs": 0}})
+    ports = free_ports(2)
+    [task] = start(job, 1, args=("--metrics", "127.0.0.1:%d" % ports[1]), ports=ports[:1])
+    task.until_step(100)
+
+    def get(path):
+        with urllib.request.urlopen("http://127.0.0.1:%d%s" % (ports[1], path), timeout=5) as r:
+            return r.read().decode()
+
+    counted = float(re.search(r"^trainerd_skipped_records_total ([0-9.e+]+)$", get("/metrics"), re.M).group(1))
+    asked = json.loads(get("/status"))["skipped_records"]
+    told = json.loads(ctl("status", "--json", "127.0.0.1:%d" % ports[0]).stdout)["skipped_records"]
+    assert 1 <= counted <= asked <= told, (counted, asked, told)
+    assert " bad records skipped\n" in ctl("status", "127.0.0.1:%d" % ports[0]).stdout
+    task.signal(signal.SIGTERM)
+    expect_codes([task], [143])
 
 
 def png(pixels):
