@@ -73,6 +73,7 @@ struct data_set {
     uint32_t *of;                /* [n_features] what it is derived from; UINT32_MAX: it is stored */
     uint32_t pack_by;            /* index of data_opts.pack */
     uint32_t n_features;
+    struct data_names *names;    /* owned */
     uint32_t *columns;           /* [n_features] CSV: the first column of each */
     uint32_t n_columns;          /* CSV: of a line */
     char csv_delimiter;

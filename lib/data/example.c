@@ -3,9 +3,11 @@
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/check.h"
+#include "base/clones.h"
 #include "base/err.h"
 #include "base/text.h"
 #include "data/data_priv.h"
@@ -59,8 +61,7 @@ static int broken(const struct wire *w, const char *what, struct err *err)
                    w->offset - left(w));
 }
 
-/* 1: a field, 0: the end, else ERR_INPUT. */
-static int next_field(struct wire *w, struct field *f, struct err *err)
+static int next_field_slowly(struct wire *w, struct field *f, struct err *err)
 {
     struct wire start = *w;
     uint64_t tag, n = 0;
@@ -89,6 +90,23 @@ static int next_field(struct wire *w, struct field *f, struct err *err)
     }
     if (n > left(w))
         return broken(&start, "a field that is longer than the record", err);
+    f->bytes = part(w, n);
+    w->at += n;
+    return 1;
+}
+
+/* 1: a field, 0: the end, else ERR_INPUT. Most are a content of less than 128 bytes. */
+static inline int next_field(struct wire *w, struct field *f, struct err *err)
+{
+    size_t n = left(w);
+
+    if (n < 2 || (w->at[0] & 0x87) != WIRE_BYTES || w->at[0] < 8 || w->at[1] > 0x7f ||
+        w->at[1] > n - 2)
+        return next_field_slowly(w, f, err);
+    f->number = w->at[0] >> 3;
+    f->type = WIRE_BYTES;
+    n = w->at[1];
+    w->at += 2;
     f->bytes = part(w, n);
     w->at += n;
     return 1;
@@ -131,21 +149,93 @@ static int each_entry(const void *record, size_t n,
     return rc;
 }
 
-struct look_up {
+struct data_names {
     const struct data_feature *features;
-    uint32_t n_features;
+    uint32_t n;
+    uint32_t mask;       /* slots - 1, a power of two and at least twice as many as features */
+    struct name_slot {
+        uint32_t feature; /* + 1; 0: empty */
+        uint32_t bytes;
+        const char *name;
+    } *slots;            /* owned; where the hash says, or in one of the next before an empty one */
+};
+
+/* Of the length, the first and the last eight bytes. */
+static uint64_t hash_name(const void *name, size_t n)
+{
+    const uint8_t *at = name;
+    uint64_t first = 0, last = 0;
+
+    if (n >= 8) {
+        memcpy(&first, at, 8);
+        memcpy(&last, at + n - 8, 8);
+    } else if (n >= 4) {
+        memcpy(&first, at, 4);
+        memcpy(&last, at + n - 4, 4);
+    } else if (n > 0) {
+        first = (uint64_t)at[0] | (uint64_t)at[n / 2] << 8 | (uint64_t)at[n - 1] << 16;
+    }
+    first = (first ^ last * UINT64_C(0x9e3779b97f4a7c15) ^ n) * UINT64_C(0xd6e8feb86659fd93);
+    return first >> 32;
+}
+
+int data_names_new(const struct data_feature *features, uint32_t n, struct data_names **out,
+                   struct err *err)
+{
+    struct data_names *names = calloc(1, sizeof(*names));
+    uint32_t n_slots = 2;
+
+    while (n_slots / 2 < n)
+        n_slots *= 2;
+    if (names != NULL)
+        names->slots = calloc(n_slots, sizeof(*names->slots));
+    if (names == NULL || names->slots == NULL) {
+        free(names);
+        return err_set(err, ERR_NOMEM, "features: out of memory");
+    }
+    names->features = features;
+    names->n = n;
+    names->mask = n_slots - 1;
+    for (uint32_t i = 0; i < n; i++) {
+        size_t bytes = strlen(features[i].name);
+        uint32_t at = (uint32_t)hash_name(features[i].name, bytes) & names->mask;
+
+        while (names->slots[at].feature != 0)
+            at = (at + 1) & names->mask;
+        names->slots[at] = (struct name_slot){ i + 1, (uint32_t)bytes, features[i].name };
+    }
+    *out = names;
+    return 0;
+}
+
+void data_names_free(struct data_names *names)
+{
+    if (names == NULL)
+        return;
+    free(names->slots);
+    free(names);
+}
+
+struct look_up {
+    const struct data_names *names;
     struct data_entry *found;
 };
 
+/* Two features may have one name. */
 static void match(void *arg, const struct wire *key, const struct wire *entry)
 {
     const struct look_up *l = arg;
+    const struct data_names *names = l->names;
     size_t n = left(key);
 
-    for (uint32_t i = 0; i < l->n_features; i++)
-        if (strlen(l->features[i].name) == n && memcmp(l->features[i].name, key->at, n) == 0)
-            l->found[i] =
+    for (uint32_t at = (uint32_t)hash_name(key->at, n) & names->mask;
+         names->slots[at].feature != 0; at = (at + 1) & names->mask) {
+        const struct name_slot *slot = &names->slots[at];
+
+        if (slot->bytes == n && memcmp(slot->name, key->at, n) == 0)
+            l->found[slot->feature - 1] =
                 (struct data_entry){ entry->at, left(entry), entry->offset - left(entry) };
+    }
 }
 
 enum { NAMES_MAX = 16, NAME_BYTES = 64 };
@@ -192,19 +282,22 @@ static int missing(const void *record, size_t n, const char *name, struct err *e
                    nearest != NULL ? "'?)" : "", list, names.n_all > names.n ? ", ..." : "");
 }
 
-int data_example_find(const void *record, size_t n, const struct data_feature *features,
-                      uint32_t n_features, struct data_entry *found, struct err *err)
+int data_example_find(const struct data_names *names, const void *record, size_t n,
+                      struct data_entry *found, struct err *err)
 {
-    struct look_up l = { features, n_features, found };
+    struct look_up l = { names, found };
     int rc;
 
-    memset(found, 0, n_features * sizeof(*found));
+    memset(found, 0, names->n * sizeof(*found));
     rc = each_entry(record, n, match, &l, err);
     if (rc < 0)
         return rc;
-    for (uint32_t i = 0; i < n_features; i++)
-        if (found[i].at == NULL && !features[i].pad && features[i].derived == DATA_STORED)
-            return missing(record, n, features[i].name, err);
+    for (uint32_t i = 0; i < names->n; i++) {
+        const struct data_feature *f = &names->features[i];
+
+        if (found[i].at == NULL && !f->pad && f->derived == DATA_STORED)
+            return missing(record, n, f->name, err);
+    }
     return 0;
 }
 
@@ -269,36 +362,109 @@ static int take_floats(struct values *v, const struct field *field, struct err *
     return 0;
 }
 
-static void put_int(struct values *v, int64_t x)
-{
-    if (v->n < v->want && v->f->stored == TENSOR_I64) {
-        memcpy(v->room + v->n * 8, &x, 8);
-    } else if (v->n < v->want && v->f->stored == TENSOR_I32) {
-        int32_t narrow = (int32_t)x;
+/* Packed numbers are taken 64 bytes at a time: where each ends is known for all of them before the
+ * first one is taken out, so that nothing waits for the length of the one before. */
+enum { BLOCK = 64, NUMBER_MAX = 8 /* bytes; longer ones go alone */ };
 
-        memcpy(v->room + v->n * 4, &narrow, 4);
-        if (narrow != x && !v->out_of_range) {
-            v->out_of_range = true;
-            v->bad_i = v->n;
-            v->bad = x;
+/* Bit i: byte i of BLOCK ends a number, as its highest bit is 0. */
+static inline uint64_t find_ends(const uint8_t *at)
+{
+    uint64_t ends = 0;
+
+    for (unsigned i = 0; i < BLOCK; i += 8) {
+        uint64_t x;
+
+        memcpy(&x, at + i, 8);
+        x = (~x >> 7) & UINT64_C(0x0101010101010101);
+        ends |= (x * UINT64_C(0x0102040810204080) >> 56) << i; /* byte k becomes bit k */
+    }
+    return ends;
+}
+
+/* The numbers that end in the BLOCK bytes at `at`, which NUMBER_MAX more follow, up to a long one. *used:
+ * their bytes. */
+CLONES static size_t unpack_block(const uint8_t *at, uint64_t out[BLOCK], size_t *used)
+{
+    uint64_t ends = find_ends(at);
+    unsigned start = 0;
+    size_t n = 0;
+
+    for (; ends != 0; ends &= ends - 1) {
+        unsigned end = (unsigned)__builtin_ctzll(ends) + 1, bytes = end - start;
+
+        if (bytes > NUMBER_MAX)
+            break;
+        memcpy(&out[n], at + start, 8);
+        out[n++] &= UINT64_MAX >> (64 - 8 * bytes);
+        start = end;
+    }
+    for (size_t i = 0; i < n; i++) { /* the low 7 bits of each byte, one behind the other */
+        uint64_t v = out[i] & UINT64_C(0x7f7f7f7f7f7f7f7f);
+
+        v = (v & UINT64_C(0x007f007f007f007f)) | (v & UINT64_C(0x7f007f007f007f00)) >> 1;
+        v = (v & UINT64_C(0x00003fff00003fff)) | (v & UINT64_C(0x3fff00003fff0000)) >> 2;
+        out[i] = (v & UINT64_C(0x0fffffff)) | (v & UINT64_C(0x0fffffff00000000)) >> 4;
+    }
+    *used = start;
+    return n;
+}
+
+/* At least one number, if there is one, at most BLOCK; *n: how many. false: one has no end. */
+static bool unpack(struct wire *in, uint64_t out[BLOCK], size_t *n)
+{
+    uint8_t rest[BLOCK + NUMBER_MAX];
+    const uint8_t *at = in->at;
+    size_t bytes = left(in), used;
+
+    *n = 0;
+    if (bytes > NUMBER_MAX) {
+        if (bytes < sizeof(rest)) { /* filled up with what ends no number */
+            memset(rest, 0xff, sizeof(rest));
+            at = memcpy(rest, at, bytes);
+        }
+        *n = unpack_block(at, out, &used);
+        in->at += used;
+    }
+    if (*n == 0 && bytes > 0)
+        return read_varint(in, &out[(*n)++]);
+    return true;
+}
+
+static void put_ints(struct values *v, const uint64_t *x, size_t n)
+{
+    size_t fits = v->n >= v->want ? 0 : n < v->want - v->n ? n : v->want - v->n;
+
+    if (v->f->stored == TENSOR_I64) {
+        memcpy(v->room + v->n * 8, x, fits * 8);
+    } else if (v->f->stored == TENSOR_I32) {
+        for (size_t i = 0; i < fits; i++) {
+            int32_t narrow = (int32_t)x[i];
+
+            memcpy(v->room + (v->n + i) * 4, &narrow, 4);
+            if (narrow != (int64_t)x[i] && !v->out_of_range) {
+                v->out_of_range = true;
+                v->bad_i = v->n + i;
+                v->bad = (int64_t)x[i];
+            }
         }
     }
-    v->n++;
+    v->n += n;
 }
 
 static int take_ints(struct values *v, const struct field *field, struct err *err)
 {
     struct wire in = field->bytes;
-    uint64_t x;
+    uint64_t x[BLOCK];
+    size_t n;
 
     if (field->type == WIRE_VARINT)
-        put_int(v, (int64_t)field->value);
+        put_ints(v, &field->value, 1);
     if (field->type != WIRE_BYTES)
         return 0;
     while (in.at < in.end) {
-        if (!read_varint(&in, &x))
+        if (!unpack(&in, x, &n))
             return broken(&in, "an endless or cut number", err);
-        put_int(v, (int64_t)x);
+        put_ints(v, x, n);
     }
     return 0;
 }

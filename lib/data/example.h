@@ -22,10 +22,16 @@ struct data_entry {
     size_t offset; /* of `at` in the record, for messages */
 };
 
-/* Looks up n_features names: found[i] belongs to features[i]. ERR_INPUT: not an Example, or a
+/* The names of features, to be looked up in many records. The features are borrowed. ERR_NOMEM. */
+struct data_names;
+int data_names_new(const struct data_feature *features, uint32_t n, struct data_names **out,
+                   struct err *err);
+void data_names_free(struct data_names *names); /* NULL is fine */
+
+/* Looks them all up: found[i] belongs to features[i]. ERR_INPUT: not an Example, or a
  * feature is missing (the nearest name that is there is given) that may not be. */
-int data_example_find(const void *record, size_t n, const struct data_feature *features,
-                      uint32_t n_features, struct data_entry *found, struct err *err);
+int data_example_find(const struct data_names *names, const void *record, size_t n,
+                      struct data_entry *found, struct err *err);
 
 /* The values of one feature in its stored form: `elements` of type f->stored, of any alignment,
  * at *stored, which is inside the record or `room` (as many bytes, aligned to 8); of an encoded

@@ -11,6 +11,7 @@
 #include "base/err.h"
 #include "base/text.h"
 #include "data/data_priv.h"
+#include "data/example.h"
 #include "data/order.h"
 
 /* ---- files ---- */
@@ -84,6 +85,8 @@ int data_open(const struct data_opts *opts, struct data_set **out, struct err *e
                                           .arg = opts->arg };
     rc = data_copy_features(s, opts, err);
     if (rc == 0)
+        rc = data_names_new(s->features, s->n_features, &s->names, err);
+    if (rc == 0)
         rc = data_find_files(s, opts, err);
     if (rc == 0)
         rc = data_index(opts, s, err);
@@ -125,6 +128,7 @@ void data_free(struct data_set *s)
     free_cache(s);
     data_free_files(s);
     data_packs_free(s->packs);
+    data_names_free(s->names);
     arena_fini(&s->mem);
     free(s);
 }

@@ -53,8 +53,7 @@ static int tfrecord_parse(struct data_decoder *d, uint32_t member, const uint8_t
         rc = tfrecord_check(bytes + TFRECORD_HEAD_BYTES, length,
                             bytes + TFRECORD_HEAD_BYTES + length, err);
     if (rc == 0)
-        rc = data_example_find(bytes + TFRECORD_HEAD_BYTES, length, s->features, s->n_features,
-                               d->found, err);
+        rc = data_example_find(s->names, bytes + TFRECORD_HEAD_BYTES, length, d->found, err);
     for (uint32_t i = 0; rc == 0 && i < s->n_features; i++)
         if (s->features[i].derived == DATA_STORED)
             rc = data_example_read(&s->features[i], s->elements[i], &d->found[i],

@@ -1,6 +1,6 @@
 """bench.py - trainerd beside its peers and limits, all measured in this run, on this machine, in turns.
 
-    scripts/bench [GROUP...]    groups: start overhead reduce files memory cnn; none: all
+    scripts/bench [GROUP...]    groups: start overhead reduce files memory cnn data; none: all
 
 Times are medians. A missed aim is printed; a row that cannot run says why, and then the exit code is 1.
 Run it on a machine with nothing else to do: a busy neighbour is in every figure.
@@ -18,6 +18,7 @@ sys.dont_write_bytecode = True
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(1, os.path.join(os.path.dirname(HERE), "e2e"))
+import bench_data  # noqa: E402
 import kit  # noqa: E402
 import peers  # noqa: E402
 import samples  # noqa: E402
@@ -286,7 +287,8 @@ def cnn(table, folder):
     table.faster("step of the digits CNN, 1 replica, batch %d" % CNN_BATCH, us, eager)
 
 
-GROUPS = {"start": start, "overhead": overhead, "reduce": reduce, "files": files, "memory": memory, "cnn": cnn}
+GROUPS = {"start": start, "overhead": overhead, "reduce": reduce, "files": files, "memory": memory, "cnn": cnn,
+          "data": bench_data.data}
 
 
 def busy_share():

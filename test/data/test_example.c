@@ -7,6 +7,18 @@
 
 #define FEATURE(name_, stored_, n_) { .name = (name_), .stored = (stored_), .shape = { 1, { n_ } } }
 
+static int find(const void *record, size_t n, const struct data_feature *f, uint32_t n_features,
+                struct data_entry *found, struct err *err)
+{
+    struct data_names *names;
+    int rc;
+
+    assert_int_equal(data_names_new(f, n_features, &names, NULL), 0);
+    rc = data_example_find(names, record, n, found, err);
+    data_names_free(names);
+    return rc;
+}
+
 /* Reads one feature of an Example made of `features`. */
 static int read_one(const struct buf *features, const struct data_feature *f, size_t n, void *out,
                     struct err *err)
@@ -19,7 +31,7 @@ static int read_one(const struct buf *features, const struct data_feature *f, si
 
     assert_true(n * tensor_dtype_bytes(f->stored) <= sizeof(room));
     kit_member(&example, 1, features->data, features->len);
-    rc = data_example_find(example.data, example.len, f, 1, &entry, err);
+    rc = find(example.data, example.len, f, 1, &entry, err);
     if (rc == 0)
         rc = data_example_read(f, n, &entry, room, &stored, &count, err);
     if (rc == 0)
@@ -47,7 +59,7 @@ static void check_fixture(const uint8_t *at, size_t n_all)
         int32_t label;
 
         assert_int_equal(tfrecord_head(at, n_all, &length, NULL), 0);
-        assert_int_equal(data_example_find(at + 12, length, features, 4, entries, NULL), 0);
+        assert_int_equal(find(at + 12, length, features, 4, entries, NULL), 0);
         for (int k = 0; k < 4; k++)
             assert_int_equal(data_example_read(&features[k], elements[k], &entries[k], room[k],
                                                &stored[k], &count, NULL), 0);
@@ -240,7 +252,7 @@ static void a_record_cut_or_changed_anywhere_is_survived(void **state)
                 memcpy(r, fixture_loose + 12, cut);
                 if (cut == n)
                     r[at] ^= (uint8_t)change;
-                if (data_example_find(r, cut, features, 3, entries, &err) == 0) {
+                if (find(r, cut, features, 3, entries, &err) == 0) {
                     for (int k = 0; k < 3; k++)
                         refused += data_example_read(&features[k], elements[k], &entries[k], room,
                                                      &stored, &count, &err) < 0;
@@ -275,11 +287,11 @@ static void broken_protobuf_is_refused_with_its_place(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
-        assert_int_equal(data_example_find(cases[i].bytes, cases[i].n, &f, 1, &entry, &err),
+        assert_int_equal(find(cases[i].bytes, cases[i].n, &f, 1, &entry, &err),
                          ERR_INPUT);
         assert_text(err, cases[i].text);
     }
-    assert_int_equal(data_example_find("", 0, &f, 1, &entry, &err), ERR_INPUT);
+    assert_int_equal(find("", 0, &f, 1, &entry, &err), ERR_INPUT);
     assert_text(err, "features there: none");
 }
 
