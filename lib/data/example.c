@@ -382,7 +382,7 @@ static inline uint64_t find_ends(const uint8_t *at)
 }
 
 /* The numbers that end in the BLOCK bytes at `at`, which NUMBER_MAX more follow, up to a long one. *used:
- * their bytes. */
+ * their bytes. What is in `out` behind them is undefined. */
 CLONES static size_t unpack_block(const uint8_t *at, uint64_t out[BLOCK], size_t *used)
 {
     uint64_t ends = find_ends(at);
@@ -398,7 +398,7 @@ CLONES static size_t unpack_block(const uint8_t *at, uint64_t out[BLOCK], size_t
         out[n++] &= UINT64_MAX >> (64 - 8 * bytes);
         start = end;
     }
-    for (size_t i = 0; i < n; i++) { /* the low 7 bits of each byte, one behind the other */
+    for (size_t i = 0; i < ((n + 7) & ~(size_t)7); i++) { /* the low 7 bits of each byte, together */
         uint64_t v = out[i] & UINT64_C(0x7f7f7f7f7f7f7f7f);
 
         v = (v & UINT64_C(0x007f007f007f007f)) | (v & UINT64_C(0x7f007f007f007f00)) >> 1;
@@ -462,9 +462,14 @@ static int take_ints(struct values *v, const struct field *field, struct err *er
     if (field->type != WIRE_BYTES)
         return 0;
     while (in.at < in.end) {
-        if (!unpack(&in, x, &n))
+        bool fits = v->f->stored == TENSOR_I64 && v->n + BLOCK <= v->want;
+
+        if (!unpack(&in, fits ? (uint64_t *)(void *)(v->room + v->n * 8) : x, &n))
             return broken(&in, "an endless or cut number", err);
-        put_ints(v, x, n);
+        if (fits)
+            v->n += n;
+        else
+            put_ints(v, x, n);
     }
     return 0;
 }

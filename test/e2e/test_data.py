@@ -182,12 +182,42 @@ def convert_writes_what_another_reader_finds():
 
 
 @test
+def convert_joins_files_in_the_order_given_and_patterns_by_name():
+    folder = workdir()
+    for name, text in (("b", "y,x\n3,4\n"), ("a", "\ufeffy,x\n\n1,2\n2,3\n"), ("c", "y,x\n5,5.5\n"), ("empty", "y,x\n")):
+        with open(f"{folder}/{name}.csv", "w") as f:
+            f.write(text)
+
+    def rows(*inputs, shards=1):
+        ctl("convert", "--out", folder + "/t", "--shards", str(shards), *inputs)
+        found = [records(f"{folder}/t-{k:05}-of-{shards:05}.tfrecord") for k in range(shards)]
+        return [[(r["y"][1][0], r["x"][1][0]) for r in part] for part in found]
+
+    # One value of all files is no integer: the whole column is float.
+    assert rows(folder + "/*.csv") == [[(1, 2.0), (2, 3.0), (3, 4.0), (5, 5.5)]]
+    assert rows(folder + "/c.csv", folder + "/[ab].csv", shards=2) == [[(5, 5.5), (2, 3.0)], [(1, 2.0), (3, 4.0)]]
+    assert rows(folder + "/b.csv", folder + "/a.csv") == [[(3, 4), (1, 2), (2, 3)]]
+    for i, n in enumerate((2, 3)):
+        np.save(f"{folder}/x-{i}.npy", np.full((n, 2), 10.0 * i, np.float32) + np.arange(2))
+        np.save(f"{folder}/y-{i}.npy", np.arange(n) + 10 * i)
+    for inputs in ([f"x={folder}/x-?.npy", f"y={folder}/y-?.npy"],
+                   [f"x={folder}/x-0.npy", f"y={folder}/y-0.npy", f"x={folder}/x-1.npy", f"y={folder}/y-1.npy"]):
+        out = ctl("convert", "--out", folder + "/n", *inputs).stdout
+        assert out.count('"x": ') == 1 and "5 samples in 1 file" in out, out
+        found = [(r["x"][1], r["y"][1]) for r in records(folder + "/n-00000-of-00001.tfrecord")]
+        assert found == [([10.0 * i, 10.0 * i + 1], [10 * i + k]) for i, n in enumerate((2, 3)) for k in range(n)], found
+
+
+@test
 def convert_refuses_with_the_place_and_leaves_nothing():
     folder = workdir()
     with open(folder + "/bad.csv", "w") as f:
         f.write("a,b\n1,2\n3\n")
     with open(folder + "/word.csv", "w") as f:
         f.write("a,b\n1,two\n")
+    for name, text in (("good", "a,b\n1,2\n"), ("other", "a,c\n1,2\n")):
+        with open(f"{folder}/{name}.csv", "w") as f:
+            f.write(text)
     os.makedirs(folder + "/pictures/cat")
     with open(folder + "/pictures/cat/a.png", "w") as f:
         f.write("no image")
@@ -195,6 +225,10 @@ def convert_refuses_with_the_place_and_leaves_nothing():
     np.save(folder + "/b.npy", np.zeros((4,), np.float32))
     for args, text in ((["bad.csv"], "line 3: 1 fields, expected 2"), (["word.csv"], "column 'b' is 'two'"),
                        (["pictures"], "a.png': 8 bytes that are neither"), (["nothing.csv"], "nothing.csv"),
+                       (["nothing-*.csv"], "there is no such file"), (["good.csv", "other.csv"], "other.csv': line 1: column 1 is 'c'"),
+                       (["good.csv", "pictures"], "expected one kind of input"),
+                       (["x=a.npy", "y=b.npy", "x=a.npy"], "2 files of 'x' and 1 of 'y'"),
+                       (["x=a.npy", "x=b.npy"], "the first file of 'x' of float32 [2]"),
                        (["a.npy"], "expected NAME=FILE.npy"), (["x=a.npy", "y=b.npy"], "expected as many")):
         inputs = [a if "=" not in a else a.replace("=", f"={folder}/") for a in args]
         inputs = [a if "=" in a else f"{folder}/{a}" for a in inputs]
