@@ -93,6 +93,10 @@ static struct data_feature feature_of(const struct conf_feature *f)
             to.derived = ways[i];
             to.of = of[i];
         }
+    to.rows = f->row_lengths != NULL  ? DATA_ROW_LENGTHS
+              : f->row_splits != NULL ? DATA_ROW_SPLITS
+                                      : DATA_NO_ROWS;
+    to.rows_by = f->row_lengths != NULL ? f->row_lengths : f->row_splits;
     for (uint32_t d = 0; d < f->rank; d++)
         to.shape.dim[d] = f->shape[d];
     return to;

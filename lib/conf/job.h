@@ -89,6 +89,7 @@ struct conf_feature {
     bool pad, truncate;
     double pad_value;
     const char *length_of, *segment_of, *position_of; /* NULL, or the feature that this is about; one of them */
+    const char *row_lengths, *row_splits; /* NULL, or the feature that says where rows end; one of them */
     const char *column;    /* of a CSV file; NULL: the feature's name */
 };
 

@@ -262,9 +262,9 @@ static int check_derived(const struct checker *k)
         const cJSON *value = cJSON_GetObjectItemCaseSensitive(features, f->name);
         const struct {
             const char *key, *of;
-        } ways[] = { { "length_of", f->length_of },
-                     { "segment_of", f->segment_of },
-                     { "position_of", f->position_of } };
+        } ways[] = { { "length_of", f->length_of },   { "segment_of", f->segment_of },
+                     { "position_of", f->position_of }, { "row_lengths", f->row_lengths },
+                     { "row_splits", f->row_splits } };
         uint32_t n = 0;
 
         for (uint32_t w = 0; rc == 0 && w < COUNT_OF(ways); w++) {
@@ -272,7 +272,8 @@ static int check_derived(const struct checker *k)
                 continue;
             if (n++ > 0)
                 return json_error(k->doc, value, k->err,
-                                  "one of \"length_of\", \"segment_of\" and \"position_of\": found more");
+                                  "expected one of \"length_of\", \"segment_of\", \"position_of\", "
+                                  "\"row_lengths\" and \"row_splits\", found more");
             rc = check_feature(k, cJSON_GetObjectItemCaseSensitive(value, ways[w].key), ways[w].of);
         }
     }

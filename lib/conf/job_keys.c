@@ -288,6 +288,12 @@ LOSS_KEYS("/model/more_losses/*", 0)
 { "/data/features/*", "position_of", STRING, FEATURE_AT(position_of), NULLABLE, .fallback = "null",
   .doc = "This int64 list is not stored: which item of the other feature it is, from 0; with data.pack "
          "from 0 again for each record." },
+{ "/data/features/*", "row_lengths", STRING, FEATURE_AT(row_lengths), NULLABLE, .fallback = "null",
+  .doc = "Of a shape [rows, items, ...]: a list of rows of different lengths, one behind the other; how many "
+         "items each row has is this other feature, int64 [rows]. Rows are filled up with pad_value." },
+{ "/data/features/*", "row_splits", STRING, FEATURE_AT(row_splits), NULLABLE, .fallback = "null",
+  .doc = "The same, where the other feature, int64 [rows + 1], says at which item each row begins, and where "
+         "the last one ends." },
 { "/data/features/*", "column", STRING, FEATURE_AT(column), NULLABLE, .fallback = "null",
   .doc = "Of a CSV file: the first of as many columns as the shape has elements; null: the one with "
          "the feature's name." },

@@ -62,6 +62,13 @@ enum data_derived {
     DATA_POSITION, /* [T] int64: which item of its record it is, from 0; 0 behind them */
 };
 
+/* How a flat list becomes the rows of a shape [R, C, ...]; each has its own length, and is filled up. */
+enum data_rows {
+    DATA_NO_ROWS,
+    DATA_ROW_LENGTHS, /* another list, [R] int64: the items of each row */
+    DATA_ROW_SPLITS,  /* another list, [R + 1] int64: where rows begin, and the last one ends */
+};
+
 struct data_feature {
     const char *name;           /* key in tf.train.Example; see `column` */
     enum tensor_dtype stored;   /* in an Example: TENSOR_U8: one bytes value of exactly n bytes; TENSOR_F32:
@@ -76,6 +83,8 @@ struct data_feature {
     double pad_value;
     enum data_derived derived;
     const char *of;             /* derived: from this feature */
+    enum data_rows rows;        /* as tf.io.RaggedFeature with one partition; TFRecord */
+    const char *rows_by;        /* with rows: the other list, which is a feature too */
     const char *column;         /* CSV: name of the first column, or its number from 0 without a header;
                                    NULL: the feature's name */
     bool encoded;               /* TENSOR_U8: one bytes value that is a JPEG or PNG file, decoded to 1 or 3

@@ -13,6 +13,7 @@
  *   example.c    a feature's bytes inside a tf.train.Example
  *   image.c      from a JPEG or PNG, or raw pixels, to the batch; with jpeg.c, png.c, resample.c, color.c
  *   convert.c    from the stored type to the fed one
+ *   ragged.c     rows of different lengths
  *   sample.c     all of these: one sample into the caller's memory, through the cache
  *   order.c      which sample stands where
  *   reader.c     threads that fill lane batches ahead */
@@ -71,6 +72,7 @@ struct data_set {
     size_t *fed_bytes;           /* [n_features] of one sample in a batch */
     size_t *inner;               /* [n_features] elements of an item: of what the first dimension counts */
     uint32_t *of;                /* [n_features] what it is derived from; UINT32_MAX: it is stored */
+    uint32_t *rows_by;           /* [n_features] index of that feature; UINT32_MAX: no rows */
     uint32_t pack_by;            /* index of data_opts.pack */
     uint32_t n_features;
     struct data_names *names;    /* owned */
@@ -252,6 +254,11 @@ int data_read_record(struct data_decoder *d, uint64_t record, uint64_t last, str
 int data_at_record(const struct data_set *s, uint64_t record, int rc, struct err *err);
 /* After an error, with skip_bad: counts the record, and says so now and then. false: do not skip it. */
 bool data_skip(struct data_set *s, int rc, const struct err *why);
+
+/* ---- ragged.c ---- */
+/* Feature i of the record that was just read, which has rows: puts them in their places and fills up.
+ * ERR_INPUT: what the record says of its rows cannot be. */
+int data_spread_rows(struct data_decoder *d, uint32_t i, struct err *err);
 
 /* ---- survey.c ---- */
 #define DATA_LEFT_OUT UINT32_MAX

@@ -138,11 +138,40 @@ static int find_derived(struct data_set *s, struct err *err)
         if (k == s->n_features || s->features[k].derived != DATA_STORED || s->features[k].encoded)
             return bad_feature(f, err, "it is derived from what is no list of the record");
         if (f->derived != DATA_LENGTH &&
-            (f->shape.rank != 1 || s->features[k].shape.rank == 0 ||
-             f->shape.dim[0] != items_of(&s->features[k])))
+            (f->shape.rank != 1 || s->features[k].rows != DATA_NO_ROWS ||
+             s->features[k].shape.rank == 0 || f->shape.dim[0] != items_of(&s->features[k])))
             return bad_feature(f, err, "segments and positions have one dimension, the first one of "
                                        "the feature that they are about");
         s->of[i] = k;
+    }
+    return 0;
+}
+
+static int find_rows(struct data_set *s, bool packs, struct err *err)
+{
+    for (uint32_t i = 0; i < s->n_features; i++) {
+        struct data_feature *f = &s->features[i];
+        const struct data_feature *by;
+        uint32_t k = 0;
+
+        s->rows_by[i] = UINT32_MAX;
+        if (f->rows == DATA_NO_ROWS)
+            continue;
+        CHECK(f->rows_by != NULL);
+        while (k < s->n_features && strcmp(s->features[k].name, f->rows_by) != 0)
+            k++;
+        by = &s->features[k];
+        if (k == s->n_features || by->derived != DATA_STORED || by->rows != DATA_NO_ROWS ||
+            by->stored != TENSOR_I64 || by->shape.rank != 1 || f->shape.rank < 2 ||
+            by->shape.dim[0] != f->shape.dim[0] + (f->rows == DATA_ROW_SPLITS))
+            return bad_feature(f, err, "a shape [rows, items, ...] takes the lengths of its rows from an "
+                                       "int64 list [rows], or their splits from one [rows + 1]");
+        if (s->source->kept_as != 1 || data_is_image(f) || f->truncate || packs ||
+            f->derived != DATA_STORED)
+            return bad_feature(f, err, "rows are of a list in a TFRecord file, which is neither cut, "
+                                       "packed, derived nor an image");
+        f->pad = true; /* each row */
+        s->rows_by[i] = k;
     }
     return 0;
 }
@@ -189,9 +218,11 @@ int data_copy_features(struct data_set *s, const struct data_opts *opts, struct 
     s->stored_size = arena_array(&s->mem, n, sizeof(*s->stored_size));
     s->fed_bytes = arena_array(&s->mem, n, sizeof(*s->fed_bytes));
     s->of = arena_array(&s->mem, n, sizeof(*s->of));
+    s->rows_by = arena_array(&s->mem, n, sizeof(*s->rows_by));
     s->inner = arena_array(&s->mem, n, sizeof(*s->inner));
     if (s->features == NULL || s->steps == NULL || s->elements == NULL || s->stored_at == NULL ||
-        s->stored_size == NULL || s->fed_bytes == NULL || s->of == NULL || s->inner == NULL)
+        s->stored_size == NULL || s->fed_bytes == NULL || s->of == NULL || s->inner == NULL ||
+        s->rows_by == NULL)
         return err_set(err, ERR_NOMEM, "features: out of memory");
     for (uint32_t i = 0; rc == 0 && i < n; i++) {
         struct data_feature *f = &s->features[i];
@@ -209,11 +240,14 @@ int data_copy_features(struct data_set *s, const struct data_opts *opts, struct 
         s->stored_bytes += (s->stored_size[i] + 7) & ~(size_t)7;
         rc = copy_steps(s, i, err);
         if (rc == 0 && !(copy_text(s, &f->name) && copy_text(s, &f->of) &&
+                         copy_text(s, &f->rows_by) &&
                          copy_text(s, &f->column)))
             rc = err_set(err, ERR_NOMEM, "features: out of memory");
     }
     if (rc == 0)
         rc = find_derived(s, err);
+    if (rc == 0)
+        rc = find_rows(s, opts->pack != NULL, err);
     if (rc == 0 && opts->pack != NULL)
         rc = check_packing(s, opts->pack, err);
     return rc == 0 && s->source->check != NULL ? s->source->check(s, err) : rc;

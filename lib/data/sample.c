@@ -142,7 +142,11 @@ static int from_record(struct data_decoder *d, uint64_t record, uint64_t last, s
     int rc = data_read_record(d, record, last, err);
 
     for (uint32_t i = 0; rc == 0 && i < s->n_features; i++)
-        if (s->features[i].pad && s->of[i] == UINT32_MAX && d->counts[i] < s->elements[i])
+        if (s->rows_by[i] != UINT32_MAX && data_spread_rows(d, i, err) < 0)
+            rc = data_at_record(s, record, ERR_INPUT, err);
+    for (uint32_t i = 0; rc == 0 && i < s->n_features; i++)
+        if (s->features[i].pad && s->of[i] == UINT32_MAX && s->rows_by[i] == UINT32_MAX &&
+            d->counts[i] < s->elements[i])
             data_fill_up(&s->features[i], d->room + s->stored_at[i], d->counts[i], s->elements[i]);
     if (rc == 0)
         derive(d, d->room, 0, 1);

@@ -81,6 +81,74 @@ static void records_of_the_independent_writer_are_read_packed_and_not(void **sta
     check_fixture(fixture_loose, sizeof(fixture_loose));
 }
 
+/* Numbers of 1 to 10 bytes in any mixture, lists of any length, so that every way of taking them meets
+ * every other. */
+static void packed_numbers_of_every_length_are_read(void **state)
+{
+    enum { MOST = 400 };
+    static int64_t x[MOST], got[MOST + 1];
+    uint64_t random = 1;
+
+    (void)state;
+    for (uint32_t round = 0; round < 3000; round++) {
+        size_t n = round < 200 ? round : random % MOST;
+        unsigned widest = round % 3 == 0 ? 64 : round % 3 == 1 ? 17 : 8;
+        struct data_feature f = FEATURE("x", TENSOR_I64, (int64_t)n);
+        struct buf list = { 0 }, example = { 0 };
+        struct data_entry entry;
+        const void *stored;
+        uint64_t count;
+
+        for (size_t i = 0; i < n; i++) {
+            random = random * 6364136223846793005u + 1442695040888963407u;
+            x[i] = (int64_t)((random ^ random >> 29) >> (64 - 1 - (random >> 40) % widest));
+        }
+        kit_ints(&list, "x", x, n);
+        kit_member(&example, 1, list.data, list.len);
+        got[n] = 77;
+        assert_int_equal(find(example.data, example.len, &f, 1, &entry, NULL), 0);
+        assert_int_equal(data_example_read(&f, n, &entry, got, &stored, &count, NULL), 0);
+        assert_int_equal(count, n);
+        assert_memory_equal(stored, x, n * sizeof(*x));
+        assert_int_equal(got[n], 77); /* nothing behind */
+        buf_fini(&list);
+        buf_fini(&example);
+    }
+}
+
+static void the_first_number_that_does_not_fit_is_named(void **state)
+{
+    struct data_feature f = FEATURE("x", TENSOR_I32, 300);
+    int64_t x[300];
+    int32_t got[300];
+    struct buf b = { 0 }, example = { 0 };
+    struct data_entry entry;
+    const void *stored;
+    uint64_t count;
+    struct err err;
+
+    (void)state;
+    for (int i = 0; i < 300; i++)
+        x[i] = i * 1000;
+    kit_ints(&b, "x", x, 300);
+    kit_member(&example, 1, b.data, b.len);
+    assert_int_equal(find(example.data, example.len, &f, 1, &entry, NULL), 0);
+    assert_int_equal(data_example_read(&f, 300, &entry, got, &stored, &count, NULL), 0);
+    for (int i = 0; i < 300; i++)
+        assert_int_equal(((const int32_t *)stored)[i], i * 1000);
+    buf_fini(&example);
+    buf_reset(&b);
+    x[201] = INT64_C(1) << 31;
+    x[250] = INT64_MIN;
+    kit_ints(&b, "x", x, 300);
+    kit_member(&example, 1, b.data, b.len);
+    assert_int_equal(find(example.data, example.len, &f, 1, &entry, NULL), 0);
+    assert_int_equal(data_example_read(&f, 300, &entry, got, &stored, &count, &err), ERR_INPUT);
+    assert_text(err, "value 201 is 2147483648, expected an int32");
+    buf_fini(&example);
+    buf_fini(&b);
+}
+
 static void floats_may_also_be_one_bytes_value(void **state)
 {
     struct data_feature f = FEATURE("x", TENSOR_F32, 3);
@@ -299,6 +367,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(records_of_the_independent_writer_are_read_packed_and_not),
+        cmocka_unit_test(packed_numbers_of_every_length_are_read),
+        cmocka_unit_test(the_first_number_that_does_not_fit_is_named),
         cmocka_unit_test(floats_may_also_be_one_bytes_value),
         cmocka_unit_test(of_two_entries_with_one_key_the_last_counts),
         cmocka_unit_test(parts_of_a_list_are_joined),
