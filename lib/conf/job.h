@@ -210,6 +210,7 @@ struct conf {
             double gamma;
             double final_fraction; /* ends at learning_rate * this */
             double power, initial_fraction, rise_fraction, threshold;
+            double base_momentum; /* 0: the momentum stays */
             uint32_t patience;
         } schedule;
         struct {

@@ -351,6 +351,32 @@ static int check_warmup(const struct checker *k)
                       warmup, steps);
 }
 
+/* What cycles is there, and above the lowest it shall get. */
+static int check_cycle(const struct checker *k)
+{
+    static const struct {
+        const char *key;
+        size_t at;
+    } moves[] = { { "momentum", offsetof(struct conf, optimizer.momentum) },
+                  { "beta1", offsetof(struct conf, optimizer.beta1) } };
+    const cJSON *value = value_at(k->doc, "/optimizer/schedule/base_momentum");
+    double base = k->c->optimizer.schedule.base_momentum;
+
+    for (size_t i = 0; base > 0 && i < COUNT_OF(moves); i++) {
+        double own = *(const double *)((const char *)k->c + moves[i].at);
+
+        if (!conf_key_applies(conf_key_find("/optimizer", moves[i].key), k->c))
+            continue;
+        if (base <= own)
+            return 0;
+        return json_error(k->doc, value, k->err, "%g is above the optimizer's \"%s\", which is %g", base,
+                          moves[i].key, own);
+    }
+    return base > 0 ? json_error(k->doc, value, k->err,
+                                 "this optimizer has neither \"momentum\" nor \"beta1\" that could cycle")
+                    : 0;
+}
+
 static int check_export(const struct checker *k)
 {
     if (k->c->export.onnx == NULL || strcmp(k->c->export.onnx, k->c->model.onnx) != 0)
@@ -392,7 +418,7 @@ int conf_job_check(const struct json *doc, struct conf *c, struct err *err)
     static int (*const checks[])(const struct checker *) = {
         derive,      derive_groups, check_losses, check_metrics, check_inputs, check_shapes,
         check_map,   check_derived, check_csv,    check_lanes,   check_warmup, check_needs,
-        check_export,
+        check_cycle, check_export,
     };
     const struct checker k = { doc, c, err };
 

@@ -514,6 +514,10 @@ LOSS_KEYS("/model/more_losses/*", 0)
   ABOVE_MIN | BELOW_MAX, .max = 1, .fallback = "0.3",
   .when = { "type", BIT(CONF_SCHEDULE_ONE_CYCLE) },
   .doc = "The share of all steps in which the rate rises." },
+{ "/optimizer/schedule", "base_momentum", F64, AT(optimizer.schedule.base_momentum), BELOW_MAX,
+  .max = 1, .fallback = "0", .when = { "type", BIT(CONF_SCHEDULE_ONE_CYCLE) },
+  .doc = "The momentum (adam and its like: beta1) falls from the optimizer's to this one while the rate "
+         "rises, and rises again while the rate falls; 0: it stays." },
 { "/optimizer/schedule", "patience", U32, AT(optimizer.schedule.patience), .hi = 1000000000,
   .fallback = "10", .when = { "type", BIT(CONF_SCHEDULE_PLATEAU) },
   .doc = "So many evaluations in a row may be no better; the next one reduces." },
