@@ -240,8 +240,7 @@ int data_copy_features(struct data_set *s, const struct data_opts *opts, struct 
         s->stored_bytes += (s->stored_size[i] + 7) & ~(size_t)7;
         rc = copy_steps(s, i, err);
         if (rc == 0 && !(copy_text(s, &f->name) && copy_text(s, &f->of) &&
-                         copy_text(s, &f->rows_by) &&
-                         copy_text(s, &f->column)))
+                         copy_text(s, &f->rows_by) && copy_text(s, &f->column)))
             rc = err_set(err, ERR_NOMEM, "features: out of memory");
     }
     if (rc == 0)
@@ -253,26 +252,34 @@ int data_copy_features(struct data_set *s, const struct data_opts *opts, struct 
     return rc == 0 && s->source->check != NULL ? s->source->check(s, err) : rc;
 }
 
+static void fill(void *to, size_t n, const void *value, size_t width)
+{
+    for (size_t i = 0; i < n; i++)
+        memcpy((uint8_t *)to + i * width, value, width);
+}
+
 void data_fill_up(const struct data_feature *f, void *stored, size_t have, size_t n)
 {
+    size_t width = tensor_dtype_bytes(f->stored);
+    uint8_t *to = (uint8_t *)stored + have * width;
     int64_t i64 = (int64_t)f->pad_value;
     int32_t i32 = (int32_t)i64;
     float f32 = (float)f->pad_value;
 
-    for (size_t i = have; i < n; i++)
-        switch (f->stored) {
-        case TENSOR_U8:
-            ((uint8_t *)stored)[i] = (uint8_t)i64;
-            break;
-        case TENSOR_F32:
-            memcpy((uint8_t *)stored + 4 * i, &f32, 4);
-            break;
-        case TENSOR_I32:
-            memcpy((uint8_t *)stored + 4 * i, &i32, 4);
-            break;
-        default:
-            CHECK(f->stored == TENSOR_I64);
-            memcpy((uint8_t *)stored + 8 * i, &i64, 8);
-        }
+    CHECK(have <= n);
+    n -= have;
+    switch (f->stored) {
+    case TENSOR_U8:
+        memset(to, (uint8_t)i64, n);
+        break;
+    case TENSOR_F32:
+        fill(to, n, &f32, sizeof(f32));
+        break;
+    case TENSOR_I32:
+        fill(to, n, &i32, sizeof(i32));
+        break;
+    default:
+        CHECK(f->stored == TENSOR_I64);
+        fill(to, n, &i64, sizeof(i64));
+    }
 }
-
