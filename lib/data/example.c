@@ -20,7 +20,7 @@ enum { WIRE_VARINT = 0, WIRE_64 = 1, WIRE_BYTES = 2, WIRE_32 = 5 };
 
 struct wire {
     const uint8_t *at, *end;
-    size_t offset; /* of `end` in the record */
+    const uint8_t *record; /* where that begins, for messages */
 };
 
 struct field {
@@ -36,7 +36,7 @@ static size_t left(const struct wire *w)
 
 static struct wire part(const struct wire *w, size_t n)
 {
-    return (struct wire){ w->at, w->at + n, w->offset - left(w) + n };
+    return (struct wire){ w->at, w->at + n, w->record };
 }
 
 static bool read_varint(struct wire *w, uint64_t *out)
@@ -58,7 +58,7 @@ static bool read_varint(struct wire *w, uint64_t *out)
 static int broken(const struct wire *w, const char *what, struct err *err)
 {
     return err_set(err, ERR_INPUT, "not a tf.train.Example: %s at byte %zu of the record", what,
-                   w->offset - left(w));
+                   (size_t)(w->at - w->record));
 }
 
 static int next_field_slowly(struct wire *w, struct field *f, struct err *err)
@@ -66,8 +66,6 @@ static int next_field_slowly(struct wire *w, struct field *f, struct err *err)
     struct wire start = *w;
     uint64_t tag, n = 0;
 
-    if (w->at == w->end)
-        return 0;
     if (!read_varint(w, &tag) || tag > UINT32_MAX || tag >> 3 == 0)
         return broken(&start, "no protobuf field", err);
     f->number = (uint32_t)tag >> 3;
@@ -100,6 +98,8 @@ static inline int next_field(struct wire *w, struct field *f, struct err *err)
 {
     size_t n = left(w);
 
+    if (n == 0)
+        return 0;
     if (n < 2 || (w->at[0] & 0x87) != WIRE_BYTES || w->at[0] < 8 || w->at[1] > 0x7f ||
         w->at[1] > n - 2)
         return next_field_slowly(w, f, err);
@@ -119,13 +119,15 @@ static bool is_part(const struct field *f, uint32_t number)
 
 /* ---- finding ---- */
 
-/* Calls `each` for every map entry of the record, with its key. */
+/* Calls `each` for every map entry of the record, with its key and what stands for its value. */
 static int each_entry(const void *record, size_t n,
-                      void (*each)(void *arg, const struct wire *key, const struct wire *entry),
+                      void (*each)(void *arg, const struct wire *key, const struct data_entry *entry),
                       void *arg, struct err *err)
 {
-    struct wire example = { record, (const uint8_t *)record + n, n }, in, key;
+    struct wire example = { record, (const uint8_t *)record + n, record }, in, key;
     struct field features, entry, member;
+    struct data_entry found;
+    uint32_t n_values;
     int rc;
 
     while ((rc = next_field(&example, &features, err)) > 0) {
@@ -135,13 +137,20 @@ static int each_entry(const void *record, size_t n,
             if (!is_part(&entry, 1))
                 continue;
             in = entry.bytes;
-            key = (struct wire){ in.at, in.at, in.offset - left(&in) }; /* without one: empty */
-            while ((rc = next_field(&in, &member, err)) > 0)
+            key = (struct wire){ in.at, in.at, record }; /* without one: empty */
+            found = (struct data_entry){ in.at, left(&in), record, false };
+            n_values = 0;
+            while ((rc = next_field(&in, &member, err)) > 0) {
                 if (is_part(&member, 1))
                     key = member.bytes;
+                if (is_part(&member, 2) && n_values++ == 0)
+                    found = (struct data_entry){ member.bytes.at, left(&member.bytes), record, true };
+            }
             if (rc < 0)
                 return rc;
-            each(arg, &key, &entry.bytes);
+            if (n_values > 1) /* they are joined */
+                found = (struct data_entry){ entry.bytes.at, left(&entry.bytes), record, false };
+            each(arg, &key, &found);
         }
         if (rc < 0)
             return rc;
@@ -155,28 +164,42 @@ struct data_names {
     uint32_t mask;       /* slots - 1, a power of two and at least twice as many as features */
     struct name_slot {
         uint32_t feature; /* + 1; 0: empty */
-        uint32_t bytes;
-        const char *name;
+        struct name {
+            uint64_t first, last; /* eight bytes of it each, or what there is: all of a name up to 16 */
+            size_t n;
+            const char *at;
+        } name;
     } *slots;            /* owned; where the hash says, or in one of the next before an empty one */
 };
 
-/* Of the length, the first and the last eight bytes. */
-static uint64_t hash_name(const void *name, size_t n)
+static inline struct name name_of(const void *at, size_t n)
 {
-    const uint8_t *at = name;
-    uint64_t first = 0, last = 0;
+    struct name name = { .n = n, .at = at };
+    const uint8_t *b = at;
 
     if (n >= 8) {
-        memcpy(&first, at, 8);
-        memcpy(&last, at + n - 8, 8);
+        memcpy(&name.first, b, 8);
+        memcpy(&name.last, b + n - 8, 8);
     } else if (n >= 4) {
-        memcpy(&first, at, 4);
-        memcpy(&last, at + n - 4, 4);
+        memcpy(&name.first, b, 4);
+        memcpy(&name.last, b + n - 4, 4);
     } else if (n > 0) {
-        first = (uint64_t)at[0] | (uint64_t)at[n / 2] << 8 | (uint64_t)at[n - 1] << 16;
+        name.first = (uint64_t)b[0] | (uint64_t)b[n / 2] << 8 | (uint64_t)b[n - 1] << 16;
     }
-    first = (first ^ last * UINT64_C(0x9e3779b97f4a7c15) ^ n) * UINT64_C(0xd6e8feb86659fd93);
-    return first >> 32;
+    return name;
+}
+
+static inline uint32_t hash_name(const struct name *name)
+{
+    uint64_t x = name->first ^ name->last * UINT64_C(0x9e3779b97f4a7c15) ^ name->n;
+
+    return (uint32_t)(x * UINT64_C(0xd6e8feb86659fd93) >> 32);
+}
+
+static inline bool same_name(const struct name *a, const struct name *b)
+{
+    return a->first == b->first && a->last == b->last && a->n == b->n &&
+           (a->n <= 16 || memcmp(a->at, b->at, a->n) == 0);
 }
 
 int data_names_new(const struct data_feature *features, uint32_t n, struct data_names **out,
@@ -197,12 +220,12 @@ int data_names_new(const struct data_feature *features, uint32_t n, struct data_
     names->n = n;
     names->mask = n_slots - 1;
     for (uint32_t i = 0; i < n; i++) {
-        size_t bytes = strlen(features[i].name);
-        uint32_t at = (uint32_t)hash_name(features[i].name, bytes) & names->mask;
+        struct name name = name_of(features[i].name, strlen(features[i].name));
+        uint32_t at = hash_name(&name) & names->mask;
 
         while (names->slots[at].feature != 0)
             at = (at + 1) & names->mask;
-        names->slots[at] = (struct name_slot){ i + 1, (uint32_t)bytes, features[i].name };
+        names->slots[at] = (struct name_slot){ i + 1, name };
     }
     *out = names;
     return 0;
@@ -222,19 +245,18 @@ struct look_up {
 };
 
 /* Two features may have one name. */
-static void match(void *arg, const struct wire *key, const struct wire *entry)
+static void match(void *arg, const struct wire *key, const struct data_entry *entry)
 {
     const struct look_up *l = arg;
     const struct data_names *names = l->names;
-    size_t n = left(key);
+    struct name name = name_of(key->at, left(key));
 
-    for (uint32_t at = (uint32_t)hash_name(key->at, n) & names->mask;
-         names->slots[at].feature != 0; at = (at + 1) & names->mask) {
+    for (uint32_t at = hash_name(&name) & names->mask; names->slots[at].feature != 0;
+         at = (at + 1) & names->mask) {
         const struct name_slot *slot = &names->slots[at];
 
-        if (slot->bytes == n && memcmp(slot->name, key->at, n) == 0)
-            l->found[slot->feature - 1] =
-                (struct data_entry){ entry->at, left(entry), entry->offset - left(entry) };
+        if (same_name(&slot->name, &name))
+            l->found[slot->feature - 1] = *entry;
     }
 }
 
@@ -246,7 +268,7 @@ struct names {
     size_t n, n_all;
 };
 
-static void collect(void *arg, const struct wire *key, const struct wire *entry)
+static void collect(void *arg, const struct wire *key, const struct data_entry *entry)
 {
     struct names *names = arg;
     size_t n = left(key) < NAME_BYTES - 1 ? left(key)
@@ -385,17 +407,25 @@ static inline uint64_t find_ends(const uint8_t *at)
  * their bytes. What is in `out` behind them is undefined. */
 CLONES static size_t unpack_block(const uint8_t *at, uint64_t out[BLOCK], size_t *used)
 {
-    uint64_t ends = find_ends(at);
+    static const uint64_t low[NUMBER_MAX + 1] = {
+        0, 0xff, 0xffff, 0xffffff, 0xffffffff, 0xffffffffff, 0xffffffffffff, 0xffffffffffffff, UINT64_MAX
+    };
+    uint64_t ends = find_ends(at), inside = ~ends;
     unsigned start = 0;
     size_t n = 0;
 
+    /* Where NUMBER_MAX bytes in a row end nothing, the ends from there on are for later. */
+    inside &= inside >> 1;
+    inside &= inside >> 2;
+    inside &= inside >> 4;
+    if (inside != 0)
+        ends &= (inside & -inside) - 1;
     for (; ends != 0; ends &= ends - 1) {
-        unsigned end = (unsigned)__builtin_ctzll(ends) + 1, bytes = end - start;
+        unsigned end = (unsigned)__builtin_ctzll(ends) + 1;
+        uint64_t x;
 
-        if (bytes > NUMBER_MAX)
-            break;
-        memcpy(&out[n], at + start, 8);
-        out[n++] &= UINT64_MAX >> (64 - 8 * bytes);
+        memcpy(&x, at + start, 8);
+        out[n++] = x & low[end - start];
         start = end;
     }
     for (size_t i = 0; i < ((n + 7) & ~(size_t)7); i++) { /* the low 7 bits of each byte, together */
@@ -563,24 +593,14 @@ static int unexpected(const struct values *v, struct err *err)
 
 /* The kinds that a stored type may come as, and its size. */
 static const struct form {
-    enum tensor_dtype stored;
     enum kind list;    /* a list of `want` values, or KIND_NONE */
     size_t bytes_each; /* or one bytes value of want times this; 0: not so */
 } forms[] = {
-    { TENSOR_U8, KIND_NONE, 1 },
-    { TENSOR_F32, KIND_FLOAT, 4 },
-    { TENSOR_I64, KIND_INT64, 0 },
-    { TENSOR_I32, KIND_INT64, 0 },
+    [TENSOR_U8] = { KIND_NONE, 1 },
+    [TENSOR_F32] = { KIND_FLOAT, 4 },
+    [TENSOR_I64] = { KIND_INT64, 0 },
+    [TENSOR_I32] = { KIND_INT64, 0 },
 };
-
-static const struct form *form_of(enum tensor_dtype stored)
-{
-    for (size_t i = 0; i < COUNT_OF(forms); i++)
-        if (forms[i].stored == stored)
-            return &forms[i];
-    CHECK(!"a stored type that data_open() lets through");
-    return NULL;
-}
 
 /* One bytes value with the raw elements. */
 static int take_raw(const struct data_feature *f, const struct values *v, size_t each, void *room,
@@ -630,13 +650,15 @@ static int take_encoded(const struct values *v, void *room, const void **stored,
 int data_example_read(const struct data_feature *f, size_t elements, const struct data_entry *entry,
                       void *room, const void **stored, uint64_t *count, struct err *err)
 {
-    const struct form *form = form_of(f->stored);
+    const struct form *form = &forms[f->stored]; /* data_open() lets no other through */
     struct values v = { .f = f, .want = elements, .room = room };
-    struct wire in = { entry->at, entry->at + entry->n, entry->offset + entry->n };
+    struct wire in = { entry->at, entry->at + entry->n, entry->record };
     struct field member;
     int rc = 0;
 
-    while (entry->at != NULL && (rc = next_field(&in, &member, err)) > 0) {
+    if (entry->is_feature)
+        rc = take_feature(&v, in, err);
+    while (entry->at != NULL && !entry->is_feature && (rc = next_field(&in, &member, err)) > 0) {
         if (is_part(&member, 2))
             rc = take_feature(&v, member.bytes, err);
         if (rc < 0)

@@ -9,17 +9,19 @@
 #ifndef DATA_EXAMPLE_H
 #define DATA_EXAMPLE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 struct data_feature;
 struct err;
 
-/* A map entry inside a record. */
+/* What was found in a record: a Feature, or a whole map entry that has none or several. */
 struct data_entry {
     const uint8_t *at; /* NULL: no such feature in the record */
     size_t n;
-    size_t offset; /* of `at` in the record, for messages */
+    const uint8_t *record; /* where that begins, for messages */
+    bool is_feature;
 };
 
 /* The names of features, to be looked up in many records. The features are borrowed. ERR_NOMEM. */

@@ -199,6 +199,41 @@ static void parts_of_a_list_are_joined(void **state)
 }
 
 /* A oneof: the last kind stays, with only what came after the change. */
+/* As protobuf has it: the value may stand in front of the key, and several values are one. */
+static void an_entry_is_read_whatever_its_order(void **state)
+{
+    struct data_feature f = FEATURE("x", TENSOR_I64, 3);
+
+    (void)state;
+    for (int n_values = 0; n_values < 4; n_values++)
+        for (int key_at = 0; key_at <= n_values; key_at++) {
+            struct buf entry = { 0 }, features = { 0 };
+            int64_t got[3];
+            struct err err;
+            int rc;
+
+            for (int i = 0; i <= n_values; i++) {
+                uint8_t value[] = { 0x1a, 0x03, 0x0a, 0x01, (uint8_t)(10 + i) };
+
+                if (i == key_at)
+                    kit_member(&entry, 1, "x", 1);
+                if (i < n_values)
+                    kit_member(&entry, 2, value, sizeof(value));
+            }
+            kit_member(&features, 1, entry.data, entry.len);
+            rc = read_one(&features, &f, 3, got, &err);
+            assert_int_equal(rc, n_values == 3 ? 0 : ERR_INPUT);
+            if (n_values < 3)
+                assert_text(err, n_values == 0   ? "found an empty feature"
+                                 : n_values == 1 ? "a list of 1 int64 values"
+                                                 : "a list of 2 int64 values");
+            for (int i = 0; rc == 0 && i < 3; i++)
+                assert_int_equal(got[i], 10 + i);
+            buf_fini(&entry);
+            buf_fini(&features);
+        }
+}
+
 static void a_list_of_another_kind_replaces_the_first(void **state)
 {
     struct data_feature f = FEATURE("x", TENSOR_I64, 2);
@@ -372,6 +407,7 @@ int main(void)
         cmocka_unit_test(floats_may_also_be_one_bytes_value),
         cmocka_unit_test(of_two_entries_with_one_key_the_last_counts),
         cmocka_unit_test(parts_of_a_list_are_joined),
+        cmocka_unit_test(an_entry_is_read_whatever_its_order),
         cmocka_unit_test(a_list_of_another_kind_replaces_the_first),
         cmocka_unit_test(unknown_fields_of_every_wire_type_are_skipped),
         cmocka_unit_test(what_was_found_and_expected_is_told),
