@@ -5,7 +5,7 @@ import shutil
 
 import kit
 from peers import Unavailable, run_checked
-from table import Side, interleave
+from table import Side
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROUNDS = 3
@@ -38,7 +38,7 @@ def decode(table, folder):
     """Both sides read the same files, which ours writes."""
     us = Side("trainerd", lambda: nanoseconds(run_checked([program("bench_decode"), "examples", folder])))
     protobuf = Side("libprotobuf", lambda: nanoseconds(run_checked([protobuf_peer(folder), folder])))
-    interleave(ROUNDS, us, protobuf)
+    table.interleave(ROUNDS, us, protobuf)
     for kind, what in KINDS:
         table.faster("Example parsed, " + what, us, protobuf, kind, at_least=5)
 
@@ -54,7 +54,7 @@ def images(table, folder):
         return {None: figures["ours"]}
 
     us, plain = Side("trainerd", measure), Side("libjpeg and a loop", lambda: {None: figures["plain"]})
-    interleave(ROUNDS, us, plain)
+    table.interleave(ROUNDS, us, plain)
     table.faster("JPEG, random crop, flip, normalise, 224x224", us, plain, at_least=1.3)
 
 
@@ -68,7 +68,7 @@ def shuffled(table, folder):
         return out
 
     records = Side("bench_tfrecord", measure)
-    interleave(ROUNDS, records)
+    table.interleave(ROUNDS, records)
     for n, share in SHUFFLED:
         table.share("TFRecord read shuffled, %d bytes" % n, records, ("shuffled", n), ("bare loop", n), share)
 
