@@ -221,7 +221,7 @@ static int key_of(const struct data_set *s, uint8_t key[DIGEST_BYTES], struct er
     return rc;
 }
 
-static bool load_kept(const struct data_set *s, const char *name, const uint8_t key[DIGEST_BYTES],
+static bool load_kept(struct data_set *s, const char *name, const uint8_t key[DIGEST_BYTES],
                       uint32_t *lengths)
 {
     uint64_t n = s->n_records, most = s->elements[s->pack_by] / s->inner[s->pack_by];
@@ -241,6 +241,9 @@ static bool load_kept(const struct data_set *s, const char *name, const uint8_t 
         memcpy(lengths, data.data + head, n * sizeof(*lengths));
     for (uint64_t r = 0; ok && r < n; r++)
         ok = lengths[r] <= most || lengths[r] == DATA_LEFT_OUT;
+    for (uint64_t r = 0; ok && r < n; r++) /* they were told when they were found, and count still */
+        if (lengths[r] == DATA_LEFT_OUT)
+            atomic_fetch_add(&s->n_skipped, 1);
     buf_fini(&data);
     return ok;
 }
