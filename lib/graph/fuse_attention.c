@@ -112,6 +112,22 @@ static bool is_mask(const struct fuser *f, uint32_t value, enum tensor_dtype dty
            shape_broadcast(&t->shape, scores, &both) && shape_equal(&both, scores);
 }
 
+/* A constant that has one number everywhere. */
+static bool uniform(const struct fuser *f, uint32_t value, float *number)
+{
+    const struct plan_value *v = &f->p->values.at[value];
+    const float *x = v->tensor.data;
+    int64_t n = tensor_elements(&v->tensor), i;
+
+    if (v->kind != PLAN_CONST || v->tensor.dtype != TENSOR_F32 || n == 0)
+        return false;
+    for (i = 1; i < n; i++)
+        if (x[i] != x[0])
+            return false;
+    *number = x[0];
+    return true;
+}
+
 static bool push(struct chain *c, const char *step, float number, uint32_t mask)
 {
     if (c->n_steps == MAX_STEPS || (mask != GRAPH_NONE && c->n_masks == MAX_MASKS))
@@ -166,9 +182,9 @@ static bool find_scores(const struct fuser *f, uint32_t value, struct chain *c)
                take_step(f, n, 1, c, "add", 0, n->in[0]);
     if (!fuse_is(n, NULL, "Where"))
         return false;
-    if (fuse_number(f, n->in[2], &number))
+    if (uniform(f, n->in[2], &number))
         return take_step(f, n, 1, c, "keep", number, n->in[0]);
-    return fuse_number(f, n->in[1], &number) &&
+    return uniform(f, n->in[1], &number) &&
            take_step(f, n, 2, c, "fill", number, n->in[0]);
 }
 
