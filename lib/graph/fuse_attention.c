@@ -5,11 +5,11 @@
  *                                           MatMul  steps  Softmax  [Dropout]  MatMul  [Transpose]
  *   k  [Mul, Div by a number]  Transpose  /                             v  Transpose /
  *
- * Steps are, in any order and number: Mul or Div by a number; Add of a mask; Where of a mask between
- * the scores and a number. Transposes are whatever they are, or not there. Nothing else may read
- * what lies between, and a mask to which a gradient flows (a trained bias of the scores) cannot be
- * had without the matrix: such a graph stays as it is, and so does one with few scores. Dropout drops
- * the same elements as it would by itself. */
+ * Steps are, in any order and number: Mul or Div by a number; Add of a mask; Where of a mask
+ * between the scores and a number. Transposes are whatever they are, or not there. Nothing else may
+ * read what lies between, and a mask to which a gradient flows (a trained bias of the scores)
+ * cannot be had without the matrix: such a graph stays as it is, and so does one with few scores.
+ * Dropout drops the same elements as it would by itself. */
 #include <math.h>
 #include <string.h>
 
@@ -19,7 +19,7 @@
 enum {
     MAX_STEPS = 8,
     MAX_MASKS = FUSE_MAX_IN - 3,
-    MIN_SCORES = 64 * 64, /* of a matrix: measured, below them the separate ops are as fast or faster */
+    MIN_SCORES = 64 * 64, /* of a matrix: measured, below them the separate ops are faster */
 };
 
 struct chain { /* of scores; steps in the order they are found: the last first */
@@ -280,7 +280,7 @@ static bool dropout_ratio(const struct fuser *f, const struct plan_node *n, floa
     const struct plan_value *mode;
 
     *ratio = 0;
-    if (n->def->until != 0) { /* before opset 12; where the plan does not train, plan_node.c knows */
+    if (n->def->until != 0) { /* before opset 12: see plan_node.c for what it does in a run */
         if (f->p->training && f->p->purpose != PLAN_RUN)
             *ratio = a != NULL ? a->f : 0.5f;
         return true;

@@ -5,8 +5,9 @@
  *   q, k, v    float32 of equal rank >= 2. Transpose(q, perm_q) is [batch.., t, d],
  *              Transpose(k, perm_k) [batch.., d, s], Transpose(v, perm_v) [batch.., s, dv]; without
  *              an attribute they are so already
- *   steps      strings, what happens to a score x in this order: "scale" x * number, "add" x + mask,
- *              "keep" mask ? x : number, "fill" mask ? number : x; numbers has a float for each
+ *   steps      strings, what happens to a score x, in this order: "scale" x * number,
+ *              "add" x + mask, "keep" mask ? x : number, "fill" mask ? number : x; numbers has a
+ *              float for each
  *   inputs 3.. the masks of the steps that have one, in their order; each broadcasts to
  *              [batch.., t, s] but has all s columns; "add": float32, else bool
  *   dropout    the ratio, for plans that train. The random words are those that a Dropout of the
@@ -20,11 +21,12 @@
  *   dv = p^T dy   dp = dy v^T   dx = p (dp - sum_j y_j dy_j)   dq = dx k^T   dk = dx^T q
  * and dx brought back through the steps.
  *
- * Keys that constant masks keep from all rows of a block (all that is later, with a causal mask) are
- * left out, not even read. That changes nothing as long as each row has another score that is so
- * much greater that theirs weigh e^-104 = 0: looked at in every call, and where it is not so (a row
- * whose keys are all masked: uniform weights, or NaN with -inf) the block is done again with all keys.
- * An "add" counts as masking from -1e38 down, where scores that are not near overflow drown. */
+ * Keys that constant masks keep from all rows of a block (all that is later, with a causal mask)
+ * are left out, not even read. That changes nothing as long as each row has another score that is
+ * so much greater that theirs weigh e^-104 = 0: looked at in every call, and where it is not so (a
+ * row whose keys are all masked: uniform weights, or NaN with -inf) the block is done again with
+ * all keys. An "add" counts as masking from -1e38 down, where scores that are not near overflow
+ * drown. */
 #include "op/attention/attention.h"
 
 #include <inttypes.h>

@@ -1,6 +1,6 @@
 /* attention.h - between attention.c, which settles shapes, attention_seen.c, which looks what masks
- * hide, attention_plan.c and attention_cpu.c, which walk over heads and blocks, and attention_rows.c,
- * which works on the scores of a block. */
+ * hide, attention_plan.c and attention_cpu.c, which walk over heads and blocks, and
+ * attention_rows.c, which works on the scores of a block. */
 #ifndef OP_ATTENTION_ATTENTION_H
 #define OP_ATTENTION_ATTENTION_H
 
@@ -80,7 +80,8 @@ struct attention_rows {
     int64_t rows;                /* in one matrix */
     int64_t matrices;
     struct attention_range keys; /* of each row */
-    float *max, *scale;          /* [n, t] of the whole call: greatest score, 1 / sum of e^(s - max) */
+    float *max, *scale;          /* [n, t] of the whole call: greatest score, 1 / sum of e^(x - max),
+                                    x being the scores of the row */
     uint8_t *keep;               /* [keys of a row], room for what dropout keeps */
 };
 

@@ -1,5 +1,5 @@
-/* attention_cpu.c - walks over matrices (or groups of small ones) and blocks of their rows. Operands
- * are brought together in scratch, matrix by matrix, as the library's products want them:
+/* attention_cpu.c - walks over matrices (or groups of small ones) and blocks of their rows.
+ * Operands are brought together in scratch, matrix by matrix, as the library's products want them:
  *
  *   k [s, d] v [s, dv]        of the matrix; with dk and dv of the same shapes in backward
  *   q [rows, d] y [rows, dv]  of the block; in backward dy in y's place, and dq
@@ -21,8 +21,8 @@ enum { AHEAD = 8 /* rows that are fetched in advance */ };
 
 /* ---- matrices between their place and scratch ---- */
 
-/* A row that is soon to come: rows lie far apart, a few cache lines each, which the machine does not
- * see by itself. */
+/* A row that is soon to come: rows lie far apart, a few cache lines each, which the machine does
+ * not see by itself. */
 OP_INLINE void foresee(const float *row, const struct attention_at *at, size_t cols, bool writes)
 {
     size_t c;
