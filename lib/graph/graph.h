@@ -7,8 +7,9 @@
  *   plan_forward, plan_backward: run the list. No allocation, no look-up, no string.
  *
  * Parameters live in one arena that the caller owns: [trained, in the order in which backward
- * finishes them][statistics]; gradients in arenas of the same layout. So an optimizer sweeps one
- * range, and a bucket that is ready is a range too. The layout belongs to the graph and is the
+ * finishes them][tables, likewise][statistics]; gradients in arenas of the same layout. So an
+ * optimizer sweeps one range, and a bucket that is ready is a range too. A table is a trained
+ * parameter of which a step may reach a few rows only. The layout belongs to the graph and is the
  * same for all its plans.
  * Threads: a graph is read-only after import; a plan belongs to one replica thread. */
 #ifndef GRAPH_GRAPH_H
@@ -40,6 +41,7 @@ struct graph_param {
     size_t offset;               /* floats from the start of the arena; a multiple of 16 */
     size_t elements;
     float momentum;              /* GRAPH_STATISTIC: weight of the old value */
+    bool is_table;               /* GRAPH_TRAINED: read by Gather along axis 0 and by nothing else */
 };
 
 struct graph_io { /* an input or an output of the graph */
@@ -85,6 +87,7 @@ const struct graph_op *graph_ops(const struct graph *g, uint32_t *n); /* in the 
 const struct graph_param *graph_params(const struct graph *g, uint32_t *n); /* by offset */
 size_t graph_arena_floats(const struct graph *g);   /* whole arena, a multiple of 16 */
 size_t graph_trained_floats(const struct graph *g); /* its first part; the rest are statistics */
+size_t graph_dense_floats(const struct graph *g);   /* of that the first part; the rest are tables */
 const struct graph_io *graph_inputs(const struct graph *g, uint32_t *n); /* without initializers */
 const struct graph_io *graph_outputs(const struct graph *g, uint32_t *n);
 /* What a person should know about this import ("trains anonymous initializer ..."), for the log. */

@@ -97,7 +97,7 @@ struct graph {
     struct graph_param *params; /* by offset */
     uint32_t *param_values;
     uint32_t n_params;
-    size_t trained_floats, arena_floats;
+    size_t dense_floats, trained_floats, arena_floats;
     const char **notes;
     uint32_t n_notes, cap_notes;
     char digest[DIGEST_HEX_BYTES];
