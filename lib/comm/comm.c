@@ -242,7 +242,7 @@ static int call(struct comm *c, uint32_t local, struct comm_call what, void *dat
 int comm_all_reduce(struct comm *c, uint32_t local, void *data, size_t count,
                     enum tensor_dtype dtype, enum comm_op op, struct err *err)
 {
-    CHECK(reduce_can(dtype) && op <= COMM_MAX);
+    CHECK(reduce_can(dtype, op));
     return call(
         c, local,
         (struct comm_call){
@@ -253,7 +253,7 @@ int comm_all_reduce(struct comm *c, uint32_t local, void *data, size_t count,
 int comm_reduce_scatter(struct comm *c, uint32_t local, void *data, size_t count,
                         enum tensor_dtype dtype, enum comm_op op, struct err *err)
 {
-    CHECK(reduce_can(dtype) && op <= COMM_MAX);
+    CHECK(reduce_can(dtype, op));
     return call(c, local,
                 (struct comm_call){ .what = COMM_REDUCE_SCATTER,
                                     .count = count,
@@ -265,7 +265,7 @@ int comm_reduce_scatter(struct comm *c, uint32_t local, void *data, size_t count
 int comm_all_gather(struct comm *c, uint32_t local, void *data, size_t count,
                     enum tensor_dtype dtype, struct err *err)
 {
-    CHECK(reduce_can(dtype));
+    CHECK(reduce_can(dtype, COMM_SUM));
     return call(
         c, local,
         (struct comm_call){ .what = COMM_ALL_GATHER, .count = count, .dtype = (uint8_t)dtype },

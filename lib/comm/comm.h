@@ -82,7 +82,7 @@ uint32_t comm_first_rank(const struct comm *c); /* of this member */
 const char *comm_describe(
     const struct comm *c); /* "8 ranks: 2 hosts x 4, shared memory + tcp, halving/doubling" */
 
-enum comm_op { COMM_SUM, COMM_MAX };
+enum comm_op { COMM_SUM, COMM_MAX, COMM_OR /* of bits: TENSOR_I64 alone */ };
 
 /* The elements [begin, end) of a vector of `count` that a rank owns: multiples of 16 apart (but the
  * last end), even within 16 elements, possibly empty. In a world that is a power of two the slices

@@ -24,6 +24,7 @@
 #include "base/check.h"
 #include "base/err.h"
 #include "base/text.h"
+#include "tensor/packed.h"
 
 enum use {
     USE_GRADIENT = 1,  /* an op carries a gradient from here to an end */
@@ -436,6 +437,23 @@ static int compare(const void *pa, const void *pb)
     return a->value < b->value ? -1 : 1;
 }
 
+static int lay_out_tables(struct graph *g, struct err *err)
+{
+    uint32_t i;
+
+    g->tables = arena_array(&g->mem, g->n_tables, sizeof(*g->tables));
+    if (g->tables == NULL)
+        return no_memory(err);
+    for (i = 0; i < g->n_tables; i++) {
+        const struct graph_param *p = &g->params[g->first_table + i];
+
+        g->tables[i].rows = (size_t)p->shape.dim[0];
+        g->tables[i].width = p->elements / g->tables[i].rows;
+    }
+    g->table_words = packed_lay_out(g->tables, g->n_tables);
+    return 0;
+}
+
 static int lay_out(struct finder *f, struct candidate *list, uint32_t n, struct err *err)
 {
     struct graph *g = f->g;
@@ -465,13 +483,15 @@ static int lay_out(struct finder *f, struct candidate *list, uint32_t n, struct 
             g->trained_floats = offset;
         if (p->kind == GRAPH_TRAINED && !p->is_table)
             g->dense_floats = offset;
+        if (p->is_table && g->n_tables++ == 0)
+            g->first_table = i;
         v->kind = VALUE_PARAM;
         v->index = i;
         g->param_values[i] = list[i].value;
     }
     g->n_params = n;
     g->arena_floats = offset;
-    return 0;
+    return lay_out_tables(g, err);
 }
 
 /* Could this value be a parameter, and of which kind? 0 or an error; *n grows if so. */
@@ -500,7 +520,8 @@ static int classify(struct finder *f, uint32_t value, struct candidate *out, uin
                                   .order = f->first_use[value],
                                   .kind = use == USE_STATISTIC ? GRAPH_STATISTIC : GRAPH_TRAINED,
                                   .is_table = use == USE_GRADIENT &&
-                                              (f->use[value] & USE_WHOLE) == 0 };
+                                              (f->use[value] & USE_WHOLE) == 0 &&
+                                              v->tensor.shape.dim[0] <= UINT32_MAX };
     *n += 1;
     return 0;
 }

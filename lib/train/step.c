@@ -49,7 +49,6 @@ int step_feed(struct replica *r, struct plan *plan, struct data_reader *reader, 
 static int run_lanes(struct replica *r, uint64_t step, struct err *err)
 {
     struct train *t = r->train;
-    size_t n = t->mem.grads;
     struct op_run run = {
         .seed = t->opts->seed,
         .step = step,
@@ -59,6 +58,7 @@ static int run_lanes(struct replica *r, uint64_t step, struct err *err)
 
     r->data_ns = 0;
     for (uint32_t i = 0; i < t->lanes_per_replica; i++) {
+        struct packed *rows = t->mem.n_tables > 0 ? &r->rows[top] : NULL;
         float *grads = r->grads[top++];
         float *control = grads + t->mem.params;
         uint64_t before = clock_ns();
@@ -68,6 +68,7 @@ static int run_lanes(struct replica *r, uint64_t step, struct err *err)
             return rc;
         r->data_ns += clock_ns() - before;
         run.lane = r->first_lane + i;
+        plan_pack(r->plan, rows);
         rc = plan_forward(r->plan, &run, err);
         if (rc == 0)
             rc = plan_backward(r->plan, &run, grads, NULL, NULL, err);
@@ -78,7 +79,7 @@ static int run_lanes(struct replica *r, uint64_t step, struct err *err)
         if (t->opts->mean_of_weights)
             control[CONTROL_WEIGHT] = plan_loss_weight(r->plan);
         for (uint32_t m = tree_merges(i, t->lanes_per_replica); m > 0; m--, top--)
-            tree_add_f32(r->grads[top - 2], r->grads[top - 1], n);
+            tables_add_arena(r, top - 2, top - 1);
     }
     return 0;
 }
@@ -106,12 +107,12 @@ static int reduce(struct replica *r, struct step_result *out, struct err *err)
         control[CONTROL_STOP_WHO] = control[CONTROL_STOP] * (float)(t->group.self + 1);
     }
     if (t->comm != NULL)
-        rc = comm_all_reduce(t->comm, r->local, grads, t->mem.grads, TENSOR_F32, COMM_SUM, err);
+        rc = tables_reduce(r, err);
     r->reduce_ns = clock_ns() - before;
     out->loss = control[CONTROL_LOSS];
     if (rc == 0 && t->opts->mean_of_weights && control[CONTROL_WEIGHT] > 0) { /* else all is 0 */
         out->loss /= (double)control[CONTROL_WEIGHT];
-        scale(grads, t->mem.trained, 1.0f / control[CONTROL_WEIGHT]);
+        scale(grads, t->mem.dense + packed_floats(&r->rows[0]), 1.0f / control[CONTROL_WEIGHT]);
     }
     out->stop = control[CONTROL_STOP] > 0;
     out->stop_everywhere = control[CONTROL_STOP_ALL] > 0;

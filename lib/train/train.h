@@ -130,6 +130,7 @@ struct train_opts { /* everything is borrowed until train_close() */
     uint32_t replicas;      /* of the full cluster; each has lanes / replicas lanes, and it divides */
     double clip_norm, clip_value; /* the value first; 0: not */
     uint32_t eval_every_epochs;
+    bool whole_gradients;   /* of tables too: the same weights, slower; for comparisons */
     uint32_t norm_every_steps; /* compute the gradient norm at steps that this divides; 0: only for clipping */
 
     const struct optim_def *optimizer;

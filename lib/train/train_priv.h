@@ -4,6 +4,7 @@
  *   memory.c   one shared region: state, gradients, accumulators
  *   replica.c  the thread of a replica: join the generation, step, what is due between steps
  *   step.c     one step
+ *   tables.c   the part of it that is about tables: which rows have a gradient
  *   update.c   the optimizer's part of it
  *   eval.c     one evaluation
  *   save.c     checkpoints and export, on the chief
@@ -16,6 +17,7 @@
 #include "base/err.h"
 #include "base/gate.h"
 #include "ckpt/ckpt.h"
+#include "tensor/packed.h"
 #include "train/train.h"
 
 /* Behind the parameters in every gradient arena: reduced with them. */
@@ -42,6 +44,11 @@ struct agreement {
 struct memory {
     struct device_mem region;
     size_t params, trained;    /* floats of a parameter arena; of its trained part */
+    size_t dense;              /* floats of a gradient arena that are always there; from there to
+                                  `trained` the values of packed tables, as many as rows have marks */
+    const struct packed_table *tables; /* the graph's */
+    uint32_t n_tables;         /* 0 also if gradients are wanted whole */
+    size_t table_words;        /* of marks */
     size_t slot;               /* floats of one slot */
     size_t state_bytes;        /* parameters, slots, average: what a checkpoint holds */
     size_t grads;              /* floats of one gradient arena, control words included */
@@ -61,6 +68,8 @@ struct replica {
     struct plan *plan, *eval_plan;
     struct device_mem work, eval_work;
     float *grads[MAX_TREE];    /* gradient arenas of the lane tree, in the region */
+    struct packed rows[MAX_TREE]; /* of each of them: the rows of tables that have a gradient */
+    struct packed all_rows;    /* while reducing: the marks of all replicas */
     double *sums[MAX_TREE];    /* evaluation accumulators likewise, eval_words each */
     struct data_reader *reader;
     uint64_t data_ns, reduce_ns; /* of the current step */
@@ -121,6 +130,17 @@ void memory_close(struct train *t);
 uint32_t tree_merges(uint32_t i, uint32_t n);
 void tree_add_f32(float *dst, const float *src, size_t n);
 void tree_add_f64(double *dst, const double *src, size_t n);
+
+/* tables.c */
+void tables_open(struct train *t); /* what memory_open() has to know */
+/* Gradient arena `to` of the lane tree += arena `from`. */
+void tables_add_arena(struct replica *r, uint32_t to, uint32_t from);
+/* Gradient arena 0, and its marks, over all replicas. Without `comm` it is the sum already. */
+int tables_reduce(struct replica *r, struct err *err);
+static inline float *tables_values(const struct train *t, float *grads)
+{
+    return grads + t->mem.dense;
+}
 
 /* step.c: one step of this replica. */
 int step_run(struct replica *r, uint64_t step, struct step_result *out, struct err *err);

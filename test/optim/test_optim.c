@@ -41,8 +41,8 @@ static void step_all(struct optim *o, uint32_t n_parts, struct optim_hyper *h, d
 {
     for (uint32_t k = 0; k < n_parts; k++) {
         if (clip_value > 0)
-            optim_clip_values(o, k, state->g, (float)clip_value);
-        optim_measure_gradient(o, k, state->g);
+            optim_clip_values(o, k, state, (float)clip_value);
+        optim_measure_gradient(o, k, state);
     }
     h->grad_scale = optim_clip(optim_gradient_norm(o), clip);
     for (uint32_t k = 0; optim_needs_norms(o) && k < n_parts; k++)
@@ -69,8 +69,8 @@ static void a_hundred_steps_end_where_pytorch_ends(void **state)
         const struct reference *ref = &references[r];
         const struct optim_def *def = optim_find(ref->optimizer);
         const struct optim_param params[] = {
-            { 0, REFERENCE_FIRST, 1, ref->decay, true },
-            { REFERENCE_FIRST, REFERENCE_N - REFERENCE_FIRST, ref->factor, ref->decay2, true },
+            { 0, REFERENCE_FIRST, 1, ref->decay, true, NULL },
+            { REFERENCE_FIRST, REFERENCE_N - REFERENCE_FIRST, ref->factor, ref->decay2, true, NULL },
         };
         float w[REFERENCE_N], g[REFERENCE_N], memory[3][REFERENCE_N] = { { 0 } };
         struct optim_state s = { .w = w, .g = g };
@@ -323,11 +323,11 @@ static void every_width_gives_the_bits_of_single_steps(void **state)
 
 /* Parameters of many sizes: one float, a block and a float, many blocks; and gaps between them. */
 static const struct optim_param cut_params[] = {
-    { 0, 1, 1, 0.01, true },
-    { 16, OPTIM_BLOCK, 0.5, 0, true },
-    { 16 + OPTIM_BLOCK, OPTIM_BLOCK + 1, 1, 0.02, true },
-    { 2 * OPTIM_BLOCK + 32, 5 * OPTIM_BLOCK + 777, 1, 0.01, true },
-    { 7 * OPTIM_BLOCK + 1000, 300, 2, 0.01, false },
+    { 0, 1, 1, 0.01, true, NULL },
+    { 16, OPTIM_BLOCK, 0.5, 0, true, NULL },
+    { 16 + OPTIM_BLOCK, OPTIM_BLOCK + 1, 1, 0.02, true, NULL },
+    { 2 * OPTIM_BLOCK + 32, 5 * OPTIM_BLOCK + 777, 1, 0.01, true, NULL },
+    { 7 * OPTIM_BLOCK + 1000, 300, 2, 0.01, false, NULL },
 };
 enum {
     N_CUT = sizeof(cut_params) / sizeof(*cut_params),
@@ -401,7 +401,7 @@ static void gaps_between_parameters_are_left_alone(void **state)
 /* average_k = d average + (1 - d) w, rounded as it stands. */
 static void the_average_follows_the_weights(void **state)
 {
-    const struct optim_param p = { 0, 5, 1, 0, true };
+    const struct optim_param p = { 0, 5, 1, 0, true, NULL };
     struct optim *o = optim_of(optim_find("sgd"), &p, 1, 1, 0.75);
     float w[5] = { 1, 2, 3, 4, 5 }, average[5] = { 1, 2, 3, 4, 5 }, g[5], expected[5];
     struct optim_state s = { .w = w, .g = g, .average = average };
@@ -428,7 +428,7 @@ static void the_average_follows_the_weights(void **state)
 static void without_a_norm_the_ratio_is_one(void **state)
 {
     static const char *const names[] = { "lars", "lamb" };
-    const struct optim_param p = { 0, 4, 1, 0, true };
+    const struct optim_param p = { 0, 4, 1, 0, true, NULL };
 
     (void)state;
     for (size_t k = 0; k < 2; k++)
@@ -459,7 +459,7 @@ static void a_bad_gradient_is_not_hidden(void **state)
     (void)state;
     for (size_t k = 0; k < n_all; k++)
         for (size_t b = 0; b < 2; b++) {
-            const struct optim_param p = { 0, 2, 1, 0.1, true };
+            const struct optim_param p = { 0, 2, 1, 0.1, true, NULL };
             struct optim *o = optim_of(all[k], &p, 1, 1, 0);
             float w[2] = { 1, 1 }, g[2] = { bad[b], 0 }, memory[3][2] = { { 0 } };
             struct optim_state s = { .w = w, .g = g,

@@ -1,6 +1,7 @@
 /* gather.c - Gather, GatherElements, GatherND: rows of the data at indices (rows.h).
  *   y_i = x[row_i].   dx[row_i] += dy_i, in the order of i; rows that nobody took get 0.
- * Gather along axis 0 of a weight is the embedding. Data of any type. Negative indices: opset 11
+ * Gather along axis 0 of a weight is the embedding; then dx may be packed (tensor/packed.h), and
+ * nothing here looks at rows that nobody took. Data of any type. Negative indices: opset 11
  * (before they were refused); GatherND: batch_dims 12. */
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +9,7 @@
 #include "base/err.h"
 #include "op/op_priv.h"
 #include "op/shape/rows.h"
+#include "tensor/packed.h"
 
 static int gather_infer(struct op_infer *f, struct err *err)
 {
@@ -113,6 +115,8 @@ static int fwd(const struct op_call *c, const char *op, struct err *err)
 
     if (rc < 0)
         return rc;
+    for (i = 0; c->rows != NULL && c->rows->marks != NULL && i < r->n; i++)
+        packed_mark(c->rows, (size_t)row[i]);
     if (r->width == 1)
         (size == 1   ? take_8
          : size == 2 ? take_16
@@ -124,21 +128,42 @@ static int fwd(const struct op_call *c, const char *op, struct err *err)
     return 0;
 }
 
+/* The places start as zero. */
+CLONES static void add_packed(const int64_t *row, size_t n, size_t width, const float *dy,
+                              const struct packed_rows *to)
+{
+    const uint64_t *marks = to->marks;
+    const uint32_t *before = to->before;
+    size_t i, k;
+
+    for (i = 0; i < n; i++) {
+        float *restrict dx = to->values + packed_place(marks, before, (size_t)row[i]) * width;
+        const float *restrict x = dy + i * width;
+
+        for (k = 0; k < width; k++)
+            dx[k] += x[k];
+    }
+}
+
 static int bwd(const struct op_call *c, struct err *err)
 {
     const struct rows *r = c->param;
     const int64_t *row = c->save;
+    bool packed = c->rows != NULL && c->rows->marks != NULL;
     const float *dy;
     float *dx;
     size_t i;
 
     (void)err;
-    op_bwd_zero(c);
+    if (!packed)
+        op_bwd_zero(c);
     if (c->dout[0] == NULL || c->din[0] == NULL)
         return 0;
     dy = c->dout[0]->data;
     dx = c->din[0]->data;
-    if (r->width == 1)
+    if (packed)
+        add_packed(row, r->n, r->width, dy, c->rows);
+    else if (r->width == 1)
         for (i = 0; i < r->n; i++)
             dx[row[i]] += dy[i];
     else
