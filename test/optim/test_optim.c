@@ -11,6 +11,7 @@
 
 #include "optim/optim.h"
 #include "optim/reference.h"
+#include "tensor/packed.h"
 
 enum { N_REFERENCES = sizeof(references) / sizeof(*references), LARGE = 3 * OPTIM_BLOCK + 777 };
 
@@ -376,6 +377,164 @@ static void any_number_of_parts_gives_the_same_bits(void **state)
     free(many);
 }
 
+/* ---- tables ---- */
+
+enum { N_TABLES = N_CUT, CUT_WHOLE = 6 * CUT_FLOATS };
+
+/* The parameters above as matrices. */
+static struct packed_table cut_tables[N_TABLES] = {
+    { .rows = 1, .width = 1 },    { .rows = OPTIM_BLOCK / 16, .width = 16 },
+    { .rows = 241, .width = 17 }, { .rows = 733, .width = 29 },
+    { .rows = 300, .width = 1 },
+};
+
+/* Three steps of gradients that are zero but for some rows; packed or whole. */
+static void table_steps(const struct optim_def *def, bool is_packed, bool decays, double average,
+                        uint32_t n_parts, uint32_t one_in, float *memory, double norms[3])
+{
+    size_t words = packed_lay_out(cut_tables, N_TABLES);
+    void *place = malloc(packed_bytes(N_TABLES, words));
+    float *values = malloc(CUT_FLOATS * sizeof(*values));
+    struct packed rows = packed_at(cut_tables, N_TABLES, words, place);
+    struct optim_param params[N_TABLES];
+    struct optim_state s = { .w = memory, .g = memory + CUT_FLOATS, .packed = &rows,
+                             .values = values, .average = memory + 5 * CUT_FLOATS };
+    struct optim *o;
+    uint32_t x = 5;
+
+    for (uint32_t t = 0; t < N_TABLES; t++) {
+        params[t] = cut_params[t];
+        assert_int_equal(params[t].n, cut_tables[t].rows * cut_tables[t].width);
+        params[t].weight_decay *= decays;
+        params[t].table = is_packed && t != 2 ? &cut_tables[t] : NULL; /* one stays whole */
+    }
+    o = optim_of(def, params, N_TABLES, n_parts, average);
+    memset(memory, 0, CUT_WHOLE * sizeof(*memory));
+    for (uint32_t k = 0; k < def->n_slots; k++)
+        s.slots[k] = memory + (2 + k) * CUT_FLOATS;
+    draw_all(&x, s.w, CUT_FLOATS);
+    for (uint64_t step = 1; step <= 3; step++) {
+        struct optim_hyper h = { .learning_rate = 0.01, .momentum = 0.9, .beta1 = 0.9,
+                                 .beta2 = 0.99, .epsilon = 1e-8, .trust_coefficient = 0.01,
+                                 .centered = true, .step = step };
+        size_t next = 0;
+
+        memset(s.g, 0, CUT_FLOATS * sizeof(*s.g));
+        memset(values, 0xFF, CUT_FLOATS * sizeof(*values));
+        packed_clear(&rows);
+        for (uint32_t t = 0; t < N_TABLES; t++)
+            for (size_t r = 0; r < cut_tables[t].rows; r++) {
+                size_t width = cut_tables[t].width;
+                float *g = s.g + params[t].first + r * width;
+
+                draw_all(&x, g, 1);
+                if ((r + step) % one_in != 0) {
+                    g[0] = 0;
+                    continue;
+                }
+                draw_all(&x, g, width);
+                rows.marks[cut_tables[t].first_word + r / 64] |= (uint64_t)1 << r % 64;
+                memcpy(values + next, g, width * sizeof(*g));
+                next += width;
+            }
+        packed_settle(&rows);
+        assert_int_equal(packed_floats(&rows), next);
+        for (uint32_t t = 0; is_packed && t < N_TABLES; t++)
+            if (t != 2) /* nobody looks there */
+                memset(s.g + params[t].first, 0xFF, params[t].n * sizeof(*s.g));
+        step_all(o, n_parts, &h, 0.5, 0.4, &s);
+        norms[step - 1] = optim_gradient_norm(o);
+    }
+    memset(s.g, 0, CUT_FLOATS * sizeof(*s.g));
+    optim_free(o);
+    free(place);
+    free(values);
+}
+
+static void packed_gradients_move_weights_to_the_bits_of_whole_ones(void **state)
+{
+    static const uint32_t density[] = { 1, 2, 9, 100 };
+    size_t n_all;
+    const struct optim_def *const *all = optim_all(&n_all);
+    float *whole = malloc(CUT_WHOLE * sizeof(float)), *packed = malloc(CUT_WHOLE * sizeof(float));
+
+    (void)state;
+    for (size_t k = 0; k < n_all; k++)
+        for (uint32_t way = 0; way < 16; way++) {
+            uint32_t one_in = density[way / 4];
+            double norms[2][3], average = way & 2 ? 0.9 : 0;
+
+            table_steps(all[k], false, way & 1, average, 1, one_in, whole, norms[0]);
+            table_steps(all[k], true, way & 1, average, 1 + way, one_in, packed, norms[1]);
+            assert_memory_equal(norms[0], norms[1], sizeof(norms[0]));
+            if (memcmp(whole, packed, CUT_WHOLE * sizeof(float)) != 0)
+                fail_msg("%s, way %u", all[k]->name, way);
+        }
+    free(whole);
+    free(packed);
+}
+
+/* What is read would turn into a NaN: 0 times infinity. */
+static void rows_without_a_mark_are_not_looked_at(void **state)
+{
+    static const char *const names[] = { "sgd", "adagrad" };
+    struct packed_table table = { .rows = 1000, .width = 5 };
+    const struct optim_param p = { .n = 5000, .rate_factor = 1, .table = &table };
+    size_t words = packed_lay_out(&table, 1);
+    void *memory = malloc(packed_bytes(1, words));
+
+    (void)state;
+    for (size_t k = 0; k < 2; k++) {
+        static float w[5000], sum[5000], values[5000];
+        struct packed rows = packed_at(&table, 1, words, memory);
+        struct packed_rows kernel = { .marks = rows.marks };
+        struct optim_state s = { .w = w, .slots = { sum }, .packed = &rows, .values = values };
+        struct optim_hyper h = { .learning_rate = 0.1, .epsilon = 1e-8, .step = 1 };
+        struct optim *o = optim_of(optim_find(names[k]), &p, 1, 1, 0);
+
+        for (size_t i = 0; i < 5000; i++) {
+            bool marked = i / 5 % 7 == 0;
+
+            w[i] = marked ? 1 : INFINITY;
+            sum[i] = marked ? 0 : NAN;
+            values[i] = 0.5f;
+            if (marked)
+                packed_mark(&kernel, i / 5);
+        }
+        packed_settle(&rows);
+        step_all(o, 1, &h, 1000, 1, &s);
+        for (size_t i = 0; i < 5000; i++)
+            assert_true(i / 5 % 7 == 0 ? w[i] < 1 : isinf(w[i]));
+        optim_free(o);
+    }
+    free(memory);
+}
+
+/* A NaN in the norm reaches every weight, whatever its own gradient was. */
+static void a_gradient_that_is_no_number_ruins_every_row(void **state)
+{
+    size_t words;
+    struct packed_table table = { .rows = 100, .width = 3 };
+    const struct optim_param p = { .n = 300, .rate_factor = 1, .table = &table };
+    float w[300] = { 0 }, values[300] = { NAN };
+    uint64_t memory[8];
+    struct packed rows;
+    struct optim_state s = { .w = w, .packed = &rows, .values = values };
+    struct optim_hyper h = { .learning_rate = 0.1, .step = 1 };
+    struct optim *o = optim_of(optim_find("sgd"), &p, 1, 1, 0);
+
+    (void)state;
+    words = packed_lay_out(&table, 1);
+    assert_true(packed_bytes(1, words) <= sizeof(memory));
+    rows = packed_at(&table, 1, words, memory);
+    rows.marks[0] = 4;
+    packed_settle(&rows);
+    step_all(o, 1, &h, 1, 0, &s);
+    for (size_t i = 0; i < 300; i++)
+        assert_true(isnan(w[i]));
+    optim_free(o);
+}
+
 static void gaps_between_parameters_are_left_alone(void **state)
 {
     float *memory = malloc(6 * CUT_FLOATS * sizeof(*memory)), *before = malloc(CUT_FLOATS * 4);
@@ -550,6 +709,9 @@ int main(void)
         cmocka_unit_test(a_hundred_steps_end_where_pytorch_ends),
         cmocka_unit_test(every_width_gives_the_bits_of_single_steps),
         cmocka_unit_test(any_number_of_parts_gives_the_same_bits),
+        cmocka_unit_test(packed_gradients_move_weights_to_the_bits_of_whole_ones),
+        cmocka_unit_test(rows_without_a_mark_are_not_looked_at),
+        cmocka_unit_test(a_gradient_that_is_no_number_ruins_every_row),
         cmocka_unit_test(gaps_between_parameters_are_left_alone),
         cmocka_unit_test(the_average_follows_the_weights),
         cmocka_unit_test(without_a_norm_the_ratio_is_one),
