@@ -9,25 +9,20 @@ enum {
     LONG_RUN = 256, /* floats that are worth a sweep of their own */
 };
 
-/* Before the first of the runs of floats [at, ...) of the parameter's piece. */
-static struct packed_run runs_from(const struct optim_piece *p, size_t at)
+/* Runs of floats [at, at + n) of the parameter's arena. */
+static struct packed_run runs_of(const struct optim_state *s, const struct optim_piece *p,
+                                 size_t at, size_t n)
 {
-    return (struct packed_run){ .at = at - p->param->first };
-}
+    size_t begin = at - p->param->first;
 
-static bool next_run(const struct optim_state *s, const struct optim_piece *p, size_t end,
-                     struct packed_run *run)
-{
-    uint32_t table = (uint32_t)(p->param->table - s->packed->tables);
-
-    return packed_next(s->packed, table, end - p->param->first, run);
+    return packed_runs(s->packed, (uint32_t)(p->param->table - s->packed->tables), begin, begin + n);
 }
 
 void optim_packed_clip(const struct optim_state *s, const struct optim_piece *p, float limit)
 {
-    struct packed_run run = runs_from(p, p->first);
+    struct packed_run run = runs_of(s, p, p->first, p->n);
 
-    while (next_run(s, p, p->first + p->n, &run))
+    while (packed_next(&run))
         optim_clamp(s->values + run.values, run.n, limit);
 }
 
@@ -35,10 +30,10 @@ void optim_packed_squares(const struct optim_state *s, const struct optim_piece 
 {
     for (size_t at = p->first; at < p->first + p->n; at += OPTIM_BLOCK) {
         size_t left = p->first + p->n - at, n = left < OPTIM_BLOCK ? left : OPTIM_BLOCK;
-        struct packed_run run = runs_from(p, at);
+        struct packed_run run = runs_of(s, p, at, n);
         double sums[OPTIM_SUMS] = { 0 };
 
-        while (next_run(s, p, at + n, &run))
+        while (packed_next(&run))
             optim_square_add(sums, p->param->first + run.at - at, s->values + run.values, run.n);
         *partial++ = optim_square_total(sums);
     }
@@ -47,10 +42,10 @@ void optim_packed_squares(const struct optim_state *s, const struct optim_piece 
 void optim_packed_unfold(const struct optim_state *s, const struct optim_piece *p, size_t at,
                          size_t n, float *g)
 {
-    struct packed_run run = runs_from(p, at);
+    struct packed_run run = runs_of(s, p, at, n);
 
     memset(g, 0, n * sizeof(*g));
-    while (next_run(s, p, at + n, &run))
+    while (packed_next(&run))
         memcpy(g + (p->param->first + run.at - at), s->values + run.values, run.n * sizeof(*g));
 }
 
@@ -102,6 +97,15 @@ static void sweep_together(const struct optim_def *def, const struct optim_hyper
     t->n = t->n_runs = 0;
 }
 
+/* Rows lie anywhere: by the time they are brought together their first lines are on the way. */
+static void expect(const struct optim_def *def, const struct optim_state *s, size_t at)
+{
+    __builtin_prefetch(s->w + at, 1);
+    for (uint32_t k = 0; k < def->n_slots; k++)
+        if (s->slots[k] != NULL)
+            __builtin_prefetch(s->slots[k] + at, 1);
+}
+
 static void sweep_run(const struct optim_def *def, const struct optim_hyper *own,
                       const struct optim_state *s, size_t at, size_t n, const float *g)
 {
@@ -116,11 +120,11 @@ static void sweep_run(const struct optim_def *def, const struct optim_hyper *own
 void optim_packed_sweep(const struct optim_def *def, const struct optim_hyper *own,
                         const struct optim_state *s, const struct optim_piece *p)
 {
-    struct packed_run run = runs_from(p, p->first);
+    struct packed_run run = runs_of(s, p, p->first, p->n);
     struct together t;
 
     t.n = t.n_runs = 0;
-    while (next_run(s, p, p->first + p->n, &run)) {
+    while (packed_next(&run)) {
         size_t at = p->param->first + run.at;
         const float *g = s->values + run.values;
 
@@ -132,6 +136,7 @@ void optim_packed_sweep(const struct optim_def *def, const struct optim_hyper *o
         }
         if (t.n_runs == 0)
             t.g = g;
+        expect(def, s, at);
         t.at[t.n_runs] = at;
         t.length[t.n_runs++] = run.n;
         t.n += run.n;

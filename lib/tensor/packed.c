@@ -163,19 +163,35 @@ static size_t find(const uint64_t *marks, size_t row, size_t end, bool mark)
     return end;
 }
 
-bool packed_next(const struct packed *p, uint32_t table, size_t end, struct packed_run *run)
+struct packed_run packed_runs(const struct packed *p, uint32_t table, size_t begin, size_t end)
 {
     const struct packed_table *t = &p->tables[table];
-    const uint64_t *marks = p->marks + t->first_word;
-    size_t from = run->at + run->n, row = from / t->width;
-    size_t end_row = end / t->width + (end % t->width != 0), begin = find(marks, row, end_row, true);
+    struct packed_run run = { .marks = p->marks + t->first_word,
+                              .width = t->width,
+                              .begin = begin,
+                              .end = end,
+                              .row = begin / t->width,
+                              .end_row = end / t->width + (end % t->width != 0) };
 
-    if (from >= end || begin == end_row)
+    if (begin >= end)
+        return (struct packed_run){ .marks = run.marks };
+    run.values = p->first[table] +
+                 packed_place(run.marks, p->before + t->first_word, run.row) * t->width;
+    if ((run.marks[run.row / 64] >> run.row % 64 & 1) != 0)
+        run.values += begin % t->width;
+    return run;
+}
+
+bool packed_next(struct packed_run *run)
+{
+    size_t row = find(run->marks, run->row, run->end_row, true);
+    size_t stop = find(run->marks, row, run->end_row, false), at = row * run->width;
+
+    if (row == run->end_row)
         return false;
-    run->at = begin == row ? from : begin * t->width;
-    run->n = find(marks, begin, end_row, false) * t->width;
-    run->n = (run->n < end ? run->n : end) - run->at;
-    run->values = p->first[table] + run->at - begin * t->width +
-                  packed_place(marks, p->before + t->first_word, begin) * t->width;
+    run->values += run->n;
+    run->row = stop;
+    run->at = at > run->begin ? at : run->begin; /* the first row may begin before */
+    run->n = (stop * run->width < run->end ? stop * run->width : run->end) - run->at;
     return true;
 }

@@ -54,14 +54,17 @@ static inline size_t packed_floats(const struct packed *p)
 void packed_add(struct packed *to, float *values, const struct packed *from,
                 const float *from_values);
 
-/* Rows of a table that have marks, one after the other. */
+/* Marked rows side by side, as far as they lie in floats [begin, end) of a table:
+ *     run = packed_runs(p, table, begin, end);  while (packed_next(&run)) ...
+ * Their values lie one run behind the other. */
 struct packed_run {
     size_t at, n;  /* floats of the table */
     size_t values; /* where the first of them is among the values */
+    const uint64_t *marks;
+    size_t width, begin, end, row, end_row; /* what is left to look at */
 };
-/* The next run that begins behind `run` (to begin with: .at is the first float to look at, .n 0)
- * and before float `end`, where it is cut. false: there is none. */
-bool packed_next(const struct packed *p, uint32_t table, size_t end, struct packed_run *run);
+struct packed_run packed_runs(const struct packed *p, uint32_t table, size_t begin, size_t end);
+bool packed_next(struct packed_run *run); /* false: that was the last */
 
 /* ---- one table, as a kernel sees it ---- */
 struct packed_rows {

@@ -187,12 +187,12 @@ static void runs_cover_what_is_marked_however_a_table_is_cut(void **state)
             size_t n = tables[t].rows * tables[t].width, seen = 0, wanted = 0, end;
 
             for (size_t from = 0; from < n; from = end) {
-                struct packed_run run = { .at = from };
-                bool more;
+                struct packed_run run;
 
                 end = from + 1 + draw(&seed) % 100;
                 end = end < n ? end : n;
-                while ((more = packed_next(&s->rows, t, end, &run))) {
+                run = packed_runs(&s->rows, t, from, end);
+                while (packed_next(&run)) {
                     assert_true(run.n > 0 && run.at >= from && run.at + run.n <= end);
                     for (size_t e = run.at; e < run.at + run.n; e++)
                         assert_true(w.marked[row + e / tables[t].width]);
@@ -208,6 +208,11 @@ static void runs_cover_what_is_marked_however_a_table_is_cut(void **state)
             assert_int_equal(seen, wanted);
             row += tables[t].rows;
             at += n;
+            for (int i = 0; i < 2; i++) { /* nothing, at either end */
+                struct packed_run run = packed_runs(&s->rows, t, i * n, i * n);
+
+                assert_false(packed_next(&run));
+            }
         }
     }
     set_free(s);
