@@ -217,6 +217,7 @@ static const struct packed_rows *rows_of(const struct plan *p, const struct plan
     v = &p->values.at[n->in[0]];
     if (v->kind != PLAN_PARAM || !p->g->params[v->index].is_table || !plan_wants_grad(p, n, 0))
         return NULL;
+    CHECK(strcmp(n->def->name, "Gather") == 0); /* or the op would have to know packed rows too */
     return &p->rows[v->index - p->g->first_table];
 }
 

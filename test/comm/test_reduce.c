@@ -138,7 +138,7 @@ static void bits_of_all_sources_are_joined(void **state)
             for (size_t i = 0; i < COUNT; i++)
                 v[s][i] = (int64_t)((uint64_t)1 << (s * 3 + i) % 64);
         }
-        reduce(to, 1, from, n, COUNT, TENSOR_I64, COMM_OR);
+        reduce(to, 1, from, n, NULL, COUNT, TENSOR_I64, COMM_OR);
         for (size_t i = 0; i < COUNT; i++) {
             uint64_t want = 0;
 
