@@ -190,7 +190,8 @@ static int settle_groups(struct settled *s, struct err *err)
                                        .n_match = g->n_match,
                                        .rate_factor = g->learning_rate_factor,
                                        .weight_decay = g->weight_decay,
-                                       .adapts = g->layer_adaptation };
+                                       .adapts = g->layer_adaptation,
+                                       .lazy = g->lazy_rows };
     }
     return 0;
 }

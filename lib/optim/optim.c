@@ -70,6 +70,7 @@ int optim_new(const struct optim_opts *opts, struct optim **out, struct err *err
     o->opts.params = o->params;
     for (size_t i = 0; i < n; i++) {
         CHECK(opts->params[i].n > 0);
+        CHECK(!opts->params[i].lazy || (opts->params[i].table != NULL && opts->def->measure == NULL));
         CHECK(i == 0 || opts->params[i].first >= o->params[i - 1].first + o->params[i - 1].n);
         o->params[i] = opts->params[i];
         blocks += (opts->params[i].n - 1) / OPTIM_BLOCK + 1;
@@ -271,6 +272,23 @@ static void sweep_whole(const struct optim *o, const struct optim_hyper *own,
     }
 }
 
+static bool rests(const struct optim *o, const struct optim_param *p, const struct optim_hyper *own)
+{
+    return p->table != NULL && (p->lazy || (o->opts.def->rests != NULL && o->opts.def->rests(own)));
+}
+
+uint32_t optim_resting_tables(const struct optim *o, const struct optim_hyper *h)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < o->opts.n_params; i++) {
+        struct optim_hyper own = own_hyper(&o->params[i], h);
+
+        n += rests(o, &o->params[i], &own);
+    }
+    return n;
+}
+
 void optim_update(const struct optim *o, uint32_t part, const struct optim_hyper *h,
                   const struct optim_state *state)
 {
@@ -278,12 +296,11 @@ void optim_update(const struct optim *o, uint32_t part, const struct optim_hyper
     struct optim_piece p;
 
     while (next_piece(o, part, &block, &p)) {
-        const struct optim_def *def = o->opts.def;
         struct optim_hyper own = own_hyper(p.param, h);
 
         own.trust = trust_of(o, p.param, &own);
-        if (p.param->table != NULL && def->rests != NULL && def->rests(&own))
-            optim_packed_sweep(def, &own, state, &p);
+        if (rests(o, p.param, &own))
+            optim_packed_sweep(o->opts.def, &own, state, &p);
         else
             sweep_whole(o, &own, state, &p);
         if (o->opts.average > 0)

@@ -25,8 +25,9 @@
  * the ratio of lars and lamb is 1 (and that of lars is without c).
  *
  * The gradient of a table may be packed (tensor/packed.h): rows without a mark have a gradient of zero.
- * The numbers are those of the whole gradient for every row of the table above. Where a zero changes
- * nothing (sgd and adagrad without weight decay), rows without a mark are not even looked at.
+ * The numbers are those of the whole gradient, for every optimizer. Where a zero changes nothing
+ * (sgd and adagrad without weight decay), rows without a mark are not even looked at; and where the
+ * parameter is lazy, which gives other numbers (for adam about those of torch.optim.SparseAdam).
  * Threads: a range and a part have one thread at a time; the caller puts the barriers. */
 #ifndef OPTIM_OPTIM_H
 #define OPTIM_OPTIM_H
@@ -86,6 +87,7 @@ struct optim_param {
     double weight_decay; /* its own; that of the hyper-parameters is not looked at */
     bool adapts;         /* lars, lamb: has a ratio */
     const struct packed_table *table; /* its gradient is packed; NULL: it is not */
+    bool lazy;           /* a table: rows without a mark are left as they are */
 };
 
 struct optim_opts {
@@ -109,6 +111,8 @@ struct optim_state {
 /* Errors: ERR_NOMEM. */
 int optim_new(const struct optim_opts *opts, struct optim **out, struct err *err);
 void optim_free(struct optim *o); /* NULL is fine */
+/* How many tables an update with these numbers does not look at but for marked rows. */
+uint32_t optim_resting_tables(const struct optim *o, const struct optim_hyper *h);
 
 /* A step, in each of the n_parts threads; each line needs what all threads did in the one before,
  * so there is a barrier between them. The second and third only where they are wanted. Blocks

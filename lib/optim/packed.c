@@ -15,7 +15,8 @@ static struct packed_run runs_of(const struct optim_state *s, const struct optim
 {
     size_t begin = at - p->param->first;
 
-    return packed_runs(s->packed, (uint32_t)(p->param->table - s->packed->tables), begin, begin + n);
+    return packed_runs(s->packed, (uint32_t)(p->param->table - s->packed->tables), begin,
+                       begin + n);
 }
 
 void optim_packed_clip(const struct optim_state *s, const struct optim_piece *p, float limit)

@@ -1,13 +1,16 @@
-/* tables.c - gradients of tables in a step (graph.h: read by Gather alone, of which a step reaches a
- * few rows; tensor/packed.h: how they lie).
+/* tables.c - gradients of tables in a step: graph.h says what a table is, tensor/packed.h how they lie.
  *
- * A gradient arena is [dense | values of marked rows ... nothing | statistics, control words]. Lanes
- * add up to the union of their marks. Replicas first join their marks, then each makes room in its
- * values for the rows of the others, so that the same row lies at the same place everywhere, and
- * then what is there is reduced like any other vector. So the sum of a row is made in the order of
- * a dense gradient, with its bits; only the zeros are not sent. */
+ * A gradient arena is [dense | values of marked rows, then nothing | statistics, control words].
+ * Lanes add up to the union of their marks. Replicas first join their marks, then each makes room in
+ * its values for the rows of the others, so that the same row lies at the same place everywhere,
+ * and then what is there is reduced like any other vector. So the sum of a row is made in the order
+ * of a whole gradient, with its bits; only the zeros are not sent. (To send each replica's rows and
+ * add them where they arrive would spare the zeros of the others' rows, but the order of additions
+ * would then be the order of arrival, or all rows of all replicas would go to everybody.) */
 #include "train/train_priv.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 void tables_open(struct train *t)
@@ -21,6 +24,35 @@ void tables_open(struct train *t)
         m->table_words = 0;
         m->dense = m->trained;
     }
+}
+
+void tables_tell(const struct train *t)
+{
+    const struct memory *m = &t->mem;
+    struct optim_hyper h = t->opts->hyper;
+    uint64_t rows = 0;
+    uint32_t resting;
+    char text[320];
+    struct train_event e = { .kind = TRAIN_NOTE, .text = text };
+
+    if (m->n_tables == 0)
+        return;
+    h.grad_scale = 1;
+    resting = optim_resting_tables(t->optim, &h);
+    for (uint32_t i = 0; i < m->n_tables; i++)
+        rows += m->tables[i].rows;
+    if (resting == m->n_tables)
+        snprintf(text, sizeof(text),
+                 "%" PRIu32 " embedding tables with %" PRIu64 " rows: a step reduces and updates the "
+                 "rows that it read",
+                 m->n_tables, rows);
+    else
+        snprintf(text, sizeof(text),
+                 "%" PRIu32 " embedding tables with %" PRIu64 " rows: a step reduces the rows that it "
+                 "read, and updates every row of %" PRIu32 " tables, since %s moves rows without a "
+                 "gradient too (optimizer.groups: lazy_rows)",
+                 m->n_tables, rows, m->n_tables - resting, t->opts->optimizer->name);
+    train_tell(t, &e);
 }
 
 void tables_add_arena(struct replica *r, uint32_t to, uint32_t from)

@@ -355,6 +355,7 @@ int train_open(const struct train_opts *opts, const volatile int *cancel, struct
         rc = update_open(t, err);
     if (rc < 0)
         goto fail;
+    tables_tell(t);
     fill_fresh(t);
     rc = save_open(t, err);
     if (rc == 0)

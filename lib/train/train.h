@@ -5,10 +5,10 @@
  *   train_close
  *
  * Step k, in every replica thread: for each of its lanes forward and backward into a gradient arena,
- * lanes added along the binary tree; one all-reduce over gradients, statistics and a few control
- * words; norm and clipping; the optimizer over this replica's part of the shared weights. The control
- * words carry the loss and the requests to stop, so all tasks agree on them at the same step without
- * another message. The weights after step k depend on the options and on k, on nothing else.
+ * lanes added along the binary tree; one all-reduce over gradients (of embedding tables the rows that
+ * were read, tables.c), statistics and a few control words; norm and clipping; the optimizer over
+ * this replica's part of the shared weights. The control words carry the loss and the requests to
+ * stop, so all tasks agree on them at the same step without another message. The weights after step k depend on the options and on k, on nothing else.
  *
  * Threads: open, start, join, close belong to one thread at a time; train_request, train_abort and
  * train_progress may be called from any. Callbacks come from replica threads and must not block. */
@@ -78,6 +78,8 @@ struct train_params { /* parameters with numbers of their own, by name; the firs
     double rate_factor;       /* times the learning rate */
     double weight_decay;
     bool adapts;              /* lars, lamb: with a ratio of norms */
+    bool lazy;                /* tables: rows that a step does not read are left as they are; must match
+                                 tables alone, and the optimizer may need no norms */
 };
 
 struct train_target { /* a feature with right answers */
@@ -130,7 +132,7 @@ struct train_opts { /* everything is borrowed until train_close() */
     uint32_t replicas;      /* of the full cluster; each has lanes / replicas lanes, and it divides */
     double clip_norm, clip_value; /* the value first; 0: not */
     uint32_t eval_every_epochs;
-    bool whole_gradients;   /* of tables too: the same weights, slower; for comparisons */
+    bool whole_gradients;   /* of tables too: the same weights, slower; for comparisons. Not with lazy */
     uint32_t norm_every_steps; /* compute the gradient norm at steps that this divides; 0: only for clipping */
 
     const struct optim_def *optimizer;

@@ -133,6 +133,7 @@ void tree_add_f64(double *dst, const double *src, size_t n);
 
 /* tables.c */
 void tables_open(struct train *t); /* what memory_open() has to know */
+void tables_tell(const struct train *t); /* what is done about them, as a note */
 /* Gradient arena `to` of the lane tree += arena `from`. */
 void tables_add_arena(struct replica *r, uint32_t to, uint32_t from);
 /* Gradient arena 0, and its marks, over all replicas. Without `comm` it is the sum already. */

@@ -45,6 +45,20 @@ static int check_used(const struct train *t, const struct train_params *group, u
     return 0;
 }
 
+static int check_lazy(const struct train *t, const struct graph_param *p,
+                      const struct train_params *group, uint32_t g, struct err *err)
+{
+    if (group->lazy && t->opts->optimizer->measure != NULL)
+        return err_set(err, ERR_INPUT,
+                       "/optimizer/groups/%u/lazy_rows: %s takes norms over all rows of a parameter; "
+                       "take lazy_rows out, or another optimizer", g, t->opts->optimizer->name);
+    if (group->lazy && !p->is_table)
+        return err_set(err, ERR_INPUT,
+                       "/optimizer/groups/%u/lazy_rows: '%s' is no table: something else than Gather "
+                       "along axis 0 reads it; match tables alone", g, p->name);
+    return 0;
+}
+
 /* Groups from the last to the first, so that the first one that matches has the last word. */
 static int apply_groups(const struct train *t, struct optim_param *params,
                         const uint32_t *param_of, uint32_t n_params, struct err *err)
@@ -60,13 +74,16 @@ static int apply_groups(const struct train *t, struct optim_param *params,
 
         if (used == NULL)
             return err_set(err, ERR_NOMEM, "optimizer groups: out of memory");
-        for (uint32_t i = 0; i < n_params; i++)
+        for (uint32_t i = 0; rc == 0 && i < n_params; i++)
             if (matches(group, p[param_of[i]].name, used)) {
                 params[i].rate_factor = group->rate_factor;
                 params[i].weight_decay = group->weight_decay;
                 params[i].adapts = group->adapts;
+                params[i].lazy = group->lazy;
+                rc = check_lazy(t, &p[param_of[i]], group, g, err);
             }
-        rc = check_used(t, group, g, used, err);
+        if (rc == 0)
+            rc = check_used(t, group, g, used, err);
         free(used);
     }
     return rc;

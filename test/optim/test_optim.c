@@ -70,8 +70,8 @@ static void a_hundred_steps_end_where_pytorch_ends(void **state)
         const struct reference *ref = &references[r];
         const struct optim_def *def = optim_find(ref->optimizer);
         const struct optim_param params[] = {
-            { 0, REFERENCE_FIRST, 1, ref->decay, true, NULL },
-            { REFERENCE_FIRST, REFERENCE_N - REFERENCE_FIRST, ref->factor, ref->decay2, true, NULL },
+            { 0, REFERENCE_FIRST, 1, ref->decay, true, NULL, false },
+            { REFERENCE_FIRST, REFERENCE_N - REFERENCE_FIRST, ref->factor, ref->decay2, true, NULL, false },
         };
         float w[REFERENCE_N], g[REFERENCE_N], memory[3][REFERENCE_N] = { { 0 } };
         struct optim_state s = { .w = w, .g = g };
@@ -324,11 +324,11 @@ static void every_width_gives_the_bits_of_single_steps(void **state)
 
 /* Parameters of many sizes: one float, a block and a float, many blocks; and gaps between them. */
 static const struct optim_param cut_params[] = {
-    { 0, 1, 1, 0.01, true, NULL },
-    { 16, OPTIM_BLOCK, 0.5, 0, true, NULL },
-    { 16 + OPTIM_BLOCK, OPTIM_BLOCK + 1, 1, 0.02, true, NULL },
-    { 2 * OPTIM_BLOCK + 32, 5 * OPTIM_BLOCK + 777, 1, 0.01, true, NULL },
-    { 7 * OPTIM_BLOCK + 1000, 300, 2, 0.01, false, NULL },
+    { 0, 1, 1, 0.01, true, NULL, false },
+    { 16, OPTIM_BLOCK, 0.5, 0, true, NULL, false },
+    { 16 + OPTIM_BLOCK, OPTIM_BLOCK + 1, 1, 0.02, true, NULL, false },
+    { 2 * OPTIM_BLOCK + 32, 5 * OPTIM_BLOCK + 777, 1, 0.01, true, NULL, false },
+    { 7 * OPTIM_BLOCK + 1000, 300, 2, 0.01, false, NULL, false },
 };
 enum {
     N_CUT = sizeof(cut_params) / sizeof(*cut_params),
@@ -510,6 +510,63 @@ static void rows_without_a_mark_are_not_looked_at(void **state)
     free(memory);
 }
 
+/* Marked rows move as ever, momentum or not; the others and their slots do not. */
+static void lazy_rows_stay_where_they_are(void **state)
+{
+    size_t n_all;
+    const struct optim_def *const *all = optim_all(&n_all);
+    struct packed_table table = { .rows = 70, .width = 4 };
+    uint64_t memory[32];
+    size_t words = packed_lay_out(&table, 1);
+
+    (void)state;
+    assert_true(packed_bytes(1, words) <= sizeof(memory));
+    for (size_t k = 0; k < n_all; k++) {
+        struct packed rows = packed_at(&table, 1, words, memory);
+        struct packed_rows kernel = { .marks = rows.marks };
+        float m[2][4][280], values[280];
+        uint32_t x = 11;
+
+        if (all[k]->measure != NULL)
+            continue; /* norms are over all rows */
+        draw_all(&x, values, 280);
+        draw_all(&x, m[0][0], 4 * 280);
+        for (size_t i = 0; i < 4 * 280; i++)
+            m[0][i / 280][i % 280] += 1; /* slots of squares are not negative */
+        memcpy(m[1], m[0], sizeof(m[0]));
+        for (size_t r = 0; r < 70; r++)
+            if (r % 3 == 1)
+                packed_mark(&kernel, r);
+        packed_settle(&rows);
+        for (int lazy = 0; lazy < 2; lazy++) {
+            const struct optim_param p = { .n = 280, .rate_factor = 1, .weight_decay = 0.1,
+                                           .table = &table, .lazy = lazy };
+            struct optim_hyper h = { .learning_rate = 0.1, .momentum = 0.9, .beta1 = 0.9,
+                                     .beta2 = 0.99, .epsilon = 1e-6, .centered = true, .step = 7 };
+            struct optim_state s = { .w = m[lazy][0], .packed = &rows, .values = values };
+            struct optim *o = optim_of(all[k], &p, 1, 1, 0);
+
+            for (uint32_t slot = 0; slot < all[k]->n_slots; slot++)
+                s.slots[slot] = m[lazy][1 + slot];
+            assert_int_equal(optim_resting_tables(o, &h), lazy);
+            step_all(o, 1, &h, 0, 0, &s);
+            optim_free(o);
+        }
+        x = 11;
+        draw_all(&x, values, 280);
+        for (uint32_t slot = 0; slot < 4; slot++)
+            for (size_t i = 0; i < 280; i++) {
+                float start;
+
+                draw_all(&x, &start, 1);
+                if (i / 4 % 3 == 1)
+                    assert_true(m[1][slot][i] == m[0][slot][i]);
+                else
+                    assert_true(m[1][slot][i] == start + 1);
+            }
+    }
+}
+
 /* A NaN in the norm reaches every weight, whatever its own gradient was. */
 static void a_gradient_that_is_no_number_ruins_every_row(void **state)
 {
@@ -560,7 +617,7 @@ static void gaps_between_parameters_are_left_alone(void **state)
 /* average_k = d average + (1 - d) w, rounded as it stands. */
 static void the_average_follows_the_weights(void **state)
 {
-    const struct optim_param p = { 0, 5, 1, 0, true, NULL };
+    const struct optim_param p = { 0, 5, 1, 0, true, NULL, false };
     struct optim *o = optim_of(optim_find("sgd"), &p, 1, 1, 0.75);
     float w[5] = { 1, 2, 3, 4, 5 }, average[5] = { 1, 2, 3, 4, 5 }, g[5], expected[5];
     struct optim_state s = { .w = w, .g = g, .average = average };
@@ -587,7 +644,7 @@ static void the_average_follows_the_weights(void **state)
 static void without_a_norm_the_ratio_is_one(void **state)
 {
     static const char *const names[] = { "lars", "lamb" };
-    const struct optim_param p = { 0, 4, 1, 0, true, NULL };
+    const struct optim_param p = { 0, 4, 1, 0, true, NULL, false };
 
     (void)state;
     for (size_t k = 0; k < 2; k++)
@@ -618,7 +675,7 @@ static void a_bad_gradient_is_not_hidden(void **state)
     (void)state;
     for (size_t k = 0; k < n_all; k++)
         for (size_t b = 0; b < 2; b++) {
-            const struct optim_param p = { 0, 2, 1, 0.1, true, NULL };
+            const struct optim_param p = { 0, 2, 1, 0.1, true, NULL, false };
             struct optim *o = optim_of(all[k], &p, 1, 1, 0);
             float w[2] = { 1, 1 }, g[2] = { bad[b], 0 }, memory[3][2] = { { 0 } };
             struct optim_state s = { .w = w, .g = g,
@@ -711,6 +768,7 @@ int main(void)
         cmocka_unit_test(any_number_of_parts_gives_the_same_bits),
         cmocka_unit_test(packed_gradients_move_weights_to_the_bits_of_whole_ones),
         cmocka_unit_test(rows_without_a_mark_are_not_looked_at),
+        cmocka_unit_test(lazy_rows_stay_where_they_are),
         cmocka_unit_test(a_gradient_that_is_no_number_ruins_every_row),
         cmocka_unit_test(gaps_between_parameters_are_left_alone),
         cmocka_unit_test(the_average_follows_the_weights),

@@ -323,6 +323,61 @@ static void every_optimizer_moves_weights_as_with_whole_gradients(void **state)
         }
 }
 
+static void lazy_rows_have_the_same_bits_on_any_number_of_replicas(void **state)
+{
+    static const char *const patterns[] = { "words", "biases" };
+    static const struct train_params group = { .match = patterns, .n_match = 2, .rate_factor = 1,
+                                               .lazy = true };
+    struct job *j[4];
+
+    (void)state;
+    for (int i = 0; i < 4; i++) { /* the last is not lazy: other numbers */
+        j[i] = job_new(i < 3 ? 1u << i : 1, 4);
+        j[i]->opts.optimizer = optim_find("adam");
+        j[i]->opts.hyper = (struct optim_hyper){ .beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-6 };
+        j[i]->opts.schedule.learning_rate = 0.01;
+        j[i]->opts.groups = &group;
+        j[i]->opts.n_groups = i < 3;
+        run(j[i]);
+    }
+    expect_same(j[0], j[1]);
+    expect_same(j[0], j[2]);
+    assert_true(j[0]->losses[1] == j[3]->losses[1]);
+    assert_true(j[0]->losses[STEPS] != j[3]->losses[STEPS]);
+    for (int i = 0; i < 4; i++)
+        job_free(j[i]);
+}
+
+static void lazy_rows_that_cannot_be_are_refused(void **state)
+{
+    static const char *const table[] = { "words" }, *const dense[] = { "out" };
+    static const struct {
+        const char *const *match;
+        const char *optimizer, *words;
+    } rows[] = {
+        { dense, "adam", "'out' is no table" },
+        { table, "lamb", "lamb takes norms over all rows" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct train_params group = { .match = rows[i].match, .n_match = 1, .rate_factor = 1,
+                                      .lazy = true };
+        struct job *j = job_new(1, 1);
+        volatile int cancel = 0;
+        struct err err;
+
+        j->opts.optimizer = optim_find(rows[i].optimizer);
+        j->opts.groups = &group;
+        j->opts.n_groups = 1;
+        assert_int_equal(train_open(&j->opts, &cancel, &j->train, &err), ERR_INPUT);
+        if (strstr(err.text, rows[i].words) == NULL)
+            fail_msg("%s", err.text);
+        assert_non_null(strstr(err.text, "/optimizer/groups/0/lazy_rows"));
+        job_free(j);
+    }
+}
+
 static void a_warm_step_with_tables_allocates_nothing(void **state)
 {
     struct job *j = job_new(2, 8);
@@ -339,6 +394,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(packed_or_whole_and_on_any_number_of_replicas_the_bits_are_the_same),
         cmocka_unit_test(every_optimizer_moves_weights_as_with_whole_gradients),
+        cmocka_unit_test(lazy_rows_have_the_same_bits_on_any_number_of_replicas),
+        cmocka_unit_test(lazy_rows_that_cannot_be_are_refused),
         cmocka_unit_test(a_warm_step_with_tables_allocates_nothing),
     };
 
