@@ -79,7 +79,7 @@ static int run_lanes(struct replica *r, uint64_t step, struct err *err)
         if (t->opts->mean_of_weights)
             control[CONTROL_WEIGHT] = plan_loss_weight(r->plan);
         for (uint32_t m = tree_merges(i, t->lanes_per_replica); m > 0; m--, top--)
-            tables_add_arena(r, top - 2, top - 1);
+            tables_add(r, top - 2, top - 1, 0, t->mem.grads);
     }
     return 0;
 }
@@ -89,6 +89,19 @@ CLONES static void scale(float *x, size_t n, float factor)
 {
     for (size_t i = 0; i < n; i++)
         x[i] *= factor;
+}
+
+static int reduce_gradients(struct replica *r, struct err *err)
+{
+    struct train *t = r->train;
+    size_t end;
+    int rc = tables_close_up(r, &end, err);
+
+    if (rc == 0)
+        rc = comm_all_reduce(t->comm, r->local, r->grads[0], end, TENSOR_F32, COMM_SUM, err);
+    if (rc == 0)
+        tables_open_up(r, end);
+    return rc;
 }
 
 static int reduce(struct replica *r, struct step_result *out, struct err *err)
@@ -107,7 +120,7 @@ static int reduce(struct replica *r, struct step_result *out, struct err *err)
         control[CONTROL_STOP_WHO] = control[CONTROL_STOP] * (float)(t->group.self + 1);
     }
     if (t->comm != NULL)
-        rc = tables_reduce(r, err);
+        rc = reduce_gradients(r, err);
     r->reduce_ns = clock_ns() - before;
     out->loss = control[CONTROL_LOSS];
     if (rc == 0 && t->opts->mean_of_weights && control[CONTROL_WEIGHT] > 0) { /* else all is 0 */

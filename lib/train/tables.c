@@ -55,14 +55,18 @@ void tables_tell(const struct train *t)
     train_tell(t, &e);
 }
 
-void tables_add_arena(struct replica *r, uint32_t to, uint32_t from)
+void tables_add(struct replica *r, uint32_t to, uint32_t from, size_t begin, size_t end)
 {
     const struct memory *m = &r->train->mem;
     float *sum = r->grads[to], *part = r->grads[from];
+    size_t dense = end < m->dense ? end : m->dense;
 
-    tree_add_f32(sum, part, m->dense);
+    if (begin < dense)
+        tree_add_f32(sum + begin, part + begin, dense - begin);
+    if (end <= m->dense)
+        return;
     packed_add(&r->rows[to], sum + m->dense, &r->rows[from], part + m->dense);
-    tree_add_f32(sum + m->trained, part + m->trained, m->grads - m->trained);
+    tree_add_f32(sum + m->trained, part + m->trained, end - m->trained);
 }
 
 /* Our marks become those of all replicas; rows that only others have are zero here. */
@@ -75,24 +79,28 @@ static int join_marks(struct replica *r, struct err *err)
     memcpy(all->marks, r->rows[0].marks, all->n_words * sizeof(*all->marks));
     rc = comm_all_reduce(t->comm, r->local, all->marks, all->n_words, TENSOR_I64, COMM_OR, err);
     if (rc == 0)
-        packed_add(&r->rows[0], tables_values(t, r->grads[0]), all, NULL);
+        packed_add(&r->rows[0], r->grads[0] + t->mem.dense, all, NULL);
     return rc;
 }
 
-int tables_reduce(struct replica *r, struct err *err)
+int tables_close_up(struct replica *r, size_t *end, struct err *err)
 {
-    struct train *t = r->train;
-    const struct memory *m = &t->mem;
+    const struct memory *m = &r->train->mem;
     float *grads = r->grads[0];
-    size_t tail = m->grads - m->trained, end;
+    size_t tail = m->grads - m->trained;
     int rc = m->n_tables > 0 ? join_marks(r, err) : 0;
 
     if (rc < 0)
         return rc;
-    /* Statistics and control words move up behind the values for one vector without a gap. */
-    end = m->dense + packed_floats(&r->rows[0]);
-    memmove(grads + end, grads + m->trained, tail * sizeof(*grads));
-    rc = comm_all_reduce(t->comm, r->local, grads, end + tail, TENSOR_F32, COMM_SUM, err);
-    memmove(grads + m->trained, grads + end, tail * sizeof(*grads));
-    return rc;
+    *end = m->dense + packed_floats(&r->rows[0]) + tail;
+    memmove(grads + *end - tail, grads + m->trained, tail * sizeof(*grads));
+    return 0;
+}
+
+void tables_open_up(struct replica *r, size_t end)
+{
+    const struct memory *m = &r->train->mem;
+    size_t tail = m->grads - m->trained;
+
+    memmove(r->grads[0] + m->trained, r->grads[0] + end - tail, tail * sizeof(float));
 }

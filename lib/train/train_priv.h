@@ -44,8 +44,8 @@ struct agreement {
 struct memory {
     struct device_mem region;
     size_t params, trained;    /* floats of a parameter arena; of its trained part */
-    size_t dense;              /* floats of a gradient arena that are always there; from there to
-                                  `trained` the values of packed tables, as many as rows have marks */
+    size_t dense;              /* floats of a gradient arena that backward makes ready in order; behind
+                                  them, up to `trained`, values of the rows of tables that have marks */
     const struct packed_table *tables; /* the graph's */
     uint32_t n_tables;         /* 0 also if gradients are wanted whole */
     size_t table_words;        /* of marks */
@@ -134,14 +134,13 @@ void tree_add_f64(double *dst, const double *src, size_t n);
 /* tables.c */
 void tables_open(struct train *t); /* what memory_open() has to know */
 void tables_tell(const struct train *t); /* what is done about them, as a note */
-/* Gradient arena `to` of the lane tree += arena `from`. */
-void tables_add_arena(struct replica *r, uint32_t to, uint32_t from);
-/* Gradient arena 0, and its marks, over all replicas. Without `comm` it is the sum already. */
-int tables_reduce(struct replica *r, struct err *err);
-static inline float *tables_values(const struct train *t, float *grads)
-{
-    return grads + t->mem.dense;
-}
+/* Of gradient arena `to` of the lane tree, += arena `from`: floats [begin, end) of the dense part, or
+ * with end = mem.grads all behind `begin`: values of tables, statistics, control words. */
+void tables_add(struct replica *r, uint32_t to, uint32_t from, size_t begin, size_t end);
+/* Before replicas are reduced: gradient arena 0 has the rows that any of them has, and all that it
+ * holds lies in floats [0, *end) without a gap. All replicas call it; *end is the same for all. */
+int tables_close_up(struct replica *r, size_t *end, struct err *err);
+void tables_open_up(struct replica *r, size_t end); /* statistics and control words are in place again */
 
 /* step.c: one step of this replica. */
 int step_run(struct replica *r, uint64_t step, struct step_result *out, struct err *err);

@@ -188,7 +188,7 @@ int update_run(struct replica *r, uint64_t step, double *norm, struct err *err)
     struct optim_state state = { .w = t->mem.state,
                                  .g = r->grads[0],
                                  .packed = &r->rows[0],
-                                 .values = tables_values(t, r->grads[0]),
+                                 .values = r->grads[0] + t->mem.dense,
                                  .average = t->mem.average };
     int rc;
 
