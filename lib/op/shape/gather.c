@@ -38,7 +38,7 @@ static int gather_infer(struct op_infer *f, struct err *err)
         y->dim[y->rank++] = x->dim[k];
     f->out[0].dtype = f->in[0]->dtype;
     if (shape_elements(y) == 0) /* whatever the other dimensions say */
-        r->n = r->outer = 0;
+        r->n = r->rounds = 0;
     return op_fits(f, err);
 }
 
@@ -107,7 +107,7 @@ TAKE(take_64, uint64_t)
 static int fwd(const struct op_call *c, const char *op, struct err *err)
 {
     const struct rows *r = c->param;
-    size_t size = tensor_dtype_bytes(c->in[0]->dtype), bytes = r->width * size, i;
+    size_t size = tensor_dtype_bytes(c->in[0]->dtype), bytes = r->width * size, o, i;
     const char *x = c->in[0]->data;
     const int64_t *row = c->save;
     char *y = c->out[0]->data;
@@ -117,14 +117,16 @@ static int fwd(const struct op_call *c, const char *op, struct err *err)
         return rc;
     for (i = 0; c->rows != NULL && c->rows->marks != NULL && i < r->n; i++)
         packed_mark(c->rows, (size_t)row[i]);
-    if (r->width == 1)
-        (size == 1   ? take_8
-         : size == 2 ? take_16
-         : size == 4 ? take_32
-                     : take_64)(row, r->n, x, y);
-    else
-        for (i = 0; i < r->n; i++)
-            memcpy(y + i * bytes, x + (size_t)row[i] * bytes, bytes);
+    for (o = 0; o < r->rounds; o++, x += r->stride * bytes, y += r->n * bytes) {
+        if (r->width == 1)
+            (size == 1   ? take_8
+             : size == 2 ? take_16
+             : size == 4 ? take_32
+                         : take_64)(row, r->n, x, y);
+        else
+            for (i = 0; i < r->n; i++)
+                memcpy(y + i * bytes, x + (size_t)row[i] * bytes, bytes);
+    }
     return 0;
 }
 
@@ -152,7 +154,7 @@ static int bwd(const struct op_call *c, struct err *err)
     bool packed = c->rows != NULL && c->rows->marks != NULL;
     const float *dy;
     float *dx;
-    size_t i;
+    size_t o, i;
 
     (void)err;
     if (!packed)
@@ -162,13 +164,15 @@ static int bwd(const struct op_call *c, struct err *err)
     dy = c->dout[0]->data;
     dx = c->din[0]->data;
     if (packed)
-        add_packed(row, r->n, r->width, dy, c->rows);
-    else if (r->width == 1)
-        for (i = 0; i < r->n; i++)
-            dx[row[i]] += dy[i];
-    else
-        for (i = 0; i < r->n; i++)
-            op_put(dx + (size_t)row[i] * r->width, dy + i * r->width, r->width, 1.0f, true);
+        add_packed(row, r->n, r->width, dy, c->rows); /* axis 0: one round */
+    for (o = 0; o < r->rounds && !packed; o++, dx += r->stride * r->width, dy += r->n * r->width) {
+        if (r->width == 1)
+            for (i = 0; i < r->n; i++)
+                dx[row[i]] += dy[i];
+        else
+            for (i = 0; i < r->n; i++)
+                op_put(dx + (size_t)row[i] * r->width, dy + i * r->width, r->width, 1.0f, true);
+    }
     return 0;
 }
 
