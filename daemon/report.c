@@ -360,6 +360,37 @@ static void on_resumed(struct report *r, const struct train_event *e)
                    (unsigned long long)e->step);
 }
 
+/* A line for each part where a person reads, an array of them in the one record for a program. */
+static void on_profile(const struct train_profile *p)
+{
+    struct buf parts = { 0 };
+    uint64_t last = p->first_step + p->steps - 1;
+
+    for (uint32_t i = 0; i < p->n_parts; i++) {
+        buf_str(&parts, i == 0 ? "[{\"what\":" : ",{\"what\":");
+        buf_json(&parts, p->parts[i].what);
+        buf_printf(&parts, ",\"direction\":\"%s\",\"seconds\":", p->parts[i].direction);
+        buf_f64(&parts, p->parts[i].seconds);
+        buf_str(&parts, ",\"share\":");
+        buf_f64(&parts, p->parts[i].seconds / p->step_seconds);
+        buf_str(&parts, "}");
+    }
+    buf_str(&parts, "]");
+    log_record(LOG_INFO, "profile",
+               (struct log_field[]){ LOG_STR("path", p->path), LOG_U64("first_step", p->first_step),
+                                     LOG_U64("steps", p->steps), LOG_U64("replicas", p->replicas),
+                                     LOG_F64("step_seconds", p->step_seconds),
+                                     LOG_JSON_TEXT("parts", parts.failed ? NULL : parts.data) },
+               6, "steps %llu to %llu took %.3f ms each (mean of %u replica%s); the time line is %s, and "
+                  "this is where the time went:",
+               (unsigned long long)p->first_step, (unsigned long long)last, 1e3 * p->step_seconds, p->replicas,
+               p->replicas == 1 ? "" : "s", p->path);
+    buf_fini(&parts);
+    for (uint32_t i = 0; log_is_text() && i < p->n_parts; i++)
+        log_info("profile", "%6.2f %%  %10.3f ms  %s %s", 100 * p->parts[i].seconds / p->step_seconds,
+                 1e3 * p->parts[i].seconds, p->parts[i].what, p->parts[i].direction);
+}
+
 void report_event(struct report *r, const struct train_event *e)
 {
     switch (e->kind) {
@@ -394,6 +425,9 @@ void report_event(struct report *r, const struct train_event *e)
         break;
     case TRAIN_EXPORTED:
         log_info("export", "trained model written to %s", e->text);
+        break;
+    case TRAIN_PROFILE:
+        on_profile(e->profile);
         break;
     }
 }

@@ -11,7 +11,8 @@
  * another message. The weights after step k depend on the options and on k, on nothing else.
  *
  * Threads: open, start, join, close belong to one thread at a time; train_request, train_abort and
- * train_progress may be called from any. Callbacks come from replica threads and must not block. */
+ * train_progress may be called from any. Callbacks come from replica threads (and from
+ * those that write checkpoints and traces) and must not block. */
 #ifndef TRAIN_TRAIN_H
 #define TRAIN_TRAIN_H
 
@@ -48,6 +49,20 @@ struct train_eval_report {
     uint64_t ns;
 };
 
+struct train_profile { /* where the time of the traced steps went; the parts add up to step_seconds */
+    const char *path;              /* of the trace */
+    uint64_t first_step, steps;
+    uint32_t replicas;             /* of this task; the figures are means over steps and replicas */
+    double step_seconds;
+    const struct train_profile_part {
+        const char *what;      /* an op; "sum of gradients"; or "data", "lane sums", "reduction" (waiting
+                                  for it), "update", "other" */
+        const char *direction; /* of an op: "forward", "backward"; else "" */
+        double seconds;        /* of a step */
+    } *parts; /* largest first */
+    uint32_t n_parts;
+};
+
 struct train_event {
     enum {
         TRAIN_PHASE,      /* text: "index", "import", "plan", "load", "connect", "train", "evaluate", "save", "export" */
@@ -59,6 +74,7 @@ struct train_event {
         TRAIN_EVAL,       /* eval */
         TRAIN_CHECKPOINT, /* ckpt */
         TRAIN_EXPORTED,   /* text: path */
+        TRAIN_PROFILE,    /* profile; the trace is written */
     } kind;
     uint64_t step;
     const char *text;
@@ -66,6 +82,7 @@ struct train_event {
     const struct train_step_report *report;
     const struct train_eval_report *eval;
     const struct ckpt_event *ckpt;
+    const struct train_profile *profile;
 };
 
 struct train_input { /* a feature that feeds a graph input */
@@ -150,6 +167,8 @@ struct train_opts { /* everything is borrowed until train_close() */
     uint32_t max_to_keep;
     const char *export_onnx;        /* NULL: none */
     const char *job_digest, *job_name;
+    const char *trace;              /* a file for a trace of a few steps of this process (train/trace.h); NULL: none */
+    uint32_t trace_steps;
 
     void (*on_event)(void *arg, const struct train_event *e);
     void *arg;

@@ -7,6 +7,7 @@
  *   update.c   the optimizer's part of it
  *   eval.c     one evaluation
  *   save.c     checkpoints and export, on the chief
+ *   trace.c    a few steps on a time line (trace_write.c: the file, and where the time went)
  */
 #ifndef TRAIN_TRAIN_PRIV_H
 #define TRAIN_TRAIN_PRIV_H
@@ -16,6 +17,7 @@
 #include "base/err.h"
 #include "base/gate.h"
 #include "ckpt/ckpt.h"
+#include "train/trace.h"
 #include "train/train.h"
 
 /* Behind the parameters in every gradient arena: reduced with them. */
@@ -64,6 +66,7 @@ struct replica {
     double *sums[MAX_TREE];    /* evaluation accumulators likewise, eval_words each */
     struct data_reader *reader;
     uint64_t data_ns, reduce_ns; /* of the current step */
+    struct trace_row *trace;   /* NULL but in and between traced steps */
 };
 
 struct step_result { /* agreed: the same on every task */
@@ -90,6 +93,7 @@ struct train {
     char resumed_path[4096];
     uint32_t *feature_of_input;    /* graph input i is fed by data feature feature_of_input[i] */
     uint32_t *feature_of_target; /* likewise target i */
+    struct trace *trace;         /* NULL: not asked for */
     uint32_t eval_words;         /* sums of an evaluation: loss, weight, the metrics' */
 
     /* one generation */
@@ -143,7 +147,7 @@ int eval_run(struct replica *r, uint64_t step, struct err *err);
 /* save.c */
 int save_open(struct train *t, struct err *err);
 int save_load_newest(struct train *t, struct err *err);
-void save_if_due(struct train *t, uint64_t step);
+bool save_if_due(struct train *t, uint64_t step); /* true: a copy went to the writer */
 int save_now(struct train *t, uint64_t step, struct err *err); /* and wait until it is verified */
 int save_export(struct train *t, struct err *err);
 
