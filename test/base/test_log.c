@@ -150,7 +150,7 @@ static void a_json_record_has_its_fields_as_members(void **state)
     const struct log_field fields[] = {
         LOG_U64("step", 7),    LOG_I64("delta", -3),        LOG_F64("loss", 0.1),
         LOG_F32("rate", 0.3f), LOG_STR("why", "a \"b\"\n"), LOG_FLAG("last", true),
-        LOG_F64("gap", NAN),   LOG_STR("none", NULL),
+        LOG_F64("gap", NAN),   LOG_STR("none", NULL),       LOG_JSON_TEXT("list", "[1,{}]"),
     };
     const char *rest;
     cJSON *record;
@@ -159,7 +159,7 @@ static void a_json_record_has_its_fields_as_members(void **state)
     capture_file();
     log_init(LOG_JSON, LOG_INFO);
     log_set_task("worker 0");
-    log_record(LOG_INFO, "step", fields, 8, "step %d\xff", 7);
+    log_record(LOG_INFO, "step", fields, 9, "step %d\xff", 7);
     release();
     assert_memory_equal(captured, "{\"time\":\"", 9);
     rest = after_time(captured + 9);
@@ -167,7 +167,7 @@ static void a_json_record_has_its_fields_as_members(void **state)
         rest, "\",\"level\":\"info\",\"task\":\"worker 0\",\"event\":\"step\",\"message\":\"step "
               "7\xef\xbf\xbd\","
               "\"step\":7,\"delta\":-3,\"loss\":0.1,\"rate\":0.3,\"why\":\"a \\\"b\\\"\\n\","
-              "\"last\":true,\"gap\":null,\"none\":null}\n");
+              "\"last\":true,\"gap\":null,\"none\":null,\"list\":[1,{}]}\n");
     record = cJSON_Parse(captured);
     assert_non_null(record);
     assert_true(cJSON_GetObjectItem(record, "loss")->valuedouble == 0.1);
