@@ -78,6 +78,7 @@ static int agree(struct replica *r, uint64_t *step, struct err *err)
         a->plateau = t->schedule.plateau;
         snprintf(a->model_digest, sizeof(a->model_digest), "%s", graph_digest(t->graph));
         snprintf(a->data_digest, sizeof(a->data_digest), "%s", data_digest(t->data));
+        a->overlap = reduce_decide(t);
     }
     rc = gate(r, err);
     if (rc == 0 && t->comm != NULL)
@@ -208,6 +209,8 @@ static int generation(struct replica *r, struct err *err)
         rc = gate(r, err);
     if (rc == 0)
         rc = agree(r, &held, err);
+    if (rc == 0)
+        rc = reduce_open(r, err);
     if (rc < 0)
         return rc;
     plan_bind(r->plan, t->mem.state, r->work.base);
@@ -254,7 +257,8 @@ void *replica_main(void *arg)
     struct err err;
 
     if (generation(r, &err) < 0)
-        train_fail(t, &err);
+        train_fail(t, &err); /* also lets the reducer out of its call */
+    reduce_close(r);
     data_reader_close(r->reader);
     r->reader = NULL;
     if (__atomic_sub_fetch(&t->running, 1, __ATOMIC_ACQ_REL) > 0)

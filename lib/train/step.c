@@ -56,7 +56,8 @@ static int feed_lane(struct replica *r, uint32_t lane, struct err *err)
     return rc;
 }
 
-static int run_plan(struct replica *r, const struct op_run *run, float *grads, struct err *err)
+static int run_plan(struct replica *r, const struct op_run *run, float *grads, plan_ready_fn *ready,
+                    struct err *err)
 {
     uint64_t before = trace_clock(r->trace);
     int rc = plan_forward(r->plan, run, err);
@@ -64,28 +65,29 @@ static int run_plan(struct replica *r, const struct op_run *run, float *grads, s
     if (rc == 0) {
         trace_calls(r->trace, false, run->lane, before);
         before = trace_clock(r->trace);
-        rc = plan_backward(r->plan, run, grads, NULL, NULL, err);
+        rc = plan_backward(r->plan, run, grads, ready, r, err);
     }
     if (rc == 0)
         trace_calls(r->trace, true, run->lane, before);
     return rc < 0 ? err_wrap(err, rc, "lane %u", run->lane) : 0;
 }
 
-/* Gradients, statistics and loss of this replica's lanes, added up in grads[0]. */
+/* Gradients, statistics and loss of this replica's lanes, added up in grads[0]; as far as they are
+ * already being reduced, the sums over all replicas. */
 static int run_lanes(struct replica *r, uint64_t step, struct err *err)
 {
     struct train *t = r->train;
-    size_t n = t->mem.grads;
+    uint32_t n = t->lanes_per_replica;
     struct op_run run = {
         .seed = t->opts->seed,
         .step = step,
         .loss_scale = (float)(1.0 / (double)step_samples(t, step)),
     };
     uint32_t top = 0; /* arenas of the stack that are occupied */
-    uint64_t before;
 
     r->data_ns = 0;
-    for (uint32_t i = 0; i < t->lanes_per_replica; i++) {
+    for (uint32_t i = 0; i < n; i++) {
+        bool overlaps = i + 1 == n && r->reducer.n_buckets > 1;
         float *grads = r->grads[top++];
         float *control = grads + t->mem.params;
         int rc;
@@ -93,17 +95,15 @@ static int run_lanes(struct replica *r, uint64_t step, struct err *err)
         run.lane = r->first_lane + i;
         rc = feed_lane(r, run.lane, err);
         if (rc == 0)
-            rc = run_plan(r, &run, grads, err);
+            rc = run_plan(r, &run, grads, overlaps ? reduce_ready : NULL, err);
         if (rc < 0)
             return rc;
-        before = trace_clock(r->trace);
         memset(control, 0, CONTROL_WORDS * sizeof(float));
         control[CONTROL_LOSS] = plan_loss(r->plan);
         if (t->opts->mean_of_weights)
             control[CONTROL_WEIGHT] = plan_loss_weight(r->plan);
-        for (uint32_t m = tree_merges(i, t->lanes_per_replica); m > 0; m--, top--)
-            tree_add_f32(r->grads[top - 2], r->grads[top - 1], n);
-        trace_until_now(r->trace, TRACE_SUMS, run.lane, before);
+        reduce_add_lanes(r, i, top, t->mem.grads);
+        top -= tree_merges(i, n);
     }
     return 0;
 }
@@ -115,7 +115,7 @@ CLONES static void scale(float *x, size_t n, float factor)
         x[i] *= factor;
 }
 
-static int reduce(struct replica *r, struct step_result *out, struct err *err)
+static int finish_reduction(struct replica *r, struct step_result *out, struct err *err)
 {
     struct train *t = r->train;
     float *grads = r->grads[0];
@@ -131,7 +131,7 @@ static int reduce(struct replica *r, struct step_result *out, struct err *err)
         control[CONTROL_STOP_WHO] = control[CONTROL_STOP] * (float)(t->group.self + 1);
     }
     if (t->comm != NULL)
-        rc = comm_all_reduce(t->comm, r->local, grads, t->mem.grads, TENSOR_F32, COMM_SUM, err);
+        rc = reduce_rest(r, err);
     now = clock_ns();
     r->reduce_ns = now - before;
     trace_add(r->trace, TRACE_REDUCTION, 0, before, now);
@@ -171,6 +171,7 @@ static void tell_step(struct replica *r, uint64_t step, const struct step_result
         .ns = now - begin,
         .data_ns = r->data_ns,
         .reduce_ns = r->reduce_ns,
+        .reduce_work_ns = r->reducer.work_ns,
         .since_ns = now - t->last_report_ns,
     };
     struct train_event e = { .kind = TRAIN_STEP, .step = step, .report = &report };
@@ -187,6 +188,7 @@ int step_run(struct replica *r, uint64_t step, struct step_result *out, struct e
     int rc;
 
     r->trace = trace_begin(r->train->trace, r->local, step);
+    reduce_begin(r);
 
     if (fault_hit("train.forward"))
         return err_set(err, ERR_DEVICE, "fault point train.forward");
@@ -194,7 +196,7 @@ int step_run(struct replica *r, uint64_t step, struct step_result *out, struct e
     if (rc == 0 && fault_hit("train.reduce"))
         return err_set(err, ERR_DEVICE, "fault point train.reduce");
     if (rc == 0)
-        rc = reduce(r, out, err);
+        rc = finish_reduction(r, out, err);
     if (rc == 0 && fault_hit("train.update"))
         return err_set(err, ERR_DEVICE, "fault point train.update");
     if (rc == 0)

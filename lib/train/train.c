@@ -320,7 +320,7 @@ static int open_trace(struct train *t, struct err *err)
     struct plan *plans[DEVICE_MAX];
     struct trace_opts to = { .path = o->trace, .steps = o->trace_steps, .plans = plans,
                              .n_replicas = o->n_devices, .lanes = t->lanes_per_replica,
-                             .pieces = 0, .on_done = on_traced, .arg = t };
+                             .pieces = reduce_buckets(t), .on_done = on_traced, .arg = t };
 
     if (o->trace == NULL)
         return 0;

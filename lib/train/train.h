@@ -5,8 +5,8 @@
  *   train_close
  *
  * Step k, in every replica thread: for each of its lanes forward and backward into a gradient arena,
- * lanes added along the binary tree; one all-reduce over gradients, statistics and a few control
- * words; norm and clipping; the optimizer over this replica's part of the shared weights. The control
+ * lanes added along the binary tree; the sum over gradients, statistics and a few control words of
+ * all replicas, begun while the last lane computes where that pays; norm and clipping; the optimizer over this replica's part of the shared weights. The control
  * words carry the loss and the requests to stop, so all tasks agree on them at the same step without
  * another message. The weights after step k depend on the options and on k, on nothing else.
  *
@@ -37,7 +37,9 @@ struct train_step_report {
     double learning_rate;
     double grad_norm;          /* before clipping; NaN when this step did not compute it */
     uint64_t samples;          /* of the global batch with weight 1 */
-    uint64_t ns, data_ns, reduce_ns; /* of this step on the first replica; the rest is compute */
+    uint64_t ns, data_ns, reduce_ns; /* of this step on the first replica, waiting for data and for the
+                                        reduction; the rest is compute */
+    uint64_t reduce_work_ns;   /* inside all-reduces, also while it computed */
     uint64_t since_ns;         /* wall time since the previous report of a step: with what is between steps */
 };
 
@@ -167,6 +169,13 @@ struct train_opts { /* everything is borrowed until train_close() */
     uint32_t max_to_keep;
     const char *export_onnx;        /* NULL: none */
     const char *job_digest, *job_name;
+    enum train_overlap {
+        TRAIN_OVERLAP_AUTO,   /* while backward computes, where that pays: lib/train/reduce.c */
+        TRAIN_OVERLAP_NEVER,
+        TRAIN_OVERLAP_ALWAYS, /* unless one bucket holds all */
+    } overlap;                      /* rank 0's goes */
+    size_t bucket_bytes;            /* the same on all tasks; 0: chosen */
+
     const char *trace;              /* a file for a trace of a few steps of this process (train/trace.h); NULL: none */
     uint32_t trace_steps;
 
