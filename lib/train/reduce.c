@@ -29,9 +29,12 @@
 
 /* ---- what is cut where ---- */
 
-/* Time of a ResNet-50 step over TCP was the same for buckets of 1 to 8 MiB; below, the latency of the
- * calls shows, and above, what is left for the end. */
-enum { BUCKET_BYTES = 4 << 20 };
+/* The last bucket is what a step still waits for: it should be small. A call costs its latency: buckets
+ * should not be tiny. Measured with ResNet-50 (91 MiB) and two tasks, median time that the later of the two
+ * waits in a step: over TCP on one machine 91 ms in one piece, 0.7 with buckets of 1 MiB, 4.6 with 4 MiB;
+ * over 6 Gbit/s 261 ms in one piece, 2.6 with 0.5 MiB, 2.7 with 1, 5.5 with 2, 16 with 4. In one memory
+ * 18 ms in one piece, and no step was shorter for buckets: adding is work for a core, and all have some. */
+enum { BUCKET_BYTES = 2 << 20 };
 
 static size_t bucket_floats(const struct train *t)
 {
@@ -42,12 +45,10 @@ static size_t bucket_floats(const struct train *t)
 
 uint32_t reduce_buckets(const struct train *t)
 {
-    size_t n = t->mem.trained / bucket_floats(t);
-
-    return n > 1 ? (uint32_t)n : 1;
+    return (uint32_t)(t->mem.trained / bucket_floats(t)) + 1;
 }
 
-/* The last one also takes what is left, and everything behind the gradients. */
+/* The last one takes what is left, and everything behind the gradients. */
 static struct comm_range bucket(const struct replica *r, uint32_t i)
 {
     size_t floats = bucket_floats(r->train);
@@ -76,10 +77,10 @@ static void tell_decision(const struct train *t)
         snprintf(text, sizeof(text), "gradients are reduced while backward computes, in %u buckets of %s: the "
                                      "network works meanwhile", reduce_buckets(t), size);
     else if (reduce_buckets(t) == 1)
-        snprintf(text, sizeof(text), "gradients are reduced behind backward: they fill no two buckets of %s", size);
+        snprintf(text, sizeof(text), "gradients are reduced behind backward: they are less than a bucket of %s", size);
     else
         snprintf(text, sizeof(text), "gradients are reduced behind backward: all replicas share this host's memory, "
-                                     "so the sum costs the same work at any time, and less in one piece");
+                                     "where the sum is work for busy cores at any time");
     train_tell(t, &e);
 }
 

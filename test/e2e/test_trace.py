@@ -8,7 +8,7 @@ import subprocess
 
 import onnx
 
-from kit import ROOT, SLOW, TRAINERD, Task, digits_job, expect_codes, main, start, test, workdir
+from kit import ROOT, SLOW, TRAINERCTL, TRAINERD, Task, digits_job, expect_codes, main, merge, start, test, workdir
 
 INSIDE = {"data", "forward", "backward", "lane sums", "reduction", "update"}  # of a step
 EPSILON = 1e-3  # us: times are written to the nanosecond
@@ -165,6 +165,41 @@ def each_task_writes_its_own_file_and_table():
         check_profile(profile, [rows["replica 0"]], 4, 3)
         pids.add(rows["replica 0"][0]["pid"])
     assert len(pids) == 2
+
+
+@test
+def over_a_network_buckets_are_reduced_while_backward_computes():
+    d = workdir()
+    subprocess.run([TRAINERCTL, "model", "mlp", "--set", "inputs=64", "--set", "hidden=1024", "--set", "layers=2",
+                    "-o", os.path.join(d, "mlp.onnx")], check=True, stdout=subprocess.DEVNULL)
+    changes = {"model": {"onnx": "mlp.onnx"}, "data": {"features": {"image": {"shape": [64]}}},
+               "train": {"epochs": None, "steps": 12, "log_every_steps": 1},
+               "optimizer": {"schedule": None}, "communication": {"shared_memory": False}}
+    tasks = start(digits_job(d, **changes), 2, args=("--trace", os.path.join(d, "t.json")))
+    expect_codes(tasks, [0, 0])
+    early = 0
+    for i, t in enumerate(tasks):
+        notes = [r["message"] for r in t.events("note")]
+        assert any("while backward computes, in 3 buckets" in n for n in notes), notes
+        _, rows = read(os.path.join(d, "t.worker-%d.json" % i))
+        assert set(rows) == {"replica 0", "reduction 0"}
+        assert all(not below for _, below in tree(rows["reduction 0"]))
+        assert len(rows["reduction 0"]) == 2 * 5  # the third is the replica's
+        for step, parts in steps_of(rows["replica 0"]):
+            last_backward = [p for p, _ in parts if p["name"] == "backward"][-1]
+            waited = [p for p, _ in parts if p["name"] == "reduction"]
+            pieces = [s for s in rows["reduction 0"] if s["args"]["step"] == step["args"]["step"]]
+            assert len(pieces) == 2 and len(waited) == 1
+            assert pieces[1]["ts"] + pieces[1]["dur"] <= waited[0]["ts"] + waited[0]["dur"] + EPSILON
+            early += pieces[0]["ts"] < last_backward["ts"] + last_backward["dur"]
+        check_profile(t.events("profile")[0], [rows["replica 0"]], 4, 5)
+    assert early > 0
+    for r in tasks[0].events("step"):
+        assert 0 < r["reduce_share"] < 1 and 0 < r["reduce_work"], r
+    alone = Task(digits_job(d, **merge(changes, {"checkpoint": {"directory": "alone"}})), args=("--devices", "cpu:1"))
+    expect_codes([alone], [0])
+    assert not [r for r in alone.events("note") if "reduced" in r["message"]]
+    assert [r["loss"] for r in alone.events("step")] == [r["loss"] for r in tasks[0].events("step")]
 
 
 @test
