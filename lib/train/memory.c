@@ -60,6 +60,7 @@ int memory_open(struct train *t, struct err *err)
 
     m->params = graph_arena_floats(t->graph);
     m->trained = graph_trained_floats(t->graph);
+    m->dense = m->trained;
     m->slot = m->trained;
     m->grads = m->params + CONTROL_WORDS;
     m->depth = tree_depth(t->lanes_per_replica);

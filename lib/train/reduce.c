@@ -45,7 +45,7 @@ static size_t bucket_floats(const struct train *t)
 
 uint32_t reduce_buckets(const struct train *t)
 {
-    return (uint32_t)(t->mem.trained / bucket_floats(t)) + 1;
+    return (uint32_t)(t->mem.dense / bucket_floats(t)) + 1;
 }
 
 /* The last one takes what is left, and everything behind the gradients. */

@@ -46,6 +46,8 @@ struct agreement {
 struct memory {
     struct device_mem region;
     size_t params, trained;    /* floats of a parameter arena; of its trained part */
+    size_t dense;              /* floats of a gradient arena that backward makes ready in order: now all
+                                  that are trained */
     size_t slot;               /* floats of one slot */
     size_t state_bytes;        /* parameters, slots, average: what a checkpoint holds */
     size_t grads;              /* floats of one gradient arena, control words included */
