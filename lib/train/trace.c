@@ -83,7 +83,7 @@ int trace_open(const struct trace_opts *opts, struct trace **out, struct err *er
         rc = open_row(t, i, err);
     t->opts.plans = NULL; /* the caller's array; rows have what they need */
     if (rc == 0)
-        rc = trace_open_file(t, err);
+        rc = trace_open_file(opts->path, &t->fd, err);
     if (rc < 0) {
         trace_close(t);
         return rc;

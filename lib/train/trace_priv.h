@@ -23,8 +23,8 @@ struct trace {
     bool ended, written;
 };
 
-/* Opens the file. ERR_INPUT. */
-int trace_open_file(struct trace *t, struct err *err);
+/* Opens the file, makes it if need be. ERR_INPUT. */
+int trace_open_file(const char *path, int *fd, struct err *err);
 /* Writes it and tells on_done. In the trace's thread, when no row changes any more. */
 void trace_write(struct trace *t);
 

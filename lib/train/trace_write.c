@@ -39,21 +39,32 @@ static const char *op_of(const struct plan_call_info *c)
 
 /* ---- the place ---- */
 
-int trace_open_file(struct trace *t, struct err *err)
+int trace_open_file(const char *path, int *fd, struct err *err)
 {
     static const char remedy[] = "name a file in a folder that exists and may be written to";
-    const char *path = t->opts.path;
+    /* Not blocking: somebody may have put a pipe there. */
+    int made = open(path, O_CREAT | O_WRONLY | O_NONBLOCK | O_CLOEXEC, 0666);
     struct stat st;
 
-    /* Not blocking: somebody may have put a pipe there. */
-    t->fd = open(path, O_CREAT | O_WRONLY | O_NONBLOCK | O_CLOEXEC, 0666);
-    if (t->fd < 0)
+    if (made < 0)
         return err_set(err, ERR_INPUT, "the trace cannot be written to '%s' (%s): %s", path,
                        strerror(errno), remedy);
-    if (fstat(t->fd, &st) < 0 || !S_ISREG(st.st_mode))
+    if (fstat(made, &st) < 0 || !S_ISREG(st.st_mode)) {
+        close(made);
         return err_set(err, ERR_INPUT, "the trace cannot be written to '%s', it is not a file: %s",
                        path, remedy);
+    }
+    *fd = made;
     return 0;
+}
+
+int train_check_trace(const char *path, struct err *err)
+{
+    int fd, rc = path != NULL ? trace_open_file(path, &fd, err) : 0;
+
+    if (path != NULL && rc == 0)
+        close(fd);
+    return rc;
 }
 
 /* ---- the file ---- */
