@@ -60,11 +60,19 @@ int trace_open_file(const char *path, int *fd, struct err *err)
 
 int train_check_trace(const char *path, struct err *err)
 {
-    int fd, rc = path != NULL ? trace_open_file(path, &fd, err) : 0;
+    bool was_there;
+    int fd, rc;
 
-    if (path != NULL && rc == 0)
-        close(fd);
-    return rc;
+    if (path == NULL)
+        return 0;
+    was_there = access(path, F_OK) == 0;
+    rc = trace_open_file(path, &fd, err);
+    if (rc < 0)
+        return rc;
+    close(fd);
+    if (!was_there)
+        (void)unlink(path); /* else an empty file stays: no harm */
+    return 0;
 }
 
 /* ---- the file ---- */

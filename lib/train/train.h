@@ -189,8 +189,8 @@ int train_open(const struct train_opts *opts, const volatile int *cancel, struct
                struct err *err);
 void train_close(struct train *t); /* joins its threads; NULL is fine */
 
-/* Can a trace be written there? Makes the file. train_open() asks too; here it is known before anybody is met.
- * NULL is fine. Errors: ERR_INPUT. */
+/* Can a trace be written there? train_open() asks too; here it is known before anybody is met. NULL is
+ * fine. Errors: ERR_INPUT. */
 int train_check_trace(const char *path, struct err *err);
 
 /* What was settled, for --check and the log. */
