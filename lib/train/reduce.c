@@ -1,22 +1,22 @@
-/* reduce.c - the sum of the gradients over all replicas, as far as possible while the last lane of a
- * step is still computing.
+/* reduce.c - the sum of the gradients over all replicas, as far as possible while the last lane of
+ * a step is still computing.
  *
- *     replica   ... last lane: backward          | wait | last bucket | update
- *     reducer            bucket 0 | bucket 1 | bucket 2 |
+ *     replica   ... last lane: backward                | wait | last bucket | update
+ *     reducer          bucket 0 | bucket 1 | bucket 2 |
  *
  * The arena of gradients is cut at multiples of the bucket's size. When backward has passed such a
  * border, the bucket before it is final: the lanes are added there, and the replica's reducer (a
- * thread) starts its all-reduce. Statistics, loss and control words are known behind the lanes; they
- * go with what is left of the gradients in the last bucket, which the replica reduces itself.
+ * thread) starts its all-reduce. Statistics, loss and control words are known behind the lanes;
+ * they go with what is left of the gradients in the last bucket, which the replica reduces itself.
  *
  * What is added to what does not change: lanes along their tree, element by element, and a call of
- * comm adds every element along the tree over ranks, whatever lies beside it. (But a ring's order
- * depends on where in its vector an element lies: there the bits follow from the bucket's size.)
+ * comm adds every element along the tree over ranks, whatever lies beside it. So neither the size
+ * of a bucket nor that there are any decides a bit.
  *
  * The reducer never spins and is not pinned: on a host with cores to spare it takes one of those,
- * else it has its turns with the replica's. Nothing of this exists in a task that reduces with nobody,
- * where the host's memory is all that lies between the replicas, or if one bucket holds all:
- * see reduce_decide(). */
+ * else it has its turns with the replica. Nothing of this exists in a task that reduces with
+ * nobody, where the host's memory is all that lies between the replicas, or if one bucket holds
+ * all: see reduce_decide(). */
 #include "train/train_priv.h"
 
 #include <stdio.h>
@@ -29,11 +29,12 @@
 
 /* ---- what is cut where ---- */
 
-/* The last bucket is what a step still waits for: it should be small. A call costs its latency: buckets
- * should not be tiny. Measured with ResNet-50 (91 MiB) and two tasks, median time that the later of the two
- * waits in a step: over TCP on one machine 91 ms in one piece, 0.7 with buckets of 1 MiB, 4.6 with 4 MiB;
- * over 6 Gbit/s 261 ms in one piece, 2.6 with 0.5 MiB, 2.7 with 1, 5.5 with 2, 16 with 4. In one memory
- * 18 ms in one piece, and no step was shorter for buckets: adding is work for a core, and all have some. */
+/* The last bucket is what a step still waits for: it should be small. A call costs its latency:
+ * buckets should not be tiny. Measured with ResNet-50 (91 MiB) and two tasks, median time that the
+ * later of the two waits in a step: over TCP on one machine 91 ms in one piece, 0.7 with buckets of
+ * 1 MiB, 4.6 with 4 MiB; over 6 Gbit/s 261 ms in one piece, 2.6 with 0.5 MiB, 2.7 with 1, 5.5 with
+ * 2, 16 with 4. In one memory 18 ms in one piece, and no step was shorter for buckets: adding is
+ * work for a core, and all have some. */
 enum { BUCKET_BYTES = 2 << 20 };
 
 static size_t bucket_floats(const struct train *t)
@@ -74,13 +75,17 @@ static void tell_decision(const struct train *t)
     text_bytes(size, sizeof(size), bucket_floats(t) * sizeof(float));
     e.text = text;
     if (t->mem.agreement->overlap)
-        snprintf(text, sizeof(text), "gradients are reduced while backward computes, in %u buckets of %s: the "
-                                     "network works meanwhile", reduce_buckets(t), size);
+        snprintf(text, sizeof(text),
+                 "gradients are reduced while backward computes, in %u buckets of %s: the network "
+                 "works meanwhile",
+                 reduce_buckets(t), size);
     else if (reduce_buckets(t) == 1)
-        snprintf(text, sizeof(text), "gradients are reduced behind backward: they are less than a bucket of %s", size);
+        snprintf(text, sizeof(text),
+                 "gradients are reduced behind backward: they are less than a bucket of %s", size);
     else
-        snprintf(text, sizeof(text), "gradients are reduced behind backward: all replicas share this host's memory, "
-                                     "where the sum is work for busy cores at any time");
+        snprintf(text, sizeof(text),
+                 "gradients are reduced behind backward: all replicas share this host's memory, "
+                 "where the sum is work for busy cores at any time");
     train_tell(t, &e);
 }
 
@@ -94,8 +99,8 @@ static int reduce_bucket(struct replica *r, uint32_t i, struct trace_row *trace,
 
     if (fault_hit("train.bucket"))
         return err_set(err, ERR_DEVICE, "fault point train.bucket");
-    rc = comm_all_reduce(r->train->comm, r->local, r->grads[0] + x.begin, x.end - x.begin, TENSOR_F32,
-                         COMM_SUM, err);
+    rc = comm_all_reduce(r->train->comm, r->local, r->grads[0] + x.begin, x.end - x.begin,
+                         TENSOR_F32, COMM_SUM, err);
     now = clock_ns();
     r->reducer.work_ns += now - before;
     trace_add(trace, TRACE_REDUCTION, i, before, now);

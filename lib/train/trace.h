@@ -70,7 +70,8 @@ struct trace_opts {
 
 /* Errors: ERR_INPUT (a place that cannot be written, more spans than a trace holds), ERR_NOMEM. */
 int trace_open(const struct trace_opts *opts, struct trace **out, struct err *err);
-/* The steps [first, first + steps) will be traced, of process `pid` called `name`. Errors: ERR_NOMEM. */
+/* The steps [first, first + steps) will be traced, of process `pid` called `name`.
+ * Errors: ERR_NOMEM, ERR_IO. */
 int trace_start(struct trace *t, uint64_t first, uint32_t pid, const char *name, struct err *err);
 /* No row is used any more. Waits up to wait_ms for the file. NULL is fine. */
 void trace_end(struct trace *t, uint64_t wait_ms);
@@ -80,7 +81,8 @@ void trace_close(struct trace *t); /* after trace_end(); waits for the thread. N
 struct trace_row *trace_begin(struct trace *t, uint32_t replica, uint64_t step);
 /* That of the thread that reduces for it, for the same step. */
 struct trace_row *trace_reducer(struct trace_row *row);
-/* Behind everything that belongs to the step. True: it was the row's last one, do not use it again. */
+/* Behind everything that belongs to the step. True: it was the row's last one, do not use it
+ * again. */
 bool trace_step_done(struct trace_row *row, uint64_t begin_ns);
 
 static inline uint64_t trace_clock(const struct trace_row *row)
@@ -90,7 +92,8 @@ static inline uint64_t trace_clock(const struct trace_row *row)
 void trace_add(struct trace_row *row, enum trace_what what, uint32_t which, uint64_t begin_ns,
                uint64_t end_ns);
 /* [begin_ns, now) was this. */
-void trace_until_now(struct trace_row *row, enum trace_what what, uint32_t which, uint64_t begin_ns);
+void trace_until_now(struct trace_row *row, enum trace_what what, uint32_t which,
+                     uint64_t begin_ns);
 /* The plan's forward or backward ran since begin_ns: it and its calls. A call begins where the one
  * before ended, or the lane sums that were made between them. */
 void trace_calls(struct trace_row *row, bool backward, uint32_t lane, uint64_t begin_ns);

@@ -9,7 +9,7 @@
 
 struct trace {
     struct trace_opts opts;
-    struct trace_row *rows; /* [2 * n_replicas]: the replicas', then those of their reducing threads */
+    struct trace_row *rows; /* [2 * n_replicas]: the replicas', then their reducing threads' */
     int fd;                 /* owned; -1 */
     uint64_t first;         /* step; 0: not started */
     uint32_t pid;

@@ -122,8 +122,8 @@ static void add_span(struct buf *b, const struct trace *t, const struct trace_ro
 
 static void add_name(struct buf *b, const char *what, uint32_t pid, uint32_t tid, const char *name)
 {
-    buf_printf(b, ",\n{\"ph\":\"M\",\"name\":\"%s\",\"pid\":%u,\"tid\":%u,\"args\":{\"name\":", what,
-               pid, tid);
+    buf_printf(b, ",\n{\"ph\":\"M\",\"name\":\"%s\",\"pid\":%u,\"tid\":%u,", what, pid, tid);
+    buf_str(b, "\"args\":{\"name\":");
     buf_json(b, name);
     buf_str(b, "}}");
 }

@@ -63,8 +63,8 @@ static inline void fixture_event(void *arg, const struct train_event *e)
     }
 }
 
-static inline void fixture_end(void *arg, enum train_end end, uint64_t step, bool everywhere, int code,
-                   const char *text)
+static inline void fixture_end(void *arg, enum train_end end, uint64_t step, bool everywhere,
+                               int code, const char *text)
 {
     struct fixture *f = arg;
 
