@@ -548,6 +548,8 @@ static int build(struct run *r, const struct run_opts *opts, struct err *err)
     if (rc == 0)
         report_progress(r->report, &r->progress);
     if (rc == 0)
+        rc = train_check_trace(s->train.trace, err);
+    if (rc == 0)
         rc = loop_signal(r->loop, SIGTERM, on_signal, r, err);
     if (rc == 0)
         rc = loop_signal(r->loop, SIGINT, on_signal, r, err);

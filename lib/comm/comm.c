@@ -213,6 +213,17 @@ const char *comm_describe(const struct comm *c)
     return c->text;
 }
 
+bool comm_uses_network(const struct comm *c)
+{
+    return c->topo.kind != TOPOLOGY_ONE_NODE;
+}
+
+void comm_may_spin(struct comm *c, uint32_t local, bool may)
+{
+    CHECK(local < c->n_ranks);
+    c->ranks[local].yields = !may;
+}
+
 uint64_t comm_wait_ns(const struct comm *c, uint32_t local)
 {
     CHECK(local < c->n_ranks);
