@@ -293,6 +293,28 @@ static void packed_or_whole_and_on_any_number_of_replicas_the_bits_are_the_same(
     }
 }
 
+/* The dense part goes in buckets while the last lane computes; tables go with the last one. */
+static void reduced_in_buckets_the_bits_are_the_same(void **state)
+{
+    struct job *whole = job_new(1, 8);
+
+    (void)state;
+    run(whole);
+    for (uint32_t replicas = 2; replicas <= 8; replicas *= 2) {
+        struct job *j = job_new(replicas, 8);
+
+        j->opts.overlap = TRAIN_OVERLAP_ALWAYS;
+        j->opts.bucket_bytes = 64 * sizeof(float);
+        run(j);
+        assert_int_equal(j->train->replicas[0].reducer.n_buckets,
+                         graph_dense_floats(j->train->graph) / 64 + 1);
+        assert_in_range(j->train->replicas[0].reducer.n_buckets, 3, 10);
+        expect_same(whole, j);
+        job_free(j);
+    }
+    job_free(whole);
+}
+
 static void every_optimizer_moves_weights_as_with_whole_gradients(void **state)
 {
     size_t n_all;
@@ -393,6 +415,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(packed_or_whole_and_on_any_number_of_replicas_the_bits_are_the_same),
+        cmocka_unit_test(reduced_in_buckets_the_bits_are_the_same),
         cmocka_unit_test(every_optimizer_moves_weights_as_with_whole_gradients),
         cmocka_unit_test(lazy_rows_have_the_same_bits_on_any_number_of_replicas),
         cmocka_unit_test(lazy_rows_that_cannot_be_are_refused),
