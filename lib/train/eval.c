@@ -137,7 +137,7 @@ int eval_run(struct replica *r, uint64_t step, struct err *err)
         return err_wrap(err, rc, "evaluation after step %llu", (unsigned long long)step);
     trace_until_now(r->trace, TRACE_EVALUATION, 0, begin);
     if (r->local == 0) {
-        uint64_t samples = data_records(t->eval_data);
+        uint64_t samples = data_samples(t->eval_data);
         const double *sums = r->sums[0] + SUM_METRICS;
         struct train_eval_report report = {
             .step = step,
