@@ -22,7 +22,7 @@ enum { WINDOW_MS = 500, LONG_PHASE_MS = 2000 };
 
 /* Sums over the steps since the figures were last taken. */
 struct window {
-    uint64_t begin_ns, steps, samples, ns, data_ns, reduce_ns;
+    uint64_t begin_ns, steps, samples, ns, data_ns, reduce_ns, reduce_work_ns;
 };
 
 struct report {
@@ -42,7 +42,8 @@ struct report {
     bool told_lost;   /* the loop's: that curves have gaps */
 
     struct metric *step, *epoch, *loss, *rate, *norm, *speed, *eval_loss, *eval_metric[TRAIN_MAX_METRICS];
-    struct metric *steps_total, *samples_total, *skipped_total, *step_seconds, *data_seconds, *reduce_seconds;
+    struct metric *steps_total, *samples_total, *skipped_total, *step_seconds, *data_seconds,
+        *reduce_seconds, *reduce_work_seconds;
     struct metric *saved_step, *save_seconds, *save_failures;
 };
 
@@ -77,7 +78,10 @@ static void open_metrics(struct report *r)
     r->data_seconds = metrics_counter(m, "trainerd_data_wait_seconds_total", NULL,
                                       "Time the first replica waited for data.");
     r->reduce_seconds = metrics_counter(m, "trainerd_reduce_seconds_total", NULL,
-                                        "Time the first replica spent in the reduction.");
+                                        "Time the first replica waited for the reduction.");
+    r->reduce_work_seconds = metrics_counter(m, "trainerd_reduce_work_seconds_total", NULL,
+                                             "Time in the reductions of the first replica, also while "
+                                             "it computed.");
     r->saved_step = metrics_gauge(m, "trainerd_checkpoint_step", NULL, "Step of the last verified checkpoint.");
     r->save_seconds = metrics_gauge(m, "trainerd_checkpoint_seconds", NULL,
                                     "From the copy to the verified checkpoint.");
@@ -168,6 +172,7 @@ static void add_step(struct window *w, const struct train_step_report *s, uint64
     w->ns += s->ns;
     w->data_ns += s->data_ns;
     w->reduce_ns += s->reduce_ns;
+    w->reduce_work_ns += s->reduce_work_ns;
 }
 
 static void take_figures(struct rdzv_progress *p, struct window *w, uint64_t now)
@@ -193,7 +198,9 @@ static void curves(struct report *r, const struct train_step_report *s, double s
         summary_scalar(r->summary, s->step, "skipped_records", (float)s->skipped);
 }
 
-static void log_step(struct report *r, const struct train_step_report *s, const struct rdzv_progress *p)
+/* reduce_share: waiting for the reduction; reduce_work: in it, also while the replica computed. */
+static void log_step(struct report *r, const struct train_step_report *s, const struct rdzv_progress *p,
+                     double reduce_work)
 {
     struct log_field fields[] = {
         LOG_U64("step", s->step),
@@ -204,6 +211,7 @@ static void log_step(struct report *r, const struct train_step_report *s, const 
         LOG_F64("gradient_norm", s->grad_norm),
         LOG_F64("data_share", p->share_data),
         LOG_F64("reduce_share", p->share_reduce),
+        LOG_F64("reduce_work", reduce_work),
     };
 
     log_record(r->opts.is_chief ? LOG_INFO : LOG_DEBUG, "step", fields, COUNT_OF(fields),
@@ -219,6 +227,7 @@ static void on_step(struct report *r, const struct train_step_report *s)
     uint64_t now = clock_ns();
     bool due = s->step % r->opts.log_every_steps == 0 || s->step == 1;
     struct rdzv_progress line;
+    double reduce_work = 0;
     uint64_t skipped;
 
     pthread_mutex_lock(&r->lock);
@@ -238,6 +247,7 @@ static void on_step(struct report *r, const struct train_step_report *s)
     if (due || s->step == r->now.total_steps) {
         due = true;
         line.total_steps = r->now.total_steps;
+        reduce_work = per(r->logged.reduce_work_ns, r->logged.ns);
         take_figures(&line, &r->logged, now);
         if (r->now.samples_per_second == 0)
             r->now.samples_per_second = line.samples_per_second;
@@ -254,11 +264,12 @@ static void on_step(struct report *r, const struct train_step_report *s)
     metric_observe(r->step_seconds, (double)s->ns / 1e9);
     metric_add(r->data_seconds, (double)s->data_ns / 1e9);
     metric_add(r->reduce_seconds, (double)s->reduce_ns / 1e9);
+    metric_add(r->reduce_work_seconds, (double)s->reduce_work_ns / 1e9);
     if (!isnan(s->grad_norm))
         metric_set(r->norm, s->grad_norm);
     if (due) {
         metric_set(r->speed, line.samples_per_second);
-        log_step(r, s, &line);
+        log_step(r, s, &line, reduce_work);
         curves(r, s, line.samples_per_second);
     }
 }
@@ -368,6 +379,37 @@ static void on_resumed(struct report *r, const struct train_event *e)
                    (unsigned long long)e->step);
 }
 
+/* A line for each part where a person reads, an array of them in the one record for a program. */
+static void on_profile(const struct train_profile *p)
+{
+    struct buf parts = { 0 };
+    uint64_t last = p->first_step + p->steps - 1;
+
+    for (uint32_t i = 0; i < p->n_parts; i++) {
+        buf_str(&parts, i == 0 ? "[{\"what\":" : ",{\"what\":");
+        buf_json(&parts, p->parts[i].what);
+        buf_printf(&parts, ",\"direction\":\"%s\",\"seconds\":", p->parts[i].direction);
+        buf_f64(&parts, p->parts[i].seconds);
+        buf_str(&parts, ",\"share\":");
+        buf_f64(&parts, p->parts[i].seconds / p->step_seconds);
+        buf_str(&parts, "}");
+    }
+    buf_str(&parts, "]");
+    log_record(LOG_INFO, "profile",
+               (struct log_field[]){ LOG_STR("path", p->path), LOG_U64("first_step", p->first_step),
+                                     LOG_U64("steps", p->steps), LOG_U64("replicas", p->replicas),
+                                     LOG_F64("step_seconds", p->step_seconds),
+                                     LOG_JSON_TEXT("parts", parts.failed ? NULL : parts.data) },
+               6, "steps %llu to %llu took %.3f ms each (mean of %u replica%s); the time line is %s, and "
+                  "this is where the time went:",
+               (unsigned long long)p->first_step, (unsigned long long)last, 1e3 * p->step_seconds, p->replicas,
+               p->replicas == 1 ? "" : "s", p->path);
+    buf_fini(&parts);
+    for (uint32_t i = 0; log_is_text() && i < p->n_parts; i++)
+        log_info("profile", "%6.2f %%  %10.3f ms  %s %s", 100 * p->parts[i].seconds / p->step_seconds,
+                 1e3 * p->parts[i].seconds, p->parts[i].what, p->parts[i].direction);
+}
+
 void report_event(struct report *r, const struct train_event *e)
 {
     switch (e->kind) {
@@ -402,6 +444,9 @@ void report_event(struct report *r, const struct train_event *e)
         break;
     case TRAIN_EXPORTED:
         log_info("export", "trained model written to %s", e->text);
+        break;
+    case TRAIN_PROFILE:
+        on_profile(e->profile);
         break;
     }
 }

@@ -1,8 +1,8 @@
 /* report.h - what training says, for people and programs: log, progress line, metrics, TensorBoard curves,
  * and the figures that heartbeats and Status carry.
  *
- * report_event() is called from replica, data and checkpoint threads; it allocates nothing and never
- * blocks on a disk but the log's. The rest belongs to the loop. */
+ * report_event() is called from replica, data, checkpoint and trace threads; it allocates nothing (but
+ * for the one profile) and never blocks on a disk but the log's. The rest belongs to the loop. */
 #ifndef DAEMON_REPORT_H
 #define DAEMON_REPORT_H
 

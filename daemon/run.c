@@ -564,6 +564,8 @@ static int build(struct run *r, const struct run_opts *opts, struct err *err)
     if (rc == 0)
         report_progress(r->report, &r->progress);
     if (rc == 0)
+        rc = train_check_trace(s->train.trace, err);
+    if (rc == 0)
         rc = hear_signals(r, err);
     if (rc == 0 && opts->metrics_listen != NULL)
         rc = metrics_http_open(r->metrics, opts->metrics_listen, print_http_status, r->report, &r->http, err);

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/err.h"
 #include "base/fs.h"
+#include "base/text.h"
 #include "op/op.h"
 
 static const char *environment(void *arg, const char *name)
@@ -191,7 +192,8 @@ static int settle_groups(struct settled *s, struct err *err)
                                        .n_match = g->n_match,
                                        .rate_factor = g->learning_rate_factor,
                                        .weight_decay = g->weight_decay,
-                                       .adapts = g->layer_adaptation };
+                                       .adapts = g->layer_adaptation,
+                                       .lazy = g->lazy_rows };
     }
     return 0;
 }
@@ -325,6 +327,41 @@ static int settle_train(struct settled *s, struct err *err)
     return settle_optimizer(s, err);
 }
 
+/* "step.json" of worker 1 of several is "step.worker-1.json": tasks may be given the same flags. */
+static int settle_trace(const struct settled_args *args, struct settled *s, struct err *err)
+{
+    enum { STEPS = 5, MOST = 1000000 };
+    const struct cluster_task *self = s->cluster->self;
+    uint64_t steps = STEPS;
+    const char *slash, *dot;
+    int n;
+
+    if (args->trace_steps != NULL && (!text_u64(args->trace_steps, MOST, &steps) || steps == 0))
+        return err_set(err, ERR_INPUT, "--trace-steps: expected a number from 1 to %d, found '%.80s'", MOST,
+                       args->trace_steps);
+    if (args->trace == NULL) {
+        if (args->trace_steps != NULL)
+            return err_set(err, ERR_INPUT, "--trace-steps %s: of what? --trace FILE says where a trace goes",
+                           args->trace_steps);
+        return 0;
+    }
+    slash = strrchr(args->trace, '/');
+    slash = slash != NULL ? slash + 1 : args->trace;
+    dot = strrchr(slash, '.');
+    if (dot == NULL || dot == slash)
+        dot = slash + strlen(slash);
+    if (s->cluster->world > 1)
+        n = snprintf(s->trace, sizeof(s->trace), "%.*s.%s-%u%s", (int)(dot - args->trace), args->trace,
+                     cluster_type_name(self->type), self->index, dot);
+    else
+        n = snprintf(s->trace, sizeof(s->trace), "%s", args->trace);
+    if (n < 0 || (size_t)n >= sizeof(s->trace))
+        return err_set(err, ERR_INPUT, "--trace: the name is longer than %zu bytes", sizeof(s->trace) - 1);
+    s->train.trace = s->trace;
+    s->train.trace_steps = (uint32_t)steps;
+    return 0;
+}
+
 static int settle_address(const struct settled_args *args, struct settled *s, struct err *err)
 {
     const struct cluster_task *self = s->cluster->self;
@@ -359,6 +396,8 @@ int settle(const struct settled_args *args, struct settled **out, struct err *er
     rc = settle_devices(args, s, err);
     if (rc == 0)
         rc = settle_address(args, s, err);
+    if (rc == 0)
+        rc = settle_trace(args, s, err);
     if (rc == 0 && args->job != NULL)
         rc = conf_read(args->job, &s->conf, err);
     if (rc == 0 && s->conf != NULL) {

@@ -16,6 +16,7 @@ struct err;
 
 struct settled_args { /* the flags of trainerd; borrowed */
     const char *job, *cluster, *task, *devices, *profile, *ignore_jobs, *bind;
+    const char *trace, *trace_steps;
     bool require_cluster, allow_same_address;
 };
 
@@ -32,6 +33,7 @@ struct settled {
     char token[256];         /* "" : none */
     char task_name[64];      /* "worker 1"; "local" without a cluster */
     char listen[300];        /* host:port of the control plane; "" when local */
+    char trace[4096];        /* this task's file; "": none */
 
     /* what train_opts points to */
     struct train_input inputs[CONF_MAX_FEATURES];

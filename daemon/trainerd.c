@@ -79,6 +79,7 @@ static int check(const struct settled *s)
     if (s->conf != NULL) {
         o.on_event = quiet_event;
         o.checkpoint_directory = NULL; /* looking must not create or remove anything */
+        o.trace = NULL;
         rc = train_open(&o, &cancel, &t, &err);
         if (rc == 0)
             train_facts(t, &facts);
@@ -199,6 +200,12 @@ int main(int argc, char **argv)
           &f.settle.bind, NULL },
         { "metrics", "HOST:PORT", "TRAINERD_METRICS", "serve Prometheus metrics at http://HOST:PORT/metrics",
           &f.metrics, NULL },
+        { "trace", "FILE", "TRAINERD_TRACE",
+          "write a few steps of this process as a time line (Chrome\ntrace JSON: Perfetto opens it) and log where their time\n"
+          "went; with several tasks .TYPE-INDEX goes into the name:\nstep.json becomes step.worker-1.json",
+          &f.settle.trace, NULL },
+        { "trace-steps", "N", "TRAINERD_TRACE_STEPS", "how many steps (default 5), behind three to warm up",
+          &f.settle.trace_steps, NULL },
         { "check", NULL, NULL, "validate everything, print the resolved plan as JSON, exit", NULL, &f.check },
         { "schema", NULL, NULL, "print the JSON Schema of the job file, exit", NULL, &f.schema },
         { "log-format", "FORMAT", "TRAINERD_LOG_FORMAT", "text (default) or json: one object per line",

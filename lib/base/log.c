@@ -46,6 +46,11 @@ void log_init(enum log_format format, enum log_level lowest)
     log_set_level(lowest);
 }
 
+bool log_is_text(void)
+{
+    return atomic_load(&log_format) == LOG_TEXT;
+}
+
 void log_set_level(enum log_level lowest)
 {
     atomic_store(&lowest_level, (int)lowest);
@@ -150,6 +155,9 @@ static void add_value(struct buf *b, const struct log_field *f)
             buf_json(b, f->as.str);
         else
             buf_str(b, "null");
+        break;
+    case LOG_F_JSON:
+        buf_str(b, f->as.str != NULL ? f->as.str : "null");
         break;
     case LOG_F_I64:
         buf_printf(b, "%" PRId64, f->as.i64);
@@ -278,7 +286,7 @@ void log_raw(const char *bytes, size_t n)
 
 bool log_progress_wanted(void)
 {
-    return atomic_load(&log_format) == LOG_TEXT && isatty(STDERR_FILENO);
+    return log_is_text() && isatty(STDERR_FILENO);
 }
 
 void log_progress(const char *line)

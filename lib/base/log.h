@@ -18,9 +18,9 @@ enum log_format { LOG_TEXT, LOG_JSON };
 /* A named value of a record. Build with the LOG_* macros below. */
 struct log_field {
     const char *key;
-    enum { LOG_F_STR, LOG_F_I64, LOG_F_U64, LOG_F_F64, LOG_F_F32, LOG_F_BOOL } type;
+    enum { LOG_F_STR, LOG_F_I64, LOG_F_U64, LOG_F_F64, LOG_F_F32, LOG_F_BOOL, LOG_F_JSON } type;
     union {
-        const char *str;
+        const char *str; /* LOG_F_JSON: a value in JSON, put in as it is */
         int64_t i64;
         uint64_t u64;
         double f64; /* printed so that it reads back exactly (%.17g, shortest that round-trips) */
@@ -33,6 +33,7 @@ struct log_field {
 #define LOG_U64(k_, v_) { .key = (k_), .type = LOG_F_U64, .as.u64 = (v_) }
 #define LOG_F64(k_, v_) { .key = (k_), .type = LOG_F_F64, .as.f64 = (v_) }
 #define LOG_F32(k_, v_) { .key = (k_), .type = LOG_F_F32, .as.f32 = (v_) }
+#define LOG_JSON_TEXT(k_, v_) { .key = (k_), .type = LOG_F_JSON, .as.str = (v_) }
 #define LOG_FLAG(k_, v_) { .key = (k_), .type = LOG_F_BOOL, .as.boolean = (v_) }
 
 void log_init(enum log_format format, enum log_level lowest);
@@ -52,6 +53,8 @@ void log_record(enum log_level level, const char *event, const struct log_field 
 #define log_info(event_, ...) log_event(LOG_INFO, event_, __VA_ARGS__)
 #define log_warn(event_, ...) log_event(LOG_WARN, event_, __VA_ARGS__)
 #define log_error(event_, ...) log_event(LOG_ERROR, event_, __VA_ARGS__)
+
+bool log_is_text(void); /* a table then takes a record a line; in JSON it is a field of one */
 
 /* Lines of somebody else's log (a child's), complete with newline, as they are. */
 void log_raw(const char *bytes, size_t n);

@@ -213,6 +213,17 @@ const char *comm_describe(const struct comm *c)
     return c->text;
 }
 
+bool comm_uses_network(const struct comm *c)
+{
+    return c->topo.kind != TOPOLOGY_ONE_NODE;
+}
+
+void comm_may_spin(struct comm *c, uint32_t local, bool may)
+{
+    CHECK(local < c->n_ranks);
+    c->ranks[local].yields = !may;
+}
+
 uint64_t comm_wait_ns(const struct comm *c, uint32_t local)
 {
     CHECK(local < c->n_ranks);
@@ -251,7 +262,7 @@ static int call(struct comm *c, uint32_t local, struct comm_call what, void *dat
 int comm_all_reduce(struct comm *c, uint32_t local, void *data, size_t count,
                     enum tensor_dtype dtype, enum comm_op op, struct err *err)
 {
-    CHECK(reduce_can(dtype) && op <= COMM_MAX);
+    CHECK(reduce_can(dtype, op));
     return call(
         c, local,
         (struct comm_call){
@@ -262,7 +273,7 @@ int comm_all_reduce(struct comm *c, uint32_t local, void *data, size_t count,
 int comm_reduce_scatter(struct comm *c, uint32_t local, void *data, size_t count,
                         enum tensor_dtype dtype, enum comm_op op, struct err *err)
 {
-    CHECK(reduce_can(dtype) && op <= COMM_MAX);
+    CHECK(reduce_can(dtype, op));
     return call(c, local,
                 (struct comm_call){ .what = COMM_REDUCE_SCATTER,
                                     .count = count,
@@ -274,7 +285,7 @@ int comm_reduce_scatter(struct comm *c, uint32_t local, void *data, size_t count
 int comm_all_gather(struct comm *c, uint32_t local, void *data, size_t count,
                     enum tensor_dtype dtype, struct err *err)
 {
-    CHECK(reduce_can(dtype));
+    CHECK(reduce_can(dtype, COMM_SUM));
     return call(
         c, local,
         (struct comm_call){ .what = COMM_ALL_GATHER, .count = count, .dtype = (uint8_t)dtype },

@@ -90,7 +90,9 @@ uint32_t comm_first_rank(const struct comm *c); /* of this member */
 const char *comm_describe(
     const struct comm *c); /* "8 ranks: 2 hosts x 4, shared memory + tcp, halving/doubling" */
 
-enum comm_op { COMM_SUM, COMM_MAX };
+bool comm_uses_network(const struct comm *c); /* not all ranks reduce in one memory */
+
+enum comm_op { COMM_SUM, COMM_MAX, COMM_OR /* of bits: TENSOR_I64 alone */ };
 
 /* The elements [begin, end) of a vector of `count` that a rank owns: multiples of 16 apart (but the
  * last end), even within 16 elements, possibly empty. In a world that is a power of two the slices
@@ -101,8 +103,8 @@ struct comm_range {
 };
 struct comm_range comm_slice(uint32_t world, uint32_t rank, size_t count);
 
-/* Every call is made by the thread of one local rank; `local` < n_ranks of this member. Data lies
- * in the arena. dtype: TENSOR_F32, TENSOR_F64, TENSOR_I64. */
+/* The calls of a local rank are made one after the other, by whatever thread; `local` < n_ranks of
+ * this member. Data lies in the arena. dtype: TENSOR_F32, TENSOR_F64, TENSOR_I64. */
 
 /* In place: afterwards `data` of every rank holds the reduction over all ranks. */
 int comm_all_reduce(struct comm *c, uint32_t local, void *data, size_t count,
@@ -118,6 +120,10 @@ int comm_all_gather(struct comm *c, uint32_t local, void *data, size_t count,
 int comm_broadcast(struct comm *c, uint32_t local, void *data, size_t bytes, uint32_t root,
                    struct err *err);
 int comm_barrier(struct comm *c, uint32_t local, struct err *err);
+
+/* May a call of this rank spin for a moment before it sleeps, where there is a core for every rank (as
+ * it may from the start)? Not if the core has something else to do meanwhile. Between two calls. */
+void comm_may_spin(struct comm *c, uint32_t local, bool may);
 
 /* Ends the generation: every call, here and on the peers that share memory or a link with us,
  * returns within 50 ms. Any thread, also several times; `why` is copied. */

@@ -85,6 +85,7 @@ struct comm_rank {
     struct comm_call call; /* the one being made */
     uint32_t arrivals;     /* at the host's barrier */
     uint64_t deadline_ns;
+    bool yields;           /* never spins */
     _Atomic uint64_t wait_ns;
 };
 

@@ -48,7 +48,7 @@ struct comm_who comm_call_text(const struct comm_call *call)
 {
     static const char *const names[] = { "all-reduce", "reduce-scatter", "all-gather", "broadcast",
                                          "barrier" };
-    static const char *const ops[] = { " (sum)", " (max)" };
+    static const char *const ops[] = { " (sum)", " (max)", " (or)" };
     const char *name = call->what < COUNT_OF(names) ? names[call->what] : "unknown call";
     struct comm_who w;
 
@@ -60,7 +60,7 @@ struct comm_who comm_call_text(const struct comm_call *call)
     else
         snprintf(w.text, sizeof(w.text), "call %u, %s of %llu %s%s", call->number, name,
                  (unsigned long long)call->count, tensor_dtype_name((enum tensor_dtype)call->dtype),
-                 call->what == COMM_ALL_GATHER ? "" : ops[call->op == COMM_MAX]);
+                 call->what == COMM_ALL_GATHER || call->op >= COUNT_OF(ops) ? "" : ops[call->op]);
     return w;
 }
 

@@ -85,7 +85,7 @@ static int look(struct comm *c, struct comm_rank *r, uint32_t rank, uint32_t wor
 static int wait_for(struct comm *c, struct comm_rank *r, uint32_t rank)
 {
     struct host_slot *s = slot_of(c, rank);
-    bool spin = c->shm.page->spin != 0;
+    bool spin = c->shm.page->spin != 0 && !r->yields;
     uint64_t start;
     int rc = 1;
 

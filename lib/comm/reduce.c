@@ -15,6 +15,7 @@ enum {
 
 #define SUM(a_, b_) ((a_) + (b_))
 #define MAX(a_, b_) ((a_) > (b_) || (a_) != (a_) ? (a_) : (b_))
+#define OR(a_, b_) ((a_) | (b_))
 
 /* pair_*: out = a . b          quad_*: out = (a . b) . (c . d)          over n elements */
 #define KERNELS(name_, type_, DO_)                                                                 \
@@ -45,6 +46,7 @@ KERNELS(sum_f64, double, SUM)
 KERNELS(max_f64, double, MAX)
 KERNELS(sum_i64, uint64_t, SUM) /* unsigned: wraps around by definition */
 KERNELS(max_i64, int64_t, MAX)
+KERNELS(or_i64, int64_t, OR)
 
 struct kernels {
     size_t element_bytes;
@@ -53,15 +55,18 @@ struct kernels {
 };
 
 #define ROW(name_, type_) { sizeof(type_), pair_##name_, quad_##name_ }
-static const struct kernels table[][2] = {
+static const struct kernels table[][3] = {
     [TENSOR_F32] = { [COMM_SUM] = ROW(sum_f32, float), [COMM_MAX] = ROW(max_f32, float) },
     [TENSOR_F64] = { [COMM_SUM] = ROW(sum_f64, double), [COMM_MAX] = ROW(max_f64, double) },
-    [TENSOR_I64] = { [COMM_SUM] = ROW(sum_i64, int64_t), [COMM_MAX] = ROW(max_i64, int64_t) },
+    [TENSOR_I64] = { [COMM_SUM] = ROW(sum_i64, int64_t),
+                     [COMM_MAX] = ROW(max_i64, int64_t),
+                     [COMM_OR] = ROW(or_i64, int64_t) },
 };
 
-bool reduce_can(enum tensor_dtype dtype)
+bool reduce_can(enum tensor_dtype dtype, enum comm_op op)
 {
-    return (size_t)dtype < COUNT_OF(table) && table[dtype][COMM_SUM].pair != NULL;
+    return (size_t)dtype < COUNT_OF(table) && (size_t)op < COUNT_OF(table[0]) &&
+           table[dtype][op].pair != NULL;
 }
 
 struct block {
@@ -119,7 +124,7 @@ void reduce(void *const *to, uint32_t n_to, const void *const *from, uint32_t n_
     struct block b = { .from = from, .leaves = leaves, .partial = partial };
     size_t per_block;
 
-    CHECK(reduce_can(dtype) && op <= COMM_MAX && n_from >= 1 && n_from <= COMM_MAX_RANKS);
+    CHECK(reduce_can(dtype, op) && n_from >= 1 && n_from <= COMM_MAX_RANKS);
     b.k = &table[dtype][op];
     per_block = BLOCK_BYTES / b.k->element_bytes;
     for (size_t at = 0; at < count; at += per_block) {

@@ -1,4 +1,4 @@
-/* reduce.h - adds (or takes the maximum of) several vectors into several others, in one pass.
+/* reduce.h - adds (or takes the maximum or the bits of) several vectors into several others, in one pass.
  * Pure arithmetic. Threads: any.
  *
  * The order is the binary tree over the sources, ((0+1)+(2+3))+...; a missing right half is
@@ -14,7 +14,7 @@
 
 #include "comm/comm.h"
 
-bool reduce_can(enum tensor_dtype dtype); /* float32, float64, int64 */
+bool reduce_can(enum tensor_dtype dtype, enum comm_op op); /* float32, float64, int64; or: int64 */
 
 /* Every to[i][0..count) = the reduction of from[0..n_from)[0..count). A destination may be a
  * source; otherwise the vectors do not overlap. 1 <= n_from <= COMM_MAX_RANKS. leaves: NULL, or

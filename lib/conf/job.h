@@ -118,7 +118,7 @@ struct conf_group { /* parameters with numbers of their own */
     const char **match; /* fnmatch patterns */
     uint32_t n_match;
     double learning_rate_factor, weight_decay;
-    bool layer_adaptation, frozen;
+    bool layer_adaptation, lazy_rows, frozen;
 };
 
 struct conf_objective { /* a loss */

@@ -96,11 +96,11 @@ static int derive_groups(const struct checker *k)
 
         if (cJSON_GetObjectItemCaseSensitive(group, "weight_decay") == NULL)
             g->weight_decay = k->c->optimizer.weight_decay;
-        if (g->frozen && (g->learning_rate_factor != 1 || !g->layer_adaptation ||
+        if (g->frozen && (g->learning_rate_factor != 1 || !g->layer_adaptation || g->lazy_rows ||
                           g->weight_decay != k->c->optimizer.weight_decay))
             return json_error(k->doc, group, k->err,
-                              "parameters that are \"frozen\" have no learning rate, weight decay or "
-                              "adaptation of their own: take those out, or \"frozen\"");
+                              "parameters that are \"frozen\" have no learning rate, weight decay, "
+                              "adaptation or lazy rows of their own: take those out, or \"frozen\"");
     }
     return 0;
 }

@@ -473,6 +473,9 @@ LOSS_KEYS("/model/more_losses/*", 0)
 { "/optimizer/groups/*", "layer_adaptation", BOOL, GROUP_AT(layer_adaptation), .fallback = "true",
   .doc = "lars, lamb: whether steps follow the norm of the parameter; often false for biases and "
          "normalisation." },
+{ "/optimizer/groups/*", "lazy_rows", BOOL, GROUP_AT(lazy_rows), .fallback = "false",
+  .doc = "Embedding tables: a row that a step does not read keeps its weight and its optimizer state "
+         "in this step. By default momentum, moments and decay move it all the same." },
 { "/optimizer/groups/*", "frozen", BOOL, GROUP_AT(frozen), .fallback = "false",
   .doc = "Does not train, as those of model.frozen; goes with no other key of the group." },
 { "/optimizer", "average", OBJECT, .fallback = "{}",

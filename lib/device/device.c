@@ -85,6 +85,17 @@ int device_enter(const struct device *d, struct err *err)
     return rc;
 }
 
+void device_roam(void)
+{
+    cpu_set_t *set = CPU_ALLOC(CORES_MAX);
+    size_t bytes = CPU_ALLOC_SIZE(CORES_MAX);
+
+    /* The main thread is never pinned. On failure we stay where we are: slower, not wrong. */
+    if (set != NULL && sched_getaffinity(getpid(), bytes, set) == 0)
+        (void)sched_setaffinity(0, bytes, set);
+    CPU_FREE(set);
+}
+
 /* ---- CUDA ---- */
 
 /* The plugin beside the executable, else on the library path. NULL: `why` says what the loader

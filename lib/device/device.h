@@ -36,6 +36,9 @@ uint32_t device_cores(void); /* cores in this process's affinity mask */
 /* Pins the calling thread to the device's core; nothing for core -1. */
 int device_enter(const struct device *d, struct err *err);
 
+/* The calling thread, started by a pinned one, may run on every core of the process again. */
+void device_roam(void);
+
 struct device_mem {
     void *base;   /* NULL: not open */
     size_t bytes; /* as mapped: rounded up to a page */

@@ -5,11 +5,11 @@
  *                                           MatMul  steps  Softmax  [Dropout]  MatMul  [Transpose]
  *   k  [Mul, Div by a number]  Transpose  /                             v  Transpose /
  *
- * Steps are, in any order and number: Mul or Div by a number; Add of a mask; Where of a mask between
- * the scores and a number. Transposes are whatever they are, or not there. Nothing else may read
- * what lies between, and a mask to which a gradient flows (a trained bias of the scores) cannot be
- * had without the matrix: such a graph stays as it is, and so does one with few scores. Dropout drops
- * the same elements as it would by itself. */
+ * Steps are, in any order and number: Mul or Div by a number; Add of a mask; Where of a mask
+ * between the scores and a number. Transposes are whatever they are, or not there. Nothing else may
+ * read what lies between, and a mask to which a gradient flows (a trained bias of the scores)
+ * cannot be had without the matrix: such a graph stays as it is, and so does one with few scores.
+ * Dropout drops the same elements as it would by itself. */
 #include <math.h>
 #include <string.h>
 
@@ -19,7 +19,7 @@
 enum {
     MAX_STEPS = 8,
     MAX_MASKS = FUSE_MAX_IN - 3,
-    MIN_SCORES = 64 * 64, /* of a matrix: measured, below them the separate ops are as fast or faster */
+    MIN_SCORES = 64 * 64, /* of a matrix: measured, below them the separate ops are faster */
 };
 
 struct chain { /* of scores; steps in the order they are found: the last first */
@@ -112,6 +112,22 @@ static bool is_mask(const struct fuser *f, uint32_t value, enum tensor_dtype dty
            shape_broadcast(&t->shape, scores, &both) && shape_equal(&both, scores);
 }
 
+/* A constant that has one number everywhere. */
+static bool uniform(const struct fuser *f, uint32_t value, float *number)
+{
+    const struct plan_value *v = &f->p->values.at[value];
+    const float *x = v->tensor.data;
+    int64_t n = tensor_elements(&v->tensor), i;
+
+    if (v->kind != PLAN_CONST || v->tensor.dtype != TENSOR_F32 || n == 0)
+        return false;
+    for (i = 1; i < n; i++)
+        if (x[i] != x[0])
+            return false;
+    *number = x[0];
+    return true;
+}
+
 static bool push(struct chain *c, const char *step, float number, uint32_t mask)
 {
     if (c->n_steps == MAX_STEPS || (mask != GRAPH_NONE && c->n_masks == MAX_MASKS))
@@ -166,9 +182,9 @@ static bool find_scores(const struct fuser *f, uint32_t value, struct chain *c)
                take_step(f, n, 1, c, "add", 0, n->in[0]);
     if (!fuse_is(n, NULL, "Where"))
         return false;
-    if (fuse_number(f, n->in[2], &number))
+    if (uniform(f, n->in[2], &number))
         return take_step(f, n, 1, c, "keep", number, n->in[0]);
-    return fuse_number(f, n->in[1], &number) &&
+    return uniform(f, n->in[1], &number) &&
            take_step(f, n, 2, c, "fill", number, n->in[0]);
 }
 
@@ -264,7 +280,7 @@ static bool dropout_ratio(const struct fuser *f, const struct plan_node *n, floa
     const struct plan_value *mode;
 
     *ratio = 0;
-    if (n->def->until != 0) { /* before opset 12; where the plan does not train, plan_node.c knows */
+    if (n->def->until != 0) { /* before opset 12: see plan_node.c for what it does in a run */
         if (f->p->training && f->p->purpose != PLAN_RUN)
             *ratio = a != NULL ? a->f : 0.5f;
         return true;

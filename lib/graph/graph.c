@@ -42,6 +42,18 @@ size_t graph_trained_floats(const struct graph *g)
     return g->trained_floats;
 }
 
+size_t graph_dense_floats(const struct graph *g)
+{
+    return g->dense_floats;
+}
+
+const struct packed_table *graph_tables(const struct graph *g, uint32_t *n, size_t *words)
+{
+    *n = g->n_tables;
+    *words = g->table_words;
+    return g->tables;
+}
+
 const struct graph_io *graph_inputs(const struct graph *g, uint32_t *n)
 {
     *n = g->n_inputs;

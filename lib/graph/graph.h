@@ -7,8 +7,9 @@
  *   plan_forward, plan_backward: run the list. No allocation, no look-up, no string.
  *
  * Parameters live in one arena that the caller owns: [trained, in the order in which backward
- * finishes them][statistics]; gradients in arenas of the same layout. So an optimizer sweeps one
- * range, and a bucket that is ready is a range too. The layout belongs to the graph and is the
+ * finishes them][tables, likewise][statistics]; gradients in arenas of the same layout. So an
+ * optimizer sweeps one range, and a bucket that is ready is a range too. A table is a trained
+ * parameter of which a step may reach a few rows only. The layout belongs to the graph and is the
  * same for all its plans.
  * Threads: a graph is read-only after import; a plan belongs to one replica thread. */
 #ifndef GRAPH_GRAPH_H
@@ -25,6 +26,8 @@ struct buf;
 struct err;
 struct graph;
 struct op_run;
+struct packed;
+struct packed_table;
 struct plan;
 
 enum graph_param_kind {
@@ -40,6 +43,7 @@ struct graph_param {
     size_t offset;               /* floats from the start of the arena; a multiple of 16 */
     size_t elements;
     float momentum;              /* GRAPH_STATISTIC: weight of the old value */
+    bool is_table;               /* GRAPH_TRAINED: read by Gather along axis 0 and by nothing else */
 };
 
 struct graph_io { /* an input or an output of the graph */
@@ -85,6 +89,9 @@ const struct graph_op *graph_ops(const struct graph *g, uint32_t *n); /* in the 
 const struct graph_param *graph_params(const struct graph *g, uint32_t *n); /* by offset */
 size_t graph_arena_floats(const struct graph *g);   /* whole arena, a multiple of 16 */
 size_t graph_trained_floats(const struct graph *g); /* its first part; the rest are statistics */
+size_t graph_dense_floats(const struct graph *g);   /* of that the first part; the rest are tables */
+/* The tables as matrices, by offset, laid out (tensor/packed.h); *words: of all their marks. */
+const struct packed_table *graph_tables(const struct graph *g, uint32_t *n, size_t *words);
 const struct graph_io *graph_inputs(const struct graph *g, uint32_t *n); /* without initializers */
 const struct graph_io *graph_outputs(const struct graph *g, uint32_t *n);
 /* What a person should know about this import ("trains anonymous initializer ..."), for the log. */
@@ -176,12 +183,17 @@ const struct tensor *plan_input(struct plan *p, uint32_t i);
  * it is zero. */
 const struct tensor *plan_input_grad(const struct plan *p, uint32_t i);
 
+/* From now on the gradients of tables are packed: forward marks in `rows` what it reads, and backward
+ * leaves `rows` settled and the values of marked rows in the arena from graph_dense_floats() on; the
+ * rest of that part of the arena is not touched. `rows`: of graph_tables(), borrowed; NULL: tables
+ * have whole gradients. Cheap enough to be called per lane. Only PLAN_TRAIN. */
+void plan_pack(struct plan *p, struct packed *rows);
 /* Runs forward. Each loss is the sum over the batch of sample weight * loss, times run->loss_scale. */
 int plan_forward(struct plan *p, const struct op_run *run, struct err *err);
 /* Runs backward into `grads` (an arena; every element of it that belongs to a parameter is
  * overwritten, gaps are left alone; statistics get the batch's values). `ready`, if given, is
  * called when the floats [offset, offset + n) are final, in order of offset, covering the trained
- * part without gaps. */
+ * part (its dense part, when the tables are packed) without gaps. */
 typedef void plan_ready_fn(void *arg, size_t offset, size_t n);
 int plan_backward(struct plan *p, const struct op_run *run, float *grads, plan_ready_fn *ready,
                   void *arg, struct err *err);

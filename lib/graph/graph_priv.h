@@ -97,7 +97,10 @@ struct graph {
     struct graph_param *params; /* by offset */
     uint32_t *param_values;
     uint32_t n_params;
-    size_t trained_floats, arena_floats;
+    size_t dense_floats, trained_floats, arena_floats;
+    struct packed_table *tables; /* [n_tables]: the params from first_table on */
+    uint32_t first_table, n_tables;
+    size_t table_words;
     const char **notes;
     uint32_t n_notes, cap_notes;
     char digest[DIGEST_HEX_BYTES];

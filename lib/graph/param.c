@@ -10,7 +10,10 @@
  * its word, unrelated biases would become one parameter. So an Identity of an initializer that
  * ends at a parameter's place is taken apart: its output becomes an initializer of its own, which
  * export writes as such. One initializer with several consumers, without Identity, is a real tie:
- * one parameter, whose gradients add. Initializers of graphs inside of nodes are constants. */
+ * one parameter, whose gradients add. Initializers of graphs inside of nodes are constants.
+ *
+ * A trained parameter whose every reader is a Gather along axis 0 is a table: the rows that are not
+ * gathered have no gradient. One other reader (tied weights, a body, an output) and it is not. */
 #include "graph/graph_priv.h"
 
 #include <fnmatch.h>
@@ -21,11 +24,13 @@
 #include "base/check.h"
 #include "base/err.h"
 #include "base/text.h"
+#include "tensor/packed.h"
 
 enum use {
     USE_GRADIENT = 1,  /* an op carries a gradient from here to an end */
     USE_STATISTIC = 2, /* the moving average of an op */
     USE_OUTPUT = 4,    /* the graph returns it */
+    USE_WHOLE = 8,     /* something else than a Gather along axis 0 reads it */
 };
 
 struct finder {
@@ -332,6 +337,39 @@ static void take_apart(struct finder *f)
     find_first_uses(f);
 }
 
+/* ---- tables ---- */
+
+static bool reads_rows(const struct graph *g, const struct graph_node *n, uint32_t input)
+{
+    int64_t axis = 0;
+    uint32_t i;
+
+    if (n->def->domain != NULL || strcmp(n->def->name, "Gather") != 0 || input != 0)
+        return false;
+    for (i = 0; i < n->n_attrs; i++)
+        if (strcmp(n->attrs[i].name, "axis") == 0)
+            axis = n->attrs[i].i;
+    return axis == 0 || axis == -(int64_t)g->values[n->in[0]].tensor.shape.rank;
+}
+
+static void find_whole_uses(struct finder *f)
+{
+    const struct graph *g = f->g;
+    uint32_t i, k;
+
+    for (i = 0; i < g->n_outputs; i++)
+        f->use[g->output_values[i]] |= USE_WHOLE;
+    for (i = 0; i < g->n_nodes; i++) {
+        const struct graph_node *n = &g->nodes[i];
+
+        for (k = 0; k < n->n_in; k++)
+            if (n->in[k] != GRAPH_NONE && !reads_rows(g, n, k))
+                f->use[n->in[k]] |= USE_WHOLE;
+        for (k = 0; k < n->n_captured; k++)
+            f->use[n->captured[k]] |= USE_WHOLE;
+    }
+}
+
 /* ---- frozen ---- */
 
 static bool is_frozen(struct finder *f, const char *name)
@@ -379,6 +417,7 @@ struct candidate {
     uint32_t value;
     enum graph_param_kind kind;
     uint64_t order; /* trained: by the first consumer; its gradient is complete when that is done */
+    bool is_table;
 };
 
 /* Backward ends with the first consumer, so the last of the first consumers finishes first. */
@@ -389,11 +428,30 @@ static int compare(const void *pa, const void *pb)
 
     if (a->kind != b->kind)
         return a->kind == GRAPH_TRAINED ? -1 : 1;
+    if (a->is_table != b->is_table)
+        return b->is_table ? -1 : 1;
     if (node_a != node_b)
         return (a->kind == GRAPH_TRAINED ? node_a > node_b : node_a < node_b) ? -1 : 1;
     if (a->order != b->order)
         return a->order < b->order ? -1 : 1;
     return a->value < b->value ? -1 : 1;
+}
+
+static int lay_out_tables(struct graph *g, struct err *err)
+{
+    uint32_t i;
+
+    g->tables = arena_array(&g->mem, g->n_tables, sizeof(*g->tables));
+    if (g->tables == NULL)
+        return no_memory(err);
+    for (i = 0; i < g->n_tables; i++) {
+        const struct graph_param *p = &g->params[g->first_table + i];
+
+        g->tables[i].rows = (size_t)p->shape.dim[0];
+        g->tables[i].width = p->elements / g->tables[i].rows;
+    }
+    g->table_words = packed_lay_out(g->tables, g->n_tables);
+    return 0;
 }
 
 static int lay_out(struct finder *f, struct candidate *list, uint32_t n, struct err *err)
@@ -419,16 +477,21 @@ static int lay_out(struct finder *f, struct candidate *list, uint32_t n, struct 
         p->offset = offset;
         p->elements = (size_t)tensor_elements(&v->tensor);
         p->momentum = p->kind == GRAPH_STATISTIC ? f->momentum[list[i].value] : 0;
+        p->is_table = list[i].is_table;
         offset += round_up(p->elements);
         if (p->kind == GRAPH_TRAINED)
             g->trained_floats = offset;
+        if (p->kind == GRAPH_TRAINED && !p->is_table)
+            g->dense_floats = offset;
+        if (p->is_table && g->n_tables++ == 0)
+            g->first_table = i;
         v->kind = VALUE_PARAM;
         v->index = i;
         g->param_values[i] = list[i].value;
     }
     g->n_params = n;
     g->arena_floats = offset;
-    return 0;
+    return lay_out_tables(g, err);
 }
 
 /* Could this value be a parameter, and of which kind? 0 or an error; *n grows if so. */
@@ -455,7 +518,10 @@ static int classify(struct finder *f, uint32_t value, struct candidate *out, uin
         return 0;
     out[*n] = (struct candidate){ .value = value,
                                   .order = f->first_use[value],
-                                  .kind = use == USE_STATISTIC ? GRAPH_STATISTIC : GRAPH_TRAINED };
+                                  .kind = use == USE_STATISTIC ? GRAPH_STATISTIC : GRAPH_TRAINED,
+                                  .is_table = use == USE_GRADIENT &&
+                                              (f->use[value] & USE_WHOLE) == 0 &&
+                                              v->tensor.shape.dim[0] <= UINT32_MAX };
     *n += 1;
     return 0;
 }
@@ -561,6 +627,7 @@ int graph_find_params(struct graph *g, const struct graph_opts *opts, struct err
     if (rc == 0) {
         find_gradients(&f);
         take_apart(&f);
+        find_whole_uses(&f);
         rc = choose(&f, &mem, err);
     }
     if (rc == 0)

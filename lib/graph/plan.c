@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "graph/plan_priv.h"
+#include "tensor/packed.h"
 
 static int make(struct plan *p, const struct plan_opts *opts, struct err *err)
 {
@@ -128,6 +129,20 @@ const struct tensor *plan_tensor(const struct plan *p, const char *name)
     return NULL;
 }
 
+void plan_pack(struct plan *p, struct packed *rows)
+{
+    uint32_t i;
+
+    CHECK(p->purpose == PLAN_TRAIN);
+    p->packed = rows;
+    for (i = 0; i < p->g->n_tables; i++) {
+        size_t word = p->g->tables[i].first_word;
+
+        p->rows[i].marks = rows != NULL ? rows->marks + word : NULL;
+        p->rows[i].before = rows != NULL ? rows->before + word : NULL;
+    }
+}
+
 /* ---- running ---- */
 
 static int run_call(const struct plan *p, struct plan_call *call, const struct op_run *run,
@@ -149,6 +164,8 @@ int plan_forward(struct plan *p, const struct op_run *run, struct err *err)
     int rc;
 
     CHECK(p->is_bound);
+    if (p->packed != NULL)
+        packed_clear(p->packed);
     for (i = 0; i < p->forward.n; i++) {
         rc = run_call(p, p->forward.at[i], run, "forward", i, err);
         if (rc < 0)
@@ -161,6 +178,18 @@ int plan_forward(struct plan *p, const struct op_run *run, struct err *err)
     return 0;
 }
 
+/* All that forward reads is marked: every row has its place, where nothing is yet. */
+static void open_tables(struct plan *p, float *grads)
+{
+    float *values = grads + p->g->dense_floats;
+    uint32_t i;
+
+    packed_settle(p->packed);
+    memset(values, 0, packed_floats(p->packed) * sizeof(float));
+    for (i = 0; i < p->g->n_tables; i++)
+        p->rows[i].values = values + p->packed->first[i];
+}
+
 int plan_backward(struct plan *p, const struct op_run *run, float *grads, plan_ready_fn *ready,
                   void *arg, struct err *err)
 {
@@ -171,13 +200,17 @@ int plan_backward(struct plan *p, const struct op_run *run, float *grads, plan_r
     if (grads != p->grads)
         bind_base(p, PLAN_GRADS, grads);
     p->grads = grads;
+    if (p->packed != NULL)
+        open_tables(p, grads);
     for (i = 0; i < p->zeros.n; i++)
-        memset(grads + p->zeros.at[i].offset, 0, p->zeros.at[i].n * sizeof(float));
+        if (p->packed == NULL || p->zeros.at[i].offset < p->g->dense_floats)
+            memset(grads + p->zeros.at[i].offset, 0, p->zeros.at[i].n * sizeof(float));
     for (i = 0;; i++) {
         /* What is final before call i; the first entry may be so before any call. */
         while (next < p->ready.n &&
                (p->ready.at[next].call == GRAPH_NONE || (size_t)p->ready.at[next].call < i)) {
-            if (ready != NULL)
+            if (ready != NULL &&
+                (p->packed == NULL || p->ready.at[next].offset < p->g->dense_floats))
                 ready(arg, p->ready.at[next].offset, p->ready.at[next].n);
             next++;
         }

@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/err.h"
 #include "graph/plan_priv.h"
+#include "tensor/packed.h"
 
 /* No canonical address: reading it ends the program where the mistake is. (Not NULL, since a
  * kernel may compute with an address that it never reads.) */
@@ -205,6 +206,21 @@ static struct plan_call *new_call(struct plan *p, uint32_t node, uint32_t time)
     return call;
 }
 
+/* Where a call that reads a table finds which rows have a gradient. NULL: it reads none, or brings
+ * none to it. */
+static const struct packed_rows *rows_of(const struct plan *p, const struct plan_node *n)
+{
+    const struct plan_value *v;
+
+    if (p->purpose != PLAN_TRAIN || n->n_in == 0 || n->in[0] == GRAPH_NONE)
+        return NULL;
+    v = &p->values.at[n->in[0]];
+    if (v->kind != PLAN_PARAM || !p->g->params[v->index].is_table || !plan_wants_grad(p, n, 0))
+        return NULL;
+    CHECK(strcmp(n->def->name, "Gather") == 0); /* or the op would have to know packed rows too */
+    return &p->rows[v->index - p->g->first_table];
+}
+
 /* Save lives from forward to backward, scratch for the call. */
 static bool add_areas(struct plan *p, struct plan_call *call)
 {
@@ -253,6 +269,7 @@ static int add_forward(struct plan *p, uint32_t node, struct err *err)
             return plan_no_memory(err);
     }
     call->kernel = n->def->cpu.fwd;
+    call->call.rows = rows_of(p, n);
     call->call.in = in;
     call->call.out = out;
     if (!add_areas(p, call) || !VEC_PUSH(p->forward, call))
@@ -447,6 +464,7 @@ static int add_backward(struct maker *m, uint32_t node)
     if (call == NULL)
         return plan_no_memory(m->err);
     call->kernel = n->def->cpu.bwd;
+    call->call.rows = rows_of(p, n);
     if (!add_values_read(p, n, call) || !add_arriving(p, n, call) || !add_areas(p, call))
         return plan_no_memory(m->err);
     return add_leaving(m, n, call);
@@ -455,7 +473,8 @@ static int add_backward(struct maker *m, uint32_t node)
 /* ---- what is ready when ---- */
 
 /* Parameters are final in about the order of the arena; a range is handed out when everything
- * before it is. Those that no gradient reaches are zero from the start. */
+ * before it is. No range has both tables and others. Those that no gradient reaches are zero from
+ * the start. */
 static int add_ready(struct maker *m)
 {
     struct plan *p = m->p;
@@ -473,7 +492,7 @@ static int add_ready(struct maker *m)
             return plan_no_memory(m->err);
         if (later)
             latest = m->final[i];
-        if (p->ready.n > 0 && !later) {
+        if (p->ready.n > 0 && !later && !(q->is_table && i == g->first_table)) {
             p->ready.at[p->ready.n - 1].n += end - q->offset;
             continue;
         }
@@ -574,8 +593,11 @@ int plan_calls(struct plan *p, struct err *err)
     int rc;
 
     m.final = arena_array(&mem, p->g->n_params, sizeof(*m.final));
-    if (m.final == NULL)
+    p->rows = arena_array(&p->mem, p->g->n_tables, sizeof(*p->rows));
+    if (m.final == NULL || p->rows == NULL) {
+        arena_fini(&mem);
         return plan_no_memory(err);
+    }
     for (i = 0; i < p->g->n_params; i++)
         m.final[i] = GRAPH_NONE;
     rc = make_calls(&m);

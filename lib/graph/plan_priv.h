@@ -135,6 +135,8 @@ struct plan {
     VEC(struct plan_ready) ready;
     VEC(struct plan_span) zeros; /* trained parameters that no gradient reaches */
     VEC(struct plan_state) states;
+    struct packed_rows *rows; /* [g->n_tables] as Gather sees them; marks NULL: not packed */
+    struct packed *packed;    /* the caller's; NULL: tables have whole gradients */
     size_t folded_bytes;
     size_t work_bytes;
     float *params, *grads;

@@ -83,8 +83,8 @@ OP_INLINE double op_block_total(const struct op_block *v)
 
 typedef int32_t op_wide_bits __attribute__((vector_size(OP_WIDE * sizeof(float))));
 
-/* Element by element, x where it is greater, else m: as bits, since not every compiler's C has ?: of
- * vectors, and one by one it would not become vectors. */
+/* Element by element, x where it is greater, else m: as bits, since not every compiler's C has ?:
+ * of vectors, and one by one it would not become vectors. */
 OP_INLINE void op_wide_max(op_wide *m, const float *x)
 {
     const op_wide v = *(const op_wide_at *)x;

@@ -23,6 +23,7 @@ struct arena;
 struct op_call;
 struct op_infer;
 struct op_plan;
+struct packed_rows;
 
 #define OP_IN(i_) (1u << (i_))
 #define OP_OUT(i_) (1u << (16 + (i_)))
@@ -178,6 +179,9 @@ struct op_call {
     void *scratch;
     uint32_t stream; /* rng stream of this node */
     const struct op_run *run;
+    /* Gather of a table: while rows->marks is not NULL, fwd marks the rows that it takes, and bwd adds
+     * to the places of marked rows and leaves din[0] alone. NULL: input 0 is no table. */
+    const struct packed_rows *rows;
 };
 
 /* The row for (domain, name) at an opset; NULL: not supported. domain "" and NULL: ai.onnx. */

@@ -42,8 +42,15 @@ static void adagrad_sweep(const struct optim_hyper *h, size_t n, float *w, const
     adagrad_loop(n, w, g, slots[0], &k);
 }
 
+/* Without epsilon it is 0 / 0 where no gradient ever was. */
+static bool adagrad_rests(const struct optim_hyper *h)
+{
+    return h->weight_decay == 0 && (float)h->epsilon > 0 && optim_scale_is_finite(h);
+}
+
 const struct optim_def optim_adagrad = {
-    .name = "adagrad", .n_slots = 1, .slots = { { "sum", OPTIM_ALWAYS } }, .sweep = adagrad_sweep
+    .name = "adagrad", .n_slots = 1, .slots = { { "sum", OPTIM_ALWAYS } }, .sweep = adagrad_sweep,
+    .rests = adagrad_rests
 };
 
 /* ---- rmsprop: the average of squares, then perhaps the two others, a loop each way ---- */

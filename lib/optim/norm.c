@@ -1,27 +1,45 @@
 /* norm.c - sums of squares with an order of their own. */
 #include <math.h>
+#include <string.h>
 
 #include "optim/optim_priv.h"
 
 /* As many running sums as the widest vector holds doubles, twice. Element i of a block belongs to
- * sum i mod LANES whatever the width, and the sums are joined as a tree. */
-enum { LANES = 16 };
+ * sum i mod LANES whatever the width, and the sums are joined as a tree. What is zero may be left
+ * out: no sum changes by it. */
+enum { LANES = OPTIM_SUMS };
 _Static_assert(OPTIM_BLOCK % LANES == 0, "a block is whole rounds of sums");
 
-CLONES static double block_sum(const float *g, size_t n)
+CLONES void optim_square_add(double sums[OPTIM_SUMS], size_t at, const float *g, size_t n)
 {
-    double sum[LANES] = { 0 };
-    size_t whole = n - n % LANES;
+    double sum[LANES];
+    size_t i = 0, whole;
 
-    for (size_t i = 0; i < whole; i += LANES)
+    for (; at % LANES != 0 && i < n; i++, at++)
+        sums[at % LANES] += (double)g[i] * (double)g[i]; /* exact: 2 * 24 bits fit */
+    memcpy(sum, sums, sizeof(sum));
+    for (whole = i + (n - i) / LANES * LANES; i < whole; i += LANES)
         for (size_t k = 0; k < LANES; k++)
-            sum[k] += (double)g[i + k] * (double)g[i + k]; /* exact: 2 * 24 bits fit */
-    for (size_t i = whole; i < n; i++)
+            sum[k] += (double)g[i + k] * (double)g[i + k];
+    for (; i < n; i++)
         sum[i - whole] += (double)g[i] * (double)g[i];
+    memcpy(sums, sum, sizeof(sum));
+}
+
+double optim_square_total(double sums[OPTIM_SUMS])
+{
     for (size_t half = LANES / 2; half > 0; half /= 2)
         for (size_t k = 0; k < half; k++)
-            sum[k] += sum[k + half];
-    return sum[0];
+            sums[k] += sums[k + half];
+    return sums[0];
+}
+
+static double block_sum(const float *g, size_t n)
+{
+    double sums[LANES] = { 0 };
+
+    optim_square_add(sums, 0, g, n);
+    return optim_square_total(sums);
 }
 
 void optim_square_sums(const float *g, size_t n, double *partial)

@@ -70,6 +70,7 @@ int optim_new(const struct optim_opts *opts, struct optim **out, struct err *err
     o->opts.params = o->params;
     for (size_t i = 0; i < n; i++) {
         CHECK(opts->params[i].n > 0);
+        CHECK(!opts->params[i].lazy || (opts->params[i].table != NULL && opts->def->measure == NULL));
         CHECK(i == 0 || opts->params[i].first >= o->params[i - 1].first + o->params[i - 1].n);
         o->params[i] = opts->params[i];
         blocks += (opts->params[i].n - 1) / OPTIM_BLOCK + 1;
@@ -102,21 +103,14 @@ void optim_free(struct optim *o)
     free(o);
 }
 
-/* The blocks of one parameter that belong to one part. */
-struct piece {
-    const struct optim_param *param;
-    size_t first, n; /* floats */
-    size_t block;    /* its first one, of all blocks */
-};
-
 static size_t part_begin(const struct optim *o, uint32_t part)
 {
     /* In 128 bits: blocks times parts may not fit into 64. */
     return (size_t)((unsigned __int128)o->first_block[o->opts.n_params] * part / o->opts.n_parts);
 }
 
-/* Cuts the next piece of a part: *block is where it begins, and then where the next one does. */
-static bool next_piece(const struct optim *o, uint32_t part, size_t *block, struct piece *p)
+/* Cuts the next piece of a part, of one parameter: *block is where it begins, and then where the next one does. */
+static bool next_piece(const struct optim *o, uint32_t part, size_t *block, struct optim_piece *p)
 {
     size_t end = part_begin(o, part + 1), low = 0, high = o->opts.n_params, last;
 
@@ -142,7 +136,7 @@ static bool next_piece(const struct optim *o, uint32_t part, size_t *block, stru
     return true;
 }
 
-CLONES static void clamp(float *g, size_t n, float limit)
+CLONES void optim_clamp(float *g, size_t n, float limit)
 {
     for (size_t i = 0; i < n; i++) {
         float x = g[i];
@@ -152,22 +146,29 @@ CLONES static void clamp(float *g, size_t n, float limit)
     }
 }
 
-void optim_clip_values(const struct optim *o, uint32_t part, float *g, float limit)
+void optim_clip_values(const struct optim *o, uint32_t part, const struct optim_state *state,
+                       float limit)
 {
     size_t block = part_begin(o, part);
-    struct piece p;
+    struct optim_piece p;
 
     while (next_piece(o, part, &block, &p))
-        clamp(g + p.first, p.n, limit);
+        if (p.param->table != NULL)
+            optim_packed_clip(state, &p, limit);
+        else
+            optim_clamp(state->g + p.first, p.n, limit);
 }
 
-void optim_measure_gradient(struct optim *o, uint32_t part, const float *g)
+void optim_measure_gradient(struct optim *o, uint32_t part, const struct optim_state *state)
 {
     size_t block = part_begin(o, part);
-    struct piece p;
+    struct optim_piece p;
 
     while (next_piece(o, part, &block, &p))
-        optim_square_sums(g + p.first, p.n, o->squares + p.block);
+        if (p.param->table != NULL)
+            optim_packed_squares(state, &p, o->squares + p.block);
+        else
+            optim_square_sums(state->g + p.first, p.n, o->squares + p.block);
 }
 
 double optim_gradient_norm(const struct optim *o)
@@ -198,21 +199,32 @@ static void slots_at(const struct optim *o, const struct optim_state *state, siz
         out[s] = s < o->opts.def->n_slots && state->slots[s] != NULL ? state->slots[s] + at : NULL;
 }
 
+/* The gradient of floats [at, at + n) of a piece, n <= OPTIM_BLOCK: where it lies, or unfolded. */
+static const float *gradient_at(const struct optim_state *state, const struct optim_piece *p,
+                                size_t at, size_t n, float unfolded[OPTIM_BLOCK])
+{
+    if (p->param->table == NULL)
+        return state->g + at;
+    optim_packed_unfold(state, p, at, n, unfolded);
+    return unfolded;
+}
+
 void optim_measure(struct optim *o, uint32_t part, const struct optim_hyper *h,
                    const struct optim_state *state)
 {
     size_t block = part_begin(o, part);
-    struct piece p;
+    struct optim_piece p;
 
     while (next_piece(o, part, &block, &p)) {
         struct optim_hyper own = own_hyper(p.param, h);
 
         for (size_t done = 0; done < p.n; done += OPTIM_BLOCK) {
             size_t at = p.first + done, n = p.n - done < OPTIM_BLOCK ? p.n - done : OPTIM_BLOCK;
-            float *slots[OPTIM_MAX_SLOTS];
+            float *slots[OPTIM_MAX_SLOTS], unfolded[OPTIM_BLOCK];
+            const float *g = gradient_at(state, &p, at, n, unfolded);
 
             slots_at(o, state, at, slots);
-            o->opts.def->measure(&own, n, state->w + at, state->g + at, slots,
+            o->opts.def->measure(&own, n, state->w + at, g, slots,
                                  o->sums[p.block + done / OPTIM_BLOCK]);
         }
     }
@@ -244,19 +256,53 @@ CLONES static void average_loop(size_t n, float *restrict average, const float *
         average[i] = keep * average[i] + rest * w[i];
 }
 
+/* Every float of a piece; a packed gradient is unfolded block by block. */
+static void sweep_whole(const struct optim *o, const struct optim_hyper *own,
+                        const struct optim_state *state, const struct optim_piece *p)
+{
+    size_t step = p->param->table != NULL ? OPTIM_BLOCK : p->n;
+
+    for (size_t done = 0; done < p->n; done += step) {
+        size_t at = p->first + done, n = p->n - done < step ? p->n - done : step;
+        float *slots[OPTIM_MAX_SLOTS], unfolded[OPTIM_BLOCK];
+        const float *g = gradient_at(state, p, at, n, unfolded);
+
+        slots_at(o, state, at, slots);
+        o->opts.def->sweep(own, n, state->w + at, g, slots);
+    }
+}
+
+static bool rests(const struct optim *o, const struct optim_param *p, const struct optim_hyper *own)
+{
+    return p->table != NULL && (p->lazy || (o->opts.def->rests != NULL && o->opts.def->rests(own)));
+}
+
+uint32_t optim_resting_tables(const struct optim *o, const struct optim_hyper *h)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < o->opts.n_params; i++) {
+        struct optim_hyper own = own_hyper(&o->params[i], h);
+
+        n += rests(o, &o->params[i], &own);
+    }
+    return n;
+}
+
 void optim_update(const struct optim *o, uint32_t part, const struct optim_hyper *h,
                   const struct optim_state *state)
 {
     size_t block = part_begin(o, part);
-    struct piece p;
+    struct optim_piece p;
 
     while (next_piece(o, part, &block, &p)) {
         struct optim_hyper own = own_hyper(p.param, h);
-        float *slots[OPTIM_MAX_SLOTS];
 
         own.trust = trust_of(o, p.param, &own);
-        slots_at(o, state, p.first, slots);
-        o->opts.def->sweep(&own, p.n, state->w + p.first, state->g + p.first, slots);
+        if (rests(o, p.param, &own))
+            optim_packed_sweep(o->opts.def, &own, state, &p);
+        else
+            sweep_whole(o, &own, state, &p);
         if (o->opts.average > 0)
             average_loop(p.n, state->average + p.first, state->w + p.first,
                          (float)o->opts.average, (float)(1 - o->opts.average));

@@ -23,6 +23,11 @@
  *             w -= a |w| / |u| u                                             (You et al. 2020)
  * |x| is the L2 norm over one parameter; where it is 0, and for parameters that do not adapt,
  * the ratio of lars and lamb is 1 (and that of lars is without c).
+ *
+ * The gradient of a table may be packed (tensor/packed.h): rows without a mark have a gradient of zero.
+ * The numbers are those of the whole gradient, for every optimizer. Where a zero changes nothing
+ * (sgd and adagrad without weight decay), rows without a mark are not even looked at; and where the
+ * parameter is lazy, which gives other numbers (for adam about those of torch.optim.SparseAdam).
  * Threads: a range and a part have one thread at a time; the caller puts the barriers. */
 #ifndef OPTIM_OPTIM_H
 #define OPTIM_OPTIM_H
@@ -33,6 +38,8 @@
 
 struct err;
 struct optim;
+struct packed;
+struct packed_table;
 
 enum { OPTIM_MAX_SLOTS = 4 };
 
@@ -57,6 +64,8 @@ struct optim_def {
     /* Element-wise: the bits do not depend on how a range is cut. */
     void (*sweep)(const struct optim_hyper *h, size_t n, float *w, const float *g,
                   float *const slots[OPTIM_MAX_SLOTS]);
+    /* Does a gradient of zero leave weight and slots as they are, to the bit? NULL: never. */
+    bool (*rests)(const struct optim_hyper *h);
     /* The first half of a row that needs norms (else NULL): sums of squares of at most OPTIM_BLOCK
      * floats of one parameter; what sweep() shall find in the slots is put there. */
     void (*measure)(const struct optim_hyper *h, size_t n, const float *w, const float *g,
@@ -77,6 +86,8 @@ struct optim_param {
     double rate_factor;  /* times the learning rate */
     double weight_decay; /* its own; that of the hyper-parameters is not looked at */
     bool adapts;         /* lars, lamb: has a ratio */
+    const struct packed_table *table; /* its gradient is packed; NULL: it is not */
+    bool lazy;           /* a table: rows without a mark are left as they are */
 };
 
 struct optim_opts {
@@ -92,12 +103,16 @@ struct optim_state {
     float *w;
     float *g;
     float *slots[OPTIM_MAX_SLOTS];
+    const struct packed *packed; /* whose tables the parameters name; else not looked at */
+    float *values;               /* the gradients of its marked rows */
     float *average; /* average = decay average + (1 - decay) w after each update; NULL: none is kept */
 };
 
 /* Errors: ERR_NOMEM. */
 int optim_new(const struct optim_opts *opts, struct optim **out, struct err *err);
 void optim_free(struct optim *o); /* NULL is fine */
+/* How many tables an update with these numbers does not look at but for marked rows. */
+uint32_t optim_resting_tables(const struct optim *o, const struct optim_hyper *h);
 
 /* A step, in each of the n_parts threads; each line needs what all threads did in the one before,
  * so there is a barrier between them. The second and third only where they are wanted. Blocks
@@ -106,8 +121,9 @@ void optim_free(struct optim *o); /* NULL is fine */
  *     optim_clip_values(), optim_measure_gradient()
  *     optim_gradient_norm(), optim_clip() -> h->grad_scale;  optim_measure() if optim_needs_norms()
  *     optim_update() */
-void optim_clip_values(const struct optim *o, uint32_t part, float *g, float limit); /* to [-limit, limit] */
-void optim_measure_gradient(struct optim *o, uint32_t part, const float *g);
+void optim_clip_values(const struct optim *o, uint32_t part, const struct optim_state *state,
+                       float limit); /* to [-limit, limit] */
+void optim_measure_gradient(struct optim *o, uint32_t part, const struct optim_state *state);
 double optim_gradient_norm(const struct optim *o); /* L2, over all parameters */
 bool optim_needs_norms(const struct optim *o);
 void optim_measure(struct optim *o, uint32_t part, const struct optim_hyper *h,

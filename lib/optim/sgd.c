@@ -15,7 +15,12 @@ static void sgd_sweep(const struct optim_hyper *h, size_t n, float *w, const flo
     sgd_loop(n, w, g, h->grad_scale, (float)h->weight_decay, (float)h->learning_rate);
 }
 
-const struct optim_def optim_sgd = { .name = "sgd", .sweep = sgd_sweep };
+static bool sgd_rests(const struct optim_hyper *h)
+{
+    return h->weight_decay == 0 && optim_scale_is_finite(h);
+}
+
+const struct optim_def optim_sgd = { .name = "sgd", .sweep = sgd_sweep, .rests = sgd_rests };
 
 /* ---- momentum ---- */
 

@@ -135,6 +135,7 @@ int eval_run(struct replica *r, uint64_t step, struct err *err)
     free(per_lane);
     if (rc < 0)
         return err_wrap(err, rc, "evaluation after step %llu", (unsigned long long)step);
+    trace_until_now(r->trace, TRACE_EVALUATION, 0, begin);
     if (r->local == 0) {
         uint64_t samples = data_samples(t->eval_data);
         const double *sums = r->sums[0] + SUM_METRICS;

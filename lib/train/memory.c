@@ -4,6 +4,7 @@
  *                                                          broadcast when a generation starts)
  *   agreement  step and digests
  *   per replica: `depth` gradient arenas (parameters' layout | control words)
+ *                `depth` + 1 sets of marks of tables
  *                `depth` rows of evaluation sums
  *
  * All of it lies where peers of the host can reach it, so that nothing is copied to be reduced. */
@@ -54,13 +55,14 @@ int memory_open(struct train *t, struct err *err)
 {
     struct memory *m = &t->mem;
     const struct train_opts *o = t->opts;
-    size_t agreement_at, replicas_at, grads_bytes, sums_bytes, per_replica;
+    size_t agreement_at, replicas_at, grads_bytes, sums_bytes, marks_bytes, per_replica;
     char *base;
     int rc;
 
     m->params = graph_arena_floats(t->graph);
     m->trained = graph_trained_floats(t->graph);
     m->slot = m->trained;
+    tables_open(t);
     m->grads = m->params + CONTROL_WORDS;
     m->depth = tree_depth(t->lanes_per_replica);
     m->state_bytes = lay_out_state(t) * sizeof(float);
@@ -68,7 +70,8 @@ int memory_open(struct train *t, struct err *err)
     replicas_at = align_up(agreement_at + sizeof(struct agreement));
     grads_bytes = align_up(m->grads * sizeof(float));
     sums_bytes = align_up(t->eval_words * sizeof(double));
-    per_replica = m->depth * (grads_bytes + sums_bytes);
+    marks_bytes = align_up(packed_bytes(m->n_tables, m->table_words));
+    per_replica = m->depth * (grads_bytes + sums_bytes) + (m->depth + 1) * marks_bytes;
 
     rc = device_mem_open(&m->region, replicas_at + o->n_devices * per_replica, true, err);
     if (rc < 0)
@@ -79,11 +82,16 @@ int memory_open(struct train *t, struct err *err)
     m->agreement = (struct agreement *)(base + agreement_at);
     for (uint32_t i = 0; i < o->n_devices; i++) {
         char *at = base + replicas_at + i * per_replica;
+        char *marks_at = at + m->depth * (grads_bytes + sums_bytes);
 
         for (uint32_t d = 0; d < m->depth; d++) {
             t->replicas[i].grads[d] = (float *)(at + d * grads_bytes);
             t->replicas[i].sums[d] = (double *)(at + m->depth * grads_bytes + d * sums_bytes);
+            t->replicas[i].rows[d] = packed_at(m->tables, m->n_tables, m->table_words,
+                                               marks_at + d * marks_bytes);
         }
+        t->replicas[i].all_rows = packed_at(m->tables, m->n_tables, m->table_words,
+                                            marks_at + m->depth * marks_bytes);
     }
     return 0;
 }

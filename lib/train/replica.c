@@ -12,6 +12,8 @@
 #include "base/clock.h"
 #include "op/op.h"
 
+enum { TRACE_WARM_STEPS = 3 };
+
 static int gate(struct replica *r, struct err *err)
 {
     if (!gate_wait(&r->train->gate))
@@ -76,6 +78,7 @@ static int agree(struct replica *r, uint64_t *step, struct err *err)
         a->plateau = t->schedule.plateau;
         snprintf(a->model_digest, sizeof(a->model_digest), "%s", graph_digest(t->graph));
         snprintf(a->data_digest, sizeof(a->data_digest), "%s", data_digest(t->data));
+        a->overlap = reduce_decide(t);
     }
     rc = gate(r, err);
     if (rc == 0 && t->comm != NULL)
@@ -137,6 +140,14 @@ static bool eval_due(const struct train *t, uint64_t step)
            step % (t->steps_per_epoch * t->opts->eval_every_epochs) == 0;
 }
 
+static void save_between(struct replica *r, uint64_t step)
+{
+    uint64_t before = trace_clock(r->trace);
+
+    if (save_if_due(r->train, step))
+        trace_until_now(r->trace, TRACE_CHECKPOINT, 0, before);
+}
+
 static int steps(struct replica *r, uint64_t held, struct err *err)
 {
     struct train *t = r->train;
@@ -158,12 +169,31 @@ static int steps(struct replica *r, uint64_t held, struct err *err)
         if (r->local == 0) {
             t->end_step = k;
             t->last = result;
-            save_if_due(t, k);
+            save_between(r, k);
         }
         if (!result.stop && eval_due(t, k))
             rc = eval_run(r, k, err);
     }
     return rc;
+}
+
+/* Not the first steps, which touch memory for the first time, unless there are no others. */
+static int start_trace(struct train *t, uint64_t held, struct err *err)
+{
+    uint64_t left = t->total_steps - held, first = held + 1;
+
+    struct train_event e = { .kind = TRAIN_WARN, .text = "trace: no step is left that could be traced" };
+
+    if (t->trace == NULL)
+        return 0;
+    if (left == 0) {
+        train_tell(t, &e);
+        return 0;
+    }
+    if (left > t->opts->trace_steps)
+        first += left - t->opts->trace_steps < TRACE_WARM_STEPS ? left - t->opts->trace_steps
+                                                                : TRACE_WARM_STEPS;
+    return trace_start(t->trace, first, t->group.self + 1, t->members[t->group.self].name, err);
 }
 
 static int generation(struct replica *r, struct err *err)
@@ -179,6 +209,8 @@ static int generation(struct replica *r, struct err *err)
         rc = gate(r, err);
     if (rc == 0)
         rc = agree(r, &held, err);
+    if (rc == 0)
+        rc = reduce_open(r, err);
     if (rc < 0)
         return rc;
     plan_bind(r->plan, t->mem.state, r->work.base);
@@ -192,8 +224,10 @@ static int generation(struct replica *r, struct err *err)
         t->last_report_ns = t->last_save_ns = clock_ns();
         train_tell(t, &e);
         train_phase(t, "train", held);
+        rc = start_trace(t, held, err);
     }
-    rc = gate(r, err); /* nobody steps before everyone has the state */
+    if (rc == 0)
+        rc = gate(r, err); /* nobody steps before everyone has the state */
     if (rc == 0)
         rc = steps(r, held, err);
     if (rc == 0 && r->local == 0 && t->opts->is_chief) {
@@ -223,12 +257,14 @@ void *replica_main(void *arg)
     struct err err;
 
     if (generation(r, &err) < 0)
-        train_fail(t, &err);
+        train_fail(t, &err); /* also lets the reducer out of its call */
+    reduce_close(r);
     data_reader_close(r->reader);
     r->reader = NULL;
     if (__atomic_sub_fetch(&t->running, 1, __ATOMIC_ACQ_REL) > 0)
         return NULL;
     /* the last one out */
+    trace_end(t->trace, t->group.deadline_ms);
     if (t->result < 0)
         t->on_end(t->opts->arg, TRAIN_FAILED, t->end_step, false, t->error.code, t->error.text);
     else if (t->end_step == t->total_steps)

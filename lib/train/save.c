@@ -234,22 +234,22 @@ static int hand_over(struct train *t, uint64_t step, bool wait, struct err *err)
 }
 
 /* The one before may still be on its way to the disk: then at the next boundary. */
-void save_if_due(struct train *t, uint64_t step)
+bool save_if_due(struct train *t, uint64_t step)
 {
     const struct train_opts *o = t->opts;
     unsigned asked = __atomic_load_n(&t->requests, __ATOMIC_RELAXED);
     struct err err;
 
     if (t->writer == NULL)
-        return;
+        return false;
     if (o->checkpoint_every_steps > 0 && step % o->checkpoint_every_steps == 0)
         t->save_due = true;
     if (o->checkpoint_every_seconds > 0 &&
         (double)(clock_ns() - t->last_save_ns) >= o->checkpoint_every_seconds * 1e9)
         t->save_due = true;
     if (!t->save_due && (asked & TRAIN_ASK_CHECKPOINT) == 0)
-        return;
-    (void)hand_over(t, step, false, &err); /* busy: still due, tried at the next boundary */
+        return false;
+    return hand_over(t, step, false, &err) == 0; /* busy: still due, tried at the next boundary */
 }
 
 int save_now(struct train *t, uint64_t step, struct err *err)

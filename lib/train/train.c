@@ -305,6 +305,33 @@ static int open_plans(struct train *t, struct err *err)
     return rc;
 }
 
+static void on_traced(void *arg, const struct train_profile *p, const char *trouble)
+{
+    struct train *t = arg;
+    char text[600];
+    struct train_event e = { .kind = p != NULL ? TRAIN_PROFILE : TRAIN_WARN, .text = text,
+                             .profile = p };
+
+    snprintf(text, sizeof(text), "trace: %s", trouble != NULL ? trouble : "");
+    train_tell(t, &e);
+}
+
+static int open_trace(struct train *t, struct err *err)
+{
+    const struct train_opts *o = t->opts;
+    struct plan *plans[DEVICE_MAX];
+    struct trace_opts to = { .path = o->trace, .steps = o->trace_steps, .plans = plans,
+                             .n_replicas = o->n_devices, .lanes = t->lanes_per_replica,
+                             .pieces = reduce_buckets(t), .on_done = on_traced, .arg = t };
+
+    if (o->trace == NULL)
+        return 0;
+    CHECK(o->trace_steps > 0);
+    for (uint32_t i = 0; i < o->n_devices; i++)
+        plans[i] = t->replicas[i].plan;
+    return trace_open(&to, &t->trace, err);
+}
+
 static void fill_fresh(struct train *t)
 {
     uint32_t n;
@@ -355,8 +382,11 @@ int train_open(const struct train_opts *opts, const volatile int *cancel, struct
         rc = memory_open(t, err);
     if (rc == 0)
         rc = update_open(t, err);
+    if (rc == 0)
+        rc = open_trace(t, err);
     if (rc < 0)
         goto fail;
+    tables_tell(t);
     fill_fresh(t);
     rc = save_open(t, err);
     if (rc == 0)
@@ -397,6 +427,7 @@ void train_close(struct train *t)
         return;
     join_replicas(t);
     comm_close(t->comm);
+    trace_close(t->trace);
     ckpt_writer_close(t->writer);
     for (uint32_t i = 0; t->replicas != NULL && i < t->opts->n_devices; i++) {
         plan_free(t->replicas[i].plan);

@@ -5,13 +5,15 @@
  *   train_close
  *
  * Step k, in every replica thread: for each of its lanes forward and backward into a gradient arena,
- * lanes added along the binary tree; one all-reduce over gradients, statistics and a few control
- * words; norm and clipping; the optimizer over this replica's part of the shared weights. The control
- * words carry the loss and the requests to stop, so all tasks agree on them at the same step without
- * another message. The weights after step k depend on the options and on k, on nothing else.
+ * lanes added along the binary tree; the sum over gradients (of embedding tables the rows that were
+ * read, tables.c), statistics and a few control words of all replicas, begun while the last lane
+ * computes where that pays; norm and clipping; the optimizer over this replica's part of the shared
+ * weights. The control words carry the loss and the requests to stop, so all tasks agree on them at
+ * the same step without another message. The weights after step k depend on the options and on k, on nothing else.
  *
  * Threads: open, start, join, close belong to one thread at a time; train_request, train_abort and
- * train_progress may be called from any. Callbacks come from replica threads and must not block. */
+ * train_progress may be called from any. Callbacks come from replica threads (and from
+ * those that write checkpoints and traces) and must not block. */
 #ifndef TRAIN_TRAIN_H
 #define TRAIN_TRAIN_H
 
@@ -37,7 +39,9 @@ struct train_step_report {
     double grad_norm;          /* before clipping; NaN when this step did not compute it */
     uint64_t samples;          /* of the global batch with weight 1 */
     uint64_t skipped;          /* bad records that this task left out since it was opened */
-    uint64_t ns, data_ns, reduce_ns; /* of this step on the first replica; the rest is compute */
+    uint64_t ns, data_ns, reduce_ns; /* of this step on the first replica, waiting for data and for the
+                                        reduction; the rest is compute */
+    uint64_t reduce_work_ns;   /* inside all-reduces, also while it computed */
     uint64_t since_ns;         /* wall time since the previous report of a step: with what is between steps */
 };
 
@@ -47,6 +51,20 @@ struct train_eval_report {
     double loss;
     double metrics[TRAIN_MAX_METRICS]; /* in the order of the options */
     uint64_t ns;
+};
+
+struct train_profile { /* where the time of the traced steps went; the parts add up to step_seconds */
+    const char *path;              /* of the trace */
+    uint64_t first_step, steps;
+    uint32_t replicas;             /* of this task; the figures are means over steps and replicas */
+    double step_seconds;
+    const struct train_profile_part {
+        const char *what;      /* an op; "sum of gradients"; or "data", "lane sums", "reduction" (waiting
+                                  for it), "update", "other" */
+        const char *direction; /* of an op: "forward", "backward"; else "" */
+        double seconds;        /* of a step */
+    } *parts; /* largest first */
+    uint32_t n_parts;
 };
 
 struct train_event {
@@ -60,6 +78,7 @@ struct train_event {
         TRAIN_EVAL,       /* eval */
         TRAIN_CHECKPOINT, /* ckpt */
         TRAIN_EXPORTED,   /* text: path */
+        TRAIN_PROFILE,    /* profile; the trace is written */
     } kind;
     uint64_t step;
     const char *text;
@@ -67,6 +86,7 @@ struct train_event {
     const struct train_step_report *report;
     const struct train_eval_report *eval;
     const struct ckpt_event *ckpt;
+    const struct train_profile *profile;
 };
 
 struct train_input { /* a feature that feeds a graph input */
@@ -79,6 +99,8 @@ struct train_params { /* parameters with numbers of their own, by name; the firs
     double rate_factor;       /* times the learning rate */
     double weight_decay;
     bool adapts;              /* lars, lamb: with a ratio of norms */
+    bool lazy;                /* tables: rows that a step does not read are left as they are; must match
+                                 tables alone, and the optimizer may need no norms */
 };
 
 struct train_target { /* a feature with right answers */
@@ -133,6 +155,7 @@ struct train_opts { /* everything is borrowed until train_close() */
     uint32_t replicas;      /* of the full cluster; each has lanes / replicas lanes, and it divides */
     double clip_norm, clip_value; /* the value first; 0: not */
     uint32_t eval_every_epochs;
+    bool whole_gradients;   /* of tables too: the same weights, slower; for comparisons. Not with lazy */
     uint32_t norm_every_steps; /* compute the gradient norm at steps that this divides; 0: only for clipping */
 
     const struct optim_def *optimizer;
@@ -153,6 +176,15 @@ struct train_opts { /* everything is borrowed until train_close() */
     uint32_t max_to_keep;
     const char *export_onnx;        /* NULL: none */
     const char *job_digest, *job_name;
+    enum train_overlap {
+        TRAIN_OVERLAP_AUTO,   /* while backward computes, where that pays: lib/train/reduce.c */
+        TRAIN_OVERLAP_NEVER,
+        TRAIN_OVERLAP_ALWAYS, /* unless one bucket holds all */
+    } overlap;                      /* rank 0's goes */
+    size_t bucket_bytes;            /* the same on all tasks; 0: chosen */
+
+    const char *trace;              /* a file for a trace of a few steps of this process (train/trace.h); NULL: none */
+    uint32_t trace_steps;
 
     void (*on_event)(void *arg, const struct train_event *e);
     void *arg;
@@ -163,6 +195,10 @@ struct train_opts { /* everything is borrowed until train_close() */
 int train_open(const struct train_opts *opts, const volatile int *cancel, struct train **out,
                struct err *err);
 void train_close(struct train *t); /* joins its threads; NULL is fine */
+
+/* Can a trace be written there? train_open() asks too; here it is known before anybody is met. NULL is
+ * fine. Errors: ERR_INPUT. */
+int train_check_trace(const char *path, struct err *err);
 
 /* What was settled, for --check and the log. */
 struct train_facts {

@@ -4,9 +4,12 @@
  *   memory.c   one shared region: state, gradients, accumulators
  *   replica.c  the thread of a replica: join the generation, step, what is due between steps
  *   step.c     one step
+ *   tables.c   the part of it that is about tables: which rows have a gradient
+ *   reduce.c   the sum over all replicas, while the last lane computes
  *   update.c   the optimizer's part of it
  *   eval.c     one evaluation
  *   save.c     checkpoints and export, on the chief
+ *   trace.c    a few steps on a time line (trace_write.c: the file, and where the time went)
  */
 #ifndef TRAIN_TRAIN_PRIV_H
 #define TRAIN_TRAIN_PRIV_H
@@ -16,6 +19,8 @@
 #include "base/err.h"
 #include "base/gate.h"
 #include "ckpt/ckpt.h"
+#include "tensor/packed.h"
+#include "train/trace.h"
 #include "train/train.h"
 
 /* Behind the parameters in every gradient arena: reduced with them. */
@@ -36,12 +41,18 @@ struct agreement {
     char model_digest[65];
     char data_digest[65];
     char job_digest[65];
+    bool overlap; /* reduce while computing */
 };
 
 /* Where everything is in the shared region, in floats unless said otherwise. */
 struct memory {
     struct device_mem region;
     size_t params, trained;    /* floats of a parameter arena; of its trained part */
+    size_t dense;              /* floats of a gradient arena that backward makes ready in order; behind
+                                  them, up to `trained`, values of the rows of tables that have marks */
+    const struct packed_table *tables; /* the graph's */
+    uint32_t n_tables;         /* 0 also if gradients are wanted whole */
+    size_t table_words;        /* of marks */
     size_t slot;               /* floats of one slot */
     size_t state_bytes;        /* parameters, slots, average: what a checkpoint holds */
     size_t grads;              /* floats of one gradient arena, control words included */
@@ -50,6 +61,23 @@ struct memory {
     float *slots[OPTIM_MAX_SLOTS]; /* NULL: the optimizer does not use this one */
     float *average;            /* a parameter arena: averages of the trained, copies of the statistics; or NULL */
     struct agreement *agreement;
+};
+
+/* Reduces for a replica while that computes. */
+struct reducer {
+    uint32_t n_buckets;    /* of a step; 1: no thread */
+    size_t added;          /* the replica's: floats of the last lane that are added to the others */
+    size_t end;            /* the replica's: floats of the arena closed up, where the last bucket ends */
+    uint64_t work_ns;      /* inside all-reduces of this step; whoever reduces */
+    pthread_t thread;
+    bool started;
+    pthread_mutex_t lock;  /* guards what follows */
+    pthread_cond_t changed;
+    uint32_t given, done;  /* buckets of this step */
+    bool stop;
+    int rc;                /* 0, or the first failure, which is `err` */
+    struct err err;
+    struct trace_row *trace; /* of this step */
 };
 
 struct replica {
@@ -61,9 +89,13 @@ struct replica {
     struct plan *plan, *eval_plan;
     struct device_mem work, eval_work;
     float *grads[MAX_TREE];    /* gradient arenas of the lane tree, in the region */
+    struct packed rows[MAX_TREE]; /* of each of them: the rows of tables that have a gradient */
+    struct packed all_rows;    /* while reducing: the marks of all replicas */
     double *sums[MAX_TREE];    /* evaluation accumulators likewise, eval_words each */
     struct data_reader *reader;
-    uint64_t data_ns, reduce_ns; /* of the current step */
+    struct reducer reducer;
+    uint64_t data_ns, reduce_ns; /* of the current step; reduce_ns: waiting for it */
+    struct trace_row *trace;   /* NULL but in and between traced steps */
 };
 
 struct step_result { /* agreed: the same on every task */
@@ -90,6 +122,7 @@ struct train {
     char resumed_path[4096];
     uint32_t *feature_of_input;    /* graph input i is fed by data feature feature_of_input[i] */
     uint32_t *feature_of_target; /* likewise target i */
+    struct trace *trace;         /* NULL: not asked for */
     uint32_t eval_words;         /* sums of an evaluation: loss, weight, the metrics' */
 
     /* one generation */
@@ -122,8 +155,36 @@ uint32_t tree_merges(uint32_t i, uint32_t n);
 void tree_add_f32(float *dst, const float *src, size_t n);
 void tree_add_f64(double *dst, const double *src, size_t n);
 
+/* tables.c */
+void tables_open(struct train *t); /* what memory_open() has to know */
+void tables_tell(const struct train *t); /* what is done about them, as a note */
+/* Of gradient arena `to` of the lane tree, += arena `from`: floats [begin, end) of the dense part, or
+ * with end = mem.grads all behind `begin`: values of tables, statistics, control words. */
+void tables_add(struct replica *r, uint32_t to, uint32_t from, size_t begin, size_t end);
+/* Before replicas are reduced: gradient arena 0 has the rows that any of them has, and all that it
+ * holds lies in floats [0, *end) without a gap. All replicas call it; *end is the same for all. */
+int tables_close_up(struct replica *r, size_t *end, struct err *err);
+void tables_open_up(struct replica *r, size_t end); /* statistics and control words are in place again */
+
 /* step.c: one step of this replica. */
 int step_run(struct replica *r, uint64_t step, struct step_result *out, struct err *err);
+/* reduce.c: one life for each generation */
+/* Rank 0 decides for all, when it knows how they are linked. */
+bool reduce_decide(const struct train *t);
+uint32_t reduce_buckets(const struct train *t); /* of a step, if it is reduced in buckets */
+/* Starts the replica's thread, if so it was agreed. */
+int reduce_open(struct replica *r, struct err *err);
+/* No bucket is under way, or the communicator has failed. */
+void reduce_close(struct replica *r);
+void reduce_begin(struct replica *r); /* a step */
+/* A plan_ready_fn for the last lane; arg: the replica. */
+void reduce_ready(void *arg, size_t offset, size_t n);
+/* What is due behind a lane (the replica's `lane`-th, in arena top - 1) along the tree, of the floats
+ * up to `end` that are not added yet. */
+void reduce_add_lanes(struct replica *r, uint32_t lane, uint32_t top, size_t end);
+/* Behind the last lane, the control words written: waits for what is under way, reduces the rest. */
+int reduce_rest(struct replica *r, struct err *err);
+
 /* update.c */
 int update_open(struct train *t, struct err *err); /* groups, and the optimizer at work on them */
 /* Behind the reduction of step `step`: this replica's part of weights and slots. *norm: of the
@@ -143,7 +204,7 @@ int eval_run(struct replica *r, uint64_t step, struct err *err);
 /* save.c */
 int save_open(struct train *t, struct err *err);
 int save_load_newest(struct train *t, struct err *err);
-void save_if_due(struct train *t, uint64_t step);
+bool save_if_due(struct train *t, uint64_t step); /* true: a copy went to the writer */
 int save_now(struct train *t, uint64_t step, struct err *err); /* and wait until it is verified */
 int save_export(struct train *t, struct err *err);
 

@@ -45,6 +45,20 @@ static int check_used(const struct train *t, const struct train_params *group, u
     return 0;
 }
 
+static int check_lazy(const struct train *t, const struct graph_param *p,
+                      const struct train_params *group, uint32_t g, struct err *err)
+{
+    if (group->lazy && t->opts->optimizer->measure != NULL)
+        return err_set(err, ERR_INPUT,
+                       "/optimizer/groups/%u/lazy_rows: %s takes norms over all rows of a parameter; "
+                       "take lazy_rows out, or another optimizer", g, t->opts->optimizer->name);
+    if (group->lazy && !p->is_table)
+        return err_set(err, ERR_INPUT,
+                       "/optimizer/groups/%u/lazy_rows: '%s' is no table: something else than Gather "
+                       "along axis 0 reads it; match tables alone", g, p->name);
+    return 0;
+}
+
 /* Groups from the last to the first, so that the first one that matches has the last word. */
 static int apply_groups(const struct train *t, struct optim_param *params,
                         const uint32_t *param_of, uint32_t n_params, struct err *err)
@@ -60,13 +74,16 @@ static int apply_groups(const struct train *t, struct optim_param *params,
 
         if (used == NULL)
             return err_set(err, ERR_NOMEM, "optimizer groups: out of memory");
-        for (uint32_t i = 0; i < n_params; i++)
+        for (uint32_t i = 0; rc == 0 && i < n_params; i++)
             if (matches(group, p[param_of[i]].name, used)) {
                 params[i].rate_factor = group->rate_factor;
                 params[i].weight_decay = group->weight_decay;
                 params[i].adapts = group->adapts;
+                params[i].lazy = group->lazy;
+                rc = check_lazy(t, &p[param_of[i]], group, g, err);
             }
-        rc = check_used(t, group, g, used, err);
+        if (rc == 0)
+            rc = check_used(t, group, g, used, err);
         free(used);
     }
     return rc;
@@ -75,7 +92,8 @@ static int apply_groups(const struct train *t, struct optim_param *params,
 int update_open(struct train *t, struct err *err)
 {
     const struct train_opts *o = t->opts;
-    uint32_t n, n_params = 0;
+    const struct packed_table *table = NULL;
+    uint32_t n, n_params = 0, n_tables = 0;
     const struct graph_param *p = graph_params(t->graph, &n);
     struct optim_param *params = calloc(n + 1, sizeof(*params));
     uint32_t *param_of = calloc(n + 1, sizeof(*param_of));
@@ -89,8 +107,11 @@ int update_open(struct train *t, struct err *err)
         if (p[i].kind != GRAPH_TRAINED)
             continue;
         param_of[n_params] = i;
+        if (p[i].is_table && t->mem.n_tables > 0)
+            table = &t->mem.tables[n_tables++];
         params[n_params++] = (struct optim_param){ .first = p[i].offset,
                                                    .n = p[i].elements,
+                                                   .table = table,
                                                    .rate_factor = 1,
                                                    .weight_decay = o->hyper.weight_decay,
                                                    .adapts = true };
@@ -140,7 +161,8 @@ static int canceled(struct err *err)
 }
 
 /* Clipping, and the norm where it is wanted. */
-static int measure(struct replica *r, struct optim_hyper *h, double *norm, struct err *err)
+static int measure(struct replica *r, struct optim_hyper *h, const struct optim_state *state,
+                   double *norm, struct err *err)
 {
     struct train *t = r->train;
     const struct train_opts *o = t->opts;
@@ -148,10 +170,10 @@ static int measure(struct replica *r, struct optim_hyper *h, double *norm, struc
     *norm = NAN;
     h->grad_scale = 1;
     if (o->clip_value > 0)
-        optim_clip_values(t->optim, r->local, r->grads[0], (float)o->clip_value);
+        optim_clip_values(t->optim, r->local, state, (float)o->clip_value);
     if (o->clip_norm == 0 && (o->norm_every_steps == 0 || h->step % o->norm_every_steps != 0))
         return 0;
-    optim_measure_gradient(t->optim, r->local, r->grads[0]);
+    optim_measure_gradient(t->optim, r->local, state);
     if (!gate_wait(&t->gate))
         return canceled(err);
     *norm = optim_gradient_norm(t->optim);
@@ -163,14 +185,18 @@ int update_run(struct replica *r, uint64_t step, double *norm, struct err *err)
 {
     struct train *t = r->train;
     struct optim_hyper h = t->opts->hyper;
-    struct optim_state state = { .w = t->mem.state, .g = r->grads[0], .average = t->mem.average };
+    struct optim_state state = { .w = t->mem.state,
+                                 .g = r->grads[0],
+                                 .packed = &r->rows[0],
+                                 .values = r->grads[0] + t->mem.dense,
+                                 .average = t->mem.average };
     int rc;
 
     h.step = step;
     h.learning_rate = optim_rate(&t->schedule, step);
     optim_cycle(&t->schedule, step, &h);
     memcpy(state.slots, t->mem.slots, sizeof(state.slots));
-    rc = measure(r, &h, norm, err);
+    rc = measure(r, &h, &state, norm, err);
     if (rc < 0)
         return rc;
     if (optim_needs_norms(t->optim)) {

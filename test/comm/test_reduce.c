@@ -124,6 +124,31 @@ static void integers_wrap_around_and_maxima_are_maxima(void **state)
     assert_true(out[0] == INT64_MAX && out[1] == 7 && out[2] == -1);
 }
 
+static void bits_of_all_sources_are_joined(void **state)
+{
+    static int64_t v[SOURCES_MAX][COUNT];
+
+    (void)state;
+    for (uint32_t n = 1; n <= SOURCES_MAX; n++) {
+        const void *from[SOURCES_MAX];
+        void *to[1] = { v[n - 1] };
+
+        for (uint32_t s = 0; s < n; s++) {
+            from[s] = v[s];
+            for (size_t i = 0; i < COUNT; i++)
+                v[s][i] = (int64_t)((uint64_t)1 << (s * 3 + i) % 64);
+        }
+        reduce(to, 1, from, n, NULL, COUNT, TENSOR_I64, COMM_OR);
+        for (size_t i = 0; i < COUNT; i++) {
+            uint64_t want = 0;
+
+            for (uint32_t s = 0; s < n; s++)
+                want |= (uint64_t)1 << (s * 3 + i) % 64;
+            assert_true((uint64_t)v[n - 1][i] == want);
+        }
+    }
+}
+
 static void nobody_hides_a_nan(void **state)
 {
     (void)state;
@@ -164,9 +189,16 @@ static void any_start_and_length_will_do(void **state)
 static void it_says_what_it_can_add(void **state)
 {
     (void)state;
-    assert_true(reduce_can(TENSOR_F32) && reduce_can(TENSOR_F64) && reduce_can(TENSOR_I64));
-    assert_false(reduce_can(TENSOR_NONE) || reduce_can(TENSOR_U8) || reduce_can(TENSOR_BF16));
-    assert_false(reduce_can((enum tensor_dtype)1000));
+    for (int op = COMM_SUM; op <= COMM_MAX; op++) {
+        enum comm_op o = (enum comm_op)op;
+
+        assert_true(reduce_can(TENSOR_F32, o) && reduce_can(TENSOR_F64, o) && reduce_can(TENSOR_I64, o));
+        assert_false(reduce_can(TENSOR_NONE, o) || reduce_can(TENSOR_U8, o) || reduce_can(TENSOR_BF16, o));
+    }
+    assert_true(reduce_can(TENSOR_I64, COMM_OR));
+    assert_false(reduce_can(TENSOR_F32, COMM_OR) || reduce_can(TENSOR_F64, COMM_OR));
+    assert_false(reduce_can((enum tensor_dtype)1000, COMM_SUM));
+    assert_false(reduce_can(TENSOR_I64, (enum comm_op)1000));
 }
 
 int main(void)
@@ -175,6 +207,7 @@ int main(void)
         cmocka_unit_test(sums_follow_the_tree_to_the_bit_for_any_number_of_sources),
         cmocka_unit_test(sums_of_subtrees_give_the_bits_of_the_leaves),
         cmocka_unit_test(integers_wrap_around_and_maxima_are_maxima),
+        cmocka_unit_test(bits_of_all_sources_are_joined),
         cmocka_unit_test(nobody_hides_a_nan),
         cmocka_unit_test(any_start_and_length_will_do),
         cmocka_unit_test(it_says_what_it_can_add),

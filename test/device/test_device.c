@@ -4,6 +4,7 @@
 #include <stdint.h>
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -243,6 +244,32 @@ static void entering_a_slot_pins_the_thread_and_a_lost_core_is_named(void **stat
     assert_int_equal(sched_setaffinity(0, sizeof(before), &before), 0);
 }
 
+static cpu_set_t pinned, roaming;
+
+static void *pin_and_roam(void *arg)
+{
+    (void)device_enter(arg, NULL);
+    (void)sched_getaffinity(0, sizeof(pinned), &pinned);
+    device_roam();
+    (void)sched_getaffinity(0, sizeof(roaming), &roaming);
+    return NULL;
+}
+
+static void a_thread_that_roams_has_the_cores_of_the_process_again(void **state)
+{
+    struct device d[DEVICE_MAX];
+    struct err err = { 0 };
+    pthread_t thread;
+    uint32_t n = 0;
+
+    (void)state;
+    assert_int_equal(device_parse("cpu", 0, d, &n, &err), 0);
+    assert_int_equal(pthread_create(&thread, NULL, pin_and_roam, &d[0]), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(CPU_COUNT(&pinned), 1);
+    assert_int_equal(CPU_COUNT(&roaming), n);
+}
+
 static void memory_is_zeroed_rounded_to_pages_and_large_regions_start_on_a_huge_page(void **state)
 {
     static const size_t sizes[] = { 0, 1, 4096, 100000, 3u << 20, (4u << 20) + 5 };
@@ -359,6 +386,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_plugin_file_that_does_not_load_is_named_with_the_loaders_reason),
         cmocka_unit_test(a_name_is_the_kind_and_the_number),
         cmocka_unit_test(entering_a_slot_pins_the_thread_and_a_lost_core_is_named),
+        cmocka_unit_test(a_thread_that_roams_has_the_cores_of_the_process_again),
         cmocka_unit_test(memory_is_zeroed_rounded_to_pages_and_large_regions_start_on_a_huge_page),
         cmocka_unit_test(a_shared_region_is_the_same_bytes_to_another_process),
         cmocka_unit_test(a_size_that_cannot_be_had_is_out_of_memory_and_leaves_nothing_open),

@@ -86,6 +86,26 @@ def a_killed_chief_ends_the_job_everywhere_with_its_name():
 
 
 @test
+def a_worker_killed_in_the_middle_of_a_backward_that_is_being_reduced_is_named():
+    folder = workdir()
+    subprocess.run([TRAINERCTL, "model", "mlp", "--set", "inputs=64", "--set", "hidden=1024", "--set", "layers=2",
+                    "-o", os.path.join(folder, "mlp.onnx")], check=True, stdout=subprocess.DEVNULL)
+    job = digits_job(folder, model={"onnx": "mlp.onnx"}, data={"features": {"image": {"shape": [64]}}},
+                     train={"epochs": 1000, "log_every_steps": 1}, communication={"shared_memory": False})
+    ports = free_ports(2)
+    tasks = [Task(job, tf_config(ports, i), ("--devices", "cpu:1"), name="worker %d" % i,
+                  env={"TRAINERD_FAULT": "train.bucket=kill@32"} if i == 1 else None) for i in range(2)]
+    tasks[1].wait(30)
+    at = time.monotonic()
+    assert tasks[1].p.returncode == -signal.SIGKILL
+    expect_codes(tasks[:1], [138], 10)
+    assert tasks[0].ended - at < 2 * SLOW
+    said(tasks[0], "while backward computes, in 3 buckets")
+    assert tasks[0].steps().keys() >= {5, 9}, sorted(tasks[0].steps())
+    assert "worker 1" in [r for r in tasks[0].records if r.get("event") == "end"][-1]["message"]
+
+
+@test
 def a_stopped_worker_is_found_by_its_silence_within_two_seconds():
     tasks = start(long_job(), 3, env=SLOWLY)
     tasks[0].until_step(5)

@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 
-from kit import ROOT, Task, expect_codes, main, test, use_venv, workdir
+from kit import ROOT, Task, expect_codes, main, read_tree, start, test, use_venv, workdir
 
 sys.path.insert(0, os.path.join(ROOT, "test", "e2e", "networks"))
 
@@ -40,6 +40,31 @@ def add(name):
 
 for network in NETWORKS:
     add(network)
+
+
+@test
+def tables_train_to_the_same_bytes_on_one_two_and_four_tasks():
+    """Few rows of each table get a gradient, other ones in every task: marks are joined, rows packed and reduced."""
+    def run(n, **changes):
+        folder = workdir()
+        path = prepare("dlrm", folder)
+        with open(path) as f:
+            job = json.load(f)
+        job["train"].update(lanes=4, clip_norm=0.5)
+        job["optimizer"] = {"type": "adagrad", "learning_rate": 0.05}
+        job.update(changes)
+        with open(path, "w") as out:
+            json.dump(job, out)
+        tasks = start(path, n, "cpu:1") if n > 1 else [Task(path, args=("--devices", "cpu:1"))]
+        expect_codes(tasks, [0] * n)
+        losses = [r["loss"] for _, r in sorted(tasks[0].steps().items())]
+        return losses, read_tree(os.path.join(folder, "checkpoints"))
+
+    one = run(1)
+    assert len(one[0]) == STEPS and one[0][-1] < one[0][0]
+    assert run(2) == one, "2 tasks"
+    assert run(4) == one, "4 tasks"
+    assert run(4, communication={"shared_memory": False}) == one, "4 tasks over TCP"
 
 if __name__ == "__main__":
     main()

@@ -273,6 +273,28 @@ static void dropout_inside_drops_what_it_dropped_outside(void **state)
     fused(end(m, "dropped"));
 }
 
+/* Two numbers for what is masked are no mask. */
+static void a_tensor_of_one_number_masks_as_the_number_does(void **state)
+{
+    uint32_t same;
+
+    (void)state;
+    for (same = 0; same < 2; same++) {
+        struct model *m = begin();
+
+        causal(m);
+        number(m, "lowest", -10000);
+        model_node(m, "Add", same ? "zeros lowest" : "later lowest", "filling");
+        product(m);
+        model_node(m, "Where", "mask filling scores", "masked");
+        softmax(m, "masked", "weights");
+        if (same)
+            fused(end(m, "weights"));
+        else
+            not_fused(end(m, "weights"));
+    }
+}
+
 static void a_plan_that_evaluates_is_fused_too(void **state)
 {
     struct model *m = begin();
@@ -390,6 +412,7 @@ int main(void)
         cmocka_unit_test(several_masks_one_of_them_fed_as_hugging_face_has_it),
         cmocka_unit_test(three_axes_as_pytorchs_multihead_attention_exports_them),
         cmocka_unit_test(dropout_inside_drops_what_it_dropped_outside),
+        cmocka_unit_test(a_tensor_of_one_number_masks_as_the_number_does),
         cmocka_unit_test(a_plan_that_evaluates_is_fused_too),
         cmocka_unit_test(a_bias_that_learns_keeps_the_matrix),
         cmocka_unit_test(scores_that_somebody_else_reads_stay),

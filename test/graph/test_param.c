@@ -185,6 +185,54 @@ static void integers_and_unused_initializers_do_not_train(void **state)
     model_free(m);
 }
 
+/* Tables that only Gather along axis 0 reads, and what looks like one: tied to a MatMul, gathered
+ * along axis 1, read as a whole, given out. */
+static void tables_lie_behind_what_a_step_reads_as_a_whole(void **state)
+{
+    static const char *const tables[] = { "late", "twice", "early" };
+    struct model *m = model_new(17);
+    struct graph *g;
+    const struct graph_param *p;
+    uint32_t n, i;
+
+    (void)state;
+    model_input(m, "i", TENSOR_I64, shape_of(1, (int64_t)-1));
+    model_weights(m, "early", shape_of(2, (int64_t)9, (int64_t)4), 1);
+    model_weights(m, "twice", shape_of(2, (int64_t)9, (int64_t)4), 2);
+    model_weights(m, "late", shape_of(2, (int64_t)9, (int64_t)4), 3);
+    model_weights(m, "given", shape_of(2, (int64_t)9, (int64_t)4), 4);
+    model_weights(m, "tied", shape_of(2, (int64_t)4, (int64_t)4), 5);
+    model_weights(m, "along", shape_of(2, (int64_t)4, (int64_t)9), 6);
+    model_weights(m, "out.w", shape_of(2, (int64_t)4, (int64_t)3), 7);
+    model_node(m, "Gather", "early i", "a");
+    model_node(m, "Gather", "twice i", "b");
+    model_int(m, "axis", -2);
+    model_node(m, "Gather", "twice i", "c");
+    model_node(m, "Gather", "late i", "d");
+    model_node(m, "Gather", "given i", "e");
+    model_node(m, "Gather", "tied i", "f");
+    model_node(m, "Gather", "along i", "g");
+    model_int(m, "axis", 1);
+    model_node(m, "Transpose", "g", "h");
+    model_node(m, "Sum", "a b c d e f h", "sum");
+    model_node(m, "MatMul", "sum tied", "mixed");
+    model_node(m, "MatMul", "mixed out.w", "logits");
+    model_output(m, "logits");
+    model_output(m, "given");
+    g = net_import_model(m, NULL);
+    p = graph_params(g, &n);
+    assert_int_equal(n, 7);
+    for (i = 0; i < n; i++) {
+        assert_int_equal(p[i].is_table, i >= 4);
+        assert_int_equal(p[i].offset >= graph_dense_floats(g), p[i].is_table);
+        assert_true(p[i].offset < graph_trained_floats(g));
+    }
+    for (i = 0; i < 3; i++) /* in the order in which backward finishes them */
+        assert_string_equal(p[4 + i].name, tables[i]);
+    graph_free(g);
+    model_free(m);
+}
+
 static void the_digest_is_of_the_structure(void **state)
 {
     struct graph *mlp = net_import("mlp.onnx"), *external = net_import("mlp_external.onnx");
@@ -226,6 +274,7 @@ int main(void)
         cmocka_unit_test(frozen_patterns_take_parameters_out),
         cmocka_unit_test(statistics_belong_to_one_node_and_rest_in_inference_form),
         cmocka_unit_test(integers_and_unused_initializers_do_not_train),
+        cmocka_unit_test(tables_lie_behind_what_a_step_reads_as_a_whole),
         cmocka_unit_test(the_digest_is_of_the_structure),
     };
 

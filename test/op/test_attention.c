@@ -327,7 +327,7 @@ static void keys_that_no_row_sees_are_left_out(void **state)
     }
 }
 
-/* A lowest number leaves uniform weights over all keys, those of the future too; -inf leaves NaN. */
+/* A lowest number leaves uniform weights over all keys, those of the future too; -inf NaN. */
 static void a_row_without_keys_is_what_softmax_makes_of_it(void **state)
 {
     static const float numbers[] = { -FLT_MAX, -1e9f, -INFINITY };

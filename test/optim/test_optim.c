@@ -11,6 +11,7 @@
 
 #include "optim/optim.h"
 #include "optim/reference.h"
+#include "tensor/packed.h"
 
 enum { N_REFERENCES = sizeof(references) / sizeof(*references), LARGE = 3 * OPTIM_BLOCK + 777 };
 
@@ -41,8 +42,8 @@ static void step_all(struct optim *o, uint32_t n_parts, struct optim_hyper *h, d
 {
     for (uint32_t k = 0; k < n_parts; k++) {
         if (clip_value > 0)
-            optim_clip_values(o, k, state->g, (float)clip_value);
-        optim_measure_gradient(o, k, state->g);
+            optim_clip_values(o, k, state, (float)clip_value);
+        optim_measure_gradient(o, k, state);
     }
     h->grad_scale = optim_clip(optim_gradient_norm(o), clip);
     for (uint32_t k = 0; optim_needs_norms(o) && k < n_parts; k++)
@@ -69,8 +70,8 @@ static void a_hundred_steps_end_where_pytorch_ends(void **state)
         const struct reference *ref = &references[r];
         const struct optim_def *def = optim_find(ref->optimizer);
         const struct optim_param params[] = {
-            { 0, REFERENCE_FIRST, 1, ref->decay, true },
-            { REFERENCE_FIRST, REFERENCE_N - REFERENCE_FIRST, ref->factor, ref->decay2, true },
+            { 0, REFERENCE_FIRST, 1, ref->decay, true, NULL, false },
+            { REFERENCE_FIRST, REFERENCE_N - REFERENCE_FIRST, ref->factor, ref->decay2, true, NULL, false },
         };
         float w[REFERENCE_N], g[REFERENCE_N], memory[3][REFERENCE_N] = { { 0 } };
         struct optim_state s = { .w = w, .g = g };
@@ -323,11 +324,11 @@ static void every_width_gives_the_bits_of_single_steps(void **state)
 
 /* Parameters of many sizes: one float, a block and a float, many blocks; and gaps between them. */
 static const struct optim_param cut_params[] = {
-    { 0, 1, 1, 0.01, true },
-    { 16, OPTIM_BLOCK, 0.5, 0, true },
-    { 16 + OPTIM_BLOCK, OPTIM_BLOCK + 1, 1, 0.02, true },
-    { 2 * OPTIM_BLOCK + 32, 5 * OPTIM_BLOCK + 777, 1, 0.01, true },
-    { 7 * OPTIM_BLOCK + 1000, 300, 2, 0.01, false },
+    { 0, 1, 1, 0.01, true, NULL, false },
+    { 16, OPTIM_BLOCK, 0.5, 0, true, NULL, false },
+    { 16 + OPTIM_BLOCK, OPTIM_BLOCK + 1, 1, 0.02, true, NULL, false },
+    { 2 * OPTIM_BLOCK + 32, 5 * OPTIM_BLOCK + 777, 1, 0.01, true, NULL, false },
+    { 7 * OPTIM_BLOCK + 1000, 300, 2, 0.01, false, NULL, false },
 };
 enum {
     N_CUT = sizeof(cut_params) / sizeof(*cut_params),
@@ -376,6 +377,221 @@ static void any_number_of_parts_gives_the_same_bits(void **state)
     free(many);
 }
 
+/* ---- tables ---- */
+
+enum { N_TABLES = N_CUT, CUT_WHOLE = 6 * CUT_FLOATS };
+
+/* The parameters above as matrices. */
+static struct packed_table cut_tables[N_TABLES] = {
+    { .rows = 1, .width = 1 },    { .rows = OPTIM_BLOCK / 16, .width = 16 },
+    { .rows = 241, .width = 17 }, { .rows = 733, .width = 29 },
+    { .rows = 300, .width = 1 },
+};
+
+/* Three steps of gradients that are zero but for some rows; packed or whole. */
+static void table_steps(const struct optim_def *def, bool is_packed, bool decays, double average,
+                        uint32_t n_parts, uint32_t one_in, float *memory, double norms[3])
+{
+    size_t words = packed_lay_out(cut_tables, N_TABLES);
+    void *place = malloc(packed_bytes(N_TABLES, words));
+    float *values = malloc(CUT_FLOATS * sizeof(*values));
+    struct packed rows = packed_at(cut_tables, N_TABLES, words, place);
+    struct optim_param params[N_TABLES];
+    struct optim_state s = { .w = memory, .g = memory + CUT_FLOATS, .packed = &rows,
+                             .values = values, .average = memory + 5 * CUT_FLOATS };
+    struct optim *o;
+    uint32_t x = 5;
+
+    for (uint32_t t = 0; t < N_TABLES; t++) {
+        params[t] = cut_params[t];
+        assert_int_equal(params[t].n, cut_tables[t].rows * cut_tables[t].width);
+        params[t].weight_decay *= decays;
+        params[t].table = is_packed && t != 2 ? &cut_tables[t] : NULL; /* one stays whole */
+    }
+    o = optim_of(def, params, N_TABLES, n_parts, average);
+    memset(memory, 0, CUT_WHOLE * sizeof(*memory));
+    for (uint32_t k = 0; k < def->n_slots; k++)
+        s.slots[k] = memory + (2 + k) * CUT_FLOATS;
+    draw_all(&x, s.w, CUT_FLOATS);
+    for (uint64_t step = 1; step <= 3; step++) {
+        struct optim_hyper h = { .learning_rate = 0.01, .momentum = 0.9, .beta1 = 0.9,
+                                 .beta2 = 0.99, .epsilon = 1e-8, .trust_coefficient = 0.01,
+                                 .centered = true, .step = step };
+        size_t next = 0;
+
+        memset(s.g, 0, CUT_FLOATS * sizeof(*s.g));
+        memset(values, 0xFF, CUT_FLOATS * sizeof(*values));
+        packed_clear(&rows);
+        for (uint32_t t = 0; t < N_TABLES; t++)
+            for (size_t r = 0; r < cut_tables[t].rows; r++) {
+                size_t width = cut_tables[t].width;
+                float *g = s.g + params[t].first + r * width;
+
+                draw_all(&x, g, 1);
+                if ((r + step) % one_in != 0) {
+                    g[0] = 0;
+                    continue;
+                }
+                draw_all(&x, g, width);
+                rows.marks[cut_tables[t].first_word + r / 64] |= (uint64_t)1 << r % 64;
+                memcpy(values + next, g, width * sizeof(*g));
+                next += width;
+            }
+        packed_settle(&rows);
+        assert_int_equal(packed_floats(&rows), next);
+        for (uint32_t t = 0; is_packed && t < N_TABLES; t++)
+            if (t != 2) /* nobody looks there */
+                memset(s.g + params[t].first, 0xFF, params[t].n * sizeof(*s.g));
+        step_all(o, n_parts, &h, 0.5, 0.4, &s);
+        norms[step - 1] = optim_gradient_norm(o);
+    }
+    memset(s.g, 0, CUT_FLOATS * sizeof(*s.g));
+    optim_free(o);
+    free(place);
+    free(values);
+}
+
+static void packed_gradients_move_weights_to_the_bits_of_whole_ones(void **state)
+{
+    static const uint32_t density[] = { 1, 2, 9, 100 };
+    size_t n_all;
+    const struct optim_def *const *all = optim_all(&n_all);
+    float *whole = malloc(CUT_WHOLE * sizeof(float)), *packed = malloc(CUT_WHOLE * sizeof(float));
+
+    (void)state;
+    for (size_t k = 0; k < n_all; k++)
+        for (uint32_t way = 0; way < 16; way++) {
+            uint32_t one_in = density[way / 4];
+            double norms[2][3], average = way & 2 ? 0.9 : 0;
+
+            table_steps(all[k], false, way & 1, average, 1, one_in, whole, norms[0]);
+            table_steps(all[k], true, way & 1, average, 1 + way, one_in, packed, norms[1]);
+            assert_memory_equal(norms[0], norms[1], sizeof(norms[0]));
+            if (memcmp(whole, packed, CUT_WHOLE * sizeof(float)) != 0)
+                fail_msg("%s, way %u", all[k]->name, way);
+        }
+    free(whole);
+    free(packed);
+}
+
+/* What is read would turn into a NaN: 0 times infinity. */
+static void rows_without_a_mark_are_not_looked_at(void **state)
+{
+    static const char *const names[] = { "sgd", "adagrad" };
+    struct packed_table table = { .rows = 1000, .width = 5 };
+    const struct optim_param p = { .n = 5000, .rate_factor = 1, .table = &table };
+    size_t words = packed_lay_out(&table, 1);
+    void *memory = malloc(packed_bytes(1, words));
+
+    (void)state;
+    for (size_t k = 0; k < 2; k++) {
+        static float w[5000], sum[5000], values[5000];
+        struct packed rows = packed_at(&table, 1, words, memory);
+        struct packed_rows kernel = { .marks = rows.marks };
+        struct optim_state s = { .w = w, .slots = { sum }, .packed = &rows, .values = values };
+        struct optim_hyper h = { .learning_rate = 0.1, .epsilon = 1e-8, .step = 1 };
+        struct optim *o = optim_of(optim_find(names[k]), &p, 1, 1, 0);
+
+        for (size_t i = 0; i < 5000; i++) {
+            bool marked = i / 5 % 7 == 0;
+
+            w[i] = marked ? 1 : INFINITY;
+            sum[i] = marked ? 0 : NAN;
+            values[i] = 0.5f;
+            if (marked)
+                packed_mark(&kernel, i / 5);
+        }
+        packed_settle(&rows);
+        step_all(o, 1, &h, 1000, 1, &s);
+        for (size_t i = 0; i < 5000; i++)
+            assert_true(i / 5 % 7 == 0 ? w[i] < 1 : isinf(w[i]));
+        optim_free(o);
+    }
+    free(memory);
+}
+
+/* Marked rows move as ever, momentum or not; the others and their slots do not. */
+static void lazy_rows_stay_where_they_are(void **state)
+{
+    size_t n_all;
+    const struct optim_def *const *all = optim_all(&n_all);
+    struct packed_table table = { .rows = 70, .width = 4 };
+    uint64_t memory[32];
+    size_t words = packed_lay_out(&table, 1);
+
+    (void)state;
+    assert_true(packed_bytes(1, words) <= sizeof(memory));
+    for (size_t k = 0; k < n_all; k++) {
+        struct packed rows = packed_at(&table, 1, words, memory);
+        struct packed_rows kernel = { .marks = rows.marks };
+        float m[2][4][280], values[280];
+        uint32_t x = 11;
+
+        if (all[k]->measure != NULL)
+            continue; /* norms are over all rows */
+        draw_all(&x, values, 280);
+        draw_all(&x, m[0][0], 4 * 280);
+        for (size_t i = 0; i < 4 * 280; i++)
+            m[0][i / 280][i % 280] += 1; /* slots of squares are not negative */
+        memcpy(m[1], m[0], sizeof(m[0]));
+        for (size_t r = 0; r < 70; r++)
+            if (r % 3 == 1)
+                packed_mark(&kernel, r);
+        packed_settle(&rows);
+        for (int lazy = 0; lazy < 2; lazy++) {
+            const struct optim_param p = { .n = 280, .rate_factor = 1, .weight_decay = 0.1,
+                                           .table = &table, .lazy = lazy };
+            struct optim_hyper h = { .learning_rate = 0.1, .momentum = 0.9, .beta1 = 0.9,
+                                     .beta2 = 0.99, .epsilon = 1e-6, .centered = true, .step = 7 };
+            struct optim_state s = { .w = m[lazy][0], .packed = &rows, .values = values };
+            struct optim *o = optim_of(all[k], &p, 1, 1, 0);
+
+            for (uint32_t slot = 0; slot < all[k]->n_slots; slot++)
+                s.slots[slot] = m[lazy][1 + slot];
+            assert_int_equal(optim_resting_tables(o, &h), lazy);
+            step_all(o, 1, &h, 0, 0, &s);
+            optim_free(o);
+        }
+        x = 11;
+        draw_all(&x, values, 280);
+        for (uint32_t slot = 0; slot < 4; slot++)
+            for (size_t i = 0; i < 280; i++) {
+                float start;
+
+                draw_all(&x, &start, 1);
+                if (i / 4 % 3 == 1)
+                    assert_true(m[1][slot][i] == m[0][slot][i]);
+                else
+                    assert_true(m[1][slot][i] == start + 1);
+            }
+    }
+}
+
+/* A NaN in the norm reaches every weight, whatever its own gradient was. */
+static void a_gradient_that_is_no_number_ruins_every_row(void **state)
+{
+    size_t words;
+    struct packed_table table = { .rows = 100, .width = 3 };
+    const struct optim_param p = { .n = 300, .rate_factor = 1, .table = &table };
+    float w[300] = { 0 }, values[300] = { NAN };
+    uint64_t memory[8];
+    struct packed rows;
+    struct optim_state s = { .w = w, .packed = &rows, .values = values };
+    struct optim_hyper h = { .learning_rate = 0.1, .step = 1 };
+    struct optim *o = optim_of(optim_find("sgd"), &p, 1, 1, 0);
+
+    (void)state;
+    words = packed_lay_out(&table, 1);
+    assert_true(packed_bytes(1, words) <= sizeof(memory));
+    rows = packed_at(&table, 1, words, memory);
+    rows.marks[0] = 4;
+    packed_settle(&rows);
+    step_all(o, 1, &h, 1, 0, &s);
+    for (size_t i = 0; i < 300; i++)
+        assert_true(isnan(w[i]));
+    optim_free(o);
+}
+
 static void gaps_between_parameters_are_left_alone(void **state)
 {
     float *memory = malloc(6 * CUT_FLOATS * sizeof(*memory)), *before = malloc(CUT_FLOATS * 4);
@@ -401,7 +617,7 @@ static void gaps_between_parameters_are_left_alone(void **state)
 /* average_k = d average + (1 - d) w, rounded as it stands. */
 static void the_average_follows_the_weights(void **state)
 {
-    const struct optim_param p = { 0, 5, 1, 0, true };
+    const struct optim_param p = { 0, 5, 1, 0, true, NULL, false };
     struct optim *o = optim_of(optim_find("sgd"), &p, 1, 1, 0.75);
     float w[5] = { 1, 2, 3, 4, 5 }, average[5] = { 1, 2, 3, 4, 5 }, g[5], expected[5];
     struct optim_state s = { .w = w, .g = g, .average = average };
@@ -428,7 +644,7 @@ static void the_average_follows_the_weights(void **state)
 static void without_a_norm_the_ratio_is_one(void **state)
 {
     static const char *const names[] = { "lars", "lamb" };
-    const struct optim_param p = { 0, 4, 1, 0, true };
+    const struct optim_param p = { 0, 4, 1, 0, true, NULL, false };
 
     (void)state;
     for (size_t k = 0; k < 2; k++)
@@ -459,7 +675,7 @@ static void a_bad_gradient_is_not_hidden(void **state)
     (void)state;
     for (size_t k = 0; k < n_all; k++)
         for (size_t b = 0; b < 2; b++) {
-            const struct optim_param p = { 0, 2, 1, 0.1, true };
+            const struct optim_param p = { 0, 2, 1, 0.1, true, NULL, false };
             struct optim *o = optim_of(all[k], &p, 1, 1, 0);
             float w[2] = { 1, 1 }, g[2] = { bad[b], 0 }, memory[3][2] = { { 0 } };
             struct optim_state s = { .w = w, .g = g,
@@ -550,6 +766,10 @@ int main(void)
         cmocka_unit_test(a_hundred_steps_end_where_pytorch_ends),
         cmocka_unit_test(every_width_gives_the_bits_of_single_steps),
         cmocka_unit_test(any_number_of_parts_gives_the_same_bits),
+        cmocka_unit_test(packed_gradients_move_weights_to_the_bits_of_whole_ones),
+        cmocka_unit_test(rows_without_a_mark_are_not_looked_at),
+        cmocka_unit_test(lazy_rows_stay_where_they_are),
+        cmocka_unit_test(a_gradient_that_is_no_number_ruins_every_row),
         cmocka_unit_test(gaps_between_parameters_are_left_alone),
         cmocka_unit_test(the_average_follows_the_weights),
         cmocka_unit_test(without_a_norm_the_ratio_is_one),

@@ -10,12 +10,8 @@
 #include <cmocka.h>
 
 #include "base/check.h"
-#include "base/err.h"
 #include "base/fault.h"
-#include "base/fs.h"
-#include "ckpt/ckpt.h"
-#include "train/train.h"
-#include "train/train_priv.h"
+#include "train/fixture.h"
 
 /* ---- allocations of our own code are counted: those whose caller lies in this program. (oneDNN
  * builds a small table for each execution.) Not under a sanitizer, which has its own malloc ---- */
@@ -56,142 +52,15 @@ void *realloc(void *p, size_t n)
 static uint64_t allocations;
 #endif
 
-enum { STEPS = 60, WARM = 20 };
+enum { WARM = 20 };
+static uint64_t at_warm, at_end;
 
-struct fixture {
-    char folder[64];
-    char checkpoints[96], exported[96];
-    struct train_input input;
-    struct train_target target;
-    struct plan_measure loss;
-    struct train_metric metric;
-    struct data_feature features[2];
-    struct device devices[4];
-    struct train_opts opts;
-
-    double losses[STEPS + 1];
-    uint64_t steps;          /* reported */
-    uint64_t stop_after;     /* ask to stop when this step is reported; 0: never */
-    uint64_t at_warm, at_end; /* allocations */
-    double accuracy;
-    uint64_t evals, saves;
-    struct train *train;
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    bool ended;
-    enum train_end end;
-    int code;
-    char text[512];
-};
-
-static void on_event(void *arg, const struct train_event *e)
+static void note_allocations(struct fixture *f, uint64_t step)
 {
-    struct fixture *f = arg;
-
-    if (e->kind == TRAIN_STEP) {
-        f->losses[e->step] = e->report->loss;
-        f->steps++;
-        if (e->step == WARM)
-            f->at_warm = __atomic_load_n(&allocations, __ATOMIC_RELAXED);
-        f->at_end = __atomic_load_n(&allocations, __ATOMIC_RELAXED);
-        if (e->step == f->stop_after)
-            train_request(f->train, TRAIN_ASK_STOP);
-    } else if (e->kind == TRAIN_EVAL) {
-        f->accuracy = e->eval->metrics[0];
-        f->evals++;
-    } else if (e->kind == TRAIN_CHECKPOINT && e->ckpt->kind == CKPT_WRITTEN) {
-        f->saves++;
-    }
-}
-
-static void on_end(void *arg, enum train_end end, uint64_t step, bool everywhere, int code,
-                   const char *text)
-{
-    struct fixture *f = arg;
-
-    (void)step;
-    (void)everywhere;
-    pthread_mutex_lock(&f->lock);
-    f->ended = true;
-    f->end = end;
-    f->code = code;
-    snprintf(f->text, sizeof(f->text), "%s", text);
-    pthread_cond_signal(&f->changed);
-    pthread_mutex_unlock(&f->lock);
-}
-
-static struct fixture *fixture_new(uint32_t replicas, uint32_t lanes)
-{
-    struct fixture *f = calloc(1, sizeof(*f));
-
-    assert_non_null(f);
-    snprintf(f->folder, sizeof(f->folder), "/tmp/trainerd-train-XXXXXX");
-    assert_non_null(mkdtemp(f->folder));
-    snprintf(f->checkpoints, sizeof(f->checkpoints), "%s/checkpoints", f->folder);
-    snprintf(f->exported, sizeof(f->exported), "%s/model.onnx", f->folder);
-    pthread_mutex_init(&f->lock, NULL);
-    pthread_cond_init(&f->changed, NULL);
-    f->input = (struct train_input){ .feature = "image", .input = "x" };
-    f->target = (struct train_target){ .feature = "label", .dtype = TENSOR_I64 };
-    f->loss = (struct plan_measure){ .op = "SoftmaxCrossEntropy", .tensor = "logits" };
-    f->metric = (struct train_metric){ .name = "accuracy",
-                                       .measure = { .op = "Accuracy", .tensor = "logits" } };
-    f->features[0] = (struct data_feature){ .name = "image", .stored = TENSOR_U8, .scale = 1.0 / 16,
-                                             .shape = shape_of(3, (int64_t)1, (int64_t)8, (int64_t)8) };
-    f->features[1] = (struct data_feature){ .name = "label", .stored = TENSOR_I64, .scale = 1,
-                                             .shape = shape_of(0) };
-    for (uint32_t i = 0; i < replicas; i++)
-        f->devices[i] = (struct device){ .kind = DEVICE_CPU, .index = i, .core = -1 };
-    f->opts = (struct train_opts){
-        .onnx = "config/digits/digits_cnn.onnx",
-        .inputs = &f->input, .n_inputs = 1,
-        .targets = &f->target, .n_targets = 1,
-        .losses = &f->loss, .n_losses = 1,
-        .metrics = &f->metric, .n_metrics = 1,
-        .train_glob = "config/digits/digits-train-*.tfrecord",
-        .features = f->features, .n_features = 2,
-        .shuffle = true, .cache_memory = true, .prefetch = 2,
-        .seed = 3, .steps = STEPS, .global_batch = 32, .lanes = lanes, .replicas = replicas,
-        .clip_norm = 1,
-        .optimizer = optim_find("momentum"),
-        .hyper = { .momentum = 0.9 },
-        .schedule = { .type = OPTIM_CONSTANT, .learning_rate = 0.05 },
-        .devices = f->devices, .n_devices = replicas,
-        .is_chief = true,
-        .job_digest = "0", .job_name = "test",
-        .on_event = on_event, .arg = f,
-    };
-    assert_non_null(f->opts.optimizer);
-    return f;
-}
-
-static void fixture_free(struct fixture *f)
-{
-    struct err err;
-
-    train_close(f->train);
-    assert_int_equal(fs_remove_tree(f->folder, &err), 0);
-    pthread_cond_destroy(&f->changed);
-    pthread_mutex_destroy(&f->lock);
-    free(f);
-}
-
-static void run(struct fixture *f)
-{
-    struct comm_member self = { .name = "local", .host = "here", .address = "",
-                                .n_ranks = f->opts.n_devices };
-    struct train_group g = { .generation = 1, .members = &self, .n_members = 1,
-                             .shared_memory = true, .deadline_ms = 20000 };
-    volatile int cancel = 0;
-    struct err err;
-
-    if (train_open(&f->opts, &cancel, &f->train, &err) < 0)
-        fail_msg("%s", err.text);
-    assert_int_equal(train_start(f->train, &g, on_end, &err), 0);
-    pthread_mutex_lock(&f->lock);
-    while (!f->ended)
-        pthread_cond_wait(&f->changed, &f->lock);
-    pthread_mutex_unlock(&f->lock);
+    (void)f;
+    if (step == WARM)
+        at_warm = __atomic_load_n(&allocations, __ATOMIC_RELAXED);
+    at_end = __atomic_load_n(&allocations, __ATOMIC_RELAXED);
 }
 
 /* ---- the tests ---- */
@@ -255,15 +124,20 @@ static void the_loss_goes_down_and_the_bits_do_not_depend_on_replicas(void **sta
 
 static void a_warm_step_allocates_nothing(void **state)
 {
-    struct fixture *f = fixture_new(2, 4);
-
     (void)state;
-    run(f);
-    assert_int_equal(f->end, TRAIN_COMPLETE);
-    if (COUNTS)
-        assert_true(f->at_warm > 0); /* the counting works: opening did allocate */
-    assert_int_equal(f->at_end - f->at_warm, 0);
-    fixture_free(f);
+    for (int overlaps = 0; overlaps < 2; overlaps++) {
+        struct fixture *f = fixture_new(2, 4);
+
+        f->on_step = note_allocations;
+        f->opts.overlap = overlaps ? TRAIN_OVERLAP_ALWAYS : TRAIN_OVERLAP_NEVER;
+        f->opts.bucket_bytes = 4096;
+        run(f);
+        assert_int_equal(f->end, TRAIN_COMPLETE);
+        if (COUNTS)
+            assert_true(at_warm > 0); /* the counting works: opening did allocate */
+        assert_int_equal(at_end - at_warm, 0);
+        fixture_free(f);
+    }
 }
 
 static void stopped_and_opened_again_it_goes_on_with_the_same_bits(void **state)

@@ -115,9 +115,8 @@ static int dropout_plan(struct op_plan *p, struct err *err)
 
 /* ---- kernels ---- */
 
-/* keep[i] for n elements in the order of the shape, `first` being the first one's index; their
- * places are `step` bytes apart. */
-OP_INLINE void keep_words(const uint32_t *word, uint64_t below, size_t n, uint8_t *keep, size_t step)
+OP_INLINE void keep_words(const uint32_t *word, uint64_t below, size_t n, uint8_t *keep,
+                          size_t step)
 {
     size_t i;
 
@@ -131,6 +130,8 @@ CLONES static void keep_row(const uint32_t *word, uint64_t below, size_t n, uint
     keep_words(word, below, n, keep, 1);
 }
 
+/* keep[i] for n elements in the order of the shape, `first` being the first one's index; their
+ * places are `step` bytes apart. */
 static void draw_run(const struct rng_key *key, uint64_t below, uint64_t first, size_t n,
                      uint8_t *keep, size_t step)
 {

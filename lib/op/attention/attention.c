@@ -5,8 +5,9 @@
  *   q, k, v    float32 of equal rank >= 2. Transpose(q, perm_q) is [batch.., t, d],
  *              Transpose(k, perm_k) [batch.., d, s], Transpose(v, perm_v) [batch.., s, dv]; without
  *              an attribute they are so already
- *   steps      strings, what happens to a score x in this order: "scale" x * number, "add" x + mask,
- *              "keep" mask ? x : number, "fill" mask ? number : x; numbers has a float for each
+ *   steps      strings, what happens to a score x, in this order: "scale" x * number,
+ *              "add" x + mask, "keep" mask ? x : number, "fill" mask ? number : x; numbers has a
+ *              float for each
  *   inputs 3.. the masks of the steps that have one, in their order; each broadcasts to
  *              [batch.., t, s] but has all s columns; "add": float32, else bool
  *   dropout    the ratio, for plans that train. The random words are those that a Dropout of the
@@ -20,18 +21,18 @@
  *   dv = p^T dy   dp = dy v^T   dx = p (dp - sum_j y_j dy_j)   dq = dx k^T   dk = dx^T q
  * and dx brought back through the steps.
  *
- * Keys that constant masks keep from all rows of a block (all that is later, with a causal mask) are
- * left out, not even read. That changes nothing as long as each row has another score that is so
- * much greater that theirs weigh e^-104 = 0: looked at in every call, and where it is not so (a row
- * whose keys are all masked: uniform weights, or NaN with -inf) the block is done again with all keys.
- * An "add" counts as masking from -1e38 down, where scores that are not near overflow drown. */
+ * Keys that constant masks keep from all rows of a block (all that is later, with a causal mask)
+ * are left out, not even read. That changes nothing as long as each row has another score that is
+ * so much greater that theirs weigh e^-104 = 0: looked at in every call, and where it is not so (a
+ * row whose keys are all masked: uniform weights, or NaN with -inf) the block is done again with
+ * all keys. An "add" counts as masking from -1e38 down, where scores that are not near overflow
+ * drown. */
 #include "op/attention/attention.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
-#include "base/arena.h"
 #include "base/check.h"
 #include "base/err.h"
 #include "op/attention/attention_cpu.h"
@@ -42,7 +43,6 @@ enum {
     BLOCK_ROWS = 64,         /* of scores; fewer where keys are many */
     BLOCK_SCORES = 131072,   /* that should stay in cache */
     GROUP_SCORES = 32768,    /* small matrices are done several at once, up to so many scores */
-    RANGE_STEPS = 16,        /* key ranges are rounded to so many parts: each is a kernel */
 };
 
 /* ---- operands ---- */
@@ -274,88 +274,6 @@ static int steps(const struct op_infer *f, struct attention *a, struct err *err)
     return 0;
 }
 
-/* ---- which keys a block of rows sees ---- */
-
-/* Can step i hide keys at all? What follows must not turn its low numbers into high ones. */
-static bool can_hide(const struct attention *a, uint32_t i)
-{
-    const struct attention_step *s = &a->step[i];
-    uint32_t k;
-
-    if (s->kind == ATTENTION_SCALE || !s->is_known)
-        return false;
-    for (k = i + 1; k < a->n_steps; k++)
-        if (a->step[k].kind == ATTENTION_SCALE && !(a->step[k].number > 0))
-            return false;
-    return s->kind == ATTENTION_ADD || s->number <= -1000;
-}
-
-static bool hides(const struct attention_step *s, const void *data, size_t i)
-{
-    if (s->kind == ATTENTION_ADD)
-        return ((const float *)data)[i] <= ATTENTION_HIDDEN;
-    return (((const uint8_t *)data)[i] != 0) == (s->kind == ATTENTION_FILL);
-}
-
-/* Keys that some row of [row, end) sees through the mask of step s, in any of its matrices. */
-static struct attention_range seen_through(const struct attention *a,
-                                           const struct attention_step *s, const struct tensor *t,
-                                           int64_t row, int64_t end)
-{
-    struct attention_range seen = { a->s, 0 };
-    int64_t own = s->at.row == 0 ? 1 : a->t, matrices = tensor_elements(t) / (own * a->s), m, r;
-
-    for (m = 0; m < matrices; m++)
-        for (r = s->at.row == 0 ? 0 : row; r < (s->at.row == 0 ? 1 : end); r++) {
-            size_t at = (size_t)((m * own + r) * a->s);
-            int64_t j = 0;
-
-            while (j < seen.first && hides(s, t->data, at + (size_t)j))
-                j++;
-            if (j < seen.first)
-                seen.first = j;
-            for (j = a->s; j > seen.end && hides(s, t->data, at + (size_t)j - 1);)
-                j--;
-            if (j > seen.end)
-                seen.end = j;
-        }
-    return seen;
-}
-
-static int ranges(const struct op_infer *f, struct attention *a, struct err *err)
-{
-    struct attention_range *seen = arena_array(f->mem, (size_t)a->n_blocks, sizeof(*seen));
-    int64_t unit = (a->s + RANGE_STEPS - 1) / RANGE_STEPS, b;
-    uint32_t i;
-
-    if (seen == NULL)
-        return op_error(f, ERR_NOMEM, err, "key ranges: out of memory");
-    unit = (unit + 15) / 16 * 16;
-    for (b = 0; b < a->n_blocks; b++) {
-        int64_t row = b * a->rows, end = row + a->rows < a->t ? row + a->rows : a->t;
-        struct attention_range r = { 0, a->s };
-
-        for (i = 0; i < a->n_steps && a->group == 1; i++) {
-            struct attention_range one;
-
-            if (!can_hide(a, i))
-                continue;
-            one = seen_through(a, &a->step[i], f->in[a->step[i].input], row, end);
-            if (one.first > r.first)
-                r.first = one.first;
-            if (one.end < r.end)
-                r.end = one.end;
-            a->hiding |= 1u << i;
-        }
-        r.first = r.first / unit * unit;
-        r.end = (r.end + unit - 1) / unit * unit;
-        r.end = r.end < a->s ? r.end : a->s;
-        seen[b] = r.first < r.end ? r : (struct attention_range){ 0, a->s };
-    }
-    a->seen = seen;
-    return 0;
-}
-
 /* ---- the row ---- */
 
 static void blocks(struct attention *a)
@@ -393,7 +311,7 @@ static int infer(struct op_infer *f, struct err *err)
     blocks(a);
     rc = dropout_settle(f, (double)ratio, ratio > 0, ratio > 0 ? a->n * a->t * a->s : 0,
                         &a->dropout, err);
-    return rc == 0 ? ranges(f, a, err) : rc;
+    return rc == 0 ? attention_seen(f, a, err) : rc;
 }
 
 static double flops(const struct op_infer *f)

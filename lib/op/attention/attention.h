@@ -1,5 +1,6 @@
-/* attention.h - between attention.c, which settles shapes, attention_cpu.c, which walks over heads
- * and blocks, and attention_rows.c, which works on the scores of a block. */
+/* attention.h - between attention.c, which settles shapes, attention_seen.c, which looks what masks
+ * hide, attention_plan.c and attention_cpu.c, which walk over heads and blocks, and
+ * attention_rows.c, which works on the scores of a block. */
 #ifndef OP_ATTENTION_ATTENTION_H
 #define OP_ATTENTION_ATTENTION_H
 
@@ -56,8 +57,19 @@ struct attention { /* op_def.param */
     uint32_t hiding;  /* bits: steps because of which the other keys are out of sight */
 };
 
+/* Fills seen and hiding, when everything else is settled. */
+int attention_seen(const struct op_infer *f, struct attention *a, struct err *err);
+/* The greatest score that a key out of sight can have in this call: what hides it, and the steps
+ * after. */
+float attention_hidden(const struct op_call *c, const struct attention *a);
+
 /* Element of an operand at which matrix i begins. */
 ptrdiff_t attention_matrix(const struct attention *a, const struct attention_at *at, int64_t i);
+
+static inline int64_t attention_rows_of(const struct attention *a, int64_t block)
+{
+    return block + 1 < a->n_blocks ? a->rows : a->t - block * a->rows;
+}
 
 /* Some rows of scores, those of one matrix one after the other. */
 struct attention_rows {
@@ -68,7 +80,8 @@ struct attention_rows {
     int64_t rows;                /* in one matrix */
     int64_t matrices;
     struct attention_range keys; /* of each row */
-    float *max, *scale;          /* [n, t] of the whole call: greatest score, 1 / sum of e^(s - max) */
+    float *max, *scale;          /* [n, t] of the whole call: greatest score, 1 / sum of e^(x - max),
+                                    x being the scores of the row */
     uint8_t *keep;               /* [keys of a row], room for what dropout keeps */
 };
 

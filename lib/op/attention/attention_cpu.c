@@ -1,5 +1,5 @@
-/* attention_cpu.c - walks over matrices (or groups of small ones) and blocks of their rows. Operands
- * are brought together in scratch, matrix by matrix, as the library's products want them:
+/* attention_cpu.c - walks over matrices (or groups of small ones) and blocks of their rows.
+ * Operands are brought together in scratch, matrix by matrix, as the library's products want them:
  *
  *   k [s, d] v [s, dv]        of the matrix; with dk and dv of the same shapes in backward
  *   q [rows, d] y [rows, dv]  of the block; in backward dy in y's place, and dq
@@ -12,11 +12,8 @@
  * to, from row `first` on. Blocks come in order of rows: so do the sums in dk and dv. */
 #include "op/attention/attention_cpu.h"
 
-#include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "base/err.h"
 #include "op/attention/attention.h"
 #include "op/dnn.h"
@@ -24,211 +21,23 @@
 #include "op/lanes.h"
 #include "op/op_priv.h"
 
-/* The products of blocks with so many rows that see so many keys. */
-struct products {
-    int64_t rows, keys;
-    struct dnn *scores, *y, *dp;
-    struct dnn *dv, *dq, *dk; /* NULL: not wanted */
-};
-
-struct areas { /* offsets in scratch, in bytes */
-    size_t max, k, v, dk, dv, q, y, dq, scores, dp, dot, keep, weights, slopes, pad;
-};
-
 enum { AHEAD = 8 /* rows that are fetched in advance */ };
-
-struct attention_state {
-    struct products *products;
-    size_t n_products;
-    size_t *seen, *whole; /* [n_blocks] which products: of the keys it sees, of all keys */
-    struct areas at;
-    bool has_save;        /* max and scale go there, not to scratch */
-    bool is_half;         /* bfloat16 is multiplied */
-};
-
-/* ---- plan ---- */
-
-static void free_products(struct products *p)
-{
-    dnn_free(p->scores);
-    dnn_free(p->y);
-    dnn_free(p->dp);
-    dnn_free(p->dv);
-    dnn_free(p->dq);
-    dnn_free(p->dk);
-}
-
-void attention_cpu_free(void *state)
-{
-    struct attention_state *s = state;
-    size_t i;
-
-    if (s == NULL)
-        return;
-    for (i = 0; i < s->n_products; i++)
-        free_products(&s->products[i]);
-    free(s->products);
-    free(s->seen);
-    free(s->whole);
-    free(s);
-}
-
-static int make_products(const struct op_plan *op, struct products *p, struct err *err)
-{
-    const struct attention *a = op->param;
-    const int64_t n = a->group, rows = p->rows, keys = p->keys;
-    const struct {
-        struct dnn **out;
-        bool is_wanted;
-        struct dnn_matmul product;
-    } all[] = {
-        { &p->scores, true, { .m = rows, .n = keys, .k = a->d, .trans_b = true } },
-        { &p->y, true, { .m = rows, .n = a->dv, .k = keys } },
-        { &p->dp, op->training, { .m = rows, .n = keys, .k = a->dv, .trans_b = true } },
-        { &p->dv, op_wants(op, 2), { .m = keys, .n = a->dv, .k = rows, .trans_a = true, .add = true } },
-        { &p->dq, op_wants(op, 0), { .m = rows, .n = a->d, .k = keys } },
-        { &p->dk, op_wants(op, 1),
-          { .m = keys, .n = a->d, .k = rows, .trans_a = true, .add = true } },
-    };
-    size_t i;
-
-    for (i = 0; i < COUNT_OF(all); i++) {
-        struct dnn_matmul m = all[i].product;
-        int rc;
-
-        m.batch = n;
-        m.a = m.b = op->out[0].dtype;
-        rc = all[i].is_wanted ? dnn_matmul(&m, all[i].out, err) : 0;
-        if (rc < 0)
-            return rc;
-    }
-    return 0;
-}
-
-/* Which products a block of so many rows needs; made if they are new. */
-static int find_products(const struct op_plan *op, struct attention_state *s, int64_t rows,
-                         int64_t keys, size_t *out, struct err *err)
-{
-    struct products *p;
-
-    for (*out = 0; *out < s->n_products; (*out)++)
-        if (s->products[*out].rows == rows && s->products[*out].keys == keys)
-            return 0;
-    p = &s->products[s->n_products++];
-    *p = (struct products){ .rows = rows, .keys = keys };
-    return make_products(op, p, err);
-}
-
-static int64_t rows_of(const struct attention *a, int64_t block)
-{
-    return block + 1 < a->n_blocks ? a->rows : a->t - block * a->rows;
-}
-
-static int all_products(const struct op_plan *op, struct attention_state *s, struct err *err)
-{
-    const struct attention *a = op->param;
-    int64_t b;
-    int rc = 0;
-
-    s->products = calloc(2 * (size_t)a->n_blocks, sizeof(*s->products));
-    s->seen = calloc((size_t)a->n_blocks, sizeof(*s->seen));
-    s->whole = calloc((size_t)a->n_blocks, sizeof(*s->whole));
-    if (s->products == NULL || s->seen == NULL || s->whole == NULL)
-        return err_set(err, ERR_NOMEM, "out of memory");
-    for (b = 0; b < a->n_blocks && rc == 0; b++) {
-        const struct attention_range *keys = &a->seen[b];
-
-        rc = find_products(op, s, rows_of(a, b), keys->end - keys->first, &s->seen[b], err);
-        if (rc == 0)
-            rc = find_products(op, s, rows_of(a, b), a->s, &s->whole[b], err);
-    }
-    return rc;
-}
-
-/* Room for n floats. */
-static size_t take(size_t *bytes, int64_t n)
-{
-    size_t at = *bytes;
-
-    *bytes += op_round((size_t)n * sizeof(float));
-    return at;
-}
-
-static size_t pad_bytes(const struct attention_state *s)
-{
-    size_t most = 0, i;
-
-    for (i = 0; i < s->n_products; i++) {
-        const struct products *p = &s->products[i];
-        const struct dnn *all[] = { p->scores, p->y, p->dp, p->dv, p->dq, p->dk };
-        size_t k;
-
-        for (k = 0; k < COUNT_OF(all); k++)
-            most = op_max(most, dnn_scratch_bytes(all[k]));
-    }
-    return most;
-}
-
-static size_t place(const struct attention *a, bool training, struct attention_state *s)
-{
-    const int64_t g = a->group, bwd = training ? g : 0, half = s->is_half ? 1 : 0;
-    size_t bytes = 0;
-
-    s->at.max = take(&bytes, training ? 0 : 2 * a->n * a->t);
-    s->at.k = take(&bytes, g * a->s * a->d);
-    s->at.v = take(&bytes, g * a->s * a->dv);
-    s->at.dk = take(&bytes, bwd * a->s * a->d);
-    s->at.dv = take(&bytes, bwd * a->s * a->dv);
-    s->at.q = take(&bytes, g * a->rows * a->d);
-    s->at.y = take(&bytes, g * a->rows * a->dv);
-    s->at.dq = take(&bytes, bwd * a->rows * a->d);
-    s->at.scores = take(&bytes, g * a->rows * a->s);
-    s->at.dp = take(&bytes, bwd * a->rows * a->s);
-    s->at.dot = take(&bytes, bwd * a->rows);
-    s->at.keep = take(&bytes, a->s); /* more than the bytes that it takes */
-    s->at.weights = take(&bytes, half * g * a->rows * a->s);
-    s->at.slopes = take(&bytes, half * bwd * a->rows * a->s);
-    s->at.pad = bytes;
-    return bytes + pad_bytes(s);
-}
-
-int attention_cpu_plan(struct op_plan *p, struct err *err)
-{
-    struct attention_state *s = calloc(1, sizeof(*s));
-    const struct attention *a = p->param;
-    int rc;
-
-    if (s == NULL)
-        return err_set(err, ERR_NOMEM, "Attention '%s': out of memory", p->node);
-    rc = all_products(p, s, err);
-    if (rc < 0) {
-        attention_cpu_free(s);
-        return err_wrap(err, rc, "Attention '%s'", p->node);
-    }
-    s->has_save = p->training;
-    s->is_half = op_is_half(&p->out[0]);
-    p->save_bytes = p->training ? 2 * (size_t)(a->n * a->t) * sizeof(float) : 0;
-    p->scratch_bytes = place(a, p->training, s);
-    p->state = s;
-    return 0;
-}
 
 /* ---- matrices between their place and scratch ---- */
 
-/* Rows lie far apart, a few cache lines each, which the machine does not foresee. */
-OP_INLINE void foresee(const void *row, const struct attention_at *at, size_t cols, size_t size,
-                       bool writes)
+/* A row that is soon to come: rows lie far apart, a few cache lines each, which the machine does
+ * not see by itself. */
+OP_INLINE void foresee(const void *row, const struct attention_at *at, size_t bytes, bool writes)
 {
-    const char *next = (const char *)row + AHEAD * at->row * (ptrdiff_t)size;
     size_t c;
 
     if (at->col != 1)
         return;
-    for (c = 0; c < cols * size; c += OP_ALIGN) {
+    for (c = 0; c < bytes; c += OP_ALIGN) {
         if (writes)
-            __builtin_prefetch(next + c, 1);
+            __builtin_prefetch((const char *)row + c, 1);
         else
-            __builtin_prefetch(next + c, 0);
+            __builtin_prefetch((const char *)row + c, 0);
     }
 }
 
@@ -242,7 +51,8 @@ OP_INLINE void foresee(const void *row, const struct attention_at *at, size_t co
         size_t r, c;                                                                               \
                                                                                                    \
         for (r = 0; r < rows; r++, to += cols, from += at->row) {                                  \
-            foresee(from, at, cols, sizeof(*from), false);                                         \
+            if (r + AHEAD < rows)                                                                  \
+                foresee(from + AHEAD * at->row, at, cols * sizeof(*from), false);                  \
             if (at->col == 1)                                                                      \
                 for (c = 0; c < cols; c++)                                                         \
                     to[c] = value_(from[c]);                                                       \
@@ -267,7 +77,8 @@ BRING(bring_rounded, float, uint16_t, op_half_store)
             const float by = scale != NULL ? scale[r] : 1.0f;                                      \
             const ptrdiff_t step = at->col;                                                        \
                                                                                                    \
-            foresee(to, at, cols, sizeof(*to), true);                                              \
+            if (r + AHEAD < rows)                                                                  \
+                foresee(to + AHEAD * at->row, at, cols * sizeof(*to), true);                       \
             if (add)                                                                               \
                 for (c = 0; c < cols; c++)                                                         \
                     to[(ptrdiff_t)c * step] =                                                      \
@@ -323,43 +134,12 @@ struct walk {
     float hidden;                       /* a key out of sight has at most this score */
 };
 
-/* Greatest score that a key can have that a mask hides from a block: what hides it, and the steps
- * after. */
-static float hidden_score(const struct op_call *c, const struct attention *a)
-{
-    float most = -INFINITY;
-    uint32_t i, k;
-
-    for (i = 0; i < a->n_steps; i++) {
-        /* Half of what is added to hide: a score beside it is far smaller. */
-        float x = a->step[i].kind == ATTENTION_ADD ? ATTENTION_HIDDEN / 2 : a->step[i].number;
-
-        if ((a->hiding & (1u << i)) == 0)
-            continue;
-        for (k = i + 1; k < a->n_steps; k++) {
-            const struct attention_step *s = &a->step[k];
-            const struct tensor *mask = s->kind == ATTENTION_SCALE ? NULL : c->in[s->input];
-
-            if (s->kind == ATTENTION_SCALE)
-                x *= s->number;
-            else if (s->kind == ATTENTION_ADD)
-                x += s->is_known ? s->most
-                                 : op_row_max(mask->data, (size_t)tensor_elements(mask));
-            else if (x < s->number)
-                x = s->number;
-        }
-        if (!(x <= most))
-            most = isnan(x) ? INFINITY : x; /* -inf and inf: nothing outweighs what nobody knows */
-    }
-    return most;
-}
-
 static void walk_init(struct walk *w, const struct op_call *c)
 {
     struct attention_state *s = c->state;
     const struct attention *a = c->param;
 
-    *w = (struct walk){ .c = c, .a = a, .s = s, .hidden = hidden_score(c, a) };
+    *w = (struct walk){ .c = c, .a = a, .s = s, .hidden = attention_hidden(c, a) };
     w->max = s->has_save ? c->save : op_at(c->scratch, s->at.max);
     w->scale = w->max + a->n * a->t;
     w->k = op_at(c->scratch, s->at.k);
@@ -406,7 +186,7 @@ static void bring_all(const struct walk *w, const struct tensor *t, const struct
     int64_t i;
 
     for (i = 0; i < w->a->group; i++)
-        (op_is_half(t)    ? bring_halves
+        (op_is_half(t)   ? bring_halves
          : w->s->is_half ? bring_rounded
                          : bring_floats)(
             factor_at(w, to, i * rows * cols),
@@ -429,10 +209,16 @@ static void put_all(const struct walk *w, const struct tensor *t, const struct a
 
 static struct attention_rows rows_at(const struct walk *w, int64_t matrix, int64_t block)
 {
-    return (struct attention_rows){ .a = w->a, .c = w->c, .matrix = matrix,
-                                    .row = block * w->a->rows, .rows = rows_of(w->a, block),
-                                    .matrices = w->a->group, .keys = w->a->seen[block],
-                                    .max = w->max, .scale = w->scale, .keep = w->keep };
+    return (struct attention_rows){ .a = w->a,
+                                    .c = w->c,
+                                    .matrix = matrix,
+                                    .row = block * w->a->rows,
+                                    .rows = attention_rows_of(w->a, block),
+                                    .matrices = w->a->group,
+                                    .keys = w->a->seen[block],
+                                    .max = w->max,
+                                    .scale = w->scale,
+                                    .keep = w->keep };
 }
 
 static bool sees_all(const struct walk *w, const struct attention_rows *r)
@@ -448,7 +234,7 @@ static void see_all(const struct walk *w, struct attention_rows *r)
 /* ---- forward ---- */
 
 static int block_weights(const struct walk *w, const struct attention_rows *r,
-                         const struct products *p, struct err *err)
+                         const struct attention_products *p, struct err *err)
 {
     int rc = product(w, p->scores, w->q, factor_at(w, w->k, r->keys.first * w->a->d), w->scores,
                      err);
@@ -462,7 +248,7 @@ static int block_fwd(const struct walk *w, int64_t matrix, int64_t block, struct
 {
     const struct attention *a = w->a;
     struct attention_rows r = rows_at(w, matrix, block);
-    const struct products *p = &w->s->products[w->s->seen[block]];
+    const struct attention_products *p = &w->s->products[w->s->seen[block]];
     int rc;
 
     bring_all(w, w->c->in[0], &a->q, matrix, r.row, r.rows, a->d, w->q);
@@ -531,7 +317,7 @@ static int block_bwd(const struct walk *w, int64_t matrix, int64_t block, struct
 {
     const struct attention *a = w->a;
     struct attention_rows r = rows_at(w, matrix, block);
-    const struct products *p = &w->s->products[w->s->seen[block]];
+    const struct attention_products *p = &w->s->products[w->s->seen[block]];
     int64_t first;
     int rc;
 

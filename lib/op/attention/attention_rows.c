@@ -1,5 +1,5 @@
-/* attention_rows.c - what happens to a block of scores between its products, row by row: a row stays
- * in the nearest cache from one loop to the next. */
+/* attention_rows.c - what happens to a block of scores between its products, row by row: a row
+ * stays in the nearest cache from one loop to the next. */
 #include <math.h>
 
 #include "op/attention/attention.h"

@@ -1,6 +1,7 @@
 /* gather.c - Gather, GatherElements, GatherND: rows of the data at indices (rows.h).
  *   y_i = x[row_i].   dx[row_i] += dy_i, in the order of i; rows that nobody took get 0.
- * Gather along axis 0 of a weight is the embedding. Data of any type. Negative indices: opset 11
+ * Gather along axis 0 of a weight is the embedding; then dx may be packed (tensor/packed.h), and
+ * nothing here looks at rows that nobody took. Data of any type. Negative indices: opset 11
  * (before they were refused); GatherND: batch_dims 12. */
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +9,7 @@
 #include "base/err.h"
 #include "op/op_priv.h"
 #include "op/shape/rows.h"
+#include "tensor/packed.h"
 
 static int gather_infer(struct op_infer *f, struct err *err)
 {
@@ -36,7 +38,7 @@ static int gather_infer(struct op_infer *f, struct err *err)
         y->dim[y->rank++] = x->dim[k];
     f->out[0].dtype = f->in[0]->dtype;
     if (shape_elements(y) == 0) /* whatever the other dimensions say */
-        r->n = r->outer = 0;
+        r->n = r->rounds = 0;
     return op_fits(f, err);
 }
 
@@ -105,7 +107,7 @@ TAKE(take_64, uint64_t)
 static int fwd(const struct op_call *c, const char *op, struct err *err)
 {
     const struct rows *r = c->param;
-    size_t size = tensor_dtype_bytes(c->in[0]->dtype), bytes = r->width * size, i;
+    size_t size = tensor_dtype_bytes(c->in[0]->dtype), bytes = r->width * size, o, i;
     const char *x = c->in[0]->data;
     const int64_t *row = c->save;
     char *y = c->out[0]->data;
@@ -113,37 +115,64 @@ static int fwd(const struct op_call *c, const char *op, struct err *err)
 
     if (rc < 0)
         return rc;
-    if (r->width == 1)
-        (size == 1   ? take_8
-         : size == 2 ? take_16
-         : size == 4 ? take_32
-                     : take_64)(row, r->n, x, y);
-    else
-        for (i = 0; i < r->n; i++)
-            memcpy(y + i * bytes, x + (size_t)row[i] * bytes, bytes);
+    for (i = 0; c->rows != NULL && c->rows->marks != NULL && i < r->n; i++)
+        packed_mark(c->rows, (size_t)row[i]);
+    for (o = 0; o < r->rounds; o++, x += r->stride * bytes, y += r->n * bytes) {
+        if (r->width == 1)
+            (size == 1   ? take_8
+             : size == 2 ? take_16
+             : size == 4 ? take_32
+                         : take_64)(row, r->n, x, y);
+        else
+            for (i = 0; i < r->n; i++)
+                memcpy(y + i * bytes, x + (size_t)row[i] * bytes, bytes);
+    }
     return 0;
+}
+
+/* The places start as zero. */
+CLONES static void add_packed(const int64_t *row, size_t n, size_t width, const float *dy,
+                              const struct packed_rows *to)
+{
+    const uint64_t *marks = to->marks;
+    const uint32_t *before = to->before;
+    size_t i, k;
+
+    for (i = 0; i < n; i++) {
+        float *restrict dx = to->values + packed_place(marks, before, (size_t)row[i]) * width;
+        const float *restrict x = dy + i * width;
+
+        for (k = 0; k < width; k++)
+            dx[k] += x[k];
+    }
 }
 
 static int bwd(const struct op_call *c, struct err *err)
 {
     const struct rows *r = c->param;
     const int64_t *row = c->save;
+    bool packed = c->rows != NULL && c->rows->marks != NULL;
     const float *dy;
     float *dx;
-    size_t i;
+    size_t o, i;
 
     (void)err;
-    op_bwd_zero(c);
+    if (!packed)
+        op_bwd_zero(c);
     if (c->dout[0] == NULL || c->din[0] == NULL)
         return 0;
     dy = c->dout[0]->data;
     dx = c->din[0]->data;
-    if (r->width == 1)
-        for (i = 0; i < r->n; i++)
-            dx[row[i]] += dy[i];
-    else
-        for (i = 0; i < r->n; i++)
-            op_put(dx + (size_t)row[i] * r->width, dy + i * r->width, r->width, 1.0f, true);
+    if (packed)
+        add_packed(row, r->n, r->width, dy, c->rows); /* axis 0: one round */
+    for (o = 0; o < r->rounds && !packed; o++, dx += r->stride * r->width, dy += r->n * r->width) {
+        if (r->width == 1)
+            for (i = 0; i < r->n; i++)
+                dx[row[i]] += dy[i];
+        else
+            for (i = 0; i < r->n; i++)
+                op_put(dx + (size_t)row[i] * r->width, dy + i * r->width, r->width, 1.0f, true);
+    }
     return 0;
 }
 

@@ -43,10 +43,10 @@ int rows_infer_axis(struct op_infer *f, int64_t axis, struct err *err)
     at = &f->in[1]->shape;
     r->kind = ROWS_AXIS;
     r->axis = axis;
-    r->outer = product(x, 0, (uint32_t)axis);
+    r->rounds = product(x, 0, (uint32_t)axis);
+    r->stride = (size_t)x->dim[axis];
     r->width = product(x, (uint32_t)axis + 1, x->rank);
-    r->per = (size_t)shape_elements(at);
-    r->n = r->outer * r->per;
+    r->n = (size_t)shape_elements(at);
     return 0;
 }
 
@@ -72,7 +72,7 @@ int rows_infer_elements(struct op_infer *f, int64_t axis, struct err *err)
                         PRId64, shape_print(at, a, sizeof(a)), shape_print(x, b, sizeof(b)), axis);
     r->kind = ROWS_ELEMENTS;
     r->axis = axis;
-    r->width = 1;
+    r->width = r->rounds = 1;
     r->n = (size_t)shape_elements(at);
     return 0;
 }
@@ -104,9 +104,9 @@ int rows_infer_nd(struct op_infer *f, int64_t batch, struct err *err)
     r->kind = ROWS_ND;
     r->batch = (uint32_t)batch;
     r->depth = (uint32_t)at->dim[at->rank - 1];
-    r->outer = product(x, 0, r->batch);
+    r->rounds = 1;
     r->per = product(at, r->batch, at->rank - 1);
-    r->n = r->outer * r->per;
+    r->n = product(x, 0, r->batch) * r->per;
     r->width = product(x, r->batch + r->depth, x->rank);
     return 0;
 }
@@ -135,17 +135,14 @@ static int list_axis(const struct op_call *c, const char *op, int64_t *list, str
 {
     const struct rows *r = c->param;
     int64_t dim = c->in[0]->shape.dim[r->axis];
-    size_t i, o;
+    size_t i;
 
-    for (i = 0; i < r->per && r->outer > 0; i++) {
+    for (i = 0; i < r->n; i++) {
         int rc = settle(c, op, i, dim, &list[i], err);
 
         if (rc < 0)
             return rc;
     }
-    for (o = 1; o < r->outer; o++)
-        for (i = 0; i < r->per; i++)
-            list[o * r->per + i] = list[i] + (int64_t)o * dim;
     return 0;
 }
 

@@ -2,7 +2,8 @@
  * call: what Gather, GatherElements and GatherND take, and what ScatterElements and ScatterND put.
  *
  * The list is checked and made by forward, into op_call.save, where backward finds it. Rows are
- * taken or put in the order of the list, so sums over equal indices have the same bits always. */
+ * taken or put in the order of the list, round by round, so sums over equal indices have the same
+ * bits always. */
 #ifndef OP_SHAPE_ROWS_H
 #define OP_SHAPE_ROWS_H
 
@@ -21,8 +22,10 @@ struct rows { /* op_def.param */
     enum rows_kind kind;
     size_t n;      /* in the list */
     size_t width;  /* elements of each */
-    size_t outer;  /* elements before the axis (ROWS_AXIS), of the batch (ROWS_ND) */
-    size_t per;    /* of the list per outer */
+    size_t rounds; /* how often the list is gone through: ROWS_AXIS once for each element before the
+                      axis, else once */
+    size_t stride; /* rows of the data from one round to the next */
+    size_t per;    /* ROWS_ND: of the list for each element of the batch */
     int64_t axis;  /* ROWS_ELEMENTS, and for messages */
     uint32_t depth, batch; /* ROWS_ND: how many indices make a place, and batch axes before them */
     int64_t reduction;     /* of a scatter */

@@ -1,0 +1,146 @@
+/* packed.c - pieces of tables whose gradient is packed: only runs of marked rows are there. */
+#include <string.h>
+
+#include "optim/optim_priv.h"
+#include "tensor/packed.h"
+
+enum {
+    ROOM = 1024,    /* floats that are moved together */
+    LONG_RUN = 256, /* floats that are worth a sweep of their own */
+};
+
+/* Runs of floats [at, at + n) of the parameter's arena. */
+static struct packed_run runs_of(const struct optim_state *s, const struct optim_piece *p,
+                                 size_t at, size_t n)
+{
+    size_t begin = at - p->param->first;
+
+    return packed_runs(s->packed, (uint32_t)(p->param->table - s->packed->tables), begin,
+                       begin + n);
+}
+
+void optim_packed_clip(const struct optim_state *s, const struct optim_piece *p, float limit)
+{
+    struct packed_run run = runs_of(s, p, p->first, p->n);
+
+    while (packed_next(&run))
+        optim_clamp(s->values + run.values, run.n, limit);
+}
+
+void optim_packed_squares(const struct optim_state *s, const struct optim_piece *p, double *partial)
+{
+    for (size_t at = p->first; at < p->first + p->n; at += OPTIM_BLOCK) {
+        size_t left = p->first + p->n - at, n = left < OPTIM_BLOCK ? left : OPTIM_BLOCK;
+        struct packed_run run = runs_of(s, p, at, n);
+        double sums[OPTIM_SUMS] = { 0 };
+
+        while (packed_next(&run))
+            optim_square_add(sums, p->param->first + run.at - at, s->values + run.values, run.n);
+        *partial++ = optim_square_total(sums);
+    }
+}
+
+void optim_packed_unfold(const struct optim_state *s, const struct optim_piece *p, size_t at,
+                         size_t n, float *g)
+{
+    struct packed_run run = runs_of(s, p, at, n);
+
+    memset(g, 0, n * sizeof(*g));
+    while (packed_next(&run))
+        memcpy(g + (p->param->first + run.at - at), s->values + run.values, run.n * sizeof(*g));
+}
+
+/* ---- the update ---- */
+
+/* Short runs, whose weights and slots are brought together so that a sweep is worth its call. Their
+ * gradients lie together as they are. */
+struct together {
+    size_t n, n_runs;
+    const float *g;
+    size_t at[ROOM], length[ROOM]; /* of the runs; floats of the arena */
+};
+
+/* Not inlined: knowing how short a run is, the compiler would copy with `rep movs`, which takes
+ * several times as long to start as a row takes to copy. */
+static __attribute__((noinline)) void copy(float *restrict to, const float *restrict from, size_t n)
+{
+    memcpy(to, from, n * sizeof(*to));
+}
+
+static void bring(const struct together *t, const float *from, float *to)
+{
+    for (size_t i = 0; i < t->n_runs; to += t->length[i++])
+        copy(to, from + t->at[i], t->length[i]);
+}
+
+static void put_back(const struct together *t, const float *from, float *to)
+{
+    for (size_t i = 0; i < t->n_runs; from += t->length[i++])
+        copy(to + t->at[i], from, t->length[i]);
+}
+
+static void sweep_together(const struct optim_def *def, const struct optim_hyper *own,
+                           const struct optim_state *s, struct together *t)
+{
+    float w[ROOM], memory[OPTIM_MAX_SLOTS][ROOM], *slots[OPTIM_MAX_SLOTS] = { NULL };
+
+    if (t->n_runs == 0)
+        return;
+    bring(t, s->w, w);
+    for (uint32_t k = 0; k < def->n_slots; k++)
+        if (s->slots[k] != NULL)
+            bring(t, s->slots[k], slots[k] = memory[k]);
+    def->sweep(own, t->n, w, t->g, slots);
+    put_back(t, w, s->w);
+    for (uint32_t k = 0; k < def->n_slots; k++)
+        if (s->slots[k] != NULL)
+            put_back(t, memory[k], s->slots[k]);
+    t->n = t->n_runs = 0;
+}
+
+/* Rows lie anywhere: by the time they are brought together their first lines are on the way. */
+static void expect(const struct optim_def *def, const struct optim_state *s, size_t at)
+{
+    __builtin_prefetch(s->w + at, 1);
+    for (uint32_t k = 0; k < def->n_slots; k++)
+        if (s->slots[k] != NULL)
+            __builtin_prefetch(s->slots[k] + at, 1);
+}
+
+static void sweep_run(const struct optim_def *def, const struct optim_hyper *own,
+                      const struct optim_state *s, size_t at, size_t n, const float *g)
+{
+    float *slots[OPTIM_MAX_SLOTS] = { NULL };
+
+    for (uint32_t k = 0; k < def->n_slots; k++)
+        if (s->slots[k] != NULL)
+            slots[k] = s->slots[k] + at;
+    def->sweep(own, n, s->w + at, g, slots);
+}
+
+void optim_packed_sweep(const struct optim_def *def, const struct optim_hyper *own,
+                        const struct optim_state *s, const struct optim_piece *p)
+{
+    struct packed_run run = runs_of(s, p, p->first, p->n);
+    struct together t;
+
+    t.n = t.n_runs = 0;
+    while (packed_next(&run)) {
+        size_t at = p->param->first + run.at;
+        const float *g = s->values + run.values;
+
+        if (run.n >= LONG_RUN || t.n + run.n > ROOM)
+            sweep_together(def, own, s, &t);
+        if (run.n >= LONG_RUN) {
+            sweep_run(def, own, s, at, run.n, g);
+            continue;
+        }
+        if (t.n_runs == 0)
+            t.g = g;
+        expect(def, s, at);
+        t.at[t.n_runs] = at;
+        t.length[t.n_runs++] = run.n;
+        t.n += run.n;
+    }
+    sweep_together(def, own, s, &t);
+}

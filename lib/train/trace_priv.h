@@ -1,0 +1,31 @@
+/* trace_priv.h - what trace.c (noting) and trace_write.c (file and sums) share. */
+#ifndef TRAIN_TRACE_PRIV_H
+#define TRAIN_TRACE_PRIV_H
+
+#include <pthread.h>
+
+#include "train/trace.h"
+#include "train/train.h"
+
+struct trace {
+    struct trace_opts opts;
+    struct trace_row *rows; /* [2 * n_replicas]: the replicas', then their reducing threads' */
+    int fd;                 /* owned; -1 */
+    uint64_t first;         /* step; 0: not started */
+    uint32_t pid;
+    char name[64];
+
+    pthread_t thread;
+    bool has_thread;
+    pthread_mutex_t lock; /* guards what follows */
+    pthread_cond_t changed;
+    uint32_t rows_left;   /* replicas that have steps to trace */
+    bool ended, written;
+};
+
+/* Opens the file, makes it if need be. ERR_INPUT. */
+int trace_open_file(const char *path, int *fd, struct err *err);
+/* Writes it and tells on_done. In the trace's thread, when no row changes any more. */
+void trace_write(struct trace *t);
+
+#endif

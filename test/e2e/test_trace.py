@@ -1,0 +1,259 @@
+#!/usr/bin/env python3
+"""`trainerd --trace`: the file is a Chrome trace whose spans nest, name the nodes of the model and account for the
+step; the table in the log adds up; what cannot be written or held is refused before anything is trained."""
+# san: yes
+import json
+import os
+import subprocess
+
+import onnx
+
+from kit import ROOT, SLOW, TRAINERCTL, TRAINERD, Task, digits_job, expect_codes, main, merge, start, test, workdir
+
+INSIDE = {"data", "forward", "backward", "lane sums", "reduction", "update"}  # of a step
+EPSILON = 1e-3  # us: times are written to the nanosecond
+
+
+def read(path):
+    with open(path) as f:
+        events = json.load(f)["traceEvents"]
+    names = {e["name"] + str(e["tid"]): e["args"]["name"] for e in events
+             if e["ph"] == "M" and e["name"] in ("process_name", "thread_name")}
+    rows = {}
+    for e in events:
+        assert e["ph"] in "MX", e
+        if e["ph"] == "X":
+            assert e["dur"] >= 0, e
+            rows.setdefault(names["thread_name%d" % e["tid"]], []).append(e)
+    return names["process_name0"], rows
+
+
+def tree(spans):
+    """[(span, [children])]; fails where two spans of one row overlap without one holding the other."""
+    top, stack = [], []
+    for s in sorted(spans, key=lambda s: (s["ts"], -s["dur"])):
+        end = s["ts"] + s["dur"]
+        node = (s, [])
+        while stack and stack[-1][0]["ts"] + stack[-1][0]["dur"] <= s["ts"] + EPSILON:
+            stack.pop()
+        if stack:
+            parent = stack[-1][0]
+            assert end <= parent["ts"] + parent["dur"] + EPSILON, (s, parent)
+            stack[-1][1].append(node)
+        else:
+            top.append(node)
+        stack.append(node)
+    return top
+
+
+def steps_of(spans):
+    return [n for n in tree(spans) if n[0]["name"] == "step"]
+
+
+def ops_of_model():
+    m = onnx.load(os.path.join(ROOT, "config", "digits", "digits_cnn.onnx"))
+    return {n.name: n.op_type for n in m.graph.node}
+
+
+def check_row(spans, first, n, lanes):
+    """Steps, what is in them, calls by their names; returns the mean length of a step in us."""
+    model = ops_of_model()
+    steps = steps_of(spans)
+    assert [s["args"]["step"] for s, _ in steps] == list(range(first, first + n))
+    for step, parts in steps:
+        assert {p["name"] for p, _ in parts} == INSIDE
+        assert all(p["args"]["step"] == step["args"]["step"] for p, _ in parts)
+        assert sum(p["dur"] for p, _ in parts) <= step["dur"] + len(parts) * EPSILON
+        for what in ("data", "forward", "backward"):
+            assert [p["args"]["lane"] for p, _ in parts if p["name"] == what] == lanes
+        for p, calls in parts:
+            if p["name"] not in ("forward", "backward"):
+                assert not calls
+                continue
+            calls = [c for c, below in calls if c["name"] != "lane sums" and not below]
+            assert calls
+            for c in calls:
+                assert c["args"]["direction"] == p["name"]
+                # a name is that of a node of this op, or of the node that a fused one begins with
+                assert c["cat"] == model.get(c["name"], c["cat"]) or c["cat"] not in model.values(), c
+                assert c["name"] in model or c["cat"] not in model.values(), c
+            convolutions = [name for name, op in model.items() if op == "Conv"]
+            got = [c["name"] for c in calls if c["name"] in convolutions]
+            assert got == (convolutions if p["name"] == "forward" else convolutions[::-1])
+            # nothing between the calls but lane sums
+            assert sum(c["dur"] for c in calls) >= 0.5 * p["dur"]
+    return sum(s["dur"] for s, _ in steps) / n
+
+
+def parts_of(profile):
+    return {(p["what"], p["direction"]): p["seconds"] for p in profile["parts"]}
+
+
+def check_profile(profile, rows, first, n):
+    """The table against the sums of the spans of all replicas."""
+    assert (profile["first_step"], profile["steps"], profile["replicas"]) == (first, n, len(rows))
+    want, step = {}, 0
+    for spans in rows:
+        inside = [s for s in spans if first <= s["args"]["step"] < first + n]
+        for s in inside:
+            if s["cat"] == "step":
+                step += s["dur"]
+            elif "direction" in s["args"]:
+                want[s["cat"], s["args"]["direction"]] = want.get((s["cat"], s["args"]["direction"]), 0) + s["dur"]
+            elif s["cat"] in INSIDE - {"forward", "backward"}:
+                want[s["cat"], ""] = want.get((s["cat"], ""), 0) + s["dur"]
+    share = 1e-6 / (n * len(rows))
+    got = parts_of(profile)
+    assert abs(profile["step_seconds"] - step * share) <= 1e-4 * step * share
+    assert set(got) == set(want) | {("other", "")}
+    for key, us in want.items():
+        assert abs(got[key] - us * share) <= 1e-9 + 1e-3 * us * share, key
+    total = sum(got.values())
+    assert abs(total - profile["step_seconds"]) <= 1e-6 * total
+    assert 0 <= got["other", ""] <= 0.2 * total
+    sizes = [p["seconds"] for p in profile["parts"]]
+    assert sizes == sorted(sizes, reverse=True)
+    assert abs(sum(p["share"] for p in profile["parts"]) - 1) < 1e-6
+
+
+@test
+def a_trace_of_two_replicas_nests_names_the_model_and_adds_up():
+    d = workdir()
+    job = digits_job(d, train={"epochs": 1})
+    t = Task(job, args=("--devices", "cpu:2", "--trace", os.path.join(d, "t.json")))
+    expect_codes([t], [0])
+    name, rows = read(os.path.join(d, "t.json"))
+    assert name == "local" and set(rows) == {"replica 0", "replica 1"}, rows.keys()
+    for r in (0, 1):
+        check_row(rows["replica %d" % r], 4, 5, [2 * r, 2 * r + 1])
+    (profile,) = t.events("profile")
+    check_profile(profile, list(rows.values()), 4, 5)
+
+
+@test
+def evaluation_and_checkpoint_lie_between_the_steps():
+    d = workdir()
+    job = digits_job(d, train={"epochs": None, "steps": 30, "eval_every_epochs": 1}, checkpoint={"every_steps": 20})
+    t = Task(job, args=("--devices", "cpu:1",), env={"TRAINERD_TRACE": os.path.join(d, "t"),
+                                                     "TRAINERD_TRACE_STEPS": "26"})
+    expect_codes([t], [0])
+    _, rows = read(os.path.join(d, "t"))
+    top = [n[0] for n in tree(rows["replica 0"])]
+    assert [s["args"]["step"] for s in top if s["name"] == "step"] == list(range(4, 30))
+    names = [s["name"] for s in top if s["name"] != "step"]
+    assert names == ["checkpoint", "evaluation"], names  # after step 20, after the epoch's 22 steps
+    check_profile(t.events("profile")[0], list(rows.values()), 4, 26)
+
+
+@test
+def each_task_writes_its_own_file_and_table():
+    d = workdir()
+    tasks = start(digits_job(d, train={"epochs": 1}), 2, args=("--trace", os.path.join(d, "a.b", "t.json"),
+                                                               "--trace-steps", "3"))
+    expect_codes(tasks, [2, 2])  # no such folder
+    os.mkdir(os.path.join(d, "a.b"))
+    tasks = start(digits_job(d, train={"epochs": 1}), 2, args=("--trace", os.path.join(d, "a.b", "t.json"),
+                                                               "--trace-steps", "3"))
+    expect_codes(tasks, [0, 0])
+    assert sorted(os.listdir(os.path.join(d, "a.b"))) == ["t.worker-0.json", "t.worker-1.json"]
+    pids = set()
+    for i, t in enumerate(tasks):
+        path = os.path.join(d, "a.b", "t.worker-%d.json" % i)
+        name, rows = read(path)
+        assert name == "worker %d" % i
+        check_row(rows["replica 0"], 4, 3, [2 * i, 2 * i + 1])
+        (profile,) = t.events("profile")
+        assert profile["path"] == path
+        check_profile(profile, [rows["replica 0"]], 4, 3)
+        pids.add(rows["replica 0"][0]["pid"])
+    assert len(pids) == 2
+
+
+@test
+def over_a_network_buckets_are_reduced_while_backward_computes():
+    d = workdir()
+    subprocess.run([TRAINERCTL, "model", "mlp", "--set", "inputs=64", "--set", "hidden=1024", "--set", "layers=2",
+                    "-o", os.path.join(d, "mlp.onnx")], check=True, stdout=subprocess.DEVNULL)
+    changes = {"model": {"onnx": "mlp.onnx"}, "data": {"features": {"image": {"shape": [64]}}},
+               "train": {"epochs": None, "steps": 12, "log_every_steps": 1},
+               "optimizer": {"schedule": None}, "communication": {"shared_memory": False}}
+    tasks = start(digits_job(d, **changes), 2, args=("--trace", os.path.join(d, "t.json")))
+    expect_codes(tasks, [0, 0])
+    early = 0
+    for i, t in enumerate(tasks):
+        notes = [r["message"] for r in t.events("note")]
+        assert any("while backward computes, in 3 buckets" in n for n in notes), notes
+        _, rows = read(os.path.join(d, "t.worker-%d.json" % i))
+        assert set(rows) == {"replica 0", "reduction 0"}
+        assert all(not below for _, below in tree(rows["reduction 0"]))
+        assert len(rows["reduction 0"]) == 2 * 5  # the third is the replica's
+        for step, parts in steps_of(rows["replica 0"]):
+            last_backward = [p for p, _ in parts if p["name"] == "backward"][-1]
+            waited = [p for p, _ in parts if p["name"] == "reduction"]
+            pieces = [s for s in rows["reduction 0"] if s["args"]["step"] == step["args"]["step"]]
+            assert len(pieces) == 2 and len(waited) == 1
+            assert pieces[1]["ts"] + pieces[1]["dur"] <= waited[0]["ts"] + waited[0]["dur"] + EPSILON
+            early += pieces[0]["ts"] < last_backward["ts"] + last_backward["dur"]
+        check_profile(t.events("profile")[0], [rows["replica 0"]], 4, 5)
+    assert early > 0
+    for r in tasks[0].events("step"):
+        assert 0 < r["reduce_share"] < 1 and 0 < r["reduce_work"], r
+    alone = Task(digits_job(d, **merge(changes, {"checkpoint": {"directory": "alone"}})), args=("--devices", "cpu:1"))
+    expect_codes([alone], [0])
+    assert not [r for r in alone.events("note") if "reduced" in r["message"]]
+    assert [r["loss"] for r in alone.events("step")] == [r["loss"] for r in tasks[0].events("step")]
+
+
+@test
+def a_job_with_few_steps_left_is_traced_as_far_as_it_goes():
+    d = workdir()
+    path = os.path.join(d, "t.json")
+    for steps, first, n in ((2, 1, 2), (6, 2, 5)):
+        job = digits_job(d, train={"epochs": None, "steps": steps}, checkpoint=None, export=None,
+                         optimizer={"schedule": None})
+        t = Task(job, args=("--devices", "cpu:1", "--trace", path))
+        expect_codes([t], [0])
+        _, rows = read(path)
+        check_row(rows["replica 0"], first, n, [0, 1, 2, 3])
+        assert t.events("profile")[0]["steps"] == n
+
+
+@test
+def text_logs_have_a_line_for_each_part_and_they_sum_to_the_step():
+    d = workdir()
+    p = subprocess.run([TRAINERD, "--job", digits_job(d, train={"epochs": 1}), "--devices", "cpu:1", "--trace",
+                        os.path.join(d, "t.json")], capture_output=True, text=True, timeout=60 * SLOW)
+    assert p.returncode == 0, p.stderr
+    shares = [float(line.split(" %  ")[0].split()[-1]) for line in p.stderr.splitlines() if " %  " in line]
+    assert len(shares) > 10 and abs(sum(shares) - 100) <= 0.005 * len(shares) + 1e-9, p.stderr
+
+
+@test
+def what_cannot_be_traced_is_refused_before_the_first_step():
+    d = workdir()
+    job = digits_job(d, train={"epochs": 1})
+    os.mkfifo(os.path.join(d, "pipe"))
+    where = os.path.join(d, "t.json")
+    rows = [
+        (["--trace", os.path.join(d, "no", "t.json")], "No such file or directory"),
+        (["--trace", d], "Is a directory"),
+        (["--trace", os.path.join(d, "pipe")], "name a file in a folder that exists"),
+        (["--trace", "/dev/null"], "it is not a file"),
+        (["--trace", where, "--trace-steps", "0"], "--trace-steps: expected a number from 1"),
+        (["--trace", where, "--trace-steps", "5x"], "--trace-steps: expected a number from 1"),
+        (["--trace", where, "--trace-steps", "1000000"], "trace at most"),
+        (["--trace-steps", "5"], "--trace FILE says where"),
+    ]
+    for args, words in rows:
+        t = Task(job, args=["--devices", "cpu:1", *args])
+        expect_codes([t], [2])
+        assert words in t.log(), (args, t.log())
+        assert not t.events("step")
+    assert not os.path.exists(where)
+    p = subprocess.run([TRAINERD, "--job", job, "--trace", where, "--check"], capture_output=True, text=True,
+                       timeout=60 * SLOW)
+    assert p.returncode == 0 and not os.path.exists(where), p.stderr
+
+
+if __name__ == "__main__":
+    main()

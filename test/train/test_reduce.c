@@ -1,0 +1,237 @@
+/* The reduction of gradients while backward computes: tasks as processes, over memory, sockets. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "base/check.h"
+#include "base/crc32c.h"
+#include "base/fault.h"
+#include "comm/cast.h"
+#include "train/fixture.h"
+
+enum { FEW_STEPS = 12, LANES = 4, SMALL = 4096, ODD = 10007 };
+
+/* What all members of a scene do. */
+static struct {
+    uint32_t lanes;
+    enum train_overlap overlap;
+    size_t bucket_bytes;
+    uint32_t faulty;       /* member; CAST_MAX: none */
+    const char *fault;
+    uint64_t deadline_ms;
+} play;
+
+/* Trains; leaves at number[self] the bits of state and losses, at [16 + self] what it ended with,
+ * at [32 + self] the buckets of a step. */
+static void train_scene(struct cast *k, uint32_t self)
+{
+    struct fixture *f = fixture_new(k->members[self].n_ranks, play.lanes);
+    struct train_group g = { .generation = 1, .members = k->members, .n_members = k->n,
+                             .self = self,
+                             .listener = k->n > 1 ? k->listeners[self] : NULL,
+                             .shared_memory = k->shared_memory,
+                             .deadline_ms = play.deadline_ms != 0 ? play.deadline_ms : 20000 };
+    struct err err;
+
+    memcpy(g.key, "the key that the coordinator made", COMM_KEY_BYTES);
+    f->opts.replicas = 0;
+    for (uint32_t i = 0; i < k->n; i++)
+        f->opts.replicas += k->members[i].n_ranks;
+    f->opts.steps = FEW_STEPS;
+    f->opts.global_batch = 8 * play.lanes;
+    f->opts.is_chief = self == 0;
+    f->opts.overlap = play.overlap;
+    f->opts.bucket_bytes = play.bucket_bytes;
+    if (self == play.faulty)
+        EXPECT(fault_arm(play.fault, &err) == 0, "%s", err.text);
+    fixture_train(f, &g);
+    k->stage->number[self] =
+        (uint64_t)crc32c(0, f->train->mem.state, f->train->mem.state_bytes) << 32 |
+        crc32c(0, f->losses, sizeof(f->losses));
+    k->stage->number[16 + self] = f->end;
+    k->stage->number[32 + self] = f->train->replicas[0].reducer.n_buckets;
+    snprintf(k->stage->text[self], sizeof(k->stage->text[self]), "%s", f->text);
+    fixture_free(f);
+}
+
+static void set_up(struct cast *k, const char *layout, bool shared_memory,
+                   enum train_overlap overlap, size_t bucket_bytes)
+{
+    play.lanes = LANES;
+    play.overlap = overlap;
+    play.bucket_bytes = bucket_bytes;
+    play.faulty = CAST_MAX;
+    play.deadline_ms = 0;
+    cast_init(k, layout, shared_memory, 0);
+}
+
+/* The bits that all members of this layout end with. */
+static uint64_t bits(const char *layout, bool shared_memory, enum train_overlap overlap,
+                     size_t bucket_bytes, uint32_t lanes, uint32_t *buckets)
+{
+    struct cast k;
+    uint64_t got;
+
+    set_up(&k, layout, shared_memory, overlap, bucket_bytes);
+    play.lanes = lanes;
+    cast_play(&k, train_scene);
+    got = k.stage->number[0];
+    *buckets = (uint32_t)k.stage->number[32];
+    for (uint32_t i = 0; i < k.n; i++) {
+        assert_int_equal(k.stage->number[16 + i], TRAIN_COMPLETE);
+        assert_int_equal(k.stage->number[32 + i], *buckets);
+        assert_int_equal(k.stage->number[i], got);
+    }
+    cast_fini(&k);
+    return got;
+}
+
+static void buckets_change_no_bit_wherever_the_replicas_are(void **state)
+{
+    static const struct { const char *layout; bool shared_memory; } rows[] = {
+        { "A2", true },  { "A4", true },          { "A1 A1", true },   { "A1 A1", false },
+        { "A2 B2", true }, { "A1 A1 B1 B1", true }, { "A1 B1 A1 B1", true },
+    };
+    uint32_t n;
+    uint64_t alone = bits("A1", true, TRAIN_OVERLAP_ALWAYS, SMALL, LANES, &n);
+
+    (void)state;
+    assert_int_equal(n, 1); /* nobody to reduce with */
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        const char *layout = rows[i].layout;
+        bool memory = rows[i].shared_memory;
+
+        assert_true(bits(layout, memory, TRAIN_OVERLAP_NEVER, SMALL, LANES, &n) == alone);
+        assert_int_equal(n, 1);
+        if (bits(layout, memory, TRAIN_OVERLAP_ALWAYS, SMALL, LANES, &n) != alone)
+            fail_msg("%s: other bits with %u buckets", layout, n);
+        assert_true(n > 10);
+        if (bits(layout, memory, TRAIN_OVERLAP_ALWAYS, ODD, LANES, &n) != alone)
+            fail_msg("%s: other bits with %u buckets", layout, n);
+        assert_true(n > 3);
+    }
+}
+
+static void any_number_of_lanes_is_added_along_its_tree_bucket_by_bucket(void **state)
+{
+    uint32_t n;
+
+    (void)state;
+    for (uint32_t lanes = 2; lanes <= 16; lanes += 2) /* 3, 5, 6, 7 of a replica: no whole trees */
+        assert_true(bits("A1 B1", true, TRAIN_OVERLAP_ALWAYS, SMALL, lanes, &n) ==
+                    bits("A1 B1", true, TRAIN_OVERLAP_NEVER, 0, lanes, &n));
+}
+
+static void by_itself_it_overlaps_where_a_network_lies_between_and_there_are_buckets(void **state)
+{
+    uint32_t n;
+
+    (void)state;
+    (void)bits("A1 A1", true, TRAIN_OVERLAP_AUTO, SMALL, LANES, &n);
+    assert_int_equal(n, 1); /* memory */
+    (void)bits("A1 B1", true, TRAIN_OVERLAP_AUTO, SMALL, LANES, &n);
+    assert_true(n > 10);
+    (void)bits("A1 B1", true, TRAIN_OVERLAP_AUTO, 0, LANES, &n);
+    assert_int_equal(n, 1); /* the digits' network is small */
+}
+
+static void in_a_world_of_three_the_bits_are_those_of_one_host(void **state)
+{
+    static const char *const layouts[] = { "A1 B1 C1", "A2 B1" };
+    uint32_t n;
+    uint64_t one_host = bits("A3", true, TRAIN_OVERLAP_NEVER, 0, 6, &n);
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(layouts); i++) {
+        assert_true(bits(layouts[i], true, TRAIN_OVERLAP_NEVER, 0, 6, &n) == one_host);
+        assert_true(bits(layouts[i], true, TRAIN_OVERLAP_ALWAYS, SMALL, 6, &n) == one_host);
+        assert_true(n > 10);
+    }
+}
+
+/* One member meets a fault; all end, with a failure, and soon. */
+static void play_fault(const char *layout, bool shared_memory, uint32_t faulty, const char *fault)
+{
+    struct cast k;
+    bool kills = strstr(fault, "kill") != NULL;
+    uint64_t begin = clock_ms();
+
+    set_up(&k, layout, shared_memory, TRAIN_OVERLAP_ALWAYS, SMALL);
+    play.faulty = faulty;
+    play.fault = fault;
+    if (kills)
+        k.expect_signal[faulty] = SIGKILL;
+    cast_play(&k, train_scene);
+    for (uint32_t i = 0; i < k.n; i++) {
+        if (kills && i == faulty)
+            continue;
+        if (k.stage->number[16 + i] != TRAIN_FAILED)
+            fail_msg("%s of worker %u in %s: worker %u ended with %d", fault, faulty, layout, i,
+                     (int)k.stage->number[16 + i]);
+        /* A connection that was reset has two ends: either may be blamed. */
+        if (strstr(k.stage->text[i], strstr(fault, "comm.") ? "worker " : k.names[faulty]) == NULL
+            && strstr(k.stage->text[i], "fault point") == NULL)
+            fail_msg("%s of worker %u: worker %u says '%s'", fault, faulty, i, k.stage->text[i]);
+    }
+    if (clock_ms() - begin > 8000 * CAST_SLOW)
+        fail_msg("%s: took %llu ms", fault, (unsigned long long)(clock_ms() - begin));
+    cast_fini(&k);
+}
+
+static void a_fault_anywhere_in_a_step_ends_all_members(void **state)
+{
+    static const char *const faults[] = { "train.forward@5", "train.bucket@1", "train.bucket@27",
+                                          "train.reduce@4",  "train.update@6", "comm.send=fail@200",
+                                          "comm.recv=fail@300" };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(faults); i++)
+        play_fault("A1 B1", true, i % 2, faults[i]);
+    play_fault("A2 B2", true, 1, "train.bucket@40");
+    play_fault("A2", true, 0, "train.bucket@40");
+    play_fault("A1 A1", true, 1, "train.reduce@4");
+}
+
+static void a_member_killed_between_two_buckets_is_named_by_the_others(void **state)
+{
+    (void)state;
+    play_fault("A1 B1", true, 1, "train.bucket=kill@30");
+    play_fault("A1 A1", true, 0, "train.bucket=kill@31");
+    play_fault("A1 A1 B1 B1", true, 2, "train.bucket=kill@45");
+}
+
+/* The buckets of one wait for those of the other: the deadline is that of any call. */
+static void a_member_that_hangs_between_two_buckets_is_named_at_the_deadline(void **state)
+{
+    struct cast k;
+
+    (void)state;
+    set_up(&k, "A1 B1", true, TRAIN_OVERLAP_ALWAYS, SMALL);
+    play.faulty = 1;
+    play.fault = "train.bucket=delay:3000@30";
+    play.deadline_ms = 1000 * CAST_SLOW;
+    if (CAST_SLOW > 1)
+        play.fault = "train.bucket=delay:18000@30";
+    cast_play(&k, train_scene);
+    assert_int_equal(k.stage->number[16], TRAIN_FAILED);
+    assert_int_equal(k.stage->number[17], TRAIN_FAILED);
+    assert_non_null(strstr(k.stage->text[0], "worker 1"));
+    cast_fini(&k);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(buckets_change_no_bit_wherever_the_replicas_are),
+        cmocka_unit_test(any_number_of_lanes_is_added_along_its_tree_bucket_by_bucket),
+        cmocka_unit_test(by_itself_it_overlaps_where_a_network_lies_between_and_there_are_buckets),
+        cmocka_unit_test(in_a_world_of_three_the_bits_are_those_of_one_host),
+        cmocka_unit_test(a_fault_anywhere_in_a_step_ends_all_members),
+        cmocka_unit_test(a_member_killed_between_two_buckets_is_named_by_the_others),
+        cmocka_unit_test(a_member_that_hangs_between_two_buckets_is_named_at_the_deadline),
+    };
+
+    return cmocka_run_group_tests_name("train/reduce", tests, NULL, NULL);
+}

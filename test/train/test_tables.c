@@ -1,0 +1,426 @@
+/* Training with tables: packed gradients are an economy that no bit of the result shows. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#include "base/buf.h"
+#include "base/check.h"
+#include "base/err.h"
+#include "base/fs.h"
+#include "data/write.h"
+#include "harness/model.h"
+#include "train/train.h"
+#include "train/train_priv.h"
+
+/* ---- allocations of our own code; not under a sanitizer, which has its own malloc ---- */
+
+static uint64_t allocations; /* atomic */
+
+#if !defined(__SANITIZE_ADDRESS__)
+#define COUNTS 1
+extern char __executable_start, etext;
+void *__libc_malloc(size_t n);
+void *__libc_calloc(size_t n, size_t size);
+void *__libc_realloc(void *p, size_t n);
+
+static void count(const void *caller)
+{
+    if ((const char *)caller >= &__executable_start && (const char *)caller < &etext)
+        __atomic_add_fetch(&allocations, 1, __ATOMIC_RELAXED);
+}
+
+void *malloc(size_t n)
+{
+    count(__builtin_return_address(0));
+    return __libc_malloc(n);
+}
+
+void *calloc(size_t n, size_t size)
+{
+    count(__builtin_return_address(0));
+    return __libc_calloc(n, size);
+}
+
+void *realloc(void *p, size_t n)
+{
+    count(__builtin_return_address(0));
+    return __libc_realloc(p, n);
+}
+#else
+#define COUNTS 0
+#endif
+
+/* ---- a model with two tables, a dense part and statistics; its data ---- */
+
+enum { SAMPLES = 256, WORDS = 4, ROWS = 500, BIASES = 130, STEPS = 12, WARM = 4 };
+
+static char folder[] = "/tmp/trainerd-tables-XXXXXX";
+static char model_path[64], data_prefix[64], data_glob[64];
+
+static void write_model(void)
+{
+    static const int64_t flat[] = { -1, WORDS * 8 }, first = 0;
+    struct model *m = model_new(17);
+    static float ones[32], zeros[32];
+    const uint8_t *bytes;
+    size_t n;
+    FILE *f;
+
+    for (size_t i = 0; i < 32; i++)
+        ones[i] = 1;
+    model_input(m, "i", TENSOR_I64, shape_of(2, (int64_t)-1, (int64_t)WORDS));
+    model_weights(m, "words", shape_of(2, (int64_t)ROWS, (int64_t)8), 1);
+    model_weights(m, "biases", shape_of(1, (int64_t)BIASES), 2);
+    model_weights(m, "out", shape_of(2, (int64_t)32, (int64_t)3), 3);
+    model_floats(m, "scale", shape_of(1, (int64_t)32), ones);
+    model_floats(m, "shift", shape_of(1, (int64_t)32), zeros);
+    model_floats(m, "mean", shape_of(1, (int64_t)32), zeros);
+    model_floats(m, "var", shape_of(1, (int64_t)32), ones);
+    model_int64s(m, "flat", flat, 2);
+    model_int64s(m, "first", &first, 1);
+    model_node(m, "Gather", "words i", "embedded");
+    model_node(m, "Reshape", "embedded flat", "row");
+    model_node(m, "BatchNormalization", "row scale shift mean var", "normal new_mean new_var");
+    model_int(m, "training_mode", 1);
+    model_node(m, "MatMul", "normal out", "scores");
+    model_node(m, "Gather", "i first", "column");
+    model_int(m, "axis", 1);
+    model_node(m, "Gather", "biases column", "bias");
+    model_node(m, "Add", "scores bias", "logits");
+    model_output(m, "logits");
+    bytes = model_bytes(m, &n);
+    f = fopen(model_path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(bytes, 1, n, f), n);
+    assert_int_equal(fclose(f), 0);
+    model_free(m);
+}
+
+static void write_data(void)
+{
+    struct data_writer *w = NULL;
+    struct buf list = { 0 };
+    struct err err = { 0 };
+    uint32_t x = 9;
+
+    assert_int_equal(data_writer_open(data_prefix, 1, &w, &err), 0);
+    for (uint32_t s = 0; s < SAMPLES; s++) {
+        int64_t i[WORDS], label = s % 3;
+
+        for (uint32_t k = 0; k < WORDS; k++) {
+            x = 1664525 * x + 1013904223;
+            i[k] = (int64_t)((x >> 8) % (k == 0 ? BIASES : k == 1 ? 3 : ROWS)); /* word 1: few rows, often */
+        }
+        data_write_ints(&list, "i", i, WORDS);
+        data_write_ints(&list, "label", &label, 1);
+        assert_int_equal(data_writer_add(w, &list, &err), 0);
+    }
+    assert_int_equal(data_writer_commit(w, &err), 0);
+    data_writer_close(w);
+    buf_fini(&list);
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    snprintf(model_path, sizeof(model_path), "%s/model.onnx", folder);
+    snprintf(data_prefix, sizeof(data_prefix), "%s/data", folder);
+    snprintf(data_glob, sizeof(data_glob), "%s/data-*.tfrecord", folder);
+    write_model();
+    write_data();
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    struct err err;
+
+    (void)state;
+    return fs_remove_tree(folder, &err);
+}
+
+/* ---- a run ---- */
+
+struct job {
+    struct train_opts opts;
+    struct train_input input;
+    struct train_target target;
+    struct plan_measure loss;
+    struct data_feature features[2];
+    struct device devices[8];
+
+    struct train *train;
+    double losses[STEPS + 1], norms[STEPS + 1];
+    uint64_t warm, last; /* allocations */
+    size_t packed;       /* floats of packed values in the last step */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool ended;
+    enum train_end end;
+    char text[512];
+};
+
+static void on_event(void *arg, const struct train_event *e)
+{
+    struct job *j = arg;
+
+    if (e->kind != TRAIN_STEP)
+        return;
+    j->losses[e->step] = e->report->loss;
+    j->norms[e->step] = e->report->grad_norm;
+    j->packed = packed_floats(&j->train->replicas[0].rows[0]);
+    j->last = __atomic_load_n(&allocations, __ATOMIC_RELAXED);
+    if (e->step == WARM)
+        j->warm = j->last;
+}
+
+static void on_end(void *arg, enum train_end end, uint64_t step, bool everywhere, int code,
+                   const char *text)
+{
+    struct job *j = arg;
+
+    (void)step;
+    (void)everywhere;
+    (void)code;
+    pthread_mutex_lock(&j->lock);
+    j->ended = true;
+    j->end = end;
+    snprintf(j->text, sizeof(j->text), "%s", text);
+    pthread_cond_signal(&j->changed);
+    pthread_mutex_unlock(&j->lock);
+}
+
+static struct job *job_new(uint32_t replicas, uint32_t lanes)
+{
+    struct job *j = calloc(1, sizeof(*j));
+
+    assert_non_null(j);
+    pthread_mutex_init(&j->lock, NULL);
+    pthread_cond_init(&j->changed, NULL);
+    j->input = (struct train_input){ .feature = "i", .input = "i" };
+    j->target = (struct train_target){ .feature = "label", .dtype = TENSOR_I64 };
+    j->loss = (struct plan_measure){ .op = "SoftmaxCrossEntropy", .tensor = "logits" };
+    j->features[0] = (struct data_feature){ .name = "i", .stored = TENSOR_I64, .scale = 1,
+                                            .shape = shape_of(1, (int64_t)WORDS) };
+    j->features[1] = (struct data_feature){ .name = "label", .stored = TENSOR_I64, .scale = 1,
+                                            .shape = shape_of(0) };
+    for (uint32_t i = 0; i < replicas; i++)
+        j->devices[i] = (struct device){ .kind = DEVICE_CPU, .index = i, .core = -1 };
+    j->opts = (struct train_opts){
+        .onnx = model_path,
+        .inputs = &j->input, .n_inputs = 1,
+        .targets = &j->target, .n_targets = 1,
+        .losses = &j->loss, .n_losses = 1,
+        .train_glob = data_glob,
+        .features = j->features, .n_features = 2,
+        .shuffle = true, .cache_memory = true, .prefetch = 2,
+        .seed = 3, .steps = STEPS, .global_batch = 32, .lanes = lanes, .replicas = replicas,
+        .clip_norm = 0.5,
+        .optimizer = optim_find("sgd"),
+        .schedule = { .type = OPTIM_CONSTANT, .learning_rate = 0.5 },
+        .devices = j->devices, .n_devices = replicas,
+        .is_chief = true,
+        .job_digest = "0", .job_name = "test",
+        .on_event = on_event, .arg = j,
+    };
+    return j;
+}
+
+static void job_free(struct job *j)
+{
+    train_close(j->train);
+    pthread_cond_destroy(&j->changed);
+    pthread_mutex_destroy(&j->lock);
+    free(j);
+}
+
+static void run(struct job *j)
+{
+    struct comm_member self = { .name = "local", .host = "here", .address = "",
+                                .n_ranks = j->opts.n_devices };
+    struct train_group g = { .generation = 1, .members = &self, .n_members = 1,
+                             .shared_memory = true, .deadline_ms = 20000 };
+    volatile int cancel = 0;
+    struct err err;
+
+    if (train_open(&j->opts, &cancel, &j->train, &err) < 0)
+        fail_msg("%s", err.text);
+    assert_int_equal(train_start(j->train, &g, on_end, &err), 0);
+    pthread_mutex_lock(&j->lock);
+    while (!j->ended)
+        pthread_cond_wait(&j->changed, &j->lock);
+    pthread_mutex_unlock(&j->lock);
+    if (j->end != TRAIN_COMPLETE)
+        fail_msg("%s", j->text);
+}
+
+static void expect_same(const struct job *a, const struct job *b)
+{
+    assert_memory_equal(a->losses, b->losses, sizeof(a->losses));
+    assert_memory_equal(a->norms, b->norms, sizeof(a->norms));
+    assert_int_equal(a->train->mem.state_bytes, b->train->mem.state_bytes);
+    assert_memory_equal(a->train->mem.state, b->train->mem.state, a->train->mem.state_bytes);
+}
+
+/* ---- the tests ---- */
+
+static void packed_or_whole_and_on_any_number_of_replicas_the_bits_are_the_same(void **state)
+{
+    (void)state;
+    for (uint32_t lanes = 1; lanes <= 8; lanes *= 2) {
+        struct job *whole = job_new(1, lanes);
+
+        whole->opts.whole_gradients = true;
+        run(whole);
+        assert_int_equal(whole->packed, 0);
+        assert_true(whole->losses[STEPS] < whole->losses[1]);
+        for (uint32_t replicas = 1; replicas <= lanes; replicas *= 2) {
+            struct job *packed = job_new(replicas, lanes);
+
+            run(packed);
+            expect_same(whole, packed);
+            assert_in_range(packed->packed, 32, (32 * WORDS) * 8 + 32); /* of 4130 */
+            job_free(packed);
+        }
+        job_free(whole);
+    }
+}
+
+/* The dense part goes in buckets while the last lane computes; tables go with the last one. */
+static void reduced_in_buckets_the_bits_are_the_same(void **state)
+{
+    struct job *whole = job_new(1, 8);
+
+    (void)state;
+    run(whole);
+    for (uint32_t replicas = 2; replicas <= 8; replicas *= 2) {
+        struct job *j = job_new(replicas, 8);
+
+        j->opts.overlap = TRAIN_OVERLAP_ALWAYS;
+        j->opts.bucket_bytes = 64 * sizeof(float);
+        run(j);
+        assert_int_equal(j->train->replicas[0].reducer.n_buckets,
+                         graph_dense_floats(j->train->graph) / 64 + 1);
+        assert_in_range(j->train->replicas[0].reducer.n_buckets, 3, 10);
+        expect_same(whole, j);
+        job_free(j);
+    }
+    job_free(whole);
+}
+
+static void every_optimizer_moves_weights_as_with_whole_gradients(void **state)
+{
+    size_t n_all;
+    const struct optim_def *const *all = optim_all(&n_all);
+
+    (void)state;
+    for (size_t k = 0; k < n_all; k++)
+        for (uint32_t way = 0; way < 2; way++) {
+            struct job *j[2] = { job_new(1, 4), job_new(2, 4) };
+
+            for (int i = 0; i < 2; i++) {
+                j[i]->opts.whole_gradients = i == 0;
+                j[i]->opts.steps = 6;
+                j[i]->opts.optimizer = all[k];
+                j[i]->opts.hyper = (struct optim_hyper){ .momentum = 0.9, .beta1 = 0.9,
+                                                         .beta2 = 0.99, .epsilon = 1e-6,
+                                                         .weight_decay = way == 0 ? 0.01 : 0,
+                                                         .trust_coefficient = 0.02 };
+                j[i]->opts.schedule.learning_rate = 0.005;
+                j[i]->opts.clip_value = 0.1;
+                j[i]->opts.average = way == 0 ? 0.9 : 0;
+                j[i]->opts.mean_of_weights = way == 1;
+                run(j[i]);
+            }
+            expect_same(j[0], j[1]);
+            job_free(j[0]);
+            job_free(j[1]);
+        }
+}
+
+static void lazy_rows_have_the_same_bits_on_any_number_of_replicas(void **state)
+{
+    static const char *const patterns[] = { "words", "biases" };
+    static const struct train_params group = { .match = patterns, .n_match = 2, .rate_factor = 1,
+                                               .lazy = true };
+    struct job *j[4];
+
+    (void)state;
+    for (int i = 0; i < 4; i++) { /* the last is not lazy: other numbers */
+        j[i] = job_new(i < 3 ? 1u << i : 1, 4);
+        j[i]->opts.optimizer = optim_find("adam");
+        j[i]->opts.hyper = (struct optim_hyper){ .beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-6 };
+        j[i]->opts.schedule.learning_rate = 0.01;
+        j[i]->opts.groups = &group;
+        j[i]->opts.n_groups = i < 3;
+        run(j[i]);
+    }
+    expect_same(j[0], j[1]);
+    expect_same(j[0], j[2]);
+    assert_true(j[0]->losses[1] == j[3]->losses[1]);
+    assert_true(j[0]->losses[STEPS] != j[3]->losses[STEPS]);
+    for (int i = 0; i < 4; i++)
+        job_free(j[i]);
+}
+
+static void lazy_rows_that_cannot_be_are_refused(void **state)
+{
+    static const char *const table[] = { "words" }, *const dense[] = { "out" };
+    static const struct {
+        const char *const *match;
+        const char *optimizer, *words;
+    } rows[] = {
+        { dense, "adam", "'out' is no table" },
+        { table, "lamb", "lamb takes norms over all rows" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct train_params group = { .match = rows[i].match, .n_match = 1, .rate_factor = 1,
+                                      .lazy = true };
+        struct job *j = job_new(1, 1);
+        volatile int cancel = 0;
+        struct err err;
+
+        j->opts.optimizer = optim_find(rows[i].optimizer);
+        j->opts.groups = &group;
+        j->opts.n_groups = 1;
+        assert_int_equal(train_open(&j->opts, &cancel, &j->train, &err), ERR_INPUT);
+        if (strstr(err.text, rows[i].words) == NULL)
+            fail_msg("%s", err.text);
+        assert_non_null(strstr(err.text, "/optimizer/groups/0/lazy_rows"));
+        job_free(j);
+    }
+}
+
+static void a_warm_step_with_tables_allocates_nothing(void **state)
+{
+    struct job *j = job_new(2, 8);
+
+    (void)state;
+    run(j);
+    if (COUNTS)
+        assert_int_equal(j->last, j->warm);
+    job_free(j);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(packed_or_whole_and_on_any_number_of_replicas_the_bits_are_the_same),
+        cmocka_unit_test(reduced_in_buckets_the_bits_are_the_same),
+        cmocka_unit_test(every_optimizer_moves_weights_as_with_whole_gradients),
+        cmocka_unit_test(lazy_rows_have_the_same_bits_on_any_number_of_replicas),
+        cmocka_unit_test(lazy_rows_that_cannot_be_are_refused),
+        cmocka_unit_test(a_warm_step_with_tables_allocates_nothing),
+    };
+
+    return cmocka_run_group_tests_name("train/tables", tests, set_up, tear_down);
+}
