@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """Networks that people train follow PyTorch's loss, from the same ONNX, in the same order; what is exported gives the
 same outputs in ONNX Runtime. The networks and PyTorch's losses: test/e2e/networks/make_networks.py."""
+import json
 import os
 import sys
 
