@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Writes <name>.onnx and losses.json: the networks of nets.py, exported by PyTorch, and what PyTorch gets.
+"""Writes <name>.onnx and their part of losses.json: the networks of nets.py, exported by PyTorch, and what PyTorch gets.
 
 Needs PyTorch; its output is committed. Dropout is left out: its random numbers are nobody else's.
 """
@@ -239,7 +239,9 @@ def train(name, net, inputs, labels):
 
 def main():
     torch.set_num_threads(1)
-    losses = {}
+    path = os.path.join(HERE, "losses.json")
+    with open(path) as f:
+        losses = json.load(f)
     for name, make in MAKE.items():
         torch.manual_seed(7)
         net = make().train()
@@ -251,7 +253,7 @@ def main():
         net.load_state_dict(state)  # exporting runs the network and moves its running averages
         losses[name] = train(name, net, inputs, labels)
         print(name, losses[name][0], losses[name][-1])
-    with open(os.path.join(HERE, "losses.json"), "w") as f:
+    with open(path, "w") as f:
         json.dump(losses, f, indent=0)
         f.write("\n")
 
