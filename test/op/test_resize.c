@@ -141,8 +141,9 @@ static void nearest_takes_any_type_and_older_forms(void **state)
         const struct op_attr old = { .name = "scales", .type = OP_ATTR_FLOATS, .n = 4,
                                      .floats = cases[i].scales };
         struct gradcheck_case gc = { .op = "Resize", .opset = 13, .attrs = attrs, .n_attrs = 3,
-                                     .n_in = 3, .in = { { .shape = GRADCHECK_SHAPE(2, 3, 4, 5) } } };
+                                     .n_in = 3 };
 
+        gc.in[X].shape = (struct shape)GRADCHECK_SHAPE(2, 3, 4, 5);
         gc.in[ROI].absent = true;
         gc.in[SCALES] = floats(cases[i].scales, 4);
         check_moved(&gc, 1, &cases[i].out, from_corner, cases[i].scales);
@@ -273,7 +274,7 @@ static void what_makes_no_sense_is_refused(void **state)
     gc.in[ROI] = floats(roi, 8);
     gc.in[SCALES] = floats(tiny, 4);
     gc.in[SIZES].absent = true;
-    oracle_refused(&gc, ERR_UNSUPPORTED, "the antialias filter of scale 1e-19 is wider than axis 2");
+    oracle_refused(&gc, ERR_UNSUPPORTED, "filter of scale 1e-19 is wider than axis 2");
     gc = (struct gradcheck_case){ .op = "Upsample", .opset = 9, .attrs = &cubic, .n_attrs = 1,
                                   .n_in = 2, .in = { { .shape = GRADCHECK_SHAPE(1, 1, 2, 2) } } };
     gc.in[1] = floats(scales, 4);

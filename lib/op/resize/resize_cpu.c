@@ -28,7 +28,8 @@ struct resize_state {
 /* ---- plan ---- */
 
 /* Is axis a, behind b in memory, to be passed before it? What shrinks most goes first; of equals
- * the one that has less to do: the elements of the last axis stand alone, those of others in lines. */
+ * the last while they grow, else the first: the elements of the last axis stand alone, those of the
+ * others in lines, which is faster. */
 static bool goes_first(const struct resize_axis *a, const struct resize_axis *b)
 {
     double grows = (double)a->out / (double)a->in, other = (double)b->out / (double)b->in;
