@@ -11,7 +11,7 @@
 #define IMAGE(size_, channels_)                                                                    \
     { "size", size_, 8, 4096, "height and width of the image" },                                   \
     { "channels", channels_, 1, 64, "channels of the image" }
-#define CLASSES(n_) { "classes", n_, 2, 1000000, "classes to tell apart" }
+#define CLASSES(n_) { "classes", n_, 1, 1000000, "classes to tell apart, or numbers to predict" }
 
 /* clang-format off */
 static const struct net_def nets[] = {

@@ -10,7 +10,7 @@
  *              which
  *   halving    channel c exchanges the n_nodes slices of the c-th ranks, which lie side by side
  *              because of the bit-reversed order: node h is at home in segment bitreverse(h)
- *   ring       segment h of channel c is the slices of the ranks that channel c speaks for in node
+ *   direct     segment h of channel c is the slices of the ranks that channel c speaks for in node
  *              h; an all-reduce, where nobody asks whose slice is whose, takes even parts instead
  */
 #include "comm/comm_priv.h"
@@ -28,6 +28,7 @@ struct work {
     uint32_t n_channels; /* 1 for small vectors */
     size_t element;      /* bytes */
     uint32_t n_runs;     /* schedules run so far */
+    size_t aside_at;     /* direct reduce-scatter: elements of every segment that are done */
     uint8_t *data;
 };
 
@@ -86,6 +87,12 @@ static int meet(struct work *w)
     return host_barrier(w->c, w->r, w->first, w->n);
 }
 
+/* Of the ranks of this node. */
+static const uint32_t *node_leaves(const struct work *w)
+{
+    return w->c->topo.leaves != NULL ? w->c->topo.leaves + w->first : NULL;
+}
+
 /* Reduces a range of all ranks of the node into ours, or into everybody's. */
 static int reduce_node(struct work *w, struct comm_range x, bool to_all)
 {
@@ -102,7 +109,7 @@ static int reduce_node(struct work *w, struct comm_range x, bool to_all)
         if (to_all || w->first + i == w->r->rank)
             w->r->targets[n_to++] = at(w, theirs, x.begin);
     }
-    reduce(w->r->targets, n_to, w->r->sources, w->n, x.end - x.begin,
+    reduce(w->r->targets, n_to, w->r->sources, w->n, node_leaves(w), x.end - x.begin,
            (enum tensor_dtype)w->r->call.dtype, (enum comm_op)w->r->call.op);
     return 0;
 }
@@ -145,7 +152,7 @@ static struct schedule schedule_for(const struct work *w, enum schedule_what wha
     const struct topology *t = &w->c->topo;
 
     return (struct schedule){ .what = what,
-                              .ring = t->kind == TOPOLOGY_RING,
+                              .direct = t->kind == TOPOLOGY_DIRECT,
                               .n_nodes = t->n_nodes,
                               .self = w->r->node,
                               .n_segments = t->n_nodes };
@@ -186,7 +193,8 @@ static int run(struct work *w, const struct schedule *s,
         x.recv_tag = tag(w, step.recv);
         x.send = at(w, w->data, send.begin);
         x.send_bytes = range_bytes(w, send);
-        x.recv = at(w, w->data, recv.begin);
+        x.recv = step.keep ? w->r->aside + (size_t)step.from * COMM_ASIDE_BYTES
+                           : at(w, w->data, recv.begin);
         x.recv_bytes = range_bytes(w, recv);
         x.left = step.from < w->r->node; /* lower ranks stand on the left */
         if (tcp_exchange(w->c, w->r, &x) < 0)
@@ -203,10 +211,55 @@ static struct comm_range place_segments(const struct work *w, const struct sched
     return join(segment(w, w->r->index, x.begin), segment(w, w->r->index, x.end - 1));
 }
 
+/* As much of a segment as is put aside at a time. */
+static struct comm_range place_aside(const struct work *w, const struct schedule *s,
+                                     struct schedule_range x)
+{
+    struct comm_range all = place_segments(w, s, x);
+    size_t most = COMM_ASIDE_BYTES / w->element;
+
+    all.begin += w->aside_at < all.end - all.begin ? w->aside_at : all.end - all.begin;
+    if (all.end - all.begin > most)
+        all.end = all.begin + most;
+    return all;
+}
+
+/* What everybody sent of this node's segment, and its own, along the tree. */
+static void add_aside(struct work *w, const struct schedule *s)
+{
+    struct comm_range own = place_aside(w, s, (struct schedule_range){ s->self, s->self + 1 });
+    void *to = at(w, w->data, own.begin);
+
+    for (uint32_t i = 0; i < s->n_nodes; i++)
+        w->r->sources[i] = i == s->self ? to : w->r->aside + (size_t)i * COMM_ASIDE_BYTES;
+    reduce(&to, 1, w->r->sources, s->n_nodes, w->c->topo.node_leaves, own.end - own.begin,
+           (enum tensor_dtype)w->r->call.dtype, (enum comm_op)w->r->call.op);
+}
+
+static int run_direct_scatter(struct work *w)
+{
+    struct schedule s = schedule_for(w, SCHEDULE_REDUCE_SCATTER);
+    size_t longest = 0, step = COMM_ASIDE_BYTES / w->element;
+
+    for (uint32_t i = 0; i < s.n_nodes; i++) {
+        struct comm_range x = segment(w, w->r->index, i);
+
+        longest = x.end - x.begin > longest ? x.end - x.begin : longest;
+    }
+    for (w->aside_at = 0; w->aside_at < longest; w->aside_at += step) {
+        if (run(w, &s, place_aside) < 0)
+            return -1;
+        add_aside(w, &s);
+    }
+    return 0;
+}
+
 static int run_segments(struct work *w, enum schedule_what what)
 {
     struct schedule s = schedule_for(w, what);
 
+    if (s.direct && what == SCHEDULE_REDUCE_SCATTER)
+        return run_direct_scatter(w);
     return run(w, &s, place_segments);
 }
 
@@ -216,7 +269,7 @@ static int for_channel(struct work *w, int (*f)(struct work *, struct comm_range
     uint32_t n = w->c->topo.n_nodes;
     int rc = 0;
 
-    if (w->c->topo.kind != TOPOLOGY_RING)
+    if (w->c->topo.kind != TOPOLOGY_DIRECT)
         return f(w, join(segment(w, w->r->index, 0), segment(w, w->r->index, n - 1)));
     for (uint32_t s = 0; s < n && rc == 0; s++)
         rc = f(w, segment(w, w->r->index, s));
@@ -256,7 +309,7 @@ static int all_reduce_small(struct work *w)
         return -1;
     for (uint32_t i = 0; i < w->n; i++)
         r->sources[i] = host_small(w->c, w->first + i, r->call.number);
-    reduce(&own, 1, r->sources, w->n, r->call.count, (enum tensor_dtype)r->call.dtype,
+    reduce(&own, 1, r->sources, w->n, node_leaves(w), r->call.count, (enum tensor_dtype)r->call.dtype,
            (enum comm_op)r->call.op);
     return 0;
 }
@@ -336,24 +389,23 @@ static int all_gather(struct work *w)
     return meet(w);
 }
 
-/* A broadcast's channel carries one part of the bytes; on a ring it goes in pieces. */
+/* A broadcast's channel carries one part of the bytes; direct, node h passes on piece h of it. */
 static struct comm_range place_pieces(const struct work *w, const struct schedule *s,
                                       struct schedule_range x)
 {
-    struct comm_range part = schedule_part(w->n_channels, w->r->index, w->r->call.count);
-    struct comm_range a, b;
+    struct comm_range part = schedule_part(w->n_channels, w->r->index, w->r->call.count), piece;
 
-    if (!s->ring)
+    if (!s->direct)
         return part;
-    a = schedule_part(s->n_segments, x.begin, part.end - part.begin);
-    b = schedule_part(s->n_segments, x.end - 1, part.end - part.begin);
-    return (struct comm_range){ part.begin + a.begin, part.begin + b.end };
+    piece = schedule_part(s->n_segments, x.begin, part.end - part.begin);
+    return (struct comm_range){ part.begin + piece.begin, part.begin + piece.end };
 }
 
 static int broadcast(struct work *w)
 {
     const struct topology *t = &w->c->topo;
     struct schedule s = schedule_for(w, SCHEDULE_BROADCAST);
+    struct schedule gather = schedule_for(w, SCHEDULE_ALL_GATHER);
     uint32_t root = w->r->call.root;
     struct comm_range part = schedule_part(w->n_channels, w->r->index, w->r->call.count);
     struct comm_range whole = { 0, w->r->call.count };
@@ -363,11 +415,13 @@ static int broadcast(struct work *w)
     if (t->kind == TOPOLOGY_ONE_NODE)
         return fetch(w, whole, root) < 0 ? -1 : meet(w);
     s.root = t->node_of[root];
-    s.n_segments = s.ring ? (uint32_t)((part.end - part.begin) / COMM_PIECE_BYTES + 1) : 1;
+    if (!s.direct)
+        s.n_segments = 1;
     if (is_channel(w)) {
         if (w->r->node == s.root && fetch(w, part, root) < 0)
             return -1;
-        if (run(w, &s, place_pieces) < 0 || hand_out(w, part, root) < 0)
+        if (run(w, &s, place_pieces) < 0 || (s.direct && run(w, &gather, place_pieces) < 0) ||
+            hand_out(w, part, root) < 0)
             return -1;
     }
     return meet(w);
@@ -380,8 +434,8 @@ static int barrier(struct work *w)
         return -1;
     if (w->c->topo.kind == TOPOLOGY_ONE_NODE)
         return 0;
-    if (is_channel(w) && run_segments(w, w->c->topo.kind == TOPOLOGY_RING ? SCHEDULE_REDUCE_SCATTER
-                                                                          : SCHEDULE_DOUBLING) < 0)
+    if (is_channel(w) && run_segments(w, w->c->topo.kind == TOPOLOGY_DIRECT ? SCHEDULE_ALL_GATHER
+                                                                            : SCHEDULE_DOUBLING) < 0)
         return -1;
     return meet(w);
 }

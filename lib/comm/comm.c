@@ -32,23 +32,30 @@ static int make_rank(struct comm *c, uint32_t local)
 {
     struct comm_rank *r = &c->ranks[local];
     const struct topology *t = &c->topo;
-    uint32_t peers[TOPOLOGY_MAX_PEERS], ranks;
+    uint32_t *peers = calloc(t->n_nodes, sizeof(*peers)), ranks, sources;
 
+    if (peers == NULL)
+        return ERR_NOMEM;
     r->rank = c->first_rank + local;
     r->node = t->node_of[r->rank];
     r->index = r->rank - t->node_first[r->node];
     r->n_links = topology_peers(t, r->rank, peers);
-    for (uint32_t k = 0; k < r->n_links; k++)
+    r->links = calloc((size_t)r->n_links + 1, sizeof(*r->links));
+    for (uint32_t k = 0; r->links != NULL && k < r->n_links; k++)
         r->links[k] = (struct comm_link){ .fd = -1, .peer = peers[k] };
+    free(peers);
     ranks = topology_node_ranks(t, r->node);
-    r->sources = calloc(ranks, sizeof(*r->sources));
+    sources = ranks > t->n_nodes ? ranks : t->n_nodes;
+    r->sources = calloc(sources, sizeof(*r->sources));
     r->targets = calloc(ranks, sizeof(*r->targets));
-    if (r->sources == NULL || r->targets == NULL)
+    if (r->links == NULL || r->sources == NULL || r->targets == NULL)
         return ERR_NOMEM;
     if (r->n_links == 0)
         return 0;
     r->scratch = aligned_alloc(64, COMM_PIECE_BYTES);
-    return r->scratch != NULL ? 0 : ERR_NOMEM;
+    if (t->kind == TOPOLOGY_DIRECT)
+        r->aside = aligned_alloc(64, (size_t)t->n_nodes * COMM_ASIDE_BYTES);
+    return r->scratch != NULL && (r->aside != NULL || t->kind != TOPOLOGY_DIRECT) ? 0 : ERR_NOMEM;
 }
 
 static int make_slots(struct comm *c)
@@ -97,7 +104,7 @@ static int make_lives(struct comm *c)
 
 static int make(struct comm *c, const struct comm_opts *o, struct err *err)
 {
-    int rc = topology_init(&c->topo, o->members, o->n_members, o->shared_memory, err);
+    int rc = topology_init(&c->topo, o->members, o->n_members, o->shares, o->shared_memory, err);
 
     if (rc < 0)
         return rc;
@@ -122,9 +129,11 @@ static void destroy(struct comm *c)
 {
     host_close(c);
     for (uint32_t i = 0; c->ranks != NULL && i < c->n_ranks; i++) {
-        for (uint32_t k = 0; k < c->ranks[i].n_links; k++)
+        for (uint32_t k = 0; c->ranks[i].links != NULL && k < c->ranks[i].n_links; k++)
             if (c->ranks[i].links[k].fd >= 0)
                 close(c->ranks[i].links[k].fd);
+        free(c->ranks[i].links);
+        free(c->ranks[i].aside);
         free(c->ranks[i].sources);
         free(c->ranks[i].targets);
         free(c->ranks[i].scratch);

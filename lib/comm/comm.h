@@ -7,9 +7,11 @@
  *   one host                    each rank sums its slice of all ranks along the binary tree
  *   equal aligned hosts         the same inside each host, then halving/doubling between hosts
  *   world a power of two        recursive halving/doubling, nearest rank first
- *   otherwise                   ring
- * The first three add along the one binary tree over ranks, ((0+1)+(2+3))+..., so they give the
- * same bits; one host does so for every world (a missing right half is skipped).
+ *   otherwise                   everybody exchanges with everybody
+ * All add along the one binary tree over ranks, ((0+1)+(2+3))+..., in which a missing right half is
+ * skipped: the bits follow from the world alone. Where fewer ranks than a full group do its work,
+ * each stands for the leaves of that tree that it has a share of: then the bits are the full
+ * group's.
  *
  * A comm lives for one generation. Every call blocks its rank's thread until it is done, a peer is
  * lost (ERR_PEER, named), the deadline passes (ERR_TIMEOUT, naming the rank that is behind) or
@@ -44,6 +46,8 @@ struct comm_opts {
     const struct comm_member *members; /* copied */
     uint32_t n_members;
     uint32_t self;
+    const uint32_t *shares;         /* [ranks] leaves that each rank stands for (comm_share()); NULL:
+                                       one each; read during comm_open() */
     uint8_t key[COMM_KEY_BYTES];    /* shared by the members, known to nobody else */
     struct comm_listener *listener; /* borrowed for the life of the comm; NULL with one member */
     const struct device_mem
@@ -55,6 +59,10 @@ struct comm_opts {
     void (*on_broken)(void *arg, uint32_t member, const char *why);
     void *arg;
 };
+
+/* The leaves of a group of `full` ranks, shared out among `world` of them or fewer: subtrees, as even
+ * as these can be. world <= full <= COMM_MAX_RANKS. */
+void comm_share(uint32_t full, uint32_t world, uint32_t *shares);
 
 /* What tells processes apart that can share memory: boot id and network namespace. */
 const char *comm_host_key(void);

@@ -32,6 +32,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers go over the w
 enum {
     COMM_PIECE_BYTES = 256 << 10, /* received and added at a time; fits the second-level cache */
     COMM_SMALL_BYTES = 16 << 10,  /* up to here latency counts more than bandwidth */
+    COMM_ASIDE_BYTES = 64 << 10,  /* of every node's part that are put aside to be added together */
     COMM_SLICE_MS = 50,           /* the longest anybody sleeps without looking up */
     COMM_WHY_BYTES = 240,
     COMM_NO_MEMBER = UINT32_MAX,
@@ -76,9 +77,10 @@ struct comm_rank {
     uint32_t node, index; /* index in the node */
     uint32_t slot;        /* in the host's page */
     uint32_t n_links;
-    struct comm_link links[TOPOLOGY_MAX_PEERS];
+    struct comm_link *links; /* owned [n_links] */
     uint8_t *scratch;      /* owned [COMM_PIECE_BYTES]; NULL without links */
-    const void **sources;  /* owned [ranks of the node] */
+    uint8_t *aside;        /* owned [n_nodes][COMM_ASIDE_BYTES]; NULL but in a direct topology */
+    const void **sources;  /* owned [ranks of the node, or nodes if those are more] */
     void **targets;        /* owned, likewise */
     struct comm_call call; /* the one being made */
     uint32_t arrivals;     /* at the host's barrier */

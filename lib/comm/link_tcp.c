@@ -127,7 +127,7 @@ static void add(struct comm_rank *r, const struct exchange *x, size_t end, size_
     void *own = x->recv + (end - bytes);
     const void *from[2] = { x->left ? r->scratch : own, x->left ? own : r->scratch };
 
-    reduce(&own, 1, from, 2, bytes / element, (enum tensor_dtype)r->call.dtype,
+    reduce(&own, 1, from, 2, NULL, bytes / element, (enum tensor_dtype)r->call.dtype,
            (enum comm_op)r->call.op);
 }
 

@@ -67,6 +67,7 @@ bool reduce_can(enum tensor_dtype dtype)
 struct block {
     const struct kernels *k;
     const void *const *from;
+    const uint32_t *leaves;
     size_t offset, n;                   /* bytes from the start of every source; elements */
     uint8_t (*partial)[2][BLOCK_BYTES]; /* [DEPTH_MAX]: results of the left and the right half */
 };
@@ -76,33 +77,46 @@ static const void *source(const struct block *b, uint32_t i)
     return (const uint8_t *)b->from[i] + b->offset;
 }
 
+uint32_t reduce_cut(const uint32_t *leaves, uint32_t first, uint32_t n)
+{
+    uint32_t all = leaves != NULL ? leaves[first + n] - leaves[first] : n, left = 1, i;
+
+    while (left * 2 < all)
+        left *= 2;
+    if (leaves == NULL)
+        return first + left;
+    for (i = first + 1; i < first + n && leaves[i] - leaves[first] < left; i++)
+        continue;
+    return i < first + n && leaves[i] - leaves[first] == left ? i : 0;
+}
+
 /* The reduction of sources [first, first + n): the source itself, or `out`, which it fills. */
 static const void *tree(struct block *b, uint32_t first, uint32_t n, uint32_t depth, void *out)
 {
     const void *in[4];
-    uint32_t left = 1;
+    uint32_t cut;
 
     if (n == 1)
         return source(b, first);
-    if (n == 4) {
+    if (n == 4 && b->leaves == NULL) {
         for (uint32_t i = 0; i < 4; i++)
             in[i] = source(b, first + i);
         b->k->quad(out, in, b->n);
         return out;
     }
-    while (left * 2 < n)
-        left *= 2;
-    in[0] = tree(b, first, left, depth + 1, b->partial[depth][0]);
-    in[1] = tree(b, first + left, n - left, depth + 1, b->partial[depth][1]);
+    cut = reduce_cut(b->leaves, first, n);
+    CHECK(cut > first);
+    in[0] = tree(b, first, cut - first, depth + 1, b->partial[depth][0]);
+    in[1] = tree(b, cut, first + n - cut, depth + 1, b->partial[depth][1]);
     b->k->pair(out, in, b->n);
     return out;
 }
 
-void reduce(void *const *to, uint32_t n_to, const void *const *from, uint32_t n_from, size_t count,
-            enum tensor_dtype dtype, enum comm_op op)
+void reduce(void *const *to, uint32_t n_to, const void *const *from, uint32_t n_from,
+            const uint32_t *leaves, size_t count, enum tensor_dtype dtype, enum comm_op op)
 {
     _Alignas(64) uint8_t out[BLOCK_BYTES], partial[DEPTH_MAX][2][BLOCK_BYTES];
-    struct block b = { .from = from, .partial = partial };
+    struct block b = { .from = from, .leaves = leaves, .partial = partial };
     size_t per_block;
 
     CHECK(reduce_can(dtype) && op <= COMM_MAX && n_from >= 1 && n_from <= COMM_MAX_RANKS);

@@ -43,14 +43,12 @@ struct comm_range comm_slice(uint32_t world, uint32_t rank, size_t count)
 
 uint32_t schedule_home(const struct schedule *s, uint32_t node)
 {
-    return s->ring ? node : schedule_reverse(node, s->n_nodes);
+    return s->direct ? node : schedule_reverse(node, s->n_nodes);
 }
 
 uint32_t schedule_steps(const struct schedule *s)
 {
-    if (s->ring && s->what == SCHEDULE_BROADCAST)
-        return s->n_segments + 1;
-    return s->ring ? s->n_nodes - 1 : schedule_log2(s->n_nodes);
+    return s->direct ? s->n_nodes - 1 : schedule_log2(s->n_nodes);
 }
 
 static struct schedule_range everything(const struct schedule *s)
@@ -117,32 +115,30 @@ static struct schedule_range segment(uint32_t i)
     return (struct schedule_range){ i, i + 1 };
 }
 
-static struct schedule_step ring_step(const struct schedule *s, uint32_t i)
+static struct schedule_step direct_step(const struct schedule *s, uint32_t i)
 {
-    uint32_t n = s->n_nodes;
-    /* Reduce-scatter sends first the segment that ends farthest away, the one behind us; all-gather
-     * sends first our own. */
-    uint32_t first = s->what == SCHEDULE_REDUCE_SCATTER ? s->self + n - 1 : s->self;
+    uint32_t n = s->n_nodes, to = (s->self + 1 + i) % n, from = (s->self + n - 1 - i) % n;
+    bool scatter = s->what == SCHEDULE_REDUCE_SCATTER;
 
-    return (struct schedule_step){ .to = (s->self + 1) % n,
-                                   .from = (s->self + n - 1) % n,
-                                   .send = segment((first + n - i) % n),
-                                   .recv = segment((first + n - 1 - i) % n),
-                                   .add = s->what == SCHEDULE_REDUCE_SCATTER };
+    return (struct schedule_step){ .to = to,
+                                   .from = from,
+                                   .send = segment(scatter ? to : s->self),
+                                   .recv = segment(scatter ? s->self : from),
+                                   .keep = scatter };
 }
 
-static struct schedule_step chain_step(const struct schedule *s, uint32_t i)
+static struct schedule_step scatter_step(const struct schedule *s, uint32_t i)
 {
-    uint32_t n = s->n_nodes, distance = (s->self + n - s->root) % n;
+    uint32_t n = s->n_nodes, to = (s->self + 1 + i) % n, from = (s->self + n - 1 - i) % n;
     struct schedule_step step = { .to = SCHEDULE_NOBODY, .from = SCHEDULE_NOBODY };
 
-    if (distance > 0 && i < s->n_segments) {
-        step.from = (s->self + n - 1) % n;
-        step.recv = segment(i);
+    if (s->self == s->root) {
+        step.to = to;
+        step.send = segment(to);
     }
-    if (distance < n - 1 && i > 0) {
-        step.to = (s->self + 1) % n;
-        step.send = segment(i - 1);
+    if (from == s->root) {
+        step.from = from;
+        step.recv = segment(s->self);
     }
     return step;
 }
@@ -152,9 +148,9 @@ struct schedule_step schedule_step(const struct schedule *s, uint32_t i)
     typedef struct schedule_step step_of(const struct schedule *, uint32_t);
     static step_of *const of[2][4] = {
         { halving_step, unhalving_step, doubling_step, tree_step },
-        { ring_step, ring_step, NULL, chain_step },
+        { direct_step, direct_step, NULL, scatter_step },
     };
-    step_of *f = of[s->ring][s->what];
+    step_of *f = of[s->direct][s->what];
 
     CHECK(f != NULL && i < schedule_steps(s));
     return f(s, i);

@@ -13,10 +13,12 @@
  *   doubling        for small vectors: in step k exchange everything; the same additions, half
  *                   the steps
  *   broadcast       step k: the nodes whose distance (xor) from the root is below 2^k pass it on
- * Ring (any number of nodes):
- *   reduce-scatter  segment s starts at node s + 1 and collects a node per step until it is at s
- *   all-gather      every node passes on what it received last
- *   broadcast       a chain from the root, a segment behind a segment */
+ * Direct (any number of nodes): in step i with the nodes i + 1 before and behind, so that everybody
+ * sends and receives as much in each
+ *   reduce-scatter  node h is sent segment h of everybody, to be added along the tree when all are
+ *                   there (`keep`: not onto its own)
+ *   all-gather      every node sends its segment to everybody
+ *   broadcast       the root sends node h segment h; an all-gather is the rest */
 #ifndef COMM_SCHEDULE_H
 #define COMM_SCHEDULE_H
 
@@ -35,11 +37,11 @@ enum schedule_what {
 
 struct schedule {
     enum schedule_what what;
-    bool ring;           /* else halving/doubling: n_nodes is a power of two */
+    bool direct;         /* else halving/doubling: n_nodes is a power of two */
     uint32_t n_nodes;    /* >= 2 */
     uint32_t self;       /* this node */
     uint32_t root;       /* broadcast: the node that has it */
-    uint32_t n_segments; /* broadcast on a ring: >= 1, any; else n_nodes */
+    uint32_t n_segments; /* broadcast by halving/doubling: 1; else n_nodes */
 };
 
 struct schedule_range {
@@ -49,7 +51,8 @@ struct schedule_range {
 struct schedule_step {
     uint32_t to, from; /* nodes; SCHEDULE_NOBODY: nothing to send, to receive */
     struct schedule_range send, recv;
-    bool add; /* received is added to ours; else it replaces it */
+    bool add;  /* received is added to ours; else it replaces it */
+    bool keep; /* neither: it is put aside */
 };
 
 bool schedule_is_power(uint32_t n);                /* of two; 1 is one */

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/err.h"
 #include "comm/comm.h"
+#include "comm/reduce.h"
 #include "comm/schedule.h"
 
 static int count_ranks(const struct comm_member *members, uint32_t n_members, uint32_t *world,
@@ -33,7 +34,7 @@ static int count_ranks(const struct comm_member *members, uint32_t n_members, ui
 static int allocate(struct topology *t)
 {
     size_t m = t->n_members, w = t->world;
-    uint32_t *p = calloc(3 * m + 1 + 3 * w + 1, sizeof(*p));
+    uint32_t *p = calloc(3 * m + 1 + 5 * w + 3, sizeof(*p));
 
     if (p == NULL)
         return ERR_NOMEM;
@@ -43,7 +44,9 @@ static int allocate(struct topology *t)
     t->leader_of = p, p += m;
     t->member_of = p, p += w;
     t->node_of = p, p += w;
-    t->node_first = p; /* [w + 1] */
+    t->node_first = p, p += w + 1;
+    t->leaves = p, p += w + 1;
+    t->node_leaves = p; /* [w + 1] */
     return 0;
 }
 
@@ -82,26 +85,88 @@ static uint32_t block_ranks(const struct topology *t)
     return block;
 }
 
+static void add_node(struct topology *t, uint32_t first, uint32_t end)
+{
+    for (uint32_t r = first; r < end; r++)
+        t->node_of[r] = t->n_nodes;
+    t->node_first[t->n_nodes++] = first;
+}
+
+static bool on_one_host(const struct topology *t, uint32_t first, uint32_t end)
+{
+    for (uint32_t r = first + 1; r < end; r++)
+        if (!same_host(t, first, r))
+            return false;
+    return true;
+}
+
+/* The largest subtrees of the ranks [first, end), a subtree, that lie on one host each. */
+static void cut_nodes(struct topology *t, uint32_t first, uint32_t end)
+{
+    uint32_t cut;
+
+    if (on_one_host(t, first, end)) {
+        add_node(t, first, end);
+        return;
+    }
+    cut = reduce_cut(t->leaves, first, end - first);
+    cut_nodes(t, first, cut);
+    cut_nodes(t, cut, end);
+}
+
+static bool is_tree(const uint32_t *leaves, uint32_t first, uint32_t n)
+{
+    uint32_t cut = n > 1 ? reduce_cut(leaves, first, n) : 0;
+
+    return n == 1 || (cut > first && is_tree(leaves, first, cut - first) &&
+                      is_tree(leaves, cut, first + n - cut));
+}
+
+/* Equal shares are as if there were none. */
+static int find_leaves(struct topology *t, const uint32_t *shares, struct err *err)
+{
+    bool equal = true;
+
+    for (uint32_t r = 0; shares != NULL && r < t->world; r++) {
+        if (shares[r] == 0 || shares[r] > COMM_MAX_RANKS - t->leaves[r])
+            return err_set(err, ERR_INPUT,
+                           "rank %u has a share of %u; expected 1 or more, %d in all", r, shares[r],
+                           COMM_MAX_RANKS);
+        t->leaves[r + 1] = t->leaves[r] + shares[r];
+        equal = equal && shares[r] == shares[0];
+    }
+    if (shares == NULL || (equal && schedule_is_power(shares[0])))
+        t->leaves = NULL; /* the tree over the ranks */
+    else if (!is_tree(t->leaves, 0, t->world))
+        return err_set(err, ERR_INPUT, "the shares of the ranks are no subtrees of one tree");
+    return 0;
+}
+
 static void find_nodes(struct topology *t)
 {
-    bool power = schedule_is_power(t->world);
+    bool power = schedule_is_power(t->world) && t->leaves == NULL;
     uint32_t block = power ? block_ranks(t) : 0, smallest = t->world;
 
-    for (uint32_t r = 0; r < t->world; r++) {
-        if (r == 0 || (t->n_hosts > 1 && (power ? r % block == 0 : !same_host(t, r - 1, r))))
-            t->node_first[t->n_nodes++] = r;
-        t->node_of[r] = t->n_nodes - 1;
-    }
+    if (!power)
+        cut_nodes(t, 0, t->world);
+    for (uint32_t r = 0; power && r < t->world; r += block)
+        add_node(t, r, r + block);
     t->node_first[t->n_nodes] = t->world;
-    t->kind = t->n_nodes == 1 ? TOPOLOGY_ONE_NODE : power ? TOPOLOGY_HALVING : TOPOLOGY_RING;
-    for (uint32_t n = 0; n < t->n_nodes; n++)
+    t->kind = t->n_nodes == 1 ? TOPOLOGY_ONE_NODE : power ? TOPOLOGY_HALVING : TOPOLOGY_DIRECT;
+    for (uint32_t n = 0; n < t->n_nodes; n++) {
+        uint32_t end = t->node_first[n + 1];
+
+        t->node_leaves[n + 1] = t->leaves != NULL ? t->leaves[end] : end;
         if (topology_node_ranks(t, n) < smallest)
             smallest = topology_node_ranks(t, n);
+    }
+    if (t->kind != TOPOLOGY_DIRECT)
+        t->node_leaves = NULL;
     t->n_channels = smallest;
 }
 
 int topology_init(struct topology *t, const struct comm_member *members, uint32_t n_members,
-                  bool shared_memory, struct err *err)
+                  const uint32_t *shares, bool shared_memory, struct err *err)
 {
     struct topology made = { .n_members = n_members };
     int rc = count_ranks(members, n_members, &made.world, err);
@@ -111,6 +176,11 @@ int topology_init(struct topology *t, const struct comm_member *members, uint32_
     if (allocate(&made) < 0)
         return err_set(err, ERR_NOMEM, "topology of %u ranks: out of memory", made.world);
     find_hosts(&made, members, shared_memory);
+    rc = find_leaves(&made, shares, err);
+    if (rc < 0) {
+        topology_fini(&made);
+        return rc;
+    }
     find_nodes(&made);
     *t = made;
     return 0;
@@ -122,12 +192,29 @@ void topology_fini(struct topology *t)
     *t = (struct topology){ 0 };
 }
 
+void comm_share(uint32_t full, uint32_t world, uint32_t *shares)
+{
+    CHECK(world >= 1 && world <= full && full <= COMM_MAX_RANKS);
+    shares[0] = full;
+    for (uint32_t n = 1; n < world; n++) { /* the largest part becomes its halves */
+        uint32_t most = 0, left = 1;
+
+        for (uint32_t i = 1; i < n; i++)
+            most = shares[i] > shares[most] ? i : most;
+        while (left * 2 < shares[most])
+            left *= 2;
+        memmove(shares + most + 1, shares + most, (n - most) * sizeof(*shares));
+        shares[most + 1] = shares[most] - left;
+        shares[most] = left;
+    }
+}
+
 uint32_t topology_node_ranks(const struct topology *t, uint32_t node)
 {
     return t->node_first[node + 1] - t->node_first[node];
 }
 
-uint32_t topology_peers(const struct topology *t, uint32_t rank, uint32_t out[TOPOLOGY_MAX_PEERS])
+uint32_t topology_peers(const struct topology *t, uint32_t rank, uint32_t *out)
 {
     uint32_t node = t->node_of[rank], channel = rank - t->node_first[node], n = 0;
 
@@ -136,12 +223,10 @@ uint32_t topology_peers(const struct topology *t, uint32_t rank, uint32_t out[TO
     if (t->kind == TOPOLOGY_HALVING) {
         for (uint32_t distance = 1; distance < t->n_nodes; distance *= 2)
             out[n++] = t->node_first[node ^ distance] + channel;
-    } else if (t->kind == TOPOLOGY_RING) {
-        uint32_t next = (node + 1) % t->n_nodes, previous = (node + t->n_nodes - 1) % t->n_nodes;
-
-        out[n++] = t->node_first[next] + channel;
-        if (previous != next)
-            out[n++] = t->node_first[previous] + channel;
+    } else if (t->kind == TOPOLOGY_DIRECT) {
+        for (uint32_t other = 0; other < t->n_nodes; other++)
+            if (other != node)
+                out[n++] = t->node_first[other] + channel;
     }
     return n;
 }
@@ -182,7 +267,7 @@ static void describe_parts(const struct topology *t, char *out, size_t n)
 
 const char *topology_describe(const struct topology *t, char *out, size_t n)
 {
-    static const char *const kinds[] = { "binary tree", "halving/doubling", "ring" };
+    static const char *const kinds[] = { "binary tree", "halving/doubling", "direct" };
     char parts[64], groups[96] = "";
     bool memory = t->n_nodes < t->world;
 

@@ -11,6 +11,8 @@ static int make(struct plan *p, const struct plan_opts *opts, struct err *err)
     int rc = plan_build(p, opts, err);
 
     if (rc == 0)
+        rc = plan_fuse(p, err);
+    if (rc == 0)
         rc = plan_layouts(p, err);
     if (rc < 0)
         return rc;

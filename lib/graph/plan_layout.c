@@ -83,8 +83,8 @@ static enum tensor_layout common_layout(const struct plan *p, const struct plan_
     return layout;
 }
 
-/* For input or output i alike. */
-static enum tensor_layout wanted(const struct plan_node *n, enum tensor_layout common, uint32_t i,
+/* `first`: the operand is input 0 or output 0, or lies as input 0 does. */
+static enum tensor_layout wanted(const struct plan_node *n, enum tensor_layout common, bool first,
                                  const struct tensor *t)
 {
     switch (n->def->layout) {
@@ -93,7 +93,7 @@ static enum tensor_layout wanted(const struct plan_node *n, enum tensor_layout c
     case OP_LAYOUT_ANY:
         return t->shape.rank >= 3 ? common : TENSOR_PLAIN;
     case OP_LAYOUT_CHANNELS:
-        return i == 0 && t->shape.rank >= 3 ? TENSOR_CHANNELS_LAST : TENSOR_PLAIN;
+        return first && t->shape.rank >= 3 ? TENSOR_CHANNELS_LAST : TENSOR_PLAIN;
     }
     CHECK(!"a layout that does not exist");
     return TENSOR_PLAIN;
@@ -114,7 +114,10 @@ static int place_node(struct layouter *l, struct plan_node *n, struct err *err)
 
     for (i = 0; i < n->n_in && rc == 0; i++)
         if (n->in[i] != GRAPH_NONE)
-            rc = in_layout(l, &n->in[i], wanted(n, common, i, &p->values.at[n->in[i]].tensor), err);
+            rc = in_layout(l, &n->in[i],
+                           wanted(n, common, i == 0 || (n->def->channels_in & graph_input_bit(i)) != 0,
+                                  &p->values.at[n->in[i]].tensor),
+                           err);
     if (rc < 0)
         return rc;
     for (i = 0; i < n->n_out; i++) {
@@ -123,7 +126,7 @@ static int place_node(struct layouter *l, struct plan_node *n, struct err *err)
         if (n->out[i] == GRAPH_NONE)
             continue;
         v = &p->values.at[n->out[i]];
-        v->tensor.layout = wanted(n, common, i, &v->tensor);
+        v->tensor.layout = wanted(n, common, i == 0, &v->tensor);
         v->index = (uint32_t)p->nodes.n;
     }
     return VEC_PUSH(p->nodes, *n) ? 0 : plan_no_memory(err);

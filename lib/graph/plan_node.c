@@ -81,8 +81,7 @@ static int recode(struct err *err, int code)
     return code;
 }
 
-/* Runs the row's infer; *out [n_out] is the plan's. */
-static int infer_node(struct plan *p, struct plan_node *n, struct tensor **out, struct err *err)
+int plan_infer_node(struct plan *p, struct plan_node *n, struct tensor **out, struct err *err)
 {
     const struct tensor **in = arena_array(&p->mem, n->n_in, sizeof(*in));
     struct op_infer f = { .def = n->def,
@@ -122,7 +121,7 @@ int plan_add_node(struct plan *p, struct plan_node *n, const char *const *out_na
 {
     struct tensor *out;
     uint32_t i;
-    int rc = infer_node(p, n, &out, err);
+    int rc = plan_infer_node(p, n, &out, err);
 
     if (rc < 0)
         return rc;

@@ -4,6 +4,7 @@
  *                  folded; plan_feeds.c: the inputs; plan_control.c: If, Loop and Scan taken apart;
  *                  plan_batch.c: batch sizes that an export wrote into shapes; plan_measure.c: losses
  *                  and metrics. At last what nobody needs any more is dropped
+ *   plan_fuse.c    chains that one kernel computes become one node; the patterns: fuse_*.c
  *   plan_layout.c  a layout for every value, `Reorder` nodes where two disagree
  *   plan_grad.c    which values have a gradient, which nodes run backward
  *   plan_share.c   values that live in another's bytes: views, and results in place
@@ -175,7 +176,10 @@ uint32_t plan_add_value(struct plan *p, const char *name, enum plan_value_kind k
                         uint32_t index, const struct tensor *t);
 /* A constant of int64: a list, or with n = 0 one number. GRAPH_NONE: out of memory. */
 uint32_t plan_add_ints(struct plan *p, const char *name, const int64_t *values, uint32_t n);
-/* Infers a node whose def, name, attributes and inputs are set and appends it, and its outputs
+/* Runs the row's infer for a node whose def, name, attributes and inputs are set; *out [n_out] is
+ * the plan's. */
+int plan_infer_node(struct plan *p, struct plan_node *n, struct tensor **out, struct err *err);
+/* Infers such a node and appends it, and its outputs
  * as values called out_names[i] (NULL or "": absent). */
 int plan_add_node(struct plan *p, struct plan_node *n, const char *const *out_names,
                   struct err *err);
@@ -184,6 +188,7 @@ int plan_add_node(struct plan *p, struct plan_node *n, const char *const *out_na
 int plan_settle_node(struct plan *p, struct plan_node *n, struct err *err);
 
 /* ---- the other passes ---- */
+int plan_fuse(struct plan *p, struct err *err);
 int plan_layouts(struct plan *p, struct err *err);
 void plan_gradients(struct plan *p);
 int plan_share(struct plan *p, struct err *err);

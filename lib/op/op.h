@@ -67,6 +67,7 @@ struct op_def {
     bool of_shape;      /* the outputs depend on nothing but the shapes of the inputs: folded at load;
                            fwd reads no data */
     enum op_layout layout;
+    uint32_t channels_in; /* OP_LAYOUT_CHANNELS: OP_IN bits of inputs behind 0 that lie as it does */
     struct op_kernels cpu;
     float (*stat_momentum)(const void *param); /* for `stat`: weight of the old value */
     double (*flops)(const struct op_infer *f);  /* forward multiply-adds * 2; NULL: elements of out 0 */

@@ -52,6 +52,7 @@ struct cast {
     uint64_t deadline_ms;
     size_t arena_bytes;          /* per rank */
     int expect_signal[CAST_MAX]; /* the process may end by it */
+    uint32_t shares[64]; /* comm_opts.shares if the first is not 0 */
     struct cast_stage *stage;
     char names[CAST_MAX][16], hosts[CAST_MAX][2], addresses[CAST_MAX][80];
 };
@@ -189,6 +190,7 @@ static inline struct comm_opts cast_opts(struct cast *k, uint32_t self)
                            .listener = k->listeners[self],
                            .arena = &k->arenas[self],
                            .shared_memory = k->shared_memory,
+                           .shares = k->shares[0] != 0 ? k->shares : NULL,
                            .deadline_ms = k->deadline_ms,
                            .on_broken = cast_on_broken,
                            .arg = &arg };

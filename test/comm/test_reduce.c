@@ -7,6 +7,7 @@
 #include <string.h>
 #include <cmocka.h>
 
+#include "base/check.h"
 #include "comm/reduce.h"
 
 enum { SOURCES_MAX = 21, COUNT = 2500 };
@@ -65,8 +66,8 @@ static void sums_follow_the_tree_to_the_bit_for_any_number_of_sources(void **sta
             want_f[i] = by_levels(x, n, true);
             want_d[i] = by_levels(y, n, false);
         }
-        reduce(to_f, n, from_f, n, COUNT, TENSOR_F32, COMM_SUM);
-        reduce(to_d, n, from_d, n, COUNT, TENSOR_F64, COMM_SUM);
+        reduce(to_f, n, from_f, n, NULL, COUNT, TENSOR_F32, COMM_SUM);
+        reduce(to_d, n, from_d, n, NULL, COUNT, TENSOR_F64, COMM_SUM);
         for (uint32_t s = 0; s < n; s++) {
             for (size_t i = 0; i < COUNT; i++) {
                 assert_int_equal(bits_of(f[s][i]), bits_of(want_f[i]));
@@ -78,6 +79,38 @@ static void sums_follow_the_tree_to_the_bit_for_any_number_of_sources(void **sta
     }
 }
 
+/* Sources that are sums of several leaves give what the leaves would. */
+static void sums_of_subtrees_give_the_bits_of_the_leaves(void **state)
+{
+    static const uint32_t cuts[][8] = { { 0, 2, 3, 4 }, { 0, 4, 6, 7 }, { 0, 1, 2, 4, 8, 10, 11 },
+                                        { 0, 8, 12, 13 } };
+    static const uint32_t n[] = { 3, 3, 6, 3 };
+
+    (void)state;
+    for (size_t k = 0; k < COUNT_OF(n); k++) {
+        uint32_t all = cuts[k][n[k]];
+        static float f[SOURCES_MAX][COUNT], part[8][COUNT], want[COUNT], got[COUNT];
+        const void *from[SOURCES_MAX], *parts[8];
+        void *to = want;
+
+        for (uint32_t s = 0; s < all; s++) {
+            for (size_t i = 0; i < COUNT; i++)
+                f[s][i] = (float)value(s, i);
+            from[s] = f[s];
+        }
+        reduce(&to, 1, from, all, NULL, COUNT, TENSOR_F32, COMM_SUM);
+        for (uint32_t p = 0; p < n[k]; p++) {
+            to = part[p];
+            reduce(&to, 1, from + cuts[k][p], cuts[k][p + 1] - cuts[k][p], NULL, COUNT, TENSOR_F32,
+                   COMM_SUM);
+            parts[p] = part[p];
+        }
+        to = got;
+        reduce(&to, 1, parts, n[k], cuts[k], COUNT, TENSOR_F32, COMM_SUM);
+        assert_memory_equal(got, want, sizeof(got));
+    }
+}
+
 static void integers_wrap_around_and_maxima_are_maxima(void **state)
 {
     int64_t a[3] = { INT64_MAX, -5, INT64_MIN }, b[3] = { 1, 7, -1 }, out[3];
@@ -85,9 +118,9 @@ static void integers_wrap_around_and_maxima_are_maxima(void **state)
     void *to[1] = { out };
 
     (void)state;
-    reduce(to, 1, from, 2, 3, TENSOR_I64, COMM_SUM);
+    reduce(to, 1, from, 2, NULL, 3, TENSOR_I64, COMM_SUM);
     assert_true(out[0] == INT64_MIN && out[1] == 2 && out[2] == INT64_MAX);
-    reduce(to, 1, from, 2, 3, TENSOR_I64, COMM_MAX);
+    reduce(to, 1, from, 2, NULL, 3, TENSOR_I64, COMM_MAX);
     assert_true(out[0] == INT64_MAX && out[1] == 7 && out[2] == -1);
 }
 
@@ -104,7 +137,7 @@ static void nobody_hides_a_nan(void **state)
                 v[which] = NAN;
                 for (uint32_t s = 0; s < n; s++)
                     from[s] = &v[s];
-                reduce(to, 1, from, n, 1, TENSOR_F32, (enum comm_op)op);
+                reduce(to, 1, from, n, NULL, 1, TENSOR_F32, (enum comm_op)op);
                 assert_true(isnan(out));
             }
 }
@@ -122,7 +155,7 @@ static void any_start_and_length_will_do(void **state)
             void *to[1] = { out + 5 };
 
             memset(out, 0, sizeof(out));
-            reduce(to, 1, from, 2, n, TENSOR_F32, COMM_SUM);
+            reduce(to, 1, from, 2, NULL, n, TENSOR_F32, COMM_SUM);
             for (size_t i = 0; i < 200; i++)
                 assert_true(out[i] == (i >= 5 && i < 5 + n ? a[start + i - 5] + b[3 + i - 5] : 0));
         }
@@ -140,6 +173,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sums_follow_the_tree_to_the_bit_for_any_number_of_sources),
+        cmocka_unit_test(sums_of_subtrees_give_the_bits_of_the_leaves),
         cmocka_unit_test(integers_wrap_around_and_maxima_are_maxima),
         cmocka_unit_test(nobody_hides_a_nan),
         cmocka_unit_test(any_start_and_length_will_do),

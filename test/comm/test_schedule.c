@@ -39,7 +39,13 @@ static struct sum plus(struct sum a, struct sum b)
 
 static struct sum tree(uint32_t first, uint32_t n)
 {
-    return n == 1 ? leaf(first) : plus(tree(first, n / 2), tree(first + n / 2, n / 2));
+    uint32_t left = 1;
+
+    if (n == 1)
+        return leaf(first);
+    while (left * 2 < n)
+        left *= 2;
+    return plus(tree(first, left), tree(first + left, n - left));
 }
 
 /* The nodes run as they would over sockets without any buffer: a transfer happens when its sender
@@ -49,6 +55,7 @@ struct world {
     uint32_t at[NODES_MAX];
     bool sent[NODES_MAX], received[NODES_MAX];
     struct sum have[NODES_MAX][SEGMENTS_MAX], in[NODES_MAX][SEGMENTS_MAX];
+    struct sum aside[NODES_MAX][NODES_MAX]; /* of node i: what node k sent of i's segment */
     uint32_t n;
 };
 
@@ -88,20 +95,37 @@ static bool go_on(struct world *w, uint32_t node)
     if ((step.to != SCHEDULE_NOBODY && !w->sent[node]) ||
         (step.from != SCHEDULE_NOBODY && !w->received[node]))
         return false;
-    for (uint32_t i = step.recv.begin; step.from != SCHEDULE_NOBODY && i < step.recv.end; i++)
+    for (uint32_t i = step.recv.begin; step.keep && i < step.recv.end; i++) {
+        assert_int_equal(i, node);
+        assert_int_equal(w->aside[node][step.from].nodes, 0); /* once from everybody */
+        w->aside[node][step.from] = w->in[node][i];
+    }
+    for (uint32_t i = step.recv.begin;
+         !step.keep && step.from != SCHEDULE_NOBODY && i < step.recv.end; i++)
         w->have[node][i] = step.add ? plus(w->have[node][i], w->in[node][i]) : w->in[node][i];
     w->sent[node] = w->received[node] = false;
     w->at[node]++;
     return true;
 }
 
-static void run(struct world *w, enum schedule_what what, bool ring, uint32_t root,
+static struct sum tree_of(const struct sum *x, uint32_t first, uint32_t n)
+{
+    uint32_t left = 1;
+
+    if (n == 1)
+        return x[first];
+    while (left * 2 < n)
+        left *= 2;
+    return plus(tree_of(x, first, left), tree_of(x, first + left, n - left));
+}
+
+static void run(struct world *w, enum schedule_what what, bool direct, uint32_t root,
                 uint32_t n_segments)
 {
     bool moved = true;
 
     for (uint32_t i = 0; i < w->n; i++) {
-        w->s[i] = (struct schedule){ what, ring, w->n, i, root, n_segments };
+        w->s[i] = (struct schedule){ what, direct, w->n, i, root, n_segments };
         w->at[i] = 0;
     }
     while (moved) {
@@ -113,6 +137,10 @@ static void run(struct world *w, enum schedule_what what, bool ring, uint32_t ro
     }
     for (uint32_t i = 0; i < w->n; i++)
         assert_true(is_over(w, i)); /* else they wait for each other */
+    for (uint32_t i = 0; direct && what == SCHEDULE_REDUCE_SCATTER && i < w->n; i++) {
+        w->aside[i][i] = w->have[i][i];
+        w->have[i][i] = tree_of(w->aside[i], 0, w->n);
+    }
 }
 
 static void begin(struct world *w, uint32_t n)
@@ -134,11 +162,11 @@ static void a_reduce_scatter_leaves_every_sum_whole_at_its_home(void **state)
     struct world *w = *state;
 
     for (uint32_t n = 2; n <= NODES_MAX; n++) {
-        for (int ring = !schedule_is_power(n); ring < 2; ring++) {
+        for (int direct = !schedule_is_power(n); direct < 2; direct++) {
             uint64_t homes = 0;
 
             begin(w, n);
-            run(w, SCHEDULE_REDUCE_SCATTER, ring, 0, n);
+            run(w, SCHEDULE_REDUCE_SCATTER, direct, 0, n);
             for (uint32_t i = 0; i < n; i++) {
                 uint32_t home = schedule_home(&w->s[i], i);
 
@@ -156,10 +184,10 @@ static void an_all_reduce_gives_the_same_sum_everywhere(void **state)
     struct world *w = *state;
 
     for (uint32_t n = 2; n <= NODES_MAX; n++) {
-        for (int ring = !schedule_is_power(n); ring < 2; ring++) {
+        for (int direct = !schedule_is_power(n); direct < 2; direct++) {
             begin(w, n);
-            run(w, SCHEDULE_REDUCE_SCATTER, ring, 0, n);
-            run(w, SCHEDULE_ALL_GATHER, ring, 0, n);
+            run(w, SCHEDULE_REDUCE_SCATTER, direct, 0, n);
+            run(w, SCHEDULE_ALL_GATHER, direct, 0, n);
             for (uint32_t i = 0; i < n; i++)
                 for (uint32_t k = 0; k < n; k++) {
                     assert_int_equal(w->have[i][k].nodes, all(n));
@@ -169,12 +197,19 @@ static void an_all_reduce_gives_the_same_sum_everywhere(void **state)
     }
 }
 
-static void halving_and_doubling_add_along_the_tree(void **state)
+static void all_add_along_the_tree(void **state)
 {
     struct world *w = *state;
 
-    for (uint32_t n = 2; n <= NODES_MAX; n *= 2) {
+    for (uint32_t n = 2; n <= NODES_MAX; n++) {
         struct sum want = tree(0, n);
+
+        begin(w, n);
+        run(w, SCHEDULE_REDUCE_SCATTER, true, 0, n);
+        for (uint32_t i = 0; i < n; i++)
+            assert_int_equal(w->have[i][schedule_home(&w->s[i], i)].hash, want.hash);
+        if (!schedule_is_power(n))
+            continue;
 
         begin(w, n);
         run(w, SCHEDULE_REDUCE_SCATTER, false, 0, n);
@@ -202,12 +237,14 @@ static void a_broadcast_reaches_everybody_from_every_root(void **state)
     struct world *w = *state;
 
     for (uint32_t n = 2; n <= NODES_MAX; n++) {
-        for (int ring = !schedule_is_power(n); ring < 2; ring++) {
+        for (int direct = !schedule_is_power(n); direct < 2; direct++) {
             for (uint32_t root = 0; root < n; root += n < 9 ? 1 : n / 4) {
-                uint32_t segments = ring ? 1 + root % 7 : 1;
+                uint32_t segments = direct ? n : 1;
 
                 begin(w, n);
-                run(w, SCHEDULE_BROADCAST, ring, root, segments);
+                run(w, SCHEDULE_BROADCAST, direct, root, segments);
+                if (direct)
+                    run(w, SCHEDULE_ALL_GATHER, direct, root, segments);
                 for (uint32_t i = 0; i < n; i++)
                     for (uint32_t k = 0; k < segments; k++)
                         assert_int_equal(w->have[i][k].hash, leaf(root).hash);
@@ -232,7 +269,7 @@ static void halving_talks_only_to_neighbours_at_powers_of_two(void **state)
                 assert_int_equal(step.from, step.to);
                 total += step.send.end - step.send.begin;
             }
-            assert_int_equal(total, n - 1); /* as little as a ring */
+            assert_int_equal(total, n - 1); /* the least there is */
         }
     }
 }
@@ -297,7 +334,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_reduce_scatter_leaves_every_sum_whole_at_its_home),
         cmocka_unit_test(an_all_reduce_gives_the_same_sum_everywhere),
-        cmocka_unit_test(halving_and_doubling_add_along_the_tree),
+        cmocka_unit_test(all_add_along_the_tree),
         cmocka_unit_test(the_tree_check_can_tell_one_order_from_another),
         cmocka_unit_test(a_broadcast_reaches_everybody_from_every_root),
         cmocka_unit_test(halving_talks_only_to_neighbours_at_powers_of_two),

@@ -17,7 +17,8 @@ static char names[MEMBERS_MAX][16];
 static char hosts[26][2];
 
 /* "A2 B1": two members, of two ranks on host A and one on host B. */
-static void lay_out(struct topology *t, const char *text, bool shared_memory)
+static void lay_out(struct topology *t, const char *text, const uint32_t *shares,
+                    bool shared_memory)
 {
     struct comm_member m[MEMBERS_MAX];
     uint32_t n = 0;
@@ -32,7 +33,7 @@ static void lay_out(struct topology *t, const char *text, bool shared_memory)
         m[n] = (struct comm_member){ names[n], hosts[host - 'A'], "127.0.0.1:1", (uint32_t)ranks };
         at += used;
     }
-    assert_int_equal(topology_init(t, m, n, shared_memory, NULL), 0);
+    assert_int_equal(topology_init(t, m, n, shares, shared_memory, NULL), 0);
 }
 
 /* "nodes 0 2 4; 2 channels" and the description. */
@@ -42,7 +43,7 @@ static void expect(const char *layout, bool shared_memory, const char *nodes, co
     char story[256] = "", line[192];
     size_t n = 0;
 
-    lay_out(&t, layout, shared_memory);
+    lay_out(&t, layout, NULL, shared_memory);
     for (uint32_t i = 0; i < t.n_nodes; i++)
         n += (size_t)snprintf(story + n, sizeof(story) - n, "%u ", t.node_first[i]);
     snprintf(story + n, sizeof(story) - n, "x%u", t.n_channels);
@@ -90,15 +91,67 @@ static void a_power_of_two_keeps_the_tree_whatever_the_hosts(void **state)
            "alternate), shared memory + tcp, halving/doubling");
 }
 
-static void other_worlds_are_a_ring_of_runs(void **state)
+static void other_worlds_are_subtrees_side_by_side(void **state)
 {
     (void)state;
-    expect("A1 B1 C1", true, "0 1 2 x1", "3 ranks: 3 members x 1, tcp, ring");
-    expect("A3 B3", true, "0 3 x3", "6 ranks: 2 members x 3, shared memory + tcp, ring");
-    expect("A3 B2", true, "0 3 x2", "5 ranks: 2 members of 2 to 3, shared memory + tcp, ring");
-    expect("A2 B3 A1", true, "0 2 5 x1",
-           "6 ranks: 2 hosts x 3 as 3 groups (the hosts are unequal or their ranks alternate), "
-           "shared memory + tcp, ring");
+    expect("A1 B1 C1", true, "0 1 2 x1", "3 ranks: 3 members x 1, tcp, direct");
+    expect("A3 B3", true, "0 2 3 4 x1",
+           "6 ranks: 2 members x 3 as 4 groups (the hosts are unequal or their ranks alternate), "
+           "shared memory + tcp, direct");
+    expect("A4 B4 C4", true, "0 4 8 x4", "12 ranks: 3 members x 4, shared memory + tcp, direct");
+    expect("A2 B3 A1", true, "0 2 4 5 x1",
+           "6 ranks: 2 hosts x 3 as 4 groups (the hosts are unequal or their ranks alternate), "
+           "shared memory + tcp, direct");
+}
+
+static void shares_decide_what_is_a_subtree(void **state)
+{
+    static const uint32_t uneven[] = { 2, 1, 1 }, tail[] = { 4, 2, 1 }, crooked[] = { 1, 2, 1 },
+                          threes[] = { 3, 3 }, twos[] = { 2, 2, 2, 2 };
+    struct comm_member m[] = { { "a", "A", "", 1 }, { "b", "B", "", 1 }, { "c", "B", "", 1 } };
+    struct topology t;
+    struct err err;
+
+    (void)state;
+    assert_int_equal(topology_init(&t, m, 3, uneven, true, NULL), 0);
+    assert_int_equal(t.kind, TOPOLOGY_DIRECT);
+    assert_int_equal(t.n_nodes, 2); /* 1 + 1 is a subtree on one host */
+    assert_int_equal(t.node_leaves[1], 2);
+    assert_int_equal(t.node_leaves[2], 4);
+    topology_fini(&t);
+    assert_int_equal(topology_init(&t, m, 3, tail, true, NULL), 0);
+    assert_int_equal(t.n_nodes, 2);
+    topology_fini(&t);
+    assert_int_equal(topology_init(&t, m, 3, crooked, true, &err), ERR_INPUT);
+    assert_non_null(strstr(err.text, "subtrees"));
+    assert_int_equal(topology_init(&t, m, 2, threes, true, &err), ERR_INPUT); /* 6 are 4 + 2 */
+    lay_out(&t, "A2 B2", twos, true);
+    assert_int_equal(t.kind, TOPOLOGY_HALVING); /* as if each had one */
+    topology_fini(&t);
+}
+
+static void leaves_are_shared_out_in_subtrees_as_even_as_can_be(void **state)
+{
+    uint32_t shares[64];
+    struct comm_member m = { "a", "A", "", 1 };
+    struct topology t;
+
+    (void)state;
+    for (uint32_t full = 1; full <= 64; full++)
+        for (uint32_t world = 1; world <= full; world++) {
+            uint32_t all = 0, most = 0;
+
+            comm_share(full, world, shares);
+            for (uint32_t i = 0; i < world; i++) {
+                all += shares[i];
+                most = shares[i] > most ? shares[i] : most;
+            }
+            assert_int_equal(all, full);
+            assert_true(most < 2 * ((full + world - 1) / world) || world == 1 || full < 3);
+            m.n_ranks = world;
+            assert_int_equal(topology_init(&t, &m, 1, shares, true, NULL), 0);
+            topology_fini(&t);
+        }
 }
 
 static bool has(const uint32_t *list, uint32_t n, uint32_t x)
@@ -111,7 +164,7 @@ static bool has(const uint32_t *list, uint32_t n, uint32_t x)
 
 static void check_invariants(const struct topology *t)
 {
-    uint32_t a[TOPOLOGY_MAX_PEERS], b[TOPOLOGY_MAX_PEERS], spoken = 0, first, end;
+    uint32_t a[COMM_MAX_RANKS], b[COMM_MAX_RANKS], spoken = 0, first, end;
 
     for (uint32_t r = 0; r < t->world; r++) {
         uint32_t node = t->node_of[r], n = topology_peers(t, r, a);
@@ -125,13 +178,15 @@ static void check_invariants(const struct topology *t)
         }
         for (int what = 0; n > 0 && what < 4; what++) { /* whom the schedules name is connected */
             struct schedule s = { (enum schedule_what)what,
-                                  t->kind == TOPOLOGY_RING,
+                                  t->kind == TOPOLOGY_DIRECT,
                                   t->n_nodes,
                                   node,
                                   t->n_nodes / 2,
-                                  what == SCHEDULE_BROADCAST ? 2 : t->n_nodes };
+                                  what == SCHEDULE_BROADCAST && t->kind == TOPOLOGY_HALVING
+                                      ? 1
+                                      : t->n_nodes };
 
-            if (s.ring && what == SCHEDULE_DOUBLING)
+            if (s.direct && what == SCHEDULE_DOUBLING)
                 continue;
             for (uint32_t i = 0; i < schedule_steps(&s); i++) {
                 struct schedule_step step = schedule_step(&s, i);
@@ -168,7 +223,7 @@ static void every_small_layout_is_consistent(void **state)
                      1 + x / 3 % 3);
         if (x != 0) /* the same as a shorter one */
             continue;
-        lay_out(&t, text, code % 7 != 0);
+        lay_out(&t, text, NULL, code % 7 != 0);
         check_invariants(&t);
         topology_fini(&t);
     }
@@ -188,16 +243,16 @@ static void big_worlds_are_consistent_and_bounded(void **state)
             snprintf(host[i], sizeof(host[i]), "h%u", i / (k == 3 ? 3 : 1));
             m[i] = (struct comm_member){ "w", host[i], "", ranks[k] };
         }
-        assert_int_equal(topology_init(&t, m, 64, true, NULL), 0);
+        assert_int_equal(topology_init(&t, m, 64, NULL, true, NULL), 0);
         check_invariants(&t);
         topology_fini(&t);
     }
     m[5].n_ranks = UINT32_MAX;
-    assert_int_equal(topology_init(&t, m, 64, true, &err), ERR_INPUT);
+    assert_int_equal(topology_init(&t, m, 64, NULL, true, &err), ERR_INPUT);
     assert_non_null(strstr(err.text, "4096"));
     m[5].n_ranks = 0;
-    assert_int_equal(topology_init(&t, m, 64, true, &err), ERR_INPUT);
-    assert_int_equal(topology_init(&t, m, 0, true, &err), ERR_INPUT);
+    assert_int_equal(topology_init(&t, m, 64, NULL, true, &err), ERR_INPUT);
+    assert_int_equal(topology_init(&t, m, 0, NULL, true, &err), ERR_INPUT);
 }
 
 int main(void)
@@ -206,7 +261,9 @@ int main(void)
         cmocka_unit_test(one_host_is_one_node_for_every_world),
         cmocka_unit_test(equal_aligned_hosts_are_the_nodes),
         cmocka_unit_test(a_power_of_two_keeps_the_tree_whatever_the_hosts),
-        cmocka_unit_test(other_worlds_are_a_ring_of_runs),
+        cmocka_unit_test(other_worlds_are_subtrees_side_by_side),
+        cmocka_unit_test(shares_decide_what_is_a_subtree),
+        cmocka_unit_test(leaves_are_shared_out_in_subtrees_as_even_as_can_be),
         cmocka_unit_test(every_small_layout_is_consistent),
         cmocka_unit_test(big_worlds_are_consistent_and_bounded),
     };

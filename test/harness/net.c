@@ -52,8 +52,15 @@ struct graph *net_import_model(struct model *m, const struct graph_opts *opts)
 
 struct net net_open_graph(struct graph *g, enum plan_purpose purpose, uint32_t batch)
 {
-    static const struct plan_measure accuracy = { .op = "Accuracy", .tensor = "logits" };
     static const char *const keep[] = { "logits" };
+
+    return net_open_keep(g, purpose, batch, keep, 1);
+}
+
+struct net net_open_keep(struct graph *g, enum plan_purpose purpose, uint32_t batch,
+                         const char *const *keep, uint32_t n_keep)
+{
+    static const struct plan_measure accuracy = { .op = "Accuracy", .tensor = "logits" };
     struct net n = { .graph = g, .batch = batch, .run = { .seed = 7, .loss_scale = 0.25f } };
     struct plan_feed feeds[4] = { { 0 } };
     struct plan_opts opts = { .purpose = purpose,
@@ -63,7 +70,7 @@ struct net net_open_graph(struct graph *g, enum plan_purpose purpose, uint32_t b
                               .metrics = &accuracy,
                               .n_metrics = 1,
                               .keep = keep,
-                              .n_keep = 1 };
+                              .n_keep = n_keep };
     const struct graph_io *inputs = graph_inputs(g, &opts.n_feeds);
     struct err err = { 0 };
     uint32_t i;

@@ -34,6 +34,9 @@ struct net {
 struct net net_open(const char *path, enum plan_purpose purpose, uint32_t batch);
 struct net net_open_model(struct model *m, enum plan_purpose purpose, uint32_t batch);
 struct net net_open_graph(struct graph *g, enum plan_purpose purpose, uint32_t batch);
+/* ... and these tensors, of which "logits" must be one, can be read afterwards. */
+struct net net_open_keep(struct graph *g, enum plan_purpose purpose, uint32_t batch,
+                         const char *const *keep, uint32_t n_keep);
 struct graph *net_import(const char *path);
 struct graph *net_import_model(struct model *m, const struct graph_opts *opts);
 void net_close(struct net *n);

@@ -174,7 +174,8 @@ static void rig_feed(struct rig *r, uint32_t i)
 
     t->dtype = gt->dtype == TENSOR_NONE ? TENSOR_F32 : gt->dtype;
     t->shape = gt->shape;
-    t->layout = gt->plain ? TENSOR_PLAIN : layout_for(r, &t->shape, i == 0);
+    t->layout = gt->plain ? TENSOR_PLAIN : layout_for(r, &t->shape, 
+                                    i == 0 || (i < 16 && (r->def->channels_in & OP_IN(i)) != 0));
     n = (size_t)tensor_elements(t);
     bytes = tensor_bytes(t);
     plain = malloc(bytes + 1);

@@ -317,6 +317,136 @@ static void further_outputs_are_the_averages_onnx_asks_for(void **state)
     }
 }
 
+/* Tails behind the norm: the residual, the clamp, both. The ceiling cuts through the data. */
+static const struct {
+    const char *op;
+    bool residual;
+    float ceiling; /* 0: none */
+} tails[] = { { "BatchNormAdd", true, 0 },
+              { "BatchNormRelu", false, INFINITY },
+              { "BatchNormRelu", true, INFINITY },
+              { "BatchNormRelu", true, 1.25f } };
+
+static void set_tail(struct built *b, struct op_attr attrs[4], const struct shape *s, size_t tail)
+{
+    set(b, s, &settings[0]);
+    memcpy(attrs, b->attrs, sizeof(b->attrs));
+    attrs[3] = (struct op_attr){ .name = "ceiling", .type = OP_ATTR_FLOAT, .f = tails[tail].ceiling };
+    b->gc.domain = "trainerd";
+    b->gc.op = tails[tail].op;
+    b->gc.opset = 1;
+    b->gc.attrs = attrs;
+    b->gc.n_attrs = tails[tail].ceiling != 0 ? 4 : 3;
+    b->gc.in[N_IN] = (struct gradcheck_tensor){ .shape = *s, .lo = -1, .hi = 1 };
+    b->gc.n_in = N_IN + tails[tail].residual;
+    for (uint32_t i = SCALE; i < N_IN; i++)
+        b->gc.in[i].plain = true;
+}
+
+static void a_residual_and_a_clamp_come_behind_the_norm(void **state)
+{
+    size_t i, k, e;
+
+    (void)state;
+    for (i = 0; i < COUNT_OF(shapes); i++)
+        for (k = 0; k < COUNT_OF(tails); k++) {
+            size_t n = (size_t)shape_elements(&shapes[i]);
+            struct op_attr attrs[4];
+            struct built b, norm;
+            struct gradcheck_result r, plain;
+            struct err err = { 0 };
+            double *want = calloc(n + 1, sizeof(*want));
+
+            set_tail(&b, attrs, &shapes[i], k);
+            set(&norm, &shapes[i], &settings[0]);
+            assert_int_equal(gradcheck_forward(&b.gc, &r, &err), 0);
+            assert_int_equal(gradcheck_forward(&norm.gc, &plain, &err), 0);
+            for (e = 0; e < n; e++) {
+                double v = (double)((float *)plain.out[0].data)[e];
+
+                if (tails[k].residual)
+                    v += (double)((float *)r.in[N_IN].data)[e];
+                if (tails[k].ceiling != 0)
+                    v = fmin(fmax(v, 0), (double)tails[k].ceiling);
+                want[e] = v;
+            }
+            gradcheck_near(tails[k].op, r.out[0].data, want, n, 1e-6);
+            gradcheck_free(&r);
+            gradcheck_free(&plain);
+            free(want);
+        }
+}
+
+/* Where the clamp bites, differences know no slope: the kernel's own mask is compared with what the
+ * norm alone makes of the gradient that passes it. */
+static void a_gradient_passes_the_clamp_where_y_is_inside(void **state)
+{
+    size_t i, k, e;
+    uint32_t j;
+
+    (void)state;
+    for (i = 0; i < COUNT_OF(shapes); i++)
+        for (k = 0; k < COUNT_OF(tails); k++) {
+            size_t n = (size_t)shape_elements(&shapes[i]);
+            struct op_attr attrs[4];
+            struct built b, norm;
+            struct gradcheck_result r, plain;
+            struct err err = { 0 };
+            float *passed = calloc(n + 1, sizeof(*passed));
+            double *want = calloc(n + 1, sizeof(*want));
+
+            set_tail(&b, attrs, &shapes[i], k);
+            assert_int_equal(gradcheck_backward(&b.gc, &r, &err), 0);
+            for (e = 0; e < n; e++) {
+                float y = ((float *)r.out[0].data)[e], d = ((float *)r.dout[0].data)[e];
+                bool inside = tails[k].ceiling == 0 || (y > 0 && y < tails[k].ceiling);
+
+                passed[e] = inside ? d : 0;
+                want[e] = (double)passed[e];
+            }
+            set(&norm, &shapes[i], &settings[0]);
+            norm.gc.dout[0] = passed;
+            assert_int_equal(gradcheck_backward(&norm.gc, &plain, &err), 0);
+            if (tails[k].residual)
+                gradcheck_near("residual", r.din[N_IN].data, want, n, 0);
+            for (j = 0; j < N_IN; j++) {
+                size_t m = (size_t)tensor_elements(&plain.din[j]);
+
+                for (e = 0; e < m; e++)
+                    want[e] = (double)((float *)plain.din[j].data)[e];
+                gradcheck_near(tails[k].op, r.din[j].data, want, m, 1e-6);
+            }
+            gradcheck_free(&r);
+            gradcheck_free(&plain);
+            free(passed);
+            free(want);
+        }
+}
+
+/* Nothing is clamped: the slopes are those of the norm and the sum. */
+static void gradients_of_tails_agree_with_differences(void **state)
+{
+    size_t i, k;
+
+    (void)state;
+    for (i = 0; i < COUNT_OF(shapes); i++)
+        for (k = 0; k < COUNT_OF(tails); k++) {
+            struct op_attr attrs[4];
+            struct built b;
+
+            set_tail(&b, attrs, &shapes[i], k);
+            if (tails[k].ceiling != 0) {
+                attrs[3].f = INFINITY;
+                b.gc.in[BIAS].lo = 20;
+                b.gc.in[BIAS].hi = 30;
+            }
+            b.gc.probes = 15;
+            b.gc.step = 1.0 / 16;
+            b.gc.tol = 3e-3;
+            gradcheck_run(&b.gc);
+        }
+}
+
 static void expect_refused(const struct built *b, const char *says)
 {
     struct gradcheck_result r;
@@ -363,6 +493,9 @@ int main(void)
         cmocka_unit_test(no_gradient_from_above_still_reports_the_statistics),
         cmocka_unit_test(a_mean_far_from_zero_costs_no_digits_of_the_variance),
         cmocka_unit_test(large_tensors_are_summed_in_several_chunks),
+        cmocka_unit_test(a_residual_and_a_clamp_come_behind_the_norm),
+        cmocka_unit_test(a_gradient_passes_the_clamp_where_y_is_inside),
+        cmocka_unit_test(gradients_of_tails_agree_with_differences),
         cmocka_unit_test(further_outputs_are_the_averages_onnx_asks_for),
         cmocka_unit_test(what_does_not_fit_is_refused_with_node_and_input),
     };

@@ -121,6 +121,58 @@ static void gradients_of_every_form_agree_with_differences(void **state)
     }
 }
 
+/* trainerd.MatMul of operands that lie the other way round gives what MatMul gives of them as they
+ * should lie; a row is added to every row. */
+static void transposed_operands_and_a_bias_give_the_same_product(void **state)
+{
+    static const struct {
+        int64_t batch_a, batch_b, m, n, k;
+    } sizes[] = { { 0, 0, 4, 5, 3 }, { 2, 0, 4, 5, 3 }, { 2, 2, 7, 1, 17 }, { 2, 1, 1, 6, 3 },
+                  { 1, 3, 5, 33, 2 } };
+    size_t i, e;
+    int form;
+
+    (void)state;
+    for (i = 0; i < COUNT_OF(sizes); i++)
+        for (form = 0; form < 8; form++) {
+            int64_t m = sizes[i].m, n = sizes[i].n, k = sizes[i].k, ba = sizes[i].batch_a,
+                    bb = sizes[i].batch_b;
+            bool ta = (form & 1) != 0, tb = (form & 2) != 0, bias = (form & 4) != 0;
+            struct op_attr attrs[] = { { .name = "transA", .type = OP_ATTR_INT, .i = ta },
+                                       { .name = "transB", .type = OP_ATTR_INT, .i = tb } };
+            struct gradcheck_case gc = { .domain = "trainerd", .op = "MatMul", .opset = 1,
+                                         .attrs = attrs, .n_attrs = 2, .n_in = 2 + bias,
+                                         .seed = 5, .step = 1.0 / 4, .probes = 30 };
+            struct gradcheck_result r;
+            struct err err = { 0 };
+            int64_t b = ba > bb ? ba : bb, total = (b > 0 ? b : 1) * m * n;
+            double *want = calloc((size_t)total, sizeof(*want));
+
+            gc.in[0].shape = ba > 0 ? shape_of(3, ba, ta ? k : m, ta ? m : k)
+                                    : shape_of(2, ta ? k : m, ta ? m : k);
+            gc.in[1].shape = bb > 0 ? shape_of(3, bb, tb ? n : k, tb ? k : n)
+                                    : shape_of(2, tb ? n : k, tb ? k : n);
+            gc.in[2].shape = shape_of(1, n);
+            if (gradcheck_forward(&gc, &r, &err) < 0)
+                fail_msg("%s", err.text);
+            for (e = 0; e < (size_t)total; e++) {
+                int64_t at_b = (int64_t)e / (m * n), row = (int64_t)e / n % m, col = (int64_t)e % n, x;
+                const float *pa = (float *)r.in[0].data + (ba > 1 ? at_b : 0) * m * k;
+                const float *pb = (float *)r.in[1].data + (bb > 1 ? at_b : 0) * n * k;
+
+                for (x = 0; x < k; x++)
+                    want[e] += (double)pa[ta ? x * m + row : row * k + x] *
+                               (double)pb[tb ? col * k + x : x * n + col];
+                if (bias)
+                    want[e] += (double)((float *)r.in[2].data)[col];
+            }
+            gradcheck_near("MatMul", r.out[0].data, want, (size_t)total, 1e-5);
+            gradcheck_free(&r);
+            free(want);
+            gradcheck_run(&gc);
+        }
+}
+
 static void empty_axes_give_zeros_where_there_is_something(void **state)
 {
     static const struct matmul empty[] = {
@@ -151,8 +203,8 @@ static void what_does_not_fit_is_refused_with_node_and_shapes(void **state)
     } bad[] = {
         { { { 2, { 4, 3 } }, { 2, { 4, 5 } }, { 0, { 0 } } }, "[4, 3] and [4, 5]" },
         { { { 3, { 2, 4, 3 } }, { 3, { 3, 3, 5 } }, { 0, { 0 } } }, "do not broadcast" },
-        { { { 0, { 0 } }, { 2, { 3, 5 } }, { 0, { 0 } } }, "input 0 is a scalar" },
-        { { { 2, { 3, 5 } }, { 0, { 0 } }, { 0, { 0 } } }, "input 1 is a scalar" },
+        { { { 0, { 0 } }, { 2, { 3, 5 } }, { 0, { 0 } } }, "input 0 has 0 dimensions" },
+        { { { 2, { 3, 5 } }, { 0, { 0 } }, { 0, { 0 } } }, "input 1 has 0 dimensions" },
     };
     static const int64_t far = INT64_C(1) << 31;
     struct tensor left = { TENSOR_F32, TENSOR_PLAIN, shape_of(2, far, (int64_t)1), NULL }, out;
@@ -192,6 +244,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_broadcast_form_multiplies_the_matrices_numpy_would),
         cmocka_unit_test(gradients_of_every_form_agree_with_differences),
+        cmocka_unit_test(transposed_operands_and_a_bias_give_the_same_product),
         cmocka_unit_test(empty_axes_give_zeros_where_there_is_something),
         cmocka_unit_test(what_does_not_fit_is_refused_with_node_and_shapes),
     };

@@ -18,9 +18,11 @@ struct gemm_param {
 
 enum { MATMUL_BATCH_RANK = TENSOR_MAX_RANK - 2 };
 
-/* y [batch.., m, n] = a [batch.., m, k] b [batch.., k, n], batch axes broadcast */
+/* y [batch.., m, n] = a [batch.., m, k] b [batch.., k, n] (+ bias [n]), batch axes broadcast; a
+ * transposed operand lies as [batch.., k, m] or [batch.., n, k] */
 struct matmul_param {
     int64_t m, n, k;
+    bool trans_a, trans_b, bias;
     struct shape batch_a, batch_b, batch; /* before and after broadcasting */
 };
 

@@ -66,7 +66,7 @@ static int settle(const struct matmul_param *p, struct matmul_state *s, int64_t 
     s->n = p->n;
     s->k = p->k;
     *batch = 1;
-    if (n_b == 1 && n_a == n) {
+    if (n_b == 1 && n_a == n && (n == 1 || !p->trans_a)) {
         s->m = n * p->m;
         return 0;
     }
@@ -84,6 +84,34 @@ static int settle(const struct matmul_param *p, struct matmul_state *s, int64_t 
     return 0;
 }
 
+/* da and db as products. With ' for an operand as it is multiplied:
+ *   da [m, k] = dy b'^T       where a is transposed   da [k, m] = b' dy^T
+ *   db [k, n] = a'^T dy       where b is              db [n, k] = dy^T a'     */
+static int make_kernels(const struct op_plan *op, int64_t batch, struct matmul_state *s,
+                        struct err *err)
+{
+    const struct matmul_param *p = op->param;
+    struct dnn_matmul y = { .batch = batch, .m = s->m, .n = s->n, .k = s->k,
+                            .trans_a = p->trans_a, .trans_b = p->trans_b, .bias = p->bias };
+    struct dnn_matmul da = { .batch = batch, .m = s->m, .n = s->k, .k = s->n,
+                             .trans_b = !p->trans_b };
+    struct dnn_matmul db = { .batch = batch, .m = s->k, .n = s->n, .k = s->m,
+                             .trans_a = !p->trans_a };
+    int rc = dnn_matmul(&y, &s->y, err);
+
+    if (p->trans_a)
+        da = (struct dnn_matmul){ .batch = batch, .m = s->k, .n = s->m, .k = s->n,
+                                  .trans_a = p->trans_b, .trans_b = true };
+    if (p->trans_b)
+        db = (struct dnn_matmul){ .batch = batch, .m = s->n, .n = s->k, .k = s->m,
+                                  .trans_a = true, .trans_b = p->trans_a };
+    if (rc == 0 && op_wants(op, 0))
+        rc = dnn_matmul(&da, &s->da, err);
+    if (rc == 0 && op_wants(op, 1))
+        rc = dnn_matmul(&db, &s->db, err);
+    return rc;
+}
+
 int matmul_cpu_plan(struct op_plan *p, struct err *err)
 {
     struct matmul_state *s = calloc(1, sizeof(*s));
@@ -94,16 +122,7 @@ int matmul_cpu_plan(struct op_plan *p, struct err *err)
         return err_set(err, ERR_NOMEM, "MatMul '%s': out of memory", p->node);
     rc = settle(p->param, s, &batch, err);
     if (rc == 0)
-        rc = dnn_matmul(&(struct dnn_matmul){ .batch = batch, .m = s->m, .n = s->n, .k = s->k },
-                        &s->y, err);
-    if (rc == 0 && p->training && (p->want_din & OP_IN(0)) != 0)
-        rc = dnn_matmul(&(struct dnn_matmul){ .batch = batch, .m = s->m, .n = s->k, .k = s->n,
-                                              .trans_b = true },
-                        &s->da, err);
-    if (rc == 0 && p->training && (p->want_din & OP_IN(1)) != 0)
-        rc = dnn_matmul(&(struct dnn_matmul){ .batch = batch, .m = s->k, .n = s->n, .k = s->m,
-                                              .trans_a = true },
-                        &s->db, err);
+        rc = make_kernels(p, batch, s, err);
     if (rc < 0) {
         matmul_cpu_free(s);
         return err_wrap(err, rc, "MatMul '%s'", p->node);
@@ -135,13 +154,14 @@ static struct matrices matrices_at(const struct matmul_state *s, int64_t i, floa
 
 int matmul_cpu_fwd(const struct op_call *c, struct err *err)
 {
+    const struct matmul_param *p = c->param;
     struct matmul_state *s = c->state;
     int64_t i;
 
     for (i = 0; i < s->loops; i++) {
         struct matrices at =
             matrices_at(s, i, c->in[0]->data, c->in[1]->data, c->out[0]->data);
-        void *args[DNN_ARGS] = { at.a, at.b, at.y };
+        void *args[DNN_ARGS] = { at.a, at.b, at.y, p->bias ? c->in[2]->data : NULL };
         int rc = dnn_run(s->y, args, op_at(c->scratch, s->spare_bytes), err);
 
         if (rc < 0)
@@ -150,12 +170,14 @@ int matmul_cpu_fwd(const struct op_call *c, struct err *err)
     return 0;
 }
 
-/* The gradient of input `which` (0: dy b^T, 1: a^T dy). Several calls may go to the same matrix:
+/* The gradient of operand `which`. Several calls may go to the same matrix:
  * then all are added to zeros, in the order of y. */
 static int bwd_one(const struct op_call *c, uint32_t which, struct err *err)
 {
+    const struct matmul_param *p = c->param;
     struct matmul_state *s = c->state;
     struct dnn *d = which == 0 ? s->da : s->db;
+    bool dy_first = which == 0 ? !p->trans_a : p->trans_b;
     const struct tensor *din = c->din[which];
     bool added = s->at_a != NULL || (c->din_add & OP_IN(which)) != 0;
     int64_t i;
@@ -164,8 +186,8 @@ static int bwd_one(const struct op_call *c, uint32_t which, struct err *err)
         memset(din->data, 0, tensor_bytes(din));
     for (i = 0; i < s->loops; i++) {
         struct matrices in = matrices_at(s, i, c->in[0]->data, c->in[1]->data, c->dout[0]->data);
-        float *home = din->data, *at;
-        void *args[DNN_ARGS] = { which == 0 ? in.y : in.a, which == 0 ? in.b : in.y };
+        float *home = din->data, *at, *other = which == 0 ? in.b : in.a;
+        void *args[DNN_ARGS] = { dy_first ? in.y : other, dy_first ? other : in.y };
         int rc;
 
         if (s->at_a != NULL)
@@ -183,6 +205,7 @@ static int bwd_one(const struct op_call *c, uint32_t which, struct err *err)
 
 int matmul_cpu_bwd(const struct op_call *c, struct err *err)
 {
+    const struct matmul_param *p = c->param;
     uint32_t i;
     int rc = 0;
 
@@ -193,5 +216,8 @@ int matmul_cpu_bwd(const struct op_call *c, struct err *err)
     for (i = 0; rc == 0 && i < 2; i++)
         if (c->din[i] != NULL)
             rc = bwd_one(c, i, err);
+    if (rc == 0 && p->bias && c->din[2] != NULL)
+        op_sum_rows(c->dout[0]->data, (size_t)(shape_elements(&p->batch) * p->m), (size_t)p->n, 1.0f,
+                    c->din[2]->data, op_adds(c, 2));
     return rc;
 }

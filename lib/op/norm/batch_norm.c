@@ -11,6 +11,7 @@
  * inputs 3 and 4, and stat_momentum says how far they move. ONNX averages the population variance
  * (PyTorch the unbiased one: n / (n - 1) of it). */
 #include <inttypes.h>
+#include <math.h>
 
 #include "base/err.h"
 #include "op/norm/norm_priv.h"
@@ -89,6 +90,30 @@ static int infer_9(struct op_infer *f, struct err *err)
     return infer(f, f->training, err);
 }
 
+/* trainerd.BatchNormAdd, BatchNormRelu: with a residual behind the norm, and a clamp behind that. */
+static int infer_tail(struct op_infer *f, struct err *err)
+{
+    struct batch_norm_param *p = f->param;
+    int rc = infer_14(f, err);
+
+    if (rc < 0 || f->n_in <= MIN_IN)
+        return rc;
+    rc = op_need(f, MIN_IN, TENSOR_F32, -1, err);
+    if (rc == 0 && !shape_equal(&f->in[0]->shape, &f->in[MIN_IN]->shape))
+        return op_error(f, 0, err, "the residual's shape is not that of input 0");
+    p->ceiling = INFINITY;
+    return rc;
+}
+
+static int infer_clamp(struct op_infer *f, struct err *err)
+{
+    struct batch_norm_param *p = f->param;
+    int rc = infer_tail(f, err);
+
+    p->clamp = true;
+    return rc < 0 ? rc : op_attr_f(f, "ceiling", INFINITY, &p->ceiling, err);
+}
+
 static float stat_momentum(const void *param)
 {
     const struct batch_norm_param *p = param;
@@ -99,13 +124,21 @@ static float stat_momentum(const void *param)
 static const char *const attrs_14[] = { "epsilon", "momentum", "training_mode", NULL };
 static const char *const attrs_9[] = { "epsilon", "momentum", NULL };
 
-/* What the two rows share. */
-#define BATCH_NORM                                                                                 \
-    .name = "BatchNormalization", .n_in = { MIN_IN, MIN_IN },                                      \
-    .param_bytes = sizeof(struct batch_norm_param), .diff = OP_IN(0) | OP_IN(1) | OP_IN(2),        \
-    .bwd_reads = OP_IN(0) | OP_IN(1) | OP_IN(3) | OP_IN(4), .stat = OP_IN(3) | OP_IN(4),           \
+static const char *const attrs_tail[] = { "epsilon", "momentum", "training_mode", "ceiling", NULL };
+
+/* What the rows share. */
+#define BATCH_NORM_ANY                                                                             \
+    .param_bytes = sizeof(struct batch_norm_param), .stat = OP_IN(3) | OP_IN(4),                   \
     .layout = OP_LAYOUT_CHANNELS, .stat_momentum = stat_momentum,                                  \
     .cpu = { batch_norm_cpu_plan, batch_norm_cpu_fwd, batch_norm_cpu_bwd, NULL }
+#define BATCH_NORM                                                                                 \
+    .name = "BatchNormalization", .n_in = { MIN_IN, MIN_IN },                                      \
+    .diff = OP_IN(0) | OP_IN(1) | OP_IN(2),                                                        \
+    .bwd_reads = OP_IN(0) | OP_IN(1) | OP_IN(3) | OP_IN(4), BATCH_NORM_ANY
+#define BATCH_NORM_TAIL                                                                            \
+    .domain = "trainerd", .since = 1, .n_out = { 1, 1 }, .attrs = attrs_tail,                      \
+    .channels_in = OP_IN(MIN_IN), .diff = OP_IN(0) | OP_IN(1) | OP_IN(2) | OP_IN(MIN_IN),          \
+    BATCH_NORM_ANY
 
 const struct op_def op_batch_norm_14 = {
     BATCH_NORM,
@@ -122,4 +155,20 @@ const struct op_def op_batch_norm_9 = {
     .n_out = { 1, 5 }, /* and the mean and variance that were used */
     .attrs = attrs_9,
     .infer = infer_9,
+};
+
+const struct op_def op_batch_norm_add = {
+    BATCH_NORM_TAIL,
+    .name = "BatchNormAdd",
+    .n_in = { MIN_IN + 1, MIN_IN + 1 },
+    .bwd_reads = OP_IN(0) | OP_IN(1) | OP_IN(3) | OP_IN(4),
+    .infer = infer_tail,
+};
+
+const struct op_def op_batch_norm_relu = {
+    BATCH_NORM_TAIL,
+    .name = "BatchNormRelu",
+    .n_in = { MIN_IN, MIN_IN + 1 },
+    .bwd_reads = OP_IN(0) | OP_IN(1) | OP_IN(3) | OP_IN(4) | OP_OUT(0), /* y says what was clamped */
+    .infer = infer_clamp,
 };

@@ -1,4 +1,5 @@
-/* batch_norm_cpu.c - x as [rows, c] (columns.h): channels-last, and any [n, c].
+/* batch_norm_cpu.c - x as [rows, c] (columns.h): channels-last, and any [n, c]. The rows with a
+ * residual and a clamp behind the norm run here too.
  *
  * The variance of a chunk is taken about the chunk's own mean and merged (T. Chan, G. Golub,
  * R. LeVeque: Updating Formulae and a Pairwise Algorithm for Computing Sample Variances, 1979), so
@@ -165,6 +166,18 @@ static void put_statistics(const struct op_call *c, const struct stats *st, size
     }
 }
 
+enum { RESIDUAL = 5 };
+
+static const float *residual_of(const struct op_call *c)
+{
+    return c->n_in > RESIDUAL && c->in[RESIDUAL] != NULL ? c->in[RESIDUAL]->data : NULL;
+}
+
+static bool wants_residual(const struct op_call *c)
+{
+    return c->n_in > RESIDUAL && c->din[RESIDUAL] != NULL;
+}
+
 int batch_norm_cpu_fwd(const struct op_call *c, struct err *err)
 {
     const struct batch_norm_param *p = c->param;
@@ -188,29 +201,37 @@ int batch_norm_cpu_fwd(const struct op_call *c, struct err *err)
     columns_repeat(&s.columns, w.mean);
     columns_repeat(&s.columns, w.a);
     columns_repeat(&s.columns, w.b);
-    columns_put(&s.columns, x, c->out[0]->data, s.total, w.mean, w.a, w.b);
+    columns_put(&s.columns, x, c->out[0]->data, s.total, w.mean, w.a, w.b,
+                &(struct columns_tail){ .residual = residual_of(c),
+                                        .clamp = p->clamp,
+                                        .ceiling = p->ceiling });
     return 0;
 }
 
-/* d1 = sum of dy, d2 = sum of dy (x - mean), over all rows */
-static void sum_all(const struct rows *s, const float *x, const float *dy,
-                    const struct work *w)
+/* d1 = sum of dy, d2 = sum of dy (x - mean), over all rows; the residual's gradient beside them,
+ * while dy is at hand. */
+static void sum_all(const struct op_call *c, const struct rows *s, const float *x,
+                    const struct columns_dy *dy, const struct work *w)
 {
     const struct columns *k = &s->columns;
+    float *residual = wants_residual(c) ? c->din[RESIDUAL]->data : NULL;
     size_t at, i;
 
     memset(w->d1, 0, k->c * sizeof(double));
     memset(w->d2, 0, k->c * sizeof(double));
     for (at = 0; at < s->total; at += k->chunk) {
         size_t n = s->total - at < k->chunk ? s->total - at : k->chunk;
+        struct columns_dy here = { dy->dy + at, dy->y != NULL ? dy->y + at : NULL, dy->ceiling };
 
-        columns_products(k, x + at, dy + at, n, w->mean, w->s1, w->s2);
+        columns_products(k, x + at, &here, n, w->mean, w->s1, w->s2);
         columns_fold(k, w->s1, w->t1);
         columns_fold(k, w->s2, w->t2);
         for (i = 0; i < k->c; i++) {
             w->d1[i] += w->t1[i];
             w->d2[i] += w->t2[i];
         }
+        if (residual != NULL)
+            columns_pass(&here, n, residual + at, op_adds(c, RESIDUAL));
     }
 }
 
@@ -227,7 +248,8 @@ int batch_norm_cpu_bwd(const struct op_call *c, struct err *err)
     struct work w = work_at(&s, c->scratch);
     struct columns_line line = { w.mean, w.a, w.b, w.k };
     struct stats st = stats_of(c, s.columns.c);
-    const float *scale = c->in[1]->data, *x = c->in[0]->data, *dy;
+    const float *scale = c->in[1]->data, *x = c->in[0]->data;
+    struct columns_dy dy = { .ceiling = p->ceiling };
     double n = (double)s.rows;
     size_t i;
 
@@ -236,12 +258,14 @@ int batch_norm_cpu_bwd(const struct op_call *c, struct err *err)
         op_bwd_zero(c);
     put_channel(c, 3, st.mean, s.columns.c);
     put_channel(c, 4, st.var, s.columns.c);
-    if (c->dout[0] == NULL || (c->din[0] == NULL && c->din[1] == NULL && c->din[2] == NULL))
+    if (c->dout[0] == NULL || (c->din[0] == NULL && c->din[1] == NULL && c->din[2] == NULL &&
+                               !wants_residual(c)))
         return 0;
-    dy = c->dout[0]->data;
+    dy.dy = c->dout[0]->data;
+    dy.y = p->clamp ? c->out[0]->data : NULL;
     memcpy(w.mean, st.mean, s.columns.c * sizeof(float));
     columns_repeat(&s.columns, w.mean);
-    sum_all(&s, x, dy, &w);
+    sum_all(c, &s, x, &dy, &w);
 
     /* dbias = d1, dscale = d2 r with r = 1 / deviation. Through the batch's mean and variance x
      * also moves its neighbours: dx = a (dy - d1 / n - (x - mean) d2 r^2 / n), a = scale r. */
@@ -261,6 +285,8 @@ int batch_norm_cpu_bwd(const struct op_call *c, struct err *err)
     columns_repeat(&s.columns, w.a);
     columns_repeat(&s.columns, w.b);
     columns_repeat(&s.columns, w.k);
-    columns_gradient(&s.columns, x, dy, c->din[0]->data, s.total, &line, op_adds(c, 0));
+    if (wants_residual(c) && !op_adds(c, RESIDUAL)) /* what passed the clamp is there already */
+        dy = (struct columns_dy){ .dy = c->din[RESIDUAL]->data };
+    columns_gradient(&s.columns, x, &dy, c->din[0]->data, s.total, &line, op_adds(c, 0));
     return 0;
 }

@@ -160,7 +160,7 @@ static void fwd_columns(const struct op_call *c, const float *scale, const float
         columns_repeat(&k, w.mean);
         columns_repeat(&k, w.a);
         columns_repeat(&k, w.b);
-        columns_put(&k, x, y, total, w.mean, w.a, w.b);
+        columns_put(&k, x, y, total, w.mean, w.a, w.b, NULL);
     }
 }
 
@@ -252,8 +252,10 @@ static void column_sums(const struct group_norm_param *p, const struct columns *
     memset(w->d1, 0, n_scale * sizeof(double));
     memset(w->d2, 0, n_scale * sizeof(double));
     for (at = 0; at < total; at += k->chunk) {
-        columns_products(k, x + at, dy + at, total - at < k->chunk ? total - at : k->chunk,
-                         w->mean, w->s1, w->s2);
+        struct columns_dy d = { .dy = dy + at };
+
+        columns_products(k, x + at, &d, total - at < k->chunk ? total - at : k->chunk, w->mean,
+                         w->s1, w->s2);
         columns_fold(k, w->s1, w->t1);
         columns_fold(k, w->s2, w->t2);
         for (i = 0; i < k->c; i++) {
@@ -290,8 +292,8 @@ static void bwd_columns(const struct op_call *c, const float *scale, const struc
         columns_repeat(&k, w->a);
         columns_repeat(&k, w->b);
         columns_repeat(&k, w->k);
-        columns_gradient(&k, x, dy, (float *)c->din[0]->data + s * total, total, &line,
-                         op_adds(c, 0));
+        columns_gradient(&k, x, &(struct columns_dy){ .dy = dy },
+                         (float *)c->din[0]->data + s * total, total, &line, op_adds(c, 0));
     }
 }
 

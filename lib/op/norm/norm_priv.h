@@ -11,6 +11,8 @@ struct batch_norm_param {
     float epsilon;
     float momentum;  /* weight of the old running average */
     bool from_batch; /* statistics of this batch; else the running ones */
+    bool clamp;      /* y is held within 0 and ceiling */
+    float ceiling;
 };
 
 int batch_norm_cpu_plan(struct op_plan *p, struct err *err);

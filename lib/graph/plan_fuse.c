@@ -1,0 +1,217 @@
+/* plan_fuse.c - chains of nodes that one kernel computes as one.
+ *
+ * A pattern looks at a node and at those that make its inputs. Where it fits, the last node of the
+ * chain becomes a node of another row, under the same output, and what only led to it goes. A value
+ * that somebody else reads is never taken away; where a chain is not exactly what a pattern
+ * knows, it stays as it is. Patterns are tried node by node in order of the graph, so that the
+ * result of one may be a part of the next. */
+#include <string.h>
+
+#include "base/check.h"
+#include "base/err.h"
+#include "graph/plan_fuse.h"
+
+static const struct {
+    const char *op; /* of the last node of the chain */
+    int (*fuse)(struct fuser *f, uint32_t node, struct err *err);
+} patterns[] = {
+    { "Relu", fuse_norm_relu },   { "Clip", fuse_norm_relu },
+    { "Add", fuse_norm_add },     { "MatMul", fuse_product_transposes },
+    { "Add", fuse_product_bias }, { "Mul", fuse_gate },
+    { "Mul", fuse_row_norm },     { "Add", fuse_row_norm_bias },
+};
+
+/* ---- for the patterns ---- */
+
+bool fuse_is(const struct plan_node *n, const char *domain, const char *op)
+{
+    bool ours = n->def->domain != NULL;
+
+    return strcmp(n->def->name, op) == 0 && ours == (domain != NULL) &&
+           (!ours || strcmp(n->def->domain, domain) == 0);
+}
+
+struct plan_node *fuse_maker(const struct fuser *f, uint32_t value)
+{
+    return value == GRAPH_NONE || f->maker[value] == GRAPH_NONE ? NULL
+                                                                : &f->p->nodes.at[f->maker[value]];
+}
+
+bool fuse_is_ours(const struct fuser *f, uint32_t value)
+{
+    const struct plan_node *n = fuse_maker(f, value);
+    uint32_t k;
+
+    if (n == NULL || n->out[0] != value || f->readers[value] != 1)
+        return false;
+    for (k = 1; k < n->n_out; k++)
+        if (n->out[k] != GRAPH_NONE && f->readers[n->out[k]] > 0)
+            return false;
+    return true;
+}
+
+const struct op_attr *fuse_attr(const struct plan_node *n, const char *name)
+{
+    uint32_t i;
+
+    for (i = 0; i < n->n_attrs; i++)
+        if (strcmp(n->attrs[i].name, name) == 0)
+            return &n->attrs[i];
+    return NULL;
+}
+
+const struct plan_node *fuse_made_by(const struct fuser *f, uint32_t value, const char *op)
+{
+    const struct plan_node *n = fuse_maker(f, value);
+
+    return n != NULL && fuse_is(n, NULL, op) && n->out[0] == value ? n : NULL;
+}
+
+bool fuse_number(const struct fuser *f, uint32_t value, float *out)
+{
+    const struct plan_value *v = value != GRAPH_NONE ? &f->p->values.at[value] : NULL;
+
+    if (v == NULL || v->kind != PLAN_CONST || v->tensor.dtype != TENSOR_F32 ||
+        tensor_elements(&v->tensor) != 1)
+        return false;
+    *out = *(const float *)v->tensor.data;
+    return true;
+}
+
+/* Nobody reads a value of this node any more: neither does it read. */
+static void drop(struct fuser *f, uint32_t node)
+{
+    const struct plan_node *n = &f->p->nodes.at[node];
+    uint32_t k;
+
+    for (k = 0; k < n->n_out; k++)
+        if (n->out[k] != GRAPH_NONE && f->readers[n->out[k]] > 0)
+            return;
+    f->gone[node] = true;
+    for (k = 0; k < n->n_in; k++) {
+        uint32_t v = n->in[k];
+
+        if (v != GRAPH_NONE && --f->readers[v] == 0 && f->maker[v] != GRAPH_NONE)
+            drop(f, f->maker[v]);
+    }
+}
+
+int fuse_into(struct fuser *f, uint32_t node, const struct fuse_row *row, struct err *err)
+{
+    struct plan *p = f->p;
+    struct plan_node *old = &p->nodes.at[node];
+    struct plan_node n = { .def = row->def,
+                           .name = row->name,
+                           .n_in = row->n_in,
+                           .n_out = 1,
+                           .n_attrs = row->n_attrs,
+                           .save_block = GRAPH_NONE };
+    const struct tensor *want = &p->values.at[old->out[0]].tensor;
+    struct op_attr *attrs = arena_array(&p->mem, row->n_attrs, sizeof(*attrs));
+    struct tensor *out;
+    uint32_t i;
+    int rc;
+
+    n.in = arena_array(&p->mem, n.n_in, sizeof(*n.in));
+    n.out = arena_array(&p->mem, 1, sizeof(*n.out));
+    CHECK(n.def != NULL);
+    if (attrs == NULL || n.in == NULL || n.out == NULL)
+        return plan_no_memory(err);
+    for (i = 0; i < n.n_attrs; i++)
+        attrs[i] = row->attrs[i];
+    n.attrs = attrs;
+    for (i = 0; i < n.n_in; i++)
+        n.in[i] = row->in[i];
+    n.out[0] = old->out[0];
+    rc = plan_infer_node(p, &n, &out, err);
+    if (rc < 0)
+        return err_wrap(err, rc, "fuse into '%s'", old->name);
+    CHECK(out[0].dtype == want->dtype && shape_equal(&out[0].shape, &want->shape));
+    for (i = 0; i < n.n_in; i++) /* before the old node lets go of what both read */
+        if (n.in[i] != GRAPH_NONE)
+            f->readers[n.in[i]]++;
+    for (i = 0; i < old->n_in; i++) {
+        uint32_t v = old->in[i];
+
+        if (v != GRAPH_NONE && --f->readers[v] == 0 && f->maker[v] != GRAPH_NONE)
+            drop(f, f->maker[v]);
+    }
+    *old = n;
+    return 0;
+}
+
+/* ---- the pass ---- */
+
+static void count(const struct fuser *f, uint32_t value)
+{
+    if (value != GRAPH_NONE)
+        f->readers[value]++;
+}
+
+static void look(struct fuser *f)
+{
+    const struct plan *p = f->p;
+    size_t i;
+    uint32_t k;
+
+    for (i = 0; i < p->values.n; i++)
+        f->maker[i] = GRAPH_NONE;
+    for (i = 0; i < p->nodes.n; i++) {
+        const struct plan_node *n = &p->nodes.at[i];
+
+        for (k = 0; k < n->n_in; k++)
+            count(f, n->in[k]);
+        for (k = 0; k < n->n_out; k++)
+            if (n->out[k] != GRAPH_NONE)
+                f->maker[n->out[k]] = (uint32_t)i;
+    }
+    count(f, p->loss_value);
+    count(f, p->loss_weight);
+    for (k = 0; k < p->n_metrics; k++) {
+        count(f, p->metrics[k].value);
+        count(f, p->metrics[k].weight);
+    }
+    for (k = 0; k < p->n_kept; k++)
+        count(f, p->kept[k].value);
+}
+
+static int fuse_all(struct fuser *f, struct err *err)
+{
+    struct plan *p = f->p;
+    size_t i, k, kept = 0;
+
+    for (i = 0; i < p->nodes.n; i++)
+        for (k = 0; k < COUNT_OF(patterns) && !f->gone[i]; k++) {
+            int rc = 0;
+
+            if (fuse_is(&p->nodes.at[i], NULL, patterns[k].op) &&
+                p->nodes.at[i].out[0] != GRAPH_NONE)
+                rc = patterns[k].fuse(f, (uint32_t)i, err);
+            if (rc < 0)
+                return rc;
+        }
+    for (i = 0; i < p->nodes.n; i++)
+        if (!f->gone[i])
+            p->nodes.at[kept++] = p->nodes.at[i];
+    p->nodes.n = kept;
+    return 0;
+}
+
+int plan_fuse(struct plan *p, struct err *err)
+{
+    struct arena mem = { 0 };
+    struct fuser f = { .p = p };
+    int rc;
+
+    f.maker = arena_array(&mem, p->values.n, sizeof(*f.maker));
+    f.readers = arena_array(&mem, p->values.n, sizeof(*f.readers));
+    f.gone = arena_array(&mem, p->nodes.n, sizeof(*f.gone));
+    if (f.maker == NULL || f.readers == NULL || f.gone == NULL) {
+        arena_fini(&mem);
+        return plan_no_memory(err);
+    }
+    look(&f);
+    rc = fuse_all(&f, err);
+    arena_fini(&mem);
+    return rc;
+}

@@ -1,0 +1,53 @@
+/* plan_fuse.h - what a pattern of plan_fuse.c works with. A pattern is a function and a line in the
+ * table there:
+ *
+ *   int fuse_x(f, node, err)   looks whether a chain that ends at `node` fits, and if so calls
+ *                              fuse_into(). 0 either way; errors only for lack of memory */
+#ifndef GRAPH_PLAN_FUSE_H
+#define GRAPH_PLAN_FUSE_H
+
+#include "graph/plan_priv.h"
+
+struct fuser {
+    struct plan *p;
+    uint32_t *maker;   /* [values] the node that makes it; GRAPH_NONE */
+    uint32_t *readers; /* [values] inputs of nodes, and whoever reads it behind the last call */
+    bool *gone;        /* [nodes] */
+};
+
+enum { FUSE_MAX_IN = 8, FUSE_MAX_ATTRS = 8 };
+
+struct fuse_row { /* a node with one output */
+    const struct op_def *def;
+    const char *name;
+    uint32_t n_in, n_attrs;
+    uint32_t in[FUSE_MAX_IN];
+    struct op_attr attrs[FUSE_MAX_ATTRS]; /* what they point to lives as long as the plan */
+};
+
+/* Is the node of this row? domain NULL: ai.onnx. */
+bool fuse_is(const struct plan_node *n, const char *domain, const char *op);
+/* The node that makes a value; NULL: none, or GRAPH_NONE was given. */
+struct plan_node *fuse_maker(const struct fuser *f, uint32_t value);
+/* The value is output 0 of a node, read once, and no other output of the node is read: whoever
+ * reads it may take the node in. */
+bool fuse_is_ours(const struct fuser *f, uint32_t value);
+const struct op_attr *fuse_attr(const struct plan_node *n, const char *name); /* NULL: absent */
+/* The node of this op of ai.onnx that makes a value as its output 0; NULL: another, or none. */
+const struct plan_node *fuse_made_by(const struct fuser *f, uint32_t value, const char *op);
+/* A known float32 with one element. */
+bool fuse_number(const struct fuser *f, uint32_t value, float *out);
+/* `node` becomes a node of `row` with the same output 0, which must get the same type and shape;
+ * whatever nobody reads after that goes. */
+int fuse_into(struct fuser *f, uint32_t node, const struct fuse_row *row, struct err *err);
+
+/* ---- the patterns ---- */
+int fuse_norm_relu(struct fuser *f, uint32_t node, struct err *err);
+int fuse_norm_add(struct fuser *f, uint32_t node, struct err *err);
+int fuse_product_transposes(struct fuser *f, uint32_t node, struct err *err);
+int fuse_product_bias(struct fuser *f, uint32_t node, struct err *err);
+int fuse_gate(struct fuser *f, uint32_t node, struct err *err);
+int fuse_row_norm(struct fuser *f, uint32_t node, struct err *err);
+int fuse_row_norm_bias(struct fuser *f, uint32_t node, struct err *err);
+
+#endif

@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""Every job in config/ trains as it stands: on a small network of the kind it names and data as it describes, for two
+steps. Only sizes are changed here."""
+import glob
+import json
+import os
+import struct
+import subprocess
+import sys
+import zlib
+
+import numpy as np
+
+sys.path.insert(1, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "data"))
+import tfrecord  # noqa: E402
+from kit import ROOT, TRAINERCTL, Task, expect_codes, main, test, workdir  # noqa: E402
+
+rng = np.random.default_rng(3)
+BATCH = {"global_batch_size": 4, "lanes": 2}
+
+
+def model(folder, name, out, *settings):
+    args = [a for s in settings for a in ("--set", s)]
+    subprocess.run([TRAINERCTL, "model", name, *args, "-o", os.path.join(folder, out)], check=True)
+
+
+def records(folder, name, examples):
+    with open(os.path.join(folder, name), "wb") as f:
+        for e in examples:
+            f.write(tfrecord.frame(tfrecord.example(e)))
+
+
+def picture(width=52, height=40):
+    """A PNG file of random colours."""
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    rows = b"".join(b"\0" + rng.bytes(3 * width) for _ in range(height))
+    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)) +
+            chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+
+
+def images(folder, job):
+    model(folder, "resnet18", "resnet50.onnx", "size=32")
+    for name in ("images-train-0.tfrecord", "images-eval-0.tfrecord"):
+        records(folder, name, [{"image": ("bytes", [picture()]), "label": ("int64", [i])} for i in range(8)])
+    job["data"]["features"]["image"]["shape"] = [3, 32, 32]
+
+
+def tokens(folder, job):
+    model(folder, "gpt2", "gpt2.onnx", "vocabulary=64", "context=16", "sequence=16", "width=16", "layers=1", "heads=2")
+    for name in ("text-train-0.u16", "text-eval.u16"):
+        rng.integers(0, 64, 200).astype("<u2").tofile(os.path.join(folder, name))
+    for f in job["data"]["features"].values():
+        f["shape"] = [16]
+
+
+def table(folder, job):
+    model(folder, "dlrm", "dlrm.onnx", "rows=50")
+    for name in ("clicks-old-0.tfrecord", "clicks-new-0.tfrecord", "clicks-eval.tfrecord"):
+        records(folder, name, [{"dense": ("float", [float(x) for x in rng.standard_normal(13)]),
+                                "sparse": ("int64", [int(x) for x in rng.integers(0, 50, 26)]),
+                                "click": ("float", [float(i % 2)])} for i in range(12)])
+
+
+def csv(folder, job):
+    model(folder, "mlp", "net.onnx", "inputs=8", "hidden=4", "classes=1")
+    for name in ("house-1.csv", "house-eval.csv"):
+        with open(os.path.join(folder, name), "w") as f:
+            f.write("area,rooms,floor,year,lat,lon,tax,noise,price\n")
+            for _ in range(16):
+                f.write(",".join("%.4f" % x for x in rng.standard_normal(9)) + "\n")
+
+
+MAKE = {"images_resnet50": images, "tokens_gpt2": tokens, "table_dlrm": table, "finetune_csv": csv}
+# On the demo's data, where they point already.
+READY = {"minimal", "adamw_cosine"}
+
+
+@test
+def every_example_is_known_here():
+    names = {os.path.basename(p)[:-len(".json")] for p in glob.glob(os.path.join(ROOT, "config", "*.json"))}
+    assert names - {"job.schema", "cluster-two-hosts"} == set(MAKE) | READY, names
+
+
+def run_small(name, prepare):
+    folder = workdir()
+    with open(os.path.join(ROOT, "config", name + ".json")) as f:
+        job = json.load(f)
+    if prepare is None:
+        os.symlink(os.path.join(ROOT, "config", "digits"), os.path.join(folder, "digits"))
+    else:
+        prepare(folder, job)
+        job["train"].update(BATCH)
+    job["train"].pop("epochs", None)
+    job["train"]["steps"] = 2
+    job["optimizer"].get("schedule", {}).pop("warmup_steps", None)
+    path = os.path.join(folder, name + ".json")
+    with open(path, "w") as f:
+        json.dump(job, f)
+    task = Task(path, args=("--devices", "cpu:1"))
+    expect_codes([task], [0], 120)
+    assert [r["step"] for r in task.events("step")][-1] == 2
+    assert "export" not in job or os.path.exists(os.path.join(folder, job["export"]["onnx"]))
+
+
+def _make(name, prepare):
+    def check():
+        run_small(name, prepare)
+    check.__name__ = "the_example_%s_trains" % name
+    test(check)
+
+
+for _name in sorted(MAKE) + sorted(READY):
+    _make(_name, MAKE.get(_name))
+
+main()
