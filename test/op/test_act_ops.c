@@ -46,8 +46,6 @@ ONE(area_cosine, log(x + sqrt(x * x - 1)))
 ONE(area_tangent, 0.5 * log((1 + x) / (1 - x)))
 ONE(shrink, fabs(x) > 0.5 ? x : 0)
 ONE(shrink_soft, x < -2 ? x + 1.5 : x > 2 ? x - 1.5 : 0)
-ONE(swish, x / (1 + exp(-x)))
-ONE(swish_02, x / (1 + exp(-(double)0.2f * x)))
 ONE(leaky, x < 0 ? (double)0.01f * x : x)
 ONE(leaky_02, x < 0 ? (double)0.2f * x : x)
 ONE(thresholded, x > 1 ? x : 0)
@@ -109,8 +107,6 @@ static const struct function {
     { "Atanh", 9, area_tangent, -0.9, 0.9, 1.2e-7, NULL, 0 },
     { "Shrink", 9, shrink, -6.1, 6.2, 0, NULL, 0 },
     { "Shrink", 9, shrink_soft, -6.1, 6.2, 6e-8, lambd_bias, 2 },
-    { "Swish", 24, swish, -25, 25, 4e-7, NULL, 0 },
-    { "Swish", 24, swish_02, -25, 25, 4e-7, alpha_02, 1 },
     { "LeakyRelu", 16, leaky, -6, 6, 6e-8, NULL, 0 },
     { "LeakyRelu", 11, leaky_02, -6, 6, 6e-8, alpha_02, 1 },
     { "ThresholdedRelu", 10, thresholded, -6, 6.1, 0, NULL, 0 },

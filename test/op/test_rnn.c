@@ -468,7 +468,7 @@ static void what_is_not_supported_or_cannot_be_is_refused_with_the_node(void **s
     b.attrs[3] = (struct op_attr){ .name = "activations", .type = OP_ATTR_STRINGS, .n = 3,
                                    .strings = unknown };
     b.gc.n_attrs = 4;
-    oracle_refused(&b.gc, ERR_UNSUPPORTED, "LSTM 'checked' (opset 14): activation 'Gelu'; expected");
+    oracle_refused(&b.gc, ERR_UNSUPPORTED, "LSTM 'checked' (opset 14): activation 'Gelu'");
     b.attrs[3].n = 2;
     oracle_refused(&b.gc, ERR_INPUT, "attribute 'activations' has 2 names; expected 3 for each");
     b.attrs[3].n = 3;

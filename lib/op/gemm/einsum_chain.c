@@ -102,8 +102,8 @@ static int make_pair(const struct op_infer *f, const char *equation, const int64
         if (a->step[k] == 0 && of_b == 0)
             continue;
         if (p->n == CONTRACT_AXES)
-            return op_error(f, ERR_UNSUPPORTED, err, "equation '%s' has more than %d axes", equation,
-                            CONTRACT_AXES);
+            return op_error(f, ERR_UNSUPPORTED, err, "equation '%s' has more than %d axes",
+                            equation, CONTRACT_AXES);
         p->size[p->n] = (size_t)size[k];
         p->step[0][p->n] = a->step[k];
         p->step[1][p->n] = of_b;

@@ -1,5 +1,5 @@
-/* lstm.c - the cell of LSTM. Gates in the order i, o, f, g (ONNX calls g c), with the functions f, g
- * and h of the node (usually sigmoid, tanh, tanh) and peepholes p, if any:
+/* lstm.c - the cell of LSTM. Gates in the order i, o, f, g (ONNX calls g c), with the functions f,
+ * g and h of the node (usually sigmoid, tanh, tanh) and peepholes p, if any:
  *   i = f(.. + p_i c_prev)   f = f(.. + p_f c_prev), or 1 - i where they are coupled   g = g(..)
  *   c = f c_prev + i g;   o = f(.. + p_o c);   h = o h(c)
  * A clip bounds what goes into i, o, f and g, not c: so does ONNX Runtime. */

@@ -210,8 +210,9 @@ static double flops(const struct op_infer *f)
            (double)(p->cell->gates * p->hidden) * (double)(p->inputs + p->hidden);
 }
 
-#define ATTRS "activation_alpha", "activation_beta", "activations", "clip", "direction",            \
-              "hidden_size", "layout"
+#define ATTRS                                                                                      \
+    "activation_alpha", "activation_beta", "activations", "clip", "direction", "hidden_size",      \
+        "layout"
 
 static const char *const attrs_lstm[] = { ATTRS, "input_forget", NULL };
 static const char *const attrs_gru[] = { ATTRS, "linear_before_reset", NULL };

@@ -1,8 +1,8 @@
 /* pad.c - Pad: y is x with more on either side of each axis, or less where a pad is negative.
  *   constant: a scalar (input 2, default 0)     edge: the outermost elements again
  *   reflect: mirrored at the outermost element  wrap (opset 19): the other end
- * reflect and wrap go on beyond the other end, to and fro or round and round, as in NumPy; an axis of
- * one element is repeated.
+ * reflect and wrap go on beyond the other end, to and fro or round and round, as in NumPy; an axis
+ * of one element is repeated.
  * dx is dy in its place, and what the repetitions of an element bring. Any type.
  * Opset 2: pads and value are attributes. 11: inputs 1 and 2. 18: input 3 names the axes.
  *
