@@ -1,11 +1,13 @@
 #!/usr/bin/python3
 """Writes <name>.onnx and their part of losses.json: the networks of nets.py, exported by PyTorch, and what PyTorch gets.
+With names: only these.
 
 Needs PyTorch; its output is committed. Dropout is left out: its random numbers are nobody else's.
 """
 import json
 import math
 import os
+import sys
 import warnings
 
 import numpy as np
@@ -120,6 +122,26 @@ class UNet(nn.Module):
         return self.out(self.join1(torch.cat([a, self.up1(b)], 1)))
 
 
+class FPN(nn.Module):
+    """A pyramid whose levels are resized to each other's size, the input's at the end, as for segmentation."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.ModuleList([conv_bn(3, 8, 3, 2), conv_bn(8, 12, 3, 2), conv_bn(12, 16, 3, 2)])
+        self.side = nn.ModuleList([nn.Conv2d(i, 8, 1) for i in (8, 12, 16)])
+        self.out = nn.Conv2d(8, 3, 3, padding=1)
+
+    def forward(self, x):
+        levels, h = [], x
+        for body, side in zip(self.body, self.side):
+            h = torch.relu(body(h))
+            levels.append(side(h))
+        top = levels[2]
+        top = levels[1] + F.interpolate(top, size=levels[1].shape[2:], mode="nearest")
+        top = levels[0] + F.interpolate(top, scale_factor=2, mode="bicubic", align_corners=False)
+        return self.out(F.interpolate(torch.relu(top), size=x.shape[2:], mode="bilinear", align_corners=True))
+
+
 class Attention(nn.Module):
     def __init__(self, d, heads, causal):
         super().__init__()
@@ -212,7 +234,7 @@ class DLRM(nn.Module):
 
 
 MAKE = {"lenet": LeNet, "resnet18": lambda: ResNet(False), "resnet50": lambda: ResNet(True), "mobilenet_v2": MobileNetV2,
-        "vgg": VGG, "unet": UNet, "vit": ViT, "bert": Bert, "gpt2": GPT2, "lstm": LSTM, "dlrm": DLRM}
+        "vgg": VGG, "unet": UNet, "fpn": FPN, "vit": ViT, "bert": Bert, "gpt2": GPT2, "lstm": LSTM, "dlrm": DLRM}
 
 
 def export(name, net, inputs):
@@ -243,6 +265,8 @@ def main():
     with open(path) as f:
         losses = json.load(f)
     for name, make in MAKE.items():
+        if sys.argv[1:] and name not in sys.argv[1:]:
+            continue
         torch.manual_seed(7)
         net = make().train()
         data = samples(name)
