@@ -1,7 +1,8 @@
-/* lrn.c - LRN (opset 1): y = x s^-beta, s = bias + alpha / size * the sum of x^2 over `size` channels
- * around each one: (size - 1) / 2 in front, rounded down, and size / 2 behind, as far as there are.
- *   dx_j = dy_j s_j^-beta - 2 alpha beta / size x_j sum_c dy_c x_c s_c^(-beta - 1), over the channels
- *   c that have j among theirs
+/* lrn.c - LRN (opset 1): y = x s^-beta, s = bias + alpha / size times the sum of x^2 over `size`
+ * channels around each one: (size - 1) / 2 in front, rounded down, and size / 2 behind, as far as
+ * there are (PyTorch has more in front where size is even).
+ *   dx_j = dy_j s_j^-beta - 2 alpha beta / size x_j sum_c dy_c x_c s_c^(-beta - 1),
+ *   c the channels that have j among theirs
  *
  * With `inner` elements from one channel to the next, a sample is a line of [channels, inner], and
  * the sum over channels is one of the line shifted by multiples of `inner`. Channels last, inner is
