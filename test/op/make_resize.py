@@ -51,6 +51,8 @@ def cases():
             yield case((1, 1, 6, 7), 18, scales=(1, 1, 0.6, 2.0), mode=mode, antialias=1, exclude_outside=exclude)
         yield case((1, 1, 4, 5), 13, sizes=(1, 1, 6, 7), roi=(0, 0, 0.1, 0.3, 1, 1, 0.8, 1.4), mode=mode,
                    coordinate_transformation_mode="tf_crop_and_resize", extrapolation_value=0.75)
+        yield case((1, 1, 3, 1), 13, sizes=(1, 1, 4, 5), roi=(0, 0, -0.4, 0, 1, 1, 1.2, 0.9), mode=mode,
+                   coordinate_transformation_mode="tf_crop_and_resize", extrapolation_value=0.75)
         yield case((1, 1, 4, 5), 18, sizes=(1, 4), axes=(2, 3), roi=(0.2, -0.3, 0.6, 0.9), mode=mode,
                    coordinate_transformation_mode="tf_crop_and_resize", extrapolation_value=0.75)
     yield case((1, 1, 4, 5), 13, sizes=(1, 1, 6, 5), roi=(0, 0, 0.9, 0.0, 1, 1, 0.1, 1.0), mode="nearest",

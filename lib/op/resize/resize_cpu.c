@@ -14,6 +14,7 @@ enum { STRIP = 1024 }; /* floats of a sum that stay in the nearest cache */
 
 /* An item is [outer, in, inner] before the pass and [outer, out, inner] behind it. */
 struct pass {
+    uint32_t place; /* of the axis, in memory */
     size_t outer, in, out, inner;
     struct resize_map there, back; /* back: only if a gradient is wanted */
 };
@@ -76,6 +77,7 @@ static int make_passes(struct resize_state *s, const struct op_plan *p, struct e
         const struct resize_axis *a = &c->axis[memory[order[i]]];
         struct pass *at = &s->pass[i];
 
+        at->place = order[i];
         at->outer = at->inner = 1;
         at->in = (size_t)a->in;
         at->out = (size_t)a->out;
@@ -253,7 +255,7 @@ static void fill_outside(const struct resize_state *s, float value, float *y)
         uint32_t later;
 
         for (later = i + 1; later < s->n; later++) /* of the finished item, not of this pass */
-            if (s->pass[later].inner < p->inner)
+            if (s->pass[later].place > p->place)
                 line = line / s->pass[later].in * s->pass[later].out;
         in_front = s->item_out / (p->out * line);
         for (o = 0; o < in_front; o++)
