@@ -122,7 +122,7 @@ static int from_corner(const void *arg, const int64_t *to, int64_t *from)
     return 0;
 }
 
-static void nearest_takes_any_type_and_older_forms(void **state)
+static void nearest_takes_any_type(void **state)
 {
     static const float up[4] = { 1, 1, 2, 3 }, down[4] = { 1, 2, 0.5f, 1 };
     static const struct op_attr attrs[] = {
@@ -138,26 +138,12 @@ static void nearest_takes_any_type_and_older_forms(void **state)
 
     (void)state;
     for (i = 0; i < COUNT_OF(cases); i++) {
-        const struct op_attr old = { .name = "scales", .type = OP_ATTR_FLOATS, .n = 4,
-                                     .floats = cases[i].scales };
         struct gradcheck_case gc = { .op = "Resize", .opset = 13, .attrs = attrs, .n_attrs = 3,
                                      .n_in = 3 };
 
         gc.in[X].shape = (struct shape)GRADCHECK_SHAPE(2, 3, 4, 5);
         gc.in[ROI].absent = true;
         gc.in[SCALES] = floats(cases[i].scales, 4);
-        check_moved(&gc, 1, &cases[i].out, from_corner, cases[i].scales);
-        gc.in[1] = gc.in[SCALES];
-        gc.n_in = 2;
-        gc.n_attrs = 1;
-        gc.opset = 10;
-        check_moved(&gc, 1, &cases[i].out, from_corner, cases[i].scales);
-        gc.op = "Upsample";
-        gc.opset = 9;
-        check_moved(&gc, 1, &cases[i].out, from_corner, cases[i].scales);
-        gc.n_in = 1;
-        gc.opset = 7;
-        gc.attrs = &old;
         check_moved(&gc, 1, &cases[i].out, from_corner, cases[i].scales);
     }
 }
@@ -218,7 +204,7 @@ static void what_makes_no_sense_is_refused(void **state)
     static const struct op_attr mode = STRING("mode", "area"),
                                 place = STRING("coordinate_transformation_mode", "middle"),
                                 nearest = STRING("nearest_mode", "up"),
-                                cubic = STRING("mode", "cubic"), linear = STRING("mode", "linear"),
+                                linear = STRING("mode", "linear"),
                                 policy = STRING("keep_aspect_ratio_policy", "maybe"),
                                 axes = { .name = "axes", .type = OP_ATTR_INTS, .n = 2,
                                          .ints = twice },
@@ -275,10 +261,6 @@ static void what_makes_no_sense_is_refused(void **state)
     gc.in[SCALES] = floats(tiny, 4);
     gc.in[SIZES].absent = true;
     oracle_refused(&gc, ERR_UNSUPPORTED, "filter of scale 1e-19 is wider than axis 2");
-    gc = (struct gradcheck_case){ .op = "Upsample", .opset = 9, .attrs = &cubic, .n_attrs = 1,
-                                  .n_in = 2, .in = { { .shape = GRADCHECK_SHAPE(1, 1, 2, 2) } } };
-    gc.in[1] = floats(scales, 4);
-    oracle_refused(&gc, ERR_INPUT, "mode is 'cubic'; expected nearest or linear");
 }
 
 int main(void)
@@ -286,7 +268,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(resize_agrees_with_onnx_runtime_and_pytorch),
         cmocka_unit_test(its_gradient_is_that_of_its_forward),
-        cmocka_unit_test(nearest_takes_any_type_and_older_forms),
+        cmocka_unit_test(nearest_takes_any_type),
         cmocka_unit_test(a_scale_of_one_copies_and_nothing_stays_nothing),
         cmocka_unit_test(an_infinite_neighbour_without_weight_does_not_matter),
         cmocka_unit_test(what_makes_no_sense_is_refused),

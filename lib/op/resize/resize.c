@@ -1,5 +1,5 @@
-/* resize.c - Resize (opset 10, 11 to 19) and Upsample (7, 9): each axis is sampled anew, one after
- * the other. y[j] = sum of w(i - p) x[i] over the samples i next to the place p of j:
+/* resize.c - Resize (opset 11; 13, 18, 19): each axis is sampled anew, one after the
+ * other. y[j] = sum of w(i - p) x[i] over the samples i next to the place p of j:
  *   nearest  w is 1 for the sample that nearest_mode rounds p to; any type
  *   linear   w(d) = 1 - |d| for |d| < 1
  *   cubic    Keys' kernel with cubic_coeff_a, |d| < 2
@@ -402,53 +402,7 @@ static int finish(struct op_infer *f, struct err *err)
     return op_fits(f, err);
 }
 
-/* Before opset 11: by scales alone, from the corner. */
-static int infer_corner(struct op_infer *f, const float *scales, size_t n, struct err *err)
-{
-    struct resize_param *p = f->param;
-    struct chosen all;
-    int rc = begin(f, err);
-
-    p->place = asymmetric;
-    p->round = floorf;
-    if (rc == 0 && p->radius > 1)
-        rc = op_error(f, ERR_INPUT, err, "mode is 'cubic'; expected nearest or linear");
-    if (rc == 0)
-        rc = choose_axes(f, &all, err);
-    if (rc == 0)
-        rc = settle_scales(f, scales, n, &all, err);
-    return rc < 0 ? rc : finish(f, err);
-}
-
-static int infer_7(struct op_infer *f, struct err *err)
-{
-    const float *scales = NULL;
-    size_t n = 0;
-    uint32_t i;
-
-    for (i = 0; i < f->n_attrs; i++) {
-        const struct op_attr *a = &f->attrs[i];
-
-        if (strcmp(a->name, "scales") != 0)
-            continue;
-        if (a->type != OP_ATTR_FLOATS)
-            return op_error(f, ERR_INPUT, err, "attribute 'scales' is no list of floats");
-        scales = a->floats;
-        n = a->n;
-    }
-    return infer_corner(f, scales, n, err);
-}
-
-static int infer_9(struct op_infer *f, struct err *err)
-{
-    const float *scales;
-    size_t n;
-    int rc = const_floats(f, 1, &scales, &n, err);
-
-    return rc < 0 ? rc : infer_corner(f, scales, n, err);
-}
-
-static int infer_11(struct op_infer *f, struct err *err)
+static int infer(struct op_infer *f, struct err *err)
 {
     struct resize_param *p = f->param;
     const float *scales = NULL;
@@ -484,8 +438,6 @@ static int infer_11(struct op_infer *f, struct err *err)
     return rc < 0 ? rc : finish(f, err);
 }
 
-static const char *const attrs_7[] = { "mode", "scales", NULL };
-static const char *const attrs_9[] = { "mode", NULL };
 static const char *const attrs_11[] = { "coordinate_transformation_mode", "cubic_coeff_a",
                                         "exclude_outside", "extrapolation_value", "mode",
                                         "nearest_mode", NULL };
@@ -494,17 +446,10 @@ static const char *const attrs_18[] = { "antialias", "axes", "coordinate_transfo
                                         "keep_aspect_ratio_policy", "mode", "nearest_mode", NULL };
 
 #define FIELDS                                                                                     \
-    .n_out = { 1, 1 }, .param_bytes = sizeof(struct resize_param), .diff = OP_IN(0),               \
+    .name = "Resize", .n_in = { 1, 4 }, .n_out = { 1, 1 },                                         \
+    .param_bytes = sizeof(struct resize_param), .infer = infer, .diff = OP_IN(0),                  \
     .layout = OP_LAYOUT_ANY,                                                                       \
     .cpu = { resize_cpu_plan, resize_cpu_fwd, resize_cpu_bwd, resize_cpu_free }
 
-const struct op_def op_upsample_7 = { FIELDS, .name = "Upsample", .since = 7, .until = 8,
-                                      .n_in = { 1, 1 }, .attrs = attrs_7, .infer = infer_7 };
-const struct op_def op_upsample_9 = { FIELDS, .name = "Upsample", .since = 9, .until = 9,
-                                      .n_in = { 2, 2 }, .attrs = attrs_9, .infer = infer_9 };
-const struct op_def op_resize_10 = { FIELDS, .name = "Resize", .since = 10, .until = 10,
-                                     .n_in = { 2, 2 }, .attrs = attrs_9, .infer = infer_9 };
-const struct op_def op_resize_11 = { FIELDS, .name = "Resize", .since = 11, .until = 17,
-                                     .n_in = { 1, 4 }, .attrs = attrs_11, .infer = infer_11 };
-const struct op_def op_resize_18 = { FIELDS, .name = "Resize", .since = 18, .n_in = { 1, 4 },
-                                     .attrs = attrs_18, .infer = infer_11 };
+const struct op_def op_resize_11 = { FIELDS, .since = 11, .until = 17, .attrs = attrs_11 };
+const struct op_def op_resize_18 = { FIELDS, .since = 18, .attrs = attrs_18 };

@@ -1,4 +1,4 @@
-/* resize_priv.h - what Resize and Upsample settle at load, and the tables their kernels run on. */
+/* resize_priv.h - what Resize settles at load, and the tables their kernels run on. */
 #ifndef OP_RESIZE_PRIV_H
 #define OP_RESIZE_PRIV_H
 
