@@ -36,6 +36,7 @@ static int open_set(const struct settled *s, bool training, struct data_feature 
                            .n_parts = training ? t->n_parts : 0,
                            .features = features,
                            .n_features = t->n_features,
+                           .pack = t->pack,
                            .csv_header = t->csv_header,
                            .csv_delimiter = t->csv_delimiter,
                            .training = training,
@@ -89,7 +90,7 @@ static void print_feature(const struct data_feature *f, const void *values, size
 }
 
 static int print_sample(const struct settled *s, struct data_set *set,
-                        const struct data_feature *features, uint64_t record, struct err *err)
+                        const struct data_feature *features, uint64_t number, struct err *err)
 {
     uint32_t n = s->train.n_features;
     void *out[CONF_MAX_FEATURES] = { NULL };
@@ -103,9 +104,9 @@ static int print_sample(const struct settled *s, struct data_set *set,
             rc = err_set(err, ERR_NOMEM, "a sample: out of memory");
     }
     if (rc == 0)
-        rc = data_sample(set, record, out, err);
+        rc = data_sample(set, number, out, err);
     if (rc == 0) {
-        printf("sample %" PRIu64 ":\n", record);
+        printf("sample %" PRIu64 ":\n", number);
         for (uint32_t i = 0; i < n; i++)
             print_feature(&features[i], out[i], elements[i]);
     }
@@ -114,13 +115,17 @@ static int print_sample(const struct settled *s, struct data_set *set,
     return rc;
 }
 
-static void print_files(const struct data_set *set, const char *what)
+static void print_files(const struct data_set *set, const char *what, bool packed)
 {
     uint32_t n = data_files(set);
     uint64_t records;
 
-    printf("%s: %" PRIu64 " samples in %" PRIu32 " file%s\n", what, data_records(set), n,
-           n == 1 ? "" : "s");
+    printf("%s: ", what);
+    if (packed)
+        printf("%" PRIu64 " samples, %.1f %% full, packed from ", data_samples(set),
+               100 * data_pack_fill(set));
+    printf("%" PRIu64 " %s in %" PRIu32 " file%s\n", data_records(set),
+           packed ? "records" : "samples", n, n == 1 ? "" : "s");
     for (uint32_t i = 0; i < n && i < FILES_SHOWN; i++) {
         const char *name = data_file_name(set, i, &records);
 
@@ -133,7 +138,7 @@ static void print_files(const struct data_set *set, const char *what)
 static void print_epoch(const struct settled *s, const struct data_set *set)
 {
     const struct train_opts *t = &s->train;
-    uint64_t n = data_records(set), steps = data_steps_per_epoch(set, t->global_batch, t->pad);
+    uint64_t n = data_samples(set), steps = data_steps_per_epoch(set, t->global_batch, t->pad);
 
     printf("an epoch is %" PRIu64 " steps of %" PRIu32 " samples", steps, t->global_batch);
     if (steps == 0)
@@ -166,26 +171,26 @@ static int look(const struct settled *s, const char *sample, struct err *err)
 {
     struct data_feature *features = calloc(CONF_MAX_FEATURES, sizeof(*features));
     struct data_set *set = NULL;
-    uint64_t record = 0;
+    uint64_t number = 0;
     int rc;
 
     if (features == NULL)
         return err_set(err, ERR_NOMEM, "out of memory");
     rc = open_set(s, true, features, &set, err);
-    if (rc == 0 && sample != NULL && !text_u64(sample, data_records(set) - 1, &record))
+    if (rc == 0 && sample != NULL && !text_u64(sample, data_samples(set) - 1, &number))
         rc = err_set(err, ERR_INPUT, "--sample: expected a number from 0 to %" PRIu64 ", found '%.40s'",
-                     data_records(set) - 1, sample);
+                     data_samples(set) - 1, sample);
     if (rc == 0) {
-        print_files(set, "training");
+        print_files(set, "training", s->train.pack != NULL);
         print_epoch(s, set);
-        rc = print_sample(s, set, features, record, err);
+        rc = print_sample(s, set, features, number, err);
     }
     data_free(set);
     set = NULL;
     if (rc == 0 && s->train.eval_glob != NULL) {
         rc = open_set(s, false, features, &set, err);
         if (rc == 0) {
-            print_files(set, "evaluation");
+            print_files(set, "evaluation", s->train.pack != NULL);
             rc = print_sample(s, set, features, 0, err);
         }
         data_free(set);

@@ -47,6 +47,8 @@ void ctl_status_text(const Trainerd__V1__StatusReply *s, struct buf *out)
                s->version, up, s->state, (ull)s->generation, s->phase, since);
     ctl_status_line(s, out);
     buf_printf(out, "\ncheckpoint  %s\n", s->checkpoint_path[0] != '\0' ? s->checkpoint_path : "none yet");
+    if (s->skipped_records > 0)
+        buf_printf(out, "data        %llu bad records skipped\n", (ull)s->skipped_records);
     buf_printf(out, "trouble     %s\n", s->last_trouble[0] != '\0' ? s->last_trouble : "none");
     for (size_t i = 0; i < s->n_tasks; i++) {
         const Trainerd__V1__TaskStatus *t = s->tasks[i];
@@ -93,9 +95,10 @@ void ctl_status_json(const Trainerd__V1__StatusReply *s, struct buf *out)
     field(out, "state", s->state);
     field(out, "phase", s->phase);
     buf_printf(out, ", \"phase_ms\": %llu, \"generation\": %llu, \"step\": %llu, \"total_steps\": %llu, "
-                    "\"epoch\": %llu, \"checkpoint_step\": %llu, \"uptime_ms\": %llu",
+                    "\"epoch\": %llu, \"checkpoint_step\": %llu, \"uptime_ms\": %llu, "
+                    "\"skipped_records\": %llu",
                (ull)s->phase_ms, (ull)s->generation, (ull)s->step, (ull)s->total_steps, (ull)s->epoch,
-               (ull)s->checkpoint_step, (ull)s->uptime_ms);
+               (ull)s->checkpoint_step, (ull)s->uptime_ms, (ull)s->skipped_records);
     number(out, "loss", s->loss);
     number(out, "samples_per_second", s->samples_per_second);
     number(out, "step_seconds", s->step_seconds);

@@ -42,7 +42,7 @@ struct report {
     bool told_lost;   /* the loop's: that curves have gaps */
 
     struct metric *step, *epoch, *loss, *rate, *norm, *speed, *eval_loss, *eval_metric[TRAIN_MAX_METRICS];
-    struct metric *steps_total, *samples_total, *step_seconds, *data_seconds, *reduce_seconds;
+    struct metric *steps_total, *samples_total, *skipped_total, *step_seconds, *data_seconds, *reduce_seconds;
     struct metric *saved_step, *save_seconds, *save_failures;
 };
 
@@ -70,6 +70,8 @@ static void open_metrics(struct report *r)
     r->steps_total = metrics_counter(m, "trainerd_steps_total", NULL, "Steps done by this process.");
     r->samples_total = metrics_counter(m, "trainerd_samples_total", NULL,
                                        "Samples of the group used since this process started.");
+    r->skipped_total = metrics_counter(m, "trainerd_skipped_records_total", NULL,
+                                       "Bad records that this process left out.");
     r->step_seconds = metrics_histogram(m, "trainerd_step_seconds", NULL, "Time of a step.", bounds,
                                         COUNT_OF(bounds));
     r->data_seconds = metrics_counter(m, "trainerd_data_wait_seconds_total", NULL,
@@ -187,6 +189,8 @@ static void curves(struct report *r, const struct train_step_report *s, double s
     if (!isnan(s->grad_norm))
         summary_scalar(r->summary, s->step, "gradient_norm", (float)s->grad_norm);
     summary_scalar(r->summary, s->step, "samples_per_second", (float)speed);
+    if (s->skipped > 0)
+        summary_scalar(r->summary, s->step, "skipped_records", (float)s->skipped);
 }
 
 static void log_step(struct report *r, const struct train_step_report *s, const struct rdzv_progress *p)
@@ -215,8 +219,11 @@ static void on_step(struct report *r, const struct train_step_report *s)
     uint64_t now = clock_ns();
     bool due = s->step % r->opts.log_every_steps == 0 || s->step == 1;
     struct rdzv_progress line;
+    uint64_t skipped;
 
     pthread_mutex_lock(&r->lock);
+    skipped = s->skipped - r->now.skipped_records;
+    r->now.skipped_records = s->skipped;
     r->now.step = s->step;
     r->now.epoch = s->epoch;
     r->now.loss = s->loss;
@@ -243,6 +250,7 @@ static void on_step(struct report *r, const struct train_step_report *s)
     metric_set(r->rate, s->learning_rate);
     metric_add(r->steps_total, 1);
     metric_add(r->samples_total, (double)s->samples);
+    metric_add(r->skipped_total, (double)skipped);
     metric_observe(r->step_seconds, (double)s->ns / 1e9);
     metric_add(r->data_seconds, (double)s->data_ns / 1e9);
     metric_add(r->reduce_seconds, (double)s->reduce_ns / 1e9);
@@ -487,6 +495,7 @@ void report_status(struct report *r, struct buf *out)
     buf_f64(out, p.samples_per_second);
     buf_printf(out, ", \"checkpoint_step\": %llu, \"checkpoint\": ", (unsigned long long)p.checkpoint_step);
     buf_json(out, p.checkpoint_path);
+    buf_printf(out, ", \"skipped_records\": %llu", (unsigned long long)p.skipped_records);
     if (has_eval) {
         buf_printf(out, ", \"eval\": {\"step\": %llu, \"loss\": ", (unsigned long long)eval.step);
         buf_f64(out, eval.loss);

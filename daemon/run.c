@@ -420,6 +420,22 @@ static void on_signal(void *arg, int signum)
         ask_stop(r, false);
 }
 
+/* Those that came while they were blocked are heard now. */
+static int hear_signals(struct run *r, struct err *err)
+{
+    static const int signals[] = { SIGTERM, SIGINT };
+    sigset_t set;
+    int rc = 0;
+
+    sigemptyset(&set);
+    for (size_t i = 0; rc == 0 && i < COUNT_OF(signals); i++) {
+        rc = loop_signal(r->loop, signals[i], on_signal, r, err);
+        sigaddset(&set, signals[i]);
+    }
+    pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+    return rc;
+}
+
 static void print_http_status(void *arg, struct buf *out)
 {
     report_status(arg, out);
@@ -548,9 +564,7 @@ static int build(struct run *r, const struct run_opts *opts, struct err *err)
     if (rc == 0)
         report_progress(r->report, &r->progress);
     if (rc == 0)
-        rc = loop_signal(r->loop, SIGTERM, on_signal, r, err);
-    if (rc == 0)
-        rc = loop_signal(r->loop, SIGINT, on_signal, r, err);
+        rc = hear_signals(r, err);
     if (rc == 0 && opts->metrics_listen != NULL)
         rc = metrics_http_open(r->metrics, opts->metrics_listen, print_http_status, r->report, &r->http, err);
     if (rc < 0)

@@ -225,6 +225,10 @@ static void settle_rate(struct settled *s)
                                  .power = c->optimizer.schedule.power,
                                  .initial_fraction = c->optimizer.schedule.initial_fraction,
                                  .rise = c->optimizer.schedule.rise_fraction,
+                                 .cycles = c->optimizer.schedule.base_momentum == 0 ? OPTIM_NOTHING
+                                           : c->optimizer.momentum > 0              ? OPTIM_MOMENTUM
+                                                                                    : OPTIM_BETA1,
+                                 .base_momentum = c->optimizer.schedule.base_momentum,
                                  .threshold = c->optimizer.schedule.threshold,
                                  .patience = c->optimizer.schedule.patience };
 }

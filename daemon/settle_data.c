@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/err.h"
 #include "daemon/settle.h"
 
@@ -73,6 +74,8 @@ static struct data_feature feature_of(const struct conf_feature *f)
         [CONF_FLOAT32] = TENSOR_F32, [CONF_INT64] = TENSOR_I64,   [CONF_INT32] = TENSOR_I32,
         [CONF_UINT8] = TENSOR_U8,    [CONF_UINT16] = TENSOR_U16, [CONF_UINT32] = TENSOR_U32,
     };
+    static const enum data_derived ways[] = { DATA_LENGTH, DATA_SEGMENT, DATA_POSITION };
+    const char *of[] = { f->length_of, f->segment_of, f->position_of };
     struct data_feature to = { .name = f->name,
                                .stored = dtypes[f->dtype],
                                .shape = { .rank = f->rank },
@@ -81,11 +84,19 @@ static struct data_feature feature_of(const struct conf_feature *f)
                                .pad = f->pad,
                                .truncate = f->truncate,
                                .pad_value = f->pad_value,
-                               .length_of = f->length_of,
                                .column = f->column,
                                .encoded = f->encoded,
                                .channels_last = f->layout == CONF_CHANNELS_LAST };
 
+    for (uint32_t i = 0; i < COUNT_OF(ways); i++)
+        if (of[i] != NULL) {
+            to.derived = ways[i];
+            to.of = of[i];
+        }
+    to.rows = f->row_lengths != NULL  ? DATA_ROW_LENGTHS
+              : f->row_splits != NULL ? DATA_ROW_SPLITS
+                                      : DATA_NO_ROWS;
+    to.rows_by = f->row_lengths != NULL ? f->row_lengths : f->row_splits;
     for (uint32_t d = 0; d < f->rank; d++)
         to.shape.dim[d] = f->shape[d];
     return to;
@@ -136,6 +147,7 @@ int settle_data(struct settled *s, struct err *err)
     t->csv_delimiter = c->data.csv.delimiter != NULL ? c->data.csv.delimiter[0] : '\0';
     t->features = s->features;
     t->n_features = c->data.n_features;
+    t->pack = c->data.pack;
     t->shuffle = c->data.shuffle;
     t->skip_bad = c->data.on_bad_record == CONF_BAD_SKIP;
     t->cache_memory = c->data.cache == CONF_CACHE_MEMORY;

@@ -155,8 +155,14 @@ static int run(const struct flags *f)
 static void prepare_process(void)
 {
     struct rlimit files;
+    sigset_t later;
 
     signal(SIGPIPE, SIG_IGN);
+    /* Whoever asks us to stop before run() can answer is answered then. */
+    sigemptyset(&later);
+    sigaddset(&later, SIGTERM);
+    sigaddset(&later, SIGINT);
+    sigprocmask(SIG_BLOCK, &later, NULL);
     /* Names as everything else on this host resolves them (/etc/hosts, NSS), not c-ares. */
     setenv("GRPC_DNS_RESOLVER", "native", 0);
     /* The coordinator of a large group has a connection or more for each task. */

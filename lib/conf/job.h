@@ -88,7 +88,8 @@ struct conf_feature {
     enum conf_layout layout;
     bool pad, truncate;
     double pad_value;
-    const char *length_of; /* NULL, or the feature whose number of values this is */
+    const char *length_of, *segment_of, *position_of; /* NULL, or the feature that this is about; one of them */
+    const char *row_lengths, *row_splits; /* NULL, or the feature that says where rows end; one of them */
     const char *column;    /* of a CSV file; NULL: the feature's name */
 };
 
@@ -161,6 +162,7 @@ struct conf {
         const char *eval;  /* NULL: none */
         struct conf_feature features[CONF_MAX_FEATURES];
         uint32_t n_features;
+        const char *pack;       /* the feature that records are packed by; NULL: a sample is a record */
         struct conf_map *map;
         uint32_t n_map;
         struct {
@@ -208,6 +210,7 @@ struct conf {
             double gamma;
             double final_fraction; /* ends at learning_rate * this */
             double power, initial_fraction, rise_fraction, threshold;
+            double base_momentum; /* 0: the momentum stays */
             uint32_t patience;
         } schedule;
         struct {

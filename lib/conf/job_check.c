@@ -251,6 +251,37 @@ static int check_shapes(const struct checker *k)
     return 0;
 }
 
+/* What a feature is derived from, and what records are packed by. */
+static int check_derived(const struct checker *k)
+{
+    const cJSON *features = value_at(k->doc, "/data/features");
+    int rc = 0;
+
+    for (uint32_t i = 0; rc == 0 && i < k->c->data.n_features; i++) {
+        const struct conf_feature *f = &k->c->data.features[i];
+        const cJSON *value = cJSON_GetObjectItemCaseSensitive(features, f->name);
+        const struct {
+            const char *key, *of;
+        } ways[] = { { "length_of", f->length_of },   { "segment_of", f->segment_of },
+                     { "position_of", f->position_of }, { "row_lengths", f->row_lengths },
+                     { "row_splits", f->row_splits } };
+        uint32_t n = 0;
+
+        for (uint32_t w = 0; rc == 0 && w < COUNT_OF(ways); w++) {
+            if (ways[w].of == NULL)
+                continue;
+            if (n++ > 0)
+                return json_error(k->doc, value, k->err,
+                                  "expected one of \"length_of\", \"segment_of\", \"position_of\", "
+                                  "\"row_lengths\" and \"row_splits\", found more");
+            rc = check_feature(k, cJSON_GetObjectItemCaseSensitive(value, ways[w].key), ways[w].of);
+        }
+    }
+    if (rc == 0 && k->c->data.pack != NULL)
+        rc = check_feature(k, value_at(k->doc, "/data/pack"), k->c->data.pack);
+    return rc;
+}
+
 /* Where steps are done, and that each makes sense for its feature. */
 static int check_map(const struct checker *k)
 {
@@ -320,6 +351,32 @@ static int check_warmup(const struct checker *k)
                       warmup, steps);
 }
 
+/* What cycles is there, and above the lowest it shall get. */
+static int check_cycle(const struct checker *k)
+{
+    static const struct {
+        const char *key;
+        size_t at;
+    } moves[] = { { "momentum", offsetof(struct conf, optimizer.momentum) },
+                  { "beta1", offsetof(struct conf, optimizer.beta1) } };
+    const cJSON *value = value_at(k->doc, "/optimizer/schedule/base_momentum");
+    double base = k->c->optimizer.schedule.base_momentum;
+
+    for (size_t i = 0; base > 0 && i < COUNT_OF(moves); i++) {
+        double own = *(const double *)((const char *)k->c + moves[i].at);
+
+        if (!conf_key_applies(conf_key_find("/optimizer", moves[i].key), k->c))
+            continue;
+        if (base <= own)
+            return 0;
+        return json_error(k->doc, value, k->err, "%g is above the optimizer's \"%s\", which is %g", base,
+                          moves[i].key, own);
+    }
+    return base > 0 ? json_error(k->doc, value, k->err,
+                                 "this optimizer has neither \"momentum\" nor \"beta1\" that could cycle")
+                    : 0;
+}
+
 static int check_export(const struct checker *k)
 {
     if (k->c->export.onnx == NULL || strcmp(k->c->export.onnx, k->c->model.onnx) != 0)
@@ -360,7 +417,8 @@ int conf_job_check(const struct json *doc, struct conf *c, struct err *err)
 {
     static int (*const checks[])(const struct checker *) = {
         derive,      derive_groups, check_losses, check_metrics, check_inputs, check_shapes,
-        check_map,   check_csv,     check_lanes,  check_warmup,  check_needs,  check_export,
+        check_map,   check_derived, check_csv,    check_lanes,   check_warmup, check_needs,
+        check_cycle, check_export,
     };
     const struct checker k = { doc, c, err };
 

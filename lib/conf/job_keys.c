@@ -284,9 +284,25 @@ LOSS_KEYS("/model/more_losses/*", 0)
   .doc = "Of a list with more values than the shape the first ones are taken." },
 { "/data/features/*", "length_of", STRING, FEATURE_AT(length_of), NULLABLE, .fallback = "null",
   .doc = "This int64 is not stored: it is how many values that other feature had." },
+{ "/data/features/*", "segment_of", STRING, FEATURE_AT(segment_of), NULLABLE, .fallback = "null",
+  .doc = "This int64 list is not stored: 1 for each item that the other feature has, 0 behind them; with "
+         "data.pack 1, 2, 3 ... for the records of the sample. A mask for attention is made of it." },
+{ "/data/features/*", "position_of", STRING, FEATURE_AT(position_of), NULLABLE, .fallback = "null",
+  .doc = "This int64 list is not stored: which item of the other feature it is, from 0; with data.pack "
+         "from 0 again for each record." },
+{ "/data/features/*", "row_lengths", STRING, FEATURE_AT(row_lengths), NULLABLE, .fallback = "null",
+  .doc = "Of a shape [rows, items, ...]: a list of rows of different lengths, one behind the other; how many "
+         "items each row has is this other feature, int64 [rows]. Rows are filled up with pad_value." },
+{ "/data/features/*", "row_splits", STRING, FEATURE_AT(row_splits), NULLABLE, .fallback = "null",
+  .doc = "The same, where the other feature, int64 [rows + 1], says at which item each row begins, and where "
+         "the last one ends." },
 { "/data/features/*", "column", STRING, FEATURE_AT(column), NULLABLE, .fallback = "null",
   .doc = "Of a CSV file: the first of as many columns as the shape has elements; null: the one with "
          "the feature's name." },
+{ "/data", "pack", STRING, AT(data.pack), NULLABLE, .fallback = "null",
+  .doc = "A feature of shape [T, ...]: as many records as fit into T items make one sample, one behind the "
+         "other; all stored features are lists as long as this one. Which ones follows from their lengths, "
+         "in the order of the files; an epoch has each record once, and as many steps as the packs give." },
 { "/data", "map", LIST, AT(data.map), ALLOCATED, .hi = 64, .count = AT(data.n_map),
   .stride = sizeof(struct conf_map), .fallback = "[]",
   .doc = "What is done to images, in this order; what is random follows from seed, epoch and sample." },
@@ -500,6 +516,10 @@ LOSS_KEYS("/model/more_losses/*", 0)
   ABOVE_MIN | BELOW_MAX, .max = 1, .fallback = "0.3",
   .when = { "type", BIT(CONF_SCHEDULE_ONE_CYCLE) },
   .doc = "The share of all steps in which the rate rises." },
+{ "/optimizer/schedule", "base_momentum", F64, AT(optimizer.schedule.base_momentum), BELOW_MAX,
+  .max = 1, .fallback = "0", .when = { "type", BIT(CONF_SCHEDULE_ONE_CYCLE) },
+  .doc = "The momentum (adam and its like: beta1) falls from the optimizer's to this one while the rate "
+         "rises, and rises again while the rate falls; 0: it stays." },
 { "/optimizer/schedule", "patience", U32, AT(optimizer.schedule.patience), .hi = 1000000000,
   .fallback = "10", .when = { "type", BIT(CONF_SCHEDULE_PLATEAU) },
   .doc = "So many evaluations in a row may be no better; the next one reduces." },

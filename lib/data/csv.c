@@ -206,7 +206,7 @@ static int resolve(struct data_set *s, const struct data_file *f, const uint8_t 
         const char *column = column_of(&s->features[i]);
         uint32_t at = 0;
 
-        if (s->features[i].length_of != NULL)
+        if (s->features[i].derived != DATA_STORED)
             continue;
         rc = find_column(s, f, column, names, n_columns, &at, err);
         if (rc == 0 && s->elements[i] > n_columns - at)
@@ -357,7 +357,6 @@ static int read_feature(struct data_decoder *d, uint32_t i, struct err *err)
             return rc;
     }
     d->counts[i] = n;
-    data_fill_up(f, room, n, s->elements[i]);
     d->stored[i] = room;
     return 0;
 }
@@ -375,7 +374,7 @@ int csv_parse(struct data_decoder *d, uint32_t member, const uint8_t *bytes, siz
         return err_set(err, ERR_INPUT, "a line of %" PRIu32 " fields, expected %" PRIu32, n_fields,
                        s->n_columns);
     for (uint32_t i = 0; rc == 0 && i < s->n_features; i++)
-        if (s->features[i].length_of == NULL)
+        if (s->features[i].derived == DATA_STORED)
             rc = read_feature(d, i, err);
     return rc;
 }

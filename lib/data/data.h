@@ -4,8 +4,9 @@
  *   data_reader  one replica's stream of lane batches, decoded ahead by threads into bounded slots
  *
  * A record is a tf.train.Example of a TFRecord file, a line of a CSV file, the i-th items of NumPy
- * arrays, or a window of a token file (enum data_format).
- * Position p of epoch e is record perm(seed, e, p) (rng_permute; the identity without shuffling);
+ * arrays, or a window of a token file (enum data_format). A sample is a record, or a pack of several
+ * short ones behind each other (data_opts.pack).
+ * Position p of epoch e is sample perm(seed, e, p) (rng_permute; the identity without shuffling);
  * order.h says what several patterns mixed by weight make of it.
  * Step k (from 1) is batch (k - 1) mod S of epoch (k - 1) / S, S = data_steps_per_epoch(). Lane l of
  * L takes the positions [b*B + l*B/L, b*B + (l+1)*B/L). remainder drop: S = n / B; pad: S = ceil(n / B),
@@ -52,6 +53,22 @@ struct data_step {
     double mean[DATA_CHANNELS_MAX], std[DATA_CHANNELS_MAX];
 };
 
+/* Where a feature comes from: the record, or another feature's list, n values or (of a shape [T, ...]) n
+ * items of which are there. */
+enum data_derived {
+    DATA_STORED,
+    DATA_LENGTH,   /* one int64: how many values there are; of a pack, all together */
+    DATA_SEGMENT,  /* [T] int64: 1 where an item is, 0 behind them; in a pack 1, 2, 3 ... for each record */
+    DATA_POSITION, /* [T] int64: which item of its record it is, from 0; 0 behind them */
+};
+
+/* How a flat list becomes the rows of a shape [R, C, ...]; each has its own length, and is filled up. */
+enum data_rows {
+    DATA_NO_ROWS,
+    DATA_ROW_LENGTHS, /* another list, [R] int64: the items of each row */
+    DATA_ROW_SPLITS,  /* another list, [R + 1] int64: where rows begin, and the last one ends */
+};
+
 struct data_feature {
     const char *name;           /* key in tf.train.Example; see `column` */
     enum tensor_dtype stored;   /* in an Example: TENSOR_U8: one bytes value of exactly n bytes; TENSOR_F32:
@@ -64,7 +81,10 @@ struct data_feature {
 
     bool pad, truncate;         /* a list that is shorter (or missing) is filled up; a longer one is cut */
     double pad_value;
-    const char *length_of;      /* not stored: one int64, how many values that other feature had */
+    enum data_derived derived;
+    const char *of;             /* derived: from this feature */
+    enum data_rows rows;        /* as tf.io.RaggedFeature with one partition; TFRecord */
+    const char *rows_by;        /* with rows: the other list, which is a feature too */
     const char *column;         /* CSV: name of the first column, or its number from 0 without a header;
                                    NULL: the feature's name */
     bool encoded;               /* TENSOR_U8: one bytes value that is a JPEG or PNG file, decoded to 1 or 3
@@ -86,6 +106,11 @@ struct data_opts {
     uint32_t n_parts;                    /* 0: the glob alone */
     const struct data_feature *features; /* copied */
     uint32_t n_features;
+    /* NULL, or a feature of shape [T, ...] whose records are packed: as many as fit into T items, one behind
+     * the other, make one sample. All stored features are lists with as many items (of a shape [T, ...]
+     * of their own inner dimensions), filled up with pad_value behind the last record. Which records
+     * share a pack follows from the data alone: see pack.c. All records are read once for it. */
+    const char *pack;
     bool csv_header;                     /* the first line of each file has the names of the columns */
     char csv_delimiter;                  /* 0: a comma */
     bool training;                       /* which steps of an image are done */
@@ -112,21 +137,24 @@ struct data_opts {
 int data_open(const struct data_opts *opts, struct data_set **out, struct err *err);
 void data_free(struct data_set *s); /* after its readers; NULL is fine */
 
-uint64_t data_records(const struct data_set *s);
+uint64_t data_samples(const struct data_set *s);
+uint64_t data_records(const struct data_set *s); /* the same, or more with packing */
+double data_pack_fill(const struct data_set *s); /* the share of all packs' items that are none of filling */
 uint32_t data_files(const struct data_set *s);
 /* Path of file i as it was found, and its records. */
 const char *data_file_name(const struct data_set *s, uint32_t i, uint64_t *records);
 uint64_t data_skipped(const struct data_set *s); /* bad records so far, each time one was drawn */
-/* SHA-256 hex over file names (without folder), sizes and record counts: tasks compare it. */
+/* SHA-256 hex over file names (without folder), sizes and record counts, and lengths with packing: tasks
+ * compare it. */
 const char *data_digest(const struct data_set *s);
 /* Width and height of a JPEG or PNG file in memory. ERR_INPUT: it is neither; ERR_CORRUPT. */
 int data_image_size(const void *bytes, size_t n, uint32_t *w, uint32_t *h, struct err *err);
-/* 0: fewer records than a batch and remainder drop. */
+/* 0: fewer samples than a batch and remainder drop. */
 uint64_t data_steps_per_epoch(const struct data_set *s, uint32_t global_batch, bool pad);
 
 /* One sample, decoded: writes n_features tensors (plain, of the fed type) at out[i]. For evaluation
- * tools and tests. Record in file order. Threads: any. */
-int data_sample(struct data_set *s, uint64_t record, void *const *out, struct err *err);
+ * tools and tests. Numbered in file order. Threads: any. */
+int data_sample(struct data_set *s, uint64_t sample, void *const *out, struct err *err);
 
 struct data_reader_opts {
     uint64_t seed;
@@ -149,7 +177,7 @@ struct data_batch {
     uint32_t n_real;                     /* samples with weight 1; the rest are padding */
     const void *const *features;         /* [n_features] plain, contiguous, [lane batch, shape...] of the fed type */
     const float *weights;                /* [lane batch]: 1 or 0 */
-    const uint64_t *records;             /* [lane batch]: record numbers, for the log of sample ids */
+    const uint64_t *samples;             /* [lane batch]: their numbers, for the log of sample ids */
 };
 
 /* The reader belongs to one thread. Errors: ERR_NOMEM. */

@@ -1,14 +1,19 @@
 /* data_priv.h - what the files of data/ share.
  *
- *   set.c        features and cache: the object
+ *   set.c        the object, and its cache
+ *   features.c   what they are, and where their values lie in a sample
  *   files.c      which files, in which order; their numbers and their digest
  *   index.c      where the records of each file are
+ *   pack.c       short records that make one sample together
+ *   survey.c     how long they are
  *   unpack.c     copies on a local disk or in memory, without gzip
  *   record.c     a record's bytes, read in windows
+ *   mapping.c    bytes of a mapped file, without SIGBUS
  *   source.c     the formats, a row each; with walk.c, csv.c, npy.c, tfrecord.c behind them
  *   example.c    a feature's bytes inside a tf.train.Example
  *   image.c      from a JPEG or PNG, or raw pixels, to the batch; with jpeg.c, png.c, resample.c, color.c
  *   convert.c    from the stored type to the fed one
+ *   ragged.c     rows of different lengths
  *   sample.c     all of these: one sample into the caller's memory, through the cache
  *   order.c      which sample stands where
  *   reader.c     threads that fill lane batches ahead */
@@ -48,6 +53,7 @@ struct data_file {
      * [data_at + i * step, data_at + i * step + span). */
     uint64_t *starts;   /* [n_records + 1] owned, or NULL */
     uint64_t data_at, step, span;
+    const uint8_t *mapping; /* owned: the bytes above, read by data_mapping_copy() alone; NULL: none */
     atomic_int fd;      /* -1: not open */
     bool pinned;        /* fd is an unpacked copy in memory: it stays open */
     _Atomic uint64_t checked_ns; /* when size and time were last looked at */
@@ -64,8 +70,12 @@ struct data_set {
     size_t *stored_size;         /* [n_features] */
     size_t stored_bytes;         /* of a stored sample */
     size_t *fed_bytes;           /* [n_features] of one sample in a batch */
-    uint32_t *length_of;         /* [n_features] index of that feature; UINT32_MAX: none */
+    size_t *inner;               /* [n_features] elements of an item: of what the first dimension counts */
+    uint32_t *of;                /* [n_features] what it is derived from; UINT32_MAX: it is stored */
+    uint32_t *rows_by;           /* [n_features] index of that feature; UINT32_MAX: no rows */
+    uint32_t pack_by;            /* index of data_opts.pack */
     uint32_t n_features;
+    struct data_names *names;    /* owned */
     uint32_t *columns;           /* [n_features] CSV: the first column of each */
     uint32_t n_columns;          /* CSV: of a line */
     char csv_delimiter;
@@ -76,11 +86,12 @@ struct data_set {
     struct data_order_part *parts; /* owned */
     uint32_t n_parts;
     uint64_t n_records;
+    struct data_packs *packs;    /* owned; NULL: a sample is a record */
     _Atomic uint64_t n_skipped;
     atomic_uint n_open;          /* files kept open, at most open_max */
     uint32_t open_max;
-    uint8_t *cache;              /* [n_records][stored_bytes] owned; NULL: none */
-    atomic_uchar *cached;        /* [n_records] owned; enum data_cached */
+    uint8_t *cache;              /* [samples][stored_bytes] owned; NULL: none */
+    atomic_uchar *cached;        /* [samples] owned; enum data_cached */
     char digest[65];
 };
 
@@ -90,20 +101,24 @@ struct data_bytes {
     size_t n;
 };
 
-/* A list or bytes of raw pixels: is this feature an image? */
-bool data_is_image(const struct data_feature *f);
-/* Values [have, n) of the stored form become pad_value. */
-void data_fill_up(const struct data_feature *f, void *stored, size_t have, size_t n);
-
 /* ---- files.c ---- */
 int data_find_files(struct data_set *s, const struct data_opts *opts, struct err *err);
 /* Numbers, parts and digest, once all are indexed. */
 int data_number_records(struct data_set *s, struct err *err);
 void data_free_files(struct data_set *s);
 
+/* ---- features.c ---- */
+/* ERR_INPUT: they contradict themselves, each other, or the format. */
+int data_copy_features(struct data_set *s, const struct data_opts *opts, struct err *err);
+/* A list or bytes of raw pixels: is this feature an image? */
+bool data_is_image(const struct data_feature *f);
+/* Values [have, n) of the stored form become pad_value. */
+void data_fill_up(const struct data_feature *f, void *stored, size_t have, size_t n);
+
 /* ---- index.c ---- */
 /* Fills size, time and place of the records of every file (their paths are set). */
 int data_index(const struct data_opts *opts, struct data_set *s, struct err *err);
+uint32_t data_cores(void); /* that this process may use */
 
 /* A file on its way through a row's index(). */
 struct data_walk {
@@ -148,6 +163,8 @@ void data_window_fini(struct data_window *w);
 int data_window_record(struct data_set *s, struct data_window *w, uint32_t file, uint64_t i,
                        uint64_t last, const struct data_patience *patience, const uint8_t **bytes,
                        size_t *n, struct err *err);
+/* A hint: this record will be asked for soon. Fetches small ones from memory, not from the disk. */
+void data_record_ahead(const struct data_set *s, uint64_t record);
 uint32_t data_file_of(const struct data_set *s, uint64_t record); /* the first member of its group */
 void data_record_place(const struct data_file *f, uint64_t i, uint64_t *from, uint64_t *to);
 /* Opens for reading, checks that it is a regular file and tells its size and time. Returns fd. */
@@ -161,6 +178,14 @@ void data_file_close(struct data_file *f);
 /* Whether what failed with this error should be tried again; if so, after a pause. *tries from 0. */
 bool data_try_again(const struct data_patience *p, uint32_t *tries, uint64_t *since_ns, int rc,
                     struct err *err);
+
+/* ---- mapping.c ---- */
+/* The whole file, for reading. NULL: there is no way, which is no error. */
+const uint8_t *data_mapping_new(int fd, uint64_t bytes);
+/* false: somewhere between there are no bytes (any more), as a file was cut or its disk failed; what
+ * is in `to` is then undefined. */
+bool data_mapping_copy(void *to, const uint8_t *from, size_t n);
+void data_mapping_free(const uint8_t *mapping, uint64_t bytes); /* NULL is fine */
 
 /* ---- source.c ---- */
 struct data_decoder;
@@ -203,8 +228,9 @@ struct data_decoder { /* one thread's tools */
     struct data_window *windows;        /* [n_members] owned */
     struct data_entry *found;           /* [n_features] owned */
     const void **stored;                /* [n_features] owned; the stored form of each, wherever it lies */
-    uint64_t *counts;                   /* [n_features] owned; values found, for length_of */
+    uint64_t *counts;                   /* [n_features] owned; values found */
     uint8_t *room;                      /* stored_bytes, owned, for what does not lie in the record */
+    uint8_t *pack;                      /* stored_bytes, owned; several records */
     const struct data_convert **convert; /* [n_features] owned; NULL: an image */
     struct csv_field *fields;           /* [n_columns] owned; CSV */
     struct image *image;                /* owned; NULL: no feature is one */
@@ -214,13 +240,45 @@ int data_decoder_new(struct data_set *s, struct data_decoder **out, struct err *
 void data_decoder_free(struct data_decoder *d); /* NULL is fine */
 
 struct data_draw { /* which sample, and the place that its random numbers come from */
-    uint64_t seed, epoch, record;
+    uint64_t seed, epoch, sample;
 };
-/* One sample: feature i goes to batch[i], as sample `at` of that tensor. `last`: the last record of
- * the same file that is worth reading together with it. *used: the record; with skip_bad perhaps
+/* One sample: feature i goes to batch[i], as sample `at` of that tensor. `last`: the last one of
+ * the same file that is worth reading together with it. *used: its number; with skip_bad perhaps
  * another one. */
 int data_decode(struct data_decoder *d, const struct data_draw *draw, uint64_t last,
                 void *const *batch, size_t at, uint64_t *used, struct err *err);
+
+/* d->stored and d->counts from a record, not filled up; the message says which record. `last` as above. */
+int data_read_record(struct data_decoder *d, uint64_t record, uint64_t last, struct err *err);
+/* Where a record is, in front of what is wrong with it. Returns rc. */
+int data_at_record(const struct data_set *s, uint64_t record, int rc, struct err *err);
+/* After an error, with skip_bad: counts the record, and says so now and then. false: do not skip it. */
+bool data_skip(struct data_set *s, int rc, const struct err *why);
+
+/* ---- ragged.c ---- */
+/* Feature i of the record that was just read, which has rows: puts them in their places and fills up.
+ * ERR_INPUT: what the record says of its rows cannot be. */
+int data_spread_rows(struct data_decoder *d, uint32_t i, struct err *err);
+
+/* ---- survey.c ---- */
+#define DATA_LEFT_OUT UINT32_MAX
+/* How many items each record has; DATA_LEFT_OUT: it is bad, and they are skipped. lengths [n_records]. */
+int data_survey(struct data_set *s, const struct data_opts *opts, uint32_t *lengths,
+                struct err *err);
+/* The items of the record that was just read. ERR_INPUT: its features do not have as many. */
+int data_count_items(const struct data_decoder *d, uint64_t *items, struct err *err);
+
+/* ---- pack.c ---- */
+struct data_packs {
+    uint32_t n;
+    uint32_t *starts;  /* [n + 1] owned: the records of pack i are those from starts[i] on ... */
+    uint32_t *records; /* ... in here, owned, ascending */
+    uint64_t length;   /* items in a pack, at most */
+    uint64_t items;    /* in all packs */
+};
+/* Makes s->packs; parts and digest are then those of packs. */
+int data_pack(struct data_set *s, const struct data_opts *opts, struct err *err);
+void data_packs_free(struct data_packs *p); /* NULL is fine */
 
 /* A thread that takes no signals: those are the business of the loop. */
 int data_thread_start(pthread_t *thread, void *(*run)(void *), void *arg, struct err *err);

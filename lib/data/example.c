@@ -3,9 +3,11 @@
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/check.h"
+#include "base/clones.h"
 #include "base/err.h"
 #include "base/text.h"
 #include "data/data_priv.h"
@@ -18,7 +20,7 @@ enum { WIRE_VARINT = 0, WIRE_64 = 1, WIRE_BYTES = 2, WIRE_32 = 5 };
 
 struct wire {
     const uint8_t *at, *end;
-    size_t offset; /* of `end` in the record */
+    const uint8_t *record; /* where that begins, for messages */
 };
 
 struct field {
@@ -34,7 +36,7 @@ static size_t left(const struct wire *w)
 
 static struct wire part(const struct wire *w, size_t n)
 {
-    return (struct wire){ w->at, w->at + n, w->offset - left(w) + n };
+    return (struct wire){ w->at, w->at + n, w->record };
 }
 
 static bool read_varint(struct wire *w, uint64_t *out)
@@ -56,17 +58,14 @@ static bool read_varint(struct wire *w, uint64_t *out)
 static int broken(const struct wire *w, const char *what, struct err *err)
 {
     return err_set(err, ERR_INPUT, "not a tf.train.Example: %s at byte %zu of the record", what,
-                   w->offset - left(w));
+                   (size_t)(w->at - w->record));
 }
 
-/* 1: a field, 0: the end, else ERR_INPUT. */
-static int next_field(struct wire *w, struct field *f, struct err *err)
+static int next_field_slowly(struct wire *w, struct field *f, struct err *err)
 {
     struct wire start = *w;
     uint64_t tag, n = 0;
 
-    if (w->at == w->end)
-        return 0;
     if (!read_varint(w, &tag) || tag > UINT32_MAX || tag >> 3 == 0)
         return broken(&start, "no protobuf field", err);
     f->number = (uint32_t)tag >> 3;
@@ -94,6 +93,25 @@ static int next_field(struct wire *w, struct field *f, struct err *err)
     return 1;
 }
 
+/* 1: a field, 0: the end, else ERR_INPUT. Most are a content of less than 128 bytes. */
+static inline int next_field(struct wire *w, struct field *f, struct err *err)
+{
+    size_t n = left(w);
+
+    if (n == 0)
+        return 0;
+    if (n < 2 || (w->at[0] & 0x87) != WIRE_BYTES || w->at[0] < 8 || w->at[1] > 0x7f ||
+        w->at[1] > n - 2)
+        return next_field_slowly(w, f, err);
+    f->number = w->at[0] >> 3;
+    f->type = WIRE_BYTES;
+    n = w->at[1];
+    w->at += 2;
+    f->bytes = part(w, n);
+    w->at += n;
+    return 1;
+}
+
 static bool is_part(const struct field *f, uint32_t number)
 {
     return f->number == number && f->type == WIRE_BYTES;
@@ -101,13 +119,15 @@ static bool is_part(const struct field *f, uint32_t number)
 
 /* ---- finding ---- */
 
-/* Calls `each` for every map entry of the record, with its key. */
+/* Calls `each` for every map entry of the record, with its key and what stands for its value. */
 static int each_entry(const void *record, size_t n,
-                      void (*each)(void *arg, const struct wire *key, const struct wire *entry),
+                      void (*each)(void *arg, const struct wire *key, const struct data_entry *entry),
                       void *arg, struct err *err)
 {
-    struct wire example = { record, (const uint8_t *)record + n, n }, in, key;
+    struct wire example = { record, (const uint8_t *)record + n, record }, in, key;
     struct field features, entry, member;
+    struct data_entry found;
+    uint32_t n_values;
     int rc;
 
     while ((rc = next_field(&example, &features, err)) > 0) {
@@ -117,13 +137,20 @@ static int each_entry(const void *record, size_t n,
             if (!is_part(&entry, 1))
                 continue;
             in = entry.bytes;
-            key = (struct wire){ in.at, in.at, in.offset - left(&in) }; /* without one: empty */
-            while ((rc = next_field(&in, &member, err)) > 0)
+            key = (struct wire){ in.at, in.at, record }; /* without one: empty */
+            found = (struct data_entry){ in.at, left(&in), record, false };
+            n_values = 0;
+            while ((rc = next_field(&in, &member, err)) > 0) {
                 if (is_part(&member, 1))
                     key = member.bytes;
+                if (is_part(&member, 2) && n_values++ == 0)
+                    found = (struct data_entry){ member.bytes.at, left(&member.bytes), record, true };
+            }
             if (rc < 0)
                 return rc;
-            each(arg, &key, &entry.bytes);
+            if (n_values > 1) /* they are joined */
+                found = (struct data_entry){ entry.bytes.at, left(&entry.bytes), record, false };
+            each(arg, &key, &found);
         }
         if (rc < 0)
             return rc;
@@ -131,21 +158,106 @@ static int each_entry(const void *record, size_t n,
     return rc;
 }
 
-struct look_up {
+struct data_names {
     const struct data_feature *features;
-    uint32_t n_features;
+    uint32_t n;
+    uint32_t mask;       /* slots - 1, a power of two and at least twice as many as features */
+    struct name_slot {
+        uint32_t feature; /* + 1; 0: empty */
+        struct name {
+            uint64_t first, last; /* eight bytes of it each, or what there is: all of a name up to 16 */
+            size_t n;
+            const char *at;
+        } name;
+    } *slots;            /* owned; where the hash says, or in one of the next before an empty one */
+};
+
+static inline struct name name_of(const void *at, size_t n)
+{
+    struct name name = { .n = n, .at = at };
+    const uint8_t *b = at;
+
+    if (n >= 8) {
+        memcpy(&name.first, b, 8);
+        memcpy(&name.last, b + n - 8, 8);
+    } else if (n >= 4) {
+        memcpy(&name.first, b, 4);
+        memcpy(&name.last, b + n - 4, 4);
+    } else if (n > 0) {
+        name.first = (uint64_t)b[0] | (uint64_t)b[n / 2] << 8 | (uint64_t)b[n - 1] << 16;
+    }
+    return name;
+}
+
+static inline uint32_t hash_name(const struct name *name)
+{
+    uint64_t x = name->first ^ name->last * UINT64_C(0x9e3779b97f4a7c15) ^ name->n;
+
+    return (uint32_t)(x * UINT64_C(0xd6e8feb86659fd93) >> 32);
+}
+
+static inline bool same_name(const struct name *a, const struct name *b)
+{
+    return a->first == b->first && a->last == b->last && a->n == b->n &&
+           (a->n <= 16 || memcmp(a->at, b->at, a->n) == 0);
+}
+
+int data_names_new(const struct data_feature *features, uint32_t n, struct data_names **out,
+                   struct err *err)
+{
+    struct data_names *names = calloc(1, sizeof(*names));
+    uint32_t n_slots = 2;
+
+    while (n_slots / 2 < n)
+        n_slots *= 2;
+    if (names != NULL)
+        names->slots = calloc(n_slots, sizeof(*names->slots));
+    if (names == NULL || names->slots == NULL) {
+        free(names);
+        return err_set(err, ERR_NOMEM, "features: out of memory");
+    }
+    names->features = features;
+    names->n = n;
+    names->mask = n_slots - 1;
+    for (uint32_t i = 0; i < n; i++) {
+        struct name name = name_of(features[i].name, strlen(features[i].name));
+        uint32_t at = hash_name(&name) & names->mask;
+
+        while (names->slots[at].feature != 0)
+            at = (at + 1) & names->mask;
+        names->slots[at] = (struct name_slot){ i + 1, name };
+    }
+    *out = names;
+    return 0;
+}
+
+void data_names_free(struct data_names *names)
+{
+    if (names == NULL)
+        return;
+    free(names->slots);
+    free(names);
+}
+
+struct look_up {
+    const struct data_names *names;
     struct data_entry *found;
 };
 
-static void match(void *arg, const struct wire *key, const struct wire *entry)
+/* Two features may have one name. */
+static void match(void *arg, const struct wire *key, const struct data_entry *entry)
 {
     const struct look_up *l = arg;
-    size_t n = left(key);
+    const struct data_names *names = l->names;
+    struct name name = name_of(key->at, left(key));
 
-    for (uint32_t i = 0; i < l->n_features; i++)
-        if (strlen(l->features[i].name) == n && memcmp(l->features[i].name, key->at, n) == 0)
-            l->found[i] =
-                (struct data_entry){ entry->at, left(entry), entry->offset - left(entry) };
+    for (uint32_t at = hash_name(&name) & names->mask; names->slots[at].feature != 0;
+         at = (at + 1) & names->mask) {
+        const struct name_slot *slot = &names->slots[at];
+
+        if (same_name(&slot->name, &name))
+            l->found[slot->feature - 1] = *entry;
+    }
 }
 
 enum { NAMES_MAX = 16, NAME_BYTES = 64 };
@@ -156,7 +268,7 @@ struct names {
     size_t n, n_all;
 };
 
-static void collect(void *arg, const struct wire *key, const struct wire *entry)
+static void collect(void *arg, const struct wire *key, const struct data_entry *entry)
 {
     struct names *names = arg;
     size_t n = left(key) < NAME_BYTES - 1 ? left(key)
@@ -192,19 +304,22 @@ static int missing(const void *record, size_t n, const char *name, struct err *e
                    nearest != NULL ? "'?)" : "", list, names.n_all > names.n ? ", ..." : "");
 }
 
-int data_example_find(const void *record, size_t n, const struct data_feature *features,
-                      uint32_t n_features, struct data_entry *found, struct err *err)
+int data_example_find(const struct data_names *names, const void *record, size_t n,
+                      struct data_entry *found, struct err *err)
 {
-    struct look_up l = { features, n_features, found };
+    struct look_up l = { names, found };
     int rc;
 
-    memset(found, 0, n_features * sizeof(*found));
+    memset(found, 0, names->n * sizeof(*found));
     rc = each_entry(record, n, match, &l, err);
     if (rc < 0)
         return rc;
-    for (uint32_t i = 0; i < n_features; i++)
-        if (found[i].at == NULL && !features[i].pad && features[i].length_of == NULL)
-            return missing(record, n, features[i].name, err);
+    for (uint32_t i = 0; i < names->n; i++) {
+        const struct data_feature *f = &names->features[i];
+
+        if (found[i].at == NULL && !f->pad && f->derived == DATA_STORED)
+            return missing(record, n, f->name, err);
+    }
     return 0;
 }
 
@@ -269,36 +384,122 @@ static int take_floats(struct values *v, const struct field *field, struct err *
     return 0;
 }
 
-static void put_int(struct values *v, int64_t x)
-{
-    if (v->n < v->want && v->f->stored == TENSOR_I64) {
-        memcpy(v->room + v->n * 8, &x, 8);
-    } else if (v->n < v->want && v->f->stored == TENSOR_I32) {
-        int32_t narrow = (int32_t)x;
+/* Packed numbers are taken 64 bytes at a time: where each ends is known for all of them before the
+ * first one is taken out, so that nothing waits for the length of the one before. */
+enum { BLOCK = 64, NUMBER_MAX = 8 /* bytes; longer ones go alone */ };
 
-        memcpy(v->room + v->n * 4, &narrow, 4);
-        if (narrow != x && !v->out_of_range) {
-            v->out_of_range = true;
-            v->bad_i = v->n;
-            v->bad = x;
+/* Bit i: byte i of BLOCK ends a number, as its highest bit is 0. */
+static inline uint64_t find_ends(const uint8_t *at)
+{
+    uint64_t ends = 0;
+
+    for (unsigned i = 0; i < BLOCK; i += 8) {
+        uint64_t x;
+
+        memcpy(&x, at + i, 8);
+        x = (~x >> 7) & UINT64_C(0x0101010101010101);
+        ends |= (x * UINT64_C(0x0102040810204080) >> 56) << i; /* byte k becomes bit k */
+    }
+    return ends;
+}
+
+/* The numbers that end in the BLOCK bytes at `at`, which NUMBER_MAX more follow, up to a long one. *used:
+ * their bytes. What is in `out` behind them is undefined. */
+CLONES static size_t unpack_block(const uint8_t *at, uint64_t out[BLOCK], size_t *used)
+{
+    static const uint64_t low[NUMBER_MAX + 1] = {
+        0, 0xff, 0xffff, 0xffffff, 0xffffffff, 0xffffffffff, 0xffffffffffff, 0xffffffffffffff, UINT64_MAX
+    };
+    uint64_t ends = find_ends(at), inside = ~ends;
+    unsigned start = 0;
+    size_t n = 0;
+
+    /* Where NUMBER_MAX bytes in a row end nothing, the ends from there on are for later. */
+    inside &= inside >> 1;
+    inside &= inside >> 2;
+    inside &= inside >> 4;
+    if (inside != 0)
+        ends &= (inside & -inside) - 1;
+    for (; ends != 0; ends &= ends - 1) {
+        unsigned end = (unsigned)__builtin_ctzll(ends) + 1;
+        uint64_t x;
+
+        memcpy(&x, at + start, 8);
+        out[n++] = x & low[end - start];
+        start = end;
+    }
+    for (size_t i = 0; i < ((n + 7) & ~(size_t)7); i++) { /* the low 7 bits of each byte, together */
+        uint64_t v = out[i] & UINT64_C(0x7f7f7f7f7f7f7f7f);
+
+        v = (v & UINT64_C(0x007f007f007f007f)) | (v & UINT64_C(0x7f007f007f007f00)) >> 1;
+        v = (v & UINT64_C(0x00003fff00003fff)) | (v & UINT64_C(0x3fff00003fff0000)) >> 2;
+        out[i] = (v & UINT64_C(0x0fffffff)) | (v & UINT64_C(0x0fffffff00000000)) >> 4;
+    }
+    *used = start;
+    return n;
+}
+
+/* At least one number, if there is one, at most BLOCK; *n: how many. false: one has no end. */
+static bool unpack(struct wire *in, uint64_t out[BLOCK], size_t *n)
+{
+    uint8_t rest[BLOCK + NUMBER_MAX];
+    const uint8_t *at = in->at;
+    size_t bytes = left(in), used;
+
+    *n = 0;
+    if (bytes > NUMBER_MAX) {
+        if (bytes < sizeof(rest)) { /* filled up with what ends no number */
+            memset(rest, 0xff, sizeof(rest));
+            at = memcpy(rest, at, bytes);
+        }
+        *n = unpack_block(at, out, &used);
+        in->at += used;
+    }
+    if (*n == 0 && bytes > 0)
+        return read_varint(in, &out[(*n)++]);
+    return true;
+}
+
+static void put_ints(struct values *v, const uint64_t *x, size_t n)
+{
+    size_t fits = v->n >= v->want ? 0 : n < v->want - v->n ? n : v->want - v->n;
+
+    if (v->f->stored == TENSOR_I64) {
+        memcpy(v->room + v->n * 8, x, fits * 8);
+    } else if (v->f->stored == TENSOR_I32) {
+        for (size_t i = 0; i < fits; i++) {
+            int32_t narrow = (int32_t)x[i];
+
+            memcpy(v->room + (v->n + i) * 4, &narrow, 4);
+            if (narrow != (int64_t)x[i] && !v->out_of_range) {
+                v->out_of_range = true;
+                v->bad_i = v->n + i;
+                v->bad = (int64_t)x[i];
+            }
         }
     }
-    v->n++;
+    v->n += n;
 }
 
 static int take_ints(struct values *v, const struct field *field, struct err *err)
 {
     struct wire in = field->bytes;
-    uint64_t x;
+    uint64_t x[BLOCK];
+    size_t n;
 
     if (field->type == WIRE_VARINT)
-        put_int(v, (int64_t)field->value);
+        put_ints(v, &field->value, 1);
     if (field->type != WIRE_BYTES)
         return 0;
     while (in.at < in.end) {
-        if (!read_varint(&in, &x))
+        bool fits = v->f->stored == TENSOR_I64 && v->n + BLOCK <= v->want;
+
+        if (!unpack(&in, fits ? (uint64_t *)(void *)(v->room + v->n * 8) : x, &n))
             return broken(&in, "an endless or cut number", err);
-        put_int(v, (int64_t)x);
+        if (fits)
+            v->n += n;
+        else
+            put_ints(v, x, n);
     }
     return 0;
 }
@@ -392,24 +593,14 @@ static int unexpected(const struct values *v, struct err *err)
 
 /* The kinds that a stored type may come as, and its size. */
 static const struct form {
-    enum tensor_dtype stored;
     enum kind list;    /* a list of `want` values, or KIND_NONE */
     size_t bytes_each; /* or one bytes value of want times this; 0: not so */
 } forms[] = {
-    { TENSOR_U8, KIND_NONE, 1 },
-    { TENSOR_F32, KIND_FLOAT, 4 },
-    { TENSOR_I64, KIND_INT64, 0 },
-    { TENSOR_I32, KIND_INT64, 0 },
+    [TENSOR_U8] = { KIND_NONE, 1 },
+    [TENSOR_F32] = { KIND_FLOAT, 4 },
+    [TENSOR_I64] = { KIND_INT64, 0 },
+    [TENSOR_I32] = { KIND_INT64, 0 },
 };
-
-static const struct form *form_of(enum tensor_dtype stored)
-{
-    for (size_t i = 0; i < COUNT_OF(forms); i++)
-        if (forms[i].stored == stored)
-            return &forms[i];
-    CHECK(!"a stored type that data_open() lets through");
-    return NULL;
-}
 
 /* One bytes value with the raw elements. */
 static int take_raw(const struct data_feature *f, const struct values *v, size_t each, void *room,
@@ -423,7 +614,6 @@ static int take_raw(const struct data_feature *f, const struct values *v, size_t
     *stored = v->bytes.at;
     if (n < v->want) {
         memcpy(room, v->bytes.at, bytes);
-        data_fill_up(f, room, n, v->want);
         *stored = room;
     }
     return 0;
@@ -443,8 +633,6 @@ static int take_list(const struct data_feature *f, const struct values *v, enum 
                        "feature '%s': value %" PRIu64 " is %" PRId64 ", expected an int32", f->name,
                        v->bad_i, v->bad);
     *stored = v->lying != NULL ? v->lying : room;
-    if (v->n < v->want)
-        data_fill_up(f, room, v->n, v->want);
     return 0;
 }
 
@@ -462,13 +650,15 @@ static int take_encoded(const struct values *v, void *room, const void **stored,
 int data_example_read(const struct data_feature *f, size_t elements, const struct data_entry *entry,
                       void *room, const void **stored, uint64_t *count, struct err *err)
 {
-    const struct form *form = form_of(f->stored);
+    const struct form *form = &forms[f->stored]; /* data_open() lets no other through */
     struct values v = { .f = f, .want = elements, .room = room };
-    struct wire in = { entry->at, entry->at + entry->n, entry->offset + entry->n };
+    struct wire in = { entry->at, entry->at + entry->n, entry->record };
     struct field member;
     int rc = 0;
 
-    while (entry->at != NULL && (rc = next_field(&in, &member, err)) > 0) {
+    if (entry->is_feature)
+        rc = take_feature(&v, in, err);
+    while (entry->at != NULL && !entry->is_feature && (rc = next_field(&in, &member, err)) > 0) {
         if (is_part(&member, 2))
             rc = take_feature(&v, member.bytes, err);
         if (rc < 0)

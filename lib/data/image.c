@@ -76,9 +76,9 @@ static struct dice dice_of(const struct data_draw *draw, uint32_t feature)
 {
     const uint32_t images = 0x696d6700; /* a stream that no op has */
 
-    return (struct dice){ .key = { .seed = draw->seed ^ (draw->record >> 32) * 0x9e3779b97f4a7c15u,
+    return (struct dice){ .key = { .seed = draw->seed ^ (draw->sample >> 32) * 0x9e3779b97f4a7c15u,
                                    .step = (uint32_t)draw->epoch,
-                                   .lane = (uint32_t)draw->record,
+                                   .lane = (uint32_t)draw->sample,
                                    .stream = images + feature } };
 }
 

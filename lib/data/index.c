@@ -24,7 +24,10 @@
 #include "base/vec.h"
 #include "data/data_priv.h"
 
-enum { REPORT_NS = 200 * 1000 * 1000 };
+enum {
+    REPORT_NS = 200 * 1000 * 1000,
+    MAPPINGS_MAX = 16384, /* files; a process may have some 65000 mappings, and needs them for memory */
+};
 
 #define KEPT_MAGIC UINT64_C(0x3258444944524454) /* "TDRDIDX2" */
 
@@ -298,6 +301,8 @@ static int index_file(struct builder *b, struct data_file *f, uint8_t *block, st
         rc = index_kept(b, f, local, block, err);
     else
         rc = walk(b, f, local, block, err);
+    if (rc == 0 && f - b->files < MAPPINGS_MAX)
+        f->mapping = data_mapping_new(local, f->bytes);
     if (f->pinned)
         atomic_store(&f->fd, local);
     else
@@ -340,7 +345,7 @@ static void *work(void *arg)
     return NULL;
 }
 
-static uint32_t cores(void)
+uint32_t data_cores(void)
 {
     cpu_set_t set;
 
@@ -391,7 +396,7 @@ int data_index(const struct data_opts *opts, struct data_set *s, struct err *err
 {
     struct builder b = { .opts = opts, .s = s, .files = s->files, .n_files = s->n_files,
                          .lock = PTHREAD_MUTEX_INITIALIZER };
-    uint32_t n_threads = opts->threads > 0 ? opts->threads : cores();
+    uint32_t n_threads = opts->threads > 0 ? opts->threads : data_cores();
     int rc;
 
     rc = look_at_all(&b, err);

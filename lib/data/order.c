@@ -13,7 +13,7 @@ static uint64_t shuffled(const struct data_order *o, uint64_t epoch, uint64_t n,
     return o->shuffle ? rng_permute(o->seed, epoch, n, position) : position;
 }
 
-/* Another seed than that of the records, or blocks and epochs would be drawn alike. */
+/* Another seed than that of the samples, or blocks and epochs would be drawn alike. */
 #define BLOCK_SEED UINT64_C(0x6d697874757265)
 
 /* Position `at` of all epochs together. */
@@ -33,7 +33,7 @@ static struct data_pick pick_mixed(const struct data_order *o, uint64_t at)
         slot -= (p++)->weight;
     at = block * p->weight + slot;
     pick.epoch = at / p->n;
-    pick.record = p->first + shuffled(o, pick.epoch, p->n, at % p->n);
+    pick.sample = p->first + shuffled(o, pick.epoch, p->n, at % p->n);
     return pick;
 }
 
@@ -53,7 +53,7 @@ struct data_pick data_order_pick(const struct data_order *o, uint64_t step, uint
     if (o->n_parts > 1)
         pick = pick_mixed(o, epoch * o->n + position);
     else
-        pick = (struct data_pick){ .record = shuffled(o, epoch, o->n, position), .epoch = epoch };
+        pick = (struct data_pick){ .sample = shuffled(o, epoch, o->n, position), .epoch = epoch };
     pick.real = real;
     return pick;
 }

@@ -19,15 +19,15 @@
 #include "data/data_priv.h"
 #include "data/order.h"
 
-enum { PIECE_MIN = 8, ALIGNMENT = 64, GAP_BYTES = 8 << 10 };
+enum { PIECE_MIN = 8, ALIGNMENT = 64, GAP_BYTES = 8 << 10, AHEAD = 4 };
 
 struct slot {
     struct data_batch batch; /* its pointers lead into `memory` */
     void **features;         /* [n_features] */
     float *weights;
-    uint64_t *records, *epochs;
-    uint64_t *used;          /* the records that were decoded: others, where bad ones are skipped */
-    uint32_t *sorted;        /* samples of each piece, in the order of their records */
+    uint64_t *samples, *epochs;
+    uint64_t *used;          /* those that were decoded: others, where bad ones are skipped */
+    uint32_t *sorted;        /* samples of each piece, in the order of the files */
     uint8_t *memory;         /* owned: all of the above */
     uint32_t undone;         /* samples that nobody has finished yet */
     int rc;                  /* of the first bad sample, ... */
@@ -78,19 +78,19 @@ static bool add(size_t *total, size_t n, size_t size)
            !__builtin_add_overflow(*total, bytes & ~(size_t)(ALIGNMENT - 1), total);
 }
 
-/* One block a slot: features, each aligned for vectors, weights, records, pointers. */
+/* One block a slot: features, each aligned for vectors, weights, numbers, pointers. */
 static int slot_init(struct slot *slot, const struct data_set *s, uint32_t lane_batch,
                      struct err *err)
 {
-    size_t n = s->n_features, total = 0, weights, records, epochs, used, sorted, pointers;
+    size_t n = s->n_features, total = 0, weights, samples, epochs, used, sorted, pointers;
     bool fits = true;
 
     for (uint32_t i = 0; i < n; i++)
         fits = fits && add(&total, lane_batch, s->fed_bytes[i]);
     weights = total;
     fits = fits && add(&total, lane_batch, sizeof(*slot->weights));
-    records = total;
-    fits = fits && add(&total, lane_batch, sizeof(*slot->records));
+    samples = total;
+    fits = fits && add(&total, lane_batch, sizeof(*slot->samples));
     epochs = total;
     fits = fits && add(&total, lane_batch, sizeof(*slot->epochs));
     used = total;
@@ -103,7 +103,7 @@ static int slot_init(struct slot *slot, const struct data_set *s, uint32_t lane_
     if (slot->memory == NULL)
         return err_set(err, ERR_NOMEM, "batch of %" PRIu32 " samples: out of memory", lane_batch);
     slot->weights = (float *)(void *)(slot->memory + weights);
-    slot->records = (uint64_t *)(void *)(slot->memory + records);
+    slot->samples = (uint64_t *)(void *)(slot->memory + samples);
     slot->epochs = (uint64_t *)(void *)(slot->memory + epochs);
     slot->used = (uint64_t *)(void *)(slot->memory + used);
     slot->sorted = (uint32_t *)(void *)(slot->memory + sorted);
@@ -115,7 +115,7 @@ static int slot_init(struct slot *slot, const struct data_set *s, uint32_t lane_
     }
     slot->batch.features = (const void *const *)slot->features;
     slot->batch.weights = slot->weights;
-    slot->batch.records = slot->records;
+    slot->batch.samples = slot->samples;
     return 0;
 }
 
@@ -140,7 +140,7 @@ static int make_parts(struct data_reader *r, uint32_t n_decoders, struct err *er
 
 /* ---- decoding ---- */
 
-/* Samples of a piece by record, so that the disk is read forwards and neighbours together. Shell's
+/* Samples of a piece by number, so that the disk is read forwards and neighbours together. Shell's
  * sort: pieces are small, and nothing is allocated. */
 static void sort_piece(struct slot *slot, const struct piece *p)
 {
@@ -150,7 +150,7 @@ static void sort_piece(struct slot *slot, const struct piece *p)
     for (uint32_t i = 0; i < n; i++) {
         sorted[i] = p->begin + i;
         is_sorted = is_sorted &&
-                    (i == 0 || slot->records[p->begin + i - 1] <= slot->records[p->begin + i]);
+                    (i == 0 || slot->samples[p->begin + i - 1] <= slot->samples[p->begin + i]);
     }
     if (is_sorted) /* files in their order */
         return;
@@ -160,27 +160,29 @@ static void sort_piece(struct slot *slot, const struct piece *p)
         for (uint32_t i = gap; i < n; i++) {
             uint32_t x = sorted[i], k = i;
 
-            for (; k >= gap && slot->records[sorted[k - gap]] > slot->records[x]; k -= gap)
+            for (; k >= gap && slot->samples[sorted[k - gap]] > slot->samples[x]; k -= gap)
                 sorted[k] = sorted[k - gap];
             sorted[k] = x;
         }
 }
 
-/* The last record from the k-th of the sorted samples on that is near enough to be read with it: in
- * the same file, without a gap that costs more than another read. */
+/* The last sample from the k-th of the sorted ones on that is near enough to be read with it: in
+ * the same file, without a gap that costs more than another read. A pack reads for itself. */
 static uint64_t run_end(const struct data_reader *r, const struct slot *slot,
                         const struct piece *p, uint32_t k)
 {
     const struct data_set *s = r->s;
-    uint64_t last = slot->records[slot->sorted[k]], from, to, end;
+    uint64_t last = slot->samples[slot->sorted[k]], from, to, end;
     const struct data_file *f;
 
-    if (s->cache != NULL && k + 1 < p->end && slot->records[slot->sorted[k + 1]] > last + 1)
+    if (s->packs != NULL)
+        return last;
+    if (s->cache != NULL && k + 1 < p->end && slot->samples[slot->sorted[k + 1]] > last + 1)
         return last; /* it may all be there already */
     f = &s->files[data_file_of(s, last)];
     data_record_place(f, last - f->first, &from, &end);
     while (++k < p->end) {
-        uint64_t next = slot->records[slot->sorted[k]];
+        uint64_t next = slot->samples[slot->sorted[k]];
 
         if (next >= f->first + f->n_records)
             break;
@@ -205,22 +207,24 @@ static int decode_piece(struct data_reader *r, struct data_decoder *d, const str
     for (uint32_t i = p->begin; i < p->end; i++) {
         struct data_pick pick = data_order_pick(&r->order, p->step, p->lane, i);
 
-        slot->records[i] = pick.record;
+        slot->samples[i] = pick.sample;
         slot->epochs[i] = pick.epoch;
         slot->weights[i] = pick.real ? 1.0f : 0.0f;
     }
     sort_piece(slot, p);
     for (uint32_t k = p->begin; k < p->end; k++) {
         uint32_t i = slot->sorted[k];
-        struct data_draw draw = { r->opts.seed, slot->epochs[i], slot->records[i] };
+        struct data_draw draw = { r->opts.seed, slot->epochs[i], slot->samples[i] };
         struct err why;
         int now;
 
+        if (k + AHEAD < p->end && r->s->cache == NULL && r->s->packs == NULL)
+            data_record_ahead(r->s, slot->samples[slot->sorted[k + AHEAD]]);
         if (atomic_load_explicit(&r->canceled, memory_order_relaxed))
             return err_set(err, ERR_CANCELED, "reading was canceled");
         if (rc < 0 && i > *bad)
             continue; /* only an earlier sample could be worse */
-        if (is_first || draw.record > last)
+        if (is_first || draw.sample > last)
             last = run_end(r, slot, p, k);
         is_first = false;
         now = data_decode(d, &draw, last, slot->features, i, &slot->used[i], &why);
@@ -231,7 +235,7 @@ static int decode_piece(struct data_reader *r, struct data_decoder *d, const str
         }
     }
     for (uint32_t i = p->begin; i < p->end; i++)
-        slot->records[i] = slot->used[i];
+        slot->samples[i] = slot->used[i];
     return rc;
 }
 
@@ -330,7 +334,7 @@ int data_reader_open(struct data_set *s, const struct data_reader_opts *opts,
     pthread_condattr_destroy(&monotonic);
     r->s = s;
     r->opts = *opts;
-    r->order = (struct data_order){ .n = s->n_records, .seed = opts->seed,
+    r->order = (struct data_order){ .n = data_samples(s), .seed = opts->seed,
                                     .global_batch = opts->global_batch, .lanes = opts->lanes,
                                     .shuffle = opts->shuffle, .pad = opts->pad,
                                     .parts = s->parts, .n_parts = s->n_parts };

@@ -1,4 +1,4 @@
-/* sample.c - a record becomes a sample: read, taken apart, converted. With a cache the stored form is
+/* sample.c - a record, or several, become a sample: read, taken apart, joined, converted. With a cache the stored form is
  * kept, one byte of state a sample: whoever turns it from EMPTY to FILLING copies its sample in;
  * others who come meanwhile use their own reading of the record. */
 #include <inttypes.h>
@@ -45,9 +45,11 @@ int data_decoder_new(struct data_set *s, struct data_decoder **out, struct err *
         d->convert = calloc(s->n_features, sizeof(*d->convert));
         d->fields = calloc(s->n_columns + 1, sizeof(*d->fields));
         d->room = malloc(s->stored_bytes);
+        d->pack = malloc(s->stored_bytes);
     }
     if (d == NULL || d->windows == NULL || d->found == NULL || d->stored == NULL ||
-        d->counts == NULL || d->convert == NULL || d->fields == NULL || d->room == NULL) {
+        d->counts == NULL || d->convert == NULL || d->fields == NULL || d->room == NULL ||
+        d->pack == NULL) {
         data_decoder_free(d);
         return err_set(err, ERR_NOMEM, "decode samples: out of memory");
     }
@@ -74,26 +76,46 @@ void data_decoder_free(struct data_decoder *d)
     free(d->convert);
     free(d->fields);
     free(d->room);
+    free(d->pack);
     free(d);
 }
 
-/* Features that are not stored: how many values another one had. */
-static void set_lengths(struct data_decoder *d)
+/* Features that are not stored, of a record whose items stand at `at` of the sample, as its segment
+ * `segment` from 1. The first one clears what is behind. */
+static void derive(struct data_decoder *d, uint8_t *room, uint64_t at, int64_t segment)
 {
     struct data_set *s = d->s;
 
     for (uint32_t i = 0; i < s->n_features; i++) {
-        uint8_t *room = d->room + s->stored_at[i];
+        int64_t *out = (int64_t *)(void *)(room + s->stored_at[i]);
+        uint64_t count, items;
 
-        if (s->length_of[i] == UINT32_MAX)
+        if (s->of[i] == UINT32_MAX)
             continue;
-        memcpy(room, &d->counts[s->length_of[i]], sizeof(*d->counts));
-        d->stored[i] = room;
+        count = d->counts[s->of[i]];
+        items = count / s->inner[s->of[i]];
+        if (segment == 1)
+            memset(out, 0, s->stored_size[i]);
+        if (s->features[i].derived == DATA_LENGTH)
+            *out += (int64_t)count;
+        else
+            for (uint64_t k = 0; k < items; k++)
+                out[at + k] = s->features[i].derived == DATA_SEGMENT ? segment : (int64_t)k;
+        d->stored[i] = out;
     }
 }
 
-/* d->stored[] from the record. */
-static int from_file(struct data_decoder *d, uint64_t record, uint64_t last, struct err *err)
+int data_at_record(const struct data_set *s, uint64_t record, int rc, struct err *err)
+{
+    const struct data_file *f = &s->files[data_file_of(s, record)];
+    uint64_t from, to;
+
+    record -= f->first;
+    data_record_place(f, record, &from, &to);
+    return err_wrap(err, rc, "'%s': record %" PRIu64 " at offset %" PRIu64, f->origin, record, from);
+}
+
+int data_read_record(struct data_decoder *d, uint64_t record, uint64_t last, struct err *err)
 {
     struct data_set *s = d->s;
     uint32_t file = data_file_of(s, record);
@@ -110,9 +132,87 @@ static int from_file(struct data_decoder *d, uint64_t record, uint64_t last, str
         if (rc == 0)
             rc = s->source->parse(d, m, bytes, n, err);
     }
+    return rc < 0 ? data_at_record(s, record, rc, err) : 0;
+}
+
+/* A sample that is a record. */
+static int from_record(struct data_decoder *d, uint64_t record, uint64_t last, struct err *err)
+{
+    struct data_set *s = d->s;
+    int rc = data_read_record(d, record, last, err);
+
+    for (uint32_t i = 0; rc == 0 && i < s->n_features; i++)
+        if (s->rows_by[i] != UINT32_MAX && data_spread_rows(d, i, err) < 0)
+            rc = data_at_record(s, record, ERR_INPUT, err);
+    for (uint32_t i = 0; rc == 0 && i < s->n_features; i++)
+        if (s->features[i].pad && s->of[i] == UINT32_MAX && s->rows_by[i] == UINT32_MAX &&
+            d->counts[i] < s->elements[i])
+            data_fill_up(&s->features[i], d->room + s->stored_at[i], d->counts[i], s->elements[i]);
     if (rc == 0)
-        set_lengths(d);
+        derive(d, d->room, 0, 1);
     return rc;
+}
+
+/* The record that was just read goes behind those that are in the pack. */
+static int append(struct data_decoder *d, uint64_t *at, int64_t segment, struct err *err)
+{
+    struct data_set *s = d->s;
+    uint64_t items;
+    int rc = data_count_items(d, &items, err);
+
+    if (rc == 0 && items > s->packs->length - *at)
+        rc = err_set(err, ERR_CORRUPT,
+                     "%" PRIu64 " items do not fit into the pack that was planned for them: the file "
+                     "changed",
+                     items);
+    for (uint32_t i = 0; rc == 0 && i < s->n_features; i++) {
+        size_t bytes = s->inner[i] * tensor_dtype_bytes(s->features[i].stored);
+
+        if (s->of[i] == UINT32_MAX)
+            memcpy(d->pack + s->stored_at[i] + *at * bytes, d->stored[i], items * bytes);
+    }
+    if (rc < 0)
+        return rc;
+    derive(d, d->pack, *at, segment);
+    *at += items;
+    return 0;
+}
+
+/* A sample that is a pack of records. A bad one that may be skipped leaves no trace in it. */
+static int from_pack(struct data_decoder *d, uint64_t pack, struct err *err)
+{
+    struct data_set *s = d->s;
+    const uint32_t *record = s->packs->records + s->packs->starts[pack];
+    const uint32_t *end = s->packs->records + s->packs->starts[pack + 1];
+    int64_t segment = 1;
+    uint64_t at = 0;
+    struct err why;
+    int rc = 0;
+
+    for (; record < end; record++) {
+        rc = data_read_record(d, *record, *record, &why);
+        if (rc == 0)
+            rc = append(d, &at, segment, &why) < 0 ? data_at_record(s, *record, why.code, &why) : 0;
+        if (rc == 0)
+            segment++;
+        else if (!data_skip(s, rc, &why))
+            break;
+    }
+    if (record == end && segment > 1)
+        rc = 0;
+    if (rc < 0) { /* or nothing is left of it */
+        if (err != NULL)
+            *err = why;
+        return rc;
+    }
+    for (uint32_t i = 0; i < s->n_features; i++) {
+        uint8_t *room = d->pack + s->stored_at[i];
+
+        if (s->of[i] == UINT32_MAX)
+            data_fill_up(&s->features[i], room, at * s->inner[i], s->elements[i]);
+        d->stored[i] = room;
+    }
+    return 0;
 }
 
 /* Bytes of an encoded image; NULL: out of memory, then the sample is not kept. */
@@ -129,13 +229,13 @@ static bool keep_bytes(uint8_t *at, const struct data_bytes *from)
     return true;
 }
 
-static void keep(struct data_decoder *d, uint64_t record)
+static void keep(struct data_decoder *d, uint64_t number)
 {
     struct data_set *s = d->s;
-    uint8_t *sample = s->cache + record * s->stored_bytes;
+    uint8_t *sample = s->cache + number * s->stored_bytes;
     unsigned char empty = EMPTY;
 
-    if (!atomic_compare_exchange_strong(&s->cached[record], &empty, FILLING))
+    if (!atomic_compare_exchange_strong(&s->cached[number], &empty, FILLING))
         return;
     for (uint32_t i = 0; i < s->n_features; i++) {
         if (!s->features[i].encoded)
@@ -143,42 +243,33 @@ static void keep(struct data_decoder *d, uint64_t record)
         else if (!keep_bytes(sample + s->stored_at[i], d->stored[i]))
             return; /* for ever FILLING: everybody reads the file */
     }
-    atomic_store_explicit(&s->cached[record], FULL, memory_order_release);
+    atomic_store_explicit(&s->cached[number], FULL, memory_order_release);
 }
 
-static void from_cache(struct data_decoder *d, uint64_t record)
+static void from_cache(struct data_decoder *d, uint64_t sample)
 {
     struct data_set *s = d->s;
 
     for (uint32_t i = 0; i < s->n_features; i++)
-        d->stored[i] = s->cache + record * s->stored_bytes + s->stored_at[i];
-}
-
-/* Where a record is, in front of what is wrong with it. */
-static int at_record(const struct data_set *s, uint64_t record, int rc, struct err *err)
-{
-    const struct data_file *f = &s->files[data_file_of(s, record)];
-    uint64_t from, to;
-
-    record -= f->first;
-    data_record_place(f, record, &from, &to);
-    return err_wrap(err, rc, "'%s': record %" PRIu64 " at offset %" PRIu64, f->origin, record, from);
+        d->stored[i] = s->cache + sample * s->stored_bytes + s->stored_at[i];
 }
 
 static int decode_one(struct data_decoder *d, const struct data_draw *draw, uint64_t last,
                       void *const *batch, size_t at, struct err *err)
 {
     struct data_set *s = d->s;
-    uint64_t record = draw->record;
+    uint64_t sample = draw->sample;
     int rc = 0;
 
     if (s->cache != NULL &&
-        atomic_load_explicit(&s->cached[record], memory_order_acquire) == FULL) {
-        from_cache(d, record);
+        atomic_load_explicit(&s->cached[sample], memory_order_acquire) == FULL) {
+        from_cache(d, sample);
     } else {
-        rc = from_file(d, record, last, err);
-        if (rc == 0 && s->cache != NULL)
-            keep(d, record);
+        rc = s->packs != NULL ? from_pack(d, sample, err) : from_record(d, sample, last, err);
+        if (rc < 0)
+            return rc;
+        if (s->cache != NULL)
+            keep(d, sample);
     }
     for (uint32_t i = 0; rc == 0 && i < s->n_features; i++) {
         void *out = (uint8_t *)batch[i] + at * s->fed_bytes[i];
@@ -187,39 +278,43 @@ static int decode_one(struct data_decoder *d, const struct data_draw *draw, uint
                  ? image_run(d->image, i, draw, d->stored[i], out, err)
                  : d->convert[i]->run(&s->features[i], s->elements[i], d->stored[i], out, err);
     }
-    return rc < 0 ? at_record(s, record, rc, err) : 0;
+    if (rc < 0 && s->packs != NULL)
+        return err_wrap(err, rc, "sample %" PRIu64, sample);
+    return rc < 0 ? data_at_record(s, sample, rc, err) : 0;
 }
 
-/* The first ones, then the 16th, 64th, 256th ... */
-static void tell_skipped(struct data_set *s, const struct err *why)
+/* Told are the first ones, then the 16th, 64th, 256th ... */
+bool data_skip(struct data_set *s, int rc, const struct err *why)
 {
-    uint64_t n = atomic_fetch_add(&s->n_skipped, 1) + 1;
     char text[ERR_TEXT_BYTES];
+    uint64_t n;
 
+    if (!s->skip_bad || (rc != ERR_CORRUPT && rc != ERR_INPUT))
+        return false;
+    n = atomic_fetch_add(&s->n_skipped, 1) + 1;
     if (s->patience.on_trouble == NULL || (n > 4 && ((n & (n - 1)) != 0 || __builtin_ctzll(n) % 2)))
-        return;
+        return true;
     snprintf(text, sizeof(text), "bad record skipped (%" PRIu64 " so far): %s", n, why->text);
     s->patience.on_trouble(s->patience.arg, text);
+    return true;
 }
 
-/* A bad record's place is taken by the next good one of the set, whoever reads it and when. */
+/* A bad sample's place is taken by the next good one of the set, whoever reads it and when. */
 int data_decode(struct data_decoder *d, const struct data_draw *draw, uint64_t last,
                 void *const *batch, size_t at, uint64_t *used, struct err *err)
 {
     struct data_set *s = d->s;
     struct data_draw now = *draw;
+    uint64_t n = data_samples(s);
     struct err why;
-    int rc = decode_one(d, &now, last, batch, at, s->skip_bad ? &why : err);
+    int rc = decode_one(d, &now, last, batch, at, &why);
 
-    for (uint32_t i = 0; s->skip_bad && (rc == ERR_CORRUPT || rc == ERR_INPUT); i++) {
-        tell_skipped(s, &why);
-        if (i == SKIP_MAX || i + 1 >= s->n_records)
-            break;
-        now.record = (now.record + 1) % s->n_records;
-        rc = decode_one(d, &now, now.record, batch, at, &why);
+    for (uint32_t i = 0; rc < 0 && data_skip(s, rc, &why) && i < SKIP_MAX && i + 1 < n; i++) {
+        now.sample = (now.sample + 1) % n;
+        rc = decode_one(d, &now, now.sample, batch, at, &why);
     }
-    *used = now.record;
-    if (rc < 0 && s->skip_bad && err != NULL)
+    *used = now.sample;
+    if (rc < 0 && err != NULL)
         *err = why;
     return rc;
 }

@@ -53,10 +53,9 @@ static int tfrecord_parse(struct data_decoder *d, uint32_t member, const uint8_t
         rc = tfrecord_check(bytes + TFRECORD_HEAD_BYTES, length,
                             bytes + TFRECORD_HEAD_BYTES + length, err);
     if (rc == 0)
-        rc = data_example_find(bytes + TFRECORD_HEAD_BYTES, length, s->features, s->n_features,
-                               d->found, err);
+        rc = data_example_find(s->names, bytes + TFRECORD_HEAD_BYTES, length, d->found, err);
     for (uint32_t i = 0; rc == 0 && i < s->n_features; i++)
-        if (s->features[i].length_of == NULL)
+        if (s->features[i].derived == DATA_STORED)
             rc = data_example_read(&s->features[i], s->elements[i], &d->found[i],
                                    d->room + s->stored_at[i], &d->stored[i], &d->counts[i], err);
     return rc;
@@ -69,9 +68,10 @@ static int arrays_fit(const struct data_set *s, struct err *err)
     for (uint32_t i = 0; i < s->n_features; i++) {
         const struct data_feature *f = &s->features[i];
 
-        if (f->pad || f->truncate || f->length_of != NULL)
-            return bad(f, "a .npy file", "items of an array all have the same shape: pad, truncate "
-                                         "and length_of mean nothing here", err);
+        if (f->pad || f->truncate || f->derived != DATA_STORED)
+            return bad(f, "a .npy file", "items of an array all have the same shape: pad, truncate, "
+                                         "packing and what derives from a length mean nothing "
+                                         "here", err);
         if (f->encoded || is_token_type(f->stored))
             return bad(f, "a .npy file", "expected uint8, int32, int64 or float32 arrays", err);
     }
@@ -147,7 +147,7 @@ static int tokens_fit(const struct data_set *s, struct err *err)
                                           "tokens that follow)", err);
         if (!is_token_type(f->stored) || f->stored != s->features[0].stored)
             return bad(f, "a token file", "expected uint16 or uint32, the same for both", err);
-        if (s->elements[i] != s->elements[0] || f->pad || f->truncate || f->length_of != NULL)
+        if (s->elements[i] != s->elements[0] || f->pad || f->truncate || f->derived != DATA_STORED)
             return bad(f, "a token file", "both are windows of one fixed length", err);
     }
     return 0;

@@ -158,12 +158,17 @@ struct optim_schedule {
     double final_fraction; /* f */
     double power;
     double initial_fraction, rise;
+    enum optim_cycled { OPTIM_NOTHING, OPTIM_MOMENTUM, OPTIM_BETA1 } cycles; /* with the rate of one_cycle, ... */
+    double base_momentum;  /* ... down to this at the peak of the rate */
     double threshold;
     uint32_t patience;
     struct optim_plateau plateau; /* moved by optim_evaluated() alone */
 };
 /* Rate of step t (from 1). */
 double optim_rate(const struct optim_schedule *s, uint64_t t);
+/* What `cycles` names, from the optimizer's own value to that of step t: along half a cosine down to
+ * base_momentum where the rate has its peak, and up again    (torch OneCycleLR with cycle_momentum). */
+void optim_cycle(const struct optim_schedule *s, uint64_t t, struct optim_hyper *h);
 /* The loss of an evaluation after step t: counted once, by a plateau schedule; others ignore it. */
 void optim_evaluated(struct optim_schedule *s, uint64_t t, double loss);
 /* Linear scaling rule (Goyal et al. 2017): rate * batch / reference. */

@@ -1,4 +1,4 @@
-/* schedule.c - the learning rate of a step, with the same bits everywhere. */
+/* schedule.c - the learning rate of a step, and its momentum, with the same bits everywhere. */
 #include <math.h>
 
 #include "base/check.h"
@@ -90,17 +90,35 @@ static double polynomial(const struct optim_schedule *s, uint64_t t)
     return f + (1 - f) * power_real(1 - progress(s, t), s->power);
 }
 
-/* Steps are counted from 0 here, as in the paper's and PyTorch's code. */
-static double one_cycle(const struct optim_schedule *s, uint64_t t)
+/* From 0 up to 1 at the peak, and down again. Steps are counted from 0 here, as in the paper's and
+ * PyTorch's code. */
+static double cycle_height(const struct optim_schedule *s, uint64_t t, bool *rises)
 {
     double last = (double)s->total_steps - 1, peak = s->rise * (double)s->total_steps - 1;
-    double at = (double)(t - 1), f = s->final_fraction, i = s->initial_fraction;
+    double at = (double)(t - 1);
 
+    *rises = at < peak && at < last;
     if (at >= last)
-        return f;
-    if (at < peak)
-        return i + (1 - i) * (1 - half_cosine(at / peak));
-    return f + (1 - f) * half_cosine((at - peak) / (last - peak));
+        return 0;
+    return *rises ? 1 - half_cosine(at / peak) : half_cosine((at - peak) / (last - peak));
+}
+
+static double one_cycle(const struct optim_schedule *s, uint64_t t)
+{
+    bool rises;
+    double height = cycle_height(s, t, &rises), foot = rises ? s->initial_fraction : s->final_fraction;
+
+    return foot + (1 - foot) * height;
+}
+
+void optim_cycle(const struct optim_schedule *s, uint64_t t, struct optim_hyper *h)
+{
+    double *moves = s->cycles == OPTIM_MOMENTUM ? &h->momentum : &h->beta1;
+    bool rises;
+
+    CHECK(t > 0);
+    if (s->cycles != OPTIM_NOTHING)
+        *moves -= (*moves - s->base_momentum) * cycle_height(s, t, &rises);
 }
 
 static double plateau(const struct optim_schedule *s, uint64_t t)

@@ -76,6 +76,7 @@ void rdzv_status(struct rdzv *r, struct rdzv_in *call, void *request)
     s.share_data = p->share_data;
     s.share_compute = p->share_compute;
     s.share_reduce = p->share_reduce;
+    s.skipped_records = p->skipped_records;
     s.checkpoint_step = p->checkpoint_step;
     wire_text(path, sizeof(path), p->checkpoint_path, strlen(p->checkpoint_path));
     wire_text(trouble, sizeof(trouble), p->last_trouble, strlen(p->last_trouble));

@@ -49,6 +49,7 @@ struct rdzv_progress {
     double loss, samples_per_second;
     double step_seconds; /* mean of the last window, with what is between steps */
     double share_data, share_compute, share_reduce;
+    uint64_t skipped_records;
     uint64_t checkpoint_step;
     char checkpoint_path[4096];
     char last_trouble[1024];

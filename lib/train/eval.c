@@ -136,7 +136,7 @@ int eval_run(struct replica *r, uint64_t step, struct err *err)
     if (rc < 0)
         return err_wrap(err, rc, "evaluation after step %llu", (unsigned long long)step);
     if (r->local == 0) {
-        uint64_t samples = data_records(t->eval_data);
+        uint64_t samples = data_samples(t->eval_data);
         const double *sums = r->sums[0] + SUM_METRICS;
         struct train_eval_report report = {
             .step = step,

@@ -14,7 +14,7 @@ uint64_t step_samples(const struct train *t, uint64_t step)
 {
     uint64_t batch = t->opts->global_batch;
     uint64_t first = (step - 1) % t->steps_per_epoch * batch;
-    uint64_t left = data_records(t->data) - first;
+    uint64_t left = data_samples(t->data) - first;
 
     return left < batch ? left : batch;
 }
@@ -149,6 +149,8 @@ int step_run(struct replica *r, uint64_t step, struct step_result *out, struct e
             .learning_rate = optim_rate(&t->schedule, step),
             .grad_norm = norm,
             .samples = step_samples(t, step),
+            .skipped = data_skipped(t->data) +
+                       (t->eval_data != NULL ? data_skipped(t->eval_data) : 0),
             .ns = now - begin,
             .data_ns = r->data_ns,
             .reduce_ns = r->reduce_ns,

@@ -119,6 +119,7 @@ static int open_data(struct train *t, bool training, const volatile int *cancel,
         .n_parts = training ? o->n_parts : 0,
         .features = f,
         .n_features = o->n_features,
+        .pack = o->pack,
         .csv_header = o->csv_header,
         .csv_delimiter = o->csv_delimiter,
         .training = training,
@@ -200,7 +201,7 @@ static int settle_steps(struct train *t, struct err *err)
         return err_set(err, ERR_INPUT,
                        "%s holds %llu records, fewer than one global batch of %u: a smaller batch, or "
                        "\"remainder\": \"pad\"",
-                       o->train_glob, (unsigned long long)data_records(t->data), o->global_batch);
+                       o->train_glob, (unsigned long long)data_samples(t->data), o->global_batch);
     if (o->steps == 0 && o->epochs > UINT64_MAX / 2 / t->steps_per_epoch)
         return err_set(err, ERR_INPUT, "/train/epochs: %llu epochs of %llu steps are too many",
                        (unsigned long long)o->epochs, (unsigned long long)t->steps_per_epoch);
@@ -209,7 +210,7 @@ static int settle_steps(struct train *t, struct err *err)
     t->schedule.total_steps = t->total_steps;
     if (t->eval_data != NULL) {
         t->eval_steps = data_steps_per_epoch(t->eval_data, o->global_batch, true);
-        if (data_records(t->eval_data) == 0)
+        if (data_samples(t->eval_data) == 0)
             return err_set(err, ERR_INPUT, "%s holds no records", o->eval_glob);
     }
     return 0;
@@ -497,8 +498,8 @@ void train_facts(const struct train *t, struct train_facts *out)
     const struct graph_param *p = graph_params(t->graph, &n);
 
     *out = (struct train_facts){
-        .records = data_records(t->data),
-        .eval_records = t->eval_data != NULL ? data_records(t->eval_data) : 0,
+        .records = data_samples(t->data),
+        .eval_records = t->eval_data != NULL ? data_samples(t->eval_data) : 0,
         .steps_per_epoch = t->steps_per_epoch,
         .total_steps = t->total_steps,
         .state_bytes = t->mem.state_bytes,

@@ -36,6 +36,7 @@ struct train_step_report {
     double learning_rate;
     double grad_norm;          /* before clipping; NaN when this step did not compute it */
     uint64_t samples;          /* of the global batch with weight 1 */
+    uint64_t skipped;          /* bad records that this task left out since it was opened */
     uint64_t ns, data_ns, reduce_ns; /* of this step on the first replica; the rest is compute */
     uint64_t since_ns;         /* wall time since the previous report of a step: with what is between steps */
 };
@@ -118,6 +119,7 @@ struct train_opts { /* everything is borrowed until train_close() */
     char csv_delimiter;
     const struct data_feature *features; /* `fed` is settled here */
     uint32_t n_features;
+    const char *pack; /* the feature that records are packed by; NULL: a sample is a record */
     bool shuffle, cache_memory, pad, skip_bad;
     const char *index_directory, *cache_directory;
     uint64_t data_deadline_ms; /* how long reading may take, and is tried again; 0: no limit, no trying */

@@ -168,6 +168,7 @@ int update_run(struct replica *r, uint64_t step, double *norm, struct err *err)
 
     h.step = step;
     h.learning_rate = optim_rate(&t->schedule, step);
+    optim_cycle(&t->schedule, step, &h);
     memcpy(state.slots, t->mem.slots, sizeof(state.slots));
     rc = measure(r, &h, norm, err);
     if (rc < 0)

@@ -1,6 +1,7 @@
 """bench.py - trainerd beside its peers and limits, all measured in this run, on this machine, in turns.
 
-    scripts/bench [GROUP...]    groups: start overhead reduce files memory cnn; none: all
+    scripts/bench [--quick] [GROUP...]    groups: start overhead reduce files memory cnn data nets peak load exposed;
+                                          none: all; --quick: small and once, to see that everything runs
 
 Times are medians. A missed aim is printed; a row that cannot run says why, and then the exit code is 1.
 Run it on a machine with nothing else to do: a busy neighbour is in every figure.
@@ -9,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import struct
 import sys
 import tempfile
@@ -18,11 +20,14 @@ sys.dont_write_bytecode = True
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(1, os.path.join(os.path.dirname(HERE), "e2e"))
+import bench_data  # noqa: E402
+import bench_nets  # noqa: E402
 import kit  # noqa: E402
 import peers  # noqa: E402
 import samples  # noqa: E402
+from ours import program, run_tasks, seconds_per_step, status  # noqa: E402
 from peers import run_checked  # noqa: E402
-from table import Side, Table, duration, interleave  # noqa: E402
+from table import Side, Table, duration  # noqa: E402
 
 KIB, MIB = 1 << 10, 1 << 20
 WORLD = 2
@@ -36,29 +41,6 @@ FILE_ROUNDS = 3
 FLAT_FROM, FLAT_STEPS, FLAT_AFTER = 1000, 10000, 1000
 FLAT_KIB = 64  # pages that come late, once: a log line's, a thread's stack
 CNN_ROUNDS, CNN_BATCH, CNN_WARM, CNN_STEPS, CNN_BLOCK = 5, 64, 200, 600, 20
-
-
-def program(name):
-    return os.path.join(kit.BUILD, "test", "bench", name)
-
-
-def run_tasks(job, world, use=None, env=None):
-    """Runs a job to its end; returns the chief's step records. `use(tasks)` is called when all are started."""
-    tasks = []
-    try:
-        tasks = kit.start(job, world, env=env) if world > 1 else [kit.Task(job, args=("--devices", "cpu:1"), env=env)]
-        if use is not None:
-            use(tasks)
-        kit.expect_codes(tasks, [0] * world, 120)
-    finally:
-        for t in tasks:
-            t.kill()
-    return tasks[0].events("step")
-
-
-def seconds_per_step(records, batch, after):
-    """Of each block of steps between two records; the blocks that end at `after` or before are warm-up."""
-    return [batch / r["samples_per_second"] for r in records if r["step"] > after]
 
 
 # ---- start ----
@@ -81,8 +63,8 @@ def start(table, folder):
         return duration(seconds), "limit %s" % duration(START_LIMIT), "", seconds < START_LIMIT
 
     us, ddp = Side("trainerd", ours), Side("PyTorch DDP", torch)
-    interleave(1, ddp)
-    interleave(START_RUNS, us)
+    table.interleave(1, ddp)
+    table.interleave(START_RUNS, us)
     table.row("exec to the first step, 2 tasks, digits CNN", "< %.0f ms" % (1e3 * START_LIMIT), make)
     table.faster("the same beside PyTorch", us, ddp)
 
@@ -127,7 +109,7 @@ def overhead(table, folder):
     us = Side("trainerd", lambda: {None: seconds_per_step(run_tasks(job, WORLD), MLP_BATCH * WORLD, MLP_WARM)})
     ddp = Side("PyTorch DDP", lambda: {None: torch.ask("steps 12 %d" % MLP_BLOCK)[2:]})
     try:
-        interleave(MLP_ROUNDS, us, ddp)
+        table.interleave(MLP_ROUNDS, us, ddp)
     finally:
         torch.close()
     table.faster("step of a small MLP, 2 tasks", us, ddp, at_least=3)
@@ -151,7 +133,7 @@ def reduce(table, folder):
     gloo = Side("Gloo", lambda: {n: torch.ask("reduce %d" % n) for n in sizes})
     openmpi = Side("Open MPI", lambda: mpi.reduce(sizes))
     try:
-        interleave(REDUCE_ROUNDS, shm, gloo, tcp, openmpi)
+        table.interleave(REDUCE_ROUNDS, shm, gloo, tcp, openmpi)
     finally:
         torch.close()
     for what, us, peer, aim in (("shared memory", shm, gloo, 5), ("shared memory", shm, openmpi, 2),
@@ -183,7 +165,7 @@ def files(table, folder):
         return {("write and fsync",): float(bare), ("saved",): float(ours)}
 
     records, saved = Side("bench_tfrecord", tfrecord), Side("bench_ckpt", ckpt)
-    interleave(FILE_ROUNDS, records, saved)
+    table.interleave(FILE_ROUNDS, records, saved)
     for n in (784, 3072, 150528):
         table.share("TFRecord read and checked, %d bytes" % n, records, ("in order", n), ("bare loop", n), 0.7)
     table.share("checkpoint saved and synced, 256 MiB", saved, ("saved",), ("write and fsync",), 0.8)
@@ -193,11 +175,9 @@ def files(table, folder):
 
 def process_memory(pid):
     """(resident KiB, minor faults, major faults)"""
-    with open("/proc/%d/status" % pid) as f:
-        resident = int(re.search(r"^VmRSS:\s+(\d+) kB", f.read(), re.M).group(1))
     with open("/proc/%d/stat" % pid) as f:
         fields = f.read().rsplit(")", 1)[1].split()
-    return resident, int(fields[7]), int(fields[9])
+    return status(pid, "VmRSS"), int(fields[7]), int(fields[9])
 
 
 def busiest_thread(pid):
@@ -245,7 +225,7 @@ def memory(table, folder):
         return "%d" % flat.median("minor"), "major %d" % flat.median("major"), "", True
 
     flat = Side("trainerd", measure)
-    interleave(1, flat)
+    table.interleave(1, flat)
     table.row("memory, growth over %d steps" % FLAT_STEPS, "<= %d KiB" % FLAT_KIB, growth)
     table.row("page faults in %d steps" % FLAT_STEPS, "", faults)
     table.row("requests for memory in %d steps" % FLAT_STEPS, "0", lambda: requests(job, folder))
@@ -280,13 +260,14 @@ def cnn(table, folder):
         us = Side("trainerd", lambda: {None: seconds_per_step(run_tasks(job, 1), CNN_BATCH, CNN_WARM)})
         eager = Side("PyTorch eager", lambda: {None: torch.ask("steps 12 %d" % CNN_BLOCK)[2:]})
         try:
-            interleave(CNN_ROUNDS, us, eager)
+            table.interleave(CNN_ROUNDS, us, eager)
         finally:
             torch.close()
     table.faster("step of the digits CNN, 1 replica, batch %d" % CNN_BATCH, us, eager)
 
 
-GROUPS = {"start": start, "overhead": overhead, "reduce": reduce, "files": files, "memory": memory, "cnn": cnn}
+GROUPS = {"start": start, "overhead": overhead, "reduce": reduce, "files": files, "memory": memory, "cnn": cnn,
+          "data": bench_data.data, **bench_nets.GROUPS}
 
 
 def busy_share():
@@ -309,13 +290,17 @@ def processor():
 
 
 def main():
-    wanted = sys.argv[1:] or list(GROUPS)
+    quick = sys.argv[1:2] == ["--quick"]
+    wanted = sys.argv[1 + quick:] or list(GROUPS)
     for name in wanted:
         if name not in GROUPS:
             sys.exit("bench: no group '%s'; there are %s" % (name, " ".join(GROUPS)))
-    folder, table = tempfile.mkdtemp(prefix="trainerd-bench-"), Table()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as at every other end, nothing is left behind
+    folder, table = tempfile.mkdtemp(prefix="trainerd-bench-"), Table(quick)
     try:
         print("%s; %s" % (processor(), "; ".join(peers.versions())))
+        if quick:
+            print("quick: small networks, one round: the figures mean nothing")
         busy = busy_share()
         if busy > BUSY:
             print("the processors are %.0f %% busy with something else: the figures will be off" % (100 * busy))

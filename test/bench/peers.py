@@ -12,7 +12,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 TORCH_PEER = os.path.join(HERE, "torch_peer.py")
 PYTHON = "/usr/bin/python3"  # where Debian's PyTorch is
-START_SECONDS, ANSWER_SECONDS = 60, 60
+START_SECONDS, ANSWER_SECONDS = 60, 240
 
 
 class Unavailable(Exception):
@@ -71,9 +71,9 @@ class Process:
         self.p.stdout.close()
 
 
-def start_torch(world, *arguments):
+def start_torch(world, *arguments, threads=1):
     """`world` PyTorch processes that meet on loopback; see torch_peer.py."""
-    env = dict(os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), OMP_NUM_THREADS="1",
+    env = dict(os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), OMP_NUM_THREADS=str(threads),
                GLOO_SOCKET_IFNAME="lo", WORLD_SIZE=str(world))
     return [Process("torch_peer %d" % rank, [PYTHON, TORCH_PEER] + [str(a) for a in arguments],
                     dict(env, RANK=str(rank))) for rank in range(world)]
@@ -94,13 +94,13 @@ def torch_first_step(world, *model):
 class Torch:
     """Processes that wait for questions, started at the first one."""
 
-    def __init__(self, world, *model):
-        self.world, self.model, self.ranks = world, model, []
+    def __init__(self, world, *model, threads=1):
+        self.world, self.model, self.threads, self.ranks = world, model, threads, []
 
     def ask(self, text):
         """A list of seconds, of the slowest process each."""
         if not self.ranks:
-            self.ranks = start_torch(self.world, "serve", *self.model)
+            self.ranks = start_torch(self.world, "serve", *self.model, threads=self.threads)
             for p in self.ranks:
                 p.line(START_SECONDS)
         for p in self.ranks:

@@ -1,4 +1,4 @@
-"""samples.py - what the comparisons train on: a plain network and random records the size of MNIST's."""
+"""samples.py - what the comparisons train on: plain networks and random records the size of MNIST's."""
 import os
 import sys
 
@@ -12,14 +12,24 @@ import tfrecord  # noqa: E402
 PIXELS, HIDDEN, CLASSES = 784, 128, 10
 
 
-def write_mlp(path):
-    """Gemm, Relu, Gemm: x [batch, 784] to logits [batch, 10]."""
+def _weights():
+    """weight(name, *shape) makes the next one."""
     rng = np.random.default_rng(1)
 
     def weight(name, *shape):
         a = rng.standard_normal(shape) / np.sqrt(shape[-1])
         return numpy_helper.from_array(a.astype(np.float32), name)
 
+    return weight
+
+
+def _save(graph, path):
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+
+
+def write_mlp(path):
+    """Gemm, Relu, Gemm: x [batch, 784] to logits [batch, 10]."""
+    weight = _weights()
     graph = helper.make_graph(
         [helper.make_node("Gemm", ["x", "fc1.weight", "fc1.bias"], ["h"], "fc1", transB=1),
          helper.make_node("Relu", ["h"], ["a"], "relu"),
@@ -29,7 +39,32 @@ def write_mlp(path):
         [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", CLASSES])],
         [weight("fc1.weight", HIDDEN, PIXELS), weight("fc1.bias", HIDDEN),
          weight("fc2.weight", CLASSES, HIDDEN), weight("fc2.bias", CLASSES)])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    _save(graph, path)
+
+
+def write_lstm(path, vocabulary, width, steps):
+    """A language model, as PyTorch exports one with the batch in front: ids [batch, steps] to logits [batch,
+    steps, vocabulary]."""
+    weight = _weights()
+
+    def ints(name, *values):
+        return numpy_helper.from_array(np.array(values, dtype=np.int64), name)
+
+    graph = helper.make_graph(
+        [helper.make_node("Gather", ["embedding.weight", "ids"], ["rows"]),
+         helper.make_node("Transpose", ["rows"], ["x"], perm=[1, 0, 2]),
+         helper.make_node("LSTM", ["x", "lstm.W", "lstm.R", "lstm.B"], ["y"], "lstm", hidden_size=width),
+         helper.make_node("Squeeze", ["y", "axis"], ["states"]),
+         helper.make_node("Transpose", ["states"], ["h"], perm=[1, 0, 2]),
+         helper.make_node("MatMul", ["h", "head.weight.T"], ["product"], "head"),
+         helper.make_node("Add", ["product", "head.bias"], ["logits"])],
+        "lstm",
+        [helper.make_tensor_value_info("ids", TensorProto.INT64, ["batch", steps])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", steps, vocabulary])],
+        [weight("embedding.weight", vocabulary, width), weight("lstm.W", 1, 4 * width, width),
+         weight("lstm.R", 1, 4 * width, width), weight("lstm.B", 1, 8 * width),
+         weight("head.weight.T", width, vocabulary), weight("head.bias", vocabulary), ints("axis", 1)])
+    _save(graph, path)
 
 
 def _masked_crc32c(rows):

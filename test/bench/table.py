@@ -52,31 +52,39 @@ def interleave(rounds, *sides):
 
 
 class Table:
-    def __init__(self):
+    def __init__(self, quick=False):
+        self.quick = quick  # one round of each: only to see that everything runs
         self.targets = self.met = self.failed = 0
+
+    def interleave(self, rounds, *sides):
+        interleave(1 if self.quick else rounds, *sides)
 
     def line(self, *cells):
         text = "  ".join("%-*s" % (w, c) for w, c in zip(WIDTHS, cells))
         print((text + "  " + cells[len(WIDTHS)] if len(cells) > len(WIDTHS) else text).rstrip(), flush=True)
 
     def row(self, name, aim, make):
-        """make() returns ours, peer or limit, ratio, and whether the aim is met; aim "" is none: for context."""
+        """make() returns ours, peer or limit, ratio, whether the aim is met, and perhaps a word about that; aim "" is
+        none: for context."""
         self.targets += aim != ""
         try:
-            ours, other, ratio, met = make()
+            ours, other, ratio, met, *more = make()
         except TROUBLE as trouble:
             self.failed += 1
             self.line(name, "cannot run: " + one_line(trouble))
             return
         self.met += aim != "" and met
-        self.line(name, ours, other, ratio, aim, ("met" if met else "NOT MET") if aim else "")
+        self.line(name, ours, other, ratio, aim, ("met" if met else "NOT MET") + "".join(more) if aim else "")
 
-    def faster(self, name, ours, peer, key=None, at_least=None):
-        """Two times of the same thing; the ratio says how many times as fast ours is."""
+    def faster(self, name, ours, peer, key=None, at_least=None, better=None):
+        """Two times of the same thing; the ratio says how many times as fast ours is. `at_least` must be, `better`
+        would be good."""
         def make():
             a, b = ours.median(key), peer.median(key)
-            return (duration(a), "%s %s" % (peer.name, duration(b)), "%.2f x" % (b / a),
-                    at_least is not None and b / a >= at_least)
+            ratio = b / a
+            met = at_least is not None and ratio >= at_least
+            return (duration(a), "%s %s" % (peer.name, duration(b)), "%.2f x" % ratio, met,
+                    ", %s %g x" % ("and" if ratio >= better else "not", better) if met and better is not None else "")
 
         self.row(name, ">= %g x" % at_least if at_least is not None else "", make)
 

@@ -1,9 +1,11 @@
 """torch_peer.py - one PyTorch process of a comparison; rank, world and meeting point from the environment,
-named as torchrun names them. One thread, Gloo between processes, the network of an ONNX file.
+named as torchrun names them. Gloo between processes, the network of an ONNX file or one of torch_nets.py; as many
+threads as OMP_NUM_THREADS says.
 
     torch_peer.py serve [MODEL LOGITS BATCH]    "ready", then an answer (a JSON list of seconds) per line read:
-                                                  steps BLOCKS N    of one step, per block of N steps
+    torch_peer.py serve SPEC                      steps BLOCKS N    of one step, per block of N steps
                                                   reduce BYTES      of one all-reduce, per call
+                                                  loss              of one step, not seconds
     torch_peer.py first MODEL LOGITS BATCH      "first" when one step is done, then ends
 
 Batches are ready in memory: reading data costs this side nothing.
@@ -45,14 +47,15 @@ class Trainer:
         self.loss(self.forward(x), y).backward()
         self.optimizer.step()
 
-    def seconds_per_step(self, blocks, n):
-        out = []
-        for _ in range(blocks):
-            start = time.perf_counter()
-            for _ in range(n):
-                self.step()
-            out.append((time.perf_counter() - start) / n)
-        return out
+
+def seconds_per_step(trainer, blocks, n):
+    out = []
+    for _ in range(blocks):
+        start = time.perf_counter()
+        for _ in range(n):
+            trainer.step()
+        out.append((time.perf_counter() - start) / n)
+    return out
 
 
 def reduce_calls(x, n):
@@ -83,11 +86,20 @@ def say(text):
 
 
 def serve(trainer):
+    answers = {"steps": lambda blocks, n: seconds_per_step(trainer, blocks, n), "reduce": seconds_per_reduce,
+               "loss": lambda: [trainer.step()]}
     say("ready")
     for line in sys.stdin:
         what, *numbers = line.split()
-        numbers = [int(n) for n in numbers]
-        say(json.dumps(seconds_per_reduce(*numbers) if what == "reduce" else trainer.seconds_per_step(*numbers)))
+        say(json.dumps(answers[what](*[int(n) for n in numbers])))
+
+
+def make_trainer(model):
+    if len(model) != 1:
+        return Trainer(model[0], model[1], int(model[2])) if model else None
+    from torch_nets import JobTrainer
+
+    return JobTrainer(model[0])
 
 
 def refuse_reference_blas():
@@ -101,10 +113,10 @@ def refuse_reference_blas():
 def main():
     mode, model = sys.argv[1], sys.argv[2:]
     refuse_reference_blas()
-    torch.set_num_threads(1)
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     if WORLD > 1:
         dist.init_process_group("gloo")
-    trainer = Trainer(model[0], model[1], int(model[2])) if model else None
+    trainer = make_trainer(model)
     if mode == "first":
         trainer.step()
         if int(os.environ.get("RANK", "0")) == 0:

@@ -7,6 +7,18 @@
 
 #define FEATURE(name_, stored_, n_) { .name = (name_), .stored = (stored_), .shape = { 1, { n_ } } }
 
+static int find(const void *record, size_t n, const struct data_feature *f, uint32_t n_features,
+                struct data_entry *found, struct err *err)
+{
+    struct data_names *names;
+    int rc;
+
+    assert_int_equal(data_names_new(f, n_features, &names, NULL), 0);
+    rc = data_example_find(names, record, n, found, err);
+    data_names_free(names);
+    return rc;
+}
+
 /* Reads one feature of an Example made of `features`. */
 static int read_one(const struct buf *features, const struct data_feature *f, size_t n, void *out,
                     struct err *err)
@@ -19,7 +31,7 @@ static int read_one(const struct buf *features, const struct data_feature *f, si
 
     assert_true(n * tensor_dtype_bytes(f->stored) <= sizeof(room));
     kit_member(&example, 1, features->data, features->len);
-    rc = data_example_find(example.data, example.len, f, 1, &entry, err);
+    rc = find(example.data, example.len, f, 1, &entry, err);
     if (rc == 0)
         rc = data_example_read(f, n, &entry, room, &stored, &count, err);
     if (rc == 0)
@@ -47,7 +59,7 @@ static void check_fixture(const uint8_t *at, size_t n_all)
         int32_t label;
 
         assert_int_equal(tfrecord_head(at, n_all, &length, NULL), 0);
-        assert_int_equal(data_example_find(at + 12, length, features, 4, entries, NULL), 0);
+        assert_int_equal(find(at + 12, length, features, 4, entries, NULL), 0);
         for (int k = 0; k < 4; k++)
             assert_int_equal(data_example_read(&features[k], elements[k], &entries[k], room[k],
                                                &stored[k], &count, NULL), 0);
@@ -67,6 +79,74 @@ static void records_of_the_independent_writer_are_read_packed_and_not(void **sta
     (void)state;
     check_fixture(fixture_packed, sizeof(fixture_packed));
     check_fixture(fixture_loose, sizeof(fixture_loose));
+}
+
+/* Numbers of 1 to 10 bytes in any mixture, lists of any length, so that every way of taking them meets
+ * every other. */
+static void packed_numbers_of_every_length_are_read(void **state)
+{
+    enum { MOST = 400 };
+    static int64_t x[MOST], got[MOST + 1];
+    uint64_t random = 1;
+
+    (void)state;
+    for (uint32_t round = 0; round < 3000; round++) {
+        size_t n = round < 200 ? round : random % MOST;
+        unsigned widest = round % 3 == 0 ? 64 : round % 3 == 1 ? 17 : 8;
+        struct data_feature f = FEATURE("x", TENSOR_I64, (int64_t)n);
+        struct buf list = { 0 }, example = { 0 };
+        struct data_entry entry;
+        const void *stored;
+        uint64_t count;
+
+        for (size_t i = 0; i < n; i++) {
+            random = random * 6364136223846793005u + 1442695040888963407u;
+            x[i] = (int64_t)((random ^ random >> 29) >> (64 - 1 - (random >> 40) % widest));
+        }
+        kit_ints(&list, "x", x, n);
+        kit_member(&example, 1, list.data, list.len);
+        got[n] = 77;
+        assert_int_equal(find(example.data, example.len, &f, 1, &entry, NULL), 0);
+        assert_int_equal(data_example_read(&f, n, &entry, got, &stored, &count, NULL), 0);
+        assert_int_equal(count, n);
+        assert_memory_equal(stored, x, n * sizeof(*x));
+        assert_int_equal(got[n], 77); /* nothing behind */
+        buf_fini(&list);
+        buf_fini(&example);
+    }
+}
+
+static void the_first_number_that_does_not_fit_is_named(void **state)
+{
+    struct data_feature f = FEATURE("x", TENSOR_I32, 300);
+    int64_t x[300];
+    int32_t got[300];
+    struct buf b = { 0 }, example = { 0 };
+    struct data_entry entry;
+    const void *stored;
+    uint64_t count;
+    struct err err;
+
+    (void)state;
+    for (int i = 0; i < 300; i++)
+        x[i] = i * 1000;
+    kit_ints(&b, "x", x, 300);
+    kit_member(&example, 1, b.data, b.len);
+    assert_int_equal(find(example.data, example.len, &f, 1, &entry, NULL), 0);
+    assert_int_equal(data_example_read(&f, 300, &entry, got, &stored, &count, NULL), 0);
+    for (int i = 0; i < 300; i++)
+        assert_int_equal(((const int32_t *)stored)[i], i * 1000);
+    buf_fini(&example);
+    buf_reset(&b);
+    x[201] = INT64_C(1) << 31;
+    x[250] = INT64_MIN;
+    kit_ints(&b, "x", x, 300);
+    kit_member(&example, 1, b.data, b.len);
+    assert_int_equal(find(example.data, example.len, &f, 1, &entry, NULL), 0);
+    assert_int_equal(data_example_read(&f, 300, &entry, got, &stored, &count, &err), ERR_INPUT);
+    assert_text(err, "value 201 is 2147483648, expected an int32");
+    buf_fini(&example);
+    buf_fini(&b);
 }
 
 static void floats_may_also_be_one_bytes_value(void **state)
@@ -119,6 +199,41 @@ static void parts_of_a_list_are_joined(void **state)
 }
 
 /* A oneof: the last kind stays, with only what came after the change. */
+/* As protobuf has it: the value may stand in front of the key, and several values are one. */
+static void an_entry_is_read_whatever_its_order(void **state)
+{
+    struct data_feature f = FEATURE("x", TENSOR_I64, 3);
+
+    (void)state;
+    for (int n_values = 0; n_values < 4; n_values++)
+        for (int key_at = 0; key_at <= n_values; key_at++) {
+            struct buf entry = { 0 }, features = { 0 };
+            int64_t got[3];
+            struct err err;
+            int rc;
+
+            for (int i = 0; i <= n_values; i++) {
+                uint8_t value[] = { 0x1a, 0x03, 0x0a, 0x01, (uint8_t)(10 + i) };
+
+                if (i == key_at)
+                    kit_member(&entry, 1, "x", 1);
+                if (i < n_values)
+                    kit_member(&entry, 2, value, sizeof(value));
+            }
+            kit_member(&features, 1, entry.data, entry.len);
+            rc = read_one(&features, &f, 3, got, &err);
+            assert_int_equal(rc, n_values == 3 ? 0 : ERR_INPUT);
+            if (n_values < 3)
+                assert_text(err, n_values == 0   ? "found an empty feature"
+                                 : n_values == 1 ? "a list of 1 int64 values"
+                                                 : "a list of 2 int64 values");
+            for (int i = 0; rc == 0 && i < 3; i++)
+                assert_int_equal(got[i], 10 + i);
+            buf_fini(&entry);
+            buf_fini(&features);
+        }
+}
+
 static void a_list_of_another_kind_replaces_the_first(void **state)
 {
     struct data_feature f = FEATURE("x", TENSOR_I64, 2);
@@ -240,7 +355,7 @@ static void a_record_cut_or_changed_anywhere_is_survived(void **state)
                 memcpy(r, fixture_loose + 12, cut);
                 if (cut == n)
                     r[at] ^= (uint8_t)change;
-                if (data_example_find(r, cut, features, 3, entries, &err) == 0) {
+                if (find(r, cut, features, 3, entries, &err) == 0) {
                     for (int k = 0; k < 3; k++)
                         refused += data_example_read(&features[k], elements[k], &entries[k], room,
                                                      &stored, &count, &err) < 0;
@@ -275,11 +390,11 @@ static void broken_protobuf_is_refused_with_its_place(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
-        assert_int_equal(data_example_find(cases[i].bytes, cases[i].n, &f, 1, &entry, &err),
+        assert_int_equal(find(cases[i].bytes, cases[i].n, &f, 1, &entry, &err),
                          ERR_INPUT);
         assert_text(err, cases[i].text);
     }
-    assert_int_equal(data_example_find("", 0, &f, 1, &entry, &err), ERR_INPUT);
+    assert_int_equal(find("", 0, &f, 1, &entry, &err), ERR_INPUT);
     assert_text(err, "features there: none");
 }
 
@@ -287,9 +402,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(records_of_the_independent_writer_are_read_packed_and_not),
+        cmocka_unit_test(packed_numbers_of_every_length_are_read),
+        cmocka_unit_test(the_first_number_that_does_not_fit_is_named),
         cmocka_unit_test(floats_may_also_be_one_bytes_value),
         cmocka_unit_test(of_two_entries_with_one_key_the_last_counts),
         cmocka_unit_test(parts_of_a_list_are_joined),
+        cmocka_unit_test(an_entry_is_read_whatever_its_order),
         cmocka_unit_test(a_list_of_another_kind_replaces_the_first),
         cmocka_unit_test(unknown_fields_of_every_wire_type_are_skipped),
         cmocka_unit_test(what_was_found_and_expected_is_told),

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <zlib.h>
 
+#include "base/check.h"
 #include "base/fault.h"
 #include "data/order.h"
 
@@ -379,7 +380,7 @@ static void short_lists_are_filled_up_and_long_ones_cut(void **state)
           .truncate = true, .pad_value = -1 },
         { .name = "f", .stored = TENSOR_F32, .shape = { 1, { 4 } }, .fed = TENSOR_F32, .scale = 1,
           .pad = true, .truncate = true, .pad_value = 0.5 },
-        { .name = "n", .stored = TENSOR_I64, .fed = TENSOR_I64, .length_of = "i" },
+        { .name = "n", .stored = TENSOR_I64, .fed = TENSOR_I64, .derived = DATA_LENGTH, .of = "i" },
     };
     struct data_opts opts = { .features = features, .n_features = 3 };
     char *folder = kit_folder();
@@ -425,6 +426,130 @@ static void short_lists_are_filled_up_and_long_ones_cut(void **state)
     kit_remove(folder);
 }
 
+/* A record with a list of n items of two floats, and what says where its rows end. */
+static void ragged_record(struct buf *file, size_t n, const int64_t *rows, size_t n_rows)
+{
+    struct buf list = { 0 }, example = { 0 };
+    float x[64];
+
+    for (size_t i = 0; i < 2 * n; i++)
+        x[i] = (float)(i + 1);
+    kit_floats(&list, "x", x, 2 * n);
+    kit_ints(&list, "rows", rows, n_rows);
+    kit_member(&example, 1, list.data, list.len);
+    tfrecord_append(file, example.data, example.len);
+    buf_fini(&list);
+    buf_fini(&example);
+}
+
+static void rows_of_different_lengths_are_filled_up_each(void **state)
+{
+    enum { R = 4, C = 3 };
+    static const int64_t lengths[][R] = { { 2, 0, 3, 1 }, { 3, 3, 3, 3 }, { 1, 2 }, { 0 } };
+    static const size_t n_rows[] = { 4, 4, 2, 0 };
+    char *folder = kit_folder();
+
+    (void)state;
+    for (int splits = 0; splits < 2; splits++) {
+        struct data_feature features[] = {
+            { .name = "x", .stored = TENSOR_F32, .shape = { 3, { R, C, 2 } }, .fed = TENSOR_F32,
+              .scale = 1, .pad_value = -1, .rows_by = "rows",
+              .rows = splits ? DATA_ROW_SPLITS : DATA_ROW_LENGTHS },
+            { .name = "rows", .stored = TENSOR_I64, .shape = { 1, { R + splits } },
+              .fed = TENSOR_I64, .pad = true },
+        };
+        struct data_opts opts = { .features = features, .n_features = 2 };
+        struct buf file = { 0 };
+        struct data_set *s;
+
+        for (size_t k = 0; k < COUNT_OF(lengths); k++) {
+            int64_t ends[R + 1] = { 0 };
+            size_t n = 0;
+
+            for (size_t r = 0; r < n_rows[k]; r++) {
+                n += (size_t)lengths[k][r];
+                ends[r + 1] = (int64_t)n;
+            }
+            ragged_record(&file, n, splits ? ends : lengths[k], n_rows[k] + (size_t)splits);
+        }
+        kit_write(folder, "a", file.data, file.len);
+        buf_fini(&file);
+        for (int cached = 0; cached < 2; cached++) {
+            opts.cache_memory = cached;
+            s = open_opts(&opts, folder, "a");
+            for (uint64_t k = 0; k < 2 * COUNT_OF(lengths); k++) {
+                float x[R][C][2], next = 1;
+                int64_t rows[R + 1];
+                struct err err;
+
+                if (data_sample(s, k % 4, (void *[]){ x, rows }, &err) < 0)
+                    fail_msg("%s", err.text);
+                for (size_t r = 0; r < R; r++)
+                    for (size_t i = 0; i < C * 2; i++) {
+                        bool is_there = r < n_rows[k % 4] && i < 2 * (size_t)lengths[k % 4][r];
+
+                        assert_true(x[r][i / 2][i % 2] == (is_there ? next : -1));
+                        next += is_there;
+                    }
+            }
+            data_free(s);
+        }
+    }
+    kit_remove(folder);
+}
+
+static void rows_that_cannot_be_are_refused(void **state)
+{
+    static const struct {
+        enum data_rows kind;
+        size_t n;
+        int64_t rows[4];
+        const char *text;
+    } bad[] = {
+        { DATA_ROW_LENGTHS, 5, { 2, 4 }, "row 1 has 4 items by 'rows', expected from 0 to 3" },
+        { DATA_ROW_LENGTHS, 5, { -1, 3 }, "row 0 has -1 items" },
+        { DATA_ROW_LENGTHS, 5, { 2, 2 }, "has 5 items, and its rows by 'rows' 4" },
+        { DATA_ROW_SPLITS, 5, { 1, 3, 5 }, "the splits of 'rows' begin with 1, expected 0" },
+        { DATA_ROW_SPLITS, 5, { 0, 3, 2 }, "row 1 has -1 items" },
+        { DATA_ROW_SPLITS, 5, { 0, INT64_MIN, INT64_MAX }, "row 0 has" },
+        { DATA_ROW_SPLITS, 5, { 0, 3, 6 }, "has 5 items, and its rows by 'rows' 6" },
+    };
+    struct data_feature features[] = {
+        { .name = "x", .stored = TENSOR_F32, .shape = { 3, { 2, 3, 2 } }, .fed = TENSOR_F32,
+          .scale = 1, .rows_by = "rows" },
+        { .name = "rows", .stored = TENSOR_I64, .fed = TENSOR_I64 },
+    };
+    struct data_opts opts = { .features = features, .n_features = 2 };
+    char *folder = kit_folder();
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(bad); i++) {
+        uint32_t n_rows = bad[i].kind == DATA_ROW_SPLITS ? 3 : 2;
+        struct buf file = { 0 };
+        struct data_set *s;
+        float x[12];
+        int64_t rows[3];
+        struct err err = { .code = 0 };
+
+        features[0].rows = bad[i].kind;
+        features[1].shape = (struct shape){ 1, { n_rows } };
+        ragged_record(&file, bad[i].n, bad[i].rows, n_rows);
+        kit_write(folder, "a", file.data, file.len);
+        buf_fini(&file);
+        s = open_opts(&opts, folder, "a");
+        assert_int_equal(data_sample(s, 0, (void *[]){ x, rows }, &err), ERR_INPUT);
+        assert_text(err, bad[i].text);
+        assert_text(err, "record 0 at offset 0");
+        data_free(s);
+    }
+    features[1].shape.dim[0] = 2;
+    refused(&opts, folder, "a", ERR_INPUT, "or their splits from one [rows + 1]");
+    features[1].shape.dim[0] = 3;
+    features[0].truncate = true;
+    refused(&opts, folder, "a", ERR_INPUT, "neither cut, packed, derived nor an image");
+    kit_remove(folder);
+}
+
 /* ---- mixtures ---- */
 
 static void a_mixture_keeps_its_weights_in_every_stretch_and_every_part_its_own_epochs(void **state)
@@ -445,12 +570,12 @@ static void a_mixture_keeps_its_weights_in_every_stretch_and_every_part_its_own_
             for (uint32_t lane = 0; lane < 3; lane++)
                 for (uint32_t i = 0; i < BATCH / 3; i++, at++) {
                     struct data_pick pick = data_order_pick(&o, step, lane, i);
-                    uint32_t p = pick.record < 10 ? 0 : pick.record < 35 ? 1 : 2;
+                    uint32_t p = pick.sample < 10 ? 0 : pick.sample < 35 ? 1 : 2;
 
-                    assert_true(pick.real && pick.record < 42);
+                    assert_true(pick.real && pick.sample < 42);
                     if (at < 36) { /* the first epoch: whole batches of 42 positions */
                         drawn[p]++;
-                        seen[pick.record]++;
+                        seen[pick.sample]++;
                         /* a part's epoch ends when all its records came */
                         assert_int_equal(pick.epoch, (drawn[p] - 1) / parts[p].n);
                     }
@@ -490,7 +615,7 @@ static void a_mixture_is_read_from_its_files(void **state)
         const int64_t *id = batch->features[1];
 
         for (int i = 0; i < 8; i++) {
-            assert_int_equal(id[i], batch->records[i]);
+            assert_int_equal(id[i], batch->samples[i]);
             from_a += id[i] < 20;
         }
         data_release(r);
@@ -664,6 +789,8 @@ int main(void)
         cmocka_unit_test(items_of_npy_arrays_are_records),
         cmocka_unit_test(windows_of_a_token_file_are_records),
         cmocka_unit_test(short_lists_are_filled_up_and_long_ones_cut),
+        cmocka_unit_test(rows_of_different_lengths_are_filled_up_each),
+        cmocka_unit_test(rows_that_cannot_be_are_refused),
         cmocka_unit_test(a_mixture_keeps_its_weights_in_every_stretch_and_every_part_its_own_epochs),
         cmocka_unit_test(a_mixture_is_read_from_its_files),
         cmocka_unit_test(a_bad_record_is_replaced_by_the_next_one_and_counted),

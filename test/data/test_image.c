@@ -109,7 +109,7 @@ static struct data_set *open_images(const char *folder, const struct data_featur
 
 static void decode(struct data_set *s, uint64_t epoch, uint64_t record, float *out)
 {
-    struct data_draw draw = { .seed = 3, .epoch = epoch, .record = record };
+    struct data_draw draw = { .seed = 3, .epoch = epoch, .sample = record };
     struct data_decoder *d;
     uint64_t used;
     struct err err;
@@ -171,17 +171,20 @@ static double oracle(const struct image_pixels *from, const double part[4], uint
     double cx = part[0] + (ox + 0.5) * sx, cy = part[1] + (oy + 0.5) * sy;
     double rx = sx > 1 ? sx : 1, ry = sy > 1 ? sy : 1;
 
-    for (uint32_t y = 0; y < from->h; y++)
-        for (uint32_t x = 0; x < from->w; x++) {
-            double wx = 1 - fabs(x + 0.5 - cx) / rx, wy = 1 - fabs(y + 0.5 - cy) / ry;
-            bool inside = x >= floor(part[0]) && x < ceil(part[0] + part[2]) &&
-                          y >= floor(part[1]) && y < ceil(part[1] + part[3]);
+    for (uint32_t y = 0; y < from->h; y++) {
+        double wy = 1 - fabs(y + 0.5 - cy) / ry;
 
-            if (wx <= 0 || wy <= 0 || !inside)
+        if (wy <= 0 || y < floor(part[1]) || y >= ceil(part[1] + part[3]))
+            continue;
+        for (uint32_t x = (uint32_t)fmax(0, cx - rx - 1); x < from->w && x < cx + rx + 1; x++) {
+            double wx = 1 - fabs(x + 0.5 - cx) / rx;
+
+            if (wx <= 0 || x < floor(part[0]) || x >= ceil(part[0] + part[2]))
                 continue;
             sum += wx * wy * from->at[((size_t)y * from->w + x) * from->c + k];
             weights += wx * wy;
         }
+    }
     return sum / weights;
 }
 

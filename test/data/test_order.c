@@ -24,7 +24,7 @@ static uint64_t order_record(const struct data_order *o, uint64_t step, uint32_t
 
     assert_int_equal(pick.epoch, (step - 1) / data_order_steps(o));
     *real = pick.real;
-    return pick.record;
+    return pick.sample;
 }
 
 enum { N_CASES = sizeof(cases) / sizeof(*cases) };

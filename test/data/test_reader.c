@@ -39,7 +39,7 @@ static const struct data_batch *next(struct data_reader *r)
 /* Reads the whole stream and holds every value against the rule of the order and of the records. */
 static void check_stream(struct data_set *s, const struct data_reader_opts *o)
 {
-    struct data_order order = { .n = data_records(s), .seed = o->seed,
+    struct data_order order = { .n = data_samples(s), .seed = o->seed,
                                 .global_batch = o->global_batch, .lanes = o->lanes,
                                 .shuffle = o->shuffle, .pad = o->pad };
     uint32_t lane_batch = o->global_batch / o->lanes;
@@ -61,13 +61,13 @@ static void check_stream(struct data_set *s, const struct data_reader_opts *o)
             for (uint32_t i = 0; i < lane_batch; i++) {
                 struct data_pick pick = data_order_pick(&order, step, l, i);
 
-                assert_int_equal(b->records[i], pick.record);
-                assert_int_equal(id[i], pick.record);
+                assert_int_equal(b->samples[i], pick.sample);
+                assert_int_equal(id[i], pick.sample);
                 assert_true(b->weights[i] == (pick.real ? 1.0f : 0.0f));
                 n_real += pick.real;
                 for (size_t k = 0; k < KIT_PIXELS; k++)
                     assert_true(image[i * KIT_PIXELS + k] ==
-                                (float)kit_pixel(pick.record, k) * 0.5f - 1.0f);
+                                (float)kit_pixel(pick.sample, k) * 0.5f - 1.0f);
             }
             assert_int_equal(b->n_real, n_real);
             data_release(r);
@@ -197,7 +197,7 @@ static void a_bad_record_is_an_error_at_its_place_in_the_stream(void **state)
         r = open_reader(s, &o);
         for (int k = 0; k < 9; k++) { /* record 37 is in step 4, lane 0: positions 36 .. 39 */
             b = next(r);
-            assert_int_equal(b->records[0], k * 4);
+            assert_int_equal(b->samples[0], k * 4);
             data_release(r);
         }
         for (int again = 0; again < 2; again++) { /* there is no way past it */

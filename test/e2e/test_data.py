@@ -7,14 +7,17 @@ import gzip
 import json
 import os
 import re
+import signal
 import struct
 import subprocess
 import sys
+import urllib.request
 import zlib
 
 import numpy as np
 
-from kit import ROOT, TRAINERCTL, Task, digits_job, expect_codes, main, test, workdir
+from kit import ROOT, TRAINERCTL, Task, digits_job, expect_codes, free_ports, main, start, test, workdir
+from segment_net import segment_net
 
 sys.path.insert(0, os.path.join(ROOT, "test", "data"))
 import tfrecord  # noqa: E402 (a reader and writer that shares nothing with ours)
@@ -104,6 +107,34 @@ def a_bad_record_ends_the_run_or_is_skipped_by_choice():
     assert any("bad record skipped" in line for line in task.lines), task.lines
 
 
+@test
+def skipped_records_are_counted_where_people_look():
+    folder = workdir()
+    with open(DIGITS[0], "rb") as f:
+        data = bytearray(f.read())
+    data[5000] ^= 1
+    with open(os.path.join(folder, "bad.tfrecord"), "wb") as f:
+        f.write(data)
+    job = digits_job(folder, data={"eval": None, "train": folder + "/bad.tfrecord", "on_bad_record": "skip", "cache": "none",
+                                   "features": {"image": IMAGE, "label": LABEL}},
+                     **ALONE, **{"train": {"epochs": 10000, "lanes": 1, "eval_every_epochs": 0}})
+    ports = free_ports(2)
+    [task] = start(job, 1, args=("--metrics", "127.0.0.1:%d" % ports[1]), ports=ports[:1])
+    task.until_step(100)
+
+    def get(path):
+        with urllib.request.urlopen("http://127.0.0.1:%d%s" % (ports[1], path), timeout=5) as r:
+            return r.read().decode()
+
+    counted = float(re.search(r"^trainerd_skipped_records_total ([0-9.e+]+)$", get("/metrics"), re.M).group(1))
+    asked = json.loads(get("/status"))["skipped_records"]
+    told = json.loads(ctl("status", "--json", "127.0.0.1:%d" % ports[0]).stdout)["skipped_records"]
+    assert 1 <= counted <= asked and told >= 1, (counted, asked, told)
+    assert " bad records skipped\n" in ctl("status", "127.0.0.1:%d" % ports[0]).stdout
+    task.signal(signal.SIGTERM)
+    expect_codes([task], [143])
+
+
 def png(pixels):
     """An RGB image of [h][w][3] as a PNG file."""
     h, w = len(pixels), len(pixels[0])
@@ -152,12 +183,42 @@ def convert_writes_what_another_reader_finds():
 
 
 @test
+def convert_joins_files_in_the_order_given_and_patterns_by_name():
+    folder = workdir()
+    for name, text in (("b", "y,x\n3,4\n"), ("a", "\ufeffy,x\n\n1,2\n2,3\n"), ("c", "y,x\n5,5.5\n"), ("empty", "y,x\n")):
+        with open(f"{folder}/{name}.csv", "w") as f:
+            f.write(text)
+
+    def rows(*inputs, shards=1):
+        ctl("convert", "--out", folder + "/t", "--shards", str(shards), *inputs)
+        found = [records(f"{folder}/t-{k:05}-of-{shards:05}.tfrecord") for k in range(shards)]
+        return [[(r["y"][1][0], r["x"][1][0]) for r in part] for part in found]
+
+    # One value of all files is no integer: the whole column is float.
+    assert rows(folder + "/*.csv") == [[(1, 2.0), (2, 3.0), (3, 4.0), (5, 5.5)]]
+    assert rows(folder + "/c.csv", folder + "/[ab].csv", shards=2) == [[(5, 5.5), (2, 3.0)], [(1, 2.0), (3, 4.0)]]
+    assert rows(folder + "/b.csv", folder + "/a.csv") == [[(3, 4), (1, 2), (2, 3)]]
+    for i, n in enumerate((2, 3)):
+        np.save(f"{folder}/x-{i}.npy", np.full((n, 2), 10.0 * i, np.float32) + np.arange(2))
+        np.save(f"{folder}/y-{i}.npy", np.arange(n) + 10 * i)
+    for inputs in ([f"x={folder}/x-?.npy", f"y={folder}/y-?.npy"],
+                   [f"x={folder}/x-0.npy", f"y={folder}/y-0.npy", f"x={folder}/x-1.npy", f"y={folder}/y-1.npy"]):
+        out = ctl("convert", "--out", folder + "/n", *inputs).stdout
+        assert out.count('"x": ') == 1 and "5 samples in 1 file" in out, out
+        found = [(r["x"][1], r["y"][1]) for r in records(folder + "/n-00000-of-00001.tfrecord")]
+        assert found == [([10.0 * i, 10.0 * i + 1], [10 * i + k]) for i, n in enumerate((2, 3)) for k in range(n)], found
+
+
+@test
 def convert_refuses_with_the_place_and_leaves_nothing():
     folder = workdir()
     with open(folder + "/bad.csv", "w") as f:
         f.write("a,b\n1,2\n3\n")
     with open(folder + "/word.csv", "w") as f:
         f.write("a,b\n1,two\n")
+    for name, text in (("good", "a,b\n1,2\n"), ("other", "a,c\n1,2\n")):
+        with open(f"{folder}/{name}.csv", "w") as f:
+            f.write(text)
     os.makedirs(folder + "/pictures/cat")
     with open(folder + "/pictures/cat/a.png", "w") as f:
         f.write("no image")
@@ -165,12 +226,55 @@ def convert_refuses_with_the_place_and_leaves_nothing():
     np.save(folder + "/b.npy", np.zeros((4,), np.float32))
     for args, text in ((["bad.csv"], "line 3: 1 fields, expected 2"), (["word.csv"], "column 'b' is 'two'"),
                        (["pictures"], "a.png': 8 bytes that are neither"), (["nothing.csv"], "nothing.csv"),
+                       (["nothing-*.csv"], "there is no such file"), (["good.csv", "other.csv"], "other.csv': line 1: column 1 is 'c'"),
+                       (["good.csv", "pictures"], "expected one kind of input"),
+                       (["x=a.npy", "y=b.npy", "x=a.npy"], "2 files of 'x' and 1 of 'y'"),
+                       (["x=a.npy", "x=b.npy"], "the first file of 'x' of float32 [2]"),
                        (["a.npy"], "expected NAME=FILE.npy"), (["x=a.npy", "y=b.npy"], "expected as many")):
         inputs = [a if "=" not in a else a.replace("=", f"={folder}/") for a in args]
         inputs = [a if "=" in a else f"{folder}/{a}" for a in inputs]
         out = ctl("convert", "--out", folder + "/out/x", *inputs, code=2)
         assert text in out.stderr, (text, out.stderr)
         assert os.listdir(folder + "/out") == [], os.listdir(folder + "/out")
+
+
+@test
+def packed_sequences_train_as_if_each_were_alone():
+    folder, length, vocabulary = workdir(), 16, 20
+    rng = np.random.default_rng(5)
+    with open(folder + "/text.tfrecord", "wb") as f:
+        for _ in range(48):
+            words = [int(x) for x in rng.integers(0, vocabulary, rng.integers(1, length + 1))]
+            f.write(tfrecord.frame(tfrecord.example({"tokens": ("int64", words), "labels": ("int64", words[1:] + [3])})))
+    segment_net(folder + "/net.onnx", vocabulary, length)
+
+    def job(batch, lanes, pack):
+        pad = {} if pack else {"pad": True}
+        with open(folder + "/job.json", "w") as f:
+            json.dump({
+                "model": {"onnx": "net.onnx", "inputs": {"tokens": "ids", "segment": "segment", "position": "position"},
+                          "loss": {"type": "softmax_cross_entropy", "logits": "logits", "labels": "labels", "ignore_index": -100},
+                          "frozen": ["zero", "far"]},
+                "data": {"train": "text.tfrecord", "pack": "tokens" if pack else None, "shuffle": True, "features": {
+                    "tokens": {"dtype": "int64", "shape": [length], **pad},
+                    "labels": {"dtype": "int64", "shape": [length], "pad_value": -100, **pad},
+                    "segment": {"dtype": "int64", "shape": [length], "segment_of": "tokens"},
+                    "position": {"dtype": "int64", "shape": [length], "position_of": "tokens"}}},
+                "train": {"steps": 5, "global_batch_size": batch, "lanes": lanes, "log_every_steps": 1},
+                "optimizer": {"type": "sgd", "learning_rate": 0.5}}, f)
+        return folder + "/job.json"
+
+    def run(batch, lanes, pack):
+        task = Task(job(batch, lanes, pack), args=("--devices", "cpu:1"))
+        expect_codes([task], [0])
+        return [task.steps()[k]["loss"] for k in range(1, 6)]
+
+    said = ctl("data", "--devices", "cpu:1", job(1, 1, True)).stdout
+    packs = int(re.search(r"^training: (\d+) samples, [\d.]+ % full, packed from 48 records in 1 file$", said, re.M).group(1))
+    assert 24 <= packs < 40 and f"an epoch is {packs} steps of 1 samples" in said, said
+    # A step is all there is, so it is the same sum over the same words.
+    packed, alone = run(packs, 1, True), run(48, 2, False)
+    assert packed[4] < packed[0] and np.allclose(packed, alone, rtol=2e-5), (packed, alone)
 
 
 @test

@@ -14,6 +14,7 @@ import numpy as np
 sys.path.insert(1, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "data"))
 import tfrecord  # noqa: E402
 from kit import ROOT, TRAINERCTL, Task, expect_codes, main, test, workdir  # noqa: E402
+from segment_net import segment_net  # noqa: E402
 
 rng = np.random.default_rng(3)
 BATCH = {"global_batch_size": 4, "lanes": 2}
@@ -55,6 +56,15 @@ def tokens(folder, job):
         f["shape"] = [16]
 
 
+def packed(folder, job):
+    segment_net(os.path.join(folder, "segments.onnx"), 64, 16)
+    for name in ("text-train-0.tfrecord", "text-eval.tfrecord"):
+        words = [[int(x) for x in rng.integers(0, 64, rng.integers(1, 17))] for _ in range(32)]
+        records(folder, name, [{"tokens": ("int64", w), "labels": ("int64", w[1:] + [0])} for w in words])
+    for f in job["data"]["features"].values():
+        f["shape"] = [16]
+
+
 def table(folder, job):
     model(folder, "dlrm", "dlrm.onnx", "rows=50")
     for name in ("clicks-old-0.tfrecord", "clicks-new-0.tfrecord", "clicks-eval.tfrecord"):
@@ -72,7 +82,7 @@ def csv(folder, job):
                 f.write(",".join("%.4f" % x for x in rng.standard_normal(9)) + "\n")
 
 
-MAKE = {"images_resnet50": images, "tokens_gpt2": tokens, "table_dlrm": table, "finetune_csv": csv}
+MAKE = {"images_resnet50": images, "tokens_gpt2": tokens, "packed_text": packed, "table_dlrm": table, "finetune_csv": csv}
 # On the demo's data, where they point already.
 READY = {"minimal", "adamw_cosine"}
 

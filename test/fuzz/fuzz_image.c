@@ -129,7 +129,7 @@ enum { PIXELS_MAX = 1 << 20 };
 
 static void try_feature(struct image *m, uint32_t feature, const uint8_t *data, size_t size)
 {
-    struct data_draw draw = { .seed = 1, .record = size };
+    struct data_draw draw = { .seed = 1, .sample = size };
     struct data_bytes bytes = { data, size };
     float out[3 * 5 * 4];
     struct err err;

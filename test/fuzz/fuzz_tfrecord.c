@@ -51,28 +51,56 @@ static void put_right(uint8_t *data, size_t n)
     }
 }
 
+enum { FEATURES = 3, SAMPLE_BYTES = 64 };
+
+/* As they lie, as rows, and packed. */
+static const struct {
+    struct data_feature features[FEATURES];
+    const char *pack;
+} ways[] = {
+    { { { .name = "image", .stored = TENSOR_U8, .shape = { 1, { 4 } }, .fed = TENSOR_F32 },
+        { .name = "label", .stored = TENSOR_I64, .fed = TENSOR_I64 },
+        { .name = "n", .stored = TENSOR_I64, .fed = TENSOR_I64, .derived = DATA_LENGTH,
+          .of = "image" } }, NULL },
+    { { { .name = "weight", .stored = TENSOR_F32, .shape = { 2, { 2, 3 } }, .fed = TENSOR_F32,
+          .rows = DATA_ROW_LENGTHS, .rows_by = "label" },
+        { .name = "label", .stored = TENSOR_I64, .shape = { 1, { 2 } }, .fed = TENSOR_I64,
+          .pad = true },
+        { .name = "image", .stored = TENSOR_U8, .shape = { 2, { 1, 4 } }, .fed = TENSOR_F32,
+          .rows = DATA_ROW_SPLITS, .rows_by = "label" } }, NULL },
+    { { { .name = "weight", .stored = TENSOR_F32, .shape = { 1, { 5 } }, .fed = TENSOR_F32,
+          .truncate = true },
+        { .name = "segment", .stored = TENSOR_I64, .shape = { 1, { 5 } }, .fed = TENSOR_I64,
+          .derived = DATA_SEGMENT, .of = "weight" },
+        { .name = "image", .stored = TENSOR_U8, .shape = { 2, { 5, 2 } }, .fed = TENSOR_F32 } },
+      "weight" },
+};
+
+static void try_way(size_t way, const char *path, bool skip_bad)
+{
+    struct data_opts opts = { .features = ways[way].features, .n_features = FEATURES,
+                              .pack = ways[way].pack, .glob = path, .skip_bad = skip_bad,
+                              .threads = 1 };
+    uint8_t out[FEATURES][SAMPLE_BYTES];
+    struct data_set *s;
+    struct err err;
+
+    if (data_open(&opts, &s, &err) < 0)
+        return;
+    for (uint64_t i = 0; i < data_samples(s) && i < 8; i++)
+        (void)data_sample(s, i, (void *[]){ out[0], out[1], out[2] }, &err); /* any answer */
+    data_free(s);
+}
+
 static void try_file(const uint8_t *data, size_t n)
 {
-    static const struct data_feature features[] = {
-        { .name = "image", .stored = TENSOR_U8, .shape = { 1, { 4 } }, .fed = TENSOR_F32 },
-        { .name = "label", .stored = TENSOR_I64, .fed = TENSOR_I64 },
-    };
-    struct data_opts opts = { .features = features, .n_features = 2, .threads = 1 };
     int fd = memfd_create("fuzz", MFD_CLOEXEC);
-    struct data_set *s;
     char path[64];
-    float image[4];
-    int64_t label;
-    struct err err;
 
     CHECK(fd >= 0 && write(fd, data, n) == (ssize_t)n);
     snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-    opts.glob = path;
-    if (data_open(&opts, &s, &err) == 0) {
-        for (uint64_t i = 0; i < data_records(s) && i < 8; i++)
-            (void)data_sample(s, i, (void *[]){ image, &label }, &err); /* any answer */
-        data_free(s);
-    }
+    for (size_t way = 0; way < COUNT_OF(ways); way++)
+        try_way(way, path, way % 2 == 0);
     close(fd);
 }
 

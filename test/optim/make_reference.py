@@ -292,6 +292,32 @@ def print_schedules():
     print("};\n")
 
 
+# ---- the momentum of one_cycle ----
+def print_cycles():
+    print("static const struct reference_cycle {\n    struct optim_schedule schedule;")
+    print("    double own; /* the optimizer's */")
+    print("    double values[REFERENCE_RATES]; /* of step 1, 2, ... total_steps */")
+    print("} reference_cycles[] = {")
+    for total, rise, base, own, of in ((40, 0.3, 0.85, 0.95, "MOMENTUM"), (33, 0.45, 0.1, 0.9, "BETA1"), (7, 0.1, 0.5, 0.5, "BETA1")):
+        w = torch.nn.Parameter(torch.zeros(1))
+        adam = of == "BETA1"
+        optimizer = torch.optim.Adam([w], betas=(own, 0.99)) if adam else torch.optim.SGD([w], lr=RATE, momentum=own)
+        scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total, pct_start=rise, base_momentum=base,
+                                                        max_momentum=own)
+        values = []
+        for t in range(total):
+            group = optimizer.param_groups[0]
+            values.append(group["betas"][0] if adam else group["momentum"])
+            optimizer.step()
+            if t + 1 < total:
+                scheduler.step()
+        print("    { { .type = OPTIM_ONE_CYCLE, .learning_rate = %r, .total_steps = %d, .rise = %r,\n"
+              "        .cycles = OPTIM_%s, .base_momentum = %r },\n      %r,\n      {" % (RATE, total, rise, of, base, own))
+        print_row(values, "%.17g")
+        print("      } },")
+    print("};\n")
+
+
 # ---- plateau: losses of evaluations, and the rate behind each ----
 LOSSES = [5.0, 4.0, 4.0, 3.9999, 3.9, 3.95, 3.91, 3.8999, 3.92, float("nan"), 3.9, 3.5, 3.6, 3.5,
           3.4999, 3.7, 3.6, 3.5, 3.4, 3.3, 3.31, 3.32, 3.33, 3.34, 3.35, 3.36, 3.37, 3.38, 3.3, 3.3]
@@ -326,6 +352,7 @@ def main():
     print("#include <math.h>\n#include <stdbool.h>\n#include <stdint.h>\n\n#include \"optim/optim.h\"\n")
     print_optimizers()
     print_schedules()
+    print_cycles()
     print_plateau()
 
 

@@ -30,6 +30,27 @@ static void rates_are_those_of_pytorch_schedulers(void **state)
     }
 }
 
+/* And nothing else moves. */
+static void the_momentum_of_one_cycle_is_that_of_pytorch(void **state)
+{
+    (void)state;
+    for (size_t k = 0; k < sizeof(reference_cycles) / sizeof(*reference_cycles); k++) {
+        const struct reference_cycle *r = &reference_cycles[k];
+
+        for (uint64_t t = 1; t <= r->schedule.total_steps + 2; t++) {
+            struct optim_hyper h = { .momentum = r->own, .beta1 = r->own, .beta2 = 0.5 };
+            double expected = t <= r->schedule.total_steps ? r->values[t - 1] : r->own;
+            bool beta = r->schedule.cycles == OPTIM_BETA1;
+
+            optim_cycle(&r->schedule, t, &h);
+            if (fabs((beta ? h.beta1 : h.momentum) - expected) > 1e-14)
+                fail_msg("cycle %zu, step %d: %.17g, expected %.17g", k, (int)t,
+                         beta ? h.beta1 : h.momentum, expected);
+            assert_true((beta ? h.momentum : h.beta1) == r->own && h.beta2 == 0.5);
+        }
+    }
+}
+
 static void the_ends_are_exact(void **state)
 {
     struct optim_schedule s = { .type = OPTIM_COSINE, .learning_rate = 0.7, .warmup_steps = 3,
@@ -135,6 +156,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rates_are_those_of_pytorch_schedulers),
+        cmocka_unit_test(the_momentum_of_one_cycle_is_that_of_pytorch),
         cmocka_unit_test(the_ends_are_exact),
         cmocka_unit_test(the_cosine_is_one),
         cmocka_unit_test(a_step_schedule_goes_on_for_ever),

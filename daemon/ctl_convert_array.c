@@ -1,0 +1,212 @@
+/* ctl_convert_array.c - NumPy arrays: the i-th items of all names are a sample. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "daemon/ctl_convert.h"
+#include "data/npy.h"
+#include "data/write.h"
+#include "tensor/tensor.h"
+
+#define ARRAY_BYTES_MAX ((size_t)1 << 32)
+
+struct array {
+    const char *name;
+    struct tensor t; /* data owned */
+    size_t item;     /* elements of one */
+};
+
+static bool is_integer(enum tensor_dtype t)
+{
+    return t == TENSOR_I8 || t == TENSOR_I16 || t == TENSOR_U16 || t == TENSOR_I32 ||
+           t == TENSOR_U32 || t == TENSOR_I64;
+}
+
+static int64_t integer_at(const struct tensor *t, size_t i)
+{
+    switch (t->dtype) {
+    case TENSOR_I8:
+        return ((const int8_t *)t->data)[i];
+    case TENSOR_I16:
+        return ((const int16_t *)t->data)[i];
+    case TENSOR_U16:
+        return ((const uint16_t *)t->data)[i];
+    case TENSOR_I32:
+        return ((const int32_t *)t->data)[i];
+    case TENSOR_U32:
+        return ((const uint32_t *)t->data)[i];
+    default:
+        return ((const int64_t *)t->data)[i];
+    }
+}
+
+static int read_array(struct array *a, const struct convert_input *in, struct err *err)
+{
+    int rc;
+
+    a->name = in->name;
+    rc = npy_read(in->path, ARRAY_BYTES_MAX, &a->t, err);
+    if (rc < 0)
+        return rc;
+    if (a->t.shape.rank == 0)
+        return err_set(err, ERR_INPUT, "'%s' is one number: expected an array of samples", in->path);
+    if (a->t.dtype != TENSOR_F32 && a->t.dtype != TENSOR_F64 && a->t.dtype != TENSOR_U8 &&
+        a->t.dtype != TENSOR_BOOL && !is_integer(a->t.dtype))
+        return err_set(err, ERR_UNSUPPORTED, "'%s' is an array of %s: save it as float32 or int64",
+                       in->path, tensor_dtype_name(a->t.dtype));
+    a->item = 1;
+    for (uint32_t d = 1; d < a->t.shape.rank; d++)
+        a->item *= (size_t)a->t.shape.dim[d];
+    return a->item > 0 ? 0 : err_set(err, ERR_INPUT, "'%s': its items are empty", in->path);
+}
+
+static int add_item(struct convert *c, const struct array *a, size_t i, struct err *err)
+{
+    size_t from = i * a->item;
+
+    if (a->t.dtype == TENSOR_U8 || a->t.dtype == TENSOR_BOOL) {
+        data_write_bytes(&c->list, a->name, (const uint8_t *)a->t.data + from, a->item);
+    } else if (a->t.dtype == TENSOR_F32) {
+        data_write_floats(&c->list, a->name, (const float *)a->t.data + from, a->item);
+    } else if (a->t.dtype == TENSOR_F64) {
+        float *x = malloc(a->item * sizeof(*x));
+
+        if (x == NULL)
+            return err_set(err, ERR_NOMEM, "out of memory");
+        for (size_t k = 0; k < a->item; k++)
+            x[k] = (float)((const double *)a->t.data)[from + k];
+        data_write_floats(&c->list, a->name, x, a->item);
+        free(x);
+    } else {
+        int64_t *x = malloc(a->item * sizeof(*x));
+
+        if (x == NULL)
+            return err_set(err, ERR_NOMEM, "out of memory");
+        for (size_t k = 0; k < a->item; k++)
+            x[k] = integer_at(&a->t, from + k);
+        data_write_ints(&c->list, a->name, x, a->item);
+        free(x);
+    }
+    return 0;
+}
+
+static const char *stored_as(enum tensor_dtype t)
+{
+    return is_integer(t) ? "int64" : t == TENSOR_F32 || t == TENSOR_F64 ? "float32" : "uint8";
+}
+
+static void item_shape(const struct array *a, struct shape *out)
+{
+    *out = (struct shape){ .rank = a->t.shape.rank - 1 };
+    for (uint32_t d = 0; d < out->rank; d++)
+        out->dim[d] = a->t.shape.dim[d + 1];
+}
+
+/* The names, in the order of their first inputs; *per_name: files of each. */
+static int list_names(const struct convert *c, const char **names, size_t *n_names, size_t *per_name,
+                      struct err *err)
+{
+    *n_names = 0;
+    for (size_t i = 0; i < c->inputs.n; i++) {
+        const struct convert_input *in = &c->inputs.at[i];
+        size_t k = 0, files = 0;
+
+        if (in->name[0] == '\0')
+            return err_set(err, ERR_INPUT,
+                           "'%.200s': expected NAME=FILE.npy: an array has no name of its own",
+                           in->path);
+        while (k < *n_names && strcmp(names[k], in->name) != 0)
+            k++;
+        if (k == *n_names)
+            names[(*n_names)++] = in->name;
+        for (size_t j = 0; j < c->inputs.n; j++)
+            files += strcmp(c->inputs.at[j].name, in->name) == 0;
+        if (i == 0)
+            *per_name = files;
+        if (files != *per_name)
+            return err_set(err, ERR_INPUT,
+                           "%zu files of '%s' and %zu of '%s': expected as many, the first of each name "
+                           "together, then the second ...",
+                           *per_name, names[0], files, in->name);
+    }
+    return 0;
+}
+
+/* The `group`-th file of a name. */
+static const struct convert_input *input_of(const struct convert *c, const char *name, size_t group)
+{
+    for (size_t i = 0;; i++)
+        if (strcmp(c->inputs.at[i].name, name) == 0 && group-- == 0)
+            return &c->inputs.at[i];
+}
+
+/* The first group describes the features, the others must be alike. */
+static int check_array(struct convert *c, const struct array *a, const struct array *first,
+                       struct array *kind, const struct convert_input *in, bool is_first,
+                       struct err *err)
+{
+    struct shape s, was;
+    char shape[160], expected[160];
+
+    item_shape(a, &s);
+    if (a->t.shape.dim[0] != first->t.shape.dim[0])
+        return err_set(err, ERR_INPUT,
+                       "'%s' has %" PRId64 " items and '%s' beside it %" PRId64 ": expected as many",
+                       first->name, first->t.shape.dim[0], a->name, a->t.shape.dim[0]);
+    if (is_first) {
+        convert_describe(c, a->name, stored_as(a->t.dtype), shape_print(&s, shape, sizeof(shape)), "");
+        *kind = *a;
+        kind->t.data = NULL;
+        return 0;
+    }
+    item_shape(kind, &was);
+    if (strcmp(stored_as(a->t.dtype), stored_as(kind->t.dtype)) != 0 || !shape_equal(&s, &was))
+        return err_set(err, ERR_INPUT, "'%s' has items of %s %s, the first file of '%s' of %s %s", in->path,
+                       stored_as(a->t.dtype), shape_print(&s, shape, sizeof(shape)), a->name,
+                       stored_as(kind->t.dtype), shape_print(&was, expected, sizeof(expected)));
+    return 0;
+}
+
+static int convert_group(struct convert *c, const char *const *names, size_t n, size_t group,
+                         struct array *arrays, struct array *kinds, struct err *err)
+{
+    int rc = 0;
+
+    memset(arrays, 0, n * sizeof(*arrays));
+    for (size_t i = 0; rc == 0 && i < n; i++) {
+        const struct convert_input *in = input_of(c, names[i], group);
+
+        rc = read_array(&arrays[i], in, err);
+        if (rc == 0)
+            rc = check_array(c, &arrays[i], &arrays[0], &kinds[i], in, group == 0, err);
+    }
+    for (int64_t k = 0; rc == 0 && k < arrays[0].t.shape.dim[0]; k++) {
+        for (size_t i = 0; rc == 0 && i < n; i++)
+            rc = add_item(c, &arrays[i], (size_t)k, err);
+        if (rc == 0)
+            rc = data_writer_add(c->writer, &c->list, err);
+    }
+    for (size_t i = 0; i < n; i++)
+        free(arrays[i].t.data);
+    return rc;
+}
+
+int convert_arrays(struct convert *c, struct err *err)
+{
+    const char **names = calloc(c->inputs.n, sizeof(*names));
+    struct array *arrays = calloc(c->inputs.n, sizeof(*arrays));
+    struct array *kinds = calloc(c->inputs.n, sizeof(*kinds));
+    size_t n = 0, groups = 0;
+    int rc = names != NULL && arrays != NULL && kinds != NULL
+                 ? list_names(c, names, &n, &groups, err)
+                 : err_set(err, ERR_NOMEM, "out of memory");
+
+    for (size_t group = 0; rc == 0 && group < groups; group++)
+        rc = convert_group(c, names, n, group, arrays, kinds, err);
+    free(names);
+    free(arrays);
+    free(kinds);
+    return rc;
+}

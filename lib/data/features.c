@@ -1,0 +1,285 @@
+/* features.c - is what is asked of a feature possible, and where do its values lie in a sample? */
+#include <math.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/err.h"
+#include "data/data_priv.h"
+
+static int bad_feature(const struct data_feature *f, struct err *err, const char *what)
+{
+    char shape[160];
+
+    return err_set(err, ERR_INPUT, "feature '%s' (%s %s, fed as %s): %s", f->name,
+                   tensor_dtype_name(f->stored), shape_print(&f->shape, shape, sizeof(shape)),
+                   tensor_dtype_name(f->fed), what);
+}
+
+bool data_is_image(const struct data_feature *f)
+{
+    return f->encoded || f->n_steps > 0;
+}
+
+static int check_image(const struct data_feature *f, struct err *err)
+{
+    const int64_t *dim = f->shape.dim;
+    int64_t channels = f->shape.rank == 2 ? 1 : dim[f->channels_last ? 2 : 0];
+    uint32_t at = f->shape.rank == 3 && !f->channels_last;
+
+    if (f->stored != TENSOR_U8 || f->fed != TENSOR_F32)
+        return bad_feature(f, err, "an image is stored as uint8 and feeds a float32 input");
+    if (f->shape.rank != 2 && f->shape.rank != 3)
+        return bad_feature(f, err, "an image has the shape [channels, height, width], with "
+                                   "channels_last [height, width, channels], or [height, width]");
+    if (channels < 1 || channels > DATA_CHANNELS_MAX ||
+        (f->encoded && channels != 1 && channels != 3))
+        return bad_feature(f, err, "an image has 1 or 3 channels, raw ones up to 4");
+    if (dim[at] > 65500 || dim[at + 1] > 65500)
+        return bad_feature(f, err, "an image has at most 65500 pixels each way");
+    if (f->pad || f->truncate)
+        return bad_feature(f, err, "an image is neither padded nor truncated");
+    return 0;
+}
+
+/* Steps say where they are done; at one place there is one cut, and no colours without three channels. */
+static int check_steps(const struct data_feature *f, bool training, struct err *err)
+{
+    uint32_t cuts = 0;
+
+    for (uint32_t i = 0; i < f->n_steps; i++) {
+        const struct data_step *step = &f->steps[i];
+
+        if (!(training ? step->in_training : step->in_evaluation))
+            continue;
+        if (step->op <= DATA_CENTER_CROP && cuts++ > 0)
+            return bad_feature(f, err, "more than one step cuts the image: keep one of them");
+        if (step->op == DATA_RANDOM_RESIZED_CROP &&
+            !(step->scale[0] > 0 && step->scale[0] <= step->scale[1] && step->scale[1] <= 1 &&
+              step->ratio[0] >= 1e-3 && step->ratio[0] <= step->ratio[1] && step->ratio[1] <= 1e3))
+            return bad_feature(f, err, "random_resized_crop: scale is from above 0 to 1, ratio from "
+                                       "0.001 to 1000, the lower one first");
+        for (uint32_t k = 0; step->op == DATA_NORMALIZE && k < DATA_CHANNELS_MAX; k++)
+            if (!(step->std[k] >= 1e-6 && step->std[k] <= 1e6 && fabs(step->mean[k]) <= 1e6))
+                return bad_feature(f, err, "normalize: mean and std are shares of 1, std above 0");
+    }
+    return 0;
+}
+
+static int check_feature(const struct data_feature *f, int64_t elements, bool training,
+                         struct err *err)
+{
+    if (f->name == NULL || f->name[0] == '\0')
+        return err_set(err, ERR_INPUT, "a feature without a name");
+    if (data_convert_find(f->stored, f->fed) == NULL)
+        return bad_feature(f, err,
+                           "no such conversion; float32 stays float32, integers may "
+                           "become float32, int32 or int64");
+    /* A record has at most DATA_RECORD_BYTES_MAX bytes, and no value less than one of them. */
+    if (elements < 1 || elements > DATA_RECORD_BYTES_MAX)
+        return bad_feature(f, err, "expected between 1 and 2^30 elements");
+    if (f->fed == TENSOR_F32 && !(isfinite((float)f->scale) && isfinite((float)f->offset)))
+        return bad_feature(f, err, "scale and offset must be finite floats");
+    if (f->fed != TENSOR_F32 && (f->scale != 1 || f->offset != 0) &&
+        (f->scale != 0 || f->offset != 0))
+        return bad_feature(f, err, "scale and offset need a float32 input");
+    if (f->derived != DATA_STORED && f->stored != TENSOR_I64)
+        return bad_feature(f, err, "what is derived from another feature is int64");
+    if (f->derived == DATA_LENGTH && elements != 1)
+        return bad_feature(f, err, "a length is one int64");
+    if (!data_is_image(f))
+        return 0;
+    return check_image(f, err) < 0 ? ERR_INPUT : check_steps(f, training, err);
+}
+
+/* The steps that are done in this set. */
+static int copy_steps(struct data_set *s, uint32_t i, struct err *err)
+{
+    struct data_feature *f = &s->features[i];
+    uint32_t n = 0;
+
+    s->steps[i] = arena_array(&s->mem, f->n_steps + 1, sizeof(**s->steps));
+    if (s->steps[i] == NULL)
+        return err_set(err, ERR_NOMEM, "features: out of memory");
+    for (uint32_t k = 0; k < f->n_steps; k++)
+        if (s->training ? f->steps[k].in_training : f->steps[k].in_evaluation)
+            s->steps[i][n++] = f->steps[k];
+    f->steps = s->steps[i];
+    f->n_steps = n;
+    return 0;
+}
+
+/* false: out of memory. */
+static bool copy_text(struct data_set *s, const char **text)
+{
+    if (*text == NULL)
+        return true;
+    *text = arena_strdup(&s->mem, *text);
+    return *text != NULL;
+}
+
+/* The first dimension: with packing, and for segments and positions, the one that counts. */
+static int64_t items_of(const struct data_feature *f)
+{
+    return f->shape.rank > 0 ? f->shape.dim[0] : 1;
+}
+
+static int find_derived(struct data_set *s, struct err *err)
+{
+    for (uint32_t i = 0; i < s->n_features; i++) {
+        const struct data_feature *f = &s->features[i];
+        uint32_t k = 0;
+
+        s->of[i] = UINT32_MAX;
+        if (f->derived == DATA_STORED)
+            continue;
+        CHECK(f->of != NULL);
+        while (k < s->n_features && (k == i || strcmp(s->features[k].name, f->of) != 0))
+            k++;
+        if (k == s->n_features || s->features[k].derived != DATA_STORED || s->features[k].encoded)
+            return bad_feature(f, err, "it is derived from what is no list of the record");
+        if (f->derived != DATA_LENGTH &&
+            (f->shape.rank != 1 || s->features[k].rows != DATA_NO_ROWS ||
+             s->features[k].shape.rank == 0 || f->shape.dim[0] != items_of(&s->features[k])))
+            return bad_feature(f, err, "segments and positions have one dimension, the first one of "
+                                       "the feature that they are about");
+        s->of[i] = k;
+    }
+    return 0;
+}
+
+static int find_rows(struct data_set *s, bool packs, struct err *err)
+{
+    for (uint32_t i = 0; i < s->n_features; i++) {
+        struct data_feature *f = &s->features[i];
+        const struct data_feature *by;
+        uint32_t k = 0;
+
+        s->rows_by[i] = UINT32_MAX;
+        if (f->rows == DATA_NO_ROWS)
+            continue;
+        CHECK(f->rows_by != NULL);
+        while (k < s->n_features && strcmp(s->features[k].name, f->rows_by) != 0)
+            k++;
+        by = &s->features[k];
+        if (k == s->n_features || by->derived != DATA_STORED || by->rows != DATA_NO_ROWS ||
+            by->stored != TENSOR_I64 || by->shape.rank != 1 || f->shape.rank < 2 ||
+            by->shape.dim[0] != f->shape.dim[0] + (f->rows == DATA_ROW_SPLITS))
+            return bad_feature(f, err, "a shape [rows, items, ...] takes the lengths of its rows from an "
+                                       "int64 list [rows], or their splits from one [rows + 1]");
+        if (s->source->kept_as != 1 || data_is_image(f) || f->truncate || packs ||
+            f->derived != DATA_STORED)
+            return bad_feature(f, err, "rows are of a list in a TFRecord file, which is neither cut, "
+                                       "packed, derived nor an image");
+        f->pad = true; /* each row */
+        s->rows_by[i] = k;
+    }
+    return 0;
+}
+
+/* All that is stored is a list along the same T items. */
+static int check_packing(struct data_set *s, const char *name, struct err *err)
+{
+    int64_t items;
+
+    s->pack_by = 0;
+    while (s->pack_by < s->n_features && strcmp(s->features[s->pack_by].name, name) != 0)
+        s->pack_by++;
+    if (s->pack_by == s->n_features || s->features[s->pack_by].derived != DATA_STORED ||
+        s->features[s->pack_by].shape.rank == 0)
+        return err_set(err, ERR_INPUT, "pack by feature '%s': expected a stored list of shape [T, ...]",
+                       name);
+    items = items_of(&s->features[s->pack_by]);
+    for (uint32_t i = 0; i < s->n_features; i++) {
+        struct data_feature *f = &s->features[i];
+
+        if (f->derived == DATA_LENGTH)
+            continue;
+        if (data_is_image(f))
+            return bad_feature(f, err, "images cannot be packed");
+        if (f->shape.rank == 0 || items_of(f) != items)
+            return bad_feature(f, err, "records are packed, so each stored feature is a list with the "
+                                       "first dimension of the one that they are packed by");
+        f->pad = f->derived == DATA_STORED; /* by the next record, at the end by pad_value */
+    }
+    return 0;
+}
+
+int data_copy_features(struct data_set *s, const struct data_opts *opts, struct err *err)
+{
+    uint32_t n = opts->n_features;
+    int rc = 0;
+
+    CHECK(n > 0);
+    s->n_features = n;
+    s->features = arena_array(&s->mem, n, sizeof(*s->features));
+    s->steps = arena_array(&s->mem, n, sizeof(*s->steps));
+    s->elements = arena_array(&s->mem, n, sizeof(*s->elements));
+    s->stored_at = arena_array(&s->mem, n, sizeof(*s->stored_at));
+    s->stored_size = arena_array(&s->mem, n, sizeof(*s->stored_size));
+    s->fed_bytes = arena_array(&s->mem, n, sizeof(*s->fed_bytes));
+    s->of = arena_array(&s->mem, n, sizeof(*s->of));
+    s->rows_by = arena_array(&s->mem, n, sizeof(*s->rows_by));
+    s->inner = arena_array(&s->mem, n, sizeof(*s->inner));
+    if (s->features == NULL || s->steps == NULL || s->elements == NULL || s->stored_at == NULL ||
+        s->stored_size == NULL || s->fed_bytes == NULL || s->of == NULL || s->inner == NULL ||
+        s->rows_by == NULL)
+        return err_set(err, ERR_NOMEM, "features: out of memory");
+    for (uint32_t i = 0; rc == 0 && i < n; i++) {
+        struct data_feature *f = &s->features[i];
+        int64_t elements = shape_elements(&opts->features[i].shape);
+
+        if (check_feature(&opts->features[i], elements, s->training, err) < 0)
+            return ERR_INPUT;
+        *f = opts->features[i];
+        s->elements[i] = (size_t)elements;
+        s->inner[i] = s->elements[i] / (size_t)items_of(f);
+        s->fed_bytes[i] = s->elements[i] * tensor_dtype_bytes(f->fed);
+        s->stored_at[i] = s->stored_bytes;
+        s->stored_size[i] = f->encoded ? sizeof(struct data_bytes)
+                                       : s->elements[i] * tensor_dtype_bytes(f->stored);
+        s->stored_bytes += (s->stored_size[i] + 7) & ~(size_t)7;
+        rc = copy_steps(s, i, err);
+        if (rc == 0 && !(copy_text(s, &f->name) && copy_text(s, &f->of) &&
+                         copy_text(s, &f->rows_by) && copy_text(s, &f->column)))
+            rc = err_set(err, ERR_NOMEM, "features: out of memory");
+    }
+    if (rc == 0)
+        rc = find_derived(s, err);
+    if (rc == 0)
+        rc = find_rows(s, opts->pack != NULL, err);
+    if (rc == 0 && opts->pack != NULL)
+        rc = check_packing(s, opts->pack, err);
+    return rc == 0 && s->source->check != NULL ? s->source->check(s, err) : rc;
+}
+
+static void fill(void *to, size_t n, const void *value, size_t width)
+{
+    for (size_t i = 0; i < n; i++)
+        memcpy((uint8_t *)to + i * width, value, width);
+}
+
+void data_fill_up(const struct data_feature *f, void *stored, size_t have, size_t n)
+{
+    size_t width = tensor_dtype_bytes(f->stored);
+    uint8_t *to = (uint8_t *)stored + have * width;
+    int64_t i64 = (int64_t)f->pad_value;
+    int32_t i32 = (int32_t)i64;
+    float f32 = (float)f->pad_value;
+
+    CHECK(have <= n);
+    n -= have;
+    switch (f->stored) {
+    case TENSOR_U8:
+        memset(to, (uint8_t)i64, n);
+        break;
+    case TENSOR_F32:
+        fill(to, n, &f32, sizeof(f32));
+        break;
+    case TENSOR_I32:
+        fill(to, n, &i32, sizeof(i32));
+        break;
+    default:
+        CHECK(f->stored == TENSOR_I64);
+        fill(to, n, &i64, sizeof(i64));
+    }
+}

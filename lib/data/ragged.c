@@ -1,0 +1,82 @@
+/* ragged.c - a flat list as rows of different lengths. The values lie close together at the beginning of
+ * their room; from the last row to the first each moves to its place, which is never before where it was. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/err.h"
+#include "data/data_priv.h"
+
+struct rows {
+    const int64_t *at; /* what the record says */
+    bool splits;
+    uint64_t n;        /* rows */
+};
+
+static int64_t length_of(const struct rows *rows, uint64_t r)
+{
+    return rows->splits ? rows->at[r + 1] - rows->at[r] : rows->at[r];
+}
+
+/* All lengths are between 0 and `most`, and together as many as there are items. */
+static int check(const struct rows *rows, const struct data_feature *f, uint64_t most,
+                 uint64_t items, struct err *err)
+{
+    uint64_t sum = 0;
+
+    if (rows->splits && rows->n > 0 && rows->at[0] != 0)
+        return err_set(err, ERR_INPUT, "feature '%s': the splits of '%s' begin with %" PRId64
+                       ", expected 0", f->name, f->rows_by, rows->at[0]);
+    for (uint64_t r = 0; r < rows->n; r++) {
+        int64_t length;
+
+        if (rows->splits ? __builtin_sub_overflow(rows->at[r + 1], rows->at[r], &length)
+                         : (length = rows->at[r], false))
+            length = -1;
+        if (length < 0 || (uint64_t)length > most)
+            return err_set(err, ERR_INPUT,
+                           "feature '%s': row %" PRIu64 " has %" PRId64 " items by '%s', expected from 0 "
+                           "to %" PRIu64,
+                           f->name, r, length, f->rows_by, most);
+        sum += (uint64_t)length;
+    }
+    if (sum != items)
+        return err_set(err, ERR_INPUT,
+                       "feature '%s' has %" PRIu64 " items, and its rows by '%s' %" PRIu64, f->name,
+                       items, f->rows_by, sum);
+    return 0;
+}
+
+int data_spread_rows(struct data_decoder *d, uint32_t i, struct err *err)
+{
+    const struct data_set *s = d->s;
+    const struct data_feature *f = &s->features[i];
+    uint32_t by = s->rows_by[i];
+    uint64_t width = s->inner[i] / (uint64_t)f->shape.dim[1]; /* values of an item */
+    uint64_t items = d->counts[i] / width, row = (uint64_t)f->shape.dim[1];
+    size_t bytes = width * tensor_dtype_bytes(f->stored);
+    struct rows rows = { .at = d->stored[by], .splits = f->rows == DATA_ROW_SPLITS,
+                         .n = d->counts[by] };
+    uint8_t *room = d->room + s->stored_at[i];
+    uint64_t start = items;
+
+    if (rows.splits && rows.n > 0)
+        rows.n--; /* the last one is an end */
+    if (d->counts[i] % width != 0)
+        return err_set(err, ERR_INPUT, "feature '%s' has %" PRIu64 " values, expected a multiple of %" PRIu64,
+                       f->name, d->counts[i], width);
+    if (check(&rows, f, row, items, err) < 0)
+        return ERR_INPUT;
+    if (d->counts[i] == s->elements[i])
+        return 0; /* every row is full, wherever the values lie */
+    CHECK(d->stored[i] == room);
+    data_fill_up(f, room, d->counts[i], s->elements[i]);
+    for (uint64_t r = rows.n; r-- > 0;) {
+        uint64_t length = (uint64_t)length_of(&rows, r);
+
+        start -= length;
+        memmove(room + r * row * bytes, room + start * bytes, length * bytes);
+        data_fill_up(f, room + r * row * bytes, length * width, row * width);
+    }
+    return 0;
+}
