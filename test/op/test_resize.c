@@ -198,7 +198,8 @@ static void an_infinite_neighbour_without_weight_does_not_matter(void **state)
 static void what_makes_no_sense_is_refused(void **state)
 {
     static const float scales[4] = { 1, 1, 2, 2 }, minus[4] = { 1, 1, -2, 2 },
-                       nan[4] = { 1, 1, NAN, 2 }, vast[4] = { 1, 1, 3e38f, 2 },
+                       nan[4] = { 1, 1, NAN, 2 }, longer[4] = { 1, 1, 2097153, 1 },
+                       vast[4] = { 1, 1, 3e38f, 2 },
                        roi[8] = { 0, 0, 0, 0, 1, 1, 1e20f, 1 }, tiny[4] = { 1, 1, 1e-19f, 1 };
     static const int64_t sizes[4] = { 1, 1, 4, 4 }, wrong[4] = { 1, 1, -4, 4 }, twice[2] = { 1, 1 };
     static const struct op_attr mode = STRING("mode", "area"),
@@ -239,6 +240,8 @@ static void what_makes_no_sense_is_refused(void **state)
     oracle_refused(&gc, ERR_INPUT, "axis 2 of 2 elements cannot be scaled by -2");
     gc.in[SCALES] = floats(vast, 4);
     oracle_refused(&gc, ERR_INPUT, "axis 2 of 2 elements cannot be scaled by 3e+38");
+    gc.in[SCALES] = floats(longer, 4);
+    oracle_refused(&gc, ERR_UNSUPPORTED, "becomes one of 4194306; at most 4194304 work");
     gc.in[SCALES] = floats(nan, 4);
     oracle_refused(&gc, ERR_INPUT, "input 2 has nan at 2");
     gc.in[SCALES].constant = false;

@@ -106,7 +106,7 @@ int resize_map_make(const struct resize_param *p, const struct resize_axis *a,
         if (a->cropped && !(at >= 0 && at <= (float)(a->in - 1)))
             continue;
         v = window_of(p, a, at);
-        *row = (struct resize_row){ (size_t)v.first, (size_t)(v.last - v.first + 1), map->n_w };
+        *row = (struct resize_row){ (uint32_t)v.first, (uint32_t)(v.last - v.first + 1), map->n_w };
         map->n_w += row->n;
         most = op_max(most, row->n);
     }
@@ -147,8 +147,8 @@ int resize_map_turn(const struct resize_map *map, size_t n, struct resize_map *b
             struct resize_row *to = &back->row[map->row[j].at + t];
 
             if (to->n == 0)
-                to->at = j;
-            to->n = j - to->at + 1;
+                to->at = (uint32_t)j;
+            to->n = (uint32_t)j - to->at + 1;
         }
     for (i = 0; i < n && rc == 0; i++) {
         back->row[i].w = back->n_w;

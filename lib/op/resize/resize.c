@@ -390,6 +390,10 @@ static int finish(struct op_infer *f, struct err *err)
     for (k = 0; k < f->in[0]->shape.rank; k++) {
         const struct resize_axis *a = &p->axis[k];
 
+        if ((a->scale != 1 || a->cropped) && (a->in > RESIZE_LONGEST || a->out > RESIZE_LONGEST))
+            return op_error(f, ERR_UNSUPPORTED, err, "axis %" PRIu32 " of %" PRId64 " elements "
+                            "becomes one of %" PRId64 "; at most %d work", k, a->in, a->out,
+                            RESIZE_LONGEST);
         if (p->antialias && a->scale * (float)a->in < 0.5f && a->out > 0)
             return op_error(f, ERR_UNSUPPORTED, err, "the antialias filter of scale %g is wider "
                             "than axis %" PRIu32 " of %" PRId64 " elements", (double)a->scale, k,

@@ -8,6 +8,8 @@
 
 #include "op/op.h"
 
+enum { RESIZE_LONGEST = 1 << 22 /* elements along an axis: its tables have a row for each */ };
+
 struct resize_axis {
     int64_t in, out;
     float scale;      /* 1 and not `cropped`: the axis stays as it is */
@@ -35,7 +37,8 @@ struct resize_param {
 /* Output element j along an axis is the sum of w[row.w + t] times input element row.at + t,
  * t < row.n. No taps: it lies outside of the region of interest. */
 struct resize_row {
-    size_t at, n, w;
+    uint32_t at, n;
+    size_t w;
 };
 
 struct resize_map {
