@@ -18,6 +18,8 @@ struct rng_key {
 
 /* Four 32-bit words of block `block` (elements 4*block .. 4*block+3). */
 void rng_block(const struct rng_key *key, uint32_t block, uint32_t out[4]);
+/* Those of n blocks, one behind the other. */
+void rng_blocks(const struct rng_key *key, uint32_t first, uint32_t n, uint32_t *out);
 /* Word of element i, i < 2^34. */
 uint32_t rng_u32(const struct rng_key *key, uint64_t i);
 float rng_f32(const struct rng_key *key, uint64_t i); /* [0, 1), 24 bits */

@@ -15,10 +15,16 @@ static const struct {
     const char *op; /* of the last node of the chain */
     int (*fuse)(struct fuser *f, uint32_t node, struct err *err);
 } patterns[] = {
-    { "Relu", fuse_norm_relu },   { "Clip", fuse_norm_relu },
-    { "Add", fuse_norm_add },     { "MatMul", fuse_product_transposes },
-    { "Add", fuse_product_bias }, { "Mul", fuse_gate },
-    { "Mul", fuse_row_norm },     { "Add", fuse_row_norm_bias },
+    { "Relu", fuse_norm_relu },
+    { "Clip", fuse_norm_relu },
+    { "Add", fuse_norm_add },
+    { "MatMul", fuse_attention },
+    { "Transpose", fuse_attention_turn },
+    { "MatMul", fuse_product_transposes },
+    { "Add", fuse_product_bias },
+    { "Mul", fuse_gate },
+    { "Mul", fuse_row_norm },
+    { "Add", fuse_row_norm_bias },
 };
 
 /* ---- for the patterns ---- */
@@ -102,6 +108,7 @@ int fuse_into(struct fuser *f, uint32_t node, const struct fuse_row *row, struct
     struct plan_node *old = &p->nodes.at[node];
     struct plan_node n = { .def = row->def,
                            .name = row->name,
+                           .stream = row->stream,
                            .n_in = row->n_in,
                            .n_out = 1,
                            .n_attrs = row->n_attrs,

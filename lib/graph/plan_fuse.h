@@ -20,6 +20,7 @@ enum { FUSE_MAX_IN = 8, FUSE_MAX_ATTRS = 8 };
 struct fuse_row { /* a node with one output */
     const struct op_def *def;
     const char *name;
+    uint32_t stream; /* of random numbers: that of the random node it takes in */
     uint32_t n_in, n_attrs;
     uint32_t in[FUSE_MAX_IN];
     struct op_attr attrs[FUSE_MAX_ATTRS]; /* what they point to lives as long as the plan */
@@ -46,6 +47,8 @@ int fuse_norm_relu(struct fuser *f, uint32_t node, struct err *err);
 int fuse_norm_add(struct fuser *f, uint32_t node, struct err *err);
 int fuse_product_transposes(struct fuser *f, uint32_t node, struct err *err);
 int fuse_product_bias(struct fuser *f, uint32_t node, struct err *err);
+int fuse_attention(struct fuser *f, uint32_t node, struct err *err);
+int fuse_attention_turn(struct fuser *f, uint32_t node, struct err *err);
 int fuse_gate(struct fuser *f, uint32_t node, struct err *err);
 int fuse_row_norm(struct fuser *f, uint32_t node, struct err *err);
 int fuse_row_norm_bias(struct fuser *f, uint32_t node, struct err *err);

@@ -81,22 +81,39 @@ OP_INLINE double op_block_total(const struct op_block *v)
     return t[0];
 }
 
+typedef int32_t op_wide_bits __attribute__((vector_size(OP_WIDE * sizeof(float))));
+
+/* Element by element, x where it is greater, else m: as bits, since not every compiler's C has ?:
+ * of vectors, and one by one it would not become vectors. */
+OP_INLINE void op_wide_max(op_wide *m, const float *x)
+{
+    const op_wide v = *(const op_wide_at *)x;
+    const op_wide_bits greater = v > *m;
+
+    *m = (op_wide)((greater & (op_wide_bits)v) | (~greater & (op_wide_bits)*m));
+}
+
 /* The greatest of n values; -inf for none. NaN is passed over. */
 OP_INLINE float op_row_max(const float *x, size_t n)
 {
+    op_wide one = { 0 }, two;
     float lane[OP_WIDE], m = -INFINITY;
-    size_t i, j;
+    size_t i, j, k;
 
-    for (j = 0; j < OP_WIDE; j++)
-        lane[j] = -INFINITY;
-    for (i = 0; i + OP_WIDE <= n; i += OP_WIDE)
-        for (j = 0; j < OP_WIDE; j++)
-            lane[j] = x[i + j] > lane[j] ? x[i + j] : lane[j];
+    one = two = one - INFINITY;
+    for (i = 0; i + 2 * OP_WIDE <= n; i += 2 * OP_WIDE) {
+        op_wide_max(&one, x + i);
+        op_wide_max(&two, x + i + OP_WIDE);
+    }
     for (; i < n; i++)
         m = x[i] > m ? x[i] : m;
-    for (j = 0; j < OP_WIDE; j++)
-        m = lane[j] > m ? lane[j] : m;
-    return m;
+    memcpy(lane, &two, sizeof(lane));
+    op_wide_max(&one, lane);
+    memcpy(lane, &one, sizeof(lane));
+    for (k = OP_WIDE / 2; k > 0; k /= 2)
+        for (j = 0; j < k; j++)
+            lane[j] = lane[k + j] > lane[j] ? lane[k + j] : lane[j];
+    return lane[0] > m ? lane[0] : m;
 }
 
 #endif

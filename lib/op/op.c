@@ -171,6 +171,19 @@ int op_attr_ints(const struct op_infer *f, const char *name, const int64_t **out
     return 0;
 }
 
+int op_attr_floats(const struct op_infer *f, const char *name, const float **out, size_t *n,
+                   struct err *err)
+{
+    const struct op_attr *a;
+    int rc = attr_find(f, name, OP_ATTR_FLOATS, &a, err);
+
+    if (rc < 0)
+        return rc;
+    *out = a != NULL ? a->floats : NULL;
+    *n = a != NULL ? a->n : 0;
+    return 0;
+}
+
 int op_attr_strings(const struct op_infer *f, const char *name, const char *const **out, size_t *n,
                     struct err *err)
 {

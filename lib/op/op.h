@@ -3,8 +3,8 @@
  * The life of a node: graph/ finds its row by (domain, name, opset), `infer` settles attributes,
  * types and shapes once, `plan` (optional) makes ready what a kernel needs for those shapes, then
  * `fwd` and `bwd` only compute: no allocation, no look-up, no check of shapes. Families are folders
- * (op/act, op/elem, op/gemm, op/conv, op/norm, op/pool, op/reduce, op/resize, op/rnn, op/shape,
- * op/loss); op_list.h has a line per op.
+ * (op/act, op/attention, op/elem, op/gemm, op/conv, op/norm, op/pool, op/reduce, op/resize, op/rnn,
+ * op/shape, op/loss); op_list.h has a line per op.
  * A new op is its file(s), that line, and a test.
  *
  * Backward is a kernel too, so that op stays below graph. All kernels are called by one replica
@@ -113,6 +113,8 @@ int op_attr_s(const struct op_infer *f, const char *name, const char *dflt, cons
 /* n = 0 and *out = NULL when absent. */
 int op_attr_ints(const struct op_infer *f, const char *name, const int64_t **out, size_t *n,
                  struct err *err);
+int op_attr_floats(const struct op_infer *f, const char *name, const float **out, size_t *n,
+                   struct err *err);
 int op_attr_strings(const struct op_infer *f, const char *name, const char *const **out, size_t *n,
                     struct err *err);
 /* ERR_INPUT (or `code`), "Conv 'node' (opset 13): ..." in front. */

@@ -5,6 +5,7 @@
 #include <cmocka.h>
 
 #include <fcntl.h>
+#include <poll.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -56,15 +57,22 @@ static void capture_terminal(unsigned short width)
     capture(slave, master);
 }
 
-/* What was logged since; stderr is itself again. */
+/* What was logged since; stderr is itself again. A terminal hands on in pieces what was written,
+ * each a moment later: it is read until nothing comes any more. */
 static const char *release(void)
 {
-    ssize_t n;
+    bool is_file = lseek(fd_out, 0, SEEK_SET) == 0;
+    struct pollfd more = { .fd = fd_out, .events = POLLIN };
+    size_t len = 0;
 
-    if (lseek(fd_out, 0, SEEK_SET) < 0)
-        fcntl(fd_out, F_SETFL, O_NONBLOCK); /* the terminal */
-    n = read(fd_out, captured, sizeof(captured) - 1);
-    captured[n > 0 ? n : 0] = '\0';
+    while (is_file || poll(&more, 1, 100) > 0) {
+        ssize_t n = read(fd_out, captured + len, sizeof(captured) - 1 - len);
+
+        if (n <= 0)
+            break;
+        len += (size_t)n;
+    }
+    captured[len] = '\0';
     dup2(real_stderr, STDERR_FILENO);
     close(real_stderr);
     close(fd_out);

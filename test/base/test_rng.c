@@ -41,6 +41,24 @@ static void the_published_vectors_of_philox_come_out(void **state)
     }
 }
 
+static void many_blocks_are_the_same_as_one_by_one(void **state)
+{
+    static const uint32_t counts[] = { 0, 1, 15, 16, 17, 64, 65, 150 };
+    const struct rng_key key = { .seed = 0x123456789abcdef0, .step = 5, .lane = 1, .stream = 9 };
+    uint32_t many[4 * 150 + 1], one[4], i, k;
+
+    (void)state;
+    for (i = 0; i < COUNT_OF(counts); i++) {
+        many[4 * counts[i]] = 77;
+        rng_blocks(&key, UINT32_MAX - 3, counts[i], many); /* over the end of the counter, too */
+        for (k = 0; k < counts[i]; k++) {
+            rng_block(&key, UINT32_MAX - 3 + k, one);
+            assert_memory_equal(many + 4 * k, one, sizeof(one));
+        }
+        assert_int_equal(many[4 * counts[i]], 77);
+    }
+}
+
 static void floats_fill_the_unit_interval_evenly(void **state)
 {
     const struct rng_key key = { .seed = 3, .step = 5, .lane = 1, .stream = 9 };
@@ -171,6 +189,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_published_vectors_of_philox_come_out),
+        cmocka_unit_test(many_blocks_are_the_same_as_one_by_one),
         cmocka_unit_test(floats_fill_the_unit_interval_evenly),
         cmocka_unit_test(a_permutation_takes_every_place_once),
         cmocka_unit_test(a_permutation_of_a_huge_set_stays_inside),

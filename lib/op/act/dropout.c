@@ -9,6 +9,8 @@
  * whose training_mode is true drops, and only when the plan trains. Before, ratio is an attribute
  * and nothing tells training from inference: it drops whenever the plan trains. The `seed`
  * attribute is accepted and has no effect: the job's seed decides. */
+#include "op/act/dropout.h"
+
 #include <string.h>
 
 #include "base/err.h"
@@ -16,28 +18,29 @@
 #include "op/op.h"
 #include "op/op_priv.h"
 
-struct dropout {
-    bool drops;
-    uint64_t below; /* drop if the word is less; 2^32 drops all */
-    float scale;    /* 1 / (1 - ratio); 0 for ratio 1 */
-};
-
 /* ---- infer ---- */
+
+int dropout_settle(const struct op_infer *f, double ratio, bool drops, int64_t n, struct dropout *d,
+                   struct err *err)
+{
+    if (!(ratio >= 0 && ratio <= 1))
+        return op_error(f, ERR_INPUT, err, "ratio is %g; expected 0 to 1", ratio);
+    if (n > (int64_t)1 << 34)
+        return op_error(f, ERR_UNSUPPORTED, err, "more than 2^34 elements have no random numbers");
+    d->drops = drops && f->training && ratio > 0;
+    d->below = (uint64_t)(ratio * 0x1p32 + 0.5);
+    d->scale = ratio < 1 ? (float)(1 / (1 - ratio)) : 0;
+    return 0;
+}
 
 static int infer_common(struct op_infer *f, double ratio, bool drops, struct err *err)
 {
-    struct dropout *p = f->param;
     int rc = infer_same_shape(f, err);
 
+    if (rc == 0)
+        rc = dropout_settle(f, ratio, drops, shape_elements(&f->out[0].shape), f->param, err);
     if (rc < 0)
         return rc;
-    if (!(ratio >= 0 && ratio <= 1))
-        return op_error(f, ERR_INPUT, err, "ratio is %g; expected 0 to 1", ratio);
-    if (shape_elements(&f->out[0].shape) > (int64_t)1 << 34)
-        return op_error(f, ERR_UNSUPPORTED, err, "more than 2^34 elements have no random numbers");
-    p->drops = drops && f->training && ratio > 0;
-    p->below = (uint64_t)(ratio * 0x1p32 + 0.5);
-    p->scale = ratio < 1 ? (float)(1 / (1 - ratio)) : 0;
     if (f->n_out > 1) {
         f->out[1].dtype = f->opset < 10 ? TENSOR_F32 : TENSOR_BOOL;
         f->out[1].shape = f->out[0].shape;
@@ -111,21 +114,50 @@ static int dropout_plan(struct op_plan *p, struct err *err)
 
 /* ---- kernels ---- */
 
+OP_INLINE void keep_words(const uint32_t *word, uint64_t below, size_t n, uint8_t *keep,
+                          size_t step)
+{
+    size_t i;
+
+    OP_EACH
+    for (i = 0; i < n; i++)
+        keep[i * step] = word[i] >= below;
+}
+
+CLONES static void keep_row(const uint32_t *word, uint64_t below, size_t n, uint8_t *keep)
+{
+    keep_words(word, below, n, keep, 1);
+}
+
 /* keep[i] for n elements in the order of the shape, `first` being the first one's index; their
  * places are `step` bytes apart. */
 static void draw_run(const struct rng_key *key, uint64_t below, uint64_t first, size_t n,
                      uint8_t *keep, size_t step)
 {
-    uint32_t word[4];
-    size_t i = 0;
+    enum { BLOCKS = 64 };
+    uint32_t word[4 * BLOCKS];
 
-    while (i < n) {
-        uint32_t k = (uint32_t)((first + i) & 3);
+    while (n > 0) {
+        uint32_t skip = (uint32_t)(first & 3);
+        size_t some = 4 * BLOCKS - skip < n ? 4 * BLOCKS - skip : n;
 
-        rng_block(key, (uint32_t)((first + i) >> 2), word);
-        for (; k < 4 && i < n; k++, i++)
-            keep[i * step] = word[k] >= below;
+        rng_blocks(key, (uint32_t)(first >> 2), (uint32_t)((skip + some + 3) / 4), word);
+        if (step == 1)
+            keep_row(word + skip, below, some, keep);
+        else
+            keep_words(word + skip, below, some, keep, step);
+        first += some;
+        keep += some * step;
+        n -= some;
     }
+}
+
+void dropout_draw(const struct dropout *d, const struct op_call *c, uint64_t first, size_t n,
+                  uint8_t *keep)
+{
+    const struct rng_key key = { c->run->seed, (uint32_t)c->run->step, c->run->lane, c->stream };
+
+    draw_run(&key, d->below, first, n, keep, 1);
 }
 
 static void draw(const struct op_call *c, uint8_t *keep)

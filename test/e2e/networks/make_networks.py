@@ -1,8 +1,7 @@
 #!/usr/bin/python3
 """Writes <name>.onnx and their part of losses.json: the networks of nets.py, exported by PyTorch, and what PyTorch gets.
-With names: only these.
 
-Needs PyTorch; its output is committed. Dropout is left out: its random numbers are nobody else's.
+Needs PyTorch; its output is committed. Arguments choose networks, the others stay as they are. Dropout is left out: its random numbers are nobody else's.
 """
 import json
 import math
@@ -211,6 +210,32 @@ class GPT2(nn.Module):
         return self.head(self.ln(self.layers(h))).transpose(1, 2)
 
 
+class DecoderLayer(nn.Module):
+    def __init__(self, d, heads):
+        super().__init__()
+        self.ln1, self.ln2 = nn.LayerNorm(d), nn.LayerNorm(d)
+        self.attention = nn.MultiheadAttention(d, heads, batch_first=True)
+        self.mlp = nn.Sequential(nn.Linear(d, 2 * d), nn.ReLU(), nn.Linear(2 * d, d))
+
+    def forward(self, x):
+        h, t = self.ln1(x), x.shape[1]
+        later = torch.triu(torch.full((t, t), float("-inf")), 1)
+        x = x + self.attention(h, h, h, attn_mask=later, need_weights=False)[0]
+        return x + self.mlp(self.ln2(x))
+
+
+class Decoder(nn.Module):  # PyTorch's own attention, long enough that ours does without the matrix of scores
+    def __init__(self):
+        super().__init__()
+        self.word, self.position = nn.Embedding(40, 16), nn.Embedding(72, 16)
+        self.layers, self.ln = nn.Sequential(DecoderLayer(16, 4), DecoderLayer(16, 4)), nn.LayerNorm(16)
+        self.head = nn.Linear(16, 40)
+
+    def forward(self, x):
+        h = self.word(x) + self.position(torch.arange(x.shape[1]))
+        return self.head(self.ln(self.layers(h))).transpose(1, 2)
+
+
 class LSTM(nn.Module):
     def __init__(self):
         super().__init__()
@@ -234,7 +259,8 @@ class DLRM(nn.Module):
 
 
 MAKE = {"lenet": LeNet, "resnet18": lambda: ResNet(False), "resnet50": lambda: ResNet(True), "mobilenet_v2": MobileNetV2,
-        "vgg": VGG, "unet": UNet, "fpn": FPN, "vit": ViT, "bert": Bert, "gpt2": GPT2, "lstm": LSTM, "dlrm": DLRM}
+        "vgg": VGG, "unet": UNet, "fpn": FPN, "vit": ViT, "bert": Bert, "gpt2": GPT2, "decoder": Decoder,
+        "lstm": LSTM, "dlrm": DLRM}
 
 
 def export(name, net, inputs):
@@ -264,11 +290,9 @@ def main():
     path = os.path.join(HERE, "losses.json")
     with open(path) as f:
         losses = json.load(f)
-    for name, make in MAKE.items():
-        if sys.argv[1:] and name not in sys.argv[1:]:
-            continue
+    for name in sys.argv[1:] or MAKE:
         torch.manual_seed(7)
-        net = make().train()
+        net = MAKE[name]().train()
         data = samples(name)
         inputs = {k: torch.from_numpy(np.stack([s[k] for s, _ in data])) for k in NETWORKS[name][0]}
         labels = torch.from_numpy(np.stack([label for _, label in data]))

@@ -1,0 +1,27 @@
+/* dropout.h - which elements are dropped, for ops that have a Dropout inside. */
+#ifndef OP_ACT_DROPOUT_H
+#define OP_ACT_DROPOUT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct err;
+struct op_call;
+struct op_infer;
+
+struct dropout {
+    bool drops;
+    uint64_t below; /* drop if the word is less; 2^32 drops all */
+    float scale;    /* 1 / (1 - ratio); 0 for ratio 1 */
+};
+
+/* Fills *d for a tensor of n elements; `drops`: the model says so. Errors: ERR_INPUT (ratio),
+ * ERR_UNSUPPORTED (too many elements). */
+int dropout_settle(const struct op_infer *f, double ratio, bool drops, int64_t n, struct dropout *d,
+                   struct err *err);
+/* keep[i]: is element first + i, counted in the order of the shape, kept in this call? */
+void dropout_draw(const struct dropout *d, const struct op_call *c, uint64_t first, size_t n,
+                  uint8_t *keep);
+
+#endif

@@ -1,0 +1,349 @@
+/* attention.c - Attention: y = softmax(steps(q k)) v, without the matrix of scores in memory.
+ *
+ * It is MatMul, what a graph does to the scores, Softmax along the keys, Dropout, MatMul and the
+ * Transposes around, in one node (graph/fuse_attention.c finds them):
+ *   q, k, v    float32 of equal rank >= 2. Transpose(q, perm_q) is [batch.., t, d],
+ *              Transpose(k, perm_k) [batch.., d, s], Transpose(v, perm_v) [batch.., s, dv]; without
+ *              an attribute they are so already
+ *   steps      strings, what happens to a score x, in this order: "scale" x * number,
+ *              "add" x + mask, "keep" mask ? x : number, "fill" mask ? number : x; numbers has a
+ *              float for each
+ *   inputs 3.. the masks of the steps that have one, in their order; each broadcasts to
+ *              [batch.., t, s] but has all s columns; "add": float32, else bool
+ *   dropout    the ratio, for plans that train. The random words are those that a Dropout of the
+ *              weights [batch.., t, s] with this node's stream would draw
+ *   y          Transpose(the product [batch.., t, dv], perm_y)
+ * Masks have no gradient.
+ *
+ * Backward makes the weights of a block again from q, k and two numbers of each row, its greatest
+ * score and the sum of its exponentials (T. Dao et al., "FlashAttention: Fast and Memory-Efficient
+ * Exact Attention with IO-Awareness", 2022, section 3.1 and appendix B.4), with p = softmax(x):
+ *   dv = p^T dy   dp = dy v^T   dx = p (dp - sum_j y_j dy_j)   dq = dx k^T   dk = dx^T q
+ * and dx brought back through the steps.
+ *
+ * Keys that constant masks keep from all rows of a block (all that is later, with a causal mask)
+ * are left out, not even read. That changes nothing as long as each row has another score that is
+ * so much greater that theirs weigh e^-104 = 0: looked at in every call, and where it is not so (a
+ * row whose keys are all masked: uniform weights, or NaN with -inf) the block is done again with
+ * all keys. An "add" counts as masking from -1e38 down, where scores that are not near overflow
+ * drown. */
+#include "op/attention/attention.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/err.h"
+#include "op/attention/attention_cpu.h"
+#include "op/lanes.h"
+#include "op/op_priv.h"
+
+enum {
+    BLOCK_ROWS = 64,         /* of scores; fewer where keys are many */
+    BLOCK_SCORES = 131072,   /* that should stay in cache */
+    GROUP_SCORES = 32768,    /* small matrices are done several at once, up to so many scores */
+};
+
+/* ---- operands ---- */
+
+static void plain_steps(const struct shape *s, ptrdiff_t *step)
+{
+    ptrdiff_t size = 1;
+    uint32_t i;
+
+    for (i = s->rank; i-- > 0;) {
+        step[i] = size;
+        size *= (ptrdiff_t)s->dim[i];
+    }
+}
+
+/* perm[k]: which axis of the operand is axis k. */
+static int read_perm(const struct op_infer *f, const char *name, uint32_t rank, uint32_t *perm,
+                     struct err *err)
+{
+    const int64_t *list;
+    uint32_t seen = 0, k;
+    size_t n;
+    int rc = op_attr_ints(f, name, &list, &n, err);
+
+    if (rc < 0)
+        return rc;
+    if (list != NULL && n != rank)
+        return op_error(f, ERR_INPUT, err, "%s has %zu axes; expected %" PRIu32, name, n, rank);
+    for (k = 0; k < rank; k++) {
+        int64_t axis = list != NULL ? list[k] : (int64_t)k;
+
+        if (axis < 0 || axis >= rank || (seen & (1u << axis)) != 0)
+            return op_error(f, ERR_INPUT, err, "%s: expected each of 0 to %" PRIu32 " once", name,
+                            rank - 1);
+        seen |= 1u << axis;
+        perm[k] = (uint32_t)axis;
+    }
+    return 0;
+}
+
+static void set_steps(struct attention_at *at, const ptrdiff_t *step, uint32_t rank)
+{
+    memcpy(at->batch, step, (rank - 2) * sizeof(*step));
+    at->row = step[rank - 2];
+    at->col = step[rank - 1];
+}
+
+/* Input i transposed by attribute `name`: its shape, and where it lies. */
+static int operand(const struct op_infer *f, uint32_t i, const char *name, struct shape *shape,
+                   struct attention_at *at, struct err *err)
+{
+    ptrdiff_t step[TENSOR_MAX_RANK], turned[TENSOR_MAX_RANK];
+    uint32_t perm[TENSOR_MAX_RANK], k;
+    const struct shape *s;
+    int rc = op_need(f, i, TENSOR_F32, i == 0 ? -1 : (int)f->in[0]->shape.rank, err);
+
+    if (rc < 0)
+        return rc;
+    s = &f->in[i]->shape;
+    if (s->rank < 2)
+        return op_error(f, ERR_INPUT, err, "input %" PRIu32 " has %" PRIu32
+                        " dimensions; expected at least 2", i, s->rank);
+    rc = read_perm(f, name, s->rank, perm, err);
+    if (rc < 0)
+        return rc;
+    plain_steps(s, step);
+    shape->rank = s->rank;
+    for (k = 0; k < s->rank; k++) {
+        shape->dim[k] = s->dim[perm[k]];
+        turned[k] = step[perm[k]];
+    }
+    set_steps(at, turned, s->rank);
+    return 0;
+}
+
+static int operands(struct op_infer *f, struct attention *a, struct err *err)
+{
+    struct shape q, k, v;
+    char text[3][192];
+    ptrdiff_t swap;
+    uint32_t i;
+    bool fits;
+    int rc = operand(f, 0, "perm_q", &q, &a->q, err);
+
+    if (rc == 0)
+        rc = operand(f, 1, "perm_k", &k, &a->k, err);
+    if (rc == 0)
+        rc = operand(f, 2, "perm_v", &v, &a->v, err);
+    if (rc < 0)
+        return rc;
+    a->batch.rank = q.rank - 2;
+    a->n = 1;
+    a->t = q.dim[q.rank - 2];
+    a->d = q.dim[q.rank - 1];
+    a->s = k.dim[q.rank - 1];
+    a->dv = v.dim[q.rank - 1];
+    fits = k.dim[q.rank - 2] == a->d && v.dim[q.rank - 2] == a->s;
+    for (i = 0; i < a->batch.rank; i++) {
+        fits = fits && k.dim[i] == q.dim[i] && v.dim[i] == q.dim[i];
+        a->batch.dim[i] = q.dim[i];
+        a->n *= q.dim[i];
+    }
+    if (!fits || a->t == 0 || a->s == 0 || a->d == 0 || a->dv == 0)
+        return op_error(f, ERR_INPUT, err, "q %s, k %s and v %s are not [.., t, d], [.., d, s] and "
+                        "[.., s, dv]", shape_print(&q, text[0], sizeof(text[0])),
+                        shape_print(&k, text[1], sizeof(text[1])),
+                        shape_print(&v, text[2], sizeof(text[2])));
+    swap = a->k.row; /* from here on a row of k is a key */
+    a->k.row = a->k.col;
+    a->k.col = swap;
+    return 0;
+}
+
+static int output(struct op_infer *f, struct attention *a, struct err *err)
+{
+    ptrdiff_t step[TENSOR_MAX_RANK], turned[TENSOR_MAX_RANK];
+    uint32_t rank = a->batch.rank + 2, perm[TENSOR_MAX_RANK], k;
+    struct shape product = a->batch;
+    int rc = read_perm(f, "perm_y", rank, perm, err);
+
+    if (rc < 0)
+        return rc;
+    product.dim[product.rank++] = a->t;
+    product.dim[product.rank++] = a->dv;
+    f->out[0].dtype = TENSOR_F32;
+    f->out[0].shape.rank = rank;
+    for (k = 0; k < rank; k++)
+        f->out[0].shape.dim[k] = product.dim[perm[k]];
+    rc = op_fits(f, err);
+    if (rc < 0)
+        return rc;
+    plain_steps(&f->out[0].shape, step);
+    for (k = 0; k < rank; k++)
+        turned[perm[k]] = step[k];
+    set_steps(&a->y, turned, rank);
+    return 0;
+}
+
+ptrdiff_t attention_matrix(const struct attention *a, const struct attention_at *at, int64_t i)
+{
+    ptrdiff_t offset = 0;
+    uint32_t k;
+
+    for (k = a->batch.rank; k-- > 0;) {
+        offset += (ptrdiff_t)(i % a->batch.dim[k]) * at->batch[k];
+        i /= a->batch.dim[k];
+    }
+    return offset;
+}
+
+/* ---- steps ---- */
+
+static int mask(const struct op_infer *f, const struct attention *a, struct attention_step *s,
+                struct err *err)
+{
+    ptrdiff_t own[TENSOR_MAX_RANK], step[TENSOR_MAX_RANK] = { 0 };
+    enum tensor_dtype dtype = s->kind == ATTENTION_ADD ? TENSOR_F32 : TENSOR_BOOL;
+    struct shape scores = a->batch;
+    const struct tensor *t;
+    uint32_t skip, k;
+    char text[2][192];
+    int rc = op_need(f, s->input, dtype, -1, err);
+    bool fits;
+
+    if (rc < 0)
+        return rc;
+    t = f->in[s->input];
+    scores.dim[scores.rank++] = a->t;
+    scores.dim[scores.rank++] = a->s;
+    fits = t->shape.rank > 0 && t->shape.rank <= scores.rank &&
+           t->shape.dim[t->shape.rank - 1] == a->s;
+    skip = fits ? scores.rank - t->shape.rank : 0;
+    plain_steps(&t->shape, own);
+    for (k = skip; fits && k < scores.rank; k++) {
+        int64_t dim = t->shape.dim[k - skip];
+
+        fits = dim == 1 || dim == scores.dim[k];
+        step[k] = dim == 1 ? 0 : own[k - skip];
+    }
+    if (!fits)
+        return op_error(f, ERR_INPUT, err, "mask %s does not broadcast to %s, or lacks columns",
+                        shape_print(&t->shape, text[0], sizeof(text[0])),
+                        shape_print(&scores, text[1], sizeof(text[1])));
+    set_steps(&s->at, step, scores.rank);
+    s->is_known = t->data != NULL;
+    if (s->is_known && s->kind == ATTENTION_ADD)
+        s->most = op_row_max(t->data, (size_t)tensor_elements(t));
+    return 0;
+}
+
+static int steps(const struct op_infer *f, struct attention *a, struct err *err)
+{
+    static const char *const names[] = { [ATTENTION_SCALE] = "scale", [ATTENTION_ADD] = "add",
+                                         [ATTENTION_KEEP] = "keep", [ATTENTION_FILL] = "fill" };
+    const char *const *kinds;
+    const float *numbers;
+    size_t n, n_numbers, i, k;
+    uint32_t input = ATTENTION_QKV;
+    int rc = op_attr_strings(f, "steps", &kinds, &n, err);
+
+    if (rc == 0)
+        rc = op_attr_floats(f, "numbers", &numbers, &n_numbers, err);
+    if (rc < 0)
+        return rc;
+    if (n > ATTENTION_STEPS || n_numbers != n)
+        return op_error(f, ERR_INPUT, err, "%zu steps with %zu numbers; expected at most %d, and a "
+                        "number for each", n, n_numbers, ATTENTION_STEPS);
+    a->n_steps = (uint32_t)n;
+    for (i = 0; i < n; i++) {
+        struct attention_step *s = &a->step[i];
+
+        for (k = 0; k < COUNT_OF(names) && strcmp(names[k], kinds[i]) != 0;)
+            k++;
+        if (k == COUNT_OF(names))
+            return op_error(f, ERR_INPUT, err, "step '%s'; expected scale, add, keep or fill",
+                            kinds[i]);
+        s->kind = (enum attention_kind)k;
+        s->number = numbers[i];
+        if (s->kind == ATTENTION_SCALE)
+            continue;
+        s->input = input++;
+        rc = mask(f, a, s, err);
+        if (rc < 0)
+            return rc;
+    }
+    if (input != f->n_in)
+        return op_error(f, ERR_INPUT, err, "%" PRIu32 " inputs; the steps need %" PRIu32, f->n_in,
+                        input);
+    return 0;
+}
+
+/* ---- the row ---- */
+
+static void blocks(struct attention *a)
+{
+    int64_t rows = BLOCK_SCORES / a->s / 16 * 16;
+
+    rows = rows < 16 ? 16 : rows > BLOCK_ROWS ? BLOCK_ROWS : rows;
+    a->n_blocks = (a->t + rows - 1) / rows;
+    a->rows = (a->t + a->n_blocks - 1) / a->n_blocks; /* of about equal size */
+    a->n_blocks = (a->t + a->rows - 1) / a->rows;
+    a->group = 1;
+    if (a->n_blocks > 1)
+        return;
+    for (a->group = a->n < 1 ? 1 : a->n; a->group > 1; a->group--)
+        if (a->n % a->group == 0 && a->group <= GROUP_SCORES / a->t / a->s)
+            return;
+}
+
+static int infer(struct op_infer *f, struct err *err)
+{
+    struct attention *a = f->param;
+    float ratio = 0;
+    int rc = operands(f, a, err);
+
+    if (rc == 0)
+        rc = output(f, a, err);
+    if (rc == 0)
+        rc = steps(f, a, err);
+    if (rc == 0)
+        rc = op_attr_f(f, "dropout", 0, &ratio, err);
+    if (rc < 0)
+        return rc;
+    if (a->t > INT64_MAX / a->s || (a->n > 0 && a->t * a->s > INT64_MAX / a->n))
+        return op_error(f, ERR_INPUT, err, "more scores than can be counted");
+    blocks(a);
+    rc = dropout_settle(f, (double)ratio, ratio > 0, ratio > 0 ? a->n * a->t * a->s : 0,
+                        &a->dropout, err);
+    return rc == 0 ? attention_seen(f, a, err) : rc;
+}
+
+static double flops(const struct op_infer *f)
+{
+    const struct attention *a = f->param;
+    double scores = 0;
+    int64_t b;
+
+    for (b = 0; b < a->n_blocks; b++) {
+        int64_t rows = b + 1 < a->n_blocks ? a->rows : a->t - b * a->rows;
+
+        scores += (double)rows * (double)(a->seen[b].end - a->seen[b].first);
+    }
+    return 2.0 * (double)a->n * scores * (double)(a->d + a->dv);
+}
+
+static const char *const attrs[] = { "perm_q", "perm_k", "perm_v", "perm_y",
+                                     "steps", "numbers", "dropout", NULL };
+
+const struct op_def op_attention = {
+    .domain = "trainerd",
+    .name = "Attention",
+    .since = 1,
+    .n_in = { ATTENTION_QKV, ATTENTION_QKV + ATTENTION_STEPS },
+    .n_out = { 1, 1 },
+    .attrs = attrs,
+    .param_bytes = sizeof(struct attention),
+    .infer = infer,
+    .diff = OP_IN(0) | OP_IN(1) | OP_IN(2),
+    .bwd_reads = 0x7ff | OP_OUT(0), /* all inputs there can be */
+    .random = true,
+    .layout = OP_LAYOUT_PLAIN,
+    .cpu = { attention_cpu_plan, attention_cpu_fwd, attention_cpu_bwd, attention_cpu_free },
+    .flops = flops,
+};

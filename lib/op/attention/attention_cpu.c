@@ -1,0 +1,339 @@
+/* attention_cpu.c - walks over matrices (or groups of small ones) and blocks of their rows.
+ * Operands are brought together in scratch, matrix by matrix, as the library's products want them:
+ *
+ *   k [s, d] v [s, dv]        of the matrix; with dk and dv of the same shapes in backward
+ *   q [rows, d] y [rows, dv]  of the block; in backward dy in y's place, and dq
+ *   scores [rows, s]          of the block; in backward also their gradient
+ *
+ * A block works on the keys first .. end - 1 that it sees, so k and v are read, and dk and dv added
+ * to, from row `first` on. Blocks come in order of rows: so do the sums in dk and dv. */
+#include "op/attention/attention_cpu.h"
+
+#include <string.h>
+
+#include "base/err.h"
+#include "op/attention/attention.h"
+#include "op/dnn.h"
+#include "op/lanes.h"
+#include "op/op_priv.h"
+
+enum { AHEAD = 8 /* rows that are fetched in advance */ };
+
+/* ---- matrices between their place and scratch ---- */
+
+/* A row that is soon to come: rows lie far apart, a few cache lines each, which the machine does
+ * not see by itself. */
+OP_INLINE void foresee(const float *row, const struct attention_at *at, size_t cols, bool writes)
+{
+    size_t c;
+
+    if (at->col != 1)
+        return;
+    for (c = 0; c < cols; c += OP_ALIGN / sizeof(*row)) {
+        if (writes)
+            __builtin_prefetch(row + c, 1);
+        else
+            __builtin_prefetch(row + c, 0);
+    }
+}
+
+CLONES static void bring(float *to, const float *from, const struct attention_at *at, size_t rows,
+                         size_t cols)
+{
+    size_t r, c;
+
+    for (r = 0; r < rows; r++, to += cols, from += at->row) {
+        if (r + AHEAD < rows)
+            foresee(from + AHEAD * at->row, at, cols, false);
+        if (at->col == 1)
+            memcpy(to, from, cols * sizeof(*to));
+        else
+            for (c = 0; c < cols; c++)
+                to[c] = from[(ptrdiff_t)c * at->col];
+    }
+}
+
+/* scale [rows]: of each row; NULL: 1. */
+CLONES static void put(float *to, const struct attention_at *at, const float *from,
+                       const float *scale, size_t rows, size_t cols, bool add)
+{
+    size_t r, c;
+
+    for (r = 0; r < rows; r++, from += cols, to += at->row) {
+        const float by = scale != NULL ? scale[r] : 1.0f;
+        const ptrdiff_t step = at->col;
+
+        if (r + AHEAD < rows)
+            foresee(to + AHEAD * at->row, at, cols, true);
+        if (add)
+            for (c = 0; c < cols; c++)
+                to[(ptrdiff_t)c * step] += from[c] * by;
+        else if (step == 1)
+            for (c = 0; c < cols; c++)
+                to[c] = from[c] * by;
+        else
+            for (c = 0; c < cols; c++)
+                to[(ptrdiff_t)c * step] = from[c] * by;
+    }
+}
+
+CLONES static float dot_row(const float *a, ptrdiff_t a_step, const float *b, size_t n)
+{
+    op_lanes lanes = { 0 };
+    double tail = 0;
+    size_t i, j;
+
+    for (i = 0; i + OP_LANES <= n; i += OP_LANES) {
+        op_lanes d;
+
+        for (j = 0; j < OP_LANES; j++)
+            d[j] = (double)(a[(ptrdiff_t)(i + j) * a_step] * b[i + j]);
+        lanes += d;
+    }
+    for (; i < n; i++)
+        tail += (double)(a[(ptrdiff_t)i * a_step] * b[i]);
+    return (float)(op_lanes_total(&lanes) + tail);
+}
+
+/* ---- the walk ---- */
+
+struct walk {
+    const struct op_call *c;
+    const struct attention *a;
+    struct attention_state *s;
+    float *max, *scale;                 /* [n, t] */
+    float *k, *v, *dk, *d_v;            /* [group, s, ..] */
+    float *q, *y, *dq;                  /* [group, rows, ..] */
+    float *scores, *dp, *dot;
+    uint8_t *keep;
+    void *pad;
+    float hidden;                       /* a key out of sight has at most this score */
+};
+
+static void walk_init(struct walk *w, const struct op_call *c)
+{
+    struct attention_state *s = c->state;
+    const struct attention *a = c->param;
+
+    *w = (struct walk){ .c = c, .a = a, .s = s, .hidden = attention_hidden(c, a) };
+    w->max = s->has_save ? c->save : op_at(c->scratch, s->at.max);
+    w->scale = w->max + a->n * a->t;
+    w->k = op_at(c->scratch, s->at.k);
+    w->v = op_at(c->scratch, s->at.v);
+    w->dk = op_at(c->scratch, s->at.dk);
+    w->d_v = op_at(c->scratch, s->at.dv);
+    w->q = op_at(c->scratch, s->at.q);
+    w->y = op_at(c->scratch, s->at.y);
+    w->dq = op_at(c->scratch, s->at.dq);
+    w->scores = op_at(c->scratch, s->at.scores);
+    w->dp = op_at(c->scratch, s->at.dp);
+    w->dot = op_at(c->scratch, s->at.dot);
+    w->keep = op_at(c->scratch, s->at.keep);
+    w->pad = op_at(c->scratch, s->at.pad);
+}
+
+static int product(const struct walk *w, struct dnn *d, const float *a, const float *b, float *y,
+                   struct err *err)
+{
+    void *args[DNN_ARGS] = { (void *)a, (void *)b, y }; /* a and b are read only */
+
+    return dnn_run(d, args, w->pad, err);
+}
+
+/* Rows `row` on of the group's matrices of an operand. */
+static void bring_all(const struct walk *w, const struct tensor *t, const struct attention_at *at,
+                      int64_t matrix, int64_t row, int64_t rows, int64_t cols, float *to)
+{
+    int64_t i;
+
+    for (i = 0; i < w->a->group; i++)
+        bring(to + i * rows * cols,
+              (const float *)t->data + attention_matrix(w->a, at, matrix + i) + row * at->row, at,
+              (size_t)rows, (size_t)cols);
+}
+
+static void put_all(const struct walk *w, const struct tensor *t, const struct attention_at *at,
+                    int64_t matrix, int64_t row, int64_t rows, int64_t cols, const float *from,
+                    const float *scale, bool add)
+{
+    int64_t i;
+
+    for (i = 0; i < w->a->group; i++)
+        put((float *)t->data + attention_matrix(w->a, at, matrix + i) + row * at->row, at,
+            from + i * rows * cols, scale != NULL ? scale + i * w->a->t : NULL, (size_t)rows,
+            (size_t)cols, add);
+}
+
+static struct attention_rows rows_at(const struct walk *w, int64_t matrix, int64_t block)
+{
+    return (struct attention_rows){ .a = w->a,
+                                    .c = w->c,
+                                    .matrix = matrix,
+                                    .row = block * w->a->rows,
+                                    .rows = attention_rows_of(w->a, block),
+                                    .matrices = w->a->group,
+                                    .keys = w->a->seen[block],
+                                    .max = w->max,
+                                    .scale = w->scale,
+                                    .keep = w->keep };
+}
+
+static bool sees_all(const struct walk *w, const struct attention_rows *r)
+{
+    return r->keys.first == 0 && r->keys.end == w->a->s;
+}
+
+static void see_all(const struct walk *w, struct attention_rows *r)
+{
+    r->keys = (struct attention_range){ 0, w->a->s };
+}
+
+/* ---- forward ---- */
+
+static int block_weights(const struct walk *w, const struct attention_rows *r,
+                         const struct attention_products *p, struct err *err)
+{
+    int rc = product(w, p->scores, w->q, w->k + r->keys.first * w->a->d, w->scores, err);
+
+    if (rc == 0)
+        attention_rows_fwd(r, w->scores);
+    return rc;
+}
+
+static int block_fwd(const struct walk *w, int64_t matrix, int64_t block, struct err *err)
+{
+    const struct attention *a = w->a;
+    struct attention_rows r = rows_at(w, matrix, block);
+    const struct attention_products *p = &w->s->products[w->s->seen[block]];
+    int rc;
+
+    bring_all(w, w->c->in[0], &a->q, matrix, r.row, r.rows, a->d, w->q);
+    rc = block_weights(w, &r, p, err);
+    if (rc == 0 && !sees_all(w, &r) && !attention_rows_outweigh(&r, w->hidden)) {
+        see_all(w, &r);
+        p = &w->s->products[w->s->whole[block]];
+        rc = block_weights(w, &r, p, err);
+    }
+    if (rc == 0)
+        rc = product(w, p->y, w->scores, w->v + r.keys.first * a->dv, w->y, err);
+    if (rc < 0)
+        return rc;
+    put_all(w, w->c->out[0], &a->y, matrix, r.row, r.rows, a->dv, w->y,
+            w->scale + matrix * a->t + r.row, false);
+    return 0;
+}
+
+static void bring_keys(const struct walk *w, int64_t matrix)
+{
+    const struct attention *a = w->a;
+
+    bring_all(w, w->c->in[1], &a->k, matrix, 0, a->s, a->d, w->k);
+    bring_all(w, w->c->in[2], &a->v, matrix, 0, a->s, a->dv, w->v);
+}
+
+int attention_cpu_fwd(const struct op_call *c, struct err *err)
+{
+    const struct attention *a = c->param;
+    int64_t matrix, block;
+    struct walk w;
+    int rc = 0;
+
+    walk_init(&w, c);
+    for (matrix = 0; matrix < a->n && rc == 0; matrix += a->group) {
+        bring_keys(&w, matrix);
+        for (block = 0; block < a->n_blocks && rc == 0; block++)
+            rc = block_fwd(&w, matrix, block, err);
+    }
+    return rc;
+}
+
+/* ---- backward ---- */
+
+/* The inner product of y and dy in each row; y lies in the call's output, dy in scratch. */
+static void dots(const struct walk *w, const struct attention_rows *r)
+{
+    const struct attention *a = w->a;
+    const float *dy = w->y;
+    float *dot = w->dot;
+    int64_t m, i;
+
+    for (m = 0; m < r->matrices; m++) {
+        const float *y = (const float *)w->c->out[0]->data +
+                         attention_matrix(a, &a->y, r->matrix + m) + r->row * a->y.row;
+
+        for (i = 0; i < r->rows; i++, dy += a->dv, y += a->y.row)
+            *dot++ = dot_row(y, a->y.col, dy, (size_t)a->dv);
+    }
+}
+
+static int block_bwd(const struct walk *w, int64_t matrix, int64_t block, struct err *err)
+{
+    const struct attention *a = w->a;
+    struct attention_rows r = rows_at(w, matrix, block);
+    const struct attention_products *p = &w->s->products[w->s->seen[block]];
+    int64_t first;
+    int rc;
+
+    if (!sees_all(w, &r) && !attention_rows_outweigh(&r, w->hidden)) {
+        see_all(w, &r);
+        p = &w->s->products[w->s->whole[block]];
+    }
+    first = r.keys.first;
+    bring_all(w, w->c->in[0], &a->q, matrix, r.row, r.rows, a->d, w->q);
+    bring_all(w, w->c->dout[0], &a->y, matrix, r.row, r.rows, a->dv, w->y);
+    dots(w, &r);
+    rc = product(w, p->scores, w->q, w->k + first * a->d, w->scores, err);
+    if (rc == 0)
+        rc = product(w, p->dp, w->y, w->v + first * a->dv, w->dp, err);
+    if (rc < 0)
+        return rc;
+    attention_rows_bwd(&r, w->dot, w->scores, w->dp);
+    if (p->dv != NULL)
+        rc = product(w, p->dv, w->scores, w->y, w->d_v + first * a->dv, err);
+    if (rc == 0 && p->dk != NULL)
+        rc = product(w, p->dk, w->dp, w->q, w->dk + first * a->d, err);
+    if (rc == 0 && p->dq != NULL)
+        rc = product(w, p->dq, w->dp, w->k + first * a->d, w->dq, err);
+    if (rc == 0 && p->dq != NULL)
+        put_all(w, w->c->din[0], &a->q, matrix, r.row, r.rows, a->d, w->dq, NULL,
+                op_adds(w->c, 0));
+    return rc;
+}
+
+static int matrix_bwd(const struct walk *w, int64_t matrix, struct err *err)
+{
+    const struct op_call *c = w->c;
+    const struct attention *a = w->a;
+    int64_t block;
+    int rc = 0;
+
+    bring_keys(w, matrix);
+    memset(w->dk, 0, (size_t)(a->group * a->s * a->d) * sizeof(float));
+    memset(w->d_v, 0, (size_t)(a->group * a->s * a->dv) * sizeof(float));
+    for (block = 0; block < a->n_blocks && rc == 0; block++)
+        rc = block_bwd(w, matrix, block, err);
+    if (rc < 0)
+        return rc;
+    if (c->din[1] != NULL)
+        put_all(w, c->din[1], &a->k, matrix, 0, a->s, a->d, w->dk, NULL, op_adds(c, 1));
+    if (c->din[2] != NULL)
+        put_all(w, c->din[2], &a->v, matrix, 0, a->s, a->dv, w->d_v, NULL, op_adds(c, 2));
+    return 0;
+}
+
+int attention_cpu_bwd(const struct op_call *c, struct err *err)
+{
+    const struct attention *a = c->param;
+    int64_t matrix;
+    struct walk w;
+    int rc = 0;
+
+    if (c->dout[0] == NULL) {
+        op_bwd_zero(c);
+        return 0;
+    }
+    walk_init(&w, c);
+    for (matrix = 0; matrix < a->n && rc == 0; matrix += a->group)
+        rc = matrix_bwd(&w, matrix, err);
+    return rc;
+}

@@ -1,0 +1,237 @@
+/* attention_rows.c - what happens to a block of scores between its products, row by row: a row
+ * stays in the nearest cache from one loop to the next. */
+#include <math.h>
+
+#include "op/attention/attention.h"
+#include "op/lanes.h"
+#include "op/op_priv.h"
+#include "op/vmath.h"
+
+/* A row's piece of the mask of each step, and the way to the next row's. */
+struct masks {
+    const char *at[ATTENTION_STEPS];
+    ptrdiff_t row[ATTENTION_STEPS]; /* bytes */
+};
+
+/* Those of the block's first row in a matrix. */
+static struct masks masks_of(const struct attention_rows *r, int64_t matrix)
+{
+    const struct attention *a = r->a;
+    struct masks m = { { NULL }, { 0 } };
+    uint32_t i;
+
+    for (i = 0; i < a->n_steps; i++) {
+        const struct attention_step *s = &a->step[i];
+        ptrdiff_t size = s->kind == ATTENTION_ADD ? sizeof(float) : 1;
+
+        if (s->kind == ATTENTION_SCALE)
+            continue;
+        m.row[i] = s->at.row * size;
+        m.at[i] = (const char *)r->c->in[s->input]->data + (ptrdiff_t)r->row * m.row[i] +
+                  (attention_matrix(a, &s->at, matrix) + (ptrdiff_t)r->keys.first) * size;
+    }
+    return m;
+}
+
+static void next_row(const struct attention *a, struct masks *m)
+{
+    uint32_t i;
+
+    for (i = 0; i < a->n_steps; i++)
+        m->at[i] += m->row[i];
+}
+
+OP_INLINE void steps(const struct attention *a, const struct masks *m, size_t n, float *x)
+{
+    uint32_t k;
+    size_t i;
+
+    for (k = 0; k < a->n_steps; k++) {
+        const float number = a->step[k].number, *add = (const float *)m->at[k];
+        const uint8_t *mask = (const uint8_t *)m->at[k];
+
+        switch (a->step[k].kind) {
+        case ATTENTION_SCALE:
+            OP_EACH
+            for (i = 0; i < n; i++)
+                x[i] *= number;
+            break;
+        case ATTENTION_ADD:
+            OP_EACH
+            for (i = 0; i < n; i++)
+                x[i] += add[i];
+            break;
+        case ATTENTION_KEEP:
+            OP_EACH
+            for (i = 0; i < n; i++)
+                x[i] = mask[i] != 0 ? x[i] : number;
+            break;
+        case ATTENTION_FILL:
+            OP_EACH
+            for (i = 0; i < n; i++)
+                x[i] = mask[i] != 0 ? number : x[i];
+            break;
+        }
+    }
+}
+
+/* The gradient of a row of scores, back through the steps. */
+OP_INLINE void steps_bwd(const struct attention *a, const struct masks *m, size_t n, float *d)
+{
+    uint32_t k;
+    size_t i;
+
+    for (k = a->n_steps; k-- > 0;) {
+        const float number = a->step[k].number;
+        const uint8_t *mask = (const uint8_t *)m->at[k];
+
+        switch (a->step[k].kind) {
+        case ATTENTION_SCALE:
+            OP_EACH
+            for (i = 0; i < n; i++)
+                d[i] *= number;
+            break;
+        case ATTENTION_ADD:
+            break;
+        case ATTENTION_KEEP:
+            OP_EACH
+            for (i = 0; i < n; i++)
+                d[i] = mask[i] != 0 ? d[i] : 0.0f;
+            break;
+        case ATTENTION_FILL:
+            OP_EACH
+            for (i = 0; i < n; i++)
+                d[i] = mask[i] != 0 ? 0.0f : d[i];
+            break;
+        }
+    }
+}
+
+OP_INLINE void exponentials(size_t n, float *x, float max)
+{
+    size_t i;
+
+    OP_EACH
+    for (i = 0; i < n; i++)
+        x[i] = vm_exp(x[i] - max);
+}
+
+OP_INLINE void drop(size_t n, const uint8_t *keep, float scale, float *x)
+{
+    size_t i;
+
+    OP_EACH
+    for (i = 0; i < n; i++)
+        x[i] = keep[i] != 0 ? x[i] * scale : 0.0f;
+}
+
+CLONES static void row_fwd(const struct attention *a, const struct masks *m, size_t n, float *x,
+                           float *max, float *scale)
+{
+    steps(a, m, n, x);
+    *max = op_row_max(x, n);
+    exponentials(n, x, *max);
+    *scale = (float)(1.0 / op_row_sum(x, n));
+}
+
+CLONES static void row_drop(size_t n, const uint8_t *keep, float scale, float *x)
+{
+    drop(n, keep, scale, x);
+}
+
+/* The weights w again; with dropout what was kept of them goes to v, and only that brings a
+ * gradient. */
+CLONES static void row_bwd(const struct attention *a, const struct masks *m, size_t n, float max,
+                           float scale, float dot, const uint8_t *keep, float *x, float *d)
+{
+    const float kept = a->dropout.scale;
+    size_t i;
+
+    steps(a, m, n, x);
+    if (keep == NULL) {
+        OP_EACH
+        for (i = 0; i < n; i++) {
+            float w = vm_exp(x[i] - max) * scale;
+
+            x[i] = w;
+            d[i] = w * (d[i] - dot);
+        }
+    } else {
+        OP_EACH
+        for (i = 0; i < n; i++) {
+            float w = vm_exp(x[i] - max) * scale, on = keep[i] != 0 ? kept : 0.0f;
+
+            x[i] = w * on;
+            d[i] = w * (d[i] * on - dot);
+        }
+    }
+    steps_bwd(a, m, n, d);
+}
+
+/* ---- blocks ---- */
+
+/* keep of the row that stands at `at` of all rows; NULL: nothing is dropped. */
+static const uint8_t *keep_of(const struct attention_rows *r, size_t at)
+{
+    if (!r->a->dropout.drops)
+        return NULL;
+    dropout_draw(&r->a->dropout, r->c, (uint64_t)at * (uint64_t)r->a->s + (uint64_t)r->keys.first,
+                 (size_t)(r->keys.end - r->keys.first), r->keep);
+    return r->keep;
+}
+
+static size_t first_of(const struct attention_rows *r, int64_t matrix)
+{
+    return (size_t)((r->matrix + matrix) * r->a->t + r->row);
+}
+
+void attention_rows_fwd(const struct attention_rows *r, float *scores)
+{
+    size_t n = (size_t)(r->keys.end - r->keys.first), at;
+    int64_t m, i;
+
+    for (m = 0; m < r->matrices; m++) {
+        struct masks masks = masks_of(r, r->matrix + m);
+
+        at = first_of(r, m);
+        for (i = 0; i < r->rows; i++, at++, scores += n) {
+            const uint8_t *keep = keep_of(r, at);
+
+            row_fwd(r->a, &masks, n, scores, &r->max[at], &r->scale[at]);
+            if (keep != NULL)
+                row_drop(n, keep, r->a->dropout.scale, scores);
+            next_row(r->a, &masks);
+        }
+    }
+}
+
+bool attention_rows_outweigh(const struct attention_rows *r, float hidden)
+{
+    const float nothing = 104; /* e^-104 is less than half of the smallest float */
+    const float *max;
+    int64_t m, i;
+
+    for (m = 0; m < r->matrices; m++) {
+        max = r->max + first_of(r, m);
+        for (i = 0; i < r->rows; i++)
+            if (!(max[i] - hidden >= nothing)) /* NaN: no */
+                return false;
+    }
+    return true;
+}
+
+void attention_rows_bwd(const struct attention_rows *r, const float *dot, float *scores, float *dp)
+{
+    size_t n = (size_t)(r->keys.end - r->keys.first), at;
+    int64_t m, i;
+
+    for (m = 0; m < r->matrices; m++) {
+        struct masks masks = masks_of(r, r->matrix + m);
+
+        at = first_of(r, m);
+        for (i = 0; i < r->rows; i++, at++, scores += n, dp += n) {
+            row_bwd(r->a, &masks, n, r->max[at], r->scale[at], *dot++, keep_of(r, at), scores, dp);
+            next_row(r->a, &masks);
+        }
+    }
+}

@@ -1,0 +1,119 @@
+/* attention_seen.c - which keys a block of rows sees, and what the others could weigh at most. */
+#include <math.h>
+
+#include "base/arena.h"
+#include "base/err.h"
+#include "op/attention/attention.h"
+#include "op/lanes.h"
+#include "op/op_priv.h"
+
+enum { RANGE_STEPS = 16 /* key ranges are rounded to so many parts: each is a kernel */ };
+
+/* Can step i hide keys at all? What follows must not turn its low numbers into high ones. */
+static bool can_hide(const struct attention *a, uint32_t i)
+{
+    const struct attention_step *s = &a->step[i];
+    uint32_t k;
+
+    if (s->kind == ATTENTION_SCALE || !s->is_known)
+        return false;
+    for (k = i + 1; k < a->n_steps; k++)
+        if (a->step[k].kind == ATTENTION_SCALE && !(a->step[k].number > 0))
+            return false;
+    return s->kind == ATTENTION_ADD || s->number <= -1000;
+}
+
+static bool hides(const struct attention_step *s, const void *data, size_t i)
+{
+    if (s->kind == ATTENTION_ADD)
+        return ((const float *)data)[i] <= ATTENTION_HIDDEN;
+    return (((const uint8_t *)data)[i] != 0) == (s->kind == ATTENTION_FILL);
+}
+
+/* Keys that some row of [row, end) sees through the mask of step s, in any of its matrices. */
+static struct attention_range seen_through(const struct attention *a,
+                                           const struct attention_step *s, const struct tensor *t,
+                                           int64_t row, int64_t end)
+{
+    struct attention_range seen = { a->s, 0 };
+    int64_t own = s->at.row == 0 ? 1 : a->t, matrices = tensor_elements(t) / (own * a->s), m, r;
+
+    for (m = 0; m < matrices; m++)
+        for (r = s->at.row == 0 ? 0 : row; r < (s->at.row == 0 ? 1 : end); r++) {
+            size_t at = (size_t)((m * own + r) * a->s);
+            int64_t j = 0;
+
+            while (j < seen.first && hides(s, t->data, at + (size_t)j))
+                j++;
+            if (j < seen.first)
+                seen.first = j;
+            for (j = a->s; j > seen.end && hides(s, t->data, at + (size_t)j - 1);)
+                j--;
+            if (j > seen.end)
+                seen.end = j;
+        }
+    return seen;
+}
+
+int attention_seen(const struct op_infer *f, struct attention *a, struct err *err)
+{
+    struct attention_range *seen = arena_array(f->mem, (size_t)a->n_blocks, sizeof(*seen));
+    int64_t unit = (a->s + RANGE_STEPS - 1) / RANGE_STEPS, b;
+    uint32_t i;
+
+    if (seen == NULL)
+        return op_error(f, ERR_NOMEM, err, "key ranges: out of memory");
+    unit = (unit + 15) / 16 * 16;
+    for (b = 0; b < a->n_blocks; b++) {
+        int64_t row = b * a->rows, end = row + a->rows < a->t ? row + a->rows : a->t;
+        struct attention_range r = { 0, a->s };
+
+        for (i = 0; i < a->n_steps && a->group == 1; i++) {
+            struct attention_range one;
+
+            if (!can_hide(a, i))
+                continue;
+            one = seen_through(a, &a->step[i], f->in[a->step[i].input], row, end);
+            if (one.first > r.first)
+                r.first = one.first;
+            if (one.end < r.end)
+                r.end = one.end;
+            a->hiding |= 1u << i;
+        }
+        r.first = r.first / unit * unit;
+        r.end = (r.end + unit - 1) / unit * unit;
+        r.end = r.end < a->s ? r.end : a->s;
+        seen[b] = r.first < r.end ? r : (struct attention_range){ 0, a->s };
+    }
+    a->seen = seen;
+    return 0;
+}
+
+float attention_hidden(const struct op_call *c, const struct attention *a)
+{
+    float most = -INFINITY;
+    uint32_t i, k;
+
+    for (i = 0; i < a->n_steps; i++) {
+        /* Half of what is added to hide: a score beside it is far smaller. */
+        float x = a->step[i].kind == ATTENTION_ADD ? ATTENTION_HIDDEN / 2 : a->step[i].number;
+
+        if ((a->hiding & (1u << i)) == 0)
+            continue;
+        for (k = i + 1; k < a->n_steps; k++) {
+            const struct attention_step *s = &a->step[k];
+            const struct tensor *mask = s->kind == ATTENTION_SCALE ? NULL : c->in[s->input];
+
+            if (s->kind == ATTENTION_SCALE)
+                x *= s->number;
+            else if (s->kind == ATTENTION_ADD)
+                x += s->is_known ? s->most
+                                 : op_row_max(mask->data, (size_t)tensor_elements(mask));
+            else if (x < s->number)
+                x = s->number;
+        }
+        if (!(x <= most))
+            most = isnan(x) ? INFINITY : x; /* -inf and inf: nothing outweighs what nobody knows */
+    }
+    return most;
+}

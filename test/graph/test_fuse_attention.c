@@ -1,0 +1,424 @@
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/check.h"
+#include "graph/fuse_kit.h"
+#include "harness/model.h"
+#include "harness/net.h"
+
+enum { LONG = 70, HEADS = 2, EACH = 3, WIDE = HEADS * EACH };
+
+static const int64_t heads_first[] = { 0, 2, 1, 3 }, keys_last[] = { 0, 2, 3, 1 },
+                     swapped[] = { 0, 1, 3, 2 };
+
+static void number(struct model *m, const char *name, float value)
+{
+    model_node(m, "Constant", "", name);
+    model_float(m, "value_float", value);
+}
+
+static void turn(struct model *m, const char *x, const char *y, const int64_t *perm, size_t n)
+{
+    model_node(m, "Transpose", x, y);
+    model_ints(m, "perm", perm, n);
+}
+
+/* "mask" [t, t]: true above the diagonal. */
+static void causal(struct model *m)
+{
+    static const int64_t square[] = { LONG, LONG }, above[] = { 1 };
+
+    number(m, "unit", 1);
+    model_int64s(m, "square", square, 2);
+    model_int64s(m, "above", above, 1);
+    model_node(m, "ConstantOfShape", "square", "zeros");
+    model_node(m, "Add", "zeros unit", "ones");
+    model_node(m, "Trilu", "ones above", "later");
+    model_int(m, "upper", 1);
+    model_node(m, "Cast", "later", "mask");
+    model_int(m, "to", TENSOR_BOOL);
+}
+
+/* x [n, t, w] -> "q", "k" and "v" [n, t, h, e] */
+static struct model *begin(void)
+{
+    static const char *const parts[] = { "q", "k", "v" };
+    static const int64_t heads[] = { 0, 0, HEADS, EACH };
+    struct model *m = model_new(17);
+    uint32_t i;
+
+    model_input(m, "x", TENSOR_F32, shape_of(3, (int64_t)-1, (int64_t)LONG, (int64_t)WIDE));
+    model_int64s(m, "heads", heads, 4);
+    for (i = 0; i < 3; i++) {
+        char name[3][16], line[64];
+
+        snprintf(name[0], sizeof(name[0]), "w%s", parts[i]);
+        snprintf(name[1], sizeof(name[1]), "p%s", parts[i]);
+        model_weights(m, name[0], shape_of(2, (int64_t)WIDE, (int64_t)WIDE), 11 + i);
+        snprintf(line, sizeof(line), "x %s", name[0]);
+        model_node(m, "MatMul", line, name[1]);
+        snprintf(line, sizeof(line), "%s heads", name[1]);
+        model_node(m, "Reshape", line, parts[i]);
+    }
+    return m;
+}
+
+/* The product `weights` v, heads side by side, and a classifier. */
+static struct model *end(struct model *m, const char *weights)
+{
+    static const int64_t flat[] = { 0, LONG * WIDE };
+    char line[64];
+
+    turn(m, "v", "vt", heads_first, 4);
+    snprintf(line, sizeof(line), "%s vt", weights);
+    model_node(m, "MatMul", line, "y");
+    turn(m, "y", "yt", heads_first, 4);
+    model_int64s(m, "flat", flat, 2);
+    model_node(m, "Reshape", "yt flat", "joined");
+    model_weights(m, "head", shape_of(2, (int64_t)(LONG * WIDE), (int64_t)CLASSES), 21);
+    model_node(m, "MatMul", "joined head", "logits");
+    model_output(m, "logits");
+    return m;
+}
+
+static void product(struct model *m)
+{
+    turn(m, "q", "qt", heads_first, 4);
+    turn(m, "k", "kt", keys_last, 4);
+    model_node(m, "MatMul", "qt kt", "scores");
+}
+
+static void softmax(struct model *m, const char *x, const char *y)
+{
+    model_node(m, "Softmax", x, y);
+    model_int(m, "axis", -1);
+}
+
+/* One Attention, nothing that it stands for, the same results. Takes the model. */
+static void fused(struct model *m)
+{
+    static const char *const gone[] = { "Softmax", "Transpose", "Where", "Mul", "Div", "Dropout" };
+    struct net n;
+    uint32_t i;
+
+    compare(m, PLAN_TRAIN, &n);
+    assert_int_equal(nodes_of(&n, "Attention"), 1);
+    for (i = 0; i < COUNT_OF(gone); i++)
+        assert_int_equal(nodes_of(&n, gone[i]), 0);
+    assert_int_equal(nodes_of(&n, "MatMul"), 4);
+    assert_true(plan_work_bytes(n.plan) < sizeof(float) * BATCH * HEADS * LONG * LONG);
+    net_close(&n);
+}
+
+static void not_fused(struct model *m)
+{
+    struct net n = net_open_model(m, PLAN_TRAIN, BATCH);
+
+    assert_int_equal(nodes_of(&n, "Attention"), 0);
+    assert_int_equal(nodes_of(&n, "Softmax"), 1);
+    net_close(&n);
+    model_free(m);
+}
+
+/* ---- what is found ---- */
+
+static void scores_scaled_and_then_masked_as_gpt2_has_it(void **state)
+{
+    struct model *m = begin();
+
+    (void)state;
+    causal(m);
+    number(m, "scale", 0.57735f);
+    number(m, "lowest", -FLT_MAX);
+    product(m);
+    model_node(m, "Mul", "scores scale", "scaled");
+    model_node(m, "Where", "mask lowest scaled", "masked");
+    softmax(m, "masked", "weights");
+    fused(end(m, "weights"));
+}
+
+static void q_and_k_scaled_and_a_mask_added_as_pytorch_exports_it(void **state)
+{
+    struct model *m = begin();
+
+    (void)state;
+    causal(m);
+    number(m, "root", 0.75983f);
+    number(m, "zero", 0);
+    number(m, "never", -INFINITY);
+    turn(m, "q", "qt", heads_first, 4);
+    turn(m, "k", "k1", heads_first, 4);
+    turn(m, "k1", "k2", swapped, 4);
+    model_node(m, "Mul", "qt root", "q1");
+    model_node(m, "Mul", "k2 root", "k3");
+    model_node(m, "MatMul", "q1 k3", "scores");
+    model_node(m, "Where", "mask never zero", "bias");
+    model_node(m, "Add", "scores bias", "masked");
+    softmax(m, "masked", "weights");
+    fused(end(m, "weights"));
+}
+
+/* The padding comes with the batch: x's first column, of each sample. */
+static void several_masks_one_of_them_fed_as_hugging_face_has_it(void **state)
+{
+    static const int64_t first[] = { 0 }, one[] = { 1 }, last[] = { 2 }, rows[] = { 0, 1, 1, LONG };
+    struct model *m = begin();
+
+    (void)state;
+    causal(m);
+    number(m, "root", 1.73205f);
+    number(m, "lowest", -FLT_MAX);
+    number(m, "weight", -10000);
+    model_int64s(m, "first", first, 1);
+    model_int64s(m, "one", one, 1);
+    model_int64s(m, "last", last, 1);
+    model_int64s(m, "rows", rows, 4);
+    model_node(m, "Slice", "x first one last", "column");
+    model_node(m, "Relu", "column", "positive");
+    model_node(m, "Mul", "positive weight", "padding");
+    model_node(m, "Reshape", "padding rows", "bias");
+    product(m);
+    model_node(m, "Div", "scores root", "scaled");
+    model_node(m, "Where", "mask lowest scaled", "masked");
+    model_node(m, "Add", "masked bias", "biased");
+    softmax(m, "biased", "weights");
+    {
+        struct net n;
+
+        compare(end(m, "weights"), PLAN_TRAIN, &n);
+        assert_int_equal(nodes_of(&n, "Attention"), 1);
+        assert_int_equal(nodes_of(&n, "Softmax") + nodes_of(&n, "Transpose"), 0);
+        net_close(&n);
+    }
+}
+
+/* nn.MultiheadAttention: batch and heads are one axis, in the middle of the projections. */
+static void three_axes_as_pytorchs_multihead_attention_exports_them(void **state)
+{
+    static const int64_t time_first[] = { 1, 0, 2 }, keys[] = { 1, 2, 0 },
+                         merged[] = { LONG, -1, EACH }, flat[] = { LONG, -1, WIDE },
+                         all[] = { 0, LONG * WIDE };
+    static const char *const parts[] = { "q", "k", "v" };
+    struct model *m = model_new(17);
+    struct net n;
+    uint32_t i;
+
+    (void)state;
+    model_input(m, "x", TENSOR_F32, shape_of(3, (int64_t)-1, (int64_t)LONG, (int64_t)WIDE));
+    turn(m, "x", "xt", time_first, 3);
+    number(m, "scale", 0.57735f);
+    model_int64s(m, "merged", merged, 3);
+    model_int64s(m, "flat", flat, 3);
+    model_int64s(m, "all", all, 2);
+    for (i = 0; i < 3; i++) {
+        char name[4][16], line[64];
+
+        snprintf(name[0], sizeof(name[0]), "w%s", parts[i]);
+        snprintf(name[1], sizeof(name[1]), "p%s", parts[i]);
+        snprintf(name[2], sizeof(name[2]), "m%s", parts[i]);
+        model_weights(m, name[0], shape_of(2, (int64_t)WIDE, (int64_t)WIDE), 11 + i);
+        snprintf(line, sizeof(line), "xt %s", name[0]);
+        model_node(m, "MatMul", line, name[1]);
+        if (i == 0) {
+            model_node(m, "Mul", "pq scale", "sq");
+            model_node(m, "Reshape", "sq merged", "mq");
+        } else {
+            snprintf(line, sizeof(line), "%s merged", name[1]);
+            model_node(m, "Reshape", line, name[2]);
+        }
+        turn(m, name[2], parts[i], i == 1 ? keys : time_first, 3);
+    }
+    model_node(m, "MatMul", "q k", "scores");
+    softmax(m, "scores", "weights");
+    model_node(m, "MatMul", "weights v", "y");
+    turn(m, "y", "yt", time_first, 3);
+    model_node(m, "Reshape", "yt flat", "joined");
+    turn(m, "joined", "back", time_first, 3);
+    model_node(m, "Reshape", "back all", "features");
+    model_weights(m, "head", shape_of(2, (int64_t)(LONG * WIDE), (int64_t)CLASSES), 21);
+    model_node(m, "MatMul", "features head", "logits");
+    model_output(m, "logits");
+    compare(m, PLAN_TRAIN, &n);
+    assert_int_equal(nodes_of(&n, "Attention"), 1);
+    assert_int_equal(nodes_of(&n, "Softmax"), 0);
+    assert_int_equal(nodes_of(&n, "Transpose"), 2); /* of x, and of what is joined */
+    net_close(&n);
+}
+
+/* The same elements are dropped, or the losses would be far apart. */
+static void dropout_inside_drops_what_it_dropped_outside(void **state)
+{
+    struct model *m = begin();
+
+    (void)state;
+    number(m, "ratio", 0.5f);
+    number(m, "scale", 0.5f);
+    number(m, "one", 1);
+    model_node(m, "Cast", "one", "training");
+    model_int(m, "to", TENSOR_BOOL);
+    model_node(m, "Dropout", "x ratio training", "unused"); /* takes a stream of numbers */
+    product(m);
+    model_node(m, "Mul", "scores scale", "scaled");
+    softmax(m, "scaled", "weights");
+    model_node(m, "Dropout", "weights ratio training", "dropped");
+    fused(end(m, "dropped"));
+}
+
+/* Two numbers for what is masked are no mask. */
+static void a_tensor_of_one_number_masks_as_the_number_does(void **state)
+{
+    uint32_t same;
+
+    (void)state;
+    for (same = 0; same < 2; same++) {
+        struct model *m = begin();
+
+        causal(m);
+        number(m, "lowest", -10000);
+        model_node(m, "Add", same ? "zeros lowest" : "later lowest", "filling");
+        product(m);
+        model_node(m, "Where", "mask filling scores", "masked");
+        softmax(m, "masked", "weights");
+        if (same)
+            fused(end(m, "weights"));
+        else
+            not_fused(end(m, "weights"));
+    }
+}
+
+static void a_plan_that_evaluates_is_fused_too(void **state)
+{
+    struct model *m = begin();
+    struct net n;
+
+    (void)state;
+    product(m);
+    softmax(m, "scores", "weights");
+    compare(end(m, "weights"), PLAN_EVAL, &n);
+    assert_int_equal(nodes_of(&n, "Attention"), 1);
+    net_close(&n);
+}
+
+/* ---- what is left alone ---- */
+
+static void a_bias_that_learns_keeps_the_matrix(void **state)
+{
+    struct model *m = begin();
+
+    (void)state;
+    model_weights(m, "bias", shape_of(3, (int64_t)HEADS, (int64_t)LONG, (int64_t)LONG), 31);
+    product(m);
+    model_node(m, "Add", "scores bias", "biased");
+    softmax(m, "biased", "weights");
+    not_fused(end(m, "weights"));
+
+    m = begin(); /* as far away as it may be */
+    model_weights(m, "bias", shape_of(3, (int64_t)HEADS, (int64_t)LONG, (int64_t)LONG), 31);
+    model_node(m, "Exp", "bias", "positive");
+    model_node(m, "Neg", "positive", "negative");
+    product(m);
+    model_node(m, "Add", "negative scores", "biased");
+    softmax(m, "biased", "weights");
+    not_fused(end(m, "weights"));
+}
+
+static void scores_that_somebody_else_reads_stay(void **state)
+{
+    struct model *m = begin();
+
+    (void)state;
+    product(m);
+    softmax(m, "scores", "weights");
+    model_node(m, "Mul", "weights weights", "squares");
+    model_node(m, "Add", "squares weights", "more");
+    not_fused(end(m, "more"));
+
+    m = begin();
+    product(m);
+    softmax(m, "scores", "weights");
+    end(m, "weights");
+    {
+        static const char *const keep[] = { "logits", "weights" };
+        struct net n = net_open_keep(net_import_model(m, NULL), PLAN_TRAIN, BATCH, keep, 2);
+
+        assert_int_equal(nodes_of(&n, "Attention"), 0);
+        net_close(&n);
+        model_free(m);
+    }
+}
+
+static void another_axis_or_a_step_that_is_none_is_no_attention(void **state)
+{
+    struct model *m = begin();
+
+    (void)state;
+    product(m);
+    model_node(m, "Softmax", "scores", "weights");
+    model_int(m, "axis", 2);
+    not_fused(end(m, "weights"));
+
+    m = begin();
+    product(m);
+    model_node(m, "Tanh", "scores", "bent");
+    softmax(m, "bent", "weights");
+    not_fused(end(m, "weights"));
+
+    m = begin(); /* scores multiplied with themselves */
+    product(m);
+    model_node(m, "Relu", "scores", "some");
+    softmax(m, "some", "weights");
+    not_fused(end(m, "weights"));
+}
+
+static void few_scores_are_left_to_the_separate_ops(void **state)
+{
+    static const int64_t heads[] = { 0, 0, HEADS, EACH }, flat[] = { 0, 8 * WIDE };
+    struct model *m = model_new(17);
+
+    (void)state;
+    model_input(m, "x", TENSOR_F32, shape_of(3, (int64_t)-1, (int64_t)8, (int64_t)WIDE));
+    model_int64s(m, "heads", heads, 4);
+    model_int64s(m, "flat", flat, 2);
+    model_weights(m, "w", shape_of(2, (int64_t)WIDE, (int64_t)WIDE), 11);
+    model_node(m, "MatMul", "x w", "p");
+    model_node(m, "Reshape", "p heads", "q");
+    turn(m, "q", "qt", heads_first, 4);
+    turn(m, "q", "kt", keys_last, 4);
+    model_node(m, "MatMul", "qt kt", "scores");
+    softmax(m, "scores", "weights");
+    model_node(m, "MatMul", "weights qt", "y");
+    turn(m, "y", "yt", heads_first, 4);
+    model_node(m, "Reshape", "yt flat", "joined");
+    model_weights(m, "head", shape_of(2, (int64_t)(8 * WIDE), (int64_t)CLASSES), 21);
+    model_node(m, "MatMul", "joined head", "logits");
+    model_output(m, "logits");
+    not_fused(m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(scores_scaled_and_then_masked_as_gpt2_has_it),
+        cmocka_unit_test(q_and_k_scaled_and_a_mask_added_as_pytorch_exports_it),
+        cmocka_unit_test(several_masks_one_of_them_fed_as_hugging_face_has_it),
+        cmocka_unit_test(three_axes_as_pytorchs_multihead_attention_exports_them),
+        cmocka_unit_test(dropout_inside_drops_what_it_dropped_outside),
+        cmocka_unit_test(a_tensor_of_one_number_masks_as_the_number_does),
+        cmocka_unit_test(a_plan_that_evaluates_is_fused_too),
+        cmocka_unit_test(a_bias_that_learns_keeps_the_matrix),
+        cmocka_unit_test(scores_that_somebody_else_reads_stay),
+        cmocka_unit_test(another_axis_or_a_step_that_is_none_is_no_attention),
+        cmocka_unit_test(few_scores_are_left_to_the_separate_ops),
+    };
+
+    return cmocka_run_group_tests_name("graph/fuse_attention", tests, NULL, NULL);
+}

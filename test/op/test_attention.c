@@ -1,0 +1,454 @@
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/err.h"
+#include "base/rng.h"
+#include "harness/gradcheck.h"
+
+enum { MOST_STEPS = 4, MOST_SCORES = 1 << 18 };
+
+enum shape_of_mask { CAUSAL, BAND, TAIL, PADDING, EACH, NOTHING, FIRST_ROWS };
+
+struct step {
+    const char *what;
+    float number;        /* as the op has it; of an "add": the value that hides */
+    enum shape_of_mask mask;
+    bool is_fed;         /* the mask is not a constant */
+};
+
+struct trial {
+    int64_t b, h, t, s, d, dv;
+    bool turned; /* q [b, t, h, d] and so on, as projections leave them; else [b, h, t, d] */
+    struct step step[MOST_STEPS];
+    float dropout;
+    double lo, hi; /* of q, k and v; 0: [-1, 1) */
+};
+
+static const int64_t middle[] = { 0, 2, 1, 3 }, keys_last[] = { 0, 2, 3, 1 };
+
+/* Is key j of row i to be masked? */
+static bool hidden(const struct trial *c, enum shape_of_mask mask, int64_t b, int64_t h, int64_t i,
+                   int64_t j)
+{
+    switch (mask) {
+    case CAUSAL:
+        return j > i;
+    case BAND: /* a few keys around the row's own */
+        return j > i || j + 20 < i;
+    case TAIL:
+        return j >= c->s - 40;
+    case PADDING: /* the first keys, of each sample others */
+        return j < 3 + 5 * b;
+    case EACH: /* anything, of every head others; never all */
+        return j != i % c->s && (j * 7 + i * 3 + h * 5 + b) % 3 == 0;
+    case FIRST_ROWS: /* all of some rows */
+        return i % 30 == 2;
+    case NOTHING:
+        return false;
+    }
+    return false;
+}
+
+static struct shape mask_shape(const struct trial *c, enum shape_of_mask mask)
+{
+    if (mask == PADDING)
+        return shape_of(4, c->b, (int64_t)1, (int64_t)1, c->s);
+    if (mask == EACH)
+        return shape_of(4, c->b, c->h, c->t, c->s);
+    return mask == BAND ? shape_of(3, (int64_t)1, c->t, c->s) : shape_of(2, c->t, c->s);
+}
+
+static uint8_t masks[MOST_STEPS][MOST_SCORES * sizeof(float)];
+
+static void fill_mask(const struct trial *c, const struct step *s, const struct shape *shape,
+                      void *data)
+{
+    int64_t rank = shape->rank, n = shape_elements(shape), e;
+
+    assert_true(n <= MOST_SCORES);
+    for (e = 0; e < n; e++) {
+        int64_t i = rank > 1 && shape->dim[rank - 2] > 1 ? e / c->s % c->t : 0;
+        int64_t h = rank > 3 && shape->dim[1] > 1 ? e / c->s / c->t % c->h : 0;
+        int64_t b = rank <= 3 ? 0 : e / (n / shape->dim[0]);
+        bool is = hidden(c, s->mask, b, h, i, e % c->s);
+
+        if (strcmp(s->what, "add") == 0)
+            ((float *)data)[e] = is ? s->number : (float)(e % 5) * 0.125f;
+        else
+            ((uint8_t *)data)[e] = is == (strcmp(s->what, "fill") == 0);
+    }
+}
+
+/* ---- a case for the harness ---- */
+
+struct made {
+    struct op_attr attrs[7];
+    const char *names[MOST_STEPS];
+    float numbers[MOST_STEPS];
+    struct gradcheck_case gc;
+};
+
+static void add_perm(struct made *m, const char *name, const int64_t *perm)
+{
+    m->attrs[m->gc.n_attrs++] =
+        (struct op_attr){ .name = name, .type = OP_ATTR_INTS, .n = 4, .ints = perm };
+}
+
+static void make(const struct trial *c, struct made *m)
+{
+    uint32_t n = 0, i;
+
+    memset(m, 0, sizeof(*m));
+    m->gc = (struct gradcheck_case){ .domain = "trainerd", .op = "Attention", .opset = 1,
+                                     .attrs = m->attrs, .n_in = 3, .seed = 5, .stream = 6,
+                                     .run = { .seed = 77, .step = 12, .lane = 3 } };
+    m->gc.in[0].shape = c->turned ? shape_of(4, c->b, c->t, c->h, c->d)
+                                  : shape_of(4, c->b, c->h, c->t, c->d);
+    m->gc.in[1].shape = c->turned ? shape_of(4, c->b, c->s, c->h, c->d)
+                                  : shape_of(4, c->b, c->h, c->d, c->s);
+    m->gc.in[2].shape = c->turned ? shape_of(4, c->b, c->s, c->h, c->dv)
+                                  : shape_of(4, c->b, c->h, c->s, c->dv);
+    for (i = 0; i < 3; i++)
+        m->gc.in[i].lo = c->lo, m->gc.in[i].hi = c->hi;
+    if (c->turned) {
+        add_perm(m, "perm_q", middle);
+        add_perm(m, "perm_k", keys_last);
+        add_perm(m, "perm_v", middle);
+        add_perm(m, "perm_y", middle);
+    }
+    for (; n < MOST_STEPS && c->step[n].what != NULL; n++) {
+        const struct step *s = &c->step[n];
+        struct gradcheck_tensor *in = &m->gc.in[m->gc.n_in];
+        bool adds = strcmp(s->what, "add") == 0;
+
+        m->names[n] = s->what;
+        m->numbers[n] = adds ? 0 : s->number;
+        if (strcmp(s->what, "scale") == 0)
+            continue;
+        in->shape = mask_shape(c, s->mask);
+        in->dtype = adds ? TENSOR_F32 : TENSOR_BOOL;
+        in->data = masks[n];
+        in->constant = !s->is_fed;
+        fill_mask(c, s, &in->shape, masks[n]);
+        m->gc.n_in++;
+    }
+    if (n > 0) {
+        m->attrs[m->gc.n_attrs++] = (struct op_attr){ .name = "steps", .type = OP_ATTR_STRINGS,
+                                                      .n = n, .strings = m->names };
+        m->attrs[m->gc.n_attrs++] = (struct op_attr){ .name = "numbers", .type = OP_ATTR_FLOATS,
+                                                      .n = n, .floats = m->numbers };
+    }
+    if (c->dropout > 0)
+        m->attrs[m->gc.n_attrs++] =
+            (struct op_attr){ .name = "dropout", .type = OP_ATTR_FLOAT, .f = c->dropout };
+}
+
+/* ---- what it should be, by the definition ---- */
+
+static double *want; /* [b, h, t, dv] or turned */
+
+static double at(const struct trial *c, const struct tensor *t, int64_t b, int64_t h, int64_t i,
+                 int64_t j, int64_t rows, int64_t cols)
+{
+    const float *x = t->data;
+
+    return (double)(c->turned ? x[((b * rows + i) * c->h + h) * cols + j]
+                              : x[((b * c->h + h) * rows + i) * cols + j]);
+}
+
+static double score(const struct trial *c, const struct gradcheck_result *r, int64_t b, int64_t h,
+                    int64_t i, int64_t j)
+{
+    const float *k = r->in[1].data;
+    double x = 0;
+    int64_t e;
+    uint32_t n;
+
+    for (e = 0; e < c->d; e++)
+        x += at(c, &r->in[0], b, h, i, e, c->t, c->d) *
+             (c->turned ? at(c, &r->in[1], b, h, j, e, c->s, c->d)
+                        : (double)k[((b * c->h + h) * c->d + e) * c->s + j]);
+    for (n = 0; n < MOST_STEPS && c->step[n].what != NULL; n++) {
+        const struct step *s = &c->step[n];
+        struct shape shape = mask_shape(c, s->mask);
+        bool is = hidden(c, s->mask, b, h, i, j);
+        int64_t element = shape.rank == 4 && s->mask == PADDING ? b * c->s + j : i * c->s + j;
+
+        if (s->mask == EACH)
+            element = ((b * c->h + h) * c->t + i) * c->s + j;
+        if (strcmp(s->what, "scale") == 0)
+            x *= (double)s->number;
+        else if (strcmp(s->what, "add") == 0)
+            x = (double)(float)(x + (is ? (double)s->number : (double)(element % 5) * 0.125));
+        else
+            x = is ? (double)s->number : x;
+    }
+    return x;
+}
+
+static void weights(const struct trial *c, const struct gradcheck_result *r, int64_t b, int64_t h,
+                    int64_t i, double *w)
+{
+    const struct rng_key key = { 77, 12, 3, 6 };
+    double most = -INFINITY, sum = 0;
+    int64_t j;
+
+    for (j = 0; j < c->s; j++) {
+        w[j] = score(c, r, b, h, i, j);
+        most = fmax(most, w[j]);
+    }
+    for (j = 0; j < c->s; j++)
+        sum += w[j] = exp(w[j] - most);
+    for (j = 0; j < c->s; j++) {
+        uint64_t word = (uint64_t)(((b * c->h + h) * c->t + i) * c->s + j);
+        bool kept = rng_u32(&key, word) >= (uint32_t)((double)c->dropout * 0x1p32 + 0.5);
+
+        w[j] = kept ? w[j] / sum / (1 - (double)c->dropout) : 0;
+    }
+}
+
+static void fill_want(const struct trial *c, const struct gradcheck_result *r)
+{
+    double *w = calloc((size_t)c->s, sizeof(*w));
+    int64_t b, h, i, j, e;
+
+    free(want);
+    want = calloc((size_t)(c->b * c->h * c->t * c->dv), sizeof(*want));
+    assert_true(w != NULL && want != NULL);
+    for (b = 0; b < c->b; b++)
+        for (h = 0; h < c->h; h++)
+            for (i = 0; i < c->t; i++) {
+                int64_t row = c->turned ? (b * c->t + i) * c->h + h : (b * c->h + h) * c->t + i;
+
+                weights(c, r, b, h, i, w);
+                for (j = 0; j < c->s; j++)
+                    for (e = 0; e < c->dv; e++)
+                        want[row * c->dv + e] +=
+                            w[j] * at(c, &r->in[2], b, h, j, e, c->s, c->dv);
+            }
+    free(w);
+}
+
+static void check_forward(const struct trial *c)
+{
+    struct gradcheck_result r;
+    struct err err = { 0 };
+    struct made m;
+
+    make(c, &m);
+    if (gradcheck_forward(&m.gc, &r, &err) < 0)
+        fail_msg("%s", err.text);
+    fill_want(c, &r);
+    gradcheck_near("y", r.out[0].data, want, (size_t)(c->b * c->h * c->t * c->dv), 2e-6);
+    gradcheck_free(&r);
+}
+
+/* ---- tests ---- */
+
+#define SCALE { "scale", 0.375f, NOTHING, false }
+
+static const struct trial trials[] = {
+    { 1, 1, 1, 1, 1, 1, false, { SCALE }, 0, 0, 0 },
+    { 1, 1, 1, 9, 4, 4, true, { { 0 } }, 0, 0, 0 },
+    { 2, 3, 5, 7, 3, 4, true, { SCALE }, 0, 0, 0 },             /* a group of matrices */
+    { 7, 1, 33, 37, 9, 5, false, { SCALE }, 0, 0, 0 },          /* a few groups */
+    { 1, 2, 65, 65, 16, 16, true, { SCALE, { "keep", -FLT_MAX, CAUSAL, false } }, 0, 0, 0 },
+    { 1, 2, 130, 131, 7, 3, false, { SCALE, { "fill", -INFINITY, CAUSAL, false } }, 0, 0, 0 },
+    { 2, 1, 150, 150, 8, 8, true, { { "keep", -FLT_MAX, BAND, false }, SCALE }, 0, 0, 0 },
+    { 1, 2, 70, 200, 5, 8, true, { SCALE, { "add", -INFINITY, CAUSAL, false } }, 0, 0, 0 },
+    { 2, 2, 70, 90, 6, 6, true,
+      { SCALE, { "add", -10000.0f, PADDING, true }, { "keep", -1e9f, EACH, true } }, 0, 0, 0 },
+    { 2, 1, 140, 140, 4, 4, true, /* rows that see nothing but padding */
+      { SCALE, { "keep", -FLT_MAX, CAUSAL, false }, { "add", -100.0f, PADDING, true } }, 0, 0, 0 },
+    { 2, 2, 129, 129, 8, 8, true, { SCALE, { "fill", -1e9f, CAUSAL, false } }, 0.25f, 0, 0 },
+    { 3, 2, 9, 11, 4, 5, false, { { 0 } }, 0.5f, 0, 0 },
+    { 1, 1, 100, 100, 4, 4, true, /* scores far apart */
+      { { "scale", 4, NOTHING, false }, { "keep", -1000, CAUSAL, false } }, 0, -8, 8 },
+};
+
+static void it_is_the_softmax_of_the_scores_times_v(void **state)
+{
+    size_t i;
+
+    (void)state;
+    for (i = 0; i < COUNT_OF(trials); i++)
+        check_forward(&trials[i]);
+}
+
+static void gradients_agree_with_differences(void **state)
+{
+    size_t i;
+
+    (void)state;
+    for (i = 0; i + 1 < COUNT_OF(trials); i++) {
+        struct made m;
+
+        make(&trials[i], &m);
+        m.gc.probes = 40;
+        gradcheck_run(&m.gc);
+    }
+}
+
+/* Keys hidden by a constant mask from all rows are never read: they may even be NaN. */
+static void keys_that_no_row_sees_are_left_out(void **state)
+{
+    struct trial c = { 1, 1, 70, 128, 4, 4, true, { { "keep", -FLT_MAX, TAIL, false } }, 0, 0, 0 };
+    float k[128 * 4], v[128 * 4];
+    struct gradcheck_result r;
+    struct err err = { 0 };
+    struct made m;
+    uint32_t i, fed;
+
+    (void)state;
+    for (i = 0; i < COUNT_OF(k); i++) {
+        k[i] = i < (128 - 32) * 4 ? (float)(i % 7) * 0.25f : NAN;
+        v[i] = i < (128 - 32) * 4 ? (float)(i % 5) : NAN;
+    }
+    for (fed = 0; fed < 2; fed++) {
+        c.step[0].is_fed = fed != 0;
+        make(&c, &m);
+        m.gc.in[1].data = k;
+        m.gc.in[2].data = v;
+        if (gradcheck_forward(&m.gc, &r, &err) < 0)
+            fail_msg("%s", err.text);
+        for (i = 0; i < 70 * 4; i++)
+            assert_true(isnan(((float *)r.out[0].data)[i]) == (fed != 0));
+        gradcheck_free(&r);
+    }
+}
+
+/* A lowest number leaves uniform weights over all keys, those of the future too; -inf NaN. */
+static void a_row_without_keys_is_what_softmax_makes_of_it(void **state)
+{
+    static const float numbers[] = { -FLT_MAX, -1e9f, -INFINITY };
+    struct trial c = { 1, 2, 129, 129, 4, 4, true,
+                       { SCALE, { "keep", 0, CAUSAL, false }, { "fill", 0, FIRST_ROWS, false } },
+                       0, 0, 0 };
+    struct gradcheck_result r;
+    struct err err = { 0 };
+    struct made m;
+    uint32_t i, e, k;
+
+    (void)state;
+    for (i = 0; i < COUNT_OF(numbers); i++) {
+        c.step[1].number = c.step[2].number = numbers[i];
+        make(&c, &m);
+        if (gradcheck_backward(&m.gc, &r, &err) < 0)
+            fail_msg("%s", err.text);
+        fill_want(&c, &r);
+        gradcheck_near("y", r.out[0].data, want, 129 * 2 * 4, 2e-6);
+        for (e = 0; e < 129 * 2 * 4; e++)
+            assert_true(isnan(((float *)r.out[0].data)[e]) ==
+                        (isinf(numbers[i]) && e / 8 % 30 == 2));
+        for (k = 0; k < 3; k++) /* no NaN where it cannot come from */
+            for (e = 0; e < 129 * 2 * 4; e++)
+                assert_true(isinf(numbers[i]) || isfinite(((float *)r.din[k].data)[e]));
+        gradcheck_free(&r);
+        if (!isinf(numbers[i])) {
+            m.gc.probes = 40;
+            gradcheck_run(&m.gc);
+        }
+    }
+}
+
+static void an_evaluation_needs_no_memory_between_calls_and_drops_nothing(void **state)
+{
+    struct trial c = { 2, 2, 70, 70, 5, 5, true, { SCALE }, 0.5f, 0, 0 };
+    struct gradcheck_result r;
+    struct err err = { 0 };
+    struct made m;
+
+    (void)state;
+    make(&c, &m);
+    m.gc.eval = true;
+    if (gradcheck_forward(&m.gc, &r, &err) < 0)
+        fail_msg("%s", err.text);
+    c.dropout = 0;
+    fill_want(&c, &r);
+    gradcheck_near("y", r.out[0].data, want, 2 * 2 * 70 * 5, 2e-6);
+    gradcheck_free(&r);
+}
+
+static void refused(struct made *m, const char *why)
+{
+    struct gradcheck_result r;
+    struct err err = { 0 };
+
+    assert_int_equal(gradcheck_forward(&m->gc, &r, &err), ERR_INPUT);
+    if (strstr(err.text, why) == NULL)
+        fail_msg("'%s' lacks '%s'", err.text, why);
+}
+
+static void what_does_not_fit_is_refused(void **state)
+{
+    static const int64_t twice[] = { 0, 2, 2, 3 };
+    const struct trial c = { 1, 2, 5, 7, 3, 4, true, { { "keep", -1, CAUSAL, true } }, 0, 0, 0 };
+    static const char *const other[] = { "keeps" };
+    struct made m;
+
+    (void)state;
+    make(&c, &m);
+    m.gc.in[1].shape.dim[3] = 4;
+    refused(&m, "k [1, 2, 4, 7]");
+    make(&c, &m);
+    m.gc.in[2].shape.dim[0] = 2;
+    refused(&m, "are not [.., t, d]");
+    make(&c, &m);
+    m.gc.in[0].shape.dim[1] = 0;
+    refused(&m, "are not [.., t, d]");
+    make(&c, &m);
+    m.gc.in[3].shape.dim[1] = 1;
+    refused(&m, "mask [5, 1] does not broadcast");
+    make(&c, &m);
+    m.gc.in[3].dtype = TENSOR_F32;
+    refused(&m, "input 3 is float32; expected bool");
+    make(&c, &m);
+    m.attrs[0].ints = twice;
+    refused(&m, "perm_q: expected each of 0 to 3 once");
+    make(&c, &m);
+    m.attrs[1].n = 3;
+    refused(&m, "perm_k has 3 axes; expected 4");
+    make(&c, &m);
+    m.attrs[4].strings = other;
+    refused(&m, "step 'keeps'; expected scale, add, keep or fill");
+    make(&c, &m);
+    m.attrs[5].n = 0;
+    refused(&m, "1 steps with 0 numbers");
+    make(&c, &m);
+    m.gc.n_in = 3;
+    refused(&m, "input 3 is missing");
+    make(&c, &m);
+    m.gc.in[4] = m.gc.in[3];
+    m.gc.n_in = 5;
+    refused(&m, "5 inputs; the steps need 4");
+    make(&c, &m);
+    m.attrs[m.gc.n_attrs++] =
+        (struct op_attr){ .name = "dropout", .type = OP_ATTR_FLOAT, .f = 1.5f };
+    refused(&m, "ratio is 1.5; expected 0 to 1");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(it_is_the_softmax_of_the_scores_times_v),
+        cmocka_unit_test(gradients_agree_with_differences),
+        cmocka_unit_test(keys_that_no_row_sees_are_left_out),
+        cmocka_unit_test(a_row_without_keys_is_what_softmax_makes_of_it),
+        cmocka_unit_test(an_evaluation_needs_no_memory_between_calls_and_drops_nothing),
+        cmocka_unit_test(what_does_not_fit_is_refused),
+    };
+    int rc = cmocka_run_group_tests(tests, NULL, NULL);
+
+    free(want);
+    return rc;
+}
