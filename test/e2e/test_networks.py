@@ -1,6 +1,7 @@
 #!/usr/bin/python3
-"""Networks that people train follow PyTorch's loss, from the same ONNX, in the same order; what is exported gives the
-same outputs in ONNX Runtime. The networks and PyTorch's losses: test/e2e/networks/make_networks.py."""
+"""Networks that people train follow the loss of PyTorch or TensorFlow, from the same ONNX, in the same order; what is
+exported gives finite outputs in ONNX Runtime. The networks and those losses: make_networks.py and make_keras.py in
+test/e2e/networks."""
 import json
 import os
 import shutil
@@ -14,10 +15,10 @@ HERE = os.path.join(ROOT, "test", "e2e", "networks")
 sys.path[:0] = [HERE, os.path.join(ROOT, "test", "data")]
 
 import tfrecord  # noqa: E402
-from nets import BATCH, NETWORKS, OPTIMIZERS, STEPS, samples  # noqa: E402
+from nets import BATCH, FROZEN, NETWORKS, OPTIMIZERS, STEPS, samples  # noqa: E402
 
 with open(os.path.join(HERE, "losses.json")) as f:
-    TORCH = json.load(f)
+    THEIRS = json.load(f)
 
 
 def prepare(name, folder):
@@ -31,7 +32,7 @@ def prepare(name, folder):
     tfrecord.write(os.path.join(folder, "data.tfrecord"), records)
     table = {k: {"dtype": "float32" if kind == "float" else "int64", "shape": list(shape)} for k, (kind, shape, _) in features.items()}
     table["label"] = {"dtype": "int64", "shape": list(label_shape)}
-    job = {"model": {"onnx": "net.onnx", "inputs": {k: k for k in features},
+    job = {"model": {"onnx": "net.onnx", "inputs": {k: k for k in features}, "frozen": FROZEN.get(name, []),
                      "loss": {"type": "softmax_cross_entropy", "logits": "logits", "labels": "label"}},
            "data": {"train": "data.tfrecord", "features": table, "shuffle": False, "cache": "memory"},
            "train": {"steps": STEPS, "global_batch_size": BATCH, "lanes": 1, "log_every_steps": 1},
@@ -48,9 +49,9 @@ def follow(name):
     task = Task(prepare(name, folder), args=("--devices", "cpu:1"))
     expect_codes([task], [0])
     ours = [r["loss"] for _, r in sorted(task.steps().items())]
-    if os.environ.get('TRACE'): print(name, ['%.0e' % (abs(a - b) / abs(b)) for a, b in zip(ours, TORCH[name])])
-    worst = max(abs(a - b) / abs(b) for a, b in zip(ours, TORCH[name]))
-    assert len(ours) == STEPS and worst < 1e-4, "relative difference %.2g; first ours %s theirs %s" % (worst, ours[:3], TORCH[name][:3])
+    if os.environ.get('TRACE'): print(name, ['%.0e' % (abs(a - b) / abs(b)) for a, b in zip(ours, THEIRS[name])])
+    worst = max(abs(a - b) / abs(b) for a, b in zip(ours, THEIRS[name]))
+    assert len(ours) == STEPS and worst < 1e-4, "relative difference %.2g; first ours %s theirs %s" % (worst, ours[:3], THEIRS[name][:3])
     use_venv()
     import onnxruntime
 
@@ -63,7 +64,7 @@ def follow(name):
 def add(name):
     def run():
         follow(name)
-    run.__name__ = "%s_follows_pytorch" % name
+    run.__name__ = "%s_follows_%s" % (name, "tensorflow" if name.startswith("keras_") else "pytorch")
     test(run)
 
 
