@@ -159,7 +159,9 @@ static const char *const comms[] = {
   .doc = "The graph output, or any tensor of the graph, with what is compared." },                 \
 { parent_, "output", STRING, LOSS_AT(base_, tensor), REQUIRED,                                     \
   .when = { "type", BIT(CONF_LOSS_GRAPH) },                                                        \
-  .doc = "The graph output with the loss: one number, a mean over the samples of a lane's batch." }, \
+  .doc = "The graph output with the loss: one number, a mean over the samples of a lane's batch. "  \
+         "Where labels count unequally (class weights, ignored ones) the mean of the lanes' means "  \
+         "is not that of the batch: with several lanes use a loss of the job, which has that." },    \
 { parent_, "labels", STRING, LOSS_AT(base_, labels), REQUIRED,                                     \
   .when = { "type", ~BIT(CONF_LOSS_GRAPH) },                                                       \
   .doc = "The feature of data.features with the right answers." },                                 \

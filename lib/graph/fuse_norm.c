@@ -18,7 +18,8 @@ static const struct plan_node *open_norm(const struct fuser *f, uint32_t value)
     return n;
 }
 
-/* The norm as row `op` of ours. ONNX before opset 14 has no attribute for what the row does. */
+/* The norm as row `op` of ours. ONNX before opset 14 has no attribute for what the row does: that
+ * a node trains shows in its further outputs. */
 static struct fuse_row row_of(const struct fuser *f, const struct plan_node *norm, const char *op)
 {
     struct fuse_row row = { .def = op_find("trainerd", op, 1),
@@ -32,7 +33,8 @@ static struct fuse_row row_of(const struct fuser *f, const struct plan_node *nor
         row.attrs[row.n_attrs++] = norm->attrs[i];
     if (norm->def->until == 13)
         row.attrs[row.n_attrs++] =
-            (struct op_attr){ .name = "training_mode", .type = OP_ATTR_INT, .i = f->p->training };
+            (struct op_attr){ .name = "training_mode", .type = OP_ATTR_INT,
+                              .i = f->p->training && norm->n_out > 1 };
     return row;
 }
 

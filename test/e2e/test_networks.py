@@ -1,6 +1,7 @@
 #!/usr/bin/python3
-"""Networks that people train follow PyTorch's loss, from the same ONNX, in the same order; what is exported gives the
-same outputs in ONNX Runtime. The networks and PyTorch's losses: test/e2e/networks/make_networks.py."""
+"""Networks that people train follow the loss of PyTorch or TensorFlow, from the same ONNX, in the same order; what is
+exported gives finite outputs in ONNX Runtime. The networks and those losses: make_networks.py and make_keras.py in
+test/e2e/networks."""
 import json
 import os
 import sys
@@ -11,7 +12,7 @@ from kit import ROOT, Task, expect_codes, main, read_tree, start, test, use_venv
 
 sys.path.insert(0, os.path.join(ROOT, "test", "e2e", "networks"))
 
-from job import TORCH, prepare  # noqa: E402
+from job import THEIRS, prepare  # noqa: E402
 from nets import NETWORKS, STEPS, samples  # noqa: E402
 
 
@@ -20,9 +21,9 @@ def follow(name):
     task = Task(prepare(name, folder), args=("--devices", "cpu:1"))
     expect_codes([task], [0])
     ours = [r["loss"] for _, r in sorted(task.steps().items())]
-    if os.environ.get('TRACE'): print(name, ['%.0e' % (abs(a - b) / abs(b)) for a, b in zip(ours, TORCH[name])])
-    worst = max(abs(a - b) / abs(b) for a, b in zip(ours, TORCH[name]))
-    assert len(ours) == STEPS and worst < 1e-4, "relative difference %.2g; first ours %s theirs %s" % (worst, ours[:3], TORCH[name][:3])
+    if os.environ.get('TRACE'): print(name, ['%.0e' % (abs(a - b) / abs(b)) for a, b in zip(ours, THEIRS[name])])
+    worst = max(abs(a - b) / abs(b) for a, b in zip(ours, THEIRS[name]))
+    assert len(ours) == STEPS and worst < 1e-4, "relative difference %.2g; first ours %s theirs %s" % (worst, ours[:3], THEIRS[name][:3])
     use_venv()
     import onnxruntime
 
@@ -35,7 +36,7 @@ def follow(name):
 def add(name):
     def run():
         follow(name)
-    run.__name__ = "%s_follows_pytorch" % name
+    run.__name__ = "%s_follows_%s" % (name, "tensorflow" if name.startswith("keras_") else "pytorch")
     test(run)
 
 

@@ -11,7 +11,7 @@ from kit import ROOT, TRAINERCTL, Task, digits_job, expect_codes, main, read_tre
 
 sys.path.insert(0, os.path.join(ROOT, "test", "e2e", "networks"))
 
-from job import TORCH, prepare  # noqa: E402
+from job import THEIRS, prepare  # noqa: E402
 
 CAPPED = {"ONEDNN_MAX_CPU_ISA": "AVX2"}
 
@@ -108,8 +108,8 @@ def add(name):
         task = Task(prepare(name, workdir(), precision="bfloat16"), args=("--devices", "cpu:1"))
         expect_codes([task], [0])
         ours = [r["loss"] for _, r in sorted(task.steps().items())]
-        worst = max(abs(a - b) / abs(b) for a, b in zip(ours, TORCH[name]))
-        assert len(ours) == len(TORCH[name]) and 1e-7 < worst < 0.01, (worst, ours[-3:], TORCH[name][-3:])
+        worst = max(abs(a - b) / abs(b) for a, b in zip(ours, THEIRS[name]))
+        assert len(ours) == len(THEIRS[name]) and 1e-7 < worst < 0.01, (worst, ours[-3:], THEIRS[name][-3:])
     near.__name__ = near.__name__.replace("near", name + "_stays_near_pytorch_in_float32")
     test(near)
 

@@ -232,6 +232,27 @@ def external(model):
         f.write(blob)
 
 
+def rare():
+    """Ops with much to settle, in a row."""
+    rng = np.random.default_rng(9)
+    node = helper.make_node
+    save("rare", [
+        node("Conv", ["x", "w"], ["c"]),
+        node("Resize", ["c", "", "", "sizes"], ["r"], mode="linear", antialias=1, axes=[2, 3]),
+        node("Pad", ["r", "pads"], ["p"], mode="reflect"),
+        node("Reshape", ["p", "steps"], ["s"]),
+        node("LSTM", ["s", "lstm.w", "lstm.r", "lstm.b", "", "", "", "lstm.p"], ["y"], hidden_size=2, clip=1.5, layout=1,
+             activations=["HardSigmoid", "Tanh", "Elu"], activation_alpha=[0.3, 1.0], activation_beta=[0.4]),
+        node("Squeeze", ["y", "axis"], ["z"]),
+        node("Einsum", ["z", "a", "b"], ["e"], equation="...ti,ij,tk->...jk"),
+        node("LRN", ["e"], ["n"], size=3),
+        node("Flatten", ["n"], ["logits"]),
+    ], [weight(rng, "w", 2, 1, 1, 1), constant("sizes", np.array([6, 3])), constant("pads", np.array([0, 0, 0, 3, 0, 0, 0, 4])),
+        constant("steps", np.array([-1, 12, 10])), weight(rng, "lstm.w", 1, 8, 10), weight(rng, "lstm.r", 1, 8, 2),
+        weight(rng, "lstm.b", 1, 16), weight(rng, "lstm.p", 1, 6), constant("axis", np.array([2])), weight(rng, "a", 2, 3),
+        weight(rng, "b", 12, 2)], ["batch", 1, 4, 4], ["batch", 6], 18, check=False)  # newer than the checker
+
+
 def literal(data):
     """A C string of these bytes. Octal escapes end after three digits, so they stand alone."""
     plain = set(range(32, 127)) - set(b'"\\?')
@@ -265,7 +286,8 @@ def main():
     tied()
     identity()
     control()
-    seeds(["mlp", "mlp_external", "cnn_17", "dropout_11", "dropout_17", "tied", "identity", "control"])
+    rare()
+    seeds(["mlp", "mlp_external", "cnn_17", "dropout_11", "dropout_17", "tied", "identity", "control", "rare"])
     return 0
 
 

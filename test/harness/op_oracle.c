@@ -15,6 +15,18 @@ static const char *name_of(const struct gradcheck_case *gc)
     return gc->op != NULL ? gc->op : gc->def->name;
 }
 
+/* The value of a float of 16 bits, by its definition. */
+static double half(int fraction, int bias, uint16_t code)
+{
+    double part = (double)(code % (1 << fraction)) / (1 << fraction);
+    int exponent = code % 0x8000 >> fraction;
+    double v = exponent == 0 ? part * pow(2, 1 - bias) : (1 + part) * pow(2, exponent - bias);
+
+    if (exponent == 0x7FFF >> fraction)
+        v = part != 0 ? NAN : INFINITY;
+    return code >= 0x8000 ? -v : v;
+}
+
 double oracle_at(const struct tensor *t, size_t i)
 {
     switch ((int)t->dtype) {
@@ -22,6 +34,9 @@ double oracle_at(const struct tensor *t, size_t i)
     case TENSOR_F64: return ((const double *)t->data)[i];
     case TENSOR_I64: return (double)((const int64_t *)t->data)[i];
     case TENSOR_I32: return ((const int32_t *)t->data)[i];
+    case TENSOR_U64: return (double)((const uint64_t *)t->data)[i];
+    case TENSOR_F16: return half(10, 15, ((const uint16_t *)t->data)[i]);
+    case TENSOR_BF16: return half(7, 127, ((const uint16_t *)t->data)[i]);
     case TENSOR_U8:
     case TENSOR_BOOL: return ((const uint8_t *)t->data)[i];
     default: fail_msg("the oracle does not know %s", tensor_dtype_name(t->dtype));

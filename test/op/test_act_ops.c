@@ -35,6 +35,17 @@ ONE(reciprocal, 1 / x)
 ONE(error_function, erf(x))
 ONE(sine, sin(x))
 ONE(cosine, cos(x))
+ONE(tangent, tan(x))
+ONE(arc_sine, asin(x))
+ONE(arc_cosine, acos(x))
+ONE(arc_tangent, atan(x))
+ONE(hyperbolic_sine, sinh(x))
+ONE(hyperbolic_cosine, cosh(x))
+ONE(area_sine, log(x + sqrt(x * x + 1)))
+ONE(area_cosine, log(x + sqrt(x * x - 1)))
+ONE(area_tangent, 0.5 * log((1 + x) / (1 - x)))
+ONE(shrink, fabs(x) > 0.5 ? x : 0)
+ONE(shrink_soft, x < -2 ? x + 1.5 : x > 2 ? x - 1.5 : 0)
 ONE(leaky, x < 0 ? (double)0.01f * x : x)
 ONE(leaky_02, x < 0 ? (double)0.2f * x : x)
 ONE(thresholded, x > 1 ? x : 0)
@@ -56,6 +67,8 @@ ONE(clip_pm1, fmin(fmax(x, -1), 1))
 static const struct op_attr alpha_02[] = { { .name = "alpha", .type = OP_ATTR_FLOAT, .f = 0.2f } };
 static const struct op_attr alpha_beta[] = { { .name = "alpha", .type = OP_ATTR_FLOAT, .f = 0.3f },
                                              { .name = "beta", .type = OP_ATTR_FLOAT, .f = 0.4f } };
+static const struct op_attr lambd_bias[] = { { .name = "lambd", .type = OP_ATTR_FLOAT, .f = 2 },
+                                             { .name = "bias", .type = OP_ATTR_FLOAT, .f = 1.5f } };
 static const struct op_attr by_tanh[] = {
     { .name = "approximate", .type = OP_ATTR_STRING, .s = "tanh" } };
 static const struct op_attr limits[] = { { .name = "min", .type = OP_ATTR_FLOAT, .f = -1 },
@@ -83,6 +96,17 @@ static const struct function {
     { "Erf", 13, error_function, -6, 6, 1.2e-7, NULL, 0 },
     { "Sin", 7, sine, -60, 60, 6e-8, NULL, 0 },
     { "Cos", 7, cosine, -60, 60, 6e-8, NULL, 0 },
+    { "Tan", 7, tangent, -1.3, 1.3, 1.2e-7, NULL, 0 },
+    { "Asin", 7, arc_sine, -0.9, 0.9, 6e-8, NULL, 0 },
+    { "Acos", 7, arc_cosine, -0.9, 0.9, 1.2e-7, NULL, 0 },
+    { "Atan", 7, arc_tangent, -6, 6, 6e-8, NULL, 0 },
+    { "Sinh", 9, hyperbolic_sine, -6, 6, 6e-8, NULL, 0 },
+    { "Cosh", 9, hyperbolic_cosine, -6, 6, 6e-8, NULL, 0 },
+    { "Asinh", 9, area_sine, -6, 6, 6e-8, NULL, 0 },
+    { "Acosh", 9, area_cosine, 1.2, 6, 6e-8, NULL, 0 },
+    { "Atanh", 9, area_tangent, -0.9, 0.9, 1.2e-7, NULL, 0 },
+    { "Shrink", 9, shrink, -6.1, 6.2, 0, NULL, 0 },
+    { "Shrink", 9, shrink_soft, -6.1, 6.2, 6e-8, lambd_bias, 2 },
     { "LeakyRelu", 16, leaky, -6, 6, 6e-8, NULL, 0 },
     { "LeakyRelu", 11, leaky_02, -6, 6, 6e-8, alpha_02, 1 },
     { "ThresholdedRelu", 10, thresholded, -6, 6.1, 0, NULL, 0 },
@@ -137,6 +161,8 @@ static void gradients_agree_with_differences_in_any_layout(void **state)
 
             if (functions[k].f == lower || functions[k].f == upper || functions[k].f == nearest)
                 gc.in[0].lo = 0.1, gc.in[0].hi = 0.4; /* no jump near */
+            if (functions[k].f == shrink || functions[k].f == shrink_soft)
+                gc.in[0].lo = i == 0 ? 2.1 : -0.4, gc.in[0].hi = i == 0 ? 6 : 0.4;
             gradcheck_run(&gc);
         }
 }
@@ -314,12 +340,41 @@ static void log_softmax_is_the_logarithm_of_shares_along_its_axis(void **state)
     }
 }
 
+static void nan_and_infinities_are_told_apart(void **state)
+{
+    static const float x[6] = { NAN, INFINITY, -INFINITY, 0, 3e38f, -NAN };
+    static const struct op_attr only[2] = {
+        { .name = "detect_negative", .type = OP_ATTR_INT, .i = 0 },
+        { .name = "detect_positive", .type = OP_ATTR_INT, .i = 0 },
+    };
+    static const int64_t nan[6] = { 1, 0, 0, 0, 0, 1 }, both[6] = { 0, 1, 1, 0, 0, 0 },
+                         above[6] = { 0, 1, 0, 0, 0, 0 }, below[6] = { 0, 0, 1, 0, 0, 0 },
+                         none[6] = { 0 };
+    const struct shape shape = GRADCHECK_SHAPE(6);
+    struct gradcheck_case gc = { .op = "IsNaN", .opset = 13, .n_in = 1,
+                                 .in = { { .shape = shape, .data = x } } };
+
+    (void)state;
+    oracle_ints(&gc, &shape, nan);
+    gc.op = "IsInf";
+    oracle_ints(&gc, &shape, both);
+    gc.attrs = only;
+    gc.n_attrs = 1;
+    oracle_ints(&gc, &shape, above);
+    gc.attrs = only + 1;
+    oracle_ints(&gc, &shape, below);
+    gc.attrs = only;
+    gc.n_attrs = 2;
+    oracle_ints(&gc, &shape, none);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_follow_the_formula_for_every_length),
         cmocka_unit_test(gradients_agree_with_differences_in_any_layout),
         cmocka_unit_test(nan_stays_and_limits_are_reached),
+        cmocka_unit_test(nan_and_infinities_are_told_apart),
         cmocka_unit_test(signs_work_on_integers_and_not_on_bool),
         cmocka_unit_test(clip_takes_either_limit_and_passes_the_gradient_between_them),
         cmocka_unit_test(gelu_refuses_an_approximation_it_does_not_know),

@@ -363,8 +363,44 @@ static const struct cast {
     { TENSOR_BOOL, TENSOR_F32, { 0, 1, 1, 0, 0, 1 }, { 0, 1, 1, 0, 0, 1 } },
     { TENSOR_BOOL, TENSOR_I64, { 0, 1, 1, 0, 0, 1 }, { 0, 1, 1, 0, 0, 1 } },
     { TENSOR_U8, TENSOR_F32, { 0, 1, 255, 7, 0, 1 }, { 0, 1, 255, 7, 0, 1 } },
+    { TENSOR_I64, TENSOR_F64, { 0x1p53, -0x1p62, 1, 0, -1, 3 }, { 0x1p53, -0x1p62, 1, 0, -1, 3 } },
+    { TENSOR_F32, TENSOR_U64, { 1.9f, -1.9f, 0x1p63f, 1e30, -1e30, NAN },
+      { 1, 0, 0x1p63, 0x1p64, 0, 0 } },
+    { TENSOR_U64, TENSOR_F32, { 1, 0x1p63, 0x1p63 + 0x1p39, 0x1p63 + 0x1p39 + 0x1p11, 0, 7 },
+      { 1, 0x1p63, 0x1p63, 0x1p63 + 0x1p40, 0, 7 } },
+    /* in one rounding: through float32 or double these would be ties */
+    { TENSOR_F64, TENSOR_F16, { 1 + 0x1p-11 + 0x1p-40, 1 + 0x1p-11, 1 + 3 * 0x1p-11, 65519.999,
+                                65520, -1e9 },
+      { 1 + 0x1p-10, 1, 1 + 0x1p-9, 65504, INFINITY, -INFINITY } },
+    { TENSOR_F64, TENSOR_BF16, { 1 + 0x1p-8 + 0x1p-40, 0x1p-134, 0x1.8p-134, 0x1p-133, 3.4e38,
+                                 1e300 },
+      { 1 + 0x1p-7, 0, 0x1p-133, 0x1p-133, INFINITY, INFINITY } },
+    { TENSOR_I64, TENSOR_F16, { 65504, 65520, -65519, 2049, 2051, 0 },
+      { 65504, INFINITY, -65504, 2048, 2052, 0 } },
+    { TENSOR_F16, TENSOR_I64, { 1.5, -2.5, 65504, INFINITY, NAN, 0 },
+      { 1, -2, 65504, 0x1p63, 0, 0 } },
+    { TENSOR_BF16, TENSOR_F16, { 1.5, -0x1p-133, 0x1p-24, INFINITY, NAN, 0x1p16 },
+      { 1.5, 0, 0x1p-24, INFINITY, NAN, INFINITY } },
+    { TENSOR_BOOL, TENSOR_F16, { 0, 1, 1, 0, 0, 1 }, { 0, 1, 1, 0, 0, 1 } },
     { TENSOR_F32, TENSOR_F32, { 0.5, -1, 255, 7, 0, NAN }, { 0.5, -1, 255, 7, 0, NAN } },
 };
+
+/* The code of a float of 16 bits that is there: by trying all. */
+static uint16_t code_of(enum tensor_dtype t, double v)
+{
+    uint32_t code;
+
+    for (code = 0; code < 65536; code++) {
+        uint16_t one = (uint16_t)code;
+        const struct tensor x = { .dtype = t, .data = &one };
+        double is = oracle_at(&x, 0);
+
+        if (isnan(v) ? isnan(is) : is == v)
+            return one;
+    }
+    fail_msg("%g is no %s", v, tensor_dtype_name(t));
+    return 0;
+}
 
 static void fill(enum tensor_dtype t, const double *v, void *data)
 {
@@ -376,12 +412,16 @@ static void fill(enum tensor_dtype t, const double *v, void *data)
         case TENSOR_F64: ((double *)data)[i] = v[i]; break;
         case TENSOR_I64: ((int64_t *)data)[i] = (int64_t)v[i]; break;
         case TENSOR_I32: ((int32_t *)data)[i] = (int32_t)v[i]; break;
+        case TENSOR_U64: ((uint64_t *)data)[i] = (uint64_t)v[i]; break;
+        case TENSOR_F16:
+        case TENSOR_BF16: ((uint16_t *)data)[i] = code_of(t, v[i]); break;
         default: ((uint8_t *)data)[i] = (uint8_t)v[i]; break;
         }
 }
 
 static void cast_converts_or_goes_to_the_nearest_that_there_is(void **state)
 {
+    static const double like[2];
     size_t i, k;
 
     (void)state;
@@ -397,7 +437,8 @@ static void cast_converts_or_goes_to_the_nearest_that_there_is(void **state)
         fill(c->from, c->in, in);
         gc.in[0] = (struct gradcheck_tensor){ .dtype = c->from, .shape = GRADCHECK_SHAPE(3, 2),
                                               .data = in };
-        gc.in[1] = (struct gradcheck_tensor){ .dtype = c->to, .shape = GRADCHECK_SHAPE(2) };
+        gc.in[1] = (struct gradcheck_tensor){ .dtype = c->to, .shape = GRADCHECK_SHAPE(2),
+                                              .data = like };
         assert_int_equal(gradcheck_forward(&gc, &r, &err), 0);
         assert_int_equal(r.out[0].dtype, c->to);
         for (k = 0; k < 6; k++) {
@@ -411,17 +452,80 @@ static void cast_converts_or_goes_to_the_nearest_that_there_is(void **state)
     }
 }
 
+/* Cast of x [n] to `to`; the caller frees the result. */
+static struct gradcheck_result cast(enum tensor_dtype from, enum tensor_dtype to, const void *x,
+                                    int64_t n)
+{
+    const struct op_attr attr = INT("to", to);
+    struct gradcheck_case gc = { .op = "Cast", .opset = 13, .attrs = &attr, .n_attrs = 1, .n_in = 1,
+                                 .in = { { .dtype = from, .shape = GRADCHECK_SHAPE(n),
+                                           .data = x } } };
+    struct gradcheck_result r;
+    struct err err = { 0 };
+
+    assert_int_equal(gradcheck_forward(&gc, &r, &err), 0);
+    return r;
+}
+
+static void every_half_comes_back_and_what_lies_between_goes_to_the_nearer(void **state)
+{
+    enum { N = 65536 };
+    static const enum tensor_dtype types[2] = { TENSOR_F16, TENSOR_BF16 };
+    static uint16_t codes[N];
+    static float between[3 * N];
+    size_t t, i, n;
+
+    (void)state;
+    for (i = 0; i < N; i++)
+        codes[i] = (uint16_t)i;
+    for (t = 0; t < 2; t++) {
+        struct gradcheck_result wide = cast(types[t], TENSOR_F32, codes, N), back, near;
+        const float *v = wide.out[0].data;
+        const uint16_t *got;
+
+        back = cast(TENSOR_F32, types[t], v, N);
+        for (i = 0; i < N; i++) {
+            double want = oracle_at(&wide.in[0], i);
+            uint16_t again = ((const uint16_t *)back.out[0].data)[i];
+
+            if (isnan(want) ? !isnan(v[i]) || !isnan(oracle_at(&back.out[0], i))
+                            : (double)v[i] != want || again != i)
+                fail_msg("%s %#zx became %g and %#x", tensor_dtype_name(types[t]), i, (double)v[i],
+                         again);
+        }
+        for (i = n = 0; i + 1 < N; i++) /* halves, and the floats on both sides of them */
+            if (isfinite(v[i]) && isfinite(v[i + 1]) && (i ^ (i + 1)) < 0x8000) {
+                between[n] = v[i] / 2 + v[i + 1] / 2;
+                between[n + 1] = nextafterf(between[n], v[i]);
+                between[n + 2] = nextafterf(between[n], v[i + 1]);
+                n += 3;
+            }
+        near = cast(TENSOR_F32, types[t], between, (int64_t)n);
+        got = near.out[0].data;
+        for (i = n = 0; i + 1 < N; i++)
+            if (isfinite(v[i]) && isfinite(v[i + 1]) && (i ^ (i + 1)) < 0x8000) {
+                if (got[n] != i + i % 2 || got[n + 1] != i || got[n + 2] != i + 1)
+                    fail_msg("beside the middle of %s %#zx and the next: %#x %#x %#x",
+                             tensor_dtype_name(types[t]), i, got[n], got[n + 1], got[n + 2]);
+                n += 3;
+            }
+        gradcheck_free(&wide);
+        gradcheck_free(&back);
+        gradcheck_free(&near);
+    }
+}
+
 static void cast_passes_gradients_between_floats_and_refuses_other_types(void **state)
 {
-    static const struct op_attr to = INT("to", TENSOR_F32), half = INT("to", TENSOR_F16),
+    static const struct op_attr to = INT("to", TENSOR_F32), text = INT("to", 8),
                                 none = INT("to", 99);
     struct gradcheck_case gc = { .op = "Cast", .opset = 13, .attrs = &to, .n_attrs = 1, .n_in = 1,
                                  .in = { { .shape = GRADCHECK_SHAPE(2, 3, 300) } } };
 
     (void)state;
     gradcheck_run(&gc);
-    gc.attrs = &half;
-    oracle_refused(&gc, ERR_UNSUPPORTED, "to type 10 (float16); supported are float32");
+    gc.attrs = &text;
+    oracle_refused(&gc, ERR_UNSUPPORTED, "supported are float16, bfloat16, float32");
     gc.attrs = &none;
     oracle_refused(&gc, ERR_UNSUPPORTED, "to type 99");
 }
@@ -537,6 +641,7 @@ int main(void)
         cmocka_unit_test(scattering_puts_updates_one_after_the_other_and_backward_undoes_them),
         cmocka_unit_test(scattering_refuses_updates_that_do_not_fit),
         cmocka_unit_test(cast_converts_or_goes_to_the_nearest_that_there_is),
+        cmocka_unit_test(every_half_comes_back_and_what_lies_between_goes_to_the_nearer),
         cmocka_unit_test(cast_passes_gradients_between_floats_and_refuses_other_types),
         cmocka_unit_test(shape_and_size_need_no_data),
         cmocka_unit_test(constants_come_out_of_little),

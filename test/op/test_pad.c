@@ -28,10 +28,10 @@ static int from_padded(const void *arg, const int64_t *to, int64_t *from)
 
         if (strcmp(p->mode, "edge") == 0)
             i = i < 0 ? 0 : i >= n ? n - 1 : i;
-        else if (strcmp(p->mode, "reflect") == 0)
-            i = i < 0 ? -i : i >= n ? 2 * (n - 1) - i : i;
-        else if (strcmp(p->mode, "wrap") == 0)
-            i = (i + n) % n;
+        while (strcmp(p->mode, "reflect") == 0 && (i < 0 || i >= n))
+            i = n == 1 ? 0 : i < 0 ? -i : 2 * (n - 1) - i;
+        while (strcmp(p->mode, "wrap") == 0 && (i < 0 || i >= n))
+            i += i < 0 ? n : -n;
         if (i < 0 || i >= n)
             return -1;
         from[k] = i;
@@ -52,6 +52,17 @@ static const struct padded pads[] = {
     { GRADCHECK_SHAPE(2, 3, 4), GRADCHECK_SHAPE(3, 5, 8), "wrap", { 1, 0, 4, 0, 2, 0 } },
     { GRADCHECK_SHAPE(6), GRADCHECK_SHAPE(8), "reflect", { 5, -3 } },
     { GRADCHECK_SHAPE(0, 2), GRADCHECK_SHAPE(2, 2), "constant", { 1, 0, 1, 0 } },
+    { GRADCHECK_SHAPE(0, 2), GRADCHECK_SHAPE(0, 5), "reflect", { 0, 1, 0, 2 } },
+    /* longer than the axis */
+    { GRADCHECK_SHAPE(5), GRADCHECK_SHAPE(10), "reflect", { 5, 0 } },
+    { GRADCHECK_SHAPE(5), GRADCHECK_SHAPE(49), "reflect", { 27, 17 } },
+    { GRADCHECK_SHAPE(5), GRADCHECK_SHAPE(49), "wrap", { 27, 17 } },
+    { GRADCHECK_SHAPE(2, 3), GRADCHECK_SHAPE(13, 12), "reflect", { 4, 3, 7, 6 } },
+    { GRADCHECK_SHAPE(2, 3), GRADCHECK_SHAPE(13, 12), "wrap", { 4, 3, 7, 6 } },
+    { GRADCHECK_SHAPE(1, 2, 1), GRADCHECK_SHAPE(5, 9, 4), "reflect", { 3, 4, 0, 1, 3, 3 } },
+    { GRADCHECK_SHAPE(1, 2, 3, 2), GRADCHECK_SHAPE(1, 2, 14, 9), "reflect",
+      { 0, 0, 6, 3, 0, 0, 5, 4 } },
+    { GRADCHECK_SHAPE(6), GRADCHECK_SHAPE(16), "wrap", { -2, 12 } },
     { { 0 }, { 0 }, "constant", { 0 } },
 };
 
@@ -97,15 +108,21 @@ static void pad_takes_a_value_and_axes(void **state)
 
 static void pad_refuses_what_it_cannot_continue(void **state)
 {
-    static const int64_t long_[2] = { 5, 0 }, crossing[2] = { -3, -3 };
+    static const int64_t long_[2] = { 5, 0 }, many[12] = { 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9 };
+    static const int64_t crossing[2] = { -3, -3 };
     static const int64_t absurd[2] = { INT64_MAX, 0 };
     static const struct op_attr reflect = STRING("mode", "reflect"), wrap = STRING("mode", "wrap");
     struct gradcheck_case gc = { .op = "Pad", .opset = 18, .attrs = &reflect, .n_attrs = 1,
                                  .n_in = 2, .in = { { .shape = GRADCHECK_SHAPE(5) } } };
 
     (void)state;
+    gc.in[0].shape = (struct shape)GRADCHECK_SHAPE(0);
     gc.in[1] = list(long_, 2);
-    oracle_refused(&gc, ERR_UNSUPPORTED, "to be padded by 5; there are 4 to repeat");
+    oracle_refused(&gc, ERR_INPUT, "axis 0 of no elements is to be padded by 5 and 0");
+    gc.in[0].shape = (struct shape)GRADCHECK_SHAPE(4, 4, 4, 4, 4, 4);
+    gc.in[1] = list(many, 12);
+    oracle_refused(&gc, ERR_UNSUPPORTED, "too many axes are padded by more than they have");
+    gc.in[0].shape = (struct shape)GRADCHECK_SHAPE(5);
     gc.in[1] = list(long_, 1);
     oracle_refused(&gc, ERR_INPUT, "1 pads for 1 axes; expected two for each");
     gc.in[1] = list(absurd, 2);

@@ -18,7 +18,15 @@
 #define D (int64_t)
 
 enum { X, W, R, B, LENGTHS, H0, C0, P };
-enum kind { LSTM, GRU, GRU_AFTER, RNN_TANH, RNN_RELU };
+enum kind { LSTM, GRU, GRU_AFTER, RNN };
+
+struct extra { /* what few nodes have */
+    bool peepholes, coupled;
+    float clip;         /* 0: none */
+    const char *act[3]; /* NULL: the usual one */
+    float alpha[3], beta[3];
+    size_t n_alpha, n_beta; /* in the attributes */
+};
 
 struct rnn {
     enum kind kind;
@@ -26,44 +34,113 @@ struct rnn {
     int dirs;     /* -1: reverse */
     bool batch_first, has_bias, has_state;
     const int32_t *length; /* NULL: all */
+    const struct extra *extra; /* NULL: none */
 };
+
+static const struct extra peepholes = { .peepholes = true };
+static const struct extra coupled = { .coupled = true };
+static const struct extra clipped = { .clip = 0.4f };
+static const struct extra everything = { .peepholes = true, .coupled = true, .clip = 1.5f };
+static const struct extra hard = { .act = { "HardSigmoid", "Softsign", "ScaledTanh" },
+                                   .alpha = { 0.3f, 1.5f }, .beta = { 0.4f, 0.7f }, .n_alpha = 2,
+                                   .n_beta = 2 };
+static const struct extra soft = { .act = { "Softplus", "Elu", "Affine" }, .clip = 3,
+                                   .alpha = { 0.5f, 0.8f }, .beta = { 0.1f }, .n_alpha = 2,
+                                   .n_beta = 1 };
+static const struct extra by_default = { .act = { "HardSigmoid", "LeakyRelu", "Sigmoid" },
+                                         .alpha = { 0.2f, 0.01f }, .beta = { 0.5f } };
+static const struct extra gates = { .act = { "HardSigmoid", "Softsign" }, .clip = 1,
+                                    .alpha = { 0.2f }, .beta = { 0.5f } };
+static const struct extra leaky = { .act = { "LeakyRelu" }, .alpha = { 0.3f }, .n_alpha = 1 };
+static const struct extra thresholded = { .act = { "ThresholdedRelu" }, .alpha = { 0.1f },
+                                          .n_alpha = 1 };
+static const struct extra rectified = { .act = { "Relu" } };
 
 static const int32_t lengths[] = { 3, 5, 0, 1 };
 
 static const struct rnn cases[] = {
     /* kind, T, B, I, H, directions, batch first, bias, initial states, lengths */
-    { LSTM, 5, 4, 3, 6, 1, false, true, true, NULL },
-    { LSTM, 5, 4, 3, 6, 2, false, true, true, lengths },
-    { LSTM, 3, 2, 17, 33, -1, true, true, false, NULL },
-    { LSTM, 4, 1, 1, 1, 1, true, false, true, NULL },
-    { LSTM, 5, 4, 2, 3, 2, true, true, true, lengths },
-    { LSTM, 1, 3, 2, 16, 1, false, true, false, NULL },
-    { LSTM, 0, 2, 3, 4, 2, false, true, true, NULL },
-    { LSTM, 3, 0, 3, 4, 1, true, true, true, NULL },
-    { GRU, 5, 4, 3, 6, 1, false, true, true, NULL },
-    { GRU, 5, 4, 3, 5, 2, true, true, true, lengths },
-    { GRU, 3, 2, 2, 17, -1, false, false, false, NULL },
-    { GRU, 3, 1, 1, 1, 1, false, true, true, NULL },
-    { GRU_AFTER, 5, 4, 3, 6, 1, false, true, true, NULL },
-    { GRU_AFTER, 5, 4, 3, 5, 2, true, true, true, lengths },
-    { GRU_AFTER, 3, 2, 2, 17, -1, false, false, true, NULL },
-    { GRU_AFTER, 0, 1, 1, 1, 1, false, true, true, NULL },
-    { RNN_TANH, 5, 4, 3, 6, 2, false, true, true, lengths },
-    { RNN_TANH, 4, 2, 3, 20, -1, true, true, false, NULL },
-    { RNN_RELU, 4, 3, 3, 6, 1, false, true, true, NULL },
+    { LSTM, 5, 4, 3, 6, 1, false, true, true, NULL, NULL },
+    { LSTM, 5, 4, 3, 6, 2, false, true, true, lengths, NULL },
+    { LSTM, 3, 2, 17, 33, -1, true, true, false, NULL, NULL },
+    { LSTM, 4, 1, 1, 1, 1, true, false, true, NULL, NULL },
+    { LSTM, 5, 4, 2, 3, 2, true, true, true, lengths, NULL },
+    { LSTM, 1, 3, 2, 16, 1, false, true, false, NULL, NULL },
+    { LSTM, 0, 2, 3, 4, 2, false, true, true, NULL, NULL },
+    { LSTM, 3, 0, 3, 4, 1, true, true, true, NULL, NULL },
+    { GRU, 5, 4, 3, 6, 1, false, true, true, NULL, NULL },
+    { GRU, 5, 4, 3, 5, 2, true, true, true, lengths, NULL },
+    { GRU, 3, 2, 2, 17, -1, false, false, false, NULL, NULL },
+    { GRU, 3, 1, 1, 1, 1, false, true, true, NULL, NULL },
+    { GRU_AFTER, 5, 4, 3, 6, 1, false, true, true, NULL, NULL },
+    { GRU_AFTER, 5, 4, 3, 5, 2, true, true, true, lengths, NULL },
+    { GRU_AFTER, 3, 2, 2, 17, -1, false, false, true, NULL, NULL },
+    { GRU_AFTER, 0, 1, 1, 1, 1, false, true, true, NULL, NULL },
+    { RNN, 5, 4, 3, 6, 2, false, true, true, lengths, NULL },
+    { RNN, 4, 2, 3, 20, -1, true, true, false, NULL, NULL },
+    { RNN, 4, 3, 3, 6, 1, false, true, true, NULL, &rectified },
+    /* what few nodes have */
+    { LSTM, 5, 4, 3, 6, 2, false, true, true, lengths, &peepholes },
+    { LSTM, 4, 3, 2, 17, -1, true, true, false, NULL, &peepholes },
+    { LSTM, 4, 3, 2, 5, 1, false, true, true, NULL, &coupled },
+    { LSTM, 4, 3, 2, 5, 2, true, false, true, NULL, &clipped },
+    { LSTM, 5, 4, 3, 6, 2, false, true, true, lengths, &everything },
+    { LSTM, 4, 3, 2, 5, 2, false, true, true, NULL, &hard },
+    { LSTM, 4, 3, 2, 5, 1, false, true, true, NULL, &soft },
+    { LSTM, 4, 3, 2, 5, 2, false, true, true, NULL, &by_default },
+    { GRU, 5, 4, 3, 5, 2, true, true, true, lengths, &gates },
+    { GRU_AFTER, 5, 4, 3, 5, 2, false, true, true, lengths, &gates },
+    { GRU_AFTER, 3, 2, 3, 5, 1, false, true, true, NULL, &clipped },
+    { RNN, 4, 3, 3, 6, 2, false, true, true, NULL, &leaky },
+    { RNN, 4, 3, 3, 6, 1, false, true, true, NULL, &thresholded },
+    { RNN, 4, 3, 3, 6, 1, false, true, true, NULL, &clipped },
 };
 
-static const char *const names[] = { "LSTM", "GRU", "GRU", "RNN", "RNN" };
-static const int gates_of[] = { 4, 3, 3, 1, 1 };
+static const char *const names[] = { "LSTM", "GRU", "GRU", "RNN" };
+static const int gates_of[] = { 4, 3, 3, 1 };
+static const int acts_of[] = { 3, 2, 2, 1 };
 
 struct built {
     struct gradcheck_case gc;
-    struct op_attr attrs[5];
+    struct op_attr attrs[9];
+    const char *acts[6];
+    float alpha[6], beta[6];
 };
+
+/* The attributes of what few nodes have, for each direction over again. */
+static void set_extra(struct built *b, const struct rnn *c, int64_t dirs)
+{
+    const struct extra *e = c->extra;
+    size_t acts = (size_t)(acts_of[c->kind] * dirs), k;
+    struct op_attr *at = b->attrs;
+    uint32_t *n = &b->gc.n_attrs;
+
+    if (e->peepholes) {
+        b->gc.n_in = P + 1;
+        b->gc.in[P].shape = shape_of(2, dirs, 3 * c->hidden);
+    }
+    if (e->coupled)
+        at[(*n)++] = INT("input_forget", 1);
+    if (e->clip > 0)
+        at[(*n)++] = (struct op_attr){ .name = "clip", .type = OP_ATTR_FLOAT, .f = e->clip };
+    if (e->act[0] == NULL)
+        return;
+    for (k = 0; k < acts; k++)
+        b->acts[k] = e->act[k % (size_t)acts_of[c->kind]];
+    for (k = 0; k < e->n_alpha * (size_t)dirs; k++)
+        b->alpha[k] = e->alpha[k % e->n_alpha];
+    for (k = 0; k < e->n_beta * (size_t)dirs; k++)
+        b->beta[k] = e->beta[k % e->n_beta];
+    at[(*n)++] = (struct op_attr){ .name = "activations", .type = OP_ATTR_STRINGS, .n = acts,
+                                   .strings = b->acts };
+    at[(*n)++] = (struct op_attr){ .name = "activation_alpha", .type = OP_ATTR_FLOATS,
+                                   .n = e->n_alpha * (size_t)dirs, .floats = b->alpha };
+    at[(*n)++] = (struct op_attr){ .name = "activation_beta", .type = OP_ATTR_FLOATS,
+                                   .n = e->n_beta * (size_t)dirs, .floats = b->beta };
+}
 
 static void set(struct built *b, const struct rnn *c)
 {
-    static const char *const relu[] = { "Relu", "Relu" };
     int64_t dirs = c->dirs == 2 ? 2 : 1, rows = gates_of[c->kind] * c->hidden;
     struct shape state = c->batch_first ? shape_of(3, c->batch, dirs, c->hidden)
                                         : shape_of(3, dirs, c->batch, c->hidden);
@@ -79,10 +156,6 @@ static void set(struct built *b, const struct rnn *c)
                                      .n_out = c->kind == LSTM ? 3 : 2, .seed = 17, .probes = 40 };
     if (c->kind == GRU_AFTER)
         b->attrs[b->gc.n_attrs++] = INT("linear_before_reset", 1);
-    if (c->kind == RNN_RELU)
-        b->attrs[b->gc.n_attrs++] = (struct op_attr){ .name = "activations",
-                                                      .type = OP_ATTR_STRINGS,
-                                                      .n = (size_t)dirs, .strings = relu };
     b->gc.in[X].shape = c->batch_first ? shape_of(3, c->batch, c->steps, c->in)
                                        : shape_of(3, c->steps, c->batch, c->in);
     b->gc.in[W].shape = shape_of(3, dirs, rows, c->in);
@@ -95,12 +168,14 @@ static void set(struct built *b, const struct rnn *c)
                                                    .absent = c->length == NULL };
     for (i = H0; i <= C0; i++)
         b->gc.in[i] = (struct gradcheck_tensor){ .shape = state, .absent = !c->has_state };
+    if (c->extra != NULL)
+        set_extra(b, c, dirs);
 }
 
 /* ---- the definition, in double, one sequence and one value at a time ---- */
 
 struct weights { /* of one direction */
-    const float *w, *r, *b;
+    const float *w, *r, *b, *p;
     int64_t rows;
 };
 
@@ -125,6 +200,68 @@ static double sigmoid(double x)
     return 1 / (1 + exp(-x));
 }
 
+/* The function of ONNX of this name; a and b as extra lists them. */
+static double function(const char *name, double x, double a, double b)
+{
+    if (strcmp(name, "Sigmoid") == 0)
+        return sigmoid(x);
+    if (strcmp(name, "Tanh") == 0)
+        return tanh(x);
+    if (strcmp(name, "Relu") == 0)
+        return fmax(x, 0);
+    if (strcmp(name, "LeakyRelu") == 0)
+        return x < 0 ? a * x : x;
+    if (strcmp(name, "ThresholdedRelu") == 0)
+        return x > a ? x : 0;
+    if (strcmp(name, "ScaledTanh") == 0)
+        return a * tanh(b * x);
+    if (strcmp(name, "HardSigmoid") == 0)
+        return fmin(fmax(a * x + b, 0), 1);
+    if (strcmp(name, "Elu") == 0)
+        return x < 0 ? a * expm1(x) : x;
+    if (strcmp(name, "Softsign") == 0)
+        return x / (1 + fabs(x));
+    if (strcmp(name, "Softplus") == 0)
+        return log1p(exp(x));
+    assert_string_equal(name, "Affine");
+    return a * x + b;
+}
+
+/* Function k of the cell, f, g or h. Those with an alpha or beta take them in turn. */
+static double act(const struct rnn *c, int k, double x)
+{
+    static const char *const usual[4][3] = { { "Sigmoid", "Tanh", "Tanh" }, { "Sigmoid", "Tanh" },
+                                             { "Sigmoid", "Tanh" }, { "Tanh" } };
+    static const char with_alpha[] = "LeakyRelu ThresholdedRelu ScaledTanh HardSigmoid Elu Affine";
+    static const char with_beta[] = "ScaledTanh HardSigmoid Affine";
+    const struct extra none = { 0 }, *e = c->extra != NULL ? c->extra : &none;
+    const char *name = e->act[0] != NULL ? e->act[k] : usual[c->kind][k];
+    int i, a = 0, b = 0;
+
+    for (i = 0; i < k && e->act[0] != NULL; i++) {
+        a += strstr(with_alpha, e->act[i]) != NULL;
+        b += strstr(with_beta, e->act[i]) != NULL;
+    }
+    if (e->clip > 0 && k < 2)
+        x = fmin(fmax(x, -(double)e->clip), (double)e->clip);
+    return function(name, x, (double)e->alpha[a], (double)e->beta[b]);
+}
+
+static void lstm_step(const struct rnn *c, const struct weights *m, int64_t j, const float *x,
+                      const double *h, double *cell, double *next)
+{
+    int64_t n = c->hidden;
+    double pi = m->p != NULL ? (double)m->p[j] : 0, po = m->p != NULL ? (double)m->p[n + j] : 0;
+    double pf = m->p != NULL ? (double)m->p[2 * n + j] : 0;
+    double i = act(c, 0, into(c, m, 0, j, x, h, true, true) + pi * cell[j]);
+    double f = act(c, 0, into(c, m, 2, j, x, h, true, true) + pf * cell[j]);
+
+    if (c->extra != NULL && c->extra->coupled)
+        f = 1 - i;
+    cell[j] = f * cell[j] + i * act(c, 1, into(c, m, 3, j, x, h, true, true));
+    next[j] = act(c, 0, into(c, m, 1, j, x, h, true, true) + po * cell[j]) * act(c, 2, cell[j]);
+}
+
 static void one_step(const struct rnn *c, const struct weights *m, const float *x, double *h,
                      double *cell)
 {
@@ -133,28 +270,23 @@ static void one_step(const struct rnn *c, const struct weights *m, const float *
     int64_t j;
 
     for (j = 0; j < c->hidden; j++)
-        reset[j] = c->kind == GRU ? sigmoid(into(c, m, 1, j, x, h, true, true)) * h[j] : 0;
+        reset[j] = c->kind == GRU ? act(c, 0, into(c, m, 1, j, x, h, true, true)) * h[j] : 0;
     for (j = 0; j < c->hidden; j++) {
-        double a = into(c, m, 0, j, x, h, true, true), n;
+        double z = act(c, 0, into(c, m, 0, j, x, h, true, true)), n;
 
         switch (c->kind) {
-        case LSTM:
-            cell[j] = sigmoid(into(c, m, 2, j, x, h, true, true)) * cell[j] +
-                      sigmoid(a) * tanh(into(c, m, 3, j, x, h, true, true));
-            next[j] = sigmoid(into(c, m, 1, j, x, h, true, true)) * tanh(cell[j]);
-            break;
+        case LSTM: lstm_step(c, m, j, x, h, cell, next); break;
         case GRU:
-            n = tanh(into(c, m, 2, j, x, reset, true, true));
-            next[j] = (1 - sigmoid(a)) * n + sigmoid(a) * h[j];
+            n = act(c, 1, into(c, m, 2, j, x, reset, true, true));
+            next[j] = (1 - z) * n + z * h[j];
             break;
         case GRU_AFTER:
-            n = tanh(into(c, m, 2, j, x, h, true, false) +
-                     sigmoid(into(c, m, 1, j, x, h, true, true)) *
-                         into(c, m, 2, j, x, h, false, true));
-            next[j] = (1 - sigmoid(a)) * n + sigmoid(a) * h[j];
+            n = act(c, 1, into(c, m, 2, j, x, h, true, false) +
+                              act(c, 0, into(c, m, 1, j, x, h, true, true)) *
+                                  into(c, m, 2, j, x, h, false, true));
+            next[j] = (1 - z) * n + z * h[j];
             break;
-        case RNN_TANH: next[j] = tanh(a); break;
-        case RNN_RELU: next[j] = fmax(a, 0); break;
+        case RNN: next[j] = z; break;
         }
     }
     memcpy(h, next, (size_t)c->hidden * sizeof(*h));
@@ -184,7 +316,9 @@ static void sequence(const struct rnn *c, const struct gradcheck_result *r, int6
     int64_t len = c->length != NULL ? c->length[b] : c->steps, s = state_at(c, dirs, d, b);
     struct weights m = { (float *)r->in[W].data + d * rows * c->in,
                          (float *)r->in[R].data + d * rows * n,
-                         c->has_bias ? (float *)r->in[B].data + d * 2 * rows : NULL, rows };
+                         c->has_bias ? (float *)r->in[B].data + d * 2 * rows : NULL,
+                         c->extra != NULL && c->extra->peepholes
+                             ? (float *)r->in[P].data + d * 3 * n : NULL, rows };
     double *h = calloc((size_t)n, sizeof(*h)), *cell = calloc((size_t)n, sizeof(*cell));
 
     for (j = 0; j < n && c->has_state; j++) {
@@ -259,7 +393,7 @@ static void gradients_through_time_agree_with_differences(void **state)
         struct built b;
 
         set(&b, &cases[i]);
-        if (cases[i].kind == RNN_RELU)
+        if (cases[i].extra != NULL)
             b.gc.step = 1e-3; /* kinks */
         b.gc.tol = 2e-3;
         gradcheck_run(&b.gc);
@@ -268,12 +402,12 @@ static void gradients_through_time_agree_with_differences(void **state)
 
 static void gradients_may_come_from_any_of_the_outputs_alone(void **state)
 {
-    static const enum kind kinds[] = { LSTM, GRU, GRU_AFTER, RNN_TANH };
+    static const enum kind kinds[] = { LSTM, GRU, GRU_AFTER, RNN };
     uint32_t i, out;
 
     (void)state;
     for (i = 0; i < COUNT_OF(kinds); i++) {
-        struct rnn c = { kinds[i], 3, 4, 2, 5, 2, false, true, true, NULL };
+        struct rnn c = { kinds[i], 3, 4, 2, 5, 2, false, true, true, NULL, NULL };
         struct built b;
 
         set(&b, &c);
@@ -291,7 +425,7 @@ static void gradients_may_come_from_any_of_the_outputs_alone(void **state)
 
 static void optional_inputs_and_outputs_may_end_early(void **state)
 {
-    struct rnn c = { LSTM, 3, 2, 3, 4, 1, false, false, false, NULL };
+    struct rnn c = { LSTM, 3, 2, 3, 4, 1, false, false, false, NULL, NULL };
     struct built b;
     struct gradcheck_result r;
     struct err err = { 0 };
@@ -322,38 +456,35 @@ static void lengths_beyond_the_steps_are_refused_when_they_come(void **state)
     oracle_refused(&b.gc, ERR_INPUT, "sequence_lens has -1 at 3");
 }
 
-static void the_usual_activations_may_be_named(void **state)
-{
-    static const char *const usual[] = { "Sigmoid", "Tanh", "Tanh", "Sigmoid", "Tanh", "Tanh" };
-    static const char *const other[] = { "Sigmoid", "Tanh", "Relu", "Sigmoid", "Tanh", "Tanh" };
-    struct built b;
-
-    (void)state;
-    set(&b, &cases[1]);
-    b.attrs[3] = (struct op_attr){ .name = "activations", .type = OP_ATTR_STRINGS, .n = 6,
-                                   .strings = usual };
-    b.gc.n_attrs = 4;
-    gradcheck_run(&b.gc);
-    b.attrs[3].strings = other;
-    oracle_refused(&b.gc, ERR_UNSUPPORTED, "LSTM 'checked' (opset 14): activation 2 is 'Relu'; "
-                                           "only 'Tanh' works there");
-    b.attrs[3].n = 3;
-    oracle_refused(&b.gc, ERR_INPUT, "attribute 'activations' has 3 names; expected 3 for each");
-}
-
 static void what_is_not_supported_or_cannot_be_is_refused_with_the_node(void **state)
 {
+    static const char *const unknown[] = { "Sigmoid", "Tanh", "Gelu" };
+    static const char *const falling[] = { "Sigmoid", "LeakyRelu", "Tanh" };
+    static const float minus[] = { -1 };
     struct built b;
 
     (void)state;
     set(&b, &cases[0]);
-    b.gc.n_in = 8;
-    b.gc.in[P].shape = shape_of(2, D 1, D 18);
-    oracle_refused(&b.gc, ERR_UNSUPPORTED, "LSTM 'checked' (opset 14): input 7 (P), peepholes");
-    set(&b, &cases[0]);
-    b.attrs[3] = INT("input_forget", 1);
+    b.attrs[3] = (struct op_attr){ .name = "activations", .type = OP_ATTR_STRINGS, .n = 3,
+                                   .strings = unknown };
     b.gc.n_attrs = 4;
-    oracle_refused(&b.gc, ERR_UNSUPPORTED, "coupled gates are not supported");
+    oracle_refused(&b.gc, ERR_UNSUPPORTED, "LSTM 'checked' (opset 14): activation 'Gelu'");
+    b.attrs[3].n = 2;
+    oracle_refused(&b.gc, ERR_INPUT, "attribute 'activations' has 2 names; expected 3 for each");
+    b.attrs[3].n = 3;
+    b.attrs[3].strings = falling;
+    b.attrs[4] = (struct op_attr){ .name = "activation_alpha", .type = OP_ATTR_FLOATS, .n = 1,
+                                   .floats = minus };
+    b.gc.n_attrs = 5;
+    oracle_refused(&b.gc, ERR_UNSUPPORTED, "activation 'LeakyRelu' with alpha -1 and beta 0");
+    set(&b, &cases[0]);
+    b.attrs[3] = (struct op_attr){ .name = "clip", .type = OP_ATTR_FLOAT, .f = 0 };
+    b.gc.n_attrs = 4;
+    oracle_refused(&b.gc, ERR_INPUT, "attribute 'clip' is 0; expected a number above 0");
+    set(&b, &cases[0]);
+    b.gc.n_in = 8;
+    b.gc.in[P].shape = shape_of(2, D 1, D 17);
+    oracle_refused(&b.gc, ERR_INPUT, "input 7 (P) has shape [1, 17]; expected [1, 18]");
     set(&b, &cases[0]);
     b.attrs[0].s = "sideways";
     oracle_refused(&b.gc, ERR_INPUT, "attribute 'direction' is 'sideways'");
@@ -388,7 +519,6 @@ int main(void)
         cmocka_unit_test(gradients_may_come_from_any_of_the_outputs_alone),
         cmocka_unit_test(optional_inputs_and_outputs_may_end_early),
         cmocka_unit_test(lengths_beyond_the_steps_are_refused_when_they_come),
-        cmocka_unit_test(the_usual_activations_may_be_named),
         cmocka_unit_test(what_is_not_supported_or_cannot_be_is_refused_with_the_node),
     };
 

@@ -1,9 +1,7 @@
 /* function.c - the functions of analysis:
  *   Exp: e^x, dx = dy y                    Log: ln x, dx = dy / x
  *   Sqrt: dx = dy / 2y                     Reciprocal: 1 / x, dx = -dy y^2
- *   Erf: dx = dy 2 / sqrt(pi) e^(-x^2)     Sin, Cos: dx = dy cos x, -dy sin x
- * Sine and cosine are those of the C library in double, rounded: they are rare, and their arguments
- * may be huge. */
+ *   Erf: dx = dy 2 / sqrt(pi) e^(-x^2) */
 #include "op/act/act.h"
 
 #include <math.h>
@@ -17,13 +15,9 @@ ACT_UNARY(log, vm_log(ACT_X), in, ACT_D / ACT_V)
 ACT_UNARY(sqrt, sqrtf(ACT_X), out, ACT_D * 0.5f / ACT_V)
 ACT_UNARY(reciprocal, 1.0f / ACT_X, out, -ACT_D * (ACT_V * ACT_V))
 ACT_UNARY(erf, vm_erf(ACT_X), in, ACT_D * (TWO_OVER_ROOT_PI * vm_exp(-(ACT_V * ACT_V))))
-ACT_UNARY(sin, (float)sin((double)ACT_X), in, ACT_D * (float)cos((double)ACT_V))
-ACT_UNARY(cos, (float)cos((double)ACT_X), in, -ACT_D * (float)sin((double)ACT_V))
 
 ACT_ROW_WIDE(exp, "Exp", 6, OP_OUT(0))
 ACT_ROW_WIDE(log, "Log", 6, OP_IN(0))
 ACT_ROW_WIDE(sqrt, "Sqrt", 6, OP_OUT(0))
 ACT_ROW_WIDE(reciprocal, "Reciprocal", 6, OP_OUT(0))
 ACT_ROW_WIDE(erf, "Erf", 9, OP_IN(0))
-ACT_ROW_WIDE(sin, "Sin", 7, OP_IN(0))
-ACT_ROW_WIDE(cos, "Cos", 7, OP_IN(0))

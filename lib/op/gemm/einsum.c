@@ -1,8 +1,8 @@
-/* einsum.c - Einsum of one or two tensors, float32. The equation names every axis by a letter;
+/* einsum.c - Einsum, float32. The equation names every axis by a letter;
  * "..." stands for axes that broadcast as in NumPy. Axes that the output does not name are summed
  * over; without "->" it names the ellipsis and, in alphabetical order, the letters that come once.
  * A letter that comes twice in one term is its diagonal. The gradient of an input is an Einsum
- * too: of dy and the other input. */
+ * too: of dy and the other inputs. More than two are multiplied two at a time (einsum_chain.c). */
 #include "op/gemm/einsum.h"
 
 #include <inttypes.h>
@@ -11,7 +11,7 @@
 #include "base/err.h"
 #include "op/op_priv.h"
 
-enum { LETTERS = 52, LABELS = LETTERS + TENSOR_MAX_RANK /* those of the ellipsis */ };
+enum { LETTERS = EINSUM_LETTERS, LABELS = EINSUM_LABELS };
 
 struct term {
     uint32_t rank;
@@ -23,7 +23,7 @@ struct equation {
     const char *text;
     int64_t size[LABELS]; /* -1: not there */
     uint32_t dots;        /* axes of the ellipsis; label LETTERS + i is the i-th from the end */
-    struct term in[EINSUM_IN], out;
+    struct term in[EINSUM_TERMS], out;
 };
 
 static bool is_letter(char c)
@@ -132,7 +132,7 @@ static void implied_output(struct equation *e)
 {
     uint32_t count[LABELS] = { 0 }, i, k;
 
-    for (i = 0; i < EINSUM_IN; i++)
+    for (i = 0; i < EINSUM_TERMS; i++)
         for (k = 0; k < e->in[i].rank; k++)
             count[e->in[i].label[k]]++;
     for (k = e->dots; k-- > 0;)
@@ -162,47 +162,39 @@ static int check_output(const struct op_infer *f, const struct equation *e, stru
 }
 
 /* Steps of a plain tensor of this shape, added up by label. */
-static bool put_steps(const struct term *t, const struct shape *s, ptrdiff_t *step)
+static void put_steps(const struct term *t, const struct shape *s, struct einsum_term *out)
 {
-    bool seen[LABELS] = { false }, twice = false;
+    bool seen[LABELS] = { false };
     ptrdiff_t dense = 1;
     uint32_t k;
 
+    *out = (struct einsum_term){ { 0 }, false };
     for (k = s->rank; k-- > 0;) {
-        twice = twice || seen[t->label[k]];
+        out->diagonal = out->diagonal || seen[t->label[k]];
         seen[t->label[k]] = true;
-        step[t->label[k]] += s->dim[k] == 1 ? 0 : dense;
+        out->step[t->label[k]] += s->dim[k] == 1 ? 0 : dense;
         dense *= s->dim[k] > 0 ? (ptrdiff_t)s->dim[k] : 1;
     }
-    return twice;
 }
 
 static int settle(struct op_infer *f, const struct equation *e, struct err *err)
 {
-    ptrdiff_t step[EINSUM_IN + 1][LABELS] = { { 0 } };
-    struct einsum *p = f->param;
+    struct einsum_term in[EINSUM_TERMS], out;
     struct shape *y = &f->out[0].shape;
     uint32_t i, k;
+    int rc;
 
+    f->out[0].dtype = TENSOR_F32;
     y->rank = e->out.rank;
     for (k = 0; k < y->rank; k++)
         y->dim[k] = e->size[e->out.label[k]];
+    rc = op_fits(f, err);
+    if (rc < 0)
+        return rc;
     for (i = 0; i < f->n_in; i++)
-        p->diagonal[i] = put_steps(&e->in[i], &f->in[i]->shape, step[i]);
-    (void)put_steps(&e->out, y, step[EINSUM_OUT]);
-    for (k = 0; k < LABELS; k++) {
-        if (e->size[k] < 0 || e->size[k] == 1)
-            continue;
-        if (p->n == CONTRACT_AXES)
-            return op_error(f, ERR_UNSUPPORTED, err, "equation '%s' has more than %d axes", e->text,
-                            CONTRACT_AXES);
-        p->size[p->n] = (size_t)e->size[k];
-        for (i = 0; i <= EINSUM_IN; i++)
-            p->step[i][p->n] = step[i][k];
-        p->n++;
-    }
-    f->out[0].dtype = TENSOR_F32;
-    return op_fits(f, err);
+        put_steps(&e->in[i], &f->in[i]->shape, &in[i]);
+    put_steps(&e->out, y, &out);
+    return einsum_order(f, e->text, e->size, in, &out, err);
 }
 
 static int infer(struct op_infer *f, struct err *err)
@@ -214,9 +206,9 @@ static int infer(struct op_infer *f, struct err *err)
 
     if (rc == 0 && e.text[0] == '\0')
         rc = op_error(f, ERR_INPUT, err, "attribute 'equation' is missing");
-    if (rc == 0 && f->n_in > EINSUM_IN)
+    if (rc == 0 && f->n_in > EINSUM_TERMS)
         rc = op_error(f, ERR_UNSUPPORTED, err, "equation '%s' has %u terms; at most %d work: write "
-                      "it as several nodes", e.text, f->n_in, EINSUM_IN);
+                      "it as several nodes", e.text, f->n_in, EINSUM_TERMS);
     for (i = 0; i < f->n_in && rc == 0; i++)
         rc = op_need(f, i, TENSOR_F32, -1, err);
     if (rc < 0)
@@ -245,12 +237,15 @@ static int infer(struct op_infer *f, struct err *err)
 static double flops(const struct op_infer *f)
 {
     const struct einsum *p = f->param;
-    double n = 2;
-    uint32_t k;
+    double all = 0, n;
+    uint32_t i, k;
 
-    for (k = 0; k < p->n; k++)
-        n *= (double)p->size[k];
-    return n;
+    for (i = 0; i < p->n_steps; i++) {
+        for (k = 0, n = 2; k < p->step[i].pair.n; k++)
+            n *= (double)p->step[i].pair.size[k];
+        all += n;
+    }
+    return all;
 }
 
 static const char *const attrs[] = { "equation", NULL };
@@ -263,9 +258,9 @@ const struct op_def op_einsum = {
     .attrs = attrs,
     .param_bytes = sizeof(struct einsum),
     .infer = infer,
-    .diff = OP_IN(0) | OP_IN(1),
-    .bwd_reads = OP_IN(0) | OP_IN(1),
+    .diff = 0xFFFF,
+    .bwd_reads = 0xFFFF,
     .layout = OP_LAYOUT_PLAIN,
-    .cpu = { einsum_cpu_plan, einsum_cpu_fwd, einsum_cpu_bwd, einsum_cpu_free },
+    .cpu = { einsum_chain_plan, einsum_chain_fwd, einsum_chain_bwd, einsum_chain_free },
     .flops = flops,
 };

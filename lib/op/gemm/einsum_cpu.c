@@ -58,7 +58,7 @@ struct roles {
 };
 
 /* By steps in `order`, longest first. */
-static void add_label(const struct einsum *p, struct roles *r, enum role role, uint32_t label,
+static void add_label(const struct einsum_pair *p, struct roles *r, enum role role, uint32_t label,
                       uint32_t order)
 {
     uint32_t *at = r->at[role], k = r->n[role]++;
@@ -69,7 +69,7 @@ static void add_label(const struct einsum *p, struct roles *r, enum role role, u
     r->size[role] *= (int64_t)p->size[label];
 }
 
-static struct roles find_roles(const struct einsum *p, uint32_t left, uint32_t right)
+static struct roles find_roles(const struct einsum_pair *p, uint32_t left, uint32_t right)
 {
     struct roles r = { .size = { 1, 1, 1, 1 } };
     uint32_t k;
@@ -86,7 +86,7 @@ static struct roles find_roles(const struct einsum *p, uint32_t left, uint32_t r
 }
 
 /* Steps of a tensor that holds batch, `outer` and `inner` in this order, densely. */
-static size_t dense_steps(const struct einsum *p, const struct roles *r, enum role outer,
+static size_t dense_steps(const struct einsum_pair *p, const struct roles *r, enum role outer,
                           enum role inner, ptrdiff_t *step)
 {
     enum role order[] = { BATCH, outer, inner };
@@ -102,12 +102,12 @@ static size_t dense_steps(const struct einsum *p, const struct roles *r, enum ro
     return dense;
 }
 
-static bool lies_so(const struct einsum *p, uint32_t tensor, const ptrdiff_t *step)
+static bool lies_so(const struct einsum_pair *p, uint32_t tensor, const ptrdiff_t *step)
 {
     return memcmp(p->step[tensor], step, p->n * sizeof(*step)) == 0;
 }
 
-static void settle_side(const struct einsum *p, const struct roles *r, uint32_t tensor,
+static void settle_side(const struct einsum_pair *p, const struct roles *r, uint32_t tensor,
                         enum role outer, enum role inner, struct side *s)
 {
     size_t floats;
@@ -140,7 +140,7 @@ static void settle_side(const struct einsum *p, const struct roles *r, uint32_t 
 }
 
 /* Left and right are the inputs, or the other way round where the output then lies as it should. */
-static struct roles settle_sides(const struct einsum *p, struct einsum_state *s)
+static struct roles settle_sides(const struct einsum_pair *p, struct einsum_state *s)
 {
     struct roles r;
     uint32_t left;
@@ -190,7 +190,7 @@ static int plan_product(const struct op_plan *p, const struct roles *r, struct e
     return rc;
 }
 
-static void plan_general(const struct einsum *p, uint32_t n_in, struct einsum_state *s)
+static void plan_general(const struct einsum_pair *p, uint32_t n_in, struct einsum_state *s)
 {
     uint32_t k, i;
 
@@ -213,7 +213,7 @@ static void plan_general(const struct einsum *p, uint32_t n_in, struct einsum_st
     }
 }
 
-static bool is_product(const struct einsum *p, uint32_t n_in, const struct roles *r)
+static bool is_product(const struct einsum_pair *p, uint32_t n_in, const struct roles *r)
 {
     uint32_t k;
 
@@ -226,7 +226,7 @@ static bool is_product(const struct einsum *p, uint32_t n_in, const struct roles
 
 int einsum_cpu_plan(struct op_plan *p, struct err *err)
 {
-    const struct einsum *e = p->param;
+    const struct einsum_pair *e = p->param;
     struct einsum_state *s = calloc(1, sizeof(*s));
     struct roles r;
     uint32_t i;
@@ -320,7 +320,7 @@ int einsum_cpu_fwd(const struct op_call *c, struct err *err)
 /* Brings the gradient of a side home. */
 static void put_gradient(const struct op_call *c, const struct side *s, const float *grad)
 {
-    const struct einsum *p = c->param;
+    const struct einsum_pair *p = c->param;
     const struct tensor *din = c->din[s->tensor];
     bool add = op_adds(c, s->tensor);
 
@@ -367,7 +367,7 @@ static int product_bwd(const struct op_call *c, struct err *err)
 int einsum_cpu_bwd(const struct op_call *c, struct err *err)
 {
     const struct einsum_state *s = c->state;
-    const struct einsum *p = c->param;
+    const struct einsum_pair *p = c->param;
     uint32_t i;
 
     if (c->dout[0] == NULL) {

@@ -6,10 +6,13 @@
  *   a plan that trains             mean and population variance of the lane's batch
  *   ... opset 14+, training_mode 0 the running ones, and they do not move: the model was exported
  *                                  for inference and is being fine-tuned with its statistics
- * frozen. Before opset 14 no attribute tells, and the batch is used. Running averages are kept by
- * the step, not by this op: backward gives it the batch's mean and variance as "gradients" of
- * inputs 3 and 4, and stat_momentum says how far they move. ONNX averages the population variance
- * (PyTorch the unbiased one: n / (n - 1) of it). */
+ *                                  frozen
+ *   ... opset 9 to 13, one output  the same: there the number of outputs tells. ONNX has five for
+ *                                  training, which is what PyTorch writes; its exports for
+ *                                  inference, Keras and tf2onnx write one
+ * Running averages are kept by the step, not by this op: backward gives it the batch's mean and
+ * variance as "gradients" of inputs 3 and 4, and stat_momentum says how far they move. ONNX averages
+ * the population variance (PyTorch the unbiased one: n / (n - 1) of it). */
 #include <inttypes.h>
 #include <math.h>
 
@@ -87,7 +90,7 @@ static int infer_14(struct op_infer *f, struct err *err)
 
 static int infer_9(struct op_infer *f, struct err *err)
 {
-    return infer(f, f->training, err);
+    return infer(f, f->training && f->n_out > 1, err);
 }
 
 /* trainerd.BatchNormAdd, BatchNormRelu: with a residual behind the norm, and a clamp behind that. */

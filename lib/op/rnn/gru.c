@@ -1,20 +1,11 @@
-/* gru.c - the cell of GRU. Gates in the order z, r, n (ONNX calls n h):
- *   z, r = sigmoid(..);   h = (1 - z) n + z h_prev
- *   n = tanh(x W^T + (r h_prev) R^T + biases)                    reset first, or
- *   n = tanh(x W^T + bias + r e), e = h_prev R^T + its bias      reset_after
+/* gru.c - the cell of GRU. Gates in the order z, r, n (ONNX calls n h), with the functions f and g
+ * of the node (usually sigmoid and tanh):
+ *   z, r = f(..);   h = (1 - z) n + z h_prev
+ *   n = g(x W^T + (r h_prev) R^T + biases)                    reset first, or
+ *   n = g(x W^T + bias + r e), e = h_prev R^T + its bias      reset_after
  * z and r are part 0, n is part 1. e [B, H] keeps r h_prev where the reset is first. */
 #include "op/op_priv.h"
 #include "op/rnn/rnn_priv.h"
-#include "op/vmath.h"
-
-CLONES static void sigmoids(float *x, size_t n)
-{
-    size_t k;
-
-    OP_EACH
-    for (k = 0; k < n; k++)
-        x[k] = vm_sigmoid(x[k]);
-}
 
 /* e = r h_prev */
 CLONES static void reset(const float *r, const float *h_prev, float *restrict e, size_t n)
@@ -25,20 +16,22 @@ CLONES static void reset(const float *r, const float *h_prev, float *restrict e,
         e[k] = r[k] * h_prev[k];
 }
 
-/* g: in, what goes into tanh, but for r e if e is given; out, n. */
-CLONES static void row_fwd(const float *zr, float *restrict g, const float *e,
-                           const float *h_prev, float *restrict h, size_t n)
+/* g += r e */
+CLONES static void add_reset(float *restrict g, const float *r, const float *e, size_t n)
 {
-    const float *z = zr, *r = zr + n;
     size_t k;
 
-    if (e != NULL)
-        for (k = 0; k < n; k++)
-            g[k] += r[k] * e[k];
-    for (k = 0; k < n; k++) {
-        g[k] = vm_tanh(g[k]);
+    for (k = 0; k < n; k++)
+        g[k] += r[k] * e[k];
+}
+
+CLONES static void mix(const float *z, const float *g, const float *h_prev, float *restrict h,
+                       size_t n)
+{
+    size_t k;
+
+    for (k = 0; k < n; k++)
         h[k] = (1.0f - z[k]) * g[k] + z[k] * h_prev[k];
-    }
 }
 
 static int fwd(const struct rnn_step *s, struct err *err)
@@ -49,7 +42,7 @@ static int fwd(const struct rnn_step *s, struct err *err)
     for (b = 0; b < s->p->batch && rc == 0; b++) {
         float *zr = s->gates[0] + b * 2 * n;
 
-        sigmoids(zr, 2 * n);
+        rnn_act_run(&s->act[0], zr, 2 * n);
         if (!s->p->reset_after)
             reset(zr + n, s->h_prev + b * n, s->e + b * n, n);
     }
@@ -57,54 +50,60 @@ static int fwd(const struct rnn_step *s, struct err *err)
         rc = s->p->reset_after ? rnn_run_h(s, 1, s->h_prev, s->e, err)
                                : rnn_run_h(s, 1, s->e, s->gates[1], err);
     for (b = 0; b < s->p->batch && rc == 0; b++) {
-        if (rnn_live(s, b))
-            row_fwd(s->gates[0] + b * 2 * n, s->gates[1] + b * n,
-                    s->p->reset_after ? s->e + b * n : NULL, s->h_prev + b * n, s->h + b * n, n);
-        else
+        float *zr = s->gates[0] + b * 2 * n, *g = s->gates[1] + b * n;
+
+        if (!rnn_live(s, b)) {
             memcpy(s->h + b * n, s->h_prev + b * n, n * sizeof(float));
+            continue;
+        }
+        if (s->p->reset_after)
+            add_reset(g, zr + n, s->e + b * n, n);
+        rnn_act_run(&s->act[1], g, n);
+        mix(zr, g, s->h_prev + b * n, s->h + b * n, n);
     }
     return rc;
 }
 
-/* First half: g becomes the gradient of what went into tanh, z that of its sigmoid; dh is left with
- * the share that h_prev gets at once. */
-CLONES static void row_bwd(float *restrict zr, float *restrict g, const float *h_prev,
-                           float *restrict dh, size_t n)
+/* First half: g becomes the gradient of what went into its function, z that of its own; dh is left
+ * with the share that h_prev gets at once. */
+CLONES static void row_bwd(float *restrict z, float *restrict g, const float *z_slope,
+                           const float *g_slope, const float *h_prev, float *restrict dh, size_t n)
 {
     size_t k;
 
     for (k = 0; k < n; k++) {
-        float z = zr[k], v = g[k], d = dh[k];
+        float v = z[k], d = dh[k];
 
-        g[k] = d * (1.0f - z) * (1.0f - v * v);
-        zr[k] = d * (h_prev[k] - v) * (z * (1.0f - z));
-        dh[k] = d * z;
+        z[k] = d * (h_prev[k] - g[k]) * z_slope[k];
+        g[k] = d * (1.0f - v) * g_slope[k];
+        dh[k] = d * v;
     }
 }
 
-/* Reset after: r becomes the gradient of what went into its sigmoid, e that of e. */
-CLONES static void row_after(float *restrict r, const float *g, float *restrict e, size_t n)
+/* Reset after: r becomes the gradient of what went into its function, e that of e. */
+CLONES static void row_after(float *restrict r, const float *r_slope, const float *g,
+                             float *restrict e, size_t n)
 {
     size_t k;
 
     for (k = 0; k < n; k++) {
         float v = r[k];
 
-        r[k] = g[k] * e[k] * (v * (1.0f - v));
+        r[k] = g[k] * e[k] * r_slope[k];
         e[k] = g[k] * v;
     }
 }
 
 /* Reset first: de is the gradient of r h_prev. */
-CLONES static void row_first(float *restrict r, const float *de, const float *h_prev,
-                             float *restrict dh, size_t n)
+CLONES static void row_first(float *restrict r, const float *r_slope, const float *de,
+                             const float *h_prev, float *restrict dh, size_t n)
 {
     size_t k;
 
     for (k = 0; k < n; k++) {
         float v = r[k];
 
-        r[k] = de[k] * h_prev[k] * (v * (1.0f - v));
+        r[k] = de[k] * h_prev[k] * r_slope[k];
         dh[k] += de[k] * v;
     }
 }
@@ -118,9 +117,11 @@ static int bwd(const struct rnn_step *s, struct err *err)
         float *zr = s->gates[0] + b * 2 * n, *g = s->gates[1] + b * n, *e = s->e + b * n;
 
         if (rnn_live(s, b)) {
-            row_bwd(zr, g, s->h_prev + b * n, s->dh + b * n, n);
+            rnn_act_slope(&s->act[0], zr, s->row, 2 * n);
+            rnn_act_slope(&s->act[1], g, s->row + 2 * n, n);
+            row_bwd(zr, g, s->row, s->row + 2 * n, s->h_prev + b * n, s->dh + b * n, n);
             if (s->p->reset_after)
-                row_after(zr + n, g, e, n);
+                row_after(zr + n, s->row + n, g, e, n);
             continue;
         }
         memset(zr, 0, 2 * n * sizeof(float));
@@ -132,10 +133,14 @@ static int bwd(const struct rnn_step *s, struct err *err)
         rc = rnn_run_dh(s, 1, s->e, s->dh, err);
     else
         rc = rnn_run_dh(s, 1, s->gates[1], s->spare, err);
-    for (b = 0; b < s->p->batch && rc == 0 && !s->p->reset_after; b++)
-        if (rnn_live(s, b))
-            row_first(s->gates[0] + b * 2 * n + n, s->spare + b * n, s->h_prev + b * n,
-                      s->dh + b * n, n);
+    for (b = 0; b < s->p->batch && rc == 0 && !s->p->reset_after; b++) {
+        float *r = s->gates[0] + b * 2 * n + n;
+
+        if (!rnn_live(s, b))
+            continue;
+        rnn_act_slope(&s->act[0], r, s->row, n);
+        row_first(r, s->row, s->spare + b * n, s->h_prev + b * n, s->dh + b * n, n);
+    }
     return rc < 0 ? rc : rnn_run_dh(s, 0, s->gates[0], s->dh, err);
 }
 

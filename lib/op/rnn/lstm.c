@@ -1,12 +1,81 @@
-/* lstm.c - the cell of LSTM. Gates in the order i, o, f, g (ONNX calls g c):
- *   i, o, f = sigmoid(..), g = tanh(..);   c = f c_prev + i g;   h = o tanh(c) */
+/* lstm.c - the cell of LSTM. Gates in the order i, o, f, g (ONNX calls g c), with the functions f,
+ * g and h of the node (usually sigmoid, tanh, tanh) and peepholes p, if any:
+ *   i = f(.. + p_i c_prev)   f = f(.. + p_f c_prev), or 1 - i where they are coupled   g = g(..)
+ *   c = f c_prev + i g;   o = f(.. + p_o c);   h = o h(c)
+ * A clip bounds what goes into i, o, f and g, not c: so does ONNX Runtime. */
 #include "op/op_priv.h"
 #include "op/rnn/rnn_priv.h"
-#include "op/vmath.h"
 
-/* gates [4 n]: in, what goes into the functions; out, the gates. */
-CLONES static void row_fwd(float *gates, const float *c_prev, float *restrict c,
-                           float *restrict h, size_t n)
+CLONES static void add_peephole(float *restrict gate, const float *p, const float *c, size_t n)
+{
+    size_t k;
+
+    for (k = 0; k < n; k++)
+        gate[k] += p[k] * c[k];
+}
+
+CLONES static void couple(const float *i, float *restrict f, size_t n)
+{
+    size_t k;
+
+    for (k = 0; k < n; k++)
+        f[k] = 1.0f - i[k];
+}
+
+/* c = f c_prev + i g, also to h */
+CLONES static void mix(const float *i, const float *f, const float *g, const float *c_prev,
+                       float *restrict c, float *restrict h, size_t n)
+{
+    size_t k;
+
+    for (k = 0; k < n; k++)
+        h[k] = c[k] = f[k] * c_prev[k] + i[k] * g[k];
+}
+
+CLONES static void multiply(float *restrict h, const float *o, size_t n)
+{
+    size_t k;
+
+    for (k = 0; k < n; k++)
+        h[k] *= o[k];
+}
+
+/* gates [4 n]: in, what goes into the functions but for the peepholes; out, the gates. */
+static void row_fwd(const struct rnn_step *s, float *gates, const float *c_prev, float *c, float *h)
+{
+    size_t n = s->p->hidden;
+    float *i = gates, *o = gates + n, *f = gates + 2 * n, *g = gates + 3 * n;
+    const float *p = s->peephole;
+
+    if (p != NULL) {
+        add_peephole(i, p, c_prev, n);
+        add_peephole(f, p + 2 * n, c_prev, n);
+        rnn_act_run(&s->act[0], i, n);
+        rnn_act_run(&s->act[0], f, n);
+    } else {
+        rnn_act_run(&s->act[0], i, 3 * n);
+    }
+    if (s->p->coupled)
+        couple(i, f, n);
+    rnn_act_run(&s->act[1], g, n);
+    mix(i, f, g, c_prev, c, h, n);
+    if (p != NULL) {
+        add_peephole(o, p + n, c, n);
+        rnn_act_run(&s->act[0], o, n);
+    }
+    rnn_act_run(&s->act[2], h, n);
+    multiply(h, o, n);
+}
+
+/* The slopes of the gates, of h(c), and h(c), in this order in `row`. */
+struct slopes {
+    const float *i, *o, *f, *g, *h, *hc;
+};
+
+/* gates: in, the gates; out, the gradient of what went into the functions. dc: of c, then of
+ * c_prev. p NULL: no peepholes. */
+OP_INLINE void back(float *gates, const float *c_prev, const float *dh, float *restrict dc,
+                    const struct slopes *s, const float *p, bool coupled, size_t n)
 {
     float *restrict i = gates, *restrict o = gates + n;
     float *restrict f = gates + 2 * n, *restrict g = gates + 3 * n;
@@ -14,41 +83,48 @@ CLONES static void row_fwd(float *gates, const float *c_prev, float *restrict c,
 
     OP_EACH
     for (k = 0; k < n; k++) {
-        i[k] = vm_sigmoid(i[k]);
-        o[k] = vm_sigmoid(o[k]);
-    }
-    OP_EACH
-    for (k = 0; k < n; k++) {
-        f[k] = vm_sigmoid(f[k]);
-        g[k] = vm_tanh(g[k]);
-    }
-    OP_EACH
-    for (k = 0; k < n; k++) {
-        c[k] = f[k] * c_prev[k] + i[k] * g[k];
-        h[k] = o[k] * vm_tanh(c[k]);
+        float gi = i[k], go = o[k], gf = f[k], gg = g[k];
+        float d_o = dh[k] * s->hc[k] * s->o[k];
+        float d = dc[k] + dh[k] * go * s->h[k] + (p != NULL ? d_o * p[n + k] : 0.0f);
+        float di = d * (coupled ? gg - c_prev[k] : gg) * s->i[k];
+        float df = coupled ? 0.0f : d * c_prev[k] * s->f[k];
+
+        o[k] = d_o;
+        i[k] = di;
+        f[k] = df;
+        g[k] = d * gi * s->g[k];
+        dc[k] = d * gf + (p != NULL ? di * p[k] + df * p[2 * n + k] : 0.0f);
     }
 }
 
-/* gates: in, the gates; out, the gradient of what went into the functions. dc: of c, then of
- * c_prev. */
-CLONES static void row_bwd(float *gates, const float *c_prev, const float *c, const float *dh,
-                           float *restrict dc, size_t n)
+CLONES static void back_plain(float *gates, const float *c_prev, const float *dh,
+                              float *restrict dc, const struct slopes *s, size_t n)
 {
-    float *restrict i = gates, *restrict o = gates + n;
-    float *restrict f = gates + 2 * n, *restrict g = gates + 3 * n;
-    size_t k;
+    back(gates, c_prev, dh, dc, s, NULL, false, n);
+}
 
-    OP_EACH
-    for (k = 0; k < n; k++) {
-        float th = vm_tanh(c[k]), gi = i[k], go = o[k], gf = f[k], gg = g[k];
-        float d = dc[k] + dh[k] * go * (1.0f - th * th);
+CLONES static void back_any(float *gates, const float *c_prev, const float *dh, float *restrict dc,
+                            const struct slopes *s, const float *p, bool coupled, size_t n)
+{
+    back(gates, c_prev, dh, dc, s, p, coupled, n);
+}
 
-        o[k] = dh[k] * th * (go * (1.0f - go));
-        i[k] = d * gg * (gi * (1.0f - gi));
-        f[k] = d * c_prev[k] * (gf * (1.0f - gf));
-        g[k] = d * gi * (1.0f - gg * gg);
-        dc[k] = d * gf;
-    }
+static void row_bwd(const struct rnn_step *s, float *gates, const float *c_prev, const float *c,
+                    const float *dh, float *dc)
+{
+    size_t n = s->p->hidden;
+    float *row = s->row, *h = row + 4 * n, *hc = row + 5 * n;
+    const struct slopes slopes = { row, row + n, row + 2 * n, row + 3 * n, h, hc };
+
+    memcpy(hc, c, n * sizeof(*hc));
+    rnn_act_run(&s->act[2], hc, n);
+    rnn_act_slope(&s->act[0], gates, row, 3 * n);
+    rnn_act_slope(&s->act[1], gates + 3 * n, row + 3 * n, n);
+    rnn_act_slope(&s->act[2], hc, h, n);
+    if (s->peephole == NULL && !s->p->coupled)
+        back_plain(gates, c_prev, dh, dc, &slopes, n);
+    else
+        back_any(gates, c_prev, dh, dc, &slopes, s->peephole, s->p->coupled, n);
 }
 
 static int fwd(const struct rnn_step *s, struct err *err)
@@ -58,7 +134,7 @@ static int fwd(const struct rnn_step *s, struct err *err)
 
     for (b = 0; b < s->p->batch && rc == 0; b++) {
         if (rnn_live(s, b)) {
-            row_fwd(s->gates[0] + b * 4 * n, s->c_prev + b * n, s->c + b * n, s->h + b * n, n);
+            row_fwd(s, s->gates[0] + b * 4 * n, s->c_prev + b * n, s->c + b * n, s->h + b * n);
         } else {
             memcpy(s->h + b * n, s->h_prev + b * n, n * sizeof(float));
             memcpy(s->c + b * n, s->c_prev + b * n, n * sizeof(float));
@@ -73,14 +149,30 @@ static int bwd(const struct rnn_step *s, struct err *err)
 
     for (b = 0; b < s->p->batch; b++) {
         if (rnn_live(s, b)) {
-            row_bwd(s->gates[0] + b * 4 * n, s->c_prev + b * n, s->c + b * n, s->dh + b * n,
-                    s->dc + b * n, n);
+            row_bwd(s, s->gates[0] + b * 4 * n, s->c_prev + b * n, s->c + b * n, s->dh + b * n,
+                    s->dc + b * n);
             memset(s->dh + b * n, 0, n * sizeof(float));
         } else {
             memset(s->gates[0] + b * 4 * n, 0, 4 * n * sizeof(float));
         }
     }
     return rnn_run_dh(s, 0, s->gates[0], s->dh, err);
+}
+
+void rnn_lstm_peepholes(const struct rnn_param *p, const float *gates, const float *c_prev,
+                        const float *c, float *dp, bool add)
+{
+    size_t n = p->hidden, rows = p->steps * p->batch, g, k, r;
+
+    for (g = 0; g < 3; g++)
+        for (k = 0; k < n; k++) {
+            const float *of = g == 1 ? c : c_prev;
+            double sum = 0;
+
+            for (r = 0; r < rows; r++)
+                sum += (double)gates[(r * 4 + g) * n + k] * (double)of[r * n + k];
+            dp[g * n + k] = add ? dp[g * n + k] + (float)sum : (float)sum;
+        }
 }
 
 const struct rnn_cell rnn_lstm = { .gates = 4, .part = { 4 }, .has_c = true, .fwd = fwd,

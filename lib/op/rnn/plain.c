@@ -1,34 +1,14 @@
-/* plain.c - the cell of RNN: h = tanh(..) or relu(..). */
+/* plain.c - the cell of RNN: h = f(..), usually tanh. What went into f is not needed any more:
+ * backward knows its slope by h. */
 #include "op/op_priv.h"
 #include "op/rnn/rnn_priv.h"
-#include "op/vmath.h"
 
-/* What went into the function is not needed any more: backward knows it by h. */
-CLONES static void row_fwd(const float *gate, float *restrict h, size_t n, bool relu)
+CLONES static void row_bwd(float *restrict gate, const float *slope, const float *dh, size_t n)
 {
     size_t k;
 
-    if (relu) {
-        for (k = 0; k < n; k++)
-            h[k] = gate[k] > 0.0f ? gate[k] : 0.0f;
-    } else {
-        for (k = 0; k < n; k++)
-            h[k] = vm_tanh(gate[k]);
-    }
-}
-
-CLONES static void row_bwd(float *restrict gate, const float *h, const float *dh, size_t n,
-                           bool relu)
-{
-    size_t k;
-
-    if (relu) {
-        for (k = 0; k < n; k++)
-            gate[k] = h[k] > 0.0f ? dh[k] : 0.0f;
-    } else {
-        for (k = 0; k < n; k++)
-            gate[k] = dh[k] * (1.0f - h[k] * h[k]);
-    }
+    for (k = 0; k < n; k++)
+        gate[k] = dh[k] * slope[k];
 }
 
 static int fwd(const struct rnn_step *s, struct err *err)
@@ -37,10 +17,11 @@ static int fwd(const struct rnn_step *s, struct err *err)
     int rc = rnn_run_h(s, 0, s->h_prev, s->gates[0], err);
 
     for (b = 0; b < s->p->batch && rc == 0; b++) {
-        if (rnn_live(s, b))
-            row_fwd(s->gates[0] + b * n, s->h + b * n, n, s->p->relu);
-        else
-            memcpy(s->h + b * n, s->h_prev + b * n, n * sizeof(float));
+        bool live = rnn_live(s, b);
+
+        memcpy(s->h + b * n, (live ? s->gates[0] : s->h_prev) + b * n, n * sizeof(float));
+        if (live)
+            rnn_act_run(&s->act[0], s->h + b * n, n);
     }
     return rc;
 }
@@ -51,7 +32,8 @@ static int bwd(const struct rnn_step *s, struct err *err)
 
     for (b = 0; b < s->p->batch; b++) {
         if (rnn_live(s, b)) {
-            row_bwd(s->gates[0] + b * n, s->h + b * n, s->dh + b * n, n, s->p->relu);
+            rnn_act_slope(&s->act[0], s->h + b * n, s->row, n);
+            row_bwd(s->gates[0] + b * n, s->row, s->dh + b * n, n);
             memset(s->dh + b * n, 0, n * sizeof(float));
         } else {
             memset(s->gates[0] + b * n, 0, n * sizeof(float));

@@ -2,34 +2,55 @@
  * R), lengths [B] int32, initial h and c [D, B, H] -> y [T, D, B, H], last h and c [D, B, H]. D is
  * 2 for bidirectional, else 1. layout 1 (opset 14): x [B, T, I], y [B, T, D, H], states [B, D, H].
  * Behind the end of a sequence y is 0 and the state stays; a reverse direction begins at its end.
- * The cells: lstm.c, gru.c, plain.c. Not supported, and refused by name: peepholes, clip, coupled
- * gates (input_forget), activations other than the usual ones. */
+ * The cells: lstm.c (with peepholes P [D, 3 H], of i, o, f), gru.c, plain.c; their functions:
+ * function.c. */
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 #include "base/err.h"
 #include "op/op_priv.h"
 #include "op/rnn/rnn_priv.h"
 
-/* Every one of the activations, if given, is one of `names`, in order and over again. */
-static int check_activations(const struct op_infer *f, const char *const *names, size_t n_names,
-                             struct err *err)
+static struct rnn_numbers read_numbers(const struct op_infer *f, const char *name)
 {
+    uint32_t i;
+
+    for (i = 0; i < f->n_attrs; i++)
+        if (strcmp(f->attrs[i].name, name) == 0 && f->attrs[i].type == OP_ATTR_FLOATS)
+            return (struct rnn_numbers){ f->attrs[i].floats, f->attrs[i].n };
+    return (struct rnn_numbers){ 0 };
+}
+
+/* The functions of the gates, `usual` [n_acts] unless the node names others; those but h are
+ * clipped. */
+static int read_functions(const struct op_infer *f, const char *const *usual, size_t n_acts,
+                          struct err *err)
+{
+    struct rnn_numbers alpha = read_numbers(f, "activation_alpha");
+    struct rnn_numbers beta = read_numbers(f, "activation_beta");
+    struct rnn_param *p = f->param;
     const char *const *given;
+    float clip = INFINITY;
     size_t n, i;
     int rc = op_attr_strings(f, "activations", &given, &n, err);
 
-    if (rc < 0 || given == NULL)
-        return rc;
-    if (n != n_names * ((const struct rnn_param *)f->param)->dirs)
-        return op_error(f, ERR_INPUT, err,
-                        "attribute 'activations' has %zu names; expected %zu for each direction", n,
-                        n_names);
-    for (i = 0; i < n; i++)
-        if (strcmp(given[i], names[i % n_names]) != 0)
-            return op_error(f, ERR_UNSUPPORTED, err, "activation %zu is '%s'; only '%s' works "
-                            "there", i, given[i], names[i % n_names]);
-    return 0;
+    if (rc == 0)
+        rc = op_attr_f(f, "clip", INFINITY, &clip, err);
+    if (rc == 0 && !(clip > 0))
+        rc = op_error(f, ERR_INPUT, err, "attribute 'clip' is %g; expected a number above 0",
+                      (double)clip);
+    if (rc == 0 && given != NULL && n != n_acts * p->dirs)
+        rc = op_error(f, ERR_INPUT, err, "attribute 'activations' has %zu names; expected %zu for "
+                      "each direction", n, n_acts);
+    for (i = 0; i < n_acts * p->dirs && rc == 0; i++) {
+        struct rnn_act *a = &p->act[i / n_acts][i % n_acts];
+
+        rc = rnn_act_init(f, given != NULL ? given[i] : usual[i % n_acts], &alpha, &beta, a, err);
+        if (rc == 0 && clip < INFINITY && i % n_acts < RNN_ACTS - 1)
+            rnn_act_clip(a, clip);
+    }
+    return rc;
 }
 
 static int read_attrs(const struct op_infer *f, struct rnn_param *p, int64_t *hidden,
@@ -99,9 +120,8 @@ static int check_inputs(const struct op_infer *f, const struct rnn_param *p, str
         rc = check_shape(f, RNN_H, "initial_h", false, TENSOR_F32, state_shape(p), err);
     if (rc == 0)
         rc = check_shape(f, RNN_C, "initial_c", false, TENSOR_F32, state_shape(p), err);
-    if (rc == 0 && f->n_in > RNN_PEEPHOLES && f->in[RNN_PEEPHOLES] != NULL)
-        rc = op_error(f, ERR_UNSUPPORTED, err, "input %d (P), peepholes, is not supported",
-                      RNN_PEEPHOLES);
+    if (rc == 0)
+        rc = check_shape(f, RNN_PEEPHOLES, "P", false, TENSOR_F32, shape_of(2, d, 3 * h), err);
     return rc;
 }
 
@@ -150,15 +170,14 @@ static int infer(struct op_infer *f, const struct rnn_cell *cell, struct err *er
 static int infer_lstm(struct op_infer *f, struct err *err)
 {
     static const char *const usual[] = { "Sigmoid", "Tanh", "Tanh" };
+    struct rnn_param *p = f->param;
     int64_t coupled;
     int rc = op_attr_i(f, "input_forget", 0, &coupled, err);
 
-    if (rc == 0 && coupled != 0)
-        rc = op_error(f, ERR_UNSUPPORTED, err, "attribute 'input_forget' is %" PRId64
-                      "; coupled gates are not supported", coupled);
     if (rc == 0)
         rc = infer(f, &rnn_lstm, err);
-    return rc < 0 ? rc : check_activations(f, usual, 3, err);
+    p->coupled = rc == 0 && coupled != 0;
+    return rc < 0 ? rc : read_functions(f, usual, 3, err);
 }
 
 static int infer_gru(struct op_infer *f, struct err *err)
@@ -171,21 +190,15 @@ static int infer_gru(struct op_infer *f, struct err *err)
     if (rc == 0)
         rc = infer(f, &rnn_gru, err);
     p->reset_after = rc == 0 && after != 0;
-    return rc < 0 ? rc : check_activations(f, usual, 2, err);
+    return rc < 0 ? rc : read_functions(f, usual, 2, err);
 }
 
 static int infer_rnn(struct op_infer *f, struct err *err)
 {
-    static const char *const usual[] = { "Tanh" }, *const relu[] = { "Relu" };
-    struct rnn_param *p = f->param;
-    const char *const *given;
-    size_t n;
-    int rc = op_attr_strings(f, "activations", &given, &n, err);
+    static const char *const usual[] = { "Tanh" };
+    int rc = infer(f, &rnn_plain, err);
 
-    if (rc == 0)
-        rc = infer(f, &rnn_plain, err);
-    p->relu = rc == 0 && given != NULL && n > 0 && strcmp(given[0], "Relu") == 0;
-    return rc < 0 ? rc : check_activations(f, p->relu ? relu : usual, 1, err);
+    return rc < 0 ? rc : read_functions(f, usual, 1, err);
 }
 
 /* Of all steps: a matrix of W and one of R each. */
@@ -197,18 +210,20 @@ static double flops(const struct op_infer *f)
            (double)(p->cell->gates * p->hidden) * (double)(p->inputs + p->hidden);
 }
 
-static const char *const attrs_lstm[] = { "activations",  "direction", "hidden_size",
-                                          "input_forget", "layout",    NULL };
-static const char *const attrs_gru[] = { "activations", "direction",           "hidden_size",
-                                         "layout",      "linear_before_reset", NULL };
-static const char *const attrs_rnn[] = { "activations", "direction", "hidden_size", "layout",
-                                         NULL };
+#define ATTRS                                                                                      \
+    "activation_alpha", "activation_beta", "activations", "clip", "direction", "hidden_size",      \
+        "layout"
+
+static const char *const attrs_lstm[] = { ATTRS, "input_forget", NULL };
+static const char *const attrs_gru[] = { ATTRS, "linear_before_reset", NULL };
+static const char *const attrs_rnn[] = { ATTRS, NULL };
 
 #define FIELDS                                                                                     \
     .since = 7, .param_bytes = sizeof(struct rnn_param),                                           \
     .diff = OP_IN(RNN_X) | OP_IN(RNN_W) | OP_IN(RNN_R) | OP_IN(RNN_B) | OP_IN(RNN_H) |             \
-            OP_IN(RNN_C),                                                                          \
-    .bwd_reads = OP_IN(RNN_X) | OP_IN(RNN_W) | OP_IN(RNN_R) | OP_IN(RNN_LENGTHS),                  \
+            OP_IN(RNN_C) | OP_IN(RNN_PEEPHOLES),                                                   \
+    .bwd_reads = OP_IN(RNN_X) | OP_IN(RNN_W) | OP_IN(RNN_R) | OP_IN(RNN_LENGTHS) |                 \
+                 OP_IN(RNN_PEEPHOLES),                                                             \
     .layout = OP_LAYOUT_PLAIN, .flops = flops,                                                     \
     .cpu = { rnn_cpu_plan, rnn_cpu_fwd, rnn_cpu_bwd, rnn_cpu_free }
 

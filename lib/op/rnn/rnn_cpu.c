@@ -83,6 +83,7 @@ struct work { /* the head of scratch */
     float *dx;               /* likewise */
     float *bias;             /* [G H] of W and R */
     float *dh, *dc, *spare;  /* [B, H] */
+    float *row;              /* [RNN_ROW, H] */
     float *part;             /* a gradient that is to be added: [k, I or H] */
     void *rest;              /* the kernels' */
 };
@@ -111,6 +112,7 @@ static struct work work_at(const struct rnn_param *p, const struct rnn_state *s,
         w.dh = take(at, bytes, state);
         w.dc = take(at, bytes, state);
         w.spare = take(at, bytes, state);
+        w.row = take(at, bytes, RNN_ROW * p->hidden);
         w.part = take(at, bytes, p->cell->gates * p->hidden * op_max(p->inputs, p->hidden));
     }
     w.rest = at != NULL ? at + *bytes : NULL;
@@ -356,13 +358,17 @@ static int pack(const struct rnn_state *s, const struct rnn_param *p, const stru
 }
 
 static struct rnn_step new_step(const struct rnn_state *s, const struct op_call *c,
-                                const struct work *w)
+                                const struct work *w, uint32_t d)
 {
-    const struct tensor *length = input(c, RNN_LENGTHS);
+    const struct tensor *length = input(c, RNN_LENGTHS), *peephole = input(c, RNN_PEEPHOLES);
+    const struct rnn_param *p = c->param;
 
-    return (struct rnn_step){ .p = c->param, .product = s->product, .packed = w->packed,
+    return (struct rnn_step){ .p = p, .product = s->product, .packed = w->packed, .act = p->act[d],
+                              .peephole = peephole != NULL ? (float *)peephole->data +
+                                                                 d * 3 * p->hidden
+                                                           : NULL,
                               .length = length != NULL ? length->data : NULL, .dh = w->dh,
-                              .dc = w->dc, .spare = w->spare, .scratch = w->rest };
+                              .dc = w->dc, .spare = w->spare, .row = w->row, .scratch = w->rest };
 }
 
 static int fwd_direction(const struct op_call *c, const struct work *w, const float *x, uint32_t d,
@@ -373,7 +379,7 @@ static int fwd_direction(const struct op_call *c, const struct work *w, const fl
     size_t rows = p->cell->gates * p->hidden, kept_bytes, i, t, state = p->batch * p->hidden;
     char *base = s->keeps ? c->save : w->kept;
     struct kept k = kept_at(p, s->product, base + d * s->kept_bytes, &kept_bytes);
-    struct rnn_step step = new_step(s, c, w);
+    struct rnn_step step = new_step(s, c, w, d);
     bool reverse = is_reverse(p, d);
     const float *bias = s->has_bias ? (float *)c->in[RNN_B]->data + d * 2 * rows : NULL;
     int rc = pack(s, p, c, d, false, w, err);
@@ -513,7 +519,7 @@ static int bwd_direction(const struct op_call *c, const struct work *w, const fl
     const struct rnn_state *s = c->state;
     size_t kept_bytes, i;
     struct kept k = kept_at(p, s->product, (char *)c->save + d * s->kept_bytes, &kept_bytes);
-    struct rnn_step step = new_step(s, c, w);
+    struct rnn_step step = new_step(s, c, w, d);
     bool reverse = is_reverse(p, d);
     int rc = pack(s, p, c, d, true, w, err);
 
@@ -530,6 +536,13 @@ static int bwd_direction(const struct op_call *c, const struct work *w, const fl
         write_state(p, w->dh, state_of(p, c->din[RNN_H], d), op_adds(c, RNN_H));
     if (wants(c, RNN_C))
         write_state(p, w->dc, state_of(p, c->din[RNN_C], d), op_adds(c, RNN_C));
+    if (wants(c, RNN_PEEPHOLES)) {
+        size_t state = p->batch * p->hidden;
+
+        rnn_lstm_peepholes(p, k.gates[0], k.c + reverse * state, k.c + !reverse * state,
+                           (float *)c->din[RNN_PEEPHOLES]->data + d * 3 * p->hidden,
+                           op_adds(c, RNN_PEEPHOLES));
+    }
     for (i = 0; i < s->parts && rc == 0; i++)
         rc = bwd_part(c, w, &k, x, dx, dx_add || i > 0, d, (uint32_t)i, err);
     return rc;

@@ -17,7 +17,36 @@
 enum { RNN_X, RNN_W, RNN_R, RNN_B, RNN_LENGTHS, RNN_H, RNN_C, RNN_PEEPHOLES };
 enum { RNN_PARTS = 2 };
 
+enum { RNN_ACTS = 3, RNN_ROW = 6 /* rows of H in rnn_step.row */ };
+
 struct rnn_step;
+
+/* ---- the functions of the gates: function.c ---- */
+
+struct rnn_function;
+
+struct rnn_act {
+    const struct rnn_function *f;
+    float alpha, beta;
+    bool clips; /* what goes in, to clip on either side of 0 */
+    float clip, lo, hi; /* lo, hi: what comes out there */
+};
+
+/* By ONNX's name, with the alpha and beta that the operator of that name has, unless these lists
+ * have more: each function takes the next one if it has one. ERR_UNSUPPORTED, ERR_INPUT. */
+struct rnn_numbers {
+    const float *at;
+    size_t n;
+};
+int rnn_act_init(const struct op_infer *f, const char *name, struct rnn_numbers *alpha,
+                 struct rnn_numbers *beta, struct rnn_act *a, struct err *err);
+void rnn_act_clip(struct rnn_act *a, float clip);
+/* x [n] becomes y. */
+void rnn_act_run(const struct rnn_act *a, float *x, size_t n);
+/* slope [n] becomes dy / dx, as it follows from y. */
+void rnn_act_slope(const struct rnn_act *a, const float *y, float *restrict slope, size_t n);
+
+/* ---- */
 
 struct rnn_cell {
     uint32_t gates;             /* G */
@@ -35,7 +64,8 @@ struct rnn_param {
     bool reverse;      /* the first direction is */
     bool batch_first;  /* layout 1: x [B, T, I], y [B, T, D, H], states [B, D, H] */
     bool reset_after;  /* GRU: linear_before_reset */
-    bool relu;         /* RNN: its activation; else tanh */
+    bool coupled;      /* LSTM: f = 1 - i */
+    struct rnn_act act[2][RNN_ACTS]; /* of each direction: f, g, h */
 };
 
 /* Rows of W and R that go together; each kernel is made once and serves all steps and directions.
@@ -60,11 +90,14 @@ struct rnn_step {
     float *gates[RNN_PARTS];           /* [B, k] of this step */
     float *e;                          /* [B, H]; GRU */
     const float *bias_e;               /* [H]; GRU with reset_after and biases */
+    const struct rnn_act *act;         /* [RNN_ACTS] */
+    const float *peephole;             /* [3, H]: of i, o, f; NULL. LSTM */
     const float *h_prev, *c_prev;      /* [B, H] */
     float *h, *c;                      /* [B, H] */
     float *dh, *dc;                    /* [B, H]: of h and c; backward leaves those of h_prev and
                                           c_prev there */
     float *spare;                      /* [B, H] */
+    float *row;                        /* [RNN_ROW, H]; backward */
     void *scratch;                     /* the kernels' */
 };
 
@@ -77,6 +110,11 @@ static inline bool rnn_live(const struct rnn_step *s, size_t row)
 int rnn_run_h(const struct rnn_step *s, uint32_t part, const float *h, float *y, struct err *err);
 int rnn_run_dh(const struct rnn_step *s, uint32_t part, const float *gates, float *dh,
                struct err *err);
+
+/* LSTM, when all steps are walked: dp [3, H] (+)= the gradients of the peepholes. gates [T B, 4 H]
+ * as backward leaves them, c_prev and c [T B, H]. */
+void rnn_lstm_peepholes(const struct rnn_param *p, const float *gates, const float *c_prev,
+                        const float *c, float *dp, bool add);
 
 extern const struct rnn_cell rnn_lstm, rnn_gru, rnn_plain;
 

@@ -1,9 +1,10 @@
-/* cast.c - Cast: to the type named by the attribute (opset 6, 9; 19 adds types we do not have).
+/* cast.c - Cast: to the type named by the attribute (opset 6, 9, 13; 19 adds types we do not have).
  * CastLike (opset 15): to the type of input 1.   dx = dy from float32 to float32, else none.
  *
- * Through int64 or double, whichever holds the source. To an integer a float is truncated towards
- * 0; what does not fit becomes the nearest value that does, NaN becomes 0 (ONNX leaves both open).
- * Integers to smaller ones lose their high bits. To bool: not 0. */
+ * Through 64 bits of integer or double, whichever holds the source. To a float: the nearest, of two
+ * the even one, in one rounding. To an integer a float is truncated towards 0; what does not fit
+ * becomes the nearest value that does, NaN becomes 0 (ONNX leaves both open). Integers to smaller
+ * ones lose their high bits. To bool: not 0. */
 #include <math.h>
 
 #include "base/err.h"
@@ -13,13 +14,57 @@
 enum { CHUNK = 256 };
 
 union wide {
-    int64_t i;
+    int64_t i; /* of uint64 the bits */
     double f;
 };
 
+/* ---- floats of 16 bits: sign, exponent, fraction ---- */
+
+struct half {
+    int fraction, bias; /* bits; exponent of 1 */
+};
+
+static const struct half float16 = { 10, 15 }, bfloat16 = { 7, 127 };
+
+static double half_value(struct half h, uint16_t code)
+{
+    int exponent = (code & 0x7FFF) >> h.fraction, top = 0x7FFF >> h.fraction;
+    int fraction = code & ((1 << h.fraction) - 1);
+    double v;
+
+    if (exponent == top)
+        v = fraction != 0 ? NAN : INFINITY;
+    else if (exponent == 0)
+        v = ldexp(fraction, 1 - h.bias - h.fraction);
+    else
+        v = ldexp(fraction | 1 << h.fraction, exponent - h.bias - h.fraction);
+    return (code & 0x8000) != 0 ? -v : v;
+}
+
+/* The code counts steps: a fraction that overflows is the next exponent, the last one infinity. */
+static uint16_t half_code(struct half h, double v)
+{
+    const uint16_t top = (uint16_t)(0x7FFF >> h.fraction << h.fraction);
+    uint16_t sign = signbit(v) ? 0x8000 : 0;
+    int exponent;
+    double steps;
+
+    v = fabs(v);
+    if (isnan(v))
+        return sign | top | (uint16_t)(1 << (h.fraction - 1));
+    if (v >= ldexp(1, h.bias + 1))
+        return sign | top;
+    (void)frexp(v, &exponent); /* v < 2^exponent */
+    exponent = exponent - 1 < 1 - h.bias || v == 0 ? 1 - h.bias : exponent - 1;
+    steps = rint(ldexp(v, h.fraction - exponent));
+    return sign | (uint16_t)(((exponent + h.bias - 1) << h.fraction) + (int)steps);
+}
+
+/* ---- */
+
 static bool is_float(enum tensor_dtype t)
 {
-    return t == TENSOR_F32 || t == TENSOR_F64;
+    return t == TENSOR_F32 || t == TENSOR_F64 || t == TENSOR_F16 || t == TENSOR_BF16;
 }
 
 #define EACH for (k = 0; k < n; k++)
@@ -31,6 +76,8 @@ static void load(enum tensor_dtype t, const void *x, size_t n, union wide *w)
     switch ((int)t) {
     case TENSOR_F32: EACH w[k].f = (double)((const float *)x)[k]; return;
     case TENSOR_F64: EACH w[k].f = ((const double *)x)[k]; return;
+    case TENSOR_F16: EACH w[k].f = half_value(float16, ((const uint16_t *)x)[k]); return;
+    case TENSOR_BF16: EACH w[k].f = half_value(bfloat16, ((const uint16_t *)x)[k]); return;
     case TENSOR_U8:
     case TENSOR_BOOL: EACH w[k].i = ((const uint8_t *)x)[k]; return;
     case TENSOR_I8: EACH w[k].i = ((const int8_t *)x)[k]; return;
@@ -52,6 +99,11 @@ static int64_t limit(double v, double lo, double end)
     return v <= lo ? (int64_t)lo : (int64_t)v;
 }
 
+static int64_t limit_u64(double v)
+{
+    return v >= 0x1p64 ? -1 : v >= 1 ? (int64_t)(uint64_t)v : 0;
+}
+
 static void to_integers(enum tensor_dtype to, size_t n, union wide *w)
 {
     static const struct {
@@ -65,7 +117,31 @@ static void to_integers(enum tensor_dtype to, size_t n, union wide *w)
     size_t k;
 
     for (k = 0; k < n; k++)
-        w[k].i = to == TENSOR_BOOL ? w[k].f != 0 : limit(w[k].f, ranges[to].lo, ranges[to].end);
+        w[k].i = to == TENSOR_BOOL  ? w[k].f != 0
+                 : to == TENSOR_U64 ? limit_u64(w[k].f)
+                                    : limit(w[k].f, ranges[to].lo, ranges[to].end);
+}
+
+/* What a double has no room for is kept as an odd last bit, so that a smaller float made of it is
+ * rounded as if from all bits. */
+static double to_odd(uint64_t v)
+{
+    const uint64_t low = 0x7FF;
+
+    return (double)(v >> 53 == 0 ? v : (v & ~low) | ((v & low) != 0 ? low + 1 : 0));
+}
+
+static void to_floats(enum tensor_dtype from, enum tensor_dtype to, size_t n, union wide *w)
+{
+    size_t k;
+
+    for (k = 0; k < n; k++) {
+        bool minus = from != TENSOR_U64 && w[k].i < 0;
+        uint64_t v = minus ? 0 - (uint64_t)w[k].i : (uint64_t)w[k].i;
+        double f = to == TENSOR_F64 ? (double)v : to_odd(v);
+
+        w[k].f = minus ? -f : f;
+    }
 }
 
 static void store(enum tensor_dtype t, void *y, size_t n, const union wide *w)
@@ -75,6 +151,8 @@ static void store(enum tensor_dtype t, void *y, size_t n, const union wide *w)
     switch ((int)t) {
     case TENSOR_F32: EACH((float *)y)[k] = (float)w[k].f; return;
     case TENSOR_F64: EACH((double *)y)[k] = w[k].f; return;
+    case TENSOR_F16: EACH((uint16_t *)y)[k] = half_code(float16, w[k].f); return;
+    case TENSOR_BF16: EACH((uint16_t *)y)[k] = half_code(bfloat16, w[k].f); return;
     case TENSOR_BOOL: EACH((uint8_t *)y)[k] = w[k].i != 0; return;
     case TENSOR_U8:
     case TENSOR_I8: EACH((uint8_t *)y)[k] = (uint8_t)w[k].i; return;
@@ -86,36 +164,23 @@ static void store(enum tensor_dtype t, void *y, size_t n, const union wide *w)
     }
 }
 
-/* int64 to float32 in one rounding: double in between could round twice. */
-static void longs_to_floats(const int64_t *x, size_t n, float *y)
-{
-    size_t k;
-
-    for (k = 0; k < n; k++)
-        y[k] = (float)x[k];
-}
-
 static int cast_fwd(const struct op_call *c, struct err *err)
 {
     enum tensor_dtype from = c->in[0]->dtype, to = c->out[0]->dtype;
-    size_t n = (size_t)tensor_elements(c->in[0]), at, m, k;
+    size_t n = (size_t)tensor_elements(c->in[0]), at, m;
     const char *x = c->in[0]->data;
     char *y = c->out[0]->data;
     union wide w[CHUNK];
 
     if (from == to)
         return view_fwd(c, err);
-    if (from == TENSOR_I64 && to == TENSOR_F32) {
-        longs_to_floats(c->in[0]->data, n, c->out[0]->data);
-        return 0;
-    }
     for (at = 0; at < n; at += m) {
         m = n - at < CHUNK ? n - at : CHUNK;
         load(from, x + at * tensor_dtype_bytes(from), m, w);
         if (is_float(from) && !is_float(to))
             to_integers(to, m, w);
-        for (k = 0; k < m && !is_float(from) && is_float(to); k++)
-            w[k].f = (double)w[k].i;
+        if (!is_float(from) && is_float(to))
+            to_floats(from, to, m, w);
         store(to, y + at * tensor_dtype_bytes(to), m, w);
     }
     return 0;
@@ -132,10 +197,9 @@ static int settle(struct op_infer *f, int64_t to, struct err *err)
     t[0] = x->dtype;
     t[1] = to;
     for (i = 0; i < 2; i++)
-        if (tensor_dtype_bytes((enum tensor_dtype)t[i]) == 0 || t[i] == TENSOR_F16 ||
-            t[i] == TENSOR_BF16 || t[i] == TENSOR_U64)
-            return op_error(f, ERR_UNSUPPORTED, err, "%s type %lld (%s); supported are float32, "
-                            "float64, bool, int8, uint8, int16, uint16, int32, uint32, int64",
+        if (tensor_dtype_bytes((enum tensor_dtype)t[i]) == 0)
+            return op_error(f, ERR_UNSUPPORTED, err, "%s type %lld (%s); supported are float16, "
+                            "bfloat16, float32, float64, bool and integers of 8 to 64 bits",
                             i == 0 ? "from" : "to", (long long)t[i],
                             tensor_dtype_name((enum tensor_dtype)t[i]));
     f->out[0].dtype = (enum tensor_dtype)to;

@@ -1,11 +1,13 @@
 /* pad.c - Pad: y is x with more on either side of each axis, or less where a pad is negative.
  *   constant: a scalar (input 2, default 0)     edge: the outermost elements again
  *   reflect: mirrored at the outermost element  wrap (opset 19): the other end
+ * reflect and wrap go on beyond the other end, to and fro or round and round, as in NumPy; an axis
+ * of one element is repeated.
  * dx is dy in its place, and what the repetitions of an element bring. Any type.
  * Opset 2: pads and value are attributes. 11: inputs 1 and 2. 18: input 3 names the axes.
  *
- * Along an axis y has up to three stretches: before, the input, behind. Each combination of
- * stretches over the axes is one part (parts.h). */
+ * Along an axis y has stretches: the input, and on either side laps, of which the last may be cut
+ * short. Each combination of stretches over the axes is one part (parts.h). */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,9 +24,12 @@ struct pad {
     float value; /* of the attribute */
 };
 
+enum { STRETCHES = 9, PARTS = 16384 /* the most that are worth their tables */ };
+
 struct stretch {
-    int64_t y, size; /* where in y, how long */
-    int64_t x, step; /* from where in x */
+    int64_t y, size;   /* where in y, how long */
+    int64_t x, step;   /* from where in x */
+    int64_t laps, lap; /* so many times in y, from one to the next */
 };
 
 static int read_mode(struct op_infer *f, struct err *err)
@@ -51,16 +56,12 @@ static int read_mode(struct op_infer *f, struct err *err)
 static int check_axis(const struct op_infer *f, uint32_t k, int64_t *dim, struct err *err)
 {
     const struct pad *p = f->param;
-    int64_t longest = p->before[k] > p->behind[k] ? p->before[k] : p->behind[k];
-    int64_t there = p->mode == REFLECT ? *dim - 1 : p->mode == WRAP ? *dim : INT64_MAX;
     int64_t cut = (p->before[k] < 0 ? p->before[k] : 0) + (p->behind[k] < 0 ? p->behind[k] : 0);
 
-    if (p->mode == EDGE && *dim == 0)
-        there = 0;
-    if (p->mode != CONSTANT && longest > 0 && longest > there)
-        return op_error(f, ERR_UNSUPPORTED, err, "axis %" PRIu32 " of %" PRId64 " elements is to "
-                        "be padded by %" PRId64 "; there are %" PRId64 " to repeat", k, *dim,
-                        longest, there < 0 ? 0 : there);
+    if (p->mode != CONSTANT && *dim == 0 && (p->before[k] > 0 || p->behind[k] > 0))
+        return op_error(f, ERR_INPUT, err, "axis %" PRIu32 " of no elements is to be padded by "
+                        "%" PRId64 " and %" PRId64 "; there is nothing to repeat", k, p->before[k],
+                        p->behind[k]);
     if (*dim + cut < 0 || __builtin_add_overflow(*dim, p->before[k], dim) ||
         __builtin_add_overflow(*dim, p->behind[k], dim))
         return op_error(f, ERR_INPUT, err, "axis %" PRIu32 " cannot be padded by %" PRId64
@@ -145,6 +146,65 @@ static int infer_11(struct op_infer *f, struct err *err)
     return rc < 0 ? rc : settle(f, pads, n, axes, n_axes, err);
 }
 
+/* One lap of what continues an axis, seen from its end outwards. */
+struct lap {
+    uint32_t n;
+    int64_t size; /* of the pieces together */
+    struct piece {
+        int64_t at, size, x, step;
+    } piece[2];
+};
+
+static struct lap lap_of(enum mode mode, int64_t dim, int64_t length, bool behind)
+{
+    int64_t last = dim - 1;
+    struct lap l = { .n = 1, .size = dim };
+
+    if (mode == EDGE || (mode == REFLECT && dim == 1)) {
+        l.size = length;
+        l.piece[0] = (struct piece){ 0, length, behind ? last : 0, 0 };
+    } else if (mode == WRAP) {
+        l.piece[0] = (struct piece){ 0, dim, behind ? 0 : last, behind ? 1 : -1 };
+    } else {
+        l.n = 2;
+        l.size = 2 * last;
+        l.piece[0] = (struct piece){ 0, dim - 2, behind ? last - 1 : 1, behind ? -1 : 1 };
+        l.piece[1] = (struct piece){ dim - 2, dim, behind ? 0 : last, behind ? 1 : -1 };
+    }
+    return l;
+}
+
+/* A piece that begins `out` elements from the end of the input; in front of it, which begins at
+ * `start` in y, the order is turned round. */
+static struct stretch place(const struct piece *p, int64_t out, int64_t size, int64_t laps,
+                            int64_t lap, bool behind, int64_t start)
+{
+    if (behind)
+        return (struct stretch){ start + out, size, p->x, p->step, laps, lap };
+    return (struct stretch){ start - (laps - 1) * lap - out - size, size,
+                             p->x + (size - 1) * p->step, -p->step, laps, lap };
+}
+
+/* What continues an axis on one side by `length`, from `start` in y; returns how many. */
+static uint32_t continue_axis(enum mode mode, int64_t dim, int64_t length, bool behind,
+                              int64_t start, struct stretch *s)
+{
+    struct lap l = lap_of(mode, dim, length, behind);
+    int64_t laps = length / l.size, rest = length % l.size;
+    uint32_t i, n = 0;
+
+    for (i = 0; i < l.n; i++) {
+        const struct piece *p = &l.piece[i];
+        int64_t cut = rest - p->at < p->size ? rest - p->at : p->size;
+
+        if (laps > 0 && p->size > 0)
+            s[n++] = place(p, p->at, p->size, laps, l.size, behind, start);
+        if (cut > 0)
+            s[n++] = place(p, laps * l.size + p->at, cut, 1, 0, behind, start);
+    }
+    return n;
+}
+
 /* The stretches of axis k; returns how many. */
 static uint32_t stretches(const struct pad *p, uint32_t k, int64_t dim, struct stretch *s)
 {
@@ -152,49 +212,58 @@ static uint32_t stretches(const struct pad *p, uint32_t k, int64_t dim, struct s
     int64_t cut = before < 0 ? -before : 0;
     int64_t kept = dim - cut - (behind < 0 ? -behind : 0);
     int64_t at = before > 0 ? before : 0;
-    uint32_t n = 0;
+    uint32_t n = 1;
 
-    s[n++] = (struct stretch){ at, kept, cut, 1 };
+    s[0] = (struct stretch){ at, kept, cut, 1, 1, 0 };
     if (p->mode != CONSTANT && before > 0)
-        s[n++] = (struct stretch){ 0, before,
-                                   p->mode == REFLECT ? before : p->mode == EDGE ? 0 : dim - before,
-                                   p->mode == REFLECT ? -1 : p->mode == EDGE ? 0 : 1 };
+        n += continue_axis(p->mode, dim, before, false, at, &s[n]);
     if (p->mode != CONSTANT && behind > 0)
-        s[n++] = (struct stretch){ at + kept, behind,
-                                   p->mode == REFLECT ? dim - 2 : p->mode == EDGE ? dim - 1 : 0,
-                                   p->mode == REFLECT ? -1 : p->mode == EDGE ? 0 : 1 };
+        n += continue_axis(p->mode, dim, behind, true, at + kept, &s[n]);
     return n;
+}
+
+/* Which of the n[k] stretches of each axis part i has is written in i, as digits. */
+static void make_part(const struct op_plan *p, struct stretch along[][STRETCHES], const uint32_t *n,
+                      uint32_t i, struct part *part)
+{
+    ptrdiff_t from[TENSOR_MAX_RANK], to[TENSOR_MAX_RANK];
+    uint32_t k;
+
+    op_steps(p->in[0], from);
+    op_steps(&p->out[0], to);
+    for (k = 0; k < p->in[0]->shape.rank; i /= n[k], k++) {
+        const struct stretch *t = &along[k][i % n[k]];
+
+        copy_add_axis(&part->there, t->laps, 0, (ptrdiff_t)t->lap * to[k]);
+        copy_add_axis(&part->there, t->size, (ptrdiff_t)t->step * from[k], to[k]);
+        if (t->size == 0)
+            continue;
+        part->there.from += (ptrdiff_t)t->x * from[k];
+        part->there.to += (ptrdiff_t)t->y * to[k];
+    }
+    part_settle(part);
 }
 
 static int pad_plan(struct op_plan *p, struct err *err)
 {
     const struct pad *c = p->param;
     const struct shape *x = &p->in[0]->shape;
-    struct stretch along[TENSOR_MAX_RANK][3];
-    uint32_t n[TENSOR_MAX_RANK], total = 1, i, k, rest;
+    struct stretch along[TENSOR_MAX_RANK][STRETCHES];
+    uint32_t n[TENSOR_MAX_RANK], total = 1, i, k;
     struct parts *s;
 
     for (k = 0; k < x->rank; k++) {
         n[k] = stretches(c, k, x->dim[k], along[k]);
         total *= n[k];
     }
+    if (total > PARTS)
+        return err_set(err, ERR_UNSUPPORTED, "Pad '%s': too many axes are padded by more than they "
+                       "have: write it as several nodes", p->node);
     s = parts_new(p, total, err);
     if (s == NULL)
         return ERR_NOMEM;
-    for (i = 0; i < total; i++) {
-        int64_t size[TENSOR_MAX_RANK], from[TENSOR_MAX_RANK], step[TENSOR_MAX_RANK],
-            to[TENSOR_MAX_RANK];
-
-        for (k = 0, rest = i; k < x->rank; rest /= n[k], k++) {
-            const struct stretch *t = &along[k][rest % n[k]];
-
-            size[k] = t->size;
-            from[k] = t->x;
-            step[k] = t->step;
-            to[k] = t->y;
-        }
-        part_box(&s->at[i], p->in[0], &p->out[0], size, from, step, to);
-    }
+    for (i = 0; i < total; i++)
+        make_part(p, along, n, i, &s->at[i]);
     s->fills = c->mode == CONSTANT;
     s->fill_in = 2;
     s->gaps = false;

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Writes <name>.onnx and losses.json: the networks of nets.py, exported by PyTorch, and what PyTorch gets.
+"""Writes <name>.onnx and their part of losses.json: the networks of nets.py, exported by PyTorch, and what PyTorch gets.
 
 Needs PyTorch; its output is committed. Arguments choose networks, the others stay as they are. Dropout is left out: its random numbers are nobody else's.
 """
@@ -121,6 +121,26 @@ class UNet(nn.Module):
         return self.out(self.join1(torch.cat([a, self.up1(b)], 1)))
 
 
+class FPN(nn.Module):
+    """A pyramid whose levels are resized to each other's size, the input's at the end, as for segmentation."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.ModuleList([conv_bn(3, 8, 3, 2), conv_bn(8, 12, 3, 2), conv_bn(12, 16, 3, 2)])
+        self.side = nn.ModuleList([nn.Conv2d(i, 8, 1) for i in (8, 12, 16)])
+        self.out = nn.Conv2d(8, 3, 3, padding=1)
+
+    def forward(self, x):
+        levels, h = [], x
+        for body, side in zip(self.body, self.side):
+            h = torch.relu(body(h))
+            levels.append(side(h))
+        top = levels[2]
+        top = levels[1] + F.interpolate(top, size=levels[1].shape[2:], mode="nearest")
+        top = levels[0] + F.interpolate(top, scale_factor=2, mode="bicubic", align_corners=False)
+        return self.out(F.interpolate(torch.relu(top), size=x.shape[2:], mode="bilinear", align_corners=True))
+
+
 class Attention(nn.Module):
     def __init__(self, d, heads, causal):
         super().__init__()
@@ -239,7 +259,7 @@ class DLRM(nn.Module):
 
 
 MAKE = {"lenet": LeNet, "resnet18": lambda: ResNet(False), "resnet50": lambda: ResNet(True), "mobilenet_v2": MobileNetV2,
-        "vgg": VGG, "unet": UNet, "vit": ViT, "bert": Bert, "gpt2": GPT2, "decoder": Decoder,
+        "vgg": VGG, "unet": UNet, "fpn": FPN, "vit": ViT, "bert": Bert, "gpt2": GPT2, "decoder": Decoder,
         "lstm": LSTM, "dlrm": DLRM}
 
 
@@ -267,10 +287,9 @@ def train(name, net, inputs, labels):
 
 def main():
     torch.set_num_threads(1)
-    losses = {}
-    if len(sys.argv) > 1:
-        with open(os.path.join(HERE, "losses.json")) as f:
-            losses = json.load(f)
+    path = os.path.join(HERE, "losses.json")
+    with open(path) as f:
+        losses = json.load(f)
     for name in sys.argv[1:] or MAKE:
         torch.manual_seed(7)
         net = MAKE[name]().train()
@@ -282,7 +301,7 @@ def main():
         net.load_state_dict(state)  # exporting runs the network and moves its running averages
         losses[name] = train(name, net, inputs, labels)
         print(name, losses[name][0], losses[name][-1])
-    with open(os.path.join(HERE, "losses.json"), "w") as f:
+    with open(path, "w") as f:
         json.dump(losses, f, indent=0)
         f.write("\n")
 

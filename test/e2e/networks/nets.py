@@ -1,7 +1,7 @@
 """nets.py - the networks of test_networks.py at a reduced size, and the data they train on.
 
-What is here decides both sides: make_networks.py (PyTorch) exports them and notes PyTorch's losses, test_networks.py
-writes the same samples as TFRecord and trains with trainerd.
+What is here decides both sides: make_networks.py (PyTorch) and make_keras.py (TensorFlow) export them and note the losses
+they get, test_networks.py writes the same samples as TFRecord and trains with trainerd.
 """
 import numpy as np
 
@@ -15,16 +15,26 @@ NETWORKS = {
     "mobilenet_v2": ({"x": ("float", (3, 32, 32), 0)}, ((), 10), "gentle"),
     "vgg": ({"x": ("float", (3, 16, 16), 0)}, ((), 10), "sgd"),
     "unet": ({"x": ("float", (3, 16, 16), 0)}, ((16, 16), 3), "sgd"),
+    "fpn": ({"x": ("float", (3, 16, 16), 0)}, ((16, 16), 3), "sgd"),
     "vit": ({"x": ("float", (3, 16, 16), 0)}, ((), 10), "adam"),
     "bert": ({"x": ("int", (12,), 50)}, ((), 4), "adam"),
     "gpt2": ({"x": ("int", (16,), 40)}, ((16,), 40), "adam"),
     "decoder": ({"x": ("int", (72,), 40)}, ((72,), 40), "adam"),
     "lstm": ({"x": ("int", (12,), 30)}, ((12,), 30), "adam"),
+    "keras_cnn": ({"x": ("float", (15, 15, 3), 0)}, ((), 10), "sgd"),
+    "keras_mixer": ({"x": ("float", (8, 8, 3), 0)}, ((), 10), "sgd"),
+    "keras_lstm": ({"x": ("int", (12,), 30)}, ((12,), 30), "brisk"),
     "dlrm": ({"dense": ("float", (5,), 0), "sparse": ("int", (4,), 20)}, ((), 2), "sgd"),
+}
+FROZEN = {  # constants of a formula, which tf2onnx writes as it writes weights
+    "keras_cnn": ["number/*"],
+    "keras_mixer": ["number/*"],
+    "keras_lstm": ["number/*", "B0__*"],
 }
 OPTIMIZERS = {
     "sgd": {"type": "momentum", "learning_rate": 0.005, "momentum": 0.9},
     "gentle": {"type": "momentum", "learning_rate": 0.0002, "momentum": 0.9},  # many norms over few values: chaos
+    "brisk": {"type": "momentum", "learning_rate": 0.1, "momentum": 0.9},
     "adam": {"type": "adam", "learning_rate": 0.0005},
 }
 

@@ -1,0 +1,143 @@
+/* function.c - the functions that ONNX knows for the gates of LSTM, GRU and RNN. All rise or stay
+ * level, and their slope follows from the value y alone:
+ *   Sigmoid      1 / (1 + e^-x)              y (1 - y)
+ *   Tanh                                     1 - y^2
+ *   Relu         max(x, 0)                   y > 0
+ *   LeakyRelu    x < 0 ? a x : x             y < 0 ? a : 1
+ *   ThresholdedRelu  x > a ? x : 0           y > 0
+ *   ScaledTanh   a tanh(b x)                 b (a - y^2 / a)
+ *   HardSigmoid  a x + b within 0 .. 1       a there, else 0
+ *   Elu          x < 0 ? a (e^x - 1) : x     y < 0 ? y + a : 1
+ *   Softsign     x / (1 + |x|)               (1 - |y|)^2
+ *   Softplus     ln(1 + e^x)                 1 - e^-y
+ *   Affine       a x + b                     a
+ * A clip holds x within its bounds; where y is that of a bound the slope is 0. */
+#include <math.h>
+
+#include "base/check.h"
+#include "base/err.h"
+#include "op/op_priv.h"
+#include "op/rnn/rnn_priv.h"
+#include "op/vmath.h"
+
+struct rnn_function {
+    const char *name;
+    bool has_alpha, has_beta;
+    float alpha, beta;
+    void (*y)(float *x, size_t n, float a, float b);
+    void (*slope)(const float *y, float *restrict s, size_t n, float a, float b);
+};
+
+#define FUNCTION(id_, y_, slope_)                                                                  \
+    CLONES static void id_##_y(float *v, size_t n, float a, float b)                               \
+    {                                                                                              \
+        size_t k;                                                                                  \
+                                                                                                   \
+        (void)a, (void)b;                                                                          \
+        OP_EACH                                                                                    \
+        for (k = 0; k < n; k++) {                                                                  \
+            float x = v[k];                                                                        \
+                                                                                                   \
+            v[k] = (y_);                                                                           \
+        }                                                                                          \
+    }                                                                                              \
+    CLONES static void id_##_slope(const float *v, float *restrict s, size_t n, float a, float b)  \
+    {                                                                                              \
+        size_t k;                                                                                  \
+                                                                                                   \
+        (void)a, (void)b;                                                                          \
+        OP_EACH                                                                                    \
+        for (k = 0; k < n; k++) {                                                                  \
+            float y = v[k];                                                                        \
+                                                                                                   \
+            (void)y;                                                                               \
+            s[k] = (slope_);                                                                       \
+        }                                                                                          \
+    }
+
+FUNCTION(sigmoid, vm_sigmoid(x), y *(1.0f - y))
+FUNCTION(tanh, vm_tanh(x), 1.0f - y * y)
+FUNCTION(relu, x > 0.0f ? x : 0.0f, y > 0.0f ? 1.0f : 0.0f)
+FUNCTION(leaky, x < 0.0f ? a * x : x, y < 0.0f ? a : 1.0f)
+FUNCTION(thresholded, x > a ? x : 0.0f, y > 0.0f ? 1.0f : 0.0f)
+FUNCTION(scaled_tanh, a *vm_tanh(b *x), b *(a - y * y / a))
+FUNCTION(hard, a *x + b < 0.0f ? 0.0f : a * x + b > 1.0f ? 1.0f : a * x + b,
+         y > 0.0f && y < 1.0f ? a : 0.0f)
+FUNCTION(elu, x < 0.0f ? a * vm_expm1(x) : x, y < 0.0f ? y + a : 1.0f)
+FUNCTION(softsign, x / (1.0f + fabsf(x)), (1.0f - fabsf(y)) * (1.0f - fabsf(y)))
+FUNCTION(softplus, vm_softplus(x), -vm_expm1(-y))
+FUNCTION(affine, a *x + b, a)
+
+#define ROW(name_, id_, has_a_, has_b_, a_, b_)                                                    \
+    { name_, has_a_, has_b_, a_, b_, id_##_y, id_##_slope }
+
+static const struct rnn_function functions[] = {
+    ROW("Sigmoid", sigmoid, false, false, 0, 0),
+    ROW("Tanh", tanh, false, false, 0, 0),
+    ROW("Relu", relu, false, false, 0, 0),
+    ROW("LeakyRelu", leaky, true, false, 0.01f, 0),
+    ROW("ThresholdedRelu", thresholded, true, false, 1, 0),
+    ROW("ScaledTanh", scaled_tanh, true, true, 1, 1),
+    ROW("HardSigmoid", hard, true, true, 0.2f, 0.5f),
+    ROW("Elu", elu, true, false, 1, 0),
+    ROW("Softsign", softsign, false, false, 0, 0),
+    ROW("Softplus", softplus, false, false, 0, 0),
+    ROW("Affine", affine, true, true, 1, 0),
+};
+
+static float next(struct rnn_numbers *list, bool has, float dflt)
+{
+    if (!has || list->n == 0)
+        return dflt;
+    list->n--;
+    return *list->at++;
+}
+
+int rnn_act_init(const struct op_infer *f, const char *name, struct rnn_numbers *alpha,
+                 struct rnn_numbers *beta, struct rnn_act *a, struct err *err)
+{
+    size_t i = 0;
+
+    while (i < COUNT_OF(functions) && strcmp(functions[i].name, name) != 0)
+        i++;
+    if (i == COUNT_OF(functions))
+        return op_error(f, ERR_UNSUPPORTED, err, "activation '%s'; expected Sigmoid, Tanh, Relu, "
+                        "LeakyRelu, ThresholdedRelu, ScaledTanh, HardSigmoid, Elu, Softsign, "
+                        "Softplus or Affine", name);
+    *a = (struct rnn_act){ .f = &functions[i] };
+    a->alpha = next(alpha, a->f->has_alpha, a->f->alpha);
+    a->beta = next(beta, a->f->has_beta, a->f->beta);
+    if (!(a->alpha >= 0) || !isfinite(a->alpha) || !isfinite(a->beta) ||
+        (a->f->y == scaled_tanh_y && (a->alpha == 0 || a->beta < 0)))
+        return op_error(f, ERR_UNSUPPORTED, err, "activation '%s' with alpha %g and beta %g; only "
+                        "functions that rise work", name, (double)a->alpha, (double)a->beta);
+    return 0;
+}
+
+void rnn_act_clip(struct rnn_act *a, float clip)
+{
+    a->clips = true;
+    a->clip = clip;
+    a->lo = -clip;
+    a->hi = clip;
+    a->f->y(&a->lo, 1, a->alpha, a->beta);
+    a->f->y(&a->hi, 1, a->alpha, a->beta);
+}
+
+void rnn_act_run(const struct rnn_act *a, float *x, size_t n)
+{
+    size_t k;
+
+    for (k = 0; k < n && a->clips; k++)
+        x[k] = x[k] < -a->clip ? -a->clip : x[k] > a->clip ? a->clip : x[k];
+    a->f->y(x, n, a->alpha, a->beta);
+}
+
+void rnn_act_slope(const struct rnn_act *a, const float *y, float *restrict slope, size_t n)
+{
+    size_t k;
+
+    a->f->slope(y, slope, n, a->alpha, a->beta);
+    for (k = 0; k < n && a->clips; k++)
+        slope[k] = y[k] <= a->lo || y[k] >= a->hi ? 0.0f : slope[k];
+}
