@@ -27,7 +27,7 @@ static bool carries(const struct plan *p, const struct plan_node *n, uint32_t i)
 
 static bool carries_grad(const struct plan_value *v)
 {
-    return v->tensor.dtype == TENSOR_F32 || v->tensor.dtype == TENSOR_BF16;
+    return v->tensor.dtype == TENSOR_F32 || v->is_half;
 }
 
 static void find_needs(struct plan *p)

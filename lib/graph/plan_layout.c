@@ -53,6 +53,7 @@ static int in_layout(struct layouter *l, uint32_t *value, enum tensor_layout lay
         return rc;
     out = n.out[0];
     p->values.at[out].tensor.layout = layout;
+    p->values.at[out].is_half = p->values.at[*value].is_half;
     p->values.at[out].other_layout = *value;
     p->values.at[*value].other_layout = out;
     *value = out;

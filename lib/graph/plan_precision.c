@@ -16,9 +16,10 @@ struct converter {
     const struct op_def *convert;
 };
 
+/* What this pass decides about: not a bfloat16 that the model casts to. */
 static bool is_float(const struct plan_value *v)
 {
-    return v->tensor.dtype == TENSOR_F32 || v->tensor.dtype == TENSOR_BF16;
+    return v->tensor.dtype == TENSOR_F32 || v->is_half;
 }
 
 /* Makes *value the same value in the other type. */
@@ -40,6 +41,7 @@ static int in_other(struct converter *c, uint32_t *value, struct err *err)
         if (rc < 0)
             return rc;
         p->values.at[n.out[0]].is_fed = p->values.at[from].is_fed;
+        p->values.at[n.out[0]].is_half = !p->values.at[from].is_half;
         p->values.at[n.out[0]].other_type = from;
         p->values.at[from].other_type = n.out[0];
     }
@@ -49,7 +51,7 @@ static int in_other(struct converter *c, uint32_t *value, struct err *err)
 
 static int in_float32(struct converter *c, uint32_t *value, struct err *err)
 {
-    return c->p->values.at[*value].tensor.dtype == TENSOR_BF16 ? in_other(c, value, err) : 0;
+    return c->p->values.at[*value].is_half ? in_other(c, value, err) : 0;
 }
 
 /* Is input i one that may be bfloat16? */
@@ -74,8 +76,8 @@ static bool becomes_half(const struct plan *p, const struct plan_node *n)
         if (n->def->half == OP_HALF_WANT)
             any = any || v->is_fed;
         else if (v->is_fed || n->def->half == OP_HALF_SAME) {
-            any = any || v->tensor.dtype == TENSOR_BF16;
-            all = all && v->tensor.dtype == TENSOR_BF16;
+            any = any || v->is_half;
+            all = all && v->is_half;
         }
     }
     return any && all;
@@ -95,8 +97,7 @@ static int settle_inputs(struct converter *c, struct plan_node *n, bool is_half,
         v = &p->values.at[n->in[i]];
         if (!may_be_half(p, n, i) || (n->def->half == OP_HALF_SAME && !is_half))
             rc = in_float32(c, &n->in[i], err);
-        else if (n->def->half == OP_HALF_WANT && is_half && v->is_fed &&
-                 v->tensor.dtype == TENSOR_F32)
+        else if (n->def->half == OP_HALF_WANT && is_half && v->is_fed && !v->is_half)
             rc = in_other(c, &n->in[i], err);
     }
     return rc;
@@ -119,8 +120,9 @@ static int settle_node(struct converter *c, struct plan_node *n, struct err *err
         v = &p->values.at[n->out[i]];
         v->index = (uint32_t)p->nodes.n;
         v->is_fed = is_fed;
-        if (is_half && (n->def->half_of & (graph_input_bit(i) << 16)) != 0 &&
-            v->tensor.dtype == TENSOR_F32)
+        v->is_half = is_half && (n->def->half_of & (graph_input_bit(i) << 16)) != 0 &&
+                     v->tensor.dtype == TENSOR_F32;
+        if (v->is_half)
             v->tensor.dtype = TENSOR_BF16;
     }
     return rc < 0 || VEC_PUSH(p->nodes, *n) ? rc : plan_no_memory(err);

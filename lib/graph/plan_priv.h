@@ -38,6 +38,7 @@ struct plan_value {
     bool needs_grad;       /* a trained parameter is upstream */
     bool has_grad;         /* and backward brings a gradient here */
     bool is_fed;           /* plan_precision.c: depends on an input, not on parameters alone */
+    bool is_half;          /* bfloat16 because this plan is, not because the model says so */
     uint32_t other_type;   /* the same value in the other of float32 and bfloat16, likewise */
     uint32_t other_layout; /* the same value in the other layout, once a Reorder exists */
     uint32_t root;         /* the value whose bytes it lives in; itself if its own */

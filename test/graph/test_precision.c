@@ -142,6 +142,35 @@ static void what_comes_from_parameters_alone_is_a_parameter(void **state)
     net_close(&n);
 }
 
+/* No gradient passes it, in neither precision; and nobody takes its result for the plan's own. */
+static void a_bfloat16_that_the_model_casts_to_is_left_alone(void **state)
+{
+    struct model *m = begin();
+    const struct graph_param *w;
+    struct net n;
+    size_t i;
+
+    (void)state;
+    model_weights(m, "w1", shape_of(2, (int64_t)6, (int64_t)6), 1);
+    model_node(m, "MatMul", "x w1", "h");
+    model_node(m, "Cast", "h", "coarse");
+    model_int(m, "to", TENSOR_BF16);
+    model_node(m, "Identity", "coarse", "same");
+    model_node(m, "Cast", "same", "back");
+    model_int(m, "to", TENSOR_F32);
+    model_node(m, "Add", "back x", "sum");
+    if (!end(m, "sum head head.bias", 6, &n))
+        return;
+    assert_int_equal(type_of(&n, "coarse"), TENSOR_BF16);
+    assert_int_equal(conversions(&n, "coarse") + conversions(&n, "same"), 0);
+    assert_int_equal(conversions(&n, "h"), 1); /* Cast reads float32 */
+    assert_int_equal(type_of(&n, "back"), TENSOR_F32);
+    w = net_param(&n, "w1");
+    for (i = 0; i < w->elements; i++)
+        assert_true(n.grads[w->offset + i] == 0);
+    net_close(&n);
+}
+
 static void an_op_without_bfloat16_gets_float32_once_for_all_its_kind(void **state)
 {
     struct model *m = begin();
@@ -276,6 +305,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_stream_that_begins_as_float32_stays_and_branches_are_bfloat16),
         cmocka_unit_test(what_comes_from_parameters_alone_is_a_parameter),
+        cmocka_unit_test(a_bfloat16_that_the_model_casts_to_is_left_alone),
         cmocka_unit_test(an_op_without_bfloat16_gets_float32_once_for_all_its_kind),
         cmocka_unit_test(whole_networks_follow_float32),
         cmocka_unit_test(evaluation_takes_the_same_precision),

@@ -16,17 +16,18 @@
 
 static void take_results(const struct rig *r, struct gradcheck_result *res, bool gradients)
 {
+    bool wide = r->gc->half != 0;
     uint32_t i;
 
     for (i = 0; i < GRADCHECK_MAX; i++) {
         if (!gradients && r->in_at[i] != NULL)
-            rig_take(&r->in[i], &res->in[i]);
+            rig_take(&r->in[i], &res->in[i], wide);
         if (!gradients && r->out_at[i] != NULL)
-            rig_take(&r->out[i], &res->out[i]);
+            rig_take(&r->out[i], &res->out[i], wide);
         if (gradients && r->dout_at[i] != NULL)
-            rig_take(&r->dout[i], &res->dout[i]);
+            rig_take(&r->dout[i], &res->dout[i], wide);
         if (gradients && r->din_at[i] != NULL)
-            rig_take(&r->din[i], &res->din[i]);
+            rig_take(&r->din[i], &res->din[i], wide);
     }
 }
 
@@ -282,7 +283,7 @@ static void check_in_place(const struct gradcheck_case *gc, const struct gradche
         r.out[0].data = r.in[0].data;
         assert_int_equal(r.def->cpu.fwd(&r.call, &err), 0);
         rig_check_guards(&r);
-        rig_take(&r.out[0], &res.out[0]);
+        rig_take(&r.out[0], &res.out[0], false);
         if (!same_bits(&res.out[0], &all->out[0]))
             fail_msg("%s: output 0 has other bits when it shares the memory of input 0", r.who);
     }

@@ -163,11 +163,11 @@ static void take_half(const struct tensor *t, struct tensor *out)
     out->data = to;
 }
 
-void rig_take(const struct tensor *t, struct tensor *out)
+void rig_take(const struct tensor *t, struct tensor *out, bool wide)
 {
     size_t size = tensor_dtype_bytes(t->dtype), n = (size_t)tensor_elements(t), i;
 
-    if (t->dtype == TENSOR_BF16) {
+    if (wide && t->dtype == TENSOR_BF16) {
         take_half(t, out);
         return;
     }

@@ -59,7 +59,7 @@ void rig_random(const struct gradcheck_tensor *gt, enum tensor_dtype dtype, void
 double rig_round_half(double v);
 /* Where element i of the plain order lies in t's layout. */
 size_t rig_place(const struct tensor *t, size_t i);
-/* A copy of t in plain order, bfloat16 as float32; the caller frees out->data. */
-void rig_take(const struct tensor *t, struct tensor *out);
+/* A copy of t in plain order; the caller frees out->data. wide: bfloat16 as float32. */
+void rig_take(const struct tensor *t, struct tensor *out, bool wide);
 
 #endif
