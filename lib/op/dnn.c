@@ -183,12 +183,15 @@ struct dnn {
     size_t bytes[DNN_ARGS]; /* of the arguments as the caller sees them */
     uint32_t outputs;       /* bits: arguments that are zero if nothing adds to them */
     bool nothing;           /* an operand has no elements: no primitive, outputs are zeroed */
+    struct dnn_panels panels; /* n > 0: these instead of a primitive */
 };
 
 void dnn_free(struct dnn *d)
 {
     if (d == NULL)
         return;
+    dnn_free(d->panels.first);
+    dnn_free(d->panels.rest);
     prim_fini(&d->main);
     prim_fini(&d->reorder);
     if (d->stream != NULL)
@@ -350,6 +353,8 @@ size_t dnn_scratch_bytes(const struct dnn *d)
 
     if (d == NULL)
         return 0;
+    if (d->panels.n > 0)
+        return op_max(dnn_scratch_bytes(d->panels.first), dnn_scratch_bytes(d->panels.rest));
     pad = d->main.scratch_bytes > d->reorder.scratch_bytes ? d->main.scratch_bytes
                                                            : d->reorder.scratch_bytes;
     return d->reordered_bytes + op_round(pad);
@@ -361,12 +366,48 @@ size_t dnn_arg_bytes(const struct dnn *d, uint32_t i)
     return d->bytes[i];
 }
 
+int dnn_new_panels(const struct dnn_panels *p, struct dnn **out, struct err *err)
+{
+    struct dnn *d = calloc(1, sizeof(*d));
+
+    if (d == NULL) {
+        dnn_free(p->first);
+        dnn_free(p->rest);
+        return err_set(err, ERR_NOMEM, "kernel in panels: out of memory");
+    }
+    d->panels = *p;
+    d->reordered = DNN_NO_ARG;
+    memcpy(d->bytes, p->bytes, sizeof(d->bytes));
+    *out = d;
+    return 0;
+}
+
+static int run_panels(const struct dnn *d, void *const args[DNN_ARGS], void *scratch,
+                      struct err *err)
+{
+    const struct dnn_panels *p = &d->panels;
+    uint32_t n = p->n + (p->rest != NULL), i;
+    int rc = 0;
+
+    for (i = 0; i < n && rc == 0; i++) {
+        void *at[DNN_ARGS];
+        int k;
+
+        for (k = 0; k < DNN_ARGS; k++) /* an argument that is not used may be NULL */
+            at[k] = args[k] != NULL ? (char *)args[k] + i * p->step[k] : NULL;
+        rc = dnn_run(i < p->n ? p->first : p->rest, at, scratch, err);
+    }
+    return rc;
+}
+
 int dnn_run(struct dnn *d, void *const args[DNN_ARGS], void *scratch, struct err *err)
 {
     void *at[DNN_ARGS], *pad = op_at(scratch, d->reordered_bytes), *pair[2];
     dnnl_status_t status = dnnl_success;
     int i;
 
+    if (d->panels.n > 0)
+        return run_panels(d, args, scratch, err);
     if (d->nothing) {
         for (i = 0; i < DNN_ARGS; i++)
             if ((d->outputs & (1u << i)) != 0 && d->bytes[i] > 0)

@@ -26,6 +26,15 @@ struct dnn_recipe {
  * what it says about an operand without elements does not matter. */
 int dnn_new(const struct dnn_recipe *r, dnnl_status_t status, const_dnnl_op_desc_t op,
             const_dnnl_op_desc_t fwd, struct dnn **out, struct err *err);
+/* One kernel run over parts of its arguments that lie side by side. */
+struct dnn_panels {
+    struct dnn *first, *rest; /* taken over; rest, behind the n firsts, may be NULL */
+    uint32_t n;
+    size_t step[DNN_ARGS];    /* bytes from one part of an argument to the next */
+    size_t bytes[DNN_ARGS];   /* of the whole arguments */
+};
+/* On failure both kernels are gone. Errors: ERR_NOMEM. */
+int dnn_new_panels(const struct dnn_panels *p, struct dnn **out, struct err *err);
 /* The layout that the kernel of `op` chooses for an argument left open. */
 dnnl_status_t dnn_chosen(const struct dnn_recipe *r, const_dnnl_op_desc_t op, int arg,
                          dnnl_memory_desc_t *md);

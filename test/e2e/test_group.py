@@ -179,7 +179,10 @@ def trainerctl_looks_saves_drains_and_stops():
     tasks = start(job, 2, env=SLOWLY)
     tasks[0].until_step(5)
     chief, worker = ("127.0.0.1:%d" % t.port for t in tasks)
-    status = json.loads(ctl("status", "--json", chief).stdout)
+    until = time.monotonic() + 5
+    status = {"step": 0}
+    while status["step"] < 4 and time.monotonic() < until:  # it is a moment behind the log
+        status = json.loads(ctl("status", "--json", chief).stdout)
     assert status["state"] == "active" and status["phase"] in ("train", "evaluate") and status["step"] >= 4, status
     assert [t["state"] for t in status["tasks"]] == ["active", "active"], status
     assert status["total_steps"] == 140000 and status["generation"] == 1, status

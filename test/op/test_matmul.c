@@ -22,10 +22,10 @@ static const struct matmul cases[] = {
     { { 2, { 4, 3 } }, { 1, { 3 } }, { 1, { 4 } } },
     { { 1, { 3 } }, { 3, { 2, 3, 5 } }, { 2, { 2, 5 } } },
     { { 3, { 2, 4, 3 } }, { 1, { 3 } }, { 2, { 2, 4 } } },
-    { { 3, { 2, 4, 3 } }, { 2, { 3, 5 } }, { 3, { 2, 4, 5 } } },          /* linear layer */
+    { { 3, { 2, 4, 3 } }, { 2, { 3, 5 } }, { 3, { 2, 4, 5 } } }, /* linear layer */
     { { 4, { 2, 3, 4, 3 } }, { 2, { 3, 5 } }, { 4, { 2, 3, 4, 5 } } },
     { { 4, { 2, 3, 4, 3 } }, { 4, { 1, 1, 3, 5 } }, { 4, { 2, 3, 4, 5 } } },
-    { { 3, { 2, 4, 3 } }, { 3, { 2, 3, 5 } }, { 3, { 2, 4, 5 } } },       /* attention */
+    { { 3, { 2, 4, 3 } }, { 3, { 2, 3, 5 } }, { 3, { 2, 4, 5 } } }, /* attention */
     { { 4, { 2, 3, 4, 17 } }, { 4, { 2, 3, 17, 4 } }, { 4, { 2, 3, 4, 4 } } },
     { { 2, { 4, 3 } }, { 3, { 2, 3, 5 } }, { 3, { 2, 4, 5 } } },
     { { 3, { 1, 4, 3 } }, { 3, { 2, 3, 5 } }, { 3, { 2, 4, 5 } } },
@@ -102,8 +102,12 @@ static void every_broadcast_form_multiplies_the_matrices_numpy_would(void **stat
         expect_forward(&cases[i]);
     expect_forward(
         &(struct matmul){ { 3, { 3, 65, 130 } }, { 2, { 130, 70 } }, { 3, { 3, 65, 70 } } });
-    expect_forward(&(struct matmul){ { 4, { 2, 3, 40, 32 } }, { 4, { 2, 3, 32, 40 } },
-                                     { 4, { 2, 3, 40, 40 } } });
+    expect_forward(&(struct matmul){
+        { 4, { 2, 3, 40, 32 } }, { 4, { 2, 3, 32, 40 } }, { 4, { 2, 3, 40, 40 } } });
+    /* Wide ones are multiplied some columns at a time. */
+    expect_forward(&(struct matmul){ { 2, { 3, 7 } }, { 2, { 7, 1024 } }, { 2, { 3, 1024 } } });
+    expect_forward(
+        &(struct matmul){ { 3, { 2, 3, 7 } }, { 2, { 7, 1201 } }, { 3, { 2, 3, 1201 } } });
 }
 
 static void gradients_of_every_form_agree_with_differences(void **state)
@@ -127,8 +131,8 @@ static void transposed_operands_and_a_bias_give_the_same_product(void **state)
 {
     static const struct {
         int64_t batch_a, batch_b, m, n, k;
-    } sizes[] = { { 0, 0, 4, 5, 3 }, { 2, 0, 4, 5, 3 }, { 2, 2, 7, 1, 17 }, { 2, 1, 1, 6, 3 },
-                  { 1, 3, 5, 33, 2 } };
+    } sizes[] = { { 0, 0, 4, 5, 3 },  { 2, 0, 4, 5, 3 },    { 2, 2, 7, 1, 17 }, { 2, 1, 1, 6, 3 },
+                  { 1, 3, 5, 33, 2 }, { 0, 0, 2, 1024, 3 }, { 0, 0, 1, 515, 2 } };
     size_t i, e;
     int form;
 
@@ -140,9 +144,15 @@ static void transposed_operands_and_a_bias_give_the_same_product(void **state)
             bool ta = (form & 1) != 0, tb = (form & 2) != 0, bias = (form & 4) != 0;
             struct op_attr attrs[] = { { .name = "transA", .type = OP_ATTR_INT, .i = ta },
                                        { .name = "transB", .type = OP_ATTR_INT, .i = tb } };
-            struct gradcheck_case gc = { .domain = "trainerd", .op = "MatMul", .opset = 1,
-                                         .attrs = attrs, .n_attrs = 2, .n_in = 2 + bias,
-                                         .seed = 5, .step = 1.0 / 4, .probes = 30 };
+            struct gradcheck_case gc = { .domain = "trainerd",
+                                         .op = "MatMul",
+                                         .opset = 1,
+                                         .attrs = attrs,
+                                         .n_attrs = 2,
+                                         .n_in = 2 + bias,
+                                         .seed = 5,
+                                         .step = 1.0 / 4,
+                                         .probes = 30 };
             struct gradcheck_result r;
             struct err err = { 0 };
             int64_t b = ba > bb ? ba : bb, total = (b > 0 ? b : 1) * m * n;
@@ -156,7 +166,8 @@ static void transposed_operands_and_a_bias_give_the_same_product(void **state)
             if (gradcheck_forward(&gc, &r, &err) < 0)
                 fail_msg("%s", err.text);
             for (e = 0; e < (size_t)total; e++) {
-                int64_t at_b = (int64_t)e / (m * n), row = (int64_t)e / n % m, col = (int64_t)e % n, x;
+                int64_t at_b = (int64_t)e / (m * n), row = (int64_t)e / n % m, col = (int64_t)e % n,
+                        x;
                 const float *pa = (float *)r.in[0].data + (ba > 1 ? at_b : 0) * m * k;
                 const float *pb = (float *)r.in[1].data + (bb > 1 ? at_b : 0) * n * k;
 
