@@ -73,7 +73,9 @@ int memory_open(struct train *t, struct err *err)
     marks_bytes = align_up(packed_bytes(m->n_tables, m->table_words));
     per_replica = m->depth * (grads_bytes + sums_bytes) + (m->depth + 1) * marks_bytes;
 
-    rc = device_mem_open(&m->region, replicas_at + o->n_devices * per_replica, true, err);
+    /* Alone, nobody maps it, and private memory can have huge pages where shared memory has none. */
+    rc = device_mem_open(&m->region, replicas_at + o->n_devices * per_replica,
+                         o->replicas > o->n_devices, err);
     if (rc < 0)
         return err_wrap(err, rc, "memory for weights and gradients");
     base = m->region.base;
