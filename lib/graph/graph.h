@@ -39,7 +39,7 @@ struct graph_param {
     const char *name;            /* as in the ONNX graph */
     enum graph_param_kind kind;
     struct shape shape;
-    const float *initial;        /* plain, as imported; lives with the graph */
+    const float *initial;        /* plain, as imported; lives with the graph, or until forgotten */
     size_t offset;               /* floats from the start of the arena; a multiple of 16 */
     size_t elements;
     float momentum;              /* GRAPH_STATISTIC: weight of the old value */
@@ -96,6 +96,9 @@ const struct graph_io *graph_inputs(const struct graph *g, uint32_t *n); /* with
 const struct graph_io *graph_outputs(const struct graph *g, uint32_t *n);
 /* What a person should know about this import ("trains anonymous initializer ..."), for the log. */
 const char *const *graph_notes(const struct graph *g, uint32_t *n);
+/* Nobody wants the initial values of the parameters any more: their memory is given back where they
+ * lie in the model as it came, and `initial` of those is NULL. No plan may be made meanwhile. */
+void graph_forget_initial(struct graph *g);
 /* SHA-256 of the structure and the names and shapes of the parameters, not of their values. */
 const char *graph_digest(const struct graph *g);
 

@@ -339,6 +339,7 @@ static void fill_fresh(struct train *t)
 
     for (uint32_t i = 0; i < n; i++)
         memcpy(t->mem.state + p[i].offset, p[i].initial, p[i].elements * sizeof(float));
+    graph_forget_initial(t->graph);
     update_fill_average(t, true);
 }
 

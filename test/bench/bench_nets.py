@@ -28,7 +28,7 @@ class Net:
     """A network, how it is trained, and how long it is looked at; `quick` is what --quick changes."""
 
     def __init__(self, title, name, batch, data, optimizer, at_least=None, aim=None, keys=None, precision="float32",
-                 rounds=3, warm=1, steps=2, block=1, batches=16, ways=None, peers=None, tolerance=SAME_LOSS,
+                 rounds=3, warm=1, steps=2, block=1, batches=16, ways=None, peers=None, also=None, tolerance=SAME_LOSS,
                  quick=None):
         self.title, self.name, self.batch, self.data, self.optimizer = title, name, batch, data, optimizer
         self.batches = batches  # of the data
@@ -36,6 +36,7 @@ class Net:
         self.rounds, self.warm, self.steps, self.block = rounds, warm, steps, block  # warm, steps: in blocks
         self.ways = ways or [("trainerd", CORES)]  # what to call it, replicas; whichever is faster counts
         self.peers = peers or [("PyTorch", {}, CORES)]  # what to call it, keys of its own, threads; likewise
+        self.also = also or []  # further peers, without a target
         self.tolerance, self.quick = tolerance, quick or {}
 
     def what(self):
@@ -123,8 +124,7 @@ def mlp():
 
 def dlrm():
     return Net("DLRM, 26 x 100000 rows, batch 256", "dlrm", 256, clicks, SGD, 2, 5, {"rows": 100000}, warm=2, steps=6,
-               block=10, peers=[("PyTorch dense", {}, CORES), ("PyTorch sparse", {"sparse": True}, CORES)],
-               quick={"rows": 1000})
+               block=10, also=[("PyTorch, sparse=True", {"sparse": True}, CORES)], quick={"rows": 1000})
 
 
 def lstm():
@@ -226,10 +226,11 @@ class Race:
         self.net, self.first_loss = net, None
         steps = (net.warm + net.steps) * net.block
         jobs = [write_job(net, folder, steps, replicas) for _, replicas in net.ways]
-        self.torch = [torch_side(net, jobs[0], True, keys, threads) for _, keys, threads in net.peers]
+        self.torch = [torch_side(net, jobs[0], True, keys, threads) for _, keys, threads in net.peers + net.also]
         self.us = [Side(name, lambda j=job, n=replicas: self.run(j, n))
                    for (name, replicas), job in zip(net.ways, jobs)]
-        self.them = [Side(name, lambda t=t: self.ask(t)) for (name, _, _), t in zip(net.peers, self.torch)]
+        sides = [Side(name, lambda t=t: self.ask(t)) for (name, _, _), t in zip(net.peers + net.also, self.torch)]
+        self.them, self.also = sides[:len(net.peers)], sides[len(net.peers):]
 
     def run(self, job, replicas):
         net = self.net
@@ -249,7 +250,7 @@ class Race:
 
     def run_rounds(self):
         try:
-            interleave(self.net.rounds, *self.us, *self.them)
+            interleave(self.net.rounds, *self.us, *self.them, *self.also)
         finally:
             for t in self.torch:
                 t.close()
@@ -283,6 +284,8 @@ def one_net(table, net, folder, peak):
     table.faster("step of " + net.what(), us, them, None, net.at_least, net.aim)
     if us.why is not None:
         return  # said once
+    for side in race.also:
+        table.faster("  the same beside it", us, side)
 
     def share():
         speed = training_flops(net, os.path.join(folder, "model.onnx")) / us.median() / 1e9
@@ -314,7 +317,7 @@ class Memory:
         job = write_job(net, folder, 1000)
         self.us = Side("trainerd", lambda: {None: our_peak(job)})
         self.them = Side("PyTorch", lambda: {None: min(torch_peak(torch_side(net, job, False, keys, threads))
-                                                       for _, keys, threads in net.peers)})
+                                                       for _, keys, threads in net.peers + net.also)})
 
     def measure(self):
         interleave(1, self.us, self.them)
@@ -350,7 +353,7 @@ def one_peak(table, net, folder, base):
         return "%.0f MiB" % (a / KIB), "PyTorch %.0f MiB" % (b / KIB), "%.2f x" % (a / b), a < b
 
     table.row("memory of " + net.what(), "< 1 x", lambda: row(False))
-    table.row("  without that of the smallest network", "< 1 x", lambda: row(True))
+    table.row("  without that of the smallest network", "", lambda: row(True))
 
 
 # ---- load ----

@@ -100,6 +100,8 @@ static void check_round_trip(const char *name)
     train_somehow(&n);
     net_fill(&n, 0);
     before = net_forward(&n);
+    graph_forget_initial(n.graph); /* the new ones are what counts */
+    graph_forget_initial(n.graph);
     if (graph_export(n.graph, n.params, path, &err) < 0)
         fail_msg("%s", err.text);
     again = net_open_graph(import_path(path), PLAN_EVAL, 4);
@@ -118,6 +120,24 @@ static void check_round_trip(const char *name)
     }
     net_close(&n);
     net_close(&again);
+}
+
+static void forgotten_weights_are_gone_and_others_stay(void **state)
+{
+    struct graph *g = net_import("cnn_17.onnx");
+    uint32_t n, i;
+    const struct graph_param *p = graph_params(g, &n);
+
+    (void)state;
+    for (i = 0; i < n; i++)
+        assert_non_null(p[i].initial);
+    graph_forget_initial(g);
+    for (i = 0; i < n; i++)
+        assert_null(p[i].initial);
+    for (i = 0; i < g->n_values; i++) /* constants are needed as long as there are plans */
+        if (g->values[i].kind == VALUE_CONST)
+            assert_non_null(g->values[i].tensor.data);
+    graph_free(g);
 }
 
 static void every_model_survives_export(void **state)
@@ -286,6 +306,7 @@ static void a_folder_that_is_not_there_is_an_error(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(forgotten_weights_are_gone_and_others_stay),
         cmocka_unit_test(every_model_survives_export),
         cmocka_unit_test(nothing_is_added_or_lost_when_the_weights_are_the_same),
         cmocka_unit_test(copies_through_identity_raise_an_old_ir_version),
