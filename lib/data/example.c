@@ -5,6 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #include "base/check.h"
 #include "base/clones.h"
@@ -384,43 +387,50 @@ static int take_floats(struct values *v, const struct field *field, struct err *
     return 0;
 }
 
-/* Packed numbers are taken 64 bytes at a time: where each ends is known for all of them before the
- * first one is taken out, so that nothing waits for the length of the one before. */
-enum { BLOCK = 64, NUMBER_MAX = 8 /* bytes; longer ones go alone */ };
+enum { BLOCK = DATA_NUMBERS_BLOCK, NUMBER_MAX = DATA_NUMBERS_LONGEST };
 
 /* Bit i: byte i of BLOCK ends a number, as its highest bit is 0. */
 static inline uint64_t find_ends(const uint8_t *at)
 {
-    uint64_t ends = 0;
+    uint64_t inside = 0;
 
+#if defined(__SSE2__)
+    for (unsigned i = 0; i < BLOCK; i += 16)
+        inside |= (uint64_t)(uint32_t)_mm_movemask_epi8(_mm_loadu_si128((const void *)(at + i))) << i;
+#else
     for (unsigned i = 0; i < BLOCK; i += 8) {
         uint64_t x;
 
         memcpy(&x, at + i, 8);
-        x = (~x >> 7) & UINT64_C(0x0101010101010101);
-        ends |= (x * UINT64_C(0x0102040810204080) >> 56) << i; /* byte k becomes bit k */
+        x = (x >> 7) & UINT64_C(0x0101010101010101);
+        inside |= (x * UINT64_C(0x0102040810204080) >> 56) << i; /* byte k becomes bit k */
     }
-    return ends;
+#endif
+    return ~inside;
 }
 
-/* The numbers that end in the BLOCK bytes at `at`, which NUMBER_MAX more follow, up to a long one. *used:
- * their bytes. What is in `out` behind them is undefined. */
-CLONES static size_t unpack_block(const uint8_t *at, uint64_t out[BLOCK], size_t *used)
+/* Those that are taken now: where NUMBER_MAX bytes in a row end nothing, the ends from there on are
+ * for later. */
+static inline uint64_t short_ends(uint64_t ends)
 {
-    static const uint64_t low[NUMBER_MAX + 1] = {
-        0, 0xff, 0xffff, 0xffffff, 0xffffffff, 0xffffffffff, 0xffffffffffff, 0xffffffffffffff, UINT64_MAX
-    };
-    uint64_t ends = find_ends(at), inside = ~ends;
-    unsigned start = 0;
-    size_t n = 0;
+    uint64_t inside = ~ends;
 
-    /* Where NUMBER_MAX bytes in a row end nothing, the ends from there on are for later. */
     inside &= inside >> 1;
     inside &= inside >> 2;
     inside &= inside >> 4;
-    if (inside != 0)
-        ends &= (inside & -inside) - 1;
-    for (; ends != 0; ends &= ends - 1) {
+    return inside != 0 ? ends & ((inside & -inside) - 1) : ends;
+}
+
+static const uint64_t low[NUMBER_MAX + 1] = {
+    0, 0xff, 0xffff, 0xffffff, 0xffffffff, 0xffffffffff, 0xffffffffffff, 0xffffffffffffff, UINT64_MAX
+};
+
+CLONES size_t data_numbers_plainly(const uint8_t *at, uint64_t *out, size_t *used)
+{
+    unsigned start = 0;
+    size_t n = 0;
+
+    for (uint64_t ends = short_ends(find_ends(at)); ends != 0; ends &= ends - 1) {
         unsigned end = (unsigned)__builtin_ctzll(ends) + 1;
         uint64_t x;
 
@@ -439,6 +449,43 @@ CLONES static size_t unpack_block(const uint8_t *at, uint64_t out[BLOCK], size_t
     return n;
 }
 
+#if defined(__x86_64__)
+/* The low 7 bits of so many bytes. */
+static const uint64_t low_bits[NUMBER_MAX + 1] = {
+    0, 0x7f, 0x7f7f, 0x7f7f7f, 0x7f7f7f7f, 0x7f7f7f7f7f, 0x7f7f7f7f7f7f, 0x7f7f7f7f7f7f7f,
+    0x7f7f7f7f7f7f7f7f
+};
+
+/* The same where the processor collects bits by itself. */
+__attribute__((target("bmi,bmi2"))) static size_t
+unpack_bits(const uint8_t *at, uint64_t *out, size_t *used)
+{
+    unsigned start = 0;
+    size_t n = 0;
+
+    for (uint64_t ends = short_ends(find_ends(at)); ends != 0; ends &= ends - 1) {
+        unsigned end = (unsigned)__builtin_ctzll(ends) + 1;
+        uint64_t x;
+
+        memcpy(&x, at + start, 8);
+        out[n++] = _pext_u64(x, low_bits[end - start]);
+        start = end;
+    }
+    *used = start;
+    return n;
+}
+
+size_t data_numbers(const uint8_t *at, uint64_t *out, size_t *used)
+{
+    return (__builtin_cpu_supports("bmi2") ? unpack_bits : data_numbers_plainly)(at, out, used);
+}
+#else
+size_t data_numbers(const uint8_t *at, uint64_t *out, size_t *used)
+{
+    return data_numbers_plainly(at, out, used);
+}
+#endif
+
 /* At least one number, if there is one, at most BLOCK; *n: how many. false: one has no end. */
 static bool unpack(struct wire *in, uint64_t out[BLOCK], size_t *n)
 {
@@ -452,7 +499,7 @@ static bool unpack(struct wire *in, uint64_t out[BLOCK], size_t *n)
             memset(rest, 0xff, sizeof(rest));
             at = memcpy(rest, at, bytes);
         }
-        *n = unpack_block(at, out, &used);
+        *n = data_numbers(at, out, &used);
         in->at += used;
     }
     if (*n == 0 && bytes > 0)

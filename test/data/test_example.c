@@ -2,6 +2,7 @@
 
 #include <math.h>
 
+#include "data/data_priv.h"
 #include "data/example.h"
 #include "data/fixture.h"
 
@@ -398,9 +399,45 @@ static void broken_protobuf_is_refused_with_its_place(void **state)
     assert_text(err, "features there: none");
 }
 
+/* Whatever bytes there are: as one number after the other would be read, by either way. */
+static void both_ways_to_unpack_a_block_agree_with_one_by_one(void **state)
+{
+    uint64_t seed = 7;
+
+    (void)state;
+    for (int round = 0; round < 20000; round++) {
+        uint8_t bytes[DATA_NUMBERS_BLOCK + DATA_NUMBERS_LONGEST];
+        uint64_t out[2][DATA_NUMBERS_BLOCK], want;
+        size_t n[2], used[2], at = 0;
+
+        for (size_t i = 0; i < sizeof(bytes); i++) {
+            seed = seed * 6364136223846793005u + 1442695040888963407u;
+            bytes[i] = (uint8_t)(seed >> 56);
+            if ((seed >> 40 & 7) < (uint64_t)(round % 8)) /* from short numbers to endless ones */
+                bytes[i] |= 0x80;
+            else if (round % 3 == 0)
+                bytes[i] &= 0x7f;
+        }
+        n[0] = data_numbers(bytes, out[0], &used[0]);
+        n[1] = data_numbers_plainly(bytes, out[1], &used[1]);
+        assert_int_equal(n[0], n[1]);
+        assert_int_equal(used[0], used[1]);
+        for (size_t k = 0; k < n[0]; k++) {
+            unsigned shift = 0;
+
+            for (want = 0; bytes[at] >= 0x80; at++, shift += 7)
+                want |= (uint64_t)(bytes[at] & 0x7f) << shift;
+            want |= (uint64_t)bytes[at++] << shift;
+            assert_true(out[0][k] == want && out[1][k] == want);
+        }
+        assert_int_equal(at, used[0]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(both_ways_to_unpack_a_block_agree_with_one_by_one),
         cmocka_unit_test(records_of_the_independent_writer_are_read_packed_and_not),
         cmocka_unit_test(packed_numbers_of_every_length_are_read),
         cmocka_unit_test(the_first_number_that_does_not_fit_is_named),
