@@ -694,6 +694,36 @@ static int take_encoded(const struct values *v, void *room, const void **stored,
     return 0;
 }
 
+/* Most lists are short, packed and in one piece: a Feature of one list of one run. false: it is not
+ * like that, or not what is expected; then the long way finds out what it is. */
+static bool read_short(const struct data_feature *f, size_t elements, const struct data_entry *entry,
+                       void *room, const void **stored)
+{
+    const uint8_t *at = entry->at;
+    size_t n = entry->n, run = n - 4; /* behind two tags and two lengths of a byte each */
+    uint64_t v = 0;
+
+    if (!entry->is_feature || n < 5 || n > 129 || f->encoded ||
+        at[0] != (forms[f->stored].list << 3 | WIRE_BYTES) || at[1] != n - 2 ||
+        at[2] != (1 << 3 | WIRE_BYTES) || at[3] != run)
+        return false;
+    at += 4;
+    if (f->stored == TENSOR_F32 && run == 4 * elements) {
+        *stored = at;
+        return true;
+    }
+    if (f->stored != TENSOR_I64 || elements != 1 || run > NUMBER_MAX)
+        return false;
+    for (size_t i = 0; i < run; i++) {
+        if ((at[i] < 0x80) != (i + 1 == run))
+            return false;
+        v |= (uint64_t)(at[i] & 0x7f) << 7 * i;
+    }
+    memcpy(room, &v, sizeof(v));
+    *stored = room;
+    return true;
+}
+
 int data_example_read(const struct data_feature *f, size_t elements, const struct data_entry *entry,
                       void *room, const void **stored, uint64_t *count, struct err *err)
 {
@@ -703,6 +733,10 @@ int data_example_read(const struct data_feature *f, size_t elements, const struc
     struct field member;
     int rc = 0;
 
+    if (read_short(f, elements, entry, room, stored)) {
+        *count = elements;
+        return 0;
+    }
     if (entry->is_feature)
         rc = take_feature(&v, in, err);
     while (entry->at != NULL && !entry->is_feature && (rc = next_field(&in, &member, err)) > 0) {
