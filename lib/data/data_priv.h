@@ -255,15 +255,16 @@ int data_at_record(const struct data_set *s, uint64_t record, int rc, struct err
 /* After an error, with skip_bad: counts the record, and says so now and then. false: do not skip it. */
 bool data_skip(struct data_set *s, int rc, const struct err *why);
 
-/* ---- example.c ---- */
+/* ---- numbers.c ---- */
 /* Packed numbers are taken 64 bytes at a time: where each ends is known for all of them before the
  * first one is taken out, so that nothing waits for the length of the one before. */
 enum { DATA_NUMBERS_BLOCK = 64, DATA_NUMBERS_LONGEST = 8 /* bytes; longer ones go alone */ };
-/* The numbers that end in the 64 bytes at `at`, which 8 more follow, up to a long one. Returns how
- * many, *used: their bytes. What is in out [64] behind them is undefined. The plain one is for
- * processors that cannot collect bits. */
-size_t data_numbers(const uint8_t *at, uint64_t *out, size_t *used);
-size_t data_numbers_plainly(const uint8_t *at, uint64_t *out, size_t *used);
+/* Takes numbers off `bytes` bytes for as long as 72 of them are left and out [room] has 64 places,
+ * up to a long one. Returns how many, *used: their bytes. What is in `out` behind them is undefined.
+ * The plain one is for processors that cannot collect bits. */
+size_t data_numbers(const uint8_t *at, size_t bytes, uint64_t *out, size_t room, size_t *used);
+size_t data_numbers_plainly(const uint8_t *at, size_t bytes, uint64_t *out, size_t room,
+                            size_t *used);
 
 /* ---- ragged.c ---- */
 /* Feature i of the record that was just read, which has rows: puts them in their places and fills up.

@@ -5,12 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 #include "base/check.h"
-#include "base/clones.h"
 #include "base/err.h"
 #include "base/text.h"
 #include "data/data_priv.h"
@@ -389,103 +385,6 @@ static int take_floats(struct values *v, const struct field *field, struct err *
 
 enum { BLOCK = DATA_NUMBERS_BLOCK, NUMBER_MAX = DATA_NUMBERS_LONGEST };
 
-/* Bit i: byte i of BLOCK ends a number, as its highest bit is 0. */
-static inline uint64_t find_ends(const uint8_t *at)
-{
-    uint64_t inside = 0;
-
-#if defined(__SSE2__)
-    for (unsigned i = 0; i < BLOCK; i += 16)
-        inside |= (uint64_t)(uint32_t)_mm_movemask_epi8(_mm_loadu_si128((const void *)(at + i))) << i;
-#else
-    for (unsigned i = 0; i < BLOCK; i += 8) {
-        uint64_t x;
-
-        memcpy(&x, at + i, 8);
-        x = (x >> 7) & UINT64_C(0x0101010101010101);
-        inside |= (x * UINT64_C(0x0102040810204080) >> 56) << i; /* byte k becomes bit k */
-    }
-#endif
-    return ~inside;
-}
-
-/* Those that are taken now: where NUMBER_MAX bytes in a row end nothing, the ends from there on are
- * for later. */
-static inline uint64_t short_ends(uint64_t ends)
-{
-    uint64_t inside = ~ends;
-
-    inside &= inside >> 1;
-    inside &= inside >> 2;
-    inside &= inside >> 4;
-    return inside != 0 ? ends & ((inside & -inside) - 1) : ends;
-}
-
-static const uint64_t low[NUMBER_MAX + 1] = {
-    0, 0xff, 0xffff, 0xffffff, 0xffffffff, 0xffffffffff, 0xffffffffffff, 0xffffffffffffff, UINT64_MAX
-};
-
-CLONES size_t data_numbers_plainly(const uint8_t *at, uint64_t *out, size_t *used)
-{
-    unsigned start = 0;
-    size_t n = 0;
-
-    for (uint64_t ends = short_ends(find_ends(at)); ends != 0; ends &= ends - 1) {
-        unsigned end = (unsigned)__builtin_ctzll(ends) + 1;
-        uint64_t x;
-
-        memcpy(&x, at + start, 8);
-        out[n++] = x & low[end - start];
-        start = end;
-    }
-    for (size_t i = 0; i < ((n + 7) & ~(size_t)7); i++) { /* the low 7 bits of each byte, together */
-        uint64_t v = out[i] & UINT64_C(0x7f7f7f7f7f7f7f7f);
-
-        v = (v & UINT64_C(0x007f007f007f007f)) | (v & UINT64_C(0x7f007f007f007f00)) >> 1;
-        v = (v & UINT64_C(0x00003fff00003fff)) | (v & UINT64_C(0x3fff00003fff0000)) >> 2;
-        out[i] = (v & UINT64_C(0x0fffffff)) | (v & UINT64_C(0x0fffffff00000000)) >> 4;
-    }
-    *used = start;
-    return n;
-}
-
-#if defined(__x86_64__)
-/* The low 7 bits of so many bytes. */
-static const uint64_t low_bits[NUMBER_MAX + 1] = {
-    0, 0x7f, 0x7f7f, 0x7f7f7f, 0x7f7f7f7f, 0x7f7f7f7f7f, 0x7f7f7f7f7f7f, 0x7f7f7f7f7f7f7f,
-    0x7f7f7f7f7f7f7f7f
-};
-
-/* The same where the processor collects bits by itself. */
-__attribute__((target("bmi,bmi2"))) static size_t
-unpack_bits(const uint8_t *at, uint64_t *out, size_t *used)
-{
-    unsigned start = 0;
-    size_t n = 0;
-
-    for (uint64_t ends = short_ends(find_ends(at)); ends != 0; ends &= ends - 1) {
-        unsigned end = (unsigned)__builtin_ctzll(ends) + 1;
-        uint64_t x;
-
-        memcpy(&x, at + start, 8);
-        out[n++] = _pext_u64(x, low_bits[end - start]);
-        start = end;
-    }
-    *used = start;
-    return n;
-}
-
-size_t data_numbers(const uint8_t *at, uint64_t *out, size_t *used)
-{
-    return (__builtin_cpu_supports("bmi2") ? unpack_bits : data_numbers_plainly)(at, out, used);
-}
-#else
-size_t data_numbers(const uint8_t *at, uint64_t *out, size_t *used)
-{
-    return data_numbers_plainly(at, out, used);
-}
-#endif
-
 /* At least one number, if there is one, at most BLOCK; *n: how many. false: one has no end. */
 static bool unpack(struct wire *in, uint64_t out[BLOCK], size_t *n)
 {
@@ -499,7 +398,7 @@ static bool unpack(struct wire *in, uint64_t out[BLOCK], size_t *n)
             memset(rest, 0xff, sizeof(rest));
             at = memcpy(rest, at, bytes);
         }
-        *n = data_numbers(at, out, &used);
+        *n = data_numbers(at, bytes < sizeof(rest) ? sizeof(rest) : bytes, out, BLOCK, &used);
         in->at += used;
     }
     if (*n == 0 && bytes > 0)
@@ -540,8 +439,17 @@ static int take_ints(struct values *v, const struct field *field, struct err *er
         return 0;
     while (in.at < in.end) {
         bool fits = v->f->stored == TENSOR_I64 && v->n + BLOCK <= v->want;
+        uint64_t *to = fits ? (uint64_t *)(void *)(v->room + v->n * 8) : x;
 
-        if (!unpack(&in, fits ? (uint64_t *)(void *)(v->room + v->n * 8) : x, &n))
+        if (fits && left(&in) >= BLOCK + NUMBER_MAX) { /* as many as there are */
+            size_t used;
+
+            v->n += data_numbers(in.at, left(&in), to, v->want - v->n, &used);
+            in.at += used;
+            if (used > 0)
+                continue;
+        }
+        if (!unpack(&in, to, &n))
             return broken(&in, "an endless or cut number", err);
         if (fits)
             v->n += n;
