@@ -107,7 +107,7 @@ struct member_view {
 enum member_kind {
     /* member to leader */
     MEMBER_MSG_JOIN,  /* generation: highest ever known, or of the view when attaching to its coordinator; is_attaching, ident, n_devices */
-    MEMBER_MSG_READY, /* held: training is at rest */
+    MEMBER_MSG_READY, /* generation: of its last view, 0: none; held: training is at rest */
     MEMBER_MSG_BEAT,  /* generation (0: in no view), progress; the leader's: nothing but being alive */
     MEMBER_MSG_TROUBLE, /* generation, rank: whom the communicator lost, or NOBODY; text */
     MEMBER_MSG_COMPLETE, /* generation, held: all steps are done here */
