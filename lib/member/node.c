@@ -249,7 +249,7 @@ void node_pause(struct member_node *n)
 /* false: not of the present generation, or nothing was running. */
 static bool comes_to_rest(struct member_node *n, uint64_t generation, uint64_t held)
 {
-    if (!node_begin(n) || n->rest == NODE_AT_REST || generation != n->view.generation)
+    if (!node_begin(n) || n->rest <= NODE_AT_REST || generation != n->view.generation)
         return false;
     n->rest = NODE_AT_REST;
     n->is_connected = false;
@@ -335,13 +335,13 @@ void member_node_failed(struct member_node *n, uint64_t generation, enum member_
 void member_node_connected(struct member_node *n, uint64_t generation, uint64_t now_ms)
 {
     (void)now_ms;
-    if (node_begin(n) && n->is_alive && generation == n->view.generation && n->rest != NODE_AT_REST)
+    if (node_begin(n) && n->is_alive && generation == n->view.generation && n->rest > NODE_AT_REST)
         n->is_connected = true;
 }
 
 void member_node_progress(struct member_node *n, const struct member_progress *p)
 {
-    if (!n->is_alive || n->rest == NODE_AT_REST)
+    if (!n->is_alive || n->rest <= NODE_AT_REST)
         return;
     n->progress = *p;
     if (p->held > n->stepped) {
@@ -357,6 +357,14 @@ void member_node_start(struct member_node *n, uint64_t now_ms)
     (void)node_begin(n);
     n->ticked_ms = n->beat_ms = n->said_ms = now_ms;
     node_seek(n, now_ms);
+}
+
+void member_node_opened(struct member_node *n, uint64_t now_ms)
+{
+    if (!node_begin(n) || n->rest != NODE_OPENING)
+        return;
+    n->rest = NODE_AT_REST;
+    rest(n, now_ms);
 }
 
 void member_node_stop(struct member_node *n, bool everywhere, uint64_t now_ms)
@@ -378,7 +386,7 @@ void member_node_stop(struct member_node *n, bool everywhere, uint64_t now_ms)
     if (n->out != MEMBER_NOBODY)
         node_tell_leave(n, 143, node_print(n, "%s was asked to %s", node_name(n, n->self),
                                            everywhere ? "end the job" : "leave"));
-    if (!n->is_alive && n->rest == NODE_AT_REST && n->held == 0 && !everywhere)
+    if (!n->is_alive && n->rest <= NODE_AT_REST && n->held == 0 && !everywhere)
         node_finish(n, 143, "stopped before the first step");
 }
 
@@ -415,12 +423,17 @@ static void beat(struct member_node *n, uint64_t now_ms)
 static void watch_deadline(struct member_node *n, uint64_t passed_ms)
 {
     const char *text;
+    uint32_t joined = 0;
 
-    if (n->is_alive && n->is_connected)
+    /* Who follows leaves it to the leader, who speaks for all. */
+    if ((n->is_alive && n->is_connected) || n->state == MEMBER_FOLLOWING)
         return;
+    for (uint32_t i = 0; n->state == MEMBER_LEADING && i < n->world; i++)
+        joined += n->peers[i].is_joined;
+    if (joined == n->world && n->phase == NODE_GATHERING)
+        return; /* all are here, and open what they need */
     n->outside_ms += passed_ms;
-    /* The leader speaks first. */
-    if (n->outside_ms <= n->deadline_ms + (n->state == MEMBER_LEADING ? 0 : MEMBER_LINGER_MS))
+    if (n->outside_ms <= n->deadline_ms)
         return;
     text = node_print(n, "no step for %.1f s (train.deadline_seconds): %s",
                       (double)n->outside_ms / 1e3, node_missing(n));

@@ -247,6 +247,11 @@ static void hear_refuse(struct member_node *n, const struct member_msg *m, uint6
         node_finish(n, m->code, m->text);
         return;
     }
+    if (n->state == MEMBER_SEEKING) {
+        hang_up(n);
+        next_candidate(n, now_ms);
+        return;
+    }
     if (n->is_alive)
         node_set_cause(n, m->text);
     come_again(n, now_ms);

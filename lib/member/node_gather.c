@@ -28,8 +28,10 @@ void node_judge(struct member_node *n, uint32_t rank, const struct member_where 
         return;
     if (w->has_view)
         to = w->leader;
-    else if (rank < n->self && (w->leader == rank || w->leader == MEMBER_NOBODY))
+    else if (rank < n->self && w->leader == rank)
         to = rank;
+    else if (rank < n->self && w->leader == MEMBER_NOBODY && n->view.generation == 0)
+        to = rank; /* nobody trains yet: it may take its time to open what it needs */
     else if (rank < n->self && w->leader < n->self)
         to = w->leader;
     if (to != MEMBER_NOBODY && to < n->world && to != n->self)
@@ -40,7 +42,9 @@ void member_node_where(const struct member_node *n, struct member_where *out)
 {
     *out = (struct member_where){ .incarnation = n->incarnation,
                                   .generation = n->known,
-                                  .leader = member_node_leader(n),
+                                  .leader = n->rest == NODE_OPENING && n->state == MEMBER_LEADING
+                                                ? MEMBER_NOBODY
+                                                : member_node_leader(n),
                                   .has_view = n->is_alive };
 }
 
@@ -185,6 +189,14 @@ bool node_is_present(const struct member_node *n, uint32_t rank)
     return n->peers[rank].is_joined && n->peers[rank].is_ready && !n->peers[rank].is_attaching;
 }
 
+bool node_is_stopping(const struct member_node *n, uint32_t rank)
+{
+    const struct peer *p = &n->peers[rank];
+    const struct member_seat *seat = node_seat(&n->view, rank);
+
+    return p->is_joined && !p->is_ready && seat != NULL && seat->incarnation == p->incarnation;
+}
+
 static void publish(struct member_node *n, uint32_t n_present, uint64_t now_ms)
 {
     struct member_seat *seats = arena_array(&n->event, n_present, sizeof(*seats));
@@ -232,8 +244,8 @@ void node_gather(struct member_node *n, uint64_t now_ms)
         n->rest != NODE_AT_REST)
         return;
     for (uint32_t i = 0; i < n->world; i++) {
-        if (n->peers[i].is_joined && !n->peers[i].is_ready)
-            return; /* its training is coming to rest */
+        if (node_is_stopping(n, i))
+            return;
         present += node_is_present(n, i);
     }
     if (leaving(n, now_ms) || n->state != MEMBER_LEADING)
@@ -292,14 +304,14 @@ static void drop_unrest(struct member_node *n, uint64_t now_ms)
 
     if (now_ms - n->gather_ms < MEMBER_STOPPING_MS)
         return;
-    if (n->rest != NODE_AT_REST) {
+    if (n->rest > NODE_AT_REST) {
         text = "training does not stop";
         node_turn_away(n, lowest_other(n));
         node_finish(n, 138, text);
         return;
     }
     for (uint32_t i = 0; i < n->world; i++) {
-        if (!n->peers[i].is_joined || n->peers[i].is_ready ||
+        if (i == n->self || !node_is_stopping(n, i) ||
             now_ms - n->peers[i].joined_ms < MEMBER_STOPPING_MS)
             continue;
         text = node_print(n, "training of %s does not stop", node_name(n, i));

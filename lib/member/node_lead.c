@@ -238,6 +238,7 @@ void node_own_rest(struct member_node *n, uint64_t now_ms)
 
     self->is_ready = true;
     self->held = n->held;
+    n->probe_ms = now_ms; /* who looks for a leader learns at once that we can be one */
     paused_if_all(n, now_ms);
     node_gather(n, now_ms);
 }
@@ -312,19 +313,23 @@ static void hear_join(struct member_node *n, uint32_t rank, const struct member_
         node_turn_away(n, n->out);
         return;
     }
+    if (n->rest == NODE_OPENING && m->generation > 0) { /* its group need not wait for us */
+        node_drop(n, rank, MEMBER_GO_ON, "still opening model and data");
+        return;
+    }
     node_send(n, rank, &(struct member_msg){ .kind = MEMBER_MSG_WAIT, .text = "" });
     if (n->state != MEMBER_LEADING)
         return;
     if (was_seated) { /* it did not wait for us to notice */
         node_over(n, rank, node_print(n, "%s left the group and came back", node_name(n, rank)), now_ms);
-    } else if (n->phase == NODE_LIVE) {
-        node_start_pause(n, node_print(n, "%s joins", node_name(n, rank)), now_ms);
+        node_gather(n, now_ms);
     }
 }
 
 static void hear_ready(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms)
 {
     struct peer *p = &n->peers[rank];
+    bool is_new = !p->is_ready;
 
     if (p->is_seated && m->generation != n->view.generation)
         return; /* of before the present view */
@@ -333,6 +338,8 @@ static void hear_ready(struct member_node *n, uint32_t rank, const struct member
     p->held = m->held;
     if (n->state != MEMBER_LEADING)
         return;
+    if (n->phase == NODE_LIVE && !p->is_seated && is_new)
+        node_start_pause(n, node_print(n, "%s joins", node_name(n, rank)), now_ms);
     paused_if_all(n, now_ms);
     node_gather(n, now_ms);
 }

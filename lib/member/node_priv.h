@@ -17,6 +17,7 @@ enum { NODE_TEXT = 1024, NODE_HOPS = 8, NODE_PHASE_BYTES = 32 };
 
 /* The own training. */
 enum node_rest {
+    NODE_OPENING,  /* model and data are not open yet */
     NODE_AT_REST,  /* state whole, nothing runs */
     NODE_RUNNING,  /* since TRAIN */
     NODE_PAUSING,  /* PAUSE was asked */
@@ -166,6 +167,8 @@ void node_judge(struct member_node *n, uint32_t rank, const struct member_where 
  * missing; n->blocked says why. */
 bool node_may_publish(struct member_node *n, uint32_t n_present, uint64_t now_ms);
 bool node_is_present(const struct member_node *n, uint32_t rank);
+/* It was in the last view, and its training is still coming to rest. */
+bool node_is_stopping(const struct member_node *n, uint32_t rank);
 void node_keep_lease(struct member_node *n, uint64_t now_ms); /* of a view that is alive */
 void node_lease_look(struct member_node *n);
 bool node_is_whole(const struct member_view *v, uint32_t world);

@@ -68,7 +68,8 @@ const char *node_missing(struct member_node *n)
             continue;
         buf_printf(&b, "%s %s", named++ == 0 ? ":" : ";", node_name(n, i));
         if (p->is_joined)
-            buf_str(&b, ": its training is coming to rest");
+            buf_str(&b, node_is_stopping(n, i) ? ": its training is coming to rest"
+                                               : ": it is opening model and data");
         else if (p->last_error[0] != '\0')
             buf_printf(&b, ": %s", p->last_error);
     }
