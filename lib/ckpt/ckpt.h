@@ -92,6 +92,8 @@ int ckpt_write(struct ckpt_writer *w, const struct ckpt_meta *meta, const void *
  * staging area, the caller fills all state_bytes, ckpt_hand_over starts the writing. */
 int ckpt_begin(struct ckpt_writer *w, bool wait, void **staging, struct err *err);
 void ckpt_hand_over(struct ckpt_writer *w, const struct ckpt_meta *meta);
+/* From the next checkpoint on. */
+void ckpt_set_keep(struct ckpt_writer *w, uint32_t max_to_keep);
 /* Waits until everything handed over is on disk and verified, at most wait_ms. 0; else the last error
  * (ERR_FULL, ERR_IO, ...) or ERR_TIMEOUT. */
 int ckpt_flush(struct ckpt_writer *w, uint64_t wait_ms, struct err *err);
