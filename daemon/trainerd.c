@@ -11,7 +11,9 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "daemon/args.h"
+#include "daemon/complete.h"
 #include "daemon/run.h"
+#include "daemon/service.h"
 #include "daemon/settle.h"
 #include "op/op.h"
 
@@ -122,6 +124,14 @@ static void tell_settled(const struct settled *s)
              s->n_devices == 1 ? "" : "s", name, s->devices_from, s->lanes, s->lanes_from, s->global_batch, op_kernel_id());
 }
 
+/* Nobody is met and nothing is opened: the others may be gone for good. */
+static int already_done(const char *text)
+{
+    log_info("end", "%s", text);
+    service_end(0, text);
+    return 0;
+}
+
 static int run(const struct flags *f)
 {
     struct settled *s;
@@ -149,11 +159,12 @@ static int run(const struct flags *f)
                                      "only for chief and worker tasks", s->task_name);
         rc = usage_error(text);
     } else {
+        char text[8400];
         struct run_opts o = { .settled = s, .metrics_listen = f->metrics,
                               .level_is_given = f->log_level != NULL };
 
         tell_settled(s);
-        rc = run_task(&o);
+        rc = complete_already(s->conf, text, sizeof(text)) ? already_done(text) : run_task(&o);
     }
     settled_free(s);
     return rc;

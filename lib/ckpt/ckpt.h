@@ -113,6 +113,9 @@ int ckpt_newest(const char *directory, const char *match_model,
                 void (*on_skip)(void *arg, const char *path, const char *why),
                 void (*on_progress)(void *arg, uint64_t done, uint64_t all), void *arg,
                 struct ckpt_info *out, struct err *err);
+/* The newest by its manifest alone: it can be read, and its files are there in the right size. What is in them
+ * is not looked at, so this takes no time. ERR_NOENT: none. */
+int ckpt_peek(const char *directory, struct ckpt_info *out, struct err *err);
 /* Checks one checkpoint folder: manifest, sizes, checksums, safetensors headers, names within bounds.
  * ERR_CORRUPT with what is wrong, ERR_NOENT. */
 int ckpt_verify(const char *path, void (*on_progress)(void *arg, uint64_t done, uint64_t all),
