@@ -308,6 +308,52 @@ int ckpt_newest(const char *directory, const char *match_model,
                    n > 0 ? ", and none of them can be used" : "");
 }
 
+static int peek(const char *path, struct ckpt_info *out, struct err *err)
+{
+    struct ckpt_manifest m;
+    int rc = read_checked(path, &m, err);
+
+    if (rc == 0 && strlen(path) >= sizeof(out->path))
+        rc = err_set(err, ERR_INPUT, "'%.64s...': too long a path", path);
+    if (rc < 0)
+        return rc;
+    out->bytes = 0;
+    for (uint32_t i = 0; i < m.n_files; i++) {
+        char *name;
+        int fd = ckpt_open_file(path, &m.files[i], &name, err);
+
+        if (fd < 0)
+            return fd;
+        close(fd);
+        free(name);
+        out->bytes += m.files[i].bytes;
+    }
+    strcpy(out->path, path);
+    out->meta = m.meta;
+    return 0;
+}
+
+int ckpt_peek(const char *directory, struct ckpt_info *out, struct err *err)
+{
+    uint64_t *steps;
+    size_t n;
+    int rc = ckpt_folder_list(directory, &steps, &n, err), found = ERR_NOENT;
+
+    if (rc < 0)
+        return rc;
+    for (size_t i = n; i-- > 0 && found != 0 && found != ERR_NOMEM;) {
+        char *path = folder_path(directory, steps[i]);
+
+        found = path != NULL ? peek(path, out, err) : err_set(err, ERR_NOMEM, "'%s': out of memory", directory);
+        free(path);
+    }
+    free(steps);
+    if (found == 0 || found == ERR_NOMEM)
+        return found;
+    return err_set(err, ERR_NOENT, "'%s' holds %zu checkpoints%s", directory, n,
+                   n > 0 ? ", and none of them can be read" : "");
+}
+
 int ckpt_each(const char *directory,
               void (*each)(void *arg, const struct ckpt_info *info, int rc, const char *why),
               void *arg, struct err *err)

@@ -35,7 +35,6 @@ enum {
 struct ckpt_writer {
     char *directory;                      /* owned */
     struct ckpt_layout layouts[N_LAYOUTS]; /* owned */
-    uint32_t max_to_keep;
     size_t state_bytes;
     uint64_t retry_ms;
     void (*on_event)(void *arg, const struct ckpt_event *e);
@@ -47,6 +46,7 @@ struct ckpt_writer {
     pthread_mutex_t lock; /* guards the rest */
     pthread_cond_t changed;
     enum state state;
+    uint32_t max_to_keep;
     struct ckpt_meta meta; /* of what is in the staging copy */
     uint64_t handed_ns;
     uint64_t failures;     /* in a row, of this state */
@@ -83,14 +83,14 @@ static void tell_removed(struct ckpt_writer *w, uint64_t step, int rc, const str
 
 /* Removes the oldest until max_to_keep are left. The one just verified stays in any case, even if
  * folders with later steps lie beside it. What cannot be removed is tried again next time. */
-static void prune(struct ckpt_writer *w, uint64_t just_saved)
+static void prune(struct ckpt_writer *w, uint64_t just_saved, uint32_t max_to_keep)
 {
     uint64_t *steps;
     size_t n, left;
     struct err err;
     int rc;
 
-    if (w->max_to_keep == 0)
+    if (max_to_keep == 0)
         return;
     rc = ckpt_folder_list(w->directory, &steps, &n, &err);
     if (rc < 0) {
@@ -99,7 +99,7 @@ static void prune(struct ckpt_writer *w, uint64_t just_saved)
         return;
     }
     left = n;
-    for (size_t i = 0; i < n && left > w->max_to_keep; i++) {
+    for (size_t i = 0; i < n && left > max_to_keep; i++) {
         if (steps[i] == just_saved)
             continue;
         rc = ckpt_remove(w->directory, steps[i], &err);
@@ -133,6 +133,7 @@ static void tell_failed(struct ckpt_writer *w, uint64_t step, const struct err *
 static void save(struct ckpt_writer *w)
 {
     struct ckpt_meta meta = w->meta;
+    uint32_t max_to_keep = w->max_to_keep;
     uint64_t bytes = 0, ns;
     bool existed;
     struct err err;
@@ -143,7 +144,7 @@ static void save(struct ckpt_writer *w)
     ns = clock_ns() - w->handed_ns;
     if (rc == 0) {
         tell_saved(w, meta.step, bytes, ns);
-        prune(w, meta.step);
+        prune(w, meta.step, max_to_keep);
     } else {
         tell_failed(w, meta.step, &err, false);
     }
@@ -349,6 +350,13 @@ void ckpt_hand_over(struct ckpt_writer *w, const struct ckpt_meta *meta)
     w->hurry = false;
     w->state = WRITING;
     pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->lock);
+}
+
+void ckpt_set_keep(struct ckpt_writer *w, uint32_t max_to_keep)
+{
+    pthread_mutex_lock(&w->lock);
+    w->max_to_keep = max_to_keep;
     pthread_mutex_unlock(&w->lock);
 }
 

@@ -143,6 +143,13 @@ struct train {
     uint64_t end_step;
     uint64_t last_report_ns, last_save_ns, last_saved_step;
     bool save_due;
+
+    /* What may change at any time, atomic: train_set_checkpoint(), train_set_norm(). */
+    uint64_t save_every_steps, save_every_ns, norm_every_asked;
+    uint32_t max_to_keep;
+    /* norm_every_asked as it goes for step k, at [k & 1]: local replica 0 writes that of the next step
+     * before the gate that ends this one, so all replicas decide alike. */
+    uint64_t norm_every[2];
 };
 
 /* memory.c */
