@@ -24,7 +24,8 @@ static bool is_exported(const struct conf *c)
     return c->export.onnx == NULL || (stat(c->export.onnx, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0);
 }
 
-bool complete_already(const struct conf *c, char *text, size_t n)
+bool complete_already(const struct conf *c, void (*on_progress)(void *arg, uint64_t done, uint64_t all), char *text,
+                      size_t n)
 {
     struct ckpt_info *info;
     struct err err;
@@ -35,7 +36,7 @@ bool complete_already(const struct conf *c, char *text, size_t n)
     info = malloc(sizeof(*info));
     is_complete = info != NULL && ckpt_peek(c->checkpoint.directory, info, &err) == 0 &&
                   strcmp(info->meta.job_digest, c->digest) == 0 && is_last_step(c, &info->meta) &&
-                  is_exported(c);
+                  is_exported(c) && ckpt_verify(info->path, on_progress, NULL, info, &err) == 0;
     if (is_complete)
         snprintf(text, n, "the job is complete: %s is of its last step%s%s", info->path,
                  c->export.onnx != NULL ? ", the trained model is " : "",

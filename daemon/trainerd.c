@@ -17,7 +17,7 @@
 #include "daemon/settle.h"
 #include "op/op.h"
 
-enum { EXIT_INPUT = 2, EXIT_RETRY = 138 };
+enum { EXIT_INPUT = 2, EXIT_RETRY = 138, EXIT_STOPPED = 143 };
 
 struct flags {
     struct settled_args settle;
@@ -124,6 +124,21 @@ static void tell_settled(const struct settled *s)
              s->n_devices == 1 ? "" : "s", name, s->devices_from, s->lanes, s->lanes_from, s->global_batch, op_kernel_id());
 }
 
+/* A large checkpoint is being read, and there is no loop yet that hears anything. */
+static void still_looking(void *arg, uint64_t done, uint64_t all)
+{
+    static const char text[] = "stopped while the last checkpoint was verified";
+    sigset_t waiting;
+
+    (void)arg, (void)done, (void)all;
+    service_alive(true);
+    if (sigpending(&waiting) != 0 || !(sigismember(&waiting, SIGTERM) || sigismember(&waiting, SIGINT)))
+        return;
+    log_info("end", "exit %d: %s", EXIT_STOPPED, text);
+    service_end(EXIT_STOPPED, text);
+    exit(EXIT_STOPPED);
+}
+
 /* Nobody is met and nothing is opened: the others may be gone for good. */
 static int already_done(const char *text)
 {
@@ -164,7 +179,7 @@ static int run(const struct flags *f)
                               .level_is_given = f->log_level != NULL };
 
         tell_settled(s);
-        rc = complete_already(s->conf, text, sizeof(text)) ? already_done(text) : run_task(&o);
+        rc = complete_already(s->conf, still_looking, text, sizeof(text)) ? already_done(text) : run_task(&o);
     }
     settled_free(s);
     return rc;
