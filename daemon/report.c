@@ -39,6 +39,7 @@ struct report {
     bool has_eval;
     uint64_t told_ms; /* the loop's: last line about a long phase */
     uint32_t log_every; /* atomic */
+    uint32_t is_lead;   /* atomic */
 
     pthread_mutex_t curves_lock; /* guards what follows, up to the metrics; never held for a disk */
     struct summary *summary;     /* NULL: none, or not yet */
@@ -52,6 +53,16 @@ struct report {
         *reduce_seconds, *reduce_work_seconds;
     struct metric *saved_step, *save_seconds, *save_failures;
 };
+
+static bool leads(const struct report *r)
+{
+    return __atomic_load_n(&r->is_lead, __ATOMIC_RELAXED) != 0;
+}
+
+void report_lead(struct report *r, bool leads)
+{
+    __atomic_store_n(&r->is_lead, leads, __ATOMIC_RELAXED);
+}
 
 static void open_metrics(struct report *r)
 {
@@ -220,7 +231,7 @@ static void take_figures(struct rdzv_progress *p, struct window *w, uint64_t now
 static void point(struct report *r, uint64_t step, const char *tag, float value)
 {
     pthread_mutex_lock(&r->curves_lock);
-    if (r->summary != NULL)
+    if (r->summary != NULL && leads(r)) /* the curves of a former chief end where it ended */
         summary_scalar(r->summary, step, tag, value);
     pthread_mutex_unlock(&r->curves_lock);
 }
@@ -252,7 +263,7 @@ static void log_step(struct report *r, const struct train_step_report *s, const 
         LOG_F64("reduce_work", reduce_work),
     };
 
-    log_record(r->opts.is_chief ? LOG_INFO : LOG_DEBUG, "step", fields, COUNT_OF(fields),
+    log_record(leads(r) ? LOG_INFO : LOG_DEBUG, "step", fields, COUNT_OF(fields),
                "step %llu of %llu, epoch %llu, loss %.6g, rate %.4g, %.0f samples/s (data %.0f %%, compute "
                "%.0f %%, reduction %.0f %%)",
                (unsigned long long)s->step, (unsigned long long)p->total_steps,
@@ -342,7 +353,7 @@ static void on_eval(struct report *r, const struct train_eval_report *e)
         snprintf(tag, sizeof(tag), "eval/%s", t->metrics[i].name);
         point(r, e->step, tag, (float)e->metrics[i]);
     }
-    log_record(r->opts.is_chief ? LOG_INFO : LOG_DEBUG, "eval", fields, 5 + t->n_metrics, "%s on %llu samples",
+    log_record(leads(r) ? LOG_INFO : LOG_DEBUG, "eval", fields, 5 + t->n_metrics, "%s on %llu samples",
                text, (unsigned long long)e->samples);
 }
 
@@ -386,7 +397,7 @@ static void on_checkpoint(struct report *r, const struct ckpt_event *e)
 static void open_curves(struct report *r, uint64_t step)
 {
     struct err err;
-    bool is_settled = !r->opts.is_chief;
+    bool is_settled = !leads(r);
 
     while (!is_settled) {
         struct summary *fresh = NULL;
@@ -451,7 +462,6 @@ static void on_resumed(struct report *r, const struct train_event *e)
     pthread_mutex_lock(&r->lock);
     r->now.step = e->step;
     pthread_mutex_unlock(&r->lock);
-    open_curves(r, e->step);
     if (e->step == 0)
         log_record(LOG_INFO, "start", fields, 1, "starting from the weights of the model file");
     else if (e->text[0] != '\0')
@@ -512,6 +522,9 @@ void report_event(struct report *r, const struct train_event *e)
         r->done = e->done;
         r->all = e->all;
         pthread_mutex_unlock(&r->lock);
+        break;
+    case TRAIN_CONNECTED:
+        open_curves(r, e->step);
         break;
     case TRAIN_RESUMED:
         on_resumed(r, e);

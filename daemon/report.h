@@ -25,7 +25,6 @@ struct report_opts {
     const char *job, *task, *version;
     const char *summary_directory;  /* NULL: no curves */
     uint32_t log_every_steps;
-    bool is_chief;                  /* logs steps, evaluations and curves; others only at level debug */
 };
 
 int report_open(const struct report_opts *opts, struct report **out, struct err *err);
@@ -34,6 +33,9 @@ void report_close(struct report *r); /* flushes the curves; NULL is fine */
 void report_event(struct report *r, const struct train_event *e);
 /* Total steps are known once training is opened. */
 void report_total(struct report *r, uint64_t total_steps, uint64_t steps_per_epoch);
+/* Whether this task speaks for the group: logs steps, evaluations and curves; others only at level debug.
+ * Not at first. Any thread. */
+void report_lead(struct report *r, bool leads);
 /* Where this task is outside training: "joining", "waiting". */
 void report_phase(struct report *r, const char *phase);
 void report_trouble(struct report *r, const char *text);

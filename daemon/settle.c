@@ -148,11 +148,11 @@ static int settle_elastic(struct settled *s, struct err *err)
     if (s->min_world > world)
         return err_set(err, ERR_INPUT, "/elastic/min_world: %u tasks, but the cluster has %u: write at most that, "
                                        "or leave it out to wait for all", asked, world);
-    if (s->min_world < world && s->conf->checkpoint.directory == NULL)
+    if (2 * s->min_world <= world && s->conf->checkpoint.directory == NULL)
         return err_set(err, ERR_INPUT,
-                       "/elastic/min_world: %u of %u tasks may go on only while they hold the lease in "
-                       "/checkpoint/directory, which is not given",
-                       asked, world);
+                       "/elastic/min_world: %u of %u tasks are no majority and may go on only while they hold the lease "
+                       "in /checkpoint/directory, which is not given; give it, or at least %u",
+                       asked, world, world / 2 + 1);
     return 0;
 }
 
