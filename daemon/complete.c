@@ -27,16 +27,17 @@ static bool is_exported(const struct conf *c)
 bool complete_already(const struct conf *c, void (*on_progress)(void *arg, uint64_t done, uint64_t all), char *text,
                       size_t n)
 {
-    struct ckpt_info *info;
+    struct ckpt_info *info, *verified;
     struct err err;
     bool is_complete;
 
     if (c->checkpoint.directory == NULL)
         return false;
-    info = malloc(sizeof(*info));
+    info = malloc(2 * sizeof(*info));
+    verified = info != NULL ? info + 1 : NULL;
     is_complete = info != NULL && ckpt_peek(c->checkpoint.directory, info, &err) == 0 &&
                   strcmp(info->meta.job_digest, c->digest) == 0 && is_last_step(c, &info->meta) &&
-                  is_exported(c) && ckpt_verify(info->path, on_progress, NULL, info, &err) == 0;
+                  is_exported(c) && ckpt_verify(info->path, on_progress, NULL, verified, &err) == 0;
     if (is_complete)
         snprintf(text, n, "the job is complete: %s is of its last step%s%s", info->path,
                  c->export.onnx != NULL ? ", the trained model is " : "",

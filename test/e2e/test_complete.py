@@ -1,5 +1,6 @@
 #!/usr/bin/python3
 """A task that is started again when the job is complete says so, whoever else is there."""
+# san: yes
 import json
 import os
 import shutil

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
 """What a service manager hears, from a socket of our own in the place of systemd's; and that the unit fits it."""
+# san: yes
 import json
 import os
 import re

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
 """Where job and cluster meet: what the job asks of the group is refused before anybody is met."""
+# san: yes
 import json
 import subprocess
 
