@@ -84,6 +84,12 @@ int comm_open(const struct comm_opts *opts, const volatile int *cancel, struct c
               struct err *err);
 /* No thread may be inside a call. NULL is fine. */
 void comm_close(struct comm *c);
+/* The same, and says whether the arena is ours alone again. A peer of this host that was stopped in
+ * the middle of a call may be continued at any time and then writes into the arenas of a generation
+ * that is long over. true: no other process can write into the arena any more; waits up to wait_ms
+ * for peers that are just coming out of their calls. false: give the arena up (unmap it, do not write
+ * to it any more) and make a new one. NULL: true. */
+bool comm_close_quiet(struct comm *c, uint32_t wait_ms);
 
 uint32_t comm_world(const struct comm *c);      /* ranks */
 uint32_t comm_first_rank(const struct comm *c); /* of this member */
