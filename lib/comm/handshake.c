@@ -31,6 +31,7 @@ enum {
     RETRY_MS_MIN = 1,
     RETRY_MS_MAX = 50,
     RETRY_HOST_MS_MAX = 4, /* costs a few microseconds, and is refused until the leader is there */
+    GRACE_MS = 50,
     NAMED_MAX = 8, /* missing peers in a message */
 };
 
@@ -389,6 +390,7 @@ static int too_late(struct shake *s, uint32_t *culprit)
 int handshake(struct comm *c, uint64_t deadline_ns, uint32_t *culprit, struct err *err)
 {
     struct shake s = { .c = c, .opts = &c->opts, .unix_fd = -1, .err = err, .due_ns = UINT64_MAX };
+    uint64_t due_ns = deadline_ns;
 
     s.here.generation = c->generation;
     s.rc = layout_digest(s.opts, c->topo.world, s.here.layout, err);
@@ -402,12 +404,15 @@ int handshake(struct comm *c, uint64_t deadline_ns, uint32_t *culprit, struct er
         s.rc = host_advance(c, deadline_ns, err);
         if (s.rc < 0 || (s.n_missing == 0 && c->shm.is_shared))
             break;
-        if (clock_ns() >= deadline_ns)
+        /* Only the leader knows for whom it waits; its deadline is about ours. */
+        if (s.n_missing == 0 && c->shm.has_joined)
+            due_ns = deadline_ns + GRACE_MS * (uint64_t)1000000;
+        if (clock_ns() >= due_ns)
             s.rc = too_late(&s, culprit);
         else
             dial_due(&s);
         if (s.rc == 0)
-            wait_and_advance(&s, deadline_ns);
+            wait_and_advance(&s, due_ns);
     }
     for (size_t i = 0; i < s.n_conns; i++)
         close(s.conns[i].fd);
