@@ -46,12 +46,17 @@ static int connect_peers(struct replica *r, struct err *err)
         return 0; /* nobody to reduce with */
     train_phase(t, "connect", t->held_step);
     memcpy(o.key, g->key, sizeof(o.key));
-    rc = comm_open(&o, &t->cancel, &comm, err);
+    rc = comm_open(&o, &comm, err);
     if (rc < 0)
-        return err_wrap(err, rc, "connect generation %llu", (unsigned long long)g->generation);
+        return rc;
     pthread_mutex_lock(&t->lock);
-    t->comm = comm;
+    t->comm = comm; /* from here on whoever ends the generation aborts it */
+    if (t->cancel)
+        comm_abort(comm, "the generation ended");
     pthread_mutex_unlock(&t->lock);
+    rc = comm_connect(comm, err);
+    if (rc < 0)
+        return rc;
     e.text = comm_describe(comm);
     train_tell(t, &e);
     return 0;
