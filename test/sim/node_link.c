@@ -255,6 +255,8 @@ void link_event(struct simn *s, struct simn_event *e)
             return;
         l->open[1] = false;
         t->out = 0;
+        simn_say(s, e->to, "cannot reach %s: %s", s->names[e->from],
+                 e->b == MEMBER_REFUSED ? "refused" : "timed out");
         member_node_out_closed(t->node, (enum member_closed)e->b,
                                e->b == MEMBER_REFUSED ? "connection refused" : "connect: timed out",
                                now);
@@ -269,12 +271,14 @@ void link_event(struct simn *s, struct simn_event *e)
         l->open[0] = false;
         if (t->in[e->from] == e->link) {
             t->in[e->from] = 0;
+            simn_say(s, e->to, "the link from %s ends", s->names[e->from]);
             member_node_in_closed(t->node, e->from, "its connection closed", now);
         }
         return;
     case EV_OUT_END:
         l->open[1] = false;
         t->out = 0;
+        simn_say(s, e->to, "the link to %s ends", s->names[e->from]);
         member_node_out_closed(t->node, MEMBER_CLOSED, "connection closed", now);
         return;
     case EV_PROBE:

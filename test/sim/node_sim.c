@@ -25,13 +25,12 @@ static struct simn_view *view_copy(const struct member_view *v)
     return c;
 }
 
-/* One copy of a view for all that it is sent to in one event. */
+/* One copy of a view for all that it is sent to. */
 static struct simn_view *view_share(struct simn *s, const struct member_view *v)
 {
-    if (s->shared != v) {
+    if (s->sharing == NULL || !simn_same_view(&s->sharing->view, v)) {
         view_free(s->sharing);
         s->sharing = view_copy(v);
-        s->shared = v;
     }
     s->sharing->refs++;
     return s->sharing;
@@ -145,6 +144,8 @@ static void perform(struct simn *s, uint32_t rank, const struct member_do_this *
         return;
     case MEMBER_HANG_UP:
     case MEMBER_CLOSE:
+        simn_say(s, rank, d->what == MEMBER_CLOSE ? "closes the link from %s" : "hangs up%s",
+                 d->what == MEMBER_CLOSE ? s->names[d->rank] : "");
         hang_up(s, rank, d);
         return;
     case MEMBER_TELL:
@@ -182,10 +183,8 @@ static void perform(struct simn *s, uint32_t rank, const struct member_do_this *
         return;
     case MEMBER_SAY:
         simn_say(s, rank, "%s: %s", d->is_trouble ? "TROUBLE" : "says", d->text);
-        if (d->is_trouble) {
-            snprintf(t->said, sizeof(t->said), "%s", d->text);
-            t->said_ms = s->now_ms;
-        }
+        snprintf(t->said, sizeof(t->said), "%s", d->text);
+        t->said_ms = s->now_ms;
         return;
     case MEMBER_END:
         simn_exit(s, rank, d->code, d->text);
@@ -199,11 +198,9 @@ void simn_drain(struct simn *s, uint32_t rank)
     uint32_t serial = t->serial;
     struct member_do_this d;
 
-    s->shared = NULL;
     while (!s->is_broken && t->node != NULL && t->serial == serial &&
            member_node_next(t->node, &d))
         perform(s, rank, &d);
-    s->shared = NULL;
 }
 
 /* ---- processes ---- */
@@ -213,6 +210,7 @@ static void gone(struct simn *s, uint32_t rank, int code, const char *text, bool
     struct simn_task *t = &s->tasks[rank];
 
     t->exit_code = code;
+    t->ended_ms = s->now_ms;
     snprintf(t->exit_text, sizeof(t->exit_text), "%s", text);
     link_process_gone(s, rank, is_silent);
     train_process_gone(s, rank, is_silent);
@@ -277,6 +275,9 @@ static void start(struct simn *s, uint32_t rank)
     simn_say(s, rank, "starts");
     t->node = member_node_new(&o, simn_clock(s, rank));
     member_node_start(t->node, simn_clock(s, rank));
+    simn_push(s, (struct simn_event){ .at_ms = s->now_ms + simn_random(s, s->opts.open_ms + 1),
+                                      .kind = EV_OPENED, .from = rank, .to = rank,
+                                      .serial = t->serial });
     simn_push(s, (struct simn_event){ .at_ms = s->now_ms + simn_random(s, s->opts.tick_ms),
                                       .kind = EV_TICK, .from = rank, .to = rank,
                                       .serial = t->serial });
@@ -337,6 +338,10 @@ static void happens(struct simn *s, struct simn_event *e)
         if (s->tasks[e->to].serial == e->a)
             start(s, e->to);
         return;
+    case EV_OPENED:
+        simn_say(s, e->to, "has opened model and data");
+        member_node_opened(s->tasks[e->to].node, simn_clock(s, e->to));
+        break;
     case EV_TICK:
         tick(s, e->to);
         break;
@@ -687,7 +692,8 @@ static bool is_ended(const struct simn *s, uint64_t unused)
         int code = s->tasks[i].exit_code;
 
         if (s->tasks[i].node != NULL || code == SIMN_RUNNING ||
-            (s->opts.restart_ms > 0 && (code == 138 || code == SIMN_KILLED)))
+            (s->opts.restart_ms > 0 && (code == 138 || code == SIMN_KILLED) &&
+             !s->tasks[i].is_off))
             return false;
     }
     return true;

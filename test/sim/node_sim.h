@@ -38,6 +38,7 @@ struct simn_opts {
     uint64_t transfer_ms;                       /* of the state to one who is behind; 0: 10 */
     uint64_t tick_ms;                           /* 0: MEMBER_TICK_MS */
     uint64_t start_ms;                          /* tasks start at random within this time */
+    uint64_t open_ms;                           /* opening model and data takes up to */
     uint64_t restart_ms;                        /* the supervisor starts who died or ended with 138; 0: nobody does */
     uint64_t save_every;                        /* steps between checkpoints; 0: only when asked, and at the end */
     uint32_t n_absent;                          /* the last so many do not start by themselves */
@@ -88,7 +89,7 @@ void simn_supervise(struct simn *s, uint64_t restart_ms);
 const struct member_node *simn_node(const struct simn *s, uint32_t rank); /* NULL: no process */
 int simn_exit_code(const struct simn *s, uint32_t rank);
 const char *simn_exit_text(const struct simn *s, uint32_t rank);
-const char *simn_said(const struct simn *s, uint32_t rank); /* last sentence of trouble; "" */
+const char *simn_said(const struct simn *s, uint32_t rank); /* last sentence; "" */
 uint64_t simn_said_ms(const struct simn *s, uint32_t rank);
 uint64_t simn_held(const struct simn *s, uint32_t rank);
 uint64_t simn_newest(const struct simn *s);       /* held by any process that lives */

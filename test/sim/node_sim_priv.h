@@ -32,7 +32,7 @@ struct simn_msg {
 /* ---- events ---- */
 
 enum simn_kind {
-    EV_START, EV_TICK,
+    EV_START, EV_OPENED, EV_TICK,
     EV_CALL,                            /* a call reaches the host */
     EV_CALL_FAILED,                     /* and what came of it, at the caller */
     EV_IN, EV_OUT,                      /* a message at the called, at the caller */
@@ -133,7 +133,7 @@ struct simn_task {
     uint64_t incarnation, held;
     int exit_code;
     char exit_text[TEXT], said[TEXT];
-    uint64_t said_ms, started_ms;
+    uint64_t said_ms, started_ms, ended_ms;
     uint64_t clock_ms, clock_at_ms, clock_speed; /* reading, when, thousandths */
     uint32_t out, *in; /* links */
     uint32_t *probes;  /* number of the probe that is under way, by rank */
@@ -160,10 +160,8 @@ struct simn {
     VEC(struct simn_record) records; /* token t is at t - 1 */
     VEC(struct simn_saved) saved;
     uint64_t complete_step;          /* the job is complete; 0: not */
-    uint64_t calm_ms;                /* no fault since */
     bool everybody_stops;
-    struct simn_view *sharing;       /* the copy of this event's view */
-    const void *shared;
+    struct simn_view *sharing;       /* the last view that was sent */
     struct buf story;
     struct buf finding;
     bool is_broken;
@@ -209,6 +207,7 @@ void train_process_gone(struct simn *s, uint32_t rank, bool is_silent);
 void train_event(struct simn *s, struct simn_event *e);
 void train_progress(struct simn *s, uint32_t rank, struct member_progress *out);
 void train_last_saved(struct simn *s, uint32_t rank);
+bool simn_same_view(const struct member_view *a, const struct member_view *b);
 uint32_t group_of(struct simn *s, uint32_t rank, const struct member_view *v); /* the one published */
 
 /* node_store.c */

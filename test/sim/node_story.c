@@ -164,7 +164,7 @@ static void everyone_is_told(struct simn *s)
     }
 }
 
-static void finish(struct simn *s)
+static void finish(struct simn *s, uint64_t calm_ms)
 {
     uint32_t world = s->opts.world;
 
@@ -178,8 +178,10 @@ static void finish(struct simn *s)
                     s->complete_step != 0 ? "its last checkpoint is written" : "no last checkpoint");
     for (uint32_t i = 0; i < world && !s->is_broken; i++) {
         int code = s->tasks[i].exit_code;
+        bool was_gone = s->tasks[i].ended_ms <= calm_ms && s->opts.restart_ms == 0;
 
-        if (code != 0 && !(code == 143 && s->tasks[i].was_told_to_stop) && !s->tasks[i].is_off)
+        if (code != 0 && !(code == 143 && s->tasks[i].was_told_to_stop) && !s->tasks[i].is_off &&
+            !was_gone && code != SIMN_KILLED)
             simn_broken(s, "the job is complete, and %s ended with %d: %s", s->names[i], code,
                         s->tasks[i].exit_text);
     }
@@ -201,6 +203,7 @@ static struct simn_opts draw(uint64_t seed, bool tell)
     o.transfer_ms = 1 + below(&die, 60);
     o.tick_ms = MEMBER_TICK_MS + 10 * below(&die, 4);
     o.start_ms = below(&die, 300);
+    o.open_ms = below(&die, 2) * below(&die, 400);
     o.restart_ms = below(&die, 5) == 0 ? 0 : 50 + below(&die, 600);
     o.save_every = below(&die, 2) * (5 + below(&die, 20));
     o.drift = (uint32_t)below(&die, 2) * (uint32_t)below(&die, 11);
@@ -211,7 +214,7 @@ static struct simn_opts draw(uint64_t seed, bool tell)
 static void play(struct simn *s)
 {
     uint32_t n;
-    uint64_t newest, limit;
+    uint64_t newest, limit, calm_ms;
 
     simn_advance(s, below(s, 4) == 0 ? below(s, 400) : 400 + below(s, 600));
     for (uint64_t faults = 1 + below(s, 5); faults > 0 && !s->is_broken; faults--) {
@@ -225,6 +228,7 @@ static void play(struct simn *s)
     }
     calm(s, below(s, 4) == 0);
     newest = simn_newest(s);
+    calm_ms = s->now_ms;
     limit = 15000 + 2 * s->opts.rejoin_ms + (was_stuck(s) ? 20000 : 0);
     if (s->is_broken)
         return;
@@ -250,7 +254,7 @@ static void play(struct simn *s)
     if (simn_newest(s) < newest && !was_stuck(s))
         simn_broken(s, "step %" PRIu64 " was held in the calm, and the group goes on from %"
                     PRIu64, newest, simn_newest(s));
-    finish(s);
+    finish(s, calm_ms);
 }
 
 const char *simn_random_story(uint64_t seed, bool tell)

@@ -59,7 +59,7 @@ static bool is_in(const struct simn *s, uint32_t rank, const struct simn_group *
 
 /* ---- a group ---- */
 
-static bool same_view(const struct member_view *a, const struct member_view *b)
+bool simn_same_view(const struct member_view *a, const struct member_view *b)
 {
     if (a->generation != b->generation || a->n != b->n || a->newest_step != b->newest_step ||
         a->newest != b->newest)
@@ -76,7 +76,7 @@ uint32_t group_of(struct simn *s, uint32_t rank, const struct member_view *v)
     struct simn_group *g;
 
     for (size_t i = s->groups.n; i-- > 1;)
-        if (same_view(&s->groups.at[i]->view, v))
+        if (simn_same_view(&s->groups.at[i]->view, v))
             return (uint32_t)i;
     g = simn_alloc(sizeof(*g));
     g->seats = simn_alloc(v->n * sizeof(*g->seats));
