@@ -70,6 +70,7 @@ bool node_begin(struct member_node *n)
 {
     CHECK(n->next_action == n->n_actions);
     n->next_action = n->n_actions = 0;
+    n->events++;
     if (n->event.used > 0)
         arena_fini(&n->event);
     return n->state != MEMBER_ENDED;

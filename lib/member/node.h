@@ -86,6 +86,7 @@ enum {
     MEMBER_SAY_MS = 2000,      /* between two sentences on who is missing */
     MEMBER_MINORITY_MS = 2000, /* longer than detection and redirection of the others take */
     MEMBER_HOLD_MS = 3000,     /* a lease that was not renewed for so long is not held any more ... */
+    MEMBER_LOOK_MS = 100,  /* between two looks at the lease of somebody else */
     MEMBER_EXPIRY_MS = 4000,   /* ... and others may take it: clocks may differ in speed by a quarter */
 };
 
@@ -173,7 +174,7 @@ enum member_do {
     MEMBER_TELL,   /* msg on the link out */
     MEMBER_SEND,   /* msg on the link in of rank */
     MEMBER_CLOSE,  /* end the link in of rank after what was sent */
-    MEMBER_PROBE,  /* ask rank where it stands: member_node_here() or member_node_not_here() */
+    MEMBER_PROBE,  /* ask rank where it stands: one of member_node_here() and member_node_not_here(), once */
     MEMBER_TRAIN,  /* view: connect, receive or give state, train; text: what led to it */
     MEMBER_PAUSE,  /* stop at the next step boundary */
     MEMBER_ABORT,  /* stop at once; text: the first cause */

@@ -69,6 +69,7 @@ void member_node_here(struct member_node *n, uint32_t rank, const struct member_
         return;
     p->is_dead = false;
     p->incarnation = w->incarnation;
+    node_found(n, rank, w->incarnation);
     snprintf(p->last_error, sizeof(p->last_error), "%s",
              w->has_view || w->leader == n->self ? "" : "it is there and has not joined yet");
     node_judge(n, rank, w, now_ms);
@@ -85,6 +86,8 @@ void member_node_not_here(struct member_node *n, uint32_t rank, enum member_clos
     if (!node_begin(n) || rank == n->self || p->is_joined)
         return;
     p->is_dead = how == MEMBER_REFUSED;
+    if (how == MEMBER_REFUSED)
+        node_found(n, rank, 0);
     snprintf(p->last_error, sizeof(p->last_error), "%s", why);
     if (n->state == MEMBER_LEADING)
         node_gather(n, now_ms);
@@ -275,6 +278,7 @@ static void probe(struct member_node *n, uint64_t now_ms)
         if (rank == n->self || p->is_joined || p->is_probed)
             continue;
         p->is_probed = true;
+        p->asked = n->events;
         node_do(n, MEMBER_PROBE)->rank = rank;
         asked++;
         if (asked == MEMBER_PROBES)

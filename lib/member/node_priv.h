@@ -41,6 +41,7 @@ struct peer {
     bool is_dead;     /* its address refused, and nothing was heard since */
     bool is_probed;   /* a question is out */
     bool is_attaching;
+    uint64_t asked;   /* event of our last call or probe: its outcome is newer than what was known then */
     uint64_t incarnation; /* last seen; 0: never */
     uint64_t attach_generation;
     uint64_t held;
@@ -66,6 +67,7 @@ struct member_node {
 
     enum member_node_state state;
     uint64_t known; /* highest generation heard of */
+    uint64_t events; /* so far */
     uint64_t ticked_ms, beat_ms, said_ms;
     uint64_t outside_ms; /* spent outside a connected view since the last step */
     char cause[NODE_TEXT];
@@ -109,6 +111,9 @@ struct member_node {
     struct member_lease lease; /* members owned; text: "" */
     uint32_t *lease_members;
     uint64_t wish;       /* last LEASE action */
+    uint64_t looked_ms;  /* when it was last looked at for want of anything better */
+    uint64_t lease_since; /* event in which the present number was first told */
+    bool is_holder_gone; /* shown by a question that was put after that */
     bool is_wishing;     /* it is not answered */
     char lease_error[256];
     const char *blocked; /* why no view may be published though enough are here; static or NULL */
@@ -171,6 +176,8 @@ bool node_is_present(const struct member_node *n, uint32_t rank);
 bool node_is_stopping(const struct member_node *n, uint32_t rank);
 void node_keep_lease(struct member_node *n, uint64_t now_ms); /* of a view that is alive */
 void node_lease_look(struct member_node *n);
+/* What a call or probe of ours found at the address of `rank`; incarnation 0: nobody listens. */
+void node_found(struct member_node *n, uint32_t rank, uint64_t incarnation);
 bool node_is_whole(const struct member_view *v, uint32_t world);
 
 /* ---- node_text.c ---- */

@@ -285,8 +285,9 @@ void link_event(struct simn *s, struct simn_event *e)
         asked(s, e);
         return;
     case EV_ANSWER:
-        if (t->probes[e->from] == e->a)
-            t->probes[e->from] = 0;
+        if (t->probes[e->from] != e->a)
+            return; /* the question was given up */
+        t->probes[e->from] = 0;
         member_node_here(t->node, e->from, &e->where, now);
         return;
     default: /* EV_NO_ANSWER */

@@ -128,7 +128,7 @@ struct simn_lease { /* the lease thread of a process */
 struct simn_task {
     struct member_node *node; /* NULL: no process */
     uint32_t serial;          /* of the process, unique; 0: never started */
-    bool is_stopped, is_off, was_told_to_stop, has_other_job, is_absent;
+    bool is_stopped, is_off, was_told_to_stop, was_stuck, has_other_job, is_absent;
     bool may_end_2;           /* an error for all was put in */
     uint64_t incarnation, held;
     int exit_code;

@@ -144,7 +144,7 @@ static uint32_t expected(const struct simn *s)
 static bool was_stuck(const struct simn *s)
 {
     for (uint32_t i = 0; i < s->opts.world; i++)
-        if (s->tasks[i].train.is_stuck)
+        if (s->tasks[i].was_stuck)
             return true;
     return false;
 }
@@ -181,7 +181,8 @@ static void finish(struct simn *s, uint64_t calm_ms)
         bool was_gone = s->tasks[i].ended_ms <= calm_ms && s->opts.restart_ms == 0;
 
         if (code != 0 && !(code == 143 && s->tasks[i].was_told_to_stop) && !s->tasks[i].is_off &&
-            !was_gone && code != SIMN_KILLED)
+            !was_gone && code != SIMN_KILLED &&
+            (s->opts.restart_ms > 0 || !s->tasks[i].was_stuck))
             simn_broken(s, "the job is complete, and %s ended with %d: %s", s->names[i], code,
                         s->tasks[i].exit_text);
     }

@@ -255,7 +255,7 @@ void train_fail(struct simn *s, uint32_t rank, enum member_failure kind, const c
 void simn_stuck(struct simn *s, uint32_t rank)
 {
     simn_say(s, rank, "its training stands still");
-    s->tasks[rank].train.is_stuck = true;
+    s->tasks[rank].train.is_stuck = s->tasks[rank].was_stuck = true;
 }
 
 void train_process_gone(struct simn *s, uint32_t rank, bool is_silent)
