@@ -317,6 +317,8 @@ void member_node_failed(struct member_node *n, uint64_t generation, enum member_
     if (generation == 0 ? !node_begin(n) : !comes_to_rest(n, generation, held))
         return;
     text = keep(n, text);
+    if (kind != MEMBER_FAIL_PEER)
+        text = node_print(n, "%s failed: %s", node_name(n, n->self), text);
     if (kind == MEMBER_FAIL_PEER) {
         peer_failed(n, peer, text, now_ms);
         return;
@@ -394,6 +396,7 @@ void member_node_stop(struct member_node *n, bool everywhere, uint64_t now_ms)
 /* The clock jumped, or this process slept: nobody is to blame for what it did not hear meanwhile. */
 static void forgive(struct member_node *n, uint64_t slept_ms)
 {
+    n->behind = MEMBER_NOBODY;
     n->out_ms += slept_ms;
     n->out_heard_ms += slept_ms;
     for (uint32_t i = 0; i < n->world; i++) {

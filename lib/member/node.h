@@ -80,6 +80,8 @@ enum {
     MEMBER_SETTLE_MS = 500,    /* a new leader waits so long for those of the last view not known to be dead */
     MEMBER_ATTACH_MS = 1500,   /* a new coordinator by hand-over waits so long for its members' links */
     MEMBER_CAUSE_MS = 300,     /* a broken data link is a symptom: so long we wait for the cause */
+    MEMBER_BEHIND_MS = 500,    /* a member that holds the others up is seen to for so long before it is blamed:
+                                  its beats are late by one, and later on a machine that slept */
     MEMBER_STOPPING_MS = 10000, /* for a member's training to come to rest; then it is told to end (138) */
     MEMBER_LINGER_MS = 1000,   /* goodbyes wait so long for the other side */
     MEMBER_GATHER_LEAVE_MS = 250, /* a chief that leaves waits so long, saved, for others who were asked too */

@@ -101,6 +101,8 @@ struct member_node {
     uint64_t trouble_ms; /* a data link is broken since; 0: none */
     uint32_t trouble_rank;
     char trouble[NODE_TEXT];
+    uint32_t behind;     /* who holds the others up, at which place, seen so since when */
+    uint64_t behind_place, behind_ms;
     uint64_t probe_ms;
     uint32_t probe_at;
     bool is_saving, is_saved;

@@ -141,6 +141,11 @@ static uint32_t expected(const struct simn *s)
     return n;
 }
 
+static bool can_train(const struct simn *s, uint32_t n)
+{
+    return n > 0 && n >= s->opts.min_world && (s->opts.has_lease || 2 * n > s->opts.world);
+}
+
 static bool was_stuck(const struct simn *s)
 {
     for (uint32_t i = 0; i < s->opts.world; i++)
@@ -173,7 +178,12 @@ static void finish(struct simn *s, uint64_t calm_ms)
         simn_advance(s, below(s, 6 * s->opts.step_ms));
         simn_kill(s, (uint32_t)below(s, world));
     }
-    if (!simn_until_ended(s, 15000 + s->opts.rejoin_ms) && !s->is_broken)
+    if (simn_until_ended(s, 15000 + s->opts.rejoin_ms + (was_stuck(s) ? 35000 : 0)) ||
+        s->is_broken)
+        ;
+    else if (!can_train(s, expected(s)) || (s->complete_step != 0 && !s->opts.has_lease))
+        return; /* too few are left, or who came too late cannot see that all is done */
+    else
         simn_broken(s, "the job is not completed: %u tasks live, %s", simn_alive(s),
                     s->complete_step != 0 ? "its last checkpoint is written" : "no last checkpoint");
     for (uint32_t i = 0; i < world && !s->is_broken; i++) {
@@ -196,7 +206,7 @@ static struct simn_opts draw(uint64_t seed, bool tell)
     o.min_world = below(&die, 3) == 0 ? 1 + (uint32_t)below(&die, o.world) : 1;
     o.has_lease = below(&die, 5) < 3;
     o.rejoin_ms = below(&die, 4) == 0 ? 1 + below(&die, 3000) : 1 + below(&die, 600);
-    o.deadline_ms = 60000;
+    o.deadline_ms = 20000;
     o.grace_ms = 2000;
     o.step_ms = 10 + below(&die, 60);
     o.delay_ms = below(&die, 3) == 0 ? 1 + below(&die, 20) : 1 + below(&die, 3);
@@ -230,21 +240,20 @@ static void play(struct simn *s)
     calm(s, below(s, 4) == 0);
     newest = simn_newest(s);
     calm_ms = s->now_ms;
-    limit = 15000 + 2 * s->opts.rejoin_ms + (was_stuck(s) ? 20000 : 0);
+    limit = 15000 + 2 * s->opts.rejoin_ms + (was_stuck(s) ? 35000 : 0);
     if (s->is_broken)
         return;
     n = expected(s);
     simn_say(s, SIMN_ALL, "%u tasks are to come together", n);
     if (n == 0)
         return;
-    if (n < s->opts.min_world || (!s->opts.has_lease && 2 * n <= s->opts.world)) {
+    if (!can_train(s, n)) {
         everyone_is_told(s);
         return;
     }
     for (uint64_t until = s->now_ms + limit; !simn_until_together(s, n, 1000);) {
         n = expected(s); /* a task that was told to leave may end only now */
-        if (s->is_broken || n == 0 || n < s->opts.min_world ||
-            (!s->opts.has_lease && 2 * n <= s->opts.world))
+        if (s->is_broken || !can_train(s, n))
             return;
         if (s->now_ms >= until) {
             simn_broken(s, "%u tasks live and are not one group %" PRIu64 " ms after the last "
