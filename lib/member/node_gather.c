@@ -308,12 +308,6 @@ static void drop_unrest(struct member_node *n, uint64_t now_ms)
 
     if (now_ms - n->gather_ms < MEMBER_STOPPING_MS)
         return;
-    if (n->rest > NODE_AT_REST) {
-        text = node_print(n, "training of %s does not stop", node_name(n, n->self));
-        node_turn_away(n, lowest_other(n));
-        node_finish(n, 138, text);
-        return;
-    }
     for (uint32_t i = 0; i < n->world; i++) {
         if (i == n->self || !node_is_stopping(n, i) ||
             now_ms - n->peers[i].joined_ms < MEMBER_STOPPING_MS)

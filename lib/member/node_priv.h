@@ -78,6 +78,7 @@ struct member_node {
     struct member_seat *seats;
     bool is_alive;     /* not over yet */
     bool is_connected; /* here */
+    uint64_t abort_ms; /* the last ABORT */
     uint64_t held, stepped; /* newest whole state; newest seen when outside_ms was last set back */
     struct member_progress progress;
 
