@@ -35,19 +35,13 @@ void judge_view(struct simn *s, uint32_t rank, const struct member_view *v)
                     name, v->n, s->opts.world);
     for (uint32_t i = 0; i < v->n; i++) {
         const struct member_seat *seat = &v->seats[i];
-        const struct simn_task *t;
 
         if (seat->rank >= s->opts.world || (i > 0 && seat->rank <= v->seats[i - 1].rank)) {
             simn_broken(s, "%s publishes generation %" PRIu64 " with its seats out of order", name,
                         g);
             return;
         }
-        t = &s->tasks[seat->rank];
         newest = seat->held > newest ? seat->held : newest;
-        if (t->node != NULL && t->incarnation == seat->incarnation && t->train.phase == REST &&
-            t->held != seat->held)
-            simn_broken(s, "generation %" PRIu64 " says that %s holds step %" PRIu64
-                        ", which holds %" PRIu64, g, s->names[seat->rank], seat->held, t->held);
         if (v->newest == seat->rank && seat->held != v->newest_step)
             simn_broken(s, "generation %" PRIu64 " names %s as holder of step %" PRIu64
                         ", which holds %" PRIu64, g, s->names[v->newest], v->newest_step,
@@ -67,8 +61,15 @@ static void judge_train(struct simn *s, uint32_t rank, const struct member_view 
     const struct simn_task *t = &s->tasks[rank];
     bool is_in = false;
 
-    for (uint32_t i = 0; i < v->n; i++)
-        is_in |= v->seats[i].rank == rank && v->seats[i].incarnation == t->incarnation;
+    for (uint32_t i = 0; i < v->n; i++) {
+        if (v->seats[i].rank != rank || v->seats[i].incarnation != t->incarnation)
+            continue;
+        is_in = true;
+        if (v->seats[i].held != t->held)
+            simn_broken(s, "generation %" PRIu64 " says that %s holds step %" PRIu64
+                        ", which holds %" PRIu64, v->generation, s->names[rank],
+                        v->seats[i].held, t->held);
+    }
     if (!is_in)
         simn_broken(s, "%s trains in generation %" PRIu64 ", in which it is not", s->names[rank],
                     v->generation);

@@ -116,7 +116,7 @@ struct simn_lease { /* the lease thread of a process */
     uint32_t *members, n_members;                /* to be recorded */
     uint32_t *op_members, n_op_members;          /* of the record that is being made */
     uint64_t due;                                /* number of the event */
-    uint64_t token, beats, seen_clock;           /* as last seen, and since when it is like that */
+    uint64_t token, beats, seen_clock, unchanged_ms; /* as last seen, when, and for how long so */
     bool is_released;
     const char *text;
     uint64_t told; /* digest of what the node knows */

@@ -122,6 +122,13 @@ static void effect(struct simn *s, uint32_t rank)
     event(s, rank, op_ms(s), EV_LEASE_DONE);
 }
 
+static uint64_t at_most(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* How long nothing has changed is added up from look to look, so that a clock that jumps counts for
+ * little: the holder's renewals in between would have been seen. */
 static void see(struct simn *s, uint32_t rank)
 {
     struct simn_lease *l = &s->tasks[rank].lease;
@@ -131,10 +138,13 @@ static void see(struct simn *s, uint32_t rank)
     if (token != l->token || (r != NULL && r->beats != l->beats) || !l->is_known) {
         l->token = token;
         l->beats = r != NULL ? r->beats : 0;
-        l->seen_clock = now;
+        l->unchanged_ms = 0;
         l->is_over = false;
-    } else if (l->op_clock >= l->seen_clock + MEMBER_EXPIRY_MS && token > 0)
-        l->is_over = true;
+    } else if (l->op_clock > l->seen_clock) {
+        l->unchanged_ms += at_most(l->op_clock - l->seen_clock, 3 * WATCH_MS / 2);
+        l->is_over |= l->unchanged_ms >= MEMBER_EXPIRY_MS && token > 0;
+    }
+    l->seen_clock = now;
     if (r != NULL && (r->is_released || (token == l->lost && l->mine == 0)))
         l->is_over = true;
     l->is_known = true;

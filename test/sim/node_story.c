@@ -190,6 +190,9 @@ static void finish(struct simn *s, uint64_t calm_ms)
         int code = s->tasks[i].exit_code;
         bool was_gone = s->tasks[i].ended_ms <= calm_ms && s->opts.restart_ms == 0;
 
+        /* Without shared storage a task that is alone at the end cannot see that all is done. */
+        if (code == 138 && (!can_train(s, expected(s)) || s->opts.restart_ms == 0 || !s->opts.has_lease))
+            continue;
         if (code != 0 && !(code == 143 && s->tasks[i].was_told_to_stop) && !s->tasks[i].is_off &&
             !was_gone && code != SIMN_KILLED &&
             (s->opts.restart_ms > 0 || !s->tasks[i].was_stuck))
