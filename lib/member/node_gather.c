@@ -160,7 +160,11 @@ static bool leaving(struct member_node *n, uint64_t now_ms)
         n->saved_ms = now_ms;
         n->save_error[0] = '\0';
     }
+    if (!n->is_saved && now_ms < n->save_again_ms)
+        return true;
     if (!n->is_saved) {
+        if (n->save_began_ms == 0)
+            n->save_began_ms = now_ms;
         n->is_saving = true;
         node_do(n, MEMBER_SAVE);
         return true;
@@ -176,9 +180,14 @@ void member_node_saved(struct member_node *n, bool ok, const char *text, uint64_
     if (!node_begin(n) || !n->is_saving)
         return;
     n->is_saving = false;
+    if (!ok && now_ms - n->save_began_ms < n->grace_ms) { /* the storage may come back, the lease be had */
+        n->save_again_ms = now_ms + MEMBER_LOOK_MS;
+        return;
+    }
     n->is_saved = true;
     n->saved_ms = now_ms;
-    snprintf(n->save_error, sizeof(n->save_error), "%s", ok ? "" : text);
+    snprintf(n->save_error, sizeof(n->save_error), "%s%s%s", ok ? "" : node_name(n, n->self),
+             ok ? "" : ": ", ok ? "" : text);
     if (!ok)
         node_say(n, true, node_print(n, "the state could not be saved: %s", text));
     if (n->state == MEMBER_LEADING)

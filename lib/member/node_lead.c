@@ -48,6 +48,7 @@ static void start_gathering(struct member_node *n, uint64_t now_ms)
     n->gather_ms = n->probe_ms = now_ms;
     n->settle_until = n->rejoin_until = now_ms;
     n->is_saving = n->is_saved = false;
+    n->save_began_ms = n->save_again_ms = 0;
     n->blocked = NULL;
     n->trouble_ms = 0;
     n->behind = MEMBER_NOBODY;
@@ -546,6 +547,8 @@ static void watch_steps(struct member_node *n, uint64_t now_ms)
     }
     if (last == MEMBER_NOBODY || p.phase_ms <= limit_ms || now_ms - n->behind_ms < MEMBER_BEHIND_MS)
         return;
+    if (last != n->self && now_ms - n->peers[last].heard_ms > 2 * MEMBER_BEAT_MS)
+        return; /* silent, not stuck: it may come back with what it holds */
     text = node_print(n, "%s does not move, and the others wait for it; this phase has a limit of %.1f s",
                       node_doing(n, last, now_ms), (double)limit_ms / 1e3);
     node_over(n, last, text, now_ms);

@@ -107,7 +107,7 @@ struct member_node {
     uint64_t probe_ms;
     uint32_t probe_at;
     bool is_saving, is_saved;
-    uint64_t saved_ms;
+    uint64_t saved_ms, save_began_ms, save_again_ms; /* the latter two 0: not yet, at once */
     char save_error[NODE_TEXT]; /* ""; why what is held could not be saved */
 
     /* lease */

@@ -135,7 +135,7 @@ static uint32_t expected(const struct simn *s)
         int code = s->tasks[i].exit_code;
         bool comes = code == SIMN_RUNNING || code == 138 || code == SIMN_KILLED;
 
-        n += s->tasks[i].node != NULL ||
+        n += s->tasks[i].node != NULL || code == SIMN_RUNNING ||
              (comes && s->opts.restart_ms > 0 && !s->tasks[i].is_off);
     }
     return n;
