@@ -70,6 +70,7 @@ bool node_begin(struct member_node *n)
 {
     CHECK(n->next_action == n->n_actions);
     n->next_action = n->n_actions = 0;
+    n->events++;
     if (n->event.used > 0)
         arena_fini(&n->event);
     return n->state != MEMBER_ENDED;
@@ -234,6 +235,7 @@ void node_abort(struct member_node *n, const char *text)
     if (n->rest != NODE_RUNNING && n->rest != NODE_PAUSING)
         return;
     n->rest = NODE_ABORTING;
+    n->abort_ms = n->ticked_ms;
     text = keep(n, text);
     node_do(n, MEMBER_ABORT)->text = text;
 }
@@ -316,6 +318,8 @@ void member_node_failed(struct member_node *n, uint64_t generation, enum member_
     if (generation == 0 ? !node_begin(n) : !comes_to_rest(n, generation, held))
         return;
     text = keep(n, text);
+    if (kind != MEMBER_FAIL_PEER)
+        text = node_print(n, "%s failed: %s", node_name(n, n->self), text);
     if (kind == MEMBER_FAIL_PEER) {
         peer_failed(n, peer, text, now_ms);
         return;
@@ -390,14 +394,20 @@ void member_node_stop(struct member_node *n, bool everywhere, uint64_t now_ms)
         node_finish(n, 143, "stopped before the first step");
 }
 
-/* The clock jumped, or this process slept: nobody is to blame for what it did not hear meanwhile. */
-static void forgive(struct member_node *n, uint64_t slept_ms)
+static uint64_t later(uint64_t at_ms, uint64_t by_ms, uint64_t now_ms)
 {
-    n->out_ms += slept_ms;
-    n->out_heard_ms += slept_ms;
+    return now_ms - at_ms > by_ms ? at_ms + by_ms : now_ms;
+}
+
+/* The clock jumped, or this process slept: nobody is to blame for what it did not hear meanwhile. */
+static void forgive(struct member_node *n, uint64_t slept_ms, uint64_t now_ms)
+{
+    n->behind = MEMBER_NOBODY;
+    n->out_ms = later(n->out_ms, slept_ms, now_ms);
+    n->out_heard_ms = later(n->out_heard_ms, slept_ms, now_ms);
     for (uint32_t i = 0; i < n->world; i++) {
-        n->peers[i].heard_ms += slept_ms;
-        n->peers[i].joined_ms += slept_ms;
+        n->peers[i].heard_ms = later(n->peers[i].heard_ms, slept_ms, now_ms);
+        n->peers[i].joined_ms = later(n->peers[i].joined_ms, slept_ms, now_ms);
     }
 }
 
@@ -443,6 +453,19 @@ static void watch_deadline(struct member_node *n, uint64_t passed_ms)
         node_finish(n, 138, text);
 }
 
+/* Training that does not stop: the supervisor starts this task again. */
+static void watch_abort(struct member_node *n, uint64_t now_ms)
+{
+    const char *text;
+
+    if (n->rest != NODE_ABORTING || now_ms - n->abort_ms < MEMBER_STOPPING_MS || n->state == MEMBER_ENDED)
+        return;
+    text = node_print(n, "training of %s does not stop", node_name(n, n->self));
+    if (n->state == MEMBER_LEADING)
+        node_turn_away(n, MEMBER_NOBODY);
+    node_finish(n, 138, text);
+}
+
 void member_node_tick(struct member_node *n, uint64_t now_ms)
 {
     uint64_t passed = now_ms > n->ticked_ms ? now_ms - n->ticked_ms : 0;
@@ -452,10 +475,11 @@ void member_node_tick(struct member_node *n, uint64_t now_ms)
     if (!node_begin(n))
         return;
     if (passed > MEMBER_BEAT_MS) {
-        forgive(n, passed - MEMBER_TICK_MS);
+        forgive(n, passed - MEMBER_TICK_MS, now_ms);
         passed = MEMBER_TICK_MS;
     }
     watch_deadline(n, passed);
+    watch_abort(n, now_ms);
     if (n->state == MEMBER_SEEKING)
         node_seek_tick(n, now_ms);
     else if (n->state == MEMBER_FOLLOWING)

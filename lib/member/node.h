@@ -80,12 +80,15 @@ enum {
     MEMBER_SETTLE_MS = 500,    /* a new leader waits so long for those of the last view not known to be dead */
     MEMBER_ATTACH_MS = 1500,   /* a new coordinator by hand-over waits so long for its members' links */
     MEMBER_CAUSE_MS = 300,     /* a broken data link is a symptom: so long we wait for the cause */
+    MEMBER_BEHIND_MS = 500,    /* a member that holds the others up is seen to for so long before it is blamed:
+                                  its beats are late by one, and later on a machine that slept */
     MEMBER_STOPPING_MS = 10000, /* for a member's training to come to rest; then it is told to end (138) */
     MEMBER_LINGER_MS = 1000,   /* goodbyes wait so long for the other side */
     MEMBER_GATHER_LEAVE_MS = 250, /* a chief that leaves waits so long, saved, for others who were asked too */
     MEMBER_SAY_MS = 2000,      /* between two sentences on who is missing */
     MEMBER_MINORITY_MS = 2000, /* longer than detection and redirection of the others take */
     MEMBER_HOLD_MS = 3000,     /* a lease that was not renewed for so long is not held any more ... */
+    MEMBER_LOOK_MS = 100,  /* between two looks at the lease of somebody else */
     MEMBER_EXPIRY_MS = 4000,   /* ... and others may take it: clocks may differ in speed by a quarter */
 };
 
@@ -173,7 +176,7 @@ enum member_do {
     MEMBER_TELL,   /* msg on the link out */
     MEMBER_SEND,   /* msg on the link in of rank */
     MEMBER_CLOSE,  /* end the link in of rank after what was sent */
-    MEMBER_PROBE,  /* ask rank where it stands: member_node_here() or member_node_not_here() */
+    MEMBER_PROBE,  /* ask rank where it stands: one of member_node_here() and member_node_not_here(), once */
     MEMBER_TRAIN,  /* view: connect, receive or give state, train; text: what led to it */
     MEMBER_PAUSE,  /* stop at the next step boundary */
     MEMBER_ABORT,  /* stop at once; text: the first cause */

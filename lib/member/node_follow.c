@@ -30,6 +30,7 @@ void node_call(struct member_node *n, uint32_t rank, bool is_attaching, uint64_t
 {
     CHECK(n->out == MEMBER_NOBODY && rank != n->self && rank < n->world);
     n->out = rank;
+    n->peers[rank].asked = n->events;
     n->is_taken_in = is_attaching;
     n->out_ms = n->out_heard_ms = now_ms;
     node_do(n, MEMBER_CALL)->rank = rank;
@@ -152,6 +153,8 @@ void member_node_out_closed(struct member_node *n, enum member_closed how, const
     if (!node_begin(n) || n->out == MEMBER_NOBODY)
         return;
     n->peers[n->out].is_dead = how == MEMBER_REFUSED;
+    if (how == MEMBER_REFUSED)
+        node_found(n, n->out, 0);
     snprintf(n->peers[n->out].last_error, sizeof(n->peers[n->out].last_error), "%s", why);
     if (n->state == MEMBER_FOLLOWING) {
         lose_leader(n, why, now_ms);

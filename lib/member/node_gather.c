@@ -69,6 +69,7 @@ void member_node_here(struct member_node *n, uint32_t rank, const struct member_
         return;
     p->is_dead = false;
     p->incarnation = w->incarnation;
+    node_found(n, rank, w->incarnation);
     snprintf(p->last_error, sizeof(p->last_error), "%s",
              w->has_view || w->leader == n->self ? "" : "it is there and has not joined yet");
     node_judge(n, rank, w, now_ms);
@@ -85,6 +86,8 @@ void member_node_not_here(struct member_node *n, uint32_t rank, enum member_clos
     if (!node_begin(n) || rank == n->self || p->is_joined)
         return;
     p->is_dead = how == MEMBER_REFUSED;
+    if (how == MEMBER_REFUSED)
+        node_found(n, rank, 0);
     snprintf(p->last_error, sizeof(p->last_error), "%s", why);
     if (n->state == MEMBER_LEADING)
         node_gather(n, now_ms);
@@ -157,7 +160,11 @@ static bool leaving(struct member_node *n, uint64_t now_ms)
         n->saved_ms = now_ms;
         n->save_error[0] = '\0';
     }
+    if (!n->is_saved && now_ms < n->save_again_ms)
+        return true;
     if (!n->is_saved) {
+        if (n->save_began_ms == 0)
+            n->save_began_ms = now_ms;
         n->is_saving = true;
         node_do(n, MEMBER_SAVE);
         return true;
@@ -173,9 +180,14 @@ void member_node_saved(struct member_node *n, bool ok, const char *text, uint64_
     if (!node_begin(n) || !n->is_saving)
         return;
     n->is_saving = false;
+    if (!ok && now_ms - n->save_began_ms < n->grace_ms) { /* the storage may come back, the lease be had */
+        n->save_again_ms = now_ms + MEMBER_LOOK_MS;
+        return;
+    }
     n->is_saved = true;
     n->saved_ms = now_ms;
-    snprintf(n->save_error, sizeof(n->save_error), "%s", ok ? "" : text);
+    snprintf(n->save_error, sizeof(n->save_error), "%s%s%s", ok ? "" : node_name(n, n->self),
+             ok ? "" : ": ", ok ? "" : text);
     if (!ok)
         node_say(n, true, node_print(n, "the state could not be saved: %s", text));
     if (n->state == MEMBER_LEADING)
@@ -275,6 +287,7 @@ static void probe(struct member_node *n, uint64_t now_ms)
         if (rank == n->self || p->is_joined || p->is_probed)
             continue;
         p->is_probed = true;
+        p->asked = n->events;
         node_do(n, MEMBER_PROBE)->rank = rank;
         asked++;
         if (asked == MEMBER_PROBES)
@@ -304,12 +317,6 @@ static void drop_unrest(struct member_node *n, uint64_t now_ms)
 
     if (now_ms - n->gather_ms < MEMBER_STOPPING_MS)
         return;
-    if (n->rest > NODE_AT_REST) {
-        text = "training does not stop";
-        node_turn_away(n, lowest_other(n));
-        node_finish(n, 138, text);
-        return;
-    }
     for (uint32_t i = 0; i < n->world; i++) {
         if (i == n->self || !node_is_stopping(n, i) ||
             now_ms - n->peers[i].joined_ms < MEMBER_STOPPING_MS)

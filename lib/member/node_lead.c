@@ -48,8 +48,10 @@ static void start_gathering(struct member_node *n, uint64_t now_ms)
     n->gather_ms = n->probe_ms = now_ms;
     n->settle_until = n->rejoin_until = now_ms;
     n->is_saving = n->is_saved = false;
+    n->save_began_ms = n->save_again_ms = 0;
     n->blocked = NULL;
     n->trouble_ms = 0;
+    n->behind = MEMBER_NOBODY;
 }
 
 void node_lead(struct member_node *n, uint64_t now_ms)
@@ -500,31 +502,55 @@ static struct member_progress progress_of(const struct member_node *n, uint32_t 
     return p;
 }
 
-/* The step watchdog: who is behind the others holds them up, and for longer than its phase can take. */
-static void watch_steps(struct member_node *n, uint64_t now_ms)
+/* Who is behind the others, NOBODY if that cannot be told. Who is at rest already is behind nobody. */
+static uint32_t last_of_all(const struct member_node *n, struct member_progress *last, uint64_t now_ms)
 {
-    uint32_t last = MEMBER_NOBODY;
-    bool others_ahead = n->view.n == 1;
-    struct member_progress p, q;
-    const char *text;
+    uint32_t rank = MEMBER_NOBODY;
+    bool others_ahead = n->view.n == 1, is_done = false;
 
     for (uint32_t i = 0; i < n->view.n; i++) {
-        uint32_t rank = n->view.seats[i].rank;
+        uint32_t r = n->view.seats[i].rank;
+        struct member_progress p = progress_of(n, r, now_ms);
 
-        q = progress_of(n, rank, now_ms);
-        if (q.phase == NULL || q.phase[0] == '\0')
-            return; /* not everybody trains yet */
-        if (last != MEMBER_NOBODY && q.place != p.place)
+        is_done |= n->peers[r].is_complete;
+        if (n->peers[r].is_ready || n->peers[r].is_complete || (r == n->self && n->rest == NODE_AT_REST)) {
             others_ahead = true;
-        if (last == MEMBER_NOBODY || q.place < p.place) {
-            last = rank;
-            p = q;
+            continue;
+        }
+        if (p.phase == NULL || p.phase[0] == '\0')
+            return MEMBER_NOBODY; /* not everybody trains yet */
+        if (rank != MEMBER_NOBODY && p.place != last->place)
+            others_ahead = true;
+        if (rank == MEMBER_NOBODY || p.place < last->place) {
+            rank = r;
+            *last = p;
         }
     }
-    if (last == MEMBER_NOBODY || !others_ahead || p.limit_ms == 0 || p.phase_ms <= p.limit_ms)
+    if (is_done && rank == n->self) /* all steps are made: it saves and exports, as long as that takes */
+        return MEMBER_NOBODY;
+    return others_ahead ? rank : MEMBER_NOBODY;
+}
+
+/* The step watchdog: who is behind the others holds them up, and for longer than its phase can take.
+ * What members say of themselves is as old as their last beat, so it must be seen for a while. */
+static void watch_steps(struct member_node *n, uint64_t now_ms)
+{
+    struct member_progress p = { 0 };
+    uint32_t last = last_of_all(n, &p, now_ms);
+    uint64_t limit_ms = p.limit_ms != 0 ? p.limit_ms : n->deadline_ms; /* not learned yet */
+    const char *text;
+
+    if (last != n->behind || p.place != n->behind_place) {
+        n->behind = last;
+        n->behind_place = p.place;
+        n->behind_ms = now_ms;
+    }
+    if (last == MEMBER_NOBODY || p.phase_ms <= limit_ms || now_ms - n->behind_ms < MEMBER_BEHIND_MS)
         return;
+    if (last != n->self && now_ms - n->peers[last].heard_ms > 2 * MEMBER_BEAT_MS)
+        return; /* silent, not stuck: it may come back with what it holds */
     text = node_print(n, "%s does not move, and the others wait for it; this phase has a limit of %.1f s",
-                      node_doing(n, last, now_ms), (double)p.limit_ms / 1e3);
+                      node_doing(n, last, now_ms), (double)limit_ms / 1e3);
     node_over(n, last, text, now_ms);
     if (last == n->self) {
         node_turn_away(n, MEMBER_NOBODY);
@@ -549,7 +575,7 @@ void node_lead_tick(struct member_node *n, uint64_t now_ms)
     watch_silence(n, now_ms);
     if (n->phase != NODE_GATHERING)
         watch_trouble(n, now_ms);
-    if (n->phase == NODE_LIVE)
+    if (n->phase != NODE_GATHERING)
         watch_steps(n, now_ms);
     if (n->state != MEMBER_LEADING)
         return;

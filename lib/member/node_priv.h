@@ -41,6 +41,7 @@ struct peer {
     bool is_dead;     /* its address refused, and nothing was heard since */
     bool is_probed;   /* a question is out */
     bool is_attaching;
+    uint64_t asked;   /* event of our last call or probe: its outcome is newer than what was known then */
     uint64_t incarnation; /* last seen; 0: never */
     uint64_t attach_generation;
     uint64_t held;
@@ -66,6 +67,7 @@ struct member_node {
 
     enum member_node_state state;
     uint64_t known; /* highest generation heard of */
+    uint64_t events; /* so far */
     uint64_t ticked_ms, beat_ms, said_ms;
     uint64_t outside_ms; /* spent outside a connected view since the last step */
     char cause[NODE_TEXT];
@@ -76,6 +78,7 @@ struct member_node {
     struct member_seat *seats;
     bool is_alive;     /* not over yet */
     bool is_connected; /* here */
+    uint64_t abort_ms; /* the last ABORT */
     uint64_t held, stepped; /* newest whole state; newest seen when outside_ms was last set back */
     struct member_progress progress;
 
@@ -99,16 +102,21 @@ struct member_node {
     uint64_t trouble_ms; /* a data link is broken since; 0: none */
     uint32_t trouble_rank;
     char trouble[NODE_TEXT];
+    uint32_t behind;     /* who holds the others up, at which place, seen so since when */
+    uint64_t behind_place, behind_ms;
     uint64_t probe_ms;
     uint32_t probe_at;
     bool is_saving, is_saved;
-    uint64_t saved_ms;
+    uint64_t saved_ms, save_began_ms, save_again_ms; /* the latter two 0: not yet, at once */
     char save_error[NODE_TEXT]; /* ""; why what is held could not be saved */
 
     /* lease */
     struct member_lease lease; /* members owned; text: "" */
     uint32_t *lease_members;
     uint64_t wish;       /* last LEASE action */
+    uint64_t looked_ms;  /* when it was last looked at for want of anything better */
+    uint64_t lease_since; /* event in which the present number was first told */
+    bool is_holder_gone; /* shown by a question that was put after that */
     bool is_wishing;     /* it is not answered */
     char lease_error[256];
     const char *blocked; /* why no view may be published though enough are here; static or NULL */
@@ -171,6 +179,8 @@ bool node_is_present(const struct member_node *n, uint32_t rank);
 bool node_is_stopping(const struct member_node *n, uint32_t rank);
 void node_keep_lease(struct member_node *n, uint64_t now_ms); /* of a view that is alive */
 void node_lease_look(struct member_node *n);
+/* What a call or probe of ours found at the address of `rank`; incarnation 0: nobody listens. */
+void node_found(struct member_node *n, uint32_t rank, uint64_t incarnation);
 bool node_is_whole(const struct member_view *v, uint32_t world);
 
 /* ---- node_text.c ---- */

@@ -45,14 +45,28 @@ static bool others_are_dead(const struct member_node *n)
     return true;
 }
 
-/* Nobody listens at its address, another process lives there, or it is here and follows us. */
+/* The process that took the present number lived when it did. So what shows that it does not any more
+ * must be newer than the number: the outcome of a call or probe that we began after we had seen it.
+ * An older refusal, or an older incarnation, says nothing. */
+void node_found(struct member_node *n, uint32_t rank, uint64_t incarnation)
+{
+    if (rank == n->lease.holder && incarnation != n->lease.incarnation &&
+        n->peers[rank].asked > n->lease_since)
+        n->is_holder_gone = true;
+}
+
+/* Nobody listens at its address, another process lives there, it is here and follows us, or it was
+ * this task itself. */
 static bool holder_is_gone(const struct member_node *n)
 {
     uint32_t h = n->lease.holder;
 
-    if (h >= n->world || h == n->self || n->peers[h].is_dead || node_is_present(n, h))
+    if (h >= n->world)
+        return false; /* nobody knows whose it is: until it is over */
+    if (h == n->self || n->is_holder_gone)
         return true;
-    return n->peers[h].incarnation != 0 && n->peers[h].incarnation != n->lease.incarnation;
+    return node_is_present(n, h) && (n->peers[h].incarnation == n->lease.incarnation ||
+                                     n->peers[h].heard_ms - n->peers[h].joined_ms >= MEMBER_BEAT_MS);
 }
 
 /* ---- wishes ---- */
@@ -67,6 +81,15 @@ void node_lease_look(struct member_node *n)
     d = node_do(n, MEMBER_LEASE);
     d->token = UINT64_MAX;
     d->wish = ++n->wish;
+}
+
+/* While nothing can be done but wait for the storage. */
+static void look_again(struct member_node *n, uint64_t now_ms)
+{
+    if (now_ms - n->looked_ms < MEMBER_LOOK_MS)
+        return;
+    n->looked_ms = now_ms;
+    node_lease_look(n);
 }
 
 static void take(struct member_node *n, const struct member_view *v)
@@ -125,7 +148,7 @@ bool node_may_publish(struct member_node *n, uint32_t n_present, uint64_t now_ms
     }
     if (!n->lease.is_known) {
         n->blocked = "the lease on the shared storage cannot be read";
-        node_lease_look(n);
+        look_again(n, now_ms);
         return false;
     }
     if (n->lease.is_mine && has_majority(n))
@@ -134,7 +157,7 @@ bool node_may_publish(struct member_node *n, uint32_t n_present, uint64_t now_ms
         n->blocked = "the lease is being taken";
         take(n, view_of_present(n, n_present));
     } else {
-        node_lease_look(n);
+        look_again(n, now_ms);
     }
     return false;
 }
@@ -156,7 +179,7 @@ void node_keep_lease(struct member_node *n, uint64_t now_ms)
     if (!n->has_lease || n->is_wishing || n->phase == NODE_GATHERING || is_recorded(n))
         return;
     if (!n->lease.is_known) {
-        node_lease_look(n);
+        look_again(n, now_ms);
         return;
     }
     if (!n->lease.is_mine && !node_is_whole(&n->view, n->world) && n->lease.holder < n->world &&
@@ -181,6 +204,10 @@ void member_node_lease(struct member_node *n, const struct member_lease *l, uint
     if (l->text[0] != '\0' && strcmp(l->text, n->lease_error) != 0)
         node_say(n, true, node_print(n, "lease: %s", l->text));
     snprintf(n->lease_error, sizeof(n->lease_error), "%s", l->text);
+    if (l->token != n->lease.token || l->incarnation != n->lease.incarnation) {
+        n->lease_since = n->events;
+        n->is_holder_gone = false;
+    }
     n->lease = *l;
     n->lease.members = n->lease_members;
     n->lease.n_members = n_members;
