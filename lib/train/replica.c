@@ -58,7 +58,12 @@ static void save_between(struct replica *r, uint64_t step)
  * checkpoint that was not paused before it knows that its step has been evaluated. */
 static int between(struct replica *r, uint64_t step, bool evaluates, struct err *err)
 {
-    int rc = evaluates ? eval_run(r, step, err) : 0;
+    int rc;
+
+    progress_enter(r, PHASE_BETWEEN);
+    rc = evaluates ? eval_run(r, step, err) : 0;
+    if (evaluates)
+        progress_enter(r, PHASE_BETWEEN);
 
     if (rc == 0 && r->local == 0 && r->train->group.self == 0)
         save_between(r, step);
