@@ -10,6 +10,8 @@
 #include "base/fault.h"
 #include "train/train_priv.h"
 
+enum { QUIET_MS = 20 }; /* how long peers that are alive may take to let go of our memory */
+
 /* ---- ending early ---- */
 
 static void end_early(struct train *t, const struct err *err, bool aborted)
@@ -219,9 +221,8 @@ static void let_peers_go(struct train *t)
     comm = t->comm;
     t->comm = NULL;
     pthread_mutex_unlock(&t->lock);
-    comm_close(comm);
     /* A peer that was stopped in the middle of a call writes on when it is continued. */
-    if (comm != NULL && t->group.n_members > 1 && t->result < 0)
+    if (!comm_close_quiet(comm, QUIET_MS))
         t->renew_region = true;
 }
 
