@@ -106,8 +106,8 @@ struct member_view {
 
 enum member_kind {
     /* member to leader */
-    MEMBER_MSG_JOIN,  /* generation: highest ever known, or of the view when attaching to its coordinator; is_attaching, ident, n_devices */
-    MEMBER_MSG_READY, /* held: training is at rest */
+    MEMBER_MSG_JOIN,  /* does not disturb the group before READY. generation: highest ever known, or of the view when attaching to its coordinator; is_attaching, ident, n_devices */
+    MEMBER_MSG_READY, /* generation: of its last view, 0: none; held: training is at rest */
     MEMBER_MSG_BEAT,  /* generation (0: in no view), progress; the leader's: nothing but being alive */
     MEMBER_MSG_TROUBLE, /* generation, rank: whom the communicator lost, or NOBODY; text */
     MEMBER_MSG_COMPLETE, /* generation, held: all steps are done here */
@@ -146,7 +146,7 @@ struct member_msg { /* fields beside the kind's are 0 and not sent; pointers unt
 struct member_where {
     uint64_t incarnation;
     uint64_t generation; /* highest known */
-    uint32_t leader;     /* whom it follows; itself: it leads; NOBODY: it seeks */
+    uint32_t leader;     /* whom it follows; itself: it leads; NOBODY: it seeks, or is not opened yet */
     bool has_view;       /* a view is alive there */
 };
 
@@ -215,7 +215,10 @@ struct member_node;
 struct member_node *member_node_new(const struct member_node_opts *opts, uint64_t now_ms);
 void member_node_free(struct member_node *n); /* NULL is fine */
 
+/* The task seeks and joins at once; before opened() it is not at rest, and nobody waits for it. */
 void member_node_start(struct member_node *n, uint64_t now_ms);
+/* Model and data are open: training can begin. */
+void member_node_opened(struct member_node *n, uint64_t now_ms);
 void member_node_tick(struct member_node *n, uint64_t now_ms);
 /* false: nothing (more) to do. */
 bool member_node_next(struct member_node *n, struct member_do_this *out);
