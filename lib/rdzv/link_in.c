@@ -75,7 +75,7 @@ void rdzv_links_close(struct rdzv_links *l, uint32_t rank)
     if (call == NULL)
         return;
     rdzv_trace(l->r, "link of %s: closed", l->r->cluster.tasks[rank].name);
-    rdzv_in_finish(call, GRPC_STATUS_OK, ""); /* another status would overtake what is not read yet */
+    rdzv_in_finish(call, GRPC_STATUS_OK, "%s", ""); /* another status would overtake what is not read yet */
 }
 
 /* ---- in ---- */
@@ -190,11 +190,12 @@ static void hear(struct rdzv_links *l, struct seat *seat, const Trainerd__V1__Me
 static void cut(struct rdzv_links *l, struct rdzv_in *call, const char *why)
 {
     struct seat *seat = rdzv_in_context(call);
-    uint32_t rank = (uint32_t)(seat - l->seats);
+    uint32_t rank;
 
     rdzv_in_finish(call, GRPC_STATUS_INVALID_ARGUMENT, "%s", why);
     if (seat == NULL)
         return;
+    rank = (uint32_t)(seat - l->seats);
     seat->call = NULL;
     rdzv_trace(l->r, "link of %s: cut: %s", l->r->cluster.tasks[rank].name, why);
     rdzv_group_in_closed(l->r->group, rank, why);

@@ -117,6 +117,7 @@ int rdzv_open(const struct rdzv_opts *opts, struct rdzv **out, struct err *err);
 const struct member_node *rdzv_node(const struct rdzv *r);
 
 /* What the daemon tells the node; see there. Ignored after on_end. */
+void rdzv_opened(struct rdzv *r); /* model and data: training can begin */
 void rdzv_connected(struct rdzv *r, uint64_t generation);
 void rdzv_paused(struct rdzv *r, uint64_t generation, uint64_t held);
 void rdzv_aborted(struct rdzv *r, uint64_t generation, uint64_t held);

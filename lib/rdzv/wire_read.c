@@ -189,9 +189,12 @@ static int read_join(const struct reader *r, void *body, struct member_msg *out)
 static int read_ready(const struct reader *r, void *body, struct member_msg *out)
 {
     const Trainerd__V1__Ready *m = body;
+    const struct number numbers[] = { { "step_held", m->step_held },
+                                      { "generation", m->generation } };
 
     out->held = m->step_held;
-    return check_numbers(&(struct number){ "step_held", m->step_held }, 1, r->err);
+    out->generation = m->generation;
+    return check_numbers(numbers, COUNT_OF(numbers), r->err);
 }
 
 static int read_beat(const struct reader *r, void *body, struct member_msg *out)

@@ -78,6 +78,7 @@ static void *write_ready(const struct writer *w, const struct member_msg *m)
     Trainerd__V1__Ready *r = NEW(w, ready);
 
     r->step_held = m->held;
+    r->generation = m->generation;
     return r;
 }
 
