@@ -56,7 +56,7 @@ struct lease_state {
     char name[LEASE_NAME_BYTES]; /* of the holder, for people; "" if unknown */
     uint32_t n_members;      /* of the group that the holder recorded; 0 if unknown */
     const uint32_t *members; /* their ranks, as they were given; valid during the call */
-    bool is_reachable;       /* the last look at the storage worked; if not, the rest is older */
+    bool is_reachable;       /* all that was done last worked; if not, the rest may be older */
     char text[LEASE_TEXT_BYTES]; /* how it is, for people: whose it is, or what is wrong */
 };
 
@@ -67,7 +67,8 @@ struct lease_opts {
     uint64_t incarnation;  /* of this process: no two share it */
     uint64_t hold_ms, watch_ms;
     /* From the lease's thread: something of the state has changed, or something asked for is dealt
-     * with. It may call everything here but lease_close(), and must not wait. */
+     * with. It may call what does not wait: all but lease_close(),
+     * lease_check() and lease_release() with a time to wait. */
     void (*on_change)(void *arg, const struct lease_state *s);
     void *arg;
 };
@@ -104,7 +105,8 @@ uint64_t lease_hold_until(const struct lease *l, uint64_t *token);
 
 /* Before something is published that only the holder may: a look at the storage that began after
  * this call says that ours is still the newest number, and we hold it. Waits for that as long as
- * we hold it and no longer, so hold_ms at most. Errors: ERR_REFUSED. */
+ * we hold it and no longer, so hold_ms at most. Errors: ERR_REFUSED (fenced, or not held), ERR_IO
+ * (it could not be seen; it may be tried again). */
 int lease_check(struct lease *l, struct err *err);
 
 #endif
