@@ -93,7 +93,7 @@ uint64_t lease_take(struct lease *l, uint64_t after_token, const uint32_t *membe
 /* Looks now, and renews if it is ours. */
 uint64_t lease_refresh(struct lease *l);
 /* Gives up what we hold, at once (lease_hold_until() is 0), and says so on the storage. Waits for
- * that for at most wait_ms; true: it is said. A wish to take that has not begun is forgotten. */
+ * that for at most wait_ms; true: it is dealt with. A wish to take that has not begun is forgotten. */
 bool lease_release(struct lease *l, uint64_t wait_ms);
 
 /* on: looks every hold_ms / 6 while the lease is not ours. Off at first. */

@@ -40,18 +40,35 @@ int ckpt_thread_start(struct ckpt_thread *t, void *(*run)(void *arg), void *arg,
     return err_sys(err, errnum, "start a thread");
 }
 
-bool ckpt_thread_leave(struct ckpt_thread *t, uint64_t wait_ms)
+/* With the lock held. */
+static bool wait_gone(struct ckpt_thread *t, uint64_t wait_ms)
 {
     struct timespec until = ckpt_after_ms(wait_ms);
-    pthread_t id;
-    bool is_gone;
     int waited = 0;
 
-    pthread_mutex_lock(&t->lock);
-    id = t->id;
     while (waited == 0 && t->is_running)
         waited = pthread_cond_timedwait(&t->changed, &t->lock, &until);
-    is_gone = !t->is_running;
+    return !t->is_running;
+}
+
+bool ckpt_thread_wait(struct ckpt_thread *t, uint64_t wait_ms)
+{
+    bool is_gone;
+
+    pthread_mutex_lock(&t->lock);
+    is_gone = wait_gone(t, wait_ms);
+    pthread_mutex_unlock(&t->lock);
+    return is_gone;
+}
+
+bool ckpt_thread_leave(struct ckpt_thread *t, uint64_t wait_ms)
+{
+    pthread_t id;
+    bool is_gone;
+
+    pthread_mutex_lock(&t->lock);
+    is_gone = wait_gone(t, wait_ms);
+    id = t->id;
     t->is_orphan = !is_gone;
     pthread_mutex_unlock(&t->lock);
     if (!is_gone) /* from here on it may be freed at any moment */

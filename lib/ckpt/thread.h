@@ -27,8 +27,10 @@ void ckpt_thread_init(struct ckpt_thread *t);
 void ckpt_thread_fini(struct ckpt_thread *t); /* no thread uses it any more */
 /* Signals are blocked in it: they are the business of the loop. */
 int ckpt_thread_start(struct ckpt_thread *t, void *(*run)(void *arg), void *arg, struct err *err);
-/* The owner's last call, after it told the thread to end: waits for at most wait_ms. true: the
- * thread is gone, or there was none. */
+/* The owner: true: the thread is gone, or there was none. */
+bool ckpt_thread_wait(struct ckpt_thread *t, uint64_t wait_ms);
+/* The owner's last call, after it told the thread to end: waits for at most wait_ms. true: it
+ * is gone. */
 bool ckpt_thread_leave(struct ckpt_thread *t, uint64_t wait_ms);
 /* The thread's last call on it but ckpt_thread_fini(). */
 bool ckpt_thread_end(struct ckpt_thread *t);

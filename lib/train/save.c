@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "base/fs.h"
 
-enum { RETRY_MS = 1000 };
+enum { RETRY_MS = 1000, LOAD_TRIES = 4 };
 
 /* <parameter>/<slot>, in an arena of the state. */
 static int name_slot(struct train *t, const struct graph_param *p, const char *slot,
@@ -91,6 +91,9 @@ int save_open(struct train *t, struct err *err)
 
     if (rc < 0 || !o->is_chief || o->checkpoint_directory == NULL)
         return rc;
+    rc = ckpt_directory(o->checkpoint_directory, err);
+    if (rc < 0)
+        return rc;
     w.model = t->model_tensors;
     w.n_model = t->n_model;
     w.slots = t->slot_tensors;
@@ -155,7 +158,7 @@ int save_load_newest(struct train *t, struct err *err)
 {
     const struct train_opts *o = t->opts;
     struct ckpt_info *info;
-    int rc;
+    int rc = 0;
 
     if (t->writer == NULL)
         return 0;
@@ -163,17 +166,23 @@ int save_load_newest(struct train *t, struct err *err)
     if (info == NULL)
         return err_set(err, ERR_NOMEM, "checkpoint: out of memory");
     train_phase(t, "load", 0);
-    rc = ckpt_newest(o->checkpoint_directory, graph_digest(t->graph), on_skip, on_progress, t, info,
-                     err);
-    if (rc == ERR_NOENT) {
-        rc = 0;
-        goto done;
-    }
-    if (rc == 0)
-        rc = check_same_order(t, info, err);
-    if (rc == 0)
+    /* What was verified can be damaged or removed before it is loaded: then there may be an older one. */
+    for (int i = 0; i < LOAD_TRIES; i++) {
+        rc = ckpt_newest(o->checkpoint_directory, graph_digest(t->graph), on_skip, on_progress, t, info,
+                         err);
+        if (rc == ERR_NOENT) {
+            rc = 0;
+            goto done;
+        }
+        if (rc == 0)
+            rc = check_same_order(t, info, err);
+        if (rc < 0)
+            break;
         rc = ckpt_load(info->path, t->model_tensors, t->n_model, t->slot_tensors, t->n_slots,
                        t->mem.state, err);
+        if (rc != ERR_CORRUPT && rc != ERR_NOENT)
+            break;
+    }
     if (rc == 0) {
         update_fill_average(t, false);
         t->schedule.plateau = (struct optim_plateau){
@@ -219,10 +228,11 @@ static struct ckpt_meta meta_of(const struct train *t, uint64_t step)
     return m;
 }
 
-static int hand_over(struct train *t, uint64_t step, bool wait, struct err *err)
+/* ERR_EXISTS: the one before is still on its way to the disk. */
+static int hand_over(struct train *t, uint64_t step, struct err *err)
 {
     struct ckpt_meta meta = meta_of(t, step);
-    int rc = ckpt_write(t->writer, &meta, t->mem.state, wait, err);
+    int rc = ckpt_write(t->writer, &meta, t->mem.state, err);
 
     if (rc == 0) {
         t->last_saved_step = step;
@@ -249,7 +259,7 @@ bool save_if_due(struct train *t, uint64_t step)
         t->save_due = true;
     if (!t->save_due && (asked & TRAIN_ASK_CHECKPOINT) == 0)
         return false;
-    return hand_over(t, step, false, &err) == 0; /* busy: still due, tried at the next boundary */
+    return hand_over(t, step, &err) == 0; /* busy: still due, tried at the next boundary */
 }
 
 int save_now(struct train *t, uint64_t step, struct err *err)
@@ -261,7 +271,11 @@ int save_now(struct train *t, uint64_t step, struct err *err)
         return 0;
     train_phase(t, "save", step);
     if (t->last_saved_step != step)
-        rc = hand_over(t, step, true, err);
+        rc = hand_over(t, step, err);
+    if (rc == ERR_EXISTS) {
+        (void)ckpt_flush(t->writer, wait_ms, NULL); /* whatever came of it: this one is newer */
+        rc = hand_over(t, step, err);
+    }
     if (rc == 0)
         rc = ckpt_flush(t->writer, wait_ms, err);
     return rc < 0 ? err_wrap(err, rc, "last checkpoint, step %llu", (unsigned long long)step) : 0;

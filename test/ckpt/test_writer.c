@@ -289,13 +289,13 @@ static void a_busy_writer_says_so_or_is_waited_for(void **state)
     w = kit_open(&opts);
     kit_write(w, &one, 1);
     kit_fill(buffer, 2);
-    assert_int_equal(ckpt_write(w, &two, buffer, false, &err), ERR_EXISTS);
+    assert_int_equal(ckpt_write(w, &two, buffer, &err), ERR_EXISTS);
     assert_text(err.text, "step 1");
     assert_int_equal(ckpt_flush(w, 1, &err), ERR_TIMEOUT);
     assert_text(err.text, "step 1");
     kit_write(w, &two, 2);
     kit_flush(w);
-    assert_int_equal(ckpt_write(w, &one, buffer, false, &err), 0);
+    assert_int_equal(ckpt_write(w, &one, buffer, &err), 0);
     kit_flush(w);
     ckpt_writer_close(w);
     assert_string_equal(story.text, "written 1, written 2, written 1");
@@ -315,11 +315,11 @@ static void a_state_filled_in_parts_is_the_same(void **state)
     void *staging;
 
     (void)state;
-    assert_int_equal(ckpt_begin(w, false, &staging, NULL), 0);
+    assert_int_equal(ckpt_begin(w, &staging, NULL), 0);
     kit_fill(staging, 9);
     ckpt_hand_over(w, &meta);
     kit_flush(w);
-    assert_int_equal(ckpt_begin(w, false, &staging, NULL), 0);
+    assert_int_equal(ckpt_begin(w, &staging, NULL), 0);
     ckpt_writer_close(w); /* while it is being filled */
     assert_int_equal(kit_newest(folder, &info), 3);
     kit_load(info.path, 9);
@@ -536,7 +536,7 @@ static bool killed_at(const char *folder, uint64_t n, const struct ckpt_meta *me
                  exchange ? "" : ",ckpt.exchange@1+");
         kit_fill(buffer, seed);
         if (fault_arm(spec, NULL) < 0 || ckpt_writer_open(&opts, &w, NULL) < 0 ||
-            ckpt_write(w, meta, buffer, true, NULL) < 0 || ckpt_flush(w, 20000, NULL) < 0)
+            ckpt_write(w, meta, buffer, NULL) < 0 || ckpt_flush(w, 20000, NULL) < 0)
             _exit(1);
         ckpt_writer_close(w);
         _exit(0);
