@@ -92,7 +92,8 @@ struct ckpt_writer_opts {
     size_t state_bytes;                /* size of the state that is copied at hand-over */
     uint64_t retry_ms;                 /* after a failure, doubling up to 32 times that; 0: a second */
     uint64_t close_ms;                 /* see ckpt_writer_close(); 0: ten seconds */
-    /* From the writer's thread, one at a time; not any more once ckpt_writer_close() has returned. */
+    /* Both from the writer's thread (or ckpt_writer_close()), one at a time, maybe before
+     * ckpt_writer_open() has returned, and not any more once ckpt_writer_close() has. */
     void (*on_event)(void *arg, const struct ckpt_event *e);
     /* NULL: we are alone. 0: yes, now. ERR_REFUSED: never again for this state: it is discarded. Other
      * errors: it cannot be known now, tried again as if the disk had failed. Must return in bounded time. */

@@ -396,9 +396,11 @@ static int save_new(const char *directory, const char *hidden, const char *visib
                     struct ckpt_right *right, const struct ckpt_meta *meta, const void *state,
                     uint64_t *bytes, struct err *err)
 {
-    int rc = ckpt_write_folder(hidden, layouts, n_layouts, right->is_canceled, meta, state, bytes,
-                               err);
+    int rc = ckpt_ask(right, err);
 
+    if (rc < 0)
+        return rc;
+    rc = ckpt_write_folder(hidden, layouts, n_layouts, right->is_canceled, meta, state, bytes, err);
     if (rc == 0)
         rc = verify_written(hidden, meta, right->is_canceled, err);
     if (rc == 0)

@@ -224,8 +224,8 @@ static int save_one(struct ckpt_writer *w, const struct ckpt_meta *meta, bool *i
     bool existed = false;
     int rc = prepare_directory(w, err);
 
-    *is_lost = rc == ERR_REFUSED || rc == ERR_CANCELED;
-    if (rc < 0)
+    *is_lost = rc == ERR_CANCELED;
+    if (rc < 0 && rc != ERR_REFUSED) /* a former writer is glad if its step is there already */
         return err_wrap(err, rc, "save step %" PRIu64, meta->step);
     rc = ckpt_save(w->directory, w->layouts, N_LAYOUTS, &right, meta, w->staging, &bytes, &existed,
                    err);
@@ -441,6 +441,8 @@ int ckpt_begin(struct ckpt_writer *w, void **staging, struct err *err)
                      w->meta.step);
     else
         w->state = FILLING;
+    if (rc == 0) /* that was for the one that is replaced */
+        __atomic_store_n(&w->is_canceled, false, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&w->thread.lock);
     if (rc == 0)
         *staging = w->staging;
