@@ -137,12 +137,12 @@ static int may_save(void *arg, struct err *err)
     struct run *r = arg;
     struct group *g = r->group;
     uint64_t begin = clock_ms();
-    int rc;
 
     while (lease_hold_until(g->lease, NULL) == 0 && clock_ms() - begin < LEASE_WAIT_MS && !r->has_ended)
         usleep(LOOK_MS * 1000);
-    rc = lease_check(g->lease, err);
-    return rc < 0 ? err_wrap(err, ERR_CANCELED, "this task does not hold the lease") : 0;
+    if (lease_hold_until(g->lease, NULL) == 0)
+        return err_set(err, ERR_TIMEOUT, "this task does not hold the lease yet");
+    return lease_check(g->lease, err);
 }
 
 /* ---- from the membership ---- */

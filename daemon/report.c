@@ -383,9 +383,13 @@ static void on_checkpoint(struct report *r, const struct ckpt_event *e)
     case CKPT_FAILED:
         metric_add(r->save_failures, 1);
         report_trouble(r, e->text);
-        log_record(e->final ? LOG_ERROR : LOG_WARN, "checkpoint_failed", fields, COUNT_OF(fields),
+        log_record(e->final ? LOG_ERROR : e->again ? LOG_DEBUG : LOG_WARN, "checkpoint_failed", fields, COUNT_OF(fields),
                    "checkpoint of step %llu: %s%s", (unsigned long long)e->step, e->text,
                    e->final ? "" : "; training goes on, it will be tried again");
+        break;
+    case CKPT_DISCARDED:
+        log_record(e->again ? LOG_DEBUG : LOG_WARN, "checkpoint_discarded", fields, COUNT_OF(fields),
+                   "checkpoint of step %llu is discarded: %s", (unsigned long long)e->step, e->text);
         break;
     case CKPT_REMOVED:
         log_record(LOG_DEBUG, "checkpoint_removed", fields, COUNT_OF(fields), "removed %s", e->path);
