@@ -21,7 +21,7 @@
  * Manifest: {"format": 1, "step", "epoch", "position", "seed", "lanes", "global_batch_size", "job_digest",
  *            "model_digest", "data_digest", "name", "complete", "written_at", and where they are not
  *            zero "plateau_step", "plateau_has_best", "plateau_best", "plateau_waited",
- *            "plateau_reductions",
+ *            "plateau_reductions", "evaluated_step",
  *            "files": {"model.safetensors": {"bytes", "xxh3_128"}, ...},
  *            "checksum"}                             XXH3-128 of the text in front of it
  *
@@ -56,6 +56,7 @@ struct ckpt_meta {
     bool plateau_has_best;
     double plateau_best; /* finite */
     uint32_t plateau_waited, plateau_reductions;
+    uint64_t evaluated_step; /* the last step whose evaluation was told; 0: none was, or nobody noted it */
 };
 
 struct ckpt_tensor {
