@@ -308,7 +308,8 @@ int train_save(struct train *t, uint64_t wait_ms, struct err *err);
  * whose `place` stays for longer than limit_ms does not move. */
 struct train_progress {
     uint64_t step;       /* being made; between steps the one that is held */
-    uint64_t place;      /* grows whenever any replica enters a phase */
+    uint64_t place;      /* the same for all tasks at the same point of the same step, and grows: who has the
+                            least holds the others up */
     const char *phase;   /* static: "connect", "load", "agree", "transfer", "wait for samples", "forward",
                             "reduce", "update", "evaluate", ...; "rest": no generation runs */
     uint64_t since_ns;   /* clock_ns() when that replica entered it */

@@ -125,7 +125,7 @@ enum phase {
 /* Written by the replica's thread, read by any: all atomic. */
 struct place {
     uint64_t version; /* odd: being written */
-    uint64_t step, since_ns, count;
+    uint64_t step, since_ns;
     uint32_t phase;
     uint64_t longest_ns[N_PHASES]; /* of this generation, fading */
     uint32_t seen[N_PHASES];       /* in this generation */
