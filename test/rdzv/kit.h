@@ -256,7 +256,8 @@ static inline void init_cluster(struct cluster *c, uint32_t world)
         snprintf(c->names[i], sizeof(c->names[i]), "worker %u", i);
         c->tasks[i] = (struct rdzv_task){ "worker", i, c->addresses[i], c->names[i] };
         c->nodes[i] = (struct node){ .cluster = c, .self = i, .code = RUNNING, .grace_ms = 1000 };
-        c->nodes[i].progress = (struct rdzv_progress){ .phase = "train", .step = 0 };
+        c->nodes[i].progress = (struct rdzv_progress){ .phase = "train",
+                                                          .samples_per_second = 125 };
     }
     c->opts = (struct rdzv_opts){ .version = "1.2",
                                   .job_name = "digits",
