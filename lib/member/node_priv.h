@@ -179,6 +179,7 @@ bool node_is_present(const struct member_node *n, uint32_t rank);
 bool node_is_stopping(const struct member_node *n, uint32_t rank);
 void node_keep_lease(struct member_node *n, uint64_t now_ms); /* of a view that is alive */
 void node_lease_look(struct member_node *n);
+void node_want_lease(struct member_node *n, uint64_t now_ms); /* to save what is held, by the same rules */
 /* What a call or probe of ours found at the address of `rank`; incarnation 0: nobody listens. */
 void node_found(struct member_node *n, uint32_t rank, uint64_t incarnation);
 bool node_is_whole(const struct member_view *v, uint32_t world);

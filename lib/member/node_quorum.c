@@ -162,6 +162,20 @@ bool node_may_publish(struct member_node *n, uint32_t n_present, uint64_t now_ms
     return false;
 }
 
+void node_want_lease(struct member_node *n, uint64_t now_ms)
+{
+    uint32_t present = 0;
+
+    if (!n->has_lease || n->lease.is_mine)
+        return;
+    for (uint32_t i = 0; i < n->world; i++)
+        present += node_is_present(n, i);
+    if (!n->lease.is_known || !may_take(n, now_ms))
+        look_again(n, now_ms);
+    else
+        take(n, view_of_present(n, present));
+}
+
 static bool is_recorded(const struct member_node *n)
 {
     if (!n->lease.is_mine || n->lease.n_members != n->view.n)
