@@ -33,8 +33,9 @@ struct member_node *member_node_new(const struct member_node_opts *o, uint64_t n
     n->seats = arena_array(&n->memory, o->world, sizeof(*n->seats));
     n->peers = arena_array(&n->memory, o->world, sizeof(*n->peers));
     n->lease_members = arena_array(&n->memory, o->world, sizeof(*n->lease_members));
+    n->prior = arena_array(&n->memory, o->world, sizeof(*n->prior));
     if (n->names == NULL || n->addresses == NULL || n->seats == NULL || n->peers == NULL ||
-        n->lease_members == NULL) {
+        n->lease_members == NULL || n->prior == NULL) {
         member_node_free(n);
         return NULL;
     }

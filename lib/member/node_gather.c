@@ -23,8 +23,8 @@ void node_judge(struct member_node *n, uint32_t rank, const struct member_where 
 
     if (w->generation > n->known && w->generation < UINT64_MAX / 2)
         n->known = w->generation;
-    if (n->state != MEMBER_LEADING || n->phase != NODE_GATHERING || n->is_stopping ||
-        n->is_saving || n->peers[rank].is_joined)
+    if (n->state != MEMBER_LEADING || n->phase != NODE_GATHERING || n->is_saving ||
+        (n->is_stopping && n->is_saved) || n->peers[rank].is_joined)
         return;
     if (w->has_view)
         to = w->leader;
@@ -165,6 +165,7 @@ static bool leaving(struct member_node *n, uint64_t now_ms)
     if (!n->is_saved) {
         if (n->save_began_ms == 0)
             n->save_began_ms = now_ms;
+        node_want_lease(n, now_ms);
         n->is_saving = true;
         node_do(n, MEMBER_SAVE);
         return true;

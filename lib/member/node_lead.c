@@ -502,25 +502,28 @@ static struct member_progress progress_of(const struct member_node *n, uint32_t 
     return p;
 }
 
-/* Who is behind the others, NOBODY if that cannot be told. Who is at rest already is behind nobody. */
-static uint32_t last_of_all(const struct member_node *n, struct member_progress *last, uint64_t now_ms)
+/* Who is behind the others; NOBODY if that cannot be told. *others_ahead: false if all are equally far.
+ * Who is at rest already is behind nobody. */
+static uint32_t last_of_all(const struct member_node *n, struct member_progress *last, bool *others_ahead,
+                            uint64_t now_ms)
 {
     uint32_t rank = MEMBER_NOBODY;
-    bool others_ahead = n->view.n == 1, is_done = false;
+    bool is_done = false;
 
+    *others_ahead = n->view.n == 1;
     for (uint32_t i = 0; i < n->view.n; i++) {
         uint32_t r = n->view.seats[i].rank;
         struct member_progress p = progress_of(n, r, now_ms);
 
         is_done |= n->peers[r].is_complete;
         if (n->peers[r].is_ready || n->peers[r].is_complete || (r == n->self && n->rest == NODE_AT_REST)) {
-            others_ahead = true;
+            *others_ahead = true;
             continue;
         }
         if (p.phase == NULL || p.phase[0] == '\0')
             return MEMBER_NOBODY; /* not everybody trains yet */
         if (rank != MEMBER_NOBODY && p.place != last->place)
-            others_ahead = true;
+            *others_ahead = true;
         if (rank == MEMBER_NOBODY || p.place < last->place) {
             rank = r;
             *last = p;
@@ -528,17 +531,31 @@ static uint32_t last_of_all(const struct member_node *n, struct member_progress 
     }
     if (is_done && rank == n->self) /* all steps are made: it saves and exports, as long as that takes */
         return MEMBER_NOBODY;
-    return others_ahead ? rank : MEMBER_NOBODY;
+    return rank;
+}
+
+static void blame(struct member_node *n, uint32_t rank, const char *text, uint64_t now_ms)
+{
+    node_over(n, rank, text, now_ms);
+    if (rank == n->self) {
+        node_turn_away(n, MEMBER_NOBODY);
+        node_finish(n, 138, text);
+        return;
+    }
+    node_drop(n, rank, 138, text);
+    unseat(n, rank);
+    node_gather(n, now_ms);
 }
 
 /* The step watchdog: who is behind the others holds them up, and for longer than its phase can take.
- * What members say of themselves is as old as their last beat, so it must be seen for a while. */
+ * What members say of themselves is as old as their last beat, so it must be seen for a while. Where
+ * all stand at the same place it is nobody's fault that could be told: they try again. */
 static void watch_steps(struct member_node *n, uint64_t now_ms)
 {
     struct member_progress p = { 0 };
-    uint32_t last = last_of_all(n, &p, now_ms);
+    bool others_ahead;
+    uint32_t last = last_of_all(n, &p, &others_ahead, now_ms);
     uint64_t limit_ms = p.limit_ms != 0 ? p.limit_ms : n->deadline_ms; /* not learned yet */
-    const char *text;
 
     if (last != n->behind || p.place != n->behind_place) {
         n->behind = last;
@@ -549,16 +566,15 @@ static void watch_steps(struct member_node *n, uint64_t now_ms)
         return;
     if (last != n->self && now_ms - n->peers[last].heard_ms > 2 * MEMBER_BEAT_MS)
         return; /* silent, not stuck: it may come back with what it holds */
-    text = node_print(n, "%s does not move, and the others wait for it; this phase has a limit of %.1f s",
-                      node_doing(n, last, now_ms), (double)limit_ms / 1e3);
-    node_over(n, last, text, now_ms);
-    if (last == n->self) {
-        node_turn_away(n, MEMBER_NOBODY);
-        node_finish(n, 138, text);
+    if (others_ahead) {
+        blame(n, last, node_print(n, "%s does not move, and the others wait for it; this phase has a "
+                                     "limit of %.1f s", node_doing(n, last, now_ms),
+                                  (double)limit_ms / 1e3), now_ms);
         return;
     }
-    node_drop(n, last, 138, text);
-    unseat(n, last);
+    node_over(n, MEMBER_NOBODY,
+              node_print(n, "no task moves: %s like the others; this phase has a limit of %.1f s",
+                         node_doing(n, last, now_ms), (double)limit_ms / 1e3), now_ms);
     node_gather(n, now_ms);
 }
 

@@ -114,6 +114,10 @@ struct member_node {
     struct member_lease lease; /* members owned; text: "" */
     uint32_t *lease_members;
     uint64_t wish;       /* last LEASE action */
+    uint32_t *prior;     /* group of the holder that we did not wait for, since a majority of it was here */
+    uint32_t n_prior;
+    bool is_forcing;     /* the number that is being taken is taken from such a holder */
+    uint64_t prior_until; /* it may believe that it holds the lease until then */
     uint64_t looked_ms;  /* when it was last looked at for want of anything better */
     uint64_t lease_since; /* event in which the present number was first told */
     bool is_holder_gone; /* shown by a question that was put after that */
@@ -179,6 +183,7 @@ bool node_is_present(const struct member_node *n, uint32_t rank);
 bool node_is_stopping(const struct member_node *n, uint32_t rank);
 void node_keep_lease(struct member_node *n, uint64_t now_ms); /* of a view that is alive */
 void node_lease_look(struct member_node *n);
+void node_want_lease(struct member_node *n, uint64_t now_ms); /* to save what is held, by the same rules */
 /* What a call or probe of ours found at the address of `rank`; incarnation 0: nobody listens. */
 void node_found(struct member_node *n, uint32_t rank, uint64_t incarnation);
 bool node_is_whole(const struct member_view *v, uint32_t world);

@@ -103,6 +103,7 @@ static void take(struct member_node *n, const struct member_view *v)
     d->token = n->lease.token;
     d->wish = ++n->wish;
     d->view = v;
+    n->is_forcing = n->lease.token != 0 && !n->lease.is_mine && !n->lease.is_over && !holder_is_gone(n);
 }
 
 static const struct member_view *view_of_present(struct member_node *n, uint32_t n_present)
@@ -121,6 +122,20 @@ static const struct member_view *view_of_present(struct member_node *n, uint32_t
 }
 
 /* ---- the rule ---- */
+
+/* Who is here by its messages may have left before they came. So of a holder that was not waited for
+ * it is sure only that it does not train while a majority of its group trains with us, or when it
+ * must have stopped by itself. */
+static bool prior_may_train(const struct member_node *n, uint64_t now_ms)
+{
+    uint32_t here = 0;
+
+    if (n->n_prior == 0 || now_ms >= n->prior_until)
+        return false;
+    for (uint32_t i = 0; i < n->n_prior; i++)
+        here += node_is_present(n, n->prior[i]);
+    return 2 * here <= n->n_prior;
+}
 
 static bool may_take(struct member_node *n, uint64_t now_ms)
 {
@@ -151,6 +166,10 @@ bool node_may_publish(struct member_node *n, uint32_t n_present, uint64_t now_ms
         look_again(n, now_ms);
         return false;
     }
+    if (n->lease.is_mine && prior_may_train(n, now_ms)) {
+        n->blocked = "the group that held the lease before may not have stopped yet";
+        return false;
+    }
     if (n->lease.is_mine && has_majority(n))
         return true;
     if (may_take(n, now_ms)) {
@@ -160,6 +179,20 @@ bool node_may_publish(struct member_node *n, uint32_t n_present, uint64_t now_ms
         look_again(n, now_ms);
     }
     return false;
+}
+
+void node_want_lease(struct member_node *n, uint64_t now_ms)
+{
+    uint32_t present = 0;
+
+    if (!n->has_lease || n->lease.is_mine)
+        return;
+    for (uint32_t i = 0; i < n->world; i++)
+        present += node_is_present(n, i);
+    if (!n->lease.is_known || !may_take(n, now_ms))
+        look_again(n, now_ms);
+    else
+        take(n, view_of_present(n, present));
 }
 
 static bool is_recorded(const struct member_node *n)
@@ -198,16 +231,22 @@ void member_node_lease(struct member_node *n, const struct member_lease *l, uint
 
     if (!node_begin(n))
         return;
+    if (l->token != n->lease.token || l->incarnation != n->lease.incarnation) {
+        n->lease_since = n->events;
+        n->is_holder_gone = false;
+        if (l->is_mine && n->is_forcing) {
+            n->n_prior = n->lease.n_members;
+            memcpy(n->prior, n->lease_members, n->n_prior * sizeof(*n->prior));
+            n->prior_until = now_ms + MEMBER_EXPIRY_MS;
+        }
+        n->is_forcing = false;
+    }
     for (uint32_t i = 0; i < l->n_members; i++) /* of another cluster, perhaps: what fits counts */
         if (l->members[i] < n->world && n_members < n->world)
             n->lease_members[n_members++] = l->members[i];
     if (l->text[0] != '\0' && strcmp(l->text, n->lease_error) != 0)
         node_say(n, true, node_print(n, "lease: %s", l->text));
     snprintf(n->lease_error, sizeof(n->lease_error), "%s", l->text);
-    if (l->token != n->lease.token || l->incarnation != n->lease.incarnation) {
-        n->lease_since = n->events;
-        n->is_holder_gone = false;
-    }
     n->lease = *l;
     n->lease.members = n->lease_members;
     n->lease.n_members = n_members;

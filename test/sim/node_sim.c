@@ -335,7 +335,7 @@ static void happens(struct simn *s, struct simn_event *e)
 {
     switch (e->kind) {
     case EV_START:
-        if (s->tasks[e->to].serial == e->a)
+        if (s->tasks[e->to].serial == e->a && !s->tasks[e->to].is_off)
             start(s, e->to);
         return;
     case EV_OPENED:

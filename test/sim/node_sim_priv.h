@@ -130,7 +130,8 @@ struct simn_task {
     uint32_t serial;          /* of the process, unique; 0: never started */
     bool is_stopped, is_off, was_told_to_stop, was_stuck, has_other_job, is_absent;
     bool may_end_2;           /* an error for all was put in */
-    uint64_t incarnation, held;
+    uint64_t incarnation, held, calm_held;
+    uint32_t calm_serial;
     int exit_code;
     char exit_text[TEXT], said[TEXT];
     uint64_t said_ms, started_ms, ended_ms;

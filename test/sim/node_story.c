@@ -135,8 +135,8 @@ static uint32_t expected(const struct simn *s)
         int code = s->tasks[i].exit_code;
         bool comes = code == SIMN_RUNNING || code == 138 || code == SIMN_KILLED;
 
-        n += s->tasks[i].node != NULL || code == SIMN_RUNNING ||
-             (comes && s->opts.restart_ms > 0 && !s->tasks[i].is_off);
+        n += s->tasks[i].node != NULL ||
+             (comes && !s->tasks[i].is_off && (s->opts.restart_ms > 0 || code == SIMN_RUNNING));
     }
     return n;
 }
@@ -166,6 +166,26 @@ static void everyone_is_told(struct simn *s)
         if (t->said_ms + 3 * MEMBER_SAY_MS < s->now_ms || strstr(t->said, "worker ") == NULL)
             simn_broken(s, "%s waits in vain and does not say for whom; it said last: %s",
                         s->names[i], t->said);
+    }
+}
+
+static void remember(struct simn *s)
+{
+    for (uint32_t i = 0; i < s->opts.world; i++) {
+        s->tasks[i].calm_serial = s->tasks[i].node != NULL ? s->tasks[i].serial : 0;
+        s->tasks[i].calm_held = s->tasks[i].held;
+    }
+}
+
+/* What a process held that is still there, the group holds. */
+static void nothing_is_lost(struct simn *s)
+{
+    for (uint32_t i = 0; i < s->opts.world; i++) {
+        const struct simn_task *t = &s->tasks[i];
+
+        if (t->node != NULL && t->calm_serial == t->serial && t->calm_held > simn_newest(s))
+            simn_broken(s, "%s held step %" PRIu64 ", and the group goes on from %" PRIu64,
+                        s->names[i], t->calm_held, simn_newest(s));
     }
 }
 
@@ -228,7 +248,7 @@ static struct simn_opts draw(uint64_t seed, bool tell)
 static void play(struct simn *s)
 {
     uint32_t n;
-    uint64_t newest, limit, calm_ms;
+    uint64_t limit, calm_ms;
 
     simn_advance(s, below(s, 4) == 0 ? below(s, 400) : 400 + below(s, 600));
     for (uint64_t faults = 1 + below(s, 5); faults > 0 && !s->is_broken; faults--) {
@@ -241,7 +261,7 @@ static void play(struct simn *s)
             go_on(s);
     }
     calm(s, below(s, 4) == 0);
-    newest = simn_newest(s);
+    remember(s);
     calm_ms = s->now_ms;
     limit = 15000 + 2 * s->opts.rejoin_ms + (was_stuck(s) ? 35000 : 0);
     if (s->is_broken)
@@ -264,9 +284,7 @@ static void play(struct simn *s)
             return;
         }
     }
-    if (simn_newest(s) < newest && !was_stuck(s))
-        simn_broken(s, "step %" PRIu64 " was held in the calm, and the group goes on from %"
-                    PRIu64, newest, simn_newest(s));
+    nothing_is_lost(s);
     finish(s, calm_ms);
 }
 
