@@ -56,7 +56,7 @@ static int send_share(struct comm *c, const struct comm_life *life, const struct
 {
     size_t n_passed = passed[1] >= 0 ? 2 : 1;
 
-    (void)fault_hit("comm.share");
+    (void)fault_hit("comm.share"); /* where a test kills us */
     for (size_t done = 0; done < sizeof(*m);) {
         union {
             struct cmsghdr align;
