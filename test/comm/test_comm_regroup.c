@@ -426,9 +426,10 @@ static void scene_death(struct cast *k, uint32_t self)
     char spec[64];
     int rc;
 
-    snprintf(spec, sizeof(spec), "*=kill@%llu", (unsigned long long)atomic_load(&k->stage->number[AT]));
+    snprintf(spec, sizeof(spec), "%s=kill@%llu", k->stage->text[0],
+             (unsigned long long)atomic_load(&k->stage->number[AT]));
     if (self == 1) {
-        cast_sleep_ms(10); /* all the others are there */
+        cast_sleep_ms(20); /* all the others are there */
         EXPECT(fault_arm(spec, &err) == 0, "%s", err.text);
     }
     rc = cast_connect(&o, &c, &err);
@@ -449,41 +450,51 @@ static void scene_death(struct cast *k, uint32_t self)
     comm_close(c);
 }
 
+/* Kills member 1 at its n-th passage of a point. false: it did not come that far. */
+static bool kill_at(struct cast *k, const char *point, uint32_t n, uint32_t *at_once)
+{
+    bool well = false, dead = false;
+
+    k->deadline_ms = 200 * CAST_SLOW;
+    atomic_store(&k->stage->number[AT], n);
+    snprintf(k->stage->text[0], sizeof(k->stage->text[0]), "%s", point);
+    cast_start(k, scene_death);
+    for (int ms = 0; !well && !dead && ms < 5000 * CAST_SLOW; ms++) {
+        siginfo_t info = { 0 };
+
+        cast_sleep_ms(1);
+        dead = waitid(P_PID, (id_t)k->pids[1], &info, WEXITED | WNOWAIT | WNOHANG) == 0 &&
+               info.si_pid != 0 && info.si_code == CLD_KILLED;
+        well = atomic_load(&k->stage->number[WELL]) != 0;
+    }
+    k->expect_signal[1] = dead ? SIGKILL : 0;
+    cast_join(k);
+    *at_once += dead && atomic_load(&k->stage->number[READY]) == 0;
+    return dead;
+}
+
 static void a_death_while_connecting_is_named_at_once(void **state)
 {
     static const char *const groups[] = { "A1 A1 A1", "A1 B1 C1", "A1 A1 B1 B1" };
+    static const char *const points[] = { "*", "comm.settle", "comm.share" };
     struct cast k;
 
     (void)state;
-    for (int i = 0; i < 3; i++) {
-        uint32_t n, at_once = 0;
-        bool well = false;
+    for (int i = 0; i < 9; i++) {
+        uint32_t n = 0, at_once = 0;
+        bool dead = true;
 
-        for (n = 1; !well && n < 60; n++) {
-            begin(&k, groups[i]);
-            k.deadline_ms = 200 * CAST_SLOW;
-            atomic_store(&k.stage->number[AT], n);
-            k.expect_signal[1] = SIGKILL;
-            cast_start(&k, scene_death);
-            for (int ms = 0; atomic_load(&k.stage->number[WELL]) == 0 && ms < 400; ms++) {
-                siginfo_t info = { 0 };
-
-                if (waitid(P_PID, (id_t)k.pids[1], &info, WEXITED | WNOWAIT | WNOHANG) == 0 &&
-                    info.si_pid != 0 && info.si_code == CLD_KILLED)
-                    break;
-                cast_sleep_ms(1);
-            }
-            well = atomic_load(&k.stage->number[WELL]) != 0;
-            if (well)
-                k.expect_signal[1] = 0;
-            cast_join(&k);
-            at_once += atomic_load(&k.stage->number[READY]) == 0;
+        while (dead && n < 60) {
+            begin(&k, groups[i / 3]);
+            dead = kill_at(&k, points[i % 3], ++n, &at_once);
             cast_fini(&k);
         }
-        assert_true(well && n > 3);
-        /* only one that had called nobody yet is waited for until the deadline */
-        print_message("%s: of %u deaths %u were seen at once\n", groups[i], n - 2, at_once - 1);
-        assert_true(at_once >= n / 2);
+        assert_true(!dead);
+        /* One that had called nobody yet may be waited for until the deadline; and on a machine
+         * that is busy those who are left may not have met yet. */
+        if (i % 3 != 0 && at_once * 2 < n - 1)
+            fail_msg("%s, %s: of %u deaths %u were seen at once", groups[i / 3], points[i % 3],
+                     n - 1, at_once);
     }
 }
 
