@@ -312,6 +312,8 @@ int ckpt_ask(struct ckpt_right *right, struct err *err)
 
     if (rc == 0 && right->may_publish != NULL)
         rc = right->may_publish(right->arg, err);
+    if (rc == 0) /* the answer may have taken its time */
+        rc = ckpt_check_canceled(right->is_canceled, err);
     right->is_lost = right->is_lost || rc == ERR_REFUSED || rc == ERR_CANCELED;
     return rc;
 }

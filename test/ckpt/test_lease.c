@@ -617,12 +617,12 @@ static void storage_that_hangs_holds_up_nobody(void **state)
 
 static void a_thread_that_comes_back_after_the_closing_tells_nobody(void **state)
 {
-    struct timespec rest = { .tv_nsec = 400 * 1000000 };
+    struct timespec rest = { .tv_nsec = 700 * 1000000 };
     struct task a;
 
     (void)state;
     task_start(&a, 1);
-    assert_int_equal(fault_arm("lease.link=delay:300", NULL), 0);
+    assert_int_equal(fault_arm("lease.link=delay:600", NULL), 0);
     lease_take(a.lease, 0, NULL, 0);
     while (!fault_fired())
         nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
@@ -638,8 +638,8 @@ static void a_number_that_came_too_late_is_not_ours(void **state)
 
     (void)state;
     clock_fake(UINT64_MAX);
-    task_start_ms(&a, 1, 100, 200);
-    assert_int_equal(fault_arm("fs.sync=delay:150@1", NULL), 0); /* of the directory */
+    task_start_ms(&a, 1, 300, 400);
+    assert_int_equal(fault_arm("fs.sync=delay:350@1", NULL), 0); /* of the directory */
     assert_false(take(&a, 0));
     assert_int_equal(a.now.token, 1);
     assert_true(a.now.is_over);
@@ -649,30 +649,39 @@ static void a_number_that_came_too_late_is_not_ours(void **state)
 
 /* ---- threads and processes, in real time ---- */
 
+enum { COMPETITORS = 6 };
+
 /* What all of them share: who acts as the holder. */
-struct arena {
-    uint64_t acting; /* 1 + rank; 0: nobody */
+static struct {
+    uint64_t acting;                 /* 1 + rank; 0: nobody */
+    uint64_t disturbed[COMPETITORS]; /* how often another wanted to act while this one did */
     uint64_t clashes, grants;
-};
+} shared;
 
-static void act(struct task *t, struct arena *arena, uint32_t rank)
+/* Two clash if both were in force: the one who came, when it found the other; the other, when it
+ * had ended. A thread that was asleep while its time ran out is no clash: it looks before it acts. */
+static void act(struct task *t, uint32_t rank)
 {
-    uint64_t nobody = 0, token, until = lease_hold_until(t->lease, &token);
+    uint64_t found = 0, until = lease_hold_until(t->lease, NULL), before;
 
-    if (clock_ns() + 5 * 1000000 >= until)
+    if (clock_ns() >= until)
         return;
-    if (!__atomic_compare_exchange_n(&arena->acting, &nobody, rank + 1, false, __ATOMIC_SEQ_CST,
+    before = __atomic_load_n(&shared.disturbed[rank], __ATOMIC_SEQ_CST);
+    if (!__atomic_compare_exchange_n(&shared.acting, &found, rank + 1, false, __ATOMIC_SEQ_CST,
                                      __ATOMIC_SEQ_CST)) {
-        if (clock_ns() < until) /* still: else we were not to act any more */
-            __atomic_fetch_add(&arena->clashes, 1, __ATOMIC_SEQ_CST);
+        if (clock_ns() < until)
+            __atomic_fetch_add(&shared.disturbed[found - 1], 1, __ATOMIC_SEQ_CST);
         return;
     }
-    __atomic_fetch_add(&arena->grants, 1, __ATOMIC_SEQ_CST);
-    __atomic_store_n(&arena->acting, 0, __ATOMIC_SEQ_CST);
+    nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+    __atomic_store_n(&shared.acting, 0, __ATOMIC_SEQ_CST);
+    if (before != __atomic_load_n(&shared.disturbed[rank], __ATOMIC_SEQ_CST) && clock_ns() < until)
+        __atomic_fetch_add(&shared.clashes, 1, __ATOMIC_SEQ_CST);
+    __atomic_fetch_add(&shared.grants, 1, __ATOMIC_SEQ_CST);
 }
 
 /* Takes what is over, acts while it holds, gives up or falls silent now and then. */
-static void compete(struct arena *arena, uint32_t rank, int rounds)
+static void compete(uint32_t rank, int rounds)
 {
     struct timespec nap = { .tv_nsec = 2 * 1000000 };
     struct task t;
@@ -688,7 +697,7 @@ static void compete(struct arena *arena, uint32_t rank, int rounds)
         pthread_mutex_unlock(&t.lock);
         if (!now.is_mine && (now.token == 0 || now.is_over))
             answered(&t, lease_take(t.lease, now.token, NULL, 0));
-        act(&t, arena, rank);
+        act(&t, rank);
         seed = seed * 6364136223846793005u + 1442695040888963407u;
         if (seed >> 33 < 1u << 26)
             lease_release(t.lease, 0);
@@ -698,23 +707,21 @@ static void compete(struct arena *arena, uint32_t rank, int rounds)
     task_end(&t);
 }
 
-static struct arena shared;
-
 static void *competitor(void *arg)
 {
-    compete(&shared, (uint32_t)(uintptr_t)arg, 250);
+    compete((uint32_t)(uintptr_t)arg, 250);
     return NULL;
 }
 
 static void of_many_threads_one_acts(void **state)
 {
-    pthread_t threads[6];
+    pthread_t threads[COMPETITORS];
 
     (void)state;
-    shared = (struct arena){ .acting = 0 };
-    for (uintptr_t i = 0; i < 6; i++)
+    memset(&shared, 0, sizeof(shared));
+    for (uintptr_t i = 0; i < COMPETITORS; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, competitor, (void *)i), 0);
-    for (size_t i = 0; i < 6; i++)
+    for (size_t i = 0; i < COMPETITORS; i++)
         assert_int_equal(pthread_join(threads[i], NULL), 0);
     assert_int_equal(shared.clashes, 0);
     assert_true(shared.grants > 10);
@@ -730,7 +737,7 @@ static pid_t child(uint32_t rank, int started)
         struct timespec nap = { .tv_nsec = 5 * 1000000 };
 
         alarm(30);
-        task_start_ms(&t, rank, 100, 200);
+        task_start_ms(&t, rank, 300, 600);
         if (!take(&t, 0) || write(started, "x", 1) != 1)
             _exit(1);
         while (holds(&t))
@@ -755,9 +762,9 @@ static void a_process_that_is_stopped_loses_it_and_knows_when_it_goes_on(void **
     assert_int_equal(pipe(started), 0);
     pid = child(1, started[1]);
     assert_int_equal(read(started[0], &x, 1), 1);
-    task_start_ms(&b, 2, 100, 200);
+    task_start_ms(&b, 2, 300, 600);
     lease_watch(b.lease, true);
-    for (int i = 0; i < 80; i++) { /* it renews: longer than watch_ms it is not over */
+    for (int i = 0; i < 140; i++) { /* it renews: longer than watch_ms it is not over */
         nanosleep(&nap, NULL);
         assert_false(look(&b)->is_over);
     }
