@@ -176,10 +176,10 @@ static void what_is_held_is_never_thrown_away(void **state)
     assert_true(f->held >= 3);
     g = alone(f);
     g.newest_step = f->held - 1;
-    assert_int_equal(train_start(f->train, &g, fixture_end, &err), ERR_INPUT);
+    assert_int_equal(train_start(f->train, &g, fixture_end, &err), ERR_PEER);
     assert_non_null(strstr(err.text, "nothing that was done is thrown away"));
     g.newest_step = 0;
-    assert_int_equal(train_start(f->train, &g, fixture_end, &err), ERR_INPUT);
+    assert_int_equal(train_start(f->train, &g, fixture_end, &err), ERR_PEER);
     fixture_free(f);
 }
 
