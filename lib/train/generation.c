@@ -125,7 +125,7 @@ static int check_group(const struct train *t, const struct train_group *g, struc
         return err_set(err, ERR_INPUT, "the group has %u replicas, this job was planned for %u%s",
                        world, least, least < o->replicas ? " or more" : "");
     if (g->newest_step < t->held_step)
-        return err_set(err, ERR_INPUT,
+        return err_set(err, ERR_PEER,
                        "the group goes on from step %llu, but %s holds the state after step %llu: "
                        "nothing that was done is thrown away",
                        (unsigned long long)g->newest_step, g->members[g->self].name,
