@@ -35,7 +35,7 @@ bool complete_already(const struct conf *c, void (*on_progress)(void *arg, uint6
         return false;
     info = malloc(2 * sizeof(*info));
     verified = info != NULL ? info + 1 : NULL;
-    is_complete = info != NULL && ckpt_peek(c->checkpoint.directory, info, &err) == 0 &&
+    is_complete = info != NULL && ckpt_peek(c->checkpoint.directory, NULL, info, &err) == 0 &&
                   strcmp(info->meta.job_digest, c->digest) == 0 && is_last_step(c, &info->meta) &&
                   is_exported(c) && ckpt_verify(info->path, on_progress, NULL, verified, &err) == 0;
     if (is_complete)

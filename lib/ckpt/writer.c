@@ -35,6 +35,7 @@ enum {
 struct ckpt_writer {
     char *directory;                      /* owned */
     struct ckpt_layout layouts[N_LAYOUTS]; /* owned */
+    uint32_t max_to_keep;                 /* atomic */
     size_t state_bytes;
     uint64_t retry_ms;
     void (*on_event)(void *arg, const struct ckpt_event *e);
@@ -46,7 +47,6 @@ struct ckpt_writer {
     pthread_mutex_t lock; /* guards the rest */
     pthread_cond_t changed;
     enum state state;
-    uint32_t max_to_keep;
     struct ckpt_meta meta; /* of what is in the staging copy */
     uint64_t handed_ns;
     uint64_t failures;     /* in a row, of this state */
@@ -83,14 +83,15 @@ static void tell_removed(struct ckpt_writer *w, uint64_t step, int rc, const str
 
 /* Removes the oldest until max_to_keep are left. The one just verified stays in any case, even if
  * folders with later steps lie beside it. What cannot be removed is tried again next time. */
-static void prune(struct ckpt_writer *w, uint64_t just_saved, uint32_t max_to_keep)
+static void prune(struct ckpt_writer *w, uint64_t just_saved)
 {
     uint64_t *steps;
     size_t n, left;
     struct err err;
+    uint32_t keep = __atomic_load_n(&w->max_to_keep, __ATOMIC_RELAXED);
     int rc;
 
-    if (max_to_keep == 0)
+    if (keep == 0)
         return;
     rc = ckpt_folder_list(w->directory, &steps, &n, &err);
     if (rc < 0) {
@@ -99,7 +100,7 @@ static void prune(struct ckpt_writer *w, uint64_t just_saved, uint32_t max_to_ke
         return;
     }
     left = n;
-    for (size_t i = 0; i < n && left > max_to_keep; i++) {
+    for (size_t i = 0; i < n && left > keep; i++) {
         if (steps[i] == just_saved)
             continue;
         rc = ckpt_remove(w->directory, steps[i], &err);
@@ -133,7 +134,6 @@ static void tell_failed(struct ckpt_writer *w, uint64_t step, const struct err *
 static void save(struct ckpt_writer *w)
 {
     struct ckpt_meta meta = w->meta;
-    uint32_t max_to_keep = w->max_to_keep;
     uint64_t bytes = 0, ns;
     bool existed;
     struct err err;
@@ -144,7 +144,7 @@ static void save(struct ckpt_writer *w)
     ns = clock_ns() - w->handed_ns;
     if (rc == 0) {
         tell_saved(w, meta.step, bytes, ns);
-        prune(w, meta.step, max_to_keep);
+        prune(w, meta.step);
     } else {
         tell_failed(w, meta.step, &err, false);
     }
@@ -355,9 +355,7 @@ void ckpt_hand_over(struct ckpt_writer *w, const struct ckpt_meta *meta)
 
 void ckpt_set_keep(struct ckpt_writer *w, uint32_t max_to_keep)
 {
-    pthread_mutex_lock(&w->lock);
-    w->max_to_keep = max_to_keep;
-    pthread_mutex_unlock(&w->lock);
+    __atomic_store_n(&w->max_to_keep, max_to_keep, __ATOMIC_RELAXED);
 }
 
 int ckpt_write(struct ckpt_writer *w, const struct ckpt_meta *meta, const void *state, bool wait,

@@ -20,19 +20,21 @@ static void the_newest_whose_manifest_and_sizes_agree_is_found(void **state)
     kit_save(folder, 20, 2);
     kit_save(folder, 30, 3);
     kit_save(folder, 100, 4);
-    assert_int_equal(ckpt_peek(folder, &info, &err), 0);
+    assert_int_equal(ckpt_peek(folder, NULL, &info, &err), 0);
     assert_int_equal(info.meta.step, 100);
     damage(folder, 100, "manifest.json");
     damage(folder, 30, "optimizer.safetensors");
-    assert_int_equal(ckpt_peek(folder, &info, &err), 0);
+    assert_int_equal(ckpt_peek(folder, NULL, &info, &err), 0);
     assert_string_equal(info.path, path);
     assert_int_equal(ckpt_verify(path, NULL, NULL, &verified, &err), 0);
     assert_memory_equal(&info.meta, &verified.meta, sizeof(info.meta));
     assert_int_equal(info.bytes, verified.bytes);
+    assert_int_equal(ckpt_peek(folder, info.meta.model_digest, &info, &err), 0);
+    assert_int_equal(ckpt_peek(folder, "another", &info, &err), ERR_NOENT);
     damage(folder, 20, "model.safetensors");
     damage(folder, 10, "model.safetensors");
-    assert_int_equal(ckpt_peek(folder, &info, &err), ERR_NOENT);
-    assert_text(err.text, "holds 4 checkpoints, and none of them can be read");
+    assert_int_equal(ckpt_peek(folder, NULL, &info, &err), ERR_NOENT);
+    assert_text(err.text, "holds no checkpoint that can be used");
     free(path);
     kit_remove(folder);
 }
@@ -44,8 +46,8 @@ static void where_there_is_nothing_there_is_none(void **state)
     struct err err;
 
     (void)state;
-    assert_int_equal(ckpt_peek(folder, &info, &err), ERR_NOENT);
-    assert_int_equal(ckpt_peek("/nonexistent/checkpoints", &info, &err), ERR_NOENT);
+    assert_int_equal(ckpt_peek(folder, NULL, &info, &err), ERR_NOENT);
+    assert_int_equal(ckpt_peek("/nonexistent/checkpoints", NULL, &info, &err), ERR_NOENT);
     kit_remove(folder);
 }
 
