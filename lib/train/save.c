@@ -81,7 +81,7 @@ int save_open(struct train *t, struct err *err)
     const struct train_opts *o = t->opts;
     struct ckpt_writer_opts w = {
         .directory = o->checkpoint_directory,
-        .max_to_keep = t->max_to_keep,
+        .max_to_keep = o->max_to_keep,
         .state_bytes = t->mem.state_bytes,
         .retry_ms = RETRY_MS,
         .on_event = on_ckpt_event,
@@ -224,7 +224,7 @@ static int hand_over(struct train *t, uint64_t step, bool wait, struct err *err)
     struct ckpt_meta meta = meta_of(t, step);
     int rc;
 
-    ckpt_set_keep(t->writer, __atomic_load_n(&t->max_to_keep, __ATOMIC_RELAXED));
+    live_set_keep(t);
     rc = ckpt_write(t->writer, &meta, t->mem.state, wait, err);
     if (rc == 0) {
         t->last_saved_step = step;
@@ -238,16 +238,12 @@ static int hand_over(struct train *t, uint64_t step, bool wait, struct err *err)
 /* The one before may still be on its way to the disk: then at the next boundary. */
 bool save_if_due(struct train *t, uint64_t step)
 {
-    uint64_t every_steps = __atomic_load_n(&t->save_every_steps, __ATOMIC_RELAXED);
-    uint64_t every_ns = __atomic_load_n(&t->save_every_ns, __ATOMIC_RELAXED);
     unsigned asked = __atomic_load_n(&t->requests, __ATOMIC_RELAXED);
     struct err err;
 
     if (t->writer == NULL)
         return false;
-    if (every_steps > 0 && step % every_steps == 0)
-        t->save_due = true;
-    if (every_ns > 0 && clock_ns() - t->last_save_ns >= every_ns)
+    if (live_save_is_due(t, step))
         t->save_due = true;
     if (!t->save_due && (asked & TRAIN_ASK_CHECKPOINT) == 0)
         return false;

@@ -357,8 +357,6 @@ int train_open(const struct train_opts *opts, const volatile int *cancel, struct
     t->opts = opts;
     t->lanes_per_replica = opts->lanes / opts->replicas;
     t->lane_batch = opts->global_batch / opts->lanes;
-    train_set_checkpoint(t, opts->checkpoint_every_steps, opts->checkpoint_every_seconds, opts->max_to_keep);
-    train_set_norm(t, opts->norm_every_steps);
     pthread_mutex_init(&t->lock, NULL);
     t->replicas = calloc(opts->n_devices, sizeof(*t->replicas));
     if (t->replicas == NULL) {
@@ -369,6 +367,7 @@ int train_open(const struct train_opts *opts, const volatile int *cancel, struct
         t->replicas[i].train = t;
         t->replicas[i].local = i;
     }
+    live_open(t);
     op_thread_init();
     rc = open_model(t, err);
     if (rc == 0) {
@@ -502,7 +501,6 @@ int train_start(struct train *t, const struct train_group *g,
         return rc;
     t->on_end = on_end;
     t->result = 0;
-    t->norm_every[0] = t->norm_every[1] = __atomic_load_n(&t->norm_every_asked, __ATOMIC_RELAXED);
     gate_init(&t->gate, o->n_devices, o->n_devices <= device_cores());
     __atomic_store_n(&t->running, o->n_devices, __ATOMIC_RELEASE);
     for (uint32_t i = 0; i < o->n_devices; i++) {
@@ -518,18 +516,6 @@ int train_start(struct train *t, const struct train_group *g,
 void train_request(struct train *t, unsigned kinds)
 {
     __atomic_or_fetch(&t->requests, kinds, __ATOMIC_RELAXED);
-}
-
-void train_set_checkpoint(struct train *t, uint64_t every_steps, double every_seconds, uint32_t max_to_keep)
-{
-    __atomic_store_n(&t->save_every_steps, every_steps, __ATOMIC_RELAXED);
-    __atomic_store_n(&t->save_every_ns, (uint64_t)(every_seconds * 1e9), __ATOMIC_RELAXED);
-    __atomic_store_n(&t->max_to_keep, max_to_keep, __ATOMIC_RELAXED);
-}
-
-void train_set_norm(struct train *t, uint64_t every_steps)
-{
-    __atomic_store_n(&t->norm_every_asked, every_steps, __ATOMIC_RELAXED);
 }
 
 void train_abort(struct train *t, const char *why)

@@ -166,13 +166,12 @@ static int measure(struct replica *r, struct optim_hyper *h, const struct optim_
 {
     struct train *t = r->train;
     const struct train_opts *o = t->opts;
-    uint64_t every = t->norm_every[h->step & 1];
 
     *norm = NAN;
     h->grad_scale = 1;
     if (o->clip_value > 0)
         optim_clip_values(t->optim, r->local, state, (float)o->clip_value);
-    if (o->clip_norm == 0 && (every == 0 || h->step % every != 0))
+    if (o->clip_norm == 0 && !live_norm_is_due(t, h->step))
         return 0;
     optim_measure_gradient(t->optim, r->local, state);
     if (!gate_wait(&t->gate))
@@ -208,7 +207,7 @@ int update_run(struct replica *r, uint64_t step, double *norm, struct err *err)
     optim_update(t->optim, r->local, &h, &state);
     if (r->local == 0) {
         move_statistics(t, r->grads[0]);
-        t->norm_every[(step + 1) & 1] = __atomic_load_n(&t->norm_every_asked, __ATOMIC_RELAXED);
+        live_end_step(t, step);
     }
     return gate_wait(&t->gate) ? 0 : canceled(err);
 }
