@@ -116,7 +116,7 @@ int ckpt_write(struct ckpt_writer *w, const struct ckpt_meta *meta, const void *
  * staging area, the caller fills all state_bytes, ckpt_hand_over starts the writing. */
 int ckpt_begin(struct ckpt_writer *w, void **staging, struct err *err);
 void ckpt_hand_over(struct ckpt_writer *w, const struct ckpt_meta *meta);
-/* From the next checkpoint on. */
+/* How many stay from the next one on. Any thread. */
 void ckpt_set_keep(struct ckpt_writer *w, uint32_t max_to_keep);
 /* Waits until what was handed over last is on disk and verified, at most wait_ms. 0; else its last error
  * (ERR_FULL, ERR_IO, ...; ERR_REFUSED, ERR_CANCELED: it was discarded) or ERR_TIMEOUT. */

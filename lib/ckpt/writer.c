@@ -155,9 +155,10 @@ static void prune(struct ckpt_writer *w, const struct ckpt_meta *saved)
     uint64_t *steps;
     size_t n, left;
     struct err err;
+    uint32_t keep = __atomic_load_n(&w->max_to_keep, __ATOMIC_RELAXED);
     int rc;
 
-    if (max_to_keep == 0)
+    if (keep == 0)
         return;
     rc = ckpt_folder_list(w->directory, &steps, &n, &err);
     if (rc < 0) {

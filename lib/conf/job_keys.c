@@ -468,8 +468,9 @@ LOSS_KEYS("/model/more_losses/*", 0)
   .doc = "Steps from one comparison of a checksum of all weights to the next; 0: never." },
 { "/health", "non_finite", ENUM, AT(health.non_finite), WORDS(non_finites), .fallback = "stop",
   .doc = "NaN or infinity in loss or gradient is named by lane, samples and first node; then stop: the "
-         "job ends with its state before that step saved; skip: the step updates nothing; restore: back "
-         "to the newest checkpoint, and the step is skipped when it comes again." },
+         "job stops with the state before that step; skip: the step counts and changes nothing, but "
+         "more than 10 in a row stop the job; restore: everybody goes back to the newest checkpoint, and "
+         "stops when it happens again." },
 
 { "", "optimizer", OBJECT, 0, REQUIRED,
   .doc = "How gradients become updates." },

@@ -186,7 +186,6 @@ int train_start(struct train *t, const struct train_group *g, train_end_fn *on_e
     __atomic_and_fetch(&t->requests, ~(unsigned)TRAIN_ASK_PAUSE, __ATOMIC_RELAXED);
     t->on_end = on_end;
     t->result = 0;
-    t->norm_every[0] = t->norm_every[1] = __atomic_load_n(&t->norm_every_asked, __ATOMIC_RELAXED);
     t->aborted = t->tracing = false;
     __atomic_store_n(&t->cancel, 0, __ATOMIC_RELEASE);
     gate_init(&t->gate, o->n_devices, o->n_devices <= device_cores());

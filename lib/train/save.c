@@ -98,7 +98,7 @@ static int open_writer(struct train *t, struct err *err)
     const struct train_opts *o = t->opts;
     struct ckpt_writer_opts w = {
         .directory = o->checkpoint_directory,
-        .max_to_keep = t->max_to_keep,
+        .max_to_keep = o->max_to_keep,
         .model = t->model_tensors,
         .n_model = t->n_model,
         .slots = t->slot_tensors,
@@ -273,7 +273,7 @@ static int hand_over(struct train *t, uint64_t step, struct err *err)
     if (rc == 0)
         rc = train_fault("train.save", err);
     if (rc == 0) {
-        ckpt_set_keep(t->writer, __atomic_load_n(&t->max_to_keep, __ATOMIC_RELAXED));
+        live_set_keep(t);
         rc = ckpt_write(t->writer, &meta, t->mem.state, err);
     }
     if (rc == 0) {
@@ -288,8 +288,6 @@ static int hand_over(struct train *t, uint64_t step, struct err *err)
 static bool is_due(struct train *t, uint64_t step)
 {
     const struct train_opts *o = t->opts;
-    uint64_t every_steps = __atomic_load_n(&t->save_every_steps, __ATOMIC_RELAXED);
-    uint64_t every_ns = __atomic_load_n(&t->save_every_ns, __ATOMIC_RELAXED);
 
     if (o->checkpoint_directory == NULL || step == 0)
         return false;
@@ -297,9 +295,7 @@ static bool is_due(struct train *t, uint64_t step)
         return true;
     if (step == t->last_saved_step)
         return false;
-    if (every_steps > 0 && step % every_steps == 0)
-        t->save_due = true;
-    if (every_ns > 0 && clock_ns() - t->last_save_ns >= every_ns)
+    if (live_save_is_due(t, step))
         t->save_due = true;
     return t->save_due;
 }

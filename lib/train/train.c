@@ -358,8 +358,6 @@ int train_open(const struct train_opts *opts, const volatile int *cancel, struct
     t->opts = opts;
     t->lanes_per_slot = opts->lanes / opts->replicas;
     t->lane_batch = opts->global_batch / opts->lanes;
-    train_set_checkpoint(t, opts->checkpoint_every_steps, opts->checkpoint_every_seconds, opts->max_to_keep);
-    train_set_norm(t, opts->norm_every_steps);
     pthread_mutex_init(&t->lock, NULL);
     t->replicas = calloc(opts->n_devices, sizeof(*t->replicas));
     t->shares = calloc(opts->replicas, sizeof(*t->shares));
@@ -372,6 +370,7 @@ int train_open(const struct train_opts *opts, const volatile int *cancel, struct
         t->replicas[i].local = i;
     }
     t->max_slots = most_slots(t);
+    live_open(t);
     op_thread_init();
     rc = open_model(t, err);
     if (rc == 0) {
@@ -434,17 +433,6 @@ void train_close(struct train *t)
     free(t);
 }
 
-void train_set_checkpoint(struct train *t, uint64_t every_steps, double every_seconds, uint32_t max_to_keep)
-{
-    __atomic_store_n(&t->save_every_steps, every_steps, __ATOMIC_RELAXED);
-    __atomic_store_n(&t->save_every_ns, (uint64_t)(every_seconds * 1e9), __ATOMIC_RELAXED);
-    __atomic_store_n(&t->max_to_keep, max_to_keep, __ATOMIC_RELAXED);
-}
-
-void train_set_norm(struct train *t, uint64_t every_steps)
-{
-    __atomic_store_n(&t->norm_every_asked, every_steps, __ATOMIC_RELAXED);
-}
 
 void train_facts(const struct train *t, struct train_facts *out)
 {

@@ -169,13 +169,12 @@ static double measure(struct replica *r, struct optim_hyper *h, const struct opt
 {
     struct train *t = r->train;
     const struct train_opts *o = t->opts;
-    uint64_t every = t->norm_every[h->step & 1];
     double norm;
 
     h->grad_scale = 1;
     if (o->clip_value > 0)
         optim_clip_values(t->optim, r->local, state, (float)o->clip_value);
-    if (o->clip_norm == 0 && (every == 0 || h->step % every != 0))
+    if (o->clip_norm == 0 && !live_norm_is_due(t, h->step))
         return NAN;
     optim_measure_gradient(t->optim, r->local, state);
     meet(t);
@@ -209,12 +208,13 @@ int update_run(struct replica *r, uint64_t step, double *norm, struct err *err)
     }
     optim_update(t->optim, r->local, &h, &state);
     middle = train_fault("train.update_middle", err);
-    if (r->local == 0)
+    if (r->local == 0) {
         move_statistics(t, r->grads[0]);
+        live_end_step(t, step);
+    }
     meet(t);
     if (r->local == 0) {
         t->facts.step = step;
-        t->norm_every[(step + 1) & 1] = __atomic_load_n(&t->norm_every_asked, __ATOMIC_RELAXED);
         __atomic_store_n(&t->held_step, step, __ATOMIC_RELEASE);
     }
     last = train_fault("train.update_end", err);

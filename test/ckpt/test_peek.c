@@ -29,10 +29,12 @@ static void the_newest_whose_manifest_and_sizes_agree_is_found(void **state)
     assert_int_equal(ckpt_verify(path, NULL, NULL, &verified, &err), 0);
     assert_memory_equal(&info.meta, &verified.meta, sizeof(info.meta));
     assert_int_equal(info.bytes, verified.bytes);
+    assert_int_equal(ckpt_peek(folder, info.meta.model_digest, &info, &err), 0);
+    assert_int_equal(ckpt_peek(folder, "another", &info, &err), ERR_NOENT);
     damage(folder, 20, "model.safetensors");
     damage(folder, 10, "model.safetensors");
     assert_int_equal(ckpt_peek(folder, NULL, &info, &err), ERR_NOENT);
-    assert_text(err.text, "holds 4 checkpoints, and none of them can be read");
+    assert_text(err.text, "holds no checkpoint that can be used");
     free(path);
     kit_remove(folder);
 }

@@ -140,8 +140,7 @@ static void write_job(struct world *w, const struct job_patch patches[JOB_MAX_PA
 
 static void world_open(struct world *w, const struct job_patch patches[JOB_MAX_PATCHES], bool level_is_given)
 {
-    struct report_opts ro = { .train = &w->train, .job = "j", .task = "t", .version = "v", .log_every_steps = 1,
-                              .is_chief = true };
+    struct report_opts ro = { .train = &w->train, .job = "j", .task = "t", .version = "v", .log_every_steps = 1 };
     struct reload_opts o = { .level_is_given = level_is_given };
     struct err err = { 0 };
 
@@ -156,6 +155,7 @@ static void world_open(struct world *w, const struct job_patch patches[JOB_MAX_P
     ro.metrics = w->metrics;
     ro.summary_directory = w->conf->summary.directory;
     assert_int_equal(report_open(&ro, &w->report, &err), 0);
+    report_lead(w->report, true);
     o.loop = w->loop;
     o.conf = w->conf;
     o.report = w->report;

@@ -4,8 +4,9 @@
 import json
 import os
 import signal
+import time
 
-from kit import Task, digits_job, expect_codes, main, merge, read_tree, start, test, workdir
+from kit import SLOW, Task, digits_job, expect_codes, main, merge, read_tree, start, test, workdir
 
 SLOWLY = {"TRAINERD_FAULT": "train.forward=delay:3@1+"}
 
@@ -54,7 +55,8 @@ def every_live_key_changes_and_the_weights_do_not():
     said = [r for r in task.events("step") if r["step"] > first + 1]
     assert all(r["gradient_norm"] is not None for r in said)
     saved = [r["step"] for r in task.events("checkpoint")]
-    assert saved[:-1] and all(s % 5 == 0 for s in saved[:-1]) and len(saved) > 5, saved
+    # the writer may still be busy at one that is due: then it comes a little later
+    assert len(saved) > 5 and sum(s % 5 == 0 for s in saved) >= 3, saved
     kept = os.listdir(os.path.join(loud, "run", "checkpoints"))
     assert len(kept) == len(saved), (kept, saved)
     assert [n for n in os.listdir(os.path.join(loud, "curves")) if n.startswith("events.")]
@@ -138,6 +140,24 @@ def a_level_given_to_the_process_goes_before_the_job():
     task.until(lambda t: any(r["level"].lower() == "debug" for r in t.records))
     task.signal(signal.SIGTERM)
     expect_codes([task], [143])
+
+
+@test
+def storage_that_hangs_stops_neither_training_nor_leaving():
+    path = digits_job(workdir(), train={"epochs": 1000})
+    task = Task(path, args=("--devices", "cpu:1"), env=SLOWLY)
+    task.until_step(1)
+    os.remove(path)
+    os.mkfifo(path)  # nobody ever writes into it
+    task.signal(signal.SIGHUP)
+    task.signal(signal.SIGHUP)
+    at = len(task.steps())
+    task.until(lambda t: len(t.steps()) > at + 5)
+    task.signal(signal.SIGTERM)
+    before = time.monotonic()
+    expect_codes([task], [143])
+    assert time.monotonic() - before < 5 * SLOW
+    assert not task.events("reload") and not task.events("reload_refused")
 
 
 if __name__ == "__main__":

@@ -290,7 +290,7 @@ static void tick(struct simn *s, uint32_t rank)
     uint64_t ms = simn_real_ms(s, rank, s->opts.tick_ms);
     struct member_progress p;
 
-    train_progress(s, rank, &p);
+    sim_train_progress(s, rank, &p);
     member_node_progress(t->node, &p);
     member_node_tick(t->node, simn_clock(s, rank));
     if (simn_random(s, 64) == 0)
@@ -545,7 +545,7 @@ void simn_fail(struct simn *s, uint32_t rank, enum member_failure kind, const ch
 {
     for (uint32_t i = 0; i < s->opts.world && kind == MEMBER_FAIL_INPUT; i++)
         s->tasks[i].may_end_2 = true;
-    train_fail(s, rank, kind, text);
+    sim_train_fail(s, rank, kind, text);
 }
 
 void simn_other_job(struct simn *s, uint32_t rank)

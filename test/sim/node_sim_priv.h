@@ -203,10 +203,10 @@ bool link_passes(const struct simn *s, uint32_t from, uint32_t to, enum simn_pla
 void train_begin(struct simn *s, uint32_t rank, const struct member_view *v);
 void train_pause(struct simn *s, uint32_t rank);
 void train_abort_now(struct simn *s, uint32_t rank);
-void train_fail(struct simn *s, uint32_t rank, enum member_failure kind, const char *text);
+void sim_train_fail(struct simn *s, uint32_t rank, enum member_failure kind, const char *text);
 void train_process_gone(struct simn *s, uint32_t rank, bool is_silent);
 void train_event(struct simn *s, struct simn_event *e);
-void train_progress(struct simn *s, uint32_t rank, struct member_progress *out);
+void sim_train_progress(struct simn *s, uint32_t rank, struct member_progress *out);
 void train_last_saved(struct simn *s, uint32_t rank);
 bool simn_same_view(const struct member_view *a, const struct member_view *b);
 uint32_t group_of(struct simn *s, uint32_t rank, const struct member_view *v); /* the one published */

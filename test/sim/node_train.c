@@ -161,7 +161,7 @@ static void connect_all(struct simn *s, uint32_t at)
     uint32_t first = g->view.seats[0].rank;
 
     if (g->view.newest_step == 0 && s->tasks[first].storage == SIMN_STORAGE_FAILS) {
-        train_fail(s, first, MEMBER_FAIL_LOCAL, "read the newest checkpoint: input/output error");
+        sim_train_fail(s, first, MEMBER_FAIL_LOCAL, "read the newest checkpoint: input/output error");
         return;
     }
     if (g->view.newest_step == 0 && s->tasks[first].storage == SIMN_STORAGE_HANGS) {
@@ -234,7 +234,7 @@ void train_abort_now(struct simn *s, uint32_t rank)
         later(s, rank, simn_random(s, 4), T_ABORTED, 0);
 }
 
-void train_fail(struct simn *s, uint32_t rank, enum member_failure kind, const char *text)
+void sim_train_fail(struct simn *s, uint32_t rank, enum member_failure kind, const char *text)
 {
     struct simn_task *t = &s->tasks[rank];
 
@@ -447,7 +447,7 @@ void train_event(struct simn *s, struct simn_event *e)
         broken(s, e->to, MEMBER_NOBODY);
 }
 
-void train_progress(struct simn *s, uint32_t rank, struct member_progress *out)
+void sim_train_progress(struct simn *s, uint32_t rank, struct member_progress *out)
 {
     static const char *const names[] = { "", "connect", "state", "compute", "reduce", "save" };
     const struct simn_train *t = &s->tasks[rank].train;
