@@ -58,6 +58,7 @@ struct lease {
     struct job job;
     struct wish taking; /* copy of the wish */
     struct lease_found found;
+    bool was_read;
     uint64_t look_ns;   /* before the last look that worked */
     uint64_t seen_ns;   /* what was found is as it is since then, at least */
     uint64_t beats;
@@ -134,6 +135,7 @@ static int look(struct lease *l, struct err *err)
     if (rc < 0)
         return rc;
     l->look_ns = begin;
+    l->was_read = true;
     if (f->token != token || f->beat_bytes != n || memcmp(f->beat, beat, n) != 0)
         l->seen_ns = clock_ns();
     return 0;
@@ -233,6 +235,7 @@ static void tell(struct lease *l, uint64_t held, int rc, const struct err *troub
 
     memset(&s, 0, sizeof(s)); /* holes too: it is compared */
     s.answered = l->job.ticket;
+    s.is_known = l->was_read;
     s.token = f->token;
     s.is_mine = held != 0 && held == f->token;
     s.is_over = f->token != 0 && !s.is_mine && is_over(l);

@@ -48,6 +48,7 @@ enum {
 
 struct lease_state {
     uint64_t answered; /* all that was asked with a ticket up to this one is dealt with */
+    bool is_known;     /* the storage was read at least once; else the rest is empty */
     uint64_t token;    /* newest number on the storage; 0: none */
     bool is_mine;      /* we took it and have not lost it; lease_hold_until() says for how long */
     bool is_over;      /* released, not renewed for watch_ms, or ours but lost; false for token 0 */

@@ -465,7 +465,7 @@ static void a_record_is_believed_only_whole_and_under_its_own_number(void **stat
 
 static void few_files_are_left(void **state)
 {
-    struct task a;
+    struct task a, b;
 
     (void)state;
     put("lease-00000001.new-00000000000000ff", "x", 1); /* of one that was killed */
@@ -474,6 +474,11 @@ static void few_files_are_left(void **state)
     for (uint64_t i = 0; i < 20; i++)
         assert_true(take(&a, i));
     assert_int_equal(files(), 2 * 2 + 1); /* records and beats of the newest two */
+    task_start(&b, 2);
+    assert_false(take(&b, 7)); /* number 8 was taken, even if nothing tells it any more */
+    assert_int_equal(b.now.token, 20);
+    assert_int_equal(files(), 2 * 2 + 1);
+    task_end(&b);
     task_end(&a);
 }
 
@@ -499,7 +504,17 @@ static void storage_that_fails_costs_the_lease_after_the_time_to_hold(void **sta
 {
     static const char *const points[] = { "lease.beat@1+", "lease.list@1+", "lease.read@1+" };
 
+    struct task blind;
+
     (void)state;
+    assert_int_equal(mkdir(leases, 0777), 0);
+    assert_int_equal(fault_arm("lease.list@1+", NULL), 0);
+    task_start(&blind, 9);
+    assert_false(look(&blind)->is_known);
+    assert_false(blind.now.is_reachable);
+    fault_arm(NULL, NULL);
+    assert_true(look(&blind)->is_known);
+    task_end(&blind);
     for (size_t i = 0; i < 3; i++) {
         struct task a;
         uint64_t token;
@@ -511,6 +526,7 @@ static void storage_that_fails_costs_the_lease_after_the_time_to_hold(void **sta
         go(HOLD_MS / 2);
         assert_true(look(&a)->is_mine);
         assert_false(a.now.is_reachable);
+        assert_true(a.now.is_known);
         says(&a, "Input/output error");
         assert_int_equal(lease_check(a.lease, NULL), i == 0 ? 0 : ERR_IO);
         go(HOLD_MS / 2);

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/fault.h"
+#include "ckpt/ckpt_priv.h"
 #include "ckpt/lease.h"
 
 /* What a writer reported. */
@@ -270,6 +271,32 @@ static void what_dead_writers_left_is_removed_and_what_they_moved_aside_comes_ba
     kit_load(info.path, 7);
     free(seven);
     free(aside);
+    kit_remove(folder);
+}
+
+/* Its owner may be alive and about to publish it: then it must not be half there. */
+static void what_is_cleaned_is_gone_under_its_name_before_anything_in_it_is_removed(void **state)
+{
+    char *folder = kit_folder(), *theirs = fs_join(folder, ".step-00000008.tmp-0123456789abcdef");
+    char *file;
+
+    (void)state;
+    assert_int_equal(mkdir(theirs, 0777), 0);
+    for (int i = 0; i < 3; i++) {
+        static const char *const names[] = { "manifest.json", "model.safetensors", "more" };
+
+        file = fs_join(theirs, names[i]);
+        kit_put(file, "x", 1);
+        free(file);
+    }
+    assert_int_equal(fault_arm("fs.remove@2", NULL), 0);
+    assert_int_equal(ckpt_folder_clean(folder, NULL), ERR_IO);
+    assert_true(access(theirs, F_OK) < 0);
+    assert_int_equal(kit_count(folder, ".step-00000008.tmp-"), 1); /* half removed, and ours */
+    assert_int_equal(fault_arm(NULL, NULL), 0);
+    assert_int_equal(ckpt_folder_clean(folder, NULL), 0);
+    assert_int_equal(kit_count(folder, ""), 0);
+    free(theirs);
     kit_remove(folder);
 }
 
@@ -988,6 +1015,7 @@ int main(void)
         cmocka_unit_test(the_same_checkpoint_is_not_written_twice),
         cmocka_unit_test(anything_else_of_that_name_is_replaced),
         cmocka_unit_test(what_dead_writers_left_is_removed_and_what_they_moved_aside_comes_back),
+        cmocka_unit_test(what_is_cleaned_is_gone_under_its_name_before_anything_in_it_is_removed),
         cmocka_unit_test(a_busy_writer_says_so_or_is_waited_for),
         cmocka_unit_test(a_state_filled_in_parts_is_the_same),
         cmocka_unit_test(a_failure_is_tried_again_and_a_newer_state_goes_first),
