@@ -414,8 +414,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(an_address_in_use_is_an_error_that_says_so),
         cmocka_unit_test(a_killed_process_leads_to_a_new_view_within_milliseconds),
         cmocka_unit_test(a_killed_leader_is_followed_by_the_lowest_survivor),
-        cmocka_unit_test(
-            a_leader_that_returns_is_handed_the_group_and_the_newest_state_is_known),
+        cmocka_unit_test(a_leader_that_returns_is_handed_the_group_and_the_newest_state_is_known),
         cmocka_unit_test(one_of_two_goes_on_with_the_lease_of_the_storage),
         cmocka_unit_test(a_task_with_a_stuck_loop_is_silent_and_named_and_comes_back),
         cmocka_unit_test(what_fails_on_one_task_alone_costs_only_that_task),

@@ -18,7 +18,9 @@ static const struct rdzv_task tasks[WORLD] = { { "chief", 0, "a:1", "chief" },
                                                { "worker", 0, "b:1", "worker 0" },
                                                { "worker", 1, "c:1", "worker 1" } };
 static const struct wire_cluster cluster = { tasks, WORLD };
-static const struct member_ident ident = { "1.2", "j0b", "c1u", "chief:a", "cpu", "onednn", "2.19" };
+static const struct member_ident ident = {
+    "1.2", "j0b", "c1u", "chief:a", "cpu", "onednn", "2.19"
+};
 
 static void *packed(const ProtobufCMessage *m, size_t *n)
 {
@@ -60,22 +62,43 @@ static void assert_same(const struct member_msg *a, const struct member_msg *b)
 static void what_a_member_says_survives(void **state)
 {
     static const struct member_msg said[] = {
-        { .kind = MEMBER_MSG_JOIN, .incarnation = UINT64_MAX, .generation = 7, .is_attaching = true,
-          .ident = &ident, .n_devices = 3, .text = "", .progress.phase = "" },
+        { .kind = MEMBER_MSG_JOIN,
+          .incarnation = UINT64_MAX,
+          .generation = 7,
+          .is_attaching = true,
+          .ident = &ident,
+          .n_devices = 3,
+          .text = "",
+          .progress.phase = "" },
         { .kind = MEMBER_MSG_READY, .generation = 6, .held = 41, .text = "", .progress.phase = "" },
-        { .kind = MEMBER_MSG_BEAT, .generation = 7, .text = "",
+        { .kind = MEMBER_MSG_BEAT,
+          .generation = 7,
+          .text = "",
           .progress = { 40, 123456, "reduce", 17, 900 } },
-        { .kind = MEMBER_MSG_TROUBLE, .generation = 7, .rank = 2, .text = "link broke",
+        { .kind = MEMBER_MSG_TROUBLE,
+          .generation = 7,
+          .rank = 2,
+          .text = "link broke",
           .progress.phase = "" },
-        { .kind = MEMBER_MSG_TROUBLE, .generation = 7, .rank = MEMBER_NOBODY, .text = "",
+        { .kind = MEMBER_MSG_TROUBLE,
+          .generation = 7,
+          .rank = MEMBER_NOBODY,
+          .text = "",
           .progress.phase = "" },
-        { .kind = MEMBER_MSG_COMPLETE, .generation = 7, .held = 100, .text = "",
+        { .kind = MEMBER_MSG_COMPLETE,
+          .generation = 7,
+          .held = 100,
+          .text = "",
           .progress.phase = "" },
         { .kind = MEMBER_MSG_LEAVE, .code = 138, .text = "disk", .progress.phase = "" },
         { .kind = MEMBER_MSG_LEAVE, .code = 143, .is_all = true, .text = "", .progress.phase = "" },
     };
-    const struct wire_sender sender = { .self = SELF, .to = 0, .call = 9, .data_address = "b:2",
-                                        .host_key = "hk", .samples_per_second = 2.5 };
+    const struct wire_sender sender = { .self = SELF,
+                                        .to = 0,
+                                        .call = 9,
+                                        .data_address = "b:2",
+                                        .host_key = "hk",
+                                        .samples_per_second = 2.5 };
 
     (void)state;
     for (size_t i = 0; i < COUNT_OF(said); i++) {
@@ -109,18 +132,42 @@ static void what_a_leader_says_survives(void **state)
     static const struct member_seat seats[] = { { 0, 11, 4 }, { 2, 13, 5 } };
     static const struct member_view view = { 8, 2, seats, 5, 2 };
     static const struct rdzv_member members[] = {
-        { .rank = 0, .incarnation = 11, .n_devices = 1, .data_address = "a:9", .host_key = "x", .held = 4 },
-        { .rank = 2, .incarnation = 13, .n_devices = 2, .data_address = "c:9", .host_key = "y", .held = 5 },
+        { .rank = 0,
+          .incarnation = 11,
+          .n_devices = 1,
+          .data_address = "a:9",
+          .host_key = "x",
+          .held = 4 },
+        { .rank = 2,
+          .incarnation = 13,
+          .n_devices = 2,
+          .data_address = "c:9",
+          .host_key = "y",
+          .held = 5 },
     };
-    static const struct rdzv_view facts = { .generation = 8, .members = members, .n_members = 2,
-                                            .key = { 1, 2, 3 }, .newest_step = 5, .newest_member = 1 };
+    static const struct rdzv_view facts = { .generation = 8,
+                                            .members = members,
+                                            .n_members = 2,
+                                            .key = { 1, 2, 3 },
+                                            .newest_step = 5,
+                                            .newest_member = 1 };
     static const struct member_msg said[] = {
         { .kind = MEMBER_MSG_WAIT, .text = "for worker 1", .progress.phase = "" },
-        { .kind = MEMBER_MSG_VIEW, .view = &view, .text = "worker 0 was lost", .progress.phase = "" },
-        { .kind = MEMBER_MSG_PAUSE, .generation = 8, .text = "", .progress.phase = "" },
-        { .kind = MEMBER_MSG_OVER, .generation = 8, .rank = 2, .code = MEMBER_GO_ON, .text = "lost",
+        { .kind = MEMBER_MSG_VIEW,
+          .view = &view,
+          .text = "worker 0 was lost",
           .progress.phase = "" },
-        { .kind = MEMBER_MSG_OVER, .rank = MEMBER_NOBODY, .code = 0, .text = "complete",
+        { .kind = MEMBER_MSG_PAUSE, .generation = 8, .text = "", .progress.phase = "" },
+        { .kind = MEMBER_MSG_OVER,
+          .generation = 8,
+          .rank = 2,
+          .code = MEMBER_GO_ON,
+          .text = "lost",
+          .progress.phase = "" },
+        { .kind = MEMBER_MSG_OVER,
+          .rank = MEMBER_NOBODY,
+          .code = 0,
+          .text = "complete",
           .progress.phase = "" },
         { .kind = MEMBER_MSG_REDIRECT, .rank = 2, .text = "", .progress.phase = "" },
         { .kind = MEMBER_MSG_REFUSE, .code = MEMBER_GO_ON, .text = "later", .progress.phase = "" },
@@ -268,20 +315,49 @@ static void a_view_that_makes_no_sense_is_refused_with_the_place(void **state)
 
         good_view(&f);
         switch (rows[i].what) {
-        case 1: f.view.generation = 0; break;
-        case 2: f.view.generation = UINT64_MAX; break;
-        case 3: f.view.key.len = 31; break;
-        case 4: f.view.n_members = 0; break;
-        case 5: f.view.newest_member = 2; break;
-        case 6: f.at[0] = &f.members[1]; f.at[1] = &f.members[0]; break;
-        case 7: f.at[0] = &f.members[1]; break;
-        case 8: f.members[0].incarnation = 0; break;
-        case 9: f.members[1].n_devices = 5000; break;
-        case 10: f.view.newest_step = 6; break;
-        case 11: f.view.newest_member = 0; break;
-        case 12: f.tasks[0].type = (char *)"worker"; f.tasks[0].index = 9; break;
-        case 13: f.members[0].task = NULL; break;
-        default: break;
+        case 1:
+            f.view.generation = 0;
+            break;
+        case 2:
+            f.view.generation = UINT64_MAX;
+            break;
+        case 3:
+            f.view.key.len = 31;
+            break;
+        case 4:
+            f.view.n_members = 0;
+            break;
+        case 5:
+            f.view.newest_member = 2;
+            break;
+        case 6:
+            f.at[0] = &f.members[1];
+            f.at[1] = &f.members[0];
+            break;
+        case 7:
+            f.at[0] = &f.members[1];
+            break;
+        case 8:
+            f.members[0].incarnation = 0;
+            break;
+        case 9:
+            f.members[1].n_devices = 5000;
+            break;
+        case 10:
+            f.view.newest_step = 6;
+            break;
+        case 11:
+            f.view.newest_member = 0;
+            break;
+        case 12:
+            f.tasks[0].type = (char *)"worker";
+            f.tasks[0].index = 9;
+            break;
+        case 13:
+            f.members[0].task = NULL;
+            break;
+        default:
+            break;
         }
         rc = wire_read_leader(&w, &cluster, &f.m, &heard, &err);
         assert_int_equal(rc, rows[i].expected != NULL ? ERR_INPUT : 0);
