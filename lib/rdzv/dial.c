@@ -1,9 +1,9 @@
 /* dial.c - a TCP connection to another task, and whether nobody listens there.
  *
- * gRPC could connect by itself, but would not say for certain that an address refuses: that counts as
- * proof that the process is dead. So the name is resolved and every address of it is tried at once,
- * by a thread that lives for one attempt (a resolver can block for long, and cannot be stopped). The
- * first connection that is made wins; refused is what all addresses refused. */
+ * gRPC could connect by itself, but would not say for certain that an address refuses: that counts
+ * as proof that the process is dead. So the name is resolved and every address of it is tried at
+ * once, by a thread that lives for one attempt (a resolver can block for long, and cannot be
+ * stopped). The first connection that is made wins; refused is what all addresses refused. */
 #include "rdzv/rdzv_priv.h"
 
 #include <errno.h>

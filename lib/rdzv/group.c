@@ -1,7 +1,8 @@
 /* group.c - the node and its world: one event goes in, all of its actions come out.
  *
- * Actions never lead back into the node: what a link or a timer has to say comes from the loop later,
- * and what the daemon says from inside a callback waits in a queue until the actions are done. */
+ * Actions never lead back into the node: what a link or a timer has to say comes from the loop
+ * later, and what the daemon says from inside a callback waits in a queue until the actions are
+ * done. */
 #include "rdzv/rdzv_priv.h"
 
 #include <stdlib.h>
@@ -105,8 +106,7 @@ static void do_save(struct rdzv_group *g, const struct member_do_this *a)
 
 static void do_lease(struct rdzv_group *g, const struct member_do_this *a)
 {
-    g->r->opts.on_lease(g->r->opts.arg, a->token, a->wish,
-                        a->token == UINT64_MAX ? NULL : a->view);
+    g->r->opts.on_lease(g->r->opts.arg, a->token, a->wish, a->token == UINT64_MAX ? NULL : a->view);
 }
 
 static void do_release(struct rdzv_group *g, const struct member_do_this *a)
@@ -347,7 +347,8 @@ void rdzv_opened(struct rdzv *r)
     say(r, new_said(opened, "", 0));
 }
 
-static void say_at(struct rdzv *r, void (*deliver)(struct rdzv_group *, const struct said *, uint64_t),
+static void say_at(struct rdzv *r,
+                   void (*deliver)(struct rdzv_group *, const struct said *, uint64_t),
                    uint64_t generation, uint64_t held)
 {
     struct said *s = new_said(deliver, "", 0);

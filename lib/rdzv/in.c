@@ -211,16 +211,25 @@ void *rdzv_in_context(const struct rdzv_in *c)
     return c->context;
 }
 
+/* The client's side is over; told once. */
+static void tell_closed(struct rdzv_in *c)
+{
+    void (*fn)(void *, struct rdzv_in *) = c->on_closed;
+
+    c->on_closed = NULL;
+    if (fn != NULL)
+        fn(c->arg, c);
+}
+
 static void on_gone(void *arg, bool ok)
 {
     struct rdzv_in *c = arg;
 
     (void)ok; /* this batch always succeeds */
     c->is_gone = true;
-    if (c->on_closed != NULL) {
+    if (c->on_closed != NULL)
         c->is_finished = true; /* nobody may use it after this */
-        c->on_closed(c->arg, c);
-    }
+    tell_closed(c);
     unref(c);
 }
 
@@ -278,12 +287,10 @@ static void on_read(void *arg, bool ok)
 
     (void)ok; /* then there is no message */
     if (c->payload == NULL) { /* the client has said all that it will */
-        void (*on_closed)(void *, struct rdzv_in *) = c->on_closed;
-
-        if (!c->is_finished)
+        if (!c->is_finished) {
+            tell_closed(c);
             finish(c, GRPC_STATUS_OK, "");
-        if (on_closed != NULL)
-            on_closed(c->arg, c);
+        }
     } else {
         if (!c->is_finished)
             handle(c);

@@ -1,8 +1,8 @@
 /* link_in.c - Rendezvous.Join: the links of those that called us, at most one per task.
  *
  * The first message says whose link it is. A newer call of a task takes the place of its older one:
- * of the same process, because the older may be one that it gave up; of another process, because that
- * one was started later, and the former must not stay. */
+ * of the same process, because the older may be one that it gave up; of another process, because
+ * that one was started later, and the former must not stay. */
 #include "rdzv/rdzv_priv.h"
 
 #include <stdlib.h>
@@ -75,7 +75,8 @@ void rdzv_links_close(struct rdzv_links *l, uint32_t rank)
     if (call == NULL)
         return;
     rdzv_trace(l->r, "link of %s: closed", l->r->cluster.tasks[rank].name);
-    rdzv_in_finish(call, GRPC_STATUS_OK, "%s", ""); /* another status would overtake what is not read yet */
+    rdzv_in_finish(call, GRPC_STATUS_OK, "%s",
+                   ""); /* another status would overtake what is not read yet */
 }
 
 /* ---- in ---- */
@@ -102,12 +103,12 @@ static bool is_impossible(struct rdzv_links *l, const Trainerd__V1__Join *j, uin
 
     rdzv_full_name(r, r->opts.self, self);
     if (rank == MEMBER_NOBODY)
-        rdzv_in_finish(call, GRPC_STATUS_FAILED_PRECONDITION,
-                       "%s %u (%s) cannot join: it is no training task of the coordinator's "
-                       "cluster: its cluster is '%.600s', the coordinator's is '%.600s'; give every "
-                       "task the same cluster specification",
-                       j->task->type, j->task->index, j->task->address, j->cluster,
-                       r->opts.ident.cluster);
+        rdzv_in_finish(
+            call, GRPC_STATUS_FAILED_PRECONDITION,
+            "%s %u (%s) cannot join: it is no training task of the coordinator's "
+            "cluster: its cluster is '%.600s', the coordinator's is '%.600s'; give every "
+            "task the same cluster specification",
+            j->task->type, j->task->index, j->task->address, j->cluster, r->opts.ident.cluster);
     else if (rank == r->opts.self && j->incarnation != r->opts.incarnation)
         rdzv_in_finish(call, GRPC_STATUS_FAILED_PRECONDITION,
                        "another process runs as this task: this is %s, and it leads", self);
@@ -137,8 +138,8 @@ static void replace(struct rdzv_links *l, uint32_t rank, uint64_t incarnation)
     if (is_other)
         rdzv_links_send(l, rank, &m);
     rdzv_links_close(l, rank);
-    rdzv_group_in_closed(l->r->group, rank, is_other ? "another process joined in its place"
-                                                     : "it called again");
+    rdzv_group_in_closed(l->r->group, rank,
+                         is_other ? "another process joined in its place" : "it called again");
 }
 
 static void keep(char **at, const char *s)

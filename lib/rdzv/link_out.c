@@ -59,9 +59,9 @@ static void on_end(void *arg, int code, bool is_refused, const char *text)
         char name[400], story[2048];
 
         snprintf(story, sizeof(story), "refused by %s: %s", rdzv_full_name(r, c->rank, name), text);
-        rdzv_group_hear_out(r->group, &(struct member_msg){ .kind = MEMBER_MSG_REFUSE,
-                                                            .code = CODE_INPUT,
-                                                            .text = story });
+        rdzv_group_hear_out(
+            r->group,
+            &(struct member_msg){ .kind = MEMBER_MSG_REFUSE, .code = CODE_INPUT, .text = story });
     }
     rdzv_group_out_closed(r->group, is_refused ? MEMBER_REFUSED : MEMBER_CLOSED,
                           code == GRPC_STATUS_OK ? "it closed the connection" : text);

@@ -2,9 +2,9 @@
  *
  *     dialling --connected--> calling --half-closed, or unary--> messages come --status--> freed
  *
- * A stream is a link: messages go both ways until either side ends it. The connection belongs to the
- * call, so nothing of an earlier failure (a backoff, a resolved name) is inherited, and its end is the
- * end of the call. The record frees itself when gRPC has given back every tag of it. */
+ * A stream is a link: messages go both ways until either side ends it. The connection belongs to
+ * the call, so nothing of an earlier failure (a backoff, a resolved name) is inherited, and its end
+ * is the end of the call. The record frees itself when gRPC has given back every tag of it. */
 #include "rdzv/rdzv_priv.h"
 
 #include <fcntl.h>
@@ -18,13 +18,14 @@
 #include "loop/loop.h"
 
 enum {
-    UNSENT_MAX = 64,    /* messages that wait for a connection, or for a server that does not read */
+    UNSENT_MAX = 64, /* messages that wait for a connection, or for a server that does not read */
     CONNECT_MS = 1000,
     LINGER_MS = 1000, /* after a half-close, for the other side's status */
 };
 
 struct rdzv_out {
-    struct rdzv_out_opts opts; /* callbacks NULL once forgotten; request, address, method are not kept */
+    struct rdzv_out_opts
+        opts; /* callbacks NULL once forgotten; request, address, method are not kept */
     struct rdzv_out *next, **link; /* in r->outs */
     const char *method;            /* static */
     struct rdzv_dial *dial;        /* NULL: done */
@@ -189,9 +190,8 @@ static void begin(struct rdzv_out *o, int fd)
     grpc_op op = { .op = GRPC_OP_RECV_STATUS_ON_CLIENT };
 
     if (o->opts.deadline_ms != 0)
-        deadline =
-            gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
-                         gpr_time_from_millis((int64_t)o->opts.deadline_ms, GPR_TIMESPAN));
+        deadline = gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                                gpr_time_from_millis((int64_t)o->opts.deadline_ms, GPR_TIMESPAN));
     o->channel = rdzv_channel_on(fd);
     o->call =
         grpc_channel_create_call(o->channel, NULL, GRPC_PROPAGATE_DEFAULTS,

@@ -71,7 +71,7 @@ struct rdzv_opts {
     uint32_t self;
     uint64_t incarnation;          /* random, not 0: new at every process start */
     const char *listen;            /* host:port to bind: the named address, or 0.0.0.0:port */
-    const char *token;             /* shared secret, sent and demanded as a bearer token; NULL: none */
+    const char *token; /* shared secret, sent and demanded as a bearer token; NULL: none */
     struct member_ident ident;     /* copied */
     uint32_t n_devices;
     const char *data_address, *host_key;

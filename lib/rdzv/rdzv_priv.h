@@ -106,8 +106,8 @@ void *rdzv_in_context(const struct rdzv_in *c);
 /* ---- dial.c ---- */
 
 struct rdzv_dial;
-/* fd >= 0: connected, it is the callee's. Else why not; is_refused: every address of the name refused
- * the connection, so nobody listens there. */
+/* fd >= 0: connected, it is the callee's. Else why not; is_refused: every address of the name
+ * refused the connection, so nobody listens there. */
 typedef void rdzv_dialled(void *arg, int fd, bool is_refused, const char *why);
 /* Calls fn once, from the loop, never inside this call. */
 struct rdzv_dial *rdzv_dial_start(struct loop *loop, const char *address, uint64_t wait_ms,
@@ -217,8 +217,8 @@ void rdzv_who_free(struct rdzv_who *w);
 struct rdzv_views *rdzv_views_new(struct rdzv *r);
 /* A View that came in, and was checked. */
 void rdzv_views_take(struct rdzv_views *v, const Trainerd__V1__View *m);
-/* The view as the node has it, with the rest: what came with it, or, if it is our own to publish, what
- * its members said and a new key. NULL: it is neither. Valid until the next call here. */
+/* The view as the node has it, with the rest: what came with it, or, if it is our own to publish,
+ * what its members said and a new key. NULL: it is neither. Valid until the next call here. */
 const struct rdzv_view *rdzv_views_get(struct rdzv_views *v, const struct member_view *view);
 void rdzv_views_free(struct rdzv_views *v);
 

@@ -1,5 +1,6 @@
 /* view.c - a view with what the node does not know: the key of its generation, and of each member
- * how it is reached and what it has. One is kept, of the newest generation that was published or came. */
+ * how it is reached and what it has. One is kept, of the newest generation that was published or
+ * came. */
 #include "rdzv/rdzv_priv.h"
 
 #include <stdlib.h>
@@ -10,7 +11,7 @@
 
 struct rdzv_views {
     struct rdzv *r;
-    struct arena memory; /* of `view` */
+    struct arena memory;   /* of `view` */
     struct rdzv_view view; /* generation 0: none */
 };
 
@@ -93,9 +94,8 @@ static bool make(struct rdzv_views *v, const struct member_view *from)
 
     for (uint32_t i = 0; i < from->n; i++) {
         const struct member_seat *seat = &from->seats[i];
-        struct rdzv_member m = seat->rank == v->r->opts.self
-                                   ? self(v->r)
-                                   : rdzv_links_member(v->r->links, seat->rank);
+        struct rdzv_member m =
+            seat->rank == v->r->opts.self ? self(v->r) : rdzv_links_member(v->r->links, seat->rank);
 
         if (m.n_devices == 0 || m.incarnation != seat->incarnation)
             return false;
@@ -104,7 +104,8 @@ static bool make(struct rdzv_views *v, const struct member_view *from)
         if (seat->rank == from->newest)
             v->view.newest_member = i;
     }
-    CHECK(rng_os(v->view.key, sizeof(v->view.key)) == 0); /* the kernel has some once it has booted */
+    CHECK(rng_os(v->view.key, sizeof(v->view.key)) ==
+          0); /* the kernel has some once it has booted */
     v->view.newest_step = from->newest_step;
     v->view.generation = from->generation;
     return true;

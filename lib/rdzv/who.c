@@ -1,4 +1,5 @@
-/* who.c - Rendezvous.Who: where others stand, asked on a connection of its own, and their questions. */
+/* who.c - Rendezvous.Who: where others stand, asked on a connection of its own, and their
+ * questions. */
 #include "rdzv/rdzv_priv.h"
 
 #include <stdio.h>

@@ -22,7 +22,7 @@ enum {
     WIRE_BYTES_MAX = 1 << 20,  /* of a message on the wire */
     WIRE_MEMORY_MAX = 8 << 20, /* of a message in memory */
     WIRE_KEY_BYTES = 32,
-    WIRE_PHASE_BYTES = 32, /* of the name of a phase, with the NUL */
+    WIRE_PHASE_BYTES = 32,   /* of the name of a phase, with the NUL */
     WIRE_DEVICES_MAX = 4096, /* of a task */
 };
 #define WIRE_NUMBER_MAX ((uint64_t)1 << 62) /* of a generation, a step, a time */
@@ -50,11 +50,9 @@ void wire_fill_task(const struct wire_cluster *c, uint32_t rank, Trainerd__V1__T
 
 /* Of a Join, wire_rank() of task and of to may be MEMBER_NOBODY, and the addresses are checked. */
 int wire_read_member(struct wire *w, const struct wire_cluster *c,
-                     const Trainerd__V1__MemberMessage *m, struct member_msg *out,
-                     struct err *err);
+                     const Trainerd__V1__MemberMessage *m, struct member_msg *out, struct err *err);
 int wire_read_leader(struct wire *w, const struct wire_cluster *c,
-                     const Trainerd__V1__LeaderMessage *m, struct member_msg *out,
-                     struct err *err);
+                     const Trainerd__V1__LeaderMessage *m, struct member_msg *out, struct err *err);
 /* *rank: whose it is; MEMBER_NOBODY for a task that is not in the cluster. */
 int wire_read_where(const struct wire_cluster *c, const Trainerd__V1__Where *m, uint32_t *rank,
                     struct member_where *out, struct err *err);
@@ -72,12 +70,10 @@ struct wire_sender {
 };
 /* CHECKs that the kind is one of a member's. */
 const ProtobufCMessage *wire_write_member(struct wire *w, const struct wire_cluster *c,
-                                          const struct member_msg *m,
-                                          const struct wire_sender *s);
+                                          const struct member_msg *m, const struct wire_sender *s);
 /* `view`: of a VIEW, with all that its members said when they joined. */
 const ProtobufCMessage *wire_write_leader(struct wire *w, const struct wire_cluster *c,
-                                          const struct member_msg *m,
-                                          const struct rdzv_view *view);
+                                          const struct member_msg *m, const struct rdzv_view *view);
 void wire_write_where(struct wire *w, const struct wire_cluster *c, uint32_t self,
                       const struct member_where *where, Trainerd__V1__Where *out);
 

@@ -200,8 +200,10 @@ static int read_ready(const struct reader *r, void *body, struct member_msg *out
 static int read_beat(const struct reader *r, void *body, struct member_msg *out)
 {
     const Trainerd__V1__Beat *m = body;
-    const struct number numbers[] = { { "generation", m->generation }, { "step", m->step },
-                                      { "place", m->place }, { "phase_ms", m->phase_ms },
+    const struct number numbers[] = { { "generation", m->generation },
+                                      { "step", m->step },
+                                      { "place", m->place },
+                                      { "phase_ms", m->phase_ms },
                                       { "limit_ms", m->limit_ms } };
     int rc = wire_check_fact("phase", m->phase, WIRE_PHASE_BYTES - 1, r->err);
 
@@ -259,8 +261,7 @@ static int read_wait(const struct reader *r, void *body, struct member_msg *out)
     return read_reason(r, "reason", ((Trainerd__V1__Wait *)body)->reason, out);
 }
 
-static int read_seat(const struct reader *r, const Trainerd__V1__Member *m,
-                     struct member_seat *out)
+static int read_seat(const struct reader *r, const Trainerd__V1__Member *m, struct member_seat *out)
 {
     static const struct fact facts[] = {
         { "data_address", offsetof(Trainerd__V1__Member, data_address), ADDRESS_BYTES },
@@ -317,12 +318,12 @@ static int read_view(const struct reader *r, void *body, struct member_msg *out)
                        (unsigned long long)m->newest_step, m->newest_member,
                        (unsigned long long)seats[m->newest_member].held,
                        (unsigned long long)newest);
-    *v = (struct member_view){ .generation = m->generation,
-                               .n = n,
-                               .seats = seats,
-                               .newest_step = newest,
-                               .newest = newest > 0 ? seats[m->newest_member].rank
-                                                    : MEMBER_NOBODY };
+    *v =
+        (struct member_view){ .generation = m->generation,
+                              .n = n,
+                              .seats = seats,
+                              .newest_step = newest,
+                              .newest = newest > 0 ? seats[m->newest_member].rank : MEMBER_NOBODY };
     out->view = v;
     return read_reason(r, "reason", m->reason, out);
 }
@@ -391,8 +392,8 @@ static const struct row of_leader[] = {
     ROW(LEADER, BEAT, "Beat", read_beat),
 };
 
-static int read_row(const struct row *rows, size_t n, const struct reader *r, int which,
-                    void *body, struct member_msg *out)
+static int read_row(const struct row *rows, size_t n, const struct reader *r, int which, void *body,
+                    struct member_msg *out)
 {
     const struct row *row = &rows[which];
     int rc;

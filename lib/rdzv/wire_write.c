@@ -244,8 +244,7 @@ const ProtobufCMessage *wire_write_member(struct wire *w, const struct wire_clus
 }
 
 const ProtobufCMessage *wire_write_leader(struct wire *w, const struct wire_cluster *c,
-                                          const struct member_msg *m,
-                                          const struct rdzv_view *view)
+                                          const struct member_msg *m, const struct rdzv_view *view)
 {
     const struct row *row = &of_leader[m->kind];
     struct writer to = { .a = &w->arena, .c = c, .view = view };

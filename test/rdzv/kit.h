@@ -1,5 +1,5 @@
-/* kit.h - tasks of one cluster on loopback, each with a loop and a thread of its own in this process,
- * or as a process of its own that can be killed. What they train is nothing: a step is applied
+/* kit.h - tasks of one cluster on loopback, each with a loop and a thread of its own in this
+ * process, or as a process of its own that can be killed. What they train is nothing: a step is applied
  * whenever a test says so, and a pause or an abort is answered at once. */
 #ifndef RDZV_KIT_H
 #define RDZV_KIT_H

@@ -118,7 +118,8 @@ static void ipv6_refuses_and_listens_too(void **state)
     assert_true(r.is_refused);
 }
 
-/* A full queue of a listener that does not accept: connections hang, as to a host that is silent. */
+/* A full queue of a listener that does not accept: connections hang, as to a host that is silent.
+ */
 static void silence_is_not_a_refusal(void **state)
 {
     uint16_t port = 0;

@@ -208,7 +208,7 @@ static void a_killed_leader_is_followed_by_the_lowest_survivor(void **state)
             last_ms = c->nodes[i].view_ms > last_ms ? c->nodes[i].view_ms : last_ms;
             assert_memory_equal(c->nodes[i].key, c->nodes[1].key, 32);
         }
-        assert_int_equal(c->nodes[1].state, MEMBER_LEADING);
+        WAIT_FOR(SOON_MS, c->nodes[1].state == MEMBER_LEADING);
         best_ms = last_ms - start_ms < best_ms ? last_ms - start_ms : best_ms;
         reap_node(c, 0);
         close_cluster(c);
@@ -282,6 +282,32 @@ static void a_task_with_a_stuck_loop_is_silent_and_named_and_comes_back(void **s
         assert_non_null(strstr(c->nodes[i].aborted, "train for "));
     }
     WAIT_FOR(SOON_MS, is_group(c, "012"));
+    close_cluster(c);
+}
+
+/* Its sockets stay open and the kernel accepts for it: only silence tells. */
+static void a_stopped_leader_is_replaced_and_follows_when_it_wakes(void **state)
+{
+    struct cluster *c = new_cluster(3);
+    uint64_t start_ms, took_ms;
+
+    (void)state;
+    spawn_node(c, 0);
+    open_node(c, 1);
+    open_node(c, 2);
+    WAIT_FOR(SOON_MS, is_group(c, "012"));
+    start_counting(c);
+    start_ms = clock_ms();
+    kill(c->nodes[0].pid, SIGSTOP);
+    WAIT_FOR(SOON_MS, is_group(c, "12"));
+    took_ms = clock_ms() - start_ms;
+    print_message("a leader that stops to the view of the others: %u ms\n", (unsigned)took_ms);
+    assert_non_null(strstr(c->nodes[2].aborted, "worker 0 (127.0.0.1:"));
+    assert_non_null(strstr(c->nodes[2].aborted, "silent for 1."));
+    WAIT_FOR(SOON_MS, c->nodes[1].state == MEMBER_LEADING);
+    kill(c->nodes[0].pid, SIGCONT);
+    WAIT_FOR(SOON_MS, is_group(c, "012"));
+    WAIT_FOR(SOON_MS, c->nodes[1].state == MEMBER_FOLLOWING); /* it has its rank back */
     close_cluster(c);
 }
 
@@ -414,10 +440,10 @@ int main(int argc, char **argv)
         cmocka_unit_test(an_address_in_use_is_an_error_that_says_so),
         cmocka_unit_test(a_killed_process_leads_to_a_new_view_within_milliseconds),
         cmocka_unit_test(a_killed_leader_is_followed_by_the_lowest_survivor),
-        cmocka_unit_test(
-            a_leader_that_returns_is_handed_the_group_and_the_newest_state_is_known),
+        cmocka_unit_test(a_leader_that_returns_is_handed_the_group_and_the_newest_state_is_known),
         cmocka_unit_test(one_of_two_goes_on_with_the_lease_of_the_storage),
         cmocka_unit_test(a_task_with_a_stuck_loop_is_silent_and_named_and_comes_back),
+        cmocka_unit_test(a_stopped_leader_is_replaced_and_follows_when_it_wakes),
         cmocka_unit_test(what_fails_on_one_task_alone_costs_only_that_task),
         cmocka_unit_test(what_would_fail_everywhere_ends_the_job_on_every_task),
         cmocka_unit_test(a_complete_job_ends_everywhere_with_0),
