@@ -143,7 +143,7 @@ static uint32_t expected(const struct simn *s)
 
 static bool can_train(const struct simn *s, uint32_t n)
 {
-    return n > 0 && n >= s->opts.min_world && (s->opts.has_lease || 2 * n > s->opts.world);
+    return n > 0 && n >= s->opts.min_world && (!s->opts.no_lease || 2 * n > s->opts.world);
 }
 
 static bool was_stuck(const struct simn *s)
@@ -194,14 +194,14 @@ static void finish(struct simn *s, uint64_t calm_ms)
     uint32_t world = s->opts.world;
 
     simn_steps(s, simn_newest(s) + 3);
-    if (s->opts.has_lease && below(s, 3) == 0) {
+    if (!s->opts.no_lease && below(s, 3) == 0) {
         simn_advance(s, below(s, 6 * s->opts.step_ms));
         simn_kill(s, (uint32_t)below(s, world));
     }
     if (simn_until_ended(s, 15000 + s->opts.rejoin_ms + (was_stuck(s) ? 35000 : 0)) ||
         s->is_broken)
         ;
-    else if (!can_train(s, expected(s)) || (s->complete_step != 0 && !s->opts.has_lease))
+    else if (!can_train(s, expected(s)) || (s->complete_step != 0 && s->opts.no_lease))
         return; /* too few are left, or who came too late cannot see that all is done */
     else
         simn_broken(s, "the job is not completed: %u tasks live, %s", simn_alive(s),
@@ -211,7 +211,7 @@ static void finish(struct simn *s, uint64_t calm_ms)
         bool was_gone = s->tasks[i].ended_ms <= calm_ms && s->opts.restart_ms == 0;
 
         /* Without shared storage a task that is alone at the end cannot see that all is done. */
-        if (code == 138 && (!can_train(s, expected(s)) || s->opts.restart_ms == 0 || !s->opts.has_lease))
+        if (code == 138 && (!can_train(s, expected(s)) || s->opts.restart_ms == 0 || s->opts.no_lease))
             continue;
         if (code != 0 && !(code == 143 && s->tasks[i].was_told_to_stop) && !s->tasks[i].is_off &&
             !was_gone && code != SIMN_KILLED &&
@@ -227,7 +227,7 @@ static struct simn_opts draw(uint64_t seed, bool tell)
     struct simn_opts o = { .world = 2 + (uint32_t)below(&die, 5), .seed = seed, .tell = tell };
 
     o.min_world = below(&die, 3) == 0 ? 1 + (uint32_t)below(&die, o.world) : 1;
-    o.has_lease = below(&die, 5) < 3;
+    o.no_lease = below(&die, 5) >= 3;
     o.rejoin_ms = below(&die, 4) == 0 ? 1 + below(&die, 3000) : 1 + below(&die, 600);
     o.deadline_ms = 20000;
     o.grace_ms = 2000;
@@ -297,7 +297,7 @@ const char *simn_random_story(uint64_t seed, bool tell)
 
     simn_say(s, SIMN_ALL, "seed %" PRIu64 ": world %u, min_world %u, %s, rejoin %" PRIu64
              " ms, step %" PRIu64 " ms, delay %" PRIu64 " ms, restart %" PRIu64 " ms", seed,
-             o.world, o.min_world, o.has_lease ? "shared storage" : "no shared storage",
+             o.world, o.min_world, o.no_lease ? "no shared storage" : "shared storage",
              o.rejoin_ms, o.step_ms, o.delay_ms, o.restart_ms);
     play(s);
     is_broken = simn_finding(s) != NULL;
