@@ -252,7 +252,8 @@ static void start(struct simn *s, uint32_t rank)
 
     if (t->node != NULL)
         return;
-    t->is_off = t->was_told_to_stop = t->may_end_2 = false;
+    t->is_off = t->was_told_to_stop = false;
+    t->may_end_2 = t->has_other_job;
     t->serial = ++s->next_serial;
     t->held = 0;
     t->exit_code = SIMN_RUNNING;
