@@ -20,7 +20,7 @@
 
 static inline void tell_and_fail(struct simn *s, const char *what)
 {
-    print_error("%s\n", simn_story(s));
+    fputs(simn_story(s), stderr);
     fail_msg("%s", what);
 }
 #define HOLDS(s_, cond_) ((cond_) ? (void)0 : tell_and_fail(s_, "does not hold: " #cond_))
@@ -66,7 +66,7 @@ static inline void ends_with(struct simn *s, uint32_t rank, int code, const char
 {
     if (simn_exit_code(s, rank) == code && strstr(simn_exit_text(s, rank), text) != NULL)
         return;
-    print_error("%s\n", simn_story(s));
+    fputs(simn_story(s), stderr);
     fail_msg("worker %u: %d \"%s\", expected %d with \"%s\"", rank, simn_exit_code(s, rank),
              simn_exit_text(s, rank), code, text);
 }
@@ -75,7 +75,7 @@ static inline void says(struct simn *s, uint32_t rank, const char *text)
 {
     if (strstr(simn_said(s, rank), text) != NULL && simn_said_ms(s, rank) + 3 * MEMBER_SAY_MS > simn_now(s))
         return;
-    print_error("%s\n", simn_story(s));
+    fputs(simn_story(s), stderr);
     fail_msg("worker %u said \"%s\", expected \"%s\" in it", rank, simn_said(s, rank), text);
 }
 

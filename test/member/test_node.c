@@ -28,6 +28,20 @@ static void a_worker_dies_and_the_others_go_on(void **state)
     simn_free(s);
 }
 
+static void one_loss_is_one_new_generation(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 100; seed++) {
+        struct simn *s = CLUSTER(.world = 6, .seed = seed, .delay_ms = 1 + seed % 20);
+        uint64_t generation = simn_generation(s, 0);
+
+        simn_kill(s, (uint32_t)(1 + seed % 5));
+        regroup(s, 5, 0, 150);
+        HOLDS(s, simn_generation(s, 0) == generation + 1); /* nobody was left behind because it came to rest later */
+        simn_free(s);
+    }
+}
+
 static void two_die_at_once_and_the_others_go_on(void **state)
 {
     struct simn *s = CLUSTER();
@@ -466,6 +480,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_cluster_that_starts_at_once_is_one_group_at_once),
         cmocka_unit_test(a_worker_dies_and_the_others_go_on),
+        cmocka_unit_test(one_loss_is_one_new_generation),
         cmocka_unit_test(two_die_at_once_and_the_others_go_on),
         cmocka_unit_test(the_chief_dies_and_the_lowest_survivor_leads),
         cmocka_unit_test(chief_after_chief_dies),

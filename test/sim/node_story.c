@@ -221,6 +221,54 @@ static void finish(struct simn *s, uint64_t calm_ms)
     }
 }
 
+/* In the calm nothing happens: no alarm is false. */
+static void stays_together(struct simn *s)
+{
+    uint32_t first = 0;
+    uint64_t generation;
+
+    while (first < s->opts.world && s->tasks[first].node == NULL)
+        first++;
+    simn_advance(s, 2000); /* consequences of the last fault may be under way */
+    if (!simn_until_together(s, simn_alive(s), 8000))
+        return; /* somebody was told to leave */
+    generation = simn_generation(s, first);
+    simn_advance(s, 2000);
+    for (uint32_t i = 0; i < s->opts.world && !s->is_broken; i++)
+        if (s->tasks[i].node == NULL || s->tasks[i].was_told_to_stop)
+            return; /* it may leave only now */
+    if (!s->is_broken && simn_generation(s, first) != generation)
+        simn_broken(s, "the group breaks up, and nothing happened: %s",
+                    member_node_cause(s->tasks[first].node));
+}
+
+/* All are told to stop within a moment, or one is told to stop the job: what the group holds is saved. */
+static void all_leave(struct simn *s)
+{
+    uint64_t newest, begin = s->now_ms;
+
+    if (below(s, 3) == 0)
+        simn_stop(s, (uint32_t)below(s, s->opts.world), true);
+    else
+        for (uint32_t i = 0; i < s->opts.world; i++) {
+            simn_stop(s, i, false);
+            if (below(s, 2) == 0)
+                simn_advance(s, below(s, 60));
+        }
+    newest = simn_newest(s);
+    simn_advance(s, s->opts.grace_ms + 3000);
+    for (uint32_t i = 0; i < s->opts.world && !s->is_broken && !was_stuck(s); i++) {
+        const struct simn_task *t = &s->tasks[i];
+
+        if (t->was_told_to_stop && (t->node != NULL || (t->exit_code != 143 && t->ended_ms >= begin)))
+            simn_broken(s, "all were told to stop, and %s %s", s->names[i],
+                        t->node != NULL ? "goes on" : t->exit_text);
+    }
+    if (!s->is_broken && simn_alive(s) == 0 && simn_checkpoint(s) < newest && !was_stuck(s))
+        simn_broken(s, "all have left from step %" PRIu64 ", and that of step %" PRIu64
+                    " is the newest saved", newest, simn_checkpoint(s));
+}
+
 static struct simn_opts draw(uint64_t seed, bool tell)
 {
     struct simn die = { .random = (seed + 7) * 0x9e3779b97f4a7c15u };
@@ -263,7 +311,7 @@ static void play(struct simn *s)
     calm(s, below(s, 4) == 0);
     remember(s);
     calm_ms = s->now_ms;
-    limit = 15000 + 2 * s->opts.rejoin_ms + (was_stuck(s) ? 35000 : 0);
+    limit = 8000 + 2 * s->opts.rejoin_ms + (was_stuck(s) ? 35000 : 0);
     if (s->is_broken)
         return;
     n = expected(s);
@@ -285,7 +333,12 @@ static void play(struct simn *s)
         }
     }
     nothing_is_lost(s);
-    finish(s, calm_ms);
+    if (below(s, 4) == 0 && !was_stuck(s))
+        stays_together(s);
+    if (below(s, 6) == 0)
+        all_leave(s);
+    else
+        finish(s, calm_ms);
 }
 
 const char *simn_random_story(uint64_t seed, bool tell)
