@@ -120,7 +120,7 @@ enum member_kind {
     MEMBER_MSG_VIEW,  /* view; text: what led to it */
     MEMBER_MSG_PAUSE, /* generation */
     MEMBER_MSG_OVER,  /* generation that ends (0: any), rank: culprit or NOBODY, code: GO_ON or the job's end everywhere; text: first cause */
-    MEMBER_MSG_REDIRECT, /* rank: join that one */
+    MEMBER_MSG_REDIRECT, /* rank: join that one; that of the member itself: the leader leaves, and it leads */
     MEMBER_MSG_REFUSE,   /* code: end with it (143: released); GO_ON: come again; text */
     MEMBER_MSGS
 };

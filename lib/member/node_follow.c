@@ -231,6 +231,14 @@ static void hear_over(struct member_node *n, const struct member_msg *m, uint64_
 
 static void hear_redirect(struct member_node *n, const struct member_msg *m, uint64_t now_ms)
 {
+    if (m->rank == n->self && n->state == MEMBER_FOLLOWING) { /* it leaves, and we lead */
+        n->peers[n->out].has_left = true;
+        hang_up(n);
+        if (n->is_alive)
+            node_abort(n, "the leader has left");
+        node_lead(n, now_ms);
+        return;
+    }
     if (m->rank >= n->world || m->rank == n->self || n->hops++ >= NODE_HOPS) {
         n->hops = 0;
         come_again(n, now_ms);

@@ -128,7 +128,7 @@ static void leave(struct member_node *n, uint64_t now_ms)
     }
     if (lowest_other(n) != MEMBER_NOBODY && now_ms - n->saved_ms < MEMBER_GATHER_LEAVE_MS)
         return; /* others may have been asked too: one checkpoint for all */
-    node_turn_away(n, lowest_other(n));
+    node_bequeath(n, lowest_other(n));
     node_finish(n, failed ? 138 : 143, text);
 }
 
@@ -143,6 +143,7 @@ static void release(struct member_node *n)
             snprintf(n->peers[i].last_error, sizeof(n->peers[i].last_error), "it was asked to leave");
             node_drop(n, i, failed ? 138 : 143, text);
             n->peers[i].is_seated = false;
+            n->peers[i].has_left = true;
         }
 }
 
@@ -235,15 +236,19 @@ static void publish(struct member_node *n, uint32_t n_present, uint64_t now_ms)
     node_adopt(n, &v, n->cause, now_ms);
 }
 
-/* A member of the last view that may still come by itself. */
-static bool somebody_settles(const struct member_node *n, uint64_t now_ms)
+/* One who is missing of the last view, or where there was none, of the cluster: lost, and waited for as
+ * the job says; or, not known to be dead, on its way to this new leader. Who said goodbye is not. */
+static bool somebody_comes(const struct member_node *n, uint64_t now_ms)
 {
-    if (now_ms >= n->settle_until)
+    if (now_ms >= n->settle_until && now_ms >= n->rejoin_until)
         return false;
-    for (uint32_t i = 0; i < n->view.n; i++) {
-        const struct peer *p = &n->peers[n->view.seats[i].rank];
+    for (uint32_t i = 0; i < n->world; i++) {
+        const struct peer *p = &n->peers[i];
 
-        if (n->view.seats[i].rank != n->self && !p->is_joined && !p->is_dead)
+        if (i == n->self || node_is_present(n, i) || p->has_left ||
+            (n->view.generation > 0 && node_seat(&n->view, i) == NULL))
+            continue;
+        if (now_ms < n->rejoin_until || (!p->is_joined && !p->is_dead))
             return true;
     }
     return false;
@@ -268,7 +273,7 @@ void node_gather(struct member_node *n, uint64_t now_ms)
         present += node_is_present(n, i);
     n->blocked = NULL;
     if (present < n->world &&
-        (present < n->min_world || now_ms < n->rejoin_until || somebody_settles(n, now_ms)))
+        (present < n->min_world || somebody_comes(n, now_ms)))
         return;
     if (node_may_publish(n, present, now_ms))
         publish(n, present, now_ms);

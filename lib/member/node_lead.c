@@ -40,6 +40,16 @@ void node_turn_away(struct member_node *n, uint32_t leader)
     }
 }
 
+void node_bequeath(struct member_node *n, uint32_t heir)
+{
+    for (uint32_t i = 0; i < n->world; i++) {
+        if (i == n->self || !n->peers[i].is_joined)
+            continue;
+        node_send(n, i, &(struct member_msg){ .kind = MEMBER_MSG_REDIRECT, .rank = heir, .text = "" });
+        close_in(n, i);
+    }
+}
+
 /* ---- becoming a leader ---- */
 
 static void start_gathering(struct member_node *n, uint64_t now_ms)
@@ -147,14 +157,11 @@ static void unseat(struct member_node *n, uint32_t rank)
 void node_lose(struct member_node *n, uint32_t rank, const char *why, uint64_t now_ms)
 {
     const char *text = node_print(n, "%s was lost: %s", node_doing(n, rank, now_ms), why);
-    bool was_leaving = n->peers[rank].is_leaving;
-
     snprintf(n->peers[rank].last_error, sizeof(n->peers[rank].last_error), "%s", why);
     node_over(n, rank, text, now_ms);
+    n->peers[rank].has_left |= n->peers[rank].is_leaving; /* it would have gone anyway */
     close_in(n, rank);
     unseat(n, rank);
-    if (was_leaving) /* it would have gone anyway */
-        n->rejoin_until = now_ms;
     node_gather(n, now_ms);
 }
 
@@ -298,7 +305,7 @@ static void hear_join(struct member_node *n, uint32_t rank, const struct member_
     bool was_seated = p->is_seated && n->state == MEMBER_LEADING && n->phase != NODE_GATHERING;
 
     p->is_joined = true;
-    p->is_ready = p->is_complete = p->is_leaving = p->is_dead = p->is_attaching = false;
+    p->is_ready = p->is_complete = p->is_leaving = p->has_left = p->is_dead = p->is_attaching = false;
     p->is_seated = p->is_seated && m->is_attaching;
     p->incarnation = m->incarnation;
     p->joined_ms = now_ms;

@@ -38,6 +38,7 @@ struct peer {
     bool is_ready;    /* at rest since the last view */
     bool is_complete; /* all steps of the present view done */
     bool is_leaving;  /* asked to be released */
+    bool has_left;    /* said goodbye: nobody waits for it */
     bool is_dead;     /* its address refused, and nothing was heard since */
     bool is_probed;   /* a question is out */
     bool is_attaching;
@@ -164,6 +165,7 @@ void node_own_rest(struct member_node *n, uint64_t now_ms); /* our training came
 void node_own_complete(struct member_node *n);
 void node_turn_away(struct member_node *n, uint32_t leader); /* all links in, to another leader */
 void node_trouble(struct member_node *n, uint32_t rank, const char *text, uint64_t now_ms);
+void node_bequeath(struct member_node *n, uint32_t heir); /* all links in: this leader leaves, `heir` leads */
 void node_drop(struct member_node *n, uint32_t rank, int code, const char *text); /* REFUSE and close */
 
 /* ---- node_gather.c ---- */

@@ -30,7 +30,7 @@ void judge_view(struct simn *s, uint32_t rank, const struct member_view *v)
     if (v->n < s->opts.min_world)
         simn_broken(s, "%s publishes a view of %u tasks, below min_world %u", name, v->n,
                     s->opts.min_world);
-    if (!s->opts.has_lease && 2 * v->n <= s->opts.world)
+    if (s->opts.no_lease && 2 * v->n <= s->opts.world)
         simn_broken(s, "%s publishes a view of %u of %u tasks: no majority, and no shared storage",
                     name, v->n, s->opts.world);
     for (uint32_t i = 0; i < v->n; i++) {
@@ -105,7 +105,7 @@ void judge_do(struct simn *s, uint32_t rank, const struct member_do_this *d)
             simn_broken(s, "%s saves while it trains", name);
         return;
     case MEMBER_LEASE:
-        if (!s->opts.has_lease)
+        if (s->opts.no_lease)
             simn_broken(s, "%s wants a lease, and there is no shared storage", name);
         return;
     case MEMBER_SAY:
@@ -122,7 +122,7 @@ void judge_go(struct simn *s, uint32_t rank, struct simn_group *g)
 {
     uint64_t now = ++s->number, first = g->first_go;
 
-    if (g->view.n < s->opts.world && s->opts.has_lease &&
+    if (g->view.n < s->opts.world && !s->opts.no_lease &&
         !member_node_needs_lease(s->tasks[rank].node))
         simn_broken(s, "%s lets a step go in a view of %u of %u tasks without asking the lease",
                     s->names[rank], g->view.n, s->opts.world);
@@ -153,10 +153,10 @@ void judge_save(struct simn *s, uint32_t rank, uint64_t step, uint64_t token)
     for (size_t i = 0; i < s->saved.n; i++) {
         const struct simn_saved *o = &s->saved.at[i];
 
-        if (s->opts.has_lease && o->token > token)
+        if (!s->opts.no_lease && o->token > token)
             simn_broken(s, "%s publishes a checkpoint with lease %" PRIu64 " after one with %"
                         PRIu64, s->names[rank], token, o->token);
-        if (o->step == step && o->rank != rank && s->opts.has_lease)
+        if (o->step == step && o->rank != rank && !s->opts.no_lease)
             simn_broken(s, "%s and %s both publish step %" PRIu64, s->names[rank],
                         s->names[o->rank], step);
     }

@@ -247,12 +247,13 @@ static void start(struct simn *s, uint32_t rank)
         .world = s->opts.world, .self = rank, .names = s->names, .addresses = s->addresses,
         .ident = &t->ident, .n_devices = 1, .min_world = s->opts.min_world,
         .rejoin_ms = s->opts.rejoin_ms, .deadline_ms = s->opts.deadline_ms,
-        .grace_ms = s->opts.grace_ms, .has_lease = s->opts.has_lease,
+        .grace_ms = s->opts.grace_ms, .has_lease = !s->opts.no_lease,
     };
 
     if (t->node != NULL)
         return;
-    t->is_off = t->was_told_to_stop = t->may_end_2 = false;
+    t->is_off = t->was_told_to_stop = false;
+    t->may_end_2 = t->has_other_job;
     t->serial = ++s->next_serial;
     t->held = 0;
     t->exit_code = SIMN_RUNNING;
@@ -263,7 +264,7 @@ static void start(struct simn *s, uint32_t rank)
     t->clock_speed = 1000 - 10 * s->opts.drift + simn_random(s, 20 * s->opts.drift + 1);
     t->train.is_stuck = false;
     t->lease.text = "";
-    if (s->complete_step != 0 && s->opts.has_lease && t->storage == SIMN_STORAGE_FINE) {
+    if (s->complete_step != 0 && !s->opts.no_lease && t->storage == SIMN_STORAGE_FINE) {
         t->exit_code = 0;
         snprintf(t->exit_text, sizeof(t->exit_text), "the job is complete already");
         simn_say(s, rank, "starts; the job is complete already");

@@ -30,7 +30,7 @@ struct simn_opts {
     uint64_t seed;
     uint32_t min_world;                         /* 0: 1 */
     uint64_t rejoin_ms, deadline_ms, grace_ms;  /* of the job; 0: 500, 30000, 5000 */
-    bool has_lease;                             /* there is shared storage */
+    bool no_lease;                              /* there is no shared storage */
     uint64_t steps;                             /* of the job; 0: no end */
     uint64_t step_ms;                           /* a step takes; 0: 20 */
     uint64_t delay_ms;                          /* a message takes 1 to this long; 0: 1 */

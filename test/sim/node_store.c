@@ -222,7 +222,7 @@ uint64_t store_newest(const struct simn *s, uint32_t rank)
     uint64_t newest = 0;
 
     for (size_t i = 0; i < s->saved.n; i++)
-        if ((s->opts.has_lease || s->saved.at[i].rank == rank) && s->saved.at[i].step > newest)
+        if ((!s->opts.no_lease || s->saved.at[i].rank == rank) && s->saved.at[i].step > newest)
             newest = s->saved.at[i].step;
     return newest;
 }
@@ -253,7 +253,7 @@ static const char *publish(struct simn *s, uint32_t rank)
         return "input/output error";
     if (step == 0 || store_newest(s, rank) >= step)
         return NULL;
-    if (s->opts.has_lease && (!store_is_held(s, rank) || token != s->records.n))
+    if (!s->opts.no_lease && (!store_is_held(s, rank) || token != s->records.n))
         return "the lease is not held";
     judge_save(s, rank, step, token);
     if (!VEC_PUSH(s->saved, (struct simn_saved){ .step = step, .token = token, .rank = rank }))

@@ -143,7 +143,7 @@ static uint32_t expected(const struct simn *s)
 
 static bool can_train(const struct simn *s, uint32_t n)
 {
-    return n > 0 && n >= s->opts.min_world && (s->opts.has_lease || 2 * n > s->opts.world);
+    return n > 0 && n >= s->opts.min_world && (!s->opts.no_lease || 2 * n > s->opts.world);
 }
 
 static bool was_stuck(const struct simn *s)
@@ -194,14 +194,14 @@ static void finish(struct simn *s, uint64_t calm_ms)
     uint32_t world = s->opts.world;
 
     simn_steps(s, simn_newest(s) + 3);
-    if (s->opts.has_lease && below(s, 3) == 0) {
+    if (!s->opts.no_lease && below(s, 3) == 0) {
         simn_advance(s, below(s, 6 * s->opts.step_ms));
         simn_kill(s, (uint32_t)below(s, world));
     }
     if (simn_until_ended(s, 15000 + s->opts.rejoin_ms + (was_stuck(s) ? 35000 : 0)) ||
         s->is_broken)
         ;
-    else if (!can_train(s, expected(s)) || (s->complete_step != 0 && !s->opts.has_lease))
+    else if (!can_train(s, expected(s)) || (s->complete_step != 0 && s->opts.no_lease))
         return; /* too few are left, or who came too late cannot see that all is done */
     else
         simn_broken(s, "the job is not completed: %u tasks live, %s", simn_alive(s),
@@ -211,7 +211,7 @@ static void finish(struct simn *s, uint64_t calm_ms)
         bool was_gone = s->tasks[i].ended_ms <= calm_ms && s->opts.restart_ms == 0;
 
         /* Without shared storage a task that is alone at the end cannot see that all is done. */
-        if (code == 138 && (!can_train(s, expected(s)) || s->opts.restart_ms == 0 || !s->opts.has_lease))
+        if (code == 138 && (!can_train(s, expected(s)) || s->opts.restart_ms == 0 || s->opts.no_lease))
             continue;
         if (code != 0 && !(code == 143 && s->tasks[i].was_told_to_stop) && !s->tasks[i].is_off &&
             !was_gone && code != SIMN_KILLED &&
@@ -221,13 +221,61 @@ static void finish(struct simn *s, uint64_t calm_ms)
     }
 }
 
+/* In the calm nothing happens: no alarm is false. */
+static void stays_together(struct simn *s)
+{
+    uint32_t first = 0;
+    uint64_t generation;
+
+    while (first < s->opts.world && s->tasks[first].node == NULL)
+        first++;
+    simn_advance(s, 2000); /* consequences of the last fault may be under way */
+    if (!simn_until_together(s, simn_alive(s), 8000))
+        return; /* somebody was told to leave */
+    generation = simn_generation(s, first);
+    simn_advance(s, 2000);
+    for (uint32_t i = 0; i < s->opts.world && !s->is_broken; i++)
+        if (s->tasks[i].node == NULL || s->tasks[i].was_told_to_stop)
+            return; /* it may leave only now */
+    if (!s->is_broken && simn_generation(s, first) != generation)
+        simn_broken(s, "the group breaks up, and nothing happened: %s",
+                    member_node_cause(s->tasks[first].node));
+}
+
+/* All are told to stop within a moment, or one is told to stop the job: what the group holds is saved. */
+static void all_leave(struct simn *s)
+{
+    uint64_t newest, begin = s->now_ms;
+
+    if (below(s, 3) == 0)
+        simn_stop(s, (uint32_t)below(s, s->opts.world), true);
+    else
+        for (uint32_t i = 0; i < s->opts.world; i++) {
+            simn_stop(s, i, false);
+            if (below(s, 2) == 0)
+                simn_advance(s, below(s, 60));
+        }
+    newest = simn_newest(s);
+    simn_advance(s, s->opts.grace_ms + 3000);
+    for (uint32_t i = 0; i < s->opts.world && !s->is_broken && !was_stuck(s); i++) {
+        const struct simn_task *t = &s->tasks[i];
+
+        if (t->was_told_to_stop && (t->node != NULL || (t->exit_code != 143 && t->ended_ms >= begin)))
+            simn_broken(s, "all were told to stop, and %s %s", s->names[i],
+                        t->node != NULL ? "goes on" : t->exit_text);
+    }
+    if (!s->is_broken && simn_alive(s) == 0 && simn_checkpoint(s) < newest && !was_stuck(s))
+        simn_broken(s, "all have left from step %" PRIu64 ", and that of step %" PRIu64
+                    " is the newest saved", newest, simn_checkpoint(s));
+}
+
 static struct simn_opts draw(uint64_t seed, bool tell)
 {
     struct simn die = { .random = (seed + 7) * 0x9e3779b97f4a7c15u };
     struct simn_opts o = { .world = 2 + (uint32_t)below(&die, 5), .seed = seed, .tell = tell };
 
     o.min_world = below(&die, 3) == 0 ? 1 + (uint32_t)below(&die, o.world) : 1;
-    o.has_lease = below(&die, 5) < 3;
+    o.no_lease = below(&die, 5) >= 3;
     o.rejoin_ms = below(&die, 4) == 0 ? 1 + below(&die, 3000) : 1 + below(&die, 600);
     o.deadline_ms = 20000;
     o.grace_ms = 2000;
@@ -263,7 +311,7 @@ static void play(struct simn *s)
     calm(s, below(s, 4) == 0);
     remember(s);
     calm_ms = s->now_ms;
-    limit = 15000 + 2 * s->opts.rejoin_ms + (was_stuck(s) ? 35000 : 0);
+    limit = 8000 + 2 * s->opts.rejoin_ms + (was_stuck(s) ? 35000 : 0);
     if (s->is_broken)
         return;
     n = expected(s);
@@ -285,7 +333,12 @@ static void play(struct simn *s)
         }
     }
     nothing_is_lost(s);
-    finish(s, calm_ms);
+    if (below(s, 4) == 0 && !was_stuck(s))
+        stays_together(s);
+    if (below(s, 6) == 0)
+        all_leave(s);
+    else
+        finish(s, calm_ms);
 }
 
 const char *simn_random_story(uint64_t seed, bool tell)
@@ -297,7 +350,7 @@ const char *simn_random_story(uint64_t seed, bool tell)
 
     simn_say(s, SIMN_ALL, "seed %" PRIu64 ": world %u, min_world %u, %s, rejoin %" PRIu64
              " ms, step %" PRIu64 " ms, delay %" PRIu64 " ms, restart %" PRIu64 " ms", seed,
-             o.world, o.min_world, o.has_lease ? "shared storage" : "no shared storage",
+             o.world, o.min_world, o.no_lease ? "no shared storage" : "shared storage",
              o.rejoin_ms, o.step_ms, o.delay_ms, o.restart_ms);
     play(s);
     is_broken = simn_finding(s) != NULL;
