@@ -269,7 +269,7 @@ static void a_death_at_any_point_loses_nothing(void **state)
     play_fault("AAA", 1, 2, "train.state_recv=kill@1");
 }
 
-/* A writes on in its peers' memory when it wakes up: nobody may be reading there. */
+/* It writes on in its peers' memory when it wakes up: nobody may be reading there. */
 static void a_task_that_was_stopped_harms_nobody_when_it_goes_on(void **state)
 {
     static const char *const faults[] = { "train.bucket=stop@8", "train.commit=stop@3" };
@@ -277,13 +277,18 @@ static void a_task_that_was_stopped_harms_nobody_when_it_goes_on(void **state)
     (void)state;
     for (size_t i = 0; i < COUNT_OF(faults); i++) {
         struct troupe *k = new_troupe("AAA", 1);
+        struct timespec nap = { .tv_nsec = 100000000 };
+        uint64_t region;
 
         troupe_start_with(k, 1, faults[i]);
         troupe_until_stopped(k, 1);
+        region = k->stage->tasks[0].region;
+        nanosleep(&nap, NULL); /* the others are in a call now, and wait for it */
         troupe_order_all(k, ORDER_ABORT);
         troupe_wait(k);
         troupe_start(k);
         troupe_until(k, 4);
+        assert_true(region != 0 && k->stage->tasks[0].region != region);
         assert_int_equal(kill(k->tasks[1].pid, SIGCONT), 0);
         troupe_wait(k);
         (void)troupe_to_the_end(k);
@@ -320,9 +325,12 @@ static void a_pause_puts_an_evaluation_off_and_no_longer(void **state)
 
     (void)state;
     for (uint64_t at = EVAL_STEPS - 1; at < FEW; at += EVAL_STEPS) {
+        uint64_t region = k->stage->tasks[0].region;
+
         troupe_start_with(k, 0, "train.forward=delay:60@2+");
         troupe_until(k, at);
         troupe_pause(k, 1);
+        assert_true(region == 0 || region == k->stage->tasks[0].region); /* all let go of it */
     }
     (void)troupe_to_the_end(k);
     for (uint32_t i = 0; i < k->n; i++)
