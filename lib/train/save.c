@@ -265,8 +265,10 @@ static int hand_over(struct train *t, uint64_t step, bool wait, struct err *err)
 
     if (rc == 0)
         rc = train_fault("train.save", err);
-    if (rc == 0)
+    if (rc == 0) {
+        live_set_keep(t);
         rc = ckpt_write(t->writer, &meta, t->mem.state, wait, err);
+    }
     if (rc == 0) {
         t->last_saved_step = step;
         t->last_save_ns = clock_ns();
@@ -278,18 +280,13 @@ static int hand_over(struct train *t, uint64_t step, bool wait, struct err *err)
 
 static bool is_due(struct train *t, uint64_t step)
 {
-    const struct train_opts *o = t->opts;
-
-    if (o->checkpoint_directory == NULL || step == 0)
+    if (t->opts->checkpoint_directory == NULL || step == 0)
         return false;
     if (__atomic_load_n(&t->requests, __ATOMIC_RELAXED) & TRAIN_ASK_CHECKPOINT)
         return true;
     if (step == t->last_saved_step)
         return false;
-    if (o->checkpoint_every_steps > 0 && step % o->checkpoint_every_steps == 0)
-        t->save_due = true;
-    if (o->checkpoint_every_seconds > 0 &&
-        (double)(clock_ns() - t->last_save_ns) >= o->checkpoint_every_seconds * 1e9)
+    if (live_save_is_due(t, step))
         t->save_due = true;
     return t->save_due;
 }
