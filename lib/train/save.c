@@ -287,9 +287,7 @@ static int hand_over(struct train *t, uint64_t step, struct err *err)
 
 static bool is_due(struct train *t, uint64_t step)
 {
-    const struct train_opts *o = t->opts;
-
-    if (o->checkpoint_directory == NULL || step == 0)
+    if (t->opts->checkpoint_directory == NULL || step == 0)
         return false;
     if (__atomic_load_n(&t->requests, __ATOMIC_RELAXED) & TRAIN_ASK_CHECKPOINT)
         return true;
