@@ -143,7 +143,7 @@ struct rdzv {
     struct arena memory;
     struct wire_cluster cluster;
     uint8_t token_digest[32];
-    uint64_t started_ms;
+    uint64_t started_ms, started_us; /* monotonic; since 1970 */
     struct rdzv_hub *hub;
     struct rdzv_server *server;
     struct rdzv_out *outs; /* all that run */
