@@ -288,8 +288,9 @@ def check_member(c, pb, identity):
     check("and beats", link.hear("beat") is not None)
     for step in range(3000):
         link.say(dict(beat=pb.Beat(generation=view.generation, step=step, phase="flood")))
-    time.sleep(0.3)
-    status = c.unary("/trainerd.v1.Control/Status", pb.StatusRequest(), pb.StatusReply)[2]
+    until, status = time.monotonic() + DEADLINE_S / 2, None
+    while status is None or (status.tasks[2].step < 2999 and time.monotonic() < until):
+        status = c.unary("/trainerd.v1.Control/Status", pb.StatusRequest(), pb.StatusReply)[2]
     check("its beats are in the Status", status.tasks[2].step == 2999 and
           status.tasks[2].phase == "flood" and status.tasks[2].state == "active", status)
 
