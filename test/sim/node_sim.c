@@ -212,7 +212,7 @@ static void gone(struct simn *s, uint32_t rank, int code, const char *text, bool
     t->exit_code = code;
     t->ended_ms = s->now_ms;
     snprintf(t->exit_text, sizeof(t->exit_text), "%s", text);
-    link_process_gone(s, rank, is_silent);
+    link_process_gone(s, rank, code == SIMN_KILLED, is_silent);
     train_process_gone(s, rank, is_silent);
     store_process_gone(s, rank);
     member_node_free(t->node);

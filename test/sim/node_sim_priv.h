@@ -191,7 +191,7 @@ void simn_release_held(struct simn *s); /* something changed: what can arrive, d
 void link_call(struct simn *s, uint32_t from, uint32_t to);
 void link_send(struct simn *s, uint32_t link, bool to_caller, struct simn_msg *m);
 void link_end(struct simn *s, uint32_t link, bool by_caller);
-void link_process_gone(struct simn *s, uint32_t rank, bool is_silent);
+void link_process_gone(struct simn *s, uint32_t rank, bool was_killed, bool is_silent);
 void link_probe(struct simn *s, uint32_t from, uint32_t to);
 enum simn_arrival { ARRIVES, WAITS, VANISHES, BOUNCES };
 enum simn_arrival link_arrival(const struct simn *s, const struct simn_event *e);

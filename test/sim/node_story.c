@@ -272,7 +272,8 @@ static void all_leave(struct simn *s)
 static struct simn_opts draw(uint64_t seed, bool tell)
 {
     struct simn die = { .random = (seed + 7) * 0x9e3779b97f4a7c15u };
-    struct simn_opts o = { .world = 2 + (uint32_t)below(&die, 5), .seed = seed, .tell = tell };
+    struct simn_opts o = { .world = 2 + (uint32_t)below(&die, below(&die, 20) == 0 ? 12 : 5),
+                           .seed = seed, .tell = tell };
 
     o.min_world = below(&die, 3) == 0 ? 1 + (uint32_t)below(&die, o.world) : 1;
     o.no_lease = below(&die, 5) >= 3;
