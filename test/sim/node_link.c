@@ -75,7 +75,8 @@ void link_process_gone(struct simn *s, uint32_t rank, bool was_killed, bool is_s
     for (uint32_t i = 1; i < s->links.n; i++) {
         struct simn_link *l = &s->links.at[i];
         bool by_caller = l->from == rank && l->from_serial == serial;
-        bool is_ours = by_caller || (l->state == LINK_UP && l->to == rank && l->to_serial == serial);
+        bool is_ours = by_caller ||
+                       (l->state == LINK_UP && l->to == rank && l->to_serial == serial);
 
         if (!is_ours || !l->open[by_caller])
             continue;

@@ -78,10 +78,10 @@ static void tell_msg(struct simn *s, uint32_t from, uint32_t to, const struct me
 {
     if (!s->opts.tell || m->kind == MEMBER_MSG_BEAT)
         return;
-    simn_say(s, from, "to %s: %s g%" PRIu64 " held %" PRIu64 "%s%.0u code %d%s%s%s %s", s->names[to],
+    simn_say(s, from, "to %s: %s g%" PRIu64 " held %" PRIu64 " code %d%s%s%s%s %s", s->names[to],
              msg_name(m->kind), m->view != NULL ? m->view->generation : m->generation, m->held,
-             m->kind == MEMBER_MSG_REDIRECT ? " to rank " : "", m->rank, m->code,
-             m->is_all ? " all" : "", m->is_attaching ? " attaching" : "",
+             m->code, m->is_all ? " all" : "", m->is_attaching ? " attaching" : "",
+             m->kind == MEMBER_MSG_REDIRECT ? " -> " : "",
              m->kind == MEMBER_MSG_REDIRECT ? s->names[m->rank % s->opts.world] : "", m->text);
 }
 
