@@ -267,7 +267,8 @@ static void all_leave(struct simn *s)
             simn_broken(s, "all were told to stop, and %s %s", s->names[i],
                         t->node != NULL ? "goes on" : t->exit_text);
     }
-    if (!s->is_broken && simn_alive(s) == 0 && simn_checkpoint(s) < newest && !was_stuck(s))
+    /* Survivors of a broken step differ by one, and the leader saves its own. */
+    if (!s->is_broken && simn_alive(s) == 0 && simn_checkpoint(s) + 1 < newest && !was_stuck(s))
         simn_broken(s, "all have left from step %" PRIu64 ", and that of step %" PRIu64
                     " is the newest saved", newest, simn_checkpoint(s));
 }
