@@ -23,10 +23,11 @@ static int lane_sums(struct replica *r, struct data_reader *reader, uint64_t ste
                           .cancel = &t->cancel };
     int rc;
 
+    progress_enter(r, PHASE_DATA);
+    rc = step_feed(r, r->eval_plan, reader, err);
     progress_enter(r, PHASE_EVALUATE);
-    rc = train_fault("train.evaluate", err);
     if (rc == 0)
-        rc = step_feed(r, r->eval_plan, reader, err);
+        rc = train_fault("train.evaluate", err);
     if (rc == 0)
         rc = plan_forward(r->eval_plan, &run, err);
     if (rc < 0)
