@@ -50,8 +50,16 @@ static int wait_to_send(struct comm *c, int fd, bool for_room, uint64_t deadline
     return comm_has_failed(c) ? -1 : 0;
 }
 
+/* It is gone; perhaps it has said why. */
+static int cannot_send(struct comm *c, struct comm_life *life, int why)
+{
+    life_read(c, life);
+    return comm_fail(c, ERR_PEER, life->member, "%s died (cannot pass it memory: %s)",
+                     c->names[life->member], strerror(why));
+}
+
 /* Sends a message with one or two (passed[1] >= 0) descriptors. */
-static int send_share(struct comm *c, const struct comm_life *life, const struct life_message *m,
+static int send_share(struct comm *c, struct comm_life *life, const struct life_message *m,
                       const int passed[2], uint64_t deadline_ns, struct err *err)
 {
     size_t n_passed = passed[1] >= 0 ? 2 : 1;
@@ -78,8 +86,7 @@ static int send_share(struct comm *c, const struct comm_life *life, const struct
         if (n > 0)
             done += (size_t)n;
         else if (n < 0 && errno != EAGAIN && errno != EINTR && errno != ETOOMANYREFS)
-            return comm_fail(c, ERR_PEER, life->member, "%s died (cannot pass it memory: %s)",
-                             c->names[life->member], strerror(errno));
+            return cannot_send(c, life, errno);
         /* ETOOMANYREFS: as many descriptors are under way as a user may have; some will arrive */
         else if (wait_to_send(c, life->fd, errno != ETOOMANYREFS, deadline_ns, err) < 0)
             return comm_has_failed(c) ? -1
