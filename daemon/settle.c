@@ -316,6 +316,9 @@ static int settle_train(struct settled *s, struct err *err)
     t->norm_every_steps = c->train.log_every_steps;
     t->devices = s->devices;
     t->n_devices = s->n_devices;
+    t->check_gradients = true;
+    t->check_weights_every_steps = 100;
+    t->non_finite = TRAIN_STOP;
     t->is_chief = s->cluster->self->rank == 0 && (!s->cluster->is_dynamic || s->cluster->is_chief);
     t->checkpoint_directory = c->checkpoint.directory;
     t->checkpoint_every_steps = c->checkpoint.every_steps;

@@ -63,12 +63,14 @@ int memory_open(struct train *t, struct err *err)
     m->trained = graph_trained_floats(t->graph);
     m->slot = m->trained;
     tables_open(t);
-    m->grads = m->params + CONTROL_WORDS;
+    m->grads = m->params + CONTROL_WORDS + health_words(t->opts);
     m->depth = tree_depth(t->lanes_per_replica);
     m->state_bytes = lay_out_state(t) * sizeof(float);
     agreement_at = align_up(m->state_bytes);
     replicas_at = align_up(agreement_at + sizeof(struct agreement));
     grads_bytes = align_up(m->grads * sizeof(float));
+    if (grads_bytes < MEMORY_LEAST_GRADS)
+        grads_bytes = MEMORY_LEAST_GRADS;
     sums_bytes = align_up(t->eval_words * sizeof(double));
     marks_bytes = align_up(packed_bytes(m->n_tables, m->table_words));
     per_replica = m->depth * (grads_bytes + sums_bytes) + (m->depth + 1) * marks_bytes;

@@ -140,18 +140,11 @@ static bool eval_due(const struct train *t, uint64_t step)
            step % (t->steps_per_epoch * t->opts->eval_every_epochs) == 0;
 }
 
-static void save_between(struct replica *r, uint64_t step)
-{
-    uint64_t before = trace_clock(r->trace);
-
-    if (save_if_due(r->train, step))
-        trace_until_now(r->trace, TRACE_CHECKPOINT, 0, before);
-}
-
 static int steps(struct replica *r, uint64_t held, struct err *err)
 {
     struct train *t = r->train;
     struct step_result result = { .stop = false };
+    uint64_t last = held;
     int rc = 0;
 
     if (held == t->total_steps)
@@ -161,6 +154,8 @@ static int steps(struct replica *r, uint64_t held, struct err *err)
         t->mem.agreement->plateau.step < held)
         rc = eval_run(r, held, err);
     if (rc == 0)
+        rc = health_weigh(r, held, err);
+    if (rc == 0)
         rc = open_reader(r, held + 1, err);
     for (uint64_t k = held + 1; rc == 0 && k <= t->total_steps && !result.stop; k++) {
         rc = step_run(r, k, &result, err);
@@ -169,11 +164,13 @@ static int steps(struct replica *r, uint64_t held, struct err *err)
         if (r->local == 0) {
             t->end_step = k;
             t->last = result;
-            save_between(r, k);
         }
         if (!result.stop && eval_due(t, k))
             rc = eval_run(r, k, err);
+        last = k;
     }
+    if (rc == 0)
+        rc = health_last(r, last, err);
     return rc;
 }
 
@@ -265,7 +262,11 @@ void *replica_main(void *arg)
         return NULL;
     /* the last one out */
     trace_end(t->trace, t->group.deadline_ms);
-    if (t->result < 0)
+    if (t->health.rolls_back)
+        t->on_end(t->opts->arg, TRAIN_ROLL_BACK, t->held_step, false, t->error.code, t->error.text);
+    else if (t->health.differs && t->health.peer != UINT32_MAX)
+        t->on_end(t->opts->arg, TRAIN_DIVERGED, t->held_step, false, t->error.code, t->error.text);
+    else if (t->result < 0)
         t->on_end(t->opts->arg, TRAIN_FAILED, t->end_step, false, t->error.code, t->error.text);
     else if (t->end_step == t->total_steps)
         t->on_end(t->opts->arg, TRAIN_COMPLETE, t->end_step, false, 0, "");

@@ -233,23 +233,38 @@ static int hand_over(struct train *t, uint64_t step, bool wait, struct err *err)
     return rc;
 }
 
-/* The one before may still be on its way to the disk: then at the next boundary. */
-bool save_if_due(struct train *t, uint64_t step)
+/* Asked in the reduction of `step`, whose state is copied in that of the next one. */
+bool save_is_due(struct train *t, uint64_t step)
 {
     const struct train_opts *o = t->opts;
     unsigned asked = __atomic_load_n(&t->requests, __ATOMIC_RELAXED);
-    struct err err;
+    bool due = t->save_due || (asked & TRAIN_ASK_CHECKPOINT) != 0 ||
+               (o->checkpoint_every_seconds > 0 &&
+                (double)(clock_ns() - t->last_save_ns) >= o->checkpoint_every_seconds * 1e9);
 
     if (t->writer == NULL)
         return false;
+    if (t->save_step > 0 && t->save_step + 1 == step)
+        due = false; /* the copy that is about to be taken will do */
     if (o->checkpoint_every_steps > 0 && step % o->checkpoint_every_steps == 0)
-        t->save_due = true;
-    if (o->checkpoint_every_seconds > 0 &&
-        (double)(clock_ns() - t->last_save_ns) >= o->checkpoint_every_seconds * 1e9)
-        t->save_due = true;
-    if (!t->save_due && (asked & TRAIN_ASK_CHECKPOINT) == 0)
+        due = true;
+    if (due && ckpt_is_busy(t->writer)) {
+        t->save_due = true; /* behind a later step */
         return false;
-    return hand_over(t, step, false, &err) == 0; /* busy: still due, tried at the next boundary */
+    }
+    if (due)
+        t->save_step = step;
+    return due;
+}
+
+bool save_if_due(struct train *t, uint64_t step)
+{
+    struct err err;
+
+    if (t->writer == NULL || step == 0 || t->save_step != step)
+        return false;
+    t->save_due = hand_over(t, step, false, &err) < 0;
+    return !t->save_due;
 }
 
 int save_now(struct train *t, uint64_t step, struct err *err)

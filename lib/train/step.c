@@ -19,16 +19,11 @@ uint64_t step_samples(const struct train *t, uint64_t step)
     return left < batch ? left : batch;
 }
 
-int step_feed(struct replica *r, struct plan *plan, struct data_reader *reader, struct err *err)
+void step_fill(struct replica *r, struct plan *plan, const struct data_batch *b)
 {
     const struct train *t = r->train;
-    const struct data_batch *b;
     uint32_t n = t->opts->n_inputs;
-    int rc = data_next(reader, &b, err);
 
-    if (rc < 0)
-        return rc;
-    CHECK(b != NULL); /* readers are opened up to the last step that asks */
     for (uint32_t i = 0; i < n; i++) {
         const struct tensor *in = plan_input(plan, i);
 
@@ -41,6 +36,17 @@ int step_feed(struct replica *r, struct plan *plan, struct data_reader *reader, 
     }
     memcpy(plan_input(plan, n + t->opts->n_targets)->data, b->weights,
            t->lane_batch * sizeof(float));
+}
+
+int step_feed(struct replica *r, struct plan *plan, struct data_reader *reader, struct err *err)
+{
+    const struct data_batch *b;
+    int rc = data_next(reader, &b, err);
+
+    if (rc < 0)
+        return rc;
+    CHECK(b != NULL); /* readers are opened up to the last step that asks */
+    step_fill(r, plan, b);
     data_release(reader);
     return 0;
 }
@@ -100,7 +106,7 @@ static int run_lanes(struct replica *r, uint64_t step, struct err *err)
             rc = run_plan(r, &run, grads, overlaps ? reduce_ready : NULL, err);
         if (rc < 0)
             return rc;
-        memset(control, 0, CONTROL_WORDS * sizeof(float));
+        memset(control, 0, (t->mem.grads - t->mem.params) * sizeof(float));
         control[CONTROL_LOSS] = plan_loss(r->plan);
         if (t->opts->mean_of_weights)
             control[CONTROL_WEIGHT] = plan_loss_weight(r->plan);
@@ -117,7 +123,8 @@ CLONES static void scale(float *x, size_t n, float factor)
         x[i] *= factor;
 }
 
-static int finish_reduction(struct replica *r, struct step_result *out, struct err *err)
+static int finish_reduction(struct replica *r, uint64_t step, struct step_result *out,
+                            struct err *err)
 {
     struct train *t = r->train;
     float *grads = r->grads[0];
@@ -131,6 +138,8 @@ static int finish_reduction(struct replica *r, struct step_result *out, struct e
         control[CONTROL_STOP] = (asked & (TRAIN_ASK_STOP | TRAIN_ASK_STOP_ALL)) != 0;
         control[CONTROL_STOP_ALL] = (asked & TRAIN_ASK_STOP_ALL) != 0;
         control[CONTROL_STOP_WHO] = control[CONTROL_STOP] * (float)(t->group.self + 1);
+        control[CONTROL_WEIGH] = save_is_due(t, step);
+        health_contribute(t, control);
     }
     if (t->comm != NULL)
         rc = reduce_rest(r, err);
@@ -144,16 +153,42 @@ static int finish_reduction(struct replica *r, struct step_result *out, struct e
     }
     out->stop = control[CONTROL_STOP] > 0;
     out->stop_everywhere = control[CONTROL_STOP_ALL] > 0;
+    out->weigh = control[CONTROL_WEIGH] > 0 || health_weighs(t, step);
     out->askers = (uint32_t)control[CONTROL_STOP];
     out->asker = (uint32_t)control[CONTROL_STOP_WHO] - 1;
     return rc;
 }
 
-static int update(struct replica *r, uint64_t step, double *norm, struct err *err)
+/* What is due in front of an update: was the step before this one equal everywhere? Then it may be saved. */
+static int look_back(struct replica *r, uint64_t step, struct err *err)
+{
+    uint64_t before;
+    int rc = health_compare(r, step, err);
+
+    if (rc < 0 || r->local != 0 || !health_allows(r->train, step - 1))
+        return rc;
+    before = trace_clock(r->trace);
+    if (save_if_due(r->train, step - 1))
+        trace_until_now(r->trace, TRACE_CHECKPOINT, 0, before);
+    return 0;
+}
+
+static int update(struct replica *r, uint64_t step, const struct step_result *result, double *norm,
+                  struct err *err)
 {
     uint64_t before = trace_clock(r->trace);
-    int rc = update_run(r, step, norm, err);
+    bool finite;
+    int rc = health_look(r, step, result->loss, &finite, err);
 
+    if (rc == 0 && !finite) {
+        rc = health_trouble(r, step, result, err);
+    } else if (rc == 0) {
+        rc = update_run(r, step, norm, err);
+        if (rc == 0)
+            health_updated(r);
+    }
+    if (rc == 0 && result->weigh)
+        rc = health_weigh(r, step, err);
     trace_until_now(r->trace, TRACE_UPDATE, 0, before);
     return rc;
 }
@@ -200,11 +235,13 @@ int step_run(struct replica *r, uint64_t step, struct step_result *out, struct e
     if (rc == 0 && fault_hit("train.reduce"))
         return err_set(err, ERR_DEVICE, "fault point train.reduce");
     if (rc == 0)
-        rc = finish_reduction(r, out, err);
+        rc = finish_reduction(r, step, out, err);
+    if (rc == 0)
+        rc = look_back(r, step, err);
     if (rc == 0 && fault_hit("train.update"))
         return err_set(err, ERR_DEVICE, "fault point train.update");
     if (rc == 0)
-        rc = update(r, step, &norm, err);
+        rc = update(r, step, out, &norm, err);
     if (rc < 0)
         return err_wrap(err, rc, "step %llu", (unsigned long long)step);
     if (r->local == 0)

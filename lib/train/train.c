@@ -500,6 +500,7 @@ int train_start(struct train *t, const struct train_group *g,
         return rc;
     t->on_end = on_end;
     t->result = 0;
+    health_begin(t);
     gate_init(&t->gate, o->n_devices, o->n_devices <= device_cores());
     __atomic_store_n(&t->running, o->n_devices, __ATOMIC_RELEASE);
     for (uint32_t i = 0; i < o->n_devices; i++) {
@@ -510,6 +511,11 @@ int train_start(struct train *t, const struct train_group *g,
         r->started = true;
     }
     return 0;
+}
+
+uint32_t train_diverged(const struct train *t)
+{
+    return t->health.peer;
 }
 
 void train_request(struct train *t, unsigned kinds)

@@ -79,6 +79,9 @@ struct train_event {
         TRAIN_CHECKPOINT, /* ckpt */
         TRAIN_EXPORTED,   /* text: path */
         TRAIN_PROFILE,    /* profile; the trace is written */
+        TRAIN_SKIPPED,    /* step, text: loss or gradient are not finite, and why; done: steps skipped in a
+                             row, all: by this process. TRAIN_STEP follows */
+        TRAIN_DIFFERS,    /* step, text: tasks or replicas hold different numbers; the generation ends */
     } kind;
     uint64_t step;
     const char *text;
@@ -163,6 +166,13 @@ struct train_opts { /* everything is borrowed until train_close() */
     struct optim_schedule schedule;     /* total_steps is filled here */
     const struct train_params *groups;
     uint32_t n_groups;
+    bool check_gradients;               /* tasks and replicas compare each reduced gradient */
+    uint64_t check_weights_every_steps; /* and their weights and optimizer state; 0: never */
+    enum train_non_finite { /* a step whose loss or gradient is not finite */
+        TRAIN_SKIP,         /* counts, and changes nothing; more than 10 in a row stop the job */
+        TRAIN_STOP,         /* stops the job with the state before it */
+        TRAIN_RESTORE,      /* sends everybody back to the last checkpoint; the second time it stops the job */
+    } non_finite;
     double average;                     /* decay of the moving average of the weights; 0: none is kept */
     bool evaluate_average, export_average; /* evaluation, exported model: from the average */
 
@@ -223,7 +233,16 @@ struct train_group { /* one generation */
     void (*on_broken)(void *arg, uint32_t member, const char *why);
 };
 
-enum train_end { TRAIN_COMPLETE, TRAIN_STOPPED, TRAIN_FAILED };
+enum train_end {
+    TRAIN_COMPLETE,
+    TRAIN_STOPPED,
+    TRAIN_FAILED,
+    TRAIN_DIVERGED,  /* a task, train_diverged(), holds other numbers than the majority, and no state
+                        any more if it is this one; or replicas of this task differed in time, and it
+                        holds the state of the step before */
+    TRAIN_ROLL_BACK, /* policy TRAIN_RESTORE: nobody holds state any more, the newest checkpoint is to be
+                        read */
+};
 
 /* Starts the replica threads and returns. `on_end` comes once, from one of them, when all are done
  * with the generation: complete (all steps, last checkpoint verified, model exported), stopped (agreed, saved;
@@ -232,6 +251,9 @@ int train_start(struct train *t, const struct train_group *g,
                 void (*on_end)(void *arg, enum train_end end, uint64_t step, bool everywhere,
                                int code, const char *text),
                 struct err *err);
+
+/* Behind TRAIN_DIVERGED: the number of the member that differs. */
+uint32_t train_diverged(const struct train *t);
 
 enum train_request_kind {
     TRAIN_ASK_STOP = 1,        /* this task wants to leave: all stop and save at the same step */

@@ -7,6 +7,7 @@
  *   tables.c   the part of it that is about tables: which rows have a gradient
  *   reduce.c   the sum over all replicas, while the last lane computes
  *   update.c   the optimizer's part of it
+ *   health.c   can a step's numbers be trusted? (checksum.c; locate.c: where did one that is none come from?)
  *   eval.c     one evaluation
  *   save.c     checkpoints and export, on the chief
  *   trace.c    a few steps on a time line (trace_write.c: the file, and where the time went)
@@ -20,6 +21,7 @@
 #include "base/gate.h"
 #include "ckpt/ckpt.h"
 #include "tensor/packed.h"
+#include "train/health.h"
 #include "train/trace.h"
 #include "train/train.h"
 
@@ -30,9 +32,10 @@ enum control_word {
     CONTROL_STOP,     /* tasks that ask to stop */
     CONTROL_STOP_ALL, /* tasks that ask everybody to stop */
     CONTROL_STOP_WHO, /* sum of 1 + member number of those who ask: names the one, if it is one */
-    CONTROL_WORDS = 16,
+    CONTROL_WEIGH,    /* a checkpoint is due behind the step: weights are to be compared */
+    CONTROL_WORDS = 16, /* behind them health_words() */
 };
-enum { MAX_TREE = 33 };
+enum { MAX_TREE = 33, MEMORY_LEAST_GRADS = 4096 /* bytes of an arena, however small the model */ };
 
 /* Agreed at the start of a generation: rank 0's goes to all. */
 struct agreement {
@@ -101,6 +104,7 @@ struct replica {
 struct step_result { /* agreed: the same on every task */
     double loss;
     bool stop, stop_everywhere;
+    bool weigh;      /* weights are to be compared behind the step */
     uint32_t askers; /* tasks that ask to stop */
     uint32_t asker;  /* the one, if it is one: its member number */
 };
@@ -131,6 +135,7 @@ struct train {
     struct comm *comm;
     pthread_mutex_t lock;          /* guards comm's lifetime against train_abort, and the result */
     struct gate gate;
+    struct health health;
     struct optim *optim;           /* the optimizer at work on this graph's parameters */
     uint32_t running;              /* atomic: replica threads that have not ended */
     volatile int cancel;
@@ -142,6 +147,7 @@ struct train {
     struct step_result last; /* of the last step; local replica 0's */
     uint64_t end_step;
     uint64_t last_report_ns, last_save_ns, last_saved_step;
+    uint64_t save_step; /* a copy of its state is due; 0: of none */
     bool save_due;
 };
 
@@ -197,6 +203,7 @@ void update_fill_average(struct train *t, bool fresh);
 uint64_t step_samples(const struct train *t, uint64_t step);
 /* Next lane batch of `reader` into the inputs of `plan`. */
 int step_feed(struct replica *r, struct plan *plan, struct data_reader *reader, struct err *err);
+void step_fill(struct replica *r, struct plan *plan, const struct data_batch *b);
 
 /* eval.c */
 int eval_run(struct replica *r, uint64_t step, struct err *err);
@@ -204,6 +211,7 @@ int eval_run(struct replica *r, uint64_t step, struct err *err);
 /* save.c */
 int save_open(struct train *t, struct err *err);
 int save_load_newest(struct train *t, struct err *err);
+bool save_is_due(struct train *t, uint64_t step); /* behind this step; false while the writer is busy */
 bool save_if_due(struct train *t, uint64_t step); /* true: a copy went to the writer */
 int save_now(struct train *t, uint64_t step, struct err *err); /* and wait until it is verified */
 int save_export(struct train *t, struct err *err);
