@@ -25,6 +25,25 @@ static float *words_of(const struct train *t, float *grads)
     return grads + t->mem.params + CONTROL_WORDS;
 }
 
+int health_take_up(struct train *t, uint64_t held, const int64_t *votes, struct err *err)
+{
+    bool lost = t->health.lost;
+
+    t->health.lost = false; /* whatever is held now came from a peer or a checkpoint, ... */
+    if (votes[VOTE_RESTORED] > 0)
+        t->health.restored_at = (uint64_t)(votes[VOTE_RESTORED_AT] / votes[VOTE_RESTORED]);
+    return lost && held == 0 ? train_start_over(t, err) : 0; /* ... or there is none */
+}
+
+enum train_end health_end(const struct train *t)
+{
+    const struct health *h = &t->health;
+
+    return h->rolls_back ? TRAIN_ROLL_BACK
+           : h->differs && h->peer != UINT32_MAX ? TRAIN_DIVERGED
+                                                 : TRAIN_FAILED;
+}
+
 void health_begin(struct train *t)
 {
     struct health *h = &t->health;
@@ -33,13 +52,6 @@ void health_begin(struct train *t)
     h->gradient_step = h->state_step = h->equal_step = h->equal_state_step = 0;
     h->rolls_back = h->differs = false;
     h->peer = UINT32_MAX;
-}
-
-static int wait_for_all(struct replica *r, struct err *err)
-{
-    if (!gate_wait(&r->train->gate))
-        return err_set(err, ERR_CANCELED, "another replica of this task ended the generation");
-    return 0;
 }
 
 static uint32_t total(const struct train *t, const uint32_t *parts)
@@ -74,7 +86,7 @@ int health_weigh(struct replica *r, uint64_t step, struct err *err)
     if (r->local + 1 == parts)
         end = n;
     h->state_part[r->local] = checksum_part(t->mem.state + begin, end - begin, begin, &finite);
-    rc = wait_for_all(r, err);
+    rc = generation_gate(r, err);
     if (rc == 0 && r->local == 0) {
         h->state = total(t, h->state_part);
         h->state_step = step;
@@ -126,10 +138,16 @@ static void part_ways(struct replica *r)
         (void)comm_barrier(r->train->comm, r->local, NULL); /* the verdict is here already */
 }
 
+static void lose_state(struct train *t)
+{
+    t->health.lost = true;
+    __atomic_store_n(&t->held_step, 0, __ATOMIC_RELEASE);
+}
+
 static void tell(const struct train *t, int kind, uint64_t step, const char *text)
 {
     struct train_event e = { .kind = kind, .step = step, .text = text,
-                             .done = t->health.skips_in_row, .all = t->health.skips };
+                             .done = t->facts.skips_in_row, .all = t->health.skips };
 
     train_tell(t, &e);
 }
@@ -168,7 +186,7 @@ static int give_verdict(struct replica *r, uint32_t which, uint64_t step, const 
         t->health.differs = true;
         t->health.peer = odd;
         if (value == 0 || own != value)
-            t->held_step = 0;
+            lose_state(t);
         tell(t, TRAIN_DIFFERS, step, err->text);
     }
     return rc;
@@ -261,13 +279,12 @@ static void flip(void *data)
     *(uint8_t *)data ^= 1; /* the last bit of a fraction: nothing else would tell */
 }
 
-int health_look(struct replica *r, uint64_t step, double loss, bool *finite, struct err *err)
+void health_look(struct replica *r)
 {
     struct train *t = r->train;
     struct health *h = &t->health;
-    uint32_t n = t->opts->n_devices, next = (r->local + n - 1) % n;
+    uint32_t n = t->opts->n_devices, before = (r->local + n - 1) % n;
     struct pass own;
-    int rc;
 
     if (r->local == 0 && fault_hit("health.flip_gradient"))
         flip(r->grads[0]);
@@ -275,29 +292,40 @@ int health_look(struct replica *r, uint64_t step, double loss, bool *finite, str
     h->own[r->local] = own.sum;
     h->bad[r->local] = !own.finite;
     if (n > 1 && t->opts->check_gradients)
-        h->other[next] = pass_over(r, next).sum;
-    rc = wait_for_all(r, err);
-    if (rc < 0)
-        return rc;
+        h->other[before] = pass_over(r, before).sum;
+}
+
+/* Part i of the gradient is not the same in the replica that will use it and in the next one. */
+static int parts_differ(struct replica *r, uint32_t i, uint64_t step, struct err *err)
+{
+    struct train *t = r->train;
+    const struct health *h = &t->health;
+    int rc = err_set(err, ERR_DEVICE,
+                     "%s: its replicas %u and %u hold different reduced gradients, with checksums "
+                     "%06x and %06x in part %u: a processor or memory of this machine computed or kept "
+                     "something wrong. Step %" PRIu64 " is not made, the state before it counts",
+                     t->members[t->group.self].name, i, (i + 1) % t->opts->n_devices, h->own[i],
+                     h->other[i], i, step);
+
+    if (r->local == 0) {
+        t->health.differs = true;
+        t->health.peer = t->group.self;
+        tell(t, TRAIN_DIFFERS, step, err->text);
+    }
+    return rc;
+}
+
+int health_judge(struct replica *r, uint64_t step, double loss, bool *finite, struct err *err)
+{
+    struct train *t = r->train;
+    struct health *h = &t->health;
+    uint32_t n = t->opts->n_devices;
+
     *finite = isfinite(loss);
     for (uint32_t i = 0; i < n; i++) {
         *finite = *finite && !h->bad[i];
-        if (n == 1 || !t->opts->check_gradients || h->own[i] == h->other[i])
-            continue;
-        if (r->local == 0) {
-            h->differs = true;
-            h->peer = t->group.self;
-        }
-        rc = err_set(err, ERR_DEVICE,
-                     "%s: its replicas %u and %u hold different reduced gradients, with checksums "
-                     "%06x and %06x in part %u: a processor or memory of this machine computed "
-                     "or kept something wrong. The step is not applied, the state after step %" PRIu64
-                     " counts",
-                     t->members[t->group.self].name, i, (i + 1) % n, h->own[i], h->other[i], i,
-                     step - 1);
-        if (r->local == 0)
-            tell(t, TRAIN_DIFFERS, step, err->text);
-        return rc;
+        if (n > 1 && t->opts->check_gradients && h->own[i] != h->other[i])
+            return parts_differ(r, i, step, err);
     }
     if (r->local == 0) {
         h->gradient = total(t, h->own);
@@ -312,7 +340,7 @@ void health_updated(struct replica *r)
 
     if (r->local != 0)
         return;
-    t->health.skips_in_row = 0;
+    t->facts.skips_in_row = 0;
     if (fault_hit("health.flip_weight"))
         flip(t->mem.state);
 }
@@ -323,16 +351,18 @@ static int skip(struct replica *r, uint64_t step, const char *text, struct err *
 {
     struct train *t = r->train;
     char all[1200];
-    int rc = wait_for_all(r, err); /* all have looked at how many there were */
+    int rc = generation_gate(r, err); /* all have looked at how many there were */
 
     if (rc < 0 || r->local != 0)
         return rc;
-    t->health.skips_in_row++;
+    t->facts.skips_in_row++;
+    t->facts.step = step;
+    __atomic_store_n(&t->held_step, step, __ATOMIC_RELEASE);
     t->health.skips++;
     snprintf(all, sizeof(all),
              "step %" PRIu64 " is skipped, weights and optimizer state stay as they are (%u in a row, more "
              "than %d end the job): %s",
-             step, t->health.skips_in_row, HEALTH_MAX_SKIPS, text);
+             step, t->facts.skips_in_row, HEALTH_MAX_SKIPS, text);
     tell(t, TRAIN_SKIPPED, step, all);
     return 0;
 }
@@ -346,8 +376,8 @@ static int stop(struct replica *r, uint64_t step, const char *text, const char *
     if (r->local == 0)
         t->health.gradient_step = 0; /* that of this step is not what is asked for */
     rc = health_last(r, step - 1, err);
-    if (rc == 0 && r->local == 0 && t->opts->is_chief)
-        rc = save_now(t, step - 1, err);
+    if (rc == 0 && r->local == 0 && t->group.self == 0 && step > 1)
+        rc = save_now(t, step - 1, t->group.deadline_ms, err);
     if (rc < 0)
         return err_wrap(err, rc, "step %" PRIu64 ": %s; while the job was stopping", step, text);
     part_ways(r);
@@ -363,9 +393,9 @@ static int roll_back(struct replica *r, uint64_t step, const char *text, struct 
     if (r->local == 0) {
         t->health.restored_at = step;
         t->health.rolls_back = true;
-        t->held_step = 0;
+        lose_state(t);
     }
-    return err_set(err, ERR_DEVICE, "step %" PRIu64 ": %s; everybody goes back to the last checkpoint",
+    return err_set(err, ERR_DEVICE, "step %" PRIu64 ": %s; everybody goes back to the newest checkpoint",
                    step, text);
 }
 
@@ -375,22 +405,21 @@ int health_trouble(struct replica *r, uint64_t step, const struct step_result *r
     const struct train *t = r->train;
     const struct health *h = &t->health;
     char text[900], why[128];
-    int rc = locate_run(r, step, result, text, sizeof(text), err);
+    int rc;
 
+    progress_enter(r, PHASE_LOCATE);
+    rc = locate_run(r, step, result, text, sizeof(text), err);
     if (rc < 0)
         return err_wrap(err, rc, "find out why loss or gradient are not finite");
-    if (t->opts->non_finite == TRAIN_RESTORE && h->restored_at != step &&
-        t->opts->checkpoint_directory != NULL)
+    if (t->opts->non_finite == TRAIN_RESTORE && h->restored_at != step)
         return roll_back(r, step, text, err);
-    if (t->opts->non_finite == TRAIN_SKIP && h->skips_in_row < HEALTH_MAX_SKIPS)
+    if (t->opts->non_finite == TRAIN_SKIP && t->facts.skips_in_row < HEALTH_MAX_SKIPS)
         return skip(r, step, text, err);
     if (t->opts->non_finite == TRAIN_SKIP)
         snprintf(why, sizeof(why), "%d steps in a row were skipped before it, so the job stops",
                  HEALTH_MAX_SKIPS);
     else if (t->opts->non_finite == TRAIN_STOP)
         snprintf(why, sizeof(why), "health.non_finite is \"stop\"");
-    else if (t->opts->checkpoint_directory == NULL)
-        snprintf(why, sizeof(why), "there are no checkpoints to go back to, so the job stops");
     else
         snprintf(why, sizeof(why), "so it was before, from the checkpoint on, so the job stops");
     return stop(r, step, text, why, err);

@@ -28,12 +28,11 @@
 #include <stdint.h>
 
 #include "device/device.h"
+#include "train/train.h"
 
 struct err;
 struct replica;
 struct step_result;
-struct train;
-struct train_opts;
 
 enum { HEALTH_MAX_SKIPS = 10 /* in a row; the next one ends the job */ };
 
@@ -54,17 +53,20 @@ struct health {
     bool bad[DEVICE_MAX];         /* replica's: not finite */
     uint32_t state_part[DEVICE_MAX];
 
-    /* Belongs to the state. */
-    uint32_t skips_in_row;
+    /* Of the process. */
+    bool lost;                    /* what lies in the memory of the state is none */
     uint64_t restored_at;         /* the step for which everybody went back to a checkpoint; 0: none */
-
-    uint64_t skips;               /* of this process */
+    uint64_t skips;
 };
 
 /* Floats behind the control words of a gradient arena. */
 size_t health_words(const struct train_opts *o);
 
 void health_begin(struct train *t); /* a generation; before its replicas start */
+/* Local replica 0, when all have agreed to hold `held`: a state that was given up is made new if nobody
+ * has one. */
+int health_take_up(struct train *t, uint64_t held, const int64_t *votes, struct err *err);
+enum train_end health_end(const struct train *t); /* of a generation that failed */
 
 /* Each replica; with a barrier. The sum of the state after `step`, to be compared in the next reduction. */
 int health_weigh(struct replica *r, uint64_t step, struct err *err);
@@ -79,9 +81,11 @@ int health_compare(struct replica *r, uint64_t step, struct err *err);
 /* May the state after `step` be written to disk? */
 bool health_allows(const struct train *t, uint64_t step);
 
-/* Each replica, behind that and before the update, with a barrier. *finite: loss and gradient are.
+/* Each replica, behind that: a pass over what its update will read. Then the commit gate; then all see
+ * the same. *finite: loss and gradient are.
  * Errors: ERR_DEVICE: replicas of this task hold different gradients; nothing is changed yet. */
-int health_look(struct replica *r, uint64_t step, double loss, bool *finite, struct err *err);
+void health_look(struct replica *r);
+int health_judge(struct replica *r, uint64_t step, double loss, bool *finite, struct err *err);
 /* Each replica, if not: finds the origin, and does what the job wants. 0: the step is skipped. Errors:
  * ERR_INPUT: the job stops, and the state after step - 1 is saved; ERR_DEVICE with
  * health.rolls_back: nobody holds state any more, the last checkpoint is to be read. */

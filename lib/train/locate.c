@@ -23,7 +23,7 @@ struct note {
     double largest; /* sum over lanes of the largest number in gradient and loss */
     char text[1000];
 };
-_Static_assert(sizeof(struct note) <= MEMORY_LEAST_GRADS, "a note fits into every arena");
+_Static_assert(sizeof(struct note) <= LEAST_GRADS_BYTES, "a note fits into every arena");
 enum { KEY_RANKS = COMM_MAX_RANKS };
 
 static void __attribute__((format(printf, 3, 4))) add(char *text, size_t n, const char *fmt, ...)
@@ -145,7 +145,7 @@ static int run_lanes(struct replica *r, uint64_t step, uint32_t *lane, double *l
         .global_batch = o->global_batch,
         .lanes = o->lanes,
         .first_lane = r->first_lane,
-        .n_lanes = t->lanes_per_replica,
+        .n_lanes = r->n_lanes,
         .first_step = step,
         .last_step = step,
         .prefetch = 1,
@@ -200,7 +200,7 @@ int locate_run(struct replica *r, uint64_t step, const struct step_result *resul
     float weight = r->grads[0][t->mem.params + CONTROL_WEIGHT];
     double shrink = t->opts->mean_of_weights && weight > 0 ? (double)weight : 1, largest;
     char found[sizeof(note->text)] = "", seen[400];
-    uint32_t rank = t->comm != NULL ? comm_first_rank(t->comm) + r->local : 0, lane;
+    uint32_t lane;
     struct train_event e = { .kind = TRAIN_WARN, .step = step, .text = text };
     int rc;
 
@@ -213,7 +213,7 @@ int locate_run(struct replica *r, uint64_t step, const struct step_result *resul
     rc = run_lanes(r, step, &lane, &largest, found, sizeof(found), err);
     if (rc < 0)
         return rc;
-    note->key = lane < t->opts->lanes ? (double)(t->opts->lanes - lane) * KEY_RANKS + rank : 0;
+    note->key = lane < t->opts->lanes ? (double)(t->opts->lanes - lane) * KEY_RANKS + r->rank : 0;
     note->largest = largest / shrink;
     memcpy(note->text, found, sizeof(found));
     rc = share(r, note, err);

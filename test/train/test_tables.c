@@ -181,13 +181,11 @@ static void on_event(void *arg, const struct train_event *e)
         j->warm = j->last;
 }
 
-static void on_end(void *arg, enum train_end end, uint64_t step, bool everywhere, int code,
-                   const char *text)
+static void on_end(void *arg, enum train_end end, uint64_t held, int code, const char *text)
 {
     struct job *j = arg;
 
-    (void)step;
-    (void)everywhere;
+    (void)held;
     (void)code;
     pthread_mutex_lock(&j->lock);
     j->ended = true;
@@ -226,7 +224,6 @@ static struct job *job_new(uint32_t replicas, uint32_t lanes)
         .optimizer = optim_find("sgd"),
         .schedule = { .type = OPTIM_CONSTANT, .learning_rate = 0.5 },
         .devices = j->devices, .n_devices = replicas,
-        .is_chief = true,
         .job_digest = "0", .job_name = "test",
         .on_event = on_event, .arg = j,
     };
