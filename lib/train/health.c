@@ -288,6 +288,8 @@ void health_look(struct replica *r)
 
     if (r->local == 0 && fault_hit("health.flip_gradient"))
         flip(r->grads[0]);
+    if (r->local == 0 && fault_hit("health.not_finite"))
+        r->grads[0][0] = NAN;
     own = pass_over(r, r->local);
     h->own[r->local] = own.sum;
     h->bad[r->local] = !own.finite;

@@ -18,9 +18,11 @@
 
 enum { STEPS = 60 };
 
+static const char *fixture_root __attribute__((unused)) = "/tmp"; /* where folders are made */
+
 struct fixture {
-    char folder[64];
-    char checkpoints[96], exported[96];
+    char folder[80];
+    char checkpoints[112], exported[112];
     struct train_input input;
     struct train_target target;
     struct plan_measure loss;
@@ -84,7 +86,7 @@ static inline struct fixture *fixture_new(uint32_t replicas, uint32_t lanes)
     struct fixture *f = calloc(1, sizeof(*f));
 
     assert_non_null(f);
-    snprintf(f->folder, sizeof(f->folder), "/tmp/trainerd-train-XXXXXX");
+    snprintf(f->folder, sizeof(f->folder), "%.40s/trainerd-train-XXXXXX", fixture_root);
     assert_non_null(mkdtemp(f->folder));
     snprintf(f->checkpoints, sizeof(f->checkpoints), "%s/checkpoints", f->folder);
     snprintf(f->exported, sizeof(f->exported), "%s/model.onnx", f->folder);
