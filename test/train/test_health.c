@@ -197,18 +197,18 @@ static void without_a_majority_nobody_is_believed_and_the_disk_has_what_was_equa
     struct troupe *k;
 
     (void)state;
-    job.save_every = 2;
+    job.save_every = 4;
     k = new_troupe("AB", 1);
     name_checkpoints(k);
-    troupe_start_with(k, 1, "health.flip_gradient@6,train.forward=delay:30@1+");
+    troupe_start_with(k, 1, "health.flip_gradient@8,train.forward=delay:30@1+");
     troupe_wait(k);
     for (uint32_t i = 0; i < 2; i++) {
         assert_int_equal(k->tasks[i].last.end, TRAIN_FAILED);
         assert_int_equal(k->tasks[i].last.code, ERR_DEVICE);
         assert_int_equal(k->tasks[i].held, 0);
-        expect_text(k, i, "no majority tells which are right: the reduced gradient of step 6");
+        expect_text(k, i, "no majority tells which are right: the reduced gradient of step 8");
     }
-    expect_saved(4); /* 6 was due, and is wrong on one of them */
+    expect_saved(4); /* 8 was due, and is wrong on one of them */
     assert_int_equal(troupe_to_the_end(k), 1);
     assert_non_null(strstr(k->stage->tasks[0].resumed, "0 ")); /* the first time */
     assert_int_equal(end_crc(k), undisturbed);
