@@ -24,6 +24,8 @@ static const struct {
     [PHASE_CONNECT] = { "connect", false, false },
     [PHASE_AGREE] = { "agree", false, true },
     [PHASE_TRANSFER] = { "transfer", false, false },
+    [PHASE_BETWEEN] = { "between steps", false, false },
+    [PHASE_BEGIN] = { "begin", true, false },
     [PHASE_DATA] = { "wait for samples", true, false },
     [PHASE_LANE] = { "forward and backward", true, false },
     [PHASE_PERMISSION] = { "wait for permission", false, false },
@@ -59,24 +61,27 @@ static void end_write(struct place *p)
     __atomic_store_n(&p->version, p->version + 1, __ATOMIC_RELEASE);
 }
 
-void progress_enter(struct replica *r, enum phase phase)
+static void enter(struct place *p, uint64_t step, enum phase phase)
 {
-    struct place *p = &r->place;
     uint64_t now = clock_ns();
 
     begin_write(p);
     learn(p, now - p->since_ns);
+    STORE(p->step, step);
     STORE(p->phase, (uint32_t)phase);
     STORE(p->since_ns, now);
     STORE(p->count, p->count + 1);
     end_write(p);
 }
 
+void progress_enter(struct replica *r, enum phase phase)
+{
+    enter(&r->place, r->place.step, phase);
+}
+
 void progress_step(struct replica *r, uint64_t step)
 {
-    begin_write(&r->place);
-    STORE(r->place.step, step);
-    end_write(&r->place);
+    enter(&r->place, step, PHASE_BEGIN);
 }
 
 void progress_start(struct replica *r)

@@ -47,6 +47,19 @@ static int open_reader(struct replica *r, uint64_t from, struct err *err)
     return data_reader_open(t->data, &ro, &r->reader, err);
 }
 
+/* Behind a step, or behind the one that is held when a generation begins. */
+static int between(struct replica *r, uint64_t step, bool evaluates, struct err *err)
+{
+    int rc = 0;
+
+    progress_enter(r, PHASE_BETWEEN);
+    if (evaluates) {
+        rc = eval_run(r, step, err);
+        progress_enter(r, PHASE_BETWEEN);
+    }
+    return rc;
+}
+
 static int steps(struct replica *r, uint64_t held, struct err *err)
 {
     struct train *t = r->train;
@@ -54,8 +67,8 @@ static int steps(struct replica *r, uint64_t held, struct err *err)
     uint64_t last = held;
     int rc = 0;
 
-    if (r->votes[VOTE_UNEVALUATED] > 0 && (!result.pause || held == t->total_steps))
-        rc = eval_run(r, held, err);
+    if (!result.pause || held == t->total_steps)
+        rc = between(r, held, r->votes[VOTE_UNEVALUATED] > 0, err);
     if (rc == 0 && held > 0)
         rc = health_weigh(r, held, err);
     if (r->local == 0 && t->group.self == 0)
@@ -66,8 +79,8 @@ static int steps(struct replica *r, uint64_t held, struct err *err)
         rc = step_run(r, k, &result, err);
         if (k == t->total_steps)
             result.pause = false; /* it is the end anyway */
-        if (rc == 0 && eval_due(t, k) && !result.pause) /* if put off: owed to the next generation */
-            rc = eval_run(r, k, err);
+        if (rc == 0) /* an evaluation that a pause puts off is owed to the next generation */
+            rc = between(r, k, eval_due(t, k) && !result.pause, err);
         last = k;
     }
     return rc < 0 ? rc : health_last(r, last, err);

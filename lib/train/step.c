@@ -209,6 +209,7 @@ static int look_back(struct replica *r, uint64_t step, struct err *err)
     if (rc < 0 || r->local != 0 || r->train->group.self != 0 ||
         !health_allows(r->train, step - 1))
         return rc;
+    progress_enter(r, PHASE_BETWEEN);
     before = trace_clock(r->trace);
     if (save_if_due(r->train, step - 1))
         trace_until_now(r->trace, TRACE_CHECKPOINT, 0, before);

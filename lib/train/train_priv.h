@@ -115,6 +115,8 @@ enum phase {
     PHASE_CONNECT,
     PHASE_AGREE,
     PHASE_TRANSFER,
+    PHASE_BETWEEN,    /* two steps: a copy for a checkpoint, whoever listens to events */
+    PHASE_BEGIN,
     PHASE_DATA,
     PHASE_LANE,
     PHASE_PERMISSION,
@@ -290,7 +292,7 @@ int transfer_state(struct replica *r, uint64_t step, struct err *err);
 /* progress.c */
 void progress_start(struct replica *r); /* a generation */
 void progress_enter(struct replica *r, enum phase phase);
-void progress_step(struct replica *r, uint64_t step);
+void progress_step(struct replica *r, uint64_t step); /* enters PHASE_BEGIN */
 
 /* update.c */
 int update_open(struct train *t, struct err *err); /* groups, and the optimizer at work on them */

@@ -18,7 +18,7 @@
 
 enum { STEPS = 60 };
 
-static const char *fixture_root __attribute__((unused)) = "/tmp"; /* where folders are made */
+static const char *fixture_root = "/tmp"; /* where folders are made */
 
 struct fixture {
     char folder[80];
