@@ -12,14 +12,26 @@
 
 /* ---- ending early ---- */
 
+static void remember(struct train *t, const struct err *err, bool aborted)
+{
+    if (t->result != 0)
+        return;
+    t->result = err->code;
+    t->error = *err;
+    t->aborted = aborted;
+}
+
+void train_remember(struct train *t, const struct err *err)
+{
+    pthread_mutex_lock(&t->lock);
+    remember(t, err, false);
+    pthread_mutex_unlock(&t->lock);
+}
+
 static void end_early(struct train *t, const struct err *err, bool aborted)
 {
     pthread_mutex_lock(&t->lock);
-    if (t->result == 0) {
-        t->result = err->code;
-        t->error = *err;
-        t->aborted = aborted;
-    }
+    remember(t, err, aborted);
     __atomic_store_n(&t->cancel, 1, __ATOMIC_RELEASE);
     if (t->comm != NULL)
         comm_abort(t->comm, err->text);

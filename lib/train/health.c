@@ -131,11 +131,14 @@ static uint32_t majority(const float *words, uint32_t n_members, uint32_t *n, ui
     return 2 * *n_equal > *n ? value : 0;
 }
 
-/* Everybody has read the words: now the communicator may be given up. */
-static void part_ways(struct replica *r)
+/* The generation ends by `err`, on every task: none gives the communicator up, or is told to by another,
+ * before all know why. */
+static int part_ways(struct replica *r, const struct err *err)
 {
+    train_remember(r->train, err);
     if (r->train->comm != NULL)
-        (void)comm_barrier(r->train->comm, r->local, NULL); /* the verdict is here already */
+        (void)comm_barrier(r->train->comm, r->local, NULL); /* all is said already */
+    return err->code;
 }
 
 static void lose_state(struct train *t)
@@ -159,7 +162,6 @@ static int give_verdict(struct replica *r, uint32_t which, uint64_t step, const 
     struct train *t = r->train;
     uint32_t n, n_equal, value = majority(words, t->group.n_members, &n, &n_equal);
     uint32_t odd = UINT32_MAX, own = (uint32_t)words[(size_t)t->group.self * WORDS];
-    int rc;
 
     for (uint32_t m = t->group.n_members; m-- > 0 && value != 0;) {
         uint32_t word = (uint32_t)words[(size_t)m * WORDS];
@@ -167,7 +169,7 @@ static int give_verdict(struct replica *r, uint32_t which, uint64_t step, const 
         odd = word != 0 && word != value ? m : odd;
     }
     if (value != 0)
-        rc = err_set(err, ERR_DEVICE,
+        (void)err_set(err, ERR_DEVICE,
                      "%s differs from the others: its %s of step %" PRIu64 " has checksum %06x, %u of "
                      "%u tasks have %06x. A processor or memory of %s computed or kept something "
                      "wrong; its state counts no longer, and it takes that of the others",
@@ -175,13 +177,12 @@ static int give_verdict(struct replica *r, uint32_t which, uint64_t step, const 
                      (uint32_t)words[(size_t)odd * WORDS] - 1, n_equal, n, value - 1,
                      t->members[odd].name);
     else
-        rc = err_set(err, ERR_DEVICE,
+        (void)err_set(err, ERR_DEVICE,
                      "tasks differ, and no majority tells which are right: the %s of step %" PRIu64
                      " has checksum %06x on %s, and %u tasks of %u have another. No state in memory "
                      "counts any longer; the last checkpoint was compared equal, go on from there",
                      what_differs[which], step, own - 1, t->members[t->group.self].name,
                      n - (own != 0), n);
-    part_ways(r);
     if (r->local == 0) {
         t->health.differs = true;
         t->health.peer = odd;
@@ -189,7 +190,7 @@ static int give_verdict(struct replica *r, uint32_t which, uint64_t step, const 
             lose_state(t);
         tell(t, TRAIN_DIFFERS, step, err->text);
     }
-    return rc;
+    return part_ways(r, err);
 }
 
 int health_compare(struct replica *r, uint64_t step, struct err *err)
@@ -362,9 +363,9 @@ static int skip(struct replica *r, uint64_t step, const char *text, struct err *
     __atomic_store_n(&t->held_step, step, __ATOMIC_RELEASE);
     t->health.skips++;
     snprintf(all, sizeof(all),
-             "step %" PRIu64 " is skipped, weights and optimizer state stay as they are (%u in a row, more "
-             "than %d end the job): %s",
-             step, t->facts.skips_in_row, HEALTH_MAX_SKIPS, text);
+             "%s; the step is skipped, weights and optimizer state stay as they are (%u in a row, more than "
+             "%d end the job)",
+             text, t->facts.skips_in_row, HEALTH_MAX_SKIPS);
     tell(t, TRAIN_SKIPPED, step, all);
     return 0;
 }
@@ -381,24 +382,25 @@ static int stop(struct replica *r, uint64_t step, const char *text, const char *
     if (rc == 0 && r->local == 0 && t->group.self == 0 && step > 1)
         rc = save_now(t, step - 1, t->group.deadline_ms, err);
     if (rc < 0)
-        return err_wrap(err, rc, "step %" PRIu64 ": %s; while the job was stopping", step, text);
-    part_ways(r);
-    return err_set(err, ERR_INPUT, "step %" PRIu64 ": %s; %s; the state after step %" PRIu64 " is kept",
-                   step, text, why, step - 1);
+        return err_wrap(err, rc, "%s; while the job was stopping", text);
+    (void)err_set(err, ERR_INPUT, "%s; %s; the state after step %" PRIu64 " is kept", text, why,
+                  step - 1);
+    return part_ways(r, err);
 }
 
 static int roll_back(struct replica *r, uint64_t step, const char *text, struct err *err)
 {
     struct train *t = r->train;
+    int rc;
 
-    part_ways(r);
-    if (r->local == 0) {
+    (void)err_set(err, ERR_DEVICE, "%s; everybody goes back to the newest checkpoint", text);
+    rc = part_ways(r, err);
+    if (r->local == 0) { /* the other replicas have read it */
         t->health.restored_at = step;
         t->health.rolls_back = true;
         lose_state(t);
     }
-    return err_set(err, ERR_DEVICE, "step %" PRIu64 ": %s; everybody goes back to the newest checkpoint",
-                   step, text);
+    return rc;
 }
 
 int health_trouble(struct replica *r, uint64_t step, const struct step_result *result,

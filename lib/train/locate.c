@@ -220,7 +220,7 @@ int locate_run(struct replica *r, uint64_t step, const struct step_result *resul
     if (rc < 0)
         return rc;
     text[0] = '\0';
-    add(text, n, "%s; ", seen);
+    add(text, n, "step %" PRIu64 ": %s; ", step, seen);
     if (note->key > 0)
         add(text, n, "first in %s", note->text);
     else if (note->largest > FLT_MAX)

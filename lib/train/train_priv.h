@@ -269,6 +269,8 @@ int reduce_rest(struct replica *r, struct err *err);
 /* generation.c */
 /* Remembers the first failure and lets every thread of this process out of its waits. */
 void train_fail(struct train *t, const struct err *err);
+/* Only the first half: what it will have ended for, whoever ends it first. */
+void train_remember(struct train *t, const struct err *err);
 void generation_join(struct train *t); /* its threads, if any were started */
 void generation_close(struct train *t); /* what it has left behind */
 void generation_over(struct train *t); /* in the last thread: the peers are let go, on_end is told */
