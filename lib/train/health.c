@@ -289,6 +289,8 @@ void health_look(struct replica *r)
 
     if (r->local == 0 && fault_hit("health.flip_gradient"))
         flip(r->grads[0]);
+    if (r->local == 0 && t->mem.n_tables > 0 && fault_hit("health.flip_row"))
+        flip(r->grads[0] + t->mem.dense);
     if (r->local == 0 && fault_hit("health.not_finite"))
         r->grads[0][0] = NAN;
     own = pass_over(r, r->local);

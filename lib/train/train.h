@@ -40,7 +40,8 @@
  *   train.reduce         behind the lanes, before the last contribution
  *   train.commit         the reduction is there, nothing is changed yet
  *   train.update, train.update_middle, train.update_end
- *   health.flip_gradient, health.not_finite   a bit, or a NaN, in the reduced gradient of this task
+ *   health.flip_gradient, health.flip_row     a bit in the reduced gradient of this task, of a table
+ *   health.not_finite    a NaN in it
  *   health.flip_weight   a bit in its weights, behind an update
  *   train.save           before a copy of the state is handed to the writer of checkpoints
  *   train.export         before the model is written */
