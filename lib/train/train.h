@@ -91,7 +91,7 @@ struct train_profile { /* where the time of the traced steps went; the parts add
     double step_seconds;
     const struct train_profile_part {
         const char *what;      /* an op; "sum of gradients"; or "data", "lane sums", "reduction" (waiting
-                                  for it), "update", "other" */
+                                  for it), "check", "update", "checkpoint", "other" */
         const char *direction; /* of an op: "forward", "backward"; else "" */
         double seconds;        /* of a step */
     } *parts; /* largest first */
