@@ -189,6 +189,13 @@ static bool is_sum(const struct plan_call *call, bool backward)
     return backward && call->call.din == NULL;
 }
 
+static bool is_statistic(const struct plan *p, uint32_t value)
+{
+    const struct plan_value *v = &p->values.at[value];
+
+    return v->kind == PLAN_PARAM && p->g->params[v->index].kind == GRAPH_STATISTIC;
+}
+
 static void judge(struct plan *p, const struct plan_call *call, bool backward,
                   const struct reading *r, const char *what, const uint32_t *values,
                   const struct tensor *const *t, uint32_t n)
@@ -209,7 +216,8 @@ static void judge(struct plan *p, const struct plan_call *call, bool backward,
         c->found = true;
         c->sample = values != NULL ? sample_of(p, &p->values.at[values[i]], &s) : UINT32_MAX;
         add(c, "%s of %s '%s': %s ", backward ? "backward" : "forward",
-            values != NULL ? node->def->name : "the sum of gradients at", node->name, what);
+            values != NULL ? node->def->name : "the sum of gradients at", node->name,
+            values != NULL && backward && is_statistic(p, values[i]) ? "the batch's" : what);
         add_bad(c, values != NULL ? p->values.at[values[i]].name : node->name, t[i], &s);
         for (uint32_t k = 0; k < r->n && k < 4; k++)
             add_read(c, r->what[k], r->name[k], &r->seen[k], k == 0);

@@ -226,9 +226,9 @@ static int commit(struct replica *r, uint64_t step, const struct step_result *re
 
     if (rc == 0)
         health_look(r);
-    trace_until_now(r->trace, TRACE_CHECK, 0, before);
     if (rc == 0)
         rc = generation_gate(r, err);
+    trace_until_now(r->trace, TRACE_CHECK, 0, before);
     return rc < 0 ? rc : health_judge(r, step, result->loss, finite, err);
 }
 

@@ -33,7 +33,7 @@ enum trace_what {
     TRACE_CALL,     /* `which`: plan_call_info() */
     TRACE_SUMS,     /* adding lanes */
     TRACE_REDUCTION, /* waiting for the reduction; in a reducing thread's row: a piece of it */
-    TRACE_CHECK,      /* comparing with others, summing up what they will compare */
+    TRACE_CHECK,      /* looking at the gradient, and waiting until all replicas of the task have */
     TRACE_UPDATE,
     TRACE_CHECKPOINT, /* handing a copy to the writer */
     TRACE_EVALUATION,

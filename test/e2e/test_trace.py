@@ -100,7 +100,7 @@ def check_profile(profile, rows, first, n):
                 step += s["dur"]
             elif "direction" in s["args"]:
                 want[s["cat"], s["args"]["direction"]] = want.get((s["cat"], s["args"]["direction"]), 0) + s["dur"]
-            elif s["cat"] in INSIDE - {"forward", "backward"}:
+            elif s["cat"] in (INSIDE | {"checkpoint"}) - {"forward", "backward"}:
                 want[s["cat"], ""] = want.get((s["cat"], ""), 0) + s["dur"]
     share = 1e-6 / (n * len(rows))
     got = parts_of(profile)
