@@ -151,6 +151,8 @@ static int run_call(struct plan *p, struct plan_call *call, const struct op_run 
     const struct plan_node *n = &p->nodes.at[call->node];
     int rc;
 
+    if (run->cancel != NULL && __atomic_load_n(run->cancel, __ATOMIC_RELAXED) != 0)
+        return err_set(err, ERR_CANCELED, "canceled");
     call->call.run = run;
     if (p->culprit != NULL)
         rc = plan_hunt_call(p, call, number >= p->forward.n, err);

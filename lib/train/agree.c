@@ -26,22 +26,23 @@ int agree_connect(struct train *t, struct err *err)
     };
     struct comm *comm;
     struct train_event e = { .kind = TRAIN_NOTE };
-    bool late;
     int rc = train_fault("train.connect", err);
 
     if (rc < 0 || (g->n_members == 1 && t->opts->n_devices == 1))
         return rc; /* nobody to reduce with */
     train_phase(t, "connect", t->held_step);
     memcpy(o.key, g->key, sizeof(o.key));
-    rc = comm_open(&o, &t->cancel, &comm, err);
+    rc = comm_open(&o, &comm, err);
     if (rc < 0)
-        return err_wrap(err, rc, "connect generation %llu", (unsigned long long)g->generation);
+        return rc;
     pthread_mutex_lock(&t->lock);
-    t->comm = comm;
-    late = t->cancel != 0; /* whoever ended the generation did not find it */
+    t->comm = comm; /* from here on whoever ends the generation aborts it */
+    if (t->cancel)
+        comm_abort(comm, "the generation ended");
     pthread_mutex_unlock(&t->lock);
-    if (late)
-        return train_check_canceled(t, err);
+    rc = comm_connect(comm, err);
+    if (rc < 0)
+        return rc;
     e.text = comm_describe(comm);
     train_tell(t, &e);
     return 0;

@@ -20,7 +20,8 @@ static int lane_sums(struct replica *r, struct data_reader *reader, uint64_t ste
                      double *sums, struct err *err)
 {
     struct train *t = r->train;
-    struct op_run run = { .seed = t->opts->seed, .step = step, .lane = lane, .loss_scale = 1 };
+    struct op_run run = { .seed = t->opts->seed, .step = step, .lane = lane, .loss_scale = 1,
+                          .cancel = &t->cancel };
     int rc;
 
     progress_enter(r, PHASE_EVALUATE);

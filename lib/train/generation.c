@@ -10,6 +10,8 @@
 #include "base/fault.h"
 #include "train/train_priv.h"
 
+enum { QUIET_MS = 20 }; /* how long peers that are alive may take to let go of our memory */
+
 /* ---- ending early ---- */
 
 static void remember(struct train *t, const struct err *err, bool aborted)
@@ -135,7 +137,7 @@ static int check_group(const struct train *t, const struct train_group *g, struc
         return err_set(err, ERR_INPUT, "the group has %u replicas, this job was planned for %u%s",
                        world, least, least < o->replicas ? " or more" : "");
     if (g->newest_step < t->held_step)
-        return err_set(err, ERR_INPUT,
+        return err_set(err, ERR_PEER,
                        "the group goes on from step %llu, but %s holds the state after step %llu: "
                        "nothing that was done is thrown away",
                        (unsigned long long)g->newest_step, g->members[g->self].name,
@@ -232,9 +234,8 @@ static void let_peers_go(struct train *t)
     comm = t->comm;
     t->comm = NULL;
     pthread_mutex_unlock(&t->lock);
-    comm_close(comm);
     /* A peer that was stopped in the middle of a call writes on when it is continued. */
-    if (comm != NULL && t->group.n_members > 1 && t->result < 0)
+    if (!comm_close_quiet(comm, QUIET_MS))
         t->renew_region = true;
 }
 

@@ -332,7 +332,11 @@ int save_now(struct train *t, uint64_t step, uint64_t wait_ms, struct err *err)
     if (t->opts->checkpoint_directory == NULL)
         return 0;
     train_phase(t, "save", step);
-    if (t->last_saved_step != step)
+    if (t->writer != NULL && t->last_saved_step != step) {
+        rc = ckpt_flush(t->writer, wait_ms, err); /* the one before; if it failed, this one replaces it */
+        rc = rc == ERR_TIMEOUT ? rc : 0;
+    }
+    if (rc == 0 && t->last_saved_step != step)
         rc = hand_over(t, step, true, err);
     if (rc == 0 && t->writer != NULL)
         rc = ckpt_flush(t->writer, wait_ms, err);

@@ -74,9 +74,6 @@ static int run_plan(struct replica *r, const struct op_run *run, float *grads, p
     int rc = plan_forward(r->plan, run, err);
 
     if (rc == 0) {
-        rc = train_check_canceled(r->train, err);
-        if (rc < 0)
-            return rc;
         trace_calls(r->trace, false, run->lane, before);
         before = trace_clock(r->trace);
         rc = plan_backward(r->plan, run, grads, ready, r, err);
@@ -95,6 +92,7 @@ static int run_lanes(struct replica *r, uint64_t step, struct err *err)
     struct op_run run = {
         .seed = t->opts->seed,
         .step = step,
+        .cancel = &t->cancel,
         .loss_scale = (float)(1.0 / (double)step_samples(t, step)),
     };
     uint32_t top = 0; /* arenas of the stack that are occupied */

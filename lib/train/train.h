@@ -297,7 +297,7 @@ typedef void train_end_fn(void *arg, enum train_end end, uint64_t held, int code
  * have the fresh weights of the model file. An evaluation or a checkpoint that a broken or paused
  * generation owed for the step that is held is made up for.
  * Errors (nothing runs, on_end does not come): ERR_INPUT (fewer replicas than min_replicas, more than
- * replicas, a newest_step older than what is held here), ERR_NOMEM. */
+ * replicas), ERR_PEER (a newest_step older than what is held here), ERR_NOMEM. */
 int train_start(struct train *t, const struct train_group *g, train_end_fn *on_end, struct err *err);
 
 /* Behind TRAIN_DIVERGED: the number of the member that differs. */

@@ -1,14 +1,14 @@
 /* transfer.c - the state, from a task that holds it to those that are behind.
  *
  *     sender     state -> chunk -> its gradient arena ... broadcast
- *     receivers  broadcast -> their gradient arena -> checked -> memory beside the state
+ *     receivers  broadcast -> their gradient arena -> memory beside the state -> checked
  *     everybody else takes part in the broadcasts
  *
  * Gradient arenas are idle when a generation begins, and lie where peers can reach; the state does
- * not. Each chunk has a checksum over all of it, made before it leaves the sender's own memory and
- * verified behind the last memory that others can write to. Only when all chunks were there, what
- * was received takes the place of the state: until then a receiver holds what it held, so that a
- * death in the middle loses nothing. While a receiver checks a chunk, the sender copies the next. */
+ * not. Each chunk has a checksum over all of it, made of the sender's own memory and verified in the
+ * receiver's own: nobody else can write to either. Only when all chunks were there, what was
+ * received takes the place of the state: until then a receiver holds what it held, so that a death
+ * in the middle loses nothing. While a receiver checks a chunk, the sender copies the next. */
 #include "train/train_priv.h"
 
 #include <stdio.h>
@@ -39,44 +39,46 @@ struct transfer {
     struct facts facts;
 };
 
-static uint32_t checksum(const struct chunk *c)
+static uint32_t checksum(const struct chunk *head, const void *state)
 {
-    struct chunk head;
+    struct chunk h = *head;
 
-    memcpy(&head, c, sizeof(head));
-    head.crc = 0;
-    return crc32c(crc32c(0, &head, sizeof(head)), c->state, c->bytes);
+    h.crc = 0;
+    return crc32c(crc32c(0, &h, sizeof(h)), state, h.bytes);
 }
 
 static int pack(struct transfer *x, size_t offset, size_t bytes, struct err *err)
 {
-    struct train *t = x->r->train;
-    struct chunk *c = x->chunk;
+    const char *state = (const char *)x->r->train->mem.state + offset;
+    struct chunk head;
     int rc = train_fault("train.state_send", err);
 
-    memset(c, 0, sizeof(*c));
-    c->offset = offset;
-    c->bytes = bytes;
-    c->facts = x->facts;
-    memcpy(c->state, (const char *)t->mem.state + offset, bytes);
-    c->crc = checksum(c);
+    memset(&head, 0, sizeof(head)); /* what lies between its members too */
+    head.offset = offset;
+    head.bytes = bytes;
+    memcpy(&head.facts, &x->facts, sizeof(head.facts));
+    head.crc = checksum(&head, state);
+    memcpy(x->chunk, &head, sizeof(head));
+    memcpy(x->chunk->state, state, bytes);
     return rc;
 }
 
 static int unpack(struct transfer *x, size_t offset, size_t bytes, struct err *err)
 {
-    const struct chunk *c = x->chunk;
+    char *state = (char *)x->aside.base + offset;
+    struct chunk head;
     bool bad = train_fault("train.state_recv", NULL) < 0;
 
-    if (bad || c->offset != offset || c->bytes != bytes || c->facts.step != x->step ||
-        c->crc != checksum(c))
+    memcpy(&head, x->chunk, sizeof(head));
+    memcpy(state, x->chunk->state, bytes);
+    if (bad || head.offset != offset || head.bytes != bytes || head.facts.step != x->step ||
+        head.crc != checksum(&head, state))
         return err_set(err, ERR_PEER,
                        "bytes %zu to %zu of the state after step %llu did not arrive from %s as it "
                        "sent them (checksum)",
                        offset, offset + bytes, (unsigned long long)x->step,
                        x->r->train->members[x->source].name);
-    memcpy((char *)x->aside.base + offset, c->state, bytes);
-    x->facts = c->facts;
+    memcpy(&x->facts, &head.facts, sizeof(head.facts));
     return 0;
 }
 
