@@ -151,7 +151,7 @@ static int run_lanes(struct replica *r, uint64_t step, uint32_t *lane, double *l
         .prefetch = 1,
         .deadline_ms = o->data_deadline_ms,
     };
-    struct op_run run = { .seed = o->seed, .step = step,
+    struct op_run run = { .seed = o->seed, .step = step, .cancel = &t->cancel,
                           .loss_scale = (float)(1.0 / (double)step_samples(t, step)) };
     struct plan_culprit culprit = { .found = false };
     struct data_reader *reader;
