@@ -76,6 +76,33 @@ static uint64_t sum_chunk(const word *x, uint32_t first, uint32_t n, bool *finit
     return sum + sum_elements(x, first, n, finite);
 }
 
+/* One more in an exponent of ones carries into the sign's place, which the mask has cleared. */
+CLONES static bool finite_rows(const word *x, size_t n)
+{
+    row a = { 0 }, b = { 0 };
+    uint32_t any = 0;
+
+    for (size_t i = 0; i < n; i += 2 * COLUMNS) {
+        a |= (*(const row_at *)(x + i) & EXPONENT) + (UINT32_C(1) << 23);
+        b |= (*(const row_at *)(x + i + COLUMNS) & EXPONENT) + (UINT32_C(1) << 23);
+    }
+    a |= b;
+    for (uint32_t c = 0; c < COLUMNS; c++)
+        any |= a[c];
+    return any >> 31 == 0;
+}
+
+bool checksum_finite(const float *x, size_t n)
+{
+    const word *words = (const word *)x;
+    size_t whole = n / (2 * COLUMNS) * (2 * COLUMNS);
+    bool all = finite_rows(words, whole);
+
+    for (size_t i = whole; i < n; i++)
+        all = all && (words[i] & EXPONENT) != EXPONENT;
+    return all;
+}
+
 /* splitmix64's finisher, reduced to 1 .. M - 1. */
 static uint64_t key(uint64_t chunk)
 {

@@ -250,6 +250,14 @@ struct pass {
     bool finite;
 };
 
+static void look_at_stretch(void *arg, size_t at, const float *g, size_t n)
+{
+    struct pass *p = arg;
+
+    (void)at;
+    p->finite = checksum_finite(g, n) && p->finite;
+}
+
 static void add_stretch(void *arg, size_t at, const float *g, size_t n)
 {
     struct pass *p = arg;
@@ -258,7 +266,7 @@ static void add_stretch(void *arg, size_t at, const float *g, size_t n)
 }
 
 /* A part as this replica's arena has it. Statistics go with part 0: replica 0 moves them all. */
-static struct pass pass_over(const struct replica *r, uint32_t part)
+static struct pass pass_over(const struct replica *r, uint32_t part, optim_each_fn *each)
 {
     const struct train *t = r->train;
     const struct optim_state state = { .g = r->grads[0],
@@ -268,10 +276,10 @@ static struct pass pass_over(const struct replica *r, uint32_t part)
     uint32_t n;
     const struct graph_param *params = graph_params(t->graph, &n);
 
-    optim_each(t->optim, part, &state, add_stretch, &p);
+    optim_each(t->optim, part, &state, each, &p);
     for (uint32_t i = 0; part == 0 && i < n; i++)
         if (params[i].kind == GRAPH_STATISTIC)
-            add_stretch(&p, params[i].offset, r->grads[0] + params[i].offset, params[i].elements);
+            each(&p, params[i].offset, r->grads[0] + params[i].offset, params[i].elements);
     return p;
 }
 
@@ -280,11 +288,18 @@ static void flip(void *data)
     *(uint8_t *)data ^= 1; /* the last bit of a fraction: nothing else would tell */
 }
 
+/* A task that has peers is compared with them. */
+static bool compares_parts(const struct train *t)
+{
+    return !t->health.compares && t->opts->n_devices > 1 && t->opts->check_gradients;
+}
+
 void health_look(struct replica *r)
 {
     struct train *t = r->train;
     struct health *h = &t->health;
     uint32_t n = t->opts->n_devices, before = (r->local + n - 1) % n;
+    bool sums = t->opts->check_gradients && (h->compares || n > 1);
     struct pass own;
 
     if (r->local == 0 && fault_hit("health.flip_gradient"))
@@ -293,11 +308,11 @@ void health_look(struct replica *r)
         flip(r->grads[0] + t->mem.dense);
     if (r->local == 0 && fault_hit("health.not_finite"))
         r->grads[0][0] = NAN;
-    own = pass_over(r, r->local);
+    own = pass_over(r, r->local, sums ? add_stretch : look_at_stretch);
     h->own[r->local] = own.sum;
     h->bad[r->local] = !own.finite;
-    if (n > 1 && t->opts->check_gradients)
-        h->other[before] = pass_over(r, before).sum;
+    if (compares_parts(t))
+        h->other[before] = pass_over(r, before, add_stretch).sum;
 }
 
 /* Part i of the gradient is not the same in the replica that will use it and in the next one. */
@@ -329,7 +344,7 @@ int health_judge(struct replica *r, uint64_t step, double loss, bool *finite, st
     *finite = isfinite(loss);
     for (uint32_t i = 0; i < n; i++) {
         *finite = *finite && !h->bad[i];
-        if (n > 1 && t->opts->check_gradients && h->own[i] != h->other[i])
+        if (compares_parts(t) && h->own[i] != h->other[i])
             return parts_differ(r, i, step, err);
     }
     if (r->local == 0) {

@@ -14,8 +14,9 @@
  *
  * A copy for a checkpoint is taken behind that comparison, where the state still is that of step k: no
  * state that was not compared is ever on the disk. Behind the last step there is a reduction of the
- * words alone. Inside of a task, where replicas share weights, each part of the gradient is summed up
- * in two replicas' arenas, and compared before it is used: nothing is lost then but the step.
+ * words alone. A task sums up what its replicas use, each part of the gradient in the arena of the
+ * replica that will move those weights. If it has no peers, each part is summed up in the arena of
+ * another replica too, and compared before it is used: nothing is lost then but the step.
  *
  * Finite. The same pass sees NaN and infinity in the gradient. All tasks see it in the same step,
  * before its update, because all have the same bits; what is done is the job's policy, and
