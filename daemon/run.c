@@ -13,6 +13,7 @@
 #include "base/digest.h"
 #include "base/err.h"
 #include "base/log.h"
+#include "daemon/reload.h"
 #include "daemon/report.h"
 #include "daemon/service.h"
 #include "daemon/settle.h"
@@ -44,6 +45,7 @@ struct run {
     struct metrics *metrics;
     struct metrics_http *http;
     struct report *report;
+    struct reload *reload;
     struct rdzv *rdzv;               /* NULL without a cluster */
     struct rdzv_progress progress;   /* the loop's copy */
     struct comm_listener *listener;
@@ -277,6 +279,7 @@ static void has_opened(void *arg)
         r->opened = true;
         train_facts(r->train, &f);
         report_total(r->report, f.total_steps, f.steps_per_epoch);
+        reload_train(r->reload, r->train);
         if (r->rdzv != NULL && !r->has_view)
             report_phase(r->report, "waiting");
         start_if_ready(r);
@@ -312,12 +315,9 @@ static void on_train_event(void *arg, const struct train_event *e)
 static void on_move(void *arg, const struct member_move *move, uint64_t in_state_ms)
 {
     struct run *r = arg;
-    char status[128];
 
     log_debug("member", "member: %s -> %s on %s, %llu ms in state", member_state_name(move->from),
               member_state_name(move->to), member_event_name(move->on), (unsigned long long)in_state_ms);
-    snprintf(status, sizeof(status), "%s", member_state_name(move->to));
-    service_status(status);
     if (move->to == MEMBER_WAITING && r->opened)
         report_phase(r->report, "waiting");
 }
@@ -423,6 +423,16 @@ static void on_checkpoint_request(void *arg)
 
 /* ---- the loop's own events ---- */
 
+static void tell_service(struct run *r)
+{
+    char text[1400];
+
+    service_sentence(&r->progress, r->group.generation, r->has_view ? r->group.n_members : 1,
+                     r->s->cluster->world, clock_ms(), text, sizeof(text));
+    service_status(text);
+    service_alive(true);
+}
+
 static void tick(void *arg)
 {
     struct run *r = arg;
@@ -430,7 +440,7 @@ static void tick(void *arg)
     report_progress(r->report, &r->progress);
     if (r->ticks++ % DRAW_TICKS == 0) {
         report_draw(r->report);
-        service_alive();
+        tell_service(r);
     }
     if (r->checkpoint_asked && r->progress.checkpoint_step >= r->checkpoint_after &&
         r->progress.checkpoint_path[0] != '\0') {
@@ -457,6 +467,14 @@ static void on_signal(void *arg, int signum)
         ask_stop(r, false);
 }
 
+static void on_hangup(void *arg, int signum)
+{
+    struct run *r = arg;
+
+    (void)signum;
+    reload_now(r->reload);
+}
+
 /* Those that came while they were blocked are heard now. */
 static int hear_signals(struct run *r, struct err *err)
 {
@@ -469,6 +487,9 @@ static int hear_signals(struct run *r, struct err *err)
         rc = loop_signal(r->loop, signals[i], on_signal, r, err);
         sigaddset(&set, signals[i]);
     }
+    if (rc == 0)
+        rc = loop_signal(r->loop, SIGHUP, on_hangup, r, err);
+    sigaddset(&set, SIGHUP);
     pthread_sigmask(SIG_UNBLOCK, &set, NULL);
     return rc;
 }
@@ -599,6 +620,10 @@ static int build(struct run *r, const struct run_opts *opts, struct err *err)
     ro.metrics = r->metrics;
     rc = report_open(&ro, &r->report, err);
     if (rc == 0)
+        rc = reload_open(&(struct reload_opts){ .loop = r->loop, .conf = s->conf, .report = r->report,
+                                                .level_is_given = opts->level_is_given },
+                         &r->reload, err);
+    if (rc == 0)
         report_progress(r->report, &r->progress);
     if (rc == 0)
         rc = train_check_trace(s->train.trace, err);
@@ -636,6 +661,7 @@ static void take_down(struct run *r)
     r->cancel = 1;
     loop_timer_free(r->tick);
     loop_timer_free(r->grace);
+    reload_stop(r->reload);
     if (r->opening)
         pthread_join(r->opener, NULL);
     if (r->saving)
@@ -646,6 +672,7 @@ static void take_down(struct run *r)
     comm_listener_close(r->listener);
     metrics_http_close(r->http);
     loop_close(r->loop);
+    reload_close(r->reload);
     report_close(r->report);
     metrics_free(r->metrics);
     for (uint32_t i = 0; r->members != NULL && i < r->group.n_members; i++) {
@@ -681,7 +708,7 @@ int run_task(const struct run_opts *opts)
     else
         log_record(code == EXIT_STOPPED ? LOG_INFO : LOG_ERROR, "end",
                    (struct log_field[]){ LOG_I64("exit_code", code) }, 1, "exit %d: %s", code, r->exit_text);
-    service_status(r->exit_text);
+    service_end(code, r->exit_text);
     take_down(r);
     free(r);
     return code;

@@ -11,11 +11,14 @@
 #ifndef DAEMON_RUN_H
 #define DAEMON_RUN_H
 
+#include <stdbool.h>
+
 struct settled;
 
 struct run_opts {
     const struct settled *settled;
     const char *metrics_listen; /* host:port; NULL: no HTTP */
+    bool level_is_given;        /* --log-level: the job's log.level does not count */
 };
 
 /* Runs the task to its end; returns the exit code (0, 2, 138, 143). */

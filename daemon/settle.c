@@ -140,6 +140,22 @@ static int settle_lanes(struct settled *s, struct err *err)
     return 0;
 }
 
+static int settle_elastic(struct settled *s, struct err *err)
+{
+    uint32_t asked = s->conf->elastic.min_world, world = s->cluster->world;
+
+    s->min_world = asked != 0 ? asked : world;
+    if (s->min_world > world)
+        return err_set(err, ERR_INPUT, "/elastic/min_world: %u tasks, but the cluster has %u: write at most that, "
+                                       "or leave it out to wait for all", asked, world);
+    if (s->min_world < world && s->conf->checkpoint.directory == NULL)
+        return err_set(err, ERR_INPUT,
+                       "/elastic/min_world: %u of %u tasks may go on only while they hold the lease in "
+                       "/checkpoint/directory, which is not given",
+                       asked, world);
+    return 0;
+}
+
 static int settle_token(struct settled *s, struct err *err)
 {
     const char *env = getenv("TRAINERD_TOKEN");
@@ -292,6 +308,11 @@ static int settle_precision(struct settled *s, struct err *err)
 
 static int settle_train(struct settled *s, struct err *err)
 {
+    static const enum train_non_finite policies[] = {
+        [CONF_NON_FINITE_SKIP] = TRAIN_SKIP,
+        [CONF_NON_FINITE_STOP] = TRAIN_STOP,
+        [CONF_NON_FINITE_RESTORE] = TRAIN_RESTORE,
+    };
     const struct conf *c = s->conf;
     struct train_opts *t = &s->train;
     int rc;
@@ -310,9 +331,9 @@ static int settle_train(struct settled *s, struct err *err)
     t->global_batch = s->global_batch;
     t->lanes = s->lanes;
     t->replicas = s->replicas;
-    t->check_gradients = true;
-    t->check_weights_every_steps = 100;
-    t->non_finite = TRAIN_STOP;
+    t->check_gradients = c->health.check_gradients;
+    t->check_weights_every_steps = c->health.check_weights_every_steps;
+    t->non_finite = policies[c->health.non_finite];
     t->clip_norm = c->train.clip_norm;
     t->clip_value = c->train.clip_value;
     t->eval_every_epochs = c->train.eval_every_epochs;
@@ -412,6 +433,8 @@ int settle(const struct settled_args *args, struct settled **out, struct err *er
         if (rc == 0)
             rc = settle_lanes(s, err);
         if (rc == 0)
+            rc = settle_elastic(s, err);
+        if (rc == 0)
             rc = settle_token(s, err);
         if (rc == 0)
             rc = settle_train(s, err);
@@ -484,7 +507,7 @@ void settled_print(const struct settled *s, const struct train_facts *f, const c
     buf_str(out, ",\n  \"devices_from\": ");
     buf_json(out, s->devices_from);
     if (s->conf != NULL) {
-        buf_printf(out, ",\n  \"replicas\": %u", s->replicas);
+        buf_printf(out, ",\n  \"min_world\": %u,\n  \"replicas\": %u", s->min_world, s->replicas);
         print_lanes(s, out);
     }
     if (f != NULL)

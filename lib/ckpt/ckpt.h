@@ -98,6 +98,8 @@ bool ckpt_is_busy(struct ckpt_writer *w);
  * staging area, the caller fills all state_bytes, ckpt_hand_over starts the writing. */
 int ckpt_begin(struct ckpt_writer *w, bool wait, void **staging, struct err *err);
 void ckpt_hand_over(struct ckpt_writer *w, const struct ckpt_meta *meta);
+/* How many stay from the next one on. Any thread. */
+void ckpt_set_keep(struct ckpt_writer *w, uint32_t max_to_keep);
 /* Waits until everything handed over is on disk and verified, at most wait_ms. 0; else the last error
  * (ERR_FULL, ERR_IO, ...) or ERR_TIMEOUT. */
 int ckpt_flush(struct ckpt_writer *w, uint64_t wait_ms, struct err *err);
@@ -117,6 +119,10 @@ int ckpt_newest(const char *directory, const char *match_model,
                 void (*on_skip)(void *arg, const char *path, const char *why),
                 void (*on_progress)(void *arg, uint64_t done, uint64_t all), void *arg,
                 struct ckpt_info *out, struct err *err);
+/* The newest checkpoint of this model by its manifest alone: step, job, `complete`. The files it names are
+ * there and have their sizes, what is in them is not read. One whose manifest does not hold is passed over.
+ * ERR_NOENT: none. */
+int ckpt_peek(const char *directory, const char *match_model, struct ckpt_info *out, struct err *err);
 /* Checks one checkpoint folder: manifest, sizes, checksums, safetensors headers, names within bounds.
  * ERR_CORRUPT with what is wrong, ERR_NOENT. */
 int ckpt_verify(const char *path, void (*on_progress)(void *arg, uint64_t done, uint64_t all),

@@ -35,7 +35,7 @@ enum {
 struct ckpt_writer {
     char *directory;                      /* owned */
     struct ckpt_layout layouts[N_LAYOUTS]; /* owned */
-    uint32_t max_to_keep;
+    uint32_t max_to_keep;                 /* atomic */
     size_t state_bytes;
     uint64_t retry_ms;
     void (*on_event)(void *arg, const struct ckpt_event *e);
@@ -89,9 +89,10 @@ static void prune(struct ckpt_writer *w, uint64_t just_saved)
     uint64_t *steps;
     size_t n, left;
     struct err err;
+    uint32_t keep = __atomic_load_n(&w->max_to_keep, __ATOMIC_RELAXED);
     int rc;
 
-    if (w->max_to_keep == 0)
+    if (keep == 0)
         return;
     rc = ckpt_folder_list(w->directory, &steps, &n, &err);
     if (rc < 0) {
@@ -100,7 +101,7 @@ static void prune(struct ckpt_writer *w, uint64_t just_saved)
         return;
     }
     left = n;
-    for (size_t i = 0; i < n && left > w->max_to_keep; i++) {
+    for (size_t i = 0; i < n && left > keep; i++) {
         if (steps[i] == just_saved)
             continue;
         rc = ckpt_remove(w->directory, steps[i], &err);
@@ -363,6 +364,11 @@ void ckpt_hand_over(struct ckpt_writer *w, const struct ckpt_meta *meta)
     w->state = WRITING;
     pthread_cond_broadcast(&w->changed);
     pthread_mutex_unlock(&w->lock);
+}
+
+void ckpt_set_keep(struct ckpt_writer *w, uint32_t max_to_keep)
+{
+    __atomic_store_n(&w->max_to_keep, max_to_keep, __ATOMIC_RELAXED);
 }
 
 int ckpt_write(struct ckpt_writer *w, const struct ckpt_meta *meta, const void *state, bool wait,

@@ -27,6 +27,7 @@
 
 #include "base/check.h"
 #include "base/err.h"
+#include "comm/maps.h"
 
 enum { PATIENCE_MS = 20 };
 
@@ -342,6 +343,7 @@ static void *watcher(void *arg)
 {
     struct comm *c = arg;
 
+    maps_prune(listener_maps(c->opts.listener)); /* of those who are gone; in nobody's way here */
     while (!atomic_load(&c->stop)) {
         uint32_t n = life_polls(c, c->polls);
 

@@ -371,7 +371,11 @@ static int skip(struct replica *r, uint64_t step, const char *text, struct err *
 {
     struct train *t = r->train;
     char all[1200];
-    int rc = generation_gate(r, err); /* all have looked at how many there were */
+    int rc;
+
+    if (r->local == 0)
+        live_end_step(t, step);
+    rc = generation_gate(r, err); /* all have looked at how many there were */
 
     if (rc < 0 || r->local != 0)
         return rc;

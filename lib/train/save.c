@@ -265,8 +265,10 @@ static int hand_over(struct train *t, uint64_t step, bool wait, struct err *err)
 
     if (rc == 0)
         rc = train_fault("train.save", err);
-    if (rc == 0)
+    if (rc == 0) {
+        live_set_keep(t);
         rc = ckpt_write(t->writer, &meta, t->mem.state, wait, err);
+    }
     if (rc == 0) {
         t->last_saved_step = step;
         t->last_save_ns = clock_ns();
@@ -279,18 +281,13 @@ static int hand_over(struct train *t, uint64_t step, bool wait, struct err *err)
 /* Of the steps behind which a checkpoint is due by their number, or for another reason. */
 static bool is_due(struct train *t, uint64_t step)
 {
-    const struct train_opts *o = t->opts;
-    bool due = step != t->last_saved_step &&
-               (t->save_due || (o->checkpoint_every_seconds > 0 &&
-                                (double)(clock_ns() - t->last_save_ns) >=
-                                    o->checkpoint_every_seconds * 1e9));
+    bool due = step != t->last_saved_step && (t->save_due || live_save_is_late(t));
 
     if (__atomic_load_n(&t->requests, __ATOMIC_RELAXED) & TRAIN_ASK_CHECKPOINT)
         due = true;
     if (t->save_step > 0 && t->save_step + 1 == step) /* that copy will do */
         due = false;
-    return due || (step != t->last_saved_step && o->checkpoint_every_steps > 0 &&
-                   step % o->checkpoint_every_steps == 0);
+    return due || (step != t->last_saved_step && live_save_is_due(t, step));
 }
 
 bool save_is_due(struct train *t, uint64_t step)

@@ -403,6 +403,7 @@ int train_open(const struct train_opts *opts, const volatile int *cancel, struct
         t->replicas[i].local = i;
     }
     t->max_slots = most_slots(t);
+    live_open(t);
     op_thread_init();
     rc = open_model(t, err);
     if (rc == 0) {

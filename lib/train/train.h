@@ -246,6 +246,11 @@ void train_close(struct train *t); /* joins its threads; NULL is fine */
  * fine. Errors: ERR_INPUT. */
 int train_check_trace(const char *path, struct err *err);
 
+/* What may change while it runs; they begin as the options say. Any thread, at any time; heard at the
+ * next step boundary. */
+void train_set_checkpoint(struct train *t, uint64_t every_steps, double every_seconds, uint32_t max_to_keep);
+void train_set_norm(struct train *t, uint64_t every_steps); /* norm_every_steps */
+
 /* What was settled, for --check and the log. */
 struct train_facts {
     uint64_t records, eval_records;
