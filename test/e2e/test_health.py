@@ -48,4 +48,17 @@ def numbers_that_are_none_end_the_job_with_their_origin_on_every_task():
                "float32 [16] holds inf, 16 of 16 numbers; it read '/conv1/Conv_output_0' from -")
 
 
+@test
+def skipped_steps_are_counted_and_too_many_in_a_row_end_the_job():
+    d = workdir()
+    features = {"image": {"dtype": "uint8", "shape": [1, 8, 8], "scale": 1e30}}
+    tasks = start(digits_job(d, train=STEPS, data={"features": features}, health={"non_finite": "skip"}), 2)
+    expect_codes(tasks, [2, 2])
+    for t in tasks:
+        assert len(t.events("skipped")) == 10, t.log()
+    say(tasks, "the step is skipped, weights and optimizer state stay as they are (10 in a row")
+    say(tasks, "step 11: the reduced statistic of 'bn1.running_var' holds NaN or infinity; first in lane 0")
+    say(tasks, "10 steps in a row were skipped before it, so the job stops")
+
+
 main()
