@@ -226,6 +226,7 @@ int comm_failure(struct comm *c, struct err *err);
 /* What to poll for: the wake-up and then each life; returns how many. And what to do with it. */
 uint32_t life_polls(const struct comm *c, struct pollfd *out);
 void life_advance(struct comm *c, const struct pollfd *polls, uint32_t n);
+void life_read(struct comm *c, struct comm_life *l); /* what there is, without waiting */
 /* Another life, of a member that has none yet. */
 void life_add(struct comm *c, int fd, uint32_t member, enum life_kind kind);
 /* From now on a failure spreads at once; one that came before does so now. */

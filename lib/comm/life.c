@@ -259,8 +259,7 @@ static ssize_t life_recv(struct comm_life *l)
     return n;
 }
 
-/* Reads what there is. */
-static void life_read(struct comm *c, struct comm_life *l)
+void life_read(struct comm *c, struct comm_life *l)
 {
     while (!l->is_over && l->fd >= 0) {
         ssize_t n = life_recv(l);

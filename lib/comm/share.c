@@ -39,10 +39,12 @@ static bool is_leader(const struct comm *c)
 /* ---- sending ---- */
 
 /* `for_room`: until fd takes more; else for a moment. */
-static int wait_to_send(struct comm *c, int fd, bool for_room, uint64_t deadline_ns, struct err *err)
+static int wait_to_send(struct comm *c, int fd, bool for_room, uint64_t deadline_ns,
+                        struct err *err)
 {
     uint64_t now = clock_ns();
-    struct pollfd p[2] = { { .fd = c->wake_fd, .events = POLLIN }, { .fd = fd, .events = POLLOUT } };
+    struct pollfd p[2] = { { .fd = c->wake_fd, .events = POLLIN },
+                           { .fd = fd, .events = POLLOUT } };
 
     if (now >= deadline_ns)
         return err_set(err, ERR_TIMEOUT, "it has not taken what is shared before the deadline");
@@ -50,8 +52,16 @@ static int wait_to_send(struct comm *c, int fd, bool for_room, uint64_t deadline
     return comm_has_failed(c) ? -1 : 0;
 }
 
+/* It is gone; perhaps it has said why. */
+static int cannot_send(struct comm *c, struct comm_life *life, int why)
+{
+    life_read(c, life);
+    return comm_fail(c, ERR_PEER, life->member, "%s died (cannot pass it memory: %s)",
+                     c->names[life->member], strerror(why));
+}
+
 /* Sends a message with one or two (passed[1] >= 0) descriptors. */
-static int send_share(struct comm *c, const struct comm_life *life, const struct life_message *m,
+static int send_share(struct comm *c, struct comm_life *life, const struct life_message *m,
                       const int passed[2], uint64_t deadline_ns, struct err *err)
 {
     size_t n_passed = passed[1] >= 0 ? 2 : 1;
@@ -78,8 +88,7 @@ static int send_share(struct comm *c, const struct comm_life *life, const struct
         if (n > 0)
             done += (size_t)n;
         else if (n < 0 && errno != EAGAIN && errno != EINTR && errno != ETOOMANYREFS)
-            return comm_fail(c, ERR_PEER, life->member, "%s died (cannot pass it memory: %s)",
-                             c->names[life->member], strerror(errno));
+            return cannot_send(c, life, errno);
         /* ETOOMANYREFS: as many descriptors are under way as a user may have; some will arrive */
         else if (wait_to_send(c, life->fd, errno != ETOOMANYREFS, deadline_ns, err) < 0)
             return comm_has_failed(c) ? -1
@@ -145,7 +154,8 @@ static int take_member(struct comm *c, struct comm_life *l, uint32_t member,
         c->shm.memory[member].bytes != 0 || l->passed[0] < 0 || l->passed[1] < 0)
         return err_set(err, ERR_PEER,
                        "it passed the memory of member %u, which is not one that it should", member);
-    rc = maps_take(listener_maps(c->opts.listener), l->passed[0], (size_t)m->bytes, &base, err);
+    rc = maps_take(listener_maps(c->opts.listener), l->passed[0], (size_t)m->bytes, &base,
+                   err);
     if (rc < 0)
         return rc;
     c->shm.memory[member] =

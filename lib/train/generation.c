@@ -37,8 +37,34 @@ static void end_early(struct train *t, const struct err *err, bool aborted)
     __atomic_store_n(&t->cancel, 1, __ATOMIC_RELEASE);
     if (t->comm != NULL)
         comm_abort(t->comm, err->text);
+    for (uint32_t i = 0; i < t->opts->n_devices; i++) {
+        if (t->replicas[i].reader != NULL)
+            data_reader_cancel(t->replicas[i].reader);
+        if (t->replicas[i].eval_reader != NULL)
+            data_reader_cancel(t->replicas[i].eval_reader);
+    }
     pthread_mutex_unlock(&t->lock);
     gate_break(&t->gate);
+}
+
+void reader_keep(struct train *t, struct data_reader **at, struct data_reader *reader)
+{
+    pthread_mutex_lock(&t->lock);
+    *at = reader;
+    if (train_canceled(t))
+        data_reader_cancel(reader);
+    pthread_mutex_unlock(&t->lock);
+}
+
+void reader_close(struct train *t, struct data_reader **at)
+{
+    struct data_reader *reader;
+
+    pthread_mutex_lock(&t->lock);
+    reader = *at;
+    *at = NULL;
+    pthread_mutex_unlock(&t->lock);
+    data_reader_close(reader);
 }
 
 void train_fail(struct train *t, const struct err *err)

@@ -15,7 +15,8 @@ enum {
 
 static const struct {
     const char *name;
-    bool steady; /* takes about as long every time */
+    bool steady; /* takes about as long every time. Not what has a deadline of its own: readers, which
+                    try again while storage has a bad moment, and calls between tasks */
     bool waits;  /* for others: they are to blame */
 } phases[N_PHASES] = {
     [PHASE_REST] = { "rest", false, true },
@@ -26,10 +27,10 @@ static const struct {
     [PHASE_TRANSFER] = { "transfer", false, false },
     [PHASE_BETWEEN] = { "between steps", false, false },
     [PHASE_BEGIN] = { "begin", true, false },
-    [PHASE_DATA] = { "wait for samples", true, false },
+    [PHASE_DATA] = { "wait for samples", false, false },
     [PHASE_LANE] = { "forward and backward", true, false },
     [PHASE_PERMISSION] = { "wait for permission", false, false },
-    [PHASE_REDUCE] = { "reduce", true, true },
+    [PHASE_REDUCE] = { "reduce", false, true },
     [PHASE_LOCATE] = { "look for the first number that is none", false, false },
     [PHASE_UPDATE] = { "update", true, false },
     [PHASE_EVALUATE] = { "evaluate", true, false },

@@ -19,7 +19,9 @@ static int open_reader(struct replica *r, uint64_t from, struct err *err)
 {
     struct train *t = r->train;
     const struct train_opts *o = t->opts;
+    struct data_reader *reader;
     size_t sample_bytes = 0;
+    int rc;
     bool any_image = false;
     struct data_reader_opts ro = {
         .seed = o->seed,
@@ -44,7 +46,10 @@ static int open_reader(struct replica *r, uint64_t from, struct err *err)
         ro.threads = 1; /* decoding from memory is cheaper than waking a thread for it */
     else if (ro.threads > 0)
         ro.threads = (ro.threads + o->n_devices - 1) / o->n_devices;
-    return data_reader_open(t->data, &ro, &r->reader, err);
+    rc = data_reader_open(t->data, &ro, &reader, err);
+    if (rc == 0)
+        reader_keep(t, &r->reader, reader);
+    return rc;
 }
 
 /* Behind a step, or behind the one that is held when a generation begins. */
@@ -213,8 +218,7 @@ void *replica_main(void *arg)
     if (generation(r, &err) < 0)
         train_fail(t, &err); /* also lets the reducer out of its call */
     reduce_close(r);
-    data_reader_close(r->reader);
-    r->reader = NULL;
+    reader_close(t, &r->reader);
     r->trace = NULL;
     progress_enter(r, PHASE_REST);
     if (__atomic_sub_fetch(&t->running, 1, __ATOMIC_ACQ_REL) == 0)

@@ -331,12 +331,13 @@ int train_save(struct train *t, uint64_t wait_ms, struct err *err);
 struct train_progress {
     uint64_t step;       /* being made; between steps the one that is held */
     uint64_t place;      /* grows whenever any replica enters a phase */
-    const char *phase;   /* static: "connect", "load", "agree", "transfer", "wait for samples", "forward",
-                            "reduce", "update", "evaluate", ...; "rest": no generation runs */
+    const char *phase;   /* static: "connect", "load", "agree", "transfer", "wait for samples",
+                            "forward and backward", "reduce", "update", "evaluate", ...; "rest": no generation runs */
     uint64_t since_ns;   /* clock_ns() when that replica entered it */
     uint64_t limit_ms;   /* longer than this it should not take: several times the longest of the recent
                             ones, at least a second, at most the deadline of the job. 0: not known, in
-                            the first steps of a generation and in phases that may take any time */
+                            the first steps of a generation; or not this phase's: it may take any time
+                            (a checkpoint), or has a deadline of its own (reading, calls between tasks) */
 };
 void train_progress(const struct train *t, struct train_progress *out);
 

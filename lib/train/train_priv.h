@@ -154,7 +154,7 @@ struct replica {
     struct packed rows[MAX_TREE]; /* of each of them: the rows of tables that have a gradient */
     struct packed all_rows;    /* while reducing: the marks of all replicas */
     double *sums[MAX_TREE];    /* evaluation accumulators likewise, eval_words each */
-    struct data_reader *reader;
+    struct data_reader *reader, *eval_reader; /* under lock: reader_keep(), reader_close() */
     struct reducer reducer;
     int64_t votes[N_VOTES];
     struct place place;
@@ -208,7 +208,7 @@ struct train {
     struct train_group group;
     struct comm_member *members;
     struct comm *comm;
-    pthread_mutex_t lock;          /* guards comm's lifetime against train_abort, and the result */
+    pthread_mutex_t lock;          /* guards comm's and readers' lifetime against train_abort, and the result */
     struct gate gate;              /* broken when the generation ends early */
     struct gate solid;             /* never: for what must be finished once it was begun */
     struct health health;
@@ -284,6 +284,9 @@ void train_fail(struct train *t, const struct err *err);
 void train_remember(struct train *t, const struct err *err);
 void generation_join(struct train *t); /* its threads, if any were started */
 void generation_close(struct train *t); /* what it has left behind */
+/* A reader that is kept is canceled when the generation ends early. */
+void reader_keep(struct train *t, struct data_reader **at, struct data_reader *reader);
+void reader_close(struct train *t, struct data_reader **at); /* *at NULL is fine */
 void generation_over(struct train *t); /* in the last thread: the peers are let go, on_end is told */
 int generation_gate(struct replica *r, struct err *err); /* all replicas of the task, or none */
 static inline bool train_canceled(const struct train *t)

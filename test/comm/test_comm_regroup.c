@@ -514,38 +514,46 @@ static void scene_until_broken(struct cast *k, uint32_t self)
     comm_close(c);
 }
 
+/* Kills member 1 in the middle of calls; when the last of the others was out. */
+static double death_ms(const char *layout)
+{
+    double worst = 0;
+    struct cast k;
+
+    begin(&k, layout);
+    k.expect_signal[1] = SIGKILL;
+    cast_start(&k, scene_until_broken);
+    until(&k, READY, k.n);
+    atomic_store(&k.stage->number[AT], clock_ns());
+    kill(k.pids[1], SIGKILL);
+    cast_join(&k);
+    for (uint32_t m = 0; m < k.n; m++) {
+        double ms = (double)(int64_t)(atomic_load(&k.stage->number[DONE + m]) -
+                                      atomic_load(&k.stage->number[AT])) /
+                    1e6;
+
+        if (m != 1 && ms > worst)
+            worst = ms;
+    }
+    cast_fini(&k);
+    return worst;
+}
+
 static void a_death_is_known_to_all_in_milliseconds(void **state)
 {
     static const char *const groups[] = { "A1 A1 A1 A1", "A1 A1 B1 B1", "A1 B1 C1 D1", "A1 A1 B1" };
-    struct cast k;
 
     (void)state;
     for (int i = 0; i < 4; i++) {
         double best = 1e9;
 
-        for (int round = 0; round < 5; round++) {
-            double worst = 0;
+        for (int round = 0; best > SOON_MS && round < 30; round++) { /* the machine may be busy */
+            double ms = death_ms(groups[i]);
 
-            begin(&k, groups[i]);
-            k.expect_signal[1] = SIGKILL;
-            cast_start(&k, scene_until_broken);
-            until(&k, READY, k.n);
-            atomic_store(&k.stage->number[AT], clock_ns());
-            kill(k.pids[1], SIGKILL);
-            cast_join(&k);
-            for (uint32_t m = 0; m < k.n; m++) {
-                double ms = (double)(int64_t)(atomic_load(&k.stage->number[DONE + m]) -
-                                              atomic_load(&k.stage->number[AT])) /
-                            1e6;
-
-                if (m != 1 && ms > worst)
-                    worst = ms;
-            }
-            best = worst < best ? worst : best;
-            cast_fini(&k);
+            best = ms < best ? ms : best;
         }
-        print_message("%s: the last is out %.2f ms after kill -9\n", groups[i], best);
-        assert_true(best < SOON_MS * 3 * CAST_SLOW);
+        if (best > SOON_MS * CAST_SLOW)
+            fail_msg("%s: the last is out %.2f ms after kill -9", groups[i], best);
     }
 }
 
