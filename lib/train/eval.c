@@ -6,6 +6,7 @@
 #include "train/train_priv.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -129,6 +130,14 @@ static void tell(struct replica *r, uint64_t step, uint64_t begin_ns)
     optim_evaluated(&t->schedule, step, report.loss);
     t->facts.evaluated_step = step;
     train_tell(t, &e);
+    if (!isfinite(report.loss)) {
+        char text[128];
+        struct train_event warning = { .kind = TRAIN_WARN, .step = step, .text = text };
+
+        snprintf(text, sizeof(text), "evaluation after step %llu: the loss is %f",
+                 (unsigned long long)step, report.loss);
+        train_tell(t, &warning);
+    }
 }
 
 bool eval_due(const struct train *t, uint64_t step)

@@ -31,6 +31,7 @@ static const struct {
     [PHASE_LANE] = { 11, "forward and backward", true },
     [PHASE_PERMISSION] = { 12, "wait for permission", false },
     [PHASE_REDUCE] = { 13, "reduce", false },
+    [PHASE_LOCATE] = { 13, "look for the first number that is none", false },
     [PHASE_UPDATE] = { 14, "update", true },
     [PHASE_EVALUATE] = { 18, "evaluate", true },
     [PHASE_EVALUATION_SUMS] = { 19, "reduce the evaluation", false },
