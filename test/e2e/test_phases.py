@@ -1,0 +1,260 @@
+#!/usr/bin/python3
+"""A task dies in every phase there is, and the result is that of a run in which nobody died, to the last bit.
+
+A scenario gives some tasks a list of lives: each life has a fault (base/fault.h) that ends it, and the next one begins
+at once; the last life has none. So one run of a job passes many deaths, in the order of the list. What is compared with
+an undisturbed run of one task: the loss of every step as every task has reported it, weights and optimizer state of the
+last checkpoint, and the exported model, byte for byte."""
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+from kit import BUILD, SLOW, TRAINERCTL, Task, digits_job, free_ports, main, test, tf_config, workdir
+
+WAITS = {"min_world": 4, "rejoin_seconds": 10}  # nobody steps while somebody is missing
+GOES_ON = {"min_world": 1, "rejoin_seconds": 0}
+
+_undisturbed = {}
+
+
+def job_file(folder, steps=60, **changes):
+    """Three buckets of gradients and of state, an evaluation every 5 steps, a checkpoint every 4."""
+    subprocess.run([TRAINERCTL, "model", "mlp", "--set", "inputs=64", "--set", "hidden=1024", "--set", "layers=2",
+                    "-o", os.path.join(folder, "mlp.onnx")], check=True, stdout=subprocess.DEVNULL)
+    base = {"model": {"onnx": "mlp.onnx"},
+            "data": {"train": "digits-train-0.tfrecord", "features": {"image": {"shape": [64]}}},
+            "train": {"epochs": None, "steps": steps, "global_batch_size": 128, "lanes": 4, "log_every_steps": 1,
+                      "deadline_seconds": 30},
+            "optimizer": {"schedule": {"warmup_steps": 2}}, "communication": {"shared_memory": False},
+            "checkpoint": {"directory": "run/checkpoints", "every_steps": 4, "every_seconds": 0, "max_to_keep": 2},
+            "summary": None}
+    for key, value in changes.items():
+        base[key] = {**base[key], **value} if isinstance(base.get(key), dict) and value is not None else value
+    return digits_job(folder, **base)
+
+
+def read(path):
+    with open(path, "rb") as f:
+        return f.read()
+
+
+def results(folder, steps):
+    last = os.path.join(folder, "run", "checkpoints", "step-%08d" % steps)
+    return {name: read(path) for name, path in (("model", os.path.join(last, "model.safetensors")),
+                                                ("optimizer", os.path.join(last, "optimizer.safetensors")),
+                                                ("export", os.path.join(folder, "run", "digits.onnx")))}
+
+
+def undisturbed(steps, changes):
+    """(folder, losses, files) of one task that nothing happens to; made once for all scenarios that are alike."""
+    key = (steps, json.dumps(changes, sort_keys=True))
+    if key not in _undisturbed:
+        folder = workdir()
+        keep = {"checkpoint": {**changes.get("checkpoint", {}), "max_to_keep": 100}}
+        task = Task(job_file(folder, steps, **{**changes, **keep}), args=("--devices", "cpu:2"), name="undisturbed")
+        assert task.wait() == 0, task.log()
+        losses = {k: r["loss"] for k, r in task.steps().items()}
+        assert sorted(losses) == list(range(1, steps + 1)), task.log()
+        _undisturbed[key] = folder, losses, results(folder, steps)
+    return _undisturbed[key]
+
+
+class Run:
+    """Tasks of one cluster; `lives` says per rank which fault each life has. Who ends by it is started again."""
+
+    def __init__(self, lives=None, n=4, steps=60, elastic=WAITS, resume=0, pause=0.0, always="", args=(), **changes):
+        self.steps, self.pause, self.always, self.args = steps, pause, always, args
+        self.folder, self.n = workdir(), n
+        self.changes = {k: v for k, v in changes.items() if k != "elastic"}
+        self.job = job_file(self.folder, steps, elastic={**elastic, "min_world": min(n, elastic["min_world"])}, **changes)
+        self.ports = free_ports(n)
+        self.lives = {rank: list((lives or {}).get(rank, ())) for rank in range(n)}
+        self.tasks = {rank: [] for rank in range(n)}  # every life, the last one at the end
+        self.faults = {}  # of the present life
+        if resume:
+            name = os.path.join("run", "checkpoints", "step-%08d" % resume)
+            shutil.copytree(os.path.join(undisturbed(steps, self.changes)[0], name), os.path.join(self.folder, name))
+
+    def start(self, rank):
+        fault = self.lives[rank].pop(0) if self.lives[rank] else ""
+        all_faults = ",".join(f for f in (fault, self.always) if f)
+        env = {"TRAINERD_FAULT": all_faults} if all_faults else {}
+        if os.environ.get("PHASES_DEBUG"):
+            env["TRAINERD_LOG_LEVEL"] = "debug"
+        task = Task(self.job, tf_config(self.ports, rank), ("--devices", "cpu:1", *self.args), env,
+                    "worker %d, life %d (%s)" % (rank, len(self.tasks[rank]) + 1, fault))
+        self.faults[rank] = fault
+        self.tasks[rank].append(task)
+        return task
+
+    def start_all(self):
+        for rank in range(self.n):
+            self.start(rank)
+        return self
+
+    def now(self, rank):
+        return self.tasks[rank][-1]
+
+    def logs(self):
+        if os.environ.get("PHASES_DEBUG"):
+            for rank, tasks in self.tasks.items():
+                with open(os.path.join(os.environ["PHASES_DEBUG"], "w%d.log" % rank), "w") as f:
+                    for t in tasks:
+                        f.write("=== %s\n%s\n" % (t.name, "\n".join(t.lines)))
+        return "\n".join("--- %s: exit %s\n%s" % (t.name, t.p.poll(), "\n".join(t.lines[-25:]))
+                         for tasks in self.tasks.values() for t in tasks[-2:])
+
+    def relay(self, seconds=60, done=0):
+        """Until every task has ended by itself: those whose fault ended them come back with the next life."""
+        end, back = time.monotonic() + seconds * SLOW, {}
+        while True:
+            codes = {rank: self.now(rank).p.poll() for rank in range(self.n)}
+            for rank, code in codes.items():
+                if code in (-signal.SIGKILL, 138) and self.faults[rank]:
+                    back.setdefault(rank, time.monotonic() + self.pause)
+                    if time.monotonic() >= back[rank]:
+                        del back[rank]
+                        self.start(rank)
+                        codes[rank] = None
+            if all(code is not None for code in codes.values()) and not back:
+                break
+            if time.monotonic() > end:
+                raise AssertionError("not done after %g s\n%s" % (seconds, self.logs()))
+            time.sleep(0.002)
+        for rank, code in codes.items():
+            self.now(rank).wait(5)
+            left = [f for f in [self.faults[rank], *self.lives[rank]] if f]
+            assert code == done and not left, "worker %d: exit %s, did not happen: %s\n%s" % (
+                rank, code, left, self.logs())
+        return self
+
+    def losses(self):
+        """{step: loss}: everybody who reported a step must have said the same."""
+        said = {}
+        for tasks in self.tasks.values():
+            for task in tasks:
+                for r in task.events("step"):
+                    assert said.setdefault(r["step"], r["loss"]) == r["loss"], "step %d: loss %r and %r" % (
+                        r["step"], said[r["step"]], r["loss"])
+        return said
+
+    def is_as_undisturbed(self, first=1):
+        _, losses, files = undisturbed(self.steps, self.changes)
+        got = self.losses()
+        wrong = {k: (got.get(k), losses[k]) for k in range(first, self.steps + 1) if got.get(k) != losses[k]}
+        assert not wrong, "loss per step (here, undisturbed): %s\n%s" % (wrong, self.logs())
+        here = results(self.folder, self.steps)
+        for name in files:
+            assert here[name] == files[name], "%s differs\n%s" % (name, self.logs())
+        return self
+
+    def said(self, ranks, *words, last=False):
+        """The present life of each of these tasks says all words in one line (of its troubles the last one)."""
+        for rank in ranks:
+            texts = [r.get("message", "") for r in self.now(rank).records]
+            assert any(all(w in t for w in words) for t in texts), "worker %d does not say %s\n%s" % (
+                rank, words, self.logs())
+
+
+def kills(*points):
+    return [p if "=" in p else "%s=kill@%s" % tuple(p.split("@")) for p in points]
+
+
+# A life begins with connect, agree, and the state of a peer; the numbers count passages within it.
+STEP_POINTS = kills("train.forward@2", "train.bucket@1", "train.bucket@5", "train.bucket@6", "train.reduce@2",
+                    "train.commit@2", "train.update@2", "train.update_middle@2", "train.update_end@2")
+JOIN_POINTS = kills("rdzv.join.out@1", "rdzv.ready.out@1", "rdzv.view.in@1", "train.connect@1", "train.agree@1")
+TAKE_POINTS = kills("train.state_recv@1", "train.state_recv@2", "train.agree@1", "train.connect@1")
+EVAL_POINTS = kills("train.evaluate@1", "train.evaluated@1")
+SAVE_POINTS = kills("train.save@1", "ckpt.mkdir@1", "ckpt.write@1", "ckpt.write@3", "ckpt.sync@1", "ckpt.sync@4",
+                    "ckpt.rename@1", "ckpt.verify@1", "ckpt.remove@1")
+END_POINTS = kills("train.save@1", "ckpt.write@2", "ckpt.rename@1", "train.export@1", "export.sync@1", "export.rename@1")
+LEAD_POINTS = kills("rdzv.join.in@1", "rdzv.wait.out@1", "rdzv.ready.in@2", "rdzv.view.out@1", "rdzv.view.out@2", "rdzv.view.out@3",
+                    "rdzv.beat.in@4")
+
+
+@test
+def a_worker_dies_in_every_phase():
+    Run({2: JOIN_POINTS + STEP_POINTS + TAKE_POINTS + EVAL_POINTS}).start_all().relay().is_as_undisturbed()
+
+
+@test
+def the_chief_dies_in_every_phase():
+    Run({0: kills("train.load@1", "train.connect@1", "train.agree@1") + LEAD_POINTS + STEP_POINTS + TAKE_POINTS +
+         EVAL_POINTS}).start_all().relay().is_as_undisturbed()
+
+
+@test
+def the_chief_dies_in_every_part_of_a_checkpoint():
+    Run({0: SAVE_POINTS}).start_all().relay().is_as_undisturbed()
+
+
+@test
+def the_chief_dies_when_all_is_done_but_the_last_save_and_the_export():
+    rare = {"checkpoint": {"every_steps": 0}}
+    Run({0: END_POINTS, 2: kills("rdzv.complete.out@1")}, steps=12, **rare).start_all().relay().is_as_undisturbed()
+    Run({0: kills("train.save@1"), 1: kills("ckpt.rename@1"), 2: kills("train.export@1"), 3: kills("export.rename@1")}, steps=12,
+        elastic=GOES_ON, pause=2, **rare).start_all().relay().is_as_undisturbed()
+    Run({0: kills("rdzv.complete.in@2")}, steps=12, elastic=GOES_ON, **rare).start_all().relay().is_as_undisturbed()
+
+
+@test
+def who_is_killed_while_tasks_are_gathered_comes_back_into_the_group():
+    run = Run(steps=12)
+    for rank in (0, 1, 2):
+        run.start(rank)
+    for rank in (1, 0):
+        run.now(rank).until(lambda t: t.events("waiting") or t.events("group"))
+        run.now(rank).kill()
+        run.start(rank)
+    run.now(0).until(lambda t: t.events("waiting") or t.events("group"))
+    run.start(3)
+    run.relay().is_as_undisturbed()
+
+
+@test
+def a_checkpoint_is_read_by_nobody_in_vain():
+    run = Run({0: kills("train.load@1", "train.state_send@1", "train.state_send@3"), 2: kills("train.state_recv@2", "train.state_recv@3")},
+              resume=20, steps=24)
+    run.start_all().relay().is_as_undisturbed(first=21)
+
+
+@test
+def who_sends_the_state_dies_and_so_does_who_receives_it():
+    run = Run({0: kills("train.forward@3", "train.state_recv@2", "train.forward@2"), 1: kills("train.state_send@2", "train.state_send@3"),
+               2: kills("train.commit@7", "train.state_recv@3")}, steps=24)
+    run.start_all().relay().is_as_undisturbed()
+
+
+@test
+def several_die_at_once():
+    for elastic in (WAITS, GOES_ON):
+        run = Run({0: kills("train.update_middle@9"), 1: kills("train.bucket@7", "train.commit@2"), 2: kills("train.commit@9"),
+                   3: kills("train.bucket@7", "train.commit@2")}, elastic=elastic, steps=40)
+        run.start_all().relay().is_as_undisturbed()
+    run = Run({r: kills("train.update_end@%d" % (9 + r % 2), "train.forward@%d" % (4 + r)) for r in range(4)}, steps=24)
+    run.start_all().relay().is_as_undisturbed()
+
+
+@test
+def the_others_go_on_and_who_comes_back_is_taken_in():
+    lives = {2: kills("train.bucket@5", "train.state_recv@2", "train.update_middle@2", "rdzv.view.in@1", "rdzv.pause.in@1"),
+             0: kills("rdzv.pause.out@1", "train.forward@12", "train.state_recv@2", "rdzv.view.in@1", "train.connect@1", "train.commit@2",
+                      "rdzv.join.in@1", "train.update@2")}
+    Run(lives, elastic=GOES_ON, steps=200, always="train.forward=delay:15@1+").start_all().relay().is_as_undisturbed()
+
+
+@test
+def of_two_tasks_either_dies():
+    lives = {1: kills("train.forward@4", "train.state_recv@2", "train.bucket@4", "train.update_middle@2"),
+             0: kills("train.forward@14", "train.bucket@5", "train.state_recv@1", "train.connect@1", "train.commit@3")}
+    for elastic in (WAITS, GOES_ON):
+        run = Run(lives, n=2, elastic=elastic, steps=120, always="train.forward=delay:15@1+")
+        run.start_all().relay().is_as_undisturbed()
+
+
+if __name__ == "__main__":
+    main()
