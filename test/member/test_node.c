@@ -93,6 +93,24 @@ static void the_chief_that_returns_takes_its_rank_back_at_a_step_boundary(void *
     simn_free(s);
 }
 
+/* The view is handed to a chief that dies before it has it: who comes to its next life is sent away. */
+static void a_chief_that_dies_while_the_group_is_handed_to_it_holds_nobody_up(void **state)
+{
+    (void)state;
+    for (uint64_t ms = 0; ms < 60; ms++) {
+        struct simn *s = CLUSTER(.seed = 1 + ms, .delay_ms = 12);
+
+        simn_kill(s, 0);
+        regroup(s, 3, 1, 200);
+        simn_start(s, 0);
+        simn_advance(s, ms);
+        simn_kill(s, 0);
+        simn_start(s, 0);
+        regroup(s, 4, 0, MEMBER_ATTACH_MS + 600);
+        simn_free(s);
+    }
+}
+
 static void a_worker_that_is_started_again_is_taken_in_at_a_step_boundary(void **state)
 {
     struct simn *s = CLUSTER();
@@ -486,6 +504,7 @@ int main(void)
         cmocka_unit_test(the_chief_dies_and_the_lowest_survivor_leads),
         cmocka_unit_test(chief_after_chief_dies),
         cmocka_unit_test(the_chief_that_returns_takes_its_rank_back_at_a_step_boundary),
+        cmocka_unit_test(a_chief_that_dies_while_the_group_is_handed_to_it_holds_nobody_up),
         cmocka_unit_test(a_worker_that_is_started_again_is_taken_in_at_a_step_boundary),
         cmocka_unit_test(a_task_that_opens_its_data_for_long_disturbs_nobody),
         cmocka_unit_test(a_worker_whose_host_falls_silent_is_lost_in_time),
