@@ -1,3 +1,4 @@
+/* sim_time.c - chance, the queue of events, the tale. */
 #include "sim/sim_priv.h"
 
 #include <inttypes.h>
@@ -6,31 +7,69 @@
 #include <stdlib.h>
 #include <string.h>
 
+void *sim_alloc(size_t n)
+{
+    void *p = calloc(1, n);
+
+    if (p == NULL)
+        abort();
+    return p;
+}
+
 /* ---- the tale ---- */
 
-void sim_say(struct sim *s, const char *who, const char *fmt, ...)
+void sim_say(struct sim *s, uint32_t rank, const char *fmt, ...)
 {
     va_list ap;
 
-    if (s->story.len > STORY_BYTES)
+    if (!s->opts.tell || s->story.len > STORY_BYTES)
         return;
-    buf_printf(&s->story, "[%" PRIu64 "] %-8s > ", s->now_ms, who);
+    buf_printf(&s->story, "[%" PRIu64 "] %-9s > ", s->now_ms,
+               rank < s->opts.world ? s->names[rank] : "world");
     va_start(ap, fmt);
     buf_vprintf(&s->story, fmt, ap);
     va_end(ap);
     buf_str(&s->story, "\n");
 }
 
-void sim_broken(struct sim *s, const char *what, const char *file, int line)
+void sim_broken(struct sim *s, const char *fmt, ...)
 {
-    fprintf(stderr, "%s\n%s:%d: seed %" PRIu64 ", world %u: does not hold: %s\n", sim_story(s),
-            file, line, s->opts.seed, s->opts.world, what);
-    abort();
+    va_list ap;
+
+    if (s->is_broken)
+        return;
+    s->is_broken = true;
+    buf_printf(&s->finding, "seed %" PRIu64 ", world %u, at %" PRIu64 " ms: ", s->opts.seed,
+               s->opts.world, s->now_ms);
+    va_start(ap, fmt);
+    buf_vprintf(&s->finding, fmt, ap);
+    va_end(ap);
+    if (s->opts.tell) {
+        fprintf(stderr, "%s\nFOUND: %s\n", sim_story(s), s->finding.data);
+        abort();
+    }
+}
+
+const char *sim_finding(const struct sim *s)
+{
+    return s->is_broken ? s->finding.data : NULL;
+}
+
+const char *sim_story(const struct sim *s)
+{
+    return s->story.data != NULL ? s->story.data : "";
+}
+
+void sim_forget(struct sim *s)
+{
+    buf_reset(&s->story);
+    if (s->story.data != NULL)
+        s->story.data[0] = '\0';
 }
 
 /* ---- chance and time ---- */
 
-uint64_t sim_below(struct sim *s, uint64_t n)
+uint64_t sim_random(struct sim *s, uint64_t n)
 {
     s->random ^= s->random << 13;
     s->random ^= s->random >> 7;
@@ -38,16 +77,20 @@ uint64_t sim_below(struct sim *s, uint64_t n)
     return n > 0 ? (s->random >> 11) % n : 0;
 }
 
-static bool is_before(const struct event *a, const struct event *b)
+uint64_t sim_delay(struct sim *s)
+{
+    return 1 + (s->opts.delay_ms > 1 ? sim_random(s, s->opts.delay_ms) : 0);
+}
+
+static bool is_before(const struct sim_event *a, const struct sim_event *b)
 {
     return a->at_ms != b->at_ms ? a->at_ms < b->at_ms : a->number < b->number;
 }
 
-static void push(struct sim *s, struct event e)
+void sim_push_again(struct sim *s, struct sim_event e)
 {
     size_t i;
 
-    e.number = ++s->number;
     if (!VEC_PUSH(s->heap, e))
         abort();
     for (i = s->heap.n - 1; i > 0 && is_before(&e, &s->heap.at[(i - 1) / 2]); i = (i - 1) / 2)
@@ -55,9 +98,16 @@ static void push(struct sim *s, struct event e)
     s->heap.at[i] = e;
 }
 
-struct event sim_pop(struct sim *s)
+uint64_t sim_push(struct sim *s, struct sim_event e)
 {
-    struct event top = s->heap.at[0], last = s->heap.at[--s->heap.n];
+    e.number = ++s->number;
+    sim_push_again(s, e);
+    return e.number;
+}
+
+struct sim_event sim_pop(struct sim *s)
+{
+    struct sim_event top = s->heap.at[0], last = s->heap.at[--s->heap.n];
     size_t i = 0, child;
 
     while ((child = 2 * i + 1) < s->heap.n) {
@@ -73,58 +123,27 @@ struct event sim_pop(struct sim *s)
     return top;
 }
 
-void sim_later(struct sim *s, uint32_t rank, enum kind kind, uint64_t ms)
+/* ---- clocks: each task has its own, of its own speed; none goes back ---- */
+
+uint64_t sim_clock(const struct sim *s, uint32_t rank)
 {
-    push(s, (struct event){ .at_ms = s->now_ms + ms, .kind = kind, .rank = rank,
-                            .incarnation = s->tasks[rank].incarnation });
+    const struct sim_task *t = &s->tasks[rank];
+
+    return t->clock_ms + (s->now_ms - t->clock_at_ms) * t->clock_speed / 1000;
 }
 
-/* ---- links ---- */
-
-static uint64_t coordinator_generation(const struct sim *s)
+uint64_t sim_real_ms(const struct sim *s, uint32_t rank, uint64_t own_ms)
 {
-    return s->coord != NULL ? member_coord_generation(s->coord) : 0;
+    uint64_t ms = own_ms * 1000 / s->tasks[rank].clock_speed;
+
+    return ms > 0 ? ms : 1;
 }
 
-void sim_send(struct sim *s, uint32_t at, enum kind kind, int value, const char *text)
+void sim_clock_jumps(struct sim *s, uint32_t rank, uint64_t ms)
 {
-    struct link *l = &s->links.at[at];
-    bool up = kind >= UP_JOIN;
-    uint64_t *last = up ? &l->up_ms : &l->down_ms;
-    uint64_t delay_ms = 1 + sim_below(s, s->opts.delay_ms);
+    struct sim_task *t = &s->tasks[rank];
 
-    if (at == 0 || l->is_broken || s->tasks[l->rank].is_cut)
-        return;
-    /* What a worker says carries the generation that it knows; a view, that of the coordinator. */
-    *last = s->now_ms + delay_ms > *last ? s->now_ms + delay_ms : *last;
-    push(s, (struct event){ .at_ms = *last,
-                            .kind = kind,
-                            .rank = up ? 0 : l->rank,
-                            .incarnation = up ? l->coordinator : l->incarnation,
-                            .link = at,
-                            .generation =
-                                up ? s->tasks[l->rank].generation : coordinator_generation(s),
-                            .value = value,
-                            .text = text != NULL ? strdup(text) : NULL });
-    if (s->opts.break_one_in > 0 && sim_below(s, s->opts.break_one_in) == 0)
-        sim_disconnect(s, l->rank);
-}
-
-void sim_break_link(struct sim *s, uint32_t at)
-{
-    if (at == 0 || s->links.at[at].is_broken)
-        return;
-    sim_send(s, at, UP_CLOSED, 0, NULL);
-    sim_send(s, at, DOWN_CLOSED, 0, NULL);
-    s->links.at[at].is_broken = true;
-}
-
-void sim_disconnect(struct sim *s, uint32_t rank)
-{
-    uint32_t at = s->tasks[rank].link, chance = s->opts.break_one_in;
-
-    s->guilty[rank] = true;
-    s->opts.break_one_in = 0; /* the news of it arrives */
-    sim_break_link(s, at);
-    s->opts.break_one_in = chance;
+    t->clock_ms = sim_clock(s, rank) + ms;
+    t->clock_at_ms = s->now_ms;
+    sim_say(s, rank, "its clock jumps by %" PRIu64 " ms", ms);
 }
