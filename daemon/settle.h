@@ -26,10 +26,12 @@ struct settled {
     struct device devices[DEVICE_MAX];
     uint32_t n_devices;
     char devices_from[96];   /* why: "--devices cpu:2", "auto: 2 of 3 cores, ..." */
+    bool is_chief;           /* rank 0: logs the steps */
     uint32_t replicas;       /* of the full cluster */
     uint32_t lanes, global_batch;
     const char *lanes_from;  /* why: "job" or "replicas of the full cluster" */
     double learning_rate;    /* peak, after scaling */
+    uint32_t min_world;      /* tasks that may go on by themselves; the whole cluster unless the job says less */
     char token[256];         /* "" : none */
     char task_name[64];      /* "worker 1"; "local" without a cluster */
     char listen[300];        /* host:port of the control plane; "" when local */

@@ -12,12 +12,16 @@
 
 #include "base/err.h"
 #include "base/rng.h"
+#include "comm/maps.h"
 
 enum { BACKLOG = 1024, ADDRESS_BYTES = 80 };
 
 struct comm_listener {
     int fd; /* owned */
     char address[ADDRESS_BYTES];
+    struct parked parked[COMM_PARKED_MAX]; /* a ring; the fds are owned */
+    uint32_t first_parked, n_parked;
+    struct maps *maps; /* owned */
 };
 
 const char *comm_host_key(void)
@@ -110,7 +114,9 @@ int comm_listener_open(const char *host, uint16_t port, struct comm_listener **o
         return err_set(err, ERR_NOMEM, "listen at '%s': out of memory", host);
     }
     l->fd = fd;
-    rc = print_address(fd, l->address, err);
+    l->maps = maps_new();
+    rc = l->maps != NULL ? print_address(fd, l->address, err)
+                         : err_set(err, ERR_NOMEM, "listen at '%s': out of memory", host);
     if (rc < 0) {
         comm_listener_close(l);
         return rc;
@@ -126,15 +132,44 @@ const char *comm_listener_address(const struct comm_listener *l)
 
 void comm_listener_close(struct comm_listener *l)
 {
+    struct parked p;
+
     if (l == NULL)
         return;
+    while (listener_unpark(l, &p))
+        close(p.fd);
     close(l->fd);
+    maps_free(l->maps);
     free(l);
+}
+
+struct maps *listener_maps(const struct comm_listener *l)
+{
+    return l->maps;
 }
 
 int listener_fd(const struct comm_listener *l)
 {
     return l->fd;
+}
+
+void listener_park(struct comm_listener *l, const struct parked *p)
+{
+    struct parked oldest;
+
+    if (l->n_parked == COMM_PARKED_MAX && listener_unpark(l, &oldest))
+        close(oldest.fd);
+    l->parked[(l->first_parked + l->n_parked++) % COMM_PARKED_MAX] = *p;
+}
+
+bool listener_unpark(struct comm_listener *l, struct parked *out)
+{
+    if (l->n_parked == 0)
+        return false;
+    *out = l->parked[l->first_parked];
+    l->first_parked = (l->first_parked + 1) % COMM_PARKED_MAX;
+    l->n_parked--;
+    return true;
 }
 
 int listener_parse(const char *address, struct sockaddr_storage *out, uint32_t *n_out,

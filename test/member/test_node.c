@@ -8,8 +8,8 @@ enum { LINKS_MS = 60 };
 
 static void a_cluster_that_starts_at_once_is_one_group_at_once(void **state)
 {
-    struct sim *s = sim_new(&(struct sim_opts){ .world = 4, .seed = 3, 
-                                                   .rejoin_ms = 5000, .tell = true });
+    struct sim *s =
+        sim_new(&(struct sim_opts){ .world = 4, .seed = 3, .rejoin_ms = 5000, .tell = true });
 
     (void)state;
     HOLDS(s, sim_until_together(s, 4, 100));
@@ -93,7 +93,8 @@ static void the_chief_that_returns_takes_its_rank_back_at_a_step_boundary(void *
     sim_free(s);
 }
 
-/* The view is handed to a chief that dies before it has it: who comes to its next life is sent away. */
+/* The view is handed to a chief that dies before it has it: who comes to its next life is sent
+ * away. */
 static void a_chief_that_dies_while_the_group_is_handed_to_it_holds_nobody_up(void **state)
 {
     (void)state;

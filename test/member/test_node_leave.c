@@ -98,8 +98,8 @@ static void one_leaves_while_the_others_wait_for_a_lost_task(void **state)
 
 static void who_was_never_in_a_group_leaves_at_once(void **state)
 {
-    struct sim *s = sim_new(&(struct sim_opts){ .world = 3, .n_absent = 1, .min_world = 3,
-                                                   .tell = true });
+    struct sim *s =
+        sim_new(&(struct sim_opts){ .world = 3, .n_absent = 1, .min_world = 3, .tell = true });
 
     (void)state;
     sim_advance(s, 500);
@@ -243,8 +243,8 @@ static void a_task_that_stands_still_is_named_and_replaced(void **state)
 
 static void a_task_that_stands_still_in_the_first_step_is_found_at_the_deadline(void **state)
 {
-    struct sim *s = sim_new(&(struct sim_opts){ .world = 3, .seed = 1, .deadline_ms = 4000,
-                                                   .restart_ms = 200, .tell = true });
+    struct sim *s = sim_new(&(struct sim_opts){
+        .world = 3, .seed = 1, .deadline_ms = 4000, .restart_ms = 200, .tell = true });
 
     (void)state;
     sim_advance(s, 1);
@@ -264,8 +264,8 @@ static void a_broken_device_takes_one_task_out(void **state)
         sim_fail(s, rank, MEMBER_FAIL_LOCAL, "cuda: out of memory");
         regroup(s, 3, rank == 0 ? 1 : 0, 200);
         ends_with(s, rank, 138, "out of memory");
-        HOLDS(s, strstr(member_node_cause(sim_node(s, 2)),
-                        rank == 0 ? "worker 0" : "worker 3") != NULL);
+        HOLDS(s, strstr(member_node_cause(sim_node(s, 2)), rank == 0 ? "worker 0" : "worker 3") !=
+                     NULL);
         sim_free(s);
     }
 }

@@ -21,9 +21,13 @@ static uint32_t many(void)
 
 static struct sim *together(uint32_t world)
 {
-    struct sim *s = sim_new(&(struct sim_opts){ .world = world, .seed = 1, 
-                                                   .rejoin_ms = 1, .step_ms = 200, .start_ms = 100,
-                                                   .delay_ms = 3, .transfer_ms = 30 });
+    struct sim *s = sim_new(&(struct sim_opts){ .world = world,
+                                                .seed = 1,
+                                                .rejoin_ms = 1,
+                                                .step_ms = 200,
+                                                .start_ms = 100,
+                                                .delay_ms = 3,
+                                                .transfer_ms = 30 });
     clock_t begin = clock();
 
     assert_true(sim_until_together(s, world, 20000));

@@ -67,8 +67,8 @@ void sim_msg_free(struct sim_msg *m)
 static const char *msg_name(enum member_kind kind)
 {
     static const char *const names[MEMBER_MSGS] = {
-        "JOIN", "READY", "BEAT", "TROUBLE", "COMPLETE", "LEAVE", "WAIT",
-        "VIEW", "PAUSE", "OVER", "REDIRECT", "REFUSE",
+        "JOIN", "READY", "BEAT",  "TROUBLE", "COMPLETE", "LEAVE",
+        "WAIT", "VIEW",  "PAUSE", "OVER",    "REDIRECT", "REFUSE",
     };
 
     return kind < MEMBER_MSGS ? names[kind] : "?";
@@ -79,10 +79,10 @@ static void tell_msg(struct sim *s, uint32_t from, uint32_t to, const struct mem
     if (!s->opts.tell || m->kind == MEMBER_MSG_BEAT)
         return;
     sim_say(s, from, "to %s: %s g%" PRIu64 " held %" PRIu64 " code %d%s%s%s%s %s", s->names[to],
-             msg_name(m->kind), m->view != NULL ? m->view->generation : m->generation, m->held,
-             m->code, m->is_all ? " all" : "", m->is_attaching ? " attaching" : "",
-             m->kind == MEMBER_MSG_REDIRECT ? " -> " : "",
-             m->kind == MEMBER_MSG_REDIRECT ? s->names[m->rank % s->opts.world] : "", m->text);
+            msg_name(m->kind), m->view != NULL ? m->view->generation : m->generation, m->held,
+            m->code, m->is_all ? " all" : "", m->is_attaching ? " attaching" : "",
+            m->kind == MEMBER_MSG_REDIRECT ? " -> " : "",
+            m->kind == MEMBER_MSG_REDIRECT ? s->names[m->rank % s->opts.world] : "", m->text);
 }
 
 static void tell_view(struct sim *s, uint32_t rank, const struct member_do_this *d)
@@ -93,7 +93,7 @@ static void tell_view(struct sim *s, uint32_t rank, const struct member_do_this 
     for (uint32_t i = 0; i < d->view->n && n + 8 < sizeof(list) && s->opts.tell; i++)
         n += (size_t)snprintf(list + n, sizeof(list) - n, " %u", d->view->seats[i].rank);
     sim_say(s, rank, "TRAIN g%" PRIu64 " of%s, newest step %" PRIu64 ": %s", d->view->generation,
-             list, d->view->newest_step, d->text != NULL ? d->text : "");
+            list, d->view->newest_step, d->text != NULL ? d->text : "");
 }
 
 /* ---- actions ---- */
@@ -106,13 +106,13 @@ static bool send_to(struct sim *s, uint32_t rank, const struct member_do_this *d
 
     if (link == 0) {
         sim_broken(s, "%s says %s %s, to which there is no link", s->names[rank],
-                    msg_name(d->msg->kind), to_caller ? s->names[d->rank] : "on the link out");
+                   msg_name(d->msg->kind), to_caller ? s->names[d->rank] : "on the link out");
         return false;
     }
     tell_msg(s, rank, to_caller ? d->rank : s->links.at[link].to, d->msg);
     if (d->msg->kind == MEMBER_MSG_VIEW)
-        (void)group_of(s, rank, d->msg->view);
-    link_send(s, link, to_caller, sim_msg_copy(s, rank, d->msg));
+        (void)sim_group_of(s, rank, d->msg->view);
+    sim_link_send(s, link, to_caller, sim_msg_copy(s, rank, d->msg));
     return true;
 }
 
@@ -123,10 +123,10 @@ static void hang_up(struct sim *s, uint32_t rank, const struct member_do_this *d
 
     if (*link == 0) {
         sim_broken(s, "%s ends a link that is not there (%s)", s->names[rank],
-                    d->what == MEMBER_CLOSE ? s->names[d->rank] : "out");
+                   d->what == MEMBER_CLOSE ? s->names[d->rank] : "out");
         return;
     }
-    link_end(s, *link, d->what == MEMBER_HANG_UP);
+    sim_link_end(s, *link, d->what == MEMBER_HANG_UP);
     *link = 0;
 }
 
@@ -134,18 +134,18 @@ static void perform(struct sim *s, uint32_t rank, const struct member_do_this *d
 {
     struct sim_task *t = &s->tasks[rank];
 
-    judge_do(s, rank, d);
+    sim_judge_do(s, rank, d);
     if (s->is_broken)
         return;
     switch (d->what) {
     case MEMBER_CALL:
         sim_say(s, rank, "calls %s", s->names[d->rank]);
-        link_call(s, rank, d->rank);
+        sim_link_call(s, rank, d->rank);
         return;
     case MEMBER_HANG_UP:
     case MEMBER_CLOSE:
         sim_say(s, rank, d->what == MEMBER_CLOSE ? "closes the link from %s" : "hangs up%s",
-                 d->what == MEMBER_CLOSE ? s->names[d->rank] : "");
+                d->what == MEMBER_CLOSE ? s->names[d->rank] : "");
         hang_up(s, rank, d);
         return;
     case MEMBER_TELL:
@@ -153,33 +153,33 @@ static void perform(struct sim *s, uint32_t rank, const struct member_do_this *d
         (void)send_to(s, rank, d);
         return;
     case MEMBER_PROBE:
-        link_probe(s, rank, d->rank);
+        sim_link_probe(s, rank, d->rank);
         return;
     case MEMBER_TRAIN:
         tell_view(s, rank, d);
-        train_begin(s, rank, d->view);
+        sim_train_begin(s, rank, d->view);
         return;
     case MEMBER_PAUSE:
         sim_say(s, rank, "PAUSE");
-        train_pause(s, rank);
+        sim_train_pause(s, rank);
         return;
     case MEMBER_ABORT:
         sim_say(s, rank, "ABORT: %s", d->text);
-        train_abort_now(s, rank);
+        sim_train_abort_now(s, rank);
         return;
     case MEMBER_SAVE:
         sim_say(s, rank, "SAVE step %" PRIu64, t->held);
-        store_save(s, rank, t->held, true, false);
+        sim_store_save(s, rank, t->held, true, false);
         return;
     case MEMBER_LEASE:
         if (d->token == UINT64_MAX)
             sim_say(s, rank, "looks at the lease");
         else
             sim_say(s, rank, "wants lease %" PRIu64, d->token + 1);
-        store_wish(s, rank, d);
+        sim_store_wish(s, rank, d);
         return;
     case MEMBER_RELEASE:
-        store_release(s, rank);
+        sim_store_release(s, rank);
         return;
     case MEMBER_SAY:
         sim_say(s, rank, "%s: %s", d->is_trouble ? "TROUBLE" : "says", d->text);
@@ -198,8 +198,7 @@ void sim_drain(struct sim *s, uint32_t rank)
     uint32_t serial = t->serial;
     struct member_do_this d;
 
-    while (!s->is_broken && t->node != NULL && t->serial == serial &&
-           member_node_next(t->node, &d))
+    while (!s->is_broken && t->node != NULL && t->serial == serial && member_node_next(t->node, &d))
         perform(s, rank, &d);
 }
 
@@ -212,9 +211,9 @@ static void gone(struct sim *s, uint32_t rank, int code, const char *text, bool 
     t->exit_code = code;
     t->ended_ms = s->now_ms;
     snprintf(t->exit_text, sizeof(t->exit_text), "%s", text);
-    link_process_gone(s, rank, code == SIM_KILLED, is_silent);
-    train_process_gone(s, rank, is_silent);
-    store_process_gone(s, rank);
+    sim_link_process_gone(s, rank, code == SIM_KILLED, is_silent);
+    sim_train_process_gone(s, rank, is_silent);
+    sim_store_process_gone(s, rank);
     member_node_free(t->node);
     t->node = NULL;
     t->is_stopped = false;
@@ -225,8 +224,10 @@ static void gone(struct sim *s, uint32_t rank, int code, const char *text, bool 
     sim_release_held(s);
     if (s->opts.restart_ms > 0 && (code == 138 || code == SIM_KILLED) && !is_silent)
         sim_push(s, (struct sim_event){ .at_ms = s->now_ms + s->opts.restart_ms,
-                                          .kind = EV_START, .from = rank, .to = rank,
-                                          .a = t->serial });
+                                        .kind = EV_START,
+                                        .from = rank,
+                                        .to = rank,
+                                        .a = t->serial });
 }
 
 /* Called from within an action of the node: it is freed, so this is the last one. */
@@ -236,7 +237,7 @@ void sim_exit(struct sim *s, uint32_t rank, int code, const char *text)
 
     snprintf(copy, sizeof(copy), "%s", text);
     sim_say(s, rank, "ends with %d: %s", code, copy);
-    judge_end(s, rank, code, copy);
+    sim_judge_end(s, rank, code, copy);
     gone(s, rank, code, copy, false);
 }
 
@@ -244,10 +245,17 @@ static void start(struct sim *s, uint32_t rank)
 {
     struct sim_task *t = &s->tasks[rank];
     struct member_node_opts o = {
-        .world = s->opts.world, .self = rank, .names = s->names, .addresses = s->addresses,
-        .ident = &t->ident, .n_devices = 1, .min_world = s->opts.min_world,
-        .rejoin_ms = s->opts.rejoin_ms, .deadline_ms = s->opts.deadline_ms,
-        .grace_ms = s->opts.grace_ms, .has_lease = !s->opts.no_lease,
+        .world = s->opts.world,
+        .self = rank,
+        .names = s->names,
+        .addresses = s->addresses,
+        .ident = &t->ident,
+        .n_devices = 1,
+        .min_world = s->opts.min_world,
+        .rejoin_ms = s->opts.rejoin_ms,
+        .deadline_ms = s->opts.deadline_ms,
+        .grace_ms = s->opts.grace_ms,
+        .has_lease = !s->opts.no_lease,
     };
 
     if (t->node != NULL)
@@ -277,11 +285,15 @@ static void start(struct sim *s, uint32_t rank)
     t->node = member_node_new(&o, sim_clock(s, rank));
     member_node_start(t->node, sim_clock(s, rank));
     sim_push(s, (struct sim_event){ .at_ms = s->now_ms + sim_random(s, s->opts.open_ms + 1),
-                                      .kind = EV_OPENED, .from = rank, .to = rank,
-                                      .serial = t->serial });
+                                    .kind = EV_OPENED,
+                                    .from = rank,
+                                    .to = rank,
+                                    .serial = t->serial });
     sim_push(s, (struct sim_event){ .at_ms = s->now_ms + sim_random(s, s->opts.tick_ms),
-                                      .kind = EV_TICK, .from = rank, .to = rank,
-                                      .serial = t->serial });
+                                    .kind = EV_TICK,
+                                    .from = rank,
+                                    .to = rank,
+                                    .serial = t->serial });
     sim_drain(s, rank);
 }
 
@@ -291,13 +303,16 @@ static void tick(struct sim *s, uint32_t rank)
     uint64_t ms = sim_real_ms(s, rank, s->opts.tick_ms);
     struct member_progress p;
 
-    train_progress(s, rank, &p);
+    sim_train_progress(s, rank, &p);
     member_node_progress(t->node, &p);
     member_node_tick(t->node, sim_clock(s, rank));
     if (sim_random(s, 64) == 0)
         ms += sim_random(s, 6 * ms); /* late */
-    sim_push(s, (struct sim_event){ .at_ms = s->now_ms + ms, .kind = EV_TICK, .from = rank,
-                                      .to = rank, .serial = t->serial });
+    sim_push(s, (struct sim_event){ .at_ms = s->now_ms + ms,
+                                    .kind = EV_TICK,
+                                    .from = rank,
+                                    .to = rank,
+                                    .serial = t->serial });
 }
 
 /* ---- events ---- */
@@ -307,7 +322,7 @@ static enum sim_arrival arrival(const struct sim *s, const struct sim_event *e)
     const struct sim_task *t = &s->tasks[e->to];
 
     if (e->kind >= EV_CALL && e->kind <= EV_NO_ANSWER)
-        return link_arrival(s, e);
+        return sim_link_arrival(s, e);
     if (e->serial == 0)
         return ARRIVES;
     if (t->node == NULL || t->serial != e->serial)
@@ -347,20 +362,20 @@ static void happens(struct sim *s, struct sim_event *e)
         tick(s, e->to);
         break;
     case EV_GROUP:
-        train_event(s, e);
+        sim_train_event(s, e);
         return;
     case EV_TRAIN:
     case EV_NEWS:
-        train_event(s, e);
+        sim_train_event(s, e);
         break;
     case EV_LEASE_EFFECT:
     case EV_LEASE_DONE:
     case EV_LEASE_DUE:
     case EV_SAVE:
-        store_event(s, e);
+        sim_store_event(s, e);
         break;
     default:
-        link_event(s, e);
+        sim_link_event(s, e);
         break;
     }
     sim_drain(s, e->to);
@@ -379,10 +394,10 @@ static void run_one(struct sim *s)
         return;
     }
     if (how == BOUNCES)
-        link_bounce(s, &e);
+        sim_link_bounce(s, &e);
     else if (how == ARRIVES) {
         happens(s, &e);
-        judge_event(s, e.to);
+        sim_judge_event(s, e.to);
     }
     sim_msg_free(e.msg);
 }
@@ -407,8 +422,13 @@ static uint64_t otherwise(uint64_t value, uint64_t normally)
 struct sim *sim_new(const struct sim_opts *opts)
 {
     static const struct member_ident ident = {
-        .version = "0.1.0", .job_digest = "11111111", .cluster_hash = "33333333", .cluster = "{}",
-        .devices = "cpu", .kernels = "onednn", .nccl = "",
+        .version = "0.1.0",
+        .job_digest = "11111111",
+        .cluster_hash = "33333333",
+        .cluster = "{}",
+        .devices = "cpu",
+        .kernels = "onednn",
+        .nccl = "",
     };
     struct sim *s = sim_alloc(sizeof(*s));
     struct sim_opts *o = &s->opts;
@@ -446,7 +466,9 @@ struct sim *sim_new(const struct sim_opts *opts)
         t->exit_code = SIM_RUNNING; /* or is about to */
         if (i < o->world - o->n_absent)
             sim_push(s, (struct sim_event){ .at_ms = sim_random(s, o->start_ms + 1),
-                                              .kind = EV_START, .from = i, .to = i });
+                                            .kind = EV_START,
+                                            .from = i,
+                                            .to = i });
         else
             t->exit_code = SIM_KILLED;
     }
@@ -475,7 +497,7 @@ void sim_free(struct sim *s)
         free(s->groups.at[i]);
     }
     view_free(s->sharing);
-    store_fini(s);
+    sim_store_fini(s);
     VEC_FINI(s->heap);
     VEC_FINI(s->held);
     VEC_FINI(s->links);
@@ -546,7 +568,7 @@ void sim_fail(struct sim *s, uint32_t rank, enum member_failure kind, const char
 {
     for (uint32_t i = 0; i < s->opts.world && kind == MEMBER_FAIL_INPUT; i++)
         s->tasks[i].may_end_2 = true;
-    train_fail(s, rank, kind, text);
+    sim_train_fail(s, rank, kind, text);
 }
 
 void sim_other_job(struct sim *s, uint32_t rank)
@@ -616,7 +638,8 @@ uint64_t sim_generation(const struct sim *s, uint32_t rank)
     const struct sim_task *t = &s->tasks[rank];
 
     return t->node != NULL && t->train.phase >= COMPUTING && !t->train.is_over
-               ? s->groups.at[t->train.group]->view.generation : 0;
+               ? s->groups.at[t->train.group]->view.generation
+               : 0;
 }
 
 uint32_t sim_alive(const struct sim *s)
@@ -693,8 +716,7 @@ static bool is_ended(const struct sim *s, uint64_t unused)
         int code = s->tasks[i].exit_code;
 
         if (s->tasks[i].node != NULL || code == SIM_RUNNING ||
-            (s->opts.restart_ms > 0 && (code == 138 || code == SIM_KILLED) &&
-             !s->tasks[i].is_off))
+            (s->opts.restart_ms > 0 && (code == 138 || code == SIM_KILLED) && !s->tasks[i].is_off))
             return false;
     }
     return true;

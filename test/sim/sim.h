@@ -34,15 +34,15 @@ struct sim_opts {
     uint64_t steps;                            /* of the job; 0: no end */
     uint64_t step_ms;                          /* a step takes; 0: 20 */
     uint64_t delay_ms;                         /* a message takes 1 to this long; 0: 1 */
-    uint64_t store_ms;    /* an operation on the storage takes up to twice this; 0: 2 */
-    uint64_t transfer_ms; /* of the state to one who is behind, up to; 0: 10 */
-    uint64_t tick_ms;     /* 0: MEMBER_TICK_MS */
-    uint64_t start_ms;    /* tasks start at random within this time */
-    uint64_t open_ms;     /* opening model and data takes up to */
-    uint64_t restart_ms;  /* who died or ended with 138 is started again then; 0: never */
-    uint64_t save_every;  /* steps between checkpoints; 0: when asked, and at the end */
-    uint32_t n_absent;    /* the last so many do not start by themselves */
-    uint32_t drift;       /* clocks run up to so many per cent slower or faster */
+    uint64_t store_ms;      /* an operation on the storage takes up to twice this; 0: 2 */
+    uint64_t transfer_ms;   /* of the state to one who is behind, up to; 0: 10 */
+    uint64_t tick_ms;       /* 0: MEMBER_TICK_MS */
+    uint64_t start_ms;      /* tasks start at random within this time */
+    uint64_t open_ms;       /* opening model and data takes up to */
+    uint64_t restart_ms;    /* who died or ended with 138 is started again then; 0: never */
+    uint64_t save_every;    /* steps between checkpoints; 0: when asked, and at the end */
+    uint32_t n_absent;      /* the last so many do not start by themselves */
+    uint32_t drift;         /* clocks run up to so many per cent slower or faster */
     uint32_t probe_trouble; /* one question in so many is lost, late, or comes twice; 0: none */
     bool tell;
 };
@@ -65,8 +65,8 @@ void sim_start(struct sim *s, uint32_t rank); /* a new process, if there is none
 void sim_kill(struct sim *s, uint32_t rank);  /* its links close behind it */
 /* Nothing closes, calls run into nothing until it starts again. */
 void sim_power_off(struct sim *s, uint32_t rank);
-void sim_pause(struct sim *s, uint32_t rank);     /* SIGSTOP: its clock goes on */
-void sim_continue(struct sim *s, uint32_t rank);  /* everything arrives at once */
+void sim_pause(struct sim *s, uint32_t rank);                 /* SIGSTOP: its clock goes on */
+void sim_continue(struct sim *s, uint32_t rank);              /* everything arrives at once */
 void sim_stop(struct sim *s, uint32_t rank, bool everywhere); /* SIGTERM; Control.Stop */
 void sim_fail(struct sim *s, uint32_t rank, enum member_failure kind, const char *text);
 /* Its training does not move any more, the process lives. */
@@ -87,7 +87,7 @@ void sim_storage_ms(struct sim *s, uint64_t ms);
 void sim_clock_jumps(struct sim *s, uint32_t rank, uint64_t ms);
 /* From its next start on it has another job file. */
 void sim_other_job(struct sim *s, uint32_t rank);
-void sim_steps(struct sim *s, uint64_t steps);    /* the end of the job, moved */
+void sim_steps(struct sim *s, uint64_t steps); /* the end of the job, moved */
 void sim_supervise(struct sim *s, uint64_t restart_ms);
 
 /* ---- what is ---- */
@@ -98,12 +98,12 @@ const char *sim_exit_text(const struct sim *s, uint32_t rank);
 const char *sim_said(const struct sim *s, uint32_t rank); /* last sentence; "" */
 uint64_t sim_said_ms(const struct sim *s, uint32_t rank);
 uint64_t sim_held(const struct sim *s, uint32_t rank);
-uint64_t sim_newest(const struct sim *s);       /* held by any process that lives */
+uint64_t sim_newest(const struct sim *s);                    /* held by any process that lives */
 uint64_t sim_generation(const struct sim *s, uint32_t rank); /* it trains in; 0: none */
 uint32_t sim_alive(const struct sim *s);
-bool sim_is_complete(const struct sim *s);      /* the job, with its last checkpoint */
-uint32_t sim_checkpoints(const struct sim *s);  /* published so far */
-uint64_t sim_checkpoint(const struct sim *s);   /* newest step; 0: none */
+bool sim_is_complete(const struct sim *s);     /* the job, with its last checkpoint */
+uint32_t sim_checkpoints(const struct sim *s); /* published so far */
+uint64_t sim_checkpoint(const struct sim *s);  /* newest step; 0: none */
 /* All that live train in one view, connected; n: how many these are to be. */
 bool sim_is_together(const struct sim *s, uint32_t n);
 /* Run until that, or for at most so long; false: not within. */

@@ -11,7 +11,7 @@
 
 enum { CALL_AGAIN_MS = 100, CALL_LIMIT_MS = 2000, PROBE_LIMIT_MS = 300 };
 
-bool link_passes(const struct sim *s, uint32_t from, uint32_t to, enum sim_plane plane)
+bool sim_link_passes(const struct sim *s, uint32_t from, uint32_t to, enum sim_plane plane)
 {
     if (s->tasks[from].is_off || s->tasks[to].is_off)
         return from == to;
@@ -20,7 +20,7 @@ bool link_passes(const struct sim *s, uint32_t from, uint32_t to, enum sim_plane
 
 static bool both_ways(const struct sim *s, uint32_t a, uint32_t b)
 {
-    return link_passes(s, a, b, SIM_CONTROL) && link_passes(s, b, a, SIM_CONTROL);
+    return sim_link_passes(s, a, b, SIM_CONTROL) && sim_link_passes(s, b, a, SIM_CONTROL);
 }
 
 static bool is_there(const struct sim *s, uint32_t rank, uint32_t serial)
@@ -30,53 +30,59 @@ static bool is_there(const struct sim *s, uint32_t rank, uint32_t serial)
 
 /* ---- sending ---- */
 
-void link_call(struct sim *s, uint32_t from, uint32_t to)
+void sim_link_call(struct sim *s, uint32_t from, uint32_t to)
 {
     struct sim_task *t = &s->tasks[from];
-    struct sim_link l = { .from = from, .to = to, .from_serial = t->serial,
-                           .give_up_ms = s->now_ms + CALL_LIMIT_MS, .open = { true, true } };
+    struct sim_link l = { .from = from,
+                          .to = to,
+                          .from_serial = t->serial,
+                          .give_up_ms = s->now_ms + CALL_LIMIT_MS,
+                          .open = { true, true } };
 
     t->out = (uint32_t)s->links.n;
     l.last_ms[0] = s->now_ms + sim_delay(s);
     if (!VEC_PUSH(s->links, l))
         abort();
-    sim_push(s, (struct sim_event){ .at_ms = l.last_ms[0], .kind = EV_CALL, .from = from,
-                                      .to = to, .link = t->out });
+    sim_push(s,
+             (struct sim_event){
+                 .at_ms = l.last_ms[0], .kind = EV_CALL, .from = from, .to = to, .link = t->out });
 }
 
-static void send(struct sim *s, uint32_t at, bool to_caller, enum sim_kind kind,
-                 struct sim_msg *m)
+static void send(struct sim *s, uint32_t at, bool to_caller, enum sim_kind kind, struct sim_msg *m)
 {
     struct sim_link *l = &s->links.at[at];
     uint64_t ms = s->now_ms + sim_delay(s);
 
     l->last_ms[to_caller] = ms > l->last_ms[to_caller] ? ms : l->last_ms[to_caller];
-    sim_push(s, (struct sim_event){ .at_ms = l->last_ms[to_caller], .kind = kind,
-                                      .from = to_caller ? l->to : l->from,
-                                      .to = to_caller ? l->from : l->to, .link = at, .msg = m });
+    sim_push(s, (struct sim_event){ .at_ms = l->last_ms[to_caller],
+                                    .kind = kind,
+                                    .from = to_caller ? l->to : l->from,
+                                    .to = to_caller ? l->from : l->to,
+                                    .link = at,
+                                    .msg = m });
 }
 
-void link_send(struct sim *s, uint32_t at, bool to_caller, struct sim_msg *m)
+void sim_link_send(struct sim *s, uint32_t at, bool to_caller, struct sim_msg *m)
 {
     send(s, at, to_caller, to_caller ? EV_OUT : EV_IN, m);
 }
 
-void link_end(struct sim *s, uint32_t at, bool by_caller)
+void sim_link_end(struct sim *s, uint32_t at, bool by_caller)
 {
     s->links.at[at].open[by_caller] = false;
     send(s, at, !by_caller, by_caller ? EV_IN_END : EV_OUT_END, NULL);
 }
 
 /* The last words of a process that was killed may be lost on the way. */
-void link_process_gone(struct sim *s, uint32_t rank, bool was_killed, bool is_silent)
+void sim_link_process_gone(struct sim *s, uint32_t rank, bool was_killed, bool is_silent)
 {
     uint32_t serial = s->tasks[rank].serial;
 
     for (uint32_t i = 1; i < s->links.n; i++) {
         struct sim_link *l = &s->links.at[i];
         bool by_caller = l->from == rank && l->from_serial == serial;
-        bool is_ours = by_caller ||
-                       (l->state == LINK_UP && l->to == rank && l->to_serial == serial);
+        bool is_ours =
+            by_caller || (l->state == LINK_UP && l->to == rank && l->to_serial == serial);
 
         if (!is_ours || !l->open[by_caller])
             continue;
@@ -101,18 +107,23 @@ void sim_reset(struct sim *s, uint32_t from, uint32_t to)
     send(s, at, true, EV_OUT_END, NULL);
 }
 
-void link_probe(struct sim *s, uint32_t from, uint32_t to)
+void sim_link_probe(struct sim *s, uint32_t from, uint32_t to)
 {
     struct sim_task *t = &s->tasks[from];
     uint32_t trouble = s->opts.probe_trouble;
-    struct sim_event e = { .kind = EV_PROBE, .from = from, .to = to, .a = ++t->next_probe,
-                            .serial = t->serial };
+    struct sim_event e = {
+        .kind = EV_PROBE, .from = from, .to = to, .a = ++t->next_probe, .serial = t->serial
+    };
 
     t->probes[to] = t->next_probe;
     member_node_where(t->node, &e.where);
-    sim_push(s, (struct sim_event){ .at_ms = s->now_ms + PROBE_LIMIT_MS, .kind = EV_NO_ANSWER,
-                                      .from = to, .to = from, .serial = t->serial,
-                                      .a = t->next_probe, .b = MEMBER_CLOSED });
+    sim_push(s, (struct sim_event){ .at_ms = s->now_ms + PROBE_LIMIT_MS,
+                                    .kind = EV_NO_ANSWER,
+                                    .from = to,
+                                    .to = from,
+                                    .serial = t->serial,
+                                    .a = t->next_probe,
+                                    .b = MEMBER_CLOSED });
     for (int copies = trouble != 0 && sim_random(s, trouble) == 0 ? (int)sim_random(s, 3) : 1;
          copies > 0; copies--) {
         e.at_ms = s->now_ms + sim_delay(s);
@@ -124,7 +135,7 @@ void link_probe(struct sim *s, uint32_t from, uint32_t to)
 
 /* ---- arriving ---- */
 
-enum sim_arrival link_arrival(const struct sim *s, const struct sim_event *e)
+enum sim_arrival sim_link_arrival(const struct sim *s, const struct sim_event *e)
 {
     const struct sim_link *l = &s->links.at[e->link];
     const struct sim_task *t = &s->tasks[e->to];
@@ -137,7 +148,7 @@ enum sim_arrival link_arrival(const struct sim *s, const struct sim_event *e)
     case EV_OUT_END:
         if (e->number < l->lost_before || l->state == LINK_FAILED)
             return VANISHES;
-        if (l->state == LINK_CALLING || !link_passes(s, e->from, e->to, SIM_CONTROL))
+        if (l->state == LINK_CALLING || !sim_link_passes(s, e->from, e->to, SIM_CONTROL))
             return WAITS;
         if (!is_there(s, e->to, to_caller ? l->from_serial : l->to_serial))
             return e->kind == EV_IN || e->kind == EV_OUT ? BOUNCES : VANISHES;
@@ -145,11 +156,11 @@ enum sim_arrival link_arrival(const struct sim *s, const struct sim_event *e)
             return VANISHES;
         return t->is_stopped ? WAITS : ARRIVES;
     case EV_PROBE:
-        if (!link_passes(s, e->from, e->to, SIM_CONTROL))
+        if (!sim_link_passes(s, e->from, e->to, SIM_CONTROL))
             return VANISHES;
         return t->node != NULL && t->is_stopped ? WAITS : ARRIVES;
     case EV_ANSWER:
-        if (!link_passes(s, e->from, e->to, SIM_CONTROL))
+        if (!sim_link_passes(s, e->from, e->to, SIM_CONTROL))
             return VANISHES;
         /* fall through */
     case EV_CALL_FAILED:
@@ -163,7 +174,7 @@ enum sim_arrival link_arrival(const struct sim *s, const struct sim_event *e)
 }
 
 /* A message for a process that is not there any more: the host answers with a reset. */
-void link_bounce(struct sim *s, const struct sim_event *e)
+void sim_link_bounce(struct sim *s, const struct sim_event *e)
 {
     struct sim_link *l = &s->links.at[e->link];
     bool to_caller = e->kind == EV_OUT;
@@ -189,9 +200,13 @@ static void called(struct sim *s, const struct sim_event *e)
         again.kind = again.at_ms < l->give_up_ms ? EV_CALL : EV_CALL_FAILED;
         if (again.kind == EV_CALL_FAILED) {
             l->state = LINK_FAILED;
-            again = (struct sim_event){ .at_ms = again.at_ms, .kind = EV_CALL_FAILED,
-                                         .from = e->to, .to = e->from, .serial = l->from_serial,
-                                         .link = e->link, .b = MEMBER_CLOSED };
+            again = (struct sim_event){ .at_ms = again.at_ms,
+                                        .kind = EV_CALL_FAILED,
+                                        .from = e->to,
+                                        .to = e->from,
+                                        .serial = l->from_serial,
+                                        .link = e->link,
+                                        .b = MEMBER_CLOSED };
         }
         sim_push(s, again);
         sim_release_held(s);
@@ -201,9 +216,12 @@ static void called(struct sim *s, const struct sim_event *e)
     l->to_serial = t->serial;
     if (t->node == NULL)
         sim_push(s, (struct sim_event){ .at_ms = s->now_ms + sim_delay(s),
-                                          .kind = EV_CALL_FAILED, .from = e->to, .to = e->from,
-                                          .serial = l->from_serial, .link = e->link,
-                                          .b = MEMBER_REFUSED });
+                                        .kind = EV_CALL_FAILED,
+                                        .from = e->to,
+                                        .to = e->from,
+                                        .serial = l->from_serial,
+                                        .link = e->link,
+                                        .b = MEMBER_REFUSED });
     sim_release_held(s);
 }
 
@@ -215,10 +233,10 @@ static void heard_in(struct sim *s, const struct sim_event *e)
     if (old != e->link) {
         if (e->msg->m.kind != MEMBER_MSG_JOIN)
             sim_broken(s, "%s: the first message on its link to %s is not a JOIN",
-                        s->names[e->from], s->names[e->to]);
+                       s->names[e->from], s->names[e->to]);
         t->in[e->from] = 0;
         if (old != 0) {
-            link_end(s, old, false);
+            sim_link_end(s, old, false);
             member_node_in_closed(t->node, e->from, "replaced by a newer link",
                                   sim_clock(s, e->to));
             sim_drain(s, e->to);
@@ -233,8 +251,12 @@ static void heard_in(struct sim *s, const struct sim_event *e)
 static void asked(struct sim *s, const struct sim_event *e)
 {
     struct sim_task *t = &s->tasks[e->to];
-    struct sim_event answer = { .at_ms = s->now_ms + sim_delay(s), .kind = EV_ANSWER,
-                                 .from = e->to, .to = e->from, .serial = e->serial, .a = e->a };
+    struct sim_event answer = { .at_ms = s->now_ms + sim_delay(s),
+                                .kind = EV_ANSWER,
+                                .from = e->to,
+                                .to = e->from,
+                                .serial = e->serial,
+                                .a = e->a };
 
     if (t->node == NULL) {
         answer.kind = EV_NO_ANSWER;
@@ -244,7 +266,7 @@ static void asked(struct sim *s, const struct sim_event *e)
     sim_push(s, answer);
 }
 
-void link_event(struct sim *s, struct sim_event *e)
+void sim_link_event(struct sim *s, struct sim_event *e)
 {
     struct sim_task *t = &s->tasks[e->to];
     struct sim_link *l = &s->links.at[e->link];
@@ -260,7 +282,7 @@ void link_event(struct sim *s, struct sim_event *e)
         l->open[1] = false;
         t->out = 0;
         sim_say(s, e->to, "cannot reach %s: %s", s->names[e->from],
-                 e->b == MEMBER_REFUSED ? "refused" : "timed out");
+                e->b == MEMBER_REFUSED ? "refused" : "timed out");
         member_node_out_closed(t->node, (enum member_closed)e->b,
                                e->b == MEMBER_REFUSED ? "connection refused" : "connect: timed out",
                                now);
@@ -325,8 +347,11 @@ static void cut(struct sim *s, uint32_t from, uint32_t to, uint8_t planes, bool 
 
 void sim_cut(struct sim *s, uint32_t from, uint32_t to, enum sim_plane plane)
 {
-    sim_say(s, from, "%snothing gets through to %s any more", plane == SIM_DATA ? "data: " :
-             plane == SIM_CONTROL ? "control: " : "", to == SIM_ALL ? "all" : s->names[to]);
+    sim_say(s, from, "%snothing gets through to %s any more",
+            plane == SIM_DATA      ? "data: "
+            : plane == SIM_CONTROL ? "control: "
+                                   : "",
+            to == SIM_ALL ? "all" : s->names[to]);
     cut(s, from, to, (uint8_t)plane, true);
 }
 

@@ -11,8 +11,11 @@ enum { WATCH_MS = MEMBER_HOLD_MS / 6, AGAIN_MS = 20, SAVE_AGAIN_MS = 50 };
 
 static void event(struct sim *s, uint32_t rank, uint64_t ms, enum sim_kind kind)
 {
-    sim_push(s, (struct sim_event){ .at_ms = s->now_ms + ms, .kind = kind, .from = rank,
-                                      .to = rank, .serial = s->tasks[rank].serial });
+    sim_push(s, (struct sim_event){ .at_ms = s->now_ms + ms,
+                                    .kind = kind,
+                                    .from = rank,
+                                    .to = rank,
+                                    .serial = s->tasks[rank].serial });
 }
 
 static uint64_t op_ms(struct sim *s)
@@ -51,7 +54,7 @@ static void begin(struct sim *s, uint32_t rank)
     event(s, rank, op_ms(s), EV_LEASE_EFFECT);
 }
 
-void store_wish(struct sim *s, uint32_t rank, const struct member_do_this *d)
+void sim_store_wish(struct sim *s, uint32_t rank, const struct member_do_this *d)
 {
     struct sim_lease *l = &s->tasks[rank].lease;
 
@@ -70,7 +73,7 @@ void store_wish(struct sim *s, uint32_t rank, const struct member_do_this *d)
     begin(s, rank);
 }
 
-void store_release(struct sim *s, uint32_t rank)
+void sim_store_release(struct sim *s, uint32_t rank)
 {
     struct sim_lease *l = &s->tasks[rank].lease;
 
@@ -87,8 +90,9 @@ void store_release(struct sim *s, uint32_t rank)
 static void take(struct sim *s, uint32_t rank)
 {
     struct sim_lease *l = &s->tasks[rank].lease;
-    struct sim_record r = { .holder = rank, .incarnation = s->tasks[rank].incarnation,
-                             .n = l->n_op_members };
+    struct sim_record r = { .holder = rank,
+                            .incarnation = s->tasks[rank].incarnation,
+                            .n = l->n_op_members };
 
     if (s->records.n + 1 != l->op_token)
         return;
@@ -162,22 +166,26 @@ static void tell(struct sim *s, uint32_t rank)
     struct sim_lease *l = &t->lease;
     const struct sim_record *r = l->token > 0 ? &s->records.at[l->token - 1] : NULL;
     uint64_t digest = l->token << 20 ^ l->answered << 8 ^ (uint64_t)(l->mine != 0) << 3 ^
-                      (uint64_t)l->is_over << 2 ^ (uint64_t)l->is_known << 1 ^
-                      (l->text[0] != '\0');
+                      (uint64_t)l->is_over << 2 ^ (uint64_t)l->is_known << 1 ^ (l->text[0] != '\0');
     struct member_lease out = {
-        .token = l->token, .answered = l->answered, .is_mine = l->mine != 0 && l->mine == l->token,
-        .is_over = l->is_over && l->mine == 0, .is_known = l->is_known,
+        .token = l->token,
+        .answered = l->answered,
+        .is_mine = l->mine != 0 && l->mine == l->token,
+        .is_over = l->is_over && l->mine == 0,
+        .is_known = l->is_known,
         .holder = r != NULL ? r->holder : MEMBER_NOBODY,
-        .incarnation = r != NULL ? r->incarnation : 0, .members = r != NULL ? r->members : NULL,
-        .n_members = r != NULL ? r->n : 0, .text = l->text,
+        .incarnation = r != NULL ? r->incarnation : 0,
+        .members = r != NULL ? r->members : NULL,
+        .n_members = r != NULL ? r->n : 0,
+        .text = l->text,
     };
 
     if (digest == l->told)
         return;
     l->told = digest;
     sim_say(s, rank, "lease %" PRIu64 " of %s%s%s%s", out.token,
-             r != NULL ? s->names[r->holder] : "nobody", out.is_mine ? ", mine" : "",
-             out.is_over ? ", over" : "", l->text);
+            r != NULL ? s->names[r->holder] : "nobody", out.is_mine ? ", mine" : "",
+            out.is_over ? ", over" : "", l->text);
     member_node_lease(t->node, &out, sim_clock(s, rank));
 }
 
@@ -210,14 +218,14 @@ static void done(struct sim *s, uint32_t rank)
     tell(s, rank);
 }
 
-bool store_is_held(const struct sim *s, uint32_t rank)
+bool sim_store_is_held(const struct sim *s, uint32_t rank)
 {
     return sim_clock(s, rank) < s->tasks[rank].lease.hold_until;
 }
 
 /* ---- checkpoints ---- */
 
-uint64_t store_newest(const struct sim *s, uint32_t rank)
+uint64_t sim_store_newest(const struct sim *s, uint32_t rank)
 {
     uint64_t newest = 0;
 
@@ -233,7 +241,7 @@ static void save_in(struct sim *s, uint32_t rank, uint64_t ms)
     event(s, rank, ms, EV_SAVE);
 }
 
-void store_save(struct sim *s, uint32_t rank, uint64_t step, bool is_asked, bool is_last)
+void sim_store_save(struct sim *s, uint32_t rank, uint64_t step, bool is_asked, bool is_last)
 {
     struct sim_task *t = &s->tasks[rank];
 
@@ -252,11 +260,11 @@ static const char *publish(struct sim *s, uint32_t rank)
 
     if (t->storage == SIM_STORAGE_FAILS)
         return "input/output error";
-    if (step == 0 || store_newest(s, rank) >= step)
+    if (step == 0 || sim_store_newest(s, rank) >= step)
         return NULL;
-    if (!s->opts.no_lease && (!store_is_held(s, rank) || token != s->records.n))
+    if (!s->opts.no_lease && (!sim_store_is_held(s, rank) || token != s->records.n))
         return "the lease is not held";
-    judge_save(s, rank, step, token);
+    sim_judge_save(s, rank, step, token);
     if (!VEC_PUSH(s->saved, (struct sim_saved){ .step = step, .token = token, .rank = rank }))
         abort();
     sim_say(s, rank, "publishes the checkpoint of step %" PRIu64, step);
@@ -291,7 +299,7 @@ static void save(struct sim *s, struct sim_event *e)
     }
     t->save.number = 0;
     if (is_last)
-        train_last_saved(s, e->to);
+        sim_train_last_saved(s, e->to);
     else if (is_asked) {
         sim_say(s, e->to, "saved: %s", trouble != NULL ? trouble : "yes");
         member_node_saved(t->node, trouble == NULL, trouble != NULL ? trouble : "",
@@ -299,7 +307,7 @@ static void save(struct sim *s, struct sim_event *e)
     }
 }
 
-void store_event(struct sim *s, struct sim_event *e)
+void sim_store_event(struct sim *s, struct sim_event *e)
 {
     if (e->kind == EV_SAVE)
         save(s, e);
@@ -312,7 +320,7 @@ void store_event(struct sim *s, struct sim_event *e)
 }
 
 /* A record that was being made may be there all the same. */
-void store_process_gone(struct sim *s, uint32_t rank)
+void sim_store_process_gone(struct sim *s, uint32_t rank)
 {
     struct sim_lease *l = &s->tasks[rank].lease;
 
@@ -325,7 +333,7 @@ void store_process_gone(struct sim *s, uint32_t rank)
     s->tasks[rank].save.number = 0;
 }
 
-void store_fini(struct sim *s)
+void sim_store_fini(struct sim *s)
 {
     for (size_t i = 0; i < s->records.n; i++)
         free(s->records.at[i].members);

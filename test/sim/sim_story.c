@@ -9,14 +9,43 @@
 #include <string.h>
 
 enum fault {
-    KILL, KILL_TWO, POWER_OFF, STOP_AND_GO, PARTITION, CUT_ONE_WAY, CUT_CONTROL, CUT_DATA, RESET,
-    STORAGE_ALL, STORAGE_ONE, STORAGE_SLOW, CLOCK, LEAVE, STUCK, DEVICE, STORAGE_RELEASED, FAULTS,
+    KILL,
+    KILL_TWO,
+    POWER_OFF,
+    STOP_AND_GO,
+    PARTITION,
+    CUT_ONE_WAY,
+    CUT_CONTROL,
+    CUT_DATA,
+    RESET,
+    STORAGE_ALL,
+    STORAGE_ONE,
+    STORAGE_SLOW,
+    CLOCK,
+    LEAVE,
+    STUCK,
+    DEVICE,
+    STORAGE_RELEASED,
+    FAULTS,
 };
 /* How often each comes, of the sum. */
 static const uint8_t weights[FAULTS] = {
-    [KILL] = 8, [KILL_TWO] = 4, [POWER_OFF] = 3, [STOP_AND_GO] = 5, [PARTITION] = 7,
-    [CUT_ONE_WAY] = 3, [CUT_CONTROL] = 3, [CUT_DATA] = 3, [RESET] = 4, [STORAGE_ALL] = 2,
-    [STORAGE_ONE] = 3, [STORAGE_SLOW] = 1, [CLOCK] = 1, [LEAVE] = 2, [STUCK] = 1, [DEVICE] = 2,
+    [KILL] = 8,
+    [KILL_TWO] = 4,
+    [POWER_OFF] = 3,
+    [STOP_AND_GO] = 5,
+    [PARTITION] = 7,
+    [CUT_ONE_WAY] = 3,
+    [CUT_CONTROL] = 3,
+    [CUT_DATA] = 3,
+    [RESET] = 4,
+    [STORAGE_ALL] = 2,
+    [STORAGE_ONE] = 3,
+    [STORAGE_SLOW] = 1,
+    [CLOCK] = 1,
+    [LEAVE] = 2,
+    [STUCK] = 1,
+    [DEVICE] = 2,
     [STORAGE_RELEASED] = 3,
 };
 
@@ -165,7 +194,7 @@ static void everyone_is_told(struct sim *s)
             continue;
         if (t->said_ms + 3 * MEMBER_SAY_MS < s->now_ms || strstr(t->said, "worker ") == NULL)
             sim_broken(s, "%s waits in vain and does not say for whom; it said last: %s",
-                        s->names[i], t->said);
+                       s->names[i], t->said);
     }
 }
 
@@ -185,7 +214,7 @@ static void nothing_is_lost(struct sim *s)
 
         if (t->node != NULL && t->calm_serial == t->serial && t->calm_held > sim_newest(s))
             sim_broken(s, "%s held step %" PRIu64 ", and the group goes on from %" PRIu64,
-                        s->names[i], t->calm_held, sim_newest(s));
+                       s->names[i], t->calm_held, sim_newest(s));
     }
 }
 
@@ -203,8 +232,7 @@ static void finish(struct sim *s, uint64_t calm_ms)
         if (!can_train(s, expected(s)) || (s->complete_step != 0 && s->opts.no_lease))
             return; /* too few are left, or who came too late cannot see that all is done */
         sim_broken(s, "the job is not completed: %u tasks live, %s", sim_alive(s),
-                    s->complete_step != 0 ? "its last checkpoint is written"
-                                          : "no last checkpoint");
+                   s->complete_step != 0 ? "its last checkpoint is written" : "no last checkpoint");
     }
     for (uint32_t i = 0; i < world && !s->is_broken; i++) {
         int code = s->tasks[i].exit_code;
@@ -215,10 +243,9 @@ static void finish(struct sim *s, uint64_t calm_ms)
             (!can_train(s, expected(s)) || s->opts.restart_ms == 0 || s->opts.no_lease))
             continue;
         if (code != 0 && !(code == 143 && s->tasks[i].was_told_to_stop) && !s->tasks[i].is_off &&
-            !was_gone && code != SIM_KILLED &&
-            (s->opts.restart_ms > 0 || !s->tasks[i].was_stuck))
+            !was_gone && code != SIM_KILLED && (s->opts.restart_ms > 0 || !s->tasks[i].was_stuck))
             sim_broken(s, "the job is complete, and %s ended with %d: %s", s->names[i], code,
-                        s->tasks[i].exit_text);
+                       s->tasks[i].exit_text);
     }
 }
 
@@ -240,7 +267,7 @@ static void stays_together(struct sim *s)
             return; /* it may leave only now */
     if (!s->is_broken && sim_generation(s, first) != generation)
         sim_broken(s, "the group breaks up, and nothing happened: %s",
-                    member_node_cause(s->tasks[first].node));
+                   member_node_cause(s->tasks[first].node));
 }
 
 /* All are told to stop within a moment, or one is told to stop the job: what the group holds is
@@ -265,19 +292,22 @@ static void all_leave(struct sim *s)
         if (t->was_told_to_stop &&
             (t->node != NULL || (t->exit_code != 143 && t->ended_ms >= begin)))
             sim_broken(s, "all were told to stop, and %s %s", s->names[i],
-                        t->node != NULL ? "goes on" : t->exit_text);
+                       t->node != NULL ? "goes on" : t->exit_text);
     }
     /* Survivors of a broken step differ by one, and the leader saves its own. */
     if (!s->is_broken && sim_alive(s) == 0 && sim_checkpoint(s) + 1 < newest && !was_stuck(s))
-        sim_broken(s, "all have left from step %" PRIu64 ", and that of step %" PRIu64
-                    " is the newest saved", newest, sim_checkpoint(s));
+        sim_broken(s,
+                   "all have left from step %" PRIu64 ", and that of step %" PRIu64
+                   " is the newest saved",
+                   newest, sim_checkpoint(s));
 }
 
 static struct sim_opts draw(uint64_t seed, bool tell)
 {
     struct sim die = { .random = (seed + 7) * 0x9e3779b97f4a7c15u };
     struct sim_opts o = { .world = 2 + (uint32_t)below(&die, below(&die, 20) == 0 ? 12 : 5),
-                           .seed = seed, .tell = tell };
+                          .seed = seed,
+                          .tell = tell };
 
     o.min_world = below(&die, 3) == 0 ? 1 + (uint32_t)below(&die, o.world) : 1;
     o.no_lease = below(&die, 5) >= 3;
@@ -306,8 +336,9 @@ static void play(struct sim *s)
     sim_advance(s, below(s, 4) == 0 ? below(s, 400) : 400 + below(s, 600));
     for (uint64_t faults = 1 + below(s, 5); faults > 0 && !s->is_broken; faults--) {
         one_fault(s);
-        sim_advance(s, below(s, 3) == 0 ? below(s, 30) :
-                        below(s, 4) == 0 ? below(s, 6000) : below(s, 1200));
+        sim_advance(s, below(s, 3) == 0   ? below(s, 30)
+                       : below(s, 4) == 0 ? below(s, 6000)
+                                          : below(s, 1200));
         if (below(s, 4) == 0)
             sim_heal(s);
         if (below(s, 4) == 0)
@@ -332,8 +363,10 @@ static void play(struct sim *s)
         if (s->is_broken || !can_train(s, n))
             return;
         if (s->now_ms >= until) {
-            sim_broken(s, "%u tasks live and are not one group %" PRIu64 " ms after the last "
-                        "fault", n, limit);
+            sim_broken(s,
+                       "%u tasks live and are not one group %" PRIu64 " ms after the last "
+                       "fault",
+                       n, limit);
             return;
         }
     }
@@ -353,10 +386,11 @@ const char *sim_random_story(uint64_t seed, bool tell)
     struct sim *s = sim_new(&o);
     bool is_broken;
 
-    sim_say(s, SIM_ALL, "seed %" PRIu64 ": world %u, min_world %u, %s, rejoin %" PRIu64
-             " ms, step %" PRIu64 " ms, delay %" PRIu64 " ms, restart %" PRIu64 " ms", seed,
-             o.world, o.min_world, o.no_lease ? "no shared storage" : "shared storage",
-             o.rejoin_ms, o.step_ms, o.delay_ms, o.restart_ms);
+    sim_say(s, SIM_ALL,
+            "seed %" PRIu64 ": world %u, min_world %u, %s, rejoin %" PRIu64 " ms, step %" PRIu64
+            " ms, delay %" PRIu64 " ms, restart %" PRIu64 " ms",
+            seed, o.world, o.min_world, o.no_lease ? "no shared storage" : "shared storage",
+            o.rejoin_ms, o.step_ms, o.delay_ms, o.restart_ms);
     play(s);
     is_broken = sim_finding(s) != NULL;
     if (is_broken)

@@ -25,9 +25,14 @@ static void later(struct sim *s, uint32_t rank, uint64_t ms, enum what what, uin
 {
     const struct sim_task *t = &s->tasks[rank];
 
-    sim_push(s, (struct sim_event){ .at_ms = s->now_ms + ms, .kind = EV_TRAIN, .from = rank,
-                                      .to = rank, .serial = t->serial, .link = t->train.run,
-                                      .a = what, .b = value });
+    sim_push(s, (struct sim_event){ .at_ms = s->now_ms + ms,
+                                    .kind = EV_TRAIN,
+                                    .from = rank,
+                                    .to = rank,
+                                    .serial = t->serial,
+                                    .link = t->train.run,
+                                    .a = what,
+                                    .b = value });
 }
 
 static void news(struct sim *s, uint32_t rank, enum news what, uint32_t peer)
@@ -35,9 +40,14 @@ static void news(struct sim *s, uint32_t rank, enum news what, uint32_t peer)
     struct sim_task *t = &s->tasks[rank];
 
     t->train.is_over = true;
-    sim_push(s, (struct sim_event){ .at_ms = s->now_ms + sim_random(s, 2), .kind = EV_NEWS,
-                                      .from = rank, .to = rank, .serial = t->serial,
-                                      .link = t->train.run, .a = what, .b = peer });
+    sim_push(s, (struct sim_event){ .at_ms = s->now_ms + sim_random(s, 2),
+                                    .kind = EV_NEWS,
+                                    .from = rank,
+                                    .to = rank,
+                                    .serial = t->serial,
+                                    .link = t->train.run,
+                                    .a = what,
+                                    .b = peer });
 }
 
 static void enter(struct sim *s, uint32_t rank, enum sim_phase phase)
@@ -71,7 +81,7 @@ bool sim_same_view(const struct member_view *a, const struct member_view *b)
     return true;
 }
 
-uint32_t group_of(struct sim *s, uint32_t rank, const struct member_view *v)
+uint32_t sim_group_of(struct sim *s, uint32_t rank, const struct member_view *v)
 {
     struct sim_group *g;
 
@@ -89,7 +99,7 @@ uint32_t group_of(struct sim *s, uint32_t rank, const struct member_view *v)
     g->author_serial = s->tasks[rank].serial;
     if (!VEC_PUSH(s->groups, g))
         abort();
-    judge_view(s, rank, &g->view);
+    sim_judge_view(s, rank, &g->view);
     return (uint32_t)(s->groups.n - 1);
 }
 
@@ -126,7 +136,7 @@ static bool all_paths_open(struct sim *s, const struct sim_group *g, uint32_t *a
             return false;
         for (uint32_t j = 0; j < g->view.n && s->n_cuts > 0; j++) {
             *b = g->view.seats[j].rank;
-            if (!link_passes(s, *a, *b, SIM_DATA))
+            if (!sim_link_passes(s, *a, *b, SIM_DATA))
                 return false;
         }
     }
@@ -161,14 +171,15 @@ static void connect_all(struct sim *s, uint32_t at)
     uint32_t first = g->view.seats[0].rank;
 
     if (g->view.newest_step == 0 && s->tasks[first].storage == SIM_STORAGE_FAILS) {
-        train_fail(s, first, MEMBER_FAIL_LOCAL, "read the newest checkpoint: input/output error");
+        sim_train_fail(s, first, MEMBER_FAIL_LOCAL,
+                       "read the newest checkpoint: input/output error");
         return;
     }
     if (g->view.newest_step == 0 && s->tasks[first].storage == SIM_STORAGE_HANGS) {
         go_on(s, at, AGAIN_MS);
         return;
     }
-    g->step = g->view.newest_step > 0 ? g->view.newest_step : store_newest(s, first);
+    g->step = g->view.newest_step > 0 ? g->view.newest_step : sim_store_newest(s, first);
     g->is_connected = true;
     for (uint32_t i = 0; i < g->view.n; i++)
         later(s, g->view.seats[i].rank, sim_delay(s), T_CONNECTED, 0);
@@ -191,25 +202,27 @@ static void reduce(struct sim *s, uint32_t at)
 
 /* ---- a member ---- */
 
-void train_begin(struct sim *s, uint32_t rank, const struct member_view *v)
+void sim_train_begin(struct sim *s, uint32_t rank, const struct member_view *v)
 {
     struct sim_task *t = &s->tasks[rank];
-    uint32_t at = group_of(s, rank, v);
+    uint32_t at = sim_group_of(s, rank, v);
     struct sim_group *g = s->groups.at[at];
     bool was_stuck = t->train.is_stuck;
 
     if (t->train.phase != REST) {
         sim_broken(s, "%s is to train in generation %" PRIu64 " before it is at rest",
-                    s->names[rank], v->generation);
+                   s->names[rank], v->generation);
         return;
     }
-    t->train = (struct sim_train){ .group = at, .run = t->train.run + 1,
-                                    .steps = t->train.steps, .is_stuck = was_stuck };
+    t->train = (struct sim_train){
+        .group = at, .run = t->train.run + 1, .steps = t->train.steps, .is_stuck = was_stuck
+    };
     enter(s, rank, CONNECTING);
     if (t->held > v->newest_step)
-        sim_broken(s, "%s holds step %" PRIu64 ", and generation %" PRIu64
-                    " would set it back to %" PRIu64, s->names[rank], t->held, v->generation,
-                    v->newest_step);
+        sim_broken(s,
+                   "%s holds step %" PRIu64 ", and generation %" PRIu64
+                   " would set it back to %" PRIu64,
+                   s->names[rank], t->held, v->generation, v->newest_step);
     if (g->is_broken)
         later(s, rank, sim_delay(s) + sim_random(s, 300), T_BROKEN, MEMBER_NOBODY);
     else if (++g->joined == v->n)
@@ -217,12 +230,12 @@ void train_begin(struct sim *s, uint32_t rank, const struct member_view *v)
     later(s, rank, CONNECT_LIMIT_MS, T_LATE, 0);
 }
 
-void train_pause(struct sim *s, uint32_t rank)
+void sim_train_pause(struct sim *s, uint32_t rank)
 {
     s->tasks[rank].train.asked_pause = true;
 }
 
-void train_abort_now(struct sim *s, uint32_t rank)
+void sim_train_abort_now(struct sim *s, uint32_t rank)
 {
     struct sim_train *t = &s->tasks[rank].train;
 
@@ -234,7 +247,7 @@ void train_abort_now(struct sim *s, uint32_t rank)
         later(s, rank, sim_random(s, 4), T_ABORTED, 0);
 }
 
-void train_fail(struct sim *s, uint32_t rank, enum member_failure kind, const char *text)
+void sim_train_fail(struct sim *s, uint32_t rank, enum member_failure kind, const char *text)
 {
     struct sim_task *t = &s->tasks[rank];
 
@@ -258,7 +271,7 @@ void sim_stuck(struct sim *s, uint32_t rank)
     s->tasks[rank].train.is_stuck = s->tasks[rank].was_stuck = true;
 }
 
-void train_process_gone(struct sim *s, uint32_t rank, bool is_silent)
+void sim_train_process_gone(struct sim *s, uint32_t rank, bool is_silent)
 {
     struct sim_task *t = &s->tasks[rank];
 
@@ -275,13 +288,13 @@ static void step_on(struct sim *s, uint32_t rank)
     if (s->opts.steps > 0 && t->held >= s->opts.steps) {
         enter(s, rank, SAVING_LAST);
         if (is_first)
-            store_save(s, rank, t->held, false, true);
+            sim_store_save(s, rank, t->held, false, true);
         else
             news(s, rank, NEWS_COMPLETE, MEMBER_NOBODY);
         return;
     }
     if (is_first && s->opts.save_every > 0 && t->held > 0 && t->held % s->opts.save_every == 0)
-        store_save(s, rank, t->held, false, false);
+        sim_store_save(s, rank, t->held, false, false);
     enter(s, rank, COMPUTING);
     later(s, rank, s->opts.step_ms * (75 + sim_random(s, 50)) / 100 + 1, T_GIVES, 0);
 }
@@ -311,12 +324,12 @@ static void gives(struct sim *s, uint32_t rank)
     if (t->train.is_stuck)
         return;
     if (g->view.seats[0].rank == rank) {
-        if (member_node_needs_lease(t->node) && !store_is_held(s, rank)) {
+        if (member_node_needs_lease(t->node) && !sim_store_is_held(s, rank)) {
             t->train.waits_for_lease = true;
             later(s, rank, LEASE_AGAIN_MS, T_GIVES, 0);
             return;
         }
-        judge_go(s, rank, g);
+        sim_judge_go(s, rank, g);
     }
     enter(s, rank, GIVEN);
     g->will_pause |= t->train.asked_pause;
@@ -331,7 +344,7 @@ static void applies(struct sim *s, uint32_t rank, uint64_t step, bool pauses)
     if (!t->train.will_apply)
         return;
     t->train.will_apply = false;
-    judge_apply(s, rank, step);
+    sim_judge_apply(s, rank, step);
     t->held = step;
     t->train.steps++;
     if (t->train.asked_abort)
@@ -379,15 +392,15 @@ static void tell_node(struct sim *s, uint32_t rank, const struct sim_event *e)
         member_node_complete(t->node, g, t->held, now);
         break;
     case NEWS_FAILED:
-        sim_say(s, rank, "training failed, holds step %" PRIu64 ": %s (%s)", t->held,
-                 t->train.text, e->b == MEMBER_NOBODY ? "nobody named" : s->names[e->b]);
+        sim_say(s, rank, "training failed, holds step %" PRIu64 ": %s (%s)", t->held, t->train.text,
+                e->b == MEMBER_NOBODY ? "nobody named" : s->names[e->b]);
         member_node_failed(t->node, g, t->train.failure, (uint32_t)e->b, t->held, t->train.text,
                            now);
         break;
     }
 }
 
-void train_last_saved(struct sim *s, uint32_t rank)
+void sim_train_last_saved(struct sim *s, uint32_t rank)
 {
     struct sim_train *t = &s->tasks[rank].train;
 
@@ -398,7 +411,7 @@ void train_last_saved(struct sim *s, uint32_t rank)
     }
 }
 
-void train_event(struct sim *s, struct sim_event *e)
+void sim_train_event(struct sim *s, struct sim_event *e)
 {
     struct sim_train *t = &s->tasks[e->to].train;
 
@@ -447,12 +460,13 @@ void train_event(struct sim *s, struct sim_event *e)
         broken(s, e->to, MEMBER_NOBODY);
 }
 
-void train_progress(struct sim *s, uint32_t rank, struct member_progress *out)
+void sim_train_progress(struct sim *s, uint32_t rank, struct member_progress *out)
 {
     static const char *const names[] = { "", "connect", "state", "compute", "reduce", "save" };
     const struct sim_train *t = &s->tasks[rank].train;
 
-    *out = (struct member_progress){ .held = s->tasks[rank].held, .place = t->place,
+    *out = (struct member_progress){ .held = s->tasks[rank].held,
+                                     .place = t->place,
                                      .phase = names[t->phase] };
     if (t->phase != REST)
         out->phase_ms = sim_clock(s, rank) - t->since_ms;
