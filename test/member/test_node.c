@@ -327,6 +327,29 @@ static void a_link_that_breaks_costs_a_regroup_and_nobody_a_process(void **state
     }
 }
 
+/* The chief was stopped, and then cut off; what the others told it before they went on without it
+ * arrives long after, and at once: for a moment a majority seems to be here. It takes the lease from
+ * them, and must not train before they have stopped. */
+static void a_majority_of_old_messages_is_none(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        struct sim *s = CLUSTER(.world = 6, .seed = seed, .delay_ms = 1 + seed % 9);
+
+        sim_kill(s, 5); /* the whole cluster would need no lease */
+        regroup(s, 5, 0, 200);
+        sim_pause(s, 0);
+        sim_advance(s, 3500);
+        HOLDS(s, sim_generation(s, 1) > 2);
+        sim_partition(s, 1u << 0);
+        sim_continue(s, 0);
+        sim_advance(s, MEMBER_MINORITY_MS + 200 + 10 * seed);
+        sim_heal(s);
+        regroup(s, 5, 0, MEMBER_EXPIRY_MS + 2000);
+        sim_free(s);
+    }
+}
+
 /* The chief is dead, and the two next cannot see each other: each leads, the last one sees both. */
 static void two_new_chiefs_at_once_become_one(void **state)
 {
@@ -521,6 +544,7 @@ int main(void)
         cmocka_unit_test(a_worker_that_cannot_reach_the_chief_only_is_out_until_it_can),
         cmocka_unit_test(a_broken_data_path_leads_to_a_regroup_and_all_train_when_it_is_mended),
         cmocka_unit_test(a_link_that_breaks_costs_a_regroup_and_nobody_a_process),
+        cmocka_unit_test(a_majority_of_old_messages_is_none),
         cmocka_unit_test(two_new_chiefs_at_once_become_one),
         cmocka_unit_test(of_two_the_worker_dies),
         cmocka_unit_test(of_two_the_chief_dies),
