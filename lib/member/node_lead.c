@@ -50,6 +50,15 @@ void node_bequeath(struct member_node *n, uint32_t heir)
     }
 }
 
+/* They were handed a view that this task coordinates, and it never came here: the process it was meant
+ * for has died, or the link that carried it. */
+void node_drop_attaching(struct member_node *n, uint64_t for_ms, uint64_t now_ms)
+{
+    for (uint32_t i = 0; i < n->world; i++)
+        if (n->peers[i].is_attaching && now_ms - n->peers[i].joined_ms >= for_ms)
+            node_drop(n, i, MEMBER_GO_ON, "this view is not known here");
+}
+
 /* ---- becoming a leader ---- */
 
 static void start_gathering(struct member_node *n, uint64_t now_ms)
@@ -70,6 +79,7 @@ void node_lead(struct member_node *n, uint64_t now_ms)
 
     CHECK(n->out == MEMBER_NOBODY);
     n->state = MEMBER_LEADING;
+    node_drop_attaching(n, 0, now_ms);
     start_gathering(n, now_ms);
     n->rejoin_until = now_ms + n->rejoin_ms;
     if (n->view.generation > 0)
@@ -305,7 +315,7 @@ static void hear_join(struct member_node *n, uint32_t rank, const struct member_
     bool was_seated = p->is_seated && n->state == MEMBER_LEADING && n->phase != NODE_GATHERING;
 
     p->is_joined = true;
-    p->is_ready = p->is_complete = p->is_leaving = p->has_left = p->is_dead = p->is_attaching = false;
+    p->is_ready = p->is_complete = p->is_leaving = p->has_left = p->is_dead = p->is_silent = p->is_attaching = false;
     p->is_seated = p->is_seated && m->is_attaching;
     p->incarnation = m->incarnation;
     p->joined_ms = now_ms;
