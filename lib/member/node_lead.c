@@ -365,14 +365,8 @@ static void hear_ready(struct member_node *n, uint32_t rank, const struct member
 
 static void hear_beat(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms)
 {
-    struct peer *p = &n->peers[rank];
-
-    (void)now_ms;
-    if (m->generation != n->view.generation)
-        return;
-    p->progress = m->progress;
-    snprintf(p->phase, sizeof(p->phase), "%s", m->progress.phase != NULL ? m->progress.phase : "");
-    p->progress.phase = p->phase;
+    if (m->generation == n->view.generation)
+        node_keep_progress(n, rank, &m->progress, now_ms);
 }
 
 static void hear_trouble(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms)
@@ -515,7 +509,7 @@ static struct member_progress progress_of(const struct member_node *n, uint32_t 
 
     if (rank == n->self)
         return n->progress;
-    p.phase_ms += now_ms > n->peers[rank].heard_ms ? now_ms - n->peers[rank].heard_ms : 0;
+    p.phase_ms += now_ms > n->peers[rank].progress_ms ? now_ms - n->peers[rank].progress_ms : 0;
     return p;
 }
 
