@@ -578,8 +578,8 @@ static void watch_steps(struct member_node *n, uint64_t now_ms)
     if (last != n->self && now_ms - n->peers[last].heard_ms > 2 * MEMBER_BEAT_MS)
         return; /* silent, not stuck: it may come back with what it holds */
     if (others_ahead) {
-        blame(n, last, node_print(n, "%s does not move, and the others wait for it; this phase has a "
-                                     "limit of %.1f s", node_doing(n, last, now_ms),
+        blame(n, last, node_print(n, "%s does not move%s; this phase has a limit of %.1f s",
+                                  node_doing(n, last, now_ms), n->view.n > 1 ? ", and the others wait for it" : "",
                                   (double)limit_ms / 1e3), now_ms);
         return;
     }

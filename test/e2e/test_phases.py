@@ -264,5 +264,76 @@ def of_two_tasks_either_dies():
         run.start_all().relay().is_as_undisturbed()
 
 
+# ---- who is alive, and does not move; who fails ----
+
+@test
+def a_task_that_is_stopped_is_missed_and_comes_back_with_what_the_others_have():
+    points = ("train.forward=stop@3", "train.bucket=stop@20", "train.commit=stop@16", "train.update_middle=stop@26")
+    run = Run({2: [",".join(points)]}, elastic=GOES_ON, steps=220, always="train.forward=delay:20@1+",
+              detection={"silent_seconds": 0.8}).start_all()
+    task = run.now(2)
+    for n in range(1, len(points) + 1):
+        task.until(lambda t: stat(t.p.pid) == "T")
+        run.now(0).until(lambda t: len(lost(t, "worker 2", "silent for")) >= n)
+        before = max(run.now(0).steps(), default=0)
+        run.now(0).until_step(before + 1)
+        task.signal(signal.SIGCONT)
+    run.faults[2] = ""
+    run.relay().is_as_undisturbed()
+    for rank in (0, 1, 3):
+        text = lost(run.now(rank), "worker 2", "silent for")[-1]
+        assert_names(text, run, 2)
+
+
+def stat(pid):
+    with open("/proc/%d/stat" % pid) as f:
+        return f.read().rsplit(")", 1)[1].split()[0]
+
+
+def lost(task, *words):
+    """Its troubles that have these words."""
+    return [r["message"] for r in list(task.records) if r.get("event") == "group" and r.get("level") == "warn" and
+            all(w in r["message"] for w in words)]
+
+
+def assert_names(text, run, rank, phase="in "):
+    for word in ("worker %d (127.0.0.1:%d), step " % (rank, run.ports[rank]), phase, " s,"):
+        assert word in text, "'%s' is not in: %s" % (word, text)
+
+
+@test
+def a_task_that_hangs_is_named_and_ends_and_the_others_go_on():
+    places = {1: ("train.forward=hang@12", "step 12", "begin"), 2: ("train.update=hang@40", "step 40", "update"),
+              3: ("train.reduce=hang@70", "step 70", "forward and backward"), 0: ("train.commit=hang@100", "step 100", "check")}
+    run = Run({rank: [fault] for rank, (fault, _, _) in places.items()}, elastic=GOES_ON, steps=400,
+              always="train.forward=delay:15@1+").start_all()
+    run.relay(90).is_as_undisturbed()
+    for rank, (_, step, phase) in places.items():
+        seen = [t for r in range(4) if r != rank for t in lost(run.now(r), "worker %d" % rank, "does not move")]
+        seen += [t for r in range(4) if r != rank for t in lost(run.tasks[r][0], "worker %d" % rank, "does not move")]
+        assert seen, "nobody says that worker %d hung\n%s" % (rank, run.logs())
+        for text in seen:
+            assert_names(text, run, rank, "in " + phase)
+            assert step in text and "this phase has a limit of" in text, text
+        first = run.tasks[rank][0]
+        assert first.p.returncode == 138, first.log()
+
+
+FAILS = ("train.connect@1", "train.agree@1", "train.forward@2", "train.bucket@5", "train.reduce@2", "train.commit@2", "train.update@2",
+         "train.update_middle@1", "train.update_end@2", "train.evaluate@1", "train.evaluated@1")
+
+
+@test
+def whatever_fails_on_one_task_ends_it_and_the_others_say_the_same_last():
+    for rank in (2, 0):
+        run = Run({rank: list(FAILS)}).start_all().relay().is_as_undisturbed()
+        for fault, task in zip(FAILS, run.tasks[rank]):
+            end = task.events("end")[-1]["message"]
+            assert task.p.returncode == 138 and "worker %d" % rank in end and fault.split("@")[0] in end, task.log()
+            for other in (r for r in range(4) if r != rank):
+                assert lost(run.now(other), "worker %d" % rank, fault.split("@")[0]), "worker %d on %s\n%s" % (
+                    other, fault, run.logs())
+
+
 if __name__ == "__main__":
     main()
