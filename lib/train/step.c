@@ -41,6 +41,8 @@ int step_feed(struct replica *r, struct plan *plan, struct data_reader *reader, 
     }
     memcpy(plan_input(plan, n + t->opts->n_targets)->data, b->weights,
            t->lane_batch * sizeof(float));
+    if (reader == r->reader)
+        sample_log_batch(t->samples, r->local, t->group.generation, b);
     data_release(reader);
     return 0;
 }
@@ -187,11 +189,12 @@ static void tell_step(struct replica *r, uint64_t step, const struct step_result
 
 int step_run(struct replica *r, uint64_t step, struct step_result *out, struct err *err)
 {
+    struct train *t = r->train;
     uint64_t begin = clock_ns();
     double norm = NAN;
     int rc;
 
-    r->trace = trace_begin(r->train->trace, r->local, step);
+    r->trace = trace_begin(t->trace, r->local, step);
     reduce_begin(r);
 
     if (fault_hit("train.forward"))
@@ -200,7 +203,11 @@ int step_run(struct replica *r, uint64_t step, struct step_result *out, struct e
     if (rc == 0 && fault_hit("train.reduce"))
         return err_set(err, ERR_DEVICE, "fault point train.reduce");
     if (rc == 0)
+        rc = sample_log_give(t->samples, r->local, err); /* before the last contribution */
+    if (rc == 0)
         rc = finish_reduction(r, out, err);
+    if (rc == 0 && r->local == 0)
+        sample_log_done(t->samples, t->group.generation, step); /* behind the commit, before the update */
     if (rc == 0 && fault_hit("train.update"))
         return err_set(err, ERR_DEVICE, "fault point train.update");
     if (rc == 0)

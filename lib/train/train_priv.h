@@ -9,6 +9,7 @@
  *   update.c   the optimizer's part of it
  *   eval.c     one evaluation
  *   save.c     checkpoints and export, on the chief
+ *   sample_log.c  which samples went into which step, on disk
  *   trace.c    a few steps on a time line (trace_write.c: the file, and where the time went)
  */
 #ifndef TRAIN_TRAIN_PRIV_H
@@ -20,6 +21,7 @@
 #include "base/gate.h"
 #include "ckpt/ckpt.h"
 #include "tensor/packed.h"
+#include "train/sample_log.h"
 #include "train/trace.h"
 #include "train/train.h"
 
@@ -123,6 +125,7 @@ struct train {
     uint32_t *feature_of_input;    /* graph input i is fed by data feature feature_of_input[i] */
     uint32_t *feature_of_target; /* likewise target i */
     struct trace *trace;         /* NULL: not asked for */
+    struct sample_log *samples;  /* likewise */
     uint32_t eval_words;         /* sums of an evaluation: loss, weight, the metrics' */
 
     /* one generation */
