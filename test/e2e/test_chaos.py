@@ -151,7 +151,7 @@ def four_tasks_and_one_name_the_same_samples_lane_by_lane():
     four = sample_log.History([life for i in range(4) for life in
                                sample_log.read(os.path.join(together, "s.worker-%d.txt" % i), "worker %d" % i)], 4)
     assert not one.problems and not four.problems and len(one.chain) == len(four.chain) == 66
-    assert one.epochs(22, 64, 1438) == four.epochs(22, 64, 1437) == (0, 0), one.epochs(22, 64, 1437)
+    assert one.epochs(22, 64, 1438) == four.epochs(22, 64, 1438) == (0, 0), one.epochs(22, 64, 1438)
     assert four.differences(one) == 0 and len(one.samples) == 66 * 4
 
 
