@@ -129,7 +129,12 @@ class Faults:
     def slow(self, event, tasks):
         self.kill(event, tasks)
         for t in tasks:
-            self.end_of(event, "%s is killed in the middle of slow storage" % t.name, t.kill, signal.SIGKILL, event.back)
+            self.end_of(event, "slow storage of %s" % t.name, self.end_slow, event, t)
+
+    def end_slow(self, event, t):
+        """In the middle of it, unless something else was faster."""
+        if t.is_up() and t.life.fault == event.fault:
+            t.kill(signal.SIGKILL, event.back)
 
     def drain(self, event, tasks):
         for t in tasks:
@@ -280,14 +285,13 @@ def main():
     p.add_argument("--only", choices=[kind for kind, _ in DECK])
     args = p.parse_args()
     hosts.enter()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    for signum in (signal.SIGTERM, signal.SIGINT):  # Ctrl-C also where a shell in the background had it ignored
+        signal.signal(signum, lambda n, _: sys.exit(128 + n))
     folder = os.path.abspath(args.folder)
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
     try:
         return chaos(args, folder)
-    except KeyboardInterrupt:
-        return 130
     finally:
         for t in kit._tasks:
             t.kill()

@@ -16,6 +16,10 @@ PHASES = (("comm.connect", 2, False), ("comm.send", 400, False), ("comm.recv", 4
           ("ckpt.write", 12, True), ("ckpt.sync", 6, True), ("ckpt.rename", 3, True), ("ckpt.verify", 6, True))
 
 
+def task_name(number):
+    return "chief 0" if number == 0 else "worker %d" % (number - 1)
+
+
 class Event:
     """`at`, `lasts` in seconds; `tasks`: who is hit; `back`: pause before what ended is started again."""
 
@@ -33,7 +37,8 @@ class Event:
         more = ["%.2f s" % self.lasts] if self.lasts else []
         more += ["sides %s" % "".join(map(str, self.sides))] if self.sides else []
         more += [self.fault] if self.fault else []
-        return "%s %s%s" % (self.kind, ",".join(map(str, self.tasks)), " (%s)" % ", ".join(more) if more else "")
+        who = ", ".join(task_name(i) for i in self.tasks)
+        return self.kind + (": " + who if who else "") + (" (%s)" % ", ".join(more) if more else "")
 
 
 def draw(r, at, kind, n):

@@ -8,6 +8,7 @@ import threading
 import time
 
 import kit
+from schedule import task_name
 
 AGAIN = 0.3  # seconds until a task that ended by itself is started again
 TEMPORARY = (138, 143)
@@ -41,7 +42,7 @@ class Life(kit.Task):
 class Task:
     def __init__(self, number, folder, job, cluster, address, prefix, args):
         self.kind, self.index = ("chief", 0) if number == 0 else ("worker", number - 1)
-        self.name = "%s %d" % (self.kind, self.index)
+        self.name = task_name(number)
         self.number, self.job, self.cluster, self.address, self.prefix = number, job, cluster, address, prefix
         self.args = ("--devices", "cpu:1", "--log-level", "debug", "--sample-log", os.path.join(folder, "samples.txt"), *args)
         self.log = os.path.join(folder, "%s-%d.log" % (self.kind, self.index))
