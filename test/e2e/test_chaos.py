@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """A minute of chaos (scripts/chaos), and what its verdict rests on: the schedule follows from the seed alone, and a
 history in which anything is wrong is recognised."""
+import json
 import os
 import subprocess
 import sys
 
-from kit import ROOT, Task, digits_job, expect_codes, main, start, test, workdir
+from kit import ROOT, TRAINERD, Task, digits_job, expect_codes, main, start, test, workdir
 
 sys.path.insert(1, os.path.join(ROOT, "test", "chaos"))
 import sample_log  # noqa: E402
@@ -153,6 +154,16 @@ def four_tasks_and_one_name_the_same_samples_lane_by_lane():
     assert not one.problems and not four.problems and len(one.chain) == len(four.chain) == 66
     assert one.epochs(22, 64, 1438) == four.epochs(22, 64, 1438) == (0, 0), one.epochs(22, 64, 1438)
     assert four.differences(one) == 0 and len(one.samples) == 66 * 4
+
+
+@test
+def the_plan_names_the_log_without_making_it_and_what_is_no_file_is_refused():
+    folder = workdir()
+    job, path = digits_job(folder), os.path.join(folder, "s.txt")
+    p = subprocess.run([TRAINERD, "--job", job, "--check", "--sample-log", path], capture_output=True, text=True)
+    assert p.returncode == 0 and json.loads(p.stdout)["sample_log"] == path and not os.path.exists(path), p
+    p = subprocess.run([TRAINERD, "--job", job, "--sample-log", "/dev/null"], capture_output=True, text=True, timeout=60)
+    assert p.returncode == 2 and "'/dev/null': it is not a file" in p.stderr, p
 
 
 @test
