@@ -13,7 +13,6 @@ verdict.py compares. A seed that fails replays the same schedule.
 Exit codes: 0 nothing was lost; 1 the verdict says what was; 2 usage; 77 this machine has no namespaces for us.
 """
 import argparse
-import json
 import os
 import shutil
 import signal
@@ -28,7 +27,7 @@ import hosts  # noqa: E402
 import kit  # noqa: E402
 import sample_log  # noqa: E402
 import verdict  # noqa: E402
-from schedule import DECK, Event, schedule  # noqa: E402
+from schedule import DECK, schedule  # noqa: E402
 from tasks import Group, verify  # noqa: E402
 
 N, LANES, BATCH = 4, 4, 64
@@ -245,6 +244,7 @@ def judge(run, group, events, folder, step, last):
                       for f in ("model.safetensors", "optimizer.safetensors")] +
                   [("exported ONNX", os.path.join(folder, "run", "digits.onnx"), os.path.join(theirs, "run", "digits.onnx"))])
     verdict.causes(v, events, group.tasks, run.begin)
+    verdict.phases(v, group.tasks)
     v.row("supervision", "; ".join(group.troubles[:5]) or "%d processes, each ended as it should" % sum(
         len(t.lives) for t in group.tasks), not group.troubles)
     until = run.begin + run.seconds
@@ -256,8 +256,7 @@ def chaos(args, folder):
     run = Run(folder)
     run.seconds = max(args.seconds - AROUND, 10)
     net, storage = hosts.Hosts(N), hosts.Storage(os.path.join(folder, "storage"), STORAGE_BYTES)
-    events = schedule(args.seed, run.seconds - QUIET, N)
-    events = [e for e in events if args.only in (None, e.kind)][:args.events]
+    events = schedule(args.seed, run.seconds - QUIET, N, only=args.only)[:args.events]
     run.say("seed %d, %d s, %d faults:" % (args.seed, args.seconds, len(events)))
     for e in events:
         run.say("  at %6.2f s: %s" % (e.at, e))

@@ -11,9 +11,12 @@ SILENT = 2.5  # seconds: whoever is silent for longer is known to be by all
 BACK = (0.05, 1.5)  # until a task that ended is started again
 
 # Where a task that comes back is killed, and at which passage at most. The writer of checkpoints is the chief.
-PHASES = (("comm.connect", 2, False), ("comm.send", 400, False), ("comm.recv", 400, False), ("train.forward", 60, False),
-          ("train.reduce", 60, False), ("train.update", 60, False), ("samples.write", 120, False),
-          ("ckpt.write", 12, True), ("ckpt.sync", 6, True), ("ckpt.rename", 3, True), ("ckpt.verify", 6, True))
+PHASES = (("comm.connect", 2, False), ("comm.send", 400, False), ("comm.recv", 400, False), ("train.connect", 1, False),
+          ("train.agree", 1, False), ("train.state_recv", 2, False), ("train.state_send", 2, False),
+          ("train.forward", 60, False), ("train.reduce", 60, False), ("train.commit", 60, False), ("train.update", 60, False),
+          ("train.update_middle", 60, False), ("train.update_end", 60, False), ("train.evaluate", 3, False),
+          ("train.evaluated", 3, False), ("samples.write", 120, False), ("train.save", 2, True), ("ckpt.write", 12, True),
+          ("ckpt.sync", 6, True), ("ckpt.rename", 3, True), ("ckpt.verify", 6, True))
 
 
 def task_name(number):
@@ -73,13 +76,13 @@ def draw(r, at, kind, n):
     return Event(at, kind, [0] if is_writer else one, back=back, fault="%s=kill@%d" % (point, r.randint(1, most)))
 
 
-def schedule(seed, seconds, n=4, lead=4.0):
-    """Events between `lead` and `seconds`, by time. Deck by deck, in an order of its own each."""
+def schedule(seed, seconds, n=4, lead=4.0, only=None):
+    """Events between `lead` and `seconds`, by time. Deck by deck, in an order of its own each; `only`: all of one kind."""
     r = random.Random("trainerd chaos %d" % seed)
     out, deck, at = [], [], lead
     while at < seconds:
         if not deck:
-            deck = [kind for kind, times in DECK for _ in range(times)]
+            deck = [kind for kind, times in DECK for _ in range(times) if only in (None, kind)]
             r.shuffle(deck)
         out.append(draw(r, at, deck.pop(), n))
         at += r.uniform(*GAP)

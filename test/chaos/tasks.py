@@ -24,7 +24,7 @@ class Life(kit.Task):
         env = {"TRAINERD_FAULT": ",".join(list(faults) + ["train.forward=delay:%d@1+" % FORWARD_MS])}
         config = {"cluster": task.cluster, "task": {"type": task.kind, "index": task.index}}
         super().__init__(task.job, config, task.args, env, task.name, prefix=task.prefix)
-        self.began = time.time()
+        self.was_armed_kill = False
 
     def _read(self):
         with open(self.path, "ab", 0) as f:
@@ -77,7 +77,7 @@ class Task:
         code = self.life.p.returncode
         if code < 0:
             return "was killed by %s" % signal.Signals(-code).name + (
-                "" if self.expected or not self.life.fault else ", as %s had it" % self.life.fault)
+                ", as %s had it" % self.life.fault if self.life.was_armed_kill else "")
         return "ended with %d: %s" % (code, (self.life.lines or ["nothing was said"])[-1][:300])
 
 
@@ -109,13 +109,13 @@ class Group:
 
     def _ended(self, t):
         code = t.life.p.returncode
+        t.life.was_armed_kill = code == -signal.SIGKILL and not t.expected and "=kill@" in t.life.fault
         self.say("%s %s" % (t.name, t.end_word()))
         if not self.supervised:
             return
         if t.again_at is None:
             t.again_at = time.time() + AGAIN
-        armed = "kill" in t.life.fault
-        if not (code in TEMPORARY or code == -signal.SIGKILL and (t.expected or armed)):
+        if not (code in TEMPORARY or code == -signal.SIGKILL and (t.expected or t.life.was_armed_kill)):
             self.troubles.append("%s %s" % (t.name, t.end_word()))
 
     def wait_end(self, seconds):

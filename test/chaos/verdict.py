@@ -70,6 +70,14 @@ def files(v, pairs):
                                        else "different: " + ", ".join(different)), not different)
 
 
+def phases(v, tasks):
+    """Kills that were to happen inside: some come to their place before something else happens to them."""
+    lives = [life for t in tasks for life in t.lives if "=kill@" in life.fault]
+    fired = [life for life in lives if life.was_armed_kill]
+    v.row("kills in a phase", "%d armed, %d happened: %s" % (len(lives), len(fired),
+                                                            " ".join(sorted(life.fault for life in fired)) or "none"))
+
+
 def gaps(chain):
     """[(seconds, begin, end)] between steps one after the other, in seconds since 1970."""
     times = [at / 1e6 for _, _, at in chain]
