@@ -66,6 +66,8 @@ class Task:
         self.expected = signum
         if self.is_up():
             self.life.signal(signum)
+            if signum == signal.SIGKILL:
+                self.life.p.wait(5)
         self.again_at = time.time() + back
 
     def stop(self, is_stopped):
