@@ -430,6 +430,8 @@ void report_event(struct report *r, const struct train_event *e)
         r->all = e->all;
         pthread_mutex_unlock(&r->lock);
         break;
+    case TRAIN_CONNECTED:
+        break;
     case TRAIN_RESUMED:
         on_resumed(r, e);
         break;

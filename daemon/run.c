@@ -55,7 +55,11 @@ struct run {
     volatile int cancel;             /* tells the opener to give up */
     struct train *train;             /* NULL until opened */
     bool opened, has_view, started, ended;
-    bool asked_stop;                 /* here: SIGTERM or drain */
+    bool asked_stop;                 /* here: SIGTERM, drain, or the job is to end */
+    pthread_t saver;
+    bool saving;                     /* the saver thread is to be joined */
+    int save_rc;
+    struct err save_err;
     uint32_t signals, ticks;
     bool checkpoint_asked;
     uint64_t checkpoint_after;       /* answer Control.Checkpoint when a step >= this is verified */
@@ -130,7 +134,6 @@ struct train_ended {
     struct run *run;
     enum train_end end;
     uint64_t step;
-    bool everywhere;
     int code;
     char text[ERR_TEXT_BYTES];
 };
@@ -140,6 +143,45 @@ static void grace_over(void *arg)
     struct run *r = arg;
 
     end_failed(r, run_exit_code(r->failure.code), r->failure.text);
+}
+
+static void has_saved(void *arg)
+{
+    struct run *r = arg;
+
+    if (r->ended)
+        return;
+    pthread_join(r->saver, NULL);
+    r->saving = false;
+    if (r->save_rc < 0) {
+        end_failed(r, run_exit_code(r->save_rc), r->save_err.text);
+        return;
+    }
+    report_phase(r->report, "stopped");
+    end_stopped(r, r->asked_stop, "another task was asked to leave");
+}
+
+static void *save_state(void *arg)
+{
+    struct run *r = arg;
+
+    r->save_rc = train_save(r->train, r->group.deadline_ms, &r->save_err);
+    loop_post(r->loop, has_saved, r);
+    return NULL;
+}
+
+static void start_saving(struct run *r, uint64_t step)
+{
+    log_info("stopped", "stopped after step %llu%s", (unsigned long long)step,
+             r->s->is_chief && r->s->train.checkpoint_directory != NULL ? "; saving" : "");
+    r->save_rc = 0;
+    if (!r->s->is_chief) {
+        report_phase(r->report, "stopped");
+        end_stopped(r, r->asked_stop, "another task was asked to leave");
+        return;
+    }
+    CHECK(pthread_create(&r->saver, NULL, save_state, r) == 0);
+    r->saving = true;
 }
 
 static void train_has_ended(void *arg)
@@ -154,11 +196,8 @@ static void train_has_ended(void *arg)
     if (m->end == TRAIN_COMPLETE) {
         report_phase(r->report, "complete");
         end_complete(r);
-    } else if (m->end == TRAIN_STOPPED) {
-        log_info("stopped", "stopped after step %llu because %s%s", (unsigned long long)m->step, m->text,
-                 r->s->train.is_chief && r->s->train.checkpoint_directory != NULL ? "; state saved" : "");
-        report_phase(r->report, "stopped");
-        end_stopped(r, r->asked_stop || m->everywhere, m->text);
+    } else if (m->end == TRAIN_PAUSED) {
+        start_saving(r, m->step);
     } else {
         bool symptom = m->code == ERR_PEER || m->code == ERR_CANCELED || m->code == ERR_TIMEOUT;
 
@@ -172,14 +211,13 @@ static void train_has_ended(void *arg)
     free(m);
 }
 
-static void on_train_end(void *arg, enum train_end how, uint64_t step, bool everywhere, int code,
-                         const char *text)
+static void on_train_end(void *arg, enum train_end how, uint64_t step, int code, const char *text)
 {
     struct run *r = arg;
     struct train_ended *m = calloc(1, sizeof(*m));
 
     CHECK(m != NULL);
-    *m = (struct train_ended){ .run = r, .end = how, .step = step, .everywhere = everywhere, .code = code };
+    *m = (struct train_ended){ .run = r, .end = how, .step = step, .code = code };
     snprintf(m->text, sizeof(m->text), "%s", text);
     loop_post(r->loop, train_has_ended, m);
 }
@@ -332,13 +370,12 @@ static void on_view(void *arg, const struct rdzv_view *v)
 
 static void ask_stop(struct run *r, bool everywhere)
 {
-    if (!everywhere)
-        r->asked_stop = true;
+    (void)everywhere; /* the tasks pause together */
+    r->asked_stop = true;
     service_stopping();
     if (r->started)
-        train_request(r->train, everywhere ? TRAIN_ASK_STOP_ALL : TRAIN_ASK_STOP);
+        train_request(r->train, TRAIN_ASK_PAUSE);
     else {
-        r->asked_stop = true;
         r->cancel = 1;
         if (!r->opening)
             end_stopped(r, true, NOTHING_TRAINED);
@@ -373,7 +410,7 @@ static void on_checkpoint_request(void *arg)
 
     if (r->s->train.checkpoint_directory == NULL) {
         rdzv_checkpoint_done(r->rdzv, 0, "", "the job has no checkpoint.directory");
-    } else if (!r->s->train.is_chief) {
+    } else if (!r->s->is_chief) {
         rdzv_checkpoint_done(r->rdzv, 0, "", "this task does not write checkpoints: ask the chief");
     } else if (!r->started) {
         rdzv_checkpoint_done(r->rdzv, 0, "", "training has not started");
@@ -548,7 +585,7 @@ static int build(struct run *r, const struct run_opts *opts, struct err *err)
         .version = TRAINERD_VERSION,
         .summary_directory = s->conf->summary.directory,
         .log_every_steps = s->conf->train.log_every_steps,
-        .is_chief = s->train.is_chief,
+        .is_chief = s->is_chief,
     };
     int rc = loop_open(&r->loop, err);
 
@@ -601,6 +638,8 @@ static void take_down(struct run *r)
     loop_timer_free(r->grace);
     if (r->opening)
         pthread_join(r->opener, NULL);
+    if (r->saving)
+        pthread_join(r->saver, NULL);
     train_close(r->train);
     if (r->rdzv != NULL)
         rdzv_close(r->rdzv, CLOSE_MS);

@@ -316,7 +316,7 @@ static int settle_train(struct settled *s, struct err *err)
     t->norm_every_steps = c->train.log_every_steps;
     t->devices = s->devices;
     t->n_devices = s->n_devices;
-    t->is_chief = s->cluster->self->rank == 0 && (!s->cluster->is_dynamic || s->cluster->is_chief);
+    s->is_chief = s->cluster->self->rank == 0 && (!s->cluster->is_dynamic || s->cluster->is_chief);
     t->checkpoint_directory = c->checkpoint.directory;
     t->checkpoint_every_steps = c->checkpoint.every_steps;
     t->checkpoint_every_seconds = c->checkpoint.every_seconds;

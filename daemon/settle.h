@@ -26,6 +26,7 @@ struct settled {
     struct device devices[DEVICE_MAX];
     uint32_t n_devices;
     char devices_from[96];   /* why: "--devices cpu:2", "auto: 2 of 3 cores, ..." */
+    bool is_chief;           /* rank 0: logs the steps */
     uint32_t replicas;       /* of the full cluster */
     uint32_t lanes, global_batch;
     const char *lanes_from;  /* why: "job" or "replicas of the full cluster" */

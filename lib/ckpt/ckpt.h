@@ -14,7 +14,7 @@
  * Manifest: {"format": 1, "step", "epoch", "position", "seed", "lanes", "global_batch_size", "job_digest",
  *            "model_digest", "data_digest", "name", "complete", "written_at", and where they are not
  *            zero "plateau_step", "plateau_has_best", "plateau_best", "plateau_waited",
- *            "plateau_reductions",
+ *            "plateau_reductions", "evaluated_step",
  *            "files": {"model.safetensors": {"bytes", "xxh3_128"}, ...},
  *            "checksum"}                             XXH3-128 of the text in front of it
  *
@@ -49,6 +49,7 @@ struct ckpt_meta {
     bool plateau_has_best;
     double plateau_best; /* finite */
     uint32_t plateau_waited, plateau_reductions;
+    uint64_t evaluated_step; /* the last step whose evaluation was told; 0: none was, or nobody noted it */
 };
 
 struct ckpt_tensor {
@@ -79,6 +80,9 @@ struct ckpt_writer_opts {
     size_t state_bytes;                /* size of the state that is copied at hand-over */
     uint64_t retry_ms;                 /* after a failure, doubling up to 32 times that; 0: a second */
     void (*on_event)(void *arg, const struct ckpt_event *e); /* from the writer's thread */
+    /* NULL, or asked by that thread when a checkpoint is written and verified, right before the
+     * rename that publishes it; an error is why it must not be (and is tried again later). */
+    int (*may_publish)(void *arg, struct err *err);
     void *arg;
 };
 

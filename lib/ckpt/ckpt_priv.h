@@ -83,11 +83,16 @@ int ckpt_layout_init(const char *name, const struct ckpt_tensor *tensors, uint32
                      size_t state_bytes, struct ckpt_layout *out, struct err *err);
 void ckpt_layout_fini(struct ckpt_layout *l);
 
+struct ckpt_permission { /* to publish; may_publish NULL: nobody is asked */
+    int (*may_publish)(void *arg, struct err *err);
+    void *arg;
+};
+
 /* Writes, syncs, reads back, publishes. *existed: the same checkpoint was there already, and
  * verified; nothing was written. */
 int ckpt_save(const char *directory, const struct ckpt_layout *layouts, uint32_t n_layouts,
-              const struct ckpt_meta *meta, const void *state, uint64_t *bytes, bool *existed,
-              struct err *err);
+              const struct ckpt_meta *meta, const void *state, struct ckpt_permission permission,
+              uint64_t *bytes, bool *existed, struct err *err);
 /* The first half of it: a folder of this path, durable. Left behind as it is on failure. */
 int ckpt_write_folder(const char *path, const struct ckpt_layout *layouts, uint32_t n_layouts,
                       const struct ckpt_meta *meta, const void *state, uint64_t *bytes,

@@ -51,6 +51,7 @@ static const struct member {
     OPTION(plateau_best, F64),
     OPTION(plateau_waited, U32),
     OPTION(plateau_reductions, U32),
+    OPTION(evaluated_step, U64),
 };
 
 static bool is_zero(const struct ckpt_meta *meta, const struct member *m)

@@ -370,13 +370,15 @@ static int add_space(const char *directory, const struct ckpt_layout *layouts, u
 
 static int save_new(const char *directory, const char *hidden, const char *visible,
                     const struct ckpt_layout *layouts, uint32_t n_layouts,
-                    const struct ckpt_meta *meta, const void *state, uint64_t *bytes,
-                    struct err *err)
+                    const struct ckpt_meta *meta, const void *state,
+                    struct ckpt_permission permission, uint64_t *bytes, struct err *err)
 {
     int rc = ckpt_write_folder(hidden, layouts, n_layouts, meta, state, bytes, err);
 
     if (rc == 0)
         rc = verify_written(hidden, meta, err);
+    if (rc == 0 && permission.may_publish != NULL)
+        rc = permission.may_publish(permission.arg, err);
     if (rc == 0)
         rc = publish(directory, hidden, visible, meta->step, err);
     if (rc == 0)
@@ -387,8 +389,8 @@ static int save_new(const char *directory, const char *hidden, const char *visib
 }
 
 int ckpt_save(const char *directory, const struct ckpt_layout *layouts, uint32_t n_layouts,
-              const struct ckpt_meta *meta, const void *state, uint64_t *bytes, bool *existed,
-              struct err *err)
+              const struct ckpt_meta *meta, const void *state, struct ckpt_permission permission,
+              uint64_t *bytes, bool *existed, struct err *err)
 {
     char visible_name[CKPT_NAME_BYTES], hidden_name[CKPT_NAME_BYTES];
     char *visible = NULL, *hidden = NULL;
@@ -405,7 +407,8 @@ int ckpt_save(const char *directory, const struct ckpt_layout *layouts, uint32_t
     else if (is_there(visible, meta, bytes))
         *existed = true;
     else
-        rc = save_new(directory, hidden, visible, layouts, n_layouts, meta, state, bytes, err);
+        rc = save_new(directory, hidden, visible, layouts, n_layouts, meta, state, permission,
+                      bytes, err);
     if (rc == 0)
         rc = fs_sync_dir(directory, err);
     free(visible);

@@ -40,6 +40,7 @@ struct ckpt_writer {
     uint64_t retry_ms;
     void (*on_event)(void *arg, const struct ckpt_event *e);
     void *arg;
+    struct ckpt_permission permission;
     char *staging; /* owned */
     pthread_t thread;
     bool started;
@@ -139,7 +140,8 @@ static void save(struct ckpt_writer *w)
     int rc;
 
     pthread_mutex_unlock(&w->lock);
-    rc = ckpt_save(w->directory, w->layouts, N_LAYOUTS, &meta, w->staging, &bytes, &existed, &err);
+    rc = ckpt_save(w->directory, w->layouts, N_LAYOUTS, &meta, w->staging,
+                   w->permission, &bytes, &existed, &err);
     ns = clock_ns() - w->handed_ns;
     if (rc == 0) {
         tell_saved(w, meta.step, bytes, ns);
@@ -288,6 +290,7 @@ int ckpt_writer_open(const struct ckpt_writer_opts *opts, struct ckpt_writer **o
         w->retry_ms = WAIT_MS_MAX;
     w->on_event = opts->on_event;
     w->arg = opts->arg;
+    w->permission = (struct ckpt_permission){ opts->may_publish, opts->arg };
     rc = prepare(w, opts, err);
     if (rc == 0)
         rc = start(w, err);

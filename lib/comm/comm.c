@@ -1,10 +1,12 @@
 /* comm.c - opening, closing, and the door of every call. */
 #include "comm/comm.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "base/check.h"
@@ -72,38 +74,33 @@ static int make_slots(struct comm *c)
     return 0;
 }
 
-/* A life line to every member with whom we share a link, and along the star of the host. */
+/* A life line to every member of another host with whom we share a link, and a star on our host. */
 static int make_lives(struct comm *c)
 {
     const struct topology *t = &c->topo;
-    enum { NO, LINKED, HOST };
-    uint8_t *kind = calloc(t->n_members, 1);
-    uint32_t leader = t->leader_of[c->host], n = 0;
+    uint32_t leader = t->leader_of[c->host];
+    bool *linked = calloc(t->n_members, sizeof(*linked));
 
-    if (kind == NULL)
-        return ERR_NOMEM;
-    for (uint32_t i = 0; i < c->n_ranks; i++)
+    c->lives = calloc((size_t)t->n_members * 2, sizeof(*c->lives));
+    c->polls = calloc((size_t)t->n_members * 2 + 1, sizeof(*c->polls));
+    for (uint32_t i = 0; linked != NULL && i < c->n_ranks; i++)
         for (uint32_t k = 0; k < c->ranks[i].n_links; k++)
-            kind[t->member_of[c->ranks[i].links[k].peer]] = LINKED;
-    for (uint32_t m = 0; m < t->n_members; m++)
-        if (t->host_of[m] == c->host && (m == leader || c->self == leader))
-            kind[m] = HOST;
-    kind[c->self] = NO;
-    c->lives = calloc(t->n_members, sizeof(*c->lives));
-    c->polls = calloc(t->n_members + 1, sizeof(*c->polls));
-    for (uint32_t m = 0; c->lives != NULL && m < t->n_members; m++)
-        if (kind[m] != NO) {
-            c->lives[n].fd = -1;
-            c->lives[n].member = m;
-            c->lives[n++].is_host = kind[m] == HOST;
-        }
-    c->n_lives = c->lives != NULL ? n : 0;
-    free(kind);
-    return c->lives != NULL && c->polls != NULL ? 0 : ERR_NOMEM;
+            linked[t->member_of[c->ranks[i].links[k].peer]] = true;
+    for (uint32_t m = 0; linked != NULL && c->lives != NULL && m < t->n_members; m++) {
+        if (m == c->self)
+            continue;
+        if (t->host_of[m] != c->host && linked[m])
+            life_add(c, -1, m, LIFE_LINE);
+        else if (t->host_of[m] == c->host && (m == leader || c->self == leader))
+            life_add(c, -1, m, LIFE_STAR);
+    }
+    free(linked);
+    return linked != NULL && c->lives != NULL && c->polls != NULL ? 0 : ERR_NOMEM;
 }
 
-static int make(struct comm *c, const struct comm_opts *o, struct err *err)
+static int make(struct comm *c, struct err *err)
 {
+    const struct comm_opts *o = &c->opts;
     int rc = topology_init(&c->topo, o->members, o->n_members, o->shares, o->shared_memory, err);
 
     if (rc < 0)
@@ -122,7 +119,10 @@ static int make(struct comm *c, const struct comm_opts *o, struct err *err)
         rc = make_slots(c);
     if (rc == 0)
         rc = make_lives(c);
-    return rc == 0 ? 0 : err_set(err, ERR_NOMEM, "out of memory");
+    if (rc < 0)
+        return err_set(err, ERR_NOMEM, "out of memory");
+    c->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    return c->wake_fd >= 0 ? 0 : err_sys(err, errno, "make an eventfd");
 }
 
 static void destroy(struct comm *c)
@@ -141,6 +141,10 @@ static void destroy(struct comm *c)
     for (uint32_t i = 0; i < c->n_lives; i++)
         if (c->lives[i].fd >= 0)
             close(c->lives[i].fd);
+    if (c->shm.tether_fd >= 0) /* we have unmapped what others gave */
+        close(c->shm.tether_fd);
+    if (c->wake_fd >= 0)
+        close(c->wake_fd);
     for (uint32_t m = 0; c->names != NULL && m < c->topo.n_members; m++)
         free(c->names[m]);
     free(c->names);
@@ -152,11 +156,9 @@ static void destroy(struct comm *c)
     free(c);
 }
 
-int comm_open(const struct comm_opts *opts, const volatile int *cancel, struct comm **out,
-              struct err *err)
+int comm_open(const struct comm_opts *opts, struct comm **out, struct err *err)
 {
     uint64_t ms = opts->deadline_ms < DEADLINE_MS_MAX ? opts->deadline_ms : DEADLINE_MS_MAX;
-    uint64_t deadline_ns = clock_ns() + ms * 1000000;
     struct comm *c;
     int rc;
 
@@ -164,38 +166,78 @@ int comm_open(const struct comm_opts *opts, const volatile int *cancel, struct c
     c = calloc(1, sizeof(*c));
     if (c == NULL)
         return err_set(err, ERR_NOMEM, "open a communicator: out of memory");
+    c->opts = *opts;
     c->self = opts->self;
     c->generation = opts->generation;
     c->deadline_ns = ms * 1000000;
     c->on_broken = opts->on_broken;
     c->arg = opts->arg;
-    c->wake_fd = c->shm.page_fd = -1;
+    c->wake_fd = c->shm.page_fd = c->shm.tether_fd = c->shm.given_fd = -1;
+    c->is_connecting = true;
     pthread_mutex_init(&c->lock, NULL);
-    rc = make(c, opts, err);
-    if (rc == 0)
-        rc = handshake(c, opts, deadline_ns, cancel, err);
-    if (rc == 0)
-        rc = host_open(c, opts->arena, deadline_ns, cancel, err);
-    if (rc == 0)
-        rc = comm_watch(c, err);
+    rc = make(c, err);
     if (rc < 0) {
-        if (c->names != NULL) /* the peers that are there already should not wait */
-            (void)comm_fail(c, rc, c->self, "%s could not join: %s", opts->members[c->self].name,
-                            err != NULL ? err->text : err_name(rc));
         destroy(c);
-        return err_wrap(err, rc, "connect generation %" PRIu64, opts->generation);
+        return err_wrap(err, rc, "open generation %" PRIu64, opts->generation);
     }
     *out = c;
     return 0;
 }
 
-void comm_close(struct comm *c)
+int comm_connect(struct comm *c, struct err *err)
 {
+    uint64_t deadline_ns = clock_ns() + c->deadline_ns;
+    uint32_t culprit = c->self;
+    struct err why = { 0 };
+    int rc;
+
+    CHECK(c->is_connecting);
+    rc = host_open(c, &why);
+    if (rc == 0)
+        rc = handshake(c, deadline_ns, &culprit, &why);
+    if (rc == 0)
+        rc = comm_watch(c, &why);
+    if (rc < 0 && !comm_has_failed(c)) /* the peers that are there already should not wait */
+        (void)comm_fail(c, rc, culprit, "%s could not join: %.180s", c->names[c->self], why.text);
+    else if (comm_has_failed(c))
+        rc = comm_failure(c, &why);
+    comm_begin(c);
+    if (rc == 0)
+        return 0;
+    comm_unwatch(c, false);
+    comm_release(c); /* nothing is connected that a call could use */
+    err_set(err, rc, "%s", why.text);
+    return err_wrap(err, rc, "connect generation %" PRIu64, c->generation);
+}
+
+bool comm_close_quiet(struct comm *c, uint32_t wait_ms)
+{
+    struct pollfd tether = { .fd = -1 };
+    bool torn = false;
+
     if (c == NULL)
-        return;
+        return true;
     host_leave(c);
     comm_unwatch(c, true);
+    /* Whoever writes into our arena is in a call that we have entered too, and a call ends well only
+     * when nobody is in it any more. */
+    for (uint32_t i = 0; i < c->n_ranks; i++)
+        torn |= c->ranks[i].torn;
+    tether.fd = c->shm.tether_fd;
+    c->shm.tether_fd = -1;
     destroy(c);
+    if (tether.fd < 0)
+        return true;
+    if (torn) /* no event but that the other end is closed everywhere */
+        while (poll(&tether, 1, (int)wait_ms) < 0 && errno == EINTR)
+            ;
+    close(tether.fd);
+    return !torn || (tether.revents & POLLHUP) != 0;
+}
+
+void comm_close(struct comm *c)
+{
+    (void)comm_close_quiet(c, 0); /* the caller does not use the arena again, or asks otherwise */
 }
 
 uint32_t comm_world(const struct comm *c)
@@ -248,15 +290,23 @@ static int call(struct comm *c, uint32_t local, struct comm_call what, void *dat
 {
     struct comm_rank *r = &c->ranks[local];
     size_t element = comm_call_element(&what);
+    int rc = -1;
 
     CHECK(local < c->n_ranks && what.count <= PTRDIFF_MAX / element);
+    atomic_store(&r->inside, true);
+    if (!comm_has_failed(c)) {
+        CHECK(c->is_connected);
+        what.number = r->call.number + 1;
+        what.offset = offset_of(c, data, what.count * element);
+        r->call = what;
+        r->deadline_ns = clock_ns() + c->deadline_ns;
+        rc = collective(c, r, data);
+        r->torn = rc < 0;
+    }
+    atomic_store(&r->inside, false);
     if (comm_has_failed(c))
-        return comm_failure(c, err);
-    what.number = r->call.number + 1;
-    what.offset = offset_of(c, data, what.count * element);
-    r->call = what;
-    r->deadline_ns = clock_ns() + c->deadline_ns;
-    return collective(c, r, data) < 0 ? comm_failure(c, err) : 0;
+        comm_wake(c); /* the watcher may be waiting for us to be out, to let go of the tethers */
+    return rc < 0 ? comm_failure(c, err) : 0;
 }
 
 int comm_all_reduce(struct comm *c, uint32_t local, void *data, size_t count,

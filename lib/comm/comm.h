@@ -54,8 +54,9 @@ struct comm_opts {
         *arena;           /* shared region that holds every buffer passed to a call; borrowed */
     bool shared_memory;   /* false: TCP also inside a host */
     uint64_t deadline_ms; /* of connecting and of each call */
-    /* Called at most once, from a thread of comm, when the generation fails other than by our own
-     * comm_abort(): the member that is to blame and why. NULL is fine. */
+    /* Called at most once, from a thread of comm, when the connected generation fails other than by
+     * our own comm_abort(), as soon as this process learns it and whether or not a call is being
+     * made: the member that is to blame and why. NULL is fine. */
     void (*on_broken)(void *arg, uint32_t member, const char *why);
     void *arg;
 };
@@ -74,16 +75,29 @@ int comm_listener_open(const char *host, uint16_t port, struct comm_listener **o
 const char *comm_listener_address(const struct comm_listener *l); /* "ip:port" as bound */
 void comm_listener_close(struct comm_listener *l); /* NULL is fine; no comm may use it any more */
 
+/* Decides who works with whom; contacts nobody. What `opts` points to is borrowed until
+ * comm_connect() has returned. Errors: ERR_INPUT (no group can be made of these members), ERR_IO,
+ * ERR_NOMEM. */
+int comm_open(const struct comm_opts *opts, struct comm **out, struct err *err);
+
 /* Connects to the peers that the schedules need, proves on both sides that the other knows the key
  * (challenge and HMAC-SHA-256; a stranger is dropped and cannot delay anyone by more than its own
- * connection), compares generation, ranks and arena. Blocks; comm_abort() cannot reach it before it
- * returns: `cancel`, if given, is polled at least every 20 ms.
+ * connection), compares generation and ranks, exchanges the arenas of the host. Once; blocks, but
+ * comm_abort() ends it at once, as does the death or the failure of a peer that was connected
+ * already. Whoever is ahead of us waits until we open its generation; whoever is behind is told so.
+ * After a failure comm_close() is all that is left to do.
  * Errors: ERR_PEER, ERR_TIMEOUT (naming who is missing and the last error), ERR_AUTH, ERR_CANCELED,
  * ERR_INPUT (a member's address), ERR_IO, ERR_NOMEM. */
-int comm_open(const struct comm_opts *opts, const volatile int *cancel, struct comm **out,
-              struct err *err);
+int comm_connect(struct comm *c, struct err *err);
+
 /* No thread may be inside a call. NULL is fine. */
 void comm_close(struct comm *c);
+/* The same, and says whether the arena is ours alone again. A peer of this host that was stopped in
+ * the middle of a call may be continued at any time and then writes into the arenas of a generation
+ * that is long over. true: no other process can write into the arena any more; waits up to wait_ms
+ * for peers that are just coming out of their calls. false: give the arena up (copy out of it what
+ * the failed call did not concern, unmap it) and make a new one. NULL: true. */
+bool comm_close_quiet(struct comm *c, uint32_t wait_ms);
 
 uint32_t comm_world(const struct comm *c);      /* ranks */
 uint32_t comm_first_rank(const struct comm *c); /* of this member */
@@ -125,8 +139,9 @@ int comm_barrier(struct comm *c, uint32_t local, struct err *err);
  * it may from the start)? Not if the core has something else to do meanwhile. Between two calls. */
 void comm_may_spin(struct comm *c, uint32_t local, bool may);
 
-/* Ends the generation: every call, here and on the peers that share memory or a link with us,
- * returns within 50 ms. Any thread, also several times; `why` is copied. */
+/* Ends the generation: every call, here and on the peers that share memory or a link with us, and
+ * comm_connect(), return as soon as their threads get a core. Any thread, also several times; `why`
+ * is copied. */
 void comm_abort(struct comm *c, const char *why);
 
 /* Nanoseconds that local rank has spent waiting for others since the start. */

@@ -1,9 +1,9 @@
 /* comm_priv.h - what the files of this folder share.
  *
- *   handshake.c   finds the peers, fills in links and lives
+ *   handshake.c   connects: one loop until all links and lives are there and the arenas shared
  *   greet.c       one new connection: who is there, and does it know the key
  *   hello.c       the messages of that
- *   share.c       a host's members exchange their arenas and the page they meet in
+ *   share.c       a host's members exchange their arenas, the page they meet in, their tethers
  *   link_shm.c    a host's ranks: barrier, the record of calls
  *   link_tcp.c    two ranks of different nodes: one step of a schedule
  *   life.c        who is alive: the watcher thread, and how a failure spreads
@@ -12,7 +12,8 @@
  *
  * A failure has one way: whoever notices calls comm_fail(); the first one wins and becomes the text
  * of every later error. It breaks the host's barrier, tells the peers why over the life lines,
- * then shuts the links down, so that every blocked thread comes out. */
+ * then shuts the links down, so that every blocked thread comes out. While we connect, that is
+ * left to the thread that connects. */
 #ifndef COMM_COMM_PRIV_H
 #define COMM_COMM_PRIV_H
 
@@ -23,6 +24,7 @@
 #include <stdint.h>
 
 #include "comm/comm.h"
+#include "comm/hello.h"
 #include "comm/topology.h"
 
 struct sockaddr_storage;
@@ -36,6 +38,7 @@ enum {
     COMM_SLICE_MS = 50,           /* the longest anybody sleeps without looking up */
     COMM_WHY_BYTES = 240,
     COMM_NO_MEMBER = UINT32_MAX,
+    COMM_PARKED_MAX = 1024,
 };
 
 /* What a rank says it is doing, so that the others can compare. */
@@ -62,14 +65,40 @@ struct comm_link {
     uint32_t peer; /* rank */
 };
 
+/* A connection that tells whether a member lives; see life.c. */
+enum life_kind {
+    LIFE_LINE,   /* TCP, with a member of another host that we have links with */
+    LIFE_STAR,   /* Unix, between a host's leader and another member, while they share memory */
+    LIFE_TETHER, /* the other end of a host member's tether, see share.c */
+};
+
 struct comm_life {
-    int fd;            /* owned; -1 until connected */
-    uint32_t member;   /* the peer */
-    bool is_host;      /* a Unix socket between a host's leader and another member */
+    int fd; /* owned; -1 until connected, and when no longer needed */
+    uint32_t member; /* the peer */
+    enum life_kind kind;
+    bool is_over;      /* nothing more will be read */
     _Atomic bool left; /* it said goodbye */
     uint8_t in[256];   /* the message being received */
     size_t n_in;
+    int passed[2]; /* owned; descriptors that came with it; -1 */
 };
+
+/* What is said there. */
+enum { LIFE_BYE = 1, LIFE_OVER, LIFE_JOIN, LIFE_PART, LIFE_PAGE = UINT32_MAX };
+struct life_message {
+    uint32_t what;
+    uint32_t member; /* OVER: the one to blame, or COMM_NO_MEMBER; PART: whose memory, LIFE_PAGE */
+    union {
+        char why[248]; /* OVER; ends with a NUL */
+        struct {
+            uint64_t bytes;     /* JOIN, PART: of the memory */
+            uint8_t cores[128]; /* JOIN: that the member may use, a bit each */
+        };
+    };
+};
+_Static_assert(sizeof(struct life_message) == sizeof(((struct comm_life *)0)->in),
+               "one buffer, one message");
+_Static_assert(sizeof(((struct life_message *)0)->why) >= COMM_WHY_BYTES, "a reason fits");
 
 /* One replica thread of this member. */
 struct comm_rank {
@@ -86,6 +115,8 @@ struct comm_rank {
     uint32_t arrivals;     /* at the host's barrier */
     uint64_t deadline_ns;
     bool yields;           /* never spins */
+    bool torn;             /* a call failed half-way: peers may still be in it */
+    _Atomic bool inside;   /* of a call */
     _Atomic uint64_t wait_ns;
 };
 
@@ -122,6 +153,14 @@ struct comm_host {
         size_t bytes;
         bool is_mapped; /* ours to unmap */
     } *memory;          /* owned [n_members] */
+    int *memory_fds;    /* owned [n_members]; the leader's, while connecting; else NULL */
+    int tether_fd;      /* owned; our end; -1 alone on the host */
+    int given_fd;       /* owned; the other end, until it is given away */
+    uint32_t n_others;  /* members of this host but us */
+    uint32_t n_taken;   /* whose memory we have */
+    bool has_joined;    /* a follower: the leader was told */
+    bool is_shared;     /* all is there */
+    uint8_t cores[128]; /* of all members so far */
 };
 
 struct comm {
@@ -132,19 +171,22 @@ struct comm {
     char text[192];          /* comm_describe() */
     struct comm_rank *ranks; /* owned [n_ranks] */
     struct comm_host shm;
-    struct comm_life *lives; /* owned [n_lives] */
-    struct pollfd *polls;    /* owned [n_lives + 1]; the watcher's */
+    struct comm_life *lives; /* owned [2 * n_members]: there is room for tethers */
+    struct pollfd *polls;    /* owned [2 * n_members + 1]; the watcher's */
     uint32_t n_lives;
+    struct comm_opts opts; /* what it points to is the caller's, until we are connected */
 
     void (*on_broken)(void *arg, uint32_t member, const char *why);
     void *arg;
     pthread_t watcher;
     bool has_watcher;
-    int wake_fd; /* owned; eventfd: the watcher looks up */
+    int wake_fd; /* owned; eventfd: the watcher, or whoever connects, looks up */
     _Atomic bool stop;
 
     _Atomic uint32_t failed; /* 1: over; also the futex word of those who wait for news */
     pthread_mutex_t lock;    /* guards the rest */
+    bool is_connecting;      /* a failure is spread by the thread that connects, at the end */
+    bool is_connected;
     int code;                /* of every call from now on */
     uint32_t culprit;        /* member, or COMM_NO_MEMBER */
     bool tell;               /* on_broken is due */
@@ -179,15 +221,27 @@ int comm_fail(struct comm *c, int code, uint32_t culprit, const char *fmt, ...)
 int comm_link_lost(struct comm *c, uint32_t rank, const char *why);
 /* The text of the failure. Returns its code. */
 int comm_failure(struct comm *c, struct err *err);
+/* What to poll for: the wake-up and then each life; returns how many. And what to do with it. */
+uint32_t life_polls(const struct comm *c, struct pollfd *out);
+void life_advance(struct comm *c, const struct pollfd *polls, uint32_t n);
+/* Another life, of a member that has none yet. */
+void life_add(struct comm *c, int fd, uint32_t member, enum life_kind kind);
+/* From now on a failure spreads at once; one that came before does so now. */
+void comm_begin(struct comm *c);
+/* Lets go of the tethers of the others: nobody of ours will write into their arenas any more. */
+void comm_release(struct comm *c);
+void comm_wake(struct comm *c);
 int comm_watch(struct comm *c, struct err *err); /* starts the watcher if there is a life line */
 void comm_unwatch(struct comm *c, bool goodbye); /* stops it; tells the peers that we go in peace */
 
 /* ---- share.c ---- */
-/* Makes the page of a host with one member, or joins its members' memory through the life lines
- * that are is_host. */
-int host_open(struct comm *c, const struct device_mem *arena, uint64_t deadline_ns,
-              const volatile int *cancel, struct err *err);
-void host_close(struct comm *c); /* idempotent */
+/* Makes what this member gives: the page of a leader or of a host with one member, a tether. */
+int host_open(struct comm *c, struct err *err);
+/* A JOIN or PART came, with l->passed. */
+int host_take(struct comm *c, struct comm_life *l, const struct life_message *m, struct err *err);
+/* Says what is due; done when c->shm.is_shared. */
+int host_advance(struct comm *c, uint64_t deadline_ns, struct err *err);
+void host_close(struct comm *c); /* idempotent; leaves our end of the tether */
 
 /* ---- link_shm.c ---- */
 /* Tells the ranks that wait on our slots that nobody comes any more. */
@@ -227,12 +281,22 @@ void tcp_tune(int fd);
 int collective(struct comm *c, struct comm_rank *r, void *data);
 
 /* ---- handshake.c ---- */
-/* Fills in the fds of c->lives and of the links of c->ranks. */
-int handshake(struct comm *c, const struct comm_opts *opts, uint64_t deadline_ns,
-              const volatile int *cancel, struct err *err);
+/* Fills in the fds of c->lives and of the links of c->ranks, and shares the host's memory. -1 with
+ * comm_has_failed(): a peer or comm_abort() ended it. *culprit: set if another member is to blame. */
+int handshake(struct comm *c, uint64_t deadline_ns, uint32_t *culprit, struct err *err);
 
 /* ---- listener.c ---- */
 int listener_fd(const struct comm_listener *l); /* non-blocking */
+/* A connection whose dialler is ahead of us waits here for the generation that it wants. When there
+ * is no room, the one that has waited longest is closed: it will call again. */
+struct parked {
+    int fd;
+    uint8_t hello[HELLO_BYTES];
+    char from[72];
+};
+void listener_park(struct comm_listener *l, const struct parked *p);
+/* Takes the one that has waited longest. false: none. */
+bool listener_unpark(struct comm_listener *l, struct parked *out);
 /* "ip:port" or "[ip]:port", literals only. */
 int listener_parse(const char *address, struct sockaddr_storage *out, uint32_t *n_out,
                    struct err *err);

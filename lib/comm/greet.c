@@ -37,10 +37,11 @@ enum outcome greet_stranger(struct shake *s, struct conn *n, const char *fmt, ..
 
 static enum outcome settled(struct shake *s, struct conn *n)
 {
-    if (*n->want->fd >= 0) /* another one of the same was faster */
+    if (n->want->is_there) /* another one of the same was faster */
         return DROP;
     tcp_tune(n->fd);
     *n->want->fd = n->fd;
+    n->want->is_there = true;
     n->want->busy = false;
     s->n_missing--;
     return DONE;
@@ -110,8 +111,6 @@ static enum outcome dial_challenged(struct shake *s, struct conn *n)
         s->rc = err_set(s->err, ERR_PEER, "%s has another list of members for generation %llu",
                         name, (unsigned long long)s->here.generation);
         return DROP;
-    case HELLO_EARLY:
-        return greet_trouble(n, "still at generation %llu", (unsigned long long)ch.generation);
     default:
         return greet_trouble(n, "it does not expect this connection");
     }
@@ -129,10 +128,24 @@ static struct want *find_want(struct shake *s, const struct hello *h)
     for (size_t i = 0; i < s->n_wants; i++) {
         struct want *w = &s->wants[i];
 
-        if (w->kind == h->kind && w->own == h->to && w->peer == h->from && !w->dials && *w->fd < 0)
+        if (w->kind == h->kind && w->own == h->to && w->peer == h->from && !w->dials && !w->is_there)
             return w;
     }
     return NULL;
+}
+
+/* The dialler waits for our answer until we open its generation. */
+static enum outcome park(struct shake *s, struct conn *n, const struct hello *h)
+{
+    struct parked p = { .fd = n->fd };
+
+    memcpy(p.hello, n->hello, sizeof(p.hello));
+    memcpy(p.from, n->from, sizeof(p.from));
+    listener_park(s->opts->listener, &p);
+    s->n_early++;
+    snprintf(s->early, sizeof(s->early), "a connection from %s asked for generation %llu, ours is %llu",
+             n->from, (unsigned long long)h->generation, (unsigned long long)s->here.generation);
+    return DONE;
 }
 
 static enum outcome accept_greeted(struct shake *s, struct conn *n)
@@ -144,6 +157,8 @@ static enum outcome accept_greeted(struct shake *s, struct conn *n)
     if (!hello_read(n->hello, &h, &why))
         return greet_stranger(s, n, "%s", why);
     ch.verdict = hello_judge(&h, &s->here);
+    if (ch.verdict == HELLO_EARLY)
+        return park(s, n, &h);
     if (ch.verdict == HELLO_OK) {
         n->want = find_want(s, &h);
         if (n->want == NULL)
@@ -151,8 +166,7 @@ static enum outcome accept_greeted(struct shake *s, struct conn *n)
     }
     if (n->want == NULL)
         (void)greet_stranger(s, n, "asked for generation %llu, ours is %llu",
-                             (unsigned long long)h.generation,
-                             (unsigned long long)s->here.generation);
+                             (unsigned long long)h.generation, (unsigned long long)s->here.generation);
     if (nonce(s, ch.nonce) != GO_ON)
         return DROP;
     challenge_write(&ch, n->hello, s->opts->key, n->challenge);

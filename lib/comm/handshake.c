@@ -1,10 +1,11 @@
 /* handshake.c - one loop around poll() that dials, accepts and checks until every connection that
- * this member needs is there. Nothing in it waits for a particular peer, so neither a silent
- * stranger nor a late member holds up the others.
+ * this member needs is there and the host's memory is shared. Nothing in it waits for a particular
+ * peer, so neither a silent stranger nor a late member holds up the others.
  *
  * Of two ends the one with the higher number dials the other. A dialler tries again until the
  * deadline whatever happens, except when the other side proves that it knows the key and says that
- * this generation is over. */
+ * this generation is over. Whoever calls for a generation that is still to come is parked at the
+ * listener. Life lines that are there are read, so that the end of a peer ends the loop. */
 #include "comm/shake.h"
 
 #include <errno.h>
@@ -24,17 +25,19 @@
 #include "base/fault.h"
 
 enum {
-    LOOK_MS = 20,         /* between two looks at `cancel` */
+    BREATH_MS = 20,       /* out of descriptors: not to accept for */
     STRANGER_MS = 2000,   /* an accepted connection proves itself within */
     HALF_OPEN_SPARE = 64, /* accepted at a time, beyond those that are expected */
-    RETRY_MS_MIN = 2,
+    RETRY_MS_MIN = 1,
     RETRY_MS_MAX = 50,
+    RETRY_HOST_MS_MAX = 4, /* costs a few microseconds, and is refused until the leader is there */
     NAMED_MAX = 8, /* missing peers in a message */
 };
 
 /* ---- what is wanted ---- */
 
-static int layout_digest(const struct comm_opts *o, uint8_t out[32], struct err *err)
+static int layout_digest(const struct comm_opts *o, uint32_t world, uint8_t out[32],
+                         struct err *err)
 {
     struct buf b = { 0 };
     bool failed;
@@ -46,6 +49,8 @@ static int layout_digest(const struct comm_opts *o, uint8_t out[32], struct err 
         buf_printf(&b, " %zu:%s %zu:%s %zu:%s %u", strlen(p->name), p->name, strlen(p->host),
                    p->host, strlen(p->address), p->address, p->n_ranks);
     }
+    for (uint32_t r = 0; o->shares != NULL && r < world; r++)
+        buf_printf(&b, " /%u", o->shares[r]);
     failed = b.failed;
     if (!failed)
         digest_sha256(b.data, b.len, out);
@@ -109,14 +114,14 @@ static int list_wants(struct shake *s)
 
     for (uint32_t i = 0; i < c->n_ranks; i++)
         n += c->ranks[i].n_links;
-    s->max_conns = n + HALF_OPEN_SPARE;
+    s->max_conns = n + HALF_OPEN_SPARE + COMM_PARKED_MAX;
     s->wants = calloc(n + 1, sizeof(*s->wants));
     s->conns = calloc(s->max_conns, sizeof(*s->conns));
-    s->polls = calloc(s->max_conns + 2, sizeof(*s->polls));
+    s->polls = calloc(s->max_conns + (size_t)2 * c->topo.n_members + 3, sizeof(*s->polls));
     if (s->wants == NULL || s->conns == NULL || s->polls == NULL)
         return err_set(s->err, ERR_NOMEM, "connect to the peers: out of memory");
     for (uint32_t i = 0; i < c->n_lives; i++)
-        want(s, c->lives[i].is_host ? HELLO_HOST : HELLO_LIFE, c->self, c->lives[i].member,
+        want(s, c->lives[i].kind == LIFE_STAR ? HELLO_HOST : HELLO_LIFE, c->self, c->lives[i].member,
              c->lives[i].member, &c->lives[i].fd);
     for (uint32_t i = 0; i < c->n_ranks; i++) {
         struct comm_rank *r = &c->ranks[i];
@@ -158,9 +163,11 @@ static int listen_on_host(struct shake *s)
 
 static void retry_later(struct want *w)
 {
+    uint32_t most = w->kind == HELLO_HOST ? RETRY_HOST_MS_MAX : RETRY_MS_MAX;
+
     w->busy = false;
     w->retry_ns = clock_ns() + w->retry_ms * (uint64_t)1000000;
-    w->retry_ms = w->retry_ms * 2 < RETRY_MS_MAX ? w->retry_ms * 2 : RETRY_MS_MAX;
+    w->retry_ms = w->retry_ms * 2 < most ? w->retry_ms * 2 : most;
 }
 
 /* Takes the connection off the list; the last one moves to its place. */
@@ -212,10 +219,10 @@ static void dial_due(struct shake *s)
     uint64_t now = clock_ns();
 
     s->due_ns = UINT64_MAX;
-    for (size_t i = 0; i < s->n_wants && s->rc == 0; i++) {
+    for (size_t i = 0; i < s->n_wants && s->n_missing > 0 && s->rc == 0; i++) {
         struct want *w = &s->wants[i];
 
-        if (!w->dials || w->busy || *w->fd >= 0)
+        if (!w->dials || w->busy || w->is_there)
             continue;
         if (now >= w->retry_ns && s->n_conns < s->max_conns)
             dial(s, w);
@@ -253,7 +260,7 @@ static void accept_from(struct shake *s, int listener)
         n.fd = accept4(listener, (struct sockaddr *)&a, &bytes, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (n.fd < 0) {
             if (errno != EAGAIN) /* out of descriptors, say: not at once again */
-                s->accept_again_ns = clock_ns() + LOOK_MS * (uint64_t)1000000;
+                s->accept_again_ns = clock_ns() + BREATH_MS * (uint64_t)1000000;
             return;
         }
         if (a.ss_family != AF_UNIX)
@@ -267,23 +274,65 @@ static void accept_from(struct shake *s, int listener)
     }
 }
 
-static void wait_and_advance(struct shake *s)
+/* Those who were ahead of us when we last looked. */
+static void resume_parked(struct shake *s)
+{
+    struct parked p;
+    size_t first = s->n_conns;
+
+    while (s->opts->listener != NULL && listener_unpark(s->opts->listener, &p)) {
+        struct conn n = { .fd = p.fd,
+                          .state = ACCEPT_HELLO,
+                          .done = HELLO_BYTES,
+                          .expires_ns = clock_ns() + STRANGER_MS * (uint64_t)1000000 };
+
+        memcpy(n.hello, p.hello, sizeof(n.hello));
+        snprintf(n.from, sizeof(n.from), "%s", p.from);
+        s->conns[s->n_conns++] = n;
+    }
+    for (size_t i = s->n_conns; i-- > first && s->rc == 0;) {
+        enum outcome o = greet(s, &s->conns[i]);
+
+        if (o != GO_ON)
+            forget(s, i, o);
+    }
+}
+
+/* Until something happens or is due. */
+static int patience_ms(const struct shake *s, uint64_t deadline_ns)
+{
+    uint64_t now = clock_ns(), due = deadline_ns < s->due_ns ? deadline_ns : s->due_ns;
+
+    if (s->accept_again_ns > now && s->accept_again_ns < due)
+        due = s->accept_again_ns;
+    for (size_t i = 0; i < s->n_conns; i++)
+        if (s->conns[i].expires_ns < due)
+            due = s->conns[i].expires_ns;
+    return due <= now ? 0 : due - now > 1000000000ull ? 1000 : (int)((due - now) / 1000000 + 1);
+}
+
+/* What is polled: the lives, two listeners, the new connections. */
+static void wait_and_advance(struct shake *s, uint64_t deadline_ns)
 {
     size_t n = s->n_conns;
-    uint64_t now = clock_ns(), ms = s->due_ns > now ? (s->due_ns - now) / 1000000 + 1 : 1;
-    bool accepts = now >= s->accept_again_ns;
+    uint32_t n_lives = life_polls(s->c, s->polls);
+    struct pollfd *door = s->polls + n_lives, *conn = door + 2;
+    bool accepts = clock_ns() >= s->accept_again_ns;
+    uint64_t now;
 
-    s->polls[0] =
-        (struct pollfd){ .fd = accepts ? listener_fd(s->opts->listener) : -1, .events = POLLIN };
-    s->polls[1] = (struct pollfd){ .fd = accepts ? s->unix_fd : -1, .events = POLLIN };
+    door[0] = (struct pollfd){ .fd = accepts && s->opts->listener != NULL
+                                         ? listener_fd(s->opts->listener)
+                                         : -1,
+                               .events = POLLIN };
+    door[1] = (struct pollfd){ .fd = accepts ? s->unix_fd : -1, .events = POLLIN };
     for (size_t i = 0; i < n; i++)
-        s->polls[i + 2] =
-            (struct pollfd){ .fd = s->conns[i].fd, .events = greet_events(&s->conns[i]) };
-    if (poll(s->polls, n + 2, ms < LOOK_MS ? (int)ms : LOOK_MS) < 0)
+        conn[i] = (struct pollfd){ .fd = s->conns[i].fd, .events = greet_events(&s->conns[i]) };
+    if (poll(s->polls, n_lives + 2 + n, patience_ms(s, deadline_ns)) < 0)
         return; /* EINTR */
+    life_advance(s->c, s->polls, n_lives);
     now = clock_ns();
     for (size_t i = n; i-- > 0 && s->rc == 0;) { /* backwards: forget() moves the last one here */
-        enum outcome o = s->polls[i + 2].revents != 0 ? greet(s, &s->conns[i]) : GO_ON;
+        enum outcome o = conn[i].revents != 0 ? greet(s, &s->conns[i]) : GO_ON;
 
         if (o == GO_ON && now >= s->conns[i].expires_ns) {
             (void)greet_stranger(s, &s->conns[i], "said nothing for too long");
@@ -293,13 +342,14 @@ static void wait_and_advance(struct shake *s)
             forget(s, i, o);
     }
     for (int i = 0; i < 2; i++)
-        if (s->polls[i].fd >= 0 && s->polls[i].revents != 0)
-            accept_from(s, s->polls[i].fd);
+        if (door[i].fd >= 0 && door[i].revents != 0)
+            accept_from(s, door[i].fd);
 }
 
 /* Who is missing, and the last thing known about each. */
-static int too_late(struct shake *s)
+static int too_late(struct shake *s, uint32_t *culprit)
 {
+    const struct comm *c = s->c;
     struct buf b = { 0 };
     uint32_t named = 0, last = COMM_NO_MEMBER;
     bool unproven = false;
@@ -310,18 +360,24 @@ static int too_late(struct shake *s)
         const char *silence =
             w->dials ? w->busy ? "does not answer" : "not tried yet" : "has not called us";
 
-        if (*w->fd >= 0)
+        if (w->is_there && (w->kind != HELLO_HOST || c->shm.memory[w->member].bytes != 0))
             continue;
+        if (w->is_there)
+            silence = "has not shared its memory";
         unproven |= w->unproven;
         if (w->member == last || named++ >= NAMED_MAX)
             continue;
+        if (last == COMM_NO_MEMBER)
+            *culprit = w->member;
         last = w->member;
-        buf_printf(&b, "%s%s (%s: %s)", b.len > 0 ? ", " : "", s->c->names[w->member],
+        buf_printf(&b, "%s%s (%s: %s)", b.len > 0 ? ", " : "", c->names[w->member],
                    w->kind == HELLO_HOST ? "on this host" : s->opts->members[w->member].address,
                    w->last[0] != '\0' ? w->last : silence);
     }
     if (named > NAMED_MAX)
         buf_printf(&b, " and %u more connections", named - NAMED_MAX);
+    if (s->n_early > 0)
+        buf_printf(&b, "; %u wait for a later generation, last: %s", s->n_early, s->early);
     if (s->n_strangers > 0)
         buf_printf(&b, "; turned away %u, last: %s", s->n_strangers, s->stranger);
     rc = err_set(s->err, unproven ? ERR_AUTH : ERR_TIMEOUT, "missing after %.3g s: %s",
@@ -330,27 +386,28 @@ static int too_late(struct shake *s)
     return rc;
 }
 
-int handshake(struct comm *c, const struct comm_opts *opts, uint64_t deadline_ns,
-              const volatile int *cancel, struct err *err)
+int handshake(struct comm *c, uint64_t deadline_ns, uint32_t *culprit, struct err *err)
 {
-    struct err local = { 0 };
-    struct shake s = { .c = c, .opts = opts, .unix_fd = -1, .err = err != NULL ? err : &local };
+    struct shake s = { .c = c, .opts = &c->opts, .unix_fd = -1, .err = err, .due_ns = UINT64_MAX };
 
-    s.here.generation = opts->generation;
-    s.rc = layout_digest(opts, s.here.layout, s.err);
+    s.here.generation = c->generation;
+    s.rc = layout_digest(s.opts, c->topo.world, s.here.layout, err);
     if (s.rc == 0)
         s.rc = list_wants(&s);
     if (s.rc == 0)
         s.rc = listen_on_host(&s);
-    while (s.rc == 0 && s.n_missing > 0) {
-        if (cancel != NULL && __atomic_load_n(cancel, __ATOMIC_RELAXED) != 0)
-            s.rc = err_set(s.err, ERR_CANCELED, "canceled");
-        else if (clock_ns() >= deadline_ns)
-            s.rc = too_late(&s);
+    if (s.rc == 0)
+        resume_parked(&s);
+    while (s.rc == 0 && !comm_has_failed(c)) {
+        s.rc = host_advance(c, deadline_ns, err);
+        if (s.rc < 0 || (s.n_missing == 0 && c->shm.is_shared))
+            break;
+        if (clock_ns() >= deadline_ns)
+            s.rc = too_late(&s, culprit);
         else
             dial_due(&s);
         if (s.rc == 0)
-            wait_and_advance(&s);
+            wait_and_advance(&s, deadline_ns);
     }
     for (size_t i = 0; i < s.n_conns; i++)
         close(s.conns[i].fd);
@@ -359,5 +416,5 @@ int handshake(struct comm *c, const struct comm_opts *opts, uint64_t deadline_ns
     free(s.wants);
     free(s.conns);
     free(s.polls);
-    return s.rc;
+    return comm_has_failed(c) ? -1 : s.rc;
 }

@@ -5,7 +5,11 @@
  * a death. A thread of ours sleeps on all life lines; the kernel wakes it the moment a peer's
  * process is gone, whatever the replica threads are doing. OVER names the member that is to blame
  * and why, so that a failure arrives everywhere with its root and not as the name of whoever passed
- * it on. */
+ * it on.
+ *
+ * Inside a host the life line of a member is its tether (share.c): one connection whose other end
+ * all others hold. They look at the one message without taking it, so that everybody sees it.
+ * While the members connect, whoever connects does what the thread does later. */
 #include "comm/comm_priv.h"
 
 #include <errno.h>
@@ -16,7 +20,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -25,16 +28,7 @@
 #include "base/check.h"
 #include "base/err.h"
 
-enum { LIFE_BYE = 1, LIFE_OVER = 2, PATIENCE_MS = 20 };
-
-struct message {
-    uint32_t what;
-    uint32_t culprit; /* member, COMM_NO_MEMBER */
-    char why[248];    /* ends with a NUL */
-};
-_Static_assert(sizeof(struct message) == sizeof(((struct comm_life *)0)->in),
-               "one buffer, one message");
-_Static_assert(sizeof(((struct message *)0)->why) >= COMM_WHY_BYTES, "a reason fits");
+enum { PATIENCE_MS = 20 };
 
 struct comm_who comm_who(const struct comm *c, uint32_t rank)
 {
@@ -70,7 +64,7 @@ bool comm_call_same(const struct comm_call *a, const struct comm_call *b)
            a->dtype == b->dtype && a->op == b->op && a->root == b->root;
 }
 
-static void wake_watcher(struct comm *c)
+void comm_wake(struct comm *c)
 {
     uint64_t one = 1;
 
@@ -80,12 +74,29 @@ static void wake_watcher(struct comm *c)
 
 static void tell_lives(struct comm *c, uint32_t what, uint32_t culprit, const char *why)
 {
-    struct message m = { .what = what, .culprit = culprit };
+    struct life_message m = { .what = what, .member = culprit };
 
     snprintf(m.why, sizeof(m.why), "%s", why);
+    /* the first thing ever said there: it fits, or the peer is gone */
+    if (c->shm.tether_fd >= 0)
+        (void)!send(c->shm.tether_fd, &m, sizeof(m), MSG_NOSIGNAL | MSG_DONTWAIT);
     for (uint32_t i = 0; i < c->n_lives; i++)
-        if (c->lives[i].fd >= 0) /* the first thing ever sent there: it fits, or the peer is gone */
+        if (c->lives[i].kind != LIFE_TETHER && c->lives[i].fd >= 0)
             (void)!send(c->lives[i].fd, &m, sizeof(m), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+static void spread(struct comm *c)
+{
+    char why[COMM_WHY_BYTES];
+    uint32_t culprit;
+
+    pthread_mutex_lock(&c->lock);
+    culprit = c->culprit;
+    memcpy(why, c->why, sizeof(why));
+    pthread_mutex_unlock(&c->lock);
+    host_break(c, culprit, why);
+    tell_lives(c, LIFE_OVER, culprit, why); /* before the links end, as if we had died */
+    tcp_shutdown(c);
 }
 
 /* How the failure came to us. */
@@ -93,26 +104,39 @@ enum origin { OURS, SEEN };
 
 static int fail(struct comm *c, enum origin origin, int code, uint32_t culprit, const char *why)
 {
-    bool first;
+    bool first, at_once;
 
     pthread_mutex_lock(&c->lock);
     first = c->code == 0;
+    at_once = first && !c->is_connecting;
     if (first) {
         c->code = code;
         c->culprit = culprit;
-        c->tell = origin == SEEN;
+        c->tell = origin == SEEN && c->is_connected;
         snprintf(c->why, sizeof(c->why), "%s", why);
+        atomic_store(&c->failed, 1);
     }
     pthread_mutex_unlock(&c->lock);
     if (!first)
         return -1;
-    atomic_store(&c->failed, 1);
     syscall(SYS_futex, &c->failed, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
-    host_break(c, culprit, why);
-    tell_lives(c, LIFE_OVER, culprit, why); /* before the links end, as if we had died */
-    tcp_shutdown(c);
-    wake_watcher(c);
+    if (at_once)
+        spread(c);
+    comm_wake(c);
     return -1;
+}
+
+void comm_begin(struct comm *c)
+{
+    bool failed;
+
+    pthread_mutex_lock(&c->lock);
+    c->is_connecting = false;
+    failed = c->code != 0;
+    c->is_connected = !failed;
+    pthread_mutex_unlock(&c->lock);
+    if (failed)
+        spread(c);
 }
 
 int comm_fail(struct comm *c, int code, uint32_t culprit, const char *fmt, ...)
@@ -161,43 +185,132 @@ int comm_failure(struct comm *c, struct err *err)
     return code;
 }
 
-/* ---- the watcher ---- */
+/* ---- lives ---- */
+
+void life_add(struct comm *c, int fd, uint32_t member, enum life_kind kind)
+{
+    CHECK(c->n_lives < 2 * c->topo.n_members);
+    c->lives[c->n_lives].fd = fd;
+    c->lives[c->n_lives].member = member;
+    c->lives[c->n_lives].kind = kind;
+    c->lives[c->n_lives].passed[0] = c->lives[c->n_lives].passed[1] = -1;
+    c->n_lives++;
+}
+
+static void drop_passed(struct comm_life *l)
+{
+    for (int i = 0; i < 2; i++) {
+        if (l->passed[i] >= 0)
+            close(l->passed[i]);
+        l->passed[i] = -1;
+    }
+}
 
 static void life_message(struct comm *c, struct comm_life *l)
 {
-    struct message m;
+    const char *name = c->names[l->member];
+    struct life_message m;
+    struct err err;
 
     memcpy(&m, l->in, sizeof(m));
+    l->n_in = 0;
+    if (l->kind == LIFE_STAR && (m.what == LIFE_JOIN || m.what == LIFE_PART)) {
+        int rc = host_take(c, l, &m, &err);
+
+        if (rc < 0)
+            comm_fail(c, rc, rc == ERR_PEER ? l->member : c->self, "share memory with %s: %s", name,
+                      err.text);
+        drop_passed(l);
+        return;
+    }
+    l->is_over = true;
     m.why[sizeof(m.why) - 1] = '\0';
     if (m.what == LIFE_BYE)
         atomic_store(&l->left, true);
     else if (m.what == LIFE_OVER)
-        comm_fail(c, ERR_PEER, m.culprit < c->topo.n_members ? m.culprit : l->member, "%s", m.why);
+        comm_fail(c, ERR_PEER, m.member < c->topo.n_members ? m.member : l->member, "%s", m.why);
     else
-        comm_fail(c, ERR_PEER, l->member, "%s sent nonsense on its life line", c->names[l->member]);
+        comm_fail(c, ERR_PEER, l->member, "%s sent nonsense on its life line", name);
 }
 
-/* Reads what there is. false: nothing more will come. */
-static bool life_read(struct comm *c, struct comm_life *l)
+/* As recv(); keeps the descriptors that come along. */
+static ssize_t life_recv(struct comm_life *l)
 {
-    ssize_t n = recv(l->fd, l->in + l->n_in, sizeof(l->in) - l->n_in, MSG_DONTWAIT);
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof(l->passed))];
+    } control;
+    struct iovec iov = { l->in + l->n_in, sizeof(l->in) - l->n_in };
+    struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1 };
+    ssize_t n;
 
-    if (n < 0 && (errno == EAGAIN || errno == EINTR))
-        return true;
-    if (n <= 0) {
-        char reason[128];
-
-        comm_fail(c, ERR_PEER, l->member, "%s died (%s)", c->names[l->member],
-                  n == 0 ? "its connection closed without a goodbye"
-                         : strerror_r(errno, reason, sizeof(reason)));
-        return false;
-    }
-    l->n_in += (size_t)n;
-    if (l->n_in < sizeof(l->in))
-        return true;
-    life_message(c, l);
-    return false;
+    if (l->kind != LIFE_STAR) /* others may see what is said on a tether too */
+        return recv(l->fd, iov.iov_base, iov.iov_len,
+                    MSG_DONTWAIT | (l->kind == LIFE_TETHER ? MSG_PEEK : 0));
+    m.msg_control = control.bytes;
+    m.msg_controllen = sizeof(control.bytes);
+    n = recvmsg(l->fd, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    for (struct cmsghdr *h = n > 0 ? CMSG_FIRSTHDR(&m) : NULL; h != NULL; h = CMSG_NXTHDR(&m, h))
+        if (h->cmsg_level == SOL_SOCKET && h->cmsg_type == SCM_RIGHTS) {
+            drop_passed(l);
+            memcpy(l->passed, CMSG_DATA(h), h->cmsg_len - CMSG_LEN(0));
+        }
+    return n;
 }
+
+/* Reads what there is. */
+static void life_read(struct comm *c, struct comm_life *l)
+{
+    while (!l->is_over && l->fd >= 0) {
+        ssize_t n = life_recv(l);
+
+        if (n < 0 && (errno == EAGAIN || errno == EINTR))
+            return;
+        if (n <= 0) {
+            char reason[128];
+
+            l->is_over = true;
+            comm_fail(c, ERR_PEER, l->member, "%s died (%s)", c->names[l->member],
+                      n == 0 ? "its connection closed without a goodbye"
+                             : strerror_r(errno, reason, sizeof(reason)));
+            return;
+        }
+        l->n_in += (size_t)n;
+        if (l->n_in == sizeof(l->in))
+            life_message(c, l);
+    }
+}
+
+uint32_t life_polls(const struct comm *c, struct pollfd *out)
+{
+    out[0] = (struct pollfd){ .fd = c->wake_fd, .events = POLLIN };
+    for (uint32_t i = 0; i < c->n_lives; i++)
+        out[i + 1] = (struct pollfd){ .fd = c->lives[i].is_over ? -1 : c->lives[i].fd,
+                                      .events = POLLIN | POLLRDHUP };
+    return c->n_lives + 1;
+}
+
+void life_advance(struct comm *c, const struct pollfd *polls, uint32_t n)
+{
+    uint64_t count;
+
+    if (polls[0].revents != 0)
+        (void)!read(c->wake_fd, &count, sizeof(count));
+    for (uint32_t i = 1; i < n; i++)
+        if (polls[i].revents != 0)
+            life_read(c, &c->lives[i - 1]);
+}
+
+void comm_release(struct comm *c)
+{
+    for (uint32_t i = 0; i < c->n_lives; i++)
+        if (c->lives[i].kind == LIFE_TETHER && c->lives[i].fd >= 0) {
+            close(c->lives[i].fd);
+            c->lives[i].fd = -1;
+        }
+}
+
+/* ---- the watcher ---- */
 
 static void tell_user(struct comm *c)
 {
@@ -215,40 +328,30 @@ static void tell_user(struct comm *c)
         c->on_broken(c->arg, culprit == COMM_NO_MEMBER ? c->self : culprit, why);
 }
 
-/* polls[0] is the wake-up, then one per life line. */
-static void watch(struct comm *c, struct pollfd *polls)
+/* Set before a call looks at `failed`, which was set before we look here: either sees the other. */
+static bool is_inside(struct comm *c)
 {
-    bool shares = false;
+    bool inside = false;
 
-    for (uint32_t i = 0; i < c->n_lives; i++)
-        shares |= c->lives[i].is_host;
-    while (!atomic_load(&c->stop)) {
-        /* The page has no way to wake us; whoever breaks it also says so over the life lines, but
-         * the leader, who would pass that on, may be stopped. */
-        int n = poll(polls, c->n_lives + 1, shares && !comm_has_failed(c) ? COMM_SLICE_MS : -1);
-        uint64_t count;
-
-        if (n < 0) /* EINTR: look again */
-            continue;
-        if (polls[0].revents != 0)
-            (void)!read(c->wake_fd, &count, sizeof(count));
-        for (uint32_t i = 0; i < c->n_lives; i++)
-            if (polls[i + 1].revents != 0 && !life_read(c, &c->lives[i]))
-                polls[i + 1].fd = -1;
-        if (!comm_has_failed(c))
-            (void)host_check(c);
-        tell_user(c);
-    }
+    for (uint32_t i = 0; i < c->n_ranks; i++)
+        inside |= atomic_load(&c->ranks[i].inside);
+    return inside;
 }
 
 static void *watcher(void *arg)
 {
     struct comm *c = arg;
 
-    c->polls[0] = (struct pollfd){ .fd = c->wake_fd, .events = POLLIN };
-    for (uint32_t i = 0; i < c->n_lives; i++)
-        c->polls[i + 1] = (struct pollfd){ .fd = c->lives[i].fd, .events = POLLIN | POLLRDHUP };
-    watch(c, c->polls);
+    while (!atomic_load(&c->stop)) {
+        uint32_t n = life_polls(c, c->polls);
+
+        if (poll(c->polls, n, -1) < 0) /* EINTR: look again */
+            continue;
+        life_advance(c, c->polls, n);
+        if (comm_has_failed(c) && !is_inside(c))
+            comm_release(c);
+        tell_user(c);
+    }
     return NULL;
 }
 
@@ -259,9 +362,6 @@ int comm_watch(struct comm *c, struct err *err)
 
     if (c->n_lives == 0)
         return 0;
-    c->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (c->wake_fd < 0)
-        return err_sys(err, errno, "watch the peers");
     sigfillset(&all); /* signals are for the threads of the program */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     rc = pthread_create(&c->watcher, NULL, watcher, c);
@@ -277,11 +377,8 @@ void comm_unwatch(struct comm *c, bool goodbye)
     if (goodbye && !comm_has_failed(c))
         tell_lives(c, LIFE_BYE, c->self, "");
     atomic_store(&c->stop, true);
-    wake_watcher(c);
+    comm_wake(c);
     if (c->has_watcher)
         pthread_join(c->watcher, NULL);
     c->has_watcher = false;
-    if (c->wake_fd >= 0)
-        close(c->wake_fd);
-    c->wake_fd = -1;
 }

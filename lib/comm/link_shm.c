@@ -86,11 +86,14 @@ static int wait_for(struct comm *c, struct comm_rank *r, uint32_t rank)
 {
     struct host_slot *s = slot_of(c, rank);
     bool spin = c->shm.page->spin != 0 && !r->yields;
+    uint32_t seen = atomic_load_explicit(&s->word, memory_order_acquire);
     uint64_t start;
     int rc = 1;
 
-    if (arrived(atomic_load_explicit(&s->word, memory_order_acquire), r->arrivals))
-        return 0;
+    /* If all have come, but meanwhile the generation has ended, the others may be using their arenas
+     * for the next one: we may have been stopped for long. What we have read may be anything. */
+    if (arrived(seen, r->arrivals))
+        return (seen & PAGE_BROKEN) != 0 ? host_check(c) : 0;
     start = clock_ns();
     for (int i = 0; i < (spin ? SPINS : YIELDS) && rc == 1; i++) {
         if (spin && i % SPINS_TO_YIELD != 0)

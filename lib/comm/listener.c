@@ -18,6 +18,8 @@ enum { BACKLOG = 1024, ADDRESS_BYTES = 80 };
 struct comm_listener {
     int fd; /* owned */
     char address[ADDRESS_BYTES];
+    struct parked parked[COMM_PARKED_MAX]; /* a ring; the fds are owned */
+    uint32_t first_parked, n_parked;
 };
 
 const char *comm_host_key(void)
@@ -126,8 +128,12 @@ const char *comm_listener_address(const struct comm_listener *l)
 
 void comm_listener_close(struct comm_listener *l)
 {
+    struct parked p;
+
     if (l == NULL)
         return;
+    while (listener_unpark(l, &p))
+        close(p.fd);
     close(l->fd);
     free(l);
 }
@@ -135,6 +141,25 @@ void comm_listener_close(struct comm_listener *l)
 int listener_fd(const struct comm_listener *l)
 {
     return l->fd;
+}
+
+void listener_park(struct comm_listener *l, const struct parked *p)
+{
+    struct parked oldest;
+
+    if (l->n_parked == COMM_PARKED_MAX && listener_unpark(l, &oldest))
+        close(oldest.fd);
+    l->parked[(l->first_parked + l->n_parked++) % COMM_PARKED_MAX] = *p;
+}
+
+bool listener_unpark(struct comm_listener *l, struct parked *out)
+{
+    if (l->n_parked == 0)
+        return false;
+    *out = l->parked[l->first_parked];
+    l->first_parked = (l->first_parked + 1) % COMM_PARKED_MAX;
+    l->n_parked--;
+    return true;
 }
 
 int listener_parse(const char *address, struct sockaddr_storage *out, uint32_t *n_out,

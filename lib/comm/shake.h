@@ -13,7 +13,8 @@ struct want {
     enum hello_kind kind;
     uint32_t own, peer; /* ranks of a link, else members */
     uint32_t member;    /* the peer's */
-    int *fd;            /* where it goes; -1 until then */
+    int *fd;            /* where it goes */
+    bool is_there;      /* it came about; a star may be closed again by now */
     bool dials, busy;   /* we call them; a try is under way */
     bool unproven;      /* the last one that tried did not know the key */
     uint64_t retry_ns;
@@ -50,7 +51,7 @@ struct shake {
     struct want *wants;
     size_t n_wants, n_missing;
     struct conn *conns;
-    struct pollfd *polls; /* 2 listeners, then a conn each */
+    struct pollfd *polls; /* the lives, 2 listeners, then a conn each */
     size_t n_conns, max_conns;
     int unix_fd;                     /* owned; -1 if nobody calls there */
     struct sockaddr_un host_address; /* abstract name of this host's leader */
@@ -59,6 +60,8 @@ struct shake {
     uint64_t accept_again_ns; /* out of descriptors: not before */
     uint32_t n_strangers;
     char stranger[192]; /* what the last one did */
+    uint32_t n_early;
+    char early[192]; /* what the last one asked for */
     int rc;
     struct err *err;
 };

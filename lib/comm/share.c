@@ -1,10 +1,18 @@
 /* share.c - the members of a host give each other their memory.
  *
- * The leader (the host's first member) makes the page. Over the Unix socket that is also the life
- * line, every other member sends it a JOIN with the memfd of its arena; the leader answers with
- * a PART for the page and one for every other arena, each with its memfd. Everybody maps them all.
- * The sockets are authenticated before; sizes are checked nevertheless, because a mapping beyond
- * the end of a file kills whoever touches it. */
+ * The leader (the host's first member) makes the page. Over a Unix socket every other member sends
+ * it a JOIN with the memfd of its arena; when all have, the leader answers with a PART for the page
+ * and one for every other arena, each with its memfd. Everybody maps them all. The sockets are
+ * authenticated before; sizes are checked nevertheless, because a mapping beyond the end of a file
+ * kills whoever touches it.
+ *
+ *   tether   with its arena each member gives away one end of a pair of sockets and keeps the other.
+ *            The kernel closes what a process had only after its threads have left its memory. So
+ *              - when our end is closed, the others see it on theirs: we have died (life.c)
+ *              - when all of the others have closed theirs, we see it on ours: nobody can write
+ *                into our arena any more (comm_close_quiet())
+ *            They close theirs when they unmap the arena, or have failed and no thread is in a call.
+ */
 #include "comm/comm_priv.h"
 
 #include <errno.h>
@@ -23,115 +31,64 @@
 #include "base/fault.h"
 #include "device/device.h"
 
-enum { LOOK_MS = 20, THE_PAGE = UINT32_MAX };
-
-/* JOIN and PART. */
-struct share {
-    uint32_t member; /* whose memory; THE_PAGE */
-    uint32_t zero;
-    uint64_t bytes;
-    uint8_t cores[128]; /* JOIN: the cores that the member may use, a bit each */
-};
-
-struct waiting {
-    uint64_t deadline_ns;
-    const volatile int *cancel;
-};
-
-static int wait_fd(int fd, short events, const struct waiting *w, struct err *err)
+static bool is_leader(const struct comm *c)
 {
-    for (;;) {
-        struct pollfd p = { .fd = fd, .events = events };
-
-        if (w->cancel != NULL && __atomic_load_n(w->cancel, __ATOMIC_RELAXED) != 0)
-            return err_set(err, ERR_CANCELED, "canceled");
-        if (clock_ns() >= w->deadline_ns)
-            return err_set(err, ERR_TIMEOUT, "no answer before the deadline");
-        if (poll(&p, 1, LOOK_MS) > 0)
-            return 0;
-    }
+    return c->topo.leader_of[c->host] == c->self;
 }
 
-union control {
-    struct cmsghdr align;
-    char bytes[CMSG_SPACE(sizeof(int))];
-};
+/* ---- sending ---- */
 
-static int send_share(int fd, const struct share *s, int passed, const struct waiting *w,
-                      struct err *err)
+/* `for_room`: until fd takes more; else for a moment. */
+static int wait_to_send(struct comm *c, int fd, bool for_room, uint64_t deadline_ns, struct err *err)
 {
-    for (size_t done = 0; done < sizeof(*s);) {
-        struct iovec iov = { (uint8_t *)s + done, sizeof(*s) - done };
-        union control control = { .bytes = { 0 } };
-        struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1 };
+    uint64_t now = clock_ns();
+    struct pollfd p[2] = { { .fd = c->wake_fd, .events = POLLIN }, { .fd = fd, .events = POLLOUT } };
+
+    if (now >= deadline_ns)
+        return err_set(err, ERR_TIMEOUT, "it has not taken what is shared before the deadline");
+    (void)poll(p, for_room ? 2 : 1, for_room ? (int)((deadline_ns - now) / 1000000 + 1) : 1);
+    return comm_has_failed(c) ? -1 : 0;
+}
+
+/* Sends a message with one or two (passed[1] >= 0) descriptors. */
+static int send_share(struct comm *c, const struct comm_life *life, const struct life_message *m,
+                      const int passed[2], uint64_t deadline_ns, struct err *err)
+{
+    size_t n_passed = passed[1] >= 0 ? 2 : 1;
+
+    for (size_t done = 0; done < sizeof(*m);) {
+        union {
+            struct cmsghdr align;
+            char bytes[CMSG_SPACE(2 * sizeof(int))];
+        } control = { .bytes = { 0 } };
+        struct iovec iov = { (uint8_t *)m + done, sizeof(*m) - done };
+        struct msghdr h = { .msg_iov = &iov, .msg_iovlen = 1 };
         ssize_t n;
 
-        if (done == 0) { /* the fd goes with the first byte */
-            m.msg_control = control.bytes;
-            m.msg_controllen = sizeof(control.bytes);
-            CMSG_FIRSTHDR(&m)->cmsg_level = SOL_SOCKET;
-            CMSG_FIRSTHDR(&m)->cmsg_type = SCM_RIGHTS;
-            CMSG_FIRSTHDR(&m)->cmsg_len = CMSG_LEN(sizeof(int));
-            memcpy(CMSG_DATA(CMSG_FIRSTHDR(&m)), &passed, sizeof(int));
+        if (done == 0) { /* they go with the first byte */
+            h.msg_control = control.bytes;
+            h.msg_controllen = CMSG_SPACE(n_passed * sizeof(int));
+            CMSG_FIRSTHDR(&h)->cmsg_level = SOL_SOCKET;
+            CMSG_FIRSTHDR(&h)->cmsg_type = SCM_RIGHTS;
+            CMSG_FIRSTHDR(&h)->cmsg_len = CMSG_LEN(n_passed * sizeof(int));
+            memcpy(CMSG_DATA(CMSG_FIRSTHDR(&h)), passed, n_passed * sizeof(int));
         }
-        n = sendmsg(fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+        n = sendmsg(life->fd, &h, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (n > 0)
             done += (size_t)n;
-        else if (n < 0 && errno != EAGAIN && errno != EINTR)
-            return err_set(err, ERR_PEER, "cannot pass memory: %s", strerror(errno));
-        else if (wait_fd(fd, POLLOUT, w, err) < 0)
-            return err != NULL ? err->code : ERR_TIMEOUT;
+        else if (n < 0 && errno != EAGAIN && errno != EINTR && errno != ETOOMANYREFS)
+            return comm_fail(c, ERR_PEER, life->member, "%s died (cannot pass it memory: %s)",
+                             c->names[life->member], strerror(errno));
+        /* ETOOMANYREFS: as many descriptors are under way as a user may have; some will arrive */
+        else if (wait_to_send(c, life->fd, errno != ETOOMANYREFS, deadline_ns, err) < 0)
+            return comm_has_failed(c) ? -1
+                                      : err_wrap(err, ERR_TIMEOUT, "share memory with %s",
+                                                 c->names[life->member]);
     }
     return 0;
 }
 
-/* The passed descriptor of a message that has one, else -1. */
-static int passed_fd(struct msghdr *m)
-{
-    int fd = -1;
-
-    for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c != NULL; c = CMSG_NXTHDR(m, c))
-        if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
-            c->cmsg_len == CMSG_LEN(sizeof(int)))
-            memcpy(&fd, CMSG_DATA(c), sizeof(int));
-    return fd;
-}
-
-/* On success *passed is the caller's. */
-static int recv_share(int fd, struct share *s, int *passed, const struct waiting *w,
-                      struct err *err)
-{
-    int got = -1, rc = 0;
-
-    for (size_t done = 0; done < sizeof(*s) && rc == 0;) {
-        struct iovec iov = { (uint8_t *)s + done, sizeof(*s) - done };
-        union control control = { .bytes = { 0 } };
-        struct msghdr m = { .msg_iov = &iov,
-                            .msg_iovlen = 1,
-                            .msg_control = control.bytes,
-                            .msg_controllen = sizeof(control.bytes) };
-        ssize_t n = recvmsg(fd, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-
-        if (n > 0) {
-            if (got < 0)
-                got = passed_fd(&m);
-            done += (size_t)n;
-        } else if (n == 0) {
-            rc = err_set(err, ERR_PEER, "it closed the connection");
-        } else if (errno != EAGAIN && errno != EINTR) {
-            rc = err_set(err, ERR_PEER, "%s", strerror(errno));
-        } else {
-            rc = wait_fd(fd, POLLIN, w, err);
-        }
-    }
-    if (rc == 0 && (got < 0 || s->zero != 0))
-        rc = err_set(err, ERR_PEER, "it gave up");
-    if (rc == 0)
-        *passed = got;
-    else if (got >= 0)
-        close(got);
-    return rc;
-}
+/* ---- taking ---- */
 
 static int map(int fd, size_t bytes, void **out, struct err *err)
 {
@@ -149,24 +106,6 @@ static int map(int fd, size_t bytes, void **out, struct err *err)
         return err_sys(err, errno, "map %zu bytes of shared memory", bytes);
     (void)madvise(p, bytes, MADV_HUGEPAGE); /* faster where the kernel can */
     *out = p;
-    return 0;
-}
-
-static int map_member(struct comm *c, const struct share *s, int fd, struct err *err)
-{
-    struct comm_memory *m;
-    void *base;
-    int rc;
-
-    if (s->member >= c->topo.n_members || c->topo.host_of[s->member] != c->host ||
-        c->shm.memory[s->member].bytes != 0)
-        return err_set(err, ERR_PEER,
-                       "passed the memory of member %u, which is not one of its host", s->member);
-    m = &c->shm.memory[s->member];
-    rc = map(fd, (size_t)s->bytes, &base, err);
-    if (rc < 0)
-        return rc;
-    *m = (struct comm_memory){ .base = base, .bytes = (size_t)s->bytes, .is_mapped = true };
     return 0;
 }
 
@@ -214,144 +153,213 @@ static int make_page(struct comm *c, bool shared, struct err *err)
     return 0;
 }
 
-static int take_page(struct comm *c, const struct share *s, int fd, struct err *err)
+static int take_member(struct comm *c, struct comm_life *l, uint32_t member,
+                       const struct life_message *m, struct err *err)
+{
+    void *base;
+    int rc;
+
+    if (member >= c->topo.n_members || c->topo.host_of[member] != c->host ||
+        c->shm.memory[member].bytes != 0 || l->passed[0] < 0 || l->passed[1] < 0)
+        return err_set(err, ERR_PEER,
+                       "it passed the memory of member %u, which is not one that it should", member);
+    rc = map(l->passed[0], (size_t)m->bytes, &base, err);
+    if (rc < 0)
+        return rc;
+    c->shm.memory[member] =
+        (struct comm_memory){ .base = base, .bytes = (size_t)m->bytes, .is_mapped = true };
+    c->shm.n_taken++;
+    life_add(c, l->passed[1], member, LIFE_TETHER);
+    l->passed[1] = -1;
+    if (c->shm.memory_fds != NULL) {
+        c->shm.memory_fds[member] = l->passed[0];
+        l->passed[0] = -1;
+    }
+    return 0;
+}
+
+static int take_page(struct comm *c, struct comm_life *l, const struct life_message *m,
+                     struct err *err)
 {
     void *p;
     int rc;
 
-    if (s->member != THE_PAGE || s->bytes < page_bytes(c->shm.n_slots))
-        return err_set(err, ERR_PEER,
-                       "the leader of this host passed something that is not its page");
-    rc = map(fd, (size_t)s->bytes, &p, err);
+    if (c->shm.page != NULL || l->passed[0] < 0 || m->bytes < page_bytes(c->shm.n_slots))
+        return err_set(err, ERR_PEER, "it passed something that is not this host's page");
+    rc = map(l->passed[0], (size_t)m->bytes, &p, err);
     if (rc < 0)
         return rc;
     c->shm.page = p;
-    c->shm.page_bytes = (size_t)s->bytes;
+    c->shm.page_bytes = (size_t)m->bytes;
     if (c->shm.page->magic != PAGE_MAGIC || c->shm.page->n_slots != c->shm.n_slots)
-        return err_set(err, ERR_PEER,
-                       "the leader of this host passed a page for %u ranks, expected %u",
+        return err_set(err, ERR_PEER, "it passed a page for %u ranks, expected %u",
                        c->shm.page->n_slots, c->shm.n_slots);
     return 0;
 }
 
-/* Runs `take` on what the life line brings next. */
-static int receive(struct comm *c, const struct comm_life *life,
-                   int (*take)(struct comm *, const struct share *, int, struct err *),
-                   struct share *s, int *keep, const struct waiting *w, struct err *err)
+int host_take(struct comm *c, struct comm_life *l, const struct life_message *m, struct err *err)
 {
-    int fd = -1, rc = recv_share(life->fd, s, &fd, w, err);
+    int rc;
 
-    if (rc == 0) {
-        rc = take(c, s, fd, err);
-        if (rc == 0 && keep != NULL)
-            *keep = fd;
-        else
-            close(fd);
+    if ((m->what == LIFE_JOIN) != is_leader(c))
+        return err_set(err, ERR_PEER, "it takes another member for the leader of this host");
+    if (m->what == LIFE_JOIN) {
+        for (size_t i = 0; i < sizeof(m->cores); i++)
+            c->shm.cores[i] |= m->cores[i];
+        return take_member(c, l, l->member, m, err);
     }
-    return rc < 0 ? err_wrap(err, rc, "share memory with %s", c->names[life->member]) : 0;
+    rc = m->member == LIFE_PAGE ? take_page(c, l, m, err) : take_member(c, l, m->member, m, err);
+    if (rc == 0 && c->shm.page != NULL && c->shm.n_taken == c->shm.n_others) {
+        c->shm.is_shared = true;
+        close(l->fd); /* from now on the tethers tell */
+        l->fd = -1;
+    }
+    return rc;
 }
 
-static int lead(struct comm *c, const struct device_mem *arena, const struct waiting *w,
-                struct err *err)
+/* ---- what is due ---- */
+
+static struct comm_life *find_life(struct comm *c, enum life_kind kind, uint32_t member)
 {
-    uint8_t cores[128];
-    int *fds = malloc(c->topo.n_members * sizeof(*fds)), rc;
+    for (uint32_t i = 0; i < c->n_lives; i++)
+        if (c->lives[i].kind == kind && c->lives[i].member == member)
+            return &c->lives[i];
+    CHECK(!"a life of every member of this host");
+}
 
-    if (fds == NULL)
-        return err_set(err, ERR_NOMEM, "share memory: out of memory");
-    for (uint32_t m = 0; m < c->topo.n_members; m++)
-        fds[m] = -1;
-    own_cores(cores);
-    rc = make_page(c, true, err);
-    for (uint32_t i = 0; i < c->n_lives && rc == 0; i++) {
-        struct share s;
+static void close_fd(int *fd)
+{
+    if (*fd >= 0)
+        close(*fd);
+    *fd = -1;
+}
 
-        if (!c->lives[i].is_host)
+static int give_parts(struct comm *c, struct comm_life *life, uint64_t deadline_ns, struct err *err)
+{
+    struct life_message m = { .what = LIFE_PART,
+                              .member = LIFE_PAGE,
+                              .bytes = c->shm.page_bytes };
+    int fds[2] = { c->shm.page_fd, -1 };
+    int rc = send_share(c, life, &m, fds, deadline_ns, err);
+
+    for (uint32_t k = 0; k < c->topo.n_members && rc == 0; k++) {
+        if (c->topo.host_of[k] != c->host || k == life->member)
             continue;
-        rc = receive(c, &c->lives[i], map_member, &s, &fds[c->lives[i].member], w, err);
-        for (size_t k = 0; k < sizeof(cores) && rc == 0; k++)
-            cores[k] |= s.cores[k];
+        m.member = k;
+        m.bytes = c->shm.memory[k].bytes;
+        fds[0] = k == c->self ? c->opts.arena->fd : c->shm.memory_fds[k];
+        fds[1] = k == c->self ? c->shm.given_fd : find_life(c, LIFE_TETHER, k)->fd;
+        rc = send_share(c, life, &m, fds, deadline_ns, err);
     }
-    if (rc == 0)
-        decide_spin(c->shm.page, cores);
-    for (uint32_t i = 0; i < c->n_lives && rc == 0; i++) {
-        const struct comm_life *life = &c->lives[i];
-        struct share s = { .member = THE_PAGE, .bytes = c->shm.page_bytes };
+    return rc;
+}
 
-        if (!life->is_host)
-            continue;
-        rc = send_share(life->fd, &s, c->shm.page_fd, w, err);
-        for (uint32_t m = 0; m < c->topo.n_members && rc == 0; m++) {
-            if (c->topo.host_of[m] != c->host || m == life->member)
-                continue;
-            s = (struct share){ .member = m, .bytes = c->shm.memory[m].bytes };
-            rc = send_share(life->fd, &s, m == c->self ? arena->fd : fds[m], w, err);
+static int lead(struct comm *c, uint64_t deadline_ns, struct err *err)
+{
+    uint32_t n = c->n_lives;
+    int rc = 0;
+
+    if (c->shm.n_taken < c->shm.n_others)
+        return 0;
+    decide_spin(c->shm.page, c->shm.cores);
+    for (uint32_t i = 0; i < n && rc == 0; i++)
+        if (c->lives[i].kind == LIFE_STAR) {
+            rc = give_parts(c, &c->lives[i], deadline_ns, err);
+            if (rc == 0) /* from now on its tether tells */
+                close_fd(&c->lives[i].fd);
         }
-        if (rc < 0)
-            err_wrap(err, rc, "share memory with %s", c->names[life->member]);
-    }
-    for (uint32_t m = 0; m < c->topo.n_members; m++)
-        if (fds[m] >= 0)
-            close(fds[m]);
-    free(fds);
-    return rc;
-}
-
-static int follow(struct comm *c, const struct device_mem *arena, const struct waiting *w,
-                  struct err *err)
-{
-    struct share s = { .member = c->self, .bytes = arena->bytes };
-    const struct comm_life *life = c->lives;
-    int rc;
-
-    while (!life->is_host) /* there is exactly one: to the leader */
-        life++;
-    own_cores(s.cores);
-    rc = send_share(life->fd, &s, arena->fd, w, err);
     if (rc < 0)
-        return err_wrap(err, rc, "share memory with %s", c->names[life->member]);
-    rc = receive(c, life, take_page, &s, NULL, w, err);
-    for (uint32_t m = 0; m < c->topo.n_members && rc == 0; m++)
-        if (c->topo.host_of[m] == c->host && m != c->self)
-            rc = receive(c, life, map_member, &s, NULL, w, err);
-    return rc;
+        return rc;
+    for (uint32_t m = 0; m < c->topo.n_members; m++)
+        close_fd(&c->shm.memory_fds[m]);
+    close_fd(&c->shm.given_fd);
+    c->shm.is_shared = true;
+    return 0;
 }
 
-int host_open(struct comm *c, const struct device_mem *arena, uint64_t deadline_ns,
-              const volatile int *cancel, struct err *err)
+static int follow(struct comm *c, uint64_t deadline_ns, struct err *err)
 {
-    struct waiting w = { deadline_ns, cancel };
-    uint32_t others = 0;
-    uint8_t cores[128];
+    struct comm_life *life = find_life(c, LIFE_STAR, c->topo.leader_of[c->host]);
+    struct life_message m = { .what = LIFE_JOIN, .bytes = c->opts.arena->bytes };
+    int fds[2] = { c->opts.arena->fd, c->shm.given_fd }, rc;
+
+    if (c->shm.has_joined || life->fd < 0)
+        return 0;
+    memcpy(m.cores, c->shm.cores, sizeof(m.cores));
+    rc = send_share(c, life, &m, fds, deadline_ns, err);
+    if (rc < 0)
+        return rc;
+    close_fd(&c->shm.given_fd);
+    c->shm.has_joined = true;
+    return 0;
+}
+
+int host_advance(struct comm *c, uint64_t deadline_ns, struct err *err)
+{
+    if (c->shm.is_shared)
+        return 0;
+    return is_leader(c) ? lead(c, deadline_ns, err) : follow(c, deadline_ns, err);
+}
+
+/* ---- opening and closing ---- */
+
+static int make_tether(struct comm *c, struct err *err)
+{
+    int ends[2];
+
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) < 0)
+        return err_sys(err, errno, "make a tether for the other members of this host");
+    c->shm.tether_fd = ends[0];
+    c->shm.given_fd = ends[1];
+    return 0;
+}
+
+int host_open(struct comm *c, struct err *err)
+{
+    const struct device_mem *arena = c->opts.arena;
+    struct comm_host *h = &c->shm;
     int rc;
 
     for (uint32_t m = 0; m < c->topo.n_members; m++)
-        others += m != c->self && c->topo.host_of[m] == c->host;
-    if (others == 0) { /* threads of one process: addresses mean the same to all */
-        c->shm.memory[c->self] = (struct comm_memory){ .base = NULL, .bytes = SIZE_MAX };
+        h->n_others += m != c->self && c->topo.host_of[m] == c->host;
+    own_cores(h->cores);
+    if (h->n_others == 0) { /* threads of one process: addresses mean the same to all */
+        h->memory[c->self] = (struct comm_memory){ .base = NULL, .bytes = SIZE_MAX };
         rc = make_page(c, false, err);
         if (rc < 0)
             return rc;
-        own_cores(cores);
-        decide_spin(c->shm.page, cores);
+        decide_spin(h->page, h->cores);
+        h->is_shared = true;
         return 0;
     }
     CHECK(arena != NULL && arena->base != NULL && arena->fd >= 0);
-    c->shm.memory[c->self] = (struct comm_memory){ .base = arena->base, .bytes = arena->bytes };
-    return c->topo.leader_of[c->host] == c->self ? lead(c, arena, &w, err)
-                                                 : follow(c, arena, &w, err);
+    h->memory[c->self] = (struct comm_memory){ .base = arena->base, .bytes = arena->bytes };
+    rc = make_tether(c, err);
+    if (rc < 0 || !is_leader(c))
+        return rc;
+    h->memory_fds = malloc(c->topo.n_members * sizeof(*h->memory_fds));
+    if (h->memory_fds == NULL)
+        return err_set(err, ERR_NOMEM, "share memory: out of memory");
+    for (uint32_t m = 0; m < c->topo.n_members; m++)
+        h->memory_fds[m] = -1;
+    return make_page(c, true, err);
 }
 
 void host_close(struct comm *c)
 {
-    for (uint32_t m = 0; c->shm.memory != NULL && m < c->topo.n_members; m++)
-        if (c->shm.memory[m].is_mapped)
-            munmap(c->shm.memory[m].base, c->shm.memory[m].bytes);
-    if (c->shm.page != NULL)
-        munmap(c->shm.page, c->shm.page_bytes);
-    if (c->shm.page_fd >= 0)
-        close(c->shm.page_fd);
-    free(c->shm.memory);
-    free(c->shm.slot_of);
-    c->shm = (struct comm_host){ .page_fd = -1 };
+    struct comm_host *h = &c->shm;
+
+    for (uint32_t m = 0; h->memory != NULL && m < c->topo.n_members; m++)
+        if (h->memory[m].is_mapped)
+            munmap(h->memory[m].base, h->memory[m].bytes);
+    for (uint32_t m = 0; h->memory_fds != NULL && m < c->topo.n_members; m++)
+        close_fd(&h->memory_fds[m]);
+    if (h->page != NULL)
+        munmap(h->page, h->page_bytes);
+    close_fd(&h->page_fd);
+    close_fd(&h->given_fd);
+    free(h->memory_fds);
+    free(h->memory);
+    free(h->slot_of);
+    *h = (struct comm_host){ .page_fd = -1, .given_fd = -1, .tether_fd = h->tether_fd };
 }

@@ -191,7 +191,8 @@ const struct tensor *plan_input_grad(const struct plan *p, uint32_t i);
  * rest of that part of the arena is not touched. `rows`: of graph_tables(), borrowed; NULL: tables
  * have whole gradients. Cheap enough to be called per lane. Only PLAN_TRAIN. */
 void plan_pack(struct plan *p, struct packed *rows);
-/* Runs forward. Each loss is the sum over the batch of sample weight * loss, times run->loss_scale. */
+/* Runs forward. Each loss is the sum over the batch of sample weight * loss, times run->loss_scale.
+ * Errors, of backward too: those of kernels, ERR_CANCELED (run->cancel). */
 int plan_forward(struct plan *p, const struct op_run *run, struct err *err);
 /* Runs backward into `grads` (an arena; every element of it that belongs to a parameter is
  * overwritten, gaps are left alone; statistics get the batch's values). `ready`, if given, is

@@ -151,6 +151,8 @@ static int run_call(const struct plan *p, struct plan_call *call, const struct o
     const struct plan_node *n = &p->nodes.at[call->node];
     int rc;
 
+    if (run->cancel != NULL && __atomic_load_n(run->cancel, __ATOMIC_RELAXED) != 0)
+        return err_set(err, ERR_CANCELED, "canceled");
     call->call.run = run;
     rc = call->kernel(&call->call, err);
     if (p->end_ns != NULL)

@@ -163,6 +163,7 @@ struct op_run { /* what changes from lane to lane */
     uint64_t step;
     uint32_t lane;
     float loss_scale; /* 1 / (sum of the weights of the global batch) */
+    const volatile int *cancel; /* NULL, or looked at between calls: not 0, and the run is given up */
 };
 
 struct op_call {

@@ -19,9 +19,14 @@ static int lane_sums(struct replica *r, struct data_reader *reader, uint64_t ste
                      double *sums, struct err *err)
 {
     struct train *t = r->train;
-    struct op_run run = { .seed = t->opts->seed, .step = step, .lane = lane, .loss_scale = 1 };
-    int rc = step_feed(r, r->eval_plan, reader, err);
+    struct op_run run = { .seed = t->opts->seed, .step = step, .lane = lane, .loss_scale = 1,
+                          .cancel = &t->cancel };
+    int rc;
 
+    progress_enter(r, PHASE_EVALUATE);
+    rc = train_fault("train.evaluate", err);
+    if (rc == 0)
+        rc = step_feed(r, r->eval_plan, reader, err);
     if (rc == 0)
         rc = plan_forward(r->eval_plan, &run, err);
     if (rc < 0)
@@ -45,25 +50,25 @@ static int all_lanes(struct replica *r, struct data_reader *reader, double *per_
     struct train *t = r->train;
 
     for (uint64_t s = 1; s <= t->eval_steps; s++)
-        for (uint32_t i = 0; i < t->lanes_per_replica; i++) {
+        for (uint32_t i = 0; i < r->n_lanes; i++) {
             int rc = lane_sums(r, reader, s, r->first_lane + i,
                                per_lane + (size_t)i * t->eval_words, err);
 
+            if (rc == 0)
+                rc = train_check_canceled(t, err);
             if (rc < 0)
                 return rc;
-            if (t->cancel)
-                return err_set(err, ERR_CANCELED, "the generation ended");
         }
     return 0;
 }
 
 static void add_lanes(struct replica *r, const double *per_lane)
 {
-    uint32_t n = r->train->lanes_per_replica, words = r->train->eval_words, top = 0;
+    uint32_t n = r->n_lanes, words = r->train->eval_words, top = 0;
 
     for (uint32_t i = 0; i < n; i++) {
         memcpy(r->sums[top++], per_lane + (size_t)i * words, words * sizeof(*per_lane));
-        for (uint32_t m = tree_merges(i, n); m > 0; m--, top--)
+        for (uint32_t m = lane_merges(r, i); m > 0; m--, top--)
             tree_add_f64(r->sums[top - 2], r->sums[top - 1], words);
     }
 }
@@ -97,7 +102,45 @@ static double figure(enum train_figure kind, const double *sums, uint32_t words)
     return 0;
 }
 
-int eval_run(struct replica *r, uint64_t step, struct err *err)
+static void tell(struct replica *r, uint64_t step, uint64_t begin_ns)
+{
+    struct train *t = r->train;
+    const struct train_opts *o = t->opts;
+    uint64_t samples = data_samples(t->eval_data);
+    const double *sums = r->sums[0] + SUM_METRICS;
+    struct train_eval_report report = {
+        .step = step,
+        .epoch = (step - 1) / t->steps_per_epoch,
+        .samples = samples,
+        .loss = r->sums[0][SUM_LOSS] /
+                (o->mean_of_weights ? r->sums[0][SUM_WEIGHT] : (double)samples),
+        .ns = clock_ns() - begin_ns,
+    };
+    struct train_event e = { .kind = TRAIN_EVAL, .step = step, .eval = &report };
+
+    for (uint32_t m = 0; m < o->n_metrics; m++) {
+        uint32_t words = plan_metric_words(r->eval_plan, m);
+
+        report.metrics[m] = figure(o->metrics[m].figure, sums, words);
+        sums += words;
+    }
+    /* Other replicas read it behind their next reduction, which this one has to join. */
+    optim_evaluated(&t->schedule, step, report.loss);
+    t->facts.evaluated_step = step;
+    train_tell(t, &e);
+}
+
+bool eval_due(const struct train *t, uint64_t step)
+{
+    if (t->eval_data == NULL || step == 0)
+        return false;
+    if (step == t->total_steps)
+        return true;
+    return t->opts->eval_every_epochs > 0 &&
+           step % (t->steps_per_epoch * t->opts->eval_every_epochs) == 0;
+}
+
+static int all_sums(struct replica *r, struct err *err)
 {
     struct train *t = r->train;
     const struct train_opts *o = t->opts;
@@ -107,58 +150,50 @@ int eval_run(struct replica *r, uint64_t step, struct err *err)
         .global_batch = o->global_batch,
         .lanes = o->lanes,
         .first_lane = r->first_lane,
-        .n_lanes = t->lanes_per_replica,
+        .n_lanes = r->n_lanes,
         .first_step = 1,
         .last_step = t->eval_steps,
         .threads = 0,
         .prefetch = 1,
     };
     struct data_reader *reader = NULL;
+    double *per_lane = calloc((size_t)r->n_lanes * t->eval_words, sizeof(*per_lane));
+    int rc;
+
+    if (per_lane == NULL)
+        return err_set(err, ERR_NOMEM, "out of memory");
+    rc = data_reader_open(t->eval_data, &ro, &reader, err);
+    if (rc == 0)
+        rc = all_lanes(r, reader, per_lane, err);
+    if (rc == 0)
+        add_lanes(r, per_lane);
+    data_reader_close(reader);
+    free(per_lane);
+    return rc;
+}
+
+int eval_run(struct replica *r, uint64_t step, struct err *err)
+{
+    struct train *t = r->train;
     uint64_t begin = clock_ns();
-    double *per_lane = calloc((size_t)t->lanes_per_replica * t->eval_words, sizeof(*per_lane));
     int rc;
 
     if (r->local == 0)
         train_phase(t, "evaluate", step);
-    if (per_lane == NULL)
-        return err_set(err, ERR_NOMEM, "evaluation: out of memory");
-    rc = data_reader_open(t->eval_data, &ro, &reader, err);
+    rc = all_sums(r, err);
+    progress_enter(r, PHASE_EVALUATION_SUMS);
     if (rc == 0)
-        rc = all_lanes(r, reader, per_lane, err);
-    if (rc == 0) {
-        add_lanes(r, per_lane);
-        if (t->comm != NULL)
-            rc = comm_all_reduce(t->comm, r->local, r->sums[0], t->eval_words, TENSOR_F64, COMM_SUM,
-                                 err);
-    }
-    data_reader_close(reader);
-    free(per_lane);
+        rc = train_fault("train.evaluated", err);
+    if (rc == 0 && t->comm != NULL)
+        rc = comm_all_reduce(t->comm, r->local, r->sums[0], t->eval_words, TENSOR_F64, COMM_SUM,
+                             err);
     if (rc < 0)
         return err_wrap(err, rc, "evaluation after step %llu", (unsigned long long)step);
     trace_until_now(r->trace, TRACE_EVALUATION, 0, begin);
-    if (r->local == 0) {
-        uint64_t samples = data_samples(t->eval_data);
-        const double *sums = r->sums[0] + SUM_METRICS;
-        struct train_eval_report report = {
-            .step = step,
-            .epoch = (step - 1) / t->steps_per_epoch,
-            .samples = samples,
-            .loss = r->sums[0][SUM_LOSS] /
-                    (o->mean_of_weights ? r->sums[0][SUM_WEIGHT] : (double)samples),
-            .ns = clock_ns() - begin,
-        };
-        struct train_event e = { .kind = TRAIN_EVAL, .step = step, .eval = &report };
-
-        for (uint32_t m = 0; m < o->n_metrics; m++) {
-            uint32_t words = plan_metric_words(r->eval_plan, m);
-
-            report.metrics[m] = figure(o->metrics[m].figure, sums, words);
-            sums += words;
-        }
-        /* Other replicas read it behind their next reduction, which this one has to join. */
-        optim_evaluated(&t->schedule, step, report.loss);
-        train_tell(t, &e);
-        train_phase(t, "train", step);
-    }
+    if (r->local != 0)
+        return 0;
+    if (t->facts.evaluated_step < step)
+        tell(r, step, begin);
+    train_phase(t, "train", step);
     return 0;
 }

@@ -1,20 +1,24 @@
-/* memory.c - one shared region per task:
+/* memory.c - what a task holds, and what it works with.
  *
- *   state      parameters | slot 0 | slot 1 | ... | average   (what a checkpoint holds, and what is
- *                                                          broadcast when a generation starts)
- *   agreement  step and digests
- *   per replica: `depth` gradient arenas (parameters' layout | control words)
- *                `depth` + 1 sets of marks of tables
- *                `depth` rows of evaluation sums
- *
- * All of it lies where peers of the host can reach it, so that nothing is copied to be reduced. */
+ *   own      state: parameters | slot 0 | slot 1 | ... | average   (what a checkpoint holds, and what
+ *            goes to a task that is behind). Private: no peer can write to it, not even one that
+ *            was believed dead and wakes up; and it can have huge pages
+ *   region   agreement: step and digests
+ *            per replica: `depth` gradient arenas (parameters' layout | control words)
+ *                         `depth` rows of evaluation sums
+ *                         `depth` + 1 sets of marks of tables
+ *            Shared with the peers of the host, so that nothing is copied to be reduced. Nothing in
+ *            it outlives a generation: it can be replaced by a fresh one */
 #include "train/train_priv.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clones.h"
 #include "op/op.h"
+
+enum { LEAST_GRADS_BYTES = 4096 }; /* a transfer goes through a gradient arena, however small */
 
 /* Levels of a binary-counter tree over n lanes: arenas that may be occupied at once. */
 static uint32_t tree_depth(uint32_t n)
@@ -51,12 +55,61 @@ static size_t lay_out_state(struct train *t)
     return at;
 }
 
+int memory_aside(const struct train *t, struct device_mem *out, struct err *err)
+{
+    int rc = device_mem_open(out, t->mem.state_bytes, false, err);
+
+    return rc < 0 ? err_wrap(err, rc, "memory for weights and optimizer state") : 0;
+}
+
+void memory_take(struct train *t, struct device_mem *aside)
+{
+    device_mem_close(&t->mem.own);
+    t->mem.own = *aside;
+    *aside = (struct device_mem){ .fd = -1 };
+    t->mem.state = t->mem.own.base;
+    (void)lay_out_state(t);
+}
+
+static void lay_out_replica(struct replica *r, char *at)
+{
+    const struct memory *m = &r->train->mem;
+    char *sums_at = at + m->depth * m->grads_bytes, *marks_at = sums_at + m->depth * m->sums_bytes;
+
+    for (uint32_t d = 0; d < m->depth; d++) {
+        r->grads[d] = (float *)(at + d * m->grads_bytes);
+        r->sums[d] = (double *)(sums_at + d * m->sums_bytes);
+        r->rows[d] =
+            packed_at(m->tables, m->n_tables, m->table_words, marks_at + d * m->marks_bytes);
+    }
+    r->all_rows =
+        packed_at(m->tables, m->n_tables, m->table_words, marks_at + m->depth * m->marks_bytes);
+}
+
+static int open_region(struct train *t, struct err *err)
+{
+    const struct train_opts *o = t->opts;
+    struct memory *m = &t->mem;
+    size_t per_replica = (m->region_bytes - m->replicas_at) / o->n_devices;
+    int rc = device_mem_open(&m->region, m->region_bytes, o->replicas > o->n_devices, err);
+
+    if (rc < 0)
+        return err_wrap(err, rc, "memory for gradients");
+    m->agreement = m->region.base;
+    for (uint32_t i = 0; i < o->n_devices; i++)
+        lay_out_replica(&t->replicas[i], (char *)m->region.base + m->replicas_at + i * per_replica);
+    return 0;
+}
+
+int memory_renew_region(struct train *t, struct err *err)
+{
+    device_mem_close(&t->mem.region); /* first: there may be no room for both */
+    return open_region(t, err);
+}
+
 int memory_open(struct train *t, struct err *err)
 {
     struct memory *m = &t->mem;
-    const struct train_opts *o = t->opts;
-    size_t agreement_at, replicas_at, grads_bytes, sums_bytes, marks_bytes, per_replica;
-    char *base;
     int rc;
 
     m->params = graph_arena_floats(t->graph);
@@ -64,42 +117,29 @@ int memory_open(struct train *t, struct err *err)
     m->slot = m->trained;
     tables_open(t);
     m->grads = m->params + CONTROL_WORDS;
-    m->depth = tree_depth(t->lanes_per_replica);
+    m->depth = tree_depth(t->lanes_per_slot) + tree_depth(t->max_slots) - 1;
+    CHECK(m->depth <= MAX_TREE);
     m->state_bytes = lay_out_state(t) * sizeof(float);
-    agreement_at = align_up(m->state_bytes);
-    replicas_at = align_up(agreement_at + sizeof(struct agreement));
-    grads_bytes = align_up(m->grads * sizeof(float));
-    sums_bytes = align_up(t->eval_words * sizeof(double));
-    marks_bytes = align_up(packed_bytes(m->n_tables, m->table_words));
-    per_replica = m->depth * (grads_bytes + sums_bytes) + (m->depth + 1) * marks_bytes;
-
-    /* Alone, nobody maps it, and private memory can have huge pages where shared memory has none. */
-    rc = device_mem_open(&m->region, replicas_at + o->n_devices * per_replica,
-                         o->replicas > o->n_devices, err);
+    m->replicas_at = align_up(sizeof(struct agreement));
+    m->grads_bytes = align_up(m->grads * sizeof(float));
+    if (m->grads_bytes < LEAST_GRADS_BYTES)
+        m->grads_bytes = LEAST_GRADS_BYTES;
+    m->sums_bytes = align_up(t->eval_words * sizeof(double));
+    m->marks_bytes = align_up(packed_bytes(m->n_tables, m->table_words));
+    m->region_bytes =
+        m->replicas_at + t->opts->n_devices * (m->depth * (m->grads_bytes + m->sums_bytes) +
+                                               (m->depth + 1) * m->marks_bytes);
+    rc = memory_aside(t, &m->own, err);
     if (rc < 0)
-        return err_wrap(err, rc, "memory for weights and gradients");
-    base = m->region.base;
-    m->state = (float *)base;
+        return rc;
+    m->state = m->own.base;
     (void)lay_out_state(t); /* now that it has an address */
-    m->agreement = (struct agreement *)(base + agreement_at);
-    for (uint32_t i = 0; i < o->n_devices; i++) {
-        char *at = base + replicas_at + i * per_replica;
-        char *marks_at = at + m->depth * (grads_bytes + sums_bytes);
-
-        for (uint32_t d = 0; d < m->depth; d++) {
-            t->replicas[i].grads[d] = (float *)(at + d * grads_bytes);
-            t->replicas[i].sums[d] = (double *)(at + m->depth * grads_bytes + d * sums_bytes);
-            t->replicas[i].rows[d] = packed_at(m->tables, m->n_tables, m->table_words,
-                                               marks_at + d * marks_bytes);
-        }
-        t->replicas[i].all_rows = packed_at(m->tables, m->n_tables, m->table_words,
-                                            marks_at + m->depth * marks_bytes);
-    }
-    return 0;
+    return open_region(t, err);
 }
 
 void memory_close(struct train *t)
 {
+    device_mem_close(&t->mem.own);
     device_mem_close(&t->mem.region);
 }
 
@@ -112,6 +152,13 @@ uint32_t tree_merges(uint32_t i, uint32_t n)
     for (uint32_t count = i + 1; count % 2 == 0; count /= 2)
         merges++;
     return merges;
+}
+
+uint32_t lane_merges(const struct replica *r, uint32_t i)
+{
+    uint32_t each = r->train->lanes_per_slot, merges = tree_merges(i % each, each);
+
+    return (i + 1) % each == 0 ? merges + tree_merges(i / each, r->slots) : merges;
 }
 
 CLONES void tree_add_f32(float *restrict dst, const float *restrict src, size_t n)

@@ -25,7 +25,6 @@
 
 #include "base/check.h"
 #include "base/clock.h"
-#include "base/fault.h"
 #include "base/text.h"
 
 /* ---- what is cut where ---- */
@@ -98,8 +97,9 @@ static int reduce_bucket(struct replica *r, uint32_t i, struct trace_row *trace,
     uint64_t before = clock_ns(), now;
     int rc;
 
-    if (fault_hit("train.bucket"))
-        return err_set(err, ERR_DEVICE, "fault point train.bucket");
+    rc = train_fault("train.bucket", err);
+    if (rc < 0)
+        return rc;
     rc = comm_all_reduce(r->train->comm, r->local, r->grads[0] + x.begin, x.end - x.begin,
                          TENSOR_F32, COMM_SUM, err);
     now = clock_ns();
@@ -210,7 +210,7 @@ void reduce_add_lanes(struct replica *r, uint32_t lane, uint32_t top, size_t end
 {
     size_t begin = r->reducer.added;
     uint64_t before = trace_clock(r->trace);
-    uint32_t merges = tree_merges(lane, r->train->lanes_per_replica);
+    uint32_t merges = lane_merges(r, lane);
 
     for (uint32_t m = merges; m > 0; m--, top--)
         tables_add(r, top - 2, top - 1, begin, end);
@@ -230,8 +230,8 @@ void reduce_ready(void *arg, size_t offset, size_t n)
         whole = d->n_buckets - 1;
     if (whole * floats <= d->added)
         return;
-    last = r->train->lanes_per_replica - 1;
-    reduce_add_lanes(r, last, tree_merges(last, last + 1) + 1, whole * floats);
+    last = r->n_lanes - 1;
+    reduce_add_lanes(r, last, lane_merges(r, last) + 1, whole * floats);
     d->added = whole * floats;
     give(d, (uint32_t)whole);
 }

@@ -1,6 +1,6 @@
 /* replica.c - the thread of a replica, for one generation:
  *
- *     connect -> agree on model, data and state -> steps -> save, export -> end
+ *     load -> connect -> agree, transfer -> what is owed -> steps -> save, export -> end
  *
  * Every replica of every task takes the same decisions at the same step, from the step number and
  * from what was reduced with the gradients. */
@@ -13,90 +13,6 @@
 #include "op/op.h"
 
 enum { TRACE_WARM_STEPS = 3 };
-
-static int gate(struct replica *r, struct err *err)
-{
-    if (!gate_wait(&r->train->gate))
-        return err_set(err, ERR_CANCELED, "the generation ended");
-    return 0;
-}
-
-/* One thread connects for the whole process. */
-static int connect_peers(struct replica *r, struct err *err)
-{
-    struct train *t = r->train;
-    const struct train_group *g = &t->group;
-    struct comm_opts o = {
-        .generation = g->generation,
-        .members = t->members,
-        .n_members = g->n_members,
-        .self = g->self,
-        .listener = g->listener,
-        .arena = &t->mem.region,
-        .shared_memory = g->shared_memory,
-        .deadline_ms = g->deadline_ms,
-        .on_broken = g->on_broken,
-        .arg = t->opts->arg,
-    };
-    struct comm *comm;
-    struct train_event e = { .kind = TRAIN_NOTE };
-    int rc;
-
-    if (g->n_members == 1 && t->opts->n_devices == 1)
-        return 0; /* nobody to reduce with */
-    train_phase(t, "connect", t->held_step);
-    memcpy(o.key, g->key, sizeof(o.key));
-    rc = comm_open(&o, &t->cancel, &comm, err);
-    if (rc < 0)
-        return err_wrap(err, rc, "connect generation %llu", (unsigned long long)g->generation);
-    pthread_mutex_lock(&t->lock);
-    t->comm = comm;
-    pthread_mutex_unlock(&t->lock);
-    e.text = comm_describe(comm);
-    train_tell(t, &e);
-    return 0;
-}
-
-static int same(const char *what, const char *here, const char *there, struct err *err)
-{
-    if (strcmp(here, there) == 0)
-        return 0;
-    return err_set(err, ERR_INPUT, "the %s of this task (digest %.16s) differs from the chief's (%.16s): "
-                                   "give every task the same file", what, here, there);
-}
-
-/* What the chief holds goes to everybody: step, then weights and optimizer state. */
-static int agree(struct replica *r, uint64_t *step, struct err *err)
-{
-    struct train *t = r->train;
-    struct agreement *a = t->mem.agreement;
-    int rc;
-
-    if (r->local == 0) {
-        memset(a, 0, sizeof(*a));
-        a->step = t->held_step;
-        a->plateau = t->schedule.plateau;
-        snprintf(a->model_digest, sizeof(a->model_digest), "%s", graph_digest(t->graph));
-        snprintf(a->data_digest, sizeof(a->data_digest), "%s", data_digest(t->data));
-        a->overlap = reduce_decide(t);
-    }
-    rc = gate(r, err);
-    if (rc == 0 && t->comm != NULL)
-        rc = comm_broadcast(t->comm, r->local, a, sizeof(*a), 0, err);
-    if (rc == 0)
-        rc = gate(r, err);
-    if (rc < 0)
-        return rc;
-    rc = same("model", graph_digest(t->graph), a->model_digest, err);
-    if (rc == 0)
-        rc = same("training data", data_digest(t->data), a->data_digest, err);
-    if (rc == 0 && t->comm != NULL)
-        rc = comm_broadcast(t->comm, r->local, t->mem.state, t->mem.state_bytes, 0, err);
-    if (r->local == 0)
-        t->schedule.plateau = a->plateau;
-    *step = a->step;
-    return rc;
-}
 
 static int open_reader(struct replica *r, uint64_t from, struct err *err)
 {
@@ -111,11 +27,11 @@ static int open_reader(struct replica *r, uint64_t from, struct err *err)
         .global_batch = o->global_batch,
         .lanes = o->lanes,
         .first_lane = r->first_lane,
-        .n_lanes = t->lanes_per_replica,
+        .n_lanes = r->n_lanes,
         .first_step = from,
         .last_step = t->total_steps,
         .threads = o->data_threads,
-        .prefetch = (o->prefetch > 0 ? o->prefetch : 1) * t->lanes_per_replica,
+        .prefetch = (o->prefetch > 0 ? o->prefetch : 1) * r->n_lanes,
         .deadline_ms = o->data_deadline_ms,
     };
 
@@ -130,16 +46,6 @@ static int open_reader(struct replica *r, uint64_t from, struct err *err)
     return data_reader_open(t->data, &ro, &r->reader, err);
 }
 
-static bool eval_due(const struct train *t, uint64_t step)
-{
-    if (t->eval_data == NULL)
-        return false;
-    if (step == t->total_steps)
-        return true;
-    return t->opts->eval_every_epochs > 0 &&
-           step % (t->steps_per_epoch * t->opts->eval_every_epochs) == 0;
-}
-
 static void save_between(struct replica *r, uint64_t step)
 {
     uint64_t before = trace_clock(r->trace);
@@ -148,31 +54,38 @@ static void save_between(struct replica *r, uint64_t step)
         trace_until_now(r->trace, TRACE_CHECKPOINT, 0, before);
 }
 
+/* Behind a step, or behind the one that is held when a generation begins. Evaluation first: so a
+ * checkpoint that was not paused before it knows that its step has been evaluated. */
+static int between(struct replica *r, uint64_t step, bool evaluates, struct err *err)
+{
+    int rc;
+
+    progress_enter(r, PHASE_BETWEEN);
+    rc = evaluates ? eval_run(r, step, err) : 0;
+    if (evaluates)
+        progress_enter(r, PHASE_BETWEEN);
+
+    if (rc == 0 && r->local == 0 && r->train->group.self == 0)
+        save_between(r, step);
+    return rc;
+}
+
 static int steps(struct replica *r, uint64_t held, struct err *err)
 {
     struct train *t = r->train;
-    struct step_result result = { .stop = false };
+    struct step_result result = { .pause = r->votes[VOTE_PAUSE] > 0 };
     int rc = 0;
 
-    if (held == t->total_steps)
-        return 0;
-    /* A checkpoint is older than the evaluation of its step; a plateau schedule must have heard it. */
-    if (held > 0 && t->schedule.type == OPTIM_PLATEAU && eval_due(t, held) &&
-        t->mem.agreement->plateau.step < held)
-        rc = eval_run(r, held, err);
-    if (rc == 0)
+    if (!result.pause || held == t->total_steps)
+        rc = between(r, held, r->votes[VOTE_UNEVALUATED] > 0, err);
+    if (rc == 0 && held < t->total_steps && !result.pause)
         rc = open_reader(r, held + 1, err);
-    for (uint64_t k = held + 1; rc == 0 && k <= t->total_steps && !result.stop; k++) {
+    for (uint64_t k = held + 1; rc == 0 && k <= t->total_steps && !result.pause; k++) {
         rc = step_run(r, k, &result, err);
-        if (rc < 0)
-            return rc;
-        if (r->local == 0) {
-            t->end_step = k;
-            t->last = result;
-            save_between(r, k);
-        }
-        if (!result.stop && eval_due(t, k))
-            rc = eval_run(r, k, err);
+        if (k == t->total_steps)
+            result.pause = false; /* it is the end anyway */
+        if (rc == 0) /* an evaluation that a pause puts off is owed to the next generation */
+            rc = between(r, k, eval_due(t, k) && !result.pause, err);
     }
     return rc;
 }
@@ -184,7 +97,7 @@ static int start_trace(struct train *t, uint64_t held, struct err *err)
 
     struct train_event e = { .kind = TRAIN_WARN, .text = "trace: no step is left that could be traced" };
 
-    if (t->trace == NULL)
+    if (t->trace == NULL || t->traced)
         return 0;
     if (left == 0) {
         train_tell(t, &e);
@@ -193,7 +106,80 @@ static int start_trace(struct train *t, uint64_t held, struct err *err)
     if (left > t->opts->trace_steps)
         first += left - t->opts->trace_steps < TRACE_WARM_STEPS ? left - t->opts->trace_steps
                                                                 : TRACE_WARM_STEPS;
+    t->traced = t->tracing = true;
     return trace_start(t->trace, first, t->group.self + 1, t->members[t->group.self].name, err);
+}
+
+/* Local replica 0, for the whole process. */
+static int join_group(struct train *t, struct err *err)
+{
+    struct replica *r = &t->replicas[0];
+    int rc = 0;
+
+    if (t->renew_region) {
+        rc = memory_renew_region(t, err);
+        t->renew_region = rc < 0;
+    }
+    if (rc == 0 && t->group.self == 0 && t->group.newest_step == 0 && t->held_step == 0) {
+        progress_enter(r, PHASE_LOAD);
+        rc = save_load_newest(t, err);
+    }
+    if (rc == 0)
+        rc = train_check_canceled(t, err);
+    progress_enter(r, PHASE_CONNECT);
+    return rc < 0 ? rc : agree_connect(t, err);
+}
+
+static int take_up_state(struct replica *r, uint64_t *held, struct err *err)
+{
+    struct train *t = r->train;
+    int rc = agree_on_state(r, held, err);
+
+    if (rc == 0 && r->votes[VOTE_BEHIND] > 0)
+        rc = transfer_state(r, *held, err);
+    if (rc == 0)
+        rc = generation_gate(r, err); /* the state has its place now */
+    if (rc == 0)
+        rc = reduce_open(r, err);
+    if (rc < 0)
+        return rc;
+    progress_step(r, *held);
+    plan_watch(r->plan, NULL);
+    plan_bind(r->plan, t->mem.state, r->work.base);
+    if (r->eval_plan != NULL)
+        plan_bind(r->eval_plan, t->opts->evaluate_average ? t->mem.average : t->mem.state,
+                  r->eval_work.base);
+    return 0;
+}
+
+static int tell_connected(struct train *t, uint64_t held, struct err *err)
+{
+    struct train_event e = { .kind = TRAIN_CONNECTED, .step = held };
+
+    t->last_report_ns = clock_ns();
+    train_tell(t, &e);
+    if (!t->told_resumed) {
+        e.kind = TRAIN_RESUMED;
+        e.text = t->resumed_path;
+        train_tell(t, &e);
+        t->told_resumed = true;
+    }
+    train_phase(t, "train", held);
+    return start_trace(t, held, err);
+}
+
+/* Of the job, on member 0. */
+static int finish(struct replica *r, struct err *err)
+{
+    struct train *t = r->train;
+    int rc;
+
+    progress_enter(r, PHASE_SAVE);
+    rc = save_now(t, t->total_steps, t->group.deadline_ms, err);
+    if (rc < 0)
+        return rc;
+    progress_enter(r, PHASE_EXPORT);
+    return save_export(t, err);
 }
 
 static int generation(struct replica *r, struct err *err)
@@ -204,50 +190,20 @@ static int generation(struct replica *r, struct err *err)
 
     op_thread_init();
     if (rc == 0 && r->local == 0)
-        rc = connect_peers(r, err);
+        rc = join_group(t, err);
     if (rc == 0)
-        rc = gate(r, err);
+        rc = generation_gate(r, err);
     if (rc == 0)
-        rc = agree(r, &held, err);
+        rc = take_up_state(r, &held, err);
+    if (rc == 0 && r->local == 0)
+        rc = tell_connected(t, held, err);
     if (rc == 0)
-        rc = reduce_open(r, err);
-    if (rc < 0)
-        return rc;
-    plan_bind(r->plan, t->mem.state, r->work.base);
-    if (r->eval_plan != NULL)
-        plan_bind(r->eval_plan, t->opts->evaluate_average ? t->mem.average : t->mem.state,
-                  r->eval_work.base);
-    if (r->local == 0) {
-        struct train_event e = { .kind = TRAIN_RESUMED, .step = held, .text = t->resumed_path };
-
-        t->end_step = t->held_step = held;
-        t->last_report_ns = t->last_save_ns = clock_ns();
-        train_tell(t, &e);
-        train_phase(t, "train", held);
-        rc = start_trace(t, held, err);
-    }
-    if (rc == 0)
-        rc = gate(r, err); /* nobody steps before everyone has the state */
+        rc = generation_gate(r, err); /* nobody steps before everyone has the state */
     if (rc == 0)
         rc = steps(r, held, err);
-    if (rc == 0 && r->local == 0 && t->opts->is_chief) {
-        rc = save_now(t, t->end_step, err);
-        if (rc == 0 && t->end_step == t->total_steps)
-            rc = save_export(t, err);
-    }
+    if (rc == 0 && r->local == 0 && t->group.self == 0 && t->held_step == t->total_steps)
+        rc = finish(r, err);
     return rc;
-}
-
-static void tell_stopped(struct train *t)
-{
-    char text[512];
-
-    if (t->last.askers == 1 && t->last.asker < t->group.n_members)
-        snprintf(text, sizeof(text), "%s was asked to %s", t->members[t->last.asker].name,
-                 t->last.stop_everywhere ? "end the job" : "leave");
-    else
-        snprintf(text, sizeof(text), "%u tasks were asked to leave", t->last.askers);
-    t->on_end(t->opts->arg, TRAIN_STOPPED, t->end_step, t->last.stop_everywhere, 0, text);
 }
 
 void *replica_main(void *arg)
@@ -261,15 +217,9 @@ void *replica_main(void *arg)
     reduce_close(r);
     data_reader_close(r->reader);
     r->reader = NULL;
-    if (__atomic_sub_fetch(&t->running, 1, __ATOMIC_ACQ_REL) > 0)
-        return NULL;
-    /* the last one out */
-    trace_end(t->trace, t->group.deadline_ms);
-    if (t->result < 0)
-        t->on_end(t->opts->arg, TRAIN_FAILED, t->end_step, false, t->error.code, t->error.text);
-    else if (t->end_step == t->total_steps)
-        t->on_end(t->opts->arg, TRAIN_COMPLETE, t->end_step, false, 0, "");
-    else
-        tell_stopped(t);
+    r->trace = NULL;
+    progress_enter(r, PHASE_REST);
+    if (__atomic_sub_fetch(&t->running, 1, __ATOMIC_ACQ_REL) == 0)
+        generation_over(t);
     return NULL;
 }

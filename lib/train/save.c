@@ -1,14 +1,16 @@
-/* save.c - checkpoints and the exported model: the chief's work between steps.
+/* save.c - checkpoints and the exported model: the work of member 0 between steps.
  *
- * Only local replica 0 comes here, at a step boundary. The other replicas may already run the next
- * forward pass, which only reads the weights; nobody writes them before this replica has joined the next
- * reduction. So the copy needs no barrier. */
+ * Only local replica 0 comes here, at a step boundary, and train_save() when no generation runs. The
+ * other replicas may already run the next forward pass, which only reads the weights; nobody writes
+ * them before this replica has joined the next reduction. So the copy needs no barrier. */
 #include "train/train_priv.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/fs.h"
 
@@ -78,24 +80,37 @@ static void on_ckpt_event(void *arg, const struct ckpt_event *event)
 
 int save_open(struct train *t, struct err *err)
 {
+    t->last_save_ns = clock_ns();
+    return name_tensors(t, err);
+}
+
+/* In the writer's thread: may the group that we are in now publish? */
+static int may_publish(void *arg, struct err *err)
+{
+    struct train *t = arg;
+    int (*may_save)(void *, struct err *) = __atomic_load_n(&t->may_save, __ATOMIC_ACQUIRE);
+
+    return may_save != NULL ? may_save(t->opts->arg, err) : 0;
+}
+
+static int open_writer(struct train *t, struct err *err)
+{
     const struct train_opts *o = t->opts;
     struct ckpt_writer_opts w = {
         .directory = o->checkpoint_directory,
         .max_to_keep = o->max_to_keep,
+        .model = t->model_tensors,
+        .n_model = t->n_model,
+        .slots = t->slot_tensors,
+        .n_slots = t->n_slots,
         .state_bytes = t->mem.state_bytes,
         .retry_ms = RETRY_MS,
         .on_event = on_ckpt_event,
+        .may_publish = may_publish,
         .arg = t,
     };
-    int rc = name_tensors(t, err);
 
-    if (rc < 0 || !o->is_chief || o->checkpoint_directory == NULL)
-        return rc;
-    w.model = t->model_tensors;
-    w.n_model = t->n_model;
-    w.slots = t->slot_tensors;
-    w.n_slots = t->n_slots;
-    return ckpt_writer_open(&w, &t->writer, err);
+    return t->writer != NULL ? 0 : ckpt_writer_open(&w, &t->writer, err);
 }
 
 static void on_skip(void *arg, const char *path, const char *why)
@@ -151,14 +166,49 @@ static int check_same_order(struct train *t, const struct ckpt_info *info, struc
     return 0;
 }
 
+/* Read beside the state, which stays what it is if the file is not what it seemed. */
+static int load(struct train *t, const struct ckpt_info *info, struct err *err)
+{
+    struct device_mem aside;
+    int rc = memory_aside(t, &aside, err);
+
+    if (rc == 0)
+        rc = ckpt_load(info->path, t->model_tensors, t->n_model, t->slot_tensors, t->n_slots,
+                       aside.base, err);
+    if (rc < 0) {
+        device_mem_close(&aside);
+        return rc;
+    }
+    memory_take(t, &aside);
+    update_fill_average(t, false);
+    t->schedule.plateau = (struct optim_plateau){
+        .step = info->meta.plateau_step,
+        .has_best = info->meta.plateau_has_best,
+        .best = info->meta.plateau_best,
+        .waited = info->meta.plateau_waited,
+        .reductions = info->meta.plateau_reductions,
+    };
+    t->facts = (struct facts){ .step = info->meta.step,
+                               .evaluated_step = info->meta.complete ? info->meta.step
+                                                                     : info->meta.evaluated_step,
+                               .loss = NAN,
+                               .grad_norm = NAN };
+    t->last_saved_step = info->meta.step;
+    snprintf(t->resumed_path, sizeof(t->resumed_path), "%s", info->path);
+    __atomic_store_n(&t->held_step, info->meta.step, __ATOMIC_RELEASE);
+    return 0;
+}
+
 int save_load_newest(struct train *t, struct err *err)
 {
     const struct train_opts *o = t->opts;
     struct ckpt_info *info;
-    int rc;
+    int rc = train_fault("train.load", err);
 
-    if (t->writer == NULL)
-        return 0;
+    if (rc == 0 && o->checkpoint_directory != NULL)
+        rc = open_writer(t, err);
+    if (rc < 0 || o->checkpoint_directory == NULL)
+        return rc;
     info = calloc(1, sizeof(*info));
     if (info == NULL)
         return err_set(err, ERR_NOMEM, "checkpoint: out of memory");
@@ -172,22 +222,9 @@ int save_load_newest(struct train *t, struct err *err)
     if (rc == 0)
         rc = check_same_order(t, info, err);
     if (rc == 0)
-        rc = ckpt_load(info->path, t->model_tensors, t->n_model, t->slot_tensors, t->n_slots,
-                       t->mem.state, err);
-    if (rc == 0) {
-        update_fill_average(t, false);
-        t->schedule.plateau = (struct optim_plateau){
-            .step = info->meta.plateau_step,
-            .has_best = info->meta.plateau_has_best,
-            .best = info->meta.plateau_best,
-            .waited = info->meta.plateau_waited,
-            .reductions = info->meta.plateau_reductions,
-        };
-        t->held_step = t->last_saved_step = info->meta.step;
-        snprintf(t->resumed_path, sizeof(t->resumed_path), "%s", info->path);
-    } else {
+        rc = load(t, info, err);
+    if (rc < 0)
         err_wrap(err, rc, "resume");
-    }
 done:
     free(info);
     return rc;
@@ -197,6 +234,7 @@ static struct ckpt_meta meta_of(const struct train *t, uint64_t step)
 {
     const struct train_opts *o = t->opts;
     uint64_t in_epoch = step % t->steps_per_epoch;
+    bool is_evaluated = !eval_due(t, step) || t->facts.evaluated_step == step;
     struct ckpt_meta m = {
         .step = step,
         .epoch = step / t->steps_per_epoch,
@@ -204,7 +242,8 @@ static struct ckpt_meta meta_of(const struct train *t, uint64_t step)
         .seed = o->seed,
         .lanes = o->lanes,
         .global_batch_size = o->global_batch,
-        .complete = step == t->total_steps,
+        .complete = step == t->total_steps && is_evaluated,
+        .evaluated_step = t->facts.evaluated_step,
         .plateau_step = t->schedule.plateau.step,
         .plateau_has_best = t->schedule.plateau.has_best,
         .plateau_best = t->schedule.plateau.best,
@@ -222,8 +261,12 @@ static struct ckpt_meta meta_of(const struct train *t, uint64_t step)
 static int hand_over(struct train *t, uint64_t step, bool wait, struct err *err)
 {
     struct ckpt_meta meta = meta_of(t, step);
-    int rc = ckpt_write(t->writer, &meta, t->mem.state, wait, err);
+    int rc = open_writer(t, err);
 
+    if (rc == 0)
+        rc = train_fault("train.save", err);
+    if (rc == 0)
+        rc = ckpt_write(t->writer, &meta, t->mem.state, wait, err);
     if (rc == 0) {
         t->last_saved_step = step;
         t->last_save_ns = clock_ns();
@@ -233,38 +276,67 @@ static int hand_over(struct train *t, uint64_t step, bool wait, struct err *err)
     return rc;
 }
 
-/* The one before may still be on its way to the disk: then at the next boundary. */
-bool save_if_due(struct train *t, uint64_t step)
+static bool is_due(struct train *t, uint64_t step)
 {
     const struct train_opts *o = t->opts;
-    unsigned asked = __atomic_load_n(&t->requests, __ATOMIC_RELAXED);
-    struct err err;
 
-    if (t->writer == NULL)
+    if (o->checkpoint_directory == NULL || step == 0)
+        return false;
+    if (__atomic_load_n(&t->requests, __ATOMIC_RELAXED) & TRAIN_ASK_CHECKPOINT)
+        return true;
+    if (step == t->last_saved_step)
         return false;
     if (o->checkpoint_every_steps > 0 && step % o->checkpoint_every_steps == 0)
         t->save_due = true;
     if (o->checkpoint_every_seconds > 0 &&
         (double)(clock_ns() - t->last_save_ns) >= o->checkpoint_every_seconds * 1e9)
         t->save_due = true;
-    if (!t->save_due && (asked & TRAIN_ASK_CHECKPOINT) == 0)
-        return false;
-    return hand_over(t, step, false, &err) == 0; /* busy: still due, tried at the next boundary */
+    return t->save_due;
 }
 
-int save_now(struct train *t, uint64_t step, struct err *err)
+/* The one before may still be on its way to the disk: then at the next boundary. */
+bool save_if_due(struct train *t, uint64_t step)
 {
-    uint64_t wait_ms = t->group.deadline_ms;
+    struct train_event e = { .kind = TRAIN_WARN, .step = step };
+    struct err err;
+    int rc;
+
+    if (!is_due(t, step) || clock_ns() < t->writer_retry_ns)
+        return false;
+    rc = hand_over(t, step, false, &err);
+    if (rc < 0 && rc != ERR_EXISTS) { /* it has no writer yet, and could not get one */
+        t->writer_retry_ns = clock_ns() + RETRY_MS * 1000000ull;
+        err_wrap(&err, rc, "checkpoint of step %llu", (unsigned long long)step);
+        e.text = err.text;
+        train_tell(t, &e);
+    }
+    return rc == 0;
+}
+
+int save_now(struct train *t, uint64_t step, uint64_t wait_ms, struct err *err)
+{
     int rc = 0;
 
-    if (t->writer == NULL)
+    if (t->opts->checkpoint_directory == NULL)
         return 0;
     train_phase(t, "save", step);
-    if (t->last_saved_step != step)
+    if (t->writer != NULL && t->last_saved_step != step) {
+        rc = ckpt_flush(t->writer, wait_ms, err); /* the one before; if it failed, this one replaces it */
+        rc = rc == ERR_TIMEOUT ? rc : 0;
+    }
+    if (rc == 0 && t->last_saved_step != step)
         rc = hand_over(t, step, true, err);
-    if (rc == 0)
+    if (rc == 0 && t->writer != NULL)
         rc = ckpt_flush(t->writer, wait_ms, err);
     return rc < 0 ? err_wrap(err, rc, "last checkpoint, step %llu", (unsigned long long)step) : 0;
+}
+
+int train_save(struct train *t, uint64_t wait_ms, struct err *err)
+{
+    uint64_t held = train_held(t);
+
+    CHECK(__atomic_load_n(&t->running, __ATOMIC_ACQUIRE) == 0);
+    return held > 0 ? save_now(t, held, wait_ms, err) : 0;
 }
 
 int save_export(struct train *t, struct err *err)
@@ -277,6 +349,9 @@ int save_export(struct train *t, struct err *err)
     if (path == NULL)
         return 0;
     train_phase(t, "export", t->total_steps);
+    rc = train_fault("train.export", err);
+    if (rc < 0)
+        return rc;
     dir = fs_dirname(path);
     if (dir == NULL)
         return err_set(err, ERR_NOMEM, "export: out of memory");

@@ -3,12 +3,14 @@
 
 #include <math.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/clones.h"
-#include "base/fault.h"
 #include "op/op.h"
+
+enum { PERMISSION_MS = 2 };
 
 uint64_t step_samples(const struct train *t, uint64_t step)
 {
@@ -50,8 +52,11 @@ int step_feed(struct replica *r, struct plan *plan, struct data_reader *reader, 
 static int feed_lane(struct replica *r, uint32_t lane, struct err *err)
 {
     uint64_t before = clock_ns(), now;
-    int rc = step_feed(r, r->plan, r->reader, err);
+    int rc;
 
+    progress_enter(r, PHASE_DATA);
+    rc = step_feed(r, r->plan, r->reader, err);
+    progress_enter(r, PHASE_LANE);
     now = clock_ns();
     r->data_ns += now - before;
     trace_add(r->trace, TRACE_DATA, lane, before, now);
@@ -79,10 +84,11 @@ static int run_plan(struct replica *r, const struct op_run *run, float *grads, p
 static int run_lanes(struct replica *r, uint64_t step, struct err *err)
 {
     struct train *t = r->train;
-    uint32_t n = t->lanes_per_replica;
+    uint32_t n = r->n_lanes;
     struct op_run run = {
         .seed = t->opts->seed,
         .step = step,
+        .cancel = &t->cancel,
         .loss_scale = (float)(1.0 / (double)step_samples(t, step)),
     };
     uint32_t top = 0; /* arenas of the stack that are occupied */
@@ -96,7 +102,9 @@ static int run_lanes(struct replica *r, uint64_t step, struct err *err)
         int rc;
 
         run.lane = r->first_lane + i;
-        rc = feed_lane(r, run.lane, err);
+        rc = train_check_canceled(t, err);
+        if (rc == 0)
+            rc = feed_lane(r, run.lane, err);
         plan_pack(r->plan, rows);
         if (rc == 0)
             rc = run_plan(r, &run, grads, overlaps ? reduce_ready : NULL, err);
@@ -107,7 +115,7 @@ static int run_lanes(struct replica *r, uint64_t step, struct err *err)
         if (t->opts->mean_of_weights)
             control[CONTROL_WEIGHT] = plan_loss_weight(r->plan);
         reduce_add_lanes(r, i, top, t->mem.grads);
-        top -= tree_merges(i, n);
+        top -= lane_merges(r, i);
     }
     return 0;
 }
@@ -119,103 +127,156 @@ CLONES static void scale(float *x, size_t n, float factor)
         x[i] *= factor;
 }
 
+/* Member 0 alone can hold up a step that it may not make now: without it nobody has the sum. */
+static int wait_for_permission(struct replica *r, struct err *err)
+{
+    const struct train_group *g = &r->train->group;
+    struct timespec nap = { .tv_nsec = PERMISSION_MS * 1000000 };
+
+    if (r->local != 0 || g->self != 0 || g->may_step == NULL || g->may_step(r->train->opts->arg))
+        return 0;
+    progress_enter(r, PHASE_PERMISSION);
+    do {
+        int rc = train_check_canceled(r->train, err);
+
+        if (rc < 0)
+            return rc;
+        nanosleep(&nap, NULL);
+    } while (!g->may_step(r->train->opts->arg));
+    return 0;
+}
+
+static void read_control(struct replica *r, struct step_result *out)
+{
+    struct train *t = r->train;
+    float *grads = r->grads[0], *control = grads + t->mem.params;
+
+    out->loss = control[CONTROL_LOSS];
+    if (t->opts->mean_of_weights && control[CONTROL_WEIGHT] > 0) { /* else all is 0 */
+        out->loss /= (double)control[CONTROL_WEIGHT];
+        scale(grads, t->mem.dense + packed_floats(&r->rows[0]), 1.0f / control[CONTROL_WEIGHT]);
+    }
+    out->pause = control[CONTROL_PAUSE] > 0;
+}
+
 static int finish_reduction(struct replica *r, struct step_result *out, struct err *err)
 {
     struct train *t = r->train;
-    float *grads = r->grads[0];
-    float *control = grads + t->mem.params;
-    uint64_t before = clock_ns(), now;
-    int rc = 0;
+    float *control = r->grads[0] + t->mem.params;
+    uint64_t before, now;
+    int rc = wait_for_permission(r, err);
 
-    if (r->local == 0) {
-        unsigned asked = __atomic_load_n(&t->requests, __ATOMIC_RELAXED);
-
-        control[CONTROL_STOP] = (asked & (TRAIN_ASK_STOP | TRAIN_ASK_STOP_ALL)) != 0;
-        control[CONTROL_STOP_ALL] = (asked & TRAIN_ASK_STOP_ALL) != 0;
-        control[CONTROL_STOP_WHO] = control[CONTROL_STOP] * (float)(t->group.self + 1);
-    }
+    if (rc < 0)
+        return rc;
+    progress_enter(r, PHASE_REDUCE);
+    before = clock_ns();
+    if (r->local == 0)
+        control[CONTROL_PAUSE] =
+            (__atomic_load_n(&t->requests, __ATOMIC_RELAXED) & TRAIN_ASK_PAUSE) != 0;
     if (t->comm != NULL)
         rc = reduce_rest(r, err);
     now = clock_ns();
     r->reduce_ns = now - before;
     trace_add(r->trace, TRACE_REDUCTION, 0, before, now);
-    out->loss = control[CONTROL_LOSS];
-    if (rc == 0 && t->opts->mean_of_weights && control[CONTROL_WEIGHT] > 0) { /* else all is 0 */
-        out->loss /= (double)control[CONTROL_WEIGHT];
-        scale(grads, t->mem.dense + packed_floats(&r->rows[0]), 1.0f / control[CONTROL_WEIGHT]);
-    }
-    out->stop = control[CONTROL_STOP] > 0;
-    out->stop_everywhere = control[CONTROL_STOP_ALL] > 0;
-    out->askers = (uint32_t)control[CONTROL_STOP];
-    out->asker = (uint32_t)control[CONTROL_STOP_WHO] - 1;
+    if (rc == 0)
+        read_control(r, out);
     return rc;
+}
+
+/* The step happens in all replicas of this task, or in none: behind this gate nothing fails. */
+static int commit(struct replica *r, struct err *err)
+{
+    int rc = train_fault("train.commit", err);
+
+    return rc < 0 ? rc : generation_gate(r, err);
 }
 
 static int update(struct replica *r, uint64_t step, double *norm, struct err *err)
 {
     uint64_t before = trace_clock(r->trace);
-    int rc = update_run(r, step, norm, err);
+    int rc;
 
+    progress_enter(r, PHASE_UPDATE);
+    rc = update_run(r, step, norm, err);
     trace_until_now(r->trace, TRACE_UPDATE, 0, before);
     return rc;
 }
 
-static void tell_step(struct replica *r, uint64_t step, const struct step_result *result,
-                      double norm, uint64_t begin)
+void step_tell(struct replica *r, const struct facts *facts, uint64_t begin_ns)
 {
     struct train *t = r->train;
     uint64_t now = clock_ns();
+    bool here = begin_ns != 0;
     struct train_step_report report = {
-        .step = step,
-        .epoch = (step - 1) / t->steps_per_epoch,
-        .loss = result->loss,
-        .learning_rate = optim_rate(&t->schedule, step),
-        .grad_norm = norm,
-        .samples = step_samples(t, step),
+        .step = facts->step,
+        .epoch = (facts->step - 1) / t->steps_per_epoch,
+        .loss = facts->loss,
+        .learning_rate = optim_rate(&t->schedule, facts->step),
+        .grad_norm = facts->grad_norm,
+        .samples = step_samples(t, facts->step),
         .skipped = data_skipped(t->data) +
                    (t->eval_data != NULL ? data_skipped(t->eval_data) : 0),
-        .ns = now - begin,
-        .data_ns = r->data_ns,
-        .reduce_ns = r->reduce_ns,
-        .reduce_work_ns = r->reducer.work_ns,
+        .ns = here ? now - begin_ns : 0,
+        .data_ns = here ? r->data_ns : 0,
+        .reduce_ns = here ? r->reduce_ns : 0,
+        .reduce_work_ns = here ? r->reducer.work_ns : 0,
         .since_ns = now - t->last_report_ns,
     };
-    struct train_event e = { .kind = TRAIN_STEP, .step = step, .report = &report };
+    struct train_event e = { .kind = TRAIN_STEP, .step = facts->step, .report = &report };
 
     t->last_report_ns = now;
-    __atomic_store_n(&t->held_step, step, __ATOMIC_RELEASE);
     train_tell(t, &e);
+}
+
+/* Whole or not at all: what update() returns is said behind a step that was made. */
+static int apply(struct replica *r, uint64_t step, const struct step_result *result,
+                 uint64_t begin, struct err *err)
+{
+    struct train *t = r->train;
+    double norm;
+    int rc;
+
+    if (r->local == 0)
+        sample_log_done(t->samples, t->group.generation, step); /* agreed, and about to be applied */
+    rc = update(r, step, &norm, err);
+
+    if (r->local != 0)
+        return rc;
+    t->facts.loss = result->loss;
+    t->facts.grad_norm = norm;
+    step_tell(r, &t->facts, begin);
+    return rc;
+}
+
+static int make(struct replica *r, uint64_t step, struct step_result *out, struct err *err)
+{
+    int rc = train_fault("train.forward", err);
+
+    if (rc == 0)
+        rc = run_lanes(r, step, err);
+    if (rc == 0)
+        rc = train_fault("train.reduce", err);
+    if (rc == 0)
+        rc = sample_log_give(r->train->samples, r->local, err); /* before the last contribution */
+    if (rc == 0)
+        rc = finish_reduction(r, out, err);
+    return rc < 0 ? rc : commit(r, err);
 }
 
 int step_run(struct replica *r, uint64_t step, struct step_result *out, struct err *err)
 {
     struct train *t = r->train;
     uint64_t begin = clock_ns();
-    double norm = NAN;
     int rc;
 
-    r->trace = trace_begin(t->trace, r->local, step);
+    r->trace = t->tracing ? trace_begin(t->trace, r->local, step) : NULL;
+    progress_step(r, step);
     reduce_begin(r);
-
-    if (fault_hit("train.forward"))
-        return err_set(err, ERR_DEVICE, "fault point train.forward");
-    rc = run_lanes(r, step, err);
-    if (rc == 0 && fault_hit("train.reduce"))
-        return err_set(err, ERR_DEVICE, "fault point train.reduce");
+    rc = make(r, step, out, err);
     if (rc == 0)
-        rc = sample_log_give(t->samples, r->local, err); /* before the last contribution */
-    if (rc == 0)
-        rc = finish_reduction(r, out, err);
-    if (rc == 0 && r->local == 0)
-        sample_log_done(t->samples, t->group.generation, step); /* behind the commit, before the update */
-    if (rc == 0 && fault_hit("train.update"))
-        return err_set(err, ERR_DEVICE, "fault point train.update");
-    if (rc == 0)
-        rc = update(r, step, &norm, err);
+        rc = apply(r, step, out, begin, err);
     if (rc < 0)
         return err_wrap(err, rc, "step %llu", (unsigned long long)step);
-    if (r->local == 0)
-        tell_step(r, step, out, norm, begin);
     if (trace_step_done(r->trace, begin))
         r->trace = NULL;
     return 0;

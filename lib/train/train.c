@@ -1,4 +1,4 @@
-/* train.c - opening, starting, ending. */
+/* train.c - opening and closing. */
 #include "train/train.h"
 
 #include <stdio.h>
@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/crc32c.h"
 #include "base/text.h"
 #include "op/op.h"
 #include "train/train_priv.h"
@@ -20,20 +21,6 @@ void train_phase(const struct train *t, const char *phase, uint64_t step)
     struct train_event e = { .kind = TRAIN_PHASE, .step = step, .text = phase };
 
     train_tell(t, &e);
-}
-
-void train_fail(struct train *t, const struct err *err)
-{
-    pthread_mutex_lock(&t->lock);
-    if (t->result == 0) {
-        t->result = err->code;
-        t->error = *err;
-    }
-    t->cancel = 1;
-    if (t->comm != NULL)
-        comm_abort(t->comm, err->text);
-    pthread_mutex_unlock(&t->lock);
-    gate_break(&t->gate);
 }
 
 /* ---- opening ---- */
@@ -321,7 +308,7 @@ static int open_trace(struct train *t, struct err *err)
     const struct train_opts *o = t->opts;
     struct plan *plans[DEVICE_MAX];
     struct trace_opts to = { .path = o->trace, .steps = o->trace_steps, .plans = plans,
-                             .n_replicas = o->n_devices, .lanes = t->lanes_per_replica,
+                             .n_replicas = o->n_devices, .lanes = t->lanes_per_slot * t->max_slots,
                              .pieces = reduce_buckets(t), .on_done = on_traced, .arg = t };
 
     if (o->trace == NULL)
@@ -350,6 +337,19 @@ static void fill_fresh(struct train *t)
         memcpy(t->mem.state + p[i].offset, p[i].initial, p[i].elements * sizeof(float));
     graph_forget_initial(t->graph);
     update_fill_average(t, true);
+    t->fresh_crc = crc32c(0, t->mem.state, t->mem.params * sizeof(float));
+}
+
+/* Of a replica: in the smallest group that may train, the largest share. */
+static uint32_t most_slots(const struct train *t)
+{
+    const struct train_opts *o = t->opts;
+    uint32_t world = o->min_replicas > 0 ? o->min_replicas : o->replicas, most = 1;
+
+    comm_share(o->replicas, world, t->shares);
+    for (uint32_t i = 0; i < world; i++)
+        most = t->shares[i] > most ? t->shares[i] : most;
+    return most;
 }
 
 int train_open(const struct train_opts *opts, const volatile int *cancel, struct train **out,
@@ -359,16 +359,18 @@ int train_open(const struct train_opts *opts, const volatile int *cancel, struct
     int rc;
 
     CHECK(opts->lanes % opts->replicas == 0 && opts->global_batch % opts->lanes == 0);
-    CHECK(opts->n_devices > 0 && opts->replicas >= opts->n_devices);
+    CHECK(opts->n_devices > 0 && opts->replicas >= opts->n_devices &&
+          opts->min_replicas <= opts->replicas);
     t = calloc(1, sizeof(*t));
     if (t == NULL)
         return err_set(err, ERR_NOMEM, "training: out of memory");
     t->opts = opts;
-    t->lanes_per_replica = opts->lanes / opts->replicas;
+    t->lanes_per_slot = opts->lanes / opts->replicas;
     t->lane_batch = opts->global_batch / opts->lanes;
     pthread_mutex_init(&t->lock, NULL);
     t->replicas = calloc(opts->n_devices, sizeof(*t->replicas));
-    if (t->replicas == NULL) {
+    t->shares = calloc(opts->replicas, sizeof(*t->shares));
+    if (t->replicas == NULL || t->shares == NULL) {
         rc = err_set(err, ERR_NOMEM, "training: out of memory");
         goto fail;
     }
@@ -376,6 +378,7 @@ int train_open(const struct train_opts *opts, const volatile int *cancel, struct
         t->replicas[i].train = t;
         t->replicas[i].local = i;
     }
+    t->max_slots = most_slots(t);
     op_thread_init();
     rc = open_model(t, err);
     if (rc == 0) {
@@ -401,8 +404,6 @@ int train_open(const struct train_opts *opts, const volatile int *cancel, struct
     tables_tell(t);
     fill_fresh(t);
     rc = save_open(t, err);
-    if (rc == 0)
-        rc = save_load_newest(t, err);
     if (rc < 0)
         goto fail;
     *out = t;
@@ -413,32 +414,11 @@ fail:
     return rc;
 }
 
-static void join_replicas(struct train *t)
-{
-    for (uint32_t i = 0; t->replicas != NULL && i < t->opts->n_devices; i++)
-        if (t->replicas[i].started) {
-            pthread_join(t->replicas[i].thread, NULL);
-            t->replicas[i].started = false;
-        }
-}
-
-static void free_members(struct train *t)
-{
-    for (uint32_t i = 0; t->members != NULL && i < t->group.n_members; i++) {
-        free((char *)t->members[i].name);
-        free((char *)t->members[i].host);
-        free((char *)t->members[i].address);
-    }
-    free(t->members);
-    t->members = NULL;
-}
-
 void train_close(struct train *t)
 {
     if (t == NULL)
         return;
-    join_replicas(t);
-    comm_close(t->comm);
+    generation_close(t);
     trace_close(t->trace);
     sample_log_close(t->samples);
     ckpt_writer_close(t->writer);
@@ -448,8 +428,8 @@ void train_close(struct train *t)
         device_mem_close(&t->replicas[i].work);
         device_mem_close(&t->replicas[i].eval_work);
     }
-    free_members(t);
     free(t->replicas);
+    free(t->shares);
     data_free(t->data);
     data_free(t->eval_data);
     graph_free(t->graph);
@@ -462,79 +442,6 @@ void train_close(struct train *t)
     free(t->feature_of_target);
     pthread_mutex_destroy(&t->lock);
     free(t);
-}
-
-/* ---- one generation ---- */
-
-static char *copy(const char *s)
-{
-    return strdup(s != NULL ? s : "");
-}
-
-static int copy_group(struct train *t, const struct train_group *g, struct err *err)
-{
-    t->group = *g;
-    t->members = calloc(g->n_members, sizeof(*t->members));
-    if (t->members == NULL)
-        return err_set(err, ERR_NOMEM, "generation: out of memory");
-    for (uint32_t i = 0; i < g->n_members; i++) {
-        struct comm_member *m = &t->members[i];
-
-        m->n_ranks = g->members[i].n_ranks;
-        m->name = copy(g->members[i].name);
-        m->host = copy(g->members[i].host);
-        m->address = copy(g->members[i].address);
-        if (m->name == NULL || m->host == NULL || m->address == NULL)
-            return err_set(err, ERR_NOMEM, "generation: out of memory");
-    }
-    return 0;
-}
-
-int train_start(struct train *t, const struct train_group *g,
-                void (*on_end)(void *arg, enum train_end end, uint64_t step, bool everywhere,
-                               int code, const char *text),
-                struct err *err)
-{
-    const struct train_opts *o = t->opts;
-    uint32_t first_rank = 0, world = 0;
-    int rc;
-
-    CHECK(t->comm == NULL && t->members == NULL); /* one generation in this version */
-    for (uint32_t i = 0; i < g->n_members; i++) {
-        first_rank += i < g->self ? g->members[i].n_ranks : 0;
-        world += g->members[i].n_ranks;
-    }
-    if (world != o->replicas)
-        return err_set(err, ERR_INPUT, "the group has %u replicas, this job was planned for %u", world,
-                       o->replicas);
-    rc = copy_group(t, g, err);
-    if (rc < 0)
-        return rc;
-    t->on_end = on_end;
-    t->result = 0;
-    gate_init(&t->gate, o->n_devices, o->n_devices <= device_cores());
-    __atomic_store_n(&t->running, o->n_devices, __ATOMIC_RELEASE);
-    for (uint32_t i = 0; i < o->n_devices; i++) {
-        struct replica *r = &t->replicas[i];
-
-        r->first_lane = (first_rank + i) * t->lanes_per_replica;
-        CHECK(pthread_create(&r->thread, NULL, replica_main, r) == 0);
-        r->started = true;
-    }
-    return 0;
-}
-
-void train_request(struct train *t, unsigned kinds)
-{
-    __atomic_or_fetch(&t->requests, kinds, __ATOMIC_RELAXED);
-}
-
-void train_abort(struct train *t, const char *why)
-{
-    struct err err;
-
-    (void)err_set(&err, ERR_CANCELED, "%s", why);
-    train_fail(t, &err);
 }
 
 void train_facts(const struct train *t, struct train_facts *out)
@@ -550,7 +457,7 @@ void train_facts(const struct train *t, struct train_facts *out)
         .state_bytes = t->mem.state_bytes,
         .work_bytes = plan_work_bytes(t->replicas[0].plan),
         .learning_rate = t->opts->schedule.learning_rate,
-        .resumed_step = t->held_step,
+        .resumed_step = train_held(t),
     };
     for (uint32_t i = 0; i < n; i++)
         out->parameters += p[i].kind == GRAPH_TRAINED ? p[i].elements : 0;

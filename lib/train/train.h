@@ -1,19 +1,47 @@
 /* train.h - the step, and everything that happens between steps.
  *
- *   train_open    model, data, plans, memory; on the chief the newest checkpoint. Knows no peers.
- *   train_start   one generation: connect, agree on the state, then step until done
+ *   train_open    model, data, plans, memory, fresh weights. Knows no peers.
+ *   train_start   one generation: connect, agree on the state, then step until it is done or ended
+ *   ...           train_start again, with another group: state and weights stay in memory
  *   train_close
  *
  * Step k, in every replica thread: for each of its lanes forward and backward into a gradient arena,
  * lanes added along the binary tree; the sum over gradients (of embedding tables the rows that were
  * read, tables.c), statistics and a few control words of all replicas, begun while the last lane
  * computes where that pays; norm and clipping; the optimizer over this replica's part of the shared
- * weights. The control words carry the loss and the requests to stop, so all tasks agree on them at
- * the same step without another message. The weights after step k depend on the options and on k, on nothing else.
+ * weights. The control words carry the loss and the requests to pause, so all tasks agree on them at
+ * the same step without another message. The weights after step k depend on the options and on k, on
+ * nothing else: not on failures, nor on how many tasks were left to do the work.
  *
- * Threads: open, start, join, close belong to one thread at a time; train_request, train_abort and
- * train_progress may be called from any. Callbacks come from replica threads (and from
- * those that write checkpoints and traces) and must not block. */
+ * What is whole when. A task holds the state after the step that train_held() says, complete: before
+ * the reduction of a step has succeeded in all its replicas nothing is changed, and from then on the
+ * update runs to its end, whatever happens meanwhile; so the steps that the tasks of a broken
+ * generation hold differ by one at most. What is read from a checkpoint or received from a peer is
+ * put beside the state (a second copy for that time), and takes its place when all of it is there
+ * and verified. State lies in memory that no other process can write to.
+ *
+ * Who does the work of whom: the replicas of the full cluster are *slots* of lanes / replicas lanes.
+ * Where a group has fewer, each replica has several slots in a row (comm_share()): what is added to
+ * what, and so every bit, stays.
+ *
+ * Threads: open, start, save, close belong to one thread at a time; train_request, train_abort,
+ * train_held and train_progress may be called from any. Callbacks come from replica threads (and from
+ * those that write checkpoints and traces) and must not block, nor call train_start() or train_close().
+ *
+ * Fault points (base/fault.h), in the order in which a generation passes them. `fail` ends the
+ * generation (from train.update on behind the step, which is whole by then):
+ *   train.connect        member by member, before it calls its peers
+ *   train.load           member 0, before it looks for a checkpoint
+ *   train.agree          before what is held is compared
+ *   train.state_send     before each chunk of the state that is sent; train.state_recv: behind each
+ *                        one that came (fail: as if its checksum were wrong)
+ *   train.evaluate       each batch of a lane; train.evaluated: before the sums are reduced
+ *   train.forward        before a step; train.bucket: before each bucket, the last one too
+ *   train.reduce         behind the lanes, before the last contribution
+ *   train.commit         the reduction is there, nothing is changed yet
+ *   train.update, train.update_middle, train.update_end
+ *   train.save           before a copy of the state is handed to the writer of checkpoints
+ *   train.export         before the model is written */
 #ifndef TRAIN_TRAIN_H
 #define TRAIN_TRAIN_H
 
@@ -69,13 +97,16 @@ struct train_profile { /* where the time of the traced steps went; the parts add
 
 struct train_event {
     enum {
-        TRAIN_PHASE,      /* text: "index", "import", "plan", "load", "connect", "train", "evaluate", "save", "export" */
+        TRAIN_PHASE,      /* text: "index", "import", "plan", "connect", "load", "transfer", "train", "evaluate",
+                             "save", "export" */
         TRAIN_NOTE,       /* text: a choice or a fact for the log */
         TRAIN_WARN,       /* text: something a person should look at */
         TRAIN_PROGRESS,   /* done of all, in the current phase */
-        TRAIN_RESUMED,    /* step, text: the checkpoint's path; step 0: fresh weights */
-        TRAIN_STEP,       /* report; every step */
-        TRAIN_EVAL,       /* eval */
+        TRAIN_CONNECTED,  /* step: what all tasks of the generation hold now; the first step comes next */
+        TRAIN_RESUMED,    /* behind the first TRAIN_CONNECTED. step, text: the checkpoint's path, "" if the
+                             state came from a peer; step 0: fresh weights */
+        TRAIN_STEP,       /* report; every step, once, also if it was interrupted here and finished elsewhere */
+        TRAIN_EVAL,       /* eval; once for a step */
         TRAIN_CHECKPOINT, /* ckpt */
         TRAIN_EXPORTED,   /* text: path */
         TRAIN_PROFILE,    /* profile; the trace is written */
@@ -153,6 +184,7 @@ struct train_opts { /* everything is borrowed until train_close() */
     uint64_t epochs, steps; /* one of them is 0 */
     uint32_t global_batch, lanes; /* settled by the caller: lanes divides global_batch */
     uint32_t replicas;      /* of the full cluster; each has lanes / replicas lanes, and it divides */
+    uint32_t min_replicas;  /* of the smallest group that may train; 0: replicas */
     double clip_norm, clip_value; /* the value first; 0: not */
     uint32_t eval_every_epochs;
     bool whole_gradients;   /* of tables too: the same weights, slower; for comparisons. Not with lazy */
@@ -169,8 +201,7 @@ struct train_opts { /* everything is borrowed until train_close() */
     const struct device *devices;
     uint32_t n_devices;
 
-    bool is_chief;                  /* reads and writes checkpoints, exports */
-    const char *checkpoint_directory; /* NULL: none */
+    const char *checkpoint_directory; /* member 0 of a group reads and writes there; NULL: none */
     uint64_t checkpoint_every_steps;
     double checkpoint_every_seconds;
     uint32_t max_to_keep;
@@ -183,7 +214,8 @@ struct train_opts { /* everything is borrowed until train_close() */
     } overlap;                      /* rank 0's goes */
     size_t bucket_bytes;            /* the same on all tasks; 0: chosen */
 
-    const char *trace;              /* a file for a trace of a few steps of this process (train/trace.h); NULL: none */
+    const char *trace;              /* a file for a trace of a few steps of this process (train/trace.h), all of one
+                                       generation; NULL: none */
     uint32_t trace_steps;
     const char *sample_log;         /* a file that says which samples went into which step (train/sample_log.h); NULL: none */
 
@@ -215,32 +247,72 @@ const char *train_graph_digest(const struct train *t);
 
 struct train_group { /* one generation */
     uint64_t generation;
-    const struct comm_member *members;
+    const struct comm_member *members; /* copied; member 0 coordinates, reads and writes checkpoints, exports */
     uint32_t n_members, self;
     uint8_t key[COMM_KEY_BYTES];
     struct comm_listener *listener; /* NULL with a single member */
     bool shared_memory;
     uint64_t deadline_ms;
+    uint64_t newest_step;   /* that any member holds; 0: nobody holds state, the newest checkpoint is read */
+    uint32_t newest_member; /* one that holds it; without meaning with newest_step 0 */
     void (*on_broken)(void *arg, uint32_t member, const char *why);
+    /* NULL, or asked by the first replica of member 0 before it gives its last contribution to a step.
+     * While it says no, nobody can finish the step; it is asked again every few milliseconds. */
+    bool (*may_step)(void *arg);
+    /* NULL, or asked by the thread that writes checkpoints right before one is published; an error
+     * is why not. It is the group of the last train_start() that is asked for. */
+    int (*may_save)(void *arg, struct err *err);
 };
 
-enum train_end { TRAIN_COMPLETE, TRAIN_STOPPED, TRAIN_FAILED };
+enum train_end {
+    TRAIN_COMPLETE, /* all steps; on member 0 the last checkpoint is verified, the model exported */
+    TRAIN_PAUSED,   /* somebody asked for it: all tasks are behind the same step */
+    TRAIN_ABORTED,  /* by train_abort() */
+    TRAIN_FAILED,   /* code and text; ERR_PEER: a link broke */
+};
+typedef void train_end_fn(void *arg, enum train_end end, uint64_t held, int code, const char *text);
 
-/* Starts the replica threads and returns. `on_end` comes once, from one of them, when all are done
- * with the generation: complete (all steps, last checkpoint verified, model exported), stopped (agreed, saved;
- * step, whether a stop was asked `everywhere`, and by whom in the text), or failed with the error. */
-int train_start(struct train *t, const struct train_group *g,
-                void (*on_end)(void *arg, enum train_end end, uint64_t step, bool everywhere,
-                               int code, const char *text),
-                struct err *err);
+/* Starts the replica threads and returns. No generation may be running: the first, or `on_end` of the
+ * one before has returned. `on_end` comes once, from one of the threads, when all are done with the
+ * generation and the peers are let go; `held` is what train_held() says.
+ * What happens first: members that are behind newest_step receive the state of newest_member; with
+ * newest_step 0 member 0 reads the newest checkpoint and gives it to the others, and without one all
+ * have the fresh weights of the model file. An evaluation or a checkpoint that a broken or paused
+ * generation owed for the step that is held is made up for.
+ * Errors (nothing runs, on_end does not come): ERR_INPUT (fewer replicas than min_replicas, more than
+ * replicas), ERR_PEER (a newest_step older than what is held here), ERR_NOMEM. */
+int train_start(struct train *t, const struct train_group *g, train_end_fn *on_end, struct err *err);
 
 enum train_request_kind {
-    TRAIN_ASK_STOP = 1,        /* this task wants to leave: all stop and save at the same step */
-    TRAIN_ASK_STOP_ALL = 2,    /* the job ends everywhere */
-    TRAIN_ASK_CHECKPOINT = 4,  /* save at the next boundary (the chief) */
+    TRAIN_ASK_PAUSE = 1,      /* all tasks end this generation behind the same step; forgotten when the
+                                 next one starts. At the job's last step it has no effect */
+    TRAIN_ASK_CHECKPOINT = 2, /* save at the next boundary (member 0) */
 };
 void train_request(struct train *t, unsigned kinds);
-/* Ends the generation at once: calls inside the communicator fail, nothing is applied or saved. */
+/* Ends the generation at once: calls inside the communicator fail; a step whose reduction succeeded
+ * here is finished, any other leaves no trace. Harmless when none runs. */
 void train_abort(struct train *t, const char *why);
+
+/* The newest step whose state is whole here; 0: fresh weights, or nothing. */
+uint64_t train_held(const struct train *t);
+
+/* At rest (no generation runs): a checkpoint of the held state, on disk and verified when 0 comes back.
+ * Nothing to do if that step is there already, nothing is held, or the job keeps no checkpoints.
+ * Blocks for at most about wait_ms. Errors: ERR_TIMEOUT, ERR_FULL, ERR_IO, what may_save said, ... */
+int train_save(struct train *t, uint64_t wait_ms, struct err *err);
+
+/* Where a generation is: that of this task's replicas which is furthest behind. For a watchdog: a task
+ * whose `place` stays for longer than limit_ms does not move. */
+struct train_progress {
+    uint64_t step;       /* being made; between steps the one that is held */
+    uint64_t place;      /* grows whenever any replica enters a phase */
+    const char *phase;   /* static: "connect", "load", "agree", "transfer", "wait for samples", "forward",
+                            "reduce", "update", "evaluate", ...; "rest": no generation runs */
+    uint64_t since_ns;   /* clock_ns() when that replica entered it */
+    uint64_t limit_ms;   /* longer than this it should not take: several times the longest of the recent
+                            ones, at least a second, at most the deadline of the job. 0: not known, in
+                            the first steps of a generation and in phases that may take any time */
+};
+void train_progress(const struct train *t, struct train_progress *out);
 
 #endif

@@ -1,16 +1,20 @@
 /* train_priv.h - what the files of train/ share.
  *
- *   train.c    open, start, close: the object and its threads
- *   memory.c   one shared region: state, gradients, accumulators
- *   replica.c  the thread of a replica: join the generation, step, what is due between steps
- *   step.c     one step
- *   tables.c   the part of it that is about tables: which rows have a gradient
- *   reduce.c   the sum over all replicas, while the last lane computes
- *   update.c   the optimizer's part of it
- *   eval.c     one evaluation
- *   save.c     checkpoints and export, on the chief
+ *   train.c       open, close: the object
+ *   generation.c  starting and ending one: threads, lanes, the communicator's life
+ *   memory.c      the state, which is private; what peers of the host can write to
+ *   replica.c     the thread of a replica: join the generation, step, what is due between steps
+ *   agree.c       who holds what, and what is owed
+ *   transfer.c    the state, from a task that has it to those that are behind
+ *   step.c        one step
+ *   tables.c      the part of it that is about tables: which rows have a gradient
+ *   reduce.c      the sum over all replicas, while the last lane computes
+ *   update.c      the optimizer's part of it
+ *   eval.c        one evaluation
+ *   save.c        checkpoints and export, on member 0
+ *   progress.c    where everybody is, for a watchdog
  *   sample_log.c  which samples went into which step, on disk
- *   trace.c    a few steps on a time line (trace_write.c: the file, and where the time went)
+ *   trace.c       a few steps on a time line (trace_write.c: the file, and where the time went)
  */
 #ifndef TRAIN_TRAIN_PRIV_H
 #define TRAIN_TRAIN_PRIV_H
@@ -27,28 +31,45 @@
 
 /* Behind the parameters in every gradient arena: reduced with them. */
 enum control_word {
-    CONTROL_LOSS,     /* sum over the lanes of the scaled loss: the mean over the global batch */
-    CONTROL_WEIGHT,   /* mean_of_weights: what loss and gradients are divided by */
-    CONTROL_STOP,     /* tasks that ask to stop */
-    CONTROL_STOP_ALL, /* tasks that ask everybody to stop */
-    CONTROL_STOP_WHO, /* sum of 1 + member number of those who ask: names the one, if it is one */
+    CONTROL_LOSS,   /* sum over the lanes of the scaled loss: the mean over the global batch */
+    CONTROL_WEIGHT, /* mean_of_weights: what loss and gradients are divided by */
+    CONTROL_PAUSE,  /* tasks that ask for a pause */
     CONTROL_WORDS = 16,
 };
 enum { MAX_TREE = 33 };
 
-/* Agreed at the start of a generation: rank 0's goes to all. */
+/* Member 0's goes to all when a generation starts. */
 struct agreement {
-    uint64_t step;
-    struct optim_plateau plateau;
+    uint64_t step; /* that everybody shall hold */
     char model_digest[65];
     char data_digest[65];
-    char job_digest[65];
-    bool overlap; /* reduce while computing */
+    uint32_t fresh_crc; /* of the weights in the model file */
+    bool overlap;       /* reduce while computing */
 };
 
-/* Where everything is in the shared region, in floats unless said otherwise. */
+/* Summed up over the tasks then: how many ... */
+enum vote {
+    VOTE_BEHIND,      /* hold less */
+    VOTE_UNEVALUATED, /* hold the step, and have not told the evaluation that is due behind it */
+    VOTE_PAUSE,       /* ask for a pause */
+    N_VOTES,
+};
+
+/* Belongs to the state after a step, and is not in its memory. */
+struct facts {
+    uint64_t step;
+    uint64_t evaluated_step; /* the last evaluation that was told, and heard by a plateau schedule */
+    double loss, grad_norm;  /* of the step, for its report */
+    struct optim_plateau plateau;
+};
+
+/* Where everything is, in floats unless said otherwise. */
 struct memory {
-    struct device_mem region;
+    struct device_mem own;     /* the state; private: no peer can write to it */
+    struct device_mem region;  /* the rest; shared unless there will never be a peer */
+    size_t region_bytes;       /* of which [0, replicas_at) is the agreement, */
+    size_t replicas_at;        /* then each replica's part: */
+    size_t grads_bytes, sums_bytes, marks_bytes; /* of one of each */
     size_t params, trained;    /* floats of a parameter arena; of its trained part */
     size_t dense;              /* floats of a gradient arena that backward makes ready in order; behind
                                   them, up to `trained`, values of the rows of tables that have marks */
@@ -58,7 +79,7 @@ struct memory {
     size_t slot;               /* floats of one slot */
     size_t state_bytes;        /* parameters, slots, average: what a checkpoint holds */
     size_t grads;              /* floats of one gradient arena, control words included */
-    uint32_t depth;            /* gradient arenas of a replica: levels of its lane tree */
+    uint32_t depth;            /* gradient arenas of a replica: levels of its lane tree, at most */
     float *state;              /* parameters, then slots, then the average */
     float *slots[OPTIM_MAX_SLOTS]; /* NULL: the optimizer does not use this one */
     float *average;            /* a parameter arena: averages of the trained, copies of the statistics; or NULL */
@@ -82,10 +103,42 @@ struct reducer {
     struct trace_row *trace; /* of this step */
 };
 
+enum phase {
+    PHASE_REST,
+    PHASE_START,      /* another replica connects */
+    PHASE_LOAD,
+    PHASE_CONNECT,
+    PHASE_AGREE,
+    PHASE_TRANSFER,
+    PHASE_BETWEEN,    /* two steps: a copy for a checkpoint, whoever listens to events */
+    PHASE_BEGIN,
+    PHASE_DATA,
+    PHASE_LANE,
+    PHASE_PERMISSION,
+    PHASE_REDUCE,
+    PHASE_UPDATE,
+    PHASE_EVALUATE,
+    PHASE_EVALUATION_SUMS,
+    PHASE_SAVE,
+    PHASE_EXPORT,
+    N_PHASES,
+};
+
+/* Written by the replica's thread, read by any: all atomic. */
+struct place {
+    uint64_t version; /* odd: being written */
+    uint64_t step, since_ns, count;
+    uint32_t phase;
+    uint64_t longest_ns[N_PHASES]; /* of this generation, fading */
+    uint32_t seen[N_PHASES];       /* in this generation */
+};
+
 struct replica {
     struct train *train;
     uint32_t local;            /* index in this process */
-    uint32_t first_lane;
+    uint32_t slots;            /* of the full cluster that it stands for in this generation */
+    uint32_t first_lane, n_lanes;
+    uint32_t rank;
     pthread_t thread;
     bool started;
     struct plan *plan, *eval_plan;
@@ -96,15 +149,15 @@ struct replica {
     double *sums[MAX_TREE];    /* evaluation accumulators likewise, eval_words each */
     struct data_reader *reader;
     struct reducer reducer;
+    int64_t votes[N_VOTES];
+    struct place place;
     uint64_t data_ns, reduce_ns; /* of the current step; reduce_ns: waiting for it */
     struct trace_row *trace;   /* NULL but in and between traced steps */
 };
 
 struct step_result { /* agreed: the same on every task */
     double loss;
-    bool stop, stop_everywhere;
-    uint32_t askers; /* tasks that ask to stop */
-    uint32_t asker;  /* the one, if it is one: its member number */
+    bool pause;
 };
 
 struct train {
@@ -113,14 +166,20 @@ struct train {
     struct data_set *data, *eval_data;
     struct memory mem;
     struct replica *replicas; /* [n_devices] */
-    uint32_t lanes_per_replica, lane_batch;
+    uint32_t lanes_per_slot, lane_batch;
+    uint32_t max_slots;            /* of a replica, in the smallest group that may train */
+    uint32_t *shares;              /* [opts->replicas]: slots of each rank in this generation */
     uint64_t steps_per_epoch, total_steps, eval_steps;
     struct optim_schedule schedule;
     char (*slot_names)[512];
     struct ckpt_tensor *model_tensors, *slot_tensors;
     uint32_t n_model, n_slots;
-    struct ckpt_writer *writer;    /* the chief's; NULL without checkpoints */
-    uint64_t held_step;            /* state in memory; 0: fresh */
+    struct ckpt_writer *writer;    /* NULL until this task first needs it, as member 0 */
+    uint64_t writer_retry_ns;      /* not before: it could not be opened */
+    uint64_t held_step;            /* atomic; state in memory; 0: fresh */
+    struct facts facts;            /* of it, but for `plateau`, which is the schedule's */
+    uint32_t fresh_crc;
+    bool told_resumed;
     char resumed_path[4096];
     uint32_t *feature_of_input;    /* graph input i is fed by data feature feature_of_input[i] */
     uint32_t *feature_of_target; /* likewise target i */
@@ -133,17 +192,20 @@ struct train {
     struct comm_member *members;
     struct comm *comm;
     pthread_mutex_t lock;          /* guards comm's lifetime against train_abort, and the result */
-    struct gate gate;
+    struct gate gate;              /* broken when the generation ends early */
+    struct gate solid;             /* never: for what must be finished once it was begun */
     struct optim *optim;           /* the optimizer at work on this graph's parameters */
     uint32_t running;              /* atomic: replica threads that have not ended */
     volatile int cancel;
     unsigned requests;             /* atomic: train_request_kind bits */
-    void (*on_end)(void *arg, enum train_end end, uint64_t step, bool everywhere, int code,
-                   const char *text);
+    train_end_fn *on_end;
+    int (*may_save)(void *arg, struct err *err); /* atomic */
+    uint64_t deadline_ms;          /* atomic */
     int result;                    /* 0, or the first error's code; under lock */
+    bool aborted;                  /* ... which is train_abort()'s; under lock */
     struct err error;
-    struct step_result last; /* of the last step; local replica 0's */
-    uint64_t end_step;
+    bool tracing, traced;          /* the trace was started: in this generation, ever */
+    bool renew_region;             /* a peer that may still be alive can write to ours */
     uint64_t last_report_ns, last_save_ns, last_saved_step;
     bool save_due;
 };
@@ -151,10 +213,18 @@ struct train {
 /* memory.c */
 int memory_open(struct train *t, struct err *err);
 void memory_close(struct train *t);
+/* A fresh region in place of the one that a peer may still write to. */
+int memory_renew_region(struct train *t, struct err *err);
+/* Room for another state, which takes the place of the present one when it is whole; until then it is
+ * the caller's to close. memory_take(): before plans are bound, no other thread looks at the state. */
+int memory_aside(const struct train *t, struct device_mem *out, struct err *err);
+void memory_take(struct train *t, struct device_mem *aside);
 /* Lanes are added on a stack that works as a binary counter: behind lane i of n, merge the two topmost
  * entries this many times. So what is added to what depends on lane numbers alone: four lanes
  * give (0+1)+(2+3); behind the last lane whatever is left is merged from the right. */
 uint32_t tree_merges(uint32_t i, uint32_t n);
+/* The same behind lane i of a replica: along the lanes of its slot, then along its slots. */
+uint32_t lane_merges(const struct replica *r, uint32_t i);
 void tree_add_f32(float *dst, const float *src, size_t n);
 void tree_add_f64(double *dst, const double *src, size_t n);
 
@@ -188,27 +258,61 @@ void reduce_add_lanes(struct replica *r, uint32_t lane, uint32_t top, size_t end
 /* Behind the last lane, the control words written: waits for what is under way, reduces the rest. */
 int reduce_rest(struct replica *r, struct err *err);
 
+/* generation.c */
+/* Remembers the first failure and lets every thread of this process out of its waits. */
+void train_fail(struct train *t, const struct err *err);
+void generation_join(struct train *t); /* its threads, if any were started */
+void generation_close(struct train *t); /* what it has left behind */
+void generation_over(struct train *t); /* in the last thread: the peers are let go, on_end is told */
+int generation_gate(struct replica *r, struct err *err); /* all replicas of the task, or none */
+static inline bool train_canceled(const struct train *t)
+{
+    return __atomic_load_n(&t->cancel, __ATOMIC_ACQUIRE) != 0;
+}
+int train_check_canceled(const struct train *t, struct err *err); /* ERR_CANCELED */
+int train_fault(const char *point, struct err *err);
+
+/* agree.c */
+int agree_connect(struct train *t, struct err *err); /* for the whole process */
+/* Compares files, tells *step, fills in r->votes. */
+int agree_on_state(struct replica *r, uint64_t *step, struct err *err);
+
+/* transfer.c */
+/* All replicas of all tasks, if any task is behind `step`. */
+int transfer_state(struct replica *r, uint64_t step, struct err *err);
+
+/* progress.c */
+void progress_start(struct replica *r); /* a generation */
+void progress_enter(struct replica *r, enum phase phase);
+void progress_step(struct replica *r, uint64_t step); /* enters PHASE_BEGIN */
+
 /* update.c */
 int update_open(struct train *t, struct err *err); /* groups, and the optimizer at work on them */
-/* Behind the reduction of step `step`: this replica's part of weights and slots. *norm: of the
- * gradient, NaN if this step did not need it. */
+/* Behind the reduction of step `step`: this replica's part of weights and slots. Nothing interrupts it:
+ * an error (of a fault point) is told when all is done. *norm: of the gradient, NaN if this step did
+ * not need it. */
 int update_run(struct replica *r, uint64_t step, double *norm, struct err *err);
 /* The average of weights that were never averaged, or of those just read: what is not in a checkpoint. */
 void update_fill_average(struct train *t, bool fresh);
 
 /* Samples of weight 1 in the global batch of a step. */
 uint64_t step_samples(const struct train *t, uint64_t step);
+/* The report of a step, from local replica 0. `begin_ns` 0: it was finished elsewhere. */
+void step_tell(struct replica *r, const struct facts *facts, uint64_t begin_ns);
 /* Next lane batch of `reader` into the inputs of `plan`. */
 int step_feed(struct replica *r, struct plan *plan, struct data_reader *reader, struct err *err);
 
 /* eval.c */
+bool eval_due(const struct train *t, uint64_t step);
+/* Told and counted once for a step, however often it runs. */
 int eval_run(struct replica *r, uint64_t step, struct err *err);
 
 /* save.c */
-int save_open(struct train *t, struct err *err);
+int save_open(struct train *t, struct err *err); /* names everything */
+/* Member 0, when nobody holds state: the newest checkpoint, if there is one, becomes what is held. */
 int save_load_newest(struct train *t, struct err *err);
 bool save_if_due(struct train *t, uint64_t step); /* true: a copy went to the writer */
-int save_now(struct train *t, uint64_t step, struct err *err); /* and wait until it is verified */
+int save_now(struct train *t, uint64_t step, uint64_t wait_ms, struct err *err); /* until it is verified */
 int save_export(struct train *t, struct err *err);
 
 /* replica.c */
@@ -217,7 +321,5 @@ void *replica_main(void *arg);
 /* train.c */
 void train_tell(const struct train *t, const struct train_event *e);
 void train_phase(const struct train *t, const char *phase, uint64_t step);
-/* Remembers the first failure and lets every thread of this process out of its waits. */
-void train_fail(struct train *t, const struct err *err);
 
 #endif

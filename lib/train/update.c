@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/text.h"
 
 /* ---- opening ---- */
@@ -155,32 +156,35 @@ static void move_statistics(struct train *t, const float *grads)
     update_fill_average(t, false);
 }
 
-static int canceled(struct err *err)
+/* The other replicas of the task are there too: they have the reduction. */
+static void meet(struct train *t)
 {
-    return err_set(err, ERR_CANCELED, "another replica of this task ended the generation");
+    bool whole = gate_wait(&t->solid);
+
+    CHECK(whole); /* nobody breaks this gate */
 }
 
 /* Clipping, and the norm where it is wanted. */
-static int measure(struct replica *r, struct optim_hyper *h, const struct optim_state *state,
-                   double *norm, struct err *err)
+static double measure(struct replica *r, struct optim_hyper *h, const struct optim_state *state)
 {
     struct train *t = r->train;
     const struct train_opts *o = t->opts;
+    double norm;
 
-    *norm = NAN;
     h->grad_scale = 1;
     if (o->clip_value > 0)
         optim_clip_values(t->optim, r->local, state, (float)o->clip_value);
     if (o->clip_norm == 0 && (o->norm_every_steps == 0 || h->step % o->norm_every_steps != 0))
-        return 0;
+        return NAN;
     optim_measure_gradient(t->optim, r->local, state);
-    if (!gate_wait(&t->gate))
-        return canceled(err);
-    *norm = optim_gradient_norm(t->optim);
-    h->grad_scale = optim_clip(*norm, o->clip_norm);
-    return 0;
+    meet(t);
+    norm = optim_gradient_norm(t->optim);
+    h->grad_scale = optim_clip(norm, o->clip_norm);
+    return norm;
 }
 
+/* Between the gates every replica writes its own part, of weights, slots and average. All that is
+ * read of the parts of others was written before the gate in front of it. */
 int update_run(struct replica *r, uint64_t step, double *norm, struct err *err)
 {
     struct train *t = r->train;
@@ -190,22 +194,27 @@ int update_run(struct replica *r, uint64_t step, double *norm, struct err *err)
                                  .packed = &r->rows[0],
                                  .values = r->grads[0] + t->mem.dense,
                                  .average = t->mem.average };
-    int rc;
+    int first, middle, last;
 
     h.step = step;
     h.learning_rate = optim_rate(&t->schedule, step);
     optim_cycle(&t->schedule, step, &h);
     memcpy(state.slots, t->mem.slots, sizeof(state.slots));
-    rc = measure(r, &h, &state, norm, err);
-    if (rc < 0)
-        return rc;
+    *norm = measure(r, &h, &state);
+    first = train_fault("train.update", err);
     if (optim_needs_norms(t->optim)) {
         optim_measure(t->optim, r->local, &h, &state);
-        if (!gate_wait(&t->gate))
-            return canceled(err);
+        meet(t);
     }
     optim_update(t->optim, r->local, &h, &state);
+    middle = train_fault("train.update_middle", err);
     if (r->local == 0)
         move_statistics(t, r->grads[0]);
-    return gate_wait(&t->gate) ? 0 : canceled(err);
+    meet(t);
+    if (r->local == 0) {
+        t->facts.step = step;
+        __atomic_store_n(&t->held_step, step, __ATOMIC_RELEASE);
+    }
+    last = train_fault("train.update_end", err);
+    return first < 0 ? first : middle < 0 ? middle : last;
 }

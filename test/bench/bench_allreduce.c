@@ -134,7 +134,9 @@ static int child(const struct plan *p, struct table *t, uint32_t rank, struct co
         rc = device_mem_open(&arena, most, true, &err);
     o.arena = &arena;
     if (rc == 0)
-        rc = comm_open(&o, NULL, &c, &err);
+        rc = comm_open(&o, &c, &err);
+    if (rc == 0)
+        rc = comm_connect(c, &err);
     if (rc == 0) {
         if (rank == 0)
             printf("# %s\n", comm_describe(c)), fflush(stdout);

@@ -201,13 +201,29 @@ static inline struct comm_opts cast_opts(struct cast *k, uint32_t self)
     return o;
 }
 
+/* Both steps; *out only on success. */
+static inline int cast_connect(const struct comm_opts *o, struct comm **out, struct err *err)
+{
+    struct comm *c;
+    int rc = comm_open(o, &c, err);
+
+    if (rc < 0)
+        return rc;
+    rc = comm_connect(c, err);
+    if (rc == 0)
+        *out = c;
+    else
+        comm_close(c);
+    return rc;
+}
+
 static inline struct comm *cast_open(struct cast *k, uint32_t self)
 {
     struct comm_opts o = cast_opts(k, self);
     struct comm *c = NULL;
     struct err err;
 
-    EXPECT(comm_open(&o, NULL, &c, &err) == 0, "%s", err.text);
+    EXPECT(cast_connect(&o, &c, &err) == 0, "%s", err.text);
     return c;
 }
 

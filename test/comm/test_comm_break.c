@@ -287,7 +287,7 @@ static void scene_regroup(struct cast *k, uint32_t self)
     o.n_members = 2;
     o.self = self == 0 ? 0 : 1;
     o.generation = 2;
-    EXPECT(comm_open(&o, NULL, &c, &err) == 0, "%s", err.text);
+    EXPECT(cast_connect(&o, &c, &err) == 0, "%s", err.text);
     EXPECT(comm_world(c) == 2, "world %u", comm_world(c));
     data[0] = (float)self;
     EXPECT(comm_all_reduce(c, 0, data, 1, TENSOR_F32, COMM_SUM, &err) == 0, "%s", err.text);
@@ -480,7 +480,7 @@ static void scene_wrong_key(struct cast *k, uint32_t self)
 
     o.deadline_ms = 150;
     o.key[7] ^= (uint8_t)self;
-    rc = comm_open(&o, NULL, &c, &err);
+    rc = cast_connect(&o, &c, &err);
     if (self == 1)
         EXPECT(rc == ERR_AUTH && strstr(err.text, "worker 0") &&
                    strstr(err.text, "not know the key"),
@@ -511,13 +511,13 @@ static void scene_stale(struct cast *k, uint32_t self)
 
     o.generation = self == 0 ? 2 : 1;
     if (self == 1) { /* we dial, and are behind */
-        rc = comm_open(&o, NULL, &c, &err);
+        rc = cast_connect(&o, &c, &err);
         EXPECT(rc == ERR_PEER &&
                    strstr(err.text, "generation 1 is over: worker 0 is at generation 2"),
                "%d: %s", rc, err.text);
         o.generation = 2;
     }
-    EXPECT(comm_open(&o, NULL, &c, &err) == 0, "%s", err.text);
+    EXPECT(cast_connect(&o, &c, &err) == 0, "%s", err.text);
     EXPECT(comm_barrier(c, 0, &err) == 0, "%s", err.text);
     comm_close(c);
 }
@@ -542,13 +542,13 @@ static void scene_future(struct cast *k, uint32_t self)
     o.generation = self == 0 ? 1 : 2;
     if (self == 0) { /* we are called, and are behind */
         o.deadline_ms = 200;
-        rc = comm_open(&o, NULL, &c, &err);
+        rc = cast_connect(&o, &c, &err);
         EXPECT(rc == ERR_TIMEOUT && strstr(err.text, "generation 2, ours is 1"), "%d: %s", rc,
                err.text);
         o.generation = 2;
         o.deadline_ms = k->deadline_ms;
     }
-    EXPECT(comm_open(&o, NULL, &c, &err) == 0, "%s", err.text);
+    EXPECT(cast_connect(&o, &c, &err) == 0, "%s", err.text);
     EXPECT(comm_barrier(c, 0, &err) == 0, "%s", err.text);
     comm_close(c);
 }
@@ -573,7 +573,7 @@ static void scene_other_members(struct cast *k, uint32_t self)
     o.deadline_ms = 150;
     if (self == 1)
         k->members[0].n_ranks = 2;
-    rc = comm_open(&o, NULL, &c, &err);
+    rc = cast_connect(&o, &c, &err);
     EXPECT(rc == (self == 1 ? ERR_PEER : ERR_TIMEOUT), "%d: %s", rc, err.text);
     EXPECT(self == 0 || strstr(err.text, "another list of members for generation 1"), "%s",
            err.text);
@@ -591,31 +591,52 @@ static void another_list_of_members_is_refused(void **state)
 
 /* ---- opening alone ---- */
 
-static void *cancel_soon(void *arg)
+struct aborting {
+    struct comm *c;
+    uint64_t at_ns;
+};
+
+static void *abort_opening(void *arg)
 {
-    cast_sleep_ms(60);
-    __atomic_store_n((int *)arg, 1, __ATOMIC_RELAXED);
+    struct aborting *a = arg;
+
+    cast_sleep_ms(10);
+    a->at_ns = clock_ns();
+    comm_abort(a->c, "never mind");
     return NULL;
 }
 
-static void opening_can_be_canceled(void **state)
+static void connecting_ends_at_once_when_aborted(void **state)
 {
-    int cancel = 0;
+    uint64_t best = UINT64_MAX;
+    struct aborting a;
     struct comm_opts o;
     pthread_t thread;
-    struct comm *c;
     struct cast k;
     struct err err;
-    uint64_t start;
 
     (void)state;
     begin(&k, "A1 B1 A1", true);
     o = cast_opts(&k, 0);
-    start = clock_ms();
-    assert_int_equal(pthread_create(&thread, NULL, cancel_soon, &cancel), 0);
-    assert_int_equal(comm_open(&o, &cancel, &c, &err), ERR_CANCELED);
-    assert_true(clock_ms() - start < 60 + 60 * CAST_SLOW);
-    pthread_join(thread, NULL);
+    for (int i = 0; i < 5; i++) { /* the best: the machine may be busy */
+        uint64_t took;
+
+        assert_int_equal(comm_open(&o, &a.c, &err), 0);
+        assert_int_equal(pthread_create(&thread, NULL, abort_opening, &a), 0);
+        assert_int_equal(comm_connect(a.c, &err), ERR_CANCELED);
+        took = clock_ns() - a.at_ns;
+        best = took < best ? took : best;
+        assert_string_equal(err.text, "connect generation 1: worker 0: never mind");
+        pthread_join(thread, NULL);
+        assert_int_equal(comm_barrier(a.c, 0, &err), ERR_CANCELED);
+        comm_close(a.c);
+    }
+    assert_true(best < 3000000ull * CAST_SLOW);
+    /* before it begins is early enough */
+    assert_int_equal(comm_open(&o, &a.c, &err), 0);
+    comm_abort(a.c, "not even begun");
+    assert_int_equal(comm_connect(a.c, &err), ERR_CANCELED);
+    assert_true(comm_close_quiet(a.c, 0));
     cast_fini(&k);
 }
 
@@ -632,14 +653,14 @@ static void who_is_missing_is_named_with_the_last_error(void **state)
     k.listeners[0] = NULL;
     o = cast_opts(&k, 1);
     o.deadline_ms = 100;
-    assert_int_equal(comm_open(&o, NULL, &c, &err), ERR_TIMEOUT);
+    assert_int_equal(cast_connect(&o, &c, &err), ERR_TIMEOUT);
     assert_non_null(
         strstr(err.text, "connect generation 1: missing after 0.1 s: worker 0 (127.0.0.1:"));
     assert_non_null(strstr(err.text, "Connection refused"));
     assert_non_null(strstr(err.text, "worker 2 (127.0.0.1:"));
     assert_non_null(strstr(err.text, "has not called us"));
     k.members[0].address = "localhost:80";
-    assert_int_equal(comm_open(&o, NULL, &c, &err), ERR_INPUT);
+    assert_int_equal(cast_connect(&o, &c, &err), ERR_INPUT);
     assert_non_null(strstr(err.text, "'localhost:80' is no address"));
     cast_fini(&k);
 }
@@ -679,7 +700,7 @@ static void scene_fault(struct cast *k, uint32_t self)
     snprintf(spec, sizeof(spec), "*@%llu", (unsigned long long)atomic_load(&k->stage->number[AT]));
     if (self == 0)
         EXPECT(fault_arm(spec, &err) == 0, "%s", err.text);
-    rc = comm_open(&o, NULL, &c, &err);
+    rc = cast_connect(&o, &c, &err);
     if (rc == 0)
         rc = comm_all_reduce(c, 0, data_of(k, self, 0), 20000, TENSOR_F32, COMM_SUM, &err);
     if (rc < 0) /* clean: an error that says something, no hang */
@@ -751,7 +772,7 @@ int main(void)
         cmocka_unit_test(a_stale_generation_is_told_so_and_may_come_again),
         cmocka_unit_test(a_peer_from_the_future_waits),
         cmocka_unit_test(another_list_of_members_is_refused),
-        cmocka_unit_test(opening_can_be_canceled),
+        cmocka_unit_test(connecting_ends_at_once_when_aborted),
         cmocka_unit_test(who_is_missing_is_named_with_the_last_error),
         cmocka_unit_test(a_listener_says_where_it_listens),
         cmocka_unit_test(any_single_fault_ends_in_an_error_or_in_nothing),

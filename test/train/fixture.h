@@ -18,9 +18,11 @@
 
 enum { STEPS = 60 };
 
+static const char *fixture_root = "/tmp"; /* where folders are made */
+
 struct fixture {
-    char folder[64];
-    char checkpoints[96], exported[96];
+    char folder[80];
+    char checkpoints[112], exported[112];
     struct train_input input;
     struct train_target target;
     struct plan_measure loss;
@@ -31,7 +33,7 @@ struct fixture {
 
     double losses[STEPS + 1];
     uint64_t steps;          /* reported */
-    uint64_t stop_after;     /* ask to stop when this step is reported; 0: never */
+    uint64_t stop_after;     /* ask for a pause when this step is reported; 0: never */
     void (*on_step)(struct fixture *f, uint64_t step); /* NULL is fine */
     double accuracy;
     uint64_t evals, saves;
@@ -40,6 +42,7 @@ struct fixture {
     pthread_cond_t changed;
     bool ended;
     enum train_end end;
+    uint64_t held;
     int code;
     char text[512];
 };
@@ -54,7 +57,7 @@ static inline void fixture_event(void *arg, const struct train_event *e)
         if (f->on_step != NULL)
             f->on_step(f, e->step);
         if (e->step == f->stop_after)
-            train_request(f->train, TRAIN_ASK_STOP);
+            train_request(f->train, TRAIN_ASK_PAUSE);
     } else if (e->kind == TRAIN_EVAL) {
         f->accuracy = e->eval->metrics[0];
         f->evals++;
@@ -63,16 +66,15 @@ static inline void fixture_event(void *arg, const struct train_event *e)
     }
 }
 
-static inline void fixture_end(void *arg, enum train_end end, uint64_t step, bool everywhere,
-                               int code, const char *text)
+static inline void fixture_end(void *arg, enum train_end end, uint64_t held, int code,
+                               const char *text)
 {
     struct fixture *f = arg;
 
-    (void)step;
-    (void)everywhere;
     pthread_mutex_lock(&f->lock);
     f->ended = true;
     f->end = end;
+    f->held = held;
     f->code = code;
     snprintf(f->text, sizeof(f->text), "%s", text);
     pthread_cond_signal(&f->changed);
@@ -84,7 +86,7 @@ static inline struct fixture *fixture_new(uint32_t replicas, uint32_t lanes)
     struct fixture *f = calloc(1, sizeof(*f));
 
     assert_non_null(f);
-    snprintf(f->folder, sizeof(f->folder), "/tmp/trainerd-train-XXXXXX");
+    snprintf(f->folder, sizeof(f->folder), "%.40s/trainerd-train-XXXXXX", fixture_root);
     assert_non_null(mkdtemp(f->folder));
     snprintf(f->checkpoints, sizeof(f->checkpoints), "%s/checkpoints", f->folder);
     snprintf(f->exported, sizeof(f->exported), "%s/model.onnx", f->folder);
@@ -116,7 +118,6 @@ static inline struct fixture *fixture_new(uint32_t replicas, uint32_t lanes)
         .hyper = { .momentum = 0.9 },
         .schedule = { .type = OPTIM_CONSTANT, .learning_rate = 0.05 },
         .devices = f->devices, .n_devices = replicas,
-        .is_chief = true,
         .job_digest = "0", .job_name = "test",
         .on_event = fixture_event, .arg = f,
     };
@@ -135,19 +136,34 @@ static inline void fixture_free(struct fixture *f)
     free(f);
 }
 
-/* Trains as member `self` of a group and waits for the end. */
-static inline void fixture_train(struct fixture *f, const struct train_group *g)
+static inline void fixture_open(struct fixture *f)
 {
     volatile int cancel = 0;
     struct err err;
 
     if (train_open(&f->opts, &cancel, &f->train, &err) < 0)
         fail_msg("%s", err.text);
-    assert_int_equal(train_start(f->train, g, fixture_end, &err), 0);
+}
+
+/* One generation, to its end. */
+static inline void fixture_generation(struct fixture *f, const struct train_group *g)
+{
+    struct err err;
+
+    f->ended = false;
+    if (train_start(f->train, g, fixture_end, &err) < 0)
+        fail_msg("%s", err.text);
     pthread_mutex_lock(&f->lock);
     while (!f->ended)
         pthread_cond_wait(&f->changed, &f->lock);
     pthread_mutex_unlock(&f->lock);
+}
+
+/* Trains as member `self` of a group and waits for the end. */
+static inline void fixture_train(struct fixture *f, const struct train_group *g)
+{
+    fixture_open(f);
+    fixture_generation(f, g);
 }
 
 static inline void run(struct fixture *f)

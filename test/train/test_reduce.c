@@ -41,7 +41,6 @@ static void train_scene(struct cast *k, uint32_t self)
         f->opts.replicas += k->members[i].n_ranks;
     f->opts.steps = FEW_STEPS;
     f->opts.global_batch = 8 * play.lanes;
-    f->opts.is_chief = self == 0;
     f->opts.overlap = play.overlap;
     f->opts.bucket_bytes = play.bucket_bytes;
     if (self == play.faulty)

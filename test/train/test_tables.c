@@ -181,13 +181,11 @@ static void on_event(void *arg, const struct train_event *e)
         j->warm = j->last;
 }
 
-static void on_end(void *arg, enum train_end end, uint64_t step, bool everywhere, int code,
-                   const char *text)
+static void on_end(void *arg, enum train_end end, uint64_t held, int code, const char *text)
 {
     struct job *j = arg;
 
-    (void)step;
-    (void)everywhere;
+    (void)held;
     (void)code;
     pthread_mutex_lock(&j->lock);
     j->ended = true;
@@ -226,7 +224,6 @@ static struct job *job_new(uint32_t replicas, uint32_t lanes)
         .optimizer = optim_find("sgd"),
         .schedule = { .type = OPTIM_CONSTANT, .learning_rate = 0.5 },
         .devices = j->devices, .n_devices = replicas,
-        .is_chief = true,
         .job_digest = "0", .job_name = "test",
         .on_event = on_event, .arg = j,
     };
@@ -312,6 +309,31 @@ static void reduced_in_buckets_the_bits_are_the_same(void **state)
         expect_same(whole, j);
         job_free(j);
     }
+    job_free(whole);
+}
+
+/* Fewer replicas than the full cluster has: each has several slots, not all as many. */
+static void whoever_stands_for_several_slots_the_bits_are_the_same(void **state)
+{
+    struct job *whole = job_new(1, 16);
+
+    (void)state;
+    whole->opts.replicas = 1;
+    run(whole);
+    for (uint32_t replicas = 1; replicas <= 8; replicas++)
+        for (int overlaps = 0; overlaps < 2; overlaps++) {
+            struct job *j = job_new(replicas, 16);
+
+            j->opts.replicas = 8;
+            j->opts.min_replicas = replicas;
+            if (overlaps) {
+                j->opts.overlap = TRAIN_OVERLAP_ALWAYS;
+                j->opts.bucket_bytes = 64 * sizeof(float);
+            }
+            run(j);
+            expect_same(whole, j);
+            job_free(j);
+        }
     job_free(whole);
 }
 
@@ -416,6 +438,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(packed_or_whole_and_on_any_number_of_replicas_the_bits_are_the_same),
         cmocka_unit_test(reduced_in_buckets_the_bits_are_the_same),
+        cmocka_unit_test(whoever_stands_for_several_slots_the_bits_are_the_same),
         cmocka_unit_test(every_optimizer_moves_weights_as_with_whole_gradients),
         cmocka_unit_test(lazy_rows_have_the_same_bits_on_any_number_of_replicas),
         cmocka_unit_test(lazy_rows_that_cannot_be_are_refused),

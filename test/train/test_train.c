@@ -143,15 +143,19 @@ static void a_warm_step_allocates_nothing(void **state)
 static void stopped_and_opened_again_it_goes_on_with_the_same_bits(void **state)
 {
     struct fixture *whole = fixture_new(2, 2), *part = fixture_new(2, 2);
+    struct err err;
 
     (void)state;
     run(whole);
     part->opts.checkpoint_directory = part->checkpoints;
     part->stop_after = 17;
     run(part);
-    assert_int_equal(part->end, TRAIN_STOPPED);
-    assert_string_equal(part->text, "local was asked to leave");
+    assert_int_equal(part->end, TRAIN_PAUSED);
     assert_true(part->steps >= 17 && part->steps < STEPS);
+    assert_int_equal(part->held, part->steps);
+    assert_int_equal(part->saves, 0);
+    assert_int_equal(train_save(part->train, 20000, &err), 0);
+    assert_int_equal(train_save(part->train, 20000, &err), 0); /* it is there already */
     assert_int_equal(part->saves, 1);
     train_close(part->train);
     part->train = NULL;
@@ -208,6 +212,7 @@ static void every_optimizer_has_the_same_bits_on_any_number_of_replicas(void **s
 static void a_plateau_schedule_is_resumed_where_it_was(void **state)
 {
     struct fixture *whole = fixture_new(2, 2), *part = fixture_new(2, 2);
+    struct err err;
 
     (void)state;
     for (int i = 0; i < 2; i++) {
@@ -228,7 +233,8 @@ static void a_plateau_schedule_is_resumed_where_it_was(void **state)
         part->stop_after = stop;
         part->ended = false;
         run(part);
-        assert_int_equal(part->end, TRAIN_STOPPED);
+        assert_int_equal(part->end, TRAIN_PAUSED);
+        assert_int_equal(train_save(part->train, 20000, &err), 0);
         train_close(part->train);
         part->train = NULL;
     }

@@ -1,0 +1,349 @@
+/* One process through many generations: what it says meanwhile, what it refuses, what it leaves. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <dirent.h>
+#include <time.h>
+#include <cmocka.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/fault.h"
+#include "train/fixture.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { SLOW = 8 };
+#else
+enum { SLOW = 1 };
+#endif
+
+static void nap_ms(uint64_t ms)
+{
+    struct timespec t = { .tv_sec = (time_t)(ms / 1000), .tv_nsec = (long)(ms % 1000) * 1000000 };
+
+    nanosleep(&t, NULL);
+}
+
+/* A group of this process alone. */
+static struct train_group alone(const struct fixture *f)
+{
+    static struct comm_member self = { .name = "local", .host = "here", .address = "" };
+
+    self.n_ranks = f->opts.n_devices;
+    return (struct train_group){ .generation = 1, .members = &self, .n_members = 1,
+                                 .shared_memory = true, .deadline_ms = 20000,
+                                 .newest_step = train_held(f->train) };
+}
+
+static void start(struct fixture *f, const struct train_group *g)
+{
+    struct err err;
+
+    f->ended = false;
+    if (train_start(f->train, g, fixture_end, &err) < 0)
+        fail_msg("%s", err.text);
+}
+
+static bool ended_within(struct fixture *f, uint64_t ms)
+{
+    uint64_t limit = clock_ms() + ms * SLOW;
+    bool ended = false;
+
+    while (!ended && clock_ms() < limit) {
+        nap_ms(1);
+        pthread_mutex_lock(&f->lock);
+        ended = f->ended;
+        pthread_mutex_unlock(&f->lock);
+    }
+    return ended;
+}
+
+static void until_held(struct fixture *f, uint64_t step)
+{
+    uint64_t limit = clock_ms() + 10000 * SLOW;
+
+    while (train_held(f->train) < step) {
+        if (clock_ms() > limit)
+            fail_msg("step %llu does not come", (unsigned long long)step);
+        nap_ms(1);
+    }
+}
+
+static uint64_t entries(const char *path)
+{
+    DIR *d = opendir(path);
+    uint64_t n = 0;
+
+    assert_non_null(d);
+    while (readdir(d) != NULL)
+        n++;
+    closedir(d);
+    return n;
+}
+
+static uint64_t mappings(void)
+{
+    FILE *f = fopen("/proc/self/maps", "r");
+    uint64_t n = 0;
+
+    assert_non_null(f);
+    for (int c; (c = fgetc(f)) != EOF;)
+        n += c == '\n';
+    fclose(f);
+    return n;
+}
+
+/* ---- the tests ---- */
+
+static void many_generations_change_no_bit_and_leave_nothing_behind(void **state)
+{
+    struct fixture *whole = fixture_new(2, 8), *f = fixture_new(2, 8);
+    uint64_t files = 0, maps = 0, threads = 0;
+
+    (void)state;
+    run(whole);
+    f->opts.replicas = 4; /* as if two more were away */
+    f->opts.min_replicas = 2;
+    fixture_open(f);
+    threads = entries("/proc/self/task");
+    for (uint64_t n = 1; train_held(f->train) < STEPS; n++) {
+        struct train_group g = alone(f);
+        uint64_t before = train_held(f->train);
+
+        g.generation = n;
+        f->stop_after = before + 2;
+        if (n % 3 == 0)
+            assert_int_equal(fault_arm("train.commit@5", NULL), 0);
+        fixture_generation(f, &g);
+        assert_int_equal(fault_arm(NULL, NULL), 0);
+        assert_true(f->held >= before && f->held <= before + 4);
+        if (n == 3) {
+            files = entries("/proc/self/fd");
+            maps = mappings();
+        }
+        assert_true(n < 2 * STEPS);
+    }
+    assert_int_equal(entries("/proc/self/fd"), files);
+    for (int i = 0; i < 1000 && entries("/proc/self/task") != threads; i++)
+        nap_ms(1); /* the one that told us of the end is about to end itself */
+    assert_int_equal(entries("/proc/self/task"), threads);
+    assert_true(mappings() <= maps + 8); /* malloc's own arenas come and go */
+    assert_int_equal(f->steps, STEPS);
+    assert_memory_equal(whole->losses, f->losses, sizeof(f->losses));
+    assert_memory_equal(whole->train->mem.state, f->train->mem.state, f->train->mem.state_bytes);
+    fixture_free(whole);
+    fixture_free(f);
+}
+
+static void a_group_that_cannot_be_is_refused_and_nothing_runs(void **state)
+{
+    struct comm_member members[2] = { { "a", "here", "127.0.0.1:1", 2 },
+                                      { "b", "here", "127.0.0.1:2", 1 } };
+    struct fixture *f = fixture_new(2, 4);
+    struct train_group g;
+    struct err err;
+
+    (void)state;
+    f->opts.replicas = 4;
+    f->opts.min_replicas = 3;
+    fixture_open(f);
+    g = alone(f);
+    assert_int_equal(train_start(f->train, &g, fixture_end, &err), ERR_INPUT);
+    assert_non_null(strstr(err.text, "has 2 replicas, this job was planned for 3 or more"));
+    g.members = members;
+    g.n_members = 2;
+    members[1].n_ranks = 3;
+    assert_int_equal(train_start(f->train, &g, fixture_end, &err), ERR_INPUT);
+    assert_non_null(strstr(err.text, "has 5 replicas, this job was planned for 4"));
+    members[0].n_ranks = 1;
+    members[1].n_ranks = 2;
+    assert_int_equal(train_start(f->train, &g, fixture_end, &err), ERR_INPUT);
+    assert_non_null(strstr(err.text, "the group counts on 1 replicas of a, which has 2"));
+    fixture_free(f);
+}
+
+static void what_is_held_is_never_thrown_away(void **state)
+{
+    struct fixture *f = fixture_new(1, 2);
+    struct train_group g;
+    struct err err;
+
+    (void)state;
+    f->opts.checkpoint_directory = f->checkpoints;
+    f->stop_after = 3;
+    run(f);
+    assert_true(f->held >= 3);
+    g = alone(f);
+    g.newest_step = f->held - 1;
+    assert_int_equal(train_start(f->train, &g, fixture_end, &err), ERR_PEER);
+    assert_non_null(strstr(err.text, "nothing that was done is thrown away"));
+    g.newest_step = 0;
+    assert_int_equal(train_start(f->train, &g, fixture_end, &err), ERR_PEER);
+    fixture_free(f);
+}
+
+static void an_abort_ends_a_generation_soon_and_leaves_the_state_whole(void **state)
+{
+    struct fixture *whole = fixture_new(2, 4), *f = fixture_new(2, 4);
+
+    (void)state;
+    run(whole);
+    fixture_open(f);
+    train_abort(f->train, "nothing runs: harmless");
+    for (int i = 0; i < 10; i++) {
+        struct train_group g = alone(f);
+
+        start(f, &g);
+        until_held(f, g.newest_step + 1);
+        train_abort(f->train, "the test says so");
+        assert_true(ended_within(f, 500));
+        assert_int_equal(f->end, TRAIN_ABORTED);
+        assert_int_equal(f->held, train_held(f->train));
+        assert_string_equal(f->text, "the test says so");
+        train_abort(f->train, "once more: harmless");
+    }
+    {
+        struct train_group g = alone(f);
+
+        fixture_generation(f, &g);
+    }
+    assert_int_equal(f->end, TRAIN_COMPLETE);
+    assert_int_equal(f->steps, STEPS);
+    assert_memory_equal(whole->losses, f->losses, sizeof(f->losses));
+    assert_memory_equal(whole->train->mem.state, f->train->mem.state, f->train->mem.state_bytes);
+    fixture_free(whole);
+    fixture_free(f);
+}
+
+static _Atomic bool permitted;
+static _Atomic uint64_t asked;
+
+static bool ask(void *arg)
+{
+    (void)arg;
+    asked++;
+    return permitted;
+}
+
+static void without_permission_no_step_is_finished(void **state)
+{
+    struct fixture *f = fixture_new(2, 4);
+    struct train_group g;
+    struct train_progress p;
+    uint64_t held;
+
+    (void)state;
+    fixture_open(f);
+    g = alone(f);
+    g.may_step = ask;
+    permitted = true;
+    start(f, &g);
+    until_held(f, 2);
+    permitted = false;
+    nap_ms(30);
+    held = train_held(f->train);
+    nap_ms(60 * SLOW);
+    assert_int_equal(train_held(f->train), held);
+    train_progress(f->train, &p);
+    assert_string_equal(p.phase, "wait for permission");
+    assert_int_equal(p.limit_ms, 0); /* it may take any time */
+    permitted = true;
+    until_held(f, held + 2);
+    permitted = false;
+    nap_ms(30);
+    train_abort(f->train, "enough");
+    assert_true(ended_within(f, 500));
+    assert_int_equal(f->end, TRAIN_ABORTED);
+    assert_true(asked > held + 5);
+    fixture_free(f);
+}
+
+static _Atomic bool fenced;
+
+static int ask_to_save(void *arg, struct err *err)
+{
+    (void)arg;
+    return fenced ? err_set(err, ERR_REFUSED, "somebody else has the lease") : 0;
+}
+
+static void without_permission_no_checkpoint_is_published(void **state)
+{
+    struct fixture *f = fixture_new(1, 2);
+    struct train_group g;
+    struct err err;
+
+    (void)state;
+    f->opts.checkpoint_directory = f->checkpoints;
+    f->opts.checkpoint_every_steps = 2;
+    f->stop_after = 5;
+    fixture_open(f);
+    g = alone(f);
+    g.may_save = ask_to_save;
+    fenced = true;
+    fixture_generation(f, &g);
+    assert_int_equal(f->end, TRAIN_PAUSED);
+    assert_true(train_save(f->train, 100, &err) < 0);
+    assert_non_null(strstr(err.text, "somebody else has the lease"));
+    assert_int_equal(f->saves, 0);
+    assert_int_equal(entries(f->checkpoints), 2); /* . and .. : nothing half done either */
+    fenced = false;
+    if (train_save(f->train, 5000 * SLOW, &err) < 0)
+        fail_msg("%s", err.text);
+    assert_true(f->saves >= 1);
+    fixture_free(f);
+}
+
+static void progress_says_where_it_is_and_what_is_too_long(void **state)
+{
+    struct fixture *f = fixture_new(2, 4);
+    struct train_group g;
+    struct train_progress p, before;
+    char fault[64];
+
+    (void)state;
+    f->opts.steps = 0;
+    f->opts.epochs = 40; /* many steps: losses are not kept */
+    f->opts.global_batch = 1024;
+    fixture_open(f);
+    train_progress(f->train, &p);
+    assert_string_equal(p.phase, "rest");
+    g = alone(f);
+    snprintf(fault, sizeof(fault), "train.forward=delay:%d@41", 400 * SLOW); /* of either replica */
+    assert_int_equal(fault_arm(fault, NULL), 0);
+    start(f, &g);
+    until_held(f, 8);
+    train_progress(f->train, &before);
+    until_held(f, 12);
+    train_progress(f->train, &p);
+    assert_true(p.place > before.place);
+    assert_true(p.step >= 12 && p.step <= f->train->total_steps);
+    until_held(f, 20);
+    nap_ms(200 * SLOW);
+    train_progress(f->train, &p); /* one sleeps, the other one waits for it */
+    train_progress(f->train, &before);
+    assert_int_equal(p.place, before.place);
+    assert_int_equal(p.step, 21);
+    assert_string_equal(p.phase, "begin");
+    assert_true(clock_ns() - p.since_ns > 100000000);
+    assert_in_range(p.limit_ms, 1000, 20000);
+    train_abort(f->train, "enough");
+    assert_true(ended_within(f, 2000));
+    assert_int_equal(fault_arm(NULL, NULL), 0);
+    fixture_free(f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(many_generations_change_no_bit_and_leave_nothing_behind),
+        cmocka_unit_test(a_group_that_cannot_be_is_refused_and_nothing_runs),
+        cmocka_unit_test(what_is_held_is_never_thrown_away),
+        cmocka_unit_test(an_abort_ends_a_generation_soon_and_leaves_the_state_whole),
+        cmocka_unit_test(without_permission_no_step_is_finished),
+        cmocka_unit_test(without_permission_no_checkpoint_is_published),
+        cmocka_unit_test(progress_says_where_it_is_and_what_is_too_long),
+    };
+
+    return cmocka_run_group_tests_name("train/generation", tests, NULL, NULL);
+}

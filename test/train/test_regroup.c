@@ -1,0 +1,432 @@
+/* Generation after generation: whoever comes, goes, dies or hangs, and at whatever moment, the others
+ * go on with the same bits, and every step and evaluation is told once. Tasks are processes. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <cmocka.h>
+
+#include "base/check.h"
+#include "train/troupe.h"
+
+enum { FEW = 12, LANES_EACH = 2, EVAL_STEPS = 4 }; /* 4 tasks, 4 steps an epoch */
+
+static char checkpoints[128], exported[128]; /* of all tasks */
+static bool saves, exports;
+
+static void name_files(const char *folder)
+{
+    snprintf(checkpoints, sizeof(checkpoints), "%.60s/checkpoints", folder);
+    snprintf(exported, sizeof(exported), "%.60s/model.onnx", folder);
+}
+
+static void small_job(struct fixture *f, uint32_t task)
+{
+    (void)task;
+    name_files(fixture_root);
+    f->opts.steps = FEW;
+    f->opts.replicas = 4; /* of the full cluster; in most scenes some are never there */
+    f->opts.min_replicas = 1;
+    f->opts.lanes = 4 * LANES_EACH;
+    f->opts.global_batch = 352; /* 4 steps an epoch */
+    f->opts.eval_glob = "config/digits/digits-test-*.tfrecord";
+    f->opts.eval_every_epochs = 1;
+    f->opts.optimizer = optim_find("lamb"); /* norms: all gates of an update */
+    f->opts.hyper = (struct optim_hyper){ .beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-6 };
+    f->opts.schedule = (struct optim_schedule){ .type = OPTIM_PLATEAU, .learning_rate = 0.02,
+                                                .gamma = 0.5, .threshold = 0.9 };
+    f->opts.average = 0.9;
+    f->opts.overlap = TRAIN_OVERLAP_ALWAYS;
+    f->opts.bucket_bytes = 16384;
+    if (saves)
+        f->opts.checkpoint_directory = checkpoints;
+    if (exports)
+        f->opts.export_onnx = exported;
+}
+
+static struct troupe *new_troupe(const char *hosts, uint32_t devices)
+{
+    struct troupe *k = troupe_new(hosts, devices, small_job);
+
+    name_files(k->folder);
+    return k;
+}
+
+/* ---- what an undisturbed run tells ---- */
+
+static struct {
+    struct told steps[STEPS + 1], evals[STEPS + 1];
+    uint32_t crc;
+} undisturbed;
+
+static int run_undisturbed(void **state)
+{
+    struct troupe *k = new_troupe("AAAA", 1);
+
+    (void)state;
+    assert_int_equal(troupe_to_the_end(k), 1);
+    troupe_quit(k);
+    memcpy(undisturbed.steps, k->stage->tasks[0].steps, sizeof(undisturbed.steps));
+    memcpy(undisturbed.evals, k->stage->tasks[0].evals, sizeof(undisturbed.evals));
+    undisturbed.crc = k->stage->tasks[0].crc;
+    troupe_free(k);
+    return 0;
+}
+
+/* From the first step on that it could have been there for. */
+static void expect_told(const struct troupe *k, uint32_t task, uint64_t from, const char *what)
+{
+    const struct task_stage *s = &k->stage->tasks[task];
+
+    for (uint64_t i = from; i <= FEW; i++) {
+        bool evaluates = i % EVAL_STEPS == 0;
+
+        if (s->steps[i].times != 1 || s->evals[i].times != evaluates)
+            fail_msg("%s: worker %u told step %llu %u times, its evaluation %u times", what, task,
+                     (unsigned long long)i, s->steps[i].times, s->evals[i].times);
+        if (memcmp(&s->steps[i], &undisturbed.steps[i], sizeof(s->steps[i])) != 0 ||
+            memcmp(&s->evals[i], &undisturbed.evals[i], sizeof(s->evals[i])) != 0)
+            fail_msg("%s: worker %u: step %llu is not that of the undisturbed run", what, task,
+                     (unsigned long long)i);
+    }
+}
+
+/* All that are there are through, with the bits of the undisturbed run. */
+static void expect_same_end(struct troupe *k, const char *what)
+{
+    bool there[TASKS_MAX];
+
+    for (uint32_t i = 0; i < k->n; i++)
+        there[i] = k->tasks[i].pid != 0 && !k->tasks[i].stopped;
+    troupe_quit(k);
+    for (uint32_t i = 0; i < k->n; i++)
+        if (there[i] && k->stage->tasks[i].crc != undisturbed.crc)
+            fail_msg("%s: worker %u ended with other bits", what, i);
+}
+
+/* ---- the tests ---- */
+
+static void fewer_and_more_tasks_make_the_same_bits_step_by_step(void **state)
+{
+    static const char *const layouts[] = { "AAAA", "AABB", "ABCA" };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(layouts); i++) {
+        struct troupe *k = new_troupe(layouts[i], 1);
+
+        troupe_start(k);
+        troupe_until(k, 3);
+        troupe_pause(k, 2);
+        for (uint32_t t = 1; t < k->n; t++) {
+            assert_int_equal(k->tasks[t].last.end, TRAIN_PAUSED);
+            assert_int_equal(k->tasks[t].held, k->tasks[0].held);
+        }
+        troupe_kill(k, 1);
+        troupe_start(k); /* three */
+        troupe_until(k, 6);
+        troupe_pause(k, 0);
+        assert_int_equal(k->tasks[3].last.end, TRAIN_PAUSED);
+        troupe_kill(k, 0);
+        troupe_enter(k, 1); /* back, with nothing; who coordinates now has nothing either */
+        troupe_start(k); /* three, others */
+        troupe_until(k, 8);
+        troupe_pause(k, 3);
+        troupe_enter(k, 0);
+        memset(&k->stage->tasks[0], 0, sizeof(k->stage->tasks[0]));
+        assert_int_equal(troupe_to_the_end(k), 1);
+        assert_non_null(strstr(k->stage->tasks[0].notes, "received the state after step "));
+        expect_told(k, 2, 1, layouts[i]);
+        expect_told(k, 3, 1, layouts[i]);
+        expect_same_end(k, layouts[i]);
+        troupe_free(k);
+    }
+}
+
+static void as_few_as_one_can_finish(void **state)
+{
+    struct troupe *k = new_troupe("AABB", 1);
+
+    (void)state;
+    troupe_start(k);
+    troupe_until(k, 2);
+    troupe_kill(k, 0);
+    troupe_order_all(k, ORDER_ABORT);
+    troupe_wait(k);
+    troupe_start(k);
+    troupe_until(k, 4);
+    troupe_kill(k, 2);
+    troupe_kill(k, 3);
+    troupe_order_all(k, ORDER_ABORT);
+    troupe_wait(k);
+    (void)troupe_to_the_end(k);
+    expect_told(k, 1, 1, "the last one");
+    expect_same_end(k, "the last one");
+    troupe_free(k);
+}
+
+static void replicas_of_unequal_shares_make_the_same_bits(void **state)
+{
+    struct troupe *k;
+
+    (void)state;
+    k = new_troupe("AB", 2); /* two replicas each */
+    troupe_start(k);
+    troupe_until(k, 5);
+    troupe_kill(k, 0);
+    troupe_order_all(k, ORDER_ABORT);
+    troupe_wait(k);
+    troupe_start(k); /* two slots for each replica */
+    troupe_until(k, 7);
+    troupe_pause(k, 1);
+    troupe_enter(k, 0);
+    (void)troupe_to_the_end(k);
+    expect_told(k, 1, 1, "two replicas");
+    expect_same_end(k, "two replicas");
+    troupe_free(k);
+}
+
+static void play_fault(const char *hosts, uint32_t devices, uint32_t faulty, const char *fault)
+{
+    struct troupe *k = new_troupe(hosts, devices);
+    char what[128];
+    bool kills = strstr(fault, "kill") != NULL, before;
+
+    snprintf(what, sizeof(what), "%s of worker %u in %s", fault, faulty, hosts);
+    before = strstr(fault, "state_") != NULL;
+    if (before) { /* somebody has to be behind: worker 2 comes late */
+        troupe_start(k);
+        troupe_until(k, 2);
+        troupe_pause(k, 0);
+        troupe_kill(k, 2);
+        troupe_enter(k, 2);
+    }
+    troupe_start_with(k, faulty, fault);
+    troupe_wait(k);
+    if (kills && k->tasks[faulty].pid != 0)
+        fail_msg("%s: it lives", what);
+    if (!kills && k->tasks[faulty].last.end != TRAIN_FAILED)
+        fail_msg("%s: it ended with %d", what, (int)k->tasks[faulty].last.end);
+    if (!kills && strstr(fault, "state_recv") == NULL &&
+        strstr(k->tasks[faulty].last.text, "fault point") == NULL)
+        fail_msg("%s: it says '%s'", what, k->tasks[faulty].last.text);
+    for (uint32_t i = 0; i < k->n; i++) {
+        uint64_t ahead = k->tasks[i].held > k->tasks[1 - faulty % 2].held
+                             ? k->tasks[i].held - k->tasks[1 - faulty % 2].held : 0;
+
+        if (k->tasks[i].pid != 0 && ahead > 1 && !before)
+            fail_msg("%s: worker %u is %llu steps ahead", what, i, (unsigned long long)ahead);
+    }
+    (void)troupe_to_the_end(k);
+    for (uint32_t i = 0; i < k->n; i++)
+        if (k->tasks[i].pid != 0 && !(before && i == 2))
+            expect_told(k, i, 1, what);
+    expect_same_end(k, what);
+    troupe_free(k);
+}
+
+/* Points that every generation passes, with the passage; for some a second one. */
+static const char *const points[] = {
+    "train.connect@1",       "train.agree@1",      "train.forward@1",  "train.forward@6",
+    "train.bucket@1",        "train.bucket@7",     "train.bucket@13",  "train.reduce@5",
+    "train.commit@4",        "train.commit@5",     "train.update@4",   "train.update_middle@6",
+    "train.update_end@12",   "train.evaluate@2",   "train.evaluated@2", "train.state_send@1",
+};
+
+static void a_fault_at_any_point_loses_nothing(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(points); i++) {
+        bool sends = strstr(points[i], "state_send") != NULL;
+
+        play_fault(i % 2 ? "AAB" : "AAA", 1, sends ? 0 : i % 3, points[i]);
+    }
+    play_fault("AA", 2, 1, "train.commit@5"); /* one replica of two */
+    play_fault("AA", 2, 0, "train.update_middle@6");
+    play_fault("AAA", 1, 2, "train.state_recv@1");
+}
+
+static void with_kill(const char *point, char out[96])
+{
+    const char *at = strchr(point, '@');
+
+    snprintf(out, 96, "%.*s=kill%s", (int)(at - point), point, at);
+}
+
+static void a_death_at_any_point_loses_nothing(void **state)
+{
+    char fault[96];
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(points); i++) {
+        bool sends = strstr(points[i], "state_send") != NULL;
+
+        with_kill(points[i], fault);
+        play_fault(i % 2 ? "AAA" : "AAB", 1, sends ? 0 : (i + 1) % 3, fault);
+    }
+    play_fault("AAA", 1, 2, "train.state_recv=kill@1");
+}
+
+/* A writes on in its peers' memory when it wakes up: nobody may be reading there. */
+static void a_task_that_was_stopped_harms_nobody_when_it_goes_on(void **state)
+{
+    static const char *const faults[] = { "train.bucket=stop@8", "train.commit=stop@3" };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(faults); i++) {
+        struct troupe *k = new_troupe("AAA", 1);
+
+        troupe_start_with(k, 1, faults[i]);
+        troupe_until_stopped(k, 1);
+        troupe_order_all(k, ORDER_ABORT);
+        troupe_wait(k);
+        troupe_start(k);
+        troupe_until(k, 4);
+        assert_int_equal(kill(k->tasks[1].pid, SIGCONT), 0);
+        troupe_wait(k);
+        (void)troupe_to_the_end(k);
+        expect_told(k, 0, 1, faults[i]);
+        expect_same_end(k, faults[i]);
+        troupe_free(k);
+    }
+}
+
+static void nobody_loses_what_he_holds_when_the_sender_dies(void **state)
+{
+    struct troupe *k = new_troupe("AB", 1);
+    uint64_t held;
+
+    (void)state;
+    /* 0 has made step 6, 1 has not: its part of the reduction is there, the sum is not. */
+    troupe_start_with(k, 1, "train.commit=delay:50@6,train.commit@6");
+    troupe_wait(k);
+    assert_int_equal(k->tasks[0].held, 6);
+    assert_int_equal(k->tasks[1].held, 5);
+    troupe_start_with(k, 0, "train.state_send=kill@3");
+    troupe_wait(k);
+    held = k->tasks[1].held;
+    assert_int_equal(held, 5);
+    (void)troupe_to_the_end(k);
+    expect_told(k, 1, 1, "the sender died");
+    expect_same_end(k, "the sender died");
+    troupe_free(k);
+}
+
+static void a_pause_puts_an_evaluation_off_and_no_longer(void **state)
+{
+    struct troupe *k = new_troupe("AAB", 1);
+
+    (void)state;
+    for (uint64_t at = EVAL_STEPS - 1; at < FEW; at += EVAL_STEPS) {
+        troupe_start_with(k, 0, "train.forward=delay:60@2+");
+        troupe_until(k, at);
+        troupe_pause(k, 1);
+    }
+    (void)troupe_to_the_end(k);
+    for (uint32_t i = 0; i < k->n; i++)
+        expect_told(k, i, 1, "pauses");
+    expect_same_end(k, "pauses");
+    troupe_free(k);
+}
+
+static uint64_t folders(const char *path)
+{
+    DIR *d = opendir(path);
+    uint64_t n = 0;
+
+    for (struct dirent *e; d != NULL && (e = readdir(d)) != NULL;)
+        n += strncmp(e->d_name, "step-", 5) == 0;
+    if (d != NULL)
+        closedir(d);
+    return n;
+}
+
+static void only_where_nobody_holds_state_a_checkpoint_is_read(void **state)
+{
+    struct troupe *k;
+    struct news saved;
+
+    (void)state;
+    saves = true;
+    k = new_troupe("AAB", 1);
+    troupe_start_with(k, 0, "train.forward=delay:20@5+");
+    troupe_until(k, EVAL_STEPS - 1);
+    troupe_pause(k, 1);
+    saved = troupe_save(k, 0);
+    if (saved.code != 0)
+        fail_msg("%s", saved.text);
+    assert_int_equal(troupe_save(k, 0).code, 0); /* it is there already */
+    assert_int_equal(k->stage->tasks[0].n_saved, 1);
+    assert_int_equal(folders(checkpoints), 1);
+    for (uint32_t i = 0; i < k->n; i++)
+        troupe_kill(k, i);
+    troupe_enter(k, 1);
+    troupe_enter(k, 2); /* who wrote it does not come back */
+    troupe_start(k);
+    troupe_until(k, 6);
+    assert_non_null(strstr(k->stage->tasks[1].resumed, "/step-0000000"));
+    assert_null(strstr(k->stage->tasks[2].resumed, "/step-0000000"));
+    assert_non_null(strstr(k->stage->tasks[2].notes, "received the state"));
+    troupe_kill(k, 1);
+    troupe_order_all(k, ORDER_ABORT);
+    troupe_wait(k);
+    memset(&k->stage->tasks[2].resumed, 0, sizeof(k->stage->tasks[2].resumed));
+    troupe_enter(k, 0);
+    (void)troupe_to_the_end(k); /* 0 coordinates and receives from 2: no file is read */
+    assert_null(strstr(k->stage->tasks[0].resumed, "/step-"));
+    expect_told(k, 2, 1, "checkpoint");
+    expect_same_end(k, "checkpoint");
+    troupe_free(k);
+    saves = false;
+}
+
+static void a_chief_that_dies_in_finishing_has_a_successor(void **state)
+{
+    static const char *const faults[] = { "train.evaluated=kill@3", "train.save=kill@1",
+                                          "train.export=kill@1" };
+
+    (void)state;
+    saves = exports = true;
+    for (size_t i = 0; i < COUNT_OF(faults); i++) {
+        struct troupe *k = new_troupe("AAB", 1);
+        struct stat before = { 0 }, after;
+        char manifest[192];
+
+        troupe_start_with(k, 0, faults[i]);
+        troupe_wait(k);
+        assert_int_equal(k->tasks[0].pid, 0);
+        assert_int_equal(access(exported, F_OK), -1);
+        snprintf(manifest, sizeof(manifest), "%s/step-%08d/manifest.json", checkpoints, FEW);
+        assert_int_equal(stat(manifest, &before) == 0, i == 2);
+        (void)troupe_to_the_end(k);
+        assert_int_equal(stat(manifest, &after), 0);
+        if (i == 2)
+            assert_int_equal(after.st_ino, before.st_ino);
+        assert_int_equal(access(exported, F_OK), 0);
+        expect_told(k, 1, 1, faults[i]);
+        expect_told(k, 2, 1, faults[i]);
+        expect_same_end(k, faults[i]);
+        troupe_free(k);
+    }
+    saves = exports = false;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(fewer_and_more_tasks_make_the_same_bits_step_by_step),
+        cmocka_unit_test(as_few_as_one_can_finish),
+        cmocka_unit_test(replicas_of_unequal_shares_make_the_same_bits),
+        cmocka_unit_test(a_fault_at_any_point_loses_nothing),
+        cmocka_unit_test(a_death_at_any_point_loses_nothing),
+        cmocka_unit_test(a_task_that_was_stopped_harms_nobody_when_it_goes_on),
+        cmocka_unit_test(nobody_loses_what_he_holds_when_the_sender_dies),
+        cmocka_unit_test(a_pause_puts_an_evaluation_off_and_no_longer),
+        cmocka_unit_test(only_where_nobody_holds_state_a_checkpoint_is_read),
+        cmocka_unit_test(a_chief_that_dies_in_finishing_has_a_successor),
+    };
+
+    return cmocka_run_group_tests_name("train/regroup", tests, run_undisturbed, NULL);
+}
