@@ -88,7 +88,7 @@ san:
 	    SAN='-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer'
 bench:
 	@scripts/setup build bench
-	@$(MAKE) --no-print-directory all $(BENCH)
+	@$(MAKE) --no-print-directory all $(BENCH) $(BUILD)/test/member/test_node_many
 	@BUILD=$(BUILD) scripts/bench
 # Four tasks on four hosts of this machine, and everything that can happen to them.
 chaos: all
