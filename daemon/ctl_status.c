@@ -46,6 +46,16 @@ void ctl_status_text(const Trainerd__V1__StatusReply *s, struct buf *out)
     buf_printf(out, ", trainerd %s, up %s\nstate       %s, generation %llu\nphase       %s for %s\nprogress    ",
                s->version, up, s->state, (ull)s->generation, s->phase, since);
     ctl_status_line(s, out);
+    buf_str(out, "\nleader      ");
+    if (s->leader != NULL)
+        task_name(s->leader, out);
+    else
+        buf_str(out, "not known");
+    buf_printf(out, ", %zu of %zu tasks in the group", s->n_view, s->n_tasks);
+    if (s->cause[0] != '\0')
+        buf_printf(out, "\nregrouped   %s", s->cause);
+    if (s->lease[0] != '\0')
+        buf_printf(out, "\nlease       number %llu, %s", (ull)s->lease_token, s->lease);
     buf_printf(out, "\ncheckpoint  %s\n", s->checkpoint_path[0] != '\0' ? s->checkpoint_path : "none yet");
     if (s->skipped_records > 0)
         buf_printf(out, "data        %llu bad records skipped\n", (ull)s->skipped_records);
@@ -107,7 +117,19 @@ void ctl_status_json(const Trainerd__V1__StatusReply *s, struct buf *out)
     number(out, "share_reduce", s->share_reduce);
     field(out, "checkpoint_path", s->checkpoint_path);
     field(out, "last_trouble", s->last_trouble);
-    buf_str(out, ", \"tasks\": [");
+    field(out, "cause", s->cause);
+    field(out, "lease", s->lease);
+    buf_printf(out, ", \"lease_token\": %llu, \"leader\": ", (ull)s->lease_token);
+    if (s->leader != NULL)
+        task_json(s->leader, out);
+    else
+        buf_str(out, "null");
+    buf_str(out, ", \"view\": [");
+    for (size_t i = 0; i < s->n_view; i++) {
+        buf_str(out, i > 0 ? ", " : "");
+        task_json(s->view[i], out);
+    }
+    buf_str(out, "], \"tasks\": [");
     for (size_t i = 0; i < s->n_tasks; i++) {
         const Trainerd__V1__TaskStatus *t = s->tasks[i];
 
@@ -116,8 +138,11 @@ void ctl_status_json(const Trainerd__V1__StatusReply *s, struct buf *out)
         field(out, "state", t->state);
         field(out, "phase", t->phase);
         field(out, "last_error", t->last_error);
-        buf_printf(out, ", \"step\": %llu, \"phase_ms\": %llu, \"heard_ms\": %llu", (ull)t->step,
-                   (ull)t->phase_ms, (ull)t->heard_ms);
+        buf_printf(out,
+                   ", \"present\": %s, \"step\": %llu, \"step_held\": %llu, \"phase_ms\": %llu, "
+                   "\"limit_ms\": %llu, \"heard_ms\": %llu, \"incarnation\": \"%016llx\"",
+                   t->present ? "true" : "false", (ull)t->step, (ull)t->step_held, (ull)t->phase_ms,
+                   (ull)t->limit_ms, (ull)t->heard_ms, (ull)t->incarnation);
         number(out, "samples_per_second", t->samples_per_second);
         buf_str(out, "}");
     }

@@ -37,15 +37,32 @@ struct report {
     struct window logged; /* since the last step line */
     struct train_eval_report eval;
     bool has_eval;
-    struct summary *summary;
     uint64_t told_ms; /* the loop's: last line about a long phase */
-    bool told_lost;   /* the loop's: that curves have gaps */
+    uint32_t log_every; /* atomic */
+    uint32_t is_lead;   /* atomic */
+
+    pthread_mutex_t curves_lock; /* guards what follows, up to the metrics; never held for a disk */
+    struct summary *summary;     /* NULL: none, or not yet */
+    char *directory;             /* of the curves, owned; NULL: none */
+    uint32_t moves;              /* how often it has changed */
+    bool draws;                  /* this task writes curves */
+    bool told_lost;              /* that they have gaps */
 
     struct metric *step, *epoch, *loss, *rate, *norm, *speed, *eval_loss, *eval_metric[TRAIN_MAX_METRICS];
     struct metric *steps_total, *samples_total, *skipped_total, *step_seconds, *data_seconds,
         *reduce_seconds, *reduce_work_seconds;
     struct metric *saved_step, *save_seconds, *save_failures;
 };
+
+static bool leads(const struct report *r)
+{
+    return __atomic_load_n(&r->is_lead, __ATOMIC_RELAXED) != 0;
+}
+
+void report_lead(struct report *r, bool leads)
+{
+    __atomic_store_n(&r->is_lead, leads, __ATOMIC_RELAXED);
+}
 
 static void open_metrics(struct report *r)
 {
@@ -89,6 +106,14 @@ static void open_metrics(struct report *r)
                                        "Attempts to write a checkpoint that failed.");
 }
 
+static char *copy(const char *s)
+{
+    char *c = s != NULL ? strdup(s) : NULL;
+
+    CHECK(s == NULL || c != NULL);
+    return c;
+}
+
 int report_open(const struct report_opts *opts, struct report **out, struct err *err)
 {
     struct report *r = calloc(1, sizeof(*r));
@@ -96,7 +121,10 @@ int report_open(const struct report_opts *opts, struct report **out, struct err 
     if (r == NULL)
         return err_set(err, ERR_NOMEM, "reports: out of memory");
     r->opts = *opts;
+    r->log_every = opts->log_every_steps;
     pthread_mutex_init(&r->lock, NULL);
+    pthread_mutex_init(&r->curves_lock, NULL);
+    r->directory = copy(opts->summary_directory);
     r->started_ms = clock_ms();
     r->now.phase = "starting";
     r->now.phase_since_ms = r->started_ms;
@@ -108,26 +136,41 @@ int report_open(const struct report_opts *opts, struct report **out, struct err 
 /* Curves that a slow or full disk did not take are missed, not waited for; that is said once. */
 static void check_curves(struct report *r)
 {
-    uint64_t lost = r->summary != NULL ? summary_dropped(r->summary) : 0;
+    uint64_t lost = 0;
+    char directory[4096];
 
-    if (lost == 0 || r->told_lost)
+    pthread_mutex_lock(&r->curves_lock);
+    if (r->summary != NULL && !r->told_lost)
+        lost = summary_dropped(r->summary);
+    if (lost > 0) {
+        r->told_lost = true;
+        snprintf(directory, sizeof(directory), "%s", r->directory);
+    }
+    pthread_mutex_unlock(&r->curves_lock);
+    if (lost == 0)
         return;
-    r->told_lost = true;
     report_trouble(r, "points of the curves were lost: the summary directory is full or slow");
     log_warn("summary", "%llu points of the curves were lost: %s is full or slow; training goes on",
-             (unsigned long long)lost, r->opts.summary_directory);
+             (unsigned long long)lost, directory);
+}
+
+void report_end_summary(struct summary *s)
+{
+    struct err err;
+
+    if (s != NULL && summary_flush(s, &err) < 0)
+        log_warn("summary", "the last points of the curves are lost: %s", err.text);
+    summary_close(s);
 }
 
 void report_close(struct report *r)
 {
-    struct err err;
-
     if (r == NULL)
         return;
     log_progress(NULL);
-    if (r->summary != NULL && summary_flush(r->summary, &err) < 0)
-        log_warn("summary", "the last points of the curves are lost: %s", err.text);
-    summary_close(r->summary);
+    report_end_summary(r->summary);
+    free(r->directory);
+    pthread_mutex_destroy(&r->curves_lock);
     pthread_mutex_destroy(&r->lock);
     free(r);
 }
@@ -185,17 +228,23 @@ static void take_figures(struct rdzv_progress *p, struct window *w, uint64_t now
     memset(w, 0, sizeof(*w));
 }
 
+static void point(struct report *r, uint64_t step, const char *tag, float value)
+{
+    pthread_mutex_lock(&r->curves_lock);
+    if (r->summary != NULL && leads(r)) /* the curves of a former chief end where it ended */
+        summary_scalar(r->summary, step, tag, value);
+    pthread_mutex_unlock(&r->curves_lock);
+}
+
 static void curves(struct report *r, const struct train_step_report *s, double speed)
 {
-    if (r->summary == NULL)
-        return;
-    summary_scalar(r->summary, s->step, "loss", (float)s->loss);
-    summary_scalar(r->summary, s->step, "learning_rate", (float)s->learning_rate);
+    point(r, s->step, "loss", (float)s->loss);
+    point(r, s->step, "learning_rate", (float)s->learning_rate);
     if (!isnan(s->grad_norm))
-        summary_scalar(r->summary, s->step, "gradient_norm", (float)s->grad_norm);
-    summary_scalar(r->summary, s->step, "samples_per_second", (float)speed);
+        point(r, s->step, "gradient_norm", (float)s->grad_norm);
+    point(r, s->step, "samples_per_second", (float)speed);
     if (s->skipped > 0)
-        summary_scalar(r->summary, s->step, "skipped_records", (float)s->skipped);
+        point(r, s->step, "skipped_records", (float)s->skipped);
 }
 
 /* reduce_share: waiting for the reduction; reduce_work: in it, also while the replica computed. */
@@ -214,7 +263,7 @@ static void log_step(struct report *r, const struct train_step_report *s, const 
         LOG_F64("reduce_work", reduce_work),
     };
 
-    log_record(r->opts.is_chief ? LOG_INFO : LOG_DEBUG, "step", fields, COUNT_OF(fields),
+    log_record(leads(r) ? LOG_INFO : LOG_DEBUG, "step", fields, COUNT_OF(fields),
                "step %llu of %llu, epoch %llu, loss %.6g, rate %.4g, %.0f samples/s (data %.0f %%, compute "
                "%.0f %%, reduction %.0f %%)",
                (unsigned long long)s->step, (unsigned long long)p->total_steps,
@@ -225,7 +274,7 @@ static void log_step(struct report *r, const struct train_step_report *s, const 
 static void on_step(struct report *r, const struct train_step_report *s)
 {
     uint64_t now = clock_ns();
-    bool due = s->step % r->opts.log_every_steps == 0 || s->step == 1;
+    bool due = s->step % __atomic_load_n(&r->log_every, __ATOMIC_RELAXED) == 0 || s->step == 1;
     struct rdzv_progress line;
     double reduce_work = 0;
     uint64_t skipped;
@@ -293,8 +342,7 @@ static void on_eval(struct report *r, const struct train_eval_report *e)
     r->has_eval = true;
     pthread_mutex_unlock(&r->lock);
     metric_set(r->eval_loss, e->loss);
-    if (r->summary != NULL)
-        summary_scalar(r->summary, e->step, "eval/loss", (float)e->loss);
+    point(r, e->step, "eval/loss", (float)e->loss);
     for (uint32_t i = 0; i < t->n_metrics; i++) {
         char tag[128];
 
@@ -303,10 +351,9 @@ static void on_eval(struct report *r, const struct train_eval_report *e)
                        e->metrics[i]);
         metric_set(r->eval_metric[i], e->metrics[i]);
         snprintf(tag, sizeof(tag), "eval/%s", t->metrics[i].name);
-        if (r->summary != NULL)
-            summary_scalar(r->summary, e->step, tag, (float)e->metrics[i]);
+        point(r, e->step, tag, (float)e->metrics[i]);
     }
-    log_record(r->opts.is_chief ? LOG_INFO : LOG_DEBUG, "eval", fields, 5 + t->n_metrics, "%s on %llu samples",
+    log_record(leads(r) ? LOG_INFO : LOG_DEBUG, "eval", fields, 5 + t->n_metrics, "%s on %llu samples",
                text, (unsigned long long)e->samples);
 }
 
@@ -336,9 +383,13 @@ static void on_checkpoint(struct report *r, const struct ckpt_event *e)
     case CKPT_FAILED:
         metric_add(r->save_failures, 1);
         report_trouble(r, e->text);
-        log_record(e->final ? LOG_ERROR : LOG_WARN, "checkpoint_failed", fields, COUNT_OF(fields),
+        log_record(e->final ? LOG_ERROR : e->again ? LOG_DEBUG : LOG_WARN, "checkpoint_failed", fields, COUNT_OF(fields),
                    "checkpoint of step %llu: %s%s", (unsigned long long)e->step, e->text,
                    e->final ? "" : "; training goes on, it will be tried again");
+        break;
+    case CKPT_DISCARDED:
+        log_record(e->again ? LOG_DEBUG : LOG_WARN, "checkpoint_discarded", fields, COUNT_OF(fields),
+                   "checkpoint of step %llu is discarded: %s", (unsigned long long)e->step, e->text);
         break;
     case CKPT_REMOVED:
         log_record(LOG_DEBUG, "checkpoint_removed", fields, COUNT_OF(fields), "removed %s", e->path);
@@ -346,19 +397,66 @@ static void on_checkpoint(struct report *r, const struct ckpt_event *e)
     }
 }
 
+/* The directory may change while it is opened: then the other one is opened. */
 static void open_curves(struct report *r, uint64_t step)
 {
     struct err err;
-    struct summary *s;
+    bool is_settled = !leads(r);
 
-    if (!r->opts.is_chief || r->opts.summary_directory == NULL || r->summary != NULL)
-        return;
-    if (summary_open(r->opts.summary_directory, step > 0 ? step + 1 : 0, &s, &err) < 0) {
-        report_trouble(r, err.text);
-        log_warn("summary", "no curves will be written: %s", err.text);
-        return;
+    while (!is_settled) {
+        struct summary *fresh = NULL;
+        char *directory = NULL;
+        uint32_t moves;
+        int rc = 0;
+
+        pthread_mutex_lock(&r->curves_lock);
+        r->draws = true;
+        moves = r->moves;
+        if (r->summary == NULL)
+            directory = copy(r->directory);
+        pthread_mutex_unlock(&r->curves_lock);
+        if (directory == NULL)
+            return;
+        rc = summary_open(directory, step > 0 ? step + 1 : 0, &fresh, &err);
+        free(directory);
+        pthread_mutex_lock(&r->curves_lock);
+        is_settled = r->moves == moves;
+        if (is_settled)
+            r->summary = fresh;
+        pthread_mutex_unlock(&r->curves_lock);
+        if (!is_settled) {
+            summary_close(fresh);
+        } else if (rc < 0) {
+            report_trouble(r, err.text);
+            log_warn("summary", "no curves will be written: %s", err.text);
+        }
     }
-    r->summary = s;
+}
+
+bool report_set_summary(struct report *r, const char *directory, struct summary *fresh, struct summary **old)
+{
+    char *next = copy(directory);
+    bool is_enough;
+
+    pthread_mutex_lock(&r->curves_lock);
+    is_enough = fresh != NULL || directory == NULL || !r->draws;
+    if (is_enough) {
+        *old = r->summary;
+        r->summary = fresh;
+        free(r->directory);
+        r->directory = next;
+        r->moves++;
+        r->told_lost = false;
+    }
+    pthread_mutex_unlock(&r->curves_lock);
+    if (!is_enough)
+        free(next);
+    return is_enough;
+}
+
+void report_set_log_every(struct report *r, uint32_t steps)
+{
+    __atomic_store_n(&r->log_every, steps, __ATOMIC_RELAXED);
 }
 
 static void on_resumed(struct report *r, const struct train_event *e)
@@ -368,7 +466,6 @@ static void on_resumed(struct report *r, const struct train_event *e)
     pthread_mutex_lock(&r->lock);
     r->now.step = e->step;
     pthread_mutex_unlock(&r->lock);
-    open_curves(r, e->step);
     if (e->step == 0)
         log_record(LOG_INFO, "start", fields, 1, "starting from the weights of the model file");
     else if (e->text[0] != '\0')
@@ -431,6 +528,7 @@ void report_event(struct report *r, const struct train_event *e)
         pthread_mutex_unlock(&r->lock);
         break;
     case TRAIN_CONNECTED:
+        open_curves(r, e->step);
         break;
     case TRAIN_RESUMED:
         on_resumed(r, e);

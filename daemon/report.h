@@ -2,7 +2,8 @@
  * and the figures that heartbeats and Status carry.
  *
  * report_event() is called from replica, data, checkpoint and trace threads; it allocates nothing (but
- * for the one profile) and never blocks on a disk but the log's. The rest belongs to the loop. */
+ * for the one profile) and never blocks on a disk but the log's. The rest belongs to the loop but
+ * report_end_summary(). */
 #ifndef DAEMON_REPORT_H
 #define DAEMON_REPORT_H
 
@@ -14,6 +15,7 @@ struct err;
 struct metrics;
 struct rdzv_progress;
 struct report;
+struct summary;
 struct train_event;
 struct train_opts;
 
@@ -23,7 +25,6 @@ struct report_opts {
     const char *job, *task, *version;
     const char *summary_directory;  /* NULL: no curves */
     uint32_t log_every_steps;
-    bool is_chief;                  /* logs steps, evaluations and curves; others only at level debug */
 };
 
 int report_open(const struct report_opts *opts, struct report **out, struct err *err);
@@ -32,9 +33,20 @@ void report_close(struct report *r); /* flushes the curves; NULL is fine */
 void report_event(struct report *r, const struct train_event *e);
 /* Total steps are known once training is opened. */
 void report_total(struct report *r, uint64_t total_steps, uint64_t steps_per_epoch);
+/* Whether this task speaks for the group: logs steps, evaluations and curves; others only at level debug.
+ * Not at first. Any thread. */
+void report_lead(struct report *r, bool leads);
 /* Where this task is outside training: "joining", "waiting". */
 void report_phase(struct report *r, const char *phase);
 void report_trouble(struct report *r, const char *text);
+
+/* What may change while training runs. */
+void report_set_log_every(struct report *r, uint32_t steps);
+/* Curves go on with the next point in `fresh`, which is open in `directory` (copied); both NULL: no more curves.
+ * *old: those until now, for the caller to end off the loop; NULL: none. false: nothing is done, because this
+ * task draws, and needs `fresh` for that directory. Where it does not draw yet, the directory is where it will. */
+bool report_set_summary(struct report *r, const char *directory, struct summary *fresh, struct summary **old);
+void report_end_summary(struct summary *s); /* writes the last points, for at most 10 s; NULL is fine */
 
 void report_progress(struct report *r, struct rdzv_progress *out);
 void report_draw(struct report *r);                    /* the progress line, if a terminal wants one */

@@ -1,21 +1,26 @@
 /* run.h - the life of a task: the place where the two planes meet.
  *
- *        control plane (loop)                         compute plane
- *   rdzv: join ... view ────────┐
- *                               ├─ both there: train_start ── steps ── on_end ──┐
- *   opener thread: train_open ──┘                                               │
- *   rdzv: complete / stopped / failed  <────────────── posted to the loop ──────┘
- *   rdzv: on_end -> exit code
+ *   control plane (loop)                          compute plane
+ *   rdzv, with the membership inside              train
+ *        on_train, on_pause, on_abort, on_save ──>  start, request, abort, save
+ *        connected, paused, aborted, complete,
+ *        failed, saved                         <──  its ends, posted to the loop
+ *        on_lease ──> lease (a thread of its own) ──> rdzv_lease
+ *        on_end ──> exit code
  *
- * Without a cluster there is no rdzv: the view is this task alone. */
+ * Generations follow each other in one process; model, data and state stay open. Without a cluster
+ * there is no rdzv: one generation of this task alone. */
 #ifndef DAEMON_RUN_H
 #define DAEMON_RUN_H
+
+#include <stdbool.h>
 
 struct settled;
 
 struct run_opts {
     const struct settled *settled;
     const char *metrics_listen; /* host:port; NULL: no HTTP */
+    bool level_is_given;        /* --log-level: the job's log.level does not count */
 };
 
 /* Runs the task to its end; returns the exit code (0, 2, 138, 143). */

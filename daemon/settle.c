@@ -140,6 +140,22 @@ static int settle_lanes(struct settled *s, struct err *err)
     return 0;
 }
 
+static int settle_elastic(struct settled *s, struct err *err)
+{
+    uint32_t asked = s->conf->elastic.min_world, world = s->cluster->world;
+
+    s->min_world = asked != 0 ? asked : world;
+    if (s->min_world > world)
+        return err_set(err, ERR_INPUT, "/elastic/min_world: %u tasks, but the cluster has %u: write at most that, "
+                                       "or leave it out to wait for all", asked, world);
+    if (2 * s->min_world <= world && s->conf->checkpoint.directory == NULL)
+        return err_set(err, ERR_INPUT,
+                       "/elastic/min_world: %u of %u tasks are no majority and may go on only while they hold the lease "
+                       "in /checkpoint/directory, which is not given; give it, or at least %u",
+                       asked, world, world / 2 + 1);
+    return 0;
+}
+
 static int settle_token(struct settled *s, struct err *err)
 {
     const char *env = getenv("TRAINERD_TOKEN");
@@ -316,6 +332,7 @@ static int settle_train(struct settled *s, struct err *err)
     t->norm_every_steps = c->train.log_every_steps;
     t->devices = s->devices;
     t->n_devices = s->n_devices;
+    t->min_replicas = s->min_world * s->n_devices;
     s->is_chief = s->cluster->self->rank == 0 && (!s->cluster->is_dynamic || s->cluster->is_chief);
     t->checkpoint_directory = c->checkpoint.directory;
     t->checkpoint_every_steps = c->checkpoint.every_steps;
@@ -425,6 +442,8 @@ int settle(const struct settled_args *args, struct settled **out, struct err *er
         if (rc == 0)
             rc = settle_lanes(s, err);
         if (rc == 0)
+            rc = settle_elastic(s, err);
+        if (rc == 0)
             rc = settle_token(s, err);
         if (rc == 0)
             rc = settle_train(s, err);
@@ -497,7 +516,7 @@ void settled_print(const struct settled *s, const struct train_facts *f, const c
     buf_str(out, ",\n  \"devices_from\": ");
     buf_json(out, s->devices_from);
     if (s->conf != NULL) {
-        buf_printf(out, ",\n  \"replicas\": %u", s->replicas);
+        buf_printf(out, ",\n  \"min_world\": %u,\n  \"replicas\": %u", s->min_world, s->replicas);
         print_lanes(s, out);
     }
     if (f != NULL)

@@ -31,6 +31,7 @@ struct settled {
     uint32_t lanes, global_batch;
     const char *lanes_from;  /* why: "job" or "replicas of the full cluster" */
     double learning_rate;    /* peak, after scaling */
+    uint32_t min_world;      /* tasks that may go on by themselves; the whole cluster unless the job says less */
     char token[256];         /* "" : none */
     char task_name[64];      /* "worker 1"; "local" without a cluster */
     char listen[300];        /* host:port of the control plane; "" when local */

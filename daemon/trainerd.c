@@ -1,4 +1,5 @@
 /* trainerd - one task of a job. See README.md and --help. */
+#include <assert.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,11 +11,13 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "daemon/args.h"
+#include "daemon/complete.h"
 #include "daemon/run.h"
+#include "daemon/service.h"
 #include "daemon/settle.h"
 #include "op/op.h"
 
-enum { EXIT_INPUT = 2, EXIT_RETRY = 138 };
+enum { EXIT_INPUT = 2, EXIT_RETRY = 138, EXIT_STOPPED = 143 };
 
 struct flags {
     struct settled_args settle;
@@ -36,7 +39,8 @@ static void print_help(const struct arg *table, size_t n)
            "The cluster comes from TF_CONFIG in the environment, from --cluster, or there is none: then\n"
            "this process trains alone.\n\n");
     args_help(table, n, stdout);
-    printf("\nenvironment: TF_CONFIG, TRAINERD_TOKEN (a secret that all tasks of the job share)\n"
+    printf("\nsignals:     SIGTERM, SIGINT: save, leave (a second one: at once)   SIGHUP: read the job file again\n"
+           "environment: TF_CONFIG, TRAINERD_TOKEN (a secret that all tasks of the job share)\n"
            "exit codes:  0 the job is complete   2 configuration or input is wrong, do not retry\n"
            "             138 temporary trouble, retry   143 stopped by SIGTERM, state saved\n");
 }
@@ -57,6 +61,8 @@ static int init_log(const struct flags *f, struct err *err)
     log_init(format, level);
     return 0;
 }
+
+static_assert((int)CONF_LOG_DEBUG == LOG_DEBUG && (int)CONF_LOG_ERROR == LOG_ERROR, "levels are the same");
 
 static void quiet_event(void *arg, const struct train_event *e)
 {
@@ -118,6 +124,29 @@ static void tell_settled(const struct settled *s)
              s->n_devices == 1 ? "" : "s", name, s->devices_from, s->lanes, s->lanes_from, s->global_batch, op_kernel_id());
 }
 
+/* A large checkpoint is being read, and there is no loop yet that hears anything. */
+static void still_looking(void *arg, uint64_t done, uint64_t all)
+{
+    static const char text[] = "stopped while the last checkpoint was verified";
+    sigset_t waiting;
+
+    (void)arg, (void)done, (void)all;
+    service_alive(true);
+    if (sigpending(&waiting) != 0 || !(sigismember(&waiting, SIGTERM) || sigismember(&waiting, SIGINT)))
+        return;
+    log_info("end", "exit %d: %s", EXIT_STOPPED, text);
+    service_end(EXIT_STOPPED, text);
+    exit(EXIT_STOPPED);
+}
+
+/* Nobody is met and nothing is opened: the others may be gone for good. */
+static int already_done(const char *text)
+{
+    log_info("end", "%s", text);
+    service_end(0, text);
+    return 0;
+}
+
 static int run(const struct flags *f)
 {
     struct settled *s;
@@ -132,6 +161,8 @@ static int run(const struct flags *f)
         return rc == ERR_NOMEM || rc == ERR_IO ? EXIT_RETRY : EXIT_INPUT;
     }
     log_set_task(s->task_name);
+    if (f->log_level == NULL && s->conf != NULL)
+        log_set_level((enum log_level)s->conf->log.level);
     if (f->check) {
         rc = check(s);
     } else if (s->conf == NULL) {
@@ -143,10 +174,12 @@ static int run(const struct flags *f)
                                      "only for chief and worker tasks", s->task_name);
         rc = usage_error(text);
     } else {
-        struct run_opts o = { .settled = s, .metrics_listen = f->metrics };
+        char text[8400];
+        struct run_opts o = { .settled = s, .metrics_listen = f->metrics,
+                              .level_is_given = f->log_level != NULL };
 
         tell_settled(s);
-        rc = run_task(&o);
+        rc = complete_already(s->conf, still_looking, text, sizeof(text)) ? already_done(text) : run_task(&o);
     }
     settled_free(s);
     return rc;
@@ -163,6 +196,7 @@ static void prepare_process(void)
     sigemptyset(&later);
     sigaddset(&later, SIGTERM);
     sigaddset(&later, SIGINT);
+    sigaddset(&later, SIGHUP);
     sigprocmask(SIG_BLOCK, &later, NULL);
     /* Names as everything else on this host resolves them (/etc/hosts, NSS), not c-ares. */
     setenv("GRPC_DNS_RESOLVER", "native", 0);
@@ -214,7 +248,8 @@ int main(int argc, char **argv)
         { "schema", NULL, NULL, "print the JSON Schema of the job file, exit", NULL, &f.schema },
         { "log-format", "FORMAT", "TRAINERD_LOG_FORMAT", "text (default) or json: one object per line",
           &f.log_format, NULL },
-        { "log-level", "LEVEL", "TRAINERD_LOG_LEVEL", "debug, info (default), warn, error", &f.log_level, NULL },
+        { "log-level", "LEVEL", "TRAINERD_LOG_LEVEL", "debug, info, warn, error; goes before log.level of the job",
+          &f.log_level, NULL },
         { "version", NULL, NULL, "print version and kernel library, exit", NULL, &f.version },
         { "help", NULL, NULL, "print this, exit", NULL, &f.help },
     };

@@ -4,12 +4,19 @@
  *                               optimizer.safetensors  slots, named <tensor>/<slot>
  *                               manifest.json          written last
  *
- * A checkpoint is written under a temporary name (`.step-00000100.tmp-<random>`), each file synced, the
- * manifest last, the folder synced; everything is read back from the disk and compared; then it is renamed
- * and the parent synced. Only when all that held is an older one removed. So a folder named step-* is
- * complete or the disk lies; and readers check anyway. Left-over temporaries of this writer's predecessors
- * are removed. A checkpoint of the same step and run that is there already and verifies is not written
- * again; anything else of that name is replaced.
+ * A checkpoint is written under a temporary name (`.step-00000100.tmp-<random>`, which no two writers
+ * share), each file synced, the manifest last, the folder synced; everything is read back from the disk and
+ * compared; then it is renamed and the parent synced. Only when all that held is an older one removed. So a
+ * folder named step-* is complete or the disk lies; and readers check anyway. A checkpoint of the same step
+ * and run that is there already and verifies is not written again; anything else of that name is replaced.
+ *
+ * Every task of a job may become the one that writes, while the one before it may still be at it, unknowing
+ * (stopped, or its storage hangs). So a writer asks may_publish() before it begins, right before the rename,
+ * and before each removal; refused, it discards its copy. Left-over temporaries are removed by who has the
+ * right, by renaming them first: a former writer that goes on in one finds it gone, and can never publish
+ * what is half removed. What is left is a rename that hangs in the kernel between the question and its
+ * effect: then a checkpoint of that step appears late, whole and verified; and as the state is a function
+ * of job and step, it is the same that another has written or would have.
  *
  * Manifest: {"format": 1, "step", "epoch", "position", "seed", "lanes", "global_batch_size", "job_digest",
  *            "model_digest", "data_digest", "name", "complete", "written_at", and where they are not
@@ -61,17 +68,23 @@ struct ckpt_tensor {
 
 /* ---- writing ---- */
 struct ckpt_event {
-    enum { CKPT_WRITTEN, CKPT_FAILED, CKPT_REMOVED } kind;
+    enum {
+        CKPT_WRITTEN,
+        CKPT_FAILED,
+        CKPT_REMOVED,
+        CKPT_DISCARDED, /* not ours to publish any more (text says why), or abandoned */
+    } kind;
     uint64_t step;
     uint64_t bytes;
     uint64_t ns;         /* WRITTEN: from hand-over to verified */
     const char *path;    /* valid during the call */
-    const char *text;    /* FAILED: the error; will be tried again unless `final` */
+    const char *text;    /* FAILED: the error; will be tried again unless `final`. DISCARDED: why */
     bool final;
+    bool again;          /* FAILED, DISCARDED: told before, and nothing was written since */
 };
 
 struct ckpt_writer_opts {
-    const char *directory;             /* made if missing; relative to the process */
+    const char *directory;             /* made if missing, before the first save; copied */
     uint32_t max_to_keep;              /* 0: all */
     const struct ckpt_tensor *model;   /* copied, names too */
     uint32_t n_model;
@@ -79,27 +92,43 @@ struct ckpt_writer_opts {
     uint32_t n_slots;
     size_t state_bytes;                /* size of the state that is copied at hand-over */
     uint64_t retry_ms;                 /* after a failure, doubling up to 32 times that; 0: a second */
-    void (*on_event)(void *arg, const struct ckpt_event *e); /* from the writer's thread */
-    /* NULL, or asked by that thread when a checkpoint is written and verified, right before the
-     * rename that publishes it; an error is why it must not be (and is tried again later). */
+    uint64_t close_ms;                 /* see ckpt_writer_close(); 0: ten seconds */
+    /* Both from the writer's thread (or ckpt_writer_close()), one at a time, maybe before
+     * ckpt_writer_open() has returned, and not any more once ckpt_writer_close() has. */
+    void (*on_event)(void *arg, const struct ckpt_event *e);
+    /* NULL: we are alone. 0: yes, now. ERR_REFUSED: never again for this state: it is discarded. Other
+     * errors: it cannot be known now, tried again as if the disk had failed. Must return in bounded time. */
     int (*may_publish)(void *arg, struct err *err);
     void *arg;
 };
 
+/* Makes the directory, so that one that cannot be used is refused at the start. Waits for the storage. */
+int ckpt_directory(const char *directory, struct err *err);
+
+/* Does not touch the storage, which may hang: that is all done by the thread. Errors: ERR_INPUT (names),
+ * ERR_UNSUPPORTED, ERR_NOMEM. */
 int ckpt_writer_open(const struct ckpt_writer_opts *opts, struct ckpt_writer **out, struct err *err);
 /* Copies the state (the only stall) and returns; the thread writes it. If the one before is still being
- * written, `wait` says: wait for it, or return ERR_EXISTS at once with nothing done. A state that waits
- * for a retry is replaced by the newer one. */
-int ckpt_write(struct ckpt_writer *w, const struct ckpt_meta *meta, const void *state, bool wait,
-               struct err *err);
+ * written: ERR_EXISTS at once with nothing done. A state that waits for a retry is replaced by the newer
+ * one. */
+int ckpt_write(struct ckpt_writer *w, const struct ckpt_meta *meta, const void *state, struct err *err);
 /* The same copy in parts, by several threads: ckpt_begin (as ckpt_write, nothing copied) gives the
  * staging area, the caller fills all state_bytes, ckpt_hand_over starts the writing. */
-int ckpt_begin(struct ckpt_writer *w, bool wait, void **staging, struct err *err);
+int ckpt_begin(struct ckpt_writer *w, void **staging, struct err *err);
 void ckpt_hand_over(struct ckpt_writer *w, const struct ckpt_meta *meta);
-/* Waits until everything handed over is on disk and verified, at most wait_ms. 0; else the last error
- * (ERR_FULL, ERR_IO, ...) or ERR_TIMEOUT. */
+/* How many stay from the next one on. Any thread. */
+void ckpt_set_keep(struct ckpt_writer *w, uint32_t max_to_keep);
+/* Waits until what was handed over last is on disk and verified, at most wait_ms. 0; else its last error
+ * (ERR_FULL, ERR_IO, ...; ERR_REFUSED, ERR_CANCELED: it was discarded) or ERR_TIMEOUT. */
 int ckpt_flush(struct ckpt_writer *w, uint64_t wait_ms, struct err *err);
-void ckpt_writer_close(struct ckpt_writer *w); /* gives up a pending retry; NULL is fine */
+/* Somebody else writes now: what is being filled, written or waits is discarded as soon as the thread
+ * notices; it publishes nothing of it any more. Does not wait, and the writer can be used again; until the
+ * thread has noticed, ckpt_begin() says ERR_EXISTS. Nobody may be filling the staging area. */
+void ckpt_abandon(struct ckpt_writer *w);
+/* Waits for a save under way for at most close_ms (nothing to speak of if it was abandoned), then leaves it
+ * behind: it publishes nothing, and its thread frees what is left when the storage lets it go. Gives up a
+ * pending retry. NULL is fine. */
+void ckpt_writer_close(struct ckpt_writer *w);
 
 /* ---- reading ---- */
 struct ckpt_info {
@@ -115,6 +144,10 @@ int ckpt_newest(const char *directory, const char *match_model,
                 void (*on_skip)(void *arg, const char *path, const char *why),
                 void (*on_progress)(void *arg, uint64_t done, uint64_t all), void *arg,
                 struct ckpt_info *out, struct err *err);
+/* The newest checkpoint of this model by its manifest alone: step, job, `complete`. The files it names are
+ * there and have their sizes, what is in them is not read. One whose manifest does not hold is passed over.
+ * ERR_NOENT: none. */
+int ckpt_peek(const char *directory, const char *match_model, struct ckpt_info *out, struct err *err);
 /* Checks one checkpoint folder: manifest, sizes, checksums, safetensors headers, names within bounds.
  * ERR_CORRUPT with what is wrong, ERR_NOENT. */
 int ckpt_verify(const char *path, void (*on_progress)(void *arg, uint64_t done, uint64_t all),

@@ -6,6 +6,7 @@
  *   save.c         one checkpoint from memory to its folder, durable and verified
  *   verify.c       one checkpoint read and compared; the newest, all
  *   load.c         one checkpoint from its folder to memory
+ *   thread.c       threads that nobody has to wait for
  *   writer.c       the thread that saves, tries again and removes old ones */
 #ifndef CKPT_CKPT_PRIV_H
 #define CKPT_CKPT_PRIV_H
@@ -53,6 +54,9 @@ int ckpt_manifest_read(const char *folder, struct ckpt_manifest *out, struct err
 /* ERR_CORRUPT: a value of the JSON is not as it should be. */
 int ckpt_odd(const struct json *doc, const cJSON *value, const char *expected, struct err *err);
 int ckpt_corrupt(struct err *err); /* what is told there already means ERR_CORRUPT */
+/* The last member of a JSON object, and its end: the checksum of all text in front of it. */
+void ckpt_sum_print(struct buf *out);
+int ckpt_sum_check(const char *what, const char *text, size_t n, struct err *err);
 const struct ckpt_file *ckpt_manifest_file(const struct ckpt_manifest *m, const char *name);
 
 /* ---- folder.c ---- */
@@ -64,7 +68,8 @@ int ckpt_hidden_name(uint64_t step, const char *kind, char out[CKPT_NAME_BYTES],
 /* Steps of the checkpoint folders below, ascending; *out is the caller's to free(). ERR_NOENT if
  * there is no directory. */
 int ckpt_folder_list(const char *directory, uint64_t **out, size_t *n, struct err *err);
-/* Removes what a writer that died left behind; a checkpoint it had only moved aside goes back. */
+/* Removes what other writers left behind, dead or not: each name is taken from them before anything in it
+ * is removed. A checkpoint that was only moved aside goes back. */
 int ckpt_folder_clean(const char *directory, struct err *err);
 
 /* ---- save.c ---- */
@@ -83,27 +88,35 @@ int ckpt_layout_init(const char *name, const struct ckpt_tensor *tensors, uint32
                      size_t state_bytes, struct ckpt_layout *out, struct err *err);
 void ckpt_layout_fini(struct ckpt_layout *l);
 
-struct ckpt_permission { /* to publish; may_publish NULL: nobody is asked */
-    int (*may_publish)(void *arg, struct err *err);
+/* The right to publish. */
+struct ckpt_right {
+    int (*may_publish)(void *arg, struct err *err); /* NULL: yes */
     void *arg;
+    const bool *is_canceled; /* atomic; NULL: never */
+    bool is_lost;            /* out: REFUSED or CANCELED was the answer */
 };
+/* ERR_CANCELED, and what may_publish() says. */
+int ckpt_ask(struct ckpt_right *right, struct err *err);
 
 /* Writes, syncs, reads back, publishes. *existed: the same checkpoint was there already, and
  * verified; nothing was written. */
 int ckpt_save(const char *directory, const struct ckpt_layout *layouts, uint32_t n_layouts,
-              const struct ckpt_meta *meta, const void *state, struct ckpt_permission permission,
+              struct ckpt_right *right, const struct ckpt_meta *meta, const void *state,
               uint64_t *bytes, bool *existed, struct err *err);
 /* The first half of it: a folder of this path, durable. Left behind as it is on failure. */
 int ckpt_write_folder(const char *path, const struct ckpt_layout *layouts, uint32_t n_layouts,
-                      const struct ckpt_meta *meta, const void *state, uint64_t *bytes,
-                      struct err *err);
+                      const bool *is_canceled, const struct ckpt_meta *meta, const void *state,
+                      uint64_t *bytes, struct err *err);
 /* Removes the checkpoint of a step; it is out of sight at once. */
 int ckpt_remove(const char *directory, uint64_t step, struct err *err);
 
 /* ---- verify.c ---- */
+/* ERR_CANCELED if the flag (NULL is fine) is up: asked for with each chunk. */
+int ckpt_check_canceled(const bool *is_canceled, struct err *err);
 struct ckpt_progress {
     void (*report)(void *arg, uint64_t done, uint64_t all); /* NULL is fine */
     void *arg;
+    const bool *is_canceled; /* atomic; NULL is fine */
     uint64_t done, all;
 };
 /* Compares a folder with its manifest. `from_disk`: the page cache is emptied of it first. */

@@ -90,22 +90,44 @@ int ckpt_folder_list(const char *directory, uint64_t **out, size_t *n, struct er
     return 0;
 }
 
+/* Takes the name away, so that whoever may still be at work in there finds nothing any more and cannot
+ * publish what is half removed; then removes it. */
+static int take_and_remove(const char *directory, const char *path, uint64_t step, struct err *err)
+{
+    char name[CKPT_NAME_BYTES], *ours;
+    int rc = ckpt_hidden_name(step, "tmp", name, err);
+
+    if (rc < 0)
+        return rc;
+    ours = fs_join(directory, name);
+    if (ours == NULL)
+        return err_set(err, ERR_NOMEM, "clean '%s': out of memory", directory);
+    if (rename(path, ours) == 0)
+        rc = fs_remove_tree(ours, err);
+    else if (errno != ENOENT) /* its owner was faster */
+        rc = err_sys(err, errno, "remove '%s'", path);
+    free(ours);
+    return rc;
+}
+
 /* `name` is hidden: puts a folder that was moved aside back where it was, if that place is empty;
  * removes it otherwise. */
 static int clean_one(const char *directory, const char *name, struct err *err)
 {
     char *path = fs_join(directory, name), visible[CKPT_NAME_BYTES], *back = NULL;
     const char *kind = strchr(name + 1, '.');
-    uint64_t step;
+    uint64_t step = 0;
+    bool is_step;
     int rc = 0;
 
     snprintf(visible, sizeof(visible), "%.*s", (int)(kind - name - 1), name + 1);
-    if (path != NULL && text_starts(kind, ".old-") && ckpt_folder_step(visible, &step))
+    is_step = ckpt_folder_step(visible, &step);
+    if (path != NULL && text_starts(kind, ".old-") && is_step)
         back = fs_join(directory, visible);
     if (path == NULL)
         rc = err_set(err, ERR_NOMEM, "clean '%s': out of memory", directory);
     else if (back == NULL || access(back, F_OK) == 0 || rename(path, back) < 0)
-        rc = fs_remove_tree(path, err);
+        rc = take_and_remove(directory, path, step, err);
     free(back);
     free(path);
     return rc;

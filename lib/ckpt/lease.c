@@ -1,380 +1,482 @@
-#include "ckpt/lease.h"
+/* lease.c - the thread does one thing, a step: say that we are alive (if we hold), look, conclude,
+ * take (if asked to), tell. It takes a copy of what is asked for, works without the lock, and holds
+ * what came of it against what happened in the meantime. */
+#include "ckpt/lease_priv.h"
 
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "base/buf.h"
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/err.h"
-#include "base/fault.h"
-#include "base/fs.h"
-#include "base/json.h"
+#include "base/text.h"
+#include "ckpt/thread.h"
 
-enum { RECORD_MAX = 4096, STEPS_PER_HOLD = 4, NAME_MAX_BYTES = 200 };
-static const char prefix[] = "lease-";
+enum { STEPS_PER_HOLD = 6, HOLD_MS_MIN = 10, CLOSE_MS = 100 };
 
-struct record {     /* what the newest file says */
-    uint64_t token; /* 0: there is none */
-    char holder[NAME_MAX_BYTES], incarnation[64];
-    bool released;
+struct wish {
+    uint64_t after;
+    uint32_t n;
+    uint32_t members[LEASE_MEMBERS_MAX];
+};
+
+/* What a step is to do. */
+struct job {
+    uint64_t ticket;  /* it answers all up to this one */
+    uint64_t held;    /* number to renew; 0: we hold none */
+    uint64_t release; /* number to mark as released; 0: none */
+    uint64_t releases; /* how often it was asked for when the step began */
+    bool has_wish;
 };
 
 struct lease {
-    char *directory, *holder, *incarnation;
-    uint64_t hold_ns, watch_ns;
-    pthread_mutex_t lock; /* of a step, or a check */
+    char *directory; /* owned */
+    char name[LEASE_NAME_BYTES];
+    uint32_t rank;
+    uint64_t incarnation, hold_ns, watch_ns;
+    void (*on_change)(void *arg, const struct lease_state *s);
+    void *arg;
 
-    /* atomic */
-    uint32_t wanted, forced;
-    uint32_t held;
-    uint64_t token, renewed_ns; /* before the last renewal that worked */
+    pthread_mutex_t telling; /* held during on_change */
+    bool is_closed;          /* guarded by it */
 
-    /* of the steps */
-    uint64_t count;
-    struct buf seen;              /* bytes of the newest file */
-    uint64_t seen_token, seen_ns; /* since when they are so */
-    char told[LEASE_TEXT];        /* the last news, to say it once */
+    /* atomic; for lease_hold_until() */
+    uint64_t until_token, until_ns;
+
+    struct ckpt_thread thread; /* its lock guards the next */
+    uint64_t asked, answered;
+    uint64_t confirmed; /* the last ticket whose step saw that the newest number is ours */
+    bool has_wish;
+    struct wish wish;
+    uint64_t held;
+    uint64_t release, releases;
+    bool is_watching, is_closing;
+
+    /* of the thread */
+    struct job job;
+    struct wish taking; /* copy of the wish */
+    struct lease_found found;
+    bool was_read;
+    uint64_t look_ns;   /* before the last look that worked */
+    uint64_t seen_ns;   /* what was found is as it is since then, at least */
+    uint64_t beats;
+    struct lease_state told;
 };
 
-static bool is_name(const char *s)
+/* ---- holding ---- */
+
+/* With the lock held. 0: nothing is held any more. */
+static void set_held(struct lease *l, uint64_t token, uint64_t until_ns)
 {
-    return s != NULL && s[0] != '\0' && strlen(s) < 64 && strpbrk(s, "/\"\\\n") == NULL;
+    l->held = token;
+    if (token != l->until_token) {
+        __atomic_store_n(&l->until_ns, 0, __ATOMIC_SEQ_CST); /* never the one with the other */
+        __atomic_store_n(&l->until_token, token, __ATOMIC_SEQ_CST);
+    }
+    __atomic_store_n(&l->until_ns, until_ns, __ATOMIC_SEQ_CST);
 }
 
-int lease_new(const struct lease_opts *o, struct lease **out, struct err *err)
+uint64_t lease_hold_until(const struct lease *l, uint64_t *token)
+{
+    uint64_t t, until;
+
+    do {
+        t = __atomic_load_n(&l->until_token, __ATOMIC_SEQ_CST);
+        until = __atomic_load_n(&l->until_ns, __ATOMIC_SEQ_CST);
+    } while (t != __atomic_load_n(&l->until_token, __ATOMIC_SEQ_CST));
+    if (token != NULL)
+        *token = t;
+    return until;
+}
+
+static bool is_in_force(const struct lease *l)
+{
+    return clock_ns() < lease_hold_until(l, NULL);
+}
+
+/* looked, said: what came of the look at the storage, and of the renewal before it. */
+static void conclude(struct lease *l, uint64_t begin_ns, int looked, int said)
+{
+    const struct job *j = &l->job;
+    bool is_newest = looked == 0 && l->found.token == j->held;
+
+    pthread_mutex_lock(&l->thread.lock);
+    if (j->held == 0 || l->held != j->held) {
+        /* we held none, or it was given back meanwhile */
+    } else if ((looked == 0 && !is_newest) || !is_in_force(l)) {
+        set_held(l, 0, 0); /* late is never: another may have it by now */
+    } else if (is_newest) {
+        l->confirmed = j->ticket;
+        if (said == 0)
+            set_held(l, j->held, begin_ns + l->hold_ns);
+    }
+    pthread_mutex_unlock(&l->thread.lock);
+}
+
+/* ---- a step ---- */
+
+static bool is_ours(const struct lease *l)
+{
+    return l->found.is_known && l->found.record.incarnation == l->incarnation;
+}
+
+static int look(struct lease *l, struct err *err)
+{
+    const struct lease_found *f = &l->found;
+    uint64_t begin = clock_ns(), token = f->token;
+    size_t n = f->beat_bytes;
+    char beat[LEASE_BEAT_BYTES];
+    int rc;
+
+    memcpy(beat, f->beat, n);
+    rc = lease_store_look(l->directory, &l->found, err);
+    if (rc < 0)
+        return rc;
+    l->look_ns = begin;
+    l->was_read = true;
+    if (f->token != token || f->beat_bytes != n || memcmp(f->beat, beat, n) != 0)
+        l->seen_ns = clock_ns();
+    return 0;
+}
+
+static int take(struct lease *l, struct err *err)
+{
+    struct lease_record *r;
+    uint64_t begin_ns;
+    int rc;
+
+    if (l->found.token != l->taking.after)
+        return err_set(err, ERR_EXISTS, "lease %" PRIu64 " was wanted", l->taking.after + 1);
+    if (l->found.token >= LEASE_TOKEN_MAX)
+        return err_set(err, ERR_FULL, "'%s' holds the largest number there can be: remove it, it is "
+                       "no lease", l->directory);
+    r = calloc(1, sizeof(*r));
+    if (r == NULL)
+        return err_set(err, ERR_NOMEM, "lease: out of memory");
+    r->token = l->taking.after + 1;
+    r->rank = l->rank;
+    r->incarnation = l->incarnation;
+    r->n_members = l->taking.n;
+    memcpy(r->name, l->name, sizeof(r->name));
+    memcpy(r->members, l->taking.members, l->taking.n * sizeof(*r->members));
+    rc = lease_store_take(l->directory, r, &begin_ns, err);
+    if (rc == 0) {
+        l->found.token = r->token;
+        l->found.is_known = true;
+        l->found.record = *r;
+        l->found.beat_bytes = 0;
+        pthread_mutex_lock(&l->thread.lock);
+        set_held(l, 0, 0);
+        if (l->releases != l->job.releases) {
+            l->release = r->token; /* given back while we took it: the next step says so */
+        } else if (!l->is_closing && clock_ns() - begin_ns < l->hold_ns) {
+            set_held(l, r->token, begin_ns + l->hold_ns);
+            l->confirmed = l->job.ticket;
+        }
+        pthread_mutex_unlock(&l->thread.lock);
+        lease_store_tidy(l->directory, r->token);
+    }
+    free(r);
+    return rc;
+}
+
+/* ---- telling ---- */
+
+/* rc, trouble: of the first thing that did not work. */
+static void describe(const struct lease *l, int rc, const struct err *trouble,
+                     struct lease_state *s)
+{
+    const struct lease_found *f = &l->found;
+    char who[LEASE_TEXT_BYTES];
+
+    if (rc < 0 && rc != ERR_EXISTS) { /* who was faster is told below */
+        snprintf(s->text, sizeof(s->text), "%.*s",
+                 (int)text_utf8_cut(trouble->text, strnlen(trouble->text, sizeof(s->text) - 1)),
+                 trouble->text);
+        return;
+    }
+    if (f->is_known)
+        snprintf(who, sizeof(who), "%s (incarnation %s)", f->record.name, s->incarnation);
+    else
+        snprintf(who, sizeof(who), "nobody knows whom");
+    if (f->token == 0)
+        snprintf(s->text, sizeof(s->text), "no lease was taken yet");
+    else if (s->is_mine)
+        snprintf(s->text, sizeof(s->text), "lease %" PRIu64 " is ours", f->token);
+    else if (!f->is_known)
+        snprintf(s->text, sizeof(s->text), "lease %" PRIu64 "%s: %.200s", f->token,
+                 s->is_over ? " is over" : "", f->damage);
+    else
+        snprintf(s->text, sizeof(s->text), "lease %" PRIu64 " of %.180s is %s", f->token, who,
+                 !s->is_over                                         ? "held"
+                 : lease_beat_is_release(f->beat, f->beat_bytes,
+                                         f->record.incarnation)      ? "released"
+                 : is_ours(l)                                        ? "lost"
+                                                                     : "not renewed any more");
+}
+
+static bool is_over(const struct lease *l)
+{
+    const struct lease_found *f = &l->found;
+
+    return is_ours(l) || /* and not held: nobody renews it */
+           (f->is_known &&
+            lease_beat_is_release(f->beat, f->beat_bytes, f->record.incarnation)) ||
+           (l->look_ns >= l->seen_ns && l->look_ns - l->seen_ns >= l->watch_ns);
+}
+
+static void tell(struct lease *l, uint64_t held, int rc, const struct err *trouble)
+{
+    const struct lease_found *f = &l->found;
+    struct lease_state s;
+    bool is_news;
+
+    memset(&s, 0, sizeof(s)); /* holes too: it is compared */
+    s.answered = l->job.ticket;
+    s.is_known = l->was_read;
+    s.token = f->token;
+    s.is_mine = held != 0 && held == f->token;
+    s.is_over = f->token != 0 && !s.is_mine && is_over(l);
+    s.holder = LEASE_NOBODY;
+    s.is_reachable = rc == 0 || rc == ERR_EXISTS;
+    if (f->is_known) {
+        s.holder = f->record.rank;
+        s.n_members = f->record.n_members;
+        s.members = f->record.members;
+        snprintf(s.incarnation, sizeof(s.incarnation), "%016" PRIx64, f->record.incarnation);
+        memcpy(s.name, f->record.name, sizeof(s.name));
+    }
+    describe(l, rc, trouble, &s);
+    is_news = memcmp(&s, &l->told, sizeof(s)) != 0;
+    l->told = s;
+    pthread_mutex_lock(&l->telling);
+    if (is_news && !l->is_closed)
+        l->on_change(l->arg, &l->told);
+    pthread_mutex_unlock(&l->telling);
+}
+
+static void step(struct lease *l)
+{
+    const struct job *j = &l->job;
+    struct err why = { .code = 0 }, later;
+    uint64_t begin = clock_ns(), held;
+    int rc = 0, looked;
+
+    if (j->release != 0)
+        rc = lease_store_beat(l->directory, j->release, l->incarnation, ++l->beats, true, &why);
+    if (j->held != 0)
+        rc = lease_store_beat(l->directory, j->held, l->incarnation, ++l->beats, false, &why);
+    looked = look(l, rc == 0 ? &why : &later);
+    conclude(l, begin, looked, rc);
+    rc = rc == 0 ? looked : rc;
+    if (j->has_wish && looked == 0) {
+        rc = take(l, &why);
+        if (rc < 0)
+            (void)look(l, NULL); /* whoever was faster is the news; if it fails, rc says enough */
+    }
+    pthread_mutex_lock(&l->thread.lock);
+    l->answered = j->ticket;
+    held = l->held;
+    pthread_cond_broadcast(&l->thread.changed);
+    pthread_mutex_unlock(&l->thread.lock);
+    tell(l, held, rc, &why);
+}
+
+/* ---- the thread ---- */
+
+/* With the lock held: until something is asked for, or it is time. false: closing. */
+static bool wait_for_work(struct lease *l, const struct timespec *next)
+{
+    int waited = 0;
+
+    while (waited == 0 && !l->is_closing && l->asked == l->answered)
+        waited = l->held != 0 || l->is_watching
+                     ? pthread_cond_timedwait(&l->thread.changed, &l->thread.lock, next)
+                     : pthread_cond_wait(&l->thread.changed, &l->thread.lock);
+    return !l->is_closing;
+}
+
+static void lease_free(struct lease *l)
+{
+    ckpt_thread_fini(&l->thread);
+    pthread_mutex_destroy(&l->telling);
+    free(l->directory);
+    free(l);
+}
+
+static void *run(void *arg)
+{
+    struct lease *l = arg;
+    struct timespec next = ckpt_after_ms(0);
+
+    pthread_mutex_lock(&l->thread.lock);
+    while (wait_for_work(l, &next)) {
+        l->job = (struct job){ l->asked, l->held, l->release, l->releases, l->has_wish };
+        if (l->has_wish)
+            l->taking = l->wish;
+        l->has_wish = false;
+        l->release = 0;
+        pthread_mutex_unlock(&l->thread.lock);
+        next = ckpt_after_ms(l->hold_ns / 1000000 / STEPS_PER_HOLD);
+        step(l);
+        pthread_mutex_lock(&l->thread.lock);
+    }
+    pthread_mutex_unlock(&l->thread.lock);
+    if (ckpt_thread_end(&l->thread))
+        lease_free(l);
+    return NULL;
+}
+
+/* ---- opening and closing ---- */
+
+/* For a JSON text, and for a line of a log. */
+static void copy_name(char out[LEASE_NAME_BYTES], const char *name)
+{
+    size_t n = text_utf8_cut(name, strnlen(name, LEASE_NAME_BYTES - 1));
+
+    snprintf(out, LEASE_NAME_BYTES, "%.*s", (int)n, name);
+    for (char *at = out; *at != '\0'; at++)
+        if ((unsigned char)*at < ' ' || *at == 0x7f || !text_is_utf8(out, strlen(out)))
+            *at = (unsigned char)*at < ' ' || (unsigned char)*at > '~' ? '?' : *at;
+}
+
+int lease_open(const struct lease_opts *o, struct lease **out, struct err *err)
 {
     struct lease *l;
+    int rc;
 
-    if (o->hold_ms == 0 || o->hold_ms >= o->watch_ms || !is_name(o->incarnation) ||
-        o->directory == NULL || o->holder == NULL)
+    CHECK(o->directory != NULL && o->name != NULL && o->on_change != NULL);
+    if (o->hold_ms < HOLD_MS_MIN || o->hold_ms >= o->watch_ms || o->watch_ms > UINT32_MAX)
         return err_set(err, ERR_INPUT,
                        "lease: held for %" PRIu64 " ms and watched for %" PRIu64
-                       " ms by '%s'; expected 0 < held < watched, and a name",
-                       o->hold_ms, o->watch_ms, o->incarnation != NULL ? o->incarnation : "");
+                       " ms; expected %d <= held < watched",
+                       o->hold_ms, o->watch_ms, HOLD_MS_MIN);
     l = calloc(1, sizeof(*l));
     if (l == NULL)
         return err_set(err, ERR_NOMEM, "lease: out of memory");
+    ckpt_thread_init(&l->thread);
+    pthread_mutex_init(&l->telling, NULL);
+    copy_name(l->name, o->name);
     l->directory = strdup(o->directory);
-    l->holder = strdup(o->holder);
-    l->incarnation = strdup(o->incarnation);
+    l->rank = o->rank;
+    l->incarnation = o->incarnation;
     l->hold_ns = o->hold_ms * 1000000;
     l->watch_ns = o->watch_ms * 1000000;
-    pthread_mutex_init(&l->lock, NULL);
-    if (l->directory == NULL || l->holder == NULL || l->incarnation == NULL) {
+    l->on_change = o->on_change;
+    l->arg = o->arg;
+    rc = l->directory != NULL ? ckpt_thread_start(&l->thread, run, l, err)
+                              : err_set(err, ERR_NOMEM, "out of memory");
+    if (rc < 0) {
         lease_free(l);
-        return err_set(err, ERR_NOMEM, "lease: out of memory");
+        return err_wrap(err, rc, "lease");
     }
     *out = l;
     return 0;
 }
 
-void lease_free(struct lease *l)
+void lease_close(struct lease *l)
 {
     if (l == NULL)
         return;
-    pthread_mutex_destroy(&l->lock);
-    buf_fini(&l->seen);
-    free(l->directory);
-    free(l->holder);
-    free(l->incarnation);
-    free(l);
+    pthread_mutex_lock(&l->telling); /* not during a call */
+    l->is_closed = true;
+    pthread_mutex_unlock(&l->telling);
+    pthread_mutex_lock(&l->thread.lock);
+    l->is_closing = true;
+    set_held(l, 0, 0);
+    pthread_cond_broadcast(&l->thread.changed);
+    pthread_mutex_unlock(&l->thread.lock);
+    if (ckpt_thread_leave(&l->thread, CLOSE_MS))
+        lease_free(l);
 }
 
-void lease_want(struct lease *l, bool force)
+/* ---- asking ---- */
+
+/* With the lock held. */
+static uint64_t ask(struct lease *l)
 {
-    if (force)
-        __atomic_store_n(&l->forced, 1, __ATOMIC_RELEASE);
-    __atomic_store_n(&l->wanted, 1, __ATOMIC_RELEASE);
+    pthread_cond_broadcast(&l->thread.changed);
+    return ++l->asked;
 }
 
-void lease_drop(struct lease *l)
+uint64_t lease_take(struct lease *l, uint64_t after_token, const uint32_t *members, uint32_t n)
 {
-    __atomic_store_n(&l->wanted, 0, __ATOMIC_RELEASE);
-    __atomic_store_n(&l->forced, 0, __ATOMIC_RELEASE);
+    uint64_t ticket;
+
+    CHECK(n <= LEASE_MEMBERS_MAX);
+    pthread_mutex_lock(&l->thread.lock);
+    l->has_wish = true;
+    l->wish.after = after_token;
+    l->wish.n = n;
+    if (n > 0)
+        memcpy(l->wish.members, members, n * sizeof(*members));
+    ticket = ask(l);
+    pthread_mutex_unlock(&l->thread.lock);
+    return ticket;
 }
 
-bool lease_is_held(const struct lease *l)
+uint64_t lease_refresh(struct lease *l)
 {
-    return __atomic_load_n(&l->held, __ATOMIC_ACQUIRE) != 0 &&
-           clock_ns() - __atomic_load_n(&l->renewed_ns, __ATOMIC_ACQUIRE) <= l->hold_ns;
+    uint64_t ticket;
+
+    pthread_mutex_lock(&l->thread.lock);
+    ticket = ask(l);
+    pthread_mutex_unlock(&l->thread.lock);
+    return ticket;
 }
 
-uint64_t lease_token(const struct lease *l)
+bool lease_release(struct lease *l, uint64_t wait_ms)
 {
-    return __atomic_load_n(&l->token, __ATOMIC_ACQUIRE);
+    struct timespec until = ckpt_after_ms(wait_ms);
+    uint64_t ticket;
+    bool is_done;
+    int waited = 0;
+
+    pthread_mutex_lock(&l->thread.lock);
+    if (l->held != 0)
+        l->release = l->held;
+    l->releases++;
+    l->has_wish = false;
+    set_held(l, 0, 0);
+    ticket = ask(l);
+    while (waited == 0 && l->answered < ticket)
+        waited = pthread_cond_timedwait(&l->thread.changed, &l->thread.lock, &until);
+    is_done = l->answered >= ticket;
+    pthread_mutex_unlock(&l->thread.lock);
+    return is_done;
 }
 
-/* ---- the files ---- */
-
-static void path_of(const struct lease *l, uint64_t token, char *out, size_t n)
+void lease_watch(struct lease *l, bool on)
 {
-    snprintf(out, n, "%s/%s%08" PRIu64, l->directory, prefix, token);
-}
-
-/* The number in "lease-00000012"; 0: another file. */
-static uint64_t number_of(const char *name)
-{
-    char *end;
-    uint64_t n;
-
-    if (strncmp(name, prefix, sizeof(prefix) - 1) != 0)
-        return 0;
-    name += sizeof(prefix) - 1;
-    n = strtoull(name, &end, 10);
-    return *end == '\0' && strlen(name) >= 8 && strlen(name) <= 18 &&
-                   strspn(name, "0123456789") == strlen(name)
-               ? n
-               : 0;
-}
-
-/* The highest token there is; 0: none. */
-static int newest(const struct lease *l, uint64_t *token, struct err *err)
-{
-    DIR *d = fault_hit("lease.look") ? (errno = EIO, NULL) : opendir(l->directory);
-    struct dirent *e;
-
-    *token = 0;
-    if (d == NULL && errno == ENOENT)
-        return 0;
-    if (d == NULL)
-        return err_sys(err, errno, "look for leases in '%s'", l->directory);
-    while ((e = readdir(d)) != NULL) {
-        uint64_t n = number_of(e->d_name);
-
-        *token = n > *token ? n : *token;
-    }
-    closedir(d);
-    return 0;
-}
-
-static void copy(char *out, size_t n, const cJSON *value)
-{
-    snprintf(out, n, "%s", cJSON_IsString(value) ? value->valuestring : "?");
-}
-
-/* A file that cannot be read is somebody's all the same: it ages like any other. */
-static void parse(const struct buf *text, struct record *r)
-{
-    struct json *doc;
-    struct err err;
-    const cJSON *root;
-
-    snprintf(r->holder, sizeof(r->holder), "?");
-    if (json_parse("lease", text->data != NULL ? text->data : "", text->len, 0, &doc, &err) < 0)
-        return;
-    root = json_root(doc);
-    copy(r->holder, sizeof(r->holder), cJSON_GetObjectItemCaseSensitive(root, "holder"));
-    copy(r->incarnation, sizeof(r->incarnation),
-         cJSON_GetObjectItemCaseSensitive(root, "incarnation"));
-    r->released = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(root, "released"));
-    json_free(doc);
-}
-
-/* Reads the newest lease and notes since when it is as it is. */
-static int look(struct lease *l, struct record *r, struct err *err)
-{
-    struct buf text = { 0 };
-    char path[4096];
-    int rc;
-
-    *r = (struct record){ 0 };
-    rc = newest(l, &r->token, err);
-    if (rc == 0 && r->token > 0) {
-        path_of(l, r->token, path, sizeof(path));
-        rc = fs_read(path, RECORD_MAX, &text, err);
-    }
-    if (rc < 0) {
-        buf_fini(&text);
-        return rc;
-    }
-    if (l->seen_ns == 0 || r->token != l->seen_token || text.len != l->seen.len ||
-        (text.len > 0 && memcmp(text.data, l->seen.data, text.len) != 0)) {
-        buf_fini(&l->seen);
-        l->seen = text;
-        l->seen_token = r->token;
-        l->seen_ns = clock_ns();
-    } else {
-        buf_fini(&text);
-    }
-    if (r->token > 0)
-        parse(&l->seen, r);
-    return 0;
-}
-
-static void write_record(const struct lease *l, uint64_t token, bool released, struct buf *out)
-{
-    cJSON *o = cJSON_CreateObject();
-    char *text;
-
-    cJSON_AddNumberToObject(o, "token", (double)token);
-    cJSON_AddStringToObject(o, "holder", l->holder);
-    cJSON_AddStringToObject(o, "incarnation", l->incarnation);
-    cJSON_AddNumberToObject(o, "count", (double)l->count);
-    cJSON_AddBoolToObject(o, "released", released);
-    text = cJSON_PrintUnformatted(o);
-    buf_str(out, text != NULL ? text : "{}");
-    cJSON_free(text);
-    cJSON_Delete(o);
-}
-
-/* Makes the file of this number, if nobody has. Errors: ERR_EXISTS, and of the storage. */
-static int take(struct lease *l, uint64_t token, struct err *err)
-{
-    struct buf text = { 0 };
-    char path[4096], temporary[4096];
-    int rc;
-
-    path_of(l, token, path, sizeof(path));
-    snprintf(temporary, sizeof(temporary), "%s/.lease-%s", l->directory, l->incarnation);
-    rc = fs_mkdirs(l->directory, err);
-    write_record(l, token, false, &text);
-    if (rc == 0)
-        rc = fs_replace(temporary, text.data, text.len, err);
-    if (rc == 0 && (fault_hit("lease.take") ? (errno = EIO, -1) : link(temporary, path)) < 0)
-        rc = err_sys(err, errno, "take '%s'", path);
-    (void)unlink(temporary);
-    if (rc == 0)
-        rc = fs_sync_dir(l->directory, err);
-    buf_fini(&text);
-    return rc;
-}
-
-static int renew(struct lease *l, uint64_t token, bool released, struct err *err)
-{
-    struct buf text = { 0 };
-    char path[4096];
-    int rc;
-
-    path_of(l, token, path, sizeof(path));
-    l->count++;
-    write_record(l, token, released, &text);
-    rc = fault_hit("lease.renew") ? err_set(err, ERR_IO, "fault point lease.renew")
-                                  : fs_replace(path, text.data, text.len, err);
-    buf_fini(&text);
-    return rc;
-}
-
-/* Old numbers tell nobody anything; the one before stays, for those who come late. */
-static void tidy(const struct lease *l, uint64_t token)
-{
-    char path[4096];
-
-    for (uint64_t n = token - 1; n-- > 1 && n + 8 > token;) {
-        path_of(l, n, path, sizeof(path));
-        (void)unlink(path);
-    }
-}
-
-/* ---- a step ---- */
-
-static enum lease_news say(struct lease *l, enum lease_news news, char *text)
-{
-    if (news == LEASE_WAITING && strcmp(l->told, text) == 0)
-        return LEASE_NOTHING;
-    snprintf(l->told, sizeof(l->told), "%s", text);
-    return news;
-}
-
-static enum lease_news lose(struct lease *l, char *text)
-{
-    __atomic_store_n(&l->held, 0, __ATOMIC_RELEASE);
-    return say(l, LEASE_LOST, text);
-}
-
-static enum lease_news hold(struct lease *l, char *text)
-{
-    uint64_t token = lease_token(l), begin = clock_ns();
-    struct record r;
-    struct err err;
-    int rc = look(l, &r, &err);
-
-    if (rc == 0 && r.token > token) {
-        snprintf(text, LEASE_TEXT, "%.180s took lease %" PRIu64 " after our %" PRIu64, r.holder,
-                 r.token, token);
-        return lose(l, text);
-    }
-    if (rc == 0)
-        rc = renew(l, token, __atomic_load_n(&l->wanted, __ATOMIC_ACQUIRE) == 0, &err);
-    if (rc == 0 && __atomic_load_n(&l->wanted, __ATOMIC_ACQUIRE) == 0) {
-        snprintf(text, LEASE_TEXT, "lease %" PRIu64 " is given back", token);
-        return lose(l, text);
-    }
-    if (rc == 0)
-        __atomic_store_n(&l->renewed_ns, begin, __ATOMIC_RELEASE);
-    if (rc == 0 || clock_ns() - __atomic_load_n(&l->renewed_ns, __ATOMIC_ACQUIRE) <= l->hold_ns)
-        return LEASE_NOTHING;
-    snprintf(text, LEASE_TEXT, "lease %" PRIu64 " could not be renewed for %.1f s: %.150s", token,
-             (double)l->hold_ns * 1e-9, err.text);
-    return lose(l, text);
-}
-
-static enum lease_news contend(struct lease *l, char *text)
-{
-    uint64_t begin = clock_ns();
-    bool forced = __atomic_load_n(&l->forced, __ATOMIC_ACQUIRE) != 0;
-    struct record r;
-    struct err err;
-    int rc = look(l, &r, &err);
-
-    if (rc < 0) {
-        snprintf(text, LEASE_TEXT, "%.240s", err.text);
-        return say(l, LEASE_WAITING, text);
-    }
-    if (r.token > 0 && !r.released && !forced && clock_ns() - l->seen_ns < l->watch_ns) {
-        snprintf(text, LEASE_TEXT, "lease %" PRIu64 " is held by %.180s", r.token, r.holder);
-        return say(l, LEASE_WAITING, text);
-    }
-    rc = take(l, r.token + 1, &err);
-    if (rc < 0) { /* ERR_EXISTS: another was faster; its file is looked at next time */
-        snprintf(text, LEASE_TEXT, "%.240s", err.text);
-        return say(l, LEASE_WAITING, text);
-    }
-    l->count = 0;
-    __atomic_store_n(&l->forced, 0, __ATOMIC_RELEASE);
-    __atomic_store_n(&l->token, r.token + 1, __ATOMIC_RELEASE);
-    __atomic_store_n(&l->renewed_ns, begin, __ATOMIC_RELEASE);
-    __atomic_store_n(&l->held, 1, __ATOMIC_RELEASE);
-    tidy(l, r.token + 1);
-    snprintf(text, LEASE_TEXT, "lease %" PRIu64 " is ours", r.token + 1);
-    return say(l, LEASE_GRANTED, text);
-}
-
-enum lease_news lease_step(struct lease *l, char *text, uint64_t *wait_ms)
-{
-    enum lease_news news = LEASE_NOTHING;
-
-    text[0] = '\0';
-    pthread_mutex_lock(&l->lock);
-    if (__atomic_load_n(&l->held, __ATOMIC_ACQUIRE) != 0)
-        news = hold(l, text);
-    else if (__atomic_load_n(&l->wanted, __ATOMIC_ACQUIRE) != 0)
-        news = contend(l, text);
-    pthread_mutex_unlock(&l->lock);
-    *wait_ms = l->hold_ns / 1000000 / STEPS_PER_HOLD + 1;
-    return news;
+    pthread_mutex_lock(&l->thread.lock);
+    l->is_watching = on;
+    pthread_cond_broadcast(&l->thread.changed);
+    pthread_mutex_unlock(&l->thread.lock);
 }
 
 int lease_check(struct lease *l, struct err *err)
 {
-    uint64_t token;
+    uint64_t ticket, until;
     int rc;
 
-    pthread_mutex_lock(&l->lock);
-    rc = newest(l, &token, err);
-    pthread_mutex_unlock(&l->lock);
-    if (rc < 0)
-        return rc;
-    if (token > lease_token(l))
-        return err_set(err, ERR_REFUSED, "lease %" PRIu64 " was taken after our %" PRIu64, token,
-                       lease_token(l));
-    if (!lease_is_held(l))
-        return err_set(err, ERR_REFUSED, "lease %" PRIu64 " is not held any more", lease_token(l));
-    return 0;
+    pthread_mutex_lock(&l->thread.lock);
+    ticket = ask(l);
+    while (until = lease_hold_until(l, NULL), clock_ns() < until && l->answered < ticket) {
+        struct timespec t = ckpt_after_ms((until - clock_ns()) / 1000000 + 1);
+
+        (void)pthread_cond_timedwait(&l->thread.changed, &l->thread.lock, &t); /* asked anew */
+    }
+    if (until == 0)
+        rc = err_set(err, ERR_REFUSED, "the lease is not ours");
+    else if (clock_ns() >= until)
+        rc = err_set(err, ERR_REFUSED, "lease %" PRIu64 " could not be renewed in time", l->held);
+    else if (l->confirmed < ticket)
+        rc = err_set(err, ERR_IO, "the storage does not say whether lease %" PRIu64 " is still ours",
+                     l->held);
+    else
+        rc = 0;
+    pthread_mutex_unlock(&l->thread.lock);
+    return rc;
 }

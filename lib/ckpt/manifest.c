@@ -103,10 +103,20 @@ static void hash_text(const char *text, size_t n, char out[CKPT_HASH_BYTES])
     ckpt_hash_print(XXH3_128bits(text, n), out);
 }
 
+void ckpt_sum_print(struct buf *out)
+{
+    char hash[CKPT_HASH_BYTES];
+
+    if (out->failed)
+        return;
+    hash_text(out->data, out->len, hash);
+    buf_printf(out, SUM_HEAD "%s" SUM_TAIL, hash);
+}
+
 void ckpt_manifest_print(const struct ckpt_manifest *m, uint64_t wall_us, struct buf *out)
 {
     time_t seconds = (time_t)(wall_us / 1000000);
-    char when[32], hash[CKPT_HASH_BYTES];
+    char when[32];
     struct tm tm;
 
     gmtime_r(&seconds, &tm);
@@ -122,10 +132,7 @@ void ckpt_manifest_print(const struct ckpt_manifest *m, uint64_t wall_us, struct
                    m->files[i].hash);
     }
     buf_str(out, "\n  },\n");
-    if (out->failed)
-        return;
-    hash_text(out->data, out->len, hash);
-    buf_printf(out, SUM_HEAD "%s" SUM_TAIL, hash);
+    ckpt_sum_print(out);
 }
 
 int ckpt_odd(const struct json *doc, const cJSON *value, const char *expected, struct err *err)
@@ -285,22 +292,21 @@ static int read_document(const struct json *doc, struct ckpt_manifest *m, struct
     return rc;
 }
 
-static int check_sum(const char *text, size_t n, struct err *err)
+int ckpt_sum_check(const char *what, const char *text, size_t n, struct err *err)
 {
     const char *sum = text + n - SUM_BYTES;
     char hash[CKPT_HASH_BYTES];
 
     if (n < SUM_BYTES || memcmp(sum, SUM_HEAD, strlen(SUM_HEAD)) != 0)
         return err_set(err, ERR_CORRUPT,
-                       CKPT_MANIFEST_FILE " does not end with its checksum: it is cut off or was "
-                                          "changed");
+                       "%s does not end with its checksum: it is cut off or was changed", what);
     hash_text(text, n - SUM_BYTES, hash);
     sum += strlen(SUM_HEAD);
     if (memcmp(sum, hash, CKPT_HASH_BYTES - 1) != 0)
         return err_set(err, ERR_CORRUPT,
-                       CKPT_MANIFEST_FILE ": checksum (XXH3-128) is %s, it says %.32s: it was "
-                                          "changed after it was written",
-                       hash, sum);
+                       "%s: checksum (XXH3-128) is %s, it says %.32s: it was changed after it was "
+                       "written",
+                       what, hash, sum);
     return 0;
 }
 
@@ -312,7 +318,7 @@ int ckpt_manifest_parse(const char *text, size_t n, struct ckpt_manifest *out, s
 
     if (m == NULL)
         return err_set(err, ERR_NOMEM, CKPT_MANIFEST_FILE ": out of memory");
-    rc = check_sum(text, n, err);
+    rc = ckpt_sum_check(CKPT_MANIFEST_FILE, text, n, err);
     if (rc == 0)
         rc = json_parse(CKPT_MANIFEST_FILE, text, n, 0, &doc, err);
     if (rc == ERR_INPUT)

@@ -125,12 +125,16 @@ struct out {
     const char *path;
     uint64_t at;
     XXH3_state_t *hash;
+    const bool *is_canceled;
 };
 
 static int write_chunk(struct out *o, const char *data, size_t n, struct err *err)
 {
     const uint64_t start = o->at;
+    int rc = ckpt_check_canceled(o->is_canceled, err);
 
+    if (rc < 0)
+        return rc;
     while (n > 0) {
         ssize_t written = TRY("ckpt.write", write(o->fd, data, n));
 
@@ -171,9 +175,9 @@ static int write_content(struct out *o, const struct ckpt_layout *l, const void 
 
 /* Creates a file with this content, durable when it returns 0. `out`: for the manifest. */
 static int write_file(const char *folder, const struct ckpt_layout *l, const void *state,
-                      struct ckpt_file *out, struct err *err)
+                      const bool *is_canceled, struct ckpt_file *out, struct err *err)
 {
-    struct out o = { .hash = XXH3_createState() };
+    struct out o = { .hash = XXH3_createState(), .is_canceled = is_canceled };
     char *path = fs_join(folder, l->name);
     int rc;
 
@@ -217,13 +221,14 @@ static int write_manifest(const char *folder, const struct ckpt_manifest *m, str
     l.header = text.data;
     l.header_bytes = text.len;
     rc = text.failed ? err_set(err, ERR_NOMEM, CKPT_MANIFEST_FILE ": out of memory")
-                     : write_file(folder, &l, NULL, &said, err);
+                     : write_file(folder, &l, NULL, NULL, &said, err);
     buf_fini(&text);
     return rc;
 }
 
 static int write_all(const char *path, const struct ckpt_layout *layouts, uint32_t n_layouts,
-                     const void *state, struct ckpt_manifest *m, struct err *err)
+                     const bool *is_canceled, const void *state, struct ckpt_manifest *m,
+                     struct err *err)
 {
     int rc = 0;
 
@@ -231,18 +236,18 @@ static int write_all(const char *path, const struct ckpt_layout *layouts, uint32
     if (TRY("ckpt.mkdir", mkdir(path, 0777)) < 0)
         return err_sys(err, errno, "create directory '%s'", path);
     for (uint32_t i = 0; rc == 0 && i < n_layouts; i++)
-        rc = write_file(path, &layouts[i], state, &m->files[m->n_files++], err);
+        rc = write_file(path, &layouts[i], state, is_canceled, &m->files[m->n_files++], err);
     if (rc == 0)
         rc = write_manifest(path, m, err);
     return rc == 0 ? fs_sync_dir(path, err) : rc;
 }
 
 int ckpt_write_folder(const char *path, const struct ckpt_layout *layouts, uint32_t n_layouts,
-                      const struct ckpt_meta *meta, const void *state, uint64_t *bytes,
-                      struct err *err)
+                      const bool *is_canceled, const struct ckpt_meta *meta, const void *state,
+                      uint64_t *bytes, struct err *err)
 {
     struct ckpt_manifest m = { .meta = *meta };
-    int rc = write_all(path, layouts, n_layouts, state, &m, err);
+    int rc = write_all(path, layouts, n_layouts, is_canceled, state, &m, err);
 
     *bytes = 0;
     for (uint32_t i = 0; rc == 0 && i < m.n_files; i++)
@@ -251,6 +256,30 @@ int ckpt_write_folder(const char *path, const struct ckpt_layout *layouts, uint3
 }
 
 /* ---- publishing ---- */
+
+static bool same_run(const struct ckpt_meta *a, const struct ckpt_meta *b)
+{
+    return a->step == b->step && a->epoch == b->epoch && a->position == b->position &&
+           a->seed == b->seed && a->lanes == b->lanes &&
+           a->global_batch_size == b->global_batch_size && a->complete == b->complete &&
+           strcmp(a->job_digest, b->job_digest) == 0 &&
+           strcmp(a->model_digest, b->model_digest) == 0 &&
+           strcmp(a->data_digest, b->data_digest) == 0 && strcmp(a->name, b->name) == 0;
+}
+
+/* A run is a function of its job and the step, so the same checkpoint need not be written twice. */
+static bool is_there(const char *visible, const struct ckpt_meta *meta, const bool *is_canceled,
+                     uint64_t *bytes)
+{
+    struct ckpt_progress progress = { .is_canceled = is_canceled };
+    struct ckpt_manifest m;
+
+    if (ckpt_manifest_read(visible, &m, NULL) < 0 || !same_run(&m.meta, meta) ||
+        ckpt_verify_folder(visible, &m, true, &progress, NULL) < 0)
+        return false;
+    *bytes = progress.all;
+    return true;
+}
 
 /* Where two names cannot be exchanged: the old one is moved aside, hidden; if we die now, the next
  * writer moves it back (ckpt_folder_clean). */
@@ -277,15 +306,33 @@ static int replace_in_two(const char *directory, const char *hidden, const char 
     return rc;
 }
 
-static int publish(const char *directory, const char *hidden, const char *visible, uint64_t step,
-                   struct err *err)
+int ckpt_ask(struct ckpt_right *right, struct err *err)
 {
+    int rc = ckpt_check_canceled(right->is_canceled, err);
+
+    if (rc == 0 && right->may_publish != NULL)
+        rc = right->may_publish(right->arg, err);
+    if (rc == 0) /* the answer may have taken its time */
+        rc = ckpt_check_canceled(right->is_canceled, err);
+    right->is_lost = right->is_lost || rc == ERR_REFUSED || rc == ERR_CANCELED;
+    return rc;
+}
+
+static int publish(const char *directory, const char *hidden, const char *visible,
+                   const struct ckpt_meta *meta, struct err *err)
+{
+    uint64_t bytes;
+
     if (TRY("ckpt.rename", rename(hidden, visible)) == 0)
         return 0;
     if (errno != ENOTEMPTY && errno != EEXIST && errno != ENOTDIR)
         return err_sys(err, errno, "rename '%s' to '%s'", hidden, visible);
+    if (is_there(visible, meta, NULL, &bytes)) { /* another was at it too, and was faster */
+        (void)fs_remove_tree(hidden, NULL);      /* or the next writer does */
+        return 0;
+    }
     if (TRY("ckpt.exchange", renameat2(AT_FDCWD, hidden, AT_FDCWD, visible, RENAME_EXCHANGE)) < 0)
-        return replace_in_two(directory, hidden, visible, step, err);
+        return replace_in_two(directory, hidden, visible, meta->step, err);
     (void)fs_remove_tree(hidden, NULL); /* the old one; or the next writer does */
     return 0;
 }
@@ -315,32 +362,10 @@ int ckpt_remove(const char *directory, uint64_t step, struct err *err)
 
 /* ---- all of it ---- */
 
-static bool same_run(const struct ckpt_meta *a, const struct ckpt_meta *b)
+static int verify_written(const char *path, const struct ckpt_meta *meta, const bool *is_canceled,
+                          struct err *err)
 {
-    return a->step == b->step && a->epoch == b->epoch && a->position == b->position &&
-           a->seed == b->seed && a->lanes == b->lanes &&
-           a->global_batch_size == b->global_batch_size && a->complete == b->complete &&
-           strcmp(a->job_digest, b->job_digest) == 0 &&
-           strcmp(a->model_digest, b->model_digest) == 0 &&
-           strcmp(a->data_digest, b->data_digest) == 0 && strcmp(a->name, b->name) == 0;
-}
-
-/* A run is a function of its job and the step, so the same checkpoint need not be written twice. */
-static bool is_there(const char *visible, const struct ckpt_meta *meta, uint64_t *bytes)
-{
-    struct ckpt_progress progress = { .report = NULL };
-    struct ckpt_manifest m;
-
-    if (ckpt_manifest_read(visible, &m, NULL) < 0 || !same_run(&m.meta, meta) ||
-        ckpt_verify_folder(visible, &m, true, &progress, NULL) < 0)
-        return false;
-    *bytes = progress.all;
-    return true;
-}
-
-static int verify_written(const char *path, const struct ckpt_meta *meta, struct err *err)
-{
-    struct ckpt_progress progress = { .report = NULL };
+    struct ckpt_progress progress = { .is_canceled = is_canceled };
     struct ckpt_manifest m;
     int rc = ckpt_manifest_read(path, &m, err);
 
@@ -370,17 +395,20 @@ static int add_space(const char *directory, const struct ckpt_layout *layouts, u
 
 static int save_new(const char *directory, const char *hidden, const char *visible,
                     const struct ckpt_layout *layouts, uint32_t n_layouts,
-                    const struct ckpt_meta *meta, const void *state,
-                    struct ckpt_permission permission, uint64_t *bytes, struct err *err)
+                    struct ckpt_right *right, const struct ckpt_meta *meta, const void *state,
+                    uint64_t *bytes, struct err *err)
 {
-    int rc = ckpt_write_folder(hidden, layouts, n_layouts, meta, state, bytes, err);
+    int rc = ckpt_ask(right, err);
 
+    if (rc < 0)
+        return rc;
+    rc = ckpt_write_folder(hidden, layouts, n_layouts, right->is_canceled, meta, state, bytes, err);
     if (rc == 0)
-        rc = verify_written(hidden, meta, err);
-    if (rc == 0 && permission.may_publish != NULL)
-        rc = permission.may_publish(permission.arg, err);
+        rc = verify_written(hidden, meta, right->is_canceled, err);
     if (rc == 0)
-        rc = publish(directory, hidden, visible, meta->step, err);
+        rc = ckpt_ask(right, err);
+    if (rc == 0)
+        rc = publish(directory, hidden, visible, meta, err);
     if (rc == 0)
         return 0;
     rc = add_space(directory, layouts, n_layouts, rc, err); /* before we give it back */
@@ -389,7 +417,7 @@ static int save_new(const char *directory, const char *hidden, const char *visib
 }
 
 int ckpt_save(const char *directory, const struct ckpt_layout *layouts, uint32_t n_layouts,
-              const struct ckpt_meta *meta, const void *state, struct ckpt_permission permission,
+              struct ckpt_right *right, const struct ckpt_meta *meta, const void *state,
               uint64_t *bytes, bool *existed, struct err *err)
 {
     char visible_name[CKPT_NAME_BYTES], hidden_name[CKPT_NAME_BYTES];
@@ -404,11 +432,12 @@ int ckpt_save(const char *directory, const struct ckpt_layout *layouts, uint32_t
     hidden = fs_join(directory, hidden_name);
     if (visible == NULL || hidden == NULL)
         rc = err_set(err, ERR_NOMEM, "out of memory");
-    else if (is_there(visible, meta, bytes))
+    else if (is_there(visible, meta, right->is_canceled, bytes))
         *existed = true;
     else
-        rc = save_new(directory, hidden, visible, layouts, n_layouts, meta, state, permission,
-                      bytes, err);
+        rc = save_new(directory, hidden, visible, layouts, n_layouts, right, meta, state, bytes,
+                      err);
+    right->is_lost = right->is_lost || rc == ERR_CANCELED;
     if (rc == 0)
         rc = fs_sync_dir(directory, err);
     free(visible);

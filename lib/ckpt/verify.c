@@ -111,6 +111,13 @@ void ckpt_hash_print(XXH128_hash_t hash, char out[CKPT_HASH_BYTES])
         snprintf(out + 2 * i, 3, "%02x", bytes.digest[i]);
 }
 
+int ckpt_check_canceled(const bool *is_canceled, struct err *err)
+{
+    if (is_canceled == NULL || !__atomic_load_n(is_canceled, __ATOMIC_ACQUIRE))
+        return 0;
+    return err_set(err, ERR_CANCELED, "it was abandoned");
+}
+
 /* Reads the file from its start into the hash. */
 static int hash_file(int fd, const char *path, uint64_t bytes, bool from_disk,
                      struct ckpt_progress *progress, XXH3_state_t *hash, void *chunk,
@@ -118,8 +125,10 @@ static int hash_file(int fd, const char *path, uint64_t bytes, bool from_disk,
 {
     for (uint64_t at = 0; at < bytes;) {
         size_t n = bytes - at < CKPT_CHUNK_BYTES ? (size_t)(bytes - at) : CKPT_CHUNK_BYTES;
-        int rc = ckpt_read_all(fd, path, chunk, n, err);
+        int rc = ckpt_check_canceled(progress->is_canceled, err);
 
+        if (rc == 0)
+            rc = ckpt_read_all(fd, path, chunk, n, err);
         if (rc < 0)
             return rc;
         XXH3_128bits_update(hash, chunk, n);
@@ -257,6 +266,14 @@ static char *folder_path(const char *directory, uint64_t step)
     return fs_join(directory, name);
 }
 
+static int check_model(const struct ckpt_manifest *m, const char *match_model, struct err *err)
+{
+    if (match_model == NULL || strcmp(m->meta.model_digest, match_model) == 0)
+        return 0;
+    return err_set(err, ERR_INPUT, "it is of another model: digest %s, expected %s (job '%s')",
+                   m->meta.model_digest, match_model, m->meta.name);
+}
+
 /* The manifest is asked first: a checkpoint of another model need not be read. */
 static int try_newest(const char *path, const char *match_model, struct ckpt_progress *progress,
                       struct ckpt_info *out, struct err *err)
@@ -264,12 +281,9 @@ static int try_newest(const char *path, const char *match_model, struct ckpt_pro
     struct ckpt_manifest m;
     int rc = read_checked(path, &m, err);
 
-    if (rc < 0)
-        return rc;
-    if (match_model != NULL && strcmp(m.meta.model_digest, match_model) != 0)
-        return err_set(err, ERR_INPUT, "it is of another model: digest %s, expected %s (job '%s')",
-                       m.meta.model_digest, match_model, m.meta.name);
-    return verify_read(path, &m, progress, out, err);
+    if (rc == 0)
+        rc = check_model(&m, match_model, err);
+    return rc == 0 ? verify_read(path, &m, progress, out, err) : rc;
 }
 
 int ckpt_newest(const char *directory, const char *match_model,
@@ -306,6 +320,55 @@ int ckpt_newest(const char *directory, const char *match_model,
         return rc;
     return err_set(err, ERR_NOENT, "'%s' holds %zu checkpoints%s", directory, n,
                    n > 0 ? ", and none of them can be used" : "");
+}
+
+/* What a look at the folder tells. */
+static int peek(const char *path, const char *match_model, struct ckpt_info *out, struct err *err)
+{
+    struct ckpt_manifest m;
+    int rc = read_checked(path, &m, err);
+
+    if (rc == 0)
+        rc = check_model(&m, match_model, err);
+    if (rc < 0)
+        return rc;
+    out->bytes = 0;
+    for (uint32_t i = 0; i < m.n_files; i++) {
+        char *file;
+        int fd = ckpt_open_file(path, &m.files[i], &file, err);
+
+        if (fd < 0)
+            return fd;
+        close(fd);
+        free(file);
+        out->bytes += m.files[i].bytes;
+    }
+    snprintf(out->path, sizeof(out->path), "%s", path);
+    out->meta = m.meta;
+    return 0;
+}
+
+int ckpt_peek(const char *directory, const char *match_model, struct ckpt_info *out,
+              struct err *err)
+{
+    uint64_t *steps;
+    size_t n;
+    int rc = ckpt_folder_list(directory, &steps, &n, err);
+
+    if (rc < 0)
+        return rc;
+    rc = ERR_NOENT;
+    for (size_t i = n; rc != 0 && rc != ERR_NOMEM && i-- > 0;) {
+        char *path = folder_path(directory, steps[i]);
+
+        rc = path != NULL ? peek(path, match_model, out, err)
+                          : err_set(err, ERR_NOMEM, "'%s': out of memory", directory);
+        free(path);
+    }
+    free(steps);
+    if (rc == 0 || rc == ERR_NOMEM)
+        return rc;
+    return err_set(err, ERR_NOENT, "'%s' holds no checkpoint that can be used", directory);
 }
 
 int ckpt_each(const char *directory,

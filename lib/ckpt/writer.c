@@ -5,11 +5,13 @@
  *     WRITING   it is the thread's          saved: IDLE      failed: WAITING
  *     WAITING   it holds a state that could not be saved
  *                                           time to try again, or somebody flushes: WRITING
- *                                           begin: FILLING (a newer state replaces it) */
+ *                                           begin: FILLING (a newer state replaces it)
+ *
+ * From WRITING a state that is not ours to publish any more goes to IDLE as well, and so does one that
+ * was abandoned. The storage may hang in WRITING for ever; whoever owns the writer never waits for it
+ * without a bound. */
 #include <errno.h>
 #include <inttypes.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +23,7 @@
 #include "base/fs.h"
 #include "base/map.h"
 #include "ckpt/ckpt_priv.h"
+#include "ckpt/thread.h"
 
 enum state { IDLE, FILLING, WRITING, WAITING };
 
@@ -29,39 +32,85 @@ enum { MODEL, OPTIMIZER, N_LAYOUTS };
 enum {
     RETRY_MS = 1000,
     RETRY_DOUBLINGS = 5,
-    WAIT_MS_MAX = 1000 * 1000 * 1000, /* eleven days is for ever */
+    RETRY_MS_MAX = 1000 * 1000 * 1000,
+    CLOSE_MS = 10 * 1000,
+    ABANDONED_MS = 100, /* for a thread that only has to notice */
+    CAUSE_BYTES = 128,
 };
 
 struct ckpt_writer {
     char *directory;                      /* owned */
     struct ckpt_layout layouts[N_LAYOUTS]; /* owned */
-    uint32_t max_to_keep;
+    uint32_t max_to_keep; /* atomic */
     size_t state_bytes;
-    uint64_t retry_ms;
+    uint64_t retry_ms, close_ms;
     void (*on_event)(void *arg, const struct ckpt_event *e);
+    int (*may_publish)(void *arg, struct err *err);
     void *arg;
-    struct ckpt_permission permission;
     char *staging; /* owned */
-    pthread_t thread;
-    bool started;
 
-    pthread_mutex_t lock; /* guards the rest */
-    pthread_cond_t changed;
+    pthread_mutex_t calling; /* held during on_event() and may_publish() */
+    bool is_closed;          /* guarded by it: they are not called any more */
+
+    /* of the thread */
+    bool is_prepared;         /* the directory is there, and left-overs are gone */
+    int told;                 /* the last trouble told since something was saved; 0: none */
+    char told_cause[CAUSE_BYTES];
+
+    bool is_canceled;          /* atomic: what is being written is abandoned */
+    struct ckpt_thread thread; /* its lock guards the rest */
     enum state state;
     struct ckpt_meta meta; /* of what is in the staging copy */
     uint64_t handed_ns;
     uint64_t failures;     /* in a row, of this state */
     bool hurry;            /* somebody waits for the result: try again now */
     bool closing;
-    struct err last;       /* why we are WAITING */
+    bool is_discarded;     /* what was handed over last */
+    struct err last;       /* why we are WAITING, or it was discarded */
 };
 
 /* ---- the thread ---- */
 
 static void tell(struct ckpt_writer *w, const struct ckpt_event *e)
 {
-    if (w->on_event != NULL)
+    pthread_mutex_lock(&w->calling);
+    if (w->on_event != NULL && !w->is_closed)
         w->on_event(w->arg, e);
+    pthread_mutex_unlock(&w->calling);
+}
+
+static int ask_owner(void *arg, struct err *err)
+{
+    struct ckpt_writer *w = arg;
+    int rc = 0;
+
+    pthread_mutex_lock(&w->calling);
+    if (w->is_closed)
+        rc = err_set(err, ERR_CANCELED, "it was abandoned");
+    else if (w->may_publish != NULL)
+        rc = w->may_publish(w->arg, err);
+    pthread_mutex_unlock(&w->calling);
+    return rc;
+}
+
+static struct ckpt_right right_of(struct ckpt_writer *w)
+{
+    return (struct ckpt_right){ .may_publish = ask_owner, .arg = w,
+                                .is_canceled = &w->is_canceled };
+}
+
+/* What is behind the last colon tells the cause; numbers and names are in front of it. */
+static bool is_told(struct ckpt_writer *w, int rc, const struct err *err)
+{
+    const char *colon = strrchr(err->text, ':');
+    char cause[CAUSE_BYTES];
+    bool again;
+
+    snprintf(cause, sizeof(cause), "%s", colon != NULL ? colon + 1 : err->text);
+    again = w->told == rc && (rc == ERR_CORRUPT || strcmp(cause, w->told_cause) == 0);
+    w->told = rc;
+    strcpy(w->told_cause, cause);
+    return again;
 }
 
 static char *path_of(const struct ckpt_writer *w, uint64_t step)
@@ -76,34 +125,56 @@ static void tell_removed(struct ckpt_writer *w, uint64_t step, int rc, const str
 {
     char *path = path_of(w, step);
     struct ckpt_event e = { .kind = rc < 0 ? CKPT_FAILED : CKPT_REMOVED, .step = step,
-                            .path = path != NULL ? path : "", .text = rc < 0 ? err->text : NULL };
+                            .path = path != NULL ? path : "", .text = rc < 0 ? err->text : NULL,
+                            .again = rc < 0 && is_told(w, rc, err) };
 
     tell(w, &e);
     free(path);
 }
 
+/* The one that makes the others dispensable: it was verified a moment ago, and must still be there. */
+static int check_saved(const struct ckpt_writer *w, const struct ckpt_meta *saved, struct err *err)
+{
+    char *path = path_of(w, saved->step);
+    struct ckpt_manifest m;
+    int rc = path != NULL ? ckpt_manifest_read(path, &m, err)
+                          : err_set(err, ERR_NOMEM, "out of memory");
+
+    if (rc == 0 && m.meta.step != saved->step)
+        rc = err_set(err, ERR_CORRUPT, "'%s' is another checkpoint now", path);
+    free(path);
+    return rc;
+}
+
 /* Removes the oldest until max_to_keep are left. The one just verified stays in any case, even if
  * folders with later steps lie beside it. What cannot be removed is tried again next time. */
-static void prune(struct ckpt_writer *w, uint64_t just_saved)
+static void prune(struct ckpt_writer *w, const struct ckpt_meta *saved)
 {
+    uint32_t max_to_keep = __atomic_load_n(&w->max_to_keep, __ATOMIC_RELAXED);
+    struct ckpt_right right = right_of(w);
     uint64_t *steps;
     size_t n, left;
     struct err err;
+    uint32_t keep = __atomic_load_n(&w->max_to_keep, __ATOMIC_RELAXED);
     int rc;
 
-    if (w->max_to_keep == 0)
+    if (keep == 0)
         return;
     rc = ckpt_folder_list(w->directory, &steps, &n, &err);
     if (rc < 0) {
         err_wrap(&err, rc, "remove old checkpoints");
-        tell_removed(w, just_saved, rc, &err);
+        tell_removed(w, saved->step, rc, &err);
         return;
     }
     left = n;
-    for (size_t i = 0; i < n && left > w->max_to_keep; i++) {
-        if (steps[i] == just_saved)
+    for (size_t i = 0; i < n && left > max_to_keep; i++) {
+        if (steps[i] == saved->step)
             continue;
-        rc = ckpt_remove(w->directory, steps[i], &err);
+        if (ckpt_ask(&right, &err) < 0)
+            break; /* whoever has the right now does it */
+        rc = check_saved(w, saved, &err);
+        if (rc == 0)
+            rc = ckpt_remove(w->directory, steps[i], &err);
         if (rc < 0)
             err_wrap(&err, rc, "remove an old checkpoint");
         tell_removed(w, steps[i], rc, &err);
@@ -122,52 +193,73 @@ static void tell_saved(struct ckpt_writer *w, uint64_t step, uint64_t bytes, uin
     free(path);
 }
 
-static void tell_failed(struct ckpt_writer *w, uint64_t step, const struct err *err, bool final)
+static void tell_failed(struct ckpt_writer *w, uint64_t step, int kind, const struct err *err,
+                        bool final)
 {
-    struct ckpt_event e = { .kind = CKPT_FAILED, .step = step, .path = w->directory,
-                            .text = err->text, .final = final };
+    struct ckpt_event e = { .kind = kind, .step = step, .path = w->directory, .text = err->text,
+                            .final = final, .again = is_told(w, err->code, err) && !final };
 
     tell(w, &e);
+}
+
+/* Makes the directory and cleans it, once, if we have the right. What cannot be cleaned is in nobody's
+ * way, and is tried again with the next save. */
+static int prepare_directory(struct ckpt_writer *w, struct err *err)
+{
+    struct ckpt_right right = right_of(w);
+    int rc = 0;
+
+    if (!w->is_prepared)
+        rc = ckpt_ask(&right, err);
+    if (rc == 0 && !w->is_prepared) {
+        rc = fs_mkdirs(w->directory, err);
+        w->is_prepared = rc == 0 && ckpt_folder_clean(w->directory, NULL) == 0;
+    }
+    return rc;
+}
+
+static int save_one(struct ckpt_writer *w, const struct ckpt_meta *meta, bool *is_lost,
+                    struct err *err)
+{
+    struct ckpt_right right = right_of(w);
+    uint64_t bytes = 0;
+    bool existed = false;
+    int rc = prepare_directory(w, err);
+
+    *is_lost = rc == ERR_CANCELED;
+    if (rc < 0 && rc != ERR_REFUSED) /* a former writer is glad if its step is there already */
+        return err_wrap(err, rc, "save step %" PRIu64, meta->step);
+    rc = ckpt_save(w->directory, w->layouts, N_LAYOUTS, &right, meta, w->staging, &bytes, &existed,
+                   err);
+    *is_lost = right.is_lost;
+    if (rc < 0)
+        return rc;
+    w->told = 0;
+    tell_saved(w, meta->step, bytes, clock_ns() - w->handed_ns);
+    prune(w, meta);
+    return 0;
 }
 
 /* With the lock held, in WRITING; holds it again when it returns. */
 static void save(struct ckpt_writer *w)
 {
     struct ckpt_meta meta = w->meta;
-    uint64_t bytes = 0, ns;
-    bool existed;
+    bool is_lost;
     struct err err;
     int rc;
 
-    pthread_mutex_unlock(&w->lock);
-    rc = ckpt_save(w->directory, w->layouts, N_LAYOUTS, &meta, w->staging,
-                   w->permission, &bytes, &existed, &err);
-    ns = clock_ns() - w->handed_ns;
-    if (rc == 0) {
-        tell_saved(w, meta.step, bytes, ns);
-        prune(w, meta.step);
-    } else {
-        tell_failed(w, meta.step, &err, false);
-    }
-    pthread_mutex_lock(&w->lock);
-    w->state = rc == 0 ? IDLE : WAITING;
-    w->failures = rc == 0 ? 0 : w->failures + 1;
+    pthread_mutex_unlock(&w->thread.lock);
+    rc = save_one(w, &meta, &is_lost, &err);
+    if (rc < 0)
+        tell_failed(w, meta.step, is_lost ? CKPT_DISCARDED : CKPT_FAILED, &err, false);
+    pthread_mutex_lock(&w->thread.lock);
+    __atomic_store_n(&w->is_canceled, false, __ATOMIC_RELEASE);
+    w->is_discarded = rc < 0 && is_lost;
+    w->state = rc == 0 || is_lost ? IDLE : WAITING;
+    w->failures = w->state == IDLE ? 0 : w->failures + 1;
     if (rc < 0)
         w->last = err;
-    pthread_cond_broadcast(&w->changed);
-}
-
-static void after_ms(uint64_t ms, struct timespec *out)
-{
-    clock_gettime(CLOCK_MONOTONIC, out);
-    if (ms > WAIT_MS_MAX)
-        ms = WAIT_MS_MAX;
-    out->tv_sec += (time_t)(ms / 1000);
-    out->tv_nsec += (long)(ms % 1000) * 1000000;
-    if (out->tv_nsec >= 1000000000) {
-        out->tv_nsec -= 1000000000;
-        out->tv_sec++;
-    }
+    pthread_cond_broadcast(&w->thread.changed);
 }
 
 static uint64_t retry_delay_ms(const struct ckpt_writer *w)
@@ -180,23 +272,34 @@ static uint64_t retry_delay_ms(const struct ckpt_writer *w)
 /* With the lock held, in WAITING: until it is time, or there is something better to do. */
 static void wait_to_retry(struct ckpt_writer *w)
 {
-    struct timespec until;
+    struct timespec until = ckpt_after_ms(retry_delay_ms(w));
     int rc = 0;
 
-    after_ms(retry_delay_ms(w), &until);
     while (rc == 0 && w->state == WAITING && !w->hurry && !w->closing)
-        rc = pthread_cond_timedwait(&w->changed, &w->lock, &until);
+        rc = pthread_cond_timedwait(&w->thread.changed, &w->thread.lock, &until);
     if (w->state == WAITING && !w->closing) {
         w->hurry = false;
         w->state = WRITING;
     }
 }
 
+static void writer_free(struct ckpt_writer *w)
+{
+    for (uint32_t i = 0; i < N_LAYOUTS; i++)
+        ckpt_layout_fini(&w->layouts[i]);
+    free(w->staging);
+    free(w->directory);
+    pthread_mutex_destroy(&w->calling);
+    ckpt_thread_fini(&w->thread);
+    free(w);
+}
+
 static void *run(void *arg)
 {
     struct ckpt_writer *w = arg;
 
-    pthread_mutex_lock(&w->lock);
+    (void)prepare_directory(w, NULL); /* if it fails, the first save tells */
+    pthread_mutex_lock(&w->thread.lock);
     for (;;) {
         if (w->state == WRITING)
             save(w);
@@ -205,11 +308,13 @@ static void *run(void *arg)
         else if (w->state == WAITING)
             wait_to_retry(w);
         else
-            pthread_cond_wait(&w->changed, &w->lock);
+            pthread_cond_wait(&w->thread.changed, &w->thread.lock);
     }
-    pthread_mutex_unlock(&w->lock);
+    pthread_mutex_unlock(&w->thread.lock);
     if (w->state == WAITING) /* it will not be tried again */
-        tell_failed(w, w->meta.step, &w->last, true);
+        tell_failed(w, w->meta.step, CKPT_FAILED, &w->last, true);
+    if (ckpt_thread_end(&w->thread))
+        writer_free(w);
     return NULL;
 }
 
@@ -227,21 +332,6 @@ static int check_names(const struct ckpt_tensor *tensors, uint32_t n, struct err
     if (put == MAP_EXISTED)
         return err_set(err, ERR_INPUT, "two tensors have the name '%s'", tensors[i - 1].name);
     return put == MAP_NOMEM ? err_set(err, ERR_NOMEM, "out of memory") : 0;
-}
-
-static int start(struct ckpt_writer *w, struct err *err)
-{
-    sigset_t all, before;
-    int errnum;
-
-    sigfillset(&all); /* signals are the business of the loop */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    errnum = pthread_create(&w->thread, NULL, run, w);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (errnum != 0)
-        return err_sys(err, errnum, "start the checkpoint thread");
-    w->started = true;
-    return 0;
 }
 
 static int prepare(struct ckpt_writer *w, const struct ckpt_writer_opts *opts, struct err *err)
@@ -263,80 +353,99 @@ static int prepare(struct ckpt_writer *w, const struct ckpt_writer_opts *opts, s
     if (rc == 0)
         rc = ckpt_layout_init(CKPT_OPTIMIZER_FILE, opts->slots, opts->n_slots, opts->state_bytes,
                               &w->layouts[OPTIMIZER], err);
-    if (rc == 0)
-        rc = fs_mkdirs(w->directory, err);
-    if (rc == 0)
-        rc = ckpt_folder_clean(w->directory, err);
     return rc;
+}
+
+int ckpt_directory(const char *directory, struct err *err)
+{
+    int rc = fs_mkdirs(directory, err);
+
+    return rc < 0 ? err_wrap(err, rc, "checkpoints in '%s'", directory) : 0;
 }
 
 int ckpt_writer_open(const struct ckpt_writer_opts *opts, struct ckpt_writer **out, struct err *err)
 {
     struct ckpt_writer *w = calloc(1, sizeof(*w));
-    pthread_condattr_t attr;
     int rc;
 
     if (w == NULL)
         return err_set(err, ERR_NOMEM, "checkpoint writer: out of memory");
-    pthread_mutex_init(&w->lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&w->changed, &attr);
-    pthread_condattr_destroy(&attr);
+    ckpt_thread_init(&w->thread);
+    pthread_mutex_init(&w->calling, NULL);
     w->max_to_keep = opts->max_to_keep;
     w->state_bytes = opts->state_bytes;
     w->retry_ms = opts->retry_ms > 0 ? opts->retry_ms : RETRY_MS;
-    if (w->retry_ms > WAIT_MS_MAX)
-        w->retry_ms = WAIT_MS_MAX;
+    if (w->retry_ms > RETRY_MS_MAX)
+        w->retry_ms = RETRY_MS_MAX;
+    w->close_ms = opts->close_ms > 0 ? opts->close_ms : CLOSE_MS;
     w->on_event = opts->on_event;
+    w->may_publish = opts->may_publish;
     w->arg = opts->arg;
-    w->permission = (struct ckpt_permission){ opts->may_publish, opts->arg };
     rc = prepare(w, opts, err);
     if (rc == 0)
-        rc = start(w, err);
+        rc = ckpt_thread_start(&w->thread, run, w, err);
     if (rc < 0) {
-        ckpt_writer_close(w);
+        writer_free(w);
         return err_wrap(err, rc, "checkpoints in '%s'", opts->directory);
     }
     *out = w;
     return 0;
 }
 
+static void give_up(struct ckpt_writer *w, uint64_t waited_ms)
+{
+    struct ckpt_event e = { .kind = CKPT_FAILED, .path = w->directory, .final = true };
+    struct err err;
+
+    pthread_mutex_lock(&w->thread.lock);
+    e.step = w->meta.step;
+    pthread_mutex_unlock(&w->thread.lock);
+    err_set(&err, ERR_TIMEOUT, "save step %" PRIu64 ": given up after %" PRIu64
+            " ms, the storage may be hanging", e.step, waited_ms);
+    e.text = err.text;
+    tell(w, &e);
+}
+
 void ckpt_writer_close(struct ckpt_writer *w)
 {
+    uint64_t wait_ms;
+    bool is_abandoned, is_writing;
+
     if (w == NULL)
         return;
-    pthread_mutex_lock(&w->lock);
+    pthread_mutex_lock(&w->thread.lock);
     w->closing = true;
-    pthread_cond_broadcast(&w->changed);
-    pthread_mutex_unlock(&w->lock);
-    if (w->started)
-        pthread_join(w->thread, NULL);
-    for (uint32_t i = 0; i < N_LAYOUTS; i++)
-        ckpt_layout_fini(&w->layouts[i]);
-    free(w->staging);
-    free(w->directory);
-    pthread_cond_destroy(&w->changed);
-    pthread_mutex_destroy(&w->lock);
-    free(w);
+    is_abandoned = __atomic_load_n(&w->is_canceled, __ATOMIC_ACQUIRE);
+    is_writing = w->state == WRITING && !is_abandoned;
+    pthread_cond_broadcast(&w->thread.changed);
+    pthread_mutex_unlock(&w->thread.lock);
+    wait_ms = is_writing ? w->close_ms : ABANDONED_MS;
+    if (!ckpt_thread_wait(&w->thread, wait_ms) && is_writing)
+        give_up(w, wait_ms);
+    pthread_mutex_lock(&w->calling); /* not during a call */
+    w->is_closed = true;
+    pthread_mutex_unlock(&w->calling);
+    __atomic_store_n(&w->is_canceled, true, __ATOMIC_RELEASE);
+    if (ckpt_thread_leave(&w->thread, 0))
+        writer_free(w);
 }
 
 /* ---- handing over ---- */
 
-int ckpt_begin(struct ckpt_writer *w, bool wait, void **staging, struct err *err)
+int ckpt_begin(struct ckpt_writer *w, void **staging, struct err *err)
 {
     int rc = 0;
 
-    pthread_mutex_lock(&w->lock);
+    pthread_mutex_lock(&w->thread.lock);
     CHECK(w->state != FILLING);
-    while (wait && w->state == WRITING)
-        pthread_cond_wait(&w->changed, &w->lock);
     if (w->state == WRITING)
         rc = err_set(err, ERR_EXISTS, "the checkpoint of step %" PRIu64 " is still being written",
                      w->meta.step);
     else
         w->state = FILLING;
-    pthread_mutex_unlock(&w->lock);
+    if (rc == 0) /* that was for the one that is replaced */
+        __atomic_store_n(&w->is_canceled, false, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&w->thread.lock);
     if (rc == 0)
         *staging = w->staging;
     return rc;
@@ -344,22 +453,22 @@ int ckpt_begin(struct ckpt_writer *w, bool wait, void **staging, struct err *err
 
 void ckpt_hand_over(struct ckpt_writer *w, const struct ckpt_meta *meta)
 {
-    pthread_mutex_lock(&w->lock);
+    pthread_mutex_lock(&w->thread.lock);
     CHECK(w->state == FILLING);
     w->meta = *meta;
     w->handed_ns = clock_ns();
     w->failures = 0;
     w->hurry = false;
+    w->is_discarded = false;
     w->state = WRITING;
-    pthread_cond_broadcast(&w->changed);
-    pthread_mutex_unlock(&w->lock);
+    pthread_cond_broadcast(&w->thread.changed);
+    pthread_mutex_unlock(&w->thread.lock);
 }
 
-int ckpt_write(struct ckpt_writer *w, const struct ckpt_meta *meta, const void *state, bool wait,
-               struct err *err)
+int ckpt_write(struct ckpt_writer *w, const struct ckpt_meta *meta, const void *state, struct err *err)
 {
     void *staging;
-    int rc = ckpt_begin(w, wait, &staging, err);
+    int rc = ckpt_begin(w, &staging, err);
 
     if (rc < 0)
         return rc;
@@ -368,20 +477,24 @@ int ckpt_write(struct ckpt_writer *w, const struct ckpt_meta *meta, const void *
     return 0;
 }
 
+void ckpt_set_keep(struct ckpt_writer *w, uint32_t max_to_keep)
+{
+    __atomic_store_n(&w->max_to_keep, max_to_keep, __ATOMIC_RELAXED);
+}
+
 int ckpt_flush(struct ckpt_writer *w, uint64_t wait_ms, struct err *err)
 {
-    struct timespec until;
+    struct timespec until = ckpt_after_ms(wait_ms);
     int rc = 0, waited = 0;
 
-    after_ms(wait_ms, &until);
-    pthread_mutex_lock(&w->lock);
+    pthread_mutex_lock(&w->thread.lock);
     if (w->state == WAITING) {
         w->hurry = true;
-        pthread_cond_broadcast(&w->changed);
+        pthread_cond_broadcast(&w->thread.changed);
     }
     while (waited == 0 && (w->state == WRITING || w->state == WAITING))
-        waited = pthread_cond_timedwait(&w->changed, &w->lock, &until);
-    if ((w->state == WRITING || w->state == WAITING) && w->failures > 0) {
+        waited = pthread_cond_timedwait(&w->thread.changed, &w->thread.lock, &until);
+    if (w->is_discarded || ((w->state == WRITING || w->state == WAITING) && w->failures > 0)) {
         rc = w->last.code;
         if (err != NULL)
             *err = w->last;
@@ -390,6 +503,19 @@ int ckpt_flush(struct ckpt_writer *w, uint64_t wait_ms, struct err *err)
                      "the checkpoint of step %" PRIu64 " was not on disk after %" PRIu64 " ms",
                      w->meta.step, wait_ms);
     }
-    pthread_mutex_unlock(&w->lock);
+    pthread_mutex_unlock(&w->thread.lock);
     return rc;
+}
+
+void ckpt_abandon(struct ckpt_writer *w)
+{
+    pthread_mutex_lock(&w->thread.lock);
+    if (w->state == FILLING)
+        w->state = IDLE;
+    if (w->state == WRITING || w->state == WAITING) {
+        __atomic_store_n(&w->is_canceled, true, __ATOMIC_RELEASE);
+        w->hurry = true; /* one that waits is discarded by the next try */
+        pthread_cond_broadcast(&w->thread.changed);
+    }
+    pthread_mutex_unlock(&w->thread.lock);
 }

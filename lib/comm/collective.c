@@ -17,6 +17,7 @@
 
 #include <string.h>
 
+#include "base/fault.h"
 #include "comm/reduce.h"
 #include "comm/schedule.h"
 
@@ -109,6 +110,7 @@ static int reduce_node(struct work *w, struct comm_range x, bool to_all)
         if (to_all || w->first + i == w->r->rank)
             w->r->targets[n_to++] = at(w, theirs, x.begin);
     }
+    (void)fault_hit("comm.write"); /* where a test stops or kills us */
     reduce(w->r->targets, n_to, w->r->sources, w->n, node_leaves(w), x.end - x.begin,
            (enum tensor_dtype)w->r->call.dtype, (enum comm_op)w->r->call.op);
     return 0;

@@ -202,6 +202,9 @@ int comm_connect(struct comm *c, struct err *err)
     else if (comm_has_failed(c))
         rc = comm_failure(c, &why);
     comm_begin(c);
+    c->opts.members = NULL; /* the caller's again */
+    c->opts.shares = NULL;
+    c->opts.arena = NULL;
     if (rc == 0)
         return 0;
     comm_unwatch(c, false);

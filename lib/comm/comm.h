@@ -43,15 +43,14 @@ struct comm_member {
 
 struct comm_opts {
     uint64_t generation;
-    const struct comm_member *members; /* copied */
+    const struct comm_member *members;
     uint32_t n_members;
     uint32_t self;
-    const uint32_t *shares;         /* [ranks] leaves that each rank stands for (comm_share()); NULL:
-                                       one each; read during comm_open() */
-    uint8_t key[COMM_KEY_BYTES];    /* shared by the members, known to nobody else */
+    const uint32_t *shares; /* [ranks] leaves that each rank stands for (comm_share()); NULL: one each */
+    uint8_t key[COMM_KEY_BYTES]; /* shared by the members, known to nobody else */
     struct comm_listener *listener; /* borrowed for the life of the comm; NULL with one member */
-    const struct device_mem
-        *arena;           /* shared region that holds every buffer passed to a call; borrowed */
+    /* Shared region that holds every buffer passed to a call; it stays for the life of the comm. */
+    const struct device_mem *arena;
     bool shared_memory;   /* false: TCP also inside a host */
     uint64_t deadline_ms; /* of connecting and of each call */
     /* Called at most once, from a thread of comm, when the connected generation fails other than by
@@ -68,7 +67,9 @@ void comm_share(uint32_t full, uint32_t world, uint32_t *shares);
 /* What tells processes apart that can share memory: boot id and network namespace. */
 const char *comm_host_key(void);
 
-/* The data-plane port of this process; it outlives generations. `host` as in TF_CONFIG: the
+/* The data-plane port of this process, and what is kept between generations: the mapped arenas of
+ * the host (those of peers that do not come again until the next one is connected), connections of
+ * peers that are ahead. It outlives generations; one communicator at a time. `host` as in TF_CONFIG: the
  * address to bind (name or literal). Port 0: the system picks. Errors: ERR_IO, ERR_INPUT. */
 int comm_listener_open(const char *host, uint16_t port, struct comm_listener **out,
                        struct err *err);

@@ -3,6 +3,7 @@
  *   handshake.c   connects: one loop until all links and lives are there and the arenas shared
  *   greet.c       one new connection: who is there, and does it know the key
  *   hello.c       the messages of that
+ *   maps.c        the mapped arenas, kept over generations
  *   share.c       a host's members exchange their arenas, the page they meet in, their tethers
  *   link_shm.c    a host's ranks: barrier, the record of calls
  *   link_tcp.c    two ranks of different nodes: one step of a schedule
@@ -145,13 +146,14 @@ struct host_page {
 struct comm_host {
     struct host_page *page; /* shared by the host's members; NULL until made */
     size_t page_bytes;
+    bool page_is_taken; /* the leader's; to be given back */
     int page_fd; /* owned; -1: private memory */
     uint32_t n_slots;
     uint32_t *slot_of; /* owned [world]; by rank, of this host's ranks */
     struct comm_memory {
         uint8_t *base; /* what offsets count from */
         size_t bytes;
-        bool is_mapped; /* ours to unmap */
+        bool is_mapped; /* ours to give back (maps.h) */
     } *memory;          /* owned [n_members] */
     int *memory_fds;    /* owned [n_members]; the leader's, while connecting; else NULL */
     int tether_fd;      /* owned; our end; -1 alone on the host */
@@ -224,6 +226,7 @@ int comm_failure(struct comm *c, struct err *err);
 /* What to poll for: the wake-up and then each life; returns how many. And what to do with it. */
 uint32_t life_polls(const struct comm *c, struct pollfd *out);
 void life_advance(struct comm *c, const struct pollfd *polls, uint32_t n);
+void life_read(struct comm *c, struct comm_life *l); /* what there is, without waiting */
 /* Another life, of a member that has none yet. */
 void life_add(struct comm *c, int fd, uint32_t member, enum life_kind kind);
 /* From now on a failure spreads at once; one that came before does so now. */
@@ -287,6 +290,7 @@ int handshake(struct comm *c, uint64_t deadline_ns, uint32_t *culprit, struct er
 
 /* ---- listener.c ---- */
 int listener_fd(const struct comm_listener *l); /* non-blocking */
+struct maps *listener_maps(const struct comm_listener *l); /* of the arenas of this host */
 /* A connection whose dialler is ahead of us waits here for the generation that it wants. When there
  * is no room, the one that has waited longest is closed: it will call again. */
 struct parked {

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/fault.h"
 #include "base/rng.h"
 #include "comm/shake.h"
 
@@ -39,6 +40,7 @@ static enum outcome settled(struct shake *s, struct conn *n)
 {
     if (n->want->is_there) /* another one of the same was faster */
         return DROP;
+    (void)fault_hit("comm.settle"); /* where a test kills us */
     tcp_tune(n->fd);
     *n->want->fd = n->fd;
     n->want->is_there = true;

@@ -31,6 +31,7 @@ enum {
     RETRY_MS_MIN = 1,
     RETRY_MS_MAX = 50,
     RETRY_HOST_MS_MAX = 4, /* costs a few microseconds, and is refused until the leader is there */
+    GRACE_MS = 50,
     NAMED_MAX = 8, /* missing peers in a message */
 };
 
@@ -117,7 +118,7 @@ static int list_wants(struct shake *s)
     s->max_conns = n + HALF_OPEN_SPARE + COMM_PARKED_MAX;
     s->wants = calloc(n + 1, sizeof(*s->wants));
     s->conns = calloc(s->max_conns, sizeof(*s->conns));
-    s->polls = calloc(s->max_conns + (size_t)2 * c->topo.n_members + 3, sizeof(*s->polls));
+    s->polls = calloc(s->max_conns + n + (size_t)2 * c->topo.n_members + 3, sizeof(*s->polls));
     if (s->wants == NULL || s->conns == NULL || s->polls == NULL)
         return err_set(s->err, ERR_NOMEM, "connect to the peers: out of memory");
     for (uint32_t i = 0; i < c->n_lives; i++)
@@ -311,15 +312,46 @@ static int patience_ms(const struct shake *s, uint64_t deadline_ns)
     return due <= now ? 0 : due - now > 1000000000ull ? 1000 : (int)((due - now) / 1000000 + 1);
 }
 
-/* What is polled: the lives, two listeners, the new connections. */
+static bool has_left(const struct comm *c, uint32_t member)
+{
+    bool left = false;
+
+    for (uint32_t i = 0; i < c->n_lives; i++)
+        left |= c->lives[i].member == member && atomic_load(&c->lives[i].left);
+    return left;
+}
+
+/* The links that are there: a peer may die after its link and before its life line came about. What
+ * it sends is not for us to read. */
+static void poll_links(const struct shake *s, struct pollfd *out)
+{
+    for (size_t i = 0; i < s->n_wants; i++) {
+        const struct want *w = &s->wants[i];
+        bool watched = w->kind == HELLO_LINK && w->is_there && !has_left(s->c, w->member);
+
+        out[i] = (struct pollfd){ .fd = watched ? *w->fd : -1, .events = POLLRDHUP };
+    }
+}
+
+static void check_links(struct shake *s, const struct pollfd *polls)
+{
+    for (size_t i = 0; i < s->n_wants; i++)
+        if (polls[i].revents != 0 && !has_left(s->c, s->wants[i].member))
+            (void)comm_fail(s->c, ERR_PEER, s->wants[i].member,
+                            "%s died while connecting (its connection closed)",
+                            s->c->names[s->wants[i].member]);
+}
+
+/* What is polled: the lives, the links, two listeners, the new connections. */
 static void wait_and_advance(struct shake *s, uint64_t deadline_ns)
 {
     size_t n = s->n_conns;
     uint32_t n_lives = life_polls(s->c, s->polls);
-    struct pollfd *door = s->polls + n_lives, *conn = door + 2;
+    struct pollfd *links = s->polls + n_lives, *door = links + s->n_wants, *conn = door + 2;
     bool accepts = clock_ns() >= s->accept_again_ns;
     uint64_t now;
 
+    poll_links(s, links);
     door[0] = (struct pollfd){ .fd = accepts && s->opts->listener != NULL
                                          ? listener_fd(s->opts->listener)
                                          : -1,
@@ -327,9 +359,10 @@ static void wait_and_advance(struct shake *s, uint64_t deadline_ns)
     door[1] = (struct pollfd){ .fd = accepts ? s->unix_fd : -1, .events = POLLIN };
     for (size_t i = 0; i < n; i++)
         conn[i] = (struct pollfd){ .fd = s->conns[i].fd, .events = greet_events(&s->conns[i]) };
-    if (poll(s->polls, n_lives + 2 + n, patience_ms(s, deadline_ns)) < 0)
+    if (poll(s->polls, n_lives + s->n_wants + 2 + n, patience_ms(s, deadline_ns)) < 0)
         return; /* EINTR */
-    life_advance(s->c, s->polls, n_lives);
+    life_advance(s->c, s->polls, n_lives); /* first: a life knows why */
+    check_links(s, links);
     now = clock_ns();
     for (size_t i = n; i-- > 0 && s->rc == 0;) { /* backwards: forget() moves the last one here */
         enum outcome o = conn[i].revents != 0 ? greet(s, &s->conns[i]) : GO_ON;
@@ -389,6 +422,7 @@ static int too_late(struct shake *s, uint32_t *culprit)
 int handshake(struct comm *c, uint64_t deadline_ns, uint32_t *culprit, struct err *err)
 {
     struct shake s = { .c = c, .opts = &c->opts, .unix_fd = -1, .err = err, .due_ns = UINT64_MAX };
+    uint64_t due_ns = deadline_ns;
 
     s.here.generation = c->generation;
     s.rc = layout_digest(s.opts, c->topo.world, s.here.layout, err);
@@ -402,12 +436,15 @@ int handshake(struct comm *c, uint64_t deadline_ns, uint32_t *culprit, struct er
         s.rc = host_advance(c, deadline_ns, err);
         if (s.rc < 0 || (s.n_missing == 0 && c->shm.is_shared))
             break;
-        if (clock_ns() >= deadline_ns)
+        /* Only the leader knows for whom it waits; its deadline is about ours. */
+        if (s.n_missing == 0 && c->shm.has_joined)
+            due_ns = deadline_ns + GRACE_MS * (uint64_t)1000000;
+        if (clock_ns() >= due_ns)
             s.rc = too_late(&s, culprit);
         else
             dial_due(&s);
         if (s.rc == 0)
-            wait_and_advance(&s, deadline_ns);
+            wait_and_advance(&s, due_ns);
     }
     for (size_t i = 0; i < s.n_conns; i++)
         close(s.conns[i].fd);

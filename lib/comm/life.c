@@ -27,6 +27,7 @@
 
 #include "base/check.h"
 #include "base/err.h"
+#include "comm/maps.h"
 
 enum { PATIENCE_MS = 20 };
 
@@ -258,8 +259,7 @@ static ssize_t life_recv(struct comm_life *l)
     return n;
 }
 
-/* Reads what there is. */
-static void life_read(struct comm *c, struct comm_life *l)
+void life_read(struct comm *c, struct comm_life *l)
 {
     while (!l->is_over && l->fd >= 0) {
         ssize_t n = life_recv(l);
@@ -342,6 +342,7 @@ static void *watcher(void *arg)
 {
     struct comm *c = arg;
 
+    maps_prune(listener_maps(c->opts.listener)); /* of those who are gone; in nobody's way here */
     while (!atomic_load(&c->stop)) {
         uint32_t n = life_polls(c, c->polls);
 

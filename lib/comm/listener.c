@@ -12,6 +12,7 @@
 
 #include "base/err.h"
 #include "base/rng.h"
+#include "comm/maps.h"
 
 enum { BACKLOG = 1024, ADDRESS_BYTES = 80 };
 
@@ -20,6 +21,7 @@ struct comm_listener {
     char address[ADDRESS_BYTES];
     struct parked parked[COMM_PARKED_MAX]; /* a ring; the fds are owned */
     uint32_t first_parked, n_parked;
+    struct maps *maps; /* owned */
 };
 
 const char *comm_host_key(void)
@@ -112,7 +114,9 @@ int comm_listener_open(const char *host, uint16_t port, struct comm_listener **o
         return err_set(err, ERR_NOMEM, "listen at '%s': out of memory", host);
     }
     l->fd = fd;
-    rc = print_address(fd, l->address, err);
+    l->maps = maps_new();
+    rc = l->maps != NULL ? print_address(fd, l->address, err)
+                         : err_set(err, ERR_NOMEM, "listen at '%s': out of memory", host);
     if (rc < 0) {
         comm_listener_close(l);
         return rc;
@@ -135,7 +139,13 @@ void comm_listener_close(struct comm_listener *l)
     while (listener_unpark(l, &p))
         close(p.fd);
     close(l->fd);
+    maps_free(l->maps);
     free(l);
+}
+
+struct maps *listener_maps(const struct comm_listener *l)
+{
+    return l->maps;
 }
 
 int listener_fd(const struct comm_listener *l)

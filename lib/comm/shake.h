@@ -51,7 +51,7 @@ struct shake {
     struct want *wants;
     size_t n_wants, n_missing;
     struct conn *conns;
-    struct pollfd *polls; /* the lives, 2 listeners, then a conn each */
+    struct pollfd *polls; /* the lives, the wants, 2 listeners, then a conn each */
     size_t n_conns, max_conns;
     int unix_fd;                     /* owned; -1 if nobody calls there */
     struct sockaddr_un host_address; /* abstract name of this host's leader */

@@ -11,8 +11,8 @@
  *              - when our end is closed, the others see it on theirs: we have died (life.c)
  *              - when all of the others have closed theirs, we see it on ours: nobody can write
  *                into our arena any more (comm_close_quiet())
- *            They close theirs when they unmap the arena, or have failed and no thread is in a call.
- */
+ *            They close theirs when they close the communicator, or it has failed and none of their
+ *            threads is in a call. The mappings stay: the next generation mostly has the same. */
 #include "comm/comm_priv.h"
 
 #include <errno.h>
@@ -22,13 +22,13 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/fault.h"
+#include "comm/maps.h"
 #include "device/device.h"
 
 static bool is_leader(const struct comm *c)
@@ -50,12 +50,21 @@ static int wait_to_send(struct comm *c, int fd, bool for_room, uint64_t deadline
     return comm_has_failed(c) ? -1 : 0;
 }
 
+/* It is gone; perhaps it has said why. */
+static int cannot_send(struct comm *c, struct comm_life *life, int why)
+{
+    life_read(c, life);
+    return comm_fail(c, ERR_PEER, life->member, "%s died (cannot pass it memory: %s)",
+                     c->names[life->member], strerror(why));
+}
+
 /* Sends a message with one or two (passed[1] >= 0) descriptors. */
-static int send_share(struct comm *c, const struct comm_life *life, const struct life_message *m,
+static int send_share(struct comm *c, struct comm_life *life, const struct life_message *m,
                       const int passed[2], uint64_t deadline_ns, struct err *err)
 {
     size_t n_passed = passed[1] >= 0 ? 2 : 1;
 
+    (void)fault_hit("comm.share"); /* where a test kills us */
     for (size_t done = 0; done < sizeof(*m);) {
         union {
             struct cmsghdr align;
@@ -77,8 +86,7 @@ static int send_share(struct comm *c, const struct comm_life *life, const struct
         if (n > 0)
             done += (size_t)n;
         else if (n < 0 && errno != EAGAIN && errno != EINTR && errno != ETOOMANYREFS)
-            return comm_fail(c, ERR_PEER, life->member, "%s died (cannot pass it memory: %s)",
-                             c->names[life->member], strerror(errno));
+            return cannot_send(c, life, errno);
         /* ETOOMANYREFS: as many descriptors are under way as a user may have; some will arrive */
         else if (wait_to_send(c, life->fd, errno != ETOOMANYREFS, deadline_ns, err) < 0)
             return comm_has_failed(c) ? -1
@@ -89,25 +97,6 @@ static int send_share(struct comm *c, const struct comm_life *life, const struct
 }
 
 /* ---- taking ---- */
-
-static int map(int fd, size_t bytes, void **out, struct err *err)
-{
-    struct stat st;
-    void *p;
-
-    if (fstat(fd, &st) < 0)
-        return err_sys(err, errno, "look at passed memory");
-    if (bytes == 0 || bytes > PTRDIFF_MAX || (uint64_t)st.st_size < bytes)
-        return err_set(err, ERR_PEER, "passed memory has %lld bytes, expected %zu",
-                       (long long)st.st_size, bytes);
-    p = fault_hit("comm.map") ? (errno = ENOMEM, MAP_FAILED)
-                              : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (p == MAP_FAILED)
-        return err_sys(err, errno, "map %zu bytes of shared memory", bytes);
-    (void)madvise(p, bytes, MADV_HUGEPAGE); /* faster where the kernel can */
-    *out = p;
-    return 0;
-}
 
 static size_t page_bytes(uint32_t n_slots)
 {
@@ -163,7 +152,7 @@ static int take_member(struct comm *c, struct comm_life *l, uint32_t member,
         c->shm.memory[member].bytes != 0 || l->passed[0] < 0 || l->passed[1] < 0)
         return err_set(err, ERR_PEER,
                        "it passed the memory of member %u, which is not one that it should", member);
-    rc = map(l->passed[0], (size_t)m->bytes, &base, err);
+    rc = maps_take(listener_maps(c->opts.listener), l->passed[0], (size_t)m->bytes, &base, err);
     if (rc < 0)
         return rc;
     c->shm.memory[member] =
@@ -186,11 +175,12 @@ static int take_page(struct comm *c, struct comm_life *l, const struct life_mess
 
     if (c->shm.page != NULL || l->passed[0] < 0 || m->bytes < page_bytes(c->shm.n_slots))
         return err_set(err, ERR_PEER, "it passed something that is not this host's page");
-    rc = map(l->passed[0], (size_t)m->bytes, &p, err);
+    rc = maps_take(listener_maps(c->opts.listener), l->passed[0], (size_t)m->bytes, &p, err);
     if (rc < 0)
         return rc;
     c->shm.page = p;
     c->shm.page_bytes = (size_t)m->bytes;
+    c->shm.page_is_taken = true;
     if (c->shm.page->magic != PAGE_MAGIC || c->shm.page->n_slots != c->shm.n_slots)
         return err_set(err, ERR_PEER, "it passed a page for %u ranks, expected %u",
                        c->shm.page->n_slots, c->shm.n_slots);
@@ -351,10 +341,12 @@ void host_close(struct comm *c)
 
     for (uint32_t m = 0; h->memory != NULL && m < c->topo.n_members; m++)
         if (h->memory[m].is_mapped)
-            munmap(h->memory[m].base, h->memory[m].bytes);
+            maps_give(listener_maps(c->opts.listener), h->memory[m].base);
     for (uint32_t m = 0; h->memory_fds != NULL && m < c->topo.n_members; m++)
         close_fd(&h->memory_fds[m]);
-    if (h->page != NULL)
+    if (h->page != NULL && h->page_is_taken)
+        maps_give(listener_maps(c->opts.listener), h->page);
+    else if (h->page != NULL)
         munmap(h->page, h->page_bytes);
     close_fd(&h->page_fd);
     close_fd(&h->given_fd);

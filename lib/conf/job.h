@@ -72,6 +72,8 @@ enum conf_schedule {
 };
 enum conf_scaling { CONF_SCALING_NONE, CONF_SCALING_LINEAR, CONF_SCALING_SQUARE_ROOT };
 enum conf_comm { CONF_COMM_AUTO, CONF_COMM_CPU, CONF_COMM_NCCL };
+enum conf_non_finite { CONF_NON_FINITE_SKIP, CONF_NON_FINITE_STOP, CONF_NON_FINITE_RESTORE };
+enum conf_log_level { CONF_LOG_DEBUG, CONF_LOG_INFO, CONF_LOG_WARN, CONF_LOG_ERROR };
 
 enum { CONF_MAX_LOSSES = 16 }; /* beside the first */
 enum { CONF_MAX_DIMS = 8, CONF_MAX_FEATURES = 64, CONF_MAX_METRICS = 8, CONF_MAX_GROUPS = 64 };
@@ -191,7 +193,24 @@ struct conf {
         uint32_t eval_every_epochs; /* 0: only at the end */
         uint32_t log_every_steps;
         double deadline_seconds; /* every other deadline derives from it */
+        double grace_seconds;    /* for the running step and an agreed save, after SIGTERM */
     } train;
+
+    struct { /* when tasks are missing; not part of the digest: results do not depend on it */
+        uint32_t min_world;    /* tasks; 0: the full cluster */
+        double rejoin_seconds; /* so long a lost task is waited for; not above the deadline */
+    } elastic;
+
+    struct { /* how trouble is noticed; not part of the digest */
+        double silent_seconds; /* a task unheard for so long is lost; below the deadline */
+        double stuck_factor;   /* times the usual time of a step; 0: steps are not watched, else >= 2 */
+    } detection;
+
+    struct {
+        bool check_gradients;               /* replicas compare each reduced gradient */
+        uint64_t check_weights_every_steps; /* and their weights so often; 0: never */
+        enum conf_non_finite non_finite;    /* decides results, so it is part of the digest */
+    } health;
 
     struct {
         enum conf_optimizer type;
@@ -237,12 +256,17 @@ struct conf {
     } summary;
 
     struct {
+        enum conf_log_level level;
+    } log;
+
+    struct {
         const char *onnx; /* NULL: none */
     } export;
 
     char digest[65]; /* SHA-256, hex, of what decides the result, evaluation included: all keys but
-                        name, folders, log, deadline, checkpoints and outputs, and how fast data and
-                        gradients move (cache, threads, prefetch, shared memory). Of the paths to
+                        name, folders, log, deadlines, checkpoints and outputs, how trouble is noticed
+                        and how many tasks may be missing, and how fast data and gradients move
+                        (cache, threads, prefetch, shared memory). Of the paths to
                         model and data only the last part. Same digest = same run. */
 };
 
@@ -251,6 +275,16 @@ int conf_read(const char *path, struct conf **out, struct err *err);
 /* The same from memory; `path` is only for names and relative paths. */
 int conf_parse(const char *path, const char *text, size_t n, struct conf **out, struct err *err);
 void conf_free(struct conf *c);
+
+struct conf_change {
+    const char *pointer;   /* of the key: "/checkpoint/every_steps"; valid during the call, as all here */
+    const char *from, *to; /* its values in JSON, "nothing" where it was not given and has no default;
+                              NULL: a list or a map, some part of it differs */
+    bool is_live;          /* may change while the job runs */
+};
+/* Calls `each` for every key whose value differs, in the order of the table. Errors: ERR_NOMEM. */
+int conf_diff(const struct conf *was, const struct conf *now,
+              void (*each)(void *arg, const struct conf_change *change), void *arg, struct err *err);
 
 /* The resolved job as JSON, every default visible. */
 void conf_print(const struct conf *c, struct buf *out);

@@ -105,11 +105,24 @@ static int derive_groups(const struct checker *k)
     return 0;
 }
 
+/* Waits that are part of another: by default at most half of the deadline. */
+static void derive_waits(const struct checker *k)
+{
+    struct conf *c = k->c;
+    double half = c->train.deadline_seconds / 2;
+
+    if (value_at(k->doc, "/elastic/rejoin_seconds") == NULL)
+        c->elastic.rejoin_seconds = fmin(10, half);
+    if (value_at(k->doc, "/detection/silent_seconds") == NULL)
+        c->detection.silent_seconds = fmin(1.2, half);
+}
+
 static int derive(const struct checker *k)
 {
     struct conf *c = k->c;
 
     derive_optimizer(k);
+    derive_waits(k);
     if (value_at(k->doc, "/train/eval_every_epochs") == NULL && c->data.eval != NULL)
         c->train.eval_every_epochs = 1;
     return c->name == NULL ? derive_name(k) : 0;
@@ -377,6 +390,28 @@ static int check_cycle(const struct checker *k)
                     : 0;
 }
 
+static int check_waits(const struct checker *k)
+{
+    const struct conf *c = k->c;
+    double deadline = c->train.deadline_seconds, factor = c->detection.stuck_factor;
+
+    if (c->elastic.rejoin_seconds > deadline)
+        return json_error(k->doc, value_at(k->doc, "/elastic/rejoin_seconds"), k->err,
+                          "%g s cannot be waited for: the job ends after %g (/train/deadline_seconds)",
+                          c->elastic.rejoin_seconds, deadline);
+    if (c->detection.silent_seconds >= deadline)
+        return json_error(k->doc, value_at(k->doc, "/detection/silent_seconds"), k->err,
+                          "a silent task must be noticed before the job ends for it, after %g s "
+                          "(/train/deadline_seconds): expected less, found %g",
+                          deadline, c->detection.silent_seconds);
+    if (factor > 0 && factor < 2)
+        return json_error(k->doc, value_at(k->doc, "/detection/stuck_factor"), k->err,
+                          "steps of a healthy task differ by more than a factor of %g: expected at least "
+                          "2, or 0 to watch none",
+                          factor);
+    return 0;
+}
+
 static int check_export(const struct checker *k)
 {
     if (k->c->export.onnx == NULL || strcmp(k->c->export.onnx, k->c->model.onnx) != 0)
@@ -418,7 +453,7 @@ int conf_job_check(const struct json *doc, struct conf *c, struct err *err)
     static int (*const checks[])(const struct checker *) = {
         derive,      derive_groups, check_losses, check_metrics, check_inputs, check_shapes,
         check_map,   check_derived, check_csv,    check_lanes,   check_warmup, check_needs,
-        check_cycle, check_export,
+        check_cycle, check_waits,   check_export,
     };
     const struct checker k = { doc, c, err };
 

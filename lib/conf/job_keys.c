@@ -114,6 +114,17 @@ static const char *const comms[] = {
     [CONF_COMM_CPU] = "cpu",
     [CONF_COMM_NCCL] = "nccl",
 };
+static const char *const non_finites[] = {
+    [CONF_NON_FINITE_SKIP] = "skip",
+    [CONF_NON_FINITE_STOP] = "stop",
+    [CONF_NON_FINITE_RESTORE] = "restore",
+};
+static const char *const log_levels[] = {
+    [CONF_LOG_DEBUG] = "debug",
+    [CONF_LOG_INFO] = "info",
+    [CONF_LOG_WARN] = "warn",
+    [CONF_LOG_ERROR] = "error",
+};
 
 /* Short forms for the table below only. */
 #define OBJECT CONF_KEY_OBJECT
@@ -133,6 +144,7 @@ static const char *const comms[] = {
 #define UNIQUE CONF_KEY_UNIQUE
 #define ALLOCATED CONF_KEY_ALLOCATED
 #define FREE CONF_KEY_FREE
+#define LIVE (CONF_KEY_FREE | CONF_KEY_LIVE)
 
 /* The keys of a loss, alike in model.loss (base_: where it is) and in an item of more_losses (0). */
 #define LOSS_BITS_CLASSES                                                                          \
@@ -412,13 +424,53 @@ LOSS_KEYS("/model/more_losses/*", 0)
 { "/train", "eval_every_epochs", U32, AT(train.eval_every_epochs), .hi = 1000000000,
   .doc = "Evaluate after every so many epochs, 0: only at the end; default: 1 if data.eval is "
          "given, else 0." },
-{ "/train", "log_every_steps", U32, AT(train.log_every_steps), FREE, .lo = 1, .hi = 1000000000,
+{ "/train", "log_every_steps", U32, AT(train.log_every_steps), LIVE, .lo = 1, .hi = 1000000000,
   .fallback = "10",
   .doc = "Steps between two lines of progress." },
 { "/train", "deadline_seconds", F64, AT(train.deadline_seconds), FREE, .min = 1, .max = 86400,
   .fallback = "30",
   .doc = "How long anything may take before it is given up with a reason; every other deadline "
          "derives from it." },
+{ "/train", "grace_seconds", F64, AT(train.grace_seconds), FREE, .max = 3600, .fallback = "8",
+  .doc = "After SIGTERM, how long the running step and the save may take together; then the step is given "
+         "up, and the state before it is saved. Less than what a supervisor gives before it kills: 30 s in "
+         "Kubernetes, 90 s in systemd, unless they are told otherwise." },
+
+{ "", "elastic", OBJECT, 0, FREE, .fallback = "{}",
+  .doc = "What is done while tasks are missing. Lanes move to those that are there; batch and results "
+         "do not change." },
+{ "/elastic", "min_world", U32, AT(elastic.min_world), FREE, .hi = 65536, .fallback = "0",
+  .doc = "Tasks that may go on by themselves; 0: all of the cluster, so a lost one is waited for until "
+         "train.deadline_seconds. Fewer than all need checkpoint.directory: the lease that keeps two "
+         "halves of a cluster from both training lies there." },
+{ "/elastic", "rejoin_seconds", F64, AT(elastic.rejoin_seconds), FREE, .max = 86400,
+  .doc = "How long a lost task is waited for before those present go on, if they are min_world; who "
+         "comes later is taken in between two steps. At most train.deadline_seconds. Default: 10, at "
+         "most half of train.deadline_seconds." },
+
+{ "", "detection", OBJECT, 0, FREE, .fallback = "{}",
+  .doc = "How trouble is noticed. The death of a process is seen at once, whatever is said here." },
+{ "/detection", "silent_seconds", F64, AT(detection.silent_seconds), FREE, .min = 0.2, .max = 60,
+  .doc = "A task from which nothing was heard for so long is lost; heartbeats are several times as "
+         "frequent. Less than train.deadline_seconds. Default: 1.2, at most half of "
+         "train.deadline_seconds." },
+{ "/detection", "stuck_factor", F64, AT(detection.stuck_factor), FREE, .max = 1e6, .fallback = "10",
+  .doc = "A task that is alive, but in one phase of a step for so many times as long as that took before, "
+         "is stuck and reported; at least 2. 0: steps are not watched." },
+
+{ "", "health", OBJECT, .fallback = "{}",
+  .doc = "How wrong numbers are noticed, and what is done then." },
+{ "/health", "check_gradients", BOOL, AT(health.check_gradients), FREE, .fallback = "true",
+  .doc = "Whether replicas compare a checksum of each reduced gradient: the one that differs is named and "
+         "brought back from the majority, or the job stops if there is none." },
+{ "/health", "check_weights_every_steps", U64, AT(health.check_weights_every_steps), FREE,
+  .hi = 1000000000000, .fallback = "100",
+  .doc = "Steps from one comparison of a checksum of all weights to the next; 0: never." },
+{ "/health", "non_finite", ENUM, AT(health.non_finite), WORDS(non_finites), .fallback = "stop",
+  .doc = "NaN or infinity in loss or gradient is named by lane, samples and first node; then stop: the "
+         "job stops with the state before that step; skip: the step counts and changes nothing, but "
+         "more than 10 in a row stop the job; restore: everybody goes back to the newest checkpoint, and "
+         "stops when it happens again." },
 
 { "", "optimizer", OBJECT, 0, REQUIRED,
   .doc = "How gradients become updates." },
@@ -561,20 +613,25 @@ LOSS_KEYS("/model/more_losses/*", 0)
   .doc = "When the state of the run is saved; it always is at the end." },
 { "/checkpoint", "directory", PATH, AT(checkpoint.directory), FREE | NULLABLE, .fallback = "null",
   .doc = "A folder that every task can reach; null: no checkpoints." },
-{ "/checkpoint", "every_steps", U64, AT(checkpoint.every_steps), FREE, .hi = 1000000000000,
+{ "/checkpoint", "every_steps", U64, AT(checkpoint.every_steps), LIVE, .hi = 1000000000000,
   .fallback = "0",
   .doc = "Save after every so many steps; 0: not by steps." },
-{ "/checkpoint", "every_seconds", F64, AT(checkpoint.every_seconds), FREE, .max = 1e9,
+{ "/checkpoint", "every_seconds", F64, AT(checkpoint.every_seconds), LIVE, .max = 1e9,
   .fallback = "0",
   .doc = "Save when the last checkpoint is this old; 0: not by time." },
-{ "/checkpoint", "max_to_keep", U32, AT(checkpoint.max_to_keep), FREE, .hi = 1000000000,
+{ "/checkpoint", "max_to_keep", U32, AT(checkpoint.max_to_keep), LIVE, .hi = 1000000000,
   .fallback = "5",
   .doc = "Older ones are deleted once a newer one is verified; 0: all are kept." },
 
 { "", "summary", OBJECT, 0, FREE, .fallback = "{}",
   .doc = "Curves for TensorBoard." },
-{ "/summary", "directory", PATH, AT(summary.directory), FREE | NULLABLE, .fallback = "null",
+{ "/summary", "directory", PATH, AT(summary.directory), LIVE | NULLABLE, .fallback = "null",
   .doc = "Where the chief writes event files; null: none." },
+
+{ "", "log", OBJECT, 0, FREE, .fallback = "{}",
+  .doc = "What is logged." },
+{ "/log", "level", ENUM, AT(log.level), LIVE, WORDS(log_levels), .fallback = "info",
+  .doc = "The least important records that are written; --log-level goes before it." },
 
 { "", "export", OBJECT, 0, FREE, .fallback = "{}",
   .doc = "The trained model." },

@@ -146,6 +146,18 @@ static void print_object(struct printer *p, const char *parent, const char *base
     }
 }
 
+void conf_job_value(const struct conf_key *k, const void *base, struct buf *out)
+{
+    struct printer p = { .out = { .buf = out } };
+
+    if (!is_printed(&p, k, base))
+        buf_str(out, "nothing");
+    else if (k->type == CONF_KEY_LIST || k->type == CONF_KEY_MAP)
+        print_items(&p, k, base);
+    else
+        print_scalar(&p, k, (const char *)base + k->at);
+}
+
 static void print_job(const struct conf *c, struct buf *out, bool is_canonical)
 {
     struct printer p = { .out = { .buf = out }, .is_canonical = is_canonical };

@@ -37,6 +37,7 @@ enum conf_key_flags {
     CONF_KEY_UNIQUE = 16,    /* list: no item twice */
     CONF_KEY_ALLOCATED = 32, /* list: the struct holds a pointer to the items */
     CONF_KEY_FREE = 64,      /* may change in the middle of a run: not part of the digest */
+    CONF_KEY_LIVE = 128,     /* may change while the process runs; also free */
 };
 
 struct conf_key {
@@ -80,6 +81,8 @@ int conf_job_fill(const struct json *doc, struct conf *c, struct err *err);
 int conf_job_check(const struct json *doc, struct conf *c, struct err *err);
 /* The job as the digest sees it: only the keys that decide the result, of paths the last part. */
 void conf_job_canonical(const struct conf *c, struct buf *out);
+/* The value of a row in JSON, as it is printed; "nothing" if it is not. Not for objects. */
+void conf_job_value(const struct conf_key *k, const void *base, struct buf *out);
 /* `name` under `dir` (itself if absolute), without "." and doubled slashes; NULL: out of memory. */
 const char *conf_job_resolve(struct arena *mem, const char *dir, const char *name);
 

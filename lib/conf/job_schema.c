@@ -5,6 +5,7 @@
 #include "conf/job_priv.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/buf.h"
@@ -88,13 +89,22 @@ static void schema_items(struct conf_out *o, const struct conf_key *k)
     conf_out_close(o, '}');
 }
 
+static void describe(struct conf_out *o, const struct conf_key *k)
+{
+    char text[1024];
+
+    snprintf(text, sizeof(text), "%s%s", k->doc,
+             k->flags & CONF_KEY_LIVE ? " SIGHUP reads it again while the job runs." : "");
+    member(o, "description", text);
+}
+
 /* The members of the schema of one value. */
 static void schema_value(struct conf_out *o, const struct conf_key *k)
 {
     bool above = (k->flags & CONF_KEY_ABOVE_MIN) != 0, below = (k->flags & CONF_KEY_BELOW_MAX) != 0;
     char path[CONF_KEY_PATH_BYTES];
 
-    member(o, "description", k->doc);
+    describe(o, k);
     switch (k->type) {
     case CONF_KEY_OBJECT:
         conf_key_path(k, path);

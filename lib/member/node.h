@@ -80,12 +80,15 @@ enum {
     MEMBER_SETTLE_MS = 500,    /* a new leader waits so long for those of the last view not known to be dead */
     MEMBER_ATTACH_MS = 1500,   /* a new coordinator by hand-over waits so long for its members' links */
     MEMBER_CAUSE_MS = 300,     /* a broken data link is a symptom: so long we wait for the cause */
+    MEMBER_BEHIND_MS = 500,    /* a member that holds the others up is seen to for so long before it is blamed:
+                                  its beats are late by one, and later on a machine that slept */
     MEMBER_STOPPING_MS = 10000, /* for a member's training to come to rest; then it is told to end (138) */
     MEMBER_LINGER_MS = 1000,   /* goodbyes wait so long for the other side */
     MEMBER_GATHER_LEAVE_MS = 250, /* a chief that leaves waits so long, saved, for others who were asked too */
     MEMBER_SAY_MS = 2000,      /* between two sentences on who is missing */
     MEMBER_MINORITY_MS = 2000, /* longer than detection and redirection of the others take */
     MEMBER_HOLD_MS = 3000,     /* a lease that was not renewed for so long is not held any more ... */
+    MEMBER_LOOK_MS = 100,  /* between two looks at the lease of somebody else */
     MEMBER_EXPIRY_MS = 4000,   /* ... and others may take it: clocks may differ in speed by a quarter */
 };
 
@@ -106,8 +109,8 @@ struct member_view {
 
 enum member_kind {
     /* member to leader */
-    MEMBER_MSG_JOIN,  /* generation: highest ever known, or of the view when attaching to its coordinator; is_attaching, ident, n_devices */
-    MEMBER_MSG_READY, /* held: training is at rest */
+    MEMBER_MSG_JOIN,  /* does not disturb the group before READY. generation: highest ever known, or of the view when attaching to its coordinator; is_attaching, ident, n_devices */
+    MEMBER_MSG_READY, /* generation: of its last view, 0: none; held: training is at rest */
     MEMBER_MSG_BEAT,  /* generation (0: in no view), progress; the leader's: nothing but being alive */
     MEMBER_MSG_TROUBLE, /* generation, rank: whom the communicator lost, or NOBODY; text */
     MEMBER_MSG_COMPLETE, /* generation, held: all steps are done here */
@@ -117,7 +120,7 @@ enum member_kind {
     MEMBER_MSG_VIEW,  /* view; text: what led to it */
     MEMBER_MSG_PAUSE, /* generation */
     MEMBER_MSG_OVER,  /* generation that ends (0: any), rank: culprit or NOBODY, code: GO_ON or the job's end everywhere; text: first cause */
-    MEMBER_MSG_REDIRECT, /* rank: join that one */
+    MEMBER_MSG_REDIRECT, /* rank: join that one; that of the member itself: the leader leaves, and it leads */
     MEMBER_MSG_REFUSE,   /* code: end with it (143: released); GO_ON: come again; text */
     MEMBER_MSGS
 };
@@ -146,7 +149,7 @@ struct member_msg { /* fields beside the kind's are 0 and not sent; pointers unt
 struct member_where {
     uint64_t incarnation;
     uint64_t generation; /* highest known */
-    uint32_t leader;     /* whom it follows; itself: it leads; NOBODY: it seeks */
+    uint32_t leader;     /* whom it follows; itself: it leads; NOBODY: it seeks, or is not opened yet */
     bool has_view;       /* a view is alive there */
 };
 
@@ -173,7 +176,7 @@ enum member_do {
     MEMBER_TELL,   /* msg on the link out */
     MEMBER_SEND,   /* msg on the link in of rank */
     MEMBER_CLOSE,  /* end the link in of rank after what was sent */
-    MEMBER_PROBE,  /* ask rank where it stands: member_node_here() or member_node_not_here() */
+    MEMBER_PROBE,  /* ask rank where it stands: one of member_node_here() and member_node_not_here(), once */
     MEMBER_TRAIN,  /* view: connect, receive or give state, train; text: what led to it */
     MEMBER_PAUSE,  /* stop at the next step boundary */
     MEMBER_ABORT,  /* stop at once; text: the first cause */
@@ -215,7 +218,10 @@ struct member_node;
 struct member_node *member_node_new(const struct member_node_opts *opts, uint64_t now_ms);
 void member_node_free(struct member_node *n); /* NULL is fine */
 
+/* The task seeks and joins at once; before opened() it is not at rest, and nobody waits for it. */
 void member_node_start(struct member_node *n, uint64_t now_ms);
+/* Model and data are open: training can begin. */
+void member_node_opened(struct member_node *n, uint64_t now_ms);
 void member_node_tick(struct member_node *n, uint64_t now_ms);
 /* false: nothing (more) to do. */
 bool member_node_next(struct member_node *n, struct member_do_this *out);

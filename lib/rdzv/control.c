@@ -18,55 +18,92 @@ struct rdzv_control {
 
 /* ---- Status ---- */
 
-static void fill_tasks(struct rdzv *r, Trainerd__V1__StatusReply *s, struct arena *a)
+/* Memory of an answer. */
+static void *make(struct arena *a, size_t n, size_t bytes)
 {
-    static const char *const states[] = { [MEMBER_TASK_MISSING] = "missing",
-                                          [MEMBER_TASK_JOINED] = "joined",
-                                          [MEMBER_TASK_ACTIVE] = "active",
-                                          [MEMBER_TASK_LEFT] = "left" };
-    struct member_coord *coord = rdzv_service_coord(r->service);
-    uint32_t world = r->cluster.world;
-    Trainerd__V1__TaskStatus *tasks = arena_array(a, world, sizeof(*tasks));
-    Trainerd__V1__Task *names = arena_array(a, world, sizeof(*names));
+    void *memory = arena_array(a, n, bytes);
+
+    CHECK(memory != NULL);
+    return memory;
+}
+
+static Trainerd__V1__Task *make_task(struct rdzv *r, uint32_t rank, struct arena *a)
+{
+    Trainerd__V1__Task *t = make(a, 1, sizeof(*t));
+
+    wire_fill_task(&r->cluster, rank, t);
+    return t;
+}
+
+static char *make_text(const char *text, size_t max, struct arena *a)
+{
+    size_t n = strlen(text) + 1 < max ? strlen(text) + 1 : max;
+    char *out = make(a, 1, n);
+
+    wire_text(out, n, text, strlen(text));
+    return out;
+}
+
+static Trainerd__V1__TaskStatus *fill_one(struct rdzv *r, uint32_t rank, uint64_t now_ms,
+                                          struct arena *a)
+{
+    Trainerd__V1__TaskStatus *out = make(a, 1, sizeof(*out));
+    struct member_peer p;
+
+    member_node_peer(rdzv_node(r), rank, &p);
+    trainerd__v1__task_status__init(out);
+    out->task = make_task(r, rank, a);
+    out->state = p.is_in_view ? "active" : p.is_present ? "joined" : "missing";
+    out->present = p.is_present;
+    out->step = p.progress.held;
+    out->step_held = p.held;
+    out->phase = (char *)p.progress.phase;
+    out->phase_ms = p.progress.phase_ms;
+    out->limit_ms = p.progress.limit_ms;
+    out->incarnation = p.incarnation;
+    if (p.heard_ms > 0 && p.heard_ms < now_ms)
+        out->heard_ms = now_ms - p.heard_ms;
+    out->samples_per_second = rank == r->opts.self ? r->opts.progress->samples_per_second
+                                                   : rdzv_links_speed(r->links, rank);
+    out->last_error = make_text(p.last_error, 1024, a);
+    return out;
+}
+
+/* The group, as the node knows it. */
+static void fill_group(struct rdzv *r, Trainerd__V1__StatusReply *s, struct arena *a)
+{
+    const struct member_node *node = rdzv_node(r);
+    const struct member_view *v = member_node_view(node);
+    uint32_t leader = member_node_leader(node), world = r->cluster.world;
     uint64_t now_ms = clock_ms();
 
-    s->tasks = arena_array(a, world, sizeof(*s->tasks));
-    CHECK(tasks != NULL && names != NULL && s->tasks != NULL);
+    s->state = (char *)member_node_state_name(member_node_state(node));
+    s->generation = v->generation;
+    s->cause = make_text(member_node_cause(node), 1024, a);
+    if (leader != MEMBER_NOBODY)
+        s->leader = make_task(r, leader, a);
+    s->n_view = v->generation > 0 ? v->n : 0;
+    s->view = make(a, world, sizeof(*s->view));
+    for (uint32_t i = 0; i < s->n_view; i++)
+        s->view[i] = make_task(r, v->seats[i].rank, a);
     s->n_tasks = world;
-    for (uint32_t i = 0; i < world; i++) {
-        const struct member_task *t = member_coord_task(coord, i);
-        Trainerd__V1__TaskStatus *out = s->tasks[i] = &tasks[i];
-
-        trainerd__v1__task_status__init(out);
-        out->task = &names[i];
-        rdzv_fill_task(r, i, out->task);
-        out->state = (char *)states[t->state];
-        out->step = t->step;
-        out->phase = (char *)t->phase;
-        out->phase_ms = t->phase[0] != '\0' ? now_ms - t->phase_since_ms : 0;
-        out->heard_ms = now_ms - t->heard_ms;
-        out->samples_per_second = rdzv_service_speed(r->service, i);
-        out->last_error = (char *)t->last_error;
-    }
+    s->tasks = make(a, world, sizeof(*s->tasks));
+    for (uint32_t i = 0; i < world; i++)
+        s->tasks[i] = fill_one(r, i, now_ms, a);
 }
 
 void rdzv_status(struct rdzv *r, struct rdzv_in *call, void *request)
 {
     const struct rdzv_progress *p = r->opts.progress;
     Trainerd__V1__StatusReply s = TRAINERD__V1__STATUS_REPLY__INIT;
-    char path[sizeof(p->checkpoint_path)], trouble[sizeof(p->last_trouble)];
-    Trainerd__V1__Task self;
     struct arena a = { 0 };
 
     (void)request;
-    rdzv_fill_task(r, r->opts.self, &self);
-    s.self = &self;
+    s.self = make_task(r, r->opts.self, &a);
     s.version = (char *)r->opts.version;
     s.job = (char *)r->opts.job_name;
-    s.state = (char *)member_state_name(rdzv_client_state(r->client));
     s.phase = (char *)p->phase;
     s.phase_ms = clock_ms() - p->phase_since_ms;
-    s.generation = rdzv_client_generation(r->client);
     s.step = p->step;
     s.total_steps = p->total_steps;
     s.epoch = p->epoch;
@@ -78,13 +115,12 @@ void rdzv_status(struct rdzv *r, struct rdzv_in *call, void *request)
     s.share_reduce = p->share_reduce;
     s.skipped_records = p->skipped_records;
     s.checkpoint_step = p->checkpoint_step;
-    wire_text(path, sizeof(path), p->checkpoint_path, strlen(p->checkpoint_path));
-    wire_text(trouble, sizeof(trouble), p->last_trouble, strlen(p->last_trouble));
-    s.checkpoint_path = path;
-    s.last_trouble = trouble;
+    s.checkpoint_path = make_text(p->checkpoint_path, sizeof(p->checkpoint_path), &a);
+    s.last_trouble = make_text(p->last_trouble, sizeof(p->last_trouble), &a);
+    s.lease_token = p->lease_token;
+    s.lease = make_text(p->lease, sizeof(p->lease), &a);
     s.uptime_ms = clock_ms() - r->started_ms;
-    if (r->service != NULL)
-        fill_tasks(r, &s, &a);
+    fill_group(r, &s, &a);
     rdzv_in_reply(call, &s.base);
     arena_fini(&a);
 }
@@ -144,15 +180,16 @@ void rdzv_control_checkpoint_done(struct rdzv_control *c, uint64_t step, const c
 
 /* ---- Drain and Stop ---- */
 
-/* false: it is on its way out already, and the caller was told. */
-static bool can_stop(struct rdzv *r, struct rdzv_in *call)
+/* Asked twice is asked once; too late is told. */
+static void stop(struct rdzv *r, struct rdzv_in *call, const ProtobufCMessage *reply,
+                 bool everywhere)
 {
-    enum member_state state = rdzv_client_state(r->client);
-
-    if (state != MEMBER_LEAVING && state != MEMBER_GONE)
-        return true;
-    rdzv_in_finish(call, GRPC_STATUS_FAILED_PRECONDITION, "this task is leaving already");
-    return false;
+    if (rdzv_group_has_ended(r->group)) {
+        rdzv_in_finish(call, GRPC_STATUS_FAILED_PRECONDITION, "this task is leaving already");
+        return;
+    }
+    rdzv_in_reply(call, reply);
+    rdzv_stop(r, everywhere);
 }
 
 void rdzv_drain(struct rdzv *r, struct rdzv_in *call, void *request)
@@ -160,33 +197,15 @@ void rdzv_drain(struct rdzv *r, struct rdzv_in *call, void *request)
     Trainerd__V1__DrainReply reply = TRAINERD__V1__DRAIN_REPLY__INIT;
 
     (void)request;
-    if (!can_stop(r, call))
-        return;
-    rdzv_in_reply(call, &reply.base);
-    rdzv_stop(r, false);
+    stop(r, call, &reply.base, false);
 }
 
 void rdzv_stop_all(struct rdzv *r, struct rdzv_in *call, void *request)
 {
     Trainerd__V1__StopReply reply = TRAINERD__V1__STOP_REPLY__INIT;
-    enum member_state state = rdzv_client_state(r->client);
-    bool is_training = state == MEMBER_ACTIVE || state == MEMBER_DRAINING;
-    char coordinator[400];
 
     (void)request;
-    if (!can_stop(r, call))
-        return;
-    if (!is_training && r->service == NULL) { /* nobody to pass it on to */
-        rdzv_in_finish(call, GRPC_STATUS_FAILED_PRECONDITION,
-                       "the group is not complete yet: send Stop to its coordinator, %s, or Drain "
-                       "to this task",
-                       rdzv_full_name(r, r->opts.coordinator, coordinator));
-        return;
-    }
-    rdzv_in_reply(call, &reply.base);
-    if (!is_training)
-        rdzv_service_ask_stop(r->service);
-    rdzv_stop(r, true); /* in training, the data plane takes it to all */
+    stop(r, call, &reply.base, true);
 }
 
 /* ---- life ---- */

@@ -12,6 +12,7 @@
 #include <time.h>
 
 #include <grpc/byte_buffer_reader.h>
+#include <grpc/grpc_posix.h>
 #include <grpc/grpc_security.h>
 #include <grpc/support/log.h>
 #include <grpc/support/time.h>
@@ -20,6 +21,8 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "loop/loop.h"
+
+enum { CHANNEL_ARGS = 16 };
 
 /* gRPC is not instrumented: tell the thread sanitizer that a tag carries what was written before.
  */
@@ -239,29 +242,53 @@ grpc_arg rdzv_arg(const char *key, int value)
     return (grpc_arg){ .type = GRPC_ARG_INTEGER, .key = (char *)key, .value.integer = value };
 }
 
-grpc_channel *rdzv_channel(const char *address)
+/* What both kinds have in common. */
+static grpc_channel_args channel_args(grpc_arg *all, const grpc_arg *more, size_t n_more)
 {
-    grpc_arg args[] = {
-        rdzv_arg(GRPC_ARG_KEEPALIVE_TIME_MS, 1000),
-        rdzv_arg(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
-                 700), /* also bounds a connect that nobody answers */
-        rdzv_arg(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1),
-        rdzv_arg(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0),
+    const grpc_arg common[] = {
         rdzv_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, WIRE_BYTES_MAX),
-        rdzv_arg(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL,
-                 1), /* else an old backoff would be inherited */
-        rdzv_arg(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
-        rdzv_arg(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1),
         rdzv_arg(GRPC_ARG_ENABLE_RETRIES, 0),
         rdzv_arg(GRPC_ARG_ENABLE_CHANNELZ, 0),
     };
-    grpc_channel_args all = { .num_args = COUNT_OF(args), .args = args };
+    size_t n = COUNT_OF(common);
+
+    CHECK(n + n_more <= CHANNEL_ARGS);
+    memcpy(all, common, sizeof(common));
+    if (n_more > 0)
+        memcpy(all + n, more, n_more * sizeof(*more));
+    return (grpc_channel_args){ .num_args = n + n_more, .args = all };
+}
+
+grpc_channel *rdzv_channel(const char *address)
+{
+    const grpc_arg own[] = {
+        rdzv_arg(GRPC_ARG_KEEPALIVE_TIME_MS, 10000),
+        rdzv_arg(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000),
+        rdzv_arg(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0),
+        rdzv_arg(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1), /* else a backoff would be inherited */
+        rdzv_arg(GRPC_ARG_ENABLE_HTTP_PROXY, 0),
+        rdzv_arg(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1),
+    };
+    grpc_arg all[CHANNEL_ARGS];
+    grpc_channel_args args = channel_args(all, own, COUNT_OF(own));
     grpc_channel_credentials *plain = grpc_insecure_credentials_create();
     char target[400];
     grpc_channel *channel;
 
     snprintf(target, sizeof(target), "dns:///%s", address);
-    channel = grpc_channel_create(target, plain, &all);
+    channel = grpc_channel_create(target, plain, &args);
+    CHECK(channel != NULL);
+    grpc_channel_credentials_release(plain);
+    return channel;
+}
+
+grpc_channel *rdzv_channel_on(int fd)
+{
+    grpc_arg all[CHANNEL_ARGS];
+    grpc_channel_args args = channel_args(all, NULL, 0);
+    grpc_channel_credentials *plain = grpc_insecure_credentials_create();
+    grpc_channel *channel = grpc_channel_create_from_fd("link", fd, plain, &args);
+
     CHECK(channel != NULL);
     grpc_channel_credentials_release(plain);
     return channel;

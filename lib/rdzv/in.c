@@ -23,7 +23,10 @@
 #include "base/digest.h"
 #include "base/err.h"
 
-enum { UNSENT_MAX = 32 }; /* messages that wait for a client that does not read */
+enum {
+    UNSENT_MAX = 32, /* messages that wait for a client that does not read */
+    CALLS_MAX = 1024, /* that run at a time, and four for every task of the cluster */
+};
 
 struct rdzv_server {
     struct rdzv *r;
@@ -32,6 +35,7 @@ struct rdzv_server {
     uint16_t port;
     bool is_closing, is_down;
     struct rdzv_in *all; /* the calls that run */
+    uint32_t n_calls;
     struct rdzv_tag down;
 };
 
@@ -59,6 +63,7 @@ struct rdzv_in {
 
     void (*on_closed)(void *arg, struct rdzv_in *c);
     void *arg;
+    void *context; /* the handler's */
 };
 
 static void accept_next(struct rdzv_server *s, const struct rdzv_method *m);
@@ -73,6 +78,7 @@ static void unref(struct rdzv_in *c)
         *c->link = c->next;
         if (c->next != NULL)
             c->next->link = c->link;
+        c->server->n_calls--;
     }
     for (uint32_t i = 0; i < c->n_unsent; i++)
         grpc_slice_unref(c->unsent[i]);
@@ -195,9 +201,24 @@ void rdzv_in_on_closed(struct rdzv_in *c, void (*fn)(void *arg, struct rdzv_in *
     c->arg = arg;
 }
 
-const char *rdzv_in_path(const struct rdzv_in *c)
+void rdzv_in_set_context(struct rdzv_in *c, void *context)
 {
-    return c->method->path;
+    c->context = context;
+}
+
+void *rdzv_in_context(const struct rdzv_in *c)
+{
+    return c->context;
+}
+
+/* The client's side is over; told once. */
+static void tell_closed(struct rdzv_in *c)
+{
+    void (*fn)(void *, struct rdzv_in *) = c->on_closed;
+
+    c->on_closed = NULL;
+    if (fn != NULL)
+        fn(c->arg, c);
 }
 
 static void on_gone(void *arg, bool ok)
@@ -206,10 +227,9 @@ static void on_gone(void *arg, bool ok)
 
     (void)ok; /* this batch always succeeds */
     c->is_gone = true;
-    if (c->on_closed != NULL) {
+    if (c->on_closed != NULL)
         c->is_finished = true; /* nobody may use it after this */
-        c->on_closed(c->arg, c);
-    }
+    tell_closed(c);
     unref(c);
 }
 
@@ -266,9 +286,11 @@ static void on_read(void *arg, bool ok)
     struct rdzv_in *c = arg;
 
     (void)ok; /* then there is no message */
-    if (c->payload == NULL) {
-        if (!c->is_finished)
+    if (c->payload == NULL) { /* the client has said all that it will */
+        if (!c->is_finished) {
+            tell_closed(c);
             finish(c, GRPC_STATUS_OK, "");
+        }
     } else {
         if (!c->is_finished)
             handle(c);
@@ -291,6 +313,7 @@ static void accept_call(struct rdzv_in *c)
     if (s->all != NULL)
         s->all->link = &c->next;
     s->all = c;
+    s->n_calls++;
     batch(c, &op, 1, &c->gone);
 
     if (s->is_closing) { /* what the handlers need may be gone */
@@ -306,6 +329,9 @@ static void accept_call(struct rdzv_in *c)
         rdzv_in_finish(c, GRPC_STATUS_UNAUTHENTICATED,
                        "this cluster has a token, and the caller does not know it: expected "
                        "'authorization: Bearer TOKEN'");
+    } else if (s->n_calls > CALLS_MAX + 4 * s->r->cluster.world) {
+        rdzv_in_finish(c, GRPC_STATUS_RESOURCE_EXHAUSTED, "%u calls are under way here already",
+                       s->n_calls - 1);
     } else if (c->method->is_bidi) {
         read_next(c);
     } else {
@@ -413,9 +439,9 @@ static void on_down(void *arg, bool ok)
 static grpc_server *create(void)
 {
     grpc_arg args[] = {
-        rdzv_arg(GRPC_ARG_KEEPALIVE_TIME_MS, 1000),
-        rdzv_arg(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 700),
-        rdzv_arg(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0), /* our clients ping once a second */
+        rdzv_arg(GRPC_ARG_KEEPALIVE_TIME_MS, 30000), /* links have beats; for all others */
+        rdzv_arg(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20000),
+        rdzv_arg(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0), /* a client may ping as it likes */
         rdzv_arg(GRPC_ARG_ALLOW_REUSEPORT, 0),        /* else two tasks share a port in silence */
         rdzv_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, WIRE_BYTES_MAX),
         rdzv_arg(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 5000),

@@ -1,7 +1,13 @@
-/* out.c - a call to another task. Unary or server streaming: one request goes, messages come, then
- * a status. The record frees itself when gRPC has given back every tag of it. */
+/* out.c - a call to another task, on a connection of its own.
+ *
+ *     dialling --connected--> calling --half-closed, or unary--> messages come --status--> freed
+ *
+ * A stream is a link: messages go both ways until either side ends it. The connection belongs to
+ * the call, so nothing of an earlier failure (a backoff, a resolved name) is inherited, and its end
+ * is the end of the call. The record frees itself when gRPC has given back every tag of it. */
 #include "rdzv/rdzv_priv.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,21 +15,57 @@
 #include <grpc/support/time.h>
 
 #include "base/check.h"
+#include "loop/loop.h"
+
+enum {
+    UNSENT_MAX = 64, /* messages that wait for a connection, or for a server that does not read */
+    CONNECT_MS = 1000,
+    LINGER_MS = 1000, /* after a half-close, for the other side's status */
+};
 
 struct rdzv_out {
     struct rdzv_out_opts
-        opts; /* callbacks NULL once forgotten; request, token, method are not kept */
-    grpc_call *call;
-    uint32_t refs; /* tags that are out */
-    struct rdzv_tag sent, received, ended;
+        opts; /* callbacks NULL once forgotten; request, address, method are not kept */
+    struct rdzv_out *next, **link; /* in r->outs */
+    const char *method;            /* static */
+    struct rdzv_dial *dial;        /* NULL: done */
+    struct loop_timer *linger;
+    grpc_channel *channel;
+    grpc_call *call; /* NULL: there is no connection */
+    uint32_t refs;   /* tags that are out */
+    struct rdzv_tag opened, sent, received, ended;
 
-    grpc_metadata token; /* in use until `sent` */
+    grpc_slice unsent[UNSENT_MAX]; /* oldest first */
+    uint32_t n_unsent;
+    bool is_sending, has_sent, is_closing, is_closed, has_ended;
+
+    grpc_metadata token; /* in use until the first `sent` */
     grpc_metadata_array initial, trailing;
     grpc_byte_buffer *message;
     grpc_status_code status;
     grpc_slice details;
     const char *debug; /* gpr_free */
 };
+
+static void destroy(struct rdzv_out *o)
+{
+    *o->link = o->next;
+    if (o->next != NULL)
+        o->next->link = o->link;
+    for (uint32_t i = 0; i < o->n_unsent; i++)
+        grpc_slice_unref(o->unsent[i]);
+    loop_timer_free(o->linger);
+    grpc_metadata_array_destroy(&o->initial);
+    grpc_metadata_array_destroy(&o->trailing);
+    grpc_slice_unref(o->details);
+    grpc_slice_unref(o->token.value);
+    gpr_free((void *)o->debug);
+    if (o->call != NULL)
+        grpc_call_unref(o->call);
+    if (o->channel != NULL)
+        grpc_channel_destroy(o->channel);
+    free(o);
+}
 
 static void unref(struct rdzv_out *o)
 {
@@ -35,35 +77,74 @@ static void unref(struct rdzv_out *o)
         if (o->status != GRPC_STATUS_OK)
             rdzv_story(text, sizeof(text), (int)o->status, GRPC_SLICE_START_PTR(o->details),
                        GRPC_SLICE_LENGTH(o->details));
-        o->opts.on_end(o->opts.arg, (int)o->status, text);
+        o->opts.on_end(o->opts.arg, (int)o->status, false, text);
     }
-    grpc_metadata_array_destroy(&o->initial);
-    grpc_metadata_array_destroy(&o->trailing);
-    grpc_slice_unref(o->details);
-    grpc_slice_unref(o->token.value);
-    gpr_free((void *)o->debug);
-    grpc_call_unref(o->call);
-    free(o);
+    destroy(o);
 }
 
 static void batch(struct rdzv_out *o, const grpc_op *ops, size_t n, struct rdzv_tag *tag)
 {
     o->refs++;
-    CHECK(grpc_call_start_batch(o->call, ops, n, rdzv_hub_arm(o->opts.hub, tag), NULL) ==
+    CHECK(grpc_call_start_batch(o->call, ops, n, rdzv_hub_arm(o->opts.r->hub, tag), NULL) ==
           GRPC_CALL_OK);
 }
+
+/* ---- sending ---- */
+
+/* Sends what can be sent now: the oldest message, and the half-close behind the last. */
+static void pump(struct rdzv_out *o)
+{
+    grpc_op ops[3] = { { 0 } };
+    grpc_byte_buffer *body = NULL;
+    size_t n = 0;
+
+    if (o->call == NULL || o->is_sending || o->is_closed || o->has_ended ||
+        (o->n_unsent == 0 && o->has_sent && !o->is_closing))
+        return;
+    if (!o->has_sent) {
+        ops[n].op = GRPC_OP_SEND_INITIAL_METADATA;
+        if (o->opts.token != NULL) {
+            rdzv_bearer(o->opts.token, &o->token);
+            ops[n].data.send_initial_metadata.count = 1;
+            ops[n].data.send_initial_metadata.metadata = &o->token;
+        }
+        n++;
+    }
+    if (o->n_unsent > 0) {
+        body = grpc_raw_byte_buffer_create(&o->unsent[0], 1);
+        grpc_slice_unref(o->unsent[0]);
+        o->n_unsent--;
+        memmove(o->unsent, o->unsent + 1, o->n_unsent * sizeof(o->unsent[0]));
+        ops[n].op = GRPC_OP_SEND_MESSAGE;
+        ops[n++].data.send_message.send_message = body;
+    }
+    if (o->is_closing && o->n_unsent == 0) {
+        ops[n++].op = GRPC_OP_SEND_CLOSE_FROM_CLIENT;
+        o->is_closed = true;
+    }
+    o->has_sent = o->is_sending = true;
+    batch(o, ops, n, &o->sent);
+    if (body != NULL)
+        grpc_byte_buffer_destroy(body);
+}
+
+static void on_sent(void *arg, bool ok)
+{
+    struct rdzv_out *o = arg;
+
+    o->is_sending = false;
+    if (ok) /* else the status says why */
+        pump(o);
+    unref(o);
+}
+
+/* ---- receiving ---- */
 
 static void receive(struct rdzv_out *o)
 {
     grpc_op op = { .op = GRPC_OP_RECV_MESSAGE, .data.recv_message.recv_message = &o->message };
 
     batch(o, &op, 1, &o->received);
-}
-
-static void on_sent(void *arg, bool ok)
-{
-    (void)ok; /* if not, the status says why */
-    unref(arg);
 }
 
 static void on_received(void *arg, bool ok)
@@ -79,73 +160,113 @@ static void on_received(void *arg, bool ok)
         if (o->opts.on_message != NULL)
             o->opts.on_message(o->opts.arg, GRPC_SLICE_START_PTR(bytes), GRPC_SLICE_LENGTH(bytes));
         grpc_slice_unref(bytes);
-        if (o->opts.is_stream)
+        if (o->opts.request == NULL)
             receive(o);
     }
     unref(o);
 }
 
+static void on_opened(void *arg, bool ok)
+{
+    (void)ok; /* if not, the status says why */
+    unref(arg);
+}
+
 static void on_ended(void *arg, bool ok)
 {
+    struct rdzv_out *o = arg;
+
     (void)ok; /* this batch always succeeds */
-    unref(arg);
+    o->has_ended = true;
+    unref(o);
+}
+
+/* ---- connecting ---- */
+
+static void begin(struct rdzv_out *o, int fd)
+{
+    gpr_timespec deadline = gpr_inf_future(GPR_CLOCK_MONOTONIC);
+    grpc_slice method = grpc_slice_from_static_string(o->method);
+    grpc_op op = { .op = GRPC_OP_RECV_STATUS_ON_CLIENT };
+
+    if (o->opts.deadline_ms != 0)
+        deadline = gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                                gpr_time_from_millis((int64_t)o->opts.deadline_ms, GPR_TIMESPAN));
+    o->channel = rdzv_channel_on(fd);
+    o->call =
+        grpc_channel_create_call(o->channel, NULL, GRPC_PROPAGATE_DEFAULTS,
+                                 rdzv_hub_queue(o->opts.r->hub), method, NULL, deadline, NULL);
+    CHECK(o->call != NULL);
+    op.data.recv_status_on_client.trailing_metadata = &o->trailing;
+    op.data.recv_status_on_client.status = &o->status;
+    op.data.recv_status_on_client.status_details = &o->details;
+    op.data.recv_status_on_client.error_string = &o->debug;
+    batch(o, &op, 1, &o->ended);
+    pump(o);
+    op = (grpc_op){ .op = GRPC_OP_RECV_INITIAL_METADATA,
+                    .data.recv_initial_metadata.recv_initial_metadata = &o->initial };
+    batch(o, &op, 1, &o->opened);
+    receive(o);
+}
+
+static void on_dialled(void *arg, int fd, bool is_refused, const char *why)
+{
+    struct rdzv_out *o = arg;
+
+    o->dial = NULL;
+    if (fd >= 0) {
+        begin(o, fd);
+        return;
+    }
+    o->opts.on_end(o->opts.arg, GRPC_STATUS_UNAVAILABLE, is_refused, why);
+    destroy(o);
 }
 
 struct rdzv_out *rdzv_out_start(const struct rdzv_out_opts *opts)
 {
     struct rdzv_out *o = calloc(1, sizeof(*o));
-    gpr_timespec deadline = gpr_inf_future(GPR_CLOCK_MONOTONIC);
-    grpc_slice request, method = grpc_slice_from_copied_string(opts->method);
-    grpc_byte_buffer *body;
-    grpc_op ops[4] = { { 0 } };
+    struct rdzv *r = opts->r;
 
-    CHECK(o != NULL);
+    CHECK(o != NULL && opts->on_end != NULL);
     o->opts = *opts;
+    o->method = opts->method;
+    o->opened = (struct rdzv_tag){ .fn = on_opened, .arg = o };
     o->sent = (struct rdzv_tag){ .fn = on_sent, .arg = o };
     o->received = (struct rdzv_tag){ .fn = on_received, .arg = o };
     o->ended = (struct rdzv_tag){ .fn = on_ended, .arg = o };
     grpc_metadata_array_init(&o->initial);
     grpc_metadata_array_init(&o->trailing);
     o->details = o->token.value = grpc_empty_slice();
-    if (opts->deadline_ms != UINT64_MAX)
-        deadline = gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
-                                gpr_time_from_millis((int64_t)opts->deadline_ms, GPR_TIMESPAN));
-    o->call = grpc_channel_create_call(opts->channel, NULL, GRPC_PROPAGATE_DEFAULTS,
-                                       rdzv_hub_queue(opts->hub), method, NULL, deadline, NULL);
-    CHECK(o->call != NULL);
-    grpc_slice_unref(method);
-
-    ops[0].op = GRPC_OP_RECV_STATUS_ON_CLIENT;
-    ops[0].data.recv_status_on_client.trailing_metadata = &o->trailing;
-    ops[0].data.recv_status_on_client.status = &o->status;
-    ops[0].data.recv_status_on_client.status_details = &o->details;
-    ops[0].data.recv_status_on_client.error_string = &o->debug;
-    batch(o, ops, 1, &o->ended);
-
-    request = rdzv_pack(opts->request);
-    body = grpc_raw_byte_buffer_create(&request, 1);
-    grpc_slice_unref(request);
-    memset(ops, 0, sizeof(ops));
-    ops[0].op = GRPC_OP_SEND_INITIAL_METADATA;
-    if (opts->token != NULL) {
-        rdzv_bearer(opts->token, &o->token);
-        ops[0].data.send_initial_metadata.count = 1;
-        ops[0].data.send_initial_metadata.metadata = &o->token;
+    o->next = r->outs;
+    o->link = &r->outs;
+    if (o->next != NULL)
+        o->next->link = &o->next;
+    r->outs = o;
+    if (opts->request != NULL) {
+        o->unsent[o->n_unsent++] = rdzv_pack(opts->request);
+        o->is_closing = true;
     }
-    ops[1].op = GRPC_OP_SEND_MESSAGE;
-    ops[1].data.send_message.send_message = body;
-    ops[2].op = GRPC_OP_SEND_CLOSE_FROM_CLIENT;
-    ops[3].op = GRPC_OP_RECV_INITIAL_METADATA;
-    ops[3].data.recv_initial_metadata.recv_initial_metadata = &o->initial;
-    batch(o, ops, 4, &o->sent);
-    grpc_byte_buffer_destroy(body);
-    receive(o);
+    o->dial = rdzv_dial_start(r->opts.loop, opts->address, CONNECT_MS, on_dialled, o);
     return o;
+}
+
+void rdzv_out_send(struct rdzv_out *o, const ProtobufCMessage *m)
+{
+    CHECK(!o->is_closing);
+    if (o->n_unsent == UNSENT_MAX) {
+        if (o->call != NULL)
+            grpc_call_cancel_with_status(o->call, GRPC_STATUS_RESOURCE_EXHAUSTED,
+                                         "it does not read", NULL);
+        return;
+    }
+    o->unsent[o->n_unsent++] = rdzv_pack(m);
+    pump(o);
 }
 
 void rdzv_out_cancel(struct rdzv_out *o, const char *why)
 {
-    grpc_call_cancel_with_status(o->call, GRPC_STATUS_CANCELLED, why, NULL);
+    if (o->call != NULL)
+        grpc_call_cancel_with_status(o->call, GRPC_STATUS_CANCELLED, why, NULL);
 }
 
 void rdzv_out_forget(struct rdzv_out *o)
@@ -154,5 +275,40 @@ void rdzv_out_forget(struct rdzv_out *o)
         return;
     o->opts.on_message = NULL;
     o->opts.on_end = NULL;
-    grpc_call_cancel(o->call, NULL);
+    if (o->call == NULL) { /* no tag is out */
+        rdzv_dial_forget(o->dial);
+        destroy(o);
+    } else {
+        grpc_call_cancel(o->call, NULL);
+    }
+}
+
+static void on_linger(void *arg)
+{
+    rdzv_out_forget(arg);
+}
+
+void rdzv_out_close(struct rdzv_out *o)
+{
+    if (o == NULL)
+        return;
+    if (o->call == NULL) {
+        rdzv_out_forget(o);
+        return;
+    }
+    o->opts.on_message = NULL;
+    o->opts.on_end = NULL;
+    o->is_closing = true;
+    o->linger = loop_timer_new(o->opts.r->opts.loop, LINGER_MS, 0, on_linger, o);
+    pump(o);
+}
+
+void rdzv_out_forget_all(struct rdzv *r)
+{
+    struct rdzv_out *next;
+
+    for (struct rdzv_out *o = r->outs; o != NULL; o = next) {
+        next = o->next; /* it may be freed at once, its neighbours are not */
+        rdzv_out_forget(o);
+    }
 }

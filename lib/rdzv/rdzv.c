@@ -14,18 +14,16 @@
 #include "proto/reflection.pb-c.h"
 #include "rdzv/rdzv_priv.h"
 
-/* What is served. Every task serves all of it; Rendezvous answers only on the coordinator. */
+/* What is served, by every task. */
 #define RENDEZVOUS(name_) "/trainerd.v1.Rendezvous/" name_
 #define CONTROL(name_) "/trainerd.v1.Control/" name_
 #define HEALTH(name_) "/grpc.health.v1.Health/" name_
 #define REFLECTION(v_) "/grpc.reflection." v_ ".ServerReflection/ServerReflectionInfo"
 const struct rdzv_method rdzv_methods[] = {
-    { .path = RENDEZVOUS("Join"), .request = &trainerd__v1__join_request__descriptor,
-      .pending = 64, .handle = rdzv_join },
-    { .path = RENDEZVOUS("Heartbeat"), .request = &trainerd__v1__heartbeat_request__descriptor,
-      .pending = 64, .handle = rdzv_heartbeat },
-    { .path = RENDEZVOUS("Leave"), .request = &trainerd__v1__leave_request__descriptor,
-      .pending = 64, .handle = rdzv_leave },
+    { .path = RENDEZVOUS("Join"), .request = &trainerd__v1__member_message__descriptor,
+      .is_bidi = true, .pending = 64, .handle = rdzv_join },
+    { .path = RENDEZVOUS("Who"), .request = &trainerd__v1__who_request__descriptor,
+      .pending = 64, .handle = rdzv_asked },
     { .path = CONTROL("Status"), .request = &trainerd__v1__status_request__descriptor,
       .pending = 8, .handle = rdzv_status },
     { .path = CONTROL("Checkpoint"), .request = &trainerd__v1__checkpoint_request__descriptor,
@@ -54,16 +52,6 @@ const char *rdzv_full_name(const struct rdzv *r, uint32_t rank, char out[400])
     snprintf(out, 400, "%.63s (%.320s)", r->cluster.tasks[rank].name,
              r->cluster.tasks[rank].address);
     return out;
-}
-
-void rdzv_fill_task(const struct rdzv *r, uint32_t rank, Trainerd__V1__Task *out)
-{
-    const struct rdzv_task *t = &r->cluster.tasks[rank];
-
-    trainerd__v1__task__init(out);
-    out->type = (char *)t->type;
-    out->index = t->index;
-    out->address = (char *)t->address;
 }
 
 /* ---- opening ---- */
@@ -123,8 +111,6 @@ static int open_all(struct rdzv *r, struct err *err)
         rc = rdzv_check_token(r->opts.token, err);
         digest_sha256(r->opts.token, strlen(r->opts.token), r->token_digest);
     }
-    if (rc == 0)
-        rc = rng_os(r->incarnation, sizeof(r->incarnation));
     if (rc < 0)
         return err_wrap(err, rc, "control plane");
     rc = rdzv_hub_open(r->opts.loop, &r->hub, err);
@@ -132,9 +118,11 @@ static int open_all(struct rdzv *r, struct err *err)
         return rc;
     r->health = rdzv_health_new();
     r->control = rdzv_control_new();
+    r->views = rdzv_views_new(r);
+    r->links = rdzv_links_new(r);
     r->client = rdzv_client_new(r);
-    if (r->opts.self == r->opts.coordinator)
-        r->service = rdzv_service_new(r);
+    r->who = rdzv_who_new(r);
+    r->group = rdzv_group_new(r);
     return rdzv_server_open(r, &r->server, err);
 }
 
@@ -143,7 +131,7 @@ int rdzv_open(const struct rdzv_opts *opts, struct rdzv **out, struct err *err)
     struct rdzv *r = calloc(1, sizeof(*r));
     int rc;
 
-    CHECK(opts->self < opts->world && opts->coordinator < opts->world);
+    CHECK(opts->self < opts->world && opts->incarnation != 0);
     if (r == NULL)
         return err_set(err, ERR_NOMEM, "control plane: out of memory");
     copy_opts(r, opts);
@@ -154,7 +142,7 @@ int rdzv_open(const struct rdzv_opts *opts, struct rdzv **out, struct err *err)
         return rc;
     }
     *out = r;
-    rdzv_client_start(r->client);
+    rdzv_group_start(r->group);
     return 0;
 }
 
@@ -172,34 +160,48 @@ void rdzv_set_serving(struct rdzv *r, bool serving)
 
 /* ---- closing ---- */
 
-/* What still goes out, among it the answers that others wait for, has `grace_ms`; the connections
- * are closed by the clients then, so that nothing under way is cut off by a reset. */
-static void shut_server(struct rdzv *r, uint64_t grace_ms)
+static bool is_silent(void *arg)
 {
-    if (r->service != NULL)
-        rdzv_service_shut(r->service);
+    struct rdzv *r = arg;
+
+    return r->outs == NULL && (r->server == NULL || rdzv_server_is_down(r->server));
+}
+
+/* What still goes out, among it the goodbyes that others wait for, has `grace_ms`; the connections
+ * are closed by the clients then, so that nothing under way is cut off by a reset. */
+static void shut(struct rdzv *r, uint64_t grace_ms)
+{
+    rdzv_group_shut(r->group);
+    rdzv_who_shut(r->who);
+    if (grace_ms > 0) {
+        rdzv_client_hang_up(r->client);
+        rdzv_links_close_all(r->links);
+    }
     rdzv_health_shut(r->health);
     rdzv_control_checkpoint_done(r->control, 0, "", "the task ends");
-    if (r->server == NULL)
-        return;
-    if (!rdzv_server_is_closing(r->server))
+    if (r->server != NULL && !rdzv_server_is_closing(r->server))
         rdzv_server_shutdown(r->server);
-    if (rdzv_hub_pump(r->hub, rdzv_server_is_down, r->server, grace_ms))
+    if (grace_ms > 0 && rdzv_hub_pump(r->hub, is_silent, r, grace_ms))
         return;
-    rdzv_server_cancel(r->server);
-    (void)rdzv_hub_pump(r->hub, rdzv_server_is_down, r->server, UINT32_MAX); /* all are cancelled */
+    rdzv_out_forget_all(r);
+    if (r->server != NULL)
+        rdzv_server_cancel(r->server);
+    (void)rdzv_hub_pump(r->hub, is_silent, r, UINT32_MAX); /* all are cancelled */
 }
 
 void rdzv_close(struct rdzv *r, uint64_t grace_ms)
 {
     if (r == NULL)
         return;
-    rdzv_client_free(r->client);
     if (r->hub != NULL) {
-        shut_server(r, grace_ms);
+        shut(r, grace_ms);
         (void)rdzv_hub_pump(r->hub, rdzv_hub_is_idle, r->hub, UINT32_MAX); /* all were cancelled */
         rdzv_server_free(r->server);
-        rdzv_service_free(r->service);
+        rdzv_group_free(r->group);
+        rdzv_who_free(r->who);
+        rdzv_client_free(r->client);
+        rdzv_links_free(r->links);
+        rdzv_views_free(r->views);
         rdzv_hub_close(r->hub);
     }
     rdzv_health_free(r->health);

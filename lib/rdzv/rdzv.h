@@ -1,4 +1,9 @@
-/* rdzv.h - the gRPC skin of member: a server on this task's address, a client of the coordinator.
+/* rdzv.h - the gRPC skin of member/node.h: this task's membership, with a server on its address and
+ * links to the others.
+ *
+ * It owns the node: what comes over the links, from the clock and from the daemon becomes an event;
+ * its actions become messages and the callbacks below, all of one event before the next. A callback
+ * may call anything here but rdzv_close(): what it says is the next event.
  *
  * gRPC's completion queue has one thread that only forwards tags to the loop; every callback here
  * runs on the loop. Strings from the wire are checked (UTF-8, length) before anyone sees them.
@@ -10,11 +15,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "member/member.h"
+#include "member/node.h"
 
 struct err;
 struct loop;
-struct metrics;
 struct rdzv;
 
 struct rdzv_task {
@@ -26,26 +30,28 @@ struct rdzv_task {
 
 struct rdzv_member {
     uint32_t rank;
+    uint64_t incarnation;
     uint32_t n_devices;
     const char *name, *address, *data_address, *host_key;
-    uint64_t step_held;
+    uint64_t held; /* newest step whose state it has whole; 0: none */
 };
 
 struct rdzv_view { /* valid during the callback */
     uint64_t generation;
-    const struct rdzv_member *members; /* by rank */
+    const struct rdzv_member *members; /* by rank; the first coordinates */
     uint32_t n_members;
-    uint32_t self;
+    uint32_t self; /* index of this task in members */
     uint8_t key[32];
-    uint64_t newest_step;
-    uint32_t newest_member;
+    uint64_t newest_step;   /* 0: nobody holds state */
+    uint32_t newest_member; /* index of one that holds it; 0 if nobody does */
 };
 
-/* How this task is doing; the daemon keeps it current, heartbeats and Status read it. */
+/* How this task is doing; the daemon keeps it current: beats, the node and Status read it. */
 struct rdzv_progress {
     const char *phase; /* static string of at most 31 bytes */
     uint64_t phase_since_ms;
-    uint64_t step, total_steps, epoch;
+    uint64_t step, total_steps, epoch; /* step: newest one applied */
+    uint64_t place, limit_ms;          /* as struct member_progress has them */
     double loss, samples_per_second;
     double step_seconds; /* mean of the last window, with what is between steps */
     double share_data, share_compute, share_reduce;
@@ -53,58 +59,81 @@ struct rdzv_progress {
     uint64_t checkpoint_step;
     char checkpoint_path[4096];
     char last_trouble[1024];
+    uint64_t lease_token; /* 0: there is none */
+    char lease[512];      /* whose it is and how long; "" without shared storage */
 };
 
 struct rdzv_opts {
     struct loop *loop;
-    struct metrics *metrics;
     const char *version, *job_name;
     const struct rdzv_task *tasks; /* the training tasks by rank; copied */
     uint32_t world;
     uint32_t self;
-    uint32_t coordinator;          /* rank of the chief */
+    uint64_t incarnation;          /* random, not 0: new at every process start */
     const char *listen;            /* host:port to bind: the named address, or 0.0.0.0:port */
-    const char *token;             /* shared secret, sent and demanded as a bearer token; NULL: none */
+    const char *token; /* shared secret, sent and demanded as a bearer token; NULL: none */
     struct member_ident ident;     /* copied */
     uint32_t n_devices;
     const char *data_address, *host_key;
-    uint64_t deadline_ms;          /* joining and waiting end after it */
-    uint64_t heartbeat_ms, silent_ms;
+    /* As in member_node_opts. */
+    uint32_t min_world;
+    uint64_t rejoin_ms, deadline_ms, grace_ms, silent_ms;
+    bool has_lease;
     const struct rdzv_progress *progress; /* borrowed, read on the loop */
     void *arg;                     /* for the callbacks */
 
-    /* A move of the worker's machine, for one log line and the service status. */
-    void (*on_move)(void *arg, const struct member_move *move, uint64_t in_state_ms);
-    /* Waiting: a complete sentence naming who is missing, address, last error. Every 2 s at most. */
-    void (*on_waiting)(void *arg, const char *text);
-    /* The coordinator turned a task away; both sides are in the text. */
-    void (*on_refused)(void *arg, const char *text);
-    void (*on_view)(void *arg, const struct rdzv_view *view);
-    /* MEMBER_DO_DRAIN: an agreed stop was asked for, here or by the coordinator's request. */
-    void (*on_drain)(void *arg, bool everywhere);
-    /* MEMBER_DO_ABORT: stop computing at once; `text` is the first cause. on_end follows in the same call. */
-    void (*on_abort)(void *arg, const char *text);
-    /* The membership is over; called exactly once. code 0: job complete; 2: refused; 138: temporary;
-     * 143: stopped and saved. */
+    /* Connect to the members, receive or give state, train; `why`: what led to it. Answer with
+     * rdzv_connected(), then with one of rdzv_paused(), _aborted(), _complete(), _failed(). */
+    void (*on_train)(void *arg, const struct rdzv_view *view, const char *why);
+    void (*on_pause)(void *arg);                   /* stop at the next step boundary */
+    void (*on_abort)(void *arg, const char *text); /* stop at once; the first cause */
+    void (*on_save)(void *arg);                    /* at rest: save and verify; then rdzv_saved() */
+    /* Take number token + 1 with the members of `record` if token is still the newest; record NULL:
+     * only look. The outcome: rdzv_lease() with answered >= wish. Only with has_lease. */
+    void (*on_lease)(void *arg, uint64_t token, uint64_t wish, const struct member_view *record);
+    void (*on_release)(void *arg);
+    /* A sentence for the log and the status. */
+    void (*on_say)(void *arg, const char *text, bool is_trouble);
+    /* After each event, when its actions are done: the questions of rdzv_node() may have new
+     * answers. NULL: not needed. */
+    void (*on_state)(void *arg);
+    /* The membership is over; called exactly once, nothing but on_trace after it. code 0: job
+     * complete; 2: refused or bad input; 138: temporary; 143: stopped. Goodbyes are on their way:
+     * rdzv_close() waits for them. */
     void (*on_end)(void *arg, int code, const char *text);
     /* Control.Checkpoint: the daemon answers later with rdzv_checkpoint_done(). */
     void (*on_checkpoint)(void *arg);
+    /* Each message in or out, and each link that opens or ends, for a person: a line for the log at
+     * level debug. Beats are left out. NULL: none. */
+    void (*on_trace)(void *arg, const char *text);
 };
 
-/* Binds, serves (health, reflection, control; on the coordinator also Rendezvous) and begins to join.
+/* Binds, serves (health, reflection, Control, Rendezvous) and begins to seek the group: callbacks
+ * come from the loop, not from inside this call.
  * Errors: ERR_IO (address in use: by whom it can be seen), ERR_INPUT. */
 int rdzv_open(const struct rdzv_opts *opts, struct rdzv **out, struct err *err);
 
-/* What the daemon tells the machine. */
+/* For the questions at the end of node.h; also from a callback. */
+const struct member_node *rdzv_node(const struct rdzv *r);
+
+/* What the daemon tells the node; see there. Ignored after on_end. */
+void rdzv_opened(struct rdzv *r); /* model and data: training can begin */
+void rdzv_connected(struct rdzv *r, uint64_t generation);
+void rdzv_paused(struct rdzv *r, uint64_t generation, uint64_t held);
+void rdzv_aborted(struct rdzv *r, uint64_t generation, uint64_t held);
+void rdzv_complete(struct rdzv *r, uint64_t generation, uint64_t held);
+/* peer: rank, or MEMBER_NOBODY. */
+void rdzv_failed(struct rdzv *r, uint64_t generation, enum member_failure kind, uint32_t peer,
+                 uint64_t held, const char *text);
+void rdzv_saved(struct rdzv *r, bool ok, const char *text);
 void rdzv_stop(struct rdzv *r, bool everywhere); /* SIGTERM: false; Control.Stop: true */
-/* Agreed step done and saved. asked_here: exit 143, else 138 with `why` ("worker 1 was asked to leave"). */
-void rdzv_stopped(struct rdzv *r, bool asked_here, const char *why);
-void rdzv_complete(struct rdzv *r);
-void rdzv_failed(struct rdzv *r, int code, const char *text); /* exit code (2 or 138) and story */
+void rdzv_lease(struct rdzv *r, const struct member_lease *l);
+
 void rdzv_checkpoint_done(struct rdzv *r, uint64_t step, const char *path, const char *error);
 void rdzv_set_serving(struct rdzv *r, bool serving); /* health: SERVING while training */
 
-/* Shuts the server and client down; blocks at most `grace_ms`. */
+/* Ends the links after what was sent, then the server; blocks at most `grace_ms`, 0: cuts all off
+ * at once. NULL is fine. */
 void rdzv_close(struct rdzv *r, uint64_t grace_ms);
 
 /* ---- client calls for trainerctl; blocking, no loop ---- */

@@ -2,14 +2,18 @@
  *
  *   grpc.c        the completion queue, its thread, tags; packing; channels
  *   in.c          a call that came in, and the server that takes them
- *   out.c         a call that goes out
- *   service.c     Rendezvous: calls to member_coord, its orders to the streams   (coordinator)
- *   probe.c       asks missing tasks whether they live                          (coordinator)
- *   client.c      member_worker: its actions to calls and callbacks
- *   control.c, health.c, reflection.c    what every task serves
- *   wire.c        bytes to checked messages
+ *   dial.c        a TCP connection to an address, or a refusal
+ *   out.c         a call that goes out, on a connection of its own
+ *   group.c       the node: events in, actions out, callbacks to the daemon
+ *   link_in.c     links of those that called us: one per task
+ *   link_out.c    the link to the one that we called
+ *   who.c         questions where others stand, and theirs
+ *   view.c        a view with all that its members said of themselves
+ *   trace.c       a message in one line
+ *   control.c, health.c, reflection.c    what every task serves beside
+ *   wire*.c       bytes to checked messages, and back
  *
- * Threads: all of it on the loop's thread, but for the thread inside grpc.c. */
+ * Threads: all of it on the loop's thread, but for the threads inside grpc.c and dial.c. */
 #ifndef RDZV_RDZV_PRIV_H
 #define RDZV_RDZV_PRIV_H
 
@@ -51,8 +55,9 @@ grpc_slice rdzv_pack(const ProtobufCMessage *m);
 /* The bytes of a message in one piece; the caller unrefs. NULL buffer: empty. */
 grpc_slice rdzv_bytes(grpc_byte_buffer *b);
 grpc_arg rdzv_arg(const char *key, int value);
-/* A connection of its own, to "host:port"; the name is resolved anew. */
+/* A connection of its own, to "host:port", that gRPC makes when it is needed. */
 grpc_channel *rdzv_channel(const char *address);
+grpc_channel *rdzv_channel_on(int fd); /* on a connection that is made; takes fd over */
 int rdzv_check_token(const char *token, struct err *err); /* ERR_INPUT */
 /* The header "authorization: Bearer ..."; the caller unrefs the value. */
 void rdzv_bearer(const char *token, grpc_metadata *out);
@@ -92,29 +97,44 @@ void rdzv_in_finish(struct rdzv_in *c, grpc_status_code code, const char *fmt, .
 void rdzv_in_send(struct rdzv_in *c, const ProtobufCMessage *m);
 void rdzv_in_send_slice(struct rdzv_in *c, grpc_slice s); /* borrowed */
 /* Calls fn(arg, call) when the call ends without rdzv_in_reply() or _finish(): the client went
- * away. The call must not be used after. */
+ * away, or has said all that it will. The call must not be used after. */
 void rdzv_in_on_closed(struct rdzv_in *c, void (*fn)(void *arg, struct rdzv_in *c), void *arg);
-const char *rdzv_in_path(const struct rdzv_in *c);
+/* For the handler of a stream, from one message to the next; NULL at first. */
+void rdzv_in_set_context(struct rdzv_in *c, void *context);
+void *rdzv_in_context(const struct rdzv_in *c);
+
+/* ---- dial.c ---- */
+
+struct rdzv_dial;
+/* fd >= 0: connected, it is the callee's. Else why not; is_refused: every address of the name
+ * refused the connection, so nobody listens there. */
+typedef void rdzv_dialled(void *arg, int fd, bool is_refused, const char *why);
+/* Calls fn once, from the loop, never inside this call. */
+struct rdzv_dial *rdzv_dial_start(struct loop *loop, const char *address, uint64_t wait_ms,
+                                  rdzv_dialled *fn, void *arg);
+void rdzv_dial_forget(struct rdzv_dial *d); /* fn is not called; at once. NULL is fine */
 
 /* ---- out.c ---- */
 
 struct rdzv_out;
 struct rdzv_out_opts {
-    struct rdzv_hub *hub;
-    grpc_channel *channel; /* borrowed until on_end */
-    const char *method, *token;
-    const ProtobufCMessage *request;
-    uint64_t deadline_ms; /* UINT64_MAX: none */
-    bool is_stream;       /* several messages come */
+    struct rdzv *r;
+    const char *address, *method, *token; /* method: static; token: as long as r */
+    const ProtobufCMessage *request; /* of a unary call; NULL: a stream, see rdzv_out_send() */
+    uint64_t deadline_ms;            /* once connected; 0: none */
     void *arg;
-    void (*on_message)(void *arg, const void *data, size_t n); /* may be NULL */
-    void (*on_end)(void *arg, int code, const char *text); /* exactly once; code 0: OK */
+    void (*on_message)(void *arg, const void *data, size_t n);
+    /* Exactly once. code 0: OK. is_refused: as a dial says it. */
+    void (*on_end)(void *arg, int code, bool is_refused, const char *text);
 };
 struct rdzv_out *rdzv_out_start(const struct rdzv_out_opts *opts);
-/* Ends it with CANCELLED and `why`; on_end still comes. */
+void rdzv_out_send(struct rdzv_out *o, const ProtobufCMessage *m); /* also before it is connected */
+/* Ends it with CANCELLED and `why`; on_end still comes. It must be connected. */
 void rdzv_out_cancel(struct rdzv_out *o, const char *why);
-/* Cancels it; nothing is called any more. The channel may be destroyed at once. NULL is fine. */
-void rdzv_out_forget(struct rdzv_out *o);
+/* Nothing is called any more after these, and the record goes by itself. NULL is fine. */
+void rdzv_out_close(struct rdzv_out *o);  /* ends our side after what was sent; if connected */
+void rdzv_out_forget(struct rdzv_out *o); /* cancels it */
+void rdzv_out_forget_all(struct rdzv *r);
 
 /* ---- the parts of a task ---- */
 
@@ -122,45 +142,94 @@ struct rdzv {
     struct rdzv_opts opts; /* strings in `memory` */
     struct arena memory;
     struct wire_cluster cluster;
-    uint8_t incarnation[MEMBER_INCARNATION_BYTES];
     uint8_t token_digest[32];
     uint64_t started_ms;
     struct rdzv_hub *hub;
     struct rdzv_server *server;
-    struct rdzv_service *service; /* NULL unless this task is the coordinator */
+    struct rdzv_out *outs; /* all that run */
+    struct rdzv_group *group;
+    struct rdzv_links *links;
     struct rdzv_client *client;
+    struct rdzv_who *who;
+    struct rdzv_views *views;
     struct rdzv_health *health;
     struct rdzv_control *control;
 };
 
 /* "worker 1 (10.0.0.2:2222)" */
 const char *rdzv_full_name(const struct rdzv *r, uint32_t rank, char out[400]);
-void rdzv_fill_task(const struct rdzv *r, uint32_t rank, Trainerd__V1__Task *out);
 
 extern const struct rdzv_method rdzv_methods[]; /* rdzv.c */
 extern const uint32_t rdzv_n_methods;
-rdzv_handler rdzv_join, rdzv_heartbeat, rdzv_leave;                /* service.c */
+rdzv_handler rdzv_join;                                               /* link_in.c */
+rdzv_handler rdzv_asked;                                              /* who.c */
 rdzv_handler rdzv_status, rdzv_checkpoint, rdzv_drain, rdzv_stop_all; /* control.c */
-rdzv_handler rdzv_health_check, rdzv_health_watch;                 /* health.c */
-rdzv_handler rdzv_reflect;                                         /* reflection.c */
+rdzv_handler rdzv_health_check, rdzv_health_watch;                    /* health.c */
+rdzv_handler rdzv_reflect;                                            /* reflection.c */
 
-struct rdzv_service *rdzv_service_new(struct rdzv *r);
-void rdzv_service_shut(struct rdzv_service *s); /* ends all streams; the rest stays callable */
-void rdzv_service_free(struct rdzv_service *s);
-struct member_coord *rdzv_service_coord(struct rdzv_service *s);
-double rdzv_service_speed(struct rdzv_service *s, uint32_t rank); /* samples per second */
-void rdzv_service_ask_stop(struct rdzv_service *s); /* tells all that joined */
+/* ---- group.c ---- */
 
-struct rdzv_probe;
-struct rdzv_probe *rdzv_probe_new(struct rdzv *r);
-void rdzv_probe_round(struct rdzv_probe *p); /* asks every missing task, a few at a time */
-void rdzv_probe_free(struct rdzv_probe *p);
+struct rdzv_group *rdzv_group_new(struct rdzv *r);
+void rdzv_group_start(struct rdzv_group *g); /* from the loop, soon */
+void rdzv_group_shut(struct rdzv_group *g);  /* no event goes in any more */
+void rdzv_group_free(struct rdzv_group *g);
+bool rdzv_group_has_ended(const struct rdzv_group *g); /* the membership is over, or it is shut */
+
+/* Events, each with all of its actions. */
+void rdzv_group_hear_in(struct rdzv_group *g, uint32_t rank, const struct member_msg *m);
+void rdzv_group_in_closed(struct rdzv_group *g, uint32_t rank, const char *why);
+void rdzv_group_hear_out(struct rdzv_group *g, const struct member_msg *m);
+void rdzv_group_out_closed(struct rdzv_group *g, enum member_closed how, const char *why);
+void rdzv_group_here(struct rdzv_group *g, uint32_t rank, const struct member_where *w);
+void rdzv_group_not_here(struct rdzv_group *g, uint32_t rank, enum member_closed how,
+                         const char *why);
+void rdzv_group_asked(struct rdzv_group *g, uint32_t rank, const struct member_where *theirs,
+                      struct member_where *ours);
+
+/* ---- link_in.c ---- */
+
+struct rdzv_links *rdzv_links_new(struct rdzv *r);
+void rdzv_links_send(struct rdzv_links *l, uint32_t rank, const struct member_msg *m);
+void rdzv_links_close(struct rdzv_links *l, uint32_t rank);
+void rdzv_links_close_all(struct rdzv_links *l);
+/* What the task said when it joined; n_devices 0: it never did. */
+struct rdzv_member rdzv_links_member(const struct rdzv_links *l, uint32_t rank);
+double rdzv_links_speed(const struct rdzv_links *l, uint32_t rank); /* samples per second */
+void rdzv_links_free(struct rdzv_links *l);
+
+/* ---- link_out.c ---- */
 
 struct rdzv_client *rdzv_client_new(struct rdzv *r);
-void rdzv_client_start(struct rdzv_client *c);
-enum member_state rdzv_client_state(const struct rdzv_client *c);
-uint64_t rdzv_client_generation(const struct rdzv_client *c);
+void rdzv_client_call(struct rdzv_client *c, uint32_t rank);
+void rdzv_client_tell(struct rdzv_client *c, const struct member_msg *m);
+void rdzv_client_hang_up(struct rdzv_client *c); /* after what was sent */
 void rdzv_client_free(struct rdzv_client *c);
+
+/* ---- who.c ---- */
+
+struct rdzv_who *rdzv_who_new(struct rdzv *r);
+void rdzv_who_ask(struct rdzv_who *w, uint32_t rank, const struct member_where *ours);
+void rdzv_who_shut(struct rdzv_who *w); /* no answer is waited for any more */
+void rdzv_who_free(struct rdzv_who *w);
+
+/* ---- view.c ---- */
+
+struct rdzv_views *rdzv_views_new(struct rdzv *r);
+/* A View that came in, and was checked. */
+void rdzv_views_take(struct rdzv_views *v, const Trainerd__V1__View *m);
+/* The view as the node has it, with the rest: what came with it, or, if it is our own to publish,
+ * what its members said and a new key. NULL: it is neither. Valid until the next call here. */
+const struct rdzv_view *rdzv_views_get(struct rdzv_views *v, const struct member_view *view);
+void rdzv_views_free(struct rdzv_views *v);
+
+/* ---- trace.c ---- */
+
+void rdzv_trace(const struct rdzv *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* way: "to", "from". */
+void rdzv_trace_msg(const struct rdzv *r, const char *way, uint32_t rank,
+                    const struct member_msg *m);
+
+/* ---- health.c, control.c ---- */
 
 struct rdzv_health *rdzv_health_new(void);
 void rdzv_health_set(struct rdzv_health *h, bool serving);

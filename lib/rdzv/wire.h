@@ -1,9 +1,10 @@
 /* wire.h - bytes from the network to messages that can be trusted, and back.
  *
  * A message unpacks into its own arena with a budget, because a small input can unpack to forty
- * times its size. wire_check_*() then look at every field that is used: strings are UTF-8, bounded
- * and (but for reasons, where they become blanks) without control characters; ids have their
- * length; a task is one of the cluster. What comes out borrows from the message. Threads: one at a
+ * times its size. wire_read_*() then look at every field that is used: strings are UTF-8, bounded
+ * and (but for reasons, where they become blanks) without control characters; numbers that are
+ * counted on from leave room for it; a task is one of the cluster; a view has its members in the
+ * order of their ranks. What comes out borrows from the message and its arena. Threads: one at a
  * time. */
 #ifndef RDZV_WIRE_H
 #define RDZV_WIRE_H
@@ -21,9 +22,10 @@ enum {
     WIRE_BYTES_MAX = 1 << 20,  /* of a message on the wire */
     WIRE_MEMORY_MAX = 8 << 20, /* of a message in memory */
     WIRE_KEY_BYTES = 32,
-    WIRE_PHASE_BYTES = 32, /* of the name of a phase, with the NUL */
-    WIRE_MISSING_MAX = 16, /* tasks named in a Waiting event */
+    WIRE_PHASE_BYTES = 32,   /* of the name of a phase, with the NUL */
+    WIRE_DEVICES_MAX = 4096, /* of a task */
 };
+#define WIRE_NUMBER_MAX ((uint64_t)1 << 62) /* of a generation, a step, a time */
 
 struct wire {
     struct arena arena;
@@ -40,31 +42,40 @@ struct wire_cluster {
     const struct rdzv_task *tasks;
     uint32_t world;
 };
-/* UINT32_MAX: no training task of this cluster. */
+/* MEMBER_NOBODY: no training task of this cluster. */
 uint32_t wire_rank(const struct wire_cluster *c, const Trainerd__V1__Task *t);
+void wire_fill_task(const struct wire_cluster *c, uint32_t rank, Trainerd__V1__Task *out);
 
-/* Each returns 0, or ERR_INPUT naming the field. */
+/* ---- in: each returns 0, or ERR_INPUT naming the field ---- */
 
-/* out->rank is UINT32_MAX for a task that is not in the cluster. */
-int wire_check_join(const struct wire_cluster *c, Trainerd__V1__JoinRequest *m,
-                    struct member_join *out, struct err *err);
-int wire_check_beat(const struct wire_cluster *c, Trainerd__V1__HeartbeatRequest *m,
-                    struct member_beat *out, struct err *err);
+/* Of a Join, wire_rank() of task and of to may be MEMBER_NOBODY, and the addresses are checked. */
+int wire_read_member(struct wire *w, const struct wire_cluster *c,
+                     const Trainerd__V1__MemberMessage *m, struct member_msg *out, struct err *err);
+int wire_read_leader(struct wire *w, const struct wire_cluster *c,
+                     const Trainerd__V1__LeaderMessage *m, struct member_msg *out, struct err *err);
+/* *rank: whose it is; MEMBER_NOBODY for a task that is not in the cluster. */
+int wire_read_where(const struct wire_cluster *c, const Trainerd__V1__Where *m, uint32_t *rank,
+                    struct member_where *out, struct err *err);
+/* A fact beside these: UTF-8, at most `max` bytes, no control characters. */
+int wire_check_fact(const char *field, const char *s, size_t max, struct err *err);
 
-struct wire_leave {
-    uint32_t rank;
-    const uint8_t *incarnation;
-    uint64_t generation;
-    enum member_leave kind;
-    uint64_t step;
-    const char *reason;
+/* ---- out: memory from w, strings borrowed until it is packed ---- */
+
+/* What the sender adds to what the node says. */
+struct wire_sender {
+    uint32_t self, to;
+    uint64_t call; /* counts up */
+    const char *data_address, *host_key;
+    double samples_per_second;
 };
-int wire_check_leave(const struct wire_cluster *c, Trainerd__V1__LeaveRequest *m,
-                     struct wire_leave *out, struct err *err);
-/* For the member `self` with this incarnation. */
-int wire_check_event(const struct wire_cluster *c, uint32_t self,
-                     const uint8_t incarnation[MEMBER_INCARNATION_BYTES],
-                     Trainerd__V1__JoinEvent *m, struct err *err);
+/* CHECKs that the kind is one of a member's. */
+const ProtobufCMessage *wire_write_member(struct wire *w, const struct wire_cluster *c,
+                                          const struct member_msg *m, const struct wire_sender *s);
+/* `view`: of a VIEW, with all that its members said when they joined. */
+const ProtobufCMessage *wire_write_leader(struct wire *w, const struct wire_cluster *c,
+                                          const struct member_msg *m, const struct rdzv_view *view);
+void wire_write_where(struct wire *w, const struct wire_cluster *c, uint32_t self,
+                      const struct member_where *where, Trainerd__V1__Where *out);
 
 /* Text of any origin, for a person: `n` bytes made UTF-8 without control characters, cut to fit. */
 void wire_text(char *out, size_t n_out, const void *text, size_t n);

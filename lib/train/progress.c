@@ -14,27 +14,27 @@ enum {
 };
 
 static const struct {
+    uint8_t order; /* within what is done for a step; tasks compare it */
     const char *name;
     bool steady; /* takes about as long every time */
-    bool waits;  /* for others: they are to blame */
 } phases[N_PHASES] = {
-    [PHASE_REST] = { "rest", false, true },
-    [PHASE_START] = { "start", false, true },
-    [PHASE_LOAD] = { "load", false, false },
-    [PHASE_CONNECT] = { "connect", false, false },
-    [PHASE_AGREE] = { "agree", false, true },
-    [PHASE_TRANSFER] = { "transfer", false, false },
-    [PHASE_BETWEEN] = { "between steps", false, false },
-    [PHASE_BEGIN] = { "begin", true, false },
-    [PHASE_DATA] = { "wait for samples", true, false },
-    [PHASE_LANE] = { "forward and backward", true, false },
-    [PHASE_PERMISSION] = { "wait for permission", false, false },
-    [PHASE_REDUCE] = { "reduce", true, true },
-    [PHASE_UPDATE] = { "update", true, false },
-    [PHASE_EVALUATE] = { "evaluate", true, false },
-    [PHASE_EVALUATION_SUMS] = { "reduce the evaluation", false, true },
-    [PHASE_SAVE] = { "save", false, false },
-    [PHASE_EXPORT] = { "export", false, false },
+    [PHASE_REST] = { 0, "rest", false },
+    [PHASE_START] = { 1, "start", false },
+    [PHASE_LOAD] = { 2, "load", false },
+    [PHASE_CONNECT] = { 3, "connect", false },
+    [PHASE_AGREE] = { 4, "agree", false },
+    [PHASE_TRANSFER] = { 5, "transfer", false },
+    [PHASE_BETWEEN] = { 17, "between steps", false },
+    [PHASE_BEGIN] = { 10, "begin", true },
+    [PHASE_DATA] = { 11, "wait for samples", true },
+    [PHASE_LANE] = { 11, "forward and backward", true },
+    [PHASE_PERMISSION] = { 12, "wait for permission", false },
+    [PHASE_REDUCE] = { 13, "reduce", true },
+    [PHASE_UPDATE] = { 14, "update", true },
+    [PHASE_EVALUATE] = { 18, "evaluate", true },
+    [PHASE_EVALUATION_SUMS] = { 19, "reduce the evaluation", false },
+    [PHASE_SAVE] = { 20, "save", false },
+    [PHASE_EXPORT] = { 21, "export", false },
 };
 
 #define LOAD(x_) __atomic_load_n(&(x_), __ATOMIC_RELAXED)
@@ -69,7 +69,6 @@ static void enter(struct place *p, uint64_t step, enum phase phase)
     STORE(p->step, step);
     STORE(p->phase, (uint32_t)phase);
     STORE(p->since_ns, now);
-    STORE(p->count, p->count + 1);
     end_write(p);
 }
 
@@ -95,12 +94,11 @@ void progress_start(struct replica *r)
     STORE(p->step, r->train->held_step);
     STORE(p->phase, (uint32_t)PHASE_START);
     STORE(p->since_ns, clock_ns());
-    STORE(p->count, p->count + 1);
     end_write(p);
 }
 
 struct seen {
-    uint64_t step, since_ns, count, longest_ns;
+    uint64_t step, since_ns, longest_ns;
     uint32_t phase, times;
 };
 
@@ -112,7 +110,7 @@ static struct seen look(const struct place *p)
     do {
         version = __atomic_load_n(&p->version, __ATOMIC_ACQUIRE);
         s = (struct seen){ .step = LOAD(p->step), .since_ns = LOAD(p->since_ns),
-                           .count = LOAD(p->count), .phase = LOAD(p->phase) };
+                           .phase = LOAD(p->phase) };
         s.longest_ns = LOAD(p->longest_ns[s.phase]);
         s.times = LOAD(p->seen[s.phase]);
         __atomic_thread_fence(__ATOMIC_ACQUIRE);
@@ -120,11 +118,16 @@ static struct seen look(const struct place *p)
     return s;
 }
 
-/* Who holds up the others: of those who do not wait for others the one that has been at it longest. */
+static uint64_t place_of(const struct seen *s)
+{
+    return s->step << 8 | phases[s->phase].order;
+}
+
+/* Who holds up the others; of those equally far the one that has been at it longest. */
 static bool is_further_behind(const struct seen *a, const struct seen *b)
 {
-    if (phases[a->phase].waits != phases[b->phase].waits)
-        return phases[b->phase].waits;
+    if (place_of(a) != place_of(b))
+        return place_of(a) < place_of(b);
     return a->since_ns < b->since_ns;
 }
 
@@ -141,17 +144,15 @@ static uint64_t limit_ms(const struct train *t, const struct seen *s)
 void train_progress(const struct train *t, struct train_progress *out)
 {
     struct seen worst = look(&t->replicas[0].place);
-    uint64_t count = worst.count;
 
     for (uint32_t i = 1; i < t->opts->n_devices; i++) {
         struct seen s = look(&t->replicas[i].place);
 
-        count += s.count;
         if (is_further_behind(&s, &worst))
             worst = s;
     }
     *out = (struct train_progress){ .step = worst.step,
-                                    .place = count,
+                                    .place = place_of(&worst),
                                     .phase = phases[worst.phase].name,
                                     .since_ns = worst.since_ns,
                                     .limit_ms = limit_ms(t, &worst) };

@@ -14,7 +14,7 @@
 #include "base/clock.h"
 #include "base/fs.h"
 
-enum { RETRY_MS = 1000 };
+enum { RETRY_MS = 1000, LOAD_TRIES = 4 };
 
 /* <parameter>/<slot>, in an arena of the state. */
 static int name_slot(struct train *t, const struct graph_param *p, const char *slot,
@@ -213,16 +213,22 @@ int save_load_newest(struct train *t, struct err *err)
     if (info == NULL)
         return err_set(err, ERR_NOMEM, "checkpoint: out of memory");
     train_phase(t, "load", 0);
-    rc = ckpt_newest(o->checkpoint_directory, graph_digest(t->graph), on_skip, on_progress, t, info,
-                     err);
-    if (rc == ERR_NOENT) {
-        rc = 0;
-        goto done;
-    }
-    if (rc == 0)
-        rc = check_same_order(t, info, err);
-    if (rc == 0)
+    /* What was verified can be damaged or removed before it is loaded: then there may be an older one. */
+    for (int i = 0; i < LOAD_TRIES; i++) {
+        rc = ckpt_newest(o->checkpoint_directory, graph_digest(t->graph), on_skip, on_progress, t, info,
+                         err);
+        if (rc == ERR_NOENT) {
+            rc = 0;
+            goto done;
+        }
+        if (rc == 0)
+            rc = check_same_order(t, info, err);
+        if (rc < 0)
+            break;
         rc = load(t, info, err);
+        if (rc != ERR_CORRUPT && rc != ERR_NOENT)
+            break;
+    }
     if (rc < 0)
         err_wrap(err, rc, "resume");
 done:
@@ -258,15 +264,18 @@ static struct ckpt_meta meta_of(const struct train *t, uint64_t step)
     return m;
 }
 
-static int hand_over(struct train *t, uint64_t step, bool wait, struct err *err)
+/* ERR_EXISTS: the one before is still on its way to the disk. */
+static int hand_over(struct train *t, uint64_t step, struct err *err)
 {
     struct ckpt_meta meta = meta_of(t, step);
     int rc = open_writer(t, err);
 
     if (rc == 0)
         rc = train_fault("train.save", err);
-    if (rc == 0)
-        rc = ckpt_write(t->writer, &meta, t->mem.state, wait, err);
+    if (rc == 0) {
+        live_set_keep(t);
+        rc = ckpt_write(t->writer, &meta, t->mem.state, err);
+    }
     if (rc == 0) {
         t->last_saved_step = step;
         t->last_save_ns = clock_ns();
@@ -278,18 +287,13 @@ static int hand_over(struct train *t, uint64_t step, bool wait, struct err *err)
 
 static bool is_due(struct train *t, uint64_t step)
 {
-    const struct train_opts *o = t->opts;
-
-    if (o->checkpoint_directory == NULL || step == 0)
+    if (t->opts->checkpoint_directory == NULL || step == 0)
         return false;
     if (__atomic_load_n(&t->requests, __ATOMIC_RELAXED) & TRAIN_ASK_CHECKPOINT)
         return true;
     if (step == t->last_saved_step)
         return false;
-    if (o->checkpoint_every_steps > 0 && step % o->checkpoint_every_steps == 0)
-        t->save_due = true;
-    if (o->checkpoint_every_seconds > 0 &&
-        (double)(clock_ns() - t->last_save_ns) >= o->checkpoint_every_seconds * 1e9)
+    if (live_save_is_due(t, step))
         t->save_due = true;
     return t->save_due;
 }
@@ -303,7 +307,7 @@ bool save_if_due(struct train *t, uint64_t step)
 
     if (!is_due(t, step) || clock_ns() < t->writer_retry_ns)
         return false;
-    rc = hand_over(t, step, false, &err);
+    rc = hand_over(t, step, &err);
     if (rc < 0 && rc != ERR_EXISTS) { /* it has no writer yet, and could not get one */
         t->writer_retry_ns = clock_ns() + RETRY_MS * 1000000ull;
         err_wrap(&err, rc, "checkpoint of step %llu", (unsigned long long)step);
@@ -325,9 +329,11 @@ int save_now(struct train *t, uint64_t step, uint64_t wait_ms, struct err *err)
         rc = rc == ERR_TIMEOUT ? rc : 0;
     }
     if (rc == 0 && t->last_saved_step != step)
-        rc = hand_over(t, step, true, err);
+        rc = hand_over(t, step, err);
     if (rc == 0 && t->writer != NULL)
         rc = ckpt_flush(t->writer, wait_ms, err);
+    if (rc == ERR_REFUSED || rc == ERR_CANCELED) /* the group goes on elsewhere */
+        rc = err_wrap(err, ERR_PEER, "another task writes the checkpoints now");
     return rc < 0 ? err_wrap(err, rc, "last checkpoint, step %llu", (unsigned long long)step) : 0;
 }
 

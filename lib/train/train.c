@@ -379,6 +379,7 @@ int train_open(const struct train_opts *opts, const volatile int *cancel, struct
         t->replicas[i].local = i;
     }
     t->max_slots = most_slots(t);
+    live_open(t);
     op_thread_init();
     rc = open_model(t, err);
     if (rc == 0) {
@@ -443,6 +444,7 @@ void train_close(struct train *t)
     pthread_mutex_destroy(&t->lock);
     free(t);
 }
+
 
 void train_facts(const struct train *t, struct train_facts *out)
 {

@@ -233,6 +233,11 @@ void train_close(struct train *t); /* joins its threads; NULL is fine */
  * fine. Errors: ERR_INPUT. */
 int train_check_trace(const char *path, struct err *err);
 
+/* What may change while it runs; they begin as the options say. Any thread, at any time; heard at the
+ * next step boundary. */
+void train_set_checkpoint(struct train *t, uint64_t every_steps, double every_seconds, uint32_t max_to_keep);
+void train_set_norm(struct train *t, uint64_t every_steps); /* norm_every_steps */
+
 /* What was settled, for --check and the log. */
 struct train_facts {
     uint64_t records, eval_records;
@@ -305,7 +310,8 @@ int train_save(struct train *t, uint64_t wait_ms, struct err *err);
  * whose `place` stays for longer than limit_ms does not move. */
 struct train_progress {
     uint64_t step;       /* being made; between steps the one that is held */
-    uint64_t place;      /* grows whenever any replica enters a phase */
+    uint64_t place;      /* the same for all tasks at the same point of the same step, and grows: who has the
+                            least holds the others up */
     const char *phase;   /* static: "connect", "load", "agree", "transfer", "wait for samples", "forward",
                             "reduce", "update", "evaluate", ...; "rest": no generation runs */
     uint64_t since_ns;   /* clock_ns() when that replica entered it */

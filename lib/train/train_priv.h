@@ -12,6 +12,7 @@
  *   update.c      the optimizer's part of it
  *   eval.c        one evaluation
  *   save.c        checkpoints and export, on member 0
+ *   live.c        options that may change meanwhile
  *   progress.c    where everybody is, for a watchdog
  *   sample_log.c  which samples went into which step, on disk
  *   trace.c       a few steps on a time line (trace_write.c: the file, and where the time went)
@@ -127,7 +128,7 @@ enum phase {
 /* Written by the replica's thread, read by any: all atomic. */
 struct place {
     uint64_t version; /* odd: being written */
-    uint64_t step, since_ns, count;
+    uint64_t step, since_ns;
     uint32_t phase;
     uint64_t longest_ns[N_PHASES]; /* of this generation, fading */
     uint32_t seen[N_PHASES];       /* in this generation */
@@ -153,6 +154,15 @@ struct replica {
     struct place place;
     uint64_t data_ns, reduce_ns; /* of the current step; reduce_ns: waiting for it */
     struct trace_row *trace;   /* NULL but in and between traced steps */
+};
+
+/* Options that may change at any time: train_set_checkpoint(), train_set_norm(). */
+struct live {
+    uint64_t save_every_steps, save_every_ns, norm_every_steps; /* atomic; 0: not */
+    uint32_t max_to_keep;                                       /* atomic */
+    /* norm_every_steps as it goes for step k, at [k & 1]: local replica 0 writes that of the next step
+     * before the gate that ends this one, so that all replicas decide alike. */
+    uint64_t norm_every[2];
 };
 
 struct step_result { /* agreed: the same on every task */
@@ -185,6 +195,7 @@ struct train {
     uint32_t *feature_of_target; /* likewise target i */
     struct trace *trace;         /* NULL: not asked for */
     struct sample_log *samples;  /* likewise */
+    struct live live;
     uint32_t eval_words;         /* sums of an evaluation: loss, weight, the metrics' */
 
     /* one generation */
@@ -314,6 +325,14 @@ int save_load_newest(struct train *t, struct err *err);
 bool save_if_due(struct train *t, uint64_t step); /* true: a copy went to the writer */
 int save_now(struct train *t, uint64_t step, uint64_t wait_ms, struct err *err); /* until it is verified */
 int save_export(struct train *t, struct err *err);
+
+/* live.c */
+void live_open(struct train *t); /* as the options say */
+/* Is the norm of this step's gradient wanted? The same for all local replicas. */
+bool live_norm_is_due(const struct train *t, uint64_t step);
+void live_end_step(struct train *t, uint64_t step); /* local replica 0, before the gate that ends it */
+bool live_save_is_due(const struct train *t, uint64_t step); /* by number, or by time */
+void live_set_keep(const struct train *t); /* on the writer, which is open */
 
 /* replica.c */
 void *replica_main(void *arg);

@@ -174,7 +174,7 @@ static double measure(struct replica *r, struct optim_hyper *h, const struct opt
     h->grad_scale = 1;
     if (o->clip_value > 0)
         optim_clip_values(t->optim, r->local, state, (float)o->clip_value);
-    if (o->clip_norm == 0 && (o->norm_every_steps == 0 || h->step % o->norm_every_steps != 0))
+    if (o->clip_norm == 0 && !live_norm_is_due(t, h->step))
         return NAN;
     optim_measure_gradient(t->optim, r->local, state);
     meet(t);
@@ -208,8 +208,10 @@ int update_run(struct replica *r, uint64_t step, double *norm, struct err *err)
     }
     optim_update(t->optim, r->local, &h, &state);
     middle = train_fault("train.update_middle", err);
-    if (r->local == 0)
+    if (r->local == 0) {
         move_statistics(t, r->grads[0]);
+        live_end_step(t, step);
+    }
     meet(t);
     if (r->local == 0) {
         t->facts.step = step;

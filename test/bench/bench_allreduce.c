@@ -1,10 +1,12 @@
 /* bench_allreduce - the time of one all-reduce of float32 between processes of this machine.
  *
- *   bench_allreduce [--ranks N] [--tcp] [--bytes N,...]
+ *   bench_allreduce [--ranks N] [--hosts N | --tcp] [--open] [--bytes N,...]
  *
- * N processes of one rank each; --tcp: no shared memory, everything over loopback. Prints per
- * size the median over the repetitions of the slowest rank, in microseconds, and the size of
- * the vector divided by that, in GB/s. */
+ * N processes of one rank each; --hosts: as if they were on so many hosts; --tcp: no shared memory,
+ * everything over loopback. Prints per size the median over the repetitions of the slowest rank, in
+ * microseconds, and the size of the vector divided by that, in GB/s.
+ * --open: instead, the time to open the next generation with arenas of the largest size, and that of
+ * the first two all-reduces of that size in it: medians of the slowest rank, in microseconds. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -19,11 +21,11 @@
 #include "comm/comm.h"
 #include "device/device.h"
 
-enum { RANKS_MAX = 64, SIZES_MAX = 16, REPEATS_MAX = 2000, REPEATS_MIN = 15 };
+enum { RANKS_MAX = 64, SIZES_MAX = 16, REPEATS_MAX = 2000, REPEATS_MIN = 15, OPENINGS = 41 };
 
 struct plan {
-    uint32_t n_ranks, n_sizes;
-    bool tcp;
+    uint32_t n_ranks, n_hosts, n_sizes;
+    bool tcp, open;
     size_t bytes[SIZES_MAX];
 };
 
@@ -36,7 +38,7 @@ struct table {
 static int usage(void)
 {
     fprintf(stderr,
-            "usage: bench_allreduce [--ranks N] [--tcp] [--bytes N,...]\n"
+            "usage: bench_allreduce [--ranks N] [--hosts N | --tcp] [--open] [--bytes N,...]\n"
             "N ranks from 1 to %d, at most %d sizes, each a multiple of 4 bytes\n",
             RANKS_MAX, SIZES_MAX);
     return 2;
@@ -68,12 +70,17 @@ static bool parse(int argc, char **argv, struct plan *p)
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--tcp") == 0)
             p->tcp = true;
+        else if (strcmp(argv[i], "--open") == 0)
+            p->open = true;
+        else if (strcmp(argv[i], "--hosts") == 0 && i + 1 < argc)
+            p->n_hosts = (uint32_t)strtoul(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--ranks") == 0 && i + 1 < argc)
             p->n_ranks = (uint32_t)strtoul(argv[++i], NULL, 10);
         else if (strcmp(argv[i], "--bytes") != 0 || i + 1 == argc || !parse_sizes(argv[++i], p))
             return false;
     }
-    return p->n_ranks >= 1 && p->n_ranks <= RANKS_MAX;
+    return p->n_ranks >= 1 && p->n_ranks <= RANKS_MAX && p->n_hosts >= 1 &&
+           p->n_ranks % p->n_hosts == 0 && p->n_hosts <= 10;
 }
 
 static uint32_t repeats(size_t bytes)
@@ -105,8 +112,46 @@ static int measure(const struct plan *p, struct table *t, uint32_t rank, struct 
     return 0;
 }
 
+static int connect_one(const struct comm_opts *o, struct comm **out, struct err *err)
+{
+    int rc = comm_open(o, out, err);
+
+    if (rc == 0) {
+        rc = comm_connect(*out, err);
+        if (rc < 0)
+            comm_close(*out);
+    }
+    return rc;
+}
+
+/* Generation behind generation; row 0: connecting, 1 and 2: the first calls. */
+static int measure_open(struct table *t, struct comm_opts *o, size_t bytes, struct comm **c,
+                        struct err *err)
+{
+    for (uint32_t i = 0; i < OPENINGS; i++) {
+        int rc = comm_barrier(*c, 0, err);
+        uint64_t at = clock_ns();
+
+        comm_close(*c);
+        *c = NULL;
+        o->generation++;
+        if (rc == 0)
+            rc = connect_one(o, c, err);
+        for (uint32_t k = 0; k < 3 && rc == 0; k++) {
+            t->ns[k][o->self][i] = clock_ns() - at;
+            at = clock_ns();
+            if (k < 2)
+                rc = comm_all_reduce(*c, 0, o->arena->base, bytes / 4, TENSOR_F32, COMM_SUM, err);
+        }
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
 static int child(const struct plan *p, struct table *t, uint32_t rank, struct comm_listener *l)
 {
+    static char hosts[10][160];
     struct comm_member members[RANKS_MAX];
     struct comm_opts o = { .generation = 1,
                            .members = members,
@@ -116,7 +161,7 @@ static int child(const struct plan *p, struct table *t, uint32_t rank, struct co
                            .shared_memory = !p->tcp,
                            .deadline_ms = 60000 };
     struct device_mem arena;
-    struct comm *c;
+    struct comm *c = NULL;
     struct err err;
     struct device slots[DEVICE_MAX];
     uint32_t n_slots;
@@ -128,19 +173,21 @@ static int child(const struct plan *p, struct table *t, uint32_t rank, struct co
 
     for (uint32_t s = 0; s < p->n_sizes; s++)
         most = p->bytes[s] > most ? p->bytes[s] : most;
+    for (uint32_t i = 0; i < p->n_hosts; i++)
+        snprintf(hosts[i], sizeof(hosts[i]), "%u %s", i, comm_host_key());
     for (uint32_t i = 0; i < p->n_ranks; i++)
-        members[i] = (struct comm_member){ "bench", comm_host_key(), t->address[i], 1 };
+        members[i] = (struct comm_member){ "bench", hosts[i / (p->n_ranks / p->n_hosts)],
+                                           t->address[i], 1 };
     if (rc == 0)
         rc = device_mem_open(&arena, most, true, &err);
     o.arena = &arena;
     if (rc == 0)
-        rc = comm_open(&o, &c, &err);
-    if (rc == 0)
-        rc = comm_connect(c, &err);
+        rc = connect_one(&o, &c, &err);
     if (rc == 0) {
         if (rank == 0)
             printf("# %s\n", comm_describe(c)), fflush(stdout);
-        rc = measure(p, t, rank, c, arena.base, &err);
+        memset(arena.base, 0, most);
+        rc = p->open ? measure_open(t, &o, most, &c, &err) : measure(p, t, rank, c, arena.base, &err);
         comm_close(c);
     }
     if (rc < 0)
@@ -155,26 +202,42 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* The median over n repetitions of the slowest rank. */
+static uint64_t median(const struct plan *p, struct table *t, uint32_t row, uint32_t n)
+{
+    uint64_t *slowest = t->ns[row][0];
+
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t r = 1; r < p->n_ranks; r++)
+            if (t->ns[row][r][i] > slowest[i])
+                slowest[i] = t->ns[row][r][i];
+    qsort(slowest, n, sizeof(*slowest), by_value);
+    return slowest[n / 2];
+}
+
 static void report(const struct plan *p, struct table *t)
 {
     printf("%12s %12s %10s\n", "bytes", "us", "GB/s");
     for (uint32_t s = 0; s < p->n_sizes; s++) {
-        uint32_t n = repeats(p->bytes[s]);
-        uint64_t *slowest = t->ns[s][0];
+        uint64_t ns = median(p, t, s, repeats(p->bytes[s]));
 
-        for (uint32_t i = 0; i < n; i++)
-            for (uint32_t r = 1; r < p->n_ranks; r++)
-                if (t->ns[s][r][i] > slowest[i])
-                    slowest[i] = t->ns[s][r][i];
-        qsort(slowest, n, sizeof(*slowest), by_value);
-        printf("%12zu %12.2f %10.2f\n", p->bytes[s], (double)slowest[n / 2] / 1e3,
-               (double)p->bytes[s] / (double)slowest[n / 2]);
+        printf("%12zu %12.2f %10.2f\n", p->bytes[s], (double)ns / 1e3,
+               (double)p->bytes[s] / (double)ns);
     }
+}
+
+static void report_open(const struct plan *p, struct table *t)
+{
+    static const char *const rows[] = { "open", "first call", "second call" };
+
+    for (uint32_t k = 0; k < 3; k++)
+        printf("%12s %12.2f\n", rows[k], (double)median(p, t, k, OPENINGS) / 1e3);
 }
 
 int main(int argc, char **argv)
 {
     struct plan p = { .n_ranks = 2,
+                      .n_hosts = 1,
                       .n_sizes = 5,
                       .bytes = { 1024, 65536, 1048576, 25000000, 100000000 } };
     struct comm_listener *listeners[RANKS_MAX];
@@ -202,6 +265,6 @@ int main(int argc, char **argv)
     while (wait(&status) > 0)
         failed |= status != 0;
     if (failed == 0)
-        report(&p, t);
+        (p.open ? report_open : report)(&p, t);
     return failed;
 }

@@ -46,7 +46,7 @@ static uint64_t save(const char *folder, const struct ckpt_layout *layouts, cons
     uint64_t bytes, start = clock_ns();
     struct err err;
 
-    if (ckpt_write_folder(path, layouts, 2, &meta, state, &bytes, &err) < 0)
+    if (ckpt_write_folder(path, layouts, 2, NULL, &meta, state, &bytes, &err) < 0)
         die(&err);
     start = clock_ns() - start;
     if (fs_remove_tree(path, &err) < 0)
@@ -108,7 +108,7 @@ int main(void)
         bare_ns[i] = bare(folder, state, n);
         save_ns[i] = save(folder, layouts, state);
         all_ns[i] = clock_ns();
-        if (ckpt_write(w, &meta, state, true, &err) < 0)
+        if (ckpt_write(w, &meta, state, &err) < 0)
             die(&err);
         copy_ns[i] = clock_ns() - all_ns[i];
         if (ckpt_flush(w, 600000, &err) < 0)

@@ -411,6 +411,48 @@ static void a_file_with_its_tensors_in_another_order_is_loaded(void **state)
     kit_remove(folder);
 }
 
+static void a_look_at_the_newest_reads_no_tensors(void **state)
+{
+    char *folder = kit_folder(), *path;
+    struct ckpt_writer_opts opts = kit_opts(folder);
+    struct ckpt_meta last = kit_meta(9);
+    struct ckpt_writer *w;
+    struct ckpt_info info;
+    struct buf data;
+
+    (void)state;
+    assert_int_equal(ckpt_peek(folder, NULL, &info, NULL), ERR_NOENT);
+    kit_save(folder, 7, 7);
+    last.complete = true;
+    w = kit_open(&opts);
+    kit_write(w, &last, 9);
+    kit_flush(w);
+    ckpt_writer_close(w);
+    assert_int_equal(ckpt_peek(folder, "m0del", &info, NULL), 0);
+    kit_same_meta(&info.meta, &last);
+    assert_text(info.path, "step-00000009");
+    assert_true(info.bytes > KIT_STATE_BYTES / 2);
+    assert_int_equal(ckpt_peek(folder, "another", &info, NULL), ERR_NOENT);
+
+    path = kit_path(folder, 9, "model.safetensors"); /* damage to a tensor is not seen ... */
+    data = kit_read(path);
+    data.data[data.len - 1] ^= 1;
+    kit_put(path, data.data, data.len);
+    assert_int_equal(ckpt_peek(folder, "m0del", &info, NULL), 0);
+    assert_int_equal(info.meta.step, 9);
+    kit_put(path, data.data, data.len - 1); /* ... that something is missing is */
+    assert_int_equal(ckpt_peek(folder, "m0del", &info, NULL), 0);
+    assert_int_equal(info.meta.step, 7);
+    assert_false(info.meta.complete);
+    free(path);
+    buf_fini(&data);
+    path = kit_path(folder, 7, "manifest.json");
+    kit_put(path, "{}", 2);
+    assert_int_equal(ckpt_peek(folder, NULL, &info, NULL), ERR_NOENT);
+    free(path);
+    kit_remove(folder);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -426,6 +468,7 @@ int main(void)
         cmocka_unit_test(each_goes_from_the_oldest_to_the_newest),
         cmocka_unit_test(a_model_that_does_not_fit_is_refused_by_name),
         cmocka_unit_test(a_file_with_its_tensors_in_another_order_is_loaded),
+        cmocka_unit_test(a_look_at_the_newest_reads_no_tensors),
     };
 
     return cmocka_run_group_tests_name("ckpt/read", tests, NULL, NULL);

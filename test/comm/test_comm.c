@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "base/rng.h"
 #include "comm/cast.h"
 
 enum { COUNT_MAX = 70001, GUARD = 64 };
@@ -347,31 +348,35 @@ static void every_layout_of_eight_ranks_gives_the_same_bits(void **state)
     }
 }
 
-/* Fewer ranks with the work of eight: each brings the sum of its leaves, and all get the bits that
- * eight would. */
+/* Fewer ranks with the work of a full group: each brings the sum of its leaves, and all get the bits
+ * that the full group would. */
 static void leave_bits_of_shares(struct cast *k, struct comm *c, uint32_t self, uint32_t local)
 {
     struct run u = run_of(k, c, self, local);
-    uint32_t first = 0, own = k->shares[u.rank];
+    uint32_t first = 0, own = k->shares[u.rank], full = 0;
+    size_t large = k->arena_bytes / sizeof(float) - GUARD;
     struct err err;
 
     for (uint32_t r = 0; r < u.rank; r++)
         first += k->shares[r];
+    for (uint32_t r = 0; r < u.world; r++)
+        full += k->shares[r];
     for (u.round = 1; u.round < 4; u.round++) {
-        size_t count = u.round == 2 ? 100 : 20011;
+        size_t count = u.round == 2 ? 100 : large;
 
         for (size_t i = 0; i < count; i++) {
-            float v[8];
+            float v[64];
 
-            for (uint32_t leaf = 0; leaf < 8; leaf++)
+            for (uint32_t leaf = 0; leaf < full; leaf++)
                 v[leaf] = (float)value(leaf, i, u.round);
             ((float *)u.data)[i] = tree_f32(first, own, v, false);
         }
         EXPECT(comm_all_reduce(c, local, u.data, count, TENSOR_F32, COMM_SUM, &err) == 0, "%s",
                err.text);
         for (size_t i = 0; i < count; i++)
-            EXPECT(get(u.data, i, TENSOR_F32) == oracle(8, i, u.round, TENSOR_F32, false),
-                   "%s: rank %u, element %zu of %zu", comm_describe(c), u.rank, i, count);
+            EXPECT(get(u.data, i, TENSOR_F32) == oracle(full, i, u.round, TENSOR_F32, false),
+                   "%s of %u: rank %u, element %zu of %zu", comm_describe(c), full, u.rank, i,
+                   count);
     }
 }
 
@@ -398,6 +403,40 @@ static void a_smaller_group_gives_the_bits_of_the_full_one(void **state)
         for (uint32_t m = 0; m < k.n; m++)
             world += k.members[m].n_ranks;
         comm_share(8, world, k.shares);
+        cast_play(&k, scene_shares);
+        cast_fini(&k);
+    }
+}
+
+static uint32_t below(uint32_t *at, uint32_t n)
+{
+    const struct rng_key key = { .seed = 20261121 };
+
+    return rng_u32(&key, (*at)++) % n;
+}
+
+/* Any survivors of any full group, on whatever hosts they are. */
+static void any_part_of_any_group_gives_the_bits_of_the_whole(void **state)
+{
+    uint32_t at_number = 0;
+    struct cast k;
+
+    (void)state;
+    for (int i = 0; i < 60; i++) {
+        uint32_t full = 2 + below(&at_number, 15);
+        uint32_t world = 1 + below(&at_number, full);
+        char layout[128] = "", host = 'A';
+
+        world = world > 9 ? 9 : world;
+        for (uint32_t left = world, n; left > 0; left -= n) {
+            size_t at = strlen(layout);
+
+            n = 1 + below(&at_number, left < 3 ? left : 3);
+            host = below(&at_number, 3) != 0 ? host : (char)('A' + below(&at_number, 3));
+            snprintf(layout + at, sizeof(layout) - at, "%c%u ", host, n);
+        }
+        cast_init(&k, layout, below(&at_number, 4) != 0, (5003 + GUARD) * sizeof(float));
+        comm_share(full, world, k.shares);
         cast_play(&k, scene_shares);
         cast_fini(&k);
     }
@@ -467,6 +506,7 @@ int main(void)
         cmocka_unit_test(hosts_of_several_members_agree_to_the_bit),
         cmocka_unit_test(every_layout_of_eight_ranks_gives_the_same_bits),
         cmocka_unit_test(a_smaller_group_gives_the_bits_of_the_full_one),
+        cmocka_unit_test(any_part_of_any_group_gives_the_bits_of_the_whole),
         cmocka_unit_test(a_warm_call_allocates_nothing_and_a_close_leaves_nothing_open),
     };
 

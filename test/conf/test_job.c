@@ -40,6 +40,15 @@ static void what_is_not_said_has_the_documented_default(void **state)
     assert_int_equal(c->train.eval_every_epochs, 0);
     assert_int_equal(c->train.log_every_steps, 10);
     assert_true(c->train.deadline_seconds == 30.0);
+    assert_true(c->train.grace_seconds == 8.0);
+    assert_int_equal(c->elastic.min_world, 0);
+    assert_true(c->elastic.rejoin_seconds == 10.0);
+    assert_true(c->detection.silent_seconds == 1.2);
+    assert_true(c->detection.stuck_factor == 10.0);
+    assert_true(c->health.check_gradients);
+    assert_int_equal(c->health.check_weights_every_steps, 100);
+    assert_int_equal(c->health.non_finite, CONF_NON_FINITE_STOP);
+    assert_int_equal(c->log.level, CONF_LOG_INFO);
     assert_true(c->optimizer.weight_decay == 0.0);
     assert_int_equal(c->optimizer.schedule.type, CONF_SCHEDULE_CONSTANT);
     assert_int_equal(c->optimizer.schedule.warmup_steps, 0);
@@ -66,6 +75,7 @@ static void a_default_may_follow_from_another_key(void **state)
            "'weight_decay':0}");
     const struct job_patch momentum[JOB_MAX_PATCHES] =
         P2("/optimizer/type", "'momentum'", "/optimizer/schedule", "{'type':'cosine'}");
+    const struct job_patch hasty[JOB_MAX_PATCHES] = P1("/train/deadline_seconds", "2");
     struct conf *c = job_patched(eval);
 
     (void)state;
@@ -82,6 +92,11 @@ static void a_default_may_follow_from_another_key(void **state)
     c = job_patched(said);
     assert_int_equal(c->train.eval_every_epochs, 0);
     assert_true(c->optimizer.weight_decay == 0.0);
+    conf_free(c);
+
+    c = job_patched(hasty);
+    assert_true(c->elastic.rejoin_seconds == 1.0);
+    assert_true(c->detection.silent_seconds == 1.0);
     conf_free(c);
 
     c = job_patched(momentum);
@@ -146,13 +161,16 @@ static void what_is_said_is_read(void **state)
         "'cache':'memory','remainder':'pad','threads':3,'prefetch':4,'index_directory':'idx'},"
         "'train':{'seed':18446744073709551615,'epochs':6,'batch_size_per_replica':8,'lanes':12,"
         "'precision':'float32','clip_norm':0.25,'eval_every_epochs':5,'log_every_steps':9,"
-        "'deadline_seconds':2.5},"
+        "'deadline_seconds':2.5,'grace_seconds':1.5},"
+        "'elastic':{'min_world':3,'rejoin_seconds':2},"
+        "'detection':{'silent_seconds':0.5,'stuck_factor':20},"
+        "'health':{'check_gradients':false,'check_weights_every_steps':7,'non_finite':'skip'},"
         "'optimizer':{'type':'adam','learning_rate':0.002,'beta1':0.8,'beta2':0.95,"
         "'epsilon':1e-6,'weight_decay':0.1,'schedule':{'type':'step','warmup_steps':11,"
         "'step_size':13,'gamma':0.5},'scaling':{'rule':'linear','reference_batch_size':32}},"
         "'communication':{'implementation':'cpu','shared_memory':false,'token_file':'tok'},"
         "'checkpoint':{'directory':'ckpt','every_steps':14,'every_seconds':1.5,'max_to_keep':0},"
-        "'summary':{'directory':'logs'},'export':{'onnx':'out.onnx'}}";
+        "'summary':{'directory':'logs'},'log':{'level':'warn'},'export':{'onnx':'out.onnx'}}";
     char *text = job_quoted(quoted);
     struct conf *c = job_parsed("/jobs/./one/my.json", text);
 
@@ -207,6 +225,15 @@ static void what_is_said_is_read(void **state)
     assert_int_equal(c->train.eval_every_epochs, 5);
     assert_int_equal(c->train.log_every_steps, 9);
     assert_true(c->train.deadline_seconds == 2.5);
+    assert_true(c->train.grace_seconds == 1.5);
+    assert_int_equal(c->elastic.min_world, 3);
+    assert_true(c->elastic.rejoin_seconds == 2.0);
+    assert_true(c->detection.silent_seconds == 0.5);
+    assert_true(c->detection.stuck_factor == 20.0);
+    assert_false(c->health.check_gradients);
+    assert_int_equal(c->health.check_weights_every_steps, 7);
+    assert_int_equal(c->health.non_finite, CONF_NON_FINITE_SKIP);
+    assert_int_equal(c->log.level, CONF_LOG_WARN);
     assert_int_equal(c->optimizer.type, CONF_ADAM);
     assert_true(c->optimizer.learning_rate == 0.002);
     assert_true(c->optimizer.beta1 == 0.8);

@@ -178,7 +178,21 @@ static void every_default_is_visible_in_print(void **state)
         "    \"clip_value\": 0,\n"
         "    \"eval_every_epochs\": 0,\n"
         "    \"log_every_steps\": 10,\n"
-        "    \"deadline_seconds\": 30\n"
+        "    \"deadline_seconds\": 30,\n"
+        "    \"grace_seconds\": 8\n"
+        "  },\n"
+        "  \"elastic\": {\n"
+        "    \"min_world\": 0,\n"
+        "    \"rejoin_seconds\": 10\n"
+        "  },\n"
+        "  \"detection\": {\n"
+        "    \"silent_seconds\": 1.2,\n"
+        "    \"stuck_factor\": 10\n"
+        "  },\n"
+        "  \"health\": {\n"
+        "    \"check_gradients\": true,\n"
+        "    \"check_weights_every_steps\": 100,\n"
+        "    \"non_finite\": \"stop\"\n"
         "  },\n"
         "  \"optimizer\": {\n"
         "    \"type\": \"sgd\",\n"
@@ -211,6 +225,9 @@ static void every_default_is_visible_in_print(void **state)
         "  },\n"
         "  \"summary\": {\n"
         "    \"directory\": null\n"
+        "  },\n"
+        "  \"log\": {\n"
+        "    \"level\": \"info\"\n"
         "  },\n"
         "  \"export\": {\n"
         "    \"onnx\": null\n"
@@ -325,6 +342,9 @@ static void the_digest_is_of_this_text(void **state)
         "    'clip_value': 0,\n"
         "    'eval_every_epochs': 0\n"
         "  },\n"
+        "  'health': {\n"
+        "    'non_finite': 'stop'\n"
+        "  },\n"
         "  'optimizer': {\n"
         "    'type': 'sgd',\n"
         "    'learning_rate': 0.1,\n"
@@ -382,6 +402,14 @@ static void the_digest_sees_what_decides_the_result_and_nothing_else(void **stat
         { P1("/data/index_directory", "'i'"), true },
         { P1("/train/log_every_steps", "3"), true },
         { P1("/train/deadline_seconds", "3"), true },
+        { P1("/train/grace_seconds", "3"), true },
+        { P1("/elastic", "{'min_world':2,'rejoin_seconds':3}"), true },
+        { P1("/detection", "{'silent_seconds':3,'stuck_factor':3}"), true },
+        { P1("/health", "{'check_gradients':false,'check_weights_every_steps':3}"), true },
+        { P1("/health", "{'non_finite':'stop'}"), true },
+        { P1("/health", "{'non_finite':'skip'}"), false },
+        { P1("/health", "{'non_finite':'restore'}"), false },
+        { P1("/log", "{'level':'debug'}"), true },
         { P1("/communication", "{'shared_memory':false,'token_file':'t'}"), true },
         { P1("/checkpoint", "{'directory':'c','every_steps':3,'every_seconds':3,"
                             "'max_to_keep':3}"), true },

@@ -13,7 +13,7 @@ import numpy as np
 
 sys.path.insert(1, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "data"))
 import tfrecord  # noqa: E402
-from kit import ROOT, TRAINERCTL, Task, expect_codes, main, test, workdir  # noqa: E402
+from kit import ROOT, TRAINERCTL, Task, expect_codes, main, start, test, workdir  # noqa: E402
 from segment_net import segment_net  # noqa: E402
 
 rng = np.random.default_rng(3)
@@ -84,7 +84,8 @@ def csv(folder, job):
 
 MAKE = {"images_resnet50": images, "tokens_gpt2": tokens, "packed_text": packed, "table_dlrm": table, "finetune_csv": csv}
 # On the demo's data, where they point already.
-READY = {"minimal", "adamw_cosine"}
+READY = {"minimal", "adamw_cosine", "elastic", "health"}
+TASKS = {"elastic": 4}
 
 
 @test
@@ -108,9 +109,11 @@ def run_small(name, prepare):
     path = os.path.join(folder, name + ".json")
     with open(path, "w") as f:
         json.dump(job, f)
-    task = Task(path, args=("--devices", "cpu:1"))
-    expect_codes([task], [0], 120)
-    assert [r["step"] for r in task.events("step")][-1] == 2
+    n = TASKS.get(name, 1)
+    tasks = start(path, n, args=("--log-level", "info")) if n > 1 else [
+        Task(path, args=("--devices", "cpu:1", "--log-level", "info"))]
+    expect_codes(tasks, [0] * n, 120)
+    assert [r["step"] for r in tasks[0].events("step")][-1] == 2
     assert "export" not in job or os.path.exists(os.path.join(folder, job["export"]["onnx"]))
 
 

@@ -52,6 +52,9 @@ def damage(path, how):
 def a_damaged_checkpoint_is_skipped_with_what_is_wrong_and_the_one_before_used():
     folder, job, ckpts = trained()
     whole = read_tree(os.path.join(ckpts, "step-00000040"))
+    # On a slow disk a checkpoint that is due while another is being written comes a step or two later.
+    before = int(sorted(os.listdir(ckpts))[-2].removeprefix("step-"))
+    assert before >= 30, os.listdir(ckpts)
     for name in ("model.safetensors", "optimizer.safetensors", "manifest.json"):
         for how in ("flip", "cut", "head", "empty", "gone"):
             damage(os.path.join(ckpts, "step-00000040", name), how)
@@ -62,7 +65,7 @@ def a_damaged_checkpoint_is_skipped_with_what_is_wrong_and_the_one_before_used()
             assert "step-00000040" in bad and name in bad, bad
             task = Task(job, args=("--devices", "cpu:1"))
             expect_codes([task], [0])
-            assert min(task.steps()) == 31, (name, how)
+            assert min(task.steps()) == before + 1, (name, how)
             warning = [r["message"] for r in task.events("warning")]
             assert any("step-00000040" in w and name in w for w in warning), (name, how, warning)
             assert read_tree(os.path.join(ckpts, "step-00000040")) == whole, (name, how)
@@ -120,7 +123,8 @@ def a_full_disk_is_reported_retried_and_does_not_stop_training():
 @test
 def only_so_many_checkpoints_are_kept():
     folder, _, ckpts = trained(checkpoint={"every_steps": 10, "max_to_keep": 2})
-    assert sorted(os.listdir(ckpts)) == ["step-00000030", "step-00000040"], os.listdir(ckpts)
+    left = sorted(os.listdir(ckpts))
+    assert len(left) == 2 and "step-00000030" <= left[0] < left[1] == "step-00000040", left
 
 
 @test

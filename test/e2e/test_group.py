@@ -183,7 +183,7 @@ def trainerctl_looks_saves_drains_and_stops():
     status = {"step": 0}
     while status["step"] < 4 and time.monotonic() < until:  # it is a moment behind the log
         status = json.loads(ctl("status", "--json", chief).stdout)
-    assert status["state"] == "active" and status["phase"] in ("train", "evaluate") and status["step"] >= 4, status
+    assert status["state"] == "leading" and status["phase"] in ("train", "evaluate") and status["step"] >= 4, status
     assert [t["state"] for t in status["tasks"]] == ["active", "active"], status
     assert status["total_steps"] == 140000 and status["generation"] == 1, status
     text = ctl("status", worker).stdout

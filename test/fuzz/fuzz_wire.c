@@ -10,32 +10,36 @@
 
 enum { WORLD = 2 };
 
-#define INC "0123456789abcdef"
-#define TASK0 "\x0a\x11\x0a\x06worker\x10\x00\x1a\x05" "a:222" /* Task{worker, 0} */
+#define INC "\x11\x01\x02\x03\x04\x05\x06\x07\x08" /* fixed64 in field 2 */
+#define TASK0 "\x0a\x11\x0a\x06worker\x10\x00\x1a\x05" "a:222" /* Task{worker, 0} in field 1 */
 #define TASK1 "\x0a\x11\x0a\x06worker\x10\x01\x1a\x05" "b:222"
-#define MEMBER0 TASK0 "\x12\x10" INC "\x18\x01\x22\x03" "a:1\x2a\x01h\x30\x05"
-#define MEMBER1 TASK1 "\x12\x10" INC "\x18\x01\x22\x03" "b:1\x2a\x01h\x30\x05"
+#define MEMBER0 TASK0 INC "\x18\x01\x22\x03" "a:1\x2a\x01h\x30\x05" /* 38 bytes */
+#define MEMBER1 TASK1 INC "\x18\x01\x22\x03" "b:1\x2a\x01h\x30\x04"
 #define KEY "0123456789abcdef0123456789abcdef"
 
-/* The first byte says which message the rest is. */
+/* The first byte says which message the rest is: of a member, of a leader, Who asked or answered. */
 const struct fuzz_seed fuzz_seeds[] = {
-    FUZZ_SEED("\x00" TASK1 "\x12\x10" INC "\x1a\x03"
-              "0.1\x22\x03"
-              "job\x2a\x03"
-              "clu\x32\x03"
-              "a,b\x3a\x03"
-              "cpu\x40\x01\x4a\x04onex\x52\x00\x58\x07\x62\x03"
-              "a:1\x6a\x01h"),
-    FUZZ_SEED("\x01" TASK0 "\x12\x10" INC
-              "\x18\x01\x20\x64\x2a\x05train\x30\x0a\x39\x00\x00\x00\x00\x00\x00\xf0"
-              "\x3f\x48\x02"),
-    FUZZ_SEED("\x02" TASK1 "\x12\x10" INC "\x18\x01\x20\x64\x28\x02\x32\x0bloss is NaN"),
-    FUZZ_SEED("\x03\x0a\x1d\x0a\x17" TASK1 "\x12\x02no\x10\x01\x18\x02"),
-    FUZZ_SEED("\x03\x12\x8e\x01\x08\x01\x12\x31" MEMBER0 "\x12\x31" MEMBER1 "\x1a\x20" KEY
-              "\x28\x05\x30\x01"),
-    FUZZ_SEED("\x03\x1a\x1d\x08\x01\x12\x11\x0a\x06worker\x10\x01\x1a\x05"
-              "b:222\x1a\x04lost\x20\x01"),
-    FUZZ_SEED("\x03\x22\x02\x10\x01"),
+    FUZZ_SEED("\x00\x0a\x61" TASK1 INC "\x1a\x03" "0.1\x22\x03" "job\x2a\x03" "clu\x32\x03" "a,b\x3a\x03"
+              "cpu\x40\x01\x4a\x04onex\x52\x00\x58\x07\x62\x03" "a:1\x6a\x01h\x72\x11\x0a\x06worker\x10"
+              "\x00\x1a\x05" "a:222\x78\x09\x80\x01\x01"),                              /* Join */
+    FUZZ_SEED("\x00\x12\x04\x08\x07\x10\x03"),                                          /* Ready */
+    FUZZ_SEED("\x00\x1a\x1a\x08\x01\x10\x64\x18\x09\x22\x05train\x28\x0a\x30\x64\x39\x00\x00\x00\x00"
+              "\x00\x00\xf0\x3f"),                                                       /* Beat */
+    FUZZ_SEED("\x00\x22\x1b\x08\x01\x12\x11\x0a\x06worker\x10\x01\x1a\x05" "b:222\x1a\x04" "gone"),
+    FUZZ_SEED("\x00\x2a\x04\x08\x01\x10\x09"),                                          /* Complete */
+    FUZZ_SEED("\x00\x32\x0b\x08\x8f\x01\x10\x01\x1a\x04" "stop"),                        /* Leave */
+    FUZZ_SEED("\x01\x0a\x06\x0a\x04wait"),                                              /* Wait */
+    FUZZ_SEED("\x01\x12\x7c\x08\x01\x12\x28" MEMBER0 "\x12\x28" MEMBER1 "\x1a\x20" KEY
+              "\x28\x05\x30\x00"),                                                       /* View */
+    FUZZ_SEED("\x01\x1a\x20\x08\x01\x12\x11\x0a\x06worker\x10\x01\x1a\x05" "b:222\x1a\x04lost\x28\x01"
+              "\x30\x8f\x01"),                                                           /* Over */
+    FUZZ_SEED("\x01\x2a\x02\x08\x01"),                                                  /* Pause */
+    FUZZ_SEED("\x01\x32\x13" TASK1),                                                    /* Redirect */
+    FUZZ_SEED("\x01\x3a\x0a\x08\x01\x10\x02\x1a\x04" "away"),                            /* Refuse */
+    FUZZ_SEED("\x01\x42\x00"),                                                          /* Beat */
+    FUZZ_SEED("\x02\x0a\x33" TASK1 INC "\x18\x03\x22\x11\x0a\x06worker\x10\x00\x1a\x05" "a:222\x28\x01"
+              "\x12\x03" "clu"),
+    FUZZ_SEED("\x03\x0a\x33" TASK1 INC "\x18\x03\x22\x11\x0a\x06worker\x10\x00\x1a\x05" "a:222\x28\x01"),
 };
 const size_t n_fuzz_seeds = sizeof(fuzz_seeds) / sizeof(fuzz_seeds[0]);
 
@@ -50,73 +54,90 @@ static void check_fact(const char *s, size_t max)
         CHECK((unsigned char)*s >= ' ' && *s != 0x7f);
 }
 
-static int check_join(Trainerd__V1__JoinRequest *m, struct err *err)
+static void check_text(const struct member_msg *m)
 {
-    struct member_join j;
-    int rc = wire_check_join(&cluster, m, &j, err);
-
-    if (rc < 0)
-        return rc;
-    CHECK(j.n_devices > 0 &&
-          (j.rank == UINT32_MAX || strcmp(m->task->type, tasks[j.rank].type) == 0));
-    check_fact(j.ident.version, 64);
-    check_fact(j.ident.cluster, WIRE_BYTES_MAX);
-    check_fact(j.ident.kernels, 256);
-    check_fact(m->data_address, 320);
-    return 0;
+    check_fact(m->text, MEMBER_TEXT_BYTES - 1);
+    check_fact(m->progress.phase, WIRE_PHASE_BYTES - 1);
+    CHECK(m->generation <= WIRE_NUMBER_MAX && m->held <= WIRE_NUMBER_MAX);
+    CHECK(m->code == MEMBER_GO_ON || m->code == 0 || m->code == 2 || m->code == 138 ||
+          m->code == 143);
 }
 
-static int check_beat(Trainerd__V1__HeartbeatRequest *m, struct err *err)
+static int check_member(struct wire *w, Trainerd__V1__MemberMessage *m, struct err *err)
 {
-    struct member_beat b;
-    int rc = wire_check_beat(&cluster, m, &b, err);
+    struct member_msg out;
+    int rc = wire_read_member(w, &cluster, m, &out, err);
 
     if (rc < 0)
         return rc;
-    CHECK(b.rank < WORLD);
-    check_fact(b.phase, 31);
-    return 0;
-}
-
-static int check_leave(Trainerd__V1__LeaveRequest *m, struct err *err)
-{
-    struct wire_leave l;
-    int rc = wire_check_leave(&cluster, m, &l, err);
-
-    if (rc < 0)
-        return rc;
-    CHECK(l.rank < WORLD && l.kind <= MEMBER_LEAVE_FAILED && l.incarnation != NULL);
-    check_fact(l.reason, MEMBER_TEXT_BYTES - 1);
-    return 0;
-}
-
-static int check_event(Trainerd__V1__JoinEvent *m, struct err *err)
-{
-    int rc = wire_check_event(&cluster, 0, (const uint8_t *)INC, m, err);
-
-    if (rc < 0)
-        return rc;
-    if (m->event_case == TRAINERD__V1__JOIN_EVENT__EVENT_VIEW) {
-        CHECK(m->view->n_members == WORLD && m->view->newest_member < WORLD &&
-              m->view->generation > 0);
-        for (uint32_t i = 0; i < WORLD; i++)
-            CHECK(m->view->members[i]->task->index == i && m->view->members[i]->n_devices > 0);
-    } else if (m->event_case == TRAINERD__V1__JOIN_EVENT__EVENT_WAITING) {
-        for (size_t i = 0; i < m->waiting->n_missing; i++)
-            CHECK(wire_rank(&cluster, m->waiting->missing[i]->task) < WORLD);
-    } else if (m->event_case == TRAINERD__V1__JOIN_EVENT__EVENT_OVER) {
-        check_fact(m->over->reason, MEMBER_TEXT_BYTES - 1);
+    check_text(&out);
+    CHECK(out.kind <= MEMBER_MSG_LEAVE || out.kind == MEMBER_MSG_BEAT);
+    if (out.kind == MEMBER_MSG_JOIN) {
+        CHECK(out.n_devices > 0 && out.n_devices <= WIRE_DEVICES_MAX && out.incarnation != 0);
+        check_fact(out.ident->version, 64);
+        check_fact(out.ident->cluster, WIRE_BYTES_MAX);
+        check_fact(out.ident->kernels, 256);
+        check_fact(m->join->data_address, 320);
+        check_fact(m->join->to->type, 32);
     }
+    if (out.kind == MEMBER_MSG_TROUBLE)
+        CHECK(out.rank < WORLD || out.rank == MEMBER_NOBODY);
+    if (out.kind == MEMBER_MSG_LEAVE)
+        CHECK(out.code > 0);
+    return 0;
+}
+
+static void check_view(const struct member_view *v)
+{
+    uint64_t newest = 0;
+
+    CHECK(v->generation > 0 && v->n > 0 && v->n <= WORLD);
+    for (uint32_t i = 0; i < v->n; i++) {
+        CHECK(v->seats[i].rank < WORLD && v->seats[i].incarnation != 0);
+        CHECK(i == 0 || v->seats[i].rank > v->seats[i - 1].rank);
+        newest = v->seats[i].held > newest ? v->seats[i].held : newest;
+    }
+    CHECK(v->newest_step == newest && (v->newest == MEMBER_NOBODY) == (newest == 0));
+}
+
+static int check_leader(struct wire *w, Trainerd__V1__LeaderMessage *m, struct err *err)
+{
+    struct member_msg out;
+    int rc = wire_read_leader(w, &cluster, m, &out, err);
+
+    if (rc < 0)
+        return rc;
+    check_text(&out);
+    if (out.kind == MEMBER_MSG_VIEW)
+        check_view(out.view);
+    else if (out.kind == MEMBER_MSG_OVER)
+        CHECK(out.rank < WORLD || out.rank == MEMBER_NOBODY);
+    else if (out.kind == MEMBER_MSG_REDIRECT)
+        CHECK(out.rank < WORLD);
+    return 0;
+}
+
+static int check_where(const Trainerd__V1__Where *m, struct err *err)
+{
+    struct member_where out;
+    uint32_t rank;
+    int rc = wire_read_where(&cluster, m, &rank, &out, err);
+
+    if (rc < 0)
+        return rc;
+    CHECK(rank < WORLD || rank == MEMBER_NOBODY);
+    CHECK(out.leader < WORLD || out.leader == MEMBER_NOBODY);
+    CHECK(out.incarnation != 0 && out.generation <= WIRE_NUMBER_MAX);
     return 0;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static const ProtobufCMessageDescriptor *const types[] = {
-        &trainerd__v1__join_request__descriptor,
-        &trainerd__v1__heartbeat_request__descriptor,
-        &trainerd__v1__leave_request__descriptor,
-        &trainerd__v1__join_event__descriptor,
+        &trainerd__v1__member_message__descriptor,
+        &trainerd__v1__leader_message__descriptor,
+        &trainerd__v1__who_request__descriptor,
+        &trainerd__v1__who_reply__descriptor,
     };
     struct wire w = { 0 };
     struct err err = { 0 };
@@ -134,13 +155,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     CHECK(w.used <= WIRE_MEMORY_MAX);
     if (m != NULL) {
         if (kind == 0)
-            rc = check_join(m, &err);
+            rc = check_member(&w, m, &err);
         else if (kind == 1)
-            rc = check_beat(m, &err);
+            rc = check_leader(&w, m, &err);
         else if (kind == 2)
-            rc = check_leave(m, &err);
+            rc = check_where(((Trainerd__V1__WhoRequest *)m)->where, &err);
         else
-            rc = check_event(m, &err);
+            rc = check_where(((Trainerd__V1__WhoReply *)m)->where, &err);
         CHECK(rc == 0 || (rc == ERR_INPUT && err.text[0] != '\0'));
     }
     wire_fini(&w);

@@ -1,13 +1,17 @@
 #!/usr/bin/env python3
-"""client.py ADDRESS [TOKEN] - an independent gRPC client looks at a live task.
+"""client.py ADDRESS [TOKEN [IDENTITY]] - an independent gRPC client looks at a live task.
 
 Uses only our .proto files, compiled by protoc at run time, and generic calls. Prints "ok - ..." or
-"not ok - ..." per check; exit code 1 if one failed.
+"not ok - ..." per check; exit code 1 if one failed. IDENTITY is JSON: the task that nobody runs and
+what agrees with the group; with it the client is also a member for a while.
 """
+import json
 import os
+import queue
 import subprocess
 import sys
 import tempfile
+import time
 
 import grpc
 
@@ -58,6 +62,41 @@ class Client:
         return list(call(iter(requests), timeout=DEADLINE_S))
 
 
+class Link:
+    """One Join: messages (or bytes) go up, LeaderMessages come down."""
+
+    def __init__(self, c, pb, metadata=None):
+        self.pb, self.up = pb, queue.Queue()
+        call = c.channel.stream_stream(
+            "/trainerd.v1.Rendezvous/Join",
+            request_serializer=lambda m: m if isinstance(m, bytes) else m.SerializeToString(),
+            response_deserializer=pb.LeaderMessage.FromString)
+        self.down = call(iter(self.up.get, None), timeout=DEADLINE_S,
+                         metadata=c.metadata if metadata is None else metadata)
+
+    def say(self, message):
+        self.up.put(message if isinstance(message, bytes) else self.pb.MemberMessage(**message))
+
+    def hear(self, kind):
+        """The next message of this kind, beats and sentences about waiting aside; None at the end."""
+        for m in self.down:
+            if m.WhichOneof("message") == kind:
+                return getattr(m, kind)
+            if m.WhichOneof("message") not in ("beat", "wait", "pause", "over"):
+                return None
+        return None
+
+    def end(self):
+        """(status code, details) after all that still comes."""
+        self.up.put(None)
+        try:
+            for _ in self.down:
+                pass
+        except grpc.RpcError:
+            pass
+        return self.down.code(), self.down.details()
+
+
 def check_health(c, pb):
     path = "/grpc.health.v1.Health/"
     states = (pb.HealthCheckResponse.SERVING, pb.HealthCheckResponse.NOT_SERVING)
@@ -89,7 +128,7 @@ def check_reflection(c, pb):
     services = {"trainerd.v1.Rendezvous", "trainerd.v1.Control", "grpc.health.v1.Health",
                 "grpc.reflection.v1alpha.ServerReflection"}
     symbols = ["trainerd.v1.Control", "trainerd.v1.Control.Status", "trainerd.v1.StatusReply",
-               "trainerd.v1.LeaveRequest.Kind", "grpc.health.v1.HealthCheckResponse.ServingStatus"]
+               "trainerd.v1.MemberMessage", "grpc.health.v1.HealthCheckResponse.ServingStatus"]
     wrong = ["trainerd.v1.Contro", "trainerd.v1.Control.Statu", "trainerd.v1", "", "trainerd.v1.Control.",
              "x.y"]
     q = pb.ServerReflectionRequest
@@ -124,9 +163,9 @@ def check_control(c, pb, token):
     if s is not None:
         check("Status says who, what and in which state", s.self.type in ("chief", "worker") and
               s.self.address and s.version and s.job and s.state in
-              ("joining", "waiting", "active", "draining", "leaving", "gone"), s)
-        check("Status of the coordinator knows every task", all(
-            t.state in ("missing", "joined", "active", "left") for t in s.tasks), s.tasks)
+              ("seeking", "following", "leading", "ended"), s)
+        check("Status knows every task", len(s.tasks) > 0 and all(
+            t.state in ("missing", "joined", "active") for t in s.tasks), s.tasks)
     code, details, _ = c.unary("/trainerd.v1.Control/Nothing", pb.StatusRequest(), pb.StatusReply)
     check("an unknown method is UNIMPLEMENTED", code == grpc.StatusCode.UNIMPLEMENTED and
           "Nothing" in details, (code, details))
@@ -139,46 +178,156 @@ def check_control(c, pb, token):
             check(f"{what} is UNAUTHENTICATED", code == grpc.StatusCode.UNAUTHENTICATED, (code, details))
 
 
+def self_of(c, pb):
+    return c.unary("/trainerd.v1.Control/Status", pb.StatusRequest(), pb.StatusReply)[2].self
+
+
 def check_garbage(c, pb):
-    invalid = grpc.StatusCode.INVALID_ARGUMENT
-    task = pb.Task(type="worker", index=0, address="a:1")
+    invalid, refused = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION
+    me = self_of(c, pb)
+    task = pb.Task(type=me.type, index=me.index, address="a:1")
+    stranger = pb.Task(type="worker", index=999999)
+    join = dict(task=task, to=task, incarnation=7, n_devices=1)
     rows = [
-        ("bytes that are no message", "Heartbeat", b"\xff\xff\xff\xff"),
-        ("an empty message", "Heartbeat", b""),
-        ("a short incarnation", "Heartbeat", pb.HeartbeatRequest(task=task, incarnation=b"x")),
-        ("a phase beyond its length", "Heartbeat",
-         pb.HeartbeatRequest(task=task, incarnation=16 * b"x", phase=1000 * "p")),
-        ("a task that is not in the cluster", "Heartbeat",
-         pb.HeartbeatRequest(task=pb.Task(type="worker", index=999999), incarnation=16 * b"x")),
-        ("a type that is not UTF-8", "Leave", b"\x0a\x04\x0a\x02\xc3\x28\x12\x10" + 16 * b"x"),
-        ("a kind that does not exist", "Leave", pb.LeaveRequest(task=task, incarnation=16 * b"x")
-         .SerializeToString() + b"\x28\x63"),
+        ("bytes that are no message", b"\xff\xff\xff\xff", invalid),
+        ("an empty message", b"", invalid),
+        ("a Beat before Join", dict(beat=pb.Beat(step=1)), invalid),
+        ("a Join without an incarnation", dict(join=pb.Join(**{**join, "incarnation": 0})), invalid),
+        ("a Join without a task", dict(join=pb.Join(incarnation=7, n_devices=1)), invalid),
+        ("a Join without devices", dict(join=pb.Join(**{**join, "n_devices": 0})), invalid),
+        ("a Join of a generation without successor",
+         dict(join=pb.Join(**{**join, "generation": 2**64 - 1})), invalid),
+        ("a Join with control characters", dict(join=pb.Join(**{**join, "version": "1\n2"})), invalid),
+        ("a Join with a type that is not UTF-8",
+         b"\x0a\x0d\x0a\x04\x0a\x02\xc3\x28\x11" + 8 * b"x", invalid),
+        ("a Join of a task that is not in the cluster",
+         dict(join=pb.Join(**{**join, "task": stranger})), refused),
+        ("a Join of the task that is called",
+         dict(join=pb.Join(**join)), refused),
+        ("many empty messages, forty times as much in memory", b"\x0a\x00" * 400000, None),
     ]
-    for what, method, payload in rows:
-        code, details, _ = c.unary(f"/trainerd.v1.Rendezvous/{method}", payload, pb.HeartbeatReply)
-        # A task that is not the coordinator refuses what it can read, and says who is.
-        good = code == invalid or (code == grpc.StatusCode.FAILED_PRECONDITION and
-                                   "coordinator" in details)
-        check(f"{what} is refused", good and details, (code, details))
-    code, details, _ = c.unary("/trainerd.v1.Control/Status", (2 << 20) * b"\0", pb.StatusReply)
+    for what, message, expected in rows:
+        link = Link(c, pb)
+        link.say(message)
+        code, details = link.end()
+        check(f"{what} is refused", code == expected or (expected is None and code == invalid),
+              (code, details))
+    link = Link(c, pb)
+    link.say((2 << 20) * b"\0")
+    code, details = link.end()
     check("a message of 2 MiB is refused", code == grpc.StatusCode.RESOURCE_EXHAUSTED, (code, details))
-    amplified = b"\x0a\x00" * 400000  # tasks without anything: forty times as much in memory
-    code, details, _ = c.unary("/trainerd.v1.Rendezvous/Heartbeat", amplified, pb.HeartbeatReply)
-    check("a message of many empty ones is refused", code in (invalid, grpc.StatusCode.FAILED_PRECONDITION),
-          (code, details))
-    code, details, reply = c.unary(
-        "/trainerd.v1.Rendezvous/Heartbeat", pb.HeartbeatRequest(task=task, incarnation=16 * b"x"),
-        pb.HeartbeatReply)
-    check("a heartbeat of an unknown incarnation is not known", (code == grpc.StatusCode.OK and
-          not reply.known) or code in (invalid, grpc.StatusCode.FAILED_PRECONDITION), (code, details))
+    code, details = Link(c, pb).end()
+    check("a link without a word may end", code == grpc.StatusCode.OK, (code, details))
+    check("a link without the token is UNAUTHENTICATED",
+          not c.metadata or Link(c, pb, []).end()[0] == grpc.StatusCode.UNAUTHENTICATED)
+    silent = [Link(c, pb) for _ in range(100)]
+    for _ in range(20):
+        flood = Link(c, pb)
+        for _ in range(500):
+            flood.say(dict(beat=pb.Beat(step=1)))
     code, _, _ = c.unary("/trainerd.v1.Control/Status", pb.StatusRequest(), pb.StatusReply)
-    check("after all of this it still answers", code == grpc.StatusCode.OK, code)
+    check("100 silent links and a flood of messages keep it from nothing", code == grpc.StatusCode.OK, code)
+    check("the flood is refused", flood.end()[0] == invalid)
+    for link in silent:
+        link.down.cancel()
+        link.up.put(None)
+    code, details, _ = c.unary("/trainerd.v1.Control/Status", (2 << 20) * b"\0", pb.StatusReply)
+    check("a request of 2 MiB is refused", code == grpc.StatusCode.RESOURCE_EXHAUSTED, (code, details))
+
+
+def check_who(c, pb, identity):
+    who = "/trainerd.v1.Rendezvous/Who"
+    invalid, refused = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION
+    stranger = pb.Where(task=pb.Task(type="worker", index=999999), incarnation=7)
+    for what, payload, expected in (
+            ("Who without saying who", pb.WhoRequest(), invalid),
+            ("Who without an incarnation", pb.WhoRequest(where=pb.Where(task=stranger.task)), invalid),
+            ("Who of a task that is not in the cluster", pb.WhoRequest(where=stranger), refused)):
+        code, details, _ = c.unary(who, payload, pb.WhoReply)
+        check(f"{what} is refused", code == expected and details, (code, details))
+    if identity is None:
+        return
+    me = pb.Where(task=pb.Task(type=identity["type"], index=identity["index"]), incarnation=7)
+    code, details, _ = c.unary(who, pb.WhoRequest(where=me, cluster_hash="x"), pb.WhoReply)
+    check("Who of a task of another cluster is refused", code == refused and details, (code, details))
+    code, details, reply = c.unary(
+        who, pb.WhoRequest(where=me, cluster_hash=identity["cluster_hash"]), pb.WhoReply)
+    check("Who says who leads", code == grpc.StatusCode.OK and reply.where.has_view and
+          reply.where.task.index == self_of(c, pb).index and reply.where.leader.index == 0 and
+          reply.where.generation > 0, (code, details, reply))
+
+
+def check_member(c, pb, identity):
+    """Joins the group in earnest, takes part, is replaced, leaves."""
+    to = self_of(c, pb)
+    task = pb.Task(type=identity["type"], index=identity["index"], address="nowhere:1")
+    facts = {k: v for k, v in identity.items() if k not in ("type", "index")}
+    facts.update(task=task, to=to, incarnation=77, data_address="127.0.0.1:9", host_key="elsewhere", call=1)
+
+    wrong = Link(c, pb)
+    wrong.say(dict(join=pb.Join(**{**facts, "job_digest": "0ther"})))
+    refuse = wrong.hear("refuse")
+    check("a Join that differs is refused with both sides", refuse is not None and refuse.ends and
+          refuse.code == 2 and "0ther" in refuse.reason and identity["job_digest"] in refuse.reason, refuse)
+    check("and its link ends in good order", wrong.end()[0] == grpc.StatusCode.OK)
+
+    link = Link(c, pb)
+    link.say(dict(join=pb.Join(**{**facts, "call": 2})))
+    link.say(dict(ready=pb.Ready()))
+    if to.index != 0:
+        redirect = link.hear("redirect")
+        check("a task that follows sends newcomers to its leader",
+              redirect is not None and redirect.task.index == 0, redirect)
+        check("and ends their link in good order", link.end()[0] == grpc.StatusCode.OK)
+        return
+    view = link.hear("view")
+    check("a member that is ready gets a view", view is not None and len(view.key) == 32 and
+          [m.task.index for m in view.members] == [0, 1, 2] and view.members[2].incarnation == 77 and
+          view.members[2].host_key == "elsewhere" and view.members[0].data_address, view)
+    check("and beats", link.hear("beat") is not None)
+    for step in range(3000):
+        link.say(dict(beat=pb.Beat(generation=view.generation, step=step, phase="flood")))
+    time.sleep(0.3)
+    status = c.unary("/trainerd.v1.Control/Status", pb.StatusRequest(), pb.StatusReply)[2]
+    check("its beats are in the Status", status.tasks[2].step == 2999 and
+          status.tasks[2].phase == "flood" and status.tasks[2].state == "active", status)
+
+    older = Link(c, pb)
+    older.say(dict(join=pb.Join(**{**facts, "call": 1})))
+    code, details = older.end()
+    check("a call that was given up does not replace its newer one",
+          code == grpc.StatusCode.UNAVAILABLE and "newer call" in details, (code, details))
+    other = Link(c, pb)
+    other.say(dict(join=pb.Join(**{**facts, "incarnation": 78})))
+    refuse = link.hear("refuse")
+    check("another process of the task takes its place, the first is told", refuse is not None and
+          refuse.ends and refuse.code == 2 and "another process" in refuse.reason, refuse)
+    check("and its link ends in good order", link.end()[0] == grpc.StatusCode.OK)
+    other.say(dict(ready=pb.Ready()))
+    view = other.hear("view")
+    check("the second gets a view of its own", view is not None and
+          view.members[2].incarnation == 78, view)
+    other.say(dict(join=pb.Join(**{**facts, "incarnation": 78})))
+    code, details = other.end()
+    check("a second Join on a link ends it", code == grpc.StatusCode.INVALID_ARGUMENT and
+          "first message" in details, (code, details))
+
+    last = Link(c, pb)
+    last.say(dict(join=pb.Join(**{**facts, "incarnation": 79})))
+    last.say(dict(ready=pb.Ready()))
+    view = last.hear("view")
+    last.say(dict(leave=pb.Leave(code=143, reason="enough")))
+    last.say(dict(ready=pb.Ready(generation=view.generation)))
+    refuse = last.hear("refuse")
+    check("who leaves is released", refuse is not None and refuse.ends and refuse.code == 143, refuse)
+    check("and its link ends in good order", last.end()[0] == grpc.StatusCode.OK)
 
 
 def main():
-    if len(sys.argv) not in (2, 3):
+    if len(sys.argv) not in (2, 3, 4):
         sys.exit(__doc__)
-    token = sys.argv[2] if len(sys.argv) == 3 else None
+    token = sys.argv[2] if len(sys.argv) > 2 else None
+    identity = json.loads(sys.argv[3]) if len(sys.argv) > 3 else None
     generated = compile_protos()
     import health_pb2
     import reflection_pb2
@@ -189,6 +338,12 @@ def main():
     check_reflection(c, reflection_pb2)
     check_control(c, trainerd_pb2, token)
     check_garbage(c, trainerd_pb2)
+    check_who(c, trainerd_pb2, identity)
+    if identity is not None:
+        check_member(c, trainerd_pb2, identity)
+    code, _, _ = c.unary("/trainerd.v1.Control/Status", trainerd_pb2.StatusRequest(),
+                         trainerd_pb2.StatusReply)
+    check("after all of this it still answers", code == grpc.StatusCode.OK, code)
     c.channel.close()
     generated.cleanup()
     sys.exit(1 if failed else 0)

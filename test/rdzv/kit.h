@@ -1,5 +1,6 @@
-/* kit.h - tasks of one cluster on loopback in one process, each with a loop and a thread of its
- * own. */
+/* kit.h - tasks of one cluster on loopback, each with a loop and a thread of its own in this
+ * process, or as a process of its own that can be killed. What they train is nothing: a step is applied
+ * whenever a test says so, and a pause or an abort is answered at once. */
 #ifndef RDZV_KIT_H
 #define RDZV_KIT_H
 
@@ -11,18 +12,23 @@
 
 #include <arpa/inet.h>
 #include <pthread.h>
+#include <signal.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/rng.h"
 #include "loop/loop.h"
 #include "rdzv/rdzv.h"
 
-enum { WORLD_MAX = 8, SILENT_MS = 600, SOON_MS = 5000, RUNNING = -1 };
+enum { WORLD_MAX = 8, SOON_MS = 8000, STORAGE_MS = 3, RUNNING = -1 };
 
 /* What the callbacks of a task saw; under `lock`. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -35,13 +41,22 @@ struct node {
     struct loop *loop;
     struct rdzv *rdzv;
     struct rdzv_progress progress;
+    struct loop_timer *connecting, *storage;
+    uint64_t wish; /* of the lease, not answered */
     uint64_t grace_ms;
+    bool is_training;
+    uint64_t incarnation;
+    pid_t pid; /* as a process of its own; 0: not */
 
-    enum member_state state;
+    enum member_node_state state;
     uint64_t view_ms, generation;
-    uint32_t n_members, n_drains;
+    uint32_t ranks[WORLD_MAX], n_members, in_view; /* in_view: our index */
+    char data_addresses[WORLD_MAX][32];
+    uint64_t newest_step;
+    uint32_t newest_member, n_pauses, n_aborts;
     uint8_t key[32];
-    char waiting[2048], aborted[ERR_TEXT_BYTES];
+    char why[1024], said[2048], trouble[2048], aborted[2048];
+    char *trace; /* lines */
     int code; /* RUNNING until on_end */
     char text[ERR_TEXT_BYTES];
 };
@@ -52,6 +67,10 @@ struct cluster {
     struct rdzv_task tasks[WORLD_MAX];
     struct node nodes[WORLD_MAX];
     struct rdzv_opts opts; /* what all have in common */
+
+    /* the shared storage; under `lock` */
+    uint64_t lease_token, lease_incarnation;
+    uint32_t lease_holder, lease_members[WORLD_MAX], n_lease_members;
 };
 
 /* ---- callbacks ---- */
@@ -64,50 +83,134 @@ struct cluster {
         pthread_mutex_unlock(&lock);                                                               \
     } while (0)
 
-static inline void on_move(void *arg, const struct member_move *move,
-                                            uint64_t in_state_ms)
+static inline void on_connected(void *arg)
 {
     struct node *n = arg;
 
-    (void)in_state_ms;
-    SEEN(n->state = move->to);
+    rdzv_connected(n->rdzv, n->generation);
 }
 
-static inline void on_refused(void *arg, const char *text)
-{
-    (void)arg;
-    (void)text;
-}
-
-static inline void on_waiting(void *arg, const char *text)
+static inline void on_train(void *arg, const struct rdzv_view *v, const char *why)
 {
     struct node *n = arg;
 
-    SEEN(snprintf(n->waiting, sizeof(n->waiting), "%s", text));
-}
-
-static inline void on_view(void *arg, const struct rdzv_view *v)
-{
-    struct node *n = arg;
-
-    SEEN(n->generation = v->generation; n->n_members = v->n_members; n->view_ms = clock_ms();
-         memcpy(n->key, v->key, sizeof(n->key)));
+    assert_false(n->is_training); /* only this thread writes it */
+    assert_int_equal(v->members[v->self].rank, n->self);
+    assert_int_equal(v->members[v->self].incarnation != 0, 1);
+    pthread_mutex_lock(&lock);
+    n->is_training = true;
+    n->generation = v->generation;
+    n->view_ms = clock_ms();
+    n->n_members = v->n_members;
+    n->in_view = v->self;
+    n->newest_step = v->newest_step;
+    n->newest_member = v->newest_member;
+    memcpy(n->key, v->key, sizeof(n->key));
+    snprintf(n->why, sizeof(n->why), "%s", why);
+    for (uint32_t i = 0; i < v->n_members; i++) {
+        n->ranks[i] = v->members[i].rank;
+        snprintf(n->data_addresses[i], sizeof(n->data_addresses[i]), "%s",
+                 v->members[i].data_address);
+    }
+    if (v->newest_step > n->progress.step) /* as if it was received */
+        n->progress.step = v->newest_step;
+    n->progress.place++;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+    if (n->connecting == NULL)
+        n->connecting = loop_timer_new(n->loop, 1, 0, on_connected, n);
+    else
+        loop_timer_again(n->connecting, 1);
     rdzv_set_serving(n->rdzv, true);
 }
 
-static inline void on_drain(void *arg, bool everywhere)
+static inline void on_pause(void *arg)
 {
     struct node *n = arg;
 
-    (void)everywhere;
-    SEEN(n->n_drains++);
+    SEEN(n->n_pauses++; n->is_training = false);
+    rdzv_paused(n->rdzv, n->generation, n->progress.step); /* from inside the callback */
 }
 
 static inline void on_abort(void *arg, const char *text)
 {
     struct node *n = arg;
 
-    SEEN(snprintf(n->aborted, sizeof(n->aborted), "%s", text));
+    SEEN(n->n_aborts++; snprintf(n->aborted, sizeof(n->aborted), "%s", text);
+         n->is_training = false);
+    rdzv_aborted(n->rdzv, n->generation, n->progress.step);
+}
+
+static inline void on_save(void *arg)
+{
+    struct node *n = arg;
+
+    rdzv_saved(n->rdzv, true, "");
+}
+
+/* A storage that answers after some milliseconds. */
+static inline void on_storage(void *arg)
+{
+    struct node *n = arg;
+    struct cluster *c = n->cluster;
+    uint32_t members[WORLD_MAX];
+    struct member_lease l = { .answered = n->wish, .is_known = true, .members = members,
+                              .text = "" };
+
+    pthread_mutex_lock(&lock);
+    l.token = c->lease_token;
+    l.holder = c->lease_token > 0 ? c->lease_holder : MEMBER_NOBODY;
+    l.incarnation = c->lease_incarnation;
+    l.is_mine = l.holder == n->self && l.incarnation == n->incarnation;
+    l.n_members = c->n_lease_members;
+    memcpy(members, c->lease_members, sizeof(members));
+    pthread_mutex_unlock(&lock);
+    rdzv_lease(n->rdzv, &l);
+}
+
+static inline void on_lease(void *arg, uint64_t token, uint64_t wish,
+                            const struct member_view *record)
+{
+    struct node *n = arg;
+    struct cluster *c = n->cluster;
+
+    pthread_mutex_lock(&lock);
+    if (record != NULL && token == c->lease_token) {
+        c->lease_token++;
+        c->lease_holder = n->self;
+        c->lease_incarnation = n->incarnation;
+        c->n_lease_members = record->n;
+        for (uint32_t i = 0; i < record->n; i++)
+            c->lease_members[i] = record->seats[i].rank;
+    }
+    pthread_mutex_unlock(&lock);
+    n->wish = wish;
+    if (n->storage == NULL)
+        n->storage = loop_timer_new(n->loop, STORAGE_MS, 0, on_storage, n);
+    else
+        loop_timer_again(n->storage, STORAGE_MS);
+}
+
+static inline void on_release(void *arg)
+{
+    (void)arg;
+}
+
+static inline void on_say(void *arg, const char *text, bool is_trouble)
+{
+    struct node *n = arg;
+
+    SEEN(if (is_trouble) snprintf(n->trouble, sizeof(n->trouble), "%s", text);
+         else snprintf(n->said, sizeof(n->said), "%s", text));
+}
+
+static inline void on_state(void *arg)
+{
+    struct node *n = arg;
+    enum member_node_state s = member_node_state(rdzv_node(n->rdzv));
+
+    if (s != n->state)
+        SEEN(n->state = s);
 }
 
 static inline void on_end(void *arg, int code, const char *text)
@@ -129,7 +232,57 @@ static inline void on_checkpoint(void *arg)
         rdzv_checkpoint_done(n->rdzv, 0, "", "this task does not write checkpoints: ask the chief");
 }
 
+static inline void on_trace(void *arg, const char *text)
+{
+    struct node *n = arg;
+    size_t len = n->trace != NULL ? strlen(n->trace) : 0;
+
+    pthread_mutex_lock(&lock);
+    n->trace = realloc(n->trace, len + strlen(text) + 2);
+    assert_non_null(n->trace);
+    sprintf(n->trace + len, "%s\n", text);
+    pthread_mutex_unlock(&lock);
+    if (getenv("RDZV_TRACE") != NULL)
+        fprintf(stderr, "%llu %s: %s\n", (unsigned long long)clock_ms(),
+                n->cluster->names[n->self], text);
+}
+
 /* ---- tasks ---- */
+
+static inline void init_cluster(struct cluster *c, uint32_t world)
+{
+    c->world = world;
+    for (uint32_t i = 0; i < world; i++) {
+        snprintf(c->names[i], sizeof(c->names[i]), "worker %u", i);
+        c->tasks[i] = (struct rdzv_task){ "worker", i, c->addresses[i], c->names[i] };
+        c->nodes[i] = (struct node){ .cluster = c, .self = i, .code = RUNNING, .grace_ms = 1000 };
+        c->nodes[i].progress = (struct rdzv_progress){ .phase = "train",
+                                                          .samples_per_second = 125 };
+    }
+    c->opts = (struct rdzv_opts){ .version = "1.2",
+                                  .job_name = "digits",
+                                  .tasks = c->tasks,
+                                  .world = world,
+                                  .ident = { "1.2", "j0b", "c1u", "worker:a,b", "cpu",
+                                             "onednn avx2", "" },
+                                  .n_devices = 2,
+                                  .host_key = "host",
+                                  .min_world = 1,
+                                  .rejoin_ms = 0,
+                                  .deadline_ms = 20000,
+                                  .grace_ms = 1000,
+                                  .on_train = on_train,
+                                  .on_pause = on_pause,
+                                  .on_abort = on_abort,
+                                  .on_save = on_save,
+                                  .on_lease = on_lease,
+                                  .on_release = on_release,
+                                  .on_say = on_say,
+                                  .on_state = on_state,
+                                  .on_end = on_end,
+                                  .on_checkpoint = on_checkpoint,
+                                  .on_trace = on_trace };
+}
 
 /* Ports that were free a moment ago. */
 static inline struct cluster *new_cluster(uint32_t world)
@@ -138,7 +291,6 @@ static inline struct cluster *new_cluster(uint32_t world)
     int fds[WORLD_MAX];
 
     assert_non_null(c);
-    c->world = world;
     for (uint32_t i = 0; i < world; i++) {
         struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
         socklen_t n = sizeof(a);
@@ -147,32 +299,10 @@ static inline struct cluster *new_cluster(uint32_t world)
         assert_int_equal(bind(fds[i], (struct sockaddr *)&a, n), 0);
         assert_int_equal(getsockname(fds[i], (struct sockaddr *)&a, &n), 0);
         snprintf(c->addresses[i], sizeof(c->addresses[i]), "127.0.0.1:%u", ntohs(a.sin_port));
-        snprintf(c->names[i], sizeof(c->names[i]), "worker %u", i);
-        c->tasks[i] = (struct rdzv_task){ "worker", i, c->addresses[i], c->names[i] };
-        c->nodes[i] = (struct node){ .cluster = c, .self = i, .code = RUNNING, .grace_ms = 1000 };
-        c->nodes[i].progress = (struct rdzv_progress){ .phase = "train", .step = 7 };
     }
     for (uint32_t i = 0; i < world; i++)
         close(fds[i]);
-    c->opts = (struct rdzv_opts){ .version = "1.2",
-                                  .job_name = "digits",
-                                  .tasks = c->tasks,
-                                  .world = world,
-                                  .ident = { "1.2", "j0b", "c1u", "worker:a,b", "cpu",
-                                             "onednn avx2", "" },
-                                  .n_devices = 2,
-                                  .data_address = "127.0.0.1:9",
-                                  .host_key = "host",
-                                  .deadline_ms = 20000,
-                                  .heartbeat_ms = 100,
-                                  .silent_ms = SILENT_MS,
-                                  .on_move = on_move,
-                                  .on_refused = on_refused, .on_waiting = on_waiting,
-                                  .on_view = on_view,
-                                  .on_drain = on_drain,
-                                  .on_abort = on_abort,
-                                  .on_end = on_end,
-                                  .on_checkpoint = on_checkpoint };
+    init_cluster(c, world);
     return c;
 }
 
@@ -182,12 +312,16 @@ static inline void *run_node(void *arg)
 
     loop_run(n->loop);
     rdzv_close(n->rdzv, n->grace_ms);
+    loop_timer_free(n->connecting);
+    loop_timer_free(n->storage);
+    n->connecting = n->storage = NULL;
     loop_close(n->loop);
     return NULL;
 }
 
-static inline void open_node_with(struct node *n, const struct rdzv_opts *opts)
+static inline void open_rdzv(struct node *n, const struct rdzv_opts *opts)
 {
+    static _Thread_local char data_address[32];
     struct rdzv_opts o = *opts;
     struct err err = { 0 };
 
@@ -195,11 +329,22 @@ static inline void open_node_with(struct node *n, const struct rdzv_opts *opts)
     o.listen = n->cluster->addresses[n->self];
     o.progress = &n->progress;
     o.arg = n;
+    snprintf(data_address, sizeof(data_address), "127.0.0.1:%u", 40000 + n->self);
+    o.data_address = data_address;
+    if (o.incarnation == 0)
+        assert_int_equal(rng_os(&o.incarnation, sizeof(o.incarnation)), 0);
+    n->incarnation = o.incarnation;
     n->progress.phase_since_ms = clock_ms();
     assert_int_equal(loop_open(&n->loop, NULL), 0);
     o.loop = n->loop;
     if (rdzv_open(&o, &n->rdzv, &err) < 0)
         fail_msg("%s", err.text);
+    rdzv_opened(n->rdzv);
+}
+
+static inline void open_node_with(struct node *n, const struct rdzv_opts *opts)
+{
+    open_rdzv(n, opts);
     assert_int_equal(pthread_create(&n->thread, NULL, run_node, n), 0);
 }
 
@@ -232,19 +377,52 @@ static inline struct node *open_node(struct cluster *c, uint32_t rank)
             fail_msg("not within %d ms: %s", (int)(ms_), #cond_);                                  \
     } while (0)
 
-static inline void wait_for_views(struct cluster *c)
+/* A view of all of these ranks ("012") is alive at each of them that runs in this process. */
+static inline bool is_group(struct cluster *c, const char *ranks)
 {
-    for (uint32_t i = 0; i < c->world; i++)
-        WAIT_FOR(SOON_MS, c->nodes[i].generation == 1);
+    uint64_t generation = 0;
+
+    for (const char *at = ranks; *at != '\0'; at++) {
+        struct node *n = &c->nodes[*at - '0'];
+
+        if (n->loop == NULL)
+            continue;
+        if (!n->is_training || n->n_members != strlen(ranks) ||
+            (generation != 0 && n->generation != generation))
+            return false;
+        for (uint32_t i = 0; i < n->n_members; i++)
+            if (n->ranks[i] != (uint32_t)(ranks[i] - '0'))
+                return false;
+        generation = n->generation;
+    }
+    return true;
+}
+
+/* What is counted and traced from here on. */
+static inline void start_counting(struct cluster *c)
+{
+    pthread_mutex_lock(&lock);
+    for (uint32_t i = 0; i < c->world; i++) {
+        struct node *n = &c->nodes[i];
+
+        n->n_pauses = n->n_aborts = 0;
+        n->aborted[0] = '\0';
+        if (n->trace != NULL)
+            n->trace[0] = '\0';
+    }
+    pthread_mutex_unlock(&lock);
 }
 
 static inline struct cluster *open_cluster(uint32_t world)
 {
     struct cluster *c = new_cluster(world);
+    char all[WORLD_MAX + 1];
 
     for (uint32_t i = 0; i < world; i++)
         open_node(c, i);
-    wait_for_views(c);
+    snprintf(all, sizeof(all), "%.*s", (int)world, "01234567");
+    WAIT_FOR(SOON_MS, is_group(c, all)); /* by one view, or as they come */
+    start_counting(c);
     return c;
 }
 
@@ -255,7 +433,10 @@ static inline void post(struct node *n, loop_fn *fn)
 
 static inline void do_complete(void *arg)
 {
-    rdzv_complete(((struct node *)arg)->rdzv);
+    struct node *n = arg;
+
+    SEEN(n->is_training = false);
+    rdzv_complete(n->rdzv, n->generation, n->progress.step);
 }
 
 static inline void do_stop(void *arg)
@@ -263,27 +444,37 @@ static inline void do_stop(void *arg)
     rdzv_stop(((struct node *)arg)->rdzv, false);
 }
 
-static inline void do_stopped_here(void *arg)
+static inline void do_step(void *arg)
 {
-    rdzv_stopped(((struct node *)arg)->rdzv, true, "");
+    struct node *n = arg;
+
+    n->progress.step++;
+    n->progress.place++;
 }
 
-static inline void do_stopped_with_a_peer(void *arg)
+static inline void fail_here(struct node *n, enum member_failure kind, const char *text)
 {
-    rdzv_stopped(((struct node *)arg)->rdzv, false, "worker 1 was asked to leave");
+    SEEN(n->is_training = false);
+    rdzv_failed(n->rdzv, n->generation, kind, MEMBER_NOBODY, n->progress.step, text);
 }
 
-static inline void do_fail(void *arg)
+static inline void do_fail_input(void *arg)
 {
-    rdzv_failed(((struct node *)arg)->rdzv, 2, "loss is NaN");
+    fail_here(arg, MEMBER_FAIL_INPUT, "the loss is NaN");
+}
+
+static inline void do_fail_local(void *arg)
+{
+    fail_here(arg, MEMBER_FAIL_LOCAL, "the device fell off");
 }
 
 static inline void do_hang(void *arg)
 {
     (void)arg;
-    usleep((SILENT_MS + 500) * 1000); /* the loop is stuck; gRPC's own threads are not */
+    usleep((MEMBER_SILENT_MS + 600) * 1000); /* the loop is stuck; gRPC's own threads are not */
 }
 
+/* All its sockets close, without goodbyes. */
 static inline void do_die(void *arg)
 {
     struct node *n = arg;
@@ -292,21 +483,90 @@ static inline void do_die(void *arg)
     loop_stop(n->loop);
 }
 
+/* Has ended, or is made to; can be opened again. */
+static inline void join_node(struct node *n)
+{
+    pthread_join(n->thread, NULL);
+    n->loop = NULL;
+}
+
+/* The next process of the same task. */
+static inline void reopen_node(struct cluster *c, uint32_t rank)
+{
+    struct node *n = &c->nodes[rank];
+    char *trace = n->trace;
+
+    *n = (struct node){ .cluster = c, .self = rank, .code = RUNNING, .grace_ms = 1000,
+                        .trace = trace };
+    n->progress = (struct rdzv_progress){ .phase = "train" };
+    open_node(c, rank);
+}
+
+static inline void kill_node(struct cluster *c, uint32_t rank)
+{
+    post(&c->nodes[rank], do_die);
+    join_node(&c->nodes[rank]);
+}
+
 /* Ends what still runs, and joins all threads that were started. */
 static inline void close_cluster(struct cluster *c)
 {
     for (uint32_t i = 0; i < c->world; i++) {
         struct node *n = &c->nodes[i];
 
-        if (n->loop == NULL)
-            continue;
-        pthread_mutex_lock(&lock);
-        if (n->code == RUNNING && n->grace_ms > 0)
-            post(n, do_die);
-        pthread_mutex_unlock(&lock);
-        pthread_join(n->thread, NULL);
+        if (n->pid > 0) {
+            kill(n->pid, SIGKILL);
+            waitpid(n->pid, NULL, 0);
+        }
+        if (n->loop != NULL) {
+            pthread_mutex_lock(&lock);
+            if (n->code == RUNNING)
+                post(n, do_die);
+            pthread_mutex_unlock(&lock);
+            pthread_join(n->thread, NULL);
+        }
+        free(n->trace);
     }
     free(c);
+}
+
+/* ---- as processes ---- */
+
+/* main() of a program that uses spawn_node() begins with this: `PROGRAM task RANK ADDRESS...` is a
+ * task until it ends or is killed. */
+static inline void be_a_task(int argc, char **argv)
+{
+    struct cluster *c;
+    struct node *n;
+
+    if (argc < 4 || strcmp(argv[1], "task") != 0)
+        return;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    c = calloc(1, sizeof(*c));
+    for (int i = 3; i < argc; i++)
+        snprintf(c->addresses[i - 3], sizeof(c->addresses[0]), "%s", argv[i]);
+    init_cluster(c, (uint32_t)argc - 3);
+    n = &c->nodes[atoi(argv[2])];
+    open_rdzv(n, &c->opts);
+    run_node(n);
+    exit(n->code);
+}
+
+static inline void spawn_node(struct cluster *c, uint32_t rank)
+{
+    extern char **environ;
+    char number[12], *argv[WORLD_MAX + 4] = { "/proc/self/exe", "task", number };
+
+    snprintf(number, sizeof(number), "%u", rank);
+    for (uint32_t i = 0; i < c->world; i++)
+        argv[3 + i] = c->addresses[i];
+    assert_int_equal(posix_spawn(&c->nodes[rank].pid, argv[0], NULL, NULL, argv, environ), 0);
+}
+
+static inline void reap_node(struct cluster *c, uint32_t rank)
+{
+    waitpid(c->nodes[rank].pid, NULL, 0);
+    c->nodes[rank].pid = 0;
 }
 
 #endif

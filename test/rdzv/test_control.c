@@ -24,27 +24,47 @@ static void status_says_who_is_in_and_how_it_goes(void **state)
     Trainerd__V1__StatusReply *s;
 
     (void)state;
-    usleep(150000); /* a heartbeat */
+    post(&c->nodes[1], do_step);
+    post(&c->nodes[1], do_step);
+    usleep(2 * MEMBER_BEAT_MS * 1000);
     s = status(c->addresses[0], NULL);
-    assert_string_equal(s->state, "active");
+    assert_string_equal(s->state, "leading");
     assert_string_equal(s->job, "digits");
     assert_string_equal(s->self->address, c->addresses[0]);
-    assert_int_equal(s->generation, 1);
+    assert_int_equal(s->generation, c->nodes[0].generation);
+    assert_int_equal(s->leader->index, 0);
+    assert_int_equal(s->n_view, 2);
+    assert_int_equal(s->view[1]->index, 1);
     assert_int_equal(s->n_tasks, 2);
+    assert_true(s->tasks[1]->present);
     assert_string_equal(s->tasks[1]->state, "active");
     assert_string_equal(s->tasks[1]->phase, "train");
-    assert_int_equal(s->tasks[1]->step, 7);
+    assert_int_equal(s->tasks[1]->step, 2);
+    assert_true(s->tasks[1]->incarnation == c->nodes[1].incarnation);
+    assert_true(s->tasks[1]->heard_ms < 1000);
+    assert_true(s->tasks[1]->samples_per_second == 125);
     trainerd__v1__status_reply__free_unpacked(s, NULL);
     s = status(c->addresses[1], "");
-    assert_int_equal(s->n_tasks, 0);
+    assert_string_equal(s->state, "following");
+    assert_int_equal(s->leader->index, 0);
     assert_int_equal(s->self->index, 1);
+    assert_int_equal(s->n_view, 2);
+    trainerd__v1__status_reply__free_unpacked(s, NULL);
+    kill_node(c, 1);
+    c->nodes[1].loop = NULL;
+    WAIT_FOR(SOON_MS, is_group(c, "0") || c->nodes[0].n_aborts == 1);
+    s = status(c->addresses[0], NULL);
+    assert_non_null(strstr(s->cause, "worker 1 (127.0.0.1:"));
+    assert_non_null(strstr(s->cause, "was lost: its connection closed"));
+    assert_false(s->tasks[1]->present);
+    assert_string_equal(s->tasks[1]->state, "missing");
     trainerd__v1__status_reply__free_unpacked(s, NULL);
     close_cluster(c);
 }
 
 static void checkpoint_and_drain_are_answered_or_refused(void **state)
 {
-    struct cluster *c = open_cluster(2);
+    struct cluster *c = open_cluster(3);
     Trainerd__V1__CheckpointReply *reply;
     struct err err = { 0 };
     void *packed = NULL;
@@ -62,35 +82,27 @@ static void checkpoint_and_drain_are_answered_or_refused(void **state)
     assert_non_null(strstr(err.text, ": this task does not write checkpoints: ask the chief"));
     assert_int_equal(rdzv_call(c->addresses[1], NULL, "Drain", SOON_MS, &packed, &n, &err), 0);
     free(packed);
-    WAIT_FOR(SOON_MS, c->nodes[1].n_drains == 1);
-    post(&c->nodes[1], do_stopped_here);
-    WAIT_FOR(SOON_MS, c->nodes[1].state == MEMBER_LEAVING);
-    assert_int_equal(rdzv_call(c->addresses[1], NULL, "Drain", SOON_MS, &packed, &n, &err),
-                     ERR_REFUSED);
+    WAIT_FOR(SOON_MS, c->nodes[1].code == 143);
+    join_node(&c->nodes[1]);
+    WAIT_FOR(SOON_MS, is_group(c, "02"));
     assert_int_equal(rdzv_call("127.0.0.1:1", NULL, "Status", SOON_MS, &packed, &n, &err),
                      ERR_PEER);
     assert_string_equal(err.text, "Status of 127.0.0.1:1: connect: Connection refused");
     close_cluster(c);
 }
 
-static void stop_ends_all_that_wait_for_a_group(void **state)
+static void stop_is_taken_anywhere_and_ends_the_job_everywhere(void **state)
 {
-    struct cluster *c = new_cluster(3);
+    struct cluster *c = open_cluster(3);
     struct err err = { 0 };
     void *packed;
     size_t n;
 
     (void)state;
-    open_node(c, 0);
-    open_node(c, 1);
-    WAIT_FOR(SOON_MS, c->nodes[0].state == MEMBER_WAITING && c->nodes[1].state == MEMBER_WAITING);
-    assert_int_equal(rdzv_call(c->addresses[1], NULL, "Stop", SOON_MS, &packed, &n, &err),
-                     ERR_REFUSED);
-    assert_non_null(strstr(err.text, "send Stop to its coordinator, worker 0 ("));
-    assert_int_equal(rdzv_call(c->addresses[0], NULL, "Stop", SOON_MS, &packed, &n, &err), 0);
+    assert_int_equal(rdzv_call(c->addresses[1], NULL, "Stop", SOON_MS, &packed, &n, &err), 0);
     free(packed);
-    WAIT_FOR(SOON_MS, c->nodes[0].code == 143);
-    WAIT_FOR(SOON_MS, c->nodes[1].code == 143);
+    for (uint32_t i = 0; i < 3; i++)
+        WAIT_FOR(SOON_MS, c->nodes[i].code == 143);
     close_cluster(c);
 }
 
@@ -120,20 +132,23 @@ static void a_token_is_demanded_from_everybody(void **state)
     close_cluster(c);
 }
 
-/* client.py: Python's gRPC with our .proto files. */
+/* client.py: Python's gRPC with our .proto files, as a third member too. */
 static void an_independent_client_agrees(void **state)
 {
     const char *directory_end = strrchr(__FILE__, '/');
-    struct cluster *c = new_cluster(2);
-    char command[512];
+    struct cluster *c = new_cluster(3);
+    char command[1024];
 
     (void)state;
     c->opts.token = "secret";
     open_node(c, 0);
     open_node(c, 1);
-    wait_for_views(c);
+    WAIT_FOR(SOON_MS, is_group(c, "01"));
     for (uint32_t i = 0; i < 2; i++) {
-        snprintf(command, sizeof(command), "python3 '%.*s/client.py' %s secret >&2",
+        snprintf(command, sizeof(command),
+                 "python3 '%.*s/client.py' %s secret '{\"type\": \"worker\", \"index\": 2, "
+                 "\"version\": \"1.2\", \"job_digest\": \"j0b\", \"cluster_hash\": \"c1u\", "
+                 "\"devices\": \"cpu\", \"n_devices\": 2, \"kernels\": \"onednn avx2\"}' >&2",
                  (int)(directory_end - __FILE__), __FILE__, c->addresses[i]);
         assert_int_equal(system(command), 0);
     }
@@ -145,7 +160,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(status_says_who_is_in_and_how_it_goes),
         cmocka_unit_test(checkpoint_and_drain_are_answered_or_refused),
-        cmocka_unit_test(stop_ends_all_that_wait_for_a_group),
+        cmocka_unit_test(stop_is_taken_anywhere_and_ends_the_job_everywhere),
         cmocka_unit_test(a_token_is_demanded_from_everybody),
         cmocka_unit_test(an_independent_client_agrees),
     };

@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include "base/clock.h"
@@ -57,6 +58,7 @@ struct told {
 struct troupe_stage {
     struct task_stage {
         _Atomic uint64_t step, n_connected, n_saved;
+        _Atomic uint64_t region; /* its inode: what peers can write to */
         struct told steps[STEPS + 1], evals[STEPS + 1];
         _Atomic uint32_t crc; /* of the state, when it quit */
         char resumed[128];
@@ -119,6 +121,9 @@ static inline void player_event(void *arg, const struct train_event *e)
         s->evals[e->step].norm = e->eval->metrics[0];
         s->evals[e->step].times++;
     } else if (e->kind == TRAIN_CONNECTED) {
+        struct stat region;
+
+        s->region = fstat(p->f->train->mem.region.fd, &region) == 0 ? region.st_ino : 0;
         s->n_connected++;
     } else if (e->kind == TRAIN_RESUMED) {
         snprintf(s->resumed, sizeof(s->resumed), "%llu %s", (unsigned long long)e->step, e->text);

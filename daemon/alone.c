@@ -1,0 +1,79 @@
+/* alone.c - a task without a cluster: one generation, whose group is this task. */
+#include "base/clock.h"
+#include "base/log.h"
+#include "comm/comm.h"
+#include "daemon/report.h"
+#include "daemon/run_priv.h"
+
+static const char NOTHING_TRAINED[] = "stopped before the first step";
+
+void alone_opened(struct run *r)
+{
+    struct comm_member self = { .name = "local",
+                                .host = comm_host_key(),
+                                .address = "",
+                                .n_ranks = r->s->n_devices };
+    struct train_group g = { .generation = 1,
+                             .members = &self,
+                             .n_members = 1,
+                             .deadline_ms = run_deadline_ms(r),
+                             .shared_memory = true };
+    struct err err;
+    int rc;
+
+    if (r->is_stopping) {
+        run_end(r, EXIT_STOPPED, NOTHING_TRAINED);
+        return;
+    }
+    rc = run_train(r, &g, &err);
+    if (rc < 0)
+        run_end(r, run_exit_code(rc), err.text);
+}
+
+void alone_ended(struct run *r, const struct run_ended *m)
+{
+    switch (m->end) {
+    case TRAIN_COMPLETE:
+        report_phase(r->report, "complete");
+        run_end(r, EXIT_COMPLETE, "the job is complete");
+        break;
+    case TRAIN_PAUSED:
+    case TRAIN_ABORTED: /* the step took longer than there is time to stop */
+        report_phase(r->report, "stopped");
+        run_save(r);
+        break;
+    default:
+        run_end(r, run_exit_code(m->code), m->text);
+        break;
+    }
+}
+
+void alone_saved(struct run *r, int rc, const char *text)
+{
+    uint64_t held = train_held(r->train);
+
+    if (rc < 0) {
+        run_end(r, EXIT_RETRY, text);
+        return;
+    }
+    if (held > 0)
+        log_info("stopped", "stopped after step %llu%s", (unsigned long long)held,
+                 r->s->train.checkpoint_directory != NULL ? "; state saved" : "");
+    run_end(r, EXIT_STOPPED, held == 0 ? NOTHING_TRAINED : "stopped, state saved");
+}
+
+void alone_stop(struct run *r)
+{
+    if (r->generation != 0)
+        train_request(r->train, TRAIN_ASK_PAUSE);
+    else if (!r->is_opening && !r->is_saving)
+        run_end(r, EXIT_STOPPED, NOTHING_TRAINED);
+}
+
+void alone_tick(struct run *r)
+{
+    double grace_ms = r->s->conf->train.grace_seconds * 1e3;
+
+    if (r->is_stopping && r->generation != 0 && (double)(clock_ms() - r->stop_ms) > grace_ms)
+        train_abort(r->train, "the step is not done within train.grace_seconds: it is given up");
+}

@@ -1,0 +1,532 @@
+/* group.c - a task of a cluster: membership (rdzv), training and the lease, joined. All of it on the
+ * loop's thread, but where a line says otherwise. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/digest.h"
+#include "base/log.h"
+#include "base/rng.h"
+#include "ckpt/lease.h"
+#include "daemon/report.h"
+#include "daemon/run_priv.h"
+#include "loop/loop.h"
+#include "op/op.h"
+
+enum {
+    CLOSE_MS = 1000,      /* goodbyes */
+    RELEASE_MS = 200,     /* telling the storage that the lease is free */
+    LEASE_WAIT_MS = 3000, /* a checkpoint waits so long for a lease that is being taken */
+    LOOK_MS = 20,
+};
+
+struct group {
+    struct run *run;
+    struct rdzv *rdzv;
+    struct comm_listener *listener;
+    char data_address[320];
+    uint64_t incarnation;
+    uint64_t generation; /* of the view at work */
+    uint32_t *ranks;     /* [world] of its members */
+    uint32_t n_members;
+    uint32_t broken;     /* atomic: 1 + the member whose link broke first */
+    bool is_coordinator;
+
+    struct lease *lease;  /* NULL: a smaller group is not wanted, or has a majority by itself */
+    bool needs_lease;     /* atomic: steps only while it is held */
+    bool lease_is_known;
+    uint64_t lease_ticket, lease_wish; /* of the last thing asked for */
+};
+
+/* ---- lease ---- */
+
+struct lease_news {
+    struct run *run;
+    struct lease_state state;
+    uint32_t members[]; /* [state.n_members] */
+};
+
+static void tell_lease(struct group *g, const struct lease_state *s)
+{
+    struct member_lease l = {
+        .token = s->token,
+        .answered = s->answered >= g->lease_ticket ? g->lease_wish : 0,
+        .is_mine = s->is_mine,
+        .is_over = s->is_over,
+        .holder = s->token > 0 && s->holder != LEASE_NOBODY ? s->holder : MEMBER_NOBODY,
+        .incarnation = strtoull(s->incarnation, NULL, 16),
+        .members = s->members,
+        .n_members = s->n_members,
+        .text = s->is_reachable ? "" : s->text,
+    };
+
+    g->lease_is_known = g->lease_is_known || s->is_reachable;
+    l.is_known = g->lease_is_known;
+    g->run->progress.lease_token = s->token;
+    snprintf(g->run->progress.lease, sizeof(g->run->progress.lease), "%s", s->text);
+    rdzv_lease(g->rdzv, &l);
+}
+
+static void lease_has_news(void *arg)
+{
+    struct lease_news *n = arg;
+
+    n->state.members = n->members;
+    if (!n->run->has_ended)
+        tell_lease(n->run->group, &n->state);
+    free(n);
+}
+
+/* The lease's thread. */
+static void on_lease_change(void *arg, const struct lease_state *s)
+{
+    struct run *r = arg;
+    struct lease_news *n = calloc(1, sizeof(*n) + s->n_members * sizeof(n->members[0]));
+
+    CHECK(n != NULL);
+    n->run = r;
+    n->state = *s;
+    if (s->n_members > 0)
+        memcpy(n->members, s->members, s->n_members * sizeof(n->members[0]));
+    loop_post(r->loop, lease_has_news, n);
+}
+
+static void on_lease(void *arg, uint64_t token, uint64_t wish, const struct member_view *record)
+{
+    struct run *r = arg;
+    struct group *g = r->group;
+    uint32_t *ranks;
+
+    g->lease_wish = wish;
+    if (record == NULL) {
+        g->lease_ticket = lease_refresh(g->lease);
+        return;
+    }
+    ranks = calloc(record->n, sizeof(*ranks));
+    CHECK(ranks != NULL);
+    for (uint32_t i = 0; i < record->n; i++)
+        ranks[i] = record->seats[i].rank;
+    g->lease_ticket = lease_take(g->lease, token, ranks, record->n);
+    free(ranks);
+}
+
+static void on_release(void *arg)
+{
+    struct run *r = arg;
+
+    (void)lease_release(r->group->lease, RELEASE_MS); /* unsaid, others wait until it is over */
+}
+
+/* A replica's thread. */
+static bool may_step(void *arg)
+{
+    struct run *r = arg;
+    struct group *g = r->group;
+
+    return !__atomic_load_n(&g->needs_lease, __ATOMIC_ACQUIRE) ||
+           clock_ns() < lease_hold_until(g->lease, NULL);
+}
+
+/* The checkpoint writer's thread. Whoever coordinates is about to have the lease, if it can be had. */
+static int may_save(void *arg, struct err *err)
+{
+    struct run *r = arg;
+    struct group *g = r->group;
+    uint64_t begin = clock_ms();
+
+    while (lease_hold_until(g->lease, NULL) == 0 && clock_ms() - begin < LEASE_WAIT_MS && !r->has_ended)
+        usleep(LOOK_MS * 1000);
+    if (lease_hold_until(g->lease, NULL) == 0)
+        return err_set(err, ERR_TIMEOUT, "this task does not hold the lease yet");
+    return lease_check(g->lease, err);
+}
+
+/* ---- from the membership ---- */
+
+static void on_broken(void *arg, uint32_t member, const char *why)
+{
+    struct run *r = arg;
+    uint32_t none = 0;
+
+    (void)__atomic_compare_exchange_n(&r->group->broken, &none, member + 1, false, __ATOMIC_ACQ_REL,
+                                      __ATOMIC_RELAXED);
+    log_debug("link", "link to member %u broke: %s", member, why);
+}
+
+static void fail(struct run *r, uint64_t generation, int code, uint64_t held, const char *text)
+{
+    struct group *g = r->group;
+    uint32_t broken = __atomic_load_n(&g->broken, __ATOMIC_ACQUIRE);
+    uint32_t peer = broken > 0 && broken <= g->n_members ? g->ranks[broken - 1] : MEMBER_NOBODY;
+    bool is_symptom = code == ERR_PEER || code == ERR_CANCELED || code == ERR_TIMEOUT;
+    enum member_failure kind = is_symptom                            ? MEMBER_FAIL_PEER
+                               : run_exit_code(code) == EXIT_INPUT ? MEMBER_FAIL_INPUT
+                                                                   : MEMBER_FAIL_LOCAL;
+
+    if (!is_symptom)
+        report_trouble(r->report, text);
+    rdzv_failed(g->rdzv, generation, kind, peer, held, text);
+}
+
+static void on_train(void *arg, const struct rdzv_view *v, const char *why)
+{
+    struct run *r = arg;
+    struct group *g = r->group;
+    struct comm_member *members = calloc(v->n_members, sizeof(*members));
+    struct train_group to = {
+        .generation = v->generation,
+        .members = members,
+        .n_members = v->n_members,
+        .self = v->self,
+        .listener = g->listener,
+        .shared_memory = r->s->conf->communication.shared_memory,
+        .deadline_ms = run_deadline_ms(r),
+        .newest_step = v->newest_step,
+        .newest_member = v->newest_member,
+        .on_broken = on_broken,
+        .may_step = g->lease != NULL ? may_step : NULL,
+        .may_save = g->lease != NULL ? may_save : NULL,
+    };
+    struct err err;
+    int rc;
+
+    CHECK(members != NULL);
+    for (uint32_t i = 0; i < v->n_members; i++) {
+        members[i] = (struct comm_member){ .name = v->members[i].name,
+                                           .host = v->members[i].host_key,
+                                           .address = v->members[i].data_address,
+                                           .n_ranks = v->members[i].n_devices };
+        g->ranks[i] = v->members[i].rank;
+    }
+    g->generation = v->generation;
+    g->n_members = v->n_members;
+    g->is_coordinator = v->self == 0;
+    __atomic_store_n(&g->broken, 0, __ATOMIC_RELEASE);
+    digest_hmac(r->s->token, strlen(r->s->token), v->key, sizeof(v->key), to.key);
+    report_lead(r->report, g->is_coordinator);
+    log_record(LOG_INFO, "view",
+               (struct log_field[]){ LOG_I64("generation", (int64_t)v->generation),
+                                     LOG_I64("tasks", v->n_members),
+                                     LOG_I64("newest_step", (int64_t)v->newest_step) }, 3,
+               "generation %" PRIu64 ": %u of %u tasks, led by %s%s%s%s", v->generation, v->n_members,
+               r->s->cluster->world, v->members[0].name, why[0] != '\0' ? " (" : "", why,
+               why[0] != '\0' ? ")" : "");
+    rc = run_train(r, &to, &err);
+    free(members);
+    if (rc < 0)
+        fail(r, v->generation, rc, train_held(r->train), err.text);
+}
+
+static void on_pause(void *arg)
+{
+    struct run *r = arg;
+
+    train_request(r->train, TRAIN_ASK_PAUSE);
+}
+
+static void on_abort(void *arg, const char *text)
+{
+    struct run *r = arg;
+
+    report_trouble(r->report, text);
+    train_abort(r->train, text);
+}
+
+static void on_save(void *arg)
+{
+    run_save(arg);
+}
+
+static void on_say(void *arg, const char *text, bool is_trouble)
+{
+    struct run *r = arg;
+
+    if (is_trouble) {
+        report_trouble(r->report, text);
+        log_warn("group", "%s", text);
+    } else {
+        log_info("group", "%s", text);
+    }
+}
+
+static void on_state(void *arg)
+{
+    struct run *r = arg;
+    struct group *g = r->group;
+    const struct member_node *n = rdzv_node(g->rdzv);
+
+    if (g->lease == NULL)
+        return;
+    __atomic_store_n(&g->needs_lease, member_node_needs_lease(n), __ATOMIC_RELEASE);
+    lease_watch(g->lease, member_node_state(n) == MEMBER_LEADING);
+}
+
+static void on_rdzv_end(void *arg, int code, const char *text)
+{
+    run_end(arg, code, text);
+}
+
+static void on_checkpoint_request(void *arg)
+{
+    struct run *r = arg;
+    struct group *g = r->group;
+
+    if (r->s->train.checkpoint_directory == NULL) {
+        rdzv_checkpoint_done(g->rdzv, 0, "", "the job has no checkpoint.directory");
+    } else if (r->generation == 0) {
+        rdzv_checkpoint_done(g->rdzv, 0, "", "training has not started");
+    } else if (!g->is_coordinator) {
+        rdzv_checkpoint_done(g->rdzv, 0, "", "this task does not write checkpoints: ask the chief");
+    } else {
+        r->checkpoint_asked = true;
+        r->checkpoint_after = r->progress.step;
+        train_request(r->train, TRAIN_ASK_CHECKPOINT);
+    }
+}
+
+static void on_trace(void *arg, const char *text)
+{
+    (void)arg;
+    log_debug("message", "%s", text);
+}
+
+/* ---- from training ---- */
+
+void group_opened(struct run *r)
+{
+    report_phase(r->report, "waiting");
+    rdzv_opened(r->group->rdzv);
+}
+
+void group_failed(struct run *r, int code, const char *text)
+{
+    fail(r, 0, code, 0, text);
+}
+
+void group_connected(struct run *r, uint64_t generation)
+{
+    report_trouble(r->report, "");
+    rdzv_set_serving(r->group->rdzv, true);
+    rdzv_connected(r->group->rdzv, generation);
+}
+
+void group_ended(struct run *r, const struct run_ended *m)
+{
+    struct rdzv *z = r->group->rdzv;
+
+    rdzv_set_serving(z, false);
+    if (r->checkpoint_asked) { /* the next generation may have another chief */
+        r->checkpoint_asked = false;
+        rdzv_checkpoint_done(z, 0, "", "the group changed meanwhile: ask again");
+    }
+    report_phase(r->report, m->end == TRAIN_COMPLETE ? "complete" : "waiting");
+    switch (m->end) {
+    case TRAIN_COMPLETE:
+        rdzv_complete(z, m->generation, m->held);
+        break;
+    case TRAIN_PAUSED:
+        rdzv_paused(z, m->generation, m->held);
+        break;
+    case TRAIN_ABORTED:
+        rdzv_aborted(z, m->generation, m->held);
+        break;
+    default:
+        fail(r, m->generation, m->code, m->held, m->text);
+        break;
+    }
+}
+
+void group_saved(struct run *r, int rc, const char *text)
+{
+    report_phase(r->report, "waiting");
+    rdzv_saved(r->group->rdzv, rc == 0, rc == 0 ? "" : text);
+}
+
+void group_stop(struct run *r)
+{
+    rdzv_stop(r->group->rdzv, false);
+}
+
+void group_tick(struct run *r)
+{
+    enum member_node_state state = member_node_state(rdzv_node(r->group->rdzv));
+
+    if (r->has_opened && r->generation == 0 && !r->is_saving && !r->has_ended)
+        report_phase(r->report, state == MEMBER_SEEKING ? "joining" : "waiting");
+}
+
+void group_checkpoint_done(struct run *r)
+{
+    rdzv_checkpoint_done(r->group->rdzv, r->progress.checkpoint_step, r->progress.checkpoint_path, NULL);
+}
+
+uint32_t group_present(const struct run *r, uint64_t *generation)
+{
+    const struct member_view *v = member_node_view(rdzv_node(r->group->rdzv));
+
+    *generation = v->generation;
+    return v->n > 0 ? v->n : 1;
+}
+
+/* ---- building and taking down ---- */
+
+/* "host:port" with the host as peers know it and the port the system gave. */
+static int open_data_plane(struct run *r, struct err *err)
+{
+    struct group *g = r->group;
+    const struct cluster_task *self = r->s->cluster->self;
+    bool any = strncmp(r->s->listen, "0.0.0.0:", 8) == 0;
+    const char *bound;
+    int rc = comm_listener_open(any ? "0.0.0.0" : self->host, 0, &g->listener, err);
+
+    if (rc < 0)
+        return err_wrap(err, rc, "data plane of %s", r->s->task_name);
+    bound = comm_listener_address(g->listener);
+    if (any)
+        snprintf(g->data_address, sizeof(g->data_address), strchr(self->host, ':') ? "[%s]%s" : "%s%s",
+                 self->host, strrchr(bound, ':'));
+    else
+        snprintf(g->data_address, sizeof(g->data_address), "%s", bound);
+    return 0;
+}
+
+/* A majority of the whole cluster needs nobody to tell it that it is alone. */
+static bool wants_lease(const struct settled *s)
+{
+    return s->min_world < s->cluster->world && s->train.checkpoint_directory != NULL;
+}
+
+static int open_lease(struct run *r, struct err *err)
+{
+    struct group *g = r->group;
+    char name[400];
+    struct lease_opts o = { .directory = r->s->train.checkpoint_directory,
+                            .rank = r->s->cluster->self->rank,
+                            .name = name,
+                            .incarnation = g->incarnation,
+                            .hold_ms = MEMBER_HOLD_MS,
+                            .watch_ms = MEMBER_EXPIRY_MS,
+                            .on_change = on_lease_change,
+                            .arg = r };
+
+    snprintf(name, sizeof(name), "%.50s (%.70s)", r->s->task_name, r->s->cluster->self->address);
+    return wants_lease(r->s) ? lease_open(&o, &g->lease, err) : 0;
+}
+
+static int open_rdzv(struct run *r, struct err *err)
+{
+    const struct settled *s = r->s;
+    const struct conf *conf = s->conf;
+    const struct cluster *c = s->cluster;
+    struct group *g = r->group;
+    struct rdzv_task *tasks = calloc(c->world, sizeof(*tasks));
+    char (*names)[64] = calloc(c->world, sizeof(*names));
+    struct rdzv_opts o = {
+        .loop = r->loop,
+        .version = TRAINERD_VERSION,
+        .job_name = conf->name,
+        .tasks = tasks,
+        .world = c->world,
+        .self = c->self->rank,
+        .incarnation = g->incarnation,
+        .listen = s->listen,
+        .token = s->token[0] != '\0' ? s->token : NULL,
+        .ident = { .version = TRAINERD_VERSION,
+                   .job_digest = conf->digest,
+                   .cluster_hash = c->hash,
+                   .cluster = c->canonical,
+                   .devices = s->devices[0].kind == DEVICE_CUDA ? "cuda" : "cpu",
+                   .kernels = op_kernel_id(),
+                   .nccl = "" },
+        .n_devices = s->n_devices,
+        .data_address = g->data_address,
+        .host_key = comm_host_key(),
+        .min_world = s->min_world,
+        .rejoin_ms = (uint64_t)(conf->elastic.rejoin_seconds * 1e3),
+        .deadline_ms = run_deadline_ms(r),
+        .grace_ms = (uint64_t)(conf->train.grace_seconds * 1e3),
+        .silent_ms = (uint64_t)(conf->detection.silent_seconds * 1e3),
+        .has_lease = g->lease != NULL,
+        .progress = &r->progress,
+        .arg = r,
+        .on_train = on_train,
+        .on_pause = on_pause,
+        .on_abort = on_abort,
+        .on_save = on_save,
+        .on_lease = on_lease,
+        .on_release = on_release,
+        .on_say = on_say,
+        .on_state = on_state,
+        .on_end = on_rdzv_end,
+        .on_checkpoint = on_checkpoint_request,
+        .on_trace = on_trace,
+    };
+    int rc;
+
+    CHECK(tasks != NULL && names != NULL);
+    for (uint32_t i = 0; i < c->world; i++) {
+        const struct cluster_task *t = c->ranks[i];
+
+        cluster_task_name(t, names[i], sizeof(names[i]));
+        tasks[i] = (struct rdzv_task){ .type = cluster_type_name(t->type),
+                                       .index = t->index,
+                                       .address = t->address,
+                                       .name = names[i] };
+    }
+    rc = rdzv_open(&o, &g->rdzv, err);
+    free(tasks);
+    free(names);
+    return rc;
+}
+
+static int new_incarnation(struct group *g, struct err *err)
+{
+    int rc = 0;
+
+    while (rc == 0 && g->incarnation == 0)
+        rc = rng_os(&g->incarnation, sizeof(g->incarnation));
+    return rc < 0 ? err_set(err, ERR_IO, "the system gives no random numbers") : 0;
+}
+
+int group_open(struct run *r, struct err *err)
+{
+    struct group *g = calloc(1, sizeof(*g));
+    int rc;
+
+    CHECK(g != NULL);
+    r->group = g;
+    g->run = r;
+    g->ranks = calloc(r->s->cluster->world, sizeof(*g->ranks));
+    CHECK(g->ranks != NULL);
+    rc = new_incarnation(g, err);
+    if (rc == 0)
+        rc = open_data_plane(r, err);
+    if (rc == 0)
+        rc = open_lease(r, err);
+    return rc < 0 ? rc : open_rdzv(r, err);
+}
+
+void group_close(struct run *r)
+{
+    if (r->group == NULL)
+        return;
+    rdzv_close(r->group->rdzv, CLOSE_MS);
+    r->group->rdzv = NULL;
+}
+
+void group_free(struct run *r)
+{
+    struct group *g = r->group;
+
+    if (g == NULL)
+        return;
+    lease_close(g->lease);
+    comm_listener_close(g->listener);
+    free(g->ranks);
+    free(g);
+    r->group = NULL;
+}

@@ -1,0 +1,167 @@
+/* lease_record.c - a record is a JSON object that ends with the checksum of the text in front of
+ * it, as a manifest does; a beat is a line. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "ckpt/ckpt_priv.h"
+#include "ckpt/lease_priv.h"
+
+#define WHAT "lease record"
+
+void lease_record_print(const struct lease_record *r, struct buf *out)
+{
+    buf_printf(out, "{\n  \"format\": %d,\n  \"token\": %" PRIu64 ",\n  \"rank\": %" PRIu32 ",\n",
+               LEASE_FORMAT, r->token, r->rank);
+    buf_str(out, "  \"name\": ");
+    buf_json(out, r->name);
+    buf_printf(out, ",\n  \"incarnation\": \"%016" PRIx64 "\",\n  \"members\": [", r->incarnation);
+    for (uint32_t i = 0; i < r->n_members; i++)
+        buf_printf(out, "%s%" PRIu32, i > 0 ? ", " : "", r->members[i]);
+    buf_str(out, "],\n");
+    ckpt_sum_print(out);
+}
+
+/* The member of this name; NULL and ERR_CORRUPT if it is missing. */
+static const cJSON *member(const struct json *doc, const char *name, struct err *err)
+{
+    const cJSON *value = cJSON_GetObjectItemCaseSensitive(json_root(doc), name);
+
+    if (value == NULL) {
+        json_error(doc, json_root(doc), err, "\"%s\" is missing", name);
+        (void)ckpt_corrupt(err); /* the caller returns it */
+    }
+    return value;
+}
+
+static int read_number(const struct json *doc, const cJSON *value, uint64_t max, uint64_t *out,
+                       struct err *err)
+{
+    const char *text = json_number_text(doc, value);
+    char expected[64];
+
+    if (text != NULL && text_u64(text, max, out))
+        return 0;
+    snprintf(expected, sizeof(expected), "a whole number from 0 to %" PRIu64, max);
+    return ckpt_odd(doc, value, expected, err);
+}
+
+static int read_member(const struct json *doc, const char *name, uint64_t max, uint64_t *out,
+                       struct err *err)
+{
+    const cJSON *value = member(doc, name, err);
+
+    return value != NULL ? read_number(doc, value, max, out, err) : ERR_CORRUPT;
+}
+
+static int read_members(const struct json *doc, struct lease_record *out, struct err *err)
+{
+    const cJSON *list = member(doc, "members", err), *value;
+    uint64_t rank;
+    int rc = 0;
+
+    if (list == NULL)
+        return ERR_CORRUPT;
+    if (!cJSON_IsArray(list))
+        return ckpt_odd(doc, list, "an array of ranks", err);
+    for (value = list->child; rc == 0 && value != NULL; value = value->next) {
+        if (out->n_members == LEASE_MEMBERS_MAX)
+            return ckpt_odd(doc, value, "at most 4096 ranks", err);
+        rc = read_number(doc, value, LEASE_NOBODY - 1, &rank, err);
+        if (rc == 0)
+            out->members[out->n_members++] = (uint32_t)rank;
+    }
+    return rc;
+}
+
+static int read_incarnation(const struct json *doc, uint64_t *out, struct err *err)
+{
+    const cJSON *value = member(doc, "incarnation", err);
+
+    if (value == NULL)
+        return ERR_CORRUPT;
+    if (!cJSON_IsString(value) || strlen(value->valuestring) != 16 ||
+        strspn(value->valuestring, "0123456789abcdef") != 16)
+        return ckpt_odd(doc, value, "16 hexadecimal digits", err);
+    *out = 0;
+    for (const char *at = value->valuestring; *at != '\0'; at++)
+        *out = *out << 4 | (uint64_t)(*at <= '9' ? *at - '0' : *at - 'a' + 10);
+    return 0;
+}
+
+static int read_name(const struct json *doc, char out[LEASE_NAME_BYTES], struct err *err)
+{
+    const cJSON *value = member(doc, "name", err);
+
+    if (value == NULL)
+        return ERR_CORRUPT;
+    if (!cJSON_IsString(value) || strlen(value->valuestring) >= LEASE_NAME_BYTES)
+        return ckpt_odd(doc, value, "a text that is not longer than we write it", err);
+    strcpy(out, value->valuestring);
+    return 0;
+}
+
+static int read_document(const struct json *doc, uint64_t token, struct lease_record *out,
+                         struct err *err)
+{
+    uint64_t format = 0, rank = 0;
+    int rc;
+
+    if (!cJSON_IsObject(json_root(doc)))
+        return ckpt_odd(doc, json_root(doc), "an object", err);
+    rc = read_member(doc, "format", UINT32_MAX, &format, err);
+    if (rc == 0 && format != LEASE_FORMAT)
+        return err_set(err, ERR_CORRUPT, WHAT ": format %" PRIu64 ", this version reads %d", format,
+                       LEASE_FORMAT);
+    if (rc == 0)
+        rc = read_member(doc, "token", LEASE_TOKEN_MAX, &out->token, err);
+    if (rc == 0 && out->token != token)
+        return err_set(err, ERR_CORRUPT, WHAT ": it is of number %" PRIu64 ", its name says %" PRIu64,
+                       out->token, token);
+    if (rc == 0)
+        rc = read_member(doc, "rank", LEASE_NOBODY - 1, &rank, err);
+    out->rank = (uint32_t)rank;
+    if (rc == 0)
+        rc = read_name(doc, out->name, err);
+    if (rc == 0)
+        rc = read_incarnation(doc, &out->incarnation, err);
+    return rc == 0 ? read_members(doc, out, err) : rc;
+}
+
+int lease_record_parse(const char *text, size_t n, uint64_t token, struct lease_record *out,
+                       struct err *err)
+{
+    struct json *doc;
+    int rc = ckpt_sum_check(WHAT, text, n, err);
+
+    *out = (struct lease_record){ .token = token };
+    if (rc == 0)
+        rc = json_parse(WHAT, text, n, 0, &doc, err);
+    if (rc == ERR_INPUT)
+        return ckpt_corrupt(err);
+    if (rc == 0) {
+        rc = read_document(doc, token, out, err);
+        json_free(doc);
+    }
+    return rc;
+}
+
+void lease_beat_print(uint64_t incarnation, uint64_t count, bool is_released,
+                      char out[LEASE_BEAT_BYTES + 1])
+{
+    snprintf(out, LEASE_BEAT_BYTES + 1, "%016" PRIx64 " %020" PRIu64 " %-9s\n", incarnation, count,
+             is_released ? "released" : "alive");
+}
+
+bool lease_beat_is_release(const char *bytes, size_t n, uint64_t incarnation)
+{
+    char line[LEASE_BEAT_BYTES + 1];
+
+    lease_beat_print(incarnation, 0, true, line);
+    return n == LEASE_BEAT_BYTES && memcmp(bytes, line, 16) == 0 &&
+           memcmp(bytes + 37, line + 37, LEASE_BEAT_BYTES - 37) == 0;
+}

@@ -1,0 +1,107 @@
+#include "ckpt/thread.h"
+
+#include <signal.h>
+
+#include "base/err.h"
+
+enum { WAIT_MS_MAX = 1000 * 1000 * 1000 };
+
+void ckpt_thread_init(struct ckpt_thread *t)
+{
+    pthread_condattr_t attr;
+
+    *t = (struct ckpt_thread){ .is_running = false };
+    pthread_mutex_init(&t->lock, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&t->changed, &attr);
+    pthread_condattr_destroy(&attr);
+}
+
+void ckpt_thread_fini(struct ckpt_thread *t)
+{
+    pthread_cond_destroy(&t->changed);
+    pthread_mutex_destroy(&t->lock);
+}
+
+int ckpt_thread_start(struct ckpt_thread *t, void *(*run)(void *arg), void *arg, struct err *err)
+{
+    sigset_t all, before;
+    int errnum;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    t->was_started = t->is_running = true;
+    errnum = pthread_create(&t->id, NULL, run, arg);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (errnum == 0)
+        return 0;
+    t->was_started = t->is_running = false;
+    return err_sys(err, errnum, "start a thread");
+}
+
+/* With the lock held. */
+static bool wait_gone(struct ckpt_thread *t, uint64_t wait_ms)
+{
+    struct timespec until = ckpt_after_ms(wait_ms);
+    int waited = 0;
+
+    while (waited == 0 && t->is_running)
+        waited = pthread_cond_timedwait(&t->changed, &t->lock, &until);
+    return !t->is_running;
+}
+
+bool ckpt_thread_wait(struct ckpt_thread *t, uint64_t wait_ms)
+{
+    bool is_gone;
+
+    pthread_mutex_lock(&t->lock);
+    is_gone = wait_gone(t, wait_ms);
+    pthread_mutex_unlock(&t->lock);
+    return is_gone;
+}
+
+bool ckpt_thread_leave(struct ckpt_thread *t, uint64_t wait_ms)
+{
+    pthread_t id;
+    bool is_gone;
+
+    pthread_mutex_lock(&t->lock);
+    is_gone = wait_gone(t, wait_ms);
+    id = t->id;
+    t->is_orphan = !is_gone;
+    pthread_mutex_unlock(&t->lock);
+    if (!is_gone) /* from here on it may be freed at any moment */
+        pthread_detach(id);
+    else if (t->was_started)
+        pthread_join(id, NULL);
+    return is_gone;
+}
+
+bool ckpt_thread_end(struct ckpt_thread *t)
+{
+    bool is_orphan;
+
+    pthread_mutex_lock(&t->lock);
+    t->is_running = false;
+    is_orphan = t->is_orphan;
+    pthread_cond_broadcast(&t->changed);
+    pthread_mutex_unlock(&t->lock);
+    return is_orphan;
+}
+
+struct timespec ckpt_after_ms(uint64_t ms)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    if (ms > WAIT_MS_MAX)
+        ms = WAIT_MS_MAX;
+    t.tv_sec += (time_t)(ms / 1000);
+    t.tv_nsec += (long)(ms % 1000) * 1000000;
+    if (t.tv_nsec >= 1000000000) {
+        t.tv_nsec -= 1000000000;
+        t.tv_sec++;
+    }
+    return t;
+}

@@ -1,0 +1,63 @@
+/* job_diff.c - two jobs, key by key. Values are compared as the texts that are printed of them: what
+ * prints the same is the same. */
+#include "conf/job_priv.h"
+
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+
+struct differ {
+    const char *was, *now; /* struct conf */
+    struct buf from, to;   /* texts of a value */
+    bool failed;           /* no memory for one of them */
+    void (*each)(void *arg, const struct conf_change *change);
+    void *arg;
+};
+
+static void compare(struct differ *d, const struct conf_key *k, const char *path)
+{
+    bool is_list = k->type == CONF_KEY_LIST || k->type == CONF_KEY_MAP;
+    struct conf_change change = { .pointer = path, .is_live = (k->flags & CONF_KEY_LIVE) != 0 };
+
+    buf_reset(&d->from);
+    buf_reset(&d->to);
+    conf_job_value(k, d->was, &d->from);
+    conf_job_value(k, d->now, &d->to);
+    d->failed = d->failed || d->from.failed || d->to.failed;
+    if (d->failed || strcmp(d->from.data, d->to.data) == 0)
+        return;
+    if (!is_list) {
+        change.from = d->from.data;
+        change.to = d->to.data;
+    }
+    d->each(d->arg, &change);
+}
+
+/* Only lists and maps have another base than the job itself, and they are compared whole. */
+static void compare_object(struct differ *d, const char *parent)
+{
+    char path[CONF_KEY_PATH_BYTES];
+
+    for (const struct conf_key *k = NULL; (k = conf_key_next(parent, k)) != NULL;) {
+        conf_key_path(k, path);
+        if (k->type == CONF_KEY_OBJECT)
+            compare_object(d, path);
+        else
+            compare(d, k, path);
+    }
+}
+
+int conf_diff(const struct conf *was, const struct conf *now,
+              void (*each)(void *arg, const struct conf_change *change), void *arg, struct err *err)
+{
+    struct differ d = { .was = (const char *)was, .now = (const char *)now, .each = each, .arg = arg };
+    int rc = 0;
+
+    compare_object(&d, "");
+    if (d.failed)
+        rc = err_set(err, ERR_NOMEM, "job file '%s': out of memory", now->path);
+    buf_fini(&d.from);
+    buf_fini(&d.to);
+    return rc;
+}

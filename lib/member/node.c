@@ -1,0 +1,494 @@
+/* node.c - life, actions, ticks, and the own training. */
+#include "member/node_priv.h"
+
+#include <stdlib.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/check.h"
+
+/* ---- life ---- */
+
+struct member_node *member_node_new(const struct member_node_opts *o, uint64_t now_ms)
+{
+    struct member_node *n = calloc(1, sizeof(*n));
+
+    CHECK(o->world > 0 && o->self < o->world && o->incarnation != 0);
+    CHECK(o->min_world > 0 && o->min_world <= o->world);
+    if (n == NULL)
+        return NULL;
+    n->world = o->world;
+    n->self = o->self;
+    n->n_devices = o->n_devices;
+    n->min_world = o->min_world;
+    n->incarnation = o->incarnation;
+    n->rejoin_ms = o->rejoin_ms;
+    n->deadline_ms = o->deadline_ms;
+    n->grace_ms = o->grace_ms;
+    n->silent_ms = o->silent_ms != 0 ? o->silent_ms : MEMBER_SILENT_MS;
+    n->has_lease = o->has_lease;
+    n->ident = member_ident_copy(o->ident, &n->memory);
+    n->names = arena_array(&n->memory, o->world, sizeof(*n->names));
+    n->addresses = arena_array(&n->memory, o->world, sizeof(*n->addresses));
+    n->seats = arena_array(&n->memory, o->world, sizeof(*n->seats));
+    n->peers = arena_array(&n->memory, o->world, sizeof(*n->peers));
+    n->lease_members = arena_array(&n->memory, o->world, sizeof(*n->lease_members));
+    n->prior = arena_array(&n->memory, o->world, sizeof(*n->prior));
+    if (n->names == NULL || n->addresses == NULL || n->seats == NULL || n->peers == NULL ||
+        n->lease_members == NULL || n->prior == NULL) {
+        member_node_free(n);
+        return NULL;
+    }
+    for (uint32_t i = 0; i < o->world; i++) {
+        n->names[i] = arena_strdup(&n->memory, o->names[i]);
+        n->addresses[i] = arena_strdup(&n->memory, o->addresses[i]);
+        CHECK(n->names[i] != NULL && n->addresses[i] != NULL);
+        n->peers[i].progress.phase = n->peers[i].phase;
+    }
+    n->out = MEMBER_NOBODY;
+    n->trouble_rank = MEMBER_NOBODY;
+    n->view.newest = MEMBER_NOBODY;
+    n->lease.holder = MEMBER_NOBODY;
+    n->progress.phase = "";
+    n->ticked_ms = n->said_ms = now_ms;
+    return n;
+}
+
+void member_node_free(struct member_node *n)
+{
+    if (n == NULL)
+        return;
+    arena_fini(&n->memory);
+    arena_fini(&n->event);
+    free(n->actions);
+    free(n);
+}
+
+/* ---- actions ---- */
+
+/* Every event starts here: what the one before asked for was done. */
+bool node_begin(struct member_node *n)
+{
+    CHECK(n->next_action == n->n_actions);
+    n->next_action = n->n_actions = 0;
+    n->events++;
+    if (n->event.used > 0)
+        arena_fini(&n->event);
+    return n->state != MEMBER_ENDED;
+}
+
+struct member_do_this *node_do(struct member_node *n, enum member_do what)
+{
+    struct member_do_this *d;
+
+    if (n->n_actions == n->room) {
+        n->room = n->room == 0 ? 16 : 2 * n->room;
+        n->actions = realloc(n->actions, n->room * sizeof(*n->actions));
+        CHECK(n->actions != NULL);
+    }
+    d = &n->actions[n->n_actions++];
+    *d = (struct member_do_this){ .what = what, .rank = MEMBER_NOBODY, .text = "" };
+    return d;
+}
+
+bool member_node_next(struct member_node *n, struct member_do_this *out)
+{
+    if (n->next_action == n->n_actions)
+        return false;
+    *out = n->actions[n->next_action++];
+    return true;
+}
+
+static const char *keep(struct member_node *n, const char *text)
+{
+    char *copy = arena_strdup(&n->event, text != NULL ? text : "");
+
+    CHECK(copy != NULL);
+    return copy;
+}
+
+static const struct member_view *keep_view(struct member_node *n, const struct member_view *v)
+{
+    struct member_view *copy = arena_alloc(&n->event, sizeof(*copy));
+    struct member_seat *seats = arena_array(&n->event, v->n, sizeof(*seats));
+
+    CHECK(copy != NULL && seats != NULL);
+    memcpy(seats, v->seats, v->n * sizeof(*seats));
+    *copy = *v;
+    copy->seats = seats;
+    return copy;
+}
+
+static const struct member_msg *keep_msg(struct member_node *n, const struct member_msg *m)
+{
+    struct member_msg *copy = arena_alloc(&n->event, sizeof(*copy));
+
+    CHECK(copy != NULL);
+    *copy = *m;
+    copy->text = keep(n, m->text);
+    copy->progress.phase = keep(n, m->progress.phase);
+    if (m->view != NULL)
+        copy->view = keep_view(n, m->view);
+    return copy;
+}
+
+void node_say(struct member_node *n, bool is_trouble, const char *text)
+{
+    struct member_do_this *d;
+
+    text = keep(n, text);
+    d = node_do(n, MEMBER_SAY);
+    d->text = text;
+    d->is_trouble = is_trouble;
+}
+
+void node_tell(struct member_node *n, const struct member_msg *m)
+{
+    CHECK(n->out != MEMBER_NOBODY);
+    node_do(n, MEMBER_TELL)->msg = keep_msg(n, m);
+}
+
+void node_send(struct member_node *n, uint32_t rank, const struct member_msg *m)
+{
+    struct member_do_this *d;
+
+    CHECK(n->peers[rank].is_joined && rank != n->self);
+    d = node_do(n, MEMBER_SEND);
+    d->rank = rank;
+    d->msg = keep_msg(n, m);
+}
+
+void node_set_cause(struct member_node *n, const char *text)
+{
+    snprintf(n->cause, sizeof(n->cause), "%s", text);
+}
+
+void node_finish(struct member_node *n, int code, const char *text)
+{
+    struct member_do_this *d;
+
+    if (n->state == MEMBER_ENDED)
+        return;
+    text = keep(n, text);
+    node_abort(n, text);
+    n->state = MEMBER_ENDED;
+    if (n->lease.is_mine)
+        node_do(n, MEMBER_RELEASE);
+    d = node_do(n, MEMBER_END);
+    d->code = code;
+    d->text = text;
+}
+
+/* ---- the own training ---- */
+
+const struct member_seat *node_seat(const struct member_view *v, uint32_t rank)
+{
+    uint32_t low = 0, high = v->n;
+
+    while (low < high) {
+        uint32_t mid = (low + high) / 2;
+
+        if (v->seats[mid].rank < rank)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low < v->n && v->seats[low].rank == rank ? &v->seats[low] : NULL;
+}
+
+void node_adopt(struct member_node *n, const struct member_view *v, const char *text, uint64_t now_ms)
+{
+    struct member_do_this *d;
+    uint32_t coordinator = v->seats[0].rank;
+
+    CHECK(n->rest == NODE_AT_REST && v->n <= n->world);
+    text = keep(n, text);
+    memmove(n->seats, v->seats, v->n * sizeof(*n->seats));
+    n->view = *v;
+    n->view.seats = n->seats;
+    if (v->generation > n->known)
+        n->known = v->generation;
+    n->is_alive = true;
+    n->is_connected = false;
+    n->rest = NODE_RUNNING;
+    n->progress = (struct member_progress){ .held = n->held, .phase = "" };
+    d = node_do(n, MEMBER_TRAIN);
+    d->view = keep_view(n, &n->view);
+    d->text = text;
+    if (coordinator == n->self) {
+        if (n->out != MEMBER_NOBODY)
+            node_do(n, MEMBER_HANG_UP);
+        n->out = MEMBER_NOBODY;
+        node_coordinate(n, now_ms);
+    } else if (coordinator != n->out) {
+        if (n->out != MEMBER_NOBODY)
+            node_do(n, MEMBER_HANG_UP);
+        n->out = MEMBER_NOBODY;
+        node_turn_away(n, coordinator);
+        n->state = MEMBER_FOLLOWING;
+        node_call(n, coordinator, true, now_ms);
+    }
+}
+
+void node_abort(struct member_node *n, const char *text)
+{
+    n->is_alive = n->is_connected = false;
+    if (n->rest != NODE_RUNNING && n->rest != NODE_PAUSING)
+        return;
+    n->rest = NODE_ABORTING;
+    n->abort_ms = n->ticked_ms;
+    text = keep(n, text);
+    node_do(n, MEMBER_ABORT)->text = text;
+}
+
+void node_pause(struct member_node *n)
+{
+    if (n->rest != NODE_RUNNING)
+        return;
+    n->rest = NODE_PAUSING;
+    node_do(n, MEMBER_PAUSE);
+}
+
+/* false: not of the present generation, or nothing was running. */
+static bool comes_to_rest(struct member_node *n, uint64_t generation, uint64_t held)
+{
+    if (!node_begin(n) || n->rest <= NODE_AT_REST || generation != n->view.generation)
+        return false;
+    n->rest = NODE_AT_REST;
+    n->is_connected = false;
+    n->held = n->progress.held = held;
+    n->progress.phase = "";
+    return true;
+}
+
+static void rest(struct member_node *n, uint64_t now_ms)
+{
+    if (n->state == MEMBER_LEADING)
+        node_own_rest(n, now_ms);
+    else
+        node_tell_ready(n);
+}
+
+void member_node_paused(struct member_node *n, uint64_t generation, uint64_t held, uint64_t now_ms)
+{
+    if (comes_to_rest(n, generation, held))
+        rest(n, now_ms);
+}
+
+void member_node_aborted(struct member_node *n, uint64_t generation, uint64_t held, uint64_t now_ms)
+{
+    if (comes_to_rest(n, generation, held))
+        rest(n, now_ms);
+}
+
+void member_node_complete(struct member_node *n, uint64_t generation, uint64_t held, uint64_t now_ms)
+{
+    bool was_alive = n->is_alive;
+
+    if (!comes_to_rest(n, generation, held))
+        return;
+    if (was_alive && n->state == MEMBER_LEADING)
+        node_own_complete(n);
+    else if (was_alive && n->state == MEMBER_FOLLOWING && n->out != MEMBER_NOBODY)
+        node_tell(n, &(struct member_msg){ .kind = MEMBER_MSG_COMPLETE,
+                                           .generation = generation,
+                                           .held = held,
+                                           .text = "" });
+    else
+        rest(n, now_ms);
+}
+
+static void peer_failed(struct member_node *n, uint32_t peer, const char *text, uint64_t now_ms)
+{
+    if (n->is_alive && n->state == MEMBER_FOLLOWING && n->out != MEMBER_NOBODY)
+        node_tell(n, &(struct member_msg){ .kind = MEMBER_MSG_TROUBLE,
+                                           .generation = n->view.generation,
+                                           .rank = peer,
+                                           .text = text });
+    else if (n->is_alive && n->state == MEMBER_LEADING)
+        node_trouble(n, peer, text, now_ms);
+    rest(n, now_ms);
+}
+
+void member_node_failed(struct member_node *n, uint64_t generation, enum member_failure kind,
+                        uint32_t peer, uint64_t held, const char *text, uint64_t now_ms)
+{
+    bool everywhere = kind == MEMBER_FAIL_INPUT;
+    int code = everywhere ? 2 : 138;
+
+    if (generation == 0 ? !node_begin(n) : !comes_to_rest(n, generation, held))
+        return;
+    text = keep(n, text);
+    if (kind != MEMBER_FAIL_PEER)
+        text = node_print(n, "%s failed: %s", node_name(n, n->self), text);
+    if (kind == MEMBER_FAIL_PEER) {
+        peer_failed(n, peer, text, now_ms);
+        return;
+    }
+    if (n->state == MEMBER_LEADING && everywhere)
+        node_end_all(n, code, text);
+    else if (n->state == MEMBER_LEADING)
+        node_over(n, n->self, text, now_ms);
+    else if (n->out != MEMBER_NOBODY)
+        node_tell(n, &(struct member_msg){ .kind = MEMBER_MSG_LEAVE,
+                                           .code = code,
+                                           .is_all = everywhere,
+                                           .text = text });
+    node_finish(n, code, text);
+}
+
+void member_node_connected(struct member_node *n, uint64_t generation, uint64_t now_ms)
+{
+    (void)now_ms;
+    if (node_begin(n) && n->is_alive && generation == n->view.generation && n->rest > NODE_AT_REST)
+        n->is_connected = true;
+}
+
+void member_node_progress(struct member_node *n, const struct member_progress *p)
+{
+    if (!n->is_alive || n->rest <= NODE_AT_REST)
+        return;
+    n->progress = *p;
+    if (p->held > n->stepped) {
+        n->stepped = p->held;
+        n->outside_ms = 0;
+    }
+}
+
+/* ---- start, stop, ticks ---- */
+
+void member_node_start(struct member_node *n, uint64_t now_ms)
+{
+    (void)node_begin(n);
+    n->ticked_ms = n->beat_ms = n->said_ms = now_ms;
+    node_seek(n, now_ms);
+}
+
+void member_node_opened(struct member_node *n, uint64_t now_ms)
+{
+    if (!node_begin(n) || n->rest != NODE_OPENING)
+        return;
+    n->rest = NODE_AT_REST;
+    rest(n, now_ms);
+}
+
+void member_node_stop(struct member_node *n, bool everywhere, uint64_t now_ms)
+{
+    if (!node_begin(n) || (n->is_stopping && (n->stops_all || !everywhere)))
+        return;
+    n->is_stopping = true;
+    n->stops_all = n->stops_all || everywhere;
+    n->stop_ms = now_ms;
+    if (n->state == MEMBER_LEADING && n->phase == NODE_LIVE) {
+        node_start_pause(n, node_print(n, "%s was asked to %s", node_name(n, n->self),
+                                       everywhere ? "end the job" : "leave"), now_ms);
+        return;
+    }
+    if (n->state == MEMBER_LEADING) {
+        node_gather(n, now_ms);
+        return;
+    }
+    if (n->out != MEMBER_NOBODY)
+        node_tell_leave(n, 143, node_print(n, "%s was asked to %s", node_name(n, n->self),
+                                           everywhere ? "end the job" : "leave"));
+    if (!n->is_alive && n->rest <= NODE_AT_REST && n->held == 0 && !everywhere)
+        node_finish(n, 143, "stopped before the first step");
+}
+
+static uint64_t later(uint64_t at_ms, uint64_t by_ms, uint64_t now_ms)
+{
+    return now_ms - at_ms > by_ms ? at_ms + by_ms : now_ms;
+}
+
+/* The clock jumped, or this process slept: nobody is to blame for what it did not hear meanwhile. */
+static void forgive(struct member_node *n, uint64_t slept_ms, uint64_t now_ms)
+{
+    n->behind = MEMBER_NOBODY;
+    n->out_ms = later(n->out_ms, slept_ms, now_ms);
+    n->out_heard_ms = later(n->out_heard_ms, slept_ms, now_ms);
+    for (uint32_t i = 0; i < n->world; i++) {
+        n->peers[i].heard_ms = later(n->peers[i].heard_ms, slept_ms, now_ms);
+        n->peers[i].joined_ms = later(n->peers[i].joined_ms, slept_ms, now_ms);
+    }
+}
+
+static void beat(struct member_node *n, uint64_t now_ms)
+{
+    struct member_msg m = { .kind = MEMBER_MSG_BEAT, .text = "", .progress.phase = "" };
+
+    if (now_ms - n->beat_ms < MEMBER_BEAT_MS)
+        return;
+    n->beat_ms = now_ms;
+    if (n->state == MEMBER_LEADING)
+        for (uint32_t i = 0; i < n->world; i++)
+            if (n->peers[i].is_joined && i != n->self)
+                node_send(n, i, &m);
+    if (n->state == MEMBER_LEADING || n->out == MEMBER_NOBODY)
+        return;
+    m.generation = n->is_alive ? n->view.generation : 0;
+    m.progress = n->progress;
+    m.held = n->held;
+    node_tell(n, &m);
+}
+
+static void watch_deadline(struct member_node *n, uint64_t passed_ms)
+{
+    const char *text;
+    uint32_t joined = 0;
+
+    /* Who follows leaves it to the leader, who speaks for all. */
+    if ((n->is_alive && n->is_connected) || n->state == MEMBER_FOLLOWING)
+        return;
+    for (uint32_t i = 0; n->state == MEMBER_LEADING && i < n->world; i++)
+        joined += n->peers[i].is_joined;
+    if (joined == n->world && n->phase == NODE_GATHERING)
+        return; /* all are here, and open what they need */
+    n->outside_ms += passed_ms;
+    if (n->outside_ms <= n->deadline_ms)
+        return;
+    text = node_print(n, "no step for %.1f s (train.deadline_seconds): %s",
+                      (double)n->outside_ms / 1e3, node_missing(n));
+    if (n->state == MEMBER_LEADING)
+        node_end_all(n, 138, text);
+    else
+        node_finish(n, 138, text);
+}
+
+/* Training that does not stop: the supervisor starts this task again. */
+static void watch_abort(struct member_node *n, uint64_t now_ms)
+{
+    const char *text;
+
+    if (n->rest != NODE_ABORTING || now_ms - n->abort_ms < MEMBER_STOPPING_MS || n->state == MEMBER_ENDED)
+        return;
+    text = node_print(n, "training of %s does not stop", node_name(n, n->self));
+    if (n->state == MEMBER_LEADING)
+        node_turn_away(n, MEMBER_NOBODY);
+    node_finish(n, 138, text);
+}
+
+void member_node_tick(struct member_node *n, uint64_t now_ms)
+{
+    uint64_t passed = now_ms > n->ticked_ms ? now_ms - n->ticked_ms : 0;
+    uint64_t stop_limit = 2 * n->grace_ms + MEMBER_STOPPING_MS;
+
+    n->ticked_ms = now_ms;
+    if (!node_begin(n))
+        return;
+    if (passed > MEMBER_BEAT_MS) {
+        forgive(n, passed - MEMBER_TICK_MS, now_ms);
+        passed = MEMBER_TICK_MS;
+    }
+    watch_deadline(n, passed);
+    watch_abort(n, now_ms);
+    if (n->state == MEMBER_SEEKING)
+        node_seek_tick(n, now_ms);
+    else if (n->state == MEMBER_FOLLOWING)
+        node_follow_tick(n, now_ms);
+    if (n->state == MEMBER_LEADING)
+        node_lead_tick(n, now_ms);
+    if (n->is_stopping && n->state != MEMBER_ENDED && now_ms - n->stop_ms > stop_limit)
+        node_finish(n, 138, "asked to leave, and nobody could release this task in time");
+    if (n->state != MEMBER_ENDED)
+        beat(n, now_ms);
+}

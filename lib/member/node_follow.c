@@ -1,0 +1,295 @@
+/* node_follow.c - seeking a leader, following it, and losing it. */
+#include "member/node_priv.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/check.h"
+
+/* ---- calling ---- */
+
+void node_tell_ready(struct member_node *n)
+{
+    if (n->out == MEMBER_NOBODY || n->rest != NODE_AT_REST)
+        return;
+    node_tell(n, &(struct member_msg){ .kind = MEMBER_MSG_READY,
+                                       .generation = n->view.generation,
+                                       .held = n->held,
+                                       .text = "" });
+}
+
+void node_tell_leave(struct member_node *n, int code, const char *text)
+{
+    node_tell(n, &(struct member_msg){ .kind = MEMBER_MSG_LEAVE,
+                                       .code = code,
+                                       .is_all = n->stops_all,
+                                       .text = text });
+}
+
+void node_call(struct member_node *n, uint32_t rank, bool is_attaching, uint64_t now_ms)
+{
+    CHECK(n->out == MEMBER_NOBODY && rank != n->self && rank < n->world);
+    n->out = rank;
+    n->peers[rank].asked = n->events;
+    n->is_taken_in = is_attaching;
+    n->out_ms = n->out_heard_ms = now_ms;
+    node_do(n, MEMBER_CALL)->rank = rank;
+    node_tell(n, &(struct member_msg){ .kind = MEMBER_MSG_JOIN,
+                                       .incarnation = n->incarnation,
+                                       .generation = is_attaching ? n->view.generation : n->known,
+                                       .is_attaching = is_attaching,
+                                       .ident = &n->ident,
+                                       .n_devices = n->n_devices,
+                                       .text = "" });
+    if (!is_attaching)
+        node_tell_ready(n);
+    if (n->is_stopping)
+        node_tell_leave(n, 143, node_print(n, "%s was asked to leave", node_name(n, n->self)));
+}
+
+static void hang_up(struct member_node *n)
+{
+    if (n->out != MEMBER_NOBODY)
+        node_do(n, MEMBER_HANG_UP);
+    n->out = MEMBER_NOBODY;
+    n->is_taken_in = false;
+}
+
+/* The i-th task to call, NOBODY behind the last: lower ranks of the last view; without one, all lower ranks. */
+static uint32_t candidate(const struct member_node *n, uint32_t i)
+{
+    if (n->view.generation > 0)
+        return i < n->view.n && n->view.seats[i].rank < n->self ? n->view.seats[i].rank
+                                                                 : MEMBER_NOBODY;
+    return i < n->self ? i : MEMBER_NOBODY;
+}
+
+static void call_next(struct member_node *n, uint64_t now_ms)
+{
+    uint32_t rank = candidate(n, n->candidate);
+
+    if (rank != MEMBER_NOBODY)
+        node_call(n, rank, false, now_ms);
+    else
+        node_lead(n, now_ms);
+}
+
+void node_seek(struct member_node *n, uint64_t now_ms)
+{
+    CHECK(n->out == MEMBER_NOBODY);
+    n->state = MEMBER_SEEKING;
+    n->candidate = 0;
+    n->retry_ms = 0;
+    call_next(n, now_ms);
+}
+
+/* The one called is no leader for us; the next, or it leads. */
+static void next_candidate(struct member_node *n, uint64_t now_ms)
+{
+    n->candidate++;
+    n->tries++;
+    n->retry_ms = 0;
+    call_next(n, now_ms);
+}
+
+static void come_again(struct member_node *n, uint64_t now_ms)
+{
+    hang_up(n);
+    node_abort(n, "the leader turned this task away");
+    n->state = MEMBER_SEEKING;
+    n->candidate = 0;
+    n->retry_ms = now_ms + MEMBER_RETRY_MS;
+}
+
+/* A machine that is slow to answer everybody gets more time each time. */
+static uint64_t try_ms(const struct member_node *n)
+{
+    return (uint64_t)MEMBER_TRY_MS << (n->tries / (n->self + 1) < 3 ? n->tries / (n->self + 1) : 3);
+}
+
+void node_seek_tick(struct member_node *n, uint64_t now_ms)
+{
+    if (n->out != MEMBER_NOBODY && now_ms - n->out_ms > try_ms(n)) {
+        snprintf(n->peers[n->out].last_error, sizeof(n->peers[n->out].last_error),
+                 "no answer for %.1f s", (double)(now_ms - n->out_ms) / 1e3);
+        hang_up(n);
+        next_candidate(n, now_ms);
+    } else if (n->out == MEMBER_NOBODY && now_ms >= n->retry_ms) {
+        call_next(n, now_ms);
+    }
+}
+
+/* ---- the leader ---- */
+
+static void lose_leader(struct member_node *n, const char *why, uint64_t now_ms)
+{
+    uint32_t leader = n->out;
+    const char *text;
+
+    n->out = MEMBER_NOBODY;
+    n->is_taken_in = false;
+    text = node_print(n, "%s, which leads the group, was lost: %s", node_name(n, leader), why);
+    if (n->is_alive) {
+        node_set_cause(n, text);
+        node_say(n, true, text);
+        node_abort(n, text);
+    }
+    node_seek(n, now_ms);
+}
+
+void node_follow_tick(struct member_node *n, uint64_t now_ms)
+{
+    if (n->out != MEMBER_NOBODY && now_ms - n->out_heard_ms > n->silent_ms) {
+        const char *why = node_print(n, "silent for %.1f s", (double)(now_ms - n->out_heard_ms) / 1e3);
+
+        node_do(n, MEMBER_HANG_UP);
+        lose_leader(n, why, now_ms);
+    }
+}
+
+void member_node_out_closed(struct member_node *n, enum member_closed how, const char *why,
+                            uint64_t now_ms)
+{
+    if (!node_begin(n) || n->out == MEMBER_NOBODY)
+        return;
+    n->peers[n->out].is_dead = how == MEMBER_REFUSED;
+    if (how == MEMBER_REFUSED)
+        node_found(n, n->out, 0);
+    snprintf(n->peers[n->out].last_error, sizeof(n->peers[n->out].last_error), "%s", why);
+    if (n->state == MEMBER_FOLLOWING) {
+        lose_leader(n, why, now_ms);
+        return;
+    }
+    n->out = MEMBER_NOBODY;
+    next_candidate(n, now_ms);
+}
+
+/* ---- what it says ---- */
+
+static void hear_wait(struct member_node *n, const struct member_msg *m, uint64_t now_ms)
+{
+    (void)now_ms;
+    n->hops = n->tries = 0;
+    n->is_taken_in = true;
+    if (n->state == MEMBER_SEEKING) {
+        n->state = MEMBER_FOLLOWING;
+        node_turn_away(n, n->out); /* who waited for us to decide */
+    }
+    if (m->text[0] != '\0')
+        node_say(n, false, m->text);
+}
+
+static bool is_view_for_us(const struct member_node *n, const struct member_view *v)
+{
+    const struct member_seat *self = node_seat(v, n->self);
+
+    return n->rest == NODE_AT_REST && v->n > 0 && self != NULL &&
+           self->incarnation == n->incarnation && v->generation > n->view.generation &&
+           v->n >= n->min_world;
+}
+
+static void hear_view(struct member_node *n, const struct member_msg *m, uint64_t now_ms)
+{
+    if (!is_view_for_us(n, m->view)) { /* of a leader that knows us as we were */
+        come_again(n, now_ms);
+        return;
+    }
+    if (n->state == MEMBER_SEEKING)
+        node_turn_away(n, n->out);
+    n->state = MEMBER_FOLLOWING;
+    n->hops = n->tries = 0;
+    n->is_taken_in = true;
+    node_adopt(n, m->view, m->text, now_ms);
+}
+
+static void hear_pause(struct member_node *n, const struct member_msg *m, uint64_t now_ms)
+{
+    (void)now_ms;
+    if (n->is_alive && m->generation == n->view.generation)
+        node_pause(n);
+}
+
+static void hear_over(struct member_node *n, const struct member_msg *m, uint64_t now_ms)
+{
+    (void)now_ms;
+    if (m->code != MEMBER_GO_ON) {
+        node_set_cause(n, m->text);
+        node_finish(n, m->code, m->text);
+        return;
+    }
+    if (!n->is_alive || m->generation != n->view.generation)
+        return;
+    node_set_cause(n, m->text);
+    node_say(n, true, m->text);
+    if (n->rest == NODE_AT_REST) { /* complete here; what is missing elsewhere is done again */
+        node_abort(n, m->text);
+        node_tell_ready(n);
+    } else {
+        node_abort(n, m->text);
+    }
+}
+
+static void hear_redirect(struct member_node *n, const struct member_msg *m, uint64_t now_ms)
+{
+    if (m->rank == n->self && n->state == MEMBER_FOLLOWING) { /* it leaves, and we lead */
+        n->peers[n->out].has_left = true;
+        hang_up(n);
+        if (n->is_alive)
+            node_abort(n, "the leader has left");
+        node_lead(n, now_ms);
+        return;
+    }
+    if (m->rank >= n->world || m->rank == n->self || n->hops++ >= NODE_HOPS) {
+        n->hops = 0;
+        come_again(n, now_ms);
+        return;
+    }
+    hang_up(n);
+    n->state = MEMBER_SEEKING;
+    n->candidate = 0;
+    if (n->is_alive) /* it coordinates no more, and gave no view: ours is over */
+        node_abort(n, "the leader went to another one");
+    node_call(n, m->rank, false, now_ms);
+}
+
+static void hear_refuse(struct member_node *n, const struct member_msg *m, uint64_t now_ms)
+{
+    if (m->code != MEMBER_GO_ON) {
+        node_finish(n, m->code, m->text);
+        return;
+    }
+    if (n->state == MEMBER_SEEKING) {
+        hang_up(n);
+        next_candidate(n, now_ms);
+        return;
+    }
+    if (n->is_alive)
+        node_set_cause(n, m->text);
+    come_again(n, now_ms);
+}
+
+static void hear_beat(struct member_node *n, const struct member_msg *m, uint64_t now_ms)
+{
+    (void)n;
+    (void)m;
+    (void)now_ms;
+}
+
+typedef void hear_fn(struct member_node *n, const struct member_msg *m, uint64_t now_ms);
+static hear_fn *const heard[MEMBER_MSGS] = {
+    [MEMBER_MSG_WAIT] = hear_wait,         [MEMBER_MSG_VIEW] = hear_view,
+    [MEMBER_MSG_PAUSE] = hear_pause,       [MEMBER_MSG_OVER] = hear_over,
+    [MEMBER_MSG_REDIRECT] = hear_redirect, [MEMBER_MSG_REFUSE] = hear_refuse,
+    [MEMBER_MSG_BEAT] = hear_beat,
+};
+
+void member_node_hear_out(struct member_node *n, const struct member_msg *m, uint64_t now_ms)
+{
+    if (!node_begin(n) || n->out == MEMBER_NOBODY || m->kind >= MEMBER_MSGS ||
+        heard[m->kind] == NULL)
+        return;
+    n->out_heard_ms = now_ms;
+    n->peers[n->out].is_dead = false;
+    n->peers[n->out].last_error[0] = '\0';
+    heard[m->kind](n, m, now_ms);
+}

@@ -1,0 +1,346 @@
+/* node_gather.c - leading without a view: who leaves is released, the missing are asked where the
+ * group is, and the next view is published as soon as the rules allow it. */
+#include "member/node_priv.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/check.h"
+
+/* ---- going to another leader ---- */
+
+static void follow(struct member_node *n, uint32_t leader, uint64_t now_ms)
+{
+    node_turn_away(n, leader);
+    n->state = MEMBER_SEEKING;
+    n->candidate = 0;
+    node_call(n, leader, false, now_ms);
+}
+
+void node_judge(struct member_node *n, uint32_t rank, const struct member_where *w, uint64_t now_ms)
+{
+    uint32_t to = MEMBER_NOBODY;
+
+    if (w->generation > n->known && w->generation < UINT64_MAX / 2)
+        n->known = w->generation;
+    if (n->state != MEMBER_LEADING || n->phase != NODE_GATHERING || n->is_saving ||
+        (n->is_stopping && n->is_saved) || n->peers[rank].is_joined)
+        return;
+    if (w->has_view)
+        to = w->leader;
+    else if (rank < n->self && w->leader == rank)
+        to = rank;
+    else if (rank < n->self && w->leader == MEMBER_NOBODY && n->view.generation == 0)
+        to = rank; /* nobody trains yet: it may take its time to open what it needs */
+    else if (rank < n->self && w->leader < n->self)
+        to = w->leader;
+    if (to != MEMBER_NOBODY && to < n->world && to != n->self)
+        follow(n, to, now_ms);
+}
+
+void member_node_where(const struct member_node *n, struct member_where *out)
+{
+    *out = (struct member_where){ .incarnation = n->incarnation,
+                                  .generation = n->known,
+                                  .leader = n->rest == NODE_OPENING && n->state == MEMBER_LEADING
+                                                ? MEMBER_NOBODY
+                                                : member_node_leader(n),
+                                  .has_view = n->is_alive };
+}
+
+void member_node_asked(struct member_node *n, uint32_t rank, const struct member_where *theirs,
+                       struct member_where *ours, uint64_t now_ms)
+{
+    member_node_where(n, ours);
+    if (!node_begin(n) || rank == n->self)
+        return;
+    n->peers[rank].is_dead = false;
+    if (!n->peers[rank].is_joined)
+        n->peers[rank].incarnation = theirs->incarnation;
+    node_judge(n, rank, theirs, now_ms);
+}
+
+void member_node_here(struct member_node *n, uint32_t rank, const struct member_where *w, uint64_t now_ms)
+{
+    struct peer *p = &n->peers[rank];
+
+    p->is_probed = false;
+    if (!node_begin(n) || rank == n->self || p->is_joined)
+        return;
+    p->is_dead = false;
+    p->incarnation = w->incarnation;
+    node_found(n, rank, w->incarnation);
+    snprintf(p->last_error, sizeof(p->last_error), "%s",
+             w->has_view || w->leader == n->self ? "" : "it is there and has not joined yet");
+    node_judge(n, rank, w, now_ms);
+    if (n->state == MEMBER_LEADING)
+        node_gather(n, now_ms);
+}
+
+void member_node_not_here(struct member_node *n, uint32_t rank, enum member_closed how, const char *why,
+                          uint64_t now_ms)
+{
+    struct peer *p = &n->peers[rank];
+
+    p->is_probed = false;
+    if (!node_begin(n) || rank == n->self || p->is_joined)
+        return;
+    p->is_dead = how == MEMBER_REFUSED;
+    if (how == MEMBER_REFUSED)
+        node_found(n, rank, 0);
+    snprintf(p->last_error, sizeof(p->last_error), "%s", why);
+    if (n->state == MEMBER_LEADING)
+        node_gather(n, now_ms);
+}
+
+/* ---- leaving ---- */
+
+static uint64_t newest_held(const struct member_node *n)
+{
+    uint64_t newest = 0;
+
+    for (uint32_t i = 0; i < n->world; i++)
+        if (node_is_present(n, i) && n->peers[i].held > newest)
+            newest = n->peers[i].held;
+    return newest;
+}
+
+static uint32_t lowest_other(const struct member_node *n)
+{
+    for (uint32_t i = 0; i < n->world; i++)
+        if (i != n->self && n->peers[i].is_joined)
+            return i;
+    return MEMBER_NOBODY;
+}
+
+/* Saved, as far as there was anything: the own goodbye. */
+static void leave(struct member_node *n, uint64_t now_ms)
+{
+    bool failed = n->save_error[0] != '\0';
+    const char *text = failed ? node_print(n, "stopped, but what is held could not be saved: %s", n->save_error)
+                              : n->held > 0 ? node_print(n, "stopped at step %llu, state saved",
+                                                         (unsigned long long)n->held)
+                                            : "stopped before the first step";
+
+    if (n->stops_all) {
+        node_end_all(n, failed ? 138 : 143, text);
+        return;
+    }
+    if (lowest_other(n) != MEMBER_NOBODY && now_ms - n->saved_ms < MEMBER_GATHER_LEAVE_MS)
+        return; /* others may have been asked too: one checkpoint for all */
+    node_bequeath(n, lowest_other(n));
+    node_finish(n, failed ? 138 : 143, text);
+}
+
+static void release(struct member_node *n)
+{
+    bool failed = n->save_error[0] != '\0';
+    const char *text = failed ? node_print(n, "released, but the state could not be saved: %s", n->save_error)
+                              : "stopped, state saved";
+
+    for (uint32_t i = 0; i < n->world; i++)
+        if (i != n->self && n->peers[i].is_joined && n->peers[i].is_leaving) {
+            snprintf(n->peers[i].last_error, sizeof(n->peers[i].last_error), "it was asked to leave");
+            node_drop(n, i, failed ? 138 : 143, text);
+            n->peers[i].is_seated = false;
+            n->peers[i].has_left = true;
+        }
+}
+
+/* true: somebody leaves, and what is due for that is under way. */
+static bool leaving(struct member_node *n, uint64_t now_ms)
+{
+    bool any = n->is_stopping;
+
+    for (uint32_t i = 0; i < n->world && !any; i++)
+        any = n->peers[i].is_joined && n->peers[i].is_leaving;
+    if (!any || n->held + 1 < newest_held(n)) /* behind: first it takes the state */
+        return false;
+    if (n->held == 0 && !n->is_saved) {
+        n->is_saved = true;
+        n->saved_ms = now_ms;
+        n->save_error[0] = '\0';
+    }
+    if (!n->is_saved && now_ms < n->save_again_ms)
+        return true;
+    if (!n->is_saved) {
+        if (n->save_began_ms == 0)
+            n->save_began_ms = now_ms;
+        node_want_lease(n, now_ms);
+        n->is_saving = true;
+        node_do(n, MEMBER_SAVE);
+        return true;
+    }
+    release(n);
+    if (n->is_stopping)
+        leave(n, now_ms);
+    return n->is_stopping;
+}
+
+void member_node_saved(struct member_node *n, bool ok, const char *text, uint64_t now_ms)
+{
+    if (!node_begin(n) || !n->is_saving)
+        return;
+    n->is_saving = false;
+    if (!ok && now_ms - n->save_began_ms < n->grace_ms) { /* the storage may come back, the lease be had */
+        n->save_again_ms = now_ms + MEMBER_LOOK_MS;
+        return;
+    }
+    n->is_saved = true;
+    n->saved_ms = now_ms;
+    snprintf(n->save_error, sizeof(n->save_error), "%s%s%s", ok ? "" : node_name(n, n->self),
+             ok ? "" : ": ", ok ? "" : text);
+    if (!ok)
+        node_say(n, true, node_print(n, "the state could not be saved: %s", text));
+    if (n->state == MEMBER_LEADING)
+        node_gather(n, now_ms);
+}
+
+/* ---- the next view ---- */
+
+bool node_is_present(const struct member_node *n, uint32_t rank)
+{
+    return n->peers[rank].is_joined && n->peers[rank].is_ready && !n->peers[rank].is_attaching;
+}
+
+bool node_is_stopping(const struct member_node *n, uint32_t rank)
+{
+    const struct peer *p = &n->peers[rank];
+    const struct member_seat *seat = node_seat(&n->view, rank);
+
+    return p->is_joined && !p->is_ready && seat != NULL && seat->incarnation == p->incarnation;
+}
+
+static void publish(struct member_node *n, uint32_t n_present, uint64_t now_ms)
+{
+    struct member_seat *seats = arena_array(&n->event, n_present, sizeof(*seats));
+    struct member_view v = { .generation = n->known + 1, .seats = seats, .newest = MEMBER_NOBODY };
+    struct member_msg m = { .kind = MEMBER_MSG_VIEW, .view = &v, .text = n->cause };
+
+    CHECK(seats != NULL);
+    for (uint32_t i = 0; i < n->world; i++) {
+        const struct peer *p = &n->peers[i];
+
+        if (!node_is_present(n, i))
+            continue;
+        seats[v.n++] = (struct member_seat){ i, p->incarnation, p->held };
+        if (p->held > v.newest_step) {
+            v.newest_step = p->held;
+            v.newest = i;
+        }
+    }
+    CHECK(v.n == n_present);
+    for (uint32_t i = 0; i < n->world; i++)
+        if (i != n->self && node_is_present(n, i))
+            node_send(n, i, &m);
+    node_adopt(n, &v, n->cause, now_ms);
+}
+
+/* One who is missing of the last view, or where there was none, of the cluster: lost, and waited for as
+ * the job says; or, not known to be dead, on its way to this new leader. Who said goodbye is not. */
+static bool somebody_comes(const struct member_node *n, uint64_t now_ms)
+{
+    if (now_ms >= n->settle_until && now_ms >= n->rejoin_until)
+        return false;
+    for (uint32_t i = 0; i < n->world; i++) {
+        const struct peer *p = &n->peers[i];
+
+        if (i == n->self || node_is_present(n, i) || p->has_left ||
+            (n->view.generation > 0 && node_seat(&n->view, i) == NULL))
+            continue;
+        if (now_ms < n->rejoin_until || (!p->is_joined && !p->is_dead))
+            return true;
+    }
+    return false;
+}
+
+void node_gather(struct member_node *n, uint64_t now_ms)
+{
+    uint32_t present = 0;
+
+    if (n->state != MEMBER_LEADING || n->phase != NODE_GATHERING || n->is_saving ||
+        n->rest != NODE_AT_REST)
+        return;
+    for (uint32_t i = 0; i < n->world; i++) {
+        if (node_is_stopping(n, i))
+            return;
+        present += node_is_present(n, i);
+    }
+    if (leaving(n, now_ms) || n->state != MEMBER_LEADING)
+        return;
+    present = 0;
+    for (uint32_t i = 0; i < n->world; i++)
+        present += node_is_present(n, i);
+    n->blocked = NULL;
+    if (present < n->world &&
+        (present < n->min_world || somebody_comes(n, now_ms)))
+        return;
+    if (node_may_publish(n, present, now_ms))
+        publish(n, present, now_ms);
+}
+
+/* ---- waiting ---- */
+
+static void probe(struct member_node *n, uint64_t now_ms)
+{
+    uint64_t pause = (now_ms - n->gather_ms) / 10;
+    uint32_t asked = 0;
+
+    for (uint32_t i = 0; i < n->world && asked < MEMBER_PROBES; i++) {
+        uint32_t rank = (n->probe_at + i) % n->world;
+        struct peer *p = &n->peers[rank];
+
+        if (rank == n->self || p->is_joined || p->is_probed)
+            continue;
+        p->is_probed = true;
+        p->asked = n->events;
+        node_do(n, MEMBER_PROBE)->rank = rank;
+        asked++;
+        if (asked == MEMBER_PROBES)
+            n->probe_at = rank + 1;
+    }
+    if (pause < MEMBER_PROBE_MS)
+        pause = MEMBER_PROBE_MS;
+    n->probe_ms = now_ms + (pause < MEMBER_PROBE_MS_MAX ? pause : MEMBER_PROBE_MS_MAX);
+}
+
+static void say_missing(struct member_node *n, uint64_t now_ms)
+{
+    const char *text = node_print(n, "waiting: %s", node_missing(n));
+    struct member_msg m = { .kind = MEMBER_MSG_WAIT, .text = text };
+
+    n->said_ms = now_ms;
+    node_say(n, false, text);
+    for (uint32_t i = 0; i < n->world; i++)
+        if (i != n->self && n->peers[i].is_joined)
+            node_send(n, i, &m);
+}
+
+/* Whose training does not stop is no member any more: its supervisor starts it again. */
+static void drop_unrest(struct member_node *n, uint64_t now_ms)
+{
+    const char *text;
+
+    if (now_ms - n->gather_ms < MEMBER_STOPPING_MS)
+        return;
+    for (uint32_t i = 0; i < n->world; i++) {
+        if (i == n->self || !node_is_stopping(n, i) ||
+            now_ms - n->peers[i].joined_ms < MEMBER_STOPPING_MS)
+            continue;
+        text = node_print(n, "training of %s does not stop", node_name(n, i));
+        node_say(n, true, text);
+        node_drop(n, i, 138, text);
+    }
+}
+
+void node_gather_tick(struct member_node *n, uint64_t now_ms)
+{
+    drop_unrest(n, now_ms);
+    if (n->state != MEMBER_LEADING)
+        return;
+    if (now_ms >= n->probe_ms)
+        probe(n, now_ms);
+    if (now_ms - n->said_ms >= MEMBER_SAY_MS && now_ms - n->gather_ms >= MEMBER_SAY_MS / 2)
+        say_missing(n, now_ms);
+    node_gather(n, now_ms);
+}

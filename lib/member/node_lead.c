@@ -1,0 +1,615 @@
+/* node_lead.c - leading: who joins, who is lost, pause and over, watching the members. */
+#include "member/node_priv.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/check.h"
+
+/* ---- links in ---- */
+
+static void close_in(struct member_node *n, uint32_t rank)
+{
+    struct peer *p = &n->peers[rank];
+
+    if (rank == n->self || !p->is_joined)
+        return;
+    node_do(n, MEMBER_CLOSE)->rank = rank;
+    p->is_joined = p->is_ready = p->is_complete = p->is_leaving = p->is_attaching = false;
+}
+
+void node_drop(struct member_node *n, uint32_t rank, int code, const char *text)
+{
+    if (rank == n->self || !n->peers[rank].is_joined)
+        return;
+    node_send(n, rank, &(struct member_msg){ .kind = MEMBER_MSG_REFUSE, .code = code, .text = text });
+    close_in(n, rank);
+}
+
+void node_turn_away(struct member_node *n, uint32_t leader)
+{
+    for (uint32_t i = 0; i < n->world; i++) {
+        if (i == n->self || !n->peers[i].is_joined || n->peers[i].is_attaching)
+            continue;
+        if (i == leader || leader == MEMBER_NOBODY)
+            node_drop(n, i, MEMBER_GO_ON, "not a leader");
+        else {
+            node_send(n, i, &(struct member_msg){ .kind = MEMBER_MSG_REDIRECT, .rank = leader, .text = "" });
+            close_in(n, i);
+        }
+    }
+}
+
+void node_bequeath(struct member_node *n, uint32_t heir)
+{
+    for (uint32_t i = 0; i < n->world; i++) {
+        if (i == n->self || !n->peers[i].is_joined)
+            continue;
+        node_send(n, i, &(struct member_msg){ .kind = MEMBER_MSG_REDIRECT, .rank = heir, .text = "" });
+        close_in(n, i);
+    }
+}
+
+/* ---- becoming a leader ---- */
+
+static void start_gathering(struct member_node *n, uint64_t now_ms)
+{
+    n->phase = NODE_GATHERING;
+    n->gather_ms = n->probe_ms = now_ms;
+    n->settle_until = n->rejoin_until = now_ms;
+    n->is_saving = n->is_saved = false;
+    n->save_began_ms = n->save_again_ms = 0;
+    n->blocked = NULL;
+    n->trouble_ms = 0;
+    n->behind = MEMBER_NOBODY;
+}
+
+void node_lead(struct member_node *n, uint64_t now_ms)
+{
+    struct peer *self = &n->peers[n->self];
+
+    CHECK(n->out == MEMBER_NOBODY);
+    n->state = MEMBER_LEADING;
+    start_gathering(n, now_ms);
+    n->rejoin_until = now_ms + n->rejoin_ms;
+    if (n->view.generation > 0)
+        n->settle_until = now_ms + MEMBER_SETTLE_MS;
+    for (uint32_t i = 0; i < n->world; i++)
+        n->peers[i].is_seated = false; /* whoever is here came by itself */
+    self->is_joined = true;
+    self->is_ready = n->rest == NODE_AT_REST;
+    self->incarnation = n->incarnation;
+    self->held = n->held;
+    if (n->has_lease)
+        node_lease_look(n);
+    node_gather(n, now_ms);
+}
+
+void node_coordinate(struct member_node *n, uint64_t now_ms)
+{
+    bool was_leading = n->state == MEMBER_LEADING;
+
+    n->state = MEMBER_LEADING;
+    start_gathering(n, now_ms);
+    n->phase = NODE_LIVE;
+    for (uint32_t i = 0; i < n->world; i++) {
+        struct peer *p = &n->peers[i];
+        const struct member_seat *seat = node_seat(&n->view, i);
+
+        p->is_seated = seat != NULL;
+        p->is_ready = p->is_complete = p->is_probed = false;
+        p->progress = (struct member_progress){ .phase = p->phase };
+        p->phase[0] = '\0';
+        if (i == n->self) {
+            p->is_joined = true;
+            p->incarnation = n->incarnation;
+            continue;
+        }
+        if (seat != NULL && !was_leading) /* its link comes from the leader before */
+            p->joined_ms = p->heard_ms = now_ms;
+        if (p->is_attaching && (seat == NULL || p->attach_generation != n->view.generation ||
+                                p->incarnation != seat->incarnation))
+            node_drop(n, i, MEMBER_GO_ON, "another view");
+        p->is_attaching = false;
+        if (seat != NULL)
+            p->incarnation = seat->incarnation;
+    }
+    node_keep_lease(n, now_ms);
+}
+
+/* ---- ending a view ---- */
+
+/* Members abort and say what they hold. The one to blame hears it too, if it listens. */
+void node_over(struct member_node *n, uint32_t culprit, const char *text, uint64_t now_ms)
+{
+    struct member_msg m = { .kind = MEMBER_MSG_OVER,
+                            .generation = n->view.generation,
+                            .rank = culprit,
+                            .code = MEMBER_GO_ON,
+                            .text = text };
+
+    if (n->phase == NODE_GATHERING)
+        return;
+    node_set_cause(n, text);
+    node_say(n, true, text);
+    for (uint32_t i = 0; i < n->world; i++)
+        if (i != n->self && n->peers[i].is_joined && n->peers[i].is_seated)
+            node_send(n, i, &m);
+    start_gathering(n, now_ms);
+    n->rejoin_until = now_ms + n->rejoin_ms;
+    node_abort(n, text);
+    n->peers[n->self].is_complete = false;
+    if (n->rest == NODE_AT_REST) {
+        n->peers[n->self].is_ready = true;
+        n->peers[n->self].held = n->held;
+    }
+    if (n->has_lease)
+        node_lease_look(n);
+}
+
+static void unseat(struct member_node *n, uint32_t rank)
+{
+    struct peer *p = &n->peers[rank];
+
+    p->is_seated = p->is_ready = p->is_complete = p->is_leaving = false;
+}
+
+void node_lose(struct member_node *n, uint32_t rank, const char *why, uint64_t now_ms)
+{
+    const char *text = node_print(n, "%s was lost: %s", node_doing(n, rank, now_ms), why);
+    snprintf(n->peers[rank].last_error, sizeof(n->peers[rank].last_error), "%s", why);
+    node_over(n, rank, text, now_ms);
+    n->peers[rank].has_left |= n->peers[rank].is_leaving; /* it would have gone anyway */
+    close_in(n, rank);
+    unseat(n, rank);
+    node_gather(n, now_ms);
+}
+
+void node_end_all(struct member_node *n, int code, const char *text)
+{
+    struct member_msg m = { .kind = MEMBER_MSG_OVER, .rank = MEMBER_NOBODY, .code = code, .text = text };
+
+    for (uint32_t i = 0; i < n->world; i++)
+        if (i != n->self && n->peers[i].is_joined) {
+            node_send(n, i, &m);
+            close_in(n, i);
+        }
+    node_set_cause(n, code == 0 ? "" : text);
+    node_finish(n, code, text);
+}
+
+/* ---- pausing a view ---- */
+
+static void paused_if_all(struct member_node *n, uint64_t now_ms)
+{
+    if (n->phase != NODE_PAUSE)
+        return;
+    for (uint32_t i = 0; i < n->view.n; i++) {
+        const struct peer *p = &n->peers[n->view.seats[i].rank];
+
+        if (!p->is_joined || !p->is_ready)
+            return;
+    }
+    n->is_alive = n->is_connected = false;
+    start_gathering(n, now_ms);
+    node_gather(n, now_ms);
+}
+
+void node_start_pause(struct member_node *n, const char *text, uint64_t now_ms)
+{
+    struct member_msg m = { .kind = MEMBER_MSG_PAUSE, .generation = n->view.generation, .text = "" };
+
+    if (n->phase != NODE_LIVE)
+        return;
+    node_say(n, false, text);
+    node_set_cause(n, text);
+    n->phase = NODE_PAUSE;
+    n->gather_ms = now_ms;
+    for (uint32_t i = 0; i < n->world; i++) {
+        struct peer *p = &n->peers[i];
+
+        if (i == n->self || !p->is_joined || !p->is_seated)
+            continue;
+        node_send(n, i, &m);
+        p->is_ready = p->is_complete; /* no boundary comes for it any more */
+    }
+    node_pause(n);
+    if (n->rest == NODE_AT_REST) {
+        n->peers[n->self].is_ready = true;
+        n->peers[n->self].held = n->held;
+    }
+    paused_if_all(n, now_ms);
+}
+
+static void complete_if_all(struct member_node *n)
+{
+    if (n->phase == NODE_GATHERING || !n->peers[n->self].is_complete)
+        return;
+    for (uint32_t i = 0; i < n->view.n; i++) {
+        const struct peer *p = &n->peers[n->view.seats[i].rank];
+
+        if (!p->is_joined || !p->is_complete)
+            return;
+    }
+    node_end_all(n, 0, "the job is complete");
+}
+
+void node_own_complete(struct member_node *n)
+{
+    n->peers[n->self].is_complete = true;
+    n->peers[n->self].held = n->held;
+    complete_if_all(n);
+}
+
+void node_own_rest(struct member_node *n, uint64_t now_ms)
+{
+    struct peer *self = &n->peers[n->self];
+
+    self->is_ready = true;
+    self->held = n->held;
+    n->probe_ms = now_ms; /* who looks for a leader learns at once that we can be one */
+    paused_if_all(n, now_ms);
+    node_gather(n, now_ms);
+}
+
+void node_trouble(struct member_node *n, uint32_t rank, const char *text, uint64_t now_ms)
+{
+    if (n->trouble_ms != 0)
+        return;
+    n->trouble_ms = now_ms;
+    n->trouble_rank = rank;
+    snprintf(n->trouble, sizeof(n->trouble), "%s", text);
+}
+
+/* ---- what members say ---- */
+
+typedef void hear_fn(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms);
+
+static bool agrees(struct member_node *n, uint32_t rank, const struct member_msg *m)
+{
+    char why[NODE_TEXT];
+    const char *text;
+
+    if (member_ident_agrees(m->ident, m->n_devices, &n->ident, n->n_devices, why, sizeof(why)))
+        return true;
+    text = node_print(n, "%s was refused: %s", node_name(n, rank), why);
+    node_say(n, true, text);
+    node_drop(n, rank, 2, text);
+    snprintf(n->peers[rank].last_error, sizeof(n->peers[rank].last_error), "refused: %.200s", why);
+    return false;
+}
+
+/* To the coordinator of a view that the former leader handed over. */
+static void hear_attach(struct member_node *n, uint32_t rank, const struct member_msg *m)
+{
+    struct peer *p = &n->peers[rank];
+    const struct member_seat *seat = node_seat(&n->view, rank);
+
+    p->attach_generation = m->generation;
+    if (n->state != MEMBER_LEADING && m->generation > n->view.generation) {
+        p->is_attaching = true; /* our own copy of the view is on its way */
+        return;
+    }
+    if (n->state != MEMBER_LEADING || n->phase == NODE_GATHERING || seat == NULL ||
+        m->generation != n->view.generation || m->incarnation != seat->incarnation) {
+        node_drop(n, rank, MEMBER_GO_ON, "this view is over");
+        return;
+    }
+    if (n->phase == NODE_PAUSE)
+        node_send(n, rank, &(struct member_msg){ .kind = MEMBER_MSG_PAUSE, .generation = m->generation, .text = "" });
+}
+
+static void hear_join(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms)
+{
+    struct peer *p = &n->peers[rank];
+    bool was_seated = p->is_seated && n->state == MEMBER_LEADING && n->phase != NODE_GATHERING;
+
+    p->is_joined = true;
+    p->is_ready = p->is_complete = p->is_leaving = p->has_left = p->is_dead = p->is_attaching = false;
+    p->is_seated = p->is_seated && m->is_attaching;
+    p->incarnation = m->incarnation;
+    p->joined_ms = now_ms;
+    p->last_error[0] = '\0';
+    if (!agrees(n, rank, m))
+        return;
+    if (m->generation > n->known)
+        n->known = m->generation;
+    if (m->is_attaching) {
+        hear_attach(n, rank, m);
+        return;
+    }
+    if (n->state == MEMBER_FOLLOWING) {
+        node_turn_away(n, n->out);
+        return;
+    }
+    if (n->rest == NODE_OPENING && m->generation > 0) { /* its group need not wait for us */
+        node_drop(n, rank, MEMBER_GO_ON, "still opening model and data");
+        return;
+    }
+    node_send(n, rank, &(struct member_msg){ .kind = MEMBER_MSG_WAIT, .text = "" });
+    if (n->state != MEMBER_LEADING)
+        return;
+    if (was_seated) { /* it did not wait for us to notice */
+        node_over(n, rank, node_print(n, "%s left the group and came back", node_name(n, rank)), now_ms);
+        node_gather(n, now_ms);
+    }
+}
+
+static void hear_ready(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms)
+{
+    struct peer *p = &n->peers[rank];
+    bool is_new = !p->is_ready;
+
+    if (p->is_seated && m->generation != n->view.generation)
+        return; /* of before the present view */
+    p->is_ready = true;
+    p->is_complete = false;
+    p->held = m->held;
+    if (n->state != MEMBER_LEADING)
+        return;
+    if (n->phase == NODE_LIVE && !p->is_seated && is_new)
+        node_start_pause(n, node_print(n, "%s joins", node_name(n, rank)), now_ms);
+    paused_if_all(n, now_ms);
+    node_gather(n, now_ms);
+}
+
+static void hear_beat(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms)
+{
+    struct peer *p = &n->peers[rank];
+
+    (void)now_ms;
+    if (m->generation != n->view.generation)
+        return;
+    p->progress = m->progress;
+    snprintf(p->phase, sizeof(p->phase), "%s", m->progress.phase != NULL ? m->progress.phase : "");
+    p->progress.phase = p->phase;
+}
+
+static void hear_trouble(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms)
+{
+    if (n->phase != NODE_GATHERING && n->peers[rank].is_seated && m->generation == n->view.generation)
+        node_trouble(n, m->rank < n->world ? m->rank : MEMBER_NOBODY,
+                     node_print(n, "%s says: %s", node_name(n, rank), m->text), now_ms);
+}
+
+static void hear_complete(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms)
+{
+    struct peer *p = &n->peers[rank];
+
+    if (!p->is_seated || m->generation != n->view.generation)
+        return;
+    p->is_complete = true;
+    p->held = m->held;
+    if (n->phase == NODE_GATHERING) /* it is at rest, and will be asked again */
+        hear_ready(n, rank, m, now_ms);
+    else if (n->phase == NODE_PAUSE) { /* no boundary comes any more */
+        p->is_ready = true;
+        paused_if_all(n, now_ms);
+    }
+    complete_if_all(n);
+}
+
+static void hear_leave(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms)
+{
+    struct peer *p = &n->peers[rank];
+    const char *text = m->text;
+
+    if (m->code == 2 && m->is_all) {
+        text = node_print(n, "%s: %s", node_name(n, rank), m->text);
+        node_say(n, true, text);
+        node_end_all(n, 2, text);
+        return;
+    }
+    if (m->code != 143) {
+        if (n->phase != NODE_GATHERING && p->is_seated)
+            node_lose(n, rank, m->text, now_ms);
+        else
+            close_in(n, rank);
+        snprintf(p->last_error, sizeof(p->last_error), "%s", m->text);
+        return;
+    }
+    p->is_leaving = true;
+    if (m->is_all && !n->stops_all) {
+        n->is_stopping = n->stops_all = true;
+        n->stop_ms = now_ms;
+    }
+    if (n->phase == NODE_LIVE)
+        node_start_pause(n, m->text, now_ms);
+    node_gather(n, now_ms);
+}
+
+static hear_fn *const heard[MEMBER_MSGS] = {
+    [MEMBER_MSG_READY] = hear_ready,       [MEMBER_MSG_BEAT] = hear_beat,
+    [MEMBER_MSG_TROUBLE] = hear_trouble,   [MEMBER_MSG_COMPLETE] = hear_complete,
+    [MEMBER_MSG_LEAVE] = hear_leave,
+};
+
+void member_node_hear_in(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms)
+{
+    CHECK(rank < n->world && rank != n->self);
+    if (!node_begin(n))
+        return;
+    n->peers[rank].heard_ms = now_ms;
+    if (m->kind == MEMBER_MSG_JOIN) {
+        hear_join(n, rank, m, now_ms);
+        return;
+    }
+    if (!n->peers[rank].is_joined || m->kind >= MEMBER_MSGS || heard[m->kind] == NULL)
+        return;
+    /* One that waits for us to decide who leads has said all that counts: who leads asks it again. */
+    if (n->state == MEMBER_LEADING || m->kind == MEMBER_MSG_READY)
+        heard[m->kind](n, rank, m, now_ms);
+    else if (m->kind == MEMBER_MSG_LEAVE && m->code == 143)
+        n->peers[rank].is_leaving = true;
+}
+
+void member_node_in_closed(struct member_node *n, uint32_t rank, const char *why, uint64_t now_ms)
+{
+    struct peer *p = &n->peers[rank];
+    bool counts;
+
+    CHECK(rank < n->world && rank != n->self);
+    if (!node_begin(n) || !p->is_joined)
+        return;
+    counts = n->state == MEMBER_LEADING && n->phase != NODE_GATHERING && p->is_seated;
+    p->is_joined = p->is_attaching = false;
+    if (counts) {
+        node_lose(n, rank, why, now_ms);
+        return;
+    }
+    snprintf(p->last_error, sizeof(p->last_error), "%s", why);
+    unseat(n, rank);
+    if (n->state == MEMBER_LEADING)
+        node_gather(n, now_ms);
+}
+
+/* ---- watching ---- */
+
+static void watch_silence(struct member_node *n, uint64_t now_ms)
+{
+    for (uint32_t i = 0; i < n->world; i++) {
+        struct peer *p = &n->peers[i];
+        bool counts = p->is_seated && n->phase != NODE_GATHERING;
+        uint64_t silent = now_ms > p->heard_ms ? now_ms - p->heard_ms : 0;
+
+        if (i == n->self || (!p->is_joined && !counts))
+            continue;
+        if (counts && !p->is_joined && silent > MEMBER_ATTACH_MS) {
+            node_lose(n, i, "it did not come to this task, which leads the group now", now_ms);
+        } else if (p->is_joined && silent > n->silent_ms) {
+            const char *why = node_print(n, "silent for %.1f s", (double)silent / 1e3);
+
+            if (counts)
+                node_lose(n, i, why, now_ms);
+            else
+                close_in(n, i);
+            snprintf(p->last_error, sizeof(p->last_error), "%s", why);
+        }
+    }
+}
+
+static void watch_trouble(struct member_node *n, uint64_t now_ms)
+{
+    const char *text;
+
+    if (n->trouble_ms == 0 || now_ms - n->trouble_ms < MEMBER_CAUSE_MS)
+        return;
+    text = node_print(n, "%s", n->trouble);
+    node_over(n, n->trouble_rank, text, now_ms);
+    node_gather(n, now_ms);
+}
+
+static struct member_progress progress_of(const struct member_node *n, uint32_t rank, uint64_t now_ms)
+{
+    struct member_progress p = n->peers[rank].progress;
+
+    if (rank == n->self)
+        return n->progress;
+    p.phase_ms += now_ms > n->peers[rank].heard_ms ? now_ms - n->peers[rank].heard_ms : 0;
+    return p;
+}
+
+/* Who is behind the others; NOBODY if that cannot be told. *others_ahead: false if all are equally far.
+ * Who is at rest already is behind nobody. */
+static uint32_t last_of_all(const struct member_node *n, struct member_progress *last, bool *others_ahead,
+                            uint64_t now_ms)
+{
+    uint32_t rank = MEMBER_NOBODY;
+    bool is_done = false;
+
+    *others_ahead = n->view.n == 1;
+    for (uint32_t i = 0; i < n->view.n; i++) {
+        uint32_t r = n->view.seats[i].rank;
+        struct member_progress p = progress_of(n, r, now_ms);
+
+        is_done |= n->peers[r].is_complete;
+        if (n->peers[r].is_ready || n->peers[r].is_complete || (r == n->self && n->rest == NODE_AT_REST)) {
+            *others_ahead = true;
+            continue;
+        }
+        if (p.phase == NULL || p.phase[0] == '\0')
+            return MEMBER_NOBODY; /* not everybody trains yet */
+        if (rank != MEMBER_NOBODY && p.place != last->place)
+            *others_ahead = true;
+        if (rank == MEMBER_NOBODY || p.place < last->place) {
+            rank = r;
+            *last = p;
+        }
+    }
+    if (is_done && rank == n->self) /* all steps are made: it saves and exports, as long as that takes */
+        return MEMBER_NOBODY;
+    return rank;
+}
+
+static void blame(struct member_node *n, uint32_t rank, const char *text, uint64_t now_ms)
+{
+    node_over(n, rank, text, now_ms);
+    if (rank == n->self) {
+        node_turn_away(n, MEMBER_NOBODY);
+        node_finish(n, 138, text);
+        return;
+    }
+    node_drop(n, rank, 138, text);
+    unseat(n, rank);
+    node_gather(n, now_ms);
+}
+
+/* The step watchdog: who is behind the others holds them up, and for longer than its phase can take.
+ * What members say of themselves is as old as their last beat, so it must be seen for a while. Where
+ * all stand at the same place it is nobody's fault that could be told: they try again. */
+static void watch_steps(struct member_node *n, uint64_t now_ms)
+{
+    struct member_progress p = { 0 };
+    bool others_ahead;
+    uint32_t last = last_of_all(n, &p, &others_ahead, now_ms);
+    uint64_t limit_ms = p.limit_ms != 0 ? p.limit_ms : n->deadline_ms; /* not learned yet */
+
+    if (last != n->behind || p.place != n->behind_place) {
+        n->behind = last;
+        n->behind_place = p.place;
+        n->behind_ms = now_ms;
+    }
+    if (last == MEMBER_NOBODY || p.phase_ms <= limit_ms || now_ms - n->behind_ms < MEMBER_BEHIND_MS)
+        return;
+    if (last != n->self && now_ms - n->peers[last].heard_ms > 2 * MEMBER_BEAT_MS)
+        return; /* silent, not stuck: it may come back with what it holds */
+    if (others_ahead) {
+        blame(n, last, node_print(n, "%s does not move, and the others wait for it; this phase has a "
+                                     "limit of %.1f s", node_doing(n, last, now_ms),
+                                  (double)limit_ms / 1e3), now_ms);
+        return;
+    }
+    node_over(n, MEMBER_NOBODY,
+              node_print(n, "no task moves: %s like the others; this phase has a limit of %.1f s",
+                         node_doing(n, last, now_ms), (double)limit_ms / 1e3), now_ms);
+    node_gather(n, now_ms);
+}
+
+static bool somebody_leaves(const struct member_node *n)
+{
+    for (uint32_t i = 0; i < n->world; i++)
+        if (n->peers[i].is_joined && n->peers[i].is_leaving)
+            return true;
+    return n->is_stopping;
+}
+
+void node_lead_tick(struct member_node *n, uint64_t now_ms)
+{
+    watch_silence(n, now_ms);
+    if (n->phase != NODE_GATHERING)
+        watch_trouble(n, now_ms);
+    if (n->phase != NODE_GATHERING)
+        watch_steps(n, now_ms);
+    if (n->state != MEMBER_LEADING)
+        return;
+    if (n->phase == NODE_LIVE && somebody_leaves(n))
+        node_start_pause(n, "a task was asked to leave", now_ms);
+    if (n->phase == NODE_PAUSE && now_ms - n->gather_ms > n->grace_ms && somebody_leaves(n))
+        node_over(n, MEMBER_NOBODY,
+                  node_print(n, "the step is not done after %.1f s, and tasks were asked to leave: "
+                                "it is given up (train.grace_seconds)", (double)n->grace_ms / 1e3), now_ms);
+    if (n->phase == NODE_GATHERING)
+        node_gather_tick(n, now_ms);
+    else
+        node_keep_lease(n, now_ms);
+}

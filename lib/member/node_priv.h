@@ -1,0 +1,202 @@
+/* node_priv.h - what the files of the node share.
+ *
+ *   node.c         life, actions, ticks, the own training
+ *   node_follow.c  seeking and following a leader
+ *   node_lead.c    leading: who joined, who is lost, pause and over, watching
+ *   node_gather.c  leading without a view: leavers, and when the next view is published
+ *   node_quorum.c  whether it may be: majority, lease
+ *   node_text.c    sentences */
+#ifndef MEMBER_NODE_PRIV_H
+#define MEMBER_NODE_PRIV_H
+
+#include "base/arena.h"
+#include "member/member_priv.h"
+#include "member/node.h"
+
+enum { NODE_TEXT = 1024, NODE_HOPS = 8, NODE_PHASE_BYTES = 32 };
+
+/* The own training. */
+enum node_rest {
+    NODE_OPENING,  /* model and data are not open yet */
+    NODE_AT_REST,  /* state whole, nothing runs */
+    NODE_RUNNING,  /* since TRAIN */
+    NODE_PAUSING,  /* PAUSE was asked */
+    NODE_ABORTING, /* ABORT was asked */
+};
+
+/* What a leader does. */
+enum node_phase {
+    NODE_GATHERING, /* no view is alive */
+    NODE_LIVE,      /* a view is */
+    NODE_PAUSE,     /* it is, and will stop at the next boundary */
+};
+
+/* Another task, or this one, as the leader sees it. */
+struct peer {
+    bool is_joined;   /* its link in is up, its JOIN accepted */
+    bool is_seated;   /* in the last view */
+    bool is_ready;    /* at rest since the last view */
+    bool is_complete; /* all steps of the present view done */
+    bool is_leaving;  /* asked to be released */
+    bool has_left;    /* said goodbye: nobody waits for it */
+    bool is_dead;     /* its address refused, and nothing was heard since */
+    bool is_probed;   /* a question is out */
+    bool is_attaching;
+    uint64_t asked;   /* event of our last call or probe: its outcome is newer than what was known then */
+    uint64_t incarnation; /* last seen; 0: never */
+    uint64_t attach_generation;
+    uint64_t held;
+    uint64_t joined_ms, heard_ms;
+    struct member_progress progress; /* phase points to phase[] */
+    char phase[NODE_PHASE_BYTES];
+    char last_error[256];
+};
+
+struct member_node {
+    /* settled at new */
+    struct arena memory;
+    uint32_t world, self, n_devices, min_world;
+    uint64_t incarnation, rejoin_ms, deadline_ms, grace_ms, silent_ms;
+    bool has_lease;
+    const char **names, **addresses;
+    struct member_ident ident;
+
+    /* actions of this event */
+    struct arena event;
+    struct member_do_this *actions;
+    uint32_t n_actions, next_action, room;
+
+    enum member_node_state state;
+    uint64_t known; /* highest generation heard of */
+    uint64_t events; /* so far */
+    uint64_t ticked_ms, beat_ms, said_ms;
+    uint64_t outside_ms; /* spent outside a connected view since the last step */
+    char cause[NODE_TEXT];
+
+    /* the own training and its view */
+    enum node_rest rest;
+    struct member_view view; /* the last one; seats owned */
+    struct member_seat *seats;
+    bool is_alive;     /* not over yet */
+    bool is_connected; /* here */
+    uint64_t abort_ms; /* the last ABORT */
+    uint64_t held, stepped; /* newest whole state; newest seen when outside_ms was last set back */
+    struct member_progress progress;
+
+    /* link out */
+    uint32_t out;        /* rank called; NOBODY: no link */
+    bool is_taken_in;    /* it answered */
+    uint64_t out_ms, out_heard_ms;
+    uint64_t retry_ms;   /* SEEKING without a link: when to call again; 0: now */
+    uint32_t candidate;  /* the next one to call */
+    uint32_t hops, tries;
+
+    /* leaving */
+    bool is_stopping, stops_all;
+    uint64_t stop_ms;
+
+    /* leading */
+    struct peer *peers; /* [world]; the own one too */
+    enum node_phase phase;
+    uint64_t gather_ms;  /* since when there is no view; of LIVE and PAUSE: since when that is so */
+    uint64_t settle_until, rejoin_until;
+    uint64_t trouble_ms; /* a data link is broken since; 0: none */
+    uint32_t trouble_rank;
+    char trouble[NODE_TEXT];
+    uint32_t behind;     /* who holds the others up, at which place, seen so since when */
+    uint64_t behind_place, behind_ms;
+    uint64_t probe_ms;
+    uint32_t probe_at;
+    bool is_saving, is_saved;
+    uint64_t saved_ms, save_began_ms, save_again_ms; /* the latter two 0: not yet, at once */
+    char save_error[NODE_TEXT]; /* ""; why what is held could not be saved */
+
+    /* lease */
+    struct member_lease lease; /* members owned; text: "" */
+    uint32_t *lease_members;
+    uint64_t wish;       /* last LEASE action */
+    uint32_t *prior;     /* group of the holder that we did not wait for, since a majority of it was here */
+    uint32_t n_prior;
+    bool is_forcing;     /* the number that is being taken is taken from such a holder */
+    uint64_t prior_until; /* it may believe that it holds the lease until then */
+    uint64_t looked_ms;  /* when it was last looked at for want of anything better */
+    uint64_t lease_since; /* event in which the present number was first told */
+    bool is_holder_gone; /* shown by a question that was put after that */
+    bool is_wishing;     /* it is not answered */
+    char lease_error[256];
+    const char *blocked; /* why no view may be published though enough are here; static or NULL */
+};
+
+/* ---- node.c ---- */
+
+/* Every event starts with it: what the one before asked for was done. false: ended. */
+bool node_begin(struct member_node *n);
+struct member_do_this *node_do(struct member_node *n, enum member_do what); /* appends */
+void node_say(struct member_node *n, bool is_trouble, const char *text);
+void node_tell(struct member_node *n, const struct member_msg *m);                /* link out */
+void node_send(struct member_node *n, uint32_t rank, const struct member_msg *m); /* link in */
+void node_set_cause(struct member_node *n, const char *text);
+/* This task takes part in the view: it is copied, training begins. */
+void node_adopt(struct member_node *n, const struct member_view *v, const char *text, uint64_t now_ms);
+void node_abort(struct member_node *n, const char *text); /* the view is over for our training */
+void node_pause(struct member_node *n);
+void node_finish(struct member_node *n, int code, const char *text);
+const struct member_seat *node_seat(const struct member_view *v, uint32_t rank); /* NULL: not in it */
+
+/* ---- node_follow.c ---- */
+
+void node_seek(struct member_node *n, uint64_t now_ms); /* from the first candidate; no link is up */
+void node_call(struct member_node *n, uint32_t rank, bool is_attaching, uint64_t now_ms);
+void node_seek_tick(struct member_node *n, uint64_t now_ms);
+void node_follow_tick(struct member_node *n, uint64_t now_ms);
+void node_tell_ready(struct member_node *n);
+void node_tell_leave(struct member_node *n, int code, const char *text);
+
+/* ---- node_lead.c ---- */
+
+void node_lead(struct member_node *n, uint64_t now_ms);   /* nobody else: gather */
+void node_coordinate(struct member_node *n, uint64_t now_ms); /* the view just adopted is ours to watch */
+void node_lead_tick(struct member_node *n, uint64_t now_ms);
+void node_over(struct member_node *n, uint32_t culprit, const char *text, uint64_t now_ms);
+void node_lose(struct member_node *n, uint32_t rank, const char *why, uint64_t now_ms);
+void node_start_pause(struct member_node *n, const char *text, uint64_t now_ms);
+void node_end_all(struct member_node *n, int code, const char *text);
+void node_own_rest(struct member_node *n, uint64_t now_ms); /* our training came to rest */
+void node_own_complete(struct member_node *n);
+void node_turn_away(struct member_node *n, uint32_t leader); /* all links in, to another leader */
+void node_trouble(struct member_node *n, uint32_t rank, const char *text, uint64_t now_ms);
+void node_bequeath(struct member_node *n, uint32_t heir); /* all links in: this leader leaves, `heir` leads */
+void node_drop(struct member_node *n, uint32_t rank, int code, const char *text); /* REFUSE and close */
+
+/* ---- node_gather.c ---- */
+
+void node_gather(struct member_node *n, uint64_t now_ms); /* does what is due, if GATHERING */
+void node_gather_tick(struct member_node *n, uint64_t now_ms);
+/* Where another task stands, found by our probe or by its own. */
+void node_judge(struct member_node *n, uint32_t rank, const struct member_where *w, uint64_t now_ms);
+
+/* ---- node_quorum.c ---- */
+
+/* May the group of all that are present and ready be published? If not yet, asks for what is
+ * missing; n->blocked says why. */
+bool node_may_publish(struct member_node *n, uint32_t n_present, uint64_t now_ms);
+bool node_is_present(const struct member_node *n, uint32_t rank);
+/* It was in the last view, and its training is still coming to rest. */
+bool node_is_stopping(const struct member_node *n, uint32_t rank);
+void node_keep_lease(struct member_node *n, uint64_t now_ms); /* of a view that is alive */
+void node_lease_look(struct member_node *n);
+void node_want_lease(struct member_node *n, uint64_t now_ms); /* to save what is held, by the same rules */
+/* What a call or probe of ours found at the address of `rank`; incarnation 0: nobody listens. */
+void node_found(struct member_node *n, uint32_t rank, uint64_t incarnation);
+bool node_is_whole(const struct member_view *v, uint32_t world);
+
+/* ---- node_text.c ---- */
+
+const char *node_name(struct member_node *n, uint32_t rank); /* "worker 1 (10.0.0.2:2222)" */
+/* "2 of 4 tasks are missing: worker 1 (10.0.0.2:2222): connect: Connection refused; ..." */
+const char *node_missing(struct member_node *n);
+/* "worker 1 (...), in step 12, forward for 0.3 s" */
+const char *node_doing(struct member_node *n, uint32_t rank, uint64_t now_ms);
+const char *node_print(struct member_node *n, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+#endif

@@ -1,0 +1,262 @@
+/* node_quorum.c - whether a group may be published: majority and lease. */
+#include "member/node_priv.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/check.h"
+
+bool node_is_whole(const struct member_view *v, uint32_t world)
+{
+    return v->n == world;
+}
+
+/* ---- the record ---- */
+
+/* Without a record the whole cluster is the last agreed group. */
+static uint32_t recorded(const struct member_node *n)
+{
+    return n->lease.token == 0 || n->lease.n_members == 0 ? n->world : n->lease.n_members;
+}
+
+static uint32_t recorded_rank(const struct member_node *n, uint32_t i)
+{
+    return n->lease.token == 0 || n->lease.n_members == 0 ? i : n->lease.members[i];
+}
+
+static bool has_majority(const struct member_node *n)
+{
+    uint32_t here = 0, all = recorded(n);
+
+    for (uint32_t i = 0; i < all; i++)
+        here += node_is_present(n, recorded_rank(n, i));
+    return 2 * here > all;
+}
+
+/* All of the recorded group that are not here are known to be dead. */
+static bool others_are_dead(const struct member_node *n)
+{
+    for (uint32_t i = 0; i < recorded(n); i++) {
+        uint32_t rank = recorded_rank(n, i);
+
+        if (!node_is_present(n, rank) && !n->peers[rank].is_dead)
+            return false;
+    }
+    return true;
+}
+
+/* The process that took the present number lived when it did. So what shows that it does not any more
+ * must be newer than the number: the outcome of a call or probe that we began after we had seen it.
+ * An older refusal, or an older incarnation, says nothing. */
+void node_found(struct member_node *n, uint32_t rank, uint64_t incarnation)
+{
+    if (rank == n->lease.holder && incarnation != n->lease.incarnation &&
+        n->peers[rank].asked > n->lease_since)
+        n->is_holder_gone = true;
+}
+
+/* Nobody listens at its address, another process lives there, it is here and follows us, or it was
+ * this task itself. */
+static bool holder_is_gone(const struct member_node *n)
+{
+    uint32_t h = n->lease.holder;
+
+    if (h >= n->world)
+        return false; /* nobody knows whose it is: until it is over */
+    if (h == n->self || n->is_holder_gone)
+        return true;
+    return node_is_present(n, h) && (n->peers[h].incarnation == n->lease.incarnation ||
+                                     n->peers[h].heard_ms - n->peers[h].joined_ms >= MEMBER_BEAT_MS);
+}
+
+/* ---- wishes ---- */
+
+void node_lease_look(struct member_node *n)
+{
+    struct member_do_this *d;
+
+    if (n->is_wishing)
+        return;
+    n->is_wishing = true;
+    d = node_do(n, MEMBER_LEASE);
+    d->token = UINT64_MAX;
+    d->wish = ++n->wish;
+}
+
+/* While nothing can be done but wait for the storage. */
+static void look_again(struct member_node *n, uint64_t now_ms)
+{
+    if (now_ms - n->looked_ms < MEMBER_LOOK_MS)
+        return;
+    n->looked_ms = now_ms;
+    node_lease_look(n);
+}
+
+static void take(struct member_node *n, const struct member_view *v)
+{
+    struct member_do_this *d;
+
+    if (n->is_wishing)
+        return;
+    n->is_wishing = true;
+    d = node_do(n, MEMBER_LEASE);
+    d->token = n->lease.token;
+    d->wish = ++n->wish;
+    d->view = v;
+    n->is_forcing = n->lease.token != 0 && !n->lease.is_mine && !n->lease.is_over && !holder_is_gone(n);
+}
+
+static const struct member_view *view_of_present(struct member_node *n, uint32_t n_present)
+{
+    struct member_view *v = arena_alloc(&n->event, sizeof(*v));
+    struct member_seat *seats = arena_array(&n->event, n_present, sizeof(*seats));
+
+    CHECK(v != NULL && seats != NULL);
+    v->seats = seats;
+    v->newest = MEMBER_NOBODY;
+    for (uint32_t i = 0; i < n->world; i++)
+        if (node_is_present(n, i))
+            seats[v->n++] = (struct member_seat){ i, n->peers[i].incarnation, n->peers[i].held };
+    CHECK(v->n == n_present);
+    return v;
+}
+
+/* ---- the rule ---- */
+
+/* Who is here by its messages may have left before they came. So of a holder that was not waited for
+ * it is sure only that it does not train while a majority of its group trains with us, or when it
+ * must have stopped by itself. */
+static bool prior_may_train(const struct member_node *n, uint64_t now_ms)
+{
+    uint32_t here = 0;
+
+    if (n->n_prior == 0 || now_ms >= n->prior_until)
+        return false;
+    for (uint32_t i = 0; i < n->n_prior; i++)
+        here += node_is_present(n, n->prior[i]);
+    return 2 * here <= n->n_prior;
+}
+
+static bool may_take(struct member_node *n, uint64_t now_ms)
+{
+    if (has_majority(n))
+        return true;
+    if (n->lease.token == 0 || n->lease.is_mine) {
+        n->blocked = "less than a majority of the last group is here, and the others may be elsewhere";
+        return others_are_dead(n) || now_ms - n->gather_ms > MEMBER_MINORITY_MS;
+    }
+    n->blocked = "less than a majority of the last group is here, and its leader may be alive elsewhere: "
+                 "it holds the lease";
+    return n->lease.is_over || holder_is_gone(n);
+}
+
+bool node_may_publish(struct member_node *n, uint32_t n_present, uint64_t now_ms)
+{
+    if (n_present == n->world)
+        return true;
+    if (!n->has_lease) {
+        if (has_majority(n))
+            return true;
+        n->blocked = "less than a majority of the cluster is here, and without checkpoint.directory "
+                     "nothing can tell whether the others train elsewhere";
+        return false;
+    }
+    if (!n->lease.is_known) {
+        n->blocked = "the lease on the shared storage cannot be read";
+        look_again(n, now_ms);
+        return false;
+    }
+    if (n->lease.is_mine && prior_may_train(n, now_ms)) {
+        n->blocked = "the group that held the lease before may not have stopped yet";
+        return false;
+    }
+    if (n->lease.is_mine && has_majority(n))
+        return true;
+    if (may_take(n, now_ms)) {
+        n->blocked = "the lease is being taken";
+        take(n, view_of_present(n, n_present));
+    } else {
+        look_again(n, now_ms);
+    }
+    return false;
+}
+
+void node_want_lease(struct member_node *n, uint64_t now_ms)
+{
+    uint32_t present = 0;
+
+    if (!n->has_lease || n->lease.is_mine)
+        return;
+    for (uint32_t i = 0; i < n->world; i++)
+        present += node_is_present(n, i);
+    if (!n->lease.is_known || !may_take(n, now_ms))
+        look_again(n, now_ms);
+    else
+        take(n, view_of_present(n, present));
+}
+
+static bool is_recorded(const struct member_node *n)
+{
+    if (!n->lease.is_mine || n->lease.n_members != n->view.n)
+        return false;
+    for (uint32_t i = 0; i < n->view.n; i++)
+        if (n->lease.members[i] != n->view.seats[i].rank)
+            return false;
+    return true;
+}
+
+/* Whoever coordinates holds the lease, with its group as record. The view was published by the rules,
+ * so it is taken without waiting for the holder before; unless that is another group's by now. */
+void node_keep_lease(struct member_node *n, uint64_t now_ms)
+{
+    if (!n->has_lease || n->is_wishing || n->phase == NODE_GATHERING || is_recorded(n))
+        return;
+    if (!n->lease.is_known) {
+        look_again(n, now_ms);
+        return;
+    }
+    if (!n->lease.is_mine && !node_is_whole(&n->view, n->world) && n->lease.holder < n->world &&
+        node_seat(&n->view, n->lease.holder) == NULL && !n->lease.is_over && !holder_is_gone(n)) {
+        node_over(n, MEMBER_NOBODY,
+                  node_print(n, "%s holds the lease now: another group may be training",
+                             node_name(n, n->lease.holder)), now_ms);
+        return;
+    }
+    take(n, &n->view);
+}
+
+void member_node_lease(struct member_node *n, const struct member_lease *l, uint64_t now_ms)
+{
+    uint32_t n_members = 0;
+
+    if (!node_begin(n))
+        return;
+    if (l->token != n->lease.token || l->incarnation != n->lease.incarnation) {
+        n->lease_since = n->events;
+        n->is_holder_gone = false;
+        if (l->is_mine && n->is_forcing) {
+            n->n_prior = n->lease.n_members;
+            memcpy(n->prior, n->lease_members, n->n_prior * sizeof(*n->prior));
+            n->prior_until = now_ms + MEMBER_EXPIRY_MS;
+        }
+        n->is_forcing = false;
+    }
+    for (uint32_t i = 0; i < l->n_members; i++) /* of another cluster, perhaps: what fits counts */
+        if (l->members[i] < n->world && n_members < n->world)
+            n->lease_members[n_members++] = l->members[i];
+    if (l->text[0] != '\0' && strcmp(l->text, n->lease_error) != 0)
+        node_say(n, true, node_print(n, "lease: %s", l->text));
+    snprintf(n->lease_error, sizeof(n->lease_error), "%s", l->text);
+    n->lease = *l;
+    n->lease.members = n->lease_members;
+    n->lease.n_members = n_members;
+    n->lease.text = "";
+    if (l->answered >= n->wish)
+        n->is_wishing = false;
+    if (n->state != MEMBER_LEADING)
+        return;
+    if (n->phase == NODE_GATHERING)
+        node_gather(n, now_ms);
+    else
+        node_keep_lease(n, now_ms);
+}

@@ -1,0 +1,152 @@
+/* node_text.c - sentences for people, and questions about the node. */
+#include "member/node_priv.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/check.h"
+
+enum { NAMED_MAX = 4 };
+
+const char *node_print(struct member_node *n, const char *fmt, ...)
+{
+    char text[NODE_TEXT];
+    va_list ap;
+    char *copy;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    copy = arena_strdup(&n->event, text);
+    CHECK(copy != NULL);
+    return copy;
+}
+
+const char *node_name(struct member_node *n, uint32_t rank)
+{
+    if (rank >= n->world)
+        return "nobody";
+    return node_print(n, "%s (%s)", n->names[rank], n->addresses[rank]);
+}
+
+const char *node_doing(struct member_node *n, uint32_t rank, uint64_t now_ms)
+{
+    const struct peer *p = &n->peers[rank];
+    const struct member_progress *g = rank == n->self ? &n->progress : &p->progress;
+    uint64_t since = rank == n->self ? g->phase_ms
+                                     : g->phase_ms + (now_ms > p->heard_ms ? now_ms - p->heard_ms : 0);
+
+    if (g->phase == NULL || g->phase[0] == '\0')
+        return node_name(n, rank);
+    return node_print(n, "%s, step %" PRIu64 ", in %s for %.1f s,", node_name(n, rank), g->held + 1,
+                      g->phase, (double)since / 1e3);
+}
+
+const char *node_missing(struct member_node *n)
+{
+    uint32_t missing = 0, named = 0;
+    struct buf b = { 0 };
+    const char *text;
+
+    if (n->state != MEMBER_LEADING)
+        return n->out != MEMBER_NOBODY && n->is_taken_in
+                   ? node_print(n, "%s leads and has no group yet", node_name(n, n->out))
+                   : node_print(n, "no task answers%s%s%s%s", n->out != MEMBER_NOBODY ? "; calling " : "",
+                                n->out != MEMBER_NOBODY ? node_name(n, n->out) : "",
+                                n->self > 0 && n->peers[0].last_error[0] != '\0' ? "; first one: " : "",
+                                n->self > 0 ? n->peers[0].last_error : "");
+    for (uint32_t i = 0; i < n->world; i++)
+        missing += i != n->self && !node_is_present(n, i);
+    buf_printf(&b, "%u of %u tasks %s missing", missing, n->world, missing == 1 ? "is" : "are");
+    for (uint32_t i = 0; i < n->world && named < NAMED_MAX; i++) {
+        const struct peer *p = &n->peers[i];
+
+        if (i == n->self || node_is_present(n, i))
+            continue;
+        buf_printf(&b, "%s %s", named++ == 0 ? ":" : ";", node_name(n, i));
+        if (p->is_joined)
+            buf_str(&b, node_is_stopping(n, i) ? ": its training is coming to rest"
+                                               : ": it is opening model and data");
+        else if (p->last_error[0] != '\0')
+            buf_printf(&b, ": %s", p->last_error);
+    }
+    if (missing > named && named > 0)
+        buf_printf(&b, "; and %u more", missing - named);
+    if (n->blocked != NULL)
+        buf_printf(&b, "; %s", n->blocked);
+    if (n->has_lease && n->lease_error[0] != '\0')
+        buf_printf(&b, " (%s)", n->lease_error);
+    CHECK(!b.failed);
+    text = node_print(n, "%s", b.data);
+    buf_fini(&b);
+    return text;
+}
+
+/* ---- questions ---- */
+
+enum member_node_state member_node_state(const struct member_node *n)
+{
+    return n->state;
+}
+
+const char *member_node_state_name(enum member_node_state s)
+{
+    static const char *const names[MEMBER_NODE_STATES] = { "seeking", "following", "leading", "ended" };
+
+    return s < MEMBER_NODE_STATES ? names[s] : "?";
+}
+
+uint32_t member_node_leader(const struct member_node *n)
+{
+    if (n->state == MEMBER_LEADING)
+        return n->self;
+    return n->state == MEMBER_FOLLOWING ? n->out : MEMBER_NOBODY;
+}
+
+const struct member_view *member_node_view(const struct member_node *n)
+{
+    static const struct member_view none = { .newest = MEMBER_NOBODY };
+
+    return n->is_alive ? &n->view : &none;
+}
+
+bool member_node_is_whole(const struct member_node *n)
+{
+    return n->is_alive && node_is_whole(&n->view, n->world);
+}
+
+bool member_node_needs_lease(const struct member_node *n)
+{
+    return n->has_lease && n->is_alive && n->view.seats[0].rank == n->self &&
+           !node_is_whole(&n->view, n->world);
+}
+
+const char *member_node_cause(const struct member_node *n)
+{
+    return n->cause;
+}
+
+void member_node_peer(const struct member_node *n, uint32_t rank, struct member_peer *out)
+{
+    const struct peer *p = &n->peers[rank];
+    const struct member_seat *seat = n->is_alive ? node_seat(&n->view, rank) : NULL;
+
+    CHECK(rank < n->world);
+    *out = (struct member_peer){ .is_present = p->is_joined,
+                                 .is_in_view = seat != NULL,
+                                 .incarnation = p->incarnation,
+                                 .held = p->held,
+                                 .heard_ms = p->heard_ms,
+                                 .progress = p->progress,
+                                 .last_error = p->last_error };
+    if (rank != n->self)
+        return;
+    out->is_present = true;
+    out->incarnation = n->incarnation;
+    out->held = n->held;
+    out->progress = n->progress;
+    out->heard_ms = n->ticked_ms;
+}

@@ -1,0 +1,253 @@
+/* dial.c - a TCP connection to another task, and whether nobody listens there.
+ *
+ * gRPC could connect by itself, but would not say for certain that an address refuses: that counts
+ * as proof that the process is dead. So the name is resolved and every address of it is tried at
+ * once, by a thread that lives for one attempt (a resolver can block for long, and cannot be
+ * stopped). The first connection that is made wins; refused is what all addresses refused. */
+#include "rdzv/rdzv_priv.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "loop/loop.h"
+
+enum { ADDRESSES_MAX = 8, THREADS_MAX = 64, STACK_BYTES = 256 * 1024 };
+
+struct rdzv_dial {
+    struct loop *loop;
+    uint64_t wait_ms;
+    rdzv_dialled *fn;
+    void *arg;
+    bool is_forgotten; /* under `lock` */
+    int fd;            /* -1: none */
+    bool is_refused;
+    char why[256];
+    char address[]; /* host:port */
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static uint32_t n_threads; /* under `lock` */
+
+/* ---- the attempt, in its thread ---- */
+
+struct tries {
+    struct pollfd polls[ADDRESSES_MAX];
+    uint32_t n, n_open, n_refused;
+};
+
+/* A connection to a port of this host that nobody has can meet itself. */
+static bool is_to_itself(int fd)
+{
+    struct sockaddr_storage a = { 0 }, b = { 0 };
+    socklen_t n_a = sizeof(a), n_b = sizeof(b);
+
+    return getsockname(fd, (struct sockaddr *)&a, &n_a) == 0 &&
+           getpeername(fd, (struct sockaddr *)&b, &n_b) == 0 && n_a == n_b &&
+           memcmp(&a, &b, n_a) == 0;
+}
+
+/* What became of one address: 0 connected. */
+static void settle(struct rdzv_dial *d, struct tries *t, struct pollfd *p, int error)
+{
+    if (error == 0 && is_to_itself(p->fd))
+        error = ECONNREFUSED;
+    if (error == 0) {
+        d->fd = p->fd;
+    } else {
+        close(p->fd);
+        t->n_refused += error == ECONNREFUSED;
+        if (d->why[0] == '\0' || error != ECONNREFUSED)
+            snprintf(d->why, sizeof(d->why), "connect: %s", strerror(error));
+    }
+    p->fd = -1; /* poll() passes over it */
+    t->n_open--;
+}
+
+static void try_address(struct rdzv_dial *d, struct tries *t, const struct addrinfo *a)
+{
+    struct pollfd *p = &t->polls[t->n++];
+    int one = 1;
+
+    t->n_open++;
+    *p = (struct pollfd){ .events = POLLOUT };
+    p->fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (p->fd < 0) { /* no IPv6 here, or no descriptor is left */
+        snprintf(d->why, sizeof(d->why), "connect: %s", strerror(errno));
+        t->n_open--;
+        return;
+    }
+    (void)setsockopt(p->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)); /* only slower without */
+    if (connect(p->fd, a->ai_addr, a->ai_addrlen) == 0)
+        settle(d, t, p, 0);
+    else if (errno != EINPROGRESS)
+        settle(d, t, p, errno);
+}
+
+/* true: to go on with the rest. */
+static bool wait_for_one(struct rdzv_dial *d, struct tries *t, uint64_t until_ms)
+{
+    uint64_t now_ms = clock_ms();
+    int n = now_ms < until_ms ? poll(t->polls, t->n, (int)(until_ms - now_ms)) : 0;
+
+    if (n < 0 && errno == EINTR)
+        return true;
+    if (n <= 0) {
+        snprintf(d->why, sizeof(d->why), "connect: no answer for %.1f s",
+                 (double)d->wait_ms * 1e-3);
+        return false;
+    }
+    for (uint32_t i = 0; i < t->n && d->fd < 0; i++) {
+        int error = 0;
+        socklen_t size = sizeof(error);
+
+        if (t->polls[i].fd < 0 || t->polls[i].revents == 0)
+            continue;
+        if (getsockopt(t->polls[i].fd, SOL_SOCKET, SO_ERROR, &error, &size) < 0)
+            error = errno;
+        settle(d, t, &t->polls[i], error);
+    }
+    return true;
+}
+
+static void try_all(struct rdzv_dial *d, const struct addrinfo *found)
+{
+    uint64_t until_ms = clock_ms() + d->wait_ms;
+    struct tries t = { .n = 0 };
+    const struct addrinfo *a = found;
+
+    for (; a != NULL && t.n < ADDRESSES_MAX && d->fd < 0; a = a->ai_next)
+        try_address(d, &t, a);
+    while (d->fd < 0 && t.n_open > 0 && wait_for_one(d, &t, until_ms))
+        ;
+    for (uint32_t i = 0; i < t.n; i++)
+        if (t.polls[i].fd >= 0)
+            close(t.polls[i].fd);
+    d->is_refused = a == NULL && t.n_refused == t.n;
+}
+
+static void dial(struct rdzv_dial *d)
+{
+    struct addrinfo hints = { .ai_socktype = SOCK_STREAM }, *found = NULL;
+    char *colon = strrchr(d->address, ':'), *host = d->address;
+    int rc;
+
+    if (colon == NULL) {
+        snprintf(d->why, sizeof(d->why), "'%.200s' is no HOST:PORT", d->address);
+        return;
+    }
+    *colon = '\0';
+    if (host[0] == '[') { /* [::1] */
+        host++;
+        host[strcspn(host, "]")] = '\0';
+    }
+    rc = getaddrinfo(host, colon + 1, &hints, &found);
+    if (rc != 0) {
+        snprintf(d->why, sizeof(d->why), "resolve '%.150s': %s", host,
+                 rc == EAI_SYSTEM ? strerror(errno) : gai_strerror(rc));
+        return;
+    }
+    try_all(d, found);
+    freeaddrinfo(found);
+}
+
+/* ---- between the threads ---- */
+
+static void discard(struct rdzv_dial *d)
+{
+    if (d->fd >= 0)
+        close(d->fd);
+    free(d);
+}
+
+static void deliver(void *arg)
+{
+    struct rdzv_dial *d = arg;
+
+    if (d->is_forgotten) { /* set by this thread alone */
+        discard(d);
+        return;
+    }
+    d->fn(d->arg, d->fd, d->is_refused, d->why);
+    free(d);
+}
+
+static void *run(void *arg)
+{
+    struct rdzv_dial *d = arg;
+    bool is_forgotten;
+
+    dial(d);
+    pthread_mutex_lock(&lock);
+    n_threads--;
+    is_forgotten = d->is_forgotten;
+    if (!is_forgotten)
+        loop_post(d->loop, deliver, d); /* the loop lives: who ends it has forgotten us before */
+    pthread_mutex_unlock(&lock);
+    if (is_forgotten)
+        discard(d);
+    return NULL;
+}
+
+static bool start_thread(struct rdzv_dial *d)
+{
+    pthread_attr_t attr;
+    pthread_t thread;
+    int rc;
+
+    CHECK(pthread_attr_init(&attr) == 0);
+    CHECK(pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED) == 0);
+    (void)pthread_attr_setstacksize(&attr, STACK_BYTES); /* else the usual, which is larger */
+    rc = pthread_create(&thread, &attr, run, d);
+    pthread_attr_destroy(&attr);
+    return rc == 0;
+}
+
+struct rdzv_dial *rdzv_dial_start(struct loop *loop, const char *address, uint64_t wait_ms,
+                                  rdzv_dialled *fn, void *arg)
+{
+    size_t n = strlen(address) + 1;
+    struct rdzv_dial *d = calloc(1, sizeof(*d) + n);
+    bool is_room;
+
+    CHECK(d != NULL);
+    d->loop = loop;
+    d->wait_ms = wait_ms;
+    d->fn = fn;
+    d->arg = arg;
+    d->fd = -1;
+    memcpy(d->address, address, n);
+    pthread_mutex_lock(&lock);
+    is_room = n_threads < THREADS_MAX;
+    n_threads += is_room;
+    pthread_mutex_unlock(&lock);
+    if (is_room && start_thread(d))
+        return d;
+    snprintf(d->why, sizeof(d->why), "%s",
+             is_room ? "connect: no thread could be started"
+                     : "connect: too many attempts are under way, the name service may be slow");
+    pthread_mutex_lock(&lock);
+    n_threads -= is_room;
+    pthread_mutex_unlock(&lock);
+    loop_post(loop, deliver, d);
+    return d;
+}
+
+void rdzv_dial_forget(struct rdzv_dial *d)
+{
+    if (d == NULL)
+        return;
+    pthread_mutex_lock(&lock);
+    d->is_forgotten = true;
+    pthread_mutex_unlock(&lock);
+}

@@ -1,0 +1,276 @@
+/* link_in.c - Rendezvous.Join: the links of those that called us, at most one per task.
+ *
+ * The first message says whose link it is. A newer call of a task takes the place of its older one:
+ * of the same process, because the older may be one that it gave up; of another process, because
+ * that one was started later, and the former must not stay. */
+#include "rdzv/rdzv_priv.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/err.h"
+
+enum { CODE_INPUT = 2 };
+
+struct seat {
+    struct rdzv_in *call; /* NULL: no link. Its context is this seat */
+    /* of the newest Join */
+    uint64_t incarnation, n_calls;
+    uint32_t n_devices;
+    char *data_address, *host_key; /* owned */
+    double samples_per_second;
+};
+
+struct rdzv_links {
+    struct rdzv *r;
+    struct seat *seats; /* [world] */
+    /* A View goes to many: packed once. */
+    grpc_slice view;
+    uint64_t view_generation; /* 0: none */
+    uint8_t view_key[WIRE_KEY_BYTES];
+};
+
+/* ---- out ---- */
+
+static void send_view(struct rdzv_links *l, struct seat *seat, const struct member_msg *m)
+{
+    const struct rdzv_view *view = rdzv_views_get(l->r->views, m->view);
+
+    CHECK(view != NULL); /* the node takes in only those that joined */
+    if (l->view_generation != view->generation ||
+        memcmp(l->view_key, view->key, sizeof(l->view_key)) != 0) {
+        struct wire w = { 0 };
+
+        grpc_slice_unref(l->view);
+        l->view = rdzv_pack(wire_write_leader(&w, &l->r->cluster, m, view));
+        l->view_generation = view->generation;
+        memcpy(l->view_key, view->key, sizeof(l->view_key));
+        wire_fini(&w);
+    }
+    rdzv_in_send_slice(seat->call, l->view);
+}
+
+void rdzv_links_send(struct rdzv_links *l, uint32_t rank, const struct member_msg *m)
+{
+    struct seat *seat = &l->seats[rank];
+    struct wire w = { 0 };
+
+    if (seat->call == NULL)
+        return;
+    rdzv_trace_msg(l->r, "to", rank, m);
+    if (m->kind == MEMBER_MSG_VIEW) {
+        send_view(l, seat, m);
+        return;
+    }
+    rdzv_in_send(seat->call, wire_write_leader(&w, &l->r->cluster, m, NULL));
+    wire_fini(&w);
+}
+
+void rdzv_links_close(struct rdzv_links *l, uint32_t rank)
+{
+    struct rdzv_in *call = l->seats[rank].call;
+
+    l->seats[rank].call = NULL;
+    if (call == NULL)
+        return;
+    rdzv_trace(l->r, "link of %s: closed", l->r->cluster.tasks[rank].name);
+    rdzv_in_finish(call, GRPC_STATUS_OK, "%s",
+                   ""); /* another status would overtake what is not read yet */
+}
+
+/* ---- in ---- */
+
+static void on_closed(void *arg, struct rdzv_in *call)
+{
+    struct rdzv_links *l = arg;
+    struct seat *seat = rdzv_in_context(call);
+    uint32_t rank = (uint32_t)(seat - l->seats);
+
+    CHECK(seat->call == call);
+    seat->call = NULL;
+    rdzv_trace(l->r, "link of %s: ended by it", l->r->cluster.tasks[rank].name);
+    rdzv_group_in_closed(l->r->group, rank, "its connection closed");
+}
+
+/* Why a Join cannot be a link of this task, whatever the node thinks; false: it can. */
+static bool is_impossible(struct rdzv_links *l, const Trainerd__V1__Join *j, uint32_t rank,
+                          struct rdzv_in *call)
+{
+    struct rdzv *r = l->r;
+    uint32_t to = wire_rank(&r->cluster, j->to);
+    char self[400];
+
+    rdzv_full_name(r, r->opts.self, self);
+    if (rank == MEMBER_NOBODY)
+        rdzv_in_finish(
+            call, GRPC_STATUS_FAILED_PRECONDITION,
+            "%s %u (%s) cannot join: it is no training task of the coordinator's "
+            "cluster: its cluster is '%.600s', the coordinator's is '%.600s'; give every "
+            "task the same cluster specification",
+            j->task->type, j->task->index, j->task->address, j->cluster, r->opts.ident.cluster);
+    else if (rank == r->opts.self && j->incarnation != r->opts.incarnation)
+        rdzv_in_finish(call, GRPC_STATUS_FAILED_PRECONDITION,
+                       "another process runs as this task: this is %s, and it leads", self);
+    else if (to != r->opts.self) /* a name that leads to the wrong host, perhaps for a while */
+        rdzv_in_finish(call, GRPC_STATUS_UNAVAILABLE,
+                       "this is %s, but %s %u was called: its address %s leads here", self,
+                       j->to->type, j->to->index, j->to->address);
+    else if (rank == r->opts.self)
+        rdzv_in_finish(call, GRPC_STATUS_UNAVAILABLE, "this is %s, the caller itself", self);
+    else if (j->incarnation == l->seats[rank].incarnation && j->call <= l->seats[rank].n_calls)
+        rdzv_in_finish(call, GRPC_STATUS_UNAVAILABLE, "a newer call of this process is here");
+    else
+        return false;
+    return true;
+}
+
+/* The link that a task has makes room for its newer one. */
+static void replace(struct rdzv_links *l, uint32_t rank, uint64_t incarnation)
+{
+    bool is_other = l->seats[rank].incarnation != incarnation;
+    struct member_msg m = { .kind = MEMBER_MSG_REFUSE,
+                            .code = CODE_INPUT,
+                            .text = "another process joined as this task; this one leaves" };
+
+    if (l->seats[rank].call == NULL)
+        return;
+    if (is_other)
+        rdzv_links_send(l, rank, &m);
+    rdzv_links_close(l, rank);
+    rdzv_group_in_closed(l->r->group, rank,
+                         is_other ? "another process joined in its place" : "it called again");
+}
+
+static void keep(char **at, const char *s)
+{
+    free(*at);
+    *at = strdup(s);
+    CHECK(*at != NULL);
+}
+
+static void join(struct rdzv_links *l, struct rdzv_in *call, const Trainerd__V1__Join *j,
+                 const struct member_msg *m)
+{
+    uint32_t rank = wire_rank(&l->r->cluster, j->task);
+    struct seat *seat;
+
+    if (is_impossible(l, j, rank, call))
+        return;
+    replace(l, rank, j->incarnation);
+    if (rdzv_group_has_ended(l->r->group)) { /* by that */
+        rdzv_in_finish(call, GRPC_STATUS_UNAVAILABLE, "this task ends");
+        return;
+    }
+    seat = &l->seats[rank];
+    seat->call = call;
+    seat->incarnation = j->incarnation;
+    seat->n_calls = j->call;
+    seat->n_devices = j->n_devices;
+    seat->samples_per_second = 0;
+    keep(&seat->data_address, j->data_address);
+    keep(&seat->host_key, j->host_key);
+    rdzv_in_set_context(call, seat);
+    rdzv_in_on_closed(call, on_closed, l);
+    rdzv_trace_msg(l->r, "from", rank, m);
+    rdzv_group_hear_in(l->r->group, rank, m);
+}
+
+static void hear(struct rdzv_links *l, struct seat *seat, const Trainerd__V1__MemberMessage *m,
+                 const struct member_msg *msg)
+{
+    uint32_t rank = (uint32_t)(seat - l->seats);
+
+    if (msg->kind == MEMBER_MSG_BEAT)
+        seat->samples_per_second = m->beat->samples_per_second;
+    rdzv_trace_msg(l->r, "from", rank, msg);
+    rdzv_group_hear_in(l->r->group, rank, msg);
+}
+
+/* It does not keep to what was agreed. */
+static void cut(struct rdzv_links *l, struct rdzv_in *call, const char *why)
+{
+    struct seat *seat = rdzv_in_context(call);
+    uint32_t rank;
+
+    rdzv_in_finish(call, GRPC_STATUS_INVALID_ARGUMENT, "%s", why);
+    if (seat == NULL)
+        return;
+    rank = (uint32_t)(seat - l->seats);
+    seat->call = NULL;
+    rdzv_trace(l->r, "link of %s: cut: %s", l->r->cluster.tasks[rank].name, why);
+    rdzv_group_in_closed(l->r->group, rank, why);
+}
+
+void rdzv_join(struct rdzv *r, struct rdzv_in *call, void *request)
+{
+    struct rdzv_links *l = r->links;
+    const Trainerd__V1__MemberMessage *m = request;
+    struct seat *seat = rdzv_in_context(call);
+    struct wire w = { 0 };
+    struct member_msg msg;
+    struct err err;
+
+    if (rdzv_group_has_ended(r->group))
+        rdzv_in_finish(call, GRPC_STATUS_UNAVAILABLE, "this task ends");
+    else if (wire_read_member(&w, &r->cluster, m, &msg, &err) < 0)
+        cut(l, call, err.text);
+    else if ((msg.kind == MEMBER_MSG_JOIN) != (seat == NULL))
+        cut(l, call, "Join: expected as the first message of a link, and only there");
+    else if (seat == NULL)
+        join(l, call, m->join, &msg);
+    else
+        hear(l, seat, m, &msg);
+    wire_fini(&w);
+}
+
+/* ---- questions ---- */
+
+struct rdzv_member rdzv_links_member(const struct rdzv_links *l, uint32_t rank)
+{
+    const struct seat *seat = &l->seats[rank];
+
+    return (struct rdzv_member){ .rank = rank,
+                                 .incarnation = seat->incarnation,
+                                 .n_devices = seat->n_devices,
+                                 .data_address = seat->data_address,
+                                 .host_key = seat->host_key };
+}
+
+double rdzv_links_speed(const struct rdzv_links *l, uint32_t rank)
+{
+    return l->seats[rank].call != NULL ? l->seats[rank].samples_per_second : 0;
+}
+
+/* ---- life ---- */
+
+struct rdzv_links *rdzv_links_new(struct rdzv *r)
+{
+    struct rdzv_links *l = calloc(1, sizeof(*l));
+
+    CHECK(l != NULL);
+    l->r = r;
+    l->view = grpc_empty_slice();
+    l->seats = calloc(r->cluster.world, sizeof(*l->seats));
+    CHECK(l->seats != NULL);
+    return l;
+}
+
+void rdzv_links_close_all(struct rdzv_links *l)
+{
+    for (uint32_t i = 0; i < l->r->cluster.world; i++)
+        rdzv_links_close(l, i);
+}
+
+void rdzv_links_free(struct rdzv_links *l)
+{
+    if (l == NULL)
+        return;
+    for (uint32_t i = 0; i < l->r->cluster.world; i++) {
+        free(l->seats[i].data_address);
+        free(l->seats[i].host_key);
+    }
+    grpc_slice_unref(l->view);
+    free(l->seats);
+    free(l);
+}

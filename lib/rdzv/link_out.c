@@ -1,0 +1,127 @@
+/* link_out.c - the link to the one that we called: at most one, and those that we hung up on end by
+ * themselves. */
+#include "rdzv/rdzv_priv.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/check.h"
+#include "base/err.h"
+
+enum { CODE_INPUT = 2 };
+
+struct rdzv_client {
+    struct rdzv *r;
+    struct rdzv_out *out; /* NULL: no link */
+    uint32_t rank;        /* of `out` */
+    uint64_t n_calls;
+};
+
+static void on_message(void *arg, const void *data, size_t n)
+{
+    struct rdzv_client *c = arg;
+    struct rdzv *r = c->r;
+    struct wire w = { 0 };
+    Trainerd__V1__LeaderMessage *m =
+        wire_unpack(&w, &trainerd__v1__leader_message__descriptor, data, n);
+    struct member_msg msg;
+    struct err err;
+
+    if (m == NULL) {
+        rdzv_out_cancel(c->out, "it sent something that is no LeaderMessage");
+    } else if (wire_read_leader(&w, &r->cluster, m, &msg, &err) < 0) {
+        rdzv_out_cancel(c->out, err.text);
+    } else {
+        if (msg.kind == MEMBER_MSG_VIEW)
+            rdzv_views_take(r->views, m->view);
+        rdzv_trace_msg(r, "from", c->rank, &msg);
+        rdzv_group_hear_out(r->group, &msg);
+    }
+    wire_fini(&w);
+}
+
+/* A status that will not be another one the next time. */
+static bool is_for_good(int code)
+{
+    return code == GRPC_STATUS_FAILED_PRECONDITION || code == GRPC_STATUS_UNAUTHENTICATED ||
+           code == GRPC_STATUS_INVALID_ARGUMENT;
+}
+
+static void on_end(void *arg, int code, bool is_refused, const char *text)
+{
+    struct rdzv_client *c = arg;
+    struct rdzv *r = c->r;
+
+    c->out = NULL;
+    rdzv_trace(r, "link to %s: ended: %s", r->cluster.tasks[c->rank].name,
+               code == GRPC_STATUS_OK ? "closed" : text);
+    if (is_for_good(code)) {
+        char name[400], story[2048];
+
+        snprintf(story, sizeof(story), "refused by %s: %s", rdzv_full_name(r, c->rank, name), text);
+        rdzv_group_hear_out(
+            r->group,
+            &(struct member_msg){ .kind = MEMBER_MSG_REFUSE, .code = CODE_INPUT, .text = story });
+    }
+    rdzv_group_out_closed(r->group, is_refused ? MEMBER_REFUSED : MEMBER_CLOSED,
+                          code == GRPC_STATUS_OK ? "it closed the connection" : text);
+}
+
+void rdzv_client_call(struct rdzv_client *c, uint32_t rank)
+{
+    struct rdzv *r = c->r;
+
+    CHECK(c->out == NULL && rank != r->opts.self);
+    c->rank = rank;
+    c->n_calls++;
+    rdzv_trace(r, "link to %s: calling %s", r->cluster.tasks[rank].name,
+               r->cluster.tasks[rank].address);
+    c->out = rdzv_out_start(&(struct rdzv_out_opts){ .r = r,
+                                                     .address = r->cluster.tasks[rank].address,
+                                                     .method = "/trainerd.v1.Rendezvous/Join",
+                                                     .token = r->opts.token,
+                                                     .arg = c,
+                                                     .on_message = on_message,
+                                                     .on_end = on_end });
+}
+
+void rdzv_client_tell(struct rdzv_client *c, const struct member_msg *m)
+{
+    const struct rdzv_opts *o = &c->r->opts;
+    struct wire_sender s = { .self = o->self,
+                             .to = c->rank,
+                             .call = c->n_calls,
+                             .data_address = o->data_address,
+                             .host_key = o->host_key,
+                             .samples_per_second = o->progress->samples_per_second };
+    struct wire w = { 0 };
+
+    if (c->out == NULL)
+        return;
+    rdzv_trace_msg(c->r, "to", c->rank, m);
+    rdzv_out_send(c->out, wire_write_member(&w, &c->r->cluster, m, &s));
+    wire_fini(&w);
+}
+
+void rdzv_client_hang_up(struct rdzv_client *c)
+{
+    if (c->out == NULL)
+        return;
+    rdzv_trace(c->r, "link to %s: hung up", c->r->cluster.tasks[c->rank].name);
+    rdzv_out_close(c->out);
+    c->out = NULL;
+}
+
+struct rdzv_client *rdzv_client_new(struct rdzv *r)
+{
+    struct rdzv_client *c = calloc(1, sizeof(*c));
+
+    CHECK(c != NULL);
+    c->r = r;
+    return c;
+}
+
+void rdzv_client_free(struct rdzv_client *c)
+{
+    free(c);
+}

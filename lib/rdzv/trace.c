@@ -1,0 +1,77 @@
+/* trace.c - links and messages in one line each, so that a person can follow a regroup. */
+#include "rdzv/rdzv_priv.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "base/buf.h"
+
+enum { TEXT_SHOWN = 300, SEATS_SHOWN = 8 };
+
+static const char *const names[MEMBER_MSGS] = {
+    [MEMBER_MSG_JOIN] = "JOIN",         [MEMBER_MSG_READY] = "READY",
+    [MEMBER_MSG_BEAT] = "BEAT",         [MEMBER_MSG_TROUBLE] = "TROUBLE",
+    [MEMBER_MSG_COMPLETE] = "COMPLETE", [MEMBER_MSG_LEAVE] = "LEAVE",
+    [MEMBER_MSG_WAIT] = "WAIT",         [MEMBER_MSG_VIEW] = "VIEW",
+    [MEMBER_MSG_PAUSE] = "PAUSE",       [MEMBER_MSG_OVER] = "OVER",
+    [MEMBER_MSG_REDIRECT] = "REDIRECT", [MEMBER_MSG_REFUSE] = "REFUSE",
+};
+
+void rdzv_trace(const struct rdzv *r, const char *fmt, ...)
+{
+    char text[1024];
+    va_list ap;
+
+    if (r->opts.on_trace == NULL)
+        return;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    r->opts.on_trace(r->opts.arg, text);
+}
+
+static const char *name(const struct rdzv *r, uint32_t rank)
+{
+    return rank < r->cluster.world ? r->cluster.tasks[rank].name : "nobody";
+}
+
+static void add_view(const struct rdzv *r, const struct member_view *v, struct buf *b)
+{
+    buf_printf(b, " %" PRIu64 " of %u:", v->generation, v->n);
+    for (uint32_t i = 0; i < v->n && i < SEATS_SHOWN; i++)
+        buf_printf(b, "%s %s holds %" PRIu64, i > 0 ? "," : "", name(r, v->seats[i].rank),
+                   v->seats[i].held);
+    if (v->n > SEATS_SHOWN)
+        buf_printf(b, ", and %u more", v->n - SEATS_SHOWN);
+}
+
+void rdzv_trace_msg(const struct rdzv *r, const char *way, uint32_t rank,
+                    const struct member_msg *m)
+{
+    struct buf b = { 0 };
+
+    if (r->opts.on_trace == NULL || m->kind == MEMBER_MSG_BEAT)
+        return;
+    buf_printf(&b, "%s %s: %s", way, name(r, rank), names[m->kind]);
+    if (m->view != NULL)
+        add_view(r, m->view, &b);
+    else if (m->generation > 0)
+        buf_printf(&b, " generation %" PRIu64, m->generation);
+    if (m->is_attaching)
+        buf_str(&b, " attaching");
+    if (m->kind == MEMBER_MSG_READY || m->held > 0)
+        buf_printf(&b, " holds %" PRIu64, m->held);
+    if (m->kind == MEMBER_MSG_TROUBLE || m->kind == MEMBER_MSG_OVER ||
+        m->kind == MEMBER_MSG_REDIRECT)
+        buf_printf(&b, " %s", name(r, m->rank));
+    if (m->kind == MEMBER_MSG_LEAVE || m->kind == MEMBER_MSG_OVER || m->kind == MEMBER_MSG_REFUSE)
+        buf_printf(&b, m->code == MEMBER_GO_ON ? " go on" : " code %d", m->code);
+    if (m->is_all)
+        buf_str(&b, " everywhere");
+    if (m->text[0] != '\0')
+        buf_printf(&b, ": %.*s", TEXT_SHOWN, m->text);
+    if (!b.failed)
+        r->opts.on_trace(r->opts.arg, b.data);
+    buf_fini(&b);
+}

@@ -1,0 +1,158 @@
+/* who.c - Rendezvous.Who: where others stand, asked on a connection of its own, and their
+ * questions. */
+#include "rdzv/rdzv_priv.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/err.h"
+
+enum { ANSWER_MS = 1000 };
+
+struct knock { /* one question; by the rank that is asked */
+    struct rdzv_who *who;
+    struct rdzv_out *out; /* NULL: none is under way */
+    bool is_answered;
+    struct member_where answer;
+    char trouble[256]; /* what is wrong with the answer */
+};
+
+struct rdzv_who {
+    struct rdzv *r;
+    struct knock *knocks; /* [world] */
+};
+
+/* ---- ours ---- */
+
+static void read_answer(struct knock *k, const Trainerd__V1__WhoReply *m)
+{
+    struct rdzv *r = k->who->r;
+    uint32_t meant = (uint32_t)(k - k->who->knocks), rank;
+    struct err err;
+
+    if (m == NULL)
+        snprintf(k->trouble, sizeof(k->trouble), "it answered with something that is no WhoReply");
+    else if (wire_read_where(&r->cluster, m->where, &rank, &k->answer, &err) < 0)
+        snprintf(k->trouble, sizeof(k->trouble), "its answer: %.200s", err.text);
+    else if (rank != meant)
+        snprintf(k->trouble, sizeof(k->trouble), "its address leads to %.63s",
+                 rank == MEMBER_NOBODY ? "a task of another cluster" : r->cluster.tasks[rank].name);
+    else
+        k->is_answered = true;
+}
+
+static void on_message(void *arg, const void *data, size_t n)
+{
+    struct wire w = { 0 };
+
+    read_answer(arg, wire_unpack(&w, &trainerd__v1__who_reply__descriptor, data, n));
+    wire_fini(&w);
+}
+
+static void on_end(void *arg, int code, bool is_refused, const char *text)
+{
+    struct knock *k = arg;
+    struct rdzv *r = k->who->r;
+    uint32_t rank = (uint32_t)(k - k->who->knocks);
+
+    k->out = NULL;
+    if (code == GRPC_STATUS_OK && k->is_answered)
+        rdzv_group_here(r->group, rank, &k->answer);
+    else
+        rdzv_group_not_here(r->group, rank, is_refused ? MEMBER_REFUSED : MEMBER_CLOSED,
+                            code == GRPC_STATUS_OK ? k->trouble : text);
+}
+
+void rdzv_who_ask(struct rdzv_who *w, uint32_t rank, const struct member_where *ours)
+{
+    struct rdzv *r = w->r;
+    struct knock *k = &w->knocks[rank];
+    Trainerd__V1__WhoRequest q = TRAINERD__V1__WHO_REQUEST__INIT;
+    Trainerd__V1__Where where;
+    struct wire memory = { 0 };
+
+    if (k->out != NULL)
+        return; /* its answer will do */
+    *k = (struct knock){ .who = w, .trouble = "it gave no answer" };
+    wire_write_where(&memory, &r->cluster, r->opts.self, ours, &where);
+    q.where = &where;
+    q.cluster_hash = (char *)r->opts.ident.cluster_hash;
+    k->out = rdzv_out_start(&(struct rdzv_out_opts){ .r = r,
+                                                     .address = r->cluster.tasks[rank].address,
+                                                     .method = "/trainerd.v1.Rendezvous/Who",
+                                                     .token = r->opts.token,
+                                                     .request = &q.base,
+                                                     .deadline_ms = ANSWER_MS,
+                                                     .arg = k,
+                                                     .on_message = on_message,
+                                                     .on_end = on_end });
+    wire_fini(&memory);
+}
+
+/* ---- theirs ---- */
+
+void rdzv_asked(struct rdzv *r, struct rdzv_in *call, void *request)
+{
+    Trainerd__V1__WhoRequest *m = request;
+    Trainerd__V1__WhoReply reply = TRAINERD__V1__WHO_REPLY__INIT;
+    Trainerd__V1__Where where;
+    struct member_where theirs, ours;
+    struct wire memory = { 0 };
+    struct err err;
+    uint32_t rank;
+
+    if (wire_check_fact("cluster_hash", m->cluster_hash, 128, &err) < 0 ||
+        wire_read_where(&r->cluster, m->where, &rank, &theirs, &err) < 0) {
+        rdzv_in_finish(call, GRPC_STATUS_INVALID_ARGUMENT, "%s", err.text);
+        return;
+    }
+    if (rank == MEMBER_NOBODY || strcmp(m->cluster_hash, r->opts.ident.cluster_hash) != 0) {
+        rdzv_in_finish(call, GRPC_STATUS_FAILED_PRECONDITION,
+                       "%s %u asks with the cluster '%s', this is a task of '%s'",
+                       m->where->task->type, m->where->task->index, m->cluster_hash,
+                       r->opts.ident.cluster_hash);
+        return;
+    }
+    if (rank == r->opts.self || rdzv_group_has_ended(r->group)) {
+        rdzv_in_finish(call, GRPC_STATUS_UNAVAILABLE,
+                       rank == r->opts.self ? "this is the caller itself, or another process of it"
+                                            : "this task ends");
+        return;
+    }
+    rdzv_group_asked(r->group, rank, &theirs, &ours);
+    wire_write_where(&memory, &r->cluster, r->opts.self, &ours, &where);
+    reply.where = &where;
+    rdzv_in_reply(call, &reply.base);
+    wire_fini(&memory);
+}
+
+/* ---- life ---- */
+
+struct rdzv_who *rdzv_who_new(struct rdzv *r)
+{
+    struct rdzv_who *w = calloc(1, sizeof(*w));
+
+    CHECK(w != NULL);
+    w->r = r;
+    w->knocks = calloc(r->cluster.world, sizeof(*w->knocks));
+    CHECK(w->knocks != NULL);
+    return w;
+}
+
+void rdzv_who_shut(struct rdzv_who *w)
+{
+    for (uint32_t i = 0; i < w->r->cluster.world; i++) {
+        rdzv_out_forget(w->knocks[i].out);
+        w->knocks[i].out = NULL;
+    }
+}
+
+void rdzv_who_free(struct rdzv_who *w)
+{
+    if (w == NULL)
+        return;
+    free(w->knocks);
+    free(w);
+}

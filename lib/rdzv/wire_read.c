@@ -1,0 +1,444 @@
+/* wire_read.c - messages that came in, field by field, to what the node takes. */
+#include "rdzv/wire.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/err.h"
+#include "base/text.h"
+
+enum { ADDRESS_BYTES = 320, HOST_KEY_BYTES = 256 };
+
+struct reader {
+    struct wire *w;
+    const struct wire_cluster *c;
+    struct err *err;
+};
+
+/* ---- pieces ---- */
+
+/* The strings of a message, by table. protobuf-c gives every string as a char * that is not NULL.
+ */
+struct fact {
+    const char *name;
+    size_t offset, max;
+};
+
+static int check_facts(const void *message, const struct fact *facts, size_t n, struct err *err)
+{
+    for (size_t i = 0; i < n; i++) {
+        const char *s = *(char *const *)((const char *)message + facts[i].offset);
+        int rc = wire_check_fact(facts[i].name, s, facts[i].max, err);
+
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+/* Counted on from: there must be room above. */
+struct number {
+    const char *name;
+    uint64_t value;
+};
+
+static int check_numbers(const struct number *numbers, size_t n, struct err *err)
+{
+    for (size_t i = 0; i < n; i++)
+        if (numbers[i].value > WIRE_NUMBER_MAX)
+            return err_set(err, ERR_INPUT, "%s: %llu, expected at most 2^62", numbers[i].name,
+                           (unsigned long long)numbers[i].value);
+    return 0;
+}
+
+/* A sentence for a person: cut and cleaned rather than refused. */
+static int read_reason(const struct reader *r, const char *field, char *s, struct member_msg *out)
+{
+    size_t n = strlen(s);
+
+    if (!text_is_utf8(s, n))
+        return err_set(r->err, ERR_INPUT, "%s: not UTF-8", field);
+    if (n > MEMBER_TEXT_BYTES - 1)
+        s[text_utf8_cut(s, MEMBER_TEXT_BYTES - 1)] = '\0';
+    out->text = s;
+    for (; *s != '\0'; s++)
+        if ((unsigned char)*s < ' ' || *s == 0x7f)
+            *s = ' ';
+    return 0;
+}
+
+static int check_task(const char *field, const Trainerd__V1__Task *t, struct err *err)
+{
+    static const struct fact facts[] = {
+        { "type", offsetof(Trainerd__V1__Task, type), 32 },
+        { "address", offsetof(Trainerd__V1__Task, address), ADDRESS_BYTES },
+    };
+    int rc;
+
+    if (t == NULL)
+        return err_set(err, ERR_INPUT, "%s: missing", field);
+    rc = check_facts(t, facts, COUNT_OF(facts), err);
+    return rc < 0 ? err_wrap(err, rc, "%s", field) : 0;
+}
+
+static int read_rank(const struct wire_cluster *c, const char *field, const Trainerd__V1__Task *t,
+                     uint32_t *rank, struct err *err)
+{
+    int rc = check_task(field, t, err);
+
+    if (rc < 0)
+        return rc;
+    *rank = wire_rank(c, t);
+    if (*rank == MEMBER_NOBODY)
+        return err_set(err, ERR_INPUT, "%s: '%s' %u is no training task of this cluster", field,
+                       t->type, t->index);
+    return 0;
+}
+
+/* One that may be left out: nobody. */
+static int read_somebody(const struct wire_cluster *c, const char *field,
+                         const Trainerd__V1__Task *t, uint32_t *rank, struct err *err)
+{
+    *rank = MEMBER_NOBODY;
+    return t != NULL ? read_rank(c, field, t, rank, err) : 0;
+}
+
+static int check_incarnation(uint64_t incarnation, struct err *err)
+{
+    return incarnation != 0 ? 0
+                            : err_set(err, ERR_INPUT, "incarnation: 0, expected a random number");
+}
+
+static int check_devices(uint32_t n, struct err *err)
+{
+    return n > 0 && n <= WIRE_DEVICES_MAX
+               ? 0
+               : err_set(err, ERR_INPUT, "n_devices: %u, expected 1 to %d", n, WIRE_DEVICES_MAX);
+}
+
+/* The code of an exit, of those that `allowed` has; GO_ON if nothing ends. */
+static int read_code(const struct reader *r, bool ends, uint32_t code, const char *allowed,
+                     struct member_msg *out)
+{
+    static const int codes[] = { 0, 2, 138, 143 };
+
+    out->code = MEMBER_GO_ON;
+    if (!ends)
+        return 0;
+    for (size_t i = 0; i < COUNT_OF(codes); i++)
+        if (code == (uint32_t)codes[i] && allowed[i] == 'y') {
+            out->code = codes[i];
+            return 0;
+        }
+    return err_set(r->err, ERR_INPUT, "code: %u, expected %s2, 138 or 143", code,
+                   allowed[0] == 'y' ? "0, " : "");
+}
+
+/* ---- of a member ---- */
+
+static int read_join(const struct reader *r, void *body, struct member_msg *out)
+{
+    static const struct fact facts[] = {
+        { "version", offsetof(Trainerd__V1__Join, version), 64 },
+        { "job_digest", offsetof(Trainerd__V1__Join, job_digest), 128 },
+        { "cluster_hash", offsetof(Trainerd__V1__Join, cluster_hash), 128 },
+        { "cluster", offsetof(Trainerd__V1__Join, cluster), WIRE_BYTES_MAX },
+        { "devices", offsetof(Trainerd__V1__Join, devices), 32 },
+        { "kernels", offsetof(Trainerd__V1__Join, kernels), 256 },
+        { "nccl", offsetof(Trainerd__V1__Join, nccl), 64 },
+        { "data_address", offsetof(Trainerd__V1__Join, data_address), ADDRESS_BYTES },
+        { "host_key", offsetof(Trainerd__V1__Join, host_key), HOST_KEY_BYTES },
+    };
+    const Trainerd__V1__Join *m = body;
+    const struct number numbers[] = { { "generation", m->generation },
+                                      { "step_held", m->step_held } };
+    struct member_ident *ident = arena_alloc(&r->w->arena, sizeof(*ident));
+    int rc = check_task("task", m->task, r->err);
+
+    CHECK(ident != NULL);
+    if (rc == 0)
+        rc = check_task("to", m->to, r->err);
+    if (rc == 0)
+        rc = check_incarnation(m->incarnation, r->err);
+    if (rc == 0)
+        rc = check_facts(m, facts, COUNT_OF(facts), r->err);
+    if (rc == 0)
+        rc = check_numbers(numbers, COUNT_OF(numbers), r->err);
+    if (rc == 0)
+        rc = check_devices(m->n_devices, r->err);
+    if (rc < 0)
+        return rc;
+    *ident = (struct member_ident){ .version = m->version,
+                                    .job_digest = m->job_digest,
+                                    .cluster_hash = m->cluster_hash,
+                                    .cluster = m->cluster,
+                                    .devices = m->devices,
+                                    .kernels = m->kernels,
+                                    .nccl = m->nccl };
+    out->incarnation = m->incarnation;
+    out->generation = m->generation;
+    out->held = m->step_held;
+    out->is_attaching = m->attaching;
+    out->n_devices = m->n_devices;
+    out->ident = ident;
+    return 0;
+}
+
+static int read_ready(const struct reader *r, void *body, struct member_msg *out)
+{
+    const Trainerd__V1__Ready *m = body;
+    const struct number numbers[] = { { "step_held", m->step_held },
+                                      { "generation", m->generation } };
+
+    out->held = m->step_held;
+    out->generation = m->generation;
+    return check_numbers(numbers, COUNT_OF(numbers), r->err);
+}
+
+static int read_beat(const struct reader *r, void *body, struct member_msg *out)
+{
+    const Trainerd__V1__Beat *m = body;
+    const struct number numbers[] = { { "generation", m->generation },
+                                      { "step", m->step },
+                                      { "place", m->place },
+                                      { "phase_ms", m->phase_ms },
+                                      { "limit_ms", m->limit_ms } };
+    int rc = wire_check_fact("phase", m->phase, WIRE_PHASE_BYTES - 1, r->err);
+
+    if (rc == 0)
+        rc = check_numbers(numbers, COUNT_OF(numbers), r->err);
+    if (rc == 0 && !(m->samples_per_second >= 0 && isfinite(m->samples_per_second)))
+        rc = err_set(r->err, ERR_INPUT, "samples_per_second: %g, expected a finite number >= 0",
+                     m->samples_per_second);
+    if (rc < 0)
+        return rc;
+    out->generation = m->generation;
+    out->progress = (struct member_progress){ .held = m->step,
+                                              .place = m->place,
+                                              .phase = m->phase,
+                                              .phase_ms = m->phase_ms,
+                                              .limit_ms = m->limit_ms };
+    return 0;
+}
+
+static int read_trouble(const struct reader *r, void *body, struct member_msg *out)
+{
+    const Trainerd__V1__Trouble *m = body;
+    int rc = read_somebody(r->c, "peer", m->peer, &out->rank, r->err);
+
+    out->generation = m->generation;
+    if (rc == 0)
+        rc = check_numbers(&(struct number){ "generation", m->generation }, 1, r->err);
+    return rc < 0 ? rc : read_reason(r, "reason", m->reason, out);
+}
+
+static int read_complete(const struct reader *r, void *body, struct member_msg *out)
+{
+    const Trainerd__V1__Complete *m = body;
+    const struct number numbers[] = { { "generation", m->generation },
+                                      { "step_held", m->step_held } };
+
+    out->generation = m->generation;
+    out->held = m->step_held;
+    return check_numbers(numbers, COUNT_OF(numbers), r->err);
+}
+
+static int read_leave(const struct reader *r, void *body, struct member_msg *out)
+{
+    const Trainerd__V1__Leave *m = body;
+    int rc = read_code(r, true, m->code, "nyyy", out);
+
+    out->is_all = m->everywhere;
+    return rc < 0 ? rc : read_reason(r, "reason", m->reason, out);
+}
+
+/* ---- of a leader ---- */
+
+static int read_wait(const struct reader *r, void *body, struct member_msg *out)
+{
+    return read_reason(r, "reason", ((Trainerd__V1__Wait *)body)->reason, out);
+}
+
+static int read_seat(const struct reader *r, const Trainerd__V1__Member *m, struct member_seat *out)
+{
+    static const struct fact facts[] = {
+        { "data_address", offsetof(Trainerd__V1__Member, data_address), ADDRESS_BYTES },
+        { "host_key", offsetof(Trainerd__V1__Member, host_key), HOST_KEY_BYTES },
+    };
+    int rc = read_rank(r->c, "task", m->task, &out->rank, r->err);
+
+    if (rc == 0)
+        rc = check_incarnation(m->incarnation, r->err);
+    if (rc == 0)
+        rc = check_facts(m, facts, COUNT_OF(facts), r->err);
+    if (rc == 0)
+        rc = check_devices(m->n_devices, r->err);
+    if (rc == 0)
+        rc = check_numbers(&(struct number){ "step_held", m->step_held }, 1, r->err);
+    out->incarnation = m->incarnation;
+    out->held = m->step_held;
+    return rc;
+}
+
+static int read_view(const struct reader *r, void *body, struct member_msg *out)
+{
+    const Trainerd__V1__View *m = body;
+    uint32_t n = (uint32_t)m->n_members;
+    struct member_view *v = arena_alloc(&r->w->arena, sizeof(*v));
+    struct member_seat *seats;
+    uint64_t newest = 0;
+
+    if (m->generation == 0 || m->generation > WIRE_NUMBER_MAX)
+        return err_set(r->err, ERR_INPUT, "generation: %llu, expected 1 to 2^62",
+                       (unsigned long long)m->generation);
+    if (m->key.len != WIRE_KEY_BYTES)
+        return err_set(r->err, ERR_INPUT, "key: %zu bytes, expected %d", m->key.len,
+                       WIRE_KEY_BYTES);
+    if (m->n_members == 0 || m->n_members > r->c->world || m->newest_member >= m->n_members)
+        return err_set(r->err, ERR_INPUT, "%zu members, the newest is %u, in a cluster of %u",
+                       m->n_members, m->newest_member, r->c->world);
+    seats = arena_array(&r->w->arena, n, sizeof(*seats));
+    CHECK(v != NULL && seats != NULL);
+    for (uint32_t i = 0; i < n; i++) {
+        int rc = read_seat(r, m->members[i], &seats[i]);
+
+        if (rc == 0 && i > 0 && seats[i].rank <= seats[i - 1].rank)
+            rc = err_set(r->err, ERR_INPUT, "task: %s behind %s, expected the order of ranks",
+                         r->c->tasks[seats[i].rank].name, r->c->tasks[seats[i - 1].rank].name);
+        if (rc < 0)
+            return err_wrap(r->err, rc, "members[%u]", i);
+        newest = seats[i].held > newest ? seats[i].held : newest;
+    }
+    if (m->newest_step != newest || seats[m->newest_member].held != newest)
+        return err_set(r->err, ERR_INPUT,
+                       "newest_step %llu, held by members[%u]: that one holds %llu, the newest "
+                       "held is %llu",
+                       (unsigned long long)m->newest_step, m->newest_member,
+                       (unsigned long long)seats[m->newest_member].held,
+                       (unsigned long long)newest);
+    *v =
+        (struct member_view){ .generation = m->generation,
+                              .n = n,
+                              .seats = seats,
+                              .newest_step = newest,
+                              .newest = newest > 0 ? seats[m->newest_member].rank : MEMBER_NOBODY };
+    out->view = v;
+    return read_reason(r, "reason", m->reason, out);
+}
+
+static int read_over(const struct reader *r, void *body, struct member_msg *out)
+{
+    const Trainerd__V1__Over *m = body;
+    int rc = read_somebody(r->c, "culprit", m->culprit, &out->rank, r->err);
+
+    out->generation = m->generation;
+    if (rc == 0)
+        rc = check_numbers(&(struct number){ "generation", m->generation }, 1, r->err);
+    if (rc == 0)
+        rc = read_code(r, m->ends, m->code, "yyyy", out);
+    return rc < 0 ? rc : read_reason(r, "reason", m->reason, out);
+}
+
+static int read_pause(const struct reader *r, void *body, struct member_msg *out)
+{
+    const Trainerd__V1__Pause *m = body;
+
+    out->generation = m->generation;
+    return check_numbers(&(struct number){ "generation", m->generation }, 1, r->err);
+}
+
+static int read_redirect(const struct reader *r, void *body, struct member_msg *out)
+{
+    const Trainerd__V1__Redirect *m = body;
+
+    return read_rank(r->c, "task", m->task, &out->rank, r->err);
+}
+
+static int read_refuse(const struct reader *r, void *body, struct member_msg *out)
+{
+    const Trainerd__V1__Refuse *m = body;
+    int rc = read_code(r, m->ends, m->code, "yyyy", out);
+
+    return rc < 0 ? rc : read_reason(r, "reason", m->reason, out);
+}
+
+/* ---- messages ---- */
+
+struct row { /* by the case of the oneof */
+    const char *name;
+    enum member_kind kind;
+    int (*read)(const struct reader *r, void *body, struct member_msg *out);
+};
+
+#define ROW(side_, NAME_, name_, read_)                                                            \
+    [TRAINERD__V1__##side_##_MESSAGE__MESSAGE_##NAME_] = { name_, MEMBER_MSG_##NAME_, read_ }
+static const struct row of_member[] = {
+    ROW(MEMBER, JOIN, "Join", read_join),
+    ROW(MEMBER, READY, "Ready", read_ready),
+    ROW(MEMBER, BEAT, "Beat", read_beat),
+    ROW(MEMBER, TROUBLE, "Trouble", read_trouble),
+    ROW(MEMBER, COMPLETE, "Complete", read_complete),
+    ROW(MEMBER, LEAVE, "Leave", read_leave),
+};
+static const struct row of_leader[] = {
+    ROW(LEADER, WAIT, "Wait", read_wait),
+    ROW(LEADER, VIEW, "View", read_view),
+    ROW(LEADER, OVER, "Over", read_over),
+    ROW(LEADER, PAUSE, "Pause", read_pause),
+    ROW(LEADER, REDIRECT, "Redirect", read_redirect),
+    ROW(LEADER, REFUSE, "Refuse", read_refuse),
+    ROW(LEADER, BEAT, "Beat", read_beat),
+};
+
+static int read_row(const struct row *rows, size_t n, const struct reader *r, int which, void *body,
+                    struct member_msg *out)
+{
+    const struct row *row = &rows[which];
+    int rc;
+
+    if (which < 0 || (size_t)which >= n || row->read == NULL || body == NULL)
+        return err_set(r->err, ERR_INPUT, "a message of no kind that is known");
+    *out = (struct member_msg){ .kind = row->kind, .text = "", .progress.phase = "" };
+    rc = row->read(r, body, out);
+    return rc < 0 ? err_wrap(r->err, rc, "%s", row->name) : 0;
+}
+
+/* The members of the unions are all pointers to messages. */
+int wire_read_member(struct wire *w, const struct wire_cluster *c,
+                     const Trainerd__V1__MemberMessage *m, struct member_msg *out, struct err *err)
+{
+    return read_row(of_member, COUNT_OF(of_member), &(struct reader){ w, c, err },
+                    (int)m->message_case, m->join, out);
+}
+
+int wire_read_leader(struct wire *w, const struct wire_cluster *c,
+                     const Trainerd__V1__LeaderMessage *m, struct member_msg *out, struct err *err)
+{
+    return read_row(of_leader, COUNT_OF(of_leader), &(struct reader){ w, c, err },
+                    (int)m->message_case, m->wait, out);
+}
+
+int wire_read_where(const struct wire_cluster *c, const Trainerd__V1__Where *m, uint32_t *rank,
+                    struct member_where *out, struct err *err)
+{
+    int rc;
+
+    if (m == NULL)
+        return err_set(err, ERR_INPUT, "where: missing");
+    rc = check_task("task", m->task, err);
+    if (rc == 0)
+        rc = check_incarnation(m->incarnation, err);
+    if (rc == 0)
+        rc = check_numbers(&(struct number){ "generation", m->generation }, 1, err);
+    if (rc == 0)
+        rc = read_somebody(c, "leader", m->leader, &out->leader, err);
+    if (rc < 0)
+        return err_wrap(err, rc, "where");
+    *rank = wire_rank(c, m->task);
+    out->incarnation = m->incarnation;
+    out->generation = m->generation;
+    out->has_view = m->has_view;
+    return 0;
+}

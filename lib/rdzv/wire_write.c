@@ -1,0 +1,268 @@
+/* wire_write.c - what the node says, as messages. */
+#include "rdzv/wire.h"
+
+#include <string.h>
+
+#include "base/check.h"
+
+struct writer {
+    struct arena *a;
+    const struct wire_cluster *c;
+    const struct wire_sender *sender; /* of a member's message */
+    const struct rdzv_view *view;     /* of a View */
+};
+
+/* ---- pieces ---- */
+
+/* `bytes` of a message of this type, all fields at their default. */
+static void *new_message(struct arena *a, const ProtobufCMessageDescriptor *type)
+{
+    ProtobufCMessage *m = arena_alloc(a, type->sizeof_message);
+
+    CHECK(m != NULL);
+    protobuf_c_message_init(type, m);
+    return m;
+}
+#define NEW(w_, name_) new_message((w_)->a, &trainerd__v1__##name_##__descriptor)
+
+/* Whatever the sentence quotes: it must pass the reader's check. */
+static char *sentence(const struct writer *w, const char *text)
+{
+    size_t n = strlen(text) + 1;
+    char *out = arena_alloc(w->a, n);
+
+    CHECK(out != NULL);
+    wire_text(out, n, text, n - 1);
+    return out;
+}
+
+static Trainerd__V1__Task *task(struct arena *a, const struct wire_cluster *c, uint32_t rank)
+{
+    Trainerd__V1__Task *t;
+
+    if (rank == MEMBER_NOBODY)
+        return NULL;
+    t = new_message(a, &trainerd__v1__task__descriptor);
+    wire_fill_task(c, rank, t);
+    return t;
+}
+
+/* ---- of a member ---- */
+
+static void *write_join(const struct writer *w, const struct member_msg *m)
+{
+    Trainerd__V1__Join *j = NEW(w, join);
+
+    j->task = task(w->a, w->c, w->sender->self);
+    j->to = task(w->a, w->c, w->sender->to);
+    j->incarnation = m->incarnation;
+    j->version = (char *)m->ident->version;
+    j->job_digest = (char *)m->ident->job_digest;
+    j->cluster_hash = (char *)m->ident->cluster_hash;
+    j->cluster = (char *)m->ident->cluster;
+    j->devices = (char *)m->ident->devices;
+    j->n_devices = m->n_devices;
+    j->kernels = (char *)m->ident->kernels;
+    j->nccl = (char *)m->ident->nccl;
+    j->step_held = m->held;
+    j->data_address = (char *)w->sender->data_address;
+    j->host_key = (char *)w->sender->host_key;
+    j->generation = m->generation;
+    j->attaching = m->is_attaching;
+    j->call = w->sender->call;
+    return j;
+}
+
+static void *write_ready(const struct writer *w, const struct member_msg *m)
+{
+    Trainerd__V1__Ready *r = NEW(w, ready);
+
+    r->step_held = m->held;
+    r->generation = m->generation;
+    return r;
+}
+
+static void *write_beat(const struct writer *w, const struct member_msg *m)
+{
+    Trainerd__V1__Beat *b = NEW(w, beat);
+
+    if (w->sender == NULL)
+        return b; /* a leader's */
+    b->generation = m->generation;
+    b->step = m->progress.held;
+    b->place = m->progress.place;
+    b->phase = (char *)(m->progress.phase != NULL ? m->progress.phase : "");
+    b->phase_ms = m->progress.phase_ms;
+    b->limit_ms = m->progress.limit_ms;
+    b->samples_per_second = w->sender->samples_per_second;
+    return b;
+}
+
+static void *write_trouble(const struct writer *w, const struct member_msg *m)
+{
+    Trainerd__V1__Trouble *t = NEW(w, trouble);
+
+    t->generation = m->generation;
+    t->peer = task(w->a, w->c, m->rank);
+    t->reason = sentence(w, m->text);
+    return t;
+}
+
+static void *write_complete(const struct writer *w, const struct member_msg *m)
+{
+    Trainerd__V1__Complete *c = NEW(w, complete);
+
+    c->generation = m->generation;
+    c->step_held = m->held;
+    return c;
+}
+
+static void *write_leave(const struct writer *w, const struct member_msg *m)
+{
+    Trainerd__V1__Leave *l = NEW(w, leave);
+
+    l->code = (uint32_t)m->code;
+    l->everywhere = m->is_all;
+    l->reason = sentence(w, m->text);
+    return l;
+}
+
+/* ---- of a leader ---- */
+
+static void *write_wait(const struct writer *w, const struct member_msg *m)
+{
+    Trainerd__V1__Wait *t = NEW(w, wait);
+
+    t->reason = sentence(w, m->text);
+    return t;
+}
+
+static Trainerd__V1__Member *write_member(const struct writer *w, const struct rdzv_member *f)
+{
+    Trainerd__V1__Member *m = NEW(w, member);
+
+    m->task = task(w->a, w->c, f->rank);
+    m->incarnation = f->incarnation;
+    m->n_devices = f->n_devices;
+    m->data_address = (char *)f->data_address;
+    m->host_key = (char *)f->host_key;
+    m->step_held = f->held;
+    return m;
+}
+
+static void *write_view(const struct writer *w, const struct member_msg *m)
+{
+    const struct rdzv_view *f = w->view;
+    Trainerd__V1__View *v = NEW(w, view);
+
+    CHECK(f->generation == m->view->generation && f->n_members == m->view->n);
+    v->generation = f->generation;
+    v->members = arena_array(w->a, f->n_members, sizeof(struct Trainerd__V1__Member *));
+    CHECK(v->members != NULL);
+    v->n_members = f->n_members;
+    for (uint32_t i = 0; i < f->n_members; i++)
+        v->members[i] = write_member(w, &f->members[i]);
+    v->key.data = (uint8_t *)f->key;
+    v->key.len = sizeof(f->key);
+    v->newest_step = f->newest_step;
+    v->newest_member = f->newest_member;
+    v->reason = sentence(w, m->text);
+    return v;
+}
+
+static void *write_over(const struct writer *w, const struct member_msg *m)
+{
+    Trainerd__V1__Over *o = NEW(w, over);
+
+    o->generation = m->generation;
+    o->culprit = task(w->a, w->c, m->rank);
+    o->ends = m->code != MEMBER_GO_ON;
+    o->code = o->ends ? (uint32_t)m->code : 0;
+    o->reason = sentence(w, m->text);
+    return o;
+}
+
+static void *write_pause(const struct writer *w, const struct member_msg *m)
+{
+    Trainerd__V1__Pause *p = NEW(w, pause);
+
+    p->generation = m->generation;
+    return p;
+}
+
+static void *write_redirect(const struct writer *w, const struct member_msg *m)
+{
+    Trainerd__V1__Redirect *r = NEW(w, redirect);
+
+    r->task = task(w->a, w->c, m->rank);
+    return r;
+}
+
+static void *write_refuse(const struct writer *w, const struct member_msg *m)
+{
+    Trainerd__V1__Refuse *r = NEW(w, refuse);
+
+    r->ends = m->code != MEMBER_GO_ON;
+    r->code = r->ends ? (uint32_t)m->code : 0;
+    r->reason = sentence(w, m->text);
+    return r;
+}
+
+/* ---- messages ---- */
+
+struct row { /* by the kind; 0: not said by this side */
+    int which;
+    void *(*write)(const struct writer *w, const struct member_msg *m);
+};
+
+#define ROW(side_, NAME_, write_)                                                                  \
+    [MEMBER_MSG_##NAME_] = { TRAINERD__V1__##side_##_MESSAGE__MESSAGE_##NAME_, write_ }
+static const struct row of_member[MEMBER_MSGS] = {
+    ROW(MEMBER, JOIN, write_join),         ROW(MEMBER, READY, write_ready),
+    ROW(MEMBER, BEAT, write_beat),         ROW(MEMBER, TROUBLE, write_trouble),
+    ROW(MEMBER, COMPLETE, write_complete), ROW(MEMBER, LEAVE, write_leave),
+};
+static const struct row of_leader[MEMBER_MSGS] = {
+    ROW(LEADER, WAIT, write_wait),         ROW(LEADER, VIEW, write_view),
+    ROW(LEADER, OVER, write_over),         ROW(LEADER, PAUSE, write_pause),
+    ROW(LEADER, REDIRECT, write_redirect), ROW(LEADER, REFUSE, write_refuse),
+    ROW(LEADER, BEAT, write_beat),
+};
+
+/* The members of the unions are all pointers to messages. */
+const ProtobufCMessage *wire_write_member(struct wire *w, const struct wire_cluster *c,
+                                          const struct member_msg *m, const struct wire_sender *s)
+{
+    const struct row *row = &of_member[m->kind];
+    struct writer to = { .a = &w->arena, .c = c, .sender = s };
+    Trainerd__V1__MemberMessage *out = NEW(&to, member_message);
+
+    CHECK(row->write != NULL);
+    out->message_case = row->which;
+    out->join = row->write(&to, m);
+    return &out->base;
+}
+
+const ProtobufCMessage *wire_write_leader(struct wire *w, const struct wire_cluster *c,
+                                          const struct member_msg *m, const struct rdzv_view *view)
+{
+    const struct row *row = &of_leader[m->kind];
+    struct writer to = { .a = &w->arena, .c = c, .view = view };
+    Trainerd__V1__LeaderMessage *out = NEW(&to, leader_message);
+
+    CHECK(row->write != NULL);
+    out->message_case = row->which;
+    out->wait = row->write(&to, m);
+    return &out->base;
+}
+
+void wire_write_where(struct wire *w, const struct wire_cluster *c, uint32_t self,
+                      const struct member_where *where, Trainerd__V1__Where *out)
+{
+    trainerd__v1__where__init(out);
+    out->task = task(&w->arena, c, self);
+    out->incarnation = where->incarnation;
+    out->generation = where->generation;
+    out->leader = task(&w->arena, c, where->leader);
+    out->has_view = where->has_view;
+}

@@ -1,0 +1,370 @@
+/* SIGHUP without a process: what is refused, and a file that changes under a loop. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <dirent.h>
+#include <unistd.h>
+
+#include "base/buf.h"
+#include "base/check.h"
+#include "base/err.h"
+#include "base/fs.h"
+#include "base/log.h"
+#include "conf/job_rows.h"
+#include "daemon/reload.h"
+#include "daemon/report.h"
+#include "loop/loop.h"
+#include "metrics/metrics.h"
+#include "metrics/summary.h"
+#include "rdzv/rdzv.h"
+#include "train/train.h"
+
+static const struct job_patch none[JOB_MAX_PATCHES] = { { NULL, NULL } };
+
+/* ---- what differs ---- */
+
+static int compare(const struct job_patch was[JOB_MAX_PATCHES], const struct job_patch now[JOB_MAX_PATCHES],
+                   struct reload_changes *out, struct err *err)
+{
+    struct conf *a = job_patched(was), *b = job_patched(now);
+    int rc = reload_compare(a, b, out, err);
+
+    conf_free(a);
+    conf_free(b);
+    return rc;
+}
+
+static void what_may_change_is_listed_with_both_values(void **state)
+{
+    const struct job_patch now[JOB_MAX_PATCHES] =
+        P3("/checkpoint", "{'directory':'c','every_steps':7,'every_seconds':2.5,'max_to_keep':0}", "/log",
+           "{'level':'debug'}", "/train/log_every_steps", "3");
+    const struct job_patch was[JOB_MAX_PATCHES] = P1("/checkpoint", "{'directory':'c'}");
+    static const char *const expected[][3] = {
+        { "/train/log_every_steps", "10", "3" },     { "/checkpoint/every_steps", "0", "7" },
+        { "/checkpoint/every_seconds", "0", "2.5" }, { "/checkpoint/max_to_keep", "5", "0" },
+        { "/log/level", "\"info\"", "\"debug\"" },
+    };
+    struct reload_changes changes;
+    struct err err = { 0 };
+
+    (void)state;
+    assert_int_equal(compare(was, now, &changes, &err), 0);
+    assert_int_equal(changes.n, COUNT_OF(expected));
+    for (size_t i = 0; i < COUNT_OF(expected); i++) {
+        assert_string_equal(changes.list[i].pointer, expected[i][0]);
+        assert_string_equal(changes.list[i].from, expected[i][1]);
+        assert_string_equal(changes.list[i].to, expected[i][2]);
+    }
+    assert_int_equal(compare(was, was, &changes, &err), 0);
+    assert_int_equal(changes.n, 0);
+}
+
+/* Each with a change that would be fine by itself. */
+static void anything_else_is_refused_as_a_whole_with_place_values_and_remedy(void **state)
+{
+    static const struct {
+        struct job_patch patches[JOB_MAX_PATCHES];
+        const char *message;
+    } rows[] = {
+        { P2("/train/log_every_steps", "3", "/model/onnx", "'other.onnx'"),
+          "/jobs/job.json: /model/onnx changed from \"/jobs/net.onnx\" to \"/jobs/other.onnx\", which cannot "
+          "change while the job runs: put it back, or start all tasks again" },
+        { P2("/train/log_every_steps", "3", "/checkpoint", "{'directory':'c'}"),
+          "/checkpoint/directory changed from null to \"/jobs/c\"" },
+        { P2("/train/log_every_steps", "3", "/train/steps", "200"), "/train/steps changed from 100 to 200" },
+        { P3("/train/log_every_steps", "3", "/train/seed", "5", "/train/steps", "200"),
+          "/train/seed changed from 0 to 5 (and 1 more), which" },
+        { P2("/train/log_every_steps", "3", "/train/grace_seconds", "20"),
+          "/train/grace_seconds changed from 8 to 20" },
+        { P2("/train/log_every_steps", "3", "/elastic", "{'min_world':1}"),
+          "/elastic/min_world changed from 0 to 1" },
+        { P2("/train/log_every_steps", "3", "/model/frozen", "['a']"), "/model/frozen changed, which" },
+        { P2("/train/log_every_steps", "3", "/data/features/image/scale", "2"), "/data/features changed, which" },
+        { P2("/train/log_every_steps", "3", "/name", "'n'"), "/name changed from \"job\" to \"n\"" },
+        { P2("/train/log_every_steps", "3", "/export", "{'onnx':'o'}"), "/export/onnx changed from null" },
+    };
+    struct reload_changes changes;
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct err err = { 0 };
+
+        assert_int_equal(compare(none, rows[i].patches, &changes, &err), ERR_REFUSED);
+        if (strstr(err.text, rows[i].message) == NULL)
+            fail_msg("row %zu: \"%s\"\n  lacks \"%s\"", i, err.text, rows[i].message);
+    }
+}
+
+static void a_long_value_is_cut_between_two_characters(void **state)
+{
+    char path[600] = "'", long_path[600];
+    struct job_patch patches[JOB_MAX_PATCHES] = { { "/summary", long_path } };
+    struct reload_changes changes;
+    struct err err = { 0 };
+
+    (void)state;
+    for (int i = 0; i < 150; i++)
+        strcat(path, "\xc3\xa9");
+    snprintf(long_path, sizeof(long_path), "{'directory':%s'}", path);
+    assert_int_equal(compare(none, patches, &changes, &err), 0);
+    assert_int_equal(changes.n, 1);
+    assert_in_range(strlen(changes.list[0].to), RELOAD_VALUE_BYTES - 6, RELOAD_VALUE_BYTES - 1);
+    assert_string_equal(changes.list[0].to + strlen(changes.list[0].to) - 5, "\xc3\xa9...");
+}
+
+/* ---- a file under a loop ---- */
+
+struct world {
+    char folder[64], job[96];
+    struct conf *conf;
+    struct loop *loop;
+    struct metrics *metrics;
+    struct report *report;
+    struct reload *reload;
+    struct train_opts train;
+    struct loop_timer *timer;
+};
+
+static void write_job(struct world *w, const struct job_patch patches[JOB_MAX_PATCHES])
+{
+    char *text = job_text(patches);
+    struct err err;
+
+    assert_int_equal(fs_replace(w->job, text, strlen(text), &err), 0);
+    free(text);
+}
+
+static void world_open(struct world *w, const struct job_patch patches[JOB_MAX_PATCHES], bool level_is_given)
+{
+    struct report_opts ro = { .train = &w->train, .job = "j", .task = "t", .version = "v", .log_every_steps = 1 };
+    struct reload_opts o = { .level_is_given = level_is_given };
+    struct err err = { 0 };
+
+    memset(w, 0, sizeof(*w));
+    snprintf(w->folder, sizeof(w->folder), "/tmp/trainerd-reload-XXXXXX");
+    assert_non_null(mkdtemp(w->folder));
+    snprintf(w->job, sizeof(w->job), "%s/job.json", w->folder);
+    write_job(w, patches);
+    assert_int_equal(conf_read(w->job, &w->conf, &err), 0);
+    assert_int_equal(loop_open(&w->loop, &err), 0);
+    w->metrics = metrics_new();
+    ro.metrics = w->metrics;
+    ro.summary_directory = w->conf->summary.directory;
+    assert_int_equal(report_open(&ro, &w->report, &err), 0);
+    report_lead(w->report, true);
+    o.loop = w->loop;
+    o.conf = w->conf;
+    o.report = w->report;
+    assert_int_equal(reload_open(&o, &w->reload, &err), 0);
+    log_init(LOG_TEXT, (enum log_level)w->conf->log.level);
+}
+
+static void world_close(struct world *w)
+{
+    struct err err;
+
+    loop_timer_free(w->timer);
+    reload_stop(w->reload);
+    loop_close(w->loop);
+    reload_close(w->reload);
+    report_close(w->report);
+    metrics_free(w->metrics);
+    conf_free(w->conf);
+    assert_int_equal(fs_remove_tree(w->folder, &err), 0);
+    log_init(LOG_TEXT, LOG_INFO);
+}
+
+static void stop(void *arg)
+{
+    struct world *w = arg;
+
+    loop_stop(w->loop);
+}
+
+static void run_for_ms(struct world *w, uint64_t ms)
+{
+    loop_timer_free(w->timer);
+    w->timer = loop_timer_new(w->loop, ms, 0, stop, w);
+    loop_run(w->loop);
+}
+
+static void stop_when_done(void *arg)
+{
+    struct world *w = arg;
+
+    if (!reload_under_way(w->reload))
+        loop_stop(w->loop);
+}
+
+static void run_until_done(struct world *w)
+{
+    loop_timer_free(w->timer);
+    w->timer = loop_timer_new(w->loop, 1, 1, stop_when_done, w);
+    loop_run(w->loop);
+    assert_false(reload_under_way(w->reload));
+}
+
+/* The lines that are logged meanwhile, from stderr; the caller frees. */
+static char *reload_lines(struct world *w, uint32_t times)
+{
+    char name[] = "/tmp/trainerd-reload-log-XXXXXX";
+    int file = mkstemp(name), before = dup(STDERR_FILENO);
+    struct buf text = { 0 };
+    struct err err;
+
+    assert_true(file >= 0 && before >= 0);
+    assert_true(dup2(file, STDERR_FILENO) >= 0);
+    for (uint32_t i = 0; i < times; i++)
+        reload_now(w->reload);
+    run_until_done(w);
+    assert_true(dup2(before, STDERR_FILENO) >= 0);
+    close(before);
+    close(file);
+    assert_int_equal(fs_read(name, 1 << 20, &text, &err), 0);
+    unlink(name);
+    if (text.data == NULL)
+        buf_str(&text, "");
+    return buf_take(&text);
+}
+
+static void assert_said(struct world *w, uint32_t times, const char *expected)
+{
+    char *lines = reload_lines(w, times);
+
+    if (strstr(lines, expected) == NULL)
+        fail_msg("\"%s\"\n  lacks \"%s\"", lines, expected);
+    free(lines);
+}
+
+static uint32_t event_files(const struct world *w, const char *name)
+{
+    char path[128];
+    struct dirent *e;
+    uint32_t n = 0;
+    DIR *d;
+
+    snprintf(path, sizeof(path), "%s/%s", w->folder, name);
+    d = opendir(path);
+    while (d != NULL && (e = readdir(d)) != NULL)
+        n += strncmp(e->d_name, "events.", 7) == 0;
+    if (d != NULL)
+        closedir(d);
+    return n;
+}
+
+static void a_wrong_file_changes_nothing_and_a_right_one_is_heard_after_it(void **state)
+{
+    const struct job_patch wrong[JOB_MAX_PATCHES] = P1("/log", "{'level':'loud'}");
+    const struct job_patch refused[JOB_MAX_PATCHES] = P2("/log", "{'level':'error'}", "/train/seed", "3");
+    const struct job_patch right[JOB_MAX_PATCHES] = P2("/log", "{'level':'debug'}", "/train/log_every_steps", "2");
+    struct world w;
+    struct err err;
+    char *lines;
+
+    (void)state;
+    world_open(&w, none, false);
+    assert_said(&w, 1, "SIGHUP: nothing has changed in ");
+    write_job(&w, wrong);
+    lines = reload_lines(&w, 1);
+    assert_non_null(strstr(lines, "job.json:1:"));
+    assert_non_null(strstr(lines, "/log/level: the word \"loud\" is not known"));
+    assert_non_null(strstr(lines, "nothing has changed, the job goes on as before"));
+    free(lines);
+    write_job(&w, refused);
+    assert_said(&w, 1, "/train/seed changed from 0 to 3, which cannot change");
+    assert_int_equal(unlink(w.job), 0);
+    assert_said(&w, 1, "SIGHUP: job file: ");
+    assert_int_equal(fs_replace(w.job, "{", 1, &err), 0);
+    assert_said(&w, 1, "job.json:1:2");
+    write_job(&w, right); /* the level is still info: its own change is seen */
+    lines = reload_lines(&w, 1);
+    assert_non_null(strstr(lines, "/train/log_every_steps: 10 -> 2\n"));
+    assert_non_null(strstr(lines, "/log/level: \"info\" -> \"debug\"\n"));
+    free(lines);
+    assert_said(&w, 1, "nothing has changed in"); /* compared with what holds now */
+    write_job(&w, none);
+    assert_said(&w, 1, "/log/level: \"debug\" -> \"info\"\n");
+    world_close(&w);
+}
+
+static void signals_that_come_together_are_heard_and_a_given_level_stays(void **state)
+{
+    const struct job_patch now[JOB_MAX_PATCHES] = P1("/log", "{'level':'error'}");
+    struct world w;
+
+    (void)state;
+    world_open(&w, none, true);
+    write_job(&w, now);
+    assert_said(&w, 3, "/log/level: \"info\" -> \"error\", but --log-level goes before it\n");
+    assert_said(&w, 1, "nothing has changed in"); /* so info is still shown */
+    world_close(&w);
+}
+
+static void curves_move_to_the_other_folder_and_stay_where_it_cannot_be_written(void **state)
+{
+    const struct job_patch a[JOB_MAX_PATCHES] = P1("/summary", "{'directory':'a'}");
+    const struct job_patch b[JOB_MAX_PATCHES] = P1("/summary", "{'directory':'b'}");
+    const struct job_patch bad[JOB_MAX_PATCHES] = P1("/summary", "{'directory':'job.json/c'}");
+    const struct train_event begun = { .kind = TRAIN_RESUMED, .step = 5, .text = "x" };
+    struct world w;
+
+    (void)state;
+    world_open(&w, none, false);
+    write_job(&w, a);
+    assert_said(&w, 1, "/summary/directory: null -> ");
+    assert_int_equal(event_files(&w, "a"), 0); /* training has not begun */
+    report_event(w.report, &begun);
+    assert_int_equal(event_files(&w, "a"), 1);
+    write_job(&w, b);
+    assert_said(&w, 1, "/a\" -> ");
+    assert_int_equal(event_files(&w, "b"), 1);
+    write_job(&w, bad);
+    assert_said(&w, 1, "job.json: /summary/directory: curves in ");
+    assert_said(&w, 1, "nothing has changed, the job goes on as before");
+    write_job(&w, none);
+    assert_said(&w, 1, "/b\" -> null\n");
+    write_job(&w, b);
+    assert_said(&w, 2, "null -> ");
+    assert_true(event_files(&w, "b") >= 1);
+    world_close(&w);
+}
+
+static void the_end_may_come_at_any_moment(void **state)
+{
+    const struct job_patch a[JOB_MAX_PATCHES] = P1("/summary", "{'directory':'a'}");
+    const struct train_event begun = { .kind = TRAIN_RESUMED, .step = 0, .text = "" };
+    struct world w;
+
+    (void)state;
+    for (uint32_t us = 0; us < 2000; us += 100) {
+        world_open(&w, none, false);
+        log_set_level(LOG_ERROR);
+        report_event(w.report, &begun);
+        write_job(&w, a);
+        reload_now(w.reload);
+        if (us % 200 == 0)
+            run_for_ms(&w, us / 1000);
+        else
+            usleep(us);
+        world_close(&w);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_may_change_is_listed_with_both_values),
+        cmocka_unit_test(anything_else_is_refused_as_a_whole_with_place_values_and_remedy),
+        cmocka_unit_test(a_long_value_is_cut_between_two_characters),
+        cmocka_unit_test(a_wrong_file_changes_nothing_and_a_right_one_is_heard_after_it),
+        cmocka_unit_test(signals_that_come_together_are_heard_and_a_given_level_stays),
+        cmocka_unit_test(curves_move_to_the_other_folder_and_stay_where_it_cannot_be_written),
+        cmocka_unit_test(the_end_may_come_at_any_moment),
+    };
+
+    return cmocka_run_group_tests_name("daemon/reload", tests, NULL, NULL);
+}

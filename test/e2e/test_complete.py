@@ -1,0 +1,137 @@
+#!/usr/bin/python3
+"""A task that is started again when the job is complete says so, whoever else is there."""
+# san: yes
+import json
+import os
+import shutil
+import signal
+
+from kit import SLOW, Task, digits_job, expect_codes, free_ports, main, merge, start, test, tf_config, workdir
+
+
+def one(path, ports, index):
+    """One task of a group, alone."""
+    return Task(path, tf_config(ports, index), ("--devices", "cpu:1", "--log-level", "debug"), None, "worker %d" % index)
+
+
+def is_complete(path, ports, index):
+    task = one(path, ports, index)
+    expect_codes([task], [0])
+    assert task.ended - task.started < 1 * SLOW, task.ended - task.started
+    return task.events("end")[0]["message"]
+
+
+def has_work_to_do(path, ports, index):
+    task = one(path, ports, index)
+    task.until(lambda t: t.events("phase"))
+    task.kill()
+    assert not task.events("end")
+
+
+def change(path, **changes):
+    with open(path) as f:
+        job = merge(json.load(f), changes)
+    with open(path, "w") as f:
+        json.dump(job, f)
+
+
+def trained(n=2, **changes):
+    """A complete job of n tasks: folder, job file, ports."""
+    folder = workdir()
+    path = digits_job(folder, train={"epochs": 2, "lanes": n})
+    change(path, **changes)
+    ports = free_ports(n)
+    expect_codes(start(path, n, ports=ports), [0] * n)
+    return folder, path, ports
+
+
+@test
+def any_one_task_of_a_complete_job_exits_0_at_once():
+    folder, path, ports = trained()
+    for index in (1, 0):
+        said = is_complete(path, ports, index)
+        assert said.startswith("the job is complete: ") and "step-00000044" in said, said
+        assert os.path.join(folder, "run", "digits.onnx") in said, said
+
+
+@test
+def it_does_without_export_and_by_steps_and_alone():
+    _, path, ports = trained(export=None)
+    is_complete(path, ports, 1)
+    _, path, ports = trained(train={"epochs": None, "steps": 7}, optimizer={"schedule": None})
+    is_complete(path, ports, 1)
+    _, path, _ = trained(1)
+    task = Task(path, args=("--devices", "cpu:1"))
+    expect_codes([task], [0])
+    assert "the job is complete: " in task.events("end")[0]["message"]
+
+
+@test
+def without_the_exported_model_somebody_must_write_it():
+    folder, path, ports = trained()
+    exported = os.path.join(folder, "run", "digits.onnx")
+    with open(exported, "rb") as f:
+        before = f.read()
+    os.remove(exported)
+    has_work_to_do(path, ports, 1)
+    assert not os.path.exists(exported)
+    expect_codes(start(path, 2, ports=ports), [0, 0])
+    with open(exported, "rb") as f:
+        assert f.read() == before
+
+
+@test
+def what_is_not_this_job_or_not_its_end_is_not_complete():
+    folder, path, ports = trained(checkpoint={"every_steps": 10, "max_to_keep": 0})
+    checkpoints = os.path.join(folder, "run", "checkpoints")
+    with open(path) as f:
+        job = f.read()
+    for changes in ({"train": {"epochs": 3}}, {"optimizer": {"learning_rate": 0.01}}, {"health": {"non_finite": "skip"}}):
+        change(path, **changes)
+        has_work_to_do(path, ports, 1)
+        with open(path, "w") as f:
+            f.write(job)
+    is_complete(path, ports, 1)
+    # the last one is damaged: one before it is not the end
+    last = os.path.join(checkpoints, "step-00000044")
+    with open(os.path.join(last, "model.safetensors"), "ab") as f:
+        f.write(b"x")
+    has_work_to_do(path, ports, 1)
+    with open(os.path.join(last, "model.safetensors"), "rb+") as f:
+        f.truncate(os.path.getsize(f.name) - 1)
+    is_complete(path, ports, 1)
+    with open(os.path.join(last, "model.safetensors"), "rb+") as f:
+        f.seek(-20, os.SEEK_END)
+        kept = f.read(1)
+        f.seek(-20, os.SEEK_END)
+        f.write(bytes([kept[0] ^ 1]))
+    has_work_to_do(path, ports, 1)
+    with open(os.path.join(last, "model.safetensors"), "rb+") as f:
+        f.seek(-20, os.SEEK_END)
+        f.write(kept)
+    is_complete(path, ports, 1)
+    with open(os.path.join(last, "manifest.json"), "r+") as f:
+        f.write("}")
+    has_work_to_do(path, ports, 1)
+    shutil.rmtree(last)
+    has_work_to_do(path, ports, 1)
+    shutil.rmtree(checkpoints)
+    has_work_to_do(path, ports, 1)
+    expect_codes(start(path, 2, ports=ports), [0, 0])
+    is_complete(path, ports, 0)
+
+
+@test
+def while_a_large_checkpoint_is_verified_a_stop_is_heard():
+    _, path, ports = trained()
+    slow = {"TRAINERD_FAULT": "ckpt.verify=delay:1500@1+"}
+    task = Task(path, tf_config(ports, 1), ("--devices", "cpu:1"), slow, "worker 1")
+    task.until(lambda t: t.events("plan"))
+    task.signal(signal.SIGTERM)
+    expect_codes([task], [143])
+    assert "while the last checkpoint was verified" in task.events("end")[0]["message"], task.log()
+    expect_codes([Task(path, tf_config(ports, 1), ("--devices", "cpu:1"), slow, "worker 1")], [0])
+
+
+if __name__ == "__main__":
+    main()

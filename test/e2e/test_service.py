@@ -1,0 +1,178 @@
+#!/usr/bin/python3
+"""What a service manager hears, from a socket of our own in the place of systemd's; and that the unit fits it."""
+# san: yes
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import threading
+import time
+
+from kit import ROOT, SLOW, Task, digits_job, expect_codes, free_ports, main, test, tf_config, workdir
+
+SLOWLY = "train.forward=delay:3@1+"
+
+
+class Manager:
+    """Collects (time, {variable: value}) of each message, in order."""
+
+    def __init__(self, watchdog_ms=None):
+        self.path = os.path.join(workdir(), "notify")
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(self.path)
+        self.env = {"NOTIFY_SOCKET": self.path}
+        if watchdog_ms is not None:
+            self.env["WATCHDOG_USEC"] = str(watchdog_ms * 1000)
+        self.messages = []
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self):
+        while True:
+            text = self.socket.recv(65536).decode()
+            assert all("=" in line for line in text.split("\n")), text
+            self.messages.append((time.monotonic(), dict(line.split("=", 1) for line in text.split("\n"))))
+
+    def all(self, key):
+        return [(at, m[key]) for at, m in list(self.messages) if key in m]
+
+    def order(self, *keys):
+        """The messages that have one of the keys, as "KEY=value"."""
+        return ["%s=%s" % (k, m[k]) for _, m in list(self.messages) for k in keys if k in m]
+
+    def until(self, what, seconds=20):
+        end = time.monotonic() + seconds * SLOW
+        while not what(self):
+            assert time.monotonic() < end, self.messages[-20:]
+            time.sleep(0.01)
+
+
+@test
+def ready_status_watchdog_reload_and_stop_are_told_in_order():
+    manager = Manager(watchdog_ms=800)
+    path = digits_job(workdir(), train={"epochs": 10000, "log_every_steps": 20})
+    task = Task(path, args=("--devices", "cpu:1"), env={**manager.env, "TRAINERD_FAULT": SLOWLY})
+    task.until_step(20)
+    manager.until(lambda m: any(re.match(r"train: step \d+ of 220000 \(0 %\), loss [0-9.]+$", s)
+                                for _, s in m.all("STATUS")))
+    ready = manager.all("READY")
+    assert len(ready) == 1, ready
+    # a phase or two, then no more than one sentence a second
+    said = [at for at, _ in manager.all("STATUS")]
+    assert all(b - a > 0.9 for a, b in zip(said, said[1:])), said
+    # a quarter of what the manager waits for, from the first moment on
+    time.sleep(1.5)
+    alive = [at for at, _ in manager.all("WATCHDOG")]
+    assert len(alive) >= 5 and max(b - a for a, b in zip(alive, alive[1:])) < 0.8 * SLOW, alive
+
+    before = time.clock_gettime(time.CLOCK_MONOTONIC)
+    task.signal(signal.SIGHUP)
+    manager.until(lambda m: len(m.all("READY")) == 2)
+    at = [int(m["MONOTONIC_USEC"]) / 1e6 for _, m in manager.messages if m.get("RELOADING") == "1"]
+    assert len(at) == 1 and before <= at[0] <= time.clock_gettime(time.CLOCK_MONOTONIC), (before, at)
+    with open(path, "a") as f:
+        f.write("x")
+    task.signal(signal.SIGHUP)  # refused: ready again all the same
+    manager.until(lambda m: len(m.all("READY")) == 3)
+
+    task.signal(signal.SIGTERM)
+    expect_codes([task], [143])
+    manager.until(lambda m: m.all("STOPPING"))
+    assert manager.order("READY", "RELOADING", "STOPPING") == [
+        "READY=1", "RELOADING=1", "READY=1", "RELOADING=1", "READY=1", "STOPPING=1"], manager.messages
+    manager.until(lambda m: "stopped" in m.all("STATUS")[-1][1])
+
+
+@test
+def a_task_that_waits_for_others_asks_for_time_and_says_for_whom():
+    manager = Manager()
+    ports = free_ports(2)
+    path = digits_job(workdir(), train={"deadline_seconds": 5})
+    task = Task(path, tf_config(ports, 0), ("--devices", "cpu:1"), manager.env, "worker 0")
+    expect_codes([task], [138])
+    manager.until(lambda m: m.all("STOPPING"))
+    assert not manager.all("READY") and not manager.all("WATCHDOG")
+    extended = manager.all("EXTEND_TIMEOUT_USEC")
+    assert len(extended) >= 2 and all(int(v) >= 10000000 for _, v in extended), extended
+    gaps = [b[0] - a[0] for a, b in zip(extended, extended[1:])]
+    assert all(1.5 < g < 10 for g in gaps), gaps
+    assert any("1 of 2 tasks present; last trouble: waiting" in s and "worker 1" in s
+               for _, s in manager.all("STATUS")), manager.all("STATUS")
+
+
+@test
+def a_long_save_at_the_end_asks_for_time():
+    manager = Manager()
+    folder = workdir()
+    path = digits_job(folder, train={"epochs": 10000, "log_every_steps": 10, "grace_seconds": 60},
+                      checkpoint={"every_steps": 0, "every_seconds": 0})
+    task = Task(path, args=("--devices", "cpu:1"),
+                env={**manager.env, "TRAINERD_FAULT": SLOWLY + ",ckpt.sync=delay:3000@1"})
+    task.until_step(10)
+    manager.until(lambda m: m.all("READY"))
+    began = len(manager.all("EXTEND_TIMEOUT_USEC"))
+    task.signal(signal.SIGTERM)
+    expect_codes([task], [143])
+    manager.until(lambda m: m.all("STOPPING"))
+    stopping = manager.all("STOPPING")[0][0]
+    behind = [at for at, _ in manager.all("EXTEND_TIMEOUT_USEC")[began:] if at >= stopping]
+    assert behind and behind[0] - stopping < 1, (stopping, behind)
+    assert len(os.listdir(os.path.join(folder, "run", "checkpoints"))) == 1
+
+
+@test
+def a_complete_job_is_ready_before_it_ends_so_that_it_is_not_started_for_ever():
+    folder = workdir()
+    path = digits_job(folder, train={"epochs": 1})
+    expect_codes([Task(path, args=("--devices", "cpu:1"))], [0])
+    manager = Manager()
+    expect_codes([Task(path, args=("--devices", "cpu:1"), env=manager.env)], [0])
+    manager.until(lambda m: m.all("STOPPING"))
+    assert manager.order("READY", "STOPPING") == ["READY=1", "STOPPING=1"], manager.messages
+    assert "complete" in manager.all("STATUS")[-1][1]
+
+
+@test
+def what_is_wrong_is_the_last_status():
+    manager = Manager()
+    folder = workdir()
+    path = digits_job(folder, model={"inputs": {"image": "y"}})
+    expect_codes([Task(path, args=("--devices", "cpu:1"), env=manager.env)], [2])
+    manager.until(lambda m: m.all("STOPPING"))
+    assert not manager.all("READY")
+    assert "has no input 'y'" in manager.all("STATUS")[-1][1], manager.all("STATUS")
+
+
+def unit():
+    with open(os.path.join(ROOT, "systemd", "trainerd@.service")) as f:
+        return dict(line.strip().split("=", 1) for line in f if "=" in line and not line.startswith("#"))
+
+
+@test
+def the_unit_and_the_pod_give_more_time_than_a_task_takes_to_leave():
+    with open(os.path.join(ROOT, "config", "job.schema.json")) as f:
+        keys = json.load(f)["properties"]
+    grace = keys["train"]["properties"]["grace_seconds"]["default"]
+    u = unit()
+    assert u["Type"] == "notify" and u["ExecReload"].endswith("kill -HUP $MAINPID"), u
+    assert u["SuccessExitStatus"] == "143" and u["RestartPreventExitStatus"] == "2"
+    assert u["Restart"] == "on-failure" and u["RestartForceExitStatus"] == "138"
+    assert int(u["TimeoutStopSec"]) > 2 * grace and int(u["WatchdogSec"]) > 0 and int(u["TimeoutStartSec"]) > 0
+    with open(os.path.join(ROOT, "config", "kubernetes.yaml")) as f:
+        pod = int(re.search(r"terminationGracePeriodSeconds: (\d+)", f.read()).group(1))
+    assert pod > 2 * grace, pod
+    analyze = "/usr/bin/systemd-analyze"
+    if os.path.exists(analyze):
+        folder = workdir()
+        with open(os.path.join(ROOT, "systemd", "trainerd@.service")) as f:
+            text = f.read().replace("@PREFIX@/bin/trainerd", "/bin/true").replace("@PREFIX@", "/usr")
+        with open(os.path.join(folder, "trainerd@x.service"), "w") as f:
+            f.write(text)
+        p = subprocess.run([analyze, "verify", "--man=no", os.path.join(folder, "trainerd@x.service")],
+                           capture_output=True, text=True, timeout=30)
+        assert "Unknown" not in p.stderr and "Failed to parse" not in p.stderr, p.stderr
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+#!/usr/bin/python3
+"""Where job and cluster meet: what the job asks of the group is refused before anybody is met."""
+# san: yes
+import json
+import subprocess
+
+from kit import TRAINERD, digits_job, free_ports, main, test, tf_config, workdir
+
+
+def check(n, **changes):
+    """trainerd --check of worker 0 of n (0: no cluster): its exit code, the plan, and what it says on stderr."""
+    path = digits_job(workdir(), **changes)
+    env = {"TF_CONFIG": json.dumps(tf_config(free_ports(n), 0))} if n > 0 else {}
+    p = subprocess.run([TRAINERD, "--check", "--job", path, "--devices", "cpu:1"], env=env, capture_output=True, text=True,
+                       timeout=60)
+    return p.returncode, json.loads(p.stdout) if p.stdout else None, p.stderr
+
+
+@test
+def min_world_is_the_whole_cluster_unless_the_job_says_less():
+    for n, asked, settled in ((0, {}, 1), (4, {}, 4), (4, {"min_world": 3}, 3), (4, {"min_world": 4}, 4), (1, {"min_world": 1}, 1)):
+        code, plan, said = check(n, elastic=asked)
+        assert code == 0 and plan["min_world"] == settled, (n, asked, said)
+        assert plan["job"]["elastic"] == {"min_world": asked.get("min_world", 0), "rejoin_seconds": 10}, plan["job"]["elastic"]
+
+
+@test
+def more_tasks_than_there_are_or_a_part_of_them_without_a_lease_is_refused():
+    for n in (0, 2):
+        code, _, said = check(n, elastic={"min_world": 3})
+        assert code == 2 and "/elastic/min_world: 3 tasks, but the cluster has %d: write at most that" % max(n, 1) in said, said
+    code, _, said = check(2, elastic={"min_world": 1}, checkpoint=None)
+    assert code == 2 and "1 of 2 tasks may go on only while they hold the lease in /checkpoint/directory" in said, said
+    code, _, said = check(2, elastic={"min_world": 2}, checkpoint=None)
+    assert code == 0, said
+
+
+@test
+def waits_that_contradict_the_deadline_are_refused_at_their_place():
+    rows = ((dict(elastic={"rejoin_seconds": 40}), "/elastic/rejoin_seconds: 40 s cannot be waited for"),
+            (dict(train={"deadline_seconds": 2}, detection={"silent_seconds": 2}), "/detection/silent_seconds: "),
+            (dict(detection={"stuck_factor": 1}), "/detection/stuck_factor: "))
+    for changes, words in rows:
+        code, _, said = check(2, **changes)
+        assert code == 2 and "job.json:1:" in said and words in said, said
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+/* test_node_many.c - a cluster of 1024 tasks regroups: what it costs all of them together in
+ * processor time, and how long it takes in theirs. MANY=n: another number of tasks. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "sim/node_sim.h"
+
+static uint32_t many(void)
+{
+    const char *text = getenv("MANY");
+
+    return text != NULL ? (uint32_t)strtoul(text, NULL, 10) : 1024;
+}
+
+static struct simn *together(uint32_t world)
+{
+    struct simn *s = simn_new(&(struct simn_opts){ .world = world, .seed = 1, 
+                                                   .rejoin_ms = 1, .step_ms = 200, .start_ms = 100,
+                                                   .delay_ms = 3, .transfer_ms = 30 });
+    clock_t begin = clock();
+
+    assert_true(simn_until_together(s, world, 20000));
+    print_message("%u tasks come together in %" PRIu64 " ms: %.2f s of processor time\n", world,
+                  simn_now(s), (double)(clock() - begin) / CLOCKS_PER_SEC);
+    simn_advance(s, 1000);
+    return s;
+}
+
+/* The first `n` from `first` die at once; the others must be a group again within limit_ms. */
+static void they_die(uint32_t first, uint32_t n, uint64_t limit_ms, const char *what)
+{
+    uint32_t world = many();
+    struct simn *s = together(world);
+    uint64_t before = simn_now(s);
+    clock_t begin = clock();
+    double seconds;
+
+    for (uint32_t i = 0; i < n; i++)
+        simn_kill(s, first + i);
+    if (!simn_until_together(s, world - n, limit_ms))
+        fail_msg("%s: not together again within %" PRIu64 " ms of theirs; %s", what, limit_ms,
+                 simn_finding(s) != NULL ? simn_finding(s) : "nothing found by the judge");
+    seconds = (double)(clock() - begin) / CLOCKS_PER_SEC;
+    print_message("%u tasks: %.2f s (%s, regrouped after %" PRIu64 " ms)\n", world, seconds, what,
+                  simn_now(s) - before);
+    assert_true(seconds < 10); /* 1 s without sanitizers, on a machine that does nothing else */
+    assert_null(simn_finding(s));
+    simn_free(s);
+}
+
+static void one_of_a_thousand_dies(void **state)
+{
+    (void)state;
+    they_die(many() / 2, 1, 200, "one died");
+}
+
+static void a_hundred_of_a_thousand_die(void **state)
+{
+    (void)state;
+    they_die(many() / 3, many() / 10, 400, "a tenth died");
+}
+
+static void the_chief_of_a_thousand_dies(void **state)
+{
+    (void)state;
+    they_die(0, 1, 1000, "the chief died");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_of_a_thousand_dies),
+        cmocka_unit_test(a_hundred_of_a_thousand_die),
+        cmocka_unit_test(the_chief_of_a_thousand_dies),
+    };
+
+    return cmocka_run_group_tests_name("member/node_many", tests, NULL, NULL);
+}

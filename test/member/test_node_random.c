@@ -1,0 +1,56 @@
+/* test_node_random.c - thousands of small clusters and what may happen to them; sim/node_story.c
+ * says what must come of it. SEEDS=n plays n of them, from FIRST on, until FINDINGS end badly; SEED=n plays
+ * one and tells it. test/sim/mutate shows that it finds what is wrong. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "sim/node_sim.h"
+
+enum { SEEDS = 10000, FINDINGS = 3 };
+
+static uint64_t asked(const char *name, uint64_t otherwise)
+{
+    const char *text = getenv(name);
+
+    return text != NULL ? strtoull(text, NULL, 10) : otherwise;
+}
+
+static void whatever_happens_all_come_together_or_say_why_not(void **state)
+{
+    uint64_t first = asked("FIRST", 1), n = asked("SEEDS", SEEDS), found = 0, seed;
+    clock_t begin = clock();
+    double seconds;
+
+    (void)state;
+    for (seed = first; seed < first + n && found < asked("FINDINGS", FINDINGS); seed++) {
+        const char *finding = simn_random_story(seed, false);
+
+        found += finding != NULL;
+        if (finding != NULL)
+            print_error("%s\n", finding);
+    }
+    n = seed - first;
+    seconds = (double)(clock() - begin) / CLOCKS_PER_SEC;
+    print_message("%" PRIu64 " stories, %.0f a second\n", n, (double)n / seconds);
+    if (found > 0)
+        fail_msg("%" PRIu64 " of %" PRIu64 " stories end badly; SEED=n tells one", found, n);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(whatever_happens_all_come_together_or_say_why_not),
+    };
+
+    if (getenv("SEED") != NULL)
+        return simn_random_story(asked("SEED", 0), true) != NULL;
+    return cmocka_run_group_tests_name("member/node_random", tests, NULL, NULL);
+}

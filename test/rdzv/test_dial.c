@@ -1,0 +1,200 @@
+/* test_dial.c - a connection, or why not: refused is only what all addresses of a name refused. */
+#include "rdzv/kit.h"
+
+#include "rdzv/rdzv_priv.h"
+
+struct result {
+    struct loop *loop;
+    uint32_t n; /* times that it was told */
+    int fd;
+    bool is_refused;
+    char why[256];
+};
+
+static void on_dialled(void *arg, int fd, bool is_refused, const char *why)
+{
+    struct result *r = arg;
+
+    r->n++;
+    r->fd = fd;
+    r->is_refused = is_refused;
+    snprintf(r->why, sizeof(r->why), "%s", why);
+    loop_stop(r->loop);
+}
+
+static struct result dial(const char *address, uint64_t wait_ms)
+{
+    struct result r = { .fd = -1 };
+
+    assert_int_equal(loop_open(&r.loop, NULL), 0);
+    assert_non_null(rdzv_dial_start(r.loop, address, wait_ms, on_dialled, &r));
+    assert_int_equal(r.n, 0); /* never from inside */
+    loop_run(r.loop);
+    loop_close(r.loop);
+    assert_int_equal(r.n, 1);
+    return r;
+}
+
+/* A listener on this address and port (0: any); -1 if there is no such address here. */
+static int listen_on(const char *ip, uint16_t *port, int backlog)
+{
+    struct sockaddr_in6 v6 = { .sin6_family = AF_INET6, .sin6_port = htons(*port) };
+    struct sockaddr_in v4 = { .sin_family = AF_INET, .sin_port = htons(*port) };
+    bool is_v6 = inet_pton(AF_INET6, ip, &v6.sin6_addr) == 1;
+    struct sockaddr *a = is_v6 ? (struct sockaddr *)&v6 : (struct sockaddr *)&v4;
+    socklen_t n = is_v6 ? sizeof(v6) : sizeof(v4);
+    int one = 1, fd = socket(a->sa_family, SOCK_STREAM, 0);
+
+    if (!is_v6)
+        inet_pton(AF_INET, ip, &v4.sin_addr);
+    if (fd >= 0)
+        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+    if (fd < 0 || bind(fd, a, n) < 0 || listen(fd, backlog) < 0) {
+        if (fd >= 0)
+            close(fd);
+        return -1;
+    }
+    assert_int_equal(getsockname(fd, a, &n), 0);
+    *port = ntohs(is_v6 ? v6.sin6_port : v4.sin_port);
+    return fd;
+}
+
+static void an_address_that_listens_is_connected(void **state)
+{
+    static const char *const formats[] = { "127.0.0.1:%u", "localhost:%u" };
+    uint16_t port = 0;
+    int fd = listen_on("127.0.0.1", &port, 8);
+    char address[64];
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++) { /* ::1 may refuse: one of them is enough */
+        struct result r;
+
+        snprintf(address, sizeof(address), formats[i], port);
+        r = dial(address, 1000);
+        assert_true(r.fd >= 0);
+        assert_false(r.is_refused);
+        close(r.fd);
+    }
+    close(fd);
+}
+
+static void a_port_without_a_listener_is_refused(void **state)
+{
+    static const char *const formats[] = { "127.0.0.1:%u", "localhost:%u" };
+    uint16_t port = 0;
+    int fd = listen_on("127.0.0.1", &port, 8);
+    char address[64];
+
+    (void)state;
+    close(fd);
+    for (size_t i = 0; i < 2; i++) {
+        struct result r;
+
+        snprintf(address, sizeof(address), formats[i], port);
+        r = dial(address, 1000);
+        assert_int_equal(r.fd, -1);
+        assert_true(r.is_refused);
+        assert_string_equal(r.why, "connect: Connection refused");
+    }
+}
+
+static void ipv6_refuses_and_listens_too(void **state)
+{
+    uint16_t port = 0;
+    int fd = listen_on("::1", &port, 8);
+    char address[64];
+    struct result r;
+
+    (void)state;
+    if (fd < 0)
+        skip(); /* a machine without IPv6 */
+    snprintf(address, sizeof(address), "[::1]:%u", port);
+    r = dial(address, 1000);
+    assert_true(r.fd >= 0);
+    close(r.fd);
+    close(fd);
+    r = dial(address, 1000);
+    assert_true(r.is_refused);
+}
+
+/* A full queue of a listener that does not accept: connections hang, as to a host that is silent.
+ */
+static void silence_is_not_a_refusal(void **state)
+{
+    uint16_t port = 0;
+    int fd = listen_on("127.0.0.1", &port, 0), fillers[4];
+    char address[64];
+    struct result r;
+    uint64_t start_ms;
+
+    (void)state;
+    snprintf(address, sizeof(address), "127.0.0.1:%u", port);
+    for (size_t i = 0; i < 4; i++)
+        fillers[i] = dial(address, 100).fd;
+    start_ms = clock_ms();
+    r = dial(address, 200);
+    assert_int_equal(r.fd, -1);
+    assert_false(r.is_refused);
+    assert_string_equal(r.why, "connect: no answer for 0.2 s");
+    assert_true(clock_ms() - start_ms >= 200);
+    /* one address of a name is silent, the other may refuse: no proof */
+    snprintf(address, sizeof(address), "localhost:%u", port);
+    r = dial(address, 200);
+    assert_int_equal(r.fd, -1);
+    assert_false(r.is_refused);
+    for (size_t i = 0; i < 4; i++)
+        if (fillers[i] >= 0)
+            close(fillers[i]);
+    close(fd);
+}
+
+static void a_name_that_does_not_resolve_is_not_a_refusal(void **state)
+{
+    struct result r = dial("no-such-host.invalid:2222", 1000);
+
+    (void)state;
+    assert_int_equal(r.fd, -1);
+    assert_false(r.is_refused);
+    assert_non_null(strstr(r.why, "resolve 'no-such-host.invalid': "));
+    r = dial("nowhere", 1000);
+    assert_false(r.is_refused);
+    assert_string_equal(r.why, "'nowhere' is no HOST:PORT");
+}
+
+static void what_is_forgotten_is_never_told(void **state)
+{
+    struct result r = { .fd = -1 };
+    uint16_t port = 0;
+    int fd = listen_on("127.0.0.1", &port, 128);
+    char address[64];
+
+    (void)state;
+    snprintf(address, sizeof(address), "127.0.0.1:%u", port);
+    assert_int_equal(loop_open(&r.loop, NULL), 0);
+    for (int i = 0; i < 100; i++) {
+        struct rdzv_dial *d = rdzv_dial_start(r.loop, address, 1000, on_dialled, &r);
+
+        if (i % 2 == 0)
+            usleep(500); /* its result waits in the loop by now, mostly */
+        rdzv_dial_forget(d);
+    }
+    loop_close(r.loop); /* runs what was posted */
+    assert_int_equal(r.n, 0);
+    rdzv_dial_forget(NULL);
+    close(fd);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_address_that_listens_is_connected),
+        cmocka_unit_test(a_port_without_a_listener_is_refused),
+        cmocka_unit_test(ipv6_refuses_and_listens_too),
+        cmocka_unit_test(silence_is_not_a_refusal),
+        cmocka_unit_test(a_name_that_does_not_resolve_is_not_a_refusal),
+        cmocka_unit_test(what_is_forgotten_is_never_told),
+    };
+
+    return cmocka_run_group_tests_name("rdzv/dial", tests, NULL, NULL);
+}

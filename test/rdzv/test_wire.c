@@ -1,0 +1,413 @@
+/* test_wire.c - what the node says survives the wire, and what nobody may say does not. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/err.h"
+#include "rdzv/wire.h"
+
+enum { WORLD = 3, SELF = 1 };
+
+static const struct rdzv_task tasks[WORLD] = { { "chief", 0, "a:1", "chief" },
+                                               { "worker", 0, "b:1", "worker 0" },
+                                               { "worker", 1, "c:1", "worker 1" } };
+static const struct wire_cluster cluster = { tasks, WORLD };
+static const struct member_ident ident = {
+    "1.2", "j0b", "c1u", "chief:a", "cpu", "onednn", "2.19"
+};
+
+static void *packed(const ProtobufCMessage *m, size_t *n)
+{
+    uint8_t *bytes;
+
+    *n = protobuf_c_message_get_packed_size(m);
+    bytes = malloc(*n > 0 ? *n : 1);
+    assert_non_null(bytes);
+    protobuf_c_message_pack(m, bytes);
+    return bytes;
+}
+
+static void assert_same(const struct member_msg *a, const struct member_msg *b)
+{
+    assert_int_equal(a->kind, b->kind);
+    assert_true(a->incarnation == b->incarnation && a->generation == b->generation);
+    assert_true(a->held == b->held && a->rank == b->rank && a->code == b->code);
+    assert_true(a->is_all == b->is_all && a->is_attaching == b->is_attaching);
+    assert_int_equal(a->n_devices, b->n_devices);
+    assert_string_equal(a->text, b->text);
+    assert_true(a->progress.held == b->progress.held && a->progress.place == b->progress.place);
+    assert_true(a->progress.phase_ms == b->progress.phase_ms);
+    assert_true(a->progress.limit_ms == b->progress.limit_ms);
+    assert_string_equal(a->progress.phase, b->progress.phase);
+    assert_int_equal(a->ident == NULL, b->ident == NULL);
+    if (a->ident != NULL) {
+        assert_string_equal(a->ident->version, b->ident->version);
+        assert_string_equal(a->ident->job_digest, b->ident->job_digest);
+        assert_string_equal(a->ident->cluster_hash, b->ident->cluster_hash);
+        assert_string_equal(a->ident->cluster, b->ident->cluster);
+        assert_string_equal(a->ident->devices, b->ident->devices);
+        assert_string_equal(a->ident->kernels, b->ident->kernels);
+        assert_string_equal(a->ident->nccl, b->ident->nccl);
+    }
+}
+
+/* ---- there and back ---- */
+
+static void what_a_member_says_survives(void **state)
+{
+    static const struct member_msg said[] = {
+        { .kind = MEMBER_MSG_JOIN,
+          .incarnation = UINT64_MAX,
+          .generation = 7,
+          .is_attaching = true,
+          .ident = &ident,
+          .n_devices = 3,
+          .text = "",
+          .progress.phase = "" },
+        { .kind = MEMBER_MSG_READY, .generation = 6, .held = 41, .text = "", .progress.phase = "" },
+        { .kind = MEMBER_MSG_BEAT,
+          .generation = 7,
+          .text = "",
+          .progress = { 40, 123456, "reduce", 17, 900 } },
+        { .kind = MEMBER_MSG_TROUBLE,
+          .generation = 7,
+          .rank = 2,
+          .text = "link broke",
+          .progress.phase = "" },
+        { .kind = MEMBER_MSG_TROUBLE,
+          .generation = 7,
+          .rank = MEMBER_NOBODY,
+          .text = "",
+          .progress.phase = "" },
+        { .kind = MEMBER_MSG_COMPLETE,
+          .generation = 7,
+          .held = 100,
+          .text = "",
+          .progress.phase = "" },
+        { .kind = MEMBER_MSG_LEAVE, .code = 138, .text = "disk", .progress.phase = "" },
+        { .kind = MEMBER_MSG_LEAVE, .code = 143, .is_all = true, .text = "", .progress.phase = "" },
+    };
+    const struct wire_sender sender = { .self = SELF,
+                                        .to = 0,
+                                        .call = 9,
+                                        .data_address = "b:2",
+                                        .host_key = "hk",
+                                        .samples_per_second = 2.5 };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(said); i++) {
+        struct wire out = { 0 }, in = { 0 };
+        Trainerd__V1__MemberMessage *m;
+        struct member_msg heard;
+        struct err err = { 0 };
+        size_t n;
+        void *bytes = packed(wire_write_member(&out, &cluster, &said[i], &sender), &n);
+
+        m = wire_unpack(&in, &trainerd__v1__member_message__descriptor, bytes, n);
+        assert_non_null(m);
+        if (wire_read_member(&in, &cluster, m, &heard, &err) < 0)
+            fail_msg("%s", err.text);
+        assert_same(&said[i], &heard);
+        if (heard.kind == MEMBER_MSG_JOIN) {
+            assert_int_equal(wire_rank(&cluster, m->join->task), SELF);
+            assert_int_equal(wire_rank(&cluster, m->join->to), 0);
+            assert_string_equal(m->join->data_address, "b:2");
+            assert_string_equal(m->join->host_key, "hk");
+            assert_int_equal(m->join->call, 9);
+        }
+        wire_fini(&in);
+        wire_fini(&out);
+        free(bytes);
+    }
+}
+
+static void what_a_leader_says_survives(void **state)
+{
+    static const struct member_seat seats[] = { { 0, 11, 4 }, { 2, 13, 5 } };
+    static const struct member_view view = { 8, 2, seats, 5, 2 };
+    static const struct rdzv_member members[] = {
+        { .rank = 0,
+          .incarnation = 11,
+          .n_devices = 1,
+          .data_address = "a:9",
+          .host_key = "x",
+          .held = 4 },
+        { .rank = 2,
+          .incarnation = 13,
+          .n_devices = 2,
+          .data_address = "c:9",
+          .host_key = "y",
+          .held = 5 },
+    };
+    static const struct rdzv_view facts = { .generation = 8,
+                                            .members = members,
+                                            .n_members = 2,
+                                            .key = { 1, 2, 3 },
+                                            .newest_step = 5,
+                                            .newest_member = 1 };
+    static const struct member_msg said[] = {
+        { .kind = MEMBER_MSG_WAIT, .text = "for worker 1", .progress.phase = "" },
+        { .kind = MEMBER_MSG_VIEW,
+          .view = &view,
+          .text = "worker 0 was lost",
+          .progress.phase = "" },
+        { .kind = MEMBER_MSG_PAUSE, .generation = 8, .text = "", .progress.phase = "" },
+        { .kind = MEMBER_MSG_OVER,
+          .generation = 8,
+          .rank = 2,
+          .code = MEMBER_GO_ON,
+          .text = "lost",
+          .progress.phase = "" },
+        { .kind = MEMBER_MSG_OVER,
+          .rank = MEMBER_NOBODY,
+          .code = 0,
+          .text = "complete",
+          .progress.phase = "" },
+        { .kind = MEMBER_MSG_REDIRECT, .rank = 2, .text = "", .progress.phase = "" },
+        { .kind = MEMBER_MSG_REFUSE, .code = MEMBER_GO_ON, .text = "later", .progress.phase = "" },
+        { .kind = MEMBER_MSG_REFUSE, .code = 2, .text = "never", .progress.phase = "" },
+        { .kind = MEMBER_MSG_BEAT, .text = "", .progress.phase = "" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(said); i++) {
+        struct wire out = { 0 }, in = { 0 };
+        Trainerd__V1__LeaderMessage *m;
+        struct member_msg heard;
+        struct err err = { 0 };
+        size_t n;
+        void *bytes = packed(wire_write_leader(&out, &cluster, &said[i], &facts), &n);
+
+        m = wire_unpack(&in, &trainerd__v1__leader_message__descriptor, bytes, n);
+        assert_non_null(m);
+        if (wire_read_leader(&in, &cluster, m, &heard, &err) < 0)
+            fail_msg("%s", err.text);
+        assert_same(&said[i], &heard);
+        if (heard.kind == MEMBER_MSG_VIEW) {
+            assert_int_equal(heard.view->n, 2);
+            assert_memory_equal(heard.view->seats, seats, sizeof(seats));
+            assert_true(heard.view->newest_step == 5 && heard.view->newest == 2);
+            assert_memory_equal(m->view->key.data, facts.key, 32);
+            assert_string_equal(m->view->members[1]->data_address, "c:9");
+        }
+        wire_fini(&in);
+        wire_fini(&out);
+        free(bytes);
+    }
+}
+
+static void where_a_task_stands_survives(void **state)
+{
+    static const struct member_where said[] = { { 5, 9, 0, true }, { 6, 0, MEMBER_NOBODY, false } };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(said); i++) {
+        struct wire w = { 0 };
+        Trainerd__V1__Where where;
+        struct member_where heard;
+        uint32_t rank;
+
+        wire_write_where(&w, &cluster, 2, &said[i], &where);
+        assert_int_equal(wire_read_where(&cluster, &where, &rank, &heard, NULL), 0);
+        assert_int_equal(rank, 2);
+        assert_true(heard.incarnation == said[i].incarnation && heard.leader == said[i].leader);
+        assert_true(heard.generation == said[i].generation && heard.has_view == said[i].has_view);
+        wire_fini(&w);
+    }
+}
+
+/* Whatever an error quoted (a path, a peer's bytes): the reader takes it, as one clean line. */
+static void a_sentence_of_any_bytes_arrives_clean(void **state)
+{
+    struct wire out = { 0 }, in = { 0 };
+    char text[3000];
+    struct member_msg heard, said = { .kind = MEMBER_MSG_LEAVE, .code = 2, .text = text };
+    const struct wire_sender sender = { .data_address = "", .host_key = "" };
+    Trainerd__V1__MemberMessage *m;
+    size_t n;
+    void *bytes;
+
+    (void)state;
+    memset(text, 'a', sizeof(text) - 1);
+    text[sizeof(text) - 1] = '\0';
+    memcpy(text, "b\xff\n\x1b[2J", 7);
+    bytes = packed(wire_write_member(&out, &cluster, &said, &sender), &n);
+    m = wire_unpack(&in, &trainerd__v1__member_message__descriptor, bytes, n);
+    assert_int_equal(wire_read_member(&in, &cluster, m, &heard, NULL), 0);
+    assert_memory_equal(heard.text, "b?  [2Ja", 8);
+    assert_int_equal(strlen(heard.text), MEMBER_TEXT_BYTES - 1);
+    wire_fini(&in);
+    wire_fini(&out);
+    free(bytes);
+}
+
+/* ---- refused ---- */
+
+struct view_fixture {
+    Trainerd__V1__Task tasks[2];
+    Trainerd__V1__Member members[2], *at[2];
+    uint8_t key[WIRE_KEY_BYTES];
+    Trainerd__V1__View view;
+    Trainerd__V1__LeaderMessage m;
+};
+
+static void good_view(struct view_fixture *f)
+{
+    memset(f, 0, sizeof(*f));
+    trainerd__v1__view__init(&f->view);
+    for (uint32_t i = 0; i < 2; i++) {
+        wire_fill_task(&cluster, 2 * i, &f->tasks[i]);
+        trainerd__v1__member__init(&f->members[i]);
+        f->members[i].task = &f->tasks[i];
+        f->members[i].incarnation = 11 + i;
+        f->members[i].n_devices = 1;
+        f->members[i].step_held = 4 + i;
+        f->at[i] = &f->members[i];
+    }
+    f->view.generation = 3;
+    f->view.members = f->at;
+    f->view.n_members = 2;
+    f->view.key.data = f->key;
+    f->view.key.len = sizeof(f->key);
+    f->view.newest_step = 5;
+    f->view.newest_member = 1;
+    f->view.reason = strcpy(malloc(8), "because");
+    trainerd__v1__leader_message__init(&f->m);
+    f->m.message_case = TRAINERD__V1__LEADER_MESSAGE__MESSAGE_VIEW;
+    f->m.view = &f->view;
+}
+
+static void a_view_that_makes_no_sense_is_refused_with_the_place(void **state)
+{
+    static const struct {
+        int what;
+        const char *expected;
+    } rows[] = {
+        { 0, NULL },
+        { 1, "View: generation: 0, expected 1 to 2^62" },
+        { 2, "View: generation: 18446744073709551615, expected 1 to 2^62" },
+        { 3, "View: key: 31 bytes, expected 32" },
+        { 4, "View: 0 members, the newest is 1, in a cluster of 3" },
+        { 5, "View: 2 members, the newest is 2, in a cluster of 3" },
+        { 6, "View: members[1]: task: chief behind worker 1, expected the order of ranks" },
+        { 7, "View: members[1]: task: worker 1 behind worker 1, expected the order of ranks" },
+        { 8, "View: members[0]: incarnation: 0, expected a random number" },
+        { 9, "View: members[1]: n_devices: 5000, expected 1 to 4096" },
+        { 10, "View: newest_step 6, held by members[1]: that one holds 5, the newest held is 5" },
+        { 11, "View: newest_step 5, held by members[0]: that one holds 4, the newest held is 5" },
+        { 12, "View: members[0]: task: 'worker' 9 is no training task of this cluster" },
+        { 13, "View: members[0]: task: missing" },
+    };
+    struct view_fixture f;
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct wire w = { 0 };
+        struct member_msg heard;
+        struct err err = { 0 };
+        int rc;
+
+        good_view(&f);
+        switch (rows[i].what) {
+        case 1:
+            f.view.generation = 0;
+            break;
+        case 2:
+            f.view.generation = UINT64_MAX;
+            break;
+        case 3:
+            f.view.key.len = 31;
+            break;
+        case 4:
+            f.view.n_members = 0;
+            break;
+        case 5:
+            f.view.newest_member = 2;
+            break;
+        case 6:
+            f.at[0] = &f.members[1];
+            f.at[1] = &f.members[0];
+            break;
+        case 7:
+            f.at[0] = &f.members[1];
+            break;
+        case 8:
+            f.members[0].incarnation = 0;
+            break;
+        case 9:
+            f.members[1].n_devices = 5000;
+            break;
+        case 10:
+            f.view.newest_step = 6;
+            break;
+        case 11:
+            f.view.newest_member = 0;
+            break;
+        case 12:
+            f.tasks[0].type = (char *)"worker";
+            f.tasks[0].index = 9;
+            break;
+        case 13:
+            f.members[0].task = NULL;
+            break;
+        default:
+            break;
+        }
+        rc = wire_read_leader(&w, &cluster, &f.m, &heard, &err);
+        assert_int_equal(rc, rows[i].expected != NULL ? ERR_INPUT : 0);
+        if (rows[i].expected != NULL)
+            assert_string_equal(err.text, rows[i].expected);
+        wire_fini(&w);
+        free(f.view.reason);
+    }
+}
+
+static void codes_that_no_task_ends_with_are_refused(void **state)
+{
+    Trainerd__V1__Leave leave = TRAINERD__V1__LEAVE__INIT;
+    Trainerd__V1__MemberMessage up = TRAINERD__V1__MEMBER_MESSAGE__INIT;
+    Trainerd__V1__Over over = TRAINERD__V1__OVER__INIT;
+    Trainerd__V1__LeaderMessage down = TRAINERD__V1__LEADER_MESSAGE__INIT;
+    struct wire w = { 0 };
+    struct member_msg heard;
+    struct err err = { 0 };
+
+    (void)state;
+    up.message_case = TRAINERD__V1__MEMBER_MESSAGE__MESSAGE_LEAVE;
+    up.leave = &leave;
+    assert_int_equal(wire_read_member(&w, &cluster, &up, &heard, &err), ERR_INPUT);
+    assert_string_equal(err.text, "Leave: code: 0, expected 2, 138 or 143");
+    down.message_case = TRAINERD__V1__LEADER_MESSAGE__MESSAGE_OVER;
+    down.over = &over;
+    over.ends = true;
+    over.code = 1;
+    assert_int_equal(wire_read_leader(&w, &cluster, &down, &heard, &err), ERR_INPUT);
+    assert_string_equal(err.text, "Over: code: 1, expected 0, 2, 138 or 143");
+    over.ends = false; /* then nobody reads it */
+    assert_int_equal(wire_read_leader(&w, &cluster, &down, &heard, &err), 0);
+    assert_int_equal(heard.code, MEMBER_GO_ON);
+    down.message_case = 4; /* of a time before */
+    assert_int_equal(wire_read_leader(&w, &cluster, &down, &heard, &err), ERR_INPUT);
+    assert_string_equal(err.text, "a message of no kind that is known");
+    wire_fini(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_a_member_says_survives),
+        cmocka_unit_test(what_a_leader_says_survives),
+        cmocka_unit_test(where_a_task_stands_survives),
+        cmocka_unit_test(a_sentence_of_any_bytes_arrives_clean),
+        cmocka_unit_test(a_view_that_makes_no_sense_is_refused_with_the_place),
+        cmocka_unit_test(codes_that_no_task_ends_with_are_refused),
+    };
+
+    return cmocka_run_group_tests_name("rdzv/wire", tests, NULL, NULL);
+}

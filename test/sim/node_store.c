@@ -1,0 +1,356 @@
+/* node_store.c - the shared storage: the lease as numbered records that only one can make, and
+ * checkpoints. Every task has a thread for the lease that does one operation at a time; an operation
+ * takes effect at one moment and its maker learns of it later, or never. */
+#include "sim/node_sim_priv.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WATCH_MS = MEMBER_HOLD_MS / 6, AGAIN_MS = 20, SAVE_AGAIN_MS = 50 };
+
+static void event(struct simn *s, uint32_t rank, uint64_t ms, enum simn_kind kind)
+{
+    simn_push(s, (struct simn_event){ .at_ms = s->now_ms + ms, .kind = kind, .from = rank,
+                                      .to = rank, .serial = s->tasks[rank].serial });
+}
+
+static uint64_t op_ms(struct simn *s)
+{
+    return 1 + simn_random(s, s->opts.store_ms);
+}
+
+/* ---- the lease ---- */
+
+static void begin(struct simn *s, uint32_t rank)
+{
+    struct simn_lease *l = &s->tasks[rank].lease;
+
+    if (l->op != OP_NONE || !l->is_on)
+        return;
+    l->op_wish = 0;
+    if (l->wants_release) {
+        l->op = OP_RELEASE;
+        l->wants_release = false;
+    } else if (l->wants_take != 0) {
+        l->op = OP_TAKE;
+        l->op_wish = l->wants_take;
+        l->op_token = l->take_after + 1;
+        l->wants_take = 0;
+        free(l->op_members);
+        l->op_members = l->members;
+        l->n_op_members = l->n_members;
+        l->members = NULL;
+    } else {
+        l->op = l->mine != 0 ? OP_RENEW : OP_LOOK;
+        l->op_wish = l->wants_look;
+        l->wants_look = 0;
+    }
+    l->op_clock = simn_clock(s, rank);
+    l->has_failed = l->has_taken = false;
+    event(s, rank, op_ms(s), EV_LEASE_EFFECT);
+}
+
+void store_wish(struct simn *s, uint32_t rank, const struct member_do_this *d)
+{
+    struct simn_lease *l = &s->tasks[rank].lease;
+
+    if (d->token == UINT64_MAX) {
+        l->wants_look = d->wish;
+    } else {
+        free(l->members);
+        l->members = simn_alloc(d->view->n * sizeof(*l->members) + 1);
+        l->n_members = d->view->n;
+        for (uint32_t i = 0; i < d->view->n; i++)
+            l->members[i] = d->view->seats[i].rank;
+        l->wants_take = d->wish;
+        l->take_after = d->token;
+    }
+    l->is_on = true;
+    begin(s, rank);
+}
+
+void store_release(struct simn *s, uint32_t rank)
+{
+    struct simn_lease *l = &s->tasks[rank].lease;
+
+    l->wants_take = 0;
+    if (l->mine == 0)
+        return;
+    simn_say(s, rank, "gives lease %" PRIu64 " back", l->mine);
+    l->lost = l->mine;
+    l->mine = l->hold_until = 0;
+    l->wants_release = true;
+    begin(s, rank);
+}
+
+static void take(struct simn *s, uint32_t rank)
+{
+    struct simn_lease *l = &s->tasks[rank].lease;
+    struct simn_record r = { .holder = rank, .incarnation = s->tasks[rank].incarnation,
+                             .n = l->n_op_members };
+
+    if (s->records.n + 1 != l->op_token)
+        return;
+    r.members = simn_alloc(r.n * sizeof(*r.members) + 1);
+    memcpy(r.members, l->op_members, r.n * sizeof(*r.members));
+    if (!VEC_PUSH(s->records, r))
+        abort();
+    l->has_taken = true;
+}
+
+static void effect(struct simn *s, uint32_t rank)
+{
+    struct simn_task *t = &s->tasks[rank];
+    struct simn_lease *l = &t->lease;
+
+    if (t->storage == SIMN_STORAGE_HANGS) {
+        event(s, rank, AGAIN_MS, EV_LEASE_EFFECT);
+        return;
+    }
+    l->has_failed = t->storage == SIMN_STORAGE_FAILS;
+    if (l->has_failed) {
+        event(s, rank, op_ms(s), EV_LEASE_DONE);
+        return;
+    }
+    if (l->op == OP_TAKE)
+        take(s, rank);
+    else if (l->op == OP_RENEW && l->mine == s->records.n)
+        s->records.at[l->mine - 1].beats++;
+    else if (l->op == OP_RELEASE)
+        s->records.at[l->lost - 1].is_released = true;
+    event(s, rank, op_ms(s), EV_LEASE_DONE);
+}
+
+static uint64_t at_most(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* How long nothing has changed is added up from look to look, so that a clock that jumps counts for
+ * little: the holder's renewals in between would have been seen. */
+static void see(struct simn *s, uint32_t rank)
+{
+    struct simn_lease *l = &s->tasks[rank].lease;
+    uint64_t token = s->records.n, now = simn_clock(s, rank);
+    const struct simn_record *r = token > 0 ? &s->records.at[token - 1] : NULL;
+
+    if (token != l->token || (r != NULL && r->beats != l->beats) || !l->is_known) {
+        l->token = token;
+        l->beats = r != NULL ? r->beats : 0;
+        l->unchanged_ms = 0;
+        l->is_over = false;
+    } else if (l->op_clock > l->seen_clock) {
+        l->unchanged_ms += at_most(l->op_clock - l->seen_clock, 3 * WATCH_MS / 2);
+        l->is_over |= l->unchanged_ms >= MEMBER_EXPIRY_MS && token > 0;
+    }
+    l->seen_clock = now;
+    if (r != NULL && (r->is_released || (token == l->lost && l->mine == 0)))
+        l->is_over = true;
+    l->is_known = true;
+    if (l->mine != 0 && (l->mine != token || now >= l->hold_until)) {
+        simn_say(s, rank, "has lost lease %" PRIu64, l->mine);
+        l->is_over |= l->mine == token;
+        l->lost = l->mine;
+        l->mine = l->hold_until = 0;
+    }
+}
+
+static void tell(struct simn *s, uint32_t rank)
+{
+    struct simn_task *t = &s->tasks[rank];
+    struct simn_lease *l = &t->lease;
+    const struct simn_record *r = l->token > 0 ? &s->records.at[l->token - 1] : NULL;
+    uint64_t digest = l->token << 20 ^ l->answered << 8 ^ (uint64_t)(l->mine != 0) << 3 ^
+                      (uint64_t)l->is_over << 2 ^ (uint64_t)l->is_known << 1 ^
+                      (l->text[0] != '\0');
+    struct member_lease out = {
+        .token = l->token, .answered = l->answered, .is_mine = l->mine != 0 && l->mine == l->token,
+        .is_over = l->is_over && l->mine == 0, .is_known = l->is_known,
+        .holder = r != NULL ? r->holder : MEMBER_NOBODY,
+        .incarnation = r != NULL ? r->incarnation : 0, .members = r != NULL ? r->members : NULL,
+        .n_members = r != NULL ? r->n : 0, .text = l->text,
+    };
+
+    if (digest == l->told)
+        return;
+    l->told = digest;
+    simn_say(s, rank, "lease %" PRIu64 " of %s%s%s%s", out.token,
+             r != NULL ? s->names[r->holder] : "nobody", out.is_mine ? ", mine" : "",
+             out.is_over ? ", over" : "", l->text);
+    member_node_lease(t->node, &out, simn_clock(s, rank));
+}
+
+static void done(struct simn *s, uint32_t rank)
+{
+    struct simn_task *t = &s->tasks[rank];
+    struct simn_lease *l = &t->lease;
+    bool renews = l->op == OP_RENEW && !l->has_failed && l->mine == s->records.n;
+
+    if (t->storage == SIMN_STORAGE_HANGS) {
+        event(s, rank, AGAIN_MS, EV_LEASE_DONE);
+        return;
+    }
+    if (l->has_taken) {
+        l->mine = l->op_token;
+        l->hold_until = l->op_clock + MEMBER_HOLD_MS;
+    }
+    if (!l->has_failed)
+        see(s, rank);
+    if (renews && l->mine != 0)
+        l->hold_until = l->op_clock + MEMBER_HOLD_MS;
+    l->text = l->has_failed ? ": input/output error" : "";
+    if (l->op_wish > l->answered)
+        l->answered = l->op_wish;
+    l->op = OP_NONE;
+    l->due = s->number + 1;
+    event(s, rank, simn_real_ms(s, rank, WATCH_MS), EV_LEASE_DUE);
+    if (l->wants_release || l->wants_take != 0 || l->wants_look != 0)
+        begin(s, rank);
+    tell(s, rank);
+}
+
+bool store_is_held(const struct simn *s, uint32_t rank)
+{
+    return simn_clock(s, rank) < s->tasks[rank].lease.hold_until;
+}
+
+/* ---- checkpoints ---- */
+
+uint64_t store_newest(const struct simn *s, uint32_t rank)
+{
+    uint64_t newest = 0;
+
+    for (size_t i = 0; i < s->saved.n; i++)
+        if ((!s->opts.no_lease || s->saved.at[i].rank == rank) && s->saved.at[i].step > newest)
+            newest = s->saved.at[i].step;
+    return newest;
+}
+
+static void save_in(struct simn *s, uint32_t rank, uint64_t ms)
+{
+    s->tasks[rank].save.number = s->number + 1;
+    event(s, rank, ms, EV_SAVE);
+}
+
+void store_save(struct simn *s, uint32_t rank, uint64_t step, bool is_asked, bool is_last)
+{
+    struct simn_task *t = &s->tasks[rank];
+
+    t->save.step = step;
+    t->save.run = t->train.run;
+    t->save.is_asked = is_asked;
+    t->save.is_last = is_last;
+    save_in(s, rank, 2 * op_ms(s));
+}
+
+static const char *publish(struct simn *s, uint32_t rank)
+{
+    struct simn_task *t = &s->tasks[rank];
+    uint64_t step = t->save.step, token = t->lease.mine;
+
+    if (t->storage == SIMN_STORAGE_FAILS)
+        return "input/output error";
+    if (step == 0 || store_newest(s, rank) >= step)
+        return NULL;
+    if (!s->opts.no_lease && (!store_is_held(s, rank) || token != s->records.n))
+        return "the lease is not held";
+    judge_save(s, rank, step, token);
+    if (!VEC_PUSH(s->saved, (struct simn_saved){ .step = step, .token = token, .rank = rank }))
+        abort();
+    simn_say(s, rank, "publishes the checkpoint of step %" PRIu64, step);
+    return NULL;
+}
+
+static void save(struct simn *s, struct simn_event *e)
+{
+    struct simn_task *t = &s->tasks[e->to];
+    const char *trouble;
+    bool is_asked = t->save.is_asked, is_last = t->save.is_last;
+
+    if (e->number != t->save.number)
+        return;
+    if (t->storage == SIMN_STORAGE_HANGS) {
+        save_in(s, e->to, AGAIN_MS);
+        return;
+    }
+    if (is_last && (t->save.run != t->train.run || t->train.phase != SAVING_LAST))
+        return;
+    trouble = publish(s, e->to);
+    if (trouble != NULL && is_last) {
+        save_in(s, e->to, SAVE_AGAIN_MS);
+        return;
+    }
+    t->save.number = 0;
+    if (is_last)
+        train_last_saved(s, e->to);
+    else if (is_asked) {
+        simn_say(s, e->to, "saved: %s", trouble != NULL ? trouble : "yes");
+        member_node_saved(t->node, trouble == NULL, trouble != NULL ? trouble : "",
+                          simn_clock(s, e->to));
+    }
+}
+
+void store_event(struct simn *s, struct simn_event *e)
+{
+    if (e->kind == EV_SAVE)
+        save(s, e);
+    else if (e->kind == EV_LEASE_EFFECT)
+        effect(s, e->to);
+    else if (e->kind == EV_LEASE_DONE)
+        done(s, e->to);
+    else if (e->number == s->tasks[e->to].lease.due)
+        begin(s, e->to);
+}
+
+/* A record that was being made may be there all the same. */
+void store_process_gone(struct simn *s, uint32_t rank)
+{
+    struct simn_lease *l = &s->tasks[rank].lease;
+
+    if (l->op == OP_TAKE && !l->has_taken && s->tasks[rank].storage == SIMN_STORAGE_FINE &&
+        simn_random(s, 2) == 0)
+        take(s, rank);
+    free(l->members);
+    free(l->op_members);
+    *l = (struct simn_lease){ .text = "" };
+    s->tasks[rank].save.number = 0;
+}
+
+void store_fini(struct simn *s)
+{
+    for (size_t i = 0; i < s->records.n; i++)
+        free(s->records.at[i].members);
+    VEC_FINI(s->records);
+    VEC_FINI(s->saved);
+}
+
+void simn_storage(struct simn *s, uint32_t rank, enum simn_storage how)
+{
+    static const char *const names[] = { "fine", "hanging", "failing" };
+
+    simn_say(s, rank, "the storage is %s", names[how]);
+    for (uint32_t i = 0; i < s->opts.world; i++)
+        if (rank == SIMN_ALL || rank == i)
+            s->tasks[i].storage = how;
+}
+
+void simn_storage_ms(struct simn *s, uint64_t ms)
+{
+    simn_say(s, SIMN_ALL, "an operation on the storage takes up to %" PRIu64 " ms", 2 * ms);
+    s->opts.store_ms = ms;
+}
+
+uint32_t simn_checkpoints(const struct simn *s)
+{
+    return (uint32_t)s->saved.n;
+}
+
+uint64_t simn_checkpoint(const struct simn *s)
+{
+    uint64_t newest = 0;
+
+    for (size_t i = 0; i < s->saved.n; i++)
+        newest = s->saved.at[i].step > newest ? s->saved.at[i].step : newest;
+    return newest;
+}

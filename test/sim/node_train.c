@@ -1,0 +1,463 @@
+/* node_train.c - training: the members of a published view connect, those behind receive the state,
+ * then a step needs the contribution of all, and each applies it a little later by itself. So when
+ * the group breaks in that window, some have made the step and some have not. */
+#include "sim/node_sim_priv.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    CONNECT_LIMIT_MS = 5000,
+    DATA_LIMIT_MS = 2500, /* until the communicator gives up on a path */
+    AGAIN_MS = 20,
+    LEASE_AGAIN_MS = 5,
+};
+enum what { T_CONNECTED, T_RECEIVED, T_GIVES, T_APPLIES, T_ABORTED, T_BROKEN, T_LATE };
+enum news { NEWS_PAUSED, NEWS_ABORTED, NEWS_COMPLETE, NEWS_FAILED };
+
+static struct simn_group *group(struct simn *s, uint32_t rank)
+{
+    return s->groups.at[s->tasks[rank].train.group];
+}
+
+static void later(struct simn *s, uint32_t rank, uint64_t ms, enum what what, uint64_t value)
+{
+    const struct simn_task *t = &s->tasks[rank];
+
+    simn_push(s, (struct simn_event){ .at_ms = s->now_ms + ms, .kind = EV_TRAIN, .from = rank,
+                                      .to = rank, .serial = t->serial, .link = t->train.run,
+                                      .a = what, .b = value });
+}
+
+static void news(struct simn *s, uint32_t rank, enum news what, uint32_t peer)
+{
+    struct simn_task *t = &s->tasks[rank];
+
+    t->train.is_over = true;
+    simn_push(s, (struct simn_event){ .at_ms = s->now_ms + simn_random(s, 2), .kind = EV_NEWS,
+                                      .from = rank, .to = rank, .serial = t->serial,
+                                      .link = t->train.run, .a = what, .b = peer });
+}
+
+static void enter(struct simn *s, uint32_t rank, enum simn_phase phase)
+{
+    struct simn_train *t = &s->tasks[rank].train;
+
+    t->phase = phase;
+    t->since_ms = simn_clock(s, rank);
+    t->place = phase <= RECEIVING ? (uint64_t)phase : 4 * s->tasks[rank].held + (uint64_t)phase;
+    t->waits_for_lease = false;
+}
+
+static bool is_in(const struct simn *s, uint32_t rank, const struct simn_group *g)
+{
+    const struct simn_task *t = &s->tasks[rank];
+
+    return t->node != NULL && t->train.phase != REST && s->groups.at[t->train.group] == g;
+}
+
+/* ---- a group ---- */
+
+bool simn_same_view(const struct member_view *a, const struct member_view *b)
+{
+    if (a->generation != b->generation || a->n != b->n || a->newest_step != b->newest_step ||
+        a->newest != b->newest)
+        return false;
+    for (uint32_t i = 0; i < a->n; i++)
+        if (a->seats[i].rank != b->seats[i].rank || a->seats[i].held != b->seats[i].held ||
+            a->seats[i].incarnation != b->seats[i].incarnation)
+            return false;
+    return true;
+}
+
+uint32_t group_of(struct simn *s, uint32_t rank, const struct member_view *v)
+{
+    struct simn_group *g;
+
+    for (size_t i = s->groups.n; i-- > 1;)
+        if (simn_same_view(&s->groups.at[i]->view, v))
+            return (uint32_t)i;
+    g = simn_alloc(sizeof(*g));
+    g->seats = simn_alloc(v->n * sizeof(*g->seats));
+    memcpy(g->seats, v->seats, v->n * sizeof(*g->seats));
+    g->view = *v;
+    g->view.seats = g->seats;
+    for (uint32_t i = 0; i < v->n && v->seats[i].rank < 64 * WORDS; i++)
+        g->members[v->seats[i].rank / 64] |= (uint64_t)1 << v->seats[i].rank % 64;
+    g->author = rank;
+    g->author_serial = s->tasks[rank].serial;
+    if (!VEC_PUSH(s->groups, g))
+        abort();
+    judge_view(s, rank, &g->view);
+    return (uint32_t)(s->groups.n - 1);
+}
+
+static void go_on(struct simn *s, uint32_t at, uint64_t ms)
+{
+    simn_push(s, (struct simn_event){ .at_ms = s->now_ms + ms, .kind = EV_GROUP, .link = at });
+}
+
+/* The communicator of `culprit` is gone: the others fail, each when it sees that, and whether the
+ * reduction that was under way got through is chance. */
+static void break_group(struct simn *s, struct simn_group *g, uint32_t culprit, uint64_t after_ms)
+{
+    if (g->is_broken)
+        return;
+    g->is_broken = true;
+    for (uint32_t i = 0; i < g->view.n; i++) {
+        uint32_t rank = g->view.seats[i].rank;
+        struct simn_train *t = &s->tasks[rank].train;
+
+        if (rank == culprit || !is_in(s, rank, g) || t->is_over)
+            continue;
+        if (t->will_apply && simn_random(s, 2) == 0)
+            t->will_apply = false;
+        later(s, rank, after_ms + simn_delay(s) + (g->is_connected ? 0 : simn_random(s, 300)),
+              T_BROKEN, culprit);
+    }
+}
+
+static bool all_paths_open(struct simn *s, const struct simn_group *g, uint32_t *a, uint32_t *b)
+{
+    for (uint32_t i = 0; i < g->view.n; i++) {
+        *a = *b = g->view.seats[i].rank;
+        if (s->tasks[*a].is_off || s->tasks[*a].is_stopped)
+            return false;
+        for (uint32_t j = 0; j < g->view.n && s->n_cuts > 0; j++) {
+            *b = g->view.seats[j].rank;
+            if (!link_passes(s, *a, *b, SIMN_DATA))
+                return false;
+        }
+    }
+    return true;
+}
+
+/* The network or somebody who stands still holds all of them up. */
+static bool is_held_up(struct simn *s, uint32_t at)
+{
+    struct simn_group *g = s->groups.at[at];
+    uint32_t a, b;
+
+    if (all_paths_open(s, g, &a, &b)) {
+        g->stuck_ms = 0;
+        return false;
+    }
+    if (g->stuck_ms == 0)
+        g->stuck_ms = s->now_ms;
+    if (s->now_ms - g->stuck_ms < DATA_LIMIT_MS || a == b) {
+        go_on(s, at, AGAIN_MS);
+        return true;
+    }
+    simn_say(s, a, "the communicator lost %s", s->names[b]);
+    later(s, a, 0, T_BROKEN, b);
+    later(s, b, 0, T_BROKEN, a);
+    return true;
+}
+
+static void connect_all(struct simn *s, uint32_t at)
+{
+    struct simn_group *g = s->groups.at[at];
+    uint32_t first = g->view.seats[0].rank;
+
+    if (g->view.newest_step == 0 && s->tasks[first].storage == SIMN_STORAGE_FAILS) {
+        sim_train_fail(s, first, MEMBER_FAIL_LOCAL, "read the newest checkpoint: input/output error");
+        return;
+    }
+    if (g->view.newest_step == 0 && s->tasks[first].storage == SIMN_STORAGE_HANGS) {
+        go_on(s, at, AGAIN_MS);
+        return;
+    }
+    g->step = g->view.newest_step > 0 ? g->view.newest_step : store_newest(s, first);
+    g->is_connected = true;
+    for (uint32_t i = 0; i < g->view.n; i++)
+        later(s, g->view.seats[i].rank, simn_delay(s), T_CONNECTED, 0);
+}
+
+static void reduce(struct simn *s, uint32_t at)
+{
+    struct simn_group *g = s->groups.at[at];
+
+    g->step++;
+    g->given = 0;
+    for (uint32_t i = 0; i < g->view.n; i++) {
+        uint32_t rank = g->view.seats[i].rank;
+
+        s->tasks[rank].train.will_apply = true;
+        later(s, rank, simn_delay(s), T_APPLIES, 2 * g->step + g->will_pause);
+    }
+    g->will_pause = false;
+}
+
+/* ---- a member ---- */
+
+void train_begin(struct simn *s, uint32_t rank, const struct member_view *v)
+{
+    struct simn_task *t = &s->tasks[rank];
+    uint32_t at = group_of(s, rank, v);
+    struct simn_group *g = s->groups.at[at];
+    bool was_stuck = t->train.is_stuck;
+
+    if (t->train.phase != REST) {
+        simn_broken(s, "%s is to train in generation %" PRIu64 " before it is at rest",
+                    s->names[rank], v->generation);
+        return;
+    }
+    t->train = (struct simn_train){ .group = at, .run = t->train.run + 1,
+                                    .steps = t->train.steps, .is_stuck = was_stuck };
+    enter(s, rank, CONNECTING);
+    if (t->held > v->newest_step)
+        simn_broken(s, "%s holds step %" PRIu64 ", and generation %" PRIu64
+                    " would set it back to %" PRIu64, s->names[rank], t->held, v->generation,
+                    v->newest_step);
+    if (g->is_broken)
+        later(s, rank, simn_delay(s) + simn_random(s, 300), T_BROKEN, MEMBER_NOBODY);
+    else if (++g->joined == v->n)
+        go_on(s, at, simn_delay(s));
+    later(s, rank, CONNECT_LIMIT_MS, T_LATE, 0);
+}
+
+void train_pause(struct simn *s, uint32_t rank)
+{
+    s->tasks[rank].train.asked_pause = true;
+}
+
+void train_abort_now(struct simn *s, uint32_t rank)
+{
+    struct simn_train *t = &s->tasks[rank].train;
+
+    if (t->phase == REST || t->is_over || t->asked_abort)
+        return;
+    t->asked_abort = true;
+    break_group(s, group(s, rank), rank, 0);
+    if (!t->is_stuck)
+        later(s, rank, simn_random(s, 4), T_ABORTED, 0);
+}
+
+void sim_train_fail(struct simn *s, uint32_t rank, enum member_failure kind, const char *text)
+{
+    struct simn_task *t = &s->tasks[rank];
+
+    if (t->node == NULL || t->is_stopped || t->train.is_over)
+        return;
+    simn_say(s, rank, "fails: %s", text);
+    if (t->train.phase == REST) {
+        member_node_failed(t->node, 0, kind, MEMBER_NOBODY, t->held, text, simn_clock(s, rank));
+        simn_drain(s, rank);
+        return;
+    }
+    t->train.failure = kind;
+    t->train.text = text;
+    break_group(s, group(s, rank), rank, 0);
+    news(s, rank, NEWS_FAILED, MEMBER_NOBODY);
+}
+
+void simn_stuck(struct simn *s, uint32_t rank)
+{
+    simn_say(s, rank, "its training stands still");
+    s->tasks[rank].train.is_stuck = s->tasks[rank].was_stuck = true;
+}
+
+void train_process_gone(struct simn *s, uint32_t rank, bool is_silent)
+{
+    struct simn_task *t = &s->tasks[rank];
+
+    if (t->train.group != 0 && t->train.phase != REST)
+        break_group(s, group(s, rank), rank, is_silent ? DATA_LIMIT_MS : 0);
+    t->train = (struct simn_train){ .run = t->train.run + 1 };
+}
+
+static void step_on(struct simn *s, uint32_t rank)
+{
+    struct simn_task *t = &s->tasks[rank];
+    bool is_first = group(s, rank)->view.seats[0].rank == rank;
+
+    if (s->opts.steps > 0 && t->held >= s->opts.steps) {
+        enter(s, rank, SAVING_LAST);
+        if (is_first)
+            store_save(s, rank, t->held, false, true);
+        else
+            news(s, rank, NEWS_COMPLETE, MEMBER_NOBODY);
+        return;
+    }
+    if (is_first && s->opts.save_every > 0 && t->held > 0 && t->held % s->opts.save_every == 0)
+        store_save(s, rank, t->held, false, false);
+    enter(s, rank, COMPUTING);
+    later(s, rank, s->opts.step_ms * (75 + simn_random(s, 50)) / 100 + 1, T_GIVES, 0);
+}
+
+static void connected(struct simn *s, uint32_t rank)
+{
+    struct simn_task *t = &s->tasks[rank];
+
+    if (t->train.phase == CONNECTING && t->held != group(s, rank)->step) {
+        enter(s, rank, RECEIVING);
+        t->held = 0; /* what was there is being overwritten */
+        later(s, rank, 1 + simn_random(s, s->opts.transfer_ms), T_RECEIVED, 0);
+        return;
+    }
+    if (t->train.phase == RECEIVING)
+        t->held = group(s, rank)->step;
+    t->train.phase = COMPUTING;
+    member_node_connected(t->node, group(s, rank)->view.generation, simn_clock(s, rank));
+    step_on(s, rank);
+}
+
+static void gives(struct simn *s, uint32_t rank)
+{
+    struct simn_task *t = &s->tasks[rank];
+    struct simn_group *g = group(s, rank);
+
+    if (t->train.is_stuck)
+        return;
+    if (g->view.seats[0].rank == rank) {
+        if (member_node_needs_lease(t->node) && !store_is_held(s, rank)) {
+            t->train.waits_for_lease = true;
+            later(s, rank, LEASE_AGAIN_MS, T_GIVES, 0);
+            return;
+        }
+        judge_go(s, rank, g);
+    }
+    enter(s, rank, GIVEN);
+    g->will_pause |= t->train.asked_pause;
+    if (++g->given == g->view.n && !g->is_broken && !is_held_up(s, t->train.group))
+        reduce(s, t->train.group);
+}
+
+static void applies(struct simn *s, uint32_t rank, uint64_t step, bool pauses)
+{
+    struct simn_task *t = &s->tasks[rank];
+
+    if (!t->train.will_apply)
+        return;
+    t->train.will_apply = false;
+    judge_apply(s, rank, step);
+    t->held = step;
+    t->train.steps++;
+    if (t->train.asked_abort)
+        return; /* the update ran to its end all the same */
+    if (pauses && (s->opts.steps == 0 || step < s->opts.steps))
+        news(s, rank, NEWS_PAUSED, MEMBER_NOBODY);
+    else
+        step_on(s, rank);
+}
+
+static void broken(struct simn *s, uint32_t rank, uint32_t peer)
+{
+    struct simn_task *t = &s->tasks[rank];
+
+    if (t->train.asked_abort || t->train.is_stuck)
+        return;
+    if (t->train.will_apply) {
+        later(s, rank, 1, T_BROKEN, peer);
+        return;
+    }
+    t->train.failure = MEMBER_FAIL_PEER;
+    t->train.text = "connection reset by peer";
+    break_group(s, group(s, rank), rank, 0);
+    news(s, rank, NEWS_FAILED, peer);
+}
+
+static void tell_node(struct simn *s, uint32_t rank, const struct simn_event *e)
+{
+    struct simn_task *t = &s->tasks[rank];
+    uint64_t g = group(s, rank)->view.generation, now = simn_clock(s, rank);
+
+    t->train.phase = REST;
+    t->train.is_over = t->train.asked_pause = t->train.asked_abort = false;
+    switch ((enum news)e->a) {
+    case NEWS_PAUSED:
+        simn_say(s, rank, "paused after step %" PRIu64, t->held);
+        member_node_paused(t->node, g, t->held, now);
+        break;
+    case NEWS_ABORTED:
+        simn_say(s, rank, "aborted, holds step %" PRIu64, t->held);
+        member_node_aborted(t->node, g, t->held, now);
+        break;
+    case NEWS_COMPLETE:
+        simn_say(s, rank, "has made all steps");
+        member_node_complete(t->node, g, t->held, now);
+        break;
+    case NEWS_FAILED:
+        simn_say(s, rank, "training failed, holds step %" PRIu64 ": %s (%s)", t->held,
+                 t->train.text, e->b == MEMBER_NOBODY ? "nobody named" : s->names[e->b]);
+        member_node_failed(t->node, g, t->train.failure, (uint32_t)e->b, t->held, t->train.text,
+                           now);
+        break;
+    }
+}
+
+void train_last_saved(struct simn *s, uint32_t rank)
+{
+    struct simn_train *t = &s->tasks[rank].train;
+
+    if (t->phase == SAVING_LAST && !t->is_over && !t->asked_abort) {
+        s->complete_step = s->tasks[rank].held;
+        simn_say(s, rank, "the last checkpoint is verified");
+        news(s, rank, NEWS_COMPLETE, MEMBER_NOBODY);
+    }
+}
+
+void train_event(struct simn *s, struct simn_event *e)
+{
+    struct simn_train *t = &s->tasks[e->to].train;
+
+    if (e->kind == EV_GROUP) {
+        struct simn_group *g = s->groups.at[e->link];
+
+        if (g->is_broken || is_held_up(s, e->link))
+            return;
+        if (!g->is_connected)
+            connect_all(s, e->link);
+        else if (g->given == g->view.n)
+            reduce(s, e->link);
+        return;
+    }
+    if (e->link != t->run || t->phase == REST)
+        return;
+    if (e->kind == EV_NEWS) {
+        tell_node(s, e->to, e);
+        return;
+    }
+    if (t->is_over)
+        return;
+    switch ((enum what)e->a) {
+    case T_ABORTED:
+        if (t->will_apply && simn_random(s, 2) == 0) /* the update has begun: it runs to its end */
+            later(s, e->to, simn_delay(s), T_ABORTED, 0);
+        else
+            news(s, e->to, NEWS_ABORTED, MEMBER_NOBODY);
+        return;
+    case T_APPLIES:
+        applies(s, e->to, e->b / 2, e->b & 1);
+        return;
+    case T_BROKEN:
+        broken(s, e->to, (uint32_t)e->b);
+        return;
+    default:
+        break;
+    }
+    if (t->asked_abort)
+        return;
+    if (e->a == T_CONNECTED || e->a == T_RECEIVED)
+        connected(s, e->to);
+    else if (e->a == T_GIVES)
+        gives(s, e->to);
+    else if (t->phase == CONNECTING) /* T_LATE */
+        broken(s, e->to, MEMBER_NOBODY);
+}
+
+void sim_train_progress(struct simn *s, uint32_t rank, struct member_progress *out)
+{
+    static const char *const names[] = { "", "connect", "state", "compute", "reduce", "save" };
+    const struct simn_train *t = &s->tasks[rank].train;
+
+    *out = (struct member_progress){ .held = s->tasks[rank].held, .place = t->place,
+                                     .phase = names[t->phase] };
+    if (t->phase != REST)
+        out->phase_ms = simn_clock(s, rank) - t->since_ms;
+    if (t->phase > RECEIVING && t->phase < SAVING_LAST && t->steps >= 3 && !t->waits_for_lease)
+        out->limit_ms = 10 * s->opts.step_ms + 300;
+    if (t->waits_for_lease)
+        out->phase = "lease";
+}

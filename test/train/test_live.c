@@ -1,0 +1,129 @@
+/* What may change while training runs: when checkpoints are due and how many stay, and at which steps the
+ * norm of the gradient is computed, with several replicas that must agree on it. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <math.h>
+#include <cmocka.h>
+
+#include "base/check.h"
+#include "train/fixture.h"
+
+static bool has_norm[STEPS + 1];
+
+static void note_norm(void *arg, const struct train_event *e)
+{
+    if (e->kind == TRAIN_STEP)
+        has_norm[e->step] = !isnan(e->report->grad_norm);
+    fixture_event(arg, e);
+}
+
+static void norm_every_4_from_step_20(struct fixture *f, uint64_t step)
+{
+    if (step == 20)
+        train_set_norm(f->train, 4);
+    if (step == 40)
+        train_set_norm(f->train, 0);
+}
+
+/* Heard at the boundary behind the step that was asked in, or one later. */
+static void the_norm_is_computed_at_other_steps_from_the_next_boundary_on(void **state)
+{
+    struct fixture *f = fixture_new(4, 4);
+
+    (void)state;
+    f->opts.on_event = note_norm;
+    f->opts.clip_norm = 0;
+    f->opts.norm_every_steps = 3;
+    f->on_step = norm_every_4_from_step_20;
+    run(f);
+    assert_int_equal(f->end, TRAIN_COMPLETE);
+    for (uint64_t k = 1; k <= STEPS; k++) {
+        bool expected = k <= 20 ? k % 3 == 0 : k <= 40 ? k % 4 == 0 : false;
+
+        if (k != 21 && k != 41 && has_norm[k] != expected)
+            fail_msg("step %d: %s norm", (int)k, expected ? "no" : "a");
+    }
+    fixture_free(f);
+}
+
+/* Checkpoints that are due up to a step: by tens, from 30 on by twos. */
+static uint64_t due_up_to(uint64_t step)
+{
+    return step <= 30 ? step / 10 : 3 + (step - 30) / 2;
+}
+
+/* The disk may be slower than the steps: they wait until all that was due before is there. */
+static void save_every_2_from_step_30(struct fixture *f, uint64_t step)
+{
+    for (int ms = 0; __atomic_load_n(&f->saves, __ATOMIC_ACQUIRE) < due_up_to(step - 1) && ms < 15000; ms++)
+        usleep(1000);
+    if (step == 30)
+        train_set_checkpoint(f->train, 2, 0, 0);
+}
+
+static uint32_t count_folder(const char *folder)
+{
+    struct err err;
+    uint32_t n = 0;
+
+    for (uint64_t step = 1; step <= STEPS; step++) {
+        struct ckpt_info info;
+        char path[128];
+
+        snprintf(path, sizeof(path), "%s/step-%08d", folder, (int)step);
+        n += ckpt_verify(path, NULL, NULL, &info, &err) == 0;
+    }
+    return n;
+}
+
+static void checkpoints_are_due_more_often_and_more_of_them_stay(void **state)
+{
+    struct fixture *f = fixture_new(2, 4);
+
+    (void)state;
+    f->opts.checkpoint_directory = f->checkpoints;
+    f->opts.checkpoint_every_steps = 10;
+    f->opts.max_to_keep = 1;
+    f->on_step = save_every_2_from_step_30;
+    run(f);
+    assert_int_equal(f->end, TRAIN_COMPLETE);
+    /* 10 and 20, which removed it; 30 comes after the change: from there on all stay */
+    assert_int_equal(f->saves, due_up_to(STEPS));
+    assert_int_equal(count_folder(f->checkpoints), f->saves - 1);
+    fixture_free(f);
+}
+
+static void by_time_too(struct fixture *f, uint64_t step)
+{
+    if (step == 10)
+        train_set_checkpoint(f->train, 0, 1e-9, 3);
+    for (int ms = 0; step > 10 && __atomic_load_n(&f->saves, __ATOMIC_ACQUIRE) < step / 10 - 1 && ms < 15000; ms++)
+        usleep(1000);
+}
+
+static void checkpoints_by_time_begin_when_they_are_asked_for(void **state)
+{
+    struct fixture *f = fixture_new(1, 4);
+
+    (void)state;
+    f->opts.checkpoint_directory = f->checkpoints;
+    f->on_step = by_time_too;
+    run(f);
+    assert_int_equal(f->end, TRAIN_COMPLETE);
+    assert_true(f->saves > 3); /* without it one, at the end */
+    assert_int_equal(count_folder(f->checkpoints), 3);
+    fixture_free(f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_norm_is_computed_at_other_steps_from_the_next_boundary_on),
+        cmocka_unit_test(checkpoints_are_due_more_often_and_more_of_them_stay),
+        cmocka_unit_test(checkpoints_by_time_begin_when_they_are_asked_for),
+    };
+
+    return cmocka_run_group_tests_name("train/live", tests, NULL, NULL);
+}
