@@ -222,8 +222,8 @@ bool comm_close_quiet(struct comm *c, uint32_t wait_ms)
         return true;
     host_leave(c);
     comm_unwatch(c, true);
-    /* Whoever writes into our arena is in a call that we have entered too, and a call ends well only
-     * when nobody is in it any more. */
+    /* Whoever writes into our arena is in a call that we have entered too, and a call ends well
+     * only when nobody is in it any more. */
     for (uint32_t i = 0; i < c->n_ranks; i++)
         torn |= c->ranks[i].torn;
     tether.fd = c->shm.tether_fd;

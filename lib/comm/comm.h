@@ -46,7 +46,7 @@ struct comm_opts {
     const struct comm_member *members;
     uint32_t n_members;
     uint32_t self;
-    const uint32_t *shares; /* [ranks] leaves that each rank stands for (comm_share()); NULL: one each */
+    const uint32_t *shares; /* [ranks] leaves that each stands for (comm_share()); NULL: one each */
     uint8_t key[COMM_KEY_BYTES]; /* shared by the members, known to nobody else */
     struct comm_listener *listener; /* borrowed for the life of the comm; NULL with one member */
     /* Shared region that holds every buffer passed to a call; it stays for the life of the comm. */

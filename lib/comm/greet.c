@@ -130,7 +130,8 @@ static struct want *find_want(struct shake *s, const struct hello *h)
     for (size_t i = 0; i < s->n_wants; i++) {
         struct want *w = &s->wants[i];
 
-        if (w->kind == h->kind && w->own == h->to && w->peer == h->from && !w->dials && !w->is_there)
+        if (w->kind == h->kind && w->own == h->to && w->peer == h->from && !w->dials &&
+            !w->is_there)
             return w;
     }
     return NULL;
@@ -145,8 +146,9 @@ static enum outcome park(struct shake *s, struct conn *n, const struct hello *h)
     memcpy(p.from, n->from, sizeof(p.from));
     listener_park(s->opts->listener, &p);
     s->n_early++;
-    snprintf(s->early, sizeof(s->early), "a connection from %s asked for generation %llu, ours is %llu",
-             n->from, (unsigned long long)h->generation, (unsigned long long)s->here.generation);
+    snprintf(s->early, sizeof(s->early),
+             "a connection from %s asked for generation %llu, ours is %llu", n->from,
+             (unsigned long long)h->generation, (unsigned long long)s->here.generation);
     return DONE;
 }
 
@@ -168,7 +170,8 @@ static enum outcome accept_greeted(struct shake *s, struct conn *n)
     }
     if (n->want == NULL)
         (void)greet_stranger(s, n, "asked for generation %llu, ours is %llu",
-                             (unsigned long long)h.generation, (unsigned long long)s->here.generation);
+                             (unsigned long long)h.generation,
+                             (unsigned long long)s->here.generation);
     if (nonce(s, ch.nonce) != GO_ON)
         return DROP;
     challenge_write(&ch, n->hello, s->opts->key, n->challenge);

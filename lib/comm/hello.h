@@ -48,7 +48,7 @@ struct hello {
 enum hello_verdict {
     HELLO_OK,
     HELLO_STALE,    /* the dialler's generation is over */
-    HELLO_EARLY,    /* the accepting side is not that far yet: never said, the dialler is kept waiting */
+    HELLO_EARLY,    /* the accepting side is not that far yet; never said, it keeps us waiting */
     HELLO_LAYOUT,   /* same generation, another idea of who is in it */
     HELLO_UNWANTED, /* not a connection that this side expects, or it is there already */
     HELLO_VERDICTS,

@@ -39,10 +39,12 @@ static bool is_leader(const struct comm *c)
 /* ---- sending ---- */
 
 /* `for_room`: until fd takes more; else for a moment. */
-static int wait_to_send(struct comm *c, int fd, bool for_room, uint64_t deadline_ns, struct err *err)
+static int wait_to_send(struct comm *c, int fd, bool for_room, uint64_t deadline_ns,
+                        struct err *err)
 {
     uint64_t now = clock_ns();
-    struct pollfd p[2] = { { .fd = c->wake_fd, .events = POLLIN }, { .fd = fd, .events = POLLOUT } };
+    struct pollfd p[2] = { { .fd = c->wake_fd, .events = POLLIN },
+                           { .fd = fd, .events = POLLOUT } };
 
     if (now >= deadline_ns)
         return err_set(err, ERR_TIMEOUT, "it has not taken what is shared before the deadline");
@@ -152,7 +154,8 @@ static int take_member(struct comm *c, struct comm_life *l, uint32_t member,
         c->shm.memory[member].bytes != 0 || l->passed[0] < 0 || l->passed[1] < 0)
         return err_set(err, ERR_PEER,
                        "it passed the memory of member %u, which is not one that it should", member);
-    rc = maps_take(listener_maps(c->opts.listener), l->passed[0], (size_t)m->bytes, &base, err);
+    rc = maps_take(listener_maps(c->opts.listener), l->passed[0], (size_t)m->bytes, &base,
+                   err);
     if (rc < 0)
         return rc;
     c->shm.memory[member] =

@@ -488,7 +488,8 @@ void member_node_tick(struct member_node *n, uint64_t now_ms)
     if (n->state == MEMBER_LEADING)
         node_lead_tick(n, now_ms);
     if (n->is_stopping && n->state != MEMBER_ENDED && now_ms - n->stop_ms > stop_limit)
-        node_finish(n, 138, "asked to leave, and nobody could release this task in time");
+        node_finish(n, 138, node_print(n, "%s was asked to leave, and nobody released it in time: %s",
+                                       node_name(n, n->self), node_missing(n)));
     if (n->state != MEMBER_ENDED)
         beat(n, now_ms);
 }

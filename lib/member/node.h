@@ -180,7 +180,7 @@ enum member_do {
     MEMBER_TRAIN,  /* view: connect, receive or give state, train; text: what led to it */
     MEMBER_PAUSE,  /* stop at the next step boundary */
     MEMBER_ABORT,  /* stop at once; text: the first cause */
-    MEMBER_SAVE,   /* at rest: write what is held, verify; then member_node_saved() */
+    MEMBER_SAVE,   /* at rest: write what is held, verify; then member_node_saved(), within grace_ms */
     MEMBER_LEASE,  /* take number token + 1 with the record `view` if token is still the newest; `wish` numbers the
                       actions; token UINT64_MAX: only look. Its outcome: member_node_lease() */
     MEMBER_RELEASE, /* mark the lease as released; not answered */

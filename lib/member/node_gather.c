@@ -306,7 +306,10 @@ static void probe(struct member_node *n, uint64_t now_ms)
 
 static void say_missing(struct member_node *n, uint64_t now_ms)
 {
-    const char *text = node_print(n, "waiting: %s", node_missing(n));
+    const char *text = n->save_began_ms != 0 && !n->is_saved ?
+                           node_print(n, "%s saves the state before tasks that were asked to leave go",
+                                      node_name(n, n->self)) :
+                           node_print(n, "waiting: %s", node_missing(n));
     struct member_msg m = { .kind = MEMBER_MSG_WAIT, .text = text };
 
     n->said_ms = now_ms;

@@ -32,7 +32,6 @@ struct rdzv_server {
     struct rdzv *r;
     grpc_server *server;
     void **registered; /* [rdzv_n_methods] */
-    uint16_t port;
     bool is_closing, is_down;
     struct rdzv_in *all; /* the calls that run */
     uint32_t n_calls;
@@ -476,7 +475,6 @@ int rdzv_server_open(struct rdzv *r, struct rdzv_server **out, struct err *err)
     }
     port = grpc_server_add_http2_port(s->server, r->opts.listen, plain);
     grpc_server_credentials_release(plain);
-    s->port = (uint16_t)port;
     grpc_server_start(s->server);
     *out = s;
     if (port == 0) {
@@ -490,11 +488,6 @@ int rdzv_server_open(struct rdzv *r, struct rdzv_server **out, struct err *err)
         for (uint32_t k = 0; k < rdzv_methods[i].pending; k++)
             accept_next(s, &rdzv_methods[i]);
     return 0;
-}
-
-uint16_t rdzv_server_port(const struct rdzv_server *s)
-{
-    return s->port;
 }
 
 void rdzv_server_shutdown(struct rdzv_server *s)

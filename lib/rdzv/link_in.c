@@ -1,8 +1,9 @@
 /* link_in.c - Rendezvous.Join: the links of those that called us, at most one per task.
  *
- * The first message says whose link it is. A newer call of a task takes the place of its older one:
- * of the same process, because the older may be one that it gave up; of another process, because
- * that one was started later, and the former must not stay. */
+ * The first message says whose link it is. A newer call of a process takes the place of its older
+ * one, which may be one that it gave up. Of two processes of a task the one that was started later
+ * stays (a host that was cut off may wake up long after its task was started elsewhere); the other is
+ * told to end. */
 #include "rdzv/rdzv_priv.h"
 
 #include <stdlib.h>
@@ -16,7 +17,7 @@ enum { CODE_INPUT = 2 };
 struct seat {
     struct rdzv_in *call; /* NULL: no link. Its context is this seat */
     /* of the newest Join */
-    uint64_t incarnation, n_calls;
+    uint64_t incarnation, n_calls, started_us;
     uint32_t n_devices;
     char *data_address, *host_key; /* owned */
     double samples_per_second;
@@ -98,6 +99,7 @@ static bool is_impossible(struct rdzv_links *l, const Trainerd__V1__Join *j, uin
                           struct rdzv_in *call)
 {
     struct rdzv *r = l->r;
+    const struct seat *seat = rank != MEMBER_NOBODY ? &l->seats[rank] : NULL;
     uint32_t to = wire_rank(&r->cluster, j->to);
     char self[400];
 
@@ -111,15 +113,20 @@ static bool is_impossible(struct rdzv_links *l, const Trainerd__V1__Join *j, uin
             j->task->type, j->task->index, j->task->address, j->cluster, r->opts.ident.cluster);
     else if (rank == r->opts.self && j->incarnation != r->opts.incarnation)
         rdzv_in_finish(call, GRPC_STATUS_FAILED_PRECONDITION,
-                       "another process runs as this task: this is %s, and it leads", self);
+                       "another process runs as this task: this is %s", self);
     else if (to != r->opts.self) /* a name that leads to the wrong host, perhaps for a while */
         rdzv_in_finish(call, GRPC_STATUS_UNAVAILABLE,
                        "this is %s, but %s %u was called: its address %s leads here", self,
                        j->to->type, j->to->index, j->to->address);
     else if (rank == r->opts.self)
         rdzv_in_finish(call, GRPC_STATUS_UNAVAILABLE, "this is %s, the caller itself", self);
-    else if (j->incarnation == l->seats[rank].incarnation && j->call <= l->seats[rank].n_calls)
+    else if (j->incarnation == seat->incarnation && j->call <= seat->n_calls)
         rdzv_in_finish(call, GRPC_STATUS_UNAVAILABLE, "a newer call of this process is here");
+    else if (seat->call != NULL && j->incarnation != seat->incarnation &&
+             j->started_us < seat->started_us)
+        rdzv_in_finish(call, GRPC_STATUS_FAILED_PRECONDITION,
+                       "another process runs as this task: it was started %.1f s later",
+                       (double)(seat->started_us - j->started_us) * 1e-6);
     else
         return false;
     return true;
@@ -166,6 +173,7 @@ static void join(struct rdzv_links *l, struct rdzv_in *call, const Trainerd__V1_
     seat->call = call;
     seat->incarnation = j->incarnation;
     seat->n_calls = j->call;
+    seat->started_us = j->started_us;
     seat->n_devices = j->n_devices;
     seat->samples_per_second = 0;
     keep(&seat->data_address, j->data_address);

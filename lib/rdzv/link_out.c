@@ -91,6 +91,7 @@ void rdzv_client_tell(struct rdzv_client *c, const struct member_msg *m)
     struct wire_sender s = { .self = o->self,
                              .to = c->rank,
                              .call = c->n_calls,
+                             .started_us = c->r->started_us,
                              .data_address = o->data_address,
                              .host_key = o->host_key,
                              .samples_per_second = o->progress->samples_per_second };

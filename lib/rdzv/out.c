@@ -37,7 +37,7 @@ struct rdzv_out {
 
     grpc_slice unsent[UNSENT_MAX]; /* oldest first */
     uint32_t n_unsent;
-    bool is_sending, has_sent, is_closing, is_closed, has_ended;
+    bool is_sending, has_sent, is_closing, is_closed, has_ended, is_overrun;
 
     grpc_metadata token; /* in use until the first `sent` */
     grpc_metadata_array initial, trailing;
@@ -138,6 +138,13 @@ static void on_sent(void *arg, bool ok)
     unref(o);
 }
 
+static void cut_if_overrun(struct rdzv_out *o)
+{
+    if (o->is_overrun && o->call != NULL)
+        grpc_call_cancel_with_status(o->call, GRPC_STATUS_RESOURCE_EXHAUSTED, "it does not read",
+                                     NULL);
+}
+
 /* ---- receiving ---- */
 
 static void receive(struct rdzv_out *o)
@@ -207,6 +214,7 @@ static void begin(struct rdzv_out *o, int fd)
                     .data.recv_initial_metadata.recv_initial_metadata = &o->initial };
     batch(o, &op, 1, &o->opened);
     receive(o);
+    cut_if_overrun(o);
 }
 
 static void on_dialled(void *arg, int fd, bool is_refused, const char *why)
@@ -253,10 +261,9 @@ struct rdzv_out *rdzv_out_start(const struct rdzv_out_opts *opts)
 void rdzv_out_send(struct rdzv_out *o, const ProtobufCMessage *m)
 {
     CHECK(!o->is_closing);
-    if (o->n_unsent == UNSENT_MAX) {
-        if (o->call != NULL)
-            grpc_call_cancel_with_status(o->call, GRPC_STATUS_RESOURCE_EXHAUSTED,
-                                         "it does not read", NULL);
+    if (o->n_unsent == UNSENT_MAX) { /* nothing may be left out: the link is no good any more */
+        o->is_overrun = true;
+        cut_if_overrun(o);
         return;
     }
     o->unsent[o->n_unsent++] = rdzv_pack(m);

@@ -81,7 +81,6 @@ struct rdzv_method {
 struct rdzv_server;
 /* Listens on opts->listen. Errors: ERR_IO, ERR_INPUT. */
 int rdzv_server_open(struct rdzv *r, struct rdzv_server **out, struct err *err);
-uint16_t rdzv_server_port(const struct rdzv_server *s);
 void rdzv_server_shutdown(struct rdzv_server *s); /* no new calls; those that run may end */
 void rdzv_server_cancel(struct rdzv_server *s);   /* ends those that run */
 bool rdzv_server_is_closing(const struct rdzv_server *s);
@@ -143,7 +142,7 @@ struct rdzv {
     struct arena memory;
     struct wire_cluster cluster;
     uint8_t token_digest[32];
-    uint64_t started_ms;
+    uint64_t started_ms, started_us; /* monotonic; since 1970 */
     struct rdzv_hub *hub;
     struct rdzv_server *server;
     struct rdzv_out *outs; /* all that run */

@@ -127,6 +127,12 @@ def bench_allreduce(sizes, *more):
     return out
 
 
+def open_generation(*more):
+    """Seconds from the end of one generation of 4 tasks to the next that is connected, the slowest task's."""
+    text = run_checked([program("bench_allreduce"), "--ranks", "4", "--open", "--bytes", str(MIB), *more])
+    return {None: float(re.search(r"^ *open +([\d.]+)$", text, re.M).group(1)) / 1e6}
+
+
 def reduce(table, folder):
     sizes = sorted(REDUCE_AIMED + REDUCE_CONTEXT)
     torch, mpi = peers.Torch(WORLD), peers.OpenMPI(kit.BUILD)
@@ -143,6 +149,10 @@ def reduce(table, folder):
         for n in sizes:
             size = "%d MiB" % (n // MIB) if n >= MIB else "%d KiB" % (n // KIB)
             table.faster("all-reduce, %s, %s" % (what, size), us, peer, n, aim if n in REDUCE_AIMED else None)
+    for hosts in (1, 2):
+        side = Side("trainerd", lambda: open_generation("--hosts", str(hosts)))
+        table.interleave(REDUCE_ROUNDS, side)
+        table.within("open a generation, 4 tasks on %d host%s" % (hosts, "s" if hosts > 1 else ""), side, 0.005)
 
 
 # ---- files ----

@@ -96,6 +96,14 @@ class Table:
 
         self.row(name, ">= %.0f %%" % (100 * at_least), make)
 
+    def within(self, name, side, seconds):
+        """One time that has nothing beside it."""
+        def make():
+            a = side.median()
+            return duration(a), "", "", a <= seconds
+
+        self.row(name, "<= %s" % duration(seconds), make)
+
     def group(self, name, measure, *args):
         """Runs what fills some rows; trouble before its first row is that of the group."""
         try:

@@ -73,7 +73,8 @@ static inline void ends_with(struct simn *s, uint32_t rank, int code, const char
 
 static inline void says(struct simn *s, uint32_t rank, const char *text)
 {
-    if (strstr(simn_said(s, rank), text) != NULL && simn_said_ms(s, rank) + 3 * MEMBER_SAY_MS > simn_now(s))
+    if (strstr(simn_said(s, rank), text) != NULL &&
+        simn_said_ms(s, rank) + 3 * MEMBER_SAY_MS > simn_now(s))
         return;
     fputs(simn_story(s), stderr);
     fail_msg("worker %u said \"%s\", expected \"%s\" in it", rank, simn_said(s, rank), text);

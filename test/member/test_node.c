@@ -1,5 +1,5 @@
-/* test_node.c - stories of a group that regroups: losses, chiefs, partitions, storage. The bounds are
- * those that node.h promises; the judge of the simulator watches all the way. */
+/* test_node.c - stories of a group that regroups: losses, chiefs, partitions, storage. The bounds
+ * are those that node.h promises; the judge of the simulator watches all the way. */
 #include "member/node_kit.h"
 
 /* ---- losses that closed links show: a few messages, and no timer but the tick ---- */
@@ -37,7 +37,8 @@ static void one_loss_is_one_new_generation(void **state)
 
         simn_kill(s, (uint32_t)(1 + seed % 5));
         regroup(s, 5, 0, 150);
-        HOLDS(s, simn_generation(s, 0) == generation + 1); /* nobody was left behind because it came to rest later */
+        /* nobody was left behind because it came to rest later */
+        HOLDS(s, simn_generation(s, 0) == generation + 1);
         simn_free(s);
     }
 }

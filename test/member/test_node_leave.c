@@ -1,4 +1,5 @@
-/* test_node_leave.c - stories of a group that somebody leaves, or may not join, and how a job ends. */
+/* test_node_leave.c - stories of a group that somebody leaves, or may not join, and of how a job
+ * ends. */
 #include "member/node_kit.h"
 
 /* ---- leaving ---- */
@@ -149,6 +150,22 @@ static void a_leaver_whose_state_cannot_be_saved_says_so(void **state)
     simn_free(s);
 }
 
+static void a_storage_that_hangs_holds_the_others_up_for_the_grace_time_only(void **state)
+{
+    struct simn *s = CLUSTER(.grace_ms = 1500);
+
+    (void)state;
+    simn_storage(s, 0, SIMN_STORAGE_HANGS);
+    simn_stop(s, 3, false);
+    simn_advance(s, 1000);
+    HOLDS(s, strstr(simn_story(s), "was asked to leave") != NULL);
+    simn_advance(s, 900);
+    ends_with(s, 3, 138, "does not answer");
+    simn_storage(s, 0, SIMN_STORAGE_FINE);
+    regroup(s, 3, 0, 1000);
+    simn_free(s);
+}
+
 /* ---- waiting ---- */
 
 static void min_world_of_all_waits_until_the_deadline(void **state)
@@ -217,7 +234,8 @@ static void a_task_that_stands_still_is_named_and_replaced(void **state)
         simn_stuck(s, rank);
         simn_advance(s, 500 + MEMBER_BEHIND_MS + MEMBER_BEAT_MS + 700);
         HOLDS(s, strstr(simn_story(s), "does not move") != NULL);
-        HOLDS(s, strstr(simn_exit_text(s, rank), name) != NULL || simn_exit_code(s, rank) == SIMN_RUNNING);
+        HOLDS(s, strstr(simn_exit_text(s, rank), name) != NULL ||
+                     simn_exit_code(s, rank) == SIMN_RUNNING);
         regroup(s, 4, 0, 14000);
         simn_free(s);
     }
@@ -225,8 +243,8 @@ static void a_task_that_stands_still_is_named_and_replaced(void **state)
 
 static void a_task_that_stands_still_in_the_first_step_is_found_at_the_deadline(void **state)
 {
-    struct simn *s = simn_new(&(struct simn_opts){ .world = 3, .seed = 1, .deadline_ms = 4000, .restart_ms = 200,
-                                                   .tell = true });
+    struct simn *s = simn_new(&(struct simn_opts){ .world = 3, .seed = 1, .deadline_ms = 4000,
+                                                   .restart_ms = 200, .tell = true });
 
     (void)state;
     simn_advance(s, 1);
@@ -246,7 +264,8 @@ static void a_broken_device_takes_one_task_out(void **state)
         simn_fail(s, rank, MEMBER_FAIL_LOCAL, "cuda: out of memory");
         regroup(s, 3, rank == 0 ? 1 : 0, 200);
         ends_with(s, rank, 138, "out of memory");
-        HOLDS(s, strstr(member_node_cause(simn_node(s, 2)), rank == 0 ? "worker 0" : "worker 3") != NULL);
+        HOLDS(s, strstr(member_node_cause(simn_node(s, 2)),
+                        rank == 0 ? "worker 0" : "worker 3") != NULL);
         simn_free(s);
     }
 }
@@ -295,7 +314,8 @@ static void a_complete_job_ends_with_0_everywhere_and_again_when_started_again(v
     simn_free(s);
 }
 
-/* In each millisecond of the end: one dies, its supervisor starts it again, the job is completed. */
+/* In each millisecond of the end: one dies, its supervisor starts it again, and the job is
+ * completed. */
 static void who_dies_at_the_end_does_not_keep_the_job_from_being_completed(void **state)
 {
     (void)state;
@@ -341,6 +361,7 @@ int main(void)
         cmocka_unit_test(a_leaver_that_dies_meanwhile_holds_nobody_up),
         cmocka_unit_test(a_leaver_waits_for_its_storage_within_the_grace_time),
         cmocka_unit_test(a_leaver_whose_state_cannot_be_saved_says_so),
+        cmocka_unit_test(a_storage_that_hangs_holds_the_others_up_for_the_grace_time_only),
         cmocka_unit_test(min_world_of_all_waits_until_the_deadline),
         cmocka_unit_test(a_lost_task_is_waited_for_and_then_not),
         cmocka_unit_test(too_few_are_no_group),

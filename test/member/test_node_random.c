@@ -1,6 +1,6 @@
 /* test_node_random.c - thousands of small clusters and what may happen to them; sim/node_story.c
- * says what must come of it. SEEDS=n plays n of them, from FIRST on, until FINDINGS end badly; SEED=n plays
- * one and tells it. test/sim/mutate shows that it finds what is wrong. */
+ * says what must come of it. SEEDS=n plays n of them, from FIRST on, until FINDINGS end badly;
+ * SEED=n plays one and tells it. test/sim/mutate shows that it finds what is wrong. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -14,7 +14,11 @@
 
 #include "sim/node_sim.h"
 
+#ifdef __SANITIZE_ADDRESS__
+enum { SEEDS = 2000, FINDINGS = 3 };
+#else
 enum { SEEDS = 10000, FINDINGS = 3 };
+#endif
 
 static uint64_t asked(const char *name, uint64_t otherwise)
 {

@@ -262,7 +262,8 @@ def check_member(c, pb, identity):
     to = self_of(c, pb)
     task = pb.Task(type=identity["type"], index=identity["index"], address="nowhere:1")
     facts = {k: v for k, v in identity.items() if k not in ("type", "index")}
-    facts.update(task=task, to=to, incarnation=77, data_address="127.0.0.1:9", host_key="elsewhere", call=1)
+    facts.update(task=task, to=to, incarnation=77, data_address="127.0.0.1:9", host_key="elsewhere", call=1,
+                 started_us=10**15)
 
     wrong = Link(c, pb)
     wrong.say(dict(join=pb.Join(**{**facts, "job_digest": "0ther"})))
@@ -287,8 +288,9 @@ def check_member(c, pb, identity):
     check("and beats", link.hear("beat") is not None)
     for step in range(3000):
         link.say(dict(beat=pb.Beat(generation=view.generation, step=step, phase="flood")))
-    time.sleep(0.3)
-    status = c.unary("/trainerd.v1.Control/Status", pb.StatusRequest(), pb.StatusReply)[2]
+    until, status = time.monotonic() + DEADLINE_S / 2, None
+    while status is None or (status.tasks[2].step < 2999 and time.monotonic() < until):
+        status = c.unary("/trainerd.v1.Control/Status", pb.StatusRequest(), pb.StatusReply)[2]
     check("its beats are in the Status", status.tasks[2].step == 2999 and
           status.tasks[2].phase == "flood" and status.tasks[2].state == "active", status)
 
@@ -303,6 +305,11 @@ def check_member(c, pb, identity):
     check("another process of the task takes its place, the first is told", refuse is not None and
           refuse.ends and refuse.code == 2 and "another process" in refuse.reason, refuse)
     check("and its link ends in good order", link.end()[0] == grpc.StatusCode.OK)
+    late = Link(c, pb)
+    late.say(dict(join=pb.Join(**{**facts, "incarnation": 80, "started_us": 10**15 - 2500000})))
+    code, details = late.end()
+    check("a process that was started earlier is turned away",
+          code == grpc.StatusCode.FAILED_PRECONDITION and "started 2.5 s later" in details, (code, details))
     other.say(dict(ready=pb.Ready()))
     view = other.hear("view")
     check("the second gets a view of its own", view is not None and

@@ -67,18 +67,22 @@ void link_end(struct simn *s, uint32_t at, bool by_caller)
     send(s, at, !by_caller, by_caller ? EV_IN_END : EV_OUT_END, NULL);
 }
 
-void link_process_gone(struct simn *s, uint32_t rank, bool is_silent)
+/* The last words of a process that was killed may be lost on the way. */
+void link_process_gone(struct simn *s, uint32_t rank, bool was_killed, bool is_silent)
 {
     uint32_t serial = s->tasks[rank].serial;
 
     for (uint32_t i = 1; i < s->links.n; i++) {
         struct simn_link *l = &s->links.at[i];
         bool by_caller = l->from == rank && l->from_serial == serial;
-        bool is_ours = by_caller || (l->state == LINK_UP && l->to == rank && l->to_serial == serial);
+        bool is_ours = by_caller ||
+                       (l->state == LINK_UP && l->to == rank && l->to_serial == serial);
 
         if (!is_ours || !l->open[by_caller])
             continue;
         l->open[by_caller] = false;
+        if (was_killed && simn_random(s, 4) == 0)
+            l->lost_before = s->number + 1;
         if (!is_silent)
             send(s, i, !by_caller, by_caller ? EV_IN_END : EV_OUT_END, NULL);
     }

@@ -78,10 +78,10 @@ static void tell_msg(struct simn *s, uint32_t from, uint32_t to, const struct me
 {
     if (!s->opts.tell || m->kind == MEMBER_MSG_BEAT)
         return;
-    simn_say(s, from, "to %s: %s g%" PRIu64 " held %" PRIu64 "%s%.0u code %d%s%s%s %s", s->names[to],
+    simn_say(s, from, "to %s: %s g%" PRIu64 " held %" PRIu64 " code %d%s%s%s%s %s", s->names[to],
              msg_name(m->kind), m->view != NULL ? m->view->generation : m->generation, m->held,
-             m->kind == MEMBER_MSG_REDIRECT ? " to rank " : "", m->rank, m->code,
-             m->is_all ? " all" : "", m->is_attaching ? " attaching" : "",
+             m->code, m->is_all ? " all" : "", m->is_attaching ? " attaching" : "",
+             m->kind == MEMBER_MSG_REDIRECT ? " -> " : "",
              m->kind == MEMBER_MSG_REDIRECT ? s->names[m->rank % s->opts.world] : "", m->text);
 }
 
@@ -212,7 +212,7 @@ static void gone(struct simn *s, uint32_t rank, int code, const char *text, bool
     t->exit_code = code;
     t->ended_ms = s->now_ms;
     snprintf(t->exit_text, sizeof(t->exit_text), "%s", text);
-    link_process_gone(s, rank, is_silent);
+    link_process_gone(s, rank, code == SIMN_KILLED, is_silent);
     train_process_gone(s, rank, is_silent);
     store_process_gone(s, rank);
     member_node_free(t->node);

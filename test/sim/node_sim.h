@@ -28,22 +28,22 @@ enum {
 struct simn_opts {
     uint32_t world;
     uint64_t seed;
-    uint32_t min_world;                         /* 0: 1 */
-    uint64_t rejoin_ms, deadline_ms, grace_ms;  /* of the job; 0: 500, 30000, 5000 */
-    bool no_lease;                              /* there is no shared storage */
-    uint64_t steps;                             /* of the job; 0: no end */
-    uint64_t step_ms;                           /* a step takes; 0: 20 */
-    uint64_t delay_ms;                          /* a message takes 1 to this long; 0: 1 */
-    uint64_t store_ms;                          /* an operation on the storage takes up to; 0: 2 */
-    uint64_t transfer_ms;                       /* of the state to one who is behind; 0: 10 */
-    uint64_t tick_ms;                           /* 0: MEMBER_TICK_MS */
-    uint64_t start_ms;                          /* tasks start at random within this time */
-    uint64_t open_ms;                           /* opening model and data takes up to */
-    uint64_t restart_ms;                        /* the supervisor starts who died or ended with 138; 0: nobody does */
-    uint64_t save_every;                        /* steps between checkpoints; 0: only when asked, and at the end */
-    uint32_t n_absent;                          /* the last so many do not start by themselves */
-    uint32_t drift;                             /* clocks run up to so many per cent slower or faster */
-    uint32_t probe_trouble;                     /* one probe in so many is lost, late, or comes twice; 0: none */
+    uint32_t min_world;                        /* 0: 1 */
+    uint64_t rejoin_ms, deadline_ms, grace_ms; /* of the job; 0: 500, 30000, 5000 */
+    bool no_lease;                             /* there is no shared storage */
+    uint64_t steps;                            /* of the job; 0: no end */
+    uint64_t step_ms;                          /* a step takes; 0: 20 */
+    uint64_t delay_ms;                         /* a message takes 1 to this long; 0: 1 */
+    uint64_t store_ms;    /* an operation on the storage takes up to twice this; 0: 2 */
+    uint64_t transfer_ms; /* of the state to one who is behind, up to; 0: 10 */
+    uint64_t tick_ms;     /* 0: MEMBER_TICK_MS */
+    uint64_t start_ms;    /* tasks start at random within this time */
+    uint64_t open_ms;     /* opening model and data takes up to */
+    uint64_t restart_ms;  /* who died or ended with 138 is started again then; 0: never */
+    uint64_t save_every;  /* steps between checkpoints; 0: when asked, and at the end */
+    uint32_t n_absent;    /* the last so many do not start by themselves */
+    uint32_t drift;       /* clocks run up to so many per cent slower or faster */
+    uint32_t probe_trouble; /* one question in so many is lost, late, or comes twice; 0: none */
     bool tell;
 };
 
@@ -63,13 +63,16 @@ void simn_forget(struct simn *s);
 
 void simn_start(struct simn *s, uint32_t rank); /* a new process, if there is none */
 void simn_kill(struct simn *s, uint32_t rank);  /* its links close behind it */
-void simn_power_off(struct simn *s, uint32_t rank); /* nothing closes, calls run into nothing until it starts again */
+/* Nothing closes, calls run into nothing until it starts again. */
+void simn_power_off(struct simn *s, uint32_t rank);
 void simn_pause(struct simn *s, uint32_t rank);     /* SIGSTOP: its clock goes on */
 void simn_continue(struct simn *s, uint32_t rank);  /* everything arrives at once */
 void simn_stop(struct simn *s, uint32_t rank, bool everywhere); /* SIGTERM; Control.Stop */
 void simn_fail(struct simn *s, uint32_t rank, enum member_failure kind, const char *text);
-void simn_stuck(struct simn *s, uint32_t rank); /* its training does not move any more, the process lives */
-void simn_reset(struct simn *s, uint32_t from, uint32_t to); /* the link between breaks; what is under way is lost */
+/* Its training does not move any more, the process lives. */
+void simn_stuck(struct simn *s, uint32_t rank);
+/* The link between breaks; what is under way is lost. */
+void simn_reset(struct simn *s, uint32_t from, uint32_t to);
 enum simn_plane { SIMN_CONTROL = 1, SIMN_DATA = 2, SIMN_BOTH = 3 };
 /* Nothing goes from `from` to `to` any more (one direction). SIMN_ALL: every task. */
 void simn_cut(struct simn *s, uint32_t from, uint32_t to, enum simn_plane plane);
@@ -77,10 +80,13 @@ void simn_mend(struct simn *s, uint32_t from, uint32_t to);
 void simn_partition(struct simn *s, uint64_t side); /* the ranks of the mask from the others */
 void simn_heal(struct simn *s);                     /* all cuts */
 enum simn_storage { SIMN_STORAGE_FINE, SIMN_STORAGE_HANGS, SIMN_STORAGE_FAILS };
-void simn_storage(struct simn *s, uint32_t rank, enum simn_storage how); /* SIMN_ALL: for every task */
+/* SIMN_ALL: for every task. */
+void simn_storage(struct simn *s, uint32_t rank, enum simn_storage how);
 void simn_storage_ms(struct simn *s, uint64_t ms);
-void simn_clock_jumps(struct simn *s, uint32_t rank, uint64_t ms); /* forward, as after a suspended host */
-void simn_other_job(struct simn *s, uint32_t rank); /* from its next start on it has another job file */
+/* Forward, as after a suspended host. */
+void simn_clock_jumps(struct simn *s, uint32_t rank, uint64_t ms);
+/* From its next start on it has another job file. */
+void simn_other_job(struct simn *s, uint32_t rank);
 void simn_steps(struct simn *s, uint64_t steps);    /* the end of the job, moved */
 void simn_supervise(struct simn *s, uint64_t restart_ms);
 
@@ -107,8 +113,8 @@ bool simn_until_ended(struct simn *s, uint64_t limit_ms); /* no process left, no
 
 /* ---- the random story of a seed (node_story.c) ---- */
 
-/* Runs it to its end; NULL: nothing found, else the finding, valid until the next one. tell: prints as it goes,
- * aborts on a finding. */
+/* Runs it to its end; NULL: nothing found, else the finding, valid until the next one. tell: prints
+ * the story, aborts on a finding. */
 const char *simn_random_story(uint64_t seed, bool tell);
 
 #endif

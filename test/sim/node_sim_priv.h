@@ -142,7 +142,11 @@ struct simn_task {
     enum simn_storage storage;
     struct simn_train train;
     struct simn_lease lease;
-    struct { uint64_t step, number; uint32_t run; bool is_asked, is_last; } save; /* number 0: none */
+    struct {
+        uint64_t step, number, began_ms; /* number of the event; 0: nothing is being saved */
+        uint32_t run;
+        bool is_asked, is_last;
+    } save;
     struct member_ident ident;
 };
 
@@ -191,7 +195,7 @@ void simn_release_held(struct simn *s); /* something changed: what can arrive, d
 void link_call(struct simn *s, uint32_t from, uint32_t to);
 void link_send(struct simn *s, uint32_t link, bool to_caller, struct simn_msg *m);
 void link_end(struct simn *s, uint32_t link, bool by_caller);
-void link_process_gone(struct simn *s, uint32_t rank, bool is_silent);
+void link_process_gone(struct simn *s, uint32_t rank, bool was_killed, bool is_silent);
 void link_probe(struct simn *s, uint32_t from, uint32_t to);
 enum simn_arrival { ARRIVES, WAITS, VANISHES, BOUNCES };
 enum simn_arrival link_arrival(const struct simn *s, const struct simn_event *e);
@@ -209,7 +213,8 @@ void train_event(struct simn *s, struct simn_event *e);
 void sim_train_progress(struct simn *s, uint32_t rank, struct member_progress *out);
 void train_last_saved(struct simn *s, uint32_t rank);
 bool simn_same_view(const struct member_view *a, const struct member_view *b);
-uint32_t group_of(struct simn *s, uint32_t rank, const struct member_view *v); /* the one published */
+/* The group of this view, new if `rank` is the first to speak of it. */
+uint32_t group_of(struct simn *s, uint32_t rank, const struct member_view *v);
 
 /* node_store.c */
 void store_wish(struct simn *s, uint32_t rank, const struct member_do_this *d);

@@ -1,6 +1,6 @@
 /* node_store.c - the shared storage: the lease as numbered records that only one can make, and
- * checkpoints. Every task has a thread for the lease that does one operation at a time; an operation
- * takes effect at one moment and its maker learns of it later, or never. */
+ * checkpoints. Every task has a thread for the lease that does one operation at a time; an
+ * operation takes effect at one moment, and its maker learns of it later, or never. */
 #include "sim/node_sim_priv.h"
 
 #include <inttypes.h>
@@ -240,6 +240,7 @@ void store_save(struct simn *s, uint32_t rank, uint64_t step, bool is_asked, boo
     t->save.step = step;
     t->save.run = t->train.run;
     t->save.is_asked = is_asked;
+    t->save.began_ms = s->now_ms;
     t->save.is_last = is_last;
     save_in(s, rank, 2 * op_ms(s));
 }
@@ -270,6 +271,13 @@ static void save(struct simn *s, struct simn_event *e)
 
     if (e->number != t->save.number)
         return;
+    if (t->storage == SIMN_STORAGE_HANGS && is_asked &&
+        s->now_ms - t->save.began_ms > s->opts.grace_ms) {
+        t->save.number = 0;
+        simn_say(s, e->to, "saved: not in time");
+        member_node_saved(t->node, false, "the storage does not answer", simn_clock(s, e->to));
+        return;
+    }
     if (t->storage == SIMN_STORAGE_HANGS) {
         save_in(s, e->to, AGAIN_MS);
         return;

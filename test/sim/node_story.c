@@ -198,20 +198,21 @@ static void finish(struct simn *s, uint64_t calm_ms)
         simn_advance(s, below(s, 6 * s->opts.step_ms));
         simn_kill(s, (uint32_t)below(s, world));
     }
-    if (simn_until_ended(s, 15000 + s->opts.rejoin_ms + (was_stuck(s) ? 35000 : 0)) ||
-        s->is_broken)
-        ;
-    else if (!can_train(s, expected(s)) || (s->complete_step != 0 && s->opts.no_lease))
-        return; /* too few are left, or who came too late cannot see that all is done */
-    else
+    if (!simn_until_ended(s, 15000 + s->opts.rejoin_ms + (was_stuck(s) ? 35000 : 0)) &&
+        !s->is_broken) {
+        if (!can_train(s, expected(s)) || (s->complete_step != 0 && s->opts.no_lease))
+            return; /* too few are left, or who came too late cannot see that all is done */
         simn_broken(s, "the job is not completed: %u tasks live, %s", simn_alive(s),
-                    s->complete_step != 0 ? "its last checkpoint is written" : "no last checkpoint");
+                    s->complete_step != 0 ? "its last checkpoint is written"
+                                          : "no last checkpoint");
+    }
     for (uint32_t i = 0; i < world && !s->is_broken; i++) {
         int code = s->tasks[i].exit_code;
         bool was_gone = s->tasks[i].ended_ms <= calm_ms && s->opts.restart_ms == 0;
 
         /* Without shared storage a task that is alone at the end cannot see that all is done. */
-        if (code == 138 && (!can_train(s, expected(s)) || s->opts.restart_ms == 0 || s->opts.no_lease))
+        if (code == 138 &&
+            (!can_train(s, expected(s)) || s->opts.restart_ms == 0 || s->opts.no_lease))
             continue;
         if (code != 0 && !(code == 143 && s->tasks[i].was_told_to_stop) && !s->tasks[i].is_off &&
             !was_gone && code != SIMN_KILLED &&
@@ -242,7 +243,8 @@ static void stays_together(struct simn *s)
                     member_node_cause(s->tasks[first].node));
 }
 
-/* All are told to stop within a moment, or one is told to stop the job: what the group holds is saved. */
+/* All are told to stop within a moment, or one is told to stop the job: what the group holds is
+ * saved. */
 static void all_leave(struct simn *s)
 {
     uint64_t newest, begin = s->now_ms;
@@ -260,11 +262,13 @@ static void all_leave(struct simn *s)
     for (uint32_t i = 0; i < s->opts.world && !s->is_broken && !was_stuck(s); i++) {
         const struct simn_task *t = &s->tasks[i];
 
-        if (t->was_told_to_stop && (t->node != NULL || (t->exit_code != 143 && t->ended_ms >= begin)))
+        if (t->was_told_to_stop &&
+            (t->node != NULL || (t->exit_code != 143 && t->ended_ms >= begin)))
             simn_broken(s, "all were told to stop, and %s %s", s->names[i],
                         t->node != NULL ? "goes on" : t->exit_text);
     }
-    if (!s->is_broken && simn_alive(s) == 0 && simn_checkpoint(s) < newest && !was_stuck(s))
+    /* Survivors of a broken step differ by one, and the leader saves its own. */
+    if (!s->is_broken && simn_alive(s) == 0 && simn_checkpoint(s) + 1 < newest && !was_stuck(s))
         simn_broken(s, "all have left from step %" PRIu64 ", and that of step %" PRIu64
                     " is the newest saved", newest, simn_checkpoint(s));
 }
@@ -272,7 +276,8 @@ static void all_leave(struct simn *s)
 static struct simn_opts draw(uint64_t seed, bool tell)
 {
     struct simn die = { .random = (seed + 7) * 0x9e3779b97f4a7c15u };
-    struct simn_opts o = { .world = 2 + (uint32_t)below(&die, 5), .seed = seed, .tell = tell };
+    struct simn_opts o = { .world = 2 + (uint32_t)below(&die, below(&die, 20) == 0 ? 12 : 5),
+                           .seed = seed, .tell = tell };
 
     o.min_world = below(&die, 3) == 0 ? 1 + (uint32_t)below(&die, o.world) : 1;
     o.no_lease = below(&die, 5) >= 3;
