@@ -241,8 +241,8 @@ int main(int argc, char **argv)
         { "trace-steps", "N", "TRAINERD_TRACE_STEPS", "how many steps (default 5), behind three to warm up",
           &f.settle.trace_steps, NULL },
         { "sample-log", "FILE", "TRAINERD_SAMPLE_LOG",
-          "append which samples went into which step: \"give GENERATION\nSTEP LANE SAMPLE...\" before a lane is added to the others'\n"
-          "gradients, \"done GENERATION STEP TIME\" when the step is\nagreed; FILE gets .TYPE-INDEX as with --trace",
+          "append which samples went into which step: \"give GROUP STEP\nLANE SAMPLE...\" before a lane is added to the others'\n"
+          "gradients, \"done GROUP STEP TIME\" when the step is agreed;\nwith several tasks FILE gets .TYPE-INDEX as with --trace",
           &f.settle.sample_log, NULL },
         { "check", NULL, NULL, "validate everything, print the resolved plan as JSON, exit", NULL, &f.check },
         { "schema", NULL, NULL, "print the JSON Schema of the job file, exit", NULL, &f.schema },

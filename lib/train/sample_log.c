@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/digest.h"
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/fs.h"
@@ -19,13 +20,13 @@
 
 enum {
     NUMBER_BYTES = 21, /* the longest, and a space */
-    HEAD_BYTES = 8 + 3 * NUMBER_BYTES,
+    GROUP_BYTES = NUMBER_BYTES + 1 + 8,
+    HEAD_BYTES = 8 + GROUP_BYTES + 2 * NUMBER_BYTES,
 };
 
 struct lines { /* of a replica, for one step */
     char *text;  /* owned: [bytes of a step] */
     size_t used;
-    uint64_t generation, step;
 };
 
 struct sample_log {
@@ -34,6 +35,7 @@ struct sample_log {
     uint32_t n;
     size_t room;         /* of each replica's text */
     struct lines *lines; /* [n] owned */
+    char group[GROUP_BYTES + 2]; /* with the space before it */
     pthread_mutex_t lock; /* guards what follows: a write that comes in two parts stays in one piece */
     int rc;              /* the first failure: nothing is written behind it */
     struct err err;
@@ -157,21 +159,31 @@ void sample_log_close(struct sample_log *l)
 
 /* ---- a step ---- */
 
-void sample_log_batch(struct sample_log *l, uint32_t replica, uint64_t generation,
-                      const struct data_batch *b)
+void sample_log_group(struct sample_log *l, uint64_t generation, const void *key, size_t n_key)
+{
+    static const char what[] = "sample log"; /* the key itself is nobody's business */
+    uint8_t digest[DIGEST_BYTES];
+    char hex[DIGEST_HEX_BYTES];
+
+    if (l == NULL)
+        return;
+    digest_hmac(key, n_key, what, sizeof(what) - 1, digest);
+    digest_hex(digest, hex);
+    snprintf(l->group, sizeof(l->group), " %llu.%.8s", (unsigned long long)generation, hex);
+    for (uint32_t i = 0; i < l->n; i++)
+        l->lines[i].used = 0;
+}
+
+void sample_log_batch(struct sample_log *l, uint32_t replica, const struct data_batch *b)
 {
     struct lines *to;
 
     if (l == NULL)
         return;
     to = &l->lines[replica];
-    if (to->generation != generation || to->step != b->step)
-        to->used = 0;
-    to->generation = generation;
-    to->step = b->step;
     CHECK(l->room - to->used >= HEAD_BYTES + (size_t)b->n_real * NUMBER_BYTES);
     put_word(to, "give");
-    put_number(to, generation);
+    put_word(to, l->group);
     put_number(to, b->step);
     put_number(to, b->lane);
     for (uint32_t i = 0; i < b->n_real; i++) /* the rest are filling */
@@ -192,15 +204,15 @@ int sample_log_give(struct sample_log *l, uint32_t replica, struct err *err)
     return rc;
 }
 
-void sample_log_done(struct sample_log *l, uint64_t generation, uint64_t step)
+void sample_log_done(struct sample_log *l, uint64_t step)
 {
-    char room[8 + 3 * NUMBER_BYTES];
+    char room[HEAD_BYTES];
     struct lines line = { .text = room };
 
     if (l == NULL)
         return;
     put_word(&line, "done");
-    put_number(&line, generation);
+    put_word(&line, l->group);
     put_number(&line, step);
     put_number(&line, clock_wall_us());
     put_word(&line, "\n");

@@ -44,7 +44,7 @@ int step_feed(struct replica *r, struct plan *plan, struct data_reader *reader, 
     memcpy(plan_input(plan, n + t->opts->n_targets)->data, b->weights,
            t->lane_batch * sizeof(float));
     if (reader == r->reader)
-        sample_log_batch(t->samples, r->local, t->group.generation, b);
+        sample_log_batch(t->samples, r->local, b);
     data_release(reader);
     return 0;
 }
@@ -237,7 +237,7 @@ static int apply(struct replica *r, uint64_t step, const struct step_result *res
     int rc;
 
     if (r->local == 0)
-        sample_log_done(t->samples, t->group.generation, step); /* agreed, and about to be applied */
+        sample_log_done(t->samples, step); /* agreed, and about to be applied */
     rc = update(r, step, &norm, err);
 
     if (r->local != 0)

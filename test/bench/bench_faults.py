@@ -63,7 +63,7 @@ class Group:
         return at
 
     def dones(self):
-        """[(generation, step, seconds since 1970)], each when the first task had done it, by time."""
+        """[(group, step, seconds since 1970)], each when the first task had done it, by time."""
         first = {}
         for i in range(self.world):
             for life in sample_log.read(os.path.join(self.folder, "samples.worker-%d.txt" % i), "worker %d" % i):
@@ -72,12 +72,12 @@ class Group:
         return sorted(((g, step, at) for (g, step), at in first.items()), key=lambda d: d[2])
 
     def step_after(self, when, seconds=FAULT_SECONDS):
-        """When the first step of a newer generation than that at `when` was done."""
+        """When the first step of a group that had done none at `when` was done."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             dones = self.dones()
-            old = max(g for g, _, at in dones if at <= when)
-            new = [at for g, _, at in dones if g > old]
+            old = {g for g, _, at in dones if at <= when}
+            new = [at for g, _, at in dones if g not in old]
             if new:
                 return new[0]
             time.sleep(0.1)

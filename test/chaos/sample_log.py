@@ -1,6 +1,12 @@
 """sample_log.py - reads what `trainerd --sample-log` left (lib/train/sample_log.h has the format and the argument)
 and says whether every step happened once, on every sample it should have.
 """
+import graphlib
+
+
+def generation(group):
+    """Of "12.0a1b2c3d"."""
+    return int(group.split(".")[0])
 
 
 class Life:
@@ -8,8 +14,8 @@ class Life:
 
     def __init__(self, task, opened):
         self.task, self.opened = task, opened
-        self.gives = []  # (generation, step, lane, samples)
-        self.dones = []  # (generation, step, microseconds)
+        self.gives = []  # (group, step, lane, samples)
+        self.dones = []  # (group, step, microseconds)
 
 
 def read(path, task):
@@ -22,15 +28,15 @@ def read(path, task):
             if not line.endswith("\n") or line.endswith("# torn\n"):
                 continue
             try:
-                numbers = [int(w) for w in words[1:]]
+                numbers = [int(w) for w in words[2:]]
                 if words[0] == "open":
-                    lives.append(Life(task, numbers[0]))
+                    lives.append(Life(task, int(words[1])))
                 elif words[0] == "give":
-                    g, step, lane, *samples = numbers
-                    lives[-1].gives.append((g, step, lane, tuple(samples)))
+                    step, lane, *samples = numbers
+                    lives[-1].gives.append((words[1], step, lane, tuple(samples)))
                 elif words[0] == "done":
-                    g, step, at = numbers
-                    lives[-1].dones.append((g, step, at))
+                    step, at = numbers
+                    lives[-1].dones.append((words[1], step, at))
                 else:
                     raise ValueError("unknown word")
             except (ValueError, IndexError) as e:
@@ -43,57 +49,84 @@ class History:
 
     def __init__(self, lives, lanes):
         self.lives, self.lanes, self.problems = lives, lanes, []
-        self.gives = {}   # (generation, step) -> {lane: (samples, task)}
-        self.first = {}   # (generation, step) -> when first done
-        self.samples = {} # (step, lane) -> samples
+        self.gives = {}    # (group, step) -> {lane: (samples, life)}
+        self.first = {}    # (group, step) -> when first done
+        self.samples = {}  # (step, lane) -> samples
         for life in lives:
             self._check_life(life)
             for give in life.gives:
                 self._add_give(life, *give)
             for g, step, at in life.dones:
                 self.first[g, step] = min(at, self.first.get((g, step), at))
-        self._check_generations()
-        self.chain = self._settle()
+        order = self._order()
+        self._check_groups(order)
+        self.chain = self._settle({g: i for i, g in enumerate(order)})
 
     def _problem(self, text, *args):
         self.problems.append(text % args)
 
     def _check_life(self, life):
-        """A process applies steps in order; while its generation lasts, without a gap."""
+        """A process applies steps in order; while its group lasts, without a gap; its generations only grow."""
         before = None
         for g, step, _ in life.dones:
             if before is not None and (step <= before[1] or (g == before[0] and step != before[1] + 1)):
-                self._problem("%s applied step %d in generation %d after step %d in generation %d", life.task, step, g,
+                self._problem("%s applied step %d in generation %s after step %d in generation %s", life.task, step, g,
                               before[1], before[0])
-            if before is not None and g < before[0]:
-                self._problem("%s went from generation %d back to %d", life.task, before[0], g)
+            if before is not None and g != before[0] and generation(g) <= generation(before[0]):
+                self._problem("%s went from generation %s to %s", life.task, before[0], g)
             before = g, step
 
     def _add_give(self, life, g, step, lane, samples):
         known = self.gives.setdefault((g, step), {}).setdefault(lane, (samples, life))
         if known[1] is not life:
-            self._problem("lane %d of step %d in generation %d was computed by %s and by %s", lane, step, g,
+            self._problem("lane %d of step %d in generation %s was computed by %s and by %s", lane, step, g,
                           known[1].task, life.task)
         if self.samples.setdefault((step, lane), samples) != samples:
-            self._problem("step %d, lane %d: other samples in generation %d than before", step, lane, g)
+            self._problem("step %d, lane %d: other samples in generation %s than before", step, lane, g)
 
-    def _check_generations(self):
-        """Two groups at once: a generation that goes on for two steps while a later one works. One more step is that of a
-        task that was held up between the end of a reduction and its update."""
+    def _order(self):
+        """Groups, each behind those that it stands behind in some file; where no file says, by when they were first
+        heard of."""
+        begin, behind, last = {}, {}, {}
+        for life in self.lives:
+            for g, *_ in life.gives:
+                if last.get(life.task) != g:
+                    behind.setdefault(g, set()).update({last[life.task]} - {g} if life.task in last else ())
+                    last[life.task] = g
+        for (g, _), at in self.first.items():
+            begin[g] = min(at, begin.get(g, at))
+        sorter, out = graphlib.TopologicalSorter(behind), []
+        try:
+            sorter.prepare()
+        except graphlib.CycleError as e:
+            self._problem("tasks do not agree which of these groups came first: %s", " ".join(e.args[1]))
+            return sorted(begin, key=begin.get)
+        ready = []
+        while sorter.is_active():
+            ready = sorted(ready + list(sorter.get_ready()), key=lambda g: begin.get(g, 0))
+            out.append(ready.pop(0))
+            sorter.done(out[-1])
+        return out
+
+    def _check_groups(self, order):
+        """Two at once: a group that goes on for two steps while a later one works. One more step is that of a task that
+        was held up between the end of a reduction and its update."""
         begin = {}
         for (g, _), at in self.first.items():
             begin[g] = min(at, begin.get(g, at))
-        for g in begin:
-            after = min(((at, h) for h, at in begin.items() if h > g), default=None)
-            late = sorted(step for (h, step), at in self.first.items() if after and h == g and at > after[0])
+        after = None
+        for g in reversed([g for g in order if g in begin]):
+            late = sorted(step for (h, step), at in self.first.items() if after and h == g and at > begin[after])
             if len(late) > 1:
-                self._problem("two groups at once: generation %d did steps %s while generation %d trained", g, late, after[1])
+                self._problem("two groups at once: generation %s did steps %s while generation %s trained", g, late, after)
+            if after is None or begin[g] < begin[after]:
+                after = g
 
-    def _settle(self):
-        """[(generation, step, when)] for steps 1, 2, ...: of several generations that did a step the last counts."""
+    def _settle(self, place):
+        """[(group, step, when)] for steps 1, 2, ...: of several groups that did a step the last one counts."""
         last = {}
         for (g, step), at in self.first.items():
-            if step not in last or g > last[step][0]:
+            if step not in last or place[g] > place[last[step][0]]:
                 last[step] = g, at
         out, missing = [], []
         for step in range(1, max(last, default=0) + 1):
@@ -101,11 +134,11 @@ class History:
                 missing.append(step)
                 continue
             g, at = last[step]
-            if out and g < out[-1][0]:
-                self._problem("step %d is of generation %d, but step %d before it of %d", step, g, out[-1][1], out[-1][0])
+            if out and place[g] < place[out[-1][0]]:
+                self._problem("step %d is of generation %s, but step %d before it of %s", step, g, out[-1][1], out[-1][0])
             lanes = sorted(self.gives.get((g, step), {}))
             if lanes != list(range(self.lanes)):
-                self._problem("step %d in generation %d is done with lanes %s of %d", step, g, lanes, self.lanes)
+                self._problem("step %d in generation %s is done with lanes %s of %d", step, g, lanes, self.lanes)
             out.append((g, step, at))
         if missing:
             self._problem("steps lost: %s", missing)

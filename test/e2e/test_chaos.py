@@ -40,6 +40,8 @@ def lives(text):
         with open(path, "w") as f:
             for part in lines.split("; "):
                 word, *numbers = part.split()
+                if word != "open":  # 2: its first group; 2.b: another one with this number
+                    numbers[0] += "" if "." in numbers[0] else ".a"
                 if word == "give":
                     numbers += map(str, SAMPLES[int(numbers[1]), int(numbers[2])])
                 f.write(" ".join([word, *numbers]) + "\n")
@@ -59,17 +61,21 @@ def history(text):
 def a_history_with_a_death_is_whole():
     h = history(WHOLE)
     assert not h.problems and h.lost == 0 and h.redone == 0, h.problems
-    assert [(g, step) for g, step, _ in h.chain] == [(1, 1), (1, 2), (2, 3)]
+    assert [(g, step) for g, step, _ in h.chain] == [("1.a", 1), ("1.a", 2), ("2.a", 3)]
     assert h.epochs(3, 4, 100) == (0, 0) and h.differences(h) == 0
     # killed between the sum and its own "done": the lane stands, the other one finished
     h = history("a: open 1 1; give 1 1 0; done 1 1 10\nb: open 1 2; give 1 1 1")
     assert not h.problems and len(h.chain) == 1
     # a step that nobody finished comes again, and one whose holders all died
     h = history("a: open 1 1; give 1 1 0; give 2 1 0; done 2 1 9\nb: open 1 2; give 1 1 1; give 2 1 1")
-    assert not h.problems and [(g, step) for g, step, _ in h.chain] == [(2, 1)] and h.redone == 0
+    assert not h.problems and [(g, step) for g, step, _ in h.chain] == [("2.a", 1)] and h.redone == 0
     h = history("a: open 1 1; give 1 1 0; done 1 1 5; open 6 1; give 2 1 0; done 2 1 9\n"
                 "b: open 1 2; give 1 1 1; open 6 2; give 2 1 1")
-    assert not h.problems and [(g, step) for g, step, _ in h.chain] == [(2, 1)] and h.redone == 1
+    assert not h.problems and [(g, step) for g, step, _ in h.chain] == [("2.a", 1)] and h.redone == 1
+    # nobody was left who remembered the number of the generation
+    h = history("a: open 1 1; give 7 1 0; done 7 1 5; give 7 2 0; done 7 2 6; open 7 1; give 1.b 2 0; done 1.b 2 9\n"
+                "b: open 1 2; give 7 1 1; give 7 2 1; open 6 2; give 1.b 2 1")
+    assert not h.problems and [g for g, _, _ in h.chain] == ["7.a", "1.b"] and h.redone == 1, h.problems
     # held up between the sum and its update, while the others did the step again
     h = history("a: open 1 1; give 1 1 0; give 2 1 0; give 2 1 1; done 2 1 9; give 2 2 0; give 2 2 1; done 2 2 10\n"
                 "b: open 1 2; give 1 1 1; done 1 1 12")
@@ -79,22 +85,23 @@ def a_history_with_a_death_is_whole():
 @test
 def every_wrong_history_is_recognised():
     rows = (
+        ("do not agree which", "a: open 1 1; give 1 1 0; give 2 1 0; give 1 2 0\nb: open 1 1; give 2 1 1; give 1 1 1"),
         ("done with lanes [0] of 2", WHOLE.replace("give 2 3 1; ", "")),
         ("steps lost: [2]", WHOLE.replace("; done 1 2 20", "")),
         ("was computed by", WHOLE.replace("give 2 3 1", "give 2 3 1; give 2 3 0")),
         ("other samples", WHOLE + "\nc: open 1 9; give 3 21 0"),
-        ("applied step 2 in generation 2 after step 2", WHOLE.replace("give 2 3 0", "give 2 2 0; done 2 2 25; give 2 3 0")),
-        ("applied step 3 in generation 1 after step 1", WHOLE.replace("give 1 2 0; done 1 2 20; give 2 3 0; done 2 3 30",
+        ("applied step 2 in generation 2.a after step 2", WHOLE.replace("give 2 3 0", "give 2 2 0; done 2 2 25; give 2 3 0")),
+        ("applied step 3 in generation 1.a after step 1", WHOLE.replace("give 1 2 0; done 1 2 20; give 2 3 0; done 2 3 30",
                                                                       "give 1 3 0; done 1 3 30")),
         ("two groups at once", WHOLE + "\nc: open 1 3; give 1 4 0; give 1 4 1; done 1 4 40; give 1 5 0; give 1 5 1; done 1 5 50"),
-        ("step 4 is of generation 1", WHOLE + "\nc: open 1 3; give 1 4 0; give 1 4 1; done 1 4 40"),
-        ("went from generation 2 back to 1", WHOLE.replace("done 2 3 30", "done 2 3 30; give 1 4 0; done 1 4 40")),
+        ("step 4 is of generation 1.a", WHOLE + "\nc: open 1 3; give 1 4 0; give 1 4 1; done 1 4 40"),
+        ("went from generation 2.a to 1.a", WHOLE.replace("done 2 3 30", "done 2 3 30; give 1 4 0; done 1 4 40")),
     )
     SAMPLES[21, 0] = (0, 1)
     for word, text in rows:
         if "give 3 21" in text:
             found = lives(text)
-            found[-1].gives = [(3, 3, 0, (5, 6))]
+            found[-1].gives = [("3.a", 3, 0, (5, 6))]
             h = sample_log.History(found, 2)
         else:
             h = history(text)
@@ -104,7 +111,7 @@ def every_wrong_history_is_recognised():
 @test
 def samples_that_are_lost_repeated_or_others_are_counted():
     good, found = history(WHOLE), lives(WHOLE)
-    found[0].gives[1] = (1, 2, 0, found[0].gives[0][3])  # step 2 takes what step 1 took
+    found[0].gives[1] = ("1.a", 2, 0, found[0].gives[0][3])  # step 2 takes what step 1 took
     h = sample_log.History(found, 2)
     assert h.epochs(3, 4, 100) == (2, 2) and h.differences(good) == 1
 
@@ -113,9 +120,9 @@ def samples_that_are_lost_repeated_or_others_are_counted():
 def a_torn_line_is_left_out_and_another_is_not_understood():
     path = os.path.join(workdir(), "s.txt")
     with open(path, "w") as f:
-        f.write("open 1 1\ngive 1 1 0 12 # torn\nopen 2 2\ngive 1 1 0 123\ndone 1 1 1")
+        f.write("open 1 1\ngive 1.a 1 0 12 # torn\nopen 2 2\ngive 1.a 1 0 123\ndone 1.a 1 1")
     a, b = sample_log.read(path, "a")
-    assert a.gives == [] and b.gives == [(1, 1, 0, (123,))] and b.dones == []
+    assert a.gives == [] and b.gives == [("1.a", 1, 0, (123,))] and b.dones == []
     with open(path, "a") as f:
         f.write("\nwhat is this\n")
     try:

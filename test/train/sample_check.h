@@ -30,12 +30,12 @@ static inline uint32_t check_generation(struct sample_check *c, uint64_t number)
 
 static inline void check_line(struct sample_check *c, const char *line, uint64_t *before, const char *what)
 {
-    unsigned long long generation, step, lane;
+    unsigned long long generation, step, lane; /* the scene's keys are all the same */
     int samples_at = 0;
 
     if (strncmp(line, "open ", 5) == 0) {
         *before = 0;
-    } else if (sscanf(line, "give %llu %llu %llu%n", &generation, &step, &lane, &samples_at) == 3) {
+    } else if (sscanf(line, "give %llu.%*x %llu %llu%n", &generation, &step, &lane, &samples_at) == 3) {
         char **place;
 
         assert_true(step < CHECK_STEPS && lane < c->lanes);
@@ -44,7 +44,7 @@ static inline void check_line(struct sample_check *c, const char *line, uint64_t
             fail_msg("%s: lane %llu of step %llu was computed twice in generation %llu", what, lane, step,
                      generation);
         *place = strdup(line + samples_at);
-    } else if (sscanf(line, "done %llu %llu", &generation, &step) == 2) {
+    } else if (sscanf(line, "done %llu.%*x %llu", &generation, &step) == 2) {
         assert_true(step < CHECK_STEPS);
         if (step <= *before)
             fail_msg("%s: a task applied step %llu behind step %llu", what, step, (unsigned long long)*before);

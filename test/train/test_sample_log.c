@@ -45,12 +45,17 @@ static struct sample_log *open_log(void)
     return l;
 }
 
-static void batch(struct sample_log *l, uint32_t replica, uint64_t generation, uint64_t step, uint32_t lane,
-                  uint32_t n_real, const uint64_t samples[3])
+static void batch(struct sample_log *l, uint32_t replica, uint64_t step, uint32_t lane, uint32_t n_real,
+                  const uint64_t samples[3])
 {
     struct data_batch b = { .step = step, .lane = lane, .n_real = n_real, .samples = samples };
 
-    sample_log_batch(l, replica, generation, &b);
+    sample_log_batch(l, replica, &b);
+}
+
+static void group(struct sample_log *l, uint64_t generation, const char *key)
+{
+    sample_log_group(l, generation, key, strlen(key));
 }
 
 /* The file with the times, and the process, taken out. */
@@ -63,16 +68,17 @@ static void assert_file(const char *expected)
     fclose(f);
     bytes[n] = '\0';
     for (char *line = strtok(bytes, "\n"); line != NULL; line = strtok(NULL, "\n")) {
-        unsigned long long a, b, c;
+        unsigned long long a, c;
+        char name[64];
         int pid;
 
         if (sscanf(line, "open %llu %d", &a, &pid) == 2) {
             assert_int_equal(pid, getpid());
             assert_true(a > 1600000000000000);
             strcat(text, "open\n");
-        } else if (sscanf(line, "done %llu %llu %llu", &a, &b, &c) == 3) {
+        } else if (sscanf(line, "done %63s %llu %llu", name, &a, &c) == 3) {
             assert_true(c > 1600000000000000);
-            snprintf(text + strlen(text), 64, "done %llu %llu\n", a, b);
+            snprintf(text + strlen(text), 128, "done %s %llu\n", name, a);
         } else {
             strcat(strcat(text, line), "\n");
         }
@@ -86,13 +92,15 @@ static void lanes_stand_before_the_step_that_is_done_and_filling_is_left_out(voi
     struct sample_log *l = open_log();
 
     (void)state;
-    batch(l, 0, 3, 41, 0, 3, a);
-    batch(l, 1, 3, 41, 1, 2, b);
+    group(l, 3, "one");
+    batch(l, 0, 41, 0, 3, a);
+    batch(l, 1, 41, 1, 2, b);
     assert_file("open\n");
     assert_int_equal(sample_log_give(l, 1, NULL), 0);
     assert_int_equal(sample_log_give(l, 0, NULL), 0);
-    sample_log_done(l, 3, 41);
-    assert_file("open\ngive 3 41 1 10 11\ngive 3 41 0 7 0 18446744073709551615\ndone 3 41\n");
+    sample_log_done(l, 41);
+    assert_file("open\ngive 3.f5632fca 41 1 10 11\ngive 3.f5632fca 41 0 7 0 18446744073709551615\n"
+                "done 3.f5632fca 41\n");
     sample_log_close(l);
 }
 
@@ -102,11 +110,13 @@ static void lanes_of_a_step_that_was_given_up_are_forgotten(void **state)
     struct sample_log *l = open_log();
 
     (void)state;
-    batch(l, 0, 1, 5, 0, 3, a);
-    batch(l, 0, 2, 5, 0, 3, a);
-    batch(l, 0, 2, 5, 1, 1, a);
+    group(l, 1, "one");
+    batch(l, 0, 5, 0, 3, a);
+    group(l, 1, "two"); /* another generation 1 */
+    batch(l, 0, 5, 0, 3, a);
+    batch(l, 0, 5, 1, 1, a);
     assert_int_equal(sample_log_give(l, 0, NULL), 0);
-    assert_file("open\ngive 2 5 0 1 2 3\ngive 2 5 1 1\n");
+    assert_file("open\ngive 1.9e1cec35 5 0 1 2 3\ngive 1.9e1cec35 5 1 1\n");
     sample_log_close(l);
 }
 
@@ -121,9 +131,10 @@ static void a_line_that_a_death_cut_off_is_marked_by_who_comes_next(void **state
     assert_int_equal(write(fd, "give 1 2 0 12", 13), 13);
     close(fd);
     l = open_log();
-    sample_log_done(l, 1, 2);
+    group(l, 1, "one");
+    sample_log_done(l, 2);
     sample_log_close(l);
-    assert_file("open\ngive 1 2 0 12 # torn\nopen\ndone 1 2\n");
+    assert_file("open\ngive 1 2 0 12 # torn\nopen\ndone 1.f5632fca 2\n");
 }
 
 static void a_step_that_could_not_be_written_ends_the_next_one(void **state)
@@ -134,11 +145,11 @@ static void a_step_that_could_not_be_written_ends_the_next_one(void **state)
 
     (void)state;
     assert_int_equal(fault_arm("samples.write", &err), 0);
-    sample_log_done(l, 1, 1);
-    batch(l, 0, 1, 2, 0, 3, a);
+    sample_log_done(l, 1);
+    batch(l, 0, 2, 0, 3, a);
     assert_int_equal(sample_log_give(l, 0, &err), ERR_IO);
     assert_non_null(strstr(err.text, path));
-    batch(l, 1, 1, 2, 1, 3, a);
+    batch(l, 1, 2, 1, 3, a);
     assert_int_equal(sample_log_give(l, 1, &err), ERR_IO); /* nothing stands behind a hole */
     assert_file("open\n");
     sample_log_close(l);
@@ -169,9 +180,10 @@ static void without_a_log_nothing_happens(void **state)
     struct data_batch b = { .step = 1 };
 
     (void)state;
-    sample_log_batch(NULL, 0, 1, &b);
+    sample_log_batch(NULL, 0, &b);
     assert_int_equal(sample_log_give(NULL, 0, NULL), 0);
-    sample_log_done(NULL, 1, 1);
+    sample_log_group(NULL, 1, "", 0);
+    sample_log_done(NULL, 1);
     sample_log_close(NULL);
 }
 
