@@ -183,7 +183,8 @@ def big_model(folder):
 
 
 def ours_back(folder):
-    """From the start of the replacement's process to the first step with it."""
+    """From the start of the replacement's process until it holds the state and all are connected, and to the first
+    step with it."""
     with tempfile.TemporaryDirectory(dir=folder) as d:
         big_model(d)
         group = Group(d, faults_job(d, model={"onnx": "big.onnx"}, data={"features": {"image": {"shape": [64]}}},
@@ -192,7 +193,7 @@ def ours_back(folder):
         try:
             time.sleep(CALM_SECONDS)
             step = step_seconds([at for _, _, at in group.dones()])
-            seen = []
+            seen, steps = [], []
             for _ in range(BACK_ROUNDS):
                 at = group.signal(BACK_WORLD - 1, signal.SIGKILL)
                 group.step_after(at)
@@ -200,8 +201,10 @@ def ours_back(folder):
                 group.wait_step(BACK_WORLD - 1)
                 time.sleep(0.1)
                 lives = sample_log.read(os.path.join(group.folder, "samples.worker-%d.txt" % (BACK_WORLD - 1)), "")
-                seen.append(lives[-1].dones[0][2] / 1e6 - at)
-            return {"back": seen, "step": step}
+                steps.append(lives[-1].dones[0][2] / 1e6 - at)
+                task = group.tasks[-1]
+                seen.append(task.events("resume")[0]["_at"] - task.started)
+            return {"back": seen, "first": steps, "step": step}
         finally:
             group.close()
 
@@ -226,7 +229,8 @@ def torch_back(folder):
 def back(table, folder):
     us, torch = Side("trainerd", lambda: ours_back(folder)), Side("torchrun", lambda: torch_back(folder))
     table.interleave(1, us, torch)
-    within(table, "both of 2 train again, 100 MB, from exec", us, "back", BACK_LIMIT, None, torch, "back")
+    within(table, "full world of 2 back, 100 MB, from exec", us, "back", BACK_LIMIT, None, torch, "back", plus="step")
+    table.row("  and to the first step with it", "", lambda: (duration(us.median("first")), "", "", True))
     table.row("  a step of the two", "", lambda: (duration(us.median("step")), "", "", True))
 
 
@@ -284,9 +288,25 @@ def silent(table, folder):
 
 # ---- goodput ----
 
-def worth(first, times, step):
-    """(steps that count * what one takes undisturbed) / wall time."""
-    return step * (len(times) - 1) / (times[-1] - first)
+def worth(times, begin, end, kills):
+    """Steps a second from `begin` to `end`, as a share of those in the calm halves: the time before each kill. So a
+    machine that is slower for a while is slower in both."""
+    def count(a, b):
+        return sum(a <= at < b for at in times)
+
+    calm = sum(count(k - GOODPUT_EVERY / 2, k) for k in kills) / (len(kills) * GOODPUT_EVERY / 2)
+    return count(begin, end) / (end - begin) / calm
+
+
+def kill_by_the_clock(seconds, kill):
+    """Calls kill(victim) every GOODPUT_EVERY seconds, half of them after the beginning. Returns (begin, end, kills)."""
+    begin, kills = time.time(), []
+    while len(kills) < seconds // GOODPUT_EVERY:
+        time.sleep(begin + (len(kills) + 0.5) * GOODPUT_EVERY - time.time())
+        kills.append(time.time())
+        kill((3 * len(kills)) % WORLD)  # 3, 2, 1, 0
+    time.sleep(begin + seconds - time.time())
+    return begin, begin + seconds, kills
 
 
 def goodput_seconds(table):
@@ -297,19 +317,14 @@ def ours_goodput(folder, seconds):
     with tempfile.TemporaryDirectory(dir=folder) as d:
         group = Group(d, faults_job(d))
         try:
-            time.sleep(GOODPUT_EVERY / 2)
-            calm, begin, kill = [at for _, _, at in group.dones()], time.time(), 0
-            while time.time() - begin < seconds:
-                time.sleep(GOODPUT_EVERY / 2)
-                group.signal(kill % WORLD, signal.SIGKILL)
-                group.start(kill % WORLD)
-                kill += 3
-                time.sleep(GOODPUT_EVERY / 2)
-            last = {}
-            for _, step, at in group.dones():
-                last[step] = at
-            times = [at for _, at in sorted(last.items()) if at >= begin]
-            return {None: worth(times[0], times, (calm[-1] - calm[len(calm) // 2]) / (len(calm) - 1 - len(calm) // 2))}
+            def kill(victim):
+                group.signal(victim, signal.SIGKILL)
+                group.start(victim)
+
+            time.sleep(CALM_SECONDS)
+            run = kill_by_the_clock(seconds, kill)
+            last = {step: at for _, step, at in group.dones()}  # what was done again counts once
+            return {None: worth(last.values(), *run)}
         finally:
             group.close()
 
@@ -319,16 +334,9 @@ def torch_goodput(folder, seconds):
         job = peers.TorchElastic(WORLD, digits_model(), "logits", BATCH // WORLD, d, SNAPSHOT_STEPS)
         try:
             job.step_after(0, START_SECONDS)
-            time.sleep(GOODPUT_EVERY / 2)
-            calm, begin, kill = [at for _, at in job.steps()], time.time(), 0
-            while time.time() - begin < seconds:
-                time.sleep(GOODPUT_EVERY / 2)
-                os.kill(job.pid(kill % WORLD), signal.SIGKILL)
-                kill += 3
-                time.sleep(GOODPUT_EVERY / 2)
-            last = dict(job.steps())
-            times = [at for _, at in sorted(last.items()) if at >= begin]
-            return {None: worth(begin, times, (calm[-1] - calm[len(calm) // 2]) / (len(calm) - 1 - len(calm) // 2))}
+            time.sleep(CALM_SECONDS)
+            run = kill_by_the_clock(seconds, lambda victim: os.kill(job.pid(victim), signal.SIGKILL))
+            return {None: worth(dict(job.steps()).values(), *run)}
         finally:
             job.close()
 

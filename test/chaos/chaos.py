@@ -247,8 +247,7 @@ def judge(run, group, events, folder, step, last):
     verdict.phases(v, group.tasks)
     v.row("supervision", "; ".join(group.troubles[:5]) or "%d processes, each ended as it should" % sum(
         len(t.lives) for t in group.tasks), not group.troubles)
-    until = run.begin + run.seconds
-    verdict.speed(v, [c for c in history.chain if c[2] / 1e6 <= until], events, run.begin)
+    verdict.speed(v, history, events, run.begin, run.begin + run.seconds)
     return v
 
 

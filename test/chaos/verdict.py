@@ -4,9 +4,10 @@
     samples     per epoch each once, and those of the undisturbed run, lane by lane
     loss        of every step that was reported, in whichever task, equal to the undisturbed run's
     weights     model, optimizer state and exported model byte-equal to the undisturbed run's
-    gap         the longest time between two steps of the history one after the other
-    goodput     (steps * time of a step before the first fault, evaluations and checkpoints with it) / time of the
-                run from its first step to its last: 100 % is a run in which no fault cost anything
+    gap         the longest time in which no task completed a step
+    goodput     (steps of the history * time of a step before the first fault, evaluations and checkpoints with it) /
+                time of the run from its first step to its last: 100 % is a run in which no fault cost anything. A
+                step that was done again counts once
     causes      of the faults that came alone: how many of the others named the task that was hit
 """
 import statistics
@@ -78,15 +79,15 @@ def phases(v, tasks):
                                                             " ".join(sorted(life.fault for life in fired)) or "none"))
 
 
-def gaps(chain):
-    """[(seconds, begin, end)] between steps one after the other, in seconds since 1970."""
-    times = [at / 1e6 for _, _, at in chain]
+def gaps(times):
+    """[(seconds, begin, end)] between steps one after the other."""
     return [(b - a, a, b) for a, b in zip(times, times[1:])]
 
 
-def speed(v, chain, events, begin):
-    """events: as they happened, with their time since `begin`."""
-    between = gaps(chain)
+def speed(v, history, events, begin, end):
+    """events: as they happened, with their time since `begin`; begin, end: what counts, in seconds since 1970."""
+    between = gaps(sorted(at / 1e6 for at in history.first.values() if at / 1e6 <= end))
+    n = sum(at / 1e6 <= end for _, _, at in history.chain)
     if not between or not events:
         v.row("gap", "no steps or no faults to look at", False)
         return
@@ -99,7 +100,7 @@ def speed(v, chain, events, begin):
     step = sum(g[0] for g in calm) / len(calm)
     wall = between[-1][2] - between[0][1]
     v.row("goodput", "%.1f %% (%d steps of %s undisturbed, in %.1f s)" % (
-        100 * step * len(between) / wall, len(between), shown(step), wall))
+        100 * step * (n - 1) / wall, n, shown(step), wall))
     for kind in sorted({e.kind for e in events}):
         seen = [largest(between, begin + e.at, begin + e.at + e.lasts + NEWS,
                         min([begin + o.at for o in events if o.at > e.at], default=float("inf")))
