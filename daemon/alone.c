@@ -15,9 +15,10 @@ void alone_opened(struct run *r)
                                 .host = comm_host_key(),
                                 .address = "",
                                 .n_ranks = r->s->n_devices };
-    struct train_group g = { .generation = 1,
+    struct train_group g = { .generation = r->generation_count + 1,
                              .members = &self,
                              .n_members = 1,
+                             .newest_step = train_held(r->train),
                              .deadline_ms = run_deadline_ms(r),
                              .shared_memory = true };
     struct err err;
@@ -44,6 +45,12 @@ void alone_ended(struct run *r, const struct run_ended *m)
     case TRAIN_ABORTED: /* the step took longer than there is time to stop */
         report_phase(r->report, "stopped");
         run_save(r);
+        break;
+    case TRAIN_DIVERGED:
+    case TRAIN_ROLL_BACK: /* from what is held still, or from a checkpoint */
+        report_trouble(r->report, m->text);
+        log_warn("group", "%s", m->text);
+        alone_opened(r);
         break;
     default:
         run_end(r, run_exit_code(m->code), m->text);

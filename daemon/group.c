@@ -314,6 +314,16 @@ void group_connected(struct run *r, uint64_t generation)
     rdzv_connected(r->group->rdzv, generation);
 }
 
+/* Nobody is lost; the group meets again, with what its members hold now. */
+static void end_by(struct run *r, const struct run_ended *m, uint32_t member)
+{
+    struct group *g = r->group;
+    uint32_t rank = member < g->n_members ? g->ranks[member] : MEMBER_NOBODY;
+
+    report_trouble(r->report, m->text);
+    rdzv_failed(g->rdzv, m->generation, MEMBER_FAIL_PEER, rank, m->held, m->text);
+}
+
 void group_ended(struct run *r, const struct run_ended *m)
 {
     struct rdzv *z = r->group->rdzv;
@@ -333,6 +343,12 @@ void group_ended(struct run *r, const struct run_ended *m)
         break;
     case TRAIN_ABORTED:
         rdzv_aborted(z, m->generation, m->held);
+        break;
+    case TRAIN_DIVERGED: /* whoever differs holds nothing any more, and takes the state of the others */
+        end_by(r, m, train_diverged(r->train));
+        break;
+    case TRAIN_ROLL_BACK: /* nobody holds anything: the next generation reads a checkpoint */
+        end_by(r, m, UINT32_MAX);
         break;
     default:
         fail(r, m->generation, m->code, m->held, m->text);

@@ -52,6 +52,7 @@ struct report {
     struct metric *steps_total, *samples_total, *skipped_total, *step_seconds, *data_seconds,
         *reduce_seconds, *reduce_work_seconds;
     struct metric *saved_step, *save_seconds, *save_failures;
+    struct metric *skipped_steps, *divergences;
 };
 
 static bool leads(const struct report *r)
@@ -102,6 +103,10 @@ static void open_metrics(struct report *r)
     r->saved_step = metrics_gauge(m, "trainerd_checkpoint_step", NULL, "Step of the last verified checkpoint.");
     r->save_seconds = metrics_gauge(m, "trainerd_checkpoint_seconds", NULL,
                                     "From the copy to the verified checkpoint.");
+    r->skipped_steps = metrics_counter(m, "trainerd_skipped_steps_total", NULL,
+                                       "Steps that this process skipped: loss or gradient were not finite.");
+    r->divergences = metrics_counter(m, "trainerd_divergences_total", NULL,
+                                     "Times that tasks held different gradients or weights.");
     r->save_failures = metrics_counter(m, "trainerd_checkpoint_failures_total", NULL,
                                        "Attempts to write a checkpoint that failed.");
 }
@@ -520,6 +525,16 @@ void report_event(struct report *r, const struct train_event *e)
     case TRAIN_WARN:
         report_trouble(r, e->text);
         log_warn("warning", "%s", e->text);
+        break;
+    case TRAIN_SKIPPED:
+        metric_add(r->skipped_steps, 1);
+        report_trouble(r, e->text);
+        log_warn("skipped", "%s", e->text);
+        break;
+    case TRAIN_DIFFERS:
+        metric_add(r->divergences, 1);
+        report_trouble(r, e->text);
+        log_error("differs", "%s", e->text);
         break;
     case TRAIN_PROGRESS:
         pthread_mutex_lock(&r->lock);

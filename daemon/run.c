@@ -88,6 +88,7 @@ int run_train(struct run *r, const struct train_group *g, struct err *err)
     int rc;
 
     CHECK(r->generation == 0 && r->train != NULL);
+    r->generation_count++;
     r->generation = g->generation; /* its end may come before the call returns */
     rc = train_start(r->train, g, on_train_end, err);
     if (rc < 0)

@@ -44,6 +44,7 @@ struct run {
     bool has_opened, has_ended, is_stopping;
     uint64_t stop_ms;    /* since when it is stopping */
     uint64_t generation; /* at work; 0: training is at rest */
+    uint64_t generation_count;
     pthread_t saver;
     bool is_saving;      /* the saver thread is to be joined */
 

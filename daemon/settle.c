@@ -308,6 +308,11 @@ static int settle_precision(struct settled *s, struct err *err)
 
 static int settle_train(struct settled *s, struct err *err)
 {
+    static const enum train_non_finite policies[] = {
+        [CONF_NON_FINITE_SKIP] = TRAIN_SKIP,
+        [CONF_NON_FINITE_STOP] = TRAIN_STOP,
+        [CONF_NON_FINITE_RESTORE] = TRAIN_RESTORE,
+    };
     const struct conf *c = s->conf;
     struct train_opts *t = &s->train;
     int rc;
@@ -326,6 +331,9 @@ static int settle_train(struct settled *s, struct err *err)
     t->global_batch = s->global_batch;
     t->lanes = s->lanes;
     t->replicas = s->replicas;
+    t->check_gradients = c->health.check_gradients;
+    t->check_weights_every_steps = c->health.check_weights_every_steps;
+    t->non_finite = policies[c->health.non_finite];
     t->clip_norm = c->train.clip_norm;
     t->clip_value = c->train.clip_value;
     t->eval_every_epochs = c->train.eval_every_epochs;

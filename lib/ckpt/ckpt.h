@@ -112,6 +112,8 @@ int ckpt_writer_open(const struct ckpt_writer_opts *opts, struct ckpt_writer **o
  * written: ERR_EXISTS at once with nothing done. A state that waits for a retry is replaced by the newer
  * one. */
 int ckpt_write(struct ckpt_writer *w, const struct ckpt_meta *meta, const void *state, struct err *err);
+/* Is the one before still being written, so that ckpt_write() would say ERR_EXISTS? */
+bool ckpt_is_busy(struct ckpt_writer *w);
 /* The same copy in parts, by several threads: ckpt_begin (as ckpt_write, nothing copied) gives the
  * staging area, the caller fills all state_bytes, ckpt_hand_over starts the writing. */
 int ckpt_begin(struct ckpt_writer *w, void **staging, struct err *err);

@@ -451,6 +451,16 @@ int ckpt_begin(struct ckpt_writer *w, void **staging, struct err *err)
     return rc;
 }
 
+bool ckpt_is_busy(struct ckpt_writer *w)
+{
+    bool busy;
+
+    pthread_mutex_lock(&w->thread.lock);
+    busy = w->state == WRITING;
+    pthread_mutex_unlock(&w->thread.lock);
+    return busy;
+}
+
 void ckpt_hand_over(struct ckpt_writer *w, const struct ckpt_meta *meta)
 {
     pthread_mutex_lock(&w->thread.lock);

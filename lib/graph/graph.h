@@ -221,6 +221,19 @@ struct plan_call_info plan_call_info(const struct plan *p, uint32_t i);
  * (clock_ns()); NULL: no longer. */
 void plan_watch(struct plan *p, uint64_t *end_ns);
 
+/* ---- where a number stopped being one ---- */
+struct plan_culprit {
+    bool found;
+    uint32_t sample; /* of the batch, the first that it befell; UINT32_MAX: it is not of one sample */
+    char text[640];  /* "forward of Log 'ln': output 'y' float32 [8, 10] holds -inf, 1 of 80 numbers;
+                        it read 'x' from 0 to 2.5" */
+};
+/* From now on forward and backward look at all numbers that calls read and write, which is slow, and
+ * note in `c` the first that is NaN or infinite and came from none that is: an input of the batch, a
+ * weight, or what a call made of finite numbers (an infinity that was meant to be there, as in
+ * an attention mask, is none of its own). They run to their end. Borrowed; NULL: no longer. */
+void plan_hunt(struct plan *p, struct plan_culprit *c);
+
 const struct tensor *plan_tensor(const struct plan *p, const char *name); /* of opts.keep; plain */
 /* A call per line: op, node, shapes, layout, bytes, views; and the memory plan. */
 void plan_print(const struct plan *p, struct buf *out);

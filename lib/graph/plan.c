@@ -145,7 +145,7 @@ void plan_pack(struct plan *p, struct packed *rows)
 
 /* ---- running ---- */
 
-static int run_call(const struct plan *p, struct plan_call *call, const struct op_run *run,
+static int run_call(struct plan *p, struct plan_call *call, const struct op_run *run,
                     const char *direction, size_t number, struct err *err)
 {
     const struct plan_node *n = &p->nodes.at[call->node];
@@ -154,7 +154,10 @@ static int run_call(const struct plan *p, struct plan_call *call, const struct o
     if (run->cancel != NULL && __atomic_load_n(run->cancel, __ATOMIC_RELAXED) != 0)
         return err_set(err, ERR_CANCELED, "canceled");
     call->call.run = run;
-    rc = call->kernel(&call->call, err);
+    if (p->culprit != NULL)
+        rc = plan_hunt_call(p, call, number >= p->forward.n, err);
+    else
+        rc = call->kernel(&call->call, err);
     if (p->end_ns != NULL)
         p->end_ns[number] = clock_ns();
     return rc < 0 ? err_wrap(err, rc, "%s of %s '%s'", direction, n->def->name, n->name) : 0;
@@ -168,6 +171,8 @@ int plan_forward(struct plan *p, const struct op_run *run, struct err *err)
     CHECK(p->is_bound);
     if (p->packed != NULL)
         packed_clear(p->packed);
+    if (p->culprit != NULL)
+        plan_hunt_begin(p);
     for (i = 0; i < p->forward.n; i++) {
         rc = run_call(p, p->forward.at[i], run, "forward", i, err);
         if (rc < 0)
@@ -217,11 +222,14 @@ int plan_backward(struct plan *p, const struct op_run *run, float *grads, plan_r
             next++;
         }
         if (i == p->backward.n)
-            return 0;
+            break;
         rc = run_call(p, p->backward.at[i], run, "backward", p->forward.n + i, err);
         if (rc < 0)
             return rc;
     }
+    if (p->culprit != NULL && p->packed != NULL)
+        plan_hunt_tables(p);
+    return 0;
 }
 
 float plan_loss(const struct plan *p)

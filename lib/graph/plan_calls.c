@@ -13,10 +13,6 @@
 #include "graph/plan_priv.h"
 #include "tensor/packed.h"
 
-/* No canonical address: reading it ends the program where the mistake is. (Not NULL, since a
- * kernel may compute with an address that it never reads.) */
-#define NOWHERE ((void *)((uintptr_t)1 << 62))
-
 static const float one = 1.0f;
 static const struct tensor loss_grad = { .dtype = TENSOR_F32, .data = (void *)(uintptr_t)&one };
 
@@ -98,7 +94,7 @@ static struct tensor *shape_of_value(struct plan *p, uint32_t value)
     struct plan_value *v = &p->values.at[value];
 
     if (v->meta == NULL)
-        v->meta = new_tensor(p, &v->tensor, NOWHERE);
+        v->meta = new_tensor(p, &v->tensor, PLAN_NOWHERE);
     return v->meta;
 }
 

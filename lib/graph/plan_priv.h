@@ -12,6 +12,7 @@
  *   plan_calls.c   nodes become calls, values become tensors at a place, with lifetimes
  *   plan_place.c   lifetimes become offsets in the work memory
  *   plan.c         plan_new() runs the passes; binding and running
+ *   plan_hunt.c    running, with an eye on every number
  *
  * Time is counted in nodes: node i runs forward at i and backward at 2 * n_nodes - 1 - i. */
 #ifndef GRAPH_PLAN_PRIV_H
@@ -81,6 +82,10 @@ struct plan_bind { /* an address that binding fills in */
     uint32_t block; /* where the block lies */
 };
 
+/* No canonical address: reading it ends the program where the mistake is. (Not NULL, since a
+ * kernel may compute with an address that it never reads.) */
+#define PLAN_NOWHERE ((void *)((uintptr_t)1 << 62))
+
 struct plan_call {
     int (*kernel)(const struct op_call *c, struct err *err);
     struct op_call call;
@@ -144,6 +149,7 @@ struct plan {
     void *work;
     bool is_bound;
     uint64_t *end_ns; /* [calls] when each ended; NULL: nobody watches */
+    struct plan_culprit *culprit; /* NULL: nobody hunts for one */
     float loss, weight; /* of the last forward: backward may use their memory */
 };
 
@@ -201,6 +207,11 @@ void plan_gradients(struct plan *p);
 int plan_share(struct plan *p, struct err *err);
 int plan_calls(struct plan *p, struct err *err);
 int plan_place(struct plan *p, struct err *err);
+
+/* ---- plan_hunt.c: while somebody hunts ---- */
+void plan_hunt_begin(struct plan *p); /* before forward: inputs and parameters */
+int plan_hunt_call(struct plan *p, const struct plan_call *call, bool backward, struct err *err);
+void plan_hunt_tables(struct plan *p); /* behind backward: rows of tables */
 
 /* Does a node have anything to compute? Not if all its outputs are empty. */
 bool plan_is_empty(const struct plan *p, const struct plan_node *n);

@@ -45,7 +45,7 @@ struct member_node *member_node_new(const struct member_node_opts *o, uint64_t n
         CHECK(n->names[i] != NULL && n->addresses[i] != NULL);
         n->peers[i].progress.phase = n->peers[i].phase;
     }
-    n->out = MEMBER_NOBODY;
+    n->out = n->prior_holder = MEMBER_NOBODY;
     n->trouble_rank = MEMBER_NOBODY;
     n->view.newest = MEMBER_NOBODY;
     n->lease.holder = MEMBER_NOBODY;
@@ -481,6 +481,8 @@ void member_node_tick(struct member_node *n, uint64_t now_ms)
     }
     watch_deadline(n, passed);
     watch_abort(n, now_ms);
+    if (n->state == MEMBER_SEEKING || n->state == MEMBER_FOLLOWING)
+        node_drop_attaching(n, MEMBER_ATTACH_MS, now_ms);
     if (n->state == MEMBER_SEEKING)
         node_seek_tick(n, now_ms);
     else if (n->state == MEMBER_FOLLOWING)

@@ -50,6 +50,15 @@ void node_bequeath(struct member_node *n, uint32_t heir)
     }
 }
 
+/* They were handed a view that this task coordinates, and it never came here: the process it was meant
+ * for has died, or the link that carried it. */
+void node_drop_attaching(struct member_node *n, uint64_t for_ms, uint64_t now_ms)
+{
+    for (uint32_t i = 0; i < n->world; i++)
+        if (n->peers[i].is_attaching && now_ms - n->peers[i].joined_ms >= for_ms)
+            node_drop(n, i, MEMBER_GO_ON, "this view is not known here");
+}
+
 /* ---- becoming a leader ---- */
 
 static void start_gathering(struct member_node *n, uint64_t now_ms)
@@ -70,6 +79,7 @@ void node_lead(struct member_node *n, uint64_t now_ms)
 
     CHECK(n->out == MEMBER_NOBODY);
     n->state = MEMBER_LEADING;
+    node_drop_attaching(n, 0, now_ms);
     start_gathering(n, now_ms);
     n->rejoin_until = now_ms + n->rejoin_ms;
     if (n->view.generation > 0)

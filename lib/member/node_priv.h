@@ -116,7 +116,7 @@ struct member_node {
     uint32_t *lease_members;
     uint64_t wish;       /* last LEASE action */
     uint32_t *prior;     /* group of the holder that we did not wait for, since a majority of it was here */
-    uint32_t n_prior;
+    uint32_t n_prior, prior_holder;
     bool is_forcing;     /* the number that is being taken is taken from such a holder */
     uint64_t prior_until; /* it may believe that it holds the lease until then */
     uint64_t looked_ms;  /* when it was last looked at for want of anything better */
@@ -165,6 +165,7 @@ void node_own_rest(struct member_node *n, uint64_t now_ms); /* our training came
 void node_own_complete(struct member_node *n);
 void node_turn_away(struct member_node *n, uint32_t leader); /* all links in, to another leader */
 void node_trouble(struct member_node *n, uint32_t rank, const char *text, uint64_t now_ms);
+void node_drop_attaching(struct member_node *n, uint64_t for_ms, uint64_t now_ms);
 void node_bequeath(struct member_node *n, uint32_t heir); /* all links in: this leader leaves, `heir` leads */
 void node_drop(struct member_node *n, uint32_t rank, int code, const char *text); /* REFUSE and close */
 

@@ -171,6 +171,19 @@ void optim_measure_gradient(struct optim *o, uint32_t part, const struct optim_s
             optim_square_sums(state->g + p.first, p.n, o->squares + p.block);
 }
 
+void optim_each(const struct optim *o, uint32_t part, const struct optim_state *state,
+                optim_each_fn *each, void *arg)
+{
+    size_t block = part_begin(o, part);
+    struct optim_piece p;
+
+    while (next_piece(o, part, &block, &p))
+        if (p.param->table != NULL)
+            optim_packed_each(state, &p, each, arg);
+        else
+            each(arg, p.first, state->g + p.first, p.n);
+}
+
 double optim_gradient_norm(const struct optim *o)
 {
     return optim_norm(o->squares, o->first_block[o->opts.n_params]);

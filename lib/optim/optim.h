@@ -124,6 +124,11 @@ uint32_t optim_resting_tables(const struct optim *o, const struct optim_hyper *h
 void optim_clip_values(const struct optim *o, uint32_t part, const struct optim_state *state,
                        float limit); /* to [-limit, limit] */
 void optim_measure_gradient(struct optim *o, uint32_t part, const struct optim_state *state);
+/* What a part will read of the gradient, in stretches g [n] that belong at float `at` of the arena: every
+ * float of its parameters, of packed tables those of marked rows. */
+typedef void optim_each_fn(void *arg, size_t at, const float *g, size_t n);
+void optim_each(const struct optim *o, uint32_t part, const struct optim_state *state,
+                optim_each_fn *each, void *arg);
 double optim_gradient_norm(const struct optim *o); /* L2, over all parameters */
 bool optim_needs_norms(const struct optim *o);
 void optim_measure(struct optim *o, uint32_t part, const struct optim_hyper *h,

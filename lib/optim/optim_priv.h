@@ -31,6 +31,8 @@ struct optim_piece {
 };
 
 void optim_packed_clip(const struct optim_state *s, const struct optim_piece *p, float limit);
+void optim_packed_each(const struct optim_state *s, const struct optim_piece *p,
+                       optim_each_fn *each, void *arg);
 void optim_packed_squares(const struct optim_state *s, const struct optim_piece *p, double *partial);
 /* Floats [at, at + n) of the gradient, n <= OPTIM_BLOCK, as they would lie if it were whole. */
 void optim_packed_unfold(const struct optim_state *s, const struct optim_piece *p, size_t at,

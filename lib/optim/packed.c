@@ -27,6 +27,15 @@ void optim_packed_clip(const struct optim_state *s, const struct optim_piece *p,
         optim_clamp(s->values + run.values, run.n, limit);
 }
 
+void optim_packed_each(const struct optim_state *s, const struct optim_piece *p,
+                       optim_each_fn *each, void *arg)
+{
+    struct packed_run run = runs_of(s, p, p->first, p->n);
+
+    while (packed_next(&run))
+        each(arg, p->param->first + run.at, s->values + run.values, run.n);
+}
+
 void optim_packed_squares(const struct optim_state *s, const struct optim_piece *p, double *partial)
 {
     for (size_t at = p->first; at < p->first + p->n; at += OPTIM_BLOCK) {

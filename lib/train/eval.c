@@ -6,6 +6,7 @@
 #include "train/train_priv.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,10 +24,11 @@ static int lane_sums(struct replica *r, struct data_reader *reader, uint64_t ste
                           .cancel = &t->cancel };
     int rc;
 
+    progress_enter(r, PHASE_DATA);
+    rc = step_feed(r, r->eval_plan, reader, err);
     progress_enter(r, PHASE_EVALUATE);
-    rc = train_fault("train.evaluate", err);
     if (rc == 0)
-        rc = step_feed(r, r->eval_plan, reader, err);
+        rc = train_fault("train.evaluate", err);
     if (rc == 0)
         rc = plan_forward(r->eval_plan, &run, err);
     if (rc < 0)
@@ -128,6 +130,14 @@ static void tell(struct replica *r, uint64_t step, uint64_t begin_ns)
     optim_evaluated(&t->schedule, step, report.loss);
     t->facts.evaluated_step = step;
     train_tell(t, &e);
+    if (!isfinite(report.loss)) {
+        char text[128];
+        struct train_event warning = { .kind = TRAIN_WARN, .step = step, .text = text };
+
+        snprintf(text, sizeof(text), "evaluation after step %llu: the loss is %f",
+                 (unsigned long long)step, report.loss);
+        train_tell(t, &warning);
+    }
 }
 
 bool eval_due(const struct train *t, uint64_t step)
@@ -163,11 +173,13 @@ static int all_sums(struct replica *r, struct err *err)
     if (per_lane == NULL)
         return err_set(err, ERR_NOMEM, "out of memory");
     rc = data_reader_open(t->eval_data, &ro, &reader, err);
-    if (rc == 0)
+    if (rc == 0) {
+        reader_keep(t, &r->eval_reader, reader);
         rc = all_lanes(r, reader, per_lane, err);
+    }
     if (rc == 0)
         add_lanes(r, per_lane);
-    data_reader_close(reader);
+    reader_close(t, &r->eval_reader);
     free(per_lane);
     return rc;
 }

@@ -14,19 +14,57 @@ enum { QUIET_MS = 20 }; /* how long peers that are alive may take to let go of o
 
 /* ---- ending early ---- */
 
+static void remember(struct train *t, const struct err *err, bool aborted)
+{
+    if (t->result != 0)
+        return;
+    t->result = err->code;
+    t->error = *err;
+    t->aborted = aborted;
+}
+
+void train_remember(struct train *t, const struct err *err)
+{
+    pthread_mutex_lock(&t->lock);
+    remember(t, err, false);
+    pthread_mutex_unlock(&t->lock);
+}
+
 static void end_early(struct train *t, const struct err *err, bool aborted)
 {
     pthread_mutex_lock(&t->lock);
-    if (t->result == 0) {
-        t->result = err->code;
-        t->error = *err;
-        t->aborted = aborted;
-    }
+    remember(t, err, aborted);
     __atomic_store_n(&t->cancel, 1, __ATOMIC_RELEASE);
     if (t->comm != NULL)
         comm_abort(t->comm, err->text);
+    for (uint32_t i = 0; i < t->opts->n_devices; i++) {
+        if (t->replicas[i].reader != NULL)
+            data_reader_cancel(t->replicas[i].reader);
+        if (t->replicas[i].eval_reader != NULL)
+            data_reader_cancel(t->replicas[i].eval_reader);
+    }
     pthread_mutex_unlock(&t->lock);
     gate_break(&t->gate);
+}
+
+void reader_keep(struct train *t, struct data_reader **at, struct data_reader *reader)
+{
+    pthread_mutex_lock(&t->lock);
+    *at = reader;
+    if (train_canceled(t))
+        data_reader_cancel(reader);
+    pthread_mutex_unlock(&t->lock);
+}
+
+void reader_close(struct train *t, struct data_reader **at)
+{
+    struct data_reader *reader;
+
+    pthread_mutex_lock(&t->lock);
+    reader = *at;
+    *at = NULL;
+    pthread_mutex_unlock(&t->lock);
+    data_reader_close(reader);
 }
 
 void train_fail(struct train *t, const struct err *err)
@@ -187,6 +225,7 @@ int train_start(struct train *t, const struct train_group *g, train_end_fn *on_e
     __atomic_and_fetch(&t->requests, ~(unsigned)TRAIN_ASK_PAUSE, __ATOMIC_RELAXED);
     t->on_end = on_end;
     t->result = 0;
+    health_begin(t);
     t->aborted = t->tracing = false;
     __atomic_store_n(&t->cancel, 0, __ATOMIC_RELEASE);
     gate_init(&t->gate, o->n_devices, o->n_devices <= device_cores());
@@ -242,7 +281,7 @@ void generation_over(struct train *t)
     err = t->error;
     pthread_mutex_unlock(&t->lock);
     if (failed)
-        t->on_end(t->opts->arg, aborted ? TRAIN_ABORTED : TRAIN_FAILED, held, err.code, err.text);
+        t->on_end(t->opts->arg, aborted ? TRAIN_ABORTED : health_end(t), held, err.code, err.text);
     else
         t->on_end(t->opts->arg, held == t->total_steps ? TRAIN_COMPLETE : TRAIN_PAUSED, held, 0, "");
 }

@@ -42,10 +42,16 @@ void live_end_step(struct train *t, uint64_t step)
 
 bool live_save_is_due(const struct train *t, uint64_t step)
 {
-    uint64_t every_steps = LOAD(save_every_steps), every_ns = LOAD(save_every_ns);
+    uint64_t every = LOAD(save_every_steps);
 
-    return (every_steps > 0 && step % every_steps == 0) ||
-           (every_ns > 0 && clock_ns() - t->last_save_ns >= every_ns);
+    return every > 0 && step % every == 0;
+}
+
+bool live_save_is_late(const struct train *t)
+{
+    uint64_t every = LOAD(save_every_ns);
+
+    return every > 0 && clock_ns() - t->last_save_ns >= every;
 }
 
 void live_set_keep(const struct train *t)

@@ -18,8 +18,6 @@
 #include "base/clones.h"
 #include "op/op.h"
 
-enum { LEAST_GRADS_BYTES = 4096 }; /* a transfer goes through a gradient arena, however small */
-
 /* Levels of a binary-counter tree over n lanes: arenas that may be occupied at once. */
 static uint32_t tree_depth(uint32_t n)
 {
@@ -116,7 +114,7 @@ int memory_open(struct train *t, struct err *err)
     m->trained = graph_trained_floats(t->graph);
     m->slot = m->trained;
     tables_open(t);
-    m->grads = m->params + CONTROL_WORDS;
+    m->grads = m->params + CONTROL_WORDS + health_words(t->opts);
     m->depth = tree_depth(t->lanes_per_slot) + tree_depth(t->max_slots) - 1;
     CHECK(m->depth <= MAX_TREE);
     m->state_bytes = lay_out_state(t) * sizeof(float);

@@ -16,7 +16,8 @@ enum {
 static const struct {
     uint8_t order; /* within what is done for a step; tasks compare it */
     const char *name;
-    bool steady; /* takes about as long every time */
+    bool steady; /* takes about as long every time. Not what has a deadline of its own: readers, which
+                    try again while storage has a bad moment, and calls between tasks */
 } phases[N_PHASES] = {
     [PHASE_REST] = { 0, "rest", false },
     [PHASE_START] = { 1, "start", false },
@@ -26,10 +27,11 @@ static const struct {
     [PHASE_TRANSFER] = { 5, "transfer", false },
     [PHASE_BETWEEN] = { 17, "between steps", false },
     [PHASE_BEGIN] = { 10, "begin", true },
-    [PHASE_DATA] = { 11, "wait for samples", true },
+    [PHASE_DATA] = { 11, "wait for samples", false },
     [PHASE_LANE] = { 11, "forward and backward", true },
     [PHASE_PERMISSION] = { 12, "wait for permission", false },
-    [PHASE_REDUCE] = { 13, "reduce", true },
+    [PHASE_REDUCE] = { 13, "reduce", false },
+    [PHASE_LOCATE] = { 13, "look for the first number that is none", false },
     [PHASE_UPDATE] = { 14, "update", true },
     [PHASE_EVALUATE] = { 18, "evaluate", true },
     [PHASE_EVALUATION_SUMS] = { 19, "reduce the evaluation", false },

@@ -3,7 +3,8 @@
  *     load -> connect -> agree, transfer -> what is owed -> steps -> save, export -> end
  *
  * Every replica of every task takes the same decisions at the same step, from the step number and
- * from what was reduced with the gradients. */
+ * from what was reduced with the gradients. A checkpoint of a step is taken within the next one, when
+ * the state has been compared and is not yet changed (health.h). */
 #include "train/train_priv.h"
 
 #include <stdio.h>
@@ -18,7 +19,9 @@ static int open_reader(struct replica *r, uint64_t from, struct err *err)
 {
     struct train *t = r->train;
     const struct train_opts *o = t->opts;
+    struct data_reader *reader;
     size_t sample_bytes = 0;
+    int rc;
     bool any_image = false;
     struct data_reader_opts ro = {
         .seed = o->seed,
@@ -43,30 +46,22 @@ static int open_reader(struct replica *r, uint64_t from, struct err *err)
         ro.threads = 1; /* decoding from memory is cheaper than waking a thread for it */
     else if (ro.threads > 0)
         ro.threads = (ro.threads + o->n_devices - 1) / o->n_devices;
-    return data_reader_open(t->data, &ro, &r->reader, err);
+    rc = data_reader_open(t->data, &ro, &reader, err);
+    if (rc == 0)
+        reader_keep(t, &r->reader, reader);
+    return rc;
 }
 
-static void save_between(struct replica *r, uint64_t step)
-{
-    uint64_t before = trace_clock(r->trace);
-
-    if (save_if_due(r->train, step))
-        trace_until_now(r->trace, TRACE_CHECKPOINT, 0, before);
-}
-
-/* Behind a step, or behind the one that is held when a generation begins. Evaluation first: so a
- * checkpoint that was not paused before it knows that its step has been evaluated. */
+/* Behind a step, or behind the one that is held when a generation begins. */
 static int between(struct replica *r, uint64_t step, bool evaluates, struct err *err)
 {
-    int rc;
+    int rc = 0;
 
     progress_enter(r, PHASE_BETWEEN);
-    rc = evaluates ? eval_run(r, step, err) : 0;
-    if (evaluates)
+    if (evaluates) {
+        rc = eval_run(r, step, err);
         progress_enter(r, PHASE_BETWEEN);
-
-    if (rc == 0 && r->local == 0 && r->train->group.self == 0)
-        save_between(r, step);
+    }
     return rc;
 }
 
@@ -74,10 +69,15 @@ static int steps(struct replica *r, uint64_t held, struct err *err)
 {
     struct train *t = r->train;
     struct step_result result = { .pause = r->votes[VOTE_PAUSE] > 0 };
+    uint64_t last = held;
     int rc = 0;
 
     if (!result.pause || held == t->total_steps)
         rc = between(r, held, r->votes[VOTE_UNEVALUATED] > 0, err);
+    if (rc == 0 && held > 0)
+        rc = health_weigh(r, held, err);
+    if (r->local == 0 && t->group.self == 0)
+        (void)save_is_due(t, held); /* it is asked for again behind the first comparison */
     if (rc == 0 && held < t->total_steps && !result.pause)
         rc = open_reader(r, held + 1, err);
     for (uint64_t k = held + 1; rc == 0 && k <= t->total_steps && !result.pause; k++) {
@@ -86,8 +86,9 @@ static int steps(struct replica *r, uint64_t held, struct err *err)
             result.pause = false; /* it is the end anyway */
         if (rc == 0) /* an evaluation that a pause puts off is owed to the next generation */
             rc = between(r, k, eval_due(t, k) && !result.pause, err);
+        last = k;
     }
-    return rc;
+    return rc < 0 ? rc : health_last(r, last, err);
 }
 
 /* Not the first steps, which touch memory for the first time, unless there are no others. */
@@ -137,6 +138,8 @@ static int take_up_state(struct replica *r, uint64_t *held, struct err *err)
 
     if (rc == 0 && r->votes[VOTE_BEHIND] > 0)
         rc = transfer_state(r, *held, err);
+    if (rc == 0 && r->local == 0)
+        rc = health_take_up(t, *held, r->votes, err);
     if (rc == 0)
         rc = generation_gate(r, err); /* the state has its place now */
     if (rc == 0)
@@ -215,8 +218,7 @@ void *replica_main(void *arg)
     if (generation(r, &err) < 0)
         train_fail(t, &err); /* also lets the reducer out of its call */
     reduce_close(r);
-    data_reader_close(r->reader);
-    r->reader = NULL;
+    reader_close(t, &r->reader);
     r->trace = NULL;
     progress_enter(r, PHASE_REST);
     if (__atomic_sub_fetch(&t->running, 1, __ATOMIC_ACQ_REL) == 0)

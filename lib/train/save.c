@@ -285,29 +285,41 @@ static int hand_over(struct train *t, uint64_t step, struct err *err)
     return rc;
 }
 
+/* Of the steps behind which a checkpoint is due by their number, or for another reason. */
 static bool is_due(struct train *t, uint64_t step)
 {
-    if (t->opts->checkpoint_directory == NULL || step == 0)
-        return false;
+    bool due = step != t->last_saved_step && (t->save_due || live_save_is_late(t));
+
     if (__atomic_load_n(&t->requests, __ATOMIC_RELAXED) & TRAIN_ASK_CHECKPOINT)
-        return true;
-    if (step == t->last_saved_step)
-        return false;
-    if (live_save_is_due(t, step))
-        t->save_due = true;
-    return t->save_due;
+        due = true;
+    if (t->save_step > 0 && t->save_step + 1 == step) /* that copy will do */
+        due = false;
+    return due || (step != t->last_saved_step && live_save_is_due(t, step));
 }
 
-/* The one before may still be on its way to the disk: then at the next boundary. */
+bool save_is_due(struct train *t, uint64_t step)
+{
+    if (t->opts->checkpoint_directory == NULL || step == 0 || !is_due(t, step))
+        return false;
+    if (clock_ns() < t->writer_retry_ns || (t->writer != NULL && ckpt_is_busy(t->writer))) {
+        t->save_due = true; /* behind a later step */
+        return false;
+    }
+    t->save_step = step;
+    t->save_due = true; /* until it is handed over */
+    return true;
+}
+
 bool save_if_due(struct train *t, uint64_t step)
 {
     struct train_event e = { .kind = TRAIN_WARN, .step = step };
     struct err err;
     int rc;
 
-    if (!is_due(t, step) || clock_ns() < t->writer_retry_ns)
+    if (t->save_step != step || step == 0)
         return false;
     rc = hand_over(t, step, &err);
+    t->save_due = rc < 0;
     if (rc < 0 && rc != ERR_EXISTS) { /* it has no writer yet, and could not get one */
         t->writer_retry_ns = clock_ns() + RETRY_MS * 1000000ull;
         err_wrap(&err, rc, "checkpoint of step %llu", (unsigned long long)step);

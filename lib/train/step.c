@@ -21,16 +21,11 @@ uint64_t step_samples(const struct train *t, uint64_t step)
     return left < batch ? left : batch;
 }
 
-int step_feed(struct replica *r, struct plan *plan, struct data_reader *reader, struct err *err)
+void step_fill(struct replica *r, struct plan *plan, const struct data_batch *b)
 {
     const struct train *t = r->train;
-    const struct data_batch *b;
     uint32_t n = t->opts->n_inputs;
-    int rc = data_next(reader, &b, err);
 
-    if (rc < 0)
-        return rc;
-    CHECK(b != NULL); /* readers are opened up to the last step that asks */
     for (uint32_t i = 0; i < n; i++) {
         const struct tensor *in = plan_input(plan, i);
 
@@ -43,8 +38,19 @@ int step_feed(struct replica *r, struct plan *plan, struct data_reader *reader, 
     }
     memcpy(plan_input(plan, n + t->opts->n_targets)->data, b->weights,
            t->lane_batch * sizeof(float));
+}
+
+int step_feed(struct replica *r, struct plan *plan, struct data_reader *reader, struct err *err)
+{
+    const struct data_batch *b;
+    int rc = data_next(reader, &b, err);
+
+    if (rc < 0)
+        return rc;
+    CHECK(b != NULL); /* readers are opened up to the last step that asks */
+    step_fill(r, plan, b);
     if (reader == r->reader)
-        sample_log_batch(t->samples, r->local, b);
+        sample_log_batch(r->train->samples, r->local, b);
     data_release(reader);
     return 0;
 }
@@ -110,7 +116,7 @@ static int run_lanes(struct replica *r, uint64_t step, struct err *err)
             rc = run_plan(r, &run, grads, overlaps ? reduce_ready : NULL, err);
         if (rc < 0)
             return rc;
-        memset(control, 0, CONTROL_WORDS * sizeof(float));
+        memset(control, 0, (t->mem.grads - t->mem.params) * sizeof(float));
         control[CONTROL_LOSS] = plan_loss(r->plan);
         if (t->opts->mean_of_weights)
             control[CONTROL_WEIGHT] = plan_loss_weight(r->plan);
@@ -146,7 +152,18 @@ static int wait_for_permission(struct replica *r, struct err *err)
     return 0;
 }
 
-static void read_control(struct replica *r, struct step_result *out)
+static void write_control(struct replica *r, uint64_t step)
+{
+    struct train *t = r->train;
+    float *control = r->grads[0] + t->mem.params;
+
+    control[CONTROL_PAUSE] =
+        (__atomic_load_n(&t->requests, __ATOMIC_RELAXED) & TRAIN_ASK_PAUSE) != 0;
+    control[CONTROL_WEIGH] = t->group.self == 0 && save_is_due(t, step);
+    health_contribute(t, control);
+}
+
+static void read_control(struct replica *r, uint64_t step, struct step_result *out)
 {
     struct train *t = r->train;
     float *grads = r->grads[0], *control = grads + t->mem.params;
@@ -157,12 +174,13 @@ static void read_control(struct replica *r, struct step_result *out)
         scale(grads, t->mem.dense + packed_floats(&r->rows[0]), 1.0f / control[CONTROL_WEIGHT]);
     }
     out->pause = control[CONTROL_PAUSE] > 0;
+    out->weigh = control[CONTROL_WEIGH] > 0 || health_weighs(t, step);
 }
 
-static int finish_reduction(struct replica *r, struct step_result *out, struct err *err)
+static int finish_reduction(struct replica *r, uint64_t step, struct step_result *out,
+                            struct err *err)
 {
     struct train *t = r->train;
-    float *control = r->grads[0] + t->mem.params;
     uint64_t before, now;
     int rc = wait_for_permission(r, err);
 
@@ -171,24 +189,47 @@ static int finish_reduction(struct replica *r, struct step_result *out, struct e
     progress_enter(r, PHASE_REDUCE);
     before = clock_ns();
     if (r->local == 0)
-        control[CONTROL_PAUSE] =
-            (__atomic_load_n(&t->requests, __ATOMIC_RELAXED) & TRAIN_ASK_PAUSE) != 0;
+        write_control(r, step);
     if (t->comm != NULL)
         rc = reduce_rest(r, err);
     now = clock_ns();
     r->reduce_ns = now - before;
     trace_add(r->trace, TRACE_REDUCTION, 0, before, now);
     if (rc == 0)
-        read_control(r, out);
+        read_control(r, step, out);
     return rc;
 }
 
-/* The step happens in all replicas of this task, or in none: behind this gate nothing fails. */
-static int commit(struct replica *r, struct err *err)
+/* Was the step before this one equal everywhere? Its state, which is still there, may be saved then. */
+static int look_back(struct replica *r, uint64_t step, struct err *err)
 {
+    uint64_t before;
+    int rc = health_compare(r, step, err);
+
+    if (rc < 0 || r->local != 0 || r->train->group.self != 0 ||
+        !health_allows(r->train, step - 1))
+        return rc;
+    progress_enter(r, PHASE_BETWEEN);
+    before = trace_clock(r->trace);
+    if (save_if_due(r->train, step - 1))
+        trace_until_now(r->trace, TRACE_CHECKPOINT, 0, before);
+    return 0;
+}
+
+/* The step happens in all replicas of this task, or in none: behind this gate, and what is seen there
+ * by all of them alike, nothing fails. */
+static int commit(struct replica *r, uint64_t step, const struct step_result *result, bool *finite,
+                  struct err *err)
+{
+    uint64_t before = trace_clock(r->trace);
     int rc = train_fault("train.commit", err);
 
-    return rc < 0 ? rc : generation_gate(r, err);
+    if (rc == 0)
+        health_look(r);
+    if (rc == 0)
+        rc = generation_gate(r, err);
+    trace_until_now(r->trace, TRACE_CHECK, 0, before);
+    return rc < 0 ? rc : health_judge(r, step, result->loss, finite, err);
 }
 
 static int update(struct replica *r, uint64_t step, double *norm, struct err *err)
@@ -229,17 +270,25 @@ void step_tell(struct replica *r, const struct facts *facts, uint64_t begin_ns)
 }
 
 /* Whole or not at all: what update() returns is said behind a step that was made. */
-static int apply(struct replica *r, uint64_t step, const struct step_result *result,
+static int apply(struct replica *r, uint64_t step, const struct step_result *result, bool finite,
                  uint64_t begin, struct err *err)
 {
     struct train *t = r->train;
-    double norm;
+    double norm = NAN;
     int rc;
 
-    if (r->local == 0)
-        sample_log_done(t->samples, step); /* agreed, and about to be applied */
-    rc = update(r, step, &norm, err);
-
+    if (finite) {
+        if (r->local == 0)
+            sample_log_done(t->samples, step); /* agreed, and about to be applied */
+        rc = update(r, step, &norm, err);
+        health_updated(r);
+    } else {
+        rc = health_trouble(r, step, result, err);
+        if (rc < 0)
+            return rc;
+        if (r->local == 0)
+            sample_log_done(t->samples, step); /* agreed, with nothing to apply */
+    }
     if (r->local != 0)
         return rc;
     t->facts.loss = result->loss;
@@ -248,7 +297,8 @@ static int apply(struct replica *r, uint64_t step, const struct step_result *res
     return rc;
 }
 
-static int make(struct replica *r, uint64_t step, struct step_result *out, struct err *err)
+static int make(struct replica *r, uint64_t step, struct step_result *out, bool *finite,
+                struct err *err)
 {
     int rc = train_fault("train.forward", err);
 
@@ -259,22 +309,27 @@ static int make(struct replica *r, uint64_t step, struct step_result *out, struc
     if (rc == 0)
         rc = sample_log_give(r->train->samples, r->local, err); /* before the last contribution */
     if (rc == 0)
-        rc = finish_reduction(r, out, err);
-    return rc < 0 ? rc : commit(r, err);
+        rc = finish_reduction(r, step, out, err);
+    if (rc == 0)
+        rc = look_back(r, step, err);
+    return rc < 0 ? rc : commit(r, step, out, finite, err);
 }
 
 int step_run(struct replica *r, uint64_t step, struct step_result *out, struct err *err)
 {
     struct train *t = r->train;
     uint64_t begin = clock_ns();
+    bool finite = true;
     int rc;
 
     r->trace = t->tracing ? trace_begin(t->trace, r->local, step) : NULL;
     progress_step(r, step);
     reduce_begin(r);
-    rc = make(r, step, out, err);
+    rc = make(r, step, out, &finite, err);
     if (rc == 0)
-        rc = apply(r, step, out, begin, err);
+        rc = apply(r, step, out, finite, begin, err);
+    if (rc == 0 && out->weigh)
+        rc = health_weigh(r, step, err);
     if (rc < 0)
         return err_wrap(err, rc, "step %llu", (unsigned long long)step);
     if (trace_step_done(r->trace, begin))

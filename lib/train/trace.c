@@ -18,9 +18,9 @@ static uint64_t spans_of_step(const struct trace_opts *o)
 {
     uint64_t calls = plan_calls_count(o->plans[0]);
 
-    /* A lane: data, forward, backward, sums, calls. A step: itself, reduction, update, and behind
-     * it evaluation and checkpoint. Each piece of the reduction also has sums of its own. */
-    return o->lanes * (4 + calls) + 5 + o->pieces;
+    /* A lane: data, forward, backward, sums, calls. A step: itself, reduction, check, update,
+     * checkpoint, and behind it evaluation. Each piece of the reduction also has sums of its own. */
+    return o->lanes * (4 + calls) + 6 + o->pieces;
 }
 
 static int check_size(const struct trace_opts *o, struct err *err)

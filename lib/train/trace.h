@@ -26,16 +26,17 @@ struct train_profile;
 enum { TRACE_MAX_SPANS = 1 << 20 }; /* of a process: 32 MiB, and about 200 MB of JSON */
 
 enum trace_what {
-    TRACE_STEP,     /* the others but the last two lie inside one */
+    TRACE_STEP,     /* the others but the last lie inside one */
     TRACE_DATA,     /* waiting for the lane's samples and taking them over */
     TRACE_FORWARD,  /* holds calls */
     TRACE_BACKWARD, /* holds calls, and lane sums where they are made meanwhile */
     TRACE_CALL,     /* `which`: plan_call_info() */
     TRACE_SUMS,     /* adding lanes */
     TRACE_REDUCTION, /* waiting for the reduction; in a reducing thread's row: a piece of it */
+    TRACE_CHECK,      /* looking at the gradient, and waiting until all replicas of the task have */
     TRACE_UPDATE,
-    TRACE_EVALUATION,
     TRACE_CHECKPOINT, /* handing a copy to the writer */
+    TRACE_EVALUATION,
 };
 
 struct trace_span {

@@ -27,9 +27,10 @@ static const struct {
     [TRACE_CALL] = { "", "", NULL },
     [TRACE_SUMS] = { "lane sums", "lane sums", "lane sums" },
     [TRACE_REDUCTION] = { "reduction", "reduction", "reduction" },
+    [TRACE_CHECK] = { "check", "check", "check" },
     [TRACE_UPDATE] = { "update", "update", "update" },
+    [TRACE_CHECKPOINT] = { "checkpoint", "checkpoint", "checkpoint" },
     [TRACE_EVALUATION] = { "evaluation", "evaluation", NULL },
-    [TRACE_CHECKPOINT] = { "checkpoint", "checkpoint", NULL },
 };
 
 static const char *op_of(const struct plan_call_info *c)

@@ -1,6 +1,7 @@
 /* train.c - opening and closing. */
 #include "train/train.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -328,15 +329,47 @@ static int open_sample_log(struct train *t, struct err *err)
     return o->sample_log != NULL ? sample_log_open(&so, &t->samples, err) : 0;
 }
 
-static void fill_fresh(struct train *t)
+static void copy_initial(struct train *t, const struct graph *g)
 {
     uint32_t n;
-    const struct graph_param *p = graph_params(t->graph, &n);
+    const struct graph_param *p = graph_params(g, &n);
 
     for (uint32_t i = 0; i < n; i++)
         memcpy(t->mem.state + p[i].offset, p[i].initial, p[i].elements * sizeof(float));
-    graph_forget_initial(t->graph);
     update_fill_average(t, true);
+}
+
+int train_start_over(struct train *t, struct err *err)
+{
+    const struct train_opts *o = t->opts;
+    struct graph_opts g = { .path = o->onnx, .frozen = o->frozen, .n_frozen = o->n_frozen };
+    struct graph *graph;
+    uint32_t crc;
+    int rc = graph_import(&g, &graph, err);
+
+    if (rc < 0)
+        return err_wrap(err, rc, "read the initial weights again");
+    if (strcmp(graph_digest(graph), graph_digest(t->graph)) != 0) {
+        graph_free(graph);
+        return err_set(err, ERR_INPUT, "'%s' is another model than it was: its initial weights are "
+                                       "needed again", o->onnx);
+    }
+    memset(t->mem.state, 0, t->mem.state_bytes);
+    copy_initial(t, graph);
+    graph_free(graph);
+    crc = crc32c(0, t->mem.state, t->mem.params * sizeof(float));
+    if (crc != t->fresh_crc)
+        return err_set(err, ERR_INPUT, "the initial weights in '%s' are others than they were (checksum "
+                                       "%08x, before %08x)", o->onnx, crc, t->fresh_crc);
+    t->facts = (struct facts){ .loss = NAN, .grad_norm = NAN };
+    t->schedule.plateau = (struct optim_plateau){ 0 };
+    return 0;
+}
+
+static void fill_fresh(struct train *t)
+{
+    copy_initial(t, t->graph);
+    graph_forget_initial(t->graph);
     t->fresh_crc = crc32c(0, t->mem.state, t->mem.params * sizeof(float));
 }
 
@@ -463,6 +496,11 @@ void train_facts(const struct train *t, struct train_facts *out)
     };
     for (uint32_t i = 0; i < n; i++)
         out->parameters += p[i].kind == GRAPH_TRAINED ? p[i].elements : 0;
+}
+
+uint32_t train_diverged(const struct train *t)
+{
+    return t->health.peer;
 }
 
 const char *train_graph_digest(const struct train *t)

@@ -40,6 +40,9 @@
  *   train.reduce         behind the lanes, before the last contribution
  *   train.commit         the reduction is there, nothing is changed yet
  *   train.update, train.update_middle, train.update_end
+ *   health.flip_gradient, health.flip_row     a bit in the reduced gradient of this task, of a table
+ *   health.not_finite    a NaN in it
+ *   health.flip_weight   a bit in its weights, behind an update
  *   train.save           before a copy of the state is handed to the writer of checkpoints
  *   train.export         before the model is written */
 #ifndef TRAIN_TRAIN_H
@@ -88,7 +91,7 @@ struct train_profile { /* where the time of the traced steps went; the parts add
     double step_seconds;
     const struct train_profile_part {
         const char *what;      /* an op; "sum of gradients"; or "data", "lane sums", "reduction" (waiting
-                                  for it), "update", "other" */
+                                  for it), "check", "update", "checkpoint", "other" */
         const char *direction; /* of an op: "forward", "backward"; else "" */
         double seconds;        /* of a step */
     } *parts; /* largest first */
@@ -110,6 +113,9 @@ struct train_event {
         TRAIN_CHECKPOINT, /* ckpt */
         TRAIN_EXPORTED,   /* text: path */
         TRAIN_PROFILE,    /* profile; the trace is written */
+        TRAIN_SKIPPED,    /* step, text: loss or gradient are not finite, and why; done: steps skipped in a
+                             row, all: by this process. TRAIN_STEP follows */
+        TRAIN_DIFFERS,    /* step, text: tasks or replicas hold different numbers; the generation ends */
     } kind;
     uint64_t step;
     const char *text;
@@ -195,6 +201,14 @@ struct train_opts { /* everything is borrowed until train_close() */
     struct optim_schedule schedule;     /* total_steps is filled here */
     const struct train_params *groups;
     uint32_t n_groups;
+    bool check_gradients;               /* tasks and replicas compare each reduced gradient */
+    uint64_t check_weights_every_steps; /* and tasks weights and optimizer state; 0: never */
+    enum train_non_finite { /* a step whose loss or gradient is not finite */
+        TRAIN_SKIP,         /* counts, and changes nothing; more than 10 in a row stop the job */
+        TRAIN_STOP,         /* stops the job with the state before it */
+        TRAIN_RESTORE,      /* sends everybody back to the newest checkpoint, or the beginning; the second time
+                               it stops the job */
+    } non_finite;
     double average;                     /* decay of the moving average of the weights; 0: none is kept */
     bool evaluate_average, export_average; /* evaluation, exported model: from the average */
 
@@ -273,7 +287,11 @@ enum train_end {
     TRAIN_COMPLETE, /* all steps; on member 0 the last checkpoint is verified, the model exported */
     TRAIN_PAUSED,   /* somebody asked for it: all tasks are behind the same step */
     TRAIN_ABORTED,  /* by train_abort() */
-    TRAIN_FAILED,   /* code and text; ERR_PEER: a link broke */
+    TRAIN_FAILED,   /* code and text; ERR_PEER: a link broke; ERR_INPUT: also what policy TRAIN_STOP says;
+                       ERR_DEVICE: also tasks that differ without a majority, held is 0 then */
+    TRAIN_DIVERGED, /* train_diverged() holds other numbers than the majority. If it is this task, held is 0;
+                       unless its replicas differed before they used it: then nothing is lost */
+    TRAIN_ROLL_BACK, /* policy TRAIN_RESTORE, on all tasks: held is 0, and the group goes on with newest_step 0 */
 };
 typedef void train_end_fn(void *arg, enum train_end end, uint64_t held, int code, const char *text);
 
@@ -287,6 +305,9 @@ typedef void train_end_fn(void *arg, enum train_end end, uint64_t held, int code
  * Errors (nothing runs, on_end does not come): ERR_INPUT (fewer replicas than min_replicas, more than
  * replicas), ERR_PEER (a newest_step older than what is held here), ERR_NOMEM. */
 int train_start(struct train *t, const struct train_group *g, train_end_fn *on_end, struct err *err);
+
+/* Behind TRAIN_DIVERGED: the number of the member that differs. */
+uint32_t train_diverged(const struct train *t);
 
 enum train_request_kind {
     TRAIN_ASK_PAUSE = 1,      /* all tasks end this generation behind the same step; forgotten when the
@@ -312,12 +333,13 @@ struct train_progress {
     uint64_t step;       /* being made; between steps the one that is held */
     uint64_t place;      /* the same for all tasks at the same point of the same step, and grows: who has the
                             least holds the others up */
-    const char *phase;   /* static: "connect", "load", "agree", "transfer", "wait for samples", "forward",
-                            "reduce", "update", "evaluate", ...; "rest": no generation runs */
+    const char *phase;   /* static: "connect", "load", "agree", "transfer", "wait for samples",
+                            "forward and backward", "reduce", "update", "evaluate", ...; "rest": no generation runs */
     uint64_t since_ns;   /* clock_ns() when that replica entered it */
     uint64_t limit_ms;   /* longer than this it should not take: several times the longest of the recent
                             ones, at least a second, at most the deadline of the job. 0: not known, in
-                            the first steps of a generation and in phases that may take any time */
+                            the first steps of a generation; or not this phase's: it may take any time
+                            (a checkpoint), or has a deadline of its own (reading, calls between tasks) */
 };
 void train_progress(const struct train *t, struct train_progress *out);
 

@@ -10,6 +10,8 @@
  *   tables.c      the part of it that is about tables: which rows have a gradient
  *   reduce.c      the sum over all replicas, while the last lane computes
  *   update.c      the optimizer's part of it
+ *   health.c      can a step's numbers be trusted? (checksum.c; locate.c: where did one that is none
+ *                 come from?)
  *   eval.c        one evaluation
  *   save.c        checkpoints and export, on member 0
  *   live.c        options that may change meanwhile
@@ -26,6 +28,7 @@
 #include "base/gate.h"
 #include "ckpt/ckpt.h"
 #include "tensor/packed.h"
+#include "train/health.h"
 #include "train/sample_log.h"
 #include "train/trace.h"
 #include "train/train.h"
@@ -35,9 +38,10 @@ enum control_word {
     CONTROL_LOSS,   /* sum over the lanes of the scaled loss: the mean over the global batch */
     CONTROL_WEIGHT, /* mean_of_weights: what loss and gradients are divided by */
     CONTROL_PAUSE,  /* tasks that ask for a pause */
-    CONTROL_WORDS = 16,
+    CONTROL_WEIGH,  /* a checkpoint is due behind the step: weights are to be compared */
+    CONTROL_WORDS = 16, /* behind them health_words() */
 };
-enum { MAX_TREE = 33 };
+enum { MAX_TREE = 33, LEAST_GRADS_BYTES = 4096 /* of an arena, however small the model: texts fit in */ };
 
 /* Member 0's goes to all when a generation starts. */
 struct agreement {
@@ -53,6 +57,8 @@ enum vote {
     VOTE_BEHIND,      /* hold less */
     VOTE_UNEVALUATED, /* hold the step, and have not told the evaluation that is due behind it */
     VOTE_PAUSE,       /* ask for a pause */
+    VOTE_RESTORED,    /* remember a step for which everybody went back to a checkpoint, ... */
+    VOTE_RESTORED_AT, /* ... and the sum of what they remember */
     N_VOTES,
 };
 
@@ -61,6 +67,7 @@ struct facts {
     uint64_t step;
     uint64_t evaluated_step; /* the last evaluation that was told, and heard by a plateau schedule */
     double loss, grad_norm;  /* of the step, for its report */
+    uint32_t skips_in_row;   /* steps up to this one that were skipped */
     struct optim_plateau plateau;
 };
 
@@ -117,6 +124,7 @@ enum phase {
     PHASE_LANE,
     PHASE_PERMISSION,
     PHASE_REDUCE,
+    PHASE_LOCATE,
     PHASE_UPDATE,
     PHASE_EVALUATE,
     PHASE_EVALUATION_SUMS,
@@ -148,7 +156,7 @@ struct replica {
     struct packed rows[MAX_TREE]; /* of each of them: the rows of tables that have a gradient */
     struct packed all_rows;    /* while reducing: the marks of all replicas */
     double *sums[MAX_TREE];    /* evaluation accumulators likewise, eval_words each */
-    struct data_reader *reader;
+    struct data_reader *reader, *eval_reader; /* under lock: reader_keep(), reader_close() */
     struct reducer reducer;
     int64_t votes[N_VOTES];
     struct place place;
@@ -168,6 +176,7 @@ struct live {
 struct step_result { /* agreed: the same on every task */
     double loss;
     bool pause;
+    bool weigh; /* weights are to be compared behind the step */
 };
 
 struct train {
@@ -202,9 +211,10 @@ struct train {
     struct train_group group;
     struct comm_member *members;
     struct comm *comm;
-    pthread_mutex_t lock;          /* guards comm's lifetime against train_abort, and the result */
+    pthread_mutex_t lock;          /* guards comm's and readers' lifetime against train_abort, and the result */
     struct gate gate;              /* broken when the generation ends early */
     struct gate solid;             /* never: for what must be finished once it was begun */
+    struct health health;
     struct optim *optim;           /* the optimizer at work on this graph's parameters */
     uint32_t running;              /* atomic: replica threads that have not ended */
     volatile int cancel;
@@ -219,6 +229,7 @@ struct train {
     bool renew_region;             /* a peer that may still be alive can write to ours */
     uint64_t last_report_ns, last_save_ns, last_saved_step;
     bool save_due;
+    uint64_t save_step;            /* a copy of its state is due; 0: of none */
 };
 
 /* memory.c */
@@ -272,8 +283,13 @@ int reduce_rest(struct replica *r, struct err *err);
 /* generation.c */
 /* Remembers the first failure and lets every thread of this process out of its waits. */
 void train_fail(struct train *t, const struct err *err);
+/* Only the first half: what it will have ended for, whoever ends it first. */
+void train_remember(struct train *t, const struct err *err);
 void generation_join(struct train *t); /* its threads, if any were started */
 void generation_close(struct train *t); /* what it has left behind */
+/* A reader that is kept is canceled when the generation ends early. */
+void reader_keep(struct train *t, struct data_reader **at, struct data_reader *reader);
+void reader_close(struct train *t, struct data_reader **at); /* *at NULL is fine */
 void generation_over(struct train *t); /* in the last thread: the peers are let go, on_end is told */
 int generation_gate(struct replica *r, struct err *err); /* all replicas of the task, or none */
 static inline bool train_canceled(const struct train *t)
@@ -312,6 +328,7 @@ uint64_t step_samples(const struct train *t, uint64_t step);
 void step_tell(struct replica *r, const struct facts *facts, uint64_t begin_ns);
 /* Next lane batch of `reader` into the inputs of `plan`. */
 int step_feed(struct replica *r, struct plan *plan, struct data_reader *reader, struct err *err);
+void step_fill(struct replica *r, struct plan *plan, const struct data_batch *b);
 
 /* eval.c */
 bool eval_due(const struct train *t, uint64_t step);
@@ -322,6 +339,9 @@ int eval_run(struct replica *r, uint64_t step, struct err *err);
 int save_open(struct train *t, struct err *err); /* names everything */
 /* Member 0, when nobody holds state: the newest checkpoint, if there is one, becomes what is held. */
 int save_load_newest(struct train *t, struct err *err);
+/* On member 0: is a checkpoint due behind `step`, and can the writer take it? Then save_if_due() is
+ * called when that state may be saved, and no other one is meanwhile. */
+bool save_is_due(struct train *t, uint64_t step);
 bool save_if_due(struct train *t, uint64_t step); /* true: a copy went to the writer */
 int save_now(struct train *t, uint64_t step, uint64_t wait_ms, struct err *err); /* until it is verified */
 int save_export(struct train *t, struct err *err);
@@ -331,13 +351,15 @@ void live_open(struct train *t); /* as the options say */
 /* Is the norm of this step's gradient wanted? The same for all local replicas. */
 bool live_norm_is_due(const struct train *t, uint64_t step);
 void live_end_step(struct train *t, uint64_t step); /* local replica 0, before the gate that ends it */
-bool live_save_is_due(const struct train *t, uint64_t step); /* by number, or by time */
+bool live_save_is_due(const struct train *t, uint64_t step); /* by its number */
+bool live_save_is_late(const struct train *t);               /* by the time since the last one */
 void live_set_keep(const struct train *t); /* on the writer, which is open */
 
 /* replica.c */
 void *replica_main(void *arg);
 
 /* train.c */
+int train_start_over(struct train *t, struct err *err); /* the state becomes that of the model file */
 void train_tell(const struct train *t, const struct train_event *e);
 void train_phase(const struct train *t, const char *phase, uint64_t step);
 

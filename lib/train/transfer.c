@@ -129,7 +129,7 @@ static void tell_received(const struct transfer *x, uint64_t begin_ns)
 static void take(struct transfer *x)
 {
     struct train *t = x->r->train;
-    bool interrupted = t->held_step + 1 == x->step;
+    bool interrupted = t->held_step + 1 == x->step && t->facts.step < x->step;
 
     memory_take(t, &x->aside);
     t->facts = x->facts;

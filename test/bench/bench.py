@@ -1,6 +1,6 @@
 """bench.py - trainerd beside its peers and limits, all measured in this run, on this machine, in turns.
 
-    scripts/bench [--quick] [GROUP...]    groups: start overhead reduce files memory cnn data nets peak load exposed
+    scripts/bench [--quick] [GROUP...]    groups: start overhead reduce files memory cnn data nets peak load exposed health
                                           faults;
                                           none: all; --quick: small and once, to see that everything runs
 

@@ -21,6 +21,7 @@ HALF_BATCHES = 0.05  # the same where batch statistics are those of half a batch
 MEMORY_STEPS, MEMORY_BATCHES = 2, 4
 LOAD_RUNS, LOAD_LIMIT = 7, 0.300
 EXPOSED_STEPS, EXPOSED_WARM, EXPOSED_LIMIT = 6, 2, 0.10
+HEALTH_LIMIT = 0.01
 KIB = 1 << 10
 
 
@@ -409,4 +410,39 @@ def exposed(table, folder):
     table.row("reduction in a step of ResNet-50, 2 tasks", "< %.0f %%" % (100 * EXPOSED_LIMIT), row)
 
 
-GROUPS = {"nets": nets, "peak": peak, "load": load, "exposed": exposed}
+# ---- health ----
+
+def health(table, folder):
+    """The share of the step that goes into looking at the gradient and summing it up for the other tasks."""
+    for net, steps, traced in ((resnet50(), 8, 3), (mlp(), 6000, 2000)):
+        if table.quick:
+            net.shorter()
+            steps, traced = 8, 3
+        job = write_job(net, os.path.join(folder, "health", net.name), steps)
+        one_health(table, net, job, ("--trace", os.path.join(folder, "health.json"), "--trace-steps", str(traced)))
+
+
+def one_health(table, net, job, args):
+    def measure():
+        tasks = []
+        try:
+            tasks = ours.start_tasks(job, CORES, args=args)
+            kit.expect_codes(tasks, [0] * CORES, TASK_SECONDS)
+        finally:
+            for t in tasks:
+                t.kill()
+        [profile] = tasks[0].events("profile")
+        check = sum(p["seconds"] for p in profile["parts"] if p["what"] == "check")
+        return {"check": check, "step": profile["step_seconds"]}
+
+    def row():
+        check, step = us.median("check"), us.median("step")
+        return duration(check), "step %s" % duration(step), "%.2f %%" % (100 * check / step), check < HEALTH_LIMIT * step
+
+    us = Side("trainerd", measure)
+    with OnTheseCores():
+        table.interleave(3, us)
+    table.row("check of the gradient of %s, %d tasks" % (net.title, CORES), "< %.0f %%" % (100 * HEALTH_LIMIT), row)
+
+
+GROUPS = {"nets": nets, "peak": peak, "load": load, "exposed": exposed, "health": health}

@@ -10,7 +10,7 @@ import onnx
 
 from kit import ROOT, SLOW, TRAINERCTL, TRAINERD, Task, digits_job, expect_codes, main, merge, start, test, workdir
 
-INSIDE = {"data", "forward", "backward", "lane sums", "reduction", "update"}  # of a step
+INSIDE = {"data", "forward", "backward", "lane sums", "reduction", "check", "update"}  # of a step
 EPSILON = 1e-3  # us: times are written to the nanosecond
 
 
@@ -100,7 +100,7 @@ def check_profile(profile, rows, first, n):
                 step += s["dur"]
             elif "direction" in s["args"]:
                 want[s["cat"], s["args"]["direction"]] = want.get((s["cat"], s["args"]["direction"]), 0) + s["dur"]
-            elif s["cat"] in INSIDE - {"forward", "backward"}:
+            elif s["cat"] in (INSIDE | {"checkpoint"}) - {"forward", "backward"}:
                 want[s["cat"], ""] = want.get((s["cat"], ""), 0) + s["dur"]
     share = 1e-6 / (n * len(rows))
     got = parts_of(profile)
@@ -131,17 +131,18 @@ def a_trace_of_two_replicas_nests_names_the_model_and_adds_up():
 
 
 @test
-def evaluation_and_checkpoint_lie_between_the_steps():
+def an_evaluation_lies_between_two_steps_and_a_checkpoint_in_the_step_that_compares_it():
     d = workdir()
     job = digits_job(d, train={"epochs": None, "steps": 30, "eval_every_epochs": 1}, checkpoint={"every_steps": 20})
     t = Task(job, args=("--devices", "cpu:1",), env={"TRAINERD_TRACE": os.path.join(d, "t"),
                                                      "TRAINERD_TRACE_STEPS": "26"})
     expect_codes([t], [0])
     _, rows = read(os.path.join(d, "t"))
-    top = [n[0] for n in tree(rows["replica 0"])]
-    assert [s["args"]["step"] for s in top if s["name"] == "step"] == list(range(4, 30))
-    names = [s["name"] for s in top if s["name"] != "step"]
-    assert names == ["checkpoint", "evaluation"], names  # after step 20, after the epoch's 22 steps
+    top = tree(rows["replica 0"])
+    steps = [(s["args"]["step"], below) for s, below in top if s["name"] == "step"]
+    assert [k for k, _ in steps] == list(range(4, 30))
+    assert [s["name"] for s, _ in top if s["name"] != "step"] == ["evaluation"]  # after the epoch's 22 steps
+    assert [k for k, below in steps if any(p["name"] == "checkpoint" for p, _ in below)] == [21]  # of step 20
     check_profile(t.events("profile")[0], list(rows.values()), 4, 26)
 
 

@@ -216,6 +216,32 @@ static void an_abort_ends_a_generation_soon_and_leaves_the_state_whole(void **st
     fixture_free(f);
 }
 
+static void an_abort_is_heard_while_storage_does_not_answer(void **state)
+{
+    struct fixture *f = fixture_new(2, 4);
+    struct train_group g;
+    struct train_progress p;
+
+    (void)state;
+    f->opts.cache_memory = false;
+    f->opts.data_deadline_ms = 20000 * SLOW; /* so long it is tried again */
+    fixture_open(f);
+    g = alone(f);
+    assert_int_equal(fault_arm("data.read@1+", NULL), 0);
+    start(f, &g);
+    nap_ms(100 * SLOW);
+    train_progress(f->train, &p);
+    assert_string_equal(p.phase, "wait for samples");
+    train_abort(f->train, "enough");
+    assert_true(ended_within(f, 1000));
+    assert_int_equal(fault_arm(NULL, NULL), 0);
+    assert_int_equal(f->end, TRAIN_ABORTED);
+    assert_int_equal(f->held, 0);
+    fixture_generation(f, &g); /* the same again, from the beginning */
+    assert_int_equal(f->end, TRAIN_COMPLETE);
+    fixture_free(f);
+}
+
 static _Atomic bool permitted;
 static _Atomic uint64_t asked;
 
@@ -340,6 +366,7 @@ int main(void)
         cmocka_unit_test(a_group_that_cannot_be_is_refused_and_nothing_runs),
         cmocka_unit_test(what_is_held_is_never_thrown_away),
         cmocka_unit_test(an_abort_ends_a_generation_soon_and_leaves_the_state_whole),
+        cmocka_unit_test(an_abort_is_heard_while_storage_does_not_answer),
         cmocka_unit_test(without_permission_no_step_is_finished),
         cmocka_unit_test(without_permission_no_checkpoint_is_published),
         cmocka_unit_test(progress_says_where_it_is_and_what_is_too_long),

@@ -42,6 +42,8 @@ static void small_job(struct fixture *f, uint32_t task)
     f->opts.schedule = (struct optim_schedule){ .type = OPTIM_PLATEAU, .learning_rate = 0.02,
                                                 .gamma = 0.5, .threshold = 0.9 };
     f->opts.average = 0.9;
+    f->opts.check_gradients = true;
+    f->opts.check_weights_every_steps = 5;
     f->opts.overlap = TRAIN_OVERLAP_ALWAYS;
     f->opts.bucket_bytes = 16384;
     if (saves)

@@ -1,0 +1,284 @@
+/* plan_hunt.c - running a plan with an eye on every number: where did the first one come from that is
+ * NaN or infinite?
+ *
+ * Each call is looked at before (what it reads) and behind (what it wrote). It is the origin if it
+ * wrote a NaN though it read none, or an infinity though all it read was finite. So infinities that
+ * belong to a model, constants of an attention mask and what is selected from them, are passed
+ * over; a softmax that makes NaN of a row of nothing else is not. */
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "graph/plan_priv.h"
+#include "tensor/packed.h"
+
+struct sight { /* of a tensor's numbers */
+    size_t n, bad, first; /* all; NaN or infinite; the first of those */
+    bool nan, inf;
+    double low, high;     /* of the finite ones; low > high: there are none */
+    double value;         /* of the first bad one */
+};
+
+static double wide_half(uint16_t h)
+{
+    double fraction = h & 0x3ff, value;
+    int exponent = h >> 10 & 31;
+
+    if (exponent == 31)
+        value = fraction != 0 ? NAN : INFINITY;
+    else
+        value = ldexp(exponent != 0 ? 1024 + fraction : fraction, (exponent != 0 ? exponent : 1) - 25);
+    return h >> 15 != 0 ? -value : value;
+}
+
+static double number_at(const struct tensor *t, size_t i)
+{
+    uint32_t bits;
+    float x;
+
+    switch (t->dtype) {
+    case TENSOR_F64:
+        return ((const double *)t->data)[i];
+    case TENSOR_F16:
+        return wide_half(((const uint16_t *)t->data)[i]);
+    case TENSOR_BF16:
+        bits = (uint32_t)((const uint16_t *)t->data)[i] << 16;
+        memcpy(&x, &bits, sizeof(x));
+        return x;
+    default:
+        return ((const float *)t->data)[i];
+    }
+}
+
+static bool has_numbers(const struct tensor *t)
+{
+    return t != NULL && t->data != NULL && t->data != PLAN_NOWHERE &&
+           (t->dtype == TENSOR_F32 || t->dtype == TENSOR_F64 || t->dtype == TENSOR_F16 ||
+            t->dtype == TENSOR_BF16);
+}
+
+static struct sight look(const struct tensor *t)
+{
+    struct sight s = { .low = INFINITY, .high = -INFINITY };
+
+    if (!has_numbers(t))
+        return s;
+    s.n = (size_t)tensor_elements(t);
+    for (size_t i = 0; i < s.n; i++) {
+        double x = number_at(t, i);
+
+        if (isfinite(x)) {
+            s.low = x < s.low ? x : s.low;
+            s.high = x > s.high ? x : s.high;
+            continue;
+        }
+        if (s.bad++ == 0) {
+            s.first = i;
+            s.value = x;
+        }
+        s.nan = s.nan || isnan(x);
+        s.inf = s.inf || isinf(x);
+    }
+    return s;
+}
+
+/* ---- the sentence ---- */
+
+static const char *print_bad(const struct sight *s)
+{
+    return isnan(s->value) ? "nan" : s->value > 0 ? "inf" : "-inf";
+}
+
+static void __attribute__((format(printf, 2, 3))) add(struct plan_culprit *c, const char *fmt, ...)
+{
+    size_t used = strlen(c->text);
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(c->text + used, sizeof(c->text) - used, fmt, ap);
+    va_end(ap);
+}
+
+/* "'y' float32 [8, 10] holds -inf, 1 of 80 numbers" */
+static void add_bad(struct plan_culprit *c, const char *name, const struct tensor *t,
+                    const struct sight *s)
+{
+    char shape[96];
+
+    add(c, "'%s' %s %s holds %s, %zu of %zu numbers", name, tensor_dtype_name(t->dtype),
+        shape_print(&t->shape, shape, sizeof(shape)), print_bad(s), s->bad, s->n);
+}
+
+static void add_read(struct plan_culprit *c, const char *what, const char *name,
+                     const struct sight *s, bool first)
+{
+    add(c, "%s%s'%s' ", first ? "; it read " : ", ", what, name);
+    if (s->low > s->high)
+        add(c, "without a finite number");
+    else
+        add(c, "from %g to %g%s", s->low, s->high, s->bad > 0 ? " beside what is infinite" : "");
+}
+
+/* Of the batch; samples are the outermost, in every layout. */
+static uint32_t sample_of(const struct plan *p, const struct plan_value *v, const struct sight *s)
+{
+    if (!v->by_sample || p->batch == 0 || s->n % p->batch != 0)
+        return UINT32_MAX;
+    return (uint32_t)(s->first / (s->n / p->batch));
+}
+
+/* ---- before the first call ---- */
+
+void plan_hunt_begin(struct plan *p)
+{
+    static const struct { enum plan_value_kind kind; const char *role; } roles[] = {
+        { PLAN_FEED, "the batch: input" }, { PLAN_PARAM, "the weights: parameter" },
+    };
+    struct plan_culprit *c = p->culprit;
+
+    *c = (struct plan_culprit){ .sample = UINT32_MAX };
+    for (size_t r = 0; r < sizeof(roles) / sizeof(roles[0]); r++)
+        for (size_t i = 0; i < p->values.n && !c->found; i++) {
+            const struct plan_value *v = &p->values.at[i];
+            struct sight s;
+
+            if (v->kind != roles[r].kind)
+                continue;
+            s = look(v->fwd);
+            if (s.bad == 0)
+                continue;
+            c->found = true;
+            c->sample = v->kind == PLAN_FEED && p->batch > 0 && s.n % p->batch == 0
+                            ? (uint32_t)(s.first / (s.n / p->batch))
+                            : UINT32_MAX;
+            add(c, "%s ", roles[r].role);
+            add_bad(c, v->name, v->fwd, &s);
+        }
+}
+
+/* ---- a call ---- */
+
+enum { MAX_READ = 24 /* tensors of a call that are looked at; an infinity in one behind is not seen */ };
+
+struct reading {
+    struct sight seen[MAX_READ];
+    const char *what[MAX_READ], *name[MAX_READ];
+    uint32_t n;
+    bool nan, bad;
+};
+
+static void read_all(const struct plan *p, struct reading *r, const char *what, const uint32_t *values,
+                     const struct tensor *const *t, uint32_t n)
+{
+    for (uint32_t i = 0; t != NULL && i < n && r->n < MAX_READ; i++) {
+        if (values[i] == GRAPH_NONE || !has_numbers(t[i]))
+            continue;
+        r->seen[r->n] = look(t[i]);
+        r->what[r->n] = what;
+        r->name[r->n] = p->values.at[values[i]].name;
+        r->nan = r->nan || r->seen[r->n].nan;
+        r->bad = r->bad || r->seen[r->n].bad > 0;
+        r->n++;
+    }
+}
+
+/* A sum of gradients is a call of Add, with two inputs that are no values of the node. */
+static bool is_sum(const struct plan_call *call, bool backward)
+{
+    return backward && call->call.din == NULL;
+}
+
+static bool is_statistic(const struct plan *p, uint32_t value)
+{
+    const struct plan_value *v = &p->values.at[value];
+
+    return v->kind == PLAN_PARAM && p->g->params[v->index].kind == GRAPH_STATISTIC;
+}
+
+static void judge(struct plan *p, const struct plan_call *call, bool backward,
+                  const struct reading *r, const char *what, const uint32_t *values,
+                  const struct tensor *const *t, uint32_t n)
+{
+    const struct plan_node *node = &p->nodes.at[call->node];
+    struct plan_culprit *c = p->culprit;
+    /* Rows of a table lie elsewhere: what its own gradient holds then is left over. */
+    bool is_packed = backward && call->call.rows != NULL && call->call.rows->marks != NULL;
+
+    for (uint32_t i = 0; t != NULL && i < n && !c->found; i++) {
+        struct sight s;
+
+        if ((i == 0 && is_packed) || (values != NULL && values[i] == GRAPH_NONE))
+            continue;
+        s = look(t[i]);
+        if (!(s.nan && !r->nan) && !(s.inf && !r->bad))
+            continue;
+        c->found = true;
+        c->sample = values != NULL ? sample_of(p, &p->values.at[values[i]], &s) : UINT32_MAX;
+        add(c, "%s of %s '%s': %s ", backward ? "backward" : "forward",
+            values != NULL ? node->def->name : "the sum of gradients at", node->name,
+            values != NULL && backward && is_statistic(p, values[i]) ? "the batch's" : what);
+        add_bad(c, values != NULL ? p->values.at[values[i]].name : node->name, t[i], &s);
+        for (uint32_t k = 0; k < r->n && k < 4; k++)
+            add_read(c, r->what[k], r->name[k], &r->seen[k], k == 0);
+    }
+}
+
+int plan_hunt_call(struct plan *p, const struct plan_call *call, bool backward, struct err *err)
+{
+    const struct plan_node *n = &p->nodes.at[call->node];
+    const struct op_call *o = &call->call;
+    struct reading r = { .n = 0 };
+    int rc;
+
+    if (p->culprit->found)
+        return call->kernel(o, err);
+    if (is_sum(call, backward)) {
+        const struct sight a = look(o->in[0]), b = look(o->in[1]);
+
+        r.nan = a.nan || b.nan;
+        r.bad = a.bad + b.bad > 0;
+    } else {
+        read_all(p, &r, "", n->in, o->in, o->n_in);
+        if (backward) {
+            read_all(p, &r, "", n->out, o->out, o->n_out);
+            read_all(p, &r, "the gradient of ", n->out, o->dout, o->n_out);
+        }
+    }
+    rc = call->kernel(o, err);
+    if (rc < 0)
+        return rc;
+    if (is_sum(call, backward))
+        judge(p, call, true, &r, "the gradient", NULL, o->out, 1);
+    else if (backward)
+        judge(p, call, true, &r, "the gradient of", n->in, o->din, o->n_in);
+    else
+        judge(p, call, false, &r, "output", n->out, o->out, o->n_out);
+    return 0;
+}
+
+void plan_hunt_tables(struct plan *p)
+{
+    struct plan_culprit *c = p->culprit;
+    const struct packed *rows = p->packed;
+
+    for (uint32_t i = 0; i < rows->n_tables && !c->found; i++) {
+        size_t n = rows->first[i + 1] - rows->first[i];
+        struct tensor values = { .dtype = TENSOR_F32,
+                                 .shape = shape_of(2, (int64_t)(n / rows->tables[i].width),
+                                                   (int64_t)rows->tables[i].width),
+                                 .data = p->rows[i].values };
+        struct sight s = look(&values);
+
+        if (s.bad == 0)
+            continue;
+        c->found = true;
+        add(c, "backward of Gather: the sum of gradients of rows of ");
+        add_bad(c, p->g->params[p->g->first_table + i].name, &values, &s);
+    }
+}
+
+void plan_hunt(struct plan *p, struct plan_culprit *c)
+{
+    p->culprit = c;
+}

@@ -1,0 +1,132 @@
+/* checksum.c - two ways to the same sum: rows of 16 by running sums (s += x; t += s adds every row as
+ * often as there are rows from it on), single elements by their weights. */
+#include "train/checksum.h"
+
+#include "base/clones.h"
+
+enum { COLUMNS = 16, ROWS = 256, CHUNK = ROWS * COLUMNS, WORTH_IT = 16 /* rows */ };
+enum { EXPONENT = 0x7f800000 };
+
+typedef uint32_t __attribute__((may_alias)) word;
+typedef uint32_t row __attribute__((vector_size(COLUMNS * sizeof(uint32_t))));
+typedef uint32_t row_at /* the same, anywhere in memory */
+    __attribute__((vector_size(COLUMNS * sizeof(uint32_t)), aligned(4), may_alias));
+
+static const uint32_t factor[COLUMNS] = { 257, 263, 269, 271, 277, 281, 283, 293,
+                                          307, 311, 313, 317, 331, 337, 347, 349 };
+
+/* Rows first .. first + n of a chunk. Halves of words, so that 32 bits hold every sum: with 256 rows
+ * t is at most 65535 * 256 * 257 / 2, below 2^32. */
+CLONES static uint64_t sum_rows(const word *x, uint32_t first, uint32_t n, bool *finite)
+{
+    row s_low = { 0 }, t_low = { 0 }, s_high = { 0 }, t_high = { 0 }, bad = { 0 };
+    uint32_t behind = ROWS - first - n, any = 0;
+    uint64_t sum = 0;
+
+    for (uint32_t r = 0; r < n; r++) {
+        row v = *(const row_at *)(x + (size_t)r * COLUMNS);
+
+        s_low += v & 0xffff;
+        t_low += s_low;
+        s_high += v >> 16;
+        t_high += s_high;
+        bad |= (row)((v & EXPONENT) == EXPONENT);
+    }
+    for (uint32_t c = 0; c < COLUMNS; c++) {
+        uint64_t low = t_low[c] + (uint64_t)behind * s_low[c];
+        uint64_t high = t_high[c] + (uint64_t)behind * s_high[c];
+
+        sum += (low + (high << 16)) % CHECKSUM_MODULUS * factor[c];
+        any |= bad[c];
+    }
+    if (any != 0)
+        *finite = false;
+    return sum;
+}
+
+/* Elements first .. first + n of a chunk: at most 2^32 * 2^8 * 2^9 each, 2^12 of them. */
+static uint64_t sum_elements(const word *x, uint32_t first, uint32_t n, bool *finite)
+{
+    uint64_t sum = 0;
+    bool all = true;
+
+    for (uint32_t i = first; i < first + n; i++) {
+        uint32_t v = *x++;
+
+        sum += (uint64_t)v * ((ROWS - i / COLUMNS) * factor[i % COLUMNS]);
+        all = all && (v & EXPONENT) != EXPONENT;
+    }
+    if (!all)
+        *finite = false;
+    return sum;
+}
+
+/* Floats first .. first + n of one chunk. */
+static uint64_t sum_chunk(const word *x, uint32_t first, uint32_t n, bool *finite)
+{
+    uint32_t rows = first % COLUMNS == 0 ? n / COLUMNS : 0;
+    uint64_t sum = 0;
+
+    if (rows >= WORTH_IT) {
+        sum = sum_rows(x, first / COLUMNS, rows, finite);
+        x += (size_t)rows * COLUMNS;
+        first += rows * COLUMNS;
+        n -= rows * COLUMNS;
+    }
+    return sum + sum_elements(x, first, n, finite);
+}
+
+/* One more in an exponent of ones carries into the sign's place, which the mask has cleared. */
+CLONES static bool finite_rows(const word *x, size_t n)
+{
+    row a = { 0 }, b = { 0 };
+    uint32_t any = 0;
+
+    for (size_t i = 0; i < n; i += 2 * COLUMNS) {
+        a |= (*(const row_at *)(x + i) & EXPONENT) + (UINT32_C(1) << 23);
+        b |= (*(const row_at *)(x + i + COLUMNS) & EXPONENT) + (UINT32_C(1) << 23);
+    }
+    a |= b;
+    for (uint32_t c = 0; c < COLUMNS; c++)
+        any |= a[c];
+    return any >> 31 == 0;
+}
+
+bool checksum_finite(const float *x, size_t n)
+{
+    const word *words = (const word *)x;
+    size_t whole = n / (2 * COLUMNS) * (2 * COLUMNS);
+    bool all = finite_rows(words, whole);
+
+    for (size_t i = whole; i < n; i++)
+        all = all && (words[i] & EXPONENT) != EXPONENT;
+    return all;
+}
+
+/* splitmix64's finisher, reduced to 1 .. M - 1. */
+static uint64_t key(uint64_t chunk)
+{
+    uint64_t x = chunk + UINT64_C(0x9e3779b97f4a7c15);
+
+    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+    return (x ^ x >> 31) % (CHECKSUM_MODULUS - 1) + 1;
+}
+
+uint32_t checksum_part(const float *x, size_t n, uint64_t at, bool *finite)
+{
+    const word *words = (const word *)x;
+    uint64_t sum = 0;
+
+    while (n > 0) {
+        uint32_t first = (uint32_t)(at % CHUNK);
+        uint32_t here = n < CHUNK - first ? (uint32_t)n : CHUNK - first;
+
+        sum += sum_chunk(words, first, here, finite) % CHECKSUM_MODULUS * key(at / CHUNK) %
+               CHECKSUM_MODULUS;
+        words += here;
+        at += here;
+        n -= here;
+    }
+    return (uint32_t)(sum % CHECKSUM_MODULUS);
+}

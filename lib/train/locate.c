@@ -1,0 +1,234 @@
+/* locate.c - where did the first number come from that is none?
+ *
+ * Steps are repeatable: every replica computes its lanes of the step again, with an eye on every number
+ * (plan_hunt). The lowest lane that finds something speaks for all. If none does, the lanes' numbers
+ * may still be so large that their sum is infinite; else it was no number of this job that
+ * did it. */
+#include "train/health.h"
+
+#include <float.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "op/op.h"
+#include "train/train_priv.h"
+
+/* What replicas tell each other; in gradient arena 0, which peers can reach. */
+struct note {
+    double key;     /* 0: found nothing; else the larger the lower the lane, and the rank in it */
+    double largest; /* sum over lanes of the largest number in gradient and loss */
+    char text[1000];
+};
+_Static_assert(sizeof(struct note) <= LEAST_GRADS_BYTES, "a note fits into every arena");
+enum { KEY_RANKS = COMM_MAX_RANKS };
+
+static void __attribute__((format(printf, 3, 4))) add(char *text, size_t n, const char *fmt, ...)
+{
+    size_t used = strlen(text);
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text + used, n - used, fmt, ap);
+    va_end(ap);
+}
+
+/* ---- what everybody sees ---- */
+
+static bool all_finite(const float *x, size_t n)
+{
+    size_t i = 0;
+
+    while (i < n && isfinite(x[i]))
+        i++;
+    return i == n;
+}
+
+static bool is_finite_param(const struct replica *r, const struct graph_param *p, uint32_t *table)
+{
+    const struct memory *m = &r->train->mem;
+    const struct packed *rows = &r->rows[0];
+    size_t first;
+
+    if (!p->is_table || m->n_tables == 0)
+        return all_finite(r->grads[0] + p->offset, p->elements);
+    first = rows->first[*table];
+    ++*table;
+    return all_finite(r->grads[0] + m->dense + first, rows->first[*table] - first);
+}
+
+/* "the loss is nan", "the reduced gradient of 'fc.weight' holds NaN or infinity". */
+static void say_seen(const struct replica *r, double loss, char *text, size_t n)
+{
+    uint32_t n_params, table = 0;
+    const struct graph_param *p = graph_params(r->train->graph, &n_params);
+
+    text[0] = '\0';
+    if (!isfinite(loss))
+        add(text, n, "the loss is %s", isnan(loss) ? "nan" : loss > 0 ? "inf" : "-inf");
+    for (uint32_t i = 0; i < n_params; i++) {
+        if (is_finite_param(r, &p[i], &table))
+            continue;
+        add(text, n, "%sthe reduced %s of '%s' holds NaN or infinity", text[0] != '\0' ? ", " : "",
+            p[i].kind == GRAPH_STATISTIC ? "statistic" : "gradient", p[i].name);
+        return;
+    }
+}
+
+/* ---- a lane again ---- */
+
+static float largest_of(const float *x, size_t n, float largest)
+{
+    for (size_t i = 0; i < n; i++)
+        largest = fabsf(x[i]) > largest ? fabsf(x[i]) : largest;
+    return largest;
+}
+
+static void say_lane(const struct train *t, uint64_t step, uint32_t lane,
+                     const struct data_batch *b, const struct plan_culprit *c, char *text, size_t n)
+{
+    uint64_t first = (step - 1) % t->steps_per_epoch * t->opts->global_batch +
+                     (uint64_t)lane * t->lane_batch;
+
+    text[0] = '\0';
+    add(text, n, "lane %" PRIu32 " (positions %" PRIu64 " to %" PRIu64 " of epoch %" PRIu64 ")", lane,
+        first, first + t->lane_batch - 1, (step - 1) / t->steps_per_epoch);
+    if (c->sample < t->lane_batch)
+        add(text, n, ", sample %" PRIu64 " of the data at position %" PRIu64, b->samples[c->sample],
+            first + c->sample);
+    add(text, n, ": %s", c->text);
+}
+
+/* One lane; *largest grows. */
+static int run_lane(struct replica *r, const struct op_run *run, struct data_reader *reader,
+                    struct plan_culprit *culprit, double *largest, char *text, size_t n,
+                    struct err *err)
+{
+    struct train *t = r->train;
+    const struct data_batch *b;
+    float *grads = r->grads[0], top;
+    int rc = data_next(reader, &b, err);
+
+    if (rc < 0)
+        return rc;
+    CHECK(b != NULL);
+    step_fill(r, r->plan, b);
+    plan_pack(r->plan, t->mem.n_tables > 0 ? &r->rows[0] : NULL);
+    rc = plan_forward(r->plan, run, err);
+    if (rc == 0)
+        rc = plan_backward(r->plan, run, grads, NULL, NULL, err);
+    if (rc == 0 && culprit->found)
+        say_lane(t, run->step, run->lane, b, culprit, text, n);
+    if (rc == 0) {
+        top = largest_of(grads, t->mem.dense, fabsf(plan_loss(r->plan)));
+        if (t->mem.n_tables > 0)
+            top = largest_of(grads + t->mem.dense, packed_floats(&r->rows[0]), top);
+        *largest += top;
+    }
+    data_release(reader);
+    return rc;
+}
+
+/* Up to the first lane of ours that has something to say: *lane, else t->opts->lanes. */
+static int run_lanes(struct replica *r, uint64_t step, uint32_t *lane, double *largest, char *text,
+                     size_t n, struct err *err)
+{
+    struct train *t = r->train;
+    const struct train_opts *o = t->opts;
+    struct data_reader_opts ro = {
+        .seed = o->seed,
+        .shuffle = o->shuffle,
+        .pad = o->pad,
+        .global_batch = o->global_batch,
+        .lanes = o->lanes,
+        .first_lane = r->first_lane,
+        .n_lanes = r->n_lanes,
+        .first_step = step,
+        .last_step = step,
+        .prefetch = 1,
+        .deadline_ms = o->data_deadline_ms,
+    };
+    struct op_run run = { .seed = o->seed, .step = step, .cancel = &t->cancel,
+                          .loss_scale = (float)(1.0 / (double)step_samples(t, step)) };
+    struct plan_culprit culprit = { .found = false };
+    struct data_reader *reader;
+    int rc = data_reader_open(t->data, &ro, &reader, err);
+
+    if (rc < 0)
+        return rc;
+    *lane = o->lanes;
+    *largest = 0;
+    plan_hunt(r->plan, &culprit);
+    for (uint32_t i = 0; rc == 0 && i < ro.n_lanes && !culprit.found; i++) {
+        run.lane = r->first_lane + i;
+        rc = run_lane(r, &run, reader, &culprit, largest, text, n, err);
+        if (rc == 0 && culprit.found)
+            *lane = run.lane;
+    }
+    plan_hunt(r->plan, NULL);
+    data_reader_close(reader);
+    return rc;
+}
+
+/* ---- the same on every task ---- */
+
+static int share(struct replica *r, struct note *note, struct err *err)
+{
+    struct comm *c = r->train->comm;
+    uint32_t root;
+    int rc;
+
+    if (c == NULL)
+        return 0;
+    rc = comm_all_reduce(c, r->local, &note->key, 1, TENSOR_F64, COMM_MAX, err);
+    if (rc == 0)
+        rc = comm_all_reduce(c, r->local, &note->largest, 1, TENSOR_F64, COMM_SUM, err);
+    root = (uint32_t)fmod(note->key, KEY_RANKS);
+    if (rc == 0 && note->key > 0)
+        rc = comm_broadcast(c, r->local, note->text, sizeof(note->text), root, err);
+    return rc;
+}
+
+int locate_run(struct replica *r, uint64_t step, const struct step_result *result, char *text,
+               size_t n, struct err *err)
+{
+    struct train *t = r->train;
+    struct note *note = (struct note *)r->grads[0];
+    float weight = r->grads[0][t->mem.params + CONTROL_WEIGHT];
+    double shrink = t->opts->mean_of_weights && weight > 0 ? (double)weight : 1, largest;
+    char found[sizeof(note->text)] = "", seen[400];
+    uint32_t lane;
+    struct train_event e = { .kind = TRAIN_WARN, .step = step, .text = text };
+    int rc;
+
+    say_seen(r, result->loss, seen, sizeof(seen));
+    if (r->local == 0) {
+        snprintf(text, n, "step %" PRIu64 ": %s; its lanes are computed again to find out why", step,
+                 seen);
+        train_tell(t, &e);
+    }
+    rc = run_lanes(r, step, &lane, &largest, found, sizeof(found), err);
+    if (rc < 0)
+        return rc;
+    note->key = lane < t->opts->lanes ? (double)(t->opts->lanes - lane) * KEY_RANKS + r->rank : 0;
+    note->largest = largest / shrink;
+    memcpy(note->text, found, sizeof(found));
+    rc = share(r, note, err);
+    if (rc < 0)
+        return rc;
+    text[0] = '\0';
+    add(text, n, "step %" PRIu64 ": %s; ", step, seen);
+    if (note->key > 0)
+        add(text, n, "first in %s", note->text);
+    else if (note->largest > FLT_MAX)
+        add(text, n, "every lane's numbers are finite, up to %g together, but their sum is not",
+            note->largest);
+    else
+        add(text, n, "when every lane was computed again all was finite: a processor or memory of %s "
+                     "computed or kept something wrong",
+            t->group.n_members == 1 ? t->members[0].name : "one of the tasks, nobody knows which,");
+    return 0;
+}

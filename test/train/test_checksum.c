@@ -1,0 +1,170 @@
+/* The checksum by which replicas compare gradients and weights. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "train/checksum.h"
+
+enum { N = 3 * 4096 + 517 };
+static float x[N];
+
+static void fill(void)
+{
+    uint32_t state = 5;
+
+    for (size_t i = 0; i < N; i++) {
+        state = 1664525 * state + 1013904223;
+        x[i] = (float)(int32_t)state * 1e-9f;
+    }
+}
+
+/* The definition of checksum.h in the plainest way; the key of a chunk is not its business. */
+static uint32_t plain_chunk(const float *chunk)
+{
+    static const uint32_t primes[16] = { 257, 263, 269, 271, 277, 281, 283, 293,
+                                         307, 311, 313, 317, 331, 337, 347, 349 };
+    uint64_t sum = 0;
+
+    for (uint32_t i = 0; i < 4096; i++) {
+        uint32_t word;
+
+        memcpy(&word, &chunk[i], sizeof(word));
+        sum += (uint64_t)(word % CHECKSUM_MODULUS) * (256 - i / 16) % CHECKSUM_MODULUS *
+               primes[i % 16] % CHECKSUM_MODULUS;
+    }
+    return (uint32_t)(sum % CHECKSUM_MODULUS);
+}
+
+static uint32_t whole(void)
+{
+    bool finite = true;
+    uint32_t sum = checksum_part(x, N, 0, &finite);
+
+    assert_true(finite);
+    assert_true(sum < CHECKSUM_MODULUS);
+    return sum;
+}
+
+static void it_is_what_its_header_says(void **state)
+{
+    static float ones[4096];
+    bool finite = true;
+    uint64_t key = 0, one;
+
+    (void)state;
+    fill();
+    /* The key of chunk 0 from a vector with a single word, 1, of weight 256 * 257. */
+    memset(ones, 0, sizeof(ones));
+    ones[0] = 1.4012985e-45f;
+    one = checksum_part(ones, 4096, 0, &finite);
+    while (key < CHECKSUM_MODULUS && key * 256 * 257 % CHECKSUM_MODULUS != one)
+        key++;
+    assert_true(key > 0 && key < CHECKSUM_MODULUS);
+    assert_int_equal(checksum_part(x, 4096, 0, &finite), plain_chunk(x) * key % CHECKSUM_MODULUS);
+}
+
+static void parts_of_any_size_add_up_to_the_whole(void **state)
+{
+    static const size_t sizes[] = { 1, 3, 16, 100, 255, 256, 1000, 4096, 5000, N };
+    uint32_t expected;
+
+    (void)state;
+    fill();
+    expected = whole();
+    for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++) {
+        uint32_t sum = 0;
+        bool finite = true;
+
+        for (size_t at = 0; at < N; at += sizes[s]) {
+            size_t n = N - at < sizes[s] ? N - at : sizes[s];
+
+            sum = checksum_add(sum, checksum_part(x + at, n, at, &finite));
+        }
+        assert_int_equal(sum, expected);
+    }
+}
+
+static void every_single_flipped_bit_is_seen(void **state)
+{
+    uint32_t expected;
+
+    (void)state;
+    fill();
+    expected = whole();
+    for (size_t i = 0; i < N; i += i < 64 || (i > 4000 && i < 4200) ? 1 : 97)
+        for (int bit = 0; bit < 32; bit++) {
+            bool finite = true;
+            uint32_t word;
+
+            memcpy(&word, &x[i], sizeof(word));
+            word ^= UINT32_C(1) << bit;
+            memcpy(&x[i], &word, sizeof(word));
+            assert_int_not_equal(checksum_part(x, N, 0, &finite), expected);
+            word ^= UINT32_C(1) << bit;
+            memcpy(&x[i], &word, sizeof(word));
+        }
+    assert_int_equal(whole(), expected);
+}
+
+static void what_changes_places_is_seen(void **state)
+{
+    static const size_t sizes[] = { 1, 4, 16, 64, 256, 4096 };
+    uint32_t expected;
+
+    (void)state;
+    fill();
+    expected = whole();
+    for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++)
+        for (size_t i = 0; i + 2 * sizes[s] <= N; i += sizes[s] < 64 ? 997 : sizes[s]) {
+            bool finite = true;
+            float saved[4096];
+            size_t bytes = sizes[s] * sizeof(float);
+
+            memcpy(saved, x + i, bytes);
+            memmove(x + i, x + i + sizes[s], bytes);
+            memcpy(x + i + sizes[s], saved, bytes);
+            assert_int_not_equal(checksum_part(x, N, 0, &finite), expected);
+            fill();
+        }
+}
+
+static void a_number_that_is_not_finite_is_seen_wherever_it_is(void **state)
+{
+    static const float bad[] = { NAN, INFINITY, -INFINITY };
+
+    (void)state;
+    fill();
+    for (size_t i = 0; i < N; i += i + 40 < N ? 13 : 1) {
+        float saved = x[i];
+        bool finite = true;
+
+        x[i] = bad[i % 3];
+        (void)checksum_part(x, N, 0, &finite);
+        assert_false(finite);
+        assert_false(checksum_finite(x, N));
+        x[i] = i % 2 == 0 ? 3.4028235e38f : -1e-45f;
+        finite = true;
+        (void)checksum_part(x, N, 0, &finite);
+        assert_true(finite);
+        assert_true(checksum_finite(x, N));
+        x[i] = saved;
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(it_is_what_its_header_says),
+        cmocka_unit_test(parts_of_any_size_add_up_to_the_whole),
+        cmocka_unit_test(every_single_flipped_bit_is_seen),
+        cmocka_unit_test(what_changes_places_is_seen),
+        cmocka_unit_test(a_number_that_is_not_finite_is_seen_wherever_it_is),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

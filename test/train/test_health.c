@@ -1,0 +1,327 @@
+/* Tasks that compare what they hold: whoever is odd is named and healed, and wrong numbers never reach
+ * the disk. Tasks are processes; the test is their coordinator. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "base/check.h"
+#include "train/troupe.h"
+
+enum { FEW = 12 };
+
+/* What tasks said of trouble: shared with them. */
+static struct heard {
+    _Atomic uint32_t differs, warnings;
+    char text[TASKS_MAX][600];
+} *heard;
+
+static struct {
+    uint64_t weigh_every, save_every;
+    uint32_t tasks_planned;
+} job = { .weigh_every = 1, .tasks_planned = 4 };
+static char checkpoints[128];
+
+static void hear(void *arg, const struct train_event *e)
+{
+    struct player *p = arg;
+
+    if (e->kind == TRAIN_DIFFERS) {
+        heard->differs++;
+        snprintf(heard->text[p->task], sizeof(heard->text[0]), "%s", e->text);
+    } else if (e->kind == TRAIN_WARN) {
+        heard->warnings++;
+    }
+    player_event(arg, e);
+}
+
+static void digits_job(struct fixture *f, uint32_t task)
+{
+    (void)task;
+    snprintf(checkpoints, sizeof(checkpoints), "%.60s/checkpoints", fixture_root);
+    f->opts.steps = FEW;
+    f->opts.replicas = 4;
+    f->opts.min_replicas = 1;
+    f->opts.lanes = 8;
+    f->opts.global_batch = 64;
+    f->opts.check_gradients = true;
+    f->opts.check_weights_every_steps = job.weigh_every;
+    f->opts.on_event = hear;
+    if (job.save_every > 0) {
+        f->opts.checkpoint_directory = checkpoints;
+        f->opts.checkpoint_every_steps = job.save_every;
+    }
+}
+
+static uint32_t undisturbed;
+
+static struct troupe *new_troupe(const char *hosts, uint32_t devices)
+{
+    memset(heard, 0, sizeof(*heard));
+    return troupe_new(hosts, devices, digits_job);
+}
+
+static uint32_t end_crc(struct troupe *k)
+{
+    uint32_t crc = 0;
+
+    troupe_quit(k);
+    for (uint32_t i = 0; i < k->n; i++) {
+        if (i > 0)
+            assert_int_equal(k->stage->tasks[i].crc, crc);
+        crc = k->stage->tasks[i].crc;
+    }
+    return crc;
+}
+
+static int run_undisturbed(void **state)
+{
+    struct troupe *k;
+
+    (void)state;
+    heard = mmap(NULL, sizeof(*heard), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(heard != MAP_FAILED);
+    k = new_troupe("A", 1);
+    assert_int_equal(troupe_to_the_end(k), 1);
+    undisturbed = end_crc(k);
+    troupe_free(k);
+    return 0;
+}
+
+static void expect_text(const struct troupe *k, uint32_t task, const char *part)
+{
+    if (strstr(k->tasks[task].last.text, part) == NULL)
+        fail_msg("worker %u says '%s', not '%s'", task, k->tasks[task].last.text, part);
+}
+
+/* A generation in which `odd` meets the fault, and everybody hears that it differs. */
+static void play_odd(struct troupe *k, uint32_t odd, const char *fault, uint64_t step, const char *what)
+{
+    char named[64], of_step[64];
+
+    troupe_start_with(k, odd, fault);
+    troupe_wait(k);
+    snprintf(named, sizeof(named), "%s differs from the others", k->names[odd]);
+    snprintf(of_step, sizeof(of_step), "its %s of step %llu", what, (unsigned long long)step);
+    for (uint32_t i = 0; i < k->n; i++) {
+        if (k->tasks[i].last.end != TRAIN_DIVERGED)
+            fail_msg("%s: worker %u ended with %d: %s", fault, i, (int)k->tasks[i].last.end,
+                     k->tasks[i].last.text);
+        expect_text(k, i, named);
+        expect_text(k, i, of_step);
+        assert_int_equal(k->tasks[i].last.code, ERR_DEVICE);
+        assert_int_equal(k->tasks[i].held, i == odd ? 0 : step);
+        assert_string_equal(heard->text[i], heard->text[0]);
+        expect_text(k, i, heard->text[0]);
+    }
+    assert_int_equal(heard->differs, k->n);
+}
+
+static void a_flipped_bit_of_the_gradient_is_seen_a_step_later_and_healed_by_the_majority(void **state)
+{
+    static const char *const layouts[] = { "AAA", "ABC", "AABB" };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(layouts); i++)
+        for (uint32_t odd = 0; odd < 3; odd += 2) {
+            struct troupe *k = new_troupe(layouts[i], 1);
+
+            play_odd(k, odd, "health.flip_gradient@5", 5, "reduced gradient");
+            assert_int_equal(troupe_to_the_end(k), 1);
+            assert_int_equal(end_crc(k), undisturbed);
+            troupe_free(k);
+        }
+}
+
+static void a_flipped_bit_of_the_weights_is_seen_when_they_are_weighed(void **state)
+{
+    struct troupe *k;
+
+    (void)state;
+    k = new_troupe("AAB", 1);
+    play_odd(k, 1, "health.flip_weight@3", 3, "weights and optimizer state");
+    assert_int_equal(troupe_to_the_end(k), 1);
+    assert_int_equal(end_crc(k), undisturbed);
+    troupe_free(k);
+
+    job.weigh_every = 4; /* until then it has helped to make everybody's gradients */
+    k = new_troupe("AAB", 1);
+    play_odd(k, 1, "health.flip_weight@5", 8, "weights and optimizer state");
+    assert_int_equal(troupe_to_the_end(k), 1);
+    (void)end_crc(k);
+    troupe_free(k);
+    job.weigh_every = 1;
+}
+
+static void the_last_step_is_compared_too(void **state)
+{
+    (void)state;
+    for (int weights = 0; weights < 2; weights++) {
+        struct troupe *k = new_troupe("AAA", 1);
+
+        play_odd(k, 2, weights ? "health.flip_weight@12" : "health.flip_gradient@12", FEW,
+                 weights ? "weights and optimizer state" : "reduced gradient");
+        assert_int_equal(troupe_to_the_end(k), 1);
+        assert_int_equal(end_crc(k), undisturbed);
+        troupe_free(k);
+    }
+}
+
+/* The newest checkpoint verifies, and is of this step; it may be on its way. */
+static void expect_saved(uint64_t step)
+{
+    struct ckpt_info *info = calloc(1, sizeof(*info));
+    uint64_t limit = clock_ms() + 5000 * TROUPE_SLOW;
+    struct timespec nap = { .tv_nsec = 5000000 };
+    struct err err;
+
+    assert_non_null(info);
+    while (ckpt_newest(checkpoints, NULL, NULL, NULL, NULL, info, &err) < 0 ||
+           info->meta.step < step) {
+        if (clock_ms() > limit)
+            fail_msg("no checkpoint of step %llu", (unsigned long long)step);
+        nanosleep(&nap, NULL);
+    }
+    assert_int_equal(info->meta.step, step);
+    free(info);
+}
+
+static void name_checkpoints(const struct troupe *k)
+{
+    snprintf(checkpoints, sizeof(checkpoints), "%.60s/checkpoints", k->folder);
+}
+
+static void without_a_majority_nobody_is_believed_and_the_disk_has_what_was_equal(void **state)
+{
+    struct troupe *k;
+
+    (void)state;
+    job.save_every = 4;
+    k = new_troupe("AB", 1);
+    name_checkpoints(k);
+    troupe_start_with(k, 1, "health.flip_gradient@8,train.forward=delay:30@1+");
+    troupe_wait(k);
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(k->tasks[i].last.end, TRAIN_FAILED);
+        assert_int_equal(k->tasks[i].last.code, ERR_DEVICE);
+        assert_int_equal(k->tasks[i].held, 0);
+        expect_text(k, i, "no majority tells which are right: the reduced gradient of step 8");
+    }
+    expect_saved(4); /* 8 was due, and is wrong on one of them */
+    assert_int_equal(troupe_to_the_end(k), 1);
+    assert_non_null(strstr(k->stage->tasks[0].resumed, "0 ")); /* the first time */
+    assert_int_equal(end_crc(k), undisturbed);
+    expect_saved(FEW);
+    troupe_free(k);
+    job.save_every = 0;
+}
+
+static void tasks_that_lost_their_state_before_any_checkpoint_begin_anew(void **state)
+{
+    struct troupe *k = new_troupe("AB", 1);
+
+    (void)state;
+    troupe_start_with(k, 0, "health.flip_gradient@4");
+    troupe_wait(k);
+    assert_int_equal(k->tasks[0].held + k->tasks[1].held, 0);
+    assert_int_equal(troupe_to_the_end(k), 1);
+    assert_int_equal(end_crc(k), undisturbed);
+    assert_int_equal(k->stage->tasks[1].steps[1].times, 2);
+    troupe_free(k);
+}
+
+/* Member 0 writes what it holds: if that is wrong, nothing must come of it. */
+static void a_wrong_state_is_never_written(void **state)
+{
+    static const char *const faults[] = { "health.flip_weight@8,train.forward=delay:30@1+",
+                                          "health.flip_gradient@8,train.forward=delay:30@1+" };
+
+    (void)state;
+    job.save_every = 4;
+    job.weigh_every = 1000; /* for a checkpoint they are weighed nevertheless */
+    for (size_t i = 0; i < COUNT_OF(faults); i++) {
+        struct troupe *k = new_troupe("AAB", 1);
+
+        name_checkpoints(k);
+        play_odd(k, 0, faults[i], 8, i == 0 ? "weights and optimizer state" : "reduced gradient");
+        expect_saved(4);
+        assert_int_equal(troupe_to_the_end(k), 1);
+        assert_int_equal(end_crc(k), undisturbed);
+        expect_saved(FEW);
+        troupe_free(k);
+    }
+    job.save_every = 0;
+    job.weigh_every = 1;
+}
+
+static void replicas_of_one_task_find_it_before_anything_is_lost(void **state)
+{
+    struct troupe *k = new_troupe("A", 2);
+
+    (void)state;
+    troupe_start_with(k, 0, "health.flip_gradient@5");
+    troupe_wait(k);
+    assert_int_equal(k->tasks[0].last.end, TRAIN_DIVERGED);
+    assert_int_equal(k->tasks[0].held, 4);
+    expect_text(k, 0, "its replicas 0 and 1 hold different reduced gradients");
+    assert_int_equal(troupe_to_the_end(k), 1);
+    assert_int_equal(end_crc(k), undisturbed);
+    for (uint64_t i = 1; i <= FEW; i++)
+        assert_int_equal(k->stage->tasks[0].steps[i].times, 1);
+    troupe_free(k);
+}
+
+/* It looks for the cause with peers that know of none: they see that it does something else. */
+static void a_task_that_alone_sees_nan_ends_the_generation_and_goes_on(void **state)
+{
+    static const char *const layouts[] = { "AA", "AB", "AAB" };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(layouts); i++) {
+        struct troupe *k = new_troupe(layouts[i], 1);
+
+        troupe_start_with(k, 1, "health.not_finite@5");
+        troupe_wait(k);
+        for (uint32_t t = 0; t < k->n; t++) {
+            assert_true(k->tasks[t].last.end == TRAIN_FAILED ||
+                        k->tasks[t].last.end == TRAIN_ABORTED);
+            assert_int_equal(k->tasks[t].held, t == 1 ? 4 : 5);
+        }
+        assert_true(heard->warnings > 0);
+        assert_int_equal(troupe_to_the_end(k), 1);
+        assert_int_equal(end_crc(k), undisturbed);
+        troupe_free(k);
+    }
+}
+
+static void comparing_changes_no_bit_and_is_not_needed(void **state)
+{
+    struct troupe *k;
+
+    (void)state;
+    job.weigh_every = 0;
+    k = new_troupe("AABB", 1);
+    assert_int_equal(troupe_to_the_end(k), 1);
+    assert_int_equal(heard->differs, 0);
+    assert_int_equal(end_crc(k), undisturbed);
+    troupe_free(k);
+    job.weigh_every = 1;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_flipped_bit_of_the_gradient_is_seen_a_step_later_and_healed_by_the_majority),
+        cmocka_unit_test(a_flipped_bit_of_the_weights_is_seen_when_they_are_weighed),
+        cmocka_unit_test(the_last_step_is_compared_too),
+        cmocka_unit_test(without_a_majority_nobody_is_believed_and_the_disk_has_what_was_equal),
+        cmocka_unit_test(tasks_that_lost_their_state_before_any_checkpoint_begin_anew),
+        cmocka_unit_test(a_wrong_state_is_never_written),
+        cmocka_unit_test(replicas_of_one_task_find_it_before_anything_is_lost),
+        cmocka_unit_test(a_task_that_alone_sees_nan_ends_the_generation_and_goes_on),
+        cmocka_unit_test(comparing_changes_no_bit_and_is_not_needed),
+    };
+
+    return cmocka_run_group_tests(tests, run_undisturbed, NULL);
+}
