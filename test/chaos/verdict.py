@@ -105,7 +105,14 @@ def speed(v, history, events, begin, end):
         seen = [largest(between, begin + e.at, begin + e.at + e.lasts + NEWS,
                         min([begin + o.at for o in events if o.at > e.at], default=float("inf")))
                 for e in events if e.kind == kind]
-        v.row("  gap, " + kind, "median %s, longest %s, of %d" % (shown(statistics.median(seen)), shown(max(seen)), len(seen)))
+        alone = [s for s, e in zip(seen, [e for e in events if e.kind == kind]) if came_alone(e, events)]
+        v.row("  gap, " + kind, "longest %s of %d; of those that came alone %s" % (
+            shown(max(seen)), len(seen), "median %s, of %d" % (shown(statistics.median(alone)), len(alone)) if alone else "none"))
+
+
+def came_alone(e, events):
+    return not any(o is not e and (o.at - e.at < ALONE + e.lasts if o.at > e.at else e.at - o.at < ALONE + o.lasts + o.back)
+                   for o in events)
 
 
 def largest(between, begin, end, next_fault):
@@ -119,7 +126,7 @@ def causes(v, events, tasks, begin):
     asked = named = 0
     silent = []
     for e in events:
-        if not e.names_task or any(o is not e and abs(o.at - e.at) < ALONE + o.lasts for o in events):
+        if not e.names_task or not came_alone(e, events):
             continue
         for t in tasks:
             if t.number in e.tasks or not was_up(t, begin + e.at):
