@@ -64,10 +64,13 @@ static uint32_t candidate(const struct member_node *n, uint32_t i)
     return i < n->self ? i : MEMBER_NOBODY;
 }
 
+/* Whoever was silent for so long already gets no more time. */
 static void call_next(struct member_node *n, uint64_t now_ms)
 {
     uint32_t rank = candidate(n, n->candidate);
 
+    while (rank != MEMBER_NOBODY && n->peers[rank].is_silent)
+        rank = candidate(n, ++n->candidate);
     if (rank != MEMBER_NOBODY)
         node_call(n, rank, false, now_ms);
     else
@@ -143,6 +146,7 @@ void node_follow_tick(struct member_node *n, uint64_t now_ms)
         const char *why = node_print(n, "silent for %.1f s", (double)(now_ms - n->out_heard_ms) / 1e3);
 
         node_do(n, MEMBER_HANG_UP);
+        n->peers[n->out].is_silent = true;
         lose_leader(n, why, now_ms);
     }
 }
@@ -289,7 +293,7 @@ void member_node_hear_out(struct member_node *n, const struct member_msg *m, uin
         heard[m->kind] == NULL)
         return;
     n->out_heard_ms = now_ms;
-    n->peers[n->out].is_dead = false;
+    n->peers[n->out].is_dead = n->peers[n->out].is_silent = false;
     n->peers[n->out].last_error[0] = '\0';
     heard[m->kind](n, m, now_ms);
 }

@@ -315,7 +315,7 @@ static void hear_join(struct member_node *n, uint32_t rank, const struct member_
     bool was_seated = p->is_seated && n->state == MEMBER_LEADING && n->phase != NODE_GATHERING;
 
     p->is_joined = true;
-    p->is_ready = p->is_complete = p->is_leaving = p->has_left = p->is_dead = p->is_attaching = false;
+    p->is_ready = p->is_complete = p->is_leaving = p->has_left = p->is_dead = p->is_silent = p->is_attaching = false;
     p->is_seated = p->is_seated && m->is_attaching;
     p->incarnation = m->incarnation;
     p->joined_ms = now_ms;

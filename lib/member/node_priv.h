@@ -40,6 +40,7 @@ struct peer {
     bool is_leaving;  /* asked to be released */
     bool has_left;    /* said goodbye: nobody waits for it */
     bool is_dead;     /* its address refused, and nothing was heard since */
+    bool is_silent;   /* it led us, fell silent, and nothing was heard since */
     bool is_probed;   /* a question is out */
     bool is_attaching;
     uint64_t asked;   /* event of our last call or probe: its outcome is newer than what was known then */
