@@ -16,9 +16,10 @@
  * the commit gate and before the update: so whoever holds the state after the step has said so. A
  * step counts as applied in group g if a "done" names it; then all lanes of (g, step) are there, or
  * something is wrong. What has no "done" was applied nowhere and comes again in a later group, and so
- * may a step whose every holder died: of several groups that did a step the last one is the one that
- * counts, and their lanes must name the same samples. Which group is later needs no clock: in the file
- * of a task that was in both it stands behind the other.
+ * may a step whose every holder died; the lanes of all that did it must name the same samples. The one
+ * that counts is found from the end: a group took its state from a member that had done the step
+ * before its first, or from a checkpoint. Which group is later needs no clock: in the file of a task
+ * that was in both it stands behind the other.
  *
  * Each replica appends with one write() a step, and a kill between two steps leaves whole lines.
  * Threads: sample_log_batch() and sample_log_give() belong to the replica's thread, the rest to any. All

@@ -123,23 +123,28 @@ class History:
                 after = g
 
     def _settle(self, place):
-        """[(group, step, when)] for steps 1, 2, ...: of several groups that did a step the last one counts."""
-        last = {}
-        for (g, step), at in self.first.items():
-            if step not in last or place[g] > place[last[step][0]]:
-                last[step] = g, at
-        out, missing = [], []
-        for step in range(1, max(last, default=0) + 1):
-            if step not in last:
-                missing.append(step)
+        """[(group, step, when)] for steps 1, 2, ...: the history that survived, found from its end. The last group that
+        made the last step is in it; where a group begins, it took the state from a member that had made the step before
+        in another one, or, when there is none, from a checkpoint of the last group that had."""
+        made, members = {}, {}
+        for g, step in self.first:
+            made.setdefault(step, []).append(g)
+        for life in self.lives:
+            for g, *_ in life.gives:
+                members.setdefault(g, set()).add(life)
+        out, missing, g = [], [], None
+        for step in range(max(made, default=0), 0, -1):
+            groups = sorted((h for h in made.get(step, ()) if g is None or place[h] <= place[g]), key=place.get)
+            if not groups:
+                missing.insert(0, step)
                 continue
-            g, at = last[step]
-            if out and place[g] < place[out[-1][0]]:
-                self._problem("step %d is of generation %s, but step %d before it of %s", step, g, out[-1][1], out[-1][0])
+            if g not in groups:
+                held = {h for life in members.get(g, ()) for h, k, _ in life.dones if k == step}
+                g = ([h for h in groups if h in held] or groups)[-1]
             lanes = sorted(self.gives.get((g, step), {}))
             if lanes != list(range(self.lanes)):
                 self._problem("step %d in generation %s is done with lanes %s of %d", step, g, lanes, self.lanes)
-            out.append((g, step, at))
+            out.insert(0, (g, step, self.first[g, step]))
         if missing:
             self._problem("steps lost: %s", missing)
         self.lost, self.redone = len(missing), len(self.first) - len(out)

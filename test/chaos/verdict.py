@@ -35,7 +35,7 @@ class Verdict:
 
 
 def steps(v, history):
-    v.row("steps", "%d applied once each, lost %d; %d done again after every holder had died" % (
+    v.row("steps", "%d applied once each, lost %d; %d made twice, of which one counts" % (
         len(history.chain), history.lost, history.redone), history.lost == 0)
     v.row("history", "; ".join(history.problems[:5]) or "one chain over %d generations, never two groups at once" % len(
         {g for g, _, _ in history.chain}), not history.problems)
