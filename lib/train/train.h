@@ -232,6 +232,7 @@ struct train_opts { /* everything is borrowed until train_close() */
     const char *trace;              /* a file for a trace of a few steps of this process (train/trace.h), all of one
                                        generation; NULL: none */
     uint32_t trace_steps;
+    const char *sample_log;         /* a file that says which samples went into which step (train/sample_log.h); NULL: none */
 
     void (*on_event)(void *arg, const struct train_event *e);
     void *arg;

@@ -1,6 +1,7 @@
 """bench.py - trainerd beside its peers and limits, all measured in this run, on this machine, in turns.
 
-    scripts/bench [--quick] [GROUP...]    groups: start overhead reduce files memory cnn data nets peak load exposed health;
+    scripts/bench [--quick] [GROUP...]    groups: start overhead reduce files memory cnn data nets peak load exposed health
+                                          faults;
                                           none: all; --quick: small and once, to see that everything runs
 
 Times are medians. A missed aim is printed; a row that cannot run says why, and then the exit code is 1.
@@ -21,6 +22,7 @@ sys.dont_write_bytecode = True
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(1, os.path.join(os.path.dirname(HERE), "e2e"))
 import bench_data  # noqa: E402
+import bench_faults  # noqa: E402
 import bench_nets  # noqa: E402
 import kit  # noqa: E402
 import peers  # noqa: E402
@@ -277,7 +279,8 @@ def cnn(table, folder):
 
 
 GROUPS = {"start": start, "overhead": overhead, "reduce": reduce, "files": files, "memory": memory, "cnn": cnn,
-          "data": bench_data.data, **bench_nets.GROUPS}
+          "data": bench_data.data, **bench_nets.GROUPS,
+          "faults": lambda table, folder: bench_faults.faults(table, folder, mlp_job)}
 
 
 def busy_share():
