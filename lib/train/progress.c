@@ -14,7 +14,7 @@ enum {
 
 static const struct {
     uint8_t order; /* within what is done for a step; tasks compare it */
-    const char *name;
+    char name[TRAIN_PHASE_BYTES];
     bool steady; /* takes about as long every time. Not what has a deadline of its own: readers, which
                     try again while storage has a bad moment, and calls between tasks */
 } phases[N_PHASES] = {
@@ -30,9 +30,9 @@ static const struct {
     [PHASE_LANE] = { 11, "forward and backward", true },
     [PHASE_PERMISSION] = { 12, "wait for permission", false },
     [PHASE_REDUCE] = { 13, "reduce", false },
-    [PHASE_COPY] = { 14, "copy the state for a checkpoint", false },
+    [PHASE_COPY] = { 14, "copy for a checkpoint", false },
     [PHASE_CHECK] = { 15, "check the gradient", true },
-    [PHASE_LOCATE] = { 15, "look for the first number that is none", false },
+    [PHASE_LOCATE] = { 15, "look for the first NaN", false },
     [PHASE_UPDATE] = { 16, "update", true },
     [PHASE_EVALUATE] = { 18, "evaluate", true },
     [PHASE_EVALUATION_SUMS] = { 19, "reduce the evaluation", false },

@@ -61,7 +61,7 @@ struct ckpt_event;
 struct err;
 struct train;
 
-enum { TRAIN_MAX_METRICS = 8 };
+enum { TRAIN_MAX_METRICS = 8, TRAIN_PHASE_BYTES = 32 };
 
 struct train_step_report {
     uint64_t step, epoch;      /* epoch from 0 */
@@ -334,7 +334,7 @@ struct train_progress {
     uint64_t step;       /* being made; between steps the one that is held */
     uint64_t place;      /* the same for all tasks at the same point of the same step, and grows: who has the
                             least holds the others up */
-    const char *phase;   /* static: "connect", "load", "agree", "transfer", "wait for samples",
+    const char *phase;   /* static, shorter than TRAIN_PHASE_BYTES: "connect", "load", "agree", "transfer", "wait for samples",
                             "forward and backward", "reduce", "update", "evaluate", ...; "rest": no generation runs */
     uint64_t since_ns;   /* clock_ns() when that replica entered it */
     uint64_t limit_ms;   /* longer than this it should not take: stuck_factor times the longest of the recent

@@ -10,13 +10,20 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 
-from kit import SLOW, TRAINERCTL, Task, digits_job, free_ports, main, test, tf_config, workdir
+import numpy as np
+
+from kit import ROOT, SLOW, TRAINERCTL, Task, digits_job, free_ports, main, test, tf_config, workdir
+
+sys.path.insert(1, os.path.join(ROOT, "test", "chaos"))
+import sample_log  # noqa: E402
 
 WAITS = {"min_world": 4, "rejoin_seconds": 10}  # nobody steps while somebody is missing
 GOES_ON = {"min_world": 1, "rejoin_seconds": 0}
+SAMPLES = 719  # in the file that is read
 
 _undisturbed = {}
 _kept = tempfile.TemporaryDirectory(prefix="trainerd-test-")  # longer than a test
@@ -50,14 +57,23 @@ def results(folder, steps):
                                                 ("export", os.path.join(folder, "run", "digits.onnx")))}
 
 
+def without_n(changes):
+    return {k: v for k, v in changes.items() if k != "_n"}
+
+
 def undisturbed(steps, changes):
-    """(folder, losses, files) of one task that nothing happens to; made once for all scenarios that are alike."""
+    """(folder, losses, files) of one task that nothing happens to (of three, three: only powers of two are alike); made
+    once for all scenarios that are alike."""
     key = (steps, json.dumps(changes, sort_keys=True))
     if key not in _undisturbed:
         folder = tempfile.mkdtemp(dir=_kept.name)
         keep = {"checkpoint": {**changes.get("checkpoint", {}), "max_to_keep": 100}}
-        task = Task(job_file(folder, steps, **{**changes, **keep}), args=("--devices", "cpu:2"), name="undisturbed")
-        assert task.wait() == 0, task.log()
+        n, log = changes.get("_n", 1), os.path.join(folder, "samples.txt")
+        job, ports = job_file(folder, steps, **{**without_n(changes), **keep}), free_ports(n)
+        tasks = [Task(job, tf_config(ports, i) if n > 1 else None,
+                      ("--devices", "cpu:1" if n > 1 else "cpu:2", "--sample-log", log), name="undisturbed") for i in range(n)]
+        task = tasks[0]
+        assert [t.wait() for t in tasks] == [0] * n, task.log()
         losses = {k: r["loss"] for k, r in task.steps().items()}
         assert sorted(losses) == list(range(1, steps + 1)), task.log()
         _undisturbed[key] = folder, losses, results(folder, steps)
@@ -71,7 +87,8 @@ class Run:
     def __init__(self, lives=None, n=4, steps=60, elastic=WAITS, resumes=False, pause=0.0, always="", args=(), **changes):
         self.steps, self.pause, self.always, self.args = steps, pause, always, args
         self.folder, self.n = workdir(), n
-        self.changes = {k: v for k, v in changes.items() if k != "elastic"}
+        self.changes = {**changes, **({"_n": n} if n & (n - 1) else {})}
+        self.lanes = changes.get("train", {}).get("lanes", 4)
         self.job = job_file(self.folder, steps, elastic={**elastic, "min_world": min(n, elastic["min_world"])}, **changes)
         self.ports = free_ports(n)
         self.lives = {rank: list((lives or {}).get(rank, ())) for rank in range(n)}
@@ -90,7 +107,8 @@ class Run:
         env = {"TRAINERD_FAULT": all_faults} if all_faults else {}
         if os.environ.get("PHASES_DEBUG"):
             env["TRAINERD_LOG_LEVEL"] = "debug"
-        task = Task(self.job, tf_config(self.ports, rank), ("--devices", "cpu:1", *self.args), env,
+        log = os.path.join(self.folder, "samples.txt")
+        task = Task(self.job, tf_config(self.ports, rank), ("--devices", "cpu:1", "--sample-log", log, *self.args), env,
                     "worker %d, life %d (%s)" % (rank, len(self.tasks[rank]) + 1, fault))
         self.faults[rank] = fault
         self.tasks[rank].append(task)
@@ -152,17 +170,21 @@ class Run:
         got = self.losses()
         wrong = {k: (got.get(k), losses[k]) for k in range(self.first, self.steps + 1) if got.get(k) != losses[k]}
         assert not wrong, "loss per step (here, undisturbed): %s\n%s" % (wrong, self.logs())
+        self.used_every_sample_once()
         here = results(self.folder, self.steps)
         for name in files:
             assert here[name] == files[name], "%s differs\n%s" % (name, self.logs())
         return self
 
-    def said(self, ranks, *words, last=False):
-        """The present life of each of these tasks says all words in one line (of its troubles the last one)."""
-        for rank in ranks:
-            texts = [r.get("message", "") for r in self.now(rank).records]
-            assert any(all(w in t for w in words) for t in texts), "worker %d does not say %s\n%s" % (
-                rank, words, self.logs())
+    def used_every_sample_once(self):
+        h = sample_log.History([life for rank in range(self.n) for life in
+                                sample_log.read(os.path.join(self.folder, "samples.worker-%d.txt" % rank), "worker %d" % rank)],
+                               self.lanes)
+        if self.first > 1:
+            return
+        assert not h.problems and [step for _, step, _ in h.chain] == list(range(1, self.steps + 1)), h.problems
+        batch = len([s for lane in range(self.lanes) for s in h.samples[1, lane]])
+        assert h.epochs(SAMPLES // batch, batch, SAMPLES) == (0, 0), h.epochs(SAMPLES // batch, batch, SAMPLES)
 
 
 def kills(*points):
@@ -309,8 +331,7 @@ def a_task_that_hangs_is_named_and_ends_and_the_others_go_on():
               always="train.forward=delay:15@1+").start_all()
     run.relay(90).is_as_undisturbed()
     for rank, (_, step, phase) in places.items():
-        seen = [t for r in range(4) if r != rank for t in lost(run.now(r), "worker %d" % rank, "does not move")]
-        seen += [t for r in range(4) if r != rank for t in lost(run.tasks[r][0], "worker %d" % rank, "does not move")]
+        seen = [t for r in range(4) for life in run.tasks[r] for t in lost(life, "worker %d" % rank, "does not move")]
         assert seen, "nobody says that worker %d hung\n%s" % (rank, run.logs())
         for text in seen:
             assert_names(text, run, rank, "in " + phase)
@@ -333,6 +354,90 @@ def whatever_fails_on_one_task_ends_it_and_the_others_say_the_same_last():
             for other in (r for r in range(4) if r != rank):
                 assert lost(run.now(other), "worker %d" % rank, fault.split("@")[0]), "worker %d on %s\n%s" % (
                     other, fault, run.logs())
+
+
+# ---- what is said of who was lost ----
+
+@test
+def who_dies_is_named_with_phase_and_step_by_all_and_in_the_status():
+    for rank in (2, 0):
+        run = Run(steps=100000, elastic=GOES_ON, always="train.forward=delay:10@1+").start_all()
+        run.now(0).until_step(5)
+        time.sleep(0.5)  # a beat has told where everybody is
+        run.now(rank).kill()
+        for other in (r for r in range(4) if r != rank):
+            run.now(other).until(lambda t: lost(t, "worker %d" % rank, "was lost"))
+            text = lost(run.now(other), "worker %d" % rank)[-1]
+            assert_names(text, run, rank)
+        at = max(max(run.now(r).steps()) for r in range(4))
+        run.now(3).until_step(at + 2)
+        # it is the last trouble of a group that waits: nobody can go on with half of the others stopped too
+        for other in [r for r in range(4) if r != rank]:
+            run.now(other).kill()
+
+
+@test
+def the_first_cause_is_the_last_word_of_every_task_when_the_job_ends():
+    run = Run({2: ["train.forward=kill@6"]}, elastic={"min_world": 4, "rejoin_seconds": 1}, train={"deadline_seconds": 2}).start_all()
+    assert run.now(2).wait(20) == -signal.SIGKILL
+    for other in (0, 1, 3):
+        assert run.now(other).wait(20) == 138, run.logs()
+        end = run.now(other).events("end")[-1]["message"]
+        assert "worker 2 (127.0.0.1:%d)" % run.ports[2] in end, end
+
+
+@test
+def a_record_that_cannot_be_read_and_a_disk_that_is_full_are_named_by_all():
+    run = Run(steps=60, elastic={"min_world": 4, "rejoin_seconds": 1}, data={"cache": "none"}, train={"deadline_seconds": 2})
+    run.lives[1] = ["data.read@30+"]
+    run.start_all()
+    assert run.now(1).wait(30) in (2, 138), run.logs()
+    mine = run.now(1).events("end")[-1]["message"]
+    assert "digits-train-0.tfrecord" in mine, mine
+    for other in (0, 2, 3):
+        run.now(other).until(lambda t: lost(t, "worker 1", "digits-train-0.tfrecord") or t.events("end"))
+        assert lost(run.now(other), "worker 1", "digits-train-0.tfrecord") or "digits-train-0" in run.now(other).log(), run.logs()
+
+
+# ---- wrong numbers ----
+
+THREE = {"train": {"lanes": 6, "global_batch_size": 96}}
+
+
+@test
+def one_of_three_that_is_wrong_is_named_and_takes_the_state_of_the_others():
+    for fault, what in (("health.flip_gradient@7", "reduced gradient of step 7"), ("health.flip_weight@9", "of step 9")):
+        for rank in (1, 0):
+            run = Run(n=3, steps=24, always="", health={"check_weights_every_steps": 1}, **THREE)
+            run.lives[rank] = [fault]
+            run.start_all()
+            run.faults[rank] = ""
+            run.relay().is_as_undisturbed()
+            for r in range(3):
+                assert any("worker %d" % rank in x["message"] and "differs from the others" in x["message"] and
+                           what in x["message"] for x in run.now(r).records if "message" in x), run.logs()
+
+
+@test
+def two_that_differ_go_back_to_what_was_equal():
+    run = Run({0: ["train.forward=delay:1@1"], 1: ["health.flip_gradient@18"]}, n=2, steps=24,
+              health={"check_weights_every_steps": 1})
+    run.start_all().relay().is_as_undisturbed()
+    for r in range(2):
+        first, second = run.tasks[r]
+        end = first.events("end")[-1]["message"]
+        assert first.p.returncode == 138 and "no majority tells which are right: the reduced gradient of step 18" in end, end
+    assert run.now(0).events("resume")[0]["step"] in (8, 12, 16), run.logs()
+
+
+@test
+def a_number_that_is_none_on_one_task_alone_changes_nothing():
+    for rank in (2, 0):
+        run = Run({}, n=4, steps=24)
+        run.lives[rank] = ["health.not_finite@7"]
+        run.start_all()
+        run.faults[rank] = ""
+        run.relay().is_as_undisturbed()
 
 
 if __name__ == "__main__":
