@@ -278,8 +278,8 @@ def several_die_at_once():
 
 
 def the_others_go_on_and_who_comes_back_is_taken_in():
-    lives = {2: kills("train.bucket@5", "train.state_recv@2", "train.update_middle@2", "rdzv.view.in@1", "rdzv.pause.in@1"),
-             0: kills("rdzv.pause.out@1", "train.forward@12", "train.state_recv@2", "rdzv.view.in@1", "train.connect@1", "train.commit@2",
+    lives = {2: kills("train.bucket@5", "train.state_recv@2", "train.update_middle@2", "rdzv.view.in@1"), 3: kills("rdzv.pause.in@1"),
+             0: kills("rdzv.pause.out@1", "train.forward@12", "train.state_recv@2", "train.agree@1", "train.connect@1", "train.commit@2",
                       "rdzv.join.in@1", "train.update@2")}
     Run(lives, elastic=GOES_ON, steps=240, always="train.forward=delay:50@1+").start_all().relay().is_as_undisturbed()
 
