@@ -257,6 +257,8 @@ void node_own_rest(struct member_node *n, uint64_t now_ms)
 
     self->is_ready = true;
     self->held = n->held;
+    if (n->phase == NODE_GATHERING && n->settle_until < now_ms + MEMBER_SETTLE_MS && n->view.generation == 0)
+        n->settle_until = now_ms + MEMBER_SETTLE_MS; /* we could not be joined before: ask who is there */
     n->probe_ms = now_ms; /* who looks for a leader learns at once that we can be one */
     paused_if_all(n, now_ms);
     node_gather(n, now_ms);
