@@ -333,6 +333,7 @@ static int settle_train(struct settled *s, struct err *err)
     t->replicas = s->replicas;
     t->check_gradients = c->health.check_gradients;
     t->check_weights_every_steps = c->health.check_weights_every_steps;
+    t->stuck_factor = c->detection.stuck_factor;
     t->non_finite = policies[c->health.non_finite];
     t->clip_norm = c->train.clip_norm;
     t->clip_value = c->train.clip_value;

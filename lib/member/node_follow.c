@@ -131,7 +131,7 @@ static void lose_leader(struct member_node *n, const char *why, uint64_t now_ms)
 
     n->out = MEMBER_NOBODY;
     n->is_taken_in = false;
-    text = node_print(n, "%s, which leads the group, was lost: %s", node_name(n, leader), why);
+    text = node_print(n, "%s leads the group and was lost: %s", node_doing(n, leader, now_ms), why);
     if (n->is_alive) {
         node_set_cause(n, text);
         node_say(n, true, text);
@@ -274,9 +274,8 @@ static void hear_refuse(struct member_node *n, const struct member_msg *m, uint6
 
 static void hear_beat(struct member_node *n, const struct member_msg *m, uint64_t now_ms)
 {
-    (void)n;
-    (void)m;
-    (void)now_ms;
+    if (m->generation == n->view.generation)
+        node_keep_progress(n, n->out, &m->progress, now_ms);
 }
 
 typedef void hear_fn(struct member_node *n, const struct member_msg *m, uint64_t now_ms);

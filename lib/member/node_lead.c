@@ -367,14 +367,8 @@ static void hear_ready(struct member_node *n, uint32_t rank, const struct member
 
 static void hear_beat(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms)
 {
-    struct peer *p = &n->peers[rank];
-
-    (void)now_ms;
-    if (m->generation != n->view.generation)
-        return;
-    p->progress = m->progress;
-    snprintf(p->phase, sizeof(p->phase), "%s", m->progress.phase != NULL ? m->progress.phase : "");
-    p->progress.phase = p->phase;
+    if (m->generation == n->view.generation)
+        node_keep_progress(n, rank, &m->progress, now_ms);
 }
 
 static void hear_trouble(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms)
@@ -517,7 +511,7 @@ static struct member_progress progress_of(const struct member_node *n, uint32_t 
 
     if (rank == n->self)
         return n->progress;
-    p.phase_ms += now_ms > n->peers[rank].heard_ms ? now_ms - n->peers[rank].heard_ms : 0;
+    p.phase_ms += now_ms > n->peers[rank].progress_ms ? now_ms - n->peers[rank].progress_ms : 0;
     return p;
 }
 
@@ -574,7 +568,8 @@ static void watch_steps(struct member_node *n, uint64_t now_ms)
     struct member_progress p = { 0 };
     bool others_ahead;
     uint32_t last = last_of_all(n, &p, &others_ahead, now_ms);
-    uint64_t limit_ms = p.limit_ms != 0 ? p.limit_ms : n->deadline_ms; /* not learned yet */
+    /* Not learned yet; or what it does has the deadline itself, and then an error that says more than we know. */
+    uint64_t limit_ms = p.limit_ms != 0 ? p.limit_ms : n->deadline_ms + n->deadline_ms / 2;
 
     if (last != n->behind || p.place != n->behind_place) {
         n->behind = last;
@@ -586,8 +581,8 @@ static void watch_steps(struct member_node *n, uint64_t now_ms)
     if (last != n->self && now_ms - n->peers[last].heard_ms > 2 * MEMBER_BEAT_MS)
         return; /* silent, not stuck: it may come back with what it holds */
     if (others_ahead) {
-        blame(n, last, node_print(n, "%s does not move, and the others wait for it; this phase has a "
-                                     "limit of %.1f s", node_doing(n, last, now_ms),
+        blame(n, last, node_print(n, "%s does not move%s; this phase has a limit of %.1f s",
+                                  node_doing(n, last, now_ms), n->view.n > 1 ? ", and the others wait for it" : "",
                                   (double)limit_ms / 1e3), now_ms);
         return;
     }

@@ -48,7 +48,8 @@ struct peer {
     uint64_t attach_generation;
     uint64_t held;
     uint64_t joined_ms, heard_ms;
-    struct member_progress progress; /* phase points to phase[] */
+    struct member_progress progress; /* as it said at progress_ms; phase points to phase[] */
+    uint64_t progress_ms;
     char phase[NODE_PHASE_BYTES];
     char last_error[256];
 };
@@ -80,6 +81,7 @@ struct member_node {
     struct member_seat *seats;
     bool is_alive;     /* not over yet */
     bool is_connected; /* here */
+    uint64_t adopted_ms;
     uint64_t abort_ms; /* the last ABORT */
     uint64_t held, stepped; /* newest whole state; newest seen when outside_ms was last set back */
     struct member_progress progress;
@@ -141,6 +143,7 @@ void node_set_cause(struct member_node *n, const char *text);
 void node_adopt(struct member_node *n, const struct member_view *v, const char *text, uint64_t now_ms);
 void node_abort(struct member_node *n, const char *text); /* the view is over for our training */
 void node_pause(struct member_node *n);
+void node_keep_progress(struct member_node *n, uint32_t rank, const struct member_progress *p, uint64_t now_ms);
 void node_finish(struct member_node *n, int code, const char *text);
 const struct member_seat *node_seat(const struct member_view *v, uint32_t rank); /* NULL: not in it */
 
@@ -197,7 +200,7 @@ bool node_is_whole(const struct member_view *v, uint32_t world);
 const char *node_name(struct member_node *n, uint32_t rank); /* "worker 1 (10.0.0.2:2222)" */
 /* "2 of 4 tasks are missing: worker 1 (10.0.0.2:2222): connect: Connection refused; ..." */
 const char *node_missing(struct member_node *n);
-/* "worker 1 (...), in step 12, forward for 0.3 s" */
+/* "worker 1 (...), step 12, in forward for 0.3 s,": of the present view, or the last one */
 const char *node_doing(struct member_node *n, uint32_t rank, uint64_t now_ms);
 const char *node_print(struct member_node *n, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 

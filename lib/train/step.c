@@ -209,7 +209,7 @@ static int look_back(struct replica *r, uint64_t step, struct err *err)
     if (rc < 0 || r->local != 0 || r->train->group.self != 0 ||
         !health_allows(r->train, step - 1))
         return rc;
-    progress_enter(r, PHASE_BETWEEN);
+    progress_enter(r, PHASE_COPY);
     before = trace_clock(r->trace);
     if (save_if_due(r->train, step - 1))
         trace_until_now(r->trace, TRACE_CHECKPOINT, 0, before);
@@ -222,8 +222,10 @@ static int commit(struct replica *r, uint64_t step, const struct step_result *re
                   struct err *err)
 {
     uint64_t before = trace_clock(r->trace);
-    int rc = train_fault("train.commit", err);
+    int rc;
 
+    progress_enter(r, PHASE_CHECK);
+    rc = train_fault("train.commit", err);
     if (rc == 0)
         health_look(r);
     if (rc == 0)

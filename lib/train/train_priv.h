@@ -118,12 +118,14 @@ enum phase {
     PHASE_CONNECT,
     PHASE_AGREE,
     PHASE_TRANSFER,
-    PHASE_BETWEEN,    /* two steps: a copy for a checkpoint, whoever listens to events */
+    PHASE_BETWEEN,    /* two steps: whoever listens to events */
     PHASE_BEGIN,
     PHASE_DATA,
     PHASE_LANE,
     PHASE_PERMISSION,
     PHASE_REDUCE,
+    PHASE_COPY,
+    PHASE_CHECK,
     PHASE_LOCATE,
     PHASE_UPDATE,
     PHASE_EVALUATE,
