@@ -40,6 +40,8 @@ struct group {
     bool needs_lease;     /* atomic: steps only while it is held */
     bool lease_is_known;
     uint64_t lease_ticket, lease_wish; /* of the last thing asked for */
+    uint64_t lease_token; /* for Status */
+    char lease_text[512];
 };
 
 /* ---- lease ---- */
@@ -66,8 +68,8 @@ static void tell_lease(struct group *g, const struct lease_state *s)
 
     g->lease_is_known = g->lease_is_known || s->is_reachable;
     l.is_known = g->lease_is_known;
-    g->run->progress.lease_token = s->token;
-    snprintf(g->run->progress.lease, sizeof(g->run->progress.lease), "%s", s->text);
+    g->lease_token = s->token;
+    snprintf(g->lease_text, sizeof(g->lease_text), "%s", s->text);
     rdzv_lease(g->rdzv, &l);
 }
 
@@ -369,8 +371,11 @@ void group_stop(struct run *r)
 
 void group_tick(struct run *r)
 {
-    enum member_node_state state = member_node_state(rdzv_node(r->group->rdzv));
+    struct group *g = r->group;
+    enum member_node_state state = member_node_state(rdzv_node(g->rdzv));
 
+    r->progress.lease_token = g->lease_token;
+    snprintf(r->progress.lease, sizeof(r->progress.lease), "%s", g->lease_text);
     if (r->has_opened && r->generation == 0 && !r->is_saving && !r->has_ended)
         report_phase(r->report, state == MEMBER_SEEKING ? "joining" : "waiting");
 }

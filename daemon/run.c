@@ -259,20 +259,18 @@ static void tell_service(struct run *r)
     service_alive(training_moves(r));
 }
 
-/* What beats and the watchdog of steps need is finer than what a person is told. */
 static void take_progress(struct run *r)
 {
     struct train_progress p;
 
     report_progress(r->report, &r->progress);
-    r->progress.place = r->progress.limit_ms = 0;
     if (r->generation == 0)
         return;
     train_progress(r->train, &p);
     r->progress.place = p.place;
     r->progress.limit_ms = p.limit_ms;
-    r->progress.phase = p.phase;
-    r->progress.phase_since_ms = p.since_ns / 1000000;
+    r->progress.doing = p.phase;
+    r->progress.doing_since_ms = p.since_ns / 1000000;
 }
 
 static void tick(void *arg)
@@ -444,6 +442,7 @@ int run_task(const struct run_opts *opts)
     CHECK(r != NULL);
     r->s = opts->settled;
     r->progress.phase = "starting";
+    r->progress.doing = "";
     rc = build(r, opts, &err);
     if (rc == 0) {
         r->tick = loop_timer_new(r->loop, TICK_MS, TICK_MS, tick, r);

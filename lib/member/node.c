@@ -340,8 +340,10 @@ void member_node_failed(struct member_node *n, uint64_t generation, enum member_
 void member_node_connected(struct member_node *n, uint64_t generation, uint64_t now_ms)
 {
     (void)now_ms;
-    if (node_begin(n) && n->is_alive && generation == n->view.generation && n->rest > NODE_AT_REST)
-        n->is_connected = true;
+    if (!node_begin(n) || !n->is_alive || generation != n->view.generation || n->rest <= NODE_AT_REST)
+        return;
+    n->is_connected = true;
+    n->beat_ms = 0; /* where it is now, at the next tick */
 }
 
 void member_node_progress(struct member_node *n, const struct member_progress *p)
