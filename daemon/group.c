@@ -247,12 +247,9 @@ static void on_say(void *arg, const char *text, bool is_trouble)
 {
     struct run *r = arg;
 
-    if (is_trouble) {
+    if (is_trouble || r->generation == 0) /* while training is at rest, why it is */
         report_trouble(r->report, text);
-        log_warn("group", "%s", text);
-    } else {
-        log_info("group", "%s", text);
-    }
+    log_record(is_trouble ? LOG_WARN : LOG_INFO, "group", NULL, 0, "%s", text);
 }
 
 static void on_state(void *arg)
@@ -369,13 +366,16 @@ void group_stop(struct run *r)
     rdzv_stop(r->group->rdzv, false);
 }
 
+void group_progress(const struct run *r, struct rdzv_progress *p)
+{
+    p->lease_token = r->group->lease_token;
+    snprintf(p->lease, sizeof(p->lease), "%s", r->group->lease_text);
+}
+
 void group_tick(struct run *r)
 {
-    struct group *g = r->group;
-    enum member_node_state state = member_node_state(rdzv_node(g->rdzv));
+    enum member_node_state state = member_node_state(rdzv_node(r->group->rdzv));
 
-    r->progress.lease_token = g->lease_token;
-    snprintf(r->progress.lease, sizeof(r->progress.lease), "%s", g->lease_text);
     if (r->has_opened && r->generation == 0 && !r->is_saving && !r->has_ended)
         report_phase(r->report, state == MEMBER_SEEKING ? "joining" : "waiting");
 }

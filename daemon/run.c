@@ -96,6 +96,22 @@ int run_train(struct run *r, const struct train_group *g, struct err *err)
     return rc;
 }
 
+static void take_progress(struct run *r)
+{
+    struct train_progress p;
+
+    report_progress(r->report, &r->progress);
+    if (r->group != NULL)
+        group_progress(r, &r->progress);
+    if (r->generation == 0)
+        return;
+    train_progress(r->train, &p);
+    r->progress.place = p.place;
+    r->progress.limit_ms = p.limit_ms;
+    r->progress.doing = p.phase;
+    r->progress.doing_since_ms = p.since_ns / 1000000;
+}
+
 struct connected {
     struct run *run;
     uint64_t generation;
@@ -108,6 +124,7 @@ static void has_connected(void *arg)
 
     if (!r->has_ended && m->generation == r->generation) {
         service_ready();
+        take_progress(r); /* the first beat has it */
         if (r->group != NULL)
             group_connected(r, m->generation);
     }
@@ -257,20 +274,6 @@ static void tell_service(struct run *r)
     service_sentence(&r->progress, generation, present, r->s->cluster->world, clock_ms(), text, sizeof(text));
     service_status(text);
     service_alive(training_moves(r));
-}
-
-static void take_progress(struct run *r)
-{
-    struct train_progress p;
-
-    report_progress(r->report, &r->progress);
-    if (r->generation == 0)
-        return;
-    train_progress(r->train, &p);
-    r->progress.place = p.place;
-    r->progress.limit_ms = p.limit_ms;
-    r->progress.doing = p.phase;
-    r->progress.doing_since_ms = p.since_ns / 1000000;
 }
 
 static void tick(void *arg)

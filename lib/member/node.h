@@ -228,7 +228,11 @@ bool member_node_next(struct member_node *n, struct member_do_this *out);
 
 /* ---- links ---- */
 
-enum member_closed { MEMBER_CLOSED, MEMBER_REFUSED };
+enum member_closed {
+    MEMBER_CLOSED,
+    MEMBER_REFUSED,
+    MEMBER_STRANGER, /* of a probe: it does not know this task: it is of another cluster. Who joins it hears more */
+};
 void member_node_hear_in(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms);
 void member_node_in_closed(struct member_node *n, uint32_t rank, const char *why, uint64_t now_ms);
 void member_node_hear_out(struct member_node *n, const struct member_msg *m, uint64_t now_ms);

@@ -88,8 +88,12 @@ void member_node_not_here(struct member_node *n, uint32_t rank, enum member_clos
     p->is_dead = how == MEMBER_REFUSED;
     if (how == MEMBER_REFUSED)
         node_found(n, rank, 0);
-    snprintf(p->last_error, sizeof(p->last_error), "%s", why);
-    if (n->state == MEMBER_LEADING)
+    if (!p->has_left) /* that it was asked to leave says more */
+        snprintf(p->last_error, sizeof(p->last_error), "%s", why);
+    if (how == MEMBER_STRANGER && rank < n->self && n->view.generation == 0 &&
+        n->state == MEMBER_LEADING && n->phase == NODE_GATHERING && !n->is_saving)
+        follow(n, rank, now_ms); /* to be refused with both sides, as if it had been there first */
+    else if (n->state == MEMBER_LEADING)
         node_gather(n, now_ms);
 }
 

@@ -79,6 +79,8 @@ const char *node_missing(struct member_node *n)
         buf_printf(&b, "; %s", n->blocked);
     if (n->has_lease && n->lease_error[0] != '\0')
         buf_printf(&b, " (%s)", n->lease_error);
+    if (n->cause[0] != '\0')
+        buf_printf(&b, "; it began with: %s", n->cause);
     CHECK(!b.failed);
     text = node_print(n, "%s", b.data);
     buf_fini(&b);

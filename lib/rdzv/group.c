@@ -250,7 +250,7 @@ static void on_tick(void *arg)
     struct member_progress progress = { .held = p->step,
                                         .place = p->place,
                                         .phase = p->doing,
-                                        .phase_ms = now_ms - p->doing_since_ms,
+                                        .phase_ms = p->doing[0] != '\0' ? now_ms - p->doing_since_ms : 0,
                                         .limit_ms = p->limit_ms };
 
     if (!enter(g))

@@ -240,8 +240,8 @@ def check_who(c, pb, identity):
     invalid, refused = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION
     stranger = pb.Where(task=pb.Task(type="worker", index=999999), incarnation=7)
     for what, payload, expected in (
-            ("Who without saying who", pb.WhoRequest(), invalid),
-            ("Who without an incarnation", pb.WhoRequest(where=pb.Where(task=stranger.task)), invalid),
+            ("Who without saying who", pb.WhoRequest(cluster_hash=identity["cluster_hash"]), invalid),
+            ("Who without an incarnation", pb.WhoRequest(where=pb.Where(task=stranger.task), cluster_hash=identity["cluster_hash"]), invalid),
             ("Who of a task that is not in the cluster", pb.WhoRequest(where=stranger), refused)):
         code, details, _ = c.unary(who, payload, pb.WhoReply)
         check(f"{what} is refused", code == expected and details, (code, details))
