@@ -21,6 +21,7 @@ enum {
     TICK_MS = 25, /* how old Status and heartbeats may be */
     DRAW_TICKS = 4,
     DEADMAN_SECONDS = 10,
+    DEADMAN_STOP_SECONDS = 3, /* of a task whose state is saved */
 };
 
 int run_exit_code(int err_code)
@@ -399,20 +400,23 @@ static int build(struct run *r, const struct run_opts *opts, struct err *err)
     return group_open(r, err);
 }
 
-/* If a library refuses to stop, the process ends all the same. */
+static volatile sig_atomic_t deadman_code;
+
+/* If a library refuses to stop, the process ends all the same, with what was decided. */
 static void deadman(int signum)
 {
     static const char text[] = "trainerd: something does not stop; ending the process\n";
 
     (void)signum;
     (void)!write(STDERR_FILENO, text, sizeof(text) - 1);
-    _exit(EXIT_RETRY);
+    _exit(deadman_code);
 }
 
 static void take_down(struct run *r)
 {
+    deadman_code = r->exit_code;
     signal(SIGALRM, deadman);
-    alarm(DEADMAN_SECONDS);
+    alarm(r->exit_code == EXIT_STOPPED ? DEADMAN_STOP_SECONDS : DEADMAN_SECONDS);
     r->has_ended = true; /* what is still posted finds nobody */
     r->cancel = 1;
     loop_timer_free(r->tick);

@@ -459,9 +459,11 @@ static void watch_deadline(struct member_node *n, uint64_t passed_ms)
 /* Training that does not stop: the supervisor starts this task again. */
 static void watch_abort(struct member_node *n, uint64_t now_ms)
 {
+    bool holds_up_leavers = n->is_stopping && n->state == MEMBER_LEADING;
+    uint64_t limit_ms = holds_up_leavers ? MEMBER_LEAVE_REST_MS : MEMBER_STOPPING_MS;
     const char *text;
 
-    if (n->rest != NODE_ABORTING || now_ms - n->abort_ms < MEMBER_STOPPING_MS || n->state == MEMBER_ENDED)
+    if (n->rest != NODE_ABORTING || now_ms - n->abort_ms < limit_ms || n->state == MEMBER_ENDED)
         return;
     text = node_print(n, "training of %s does not stop", node_name(n, n->self));
     if (n->state == MEMBER_LEADING)

@@ -99,6 +99,14 @@ void member_node_not_here(struct member_node *n, uint32_t rank, enum member_clos
 
 /* ---- leaving ---- */
 
+bool node_somebody_leaves(const struct member_node *n)
+{
+    for (uint32_t i = 0; i < n->world; i++)
+        if (n->peers[i].is_joined && n->peers[i].is_leaving)
+            return true;
+    return n->is_stopping;
+}
+
 static uint64_t newest_held(const struct member_node *n)
 {
     uint64_t newest = 0;
@@ -261,18 +269,17 @@ static bool somebody_comes(const struct member_node *n, uint64_t now_ms)
 void node_gather(struct member_node *n, uint64_t now_ms)
 {
     uint32_t present = 0;
+    bool all_at_rest = true;
 
     if (n->state != MEMBER_LEADING || n->phase != NODE_GATHERING || n->is_saving ||
         n->rest != NODE_AT_REST)
         return;
-    for (uint32_t i = 0; i < n->world; i++) {
-        if (node_is_stopping(n, i))
-            return;
-        present += node_is_present(n, i);
-    }
-    if (leaving(n, now_ms) || n->state != MEMBER_LEADING)
+    for (uint32_t i = 0; i < n->world; i++)
+        all_at_rest = all_at_rest && !node_is_stopping(n, i);
+    if (!all_at_rest && (!node_somebody_leaves(n) || now_ms - n->gather_ms < MEMBER_LEAVE_REST_MS))
         return;
-    present = 0;
+    if (leaving(n, now_ms) || n->state != MEMBER_LEADING || !all_at_rest)
+        return;
     for (uint32_t i = 0; i < n->world; i++)
         present += node_is_present(n, i);
     n->blocked = NULL;
