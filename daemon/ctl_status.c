@@ -66,9 +66,11 @@ void ctl_status_text(const Trainerd__V1__StatusReply *s, struct buf *out)
         buf_str(out, i == 0 ? "tasks       " : "            ");
         task_name(t->task, out);
         buf_printf(out, ": %s", t->state);
-        if (t->step > 0 || t->phase[0] != '\0')
-            buf_printf(out, ", step %llu, %s for %.1f s, heard %.1f s ago", (ull)t->step, t->phase,
-                       (double)t->phase_ms / 1e3, (double)t->heard_ms / 1e3);
+        if (t->step > 0)
+            buf_printf(out, ", step %llu", (ull)t->step);
+        if (t->phase[0] != '\0')
+            buf_printf(out, ", %s for %.1f s, heard %.1f s ago", t->phase, (double)t->phase_ms / 1e3,
+                       (double)t->heard_ms / 1e3);
         if (t->last_error[0] != '\0')
             buf_printf(out, ", %s", t->last_error);
         buf_str(out, "\n");

@@ -40,6 +40,8 @@ struct group {
     bool needs_lease;     /* atomic: steps only while it is held */
     bool lease_is_known;
     uint64_t lease_ticket, lease_wish; /* of the last thing asked for */
+    uint64_t lease_token; /* for Status */
+    char lease_text[512];
 };
 
 /* ---- lease ---- */
@@ -66,8 +68,8 @@ static void tell_lease(struct group *g, const struct lease_state *s)
 
     g->lease_is_known = g->lease_is_known || s->is_reachable;
     l.is_known = g->lease_is_known;
-    g->run->progress.lease_token = s->token;
-    snprintf(g->run->progress.lease, sizeof(g->run->progress.lease), "%s", s->text);
+    g->lease_token = s->token;
+    snprintf(g->lease_text, sizeof(g->lease_text), "%s", s->text);
     rdzv_lease(g->rdzv, &l);
 }
 
@@ -245,12 +247,9 @@ static void on_say(void *arg, const char *text, bool is_trouble)
 {
     struct run *r = arg;
 
-    if (is_trouble) {
+    if (is_trouble || r->generation == 0) /* while training is at rest, why it is */
         report_trouble(r->report, text);
-        log_warn("group", "%s", text);
-    } else {
-        log_info("group", "%s", text);
-    }
+    log_record(is_trouble ? LOG_WARN : LOG_INFO, "group", NULL, 0, "%s", text);
 }
 
 static void on_state(void *arg)
@@ -365,6 +364,12 @@ void group_saved(struct run *r, int rc, const char *text)
 void group_stop(struct run *r)
 {
     rdzv_stop(r->group->rdzv, false);
+}
+
+void group_progress(const struct run *r, struct rdzv_progress *p)
+{
+    p->lease_token = r->group->lease_token;
+    snprintf(p->lease, sizeof(p->lease), "%s", r->group->lease_text);
 }
 
 void group_tick(struct run *r)

@@ -132,6 +132,7 @@ int report_open(const struct report_opts *opts, struct report **out, struct err 
     r->directory = copy(opts->summary_directory);
     r->started_ms = clock_ms();
     r->now.phase = "starting";
+    r->now.doing = "";
     r->now.phase_since_ms = r->started_ms;
     open_metrics(r);
     *out = r;
@@ -191,9 +192,11 @@ void report_total(struct report *r, uint64_t total_steps, uint64_t steps_per_epo
 void report_phase(struct report *r, const char *phase)
 {
     pthread_mutex_lock(&r->lock);
-    r->now.phase = phase;
-    r->now.phase_since_ms = clock_ms();
-    r->done = r->all = 0;
+    if (strcmp(r->now.phase, phase) != 0) {
+        r->now.phase = phase;
+        r->now.phase_since_ms = clock_ms();
+        r->done = r->all = 0;
+    }
     pthread_mutex_unlock(&r->lock);
 }
 

@@ -21,6 +21,7 @@ enum {
     TICK_MS = 25, /* how old Status and heartbeats may be */
     DRAW_TICKS = 4,
     DEADMAN_SECONDS = 10,
+    DEADMAN_STOP_SECONDS = 3, /* of a task whose state is saved */
 };
 
 int run_exit_code(int err_code)
@@ -96,6 +97,22 @@ int run_train(struct run *r, const struct train_group *g, struct err *err)
     return rc;
 }
 
+static void take_progress(struct run *r)
+{
+    struct train_progress p;
+
+    report_progress(r->report, &r->progress);
+    if (r->group != NULL)
+        group_progress(r, &r->progress);
+    if (r->generation == 0)
+        return;
+    train_progress(r->train, &p);
+    r->progress.place = p.place;
+    r->progress.limit_ms = p.limit_ms;
+    r->progress.doing = p.phase;
+    r->progress.doing_since_ms = p.since_ns / 1000000;
+}
+
 struct connected {
     struct run *run;
     uint64_t generation;
@@ -108,6 +125,7 @@ static void has_connected(void *arg)
 
     if (!r->has_ended && m->generation == r->generation) {
         service_ready();
+        take_progress(r); /* the first beat has it */
         if (r->group != NULL)
             group_connected(r, m->generation);
     }
@@ -259,22 +277,6 @@ static void tell_service(struct run *r)
     service_alive(training_moves(r));
 }
 
-/* What beats and the watchdog of steps need is finer than what a person is told. */
-static void take_progress(struct run *r)
-{
-    struct train_progress p;
-
-    report_progress(r->report, &r->progress);
-    r->progress.place = r->progress.limit_ms = 0;
-    if (r->generation == 0)
-        return;
-    train_progress(r->train, &p);
-    r->progress.place = p.place;
-    r->progress.limit_ms = p.limit_ms;
-    r->progress.phase = p.phase;
-    r->progress.phase_since_ms = p.since_ns / 1000000;
-}
-
 static void tick(void *arg)
 {
     struct run *r = arg;
@@ -398,20 +400,23 @@ static int build(struct run *r, const struct run_opts *opts, struct err *err)
     return group_open(r, err);
 }
 
-/* If a library refuses to stop, the process ends all the same. */
+static volatile sig_atomic_t deadman_code;
+
+/* If a library refuses to stop, the process ends all the same, with what was decided. */
 static void deadman(int signum)
 {
     static const char text[] = "trainerd: something does not stop; ending the process\n";
 
     (void)signum;
     (void)!write(STDERR_FILENO, text, sizeof(text) - 1);
-    _exit(EXIT_RETRY);
+    _exit(deadman_code);
 }
 
 static void take_down(struct run *r)
 {
+    deadman_code = r->exit_code;
     signal(SIGALRM, deadman);
-    alarm(DEADMAN_SECONDS);
+    alarm(r->exit_code == EXIT_STOPPED ? DEADMAN_STOP_SECONDS : DEADMAN_SECONDS);
     r->has_ended = true; /* what is still posted finds nobody */
     r->cancel = 1;
     loop_timer_free(r->tick);
@@ -444,6 +449,7 @@ int run_task(const struct run_opts *opts)
     CHECK(r != NULL);
     r->s = opts->settled;
     r->progress.phase = "starting";
+    r->progress.doing = "";
     rc = build(r, opts, &err);
     if (rc == 0) {
         r->tick = loop_timer_new(r->loop, TICK_MS, TICK_MS, tick, r);

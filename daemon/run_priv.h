@@ -80,6 +80,7 @@ void group_connected(struct run *r, uint64_t generation);
 void group_ended(struct run *r, const struct run_ended *m);
 void group_saved(struct run *r, int rc, const char *text);
 void group_stop(struct run *r);
+void group_progress(const struct run *r, struct rdzv_progress *p); /* what the group adds: the lease */
 void group_tick(struct run *r);
 void group_checkpoint_done(struct run *r);
 /* For the sentence of the service: 0 tasks without a group. */

@@ -352,8 +352,10 @@ void member_node_failed(struct member_node *n, uint64_t generation, enum member_
 void member_node_connected(struct member_node *n, uint64_t generation, uint64_t now_ms)
 {
     (void)now_ms;
-    if (node_begin(n) && n->is_alive && generation == n->view.generation && n->rest > NODE_AT_REST)
-        n->is_connected = true;
+    if (!node_begin(n) || !n->is_alive || generation != n->view.generation || n->rest <= NODE_AT_REST)
+        return;
+    n->is_connected = true;
+    n->beat_ms = 0; /* where it is now, at the next tick */
 }
 
 void member_node_progress(struct member_node *n, const struct member_progress *p)
@@ -469,9 +471,11 @@ static void watch_deadline(struct member_node *n, uint64_t passed_ms)
 /* Training that does not stop: the supervisor starts this task again. */
 static void watch_abort(struct member_node *n, uint64_t now_ms)
 {
+    bool holds_up_leavers = n->is_stopping && n->state == MEMBER_LEADING;
+    uint64_t limit_ms = holds_up_leavers ? MEMBER_LEAVE_REST_MS : MEMBER_STOPPING_MS;
     const char *text;
 
-    if (n->rest != NODE_ABORTING || now_ms - n->abort_ms < MEMBER_STOPPING_MS || n->state == MEMBER_ENDED)
+    if (n->rest != NODE_ABORTING || now_ms - n->abort_ms < limit_ms || n->state == MEMBER_ENDED)
         return;
     text = node_print(n, "training of %s does not stop", node_name(n, n->self));
     if (n->state == MEMBER_LEADING)

@@ -83,6 +83,7 @@ enum {
     MEMBER_BEHIND_MS = 500,    /* a member that holds the others up is seen to for so long before it is blamed:
                                   its beats are late by one, and later on a machine that slept */
     MEMBER_STOPPING_MS = 10000, /* for a member's training to come to rest; then it is told to end (138) */
+    MEMBER_LEAVE_REST_MS = 1000, /* who was asked to leave waits only so long for that: what the others hold is saved */
     MEMBER_LINGER_MS = 1000,   /* goodbyes wait so long for the other side */
     MEMBER_GATHER_LEAVE_MS = 250, /* a chief that leaves waits so long, saved, for others who were asked too */
     MEMBER_SAY_MS = 2000,      /* between two sentences on who is missing */
@@ -228,7 +229,11 @@ bool member_node_next(struct member_node *n, struct member_do_this *out);
 
 /* ---- links ---- */
 
-enum member_closed { MEMBER_CLOSED, MEMBER_REFUSED };
+enum member_closed {
+    MEMBER_CLOSED,
+    MEMBER_REFUSED,
+    MEMBER_STRANGER, /* of a probe: it does not know this task: it is of another cluster. Who joins it hears more */
+};
 void member_node_hear_in(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms);
 void member_node_in_closed(struct member_node *n, uint32_t rank, const char *why, uint64_t now_ms);
 void member_node_hear_out(struct member_node *n, const struct member_msg *m, uint64_t now_ms);

@@ -88,12 +88,24 @@ void member_node_not_here(struct member_node *n, uint32_t rank, enum member_clos
     p->is_dead = how == MEMBER_REFUSED;
     if (how == MEMBER_REFUSED)
         node_found(n, rank, 0);
-    snprintf(p->last_error, sizeof(p->last_error), "%s", why);
-    if (n->state == MEMBER_LEADING)
+    if (!p->has_left) /* that it was asked to leave says more */
+        snprintf(p->last_error, sizeof(p->last_error), "%s", why);
+    if (how == MEMBER_STRANGER && rank < n->self && n->view.generation == 0 &&
+        n->state == MEMBER_LEADING && n->phase == NODE_GATHERING && !n->is_saving)
+        follow(n, rank, now_ms); /* to be refused with both sides, as if it had been there first */
+    else if (n->state == MEMBER_LEADING)
         node_gather(n, now_ms);
 }
 
 /* ---- leaving ---- */
+
+bool node_somebody_leaves(const struct member_node *n)
+{
+    for (uint32_t i = 0; i < n->world; i++)
+        if (n->peers[i].is_joined && n->peers[i].is_leaving)
+            return true;
+    return n->is_stopping;
+}
 
 static uint64_t newest_held(const struct member_node *n)
 {
@@ -257,18 +269,17 @@ static bool somebody_comes(const struct member_node *n, uint64_t now_ms)
 void node_gather(struct member_node *n, uint64_t now_ms)
 {
     uint32_t present = 0;
+    bool all_at_rest = true;
 
     if (n->state != MEMBER_LEADING || n->phase != NODE_GATHERING || n->is_saving ||
         n->rest != NODE_AT_REST)
         return;
-    for (uint32_t i = 0; i < n->world; i++) {
-        if (node_is_stopping(n, i))
-            return;
-        present += node_is_present(n, i);
-    }
-    if (leaving(n, now_ms) || n->state != MEMBER_LEADING)
+    for (uint32_t i = 0; i < n->world; i++)
+        all_at_rest = all_at_rest && !node_is_stopping(n, i);
+    if (!all_at_rest && (!node_somebody_leaves(n) || now_ms - n->gather_ms < MEMBER_LEAVE_REST_MS))
         return;
-    present = 0;
+    if (leaving(n, now_ms) || n->state != MEMBER_LEADING || !all_at_rest)
+        return;
     for (uint32_t i = 0; i < n->world; i++)
         present += node_is_present(n, i);
     n->blocked = NULL;

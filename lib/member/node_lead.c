@@ -257,6 +257,8 @@ void node_own_rest(struct member_node *n, uint64_t now_ms)
 
     self->is_ready = true;
     self->held = n->held;
+    if (n->phase == NODE_GATHERING && n->settle_until < now_ms + MEMBER_SETTLE_MS && n->view.generation == 0)
+        n->settle_until = now_ms + MEMBER_SETTLE_MS; /* we could not be joined before: ask who is there */
     n->probe_ms = now_ms; /* who looks for a leader learns at once that we can be one */
     paused_if_all(n, now_ms);
     node_gather(n, now_ms);
@@ -590,14 +592,6 @@ static void watch_steps(struct member_node *n, uint64_t now_ms)
     node_gather(n, now_ms);
 }
 
-static bool somebody_leaves(const struct member_node *n)
-{
-    for (uint32_t i = 0; i < n->world; i++)
-        if (n->peers[i].is_joined && n->peers[i].is_leaving)
-            return true;
-    return n->is_stopping;
-}
-
 void node_lead_tick(struct member_node *n, uint64_t now_ms)
 {
     watch_silence(n, now_ms);
@@ -607,9 +601,9 @@ void node_lead_tick(struct member_node *n, uint64_t now_ms)
         watch_steps(n, now_ms);
     if (n->state != MEMBER_LEADING)
         return;
-    if (n->phase == NODE_LIVE && somebody_leaves(n))
+    if (n->phase == NODE_LIVE && node_somebody_leaves(n))
         node_start_pause(n, "a task was asked to leave", now_ms);
-    if (n->phase == NODE_PAUSE && now_ms - n->gather_ms > n->grace_ms && somebody_leaves(n))
+    if (n->phase == NODE_PAUSE && now_ms - n->gather_ms > n->grace_ms && node_somebody_leaves(n))
         node_over(n, MEMBER_NOBODY,
                   node_print(n, "the step is not done after %.1f s, and tasks were asked to leave: "
                                 "it is given up (train.grace_seconds)", (double)n->grace_ms / 1e3), now_ms);

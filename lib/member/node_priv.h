@@ -188,6 +188,7 @@ bool node_may_publish(struct member_node *n, uint32_t n_present, uint64_t now_ms
 bool node_is_present(const struct member_node *n, uint32_t rank);
 /* It was in the last view, and its training is still coming to rest. */
 bool node_is_stopping(const struct member_node *n, uint32_t rank);
+bool node_somebody_leaves(const struct member_node *n);
 void node_keep_lease(struct member_node *n, uint64_t now_ms); /* of a view that is alive */
 void node_lease_look(struct member_node *n);
 void node_want_lease(struct member_node *n, uint64_t now_ms); /* to save what is held, by the same rules */

@@ -84,6 +84,8 @@ const char *node_missing(struct member_node *n)
         buf_printf(&b, "; %s", n->blocked);
     if (n->has_lease && n->lease_error[0] != '\0')
         buf_printf(&b, " (%s)", n->lease_error);
+    if (n->cause[0] != '\0')
+        buf_printf(&b, "; it began with: %s", n->cause);
     CHECK(!b.failed);
     text = node_print(n, "%s", b.data);
     buf_fini(&b);
@@ -147,11 +149,25 @@ void member_node_peer(const struct member_node *n, uint32_t rank, struct member_
                                  .heard_ms = p->heard_ms,
                                  .progress = p->progress,
                                  .last_error = p->last_error };
-    if (rank != n->self)
+    if (rank == n->self) {
+        out->is_present = true;
+        out->incarnation = n->incarnation;
+        out->held = n->held;
+        out->progress = n->progress;
+        out->heard_ms = n->ticked_ms;
+    } else if (n->state != MEMBER_LEADING) { /* what was known when this task led is old */
+        out->held = out->heard_ms = 0;
+        out->progress = (struct member_progress){ .phase = "" };
+        out->last_error = "";
+    }
+    if (seat == NULL)
         return;
-    out->is_present = true;
-    out->incarnation = n->incarnation;
-    out->held = n->held;
-    out->progress = n->progress;
-    out->heard_ms = n->ticked_ms;
+    /* READY and the view said what was held then; a beat is newer. */
+    if (out->held < seat->held)
+        out->held = seat->held;
+    if (out->progress.held < seat->held)
+        out->progress.held = seat->held;
+    if (out->held < out->progress.held)
+        out->held = out->progress.held;
+    out->incarnation = seat->incarnation;
 }

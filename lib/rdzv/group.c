@@ -249,13 +249,13 @@ static void on_tick(void *arg)
     uint64_t now_ms = clock_ms();
     struct member_progress progress = { .held = p->step,
                                         .place = p->place,
-                                        .phase = p->phase,
-                                        .phase_ms = now_ms - p->phase_since_ms,
+                                        .phase = p->doing,
+                                        .phase_ms = p->doing[0] != '\0' ? now_ms - p->doing_since_ms : 0,
                                         .limit_ms = p->limit_ms };
 
     if (!enter(g))
         return;
-    CHECK(strlen(p->phase) < WIRE_PHASE_BYTES);
+    CHECK(p->phase != NULL && p->doing != NULL && strlen(p->doing) < WIRE_PHASE_BYTES);
     if (g->has_started) {
         member_node_progress(g->node, &progress);
         member_node_tick(g->node, now_ms);

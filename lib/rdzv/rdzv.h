@@ -51,10 +51,12 @@ struct rdzv_view { /* valid during the callback */
 
 /* How this task is doing; the daemon keeps it current: beats, the node and Status read it. */
 struct rdzv_progress {
-    const char *phase; /* static string of at most 31 bytes */
+    const char *phase; /* for people: static string of at most 31 bytes */
     uint64_t phase_since_ms;
+    const char *doing; /* within the phase, for beats and the watchdog of steps: likewise; "" unless training runs */
+    uint64_t doing_since_ms;
     uint64_t step, total_steps, epoch; /* step: newest one applied */
-    uint64_t place, limit_ms;          /* as struct member_progress has them */
+    uint64_t place, limit_ms;          /* of what it is doing, as struct member_progress has them */
     double loss, samples_per_second;
     double step_seconds; /* mean of the last window, with what is between steps */
     double share_data, share_compute, share_reduce;

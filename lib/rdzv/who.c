@@ -56,13 +56,15 @@ static void on_end(void *arg, int code, bool is_refused, const char *text)
     struct knock *k = arg;
     struct rdzv *r = k->who->r;
     uint32_t rank = (uint32_t)(k - k->who->knocks);
+    enum member_closed how = is_refused                                 ? MEMBER_REFUSED
+                             : code == GRPC_STATUS_FAILED_PRECONDITION ? MEMBER_STRANGER
+                                                                       : MEMBER_CLOSED;
 
     k->out = NULL;
     if (code == GRPC_STATUS_OK && k->is_answered)
         rdzv_group_here(r->group, rank, &k->answer);
     else
-        rdzv_group_not_here(r->group, rank, is_refused ? MEMBER_REFUSED : MEMBER_CLOSED,
-                            code == GRPC_STATUS_OK ? k->trouble : text);
+        rdzv_group_not_here(r->group, rank, how, code == GRPC_STATUS_OK ? k->trouble : text);
 }
 
 void rdzv_who_ask(struct rdzv_who *w, uint32_t rank, const struct member_where *ours)
@@ -101,18 +103,21 @@ void rdzv_asked(struct rdzv *r, struct rdzv_in *call, void *request)
     struct member_where theirs, ours;
     struct wire memory = { 0 };
     struct err err;
-    uint32_t rank;
+    uint32_t rank = 0;
 
-    if (wire_check_fact("cluster_hash", m->cluster_hash, 128, &err) < 0 ||
-        wire_read_where(&r->cluster, m->where, &rank, &theirs, &err) < 0) {
+    if (wire_check_fact("cluster_hash", m->cluster_hash, 128, &err) < 0) {
         rdzv_in_finish(call, GRPC_STATUS_INVALID_ARGUMENT, "%s", err.text);
         return;
     }
-    if (rank == MEMBER_NOBODY || strcmp(m->cluster_hash, r->opts.ident.cluster_hash) != 0) {
+    if (strcmp(m->cluster_hash, r->opts.ident.cluster_hash) != 0) {
         rdzv_in_finish(call, GRPC_STATUS_FAILED_PRECONDITION,
-                       "%s %u asks with the cluster '%s', this is a task of '%s'",
-                       m->where->task->type, m->where->task->index, m->cluster_hash,
+                       "asked by a task of the cluster '%s'; this is one of '%s'", m->cluster_hash,
                        r->opts.ident.cluster_hash);
+        return;
+    }
+    if (wire_read_where(&r->cluster, m->where, &rank, &theirs, &err) < 0 || rank == MEMBER_NOBODY) {
+        rdzv_in_finish(call, GRPC_STATUS_INVALID_ARGUMENT, "%s",
+                       rank == MEMBER_NOBODY ? "where: no task of this cluster asks" : err.text);
         return;
     }
     if (rank == r->opts.self || rdzv_group_has_ended(r->group)) {

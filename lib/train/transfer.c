@@ -11,6 +11,7 @@
  * in the middle loses nothing. While a receiver checks a chunk, the sender copies the next. */
 #include "train/train_priv.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -125,11 +126,11 @@ static void tell_received(const struct transfer *x, uint64_t begin_ns)
 }
 
 /* What was received is what is held. A step that was interrupted here and finished there is reported
- * here too. */
+ * here too; not one that was only read from a checkpoint there, which has no loss. */
 static void take(struct transfer *x)
 {
     struct train *t = x->r->train;
-    bool interrupted = t->held_step + 1 == x->step && t->facts.step < x->step;
+    bool interrupted = t->held_step + 1 == x->step && t->facts.step < x->step && !isnan(x->facts.loss);
 
     memory_take(t, &x->aside);
     t->facts = x->facts;

@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -29,6 +30,7 @@ CHIEF_LIMIT, CHIEF_GOAL = 0.500, 0.200
 BACK_LIMIT, BACK_WORLD, BACK_BATCH, BACK_ROUNDS = 0.300, 2, 8, 5
 SILENT_LIMIT, SILENT_GOAL, SILENT_ROUNDS, TORCH_SILENT_SECONDS = 2.0, 0.5, 3, 10
 GOODPUT_SECONDS, GOODPUT_EVERY, GOODPUT_LIMIT, GOODPUT_GOAL = 60, 10, 0.98, 0.99
+ALARM_SECONDS, ALARM_QUICK_SECONDS = 600, 20
 LOOP_WARM, LOOP_STEPS, LOOP_LIMIT = 1000, 20000, 50e-6
 SIM_LIMIT, SIM_TASKS = 1.0, 1024
 ENDLESS = 10 ** 7
@@ -354,6 +356,38 @@ def goodput(table, folder):
                 ", %s %.0f %%" % ("and" if a >= GOODPUT_GOAL else "not", 100 * GOODPUT_GOAL) if a >= GOODPUT_LIMIT else "")
 
     table.row("goodput, a kill every %d s for %d s" % (GOODPUT_EVERY, seconds), ">= %.0f %%" % (100 * GOODPUT_LIMIT), make)
+
+
+# ---- a machine that is overloaded, and nobody dies ----
+
+def steal(cores_times):
+    return [subprocess.Popen([sys.executable, "-c", "while True: pass"])
+            for _ in range(cores_times * len(os.sched_getaffinity(0)))]
+
+
+def false_alarms(folder, seconds):
+    """Groups that followed the first one, though nothing happened, while every core is wanted by two others too."""
+    with tempfile.TemporaryDirectory(dir=folder) as d:
+        group, thieves = Group(d, faults_job(d, train={"log_every_steps": 100})), steal(2)
+        try:
+            first = len([t for task in group.tasks for t in task.events("view")])
+            time.sleep(seconds)
+            gone = [t for t in group.tasks if t.p.poll() is not None]
+            return {None: len([t for task in group.tasks for t in task.events("view")]) - first + len(gone)}
+        finally:
+            for p in thieves:
+                p.kill()
+                p.wait()
+            group.close()
+
+
+def alarms(table, folder):
+    """Ten minutes: only when asked for by name."""
+    seconds = ALARM_QUICK_SECONDS if table.quick else ALARM_SECONDS
+    us = Side("trainerd", lambda: false_alarms(folder, seconds))
+    table.interleave(1, us)
+    table.row("false alarms in %d s, all cores stolen" % seconds, "0",
+              lambda: ("%d" % us.median(), "", "", us.median() == 0))
 
 
 # ---- heartbeats and status; the simulator ----

@@ -239,14 +239,15 @@ def check_who(c, pb, identity):
     who = "/trainerd.v1.Rendezvous/Who"
     invalid, refused = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.FAILED_PRECONDITION
     stranger = pb.Where(task=pb.Task(type="worker", index=999999), incarnation=7)
-    for what, payload, expected in (
-            ("Who without saying who", pb.WhoRequest(), invalid),
-            ("Who without an incarnation", pb.WhoRequest(where=pb.Where(task=stranger.task)), invalid),
-            ("Who of a task that is not in the cluster", pb.WhoRequest(where=stranger), refused)):
-        code, details, _ = c.unary(who, payload, pb.WhoReply)
-        check(f"{what} is refused", code == expected and details, (code, details))
+    code, details, _ = c.unary(who, pb.WhoRequest(where=stranger), pb.WhoReply)
+    check("Who of another cluster is refused", code == refused and details, (code, details))
     if identity is None:
         return
+    mine = identity["cluster_hash"]
+    for what, where in (("without saying who", None), ("without an incarnation", pb.Where(task=stranger.task)),
+                        ("of a task that is not in the cluster", stranger)):
+        code, details, _ = c.unary(who, pb.WhoRequest(where=where, cluster_hash=mine), pb.WhoReply)
+        check(f"Who {what} is refused", code == invalid and details, (code, details))
     me = pb.Where(task=pb.Task(type=identity["type"], index=identity["index"]), incarnation=7)
     code, details, _ = c.unary(who, pb.WhoRequest(where=me, cluster_hash="x"), pb.WhoReply)
     check("Who of a task of another cluster is refused", code == refused and details, (code, details))

@@ -257,7 +257,9 @@ static inline void init_cluster(struct cluster *c, uint32_t world)
         c->tasks[i] = (struct rdzv_task){ "worker", i, c->addresses[i], c->names[i] };
         c->nodes[i] = (struct node){ .cluster = c, .self = i, .code = RUNNING, .grace_ms = 1000 };
         c->nodes[i].progress = (struct rdzv_progress){ .phase = "train",
-                                                          .samples_per_second = 125 };
+                                                       .doing = "reduce",
+                                                       .doing_since_ms = clock_ms(),
+                                                       .samples_per_second = 125 };
     }
     c->opts = (struct rdzv_opts){ .version = "1.2",
                                   .job_name = "digits",
@@ -498,7 +500,8 @@ static inline void reopen_node(struct cluster *c, uint32_t rank)
 
     *n = (struct node){ .cluster = c, .self = rank, .code = RUNNING, .grace_ms = 1000,
                         .trace = trace };
-    n->progress = (struct rdzv_progress){ .phase = "train" };
+    n->progress = (struct rdzv_progress){ .phase = "train", .doing = "reduce",
+                                          .doing_since_ms = clock_ms() };
     open_node(c, rank);
 }
 

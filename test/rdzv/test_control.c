@@ -43,7 +43,8 @@ static void status_says_who_is_in_and_how_it_goes(void **state)
     assert_int_equal(s->n_tasks, 2);
     assert_true(s->tasks[1]->present);
     assert_string_equal(s->tasks[1]->state, "active");
-    assert_string_equal(s->tasks[1]->phase, "train");
+    assert_string_equal(s->phase, "train");
+    assert_string_equal(s->tasks[1]->phase, "reduce");
     assert_int_equal(s->tasks[1]->step, 2);
     assert_true(s->tasks[1]->incarnation == c->nodes[1].incarnation);
     assert_true(s->tasks[1]->heard_ms < 1000);

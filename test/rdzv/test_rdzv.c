@@ -62,6 +62,25 @@ static void a_task_of_another_cluster_is_turned_away(void **state)
     close_cluster(c);
 }
 
+static void one_that_was_there_before_those_of_the_other_cluster_is_turned_away_too(void **state)
+{
+    struct cluster *c = new_cluster(2), *other = new_cluster(3);
+
+    (void)state;
+    strcpy(other->addresses[0], c->addresses[0]); /* nobody listens yet */
+    strcpy(other->addresses[1], c->addresses[0]);
+    other->opts.ident.cluster_hash = "0th3r";
+    open_node(other, 2);
+    WAIT_FOR(SOON_MS, other->nodes[2].state == MEMBER_LEADING);
+    open_node(c, 0);
+    WAIT_FOR(SOON_MS, other->nodes[2].code == 2);
+    assert_non_null(
+        strstr(other->nodes[2].text, "cannot join: it is no training task of the coordinator's"));
+    assert_int_equal(c->nodes[0].code, RUNNING);
+    close_cluster(other);
+    close_cluster(c);
+}
+
 static void an_address_that_leads_to_somebody_else_is_named(void **state)
 {
     struct cluster *c = new_cluster(3);
@@ -279,7 +298,7 @@ static void a_task_with_a_stuck_loop_is_silent_and_named_and_comes_back(void **s
     for (uint32_t i = 0; i < 3; i += 2) {
         assert_non_null(strstr(c->nodes[i].aborted, "worker 1 (127.0.0.1:"));
         assert_non_null(strstr(c->nodes[i].aborted, "silent for "));
-        assert_non_null(strstr(c->nodes[i].aborted, "train for "));
+        assert_non_null(strstr(c->nodes[i].aborted, "reduce for "));
     }
     WAIT_FOR(SOON_MS, is_group(c, "012"));
     close_cluster(c);
@@ -435,6 +454,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(two_tasks_meet_within_milliseconds),
         cmocka_unit_test(a_mismatch_is_refused_with_both_sides),
         cmocka_unit_test(a_task_of_another_cluster_is_turned_away),
+        cmocka_unit_test(one_that_was_there_before_those_of_the_other_cluster_is_turned_away_too),
         cmocka_unit_test(an_address_that_leads_to_somebody_else_is_named),
         cmocka_unit_test(a_second_process_of_a_task_takes_its_place_and_the_first_leaves),
         cmocka_unit_test(waiting_names_who_is_missing_and_why_until_the_deadline),

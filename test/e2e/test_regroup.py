@@ -1,0 +1,325 @@
+#!/usr/bin/python3
+"""Tasks are lost, leave and come back while the others go on: every step once, the bytes of an undisturbed run."""
+import glob
+import os
+import signal
+import subprocess
+import time
+
+from kit import SLOW, TRAINERCTL, Task, digits_job, expect_codes, free_ports, main, merge, test, tf_config, workdir
+
+STEPS = 250
+JOB = {"train": {"epochs": None, "steps": STEPS, "lanes": 4, "global_batch_size": 64, "log_every_steps": 1,
+                 "eval_every_epochs": 3, "deadline_seconds": 10},
+       "checkpoint": {"every_steps": 50, "every_seconds": 0, "max_to_keep": 0}}
+ELASTIC = {"elastic": {"min_world": 1, "rejoin_seconds": 0}}
+PACE = "train.forward=delay:8@1+"  # of each lane: a step takes 8 ms with four tasks, 32 with one
+
+
+class Group:
+    """n tasks of one job, which may be lost and started again."""
+
+    def __init__(self, n, job=None, faults=None, **changes):
+        self.folder = workdir()
+        self.job = digits_job(self.folder, **merge(merge(JOB, ELASTIC), changes))
+        self.ports = free_ports(n)
+        self.all = []  # every process there ever was
+        self.tasks = [None] * n
+        for i in range(n):
+            self.start(i, (faults or {}).get(i, ""))
+
+    def start(self, i, fault=""):
+        # the first that matches of two with the same name
+        self.tasks[i] = Task(self.job, tf_config(self.ports, i), ("--devices", "cpu:1", "--log-level", "debug"),
+                             {"TRAINERD_FAULT": fault + ("," if fault else "") + PACE}, "worker %d" % i)
+        self.all.append(self.tasks[i])
+        return self.tasks[i]
+
+    def __getitem__(self, i):
+        return self.tasks[i]
+
+    def kill(self, *ranks):
+        for i in ranks:
+            self.tasks[i].signal(signal.SIGKILL)
+        for i in ranks:
+            self.tasks[i].p.wait()
+
+    def until_step(self, k, ranks=None):
+        """Until each of the tasks (all) has made step k."""
+        for i in range(len(self.tasks)) if ranks is None else ranks:
+            self.tasks[i].until_step(k)
+
+    def checkpoints(self):
+        return sorted(os.path.basename(p) for p in glob.glob(os.path.join(self.folder, "run", "checkpoints", "step-*")))
+
+    def files(self):
+        out = {}
+        for path in glob.glob(os.path.join(self.folder, "run", "checkpoints", "step-%08d" % STEPS, "*.safetensors")) + [
+                os.path.join(self.folder, "run", "digits.onnx")]:
+            with open(path, "rb") as f:
+                out[os.path.basename(path)] = f.read()
+        return out
+
+    def nothing_is_lost(self):
+        """Losses of all steps on all tasks, the weights, the optimizer and the model are those of an undisturbed run."""
+        losses, files = undisturbed()
+        seen = set()
+        for t in self.all:
+            for r in t.events("step"):
+                assert r["loss"] == losses[r["step"]], "%s, step %d: loss %r, not %r" % (
+                    t.name, r["step"], r["loss"], losses[r["step"]])
+                seen.add(r["step"])
+        assert seen == set(losses), "steps that nobody made: %s" % sorted(set(losses) - seen)
+        mine = self.files()
+        assert mine.keys() == files.keys() and len(files) == 3, mine.keys()
+        for name in files:
+            assert mine[name] == files[name], name
+        out = subprocess.run([TRAINERCTL, "verify", os.path.join(self.folder, "run", "checkpoints")], capture_output=True,
+                             text=True, timeout=60)
+        assert out.returncode == 0, out.stdout
+
+
+_reference = []
+
+
+def undisturbed():
+    """{step: loss}, {file: bytes} of one task without a cluster."""
+    if not _reference:
+        g = Group(0)
+        task = Task(g.job, args=("--devices", "cpu:2"))
+        expect_codes([task], [0])
+        _reference.append(({k: r["loss"] for k, r in task.steps().items()}, g.files()))
+    return _reference[0]
+
+
+def sizes(task, since=0):
+    """How many tasks there were in each view after a moment. Who starts may come one after the other."""
+    return [r["tasks"] for r in task.events("view") if r["_at"] > since]
+
+
+def hears(task, *words, seconds=20):
+    task.until(lambda t: any(all(w in r["message"] for w in words) for r in t.events("group")), seconds)
+
+
+def last_word(task):
+    return task.events("end")[-1]["message"]
+
+
+def gap(tasks, since):
+    """Seconds from a moment to the first step that any of them made after it."""
+    return min(r["_at"] for t in tasks for r in t.events("step") if r["_at"] > since + 0.005) - since
+
+
+@test
+def a_worker_is_killed_and_its_replacement_taken_in():
+    g = Group(4)
+    g.until_step(40)
+    at = time.monotonic()
+    g.kill(2)
+    g.until_step(max(g[0].steps()) + 30, (0, 1, 3))
+    assert sizes(g[0], at) == [3], sizes(g[0], at)
+    assert gap([g[0]], at) < 1 * SLOW, "no step for %.2f s" % gap([g[0]], at)
+    hears(g[0], "worker 2 (127.0.0.1:%d), step " % g.ports[2], "was lost: its connection closed")
+    g.start(2)
+    expect_codes(g.tasks, [0] * 4)
+    assert g[2].events("resume")[0]["message"].endswith("state"), g[2].log()
+    assert min(g[2].steps()) > 70 and sizes(g[0], at) == [3, 4], sizes(g[0], at)
+    g.nothing_is_lost()
+
+
+@test
+def the_chief_is_killed_and_leads_again_when_it_returns():
+    g = Group(4)
+    g.until_step(40)
+    at = time.monotonic()
+    g.kill(0)
+    g.until_step(max(g[1].steps()) + 40, (1, 2, 3))
+    assert gap([g[1]], at) < 1.5 * SLOW, "no step for %.2f s" % gap([g[1]], at)
+    assert "3 of 4 tasks, led by worker 1" in g[1].events("view")[-1]["message"], g[1].events("view")
+    for i in (1, 2, 3):
+        hears(g[i], "worker 0 (127.0.0.1:%d)" % g.ports[0], "was lost: ")
+    g.start(0)
+    expect_codes(g.tasks, [0] * 4)
+    for t in g.tasks:
+        assert "4 of 4 tasks, led by worker 0" in t.events("view")[-1]["message"], t.log()
+    assert g[0].events("checkpoint") and g[0].events("export"), g[0].log()
+    g.nothing_is_lost()
+
+
+@test
+def two_of_four_die_at_once_and_two_at_once_come_back():
+    g = Group(4)
+    g.until_step(40)
+    at = time.monotonic()
+    g.kill(0, 2)
+    g.until_step(80, (1, 3))
+    assert sizes(g[3], at)[-1] == 2, sizes(g[3], at)
+    g.start(0), g.start(2)
+    expect_codes(g.tasks, [0] * 4)
+    assert sizes(g[3], at)[-1] == 4, sizes(g[3], at)
+    g.nothing_is_lost()
+
+
+@test
+def either_of_two_goes_on_alone_with_the_lease_and_takes_the_other_back():
+    g = Group(2)
+    g.until_step(30)
+    at = time.monotonic()
+    g.kill(1)
+    g.until_step(50, (0,))
+    assert gap([g[0]], at) < 1 * SLOW, "no step for %.2f s" % gap([g[0]], at)
+    g.start(1)
+    g.until_step(80)
+    at = time.monotonic()
+    g.kill(0)
+    g.until_step(110, (1,))
+    assert gap([g[1]], at) < 2 * SLOW, "no step for %.2f s" % gap([g[1]], at)
+    g.start(0)
+    expect_codes(g.tasks, [0] * 2)
+    assert sizes(g[1], at) == [1, 2], sizes(g[1], at)
+    g.nothing_is_lost()
+
+
+@test
+def below_min_world_it_waits_for_the_lost_and_at_it_it_goes_on():
+    g = Group(4, elastic={"min_world": 3})
+    g.until_step(30)
+    g.kill(3)
+    g.until_step(50, (0, 1, 2))
+    g.kill(2)
+    g[0].until(lambda t: any("2 of 4 tasks are missing" in r["message"] for r in t.events("group")), 10)
+    assert min(sizes(g[0])) >= 3, sizes(g[0])
+    before = max(g[0].steps())
+    time.sleep(0.5)
+    assert max(g[0].steps()) == before
+    g.start(3)
+    expect_codes([g[0], g[1], g[3]], [0] * 3)
+    g.nothing_is_lost()
+
+
+@test
+def a_lost_task_that_is_back_within_rejoin_seconds_is_waited_for():
+    g = Group(4, elastic={"min_world": 2, "rejoin_seconds": 2})
+    g.until_step(30)
+    g.kill(1)
+    time.sleep(0.5)
+    g.start(1)
+    g.until_step(60)
+    assert sizes(g[0]) == [4, 4], sizes(g[0])
+    at = time.monotonic()
+    g.kill(2)
+    g[0].until(lambda t: sizes(t, at))
+    assert 1.9 < g[0].events("view")[-1]["_at"] - at < 2 + 1.5 * SLOW, g[0].log()
+    assert sizes(g[0], at) == [3]
+    expect_codes([g[0], g[1], g[3]], [0] * 3)
+    g.nothing_is_lost()
+
+
+@test
+def less_than_a_majority_without_storage_says_why_it_waits():
+    g = Group(4, elastic={"min_world": 3}, checkpoint=None, train={"deadline_seconds": 3})
+    g.until_step(20)
+    g.kill(2)
+    g.until_step(40, (0, 1, 3))  # three of four are a majority
+    g.kill(3)
+    expect_codes(g.tasks[:2], [138] * 2)
+    for t in g.tasks[:2]:
+        for words in ("no step for 3.0 s", "2 of 4 tasks are missing: worker 2", "it began with: worker 3 "):
+            assert words in last_word(t), last_word(t)
+
+
+@test
+def sigterm_takes_one_task_out_and_the_others_go_on():
+    g = Group(4)
+    g.until_step(30)
+    at = time.monotonic()
+    g[1].signal(signal.SIGTERM)
+    expect_codes([g[1]], [143])
+    left = [int(n[5:]) for n in g.checkpoints()]
+    assert len(left) == 1 and abs(left[0] - max(g[1].steps())) <= 1, (left, max(g[1].steps()))
+    g.until_step(left[0] + 20, (0, 2, 3))
+    g[0].signal(signal.SIGTERM)  # the chief
+    expect_codes([g[0]], [143])
+    expect_codes(g.tasks[2:], [0] * 2)
+    assert sizes(g[2], at) == [3, 2], sizes(g[2], at)
+    g.nothing_is_lost()
+
+
+@test
+def sigterm_on_all_writes_one_checkpoint_and_all_leave_with_143():
+    g = Group(4)
+    g.until_step(20)
+    for t in g.tasks:
+        t.signal(signal.SIGTERM)
+    expect_codes(g.tasks, [143] * 4)
+    assert len(g.checkpoints()) == 1, g.checkpoints()
+    for i in range(4):
+        g.start(i)
+    expect_codes(g.tasks, [0] * 4)
+    g.nothing_is_lost()
+
+
+def all_stop(g, grace, longest):
+    """SIGTERM on all: what was held is saved, once, and all leave with 143 after the grace time and a little."""
+    time.sleep(0.5)  # all are in the middle of a step
+    held = max(g[0].steps(), default=0)
+    at = time.monotonic()
+    for t in g.tasks:
+        t.signal(signal.SIGTERM)
+    expect_codes(g.tasks, [143] * len(g.tasks))
+    took = max(t.ended for t in g.tasks) - at
+    assert grace - 0.1 < took < grace + longest * SLOW, took
+    assert g.checkpoints() == ["step-%08d" % held] and held > 0, (g.checkpoints(), held)
+
+
+@test
+def in_the_middle_of_a_long_step_all_leave_within_the_grace_time():
+    slow = "train.forward=delay:1500@2+"  # what all do in step 2
+    g = Group(4, faults={i: slow for i in range(4)}, train={"grace_seconds": 0.3}, elastic={"min_world": 4})
+    g.until_step(1, (0,))
+    all_stop(g, 0.3, 2.5)
+    hears(g[0], "the step is not done after 0.3 s", "it is given up (train.grace_seconds)")
+    for i in range(4):
+        g.start(i)
+    expect_codes(g.tasks, [0] * 4)
+    assert g[0].events("resume")[0]["step"] == 1
+    g.nothing_is_lost()
+
+
+@test
+def one_that_is_stuck_in_its_step_does_not_keep_the_others_from_leaving():
+    g = Group(4, faults={1: "train.forward=delay:20000@2"}, train={"grace_seconds": 0.3}, elastic={"min_world": 4})
+    g.until_step(1, (0,))
+    all_stop(g, 0.3, 5)
+    others = max(t.events("end")[0]["_at"] for t in (g[0], g[2], g[3]))
+    assert others < g[1].ended - 1, g[1].ended - others
+
+
+@test
+def a_task_that_is_started_when_the_job_is_complete_says_so():
+    g = Group(2, train={"steps": 60})
+    g.until_step(20)
+    g.kill(1)
+    expect_codes([g[0]], [0])
+    began = time.monotonic()
+    g.start(1)
+    expect_codes([g[1]], [0])
+    assert "the job is complete" in last_word(g[1]) and g[1].ended - began < 1 * SLOW
+
+
+@test
+def storage_that_fails_does_not_stop_the_whole_group_and_is_named():
+    g = Group(2, faults={0: "ckpt.write@1+"})
+    g.until_step(70)
+    failed = g[0].events("checkpoint_failed")
+    assert failed and "again" in failed[0]["message"], g[0].log()
+    g.kill(0)  # the other one writes
+    g.until_step(120, (1,))
+    assert g[1].events("checkpoint"), g[1].log()
+    g.start(0)
+    expect_codes(g.tasks, [0] * 2)
+    g.nothing_is_lost()
+
+
+if __name__ == "__main__":
+    main()
