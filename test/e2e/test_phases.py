@@ -145,7 +145,7 @@ class Run:
             codes = {rank: self.now(rank).p.poll() for rank in range(self.n)}
             for rank, code in codes.items():
                 if code in (-signal.SIGKILL, 138) and (self.faults[rank] or (code == 138 and self.supervised)):
-                    back.setdefault(rank, time.monotonic() + self.pause)
+                    back.setdefault(rank, time.monotonic() + (self.pause if code < 0 else 0))
                     if time.monotonic() >= back[rank]:
                         del back[rank]
                         self.start(rank)
@@ -540,8 +540,8 @@ def all_are_asked_to_leave_while_one_dies_and_go_on_later():
 
 
 def with_a_short_deadline_the_job_ends_everywhere_and_goes_on_when_all_are_back():
-    run = Run({2: kills("train.forward@6", "train.commit@3")}, steps=24, pause=2.5, elastic={"min_world": 4, "rejoin_seconds": 0.5},
-              train={"deadline_seconds": 1}, detection={"silent_seconds": 0.9}, supervised=True)
+    run = Run({2: kills("train.forward@6", "train.commit@3")}, steps=24, pause=3, elastic={"min_world": 4, "rejoin_seconds": 0.5},
+              train={"deadline_seconds": 2}, detection={"silent_seconds": 0.9}, supervised=True)
     run.start_all().relay(60).is_as_undisturbed()
 
 
