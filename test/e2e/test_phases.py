@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 import numpy as np
@@ -25,7 +26,7 @@ WAITS = {"min_world": 4, "rejoin_seconds": 10}  # nobody steps while somebody is
 GOES_ON = {"min_world": 1, "rejoin_seconds": 0}
 SAMPLES = 719  # in the file that is read
 
-_undisturbed = {}
+_undisturbed, _making = {}, threading.Lock()
 _kept = tempfile.TemporaryDirectory(prefix="trainerd-test-")  # longer than a test
 
 
@@ -65,27 +66,33 @@ def undisturbed(steps, changes):
     """(folder, losses, files) of one task that nothing happens to (of three, three: only powers of two are alike); made
     once for all scenarios that are alike."""
     key = (steps, json.dumps(changes, sort_keys=True))
-    if key not in _undisturbed:
-        folder = tempfile.mkdtemp(dir=_kept.name)
-        keep = {"checkpoint": {**changes.get("checkpoint", {}), "max_to_keep": 100}}
-        n, log = changes.get("_n", 1), os.path.join(folder, "samples.txt")
-        job, ports = job_file(folder, steps, **{**without_n(changes), **keep}), free_ports(n)
-        tasks = [Task(job, tf_config(ports, i) if n > 1 else None,
-                      ("--devices", "cpu:1" if n > 1 else "cpu:2", "--sample-log", log), name="undisturbed") for i in range(n)]
-        task = tasks[0]
-        assert [t.wait() for t in tasks] == [0] * n, task.log()
-        losses = {k: r["loss"] for k, r in task.steps().items()}
-        assert sorted(losses) == list(range(1, steps + 1)), task.log()
-        _undisturbed[key] = folder, losses, results(folder, steps)
+    with _making:
+        if key not in _undisturbed:
+            _undisturbed[key] = make_undisturbed(steps, changes)
     return _undisturbed[key]
+
+
+def make_undisturbed(steps, changes):
+    folder = tempfile.mkdtemp(dir=_kept.name)
+    keep = {"checkpoint": {**changes.get("checkpoint", {}), "max_to_keep": 100}}
+    n, log = changes.get("_n", 1), os.path.join(folder, "samples.txt")
+    job, ports = job_file(folder, steps, **{**without_n(changes), **keep}), free_ports(n)
+    tasks = [Task(job, tf_config(ports, i) if n > 1 else None,
+                  ("--devices", "cpu:1" if n > 1 else "cpu:2", "--sample-log", log), name="undisturbed") for i in range(n)]
+    task = tasks[0]
+    assert [t.wait() for t in tasks] == [0] * n, task.log()
+    losses = {k: r["loss"] for k, r in task.steps().items()}
+    assert sorted(losses) == list(range(1, steps + 1)), task.log()
+    return folder, losses, results(folder, steps)
 
 
 class Run:
     """Tasks of one cluster; `lives` says per rank which fault each life has. Who ends by it is started again. `resumes`: the
     job begins at some checkpoint of the undisturbed run."""
 
-    def __init__(self, lives=None, n=4, steps=60, elastic=WAITS, resumes=False, pause=0.0, always="", args=(), **changes):
-        self.steps, self.pause, self.always, self.args = steps, pause, always, args
+    def __init__(self, lives=None, n=4, steps=60, elastic=WAITS, resumes=False, pause=0.0, always="", supervised=False, **changes):
+        self.steps, self.pause, self.always = steps, pause, always
+        self.supervised = supervised  # whoever ends with 138 is started again
         self.folder, self.n = workdir(), n
         self.changes = {**changes, **({"_n": n} if n & (n - 1) else {})}
         self.lanes = changes.get("train", {}).get("lanes", 4)
@@ -108,7 +115,7 @@ class Run:
         if os.environ.get("PHASES_DEBUG"):
             env["TRAINERD_LOG_LEVEL"] = "debug"
         log = os.path.join(self.folder, "samples.txt")
-        task = Task(self.job, tf_config(self.ports, rank), ("--devices", "cpu:1", "--sample-log", log, *self.args), env,
+        task = Task(self.job, tf_config(self.ports, rank), ("--devices", "cpu:1", "--sample-log", log), env,
                     "worker %d, life %d (%s)" % (rank, len(self.tasks[rank]) + 1, fault))
         self.faults[rank] = fault
         self.tasks[rank].append(task)
@@ -137,7 +144,7 @@ class Run:
         while True:
             codes = {rank: self.now(rank).p.poll() for rank in range(self.n)}
             for rank, code in codes.items():
-                if code in (-signal.SIGKILL, 138) and self.faults[rank]:
+                if code in (-signal.SIGKILL, 138) and (self.faults[rank] or (code == 138 and self.supervised)):
                     back.setdefault(rank, time.monotonic() + self.pause)
                     if time.monotonic() >= back[rank]:
                         del back[rank]
@@ -145,6 +152,7 @@ class Run:
                         codes[rank] = None
             if all(code is not None for code in codes.values()) and not back:
                 break
+            assert max(len(tasks) for tasks in self.tasks.values()) < 60, self.logs()
             if time.monotonic() > end:
                 raise AssertionError("not done after %g s\n%s" % (seconds, self.logs()))
             time.sleep(0.002)
@@ -269,26 +277,23 @@ def several_die_at_once():
     run.start_all().relay().is_as_undisturbed()
 
 
-@test
 def the_others_go_on_and_who_comes_back_is_taken_in():
-    lives = {2: kills("train.bucket@5", "train.state_recv@2", "train.update_middle@2", "rdzv.view.in@1", "rdzv.pause.in@1"),
-             0: kills("rdzv.pause.out@1", "train.forward@12", "train.state_recv@2", "rdzv.view.in@1", "train.connect@1", "train.commit@2",
+    lives = {2: kills("train.bucket@5", "train.state_recv@2", "train.update_middle@2", "rdzv.view.in@1"), 3: kills("rdzv.pause.in@1"),
+             0: kills("rdzv.pause.out@1", "train.forward@12", "train.state_recv@2", "train.agree@1", "train.connect@1", "train.commit@2",
                       "rdzv.join.in@1", "train.update@2")}
-    Run(lives, elastic=GOES_ON, steps=200, always="train.forward=delay:15@1+").start_all().relay().is_as_undisturbed()
+    Run(lives, elastic=GOES_ON, steps=240, always="train.forward=delay:50@1+").start_all().relay().is_as_undisturbed()
 
 
-@test
 def of_two_tasks_either_dies():
     lives = {1: kills("train.forward@4", "train.state_recv@2", "train.bucket@4", "train.update_middle@2"),
              0: kills("train.forward@14", "train.bucket@5", "train.state_recv@1", "train.connect@1", "train.commit@3")}
     for elastic in (WAITS, GOES_ON):
-        run = Run(lives, n=2, elastic=elastic, steps=120, always="train.forward=delay:15@1+")
+        run = Run(lives, n=2, elastic=elastic, steps=120, always="train.forward=delay:50@1+")
         run.start_all().relay().is_as_undisturbed()
 
 
 # ---- who is alive, and does not move; who fails ----
 
-@test
 def a_task_that_is_stopped_is_missed_and_comes_back_with_what_the_others_have():
     points = ("train.forward=stop@3", "train.bucket=stop@20", "train.commit=stop@16", "train.update_middle=stop@26")
     run = Run({2: [",".join(points)]}, elastic=GOES_ON, steps=220, always="train.forward=delay:20@1+",
@@ -323,20 +328,19 @@ def assert_names(text, run, rank, phase="in "):
         assert word in text, "'%s' is not in: %s" % (word, text)
 
 
-@test
 def a_task_that_hangs_is_named_and_ends_and_the_others_go_on():
-    places = {1: ("train.forward=hang@12", "step 12", "begin"), 2: ("train.update=hang@40", "step 40", "update"),
-              3: ("train.reduce=hang@70", "step 70", "forward and backward"), 0: ("train.commit=hang@100", "step 100", "check")}
-    run = Run({rank: [fault] for rank, (fault, _, _) in places.items()}, elastic=GOES_ON, steps=400,
+    places = {1: ("train.forward=hang@12", "begin"), 2: ("train.update=hang@40", "update"),
+              3: ("train.reduce=hang@70", "forward and backward"), 0: ("train.commit=hang@100", "check the gradient")}
+    run = Run({rank: [fault] for rank, (fault, _) in places.items()}, elastic=GOES_ON, steps=400,
               always="train.forward=delay:15@1+").start_all()
     run.relay(90).is_as_undisturbed()
-    for rank, (_, step, phase) in places.items():
+    for rank, (_, phase) in places.items():
         seen = [t for r in range(4) for life in run.tasks[r] for t in lost(life, "worker %d" % rank, "does not move")]
         assert seen, "nobody says that worker %d hung\n%s" % (rank, run.logs())
-        for text in seen:
-            assert_names(text, run, rank, "in " + phase)
-            assert step in text and "this phase has a limit of" in text, text
         first = run.tasks[rank][0]
+        for text in seen:
+            assert_names(text, run, rank, "step %d, in %s for " % (max(first.steps()) + 1, phase))
+            assert "this phase has a limit of" in text, text
         assert first.p.returncode == 138, first.log()
 
 
@@ -359,7 +363,7 @@ def whatever_fails_on_one_task_ends_it_and_the_others_say_the_same_last():
 # ---- what is said of who was lost ----
 
 @test
-def who_dies_is_named_with_phase_and_step_by_all_and_in_the_status():
+def who_dies_is_named_with_phase_and_step_by_all():
     for rank in (2, 0):
         run = Run(steps=100000, elastic=GOES_ON, always="train.forward=delay:10@1+").start_all()
         run.now(0).until_step(5)
@@ -369,9 +373,7 @@ def who_dies_is_named_with_phase_and_step_by_all_and_in_the_status():
             run.now(other).until(lambda t: lost(t, "worker %d" % rank, "was lost"))
             text = lost(run.now(other), "worker %d" % rank)[-1]
             assert_names(text, run, rank)
-        at = max(max(run.now(r).steps()) for r in range(4))
-        run.now(3).until_step(at + 2)
-        # it is the last trouble of a group that waits: nobody can go on with half of the others stopped too
+        run.now(3).until_step(max(max(run.now(r).steps(), default=0) for r in range(4)) + 2)
         for other in [r for r in range(4) if r != rank]:
             run.now(other).kill()
 
@@ -386,17 +388,19 @@ def the_first_cause_is_the_last_word_of_every_task_when_the_job_ends():
         assert "worker 2 (127.0.0.1:%d)" % run.ports[2] in end, end
 
 
-@test
-def a_record_that_cannot_be_read_and_a_disk_that_is_full_are_named_by_all():
-    run = Run(steps=60, elastic={"min_world": 4, "rejoin_seconds": 1}, data={"cache": "none"}, train={"deadline_seconds": 2})
-    run.lives[1] = ["data.read@30+"]
-    run.start_all()
-    assert run.now(1).wait(30) in (2, 138), run.logs()
-    mine = run.now(1).events("end")[-1]["message"]
-    assert "digits-train-0.tfrecord" in mine, mine
-    for other in (0, 2, 3):
-        run.now(other).until(lambda t: lost(t, "worker 1", "digits-train-0.tfrecord") or t.events("end"))
-        assert lost(run.now(other), "worker 1", "digits-train-0.tfrecord") or "digits-train-0" in run.now(other).log(), run.logs()
+def data_that_cannot_be_read_and_a_disk_that_cannot_be_written_are_named_by_all():
+    rows = ((1, "data.read@30+", {"data": {"cache": "none"}, "train": {"deadline_seconds": 2}}, ("-0.tfrecord", "Input/output error")),
+            (0, "ckpt.write@1+", {"checkpoint": {"every_steps": 0}, "train": {"deadline_seconds": 2}},
+             ("last checkpoint, step 12", "Input/output error")))
+    for rank, fault, changes, words in rows:
+        run = Run({rank: [fault]}, steps=12, elastic={"min_world": 4, "rejoin_seconds": 1}, **changes)
+        run.start_all()
+        assert run.now(rank).wait(30) == 138, run.logs()
+        mine = run.now(rank).events("end")[-1]["message"]
+        assert all(w in mine for w in (*words, "worker %d (127.0.0.1:%d)" % (rank, run.ports[rank]))), mine
+        for other in (r for r in range(4) if r != rank):
+            run.now(other).until(lambda t: lost(t, "worker %d (" % rank, *words))
+        run.relay().is_as_undisturbed()
 
 
 # ---- wrong numbers ----
@@ -427,7 +431,7 @@ def two_that_differ_go_back_to_what_was_equal():
         first, second = run.tasks[r]
         end = first.events("end")[-1]["message"]
         assert first.p.returncode == 138 and "no majority tells which are right: the reduced gradient of step 18" in end, end
-    assert run.now(0).events("resume")[0]["step"] in (8, 12, 16), run.logs()
+    assert 0 < run.now(0).events("resume")[0]["step"] < 18, run.logs()
 
 
 @test
@@ -438,6 +442,139 @@ def a_number_that_is_none_on_one_task_alone_changes_nothing():
         run.start_all()
         run.faults[rank] = ""
         run.relay().is_as_undisturbed()
+
+
+HOLE = 300  # a sample that holds a NaN
+
+
+def holed_job():
+    """Arrays in which one sample has a number that is none."""
+    folder = os.path.join(_kept.name, "holed")
+    if not os.path.exists(folder):
+        os.mkdir(folder)
+        random = np.random.default_rng(1)
+        x = random.standard_normal((SAMPLES, 64)).astype(np.float32)
+        x[HOLE, 7] = np.nan
+        np.save(os.path.join(folder, "image.npy"), x)
+        np.save(os.path.join(folder, "label.npy"), random.integers(0, 10, SAMPLES))
+    return {"model": {"metrics": None}, "train": {"eval_every_epochs": None},
+            "data": {"format": "npy", "train": os.path.join(folder, "{feature}.npy"), "eval": None,
+                     "features": {"image": {"dtype": "float32", "shape": [64], "scale": None},
+                                  "label": {"dtype": "int64", "shape": []}}}}
+
+
+@test
+def samples_that_are_no_numbers_are_skipped_alike_whoever_dies():
+    run = Run({2: kills("train.commit@3", "train.forward@2", "train.update_end@2"), 0: kills("train.commit@4", "train.bucket@8")},
+              steps=15, **holed_job(), health={"non_finite": "skip"})
+    run.start_all().relay().is_as_undisturbed()
+    told = {r["message"] for rank in range(4) for task in run.tasks[rank] for r in task.events("skipped")}
+    assert told and all("sample %d of the data" % HOLE in t and "the step is skipped" in t for t in told), told
+
+
+@test
+def samples_that_are_no_numbers_stop_the_job_with_the_same_words_everywhere():
+    for policy, why in (("stop", 'health.non_finite is "stop"'), ("restore", "so it was before, from the checkpoint on")):
+        run = Run(steps=15, **holed_job(), health={"non_finite": policy}).start_all()
+        for rank in range(4):
+            assert run.now(rank).wait(30) == 2, run.logs()
+            end = run.now(rank).events("end")[-1]["message"]
+            assert "sample %d of the data" % HOLE in end and why in end, end
+        back = [t for rank in range(4) for t in lost(run.now(rank), "everybody goes back to the newest checkpoint")]
+        assert bool(back) == (policy == "restore"), run.logs()
+
+
+# ---- two things at once, and what is asked for meanwhile ----
+
+@test
+def two_are_killed_within_milliseconds_again_and_again():
+    random = np.random.default_rng(int(os.environ.get("SEED", "7")))
+    run = Run(steps=200, elastic=GOES_ON, always="train.forward=delay:8@1+").start_all()
+    run.now(0).until_step(2)
+    for i in range(6):
+        pair = [int(r) for r in random.choice(4, 2, replace=False)]
+        for rank in pair:
+            run.now(rank).kill()
+            time.sleep(random.choice((0, 0.001, 0.004)))
+        time.sleep(random.choice((0, 0.002, 0.02, 0.1)))
+        for rank in pair:
+            run.start(rank)
+        time.sleep(random.choice((0.01, 0.05, 0.2, 0.4)))
+        if all(run.now(r).p.poll() == 0 for r in range(4)):
+            break
+    run.relay().is_as_undisturbed()
+
+
+@test
+def who_is_asked_to_leave_while_the_group_regroups_is_let_go_with_its_state_saved():
+    for late in (0.0, 0.01, 0.03):
+        run = Run(steps=100000, elastic=GOES_ON, always="train.forward=delay:8@1+", checkpoint={"every_steps": 0}).start_all()
+        run.now(3).until_step(4)
+        run.now(2).kill()
+        time.sleep(late)
+        run.now(0).signal(signal.SIGTERM)
+        assert run.now(0).wait(20) == 143, run.logs()
+        at = max(run.now(1).steps(), default=0)
+        run.now(1).until_step(at + 3)
+        for rank in (1, 3):
+            run.now(rank).signal(signal.SIGTERM)
+        for rank in (1, 3):
+            assert run.now(rank).wait(20) == 143, run.logs()
+        saved = sorted(os.listdir(os.path.join(run.folder, "run", "checkpoints")))
+        steps = [int(n[5:]) for n in saved if n.startswith("step-")]
+        assert steps and steps[-1] >= at + 3, saved
+
+
+@test
+def all_are_asked_to_leave_while_one_dies_and_go_on_later():
+    run = Run(steps=60, always="train.forward=delay:8@1+").start_all()
+    run.now(3).until_step(6)
+    run.now(1).kill()
+    for rank in (0, 2, 3):
+        run.now(rank).signal(signal.SIGTERM)
+    for rank in (0, 2, 3):
+        assert run.now(rank).wait(20) == 143, run.logs()
+    for rank in range(4):
+        run.start(rank)
+    run.relay().is_as_undisturbed()
+
+
+def with_a_short_deadline_the_job_ends_everywhere_and_goes_on_when_all_are_back():
+    run = Run({2: kills("train.forward@6", "train.commit@3")}, steps=24, pause=2.5, elastic={"min_world": 4, "rejoin_seconds": 0.5},
+              train={"deadline_seconds": 1}, detection={"silent_seconds": 0.9}, supervised=True)
+    run.start_all().relay(60).is_as_undisturbed()
+
+
+# ---- what mostly waits: at the same time ----
+
+def side_by_side(*functions):
+    failed = []
+
+    def run(f):
+        try:
+            f()
+        except Exception as e:  # told below, with all others
+            failed.append("%s: %s: %s" % (f.__name__, type(e).__name__, e))
+
+    threads = [threading.Thread(target=run, args=(f,)) for f in functions]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not failed, "\n".join(failed)
+
+
+@test
+def the_others_go_on_without_who_is_gone_or_does_not_move():
+    side_by_side(the_others_go_on_and_who_comes_back_is_taken_in,
+                 a_task_that_is_stopped_is_missed_and_comes_back_with_what_the_others_have,
+                 a_task_that_hangs_is_named_and_ends_and_the_others_go_on)
+
+
+@test
+def two_tasks_and_short_deadlines():
+    side_by_side(of_two_tasks_either_dies, data_that_cannot_be_read_and_a_disk_that_cannot_be_written_are_named_by_all,
+                 with_a_short_deadline_the_job_ends_everywhere_and_goes_on_when_all_are_back)
 
 
 if __name__ == "__main__":
