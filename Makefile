@@ -88,8 +88,11 @@ san:
 	    SAN='-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer'
 bench:
 	@scripts/setup build bench
-	@$(MAKE) --no-print-directory all $(BENCH)
+	@$(MAKE) --no-print-directory all $(BENCH) $(BUILD)/test/member/test_node_many
 	@BUILD=$(BUILD) scripts/bench
+# Four tasks on four hosts of this machine, and everything that can happen to them.
+chaos: all
+	@BUILD=$(BUILD) scripts/chaos --seconds $(or $(SECONDS),60) --seed $(or $(SEED),1)
 layers:
 	@scripts/layers
 install: all
@@ -104,5 +107,5 @@ install: all
 clean:
 	rm -rf $(BUILD)
 
-.PHONY: all test-programs setup demo test san bench layers install clean
+.PHONY: all test-programs setup demo test san bench chaos layers install clean
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

@@ -1,6 +1,8 @@
 /* alone.c - a task without a cluster: one generation, whose group is this task. */
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/rng.h"
 #include "comm/comm.h"
 #include "daemon/report.h"
 #include "daemon/run_priv.h"
@@ -22,6 +24,7 @@ void alone_opened(struct run *r)
     struct err err;
     int rc;
 
+    CHECK(rng_os(g.key, sizeof(g.key)) == 0); /* tells it from earlier ones in a sample log */
     if (r->is_stopping) {
         run_end(r, EXIT_STOPPED, NOTHING_TRAINED);
         return;

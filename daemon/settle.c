@@ -333,6 +333,7 @@ static int settle_train(struct settled *s, struct err *err)
     t->replicas = s->replicas;
     t->check_gradients = c->health.check_gradients;
     t->check_weights_every_steps = c->health.check_weights_every_steps;
+    t->stuck_factor = c->detection.stuck_factor;
     t->non_finite = policies[c->health.non_finite];
     t->clip_norm = c->train.clip_norm;
     t->clip_value = c->train.clip_value;
@@ -353,13 +354,31 @@ static int settle_train(struct settled *s, struct err *err)
 }
 
 /* "step.json" of worker 1 of several is "step.worker-1.json": tasks may be given the same flags. */
+static int name_file(const struct settled *s, const char *flag, const char *given, char out[4096], struct err *err)
+{
+    enum { ROOM = 4096 };
+    const struct cluster_task *self = s->cluster->self;
+    const char *slash = strrchr(given, '/'), *dot;
+    int n;
+
+    slash = slash != NULL ? slash + 1 : given;
+    dot = strrchr(slash, '.');
+    if (dot == NULL || dot == slash)
+        dot = slash + strlen(slash);
+    if (s->cluster->world > 1)
+        n = snprintf(out, ROOM, "%.*s.%s-%u%s", (int)(dot - given), given, cluster_type_name(self->type),
+                     self->index, dot);
+    else
+        n = snprintf(out, ROOM, "%s", given);
+    if (n < 0 || n >= ROOM)
+        return err_set(err, ERR_INPUT, "%s: the name is longer than %d bytes", flag, ROOM - 1);
+    return 0;
+}
+
 static int settle_trace(const struct settled_args *args, struct settled *s, struct err *err)
 {
     enum { STEPS = 5, MOST = 1000000 };
-    const struct cluster_task *self = s->cluster->self;
     uint64_t steps = STEPS;
-    const char *slash, *dot;
-    int n;
 
     if (args->trace_steps != NULL && (!text_u64(args->trace_steps, MOST, &steps) || steps == 0))
         return err_set(err, ERR_INPUT, "--trace-steps: expected a number from 1 to %d, found '%.80s'", MOST,
@@ -370,21 +389,17 @@ static int settle_trace(const struct settled_args *args, struct settled *s, stru
                            args->trace_steps);
         return 0;
     }
-    slash = strrchr(args->trace, '/');
-    slash = slash != NULL ? slash + 1 : args->trace;
-    dot = strrchr(slash, '.');
-    if (dot == NULL || dot == slash)
-        dot = slash + strlen(slash);
-    if (s->cluster->world > 1)
-        n = snprintf(s->trace, sizeof(s->trace), "%.*s.%s-%u%s", (int)(dot - args->trace), args->trace,
-                     cluster_type_name(self->type), self->index, dot);
-    else
-        n = snprintf(s->trace, sizeof(s->trace), "%s", args->trace);
-    if (n < 0 || (size_t)n >= sizeof(s->trace))
-        return err_set(err, ERR_INPUT, "--trace: the name is longer than %zu bytes", sizeof(s->trace) - 1);
     s->train.trace = s->trace;
     s->train.trace_steps = (uint32_t)steps;
-    return 0;
+    return name_file(s, "--trace", args->trace, s->trace, err);
+}
+
+static int settle_sample_log(const struct settled_args *args, struct settled *s, struct err *err)
+{
+    if (args->sample_log == NULL)
+        return 0;
+    s->train.sample_log = s->sample_log;
+    return name_file(s, "--sample-log", args->sample_log, s->sample_log, err);
 }
 
 static int settle_address(const struct settled_args *args, struct settled *s, struct err *err)
@@ -423,6 +438,8 @@ int settle(const struct settled_args *args, struct settled **out, struct err *er
         rc = settle_address(args, s, err);
     if (rc == 0)
         rc = settle_trace(args, s, err);
+    if (rc == 0)
+        rc = settle_sample_log(args, s, err);
     if (rc == 0 && args->job != NULL)
         rc = conf_read(args->job, &s->conf, err);
     if (rc == 0 && s->conf != NULL) {
@@ -520,6 +537,10 @@ void settled_print(const struct settled *s, const struct train_facts *f, const c
                    (unsigned long long)f->steps_per_epoch, (unsigned long long)f->total_steps,
                    (unsigned long long)f->parameters, (unsigned long long)f->state_bytes,
                    (unsigned long long)f->work_bytes);
+    if (s->sample_log[0] != '\0') {
+        buf_str(out, ",\n  \"sample_log\": ");
+        buf_json(out, s->sample_log);
+    }
     if (problem != NULL) {
         buf_str(out, ",\n  \"problem\": ");
         buf_json(out, problem);

@@ -16,7 +16,7 @@ struct err;
 
 struct settled_args { /* the flags of trainerd; borrowed */
     const char *job, *cluster, *task, *devices, *profile, *ignore_jobs, *bind;
-    const char *trace, *trace_steps;
+    const char *trace, *trace_steps, *sample_log;
     bool require_cluster, allow_same_address;
 };
 
@@ -36,6 +36,7 @@ struct settled {
     char task_name[64];      /* "worker 1"; "local" without a cluster */
     char listen[300];        /* host:port of the control plane; "" when local */
     char trace[4096];        /* this task's file; "": none */
+    char sample_log[4096];   /* likewise */
 
     /* what train_opts points to */
     struct train_input inputs[CONF_MAX_FEATURES];

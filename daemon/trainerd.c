@@ -85,7 +85,7 @@ static int check(const struct settled *s)
     if (s->conf != NULL) {
         o.on_event = quiet_event;
         o.checkpoint_directory = NULL; /* looking must not create or remove anything */
-        o.trace = NULL;
+        o.trace = o.sample_log = NULL;
         rc = train_open(&o, &cancel, &t, &err);
         if (rc == 0)
             train_facts(t, &facts);
@@ -240,6 +240,10 @@ int main(int argc, char **argv)
           &f.settle.trace, NULL },
         { "trace-steps", "N", "TRAINERD_TRACE_STEPS", "how many steps (default 5), behind three to warm up",
           &f.settle.trace_steps, NULL },
+        { "sample-log", "FILE", "TRAINERD_SAMPLE_LOG",
+          "append which samples went into which step: \"give GROUP STEP\nLANE SAMPLE...\" before a lane is added to the others'\n"
+          "gradients, \"done GROUP STEP TIME\" when the step is agreed;\nwith several tasks FILE gets .TYPE-INDEX as with --trace",
+          &f.settle.sample_log, NULL },
         { "check", NULL, NULL, "validate everything, print the resolved plan as JSON, exit", NULL, &f.check },
         { "schema", NULL, NULL, "print the JSON Schema of the job file, exit", NULL, &f.schema },
         { "log-format", "FORMAT", "TRAINERD_LOG_FORMAT", "text (default) or json: one object per line",

@@ -14,7 +14,7 @@
 #include "base/text.h"
 #include "ckpt/thread.h"
 
-enum { STEPS_PER_HOLD = 6, HOLD_MS_MIN = 10, CLOSE_MS = 100 };
+enum { STEPS_PER_HOLD = 6, HOLD_MS_MIN = 10, CLOSE_MS = 100, GAPS = 5 /* looks at least, before it is over */ };
 
 struct wish {
     uint64_t after;
@@ -59,8 +59,8 @@ struct lease {
     struct wish taking; /* copy of the wish */
     struct lease_found found;
     bool was_read;
-    uint64_t look_ns;   /* before the last look that worked */
-    uint64_t seen_ns;   /* what was found is as it is since then, at least */
+    uint64_t looked_ns; /* behind the last look that worked */
+    uint64_t quiet_ns;  /* what was found has not changed for so long, at least */
     uint64_t beats;
     struct lease_state told;
 };
@@ -134,10 +134,12 @@ static int look(struct lease *l, struct err *err)
     rc = lease_store_look(l->directory, &l->found, err);
     if (rc < 0)
         return rc;
-    l->look_ns = begin;
     l->was_read = true;
     if (f->token != token || f->beat_bytes != n || memcmp(f->beat, beat, n) != 0)
-        l->seen_ns = clock_ns();
+        l->quiet_ns = 0;
+    else if (begin > l->looked_ns) /* a clock that jumps, as on a host that was frozen, proves little */
+        l->quiet_ns += begin - l->looked_ns < l->watch_ns / GAPS ? begin - l->looked_ns : l->watch_ns / GAPS;
+    l->looked_ns = clock_ns();
     return 0;
 }
 
@@ -224,7 +226,7 @@ static bool is_over(const struct lease *l)
     return is_ours(l) || /* and not held: nobody renews it */
            (f->is_known &&
             lease_beat_is_release(f->beat, f->beat_bytes, f->record.incarnation)) ||
-           (l->look_ns >= l->seen_ns && l->look_ns - l->seen_ns >= l->watch_ns);
+           l->quiet_ns >= l->watch_ns;
 }
 
 static void tell(struct lease *l, uint64_t held, int rc, const struct err *trouble)

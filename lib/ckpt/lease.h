@@ -13,7 +13,7 @@
  *   hold    until (before the last renewal that worked) + hold_ms, by the holder's own clock. A
  *           renewal that comes later than that does not count: what was lost once stays lost, and
  *           the same task needs a new number too.
- *   over    by a watcher's own clock: released, or unchanged for watch_ms > hold_ms.
+ *   over    by a watcher's own clock: released, or unchanged for watch_ms > hold_ms, in five looks at least.
  *
  * So whoever takes only what is over never acts together with the former holder, if clocks run about
  * equally fast while hold_ms passes (watch_ms - hold_ms is the margin). Whoever takes earlier, by a

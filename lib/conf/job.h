@@ -203,7 +203,7 @@ struct conf {
 
     struct { /* how trouble is noticed; not part of the digest */
         double silent_seconds; /* a task unheard for so long is lost; below the deadline */
-        double stuck_factor;   /* times the usual time of a step; 0: steps are not watched, else >= 2 */
+        double stuck_factor;   /* times the usual time of a phase; 0: the deadline alone counts, else >= 2 */
     } detection;
 
     struct {

@@ -456,7 +456,8 @@ LOSS_KEYS("/model/more_losses/*", 0)
          "train.deadline_seconds." },
 { "/detection", "stuck_factor", F64, AT(detection.stuck_factor), FREE, .max = 1e6, .fallback = "10",
   .doc = "A task that is alive, but in one phase of a step for so many times as long as that took before, "
-         "is stuck and reported; at least 2. 0: steps are not watched." },
+         "is stuck: it is named, and the others go on without it. At least 2; never under a second. 0: only "
+         "train.deadline_seconds counts." },
 
 { "", "health", OBJECT, .fallback = "{}",
   .doc = "How wrong numbers are noticed, and what is done then." },

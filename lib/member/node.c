@@ -45,7 +45,7 @@ struct member_node *member_node_new(const struct member_node_opts *o, uint64_t n
         CHECK(n->names[i] != NULL && n->addresses[i] != NULL);
         n->peers[i].progress.phase = n->peers[i].phase;
     }
-    n->out = MEMBER_NOBODY;
+    n->out = n->prior_holder = MEMBER_NOBODY;
     n->trouble_rank = MEMBER_NOBODY;
     n->view.newest = MEMBER_NOBODY;
     n->lease.holder = MEMBER_NOBODY;
@@ -212,6 +212,8 @@ void node_adopt(struct member_node *n, const struct member_view *v, const char *
     n->is_connected = false;
     n->rest = NODE_RUNNING;
     n->progress = (struct member_progress){ .held = n->held, .phase = "" };
+    n->adopted_ms = now_ms;
+    node_keep_progress(n, coordinator, &n->progress, now_ms); /* not what it did in the view before */
     d = node_do(n, MEMBER_TRAIN);
     d->view = keep_view(n, &n->view);
     d->text = text;
@@ -247,6 +249,16 @@ void node_pause(struct member_node *n)
         return;
     n->rest = NODE_PAUSING;
     node_do(n, MEMBER_PAUSE);
+}
+
+void node_keep_progress(struct member_node *n, uint32_t rank, const struct member_progress *p, uint64_t now_ms)
+{
+    struct peer *to = &n->peers[rank];
+
+    to->progress = *p;
+    snprintf(to->phase, sizeof(to->phase), "%s", p->phase != NULL ? p->phase : "");
+    to->progress.phase = to->phase;
+    to->progress_ms = now_ms;
 }
 
 /* false: not of the present generation, or nothing was running. */
@@ -416,7 +428,11 @@ static void forgive(struct member_node *n, uint64_t slept_ms, uint64_t now_ms)
 
 static void beat(struct member_node *n, uint64_t now_ms)
 {
-    struct member_msg m = { .kind = MEMBER_MSG_BEAT, .text = "", .progress.phase = "" };
+    struct member_msg m = { .kind = MEMBER_MSG_BEAT,
+                            .generation = n->is_alive ? n->view.generation : 0,
+                            .held = n->held,
+                            .progress = n->progress,
+                            .text = "" };
 
     if (now_ms - n->beat_ms < MEMBER_BEAT_MS)
         return;
@@ -425,12 +441,8 @@ static void beat(struct member_node *n, uint64_t now_ms)
         for (uint32_t i = 0; i < n->world; i++)
             if (n->peers[i].is_joined && i != n->self)
                 node_send(n, i, &m);
-    if (n->state == MEMBER_LEADING || n->out == MEMBER_NOBODY)
-        return;
-    m.generation = n->is_alive ? n->view.generation : 0;
-    m.progress = n->progress;
-    m.held = n->held;
-    node_tell(n, &m);
+    if (n->state != MEMBER_LEADING && n->out != MEMBER_NOBODY)
+        node_tell(n, &m);
 }
 
 static void watch_deadline(struct member_node *n, uint64_t passed_ms)
@@ -485,6 +497,8 @@ void member_node_tick(struct member_node *n, uint64_t now_ms)
     }
     watch_deadline(n, passed);
     watch_abort(n, now_ms);
+    if (n->state == MEMBER_SEEKING || n->state == MEMBER_FOLLOWING)
+        node_drop_attaching(n, MEMBER_ATTACH_MS, now_ms);
     if (n->state == MEMBER_SEEKING)
         node_seek_tick(n, now_ms);
     else if (n->state == MEMBER_FOLLOWING)

@@ -112,7 +112,7 @@ enum member_kind {
     /* member to leader */
     MEMBER_MSG_JOIN,  /* does not disturb the group before READY. generation: highest ever known, or of the view when attaching to its coordinator; is_attaching, ident, n_devices */
     MEMBER_MSG_READY, /* generation: of its last view, 0: none; held: training is at rest */
-    MEMBER_MSG_BEAT,  /* generation (0: in no view), progress; the leader's: nothing but being alive */
+    MEMBER_MSG_BEAT,  /* both ways. generation (0: in no view), progress */
     MEMBER_MSG_TROUBLE, /* generation, rank: whom the communicator lost, or NOBODY; text */
     MEMBER_MSG_COMPLETE, /* generation, held: all steps are done here */
     MEMBER_MSG_LEAVE, /* code: 143 asked to stop, 138 or 2 failed; is_all: the job ends everywhere; text */

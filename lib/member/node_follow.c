@@ -64,10 +64,13 @@ static uint32_t candidate(const struct member_node *n, uint32_t i)
     return i < n->self ? i : MEMBER_NOBODY;
 }
 
+/* Whoever was silent for so long already gets no more time. */
 static void call_next(struct member_node *n, uint64_t now_ms)
 {
     uint32_t rank = candidate(n, n->candidate);
 
+    while (rank != MEMBER_NOBODY && n->peers[rank].is_silent)
+        rank = candidate(n, ++n->candidate);
     if (rank != MEMBER_NOBODY)
         node_call(n, rank, false, now_ms);
     else
@@ -128,7 +131,7 @@ static void lose_leader(struct member_node *n, const char *why, uint64_t now_ms)
 
     n->out = MEMBER_NOBODY;
     n->is_taken_in = false;
-    text = node_print(n, "%s, which leads the group, was lost: %s", node_name(n, leader), why);
+    text = node_print(n, "%s leads the group and was lost: %s", node_doing(n, leader, now_ms), why);
     if (n->is_alive) {
         node_set_cause(n, text);
         node_say(n, true, text);
@@ -143,6 +146,7 @@ void node_follow_tick(struct member_node *n, uint64_t now_ms)
         const char *why = node_print(n, "silent for %.1f s", (double)(now_ms - n->out_heard_ms) / 1e3);
 
         node_do(n, MEMBER_HANG_UP);
+        n->peers[n->out].is_silent = true;
         lose_leader(n, why, now_ms);
     }
 }
@@ -270,9 +274,8 @@ static void hear_refuse(struct member_node *n, const struct member_msg *m, uint6
 
 static void hear_beat(struct member_node *n, const struct member_msg *m, uint64_t now_ms)
 {
-    (void)n;
-    (void)m;
-    (void)now_ms;
+    if (m->generation == n->view.generation)
+        node_keep_progress(n, n->out, &m->progress, now_ms);
 }
 
 typedef void hear_fn(struct member_node *n, const struct member_msg *m, uint64_t now_ms);
@@ -289,7 +292,7 @@ void member_node_hear_out(struct member_node *n, const struct member_msg *m, uin
         heard[m->kind] == NULL)
         return;
     n->out_heard_ms = now_ms;
-    n->peers[n->out].is_dead = false;
+    n->peers[n->out].is_dead = n->peers[n->out].is_silent = false;
     n->peers[n->out].last_error[0] = '\0';
     heard[m->kind](n, m, now_ms);
 }

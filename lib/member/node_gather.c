@@ -54,7 +54,7 @@ void member_node_asked(struct member_node *n, uint32_t rank, const struct member
     member_node_where(n, ours);
     if (!node_begin(n) || rank == n->self)
         return;
-    n->peers[rank].is_dead = false;
+    n->peers[rank].is_dead = n->peers[rank].is_silent = false;
     if (!n->peers[rank].is_joined)
         n->peers[rank].incarnation = theirs->incarnation;
     node_judge(n, rank, theirs, now_ms);
@@ -67,7 +67,7 @@ void member_node_here(struct member_node *n, uint32_t rank, const struct member_
     p->is_probed = false;
     if (!node_begin(n) || rank == n->self || p->is_joined)
         return;
-    p->is_dead = false;
+    p->is_dead = p->is_silent = false;
     p->incarnation = w->incarnation;
     node_found(n, rank, w->incarnation);
     snprintf(p->last_error, sizeof(p->last_error), "%s",
@@ -260,7 +260,7 @@ static bool somebody_comes(const struct member_node *n, uint64_t now_ms)
         if (i == n->self || node_is_present(n, i) || p->has_left ||
             (n->view.generation > 0 && node_seat(&n->view, i) == NULL))
             continue;
-        if (now_ms < n->rejoin_until || (!p->is_joined && !p->is_dead))
+        if (now_ms < n->rejoin_until || (!p->is_joined && !p->is_dead && !p->is_silent))
             return true;
     }
     return false;

@@ -50,6 +50,15 @@ void node_bequeath(struct member_node *n, uint32_t heir)
     }
 }
 
+/* They were handed a view that this task coordinates, and it never came here: the process it was meant
+ * for has died, or the link that carried it. */
+void node_drop_attaching(struct member_node *n, uint64_t for_ms, uint64_t now_ms)
+{
+    for (uint32_t i = 0; i < n->world; i++)
+        if (n->peers[i].is_attaching && now_ms - n->peers[i].joined_ms >= for_ms)
+            node_drop(n, i, MEMBER_GO_ON, "this view is not known here");
+}
+
 /* ---- becoming a leader ---- */
 
 static void start_gathering(struct member_node *n, uint64_t now_ms)
@@ -70,6 +79,7 @@ void node_lead(struct member_node *n, uint64_t now_ms)
 
     CHECK(n->out == MEMBER_NOBODY);
     n->state = MEMBER_LEADING;
+    node_drop_attaching(n, 0, now_ms);
     start_gathering(n, now_ms);
     n->rejoin_until = now_ms + n->rejoin_ms;
     if (n->view.generation > 0)
@@ -247,6 +257,8 @@ void node_own_rest(struct member_node *n, uint64_t now_ms)
 
     self->is_ready = true;
     self->held = n->held;
+    if (n->phase == NODE_GATHERING && n->settle_until < now_ms + MEMBER_SETTLE_MS && n->view.generation == 0)
+        n->settle_until = now_ms + MEMBER_SETTLE_MS; /* we could not be joined before: ask who is there */
     n->probe_ms = now_ms; /* who looks for a leader learns at once that we can be one */
     paused_if_all(n, now_ms);
     node_gather(n, now_ms);
@@ -305,7 +317,7 @@ static void hear_join(struct member_node *n, uint32_t rank, const struct member_
     bool was_seated = p->is_seated && n->state == MEMBER_LEADING && n->phase != NODE_GATHERING;
 
     p->is_joined = true;
-    p->is_ready = p->is_complete = p->is_leaving = p->has_left = p->is_dead = p->is_attaching = false;
+    p->is_ready = p->is_complete = p->is_leaving = p->has_left = p->is_dead = p->is_silent = p->is_attaching = false;
     p->is_seated = p->is_seated && m->is_attaching;
     p->incarnation = m->incarnation;
     p->joined_ms = now_ms;
@@ -355,14 +367,8 @@ static void hear_ready(struct member_node *n, uint32_t rank, const struct member
 
 static void hear_beat(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms)
 {
-    struct peer *p = &n->peers[rank];
-
-    (void)now_ms;
-    if (m->generation != n->view.generation)
-        return;
-    p->progress = m->progress;
-    snprintf(p->phase, sizeof(p->phase), "%s", m->progress.phase != NULL ? m->progress.phase : "");
-    p->progress.phase = p->phase;
+    if (m->generation == n->view.generation)
+        node_keep_progress(n, rank, &m->progress, now_ms);
 }
 
 static void hear_trouble(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms)
@@ -505,7 +511,7 @@ static struct member_progress progress_of(const struct member_node *n, uint32_t 
 
     if (rank == n->self)
         return n->progress;
-    p.phase_ms += now_ms > n->peers[rank].heard_ms ? now_ms - n->peers[rank].heard_ms : 0;
+    p.phase_ms += now_ms > n->peers[rank].progress_ms ? now_ms - n->peers[rank].progress_ms : 0;
     return p;
 }
 
@@ -562,7 +568,8 @@ static void watch_steps(struct member_node *n, uint64_t now_ms)
     struct member_progress p = { 0 };
     bool others_ahead;
     uint32_t last = last_of_all(n, &p, &others_ahead, now_ms);
-    uint64_t limit_ms = p.limit_ms != 0 ? p.limit_ms : n->deadline_ms; /* not learned yet */
+    /* Not learned yet; or what it does has the deadline itself, and then an error that says more than we know. */
+    uint64_t limit_ms = p.limit_ms != 0 ? p.limit_ms : n->deadline_ms + n->deadline_ms / 2;
 
     if (last != n->behind || p.place != n->behind_place) {
         n->behind = last;
@@ -574,8 +581,8 @@ static void watch_steps(struct member_node *n, uint64_t now_ms)
     if (last != n->self && now_ms - n->peers[last].heard_ms > 2 * MEMBER_BEAT_MS)
         return; /* silent, not stuck: it may come back with what it holds */
     if (others_ahead) {
-        blame(n, last, node_print(n, "%s does not move, and the others wait for it; this phase has a "
-                                     "limit of %.1f s", node_doing(n, last, now_ms),
+        blame(n, last, node_print(n, "%s does not move%s; this phase has a limit of %.1f s",
+                                  node_doing(n, last, now_ms), n->view.n > 1 ? ", and the others wait for it" : "",
                                   (double)limit_ms / 1e3), now_ms);
         return;
     }

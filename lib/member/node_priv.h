@@ -40,6 +40,7 @@ struct peer {
     bool is_leaving;  /* asked to be released */
     bool has_left;    /* said goodbye: nobody waits for it */
     bool is_dead;     /* its address refused, and nothing was heard since */
+    bool is_silent;   /* it led us, fell silent, and nothing was heard since */
     bool is_probed;   /* a question is out */
     bool is_attaching;
     uint64_t asked;   /* event of our last call or probe: its outcome is newer than what was known then */
@@ -47,7 +48,8 @@ struct peer {
     uint64_t attach_generation;
     uint64_t held;
     uint64_t joined_ms, heard_ms;
-    struct member_progress progress; /* phase points to phase[] */
+    struct member_progress progress; /* as it said at progress_ms; phase points to phase[] */
+    uint64_t progress_ms;
     char phase[NODE_PHASE_BYTES];
     char last_error[256];
 };
@@ -79,6 +81,7 @@ struct member_node {
     struct member_seat *seats;
     bool is_alive;     /* not over yet */
     bool is_connected; /* here */
+    uint64_t adopted_ms;
     uint64_t abort_ms; /* the last ABORT */
     uint64_t held, stepped; /* newest whole state; newest seen when outside_ms was last set back */
     struct member_progress progress;
@@ -116,7 +119,7 @@ struct member_node {
     uint32_t *lease_members;
     uint64_t wish;       /* last LEASE action */
     uint32_t *prior;     /* group of the holder that we did not wait for, since a majority of it was here */
-    uint32_t n_prior;
+    uint32_t n_prior, prior_holder;
     bool is_forcing;     /* the number that is being taken is taken from such a holder */
     uint64_t prior_until; /* it may believe that it holds the lease until then */
     uint64_t looked_ms;  /* when it was last looked at for want of anything better */
@@ -140,6 +143,7 @@ void node_set_cause(struct member_node *n, const char *text);
 void node_adopt(struct member_node *n, const struct member_view *v, const char *text, uint64_t now_ms);
 void node_abort(struct member_node *n, const char *text); /* the view is over for our training */
 void node_pause(struct member_node *n);
+void node_keep_progress(struct member_node *n, uint32_t rank, const struct member_progress *p, uint64_t now_ms);
 void node_finish(struct member_node *n, int code, const char *text);
 const struct member_seat *node_seat(const struct member_view *v, uint32_t rank); /* NULL: not in it */
 
@@ -165,6 +169,7 @@ void node_own_rest(struct member_node *n, uint64_t now_ms); /* our training came
 void node_own_complete(struct member_node *n);
 void node_turn_away(struct member_node *n, uint32_t leader); /* all links in, to another leader */
 void node_trouble(struct member_node *n, uint32_t rank, const char *text, uint64_t now_ms);
+void node_drop_attaching(struct member_node *n, uint64_t for_ms, uint64_t now_ms);
 void node_bequeath(struct member_node *n, uint32_t heir); /* all links in: this leader leaves, `heir` leads */
 void node_drop(struct member_node *n, uint32_t rank, int code, const char *text); /* REFUSE and close */
 
@@ -196,7 +201,7 @@ bool node_is_whole(const struct member_view *v, uint32_t world);
 const char *node_name(struct member_node *n, uint32_t rank); /* "worker 1 (10.0.0.2:2222)" */
 /* "2 of 4 tasks are missing: worker 1 (10.0.0.2:2222): connect: Connection refused; ..." */
 const char *node_missing(struct member_node *n);
-/* "worker 1 (...), in step 12, forward for 0.3 s" */
+/* "worker 1 (...), step 12, in forward for 0.3 s,": of the present view, or the last one */
 const char *node_doing(struct member_node *n, uint32_t rank, uint64_t now_ms);
 const char *node_print(struct member_node *n, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 

@@ -103,7 +103,10 @@ static void take(struct member_node *n, const struct member_view *v)
     d->token = n->lease.token;
     d->wish = ++n->wish;
     d->view = v;
-    n->is_forcing = n->lease.token != 0 && !n->lease.is_mine && !n->lease.is_over && !holder_is_gone(n);
+    n->is_forcing = n->lease.token != 0 && !n->lease.is_mine && !n->lease.is_over &&
+                    n->lease.holder != n->self && !n->is_holder_gone &&
+                    (n->phase == NODE_GATHERING || n->lease.holder >= n->world ||
+                     node_seat(&n->view, n->lease.holder) == NULL);
 }
 
 static const struct member_view *view_of_present(struct member_node *n, uint32_t n_present)
@@ -124,13 +127,14 @@ static const struct member_view *view_of_present(struct member_node *n, uint32_t
 /* ---- the rule ---- */
 
 /* Who is here by its messages may have left before they came. So of a holder that was not waited for
- * it is sure only that it does not train while a majority of its group trains with us, or when it
- * must have stopped by itself. */
+ * it is sure only that it does not train while it, or a majority of its group, trains with us, or
+ * when it must have stopped by itself. */
 static bool prior_may_train(const struct member_node *n, uint64_t now_ms)
 {
     uint32_t here = 0;
 
-    if (n->n_prior == 0 || now_ms >= n->prior_until)
+    if (n->n_prior == 0 || now_ms >= n->prior_until ||
+        (n->prior_holder < n->world && node_is_present(n, n->prior_holder)))
         return false;
     for (uint32_t i = 0; i < n->n_prior; i++)
         here += node_is_present(n, n->prior[i]);
@@ -236,6 +240,7 @@ void member_node_lease(struct member_node *n, const struct member_lease *l, uint
         n->is_holder_gone = false;
         if (l->is_mine && n->is_forcing) {
             n->n_prior = n->lease.n_members;
+            n->prior_holder = n->lease.holder;
             memcpy(n->prior, n->lease_members, n->n_prior * sizeof(*n->prior));
             n->prior_until = now_ms + MEMBER_EXPIRY_MS;
         }

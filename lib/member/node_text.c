@@ -35,14 +35,19 @@ const char *node_name(struct member_node *n, uint32_t rank)
 const char *node_doing(struct member_node *n, uint32_t rank, uint64_t now_ms)
 {
     const struct peer *p = &n->peers[rank];
-    const struct member_progress *g = rank == n->self ? &n->progress : &p->progress;
-    uint64_t since = rank == n->self ? g->phase_ms
-                                     : g->phase_ms + (now_ms > p->heard_ms ? now_ms - p->heard_ms : 0);
+    struct member_progress g = rank == n->self ? n->progress : p->progress;
 
-    if (g->phase == NULL || g->phase[0] == '\0')
+    if (n->view.generation == 0 || node_seat(&n->view, rank) == NULL)
         return node_name(n, rank);
-    return node_print(n, "%s, step %" PRIu64 ", in %s for %.1f s,", node_name(n, rank), g->held + 1,
-                      g->phase, (double)since / 1e3);
+    if (g.phase == NULL || g.phase[0] == '\0') { /* it has not said anything yet */
+        g.held = n->view.newest_step;
+        g.phase = "the beginning of a generation";
+        g.phase_ms = now_ms - n->adopted_ms;
+    } else if (rank != n->self && now_ms > p->progress_ms) {
+        g.phase_ms += now_ms - p->progress_ms;
+    }
+    return node_print(n, "%s, step %" PRIu64 ", in %s for %.1f s,", node_name(n, rank), g.held + 1, g.phase,
+                      (double)g.phase_ms / 1e3);
 }
 
 const char *node_missing(struct member_node *n)

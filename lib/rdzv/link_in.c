@@ -59,7 +59,7 @@ void rdzv_links_send(struct rdzv_links *l, uint32_t rank, const struct member_ms
 
     if (seat->call == NULL)
         return;
-    rdzv_trace_msg(l->r, "to", rank, m);
+    rdzv_msg_out(l->r, rank, m);
     if (m->kind == MEMBER_MSG_VIEW) {
         send_view(l, seat, m);
         return;
@@ -180,7 +180,7 @@ static void join(struct rdzv_links *l, struct rdzv_in *call, const Trainerd__V1_
     keep(&seat->host_key, j->host_key);
     rdzv_in_set_context(call, seat);
     rdzv_in_on_closed(call, on_closed, l);
-    rdzv_trace_msg(l->r, "from", rank, m);
+    rdzv_msg_in(l->r, rank, m);
     rdzv_group_hear_in(l->r->group, rank, m);
 }
 
@@ -191,7 +191,7 @@ static void hear(struct rdzv_links *l, struct seat *seat, const Trainerd__V1__Me
 
     if (msg->kind == MEMBER_MSG_BEAT)
         seat->samples_per_second = m->beat->samples_per_second;
-    rdzv_trace_msg(l->r, "from", rank, msg);
+    rdzv_msg_in(l->r, rank, msg);
     rdzv_group_hear_in(l->r->group, rank, msg);
 }
 

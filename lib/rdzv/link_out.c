@@ -34,7 +34,7 @@ static void on_message(void *arg, const void *data, size_t n)
     } else {
         if (msg.kind == MEMBER_MSG_VIEW)
             rdzv_views_take(r->views, m->view);
-        rdzv_trace_msg(r, "from", c->rank, &msg);
+        rdzv_msg_in(r, c->rank, &msg);
         rdzv_group_hear_out(r->group, &msg);
     }
     wire_fini(&w);
@@ -99,7 +99,7 @@ void rdzv_client_tell(struct rdzv_client *c, const struct member_msg *m)
 
     if (c->out == NULL)
         return;
-    rdzv_trace_msg(c->r, "to", c->rank, m);
+    rdzv_msg_out(c->r, c->rank, m);
     rdzv_out_send(c->out, wire_write_member(&w, &c->r->cluster, m, &s));
     wire_fini(&w);
 }

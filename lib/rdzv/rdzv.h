@@ -7,6 +7,9 @@
  *
  * gRPC's completion queue has one thread that only forwards tags to the loop; every callback here
  * runs on the loop. Strings from the wire are checked (UTF-8, length) before anyone sees them.
+ * Fault points (base/fault.h): rdzv.KIND.out before a message of a kind (join, ready, view, ...) goes out,
+ * rdzv.KIND.in before one that came is heard. `fail` does nothing: a link loses no message.
+ *
  * Threads: the loop's, unless a line says otherwise. */
 #ifndef RDZV_RDZV_H
 #define RDZV_RDZV_H

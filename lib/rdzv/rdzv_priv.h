@@ -224,9 +224,9 @@ void rdzv_views_free(struct rdzv_views *v);
 /* ---- trace.c ---- */
 
 void rdzv_trace(const struct rdzv *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* way: "to", "from". */
-void rdzv_trace_msg(const struct rdzv *r, const char *way, uint32_t rank,
-                    const struct member_msg *m);
+/* Right before a message goes to `rank`, and before one that came from there is heard. */
+void rdzv_msg_out(const struct rdzv *r, uint32_t rank, const struct member_msg *m);
+void rdzv_msg_in(const struct rdzv *r, uint32_t rank, const struct member_msg *m);
 
 /* ---- health.c, control.c ---- */
 

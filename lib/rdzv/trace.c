@@ -1,4 +1,5 @@
-/* trace.c - links and messages in one line each, so that a person can follow a regroup. */
+/* trace.c - links and messages in one line each, so that a person can follow a regroup; and a fault
+ * point for each kind of message, before it goes out and before what came is heard. */
 #include "rdzv/rdzv_priv.h"
 
 #include <inttypes.h>
@@ -6,16 +7,17 @@
 #include <stdio.h>
 
 #include "base/buf.h"
+#include "base/fault.h"
 
 enum { TEXT_SHOWN = 300, SEATS_SHOWN = 8 };
 
-static const char *const names[MEMBER_MSGS] = {
-    [MEMBER_MSG_JOIN] = "JOIN",         [MEMBER_MSG_READY] = "READY",
-    [MEMBER_MSG_BEAT] = "BEAT",         [MEMBER_MSG_TROUBLE] = "TROUBLE",
-    [MEMBER_MSG_COMPLETE] = "COMPLETE", [MEMBER_MSG_LEAVE] = "LEAVE",
-    [MEMBER_MSG_WAIT] = "WAIT",         [MEMBER_MSG_VIEW] = "VIEW",
-    [MEMBER_MSG_PAUSE] = "PAUSE",       [MEMBER_MSG_OVER] = "OVER",
-    [MEMBER_MSG_REDIRECT] = "REDIRECT", [MEMBER_MSG_REFUSE] = "REFUSE",
+#define MSG(kind_, word_) [MEMBER_MSG_##kind_] = { #kind_, "rdzv." word_ ".out", "rdzv." word_ ".in" }
+static const struct {
+    const char *name, *out, *in; /* for people; fault points */
+} kinds[MEMBER_MSGS] = {
+    MSG(JOIN, "join"),         MSG(READY, "ready"), MSG(BEAT, "beat"), MSG(TROUBLE, "trouble"),
+    MSG(COMPLETE, "complete"), MSG(LEAVE, "leave"), MSG(WAIT, "wait"), MSG(VIEW, "view"),
+    MSG(PAUSE, "pause"),       MSG(OVER, "over"),   MSG(REDIRECT, "redirect"), MSG(REFUSE, "refuse"),
 };
 
 void rdzv_trace(const struct rdzv *r, const char *fmt, ...)
@@ -46,14 +48,13 @@ static void add_view(const struct rdzv *r, const struct member_view *v, struct b
         buf_printf(b, ", and %u more", v->n - SEATS_SHOWN);
 }
 
-void rdzv_trace_msg(const struct rdzv *r, const char *way, uint32_t rank,
-                    const struct member_msg *m)
+static void trace_msg(const struct rdzv *r, const char *way, uint32_t rank, const struct member_msg *m)
 {
     struct buf b = { 0 };
 
     if (r->opts.on_trace == NULL || m->kind == MEMBER_MSG_BEAT)
         return;
-    buf_printf(&b, "%s %s: %s", way, name(r, rank), names[m->kind]);
+    buf_printf(&b, "%s %s: %s", way, name(r, rank), kinds[m->kind].name);
     if (m->view != NULL)
         add_view(r, m->view, &b);
     else if (m->generation > 0)
@@ -74,4 +75,16 @@ void rdzv_trace_msg(const struct rdzv *r, const char *way, uint32_t rank,
     if (!b.failed)
         r->opts.on_trace(r->opts.arg, b.data);
     buf_fini(&b);
+}
+
+void rdzv_msg_out(const struct rdzv *r, uint32_t rank, const struct member_msg *m)
+{
+    trace_msg(r, "to", rank, m);
+    (void)fault_hit(kinds[m->kind].out); /* `fail` would be a lost message, which no link knows */
+}
+
+void rdzv_msg_in(const struct rdzv *r, uint32_t rank, const struct member_msg *m)
+{
+    trace_msg(r, "from", rank, m);
+    (void)fault_hit(kinds[m->kind].in);
 }

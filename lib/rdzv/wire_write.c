@@ -87,15 +87,14 @@ static void *write_beat(const struct writer *w, const struct member_msg *m)
 {
     Trainerd__V1__Beat *b = NEW(w, beat);
 
-    if (w->sender == NULL)
-        return b; /* a leader's */
     b->generation = m->generation;
     b->step = m->progress.held;
     b->place = m->progress.place;
     b->phase = (char *)(m->progress.phase != NULL ? m->progress.phase : "");
     b->phase_ms = m->progress.phase_ms;
     b->limit_ms = m->progress.limit_ms;
-    b->samples_per_second = w->sender->samples_per_second;
+    if (w->sender != NULL)
+        b->samples_per_second = w->sender->samples_per_second;
     return b;
 }
 

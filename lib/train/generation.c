@@ -219,6 +219,7 @@ int train_start(struct train *t, const struct train_group *g, train_end_fn *on_e
     if (rc < 0)
         return rc;
     share_lanes(t);
+    sample_log_group(t->samples, g->generation, g->key, sizeof(g->key));
     __atomic_store_n(&t->may_save, g->may_save, __ATOMIC_RELEASE);
     __atomic_store_n(&t->deadline_ms, g->deadline_ms, __ATOMIC_RELAXED);
     __atomic_and_fetch(&t->requests, ~(unsigned)TRAIN_ASK_PAUSE, __ATOMIC_RELAXED);

@@ -8,14 +8,13 @@
 
 enum {
     KNOWN = 3,      /* so many times a phase has to be seen before it has a limit */
-    TIMES = 8,      /* as long as the longest of the recent ones is not suspicious yet */
     FADES = 16,     /* a phase that is shorter takes 1/16 of what is remembered away */
     LEAST_MS = 1000,
 };
 
 static const struct {
     uint8_t order; /* within what is done for a step; tasks compare it */
-    const char *name;
+    char name[TRAIN_PHASE_BYTES];
     bool steady; /* takes about as long every time. Not what has a deadline of its own: readers, which
                     try again while storage has a bad moment, and calls between tasks */
 } phases[N_PHASES] = {
@@ -31,8 +30,10 @@ static const struct {
     [PHASE_LANE] = { 11, "forward and backward", true },
     [PHASE_PERMISSION] = { 12, "wait for permission", false },
     [PHASE_REDUCE] = { 13, "reduce", false },
-    [PHASE_LOCATE] = { 13, "look for the first number that is none", false },
-    [PHASE_UPDATE] = { 14, "update", true },
+    [PHASE_COPY] = { 14, "copy for a checkpoint", false },
+    [PHASE_CHECK] = { 15, "check the gradient", true },
+    [PHASE_LOCATE] = { 15, "look for the first NaN", false },
+    [PHASE_UPDATE] = { 16, "update", true },
     [PHASE_EVALUATE] = { 18, "evaluate", true },
     [PHASE_EVALUATION_SUMS] = { 19, "reduce the evaluation", false },
     [PHASE_SAVE] = { 20, "save", false },
@@ -135,12 +136,13 @@ static bool is_further_behind(const struct seen *a, const struct seen *b)
 
 static uint64_t limit_ms(const struct train *t, const struct seen *s)
 {
-    uint64_t deadline = LOAD(t->deadline_ms), ms = s->longest_ns * TIMES / 1000000;
+    double deadline = (double)LOAD(t->deadline_ms);
+    double ms = (double)s->longest_ns * t->opts->stuck_factor / 1e6;
 
-    if (!phases[s->phase].steady || s->times < KNOWN)
+    if (!phases[s->phase].steady || s->times < KNOWN || ms <= 0)
         return 0;
     ms = ms > LEAST_MS ? ms : LEAST_MS;
-    return ms < deadline ? ms : deadline;
+    return (uint64_t)(ms < deadline ? ms : deadline);
 }
 
 void train_progress(const struct train *t, struct train_progress *out)

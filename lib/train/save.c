@@ -206,6 +206,8 @@ int save_load_newest(struct train *t, struct err *err)
     int rc = train_fault("train.load", err);
 
     if (rc == 0 && o->checkpoint_directory != NULL)
+        rc = ckpt_directory(o->checkpoint_directory, err); /* one that cannot be used is told now */
+    if (rc == 0 && o->checkpoint_directory != NULL)
         rc = open_writer(t, err);
     if (rc < 0 || o->checkpoint_directory == NULL)
         return rc;
@@ -344,8 +346,10 @@ int save_now(struct train *t, uint64_t step, uint64_t wait_ms, struct err *err)
         rc = hand_over(t, step, err);
     if (rc == 0 && t->writer != NULL)
         rc = ckpt_flush(t->writer, wait_ms, err);
-    if (rc == ERR_REFUSED || rc == ERR_CANCELED) /* the group goes on elsewhere */
+    if (rc == ERR_REFUSED || rc == ERR_CANCELED) { /* the group goes on elsewhere */
+        t->last_saved_step = 0; /* it was discarded */
         rc = err_wrap(err, ERR_PEER, "another task writes the checkpoints now");
+    }
     return rc < 0 ? err_wrap(err, rc, "last checkpoint, step %llu", (unsigned long long)step) : 0;
 }
 

@@ -49,6 +49,8 @@ int step_feed(struct replica *r, struct plan *plan, struct data_reader *reader, 
         return rc;
     CHECK(b != NULL); /* readers are opened up to the last step that asks */
     step_fill(r, plan, b);
+    if (reader == r->reader)
+        sample_log_batch(r->train->samples, r->local, b);
     data_release(reader);
     return 0;
 }
@@ -207,7 +209,7 @@ static int look_back(struct replica *r, uint64_t step, struct err *err)
     if (rc < 0 || r->local != 0 || r->train->group.self != 0 ||
         !health_allows(r->train, step - 1))
         return rc;
-    progress_enter(r, PHASE_BETWEEN);
+    progress_enter(r, PHASE_COPY);
     before = trace_clock(r->trace);
     if (save_if_due(r->train, step - 1))
         trace_until_now(r->trace, TRACE_CHECKPOINT, 0, before);
@@ -220,8 +222,10 @@ static int commit(struct replica *r, uint64_t step, const struct step_result *re
                   struct err *err)
 {
     uint64_t before = trace_clock(r->trace);
-    int rc = train_fault("train.commit", err);
+    int rc;
 
+    progress_enter(r, PHASE_CHECK);
+    rc = train_fault("train.commit", err);
     if (rc == 0)
         health_look(r);
     if (rc == 0)
@@ -276,12 +280,16 @@ static int apply(struct replica *r, uint64_t step, const struct step_result *res
     int rc;
 
     if (finite) {
+        if (r->local == 0)
+            sample_log_done(t->samples, step); /* agreed, and about to be applied */
         rc = update(r, step, &norm, err);
         health_updated(r);
     } else {
         rc = health_trouble(r, step, result, err);
         if (rc < 0)
             return rc;
+        if (r->local == 0)
+            sample_log_done(t->samples, step); /* agreed, with nothing to apply */
     }
     if (r->local != 0)
         return rc;
@@ -300,6 +308,8 @@ static int make(struct replica *r, uint64_t step, struct step_result *out, bool 
         rc = run_lanes(r, step, err);
     if (rc == 0)
         rc = train_fault("train.reduce", err);
+    if (rc == 0)
+        rc = sample_log_give(r->train->samples, r->local, err); /* before the last contribution */
     if (rc == 0)
         rc = finish_reduction(r, step, out, err);
     if (rc == 0)

@@ -320,6 +320,15 @@ static int open_trace(struct train *t, struct err *err)
     return trace_open(&to, &t->trace, err);
 }
 
+static int open_sample_log(struct train *t, struct err *err)
+{
+    const struct train_opts *o = t->opts;
+    struct sample_log_opts so = { .path = o->sample_log, .replicas = o->n_devices, .lanes = o->lanes,
+                                  .lane_batch = t->lane_batch };
+
+    return o->sample_log != NULL ? sample_log_open(&so, &t->samples, err) : 0;
+}
+
 static void copy_initial(struct train *t, const struct graph *g)
 {
     uint32_t n;
@@ -422,6 +431,8 @@ int train_open(const struct train_opts *opts, const volatile int *cancel, struct
         rc = update_open(t, err);
     if (rc == 0)
         rc = open_trace(t, err);
+    if (rc == 0)
+        rc = open_sample_log(t, err);
     if (rc < 0)
         goto fail;
     tables_tell(t);
@@ -443,6 +454,7 @@ void train_close(struct train *t)
         return;
     generation_close(t);
     trace_close(t->trace);
+    sample_log_close(t->samples);
     ckpt_writer_close(t->writer);
     for (uint32_t i = 0; t->replicas != NULL && i < t->opts->n_devices; i++) {
         plan_free(t->replicas[i].plan);

@@ -61,7 +61,7 @@ struct ckpt_event;
 struct err;
 struct train;
 
-enum { TRAIN_MAX_METRICS = 8 };
+enum { TRAIN_MAX_METRICS = 8, TRAIN_PHASE_BYTES = 32 };
 
 struct train_step_report {
     uint64_t step, epoch;      /* epoch from 0 */
@@ -203,6 +203,7 @@ struct train_opts { /* everything is borrowed until train_close() */
     uint32_t n_groups;
     bool check_gradients;               /* tasks and replicas compare each reduced gradient */
     uint64_t check_weights_every_steps; /* and tasks weights and optimizer state; 0: never */
+    double stuck_factor; /* so many times as long as a phase of a step took lately is suspicious; 0: nothing is */
     enum train_non_finite { /* a step whose loss or gradient is not finite */
         TRAIN_SKIP,         /* counts, and changes nothing; more than 10 in a row stop the job */
         TRAIN_STOP,         /* stops the job with the state before it */
@@ -231,6 +232,7 @@ struct train_opts { /* everything is borrowed until train_close() */
     const char *trace;              /* a file for a trace of a few steps of this process (train/trace.h), all of one
                                        generation; NULL: none */
     uint32_t trace_steps;
+    const char *sample_log;         /* a file that says which samples went into which step (train/sample_log.h); NULL: none */
 
     void (*on_event)(void *arg, const struct train_event *e);
     void *arg;
@@ -332,10 +334,10 @@ struct train_progress {
     uint64_t step;       /* being made; between steps the one that is held */
     uint64_t place;      /* the same for all tasks at the same point of the same step, and grows: who has the
                             least holds the others up */
-    const char *phase;   /* static: "connect", "load", "agree", "transfer", "wait for samples",
+    const char *phase;   /* static, shorter than TRAIN_PHASE_BYTES: "connect", "load", "agree", "transfer", "wait for samples",
                             "forward and backward", "reduce", "update", "evaluate", ...; "rest": no generation runs */
     uint64_t since_ns;   /* clock_ns() when that replica entered it */
-    uint64_t limit_ms;   /* longer than this it should not take: several times the longest of the recent
+    uint64_t limit_ms;   /* longer than this it should not take: stuck_factor times the longest of the recent
                             ones, at least a second, at most the deadline of the job. 0: not known, in
                             the first steps of a generation; or not this phase's: it may take any time
                             (a checkpoint), or has a deadline of its own (reading, calls between tasks) */

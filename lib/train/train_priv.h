@@ -16,6 +16,7 @@
  *   save.c        checkpoints and export, on member 0
  *   live.c        options that may change meanwhile
  *   progress.c    where everybody is, for a watchdog
+ *   sample_log.c  which samples went into which step, on disk
  *   trace.c       a few steps on a time line (trace_write.c: the file, and where the time went)
  */
 #ifndef TRAIN_TRAIN_PRIV_H
@@ -28,6 +29,7 @@
 #include "ckpt/ckpt.h"
 #include "tensor/packed.h"
 #include "train/health.h"
+#include "train/sample_log.h"
 #include "train/trace.h"
 #include "train/train.h"
 
@@ -116,12 +118,14 @@ enum phase {
     PHASE_CONNECT,
     PHASE_AGREE,
     PHASE_TRANSFER,
-    PHASE_BETWEEN,    /* two steps: a copy for a checkpoint, whoever listens to events */
+    PHASE_BETWEEN,    /* two steps: whoever listens to events */
     PHASE_BEGIN,
     PHASE_DATA,
     PHASE_LANE,
     PHASE_PERMISSION,
     PHASE_REDUCE,
+    PHASE_COPY,
+    PHASE_CHECK,
     PHASE_LOCATE,
     PHASE_UPDATE,
     PHASE_EVALUATE,
@@ -201,6 +205,7 @@ struct train {
     uint32_t *feature_of_input;    /* graph input i is fed by data feature feature_of_input[i] */
     uint32_t *feature_of_target; /* likewise target i */
     struct trace *trace;         /* NULL: not asked for */
+    struct sample_log *samples;  /* likewise */
     struct live live;
     uint32_t eval_words;         /* sums of an evaluation: loss, weight, the metrics' */
 

@@ -1,6 +1,7 @@
 """bench.py - trainerd beside its peers and limits, all measured in this run, on this machine, in turns.
 
-    scripts/bench [--quick] [GROUP...]    groups: start overhead reduce files memory cnn data nets peak load exposed health;
+    scripts/bench [--quick] [GROUP...]    groups: start overhead reduce files memory cnn data nets peak load exposed health
+                                          faults; alarms (ten minutes, only by name);
                                           none: all; --quick: small and once, to see that everything runs
 
 Times are medians. A missed aim is printed; a row that cannot run says why, and then the exit code is 1.
@@ -21,6 +22,7 @@ sys.dont_write_bytecode = True
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(1, os.path.join(os.path.dirname(HERE), "e2e"))
 import bench_data  # noqa: E402
+import bench_faults  # noqa: E402
 import bench_nets  # noqa: E402
 import kit  # noqa: E402
 import peers  # noqa: E402
@@ -277,7 +279,10 @@ def cnn(table, folder):
 
 
 GROUPS = {"start": start, "overhead": overhead, "reduce": reduce, "files": files, "memory": memory, "cnn": cnn,
-          "data": bench_data.data, **bench_nets.GROUPS}
+          "data": bench_data.data, **bench_nets.GROUPS,
+          "faults": lambda table, folder: bench_faults.faults(table, folder, mlp_job)}
+
+LONG = {"alarms": bench_faults.alarms}  # only by name
 
 
 def busy_share():
@@ -302,9 +307,10 @@ def processor():
 def main():
     quick = sys.argv[1:2] == ["--quick"]
     wanted = sys.argv[1 + quick:] or list(GROUPS)
+    known = {**GROUPS, **LONG}
     for name in wanted:
-        if name not in GROUPS:
-            sys.exit("bench: no group '%s'; there are %s" % (name, " ".join(GROUPS)))
+        if name not in known:
+            sys.exit("bench: no group '%s'; there are %s" % (name, " ".join(known)))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as at every other end, nothing is left behind
     folder, table = tempfile.mkdtemp(prefix="trainerd-bench-"), Table(quick)
     try:
@@ -316,7 +322,7 @@ def main():
             print("the processors are %.0f %% busy with something else: the figures will be off" % (100 * busy))
         table.line("what", "trainerd", "peer or limit", "ratio", "aim")
         for name in wanted:
-            table.group(name, GROUPS[name], folder)
+            table.group(name, known[name], folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return table.end()

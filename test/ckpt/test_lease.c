@@ -150,6 +150,19 @@ static const struct lease_state *look(struct task *t)
     return &t->now;
 }
 
+enum { GAPS = 5 }; /* a longer pause between two looks counts as a fifth of the watch */
+
+/* Watches for ms, which is more than four fifths of the watch. */
+static const struct lease_state *watch(struct task *t, uint64_t ms)
+{
+    for (int i = 1; i < GAPS; i++) {
+        go(WATCH_MS / GAPS);
+        look(t);
+    }
+    go(ms - (GAPS - 1) * (WATCH_MS / GAPS));
+    return look(t);
+}
+
 static bool holds(const struct task *t)
 {
     return clock_ns() < lease_hold_until(t->lease, NULL);
@@ -297,7 +310,7 @@ static void a_silent_holder_has_lost_it_before_it_is_over_for_another(void **sta
 {
     (void)state;
     for (uint64_t gap = 611; gap < 24000; gap += 3701) {
-        uint64_t token = 0, looks;
+        uint64_t token = 0, looks, counts = gap < WATCH_MS / GAPS ? gap : WATCH_MS / GAPS;
         struct task a, b;
 
         task_start(&a, 1);
@@ -305,10 +318,10 @@ static void a_silent_holder_has_lost_it_before_it_is_over_for_another(void **sta
         token = look(&b)->token;
         assert_true(take(&a, token));
         for (looks = 0; !look(&b)->is_over; looks++) { /* a never looks again */
-            assert_true(looks * gap <= WATCH_MS);
+            assert_true(looks * counts <= WATCH_MS);
             go(gap);
         }
-        assert_true(looks * gap >= WATCH_MS);
+        assert_true(looks * counts >= WATCH_MS);
         assert_false(holds(&a));
         says(&b, "not renewed any more");
         assert_true(take(&b, token + 1));
@@ -337,6 +350,23 @@ static void what_was_lost_once_stays_lost_and_needs_a_new_number(void **state)
     assert_true(take(&a, 1));
     assert_int_equal(a.now.token, 2);
     task_end(&a);
+}
+
+/* A host that was frozen: its clock went on, and it saw two renewals far apart, or none. */
+static void a_long_pause_of_the_watcher_is_no_silence_of_the_holder(void **state)
+{
+    struct task a, b;
+
+    (void)state;
+    task_start(&a, 1);
+    task_start(&b, 2);
+    assert_true(take(&a, 0));
+    look(&b);
+    go(10 * WATCH_MS);
+    assert_false(look(&b)->is_over);
+    assert_true(watch(&b, WATCH_MS)->is_over);
+    task_end(&a);
+    task_end(&b);
 }
 
 static void what_is_released_is_over_at_once(void **state)
@@ -417,8 +447,7 @@ static void nonsense_takes_its_number_and_is_over_when_it_is_old(void **state)
         assert_int_equal(a.now.n_members, 0);
         assert_false(a.now.is_over);
         says(&a, name);
-        go(WATCH_MS - 1);
-        assert_false(look(&a)->is_over);
+        assert_false(watch(&a, WATCH_MS - 1)->is_over);
         go(1);
         assert_true(look(&a)->is_over);
         assert_true(take(&a, number));
@@ -834,8 +863,7 @@ static void killed_anywhere_the_next_one_gets_it(void **state)
         if (b.now.token != 0) {
             assert_int_equal(b.now.holder, 1);
             assert_true(killed || b.now.is_over); /* released */
-            go(WATCH_MS);
-            assert_true(look(&b)->is_over);
+            assert_true(watch(&b, WATCH_MS)->is_over);
         }
         assert_true(take(&b, b.now.token));
         task_end(&b);
@@ -878,6 +906,7 @@ int main(void)
         TEST(a_holder_that_renews_keeps_it_for_ever),
         TEST(a_silent_holder_has_lost_it_before_it_is_over_for_another),
         TEST(what_was_lost_once_stays_lost_and_needs_a_new_number),
+        TEST(a_long_pause_of_the_watcher_is_no_silence_of_the_holder),
         TEST(what_is_released_is_over_at_once),
         TEST(who_takes_without_waiting_fences_the_holder),
         TEST(nonsense_takes_its_number_and_is_over_when_it_is_old),

@@ -13,71 +13,71 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "sim/node_sim.h"
+#include "sim/sim.h"
 
 /* Four tasks with shared storage that train together, unless the test says otherwise. */
-#define CLUSTER(...) together((struct simn_opts){ .tell = true, __VA_ARGS__ })
+#define CLUSTER(...) together((struct sim_opts){ .tell = true, __VA_ARGS__ })
 
-static inline void tell_and_fail(struct simn *s, const char *what)
+static inline void tell_and_fail(struct sim *s, const char *what)
 {
-    fputs(simn_story(s), stderr);
+    fputs(sim_story(s), stderr);
     fail_msg("%s", what);
 }
 #define HOLDS(s_, cond_) ((cond_) ? (void)0 : tell_and_fail(s_, "does not hold: " #cond_))
 
-static inline struct simn *together(struct simn_opts o)
+static inline struct sim *together(struct sim_opts o)
 {
-    struct simn *s;
+    struct sim *s;
 
     o.world = o.world != 0 ? o.world : 4;
     o.seed = o.seed != 0 ? o.seed : 1;
     o.rejoin_ms = o.rejoin_ms != 0 ? o.rejoin_ms : 1;
-    s = simn_new(&o);
-    if (!simn_until_together(s, o.world - o.n_absent, 5000))
+    s = sim_new(&o);
+    if (!sim_until_together(s, o.world - o.n_absent, 5000))
         tell_and_fail(s, "the cluster does not come together");
-    if (!simn_until_step(s, 5, 60000))
+    if (!sim_until_step(s, 5, 60000))
         tell_and_fail(s, "the cluster does not train");
     return s;
 }
 
 /* n tasks train as one group within limit_ms, led by `leader`; nothing that was held is lost. */
-static inline void regroup(struct simn *s, uint32_t n, uint32_t leader, uint64_t limit_ms)
+static inline void regroup(struct sim *s, uint32_t n, uint32_t leader, uint64_t limit_ms)
 {
-    uint64_t held = simn_newest(s), begin = simn_now(s);
+    uint64_t held = sim_newest(s), begin = sim_now(s);
     char what[200];
 
     snprintf(what, sizeof(what), "%u tasks are not one group led by %u within %" PRIu64 " ms", n,
              leader, limit_ms);
     do {
-        if (!simn_until_together(s, n, limit_ms))
+        if (!sim_until_together(s, n, limit_ms))
             tell_and_fail(s, what);
-        if (member_node_leader(simn_node(s, leader)) == leader)
+        if (member_node_leader(sim_node(s, leader)) == leader)
             break;
-        simn_advance(s, 1);
-    } while (simn_now(s) <= begin + limit_ms);
-    if (simn_now(s) > begin + limit_ms + 1)
+        sim_advance(s, 1);
+    } while (sim_now(s) <= begin + limit_ms);
+    if (sim_now(s) > begin + limit_ms + 1)
         tell_and_fail(s, what);
-    HOLDS(s, simn_newest(s) >= held);
-    if (!simn_until_step(s, held + 2, 1000))
+    HOLDS(s, sim_newest(s) >= held);
+    if (!sim_until_step(s, held + 2, 1000))
         tell_and_fail(s, "the group does not train");
 }
 
-static inline void ends_with(struct simn *s, uint32_t rank, int code, const char *text)
+static inline void ends_with(struct sim *s, uint32_t rank, int code, const char *text)
 {
-    if (simn_exit_code(s, rank) == code && strstr(simn_exit_text(s, rank), text) != NULL)
+    if (sim_exit_code(s, rank) == code && strstr(sim_exit_text(s, rank), text) != NULL)
         return;
-    fputs(simn_story(s), stderr);
-    fail_msg("worker %u: %d \"%s\", expected %d with \"%s\"", rank, simn_exit_code(s, rank),
-             simn_exit_text(s, rank), code, text);
+    fputs(sim_story(s), stderr);
+    fail_msg("worker %u: %d \"%s\", expected %d with \"%s\"", rank, sim_exit_code(s, rank),
+             sim_exit_text(s, rank), code, text);
 }
 
-static inline void says(struct simn *s, uint32_t rank, const char *text)
+static inline void says(struct sim *s, uint32_t rank, const char *text)
 {
-    if (strstr(simn_said(s, rank), text) != NULL &&
-        simn_said_ms(s, rank) + 3 * MEMBER_SAY_MS > simn_now(s))
+    if (strstr(sim_said(s, rank), text) != NULL &&
+        sim_said_ms(s, rank) + 3 * MEMBER_SAY_MS > sim_now(s))
         return;
-    fputs(simn_story(s), stderr);
-    fail_msg("worker %u said \"%s\", expected \"%s\" in it", rank, simn_said(s, rank), text);
+    fputs(sim_story(s), stderr);
+    fail_msg("worker %u said \"%s\", expected \"%s\" in it", rank, sim_said(s, rank), text);
 }
 
 #endif

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "sim/node_sim.h"
+#include "sim/sim.h"
 
 static uint32_t many(void)
 {
@@ -19,17 +19,21 @@ static uint32_t many(void)
     return text != NULL ? (uint32_t)strtoul(text, NULL, 10) : 1024;
 }
 
-static struct simn *together(uint32_t world)
+static struct sim *together(uint32_t world)
 {
-    struct simn *s = simn_new(&(struct simn_opts){ .world = world, .seed = 1, 
-                                                   .rejoin_ms = 1, .step_ms = 200, .start_ms = 100,
-                                                   .delay_ms = 3, .transfer_ms = 30 });
+    struct sim *s = sim_new(&(struct sim_opts){ .world = world,
+                                                .seed = 1,
+                                                .rejoin_ms = 1,
+                                                .step_ms = 200,
+                                                .start_ms = 100,
+                                                .delay_ms = 3,
+                                                .transfer_ms = 30 });
     clock_t begin = clock();
 
-    assert_true(simn_until_together(s, world, 20000));
+    assert_true(sim_until_together(s, world, 20000));
     print_message("%u tasks come together in %" PRIu64 " ms: %.2f s of processor time\n", world,
-                  simn_now(s), (double)(clock() - begin) / CLOCKS_PER_SEC);
-    simn_advance(s, 1000);
+                  sim_now(s), (double)(clock() - begin) / CLOCKS_PER_SEC);
+    sim_advance(s, 1000);
     return s;
 }
 
@@ -37,22 +41,22 @@ static struct simn *together(uint32_t world)
 static void they_die(uint32_t first, uint32_t n, uint64_t limit_ms, const char *what)
 {
     uint32_t world = many();
-    struct simn *s = together(world);
-    uint64_t before = simn_now(s);
+    struct sim *s = together(world);
+    uint64_t before = sim_now(s);
     clock_t begin = clock();
     double seconds;
 
     for (uint32_t i = 0; i < n; i++)
-        simn_kill(s, first + i);
-    if (!simn_until_together(s, world - n, limit_ms))
+        sim_kill(s, first + i);
+    if (!sim_until_together(s, world - n, limit_ms))
         fail_msg("%s: not together again within %" PRIu64 " ms of theirs; %s", what, limit_ms,
-                 simn_finding(s) != NULL ? simn_finding(s) : "nothing found by the judge");
+                 sim_finding(s) != NULL ? sim_finding(s) : "nothing found by the judge");
     seconds = (double)(clock() - begin) / CLOCKS_PER_SEC;
     print_message("%u tasks: %.2f s (%s, regrouped after %" PRIu64 " ms)\n", world, seconds, what,
-                  simn_now(s) - before);
+                  sim_now(s) - before);
     assert_true(seconds < 10); /* 1 s without sanitizers, on a machine that does nothing else */
-    assert_null(simn_finding(s));
-    simn_free(s);
+    assert_null(sim_finding(s));
+    sim_free(s);
 }
 
 static void one_of_a_thousand_dies(void **state)

@@ -1,4 +1,4 @@
-/* test_node_random.c - thousands of small clusters and what may happen to them; sim/node_story.c
+/* test_node_random.c - thousands of small clusters and what may happen to them; sim/sim_story.c
  * says what must come of it. SEEDS=n plays n of them, from FIRST on, until FINDINGS end badly;
  * SEED=n plays one and tells it. test/sim/mutate shows that it finds what is wrong. */
 #include <stdarg.h>
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "sim/node_sim.h"
+#include "sim/sim.h"
 
 #ifdef __SANITIZE_ADDRESS__
 enum { SEEDS = 2000, FINDINGS = 3 };
@@ -35,7 +35,7 @@ static void whatever_happens_all_come_together_or_say_why_not(void **state)
 
     (void)state;
     for (seed = first; seed < first + n && found < asked("FINDINGS", FINDINGS); seed++) {
-        const char *finding = simn_random_story(seed, false);
+        const char *finding = sim_random_story(seed, false);
 
         found += finding != NULL;
         if (finding != NULL)
@@ -55,6 +55,6 @@ int main(void)
     };
 
     if (getenv("SEED") != NULL)
-        return simn_random_story(asked("SEED", 0), true) != NULL;
+        return sim_random_story(asked("SEED", 0), true) != NULL;
     return cmocka_run_group_tests_name("member/node_random", tests, NULL, NULL);
 }

@@ -114,7 +114,7 @@ static inline struct fixture *fixture_new(uint32_t replicas, uint32_t lanes)
         .shuffle = true, .cache_memory = true, .prefetch = 2,
         .seed = 3, .steps = STEPS, .global_batch = 32, .lanes = lanes, .replicas = replicas,
         .clip_norm = 1,
-        .check_gradients = true, .check_weights_every_steps = 7,
+        .check_gradients = true, .check_weights_every_steps = 7, .stuck_factor = 10,
         .optimizer = optim_find("momentum"),
         .hyper = { .momentum = 0.9 },
         .schedule = { .type = OPTIM_CONSTANT, .learning_rate = 0.05 },

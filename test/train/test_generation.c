@@ -4,6 +4,7 @@
 #include <setjmp.h>
 #include <stdint.h>
 #include <dirent.h>
+#include <errno.h>
 #include <time.h>
 #include <cmocka.h>
 
@@ -75,6 +76,8 @@ static uint64_t entries(const char *path)
     DIR *d = opendir(path);
     uint64_t n = 0;
 
+    if (d == NULL && errno == ENOENT)
+        return 2;
     assert_non_null(d);
     while (readdir(d) != NULL)
         n++;

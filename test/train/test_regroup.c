@@ -10,11 +10,13 @@
 #include <cmocka.h>
 
 #include "base/check.h"
+#include "train/sample_check.h"
 #include "train/troupe.h"
 
 enum { FEW = 12, LANES_EACH = 2, EVAL_STEPS = 4 }; /* 4 tasks, 4 steps an epoch */
 
 static char checkpoints[128], exported[128]; /* of all tasks */
+static char samples[128];                    /* of one */
 static bool saves, exports;
 
 static void name_files(const char *folder)
@@ -25,8 +27,9 @@ static void name_files(const char *folder)
 
 static void small_job(struct fixture *f, uint32_t task)
 {
-    (void)task;
     name_files(fixture_root);
+    snprintf(samples, sizeof(samples), "%.60s/samples-%u", fixture_root, task);
+    f->opts.sample_log = samples;
     f->opts.steps = FEW;
     f->opts.replicas = 4; /* of the full cluster; in most scenes some are never there */
     f->opts.min_replicas = 1;
@@ -62,6 +65,7 @@ static struct troupe *new_troupe(const char *hosts, uint32_t devices)
 static struct {
     struct told steps[STEPS + 1], evals[STEPS + 1];
     uint32_t crc;
+    struct sample_check *samples;
 } undisturbed;
 
 static int run_undisturbed(void **state)
@@ -74,7 +78,15 @@ static int run_undisturbed(void **state)
     memcpy(undisturbed.steps, k->stage->tasks[0].steps, sizeof(undisturbed.steps));
     memcpy(undisturbed.evals, k->stage->tasks[0].evals, sizeof(undisturbed.evals));
     undisturbed.crc = k->stage->tasks[0].crc;
+    undisturbed.samples = sample_check(k, 4 * LANES_EACH, FEW, NULL, "undisturbed");
     troupe_free(k);
+    return 0;
+}
+
+static int forget_undisturbed(void **state)
+{
+    (void)state;
+    sample_check_free(undisturbed.samples);
     return 0;
 }
 
@@ -107,6 +119,7 @@ static void expect_same_end(struct troupe *k, const char *what)
     for (uint32_t i = 0; i < k->n; i++)
         if (there[i] && k->stage->tasks[i].crc != undisturbed.crc)
             fail_msg("%s: worker %u ended with other bits", what, i);
+    sample_check_free(sample_check(k, 4 * LANES_EACH, FEW, undisturbed.samples, what));
 }
 
 /* ---- the tests ---- */
@@ -467,5 +480,5 @@ int main(void)
         cmocka_unit_test(a_chief_that_dies_in_finishing_has_a_successor),
     };
 
-    return cmocka_run_group_tests_name("train/regroup", tests, run_undisturbed, NULL);
+    return cmocka_run_group_tests_name("train/regroup", tests, run_undisturbed, forget_undisturbed);
 }

@@ -1,7 +1,7 @@
-/* node_story.c - a random story: a small cluster, some faults, then calm. In the calm all that live
+/* sim_story.c - a random story: a small cluster, some faults, then calm. In the calm all that live
  * must come together in one view, or, where that cannot be, each must say who is missing; no step
  * that somebody kept is lost; and the job is completed by all. */
-#include "sim/node_sim_priv.h"
+#include "sim/sim_priv.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -9,36 +9,65 @@
 #include <string.h>
 
 enum fault {
-    KILL, KILL_TWO, POWER_OFF, STOP_AND_GO, PARTITION, CUT_ONE_WAY, CUT_CONTROL, CUT_DATA, RESET,
-    STORAGE_ALL, STORAGE_ONE, STORAGE_SLOW, CLOCK, LEAVE, STUCK, DEVICE, STORAGE_RELEASED, FAULTS,
+    KILL,
+    KILL_TWO,
+    POWER_OFF,
+    STOP_AND_GO,
+    PARTITION,
+    CUT_ONE_WAY,
+    CUT_CONTROL,
+    CUT_DATA,
+    RESET,
+    STORAGE_ALL,
+    STORAGE_ONE,
+    STORAGE_SLOW,
+    CLOCK,
+    LEAVE,
+    STUCK,
+    DEVICE,
+    STORAGE_RELEASED,
+    FAULTS,
 };
 /* How often each comes, of the sum. */
 static const uint8_t weights[FAULTS] = {
-    [KILL] = 8, [KILL_TWO] = 4, [POWER_OFF] = 3, [STOP_AND_GO] = 5, [PARTITION] = 7,
-    [CUT_ONE_WAY] = 3, [CUT_CONTROL] = 3, [CUT_DATA] = 3, [RESET] = 4, [STORAGE_ALL] = 2,
-    [STORAGE_ONE] = 3, [STORAGE_SLOW] = 1, [CLOCK] = 1, [LEAVE] = 2, [STUCK] = 1, [DEVICE] = 2,
+    [KILL] = 8,
+    [KILL_TWO] = 4,
+    [POWER_OFF] = 3,
+    [STOP_AND_GO] = 5,
+    [PARTITION] = 7,
+    [CUT_ONE_WAY] = 3,
+    [CUT_CONTROL] = 3,
+    [CUT_DATA] = 3,
+    [RESET] = 4,
+    [STORAGE_ALL] = 2,
+    [STORAGE_ONE] = 3,
+    [STORAGE_SLOW] = 1,
+    [CLOCK] = 1,
+    [LEAVE] = 2,
+    [STUCK] = 1,
+    [DEVICE] = 2,
     [STORAGE_RELEASED] = 3,
 };
 
-static uint64_t below(struct simn *s, uint64_t n)
+static uint64_t below(struct sim *s, uint64_t n)
 {
-    return simn_random(s, n);
+    return sim_random(s, n);
 }
 
-static void cut_pair(struct simn *s, uint32_t a, uint32_t b, enum simn_plane plane)
+static void cut_pair(struct sim *s, uint32_t a, uint32_t b, enum sim_plane plane)
 {
-    simn_cut(s, a, b, plane);
-    simn_cut(s, b, a, plane);
+    sim_cut(s, a, b, plane);
+    sim_cut(s, b, a, plane);
 }
 
-static void go_on(struct simn *s)
+static void go_on(struct sim *s)
 {
     for (uint32_t i = 0; i < s->opts.world; i++)
         if (s->tasks[i].is_stopped)
-            simn_continue(s, i);
+            sim_continue(s, i);
 }
 
-static enum fault choose(struct simn *s)
+static enum fault choose(struct sim *s)
 {
     uint64_t sum = 0, n;
     int f;
@@ -51,102 +80,102 @@ static enum fault choose(struct simn *s)
     return (enum fault)f;
 }
 
-static void one_fault(struct simn *s)
+static void one_fault(struct sim *s)
 {
     uint32_t world = s->opts.world, a = (uint32_t)below(s, world), b = (uint32_t)below(s, world);
-    enum simn_storage how = below(s, 2) ? SIMN_STORAGE_HANGS : SIMN_STORAGE_FAILS;
+    enum sim_storage how = below(s, 2) ? SIM_STORAGE_HANGS : SIM_STORAGE_FAILS;
 
     switch (choose(s)) {
     case KILL:
-        simn_kill(s, a);
+        sim_kill(s, a);
         break;
     case KILL_TWO:
-        simn_kill(s, a);
-        simn_kill(s, b);
+        sim_kill(s, a);
+        sim_kill(s, b);
         break;
     case POWER_OFF:
-        simn_power_off(s, a);
+        sim_power_off(s, a);
         break;
     case STOP_AND_GO:
-        simn_pause(s, a);
+        sim_pause(s, a);
         break;
     case PARTITION:
-        simn_partition(s, 1 + below(s, (1u << world) - 1));
+        sim_partition(s, 1 + below(s, (1u << world) - 1));
         break;
     case CUT_ONE_WAY:
-        simn_cut(s, a, below(s, 2) ? b : SIMN_ALL, SIMN_BOTH);
+        sim_cut(s, a, below(s, 2) ? b : SIM_ALL, SIM_BOTH);
         break;
     case CUT_CONTROL:
-        cut_pair(s, a, b, SIMN_CONTROL);
+        cut_pair(s, a, b, SIM_CONTROL);
         break;
     case CUT_DATA:
-        cut_pair(s, a, b, SIMN_DATA);
+        cut_pair(s, a, b, SIM_DATA);
         break;
     case RESET:
-        simn_reset(s, a, b);
+        sim_reset(s, a, b);
         break;
     case STORAGE_ALL:
-        simn_storage(s, SIMN_ALL, how);
+        sim_storage(s, SIM_ALL, how);
         break;
     case STORAGE_ONE:
-        simn_storage(s, a, how);
+        sim_storage(s, a, how);
         break;
     case STORAGE_SLOW:
-        simn_storage_ms(s, 200 + below(s, 1500));
+        sim_storage_ms(s, 200 + below(s, 1500));
         break;
     case CLOCK:
-        simn_clock_jumps(s, a, below(s, 8000));
+        sim_clock_jumps(s, a, below(s, 8000));
         break;
     case LEAVE:
-        simn_stop(s, a, false);
+        sim_stop(s, a, false);
         break;
     case STUCK:
-        simn_stuck(s, a);
+        sim_stuck(s, a);
         break;
     case DEVICE:
-        simn_fail(s, a, MEMBER_FAIL_LOCAL, "the device of worker is broken");
+        sim_fail(s, a, MEMBER_FAIL_LOCAL, "the device of worker is broken");
         break;
     case STORAGE_RELEASED:
-        simn_storage(s, SIMN_ALL, SIMN_STORAGE_FINE);
+        sim_storage(s, SIM_ALL, SIM_STORAGE_FINE);
         break;
     case FAULTS:
         break;
     }
 }
 
-static void calm(struct simn *s, bool some_stay_dead)
+static void calm(struct sim *s, bool some_stay_dead)
 {
-    simn_say(s, SIMN_ALL, "calm");
-    simn_heal(s);
+    sim_say(s, SIM_ALL, "calm");
+    sim_heal(s);
     go_on(s);
-    simn_storage(s, SIMN_ALL, SIMN_STORAGE_FINE);
-    simn_storage_ms(s, 2);
+    sim_storage(s, SIM_ALL, SIM_STORAGE_FINE);
+    sim_storage_ms(s, 2);
     for (uint32_t i = 0; i < s->opts.world && !some_stay_dead; i++)
         if (s->tasks[i].is_off)
-            simn_start(s, i);
+            sim_start(s, i);
 }
 
 /* Those that live or will be started again. */
-static uint32_t expected(const struct simn *s)
+static uint32_t expected(const struct sim *s)
 {
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < s->opts.world; i++) {
         int code = s->tasks[i].exit_code;
-        bool comes = code == SIMN_RUNNING || code == 138 || code == SIMN_KILLED;
+        bool comes = code == SIM_RUNNING || code == 138 || code == SIM_KILLED;
 
         n += s->tasks[i].node != NULL ||
-             (comes && !s->tasks[i].is_off && (s->opts.restart_ms > 0 || code == SIMN_RUNNING));
+             (comes && !s->tasks[i].is_off && (s->opts.restart_ms > 0 || code == SIM_RUNNING));
     }
     return n;
 }
 
-static bool can_train(const struct simn *s, uint32_t n)
+static bool can_train(const struct sim *s, uint32_t n)
 {
     return n > 0 && n >= s->opts.min_world && (!s->opts.no_lease || 2 * n > s->opts.world);
 }
 
-static bool was_stuck(const struct simn *s)
+static bool was_stuck(const struct sim *s)
 {
     for (uint32_t i = 0; i < s->opts.world; i++)
         if (s->tasks[i].was_stuck)
@@ -155,21 +184,21 @@ static bool was_stuck(const struct simn *s)
 }
 
 /* They cannot be a group: everyone says why, or has ended and said why. */
-static void everyone_is_told(struct simn *s)
+static void everyone_is_told(struct sim *s)
 {
-    simn_advance(s, 8000 + s->opts.rejoin_ms);
+    sim_advance(s, 8000 + s->opts.rejoin_ms);
     for (uint32_t i = 0; i < s->opts.world && !s->is_broken; i++) {
-        const struct simn_task *t = &s->tasks[i];
+        const struct sim_task *t = &s->tasks[i];
 
         if (t->node == NULL || t->started_ms + 6000 > s->now_ms)
             continue;
         if (t->said_ms + 3 * MEMBER_SAY_MS < s->now_ms || strstr(t->said, "worker ") == NULL)
-            simn_broken(s, "%s waits in vain and does not say for whom; it said last: %s",
-                        s->names[i], t->said);
+            sim_broken(s, "%s waits in vain and does not say for whom; it said last: %s",
+                       s->names[i], t->said);
     }
 }
 
-static void remember(struct simn *s)
+static void remember(struct sim *s)
 {
     for (uint32_t i = 0; i < s->opts.world; i++) {
         s->tasks[i].calm_serial = s->tasks[i].node != NULL ? s->tasks[i].serial : 0;
@@ -178,33 +207,32 @@ static void remember(struct simn *s)
 }
 
 /* What a process held that is still there, the group holds. */
-static void nothing_is_lost(struct simn *s)
+static void nothing_is_lost(struct sim *s)
 {
     for (uint32_t i = 0; i < s->opts.world; i++) {
-        const struct simn_task *t = &s->tasks[i];
+        const struct sim_task *t = &s->tasks[i];
 
-        if (t->node != NULL && t->calm_serial == t->serial && t->calm_held > simn_newest(s))
-            simn_broken(s, "%s held step %" PRIu64 ", and the group goes on from %" PRIu64,
-                        s->names[i], t->calm_held, simn_newest(s));
+        if (t->node != NULL && t->calm_serial == t->serial && t->calm_held > sim_newest(s))
+            sim_broken(s, "%s held step %" PRIu64 ", and the group goes on from %" PRIu64,
+                       s->names[i], t->calm_held, sim_newest(s));
     }
 }
 
-static void finish(struct simn *s, uint64_t calm_ms)
+static void finish(struct sim *s, uint64_t calm_ms)
 {
     uint32_t world = s->opts.world;
 
-    simn_steps(s, simn_newest(s) + 3);
+    sim_steps(s, sim_newest(s) + 3);
     if (!s->opts.no_lease && below(s, 3) == 0) {
-        simn_advance(s, below(s, 6 * s->opts.step_ms));
-        simn_kill(s, (uint32_t)below(s, world));
+        sim_advance(s, below(s, 6 * s->opts.step_ms));
+        sim_kill(s, (uint32_t)below(s, world));
     }
-    if (!simn_until_ended(s, 15000 + s->opts.rejoin_ms + (was_stuck(s) ? 35000 : 0)) &&
+    if (!sim_until_ended(s, 15000 + s->opts.rejoin_ms + (was_stuck(s) ? 35000 : 0)) &&
         !s->is_broken) {
         if (!can_train(s, expected(s)) || (s->complete_step != 0 && s->opts.no_lease))
             return; /* too few are left, or who came too late cannot see that all is done */
-        simn_broken(s, "the job is not completed: %u tasks live, %s", simn_alive(s),
-                    s->complete_step != 0 ? "its last checkpoint is written"
-                                          : "no last checkpoint");
+        sim_broken(s, "the job is not completed: %u tasks live, %s", sim_alive(s),
+                   s->complete_step != 0 ? "its last checkpoint is written" : "no last checkpoint");
     }
     for (uint32_t i = 0; i < world && !s->is_broken; i++) {
         int code = s->tasks[i].exit_code;
@@ -215,69 +243,71 @@ static void finish(struct simn *s, uint64_t calm_ms)
             (!can_train(s, expected(s)) || s->opts.restart_ms == 0 || s->opts.no_lease))
             continue;
         if (code != 0 && !(code == 143 && s->tasks[i].was_told_to_stop) && !s->tasks[i].is_off &&
-            !was_gone && code != SIMN_KILLED &&
-            (s->opts.restart_ms > 0 || !s->tasks[i].was_stuck))
-            simn_broken(s, "the job is complete, and %s ended with %d: %s", s->names[i], code,
-                        s->tasks[i].exit_text);
+            !was_gone && code != SIM_KILLED && (s->opts.restart_ms > 0 || !s->tasks[i].was_stuck))
+            sim_broken(s, "the job is complete, and %s ended with %d: %s", s->names[i], code,
+                       s->tasks[i].exit_text);
     }
 }
 
 /* In the calm nothing happens: no alarm is false. */
-static void stays_together(struct simn *s)
+static void stays_together(struct sim *s)
 {
     uint32_t first = 0;
     uint64_t generation;
 
     while (first < s->opts.world && s->tasks[first].node == NULL)
         first++;
-    simn_advance(s, 2000); /* consequences of the last fault may be under way */
-    if (!simn_until_together(s, simn_alive(s), 8000))
+    sim_advance(s, 2000); /* consequences of the last fault may be under way */
+    if (!sim_until_together(s, sim_alive(s), 8000))
         return; /* somebody was told to leave */
-    generation = simn_generation(s, first);
-    simn_advance(s, 2000);
+    generation = sim_generation(s, first);
+    sim_advance(s, 2000);
     for (uint32_t i = 0; i < s->opts.world && !s->is_broken; i++)
         if (s->tasks[i].node == NULL || s->tasks[i].was_told_to_stop)
             return; /* it may leave only now */
-    if (!s->is_broken && simn_generation(s, first) != generation)
-        simn_broken(s, "the group breaks up, and nothing happened: %s",
-                    member_node_cause(s->tasks[first].node));
+    if (!s->is_broken && sim_generation(s, first) != generation)
+        sim_broken(s, "the group breaks up, and nothing happened: %s",
+                   member_node_cause(s->tasks[first].node));
 }
 
 /* All are told to stop within a moment, or one is told to stop the job: what the group holds is
  * saved. */
-static void all_leave(struct simn *s)
+static void all_leave(struct sim *s)
 {
     uint64_t newest, begin = s->now_ms;
 
     if (below(s, 3) == 0)
-        simn_stop(s, (uint32_t)below(s, s->opts.world), true);
+        sim_stop(s, (uint32_t)below(s, s->opts.world), true);
     else
         for (uint32_t i = 0; i < s->opts.world; i++) {
-            simn_stop(s, i, false);
+            sim_stop(s, i, false);
             if (below(s, 2) == 0)
-                simn_advance(s, below(s, 60));
+                sim_advance(s, below(s, 60));
         }
-    newest = simn_newest(s);
-    simn_advance(s, s->opts.grace_ms + 3000);
+    newest = sim_newest(s);
+    sim_advance(s, s->opts.grace_ms + 3000);
     for (uint32_t i = 0; i < s->opts.world && !s->is_broken && !was_stuck(s); i++) {
-        const struct simn_task *t = &s->tasks[i];
+        const struct sim_task *t = &s->tasks[i];
 
         if (t->was_told_to_stop &&
             (t->node != NULL || (t->exit_code != 143 && t->ended_ms >= begin)))
-            simn_broken(s, "all were told to stop, and %s %s", s->names[i],
-                        t->node != NULL ? "goes on" : t->exit_text);
+            sim_broken(s, "all were told to stop, and %s %s", s->names[i],
+                       t->node != NULL ? "goes on" : t->exit_text);
     }
     /* Survivors of a broken step differ by one, and the leader saves its own. */
-    if (!s->is_broken && simn_alive(s) == 0 && simn_checkpoint(s) + 1 < newest && !was_stuck(s))
-        simn_broken(s, "all have left from step %" PRIu64 ", and that of step %" PRIu64
-                    " is the newest saved", newest, simn_checkpoint(s));
+    if (!s->is_broken && sim_alive(s) == 0 && sim_checkpoint(s) + 1 < newest && !was_stuck(s))
+        sim_broken(s,
+                   "all have left from step %" PRIu64 ", and that of step %" PRIu64
+                   " is the newest saved",
+                   newest, sim_checkpoint(s));
 }
 
-static struct simn_opts draw(uint64_t seed, bool tell)
+static struct sim_opts draw(uint64_t seed, bool tell)
 {
-    struct simn die = { .random = (seed + 7) * 0x9e3779b97f4a7c15u };
-    struct simn_opts o = { .world = 2 + (uint32_t)below(&die, below(&die, 20) == 0 ? 12 : 5),
-                           .seed = seed, .tell = tell };
+    struct sim die = { .random = (seed + 7) * 0x9e3779b97f4a7c15u };
+    struct sim_opts o = { .world = 2 + (uint32_t)below(&die, below(&die, 20) == 0 ? 12 : 5),
+                          .seed = seed,
+                          .tell = tell };
 
     o.min_world = below(&die, 3) == 0 ? 1 + (uint32_t)below(&die, o.world) : 1;
     o.no_lease = below(&die, 5) >= 3;
@@ -298,18 +328,19 @@ static struct simn_opts draw(uint64_t seed, bool tell)
     return o;
 }
 
-static void play(struct simn *s)
+static void play(struct sim *s)
 {
     uint32_t n;
     uint64_t limit, calm_ms;
 
-    simn_advance(s, below(s, 4) == 0 ? below(s, 400) : 400 + below(s, 600));
+    sim_advance(s, below(s, 4) == 0 ? below(s, 400) : 400 + below(s, 600));
     for (uint64_t faults = 1 + below(s, 5); faults > 0 && !s->is_broken; faults--) {
         one_fault(s);
-        simn_advance(s, below(s, 3) == 0 ? below(s, 30) :
-                        below(s, 4) == 0 ? below(s, 6000) : below(s, 1200));
+        sim_advance(s, below(s, 3) == 0   ? below(s, 30)
+                       : below(s, 4) == 0 ? below(s, 6000)
+                                          : below(s, 1200));
         if (below(s, 4) == 0)
-            simn_heal(s);
+            sim_heal(s);
         if (below(s, 4) == 0)
             go_on(s);
     }
@@ -320,20 +351,22 @@ static void play(struct simn *s)
     if (s->is_broken)
         return;
     n = expected(s);
-    simn_say(s, SIMN_ALL, "%u tasks are to come together", n);
+    sim_say(s, SIM_ALL, "%u tasks are to come together", n);
     if (n == 0)
         return;
     if (!can_train(s, n)) {
         everyone_is_told(s);
         return;
     }
-    for (uint64_t until = s->now_ms + limit; !simn_until_together(s, n, 1000);) {
+    for (uint64_t until = s->now_ms + limit; !sim_until_together(s, n, 1000);) {
         n = expected(s); /* a task that was told to leave may end only now */
         if (s->is_broken || !can_train(s, n))
             return;
         if (s->now_ms >= until) {
-            simn_broken(s, "%u tasks live and are not one group %" PRIu64 " ms after the last "
-                        "fault", n, limit);
+            sim_broken(s,
+                       "%u tasks live and are not one group %" PRIu64 " ms after the last "
+                       "fault",
+                       n, limit);
             return;
         }
     }
@@ -346,23 +379,24 @@ static void play(struct simn *s)
         finish(s, calm_ms);
 }
 
-const char *simn_random_story(uint64_t seed, bool tell)
+const char *sim_random_story(uint64_t seed, bool tell)
 {
     static char finding[2 * TEXT];
-    struct simn_opts o = draw(seed, tell);
-    struct simn *s = simn_new(&o);
+    struct sim_opts o = draw(seed, tell);
+    struct sim *s = sim_new(&o);
     bool is_broken;
 
-    simn_say(s, SIMN_ALL, "seed %" PRIu64 ": world %u, min_world %u, %s, rejoin %" PRIu64
-             " ms, step %" PRIu64 " ms, delay %" PRIu64 " ms, restart %" PRIu64 " ms", seed,
-             o.world, o.min_world, o.no_lease ? "no shared storage" : "shared storage",
-             o.rejoin_ms, o.step_ms, o.delay_ms, o.restart_ms);
+    sim_say(s, SIM_ALL,
+            "seed %" PRIu64 ": world %u, min_world %u, %s, rejoin %" PRIu64 " ms, step %" PRIu64
+            " ms, delay %" PRIu64 " ms, restart %" PRIu64 " ms",
+            seed, o.world, o.min_world, o.no_lease ? "no shared storage" : "shared storage",
+            o.rejoin_ms, o.step_ms, o.delay_ms, o.restart_ms);
     play(s);
-    is_broken = simn_finding(s) != NULL;
+    is_broken = sim_finding(s) != NULL;
     if (is_broken)
-        snprintf(finding, sizeof(finding), "%s", simn_finding(s));
+        snprintf(finding, sizeof(finding), "%s", sim_finding(s));
     if (tell)
-        printf("%s", simn_story(s));
-    simn_free(s);
+        printf("%s", sim_story(s));
+    sim_free(s);
     return is_broken ? finding : NULL;
 }

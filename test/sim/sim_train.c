@@ -1,7 +1,7 @@
-/* node_train.c - training: the members of a published view connect, those behind receive the state,
+/* sim_train.c - training: the members of a published view connect, those behind receive the state,
  * then a step needs the contribution of all, and each applies it a little later by itself. So when
  * the group breaks in that window, some have made the step and some have not. */
-#include "sim/node_sim_priv.h"
+#include "sim/sim_priv.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -16,50 +16,60 @@ enum {
 enum what { T_CONNECTED, T_RECEIVED, T_GIVES, T_APPLIES, T_ABORTED, T_BROKEN, T_LATE };
 enum news { NEWS_PAUSED, NEWS_ABORTED, NEWS_COMPLETE, NEWS_FAILED };
 
-static struct simn_group *group(struct simn *s, uint32_t rank)
+static struct sim_group *group(struct sim *s, uint32_t rank)
 {
     return s->groups.at[s->tasks[rank].train.group];
 }
 
-static void later(struct simn *s, uint32_t rank, uint64_t ms, enum what what, uint64_t value)
+static void later(struct sim *s, uint32_t rank, uint64_t ms, enum what what, uint64_t value)
 {
-    const struct simn_task *t = &s->tasks[rank];
+    const struct sim_task *t = &s->tasks[rank];
 
-    simn_push(s, (struct simn_event){ .at_ms = s->now_ms + ms, .kind = EV_TRAIN, .from = rank,
-                                      .to = rank, .serial = t->serial, .link = t->train.run,
-                                      .a = what, .b = value });
+    sim_push(s, (struct sim_event){ .at_ms = s->now_ms + ms,
+                                    .kind = EV_TRAIN,
+                                    .from = rank,
+                                    .to = rank,
+                                    .serial = t->serial,
+                                    .link = t->train.run,
+                                    .a = what,
+                                    .b = value });
 }
 
-static void news(struct simn *s, uint32_t rank, enum news what, uint32_t peer)
+static void news(struct sim *s, uint32_t rank, enum news what, uint32_t peer)
 {
-    struct simn_task *t = &s->tasks[rank];
+    struct sim_task *t = &s->tasks[rank];
 
     t->train.is_over = true;
-    simn_push(s, (struct simn_event){ .at_ms = s->now_ms + simn_random(s, 2), .kind = EV_NEWS,
-                                      .from = rank, .to = rank, .serial = t->serial,
-                                      .link = t->train.run, .a = what, .b = peer });
+    sim_push(s, (struct sim_event){ .at_ms = s->now_ms + sim_random(s, 2),
+                                    .kind = EV_NEWS,
+                                    .from = rank,
+                                    .to = rank,
+                                    .serial = t->serial,
+                                    .link = t->train.run,
+                                    .a = what,
+                                    .b = peer });
 }
 
-static void enter(struct simn *s, uint32_t rank, enum simn_phase phase)
+static void enter(struct sim *s, uint32_t rank, enum sim_phase phase)
 {
-    struct simn_train *t = &s->tasks[rank].train;
+    struct sim_train *t = &s->tasks[rank].train;
 
     t->phase = phase;
-    t->since_ms = simn_clock(s, rank);
+    t->since_ms = sim_clock(s, rank);
     t->place = phase <= RECEIVING ? (uint64_t)phase : 4 * s->tasks[rank].held + (uint64_t)phase;
     t->waits_for_lease = false;
 }
 
-static bool is_in(const struct simn *s, uint32_t rank, const struct simn_group *g)
+static bool is_in(const struct sim *s, uint32_t rank, const struct sim_group *g)
 {
-    const struct simn_task *t = &s->tasks[rank];
+    const struct sim_task *t = &s->tasks[rank];
 
     return t->node != NULL && t->train.phase != REST && s->groups.at[t->train.group] == g;
 }
 
 /* ---- a group ---- */
 
-bool simn_same_view(const struct member_view *a, const struct member_view *b)
+bool sim_same_view(const struct member_view *a, const struct member_view *b)
 {
     if (a->generation != b->generation || a->n != b->n || a->newest_step != b->newest_step ||
         a->newest != b->newest)
@@ -71,15 +81,15 @@ bool simn_same_view(const struct member_view *a, const struct member_view *b)
     return true;
 }
 
-uint32_t group_of(struct simn *s, uint32_t rank, const struct member_view *v)
+uint32_t sim_group_of(struct sim *s, uint32_t rank, const struct member_view *v)
 {
-    struct simn_group *g;
+    struct sim_group *g;
 
     for (size_t i = s->groups.n; i-- > 1;)
-        if (simn_same_view(&s->groups.at[i]->view, v))
+        if (sim_same_view(&s->groups.at[i]->view, v))
             return (uint32_t)i;
-    g = simn_alloc(sizeof(*g));
-    g->seats = simn_alloc(v->n * sizeof(*g->seats));
+    g = sim_alloc(sizeof(*g));
+    g->seats = sim_alloc(v->n * sizeof(*g->seats));
     memcpy(g->seats, v->seats, v->n * sizeof(*g->seats));
     g->view = *v;
     g->view.seats = g->seats;
@@ -89,36 +99,36 @@ uint32_t group_of(struct simn *s, uint32_t rank, const struct member_view *v)
     g->author_serial = s->tasks[rank].serial;
     if (!VEC_PUSH(s->groups, g))
         abort();
-    judge_view(s, rank, &g->view);
+    sim_judge_view(s, rank, &g->view);
     return (uint32_t)(s->groups.n - 1);
 }
 
-static void go_on(struct simn *s, uint32_t at, uint64_t ms)
+static void go_on(struct sim *s, uint32_t at, uint64_t ms)
 {
-    simn_push(s, (struct simn_event){ .at_ms = s->now_ms + ms, .kind = EV_GROUP, .link = at });
+    sim_push(s, (struct sim_event){ .at_ms = s->now_ms + ms, .kind = EV_GROUP, .link = at });
 }
 
 /* The communicator of `culprit` is gone: the others fail, each when it sees that, and whether the
  * reduction that was under way got through is chance. */
-static void break_group(struct simn *s, struct simn_group *g, uint32_t culprit, uint64_t after_ms)
+static void break_group(struct sim *s, struct sim_group *g, uint32_t culprit, uint64_t after_ms)
 {
     if (g->is_broken)
         return;
     g->is_broken = true;
     for (uint32_t i = 0; i < g->view.n; i++) {
         uint32_t rank = g->view.seats[i].rank;
-        struct simn_train *t = &s->tasks[rank].train;
+        struct sim_train *t = &s->tasks[rank].train;
 
         if (rank == culprit || !is_in(s, rank, g) || t->is_over)
             continue;
-        if (t->will_apply && simn_random(s, 2) == 0)
+        if (t->will_apply && sim_random(s, 2) == 0)
             t->will_apply = false;
-        later(s, rank, after_ms + simn_delay(s) + (g->is_connected ? 0 : simn_random(s, 300)),
+        later(s, rank, after_ms + sim_delay(s) + (g->is_connected ? 0 : sim_random(s, 300)),
               T_BROKEN, culprit);
     }
 }
 
-static bool all_paths_open(struct simn *s, const struct simn_group *g, uint32_t *a, uint32_t *b)
+static bool all_paths_open(struct sim *s, const struct sim_group *g, uint32_t *a, uint32_t *b)
 {
     for (uint32_t i = 0; i < g->view.n; i++) {
         *a = *b = g->view.seats[i].rank;
@@ -126,7 +136,7 @@ static bool all_paths_open(struct simn *s, const struct simn_group *g, uint32_t 
             return false;
         for (uint32_t j = 0; j < g->view.n && s->n_cuts > 0; j++) {
             *b = g->view.seats[j].rank;
-            if (!link_passes(s, *a, *b, SIMN_DATA))
+            if (!sim_link_passes(s, *a, *b, SIM_DATA))
                 return false;
         }
     }
@@ -134,9 +144,9 @@ static bool all_paths_open(struct simn *s, const struct simn_group *g, uint32_t 
 }
 
 /* The network or somebody who stands still holds all of them up. */
-static bool is_held_up(struct simn *s, uint32_t at)
+static bool is_held_up(struct sim *s, uint32_t at)
 {
-    struct simn_group *g = s->groups.at[at];
+    struct sim_group *g = s->groups.at[at];
     uint32_t a, b;
 
     if (all_paths_open(s, g, &a, &b)) {
@@ -149,34 +159,35 @@ static bool is_held_up(struct simn *s, uint32_t at)
         go_on(s, at, AGAIN_MS);
         return true;
     }
-    simn_say(s, a, "the communicator lost %s", s->names[b]);
+    sim_say(s, a, "the communicator lost %s", s->names[b]);
     later(s, a, 0, T_BROKEN, b);
     later(s, b, 0, T_BROKEN, a);
     return true;
 }
 
-static void connect_all(struct simn *s, uint32_t at)
+static void connect_all(struct sim *s, uint32_t at)
 {
-    struct simn_group *g = s->groups.at[at];
+    struct sim_group *g = s->groups.at[at];
     uint32_t first = g->view.seats[0].rank;
 
-    if (g->view.newest_step == 0 && s->tasks[first].storage == SIMN_STORAGE_FAILS) {
-        sim_train_fail(s, first, MEMBER_FAIL_LOCAL, "read the newest checkpoint: input/output error");
+    if (g->view.newest_step == 0 && s->tasks[first].storage == SIM_STORAGE_FAILS) {
+        sim_train_fail(s, first, MEMBER_FAIL_LOCAL,
+                       "read the newest checkpoint: input/output error");
         return;
     }
-    if (g->view.newest_step == 0 && s->tasks[first].storage == SIMN_STORAGE_HANGS) {
+    if (g->view.newest_step == 0 && s->tasks[first].storage == SIM_STORAGE_HANGS) {
         go_on(s, at, AGAIN_MS);
         return;
     }
-    g->step = g->view.newest_step > 0 ? g->view.newest_step : store_newest(s, first);
+    g->step = g->view.newest_step > 0 ? g->view.newest_step : sim_store_newest(s, first);
     g->is_connected = true;
     for (uint32_t i = 0; i < g->view.n; i++)
-        later(s, g->view.seats[i].rank, simn_delay(s), T_CONNECTED, 0);
+        later(s, g->view.seats[i].rank, sim_delay(s), T_CONNECTED, 0);
 }
 
-static void reduce(struct simn *s, uint32_t at)
+static void reduce(struct sim *s, uint32_t at)
 {
-    struct simn_group *g = s->groups.at[at];
+    struct sim_group *g = s->groups.at[at];
 
     g->step++;
     g->given = 0;
@@ -184,66 +195,68 @@ static void reduce(struct simn *s, uint32_t at)
         uint32_t rank = g->view.seats[i].rank;
 
         s->tasks[rank].train.will_apply = true;
-        later(s, rank, simn_delay(s), T_APPLIES, 2 * g->step + g->will_pause);
+        later(s, rank, sim_delay(s), T_APPLIES, 2 * g->step + g->will_pause);
     }
     g->will_pause = false;
 }
 
 /* ---- a member ---- */
 
-void train_begin(struct simn *s, uint32_t rank, const struct member_view *v)
+void sim_train_begin(struct sim *s, uint32_t rank, const struct member_view *v)
 {
-    struct simn_task *t = &s->tasks[rank];
-    uint32_t at = group_of(s, rank, v);
-    struct simn_group *g = s->groups.at[at];
+    struct sim_task *t = &s->tasks[rank];
+    uint32_t at = sim_group_of(s, rank, v);
+    struct sim_group *g = s->groups.at[at];
     bool was_stuck = t->train.is_stuck;
 
     if (t->train.phase != REST) {
-        simn_broken(s, "%s is to train in generation %" PRIu64 " before it is at rest",
-                    s->names[rank], v->generation);
+        sim_broken(s, "%s is to train in generation %" PRIu64 " before it is at rest",
+                   s->names[rank], v->generation);
         return;
     }
-    t->train = (struct simn_train){ .group = at, .run = t->train.run + 1,
-                                    .steps = t->train.steps, .is_stuck = was_stuck };
+    t->train = (struct sim_train){
+        .group = at, .run = t->train.run + 1, .steps = t->train.steps, .is_stuck = was_stuck
+    };
     enter(s, rank, CONNECTING);
     if (t->held > v->newest_step)
-        simn_broken(s, "%s holds step %" PRIu64 ", and generation %" PRIu64
-                    " would set it back to %" PRIu64, s->names[rank], t->held, v->generation,
-                    v->newest_step);
+        sim_broken(s,
+                   "%s holds step %" PRIu64 ", and generation %" PRIu64
+                   " would set it back to %" PRIu64,
+                   s->names[rank], t->held, v->generation, v->newest_step);
     if (g->is_broken)
-        later(s, rank, simn_delay(s) + simn_random(s, 300), T_BROKEN, MEMBER_NOBODY);
+        later(s, rank, sim_delay(s) + sim_random(s, 300), T_BROKEN, MEMBER_NOBODY);
     else if (++g->joined == v->n)
-        go_on(s, at, simn_delay(s));
+        go_on(s, at, sim_delay(s));
     later(s, rank, CONNECT_LIMIT_MS, T_LATE, 0);
 }
 
-void train_pause(struct simn *s, uint32_t rank)
+void sim_train_pause(struct sim *s, uint32_t rank)
 {
     s->tasks[rank].train.asked_pause = true;
 }
 
-void train_abort_now(struct simn *s, uint32_t rank)
+void sim_train_abort_now(struct sim *s, uint32_t rank)
 {
-    struct simn_train *t = &s->tasks[rank].train;
+    struct sim_train *t = &s->tasks[rank].train;
 
     if (t->phase == REST || t->is_over || t->asked_abort)
         return;
     t->asked_abort = true;
     break_group(s, group(s, rank), rank, 0);
     if (!t->is_stuck)
-        later(s, rank, simn_random(s, 4), T_ABORTED, 0);
+        later(s, rank, sim_random(s, 4), T_ABORTED, 0);
 }
 
-void sim_train_fail(struct simn *s, uint32_t rank, enum member_failure kind, const char *text)
+void sim_train_fail(struct sim *s, uint32_t rank, enum member_failure kind, const char *text)
 {
-    struct simn_task *t = &s->tasks[rank];
+    struct sim_task *t = &s->tasks[rank];
 
     if (t->node == NULL || t->is_stopped || t->train.is_over)
         return;
-    simn_say(s, rank, "fails: %s", text);
+    sim_say(s, rank, "fails: %s", text);
     if (t->train.phase == REST) {
-        member_node_failed(t->node, 0, kind, MEMBER_NOBODY, t->held, text, simn_clock(s, rank));
-        simn_drain(s, rank);
+        member_node_failed(t->node, 0, kind, MEMBER_NOBODY, t->held, text, sim_clock(s, rank));
+        sim_drain(s, rank);
         return;
     }
     t->train.failure = kind;
@@ -252,71 +265,71 @@ void sim_train_fail(struct simn *s, uint32_t rank, enum member_failure kind, con
     news(s, rank, NEWS_FAILED, MEMBER_NOBODY);
 }
 
-void simn_stuck(struct simn *s, uint32_t rank)
+void sim_stuck(struct sim *s, uint32_t rank)
 {
-    simn_say(s, rank, "its training stands still");
+    sim_say(s, rank, "its training stands still");
     s->tasks[rank].train.is_stuck = s->tasks[rank].was_stuck = true;
 }
 
-void train_process_gone(struct simn *s, uint32_t rank, bool is_silent)
+void sim_train_process_gone(struct sim *s, uint32_t rank, bool is_silent)
 {
-    struct simn_task *t = &s->tasks[rank];
+    struct sim_task *t = &s->tasks[rank];
 
     if (t->train.group != 0 && t->train.phase != REST)
         break_group(s, group(s, rank), rank, is_silent ? DATA_LIMIT_MS : 0);
-    t->train = (struct simn_train){ .run = t->train.run + 1 };
+    t->train = (struct sim_train){ .run = t->train.run + 1 };
 }
 
-static void step_on(struct simn *s, uint32_t rank)
+static void step_on(struct sim *s, uint32_t rank)
 {
-    struct simn_task *t = &s->tasks[rank];
+    struct sim_task *t = &s->tasks[rank];
     bool is_first = group(s, rank)->view.seats[0].rank == rank;
 
     if (s->opts.steps > 0 && t->held >= s->opts.steps) {
         enter(s, rank, SAVING_LAST);
         if (is_first)
-            store_save(s, rank, t->held, false, true);
+            sim_store_save(s, rank, t->held, false, true);
         else
             news(s, rank, NEWS_COMPLETE, MEMBER_NOBODY);
         return;
     }
     if (is_first && s->opts.save_every > 0 && t->held > 0 && t->held % s->opts.save_every == 0)
-        store_save(s, rank, t->held, false, false);
+        sim_store_save(s, rank, t->held, false, false);
     enter(s, rank, COMPUTING);
-    later(s, rank, s->opts.step_ms * (75 + simn_random(s, 50)) / 100 + 1, T_GIVES, 0);
+    later(s, rank, s->opts.step_ms * (75 + sim_random(s, 50)) / 100 + 1, T_GIVES, 0);
 }
 
-static void connected(struct simn *s, uint32_t rank)
+static void connected(struct sim *s, uint32_t rank)
 {
-    struct simn_task *t = &s->tasks[rank];
+    struct sim_task *t = &s->tasks[rank];
 
     if (t->train.phase == CONNECTING && t->held != group(s, rank)->step) {
         enter(s, rank, RECEIVING);
         t->held = 0; /* what was there is being overwritten */
-        later(s, rank, 1 + simn_random(s, s->opts.transfer_ms), T_RECEIVED, 0);
+        later(s, rank, 1 + sim_random(s, s->opts.transfer_ms), T_RECEIVED, 0);
         return;
     }
     if (t->train.phase == RECEIVING)
         t->held = group(s, rank)->step;
     t->train.phase = COMPUTING;
-    member_node_connected(t->node, group(s, rank)->view.generation, simn_clock(s, rank));
+    member_node_connected(t->node, group(s, rank)->view.generation, sim_clock(s, rank));
     step_on(s, rank);
 }
 
-static void gives(struct simn *s, uint32_t rank)
+static void gives(struct sim *s, uint32_t rank)
 {
-    struct simn_task *t = &s->tasks[rank];
-    struct simn_group *g = group(s, rank);
+    struct sim_task *t = &s->tasks[rank];
+    struct sim_group *g = group(s, rank);
 
     if (t->train.is_stuck)
         return;
     if (g->view.seats[0].rank == rank) {
-        if (member_node_needs_lease(t->node) && !store_is_held(s, rank)) {
+        if (member_node_needs_lease(t->node) && !sim_store_is_held(s, rank)) {
             t->train.waits_for_lease = true;
             later(s, rank, LEASE_AGAIN_MS, T_GIVES, 0);
             return;
         }
-        judge_go(s, rank, g);
+        sim_judge_go(s, rank, g);
     }
     enter(s, rank, GIVEN);
     g->will_pause |= t->train.asked_pause;
@@ -324,14 +337,14 @@ static void gives(struct simn *s, uint32_t rank)
         reduce(s, t->train.group);
 }
 
-static void applies(struct simn *s, uint32_t rank, uint64_t step, bool pauses)
+static void applies(struct sim *s, uint32_t rank, uint64_t step, bool pauses)
 {
-    struct simn_task *t = &s->tasks[rank];
+    struct sim_task *t = &s->tasks[rank];
 
     if (!t->train.will_apply)
         return;
     t->train.will_apply = false;
-    judge_apply(s, rank, step);
+    sim_judge_apply(s, rank, step);
     t->held = step;
     t->train.steps++;
     if (t->train.asked_abort)
@@ -342,9 +355,9 @@ static void applies(struct simn *s, uint32_t rank, uint64_t step, bool pauses)
         step_on(s, rank);
 }
 
-static void broken(struct simn *s, uint32_t rank, uint32_t peer)
+static void broken(struct sim *s, uint32_t rank, uint32_t peer)
 {
-    struct simn_task *t = &s->tasks[rank];
+    struct sim_task *t = &s->tasks[rank];
 
     if (t->train.asked_abort || t->train.is_stuck)
         return;
@@ -358,52 +371,52 @@ static void broken(struct simn *s, uint32_t rank, uint32_t peer)
     news(s, rank, NEWS_FAILED, peer);
 }
 
-static void tell_node(struct simn *s, uint32_t rank, const struct simn_event *e)
+static void tell_node(struct sim *s, uint32_t rank, const struct sim_event *e)
 {
-    struct simn_task *t = &s->tasks[rank];
-    uint64_t g = group(s, rank)->view.generation, now = simn_clock(s, rank);
+    struct sim_task *t = &s->tasks[rank];
+    uint64_t g = group(s, rank)->view.generation, now = sim_clock(s, rank);
 
     t->train.phase = REST;
     t->train.is_over = t->train.asked_pause = t->train.asked_abort = false;
     switch ((enum news)e->a) {
     case NEWS_PAUSED:
-        simn_say(s, rank, "paused after step %" PRIu64, t->held);
+        sim_say(s, rank, "paused after step %" PRIu64, t->held);
         member_node_paused(t->node, g, t->held, now);
         break;
     case NEWS_ABORTED:
-        simn_say(s, rank, "aborted, holds step %" PRIu64, t->held);
+        sim_say(s, rank, "aborted, holds step %" PRIu64, t->held);
         member_node_aborted(t->node, g, t->held, now);
         break;
     case NEWS_COMPLETE:
-        simn_say(s, rank, "has made all steps");
+        sim_say(s, rank, "has made all steps");
         member_node_complete(t->node, g, t->held, now);
         break;
     case NEWS_FAILED:
-        simn_say(s, rank, "training failed, holds step %" PRIu64 ": %s (%s)", t->held,
-                 t->train.text, e->b == MEMBER_NOBODY ? "nobody named" : s->names[e->b]);
+        sim_say(s, rank, "training failed, holds step %" PRIu64 ": %s (%s)", t->held, t->train.text,
+                e->b == MEMBER_NOBODY ? "nobody named" : s->names[e->b]);
         member_node_failed(t->node, g, t->train.failure, (uint32_t)e->b, t->held, t->train.text,
                            now);
         break;
     }
 }
 
-void train_last_saved(struct simn *s, uint32_t rank)
+void sim_train_last_saved(struct sim *s, uint32_t rank)
 {
-    struct simn_train *t = &s->tasks[rank].train;
+    struct sim_train *t = &s->tasks[rank].train;
 
     if (t->phase == SAVING_LAST && !t->is_over && !t->asked_abort) {
         s->complete_step = s->tasks[rank].held;
-        simn_say(s, rank, "the last checkpoint is verified");
+        sim_say(s, rank, "the last checkpoint is verified");
         news(s, rank, NEWS_COMPLETE, MEMBER_NOBODY);
     }
 }
 
-void train_event(struct simn *s, struct simn_event *e)
+void sim_train_event(struct sim *s, struct sim_event *e)
 {
-    struct simn_train *t = &s->tasks[e->to].train;
+    struct sim_train *t = &s->tasks[e->to].train;
 
     if (e->kind == EV_GROUP) {
-        struct simn_group *g = s->groups.at[e->link];
+        struct sim_group *g = s->groups.at[e->link];
 
         if (g->is_broken || is_held_up(s, e->link))
             return;
@@ -423,8 +436,8 @@ void train_event(struct simn *s, struct simn_event *e)
         return;
     switch ((enum what)e->a) {
     case T_ABORTED:
-        if (t->will_apply && simn_random(s, 2) == 0) /* the update has begun: it runs to its end */
-            later(s, e->to, simn_delay(s), T_ABORTED, 0);
+        if (t->will_apply && sim_random(s, 2) == 0) /* the update has begun: it runs to its end */
+            later(s, e->to, sim_delay(s), T_ABORTED, 0);
         else
             news(s, e->to, NEWS_ABORTED, MEMBER_NOBODY);
         return;
@@ -447,15 +460,16 @@ void train_event(struct simn *s, struct simn_event *e)
         broken(s, e->to, MEMBER_NOBODY);
 }
 
-void sim_train_progress(struct simn *s, uint32_t rank, struct member_progress *out)
+void sim_train_progress(struct sim *s, uint32_t rank, struct member_progress *out)
 {
     static const char *const names[] = { "", "connect", "state", "compute", "reduce", "save" };
-    const struct simn_train *t = &s->tasks[rank].train;
+    const struct sim_train *t = &s->tasks[rank].train;
 
-    *out = (struct member_progress){ .held = s->tasks[rank].held, .place = t->place,
+    *out = (struct member_progress){ .held = s->tasks[rank].held,
+                                     .place = t->place,
                                      .phase = names[t->phase] };
     if (t->phase != REST)
-        out->phase_ms = simn_clock(s, rank) - t->since_ms;
+        out->phase_ms = sim_clock(s, rank) - t->since_ms;
     if (t->phase > RECEIVING && t->phase < SAVING_LAST && t->steps >= 3 && !t->waits_for_lease)
         out->limit_ms = 10 * s->opts.step_ms + 300;
     if (t->waits_for_lease)

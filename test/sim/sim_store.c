@@ -1,7 +1,7 @@
-/* node_store.c - the shared storage: the lease as numbered records that only one can make, and
+/* sim_store.c - the shared storage: the lease as numbered records that only one can make, and
  * checkpoints. Every task has a thread for the lease that does one operation at a time; an
  * operation takes effect at one moment, and its maker learns of it later, or never. */
-#include "sim/node_sim_priv.h"
+#include "sim/sim_priv.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -9,22 +9,25 @@
 
 enum { WATCH_MS = MEMBER_HOLD_MS / 6, AGAIN_MS = 20, SAVE_AGAIN_MS = 50 };
 
-static void event(struct simn *s, uint32_t rank, uint64_t ms, enum simn_kind kind)
+static void event(struct sim *s, uint32_t rank, uint64_t ms, enum sim_kind kind)
 {
-    simn_push(s, (struct simn_event){ .at_ms = s->now_ms + ms, .kind = kind, .from = rank,
-                                      .to = rank, .serial = s->tasks[rank].serial });
+    sim_push(s, (struct sim_event){ .at_ms = s->now_ms + ms,
+                                    .kind = kind,
+                                    .from = rank,
+                                    .to = rank,
+                                    .serial = s->tasks[rank].serial });
 }
 
-static uint64_t op_ms(struct simn *s)
+static uint64_t op_ms(struct sim *s)
 {
-    return 1 + simn_random(s, s->opts.store_ms);
+    return 1 + sim_random(s, s->opts.store_ms);
 }
 
 /* ---- the lease ---- */
 
-static void begin(struct simn *s, uint32_t rank)
+static void begin(struct sim *s, uint32_t rank)
 {
-    struct simn_lease *l = &s->tasks[rank].lease;
+    struct sim_lease *l = &s->tasks[rank].lease;
 
     if (l->op != OP_NONE || !l->is_on)
         return;
@@ -46,20 +49,20 @@ static void begin(struct simn *s, uint32_t rank)
         l->op_wish = l->wants_look;
         l->wants_look = 0;
     }
-    l->op_clock = simn_clock(s, rank);
+    l->op_clock = sim_clock(s, rank);
     l->has_failed = l->has_taken = false;
     event(s, rank, op_ms(s), EV_LEASE_EFFECT);
 }
 
-void store_wish(struct simn *s, uint32_t rank, const struct member_do_this *d)
+void sim_store_wish(struct sim *s, uint32_t rank, const struct member_do_this *d)
 {
-    struct simn_lease *l = &s->tasks[rank].lease;
+    struct sim_lease *l = &s->tasks[rank].lease;
 
     if (d->token == UINT64_MAX) {
         l->wants_look = d->wish;
     } else {
         free(l->members);
-        l->members = simn_alloc(d->view->n * sizeof(*l->members) + 1);
+        l->members = sim_alloc(d->view->n * sizeof(*l->members) + 1);
         l->n_members = d->view->n;
         for (uint32_t i = 0; i < d->view->n; i++)
             l->members[i] = d->view->seats[i].rank;
@@ -70,45 +73,46 @@ void store_wish(struct simn *s, uint32_t rank, const struct member_do_this *d)
     begin(s, rank);
 }
 
-void store_release(struct simn *s, uint32_t rank)
+void sim_store_release(struct sim *s, uint32_t rank)
 {
-    struct simn_lease *l = &s->tasks[rank].lease;
+    struct sim_lease *l = &s->tasks[rank].lease;
 
     l->wants_take = 0;
     if (l->mine == 0)
         return;
-    simn_say(s, rank, "gives lease %" PRIu64 " back", l->mine);
+    sim_say(s, rank, "gives lease %" PRIu64 " back", l->mine);
     l->lost = l->mine;
     l->mine = l->hold_until = 0;
     l->wants_release = true;
     begin(s, rank);
 }
 
-static void take(struct simn *s, uint32_t rank)
+static void take(struct sim *s, uint32_t rank)
 {
-    struct simn_lease *l = &s->tasks[rank].lease;
-    struct simn_record r = { .holder = rank, .incarnation = s->tasks[rank].incarnation,
-                             .n = l->n_op_members };
+    struct sim_lease *l = &s->tasks[rank].lease;
+    struct sim_record r = { .holder = rank,
+                            .incarnation = s->tasks[rank].incarnation,
+                            .n = l->n_op_members };
 
     if (s->records.n + 1 != l->op_token)
         return;
-    r.members = simn_alloc(r.n * sizeof(*r.members) + 1);
+    r.members = sim_alloc(r.n * sizeof(*r.members) + 1);
     memcpy(r.members, l->op_members, r.n * sizeof(*r.members));
     if (!VEC_PUSH(s->records, r))
         abort();
     l->has_taken = true;
 }
 
-static void effect(struct simn *s, uint32_t rank)
+static void effect(struct sim *s, uint32_t rank)
 {
-    struct simn_task *t = &s->tasks[rank];
-    struct simn_lease *l = &t->lease;
+    struct sim_task *t = &s->tasks[rank];
+    struct sim_lease *l = &t->lease;
 
-    if (t->storage == SIMN_STORAGE_HANGS) {
+    if (t->storage == SIM_STORAGE_HANGS) {
         event(s, rank, AGAIN_MS, EV_LEASE_EFFECT);
         return;
     }
-    l->has_failed = t->storage == SIMN_STORAGE_FAILS;
+    l->has_failed = t->storage == SIM_STORAGE_FAILS;
     if (l->has_failed) {
         event(s, rank, op_ms(s), EV_LEASE_DONE);
         return;
@@ -129,11 +133,11 @@ static uint64_t at_most(uint64_t a, uint64_t b)
 
 /* How long nothing has changed is added up from look to look, so that a clock that jumps counts for
  * little: the holder's renewals in between would have been seen. */
-static void see(struct simn *s, uint32_t rank)
+static void see(struct sim *s, uint32_t rank)
 {
-    struct simn_lease *l = &s->tasks[rank].lease;
-    uint64_t token = s->records.n, now = simn_clock(s, rank);
-    const struct simn_record *r = token > 0 ? &s->records.at[token - 1] : NULL;
+    struct sim_lease *l = &s->tasks[rank].lease;
+    uint64_t token = s->records.n, now = sim_clock(s, rank);
+    const struct sim_record *r = token > 0 ? &s->records.at[token - 1] : NULL;
 
     if (token != l->token || (r != NULL && r->beats != l->beats) || !l->is_known) {
         l->token = token;
@@ -149,45 +153,49 @@ static void see(struct simn *s, uint32_t rank)
         l->is_over = true;
     l->is_known = true;
     if (l->mine != 0 && (l->mine != token || now >= l->hold_until)) {
-        simn_say(s, rank, "has lost lease %" PRIu64, l->mine);
+        sim_say(s, rank, "has lost lease %" PRIu64, l->mine);
         l->is_over |= l->mine == token;
         l->lost = l->mine;
         l->mine = l->hold_until = 0;
     }
 }
 
-static void tell(struct simn *s, uint32_t rank)
+static void tell(struct sim *s, uint32_t rank)
 {
-    struct simn_task *t = &s->tasks[rank];
-    struct simn_lease *l = &t->lease;
-    const struct simn_record *r = l->token > 0 ? &s->records.at[l->token - 1] : NULL;
+    struct sim_task *t = &s->tasks[rank];
+    struct sim_lease *l = &t->lease;
+    const struct sim_record *r = l->token > 0 ? &s->records.at[l->token - 1] : NULL;
     uint64_t digest = l->token << 20 ^ l->answered << 8 ^ (uint64_t)(l->mine != 0) << 3 ^
-                      (uint64_t)l->is_over << 2 ^ (uint64_t)l->is_known << 1 ^
-                      (l->text[0] != '\0');
+                      (uint64_t)l->is_over << 2 ^ (uint64_t)l->is_known << 1 ^ (l->text[0] != '\0');
     struct member_lease out = {
-        .token = l->token, .answered = l->answered, .is_mine = l->mine != 0 && l->mine == l->token,
-        .is_over = l->is_over && l->mine == 0, .is_known = l->is_known,
+        .token = l->token,
+        .answered = l->answered,
+        .is_mine = l->mine != 0 && l->mine == l->token,
+        .is_over = l->is_over && l->mine == 0,
+        .is_known = l->is_known,
         .holder = r != NULL ? r->holder : MEMBER_NOBODY,
-        .incarnation = r != NULL ? r->incarnation : 0, .members = r != NULL ? r->members : NULL,
-        .n_members = r != NULL ? r->n : 0, .text = l->text,
+        .incarnation = r != NULL ? r->incarnation : 0,
+        .members = r != NULL ? r->members : NULL,
+        .n_members = r != NULL ? r->n : 0,
+        .text = l->text,
     };
 
     if (digest == l->told)
         return;
     l->told = digest;
-    simn_say(s, rank, "lease %" PRIu64 " of %s%s%s%s", out.token,
-             r != NULL ? s->names[r->holder] : "nobody", out.is_mine ? ", mine" : "",
-             out.is_over ? ", over" : "", l->text);
-    member_node_lease(t->node, &out, simn_clock(s, rank));
+    sim_say(s, rank, "lease %" PRIu64 " of %s%s%s%s", out.token,
+            r != NULL ? s->names[r->holder] : "nobody", out.is_mine ? ", mine" : "",
+            out.is_over ? ", over" : "", l->text);
+    member_node_lease(t->node, &out, sim_clock(s, rank));
 }
 
-static void done(struct simn *s, uint32_t rank)
+static void done(struct sim *s, uint32_t rank)
 {
-    struct simn_task *t = &s->tasks[rank];
-    struct simn_lease *l = &t->lease;
+    struct sim_task *t = &s->tasks[rank];
+    struct sim_lease *l = &t->lease;
     bool renews = l->op == OP_RENEW && !l->has_failed && l->mine == s->records.n;
 
-    if (t->storage == SIMN_STORAGE_HANGS) {
+    if (t->storage == SIM_STORAGE_HANGS) {
         event(s, rank, AGAIN_MS, EV_LEASE_DONE);
         return;
     }
@@ -204,20 +212,20 @@ static void done(struct simn *s, uint32_t rank)
         l->answered = l->op_wish;
     l->op = OP_NONE;
     l->due = s->number + 1;
-    event(s, rank, simn_real_ms(s, rank, WATCH_MS), EV_LEASE_DUE);
+    event(s, rank, sim_real_ms(s, rank, WATCH_MS), EV_LEASE_DUE);
     if (l->wants_release || l->wants_take != 0 || l->wants_look != 0)
         begin(s, rank);
     tell(s, rank);
 }
 
-bool store_is_held(const struct simn *s, uint32_t rank)
+bool sim_store_is_held(const struct sim *s, uint32_t rank)
 {
-    return simn_clock(s, rank) < s->tasks[rank].lease.hold_until;
+    return sim_clock(s, rank) < s->tasks[rank].lease.hold_until;
 }
 
 /* ---- checkpoints ---- */
 
-uint64_t store_newest(const struct simn *s, uint32_t rank)
+uint64_t sim_store_newest(const struct sim *s, uint32_t rank)
 {
     uint64_t newest = 0;
 
@@ -227,15 +235,15 @@ uint64_t store_newest(const struct simn *s, uint32_t rank)
     return newest;
 }
 
-static void save_in(struct simn *s, uint32_t rank, uint64_t ms)
+static void save_in(struct sim *s, uint32_t rank, uint64_t ms)
 {
     s->tasks[rank].save.number = s->number + 1;
     event(s, rank, ms, EV_SAVE);
 }
 
-void store_save(struct simn *s, uint32_t rank, uint64_t step, bool is_asked, bool is_last)
+void sim_store_save(struct sim *s, uint32_t rank, uint64_t step, bool is_asked, bool is_last)
 {
-    struct simn_task *t = &s->tasks[rank];
+    struct sim_task *t = &s->tasks[rank];
 
     t->save.step = step;
     t->save.run = t->train.run;
@@ -245,40 +253,40 @@ void store_save(struct simn *s, uint32_t rank, uint64_t step, bool is_asked, boo
     save_in(s, rank, 2 * op_ms(s));
 }
 
-static const char *publish(struct simn *s, uint32_t rank)
+static const char *publish(struct sim *s, uint32_t rank)
 {
-    struct simn_task *t = &s->tasks[rank];
+    struct sim_task *t = &s->tasks[rank];
     uint64_t step = t->save.step, token = t->lease.mine;
 
-    if (t->storage == SIMN_STORAGE_FAILS)
+    if (t->storage == SIM_STORAGE_FAILS)
         return "input/output error";
-    if (step == 0 || store_newest(s, rank) >= step)
+    if (step == 0 || sim_store_newest(s, rank) >= step)
         return NULL;
-    if (!s->opts.no_lease && (!store_is_held(s, rank) || token != s->records.n))
+    if (!s->opts.no_lease && (!sim_store_is_held(s, rank) || token != s->records.n))
         return "the lease is not held";
-    judge_save(s, rank, step, token);
-    if (!VEC_PUSH(s->saved, (struct simn_saved){ .step = step, .token = token, .rank = rank }))
+    sim_judge_save(s, rank, step, token);
+    if (!VEC_PUSH(s->saved, (struct sim_saved){ .step = step, .token = token, .rank = rank }))
         abort();
-    simn_say(s, rank, "publishes the checkpoint of step %" PRIu64, step);
+    sim_say(s, rank, "publishes the checkpoint of step %" PRIu64, step);
     return NULL;
 }
 
-static void save(struct simn *s, struct simn_event *e)
+static void save(struct sim *s, struct sim_event *e)
 {
-    struct simn_task *t = &s->tasks[e->to];
+    struct sim_task *t = &s->tasks[e->to];
     const char *trouble;
     bool is_asked = t->save.is_asked, is_last = t->save.is_last;
 
     if (e->number != t->save.number)
         return;
-    if (t->storage == SIMN_STORAGE_HANGS && is_asked &&
+    if (t->storage == SIM_STORAGE_HANGS && is_asked &&
         s->now_ms - t->save.began_ms > s->opts.grace_ms) {
         t->save.number = 0;
-        simn_say(s, e->to, "saved: not in time");
-        member_node_saved(t->node, false, "the storage does not answer", simn_clock(s, e->to));
+        sim_say(s, e->to, "saved: not in time");
+        member_node_saved(t->node, false, "the storage does not answer", sim_clock(s, e->to));
         return;
     }
-    if (t->storage == SIMN_STORAGE_HANGS) {
+    if (t->storage == SIM_STORAGE_HANGS) {
         save_in(s, e->to, AGAIN_MS);
         return;
     }
@@ -291,15 +299,15 @@ static void save(struct simn *s, struct simn_event *e)
     }
     t->save.number = 0;
     if (is_last)
-        train_last_saved(s, e->to);
+        sim_train_last_saved(s, e->to);
     else if (is_asked) {
-        simn_say(s, e->to, "saved: %s", trouble != NULL ? trouble : "yes");
+        sim_say(s, e->to, "saved: %s", trouble != NULL ? trouble : "yes");
         member_node_saved(t->node, trouble == NULL, trouble != NULL ? trouble : "",
-                          simn_clock(s, e->to));
+                          sim_clock(s, e->to));
     }
 }
 
-void store_event(struct simn *s, struct simn_event *e)
+void sim_store_event(struct sim *s, struct sim_event *e)
 {
     if (e->kind == EV_SAVE)
         save(s, e);
@@ -312,20 +320,20 @@ void store_event(struct simn *s, struct simn_event *e)
 }
 
 /* A record that was being made may be there all the same. */
-void store_process_gone(struct simn *s, uint32_t rank)
+void sim_store_process_gone(struct sim *s, uint32_t rank)
 {
-    struct simn_lease *l = &s->tasks[rank].lease;
+    struct sim_lease *l = &s->tasks[rank].lease;
 
-    if (l->op == OP_TAKE && !l->has_taken && s->tasks[rank].storage == SIMN_STORAGE_FINE &&
-        simn_random(s, 2) == 0)
+    if (l->op == OP_TAKE && !l->has_taken && s->tasks[rank].storage == SIM_STORAGE_FINE &&
+        sim_random(s, 2) == 0)
         take(s, rank);
     free(l->members);
     free(l->op_members);
-    *l = (struct simn_lease){ .text = "" };
+    *l = (struct sim_lease){ .text = "" };
     s->tasks[rank].save.number = 0;
 }
 
-void store_fini(struct simn *s)
+void sim_store_fini(struct sim *s)
 {
     for (size_t i = 0; i < s->records.n; i++)
         free(s->records.at[i].members);
@@ -333,28 +341,28 @@ void store_fini(struct simn *s)
     VEC_FINI(s->saved);
 }
 
-void simn_storage(struct simn *s, uint32_t rank, enum simn_storage how)
+void sim_storage(struct sim *s, uint32_t rank, enum sim_storage how)
 {
     static const char *const names[] = { "fine", "hanging", "failing" };
 
-    simn_say(s, rank, "the storage is %s", names[how]);
+    sim_say(s, rank, "the storage is %s", names[how]);
     for (uint32_t i = 0; i < s->opts.world; i++)
-        if (rank == SIMN_ALL || rank == i)
+        if (rank == SIM_ALL || rank == i)
             s->tasks[i].storage = how;
 }
 
-void simn_storage_ms(struct simn *s, uint64_t ms)
+void sim_storage_ms(struct sim *s, uint64_t ms)
 {
-    simn_say(s, SIMN_ALL, "an operation on the storage takes up to %" PRIu64 " ms", 2 * ms);
+    sim_say(s, SIM_ALL, "an operation on the storage takes up to %" PRIu64 " ms", 2 * ms);
     s->opts.store_ms = ms;
 }
 
-uint32_t simn_checkpoints(const struct simn *s)
+uint32_t sim_checkpoints(const struct sim *s)
 {
     return (uint32_t)s->saved.n;
 }
 
-uint64_t simn_checkpoint(const struct simn *s)
+uint64_t sim_checkpoint(const struct sim *s)
 {
     uint64_t newest = 0;
 

@@ -1,5 +1,5 @@
-/* node_time.c - chance, the queue of events, the tale. */
-#include "sim/node_sim_priv.h"
+/* sim_time.c - chance, the queue of events, the tale. */
+#include "sim/sim_priv.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-void *simn_alloc(size_t n)
+void *sim_alloc(size_t n)
 {
     void *p = calloc(1, n);
 
@@ -18,7 +18,7 @@ void *simn_alloc(size_t n)
 
 /* ---- the tale ---- */
 
-void simn_say(struct simn *s, uint32_t rank, const char *fmt, ...)
+void sim_say(struct sim *s, uint32_t rank, const char *fmt, ...)
 {
     va_list ap;
 
@@ -32,7 +32,7 @@ void simn_say(struct simn *s, uint32_t rank, const char *fmt, ...)
     buf_str(&s->story, "\n");
 }
 
-void simn_broken(struct simn *s, const char *fmt, ...)
+void sim_broken(struct sim *s, const char *fmt, ...)
 {
     va_list ap;
 
@@ -45,22 +45,22 @@ void simn_broken(struct simn *s, const char *fmt, ...)
     buf_vprintf(&s->finding, fmt, ap);
     va_end(ap);
     if (s->opts.tell) {
-        fprintf(stderr, "%s\nFOUND: %s\n", simn_story(s), s->finding.data);
+        fprintf(stderr, "%s\nFOUND: %s\n", sim_story(s), s->finding.data);
         abort();
     }
 }
 
-const char *simn_finding(const struct simn *s)
+const char *sim_finding(const struct sim *s)
 {
     return s->is_broken ? s->finding.data : NULL;
 }
 
-const char *simn_story(const struct simn *s)
+const char *sim_story(const struct sim *s)
 {
     return s->story.data != NULL ? s->story.data : "";
 }
 
-void simn_forget(struct simn *s)
+void sim_forget(struct sim *s)
 {
     buf_reset(&s->story);
     if (s->story.data != NULL)
@@ -69,7 +69,7 @@ void simn_forget(struct simn *s)
 
 /* ---- chance and time ---- */
 
-uint64_t simn_random(struct simn *s, uint64_t n)
+uint64_t sim_random(struct sim *s, uint64_t n)
 {
     s->random ^= s->random << 13;
     s->random ^= s->random >> 7;
@@ -77,17 +77,17 @@ uint64_t simn_random(struct simn *s, uint64_t n)
     return n > 0 ? (s->random >> 11) % n : 0;
 }
 
-uint64_t simn_delay(struct simn *s)
+uint64_t sim_delay(struct sim *s)
 {
-    return 1 + (s->opts.delay_ms > 1 ? simn_random(s, s->opts.delay_ms) : 0);
+    return 1 + (s->opts.delay_ms > 1 ? sim_random(s, s->opts.delay_ms) : 0);
 }
 
-static bool is_before(const struct simn_event *a, const struct simn_event *b)
+static bool is_before(const struct sim_event *a, const struct sim_event *b)
 {
     return a->at_ms != b->at_ms ? a->at_ms < b->at_ms : a->number < b->number;
 }
 
-void simn_push_again(struct simn *s, struct simn_event e)
+void sim_push_again(struct sim *s, struct sim_event e)
 {
     size_t i;
 
@@ -98,16 +98,16 @@ void simn_push_again(struct simn *s, struct simn_event e)
     s->heap.at[i] = e;
 }
 
-uint64_t simn_push(struct simn *s, struct simn_event e)
+uint64_t sim_push(struct sim *s, struct sim_event e)
 {
     e.number = ++s->number;
-    simn_push_again(s, e);
+    sim_push_again(s, e);
     return e.number;
 }
 
-struct simn_event simn_pop(struct simn *s)
+struct sim_event sim_pop(struct sim *s)
 {
-    struct simn_event top = s->heap.at[0], last = s->heap.at[--s->heap.n];
+    struct sim_event top = s->heap.at[0], last = s->heap.at[--s->heap.n];
     size_t i = 0, child;
 
     while ((child = 2 * i + 1) < s->heap.n) {
@@ -125,25 +125,25 @@ struct simn_event simn_pop(struct simn *s)
 
 /* ---- clocks: each task has its own, of its own speed; none goes back ---- */
 
-uint64_t simn_clock(const struct simn *s, uint32_t rank)
+uint64_t sim_clock(const struct sim *s, uint32_t rank)
 {
-    const struct simn_task *t = &s->tasks[rank];
+    const struct sim_task *t = &s->tasks[rank];
 
     return t->clock_ms + (s->now_ms - t->clock_at_ms) * t->clock_speed / 1000;
 }
 
-uint64_t simn_real_ms(const struct simn *s, uint32_t rank, uint64_t own_ms)
+uint64_t sim_real_ms(const struct sim *s, uint32_t rank, uint64_t own_ms)
 {
     uint64_t ms = own_ms * 1000 / s->tasks[rank].clock_speed;
 
     return ms > 0 ? ms : 1;
 }
 
-void simn_clock_jumps(struct simn *s, uint32_t rank, uint64_t ms)
+void sim_clock_jumps(struct sim *s, uint32_t rank, uint64_t ms)
 {
-    struct simn_task *t = &s->tasks[rank];
+    struct sim_task *t = &s->tasks[rank];
 
-    t->clock_ms = simn_clock(s, rank) + ms;
+    t->clock_ms = sim_clock(s, rank) + ms;
     t->clock_at_ms = s->now_ms;
-    simn_say(s, rank, "its clock jumps by %" PRIu64 " ms", ms);
+    sim_say(s, rank, "its clock jumps by %" PRIu64 " ms", ms);
 }

@@ -1,0 +1,220 @@
+/* sample_log.c - lines are put together in memory that was taken at the start, and go out in one write(). */
+#include "train/sample_log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/digest.h"
+#include "base/err.h"
+#include "base/fault.h"
+#include "base/fs.h"
+#include "data/data.h"
+
+enum {
+    NUMBER_BYTES = 21, /* the longest, and a space */
+    GROUP_BYTES = NUMBER_BYTES + 1 + 8,
+    HEAD_BYTES = 8 + GROUP_BYTES + 2 * NUMBER_BYTES,
+};
+
+struct lines { /* of a replica, for one step */
+    char *text;  /* owned: [bytes of a step] */
+    size_t used;
+};
+
+struct sample_log {
+    char *path; /* owned */
+    int fd;
+    uint32_t n;
+    size_t room;         /* of each replica's text */
+    struct lines *lines; /* [n] owned */
+    char group[GROUP_BYTES + 2]; /* with the space before it */
+    pthread_mutex_t lock; /* guards what follows: a write that comes in two parts stays in one piece */
+    int rc;              /* the first failure: nothing is written behind it */
+    struct err err;
+};
+
+static void put_word(struct lines *l, const char *word)
+{
+    size_t n = strlen(word);
+
+    memcpy(l->text + l->used, word, n);
+    l->used += n;
+}
+
+static void put_number(struct lines *l, uint64_t x)
+{
+    char digits[NUMBER_BYTES];
+    size_t n = 0;
+
+    do
+        digits[n++] = (char)('0' + x % 10);
+    while ((x /= 10) > 0);
+    l->text[l->used++] = ' ';
+    while (n > 0)
+        l->text[l->used++] = digits[--n];
+}
+
+/* Returns what the first failure returned. */
+static int append(struct sample_log *l, const char *text, size_t n, struct err *err)
+{
+    int rc;
+
+    pthread_mutex_lock(&l->lock);
+    if (l->rc == 0 && fault_hit("samples.write"))
+        l->rc = err_sys(&l->err, EIO, "write '%s'", l->path);
+    else if (l->rc == 0)
+        l->rc = fs_write_all(l->fd, text, n, l->path, &l->err);
+    rc = l->rc;
+    if (rc < 0 && err != NULL)
+        *err = l->err;
+    pthread_mutex_unlock(&l->lock);
+    return rc < 0 ? err_wrap(err, rc, "sample log") : 0;
+}
+
+/* ---- life ---- */
+
+static int open_file(struct sample_log *l, struct err *err)
+{
+    struct stat st;
+    int rc;
+
+    l->fd = open(l->path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
+    if (l->fd < 0) {
+        rc = err_sys(err, errno, "open '%s'", l->path);
+        return rc == ERR_FULL || errno == EIO ? rc : err_wrap(err, ERR_INPUT, "sample log");
+    }
+    if (fstat(l->fd, &st) < 0)
+        return err_sys(err, errno, "stat '%s'", l->path);
+    if (!S_ISREG(st.st_mode))
+        return err_set(err, ERR_INPUT, "sample log '%s': it is not a file", l->path);
+    return 0;
+}
+
+/* What the process before left unfinished stays readable as such. */
+static int begin(struct sample_log *l, struct err *err)
+{
+    char text[64 + 2 * NUMBER_BYTES], last = '\n';
+    off_t end = lseek(l->fd, 0, SEEK_END);
+    int n;
+
+    if (end < 0 || (end > 0 && pread(l->fd, &last, 1, end - 1) != 1))
+        return err_sys(err, errno, "sample log: read '%s'", l->path);
+    n = snprintf(text, sizeof(text), "%sopen %llu %d\n", last != '\n' ? " # torn\n" : "",
+                 (unsigned long long)clock_wall_us(), (int)getpid());
+    return append(l, text, (size_t)n, err);
+}
+
+int sample_log_open(const struct sample_log_opts *opts, struct sample_log **out, struct err *err)
+{
+    struct sample_log *l = calloc(1, sizeof(*l));
+    int rc = 0;
+
+    if (l == NULL)
+        return err_set(err, ERR_NOMEM, "sample log: out of memory");
+    pthread_mutex_init(&l->lock, NULL);
+    l->fd = -1;
+    l->n = opts->replicas;
+    l->path = strdup(opts->path);
+    l->lines = calloc(l->n, sizeof(*l->lines));
+    l->room = (size_t)opts->lanes * (HEAD_BYTES + (size_t)opts->lane_batch * NUMBER_BYTES);
+    for (uint32_t i = 0; l->lines != NULL && i < l->n; i++) {
+        l->lines[i].text = malloc(l->room);
+        rc |= l->lines[i].text == NULL;
+    }
+    if (l->path == NULL || l->lines == NULL || rc != 0)
+        rc = err_set(err, ERR_NOMEM, "sample log: out of memory");
+    if (rc == 0)
+        rc = open_file(l, err);
+    if (rc == 0)
+        rc = begin(l, err);
+    if (rc < 0) {
+        sample_log_close(l);
+        return rc;
+    }
+    *out = l;
+    return 0;
+}
+
+void sample_log_close(struct sample_log *l)
+{
+    if (l == NULL)
+        return;
+    if (l->fd >= 0)
+        close(l->fd);
+    for (uint32_t i = 0; l->lines != NULL && i < l->n; i++)
+        free(l->lines[i].text);
+    free(l->lines);
+    free(l->path);
+    pthread_mutex_destroy(&l->lock);
+    free(l);
+}
+
+/* ---- a step ---- */
+
+void sample_log_group(struct sample_log *l, uint64_t generation, const void *key, size_t n_key)
+{
+    static const char what[] = "sample log"; /* the key itself is nobody's business */
+    uint8_t digest[DIGEST_BYTES];
+    char hex[DIGEST_HEX_BYTES];
+
+    if (l == NULL)
+        return;
+    digest_hmac(key, n_key, what, sizeof(what) - 1, digest);
+    digest_hex(digest, hex);
+    snprintf(l->group, sizeof(l->group), " %llu.%.8s", (unsigned long long)generation, hex);
+    for (uint32_t i = 0; i < l->n; i++)
+        l->lines[i].used = 0;
+}
+
+void sample_log_batch(struct sample_log *l, uint32_t replica, const struct data_batch *b)
+{
+    struct lines *to;
+
+    if (l == NULL)
+        return;
+    to = &l->lines[replica];
+    CHECK(l->room - to->used >= HEAD_BYTES + (size_t)b->n_real * NUMBER_BYTES);
+    put_word(to, "give");
+    put_word(to, l->group);
+    put_number(to, b->step);
+    put_number(to, b->lane);
+    for (uint32_t i = 0; i < b->n_real; i++) /* the rest are filling */
+        put_number(to, b->samples[i]);
+    put_word(to, "\n");
+}
+
+int sample_log_give(struct sample_log *l, uint32_t replica, struct err *err)
+{
+    struct lines *from;
+    int rc;
+
+    if (l == NULL)
+        return 0;
+    from = &l->lines[replica];
+    rc = append(l, from->text, from->used, err);
+    from->used = 0;
+    return rc;
+}
+
+void sample_log_done(struct sample_log *l, uint64_t step)
+{
+    char room[HEAD_BYTES];
+    struct lines line = { .text = room };
+
+    if (l == NULL)
+        return;
+    put_word(&line, "done");
+    put_word(&line, l->group);
+    put_number(&line, step);
+    put_number(&line, clock_wall_us());
+    put_word(&line, "\n");
+    (void)append(l, line.text, line.used, NULL); /* told by the next sample_log_give() */
+}

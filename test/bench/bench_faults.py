@@ -1,0 +1,457 @@
+"""bench_faults.py - what a death costs: from the fault to the next step, and of a minute in which somebody dies every
+ten seconds how much is left. Beside PyTorch's DistributedDataParallel under torchrun, which starts all its workers
+again: same machine, same network, same batch, a snapshot every few steps in memory.
+
+Times of steps come from our sample logs ("done") and from what torch_elastic.py writes: both when a step is
+completed, on the same clock.
+"""
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import kit
+import ours
+import peers
+from table import Side, duration
+
+sys.path.insert(1, os.path.join(kit.ROOT, "test", "chaos"))
+import sample_log  # noqa: E402
+
+WORLD, BATCH, SNAPSHOT_STEPS = 4, 64, 10
+ROUNDS, TORCH_ROUNDS = 7, 3
+START_SECONDS, FAULT_SECONDS, CALM_SECONDS = 30, 20, 1.0
+KILL_LIMIT, KILL_GOAL = 0.100, 0.025
+CHIEF_LIMIT, CHIEF_GOAL = 0.500, 0.200
+BACK_LIMIT, BACK_WORLD, BACK_BATCH, BACK_ROUNDS = 0.300, 2, 8, 5
+SILENT_LIMIT, SILENT_GOAL, SILENT_ROUNDS, TORCH_SILENT_SECONDS = 2.0, 0.5, 3, 10
+GOODPUT_SECONDS, GOODPUT_EVERY, GOODPUT_LIMIT, GOODPUT_GOAL = 60, 10, 0.98, 0.99
+ALARM_SECONDS, ALARM_QUICK_SECONDS = 600, 20
+LOOP_WARM, LOOP_STEPS, LOOP_LIMIT = 1000, 20000, 50e-6
+SIM_LIMIT, SIM_TASKS = 1.0, 1024
+ENDLESS = 10 ** 7
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Group:
+    """Our side: tasks of one cluster with a supervisor who is asked to start them again."""
+
+    def __init__(self, folder, job, world=WORLD):
+        self.folder, self.job, self.world, self.ports = folder, job, world, kit.free_ports(world)
+        self.tasks = [None] * world
+        for i in range(world):
+            self.start(i)
+        for i in range(world):
+            self.wait_step(i)
+
+    def start(self, i):
+        """Returns when, since 1970."""
+        at = time.time()
+        self.tasks[i] = kit.Task(self.job, kit.tf_config(self.ports, i), (
+            "--devices", "cpu:1", "--log-level", "debug", "--sample-log", os.path.join(self.folder, "samples.txt")),
+            name="worker %d" % i)
+        return at
+
+    def wait_step(self, i):
+        self.tasks[i].until(lambda t: t.events("step"), START_SECONDS)
+
+    def signal(self, i, signum):
+        at = time.time()
+        self.tasks[i].signal(signum)
+        return at
+
+    def dones(self):
+        """[(group, step, seconds since 1970)], each when the first task had done it, by time."""
+        first = {}
+        for i in range(self.world):
+            for life in sample_log.read(os.path.join(self.folder, "samples.worker-%d.txt" % i), "worker %d" % i):
+                for g, step, at in life.dones:
+                    first[g, step] = min(at / 1e6, first.get((g, step), float("inf")))
+        return sorted(((g, step, at) for (g, step), at in first.items()), key=lambda d: d[2])
+
+    def step_after(self, when, seconds=FAULT_SECONDS):
+        """When the first step of a group that had done none at `when` was done."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            dones = self.dones()
+            old = {g for g, _, at in dones if at <= when}
+            new = [at for g, _, at in dones if g not in old]
+            if new:
+                return new[0]
+            time.sleep(0.1)
+        raise peers.Unavailable("no step within %d s of the fault: %s" % (seconds, [t.lines[-1:] for t in self.tasks]))
+
+    def close(self):
+        for t in self.tasks:
+            if t is not None:
+                t.kill()
+
+
+def faults_job(folder, **changes):
+    """The demo's network, for ever."""
+    return kit.digits_job(folder, **kit.merge({
+        "train": {"epochs": None, "steps": ENDLESS, "lanes": WORLD, "global_batch_size": BATCH, "log_every_steps": 1,
+                  "eval_every_epochs": 0},
+        "optimizer": {"schedule": {"type": "constant", "warmup_steps": None}},
+        "elastic": {"min_world": 1, "rejoin_seconds": 0},
+        "checkpoint": {"directory": "checkpoints", "every_steps": 1000, "max_to_keep": 2},
+        "summary": None, "export": None}, changes))
+
+
+def step_seconds(times):
+    """Of a step while nothing happens."""
+    return statistics.median(b - a for a, b in zip(times, times[1:]))
+
+
+# ---- kill -9 ----
+
+def ours_after_kill(folder, victim):
+    """Seconds from the kill to the next step, again and again; and those of a step."""
+    with tempfile.TemporaryDirectory(dir=folder) as d:
+        group = Group(d, faults_job(d))
+        try:
+            time.sleep(CALM_SECONDS)
+            step = step_seconds([at for _, _, at in group.dones()])
+            seen = []
+            for _ in range(ROUNDS):
+                at = group.signal(victim, signal.SIGKILL)
+                seen.append(group.step_after(at) - at)
+                group.start(victim)
+                group.wait_step(victim)
+                time.sleep(0.3)
+            return {"next": seen, "step": step}
+        finally:
+            group.close()
+
+
+def torch_after_kill(folder, victim):
+    with tempfile.TemporaryDirectory(dir=folder) as d:
+        job = peers.TorchElastic(WORLD, digits_model(), "logits", BATCH // WORLD, d, SNAPSHOT_STEPS)
+        try:
+            job.step_after(0, START_SECONDS)
+            seen = []
+            for _ in range(TORCH_ROUNDS):
+                time.sleep(CALM_SECONDS)
+                at = time.time()
+                os.kill(job.pid(victim), signal.SIGKILL)
+                seen.append(job.step_after(at, START_SECONDS) - at)
+            return {"next": seen}
+        finally:
+            job.close()
+
+
+def digits_model():
+    return os.path.join(kit.ROOT, "config", "digits", "digits_cnn.onnx")
+
+
+def within(table, name, us, key, limit, goal, peer, peer_key="next", plus=None, beside=None):
+    """Ours must be below `limit` (and one step, `plus`), and would better be below `goal`. The peer's is compared with
+    what ours has for `beside`, if that is not `key`."""
+    def make():
+        seconds, step = us.median(key), us.median(plus) if plus else 0
+        try:
+            other = peer.median(peer_key)
+            shown, ratio = "%s %s" % (peer.name, duration(other)), "%.1f x" % (other / us.median(beside or key))
+        except peers.Unavailable as trouble:
+            shown, ratio = "%s: %s" % (peer.name, "none within %d s" % TORCH_SILENT_SECONDS if "no step within" in str(trouble)
+                                       else "cannot run"), ""
+        met = seconds <= limit + step
+        more = "" if goal is None or not met else ", %s %s" % ("and" if seconds <= goal + step else "not", duration(goal))
+        return duration(seconds), shown, ratio, met, more
+
+    table.row(name, "< %s%s" % (duration(limit), " + step" if plus else ""), make)
+
+
+def kills(table, folder):
+    for victim, what, limit, goal in ((WORLD - 1, "a worker", KILL_LIMIT, KILL_GOAL), (0, "the chief", CHIEF_LIMIT, CHIEF_GOAL)):
+        us = Side("trainerd", lambda: ours_after_kill(folder, victim))
+        torch = Side("torchrun", lambda: torch_after_kill(folder, victim))
+        table.interleave(1, us, torch)
+        within(table, "kill -9 of %s of 4 to the next step" % what, us, "next", limit, goal, torch, plus="step")
+        table.row("  a step of the four", "", lambda: (duration(us.median("step")), "", "", True))
+
+
+# ---- the full world is back ----
+
+def big_model(folder):
+    """12.5 million weights: with their momentum 100 MB."""
+    path = os.path.join(folder, "big.onnx")
+    peers.run_checked([kit.TRAINERCTL, "model", "mlp", "--set", "inputs=64", "--set", "hidden=3500", "--set", "layers=2",
+                       "-o", path])
+    return path
+
+
+def ours_back(folder):
+    """From the start of the replacement's process until it holds the state and all are connected, and to the first
+    step with it."""
+    with tempfile.TemporaryDirectory(dir=folder) as d:
+        big_model(d)
+        group = Group(d, faults_job(d, model={"onnx": "big.onnx"}, data={"features": {"image": {"shape": [64]}}},
+                                    train={"lanes": BACK_WORLD, "global_batch_size": BACK_BATCH},
+                                    checkpoint={"every_steps": 100000}), BACK_WORLD)
+        try:
+            time.sleep(CALM_SECONDS)
+            step = step_seconds([at for _, _, at in group.dones()])
+            seen, steps = [], []
+            for _ in range(BACK_ROUNDS):
+                at = group.signal(BACK_WORLD - 1, signal.SIGKILL)
+                group.step_after(at)
+                at = group.start(BACK_WORLD - 1)
+                group.wait_step(BACK_WORLD - 1)
+                time.sleep(0.1)
+                lives = sample_log.read(os.path.join(group.folder, "samples.worker-%d.txt" % (BACK_WORLD - 1)), "")
+                steps.append(lives[-1].dones[0][2] / 1e6 - at)
+                task = group.tasks[-1]
+                seen.append(task.events("resume")[0]["_at"] - task.started)
+            return {"back": seen, "first": steps, "step": step}
+        finally:
+            group.close()
+
+
+def torch_back(folder):
+    with tempfile.TemporaryDirectory(dir=folder) as d:
+        job = peers.TorchElastic(BACK_WORLD, big_model(d), "logits", BACK_BATCH // BACK_WORLD, d, SNAPSHOT_STEPS)
+        try:
+            job.step_after(0, START_SECONDS)
+            seen = []
+            for _ in range(TORCH_ROUNDS):
+                time.sleep(2 * CALM_SECONDS)
+                at = time.time()
+                os.kill(job.pid(BACK_WORLD - 1), signal.SIGKILL)
+                done = job.step_after(at, START_SECONDS)
+                seen.append(done - min(float(job.lines(r, "start")[-1][0]) for r in range(BACK_WORLD)))
+            return {"back": seen}
+        finally:
+            job.close()
+
+
+def back(table, folder):
+    us, torch = Side("trainerd", lambda: ours_back(folder)), Side("torchrun", lambda: torch_back(folder))
+    table.interleave(1, us, torch)
+    within(table, "full world of 2 back, 100 MB, from exec", us, "back", BACK_LIMIT, None, torch, "back", plus="step", beside="first")
+    table.row("  and to the first step with it", "", lambda: (duration(us.median("first")), "", "", True))
+    table.row("  a step of the two", "", lambda: (duration(us.median("step")), "", "", True))
+
+
+# ---- a silent host ----
+
+def ours_silent(folder):
+    with tempfile.TemporaryDirectory(dir=folder) as d:
+        group = Group(d, faults_job(d))
+        try:
+            known, resumed = [], []
+            for _ in range(SILENT_ROUNDS):
+                time.sleep(CALM_SECONDS)
+                victim, begin = group.tasks[1], time.monotonic()
+                at = group.signal(1, signal.SIGSTOP)
+                resumed.append(group.step_after(at) - at)
+                time.sleep(0.2)
+                known.append(max(heard(t, victim.name, begin) for t in group.tasks if t is not victim) - begin)
+                victim.kill()
+                group.start(1)
+                group.wait_step(1)
+            return {"known": known, "next": resumed}
+        finally:
+            group.close()
+
+
+def heard(task, name, begin):
+    for r in list(task.records):
+        if r["_at"] >= begin and r.get("event") not in ("step", "note") and name in r.get("message", ""):
+            return r["_at"]
+    raise peers.Unavailable("%s never named %s: %s" % (task.name, name, task.lines[-3:]))
+
+
+def torch_silent(folder):
+    with tempfile.TemporaryDirectory(dir=folder) as d:
+        job = peers.TorchElastic(WORLD, digits_model(), "logits", BATCH // WORLD, d, SNAPSHOT_STEPS)
+        stopped = None
+        try:
+            job.step_after(0, START_SECONDS)
+            time.sleep(CALM_SECONDS)
+            at, stopped = time.time() + 0.2, job.pid(1)  # what was under way is not an answer
+            os.kill(stopped, signal.SIGSTOP)
+            return {"next": job.step_after(at, TORCH_SILENT_SECONDS, after_start=False) - at}
+        finally:
+            if stopped is not None:
+                os.kill(stopped, signal.SIGKILL)
+            job.close()
+
+
+def silent(table, folder):
+    us, torch = Side("trainerd", lambda: ours_silent(folder)), Side("torchrun", lambda: torch_silent(folder))
+    table.interleave(1, us, torch)
+    within(table, "SIGSTOP of a worker until all know who", us, "known", SILENT_LIMIT, SILENT_GOAL, torch)
+    table.row("  and to the next step", "", lambda: (duration(us.median("next")), "", "", True))
+
+
+# ---- goodput ----
+
+def worth(times, begin, end, kills):
+    """Steps a second from `begin` to `end`, as a share of those in the calm halves: the time before each kill. So a
+    machine that is slower for a while is slower in both."""
+    def count(a, b):
+        return sum(a <= at < b for at in times)
+
+    calm = sum(count(k - GOODPUT_EVERY / 2, k) for k in kills) / (len(kills) * GOODPUT_EVERY / 2)
+    return count(begin, end) / (end - begin) / calm
+
+
+def kill_by_the_clock(seconds, kill):
+    """Calls kill(victim) every GOODPUT_EVERY seconds, half of them after the beginning. Returns (begin, end, kills)."""
+    begin, kills = time.time(), []
+    while len(kills) < seconds // GOODPUT_EVERY:
+        time.sleep(begin + (len(kills) + 0.5) * GOODPUT_EVERY - time.time())
+        kills.append(time.time())
+        kill((3 * len(kills)) % WORLD)  # 3, 2, 1, 0
+    time.sleep(begin + seconds - time.time())
+    return begin, begin + seconds, kills
+
+
+def goodput_seconds(table):
+    return 2 * GOODPUT_EVERY if table.quick else GOODPUT_SECONDS
+
+
+def ours_goodput(folder, seconds):
+    with tempfile.TemporaryDirectory(dir=folder) as d:
+        group = Group(d, faults_job(d))
+        try:
+            def kill(victim):
+                group.signal(victim, signal.SIGKILL)
+                group.start(victim)
+
+            time.sleep(CALM_SECONDS)
+            run = kill_by_the_clock(seconds, kill)
+            last = {step: at for _, step, at in group.dones()}  # what was done again counts once
+            return {None: worth(last.values(), *run)}
+        finally:
+            group.close()
+
+
+def torch_goodput(folder, seconds):
+    with tempfile.TemporaryDirectory(dir=folder) as d:
+        job = peers.TorchElastic(WORLD, digits_model(), "logits", BATCH // WORLD, d, SNAPSHOT_STEPS)
+        try:
+            job.step_after(0, START_SECONDS)
+            time.sleep(CALM_SECONDS)
+            run = kill_by_the_clock(seconds, lambda victim: os.kill(job.pid(victim), signal.SIGKILL))
+            return {None: worth(dict(job.steps()).values(), *run)}
+        finally:
+            job.close()
+
+
+def goodput(table, folder):
+    seconds = goodput_seconds(table)
+    us = Side("trainerd", lambda: ours_goodput(folder, seconds))
+    torch = Side("torchrun", lambda: torch_goodput(folder, seconds))
+    table.interleave(1, us, torch)
+
+    def make():
+        a, b = us.median(), torch.median()
+        return ("%.1f %%" % (100 * a), "torchrun %.1f %%" % (100 * b), "%.2f x" % (a / b), a >= GOODPUT_LIMIT,
+                ", %s %.0f %%" % ("and" if a >= GOODPUT_GOAL else "not", 100 * GOODPUT_GOAL) if a >= GOODPUT_LIMIT else "")
+
+    table.row("goodput, a kill every %d s for %d s" % (GOODPUT_EVERY, seconds), ">= %.0f %%" % (100 * GOODPUT_LIMIT), make)
+
+
+# ---- a machine that is overloaded, and nobody dies ----
+
+def steal(cores_times):
+    return [subprocess.Popen([sys.executable, "-c", "while True: pass"])
+            for _ in range(cores_times * len(os.sched_getaffinity(0)))]
+
+
+def false_alarms(folder, seconds):
+    """Groups that followed the first one, though nothing happened, while every core is wanted by two others too."""
+    with tempfile.TemporaryDirectory(dir=folder) as d:
+        group, thieves = Group(d, faults_job(d, train={"log_every_steps": 100})), steal(2)
+        try:
+            first = len([t for task in group.tasks for t in task.events("view")])
+            time.sleep(seconds)
+            gone = [t for t in group.tasks if t.p.poll() is not None]
+            return {None: len([t for task in group.tasks for t in task.events("view")]) - first + len(gone)}
+        finally:
+            for p in thieves:
+                p.kill()
+                p.wait()
+            group.close()
+
+
+def alarms(table, folder):
+    """Ten minutes: only when asked for by name."""
+    seconds = ALARM_QUICK_SECONDS if table.quick else ALARM_SECONDS
+    us = Side("trainerd", lambda: false_alarms(folder, seconds))
+    table.interleave(1, us)
+    table.row("false alarms in %d s, all cores stolen" % seconds, "0",
+              lambda: ("%d" % us.median(), "", "", us.median() == 0))
+
+
+# ---- heartbeats and status; the simulator ----
+
+def thread_seconds(pid):
+    """{thread: processor time}"""
+    out = {}
+    for tid in os.listdir("/proc/%d/task" % pid):
+        with open("/proc/%d/task/%s/stat" % (pid, tid)) as f:
+            fields = f.read().rsplit(")", 1)[1].split()
+        out[tid] = (int(fields[11]) + int(fields[12])) / TICKS
+    return out
+
+
+def beside_training(job):
+    """Processor seconds a step of all threads of a task but the one that trains: heartbeats, status, log, gRPC."""
+    seen = []
+
+    def use(tasks):
+        for step in (LOOP_WARM, LOOP_WARM + LOOP_STEPS):
+            tasks[0].until_step(step, 120)
+            seen.append([thread_seconds(t.p.pid) for t in tasks])
+
+    ours.run_tasks(job, 2, use)
+    costs = []
+    for before, after in zip(*seen):
+        spent = sorted(after[tid] - before.get(tid, 0) for tid in after)
+        costs.append(sum(spent[:-1]) / LOOP_STEPS)
+    return {None: max(costs)}
+
+
+def loop(table, folder, mlp_job):
+    job = mlp_job(folder, LOOP_WARM + LOOP_STEPS + LOOP_WARM, LOOP_WARM)
+    us = Side("trainerd", lambda: beside_training(job))
+    table.interleave(1, us)
+
+    def make():
+        return duration(us.median()), "limit %s" % duration(LOOP_LIMIT), "", us.median() < LOOP_LIMIT
+
+    table.row("heartbeats and status, per step of 2 tasks", "< %.0f us" % (1e6 * LOOP_LIMIT), make)
+
+
+def simulated():
+    """{what happened: processor seconds of all together}"""
+    text = peers.run_checked([os.path.join(kit.BUILD, "test", "member", "test_node_many")])
+    found = re.findall(r"(?:^|\s)%d tasks: ([\d.]+) s \(([^,]*)," % SIM_TASKS, text)
+    if not found:
+        raise peers.Unavailable("test_node_many printed no line '%d tasks: X s (what, ...)'" % SIM_TASKS)
+    return {what: float(seconds) for seconds, what in found}
+
+
+def sim(table, folder):
+    us = Side("trainerd", simulated)
+    table.interleave(3, us)
+
+    def make():
+        worst = max(us.values, key=us.median) if us.why is None else None
+        return duration(us.median(worst)), worst, "", us.median(worst) < SIM_LIMIT
+
+    table.row("%d simulated tasks regroup, processor time" % SIM_TASKS, "< %s" % duration(SIM_LIMIT), make)
+
+
+def faults(table, folder, mlp_job):
+    """mlp_job: bench.py's, a job whose step is short."""
+    for part in (kills, back, silent, goodput, sim):
+        part(table, folder)
+    loop(table, folder, mlp_job)

@@ -1,0 +1,299 @@
+"""chaos.py - a job of four tasks on four hosts, and everything that can happen to them; then a verdict.
+
+    scripts/chaos [--seconds N] [--seed N] [--folder DIR] [--events N] [--only KIND]
+
+A chief and three workers, each in a network namespace of its own, train the digits on shared storage while a
+schedule drawn from the seed (schedule.py) kills, stops, cuts off and drains them, and fills, slows and corrupts
+their storage. Whoever ends is started again. At the end all are asked to stop with SIGTERM, go on from what they
+saved with two more epochs, and complete the job. One task that nobody disturbs then trains the same job, and
+verdict.py compares. A seed that fails replays the same schedule.
+
+--seconds   how long all of it takes, about (default 60)      --folder  where logs are left (default build/chaos)
+--events    only the first N faults                           --only    only faults of this kind
+Exit codes: 0 nothing was lost; 1 the verdict says what was; 2 usage; 77 this machine has no namespaces for us.
+"""
+import argparse
+import os
+import shutil
+import signal
+import sys
+import time
+
+sys.dont_write_bytecode = True
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(1, os.path.join(os.path.dirname(HERE), "e2e"))
+import hosts  # noqa: E402
+import kit  # noqa: E402
+import sample_log  # noqa: E402
+import verdict  # noqa: E402
+from schedule import DECK, schedule  # noqa: E402
+from tasks import Group, verify  # noqa: E402
+
+N, LANES, BATCH = 4, 4, 64
+AROUND = 10  # seconds of all that are start, end and comparison
+QUIET = 4    # seconds at the end without new faults
+END_SECONDS, START_SECONDS = 20, 30
+MORE_EPOCHS = 2
+STORAGE_BYTES = 8 << 20
+ENDLESS = 10 ** 7
+JOB = {
+    "train": {"epochs": None, "steps": ENDLESS, "lanes": LANES, "global_batch_size": BATCH, "log_every_steps": 1,
+              "eval_every_epochs": 1},
+    "optimizer": {"schedule": {"type": "constant", "warmup_steps": None}},
+    "checkpoint": {"directory": "storage/checkpoints", "every_steps": 50, "max_to_keep": 3},
+    "summary": None,
+}
+ELASTIC = {"elastic": {"min_world": 1, "rejoin_seconds": 0}}
+
+
+class Run:
+    def __init__(self, folder):
+        self.folder, self.begin, self.log = folder, time.time(), open(os.path.join(folder, "chaos.log"), "w")
+
+    def say(self, text):
+        line = "[%8.3f] %s" % (time.time() - self.begin, text)
+        print(line, flush=True)
+        self.log.write(line + "\n")
+        self.log.flush()
+
+
+class Faults:
+    """Does what the schedule says, and takes it back when its time is over."""
+
+    def __init__(self, run, net, storage, group):
+        self.run, self.net, self.storage, self.group = run, net, storage, group
+        self.later = []  # (when, what is said, what is done)
+        self.do = {"kill": self.kill, "kill chief": self.kill, "kill two": self.kill, "kill in phase": self.kill,
+                   "stop": self.stop, "link down": self.link_down, "split 2|2": self.split, "split 1|3": self.split,
+                   "full disk": self.full_disk, "corrupt checkpoint": self.corrupt, "slow storage": self.slow,
+                   "drain": self.drain}
+
+    def begin(self, event):
+        self.run.say("== %s" % event)
+        self.do[event.kind](event, [self.group.tasks[i] for i in event.tasks])
+
+    def end_of(self, event, text, undo, *args):
+        self.later.append((time.time() + event.lasts, text, lambda: undo(*args)))
+
+    def look(self):
+        due = [x for x in self.later if x[0] <= time.time()]
+        self.later = [x for x in self.later if x not in due]
+        for _, text, undo in due:
+            self.run.say("== over: %s" % text)
+            undo()
+
+    def end_all(self):
+        """No fault is left, also none that a task still has before it."""
+        self.later.clear()
+        self.storage.empty()
+        self.net.heal_all()
+        for t in self.group.tasks:
+            t.stop(False)
+            t.arm = []
+            if t.is_up() and t.life.fault:
+                t.kill(signal.SIGKILL, 0)
+
+    # ---- kinds ----
+
+    def kill(self, event, tasks):
+        for t in tasks:
+            t.arm = [event.fault] if event.fault else []
+            t.kill(signal.SIGKILL, event.back)
+
+    def stop(self, event, tasks):
+        for t in tasks:
+            t.stop(True)
+            self.end_of(event, "%s goes on" % t.name, t.stop, False)
+
+    def link_down(self, event, tasks):
+        for t in tasks:
+            self.net.cable(t.number, False)
+            self.end_of(event, "the cable of %s is in" % t.name, self.net.cable, t.number, True)
+
+    def split(self, event, _):
+        self.net.split(event.sides)
+        self.end_of(event, "the sides are one", self.net.heal, event.sides)
+
+    def full_disk(self, event, _):
+        self.run.say("storage: the last %d bytes are taken" % self.storage.fill())
+        self.end_of(event, "the storage has room", self.storage.empty)
+
+    def corrupt(self, event, tasks):
+        self.kill(event, tasks)
+        for t in tasks:
+            t.life.wait(5)
+        self.run.say("storage: bits of %s are flipped" % self.storage.corrupt())
+
+    def slow(self, event, tasks):
+        self.kill(event, tasks)
+        for t in tasks:
+            self.end_of(event, "slow storage of %s" % t.name, self.end_slow, event, t)
+
+    def end_slow(self, event, t):
+        """In the middle of it, unless something else was faster."""
+        if t.is_up() and t.life.fault == event.fault:
+            t.kill(signal.SIGKILL, event.back)
+
+    def drain(self, event, tasks):
+        for t in tasks:
+            t.stop(False)
+            t.kill(signal.SIGTERM, event.back)
+
+
+def wait_for(group, what, seconds, sentence):
+    until = time.time() + seconds
+    while not what():
+        if time.time() > until:
+            group.troubles.append("%s did not happen within %d s" % (sentence, seconds))
+            group.say(group.troubles[-1])
+            return False
+        group.look()
+        time.sleep(0.01)
+    return True
+
+
+def disturb(run, group, faults, events, seconds):
+    """Returns the events that happened, with the time they did."""
+    left, happened = list(events), []
+    while time.time() - run.begin < seconds:
+        group.look()
+        faults.look()
+        while left and time.time() - run.begin >= left[0].at:
+            e = left.pop(0)
+            e.at = time.time() - run.begin
+            faults.begin(e)
+            happened.append(e)
+        time.sleep(0.005)
+    faults.end_all()
+    wait_for(group, group.all_step, START_SECONDS, "a step of all four behind the last fault")
+    return happened
+
+
+def stop_and_complete(run, group, folder, storage):
+    """SIGTERM for all: one checkpoint, 143. Then the job ends a little later. Returns its last step."""
+    run.say("== SIGTERM to all")
+    for t in group.tasks:
+        t.expected = signal.SIGTERM
+        t.life.signal(signal.SIGTERM)
+    codes = group.wait_end(END_SECONDS)
+    saved = storage.newest()
+    run.say("exit codes %s, newest checkpoint %s" % (codes, saved))
+    if codes != [143] * N or saved is None:
+        group.troubles.append("SIGTERM to all: exit codes %s, newest checkpoint %s" % (codes, saved))
+    ok, text = verify(os.path.dirname(saved)) if saved else (False, "no checkpoint")
+    if not ok:
+        group.troubles.append("trainerctl verify: %s" % text)
+    step = int(os.path.basename(saved)[5:]) if saved else 0
+    last = (step // steps_per_epoch() + MORE_EPOCHS) * steps_per_epoch()
+    write_job(folder, last)
+    run.say("== started again, to complete the job at step %d" % last)
+    group.start()
+    codes = group.wait_end(END_SECONDS)
+    run.say("exit codes %s" % codes)
+    if codes != [0] * N:
+        group.troubles.append("the job did not complete: exit codes %s" % codes)
+    return step, last
+
+
+def records_of(path):
+    """How many samples a file of the demo has: framed records of known length heads."""
+    n = 0
+    with open(path, "rb") as f:
+        while head := f.read(12):
+            f.seek(int.from_bytes(head[:8], "little") + 4, os.SEEK_CUR)
+            n += 1
+    return n
+
+
+def n_samples():
+    folder = os.path.join(kit.ROOT, "config", "digits")
+    return sum(records_of(os.path.join(folder, f)) for f in sorted(os.listdir(folder)) if f.startswith("digits-train"))
+
+
+def steps_per_epoch():
+    return n_samples() // BATCH
+
+
+def write_job(folder, steps, **more):
+    return kit.digits_job(folder, **kit.merge(kit.merge(JOB, {"train": {"steps": steps}}), more))
+
+
+def undisturbed(run, folder, last):
+    """One task, two replicas, nobody around. Returns its task, and its folder."""
+    alone = os.path.join(folder, "undisturbed")
+    os.makedirs(alone)
+    run.say("== one task that nobody disturbs, to step %d" % last)
+    t = kit.Task(write_job(alone, last), args=("--devices", "cpu:2", "--sample-log", os.path.join(alone, "samples.txt")))
+    kit.expect_codes([t], [0], 600)
+    return t, alone
+
+
+def judge(run, group, events, folder, step, last):
+    v = verdict.Verdict()
+    lives = [life for t in group.tasks for life in sample_log.read(t.samples, t.name)]
+    history = sample_log.History(lives, LANES)
+    alone, theirs = undisturbed(run, folder, last)
+    reference = sample_log.History(sample_log.read(os.path.join(theirs, "samples.txt"), "undisturbed"), LANES)
+    verdict.steps(v, history)
+    v.row("last step", "%d done, %d saved at SIGTERM, %d to do" % (len(history.chain), step, last), len(history.chain) == last)
+    verdict.samples(v, history, reference, steps_per_epoch(), BATCH, n_samples())
+    verdict.losses(v, group.records("step"), alone.events("step"))
+    final = os.path.join("storage", "checkpoints", "step-%08d" % last)
+    verdict.files(v, [(f, os.path.join(folder, final, f), os.path.join(theirs, final, f))
+                      for f in ("model.safetensors", "optimizer.safetensors")] +
+                  [("exported ONNX", os.path.join(folder, "run", "digits.onnx"), os.path.join(theirs, "run", "digits.onnx"))])
+    verdict.causes(v, events, group.tasks, run.begin)
+    verdict.phases(v, group.tasks)
+    v.row("supervision", "; ".join(group.troubles[:5]) or "%d processes, each ended as it should" % sum(
+        len(t.lives) for t in group.tasks), not group.troubles)
+    verdict.speed(v, history, events, run.begin, run.begin + run.seconds)
+    return v
+
+
+def chaos(args, folder):
+    run = Run(folder)
+    run.seconds = max(args.seconds - AROUND, 10)
+    net, storage = hosts.Hosts(N), hosts.Storage(os.path.join(folder, "storage"), STORAGE_BYTES)
+    events = schedule(args.seed, run.seconds - QUIET, N, only=args.only)[:args.events]
+    run.say("seed %d, %d s, %d faults:" % (args.seed, args.seconds, len(events)))
+    for e in events:
+        run.say("  at %6.2f s: %s" % (e.at, e))
+    group = Group(folder, write_job(folder, ENDLESS, **ELASTIC), net, run.say)
+    group.start()
+    wait_for(group, group.all_step, START_SECONDS, "the first step of all four")
+    run.begin = time.time()
+    run.say("== all four train; times count from here")
+    events = disturb(run, group, Faults(run, net, storage, group), events, run.seconds)
+    step, last = stop_and_complete(run, group, folder, storage)
+    v = judge(run, group, events, folder, step, last)
+    for line in v.text().splitlines() + ["seed %d; logs in %s" % (args.seed, folder)]:
+        print(line, flush=True)
+        run.log.write(line + "\n")
+    shutil.copytree(os.path.join(folder, "storage"), os.path.join(folder, "storage-copy"))
+    return 1 if v.failed else 0
+
+
+def main():
+    p = argparse.ArgumentParser(usage=__doc__.split("\n\n")[1].strip())
+    p.add_argument("--seconds", type=float, default=60)
+    p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--folder", default=os.path.join(kit.BUILD, "chaos"))
+    p.add_argument("--events", type=int)
+    p.add_argument("--only", choices=[kind for kind, _ in DECK])
+    args = p.parse_args()
+    hosts.enter()
+    for signum in (signal.SIGTERM, signal.SIGINT):  # Ctrl-C also where a shell in the background had it ignored
+        signal.signal(signum, lambda n, _: sys.exit(128 + n))
+    folder = os.path.abspath(args.folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    os.makedirs(folder)
+    try:
+        return chaos(args, folder)
+    finally:
+        for t in kit._tasks:
+            t.kill()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

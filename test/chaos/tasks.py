@@ -1,0 +1,146 @@
+"""tasks.py - the tasks of a job, each on a host of its own, started again when they end, as a supervisor would.
+"""
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+
+import kit
+from schedule import task_name
+
+AGAIN = 0.3  # seconds until a task that ended by itself is started again
+TEMPORARY = (138, 143)
+FORWARD_MS = 8  # a step takes at least so long, so that faults meet all of its parts, and four tasks fit on two cores
+
+
+class Life(kit.Task):
+    """One process of a task. What it logs goes to a file, and is kept."""
+
+    def __init__(self, task, faults):
+        self.lock, self.path = threading.Lock(), task.log
+        self.fault = ",".join(faults)  # what was armed
+        env = {"TRAINERD_FAULT": ",".join(list(faults) + ["train.forward=delay:%d@1+" % FORWARD_MS])}
+        config = {"cluster": task.cluster, "task": {"type": task.kind, "index": task.index}}
+        super().__init__(task.job, config, task.args, env, task.name, prefix=task.prefix)
+        self.was_armed_kill = False
+
+    def _read(self):
+        with open(self.path, "ab", 0) as f:
+            for raw in self.p.stderr:
+                f.write(raw)
+                try:
+                    record = json.loads(raw)
+                except ValueError:
+                    record = {"event": "text", "message": raw.decode("utf-8", "replace").strip()}
+                record["_at"] = time.time()
+                self.records.append(record)
+                self.lines.append(record.get("message", ""))
+
+
+class Task:
+    def __init__(self, number, folder, job, cluster, address, prefix, args):
+        self.kind, self.index = ("chief", 0) if number == 0 else ("worker", number - 1)
+        self.name = task_name(number)
+        self.number, self.job, self.cluster, self.address, self.prefix = number, job, cluster, address, prefix
+        self.args = ("--devices", "cpu:1", "--log-level", "debug", "--sample-log", os.path.join(folder, "samples.txt"), *args)
+        self.log = os.path.join(folder, "%s-%d.log" % (self.kind, self.index))
+        self.samples = os.path.join(folder, "samples.%s-%d.txt" % (self.kind, self.index))
+        self.lives, self.arm, self.again_at, self.stopped = [], [], None, False
+        self.expected = None  # how we ended it
+
+    @property
+    def life(self):
+        return self.lives[-1]
+
+    def is_up(self):
+        return bool(self.lives) and self.life.p.poll() is None
+
+    def start(self):
+        self.lives.append(Life(self, self.arm))
+        self.arm, self.again_at, self.stopped, self.expected = [], None, False, None
+
+    def kill(self, signum, back):
+        """Ends the process, or what is to come of it; started again after `back` seconds."""
+        self.expected = signum
+        if self.is_up():
+            self.life.signal(signum)
+            if signum == signal.SIGKILL:
+                self.life.p.wait(5)
+        self.again_at = time.time() + back
+
+    def stop(self, is_stopped):
+        self.stopped = is_stopped
+        if self.is_up():
+            self.life.signal(signal.SIGSTOP if is_stopped else signal.SIGCONT)
+
+    def end_word(self):
+        code = self.life.p.returncode
+        if code < 0:
+            return "was killed by %s" % signal.Signals(-code).name + (
+                ", as %s had it" % self.life.fault if self.life.was_armed_kill else "")
+        return "ended with %d: %s" % (code, (self.life.lines or ["nothing was said"])[-1][:300])
+
+
+class Group:
+    """The four of them. `say(text)` logs; `troubles` collects what no fault explains."""
+
+    def __init__(self, folder, job, hosts, say, args=()):
+        cluster = {"chief": hosts.addresses[:1], "worker": hosts.addresses[1:]}
+        self.say, self.troubles, self.supervised = say, [], True
+        self.tasks = [Task(i, folder, job, cluster, hosts.addresses[i], hosts.prefix(i), args) for i in range(hosts.n)]
+        self.ended = set()  # lives whose end was noted
+
+    def start(self):
+        for t in self.tasks:
+            t.start()
+
+    def look(self):
+        """Notes who ended, starts again who is due."""
+        for t in self.tasks:
+            if t.is_up():
+                continue
+            if t.life not in self.ended:
+                self.ended.add(t.life)
+                t.life.wait(5)
+                self._ended(t)
+            elif self.supervised and t.again_at is not None and time.time() >= t.again_at:
+                t.start()
+                self.say("%s starts again%s" % (t.name, " with " + t.life.fault if t.life.fault else ""))
+
+    def _ended(self, t):
+        code = t.life.p.returncode
+        t.life.was_armed_kill = code == -signal.SIGKILL and not t.expected and "=kill@" in t.life.fault
+        self.say("%s %s" % (t.name, t.end_word()))
+        if not self.supervised:
+            return
+        if t.again_at is None:
+            t.again_at = time.time() + AGAIN
+        if not (code in TEMPORARY or code == -signal.SIGKILL and (t.expected or t.life.was_armed_kill)):
+            self.troubles.append("%s %s" % (t.name, t.end_word()))
+
+    def wait_end(self, seconds):
+        """Exit codes when all have ended; who has not by then is killed and has None."""
+        self.supervised, until = False, time.time() + seconds
+        while time.time() < until and any(t.is_up() for t in self.tasks):
+            self.look()
+            time.sleep(0.02)
+        codes = [t.life.p.poll() for t in self.tasks]
+        for t in self.tasks:
+            t.life.kill()
+        self.look()
+        return codes
+
+    def records(self, event):
+        return [r for t in self.tasks for life in t.lives for r in list(life.records) if r.get("event") == event]
+
+    def all_step(self):
+        """Everybody, as it is now, has done a step."""
+        return all(t.is_up() and any(r.get("event") == "step" for r in list(t.life.records)) for t in self.tasks)
+
+
+def verify(folder):
+    """What trainerctl says of the checkpoints below, and whether it is content."""
+    p = subprocess.run([kit.TRAINERCTL, "verify", folder], capture_output=True, text=True, timeout=60)
+    return p.returncode == 0, (p.stdout + p.stderr).strip()

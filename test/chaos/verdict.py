@@ -1,0 +1,152 @@
+"""verdict.py - from the logs of a run under faults, and of an undisturbed one, to a verdict of a few lines.
+
+    steps       1..n are each applied once in the history that survived (sample_log.py says how that is known)
+    samples     per epoch each once, and those of the undisturbed run, lane by lane
+    loss        of every step that was reported, in whichever task, equal to the undisturbed run's
+    weights     model, optimizer state and exported model byte-equal to the undisturbed run's
+    gap         the longest time in which no task completed a step
+    goodput     (steps of the history * time of a step before the first fault, evaluations and checkpoints with it) /
+                time of the run from its first step to its last: 100 % is a run in which no fault cost anything. A
+                step that was done again counts once
+    causes      of the faults that came alone: how many of the others named the task that was hit
+"""
+import statistics
+
+ALONE = 1.5  # seconds without another fault around one: its messages are its own
+NEWS = 4.0   # until a fault must be known; also how far behind a fault its gap is looked for
+
+
+def shown(seconds):
+    return "%.0f ms" % (1e3 * seconds) if seconds < 1 else "%.2f s" % seconds
+
+
+class Verdict:
+    def __init__(self):
+        self.lines, self.failed = [], []
+
+    def row(self, name, text, ok=True):
+        self.lines.append("%-22s %s%s" % (name, text, "" if ok else "   <-- WRONG"))
+        if not ok:
+            self.failed.append(name)
+
+    def text(self):
+        word = "PASSED" if not self.failed else "FAILED: " + ", ".join(self.failed)
+        return "\n".join(["---- verdict ----"] + self.lines + ["verdict: " + word])
+
+
+def steps(v, history):
+    v.row("steps", "%d applied once each, lost %d; %d made twice, of which one counts" % (
+        len(history.chain), history.lost, history.redone), history.lost == 0)
+    v.row("history", "; ".join(history.problems[:5]) or "one chain over %d generations, never two groups at once" % len(
+        {g for g, _, _ in history.chain}), not history.problems)
+
+
+def samples(v, history, reference, steps_per_epoch, batch, n):
+    repeated, lost = history.epochs(steps_per_epoch, batch, n)
+    other = history.differences(reference)
+    v.row("samples", "lost %d, repeated %d, lanes with others than undisturbed %d" % (lost, repeated, other),
+          repeated == lost == other == 0)
+
+
+def losses(v, records, reference):
+    """Steps are reported behind their update: a step may be missing, but none may differ."""
+    expected = {r["step"]: r["loss"] for r in reference}
+    wrong = sorted({r["step"] for r in records if expected.get(r["step"]) != r["loss"]})
+    seen = len({r["step"] for r in records})
+    v.row("loss per step", "%d of %d steps seen, different %d%s" % (
+        seen, len(expected), len(wrong), " (first: step %d)" % wrong[0] if wrong else ""), seen > 0 and not wrong)
+
+
+def files(v, pairs):
+    """(name, path of ours, path of the undisturbed run's)"""
+    different = []
+    for name, ours, theirs in pairs:
+        try:
+            with open(ours, "rb") as a, open(theirs, "rb") as b:
+                if a.read() != b.read():
+                    different.append(name)
+        except OSError as e:
+            different.append("%s (%s)" % (name, e))
+    v.row("final weights", "%s: %s" % (", ".join(p[0] for p in pairs), "byte-equal to the undisturbed run" if not different
+                                       else "different: " + ", ".join(different)), not different)
+
+
+def phases(v, tasks):
+    """Kills that were to happen inside: some come to their place before something else happens to them."""
+    lives = [life for t in tasks for life in t.lives if "=kill@" in life.fault]
+    fired = [life for life in lives if life.was_armed_kill]
+    v.row("kills in a phase", "%d armed, %d happened: %s" % (len(lives), len(fired),
+                                                            " ".join(sorted(life.fault for life in fired)) or "none"))
+
+
+def gaps(times):
+    """[(seconds, begin, end)] between steps one after the other."""
+    return [(b - a, a, b) for a, b in zip(times, times[1:])]
+
+
+def speed(v, history, events, begin, end):
+    """events: as they happened, with their time since `begin`; begin, end: what counts, in seconds since 1970."""
+    between = gaps(sorted(at / 1e6 for at in history.first.values() if at / 1e6 <= end))
+    n = sum(at / 1e6 <= end for _, _, at in history.chain)
+    if not between or not events:
+        v.row("gap", "no steps or no faults to look at", False)
+        return
+    longest = max(between)
+    v.row("longest gap", "%s, at %.1f s" % (shown(longest[0]), longest[1] - begin))
+    calm = [g for g in between if g[2] < begin + events[0].at]
+    if len(calm) < 10:
+        v.row("goodput", "%d steps before the first fault are too few to compare with" % len(calm), False)
+        return
+    step = sum(g[0] for g in calm) / len(calm)
+    wall = between[-1][2] - between[0][1]
+    v.row("goodput", "%.1f %% (%d steps of %s undisturbed, in %.1f s)" % (
+        100 * step * (n - 1) / wall, n, shown(step), wall))
+    for kind in sorted({e.kind for e in events}):
+        seen = [largest(between, begin + e.at, begin + e.at + e.lasts + NEWS,
+                        min([begin + o.at for o in events if o.at > e.at], default=float("inf")))
+                for e in events if e.kind == kind]
+        alone = [s for s, e in zip(seen, [e for e in events if e.kind == kind]) if came_alone(e, events)]
+        v.row("  gap, " + kind, "longest %s of %d; of those that came alone %s" % (
+            shown(max(seen)), len(seen), "median %s, of %d" % (shown(statistics.median(alone)), len(alone)) if alone else "none"))
+
+
+def came_alone(e, events):
+    return not any(o is not e and (o.at - e.at < ALONE + e.lasts if o.at > e.at else e.at - o.at < ALONE + o.lasts + o.back)
+                   for o in events)
+
+
+def largest(between, begin, end, next_fault):
+    """The largest gap that a fault can have made: one that it falls into, or that begins before the next fault does."""
+    return max((g[0] for g in between if g[2] > begin and g[1] < min(end, next_fault)), default=0)
+
+
+def causes(v, events, tasks, begin):
+    """A task that is gone, or silent for longer than anybody waits, must be named by everyone who was there before and
+    behind it. Faults that overlap with another one have more than one cause."""
+    asked = named = 0
+    silent = []
+    for e in events:
+        if not e.names_task or not came_alone(e, events):
+            continue
+        for t in tasks:
+            if t.number in e.tasks or not was_up(t, begin + e.at):
+                continue
+            asked += 1
+            if says(t, e, tasks, begin):
+                named += 1
+            else:
+                silent.append("%s at %.1f s: %s" % (t.name, e.at, e))
+    v.row("causes", "%d of %d survivors named the task that was hit%s" % (
+        named, asked, "; not: " + "; ".join(silent[:3]) if silent else ""), named == asked)
+
+
+def was_up(t, at):
+    """With a step behind it: it was in the group, and stayed."""
+    return any(any(r["_at"] < at - 0.2 and r.get("event") == "step" for r in life.records) and
+               life.records[-1]["_at"] > at + NEWS for life in t.lives)
+
+
+def says(t, e, tasks, begin):
+    words = [w for n in e.tasks for w in (tasks[n].name, tasks[n].address)]
+    return any(begin + e.at <= r["_at"] <= begin + e.at + NEWS and r.get("event") not in ("step", "note", "plan") and
+               any(w in r.get("message", "") for w in words) for life in t.lives for r in life.records)

@@ -1,0 +1,190 @@
+#!/usr/bin/env python3
+"""A minute of chaos (scripts/chaos), and what its verdict rests on: the schedule follows from the seed alone, and a
+history in which anything is wrong is recognised."""
+import json
+import os
+import subprocess
+import sys
+
+from kit import ROOT, TRAINERD, Task, digits_job, expect_codes, main, start, test, workdir
+
+sys.path.insert(1, os.path.join(ROOT, "test", "chaos"))
+import sample_log  # noqa: E402
+import verdict  # noqa: E402
+from schedule import DECK, schedule  # noqa: E402
+
+SEED = 3
+SAMPLES = {(step, lane): (8 * step + 2 * lane, 8 * step + 2 * lane + 1) for step in range(20) for lane in range(2)}
+
+
+@test
+def the_schedule_is_a_pure_function_of_the_seed_and_a_minute_has_every_kind():
+    def shown(seed, seconds):
+        return ["%.6f %s %.6f" % (e.at, e, e.back) for e in schedule(seed, seconds)]
+
+    assert shown(7, 600) == shown(7, 600) != shown(8, 600)
+    assert shown(7, 600)[:len(shown(7, 60))] == shown(7, 60)
+    for seed in range(200):
+        events = schedule(seed, 600)
+        assert {e.kind for e in events} == {kind for kind, _ in DECK}
+        assert all(0 < b.at - a.at < 5 for a, b in zip(events, events[1:]))
+        assert all(t in range(4) for e in events for t in e.tasks)
+
+
+def lives(text):
+    """A file per task: `task: line; line; ...` a line each."""
+    folder, out = workdir(), []
+    for i, line in enumerate(t.strip() for t in text.strip().splitlines()):
+        task, lines = line.split(": ", 1)
+        path = os.path.join(folder, "%d.txt" % i)
+        with open(path, "w") as f:
+            for part in lines.split("; "):
+                word, *numbers = part.split()
+                if word != "open":  # 2: its first group; 2.b: another one with this number
+                    numbers[0] += "" if "." in numbers[0] else ".a"
+                if word == "give":
+                    numbers += map(str, SAMPLES[int(numbers[1]), int(numbers[2])])
+                f.write(" ".join([word, *numbers]) + "\n")
+        out += sample_log.read(path, task)
+    return out
+
+
+WHOLE = """a: open 1 1; give 1 1 0; done 1 1 10; give 1 2 0; done 1 2 20; give 2 3 0; done 2 3 30
+           b: open 1 2; give 1 1 1; done 1 1 11; give 1 2 1; open 25 3; give 2 3 1; done 2 3 31"""
+
+
+def history(text):
+    return sample_log.History(lives(text), 2)
+
+
+@test
+def a_history_with_a_death_is_whole():
+    h = history(WHOLE)
+    assert not h.problems and h.lost == 0 and h.redone == 0, h.problems
+    assert [(g, step) for g, step, _ in h.chain] == [("1.a", 1), ("1.a", 2), ("2.a", 3)]
+    assert h.epochs(3, 4, 100) == (0, 0) and h.differences(h) == 0
+    # killed between the sum and its own "done": the lane stands, the other one finished
+    h = history("a: open 1 1; give 1 1 0; done 1 1 10\nb: open 1 2; give 1 1 1")
+    assert not h.problems and len(h.chain) == 1
+    # a step that nobody finished comes again, and one whose holders all died
+    h = history("a: open 1 1; give 1 1 0; give 2 1 0; done 2 1 9\nb: open 1 2; give 1 1 1; give 2 1 1")
+    assert not h.problems and [(g, step) for g, step, _ in h.chain] == [("2.a", 1)] and h.redone == 0
+    h = history("a: open 1 1; give 1 1 0; done 1 1 5; open 6 1; give 2 1 0; done 2 1 9\n"
+                "b: open 1 2; give 1 1 1; open 6 2; give 2 1 1")
+    assert not h.problems and [(g, step) for g, step, _ in h.chain] == [("2.a", 1)] and h.redone == 1
+    # nobody was left who remembered the number of the generation
+    h = history("a: open 1 1; give 7 1 0; done 7 1 5; give 7 2 0; done 7 2 6; open 7 1; give 1.b 2 0; done 1.b 2 9\n"
+                "b: open 1 2; give 7 1 1; give 7 2 1; open 6 2; give 1.b 2 1")
+    assert not h.problems and [g for g, _, _ in h.chain] == ["7.a", "1.b"] and h.redone == 1, h.problems
+    # one that came back from a checkpoint was alone for a step, until it met who had the newest state
+    h = history("a: open 1 1; give 1 1 0; done 1 1 5; give 1 2 0; done 1 2 6; give 1 3 0; done 1 3 7; open 7 1; "
+                "give 1.b 2 0; give 1.b 2 1; done 1.b 2 9; give 2 4 0; done 2 4 12\n"
+                "b: open 1 2; give 1 1 1; give 1 2 1; done 1 2 6; give 1 3 1; done 1 3 7; give 2 4 1; done 2 4 12")
+    assert not h.problems and [g for g, _, _ in h.chain] == ["1.a", "1.a", "1.a", "2.a"] and h.redone == 1, h.problems
+    # held up between the sum and its update, while the others did the step again
+    h = history("a: open 1 1; give 1 1 0; give 2 1 0; give 2 1 1; done 2 1 9; give 2 2 0; give 2 2 1; done 2 2 10\n"
+                "b: open 1 2; give 1 1 1; done 1 1 12")
+    assert not h.problems, h.problems
+
+
+@test
+def every_wrong_history_is_recognised():
+    rows = (
+        ("do not agree which", "a: open 1 1; give 1 1 0; give 2 1 0; give 1 2 0\nb: open 1 1; give 2 1 1; give 1 1 1"),
+        ("done with lanes [0] of 2", WHOLE.replace("give 2 3 1; ", "")),
+        ("steps lost: [2]", WHOLE.replace("; done 1 2 20", "")),
+        ("was computed by", WHOLE.replace("give 2 3 1", "give 2 3 1; give 2 3 0")),
+        ("other samples", WHOLE + "\nc: open 1 9; give 3 21 0"),
+        ("applied step 2 in generation 2.a after step 2", WHOLE.replace("give 2 3 0", "give 2 2 0; done 2 2 25; give 2 3 0")),
+        ("applied step 3 in generation 1.a after step 1", WHOLE.replace("give 1 2 0; done 1 2 20; give 2 3 0; done 2 3 30",
+                                                                      "give 1 3 0; done 1 3 30")),
+        ("two groups at once", WHOLE + "\nc: open 1 3; give 1 4 0; give 1 4 1; done 1 4 40; give 1 5 0; give 1 5 1; done 1 5 50"),
+        ("went from generation 2.a to 1.a", WHOLE.replace("done 2 3 30", "done 2 3 30; give 1 4 0; done 1 4 40")),
+    )
+    SAMPLES[21, 0] = (0, 1)
+    for word, text in rows:
+        if "give 3 21" in text:
+            found = lives(text)
+            found[-1].gives = [("3.a", 3, 0, (5, 6))]
+            h = sample_log.History(found, 2)
+        else:
+            h = history(text)
+        assert any(word in p for p in h.problems), (word, h.problems)
+
+
+@test
+def samples_that_are_lost_repeated_or_others_are_counted():
+    good, found = history(WHOLE), lives(WHOLE)
+    found[0].gives[1] = ("1.a", 2, 0, found[0].gives[0][3])  # step 2 takes what step 1 took
+    h = sample_log.History(found, 2)
+    assert h.epochs(3, 4, 100) == (2, 2) and h.differences(good) == 1
+
+
+@test
+def a_torn_line_is_left_out_and_another_is_not_understood():
+    path = os.path.join(workdir(), "s.txt")
+    with open(path, "w") as f:
+        f.write("open 1 1\ngive 1.a 1 0 12 # torn\nopen 2 2\ngive 1.a 1 0 123\ndone 1.a 1 1")
+    a, b = sample_log.read(path, "a")
+    assert a.gives == [] and b.gives == [("1.a", 1, 0, (123,))] and b.dones == []
+    with open(path, "a") as f:
+        f.write("\nwhat is this\n")
+    try:
+        sample_log.read(path, "a")
+        assert False, "it was read"
+    except ValueError as e:
+        assert "s.txt:6" in str(e), e
+
+
+@test
+def a_verdict_fails_for_weights_and_losses_that_differ():
+    folder = workdir()
+    for name, text in (("a", "1"), ("b", "1"), ("c", "2")):
+        with open(os.path.join(folder, name), "w") as f:
+            f.write(text)
+    a, b, c = (os.path.join(folder, n) for n in "abc")
+    for pairs, losses, failed in (([("w", a, b)], [0.5], []), ([("w", a, c)], [0.5], ["final weights"]),
+                                  ([("w", a, a + "x")], [0.25], ["final weights", "loss per step"]),
+                                  ([("w", a, b)], [], ["loss per step"])):
+        v = verdict.Verdict()
+        verdict.files(v, pairs)
+        verdict.losses(v, [{"step": 1, "loss": x} for x in losses], [{"step": 1, "loss": 0.5}])
+        assert v.failed == failed and ("PASSED" in v.text()) == (not failed), v.text()
+
+
+@test
+def four_tasks_and_one_name_the_same_samples_lane_by_lane():
+    alone, together = workdir(), workdir()
+    changes = {"train": {"epochs": 3, "lanes": 4}, "checkpoint": None, "summary": None}
+    t = Task(digits_job(alone, **changes), args=("--devices", "cpu:2", "--sample-log", os.path.join(alone, "s.txt")))
+    expect_codes([t], [0])
+    expect_codes(start(digits_job(together, **changes), 4, args=("--sample-log", os.path.join(together, "s.txt"))), [0] * 4)
+    one = sample_log.History(sample_log.read(os.path.join(alone, "s.txt"), "alone"), 4)
+    four = sample_log.History([life for i in range(4) for life in
+                               sample_log.read(os.path.join(together, "s.worker-%d.txt" % i), "worker %d" % i)], 4)
+    assert not one.problems and not four.problems and len(one.chain) == len(four.chain) == 66
+    assert one.epochs(22, 64, 1438) == four.epochs(22, 64, 1438) == (0, 0), one.epochs(22, 64, 1438)
+    assert four.differences(one) == 0 and len(one.samples) == 66 * 4
+
+
+@test
+def the_plan_names_the_log_without_making_it_and_what_is_no_file_is_refused():
+    folder = workdir()
+    job, path = digits_job(folder), os.path.join(folder, "s.txt")
+    p = subprocess.run([TRAINERD, "--job", job, "--check", "--sample-log", path], capture_output=True, text=True)
+    assert p.returncode == 0 and json.loads(p.stdout)["sample_log"] == path and not os.path.exists(path), p
+    p = subprocess.run([TRAINERD, "--job", job, "--sample-log", "/dev/null"], capture_output=True, text=True, timeout=60)
+    assert p.returncode == 2 and "'/dev/null': it is not a file" in p.stderr, p
+
+
+@test
+def a_minute_of_chaos_loses_nothing():
+    folder = os.path.join(workdir(), "chaos")
+    p = subprocess.run([os.path.join(ROOT, "scripts", "chaos"), "--seconds", "60", "--seed", str(SEED), "--folder", folder],
+                       capture_output=True, text=True, timeout=150)
+    assert p.returncode == 0, "seed %d: exit code %d\n%s%s" % (SEED, p.returncode, p.stdout[-12000:], p.stderr[-3000:])
+    print(p.stdout[p.stdout.index("---- verdict"):])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,444 @@
+#!/usr/bin/python3
+"""A task dies in every phase there is, and the result is that of a run in which nobody died, to the last bit.
+
+A scenario gives some tasks a list of lives: each life has a fault (base/fault.h) that ends it, and the next one begins
+at once; the last life has none. So one run of a job passes many deaths, in the order of the list. What is compared with
+an undisturbed run of one task: the loss of every step as every task has reported it, weights and optimizer state of the
+last checkpoint, and the exported model, byte for byte."""
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy as np
+
+from kit import ROOT, SLOW, TRAINERCTL, Task, digits_job, free_ports, main, test, tf_config, workdir
+
+sys.path.insert(1, os.path.join(ROOT, "test", "chaos"))
+import sample_log  # noqa: E402
+
+WAITS = {"min_world": 4, "rejoin_seconds": 10}  # nobody steps while somebody is missing
+GOES_ON = {"min_world": 1, "rejoin_seconds": 0}
+SAMPLES = 719  # in the file that is read
+
+_undisturbed = {}
+_kept = tempfile.TemporaryDirectory(prefix="trainerd-test-")  # longer than a test
+
+
+def job_file(folder, steps=60, **changes):
+    """Three buckets of gradients and of state, an evaluation every 5 steps, a checkpoint every 4."""
+    subprocess.run([TRAINERCTL, "model", "mlp", "--set", "inputs=64", "--set", "hidden=1024", "--set", "layers=2",
+                    "-o", os.path.join(folder, "mlp.onnx")], check=True, stdout=subprocess.DEVNULL)
+    base = {"model": {"onnx": "mlp.onnx"},
+            "data": {"train": "digits-train-0.tfrecord", "features": {"image": {"shape": [64]}}},
+            "train": {"epochs": None, "steps": steps, "global_batch_size": 128, "lanes": 4, "log_every_steps": 1,
+                      "deadline_seconds": 30},
+            "optimizer": {"schedule": {"warmup_steps": 2}}, "communication": {"shared_memory": False},
+            "checkpoint": {"directory": "run/checkpoints", "every_steps": 4, "every_seconds": 0, "max_to_keep": 2},
+            "summary": None}
+    for key, value in changes.items():
+        base[key] = {**base[key], **value} if isinstance(base.get(key), dict) and value is not None else value
+    return digits_job(folder, **base)
+
+
+def read(path):
+    with open(path, "rb") as f:
+        return f.read()
+
+
+def results(folder, steps):
+    last = os.path.join(folder, "run", "checkpoints", "step-%08d" % steps)
+    return {name: read(path) for name, path in (("model", os.path.join(last, "model.safetensors")),
+                                                ("optimizer", os.path.join(last, "optimizer.safetensors")),
+                                                ("export", os.path.join(folder, "run", "digits.onnx")))}
+
+
+def without_n(changes):
+    return {k: v for k, v in changes.items() if k != "_n"}
+
+
+def undisturbed(steps, changes):
+    """(folder, losses, files) of one task that nothing happens to (of three, three: only powers of two are alike); made
+    once for all scenarios that are alike."""
+    key = (steps, json.dumps(changes, sort_keys=True))
+    if key not in _undisturbed:
+        folder = tempfile.mkdtemp(dir=_kept.name)
+        keep = {"checkpoint": {**changes.get("checkpoint", {}), "max_to_keep": 100}}
+        n, log = changes.get("_n", 1), os.path.join(folder, "samples.txt")
+        job, ports = job_file(folder, steps, **{**without_n(changes), **keep}), free_ports(n)
+        tasks = [Task(job, tf_config(ports, i) if n > 1 else None,
+                      ("--devices", "cpu:1" if n > 1 else "cpu:2", "--sample-log", log), name="undisturbed") for i in range(n)]
+        task = tasks[0]
+        assert [t.wait() for t in tasks] == [0] * n, task.log()
+        losses = {k: r["loss"] for k, r in task.steps().items()}
+        assert sorted(losses) == list(range(1, steps + 1)), task.log()
+        _undisturbed[key] = folder, losses, results(folder, steps)
+    return _undisturbed[key]
+
+
+class Run:
+    """Tasks of one cluster; `lives` says per rank which fault each life has. Who ends by it is started again. `resumes`: the
+    job begins at some checkpoint of the undisturbed run."""
+
+    def __init__(self, lives=None, n=4, steps=60, elastic=WAITS, resumes=False, pause=0.0, always="", args=(), **changes):
+        self.steps, self.pause, self.always, self.args = steps, pause, always, args
+        self.folder, self.n = workdir(), n
+        self.changes = {**changes, **({"_n": n} if n & (n - 1) else {})}
+        self.lanes = changes.get("train", {}).get("lanes", 4)
+        self.job = job_file(self.folder, steps, elastic={**elastic, "min_world": min(n, elastic["min_world"])}, **changes)
+        self.ports = free_ports(n)
+        self.lives = {rank: list((lives or {}).get(rank, ())) for rank in range(n)}
+        self.tasks = {rank: [] for rank in range(n)}  # every life, the last one at the end
+        self.faults = {}  # of the present life
+        self.first = 1
+        if resumes:
+            folder = os.path.join(undisturbed(steps, self.changes)[0], "run", "checkpoints")
+            name = sorted(n for n in os.listdir(folder) if n < "step-%08d" % steps)[-1]
+            shutil.copytree(os.path.join(folder, name), os.path.join(self.folder, "run", "checkpoints", name))
+            self.first = int(name[5:]) + 1
+
+    def start(self, rank):
+        fault = self.lives[rank].pop(0) if self.lives[rank] else ""
+        all_faults = ",".join(f for f in (fault, self.always) if f)
+        env = {"TRAINERD_FAULT": all_faults} if all_faults else {}
+        if os.environ.get("PHASES_DEBUG"):
+            env["TRAINERD_LOG_LEVEL"] = "debug"
+        log = os.path.join(self.folder, "samples.txt")
+        task = Task(self.job, tf_config(self.ports, rank), ("--devices", "cpu:1", "--sample-log", log, *self.args), env,
+                    "worker %d, life %d (%s)" % (rank, len(self.tasks[rank]) + 1, fault))
+        self.faults[rank] = fault
+        self.tasks[rank].append(task)
+        return task
+
+    def start_all(self):
+        for rank in range(self.n):
+            self.start(rank)
+        return self
+
+    def now(self, rank):
+        return self.tasks[rank][-1]
+
+    def logs(self):
+        if os.environ.get("PHASES_DEBUG"):
+            for rank, tasks in self.tasks.items():
+                with open(os.path.join(os.environ["PHASES_DEBUG"], "w%d.log" % rank), "w") as f:
+                    for t in tasks:
+                        f.write("=== %s\n%s\n" % (t.name, "\n".join(t.lines)))
+        return "\n".join("--- %s: exit %s\n%s" % (t.name, t.p.poll(), "\n".join(t.lines[-25:]))
+                         for tasks in self.tasks.values() for t in tasks[-2:])
+
+    def relay(self, seconds=60, done=0):
+        """Until every task has ended by itself: those whose fault ended them come back with the next life."""
+        end, back = time.monotonic() + seconds * SLOW, {}
+        while True:
+            codes = {rank: self.now(rank).p.poll() for rank in range(self.n)}
+            for rank, code in codes.items():
+                if code in (-signal.SIGKILL, 138) and self.faults[rank]:
+                    back.setdefault(rank, time.monotonic() + self.pause)
+                    if time.monotonic() >= back[rank]:
+                        del back[rank]
+                        self.start(rank)
+                        codes[rank] = None
+            if all(code is not None for code in codes.values()) and not back:
+                break
+            if time.monotonic() > end:
+                raise AssertionError("not done after %g s\n%s" % (seconds, self.logs()))
+            time.sleep(0.002)
+        for rank, code in codes.items():
+            self.now(rank).wait(5)
+            left = [f for f in [self.faults[rank], *self.lives[rank]] if f]
+            assert code == done and not left, "worker %d: exit %s, did not happen: %s\n%s" % (
+                rank, code, left, self.logs())
+        return self
+
+    def losses(self):
+        """{step: loss}: everybody who reported a step must have said the same."""
+        said = {}
+        for tasks in self.tasks.values():
+            for task in tasks:
+                for r in task.events("step"):
+                    assert said.setdefault(r["step"], r["loss"]) == r["loss"], "step %d: loss %r and %r" % (
+                        r["step"], said[r["step"]], r["loss"])
+        return said
+
+    def is_as_undisturbed(self):
+        _, losses, files = undisturbed(self.steps, self.changes)
+        got = self.losses()
+        wrong = {k: (got.get(k), losses[k]) for k in range(self.first, self.steps + 1) if got.get(k) != losses[k]}
+        assert not wrong, "loss per step (here, undisturbed): %s\n%s" % (wrong, self.logs())
+        self.used_every_sample_once()
+        here = results(self.folder, self.steps)
+        for name in files:
+            assert here[name] == files[name], "%s differs\n%s" % (name, self.logs())
+        return self
+
+    def used_every_sample_once(self):
+        h = sample_log.History([life for rank in range(self.n) for life in
+                                sample_log.read(os.path.join(self.folder, "samples.worker-%d.txt" % rank), "worker %d" % rank)],
+                               self.lanes)
+        if self.first > 1:
+            return
+        assert not h.problems and [step for _, step, _ in h.chain] == list(range(1, self.steps + 1)), h.problems
+        batch = len([s for lane in range(self.lanes) for s in h.samples[1, lane]])
+        assert h.epochs(SAMPLES // batch, batch, SAMPLES) == (0, 0), h.epochs(SAMPLES // batch, batch, SAMPLES)
+
+
+def kills(*points):
+    return [p if "=" in p else "%s=kill@%s" % tuple(p.split("@")) for p in points]
+
+
+# A life begins with connect, agree, and the state of a peer; the numbers count passages within it.
+STEP_POINTS = kills("train.forward@2", "train.bucket@1", "train.bucket@5", "train.bucket@6", "train.reduce@2",
+                    "train.commit@2", "train.update@2", "train.update_middle@2", "train.update_end@2")
+JOIN_POINTS = kills("rdzv.join.out@1", "rdzv.ready.out@1", "rdzv.view.in@1", "train.connect@1", "train.agree@1")
+TAKE_POINTS = kills("train.state_recv@1", "train.state_recv@2", "train.agree@1", "train.connect@1")
+EVAL_POINTS = kills("train.evaluate@1", "train.evaluated@1")
+SAVE_POINTS = kills("train.save@1", "ckpt.mkdir@1", "ckpt.write@1", "ckpt.write@3", "ckpt.sync@1", "ckpt.sync@4",
+                    "ckpt.rename@1", "ckpt.verify@1", "ckpt.remove@1")
+END_POINTS = kills("train.save@1", "ckpt.write@2", "ckpt.rename@1", "train.export@1", "export.sync@1", "export.rename@1")
+LEAD_POINTS = kills("rdzv.join.in@1", "rdzv.wait.out@1", "rdzv.ready.in@2", "rdzv.view.out@1", "rdzv.view.out@2", "rdzv.view.out@3",
+                    "rdzv.beat.in@4")
+
+
+@test
+def a_worker_dies_in_every_phase():
+    Run({2: JOIN_POINTS + STEP_POINTS + TAKE_POINTS + EVAL_POINTS}).start_all().relay().is_as_undisturbed()
+
+
+@test
+def the_chief_dies_in_every_phase():
+    Run({0: kills("train.load@1", "train.connect@1", "train.agree@1") + LEAD_POINTS + STEP_POINTS + TAKE_POINTS +
+         EVAL_POINTS}).start_all().relay().is_as_undisturbed()
+
+
+@test
+def the_chief_dies_in_every_part_of_a_checkpoint():
+    Run({0: SAVE_POINTS}).start_all().relay().is_as_undisturbed()
+
+
+@test
+def the_chief_dies_when_all_is_done_but_the_last_save_and_the_export():
+    rare = {"checkpoint": {"every_steps": 0}}
+    Run({0: END_POINTS, 2: kills("rdzv.complete.out@1")}, steps=12, **rare).start_all().relay().is_as_undisturbed()
+    Run({0: kills("train.save@1"), 1: kills("ckpt.rename@1"), 2: kills("train.export@1"), 3: kills("export.rename@1")}, steps=12,
+        elastic=GOES_ON, pause=2, **rare).start_all().relay().is_as_undisturbed()
+    Run({0: kills("rdzv.complete.in@2")}, steps=12, elastic=GOES_ON, **rare).start_all().relay().is_as_undisturbed()
+
+
+@test
+def who_is_killed_while_tasks_are_gathered_comes_back_into_the_group():
+    run = Run(steps=12)
+    for rank in (0, 1, 2):
+        run.start(rank)
+    for rank in (1, 0):
+        run.now(rank).until(lambda t: t.events("plan"))
+        time.sleep(0.2)  # they have met, and wait
+        assert not run.now(rank).events("view")
+        run.now(rank).kill()
+        run.start(rank)
+    run.start(3)
+    run.relay().is_as_undisturbed()
+
+
+@test
+def a_checkpoint_is_read_by_nobody_in_vain():
+    run = Run({0: kills("train.load@1", "train.state_send@1", "train.state_send@3"), 2: kills("train.state_recv@2", "train.state_recv@3")},
+              resumes=True, steps=24)
+    run.start_all().relay().is_as_undisturbed()
+
+
+
+@test
+def who_sends_the_state_dies_and_so_does_who_receives_it():
+    run = Run({0: kills("train.forward@3", "train.state_recv@2", "train.forward@2"), 1: kills("train.state_send@2", "train.state_send@3"),
+               2: kills("train.commit@7", "train.state_recv@3")}, steps=24)
+    run.start_all().relay().is_as_undisturbed()
+
+
+@test
+def several_die_at_once():
+    for elastic in (WAITS, GOES_ON):
+        run = Run({0: kills("train.update_middle@9"), 1: kills("train.bucket@7", "train.commit@2"), 2: kills("train.commit@9"),
+                   3: kills("train.bucket@7", "train.commit@2")}, elastic=elastic, steps=40)
+        run.start_all().relay().is_as_undisturbed()
+    run = Run({r: kills("train.update_end@%d" % (9 + r % 2), "train.forward@%d" % (4 + r)) for r in range(4)}, steps=24)
+    run.start_all().relay().is_as_undisturbed()
+
+
+@test
+def the_others_go_on_and_who_comes_back_is_taken_in():
+    lives = {2: kills("train.bucket@5", "train.state_recv@2", "train.update_middle@2", "rdzv.view.in@1", "rdzv.pause.in@1"),
+             0: kills("rdzv.pause.out@1", "train.forward@12", "train.state_recv@2", "rdzv.view.in@1", "train.connect@1", "train.commit@2",
+                      "rdzv.join.in@1", "train.update@2")}
+    Run(lives, elastic=GOES_ON, steps=200, always="train.forward=delay:15@1+").start_all().relay().is_as_undisturbed()
+
+
+@test
+def of_two_tasks_either_dies():
+    lives = {1: kills("train.forward@4", "train.state_recv@2", "train.bucket@4", "train.update_middle@2"),
+             0: kills("train.forward@14", "train.bucket@5", "train.state_recv@1", "train.connect@1", "train.commit@3")}
+    for elastic in (WAITS, GOES_ON):
+        run = Run(lives, n=2, elastic=elastic, steps=120, always="train.forward=delay:15@1+")
+        run.start_all().relay().is_as_undisturbed()
+
+
+# ---- who is alive, and does not move; who fails ----
+
+@test
+def a_task_that_is_stopped_is_missed_and_comes_back_with_what_the_others_have():
+    points = ("train.forward=stop@3", "train.bucket=stop@20", "train.commit=stop@16", "train.update_middle=stop@26")
+    run = Run({2: [",".join(points)]}, elastic=GOES_ON, steps=220, always="train.forward=delay:20@1+",
+              detection={"silent_seconds": 0.8}).start_all()
+    task = run.now(2)
+    for n in range(1, len(points) + 1):
+        task.until(lambda t: stat(t.p.pid) == "T")
+        run.now(0).until(lambda t: len(lost(t, "worker 2", "silent for")) >= n)
+        before = max(run.now(0).steps(), default=0)
+        run.now(0).until_step(before + 1)
+        task.signal(signal.SIGCONT)
+    run.faults[2] = ""
+    run.relay().is_as_undisturbed()
+    for rank in (0, 1, 3):
+        text = lost(run.now(rank), "worker 2", "silent for")[-1]
+        assert_names(text, run, 2)
+
+
+def stat(pid):
+    with open("/proc/%d/stat" % pid) as f:
+        return f.read().rsplit(")", 1)[1].split()[0]
+
+
+def lost(task, *words):
+    """Its troubles that have these words."""
+    return [r["message"] for r in list(task.records) if r.get("event") == "group" and r.get("level") == "warn" and
+            all(w in r["message"] for w in words)]
+
+
+def assert_names(text, run, rank, phase="in "):
+    for word in ("worker %d (127.0.0.1:%d), step " % (rank, run.ports[rank]), phase, " s,"):
+        assert word in text, "'%s' is not in: %s" % (word, text)
+
+
+@test
+def a_task_that_hangs_is_named_and_ends_and_the_others_go_on():
+    places = {1: ("train.forward=hang@12", "step 12", "begin"), 2: ("train.update=hang@40", "step 40", "update"),
+              3: ("train.reduce=hang@70", "step 70", "forward and backward"), 0: ("train.commit=hang@100", "step 100", "check")}
+    run = Run({rank: [fault] for rank, (fault, _, _) in places.items()}, elastic=GOES_ON, steps=400,
+              always="train.forward=delay:15@1+").start_all()
+    run.relay(90).is_as_undisturbed()
+    for rank, (_, step, phase) in places.items():
+        seen = [t for r in range(4) for life in run.tasks[r] for t in lost(life, "worker %d" % rank, "does not move")]
+        assert seen, "nobody says that worker %d hung\n%s" % (rank, run.logs())
+        for text in seen:
+            assert_names(text, run, rank, "in " + phase)
+            assert step in text and "this phase has a limit of" in text, text
+        first = run.tasks[rank][0]
+        assert first.p.returncode == 138, first.log()
+
+
+FAILS = ("train.connect@1", "train.agree@1", "train.forward@2", "train.bucket@5", "train.reduce@2", "train.commit@2", "train.update@2",
+         "train.update_middle@1", "train.update_end@2", "train.evaluate@1", "train.evaluated@1")
+
+
+@test
+def whatever_fails_on_one_task_ends_it_and_the_others_say_the_same_last():
+    for rank in (2, 0):
+        run = Run({rank: list(FAILS)}).start_all().relay().is_as_undisturbed()
+        for fault, task in zip(FAILS, run.tasks[rank]):
+            end = task.events("end")[-1]["message"]
+            assert task.p.returncode == 138 and "worker %d" % rank in end and fault.split("@")[0] in end, task.log()
+            for other in (r for r in range(4) if r != rank):
+                assert lost(run.now(other), "worker %d" % rank, fault.split("@")[0]), "worker %d on %s\n%s" % (
+                    other, fault, run.logs())
+
+
+# ---- what is said of who was lost ----
+
+@test
+def who_dies_is_named_with_phase_and_step_by_all_and_in_the_status():
+    for rank in (2, 0):
+        run = Run(steps=100000, elastic=GOES_ON, always="train.forward=delay:10@1+").start_all()
+        run.now(0).until_step(5)
+        time.sleep(0.5)  # a beat has told where everybody is
+        run.now(rank).kill()
+        for other in (r for r in range(4) if r != rank):
+            run.now(other).until(lambda t: lost(t, "worker %d" % rank, "was lost"))
+            text = lost(run.now(other), "worker %d" % rank)[-1]
+            assert_names(text, run, rank)
+        at = max(max(run.now(r).steps()) for r in range(4))
+        run.now(3).until_step(at + 2)
+        # it is the last trouble of a group that waits: nobody can go on with half of the others stopped too
+        for other in [r for r in range(4) if r != rank]:
+            run.now(other).kill()
+
+
+@test
+def the_first_cause_is_the_last_word_of_every_task_when_the_job_ends():
+    run = Run({2: ["train.forward=kill@6"]}, elastic={"min_world": 4, "rejoin_seconds": 1}, train={"deadline_seconds": 2}).start_all()
+    assert run.now(2).wait(20) == -signal.SIGKILL
+    for other in (0, 1, 3):
+        assert run.now(other).wait(20) == 138, run.logs()
+        end = run.now(other).events("end")[-1]["message"]
+        assert "worker 2 (127.0.0.1:%d)" % run.ports[2] in end, end
+
+
+@test
+def a_record_that_cannot_be_read_and_a_disk_that_is_full_are_named_by_all():
+    run = Run(steps=60, elastic={"min_world": 4, "rejoin_seconds": 1}, data={"cache": "none"}, train={"deadline_seconds": 2})
+    run.lives[1] = ["data.read@30+"]
+    run.start_all()
+    assert run.now(1).wait(30) in (2, 138), run.logs()
+    mine = run.now(1).events("end")[-1]["message"]
+    assert "digits-train-0.tfrecord" in mine, mine
+    for other in (0, 2, 3):
+        run.now(other).until(lambda t: lost(t, "worker 1", "digits-train-0.tfrecord") or t.events("end"))
+        assert lost(run.now(other), "worker 1", "digits-train-0.tfrecord") or "digits-train-0" in run.now(other).log(), run.logs()
+
+
+# ---- wrong numbers ----
+
+THREE = {"train": {"lanes": 6, "global_batch_size": 96}}
+
+
+@test
+def one_of_three_that_is_wrong_is_named_and_takes_the_state_of_the_others():
+    for fault, what in (("health.flip_gradient@7", "reduced gradient of step 7"), ("health.flip_weight@9", "of step 9")):
+        for rank in (1, 0):
+            run = Run(n=3, steps=24, always="", health={"check_weights_every_steps": 1}, **THREE)
+            run.lives[rank] = [fault]
+            run.start_all()
+            run.faults[rank] = ""
+            run.relay().is_as_undisturbed()
+            for r in range(3):
+                assert any("worker %d" % rank in x["message"] and "differs from the others" in x["message"] and
+                           what in x["message"] for x in run.now(r).records if "message" in x), run.logs()
+
+
+@test
+def two_that_differ_go_back_to_what_was_equal():
+    run = Run({0: ["train.forward=delay:1@1"], 1: ["health.flip_gradient@18"]}, n=2, steps=24,
+              health={"check_weights_every_steps": 1})
+    run.start_all().relay().is_as_undisturbed()
+    for r in range(2):
+        first, second = run.tasks[r]
+        end = first.events("end")[-1]["message"]
+        assert first.p.returncode == 138 and "no majority tells which are right: the reduced gradient of step 18" in end, end
+    assert run.now(0).events("resume")[0]["step"] in (8, 12, 16), run.logs()
+
+
+@test
+def a_number_that_is_none_on_one_task_alone_changes_nothing():
+    for rank in (2, 0):
+        run = Run({}, n=4, steps=24)
+        run.lives[rank] = ["health.not_finite@7"]
+        run.start_all()
+        run.faults[rank] = ""
+        run.relay().is_as_undisturbed()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,247 @@
+/* sim_priv.h - what the files of the simulator share.
+ *
+ *   sim.c        processes, their actions, the outside
+ *   sim_time.c   chance, the queue of events, the tale
+ *   sim_link.c   links, probes, cuts
+ *   sim_train.c  training: groups that step together
+ *   sim_store.c  the shared storage: lease and checkpoints
+ *   sim_judge.c  what must be true
+ *   sim_story.c  random stories */
+#ifndef SIM_SIM_PRIV_H
+#define SIM_SIM_PRIV_H
+
+#include "base/buf.h"
+#include "base/vec.h"
+#include "sim/sim.h"
+
+enum { TEXT = 1024, STORY_BYTES = 1 << 22, WORDS = 16 /* of 64 ranks */ };
+
+/* ---- messages: copies, since the node's live until its next event ---- */
+
+struct sim_view {
+    uint32_t refs;
+    struct member_view view;
+    struct member_seat seats[];
+};
+struct sim_msg {
+    struct member_msg m;
+    struct sim_view *view; /* NULL: none */
+    char phase[32], text[];
+};
+
+/* ---- events ---- */
+
+enum sim_kind {
+    EV_START,
+    EV_OPENED,
+    EV_TICK,
+    EV_CALL,        /* a call reaches the host */
+    EV_CALL_FAILED, /* and what came of it, at the caller */
+    EV_IN,
+    EV_OUT, /* a message at the called, at the caller */
+    EV_IN_END,
+    EV_OUT_END, /* the other side ended the link */
+    EV_PROBE,
+    EV_ANSWER,
+    EV_NO_ANSWER,
+    EV_GROUP, /* a group tries to connect */
+    EV_TRAIN, /* the next thing in the training of a task */
+    EV_NEWS,  /* of training, for the node */
+    EV_LEASE_EFFECT,
+    EV_LEASE_DONE,
+    EV_LEASE_DUE,
+    EV_SAVE,
+};
+struct sim_event {
+    uint64_t at_ms, number; /* ties by number, which is also the order of sending */
+    enum sim_kind kind;
+    uint32_t from, to; /* ranks; `to` is whom it is for */
+    uint32_t serial;   /* of the process that it is for; 0: of any */
+    uint32_t link;     /* or group */
+    uint64_t a, b;
+    struct sim_msg *msg; /* owned; NULL: none */
+    struct member_where where;
+};
+
+/* ---- the network ---- */
+
+struct sim_link {
+    uint32_t from, to, from_serial, to_serial;
+    uint64_t last_ms[2];  /* arrival of the last thing sent: [0] to the called, [1] to the caller */
+    uint64_t lost_before; /* events of a smaller number are lost */
+    uint64_t give_up_ms;  /* CALLING */
+    uint8_t state;
+    bool open[2]; /* who still listens: [0] the called, [1] the caller */
+};
+enum { LINK_CALLING, LINK_UP, LINK_FAILED };
+
+/* ---- training ---- */
+
+struct sim_group { /* one published view */
+    struct member_view view;
+    struct member_seat *seats;
+    uint64_t members[WORDS];
+    uint32_t author, author_serial;
+    uint32_t joined, given; /* members: connecting; contributed to the step after `step` */
+    uint64_t step;          /* reduced by all */
+    uint64_t stuck_ms;      /* since when it waits for the network; 0: it does not */
+    bool is_connected, is_broken, will_pause;
+    uint64_t first_go, last_go; /* numbers of permits to step; 0: none */
+};
+enum sim_phase { REST, CONNECTING, RECEIVING, COMPUTING, GIVEN, SAVING_LAST };
+struct sim_train {
+    uint32_t group; /* 0: none yet */
+    uint32_t run;   /* counts the starts: old events are known by it */
+    enum sim_phase phase;
+    uint64_t since_ms, place;
+    uint64_t steps;                         /* made in this process: the watchdog learns */
+    bool asked_pause, asked_abort, is_over; /* over: the news is on its way */
+    bool will_apply;                        /* its part of the reduction is through */
+    bool is_stuck, waits_for_lease;
+    enum member_failure failure;
+    const char *text;
+};
+
+/* ---- storage ---- */
+
+struct sim_record {
+    uint32_t holder;
+    uint64_t incarnation, beats;
+    bool is_released;
+    uint32_t n;
+    uint32_t *members;
+};
+struct sim_saved {
+    uint64_t step, token;
+    uint32_t rank;
+};
+enum sim_op { OP_NONE, OP_LOOK, OP_RENEW, OP_TAKE, OP_RELEASE };
+struct sim_lease { /* the lease thread of a process */
+    bool is_on, wants_release, is_known, is_over, has_failed, has_taken;
+    enum sim_op op;                                  /* that is under way */
+    uint64_t op_clock, op_token, op_wish;            /* began; of what it is about; answers this */
+    uint64_t wants_take, wants_look, answered;       /* wishes; 0: none */
+    uint64_t take_after, mine, lost, hold_until;     /* tokens; own clock, 0: not held */
+    uint32_t *members, n_members;                    /* to be recorded */
+    uint32_t *op_members, n_op_members;              /* of the record that is being made */
+    uint64_t due;                                    /* number of the event */
+    uint64_t token, beats, seen_clock, unchanged_ms; /* as last seen, when, and for how long so */
+    bool is_released;
+    const char *text;
+    uint64_t told; /* digest of what the node knows */
+};
+
+/* ---- processes ---- */
+
+struct sim_task {
+    struct member_node *node; /* NULL: no process */
+    uint32_t serial;          /* of the process, unique; 0: never started */
+    bool is_stopped, is_off, was_told_to_stop, was_stuck, has_other_job, is_absent;
+    bool may_end_2; /* an error for all was put in */
+    uint64_t incarnation, held, calm_held;
+    uint32_t calm_serial;
+    int exit_code;
+    char exit_text[TEXT], said[TEXT];
+    uint64_t said_ms, started_ms, ended_ms;
+    uint64_t clock_ms, clock_at_ms, clock_speed; /* reading, when, thousandths */
+    uint32_t out, *in;                           /* links */
+    uint32_t *probes; /* number of the probe that is under way, by rank */
+    uint32_t next_probe;
+    enum sim_storage storage;
+    struct sim_train train;
+    struct sim_lease lease;
+    struct {
+        uint64_t step, number, began_ms; /* number of the event; 0: nothing is being saved */
+        uint32_t run;
+        bool is_asked, is_last;
+    } save;
+    struct member_ident ident;
+};
+
+struct sim {
+    struct sim_opts opts;
+    uint64_t now_ms, number, random;
+    uint32_t next_serial;
+    struct sim_task *tasks;
+    const char **names, **addresses;
+    VEC(struct sim_event) heap;
+    VEC(struct sim_event) held;     /* what cannot arrive now */
+    VEC(struct sim_link) links;     /* [0] is none */
+    VEC(struct sim_group *) groups; /* [0] is none */
+    uint8_t *cuts;                  /* [from * world + to]: planes; NULL: none ever */
+    uint32_t n_cuts;
+    VEC(struct sim_record) records; /* token t is at t - 1 */
+    VEC(struct sim_saved) saved;
+    uint64_t complete_step; /* the job is complete; 0: not */
+    bool everybody_stops;
+    struct sim_view *sharing; /* the last view that was sent */
+    struct buf story;
+    struct buf finding;
+    bool is_broken;
+};
+
+/* sim_time.c */
+void sim_say(struct sim *s, uint32_t rank, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+void sim_broken(struct sim *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+uint64_t sim_delay(struct sim *s);                      /* of a message */
+uint64_t sim_push(struct sim *s, struct sim_event e);   /* its number */
+void sim_push_again(struct sim *s, struct sim_event e); /* keeps its number */
+struct sim_event sim_pop(struct sim *s);
+uint64_t sim_clock(const struct sim *s, uint32_t rank);
+uint64_t sim_real_ms(const struct sim *s, uint32_t rank, uint64_t own_ms);
+void *sim_alloc(size_t n);
+void sim_msg_free(struct sim_msg *m);
+
+/* sim.c */
+void sim_drain(struct sim *s, uint32_t rank); /* performs the actions of its node */
+void sim_exit(struct sim *s, uint32_t rank, int code, const char *text);
+struct sim_msg *sim_msg_copy(struct sim *s, uint32_t rank, const struct member_msg *m);
+void sim_release_held(struct sim *s); /* something changed: what can arrive, does */
+
+/* sim_link.c */
+void sim_link_call(struct sim *s, uint32_t from, uint32_t to);
+void sim_link_send(struct sim *s, uint32_t link, bool to_caller, struct sim_msg *m);
+void sim_link_end(struct sim *s, uint32_t link, bool by_caller);
+void sim_link_process_gone(struct sim *s, uint32_t rank, bool was_killed, bool is_silent);
+void sim_link_probe(struct sim *s, uint32_t from, uint32_t to);
+enum sim_arrival { ARRIVES, WAITS, VANISHES, BOUNCES };
+enum sim_arrival sim_link_arrival(const struct sim *s, const struct sim_event *e);
+void sim_link_event(struct sim *s, struct sim_event *e);
+void sim_link_bounce(struct sim *s, const struct sim_event *e);
+bool sim_link_passes(const struct sim *s, uint32_t from, uint32_t to, enum sim_plane plane);
+
+/* sim_train.c */
+void sim_train_begin(struct sim *s, uint32_t rank, const struct member_view *v);
+void sim_train_pause(struct sim *s, uint32_t rank);
+void sim_train_abort_now(struct sim *s, uint32_t rank);
+void sim_train_fail(struct sim *s, uint32_t rank, enum member_failure kind, const char *text);
+void sim_train_process_gone(struct sim *s, uint32_t rank, bool is_silent);
+void sim_train_event(struct sim *s, struct sim_event *e);
+void sim_train_progress(struct sim *s, uint32_t rank, struct member_progress *out);
+void sim_train_last_saved(struct sim *s, uint32_t rank);
+bool sim_same_view(const struct member_view *a, const struct member_view *b);
+/* The group of this view, new if `rank` is the first to speak of it. */
+uint32_t sim_group_of(struct sim *s, uint32_t rank, const struct member_view *v);
+
+/* sim_store.c */
+void sim_store_wish(struct sim *s, uint32_t rank, const struct member_do_this *d);
+void sim_store_release(struct sim *s, uint32_t rank);
+void sim_store_save(struct sim *s, uint32_t rank, uint64_t step, bool is_asked, bool is_last);
+void sim_store_event(struct sim *s, struct sim_event *e);
+void sim_store_process_gone(struct sim *s, uint32_t rank);
+bool sim_store_is_held(const struct sim *s, uint32_t rank);
+uint64_t sim_store_newest(const struct sim *s,
+                          uint32_t rank); /* checkpoint that this task can read */
+void sim_store_fini(struct sim *s);
+
+/* sim_judge.c */
+void sim_judge_event(struct sim *s, uint32_t rank);
+void sim_judge_do(struct sim *s, uint32_t rank, const struct member_do_this *d);
+void sim_judge_view(struct sim *s, uint32_t rank, const struct member_view *v);
+void sim_judge_go(struct sim *s, uint32_t rank, struct sim_group *g);
+void sim_judge_apply(struct sim *s, uint32_t rank, uint64_t step);
+void sim_judge_save(struct sim *s, uint32_t rank, uint64_t step, uint64_t token);
+void sim_judge_end(struct sim *s, uint32_t rank, int code, const char *text);
+
+#endif
