@@ -483,6 +483,8 @@ static int prepare(struct local *l, const char *n, const char *restarts, struct 
 
 static int run_local(struct local *l)
 {
+    uint32_t n_complete = 0;
+
     for (uint32_t i = 0; i < l->n; i++) {
         log_info("task", "worker %u at 127.0.0.1:%u, devices %s", i, l->tasks[i].port, l->devices);
         start(l, &l->tasks[i]);
@@ -491,10 +493,14 @@ static int run_local(struct local *l)
     while (!all_done(l))
         wait_once(l);
     stop_display(l);
-    for (uint32_t i = 0; i < l->n && l->code == 0; i++)
+    for (uint32_t i = 0; i < l->n; i++)
+        n_complete += l->tasks[i].code == 0;
+    for (uint32_t i = 0; i < l->n && l->code == 0 && n_complete == 0; i++)
         l->code = l->tasks[i].code;
-    if (l->code == 0)
+    if (l->code == 0 && n_complete == l->n)
         log_info("end", "the job is complete on all %u tasks", l->n);
+    else if (l->code == 0) /* the others were asked to leave before */
+        log_info("end", "the job is complete, on %u of %u tasks", n_complete, l->n);
     return l->code;
 }
 

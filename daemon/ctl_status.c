@@ -43,8 +43,12 @@ void ctl_status_text(const Trainerd__V1__StatusReply *s, struct buf *out)
     text_duration(up, sizeof(up), s->uptime_ms * 1000000);
     buf_printf(out, "job         %s\ntask        ", s->job);
     task_name(s->self, out);
-    buf_printf(out, ", trainerd %s, up %s\nstate       %s, generation %llu\nphase       %s for %s\nprogress    ",
-               s->version, up, s->state, (ull)s->generation, s->phase, since);
+    buf_printf(out, ", trainerd %s, up %s\nstate       %s, ", s->version, up, s->state);
+    if (s->generation > 0)
+        buf_printf(out, "generation %llu", (ull)s->generation);
+    else
+        buf_str(out, "in no generation");
+    buf_printf(out, "\nphase       %s for %s\nprogress    ", s->phase, since);
     ctl_status_line(s, out);
     buf_str(out, "\nleader      ");
     if (s->leader != NULL)
@@ -55,7 +59,7 @@ void ctl_status_text(const Trainerd__V1__StatusReply *s, struct buf *out)
     if (s->cause[0] != '\0')
         buf_printf(out, "\nregrouped   %s", s->cause);
     if (s->lease[0] != '\0')
-        buf_printf(out, "\nlease       number %llu, %s", (ull)s->lease_token, s->lease);
+        buf_printf(out, "\nstorage     %s", s->lease);
     buf_printf(out, "\ncheckpoint  %s\n", s->checkpoint_path[0] != '\0' ? s->checkpoint_path : "none yet");
     if (s->skipped_records > 0)
         buf_printf(out, "data        %llu bad records skipped\n", (ull)s->skipped_records);

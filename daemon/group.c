@@ -368,6 +368,8 @@ void group_stop(struct run *r)
 
 void group_progress(const struct run *r, struct rdzv_progress *p)
 {
+    if (member_node_state(rdzv_node(r->group->rdzv)) != MEMBER_LEADING)
+        return; /* it does not look at it */
     p->lease_token = r->group->lease_token;
     snprintf(p->lease, sizeof(p->lease), "%s", r->group->lease_text);
 }

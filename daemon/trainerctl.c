@@ -15,7 +15,7 @@ static const struct command {
     { "status", "status [--json] ADDR", "who is in, phase, step, throughput, last trouble", ctl_status },
     { "checkpoint", "checkpoint ADDR", "save now (ADDR: the chief); prints the path when it is verified",
       ctl_checkpoint },
-    { "drain", "drain ADDR", "this task saves and leaves", ctl_drain },
+    { "drain", "drain ADDR", "this task saves and leaves; the others go on or wait", ctl_drain },
     { "stop", "stop ADDR", "the job saves and ends everywhere", ctl_stop },
     { "verify", "verify DIR", "checks every checkpoint below DIR, a line each", ctl_verify },
     { "run", "run MODEL --input NAME=FILE... -o DIR", "runs a graph once on arrays, perhaps backward", ctl_run },

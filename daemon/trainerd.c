@@ -39,7 +39,8 @@ static void print_help(const struct arg *table, size_t n)
            "The cluster comes from TF_CONFIG in the environment, from --cluster, or there is none: then\n"
            "this process trains alone.\n\n");
     args_help(table, n, stdout);
-    printf("\nsignals:     SIGTERM, SIGINT: save, leave (a second one: at once)   SIGHUP: read the job file again\n"
+    printf("\nsignals:     SIGTERM, SIGINT: save, leave (a second one: at once); the other tasks go on or wait,\n"
+           "             as \"elastic\" in the job says   SIGHUP: read the job file again\n"
            "environment: TF_CONFIG, TRAINERD_TOKEN (a secret that all tasks of the job share)\n"
            "exit codes:  0 the job is complete   2 configuration or input is wrong, do not retry\n"
            "             138 temporary trouble, retry   143 stopped by SIGTERM, state saved\n");

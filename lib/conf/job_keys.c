@@ -441,15 +441,17 @@ LOSS_KEYS("/model/more_losses/*", 0)
          "do not change." },
 { "/elastic", "min_world", U32, AT(elastic.min_world), FREE, .hi = 65536, .fallback = "0",
   .doc = "Tasks that may go on by themselves; 0: all of the cluster, so a lost one is waited for until "
-         "train.deadline_seconds. Fewer than all need checkpoint.directory: the lease that keeps two "
-         "halves of a cluster from both training lies there." },
+         "train.deadline_seconds. Half of them or fewer need checkpoint.directory, shared by all: the lease "
+         "that keeps two parts of a cluster from both training lies there." },
 { "/elastic", "rejoin_seconds", F64, AT(elastic.rejoin_seconds), FREE, .max = 86400,
   .doc = "How long a lost task is waited for before those present go on, if they are min_world; who "
          "comes later is taken in between two steps. At most train.deadline_seconds. Default: 10, at "
          "most half of train.deadline_seconds." },
 
 { "", "detection", OBJECT, 0, FREE, .fallback = "{}",
-  .doc = "How trouble is noticed. The death of a process is seen at once, whatever is said here." },
+  .doc = "How trouble is noticed. The death of a process is seen at once, whatever is said here: its "
+         "connections close, and its address refuses new ones (as a firewall that REJECTs does too: let it "
+         "DROP between tasks)." },
 { "/detection", "silent_seconds", F64, AT(detection.silent_seconds), FREE, .min = 0.2, .max = 60,
   .doc = "A task from which nothing was heard for so long is lost; heartbeats are several times as "
          "frequent. Less than train.deadline_seconds. Default: 1.2, at most half of "
@@ -463,7 +465,7 @@ LOSS_KEYS("/model/more_losses/*", 0)
   .doc = "How wrong numbers are noticed, and what is done then." },
 { "/health", "check_gradients", BOOL, AT(health.check_gradients), FREE, .fallback = "true",
   .doc = "Whether replicas compare a checksum of each reduced gradient: the one that differs is named and "
-         "brought back from the majority, or the job stops if there is none." },
+         "brought back from the majority; without one all go back to the newest checkpoint." },
 { "/health", "check_weights_every_steps", U64, AT(health.check_weights_every_steps), FREE,
   .hi = 1000000000000, .fallback = "100",
   .doc = "Steps from one comparison of a checksum of all weights to the next; 0: never." },

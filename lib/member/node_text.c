@@ -160,14 +160,15 @@ void member_node_peer(const struct member_node *n, uint32_t rank, struct member_
         out->progress = (struct member_progress){ .phase = "" };
         out->last_error = "";
     }
-    if (seat == NULL)
+    if (out->held < out->progress.held) /* READY said what was held then; a beat is newer */
+        out->held = out->progress.held;
+    if (seat == NULL) { /* what it was doing is over */
+        out->progress = (struct member_progress){ .held = out->held, .phase = "" };
         return;
-    /* READY and the view said what was held then; a beat is newer. */
+    }
     if (out->held < seat->held)
         out->held = seat->held;
-    if (out->progress.held < seat->held)
-        out->progress.held = seat->held;
-    if (out->held < out->progress.held)
-        out->held = out->progress.held;
+    if (rank == n->self || n->state == MEMBER_LEADING)
+        out->progress.held = out->held;
     out->incarnation = seat->incarnation;
 }

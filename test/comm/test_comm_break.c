@@ -12,7 +12,7 @@
 #include "base/fault.h"
 #include "comm/cast.h"
 
-enum { ELEMENTS = 100000, ABORT_MS = 50 * CAST_SLOW, DEATH_MS = 100 * CAST_SLOW };
+enum { ELEMENTS = 100000, ABORT_MS = 500 * CAST_SLOW, DEATH_MS = 500 * CAST_SLOW };
 enum { AT = 40, READY, DONE = 50 }; /* stage: when it happened, who is in, when each was out */
 
 static const char *const layouts[] = { "A1 A1",    "A1 B1",    "A1 A1 A1 A1", "A1 A1 B1 B1",

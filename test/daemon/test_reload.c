@@ -309,7 +309,7 @@ static void curves_move_to_the_other_folder_and_stay_where_it_cannot_be_written(
     const struct job_patch a[JOB_MAX_PATCHES] = P1("/summary", "{'directory':'a'}");
     const struct job_patch b[JOB_MAX_PATCHES] = P1("/summary", "{'directory':'b'}");
     const struct job_patch bad[JOB_MAX_PATCHES] = P1("/summary", "{'directory':'job.json/c'}");
-    const struct train_event begun = { .kind = TRAIN_RESUMED, .step = 5, .text = "x" };
+    const struct train_event begun = { .kind = TRAIN_CONNECTED, .step = 5 };
     struct world w;
 
     (void)state;
@@ -336,7 +336,7 @@ static void curves_move_to_the_other_folder_and_stay_where_it_cannot_be_written(
 static void the_end_may_come_at_any_moment(void **state)
 {
     const struct job_patch a[JOB_MAX_PATCHES] = P1("/summary", "{'directory':'a'}");
-    const struct train_event begun = { .kind = TRAIN_RESUMED, .step = 0, .text = "" };
+    const struct train_event begun = { .kind = TRAIN_CONNECTED, .step = 0 };
     struct world w;
 
     (void)state;

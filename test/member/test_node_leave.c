@@ -80,6 +80,29 @@ static void a_step_that_takes_too_long_is_given_up_after_the_grace_time(void **s
     sim_free(s);
 }
 
+/* Its call of the device does not return: what the others hold is saved, and all go. */
+static void one_whose_training_is_stuck_does_not_keep_the_others_from_leaving(void **state)
+{
+    (void)state;
+    for (uint32_t stuck = 0; stuck < 4; stuck++) {
+        struct sim *s = CLUSTER(.step_ms = 8000, .grace_ms = 700, .deadline_ms = 60000);
+        uint64_t held = sim_newest(s);
+
+        sim_advance(s, 100);
+        sim_stuck(s, stuck);
+        for (uint32_t i = 0; i < 4; i++)
+            sim_stop(s, i, false);
+        HOLDS(s, sim_until_ended(s, 700 + MEMBER_LEAVE_REST_MS + MEMBER_GATHER_LEAVE_MS + 1000));
+        for (uint32_t i = 0; i < 4; i++)
+            if (i == stuck && i == 0) /* who leads cannot know whether the others save what it holds */
+                ends_with(s, i, 138, "does not stop");
+            else
+                ends_with(s, i, 143, "");
+        HOLDS(s, sim_checkpoints(s) == 1 && sim_checkpoint(s) == held);
+        sim_free(s);
+    }
+}
+
 static void one_leaves_while_the_others_wait_for_a_lost_task(void **state)
 {
     struct sim *s = CLUSTER(.min_world = 4, .deadline_ms = 60000);
@@ -356,6 +379,7 @@ int main(void)
         cmocka_unit_test(all_leave_at_once_with_one_checkpoint),
         cmocka_unit_test(who_ends_the_job_ends_it_everywhere),
         cmocka_unit_test(a_step_that_takes_too_long_is_given_up_after_the_grace_time),
+        cmocka_unit_test(one_whose_training_is_stuck_does_not_keep_the_others_from_leaving),
         cmocka_unit_test(one_leaves_while_the_others_wait_for_a_lost_task),
         cmocka_unit_test(who_was_never_in_a_group_leaves_at_once),
         cmocka_unit_test(a_leaver_that_dies_meanwhile_holds_nobody_up),

@@ -46,6 +46,7 @@ static void status_says_who_is_in_and_how_it_goes(void **state)
     assert_string_equal(s->phase, "train");
     assert_string_equal(s->tasks[1]->phase, "reduce");
     assert_int_equal(s->tasks[1]->step, 2);
+    assert_int_equal(s->tasks[1]->step_held, 2);
     assert_true(s->tasks[1]->incarnation == c->nodes[1].incarnation);
     assert_true(s->tasks[1]->heard_ms < 1000);
     assert_true(s->tasks[1]->samples_per_second == 125);
@@ -63,6 +64,7 @@ static void status_says_who_is_in_and_how_it_goes(void **state)
     assert_non_null(strstr(s->cause, "was lost: its connection closed"));
     assert_false(s->tasks[1]->present);
     assert_string_equal(s->tasks[1]->state, "missing");
+    assert_string_equal(s->tasks[1]->phase, "");
     trainerd__v1__status_reply__free_unpacked(s, NULL);
     close_cluster(c);
 }
