@@ -112,8 +112,7 @@ class Run:
         fault = self.lives[rank].pop(0) if self.lives[rank] else ""
         all_faults = ",".join(f for f in (fault, self.always) if f)
         env = {"TRAINERD_FAULT": all_faults} if all_faults else {}
-        if os.environ.get("PHASES_DEBUG"):
-            env["TRAINERD_LOG_LEVEL"] = "debug"
+        env["TRAINERD_LOG_LEVEL"] = "debug"  # at info only who leads reports steps
         log = os.path.join(self.folder, "samples.txt")
         task = Task(self.job, tf_config(self.ports, rank), ("--devices", "cpu:1", "--sample-log", log), env,
                     "worker %d, life %d (%s)" % (rank, len(self.tasks[rank]) + 1, fault))
