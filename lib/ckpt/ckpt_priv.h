@@ -53,6 +53,9 @@ int ckpt_manifest_parse(const char *text, size_t n, struct ckpt_manifest *out, s
 int ckpt_manifest_read(const char *folder, struct ckpt_manifest *out, struct err *err);
 /* ERR_CORRUPT: a value of the JSON is not as it should be. */
 int ckpt_odd(const struct json *doc, const cJSON *value, const char *expected, struct err *err);
+/* A whole number from 0 to max. */
+int ckpt_whole(const struct json *doc, const cJSON *value, uint64_t max, uint64_t *out,
+               struct err *err);
 int ckpt_corrupt(struct err *err); /* what is told there already means ERR_CORRUPT */
 /* The last member of a JSON object, and its end: the checksum of all text in front of it. */
 void ckpt_sum_print(struct buf *out);

@@ -38,24 +38,12 @@ static const cJSON *member(const struct json *doc, const char *name, struct err 
     return value;
 }
 
-static int read_number(const struct json *doc, const cJSON *value, uint64_t max, uint64_t *out,
-                       struct err *err)
-{
-    const char *text = json_number_text(doc, value);
-    char expected[64];
-
-    if (text != NULL && text_u64(text, max, out))
-        return 0;
-    snprintf(expected, sizeof(expected), "a whole number from 0 to %" PRIu64, max);
-    return ckpt_odd(doc, value, expected, err);
-}
-
 static int read_member(const struct json *doc, const char *name, uint64_t max, uint64_t *out,
                        struct err *err)
 {
     const cJSON *value = member(doc, name, err);
 
-    return value != NULL ? read_number(doc, value, max, out, err) : ERR_CORRUPT;
+    return value != NULL ? ckpt_whole(doc, value, max, out, err) : ERR_CORRUPT;
 }
 
 static int read_members(const struct json *doc, struct lease_record *out, struct err *err)
@@ -71,7 +59,7 @@ static int read_members(const struct json *doc, struct lease_record *out, struct
     for (value = list->child; rc == 0 && value != NULL; value = value->next) {
         if (out->n_members == LEASE_MEMBERS_MAX)
             return ckpt_odd(doc, value, "at most 4096 ranks", err);
-        rc = read_number(doc, value, LEASE_NOBODY - 1, &rank, err);
+        rc = ckpt_whole(doc, value, LEASE_NOBODY - 1, &rank, err);
         if (rc == 0)
             out->members[out->n_members++] = (uint32_t)rank;
     }

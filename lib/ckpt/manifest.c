@@ -157,8 +157,8 @@ static int missing(const struct json *doc, const cJSON *object, const char *name
     return ckpt_corrupt(err);
 }
 
-static int read_u64(const struct json *doc, const cJSON *value, uint64_t max, uint64_t *out,
-                    struct err *err)
+int ckpt_whole(const struct json *doc, const cJSON *value, uint64_t max, uint64_t *out,
+               struct err *err)
 {
     const char *text = json_number_text(doc, value);
     char expected[64];
@@ -179,12 +179,12 @@ static int read_member(const struct json *doc, const cJSON *value, const struct 
 
     switch (m->type) {
     case U64:
-        if (read_u64(doc, value, UINT64_MAX, &u64, err) < 0)
+        if (ckpt_whole(doc, value, UINT64_MAX, &u64, err) < 0)
             return ERR_CORRUPT;
         memcpy(at, &u64, sizeof(u64));
         return 0;
     case U32:
-        if (read_u64(doc, value, UINT32_MAX, &u64, err) < 0)
+        if (ckpt_whole(doc, value, UINT32_MAX, &u64, err) < 0)
             return ERR_CORRUPT;
         u32 = (uint32_t)u64;
         memcpy(at, &u32, sizeof(u32));
@@ -237,7 +237,7 @@ static int read_file(const struct json *doc, const cJSON *value, struct ckpt_man
         return ckpt_odd(doc, value, "an object with bytes and xxh3_128", err);
     if (bytes == NULL || hash == NULL)
         return missing(doc, value, bytes == NULL ? "bytes" : "xxh3_128", err);
-    if (read_u64(doc, bytes, INT64_MAX, &file->bytes, err) < 0)
+    if (ckpt_whole(doc, bytes, INT64_MAX, &file->bytes, err) < 0)
         return ERR_CORRUPT;
     if (!is_hash(hash))
         return ckpt_odd(doc, hash, "32 hexadecimal digits", err);
@@ -254,7 +254,7 @@ static int check_format(const struct json *doc, const cJSON *root, struct err *e
 
     if (format == NULL)
         return missing(doc, root, "format", err);
-    if (read_u64(doc, format, UINT32_MAX, &number, err) < 0)
+    if (ckpt_whole(doc, format, UINT32_MAX, &number, err) < 0)
         return ERR_CORRUPT;
     if (number != CKPT_FORMAT)
         return err_set(err, ERR_UNSUPPORTED,

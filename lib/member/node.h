@@ -273,7 +273,6 @@ enum member_node_state member_node_state(const struct member_node *n);
 const char *member_node_state_name(enum member_node_state s);
 uint32_t member_node_leader(const struct member_node *n); /* NOBODY: not known */
 const struct member_view *member_node_view(const struct member_node *n); /* generation 0: in none */
-bool member_node_is_whole(const struct member_node *n);   /* the view is the whole cluster */
 bool member_node_needs_lease(const struct member_node *n); /* coordinates a view that is not: steps only while it is held */
 const char *member_node_cause(const struct member_node *n); /* first cause of the last change; "" */
 /* As the leader sees them; elsewhere only what the view says. */

@@ -162,11 +162,7 @@ static void release(struct member_node *n)
 /* true: somebody leaves, and what is due for that is under way. */
 static bool leaving(struct member_node *n, uint64_t now_ms)
 {
-    bool any = n->is_stopping;
-
-    for (uint32_t i = 0; i < n->world && !any; i++)
-        any = n->peers[i].is_joined && n->peers[i].is_leaving;
-    if (!any || n->held + 1 < newest_held(n)) /* behind: first it takes the state */
+    if (!node_somebody_leaves(n) || n->held + 1 < newest_held(n)) /* behind: first it takes the state */
         return false;
     if (n->held == 0 && !n->is_saved) {
         n->is_saved = true;
@@ -215,6 +211,37 @@ bool node_is_present(const struct member_node *n, uint32_t rank)
     return n->peers[rank].is_joined && n->peers[rank].is_ready && !n->peers[rank].is_attaching;
 }
 
+uint32_t node_n_present(const struct member_node *n)
+{
+    uint32_t present = 0;
+
+    for (uint32_t i = 0; i < n->world; i++)
+        present += node_is_present(n, i);
+    return present;
+}
+
+const struct member_view *node_present(struct member_node *n)
+{
+    struct member_view *v = arena_alloc(&n->event, sizeof(*v));
+    struct member_seat *seats = arena_array(&n->event, node_n_present(n), sizeof(*seats));
+
+    CHECK(v != NULL && seats != NULL);
+    v->seats = seats;
+    v->newest = MEMBER_NOBODY;
+    for (uint32_t i = 0; i < n->world; i++) {
+        const struct peer *p = &n->peers[i];
+
+        if (!node_is_present(n, i))
+            continue;
+        seats[v->n++] = (struct member_seat){ i, p->incarnation, p->held };
+        if (p->held > v->newest_step) {
+            v->newest_step = p->held;
+            v->newest = i;
+        }
+    }
+    return v;
+}
+
 bool node_is_stopping(const struct member_node *n, uint32_t rank)
 {
     const struct peer *p = &n->peers[rank];
@@ -223,28 +250,15 @@ bool node_is_stopping(const struct member_node *n, uint32_t rank)
     return p->is_joined && !p->is_ready && seat != NULL && seat->incarnation == p->incarnation;
 }
 
-static void publish(struct member_node *n, uint32_t n_present, uint64_t now_ms)
+static void publish(struct member_node *n, uint64_t now_ms)
 {
-    struct member_seat *seats = arena_array(&n->event, n_present, sizeof(*seats));
-    struct member_view v = { .generation = n->known + 1, .seats = seats, .newest = MEMBER_NOBODY };
+    struct member_view v = *node_present(n);
     struct member_msg m = { .kind = MEMBER_MSG_VIEW, .view = &v, .text = n->cause };
 
-    CHECK(seats != NULL);
-    for (uint32_t i = 0; i < n->world; i++) {
-        const struct peer *p = &n->peers[i];
-
-        if (!node_is_present(n, i))
-            continue;
-        seats[v.n++] = (struct member_seat){ i, p->incarnation, p->held };
-        if (p->held > v.newest_step) {
-            v.newest_step = p->held;
-            v.newest = i;
-        }
-    }
-    CHECK(v.n == n_present);
-    for (uint32_t i = 0; i < n->world; i++)
-        if (i != n->self && node_is_present(n, i))
-            node_send(n, i, &m);
+    v.generation = n->known + 1;
+    for (uint32_t i = 0; i < v.n; i++)
+        if (v.seats[i].rank != n->self)
+            node_send(n, v.seats[i].rank, &m);
     node_adopt(n, &v, n->cause, now_ms);
 }
 
@@ -268,8 +282,8 @@ static bool somebody_comes(const struct member_node *n, uint64_t now_ms)
 
 void node_gather(struct member_node *n, uint64_t now_ms)
 {
-    uint32_t present = 0;
     bool all_at_rest = true;
+    uint32_t present;
 
     if (n->state != MEMBER_LEADING || n->phase != NODE_GATHERING || n->is_saving ||
         n->rest != NODE_AT_REST)
@@ -280,14 +294,13 @@ void node_gather(struct member_node *n, uint64_t now_ms)
         return;
     if (leaving(n, now_ms) || n->state != MEMBER_LEADING || !all_at_rest)
         return;
-    for (uint32_t i = 0; i < n->world; i++)
-        present += node_is_present(n, i);
+    present = node_n_present(n);
     n->blocked = NULL;
     if (present < n->world &&
         (present < n->min_world || somebody_comes(n, now_ms)))
         return;
-    if (node_may_publish(n, present, now_ms))
-        publish(n, present, now_ms);
+    if (node_may_publish(n, now_ms))
+        publish(n, now_ms);
 }
 
 /* ---- waiting ---- */

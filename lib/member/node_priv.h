@@ -184,8 +184,11 @@ void node_judge(struct member_node *n, uint32_t rank, const struct member_where 
 
 /* May the group of all that are present and ready be published? If not yet, asks for what is
  * missing; n->blocked says why. */
-bool node_may_publish(struct member_node *n, uint32_t n_present, uint64_t now_ms);
+bool node_may_publish(struct member_node *n, uint64_t now_ms);
 bool node_is_present(const struct member_node *n, uint32_t rank);
+uint32_t node_n_present(const struct member_node *n);
+/* All of them, as a view without a generation; for this event. */
+const struct member_view *node_present(struct member_node *n);
 /* It was in the last view, and its training is still coming to rest. */
 bool node_is_stopping(const struct member_node *n, uint32_t rank);
 bool node_somebody_leaves(const struct member_node *n);

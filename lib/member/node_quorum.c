@@ -109,21 +109,6 @@ static void take(struct member_node *n, const struct member_view *v)
                      node_seat(&n->view, n->lease.holder) == NULL);
 }
 
-static const struct member_view *view_of_present(struct member_node *n, uint32_t n_present)
-{
-    struct member_view *v = arena_alloc(&n->event, sizeof(*v));
-    struct member_seat *seats = arena_array(&n->event, n_present, sizeof(*seats));
-
-    CHECK(v != NULL && seats != NULL);
-    v->seats = seats;
-    v->newest = MEMBER_NOBODY;
-    for (uint32_t i = 0; i < n->world; i++)
-        if (node_is_present(n, i))
-            seats[v->n++] = (struct member_seat){ i, n->peers[i].incarnation, n->peers[i].held };
-    CHECK(v->n == n_present);
-    return v;
-}
-
 /* ---- the rule ---- */
 
 /* Who is here by its messages may have left before they came. So of a holder that was not waited for
@@ -154,9 +139,9 @@ static bool may_take(struct member_node *n, uint64_t now_ms)
     return n->lease.is_over || holder_is_gone(n);
 }
 
-bool node_may_publish(struct member_node *n, uint32_t n_present, uint64_t now_ms)
+bool node_may_publish(struct member_node *n, uint64_t now_ms)
 {
-    if (n_present == n->world)
+    if (node_n_present(n) == n->world)
         return true;
     if (!n->has_lease) {
         if (has_majority(n))
@@ -178,7 +163,7 @@ bool node_may_publish(struct member_node *n, uint32_t n_present, uint64_t now_ms
         return true;
     if (may_take(n, now_ms)) {
         n->blocked = "the lease is being taken";
-        take(n, view_of_present(n, n_present));
+        take(n, node_present(n));
     } else {
         look_again(n, now_ms);
     }
@@ -187,16 +172,12 @@ bool node_may_publish(struct member_node *n, uint32_t n_present, uint64_t now_ms
 
 void node_want_lease(struct member_node *n, uint64_t now_ms)
 {
-    uint32_t present = 0;
-
     if (!n->has_lease || n->lease.is_mine)
         return;
-    for (uint32_t i = 0; i < n->world; i++)
-        present += node_is_present(n, i);
     if (!n->lease.is_known || !may_take(n, now_ms))
         look_again(n, now_ms);
     else
-        take(n, view_of_present(n, present));
+        take(n, node_present(n));
 }
 
 static bool is_recorded(const struct member_node *n)

@@ -120,11 +120,6 @@ const struct member_view *member_node_view(const struct member_node *n)
     return n->is_alive ? &n->view : &none;
 }
 
-bool member_node_is_whole(const struct member_node *n)
-{
-    return n->is_alive && node_is_whole(&n->view, n->world);
-}
-
 bool member_node_needs_lease(const struct member_node *n)
 {
     return n->has_lease && n->is_alive && n->view.seats[0].rank == n->self &&

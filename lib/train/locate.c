@@ -138,19 +138,7 @@ static int run_lanes(struct replica *r, uint64_t step, uint32_t *lane, double *l
 {
     struct train *t = r->train;
     const struct train_opts *o = t->opts;
-    struct data_reader_opts ro = {
-        .seed = o->seed,
-        .shuffle = o->shuffle,
-        .pad = o->pad,
-        .global_batch = o->global_batch,
-        .lanes = o->lanes,
-        .first_lane = r->first_lane,
-        .n_lanes = r->n_lanes,
-        .first_step = step,
-        .last_step = step,
-        .prefetch = 1,
-        .deadline_ms = o->data_deadline_ms,
-    };
+    struct data_reader_opts ro = replica_reads(r, step, step);
     struct op_run run = { .seed = o->seed, .step = step, .cancel = &t->cancel,
                           .loss_scale = (float)(1.0 / (double)step_samples(t, step)) };
     struct plan_culprit culprit = { .found = false };

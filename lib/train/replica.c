@@ -15,15 +15,11 @@
 
 enum { TRACE_WARM_STEPS = 3 };
 
-static int open_reader(struct replica *r, uint64_t from, struct err *err)
+struct data_reader_opts replica_reads(const struct replica *r, uint64_t first, uint64_t last)
 {
-    struct train *t = r->train;
-    const struct train_opts *o = t->opts;
-    struct data_reader *reader;
-    size_t sample_bytes = 0;
-    int rc;
-    bool any_image = false;
-    struct data_reader_opts ro = {
+    const struct train_opts *o = r->train->opts;
+
+    return (struct data_reader_opts){
         .seed = o->seed,
         .shuffle = o->shuffle,
         .pad = o->pad,
@@ -31,13 +27,25 @@ static int open_reader(struct replica *r, uint64_t from, struct err *err)
         .lanes = o->lanes,
         .first_lane = r->first_lane,
         .n_lanes = r->n_lanes,
-        .first_step = from,
-        .last_step = t->total_steps,
-        .threads = o->data_threads,
-        .prefetch = (o->prefetch > 0 ? o->prefetch : 1) * r->n_lanes,
+        .first_step = first,
+        .last_step = last,
+        .prefetch = 1,
         .deadline_ms = o->data_deadline_ms,
     };
+}
 
+static int open_reader(struct replica *r, uint64_t from, struct err *err)
+{
+    struct train *t = r->train;
+    const struct train_opts *o = t->opts;
+    struct data_reader *reader;
+    size_t sample_bytes = 0;
+    bool any_image = false;
+    struct data_reader_opts ro = replica_reads(r, from, t->total_steps);
+    int rc;
+
+    ro.threads = o->data_threads;
+    ro.prefetch = (o->prefetch > 0 ? o->prefetch : 1) * r->n_lanes;
     for (uint32_t i = 0; i < o->n_features; i++) {
         sample_bytes += (size_t)shape_elements(&o->features[i].shape) * sizeof(float);
         any_image = any_image || o->features[i].encoded || o->features[i].n_steps > 0;
@@ -125,6 +133,8 @@ static int join_group(struct train *t, struct err *err)
         progress_enter(r, PHASE_LOAD);
         rc = save_load_newest(t, err);
     }
+    if (rc == 0 && t->group.self != 0)
+        save_leave(t);
     if (rc == 0)
         rc = train_check_canceled(t, err);
     progress_enter(r, PHASE_CONNECT);

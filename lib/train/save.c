@@ -361,6 +361,14 @@ int train_save(struct train *t, uint64_t wait_ms, struct err *err)
     return held > 0 ? save_now(t, held, wait_ms, err) : 0;
 }
 
+void save_leave(struct train *t)
+{
+    if (t->writer == NULL)
+        return;
+    ckpt_abandon(t->writer);
+    t->last_saved_step = 0; /* who knows what is on the disk when we lead again */
+}
+
 int save_export(struct train *t, struct err *err)
 {
     const char *path = t->opts->export_onnx;

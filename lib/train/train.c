@@ -502,8 +502,3 @@ uint32_t train_diverged(const struct train *t)
 {
     return t->health.peer;
 }
-
-const char *train_graph_digest(const struct train *t)
-{
-    return graph_digest(t->graph);
-}

@@ -263,7 +263,6 @@ struct train_facts {
     uint64_t resumed_step;
 };
 void train_facts(const struct train *t, struct train_facts *out);
-const char *train_graph_digest(const struct train *t);
 
 struct train_group { /* one generation */
     uint64_t generation;

@@ -330,6 +330,8 @@ uint64_t step_samples(const struct train *t, uint64_t step);
 void step_tell(struct replica *r, const struct facts *facts, uint64_t begin_ns);
 /* Next lane batch of `reader` into the inputs of `plan`. */
 int step_feed(struct replica *r, struct plan *plan, struct data_reader *reader, struct err *err);
+/* How a replica reads the training data, steps first to last; no threads, one batch ahead. */
+struct data_reader_opts replica_reads(const struct replica *r, uint64_t first, uint64_t last);
 void step_fill(struct replica *r, struct plan *plan, const struct data_batch *b);
 
 /* eval.c */
@@ -347,6 +349,8 @@ bool save_is_due(struct train *t, uint64_t step);
 bool save_if_due(struct train *t, uint64_t step); /* true: a copy went to the writer */
 int save_now(struct train *t, uint64_t step, uint64_t wait_ms, struct err *err); /* until it is verified */
 int save_export(struct train *t, struct err *err);
+/* Another task is member 0 now: what is on its way to the disk is not published any more. */
+void save_leave(struct train *t);
 
 /* live.c */
 void live_open(struct train *t); /* as the options say */
