@@ -225,9 +225,10 @@ def main():
             f()
             passed += 1
             print("ok - %s (%.1f s)" % (f.__name__.replace("_", " "), time.monotonic() - before), flush=True)
-        except Exception:
+        except Exception as e:
             failed += 1
-            print("not ok - %s" % f.__name__.replace("_", " "))
+            line = traceback.extract_tb(e.__traceback__)[-1].lineno
+            print("not ok - %s: line %d: %s" % (f.__name__.replace("_", " "), line, " ".join(str(e).split())[:400]))
             traceback.print_exc(file=sys.stdout)
             sys.stdout.flush()
         finally:
