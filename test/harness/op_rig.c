@@ -10,6 +10,8 @@
 #include <cmocka.h>
 
 #include "base/err.h"
+#include "device/cuda.h"
+#include "device/device.h"
 
 enum { GUARD = 64, GUARD_BYTE = 0xC3 };
 
@@ -20,6 +22,7 @@ static void *block_open(struct block *b, size_t bytes, int fill)
     size_t whole = (bytes + 2 * GUARD + GUARD - 1) / GUARD * GUARD;
 
     b->bytes = bytes;
+    b->there = NULL;
     b->raw = aligned_alloc(GUARD, whole);
     assert_non_null(b->raw);
     memset(b->raw, GUARD_BYTE, whole);
@@ -45,6 +48,151 @@ static void block_close(struct block *b)
 {
     free(b->raw);
     b->raw = NULL;
+}
+
+/* ---- the GPU ---- */
+
+static struct {
+    const struct cuda_api *api;
+    struct cuda_stream *stream;
+} gpu;
+
+static void must(int rc, const struct err *err)
+{
+    if (rc < 0)
+        fail_msg("%s", err->text);
+}
+
+/* NULL: kernels for CPUs are asked for. */
+static const struct cuda_api *open_gpu(void)
+{
+    struct device devices[DEVICE_MAX];
+    struct err err = { 0 };
+    uint32_t n;
+
+    if (gpu.api != NULL || getenv("TRAINERD_TEST_CUDA") == NULL)
+        return gpu.api;
+    must(device_parse("cuda:0", 0, devices, &n, &err), &err);
+    must(device_enter(&devices[0], &err), &err);
+    must(device_cuda(&devices[0])->stream_open(CUDA_FIRST, &gpu.stream, &err), &err);
+    gpu.api = device_cuda(&devices[0]);
+    return gpu.api;
+}
+
+static void for_blocks(struct rig *r, void (*each)(struct rig *r, struct block *b))
+{
+    for (uint32_t i = 0; i < GRADCHECK_MAX; i++) {
+        each(r, &r->in_mem[i]);
+        each(r, &r->out_mem[i]);
+        each(r, &r->din_mem[i]);
+        each(r, &r->dout_mem[i]);
+    }
+    each(r, &r->save);
+    each(r, &r->scratch);
+}
+
+static size_t whole(const struct block *b)
+{
+    return b->bytes + 2 * GUARD;
+}
+
+/* Guards are as wide as kernels may ask the data to be aligned. */
+static void go(struct rig *r, struct block *b)
+{
+    struct err err = { 0 };
+
+    if (b->raw == NULL)
+        return;
+    if (b->there == NULL)
+        must(r->cuda->alloc(&b->there, whole(b) + 256, &err), &err);
+    must(r->cuda->copy((char *)b->there + 256 - GUARD, b->raw, whole(b), gpu.stream, &err), &err);
+}
+
+static void come(struct rig *r, struct block *b)
+{
+    struct err err = { 0 };
+
+    if (b->raw != NULL)
+        must(r->cuda->copy(b->raw, (char *)b->there + 256 - GUARD, whole(b), gpu.stream, &err), &err);
+}
+
+static void leave(struct rig *r, struct block *b)
+{
+    r->cuda->free(b->there);
+    b->there = NULL;
+}
+
+/* The GPU's address of what a host address is the beginning of. */
+static const unsigned char *looked_for;
+static void *found_there;
+
+static void look_in(struct rig *r, struct block *b)
+{
+    (void)r;
+    if (b->raw != NULL && b->raw + GUARD == looked_for)
+        found_there = (char *)b->there + 256;
+}
+
+static void *there(struct rig *r, const void *here)
+{
+    looked_for = here;
+    found_there = NULL;
+    if (here != NULL)
+        for_blocks(r, look_in);
+    return found_there;
+}
+
+struct tensors {
+    struct tensor t[GRADCHECK_MAX];
+    const struct tensor *at[GRADCHECK_MAX];
+};
+
+static const struct tensor *const *all_there(struct rig *r, const struct tensor *const *at, uint32_t n,
+                                             struct tensors *out)
+{
+    for (uint32_t i = 0; at != NULL && i < n; i++) {
+        out->at[i] = NULL;
+        if (at[i] == NULL)
+            continue;
+        out->t[i] = *at[i];
+        out->t[i].data = there(r, at[i]->data);
+        out->at[i] = &out->t[i];
+    }
+    return at != NULL ? out->at : NULL;
+}
+
+static int call_there(struct rig *r, int (*kernel)(const struct op_call *c, struct err *err),
+                      struct err *err)
+{
+    struct tensors in, out, din, dout;
+    struct op_call c = r->call;
+    struct op_run run = r->run;
+    int rc;
+
+    for_blocks(r, go);
+    if (r->run_there == NULL)
+        must(r->cuda->alloc((void **)&r->run_there, sizeof(run), err), err);
+    run.queue = gpu.stream;
+    run.there = r->run_there;
+    must(r->cuda->copy(r->run_there, &run, sizeof(run), gpu.stream, err), err);
+    c.in = all_there(r, c.in, c.n_in, &in);
+    c.out = all_there(r, c.out, c.n_out, &out);
+    c.din = all_there(r, c.din, c.n_in, &din);
+    c.dout = all_there(r, c.dout, c.n_out, &dout);
+    c.save = there(r, c.save);
+    c.scratch = there(r, c.scratch);
+    c.run = &run;
+    rc = kernel(&c, err);
+    for_blocks(r, come);
+    must(device_wait(r->cuda, gpu.stream, NULL, NULL, err), err);
+    return rc;
+}
+
+int rig_call(struct rig *r, bool backward, struct err *err)
+{
+    int (*kernel)(const struct op_call *c, struct err *err) = backward ? r->kernels->bwd : r->kernels->fwd;
+
+    return r->cuda != NULL ? call_there(r, kernel, err) : kernel(&r->call, err);
 }
 
 /* ---- data ---- */
@@ -185,8 +333,12 @@ void rig_close(struct rig *r)
 {
     uint32_t i;
 
-    if (r->state != NULL && r->def->cpu.free_state != NULL)
-        r->def->cpu.free_state(r->state);
+    if (r->state != NULL && r->kernels->free_state != NULL)
+        r->kernels->free_state(r->state);
+    if (r->cuda != NULL) {
+        for_blocks(r, leave);
+        r->cuda->free(r->run_there);
+    }
     for (i = 0; i < GRADCHECK_MAX; i++) {
         block_close(&r->in_mem[i]);
         block_close(&r->out_mem[i]);
@@ -322,8 +474,8 @@ static int rig_plan(struct rig *r, struct err *err)
         bare[GRADCHECK_MAX + i] = r->out[i];
         bare[GRADCHECK_MAX + i].data = NULL;
     }
-    if (r->def->cpu.plan != NULL)
-        rc = r->def->cpu.plan(&p, err);
+    if (r->kernels->plan != NULL)
+        rc = r->kernels->plan(&p, err);
     if (rc < 0)
         return rc;
     r->state = p.state;
@@ -376,7 +528,8 @@ static void rig_dout(struct rig *r)
     }
 }
 
-int rig_open(struct rig *r, const struct gradcheck_case *gc, uint32_t wanted, struct err *err)
+static int open_rig(struct rig *r, const struct gradcheck_case *gc, uint32_t wanted,
+                    const struct cuda_api *cuda, struct err *err)
 {
     const char *layout = gc->layout == TENSOR_CHANNELS_LAST ? ", channels-last" : "";
     uint32_t i;
@@ -387,7 +540,14 @@ int rig_open(struct rig *r, const struct gradcheck_case *gc, uint32_t wanted, st
     r->def = gc->def != NULL ? gc->def : op_find(gc->domain, gc->op, gc->opset);
     if (r->def == NULL)
         fail_msg("no row for %s at opset %u", gc->op, gc->opset);
-    snprintf(r->who, sizeof(r->who), "%s (opset %u%s)", r->def->name, gc->opset, layout);
+    snprintf(r->who, sizeof(r->who), "%s (opset %u%s%s)", r->def->name, gc->opset, layout,
+             cuda != NULL ? ", on the GPU" : "");
+    r->cuda = cuda;
+    r->kernels = cuda != NULL ? cuda->op(op_row(r->def)) : &r->def->cpu;
+    if (r->kernels == NULL) {
+        print_message("%s: no kernels\n", r->who);
+        skip();
+    }
     r->n_in = gc->n_in;
     r->n_out = gc->n_out == 0 ? 1 : gc->n_out;
     r->wanted = wanted_bits(gc, r->def) & wanted;
@@ -433,6 +593,16 @@ int rig_open(struct rig *r, const struct gradcheck_case *gc, uint32_t wanted, st
     return 0;
 }
 
+int rig_open(struct rig *r, const struct gradcheck_case *gc, uint32_t wanted, struct err *err)
+{
+    return open_rig(r, gc, wanted, open_gpu(), err);
+}
+
+int rig_open_cpu(struct rig *r, const struct gradcheck_case *gc, uint32_t wanted, struct err *err)
+{
+    return open_rig(r, gc, wanted, NULL, err);
+}
+
 static void poison(struct block *b, int byte)
 {
     if (b->raw != NULL)
@@ -465,7 +635,7 @@ int rig_fwd(struct rig *r, int poison_byte, struct err *err)
     r->call.dout = NULL;
     r->call.din = NULL;
     r->call.din_add = 0;
-    rc = r->def->cpu.fwd(&r->call, err);
+    rc = rig_call(r, false, err);
     rig_check_guards(r);
     for (i = 0; i < r->n_in; i++)
         if (r->in_at[i] != NULL && memcmp(r->in[i].data, r->kept[i], r->in_mem[i].bytes) != 0)
@@ -498,7 +668,7 @@ void rig_bwd(struct rig *r, int poison_byte, uint32_t add)
     r->call.dout = r->dout_at;
     r->call.din = r->din_at;
     r->call.din_add = add;
-    if (r->def->cpu.bwd(&r->call, &err) < 0)
+    if (rig_call(r, true, &err) < 0)
         fail_msg("%s: backward refused: %s", r->who, err.text);
     rig_check_guards(r);
     for (i = 0; i < r->n_out; i++) {

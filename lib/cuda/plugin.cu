@@ -1,0 +1,56 @@
+/* plugin.cu - the plugin's table: what the .cu files of all folders offer together. */
+#include "cuda/math.cuh"
+#include "device/device_cuda.cuh"
+
+extern "C" {
+#include "op/op.h"
+}
+
+/* The kernels of every row, in the order of op_list.h. */
+#define OP(row_) extern "C" const struct op_kernels row_##_cuda __attribute__((weak));
+#include "op/op_list.h"
+#undef OP
+
+#define OP(row_) &row_##_cuda,
+static const struct op_kernels *const rows[] = {
+#include "op/op_list.h"
+};
+#undef OP
+
+static const struct op_kernels *kernels_of(uint32_t row)
+{
+    return row < sizeof(rows) / sizeof(rows[0]) ? rows[row] : NULL;
+}
+
+static const struct cuda_math math_table = {
+    .add = cuda_math_add,
+    .scale = cuda_math_scale,
+};
+
+extern "C" __attribute__((visibility("default"))) const struct cuda_api trainerd_cuda_plugin = {
+    .abi = CUDA_ABI,
+    .version = TRAINERD_VERSION,
+    .versions = cuda_versions,
+    .gpus = cuda_gpus,
+    .enter = cuda_enter,
+    .alloc = cuda_alloc,
+    .free = cuda_free,
+    .pin = cuda_pin,
+    .unpin = cuda_unpin,
+    .stream_open = cuda_stream_open,
+    .stream_close = cuda_stream_close,
+    .event_open = cuda_event_open,
+    .event_close = cuda_event_close,
+    .record = cuda_record,
+    .wait = cuda_wait,
+    .done = cuda_done,
+    .elapsed_ms = cuda_elapsed_ms,
+    .copy = cuda_copy,
+    .fill = cuda_fill,
+    .capture = cuda_capture,
+    .captured = cuda_captured,
+    .launch = cuda_launch,
+    .graph_close = cuda_graph_close,
+    .op = kernels_of,
+    .math = &math_table,
+};

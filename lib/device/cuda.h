@@ -1,0 +1,115 @@
+/* cuda.h - what the plugin, trainerd-cuda.so, does for the program: one table of functions.
+ *
+ * The program itself knows nothing of CUDA: device.c loads the plugin when a CUDA device is wanted, and
+ * everybody reaches GPUs through this table. The plugin is built of the .cu files of all folders
+ * (lib/cuda/plugin.cu fills the table in); each of them keeps the rules of its folder.
+ *
+ * Memory of a GPU is an address like any other that only the GPU may follow. Work is put in order on
+ * streams and done some time later: a call that takes a stream returns at once, and what it reads and
+ * writes belongs to the GPU until the stream has come that far (`done`, or device_wait() in device.h). A
+ * thread first says which GPU it works on (`enter`); streams, events and memory are of that GPU.
+ * Threads: any; a stream, an event or a graph is used by one thread at a time.
+ * Errors: ERR_DEVICE with CUDA's words; when a GPU has failed, every later call for it says so.
+ * ERR_NOMEM: the GPU's memory is used up. */
+#ifndef DEVICE_CUDA_H
+#define DEVICE_CUDA_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct err;
+struct op_kernels;
+struct cuda_stream; /* cudaStream_t, under a name that C knows */
+struct cuda_event;
+struct cuda_graph;
+struct cuda_comm;
+
+enum { CUDA_ABI = 1, CUDA_ID_BYTES = 128 };
+
+struct cuda_gpu {
+    char name[96];          /* "NVIDIA H200" */
+    char uuid[48];          /* "GPU-..." */
+    uint32_t major, minor;  /* compute capability */
+    uint32_t processors;    /* streaming multiprocessors */
+    uint64_t memory_bytes;
+};
+
+struct cuda_versions { /* 0: not known; CUDA: 1000 * major + 10 * minor; others as they encode it */
+    int driver, runtime, cublaslt, cudnn, nccl;
+};
+
+struct cuda_reading { /* of a GPU's sensors; negative: it does not tell */
+    double utilisation;            /* of the last second or so, 0 to 1 */
+    double memory_used, memory_total; /* bytes, of all processes */
+    double celsius, watts;
+    double ecc_errors;             /* uncorrected since the driver was loaded */
+    double clock_mhz;
+    char throttled[96];            /* why its clock is lower than it could be; "": it is not */
+};
+
+enum cuda_when { CUDA_FIRST, CUDA_SOME_TIME }; /* what waits for a stream: others' work, or nobody's */
+
+/* What is computed by more than ops. x, dst, src: floats of the GPU. */
+struct cuda_math {
+    int (*add)(float *dst, const float *src, size_t n, struct cuda_stream *s, struct err *err); /* += */
+    int (*scale)(float *x, size_t n, float by, struct cuda_stream *s, struct err *err);
+};
+
+struct cuda_api {
+    uint32_t abi;        /* CUDA_ABI */
+    const char *version; /* TRAINERD_VERSION of the build: equal to the program's */
+
+    /* ---- GPUs ---- */
+    void (*versions)(struct cuda_versions *out); /* also without any GPU */
+    /* What can be seen (CUDA_VISIBLE_DEVICES), in CUDA's order. Errors: ERR_DEVICE (no driver, one too
+     * old for the runtime: both versions in the text). */
+    int (*gpus)(struct cuda_gpu *out, uint32_t max, uint32_t *n, struct err *err);
+    int (*enter)(uint32_t gpu, struct err *err);
+    int (*read)(uint32_t gpu, struct cuda_reading *out, struct err *err); /* NVML; any thread */
+
+    /* ---- memory ---- */
+    int (*alloc)(void **out, size_t bytes, struct err *err); /* 256-byte aligned, garbage */
+    void (*free)(void *p);                                   /* NULL is fine */
+    int (*pin)(void **out, size_t bytes, struct err *err);   /* of the host, for copies: zeroed */
+    void (*unpin)(void *p);
+
+    /* ---- work in order ---- */
+    int (*stream_open)(enum cuda_when when, struct cuda_stream **out, struct err *err);
+    void (*stream_close)(struct cuda_stream *s);
+    int (*event_open)(bool timed, struct cuda_event **out, struct err *err);
+    void (*event_close)(struct cuda_event *e);
+    int (*record)(struct cuda_event *e, struct cuda_stream *s, struct err *err);
+    int (*wait)(struct cuda_stream *s, struct cuda_event *e, struct err *err); /* s goes on behind e */
+    /* 1: all is done; 0: not yet; or what went wrong. Either may be NULL. */
+    int (*done)(struct cuda_stream *s, struct cuda_event *e, struct err *err);
+    double (*elapsed_ms)(struct cuda_event *from, struct cuda_event *to); /* timed, both done */
+    /* Any direction. Host memory should be pinned: else the call itself takes the time of the copy. */
+    int (*copy)(void *to, const void *from, size_t bytes, struct cuda_stream *s, struct err *err);
+    int (*fill)(void *to, int byte, size_t bytes, struct cuda_stream *s, struct err *err);
+
+    /* ---- the same work again and again ---- */
+    int (*capture)(struct cuda_stream *s, struct err *err); /* what follows on s is kept, not done */
+    int (*captured)(struct cuda_stream *s, struct cuda_graph **out, struct err *err);
+    int (*launch)(struct cuda_graph *g, struct cuda_stream *s, struct err *err);
+    void (*graph_close)(struct cuda_graph *g);
+
+    /* ---- what is computed ---- */
+    const struct op_kernels *(*op)(uint32_t row); /* of op_all(); NULL: it has no kernels */
+    const struct cuda_math *math;
+
+    /* ---- between GPUs: NCCL ---- */
+    int (*comm_id)(unsigned char id[CUDA_ID_BYTES], struct err *err); /* for one attempt of one group */
+    /* Starts to connect; comm_state() tells when it has. */
+    int (*comm_open)(const unsigned char id[CUDA_ID_BYTES], uint32_t rank, uint32_t world,
+                     struct cuda_comm **out, struct err *err);
+    int (*comm_state)(struct cuda_comm *c, struct err *err); /* 1: ready; 0: in progress; < 0: failed */
+    int (*comm_sum)(struct cuda_comm *c, float *x, size_t n, struct cuda_stream *s, struct err *err);
+    void (*comm_abort)(struct cuda_comm *c); /* may take seconds; ends and frees it */
+    void (*comm_close)(struct cuda_comm *c); /* when all is done, on every rank */
+};
+
+/* The one symbol of the plugin. */
+#define CUDA_SYMBOL "trainerd_cuda_plugin"
+
+#endif
