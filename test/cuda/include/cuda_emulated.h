@@ -14,7 +14,7 @@ struct emulated_now {
     unsigned int index; /* of the thread in its block, x fastest */
     void *shared;       /* dynamic shared memory */
 };
-extern __thread struct emulated_now emulated_now __attribute__((tls_model("initial-exec")));
+extern __thread struct emulated_now emulated_now;
 
 /* Puts the launch on the stream. `invoke` runs the body for emulated_now; `args` are copied. */
 void emulated_launch_kernel(const char *name, const void *kernel, void (*invoke)(const void *args),
