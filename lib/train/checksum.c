@@ -4,7 +4,7 @@
 
 #include "base/clones.h"
 
-enum { COLUMNS = 16, ROWS = 256, CHUNK = ROWS * COLUMNS, WORTH_IT = 16 /* rows */ };
+enum { COLUMNS = 16, ROWS = 256, CHUNK = ROWS * COLUMNS };
 enum { EXPONENT = 0x7f800000, AHEAD = 4096 /* bytes */ };
 
 typedef uint32_t __attribute__((may_alias)) word;
@@ -79,19 +79,16 @@ static uint64_t sum_elements(const word *x, uint32_t first, uint32_t n, bool *fi
     return sum;
 }
 
-/* Floats first .. first + n of one chunk. */
+/* Floats first .. first + n of one chunk: elements up to where a row begins, rows, elements. */
 static uint64_t sum_chunk(const word *x, uint32_t first, uint32_t n, bool *finite)
 {
-    uint32_t rows = first % COLUMNS == 0 ? n / COLUMNS : 0;
-    uint64_t sum = 0;
+    uint32_t end = first + n, from = (first + COLUMNS - 1) / COLUMNS, to = end / COLUMNS;
+    uint32_t head = from * COLUMNS - first, rows = to - from;
 
-    if (rows >= WORTH_IT) {
-        sum = sum_rows(x, first / COLUMNS, rows, finite);
-        x += (size_t)rows * COLUMNS;
-        first += rows * COLUMNS;
-        n -= rows * COLUMNS;
-    }
-    return sum + sum_elements(x, first, n, finite);
+    if (from >= to)
+        return sum_elements(x, first, n, finite);
+    return sum_elements(x, first, head, finite) + sum_rows(x + head, from, rows, finite) +
+           sum_elements(x + head + rows * COLUMNS, to * COLUMNS, end - to * COLUMNS, finite);
 }
 
 CLONES static bool finite_rows(const word *x, size_t n)
