@@ -343,6 +343,38 @@ def a_task_that_hangs_is_named_and_ends_and_the_others_go_on():
         assert first.p.returncode == 138, first.log()
 
 
+def is_named_while_gradients_are_reduced(rank, fault, elastic=GOES_ON, **changes):
+    """The task hangs there: all others say so long before any deadline (30 s), and the job goes on."""
+    run = Run({rank: [fault]}, elastic=elastic, steps=60, always="train.forward=delay:15@1+", **changes).start_all()
+    first, others = run.now(rank), [r for r in range(4) if r != rank]
+    for other in others:
+        run.now(other).until(lambda t: lost(t, "does not move") or lost(t, "within"), 60)
+    first.until(lambda t: t.events("end"))
+    assert "exit 138" in first.events("end")[0]["message"], first.log()
+    step, at = max(first.steps()) + 1, first.events("step")[-1]["_at"]
+    first.kill()  # it ends by itself, with 138, but takes its time
+    for other in others:
+        said = lost(run.now(other), "worker")[0]
+        assert_names(said, run, rank, "step %d, in reduce for " % step)
+        assert "does not move, and the others wait for it; this phase has a limit of" in said, said
+        took = next(r["_at"] for r in run.now(other).events("group") if r["message"] == said) - at
+        assert took < 15, "%s of worker %d was named after %.1f s" % (fault, rank, took)
+    run.relay(90).is_as_undisturbed()
+
+
+def a_task_that_hangs_in_any_bucket_is_named():
+    """The first two of three are reduced by a thread of their own, the last by the replica's."""
+    for rank, bucket, elastic in ((2, 1, GOES_ON), (0, 2, GOES_ON), (1, 3, GOES_ON), (0, 1, WAITS), (3, 2, WAITS)):
+        is_named_while_gradients_are_reduced(rank, "train.bucket=hang@%d" % (3 * 11 + bucket), elastic)
+
+
+def a_task_that_hangs_within_a_bucket_is_named():
+    """Between two parts of what it sends, receives, or adds up in the memory of the host."""
+    is_named_while_gradients_are_reduced(3, "comm.send=hang@300")
+    is_named_while_gradients_are_reduced(1, "comm.recv=hang@600")
+    is_named_while_gradients_are_reduced(2, "comm.write=hang@20", communication={"shared_memory": True})
+
+
 FAILS = ("train.connect@1", "train.agree@1", "train.forward@2", "train.bucket@5", "train.reduce@2", "train.commit@2", "train.update@2",
          "train.update_middle@1", "train.update_end@2", "train.evaluate@1", "train.evaluated@1")
 
@@ -569,6 +601,8 @@ def the_others_go_on_without_who_is_gone_or_does_not_move():
                  of_two_tasks_either_dies,
                  a_task_that_is_stopped_is_missed_and_comes_back_with_what_the_others_have,
                  a_task_that_hangs_is_named_and_ends_and_the_others_go_on,
+                 a_task_that_hangs_in_any_bucket_is_named,
+                 a_task_that_hangs_within_a_bucket_is_named,
                  data_that_cannot_be_read_and_a_disk_that_cannot_be_written_are_named_by_all,
                  with_a_short_deadline_the_job_ends_everywhere_and_goes_on_when_all_are_back)
 
