@@ -18,11 +18,12 @@ enum {
     KNOWN = 3,      /* so many times a phase has to be seen before it has a limit */
     FADES = 16,     /* a phase that is shorter takes 1/16 of what is remembered away */
     LEAST_MS = 1000,
-    LAST_BUCKET = (1 << 15) - 1, /* in a place; those behind it count as it */
+    ORDER_BITS = 5,
+    BUCKET_BITS = 14, /* in a place: 10^12 steps stay below 2^60; buckets behind the last of these count as it */
 };
 
 static const struct {
-    uint8_t order; /* within what is done for a step; tasks compare it */
+    uint8_t order; /* within what is done for a step, below 2^ORDER_BITS; tasks compare it */
     char name[TRAIN_PHASE_BYTES];
     bool steady; /* the work takes about as long every time. Not what has a deadline of its own: readers,
                     which try again while storage has a bad moment; not what happens once in a generation */
@@ -203,9 +204,9 @@ static struct seen look(const struct place *p)
 
 static uint64_t place_of(const struct seen *s)
 {
-    uint64_t bucket = s->bucket < LAST_BUCKET ? s->bucket : LAST_BUCKET;
+    uint64_t last = (1 << BUCKET_BITS) - 1, bucket = s->bucket < last ? s->bucket : last;
 
-    return s->step << 24 | (uint64_t)phases[s->phase].order << 16 | bucket << 1 |
+    return ((s->step << ORDER_BITS | phases[s->phase].order) << BUCKET_BITS | bucket) << 1 |
            (s->standing == STANDS_FOR_PEERS);
 }
 
@@ -224,8 +225,10 @@ static uint64_t limit_ms(const struct train *t, const struct seen *s)
     double deadline = (double)LOAD(t->deadline_ms);
     double ms = (double)s->longest_ns * t->opts->stuck_factor / 1e6;
 
-    if (!phases[s->phase].steady || s->standing == STANDS_FOR_PEERS || s->times < KNOWN || ms <= 0)
+    if (!phases[s->phase].steady || s->standing == STANDS_FOR_PEERS)
         return 0;
+    if (s->times < KNOWN || ms <= 0)
+        return (uint64_t)deadline;
     ms = ms > LEAST_MS ? ms : LEAST_MS;
     return (uint64_t)(ms < deadline ? ms : deadline);
 }

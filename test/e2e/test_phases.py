@@ -351,7 +351,8 @@ def is_named_while_gradients_are_reduced(rank, fault, elastic=GOES_ON, **changes
         run.now(other).until(lambda t: lost(t, "does not move") or lost(t, "within"), 60)
     first.until(lambda t: t.events("end"))
     assert "exit 138" in first.events("end")[0]["message"], first.log()
-    step, at = max(first.steps()) + 1, first.events("step")[-1]["_at"]
+    step = max(first.steps(), default=0) + 1
+    at = [r["_at"] for r in first.records if r.get("event") in ("view", "step")][-1]
     first.kill()  # it ends by itself, with 138, but takes its time
     for other in others:
         said = lost(run.now(other), "worker")[0]
@@ -364,8 +365,18 @@ def is_named_while_gradients_are_reduced(rank, fault, elastic=GOES_ON, **changes
 
 def a_task_that_hangs_in_any_bucket_is_named():
     """The first two of three are reduced by a thread of their own, the last by the replica's."""
-    for rank, bucket, elastic in ((2, 1, GOES_ON), (0, 2, GOES_ON), (1, 3, GOES_ON), (0, 1, WAITS), (3, 2, WAITS)):
-        is_named_while_gradients_are_reduced(rank, "train.bucket=hang@%d" % (3 * 11 + bucket), elastic)
+    for rank, bucket in ((2, 1), (0, 2), (1, 3)):
+        is_named_while_gradients_are_reduced(rank, "train.bucket=hang@%d" % (3 * 11 + bucket))
+
+
+def a_task_that_hangs_in_a_bucket_is_named_and_waited_for():
+    for rank, bucket in ((0, 1), (3, 2)):
+        is_named_while_gradients_are_reduced(rank, "train.bucket=hang@%d" % (3 * 11 + bucket), WAITS)
+
+
+def a_task_that_hangs_before_anything_is_learned_is_named_at_the_deadline():
+    """The right one, whoever waits for whom."""
+    is_named_while_gradients_are_reduced(3, "train.bucket=hang@1", train={"deadline_seconds": 6})
 
 
 def a_task_that_hangs_within_a_bucket_is_named():
@@ -603,6 +614,8 @@ def the_others_go_on_without_who_is_gone_or_does_not_move():
                  a_task_that_is_stopped_is_missed_and_comes_back_with_what_the_others_have,
                  a_task_that_hangs_is_named_and_ends_and_the_others_go_on,
                  a_task_that_hangs_in_any_bucket_is_named,
+                 a_task_that_hangs_in_a_bucket_is_named_and_waited_for,
+                 a_task_that_hangs_before_anything_is_learned_is_named_at_the_deadline,
                  a_task_that_hangs_within_a_bucket_is_named,
                  data_that_cannot_be_read_and_a_disk_that_cannot_be_written_are_named_by_all,
                  with_a_short_deadline_the_job_ends_everywhere_and_goes_on_when_all_are_back)

@@ -110,6 +110,26 @@ static void who_hangs_in_a_bucket_is_behind_all_who_wait_for_it(void **state)
     assert_true(at(&hangs).place > at(&waits).place);
 }
 
+static void places_fit_and_grow_up_to_the_last_step_and_bucket_that_can_be(void **state)
+{
+    struct task k;
+    struct train_progress p;
+    uint64_t steps[] = { 1, UINT64_C(999999999999), UINT64_C(1000000000000) }, before = 0;
+
+    (void)state;
+    task_begin(&k, 1);
+    for (int i = 0; i < 3; i++)
+        for (int phase = 0; phase < 2; phase++) {
+            if (phase == 0)
+                progress_bucket(&k.replicas[0].place, steps[i], UINT32_MAX);
+            else
+                progress_enter(&k.replicas[0], PHASE_EXPORT); /* of all phases the last */
+            p = at(&k);
+            assert_true(p.place > before && p.place < UINT64_C(1) << 62 && p.step == steps[i]);
+            before = p.place;
+        }
+}
+
 static void while_the_replica_computes_it_is_what_the_task_does(void **state)
 {
     struct task k;
@@ -175,6 +195,25 @@ static void who_does_not_say_any_more_that_it_waits_hangs(void **state)
     assert_int_equal(at(&hangs).place, at(&waits).place);
 }
 
+static void before_anything_is_learned_the_deadline_is_the_limit(void **state)
+{
+    struct task k;
+
+    (void)state;
+    task_begin(&k, 1);
+    progress_start(&k.replicas[0]);
+    progress_step(&k.replicas[0], 1);
+    assert_int_equal(at(&k).limit_ms, DEADLINE_MS);
+    to_bucket(&k, 0, 0);
+    assert_int_equal(at(&k).limit_ms, DEADLINE_MS);
+    progress_enter(&k.replicas[0], PHASE_DATA); /* has one of its own */
+    assert_int_equal(at(&k).limit_ms, 0);
+    task_begin(&k, 1);
+    k.opts.stuck_factor = 0;
+    to_bucket(&k, 0, 1);
+    assert_int_equal(at(&k).limit_ms, DEADLINE_MS);
+}
+
 static void what_is_learned_of_a_phase_is_the_work_without_the_waits(void **state)
 {
     struct task k;
@@ -200,9 +239,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(who_hangs_in_a_bucket_is_behind_all_who_wait_for_it),
+        cmocka_unit_test(places_fit_and_grow_up_to_the_last_step_and_bucket_that_can_be),
         cmocka_unit_test(while_the_replica_computes_it_is_what_the_task_does),
         cmocka_unit_test(of_two_replicas_the_one_that_does_not_wait_counts),
         cmocka_unit_test(who_does_not_say_any_more_that_it_waits_hangs),
+        cmocka_unit_test(before_anything_is_learned_the_deadline_is_the_limit),
         cmocka_unit_test(what_is_learned_of_a_phase_is_the_work_without_the_waits),
     };
 
