@@ -345,7 +345,7 @@ def a_task_that_hangs_is_named_and_ends_and_the_others_go_on():
 
 def is_named_while_gradients_are_reduced(rank, fault, elastic=GOES_ON, **changes):
     """The task hangs there: all others say so long before any deadline (30 s), and the job goes on."""
-    run = Run({rank: [fault]}, elastic=elastic, steps=60, always="train.forward=delay:15@1+", **changes).start_all()
+    run = Run({rank: [fault]}, elastic=elastic, steps=30, always="train.forward=delay:15@1+", **changes).start_all()
     first, others = run.now(rank), [r for r in range(4) if r != rank]
     for other in others:
         run.now(other).until(lambda t: lost(t, "does not move") or lost(t, "within"), 60)
@@ -613,12 +613,16 @@ def the_others_go_on_without_who_is_gone_or_does_not_move():
                  of_two_tasks_either_dies,
                  a_task_that_is_stopped_is_missed_and_comes_back_with_what_the_others_have,
                  a_task_that_hangs_is_named_and_ends_and_the_others_go_on,
-                 a_task_that_hangs_in_any_bucket_is_named,
-                 a_task_that_hangs_in_a_bucket_is_named_and_waited_for,
-                 a_task_that_hangs_before_anything_is_learned_is_named_at_the_deadline,
-                 a_task_that_hangs_within_a_bucket_is_named,
                  data_that_cannot_be_read_and_a_disk_that_cannot_be_written_are_named_by_all,
                  with_a_short_deadline_the_job_ends_everywhere_and_goes_on_when_all_are_back)
+
+
+@test
+def who_hangs_while_gradients_are_reduced_is_named_in_whatever_bucket_and_thread():
+    side_by_side(a_task_that_hangs_in_any_bucket_is_named,
+                 a_task_that_hangs_in_a_bucket_is_named_and_waited_for,
+                 a_task_that_hangs_before_anything_is_learned_is_named_at_the_deadline,
+                 a_task_that_hangs_within_a_bucket_is_named)
 
 
 if __name__ == "__main__":
