@@ -224,7 +224,8 @@ static void a_member_that_hangs_between_two_buckets_is_named_at_the_deadline(voi
 
 enum { WATCHED = 48 }; /* at number[WATCHED + self]: where it is while one hangs */
 
-static struct train_progress look_until(struct fixture *f, bool (*is)(const struct train_progress *, uint64_t), uint64_t x)
+static struct train_progress look_until(struct fixture *f,
+                                        bool (*is)(const struct train_progress *, uint64_t), uint64_t x)
 {
     struct timespec nap = { .tv_nsec = 5000000 };
     struct train_progress p;
@@ -281,7 +282,8 @@ static void watched_scene(struct cast *k, uint32_t self)
         p = look_until(f, is_further, k->stage->number[WATCHED + play.faulty]);
         EXPECT(p.limit_ms == 0, "%llu ms", (unsigned long long)p.limit_ms);
     }
-    EXPECT(strcmp(p.phase, "reduce") == 0 && p.step == HANG_STEP, "%s, step %llu", p.phase, (unsigned long long)p.step);
+    EXPECT(strcmp(p.phase, "reduce") == 0 && p.step == HANG_STEP, "%s, step %llu", p.phase,
+           (unsigned long long)p.step);
     k->stage->number[WATCHED + self] = p.place;
     for (uint32_t i = 0; i < k->n; i++)
         until_told(k, i);
