@@ -11,13 +11,8 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/fault.h"
+#include "harness/sanitized.h"
 #include "train/fixture.h"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { SLOW = 8 };
-#else
-enum { SLOW = 1 };
-#endif
 
 static void nap_ms(uint64_t ms)
 {
