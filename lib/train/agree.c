@@ -113,7 +113,9 @@ static int vote(struct replica *r, uint64_t step, struct err *err)
             !behind && eval_due(t, step) && t->facts.evaluated_step < step;
         votes[VOTE_PAUSE] =
             (__atomic_load_n(&t->requests, __ATOMIC_RELAXED) & TRAIN_ASK_PAUSE) != 0;
-        votes[VOTE_RESTORED_AT] = (int64_t)t->health.restored_at;
+        /* Not who gave its state up and now meets somebody who did not: nobody has been at a checkpoint. */
+        if (!t->health.lost || t->group.newest_step == 0)
+            votes[VOTE_RESTORED_AT] = (int64_t)t->health.restored_at;
     }
     if (t->comm != NULL)
         rc = comm_all_reduce(t->comm, r->local, votes, N_VOTES, TENSOR_I64, COMM_MAX, err);
