@@ -164,7 +164,7 @@ static void fail(struct run *r, uint64_t generation, int code, uint64_t held, co
     struct group *g = r->group;
     uint32_t broken = __atomic_load_n(&g->broken, __ATOMIC_ACQUIRE);
     uint32_t peer = broken > 0 && broken <= g->n_members ? g->ranks[broken - 1] : MEMBER_NOBODY;
-    bool is_symptom = code == ERR_PEER || code == ERR_CANCELED || code == ERR_TIMEOUT;
+    bool is_symptom = generation > 0 && (code == ERR_PEER || code == ERR_CANCELED || code == ERR_TIMEOUT);
     enum member_failure kind = is_symptom                            ? MEMBER_FAIL_PEER
                                : run_exit_code(code) == EXIT_INPUT ? MEMBER_FAIL_INPUT
                                                                    : MEMBER_FAIL_LOCAL;
@@ -238,9 +238,16 @@ static void on_abort(void *arg, const char *text)
     train_abort(r->train, text);
 }
 
+/* The lease may have to run out first: the membership sees to that, and asks again. */
 static void on_save(void *arg)
 {
-    run_save(arg);
+    struct run *r = arg;
+    struct group *g = r->group;
+
+    if (g->lease != NULL && lease_hold_until(g->lease, NULL) == 0)
+        rdzv_saved(g->rdzv, false, "the lease on the shared storage could not be taken in time");
+    else
+        run_save(r);
 }
 
 static void on_say(void *arg, const char *text, bool is_trouble)
@@ -417,7 +424,7 @@ static int open_data_plane(struct run *r, struct err *err)
     return 0;
 }
 
-/* A majority of the whole cluster needs nobody to tell it that it is alone. */
+/* All of the cluster, or without shared storage a majority of it, need nobody to tell them that they are alone. */
 static bool wants_lease(const struct settled *s)
 {
     return s->min_world < s->cluster->world && s->train.checkpoint_directory != NULL;
@@ -471,7 +478,7 @@ static int open_rdzv(struct run *r, struct err *err)
         .min_world = s->min_world,
         .rejoin_ms = (uint64_t)(conf->elastic.rejoin_seconds * 1e3),
         .deadline_ms = run_deadline_ms(r),
-        .grace_ms = (uint64_t)(conf->train.grace_seconds * 1e3),
+        .grace_ms = run_grace_ms(r),
         .silent_ms = (uint64_t)(conf->detection.silent_seconds * 1e3),
         .has_lease = g->lease != NULL,
         .progress = &r->progress,

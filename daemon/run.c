@@ -43,6 +43,11 @@ uint64_t run_deadline_ms(const struct run *r)
     return (uint64_t)(r->s->conf->train.deadline_seconds * 1e3);
 }
 
+uint64_t run_grace_ms(const struct run *r)
+{
+    return (uint64_t)(r->s->conf->train.grace_seconds * 1e3);
+}
+
 void run_end(struct run *r, int code, const char *text)
 {
     if (r->has_ended)
@@ -179,7 +184,7 @@ static void *save(void *arg)
 
     CHECK(m != NULL);
     m->run = r;
-    m->rc = train_save(r->train, run_deadline_ms(r), &m->err);
+    m->rc = train_save(r->train, run_grace_ms(r), &m->err);
     loop_post(r->loop, has_saved, m);
     return NULL;
 }
@@ -228,8 +233,6 @@ static void has_opened(void *arg)
             group_opened(r);
         else
             alone_opened(r);
-    } else if (m->rc == ERR_CANCELED && r->is_stopping) {
-        run_end(r, EXIT_STOPPED, "stopped before the first step");
     } else {
         report_trouble(r->report, m->err.text);
         if (r->group != NULL)
@@ -313,8 +316,6 @@ static void on_signal(void *arg, int signum)
     service_stopping();
     r->is_stopping = true;
     r->stop_ms = clock_ms();
-    if (r->is_opening)
-        r->cancel = 1;
     if (r->group != NULL)
         group_stop(r);
     else
@@ -329,13 +330,14 @@ static void on_hangup(void *arg, int signum)
     reload_now(r->reload);
 }
 
+static const struct {
+    int signum;
+    void (*fn)(void *arg, int signum);
+} heard[] = { { SIGTERM, on_signal }, { SIGINT, on_signal }, { SIGHUP, on_hangup } };
+
 /* Those that came while they were blocked are heard now. */
 static int hear_signals(struct run *r, struct err *err)
 {
-    static const struct {
-        int signum;
-        void (*fn)(void *arg, int signum);
-    } heard[] = { { SIGTERM, on_signal }, { SIGINT, on_signal }, { SIGHUP, on_hangup } };
     sigset_t set;
     int rc = 0;
 
@@ -346,6 +348,13 @@ static int hear_signals(struct run *r, struct err *err)
     }
     pthread_sigmask(SIG_UNBLOCK, &set, NULL);
     return rc;
+}
+
+/* The exit code is decided: nothing may come between, once the loop does not hear them any more. */
+static void ignore_signals(void)
+{
+    for (size_t i = 0; i < COUNT_OF(heard); i++)
+        signal(heard[i].signum, SIG_IGN);
 }
 
 static void print_http_status(void *arg, struct buf *out)
@@ -434,6 +443,7 @@ static void take_down(struct run *r)
     group_free(r);
     metrics_http_close(r->http);
     loop_close(r->loop);
+    ignore_signals();
     reload_close(r->reload);
     report_close(r->report);
     metrics_free(r->metrics);

@@ -62,6 +62,7 @@ void run_end(struct run *r, int code, const char *text);
 int run_train(struct run *r, const struct train_group *g, struct err *err);
 void run_save(struct run *r); /* on a thread of its own; then group_saved() or alone_saved() */
 uint64_t run_deadline_ms(const struct run *r);
+uint64_t run_grace_ms(const struct run *r); /* for the running step, and as long again for the save behind it */
 
 struct run_ended {
     struct run *run;

@@ -41,7 +41,7 @@ struct peer {
     bool has_left;    /* said goodbye: nobody waits for it */
     bool is_dead;     /* its address refused, and nothing was heard since */
     bool is_silent;   /* it led us, fell silent, and nothing was heard since */
-    bool is_probed;   /* a question is out */
+    bool is_probed;   /* a question is out: not two, since what is found is as old as its question */
     bool is_attaching;
     uint64_t asked;   /* event of our last call or probe: its outcome is newer than what was known then */
     uint64_t incarnation; /* last seen; 0: never */
@@ -112,7 +112,7 @@ struct member_node {
     uint32_t probe_at;
     bool is_saving, is_saved;
     uint64_t saved_ms, save_began_ms, save_again_ms; /* the latter two 0: not yet, at once */
-    char save_error[NODE_TEXT]; /* ""; why what is held could not be saved */
+    char save_error[NODE_TEXT]; /* ""; why what is held could not be saved, until now or for good */
 
     /* lease */
     struct member_lease lease; /* members owned; text: "" */
