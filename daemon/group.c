@@ -284,7 +284,11 @@ static void on_checkpoint_request(void *arg)
     if (r->s->train.checkpoint_directory == NULL) {
         rdzv_checkpoint_done(g->rdzv, 0, "", "the job has no checkpoint.directory");
     } else if (r->generation == 0) {
-        rdzv_checkpoint_done(g->rdzv, 0, "", "training has not started");
+        char text[sizeof(r->progress.last_trouble) + 64];
+
+        snprintf(text, sizeof(text), "training is at rest, in phase '%s'%s%s", r->progress.phase,
+                 r->progress.last_trouble[0] != '\0' ? ": " : "", r->progress.last_trouble);
+        rdzv_checkpoint_done(g->rdzv, 0, "", text);
     } else if (!g->is_coordinator) {
         rdzv_checkpoint_done(g->rdzv, 0, "", "this task does not write checkpoints: ask the chief");
     } else {

@@ -22,6 +22,7 @@ enum {
     DRAW_TICKS = 4,
     DEADMAN_SECONDS = 10,
     DEADMAN_STOP_SECONDS = 3, /* of a task whose state is saved */
+    DEADMAN_NOW_SECONDS = 1,  /* of one that was asked twice */
 };
 
 int run_exit_code(int err_code)
@@ -425,7 +426,9 @@ static void take_down(struct run *r)
 {
     deadman_code = r->exit_code;
     signal(SIGALRM, deadman);
-    alarm(r->exit_code == EXIT_STOPPED ? DEADMAN_STOP_SECONDS : DEADMAN_SECONDS);
+    alarm(r->signals > 1                   ? DEADMAN_NOW_SECONDS
+          : r->exit_code == EXIT_STOPPED ? DEADMAN_STOP_SECONDS
+                                         : DEADMAN_SECONDS);
     r->has_ended = true; /* what is still posted finds nobody */
     r->cancel = 1;
     loop_timer_free(r->tick);

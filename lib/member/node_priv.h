@@ -202,7 +202,8 @@ bool node_is_whole(const struct member_view *v, uint32_t world);
 /* ---- node_text.c ---- */
 
 const char *node_name(struct member_node *n, uint32_t rank); /* "worker 1 (10.0.0.2:2222)" */
-/* "2 of 4 tasks are missing: worker 1 (10.0.0.2:2222): connect: Connection refused; ..." */
+/* What there is no connected view for: "2 of 4 tasks are missing: worker 1 (10.0.0.2:2222): connect: Connection
+ * refused; ...", or who leads, or is called. */
 const char *node_missing(struct member_node *n);
 /* "worker 1 (...), step 12, in forward for 0.3 s,": of the present view, or the last one */
 const char *node_doing(struct member_node *n, uint32_t rank, uint64_t now_ms);

@@ -142,9 +142,9 @@ def a_second_one_while_a_save_hangs_ends_it_at_once():
     task.until_step(20)
     task.signal(signal.SIGTERM)
     task.until(lambda t: t.events("signal"))
-    time.sleep(0.5)
+    time.sleep(0.3)
     task.signal(signal.SIGTERM)
-    soon([task], [138], 12)
+    soon([task], [138], 4)
     assert "second signal" in last_words(task)
 
 

@@ -147,6 +147,27 @@ static void who_slept_has_time_to_come_to_rest(void **state)
     member_node_free(r.node);
 }
 
+static void a_view_that_does_not_connect_is_given_up_with_the_reason(void **state)
+{
+    struct rig r = rig_new();
+
+    (void)state;
+    member_node_opened(r.node, r.now_ms);
+    perform(&r);
+    join(&r, 1);
+    for (int i = 0; i < 700 && r.n[MEMBER_END] == 0; i++) {
+        tick(&r, 100);
+        if (i % 4 == 0)
+            hear(&r, 1, (struct member_msg){ .kind = MEMBER_MSG_BEAT, .generation = r.generation });
+    }
+    assert_int_equal(r.n[MEMBER_END], 1);
+    assert_int_equal(r.code, 138);
+    assert_non_null(strstr(r.text, "no step for 60.0 s (train.deadline_seconds): generation 1 does not come together: "
+                                   "worker 0 (a:1), step 1, in the beginning of a generation for "));
+    assert_non_null(strstr(r.text, " s, is not connected to its members"));
+    member_node_free(r.node);
+}
+
 static void a_leader_that_still_opens_its_data_leaves_at_once(void **state)
 {
     (void)state;
@@ -184,6 +205,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_question_is_not_put_again_while_it_is_out),
         cmocka_unit_test(who_slept_has_time_to_come_to_rest),
+        cmocka_unit_test(a_view_that_does_not_connect_is_given_up_with_the_reason),
         cmocka_unit_test(a_leader_that_still_opens_its_data_leaves_at_once),
         cmocka_unit_test(the_job_can_be_ended_by_a_member_while_the_leader_opens_its_data),
     };
