@@ -140,7 +140,7 @@ static int may_save(void *arg, struct err *err)
     struct group *g = r->group;
     uint64_t begin = clock_ms();
 
-    while (lease_hold_until(g->lease, NULL) == 0 && clock_ms() - begin < LEASE_WAIT_MS && !r->has_ended)
+    while (lease_hold_until(g->lease, NULL) == 0 && clock_ms() - begin < LEASE_WAIT_MS && !r->cancel)
         usleep(LOOK_MS * 1000);
     if (lease_hold_until(g->lease, NULL) == 0)
         return err_set(err, ERR_TIMEOUT, "this task does not hold the lease yet");
@@ -393,9 +393,9 @@ void group_tick(struct run *r)
         report_phase(r->report, state == MEMBER_SEEKING ? "joining" : "waiting");
 }
 
-void group_checkpoint_done(struct run *r)
+void group_checkpoint_done(struct run *r, uint64_t step, const char *path, const char *error)
 {
-    rdzv_checkpoint_done(r->group->rdzv, r->progress.checkpoint_step, r->progress.checkpoint_path, NULL);
+    rdzv_checkpoint_done(r->group->rdzv, step, path, error);
 }
 
 uint32_t group_present(const struct run *r, uint64_t *generation)

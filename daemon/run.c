@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "ckpt/ckpt.h"
 #include "daemon/reload.h"
 #include "daemon/report.h"
 #include "daemon/run_priv.h"
@@ -138,6 +139,42 @@ static void has_connected(void *arg)
     free(m);
 }
 
+struct stored {
+    struct run *run;
+    uint64_t step;
+    bool failed;
+    char text[4096]; /* path, or what went wrong */
+};
+
+static void has_stored(void *arg)
+{
+    struct stored *m = arg;
+    struct run *r = m->run;
+
+    if (!r->has_ended && r->checkpoint_asked && (m->failed || m->step >= r->checkpoint_after)) {
+        r->checkpoint_asked = false;
+        group_checkpoint_done(r, m->step, m->failed ? "" : m->text, m->failed ? m->text : NULL);
+    }
+    free(m);
+}
+
+/* The checkpoint writer's thread. */
+static void on_stored(struct run *r, const struct ckpt_event *e)
+{
+    struct stored *m;
+
+    if (e->kind == CKPT_REMOVED)
+        return;
+    m = calloc(1, sizeof(*m));
+    CHECK(m != NULL);
+    *m = (struct stored){ .run = r, .step = e->step, .failed = e->kind != CKPT_WRITTEN };
+    if (m->failed)
+        snprintf(m->text, sizeof(m->text), "checkpoint of step %llu: %s", (unsigned long long)e->step, e->text);
+    else
+        snprintf(m->text, sizeof(m->text), "%s", e->path);
+    loop_post(r->loop, has_stored, m);
+}
+
 static void on_train_event(void *arg, const struct train_event *e)
 {
     struct run *r = arg;
@@ -149,6 +186,8 @@ static void on_train_event(void *arg, const struct train_event *e)
         CHECK(m != NULL);
         *m = (struct connected){ r, r->generation };
         loop_post(r->loop, has_connected, m);
+    } else if (e->kind == TRAIN_CHECKPOINT) {
+        on_stored(r, e->ckpt);
     }
 }
 
@@ -293,11 +332,6 @@ static void tick(void *arg)
     if (r->ticks++ % DRAW_TICKS == 0) {
         report_draw(r->report);
         tell_service(r);
-    }
-    if (r->checkpoint_asked && r->progress.checkpoint_step >= r->checkpoint_after &&
-        r->progress.checkpoint_path[0] != '\0') {
-        r->checkpoint_asked = false;
-        group_checkpoint_done(r);
     }
 }
 

@@ -39,7 +39,7 @@ struct run {
 
     pthread_t opener;
     bool is_opening;     /* the opener thread is to be joined */
-    volatile int cancel; /* tells the opener to give up */
+    volatile int cancel; /* tells other threads to give up */
     struct train *train; /* NULL until opened */
     bool has_opened, has_ended, is_stopping;
     uint64_t stop_ms;    /* since when it is stopping */
@@ -50,7 +50,7 @@ struct run {
 
     uint32_t signals, ticks;
     bool checkpoint_asked;
-    uint64_t checkpoint_after; /* answer Control.Checkpoint when a step >= this is verified */
+    uint64_t checkpoint_after; /* answer Control.Checkpoint when a step >= this is verified, or one fails */
     int exit_code;
     char exit_text[ERR_TEXT_BYTES];
 };
@@ -83,7 +83,7 @@ void group_saved(struct run *r, int rc, const char *text);
 void group_stop(struct run *r);
 void group_progress(const struct run *r, struct rdzv_progress *p); /* what the group adds: the lease */
 void group_tick(struct run *r);
-void group_checkpoint_done(struct run *r);
+void group_checkpoint_done(struct run *r, uint64_t step, const char *path, const char *error); /* error NULL: none */
 /* For the sentence of the service: 0 tasks without a group. */
 uint32_t group_present(const struct run *r, uint64_t *generation);
 void group_close(struct run *r);       /* links end; before train_close() nothing may be asked */

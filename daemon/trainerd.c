@@ -17,7 +17,7 @@
 #include "daemon/settle.h"
 #include "op/op.h"
 
-enum { EXIT_INPUT = 2, EXIT_RETRY = 138, EXIT_STOPPED = 143 };
+enum { EXIT_INPUT = 2, EXIT_STOPPED = 143 };
 
 struct flags {
     struct settled_args settle;
@@ -172,7 +172,7 @@ static int run(const struct flags *f)
             log_error("configuration", "%s", err.text);
         else
             usage_error(err.text);
-        return rc == ERR_NOMEM || rc == ERR_IO ? EXIT_RETRY : EXIT_INPUT;
+        return run_exit_code(rc);
     }
     log_set_task(s->task_name);
     if (f->log_level == NULL && s->conf != NULL)

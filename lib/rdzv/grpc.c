@@ -18,7 +18,6 @@
 #include <grpc/support/time.h>
 
 #include "base/check.h"
-#include "base/clock.h"
 #include "base/err.h"
 #include "base/text.h"
 #include "loop/loop.h"

@@ -8,7 +8,6 @@
 #include "base/clock.h"
 #include "base/digest.h"
 #include "base/err.h"
-#include "base/rng.h"
 #include "proto/health.pb-c.h"
 #include "proto/reflection.pb-c.h"
 #include "rdzv/rdzv_priv.h"
