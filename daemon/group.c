@@ -245,7 +245,7 @@ static void on_save(void *arg)
     struct group *g = r->group;
 
     if (g->lease != NULL && lease_hold_until(g->lease, NULL) == 0)
-        rdzv_saved(g->rdzv, false, "the lease on the shared storage could not be taken in time");
+        rdzv_saved(g->rdzv, false, "this task does not hold the lease on the shared storage");
     else
         run_save(r);
 }

@@ -478,7 +478,9 @@ static void watch_abort(struct member_node *n, uint64_t now_ms)
 
     if (n->rest != NODE_ABORTING || now_ms - n->abort_ms < limit_ms || n->state == MEMBER_ENDED)
         return;
-    text = node_print(n, "training of %s does not stop", node_name(n, n->self));
+    text = node_print(n, "training of %s does not stop%s%s%s%s", node_name(n, n->self),
+                      n->progress.phase[0] != '\0' ? ", in " : "", n->progress.phase,
+                      n->cause[0] != '\0' ? "; it began with: " : "", n->cause);
     if (n->state == MEMBER_LEADING)
         node_turn_away(n, MEMBER_NOBODY);
     node_finish(n, 138, text);

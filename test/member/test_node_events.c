@@ -134,6 +134,7 @@ static void who_slept_has_time_to_come_to_rest(void **state)
     struct rig r = rig_of_two();
 
     (void)state;
+    member_node_progress(r.node, &(struct member_progress){ .place = 1, .phase = "reduce" });
     r.now_ms += 2 * MEMBER_STOPPING_MS;
     member_node_in_closed(r.node, 1, "its connection closed", r.now_ms);
     perform(&r);
@@ -143,7 +144,7 @@ static void who_slept_has_time_to_come_to_rest(void **state)
     tick(&r, 400);
     assert_int_equal(r.n[MEMBER_END], 1); /* but no more than others */
     assert_int_equal(r.code, 138);
-    assert_non_null(strstr(r.text, "training of worker 0 (a:1) does not stop"));
+    assert_non_null(strstr(r.text, "training of worker 0 (a:1) does not stop, in reduce; it began with: worker 1 (b:1)"));
     member_node_free(r.node);
 }
 
