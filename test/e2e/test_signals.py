@@ -41,7 +41,7 @@ def while_model_and_data_are_opened_also_when_a_disk_hangs():
     alone.until(lambda t: t.events("plan"))
     time.sleep(0.3)
     alone.signal(signal.SIGTERM)
-    soon([alone], [143], 6)
+    soon([alone], [143], 15)
     assert "stopped before the first step" in last_words(alone)
 
 
@@ -54,9 +54,9 @@ def while_a_leader_opens_its_data_and_others_wait_for_it():
     leader.until(lambda t: t.events("group"))
     time.sleep(0.3)
     leader.signal(signal.SIGTERM)
-    soon([leader], [143], 6)
+    soon([leader], [143], 15)
     other.signal(signal.SIGTERM)
-    soon([other], [143], 3)
+    soon([other], [143], 15)
 
 
 @test
@@ -69,7 +69,7 @@ def a_job_is_ended_everywhere_while_its_leader_opens_its_data():
     time.sleep(0.3)
     r = ctl("stop", "127.0.0.1:%d" % ports[1])
     assert r.returncode == 0, r.stderr
-    soon([leader, other], [143, 143], 6)
+    soon([leader, other], [143, 143], 15)
 
 
 @test
@@ -80,7 +80,7 @@ def before_it_met_anybody():
         task = one_of(ports, index, job)
         task.until(lambda t: t.events("group"))
         task.signal(signal.SIGTERM)
-        soon([task], [143], 2)
+        soon([task], [143], 15)
         assert "stopped before the first step" in last_words(task)
     task = one_of(ports, 0, job)
     task.signal(signal.SIGTERM)  # as early as it can be
@@ -100,11 +100,11 @@ def while_the_state_travels():
         time.sleep(0.4)
         leaver, other = (first, second) if who == 0 else (second, first)
         leaver.signal(signal.SIGTERM)
-        soon([leaver], [143], 12)
+        soon([leaver], [143], 15)
         at = max(other.steps() or {0: 0})
         other.until_step(at + 20)
         other.signal(signal.SIGTERM)
-        soon([other], [143], 3)
+        soon([other], [143], 15)
 
 
 @test
@@ -115,12 +115,12 @@ def while_it_waits_for_the_lease():
     tasks[0].signal(signal.SIGSTOP)
     tasks[1].until(lambda t: "was lost" in t.log())
     tasks[1].signal(signal.SIGTERM)
-    soon([tasks[1]], [143], 8)
+    soon([tasks[1]], [143], 15)
     assert "state saved" in last_words(tasks[1]), tasks[1].log()
     tasks[0].signal(signal.SIGCONT)
     tasks[0].until_step(max(tasks[0].steps()) + 50)
     tasks[0].signal(signal.SIGTERM)
-    soon([tasks[0]], [143], 3)
+    soon([tasks[0]], [143], 15)
 
 
 @test
@@ -131,7 +131,7 @@ def while_it_waits_for_a_lost_task():
     tasks[1].kill()
     tasks[0].until(lambda t: "was lost" in t.log())
     tasks[0].signal(signal.SIGTERM)
-    soon([tasks[0]], [143], 3)
+    soon([tasks[0]], [143], 15)
     assert "state saved" in last_words(tasks[0])
 
 
@@ -144,7 +144,7 @@ def a_second_one_while_a_save_hangs_ends_it_at_once():
     task.until(lambda t: t.events("signal"))
     time.sleep(0.3)
     task.signal(signal.SIGTERM)
-    soon([task], [138], 4)
+    soon([task], [138], 8)
     assert "second signal" in last_words(task)
 
 
