@@ -55,6 +55,25 @@ static void addresses_and_sizes_are_checked(void **state)
     assert_int_equal(emulated_live_bytes(), before);
 }
 
+static void count(void *data)
+{
+    ++*(int *)data;
+}
+
+static void freeing_memory_waits_for_its_device(void **state)
+{
+    cudaStream_t s = new_stream();
+    float *x = new_memory(400);
+    int n = 0;
+
+    (void)state;
+    launch_fill(100, 1.0f, x, s);
+    OK(cudaLaunchHostFunc(s, count, &n));
+    OK(cudaFree(x));
+    assert_int_equal(n, 1);
+    OK(cudaStreamDestroy(s));
+}
+
 static void memory_of_another_device_is_refused(void **state)
 {
     char *p = new_memory(64), *q;
@@ -77,10 +96,13 @@ static void memory_of_another_device_is_refused(void **state)
 
 static void host_touches_device_memory(int argument)
 {
-    volatile float *x = new_memory(400);
+    cudaStream_t s = new_stream();
+    float *x = new_memory(400);
 
     (void)argument;
-    x[3] = 1.0f;
+    launch_fill(100, 1.0f, x, s);
+    OK(cudaStreamSynchronize(s));
+    ((volatile float *)x)[3] = 1.0f;
 }
 static void free_twice(int argument)
 {
@@ -97,6 +119,7 @@ static void use_after_free(int argument)
 
     (void)argument;
     OK(cudaFree(x));
+    (void)new_memory(400); /* not at the same address */
     launch_fill(100, 1.0f, x, s);
     OK(cudaStreamSynchronize(s));
 }
@@ -345,6 +368,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(addresses_and_sizes_are_checked),
+        cmocka_unit_test(freeing_memory_waits_for_its_device),
         cmocka_unit_test(memory_of_another_device_is_refused),
         cmocka_unit_test(host_code_that_is_wrong_ends_with_the_reason),
         cmocka_unit_test(the_environment_decides_what_the_machine_is_like),
