@@ -5,7 +5,9 @@
 #include <stdint.h>
 #include <math.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -252,6 +254,47 @@ static void an_operation_that_waits_for_another_stream_lets_it_go_on(void **stat
     OK(cudaStreamDestroy(b));
 }
 
+/* x is used on `a`, overwritten on `b`, which should wait for that, and used again. */
+static void overwrite_too_early(int with_event)
+{
+    const float one = 1.0f;
+    float *x = new_floats(1, &one), *y = new_floats(1, &one);
+    cudaStream_t a = new_stream(), b = new_stream();
+    cudaEvent_t used = new_event(), written = new_event();
+
+    launch_axpy(1, 1.0f, x, y, a);
+    launch_axpy(1, 1.0f, x, y, a);
+    OK(cudaEventRecord(used, a));
+    if (with_event)
+        OK(cudaStreamWaitEvent(b, used, 0));
+    OK(cudaMemsetAsync(x, 0, sizeof(*x), b));
+    OK(cudaEventRecord(written, b));
+    OK(cudaStreamWaitEvent(a, written, 0));
+    launch_axpy(1, 1.0f, x, y, a);
+    OK(cudaStreamSynchronize(a));
+    fprintf(stderr, "%g", (double)fetch_float(y));
+    OK(cudaFree(x));
+    OK(cudaFree(y));
+}
+
+static void a_buffer_overwritten_too_early_is_shown_by_some_seed(void **state)
+{
+    char setting[32], text[256];
+    int seed, n_wrong = 0;
+
+    (void)state;
+    for (seed = 1; seed <= 8; seed++) {
+        snprintf(setting, sizeof(setting), "EMULATED_SEED=%d", seed);
+        assert_true(scene_ends_well("overwrite_too_early", 1, setting, text, sizeof(text)));
+        assert_string_equal(text, "3");
+        assert_true(scene_ends_well("overwrite_too_early", 0, setting, text, sizeof(text)));
+        n_wrong += strcmp(text, "3") != 0;
+        if (seed == 1)
+            assert_int_equal(n_wrong, 0); /* as late as possible: by luck */
+    }
+    assert_true(n_wrong > 0);
+}
+
 /* ---- graphs ---- */
 
 /* y = 3 on `a` and x = 0, 1, 2... on `b` between fork and join, then y += 2 x. */
@@ -397,7 +440,11 @@ static void a_capture_and_work_outside_it_do_not_mix(void **state)
     OK(cudaStreamDestroy(b));
 }
 
-int main(void)
+static const struct scene scenes[] = {
+    { "overwrite_too_early", overwrite_too_early },
+};
+
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(work_waits_until_it_is_forced),
@@ -409,11 +456,13 @@ int main(void)
         cmocka_unit_test(time_between_events_is_told_if_they_keep_it),
         cmocka_unit_test(two_threads_run_two_devices),
         cmocka_unit_test(an_operation_that_waits_for_another_stream_lets_it_go_on),
+        cmocka_unit_test(a_buffer_overwritten_too_early_is_shown_by_some_seed),
         cmocka_unit_test(a_captured_fork_and_join_runs_at_every_launch),
         cmocka_unit_test(a_fork_that_is_not_joined_is_refused),
         cmocka_unit_test(calls_that_wait_or_allocate_end_a_capture),
         cmocka_unit_test(a_capture_and_work_outside_it_do_not_mix),
     };
 
+    scenes_play(scenes, sizeof(scenes) / sizeof(scenes[0]), argc, argv);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
