@@ -22,15 +22,6 @@ static void begin(struct cast *k, const char *layout)
     cast_init(k, layout, true, BYTES);
 }
 
-static void until(struct cast *k, int which, uint64_t n)
-{
-    for (int i = 0; atomic_load(&k->stage->number[which]) < n; i++) {
-        EXPECT(i < 10000 * CAST_SLOW, "number %d is %llu, expected %llu", which,
-               (unsigned long long)atomic_load(&k->stage->number[which]), (unsigned long long)n);
-        cast_sleep_ms(1);
-    }
-}
-
 static void leave(struct cast *k, int which)
 {
     atomic_fetch_add(&k->stage->number[which], 1);
@@ -109,7 +100,7 @@ static void *abort_when_stopped(void *arg)
 {
     struct cast_thread *t = arg;
 
-    until(t->cast, STOPPED, 1);
+    cast_until(t->cast, STOPPED, 1);
     if (t->self == 2)
         comm_abort(t->c, "regroup");
     return NULL;
@@ -134,7 +125,7 @@ static void survive_a_stopped_one(struct cast *k, uint32_t self, uint32_t victim
     c = open_without(k, self, victim);
     sum_of_ones(k, c, self);
     leave(k, CLOSED);
-    until(k, GOES_ON, 1);
+    cast_until(k, GOES_ON, 1);
     EXPECT(!is_all(old.base, BYTES, OLD), "nobody wrote into what was given up");
     for (size_t i = 0; i < ELEMENTS; i++)
         EXPECT(((float *)k->arenas[self].base)[i] == 2, "element %zu has changed", i);
@@ -167,7 +158,7 @@ static void a_peer_that_wakes_up_late_writes_only_into_what_was_given_up(void **
         assert_int_equal(waitpid(k.pids[victim], &status, WUNTRACED), k.pids[victim]);
         assert_true(WIFSTOPPED(status));
         atomic_store(&k.stage->number[STOPPED], 1);
-        until(&k, CLOSED, 2);
+        cast_until(&k, CLOSED, 2);
         kill(k.pids[victim], SIGCONT);
         cast_join(&k);
         cast_fini(&k);
@@ -217,10 +208,10 @@ static void scene_busy(struct cast *k, uint32_t self)
     struct err err;
 
     if (self == 2) {
-        until(k, READY, 1);
+        cast_until(k, READY, 1);
         cast_sleep_ms(20);
         comm_abort(c, "enough");
-        until(k, CLOSED, 2);
+        cast_until(k, CLOSED, 2);
     } else {
         leave(k, READY);
         EXPECT(reduce(k, c, self, &err) == ERR_PEER, "%s", err.text);
@@ -249,7 +240,7 @@ static void scene_in_order(struct cast *k, uint32_t self)
 
     sum_of_ones(k, c, self);
     if (self == 0)
-        until(k, CLOSED, 1); /* still open, and holds the tether of the others */
+        cast_until(k, CLOSED, 1); /* still open, and holds the tether of the others */
     EXPECT(comm_close_quiet(c, 0), "all calls went well");
     leave(k, CLOSED);
 }
@@ -279,7 +270,7 @@ static void scene_rounds(struct cast *k, uint32_t self)
 
         o.generation = g;
         leave(k, READY);
-        until(k, READY, g * k->n);
+        cast_until(k, READY, g * k->n);
         start = clock_ns();
         EXPECT(cast_connect(&o, &c, &err) == 0, "%s", err.text);
         took = clock_ns() - start;
@@ -378,7 +369,7 @@ static void scene_stale_queue(struct cast *k, uint32_t self)
             EXPECT(send(fds[i], bytes, i % 2 ? sizeof(bytes) : 50, MSG_NOSIGNAL) > 0, "send");
         }
         leave(k, READY);
-        until(k, DONE, 2);
+        cast_until(k, DONE, 2);
         for (int i = 1; i < 200; i += 2) { /* told so, and gone */
             uint8_t answer[CHALLENGE_BYTES + 1];
             struct challenge ch;
@@ -393,7 +384,7 @@ static void scene_stale_queue(struct cast *k, uint32_t self)
         return;
     }
     k->n = 2;
-    until(k, READY, 1);
+    cast_until(k, READY, 1);
     o = cast_opts(k, self);
     o.generation = 7;
     atomic_store(&k->stage->number[TOLD + self], clock_ns());
@@ -402,7 +393,7 @@ static void scene_stale_queue(struct cast *k, uint32_t self)
            ms_since(k, TOLD + (int)self));
     EXPECT(comm_barrier(c, 0, &err) == 0, "%s", err.text);
     leave(k, DONE);
-    until(k, DONE, 2);
+    cast_until(k, DONE, 2);
     comm_close(c);
 }
 
@@ -523,7 +514,7 @@ static double death_ms(const char *layout)
     begin(&k, layout);
     k.expect_signal[1] = SIGKILL;
     cast_start(&k, scene_until_broken);
-    until(&k, READY, k.n);
+    cast_until(&k, READY, k.n);
     atomic_store(&k.stage->number[AT], clock_ns());
     kill(k.pids[1], SIGKILL);
     cast_join(&k);
