@@ -294,7 +294,7 @@ static bool is_due(struct train *t, uint64_t step)
 
     if (__atomic_load_n(&t->requests, __ATOMIC_RELAXED) & TRAIN_ASK_CHECKPOINT)
         due = true;
-    if (t->save_step > 0 && t->save_step + 1 == step) /* that copy will do */
+    if (step > 1 && t->save_steps[(step - 1) & 1] == step - 1) /* that copy will do */
         due = false;
     return due || (step != t->last_saved_step && live_save_is_due(t, step));
 }
@@ -307,7 +307,7 @@ bool save_is_due(struct train *t, uint64_t step)
         t->save_due = true; /* behind a later step */
         return false;
     }
-    t->save_step = step;
+    t->save_steps[step & 1] = step; /* the one before is still to be copied, if it is due too */
     t->save_due = true; /* until it is handed over */
     return true;
 }
@@ -318,7 +318,7 @@ bool save_if_due(struct train *t, uint64_t step)
     struct err err;
     int rc;
 
-    if (t->save_step != step || step == 0)
+    if (t->save_steps[step & 1] != step || step == 0)
         return false;
     rc = hand_over(t, step, &err);
     t->save_due = rc < 0;

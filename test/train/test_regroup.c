@@ -18,6 +18,7 @@ enum { FEW = 12, LANES_EACH = 2, EVAL_STEPS = 4 }; /* 4 tasks, 4 steps an epoch 
 static char checkpoints[128], exported[128]; /* of all tasks */
 static char samples[128];                    /* of one */
 static bool saves, exports;
+static uint64_t save_every; /* steps; 0: never by itself */
 
 static void name_files(const char *folder)
 {
@@ -48,6 +49,7 @@ static void small_job(struct fixture *f, uint32_t task)
     f->opts.bucket_bytes = 16384;
     if (saves)
         f->opts.checkpoint_directory = checkpoints;
+    f->opts.checkpoint_every_steps = save_every;
     if (exports)
         f->opts.export_onnx = exported;
 }
@@ -434,6 +436,42 @@ static void only_where_nobody_holds_state_a_checkpoint_is_read(void **state)
     saves = false;
 }
 
+/* Its disk fails, so that a state waits for it; another task leads; then it leads again. */
+static void who_does_not_lead_any_more_abandons_its_checkpoint(void **state)
+{
+    struct troupe *k;
+    struct news saved;
+
+    (void)state;
+    saves = true;
+    save_every = 1;
+    k = new_troupe("AB", 1);
+    troupe_start_with(k, 0, "ckpt.write@1+");
+    troupe_until(k, 2);
+    troupe_pause(k, 1);
+    k->first = 1;
+    troupe_start_with(k, 0, "ckpt.write@1+,train.forward=delay:300@1+");
+    troupe_until_told(&k->stage->tasks[0].n_discarded, 1);
+    troupe_until_told(&k->stage->tasks[0].n_connected, 2);
+    troupe_order_all(k, ORDER_ABORT);
+    troupe_wait(k);
+    assert_int_equal(k->stage->tasks[0].n_saved, 0);
+    k->first = 0;
+    troupe_start_with(k, 1, "train.forward=delay:300@1+"); /* ends before it has made a step */
+    troupe_until_told(&k->stage->tasks[0].n_connected, 3);
+    troupe_order_all(k, ORDER_ABORT);
+    troupe_wait(k);
+    saved = troupe_save(k, 0); /* also where it is the step that was abandoned */
+    if (saved.code != 0)
+        fail_msg("%s", saved.text);
+    assert_true(k->stage->tasks[0].n_saved > 0);
+    (void)troupe_to_the_end(k);
+    expect_same_end(k, "another one leads");
+    troupe_free(k);
+    saves = false;
+    save_every = 0;
+}
+
 static void a_chief_that_dies_in_finishing_has_a_successor(void **state)
 {
     static const char *const faults[] = { "train.evaluated=kill@3", "train.save=kill@1",
@@ -477,6 +515,7 @@ int main(void)
         cmocka_unit_test(nobody_loses_what_he_holds_when_the_sender_dies),
         cmocka_unit_test(a_pause_puts_an_evaluation_off_and_no_longer),
         cmocka_unit_test(only_where_nobody_holds_state_a_checkpoint_is_read),
+        cmocka_unit_test(who_does_not_lead_any_more_abandons_its_checkpoint),
         cmocka_unit_test(a_chief_that_dies_in_finishing_has_a_successor),
     };
 
