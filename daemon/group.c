@@ -130,7 +130,7 @@ static bool may_step(void *arg)
     struct group *g = r->group;
 
     return !__atomic_load_n(&g->needs_lease, __ATOMIC_ACQUIRE) ||
-           clock_ns() < lease_hold_until(g->lease, NULL);
+           clock_ns() < lease_hold_until(g->lease);
 }
 
 /* The checkpoint writer's thread. Whoever coordinates is about to have the lease, if it can be had. */
@@ -140,9 +140,9 @@ static int may_save(void *arg, struct err *err)
     struct group *g = r->group;
     uint64_t begin = clock_ms();
 
-    while (lease_hold_until(g->lease, NULL) == 0 && clock_ms() - begin < LEASE_WAIT_MS && !r->has_ended)
+    while (lease_hold_until(g->lease) == 0 && clock_ms() - begin < LEASE_WAIT_MS && !r->has_ended)
         usleep(LOOK_MS * 1000);
-    if (lease_hold_until(g->lease, NULL) == 0)
+    if (lease_hold_until(g->lease) == 0)
         return err_set(err, ERR_TIMEOUT, "this task does not hold the lease yet");
     return lease_check(g->lease, err);
 }

@@ -42,8 +42,7 @@ struct lease {
     pthread_mutex_t telling; /* held during on_change */
     bool is_closed;          /* guarded by it */
 
-    /* atomic; for lease_hold_until() */
-    uint64_t until_token, until_ns;
+    uint64_t until_ns; /* atomic; for lease_hold_until() */
 
     struct ckpt_thread thread; /* its lock guards the next */
     uint64_t asked, answered;
@@ -71,36 +70,29 @@ struct lease {
 static void set_held(struct lease *l, uint64_t token, uint64_t until_ns)
 {
     l->held = token;
-    if (token != l->until_token) {
-        __atomic_store_n(&l->until_ns, 0, __ATOMIC_SEQ_CST); /* never the one with the other */
-        __atomic_store_n(&l->until_token, token, __ATOMIC_SEQ_CST);
-    }
     __atomic_store_n(&l->until_ns, until_ns, __ATOMIC_SEQ_CST);
 }
 
-uint64_t lease_hold_until(const struct lease *l, uint64_t *token)
+uint64_t lease_hold_until(const struct lease *l)
 {
-    uint64_t t, until;
-
-    do {
-        t = __atomic_load_n(&l->until_token, __ATOMIC_SEQ_CST);
-        until = __atomic_load_n(&l->until_ns, __ATOMIC_SEQ_CST);
-    } while (t != __atomic_load_n(&l->until_token, __ATOMIC_SEQ_CST));
-    if (token != NULL)
-        *token = t;
-    return until;
+    return __atomic_load_n(&l->until_ns, __ATOMIC_SEQ_CST);
 }
 
 static bool is_in_force(const struct lease *l)
 {
-    return clock_ns() < lease_hold_until(l, NULL);
+    return clock_ns() < lease_hold_until(l);
+}
+
+static bool is_ours(const struct lease *l)
+{
+    return l->found.is_known && l->found.record.incarnation == l->incarnation;
 }
 
 /* looked, said: what came of the look at the storage, and of the renewal before it. */
 static void conclude(struct lease *l, uint64_t begin_ns, int looked, int said)
 {
     const struct job *j = &l->job;
-    bool is_newest = looked == 0 && l->found.token == j->held;
+    bool is_newest = looked == 0 && l->found.token == j->held && is_ours(l);
 
     pthread_mutex_lock(&l->thread.lock);
     if (j->held == 0 || l->held != j->held) {
@@ -116,11 +108,6 @@ static void conclude(struct lease *l, uint64_t begin_ns, int looked, int said)
 }
 
 /* ---- a step ---- */
-
-static bool is_ours(const struct lease *l)
-{
-    return l->found.is_known && l->found.record.incarnation == l->incarnation;
-}
 
 static int look(struct lease *l, struct err *err)
 {
@@ -147,6 +134,7 @@ static int take(struct lease *l, struct err *err)
 {
     struct lease_record *r;
     uint64_t begin_ns;
+    bool is_held = false;
     int rc;
 
     if (l->found.token != l->taking.after)
@@ -170,13 +158,13 @@ static int take(struct lease *l, struct err *err)
         l->found.record = *r;
         l->found.beat_bytes = 0;
         pthread_mutex_lock(&l->thread.lock);
-        set_held(l, 0, 0);
-        if (l->releases != l->job.releases) {
+        if (l->releases != l->job.releases)
             l->release = r->token; /* given back while we took it: the next step says so */
-        } else if (!l->is_closing && clock_ns() - begin_ns < l->hold_ns) {
-            set_held(l, r->token, begin_ns + l->hold_ns);
+        else
+            is_held = !l->is_closing && clock_ns() - begin_ns < l->hold_ns;
+        set_held(l, is_held ? r->token : 0, is_held ? begin_ns + l->hold_ns : 0);
+        if (is_held)
             l->confirmed = l->job.ticket;
-        }
         pthread_mutex_unlock(&l->thread.lock);
         lease_store_tidy(l->directory, r->token);
     }
@@ -191,7 +179,6 @@ static void describe(const struct lease *l, int rc, const struct err *trouble,
                      struct lease_state *s)
 {
     const struct lease_found *f = &l->found;
-    char who[LEASE_TEXT_BYTES];
 
     if (rc < 0 && rc != ERR_EXISTS) { /* who was faster is told below */
         snprintf(s->text, sizeof(s->text), "%.*s",
@@ -199,10 +186,6 @@ static void describe(const struct lease *l, int rc, const struct err *trouble,
                  trouble->text);
         return;
     }
-    if (f->is_known)
-        snprintf(who, sizeof(who), "%s (incarnation %s)", f->record.name, s->incarnation);
-    else
-        snprintf(who, sizeof(who), "nobody knows whom");
     if (f->token == 0)
         snprintf(s->text, sizeof(s->text), "no lease was taken yet");
     else if (s->is_mine)
@@ -211,7 +194,8 @@ static void describe(const struct lease *l, int rc, const struct err *trouble,
         snprintf(s->text, sizeof(s->text), "lease %" PRIu64 "%s: %.200s", f->token,
                  s->is_over ? " is over" : "", f->damage);
     else
-        snprintf(s->text, sizeof(s->text), "lease %" PRIu64 " of %.180s is %s", f->token, who,
+        snprintf(s->text, sizeof(s->text), "lease %" PRIu64 " of %s (incarnation %s) is %s", f->token,
+                 f->record.name, s->incarnation,
                  !s->is_over                                         ? "held"
                  : lease_beat_is_release(f->beat, f->beat_bytes,
                                          f->record.incarnation)      ? "released"
@@ -465,7 +449,7 @@ int lease_check(struct lease *l, struct err *err)
 
     pthread_mutex_lock(&l->thread.lock);
     ticket = ask(l);
-    while (until = lease_hold_until(l, NULL), clock_ns() < until && l->answered < ticket) {
+    while (until = lease_hold_until(l), clock_ns() < until && l->answered < ticket) {
         struct timespec t = ckpt_after_ms((until - clock_ns()) / 1000000 + 1);
 
         (void)pthread_cond_timedwait(&l->thread.changed, &l->thread.lock, &t); /* asked anew */

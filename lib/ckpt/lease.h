@@ -25,7 +25,9 @@
  * to a watcher that is a change like any other, so it waits once more.
  *
  * A damaged, foreign or huge file of such a name takes its number all the same: somebody's, unknown
- * whose, over when nothing has changed for watch_ms. Other names are not looked at.
+ * whose, over when nothing has changed for watch_ms. Other names are not looked at. The record is read
+ * with every look: a holder whose record was removed or changed by a hand has lost the lease, also if
+ * another has taken the same number meanwhile.
  *
  * Threads: one of its own does all that touches the storage and may hang as long as that does; no
  * call here waits for it without a bound. Calls: any thread, but lease_close(). */
@@ -100,9 +102,8 @@ bool lease_release(struct lease *l, uint64_t wait_ms);
 /* on: looks every hold_ms / 6 while the lease is not ours. Off at first. */
 void lease_watch(struct lease *l, bool on);
 
-/* clock_ns() up to which we may act as the holder of *token (NULL is fine); 0: not at all. No
- * locks. */
-uint64_t lease_hold_until(const struct lease *l, uint64_t *token);
+/* clock_ns() up to which we may act as the holder; 0: not at all. No locks. */
+uint64_t lease_hold_until(const struct lease *l);
 
 /* Before something is published that only the holder may: a look at the storage that began after
  * this call says that ours is still the newest number, and we hold it. Waits for that as long as

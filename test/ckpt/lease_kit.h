@@ -165,7 +165,7 @@ static inline const struct lease_state *watch(struct task *t, uint64_t ms)
 
 static inline bool holds(const struct task *t)
 {
-    return clock_ns() < lease_hold_until(t->lease, NULL);
+    return clock_ns() < lease_hold_until(t->lease);
 }
 
 static inline void says(const struct task *t, const char *part)

@@ -6,13 +6,11 @@
 static void the_first_one_gets_it_and_the_second_is_told_whose_it_is(void **state)
 {
     struct task a, b;
-    uint64_t token = 9;
 
     (void)state;
     task_start(&a, 1);
     task_start(&b, 2);
-    assert_int_equal(lease_hold_until(a.lease, &token), 0);
-    assert_int_equal(token, 0);
+    assert_int_equal(lease_hold_until(a.lease), 0);
     look(&a);
     assert_int_equal(a.now.token, 0);
     assert_false(a.now.is_mine || a.now.is_over);
@@ -21,8 +19,7 @@ static void the_first_one_gets_it_and_the_second_is_told_whose_it_is(void **stat
     assert_true(access(leases, F_OK) < 0); /* looking leaves nothing */
     assert_true(take(&a, 0));
     says(&a, "lease 1 is ours");
-    assert_int_equal(lease_hold_until(a.lease, &token), (now_ms + HOLD_MS) * 1000000);
-    assert_int_equal(token, 1);
+    assert_int_equal(lease_hold_until(a.lease), (now_ms + HOLD_MS) * 1000000);
     assert_int_equal(lease_check(a.lease, NULL), 0);
     assert_false(take(&b, 0));
     assert_int_equal(b.now.token, 1);
@@ -69,7 +66,6 @@ static void the_holder_records_another_group_under_the_next_number(void **state)
 {
     static const uint32_t two[] = { 7, 8 };
     struct task a, b;
-    uint64_t token;
 
     (void)state;
     task_start(&a, 1);
@@ -78,8 +74,8 @@ static void the_holder_records_another_group_under_the_next_number(void **state)
     go(HOLD_MS - 1);
     answered(&a, lease_take(a.lease, 1, two, 2));
     assert_true(a.now.is_mine);
-    assert_int_equal(lease_hold_until(a.lease, &token), (now_ms + HOLD_MS) * 1000000);
-    assert_int_equal(token, 2);
+    assert_int_equal(lease_hold_until(a.lease), (now_ms + HOLD_MS) * 1000000);
+    assert_int_equal(a.now.token, 2);
     assert_int_equal(lease_check(a.lease, NULL), 0);
     look(&b);
     assert_int_equal(b.now.token, 2);
@@ -87,6 +83,68 @@ static void the_holder_records_another_group_under_the_next_number(void **state)
     assert_int_equal(b.members[1], 8);
     assert_true(take(&a, 1)); /* an old wish costs nothing */
     assert_int_equal(a.now.token, 2);
+    task_end(&a);
+    task_end(&b);
+}
+
+static struct {
+    const struct task *task;
+    uint64_t looks, gaps;
+    bool stop;
+} looker;
+
+static void *look_for_gaps(void *arg)
+{
+    (void)arg;
+    while (!__atomic_load_n(&looker.stop, __ATOMIC_ACQUIRE)) {
+        looker.gaps += !holds(looker.task);
+        __atomic_fetch_add(&looker.looks, 1, __ATOMIC_RELEASE);
+    }
+    return NULL;
+}
+
+static void between_two_numbers_of_the_holder_there_is_no_gap(void **state)
+{
+    pthread_t thread;
+    struct task a;
+
+    (void)state;
+    task_start(&a, 1);
+    assert_true(take(&a, 0));
+    memset(&looker, 0, sizeof(looker));
+    looker.task = &a;
+    assert_int_equal(pthread_create(&thread, NULL, look_for_gaps, NULL), 0);
+    for (uint64_t token = 1; token < 400; token++) {
+        uint64_t looks = __atomic_load_n(&looker.looks, __ATOMIC_ACQUIRE);
+
+        while (__atomic_load_n(&looker.looks, __ATOMIC_ACQUIRE) == looks) /* it has a core */
+            continue;
+        assert_true(take(&a, token));
+    }
+    __atomic_store_n(&looker.stop, true, __ATOMIC_RELEASE);
+    pthread_join(thread, NULL);
+    assert_int_equal(looker.gaps, 0);
+    task_end(&a);
+}
+
+/* An operator has removed all files, and another task takes the same number, before the holder looks. */
+static void a_number_that_is_given_again_is_not_the_one_that_was_held(void **state)
+{
+    struct task a, b;
+
+    (void)state;
+    task_start(&a, 1);
+    task_start(&b, 2);
+    assert_true(take(&a, 0));
+    assert_int_equal(fs_remove_tree(leases, NULL), 0);
+    assert_true(take(&b, 0));
+    assert_int_equal(b.now.token, 1);
+    assert_int_equal(lease_check(a.lease, NULL), ERR_REFUSED);
+    assert_false(holds(&a));
+    assert_int_equal(look(&a)->holder, 2);
+    assert_false(a.now.is_mine || a.now.is_over);
+    says(&a, "lease 1 of worker 2");
+    assert_true(look(&b)->is_mine);
     task_end(&a);
     task_end(&b);
 }
@@ -183,7 +241,7 @@ static void what_is_released_is_over_at_once(void **state)
     assert_true(take(&a, 0));
     assert_false(look(&b)->is_over);
     assert_true(lease_release(a.lease, PATIENCE_MS));
-    assert_int_equal(lease_hold_until(a.lease, NULL), 0);
+    assert_int_equal(lease_hold_until(a.lease), 0);
     assert_true(look(&b)->is_over);
     says(&b, "released");
     assert_false(look(&a)->is_mine);
@@ -338,6 +396,8 @@ int main(void)
         TEST(the_first_one_gets_it_and_the_second_is_told_whose_it_is),
         TEST(every_wish_is_answered_and_only_the_next_number_is_given),
         TEST(the_holder_records_another_group_under_the_next_number),
+        TEST(between_two_numbers_of_the_holder_there_is_no_gap),
+        TEST(a_number_that_is_given_again_is_not_the_one_that_was_held),
         TEST(a_holder_that_renews_keeps_it_for_ever),
         TEST(a_silent_holder_has_lost_it_before_it_is_over_for_another),
         TEST(what_was_lost_once_stays_lost_and_needs_a_new_number),

@@ -155,6 +155,28 @@ static void a_thread_that_comes_back_after_the_closing_tells_nobody(void **state
     assert_int_equal(a.changes, 0);
 }
 
+/* The winner tidies away what the other was about to give its name. */
+static void who_was_slower_is_told_of_the_winner_and_of_no_trouble(void **state)
+{
+    struct task a, b;
+    uint64_t ticket;
+
+    (void)state;
+    task_start(&a, 1);
+    task_start(&b, 2);
+    assert_int_equal(fault_arm("lease.link=delay:300@1", NULL), 0);
+    ticket = lease_take(a.lease, 0, NULL, 0);
+    while (!fault_fired())
+        nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+    assert_true(take(&b, 0));
+    answered(&a, ticket);
+    assert_false(a.now.is_mine);
+    assert_true(a.now.is_reachable);
+    says(&a, "lease 1 of worker 2");
+    task_end(&a);
+    task_end(&b);
+}
+
 /* A take that was slower than the time to hold is a number that nobody holds. */
 static void a_number_that_came_too_late_is_not_ours(void **state)
 {
@@ -186,7 +208,7 @@ static struct {
  * had ended. A thread that was asleep while its time ran out is no clash: it looks before it acts. */
 static void act(struct task *t, uint32_t rank)
 {
-    uint64_t found = 0, until = lease_hold_until(t->lease, NULL), before;
+    uint64_t found = 0, until = lease_hold_until(t->lease), before;
 
     if (clock_ns() >= until)
         return;
@@ -384,6 +406,7 @@ int main(void)
         TEST(a_disk_that_is_full_costs_the_holder_nothing),
         TEST(storage_that_hangs_holds_up_nobody),
         TEST(a_thread_that_comes_back_after_the_closing_tells_nobody),
+        TEST(who_was_slower_is_told_of_the_winner_and_of_no_trouble),
         TEST(a_number_that_came_too_late_is_not_ours),
         REAL(of_many_threads_one_acts),
         REAL(a_process_that_is_stopped_loses_it_and_knows_when_it_goes_on),

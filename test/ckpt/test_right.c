@@ -106,6 +106,34 @@ static void a_step_that_is_there_already_is_a_success_without_any_right(void **s
     kit_remove(folder);
 }
 
+/* Start, write, rename: which does not do, for something else is there, and looking at it takes long. */
+static void who_is_refused_at_last_replaces_nothing(void **state)
+{
+    char *folder = kit_folder();
+    struct judge j = { .no_from = 4, .code = ERR_REFUSED };
+    struct ckpt_writer_opts opts = judged(folder, &j);
+    struct ckpt_meta seven = kit_meta(7);
+    struct ckpt_writer *w;
+    struct ckpt_info info;
+    struct err err;
+
+    (void)state;
+    kit_save(folder, 7, 7);
+    strcpy(seven.job_digest, "former");
+    w = kit_open(&opts);
+    while (__atomic_load_n(&j.asked, __ATOMIC_SEQ_CST) == 0)
+        kit_nap(1);
+    kit_write(w, &seven, 1);
+    assert_int_equal(ckpt_flush(w, 20000, &err), ERR_REFUSED);
+    ckpt_writer_close(w);
+    assert_string_equal(j.story.text, "discarded 7");
+    assert_int_equal(kit_count(folder, ""), 1);
+    assert_int_equal(kit_newest(folder, &info), 7);
+    assert_string_equal(info.meta.job_digest, "j0b");
+    kit_load(info.path, 7);
+    kit_remove(folder);
+}
+
 static void nothing_is_removed_after_the_right_is_lost(void **state)
 {
     char *folder = kit_folder();
@@ -257,6 +285,7 @@ int main(void)
         cmocka_unit_test(who_is_refused_discards_its_copy_and_leaves_nothing),
         cmocka_unit_test(who_cannot_know_tries_again),
         cmocka_unit_test(a_step_that_is_there_already_is_a_success_without_any_right),
+        cmocka_unit_test(who_is_refused_at_last_replaces_nothing),
         cmocka_unit_test(nothing_is_removed_after_the_right_is_lost),
         cmocka_unit_test(what_is_abandoned_is_not_published_and_the_writer_goes_on),
         cmocka_unit_test(what_waits_or_is_being_filled_can_be_abandoned_too),
