@@ -347,8 +347,8 @@ int ckpt_newest(const char *directory, const char *match_model,
     if (unread.code != 0) { /* it may be good: this is no reason to begin anew */
         if (err != NULL)
             *err = unread;
-        return err_wrap(err, ERR_IO, "'%s' holds %zu checkpoints, and none of them can be used, not all "
-                        "for what is in them", directory, n);
+        return err_wrap(err, ERR_IO, "'%s' holds %zu checkpoints: none of them can be used, and one could "
+                        "not be read", directory, n);
     }
     return err_set(err, ERR_NOENT, "'%s' holds %zu checkpoints%s", directory, n,
                    n > 0 ? ", and none of them can be used" : "");

@@ -260,9 +260,14 @@ static void who_is_missing_is_named_with_the_last_error(void **state)
     assert_non_null(strstr(err.text, "Connection refused"));
     assert_non_null(strstr(err.text, "worker 2 (127.0.0.1:"));
     assert_non_null(strstr(err.text, "has not called us"));
-    k.members[0].address = "localhost:80";
-    assert_int_equal(cast_connect(&o, &c, &err), ERR_INPUT);
-    assert_non_null(strstr(err.text, "'localhost:80' is no address"));
+    for (int i = 0; i < 2; i++) {
+        static const char *const odd[] = { "localhost:80", "[nobody]:80" };
+
+        k.members[0].address = odd[i];
+        assert_int_equal(cast_connect(&o, &c, &err), ERR_INPUT);
+        assert_non_null(strstr(err.text, "is no address; expected ip:port or [ip]:port"));
+        assert_non_null(strstr(err.text, odd[i]));
+    }
     cast_fini(&k);
 }
 

@@ -281,6 +281,54 @@ static void scene_rounds(struct cast *k, uint32_t self)
     atomic_store(&k->stage->number[DONE + self], best / 1000);
 }
 
+/* A line of /proc/self/maps each. */
+static uint32_t mapped_memfds(void)
+{
+    FILE *f = fopen("/proc/self/maps", "re");
+    char line[512];
+    uint32_t n = 0;
+
+    EXPECT(f != NULL, "no /proc");
+    while (fgets(line, sizeof(line), f) != NULL)
+        n += strstr(line, "memfd:trainerd") != NULL;
+    fclose(f);
+    return n;
+}
+
+/* Member 1 comes with a fresh arena each time, as one that dies and is started again; member 2 never. */
+static void scene_failing_rounds(struct cast *k, uint32_t self)
+{
+    enum { ROUNDS = 14 };
+    struct err err;
+
+    for (uint64_t g = 1; g <= ROUNDS && self != 2; g++) {
+        struct comm_opts o = cast_opts(k, self);
+        struct comm *c = NULL;
+
+        o.generation = g;
+        o.deadline_ms = 40 * CAST_SLOW;
+        leave(k, READY);
+        cast_until(k, READY, g * 2);
+        EXPECT(cast_connect(&o, &c, &err) < 0, "member 2 has come");
+        if (self == 1) {
+            device_mem_close(&k->arenas[1]);
+            EXPECT(device_mem_open(&k->arenas[1], BYTES, true, &err) == 0, "%s", err.text);
+        }
+    }
+    if (self == 0)
+        EXPECT(mapped_memfds() <= 6, "%u pieces of memory are mapped", mapped_memfds());
+}
+
+static void memory_of_the_dead_is_let_go_even_if_no_generation_comes_about(void **state)
+{
+    struct cast k;
+
+    (void)state;
+    begin(&k, "A1 A1 A1");
+    cast_play(&k, scene_failing_rounds);
+    cast_fini(&k);
+}
+
 static void a_generation_opens_in_milliseconds(void **state)
 {
     static const char *const groups[] = { "A1 A1 A1 A1", "A1 A1 B1 B1", "A1 B1 C1 D1" };
@@ -491,6 +539,39 @@ static void a_death_while_connecting_is_named_at_once(void **state)
 
 /* ---- how fast ---- */
 
+/* Right between connecting and being connected: then comm_connect() tells, for on_broken does not. */
+static void scene_dies_when_connected(struct cast *k, uint32_t self)
+{
+    struct comm_opts o = cast_opts(k, self);
+    struct comm *c = NULL;
+    struct err err;
+    int rc;
+
+    if (self == 1)
+        EXPECT(fault_arm("comm.begin=delay:300", &err) == 0, "%s", err.text);
+    rc = cast_connect(&o, &c, &err);
+    if (self == 0) {
+        cast_sleep_ms(50);
+        kill(getpid(), SIGKILL);
+    }
+    EXPECT(rc == ERR_PEER && strstr(err.text, "worker 0") != NULL, "%d: %s", rc, err.text);
+    EXPECT(atomic_load(&k->stage->told[1]) == 0, "told twice");
+}
+
+static void a_death_at_the_end_of_connecting_is_not_overheard(void **state)
+{
+    static const char *const groups[] = { "A1 A1", "A1 B1" };
+    struct cast k;
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        begin(&k, groups[i]);
+        k.expect_signal[0] = SIGKILL;
+        cast_play(&k, scene_dies_when_connected);
+        cast_fini(&k);
+    }
+}
+
 static void scene_until_broken(struct cast *k, uint32_t self)
 {
     struct comm *c = cast_open(k, self);
@@ -555,10 +636,12 @@ int main(void)
         cmocka_unit_test(a_dead_peer_leaves_the_arenas_to_the_others),
         cmocka_unit_test(a_peer_that_is_in_no_call_lets_go_at_once),
         cmocka_unit_test(after_calls_that_went_well_nobody_waits),
+        cmocka_unit_test(memory_of_the_dead_is_let_go_even_if_no_generation_comes_about),
         cmocka_unit_test(a_generation_opens_in_milliseconds),
         cmocka_unit_test(whoever_is_early_waits_and_is_in_at_once),
         cmocka_unit_test(calls_for_a_generation_that_is_over_delay_nobody),
         cmocka_unit_test(a_death_while_connecting_is_named_at_once),
+        cmocka_unit_test(a_death_at_the_end_of_connecting_is_not_overheard),
         cmocka_unit_test(a_death_is_known_to_all_in_milliseconds),
     };
 

@@ -37,6 +37,7 @@ struct order {
     enum order_kind kind;
     uint64_t generation, newest_step;
     uint32_t n_members, members[TASKS_MAX], self, newest_member;
+    uint64_t wait_ms; /* SAVE */
     char fault[96]; /* armed before the generation begins; "": none */
 };
 
@@ -174,12 +175,12 @@ static inline void player_start(struct player *p, const struct order *o)
     memset(members, 0x5a, sizeof(members)); /* it was copied */
 }
 
-static inline void player_save(struct player *p)
+static inline void player_save(struct player *p, uint64_t wait_ms)
 {
     struct news n = { .kind = NEWS_SAVED };
     struct err err = { .text = "" };
 
-    n.code = train_save(p->f->train, DEADLINE_MS, &err);
+    n.code = train_save(p->f->train, wait_ms, &err);
     snprintf(n.text, sizeof(n.text), "%s", err.text);
     player_tell(p, &n);
 }
@@ -224,7 +225,7 @@ static inline void play(struct troupe *k, uint32_t task, int fd)
             train_request(p.f->train, TRAIN_ASK_PAUSE);
             break;
         case ORDER_SAVE:
-            player_save(&p);
+            player_save(&p, o.wait_ms);
             break;
         case ORDER_QUIT:
             player_quit(&p);
@@ -461,9 +462,9 @@ static inline void troupe_until_stopped(struct troupe *k, uint32_t task)
 }
 
 /* train_save() of a task that rests. */
-static inline struct news troupe_save(struct troupe *k, uint32_t task)
+static inline struct news troupe_save(struct troupe *k, uint32_t task, uint64_t wait_ms)
 {
-    struct order o = { .kind = ORDER_SAVE };
+    struct order o = { .kind = ORDER_SAVE, .wait_ms = wait_ms };
     struct news n;
 
     troupe_order(k, task, &o);
