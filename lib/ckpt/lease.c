@@ -14,7 +14,12 @@
 #include "base/text.h"
 #include "ckpt/thread.h"
 
-enum { STEPS_PER_HOLD = 6, HOLD_MS_MIN = 10, CLOSE_MS = 100, GAPS = 5 /* looks at least, before it is over */ };
+enum {
+    STEPS_PER_HOLD = 6,
+    HOLD_MS_MIN = 10,
+    CLOSE_MS = 100,
+    GAPS = 5, /* looks at least, before it is over */
+};
 
 struct wish {
     uint64_t after;
@@ -122,10 +127,13 @@ static int look(struct lease *l, struct err *err)
     if (rc < 0)
         return rc;
     l->was_read = true;
-    if (f->token != token || f->beat_bytes != n || memcmp(f->beat, beat, n) != 0)
+    if (f->token != token || f->beat_bytes != n || memcmp(f->beat, beat, n) != 0) {
         l->quiet_ns = 0;
-    else if (begin > l->looked_ns) /* a clock that jumps, as on a host that was frozen, proves little */
-        l->quiet_ns += begin - l->looked_ns < l->watch_ns / GAPS ? begin - l->looked_ns : l->watch_ns / GAPS;
+    } else if (begin > l->looked_ns) { /* a clock that jumps, as on a frozen host, proves little */
+        uint64_t gap = begin - l->looked_ns, most = l->watch_ns / GAPS;
+
+        l->quiet_ns += gap < most ? gap : most;
+    }
     l->looked_ns = clock_ns();
     return 0;
 }
@@ -321,11 +329,14 @@ static void *run(void *arg)
 static void copy_name(char out[LEASE_NAME_BYTES], const char *name)
 {
     size_t n = text_utf8_cut(name, strnlen(name, LEASE_NAME_BYTES - 1));
+    bool is_text = text_is_utf8(name, n);
 
-    snprintf(out, LEASE_NAME_BYTES, "%.*s", (int)n, name);
-    for (char *at = out; *at != '\0'; at++)
-        if ((unsigned char)*at < ' ' || *at == 0x7f || !text_is_utf8(out, strlen(out)))
-            *at = (unsigned char)*at < ' ' || (unsigned char)*at > '~' ? '?' : *at;
+    for (size_t i = 0; i < n; i++) {
+        unsigned char c = (unsigned char)name[i];
+
+        out[i] = c < ' ' || c == 0x7f || (c > 0x7f && !is_text) ? '?' : name[i];
+    }
+    out[n] = '\0';
 }
 
 int lease_open(const struct lease_opts *o, struct lease **out, struct err *err)

@@ -87,46 +87,6 @@ static void the_holder_records_another_group_under_the_next_number(void **state)
     task_end(&b);
 }
 
-static struct {
-    const struct task *task;
-    uint64_t looks, gaps;
-    bool stop;
-} looker;
-
-static void *look_for_gaps(void *arg)
-{
-    (void)arg;
-    while (!__atomic_load_n(&looker.stop, __ATOMIC_ACQUIRE)) {
-        looker.gaps += !holds(looker.task);
-        __atomic_fetch_add(&looker.looks, 1, __ATOMIC_RELEASE);
-    }
-    return NULL;
-}
-
-static void between_two_numbers_of_the_holder_there_is_no_gap(void **state)
-{
-    pthread_t thread;
-    struct task a;
-
-    (void)state;
-    task_start(&a, 1);
-    assert_true(take(&a, 0));
-    memset(&looker, 0, sizeof(looker));
-    looker.task = &a;
-    assert_int_equal(pthread_create(&thread, NULL, look_for_gaps, NULL), 0);
-    for (uint64_t token = 1; token < 400; token++) {
-        uint64_t looks = __atomic_load_n(&looker.looks, __ATOMIC_ACQUIRE);
-
-        while (__atomic_load_n(&looker.looks, __ATOMIC_ACQUIRE) == looks) /* it has a core */
-            continue;
-        assert_true(take(&a, token));
-    }
-    __atomic_store_n(&looker.stop, true, __ATOMIC_RELEASE);
-    pthread_join(thread, NULL);
-    assert_int_equal(looker.gaps, 0);
-    task_end(&a);
-}
-
 /* An operator has removed all files, and another task takes the same number, before the holder looks. */
 static void a_number_that_is_given_again_is_not_the_one_that_was_held(void **state)
 {
@@ -396,7 +356,6 @@ int main(void)
         TEST(the_first_one_gets_it_and_the_second_is_told_whose_it_is),
         TEST(every_wish_is_answered_and_only_the_next_number_is_given),
         TEST(the_holder_records_another_group_under_the_next_number),
-        TEST(between_two_numbers_of_the_holder_there_is_no_gap),
         TEST(a_number_that_is_given_again_is_not_the_one_that_was_held),
         TEST(a_holder_that_renews_keeps_it_for_ever),
         TEST(a_silent_holder_has_lost_it_before_it_is_over_for_another),
