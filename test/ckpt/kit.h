@@ -263,6 +263,17 @@ static inline void kit_nap(long ms)
     nanosleep(&(struct timespec){ .tv_nsec = ms * 1000000 }, NULL);
 }
 
+/* A writer comes that removes what others left. Closing waits for that, but not for long. */
+static inline void kit_clean(const char *folder)
+{
+    struct ckpt_writer_opts opts = kit_opts(folder);
+    struct ckpt_writer *w = kit_open(&opts);
+
+    for (int i = 0; i < 2000 && kit_count(folder, ".step-") > 0; i++)
+        kit_nap(10);
+    ckpt_writer_close(w);
+}
+
 #define assert_text(text_, part_)                                                                  \
     do {                                                                                           \
         if (strstr((text_), (part_)) == NULL)                                                      \

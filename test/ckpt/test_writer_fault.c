@@ -46,7 +46,7 @@ static void whatever_fails_the_folder_holds_complete_checkpoints(void **state)
             assert_string_equal(story.text, "written 2, removed 1");
         assert_int_equal(kit_newest(folder, &info), 2);
         kit_check_folder(folder);
-        ckpt_writer_close(kit_open(&opts));
+        kit_clean(folder);
         assert_int_equal(kit_count(folder, "."), 0);
         kit_remove(folder);
     }
@@ -92,14 +92,13 @@ static void killed_anywhere_a_complete_checkpoint_is_left(void **state)
     (void)state;
     for (; killed; n++) {
         char *folder = kit_folder();
-        struct ckpt_writer_opts opts = kit_opts(folder);
         struct ckpt_meta two = kit_meta(2);
         struct ckpt_info info;
 
         kit_save(folder, 1, 1);
         killed = killed_at(folder, n, &two, 2, true);
         kit_check_folder(folder);
-        ckpt_writer_close(kit_open(&opts)); /* the next one cleans up */
+        kit_clean(folder); /* the next one cleans up */
         assert_int_equal(kit_count(folder, "."), 0);
         kit_check_folder(folder);
         assert_in_range(kit_newest(folder, &info), 1, 2);
@@ -120,7 +119,6 @@ static void killed_while_replacing_the_old_or_the_new_one_is_left(void **state)
         killed = true;
         for (n = 1; killed; n++) {
             char *folder = kit_folder();
-            struct ckpt_writer_opts opts = kit_opts(folder);
             struct ckpt_meta other = kit_meta(1);
             struct ckpt_info info;
 
@@ -129,7 +127,7 @@ static void killed_while_replacing_the_old_or_the_new_one_is_left(void **state)
             killed = killed_at(folder, n, &other, 2, exchange);
             if (exchange)
                 assert_int_equal(kit_newest(folder, &info), 1);
-            ckpt_writer_close(kit_open(&opts));
+            kit_clean(folder);
             assert_int_equal(kit_count(folder, "."), 0);
             assert_int_equal(kit_newest(folder, &info), 1);
             kit_load(info.path, strcmp(info.meta.job_digest, "another") == 0 ? 2 : 1);
@@ -185,7 +183,7 @@ static void a_former_writer_that_goes_on_harms_nothing(void **state)
         assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
         kit_check_folder(folder);
         assert_int_equal(kit_newest(folder, &info), step);
-        ckpt_writer_close(kit_open(&opts));
+        kit_clean(folder);
         assert_int_equal(kit_count(folder, "."), 0);
         kit_remove(folder);
     }
