@@ -87,6 +87,7 @@ static int wait_for(struct comm *c, struct comm_rank *r, uint32_t rank)
     struct host_slot *s = slot_of(c, rank);
     bool spin = c->shm.page->spin != 0 && !r->yields;
     uint32_t seen = atomic_load_explicit(&s->word, memory_order_acquire);
+    bool waits = false;
     int rc = 1;
 
     /* If all have come, but meanwhile the generation has ended, the others may be using their arenas
@@ -103,6 +104,8 @@ static int wait_for(struct comm *c, struct comm_rank *r, uint32_t rank)
     while (rc == 1) {
         uint32_t word;
 
+        waits = true;
+        comm_waits(c, waits);
         atomic_fetch_add(&s->sleepers, 1);
         word = atomic_load(&s->word);
         rc = look(c, r, rank, word);
@@ -110,6 +113,8 @@ static int wait_for(struct comm *c, struct comm_rank *r, uint32_t rank)
             futex_wait(&s->word, word, COMM_SLICE_MS * (uint64_t)1000000);
         atomic_fetch_sub(&s->sleepers, 1);
     }
+    if (waits)
+        comm_waits(c, false);
     return rc;
 }
 

@@ -130,7 +130,7 @@ struct member_progress {
     uint64_t place;    /* grows with every phase of every step: who has the least holds the others up */
     const char *phase; /* "": none */
     uint64_t phase_ms; /* how long in it */
-    uint64_t limit_ms; /* the step watchdog, learned from the job's own steps; 0: not yet */
+    uint64_t limit_ms; /* the step watchdog, learned from the job's own steps; 0: what it does has none */
 };
 struct member_msg { /* fields beside the kind's are 0 and not sent; pointers until the call returns */
     enum member_kind kind;

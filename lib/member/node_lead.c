@@ -568,7 +568,7 @@ static void watch_steps(struct member_node *n, uint64_t now_ms)
     struct member_progress p = { 0 };
     bool others_ahead;
     uint32_t last = last_of_all(n, &p, &others_ahead, now_ms);
-    /* Not learned yet; or what it does has the deadline itself, and then an error that says more than we know. */
+    /* 0: what it does has the deadline itself, and then an error that says more than we know. */
     uint64_t limit_ms = p.limit_ms != 0 ? p.limit_ms : n->deadline_ms + n->deadline_ms / 2;
 
     if (last != n->behind || p.place != n->behind_place) {

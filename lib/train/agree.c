@@ -24,6 +24,7 @@ int agree_connect(struct train *t, struct err *err)
         .deadline_ms = g->deadline_ms + g->deadline_ms / 4,
         .on_broken = g->on_broken,
         .arg = t->opts->arg,
+        .on_wait = progress_peers,
     };
     struct comm *comm;
     struct train_event e = { .kind = TRAIN_NOTE };

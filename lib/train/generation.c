@@ -87,7 +87,7 @@ int train_check_canceled(const struct train *t, struct err *err)
 
 int generation_gate(struct replica *r, struct err *err)
 {
-    if (!gate_wait(&r->train->gate))
+    if (!progress_meet(r, &r->train->gate))
         return err_set(err, ERR_CANCELED, "the generation ended");
     return 0;
 }

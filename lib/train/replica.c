@@ -225,6 +225,7 @@ void *replica_main(void *arg)
     struct train *t = r->train;
     struct err err;
 
+    progress_thread(&r->place);
     if (generation(r, &err) < 0)
         train_fail(t, &err); /* also lets the reducer out of its call */
     reduce_close(r);

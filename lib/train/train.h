@@ -327,19 +327,21 @@ uint64_t train_held(const struct train *t);
  * Blocks for at most about wait_ms. Errors: ERR_TIMEOUT, ERR_FULL, ERR_IO, what may_save said, ... */
 int train_save(struct train *t, uint64_t wait_ms, struct err *err);
 
-/* Where a generation is: that of this task's replicas which is furthest behind. For a watchdog: a task
- * whose `place` stays for longer than limit_ms does not move. */
+/* Where a generation is: that of this task's threads, those of replicas and those that reduce for them,
+ * which is furthest behind. For a watchdog: a task whose `place` stays for longer than limit_ms does not
+ * move. */
 struct train_progress {
     uint64_t step;       /* being made; between steps the one that is held */
     uint64_t place;      /* the same for all tasks at the same point of the same step, and grows: who has the
                             least holds the others up */
     const char *phase;   /* static, shorter than TRAIN_PHASE_BYTES: "connect", "load", "agree", "transfer", "wait for samples",
                             "forward and backward", "reduce", "update", "evaluate", ...; "rest": no generation runs */
-    uint64_t since_ns;   /* clock_ns() when that replica entered it */
+    uint64_t since_ns;   /* clock_ns() when that thread entered it, or went on behind a wait for others in it */
     uint64_t limit_ms;   /* longer than this it should not take: stuck_factor times the longest of the recent
-                            ones, at least a second, at most the deadline of the job. 0: not known, in
-                            the first steps of a generation; or not this phase's: it may take any time
-                            (a checkpoint), or has a deadline of its own (reading, calls between tasks) */
+                            ones, without waits for others, at least a second, at most the deadline of the
+                            job; that itself where it is not known, in the first steps of a generation.
+                            0: not this phase's: it may take any time (a checkpoint), or has a deadline of
+                            its own (reading); or it waits for other tasks, inside a call */
 };
 void train_progress(const struct train *t, struct train_progress *out);
 

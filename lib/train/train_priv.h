@@ -94,23 +94,6 @@ struct memory {
     struct agreement *agreement;
 };
 
-/* Reduces for a replica while that computes. */
-struct reducer {
-    uint32_t n_buckets;    /* of a step; 1: no thread */
-    size_t added;          /* the replica's: floats of the last lane that are added to the others */
-    size_t end;            /* the replica's: floats of the arena closed up, where the last bucket ends */
-    uint64_t work_ns;      /* inside all-reduces of this step; whoever reduces */
-    pthread_t thread;
-    bool started;
-    pthread_mutex_t lock;  /* guards what follows */
-    pthread_cond_t changed;
-    uint32_t given, done;  /* buckets of this step */
-    bool stop;
-    int rc;                /* 0, or the first failure, which is `err` */
-    struct err err;
-    struct trace_row *trace; /* of this step */
-};
-
 enum phase {
     PHASE_REST,
     PHASE_START,      /* another replica connects */
@@ -135,14 +118,42 @@ enum phase {
     N_PHASES,
 };
 
-/* Written by the replica's thread, read by any: all atomic. */
+enum standing {
+    STANDS_AT_WORK,
+    STANDS_FOR_PEERS, /* waits inside a call of comm, and says so again and again */
+    STANDS_AT_HOME,   /* waits for another thread of this task: that one counts */
+};
+
+/* Of one thread, a replica's or a reducer's: written by it, read by any: all atomic. */
 struct place {
     uint64_t version; /* odd: being written */
     uint64_t step, since_ns;
-    uint32_t phase;
+    uint64_t sign_ns;   /* when it said last that it stands there */
+    uint64_t worked_ns; /* the longest it was at work in this phase, before what it does now */
+    uint32_t phase, bucket, standing;
     uint64_t longest_ns[N_PHASES]; /* of this generation, fading */
     uint32_t seen[N_PHASES];       /* in this generation */
 };
+
+/* Reduces for a replica while that computes. */
+struct reducer {
+    uint32_t n_buckets;    /* of a step; 1: no thread */
+    size_t added;          /* the replica's: floats of the last lane that are added to the others */
+    size_t end;            /* the replica's: floats of the arena closed up, where the last bucket ends */
+    uint64_t work_ns;      /* inside all-reduces of this step; whoever reduces */
+    pthread_t thread;
+    bool started;
+    pthread_mutex_t lock;  /* guards what follows */
+    pthread_cond_t changed;
+    uint32_t given, done;  /* buckets of this step */
+    bool stop;
+    int rc;                /* 0, or the first failure, which is `err` */
+    struct err err;
+    struct trace_row *trace; /* of this step */
+    uint64_t step;           /* likewise */
+    struct place place;
+};
+
 
 struct replica {
     struct train *train;
@@ -274,7 +285,7 @@ uint32_t reduce_buckets(const struct train *t); /* of a step, if it is reduced i
 int reduce_open(struct replica *r, struct err *err);
 /* No bucket is under way, or the communicator has failed. */
 void reduce_close(struct replica *r);
-void reduce_begin(struct replica *r); /* a step */
+void reduce_begin(struct replica *r, uint64_t step);
 /* A plan_ready_fn for the last lane; arg: the replica. */
 void reduce_ready(void *arg, size_t offset, size_t n);
 /* What is due behind a lane (the replica's `lane`-th, in arena top - 1) along the tree, of the floats
@@ -312,9 +323,15 @@ int agree_on_state(struct replica *r, uint64_t *step, struct err *err);
 int transfer_state(struct replica *r, uint64_t step, struct err *err);
 
 /* progress.c */
-void progress_start(struct replica *r); /* a generation */
+void progress_start(struct replica *r); /* a generation, before its threads; of both of its places */
+void progress_thread(struct place *p);  /* the calling thread's is this one; for progress_peers() */
 void progress_enter(struct replica *r, enum phase phase);
 void progress_step(struct replica *r, uint64_t step); /* enters PHASE_BEGIN */
+void progress_bucket(struct place *p, uint64_t step, uint32_t bucket); /* enters PHASE_REDUCE */
+/* Within its phase the thread waits, or goes on with its work. */
+void progress_stand(struct place *p, enum standing standing);
+void progress_peers(bool waits); /* on_wait of the communicator */
+bool progress_meet(struct replica *r, struct gate *gate); /* gate_wait() */
 
 /* update.c */
 int update_open(struct train *t, struct err *err); /* groups, and the optimizer at work on them */

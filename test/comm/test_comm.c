@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "base/check.h"
 #include "base/rng.h"
 #include "comm/cast.h"
 
@@ -496,6 +497,60 @@ static void a_warm_call_allocates_nothing_and_a_close_leaves_nothing_open(void *
     }
 }
 
+static _Thread_local struct {
+    bool waits;
+    uint32_t said;
+} heard;
+
+static void on_wait(bool waits)
+{
+    heard.waits = waits;
+    heard.said += waits;
+}
+
+enum { LATE_MS = 600, SAID = 3 };
+
+/* Rank 1 is late: the others wait, and say so again and again. */
+static void waiting_rank(struct cast *k, struct comm *c, uint32_t self, uint32_t local)
+{
+    float *x = (float *)((uint8_t *)k->arenas[self].base + local * k->arena_bytes);
+    uint32_t rank = comm_first_rank(c) + local;
+    struct err err;
+
+    for (uint32_t i = 0; i < 1000; i++)
+        x[i] = 1;
+    if (rank == 1)
+        cast_sleep_ms(LATE_MS);
+    EXPECT(comm_all_reduce(c, local, x, 1000, TENSOR_F32, COMM_SUM, &err) == 0, "%s", err.text);
+    EXPECT(!heard.waits, "rank %u still waits", rank);
+    EXPECT(heard.said >= SAID || rank == 1, "rank %u said %u times in %d ms that it waits", rank, heard.said, LATE_MS);
+}
+
+static void waiting_scene(struct cast *k, uint32_t self)
+{
+    struct comm_opts o = cast_opts(k, self);
+    struct comm *c = NULL;
+    struct err err;
+
+    o.on_wait = on_wait;
+    EXPECT(cast_connect(&o, &c, &err) == 0, "%s", err.text);
+    cast_ranks(k, c, self, waiting_rank);
+    comm_close(c);
+}
+
+static void who_waits_for_others_says_so_as_long_as_it_does(void **state)
+{
+    static const char *const layouts[] = { "A4", "A1 A1", "A1 B1 C1 D1", "A2 B2", "A1 B1 C1" };
+    struct cast k;
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(layouts); i++) {
+        cast_init(&k, layouts[i], true, 1 << 16);
+        cast_play(&k, waiting_scene);
+        cast_fini(&k);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -507,6 +562,7 @@ int main(void)
         cmocka_unit_test(a_smaller_group_gives_the_bits_of_the_full_one),
         cmocka_unit_test(any_part_of_any_group_gives_the_bits_of_the_whole),
         cmocka_unit_test(a_warm_call_allocates_nothing_and_a_close_leaves_nothing_open),
+        cmocka_unit_test(who_waits_for_others_says_so_as_long_as_it_does),
     };
 
     return cmocka_run_group_tests_name("comm/comm", tests, NULL, NULL);
