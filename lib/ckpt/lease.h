@@ -18,7 +18,9 @@
  * So whoever takes only what is over never acts together with the former holder, if clocks run about
  * equally fast while hold_ms passes (watch_ms - hold_ms is the margin). Whoever takes earlier, by a
  * majority, fences the former holder: it sees the higher number at its next renewal, and before it
- * publishes anything (lease_check()). Neither wall clock nor times of files are used.
+ * publishes anything (lease_check()). Neither wall clock nor times of files are used. The clock stands
+ * still while a host sleeps (suspended): what wakes up believes for the rest of hold_ms that it holds,
+ * and publishes nothing either, for the same reason.
  *
  * Crash of the storage: record and directory are synced before a number counts as taken, so a number
  * is never given twice. Beats are not synced: after a crash one may be older than it was, or gone;
