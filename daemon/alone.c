@@ -36,6 +36,8 @@ void alone_opened(struct run *r)
 
 void alone_ended(struct run *r, const struct run_ended *m)
 {
+    char text[ERR_TEXT_BYTES];
+
     switch (m->end) {
     case TRAIN_COMPLETE:
         report_phase(r->report, "complete");
@@ -48,6 +50,10 @@ void alone_ended(struct run *r, const struct run_ended *m)
         break;
     case TRAIN_DIVERGED:
     case TRAIN_ROLL_BACK: /* from what is held still, or from a checkpoint */
+        if (m->end == TRAIN_DIVERGED && run_is_wrong_again(r, m->text, text, sizeof(text))) {
+            run_end(r, EXIT_RETRY, text);
+            break;
+        }
         report_trouble(r->report, m->text);
         log_warn("group", "%s", m->text);
         alone_opened(r);

@@ -32,9 +32,8 @@ struct group {
     uint64_t incarnation;
     uint64_t generation; /* of the view at work */
     uint32_t *ranks;     /* [world] of its members */
-    uint32_t n_members;
+    uint32_t n_members, self;
     uint32_t broken;     /* atomic: 1 + the member whose link broke first */
-    bool is_coordinator;
 
     struct lease *lease;  /* NULL: a smaller group is not wanted, or has a majority by itself */
     bool needs_lease;     /* atomic: steps only while it is held */
@@ -206,10 +205,10 @@ static void on_train(void *arg, const struct rdzv_view *v, const char *why)
     }
     g->generation = v->generation;
     g->n_members = v->n_members;
-    g->is_coordinator = v->self == 0;
+    g->self = v->self;
     __atomic_store_n(&g->broken, 0, __ATOMIC_RELEASE);
     digest_hmac(r->s->token, strlen(r->s->token), v->key, sizeof(v->key), to.key);
-    report_lead(r->report, g->is_coordinator);
+    report_lead(r->report, g->self == 0);
     log_record(LOG_INFO, "view",
                (struct log_field[]){ LOG_I64("generation", (int64_t)v->generation),
                                      LOG_I64("tasks", v->n_members),
@@ -278,7 +277,7 @@ static void on_checkpoint_request(void *arg)
         rdzv_checkpoint_done(g->rdzv, 0, "", "the job has no checkpoint.directory");
     } else if (r->generation == 0) {
         rdzv_checkpoint_done(g->rdzv, 0, "", "training has not started");
-    } else if (!g->is_coordinator) {
+    } else if (g->self != 0) {
         rdzv_checkpoint_done(g->rdzv, 0, "", "this task does not write checkpoints: ask the chief");
     } else {
         r->checkpoint_asked = true;
@@ -326,6 +325,7 @@ static void end_by(struct run *r, const struct run_ended *m, uint32_t member)
 void group_ended(struct run *r, const struct run_ended *m)
 {
     struct rdzv *z = r->group->rdzv;
+    char text[ERR_TEXT_BYTES];
 
     rdzv_set_serving(z, false);
     if (r->checkpoint_asked) { /* the next generation may have another chief */
@@ -344,7 +344,10 @@ void group_ended(struct run *r, const struct run_ended *m)
         rdzv_aborted(z, m->generation, m->held);
         break;
     case TRAIN_DIVERGED: /* whoever differs holds nothing any more, and takes the state of the others */
-        end_by(r, m, train_diverged(r->train));
+        if (train_diverged(r->train) == r->group->self && run_is_wrong_again(r, m->text, text, sizeof(text)))
+            fail(r, m->generation, m->code, m->held, text);
+        else
+            end_by(r, m, train_diverged(r->train));
         break;
     case TRAIN_ROLL_BACK: /* nobody holds anything: the next generation reads a checkpoint */
         end_by(r, m, UINT32_MAX);

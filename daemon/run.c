@@ -20,6 +20,7 @@
 enum {
     TICK_MS = 25, /* how old Status and heartbeats may be */
     DRAW_TICKS = 4,
+    WRONG_MAX = 3,
     DEADMAN_SECONDS = 10,
     DEADMAN_STOP_SECONDS = 3, /* of a task whose state is saved */
 };
@@ -147,6 +148,14 @@ static void on_train_event(void *arg, const struct train_event *e)
 }
 
 /* ---- saving at rest ---- */
+
+bool run_is_wrong_again(struct run *r, const char *why, char *text, size_t n)
+{
+    if (++r->n_wrong < WRONG_MAX)
+        return false;
+    snprintf(text, n, "for the third time its numbers are wrong, have its machine looked at: %s", why);
+    return true;
+}
 
 struct saved {
     struct run *run;

@@ -49,6 +49,7 @@ struct run {
     bool is_saving;      /* the saver thread is to be joined */
 
     uint32_t signals, ticks;
+    uint32_t n_wrong;    /* times that this task's numbers were not those of the others, or of its other replicas */
     bool checkpoint_asked;
     uint64_t checkpoint_after; /* answer Control.Checkpoint when a step >= this is verified */
     int exit_code;
@@ -62,6 +63,9 @@ void run_end(struct run *r, int code, const char *text);
 int run_train(struct run *r, const struct train_group *g, struct err *err);
 void run_save(struct run *r); /* on a thread of its own; then group_saved() or alone_saved() */
 uint64_t run_deadline_ms(const struct run *r);
+/* This task's numbers were the wrong ones. Once can happen. A machine that does it again and again holds
+ * everybody up, and whoever starts it again waits longer each time: true, `text` [n] says so: leave. */
+bool run_is_wrong_again(struct run *r, const char *why, char *text, size_t n);
 
 struct run_ended {
     struct run *run;

@@ -30,6 +30,7 @@
  *
  * Fault points (base/fault.h), in the order in which a generation passes them. `fail` ends the
  * generation (from train.update on behind the step, which is whole by then):
+ *   train.thread         before the thread of a replica is started (fail: there is none to be had)
  *   train.connect        member by member, before it calls its peers
  *   train.load           member 0, before it looks for a checkpoint
  *   train.agree          before what is held is compared
@@ -207,8 +208,8 @@ struct train_opts { /* everything is borrowed until train_close() */
     enum train_non_finite { /* a step whose loss or gradient is not finite */
         TRAIN_SKIP,         /* counts, and changes nothing; more than 10 in a row stop the job */
         TRAIN_STOP,         /* stops the job with the state before it */
-        TRAIN_RESTORE,      /* sends everybody back to the newest checkpoint, or the beginning; the second time
-                               it stops the job */
+        TRAIN_RESTORE,      /* sends everybody back to the newest checkpoint, or the beginning; at a step for
+                               which they went back before, it stops the job */
     } non_finite;
     double average;                     /* decay of the moving average of the weights; 0: none is kept */
     bool evaluate_average, export_average; /* evaluation, exported model: from the average */
@@ -303,7 +304,8 @@ typedef void train_end_fn(void *arg, enum train_end end, uint64_t held, int code
  * have the fresh weights of the model file. An evaluation or a checkpoint that a broken or paused
  * generation owed for the step that is held is made up for.
  * Errors (nothing runs, on_end does not come): ERR_INPUT (fewer replicas than min_replicas, more than
- * replicas), ERR_PEER (a newest_step older than what is held here), ERR_NOMEM. */
+ * replicas), ERR_PEER (a newest_step older than what is held here), ERR_NOMEM, the system's (no thread
+ * to be had). */
 int train_start(struct train *t, const struct train_group *g, train_end_fn *on_end, struct err *err);
 
 /* Behind TRAIN_DIVERGED: the number of the member that differs. */

@@ -52,13 +52,12 @@ struct agreement {
     bool overlap;       /* reduce while computing */
 };
 
-/* Summed up over the tasks then: how many ... */
+/* Then everybody gets the largest of what the tasks say: is there any that ... */
 enum vote {
-    VOTE_BEHIND,      /* hold less */
-    VOTE_UNEVALUATED, /* hold the step, and have not told the evaluation that is due behind it */
-    VOTE_PAUSE,       /* ask for a pause */
-    VOTE_RESTORED,    /* remember a step for which everybody went back to a checkpoint, ... */
-    VOTE_RESTORED_AT, /* ... and the sum of what they remember */
+    VOTE_BEHIND,      /* holds less? */
+    VOTE_UNEVALUATED, /* holds the step, and has not told the evaluation that is due behind it? */
+    VOTE_PAUSE,       /* asks for a pause? */
+    VOTE_RESTORED_AT, /* remembers that everybody went back to a checkpoint, and for which step? 0: none */
     N_VOTES,
 };
 
@@ -169,7 +168,8 @@ struct replica {
     struct packed rows[MAX_TREE]; /* of each of them: the rows of tables that have a gradient */
     struct packed all_rows;    /* while reducing: the marks of all replicas */
     double *sums[MAX_TREE];    /* evaluation accumulators likewise, eval_words each */
-    struct data_reader *reader, *eval_reader; /* under lock: reader_keep(), reader_close() */
+    struct data_reader *reader;      /* under lock: reader_open(), reader_close() */
+    struct data_reader *side_reader; /* likewise; of an evaluation, of a step that is computed again */
     struct reducer reducer;
     int64_t votes[N_VOTES];
     struct place place;
@@ -301,8 +301,9 @@ void train_fail(struct train *t, const struct err *err);
 void train_remember(struct train *t, const struct err *err);
 void generation_join(struct train *t); /* its threads, if any were started */
 void generation_close(struct train *t); /* what it has left behind */
-/* A reader that is kept is canceled when the generation ends early. */
-void reader_keep(struct train *t, struct data_reader **at, struct data_reader *reader);
+/* A reader that lies at a replica is canceled when the generation ends early. */
+int reader_open(struct train *t, struct data_set *data, const struct data_reader_opts *opts,
+                struct data_reader **at, struct err *err);
 void reader_close(struct train *t, struct data_reader **at); /* *at NULL is fine */
 void generation_over(struct train *t); /* in the last thread: the peers are let go, on_end is told */
 int generation_gate(struct replica *r, struct err *err); /* all replicas of the task, or none */
@@ -348,7 +349,7 @@ uint64_t step_samples(const struct train *t, uint64_t step);
 void step_tell(struct replica *r, const struct facts *facts, uint64_t begin_ns);
 /* Next lane batch of `reader` into the inputs of `plan`. */
 int step_feed(struct replica *r, struct plan *plan, struct data_reader *reader, struct err *err);
-/* How a replica reads the training data, steps first to last; no threads, one batch ahead. */
+/* How a replica reads its lanes of the training data, steps first to last. */
 struct data_reader_opts replica_reads(const struct replica *r, uint64_t first, uint64_t last);
 void step_fill(struct replica *r, struct plan *plan, const struct data_batch *b);
 

@@ -9,34 +9,9 @@
 #include "base/check.h"
 #include "base/rng.h"
 #include "comm/cast.h"
+#include "harness/allocations.h"
 
 enum { COUNT_MAX = 70001, GUARD = 64 };
-
-/* Allocations of this process; a warm call makes none. */
-static _Atomic uint64_t n_allocations;
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-extern void *__libc_malloc(size_t n);
-extern void *__libc_calloc(size_t n, size_t size);
-extern void *__libc_realloc(void *p, size_t n);
-
-void *malloc(size_t n)
-{
-    atomic_fetch_add(&n_allocations, 1);
-    return __libc_malloc(n);
-}
-
-void *calloc(size_t n, size_t size)
-{
-    atomic_fetch_add(&n_allocations, 1);
-    return __libc_calloc(n, size);
-}
-
-void *realloc(void *p, size_t n)
-{
-    atomic_fetch_add(&n_allocations, 1);
-    return __libc_realloc(p, n);
-}
-#endif
 
 /* A pure pattern: what rank `rank` holds at `i` in call `round`. Floats of very different size, so
  * that another order of the additions gives other bits; whole numbers where the order is not
@@ -452,7 +427,7 @@ static void repeat_calls(struct cast *k, struct comm *c, uint32_t self, uint32_t
     memset(u.data, 0, 40000 * sizeof(float));
     for (uint32_t i = 0; i < 300; i++) {
         if (i == 100)
-            before = atomic_load(&n_allocations);
+            before = allocations();
         EXPECT(comm_all_reduce(c, local, u.data, i % 2 ? 40000 : 40, TENSOR_F32, COMM_SUM, &err) ==
                        0 &&
                    comm_reduce_scatter(c, local, u.data, 999, TENSOR_F32, COMM_SUM, &err) == 0 &&
@@ -461,8 +436,8 @@ static void repeat_calls(struct cast *k, struct comm *c, uint32_t self, uint32_t
                    comm_barrier(c, local, &err) == 0,
                "%s", err.text);
     }
-    EXPECT(atomic_load(&n_allocations) == before, "%llu allocations in warm calls",
-           (unsigned long long)(atomic_load(&n_allocations) - before));
+    EXPECT(allocations() == before, "%llu allocations in warm calls",
+           (unsigned long long)(allocations() - before));
 }
 
 /* The lowest free descriptor: the same before and after, or something was left open. */

@@ -8,7 +8,7 @@
 #include "base/fault.h"
 #include "comm/cast.h"
 
-enum { ELEMENTS = 100000, ABORT_MS = 500 * CAST_SLOW, DEATH_MS = 500 * CAST_SLOW };
+enum { ELEMENTS = 100000, ABORT_MS = 500 * SLOW, DEATH_MS = 500 * SLOW };
 enum { AT = 40, READY, DONE = 50 }; /* stage: when it happened, who is in, when each was out */
 
 static const char *const layouts[] = { "A1 A1",    "A1 B1",    "A1 A1 A1 A1", "A1 A1 B1 B1",
@@ -50,7 +50,7 @@ static void reduce_until_broken(struct cast *k, struct comm *c, uint32_t self, u
 static void wait_until_told(struct cast *k, uint32_t self)
 {
     for (int i = 0; atomic_load(&k->stage->told[self]) == 0; i++) {
-        EXPECT(i < 2000 * CAST_SLOW, "never told");
+        EXPECT(i < 2000 * SLOW, "never told");
         cast_sleep_ms(1);
     }
 }
@@ -320,7 +320,7 @@ static void scene_late(struct cast *k, uint32_t self)
         EXPECT(strstr(err.text, "rank 1 (worker 1)") != NULL &&
                    strstr(err.text, "call 1, all-reduce") && strstr(err.text, "0.2 s"),
                "%s", err.text);
-        EXPECT(s > 0.19 && s < 0.2 + 0.2 * CAST_SLOW, "after %g s", s);
+        EXPECT(s > 0.19 && s < 0.2 + 0.2 * SLOW, "after %g s", s);
     }
     comm_close(c);
 }
@@ -441,7 +441,7 @@ static void any_single_fault_ends_in_an_error_or_in_nothing(void **state)
 
         for (uint64_t n = 1; fired && n < 60; n++) {
             begin(&k, groups[i], true);
-            k.deadline_ms = 150 * CAST_SLOW; /* one that never begins is only missed */
+            k.deadline_ms = 150 * SLOW; /* one that never begins is only missed */
             atomic_store(&k.stage->number[AT], n);
             cast_play(&k, scene_fault);
             fired = atomic_load(&k.stage->number[READY]) != 0;

@@ -56,7 +56,7 @@ static void scene_strangers(struct cast *k, uint32_t self)
         cast_sleep_ms(30); /* the strangers are in front */
     c = cast_open(k, self);
     EXPECT(comm_barrier(c, 0, &err) == 0, "%s", err.text);
-    EXPECT(clock_ns() - start < 1500000000ull * CAST_SLOW, "took %.3f s",
+    EXPECT(clock_ns() - start < 1500000000ull * SLOW, "took %.3f s",
            (double)(clock_ns() - start) / 1e9);
     atomic_fetch_add(&k->stage->number[DONE], 1);
     comm_close(c);
@@ -232,7 +232,7 @@ static void connecting_ends_at_once_when_aborted(void **state)
         assert_int_equal(comm_barrier(a.c, 0, &err), ERR_CANCELED);
         comm_close(a.c);
     }
-    assert_true(best < 3000000ull * CAST_SLOW);
+    assert_true(best < 3000000ull * SLOW);
     /* before it begins is early enough */
     assert_int_equal(comm_open(&o, &a.c, &err), 0);
     comm_abort(a.c, "not even begun");

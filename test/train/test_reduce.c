@@ -176,7 +176,7 @@ static void play_fault(const char *layout, bool shared_memory, uint32_t faulty, 
             && strstr(k.stage->text[i], "fault point") == NULL)
             fail_msg("%s of worker %u: worker %u says '%s'", fault, faulty, i, k.stage->text[i]);
     }
-    if (clock_ms() - begin > 8000 * CAST_SLOW)
+    if (clock_ms() - begin > 8000 * SLOW)
         fail_msg("%s: took %llu ms", fault, (unsigned long long)(clock_ms() - begin));
     cast_fini(&k);
 }
@@ -212,8 +212,8 @@ static void a_member_that_hangs_between_two_buckets_is_named_at_the_deadline(voi
     set_up(&k, "A1 B1", true, TRAIN_OVERLAP_ALWAYS, SMALL);
     play.faulty = 1;
     play.fault = "train.bucket=delay:3000@30";
-    play.deadline_ms = 1000 * CAST_SLOW;
-    if (CAST_SLOW > 1)
+    play.deadline_ms = 1000 * SLOW;
+    if (SLOW > 1)
         play.fault = "train.bucket=delay:18000@30";
     cast_play(&k, train_scene);
     assert_int_equal(k.stage->number[16], TRAIN_FAILED);
