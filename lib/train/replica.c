@@ -135,7 +135,7 @@ static int join_group(struct train *t, struct err *err)
     }
     if (rc == 0 && t->group.self != 0)
         save_leave(t);
-    t->save_step = 0; /* that state may be gone; what is due stays due (save_due) */
+    t->save_steps[0] = t->save_steps[1] = 0; /* that state may be gone; what is due stays due (save_due) */
     if (rc == 0)
         rc = train_check_canceled(t, err);
     progress_enter(r, PHASE_CONNECT);

@@ -245,7 +245,8 @@ struct train {
     bool renew_region;             /* a peer that may still be alive can write to ours */
     uint64_t last_report_ns, last_save_ns, last_saved_step;
     bool save_due;
-    uint64_t save_step;            /* a copy of its state is due; 0: of none */
+    bool was_discarded;            /* atomic; a state that was handed over is not on the disk */
+    uint64_t save_steps[2];        /* copies of their states are due, by parity; 0: of none */
 };
 
 /* memory.c */
