@@ -203,6 +203,23 @@ static inline struct comm *cast_open(struct cast *k, uint32_t self)
     return c;
 }
 
+static inline void cast_sleep_ms(uint64_t ms)
+{
+    struct timespec t = { .tv_sec = (time_t)(ms / 1000), .tv_nsec = (long)(ms % 1000) * 1000000 };
+
+    nanosleep(&t, NULL);
+}
+
+/* Waits until a number on the stage is at least n. */
+static inline void cast_until(struct cast *k, int which, uint64_t n)
+{
+    for (int i = 0; atomic_load(&k->stage->number[which]) < n; i++) {
+        EXPECT(i < 10000 * SLOW, "only %llu of %llu came",
+               (unsigned long long)atomic_load(&k->stage->number[which]), (unsigned long long)n);
+        cast_sleep_ms(1);
+    }
+}
+
 struct cast_thread {
     pthread_t id;
     struct cast *cast;
@@ -232,13 +249,6 @@ static inline void cast_ranks(struct cast *k, struct comm *c, uint32_t self,
     }
     for (uint32_t i = 0; i < n; i++)
         pthread_join(t[i].id, NULL);
-}
-
-static inline void cast_sleep_ms(uint64_t ms)
-{
-    struct timespec t = { .tv_sec = (time_t)(ms / 1000), .tv_nsec = (long)(ms % 1000) * 1000000 };
-
-    nanosleep(&t, NULL);
 }
 
 #endif
