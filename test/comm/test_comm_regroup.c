@@ -455,18 +455,19 @@ static void scene_death(struct cast *k, uint32_t self)
 /* Kills member 1 at its n-th passage of a point. false: it did not come that far. *ms: as cast_judge() has it. */
 static bool kill_at(struct cast *k, const char *point, uint32_t n, uint64_t *ms, uint32_t *at_once)
 {
-    bool well = false, dead = false;
+    bool well = false, over = false, dead = false;
 
     k->deadline_ms = *ms;
     atomic_store(&k->stage->number[AT], n);
     snprintf(k->stage->text[0], sizeof(k->stage->text[0]), "%s", point);
     cast_start(k, scene_death);
-    for (int naps = 0; !well && !dead && naps < 1000 * CAST_LIMIT_S; naps++) {
+    for (int naps = 0; !well && !over && naps < 1000 * CAST_LIMIT_S; naps++) {
         siginfo_t info = { 0 };
 
         cast_sleep_ms(1);
-        dead = waitid(P_PID, (id_t)k->pids[1], &info, WEXITED | WNOWAIT | WNOHANG) == 0 &&
-               info.si_pid != 0 && info.si_code == CLD_KILLED;
+        over = waitid(P_PID, (id_t)k->pids[1], &info, WEXITED | WNOWAIT | WNOHANG) == 0 &&
+               info.si_pid != 0;
+        dead = over && info.si_code == CLD_KILLED;
         well = atomic_load(&k->stage->number[WELL]) != 0;
     }
     k->expect_signal[1] = dead ? SIGKILL : 0;
