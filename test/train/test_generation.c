@@ -259,14 +259,15 @@ static void an_abort_is_heard_while_storage_does_not_answer(void **state)
     fixture_free(f);
 }
 
-static _Atomic bool permitted;
+static _Atomic uint64_t permitted; /* so many steps */
 static _Atomic uint64_t asked;
+static struct train *asks;
 
 static bool ask(void *arg)
 {
     (void)arg;
     asked++;
-    return permitted;
+    return train_held(asks) < permitted;
 }
 
 static void without_permission_no_step_is_finished(void **state)
@@ -274,31 +275,29 @@ static void without_permission_no_step_is_finished(void **state)
     struct fixture *f = fixture_new(2, 4);
     struct train_group g;
     struct train_progress p;
-    uint64_t held;
 
     (void)state;
     fixture_open(f);
     g = alone(f);
     g.may_step = ask;
-    permitted = true;
+    asks = f->train;
+    permitted = 3;
     start(f, &g);
-    until_held(f, 2);
-    permitted = false;
     until_phase(f, "wait for permission", &p);
-    held = train_held(f->train);
+    assert_int_equal(train_held(f->train), 3);
     nap_ms(60 * SLOW);
-    assert_int_equal(train_held(f->train), held);
+    assert_int_equal(train_held(f->train), 3);
     train_progress(f->train, &p);
     assert_string_equal(p.phase, "wait for permission");
     assert_int_equal(p.limit_ms, 0); /* it may take any time */
-    permitted = true;
-    until_held(f, held + 2);
-    permitted = false;
+    permitted = 5;
+    until_held(f, 5);
     until_phase(f, "wait for permission", &p);
     train_abort(f->train, "enough");
     assert_true(ended_within(f, 5000));
     assert_int_equal(f->end, TRAIN_ABORTED);
-    assert_true(asked > held + 5);
+    assert_int_equal(f->held, 5);
+    assert_true(asked > 3 + 5);
     fixture_free(f);
 }
 
@@ -349,14 +348,12 @@ static void progress_says_where_it_is_and_what_is_too_long(void **state)
     f->opts.epochs = 40; /* many steps: losses are not kept */
     f->opts.global_batch = 1024;
     fixture_open(f);
-    train_progress(f->train, &p);
-    assert_string_equal(p.phase, "rest");
+    train_progress(f->train, &before);
+    assert_string_equal(before.phase, "rest");
     g = alone(f);
     snprintf(fault, sizeof(fault), "train.forward=delay:%d@41", 1500 * SLOW); /* of either replica */
     assert_int_equal(fault_arm(fault, NULL), 0);
     start(f, &g);
-    until_held(f, 8);
-    train_progress(f->train, &before);
     until_held(f, 12);
     train_progress(f->train, &p);
     assert_true(p.place > before.place);
