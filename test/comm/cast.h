@@ -23,14 +23,9 @@
 #include "base/err.h"
 #include "comm/comm.h"
 #include "device/device.h"
+#include "harness/process.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { CAST_SLOW = 6 }; /* everything takes longer in a sanitized build */
-#else
-enum { CAST_SLOW = 1 };
-#endif
-
-enum { CAST_MAX = 16, CAST_LIMIT_S = 30 * CAST_SLOW, CAST_AT_ONCE_MS = 3000 * CAST_SLOW };
+enum { CAST_MAX = 16, CAST_LIMIT_S = 30 * SLOW, CAST_AT_ONCE_MS = 3000 * SLOW };
 /* At once: by an event. The deadline, which is what else would end it, is far behind. */
 
 struct cast;
@@ -58,17 +53,6 @@ struct cast {
     char names[CAST_MAX][16], hosts[CAST_MAX][2], addresses[CAST_MAX][80];
 };
 
-#define EXPECT(cond_, ...)                                                                         \
-    do {                                                                                           \
-        if (!(cond_)) {                                                                            \
-            fprintf(stderr, "[%d] %s:%d: not so: %s: ", (int)getpid(), __FILE__, __LINE__,         \
-                    #cond_);                                                                       \
-            fprintf(stderr, "" __VA_ARGS__);                                                       \
-            fprintf(stderr, "\n");                                                                 \
-            _exit(1);                                                                              \
-        }                                                                                          \
-    } while (0)
-
 /* "A2 B1": a member of two ranks on host A, one of one on host B. */
 static inline void cast_init(struct cast *k, const char *layout, bool shared_memory,
                              size_t arena_bytes)
@@ -77,7 +61,7 @@ static inline void cast_init(struct cast *k, const char *layout, bool shared_mem
 
     memset(k, 0, sizeof(*k));
     k->shared_memory = shared_memory;
-    k->deadline_ms = 10000 * CAST_SLOW;
+    k->deadline_ms = 10000 * SLOW;
     k->arena_bytes = arena_bytes;
     k->stage =
         mmap(NULL, sizeof(*k->stage), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -110,10 +94,6 @@ static inline void cast_fini(struct cast *k)
     munmap(k->stage, sizeof(*k->stage));
 }
 
-#if defined(__SANITIZE_ADDRESS__)
-int __lsan_do_recoverable_leak_check(void);
-#endif
-
 static inline void cast_start(struct cast *k, cast_scene *scene)
 {
     fflush(NULL);
@@ -128,11 +108,7 @@ static inline void cast_start(struct cast *k, cast_scene *scene)
                 device_mem_close(&k->arenas[m]);
             }
         scene(k, i);
-#if defined(__SANITIZE_ADDRESS__)
-        if (__lsan_do_recoverable_leak_check() != 0)
-            _exit(23);
-#endif
-        _exit(0);
+        process_end();
     }
 }
 
@@ -193,7 +169,7 @@ static inline void cast_on_broken(void *arg, uint32_t member, const char *why)
  *         cast_start(&k, scene);
  *         ms = cast_judge(&k);
  *     } */
-enum { CAST_SHORT_MS = 150 * CAST_SLOW, CAST_LONG_MS = 64 * CAST_SHORT_MS };
+enum { CAST_SHORT_MS = 150 * SLOW, CAST_LONG_MS = 64 * CAST_SHORT_MS };
 
 /* Joins; returns the next deadline, 0: it went well. */
 static inline uint64_t cast_judge(struct cast *k)
@@ -259,6 +235,23 @@ static inline struct comm *cast_open(struct cast *k, uint32_t self)
     return c;
 }
 
+static inline void cast_sleep_ms(uint64_t ms)
+{
+    struct timespec t = { .tv_sec = (time_t)(ms / 1000), .tv_nsec = (long)(ms % 1000) * 1000000 };
+
+    nanosleep(&t, NULL);
+}
+
+/* Waits until a number on the stage is at least n. */
+static inline void cast_until(struct cast *k, int which, uint64_t n)
+{
+    for (int i = 0; atomic_load(&k->stage->number[which]) < n; i++) {
+        EXPECT(i < 10000 * SLOW, "only %llu of %llu came",
+               (unsigned long long)atomic_load(&k->stage->number[which]), (unsigned long long)n);
+        cast_sleep_ms(1);
+    }
+}
+
 struct cast_thread {
     pthread_t id;
     struct cast *cast;
@@ -288,13 +281,6 @@ static inline void cast_ranks(struct cast *k, struct comm *c, uint32_t self,
     }
     for (uint32_t i = 0; i < n; i++)
         pthread_join(t[i].id, NULL);
-}
-
-static inline void cast_sleep_ms(uint64_t ms)
-{
-    struct timespec t = { .tv_sec = (time_t)(ms / 1000), .tv_nsec = (long)(ms % 1000) * 1000000 };
-
-    nanosleep(&t, NULL);
 }
 
 #endif

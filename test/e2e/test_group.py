@@ -255,6 +255,18 @@ def trainerctl_looks_saves_drains_and_stops():
 
 
 @test
+def a_checkpoint_that_fails_is_answered_with_the_reason():
+    tasks = start(long_job(checkpoint={"every_steps": 0, "every_seconds": 0}), 2,
+                  env={"TRAINERD_FAULT": SLOWLY["TRAINERD_FAULT"] + ",ckpt.sync=fail@1+"})
+    tasks[0].until_step(2)
+    before = time.monotonic()
+    failed = ctl("checkpoint", "127.0.0.1:%d" % tasks[0].port)
+    assert failed.returncode == 1, failed
+    assert re.search(r"checkpoint of step \d+: .*Input/output error", failed.stderr), failed
+    assert time.monotonic() - before < 10 * SLOW
+
+
+@test
 def a_python_grpc_client_finds_health_reflection_and_status():
     tasks = start(long_job(), 2, env={**SLOWLY, "TRAINERD_TOKEN": "a secret of this test"})
     tasks[0].until_step(2)

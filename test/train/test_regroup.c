@@ -21,6 +21,7 @@ enum { FEW = 12, LANES_EACH = 2, EVAL_STEPS = 4 }; /* 4 tasks, 4 steps an epoch 
 static char checkpoints[128], exported[128]; /* of all tasks */
 static char samples[128];                    /* of one */
 static bool saves, exports;
+static uint64_t save_every; /* steps; 0: never by itself */
 
 static void name_files(const char *folder)
 {
@@ -51,6 +52,7 @@ static void small_job(struct fixture *f, uint32_t task)
     f->opts.bucket_bytes = 16384;
     if (saves)
         f->opts.checkpoint_directory = checkpoints;
+    f->opts.checkpoint_every_steps = save_every;
     if (exports)
         f->opts.export_onnx = exported;
 }
@@ -425,10 +427,10 @@ static void only_where_nobody_holds_state_a_checkpoint_is_read(void **state)
     troupe_start_with(k, 0, SLOWLY);
     troupe_until(k, EVAL_STEPS - 1);
     troupe_pause(k, 1);
-    saved = troupe_save(k, 0);
+    saved = troupe_save(k, 0, DEADLINE_MS);
     if (saved.code != 0)
         fail_msg("%s", saved.text);
-    assert_int_equal(troupe_save(k, 0).code, 0); /* it is there already */
+    assert_int_equal(troupe_save(k, 0, DEADLINE_MS).code, 0); /* it is there already */
     assert_int_equal(k->stage->tasks[0].n_saved, 1);
     assert_int_equal(folders(checkpoints), 1);
     for (uint32_t i = 0; i < k->n; i++) {
@@ -453,6 +455,56 @@ static void only_where_nobody_holds_state_a_checkpoint_is_read(void **state)
     expect_same_end(k, "checkpoint");
     troupe_free(k);
     saves = false;
+}
+
+/* Its disk fails, so that a state waits for it; another task leads; then it leads again. */
+static void who_does_not_lead_any_more_abandons_its_checkpoint(void **state)
+{
+    struct troupe *k;
+    struct news saved;
+
+    (void)state;
+    saves = true;
+    k = new_troupe("AB", 1);
+    troupe_start_with(k, 0, "ckpt.write@1+");
+    troupe_until(k, 2);
+    troupe_pause(k, 1);
+    assert_int_not_equal(troupe_save(k, 0, 10).code, 0);
+    for (k->first = 1; k->generation < 3; k->first = 0) { /* both end before a step is made */
+        uint64_t n = k->generation;
+
+        troupe_start_with(k, 0, n == 1 ? "ckpt.write@1+,train.forward=delay:300@1+"
+                                       : "train.forward=delay:300@1+");
+        troupe_until_told(&k->stage->tasks[0].n_connected, n + 1);
+        troupe_until_told(&k->stage->tasks[0].n_discarded, 1);
+        troupe_order_all(k, ORDER_ABORT);
+        troupe_wait(k);
+    }
+    assert_int_equal(k->stage->tasks[0].n_saved, 0);
+    saved = troupe_save(k, 0, DEADLINE_MS); /* the step that was abandoned */
+    if (saved.code != 0)
+        fail_msg("%s", saved.text);
+    assert_int_equal(k->stage->tasks[0].n_saved, 1);
+    (void)troupe_to_the_end(k);
+    expect_same_end(k, "another one leads");
+    troupe_free(k);
+    saves = false;
+}
+
+static void a_checkpoint_may_be_due_behind_every_step(void **state)
+{
+    struct troupe *k;
+
+    (void)state;
+    saves = true;
+    save_every = 1;
+    k = new_troupe("AB", 1);
+    troupe_start_with(k, 0, "train.forward=delay:30@1+");
+    troupe_wait(k);
+    assert_true(k->stage->tasks[0].n_saved > 2); /* a slow disk may miss some; the last one is always there */
+    troupe_free(k);
+    saves = false;
+    save_every = 0;
 }
 
 static void a_chief_that_dies_in_finishing_has_a_successor(void **state)
@@ -498,6 +550,8 @@ int main(void)
         cmocka_unit_test(nobody_loses_what_he_holds_when_the_sender_dies),
         cmocka_unit_test(a_pause_puts_an_evaluation_off_and_no_longer),
         cmocka_unit_test(only_where_nobody_holds_state_a_checkpoint_is_read),
+        cmocka_unit_test(who_does_not_lead_any_more_abandons_its_checkpoint),
+        cmocka_unit_test(a_checkpoint_may_be_due_behind_every_step),
         cmocka_unit_test(a_chief_that_dies_in_finishing_has_a_successor),
     };
 
