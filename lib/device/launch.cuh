@@ -11,7 +11,7 @@
 
 #ifdef CUDA_EMULATED
 #define CUDA_LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                \
-    emulated_launch(#kernel, kernel, grid, block, shared_bytes, stream, ##__VA_ARGS__)
+    emulated_launch(#kernel, kernel, grid, block, shared_bytes, stream __VA_OPT__(, ) __VA_ARGS__)
 #define CUDA_SHARED(type, name) type *const name = static_cast<type *>(emulated_now.shared)
 #else
 #define CUDA_LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                                \
