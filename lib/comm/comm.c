@@ -171,6 +171,7 @@ int comm_open(const struct comm_opts *opts, struct comm **out, struct err *err)
     c->generation = opts->generation;
     c->deadline_ns = ms * 1000000;
     c->on_broken = opts->on_broken;
+    c->on_wait = opts->on_wait;
     c->arg = opts->arg;
     c->wake_fd = c->shm.page_fd = c->shm.tether_fd = c->shm.given_fd = -1;
     c->is_connecting = true;

@@ -180,6 +180,7 @@ struct comm {
 
     void (*on_broken)(void *arg, uint32_t member, const char *why);
     void *arg;
+    void (*on_wait)(bool waits);
     pthread_t watcher;
     bool has_watcher;
     int wake_fd; /* owned; eventfd: the watcher, or whoever connects, looks up */
@@ -198,6 +199,12 @@ struct comm {
 static inline bool comm_has_failed(struct comm *c)
 {
     return atomic_load_explicit(&c->failed, memory_order_acquire) != 0;
+}
+
+static inline void comm_waits(const struct comm *c, bool waits)
+{
+    if (c->on_wait != NULL)
+        c->on_wait(waits);
 }
 
 /* "rank 3 (worker 1)" */

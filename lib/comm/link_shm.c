@@ -88,6 +88,7 @@ static int wait_for(struct comm *c, struct comm_rank *r, uint32_t rank)
     bool spin = c->shm.page->spin != 0 && !r->yields;
     uint32_t seen = atomic_load_explicit(&s->word, memory_order_acquire);
     uint64_t start;
+    bool waits = false;
     int rc = 1;
 
     /* If all have come, but meanwhile the generation has ended, the others may be using their arenas
@@ -105,6 +106,8 @@ static int wait_for(struct comm *c, struct comm_rank *r, uint32_t rank)
     while (rc == 1) {
         uint32_t word;
 
+        waits = true;
+        comm_waits(c, waits);
         atomic_fetch_add(&s->sleepers, 1);
         word = atomic_load(&s->word);
         rc = look(c, r, rank, word);
@@ -113,6 +116,8 @@ static int wait_for(struct comm *c, struct comm_rank *r, uint32_t rank)
         atomic_fetch_sub(&s->sleepers, 1);
     }
     atomic_fetch_add_explicit(&r->wait_ns, clock_ns() - start, memory_order_relaxed);
+    if (waits)
+        comm_waits(c, false);
     return rc;
 }
 

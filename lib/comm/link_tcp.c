@@ -195,7 +195,7 @@ int tcp_exchange(struct comm *c, struct comm_rank *r, const struct exchange *x)
 {
     struct flow out = flow_of(r, x->to, x->send_bytes), in = flow_of(r, x->from, x->recv_bytes);
     struct exchange now = *x;
-    bool add_last = x->add && x->send == x->recv && x->send_bytes != 0;
+    bool add_last = x->add && x->send == x->recv && x->send_bytes != 0, waits = false;
 
     CHECK(!add_last || x->recv_bytes <= COMM_SMALL_BYTES);
     if (add_last) { /* what is to be added arrives in the scratch first */
@@ -210,8 +210,15 @@ int tcp_exchange(struct comm *c, struct comm_rank *r, const struct exchange *x)
 
         if (got < 0 || comm_has_failed(c))
             return -1;
-        if (sent == 0 && got == 0 && wait_for(c, r, &out, &in) < 0)
-            return -1;
+        if (sent == 0 && got == 0) {
+            waits = true;
+            comm_waits(c, waits);
+            if (wait_for(c, r, &out, &in) < 0)
+                return -1;
+        } else if (waits) {
+            waits = false;
+            comm_waits(c, waits);
+        }
     }
     if (add_last)
         add(r, x, x->recv_bytes, x->recv_bytes);

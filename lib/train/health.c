@@ -27,12 +27,14 @@ static float *words_of(const struct train *t, float *grads)
 
 int health_take_up(struct train *t, uint64_t held, const int64_t *votes, struct err *err)
 {
-    bool lost = t->health.lost;
+    struct health *h = &t->health;
+    int rc = 0;
 
-    t->health.lost = false; /* whatever is held now came from a peer or a checkpoint, ... */
-    if (votes[VOTE_RESTORED] > 0)
-        t->health.restored_at = (uint64_t)(votes[VOTE_RESTORED_AT] / votes[VOTE_RESTORED]);
-    return lost && held == 0 ? train_start_over(t, err) : 0; /* ... or there is none */
+    h->restored_at = (uint64_t)votes[VOTE_RESTORED_AT];
+    if (h->lost && held == 0)
+        rc = train_start_over(t, err);
+    h->lost = rc < 0; /* else what is held came from a peer or a checkpoint, or is new */
+    return rc;
 }
 
 enum train_end health_end(const struct train *t)

@@ -103,14 +103,13 @@ static void say_lane(const struct train *t, uint64_t step, uint32_t lane,
 }
 
 /* One lane; *largest grows. */
-static int run_lane(struct replica *r, const struct op_run *run, struct data_reader *reader,
-                    struct plan_culprit *culprit, double *largest, char *text, size_t n,
-                    struct err *err)
+static int run_lane(struct replica *r, const struct op_run *run, const struct plan_culprit *culprit,
+                    double *largest, char *text, size_t n, struct err *err)
 {
     struct train *t = r->train;
     const struct data_batch *b;
     float *grads = r->grads[0], top;
-    int rc = data_next(reader, &b, err);
+    int rc = data_next(r->side_reader, &b, err);
 
     if (rc < 0)
         return rc;
@@ -128,7 +127,7 @@ static int run_lane(struct replica *r, const struct op_run *run, struct data_rea
             top = largest_of(grads + t->mem.dense, packed_floats(&r->rows[0]), top);
         *largest += top;
     }
-    data_release(reader);
+    data_release(r->side_reader);
     return rc;
 }
 
@@ -142,8 +141,7 @@ static int run_lanes(struct replica *r, uint64_t step, uint32_t *lane, double *l
     struct op_run run = { .seed = o->seed, .step = step, .cancel = &t->cancel,
                           .loss_scale = (float)(1.0 / (double)step_samples(t, step)) };
     struct plan_culprit culprit = { .found = false };
-    struct data_reader *reader;
-    int rc = data_reader_open(t->data, &ro, &reader, err);
+    int rc = reader_open(t, t->data, &ro, &r->side_reader, err);
 
     if (rc < 0)
         return rc;
@@ -152,12 +150,12 @@ static int run_lanes(struct replica *r, uint64_t step, uint32_t *lane, double *l
     plan_hunt(r->plan, &culprit);
     for (uint32_t i = 0; rc == 0 && i < ro.n_lanes && !culprit.found; i++) {
         run.lane = r->first_lane + i;
-        rc = run_lane(r, &run, reader, &culprit, largest, text, n, err);
+        rc = run_lane(r, &run, &culprit, largest, text, n, err);
         if (rc == 0 && culprit.found)
             *lane = run.lane;
     }
     plan_hunt(r->plan, NULL);
-    data_reader_close(reader);
+    reader_close(t, &r->side_reader);
     return rc;
 }
 

@@ -114,15 +114,18 @@ static void *reducer_main(void *arg)
     struct reducer *d = &r->reducer;
 
     device_roam();
+    progress_thread(&d->place);
     pthread_mutex_lock(&d->lock);
     for (;;) {
         struct err err;
         int rc = 0;
 
+        progress_stand(&d->place, STANDS_AT_HOME);
         while (!d->stop && d->done == d->given)
             pthread_cond_wait(&d->changed, &d->lock);
         if (d->stop)
             break;
+        progress_bucket(&d->place, d->step, d->done);
         pthread_mutex_unlock(&d->lock);
         if (d->rc == 0) /* only we write it, while buckets are given */
             rc = reduce_bucket(r, d->done, d->trace, &err);
@@ -182,7 +185,7 @@ void reduce_close(struct replica *r)
 
 /* ---- a step ---- */
 
-void reduce_begin(struct replica *r)
+void reduce_begin(struct replica *r, uint64_t step)
 {
     struct reducer *d = &r->reducer;
 
@@ -193,6 +196,7 @@ void reduce_begin(struct replica *r)
     pthread_mutex_lock(&d->lock);
     CHECK(d->done == d->given);
     d->given = d->done = 0;
+    d->step = step;
     d->trace = trace_reducer(r->trace);
     pthread_mutex_unlock(&d->lock);
     comm_may_spin(r->train->comm, r->local, false);
@@ -242,6 +246,7 @@ int reduce_rest(struct replica *r, struct err *err)
     int rc = 0;
 
     if (d->started) {
+        progress_stand(&r->place, STANDS_AT_HOME);
         pthread_mutex_lock(&d->lock);
         while (d->done < d->given)
             pthread_cond_wait(&d->changed, &d->lock);
@@ -249,6 +254,7 @@ int reduce_rest(struct replica *r, struct err *err)
         if (rc < 0 && err != NULL)
             *err = d->err;
         pthread_mutex_unlock(&d->lock);
+        progress_stand(&r->place, STANDS_AT_WORK);
         comm_may_spin(r->train->comm, r->local, true);
     }
     if (rc == 0)

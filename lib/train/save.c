@@ -1,8 +1,8 @@
 /* save.c - checkpoints and the exported model: the work of member 0 between steps.
  *
- * Only local replica 0 comes here, at a step boundary, and train_save() when no generation runs. The
- * other replicas may already run the next forward pass, which only reads the weights; nobody writes
- * them before this replica has joined the next reduction. So the copy needs no barrier. */
+ * Only local replica 0 comes here: within the next step, when the state was compared, behind the last
+ * step, and train_save() when no generation runs. Nobody writes the state before this replica has come
+ * to the commit gate of the next step. So the copy needs no barrier. */
 #include "train/train_priv.h"
 
 #include <math.h>

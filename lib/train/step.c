@@ -186,7 +186,7 @@ static int finish_reduction(struct replica *r, uint64_t step, struct step_result
 
     if (rc < 0)
         return rc;
-    progress_enter(r, PHASE_REDUCE);
+    progress_bucket(&r->place, step, r->reducer.n_buckets - 1);
     before = clock_ns();
     if (r->local == 0)
         write_control(r, step);
@@ -326,7 +326,7 @@ int step_run(struct replica *r, uint64_t step, struct step_result *out, struct e
 
     r->trace = t->tracing ? trace_begin(t->trace, r->local, step) : NULL;
     progress_step(r, step);
-    reduce_begin(r);
+    reduce_begin(r, step);
     rc = make(r, step, out, &finite, err);
     if (rc == 0)
         rc = apply(r, step, out, finite, begin, err);

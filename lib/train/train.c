@@ -478,7 +478,6 @@ void train_close(struct train *t)
     free(t);
 }
 
-
 void train_facts(const struct train *t, struct train_facts *out)
 {
     uint32_t n;

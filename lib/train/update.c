@@ -157,9 +157,9 @@ static void move_statistics(struct train *t, const float *grads)
 }
 
 /* The other replicas of the task are there too: they have the reduction. */
-static void meet(struct train *t)
+static void meet(struct replica *r)
 {
-    bool whole = gate_wait(&t->solid);
+    bool whole = progress_meet(r, &r->train->solid);
 
     CHECK(whole); /* nobody breaks this gate */
 }
@@ -177,7 +177,7 @@ static double measure(struct replica *r, struct optim_hyper *h, const struct opt
     if (o->clip_norm == 0 && !live_norm_is_due(t, h->step))
         return NAN;
     optim_measure_gradient(t->optim, r->local, state);
-    meet(t);
+    meet(r);
     norm = optim_gradient_norm(t->optim);
     h->grad_scale = optim_clip(norm, o->clip_norm);
     return norm;
@@ -204,7 +204,7 @@ int update_run(struct replica *r, uint64_t step, double *norm, struct err *err)
     first = train_fault("train.update", err);
     if (optim_needs_norms(t->optim)) {
         optim_measure(t->optim, r->local, &h, &state);
-        meet(t);
+        meet(r);
     }
     optim_update(t->optim, r->local, &h, &state);
     middle = train_fault("train.update_middle", err);
@@ -212,7 +212,7 @@ int update_run(struct replica *r, uint64_t step, double *norm, struct err *err)
         move_statistics(t, r->grads[0]);
         live_end_step(t, step);
     }
-    meet(t);
+    meet(r);
     if (r->local == 0) {
         t->facts.step = step;
         __atomic_store_n(&t->held_step, step, __ATOMIC_RELEASE);

@@ -23,14 +23,9 @@
 #include "base/err.h"
 #include "comm/comm.h"
 #include "device/device.h"
+#include "harness/process.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { CAST_SLOW = 6 }; /* everything takes longer in a sanitized build */
-#else
-enum { CAST_SLOW = 1 };
-#endif
-
-enum { CAST_MAX = 16, CAST_LIMIT_S = 30 * CAST_SLOW };
+enum { CAST_MAX = 16, CAST_LIMIT_S = 30 * SLOW };
 
 struct cast;
 typedef void cast_scene(struct cast *cast, uint32_t self);
@@ -57,17 +52,6 @@ struct cast {
     char names[CAST_MAX][16], hosts[CAST_MAX][2], addresses[CAST_MAX][80];
 };
 
-#define EXPECT(cond_, ...)                                                                         \
-    do {                                                                                           \
-        if (!(cond_)) {                                                                            \
-            fprintf(stderr, "[%d] %s:%d: not so: %s: ", (int)getpid(), __FILE__, __LINE__,         \
-                    #cond_);                                                                       \
-            fprintf(stderr, "" __VA_ARGS__);                                                       \
-            fprintf(stderr, "\n");                                                                 \
-            _exit(1);                                                                              \
-        }                                                                                          \
-    } while (0)
-
 /* "A2 B1": a member of two ranks on host A, one of one on host B. */
 static inline void cast_init(struct cast *k, const char *layout, bool shared_memory,
                              size_t arena_bytes)
@@ -76,7 +60,7 @@ static inline void cast_init(struct cast *k, const char *layout, bool shared_mem
 
     memset(k, 0, sizeof(*k));
     k->shared_memory = shared_memory;
-    k->deadline_ms = 10000 * CAST_SLOW;
+    k->deadline_ms = 10000 * SLOW;
     k->arena_bytes = arena_bytes;
     k->stage =
         mmap(NULL, sizeof(*k->stage), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -109,10 +93,6 @@ static inline void cast_fini(struct cast *k)
     munmap(k->stage, sizeof(*k->stage));
 }
 
-#if defined(__SANITIZE_ADDRESS__)
-int __lsan_do_recoverable_leak_check(void);
-#endif
-
 static inline void cast_start(struct cast *k, cast_scene *scene)
 {
     fflush(NULL);
@@ -127,11 +107,7 @@ static inline void cast_start(struct cast *k, cast_scene *scene)
                 device_mem_close(&k->arenas[m]);
             }
         scene(k, i);
-#if defined(__SANITIZE_ADDRESS__)
-        if (__lsan_do_recoverable_leak_check() != 0)
-            _exit(23);
-#endif
-        _exit(0);
+        process_end();
     }
 }
 

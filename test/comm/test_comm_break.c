@@ -12,7 +12,7 @@
 #include "base/fault.h"
 #include "comm/cast.h"
 
-enum { ELEMENTS = 100000, ABORT_MS = 500 * CAST_SLOW, DEATH_MS = 500 * CAST_SLOW };
+enum { ELEMENTS = 100000, ABORT_MS = 500 * SLOW, DEATH_MS = 500 * SLOW };
 enum { AT = 40, READY, DONE = 50 }; /* stage: when it happened, who is in, when each was out */
 
 static const char *const layouts[] = { "A1 A1",    "A1 B1",    "A1 A1 A1 A1", "A1 A1 B1 B1",
@@ -53,7 +53,7 @@ static void reduce_until_broken(struct cast *k, struct comm *c, uint32_t self, u
 static void wait_for_number(struct cast *k, int which, uint64_t n)
 {
     for (int i = 0; atomic_load(&k->stage->number[which]) < n; i++) {
-        EXPECT(i < 10000 * CAST_SLOW, "only %llu of %llu came",
+        EXPECT(i < 10000 * SLOW, "only %llu of %llu came",
                (unsigned long long)atomic_load(&k->stage->number[which]), (unsigned long long)n);
         cast_sleep_ms(1);
     }
@@ -63,7 +63,7 @@ static void wait_for_number(struct cast *k, int which, uint64_t n)
 static void wait_until_told(struct cast *k, uint32_t self)
 {
     for (int i = 0; atomic_load(&k->stage->told[self]) == 0; i++) {
-        EXPECT(i < 2000 * CAST_SLOW, "never told");
+        EXPECT(i < 2000 * SLOW, "never told");
         cast_sleep_ms(1);
     }
 }
@@ -333,7 +333,7 @@ static void scene_late(struct cast *k, uint32_t self)
         EXPECT(strstr(err.text, "rank 1 (worker 1)") != NULL &&
                    strstr(err.text, "call 1, all-reduce") && strstr(err.text, "0.2 s"),
                "%s", err.text);
-        EXPECT(s > 0.19 && s < 0.2 + 0.2 * CAST_SLOW, "after %g s", s);
+        EXPECT(s > 0.19 && s < 0.2 + 0.2 * SLOW, "after %g s", s);
     }
     comm_close(c);
 }
@@ -455,7 +455,7 @@ static void scene_strangers(struct cast *k, uint32_t self)
         cast_sleep_ms(30); /* the strangers are in front */
     c = cast_open(k, self);
     EXPECT(comm_barrier(c, 0, &err) == 0, "%s", err.text);
-    EXPECT(clock_ns() - start < 1500000000ull * CAST_SLOW, "took %.3f s",
+    EXPECT(clock_ns() - start < 1500000000ull * SLOW, "took %.3f s",
            (double)(clock_ns() - start) / 1e9);
     atomic_fetch_add(&k->stage->number[DONE], 1);
     comm_close(c);
@@ -631,7 +631,7 @@ static void connecting_ends_at_once_when_aborted(void **state)
         assert_int_equal(comm_barrier(a.c, 0, &err), ERR_CANCELED);
         comm_close(a.c);
     }
-    assert_true(best < 3000000ull * CAST_SLOW);
+    assert_true(best < 3000000ull * SLOW);
     /* before it begins is early enough */
     assert_int_equal(comm_open(&o, &a.c, &err), 0);
     comm_abort(a.c, "not even begun");
@@ -723,7 +723,7 @@ static void any_single_fault_ends_in_an_error_or_in_nothing(void **state)
 
         for (uint64_t n = 1; fired && n < 60; n++) {
             begin(&k, groups[i], true);
-            k.deadline_ms = 150 * CAST_SLOW; /* one that never begins is only missed */
+            k.deadline_ms = 150 * SLOW; /* one that never begins is only missed */
             atomic_store(&k.stage->number[AT], n);
             cast_play(&k, scene_fault);
             fired = atomic_load(&k.stage->number[READY]) != 0;

@@ -25,7 +25,7 @@ static void begin(struct cast *k, const char *layout)
 static void until(struct cast *k, int which, uint64_t n)
 {
     for (int i = 0; atomic_load(&k->stage->number[which]) < n; i++) {
-        EXPECT(i < 10000 * CAST_SLOW, "number %d is %llu, expected %llu", which,
+        EXPECT(i < 10000 * SLOW, "number %d is %llu, expected %llu", which,
                (unsigned long long)atomic_load(&k->stage->number[which]), (unsigned long long)n);
         cast_sleep_ms(1);
     }
@@ -128,7 +128,7 @@ static void survive_a_stopped_one(struct cast *k, uint32_t self, uint32_t victim
     pthread_join(t.id, NULL);
     start = clock_ns();
     EXPECT(!comm_close_quiet(c, QUIET_MS), "a stopped process holds our arena");
-    EXPECT(clock_ns() - start < (QUIET_MS + 200) * 1000000ull * CAST_SLOW, "waited for long");
+    EXPECT(clock_ns() - start < (QUIET_MS + 200) * 1000000ull * SLOW, "waited for long");
     memset(old.base, OLD, BYTES); /* to see that the danger is real; else one would unmap it */
     EXPECT(device_mem_open(&k->arenas[self], BYTES, true, &err) == 0, "%s", err.text);
     c = open_without(k, self, victim);
@@ -187,8 +187,8 @@ static void scene_killed(struct cast *k, uint32_t self)
     rc = reduce(k, c, self, &err);
     EXPECT(rc == ERR_PEER, "%d: %s", rc, err.text);
     start = clock_ns();
-    EXPECT(comm_close_quiet(c, 2000 * CAST_SLOW), "the dead cannot write");
-    EXPECT(clock_ns() - start < 500000000ull * CAST_SLOW, "took %.1f ms",
+    EXPECT(comm_close_quiet(c, 2000 * SLOW), "the dead cannot write");
+    EXPECT(clock_ns() - start < 500000000ull * SLOW, "took %.1f ms",
            (double)(clock_ns() - start) / 1e6);
     c = open_without(k, self, victim); /* on the same arena */
     sum_of_ones(k, c, self);
@@ -302,7 +302,7 @@ static void a_generation_opens_in_milliseconds(void **state)
         for (uint32_t m = 0; m < k.n; m++) {
             uint64_t us = atomic_load(&k.stage->number[DONE + m]);
 
-            if (us > 20000 * CAST_SLOW)
+            if (us > 20000 * SLOW)
                 fail_msg("%s: worker %u needed %llu us at best", groups[i], m,
                          (unsigned long long)us);
         }
@@ -319,7 +319,7 @@ static void scene_early(struct cast *k, uint32_t self)
     int rc;
 
     if (self == 0) { /* waits for member 1 in generation 1, until that has called for generation 2 */
-        o.deadline_ms = 100 * CAST_SLOW;
+        o.deadline_ms = 100 * SLOW;
         rc = cast_connect(&o, &c, &err);
         EXPECT(rc == ERR_TIMEOUT, "%d: %s", rc, err.text);
         EXPECT(strstr(err.text, "wait for a later generation"), "%s", err.text);
@@ -348,7 +348,7 @@ static void whoever_is_early_waits_and_is_in_at_once(void **state)
                 best = atomic_load(&k.stage->number[DONE + m]);
         cast_fini(&k);
     }
-    assert_true(best < 10000 * CAST_SLOW);
+    assert_true(best < 10000 * SLOW);
 }
 
 static int dial(const char *address)
@@ -398,7 +398,7 @@ static void scene_stale_queue(struct cast *k, uint32_t self)
     o.generation = 7;
     atomic_store(&k->stage->number[TOLD + self], clock_ns());
     EXPECT(cast_connect(&o, &c, &err) == 0, "%s", err.text);
-    EXPECT(ms_since(k, TOLD + (int)self) < 500 * CAST_SLOW, "took %.1f ms",
+    EXPECT(ms_since(k, TOLD + (int)self) < 500 * SLOW, "took %.1f ms",
            ms_since(k, TOLD + (int)self));
     EXPECT(comm_barrier(c, 0, &err) == 0, "%s", err.text);
     leave(k, DONE);
@@ -455,11 +455,11 @@ static bool kill_at(struct cast *k, const char *point, uint32_t n, uint32_t *at_
 {
     bool well = false, dead = false;
 
-    k->deadline_ms = 200 * CAST_SLOW;
+    k->deadline_ms = 200 * SLOW;
     atomic_store(&k->stage->number[AT], n);
     snprintf(k->stage->text[0], sizeof(k->stage->text[0]), "%s", point);
     cast_start(k, scene_death);
-    for (int ms = 0; !well && !dead && ms < 5000 * CAST_SLOW; ms++) {
+    for (int ms = 0; !well && !dead && ms < 5000 * SLOW; ms++) {
         siginfo_t info = { 0 };
 
         cast_sleep_ms(1);
@@ -552,7 +552,7 @@ static void a_death_is_known_to_all_in_milliseconds(void **state)
 
             best = ms < best ? ms : best;
         }
-        if (best > SOON_MS * CAST_SLOW)
+        if (best > SOON_MS * SLOW)
             fail_msg("%s: the last is out %.2f ms after kill -9", groups[i], best);
     }
 }

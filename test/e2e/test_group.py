@@ -3,6 +3,7 @@
 # san: yes
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -243,6 +244,18 @@ def trainerctl_looks_saves_drains_and_stops():
     status = status_of(tasks[0])
     assert [t["state"] for t in status["tasks"]] == ["joined", "missing"], status
     assert status["tasks"][1]["last_error"] != "" and status["phase"] == "waiting" and status["phase_ms"] > 500, status
+
+
+@test
+def a_checkpoint_that_fails_is_answered_with_the_reason():
+    tasks = start(long_job(checkpoint={"every_steps": 0, "every_seconds": 0}), 2,
+                  env={"TRAINERD_FAULT": SLOWLY["TRAINERD_FAULT"] + ",ckpt.sync=fail@1+"})
+    tasks[0].until_step(2)
+    before = time.monotonic()
+    failed = ctl("checkpoint", "127.0.0.1:%d" % tasks[0].port)
+    assert failed.returncode == 1, failed
+    assert re.search(r"checkpoint of step \d+: .*Input/output error", failed.stderr), failed
+    assert time.monotonic() - before < 10 * SLOW
 
 
 @test

@@ -3,7 +3,6 @@
 #include <stddef.h>
 #include <setjmp.h>
 #include <stdint.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
@@ -50,27 +49,61 @@ static uint32_t whole(void)
     return sum;
 }
 
-static void it_is_what_its_header_says(void **state)
+/* The key of chunk 0 from a vector with a single word, 1, of weight 256 * 257. */
+static uint64_t find_key(void)
 {
     static float ones[4096];
     bool finite = true;
     uint64_t key = 0, one;
 
-    (void)state;
-    fill();
-    /* The key of chunk 0 from a vector with a single word, 1, of weight 256 * 257. */
     memset(ones, 0, sizeof(ones));
     ones[0] = 1.4012985e-45f;
     one = checksum_part(ones, 4096, 0, &finite);
     while (key < CHECKSUM_MODULUS && key * 256 * 257 % CHECKSUM_MODULUS != one)
         key++;
     assert_true(key > 0 && key < CHECKSUM_MODULUS);
-    assert_int_equal(checksum_part(x, 4096, 0, &finite), plain_chunk(x) * key % CHECKSUM_MODULUS);
+    return key;
+}
+
+static void it_is_what_its_header_says(void **state)
+{
+    bool finite = true;
+
+    (void)state;
+    fill();
+    assert_int_equal(checksum_part(x, 4096, 0, &finite),
+                     plain_chunk(x) * find_key() % CHECKSUM_MODULUS);
+}
+
+/* Where sums that wrap around, or fields that run into each other, would show. */
+static void no_sum_overflows_whatever_the_words_are(void **state)
+{
+    static const uint32_t words[][2] = { { UINT32_MAX, UINT32_MAX }, { 0xffff, 0xffff },
+                                         { 0xffff0000, 0xffff0000 }, { 0xffff, 0xffff0000 },
+                                         { UINT32_MAX, 0 },          { 0x80000000, 0x8000 } };
+    static float chunk[4096];
+    uint64_t key = find_key();
+
+    (void)state;
+    for (size_t k = 0; k < sizeof(words) / sizeof(words[0]); k++)
+        for (uint32_t period = 1; period <= 2048; period *= 2) {
+            uint32_t sum = 0;
+            bool finite = true;
+
+            for (size_t i = 0; i < 4096; i++)
+                memcpy(&chunk[i], &words[k][i / period % 2], sizeof(chunk[i]));
+            assert_int_equal(checksum_part(chunk, 4096, 0, &finite),
+                             plain_chunk(chunk) * key % CHECKSUM_MODULUS);
+            for (size_t at = 0; at < 4096; at += 333)
+                sum = checksum_add(sum, checksum_part(chunk + at, 4096 - at < 333 ? 4096 - at : 333,
+                                                      at, &finite));
+            assert_int_equal(sum, plain_chunk(chunk) * key % CHECKSUM_MODULUS);
+        }
 }
 
 static void parts_of_any_size_add_up_to_the_whole(void **state)
 {
-    static const size_t sizes[] = { 1, 3, 16, 100, 255, 256, 1000, 4096, 5000, N };
+    static const size_t sizes[] = { 1, 3, 16, 17, 31, 50, 64, 100, 255, 256, 1000, 4096, 5000, N };
     uint32_t expected;
 
     (void)state;
@@ -135,7 +168,11 @@ static void what_changes_places_is_seen(void **state)
 
 static void a_number_that_is_not_finite_is_seen_wherever_it_is(void **state)
 {
-    static const float bad[] = { NAN, INFINITY, -INFINITY };
+    static const uint32_t bad[] = { 0x7f800000, 0xff800000, /* infinity */
+                                    0x7fc00000, 0xffc00000, /* a NaN as arithmetic makes it */
+                                    0x7f800001, 0xff800001, 0x7fffffff, 0xffffffff };
+    static const uint32_t good[] = { 0x7f7fffff, 0xff7fffff, 1, 0x80000001, 0, 0x80000000,
+                                     0x00800000, 0x807fffff };
 
     (void)state;
     fill();
@@ -143,11 +180,11 @@ static void a_number_that_is_not_finite_is_seen_wherever_it_is(void **state)
         float saved = x[i];
         bool finite = true;
 
-        x[i] = bad[i % 3];
+        memcpy(&x[i], &bad[i / 13 % 8], sizeof(x[i]));
         (void)checksum_part(x, N, 0, &finite);
         assert_false(finite);
         assert_false(checksum_finite(x, N));
-        x[i] = i % 2 == 0 ? 3.4028235e38f : -1e-45f;
+        memcpy(&x[i], &good[i / 13 % 8], sizeof(x[i]));
         finite = true;
         (void)checksum_part(x, N, 0, &finite);
         assert_true(finite);
@@ -160,6 +197,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_is_what_its_header_says),
+        cmocka_unit_test(no_sum_overflows_whatever_the_words_are),
         cmocka_unit_test(parts_of_any_size_add_up_to_the_whole),
         cmocka_unit_test(every_single_flipped_bit_is_seen),
         cmocka_unit_test(what_changes_places_is_seen),

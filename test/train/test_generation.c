@@ -11,13 +11,8 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/fault.h"
+#include "harness/sanitized.h"
 #include "train/fixture.h"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { SLOW = 8 };
-#else
-enum { SLOW = 1 };
-#endif
 
 static void nap_ms(uint64_t ms)
 {
@@ -245,6 +240,148 @@ static void an_abort_is_heard_while_storage_does_not_answer(void **state)
     fixture_free(f);
 }
 
+/* Storage fails from the first time on that training says a certain thing. */
+static struct {
+    int kind;
+    const char *text, *fault;
+    uint32_t told;
+} moment;
+
+static void fails_at_a_moment(void *arg, const struct train_event *e)
+{
+    fixture_event(arg, e);
+    if (moment.told > 0 || (int)e->kind != moment.kind || strstr(e->text, moment.text) == NULL)
+        return;
+    assert_int_equal(fault_arm(moment.fault, NULL), 0);
+    moment.told++;
+}
+
+static void an_abort_is_heard_while_a_step_is_read_again(void **state)
+{
+    struct fixture *f = fixture_new(1, 4);
+    struct train_group g;
+
+    (void)state;
+    moment.kind = TRAIN_WARN;
+    moment.text = "computed again";
+    moment.fault = "data.read@1+";
+    moment.told = 0;
+    f->opts.on_event = fails_at_a_moment;
+    f->opts.cache_memory = false;
+    f->opts.data_deadline_ms = 20000 * SLOW;
+    fixture_open(f);
+    g = alone(f);
+    assert_int_equal(fault_arm("health.not_finite@3", NULL), 0);
+    start(f, &g);
+    until_held(f, 2);
+    nap_ms(100 * SLOW);
+    train_abort(f->train, "enough");
+    assert_true(ended_within(f, 1000));
+    assert_int_equal(fault_arm(NULL, NULL), 0);
+    assert_int_equal(moment.told, 1);
+    assert_int_equal(f->end, TRAIN_ABORTED);
+    assert_int_equal(f->held, 2);
+    fixture_free(f);
+}
+
+static void an_evaluation_does_not_wait_longer_for_storage_than_a_step(void **state)
+{
+    struct fixture *f = fixture_new(2, 4);
+    struct train_group g;
+
+    (void)state;
+    moment.kind = TRAIN_PHASE;
+    moment.text = "evaluate";
+    moment.fault = "data.read=delay:1500@1+";
+    moment.told = 0;
+    f->opts.on_event = fails_at_a_moment;
+    f->opts.cache_memory = false;
+    f->opts.data_deadline_ms = 200;
+    f->opts.eval_glob = "config/digits/digits-test-*.tfrecord";
+    f->opts.steps = 2;
+    fixture_open(f);
+    g = alone(f);
+    fixture_generation(f, &g);
+    assert_int_equal(fault_arm(NULL, NULL), 0);
+    assert_int_equal(moment.told, 1);
+    assert_int_equal(f->end, TRAIN_FAILED);
+    assert_int_equal(f->code, ERR_TIMEOUT);
+    if (strstr(f->text, "evaluation after step 2") == NULL || strstr(f->text, "digits-test") == NULL)
+        fail_msg("'%s' names neither the evaluation nor the file", f->text);
+    g.newest_step = train_held(f->train);
+    assert_int_equal(g.newest_step, 2);
+    fixture_generation(f, &g); /* it is made up for */
+    assert_int_equal(f->end, TRAIN_COMPLETE);
+    assert_int_equal(f->evals, 1);
+    fixture_free(f);
+}
+
+static void a_thread_that_cannot_be_had_is_an_error_and_nothing_runs(void **state)
+{
+    struct fixture *f = fixture_new(2, 4);
+    struct train_group g;
+    struct err err;
+
+    (void)state;
+    fixture_open(f);
+    g = alone(f);
+    for (int nth = 1; nth <= 2; nth++) {
+        char spec[32];
+
+        snprintf(spec, sizeof(spec), "train.thread@%d", nth);
+        assert_int_equal(fault_arm(spec, NULL), 0);
+        f->ended = false;
+        assert_int_equal(train_start(f->train, &g, fixture_end, &err), ERR_DEVICE);
+        assert_non_null(strstr(err.text, "train.thread"));
+        assert_true(fault_fired());
+        assert_int_equal(fault_arm(NULL, NULL), 0);
+        nap_ms(20);
+        assert_false(f->ended);
+        assert_int_equal(train_held(f->train), 0);
+    }
+    fixture_generation(f, &g);
+    assert_int_equal(f->end, TRAIN_COMPLETE);
+    assert_int_equal(f->steps, STEPS);
+    fixture_free(f);
+}
+
+static void weights_that_were_given_up_are_made_new_also_at_the_second_try(void **state)
+{
+    struct fixture *whole = fixture_new(1, 4), *f = fixture_new(1, 4);
+    struct train_group g;
+    char model[112], *file;
+
+    (void)state;
+    run(whole);
+    snprintf(model, sizeof(model), "%s/link.onnx", f->folder);
+    file = realpath(f->opts.onnx, NULL);
+    assert_non_null(file);
+    assert_int_equal(symlink(file, model), 0);
+    f->opts.onnx = model;
+    f->opts.non_finite = TRAIN_RESTORE;
+    fixture_open(f);
+    g = alone(f);
+    assert_int_equal(fault_arm("health.not_finite@9", NULL), 0);
+    fixture_generation(f, &g);
+    assert_int_equal(fault_arm(NULL, NULL), 0);
+    assert_int_equal(f->end, TRAIN_ROLL_BACK);
+    assert_int_equal(f->held, 0);
+
+    assert_int_equal(unlink(model), 0); /* there is no checkpoint: the model file is needed again */
+    fixture_generation(f, &g);
+    assert_int_equal(f->end, TRAIN_FAILED);
+    assert_non_null(strstr(f->text, "initial weights"));
+    assert_int_equal(symlink(file, model), 0);
+    free(file);
+
+    fixture_generation(f, &g);
+    assert_int_equal(f->end, TRAIN_COMPLETE);
+    assert_memory_equal(whole->losses, f->losses, sizeof(f->losses));
+    assert_memory_equal(whole->train->mem.state, f->train->mem.state, f->train->mem.state_bytes);
+    fixture_free(whole);
+    fixture_free(f);
+}
+
 static _Atomic bool permitted;
 static _Atomic uint64_t asked;
 
@@ -370,6 +507,10 @@ int main(void)
         cmocka_unit_test(what_is_held_is_never_thrown_away),
         cmocka_unit_test(an_abort_ends_a_generation_soon_and_leaves_the_state_whole),
         cmocka_unit_test(an_abort_is_heard_while_storage_does_not_answer),
+        cmocka_unit_test(an_abort_is_heard_while_a_step_is_read_again),
+        cmocka_unit_test(an_evaluation_does_not_wait_longer_for_storage_than_a_step),
+        cmocka_unit_test(a_thread_that_cannot_be_had_is_an_error_and_nothing_runs),
+        cmocka_unit_test(weights_that_were_given_up_are_made_new_also_at_the_second_try),
         cmocka_unit_test(without_permission_no_step_is_finished),
         cmocka_unit_test(without_permission_no_checkpoint_is_published),
         cmocka_unit_test(progress_says_where_it_is_and_what_is_too_long),

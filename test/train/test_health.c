@@ -172,7 +172,7 @@ static void the_last_step_is_compared_too(void **state)
 static void expect_saved(uint64_t step)
 {
     struct ckpt_info *info = calloc(1, sizeof(*info));
-    uint64_t limit = clock_ms() + 5000 * TROUPE_SLOW;
+    uint64_t limit = clock_ms() + 5000 * SLOW;
     struct timespec nap = { .tv_nsec = 5000000 };
     struct err err;
 

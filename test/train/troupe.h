@@ -18,18 +18,10 @@
 #include "base/clock.h"
 #include "base/crc32c.h"
 #include "base/fault.h"
+#include "harness/process.h"
 #include "train/fixture.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { TROUPE_SLOW = 8 };
-#else
-enum { TROUPE_SLOW = 1 };
-#endif
-#if defined(__SANITIZE_ADDRESS__)
-int __lsan_do_recoverable_leak_check(void);
-#endif
-
-enum { TASKS_MAX = 8, TROUPE_LIMIT_MS = 20000 * TROUPE_SLOW, DEADLINE_MS = 8000 * TROUPE_SLOW };
+enum { TASKS_MAX = 8, TROUPE_LIMIT_MS = 20000 * SLOW, DEADLINE_MS = 8000 * SLOW };
 
 enum order_kind { ORDER_START, ORDER_ABORT, ORDER_PAUSE, ORDER_SAVE, ORDER_QUIT };
 
@@ -95,17 +87,6 @@ struct player {
     int fd;
 };
 
-#define PLAY(cond_, ...)                                                                           \
-    do {                                                                                           \
-        if (!(cond_)) {                                                                            \
-            fprintf(stderr, "[%d] %s:%d: not so: %s: ", (int)getpid(), __FILE__, __LINE__,         \
-                    #cond_);                                                                       \
-            fprintf(stderr, "" __VA_ARGS__);                                                       \
-            fprintf(stderr, "\n");                                                                 \
-            _exit(1);                                                                              \
-        }                                                                                          \
-    } while (0)
-
 static inline void player_event(void *arg, const struct train_event *e)
 {
     struct player *p = arg;
@@ -136,7 +117,7 @@ static inline void player_event(void *arg, const struct train_event *e)
 
 static inline void player_tell(struct player *p, const struct news *n)
 {
-    PLAY(send(p->fd, n, sizeof(*n), MSG_NOSIGNAL) == sizeof(*n), "news");
+    EXPECT(send(p->fd, n, sizeof(*n), MSG_NOSIGNAL) == sizeof(*n), "news");
 }
 
 static inline void player_end(void *arg, enum train_end end, uint64_t held, int code,
@@ -145,7 +126,7 @@ static inline void player_end(void *arg, enum train_end end, uint64_t held, int 
     struct player *p = arg;
     struct news n = { .kind = NEWS_ENDED, .end = end, .held = held, .code = code };
 
-    PLAY(held == train_held(p->f->train), "held");
+    EXPECT(held == train_held(p->f->train), "held");
     snprintf(n.text, sizeof(n.text), "%s", text);
     player_tell(p, &n);
 }
@@ -167,8 +148,8 @@ static inline void player_start(struct player *p, const struct order *o)
         members[i] = (struct comm_member){ k->names[t], k->hosts[t], k->addresses[t], k->devices };
     }
     memcpy(g.key, "the key that the coordinator made", COMM_KEY_BYTES);
-    PLAY(fault_arm(o->fault[0] != '\0' ? o->fault : NULL, &err) == 0, "%s", err.text);
-    PLAY(train_start(p->f->train, &g, player_end, &err) == 0, "%s", err.text);
+    EXPECT(fault_arm(o->fault[0] != '\0' ? o->fault : NULL, &err) == 0, "%s", err.text);
+    EXPECT(train_start(p->f->train, &g, player_end, &err) == 0, "%s", err.text);
     memset(members, 0x5a, sizeof(members)); /* it was copied */
 }
 
@@ -190,11 +171,7 @@ static inline void player_quit(struct player *p)
     train_close(f->train);
     f->train = NULL;
     fixture_free(f);
-#if defined(__SANITIZE_ADDRESS__)
-    if (__lsan_do_recoverable_leak_check() != 0)
-        _exit(23);
-#endif
-    _exit(0);
+    process_end();
 }
 
 static inline void play(struct troupe *k, uint32_t task, int fd)
