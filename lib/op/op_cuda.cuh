@@ -40,6 +40,18 @@ static inline bool op_cuda_wants(const struct op_call *c, uint32_t i)
     return i < c->n_in && c->din[i] != NULL;
 }
 
+/* The backward of a call that no gradient reaches: zero wherever din is not to be added to. */
+static inline int op_cuda_bwd_zero(const struct op_call *c, struct err *err)
+{
+    int rc = 0;
+
+    for (uint32_t i = 0; rc == 0 && i < c->n_in; i++)
+        if (c->din[i] != NULL && !op_cuda_adds(c, i) && tensor_bytes(c->din[i]) > 0)
+            rc = cuda_check(cudaMemsetAsync(c->din[i]->data, 0, tensor_bytes(c->din[i]), op_stream(c)), err,
+                            "clear a gradient");
+    return rc;
+}
+
 /* ---- numbers ---- */
 
 __host__ __device__ static inline float op_wide(float x) { return x; }
@@ -65,6 +77,20 @@ template <typename T> struct alignas(16) op_pack {
 static inline bool op_aligned(const void *p)
 {
     return ((uintptr_t)p & 15) == 0;
+}
+
+/* *rest % size, and *rest /= size: an index falls into those of its axes, the innermost first. */
+__device__ static inline uint32_t op_digit(uint64_t *rest, uint32_t size)
+{
+    uint64_t high = *rest;
+    uint32_t low = (uint32_t)high;
+
+    if (high == low) { /* nearly always, and several times as fast */
+        *rest = low / size;
+        return low % size;
+    }
+    *rest = high / size;
+    return (uint32_t)(high % size);
 }
 
 /* Calls body with a null pointer of the type of a tensor's numbers: OP_FLOATS(t->dtype, { ... T ... }). */
