@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/checksum.h"
 #include "base/fault.h"
-#include "train/checksum.h"
 #include "train/train_priv.h"
 
 /* Two words of every task: there are at most as many tasks as replicas. A word is 1 + checksum, 0:
