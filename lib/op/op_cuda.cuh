@@ -100,6 +100,20 @@ static inline bool op_aligned(const void *p)
     return ((uintptr_t)p & 15) == 0;
 }
 
+/* *rest % size, and *rest /= size: an index falls into those of its axes, the innermost first. */
+__device__ static inline uint32_t op_digit(uint64_t *rest, uint32_t size)
+{
+    uint64_t high = *rest;
+    uint32_t low = (uint32_t)high;
+
+    if (high == low) { /* nearly always, and several times as fast */
+        *rest = low / size;
+        return low % size;
+    }
+    *rest = high / size;
+    return (uint32_t)(high % size);
+}
+
 /* Calls body with a null pointer of the type of a tensor's numbers: OP_FLOATS(t->dtype, { ... T ... }). */
 #define OP_FLOATS(dtype_, ...)                                                                         \
     switch (dtype_) {                                                                                  \
