@@ -40,6 +40,18 @@ static inline bool op_cuda_wants(const struct op_call *c, uint32_t i)
     return i < c->n_in && c->din[i] != NULL;
 }
 
+/* The backward of a call that no gradient reaches: zero wherever din is not to be added to. */
+static inline int op_cuda_zero(const struct op_call *c, struct err *err)
+{
+    int rc = 0;
+
+    for (uint32_t i = 0; rc == 0 && i < c->n_in; i++)
+        if (c->din[i] != NULL && !op_cuda_adds(c, i) && tensor_bytes(c->din[i]) > 0)
+            rc = cuda_check(cudaMemsetAsync(c->din[i]->data, 0, tensor_bytes(c->din[i]), op_stream(c)), err,
+                            "zero a gradient");
+    return rc;
+}
+
 /* ---- numbers ---- */
 
 __host__ __device__ static inline float op_wide(float x) { return x; }
@@ -61,6 +73,23 @@ template <typename T> struct alignas(16) op_pack {
     static constexpr size_t N = 16 / sizeof(T);
     T v[N];
 };
+
+/* The quotient by a number that is the same for a whole kernel: two products. Any n < 2^63. */
+struct op_divisor {
+    uint64_t by, magic; /* 2^64 / by, rounded up; 0: by 1 */
+};
+
+static inline struct op_divisor op_divisor_of(uint64_t by)
+{
+    return { by, by > 1 ? UINT64_MAX / by + 1 : 0 };
+}
+
+__device__ static inline uint64_t op_divide(uint64_t n, const struct op_divisor &d)
+{
+    uint64_t q = d.magic != 0 ? __umul64hi(n, d.magic) : n;
+
+    return q - (q * d.by > n); /* rounding the magic up is at most one too many */
+}
 
 static inline bool op_aligned(const void *p)
 {
