@@ -3,9 +3,9 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/check.h"
-#include "base/clock.h"
 #include "graph/graph.h"
 
 /* ---- memory ---- */
@@ -69,6 +69,10 @@ static int open_streams(struct gpu *g, struct err *err)
         rc = g->cuda->event_open(false, &g->ready, err);
     if (rc == 0)
         rc = g->cuda->event_open(false, &g->summed, err);
+    if (rc == 0)
+        rc = g->cuda->event_open(true, &g->began, err);
+    if (rc == 0)
+        rc = g->cuda->event_open(true, &g->ended, err);
     return rc;
 }
 
@@ -140,6 +144,8 @@ int gpu_open(struct replica *r, struct err *err)
         g->slots[s] = in_state(g, t, t->mem.slots[s]);
     g->average = in_state(g, t, t->mem.average);
     plan_bind(r->plan, g->state, g->plan_work);
+    if (r->eval_plan != NULL)
+        plan_bind(r->eval_plan, t->opts->evaluate_average ? g->average : g->state, g->plan_work);
     g->inputs_bytes = gpu_input_at(r, r->plan, UINT32_MAX);
     for (uint32_t i = 0; rc == 0 && i < GPU_SLOTS; i++)
         rc = open_slot(r, &g->slot[i], err);
@@ -174,6 +180,8 @@ void gpu_close(struct replica *r)
     g->cuda->free(g->state);
     g->cuda->event_close(g->ready);
     g->cuda->event_close(g->summed);
+    g->cuda->event_close(g->began);
+    g->cuda->event_close(g->ended);
     g->cuda->stream_close(g->sums);
     g->cuda->stream_close(g->feed);
     g->cuda->stream_close(g->work);
@@ -235,6 +243,7 @@ static int connect_gpus(struct replica *r, struct err *err)
     struct gpu *g = r->gpu;
     uint32_t world = 0;
     unsigned char *id = (unsigned char *)r->grads[0]; /* where peers can see it */
+    struct timespec nap = { .tv_nsec = 1000000 };
     int rc = 0;
 
     for (uint32_t i = 0; i < t->group.n_members; i++)
@@ -255,7 +264,7 @@ static int connect_gpus(struct replica *r, struct err *err)
         if (state != 0)
             return state < 0 ? err_wrap(err, state, "connect the GPUs (NCCL)") : 0;
         rc = train_check_canceled(t, err);
-        clock_sleep_ms(1);
+        nanosleep(&nap, NULL);
     }
     return rc < 0 ? err_wrap(err, rc, "connect the GPUs (NCCL)") : 0;
 }
@@ -270,6 +279,7 @@ int gpu_begin(struct replica *r, struct err *err)
         return err_set(err, ERR_NOMEM, "out of memory");
     g->n_lanes = r->n_lanes;
     g->next = 0;
+    g->proves = true;
     for (uint32_t i = 0; i < GPU_SLOTS; i++)
         g->slot[i].is_full = false;
     return connect_gpus(r, err);
