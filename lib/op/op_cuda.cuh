@@ -40,6 +40,12 @@ static inline bool op_cuda_wants(const struct op_call *c, uint32_t i)
     return i < c->n_in && c->din[i] != NULL;
 }
 
+/* Will the gradient of input i be asked for? */
+static inline bool op_cuda_plan_wants(const struct op_plan *p, uint32_t i)
+{
+    return p->training && (p->want_din & OP_IN(i < 31 ? i : 31)) != 0;
+}
+
 /* The backward of a call that no gradient reaches: zero wherever din is not to be added to. */
 static inline int op_cuda_bwd_zero(const struct op_call *c, struct err *err)
 {
@@ -71,6 +77,11 @@ template <> __host__ __device__ inline __half op_narrow<__half>(float x) { retur
 /* 16 bytes of T. */
 template <typename T> struct alignas(16) op_pack {
     static constexpr size_t N = 16 / sizeof(T);
+    T v[N];
+};
+
+/* N numbers that are read and written at once. */
+template <typename T, int N> struct alignas(N * sizeof(T)) op_some {
     T v[N];
 };
 

@@ -45,16 +45,14 @@ struct moved {
 template <typename To, typename From, int N>
 __global__ void move_shifted(To *to, const From *from, struct moved m, bool add)
 {
-    struct alignas(N * sizeof(To)) to_pack { To v[N]; };
-    struct alignas(N * sizeof(From)) from_pack { From v[N]; };
     uint64_t step = (uint64_t)gridDim.x * blockDim.x;
 
     for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < m.n; i += step) {
         uint64_t rest = i;
         int64_t at = 0, src = 0;
         bool inside = true;
-        to_pack out;
-        from_pack in = {};
+        op_some<To, N> out;
+        op_some<From, N> in = {};
 
 #pragma unroll
         for (int k = CONV_AXES; k-- > 0;) {
@@ -65,16 +63,16 @@ __global__ void move_shifted(To *to, const From *from, struct moved m, bool add)
             src += q * m.from_step[k];
         }
         if (inside)
-            in = ((const from_pack *)from)[src];
+            in = ((const op_some<From, N> *)from)[src];
         if (add)
-            out = ((const to_pack *)to)[at];
+            out = ((const op_some<To, N> *)to)[at];
 #pragma unroll
         for (int k = 0; k < N; k++) {
             float v = inside ? op_wide(in.v[k]) : 0.0f;
 
             out.v[k] = op_narrow<To>(add ? op_wide(out.v[k]) + v : v);
         }
-        ((to_pack *)to)[at] = out;
+        ((op_some<To, N> *)to)[at] = out;
     }
 }
 
@@ -150,18 +148,17 @@ int conv_copy(const struct conv_form *from, const void *src, const int64_t shift
 /* Each thread owns packs of N numbers of y, a grid apart; o is a multiple of N. */
 template <typename T, int N> __global__ void add_bias(T *y, uint64_t packs, uint32_t o, const float *bias)
 {
-    struct alignas(N * sizeof(T)) pack { T v[N]; };
     uint64_t step = (uint64_t)gridDim.x * blockDim.x;
 
     for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < packs; i += step) {
         uint64_t rest = i;
         const float *b = bias + (size_t)op_digit(&rest, o / N) * N;
-        pack p = ((const pack *)y)[i];
+        op_some<T, N> p = ((const op_some<T, N> *)y)[i];
 
 #pragma unroll
         for (int k = 0; k < N; k++)
             p.v[k] = op_narrow<T>(op_wide(p.v[k]) + b[k]);
-        ((pack *)y)[i] = p;
+        ((op_some<T, N> *)y)[i] = p;
     }
 }
 
