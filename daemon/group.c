@@ -129,7 +129,7 @@ static bool may_step(void *arg)
     struct group *g = r->group;
 
     return !__atomic_load_n(&g->needs_lease, __ATOMIC_ACQUIRE) ||
-           clock_ns() < lease_hold_until(g->lease, NULL);
+           clock_ns() < lease_hold_until(g->lease);
 }
 
 /* The checkpoint writer's thread. Whoever coordinates is about to have the lease, if it can be had. */
@@ -139,9 +139,9 @@ static int may_save(void *arg, struct err *err)
     struct group *g = r->group;
     uint64_t begin = clock_ms();
 
-    while (lease_hold_until(g->lease, NULL) == 0 && clock_ms() - begin < LEASE_WAIT_MS && !r->cancel)
+    while (lease_hold_until(g->lease) == 0 && clock_ms() - begin < LEASE_WAIT_MS && !r->cancel)
         usleep(LOOK_MS * 1000);
-    if (lease_hold_until(g->lease, NULL) == 0)
+    if (lease_hold_until(g->lease) == 0)
         return err_set(err, ERR_TIMEOUT, "this task does not hold the lease yet");
     return lease_check(g->lease, err);
 }
@@ -243,7 +243,7 @@ static void on_save(void *arg)
     struct run *r = arg;
     struct group *g = r->group;
 
-    if (g->lease != NULL && lease_hold_until(g->lease, NULL) == 0)
+    if (g->lease != NULL && lease_hold_until(g->lease) == 0)
         rdzv_saved(g->rdzv, false, "this task does not hold the lease on the shared storage");
     else
         run_save(r);

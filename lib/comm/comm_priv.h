@@ -118,7 +118,6 @@ struct comm_rank {
     bool yields;           /* never spins */
     bool torn;             /* a call failed half-way: peers may still be in it */
     _Atomic bool inside;   /* of a call */
-    _Atomic uint64_t wait_ns;
 };
 
 /* What the members of a host share besides their arenas: a head, a slot per rank, and per rank two
@@ -236,8 +235,9 @@ void life_advance(struct comm *c, const struct pollfd *polls, uint32_t n);
 void life_read(struct comm *c, struct comm_life *l); /* what there is, without waiting */
 /* Another life, of a member that has none yet. */
 void life_add(struct comm *c, int fd, uint32_t member, enum life_kind kind);
-/* From now on a failure spreads at once; one that came before does so now. */
-void comm_begin(struct comm *c);
+void life_close(struct comm_life *l); /* with what was passed and nobody took */
+/* From now on a failure spreads at once. false: one that came before does so now. */
+bool comm_begin(struct comm *c);
 /* Lets go of the tethers of the others: nobody of ours will write into their arenas any more. */
 void comm_release(struct comm *c);
 void comm_wake(struct comm *c);

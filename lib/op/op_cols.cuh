@@ -45,7 +45,7 @@ __global__ void op_cols_sum(const T *x, struct op_cols c, float scale, Out *out,
         float sum[N] = {};
 
         for (size_t r = chunk * c.per + threadIdx.y; r < end && col < c.cols; r += blockDim.y) {
-            op_some<T, N> p = *(const op_some<T, N> *)(x + (b * c.rows + r) * c.cols + col);
+            op_pack<T, N> p = *(const op_pack<T, N> *)(x + (b * c.rows + r) * c.cols + col);
 
 #pragma unroll
             for (int k = 0; k < N; k++)

@@ -132,7 +132,7 @@ static int backward(const struct op_call *c, struct err *err)
     int rc;
 
     if (dy == NULL)
-        return op_cuda_bwd_zero(c, err);
+        return op_cuda_zero(c, err);
     rc = bwd_pass(c, 1, CONV_W, err);
     if (rc == 0)
         rc = bwd_pass(c, 0, s->in, err);

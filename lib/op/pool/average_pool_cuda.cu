@@ -26,13 +26,12 @@ template <typename T, int N> __global__ void means_of_windows(const T *x, T *y, 
 {
     const struct pool_windows &w = m.w;
     uint64_t step = (uint64_t)gridDim.x * blockDim.x;
-    uint64_t packs = w.n * (uint64_t)w.out[0] * (uint64_t)w.out[1] * (uint64_t)w.out[2] * (w.c / N);
 
-    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < packs; i += step) {
-        struct pool_place p = pool_place_of<N>(w, w.out, i);
+    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < w.packs; i += step) {
+        struct pool_place p = pool_place_of<N>(w, i);
         struct pool_taps t[3];
         pool_sum<N> s;
-        op_some<T, N> out;
+        op_pack<T, N> out;
         float by;
 
         for (int k = 0; k < 3; k++)
@@ -43,7 +42,7 @@ template <typename T, int N> __global__ void means_of_windows(const T *x, T *y, 
                 for (int32_t c = 0; c < t[2].n; c++) {
                     uint64_t at = pool_index(w, w.in, p, t[0].at + a * w.dilation[0],
                                              t[1].at + b * w.dilation[1], t[2].at + c * w.dilation[2]);
-                    op_some<T, N> v = *(const op_some<T, N> *)(x + at);
+                    op_pack<T, N> v = *(const op_pack<T, N> *)(x + at);
 
 #pragma unroll
                     for (int k = 0; k < N; k++)
@@ -54,7 +53,7 @@ template <typename T, int N> __global__ void means_of_windows(const T *x, T *y, 
 #pragma unroll
         for (int k = 0; k < N; k++)
             out.v[k] = op_narrow<T>(s.sum[k] * by);
-        ((op_some<T, N> *)y)[i] = out;
+        ((op_pack<T, N> *)y)[i] = out;
     }
 }
 
@@ -63,13 +62,12 @@ template <typename T, int N> __global__ void share_means(const T *dy, T *dx, boo
 {
     const struct pool_windows &w = m.w;
     uint64_t step = (uint64_t)gridDim.x * blockDim.x;
-    uint64_t packs = w.n * (uint64_t)w.in[0] * (uint64_t)w.in[1] * (uint64_t)w.in[2] * (w.c / N);
 
-    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < packs; i += step) {
-        struct pool_place p = pool_place_of<N>(w, w.in, i);
+    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < w.packs; i += step) {
+        struct pool_place p = pool_place_of<N>(w, i);
         struct pool_span s[3];
         float sum[N] = {};
-        op_some<T, N> out;
+        op_pack<T, N> out;
         int32_t e[3];
 
         for (int k = 0; k < 3; k++)
@@ -88,17 +86,17 @@ template <typename T, int N> __global__ void share_means(const T *dy, T *dx, boo
                     if (!reads)
                         continue;
                     by = share(m, e, t);
-                    op_some<T, N> d = *(const op_some<T, N> *)(dy + pool_index(w, w.out, p, e[0], e[1], e[2]));
+                    op_pack<T, N> d = *(const op_pack<T, N> *)(dy + pool_index(w, w.out, p, e[0], e[1], e[2]));
 #pragma unroll
                     for (int k = 0; k < N; k++)
                         sum[k] += by * op_wide(d.v[k]);
                 }
         if (add)
-            out = ((const op_some<T, N> *)dx)[i];
+            out = ((const op_pack<T, N> *)dx)[i];
 #pragma unroll
         for (int k = 0; k < N; k++)
             out.v[k] = op_narrow<T>(add ? op_wide(out.v[k]) + sum[k] : sum[k]);
-        ((op_some<T, N> *)dx)[i] = out;
+        ((op_pack<T, N> *)dx)[i] = out;
     }
 }
 
@@ -112,30 +110,28 @@ static struct means means_of(const struct op_call *c, const struct tensor *x)
 static int forward(const struct op_call *c, struct err *err)
 {
     struct means m = means_of(c, c->in[0]);
-    uint64_t size = pool_size(&m.w, m.w.out);
 
-    if (size == 0)
+    if (pool_size(&m.w, m.w.out) == 0)
         return 0;
     OP_FLOATS(c->in[0]->dtype, const T *x = (const T *)c->in[0]->data; T *y = (T *)c->out[0]->data;
-              POOL_PACKED(T, m.w.c, op_aligned(x) && op_aligned(y),
-                          POOL_LAUNCH((means_of_windows<T, N>), size, op_stream(c), x, y, m)))
+              POOL_PACKED(T, &m.w, op_aligned(x) && op_aligned(y),
+                          POOL_LAUNCH((means_of_windows<T, N>), &m.w, out, op_stream(c), x, y, m)))
     return cuda_launched(err);
 }
 
 static int backward(const struct op_call *c, struct err *err)
 {
     struct means m;
-    uint64_t size;
 
     if (c->dout[0] == NULL || c->din[0] == NULL)
-        return op_cuda_bwd_zero(c, err);
+        return op_cuda_zero(c, err);
     m = means_of(c, c->din[0]);
-    size = pool_size(&m.w, m.w.in);
-    if (size == 0)
+    if (pool_size(&m.w, m.w.in) == 0)
         return 0;
     OP_FLOATS(c->din[0]->dtype, const T *dy = (const T *)c->dout[0]->data; T *dx = (T *)c->din[0]->data;
-              POOL_PACKED(T, m.w.c, op_aligned(dy) && op_aligned(dx),
-                          POOL_LAUNCH((share_means<T, N>), size, op_stream(c), dy, dx, op_cuda_adds(c, 0), m)))
+              POOL_PACKED(T, &m.w, op_aligned(dy) && op_aligned(dx),
+                          POOL_LAUNCH((share_means<T, N>), &m.w, in, op_stream(c), dy, dx,
+                                      op_cuda_adds(c, 0), m)))
     return cuda_launched(err);
 }
 

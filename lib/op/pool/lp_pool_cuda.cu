@@ -13,20 +13,19 @@ __device__ static inline float power(float x, float p)
 template <int N> __global__ void norms_of_windows(const float *x, float *y, float p, struct pool_windows w)
 {
     uint64_t step = (uint64_t)gridDim.x * blockDim.x;
-    uint64_t packs = w.n * (uint64_t)w.out[0] * (uint64_t)w.out[1] * (uint64_t)w.out[2] * (w.c / N);
 
-    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < packs; i += step) {
-        struct pool_place at = pool_place_of<N>(w, w.out, i);
+    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < w.packs; i += step) {
+        struct pool_place at = pool_place_of<N>(w, i);
         struct pool_taps t[3];
         pool_sum<N> s;
-        op_some<float, N> out;
+        op_pack<float, N> out;
 
         for (int k = 0; k < 3; k++)
             t[k] = pool_taps_of(w, k, at.at[k]);
         for (int32_t a = 0; a < t[0].n; a++)
             for (int32_t b = 0; b < t[1].n; b++)
                 for (int32_t c = 0; c < t[2].n; c++) {
-                    op_some<float, N> v = *(const op_some<float, N> *)(
+                    op_pack<float, N> v = *(const op_pack<float, N> *)(
                         x + pool_index(w, w.in, at, t[0].at + a * w.dilation[0],
                                        t[1].at + b * w.dilation[1], t[2].at + c * w.dilation[2]));
 
@@ -39,7 +38,7 @@ template <int N> __global__ void norms_of_windows(const float *x, float *y, floa
 #pragma unroll
         for (int k = 0; k < N; k++)
             out.v[k] = p == 1 ? s.sum[k] : p == 2 ? sqrtf(s.sum[k]) : powf(s.sum[k], 1.0f / p);
-        ((op_some<float, N> *)y)[i] = out;
+        ((op_pack<float, N> *)y)[i] = out;
     }
 }
 
@@ -50,11 +49,10 @@ __global__ void share_norms(const float *x, const float *y, const float *dy, flo
                             struct pool_windows w)
 {
     uint64_t step = (uint64_t)gridDim.x * blockDim.x;
-    uint64_t packs = w.n * (uint64_t)w.in[0] * (uint64_t)w.in[1] * (uint64_t)w.in[2] * (w.c / N);
 
-    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < packs; i += step) {
-        struct pool_place at = pool_place_of<N>(w, w.in, i);
-        op_some<float, N> mine = ((const op_some<float, N> *)x)[i], out;
+    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < w.packs; i += step) {
+        struct pool_place at = pool_place_of<N>(w, i);
+        op_pack<float, N> mine = ((const op_pack<float, N> *)x)[i], out;
         struct pool_span s[3];
         float sum[N] = {}, inner[N];
 
@@ -74,8 +72,8 @@ __global__ void share_norms(const float *x, const float *y, const float *dy, flo
                     if (pool_tap(w, 0, a, at.at[0]) < 0 || pool_tap(w, 1, b, at.at[1]) < 0 ||
                         pool_tap(w, 2, c, at.at[2]) < 0)
                         continue;
-                    op_some<float, N> d = *(const op_some<float, N> *)(dy + e),
-                                      norm = *(const op_some<float, N> *)(y + e);
+                    op_pack<float, N> d = *(const op_pack<float, N> *)(dy + e),
+                                      norm = *(const op_pack<float, N> *)(y + e);
 #pragma unroll
                     for (int k = 0; k < N; k++)
                         if (norm.v[k] > 0)
@@ -83,11 +81,11 @@ __global__ void share_norms(const float *x, const float *y, const float *dy, flo
                                        : p == 1 ? d.v[k] : d.v[k] * powf(norm.v[k], 1.0f - p)) * inner[k];
                 }
         if (add)
-            out = ((const op_some<float, N> *)dx)[i];
+            out = ((const op_pack<float, N> *)dx)[i];
 #pragma unroll
         for (int k = 0; k < N; k++)
             out.v[k] = add ? out.v[k] + sum[k] : sum[k];
-        ((op_some<float, N> *)dx)[i] = out;
+        ((op_pack<float, N> *)dx)[i] = out;
     }
 }
 
@@ -97,12 +95,11 @@ static int forward(const struct op_call *c, struct err *err)
     struct pool_windows w = pool_windows_of(&p->window, c->in[0]);
     const float *x = (const float *)c->in[0]->data;
     float *y = (float *)c->out[0]->data;
-    uint64_t size = pool_size(&w, w.out);
 
-    if (size == 0)
+    if (pool_size(&w, w.out) == 0)
         return 0;
-    POOL_PACKED(float, w.c, op_aligned(x) && op_aligned(y),
-                POOL_LAUNCH((norms_of_windows<N>), size, op_stream(c), x, y, p->p, w))
+    POOL_PACKED(float, &w, op_aligned(x) && op_aligned(y),
+                POOL_LAUNCH((norms_of_windows<N>), &w, out, op_stream(c), x, y, p->p, w))
     return cuda_launched(err);
 }
 
@@ -111,21 +108,20 @@ static int backward(const struct op_call *c, struct err *err)
     const struct lp_pool_param *p = (const struct lp_pool_param *)c->param;
     const float *x, *y, *dy;
     struct pool_windows w;
-    uint64_t size;
     float *dx;
 
     if (c->dout[0] == NULL || c->din[0] == NULL)
-        return op_cuda_bwd_zero(c, err);
+        return op_cuda_zero(c, err);
     w = pool_windows_of(&p->window, c->in[0]);
-    size = pool_size(&w, w.in);
     x = (const float *)c->in[0]->data;
     y = (const float *)c->out[0]->data;
     dy = (const float *)c->dout[0]->data;
     dx = (float *)c->din[0]->data;
-    if (size == 0)
+    if (pool_size(&w, w.in) == 0)
         return 0;
-    POOL_PACKED(float, w.c, op_aligned(x) && op_aligned(y) && op_aligned(dy) && op_aligned(dx),
-                POOL_LAUNCH((share_norms<N>), size, op_stream(c), x, y, dy, dx, p->p, op_cuda_adds(c, 0), w))
+    POOL_PACKED(float, &w, op_aligned(x) && op_aligned(y) && op_aligned(dy) && op_aligned(dx),
+                POOL_LAUNCH((share_norms<N>), &w, in, op_stream(c), x, y, dy, dx, p->p,
+                            op_cuda_adds(c, 0), w))
     return cuda_launched(err);
 }
 

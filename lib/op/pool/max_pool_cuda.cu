@@ -15,15 +15,14 @@ template <typename T, int N, typename Tap>
 __global__ void max_windows(const T *x, T *y, Tap *won, int64_t *indices, struct pool_windows w)
 {
     uint64_t step = (uint64_t)gridDim.x * blockDim.x;
-    uint64_t packs = w.n * (uint64_t)w.out[0] * (uint64_t)w.out[1] * (uint64_t)w.out[2] * (w.c / N);
 
-    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < packs; i += step) {
-        struct pool_place p = pool_place_of<N>(w, w.out, i);
+    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < w.packs; i += step) {
+        struct pool_place p = pool_place_of<N>(w, i);
         struct pool_taps t[3];
         float most[N];
         int32_t tap[N];
-        op_some<T, N> best;
-        op_some<Tap, N> taps;
+        op_pack<T, N> best;
+        op_pack<Tap, N> taps;
 
         for (int k = 0; k < 3; k++)
             t[k] = pool_taps_of(w, k, p.at[k]);
@@ -38,7 +37,7 @@ __global__ void max_windows(const T *x, T *y, Tap *won, int64_t *indices, struct
                     int32_t now = ((t[0].tap + a) * w.kernel[1] + t[1].tap + b) * w.kernel[2] + t[2].tap + c;
                     uint64_t at = pool_index(w, w.in, p, t[0].at + a * w.dilation[0],
                                              t[1].at + b * w.dilation[1], t[2].at + c * w.dilation[2]);
-                    op_some<T, N> v = *(const op_some<T, N> *)(x + at);
+                    op_pack<T, N> v = *(const op_pack<T, N> *)(x + at);
 
 #pragma unroll
                     for (int k = 0; k < N; k++)
@@ -53,9 +52,9 @@ __global__ void max_windows(const T *x, T *y, Tap *won, int64_t *indices, struct
             taps.v[k] = (Tap)tap[k];
         }
         if (y != NULL)
-            ((op_some<T, N> *)y)[i] = best;
+            ((op_pack<T, N> *)y)[i] = best;
         if (won != NULL)
-            ((op_some<Tap, N> *)won)[i] = taps;
+            ((op_pack<Tap, N> *)won)[i] = taps;
         for (int k = 0; indices != NULL && k < N; k++) {
             uint64_t plane = p.image * w.c + p.channel + (uint64_t)k, to = plane, from = plane;
 
@@ -79,13 +78,12 @@ template <typename T, int N, typename Tap>
 __global__ void max_winners(const T *dy, const Tap *won, T *dx, bool add, struct pool_windows w)
 {
     uint64_t step = (uint64_t)gridDim.x * blockDim.x;
-    uint64_t packs = w.n * (uint64_t)w.in[0] * (uint64_t)w.in[1] * (uint64_t)w.in[2] * (w.c / N);
 
-    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < packs; i += step) {
-        struct pool_place p = pool_place_of<N>(w, w.in, i);
+    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < w.packs; i += step) {
+        struct pool_place p = pool_place_of<N>(w, i);
         struct pool_span s[3];
         float sum[N] = {};
-        op_some<T, N> out;
+        op_pack<T, N> out;
 
         for (int k = 0; k < 3; k++)
             s[k] = pool_span_of(w, k, p.at[k]);
@@ -98,20 +96,41 @@ __global__ void max_winners(const T *dy, const Tap *won, T *dx, bool add, struct
 
                     if (ta < 0 || tb < 0 || tc < 0)
                         continue;
-                    op_some<T, N> d = *(const op_some<T, N> *)(dy + at);
-                    op_some<Tap, N> winner = *(const op_some<Tap, N> *)(won + at);
+                    op_pack<T, N> d = *(const op_pack<T, N> *)(dy + at);
+                    op_pack<Tap, N> winner = *(const op_pack<Tap, N> *)(won + at);
 #pragma unroll
                     for (int k = 0; k < N; k++)
                         if (winner.v[k] == (Tap)((ta * w.kernel[1] + tb) * w.kernel[2] + tc))
                             sum[k] += op_wide(d.v[k]);
                 }
         if (add)
-            out = ((const op_some<T, N> *)dx)[i];
+            out = ((const op_pack<T, N> *)dx)[i];
 #pragma unroll
         for (int k = 0; k < N; k++)
             out.v[k] = op_narrow<T>(add ? op_wide(out.v[k]) + sum[k] : sum[k]);
-        ((op_some<T, N> *)dx)[i] = out;
+        ((op_pack<T, N> *)dx)[i] = out;
     }
+}
+
+template <typename T>
+static void max_forward(const T *x, T *y, void *save, int64_t *indices, struct pool_windows *w, cudaStream_t s)
+{
+    POOL_PACKED(T, w, op_aligned(x) && op_aligned(y),
+                if (is_small(w))
+                    POOL_LAUNCH((max_windows<T, N, uint8_t>), w, out, s, x, y, (uint8_t *)save, indices, *w);
+                else
+                    POOL_LAUNCH((max_windows<T, N, uint32_t>), w, out, s, x, y, (uint32_t *)save, indices, *w))
+}
+
+template <typename T>
+static void max_backward(const T *dy, const void *save, T *dx, bool add, struct pool_windows *w, cudaStream_t s)
+{
+    POOL_PACKED(T, w, op_aligned(dy) && op_aligned(dx),
+                if (is_small(w))
+                    POOL_LAUNCH((max_winners<T, N, uint8_t>), w, in, s, dy, (const uint8_t *)save, dx, add, *w);
+                else
+                    POOL_LAUNCH((max_winners<T, N, uint32_t>), w, in, s, dy, (const uint32_t *)save, dx, add,
+                                *w))
 }
 
 static int plan(struct op_plan *p, struct err *err)
@@ -133,18 +152,11 @@ static int forward(const struct op_call *c, struct err *err)
     struct pool_windows w = pool_windows_of(&param->window, c->in[0]);
     void *y = c->out[0] != NULL ? c->out[0]->data : NULL;
     int64_t *indices = c->n_out > 1 && c->out[1] != NULL ? (int64_t *)c->out[1]->data : NULL;
-    bool aligned = op_aligned(c->in[0]->data) && op_aligned(y);
-    uint64_t size = pool_size(&w, w.out);
 
-    if (size == 0)
+    if (pool_size(&w, w.out) == 0)
         return 0;
-    OP_FLOATS(c->in[0]->dtype, const T *x = (const T *)c->in[0]->data; POOL_PACKED(T, w.c, aligned,
-        if (is_small(&w))
-            POOL_LAUNCH((max_windows<T, N, uint8_t>), size, op_stream(c), x, (T *)y, (uint8_t *)c->save,
-                        indices, w);
-        else
-            POOL_LAUNCH((max_windows<T, N, uint32_t>), size, op_stream(c), x, (T *)y, (uint32_t *)c->save,
-                        indices, w)))
+    OP_FLOATS(c->in[0]->dtype, max_forward((const T *)c->in[0]->data, (T *)y, c->save, indices, &w,
+                                           op_stream(c)))
     return cuda_launched(err);
 }
 
@@ -152,22 +164,14 @@ static int backward(const struct op_call *c, struct err *err)
 {
     const struct max_pool_param *param = (const struct max_pool_param *)c->param;
     struct pool_windows w;
-    uint64_t size;
 
     if (c->dout[0] == NULL || c->din[0] == NULL)
-        return op_cuda_bwd_zero(c, err);
+        return op_cuda_zero(c, err);
     w = pool_windows_of(&param->window, c->din[0]);
-    size = pool_size(&w, w.in);
-    if (size == 0)
+    if (pool_size(&w, w.in) == 0)
         return 0;
-    OP_FLOATS(c->din[0]->dtype, const T *dy = (const T *)c->dout[0]->data; T *dx = (T *)c->din[0]->data;
-        POOL_PACKED(T, w.c, op_aligned(dy) && op_aligned(dx),
-        if (is_small(&w))
-            POOL_LAUNCH((max_winners<T, N, uint8_t>), size, op_stream(c), dy, (const uint8_t *)c->save, dx,
-                        op_cuda_adds(c, 0), w);
-        else
-            POOL_LAUNCH((max_winners<T, N, uint32_t>), size, op_stream(c), dy, (const uint32_t *)c->save, dx,
-                        op_cuda_adds(c, 0), w)))
+    OP_FLOATS(c->din[0]->dtype, max_backward((const T *)c->dout[0]->data, c->save, (T *)c->din[0]->data,
+                                             op_cuda_adds(c, 0), &w, op_stream(c)))
     return cuda_launched(err);
 }
 

@@ -17,6 +17,9 @@ struct pool_windows {
     int32_t in[3], out[3], kernel[3], stride[3], dilation[3], lo[3];
     uint32_t c;
     uint64_t n;
+    /* What the threads of a launch own: `packs` packs of channels, of a pixel, in a space of three axes. */
+    uint64_t packs;
+    struct op_divisor pixel, space[3];
 };
 
 static inline struct pool_windows pool_windows_of(const struct op_window *window, const struct tensor *x)
@@ -43,7 +46,16 @@ static inline uint64_t pool_size(const struct pool_windows *w, const int32_t *sp
     return w->n * (uint64_t)space[0] * (uint64_t)space[1] * (uint64_t)space[2] * w->c;
 }
 
-/* Which pack of channels, place and image is thread i's, of packs of N in `space`. */
+/* A launch over packs of N channels in `space`, which is w->in or w->out. */
+static inline void pool_walk(struct pool_windows *w, const int32_t *space, uint32_t n)
+{
+    w->packs = pool_size(w, space) / n;
+    w->pixel = op_divisor_of(w->c / n);
+    for (int k = 0; k < 3; k++)
+        w->space[k] = op_divisor_of((uint64_t)space[k]);
+}
+
+/* Which channels of which place and image are thread i's. */
 struct pool_place {
     uint64_t image;
     int32_t at[3];
@@ -51,14 +63,13 @@ struct pool_place {
 };
 
 template <int N>
-__device__ static inline struct pool_place pool_place_of(const struct pool_windows &w, const int32_t *space,
-                                                         uint64_t i)
+__device__ static inline struct pool_place pool_place_of(const struct pool_windows &w, uint64_t i)
 {
     struct pool_place p;
 
-    p.channel = op_digit(&i, w.c / N) * N;
+    p.channel = (uint32_t)op_digit(&i, w.pixel) * N;
     for (int k = 3; k-- > 0;)
-        p.at[k] = (int32_t)op_digit(&i, (uint32_t)space[k]);
+        p.at[k] = (int32_t)op_digit(&i, w.space[k]);
     p.image = i;
     return p;
 }
@@ -131,9 +142,9 @@ template <int N> struct pool_sum {
     }
 };
 
-/* Does `body` with N = 16 bytes of T, or 1. p...: memory that must then be aligned. */
-#define POOL_PACKED(T_, c_, aligned_, ...)                                                             \
-    if ((c_) % op_pack<T_>::N == 0 && (aligned_)) {                                                    \
+/* Runs a statement with N = 16 bytes of T_, where channels and memory allow it, or 1. */
+#define POOL_PACKED(T_, w_, aligned_, ...)                                                             \
+    if ((w_)->c % op_pack<T_>::N == 0 && (aligned_)) {                                                 \
         constexpr int N = (int)op_pack<T_>::N;                                                         \
         __VA_ARGS__;                                                                                   \
     } else {                                                                                           \
@@ -141,7 +152,11 @@ template <int N> struct pool_sum {
         __VA_ARGS__;                                                                                   \
     }
 
-#define POOL_LAUNCH(kernel_, numbers_, stream_, ...)                                                   \
-    CUDA_LAUNCH(kernel_, op_blocks((size_t)(numbers_) / N, OP_THREADS), OP_THREADS, 0, stream_, __VA_ARGS__)
+/* ... within which a kernel is launched; its last argument is the windows, or begins with them. */
+#define POOL_LAUNCH(kernel_, w_, space_, stream_, ...)                                                 \
+    do {                                                                                               \
+        pool_walk(w_, (w_)->space_, N);                                                                \
+        CUDA_LAUNCH(kernel_, op_blocks((w_)->packs, OP_THREADS), OP_THREADS, 0, stream_, __VA_ARGS__); \
+    } while (0)
 
 #endif
