@@ -85,7 +85,7 @@ $(BIN): $(BUILD)/%: $(BUILD)/daemon/%.c.o $(BUILD)/libapp.a $(BUILD)/libtrainerd
 	@$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
 $(TEST) $(FUZZ) $(BENCH): $(BUILD)/%: $(BUILD)/%.c.o $(KIT) $(BUILD)/libapp.a $(BUILD)/libtrainerd.a
 	@echo "  LINK  $@"
-	@$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
+	@$(CC) $(CFLAGS) -o $@ $(filter-out %.a,$^) $(filter %.a,$^) $(LDLIBS) -lcmocka
 
 $(BUILD)/pic/%.c.o: %.c
 	@mkdir -p $(@D)

@@ -1,6 +1,7 @@
 /* plugin.cu - the plugin's table: what the .cu files of all folders offer together. */
 #include "cuda/math.cuh"
 #include "device/device_cuda.cuh"
+#include "optim/optim_cuda.cuh"
 
 extern "C" {
 #include "op/op.h"
@@ -25,6 +26,11 @@ static const struct op_kernels *kernels_of(uint32_t row)
 static const struct cuda_math math_table = {
     .add = cuda_math_add,
     .scale = cuda_math_scale,
+    .look = cuda_look,
+    .optim_open = cuda_optim_open,
+    .optim_close = cuda_optim_close,
+    .optim_look = cuda_optim_look,
+    .optim_update = cuda_optim_update,
 };
 
 extern "C" __attribute__((visibility("default"))) const struct cuda_api trainerd_cuda_plugin = {

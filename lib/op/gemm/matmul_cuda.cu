@@ -141,7 +141,7 @@ static int backward(const struct op_call *c, struct err *err)
     int rc = 0;
 
     if (c->dout[0] == NULL)
-        return op_cuda_bwd_zero(c, err);
+        return op_cuda_zero(c, err);
     dy = c->dout[0]->data;
     if (c->din[0] != NULL)
         rc = product_run(s->d[0], dy, c->in[1]->data, c->din[0]->data, NULL, 1.0f, op_cuda_adds(c, 0), c->scratch,
