@@ -167,8 +167,8 @@ static int run_units(cudaStream_t s, const struct copy *c, const T *x, T *y, str
 {
     size_t n = elements(c) / V;
     unsigned blocks = op_blocks(n, OP_THREADS * (sizeof(T) * V < 16 ? 4 : 1));
-    auto run = [&](auto index) {
-        using I = decltype(index);
+
+    SHAPE_INDEX(n, {
         copy_walk<I> w = {};
 
         for (uint32_t k = 0; k < c->n; k++) {
@@ -182,12 +182,7 @@ static int run_units(cudaStream_t s, const struct copy *c, const T *x, T *y, str
         }
         CUDA_LAUNCH((copy_units<T, V, ADD, I>), blocks, OP_THREADS, 0, s, w, (I)n,
                     (const copy_unit<T, V> *)x, (copy_unit<T, V> *)y);
-    };
-
-    if (shape_is_small(n))
-        run(uint32_t());
-    else
-        run(uint64_t());
+    });
     return cuda_launched(err);
 }
 
@@ -198,8 +193,8 @@ static int run_squares(cudaStream_t s, const struct copy *c, uint32_t b, const T
     constexpr size_t WIDE = SIDE * V;
     size_t across = (c->axis[0].size + WIDE - 1) / WIDE, down = (c->axis[b].size + WIDE - 1) / WIDE;
     size_t n = elements(c) / (c->axis[0].size * c->axis[b].size) * across * down;
-    auto run = [&](auto index) {
-        using I = decltype(index);
+
+    SHAPE_INDEX(n, {
         squares<I> q = {};
 
         q.a = (int64_t)c->axis[0].size;
@@ -213,12 +208,7 @@ static int run_squares(cudaStream_t s, const struct copy *c, uint32_t b, const T
             if (k != b)
                 copy_walk_add(&q.rest, &c->axis[k], 1);
         CUDA_LAUNCH((copy_squares<T, V, ADD, I>), op_blocks(n, 1), OP_THREADS, 0, s, q, x, y);
-    };
-
-    if (shape_is_small(n))
-        run(uint32_t());
-    else
-        run(uint64_t());
+    });
     return cuda_launched(err);
 }
 

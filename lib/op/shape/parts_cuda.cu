@@ -1,7 +1,6 @@
 /* parts_cuda.cu - see parts.h: Transpose, DepthToSpace, SpaceToDepth, Concat, Split, Slice, Pad. The parts
  * are those that the plan for CPUs makes; each is a launch. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "op/shape/copy_cuda.cuh"
 
@@ -23,36 +22,6 @@ static int plan(struct op_plan *p, struct err *err)
     return rc;
 }
 
-/* y [n] becomes what is at `there` of the GPU, or `here`. */
-template <typename U> __global__ void fill(U *y, size_t n, const U *there, U here)
-{
-    U value = there != NULL ? *there : here;
-
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
-        y[i] = value;
-}
-
-/* there, here NULL: zero. */
-static int fill_with(const struct op_call *c, const struct tensor *y, const void *there, const void *here,
-                     struct err *err)
-{
-    size_t size = tensor_dtype_bytes(y->dtype), n = (size_t)tensor_elements(y);
-
-    if (there == NULL && here == NULL)
-        return cuda_fill(y->data, 0, n * size, c->run->queue, err);
-    if (n == 0)
-        return 0;
-    OP_SIZES(size, {
-        U value = 0;
-
-        if (here != NULL)
-            memcpy(&value, here, sizeof(value));
-        CUDA_LAUNCH((fill<U>), op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c), (U *)y->data, n,
-                    (const U *)there, value);
-    });
-    return cuda_launched(err);
-}
-
 static int move(const struct op_call *c, const void *here, struct err *err)
 {
     const struct parts *s = (const struct parts *)c->state;
@@ -61,7 +30,7 @@ static int move(const struct op_call *c, const void *here, struct err *err)
 
     for (uint32_t i = 0; s->fills && i < c->n_out && rc == 0; i++)
         if (c->out[i] != NULL)
-            rc = fill_with(c, c->out[i], value != NULL ? value->data : NULL, here, err);
+            rc = shape_cuda_fill(c, c->out[i], value != NULL ? value->data : NULL, here, err);
     for (uint32_t i = 0; i < s->n && rc == 0; i++) {
         const struct part *p = &s->at[i];
 

@@ -3,6 +3,8 @@
 #ifndef OP_SHAPE_SHAPE_CUDA_CUH
 #define OP_SHAPE_SHAPE_CUDA_CUH
 
+#include <string.h>
+
 #include "op/op_cuda.cuh"
 
 /* Calls body with U, an unsigned integer of as many bytes: OP_SIZES(size, { ... U ... }). */
@@ -39,6 +41,36 @@ static inline int shape_cuda_add(const struct op_call *c, const struct tensor *d
     return 0;
 }
 
+/* y [n] becomes what is at `there` of the GPU, or `here`. */
+template <typename U> __global__ void shape_fill(U *y, size_t n, const U *there, U here)
+{
+    U value = there != NULL ? *there : here;
+
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
+        y[i] = value;
+}
+
+/* Every element of y; there and here NULL: zero. */
+static inline int shape_cuda_fill(const struct op_call *c, const struct tensor *y, const void *there,
+                                  const void *here, struct err *err)
+{
+    size_t size = tensor_dtype_bytes(y->dtype), n = (size_t)tensor_elements(y);
+
+    if (there == NULL && here == NULL)
+        return cuda_fill(y->data, 0, n * size, c->run->queue, err);
+    if (n == 0)
+        return 0;
+    OP_SIZES(size, {
+        U value = 0;
+
+        if (here != NULL)
+            memcpy(&value, here, sizeof(value));
+        CUDA_LAUNCH((shape_fill<U>), op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c), (U *)y->data, n,
+                    (const U *)there, value);
+    });
+    return cuda_launched(err);
+}
+
 /* ---- places ---- */
 
 /* Division of 0 <= x < 2^31 by 1 <= d < 2^31 as a multiplication (Granlund and Montgomery). For 64 bits
@@ -64,10 +96,15 @@ template <> struct shape_divisor<uint64_t> {
     __device__ uint64_t operator()(uint64_t x) const { return x / d; }
 };
 
-/* Whether `n` things can be counted in 32 bits as shape_divisor wants it, steps of a grid included. */
-static inline bool shape_is_small(size_t n)
-{
-    return n < (size_t)1 << 30;
-}
+/* One kernel for each: SHAPE_INDEX(n, { ... I ... }). Few things are counted in 32 bits, grid's steps
+ * included. */
+#define SHAPE_INDEX(n_, ...)                                                                           \
+    if ((n_) < (size_t)1 << 30) {                                                                      \
+        using I = uint32_t;                                                                            \
+        __VA_ARGS__;                                                                                   \
+    } else {                                                                                           \
+        using I = uint64_t;                                                                            \
+        __VA_ARGS__;                                                                                   \
+    }
 
 #endif
