@@ -109,7 +109,7 @@ $(BUILD)/emulated/%.cu.o: %.cu
 $(BUILD)/emulated/trainerd-cuda.so: $(call emulated_cu,$(CU)) $(EMULATOR) $(BUILD)/libpic.a scripts/plugin.map
 	@echo "  LINK  $@"
 	@$(CC) $(CFLAGS) -shared -o $@ $(filter-out %.map,$^) $(LDLIBS) \
-	    -Wl,-z,defs,--version-script=scripts/plugin.map
+	    -Wl,-z,defs,-z,nodelete,--version-script=scripts/plugin.map
 $(BUILD)/emulated/trainerd: $(BUILD)/trainerd # it looks for the plugin beside itself
 	@mkdir -p $(@D)
 	@ln -f $< $@

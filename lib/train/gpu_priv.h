@@ -1,0 +1,70 @@
+/* gpu_priv.h - what gpu.c (memory, generations) and gpu_step.c (steps) share. */
+#ifndef TRAIN_GPU_PRIV_H
+#define TRAIN_GPU_PRIV_H
+
+#include "data/data.h"
+#include "train/gpu.h"
+#include "train/train_priv.h"
+
+enum { GPU_SLOTS = 2, GPU_ALIGN = 256 };
+
+/* A lane batch on its way: the host fills `pinned`, the feed stream brings it to `stage`, the lane's calls
+ * begin with bringing it from there to the inputs of the plan. */
+struct gpu_slot {
+    char *pinned;
+    char *stage;                /* of the GPU */
+    struct cuda_event *brought; /* `pinned` may be filled again, behind it */
+    struct cuda_event *taken;   /* `stage` likewise */
+    bool is_full;               /* a batch that no lane has taken yet */
+    struct data_batch b;        /* which: samples are ours */
+    uint64_t *samples;          /* [lane batch] */
+    struct op_run *run;         /* pinned; what the lane is: `there` of the GPU */
+    struct op_run *run_there;
+};
+
+struct gpu_lane { /* the calls of a lane that lies in a slot */
+    bool has_run;
+    struct cuda_graph *graph; /* NULL: not captured yet */
+};
+
+struct gpu {
+    const struct cuda_api *cuda;
+    struct cuda_stream *work, *feed, *sums;
+    struct cuda_event *ready, *summed; /* between work and sums */
+    struct cuda_event *began, *ended;  /* timed: around the lanes of the first step of a generation */
+    bool proves;                       /* that step is not over */
+    struct cuda_comm *comm;            /* one generation; NULL: there is nobody to sum up with */
+    float *state;                      /* as train.c's, of the GPU */
+    float *slots[OPTIM_MAX_SLOTS], *average; /* in it */
+    float *grads[MAX_TREE];
+    void *plan_work;                   /* of either plan: they never run at once */
+    struct cuda_optim *optim;
+    struct gpu_slot slot[GPU_SLOTS];
+    uint32_t next;                     /* slot */
+    struct gpu_lane *lanes;            /* [n_lanes][GPU_SLOTS] of this generation */
+    uint32_t n_lanes;
+    size_t inputs_bytes;
+    char *back;                        /* pinned: what a step brings to the host: control words, ... */
+    struct cuda_look *look;            /* ... and what was seen, of the GPU */
+    uint64_t held;                     /* the step whose state it holds */
+    bool has_state;
+};
+
+static inline size_t gpu_round(size_t bytes)
+{
+    return (bytes + GPU_ALIGN - 1) / GPU_ALIGN * GPU_ALIGN;
+}
+
+/* Of all that goes to and from the host behind a reduction, in floats: control words, health's words. */
+static inline size_t gpu_control_floats(const struct train *t)
+{
+    return t->mem.grads - t->mem.params;
+}
+
+/* Input i of a plan, where it lies in a slot. */
+size_t gpu_input_at(const struct replica *r, struct plan *plan, uint32_t i);
+uint32_t gpu_n_inputs(const struct train *t);
+/* Until all that was put on the work stream is done. */
+int gpu_wait(struct replica *r, struct cuda_event *e, struct err *err);
+
+#endif
