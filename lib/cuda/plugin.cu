@@ -4,6 +4,7 @@
 #include "comm/nccl.cuh"
 #include "cuda/math.cuh"
 #include "device/device_cuda.cuh"
+#include "optim/optim_cuda.cuh"
 
 extern "C" {
 #include "op/op.h"
@@ -35,6 +36,11 @@ static void versions(struct cuda_versions *out)
 static const struct cuda_math math_table = {
     .add = cuda_math_add,
     .scale = cuda_math_scale,
+    .look = cuda_look,
+    .optim_open = cuda_optim_open,
+    .optim_close = cuda_optim_close,
+    .optim_look = cuda_optim_look,
+    .optim_update = cuda_optim_update,
 };
 
 extern "C" __attribute__((visibility("default"))) const struct cuda_api trainerd_cuda_plugin = {

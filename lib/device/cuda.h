@@ -56,9 +56,16 @@ enum cuda_when { CUDA_FIRST, CUDA_SOME_TIME }; /* what waits for a stream: other
 
 struct cuda_look { /* what a pass over numbers found */
     double squares;    /* the sum of their squares, in a fixed order */
-    uint32_t checksum; /* train/checksum.h: the same on a CPU */
+    uint32_t checksum; /* base/checksum.h: the same on a CPU */
     uint32_t bad;      /* not 0: one is NaN or infinite */
 };
+
+/* How many of them math->look wants for n floats: one for each block of threads, and the result. */
+enum { CUDA_LOOK_FLOATS = 16384 };
+static inline size_t cuda_look_room(size_t n)
+{
+    return n / CUDA_LOOK_FLOATS + 2;
+}
 
 struct cuda_statistic { /* floats [first, first + n) of the weights: w = keep * w + (1 - keep) * g * share */
     size_t first, n;
@@ -69,7 +76,8 @@ struct cuda_statistic { /* floats [first, first + n) of the weights: w = keep * 
 struct cuda_math {
     int (*add)(float *dst, const float *src, size_t n, struct cuda_stream *s, struct err *err); /* += */
     int (*scale)(float *x, size_t n, float by, struct cuda_stream *s, struct err *err);
-    /* All of x, which begins the vector; x 16-byte aligned. */
+    /* All of x, which begins the vector; x 16-byte aligned. there [cuda_look_room(n)]: the first is what was
+     * found, the others are room to work in. */
     int (*look)(const float *x, size_t n, struct cuda_look *there, struct cuda_stream *s, struct err *err);
 
     /* A row of optim/optim.h at work on all parameters, and what moves the statistics: tables are made of
@@ -77,11 +85,13 @@ struct cuda_math {
     int (*optim_open)(const struct optim_opts *opts, const struct cuda_statistic *statistics,
                       uint32_t n_statistics, struct cuda_optim **out, struct err *err);
     void (*optim_close)(struct cuda_optim *o);
-    /* Values limited to [-clip, clip] first if clip > 0; then what is in the gradients of all parameters and
-     * statistics (squares: of parameters alone; checksum as if nothing lay between them). */
+    /* What is in the gradients of all parameters and statistics: checksum as if zeros lay between them. The
+     * squares are of parameters alone, whose gradients are limited to [-clip, clip] if clip > 0, behind
+     * the checksum and the search for what is not finite. */
     int (*optim_look)(struct cuda_optim *o, float *g, float clip, struct cuda_look *there,
                       struct cuda_stream *s, struct err *err);
-    /* One sweep over all: two for optimizers that need norms. `state` holds addresses of the GPU. */
+    /* One sweep over all: two for optimizers that need norms. `state` holds addresses of the GPU, all 16-byte
+     * aligned; slots that optim_uses() does not want and the average may be NULL. */
     int (*optim_update)(struct cuda_optim *o, const struct optim_hyper *h, const struct optim_state *state,
                         float share, struct cuda_stream *s, struct err *err);
 };

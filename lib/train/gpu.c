@@ -71,6 +71,10 @@ static int open_streams(struct gpu *g, struct err *err)
         rc = g->cuda->event_open(false, &g->ready, err);
     if (rc == 0)
         rc = g->cuda->event_open(false, &g->summed, err);
+    if (rc == 0)
+        rc = g->cuda->event_open(true, &g->began, err);
+    if (rc == 0)
+        rc = g->cuda->event_open(true, &g->ended, err);
     return rc;
 }
 
@@ -177,6 +181,8 @@ void gpu_close(struct replica *r)
     g->cuda->free(g->state);
     g->cuda->event_close(g->ready);
     g->cuda->event_close(g->summed);
+    g->cuda->event_close(g->began);
+    g->cuda->event_close(g->ended);
     g->cuda->stream_close(g->sums);
     g->cuda->stream_close(g->feed);
     g->cuda->stream_close(g->work);
@@ -301,6 +307,7 @@ int gpu_begin(struct replica *r, struct err *err)
     g->n_lanes = r->n_lanes;
     g->next = 0;
     g->back->computed = 0;
+    g->proves = true;
     for (uint32_t i = 0; i < GPU_SLOTS; i++)
         g->slot[i].is_full = false;
     return connect_gpus(r, err);

@@ -37,6 +37,8 @@ struct gpu {
     const struct cuda_api *cuda;
     struct cuda_stream *work, *feed, *sums;
     struct cuda_event *ready, *summed; /* between work and sums */
+    struct cuda_event *began, *ended;  /* timed: around the lanes of the first step of a generation */
+    bool proves;                       /* that step is not over */
     struct cuda_comm *comm;            /* one generation; NULL: there is nobody to sum up with */
     float *state;                      /* as train.c's, of the GPU */
     float *slots[OPTIM_MAX_SLOTS], *average; /* in it */

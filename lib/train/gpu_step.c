@@ -1,6 +1,7 @@
 /* gpu_step.c - what a GPU does for a step, and for other passes over data. See gpu.h. */
 #include "train/gpu_priv.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -251,7 +252,7 @@ int gpu_lanes(struct replica *r, uint64_t step, struct err *err)
                           .step = step,
                           .loss_scale = (float)(1.0 / (double)step_samples(t, step)) };
     uint32_t top = 0;
-    int rc = 0;
+    int rc = r->gpu->proves ? r->gpu->cuda->record(r->gpu->began, r->gpu->work, err) : 0;
 
     r->gpu->step = step;
     for (uint32_t i = 0; rc == 0 && i < r->n_lanes; i++) {
@@ -261,7 +262,26 @@ int gpu_lanes(struct replica *r, uint64_t step, struct err *err)
             rc = run_lane(r, &run, i, ++top, err);
         top -= lane_merges(r, i);
     }
+    if (rc == 0 && r->gpu->proves)
+        rc = r->gpu->cuda->record(r->gpu->ended, r->gpu->work, err);
     return rc;
+}
+
+/* The device that was asked for is the one that worked, by its own clock. */
+static void prove(struct replica *r)
+{
+    struct train *t = r->train;
+    struct gpu *g = r->gpu;
+    char text[256], name[32];
+    struct train_event e = { .kind = TRAIN_NOTE, .text = text };
+
+    if (!g->proves)
+        return;
+    g->proves = false;
+    device_name(&t->opts->devices[r->local], name, sizeof(name));
+    snprintf(text, sizeof(text), "%s computed lanes %" PRIu32 " to %" PRIu32 " of the first step in %.1f ms",
+             name, r->first_lane, r->first_lane + r->n_lanes - 1, g->cuda->elapsed_ms(g->began, g->ended));
+    train_tell(t, &e);
 }
 
 /* ---- the reduction ---- */
@@ -377,6 +397,7 @@ int gpu_reduce(struct replica *r, struct err *err)
     if (rc < 0)
         return rc;
     memcpy(r->grads[0] + t->mem.params, g->back->control, n);
+    prove(r);
     return 0;
 }
 

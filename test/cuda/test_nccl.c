@@ -191,14 +191,14 @@ static void loses_the_last(struct rank *r)
     uint64_t begin;
 
     MUST(connect_rank(r, 10000));
-    set_at(r, 1);
     if (r->rank == r->world - 1) {
-        for (uint32_t i = 0; i < r->world; i++)
+        for (uint32_t i = 0; i + 1 < r->world; i++)
             wait_at(i, 1);
         kill(getpid(), SIGKILL);
     }
     put(r);
     MUST(CUDA->comm_sum(r->comm, r->x, N, r->stream, &r->err));
+    set_at(r, 1);
     shared->code[r->rank] = wait_sum(r, 10000);
     snprintf(shared->said[r->rank], ERR_TEXT_BYTES, "%s", r->err.text);
     CHECK(CUDA->done(r->stream, NULL, &r->err) == 0); /* it waits, and would for ever */
@@ -248,8 +248,10 @@ static void closes_alone(struct rank *r)
     uint64_t begin;
 
     MUST(connect_rank(r, 10000));
+    set_at(r, 1);
+    wait_at(1 - r->rank, 1);
     if (r->rank == 1) {
-        wait_at(0, 1);
+        wait_at(0, 2);
         MUST(CUDA->comm_abort(r->comm, &r->err));
         leave(r);
         return;
@@ -259,7 +261,7 @@ static void closes_alone(struct rank *r)
     MUST(CUDA->comm_close(r->comm, &r->err));
     shared->ended_ms[0] = clock_ms() - begin;
     leave(r);
-    set_at(r, 1);
+    set_at(r, 2);
 }
 
 static void cannot_be_aborted(struct rank *r)
