@@ -63,6 +63,11 @@ static void must(int rc, const struct err *err)
         fail_msg("%s", err->text);
 }
 
+bool rig_on_gpu(void)
+{
+    return getenv("TRAINERD_TEST_CUDA") != NULL;
+}
+
 /* NULL: kernels for CPUs are asked for. */
 static const struct cuda_api *open_gpu(void)
 {
@@ -70,7 +75,7 @@ static const struct cuda_api *open_gpu(void)
     struct err err = { 0 };
     uint32_t n;
 
-    if (gpu.api != NULL || getenv("TRAINERD_TEST_CUDA") == NULL)
+    if (gpu.api != NULL || !rig_on_gpu())
         return gpu.api;
     must(device_parse("cuda:0", 0, devices, &n, &err), &err);
     must(device_enter(&devices[0], &err), &err);
@@ -473,6 +478,9 @@ static int rig_plan(struct rig *r, struct err *err)
     }
     for (i = 0; i < r->n_out; i++) {
         r->out[i].layout = layout_for(r, &r->out[i].shape, i == 0);
+        if (r->gc->turned)
+            r->out[i].layout =
+                r->out[i].layout == TENSOR_PLAIN ? TENSOR_CHANNELS_LAST : TENSOR_PLAIN;
         bare[GRADCHECK_MAX + i] = r->out[i];
         bare[GRADCHECK_MAX + i].data = NULL;
     }

@@ -68,6 +68,8 @@ int rig_call(struct rig *r, bool backward, struct err *err);
 /* Random data as the case describes it, n elements. */
 void rig_random(const struct gradcheck_tensor *gt, enum tensor_dtype dtype, void *data, size_t n,
                 uint64_t seed);
+/* Are the kernels those for GPUs? */
+bool rig_on_gpu(void);
 /* v rounded to bfloat16, ties to even. */
 double rig_round_half(double v);
 /* Where element i of the plain order lies in t's layout. */
