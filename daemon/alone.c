@@ -25,10 +25,6 @@ void alone_opened(struct run *r)
     int rc;
 
     CHECK(rng_os(g.key, sizeof(g.key)) == 0); /* tells it from earlier ones in a sample log */
-    if (r->is_stopping) {
-        run_end(r, EXIT_STOPPED, NOTHING_TRAINED);
-        return;
-    }
     rc = run_train(r, &g, &err);
     if (rc < 0)
         run_end(r, run_exit_code(rc), err.text);
@@ -36,6 +32,8 @@ void alone_opened(struct run *r)
 
 void alone_ended(struct run *r, const struct run_ended *m)
 {
+    char text[ERR_TEXT_BYTES];
+
     switch (m->end) {
     case TRAIN_COMPLETE:
         report_phase(r->report, "complete");
@@ -48,9 +46,16 @@ void alone_ended(struct run *r, const struct run_ended *m)
         break;
     case TRAIN_DIVERGED:
     case TRAIN_ROLL_BACK: /* from what is held still, or from a checkpoint */
+        if (m->end == TRAIN_DIVERGED && run_is_wrong_again(r, m->text, text, sizeof(text))) {
+            run_end(r, EXIT_RETRY, text);
+            break;
+        }
         report_trouble(r->report, m->text);
         log_warn("group", "%s", m->text);
-        alone_opened(r);
+        if (r->is_stopping)
+            run_save(r);
+        else
+            alone_opened(r);
         break;
     default:
         run_end(r, run_exit_code(m->code), m->text);
@@ -76,14 +81,12 @@ void alone_stop(struct run *r)
 {
     if (r->generation != 0)
         train_request(r->train, TRAIN_ASK_PAUSE);
-    else if (!r->is_opening && !r->is_saving)
+    else if (!r->is_saving)
         run_end(r, EXIT_STOPPED, NOTHING_TRAINED);
 }
 
 void alone_tick(struct run *r)
 {
-    double grace_ms = r->s->conf->train.grace_seconds * 1e3;
-
-    if (r->is_stopping && r->generation != 0 && (double)(clock_ms() - r->stop_ms) > grace_ms)
+    if (r->is_stopping && r->generation != 0 && clock_ms() - r->stop_ms > run_grace_ms(r))
         train_abort(r->train, "the step is not done within train.grace_seconds: it is given up");
 }

@@ -18,7 +18,8 @@ enum { CALL_MS = 5000, SAVE_MS = 600000 };
 struct remote {
     const char *method, *usage;
     uint64_t deadline_ms;
-    int (*print)(const void *packed, size_t n, bool json);
+    int (*print)(const void *packed, size_t n, bool json); /* NULL: the reply is empty, `done` is said */
+    const char *done;
 };
 
 static int print_status(const void *packed, size_t n, bool json)
@@ -71,11 +72,16 @@ static int remote(const struct remote *m, int argc, char **argv)
         fprintf(asked ? stdout : stderr, "usage: trainerctl %s\n", m->usage);
         return asked ? CTL_OK : CTL_USAGE;
     }
-    if (rdzv_call(argv[1], getenv("TRAINERD_TOKEN"), m->method, m->deadline_ms, &reply, &n, &err) < 0) {
+    rc = rdzv_call(argv[1], getenv("TRAINERD_TOKEN"), m->method, m->deadline_ms, &reply, &n, &err);
+    if (rc < 0) {
         fprintf(stderr, "trainerctl: %s\n", err.text);
-        return CTL_FAILED;
+        return rc == ERR_INPUT ? CTL_USAGE : CTL_FAILED;
     }
-    rc = m->print != NULL ? m->print(reply, n, json) : CTL_OK;
+    rc = CTL_OK;
+    if (m->print != NULL)
+        rc = m->print(reply, n, json);
+    else
+        printf("%s %s\n", argv[1], m->done);
     free(reply);
     if (rc == CTL_FAILED)
         fprintf(stderr, "trainerctl: %s answered with something that is no %s reply\n", argv[1], m->method);
@@ -84,28 +90,30 @@ static int remote(const struct remote *m, int argc, char **argv)
 
 int ctl_status(int argc, char **argv)
 {
-    static const struct remote m = { "Status", "status [--json] ADDR", CALL_MS, print_status };
+    static const struct remote m = { "Status", "status [--json] ADDR", CALL_MS, print_status, NULL };
 
     return remote(&m, argc, argv);
 }
 
 int ctl_checkpoint(int argc, char **argv)
 {
-    static const struct remote m = { "Checkpoint", "checkpoint ADDR", SAVE_MS, print_checkpoint };
+    static const struct remote m = { "Checkpoint", "checkpoint ADDR", SAVE_MS, print_checkpoint, NULL };
 
     return remote(&m, argc, argv);
 }
 
 int ctl_drain(int argc, char **argv)
 {
-    static const struct remote m = { "Drain", "drain ADDR", CALL_MS, NULL };
+    static const struct remote m = { "Drain", "drain ADDR", CALL_MS, NULL,
+                                     "was asked: it saves and leaves; its log says when" };
 
     return remote(&m, argc, argv);
 }
 
 int ctl_stop(int argc, char **argv)
 {
-    static const struct remote m = { "Stop", "stop ADDR", CALL_MS, NULL };
+    static const struct remote m = { "Stop", "stop ADDR", CALL_MS, NULL,
+                                     "was asked: the job saves and ends on every task" };
 
     return remote(&m, argc, argv);
 }

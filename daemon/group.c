@@ -32,9 +32,8 @@ struct group {
     uint64_t incarnation;
     uint64_t generation; /* of the view at work */
     uint32_t *ranks;     /* [world] of its members */
-    uint32_t n_members;
+    uint32_t n_members, self;
     uint32_t broken;     /* atomic: 1 + the member whose link broke first */
-    bool is_coordinator;
 
     struct lease *lease;  /* NULL: a smaller group is not wanted, or has a majority by itself */
     bool needs_lease;     /* atomic: steps only while it is held */
@@ -130,7 +129,7 @@ static bool may_step(void *arg)
     struct group *g = r->group;
 
     return !__atomic_load_n(&g->needs_lease, __ATOMIC_ACQUIRE) ||
-           clock_ns() < lease_hold_until(g->lease, NULL);
+           clock_ns() < lease_hold_until(g->lease);
 }
 
 /* The checkpoint writer's thread. Whoever coordinates is about to have the lease, if it can be had. */
@@ -140,9 +139,9 @@ static int may_save(void *arg, struct err *err)
     struct group *g = r->group;
     uint64_t begin = clock_ms();
 
-    while (lease_hold_until(g->lease, NULL) == 0 && clock_ms() - begin < LEASE_WAIT_MS && !r->has_ended)
+    while (lease_hold_until(g->lease) == 0 && clock_ms() - begin < LEASE_WAIT_MS && !r->cancel)
         usleep(LOOK_MS * 1000);
-    if (lease_hold_until(g->lease, NULL) == 0)
+    if (lease_hold_until(g->lease) == 0)
         return err_set(err, ERR_TIMEOUT, "this task does not hold the lease yet");
     return lease_check(g->lease, err);
 }
@@ -164,7 +163,7 @@ static void fail(struct run *r, uint64_t generation, int code, uint64_t held, co
     struct group *g = r->group;
     uint32_t broken = __atomic_load_n(&g->broken, __ATOMIC_ACQUIRE);
     uint32_t peer = broken > 0 && broken <= g->n_members ? g->ranks[broken - 1] : MEMBER_NOBODY;
-    bool is_symptom = code == ERR_PEER || code == ERR_CANCELED || code == ERR_TIMEOUT;
+    bool is_symptom = generation > 0 && (code == ERR_PEER || code == ERR_CANCELED || code == ERR_TIMEOUT);
     enum member_failure kind = is_symptom                            ? MEMBER_FAIL_PEER
                                : run_exit_code(code) == EXIT_INPUT ? MEMBER_FAIL_INPUT
                                                                    : MEMBER_FAIL_LOCAL;
@@ -206,10 +205,10 @@ static void on_train(void *arg, const struct rdzv_view *v, const char *why)
     }
     g->generation = v->generation;
     g->n_members = v->n_members;
-    g->is_coordinator = v->self == 0;
+    g->self = v->self;
     __atomic_store_n(&g->broken, 0, __ATOMIC_RELEASE);
     digest_hmac(r->s->token, strlen(r->s->token), v->key, sizeof(v->key), to.key);
-    report_lead(r->report, g->is_coordinator);
+    report_lead(r->report, g->self == 0);
     log_record(LOG_INFO, "view",
                (struct log_field[]){ LOG_I64("generation", (int64_t)v->generation),
                                      LOG_I64("tasks", v->n_members),
@@ -238,9 +237,16 @@ static void on_abort(void *arg, const char *text)
     train_abort(r->train, text);
 }
 
+/* The lease may have to run out first: the membership sees to that, and asks again. */
 static void on_save(void *arg)
 {
-    run_save(arg);
+    struct run *r = arg;
+    struct group *g = r->group;
+
+    if (g->lease != NULL && lease_hold_until(g->lease) == 0)
+        rdzv_saved(g->rdzv, false, "this task does not hold the lease on the shared storage");
+    else
+        run_save(r);
 }
 
 static void on_say(void *arg, const char *text, bool is_trouble)
@@ -277,8 +283,12 @@ static void on_checkpoint_request(void *arg)
     if (r->s->train.checkpoint_directory == NULL) {
         rdzv_checkpoint_done(g->rdzv, 0, "", "the job has no checkpoint.directory");
     } else if (r->generation == 0) {
-        rdzv_checkpoint_done(g->rdzv, 0, "", "training has not started");
-    } else if (!g->is_coordinator) {
+        char text[sizeof(r->progress.last_trouble) + 64];
+
+        snprintf(text, sizeof(text), "training is at rest, in phase '%s'%s%s", r->progress.phase,
+                 r->progress.last_trouble[0] != '\0' ? ": " : "", r->progress.last_trouble);
+        rdzv_checkpoint_done(g->rdzv, 0, "", text);
+    } else if (g->self != 0) {
         rdzv_checkpoint_done(g->rdzv, 0, "", "this task does not write checkpoints: ask the chief");
     } else {
         r->checkpoint_asked = true;
@@ -326,6 +336,7 @@ static void end_by(struct run *r, const struct run_ended *m, uint32_t member)
 void group_ended(struct run *r, const struct run_ended *m)
 {
     struct rdzv *z = r->group->rdzv;
+    char text[ERR_TEXT_BYTES];
 
     rdzv_set_serving(z, false);
     if (r->checkpoint_asked) { /* the next generation may have another chief */
@@ -344,7 +355,10 @@ void group_ended(struct run *r, const struct run_ended *m)
         rdzv_aborted(z, m->generation, m->held);
         break;
     case TRAIN_DIVERGED: /* whoever differs holds nothing any more, and takes the state of the others */
-        end_by(r, m, train_diverged(r->train));
+        if (train_diverged(r->train) == r->group->self && run_is_wrong_again(r, m->text, text, sizeof(text)))
+            fail(r, m->generation, m->code, m->held, text);
+        else
+            end_by(r, m, train_diverged(r->train));
         break;
     case TRAIN_ROLL_BACK: /* nobody holds anything: the next generation reads a checkpoint */
         end_by(r, m, UINT32_MAX);
@@ -382,9 +396,9 @@ void group_tick(struct run *r)
         report_phase(r->report, state == MEMBER_SEEKING ? "joining" : "waiting");
 }
 
-void group_checkpoint_done(struct run *r)
+void group_checkpoint_done(struct run *r, uint64_t step, const char *path, const char *error)
 {
-    rdzv_checkpoint_done(r->group->rdzv, r->progress.checkpoint_step, r->progress.checkpoint_path, NULL);
+    rdzv_checkpoint_done(r->group->rdzv, step, path, error);
 }
 
 uint32_t group_present(const struct run *r, uint64_t *generation)
@@ -417,7 +431,7 @@ static int open_data_plane(struct run *r, struct err *err)
     return 0;
 }
 
-/* A majority of the whole cluster needs nobody to tell it that it is alone. */
+/* All of the cluster, or without shared storage a majority of it, need nobody to tell them that they are alone. */
 static bool wants_lease(const struct settled *s)
 {
     return s->min_world < s->cluster->world && s->train.checkpoint_directory != NULL;
@@ -471,7 +485,7 @@ static int open_rdzv(struct run *r, struct err *err)
         .min_world = s->min_world,
         .rejoin_ms = (uint64_t)(conf->elastic.rejoin_seconds * 1e3),
         .deadline_ms = run_deadline_ms(r),
-        .grace_ms = (uint64_t)(conf->train.grace_seconds * 1e3),
+        .grace_ms = run_grace_ms(r),
         .silent_ms = (uint64_t)(conf->detection.silent_seconds * 1e3),
         .has_lease = g->lease != NULL,
         .progress = &r->progress,

@@ -384,9 +384,9 @@ void reload_stop(struct reload *r)
     pthread_mutex_unlock(&r->lock);
     if (!r->running)
         return;
-    clock_gettime(CLOCK_REALTIME, &until);
+    clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec += PATIENCE_S;
-    r->running = pthread_timedjoin_np(r->thread, NULL, &until) != 0;
+    r->running = pthread_clockjoin_np(r->thread, NULL, CLOCK_MONOTONIC, &until) != 0;
 }
 
 void reload_close(struct reload *r)

@@ -580,13 +580,11 @@ void report_progress(struct report *r, struct rdzv_progress *out)
 
 static void left(const struct report *r, const struct rdzv_progress *p, char *out, size_t n)
 {
-    uint64_t done = p->step - r->first_step;
-
-    if (r->first_step == 0 || done == 0 || p->total_steps < p->step) {
+    if (r->first_step == 0 || p->step <= r->first_step || p->total_steps < p->step) { /* or went back to before */
         snprintf(out, n, "?");
         return;
     }
-    text_duration(out, n, (clock_ns() - r->first_step_ns) / done * (p->total_steps - p->step));
+    text_duration(out, n, (clock_ns() - r->first_step_ns) / (p->step - r->first_step) * (p->total_steps - p->step));
 }
 
 /* Without a terminal a long index or load still says that it moves. */

@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "ckpt/ckpt.h"
 #include "daemon/reload.h"
 #include "daemon/report.h"
 #include "daemon/run_priv.h"
@@ -20,8 +21,10 @@
 enum {
     TICK_MS = 25, /* how old Status and heartbeats may be */
     DRAW_TICKS = 4,
+    WRONG_MAX = 3,
     DEADMAN_SECONDS = 10,
     DEADMAN_STOP_SECONDS = 3, /* of a task whose state is saved */
+    DEADMAN_NOW_SECONDS = 1,  /* of one that was asked twice */
 };
 
 int run_exit_code(int err_code)
@@ -41,6 +44,11 @@ int run_exit_code(int err_code)
 uint64_t run_deadline_ms(const struct run *r)
 {
     return (uint64_t)(r->s->conf->train.deadline_seconds * 1e3);
+}
+
+uint64_t run_grace_ms(const struct run *r)
+{
+    return (uint64_t)(r->s->conf->train.grace_seconds * 1e3);
 }
 
 void run_end(struct run *r, int code, const char *text)
@@ -132,6 +140,42 @@ static void has_connected(void *arg)
     free(m);
 }
 
+struct stored {
+    struct run *run;
+    uint64_t step;
+    bool failed;
+    char text[4096]; /* path, or what went wrong */
+};
+
+static void has_stored(void *arg)
+{
+    struct stored *m = arg;
+    struct run *r = m->run;
+
+    if (!r->has_ended && r->checkpoint_asked && (m->failed || m->step >= r->checkpoint_after)) {
+        r->checkpoint_asked = false;
+        group_checkpoint_done(r, m->step, m->failed ? "" : m->text, m->failed ? m->text : NULL);
+    }
+    free(m);
+}
+
+/* The checkpoint writer's thread. */
+static void on_stored(struct run *r, const struct ckpt_event *e)
+{
+    struct stored *m;
+
+    if (e->kind == CKPT_REMOVED)
+        return;
+    m = calloc(1, sizeof(*m));
+    CHECK(m != NULL);
+    *m = (struct stored){ .run = r, .step = e->step, .failed = e->kind != CKPT_WRITTEN };
+    if (m->failed)
+        snprintf(m->text, sizeof(m->text), "checkpoint of step %llu: %s", (unsigned long long)e->step, e->text);
+    else
+        snprintf(m->text, sizeof(m->text), "%s", e->path);
+    loop_post(r->loop, has_stored, m);
+}
+
 static void on_train_event(void *arg, const struct train_event *e)
 {
     struct run *r = arg;
@@ -143,10 +187,20 @@ static void on_train_event(void *arg, const struct train_event *e)
         CHECK(m != NULL);
         *m = (struct connected){ r, r->generation };
         loop_post(r->loop, has_connected, m);
+    } else if (e->kind == TRAIN_CHECKPOINT) {
+        on_stored(r, e->ckpt);
     }
 }
 
 /* ---- saving at rest ---- */
+
+bool run_is_wrong_again(struct run *r, const char *why, char *text, size_t n)
+{
+    if (++r->n_wrong < WRONG_MAX)
+        return false;
+    snprintf(text, n, "for the third time its numbers are wrong, have its machine looked at: %s", why);
+    return true;
+}
 
 struct saved {
     struct run *run;
@@ -179,7 +233,7 @@ static void *save(void *arg)
 
     CHECK(m != NULL);
     m->run = r;
-    m->rc = train_save(r->train, run_deadline_ms(r), &m->err);
+    m->rc = train_save(r->train, run_grace_ms(r), &m->err);
     loop_post(r->loop, has_saved, m);
     return NULL;
 }
@@ -228,8 +282,6 @@ static void has_opened(void *arg)
             group_opened(r);
         else
             alone_opened(r);
-    } else if (m->rc == ERR_CANCELED && r->is_stopping) {
-        run_end(r, EXIT_STOPPED, "stopped before the first step");
     } else {
         report_trouble(r->report, m->err.text);
         if (r->group != NULL)
@@ -290,11 +342,6 @@ static void tick(void *arg)
         report_draw(r->report);
         tell_service(r);
     }
-    if (r->checkpoint_asked && r->progress.checkpoint_step >= r->checkpoint_after &&
-        r->progress.checkpoint_path[0] != '\0') {
-        r->checkpoint_asked = false;
-        group_checkpoint_done(r);
-    }
 }
 
 /* ---- signals ---- */
@@ -313,8 +360,6 @@ static void on_signal(void *arg, int signum)
     service_stopping();
     r->is_stopping = true;
     r->stop_ms = clock_ms();
-    if (r->is_opening)
-        r->cancel = 1;
     if (r->group != NULL)
         group_stop(r);
     else
@@ -329,13 +374,14 @@ static void on_hangup(void *arg, int signum)
     reload_now(r->reload);
 }
 
+static const struct {
+    int signum;
+    void (*fn)(void *arg, int signum);
+} heard[] = { { SIGTERM, on_signal }, { SIGINT, on_signal }, { SIGHUP, on_hangup } };
+
 /* Those that came while they were blocked are heard now. */
 static int hear_signals(struct run *r, struct err *err)
 {
-    static const struct {
-        int signum;
-        void (*fn)(void *arg, int signum);
-    } heard[] = { { SIGTERM, on_signal }, { SIGINT, on_signal }, { SIGHUP, on_hangup } };
     sigset_t set;
     int rc = 0;
 
@@ -346,6 +392,13 @@ static int hear_signals(struct run *r, struct err *err)
     }
     pthread_sigmask(SIG_UNBLOCK, &set, NULL);
     return rc;
+}
+
+/* The exit code is decided: nothing may come between, once the loop does not hear them any more. */
+static void ignore_signals(void)
+{
+    for (size_t i = 0; i < COUNT_OF(heard); i++)
+        signal(heard[i].signum, SIG_IGN);
 }
 
 static void print_http_status(void *arg, struct buf *out)
@@ -416,7 +469,9 @@ static void take_down(struct run *r)
 {
     deadman_code = r->exit_code;
     signal(SIGALRM, deadman);
-    alarm(r->exit_code == EXIT_STOPPED ? DEADMAN_STOP_SECONDS : DEADMAN_SECONDS);
+    alarm(r->signals > 1                   ? DEADMAN_NOW_SECONDS
+          : r->exit_code == EXIT_STOPPED ? DEADMAN_STOP_SECONDS
+                                         : DEADMAN_SECONDS);
     r->has_ended = true; /* what is still posted finds nobody */
     r->cancel = 1;
     loop_timer_free(r->tick);
@@ -434,6 +489,7 @@ static void take_down(struct run *r)
     group_free(r);
     metrics_http_close(r->http);
     loop_close(r->loop);
+    ignore_signals();
     reload_close(r->reload);
     report_close(r->report);
     metrics_free(r->metrics);

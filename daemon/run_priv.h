@@ -39,7 +39,7 @@ struct run {
 
     pthread_t opener;
     bool is_opening;     /* the opener thread is to be joined */
-    volatile int cancel; /* tells the opener to give up */
+    volatile int cancel; /* tells other threads to give up */
     struct train *train; /* NULL until opened */
     bool has_opened, has_ended, is_stopping;
     uint64_t stop_ms;    /* since when it is stopping */
@@ -49,8 +49,9 @@ struct run {
     bool is_saving;      /* the saver thread is to be joined */
 
     uint32_t signals, ticks;
+    uint32_t n_wrong;    /* times that this task's numbers were not those of the others, or of its other replicas */
     bool checkpoint_asked;
-    uint64_t checkpoint_after; /* answer Control.Checkpoint when a step >= this is verified */
+    uint64_t checkpoint_after; /* answer Control.Checkpoint when a step >= this is verified, or one fails */
     int exit_code;
     char exit_text[ERR_TEXT_BYTES];
 };
@@ -62,6 +63,10 @@ void run_end(struct run *r, int code, const char *text);
 int run_train(struct run *r, const struct train_group *g, struct err *err);
 void run_save(struct run *r); /* on a thread of its own; then group_saved() or alone_saved() */
 uint64_t run_deadline_ms(const struct run *r);
+/* This task's numbers were the wrong ones. Once can happen. A machine that does it again and again holds
+ * everybody up, and whoever starts it again waits longer each time: true, `text` [n] says so: leave. */
+bool run_is_wrong_again(struct run *r, const char *why, char *text, size_t n);
+uint64_t run_grace_ms(const struct run *r); /* for the running step, and as long again for the save behind it */
 
 struct run_ended {
     struct run *run;
@@ -82,7 +87,7 @@ void group_saved(struct run *r, int rc, const char *text);
 void group_stop(struct run *r);
 void group_progress(const struct run *r, struct rdzv_progress *p); /* what the group adds: the lease */
 void group_tick(struct run *r);
-void group_checkpoint_done(struct run *r);
+void group_checkpoint_done(struct run *r, uint64_t step, const char *path, const char *error); /* error NULL: none */
 /* For the sentence of the service: 0 tasks without a group. */
 uint32_t group_present(const struct run *r, uint64_t *generation);
 void group_close(struct run *r);       /* links end; before train_close() nothing may be asked */

@@ -1,6 +1,7 @@
 /* trainerctl - look at a job and steer it. */
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/check.h"
@@ -42,6 +43,7 @@ int main(int argc, char **argv)
     const char *near;
 
     signal(SIGPIPE, SIG_IGN);
+    setenv("GRPC_DNS_RESOLVER", "native", 0); /* as trainerd resolves them */
     if (argc < 2)
         return help(stderr);
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0)

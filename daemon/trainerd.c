@@ -17,7 +17,7 @@
 #include "daemon/settle.h"
 #include "op/op.h"
 
-enum { EXIT_INPUT = 2, EXIT_RETRY = 138, EXIT_STOPPED = 143 };
+enum { EXIT_INPUT = 2, EXIT_STOPPED = 143 };
 
 struct flags {
     struct settled_args settle;
@@ -70,6 +70,19 @@ static void quiet_event(void *arg, const struct train_event *e)
     (void)arg;
     if (e->kind == TRAIN_WARN)
         log_warn("warning", "%s", e->text);
+}
+
+/* Whoever asks us to stop before run_task() can answer is answered then: SIG_BLOCK, and SIG_UNBLOCK where
+ * there is nothing to leave. */
+static void hold_signals(int how)
+{
+    sigset_t later;
+
+    sigemptyset(&later);
+    sigaddset(&later, SIGTERM);
+    sigaddset(&later, SIGINT);
+    sigaddset(&later, SIGHUP);
+    sigprocmask(how, &later, NULL);
 }
 
 /* Everything but meeting the others and training. What is known is printed also when something is wrong. */
@@ -159,12 +172,13 @@ static int run(const struct flags *f)
             log_error("configuration", "%s", err.text);
         else
             usage_error(err.text);
-        return rc == ERR_NOMEM || rc == ERR_IO ? EXIT_RETRY : EXIT_INPUT;
+        return run_exit_code(rc);
     }
     log_set_task(s->task_name);
     if (f->log_level == NULL && s->conf != NULL)
         log_set_level((enum log_level)s->conf->log.level);
     if (f->check) {
+        hold_signals(SIG_UNBLOCK);
         rc = check(s);
     } else if (s->conf == NULL) {
         rc = usage_error("--job FILE is needed (or --check to look at the cluster alone)");
@@ -190,15 +204,9 @@ static int run(const struct flags *f)
 static void prepare_process(void)
 {
     struct rlimit files;
-    sigset_t later;
 
     signal(SIGPIPE, SIG_IGN);
-    /* Whoever asks us to stop before run() can answer is answered then. */
-    sigemptyset(&later);
-    sigaddset(&later, SIGTERM);
-    sigaddset(&later, SIGINT);
-    sigaddset(&later, SIGHUP);
-    sigprocmask(SIG_BLOCK, &later, NULL);
+    hold_signals(SIG_BLOCK);
     /* Names as everything else on this host resolves them (/etc/hosts, NSS), not c-ares. */
     setenv("GRPC_DNS_RESOLVER", "native", 0);
     /* The coordinator of a large group has a connection or more for each task. */

@@ -8,6 +8,7 @@
 #ifndef BASE_FAULT_H
 #define BASE_FAULT_H
 
+#include <errno.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -15,6 +16,8 @@ struct err;
 
 /* true: the caller behaves as if the operation had failed. The other actions happen inside. */
 bool fault_hit(const char *name);
+/* In front of a system call: the call fails with EIO without being made. */
+#define FAULT_TRY(point_, call_) (fault_hit(point_) ? (errno = EIO, -1) : (call_))
 
 /* For tests. `spec` as in the environment; NULL disarms everything and resets the counts.
  * ERR_INPUT if it cannot be read. */

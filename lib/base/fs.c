@@ -18,15 +18,12 @@
 
 enum { READ_BYTES = 64 << 10 };
 
-/* A fault point in front of a system call: the call fails with EIO without being made. */
-#define TRY(point_, call_) (fault_hit(point_) ? (errno = EIO, -1) : (call_))
-
 static int open_retry(const char *path, int flags)
 {
     int fd;
 
     do
-        fd = TRY("fs.open", open(path, flags | O_CLOEXEC, 0666));
+        fd = FAULT_TRY("fs.open", open(path, flags | O_CLOEXEC, 0666));
     while (fd < 0 && errno == EINTR);
     return fd;
 }
@@ -47,7 +44,7 @@ static int read_all(int fd, const char *path, size_t limit, struct buf *out, str
     char piece[READ_BYTES];
 
     for (;;) {
-        ssize_t n = TRY("fs.read", read(fd, piece, sizeof(piece)));
+        ssize_t n = FAULT_TRY("fs.read", read(fd, piece, sizeof(piece)));
 
         if (n < 0 && errno == EINTR)
             continue;
@@ -86,7 +83,7 @@ int fs_write_all(int fd, const void *data, size_t n, const char *path, struct er
     const char *at = data;
 
     while (n > 0) {
-        ssize_t written = TRY("fs.write", write(fd, at, n));
+        ssize_t written = FAULT_TRY("fs.write", write(fd, at, n));
 
         if (written < 0 && errno == EINTR)
             continue;
@@ -119,7 +116,7 @@ static int write_synced(const char *path, const void *data, size_t n, struct err
     if (fd < 0)
         return err_sys(err, errno, "create '%s'", path);
     rc = fs_write_all(fd, data, n, path, err);
-    if (rc == 0 && TRY("fs.sync", fsync(fd)) < 0)
+    if (rc == 0 && FAULT_TRY("fs.sync", fsync(fd)) < 0)
         rc = err_sys(err, errno, "sync '%s'", path);
     if (close(fd) < 0 && rc == 0) /* network file systems report late */
         rc = err_sys(err, errno, "close '%s'", path);
@@ -146,7 +143,7 @@ int fs_replace(const char *path, const void *data, size_t n, struct err *err)
     if (rc < 0)
         return rc;
     rc = write_synced(temporary, data, n, err);
-    if (rc == 0 && TRY("fs.rename", rename(temporary, path)) < 0)
+    if (rc == 0 && FAULT_TRY("fs.rename", rename(temporary, path)) < 0)
         rc = err_sys(err, errno, "rename '%s' to '%s'", temporary, path);
     if (rc < 0)
         (void)unlink(temporary); /* it may never have been created */
@@ -159,7 +156,7 @@ static int make_dir(const char *path, struct err *err)
     struct stat st;
     int errnum;
 
-    if (TRY("fs.mkdir", mkdir(path, 0777)) == 0)
+    if (FAULT_TRY("fs.mkdir", mkdir(path, 0777)) == 0)
         return 0;
     errnum = errno; /* for a directory that is there: EEXIST, EROFS, EACCES, ..., but not EIO */
     if (errnum != EIO && stat(path, &st) == 0) {
@@ -200,7 +197,7 @@ int fs_sync_dir(const char *path, struct err *err)
     if (fd < 0)
         return err_sys(err, errno, "open directory '%s'", path);
     /* EINVAL: this file system cannot sync directories; its renames are as durable as they get. */
-    if (TRY("fs.sync", fsync(fd)) < 0 && errno != EINVAL)
+    if (FAULT_TRY("fs.sync", fsync(fd)) < 0 && errno != EINVAL)
         rc = err_sys(err, errno, "sync directory '%s'", path);
     close(fd);
     return rc;
@@ -221,10 +218,10 @@ static int remove_entry(const FTSENT *entry, struct err *err)
             return 0;
         return err_sys(err, entry->fts_errno, "remove '%s'", entry->fts_path);
     case FTS_DP:
-        rc = TRY("fs.remove", rmdir(entry->fts_accpath));
+        rc = FAULT_TRY("fs.remove", rmdir(entry->fts_accpath));
         break;
     default:
-        rc = TRY("fs.remove", unlink(entry->fts_accpath));
+        rc = FAULT_TRY("fs.remove", unlink(entry->fts_accpath));
         break;
     }
     if (rc < 0 && errno != ENOENT) /* somebody else may be removing it too */

@@ -141,7 +141,8 @@ struct ckpt_info {
 
 /* Newest checkpoint below `directory` that verifies, checksums included. Those that do not are
  * skipped, newest first, each reported with what is wrong. `match`: only checkpoints whose model_digest
- * equals (skipped ones are reported); NULL: any. ERR_NOENT: none. */
+ * equals (skipped ones are reported); NULL: any. ERR_NOENT: none. ERR_IO: none, but one of them at least
+ * could not be read, and may be good. */
 int ckpt_newest(const char *directory, const char *match_model,
                 void (*on_skip)(void *arg, const char *path, const char *why),
                 void (*on_progress)(void *arg, uint64_t done, uint64_t all), void *arg,

@@ -125,6 +125,8 @@ struct ckpt_progress {
 /* Compares a folder with its manifest. `from_disk`: the page cache is emptied of it first. */
 int ckpt_verify_folder(const char *path, const struct ckpt_manifest *m, bool from_disk,
                        struct ckpt_progress *progress, struct err *err);
+/* Opens a file for reading, and nothing else that may have its name; returns fd. ERR_CORRUPT. */
+int ckpt_open_regular(const char *path, uint64_t *bytes, struct err *err);
 /* Opens a file of a checkpoint and compares its size; returns fd. */
 int ckpt_open_file(const char *folder, const struct ckpt_file *file, char **path, struct err *err);
 /* All n bytes from the current position. */

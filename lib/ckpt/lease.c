@@ -14,7 +14,12 @@
 #include "base/text.h"
 #include "ckpt/thread.h"
 
-enum { STEPS_PER_HOLD = 6, HOLD_MS_MIN = 10, CLOSE_MS = 100, GAPS = 5 /* looks at least, before it is over */ };
+enum {
+    STEPS_PER_HOLD = 6,
+    HOLD_MS_MIN = 10,
+    CLOSE_MS = 100,
+    GAPS = 5, /* looks at least, before it is over */
+};
 
 struct wish {
     uint64_t after;
@@ -42,8 +47,7 @@ struct lease {
     pthread_mutex_t telling; /* held during on_change */
     bool is_closed;          /* guarded by it */
 
-    /* atomic; for lease_hold_until() */
-    uint64_t until_token, until_ns;
+    uint64_t until_ns; /* atomic; for lease_hold_until() */
 
     struct ckpt_thread thread; /* its lock guards the next */
     uint64_t asked, answered;
@@ -71,36 +75,29 @@ struct lease {
 static void set_held(struct lease *l, uint64_t token, uint64_t until_ns)
 {
     l->held = token;
-    if (token != l->until_token) {
-        __atomic_store_n(&l->until_ns, 0, __ATOMIC_SEQ_CST); /* never the one with the other */
-        __atomic_store_n(&l->until_token, token, __ATOMIC_SEQ_CST);
-    }
     __atomic_store_n(&l->until_ns, until_ns, __ATOMIC_SEQ_CST);
 }
 
-uint64_t lease_hold_until(const struct lease *l, uint64_t *token)
+uint64_t lease_hold_until(const struct lease *l)
 {
-    uint64_t t, until;
-
-    do {
-        t = __atomic_load_n(&l->until_token, __ATOMIC_SEQ_CST);
-        until = __atomic_load_n(&l->until_ns, __ATOMIC_SEQ_CST);
-    } while (t != __atomic_load_n(&l->until_token, __ATOMIC_SEQ_CST));
-    if (token != NULL)
-        *token = t;
-    return until;
+    return __atomic_load_n(&l->until_ns, __ATOMIC_SEQ_CST);
 }
 
 static bool is_in_force(const struct lease *l)
 {
-    return clock_ns() < lease_hold_until(l, NULL);
+    return clock_ns() < lease_hold_until(l);
+}
+
+static bool is_ours(const struct lease *l)
+{
+    return l->found.is_known && l->found.record.incarnation == l->incarnation;
 }
 
 /* looked, said: what came of the look at the storage, and of the renewal before it. */
 static void conclude(struct lease *l, uint64_t begin_ns, int looked, int said)
 {
     const struct job *j = &l->job;
-    bool is_newest = looked == 0 && l->found.token == j->held;
+    bool is_newest = looked == 0 && l->found.token == j->held && is_ours(l);
 
     pthread_mutex_lock(&l->thread.lock);
     if (j->held == 0 || l->held != j->held) {
@@ -117,11 +114,6 @@ static void conclude(struct lease *l, uint64_t begin_ns, int looked, int said)
 
 /* ---- a step ---- */
 
-static bool is_ours(const struct lease *l)
-{
-    return l->found.is_known && l->found.record.incarnation == l->incarnation;
-}
-
 static int look(struct lease *l, struct err *err)
 {
     const struct lease_found *f = &l->found;
@@ -135,10 +127,13 @@ static int look(struct lease *l, struct err *err)
     if (rc < 0)
         return rc;
     l->was_read = true;
-    if (f->token != token || f->beat_bytes != n || memcmp(f->beat, beat, n) != 0)
+    if (f->token != token || f->beat_bytes != n || memcmp(f->beat, beat, n) != 0) {
         l->quiet_ns = 0;
-    else if (begin > l->looked_ns) /* a clock that jumps, as on a host that was frozen, proves little */
-        l->quiet_ns += begin - l->looked_ns < l->watch_ns / GAPS ? begin - l->looked_ns : l->watch_ns / GAPS;
+    } else if (begin > l->looked_ns) { /* a clock that jumps, as on a frozen host, proves little */
+        uint64_t gap = begin - l->looked_ns, most = l->watch_ns / GAPS;
+
+        l->quiet_ns += gap < most ? gap : most;
+    }
     l->looked_ns = clock_ns();
     return 0;
 }
@@ -147,6 +142,7 @@ static int take(struct lease *l, struct err *err)
 {
     struct lease_record *r;
     uint64_t begin_ns;
+    bool is_held = false;
     int rc;
 
     if (l->found.token != l->taking.after)
@@ -170,13 +166,13 @@ static int take(struct lease *l, struct err *err)
         l->found.record = *r;
         l->found.beat_bytes = 0;
         pthread_mutex_lock(&l->thread.lock);
-        set_held(l, 0, 0);
-        if (l->releases != l->job.releases) {
+        if (l->releases != l->job.releases)
             l->release = r->token; /* given back while we took it: the next step says so */
-        } else if (!l->is_closing && clock_ns() - begin_ns < l->hold_ns) {
-            set_held(l, r->token, begin_ns + l->hold_ns);
+        else
+            is_held = !l->is_closing && clock_ns() - begin_ns < l->hold_ns;
+        set_held(l, is_held ? r->token : 0, is_held ? begin_ns + l->hold_ns : 0);
+        if (is_held)
             l->confirmed = l->job.ticket;
-        }
         pthread_mutex_unlock(&l->thread.lock);
         lease_store_tidy(l->directory, r->token);
     }
@@ -191,7 +187,6 @@ static void describe(const struct lease *l, int rc, const struct err *trouble,
                      struct lease_state *s)
 {
     const struct lease_found *f = &l->found;
-    char who[LEASE_TEXT_BYTES];
 
     if (rc < 0 && rc != ERR_EXISTS) { /* who was faster is told below */
         snprintf(s->text, sizeof(s->text), "%.*s",
@@ -199,10 +194,6 @@ static void describe(const struct lease *l, int rc, const struct err *trouble,
                  trouble->text);
         return;
     }
-    if (f->is_known)
-        snprintf(who, sizeof(who), "%s (incarnation %s)", f->record.name, s->incarnation);
-    else
-        snprintf(who, sizeof(who), "nobody knows whom");
     if (f->token == 0)
         snprintf(s->text, sizeof(s->text), "no lease was taken yet");
     else if (s->is_mine)
@@ -211,7 +202,8 @@ static void describe(const struct lease *l, int rc, const struct err *trouble,
         snprintf(s->text, sizeof(s->text), "lease %" PRIu64 "%s: %.200s", f->token,
                  s->is_over ? " is over" : "", f->damage);
     else
-        snprintf(s->text, sizeof(s->text), "lease %" PRIu64 " of %.180s is %s", f->token, who,
+        snprintf(s->text, sizeof(s->text), "lease %" PRIu64 " of %s (incarnation %s) is %s", f->token,
+                 f->record.name, s->incarnation,
                  !s->is_over                                         ? "held"
                  : lease_beat_is_release(f->beat, f->beat_bytes,
                                          f->record.incarnation)      ? "released"
@@ -337,11 +329,14 @@ static void *run(void *arg)
 static void copy_name(char out[LEASE_NAME_BYTES], const char *name)
 {
     size_t n = text_utf8_cut(name, strnlen(name, LEASE_NAME_BYTES - 1));
+    bool is_text = text_is_utf8(name, n);
 
-    snprintf(out, LEASE_NAME_BYTES, "%.*s", (int)n, name);
-    for (char *at = out; *at != '\0'; at++)
-        if ((unsigned char)*at < ' ' || *at == 0x7f || !text_is_utf8(out, strlen(out)))
-            *at = (unsigned char)*at < ' ' || (unsigned char)*at > '~' ? '?' : *at;
+    for (size_t i = 0; i < n; i++) {
+        unsigned char c = (unsigned char)name[i];
+
+        out[i] = c < ' ' || c == 0x7f || (c > 0x7f && !is_text) ? '?' : name[i];
+    }
+    out[n] = '\0';
 }
 
 int lease_open(const struct lease_opts *o, struct lease **out, struct err *err)
@@ -465,7 +460,7 @@ int lease_check(struct lease *l, struct err *err)
 
     pthread_mutex_lock(&l->thread.lock);
     ticket = ask(l);
-    while (until = lease_hold_until(l, NULL), clock_ns() < until && l->answered < ticket) {
+    while (until = lease_hold_until(l), clock_ns() < until && l->answered < ticket) {
         struct timespec t = ckpt_after_ms((until - clock_ns()) / 1000000 + 1);
 
         (void)pthread_cond_timedwait(&l->thread.changed, &l->thread.lock, &t); /* asked anew */

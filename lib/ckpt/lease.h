@@ -18,14 +18,18 @@
  * So whoever takes only what is over never acts together with the former holder, if clocks run about
  * equally fast while hold_ms passes (watch_ms - hold_ms is the margin). Whoever takes earlier, by a
  * majority, fences the former holder: it sees the higher number at its next renewal, and before it
- * publishes anything (lease_check()). Neither wall clock nor times of files are used.
+ * publishes anything (lease_check()). Neither wall clock nor times of files are used. The clock stands
+ * still while a host sleeps (suspended): what wakes up believes for the rest of hold_ms that it holds,
+ * and publishes nothing either, for the same reason.
  *
  * Crash of the storage: record and directory are synced before a number counts as taken, so a number
  * is never given twice. Beats are not synced: after a crash one may be older than it was, or gone;
  * to a watcher that is a change like any other, so it waits once more.
  *
  * A damaged, foreign or huge file of such a name takes its number all the same: somebody's, unknown
- * whose, over when nothing has changed for watch_ms. Other names are not looked at.
+ * whose, over when nothing has changed for watch_ms. Other names are not looked at. The record is read
+ * with every look: a holder whose record was removed or changed by a hand has lost the lease, also if
+ * another has taken the same number meanwhile.
  *
  * Threads: one of its own does all that touches the storage and may hang as long as that does; no
  * call here waits for it without a bound. Calls: any thread, but lease_close(). */
@@ -100,9 +104,8 @@ bool lease_release(struct lease *l, uint64_t wait_ms);
 /* on: looks every hold_ms / 6 while the lease is not ours. Off at first. */
 void lease_watch(struct lease *l, bool on);
 
-/* clock_ns() up to which we may act as the holder of *token (NULL is fine); 0: not at all. No
- * locks. */
-uint64_t lease_hold_until(const struct lease *l, uint64_t *token);
+/* clock_ns() up to which we may act as the holder; 0: not at all. No locks. */
+uint64_t lease_hold_until(const struct lease *l);
 
 /* Before something is published that only the holder may: a look at the storage that began after
  * this call says that ours is still the newest number, and we hold it. Waits for that as long as

@@ -47,7 +47,7 @@ bool lease_beat_is_release(const char *bytes, size_t n, uint64_t incarnation);
 struct lease_found {
     uint64_t token;             /* 0: none */
     bool is_known;              /* `record` could be read */
-    struct lease_record record; /* of `token`; read once */
+    struct lease_record record; /* of `token` */
     char damage[LEASE_TEXT_BYTES]; /* why not */
     char beat[LEASE_BEAT_BYTES];   /* its first bytes */
     size_t beat_bytes;

@@ -26,9 +26,6 @@
 
 enum { PATH_BYTES = 4096, TRIES = 3 };
 
-/* A fault point in front of a system call: the call fails with EIO without being made. */
-#define TRY(point_, call_) (fault_hit(point_) ? (errno = EIO, -1) : (call_))
-
 /* ---- names ---- */
 
 static int path_of(const char *directory, uint64_t token, const char *rest, char out[PATH_BYTES],
@@ -96,7 +93,7 @@ static int newest(const char *directory, uint64_t *out, struct err *err)
 static int read_some(const char *path, char *out, size_t room, size_t *n, struct err *err)
 {
     struct stat st;
-    int fd = TRY("lease.read", open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW)), rc = 0;
+    int fd = FAULT_TRY("lease.read", open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW)), rc = 0;
     ssize_t got = 1;
 
     *n = 0;
@@ -107,7 +104,7 @@ static int read_some(const char *path, char *out, size_t room, size_t *n, struct
     else if (!S_ISREG(st.st_mode))
         rc = err_set(err, ERR_CORRUPT, "'%s' is not a file", path);
     while (rc == 0 && got > 0 && *n < room) {
-        got = TRY("lease.read", read(fd, out + *n, room - *n));
+        got = FAULT_TRY("lease.read", read(fd, out + *n, room - *n));
         if (got < 0 && errno != EINTR)
             rc = err_sys(err, errno, "read '%s'", path);
         *n += got > 0 ? (size_t)got : 0;
@@ -171,7 +168,7 @@ static int look_once(const char *directory, struct lease_found *found, struct er
         rc = read_beat(directory, token, beat, &beat_bytes, err);
     if (rc < 0)
         return rc;
-    if (token != 0 && (token != found->token || !found->is_known)) {
+    if (token != 0) {
         struct err why = { .text = "" };
 
         rc = read_record(directory, token, found, &why);
@@ -207,14 +204,14 @@ int lease_store_look(const char *directory, struct lease_found *found, struct er
 
 static int write_new(const char *path, const struct buf *text, struct err *err)
 {
-    int fd = TRY("lease.create", open(path, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666)), rc;
+    int fd = FAULT_TRY("lease.create", open(path, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666)), rc;
 
     if (fd < 0) {
         rc = err_sys(err, errno, "create '%s'", path);
         return rc == ERR_EXISTS ? err_wrap(err, ERR_IO, "a left-over is in the way") : rc;
     }
     rc = fs_write_all(fd, text->data, text->len, path, err);
-    if (rc == 0 && TRY("lease.sync", fsync(fd)) < 0)
+    if (rc == 0 && FAULT_TRY("lease.sync", fsync(fd)) < 0)
         rc = err_sys(err, errno, "sync '%s'", path);
     if (close(fd) < 0 && rc == 0)
         rc = err_sys(err, errno, "close '%s'", path);
@@ -228,11 +225,13 @@ static int link_record(const char *temporary, const char *path, struct err *err)
     struct stat st;
     int errnum;
 
-    if (TRY("lease.link", link(temporary, path)) == 0)
+    if (FAULT_TRY("lease.link", link(temporary, path)) == 0)
         return 0;
     errnum = errno;
     if (stat(temporary, &st) == 0 && st.st_nlink == 2)
         return 0;
+    if (errnum == ENOENT && stat(path, &st) == 0) /* whoever was faster has tidied ours away */
+        errnum = EEXIST;
     if (errnum == EPERM || errnum == EOPNOTSUPP || errnum == ENOSYS)
         return err_set(err, ERR_UNSUPPORTED,
                        "take '%s': this file system cannot make hard links, so nobody can hold a "
@@ -281,11 +280,11 @@ int lease_store_beat(const char *directory, uint64_t token, uint64_t incarnation
     if (rc < 0)
         return rc;
     lease_beat_print(incarnation, count, is_released, line);
-    fd = TRY("lease.beat", open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW,
+    fd = FAULT_TRY("lease.beat", open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW,
                                 0666));
     if (fd < 0)
         return err_sys(err, errno, "renew '%s'", path);
-    n = TRY("lease.beat", pwrite(fd, line, LEASE_BEAT_BYTES, 0));
+    n = FAULT_TRY("lease.beat", pwrite(fd, line, LEASE_BEAT_BYTES, 0));
     if (n != LEASE_BEAT_BYTES)
         rc = err_sys(err, n < 0 ? errno : ENOSPC, "renew '%s'", path);
     if (close(fd) < 0 && rc == 0) /* where it goes to the server */

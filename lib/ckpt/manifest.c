@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/buf.h"
 #include "base/check.h"
@@ -335,21 +336,30 @@ int ckpt_manifest_parse(const char *text, size_t n, struct ckpt_manifest *out, s
 
 int ckpt_manifest_read(const char *folder, struct ckpt_manifest *out, struct err *err)
 {
-    char *path = fs_join(folder, CKPT_MANIFEST_FILE);
-    struct buf text = { 0 };
-    int rc;
+    char *path = fs_join(folder, CKPT_MANIFEST_FILE), *text = NULL;
+    uint64_t bytes = 0;
+    int fd, rc = 0;
 
     if (path == NULL)
         return err_set(err, ERR_NOMEM, "'%s': out of memory", folder);
-    rc = fs_read(path, CKPT_MANIFEST_MAX, &text, err);
-    if (rc == ERR_INPUT)
-        rc = err_wrap(err, ERR_CORRUPT, "no manifest is that large");
+    fd = ckpt_open_regular(path, &bytes, err);
+    if (fd < 0)
+        rc = fd;
+    else if (bytes > CKPT_MANIFEST_MAX)
+        rc = err_set(err, ERR_CORRUPT, "'%s' has %" PRIu64 " bytes: no manifest is that large", path,
+                     bytes);
+    else if ((text = malloc(bytes + 1)) == NULL)
+        rc = err_set(err, ERR_NOMEM, "'%s': out of memory", path);
+    if (rc == 0)
+        rc = ckpt_read_all(fd, path, text, bytes, err);
     if (rc == 0) {
-        rc = ckpt_manifest_parse(text.data != NULL ? text.data : "", text.len, out, err);
+        rc = ckpt_manifest_parse(text, bytes, out, err);
         if (rc < 0)
             rc = err_wrap(err, rc, "'%s'", folder);
     }
-    buf_fini(&text);
+    if (fd >= 0)
+        close(fd);
+    free(text);
     free(path);
     return rc;
 }

@@ -24,9 +24,6 @@
 #include "base/text.h"
 #include "ckpt/ckpt_priv.h"
 
-/* A fault point in front of a system call: the call fails with EIO without being made. */
-#define TRY(point_, call_) (fault_hit(point_) ? (errno = EIO, -1) : (call_))
-
 /* ---- layout ---- */
 
 static size_t bytes_of(const struct ckpt_tensor *t)
@@ -136,7 +133,7 @@ static int write_chunk(struct out *o, const char *data, size_t n, struct err *er
     if (rc < 0)
         return rc;
     while (n > 0) {
-        ssize_t written = TRY("ckpt.write", write(o->fd, data, n));
+        ssize_t written = FAULT_TRY("ckpt.write", write(o->fd, data, n));
 
         if (written < 0 && errno == EINTR)
             continue;
@@ -193,7 +190,7 @@ static int write_file(const char *folder, const struct ckpt_layout *l, const voi
         goto done;
     }
     rc = write_content(&o, l, state, err);
-    if (rc == 0 && TRY("ckpt.sync", fsync(o.fd)) < 0)
+    if (rc == 0 && FAULT_TRY("ckpt.sync", fsync(o.fd)) < 0)
         rc = err_sys(err, errno, "sync '%s'", path);
     if (close(o.fd) < 0 && rc == 0) /* network file systems report late */
         rc = err_sys(err, errno, "close '%s'", path);
@@ -233,7 +230,7 @@ static int write_all(const char *path, const struct ckpt_layout *layouts, uint32
     int rc = 0;
 
     CHECK(n_layouts <= CKPT_FILES_MAX);
-    if (TRY("ckpt.mkdir", mkdir(path, 0777)) < 0)
+    if (FAULT_TRY("ckpt.mkdir", mkdir(path, 0777)) < 0)
         return err_sys(err, errno, "create directory '%s'", path);
     for (uint32_t i = 0; rc == 0 && i < n_layouts; i++)
         rc = write_file(path, &layouts[i], state, is_canceled, &m->files[m->n_files++], err);
@@ -294,9 +291,9 @@ static int replace_in_two(const char *directory, const char *hidden, const char 
     aside = fs_join(directory, name);
     if (aside == NULL)
         return err_set(err, ERR_NOMEM, "'%s': out of memory", directory);
-    if (TRY("ckpt.rename", rename(visible, aside)) < 0) {
+    if (FAULT_TRY("ckpt.rename", rename(visible, aside)) < 0) {
         rc = err_sys(err, errno, "rename '%s'", visible);
-    } else if (TRY("ckpt.rename", rename(hidden, visible)) < 0) {
+    } else if (FAULT_TRY("ckpt.rename", rename(hidden, visible)) < 0) {
         rc = err_sys(err, errno, "rename '%s' to '%s'", hidden, visible);
         (void)rename(aside, visible); /* if this fails too, the next writer does it */
     } else {
@@ -319,19 +316,25 @@ int ckpt_ask(struct ckpt_right *right, struct err *err)
 }
 
 static int publish(const char *directory, const char *hidden, const char *visible,
-                   const struct ckpt_meta *meta, struct err *err)
+                   struct ckpt_right *right, const struct ckpt_meta *meta, struct err *err)
 {
     uint64_t bytes;
+    int rc = ckpt_ask(right, err);
 
-    if (TRY("ckpt.rename", rename(hidden, visible)) == 0)
+    if (rc < 0)
+        return rc;
+    if (FAULT_TRY("ckpt.rename", rename(hidden, visible)) == 0)
         return 0;
     if (errno != ENOTEMPTY && errno != EEXIST && errno != ENOTDIR)
         return err_sys(err, errno, "rename '%s' to '%s'", hidden, visible);
-    if (is_there(visible, meta, NULL, &bytes)) { /* another was at it too, and was faster */
+    if (is_there(visible, meta, right->is_canceled, &bytes)) { /* another was at it too, and was faster */
         (void)fs_remove_tree(hidden, NULL);      /* or the next writer does */
         return 0;
     }
-    if (TRY("ckpt.exchange", renameat2(AT_FDCWD, hidden, AT_FDCWD, visible, RENAME_EXCHANGE)) < 0)
+    rc = ckpt_ask(right, err); /* all of it was read: the answer of before is old */
+    if (rc < 0)
+        return rc;
+    if (FAULT_TRY("ckpt.exchange", renameat2(AT_FDCWD, hidden, AT_FDCWD, visible, RENAME_EXCHANGE)) < 0)
         return replace_in_two(directory, hidden, visible, meta->step, err);
     (void)fs_remove_tree(hidden, NULL); /* the old one; or the next writer does */
     return 0;
@@ -351,7 +354,7 @@ int ckpt_remove(const char *directory, uint64_t step, struct err *err)
     hidden = fs_join(directory, hidden_name);
     if (visible == NULL || hidden == NULL)
         rc = err_set(err, ERR_NOMEM, "remove '%s': out of memory", visible_name);
-    else if (TRY("ckpt.remove", rename(visible, hidden)) < 0)
+    else if (FAULT_TRY("ckpt.remove", rename(visible, hidden)) < 0)
         rc = err_sys(err, errno, "remove '%s'", visible);
     else
         rc = fs_remove_tree(hidden, err);
@@ -406,9 +409,7 @@ static int save_new(const char *directory, const char *hidden, const char *visib
     if (rc == 0)
         rc = verify_written(hidden, meta, right->is_canceled, err);
     if (rc == 0)
-        rc = ckpt_ask(right, err);
-    if (rc == 0)
-        rc = publish(directory, hidden, visible, meta, err);
+        rc = publish(directory, hidden, visible, right, meta, err);
     if (rc == 0)
         return 0;
     rc = add_space(directory, layouts, n_layouts, rc, err); /* before we give it back */

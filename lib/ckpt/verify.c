@@ -15,33 +15,49 @@
 
 /* ---- one file ---- */
 
+int ckpt_open_regular(const char *path, uint64_t *bytes, struct err *err)
+{
+    struct stat st;
+    int fd, rc = 0;
+
+    do
+        fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* not to wait for a FIFO's other end */
+    while (fd < 0 && errno == EINTR);
+    if (fd < 0)
+        return err_sys(err, errno, "open '%s'", path);
+    if (fstat(fd, &st) < 0)
+        rc = err_sys(err, errno, "open '%s'", path);
+    else if (!S_ISREG(st.st_mode))
+        rc = err_set(err, ERR_CORRUPT, "'%s' is not a file", path);
+    if (rc < 0) {
+        close(fd);
+        return rc;
+    }
+    *bytes = (uint64_t)st.st_size;
+    return fd;
+}
+
 int ckpt_open_file(const char *folder, const struct ckpt_file *file, char **path, struct err *err)
 {
     char *name = fs_join(folder, file->name);
-    struct stat st;
-    int fd = -1, rc;
+    uint64_t bytes;
+    int fd;
 
     if (name == NULL)
         return err_set(err, ERR_NOMEM, "'%s': out of memory", folder);
-    do
-        fd = open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* not to wait for a FIFO's other end */
-    while (fd < 0 && errno == EINTR);
-    if (fd < 0 || fstat(fd, &st) < 0)
-        rc = err_sys(err, errno, "open '%s'", name);
-    else if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != file->bytes)
-        rc = err_set(err, ERR_CORRUPT, "'%s' has %jd bytes, its manifest says %" PRIu64, name,
-                     (intmax_t)st.st_size, file->bytes);
-    else
-        rc = 0;
-    if (rc < 0) {
-        if (fd >= 0)
-            close(fd);
-        free(name);
-        /* A file that the manifest names and that is not there is damage. */
-        return rc == ERR_NOENT ? ckpt_corrupt(err) : rc;
+    fd = ckpt_open_regular(name, &bytes, err);
+    if (fd >= 0 && bytes == file->bytes) {
+        *path = name;
+        return fd;
     }
-    *path = name;
-    return fd;
+    if (fd >= 0) {
+        close(fd);
+        fd = err_set(err, ERR_CORRUPT, "'%s' has %" PRIu64 " bytes, its manifest says %" PRIu64, name,
+                     bytes, file->bytes);
+    }
+    free(name);
+    /* A file that the manifest names and that is not there is damage. */
+    return fd == ERR_NOENT ? ckpt_corrupt(err) : fd;
 }
 
 int ckpt_read_all(int fd, const char *path, void *out, size_t n, struct err *err)
@@ -49,7 +65,7 @@ int ckpt_read_all(int fd, const char *path, void *out, size_t n, struct err *err
     char *to = out;
 
     while (n > 0) {
-        ssize_t got = read(fd, to, n);
+        ssize_t got = FAULT_TRY("ckpt.read", read(fd, to, n));
 
         if (got < 0 && errno == EINTR)
             continue;
@@ -229,15 +245,22 @@ static int read_checked(const char *path, struct ckpt_manifest *m, struct err *e
     return rc == 0 ? check_step(path, m, err) : rc;
 }
 
+static int check_path(const char *path, struct err *err)
+{
+    size_t room = sizeof(((struct ckpt_info *)0)->path);
+
+    return strlen(path) < room ? 0
+                               : err_set(err, ERR_INPUT, "'%.64s...': a path of %zu bytes, expected less "
+                                         "than %zu", path, strlen(path), room);
+}
+
 static int verify_read(const char *path, const struct ckpt_manifest *m,
                        struct ckpt_progress *progress, struct ckpt_info *out, struct err *err)
 {
-    int rc;
+    int rc = check_path(path, err);
 
-    if (strlen(path) >= sizeof(out->path))
-        return err_set(err, ERR_INPUT, "'%.64s...': a path of %zu bytes, expected less than %zu",
-                       path, strlen(path), sizeof(out->path));
-    rc = ckpt_verify_folder(path, m, false, progress, err);
+    if (rc == 0)
+        rc = ckpt_verify_folder(path, m, false, progress, err);
     if (rc < 0)
         return rc;
     strcpy(out->path, path);
@@ -292,6 +315,7 @@ int ckpt_newest(const char *directory, const char *match_model,
                 struct ckpt_info *out, struct err *err)
 {
     struct ckpt_progress progress = { .report = on_progress, .arg = arg };
+    struct err unread = { .code = 0 };
     uint64_t *steps;
     size_t n, i;
     int rc;
@@ -313,11 +337,19 @@ int ckpt_newest(const char *directory, const char *match_model,
             *err = why;
         else if (rc < 0 && on_skip != NULL)
             on_skip(arg, path, why.text);
+        if (rc == ERR_IO && unread.code == 0)
+            unread = why;
         free(path);
     }
     free(steps);
     if (rc == 0 || rc == ERR_NOMEM)
         return rc;
+    if (unread.code != 0) { /* it may be good: this is no reason to begin anew */
+        if (err != NULL)
+            *err = unread;
+        return err_wrap(err, ERR_IO, "'%s' holds %zu checkpoints: none of them can be used, and one could "
+                        "not be read", directory, n);
+    }
     return err_set(err, ERR_NOENT, "'%s' holds %zu checkpoints%s", directory, n,
                    n > 0 ? ", and none of them can be used" : "");
 }
@@ -326,14 +358,14 @@ int ckpt_newest(const char *directory, const char *match_model,
 static int peek(const char *path, const char *match_model, struct ckpt_info *out, struct err *err)
 {
     struct ckpt_manifest m;
+    uint64_t bytes = 0;
     int rc = read_checked(path, &m, err);
 
     if (rc == 0)
         rc = check_model(&m, match_model, err);
-    if (rc < 0)
-        return rc;
-    out->bytes = 0;
-    for (uint32_t i = 0; i < m.n_files; i++) {
+    if (rc == 0)
+        rc = check_path(path, err);
+    for (uint32_t i = 0; rc == 0 && i < m.n_files; i++) {
         char *file;
         int fd = ckpt_open_file(path, &m.files[i], &file, err);
 
@@ -341,10 +373,13 @@ static int peek(const char *path, const char *match_model, struct ckpt_info *out
             return fd;
         close(fd);
         free(file);
-        out->bytes += m.files[i].bytes;
+        bytes += m.files[i].bytes; /* of files that are there: it does not overflow */
     }
-    snprintf(out->path, sizeof(out->path), "%s", path);
+    if (rc < 0)
+        return rc;
+    strcpy(out->path, path);
     out->meta = m.meta;
+    out->bytes = bytes;
     return 0;
 }
 

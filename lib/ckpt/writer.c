@@ -150,12 +150,11 @@ static int check_saved(const struct ckpt_writer *w, const struct ckpt_meta *save
  * folders with later steps lie beside it. What cannot be removed is tried again next time. */
 static void prune(struct ckpt_writer *w, const struct ckpt_meta *saved)
 {
-    uint32_t max_to_keep = __atomic_load_n(&w->max_to_keep, __ATOMIC_RELAXED);
+    uint32_t keep = __atomic_load_n(&w->max_to_keep, __ATOMIC_RELAXED); /* may change meanwhile */
     struct ckpt_right right = right_of(w);
     uint64_t *steps;
     size_t n, left;
     struct err err;
-    uint32_t keep = __atomic_load_n(&w->max_to_keep, __ATOMIC_RELAXED);
     int rc;
 
     if (keep == 0)
@@ -167,7 +166,7 @@ static void prune(struct ckpt_writer *w, const struct ckpt_meta *saved)
         return;
     }
     left = n;
-    for (size_t i = 0; i < n && left > max_to_keep; i++) {
+    for (size_t i = 0; i < n && left > keep; i++) {
         if (steps[i] == saved->step)
             continue;
         if (ckpt_ask(&right, &err) < 0)

@@ -12,10 +12,15 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/fault.h"
 #include "comm/comm_priv.h"
+#include "comm/maps.h"
 #include "comm/reduce.h"
 
-enum { DEADLINE_MS_MAX = 1000000000 }; /* eleven days: sums with the clock do not overflow */
+enum {
+    DEADLINE_MS_MAX = 1000000000, /* eleven days: sums with the clock do not overflow */
+    TRIES_KEPT = 3,               /* maps: that nobody has asked for in so many failed connects */
+};
 
 /* ---- opening and closing ---- */
 
@@ -139,8 +144,7 @@ static void destroy(struct comm *c)
         free(c->ranks[i].scratch);
     }
     for (uint32_t i = 0; i < c->n_lives; i++)
-        if (c->lives[i].fd >= 0)
-            close(c->lives[i].fd);
+        life_close(&c->lives[i]);
     if (c->shm.tether_fd >= 0) /* we have unmapped what others gave */
         close(c->shm.tether_fd);
     if (c->wake_fd >= 0)
@@ -171,6 +175,7 @@ int comm_open(const struct comm_opts *opts, struct comm **out, struct err *err)
     c->generation = opts->generation;
     c->deadline_ns = ms * 1000000;
     c->on_broken = opts->on_broken;
+    c->on_wait = opts->on_wait;
     c->arg = opts->arg;
     c->wake_fd = c->shm.page_fd = c->shm.tether_fd = c->shm.given_fd = -1;
     c->is_connecting = true;
@@ -189,6 +194,7 @@ int comm_connect(struct comm *c, struct err *err)
     uint64_t deadline_ns = clock_ns() + c->deadline_ns;
     uint32_t culprit = c->self;
     struct err why = { 0 };
+    bool is_ours;
     int rc;
 
     CHECK(c->is_connecting);
@@ -197,11 +203,12 @@ int comm_connect(struct comm *c, struct err *err)
         rc = handshake(c, deadline_ns, &culprit, &why);
     if (rc == 0)
         rc = comm_watch(c, &why);
-    if (rc < 0 && !comm_has_failed(c)) /* the peers that are there already should not wait */
+    is_ours = rc < 0 && !comm_has_failed(c);
+    if (is_ours) /* the peers that are there already should not wait */
         (void)comm_fail(c, rc, culprit, "%s could not join: %.180s", c->names[c->self], why.text);
-    else if (comm_has_failed(c))
+    (void)fault_hit("comm.begin"); /* where a test lets a peer die */
+    if (!comm_begin(c) && !is_ours)
         rc = comm_failure(c, &why);
-    comm_begin(c);
     c->opts.members = NULL; /* the caller's again */
     c->opts.shares = NULL;
     c->opts.arena = NULL;
@@ -209,6 +216,8 @@ int comm_connect(struct comm *c, struct err *err)
         return 0;
     comm_unwatch(c, false);
     comm_release(c); /* nothing is connected that a call could use */
+    if (c->opts.listener != NULL) /* what is in use stays, and may be wanted again at once */
+        maps_prune(listener_maps(c->opts.listener), TRIES_KEPT);
     err_set(err, rc, "%s", why.text);
     return err_wrap(err, rc, "connect generation %" PRIu64, c->generation);
 }
@@ -267,12 +276,6 @@ void comm_may_spin(struct comm *c, uint32_t local, bool may)
 {
     CHECK(local < c->n_ranks);
     c->ranks[local].yields = !may;
-}
-
-uint64_t comm_wait_ns(const struct comm *c, uint32_t local)
-{
-    CHECK(local < c->n_ranks);
-    return atomic_load_explicit(&c->ranks[local].wait_ns, memory_order_relaxed);
 }
 
 /* ---- calls ---- */

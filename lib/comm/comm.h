@@ -58,6 +58,10 @@ struct comm_opts {
      * made: the member that is to blame and why. NULL is fine. */
     void (*on_broken)(void *arg, uint32_t member, const char *why);
     void *arg;
+    /* On the thread that makes a call, which waits for other ranks from here on, or does so no longer.
+     * While it waits, again at least every tenth of a second: who said that it waits, and does not say
+     * so any more, hangs. Not for waits so short that nobody sleeps. NULL is fine. */
+    void (*on_wait)(bool waits);
 };
 
 /* The leaves of a group of `full` ranks, shared out among `world` of them or fewer: subtrees, as even
@@ -68,8 +72,8 @@ void comm_share(uint32_t full, uint32_t world, uint32_t *shares);
 const char *comm_host_key(void);
 
 /* The data-plane port of this process, and what is kept between generations: the mapped arenas of
- * the host (those of peers that do not come again until the next one is connected), connections of
- * peers that are ahead. It outlives generations; one communicator at a time. `host` as in TF_CONFIG: the
+ * the host (those of peers that do not come again until the next one is connected, or some could not
+ * be), connections of peers that are ahead. It outlives generations; one communicator at a time. `host` as in TF_CONFIG: the
  * address to bind (name or literal). Port 0: the system picks. Errors: ERR_IO, ERR_INPUT. */
 int comm_listener_open(const char *host, uint16_t port, struct comm_listener **out,
                        struct err *err);
@@ -144,8 +148,5 @@ void comm_may_spin(struct comm *c, uint32_t local, bool may);
  * comm_connect(), return as soon as their threads get a core. Any thread, also several times; `why`
  * is copied. */
 void comm_abort(struct comm *c, const char *why);
-
-/* Nanoseconds that local rank has spent waiting for others since the start. */
-uint64_t comm_wait_ns(const struct comm *c, uint32_t local);
 
 #endif

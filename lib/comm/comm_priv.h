@@ -118,7 +118,6 @@ struct comm_rank {
     bool yields;           /* never spins */
     bool torn;             /* a call failed half-way: peers may still be in it */
     _Atomic bool inside;   /* of a call */
-    _Atomic uint64_t wait_ns;
 };
 
 /* What the members of a host share besides their arenas: a head, a slot per rank, and per rank two
@@ -180,6 +179,7 @@ struct comm {
 
     void (*on_broken)(void *arg, uint32_t member, const char *why);
     void *arg;
+    void (*on_wait)(bool waits);
     pthread_t watcher;
     bool has_watcher;
     int wake_fd; /* owned; eventfd: the watcher, or whoever connects, looks up */
@@ -198,6 +198,12 @@ struct comm {
 static inline bool comm_has_failed(struct comm *c)
 {
     return atomic_load_explicit(&c->failed, memory_order_acquire) != 0;
+}
+
+static inline void comm_waits(const struct comm *c, bool waits)
+{
+    if (c->on_wait != NULL)
+        c->on_wait(waits);
 }
 
 /* "rank 3 (worker 1)" */
@@ -229,8 +235,9 @@ void life_advance(struct comm *c, const struct pollfd *polls, uint32_t n);
 void life_read(struct comm *c, struct comm_life *l); /* what there is, without waiting */
 /* Another life, of a member that has none yet. */
 void life_add(struct comm *c, int fd, uint32_t member, enum life_kind kind);
-/* From now on a failure spreads at once; one that came before does so now. */
-void comm_begin(struct comm *c);
+void life_close(struct comm_life *l); /* with what was passed and nobody took */
+/* From now on a failure spreads at once. false: one that came before does so now. */
+bool comm_begin(struct comm *c);
 /* Lets go of the tethers of the others: nobody of ours will write into their arenas any more. */
 void comm_release(struct comm *c);
 void comm_wake(struct comm *c);

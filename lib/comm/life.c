@@ -127,7 +127,7 @@ static int fail(struct comm *c, enum origin origin, int code, uint32_t culprit, 
     return -1;
 }
 
-void comm_begin(struct comm *c)
+bool comm_begin(struct comm *c)
 {
     bool failed;
 
@@ -138,6 +138,7 @@ void comm_begin(struct comm *c)
     pthread_mutex_unlock(&c->lock);
     if (failed)
         spread(c);
+    return !failed;
 }
 
 int comm_fail(struct comm *c, int code, uint32_t culprit, const char *fmt, ...)
@@ -205,6 +206,14 @@ static void drop_passed(struct comm_life *l)
             close(l->passed[i]);
         l->passed[i] = -1;
     }
+}
+
+void life_close(struct comm_life *l)
+{
+    if (l->fd >= 0)
+        close(l->fd);
+    l->fd = -1;
+    drop_passed(l);
 }
 
 static void life_message(struct comm *c, struct comm_life *l)
@@ -304,10 +313,8 @@ void life_advance(struct comm *c, const struct pollfd *polls, uint32_t n)
 void comm_release(struct comm *c)
 {
     for (uint32_t i = 0; i < c->n_lives; i++)
-        if (c->lives[i].kind == LIFE_TETHER && c->lives[i].fd >= 0) {
-            close(c->lives[i].fd);
-            c->lives[i].fd = -1;
-        }
+        if (c->lives[i].kind == LIFE_TETHER)
+            life_close(&c->lives[i]);
 }
 
 /* ---- the watcher ---- */
@@ -342,7 +349,7 @@ static void *watcher(void *arg)
 {
     struct comm *c = arg;
 
-    maps_prune(listener_maps(c->opts.listener)); /* of those who are gone; in nobody's way here */
+    maps_prune(listener_maps(c->opts.listener), 0); /* of those who are gone; in nobody's way here */
     while (!atomic_load(&c->stop)) {
         uint32_t n = life_polls(c, c->polls);
 

@@ -87,14 +87,13 @@ static int wait_for(struct comm *c, struct comm_rank *r, uint32_t rank)
     struct host_slot *s = slot_of(c, rank);
     bool spin = c->shm.page->spin != 0 && !r->yields;
     uint32_t seen = atomic_load_explicit(&s->word, memory_order_acquire);
-    uint64_t start;
+    bool waits = false;
     int rc = 1;
 
     /* If all have come, but meanwhile the generation has ended, the others may be using their arenas
      * for the next one: we may have been stopped for long. What we have read may be anything. */
     if (arrived(seen, r->arrivals))
         return (seen & PAGE_BROKEN) != 0 ? host_check(c) : 0;
-    start = clock_ns();
     for (int i = 0; i < (spin ? SPINS : YIELDS) && rc == 1; i++) {
         if (spin && i % SPINS_TO_YIELD != 0)
             relax();
@@ -105,6 +104,8 @@ static int wait_for(struct comm *c, struct comm_rank *r, uint32_t rank)
     while (rc == 1) {
         uint32_t word;
 
+        waits = true;
+        comm_waits(c, waits);
         atomic_fetch_add(&s->sleepers, 1);
         word = atomic_load(&s->word);
         rc = look(c, r, rank, word);
@@ -112,7 +113,8 @@ static int wait_for(struct comm *c, struct comm_rank *r, uint32_t rank)
             futex_wait(&s->word, word, COMM_SLICE_MS * (uint64_t)1000000);
         atomic_fetch_sub(&s->sleepers, 1);
     }
-    atomic_fetch_add_explicit(&r->wait_ns, clock_ns() - start, memory_order_relaxed);
+    if (waits)
+        comm_waits(c, false);
     return rc;
 }
 
@@ -152,7 +154,8 @@ int host_enter(struct comm *c, struct comm_rank *r, uint32_t first, uint32_t n)
 void *host_data(struct comm *c, struct comm_rank *r, uint32_t rank, size_t bytes)
 {
     const struct comm_memory *m = &c->shm.memory[c->topo.member_of[rank]];
-    uint64_t offset = slot_of(c, rank)->calls[r->call.number & 1].offset;
+    const struct comm_call *theirs = &slot_of(c, rank)->calls[r->call.number & 1];
+    uint64_t offset = __atomic_load_n(&theirs->offset, __ATOMIC_RELAXED); /* what is checked is used */
 
     if (offset > m->bytes || bytes > m->bytes - offset) {
         comm_fail(c, ERR_PEER, c->topo.member_of[rank],
@@ -205,6 +208,7 @@ int host_check(struct comm *c)
 {
     struct host_page *p = c->shm.page;
     char why[COMM_WHY_BYTES];
+    uint32_t culprit;
 
     if (p == NULL || atomic_load(&p->broken) == 0)
         return 0;
@@ -213,6 +217,6 @@ int host_check(struct comm *c)
         return comm_fail(c, ERR_PEER, COMM_NO_MEMBER, "another process of this host gave up");
     memcpy(why, p->why, sizeof(why));
     why[sizeof(why) - 1] = '\0';
-    return comm_fail(c, ERR_PEER, p->culprit < c->topo.n_members ? p->culprit : COMM_NO_MEMBER,
-                     "%s", why);
+    culprit = __atomic_load_n(&p->culprit, __ATOMIC_RELAXED); /* once: others can write there */
+    return comm_fail(c, ERR_PEER, culprit < c->topo.n_members ? culprit : COMM_NO_MEMBER, "%s", why);
 }

@@ -175,15 +175,12 @@ static int wait_for(struct comm *c, struct comm_rank *r, const struct flow *out,
     bool can_send = !is_done(out) && !is_ahead(out, in);
     struct pollfd p[2] = { { .fd = can_send ? out->fd : -1, .events = POLLOUT },
                            { .fd = is_done(in) ? -1 : in->fd, .events = POLLIN } };
-    uint64_t start = clock_ns(), now;
     uint32_t late = is_done(in) ? out->rank : in->rank;
 
     (void)poll(p, 2, COMM_SLICE_MS); /* EINTR: we come back */
-    now = clock_ns();
-    atomic_fetch_add_explicit(&r->wait_ns, now - start, memory_order_relaxed);
     if (comm_has_failed(c))
         return -1;
-    if (now >= r->deadline_ns)
+    if (clock_ns() >= r->deadline_ns)
         return comm_fail(c, ERR_TIMEOUT, c->topo.member_of[late],
                          "%s has not %s its part of %s within %.3g s", comm_who(c, late).text,
                          is_done(in) ? "taken" : "sent", comm_call_text(&r->call).text,
@@ -195,7 +192,7 @@ int tcp_exchange(struct comm *c, struct comm_rank *r, const struct exchange *x)
 {
     struct flow out = flow_of(r, x->to, x->send_bytes), in = flow_of(r, x->from, x->recv_bytes);
     struct exchange now = *x;
-    bool add_last = x->add && x->send == x->recv && x->send_bytes != 0;
+    bool add_last = x->add && x->send == x->recv && x->send_bytes != 0, waits = false;
 
     CHECK(!add_last || x->recv_bytes <= COMM_SMALL_BYTES);
     if (add_last) { /* what is to be added arrives in the scratch first */
@@ -210,8 +207,15 @@ int tcp_exchange(struct comm *c, struct comm_rank *r, const struct exchange *x)
 
         if (got < 0 || comm_has_failed(c))
             return -1;
-        if (sent == 0 && got == 0 && wait_for(c, r, &out, &in) < 0)
-            return -1;
+        if (sent == 0 && got == 0) {
+            waits = true;
+            comm_waits(c, waits);
+            if (wait_for(c, r, &out, &in) < 0)
+                return -1;
+        } else if (waits) {
+            waits = false;
+            comm_waits(c, waits);
+        }
     }
     if (add_last)
         add(r, x, x->recv_bytes, x->recv_bytes);

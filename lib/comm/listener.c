@@ -178,18 +178,18 @@ int listener_parse(const char *address, struct sockaddr_storage *out, uint32_t *
     struct addrinfo hints = { .ai_family = AF_UNSPEC,
                               .ai_socktype = SOCK_STREAM,
                               .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV };
-    const char *colon = strrchr(address, ':');
+    const char *colon = strrchr(address, ':'), *at = address;
     struct addrinfo *found = NULL;
     char host[ADDRESS_BYTES];
     size_t n = colon != NULL ? (size_t)(colon - address) : 0;
     bool brackets = n >= 2 && address[0] == '[' && address[n - 1] == ']';
 
     if (brackets)
-        address++, n -= 2;
-    if (n == 0 || n >= sizeof(host) || (!brackets && memchr(address, ':', n) != NULL))
+        at++, n -= 2;
+    if (n == 0 || n >= sizeof(host) || (!brackets && memchr(at, ':', n) != NULL))
         return err_set(err, ERR_INPUT, "'%s' is no address; expected ip:port or [ip]:port",
                        address);
-    memcpy(host, address, n);
+    memcpy(host, at, n);
     host[n] = '\0';
     if (getaddrinfo(host, colon + 1, &hints, &found) != 0)
         return err_set(err, ERR_INPUT, "'%s' is no address; expected ip:port or [ip]:port",

@@ -17,6 +17,7 @@ struct one {
     ino_t inode;
     struct timespec changed;
     bool in_use;
+    uint32_t idle; /* prunings since it was in use */
 };
 
 struct maps {
@@ -38,7 +39,7 @@ void maps_free(struct maps *m)
 {
     if (m == NULL)
         return;
-    maps_prune(m);
+    maps_prune(m, 0);
     CHECK(m->n == 0);
     free(m->all);
     pthread_mutex_destroy(&m->lock);
@@ -76,6 +77,7 @@ static int take(struct maps *m, int fd, struct one *one, struct err *err)
 
     if (known != NULL) {
         known->in_use = true;
+        known->idle = 0;
         one->base = known->base;
         return 0;
     }
@@ -120,13 +122,13 @@ void maps_give(struct maps *m, void *base)
     pthread_mutex_unlock(&m->lock);
 }
 
-void maps_prune(struct maps *m)
+void maps_prune(struct maps *m, uint32_t keep)
 {
     uint32_t n = 0;
 
     pthread_mutex_lock(&m->lock);
     for (uint32_t i = 0; i < m->n; i++)
-        if (m->all[i].in_use)
+        if (m->all[i].in_use || m->all[i].idle++ < keep)
             m->all[n++] = m->all[i];
         else
             munmap(m->all[i].base, m->all[i].bytes);

@@ -21,6 +21,7 @@ void maps_free(struct maps *m);    /* nothing may be in use; NULL is fine */
  * ERR_IO. */
 int maps_take(struct maps *m, int fd, size_t bytes, void **out, struct err *err);
 void maps_give(struct maps *m, void *base);
-void maps_prune(struct maps *m); /* unmaps what is not in use */
+/* Unmaps what is not in use, but what is so for the first `keep` times that this is called. */
+void maps_prune(struct maps *m, uint32_t keep);
 
 #endif

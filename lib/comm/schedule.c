@@ -41,11 +41,6 @@ struct comm_range comm_slice(uint32_t world, uint32_t rank, size_t count)
                          count);
 }
 
-uint32_t schedule_home(const struct schedule *s, uint32_t node)
-{
-    return s->direct ? node : schedule_reverse(node, s->n_nodes);
-}
-
 uint32_t schedule_steps(const struct schedule *s)
 {
     return s->direct ? s->n_nodes - 1 : schedule_log2(s->n_nodes);

@@ -62,9 +62,6 @@ uint32_t schedule_reverse(uint32_t x, uint32_t n); /* the log2(n) low bits of x,
 uint32_t schedule_steps(const struct schedule *s);
 struct schedule_step schedule_step(const struct schedule *s, uint32_t i); /* i < steps */
 
-/* The segment that `node` holds complete after the reduce-scatter. */
-uint32_t schedule_home(const struct schedule *s, uint32_t node);
-
 /* Part `i` of `count` elements cut into `n` even parts at multiples of 16. */
 struct comm_range schedule_part(uint32_t n, uint32_t i, size_t count);
 

@@ -457,9 +457,10 @@ LOSS_KEYS("/model/more_losses/*", 0)
          "frequent. Less than train.deadline_seconds. Default: 1.2, at most half of "
          "train.deadline_seconds." },
 { "/detection", "stuck_factor", F64, AT(detection.stuck_factor), FREE, .max = 1e6, .fallback = "10",
-  .doc = "A task that is alive, but in one phase of a step for so many times as long as that took before, "
-         "is stuck: it is named, and the others go on without it. At least 2; never under a second. 0: only "
-         "train.deadline_seconds counts." },
+  .doc = "A task that is alive, but in one phase of a step for so many times as long as that took before "
+         "(waiting for other tasks not counted), is stuck: it is named, and the others go on without it. At "
+         "least 2; never under a second. 0, and before a phase was seen a few times: train.deadline_seconds "
+         "counts." },
 
 { "", "health", OBJECT, .fallback = "{}",
   .doc = "How wrong numbers are noticed, and what is done then." },

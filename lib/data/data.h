@@ -125,8 +125,8 @@ struct data_opts {
     const volatile int *cancel;          /* polled; may be NULL */
     /* Progress of the index, at most every 200 ms and at the end; from any thread. NULL is fine. */
     void (*on_progress)(void *arg, uint64_t bytes_done, uint64_t bytes_all, uint64_t records);
-    /* Something a person should know: a read that is tried again, a record that is skipped (the first
-     * ones, then the 16th, 64th, 256th ...). From any thread. NULL is fine. */
+    /* Something a person should know: a read that is tried again or does not come back, a record that
+     * is skipped (the first ones, then the 16th, 64th, 256th ...). From any thread. NULL is fine. */
     void (*on_trouble)(void *arg, const char *text);
     void *arg;
 };
@@ -168,7 +168,8 @@ struct data_reader_opts {
     uint64_t last_step;      /* the stream ends after it */
     uint32_t threads;        /* decode threads of this reader; 0: decode in the caller */
     uint32_t prefetch;       /* lane batches decoded ahead, >= 1; bounds the memory */
-    uint64_t deadline_ms;    /* a wait of data_next() that is longer is ERR_TIMEOUT; 0: none */
+    uint64_t deadline_ms;    /* a wait of data_next() that is longer is ERR_TIMEOUT; 0: none. If it waits for a
+                                read, on_trouble is told too: data_reader_close() waits on for that */
 };
 
 struct data_batch {

@@ -380,6 +380,7 @@ static int wait_ready(struct data_reader *r, const struct slot *slot, struct err
 {
     uint64_t before = clock_ns(), ms = r->opts.deadline_ms;
     struct timespec until;
+    struct err story;
     const char *file;
     int late = 0;
 
@@ -399,9 +400,16 @@ static int wait_ready(struct data_reader *r, const struct slot *slot, struct err
     if (late == 0 || (r->claimed > r->given && slot->undone == 0))
         return 0;
     file = file_in_work(r);
-    return err_set(err, ERR_TIMEOUT, "no batch after %" PRIu64 " ms: %s%s%s", ms,
-                   file != NULL ? "a read of '" : "the data is being decoded too slowly",
-                   file != NULL ? file : "", file != NULL ? "' does not come back" : "");
+    if (file == NULL)
+        return err_set(err, ERR_TIMEOUT,
+                       "no batch after %" PRIu64 " ms: the data is being decoded too slowly", ms);
+    (void)err_set(&story, ERR_TIMEOUT, "no batch after %" PRIu64 " ms: a read of '%s' does not come back",
+                  ms, file);
+    if (r->s->patience.on_trouble != NULL) /* now: the reader cannot be closed before it does */
+        r->s->patience.on_trouble(r->s->patience.arg, story.text);
+    if (err != NULL)
+        *err = story;
+    return ERR_TIMEOUT;
 }
 
 /* With the lock held, and given back. */

@@ -180,6 +180,8 @@ static void close_handle(uv_handle_t *h, void *arg)
 
 void loop_close(struct loop *l)
 {
+    if (l == NULL)
+        return;
     while (run_posts(l)) {
     }
     uv_walk(&l->uv, close_handle, NULL);

@@ -17,7 +17,7 @@ int loop_open(struct loop **out, struct err *err);
 /* Runs until loop_stop(). Posts made before are run. */
 void loop_run(struct loop *l);
 void loop_stop(struct loop *l); /* any thread, also from a callback */
-/* Runs what was posted and not yet run, then closes everything. */
+/* Runs what was posted and not yet run, then closes everything. NULL is fine. */
 void loop_close(struct loop *l);
 
 /* Runs fn(arg) once on the loop's thread, in the order of posting. Any thread; never runs it

@@ -414,12 +414,13 @@ static uint64_t later(uint64_t at_ms, uint64_t by_ms, uint64_t now_ms)
     return now_ms - at_ms > by_ms ? at_ms + by_ms : now_ms;
 }
 
-/* The clock jumped, or this process slept: nobody is to blame for what it did not hear meanwhile. */
+/* The clock jumped, or this process slept: nobody is to blame for what was not heard or done meanwhile. */
 static void forgive(struct member_node *n, uint64_t slept_ms, uint64_t now_ms)
 {
     n->behind = MEMBER_NOBODY;
     n->out_ms = later(n->out_ms, slept_ms, now_ms);
     n->out_heard_ms = later(n->out_heard_ms, slept_ms, now_ms);
+    n->abort_ms = later(n->abort_ms, slept_ms, now_ms);
     for (uint32_t i = 0; i < n->world; i++) {
         n->peers[i].heard_ms = later(n->peers[i].heard_ms, slept_ms, now_ms);
         n->peers[i].joined_ms = later(n->peers[i].joined_ms, slept_ms, now_ms);
@@ -477,7 +478,9 @@ static void watch_abort(struct member_node *n, uint64_t now_ms)
 
     if (n->rest != NODE_ABORTING || now_ms - n->abort_ms < limit_ms || n->state == MEMBER_ENDED)
         return;
-    text = node_print(n, "training of %s does not stop", node_name(n, n->self));
+    text = node_print(n, "training of %s does not stop%s%s%s%s", node_name(n, n->self),
+                      n->progress.phase[0] != '\0' ? ", in " : "", n->progress.phase,
+                      n->cause[0] != '\0' ? "; it began with: " : "", n->cause);
     if (n->state == MEMBER_LEADING)
         node_turn_away(n, MEMBER_NOBODY);
     node_finish(n, 138, text);

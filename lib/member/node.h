@@ -130,7 +130,7 @@ struct member_progress {
     uint64_t place;    /* grows with every phase of every step: who has the least holds the others up */
     const char *phase; /* "": none */
     uint64_t phase_ms; /* how long in it */
-    uint64_t limit_ms; /* the step watchdog, learned from the job's own steps; 0: not yet */
+    uint64_t limit_ms; /* the step watchdog, learned from the job's own steps; 0: what it does has none */
 };
 struct member_msg { /* fields beside the kind's are 0 and not sent; pointers until the call returns */
     enum member_kind kind;
@@ -275,7 +275,7 @@ uint32_t member_node_leader(const struct member_node *n); /* NOBODY: not known *
 const struct member_view *member_node_view(const struct member_node *n); /* generation 0: in none */
 bool member_node_needs_lease(const struct member_node *n); /* coordinates a view that is not: steps only while it is held */
 const char *member_node_cause(const struct member_node *n); /* first cause of the last change; "" */
-/* As the leader sees them; elsewhere only what the view says. */
+/* As the leader sees them; elsewhere only what the view says, and that the leader is there. */
 struct member_peer {
     bool is_present, is_in_view;
     uint64_t incarnation, held, heard_ms;

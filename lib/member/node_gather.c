@@ -192,6 +192,7 @@ void member_node_saved(struct member_node *n, bool ok, const char *text, uint64_
     n->is_saving = false;
     if (!ok && now_ms - n->save_began_ms < n->grace_ms) { /* the storage may come back, the lease be had */
         n->save_again_ms = now_ms + MEMBER_LOOK_MS;
+        snprintf(n->save_error, sizeof(n->save_error), "%s", text);
         return;
     }
     n->is_saved = true;
@@ -284,9 +285,10 @@ void node_gather(struct member_node *n, uint64_t now_ms)
 {
     bool all_at_rest = true;
     uint32_t present;
+    /* Who leaves does not open first what it would not use. */
+    bool can_act = n->rest == NODE_AT_REST || (n->rest == NODE_OPENING && n->is_stopping);
 
-    if (n->state != MEMBER_LEADING || n->phase != NODE_GATHERING || n->is_saving ||
-        n->rest != NODE_AT_REST)
+    if (n->state != MEMBER_LEADING || n->phase != NODE_GATHERING || n->is_saving || !can_act)
         return;
     for (uint32_t i = 0; i < n->world; i++)
         all_at_rest = all_at_rest && !node_is_stopping(n, i);
@@ -331,8 +333,9 @@ static void probe(struct member_node *n, uint64_t now_ms)
 static void say_missing(struct member_node *n, uint64_t now_ms)
 {
     const char *text = n->save_began_ms != 0 && !n->is_saved ?
-                           node_print(n, "%s saves the state before tasks that were asked to leave go",
-                                      node_name(n, n->self)) :
+                           node_print(n, "%s saves the state before tasks that were asked to leave go%s%s",
+                                      node_name(n, n->self), n->save_error[0] != '\0' ? "; not yet: " : "",
+                                      n->save_error) :
                            node_print(n, "waiting: %s", node_missing(n));
     struct member_msg m = { .kind = MEMBER_MSG_WAIT, .text = text };
 

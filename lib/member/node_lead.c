@@ -68,6 +68,7 @@ static void start_gathering(struct member_node *n, uint64_t now_ms)
     n->settle_until = n->rejoin_until = now_ms;
     n->is_saving = n->is_saved = false;
     n->save_began_ms = n->save_again_ms = 0;
+    n->save_error[0] = '\0';
     n->blocked = NULL;
     n->trouble_ms = 0;
     n->behind = MEMBER_NOBODY;
@@ -107,7 +108,7 @@ void node_coordinate(struct member_node *n, uint64_t now_ms)
         const struct member_seat *seat = node_seat(&n->view, i);
 
         p->is_seated = seat != NULL;
-        p->is_ready = p->is_complete = p->is_probed = false;
+        p->is_ready = p->is_complete = false;
         p->progress = (struct member_progress){ .phase = p->phase };
         p->phase[0] = '\0';
         if (i == n->self) {
@@ -568,7 +569,7 @@ static void watch_steps(struct member_node *n, uint64_t now_ms)
     struct member_progress p = { 0 };
     bool others_ahead;
     uint32_t last = last_of_all(n, &p, &others_ahead, now_ms);
-    /* Not learned yet; or what it does has the deadline itself, and then an error that says more than we know. */
+    /* 0: what it does has the deadline itself, and then an error that says more than we know. */
     uint64_t limit_ms = p.limit_ms != 0 ? p.limit_ms : n->deadline_ms + n->deadline_ms / 2;
 
     if (last != n->behind || p.place != n->behind_place) {

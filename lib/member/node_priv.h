@@ -41,7 +41,7 @@ struct peer {
     bool has_left;    /* said goodbye: nobody waits for it */
     bool is_dead;     /* its address refused, and nothing was heard since */
     bool is_silent;   /* it led us, fell silent, and nothing was heard since */
-    bool is_probed;   /* a question is out */
+    bool is_probed;   /* a question is out: not two, since what is found is as old as its question */
     bool is_attaching;
     uint64_t asked;   /* event of our last call or probe: its outcome is newer than what was known then */
     uint64_t incarnation; /* last seen; 0: never */
@@ -112,7 +112,7 @@ struct member_node {
     uint32_t probe_at;
     bool is_saving, is_saved;
     uint64_t saved_ms, save_began_ms, save_again_ms; /* the latter two 0: not yet, at once */
-    char save_error[NODE_TEXT]; /* ""; why what is held could not be saved */
+    char save_error[NODE_TEXT]; /* ""; why what is held could not be saved, until now or for good */
 
     /* lease */
     struct member_lease lease; /* members owned; text: "" */
@@ -202,7 +202,8 @@ bool node_is_whole(const struct member_view *v, uint32_t world);
 /* ---- node_text.c ---- */
 
 const char *node_name(struct member_node *n, uint32_t rank); /* "worker 1 (10.0.0.2:2222)" */
-/* "2 of 4 tasks are missing: worker 1 (10.0.0.2:2222): connect: Connection refused; ..." */
+/* What there is no connected view for: "2 of 4 tasks are missing: worker 1 (10.0.0.2:2222): connect: Connection
+ * refused; ...", or who leads, or is called. */
 const char *node_missing(struct member_node *n);
 /* "worker 1 (...), step 12, in forward for 0.3 s,": of the present view, or the last one */
 const char *node_doing(struct member_node *n, uint32_t rank, uint64_t now_ms);

@@ -4,8 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/check.h"
-
 bool node_is_whole(const struct member_view *v, uint32_t world)
 {
     return v->n == world;

@@ -63,6 +63,9 @@ const char *node_missing(struct member_node *n)
                                 n->out != MEMBER_NOBODY ? node_name(n, n->out) : "",
                                 n->self > 0 && n->peers[0].last_error[0] != '\0' ? "; first one: " : "",
                                 n->self > 0 ? n->peers[0].last_error : "");
+    if (n->phase != NODE_GATHERING && !n->is_connected)
+        return node_print(n, "generation %" PRIu64 " does not come together: %s is not connected to its members",
+                          n->view.generation, node_doing(n, n->self, n->ticked_ms));
     for (uint32_t i = 0; i < n->world; i++)
         missing += i != n->self && !node_is_present(n, i);
     buf_printf(&b, "%u of %u tasks %s missing", missing, n->world, missing == 1 ? "is" : "are");
@@ -151,6 +154,7 @@ void member_node_peer(const struct member_node *n, uint32_t rank, struct member_
         out->progress = n->progress;
         out->heard_ms = n->ticked_ms;
     } else if (n->state != MEMBER_LEADING) { /* what was known when this task led is old */
+        out->is_present = rank == member_node_leader(n);
         out->held = out->heard_ms = 0;
         out->progress = (struct member_progress){ .phase = "" };
         out->last_error = "";

@@ -44,6 +44,12 @@ static inline bool op_cuda_wants(const struct op_call *c, uint32_t i)
     return i < c->n_in && c->din[i] != NULL;
 }
 
+/* Will the gradient of input i be asked for? */
+static inline bool op_cuda_plan_wants(const struct op_plan *p, uint32_t i)
+{
+    return p->training && (p->want_din & OP_IN(i < 31 ? i : 31)) != 0;
+}
+
 /* The backward of a call that no gradient reaches: zero wherever din is not to be added to. */
 static inline int op_cuda_zero(const struct op_call *c, struct err *err)
 {
@@ -95,6 +101,15 @@ __device__ static inline uint64_t op_divide(uint64_t n, const struct op_divisor 
     uint64_t q = d.magic != 0 ? __umul64hi(n, d.magic) : n;
 
     return q - (q * d.by > n); /* rounding the magic up is at most one too many */
+}
+
+/* *rest % size, and *rest /= size: a number falls into the indices of its axes, the innermost first. */
+__device__ static inline uint64_t op_digit(uint64_t *rest, const struct op_divisor &size)
+{
+    uint64_t q = op_divide(*rest, size), digit = *rest - q * size.by;
+
+    *rest = q;
+    return digit;
 }
 
 static inline bool op_aligned(const void *p)

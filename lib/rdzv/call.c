@@ -135,6 +135,8 @@ int rdzv_call(const char *address, const char *token, const char *method, uint64
     for (size_t i = 0; i < COUNT_OF(methods); i++)
         is_known |= strcmp(methods[i], method) == 0;
     CHECK(is_known);
+    if (!rdzv_is_address(address))
+        return err_set(err, ERR_INPUT, "'%.320s': expected HOST:PORT, as in the cluster specification", address);
     if (token != NULL && token[0] == '\0') /* as an empty variable of the environment */
         token = NULL;
     rdzv_grpc_init();

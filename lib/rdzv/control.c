@@ -48,12 +48,16 @@ static Trainerd__V1__TaskStatus *fill_one(struct rdzv *r, uint32_t rank, uint64_
                                           struct arena *a)
 {
     Trainerd__V1__TaskStatus *out = make(a, 1, sizeof(*out));
+    const struct member_node *node = rdzv_node(r);
     struct member_peer p;
 
-    member_node_peer(rdzv_node(r), rank, &p);
+    member_node_peer(node, rank, &p);
     trainerd__v1__task_status__init(out);
     out->task = make_task(r, rank, a);
-    out->state = p.is_in_view ? "active" : p.is_present ? "joined" : "missing";
+    out->state = p.is_in_view                                  ? "active"
+                 : p.is_present                                ? "joined"
+                 : member_node_state(node) == MEMBER_LEADING ? "missing"
+                                                               : "unknown";
     out->present = p.is_present;
     out->step = p.progress.held;
     out->step_held = p.held;
@@ -189,6 +193,8 @@ static void stop(struct rdzv *r, struct rdzv_in *call, const ProtobufCMessage *r
         return;
     }
     rdzv_in_reply(call, reply);
+    r->opts.on_say(r->opts.arg, everywhere ? "Stop was called here: the job saves and ends on every task"
+                                           : "Drain was called here: this task saves and leaves", false);
     rdzv_stop(r, everywhere);
 }
 

@@ -18,8 +18,8 @@
 #include <grpc/support/time.h>
 
 #include "base/check.h"
-#include "base/clock.h"
 #include "base/err.h"
+#include "base/text.h"
 #include "loop/loop.h"
 
 enum { CHANNEL_ARGS = 16 };
@@ -257,6 +257,14 @@ static grpc_channel_args channel_args(grpc_arg *all, const grpc_arg *more, size_
     if (n_more > 0)
         memcpy(all + n, more, n_more * sizeof(*more));
     return (grpc_channel_args){ .num_args = n + n_more, .args = all };
+}
+
+bool rdzv_is_address(const char *s)
+{
+    const char *colon = strrchr(s, ':');
+    uint64_t port;
+
+    return colon != NULL && colon != s && text_u64(colon + 1, UINT16_MAX, &port);
 }
 
 grpc_channel *rdzv_channel(const char *address)

@@ -8,8 +8,6 @@
 #include "base/clock.h"
 #include "base/digest.h"
 #include "base/err.h"
-#include "base/rng.h"
-#include "base/text.h"
 #include "proto/health.pb-c.h"
 #include "proto/reflection.pb-c.h"
 #include "rdzv/rdzv_priv.h"
@@ -93,19 +91,11 @@ static void copy_opts(struct rdzv *r, const struct rdzv_opts *opts)
     r->cluster = (struct wire_cluster){ .tasks = tasks, .world = opts->world };
 }
 
-static bool is_host_port(const char *listen)
-{
-    const char *colon = strrchr(listen, ':');
-    uint64_t port;
-
-    return colon != NULL && colon != listen && text_u64(colon + 1, UINT16_MAX, &port);
-}
-
 static int open_all(struct rdzv *r, struct err *err)
 {
     int rc = 0;
 
-    if (!is_host_port(r->opts.listen))
+    if (!rdzv_is_address(r->opts.listen))
         return err_set(err, ERR_INPUT, "listen on '%s': expected HOST:PORT", r->opts.listen);
     if (r->opts.token != NULL) {
         rc = rdzv_check_token(r->opts.token, err);

@@ -143,8 +143,8 @@ void rdzv_close(struct rdzv *r, uint64_t grace_ms);
 
 /* ---- client calls for trainerctl; blocking, no loop ---- */
 /* `method` "Status", "Checkpoint", "Drain" or "Stop" of trainerd.v1.Control, with an empty request. The packed
- * reply goes to *reply (the caller frees) and *n. Errors: ERR_PEER, ERR_TIMEOUT, ERR_AUTH, ERR_REFUSED with the
- * status text. */
+ * reply goes to *reply (the caller frees) and *n. Errors: ERR_INPUT (address, token), ERR_PEER, ERR_TIMEOUT, ERR_AUTH,
+ * ERR_REFUSED with the status text. */
 int rdzv_call(const char *address, const char *token, const char *method, uint64_t deadline_ms,
               void **reply, size_t *n, struct err *err);
 

@@ -55,6 +55,7 @@ grpc_slice rdzv_pack(const ProtobufCMessage *m);
 /* The bytes of a message in one piece; the caller unrefs. NULL buffer: empty. */
 grpc_slice rdzv_bytes(grpc_byte_buffer *b);
 grpc_arg rdzv_arg(const char *key, int value);
+bool rdzv_is_address(const char *s); /* HOST:PORT, by its looks */
 /* A connection of its own, to "host:port", that gRPC makes when it is needed. */
 grpc_channel *rdzv_channel(const char *address);
 grpc_channel *rdzv_channel_on(int fd); /* on a connection that is made; takes fd over */

@@ -1,7 +1,7 @@
 /* agree.c - a generation begins: who is there, who holds what, what is owed.
  *
  * Member 0 says what it was given (files, by their digests) and what everybody shall hold; each task
- * compares. Then one sum over all tasks tells everybody whether anyone is behind, whether an
+ * compares. Then one reduction over all tasks tells everybody whether anyone is behind, whether an
  * evaluation is still owed for the step that is held, and whether anyone asks for a pause. */
 #include "train/train_priv.h"
 
@@ -24,6 +24,7 @@ int agree_connect(struct train *t, struct err *err)
         .deadline_ms = g->deadline_ms + g->deadline_ms / 4,
         .on_broken = g->on_broken,
         .arg = t->opts->arg,
+        .on_wait = progress_peers,
     };
     struct comm *comm;
     struct train_event e = { .kind = TRAIN_NOTE };
@@ -113,11 +114,12 @@ static int vote(struct replica *r, uint64_t step, struct err *err)
             !behind && eval_due(t, step) && t->facts.evaluated_step < step;
         votes[VOTE_PAUSE] =
             (__atomic_load_n(&t->requests, __ATOMIC_RELAXED) & TRAIN_ASK_PAUSE) != 0;
-        votes[VOTE_RESTORED] = t->health.restored_at > 0;
-        votes[VOTE_RESTORED_AT] = (int64_t)t->health.restored_at;
+        /* Not who gave its state up and now meets somebody who did not: nobody has been at a checkpoint. */
+        if (!t->health.lost || t->group.newest_step == 0)
+            votes[VOTE_RESTORED_AT] = (int64_t)t->health.restored_at;
     }
     if (t->comm != NULL)
-        rc = comm_all_reduce(t->comm, r->local, votes, N_VOTES, TENSOR_I64, COMM_SUM, err);
+        rc = comm_all_reduce(t->comm, r->local, votes, N_VOTES, TENSOR_I64, COMM_MAX, err);
     memcpy(r->votes, votes, sizeof(r->votes));
     memset(votes, 0, N_VOTES * sizeof(*votes));
     return rc;

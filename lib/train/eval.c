@@ -3,6 +3,7 @@
  * The set is cut into global batches and lanes like the training set (in file order, the last batch
  * padded with weight zero), every lane adds up in double over its batches, lanes are added along the
  * tree: the figures do not depend on who computed what either. */
+#include "train/gpu.h"
 #include "train/train_priv.h"
 
 #include <math.h>
@@ -16,8 +17,7 @@
 
 enum { SUM_LOSS, SUM_WEIGHT, SUM_METRICS }; /* the metrics' sums one after the other */
 
-static int lane_sums(struct replica *r, struct data_reader *reader, uint64_t step, uint32_t lane,
-                     double *sums, struct err *err)
+static int lane_sums(struct replica *r, uint64_t step, uint32_t lane, double *sums, struct err *err)
 {
     struct train *t = r->train;
     struct op_run run = { .seed = t->opts->seed, .step = step, .lane = lane, .loss_scale = 1,
@@ -25,12 +25,12 @@ static int lane_sums(struct replica *r, struct data_reader *reader, uint64_t ste
     int rc;
 
     progress_enter(r, PHASE_DATA);
-    rc = step_feed(r, r->eval_plan, reader, err);
+    rc = step_feed(r, r->eval_plan, r->side_reader, err);
     progress_enter(r, PHASE_EVALUATE);
     if (rc == 0)
         rc = train_fault("train.evaluate", err);
     if (rc == 0)
-        rc = plan_forward(r->eval_plan, &run, err);
+        rc = r->gpu != NULL ? gpu_run(r, r->eval_plan, &run, false, err) : plan_forward(r->eval_plan, &run, err);
     if (rc < 0)
         return rc;
     sums[SUM_LOSS] += plan_loss(r->eval_plan);
@@ -46,15 +46,13 @@ static int lane_sums(struct replica *r, struct data_reader *reader, uint64_t ste
 
 /* A reader delivers step by step, lane by lane; the sums are kept per lane: the stack has an entry
  * for each while batches run (depth is not enough, so they live in `per_lane`). */
-static int all_lanes(struct replica *r, struct data_reader *reader, double *per_lane,
-                     struct err *err)
+static int all_lanes(struct replica *r, double *per_lane, struct err *err)
 {
     struct train *t = r->train;
 
     for (uint64_t s = 1; s <= t->eval_steps; s++)
         for (uint32_t i = 0; i < r->n_lanes; i++) {
-            int rc = lane_sums(r, reader, s, r->first_lane + i,
-                               per_lane + (size_t)i * t->eval_words, err);
+            int rc = lane_sums(r, s, r->first_lane + i, per_lane + (size_t)i * t->eval_words, err);
 
             if (rc == 0)
                 rc = train_check_canceled(t, err);
@@ -153,33 +151,20 @@ bool eval_due(const struct train *t, uint64_t step)
 static int all_sums(struct replica *r, struct err *err)
 {
     struct train *t = r->train;
-    const struct train_opts *o = t->opts;
-    struct data_reader_opts ro = {
-        .seed = o->seed,
-        .pad = true,
-        .global_batch = o->global_batch,
-        .lanes = o->lanes,
-        .first_lane = r->first_lane,
-        .n_lanes = r->n_lanes,
-        .first_step = 1,
-        .last_step = t->eval_steps,
-        .threads = 0,
-        .prefetch = 1,
-    };
-    struct data_reader *reader = NULL;
+    struct data_reader_opts ro = replica_reads(r, 1, t->eval_steps);
     double *per_lane = calloc((size_t)r->n_lanes * t->eval_words, sizeof(*per_lane));
     int rc;
 
     if (per_lane == NULL)
         return err_set(err, ERR_NOMEM, "out of memory");
-    rc = data_reader_open(t->eval_data, &ro, &reader, err);
-    if (rc == 0) {
-        reader_keep(t, &r->eval_reader, reader);
-        rc = all_lanes(r, reader, per_lane, err);
-    }
+    ro.shuffle = false;
+    ro.pad = true;
+    rc = reader_open(t, t->eval_data, &ro, &r->side_reader, err);
+    if (rc == 0)
+        rc = all_lanes(r, per_lane, err);
     if (rc == 0)
         add_lanes(r, per_lane);
-    reader_close(t, &r->eval_reader);
+    reader_close(t, &r->side_reader);
     free(per_lane);
     return rc;
 }

@@ -40,20 +40,27 @@ static void end_early(struct train *t, const struct err *err, bool aborted)
     for (uint32_t i = 0; i < t->opts->n_devices; i++) {
         if (t->replicas[i].reader != NULL)
             data_reader_cancel(t->replicas[i].reader);
-        if (t->replicas[i].eval_reader != NULL)
-            data_reader_cancel(t->replicas[i].eval_reader);
+        if (t->replicas[i].side_reader != NULL)
+            data_reader_cancel(t->replicas[i].side_reader);
     }
     pthread_mutex_unlock(&t->lock);
     gate_break(&t->gate);
 }
 
-void reader_keep(struct train *t, struct data_reader **at, struct data_reader *reader)
+int reader_open(struct train *t, struct data_set *data, const struct data_reader_opts *opts,
+                struct data_reader **at, struct err *err)
 {
+    struct data_reader *reader;
+    int rc = data_reader_open(data, opts, &reader, err);
+
+    if (rc < 0)
+        return rc;
     pthread_mutex_lock(&t->lock);
     *at = reader;
     if (train_canceled(t))
         data_reader_cancel(reader);
     pthread_mutex_unlock(&t->lock);
+    return 0;
 }
 
 void reader_close(struct train *t, struct data_reader **at)
@@ -72,6 +79,16 @@ void train_fail(struct train *t, const struct err *err)
     end_early(t, err, false);
 }
 
+void train_lose(struct train *t, const struct err *err)
+{
+    pthread_mutex_lock(&t->lock);
+    t->result = err->code;
+    t->error = *err;
+    t->aborted = false;
+    pthread_mutex_unlock(&t->lock);
+    train_fail(t, err);
+}
+
 void train_abort(struct train *t, const char *why)
 {
     struct err err;
@@ -87,7 +104,7 @@ int train_check_canceled(const struct train *t, struct err *err)
 
 int generation_gate(struct replica *r, struct err *err)
 {
-    if (!gate_wait(&r->train->gate))
+    if (!progress_meet(r, &r->train->gate))
         return err_set(err, ERR_CANCELED, "the generation ended");
     return 0;
 }
@@ -206,6 +223,43 @@ void generation_close(struct train *t)
     free_members(t);
 }
 
+static void let_peers_go(struct train *t)
+{
+    struct comm *comm;
+
+    pthread_mutex_lock(&t->lock);
+    comm = t->comm;
+    t->comm = NULL;
+    pthread_mutex_unlock(&t->lock);
+    /* A peer that was stopped in the middle of a call writes on when it is continued. */
+    if (!comm_close_quiet(comm, QUIET_MS))
+        t->renew_region = true;
+}
+
+/* All of them, or none is left: those that have begun give up, and there is no last one to tell of it. */
+static int start_threads(struct train *t, struct err *err)
+{
+    for (uint32_t i = 0; i < t->opts->n_devices; i++) {
+        struct replica *r = &t->replicas[i];
+        int rc = train_fault("train.thread", err);
+
+        if (rc == 0) {
+            progress_start(r);
+            rc = pthread_create(&r->thread, NULL, replica_main, r);
+            r->started = rc == 0;
+            rc = rc != 0 ? err_sys(err, rc, "start the thread of replica %u", i) : 0;
+        }
+        if (rc == 0)
+            continue;
+        train_fail(t, err);
+        generation_join(t);
+        let_peers_go(t);
+        __atomic_store_n(&t->running, 0, __ATOMIC_RELEASE);
+        return rc;
+    }
+    return 0;
+}
+
 int train_start(struct train *t, const struct train_group *g, train_end_fn *on_end, struct err *err)
 {
     const struct train_opts *o = t->opts;
@@ -231,14 +285,7 @@ int train_start(struct train *t, const struct train_group *g, train_end_fn *on_e
     gate_init(&t->gate, o->n_devices, o->n_devices <= device_cores());
     gate_init(&t->solid, o->n_devices, o->n_devices <= device_cores());
     __atomic_store_n(&t->running, o->n_devices, __ATOMIC_RELEASE);
-    for (uint32_t i = 0; i < o->n_devices; i++) {
-        struct replica *r = &t->replicas[i];
-
-        progress_start(r);
-        CHECK(pthread_create(&r->thread, NULL, replica_main, r) == 0);
-        r->started = true;
-    }
-    return 0;
+    return start_threads(t, err);
 }
 
 void train_request(struct train *t, unsigned kinds)
@@ -252,19 +299,6 @@ uint64_t train_held(const struct train *t)
 }
 
 /* ---- the end ---- */
-
-static void let_peers_go(struct train *t)
-{
-    struct comm *comm;
-
-    pthread_mutex_lock(&t->lock);
-    comm = t->comm;
-    t->comm = NULL;
-    pthread_mutex_unlock(&t->lock);
-    /* A peer that was stopped in the middle of a call writes on when it is continued. */
-    if (!comm_close_quiet(comm, QUIET_MS))
-        t->renew_region = true;
-}
 
 void generation_over(struct train *t)
 {

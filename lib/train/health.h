@@ -12,8 +12,9 @@
  *     step k      reduce | checksum of g | update | (checksum of w)
  *     step k + 1  reduce, with them | compare | checkpoint of step k if one is due | ...
  *
- * A copy for a checkpoint is taken behind that comparison, where the state still is that of step k: no
- * state that was not compared is ever on the disk. Behind the last step there is a reduction of the
+ * A copy for a checkpoint is taken behind that comparison, where the state still is that of step k: what
+ * a generation writes was compared. (Not so train_save() behind one that was broken: what is held then
+ * is all there is.) Behind the last step there is a reduction of the
  * words alone. A task sums up what its replicas use, each part of the gradient in the arena of the
  * replica that will move those weights. If it has no peers, each part is summed up in the arena of
  * another replica too, and compared before it is used: nothing is lost then but the step.

@@ -15,6 +15,7 @@
 
 #include "base/check.h"
 #include "op/op.h"
+#include "train/gpu.h"
 #include "train/train_priv.h"
 
 /* What replicas tell each other; in gradient arena 0, which peers can reach. */
@@ -102,24 +103,40 @@ static void say_lane(const struct train *t, uint64_t step, uint32_t lane,
     add(text, n, ": %s", c->text);
 }
 
+static int again_here(struct replica *r, const struct op_run *run, const struct data_batch *b,
+                      struct err *err)
+{
+    int rc;
+
+    step_fill(r, r->plan, b);
+    plan_pack(r->plan, r->train->mem.n_tables > 0 ? &r->rows[0] : NULL);
+    rc = plan_forward(r->plan, run, err);
+    return rc < 0 ? rc : plan_backward(r->plan, run, r->grads[0], NULL, NULL, err);
+}
+
+static int again_there(struct replica *r, const struct op_run *run, const struct data_batch *b,
+                       struct err *err)
+{
+    int rc = gpu_feed(r, r->plan, b, err);
+
+    if (rc == 0)
+        rc = gpu_run(r, r->plan, run, true, err);
+    return rc < 0 ? rc : gpu_show(r, err);
+}
+
 /* One lane; *largest grows. */
-static int run_lane(struct replica *r, const struct op_run *run, struct data_reader *reader,
-                    struct plan_culprit *culprit, double *largest, char *text, size_t n,
-                    struct err *err)
+static int run_lane(struct replica *r, const struct op_run *run, const struct plan_culprit *culprit,
+                    double *largest, char *text, size_t n, struct err *err)
 {
     struct train *t = r->train;
     const struct data_batch *b;
     float *grads = r->grads[0], top;
-    int rc = data_next(reader, &b, err);
+    int rc = data_next(r->side_reader, &b, err);
 
     if (rc < 0)
         return rc;
     CHECK(b != NULL);
-    step_fill(r, r->plan, b);
-    plan_pack(r->plan, t->mem.n_tables > 0 ? &r->rows[0] : NULL);
-    rc = plan_forward(r->plan, run, err);
-    if (rc == 0)
-        rc = plan_backward(r->plan, run, grads, NULL, NULL, err);
+    rc = r->gpu != NULL ? again_there(r, run, b, err) : again_here(r, run, b, err);
     if (rc == 0 && culprit->found)
         say_lane(t, run->step, run->lane, b, culprit, text, n);
     if (rc == 0) {
@@ -128,7 +145,7 @@ static int run_lane(struct replica *r, const struct op_run *run, struct data_rea
             top = largest_of(grads + t->mem.dense, packed_floats(&r->rows[0]), top);
         *largest += top;
     }
-    data_release(reader);
+    data_release(r->side_reader);
     return rc;
 }
 
@@ -142,8 +159,7 @@ static int run_lanes(struct replica *r, uint64_t step, uint32_t *lane, double *l
     struct op_run run = { .seed = o->seed, .step = step, .cancel = &t->cancel,
                           .loss_scale = (float)(1.0 / (double)step_samples(t, step)) };
     struct plan_culprit culprit = { .found = false };
-    struct data_reader *reader;
-    int rc = data_reader_open(t->data, &ro, &reader, err);
+    int rc = reader_open(t, t->data, &ro, &r->side_reader, err);
 
     if (rc < 0)
         return rc;
@@ -152,12 +168,12 @@ static int run_lanes(struct replica *r, uint64_t step, uint32_t *lane, double *l
     plan_hunt(r->plan, &culprit);
     for (uint32_t i = 0; rc == 0 && i < ro.n_lanes && !culprit.found; i++) {
         run.lane = r->first_lane + i;
-        rc = run_lane(r, &run, reader, &culprit, largest, text, n, err);
+        rc = run_lane(r, &run, &culprit, largest, text, n, err);
         if (rc == 0 && culprit.found)
             *lane = run.lane;
     }
     plan_hunt(r->plan, NULL);
-    data_reader_close(reader);
+    reader_close(t, &r->side_reader);
     return rc;
 }
 
@@ -190,8 +206,12 @@ int locate_run(struct replica *r, uint64_t step, const struct step_result *resul
     char found[sizeof(note->text)] = "", seen[400];
     uint32_t lane;
     struct train_event e = { .kind = TRAIN_WARN, .step = step, .text = text };
-    int rc;
+    int rc = 0;
 
+    if (r->gpu != NULL)
+        rc = gpu_show(r, err);
+    if (rc < 0)
+        return rc;
     say_seen(r, result->loss, seen, sizeof(seen));
     if (r->local == 0) {
         snprintf(text, n, "step %" PRIu64 ": %s; its lanes are computed again to find out why", step,

@@ -1,7 +1,15 @@
-/* progress.c - where the replicas of this task are, for whoever watches that they move.
+/* progress.c - where the threads of this task are that make its steps, for whoever watches that they
+ * move: replicas, and those that reduce for them.
  *
- * Each replica notes what it enters and when, and how long the phases of its kind took lately. It is
- * the only one that writes; readers take no lock: they look again if it wrote meanwhile. */
+ * Each of them notes in a place of its own what it enters and when, and how long it worked lately in
+ * phases of that kind. It is the only one that writes there; readers take no lock: they look again if
+ * it wrote meanwhile.
+ *
+ * Where all are in the same phase it counts who waits for whom. A thread that waits for peers says so,
+ * and says it again: it is a little further than one that works there, and takes as long as it takes.
+ * If it does not say it any more, it hangs. A thread that waits for another one of this task is asked
+ * after that one. So of tasks that reduce the same bucket the one that hangs, in whatever thread, has the
+ * least place, and all others wait. */
 #include "train/train_priv.h"
 
 #include "base/clock.h"
@@ -10,13 +18,15 @@ enum {
     KNOWN = 3,      /* so many times a phase has to be seen before it has a limit */
     FADES = 16,     /* a phase that is shorter takes 1/16 of what is remembered away */
     LEAST_MS = 1000,
+    ORDER_BITS = 5,
+    BUCKET_BITS = 14, /* in a place: 10^12 steps stay below 2^60; buckets behind the last of these count as it */
 };
 
 static const struct {
-    uint8_t order; /* within what is done for a step; tasks compare it */
+    uint8_t order; /* within what is done for a step, below 2^ORDER_BITS; tasks compare it */
     char name[TRAIN_PHASE_BYTES];
-    bool steady; /* takes about as long every time. Not what has a deadline of its own: readers, which
-                    try again while storage has a bad moment, and calls between tasks */
+    bool steady; /* the work takes about as long every time. Not what has a deadline of its own: readers,
+                    which try again while storage has a bad moment; not what happens once in a generation */
 } phases[N_PHASES] = {
     [PHASE_REST] = { 0, "rest", false },
     [PHASE_START] = { 1, "start", false },
@@ -29,13 +39,13 @@ static const struct {
     [PHASE_DATA] = { 11, "wait for samples", false },
     [PHASE_LANE] = { 11, "forward and backward", true },
     [PHASE_PERMISSION] = { 12, "wait for permission", false },
-    [PHASE_REDUCE] = { 13, "reduce", false },
+    [PHASE_REDUCE] = { 13, "reduce", true },
     [PHASE_COPY] = { 14, "copy for a checkpoint", false },
     [PHASE_CHECK] = { 15, "check the gradient", true },
     [PHASE_LOCATE] = { 15, "look for the first NaN", false },
     [PHASE_UPDATE] = { 16, "update", true },
     [PHASE_EVALUATE] = { 18, "evaluate", true },
-    [PHASE_EVALUATION_SUMS] = { 19, "reduce the evaluation", false },
+    [PHASE_EVALUATION_SUMS] = { 19, "reduce the evaluation", true },
     [PHASE_SAVE] = { 20, "save", false },
     [PHASE_EXPORT] = { 21, "export", false },
 };
@@ -43,13 +53,22 @@ static const struct {
 #define LOAD(x_) __atomic_load_n(&(x_), __ATOMIC_RELAXED)
 #define STORE(x_, value_) __atomic_store_n(&(x_), (value_), __ATOMIC_RELAXED)
 
-static void learn(struct place *p, uint64_t ns)
+/* Up to now it did what it does. */
+static void add_work(struct place *p, uint64_t now)
 {
-    uint64_t longest = LOAD(p->longest_ns[p->phase]);
+    if (p->standing == STANDS_AT_WORK && now - p->since_ns > p->worked_ns)
+        STORE(p->worked_ns, now - p->since_ns);
+}
+
+/* A phase is over. */
+static void learn(struct place *p)
+{
+    uint64_t longest = LOAD(p->longest_ns[p->phase]), ns = p->worked_ns;
 
     longest -= longest / FADES;
     STORE(p->longest_ns[p->phase], ns > longest ? ns : longest);
     STORE(p->seen[p->phase], p->seen[p->phase] + 1);
+    STORE(p->worked_ns, 0);
 }
 
 static void begin_write(struct place *p)
@@ -63,72 +82,139 @@ static void end_write(struct place *p)
     __atomic_store_n(&p->version, p->version + 1, __ATOMIC_RELEASE);
 }
 
-static void enter(struct place *p, uint64_t step, enum phase phase)
+static void be_at(struct place *p, uint64_t step, enum phase phase, uint32_t bucket, enum standing standing,
+                  uint64_t now)
+{
+    STORE(p->step, step);
+    STORE(p->phase, (uint32_t)phase);
+    STORE(p->bucket, bucket);
+    STORE(p->standing, (uint32_t)standing);
+    STORE(p->since_ns, now);
+    STORE(p->sign_ns, now);
+}
+
+static void enter(struct place *p, uint64_t step, enum phase phase, uint32_t bucket)
 {
     uint64_t now = clock_ns();
 
     begin_write(p);
-    learn(p, now - p->since_ns);
-    STORE(p->step, step);
-    STORE(p->phase, (uint32_t)phase);
-    STORE(p->since_ns, now);
+    add_work(p, now);
+    learn(p);
+    be_at(p, step, phase, bucket, STANDS_AT_WORK, now);
     end_write(p);
 }
 
 void progress_enter(struct replica *r, enum phase phase)
 {
-    enter(&r->place, r->place.step, phase);
+    enter(&r->place, r->place.step, phase, 0);
 }
 
 void progress_step(struct replica *r, uint64_t step)
 {
-    enter(&r->place, step, PHASE_BEGIN);
+    enter(&r->place, step, PHASE_BEGIN, 0);
 }
 
-void progress_start(struct replica *r)
+void progress_bucket(struct place *p, uint64_t step, uint32_t bucket)
 {
-    struct place *p = &r->place;
+    enter(p, step, PHASE_REDUCE, bucket);
+}
 
+void progress_stand(struct place *p, enum standing standing)
+{
+    uint64_t now = clock_ns();
+
+    begin_write(p);
+    if (p->standing != standing) {
+        add_work(p, now);
+        STORE(p->standing, (uint32_t)standing);
+        STORE(p->since_ns, now);
+    }
+    STORE(p->sign_ns, now);
+    end_write(p);
+}
+
+static _Thread_local struct place *own;
+
+void progress_thread(struct place *p)
+{
+    own = p;
+}
+
+void progress_peers(bool waits)
+{
+    progress_stand(own, waits ? STANDS_FOR_PEERS : STANDS_AT_WORK);
+}
+
+bool progress_meet(struct replica *r, struct gate *gate)
+{
+    bool whole;
+
+    if (gate->n > 1)
+        progress_stand(&r->place, STANDS_AT_HOME);
+    whole = gate_wait(gate);
+    if (gate->n > 1)
+        progress_stand(&r->place, STANDS_AT_WORK);
+    return whole;
+}
+
+static void start(struct place *p, uint64_t step, enum standing standing)
+{
     begin_write(p);
     for (int i = 0; i < N_PHASES; i++) {
         STORE(p->longest_ns[i], 0);
         STORE(p->seen[i], 0);
     }
-    STORE(p->step, r->train->held_step);
-    STORE(p->phase, (uint32_t)PHASE_START);
-    STORE(p->since_ns, clock_ns());
+    STORE(p->worked_ns, 0);
+    be_at(p, step, PHASE_START, 0, standing, clock_ns());
     end_write(p);
 }
 
+void progress_start(struct replica *r)
+{
+    start(&r->place, r->train->held_step, STANDS_AT_WORK);
+    start(&r->reducer.place, r->train->held_step, STANDS_AT_HOME);
+}
+
 struct seen {
-    uint64_t step, since_ns, longest_ns;
-    uint32_t phase, times;
+    uint64_t step, since_ns, sign_ns, longest_ns;
+    uint32_t phase, bucket, standing, times;
 };
 
 static struct seen look(const struct place *p)
 {
     struct seen s;
-    uint64_t version;
+    uint64_t version, now;
 
     do {
         version = __atomic_load_n(&p->version, __ATOMIC_ACQUIRE);
         s = (struct seen){ .step = LOAD(p->step), .since_ns = LOAD(p->since_ns),
-                           .phase = LOAD(p->phase) };
+                           .sign_ns = LOAD(p->sign_ns), .phase = LOAD(p->phase),
+                           .bucket = LOAD(p->bucket), .standing = LOAD(p->standing) };
         s.longest_ns = LOAD(p->longest_ns[s.phase]);
         s.times = LOAD(p->seen[s.phase]);
         __atomic_thread_fence(__ATOMIC_ACQUIRE);
     } while (version % 2 != 0 || version != LOAD(p->version));
+    now = clock_ns();
+    if (s.standing == STANDS_FOR_PEERS && now > s.sign_ns + LEAST_MS * UINT64_C(1000000)) {
+        s.standing = STANDS_AT_WORK; /* at what, nobody knows */
+        s.since_ns = s.sign_ns;
+    }
     return s;
 }
 
 static uint64_t place_of(const struct seen *s)
 {
-    return s->step << 8 | phases[s->phase].order;
+    uint64_t last = (1 << BUCKET_BITS) - 1, bucket = s->bucket < last ? s->bucket : last;
+
+    return ((s->step << ORDER_BITS | phases[s->phase].order) << BUCKET_BITS | bucket) << 1 |
+           (s->standing == STANDS_FOR_PEERS);
 }
 
 /* Who holds up the others; of those equally far the one that has been at it longest. */
 static bool is_further_behind(const struct seen *a, const struct seen *b)
 {
+    if ((a->standing == STANDS_AT_HOME) != (b->standing == STANDS_AT_HOME))
+        return b->standing == STANDS_AT_HOME;
     if (place_of(a) != place_of(b))
         return place_of(a) < place_of(b);
     return a->since_ns < b->since_ns;
@@ -139,8 +225,10 @@ static uint64_t limit_ms(const struct train *t, const struct seen *s)
     double deadline = (double)LOAD(t->deadline_ms);
     double ms = (double)s->longest_ns * t->opts->stuck_factor / 1e6;
 
-    if (!phases[s->phase].steady || s->times < KNOWN || ms <= 0)
+    if (!phases[s->phase].steady || s->standing == STANDS_FOR_PEERS)
         return 0;
+    if (s->times < KNOWN || ms <= 0)
+        return (uint64_t)deadline;
     ms = ms > LEAST_MS ? ms : LEAST_MS;
     return (uint64_t)(ms < deadline ? ms : deadline);
 }
@@ -149,8 +237,9 @@ void train_progress(const struct train *t, struct train_progress *out)
 {
     struct seen worst = look(&t->replicas[0].place);
 
-    for (uint32_t i = 1; i < t->opts->n_devices; i++) {
-        struct seen s = look(&t->replicas[i].place);
+    for (uint32_t i = 0; i < 2 * t->opts->n_devices; i++) {
+        const struct replica *r = &t->replicas[i / 2];
+        struct seen s = look(i % 2 == 0 ? &r->place : &r->reducer.place);
 
         if (is_further_behind(&s, &worst))
             worst = s;

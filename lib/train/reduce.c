@@ -62,7 +62,7 @@ bool reduce_decide(const struct train *t)
 {
     enum train_overlap want = t->opts->overlap;
 
-    if (t->comm == NULL || want == TRAIN_OVERLAP_NEVER || reduce_buckets(t) == 1)
+    if (t->comm == NULL || train_on_gpus(t) || want == TRAIN_OVERLAP_NEVER || reduce_buckets(t) == 1)
         return false;
     return want == TRAIN_OVERLAP_ALWAYS || comm_uses_network(t->comm);
 }
@@ -74,7 +74,9 @@ static void tell_decision(const struct train *t)
 
     text_bytes(size, sizeof(size), bucket_floats(t) * sizeof(float));
     e.text = text;
-    if (t->mem.agreement->overlap)
+    if (train_on_gpus(t))
+        snprintf(text, sizeof(text), "gradients are summed up by NCCL while backward computes");
+    else if (t->mem.agreement->overlap)
         snprintf(text, sizeof(text),
                  "gradients are reduced while backward computes, in %u buckets of %s: the network "
                  "works meanwhile",
@@ -114,15 +116,18 @@ static void *reducer_main(void *arg)
     struct reducer *d = &r->reducer;
 
     device_roam();
+    progress_thread(&d->place);
     pthread_mutex_lock(&d->lock);
     for (;;) {
         struct err err;
         int rc = 0;
 
+        progress_stand(&d->place, STANDS_AT_HOME);
         while (!d->stop && d->done == d->given)
             pthread_cond_wait(&d->changed, &d->lock);
         if (d->stop)
             break;
+        progress_bucket(&d->place, d->step, d->done);
         pthread_mutex_unlock(&d->lock);
         if (d->rc == 0) /* only we write it, while buckets are given */
             rc = reduce_bucket(r, d->done, d->trace, &err);
@@ -182,7 +187,7 @@ void reduce_close(struct replica *r)
 
 /* ---- a step ---- */
 
-void reduce_begin(struct replica *r)
+void reduce_begin(struct replica *r, uint64_t step)
 {
     struct reducer *d = &r->reducer;
 
@@ -193,6 +198,7 @@ void reduce_begin(struct replica *r)
     pthread_mutex_lock(&d->lock);
     CHECK(d->done == d->given);
     d->given = d->done = 0;
+    d->step = step;
     d->trace = trace_reducer(r->trace);
     pthread_mutex_unlock(&d->lock);
     comm_may_spin(r->train->comm, r->local, false);
@@ -242,6 +248,7 @@ int reduce_rest(struct replica *r, struct err *err)
     int rc = 0;
 
     if (d->started) {
+        progress_stand(&r->place, STANDS_AT_HOME);
         pthread_mutex_lock(&d->lock);
         while (d->done < d->given)
             pthread_cond_wait(&d->changed, &d->lock);
@@ -249,6 +256,7 @@ int reduce_rest(struct replica *r, struct err *err)
         if (rc < 0 && err != NULL)
             *err = d->err;
         pthread_mutex_unlock(&d->lock);
+        progress_stand(&r->place, STANDS_AT_WORK);
         comm_may_spin(r->train->comm, r->local, true);
     }
     if (rc == 0)

@@ -5,6 +5,7 @@
  * Every replica of every task takes the same decisions at the same step, from the step number and
  * from what was reduced with the gradients. A checkpoint of a step is taken within the next one, when
  * the state has been compared and is not yet changed (health.h). */
+#include "train/gpu.h"
 #include "train/train_priv.h"
 
 #include <stdio.h>
@@ -14,6 +15,22 @@
 #include "op/op.h"
 
 enum { TRACE_WARM_STEPS = 3 };
+
+/* Of one reader. What is small and in memory is decoded sooner than a thread wakes up for it. */
+static uint32_t reading_threads(const struct train *t)
+{
+    const struct train_opts *o = t->opts;
+    size_t sample_bytes = 0;
+    bool any_image = false;
+
+    if (o->data_threads > 0)
+        return (o->data_threads + o->n_devices - 1) / o->n_devices;
+    for (uint32_t i = 0; i < o->n_features; i++) {
+        sample_bytes += (size_t)shape_elements(&o->features[i].shape) * sizeof(float);
+        any_image = any_image || o->features[i].encoded || o->features[i].n_steps > 0;
+    }
+    return o->cache_memory && !any_image && sample_bytes * t->lane_batch <= 1 << 20 ? 0 : 1;
+}
 
 struct data_reader_opts replica_reads(const struct replica *r, uint64_t first, uint64_t last)
 {
@@ -29,7 +46,8 @@ struct data_reader_opts replica_reads(const struct replica *r, uint64_t first, u
         .n_lanes = r->n_lanes,
         .first_step = first,
         .last_step = last,
-        .prefetch = 1,
+        .threads = reading_threads(r->train),
+        .prefetch = (o->prefetch > 0 ? o->prefetch : 1) * r->n_lanes,
         .deadline_ms = o->data_deadline_ms,
     };
 }
@@ -37,27 +55,9 @@ struct data_reader_opts replica_reads(const struct replica *r, uint64_t first, u
 static int open_reader(struct replica *r, uint64_t from, struct err *err)
 {
     struct train *t = r->train;
-    const struct train_opts *o = t->opts;
-    struct data_reader *reader;
-    size_t sample_bytes = 0;
-    bool any_image = false;
     struct data_reader_opts ro = replica_reads(r, from, t->total_steps);
-    int rc;
 
-    ro.threads = o->data_threads;
-    ro.prefetch = (o->prefetch > 0 ? o->prefetch : 1) * r->n_lanes;
-    for (uint32_t i = 0; i < o->n_features; i++) {
-        sample_bytes += (size_t)shape_elements(&o->features[i].shape) * sizeof(float);
-        any_image = any_image || o->features[i].encoded || o->features[i].n_steps > 0;
-    }
-    if (ro.threads == 0 && !(o->cache_memory && !any_image && sample_bytes * t->lane_batch <= 1 << 20))
-        ro.threads = 1; /* decoding from memory is cheaper than waking a thread for it */
-    else if (ro.threads > 0)
-        ro.threads = (ro.threads + o->n_devices - 1) / o->n_devices;
-    rc = data_reader_open(t->data, &ro, &reader, err);
-    if (rc == 0)
-        reader_keep(t, &r->reader, reader);
-    return rc;
+    return reader_open(t, t->data, &ro, &r->reader, err);
 }
 
 /* Behind a step, or behind the one that is held when a generation begins. */
@@ -135,6 +135,7 @@ static int join_group(struct train *t, struct err *err)
     }
     if (rc == 0 && t->group.self != 0)
         save_leave(t);
+    t->save_steps[0] = t->save_steps[1] = 0; /* that state may be gone; what is due stays due (save_due) */
     if (rc == 0)
         rc = train_check_canceled(t, err);
     progress_enter(r, PHASE_CONNECT);
@@ -158,6 +159,8 @@ static int take_up_state(struct replica *r, uint64_t *held, struct err *err)
         return rc;
     progress_step(r, *held);
     plan_watch(r->plan, NULL);
+    if (r->gpu != NULL)
+        return gpu_give(r, *held, err);
     plan_bind(r->plan, t->mem.state, r->work.base);
     if (r->eval_plan != NULL)
         plan_bind(r->eval_plan, t->opts->evaluate_average ? t->mem.average : t->mem.state,
@@ -206,6 +209,8 @@ static int generation(struct replica *r, struct err *err)
         rc = join_group(t, err);
     if (rc == 0)
         rc = generation_gate(r, err);
+    if (rc == 0 && r->gpu != NULL)
+        rc = gpu_begin(r, err);
     if (rc == 0)
         rc = take_up_state(r, &held, err);
     if (rc == 0 && r->local == 0)
@@ -225,9 +230,12 @@ void *replica_main(void *arg)
     struct train *t = r->train;
     struct err err;
 
+    progress_thread(&r->place);
     if (generation(r, &err) < 0)
         train_fail(t, &err); /* also lets the reducer out of its call */
     reduce_close(r);
+    if (r->gpu != NULL)
+        gpu_end(r);
     reader_close(t, &r->reader);
     r->trace = NULL;
     progress_enter(r, PHASE_REST);

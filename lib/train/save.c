@@ -1,8 +1,9 @@
 /* save.c - checkpoints and the exported model: the work of member 0 between steps.
  *
- * Only local replica 0 comes here, at a step boundary, and train_save() when no generation runs. The
- * other replicas may already run the next forward pass, which only reads the weights; nobody writes
- * them before this replica has joined the next reduction. So the copy needs no barrier. */
+ * Only local replica 0 comes here: within the next step, when the state was compared, behind the last
+ * step, and train_save() when no generation runs. Nobody writes the state before this replica has come
+ * to the commit gate of the next step. So the copy needs no barrier. */
+#include "train/gpu.h"
 #include "train/train_priv.h"
 
 #include <math.h>
@@ -75,6 +76,8 @@ static void on_ckpt_event(void *arg, const struct ckpt_event *event)
     struct train *t = arg;
     struct train_event e = { .kind = TRAIN_CHECKPOINT, .step = event->step, .ckpt = event };
 
+    if (event->kind == CKPT_DISCARDED)
+        __atomic_store_n(&t->was_discarded, true, __ATOMIC_RELEASE);
     train_tell(t, &e);
 }
 
@@ -196,6 +199,7 @@ static int load(struct train *t, const struct ckpt_info *info, struct err *err)
     t->last_saved_step = info->meta.step;
     snprintf(t->resumed_path, sizeof(t->resumed_path), "%s", info->path);
     __atomic_store_n(&t->held_step, info->meta.step, __ATOMIC_RELEASE);
+    t->shadow_step = info->meta.step;
     return 0;
 }
 
@@ -274,6 +278,8 @@ static int hand_over(struct train *t, uint64_t step, struct err *err)
 
     if (rc == 0)
         rc = train_fault("train.save", err);
+    if (rc == 0)
+        rc = gpu_shadow(t, err);
     if (rc == 0) {
         live_set_keep(t);
         rc = ckpt_write(t->writer, &meta, t->mem.state, err);
@@ -290,11 +296,14 @@ static int hand_over(struct train *t, uint64_t step, struct err *err)
 /* Of the steps behind which a checkpoint is due by their number, or for another reason. */
 static bool is_due(struct train *t, uint64_t step)
 {
-    bool due = step != t->last_saved_step && (t->save_due || live_save_is_late(t));
+    bool due;
 
+    if (__atomic_exchange_n(&t->was_discarded, false, __ATOMIC_ACQ_REL))
+        t->save_due = true; /* we may save again by now: not as late as after a whole interval */
+    due = step != t->last_saved_step && (t->save_due || live_save_is_late(t));
     if (__atomic_load_n(&t->requests, __ATOMIC_RELAXED) & TRAIN_ASK_CHECKPOINT)
         due = true;
-    if (t->save_step > 0 && t->save_step + 1 == step) /* that copy will do */
+    if (step > 1 && t->save_steps[(step - 1) & 1] == step - 1) /* that copy will do */
         due = false;
     return due || (step != t->last_saved_step && live_save_is_due(t, step));
 }
@@ -307,7 +316,7 @@ bool save_is_due(struct train *t, uint64_t step)
         t->save_due = true; /* behind a later step */
         return false;
     }
-    t->save_step = step;
+    t->save_steps[step & 1] = step; /* the one before is still to be copied, if it is due too */
     t->save_due = true; /* until it is handed over */
     return true;
 }
@@ -318,7 +327,7 @@ bool save_if_due(struct train *t, uint64_t step)
     struct err err;
     int rc;
 
-    if (t->save_step != step || step == 0)
+    if (t->save_steps[step & 1] != step || step == 0)
         return false;
     rc = hand_over(t, step, &err);
     t->save_due = rc < 0;
@@ -387,6 +396,8 @@ int save_export(struct train *t, struct err *err)
         return err_set(err, ERR_NOMEM, "export: out of memory");
     rc = fs_mkdirs(dir, err);
     free(dir);
+    if (rc == 0)
+        rc = gpu_shadow(t, err);
     if (rc == 0)
         rc = graph_export(t->graph, t->opts->export_average ? t->mem.average : t->mem.state, path, err);
     if (rc < 0)

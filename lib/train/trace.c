@@ -64,6 +64,7 @@ static int open_row(struct trace *t, uint32_t i, struct err *err)
 
 int trace_open(const struct trace_opts *opts, struct trace **out, struct err *err)
 {
+    pthread_condattr_t monotonic;
     struct trace *t;
     int rc = check_size(opts, err);
 
@@ -75,7 +76,10 @@ int trace_open(const struct trace_opts *opts, struct trace **out, struct err *er
     t->opts = *opts;
     t->fd = -1;
     pthread_mutex_init(&t->lock, NULL);
-    pthread_cond_init(&t->changed, NULL);
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&t->changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     t->rows = calloc(2 * (size_t)opts->n_replicas, sizeof(*t->rows));
     if (t->rows == NULL)
         rc = err_set(err, ERR_NOMEM, "trace: out of memory");
@@ -151,7 +155,7 @@ void trace_end(struct trace *t, uint64_t wait_ms)
 
     if (t == NULL || !t->has_thread)
         return;
-    clock_gettime(CLOCK_REALTIME, &until);
+    clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_sec += (time_t)(wait_ms / 1000);
     pthread_mutex_lock(&t->lock);
     t->ended = true;

@@ -30,6 +30,7 @@
  *
  * Fault points (base/fault.h), in the order in which a generation passes them. `fail` ends the
  * generation (from train.update on behind the step, which is whole by then):
+ *   train.thread         before the thread of a replica is started (fail: there is none to be had)
  *   train.connect        member by member, before it calls its peers
  *   train.load           member 0, before it looks for a checkpoint
  *   train.agree          before what is held is compared
@@ -207,8 +208,8 @@ struct train_opts { /* everything is borrowed until train_close() */
     enum train_non_finite { /* a step whose loss or gradient is not finite */
         TRAIN_SKIP,         /* counts, and changes nothing; more than 10 in a row stop the job */
         TRAIN_STOP,         /* stops the job with the state before it */
-        TRAIN_RESTORE,      /* sends everybody back to the newest checkpoint, or the beginning; the second time
-                               it stops the job */
+        TRAIN_RESTORE,      /* sends everybody back to the newest checkpoint, or the beginning; at a step for
+                               which they went back before, it stops the job */
     } non_finite;
     double average;                     /* decay of the moving average of the weights; 0: none is kept */
     bool evaluate_average, export_average; /* evaluation, exported model: from the average */
@@ -303,7 +304,8 @@ typedef void train_end_fn(void *arg, enum train_end end, uint64_t held, int code
  * have the fresh weights of the model file. An evaluation or a checkpoint that a broken or paused
  * generation owed for the step that is held is made up for.
  * Errors (nothing runs, on_end does not come): ERR_INPUT (fewer replicas than min_replicas, more than
- * replicas), ERR_PEER (a newest_step older than what is held here), ERR_NOMEM. */
+ * replicas), ERR_PEER (a newest_step older than what is held here), ERR_NOMEM, the system's (no thread
+ * to be had). */
 int train_start(struct train *t, const struct train_group *g, train_end_fn *on_end, struct err *err);
 
 /* Behind TRAIN_DIVERGED: the number of the member that differs. */
@@ -327,19 +329,21 @@ uint64_t train_held(const struct train *t);
  * Blocks for at most about wait_ms. Errors: ERR_TIMEOUT, ERR_FULL, ERR_IO, what may_save said, ... */
 int train_save(struct train *t, uint64_t wait_ms, struct err *err);
 
-/* Where a generation is: that of this task's replicas which is furthest behind. For a watchdog: a task
- * whose `place` stays for longer than limit_ms does not move. */
+/* Where a generation is: that of this task's threads, those of replicas and those that reduce for them,
+ * which is furthest behind. For a watchdog: a task whose `place` stays for longer than limit_ms does not
+ * move. */
 struct train_progress {
     uint64_t step;       /* being made; between steps the one that is held */
     uint64_t place;      /* the same for all tasks at the same point of the same step, and grows: who has the
                             least holds the others up */
     const char *phase;   /* static, shorter than TRAIN_PHASE_BYTES: "connect", "load", "agree", "transfer", "wait for samples",
                             "forward and backward", "reduce", "update", "evaluate", ...; "rest": no generation runs */
-    uint64_t since_ns;   /* clock_ns() when that replica entered it */
+    uint64_t since_ns;   /* clock_ns() when that thread entered it, or went on behind a wait for others in it */
     uint64_t limit_ms;   /* longer than this it should not take: stuck_factor times the longest of the recent
-                            ones, at least a second, at most the deadline of the job. 0: not known, in
-                            the first steps of a generation; or not this phase's: it may take any time
-                            (a checkpoint), or has a deadline of its own (reading, calls between tasks) */
+                            ones, without waits for others, at least a second, at most the deadline of the
+                            job; that itself where it is not known, in the first steps of a generation.
+                            0: not this phase's: it may take any time (a checkpoint), or has a deadline of
+                            its own (reading); or it waits for other tasks, inside a call */
 };
 void train_progress(const struct train *t, struct train_progress *out);
 

@@ -10,6 +10,7 @@
  *   tables.c      the part of it that is about tables: which rows have a gradient
  *   reduce.c      the sum over all replicas, while the last lane computes
  *   update.c      the optimizer's part of it
+ *   gpu.c, gpu_step.c  what a GPU does for a replica (gpu.h)
  *   health.c      can a step's numbers be trusted? (checksum.c; locate.c: where did one that is none
  *                 come from?)
  *   eval.c        one evaluation
@@ -52,13 +53,12 @@ struct agreement {
     bool overlap;       /* reduce while computing */
 };
 
-/* Summed up over the tasks then: how many ... */
+/* Then everybody gets the largest of what the tasks say: is there any that ... */
 enum vote {
-    VOTE_BEHIND,      /* hold less */
-    VOTE_UNEVALUATED, /* hold the step, and have not told the evaluation that is due behind it */
-    VOTE_PAUSE,       /* ask for a pause */
-    VOTE_RESTORED,    /* remember a step for which everybody went back to a checkpoint, ... */
-    VOTE_RESTORED_AT, /* ... and the sum of what they remember */
+    VOTE_BEHIND,      /* holds less? */
+    VOTE_UNEVALUATED, /* holds the step, and has not told the evaluation that is due behind it? */
+    VOTE_PAUSE,       /* asks for a pause? */
+    VOTE_RESTORED_AT, /* remembers that everybody went back to a checkpoint, and for which step? 0: none */
     N_VOTES,
 };
 
@@ -94,23 +94,6 @@ struct memory {
     struct agreement *agreement;
 };
 
-/* Reduces for a replica while that computes. */
-struct reducer {
-    uint32_t n_buckets;    /* of a step; 1: no thread */
-    size_t added;          /* the replica's: floats of the last lane that are added to the others */
-    size_t end;            /* the replica's: floats of the arena closed up, where the last bucket ends */
-    uint64_t work_ns;      /* inside all-reduces of this step; whoever reduces */
-    pthread_t thread;
-    bool started;
-    pthread_mutex_t lock;  /* guards what follows */
-    pthread_cond_t changed;
-    uint32_t given, done;  /* buckets of this step */
-    bool stop;
-    int rc;                /* 0, or the first failure, which is `err` */
-    struct err err;
-    struct trace_row *trace; /* of this step */
-};
-
 enum phase {
     PHASE_REST,
     PHASE_START,      /* another replica connects */
@@ -135,17 +118,46 @@ enum phase {
     N_PHASES,
 };
 
-/* Written by the replica's thread, read by any: all atomic. */
+enum standing {
+    STANDS_AT_WORK,
+    STANDS_FOR_PEERS, /* waits inside a call of comm, and says so again and again */
+    STANDS_AT_HOME,   /* waits for another thread of this task: that one counts */
+};
+
+/* Of one thread, a replica's or a reducer's: written by it, read by any: all atomic. */
 struct place {
     uint64_t version; /* odd: being written */
     uint64_t step, since_ns;
-    uint32_t phase;
+    uint64_t sign_ns;   /* when it said last that it stands there */
+    uint64_t worked_ns; /* the longest it was at work in this phase, before what it does now */
+    uint32_t phase, bucket, standing;
     uint64_t longest_ns[N_PHASES]; /* of this generation, fading */
     uint32_t seen[N_PHASES];       /* in this generation */
 };
 
+/* Reduces for a replica while that computes. */
+struct reducer {
+    uint32_t n_buckets;    /* of a step; 1: no thread */
+    size_t added;          /* the replica's: floats of the last lane that are added to the others */
+    size_t end;            /* the replica's: floats of the arena closed up, where the last bucket ends */
+    uint64_t work_ns;      /* inside all-reduces of this step; whoever reduces */
+    pthread_t thread;
+    bool started;
+    pthread_mutex_t lock;  /* guards what follows */
+    pthread_cond_t changed;
+    uint32_t given, done;  /* buckets of this step */
+    bool stop;
+    int rc;                /* 0, or the first failure, which is `err` */
+    struct err err;
+    struct trace_row *trace; /* of this step */
+    uint64_t step;           /* likewise */
+    struct place place;
+};
+
+
 struct replica {
     struct train *train;
+    struct gpu *gpu;           /* NULL: its device is a CPU */
     uint32_t local;            /* index in this process */
     uint32_t slots;            /* of the full cluster that it stands for in this generation */
     uint32_t first_lane, n_lanes;
@@ -158,7 +170,8 @@ struct replica {
     struct packed rows[MAX_TREE]; /* of each of them: the rows of tables that have a gradient */
     struct packed all_rows;    /* while reducing: the marks of all replicas */
     double *sums[MAX_TREE];    /* evaluation accumulators likewise, eval_words each */
-    struct data_reader *reader, *eval_reader; /* under lock: reader_keep(), reader_close() */
+    struct data_reader *reader;      /* under lock: reader_open(), reader_close() */
+    struct data_reader *side_reader; /* likewise; of an evaluation, of a step that is computed again */
     struct reducer reducer;
     int64_t votes[N_VOTES];
     struct place place;
@@ -198,6 +211,7 @@ struct train {
     struct ckpt_writer *writer;    /* NULL until this task first needs it, as member 0 */
     uint64_t writer_retry_ns;      /* not before: it could not be opened */
     uint64_t held_step;            /* atomic; state in memory; 0: fresh */
+    uint64_t shadow_step;          /* on GPUs: the step whose state the host's memory has */
     struct facts facts;            /* of it, but for `plateau`, which is the schedule's */
     uint32_t fresh_crc;
     bool told_resumed;
@@ -231,7 +245,8 @@ struct train {
     bool renew_region;             /* a peer that may still be alive can write to ours */
     uint64_t last_report_ns, last_save_ns, last_saved_step;
     bool save_due;
-    uint64_t save_step;            /* a copy of its state is due; 0: of none */
+    bool was_discarded;            /* atomic; a state that was handed over is not on the disk */
+    uint64_t save_steps[2];        /* copies of their states are due, by parity; 0: of none */
 };
 
 /* memory.c */
@@ -273,7 +288,7 @@ uint32_t reduce_buckets(const struct train *t); /* of a step, if it is reduced i
 int reduce_open(struct replica *r, struct err *err);
 /* No bucket is under way, or the communicator has failed. */
 void reduce_close(struct replica *r);
-void reduce_begin(struct replica *r); /* a step */
+void reduce_begin(struct replica *r, uint64_t step);
 /* A plan_ready_fn for the last lane; arg: the replica. */
 void reduce_ready(void *arg, size_t offset, size_t n);
 /* What is due behind a lane (the replica's `lane`-th, in arena top - 1) along the tree, of the floats
@@ -285,12 +300,15 @@ int reduce_rest(struct replica *r, struct err *err);
 /* generation.c */
 /* Remembers the first failure and lets every thread of this process out of its waits. */
 void train_fail(struct train *t, const struct err *err);
+/* The same, and whatever else it was to end for: this process cannot go on with its devices. */
+void train_lose(struct train *t, const struct err *err);
 /* Only the first half: what it will have ended for, whoever ends it first. */
 void train_remember(struct train *t, const struct err *err);
 void generation_join(struct train *t); /* its threads, if any were started */
 void generation_close(struct train *t); /* what it has left behind */
-/* A reader that is kept is canceled when the generation ends early. */
-void reader_keep(struct train *t, struct data_reader **at, struct data_reader *reader);
+/* A reader that lies at a replica is canceled when the generation ends early. */
+int reader_open(struct train *t, struct data_set *data, const struct data_reader_opts *opts,
+                struct data_reader **at, struct err *err);
 void reader_close(struct train *t, struct data_reader **at); /* *at NULL is fine */
 void generation_over(struct train *t); /* in the last thread: the peers are let go, on_end is told */
 int generation_gate(struct replica *r, struct err *err); /* all replicas of the task, or none */
@@ -311,9 +329,15 @@ int agree_on_state(struct replica *r, uint64_t *step, struct err *err);
 int transfer_state(struct replica *r, uint64_t step, struct err *err);
 
 /* progress.c */
-void progress_start(struct replica *r); /* a generation */
+void progress_start(struct replica *r); /* a generation, before its threads; of both of its places */
+void progress_thread(struct place *p);  /* the calling thread's is this one; for progress_peers() */
 void progress_enter(struct replica *r, enum phase phase);
 void progress_step(struct replica *r, uint64_t step); /* enters PHASE_BEGIN */
+void progress_bucket(struct place *p, uint64_t step, uint32_t bucket); /* enters PHASE_REDUCE */
+/* Within its phase the thread waits, or goes on with its work. */
+void progress_stand(struct place *p, enum standing standing);
+void progress_peers(bool waits); /* on_wait of the communicator */
+bool progress_meet(struct replica *r, struct gate *gate); /* gate_wait() */
 
 /* update.c */
 int update_open(struct train *t, struct err *err); /* groups, and the optimizer at work on them */
@@ -330,7 +354,7 @@ uint64_t step_samples(const struct train *t, uint64_t step);
 void step_tell(struct replica *r, const struct facts *facts, uint64_t begin_ns);
 /* Next lane batch of `reader` into the inputs of `plan`. */
 int step_feed(struct replica *r, struct plan *plan, struct data_reader *reader, struct err *err);
-/* How a replica reads the training data, steps first to last; no threads, one batch ahead. */
+/* How a replica reads its lanes of the training data, steps first to last. */
 struct data_reader_opts replica_reads(const struct replica *r, uint64_t first, uint64_t last);
 void step_fill(struct replica *r, struct plan *plan, const struct data_batch *b);
 
@@ -365,6 +389,7 @@ void live_set_keep(const struct train *t); /* on the writer, which is open */
 void *replica_main(void *arg);
 
 /* train.c */
+bool train_on_gpus(const struct train *t); /* all devices of a task are of a kind */
 int train_start_over(struct train *t, struct err *err); /* the state becomes that of the model file */
 void train_tell(const struct train *t, const struct train_event *e);
 void train_phase(const struct train *t, const char *phase, uint64_t step);

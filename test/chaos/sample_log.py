@@ -49,7 +49,7 @@ class History:
 
     def __init__(self, lives, lanes):
         self.lives, self.lanes, self.problems = lives, lanes, []
-        self.gives = {}    # (group, step) -> {lane: (samples, life)}
+        self.gives = {}    # (group, step) -> {lane: life that computed it}
         self.first = {}    # (group, step) -> when first done
         self.samples = {}  # (step, lane) -> samples
         for life in lives:
@@ -77,24 +77,31 @@ class History:
             before = g, step
 
     def _add_give(self, life, g, step, lane, samples):
-        known = self.gives.setdefault((g, step), {}).setdefault(lane, (samples, life))
-        if known[1] is not life:
+        lanes = self.gives.setdefault((g, step), {})
+        if lane in lanes:
             self._problem("lane %d of step %d in generation %s was computed by %s and by %s", lane, step, g,
-                          known[1].task, life.task)
+                          lanes[lane].task, life.task)
+        lanes.setdefault(lane, life)
         if self.samples.setdefault((step, lane), samples) != samples:
             self._problem("step %d, lane %d: other samples in generation %s than before", step, lane, g)
+
+    def _begin(self):
+        """When each group first did a step."""
+        begin = {}
+        for (g, _), at in self.first.items():
+            begin[g] = min(at, begin.get(g, at))
+        return begin
 
     def _order(self):
         """Groups, each behind those that it stands behind in some file; where no file says, by when they were first
         heard of."""
-        begin, behind, last = {}, {}, {}
+        begin, last = self._begin(), {}
+        behind = {g: set() for g in begin}
         for life in self.lives:
             for g, *_ in life.gives:
                 if last.get(life.task) != g:
                     behind.setdefault(g, set()).update({last[life.task]} - {g} if life.task in last else ())
                     last[life.task] = g
-        for (g, _), at in self.first.items():
-            begin[g] = min(at, begin.get(g, at))
         sorter, out = graphlib.TopologicalSorter(behind), []
         try:
             sorter.prepare()
@@ -111,10 +118,7 @@ class History:
     def _check_groups(self, order):
         """Two at once: a group that goes on for two steps while a later one works. One more step is that of a task that
         was held up between the end of a reduction and its update."""
-        begin = {}
-        for (g, _), at in self.first.items():
-            begin[g] = min(at, begin.get(g, at))
-        after = None
+        begin, after = self._begin(), None
         for g in reversed([g for g in order if g in begin]):
             late = sorted(step for (h, step), at in self.first.items() if after and h == g and at > begin[after])
             if len(late) > 1:

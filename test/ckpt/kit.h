@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/buf.h"
@@ -215,6 +216,62 @@ static inline int kit_count(const char *folder, const char *prefix)
              strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
     closedir(d);
     return n;
+}
+
+/* What a writer reported. */
+struct kit_story {
+    char text[4096];
+    char last_error[2048];
+    const char *folder;
+};
+
+static inline void kit_on_event(void *arg, const struct ckpt_event *e)
+{
+    static const char *const kinds[] = { "written", "failed", "removed", "discarded" };
+    struct kit_story *s = arg;
+    size_t n = strlen(s->text);
+
+    snprintf(s->text + n, sizeof(s->text) - n, "%s%s %d%s%s", n > 0 ? ", " : "", kinds[e->kind],
+             (int)e->step, e->final ? " for good" : "", e->again ? " again" : "");
+    if (e->kind == CKPT_FAILED)
+        snprintf(s->last_error, sizeof(s->last_error), "%s", e->text);
+}
+
+static inline void kit_count_good(void *arg, const struct ckpt_info *info, int rc, const char *why)
+{
+    int *n = arg;
+
+    if (rc < 0)
+        fail_msg("%s: %s", info->path, why);
+    kit_load(info->path, info->meta.step); /* in these tests the content follows from the step */
+    ++*n;
+}
+
+/* Every visible checkpoint is complete, and there is one. */
+static inline void kit_check_folder(const char *folder)
+{
+    struct err err;
+    int n = 0;
+
+    if (ckpt_each(folder, kit_count_good, &n, &err) < 0)
+        fail_msg("%s", err.text);
+    assert_true(n > 0);
+}
+
+static inline void kit_nap(long ms)
+{
+    nanosleep(&(struct timespec){ .tv_nsec = ms * 1000000 }, NULL);
+}
+
+/* A writer comes that removes what others left. Closing waits for that, but not for long. */
+static inline void kit_clean(const char *folder)
+{
+    struct ckpt_writer_opts opts = kit_opts(folder);
+    struct ckpt_writer *w = kit_open(&opts);
+
+    for (int i = 0; i < 2000 && kit_count(folder, ".step-") > 0; i++)
+        kit_nap(10);
+    ckpt_writer_close(w);
 }
 
 #define assert_text(text_, part_)                                                                  \

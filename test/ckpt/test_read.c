@@ -285,6 +285,54 @@ static void without_a_checkpoint_there_is_none(void **state)
     assert_int_equal(ckpt_newest("/nowhere", NULL, NULL, NULL, NULL, &info, NULL), ERR_NOENT);
 }
 
+/* A FIFO waits for its other end, a folder has a size. */
+static void what_is_no_file_is_damage_and_nobody_waits_for_it(void **state)
+{
+    static const char *const files[] = { "manifest.json", "model.safetensors" };
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        char *folder = kit_folder(), *path = kit_path(folder, 3, NULL), *file;
+        struct ckpt_info info;
+        struct err err;
+
+        kit_save(folder, 3, 3);
+        file = fs_join(path, files[i % 2]);
+        assert_int_equal(unlink(file), 0);
+        assert_int_equal(i < 2 ? mkfifo(file, 0666) : mkdir(file, 0777), 0);
+        alarm(20);
+        assert_int_equal(ckpt_verify(path, NULL, NULL, &info, &err), ERR_CORRUPT);
+        assert_int_equal(ckpt_peek(folder, NULL, &info, NULL), ERR_NOENT);
+        alarm(0);
+        assert_text(err.text, files[i % 2]);
+        assert_text(err.text, "is not a file");
+        free(file);
+        free(path);
+        kit_remove(folder);
+    }
+}
+
+/* An older one will do; but none is another thing than none that can be read now. */
+static void storage_that_fails_does_not_make_it_begin_anew(void **state)
+{
+    char *folder = kit_folder();
+    struct ckpt_info info;
+    struct err err;
+
+    (void)state;
+    kit_save(folder, 1, 1);
+    kit_save(folder, 2, 2);
+    assert_int_equal(fault_arm("ckpt.read@1", NULL), 0);
+    assert_int_equal(kit_newest(folder, &info), 1);
+    assert_int_equal(fault_arm("ckpt.read@1+", NULL), 0);
+    assert_int_equal(ckpt_newest(folder, NULL, NULL, NULL, NULL, &info, &err), ERR_IO);
+    assert_text(err.text, "holds 2 checkpoints: none of them can be used");
+    assert_text(err.text, "step-00000002/manifest.json': Input/output error");
+    assert_int_equal(fault_arm(NULL, NULL), 0);
+    assert_int_equal(kit_newest(folder, &info), 2);
+    kit_remove(folder);
+}
+
 static void steps_beyond_eight_digits_have_longer_names_and_still_sort(void **state)
 {
     char *folder = kit_folder();
@@ -464,6 +512,8 @@ int main(void)
         cmocka_unit_test(members_and_files_of_later_versions_are_no_obstacle),
         cmocka_unit_test(the_newest_that_verifies_is_found_and_the_others_are_reported),
         cmocka_unit_test(without_a_checkpoint_there_is_none),
+        cmocka_unit_test(what_is_no_file_is_damage_and_nobody_waits_for_it),
+        cmocka_unit_test(storage_that_fails_does_not_make_it_begin_anew),
         cmocka_unit_test(steps_beyond_eight_digits_have_longer_names_and_still_sort),
         cmocka_unit_test(each_goes_from_the_oldest_to_the_newest),
         cmocka_unit_test(a_model_that_does_not_fit_is_refused_by_name),

@@ -1,10 +1,8 @@
+/* A writer: what it saves, keeps, replaces and tells. */
 #include "ckpt/kit.h"
 
-#include <pthread.h>
 #include <signal.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
-#include <time.h>
 
 #include <cjson/cJSON.h>
 #include <xxhash.h>
@@ -12,38 +10,18 @@
 #include "base/clock.h"
 #include "base/fault.h"
 #include "ckpt/ckpt_priv.h"
-#include "ckpt/lease.h"
-
-/* What a writer reported. */
-struct story {
-    char text[4096];
-    char last_error[2048];
-    const char *folder;
-};
-
-static void on_event(void *arg, const struct ckpt_event *e)
-{
-    static const char *const kinds[] = { "written", "failed", "removed", "discarded" };
-    struct story *s = arg;
-    size_t n = strlen(s->text);
-
-    snprintf(s->text + n, sizeof(s->text) - n, "%s%s %d%s%s", n > 0 ? ", " : "", kinds[e->kind],
-             (int)e->step, e->final ? " for good" : "", e->again ? " again" : "");
-    if (e->kind == CKPT_FAILED)
-        snprintf(s->last_error, sizeof(s->last_error), "%s", e->text);
-}
 
 static void a_saved_checkpoint_comes_back_as_it_was(void **state)
 {
     char *folder = kit_folder(), *deep = fs_join(folder, "run/checkpoints");
-    struct story story = { .text = "" };
+    struct kit_story story = { .text = "" };
     struct ckpt_writer_opts opts = kit_opts(deep);
     struct ckpt_meta meta = kit_meta(100);
     struct ckpt_info info;
     struct ckpt_writer *w;
 
     (void)state;
-    opts.on_event = on_event;
+    opts.on_event = kit_on_event;
     opts.arg = &story;
     w = kit_open(&opts);
     meta.complete = true;
@@ -129,14 +107,14 @@ static void tensors_lie_at_multiples_of_their_element(void **state)
 static void the_newest_are_kept(void **state)
 {
     char *folder = kit_folder();
-    struct story story = { .text = "" };
+    struct kit_story story = { .text = "" };
     struct ckpt_writer_opts opts = kit_opts(folder);
     struct ckpt_writer *w;
     struct ckpt_info info;
 
     (void)state;
     opts.max_to_keep = 2;
-    opts.on_event = on_event;
+    opts.on_event = kit_on_event;
     opts.arg = &story;
     w = kit_open(&opts);
     for (uint64_t step = 1; step <= 4; step++) {
@@ -246,7 +224,6 @@ static void anything_else_of_that_name_is_replaced(void **state)
 static void what_dead_writers_left_is_removed_and_what_they_moved_aside_comes_back(void **state)
 {
     char *folder = kit_folder(), *seven = kit_path(folder, 7, NULL), *aside = NULL, *other;
-    struct ckpt_writer_opts opts = kit_opts(folder);
     struct ckpt_info info;
 
     (void)state;
@@ -263,7 +240,7 @@ static void what_dead_writers_left_is_removed_and_what_they_moved_aside_comes_ba
     other = fs_join(folder, ".not-ours");
     kit_put(other, "x", 1);
     free(other);
-    ckpt_writer_close(kit_open(&opts));
+    kit_clean(folder);
     assert_int_equal(kit_count(folder, ".step-"), 0);
     assert_int_equal(kit_count(folder, "step-"), 2);
     assert_int_equal(kit_count(folder, ".not-ours"), 1);
@@ -303,7 +280,7 @@ static void what_is_cleaned_is_gone_under_its_name_before_anything_in_it_is_remo
 static void a_busy_writer_says_so_or_is_waited_for(void **state)
 {
     char *folder = kit_folder();
-    struct story story = { .text = "" };
+    struct kit_story story = { .text = "" };
     struct ckpt_writer_opts opts = kit_opts(folder);
     struct ckpt_meta one = kit_meta(1), two = kit_meta(2);
     uint8_t buffer[KIT_STATE_BYTES];
@@ -312,7 +289,7 @@ static void a_busy_writer_says_so_or_is_waited_for(void **state)
     struct err err;
 
     (void)state;
-    opts.on_event = on_event;
+    opts.on_event = kit_on_event;
     opts.arg = &story;
     assert_int_equal(fault_arm("ckpt.mkdir=delay:50", NULL), 0);
     w = kit_open(&opts);
@@ -358,14 +335,14 @@ static void a_state_filled_in_parts_is_the_same(void **state)
 static void a_failure_is_tried_again_and_a_newer_state_goes_first(void **state)
 {
     char *folder = kit_folder();
-    struct story story = { .text = "" };
+    struct kit_story story = { .text = "" };
     struct ckpt_writer_opts opts = kit_opts(folder);
     struct ckpt_meta one = kit_meta(1), two = kit_meta(2);
     struct ckpt_writer *w;
     struct err err;
 
     (void)state;
-    opts.on_event = on_event;
+    opts.on_event = kit_on_event;
     opts.arg = &story;
     assert_int_equal(fault_arm("ckpt.write@1,ckpt.sync@1,ckpt.verify@1,ckpt.rename@1", NULL), 0);
     w = kit_open(&opts);
@@ -398,14 +375,14 @@ static void a_failure_is_tried_again_and_a_newer_state_goes_first(void **state)
 static void closing_gives_up_for_good_and_says_so(void **state)
 {
     char *folder = kit_folder();
-    struct story story = { .text = "" };
+    struct kit_story story = { .text = "" };
     struct ckpt_writer_opts opts = kit_opts(folder);
     struct ckpt_meta one = kit_meta(1);
     struct ckpt_writer *w;
     struct err err;
 
     (void)state;
-    opts.on_event = on_event;
+    opts.on_event = kit_on_event;
     opts.arg = &story;
     opts.retry_ms = 100000;
     assert_int_equal(fault_arm("ckpt.write@1+", NULL), 0);
@@ -475,305 +452,16 @@ static void names_that_cannot_be_saved_are_refused_at_once(void **state)
     kit_remove(folder);
 }
 
-/* ---- faults ---- */
-
-static void count_good(void *arg, const struct ckpt_info *info, int rc, const char *why)
-{
-    int *n = arg;
-
-    if (rc < 0)
-        fail_msg("%s: %s", info->path, why);
-    kit_load(info->path, info->meta.step); /* in these tests the content follows from the step */
-    ++*n;
-}
-
-/* Every visible checkpoint is complete, and there is one. */
-static void check_folder(const char *folder)
-{
-    struct err err;
-    int n = 0;
-
-    if (ckpt_each(folder, count_good, &n, &err) < 0)
-        fail_msg("%s", err.text);
-    assert_true(n > 0);
-}
-
-static void on_event_check(void *arg, const struct ckpt_event *e)
-{
-    struct story *s = arg;
-
-    on_event(arg, e);
-    if (fault_fired()) /* else it could hit what the check itself does */
-        check_folder(s->folder);
-}
-
-/* The n-th passage of any fault point fails, for every n, while step 2 is saved over step 1. */
-static void whatever_fails_the_folder_holds_complete_checkpoints(void **state)
-{
-    uint64_t n = 1;
-    bool fired = true;
-
-    (void)state;
-    for (; fired; n++) {
-        char *folder = kit_folder(), spec[32];
-        struct story story = { .text = "", .folder = folder };
-        struct ckpt_writer_opts opts = kit_opts(folder);
-        struct ckpt_meta two = kit_meta(2);
-        struct ckpt_info info;
-        struct ckpt_writer *w;
-
-        kit_save(folder, 1, 1);
-        opts.max_to_keep = 1;
-        opts.on_event = on_event_check;
-        opts.arg = &story;
-        w = kit_open(&opts);
-        snprintf(spec, sizeof(spec), "*@%d", (int)n);
-        assert_int_equal(fault_arm(spec, NULL), 0);
-        kit_write(w, &two, 2);
-        kit_flush(w); /* tried again if it failed */
-        fired = fault_fired();
-        assert_int_equal(fault_arm(NULL, NULL), 0);
-        ckpt_writer_close(w);
-        if (!fired)
-            assert_string_equal(story.text, "written 2, removed 1");
-        assert_int_equal(kit_newest(folder, &info), 2);
-        check_folder(folder);
-        ckpt_writer_close(kit_open(&opts));
-        assert_int_equal(kit_count(folder, "."), 0);
-        kit_remove(folder);
-    }
-    assert_true(n > 20); /* it was a whole save with all its points */
-}
-
-/* In a process of its own: killed at the n-th passage. true: it was. */
-static bool killed_at(const char *folder, uint64_t n, const struct ckpt_meta *meta, uint64_t seed,
-                      bool exchange)
-{
-    struct ckpt_writer_opts opts = kit_opts(folder);
-    struct ckpt_writer *w;
-    char spec[64];
-    int status;
-    pid_t pid = fork();
-
-    assert_true(pid >= 0);
-    if (pid == 0) {
-        uint8_t buffer[KIT_STATE_BYTES];
-
-        alarm(20);
-        opts.max_to_keep = 1;
-        snprintf(spec, sizeof(spec), "*=kill@%d%s", (int)n,
-                 exchange ? "" : ",ckpt.exchange@1+");
-        kit_fill(buffer, seed);
-        if (fault_arm(spec, NULL) < 0 || ckpt_writer_open(&opts, &w, NULL) < 0 ||
-            ckpt_write(w, meta, buffer, NULL) < 0 || ckpt_flush(w, 20000, NULL) < 0)
-            _exit(1);
-        ckpt_writer_close(w);
-        _exit(0);
-    }
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    assert_true((WIFEXITED(status) && WEXITSTATUS(status) == 0) ||
-                (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL));
-    return WIFSIGNALED(status);
-}
-
-static void killed_anywhere_a_complete_checkpoint_is_left(void **state)
-{
-    uint64_t n = 1;
-    bool killed = true;
-
-    (void)state;
-    for (; killed; n++) {
-        char *folder = kit_folder();
-        struct ckpt_writer_opts opts = kit_opts(folder);
-        struct ckpt_meta two = kit_meta(2);
-        struct ckpt_info info;
-
-        kit_save(folder, 1, 1);
-        killed = killed_at(folder, n, &two, 2, true);
-        check_folder(folder);
-        ckpt_writer_close(kit_open(&opts)); /* the next one cleans up */
-        assert_int_equal(kit_count(folder, "."), 0);
-        check_folder(folder);
-        assert_in_range(kit_newest(folder, &info), 1, 2);
-        kit_remove(folder);
-    }
-    assert_true(n > 20);
-}
-
-/* The same while a checkpoint of another run is replaced: old or new, never none. On a file system
- * that cannot exchange names the old one may lie aside until the next writer comes. */
-static void killed_while_replacing_the_old_or_the_new_one_is_left(void **state)
-{
-    uint64_t n;
-    bool killed;
-
-    (void)state;
-    for (int exchange = 0; exchange < 2; exchange++) {
-        killed = true;
-        for (n = 1; killed; n++) {
-            char *folder = kit_folder();
-            struct ckpt_writer_opts opts = kit_opts(folder);
-            struct ckpt_meta other = kit_meta(1);
-            struct ckpt_info info;
-
-            kit_save(folder, 1, 1);
-            strcpy(other.job_digest, "another");
-            killed = killed_at(folder, n, &other, 2, exchange);
-            if (exchange)
-                assert_int_equal(kit_newest(folder, &info), 1);
-            ckpt_writer_close(kit_open(&opts));
-            assert_int_equal(kit_count(folder, "."), 0);
-            assert_int_equal(kit_newest(folder, &info), 1);
-            kit_load(info.path, strcmp(info.meta.job_digest, "another") == 0 ? 2 : 1);
-            if (!killed)
-                assert_string_equal(info.meta.job_digest, "another");
-            kit_remove(folder);
-        }
-        assert_true(n > 20);
-    }
-}
-
-/* ---- when the right to publish moves ---- */
-
-/* What may_publish() answers, from the n-th time it is asked (counted from 1). */
-struct judge {
-    struct story story; /* the events, in the same place as for on_event() */
-    int asked, no_from, code;
-    int hold_at;     /* this question is answered when `is_free` is set */
-    bool is_held, is_free;
-};
-
-static void nap(long ms)
-{
-    nanosleep(&(struct timespec){ .tv_nsec = ms * 1000000 }, NULL);
-}
-
-static int judge(void *arg, struct err *err)
-{
-    struct judge *j = arg;
-
-    int asked = __atomic_add_fetch(&j->asked, 1, __ATOMIC_SEQ_CST);
-
-    __atomic_store_n(&j->is_held, asked == j->hold_at, __ATOMIC_SEQ_CST);
-    while (asked == j->hold_at && !__atomic_load_n(&j->is_free, __ATOMIC_SEQ_CST))
-        nap(1);
-    return j->no_from > 0 && asked >= j->no_from ? err_set(err, j->code, "lease 2: not ours") : 0;
-}
-
-static struct ckpt_writer_opts judged(const char *folder, struct judge *j)
-{
-    struct ckpt_writer_opts opts = kit_opts(folder);
-
-    opts.on_event = on_event;
-    opts.may_publish = judge;
-    opts.arg = j;
-    return opts;
-}
-
-/* Asked: by the thread at its start, before it writes, before the rename. */
-static void who_is_refused_discards_its_copy_and_leaves_nothing(void **state)
-{
-    (void)state;
-    for (int from = 1; from <= 3; from++) {
-        char *folder = kit_folder();
-        struct judge j = { .no_from = from, .code = ERR_REFUSED };
-        struct ckpt_writer_opts opts = judged(folder, &j);
-        struct ckpt_meta one = kit_meta(1), two = kit_meta(2), three = kit_meta(3);
-        struct ckpt_writer *w = kit_open(&opts);
-        struct err err;
-
-        kit_write(w, &one, 1);
-        assert_int_equal(ckpt_flush(w, 20000, &err), ERR_REFUSED);
-        assert_text(err.text, "lease 2: not ours");
-        kit_write(w, &two, 2);
-        assert_int_equal(ckpt_flush(w, 20000, &err), ERR_REFUSED);
-        assert_string_equal(j.story.text, "discarded 1, discarded 2 again");
-        assert_int_equal(kit_count(folder, ""), 0);
-        j.no_from = 0; /* the right comes back */
-        kit_write(w, &three, 3);
-        kit_flush(w);
-        ckpt_writer_close(w);
-        assert_int_equal(kit_count(folder, ""), 1);
-        kit_remove(folder);
-    }
-}
-
-static void who_cannot_know_tries_again(void **state)
-{
-    char *folder = kit_folder();
-    struct judge j = { .no_from = 3, .code = ERR_IO };
-    struct ckpt_writer_opts opts = judged(folder, &j);
-    struct ckpt_meta one = kit_meta(1);
-    struct ckpt_writer *w;
-    struct err err;
-
-    (void)state;
-    opts.retry_ms = 100000;
-    w = kit_open(&opts);
-    kit_write(w, &one, 1);
-    while (ckpt_flush(w, 10, &err) != ERR_IO)
-        assert_int_equal(err.code, ERR_TIMEOUT);
-    j.no_from = 0;
-    kit_flush(w);
-    ckpt_writer_close(w);
-    assert_non_null(strstr(j.story.text, "failed 1"));
-    assert_non_null(strstr(j.story.text, "written 1"));
-    kit_remove(folder);
-}
-
-static void a_step_that_is_there_already_is_a_success_without_any_right(void **state)
-{
-    char *folder = kit_folder();
-    struct judge j = { .no_from = 1, .code = ERR_REFUSED };
-    struct ckpt_writer_opts opts = judged(folder, &j);
-    struct ckpt_meta seven = kit_meta(7);
-    struct ckpt_writer *w;
-
-    (void)state;
-    kit_save(folder, 6, 6);
-    kit_save(folder, 7, 7);
-    opts.max_to_keep = 1;
-    w = kit_open(&opts);
-    kit_write(w, &seven, 7);
-    kit_flush(w);
-    ckpt_writer_close(w);
-    assert_string_equal(j.story.text, "written 7");
-    assert_int_equal(kit_count(folder, "step-"), 2); /* and nothing is removed without a right */
-    kit_remove(folder);
-}
-
-static void nothing_is_removed_after_the_right_is_lost(void **state)
-{
-    char *folder = kit_folder();
-    struct judge j = { .no_from = 5, .code = ERR_REFUSED }; /* start, write, rename, first removal */
-    struct ckpt_writer_opts opts = judged(folder, &j);
-    struct ckpt_meta four = kit_meta(4);
-    struct ckpt_writer *w;
-
-    (void)state;
-    for (uint64_t step = 1; step <= 3; step++)
-        kit_save(folder, step, step);
-    opts.max_to_keep = 1;
-    w = kit_open(&opts);
-    while (__atomic_load_n(&j.asked, __ATOMIC_SEQ_CST) == 0)
-        nap(1);
-    kit_write(w, &four, 4);
-    kit_flush(w);
-    ckpt_writer_close(w);
-    assert_string_equal(j.story.text, "written 4, removed 1");
-    kit_remove(folder);
-}
-
 static void what_goes_wrong_is_told_once_for_each_cause(void **state)
 {
     char *folder = kit_folder();
-    struct story story = { .text = "" };
+    struct kit_story story = { .text = "" };
     struct ckpt_writer_opts opts = kit_opts(folder);
     struct ckpt_meta one = kit_meta(1), two = kit_meta(2);
     struct ckpt_writer *w;
 
     (void)state;
-    opts.on_event = on_event;
+    opts.on_event = kit_on_event;
     opts.arg = &story;
     w = kit_open(&opts);
     assert_int_equal(fault_arm("ckpt.write@1,ckpt.sync@1,ckpt.verify@1,ckpt.verify@2,ckpt.rename@1",
@@ -789,74 +477,6 @@ static void what_goes_wrong_is_told_once_for_each_cause(void **state)
     kit_remove(folder);
 }
 
-/* Before it is written, and before the rename. */
-static void what_is_abandoned_is_not_published_and_the_writer_goes_on(void **state)
-{
-    (void)state;
-    for (int at = 2; at <= 3; at++) {
-        char *folder = kit_folder();
-        struct judge j = { .hold_at = at };
-        struct ckpt_writer_opts opts = judged(folder, &j);
-        struct ckpt_meta one = kit_meta(1), two = kit_meta(2);
-        struct ckpt_writer *w = kit_open(&opts);
-        struct err err;
-        void *staging;
-
-        kit_write(w, &one, 1);
-        while (!__atomic_load_n(&j.is_held, __ATOMIC_SEQ_CST))
-            nap(1);
-        ckpt_abandon(w);
-        assert_int_equal(ckpt_begin(w, &staging, NULL), ERR_EXISTS); /* it has not noticed yet */
-        __atomic_store_n(&j.is_free, true, __ATOMIC_SEQ_CST);
-        assert_int_equal(ckpt_flush(w, 20000, &err), ERR_CANCELED);
-        assert_int_equal(kit_count(folder, ""), 0);
-        kit_write(w, &two, 2);
-        kit_flush(w);
-        ckpt_abandon(w); /* of nothing */
-        ckpt_writer_close(w);
-        assert_string_equal(j.story.text, "discarded 1, written 2");
-        kit_remove(folder);
-    }
-}
-
-static void what_waits_or_is_being_filled_can_be_abandoned_too(void **state)
-{
-    (void)state;
-    for (int replaced = 0; replaced < 2; replaced++) {
-        char *folder = kit_folder();
-        struct story story = { .text = "" };
-        struct ckpt_writer_opts opts = kit_opts(folder);
-        struct ckpt_meta one = kit_meta(1), two = kit_meta(2);
-        struct ckpt_writer *w;
-        struct err err;
-        void *staging;
-
-        opts.on_event = on_event;
-        opts.arg = &story;
-        opts.retry_ms = 100000;
-        w = kit_open(&opts);
-        assert_int_equal(ckpt_begin(w, &staging, NULL), 0);
-        ckpt_abandon(w);
-        assert_int_equal(fault_arm("ckpt.write@1+", NULL), 0);
-        kit_write(w, &one, 1);
-        while (ckpt_flush(w, 5, &err) != ERR_IO) /* until it waits */
-            assert_int_equal(err.code, ERR_TIMEOUT);
-        assert_int_equal(fault_arm(NULL, NULL), 0);
-        story.text[0] = '\0';
-        ckpt_abandon(w);
-        if (!replaced) {
-            assert_int_equal(ckpt_flush(w, 20000, &err), ERR_CANCELED);
-            assert_string_equal(story.text, "discarded 1");
-        }
-        kit_write(w, &two, 2); /* is not taken for the one that was abandoned */
-        kit_flush(w);
-        ckpt_writer_close(w);
-        assert_non_null(strstr(story.text, "written 2"));
-        assert_int_equal(kit_count(folder, ""), 1);
-        kit_remove(folder);
-    }
-}
-
 static void closing_does_not_wait_for_storage_that_hangs(void **state)
 {
     static const char *const faults[] = { "ckpt.sync=hang", "ckpt.sync=hang", "ckpt.rename=delay:600",
@@ -865,20 +485,20 @@ static void closing_does_not_wait_for_storage_that_hangs(void **state)
     (void)state;
     for (int kind = 0; kind < 4; kind++) {
         char *folder = kit_folder();
-        struct story story = { .text = "" };
+        struct kit_story story = { .text = "" };
         struct ckpt_writer_opts opts = kit_opts(folder);
         struct ckpt_meta one = kit_meta(1);
         struct ckpt_writer *w;
         uint64_t begin;
 
-        opts.on_event = on_event;
+        opts.on_event = kit_on_event;
         opts.arg = &story;
         opts.close_ms = 60;
         w = kit_open(&opts);
         assert_int_equal(fault_arm(faults[kind], NULL), 0);
         kit_write(w, &one, 1);
         while (!fault_fired())
-            nap(1);
+            kit_nap(1);
         if (kind == 1)
             ckpt_abandon(w);
         begin = clock_ns();
@@ -887,7 +507,7 @@ static void closing_does_not_wait_for_storage_that_hangs(void **state)
         assert_string_equal(story.text, kind == 1 ? "" : "failed 1 for good");
         if (kind >= 2) { /* it comes back: in front of the rename, and before that */
             for (int i = 0; i < 2000 && kit_count(folder, ".") > 0; i++)
-                nap(10);
+                kit_nap(10);
             assert_int_equal(kit_count(folder, "step-"), kind == 2);
             assert_int_equal(kit_count(folder, "."), 0);
             assert_string_equal(story.text, "failed 1 for good");
@@ -896,112 +516,6 @@ static void closing_does_not_wait_for_storage_that_hangs(void **state)
         fs_remove_tree(folder, NULL);
         free(folder);
     }
-}
-
-/* A writer in another process is stopped at its n-th passage, for every n; meanwhile another task
- * becomes the one that writes: the same step, or the next. Then the first goes on. Whatever it
- * believes, every folder that can be seen is complete. */
-static void a_former_writer_that_goes_on_harms_nothing(void **state)
-{
-    bool stopped = true;
-    uint64_t n;
-
-    (void)state;
-    for (n = 1; stopped; n++) {
-        char *folder = kit_folder(), spec[32];
-        uint64_t step = 2 + n % 2;
-        struct ckpt_writer_opts opts = kit_opts(folder);
-        struct ckpt_meta two = kit_meta(2);
-        struct ckpt_info info;
-        int status;
-        pid_t pid;
-
-        kit_save(folder, 1, 1);
-        pid = fork();
-        assert_true(pid >= 0);
-        if (pid == 0) {
-            struct ckpt_writer *w;
-
-            alarm(20);
-            snprintf(spec, sizeof(spec), "*=stop@%d", (int)n);
-            if (fault_arm(spec, NULL) < 0 || ckpt_writer_open(&opts, &w, NULL) < 0)
-                _exit(1);
-            kit_write(w, &two, 2);
-            kit_flush(w); /* what was taken away from it is written anew */
-            ckpt_writer_close(w);
-            _exit(0);
-        }
-        assert_int_equal(waitpid(pid, &status, WUNTRACED), pid);
-        stopped = WIFSTOPPED(status);
-        kit_save(folder, step, step);
-        check_folder(folder);
-        if (stopped) {
-            assert_int_equal(kill(pid, SIGCONT), 0);
-            assert_int_equal(waitpid(pid, &status, 0), pid);
-        }
-        assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-        check_folder(folder);
-        assert_int_equal(kit_newest(folder, &info), step);
-        ckpt_writer_close(kit_open(&opts));
-        assert_int_equal(kit_count(folder, "."), 0);
-        kit_remove(folder);
-    }
-    assert_true(n > 20);
-}
-
-/* ---- with a lease ---- */
-
-static void on_lease(void *arg, const struct lease_state *s)
-{
-    __atomic_store_n((uint64_t *)arg, s->is_mine ? s->token : 0, __ATOMIC_SEQ_CST);
-}
-
-static int may_by_lease(void *arg, struct err *err)
-{
-    return lease_check(arg, err);
-}
-
-static void of_two_tasks_the_one_with_the_lease_writes(void **state)
-{
-    char *folder = kit_folder(), *leases = fs_join(folder, "leases");
-    struct ckpt_writer_opts opts = kit_opts(folder);
-    struct ckpt_writer *w[2];
-    struct lease *l[2];
-    uint64_t mine[2] = { 0, 0 };
-    struct ckpt_info info;
-    struct err err;
-
-    (void)state;
-    for (uint32_t i = 0; i < 2; i++) {
-        struct lease_opts o = { .directory = leases, .rank = i, .name = "a task",
-                                .incarnation = 100 + i, .hold_ms = 20000, .watch_ms = 40000,
-                                .on_change = on_lease, .arg = &mine[i] };
-
-        assert_int_equal(lease_open(&o, &l[i], &err), 0);
-        opts.may_publish = may_by_lease;
-        opts.arg = l[i];
-        w[i] = kit_open(&opts);
-    }
-    for (uint64_t step = 1; step <= 6; step++) { /* the lease goes to and fro */
-        struct ckpt_meta meta = kit_meta(step);
-        uint32_t holder = (uint32_t)step % 2;
-
-        lease_take(l[holder], step - 1, &holder, 1);
-        while (__atomic_load_n(&mine[holder], __ATOMIC_SEQ_CST) != step)
-            nap(1);
-        kit_write(w[1 - holder], &meta, step);
-        assert_int_equal(ckpt_flush(w[1 - holder], 20000, &err), ERR_REFUSED);
-        kit_write(w[holder], &meta, step);
-        kit_flush(w[holder]);
-        assert_int_equal(kit_newest(folder, &info), step);
-    }
-    for (int i = 0; i < 2; i++) {
-        ckpt_writer_close(w[i]);
-        lease_close(l[i]);
-    }
-    check_folder(folder);
-    free(leases);
-    kit_remove(folder);
 }
 
 int main(void)
@@ -1022,19 +536,8 @@ int main(void)
         cmocka_unit_test(closing_gives_up_for_good_and_says_so),
         cmocka_unit_test(a_full_disk_is_told_with_what_was_needed),
         cmocka_unit_test(names_that_cannot_be_saved_are_refused_at_once),
-        cmocka_unit_test(whatever_fails_the_folder_holds_complete_checkpoints),
-        cmocka_unit_test(killed_anywhere_a_complete_checkpoint_is_left),
-        cmocka_unit_test(killed_while_replacing_the_old_or_the_new_one_is_left),
-        cmocka_unit_test(who_is_refused_discards_its_copy_and_leaves_nothing),
-        cmocka_unit_test(who_cannot_know_tries_again),
-        cmocka_unit_test(a_step_that_is_there_already_is_a_success_without_any_right),
-        cmocka_unit_test(nothing_is_removed_after_the_right_is_lost),
         cmocka_unit_test(what_goes_wrong_is_told_once_for_each_cause),
-        cmocka_unit_test(what_is_abandoned_is_not_published_and_the_writer_goes_on),
-        cmocka_unit_test(what_waits_or_is_being_filled_can_be_abandoned_too),
         cmocka_unit_test(closing_does_not_wait_for_storage_that_hangs),
-        cmocka_unit_test(a_former_writer_that_goes_on_harms_nothing),
-        cmocka_unit_test(of_two_tasks_the_one_with_the_lease_writes),
     };
 
     return cmocka_run_group_tests_name("ckpt/writer", tests, NULL, NULL);

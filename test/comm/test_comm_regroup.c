@@ -22,15 +22,6 @@ static void begin(struct cast *k, const char *layout)
     cast_init(k, layout, true, BYTES);
 }
 
-static void until(struct cast *k, int which, uint64_t n)
-{
-    for (int i = 0; atomic_load(&k->stage->number[which]) < n; i++) {
-        EXPECT(i < 10000 * CAST_SLOW, "number %d is %llu, expected %llu", which,
-               (unsigned long long)atomic_load(&k->stage->number[which]), (unsigned long long)n);
-        cast_sleep_ms(1);
-    }
-}
-
 static void leave(struct cast *k, int which)
 {
     atomic_fetch_add(&k->stage->number[which], 1);
@@ -101,7 +92,7 @@ static void be_stopped(struct cast *k, uint32_t self)
     rc = reduce(k, c, self, &err);
     EXPECT(fault_fired(), "it was not stopped");
     EXPECT(rc == ERR_PEER && strstr(err.text, "worker 2: regroup") != NULL, "%d: %s", rc, err.text);
-    EXPECT(comm_close_quiet(c, 1000), "all others have left");
+    EXPECT(comm_close_quiet(c, 4 * CAST_AT_ONCE_MS), "all others have left");
     leave(k, GOES_ON);
 }
 
@@ -109,7 +100,7 @@ static void *abort_when_stopped(void *arg)
 {
     struct cast_thread *t = arg;
 
-    until(t->cast, STOPPED, 1);
+    cast_until(t->cast, STOPPED, 1);
     if (t->self == 2)
         comm_abort(t->c, "regroup");
     return NULL;
@@ -128,13 +119,13 @@ static void survive_a_stopped_one(struct cast *k, uint32_t self, uint32_t victim
     pthread_join(t.id, NULL);
     start = clock_ns();
     EXPECT(!comm_close_quiet(c, QUIET_MS), "a stopped process holds our arena");
-    EXPECT(clock_ns() - start < (QUIET_MS + 200) * 1000000ull * CAST_SLOW, "waited for long");
+    EXPECT(clock_ns() - start < CAST_AT_ONCE_MS * 1000000ull, "waited for long");
     memset(old.base, OLD, BYTES); /* to see that the danger is real; else one would unmap it */
     EXPECT(device_mem_open(&k->arenas[self], BYTES, true, &err) == 0, "%s", err.text);
     c = open_without(k, self, victim);
     sum_of_ones(k, c, self);
     leave(k, CLOSED);
-    until(k, GOES_ON, 1);
+    cast_until(k, GOES_ON, 1);
     EXPECT(!is_all(old.base, BYTES, OLD), "nobody wrote into what was given up");
     for (size_t i = 0; i < ELEMENTS; i++)
         EXPECT(((float *)k->arenas[self].base)[i] == 2, "element %zu has changed", i);
@@ -167,7 +158,7 @@ static void a_peer_that_wakes_up_late_writes_only_into_what_was_given_up(void **
         assert_int_equal(waitpid(k.pids[victim], &status, WUNTRACED), k.pids[victim]);
         assert_true(WIFSTOPPED(status));
         atomic_store(&k.stage->number[STOPPED], 1);
-        until(&k, CLOSED, 2);
+        cast_until(&k, CLOSED, 2);
         kill(k.pids[victim], SIGCONT);
         cast_join(&k);
         cast_fini(&k);
@@ -187,8 +178,8 @@ static void scene_killed(struct cast *k, uint32_t self)
     rc = reduce(k, c, self, &err);
     EXPECT(rc == ERR_PEER, "%d: %s", rc, err.text);
     start = clock_ns();
-    EXPECT(comm_close_quiet(c, 2000 * CAST_SLOW), "the dead cannot write");
-    EXPECT(clock_ns() - start < 500000000ull * CAST_SLOW, "took %.1f ms",
+    EXPECT(comm_close_quiet(c, 4 * CAST_AT_ONCE_MS), "the dead cannot write");
+    EXPECT(clock_ns() - start < CAST_AT_ONCE_MS * 1000000ull, "took %.1f ms",
            (double)(clock_ns() - start) / 1e6);
     c = open_without(k, self, victim); /* on the same arena */
     sum_of_ones(k, c, self);
@@ -217,16 +208,16 @@ static void scene_busy(struct cast *k, uint32_t self)
     struct err err;
 
     if (self == 2) {
-        until(k, READY, 1);
+        cast_until(k, READY, 1);
         cast_sleep_ms(20);
         comm_abort(c, "enough");
-        until(k, CLOSED, 2);
+        cast_until(k, CLOSED, 2);
     } else {
         leave(k, READY);
         EXPECT(reduce(k, c, self, &err) == ERR_PEER, "%s", err.text);
         start = clock_ns();
-        EXPECT(comm_close_quiet(c, 3000), "member 2 is in no call");
-        EXPECT(clock_ns() - start < 1000000000ull, "waited for member 2 to close");
+        EXPECT(comm_close_quiet(c, 3 * CAST_AT_ONCE_MS), "member 2 is in no call");
+        EXPECT(clock_ns() - start < CAST_AT_ONCE_MS * 1000000ull, "waited for member 2 to close");
         leave(k, CLOSED);
         return;
     }
@@ -249,7 +240,7 @@ static void scene_in_order(struct cast *k, uint32_t self)
 
     sum_of_ones(k, c, self);
     if (self == 0)
-        until(k, CLOSED, 1); /* still open, and holds the tether of the others */
+        cast_until(k, CLOSED, 1); /* still open, and holds the tether of the others */
     EXPECT(comm_close_quiet(c, 0), "all calls went well");
     leave(k, CLOSED);
 }
@@ -279,7 +270,7 @@ static void scene_rounds(struct cast *k, uint32_t self)
 
         o.generation = g;
         leave(k, READY);
-        until(k, READY, g * k->n);
+        cast_until(k, READY, g * k->n);
         start = clock_ns();
         EXPECT(cast_connect(&o, &c, &err) == 0, "%s", err.text);
         took = clock_ns() - start;
@@ -288,6 +279,54 @@ static void scene_rounds(struct cast *k, uint32_t self)
         comm_close(c);
     }
     atomic_store(&k->stage->number[DONE + self], best / 1000);
+}
+
+/* A line of /proc/self/maps each. */
+static uint32_t mapped_memfds(void)
+{
+    FILE *f = fopen("/proc/self/maps", "re");
+    char line[512];
+    uint32_t n = 0;
+
+    EXPECT(f != NULL, "no /proc");
+    while (fgets(line, sizeof(line), f) != NULL)
+        n += strstr(line, "memfd:trainerd") != NULL;
+    fclose(f);
+    return n;
+}
+
+/* Member 1 comes with a fresh arena each time, as one that dies and is started again; member 2 never. */
+static void scene_failing_rounds(struct cast *k, uint32_t self)
+{
+    enum { ROUNDS = 14 };
+    struct err err;
+
+    for (uint64_t g = 1; g <= ROUNDS && self != 2; g++) {
+        struct comm_opts o = cast_opts(k, self);
+        struct comm *c = NULL;
+
+        o.generation = g;
+        o.deadline_ms = 40 * SLOW;
+        leave(k, READY);
+        cast_until(k, READY, g * 2);
+        EXPECT(cast_connect(&o, &c, &err) < 0, "member 2 has come");
+        if (self == 1) {
+            device_mem_close(&k->arenas[1]);
+            EXPECT(device_mem_open(&k->arenas[1], BYTES, true, &err) == 0, "%s", err.text);
+        }
+    }
+    if (self == 0)
+        EXPECT(mapped_memfds() <= 6, "%u pieces of memory are mapped", mapped_memfds());
+}
+
+static void memory_of_the_dead_is_let_go_even_if_no_generation_comes_about(void **state)
+{
+    struct cast k;
+
+    (void)state;
+    begin(&k, "A1 A1 A1");
+    cast_play(&k, scene_failing_rounds);
+    cast_fini(&k);
 }
 
 static void a_generation_opens_in_milliseconds(void **state)
@@ -302,7 +341,7 @@ static void a_generation_opens_in_milliseconds(void **state)
         for (uint32_t m = 0; m < k.n; m++) {
             uint64_t us = atomic_load(&k.stage->number[DONE + m]);
 
-            if (us > 20000 * CAST_SLOW)
+            if (us > 20000 * SLOW)
                 fail_msg("%s: worker %u needed %llu us at best", groups[i], m,
                          (unsigned long long)us);
         }
@@ -319,7 +358,7 @@ static void scene_early(struct cast *k, uint32_t self)
     int rc;
 
     if (self == 0) { /* waits for member 1 in generation 1, until that has called for generation 2 */
-        o.deadline_ms = 100 * CAST_SLOW;
+        o.deadline_ms = k->deadline_ms;
         rc = cast_connect(&o, &c, &err);
         EXPECT(rc == ERR_TIMEOUT, "%d: %s", rc, err.text);
         EXPECT(strstr(err.text, "wait for a later generation"), "%s", err.text);
@@ -327,7 +366,7 @@ static void scene_early(struct cast *k, uint32_t self)
         atomic_store(&k->stage->number[AT], clock_ns());
     }
     o.generation = 2;
-    o.deadline_ms = k->deadline_ms;
+    o.deadline_ms = 2 * CAST_LONG_MS;
     EXPECT(cast_connect(&o, &c, &err) == 0, "%s", err.text);
     atomic_store(&k->stage->number[DONE + self], (uint64_t)(ms_since(k, AT) * 1000));
     EXPECT(comm_barrier(c, 0, &err) == 0, "%s", err.text);
@@ -340,15 +379,17 @@ static void whoever_is_early_waits_and_is_in_at_once(void **state)
     struct cast k;
 
     (void)state;
-    for (int i = 0; i < 4; i++) {
-        begin(&k, "A1 B1");
-        cast_play(&k, scene_early);
-        for (int m = 0; m < 2; m++)
-            if (atomic_load(&k.stage->number[DONE + m]) < best)
-                best = atomic_load(&k.stage->number[DONE + m]);
-        cast_fini(&k);
-    }
-    assert_true(best < 10000 * CAST_SLOW);
+    for (int i = 0; i < 4; i++)
+        for (uint64_t ms = CAST_SHORT_MS; ms != 0; cast_fini(&k)) {
+            begin(&k, "A1 B1");
+            k.deadline_ms = ms;
+            cast_start(&k, scene_early);
+            ms = cast_judge(&k);
+            for (int m = 0; ms == 0 && m < 2; m++)
+                if (atomic_load(&k.stage->number[DONE + m]) < best)
+                    best = atomic_load(&k.stage->number[DONE + m]);
+        }
+    assert_true(best < 10000 * SLOW);
 }
 
 static int dial(const char *address)
@@ -378,7 +419,7 @@ static void scene_stale_queue(struct cast *k, uint32_t self)
             EXPECT(send(fds[i], bytes, i % 2 ? sizeof(bytes) : 50, MSG_NOSIGNAL) > 0, "send");
         }
         leave(k, READY);
-        until(k, DONE, 2);
+        cast_until(k, DONE, 2);
         for (int i = 1; i < 200; i += 2) { /* told so, and gone */
             uint8_t answer[CHALLENGE_BYTES + 1];
             struct challenge ch;
@@ -393,16 +434,16 @@ static void scene_stale_queue(struct cast *k, uint32_t self)
         return;
     }
     k->n = 2;
-    until(k, READY, 1);
+    cast_until(k, READY, 1);
     o = cast_opts(k, self);
     o.generation = 7;
     atomic_store(&k->stage->number[TOLD + self], clock_ns());
     EXPECT(cast_connect(&o, &c, &err) == 0, "%s", err.text);
-    EXPECT(ms_since(k, TOLD + (int)self) < 500 * CAST_SLOW, "took %.1f ms",
+    EXPECT(ms_since(k, TOLD + (int)self) < CAST_AT_ONCE_MS, "took %.1f ms",
            ms_since(k, TOLD + (int)self));
     EXPECT(comm_barrier(c, 0, &err) == 0, "%s", err.text);
     leave(k, DONE);
-    until(k, DONE, 2);
+    cast_until(k, DONE, 2);
     comm_close(c);
 }
 
@@ -450,26 +491,27 @@ static void scene_death(struct cast *k, uint32_t self)
     comm_close(c);
 }
 
-/* Kills member 1 at its n-th passage of a point. false: it did not come that far. */
-static bool kill_at(struct cast *k, const char *point, uint32_t n, uint32_t *at_once)
+/* Kills member 1 at its n-th passage of a point. false: it did not come that far. *ms: as cast_judge() has it. */
+static bool kill_at(struct cast *k, const char *point, uint32_t n, uint64_t *ms, uint32_t *at_once)
 {
-    bool well = false, dead = false;
+    bool well = false, over = false, dead = false;
 
-    k->deadline_ms = 200 * CAST_SLOW;
+    k->deadline_ms = *ms;
     atomic_store(&k->stage->number[AT], n);
     snprintf(k->stage->text[0], sizeof(k->stage->text[0]), "%s", point);
     cast_start(k, scene_death);
-    for (int ms = 0; !well && !dead && ms < 5000 * CAST_SLOW; ms++) {
+    for (int naps = 0; !well && !over && naps < 1000 * CAST_LIMIT_S; naps++) {
         siginfo_t info = { 0 };
 
         cast_sleep_ms(1);
-        dead = waitid(P_PID, (id_t)k->pids[1], &info, WEXITED | WNOWAIT | WNOHANG) == 0 &&
-               info.si_pid != 0 && info.si_code == CLD_KILLED;
+        over = waitid(P_PID, (id_t)k->pids[1], &info, WEXITED | WNOWAIT | WNOHANG) == 0 &&
+               info.si_pid != 0;
+        dead = over && info.si_code == CLD_KILLED;
         well = atomic_load(&k->stage->number[WELL]) != 0;
     }
     k->expect_signal[1] = dead ? SIGKILL : 0;
-    cast_join(k);
-    *at_once += dead && atomic_load(&k->stage->number[READY]) == 0;
+    *ms = cast_judge(k);
+    *at_once += *ms == 0 && dead && atomic_load(&k->stage->number[READY]) == 0;
     return dead;
 }
 
@@ -484,11 +526,11 @@ static void a_death_while_connecting_is_named_at_once(void **state)
         uint32_t n = 0, at_once = 0;
         bool dead = true;
 
-        while (dead && n < 60) {
-            begin(&k, groups[i / 3]);
-            dead = kill_at(&k, points[i % 3], ++n, &at_once);
-            cast_fini(&k);
-        }
+        while (dead && n++ < 60)
+            for (uint64_t ms = CAST_SHORT_MS; ms != 0; cast_fini(&k)) {
+                begin(&k, groups[i / 3]);
+                dead = kill_at(&k, points[i % 3], n, &ms, &at_once);
+            }
         assert_true(!dead);
         /* One that had called nobody yet may be waited for until the deadline; and on a machine
          * that is busy those who are left may not have met yet. */
@@ -499,6 +541,39 @@ static void a_death_while_connecting_is_named_at_once(void **state)
 }
 
 /* ---- how fast ---- */
+
+/* Right between connecting and being connected: then comm_connect() tells, for on_broken does not. */
+static void scene_dies_when_connected(struct cast *k, uint32_t self)
+{
+    struct comm_opts o = cast_opts(k, self);
+    struct comm *c = NULL;
+    struct err err;
+    int rc;
+
+    if (self == 1)
+        EXPECT(fault_arm("comm.begin=delay:300", &err) == 0, "%s", err.text);
+    rc = cast_connect(&o, &c, &err);
+    if (self == 0) {
+        cast_sleep_ms(50);
+        kill(getpid(), SIGKILL);
+    }
+    EXPECT(rc == ERR_PEER && strstr(err.text, "worker 0") != NULL, "%d: %s", rc, err.text);
+    EXPECT(atomic_load(&k->stage->told[1]) == 0, "told twice");
+}
+
+static void a_death_at_the_end_of_connecting_is_not_overheard(void **state)
+{
+    static const char *const groups[] = { "A1 A1", "A1 B1" };
+    struct cast k;
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        begin(&k, groups[i]);
+        k.expect_signal[0] = SIGKILL;
+        cast_play(&k, scene_dies_when_connected);
+        cast_fini(&k);
+    }
+}
 
 static void scene_until_broken(struct cast *k, uint32_t self)
 {
@@ -523,7 +598,7 @@ static double death_ms(const char *layout)
     begin(&k, layout);
     k.expect_signal[1] = SIGKILL;
     cast_start(&k, scene_until_broken);
-    until(&k, READY, k.n);
+    cast_until(&k, READY, k.n);
     atomic_store(&k.stage->number[AT], clock_ns());
     kill(k.pids[1], SIGKILL);
     cast_join(&k);
@@ -552,7 +627,7 @@ static void a_death_is_known_to_all_in_milliseconds(void **state)
 
             best = ms < best ? ms : best;
         }
-        if (best > SOON_MS * CAST_SLOW)
+        if (best > SOON_MS * SLOW)
             fail_msg("%s: the last is out %.2f ms after kill -9", groups[i], best);
     }
 }
@@ -564,10 +639,12 @@ int main(void)
         cmocka_unit_test(a_dead_peer_leaves_the_arenas_to_the_others),
         cmocka_unit_test(a_peer_that_is_in_no_call_lets_go_at_once),
         cmocka_unit_test(after_calls_that_went_well_nobody_waits),
+        cmocka_unit_test(memory_of_the_dead_is_let_go_even_if_no_generation_comes_about),
         cmocka_unit_test(a_generation_opens_in_milliseconds),
         cmocka_unit_test(whoever_is_early_waits_and_is_in_at_once),
         cmocka_unit_test(calls_for_a_generation_that_is_over_delay_nobody),
         cmocka_unit_test(a_death_while_connecting_is_named_at_once),
+        cmocka_unit_test(a_death_at_the_end_of_connecting_is_not_overheard),
         cmocka_unit_test(a_death_is_known_to_all_in_milliseconds),
     };
 

@@ -133,6 +133,10 @@ static void set_thread(struct machine *m, unsigned int i)
 
     m->state[i] = RUNNING;
     emulated_now.index = i;
+    if (block[0] == m->n) { /* a division is dear where a thread is a few instructions */
+        emulated_now.thread.x = i;
+        return;
+    }
     emulated_now.thread.x = i % block[0];
     emulated_now.thread.y = i / block[0] % block[1];
     emulated_now.thread.z = i / block[0] / block[1];
@@ -387,6 +391,7 @@ static void block_start(struct machine *m, const struct kernel_call *call)
 
     m->call = call;
     m->n = n;
+    emulated_now.thread = (struct uint3){ 0, 0, 0 };
     m->n_started = m->n_done = m->n_at_barrier = m->n_ready = 0;
     memset(m->state, NEW, n);
     for (warp = 0; warp * WARP < n; warp++) {

@@ -13,9 +13,9 @@ enum { EMULATED_DONE, EMULATED_NOT_YET };
 /* Puts an operation on a stream as a library does: it runs when the stream is forced, or becomes a
  * node of the graph that the stream captures (and then runs at every launch, with the same args).
  * `args` are copied now (at most 64 KiB, aligned to 16 bytes); `run` is called in any thread, without
- * a lock, with the memory of the stream's device open. EMULATED_NOT_YET: it waits for another
+ * a lock, with the memory of the stream's device open (of no other: see emulated_open). EMULATED_NOT_YET: it waits for another
  * stream or thread (a collective for its peers) and will be called again with the same copy;
- * meanwhile other streams go on. Returns at once, with the error of the runtime. */
+ * meanwhile other streams go on. It may not call the runtime. Returns at once, with the error of the runtime. */
 cudaError_t emulated_enqueue(cudaStream_t stream, const char *name, int (*run)(void *args),
                              const void *args, size_t bytes);
 

@@ -10,7 +10,7 @@
 
 #include "cuda/emulator.h"
 
-enum { EMULATED_DEVICES_MAX = 16, EMULATED_ARGS_MAX = 64 << 10 };
+enum { EMULATED_DEVICES_MAX = 16, EMULATED_ARGS_MAX = 64 << 10, EMULATED_SEED_LAZY = 1 };
 
 /* ---- runtime.c ---- */
 

@@ -109,6 +109,7 @@ static struct device_memory *space_of(int device)
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (m->space == MAP_FAILED)
             emulated_die("no address space of %zu bytes for device %d", m->space_bytes, device);
+        (void)madvise(m->space, m->space_bytes, MADV_HUGEPAGE); /* opened and closed faster */
         watch_faults();
     }
     return m;

@@ -70,7 +70,7 @@ static void read_settings(void)
 {
     settings.devices = (int)variable("EMULATED_GPUS", DEFAULT_GPUS, EMULATED_DEVICES_MAX);
     settings.memory = variable("EMULATED_MEMORY", DEFAULT_MEMORY, (uint64_t)1 << 40);
-    settings.seed = variable("EMULATED_SEED", 1, UINT64_MAX);
+    settings.seed = variable("EMULATED_SEED", EMULATED_SEED_LAZY, UINT64_MAX);
     settings.driver = (int)variable("EMULATED_DRIVER", RUNTIME_VERSION, INT32_MAX);
     read_fault(getenv("EMULATED_FAULT"));
     random_state = settings.seed;

@@ -191,16 +191,26 @@ static bool step(struct CUstream_st *s)
     return true;
 }
 
-/* Lets another stream go on, for which `stuck` waits. False: none can. */
-static bool help(const struct CUstream_st *stuck)
+static bool can_help(const struct CUstream_st *s, const struct CUstream_st *except)
 {
-    uint64_t before = n_changes;
+    return s != except && !s->is_busy && s->first != NULL;
+}
+
+/* Lets another stream go on: the first that can, seen from the `nth` on. False: none can. */
+static bool help(const struct CUstream_st *except, uint64_t nth)
+{
+    uint64_t before = n_changes, n = 0, i;
     struct CUstream_st *s;
 
-    for (s = streams; s != NULL; s = s->next) {
-        if (s == stuck || s->is_busy || s->first == NULL)
-            continue;
-        if (step(s) || n_changes != before)
+    for (s = streams; s != NULL; s = s->next)
+        n += can_help(s, except);
+    for (i = 0; i < n; i++) {
+        uint64_t skip = (nth + i) % n;
+
+        for (s = streams; s != NULL; s = s->next)
+            if (can_help(s, except) && skip-- == 0)
+                break;
+        if (s != NULL && (step(s) || n_changes != before))
             return true;
     }
     return false;
@@ -208,6 +218,7 @@ static bool help(const struct CUstream_st *stuck)
 
 cudaError_t stream_force(struct mark *m)
 {
+    const bool is_hasty = emulated_settings()->seed != EMULATED_SEED_LAZY;
     int device;
 
     if (m->is_done)
@@ -215,9 +226,10 @@ cudaError_t stream_force(struct mark *m)
     device = m->stream->device;
     memory_open(device); /* for all that runs, not for each */
     while (!m->is_done) {
-        struct CUstream_st *s = m->stream;
-
-        if (!step(s) && !m->is_done && !help(s))
+        if (is_hasty && emulated_random() % 4 == 0 &&
+            help(m->stream, emulated_random())) /* which may have done m */
+            continue;
+        if (!step(m->stream) && !m->is_done && !help(m->stream, 0))
             emulated_wait();
     }
     memory_close(device);

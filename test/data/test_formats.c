@@ -738,7 +738,8 @@ static void trying_again_ends_with_the_deadline(void **state)
 static void a_read_that_does_not_come_back_is_named(void **state)
 {
     char *folder = kit_folder();
-    struct data_opts opts = { .features = kit_features, .n_features = KIT_FEATURES };
+    struct data_opts opts = { .features = kit_features, .n_features = KIT_FEATURES,
+                              .on_trouble = on_trouble };
     struct data_reader_opts o = { .global_batch = 5, .lanes = 1, .n_lanes = 1, .first_step = 1,
                                   .last_step = 3, .prefetch = 1, .threads = 1, .deadline_ms = 50 };
     const struct data_batch *batch;
@@ -749,11 +750,14 @@ static void a_read_that_does_not_come_back_is_named(void **state)
     (void)state;
     kit_file(folder, "a", 0, 5);
     s = open_opts(&opts, folder, "a");
+    told.n = 0;
     assert_int_equal(fault_arm("data.read=delay:400", NULL), 0);
     assert_int_equal(data_reader_open(s, &o, &r, NULL), 0);
     assert_int_equal(data_next(r, &batch, &err), ERR_TIMEOUT);
     assert_text(err, "no batch after 50 ms: a read of '");
     assert_text(err, "/a' does not come back");
+    assert_int_equal(told.n, 1); /* while the reader cannot be closed */
+    assert_non_null(strstr(told.text, "/a' does not come back"));
     data_reader_close(r);
     assert_int_equal(fault_arm(NULL, NULL), 0);
     data_free(s);

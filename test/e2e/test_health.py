@@ -37,6 +37,26 @@ def two_tasks_that_differ_end_and_go_on_from_what_was_equal():
 
 
 @test
+def a_machine_that_is_wrong_again_and_again_leaves_and_the_others_complete_the_job():
+    d, ports = workdir(), free_ports(3)
+    job = digits_job(d, train=dict(STEPS, lanes=3, global_batch_size=48), elastic={"min_world": 2, "rejoin_seconds": 0})
+    faults = [SLOWLY, SLOWLY, SLOWLY + ",health.flip_gradient@5+"]
+    tasks = [Task(job, tf_config(ports, i), ("--devices", "cpu:1"), {"TRAINERD_FAULT": faults[i]}, "worker %d" % i)
+             for i in range(3)]
+    expect_codes(tasks, [0, 0, 138])
+    say(tasks, "worker 2 differs from the others: its reduced gradient of step ")
+    say(tasks[2:], "for the third time its numbers are wrong, have its machine looked at")
+    assert len(tasks[2].events("differs")) == 3, tasks[2].log()
+
+    alone = Task(digits_job(workdir(), train=dict(STEPS, log_every_steps=1)), args=("--devices", "cpu:2"),
+                 env={"TRAINERD_FAULT": "health.flip_gradient@5+"})
+    expect_codes([alone], [138])
+    say([alone], "its replicas 0 and 1 hold different reduced gradients")
+    say([alone], "for the third time its numbers are wrong, have its machine looked at")
+    assert max(alone.steps()) == 4
+
+
+@test
 def numbers_that_are_none_end_the_job_with_their_origin_on_every_task():
     d = workdir()
     # A variance of 1e30 squared is above the largest float.

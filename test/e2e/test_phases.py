@@ -137,10 +137,19 @@ class Run:
         return "\n".join("--- %s: exit %s\n%s" % (t.name, t.p.poll(), "\n".join(t.lines[-25:]))
                          for tasks in self.tasks.values() for t in tasks[-2:])
 
+    def progress(self):
+        """Lives that began, and steps that were reported."""
+        return sum(len(tasks) for tasks in self.tasks.values()), sum(len(self.now(rank).steps()) for rank in range(self.n))
+
     def relay(self, seconds=60, done=0):
-        """Until every task has ended by itself: those whose fault ended them come back with the next life."""
-        end, back = time.monotonic() + seconds * SLOW, {}
+        """Until every task has ended by itself: those whose fault ended them come back with the next life. A machine may be
+        slow, but something must go on: no step and no new life for so many seconds is a hang."""
+        seen, look, end, back = None, 0, 0, {}
         while True:
+            if time.monotonic() > look:
+                look, now = time.monotonic() + 0.5, self.progress()
+                if now != seen:
+                    seen, end = now, time.monotonic() + seconds * SLOW
             codes = {rank: self.now(rank).p.poll() for rank in range(self.n)}
             for rank, code in codes.items():
                 if code in (-signal.SIGKILL, 138) and (self.faults[rank] or (code == 138 and self.supervised)):
@@ -153,7 +162,7 @@ class Run:
                 break
             assert max(len(tasks) for tasks in self.tasks.values()) < 60, self.logs()
             if time.monotonic() > end:
-                raise AssertionError("not done after %g s\n%s" % (seconds, self.logs()))
+                raise AssertionError("nothing goes on for %g s, after %d lives and %d steps\n%s" % (seconds, *seen, self.logs()))
             time.sleep(0.002)
         for rank, code in codes.items():
             self.now(rank).wait(5)
@@ -341,6 +350,50 @@ def a_task_that_hangs_is_named_and_ends_and_the_others_go_on():
             assert_names(text, run, rank, "step %d, in %s for " % (max(first.steps()) + 1, phase))
             assert "this phase has a limit of" in text, text
         assert first.p.returncode == 138, first.log()
+
+
+def is_named_while_gradients_are_reduced(rank, fault, elastic=GOES_ON, **changes):
+    """The task hangs there: all others say so long before any deadline (30 s), and the job goes on."""
+    run = Run({rank: [fault]}, elastic=elastic, steps=30, always="train.forward=delay:15@1+", **changes).start_all()
+    first, others = run.now(rank), [r for r in range(4) if r != rank]
+    for other in others:
+        run.now(other).until(lambda t: lost(t, "does not move") or lost(t, "within"), 60)
+    first.until(lambda t: t.events("end"))
+    assert "exit 138" in first.events("end")[0]["message"], first.log()
+    step = max(first.steps(), default=0) + 1
+    at = [r["_at"] for r in first.records if r.get("event") in ("view", "step")][-1]
+    first.kill()  # it ends by itself, with 138, but takes its time
+    for other in others:
+        said = lost(run.now(other), "worker")[0]
+        assert_names(said, run, rank, "step %d, in reduce for " % step)
+        assert "does not move, and the others wait for it; this phase has a limit of" in said, said
+        took = next(r["_at"] for r in run.now(other).events("group") if r["message"] == said) - at
+        assert took < 15, "%s of worker %d was named after %.1f s" % (fault, rank, took)
+    run.relay(90).is_as_undisturbed()
+
+
+def a_task_that_hangs_in_any_bucket_is_named():
+    """The first two of three are reduced by a thread of their own, the last by the replica's."""
+    for rank, bucket in ((2, 1), (0, 2), (1, 3)):
+        is_named_while_gradients_are_reduced(rank, "train.bucket=hang@%d" % (3 * 11 + bucket))
+
+
+def a_task_that_hangs_in_a_bucket_is_named_and_waited_for():
+    for rank, bucket in ((0, 1), (3, 2)):
+        is_named_while_gradients_are_reduced(rank, "train.bucket=hang@%d" % (3 * 11 + bucket), WAITS)
+
+
+def a_task_that_hangs_before_anything_is_learned_is_named_at_the_deadline():
+    """The right one, whoever waits for whom."""
+    is_named_while_gradients_are_reduced(3, "train.bucket=hang@1", train={"deadline_seconds": 6})
+
+
+def a_task_that_hangs_within_a_bucket_is_named():
+    """Between two parts of what it sends, receives, or adds up in the memory of the host."""
+    never = {"model": {"metrics": None}, "train": {"eval_every_epochs": None}, "data": {"eval": None}}  # all calls are of steps
+    is_named_while_gradients_are_reduced(3, "comm.send=hang@300", **never)
+    is_named_while_gradients_are_reduced(1, "comm.recv=hang@600", **never)
+    is_named_while_gradients_are_reduced(2, "comm.write=hang@20", communication={"shared_memory": True}, **never)
 
 
 FAILS = ("train.connect@1", "train.agree@1", "train.forward@2", "train.bucket@5", "train.reduce@2", "train.commit@2", "train.update@2",
@@ -571,6 +624,14 @@ def the_others_go_on_without_who_is_gone_or_does_not_move():
                  a_task_that_hangs_is_named_and_ends_and_the_others_go_on,
                  data_that_cannot_be_read_and_a_disk_that_cannot_be_written_are_named_by_all,
                  with_a_short_deadline_the_job_ends_everywhere_and_goes_on_when_all_are_back)
+
+
+@test
+def who_hangs_while_gradients_are_reduced_is_named_in_whatever_bucket_and_thread():
+    side_by_side(a_task_that_hangs_in_any_bucket_is_named,
+                 a_task_that_hangs_in_a_bucket_is_named_and_waited_for,
+                 a_task_that_hangs_before_anything_is_learned_is_named_at_the_deadline,
+                 a_task_that_hangs_within_a_bucket_is_named)
 
 
 if __name__ == "__main__":

@@ -11,92 +11,32 @@
 
 #include <cmocka.h>
 
+#include "base/check.h"
 #include "base/err.h"
 #include "graph/plan_priv.h"
+#include "harness/allocations.h"
 #include "harness/model.h"
 #include "harness/net.h"
-
-/* ---- every allocation by the code of this program is counted: not by libraries (oneDNN makes a
- * small table for each execution), and not under a sanitizer, which has its own malloc ---- */
-
-static size_t n_allocations;
-
-#if defined(__SANITIZE_ADDRESS__)
-#define COUNTS_ALLOCATIONS 0
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define COUNTS_ALLOCATIONS 0
-#endif
-#endif
-#ifndef COUNTS_ALLOCATIONS
-#define COUNTS_ALLOCATIONS 1
-#endif
-
-#if COUNTS_ALLOCATIONS
-extern const char __executable_start[], etext[]; /* the linker's: the code of the program */
-
-#define COUNT()                                                                                    \
-    (n_allocations += (const char *)__builtin_return_address(0) >= __executable_start &&           \
-                      (const char *)__builtin_return_address(0) < etext)
-
-void *__libc_malloc(size_t n);
-void *__libc_calloc(size_t n, size_t size);
-void *__libc_realloc(void *p, size_t n);
-void *__libc_memalign(size_t align, size_t n);
-
-void *malloc(size_t n)
-{
-    COUNT();
-    return __libc_malloc(n);
-}
-
-void *calloc(size_t n, size_t size)
-{
-    COUNT();
-    return __libc_calloc(n, size);
-}
-
-void *realloc(void *p, size_t n)
-{
-    COUNT();
-    return __libc_realloc(p, n);
-}
-
-void *aligned_alloc(size_t align, size_t n)
-{
-    COUNT();
-    return __libc_memalign(align, n);
-}
-
-int posix_memalign(void **out, size_t align, size_t n)
-{
-    COUNT();
-    *out = __libc_memalign(align, n);
-    return *out != NULL ? 0 : 12;
-}
-#endif
 
 static void running_allocates_nothing(void **state)
 {
     static const char *const paths[] = { "cnn_17.onnx", "residual.onnx", "dropout_17.onnx" };
-    size_t i, before;
+    uint64_t before = allocations();
 
     (void)state;
-    before = n_allocations;
-    for (i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
+    for (size_t i = 0; i < COUNT_OF(paths); i++) {
         struct net n = net_open(paths[i], PLAN_TRAIN, 4);
 
-#if COUNTS_ALLOCATIONS
-        assert_true(n_allocations > before); /* the counter counts */
-#endif
+        if (ALLOCATIONS_COUNT)
+            assert_true(allocations() > before); /* the counter counts */
         net_fill(&n, 0);
         (void)net_forward(&n); /* the library may warm up once */
         net_backward(&n);
-        before = n_allocations;
+        before = allocations();
         (void)net_forward(&n);
         net_backward(&n);
         plan_bind(n.plan, n.params, n.work);
-        assert_int_equal(n_allocations, before);
+        assert_int_equal(allocations(), before);
         net_close(&n);
     }
 }

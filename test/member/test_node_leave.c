@@ -146,6 +146,24 @@ static void a_leaver_that_dies_meanwhile_holds_nobody_up(void **state)
     sim_free(s);
 }
 
+/* Its leader does not answer, and may be alive: what is held can be saved once its lease has run out. */
+static void a_leaver_waits_for_the_lease_within_the_grace_time(void **state)
+{
+    struct sim *s = CLUSTER(.world = 2, .grace_ms = 8000);
+    uint64_t held = sim_held(s, 1);
+
+    (void)state;
+    sim_pause(s, 0);
+    sim_advance(s, MEMBER_SILENT_MS + 5 * MEMBER_TICK_MS);
+    sim_stop(s, 1, false);
+    sim_advance(s, MEMBER_SAY_MS);
+    says(s, 1, "asked to leave go; not yet: the lease is not held");
+    sim_advance(s, MEMBER_EXPIRY_MS + 1000 - MEMBER_SAY_MS);
+    ends_with(s, 1, 143, "state saved");
+    HOLDS(s, sim_checkpoints(s) == 1 && sim_checkpoint(s) >= held);
+    sim_free(s);
+}
+
 static void a_leaver_waits_for_its_storage_within_the_grace_time(void **state)
 {
     struct sim *s = CLUSTER(.grace_ms = 3000);
@@ -383,6 +401,7 @@ int main(void)
         cmocka_unit_test(one_leaves_while_the_others_wait_for_a_lost_task),
         cmocka_unit_test(who_was_never_in_a_group_leaves_at_once),
         cmocka_unit_test(a_leaver_that_dies_meanwhile_holds_nobody_up),
+        cmocka_unit_test(a_leaver_waits_for_the_lease_within_the_grace_time),
         cmocka_unit_test(a_leaver_waits_for_its_storage_within_the_grace_time),
         cmocka_unit_test(a_leaver_whose_state_cannot_be_saved_says_so),
         cmocka_unit_test(a_storage_that_hangs_holds_the_others_up_for_the_grace_time_only),

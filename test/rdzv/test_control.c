@@ -28,7 +28,7 @@ static void status_says_who_is_in_and_how_it_goes(void **state)
     post(&c->nodes[1], do_step);
     s = status(c->addresses[0], NULL);
     for (uint64_t until_ms = clock_ms() + SOON_MS; /* a beat */
-         s->tasks[1]->step < 2 && clock_ms() < until_ms;) {
+         (s->tasks[1]->step < 2 || s->tasks[1]->heard_ms >= 1000) && clock_ms() < until_ms;) {
         trainerd__v1__status_reply__free_unpacked(s, NULL);
         usleep(20000);
         s = status(c->addresses[0], NULL);
@@ -69,6 +69,34 @@ static void status_says_who_is_in_and_how_it_goes(void **state)
     close_cluster(c);
 }
 
+static void who_waits_knows_its_leader_and_itself_and_says_that_of_others_it_knows_nothing(void **state)
+{
+    struct cluster *c = new_cluster(3);
+    Trainerd__V1__StatusReply *s;
+
+    (void)state;
+    c->opts.min_world = 3;
+    open_node(c, 0);
+    open_node(c, 1);
+    s = status(c->addresses[1], NULL);
+    for (uint64_t until_ms = clock_ms() + SOON_MS; s->leader == NULL && clock_ms() < until_ms;) {
+        trainerd__v1__status_reply__free_unpacked(s, NULL);
+        usleep(20000);
+        s = status(c->addresses[1], NULL);
+    }
+    assert_string_equal(s->state, "following");
+    assert_int_equal(s->generation, 0);
+    assert_string_equal(s->tasks[0]->state, "joined");
+    assert_string_equal(s->tasks[1]->state, "joined");
+    assert_string_equal(s->tasks[2]->state, "unknown");
+    trainerd__v1__status_reply__free_unpacked(s, NULL);
+    s = status(c->addresses[0], NULL);
+    assert_string_equal(s->tasks[1]->state, "joined");
+    assert_string_equal(s->tasks[2]->state, "missing");
+    trainerd__v1__status_reply__free_unpacked(s, NULL);
+    close_cluster(c);
+}
+
 static void checkpoint_and_drain_are_answered_or_refused(void **state)
 {
     struct cluster *c = open_cluster(3);
@@ -95,6 +123,8 @@ static void checkpoint_and_drain_are_answered_or_refused(void **state)
     assert_int_equal(rdzv_call("127.0.0.1:1", NULL, "Status", SOON_MS, &packed, &n, &err),
                      ERR_PEER);
     assert_string_equal(err.text, "Status of 127.0.0.1:1: connect: Connection refused");
+    assert_int_equal(rdzv_call("127.0.0.1", NULL, "Status", SOON_MS, &packed, &n, &err), ERR_INPUT);
+    assert_non_null(strstr(err.text, "'127.0.0.1': expected HOST:PORT"));
     close_cluster(c);
 }
 
@@ -166,6 +196,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(status_says_who_is_in_and_how_it_goes),
+        cmocka_unit_test(who_waits_knows_its_leader_and_itself_and_says_that_of_others_it_knows_nothing),
         cmocka_unit_test(checkpoint_and_drain_are_answered_or_refused),
         cmocka_unit_test(stop_is_taken_anywhere_and_ends_the_job_everywhere),
         cmocka_unit_test(a_token_is_demanded_from_everybody),

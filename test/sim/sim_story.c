@@ -175,12 +175,14 @@ static bool can_train(const struct sim *s, uint32_t n)
     return n > 0 && n >= s->opts.min_world && (!s->opts.no_lease || 2 * n > s->opts.world);
 }
 
-static bool was_stuck(const struct sim *s)
+/* In a first step each is found at the deadline only, one after the other. */
+static uint32_t n_stuck(const struct sim *s)
 {
+    uint32_t n = 0;
+
     for (uint32_t i = 0; i < s->opts.world; i++)
-        if (s->tasks[i].was_stuck)
-            return true;
-    return false;
+        n += s->tasks[i].was_stuck;
+    return n;
 }
 
 /* They cannot be a group: everyone says why, or has ended and said why. */
@@ -227,7 +229,7 @@ static void finish(struct sim *s, uint64_t calm_ms)
         sim_advance(s, below(s, 6 * s->opts.step_ms));
         sim_kill(s, (uint32_t)below(s, world));
     }
-    if (!sim_until_ended(s, 15000 + s->opts.rejoin_ms + (was_stuck(s) ? 35000 : 0)) &&
+    if (!sim_until_ended(s, 15000 + s->opts.rejoin_ms + 35000 * n_stuck(s)) &&
         !s->is_broken) {
         if (!can_train(s, expected(s)) || (s->complete_step != 0 && s->opts.no_lease))
             return; /* too few are left, or who came too late cannot see that all is done */
@@ -286,7 +288,7 @@ static void all_leave(struct sim *s)
         }
     newest = sim_newest(s);
     sim_advance(s, s->opts.grace_ms + 3000);
-    for (uint32_t i = 0; i < s->opts.world && !s->is_broken && !was_stuck(s); i++) {
+    for (uint32_t i = 0; i < s->opts.world && !s->is_broken && n_stuck(s) == 0; i++) {
         const struct sim_task *t = &s->tasks[i];
 
         if (t->was_told_to_stop &&
@@ -295,7 +297,7 @@ static void all_leave(struct sim *s)
                        t->node != NULL ? "goes on" : t->exit_text);
     }
     /* Survivors of a broken step differ by one, and the leader saves its own. */
-    if (!s->is_broken && sim_alive(s) == 0 && sim_checkpoint(s) + 1 < newest && !was_stuck(s))
+    if (!s->is_broken && sim_alive(s) == 0 && sim_checkpoint(s) + 1 < newest && n_stuck(s) == 0)
         sim_broken(s,
                    "all have left from step %" PRIu64 ", and that of step %" PRIu64
                    " is the newest saved",
@@ -347,7 +349,7 @@ static void play(struct sim *s)
     calm(s, below(s, 4) == 0);
     remember(s);
     calm_ms = s->now_ms;
-    limit = 8000 + 2 * s->opts.rejoin_ms + (was_stuck(s) ? 35000 : 0);
+    limit = 8000 + 2 * s->opts.rejoin_ms + 35000 * n_stuck(s);
     if (s->is_broken)
         return;
     n = expected(s);
@@ -371,7 +373,7 @@ static void play(struct sim *s)
         }
     }
     nothing_is_lost(s);
-    if (below(s, 4) == 0 && !was_stuck(s))
+    if (below(s, 4) == 0 && n_stuck(s) == 0)
         stays_together(s);
     if (below(s, 6) == 0)
         all_leave(s);

@@ -57,7 +57,11 @@ static uint64_t due_up_to(uint64_t step)
 /* The disk may be slower than the steps: they wait until all that was due before is there. */
 static void save_every_2_from_step_30(struct fixture *f, uint64_t step)
 {
+    struct ckpt_writer *w = f->train->writer;
+
     for (int ms = 0; __atomic_load_n(&f->saves, __ATOMIC_ACQUIRE) < due_up_to(step - 1) && ms < 15000; ms++)
+        usleep(1000);
+    while (w != NULL && ckpt_is_busy(w)) /* it still removes an old one */
         usleep(1000);
     if (step == 30)
         train_set_checkpoint(f->train, 2, 0, 0);
@@ -117,11 +121,60 @@ static void checkpoints_by_time_begin_when_they_are_asked_for(void **state)
     fixture_free(f);
 }
 
+static bool was_refused;
+static uint64_t written_at;
+
+static int refuse_at_first(void *arg, struct err *err)
+{
+    (void)arg;
+    return __atomic_load_n(&was_refused, __ATOMIC_ACQUIRE)
+               ? 0
+               : err_set(err, ERR_REFUSED, "the lease is not ours");
+}
+
+static void note_checkpoint(void *arg, const struct train_event *e)
+{
+    if (e->kind == TRAIN_CHECKPOINT && e->ckpt->kind == CKPT_DISCARDED)
+        __atomic_store_n(&was_refused, true, __ATOMIC_RELEASE);
+    if (e->kind == TRAIN_CHECKPOINT && e->ckpt->kind == CKPT_WRITTEN && written_at == 0)
+        written_at = e->step;
+    fixture_event(arg, e);
+}
+
+static void wait_for_refusal(struct fixture *f, uint64_t step)
+{
+    if (step == 2)
+        train_request(f->train, TRAIN_ASK_CHECKPOINT);
+    for (int ms = 0; step == 10 && !__atomic_load_n(&was_refused, __ATOMIC_ACQUIRE) && ms < 15000; ms++)
+        nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+}
+
+/* The right was away for a moment: the next one is not as late as the interval says. */
+static void a_checkpoint_that_was_discarded_is_made_up_for_soon(void **state)
+{
+    struct fixture *f = fixture_new(1, 1);
+    struct comm_member self = { .name = "local", .host = "here", .address = "", .n_ranks = 1 };
+    struct train_group g = { .generation = 1, .members = &self, .n_members = 1, .shared_memory = true,
+                             .deadline_ms = 20000, .may_save = refuse_at_first };
+
+    (void)state;
+    f->opts.on_event = note_checkpoint;
+    f->opts.checkpoint_directory = f->checkpoints;
+    f->opts.checkpoint_every_steps = 0;
+    f->on_step = wait_for_refusal;
+    fixture_train(f, &g);
+    assert_int_equal(f->end, TRAIN_COMPLETE);
+    assert_true(was_refused);
+    assert_in_range(written_at, 3, STEPS - 1); /* it was asked for behind step 2 */
+    fixture_free(f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_norm_is_computed_at_other_steps_from_the_next_boundary_on),
         cmocka_unit_test(checkpoints_are_due_more_often_and_more_of_them_stay),
+        cmocka_unit_test(a_checkpoint_that_was_discarded_is_made_up_for_soon),
         cmocka_unit_test(checkpoints_by_time_begin_when_they_are_asked_for),
     };
 

@@ -394,6 +394,52 @@ static void restore_goes_back_once_and_stops_when_it_happens_again(void **state)
     save_every = 0;
 }
 
+/* Somebody was away when the others went back, and still holds the state before the step: they go on
+ * from that, and have not been at a checkpoint. */
+static void who_was_away_when_the_others_went_back_does_not_stop_the_job(void **state)
+{
+    char fault[64];
+    uint64_t odd;
+    struct troupe *k;
+
+    (void)state;
+    policy = TRAIN_RESTORE;
+    k = new_troupe(&kinds[1], "AB", 1);
+    troupe_start(k);
+    troupe_wait(k);
+    odd = k->stage->tasks[0].step + 1;
+    assert_true(odd > 1);
+    troupe_free(k);
+
+    k = new_troupe(&kinds[1], "ABC", 1);
+    snprintf(fault, sizeof(fault), "train.forward@%llu", (unsigned long long)odd);
+    troupe_start_with(k, 2, fault);
+    troupe_wait(k);
+    assert_int_equal(k->tasks[2].held, odd - 1);
+    k->tasks[2].stopped = true; /* as far as the others know */
+    for (int n = 0; n < 2; n++) {
+        troupe_start(k);
+        troupe_wait(k);
+        for (uint32_t t = 0; t < k->n; t++) {
+            if (n == 0 && t == 2)
+                continue;
+            if (k->tasks[t].last.end != TRAIN_ROLL_BACK)
+                fail_msg("time %d: worker %u ended with %d: %s", n, t, (int)k->tasks[t].last.end,
+                         k->tasks[t].last.text);
+            assert_int_equal(k->tasks[t].held, 0);
+        }
+        k->tasks[2].stopped = false;
+    }
+    troupe_start(k);
+    troupe_wait(k);
+    for (uint32_t t = 0; t < k->n; t++) {
+        assert_int_equal(k->tasks[t].last.end, TRAIN_FAILED);
+        assert_int_equal(k->tasks[t].held, odd - 1);
+        expect(k->tasks[t].last.text, "so it was before, from the checkpoint on");
+    }
+    troupe_free(k);
+}
+
 /* All was finite: whoever made the NaN cannot be made to make it again. */
 static void what_does_not_happen_again_is_said_to_be_the_machine(void **state)
 {
@@ -443,6 +489,7 @@ int main(void)
         cmocka_unit_test(too_many_skips_in_a_row_stop_the_job),
         cmocka_unit_test(stop_ends_the_job_everywhere_and_keeps_the_state_before),
         cmocka_unit_test(restore_goes_back_once_and_stops_when_it_happens_again),
+        cmocka_unit_test(who_was_away_when_the_others_went_back_does_not_stop_the_job),
         cmocka_unit_test(a_flipped_bit_in_a_row_of_a_table_is_seen),
         cmocka_unit_test(what_does_not_happen_again_is_said_to_be_the_machine),
     };

@@ -11,7 +11,7 @@
 #include "comm/cast.h"
 #include "train/fixture.h"
 
-enum { FEW_STEPS = 12, LANES = 4, SMALL = 4096, ODD = 10007 };
+enum { FEW_STEPS = 12, LANES = 4, SMALL = 4096, ODD = 10007, HANG_STEP = 6 };
 
 /* What all members of a scene do. */
 static struct {
@@ -176,7 +176,7 @@ static void play_fault(const char *layout, bool shared_memory, uint32_t faulty, 
             && strstr(k.stage->text[i], "fault point") == NULL)
             fail_msg("%s of worker %u: worker %u says '%s'", fault, faulty, i, k.stage->text[i]);
     }
-    if (clock_ms() - begin > 8000 * CAST_SLOW)
+    if (clock_ms() - begin > 8000 * SLOW)
         fail_msg("%s: took %llu ms", fault, (unsigned long long)(clock_ms() - begin));
     cast_fini(&k);
 }
@@ -212,14 +212,105 @@ static void a_member_that_hangs_between_two_buckets_is_named_at_the_deadline(voi
     set_up(&k, "A1 B1", true, TRAIN_OVERLAP_ALWAYS, SMALL);
     play.faulty = 1;
     play.fault = "train.bucket=delay:3000@30";
-    play.deadline_ms = 1000 * CAST_SLOW;
-    if (CAST_SLOW > 1)
+    play.deadline_ms = 1000 * SLOW;
+    if (SLOW > 1)
         play.fault = "train.bucket=delay:18000@30";
     cast_play(&k, train_scene);
     assert_int_equal(k.stage->number[16], TRAIN_FAILED);
     assert_int_equal(k.stage->number[17], TRAIN_FAILED);
     assert_non_null(strstr(k.stage->text[0], "worker 1"));
     cast_fini(&k);
+}
+
+enum { WATCHED = 48 }; /* at number[WATCHED + self]: where it is while one hangs */
+
+static struct train_progress look_until(struct fixture *f,
+                                        bool (*is)(const struct train_progress *, uint64_t), uint64_t x)
+{
+    struct timespec nap = { .tv_nsec = 5000000 };
+    struct train_progress p;
+
+    do {
+        nanosleep(&nap, NULL);
+        train_progress(f->train, &p);
+    } while (!is(&p, x));
+    return p;
+}
+
+static bool is_too_long(const struct train_progress *p, uint64_t unused)
+{
+    (void)unused;
+    return p->limit_ms > 0 && clock_ns() - p->since_ns > p->limit_ms * UINT64_C(1000000);
+}
+
+static bool is_further(const struct train_progress *p, uint64_t place)
+{
+    return p->place > place;
+}
+
+static void until_told(struct cast *k, uint32_t member)
+{
+    struct timespec nap = { .tv_nsec = 5000000 };
+
+    while (k->stage->number[WATCHED + member] == 0)
+        nanosleep(&nap, NULL);
+}
+
+/* Trains until the faulty one hangs; then all look where they are. */
+static void watched_scene(struct cast *k, uint32_t self)
+{
+    struct fixture *f = fixture_new(1, play.lanes);
+    struct train_group g = { .generation = 1, .members = k->members, .n_members = k->n,
+                             .self = self, .listener = k->listeners[self], .deadline_ms = 60000 };
+    struct train_progress p;
+    struct err err;
+
+    f->opts.replicas = k->n;
+    f->opts.steps = FEW_STEPS;
+    f->opts.global_batch = 8 * play.lanes;
+    f->opts.overlap = play.overlap;
+    f->opts.bucket_bytes = play.bucket_bytes;
+    f->opts.stuck_factor = 2;
+    if (self == play.faulty)
+        EXPECT(fault_arm(play.fault, &err) == 0, "%s", err.text);
+    fixture_open(f);
+    EXPECT(train_start(f->train, &g, fixture_end, &err) == 0, "%s", err.text);
+    if (self == play.faulty) {
+        p = look_until(f, is_too_long, 0);
+    } else {
+        until_told(k, play.faulty);
+        p = look_until(f, is_further, k->stage->number[WATCHED + play.faulty]);
+        EXPECT(p.limit_ms == 0, "%llu ms", (unsigned long long)p.limit_ms);
+    }
+    EXPECT(strcmp(p.phase, "reduce") == 0 && p.step == HANG_STEP, "%s, step %llu", p.phase,
+           (unsigned long long)p.step);
+    k->stage->number[WATCHED + self] = p.place;
+    for (uint32_t i = 0; i < k->n; i++)
+        until_told(k, i);
+    (void)fs_remove_tree(f->folder, NULL);
+    _exit(0); /* a thread hangs */
+}
+
+/* The first bucket, one in the middle, and the last, which the replica reduces itself. */
+static void a_member_that_hangs_in_any_bucket_is_behind_the_others_which_wait(void **state)
+{
+    struct cast k;
+    char fault[64];
+    uint32_t n;
+
+    (void)state;
+    (void)bits("A1 B1", false, TRAIN_OVERLAP_ALWAYS, SMALL, LANES, &n);
+    assert_true(n > 10);
+    for (uint32_t i = 0; i < 3; i++) {
+        uint32_t bucket = i == 0 ? 1 : i == 1 ? n / 2 : n;
+
+        set_up(&k, "A1 B1 C1 D1", false, TRAIN_OVERLAP_ALWAYS, SMALL);
+        snprintf(fault, sizeof(fault), "train.bucket=hang@%u", (HANG_STEP - 1) * n + bucket);
+        play.faulty = i;
+        play.fault = fault;
+        cast_play(&k, watched_scene);
+        cast_fini(&k);
+    }
 }
 
 int main(void)
@@ -232,6 +323,7 @@ int main(void)
         cmocka_unit_test(a_fault_anywhere_in_a_step_ends_all_members),
         cmocka_unit_test(a_member_killed_between_two_buckets_is_named_by_the_others),
         cmocka_unit_test(a_member_that_hangs_between_two_buckets_is_named_at_the_deadline),
+        cmocka_unit_test(a_member_that_hangs_in_any_bucket_is_behind_the_others_which_wait),
     };
 
     return cmocka_run_group_tests_name("train/reduce", tests, NULL, NULL);

@@ -15,9 +15,13 @@
 
 enum { FEW = 12, LANES_EACH = 2, EVAL_STEPS = 4 }; /* 4 tasks, 4 steps an epoch */
 
+/* So that what the test asks for comes before the end, however late. */
+#define SLOWLY "train.forward=delay:100@3+"
+
 static char checkpoints[128], exported[128]; /* of all tasks */
 static char samples[128];                    /* of one */
 static bool saves, exports;
+static uint64_t save_every; /* steps; 0: never by itself */
 
 static void name_files(const char *folder)
 {
@@ -48,6 +52,7 @@ static void small_job(struct fixture *f, uint32_t task)
     f->opts.bucket_bytes = 16384;
     if (saves)
         f->opts.checkpoint_directory = checkpoints;
+    f->opts.checkpoint_every_steps = save_every;
     if (exports)
         f->opts.export_onnx = exported;
 }
@@ -132,7 +137,7 @@ static void fewer_and_more_tasks_make_the_same_bits_step_by_step(void **state)
     for (size_t i = 0; i < COUNT_OF(layouts); i++) {
         struct troupe *k = new_troupe(layouts[i], 1);
 
-        troupe_start(k);
+        troupe_start_with(k, 3, SLOWLY);
         troupe_until(k, 3);
         troupe_pause(k, 2);
         for (uint32_t t = 1; t < k->n; t++) {
@@ -140,13 +145,13 @@ static void fewer_and_more_tasks_make_the_same_bits_step_by_step(void **state)
             assert_int_equal(k->tasks[t].held, k->tasks[0].held);
         }
         troupe_kill(k, 1);
-        troupe_start(k); /* three */
+        troupe_start_with(k, 3, SLOWLY); /* three */
         troupe_until(k, 6);
         troupe_pause(k, 0);
         assert_int_equal(k->tasks[3].last.end, TRAIN_PAUSED);
         troupe_kill(k, 0);
         troupe_enter(k, 1); /* back, with nothing; who coordinates now has nothing either */
-        troupe_start(k); /* three, others */
+        troupe_start_with(k, 3, SLOWLY); /* three, others */
         troupe_until(k, 8);
         troupe_pause(k, 3);
         troupe_enter(k, 0);
@@ -342,17 +347,33 @@ static void a_task_that_was_stopped_harms_nobody_when_it_goes_on(void **state)
     }
 }
 
+/* Of two, 0 has made step 6, and 1 has not: its part of the reduction is there, the sum is not. It
+ * waits a while before it fails, longer on a machine that is busy. */
+static struct troupe *one_step_apart(void)
+{
+    struct troupe *k = NULL;
+
+    for (int ms = 50; k == NULL || k->tasks[0].held != 6; ms *= 6) {
+        char fault[64];
+
+        assert_true(ms < 5000);
+        if (k != NULL)
+            troupe_free(k);
+        k = new_troupe("AB", 1);
+        snprintf(fault, sizeof(fault), "train.commit=delay:%d@6,train.commit@6", ms);
+        troupe_start_with(k, 1, fault);
+        troupe_wait(k);
+        assert_int_equal(k->tasks[1].held, 5);
+    }
+    return k;
+}
+
 static void nobody_loses_what_he_holds_when_the_sender_dies(void **state)
 {
-    struct troupe *k = new_troupe("AB", 1);
+    struct troupe *k = one_step_apart();
     uint64_t held;
 
     (void)state;
-    /* 0 has made step 6, 1 has not: its part of the reduction is there, the sum is not. */
-    troupe_start_with(k, 1, "train.commit=delay:50@6,train.commit@6");
-    troupe_wait(k);
-    assert_int_equal(k->tasks[0].held, 6);
-    assert_int_equal(k->tasks[1].held, 5);
     troupe_start_with(k, 0, "train.state_send=kill@3");
     troupe_wait(k);
     held = k->tasks[1].held;
@@ -403,23 +424,25 @@ static void only_where_nobody_holds_state_a_checkpoint_is_read(void **state)
     (void)state;
     saves = true;
     k = new_troupe("AAB", 1);
-    troupe_start_with(k, 0, "train.forward=delay:20@5+");
+    troupe_start_with(k, 0, SLOWLY);
     troupe_until(k, EVAL_STEPS - 1);
     troupe_pause(k, 1);
-    saved = troupe_save(k, 0);
+    saved = troupe_save(k, 0, DEADLINE_MS);
     if (saved.code != 0)
         fail_msg("%s", saved.text);
-    assert_int_equal(troupe_save(k, 0).code, 0); /* it is there already */
+    assert_int_equal(troupe_save(k, 0, DEADLINE_MS).code, 0); /* it is there already */
     assert_int_equal(k->stage->tasks[0].n_saved, 1);
     assert_int_equal(folders(checkpoints), 1);
-    for (uint32_t i = 0; i < k->n; i++)
+    for (uint32_t i = 0; i < k->n; i++) {
         troupe_kill(k, i);
+        k->stage->tasks[i].step = 0; /* of the life that comes */
+    }
     troupe_enter(k, 1);
     troupe_enter(k, 2); /* who wrote it does not come back */
     troupe_start(k);
     troupe_until(k, 6);
-    assert_non_null(strstr(k->stage->tasks[1].resumed, "/step-0000000"));
-    assert_null(strstr(k->stage->tasks[2].resumed, "/step-0000000"));
+    assert_non_null(strstr(k->stage->tasks[1].resumed, "/step-000000"));
+    assert_null(strstr(k->stage->tasks[2].resumed, "/step-000000"));
     assert_non_null(strstr(k->stage->tasks[2].notes, "received the state"));
     troupe_kill(k, 1);
     troupe_order_all(k, ORDER_ABORT);
@@ -432,6 +455,56 @@ static void only_where_nobody_holds_state_a_checkpoint_is_read(void **state)
     expect_same_end(k, "checkpoint");
     troupe_free(k);
     saves = false;
+}
+
+/* Its disk fails, so that a state waits for it; another task leads; then it leads again. */
+static void who_does_not_lead_any_more_abandons_its_checkpoint(void **state)
+{
+    struct troupe *k;
+    struct news saved;
+
+    (void)state;
+    saves = true;
+    k = new_troupe("AB", 1);
+    troupe_start_with(k, 0, "ckpt.write@1+");
+    troupe_until(k, 2);
+    troupe_pause(k, 1);
+    assert_int_not_equal(troupe_save(k, 0, 10).code, 0);
+    for (k->first = 1; k->generation < 3; k->first = 0) { /* both end before a step is made */
+        uint64_t n = k->generation;
+
+        troupe_start_with(k, 0, n == 1 ? "ckpt.write@1+,train.forward=delay:300@1+"
+                                       : "train.forward=delay:300@1+");
+        troupe_until_told(&k->stage->tasks[0].n_connected, n + 1);
+        troupe_until_told(&k->stage->tasks[0].n_discarded, 1);
+        troupe_order_all(k, ORDER_ABORT);
+        troupe_wait(k);
+    }
+    assert_int_equal(k->stage->tasks[0].n_saved, 0);
+    saved = troupe_save(k, 0, DEADLINE_MS); /* the step that was abandoned */
+    if (saved.code != 0)
+        fail_msg("%s", saved.text);
+    assert_int_equal(k->stage->tasks[0].n_saved, 1);
+    (void)troupe_to_the_end(k);
+    expect_same_end(k, "another one leads");
+    troupe_free(k);
+    saves = false;
+}
+
+static void a_checkpoint_may_be_due_behind_every_step(void **state)
+{
+    struct troupe *k;
+
+    (void)state;
+    saves = true;
+    save_every = 1;
+    k = new_troupe("AB", 1);
+    troupe_start_with(k, 0, "train.forward=delay:30@1+");
+    troupe_wait(k);
+    assert_true(k->stage->tasks[0].n_saved > 2); /* a slow disk may miss some; the last one is always there */
+    troupe_free(k);
+    saves = false;
+    save_every = 0;
 }
 
 static void a_chief_that_dies_in_finishing_has_a_successor(void **state)
@@ -477,6 +550,8 @@ int main(void)
         cmocka_unit_test(nobody_loses_what_he_holds_when_the_sender_dies),
         cmocka_unit_test(a_pause_puts_an_evaluation_off_and_no_longer),
         cmocka_unit_test(only_where_nobody_holds_state_a_checkpoint_is_read),
+        cmocka_unit_test(who_does_not_lead_any_more_abandons_its_checkpoint),
+        cmocka_unit_test(a_checkpoint_may_be_due_behind_every_step),
         cmocka_unit_test(a_chief_that_dies_in_finishing_has_a_successor),
     };
 

@@ -14,47 +14,10 @@
 #include "base/err.h"
 #include "base/fs.h"
 #include "data/write.h"
+#include "harness/allocations.h"
 #include "harness/model.h"
 #include "train/train.h"
 #include "train/train_priv.h"
-
-/* ---- allocations of our own code; not under a sanitizer, which has its own malloc ---- */
-
-static uint64_t allocations; /* atomic */
-
-#if !defined(__SANITIZE_ADDRESS__)
-#define COUNTS 1
-extern char __executable_start, etext;
-void *__libc_malloc(size_t n);
-void *__libc_calloc(size_t n, size_t size);
-void *__libc_realloc(void *p, size_t n);
-
-static void count(const void *caller)
-{
-    if ((const char *)caller >= &__executable_start && (const char *)caller < &etext)
-        __atomic_add_fetch(&allocations, 1, __ATOMIC_RELAXED);
-}
-
-void *malloc(size_t n)
-{
-    count(__builtin_return_address(0));
-    return __libc_malloc(n);
-}
-
-void *calloc(size_t n, size_t size)
-{
-    count(__builtin_return_address(0));
-    return __libc_calloc(n, size);
-}
-
-void *realloc(void *p, size_t n)
-{
-    count(__builtin_return_address(0));
-    return __libc_realloc(p, n);
-}
-#else
-#define COUNTS 0
-#endif
 
 /* ---- a model with two tables, a dense part and statistics; its data ---- */
 
@@ -176,7 +139,7 @@ static void on_event(void *arg, const struct train_event *e)
     j->losses[e->step] = e->report->loss;
     j->norms[e->step] = e->report->grad_norm;
     j->packed = packed_floats(&j->train->replicas[0].rows[0]);
-    j->last = __atomic_load_n(&allocations, __ATOMIC_RELAXED);
+    j->last = allocations();
     if (e->step == WARM)
         j->warm = j->last;
 }
@@ -428,7 +391,7 @@ static void a_warm_step_with_tables_allocates_nothing(void **state)
 
     (void)state;
     run(j);
-    if (COUNTS)
+    if (ALLOCATIONS_COUNT)
         assert_int_equal(j->last, j->warm);
     job_free(j);
 }

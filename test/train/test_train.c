@@ -11,46 +11,8 @@
 
 #include "base/check.h"
 #include "base/fault.h"
+#include "harness/allocations.h"
 #include "train/fixture.h"
-
-/* ---- allocations of our own code are counted: those whose caller lies in this program. (oneDNN
- * builds a small table for each execution.) Not under a sanitizer, which has its own malloc ---- */
-
-#if !defined(__SANITIZE_ADDRESS__)
-#define COUNTS 1
-extern char __executable_start, etext;
-void *__libc_malloc(size_t n);
-void *__libc_calloc(size_t n, size_t size);
-void *__libc_realloc(void *p, size_t n);
-static uint64_t allocations; /* atomic */
-
-static void count(const void *caller)
-{
-    if ((const char *)caller >= &__executable_start && (const char *)caller < &etext)
-        __atomic_add_fetch(&allocations, 1, __ATOMIC_RELAXED);
-}
-
-void *malloc(size_t n)
-{
-    count(__builtin_return_address(0));
-    return __libc_malloc(n);
-}
-
-void *calloc(size_t n, size_t size)
-{
-    count(__builtin_return_address(0));
-    return __libc_calloc(n, size);
-}
-
-void *realloc(void *p, size_t n)
-{
-    count(__builtin_return_address(0));
-    return __libc_realloc(p, n);
-}
-#else
-#define COUNTS 0
-static uint64_t allocations;
-#endif
 
 enum { WARM = 20 };
 static uint64_t at_warm, at_end;
@@ -59,8 +21,8 @@ static void note_allocations(struct fixture *f, uint64_t step)
 {
     (void)f;
     if (step == WARM)
-        at_warm = __atomic_load_n(&allocations, __ATOMIC_RELAXED);
-    at_end = __atomic_load_n(&allocations, __ATOMIC_RELAXED);
+        at_warm = allocations();
+    at_end = allocations();
 }
 
 /* ---- the tests ---- */
@@ -133,7 +95,7 @@ static void a_warm_step_allocates_nothing(void **state)
         f->opts.bucket_bytes = 4096;
         run(f);
         assert_int_equal(f->end, TRAIN_COMPLETE);
-        if (COUNTS)
+        if (ALLOCATIONS_COUNT)
             assert_true(at_warm > 0); /* the counting works: opening did allocate */
         assert_int_equal(at_end - at_warm, 0);
         fixture_free(f);

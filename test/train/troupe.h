@@ -18,18 +18,10 @@
 #include "base/clock.h"
 #include "base/crc32c.h"
 #include "base/fault.h"
+#include "harness/process.h"
 #include "train/fixture.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { TROUPE_SLOW = 8 };
-#else
-enum { TROUPE_SLOW = 1 };
-#endif
-#if defined(__SANITIZE_ADDRESS__)
-int __lsan_do_recoverable_leak_check(void);
-#endif
-
-enum { TASKS_MAX = 8, TROUPE_LIMIT_MS = 20000 * TROUPE_SLOW, DEADLINE_MS = 8000 * TROUPE_SLOW };
+enum { TASKS_MAX = 8, TROUPE_LIMIT_MS = 20000 * SLOW, DEADLINE_MS = 8000 * SLOW };
 
 enum order_kind { ORDER_START, ORDER_ABORT, ORDER_PAUSE, ORDER_SAVE, ORDER_QUIT };
 
@@ -37,6 +29,7 @@ struct order {
     enum order_kind kind;
     uint64_t generation, newest_step;
     uint32_t n_members, members[TASKS_MAX], self, newest_member;
+    uint64_t wait_ms; /* SAVE */
     char fault[96]; /* armed before the generation begins; "": none */
 };
 
@@ -57,7 +50,7 @@ struct told {
 
 struct troupe_stage {
     struct task_stage {
-        _Atomic uint64_t step, n_connected, n_saved;
+        _Atomic uint64_t step, n_connected, n_saved, n_discarded;
         _Atomic uint64_t region; /* its inode: what peers can write to */
         struct told steps[STEPS + 1], evals[STEPS + 1];
         _Atomic uint32_t crc; /* of the state, when it quit */
@@ -74,6 +67,7 @@ struct troupe {
     struct troupe_stage *stage;
     char folder[64];
     uint64_t generation;
+    uint32_t first; /* who leads the next generation */
     struct comm_listener *listeners[TASKS_MAX];
     char names[TASKS_MAX][16], hosts[TASKS_MAX][2], addresses[TASKS_MAX][80];
     struct actor {
@@ -94,17 +88,6 @@ struct player {
     uint32_t task;
     int fd;
 };
-
-#define PLAY(cond_, ...)                                                                           \
-    do {                                                                                           \
-        if (!(cond_)) {                                                                            \
-            fprintf(stderr, "[%d] %s:%d: not so: %s: ", (int)getpid(), __FILE__, __LINE__,         \
-                    #cond_);                                                                       \
-            fprintf(stderr, "" __VA_ARGS__);                                                       \
-            fprintf(stderr, "\n");                                                                 \
-            _exit(1);                                                                              \
-        }                                                                                          \
-    } while (0)
 
 static inline void player_event(void *arg, const struct train_event *e)
 {
@@ -127,8 +110,9 @@ static inline void player_event(void *arg, const struct train_event *e)
         s->n_connected++;
     } else if (e->kind == TRAIN_RESUMED) {
         snprintf(s->resumed, sizeof(s->resumed), "%llu %s", (unsigned long long)e->step, e->text);
-    } else if (e->kind == TRAIN_CHECKPOINT && e->ckpt->kind == CKPT_WRITTEN) {
-        s->n_saved++;
+    } else if (e->kind == TRAIN_CHECKPOINT) {
+        s->n_saved += e->ckpt->kind == CKPT_WRITTEN;
+        s->n_discarded += e->ckpt->kind == CKPT_DISCARDED;
     } else if (e->kind == TRAIN_NOTE && strstr(e->text, "received") != NULL) {
         snprintf(s->notes, sizeof(s->notes), "%s", e->text);
     }
@@ -136,7 +120,7 @@ static inline void player_event(void *arg, const struct train_event *e)
 
 static inline void player_tell(struct player *p, const struct news *n)
 {
-    PLAY(send(p->fd, n, sizeof(*n), MSG_NOSIGNAL) == sizeof(*n), "news");
+    EXPECT(send(p->fd, n, sizeof(*n), MSG_NOSIGNAL) == sizeof(*n), "news");
 }
 
 static inline void player_end(void *arg, enum train_end end, uint64_t held, int code,
@@ -145,7 +129,7 @@ static inline void player_end(void *arg, enum train_end end, uint64_t held, int 
     struct player *p = arg;
     struct news n = { .kind = NEWS_ENDED, .end = end, .held = held, .code = code };
 
-    PLAY(held == train_held(p->f->train), "held");
+    EXPECT(held == train_held(p->f->train), "held");
     snprintf(n.text, sizeof(n.text), "%s", text);
     player_tell(p, &n);
 }
@@ -167,17 +151,17 @@ static inline void player_start(struct player *p, const struct order *o)
         members[i] = (struct comm_member){ k->names[t], k->hosts[t], k->addresses[t], k->devices };
     }
     memcpy(g.key, "the key that the coordinator made", COMM_KEY_BYTES);
-    PLAY(fault_arm(o->fault[0] != '\0' ? o->fault : NULL, &err) == 0, "%s", err.text);
-    PLAY(train_start(p->f->train, &g, player_end, &err) == 0, "%s", err.text);
+    EXPECT(fault_arm(o->fault[0] != '\0' ? o->fault : NULL, &err) == 0, "%s", err.text);
+    EXPECT(train_start(p->f->train, &g, player_end, &err) == 0, "%s", err.text);
     memset(members, 0x5a, sizeof(members)); /* it was copied */
 }
 
-static inline void player_save(struct player *p)
+static inline void player_save(struct player *p, uint64_t wait_ms)
 {
     struct news n = { .kind = NEWS_SAVED };
     struct err err = { .text = "" };
 
-    n.code = train_save(p->f->train, DEADLINE_MS, &err);
+    n.code = train_save(p->f->train, wait_ms, &err);
     snprintf(n.text, sizeof(n.text), "%s", err.text);
     player_tell(p, &n);
 }
@@ -190,11 +174,7 @@ static inline void player_quit(struct player *p)
     train_close(f->train);
     f->train = NULL;
     fixture_free(f);
-#if defined(__SANITIZE_ADDRESS__)
-    if (__lsan_do_recoverable_leak_check() != 0)
-        _exit(23);
-#endif
-    _exit(0);
+    process_end();
 }
 
 static inline void play(struct troupe *k, uint32_t task, int fd)
@@ -222,7 +202,7 @@ static inline void play(struct troupe *k, uint32_t task, int fd)
             train_request(p.f->train, TRAIN_ASK_PAUSE);
             break;
         case ORDER_SAVE:
-            player_save(&p);
+            player_save(&p, o.wait_ms);
             break;
         case ORDER_QUIT:
             player_quit(&p);
@@ -366,12 +346,13 @@ static inline void troupe_wait(struct troupe *k)
     }
 }
 
-/* The tasks that are there, in order, but those that are stopped; the newest state is said. */
+/* The tasks that are there, in order from `first`, but those that are stopped; the newest state is said. */
 static inline void troupe_start_with(struct troupe *k, uint32_t faulty, const char *fault)
 {
     struct order o = { .kind = ORDER_START, .generation = ++k->generation };
 
-    for (uint32_t i = 0; i < k->n; i++) {
+    for (uint32_t at = 0; at < k->n; at++) {
+        uint32_t i = (k->first + at) % k->n;
         const struct actor *a = &k->tasks[i];
 
         if (a->pid == 0 || a->stopped)
@@ -407,6 +388,18 @@ static inline void troupe_until(struct troupe *k, uint64_t step)
                 fail_msg("step %llu does not come", (unsigned long long)step);
             nanosleep(&nap, NULL);
         }
+}
+
+/* Until a number on the stage is that large. */
+static inline void troupe_until_told(const _Atomic uint64_t *number, uint64_t least)
+{
+    uint64_t limit = clock_ms() + TROUPE_LIMIT_MS;
+
+    while (*number < least) {
+        if (clock_ms() > limit)
+            fail_msg("%llu come, not %llu", (unsigned long long)*number, (unsigned long long)least);
+        nanosleep(&(struct timespec){ .tv_nsec = 200000 }, NULL);
+    }
 }
 
 static inline void troupe_pause(struct troupe *k, uint32_t task)
@@ -446,9 +439,9 @@ static inline void troupe_until_stopped(struct troupe *k, uint32_t task)
 }
 
 /* train_save() of a task that rests. */
-static inline struct news troupe_save(struct troupe *k, uint32_t task)
+static inline struct news troupe_save(struct troupe *k, uint32_t task, uint64_t wait_ms)
 {
-    struct order o = { .kind = ORDER_SAVE };
+    struct order o = { .kind = ORDER_SAVE, .wait_ms = wait_ms };
     struct news n;
 
     troupe_order(k, task, &o);

@@ -1,5 +1,6 @@
 /* cuda_bf16.h - bfloat16 as the kernels use it: the upper half of a float. Conversions round to the
- * nearest, ties to even; a NaN stays one. Arithmetic goes through float. */
+ * nearest, ties to even; a NaN stays one. There is no arithmetic: kernels convert
+ * to float, which rounds once, where CUDA's operators round at each. */
 #ifndef CUDA_BF16_H
 #define CUDA_BF16_H
 
@@ -27,18 +28,16 @@ static inline float emulated_bf16_value(unsigned short h)
 }
 
 struct __nv_bfloat16 {
-#ifdef __cplusplus
     unsigned short x;
+#ifdef __cplusplus
     __nv_bfloat16() = default;
-    __nv_bfloat16(float v) : x(emulated_bf16_of(v))
+    explicit __nv_bfloat16(float v) : x(emulated_bf16_of(v))
     {
     }
-    operator float() const
+    explicit operator float() const
     {
         return emulated_bf16_value(x);
     }
-#else
-    unsigned short x;
 #endif
 };
 #ifndef __cplusplus

@@ -1,6 +1,6 @@
 /* cuda_fp16.h - IEEE half precision as the kernels use it. Conversions round to the nearest, ties
- * to even; beyond 65504 (65519 rounds down to it) is infinity; a NaN stays one. Arithmetic goes
- * through float. */
+ * to even; beyond 65504 (65519 rounds down to it) is infinity; a NaN stays one. There is
+ * no arithmetic: kernels convert to float, which rounds once, where CUDA's operators round at each. */
 #ifndef CUDA_FP16_H
 #define CUDA_FP16_H
 
@@ -51,18 +51,16 @@ static inline float emulated_half_value(unsigned short h)
 }
 
 struct __half {
-#ifdef __cplusplus
     unsigned short x;
+#ifdef __cplusplus
     __half() = default;
-    __half(float v) : x(emulated_half_of(v))
+    explicit __half(float v) : x(emulated_half_of(v))
     {
     }
-    operator float() const
+    explicit operator float() const
     {
         return emulated_half_value(x);
     }
-#else
-    unsigned short x;
 #endif
 };
 #ifndef __cplusplus

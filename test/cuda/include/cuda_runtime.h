@@ -40,7 +40,10 @@
  * Environment
  *   EMULATED_GPUS=N        devices (default 2; 0: cudaErrorNoDevice; at most 16)
  *   EMULATED_MEMORY=BYTES  memory of each (default 2 GiB)
- *   EMULATED_SEED=N        orders of blocks, threads and graph nodes (default 1)
+ *   EMULATED_SEED=N        orders of blocks, threads and graph nodes. With 1, the default, a stream
+ *                          does no more than it is forced to; with others, streams that nobody
+ *                          forced also get ahead at random, which shows a buffer written while
+ *                          another stream may still read it. Try several
  *   EMULATED_DRIVER=N      version of the driver (default 13000); below 13000 every call answers
  *                          cudaErrorInsufficientDriver
  *   EMULATED_FAULT=WHAT@N  launch@N: the Nth launch of the process meets an illegal address, and

@@ -1,0 +1,345 @@
+/* Who is let in: strangers, other keys, other generations, other lists of members; who is missing. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include "base/fault.h"
+#include "comm/cast.h"
+
+enum { READY = 40, DONE }; /* stage: how many are so far */
+
+static void begin(struct cast *k, const char *layout, bool shared_memory)
+{
+    cast_init(k, layout, shared_memory, 4096);
+}
+
+/* ---- strangers ---- */
+
+static int dial(const char *address)
+{
+    struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+
+    a.sin_port = htons((uint16_t)strtoul(strrchr(address, ':') + 1, NULL, 10));
+    EXPECT(connect(fd, (struct sockaddr *)&a, sizeof(a)) == 0, "connect to %s", address);
+    return fd;
+}
+
+static void scene_strangers(struct cast *k, uint32_t self)
+{
+    uint64_t start = clock_ns();
+    struct comm *c;
+    struct err err;
+
+    if (self == 2) { /* no member: 300 that say nothing, 50 that talk nonsense */
+        for (int i = 0; i < 350; i++) {
+            int fd = dial(k->addresses[0]);
+            char junk[300];
+
+            memset(junk, 'A' + i % 26, sizeof(junk));
+            if (i >= 300)
+                EXPECT(send(fd, junk, sizeof(junk), MSG_NOSIGNAL) > 0, "send");
+        }
+        atomic_store(&k->stage->number[READY], 1);
+        cast_until(k, DONE, 2);
+        return;
+    }
+    k->n = 2;
+    cast_until(k, READY, 1);
+    if (self == 1)
+        cast_sleep_ms(30); /* the strangers are in front */
+    c = cast_open(k, self);
+    EXPECT(comm_barrier(c, 0, &err) == 0, "%s", err.text);
+    EXPECT(clock_ns() - start < CAST_AT_ONCE_MS * 1000000ull, "took %.3f s",
+           (double)(clock_ns() - start) / 1e9);
+    atomic_fetch_add(&k->stage->number[DONE], 1);
+    comm_close(c);
+}
+
+static void silent_and_raving_strangers_delay_nobody(void **state)
+{
+    struct cast k;
+
+    (void)state;
+    begin(&k, "A1 B1 C1", true);
+    cast_play(&k, scene_strangers);
+    cast_fini(&k);
+}
+
+static void scene_wrong_key(struct cast *k, uint32_t self)
+{
+    struct comm_opts o = cast_opts(k, self);
+    struct comm *c;
+    struct err err;
+    int rc;
+
+    o.key[7] ^= (uint8_t)self;
+    rc = cast_connect(&o, &c, &err);
+    if (self == 1)
+        EXPECT(rc == ERR_AUTH && strstr(err.text, "worker 0") &&
+                   strstr(err.text, "not know the key"),
+               "%d: %s", rc, err.text);
+    else /* who is called sees only somebody that hangs up */
+        EXPECT(rc == ERR_TIMEOUT && strstr(err.text, "worker 1") && strstr(err.text, "broke off"),
+               "%d: %s", rc, err.text);
+}
+
+static void a_peer_with_another_key_is_never_let_in(void **state)
+{
+    struct cast k;
+
+    (void)state;
+    for (uint64_t ms = CAST_SHORT_MS; ms != 0; cast_fini(&k)) {
+        begin(&k, "A1 B1", true);
+        k.deadline_ms = ms;
+        cast_start(&k, scene_wrong_key);
+        ms = cast_judge(&k);
+    }
+}
+
+/* ---- generations ---- */
+
+static void scene_stale(struct cast *k, uint32_t self)
+{
+    struct comm_opts o = cast_opts(k, self);
+    struct comm *c;
+    struct err err;
+    int rc;
+
+    o.generation = self == 0 ? 2 : 1;
+    if (self == 1) { /* we dial, and are behind */
+        rc = cast_connect(&o, &c, &err);
+        EXPECT(rc == ERR_PEER &&
+                   strstr(err.text, "generation 1 is over: worker 0 is at generation 2"),
+               "%d: %s", rc, err.text);
+        o.generation = 2;
+    }
+    EXPECT(cast_connect(&o, &c, &err) == 0, "%s", err.text);
+    EXPECT(comm_barrier(c, 0, &err) == 0, "%s", err.text);
+    comm_close(c);
+}
+
+static void a_stale_generation_is_told_so_and_may_come_again(void **state)
+{
+    struct cast k;
+
+    (void)state;
+    begin(&k, "A1 B1", true);
+    cast_play(&k, scene_stale);
+    cast_fini(&k);
+}
+
+static void scene_future(struct cast *k, uint32_t self)
+{
+    struct comm_opts o = cast_opts(k, self);
+    struct comm *c;
+    struct err err;
+    int rc;
+
+    o.generation = self == 0 ? 1 : 2;
+    if (self == 1) { /* waits */
+        o.deadline_ms = 2 * CAST_LONG_MS;
+    } else { /* is called, and is behind */
+        rc = cast_connect(&o, &c, &err);
+        EXPECT(rc == ERR_TIMEOUT && strstr(err.text, "generation 2, ours is 1"), "%d: %s", rc,
+               err.text);
+        o.generation = 2;
+        o.deadline_ms = 2 * CAST_LONG_MS;
+    }
+    EXPECT(cast_connect(&o, &c, &err) == 0, "%s", err.text);
+    EXPECT(comm_barrier(c, 0, &err) == 0, "%s", err.text);
+    comm_close(c);
+}
+
+static void a_peer_from_the_future_waits(void **state)
+{
+    struct cast k;
+
+    (void)state;
+    for (uint64_t ms = CAST_SHORT_MS; ms != 0; cast_fini(&k)) {
+        begin(&k, "A1 B1", true);
+        k.deadline_ms = ms;
+        cast_start(&k, scene_future);
+        ms = cast_judge(&k);
+    }
+}
+
+static void scene_other_members(struct cast *k, uint32_t self)
+{
+    struct comm_opts o = cast_opts(k, self);
+    struct comm *c;
+    struct err err;
+    int rc;
+
+    if (self == 1)
+        k->members[0].n_ranks = 2;
+    rc = cast_connect(&o, &c, &err);
+    EXPECT(rc == (self == 1 ? ERR_PEER : ERR_TIMEOUT), "%d: %s", rc, err.text);
+    EXPECT(self == 0 || strstr(err.text, "another list of members for generation 1"), "%s",
+           err.text);
+}
+
+static void another_list_of_members_is_refused(void **state)
+{
+    struct cast k;
+
+    (void)state;
+    for (uint64_t ms = CAST_SHORT_MS; ms != 0; cast_fini(&k)) {
+        begin(&k, "A1 B1", true);
+        k.deadline_ms = ms;
+        cast_start(&k, scene_other_members);
+        ms = cast_judge(&k);
+    }
+}
+
+/* ---- opening alone ---- */
+
+struct aborting {
+    struct comm *c;
+    uint64_t at_ns;
+};
+
+static void *abort_opening(void *arg)
+{
+    struct aborting *a = arg;
+
+    cast_sleep_ms(10);
+    a->at_ns = clock_ns();
+    comm_abort(a->c, "never mind");
+    return NULL;
+}
+
+static void connecting_ends_at_once_when_aborted(void **state)
+{
+    uint64_t best = UINT64_MAX;
+    struct aborting a;
+    struct comm_opts o;
+    pthread_t thread;
+    struct cast k;
+    struct err err;
+
+    (void)state;
+    begin(&k, "A1 B1 A1", true);
+    o = cast_opts(&k, 0);
+    for (int i = 0; i < 5; i++) { /* the best: the machine may be busy */
+        uint64_t took;
+
+        assert_int_equal(comm_open(&o, &a.c, &err), 0);
+        assert_int_equal(pthread_create(&thread, NULL, abort_opening, &a), 0);
+        assert_int_equal(comm_connect(a.c, &err), ERR_CANCELED);
+        took = clock_ns() - a.at_ns;
+        best = took < best ? took : best;
+        assert_string_equal(err.text, "connect generation 1: worker 0: never mind");
+        pthread_join(thread, NULL);
+        assert_int_equal(comm_barrier(a.c, 0, &err), ERR_CANCELED);
+        comm_close(a.c);
+    }
+    assert_true(best < 3000000ull * SLOW);
+    /* before it begins is early enough */
+    assert_int_equal(comm_open(&o, &a.c, &err), 0);
+    comm_abort(a.c, "not even begun");
+    assert_int_equal(comm_connect(a.c, &err), ERR_CANCELED);
+    assert_true(comm_close_quiet(a.c, 0));
+    cast_fini(&k);
+}
+
+static void who_is_missing_is_named_with_the_last_error(void **state)
+{
+    struct comm_opts o;
+    struct comm *c;
+    struct cast k;
+    struct err err;
+
+    (void)state;
+    begin(&k, "A1 B1 C1", true);
+    comm_listener_close(k.listeners[0]); /* refuses from now on */
+    k.listeners[0] = NULL;
+    o = cast_opts(&k, 1);
+    o.deadline_ms = 100;
+    assert_int_equal(cast_connect(&o, &c, &err), ERR_TIMEOUT);
+    assert_non_null(
+        strstr(err.text, "connect generation 1: missing after 0.1 s: worker 0 (127.0.0.1:"));
+    assert_non_null(strstr(err.text, "Connection refused"));
+    assert_non_null(strstr(err.text, "worker 2 (127.0.0.1:"));
+    assert_non_null(strstr(err.text, "has not called us"));
+    for (int i = 0; i < 2; i++) {
+        static const char *const odd[] = { "localhost:80", "[nobody]:80" };
+
+        k.members[0].address = odd[i];
+        assert_int_equal(cast_connect(&o, &c, &err), ERR_INPUT);
+        assert_non_null(strstr(err.text, "is no address; expected ip:port or [ip]:port"));
+        assert_non_null(strstr(err.text, odd[i]));
+    }
+    cast_fini(&k);
+}
+
+static void a_listener_says_where_it_listens(void **state)
+{
+    struct comm_listener *l, *second;
+    struct err err;
+    char text[80];
+    uint16_t port;
+
+    (void)state;
+    assert_int_equal(comm_listener_open("127.0.0.1", 0, &l, &err), 0);
+    snprintf(text, sizeof(text), "%s", comm_listener_address(l));
+    assert_true(strncmp(text, "127.0.0.1:", 10) == 0);
+    port = (uint16_t)strtoul(text + 10, NULL, 10);
+    assert_int_equal(comm_listener_open("127.0.0.1", port, &second, &err), ERR_IO);
+    assert_non_null(strstr(err.text, "Address already in use"));
+    comm_listener_close(l);
+    assert_int_equal(comm_listener_open("127.0.0.1", port, &l, &err), 0);
+    assert_string_equal(comm_listener_address(l), text);
+    comm_listener_close(l);
+    assert_int_equal(comm_listener_open("not a name!", 0, &l, &err), ERR_INPUT);
+    assert_string_equal(comm_host_key(), comm_host_key());
+}
+
+/* ---- tried again ---- */
+
+static void scene_refused_once(struct cast *k, uint32_t self)
+{
+    struct comm *c;
+    struct err err;
+
+    EXPECT(fault_arm("comm.connect@1", &err) == 0, "%s", err.text);
+    c = cast_open(k, self);
+    EXPECT(comm_barrier(c, 0, &err) == 0, "%s", err.text);
+    EXPECT(self == 0 || fault_fired(), "nobody dialled");
+    comm_close(c);
+}
+
+static void a_refused_connection_is_tried_again(void **state)
+{
+    struct cast k;
+
+    (void)state;
+    for (int shared = 0; shared < 2; shared++) {
+        begin(&k, "A1 A1", shared);
+        cast_play(&k, scene_refused_once);
+        cast_fini(&k);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(silent_and_raving_strangers_delay_nobody),
+        cmocka_unit_test(a_peer_with_another_key_is_never_let_in),
+        cmocka_unit_test(a_stale_generation_is_told_so_and_may_come_again),
+        cmocka_unit_test(a_peer_from_the_future_waits),
+        cmocka_unit_test(another_list_of_members_is_refused),
+        cmocka_unit_test(connecting_ends_at_once_when_aborted),
+        cmocka_unit_test(who_is_missing_is_named_with_the_last_error),
+        cmocka_unit_test(a_listener_says_where_it_listens),
+        cmocka_unit_test(a_refused_connection_is_tried_again),
+    };
+
+    return cmocka_run_group_tests_name("comm/door", tests, NULL, NULL);
+}

@@ -1,0 +1,178 @@
+#!/usr/bin/python3
+"""SIGTERM in every state of a task's life, with real processes: it leaves with 143, soon, and says what became of
+its state; whoever stays goes on."""
+# san: yes
+import os
+import signal
+import subprocess
+import time
+
+from kit import SLOW, TRAINERCTL, TRAINERD, Task, digits_job, expect_codes, free_ports, main, start, test, tf_config, workdir
+
+SLOWLY = "train.forward=delay:3@1+"
+LONG = {"epochs": 100000, "log_every_steps": 10}
+
+
+def soon(tasks, codes, seconds):
+    """They end with these codes within so long."""
+    before = time.monotonic()
+    expect_codes(tasks, codes)
+    took = time.monotonic() - before
+    assert took < seconds * SLOW, "it took %.1f s; log:\n%s" % (took, tasks[0].log())
+
+
+def last_words(task):
+    return task.events("end")[-1]["message"]
+
+
+def one_of(ports, index, job, fault=""):
+    return Task(job, tf_config(ports, index), ("--devices", "cpu:1"), {"TRAINERD_FAULT": fault} if fault else None,
+                "worker %d" % index)
+
+
+def ctl(*args):
+    return subprocess.run([TRAINERCTL, *args], capture_output=True, text=True, timeout=60 * SLOW)
+
+
+@test
+def while_model_and_data_are_opened_also_when_a_disk_hangs():
+    job = digits_job(workdir(), train=LONG)
+    alone = Task(job, args=("--devices", "cpu:1"), env={"TRAINERD_FAULT": "data.read=hang"})
+    alone.until(lambda t: t.events("plan"))
+    time.sleep(0.3)
+    alone.signal(signal.SIGTERM)
+    soon([alone], [143], 15)
+    assert "stopped before the first step" in last_words(alone)
+
+
+@test
+def while_a_leader_opens_its_data_and_others_wait_for_it():
+    ports = free_ports(2)
+    job = digits_job(workdir(), train=LONG)
+    leader = one_of(ports, 0, job, "data.read=hang")
+    other = one_of(ports, 1, job)
+    leader.until(lambda t: t.events("group"))
+    time.sleep(0.3)
+    leader.signal(signal.SIGTERM)
+    soon([leader], [143], 15)
+    other.signal(signal.SIGTERM)
+    soon([other], [143], 15)
+
+
+@test
+def a_job_is_ended_everywhere_while_its_leader_opens_its_data():
+    ports = free_ports(2)
+    job = digits_job(workdir(), train=LONG)
+    leader = one_of(ports, 0, job, "data.read=hang")
+    other = one_of(ports, 1, job)
+    other.until(lambda t: t.events("group"))
+    time.sleep(0.3)
+    r = ctl("stop", "127.0.0.1:%d" % ports[1])
+    assert r.returncode == 0, r.stderr
+    soon([leader, other], [143, 143], 15)
+
+
+@test
+def before_it_met_anybody():
+    ports = free_ports(2)
+    job = digits_job(workdir(), train=LONG)
+    for index in range(2):
+        task = one_of(ports, index, job)
+        task.until(lambda t: t.events("group"))
+        task.signal(signal.SIGTERM)
+        soon([task], [143], 15)
+        assert "stopped before the first step" in last_words(task)
+    task = one_of(ports, 0, job)
+    task.signal(signal.SIGTERM)  # as early as it can be
+    assert task.wait() in (143, -signal.SIGTERM)
+
+
+@test
+def while_the_state_travels():
+    for who in range(2):
+        ports = free_ports(2)
+        folder = workdir()
+        job = digits_job(folder, train=LONG, elastic={"min_world": 1, "rejoin_seconds": 1})
+        first = one_of(ports, 0, job, SLOWLY + ",train.state_send=delay:1500@1+")
+        first.until_step(10)
+        second = one_of(ports, 1, job, SLOWLY)
+        second.until(lambda t: any(r.get("message") == "state" for r in t.events("phase")) or t.events("view"))
+        time.sleep(0.4)
+        leaver, other = (first, second) if who == 0 else (second, first)
+        leaver.signal(signal.SIGTERM)
+        soon([leaver], [143], 15)
+        at = max(other.steps() or {0: 0})
+        other.until_step(at + 20)
+        other.signal(signal.SIGTERM)
+        soon([other], [143], 15)
+
+
+@test
+def while_it_waits_for_the_lease():
+    job = digits_job(workdir(), train=LONG, elastic={"min_world": 1, "rejoin_seconds": 1})
+    tasks = start(job, 2, env={"TRAINERD_FAULT": SLOWLY})
+    tasks[0].until_step(20)
+    tasks[0].signal(signal.SIGSTOP)
+    tasks[1].until(lambda t: "was lost" in t.log())
+    tasks[1].signal(signal.SIGTERM)
+    soon([tasks[1]], [143], 15)
+    assert "state saved" in last_words(tasks[1]), tasks[1].log()
+    tasks[0].signal(signal.SIGCONT)
+    tasks[0].until_step(max(tasks[0].steps()) + 50)
+    tasks[0].signal(signal.SIGTERM)
+    soon([tasks[0]], [143], 15)
+
+
+@test
+def while_it_waits_for_a_lost_task():
+    job = digits_job(workdir(), train=LONG)
+    tasks = start(job, 2, env={"TRAINERD_FAULT": SLOWLY})
+    tasks[0].until_step(20)
+    tasks[1].kill()
+    tasks[0].until(lambda t: "was lost" in t.log())
+    tasks[0].signal(signal.SIGTERM)
+    soon([tasks[0]], [143], 15)
+    assert "state saved" in last_words(tasks[0])
+
+
+@test
+def a_second_one_while_a_save_hangs_ends_it_at_once():
+    job = digits_job(workdir(), train={**LONG, "grace_seconds": 60}, checkpoint={"every_steps": 0, "every_seconds": 0})
+    task = Task(job, args=("--devices", "cpu:1"), env={"TRAINERD_FAULT": SLOWLY + ",ckpt.sync=hang"})
+    task.until_step(20)
+    task.signal(signal.SIGTERM)
+    task.until(lambda t: t.events("signal"))
+    time.sleep(0.3)
+    task.signal(signal.SIGTERM)
+    soon([task], [138], 8)
+    assert "second signal" in last_words(task)
+
+
+@test
+def behind_the_last_word_nothing_changes_the_exit_code():
+    job = digits_job(workdir(), train={"epochs": 2, "log_every_steps": 1})
+    task = Task(job, args=("--devices", "cpu:1"), env={"TRAINERD_FAULT": "fs.write=delay:50@1+"})
+    task.until(lambda t: t.events("end"))
+    while task.p.poll() is None:
+        task.signal(signal.SIGTERM)
+        time.sleep(0.01)
+    expect_codes([task], [0])
+
+
+@test
+def a_check_ends_as_any_command_does():
+    job = digits_job(workdir())
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        p = subprocess.Popen([TRAINERD, "--job", job, "--check"], env={**os.environ, "TRAINERD_FAULT": "data.read=hang"},
+                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(0.5 * SLOW)
+        p.send_signal(signum)
+        try:
+            assert p.wait(10 * SLOW) == -signum
+        finally:
+            p.kill()
+            p.wait()
+
+
+if __name__ == "__main__":
+    main()

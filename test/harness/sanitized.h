@@ -1,0 +1,29 @@
+/* sanitized.h - is this a sanitized build, and what follows for a test. */
+#ifndef TEST_HARNESS_SANITIZED_H
+#define TEST_HARNESS_SANITIZED_H
+
+#if defined(__SANITIZE_ADDRESS__)
+#define SANITIZED_ADDRESS 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define SANITIZED_ADDRESS 1
+#endif
+#endif
+#ifndef SANITIZED_ADDRESS
+#define SANITIZED_ADDRESS 0
+#endif
+
+#if defined(__SANITIZE_THREAD__)
+#define SANITIZED_THREAD 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define SANITIZED_THREAD 1
+#endif
+#endif
+#ifndef SANITIZED_THREAD
+#define SANITIZED_THREAD 0
+#endif
+
+enum { SLOW = SANITIZED_ADDRESS || SANITIZED_THREAD ? 8 : 1 }; /* so much longer everything takes */
+
+#endif

@@ -1,0 +1,215 @@
+/* test_node_events.c - single events in an order that the simulator does not make: one node, no
+ * world around it. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <string.h>
+
+#include "member/node.h"
+
+enum { WORLD = 3, OTHER_INCARNATION = 700 };
+
+static const struct member_ident ident = { "", "", "", "", "", "", "" };
+
+struct rig {
+    struct member_node *node;
+    uint64_t now_ms;
+    uint32_t n[MEMBER_END + 1]; /* actions of a kind since they were last counted */
+    uint32_t probed[WORLD];
+    uint64_t generation; /* of the last TRAIN */
+    int code;            /* of END */
+    char text[MEMBER_TEXT_BYTES];
+};
+
+static void perform(struct rig *r)
+{
+    struct member_do_this a;
+
+    while (member_node_next(r->node, &a)) {
+        r->n[a.what]++;
+        if (a.what == MEMBER_PROBE)
+            r->probed[a.rank]++;
+        if (a.what == MEMBER_TRAIN)
+            r->generation = a.view->generation;
+        if (a.what == MEMBER_END) {
+            r->code = a.code;
+            strncpy(r->text, a.text, sizeof(r->text) - 1);
+        }
+    }
+}
+
+static void tick(struct rig *r, uint64_t ms)
+{
+    for (uint64_t end = r->now_ms + ms; r->now_ms < end;) {
+        r->now_ms += MEMBER_TICK_MS;
+        member_node_tick(r->node, r->now_ms);
+        perform(r);
+    }
+}
+
+/* The lowest rank of three, without shared storage: it leads. */
+static struct rig rig_new(void)
+{
+    static const char *const names[WORLD] = { "worker 0", "worker 1", "worker 2" };
+    static const char *const addresses[WORLD] = { "a:1", "b:1", "c:1" };
+    struct rig r = { .now_ms = 1000 };
+
+    r.node = member_node_new(&(struct member_node_opts){ .world = WORLD,
+                                                         .incarnation = 1,
+                                                         .names = names,
+                                                         .addresses = addresses,
+                                                         .ident = &ident,
+                                                         .n_devices = 1,
+                                                         .min_world = 2,
+                                                         .rejoin_ms = 100,
+                                                         .deadline_ms = 60000,
+                                                         .grace_ms = 5000 },
+                             r.now_ms);
+    assert_non_null(r.node);
+    member_node_start(r.node, r.now_ms);
+    perform(&r);
+    return r;
+}
+
+static void hear(struct rig *r, uint32_t rank, struct member_msg m)
+{
+    m.text = "";
+    m.progress.phase = "";
+    member_node_hear_in(r->node, rank, &m, r->now_ms);
+    perform(r);
+}
+
+static void join(struct rig *r, uint32_t rank)
+{
+    hear(r, rank, (struct member_msg){ .kind = MEMBER_MSG_JOIN,
+                                       .incarnation = OTHER_INCARNATION + rank,
+                                       .ident = &ident,
+                                       .n_devices = 1 });
+    hear(r, rank, (struct member_msg){ .kind = MEMBER_MSG_READY });
+}
+
+/* Worker 0 and 1 train; 2 never came. */
+static struct rig rig_of_two(void)
+{
+    struct rig r = rig_new();
+
+    member_node_opened(r.node, r.now_ms);
+    perform(&r);
+    join(&r, 1);
+    tick(&r, 1000);
+    assert_int_equal(r.n[MEMBER_TRAIN], 1);
+    member_node_connected(r.node, r.generation, r.now_ms);
+    perform(&r);
+    return r;
+}
+
+/* What is found is as old as its question: the outcome of an old one must not be taken for that of a
+ * new one, which it would be if two were out. */
+static void a_question_is_not_put_again_while_it_is_out(void **state)
+{
+    struct rig r = rig_of_two();
+
+    (void)state;
+    assert_int_equal(r.probed[2], 1); /* and it is not answered yet */
+    member_node_in_closed(r.node, 1, "its connection closed", r.now_ms);
+    perform(&r);
+    member_node_aborted(r.node, r.generation, 0, r.now_ms);
+    perform(&r);
+    tick(&r, 1000);
+    assert_true(r.probed[1] > 0);
+    assert_int_equal(r.probed[2], 1);
+    member_node_not_here(r.node, 2, MEMBER_CLOSED, "no answer", r.now_ms);
+    perform(&r);
+    tick(&r, 1000);
+    assert_int_equal(r.probed[2], 2);
+    member_node_free(r.node);
+}
+
+/* SIGSTOP, or a host that slept: what was missed is heard before the clock is looked at. */
+static void who_slept_has_time_to_come_to_rest(void **state)
+{
+    struct rig r = rig_of_two();
+
+    (void)state;
+    member_node_progress(r.node, &(struct member_progress){ .place = 1, .phase = "reduce" });
+    r.now_ms += 2 * MEMBER_STOPPING_MS;
+    member_node_in_closed(r.node, 1, "its connection closed", r.now_ms);
+    perform(&r);
+    assert_int_equal(r.n[MEMBER_ABORT], 1);
+    tick(&r, MEMBER_STOPPING_MS - 200);
+    assert_int_equal(r.n[MEMBER_END], 0);
+    tick(&r, 400);
+    assert_int_equal(r.n[MEMBER_END], 1); /* but no more than others */
+    assert_int_equal(r.code, 138);
+    assert_non_null(strstr(r.text, "training of worker 0 (a:1) does not stop, in reduce; it began with: worker 1 (b:1)"));
+    member_node_free(r.node);
+}
+
+static void a_view_that_does_not_connect_is_given_up_with_the_reason(void **state)
+{
+    struct rig r = rig_new();
+
+    (void)state;
+    member_node_opened(r.node, r.now_ms);
+    perform(&r);
+    join(&r, 1);
+    for (int i = 0; i < 700 && r.n[MEMBER_END] == 0; i++) {
+        tick(&r, 100);
+        if (i % 4 == 0)
+            hear(&r, 1, (struct member_msg){ .kind = MEMBER_MSG_BEAT, .generation = r.generation });
+    }
+    assert_int_equal(r.n[MEMBER_END], 1);
+    assert_int_equal(r.code, 138);
+    assert_non_null(strstr(r.text, "no step for 60.0 s (train.deadline_seconds): generation 1 does not come together: "
+                                   "worker 0 (a:1), step 1, in the beginning of a generation for "));
+    assert_non_null(strstr(r.text, " s, is not connected to its members"));
+    member_node_free(r.node);
+}
+
+static void a_leader_that_still_opens_its_data_leaves_at_once(void **state)
+{
+    (void)state;
+    for (int everywhere = 0; everywhere < 2; everywhere++) {
+        struct rig r = rig_new();
+
+        join(&r, 1);
+        tick(&r, 100);
+        member_node_stop(r.node, everywhere, r.now_ms);
+        perform(&r);
+        tick(&r, MEMBER_GATHER_LEAVE_MS + MEMBER_TICK_MS);
+        assert_int_equal(r.n[MEMBER_END], 1);
+        assert_int_equal(r.code, 143);
+        assert_string_equal(r.text, "stopped before the first step");
+        assert_int_equal(r.n[MEMBER_SAVE], 0);
+        member_node_free(r.node);
+    }
+}
+
+static void the_job_can_be_ended_by_a_member_while_the_leader_opens_its_data(void **state)
+{
+    struct rig r = rig_new();
+
+    (void)state;
+    join(&r, 2);
+    hear(&r, 2, (struct member_msg){ .kind = MEMBER_MSG_LEAVE, .code = 143, .is_all = true });
+    tick(&r, MEMBER_TICK_MS);
+    assert_int_equal(r.n[MEMBER_END], 1);
+    assert_int_equal(r.code, 143);
+    member_node_free(r.node);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_question_is_not_put_again_while_it_is_out),
+        cmocka_unit_test(who_slept_has_time_to_come_to_rest),
+        cmocka_unit_test(a_view_that_does_not_connect_is_given_up_with_the_reason),
+        cmocka_unit_test(a_leader_that_still_opens_its_data_leaves_at_once),
+        cmocka_unit_test(the_job_can_be_ended_by_a_member_while_the_leader_opens_its_data),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,251 @@
+/* Where the threads of a task are: which of them counts, and who is behind of tasks that wait for each
+ * other. One thread plays them all. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <string.h>
+#include <time.h>
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "train/train_priv.h"
+
+enum { DEADLINE_MS = 20000, BUCKETS = 5, STEP = 8 };
+
+struct task {
+    struct train train;
+    struct train_opts opts;
+    struct replica replicas[2];
+};
+
+static void nap_ms(uint64_t ms)
+{
+    struct timespec t = { .tv_sec = (time_t)(ms / 1000), .tv_nsec = (long)(ms % 1000) * 1000000 };
+
+    nanosleep(&t, NULL);
+}
+
+static void one_step(struct replica *r, uint64_t step)
+{
+    progress_step(r, step);
+    progress_enter(r, PHASE_LANE);
+    for (uint32_t b = 0; b + 1 < BUCKETS; b++)
+        progress_bucket(&r->reducer.place, step, b);
+    progress_stand(&r->reducer.place, STANDS_AT_HOME);
+    progress_bucket(&r->place, step, BUCKETS - 1);
+    progress_enter(r, PHASE_CHECK);
+    progress_enter(r, PHASE_UPDATE);
+    progress_enter(r, PHASE_BETWEEN);
+}
+
+/* A generation that has made all steps before STEP. */
+static void task_begin(struct task *k, uint32_t n_devices)
+{
+    memset(k, 0, sizeof(*k));
+    k->opts.n_devices = n_devices;
+    k->opts.stuck_factor = 10;
+    k->train.opts = &k->opts;
+    k->train.replicas = k->replicas;
+    k->train.deadline_ms = DEADLINE_MS;
+    for (uint32_t i = 0; i < n_devices; i++) {
+        k->replicas[i].train = &k->train;
+        progress_start(&k->replicas[i]);
+        for (uint64_t step = 1; step < STEP; step++)
+            one_step(&k->replicas[i], step);
+        progress_step(&k->replicas[i], STEP);
+        progress_enter(&k->replicas[i], PHASE_LANE);
+    }
+}
+
+static struct train_progress at(const struct task *k)
+{
+    struct train_progress p;
+
+    train_progress(&k->train, &p);
+    return p;
+}
+
+/* The last bucket is the replica's; for the others it waits. */
+static struct place *to_bucket(struct task *k, uint32_t replica, uint32_t bucket)
+{
+    struct replica *r = &k->replicas[replica];
+    struct place *p = bucket + 1 == BUCKETS ? &r->place : &r->reducer.place;
+
+    progress_bucket(&r->place, STEP, BUCKETS - 1);
+    if (p != &r->place)
+        progress_stand(&r->place, STANDS_AT_HOME);
+    progress_bucket(p, STEP, bucket);
+    return p;
+}
+
+static void who_hangs_in_a_bucket_is_behind_all_who_wait_for_it(void **state)
+{
+    struct task hangs, waits, ahead;
+    uint64_t before = 0;
+
+    (void)state;
+    for (uint32_t bucket = 0; bucket < BUCKETS; bucket++) {
+        struct train_progress h, w;
+
+        task_begin(&hangs, 1);
+        task_begin(&waits, 1);
+        task_begin(&ahead, 1);
+        to_bucket(&hangs, 0, bucket);
+        progress_stand(to_bucket(&waits, 0, bucket), STANDS_FOR_PEERS);
+        h = at(&hangs);
+        w = at(&waits);
+        assert_string_equal(h.phase, "reduce");
+        assert_string_equal(w.phase, "reduce");
+        assert_true(h.step == STEP && h.limit_ms >= 1000 && h.limit_ms <= DEADLINE_MS);
+        assert_int_equal(w.limit_ms, 0); /* as long as it takes the others */
+        assert_true(h.place < w.place && h.place > before);
+        if (bucket + 1 < BUCKETS) { /* somebody has all that he needs of this one already */
+            progress_stand(to_bucket(&ahead, 0, bucket + 1), STANDS_FOR_PEERS);
+            assert_true(w.place < at(&ahead).place);
+        }
+        before = h.place;
+    }
+    progress_enter(&hangs.replicas[0], PHASE_UPDATE);
+    assert_true(at(&hangs).place > at(&waits).place);
+}
+
+static void places_fit_and_grow_up_to_the_last_step_and_bucket_that_can_be(void **state)
+{
+    struct task k;
+    struct train_progress p;
+    uint64_t steps[] = { 1, UINT64_C(999999999999), UINT64_C(1000000000000) }, before = 0;
+
+    (void)state;
+    task_begin(&k, 1);
+    for (int i = 0; i < 3; i++)
+        for (int phase = 0; phase < 2; phase++) {
+            if (phase == 0)
+                progress_bucket(&k.replicas[0].place, steps[i], UINT32_MAX);
+            else
+                progress_enter(&k.replicas[0], PHASE_EXPORT); /* of all phases the last */
+            p = at(&k);
+            assert_true(p.place > before && p.place < UINT64_C(1) << 62 && p.step == steps[i]);
+            before = p.place;
+        }
+}
+
+static void while_the_replica_computes_it_is_what_the_task_does(void **state)
+{
+    struct task k;
+    uint64_t computes;
+
+    (void)state;
+    task_begin(&k, 1);
+    computes = at(&k).place;
+    progress_bucket(&k.replicas[0].reducer.place, STEP, 0);
+    assert_int_equal(at(&k).place, computes);
+    assert_string_equal(at(&k).phase, "forward and backward");
+    to_bucket(&k, 0, 1);
+    assert_string_equal(at(&k).phase, "reduce");
+    assert_true(at(&k).place > computes);
+}
+
+static void of_two_replicas_the_one_that_does_not_wait_counts(void **state)
+{
+    struct task k;
+    struct place *p;
+    uint64_t since;
+
+    (void)state;
+    task_begin(&k, 2);
+    progress_stand(to_bucket(&k, 0, 2), STANDS_FOR_PEERS);
+    p = to_bucket(&k, 1, 2);
+    since = p->since_ns;
+    assert_true(at(&k).since_ns == since && at(&k).limit_ms >= 1000);
+    progress_stand(p, STANDS_FOR_PEERS);
+    assert_int_equal(at(&k).limit_ms, 0);
+    progress_enter(&k.replicas[0], PHASE_CHECK); /* and meets the other one */
+    progress_stand(&k.replicas[0].place, STANDS_AT_HOME);
+    progress_stand(&k.replicas[0].reducer.place, STANDS_AT_HOME);
+    progress_enter(&k.replicas[1], PHASE_CHECK);
+    progress_stand(&k.replicas[1].reducer.place, STANDS_AT_HOME);
+    assert_string_equal(at(&k).phase, "check the gradient");
+    assert_true(at(&k).since_ns == k.replicas[1].place.since_ns && at(&k).limit_ms >= 1000);
+}
+
+static void who_does_not_say_any_more_that_it_waits_hangs(void **state)
+{
+    struct task hangs, waits;
+    struct place *h, *w;
+    uint64_t begin = clock_ns();
+
+    (void)state;
+    task_begin(&hangs, 1);
+    task_begin(&waits, 1);
+    h = to_bucket(&hangs, 0, 1);
+    w = to_bucket(&waits, 0, 1);
+    progress_stand(h, STANDS_FOR_PEERS);
+    progress_stand(w, STANDS_FOR_PEERS);
+    assert_int_equal(at(&hangs).place, at(&waits).place);
+    while (clock_ns() - begin < 1100 * UINT64_C(1000000)) {
+        progress_stand(w, STANDS_FOR_PEERS);
+        nap_ms(50);
+    }
+    progress_stand(w, STANDS_FOR_PEERS);
+    assert_true(at(&hangs).place < at(&waits).place);
+    assert_true(at(&hangs).limit_ms >= 1000 && at(&hangs).since_ns == h->sign_ns);
+    assert_true(at(&waits).limit_ms == 0 && at(&waits).since_ns == w->since_ns);
+    progress_stand(h, STANDS_FOR_PEERS); /* it was late */
+    assert_int_equal(at(&hangs).place, at(&waits).place);
+}
+
+static void before_anything_is_learned_the_deadline_is_the_limit(void **state)
+{
+    struct task k;
+
+    (void)state;
+    task_begin(&k, 1);
+    progress_start(&k.replicas[0]);
+    progress_step(&k.replicas[0], 1);
+    assert_int_equal(at(&k).limit_ms, DEADLINE_MS);
+    to_bucket(&k, 0, 0);
+    assert_int_equal(at(&k).limit_ms, DEADLINE_MS);
+    progress_enter(&k.replicas[0], PHASE_DATA); /* has one of its own */
+    assert_int_equal(at(&k).limit_ms, 0);
+    task_begin(&k, 1);
+    k.opts.stuck_factor = 0;
+    to_bucket(&k, 0, 1);
+    assert_int_equal(at(&k).limit_ms, DEADLINE_MS);
+}
+
+static void what_is_learned_of_a_phase_is_the_work_without_the_waits(void **state)
+{
+    struct task k;
+    uint64_t limit;
+
+    (void)state;
+    task_begin(&k, 1);
+    k.opts.stuck_factor = 100;
+    for (uint32_t bucket = 0; bucket + 1 < BUCKETS; bucket++) {
+        struct place *p = to_bucket(&k, 0, bucket);
+
+        nap_ms(20);
+        progress_stand(p, STANDS_FOR_PEERS);
+        nap_ms(250);
+        progress_stand(p, STANDS_AT_WORK); /* a little more */
+    }
+    progress_bucket(&k.replicas[0].reducer.place, STEP + 1, 0);
+    limit = at(&k).limit_ms;
+    assert_in_range(limit, 20 * 100, DEADLINE_MS - 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(who_hangs_in_a_bucket_is_behind_all_who_wait_for_it),
+        cmocka_unit_test(places_fit_and_grow_up_to_the_last_step_and_bucket_that_can_be),
+        cmocka_unit_test(while_the_replica_computes_it_is_what_the_task_does),
+        cmocka_unit_test(of_two_replicas_the_one_that_does_not_wait_counts),
+        cmocka_unit_test(who_does_not_say_any_more_that_it_waits_hangs),
+        cmocka_unit_test(before_anything_is_learned_the_deadline_is_the_limit),
+        cmocka_unit_test(what_is_learned_of_a_phase_is_the_work_without_the_waits),
+    };
+
+    return cmocka_run_group_tests_name("train/progress", tests, NULL, NULL);
+}
