@@ -45,9 +45,8 @@ __global__ void op_cols_sum(const T *x, struct op_cols c, float scale, Out *out,
         float sum[N] = {};
 
         for (size_t r = chunk * c.per + threadIdx.y; r < end && col < c.cols; r += blockDim.y) {
-            struct alignas(N * sizeof(T)) { T v[N]; } p;
+            op_pack<T, N> p = *(const op_pack<T, N> *)(x + (b * c.rows + r) * c.cols + col);
 
-            p = *(const decltype(p) *)(x + (b * c.rows + r) * c.cols + col);
 #pragma unroll
             for (int k = 0; k < N; k++)
                 sum[k] += op_wide(p.v[k]);

@@ -7,6 +7,8 @@
  *   - a call only launches: no waiting, no allocation, nothing read of device memory by the host, so
  *     that calls can be captured into a graph. Seed, step, lane and loss_scale come from run->there;
  *   - sums over more than a few numbers are float32 in a fixed tree, whatever the type of the numbers;
+ *   - types of a file, which templates are made for, stand in a `namespace { }`: all files are one program,
+ *     and of two templates for types of one name it keeps one;
  *   - where numbers lie one behind the other, 16 bytes a thread and access. */
 #ifndef OP_OP_CUDA_CUH
 #define OP_OP_CUDA_CUH
@@ -40,6 +42,12 @@ static inline bool op_cuda_adds(const struct op_call *c, uint32_t i)
 static inline bool op_cuda_wants(const struct op_call *c, uint32_t i)
 {
     return i < c->n_in && c->din[i] != NULL;
+}
+
+/* Will the gradient of input i be asked for? */
+static inline bool op_cuda_plan_wants(const struct op_plan *p, uint32_t i)
+{
+    return p->training && (p->want_din & OP_IN(i < 31 ? i : 31)) != 0;
 }
 
 /* The backward of a call that no gradient reaches: zero wherever din is not to be added to. */
@@ -95,23 +103,18 @@ __device__ static inline uint64_t op_divide(uint64_t n, const struct op_divisor 
     return q - (q * d.by > n); /* rounding the magic up is at most one too many */
 }
 
+/* *rest % size, and *rest /= size: a number falls into the indices of its axes, the innermost first. */
+__device__ static inline uint64_t op_digit(uint64_t *rest, const struct op_divisor &size)
+{
+    uint64_t q = op_divide(*rest, size), digit = *rest - q * size.by;
+
+    *rest = q;
+    return digit;
+}
+
 static inline bool op_aligned(const void *p)
 {
     return ((uintptr_t)p & 15) == 0;
-}
-
-/* *rest % size, and *rest /= size: an index falls into those of its axes, the innermost first. */
-__device__ static inline uint32_t op_digit(uint64_t *rest, uint32_t size)
-{
-    uint64_t high = *rest;
-    uint32_t low = (uint32_t)high;
-
-    if (high == low) { /* nearly always, and several times as fast */
-        *rest = low / size;
-        return low % size;
-    }
-    *rest = high / size;
-    return (uint32_t)(high % size);
 }
 
 /* Calls body with a null pointer of the type of a tensor's numbers: OP_FLOATS(t->dtype, { ... T ... }). */

@@ -33,11 +33,6 @@ static void free_state(void *state)
     free(s);
 }
 
-static bool wants(const struct op_plan *p, uint32_t i)
-{
-    return p->training && (p->want_din & OP_IN(i)) != 0;
-}
-
 static int open_passes(struct op_plan *p, struct conv_there *s, struct err *err)
 {
     const struct conv_param *param = (const struct conv_param *)p->param;
@@ -47,8 +42,8 @@ static int open_passes(struct op_plan *p, struct conv_there *s, struct err *err)
     int rc = 0;
 
     wanted[s->out] = true;
-    wanted[s->in] = wants(p, 0);
-    wanted[CONV_W] = wants(p, 1);
+    wanted[s->in] = op_cuda_plan_wants(p, 0);
+    wanted[CONV_W] = op_cuda_plan_wants(p, 1);
     for (int k = 0; rc == 0 && k < CONV_OPERANDS; k++) {
         struct conv_pass_spec spec = {
             (enum conv_operand)k, p->in[0]->dtype, x->dim[0], x->dim[1], y->dim[1], param->group,

@@ -36,7 +36,7 @@ size_t conv_form_bytes(const struct conv_form *f)
 /* Axes from the outermost of what is written to the innermost. */
 struct moved {
     uint64_t n; /* elements, or packs of them */
-    uint32_t to_size[CONV_AXES];
+    struct op_divisor to_size[CONV_AXES];
     int64_t from_size[CONV_AXES], shift[CONV_AXES], to_step[CONV_AXES], from_step[CONV_AXES];
 };
 
@@ -45,36 +45,34 @@ struct moved {
 template <typename To, typename From, int N>
 __global__ void move_shifted(To *to, const From *from, struct moved m, bool add)
 {
-    struct alignas(N * sizeof(To)) to_pack { To v[N]; };
-    struct alignas(N * sizeof(From)) from_pack { From v[N]; };
     uint64_t step = (uint64_t)gridDim.x * blockDim.x;
 
     for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < m.n; i += step) {
         uint64_t rest = i;
         int64_t at = 0, src = 0;
         bool inside = true;
-        to_pack out;
-        from_pack in = {};
+        op_pack<To, N> out;
+        op_pack<From, N> in = {};
 
 #pragma unroll
         for (int k = CONV_AXES; k-- > 0;) {
-            int64_t p = op_digit(&rest, m.to_size[k]), q = p + m.shift[k];
+            int64_t p = (int64_t)op_digit(&rest, m.to_size[k]), q = p + m.shift[k];
 
             inside = inside && q >= 0 && q < m.from_size[k];
             at += p * m.to_step[k];
             src += q * m.from_step[k];
         }
         if (inside)
-            in = ((const from_pack *)from)[src];
+            in = ((const op_pack<From, N> *)from)[src];
         if (add)
-            out = ((const to_pack *)to)[at];
+            out = ((const op_pack<To, N> *)to)[at];
 #pragma unroll
         for (int k = 0; k < N; k++) {
             float v = inside ? op_wide(in.v[k]) : 0.0f;
 
             out.v[k] = op_narrow<To>(add ? op_wide(out.v[k]) + v : v);
         }
-        ((to_pack *)to)[at] = out;
+        ((op_pack<To, N> *)to)[at] = out;
     }
 }
 
@@ -83,18 +81,18 @@ static bool pack_up(struct moved *m, int64_t n)
 {
     const int last = CONV_AXES - 1;
 
-    if (m->to_step[last] != 1 || m->from_step[last] != 1 || m->to_size[last] % n != 0 ||
+    if (m->to_step[last] != 1 || m->from_step[last] != 1 || m->to_size[last].by % (uint64_t)n != 0 ||
         m->from_size[last] % n != 0 || m->shift[last] % n != 0)
         return false;
     for (int k = 0; k < last; k++)
-        if ((m->to_size[k] > 1 && m->to_step[k] % n != 0) ||
+        if ((m->to_size[k].by > 1 && m->to_step[k] % n != 0) ||
             (m->from_size[k] > 1 && m->from_step[k] % n != 0))
             return false;
     for (int k = 0; k < last; k++) {
         m->to_step[k] /= n;
         m->from_step[k] /= n;
     }
-    m->to_size[last] /= (uint32_t)n;
+    m->to_size[last] = op_divisor_of(m->to_size[last].by / (uint64_t)n);
     m->from_size[last] /= n;
     m->shift[last] /= n;
     m->n /= (uint64_t)n;
@@ -119,8 +117,9 @@ int conv_copy(const struct conv_form *from, const void *src, const int64_t shift
               const struct conv_form *to, void *dst, bool add, cudaStream_t s, struct err *err)
 {
     int order[CONV_AXES];
-    struct moved m = { 1 };
+    struct moved m = {};
 
+    m.n = 1;
     for (int k = 0; k < CONV_AXES; k++) { /* sorted by steps of what is written, the largest first */
         int at = k;
 
@@ -130,7 +129,7 @@ int conv_copy(const struct conv_form *from, const void *src, const int64_t shift
     }
     for (int k = 0; k < CONV_AXES; k++) {
         m.n *= (uint64_t)to->size[order[k]];
-        m.to_size[k] = (uint32_t)to->size[order[k]];
+        m.to_size[k] = op_divisor_of((uint64_t)to->size[order[k]]);
         m.to_step[k] = to->step[order[k]];
         m.from_size[k] = from->size[order[k]];
         m.from_step[k] = from->step[order[k]];
@@ -147,21 +146,21 @@ int conv_copy(const struct conv_form *from, const void *src, const int64_t shift
     return cuda_launched(err);
 }
 
-/* Each thread owns packs of N numbers of y, a grid apart; o is a multiple of N. */
-template <typename T, int N> __global__ void add_bias(T *y, uint64_t packs, uint32_t o, const float *bias)
+/* Each thread owns packs of N numbers of y, a grid apart; a pixel has whole ones. */
+template <typename T, int N>
+__global__ void add_bias(T *y, uint64_t packs, struct op_divisor pixel, const float *bias)
 {
-    struct alignas(N * sizeof(T)) pack { T v[N]; };
     uint64_t step = (uint64_t)gridDim.x * blockDim.x;
 
     for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < packs; i += step) {
         uint64_t rest = i;
-        const float *b = bias + (size_t)op_digit(&rest, o / N) * N;
-        pack p = ((const pack *)y)[i];
+        const float *b = bias + op_digit(&rest, pixel) * N;
+        op_pack<T, N> p = ((const op_pack<T, N> *)y)[i];
 
 #pragma unroll
         for (int k = 0; k < N; k++)
             p.v[k] = op_narrow<T>(op_wide(p.v[k]) + b[k]);
-        ((pack *)y)[i] = p;
+        ((op_pack<T, N> *)y)[i] = p;
     }
 }
 
@@ -171,10 +170,10 @@ template <typename T> static void bias_on(T *y, size_t n, size_t o, const float 
 
     if (o % N == 0 && op_aligned(y))
         CUDA_LAUNCH((add_bias<T, N>), op_blocks(n / N, OP_THREADS), OP_THREADS, 0, s, y, (uint64_t)(n / N),
-                    (uint32_t)o, bias);
+                    op_divisor_of(o / N), bias);
     else
-        CUDA_LAUNCH((add_bias<T, 1>), op_blocks(n, OP_THREADS), OP_THREADS, 0, s, y, (uint64_t)n, (uint32_t)o,
-                    bias);
+        CUDA_LAUNCH((add_bias<T, 1>), op_blocks(n, OP_THREADS), OP_THREADS, 0, s, y, (uint64_t)n,
+                    op_divisor_of(o), bias);
 }
 
 int conv_add_bias(void *y, enum tensor_dtype dtype, size_t rows, size_t o, const float *bias, cudaStream_t s,
