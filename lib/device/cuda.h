@@ -56,9 +56,16 @@ enum cuda_when { CUDA_FIRST, CUDA_SOME_TIME }; /* what waits for a stream: other
 
 struct cuda_look { /* what a pass over numbers found */
     double squares;    /* the sum of their squares, in a fixed order */
-    uint32_t checksum; /* train/checksum.h: the same on a CPU */
+    uint32_t checksum; /* base/checksum.h: the same on a CPU */
     uint32_t bad;      /* not 0: one is NaN or infinite */
 };
+
+/* How many of them math->look wants for n floats: one for each block of threads, and the result. */
+enum { CUDA_LOOK_FLOATS = 16384 };
+static inline size_t cuda_look_room(size_t n)
+{
+    return n / CUDA_LOOK_FLOATS + 2;
+}
 
 struct cuda_statistic { /* floats [first, first + n) of the weights: w = keep * w + (1 - keep) * g * share */
     size_t first, n;
@@ -69,7 +76,8 @@ struct cuda_statistic { /* floats [first, first + n) of the weights: w = keep * 
 struct cuda_math {
     int (*add)(float *dst, const float *src, size_t n, struct cuda_stream *s, struct err *err); /* += */
     int (*scale)(float *x, size_t n, float by, struct cuda_stream *s, struct err *err);
-    /* All of x, which begins the vector; x 16-byte aligned. */
+    /* All of x, which begins the vector; x 16-byte aligned. there [cuda_look_room(n)]: the first is what was
+     * found, the others are room to work in. */
     int (*look)(const float *x, size_t n, struct cuda_look *there, struct cuda_stream *s, struct err *err);
 
     /* A row of optim/optim.h at work on all parameters, and what moves the statistics: tables are made of
@@ -77,11 +85,13 @@ struct cuda_math {
     int (*optim_open)(const struct optim_opts *opts, const struct cuda_statistic *statistics,
                       uint32_t n_statistics, struct cuda_optim **out, struct err *err);
     void (*optim_close)(struct cuda_optim *o);
-    /* Values limited to [-clip, clip] first if clip > 0; then what is in the gradients of all parameters and
-     * statistics (squares: of parameters alone; checksum as if nothing lay between them). */
+    /* What is in the gradients of all parameters and statistics: checksum as if zeros lay between them. The
+     * squares are of parameters alone, whose gradients are limited to [-clip, clip] if clip > 0, behind
+     * the checksum and the search for what is not finite. */
     int (*optim_look)(struct cuda_optim *o, float *g, float clip, struct cuda_look *there,
                       struct cuda_stream *s, struct err *err);
-    /* One sweep over all: two for optimizers that need norms. `state` holds addresses of the GPU. */
+    /* One sweep over all: two for optimizers that need norms. `state` holds addresses of the GPU, all 16-byte
+     * aligned; slots that optim_uses() does not want and the average may be NULL. */
     int (*optim_update)(struct cuda_optim *o, const struct optim_hyper *h, const struct optim_state *state,
                         float share, struct cuda_stream *s, struct err *err);
 };
@@ -129,14 +139,25 @@ struct cuda_api {
     const struct cuda_math *math;
 
     /* ---- between GPUs: NCCL ---- */
-    int (*comm_id)(unsigned char id[CUDA_ID_BYTES], struct err *err); /* for one attempt of one group */
-    /* Starts to connect; comm_state() tells when it has. */
+    /* For one attempt of one group. The thread's process lives until all are connected. */
+    int (*comm_id)(unsigned char id[CUDA_ID_BYTES], struct err *err);
+    /* Of the GPU that the thread has entered. Starts to connect; comm_state() tells when it has, and until
+     * then, as from a failure on, there is nothing to be done with it but to abort it. What waits inside
+     * looks at *cancel, which outlives it. One thread at a time. A rank that never comes is never reported,
+     * and one that is gone not always: set a limit.
+     * Errors: ERR_PEER (somebody is gone), ERR_INPUT (other versions of NCCL, two ranks on one GPU),
+     * ERR_DEVICE, ERR_CANCELED. */
     int (*comm_open)(const unsigned char id[CUDA_ID_BYTES], uint32_t rank, uint32_t world,
-                     struct cuda_comm **out, struct err *err);
-    int (*comm_state)(struct cuda_comm *c, struct err *err); /* 1: ready; 0: in progress; < 0: failed */
+                     const volatile int *cancel, struct cuda_comm **out, struct err *err);
+    int (*comm_state)(struct cuda_comm *c, struct err *err); /* 1: ready; 0: in progress; or what failed */
+    /* x is the sum over all ranks, the same bits on each, when the stream has come that far; if one is gone,
+     * never. Numbers, order and counts of calls are the same on all. May be captured. */
     int (*comm_sum)(struct cuda_comm *c, float *x, size_t n, struct cuda_stream *s, struct err *err);
-    void (*comm_abort)(struct cuda_comm *c); /* may take seconds; ends and frees it */
-    void (*comm_close)(struct cuda_comm *c); /* when all is done, on every rank */
+    /* The end. Abort: at any time; what is under way comes to an end and leaves garbage. Close: when all is
+     * done, on every rank; it is an abort if others do not come. Both take up to some seconds. Failure: it
+     * cannot be stopped, and the streams that it was used on may never end: leave all, end the process. */
+    int (*comm_abort)(struct cuda_comm *c, struct err *err);
+    int (*comm_close)(struct cuda_comm *c, struct err *err);
 };
 
 /* The one symbol of the plugin. */

@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/checksum.h"
 #include "base/fault.h"
-#include "train/checksum.h"
 #include "train/gpu.h"
 #include "train/train_priv.h"
 

@@ -33,7 +33,7 @@ from tasks import Group, verify  # noqa: E402
 N, LANES, BATCH = 4, 4, 64
 AROUND = 10  # seconds of all that are start, end and comparison
 QUIET = 4    # seconds at the end without new faults
-END_SECONDS, START_SECONDS = 20, 30
+END_SECONDS, START_SECONDS = 60, 60
 MORE_EPOCHS = 2
 STORAGE_BYTES = 8 << 20
 ENDLESS = 10 ** 7

@@ -25,7 +25,8 @@
 #include "device/device.h"
 #include "harness/process.h"
 
-enum { CAST_MAX = 16, CAST_LIMIT_S = 30 * SLOW };
+enum { CAST_MAX = 16, CAST_LIMIT_S = 30 * SLOW, CAST_AT_ONCE_MS = 3000 * SLOW };
+/* At once: by an event. The deadline, which is what else would end it, is far behind. */
 
 struct cast;
 typedef void cast_scene(struct cast *cast, uint32_t self);
@@ -111,7 +112,8 @@ static inline void cast_start(struct cast *k, cast_scene *scene)
     }
 }
 
-static inline void cast_join(struct cast *k)
+/* Whether all ended as they should, within the limit. */
+static inline bool cast_ends_well(struct cast *k)
 {
     uint64_t limit = clock_ms() + CAST_LIMIT_S * 1000;
     bool well = true;
@@ -132,7 +134,12 @@ static inline void cast_join(struct cast *k)
             well = false;
         }
     }
-    assert_true(well);
+    return well;
+}
+
+static inline void cast_join(struct cast *k)
+{
+    assert_true(cast_ends_well(k));
 }
 
 static inline void cast_play(struct cast *k, cast_scene *scene)
@@ -150,6 +157,31 @@ static inline void cast_on_broken(void *arg, uint32_t member, const char *why)
     snprintf(stage->why[self], sizeof(stage->why[self]), "%s", why);
     if (!atomic_compare_exchange_strong(&stage->told[self], &nobody, member + 1))
         atomic_store(&stage->told[self], 99); /* told twice: no test expects that number */
+}
+
+/* Where a scene has to wait for its deadline that is short, and a machine that is busy can be late for
+ * it: who is late without a fault of ours is not late for a long one. So it is played from the
+ * beginning with a longer deadline until it goes well, and has to go well with the longest.
+ *
+ *     for (uint64_t ms = CAST_SHORT_MS; ms != 0; cast_fini(&k)) {
+ *         begin(&k, "A1 B1");
+ *         k.deadline_ms = ms;
+ *         cast_start(&k, scene);
+ *         ms = cast_judge(&k);
+ *     } */
+enum { CAST_SHORT_MS = 150 * SLOW, CAST_LONG_MS = 64 * CAST_SHORT_MS };
+
+/* Joins; returns the next deadline, 0: it went well. */
+static inline uint64_t cast_judge(struct cast *k)
+{
+    uint64_t ms = k->deadline_ms;
+
+    if (cast_ends_well(k))
+        return 0;
+    if (ms >= CAST_LONG_MS)
+        fail_msg("not with a deadline of %llu ms either", (unsigned long long)ms);
+    print_message("not with a deadline of %llu ms: once more\n", (unsigned long long)ms);
+    return ms * 8;
 }
 
 /* Inside a scene. */

@@ -92,7 +92,7 @@ static void be_stopped(struct cast *k, uint32_t self)
     rc = reduce(k, c, self, &err);
     EXPECT(fault_fired(), "it was not stopped");
     EXPECT(rc == ERR_PEER && strstr(err.text, "worker 2: regroup") != NULL, "%d: %s", rc, err.text);
-    EXPECT(comm_close_quiet(c, 1000), "all others have left");
+    EXPECT(comm_close_quiet(c, 4 * CAST_AT_ONCE_MS), "all others have left");
     leave(k, GOES_ON);
 }
 
@@ -119,7 +119,7 @@ static void survive_a_stopped_one(struct cast *k, uint32_t self, uint32_t victim
     pthread_join(t.id, NULL);
     start = clock_ns();
     EXPECT(!comm_close_quiet(c, QUIET_MS), "a stopped process holds our arena");
-    EXPECT(clock_ns() - start < (QUIET_MS + 200) * 1000000ull * SLOW, "waited for long");
+    EXPECT(clock_ns() - start < CAST_AT_ONCE_MS * 1000000ull, "waited for long");
     memset(old.base, OLD, BYTES); /* to see that the danger is real; else one would unmap it */
     EXPECT(device_mem_open(&k->arenas[self], BYTES, true, &err) == 0, "%s", err.text);
     c = open_without(k, self, victim);
@@ -178,8 +178,8 @@ static void scene_killed(struct cast *k, uint32_t self)
     rc = reduce(k, c, self, &err);
     EXPECT(rc == ERR_PEER, "%d: %s", rc, err.text);
     start = clock_ns();
-    EXPECT(comm_close_quiet(c, 2000 * SLOW), "the dead cannot write");
-    EXPECT(clock_ns() - start < 500000000ull * SLOW, "took %.1f ms",
+    EXPECT(comm_close_quiet(c, 4 * CAST_AT_ONCE_MS), "the dead cannot write");
+    EXPECT(clock_ns() - start < CAST_AT_ONCE_MS * 1000000ull, "took %.1f ms",
            (double)(clock_ns() - start) / 1e6);
     c = open_without(k, self, victim); /* on the same arena */
     sum_of_ones(k, c, self);
@@ -216,8 +216,8 @@ static void scene_busy(struct cast *k, uint32_t self)
         leave(k, READY);
         EXPECT(reduce(k, c, self, &err) == ERR_PEER, "%s", err.text);
         start = clock_ns();
-        EXPECT(comm_close_quiet(c, 3000), "member 2 is in no call");
-        EXPECT(clock_ns() - start < 1000000000ull, "waited for member 2 to close");
+        EXPECT(comm_close_quiet(c, 3 * CAST_AT_ONCE_MS), "member 2 is in no call");
+        EXPECT(clock_ns() - start < CAST_AT_ONCE_MS * 1000000ull, "waited for member 2 to close");
         leave(k, CLOSED);
         return;
     }
@@ -358,7 +358,7 @@ static void scene_early(struct cast *k, uint32_t self)
     int rc;
 
     if (self == 0) { /* waits for member 1 in generation 1, until that has called for generation 2 */
-        o.deadline_ms = 100 * SLOW;
+        o.deadline_ms = k->deadline_ms;
         rc = cast_connect(&o, &c, &err);
         EXPECT(rc == ERR_TIMEOUT, "%d: %s", rc, err.text);
         EXPECT(strstr(err.text, "wait for a later generation"), "%s", err.text);
@@ -366,7 +366,7 @@ static void scene_early(struct cast *k, uint32_t self)
         atomic_store(&k->stage->number[AT], clock_ns());
     }
     o.generation = 2;
-    o.deadline_ms = k->deadline_ms;
+    o.deadline_ms = 2 * CAST_LONG_MS;
     EXPECT(cast_connect(&o, &c, &err) == 0, "%s", err.text);
     atomic_store(&k->stage->number[DONE + self], (uint64_t)(ms_since(k, AT) * 1000));
     EXPECT(comm_barrier(c, 0, &err) == 0, "%s", err.text);
@@ -379,14 +379,16 @@ static void whoever_is_early_waits_and_is_in_at_once(void **state)
     struct cast k;
 
     (void)state;
-    for (int i = 0; i < 4; i++) {
-        begin(&k, "A1 B1");
-        cast_play(&k, scene_early);
-        for (int m = 0; m < 2; m++)
-            if (atomic_load(&k.stage->number[DONE + m]) < best)
-                best = atomic_load(&k.stage->number[DONE + m]);
-        cast_fini(&k);
-    }
+    for (int i = 0; i < 4; i++)
+        for (uint64_t ms = CAST_SHORT_MS; ms != 0; cast_fini(&k)) {
+            begin(&k, "A1 B1");
+            k.deadline_ms = ms;
+            cast_start(&k, scene_early);
+            ms = cast_judge(&k);
+            for (int m = 0; ms == 0 && m < 2; m++)
+                if (atomic_load(&k.stage->number[DONE + m]) < best)
+                    best = atomic_load(&k.stage->number[DONE + m]);
+        }
     assert_true(best < 10000 * SLOW);
 }
 
@@ -437,7 +439,7 @@ static void scene_stale_queue(struct cast *k, uint32_t self)
     o.generation = 7;
     atomic_store(&k->stage->number[TOLD + self], clock_ns());
     EXPECT(cast_connect(&o, &c, &err) == 0, "%s", err.text);
-    EXPECT(ms_since(k, TOLD + (int)self) < 500 * SLOW, "took %.1f ms",
+    EXPECT(ms_since(k, TOLD + (int)self) < CAST_AT_ONCE_MS, "took %.1f ms",
            ms_since(k, TOLD + (int)self));
     EXPECT(comm_barrier(c, 0, &err) == 0, "%s", err.text);
     leave(k, DONE);
@@ -489,26 +491,27 @@ static void scene_death(struct cast *k, uint32_t self)
     comm_close(c);
 }
 
-/* Kills member 1 at its n-th passage of a point. false: it did not come that far. */
-static bool kill_at(struct cast *k, const char *point, uint32_t n, uint32_t *at_once)
+/* Kills member 1 at its n-th passage of a point. false: it did not come that far. *ms: as cast_judge() has it. */
+static bool kill_at(struct cast *k, const char *point, uint32_t n, uint64_t *ms, uint32_t *at_once)
 {
-    bool well = false, dead = false;
+    bool well = false, over = false, dead = false;
 
-    k->deadline_ms = 200 * SLOW;
+    k->deadline_ms = *ms;
     atomic_store(&k->stage->number[AT], n);
     snprintf(k->stage->text[0], sizeof(k->stage->text[0]), "%s", point);
     cast_start(k, scene_death);
-    for (int ms = 0; !well && !dead && ms < 5000 * SLOW; ms++) {
+    for (int naps = 0; !well && !over && naps < 1000 * CAST_LIMIT_S; naps++) {
         siginfo_t info = { 0 };
 
         cast_sleep_ms(1);
-        dead = waitid(P_PID, (id_t)k->pids[1], &info, WEXITED | WNOWAIT | WNOHANG) == 0 &&
-               info.si_pid != 0 && info.si_code == CLD_KILLED;
+        over = waitid(P_PID, (id_t)k->pids[1], &info, WEXITED | WNOWAIT | WNOHANG) == 0 &&
+               info.si_pid != 0;
+        dead = over && info.si_code == CLD_KILLED;
         well = atomic_load(&k->stage->number[WELL]) != 0;
     }
     k->expect_signal[1] = dead ? SIGKILL : 0;
-    cast_join(k);
-    *at_once += dead && atomic_load(&k->stage->number[READY]) == 0;
+    *ms = cast_judge(k);
+    *at_once += *ms == 0 && dead && atomic_load(&k->stage->number[READY]) == 0;
     return dead;
 }
 
@@ -523,11 +526,11 @@ static void a_death_while_connecting_is_named_at_once(void **state)
         uint32_t n = 0, at_once = 0;
         bool dead = true;
 
-        while (dead && n < 60) {
-            begin(&k, groups[i / 3]);
-            dead = kill_at(&k, points[i % 3], ++n, &at_once);
-            cast_fini(&k);
-        }
+        while (dead && n++ < 60)
+            for (uint64_t ms = CAST_SHORT_MS; ms != 0; cast_fini(&k)) {
+                begin(&k, groups[i / 3]);
+                dead = kill_at(&k, points[i % 3], n, &ms, &at_once);
+            }
         assert_true(!dead);
         /* One that had called nobody yet may be waited for until the deadline; and on a machine
          * that is busy those who are left may not have met yet. */

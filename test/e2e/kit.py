@@ -214,9 +214,25 @@ def need_root():
     subprocess.run(["mount", "-t", "tmpfs", "none", "/run"], check=True)
 
 
+def tell_tasks():
+    """What the tasks of a test that failed said last, and how each ended."""
+    for t in _tasks[-16:]:
+        print("--- %s: exit %s, %d lines, the last:\n%s" % (t.name, t.p.poll(), len(t.lines), "\n".join(t.lines[-15:])))
+
+
+class TimeIsUp(Exception):
+    pass
+
+
+def time_is_up(*_):
+    raise TimeIsUp("ended from outside: the limit of time, or somebody's SIGTERM")
+
+
 def main():
     only = sys.argv[1:]
+    signal.signal(signal.SIGTERM, time_is_up)
     passed = failed = 0
+    ended = False
     for f in _tests:
         if only and f.__name__ not in only:
             continue
@@ -227,9 +243,15 @@ def main():
             print("ok - %s (%.1f s)" % (f.__name__.replace("_", " "), time.monotonic() - before), flush=True)
         except Exception as e:
             failed += 1
-            line = traceback.extract_tb(e.__traceback__)[-1].lineno
-            print("not ok - %s: line %d: %s" % (f.__name__.replace("_", " "), line, " ".join(str(e).split())[:400]))
+            ended = isinstance(e, TimeIsUp)
+            frames = [x for x in traceback.extract_tb(e.__traceback__)[1:] if x.filename.startswith(ROOT)]
+            what = str(e) or traceback.extract_tb(e.__traceback__)[-1].line  # a bare assert
+            print("not ok - %s (%.1f s): %s: %s: %s" % (
+                f.__name__.replace("_", " "), time.monotonic() - before,
+                " > ".join("%s:%d" % (os.path.basename(x.filename), x.lineno) for x in frames),
+                type(e).__name__, " ".join(what.split())[:450]))
             traceback.print_exc(file=sys.stdout)
+            tell_tasks()
             sys.stdout.flush()
         finally:
             for t in _tasks:
@@ -238,5 +260,7 @@ def main():
             for d in _dirs:
                 shutil.rmtree(d, ignore_errors=True)
             _dirs.clear()
+        if ended:
+            break
     print("%d passed, %d failed" % (passed, failed))
     sys.exit(1 if failed or not passed else 0)

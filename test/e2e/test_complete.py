@@ -17,7 +17,7 @@ def one(path, ports, index):
 def is_complete(path, ports, index):
     task = one(path, ports, index)
     expect_codes([task], [0])
-    assert task.ended - task.started < 1 * SLOW, task.ended - task.started
+    assert task.ended - task.started < 10 * SLOW, task.ended - task.started  # nobody was waited for: that takes 30 s
     return task.events("end")[0]["message"]
 
 

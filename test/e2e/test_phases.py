@@ -137,10 +137,19 @@ class Run:
         return "\n".join("--- %s: exit %s\n%s" % (t.name, t.p.poll(), "\n".join(t.lines[-25:]))
                          for tasks in self.tasks.values() for t in tasks[-2:])
 
+    def progress(self):
+        """Lives that began, and steps that were reported."""
+        return sum(len(tasks) for tasks in self.tasks.values()), sum(len(self.now(rank).steps()) for rank in range(self.n))
+
     def relay(self, seconds=60, done=0):
-        """Until every task has ended by itself: those whose fault ended them come back with the next life."""
-        end, back = time.monotonic() + seconds * SLOW, {}
+        """Until every task has ended by itself: those whose fault ended them come back with the next life. A machine may be
+        slow, but something must go on: no step and no new life for so many seconds is a hang."""
+        seen, look, end, back = None, 0, 0, {}
         while True:
+            if time.monotonic() > look:
+                look, now = time.monotonic() + 0.5, self.progress()
+                if now != seen:
+                    seen, end = now, time.monotonic() + seconds * SLOW
             codes = {rank: self.now(rank).p.poll() for rank in range(self.n)}
             for rank, code in codes.items():
                 if code in (-signal.SIGKILL, 138) and (self.faults[rank] or (code == 138 and self.supervised)):
@@ -153,7 +162,7 @@ class Run:
                 break
             assert max(len(tasks) for tasks in self.tasks.values()) < 60, self.logs()
             if time.monotonic() > end:
-                raise AssertionError("not done after %g s\n%s" % (seconds, self.logs()))
+                raise AssertionError("nothing goes on for %g s, after %d lives and %d steps\n%s" % (seconds, *seen, self.logs()))
             time.sleep(0.002)
         for rank, code in codes.items():
             self.now(rank).wait(5)

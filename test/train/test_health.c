@@ -272,7 +272,8 @@ static void replicas_of_one_task_find_it_before_anything_is_lost(void **state)
     troupe_free(k);
 }
 
-/* It looks for the cause with peers that know of none: they see that it does something else. */
+/* It looks for the cause with peers that know of none: they see that it does something else. Whoever
+ * sees that first has made the step; it may end the call of a third one that is about to. */
 static void a_task_that_alone_sees_nan_ends_the_generation_and_goes_on(void **state)
 {
     static const char *const layouts[] = { "AA", "AB", "AAB" };
@@ -280,14 +281,17 @@ static void a_task_that_alone_sees_nan_ends_the_generation_and_goes_on(void **st
     (void)state;
     for (size_t i = 0; i < COUNT_OF(layouts); i++) {
         struct troupe *k = new_troupe(layouts[i], 1);
+        bool made = false;
 
         troupe_start_with(k, 1, "health.not_finite@5");
         troupe_wait(k);
         for (uint32_t t = 0; t < k->n; t++) {
             assert_true(k->tasks[t].last.end == TRAIN_FAILED ||
                         k->tasks[t].last.end == TRAIN_ABORTED);
-            assert_int_equal(k->tasks[t].held, t == 1 ? 4 : 5);
+            assert_in_range(k->tasks[t].held, 4, t == 1 ? 4 : 5);
+            made = made || k->tasks[t].held == 5;
         }
+        assert_true(made);
         assert_true(heard->warnings > 0);
         assert_int_equal(troupe_to_the_end(k), 1);
         assert_int_equal(end_crc(k), undisturbed);
