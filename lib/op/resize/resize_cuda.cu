@@ -9,6 +9,8 @@ extern "C" {
 #include "op/resize/resize_priv.h"
 }
 
+namespace {
+
 /* A struct resize_map of the GPU. */
 struct table {
     const struct resize_row *row;
@@ -24,13 +26,13 @@ struct resize_there { /* op_plan.state */
 
 /* ---- plan ---- */
 
-static size_t round_up(size_t bytes)
+size_t round_up(size_t bytes)
 {
     return (bytes + 63) / 64 * 64;
 }
 
 /* Where a map begins and its weights do, behind *at, which moves on. `to` NULL: to know the size. */
-static void lay(const struct resize_map *m, size_t *at, char *to, char *gpu, struct table *t)
+void lay(const struct resize_map *m, size_t *at, char *to, char *gpu, struct table *t)
 {
     size_t rows = m->n * sizeof(*m->row), weights = m->n_w * sizeof(*m->w);
 
@@ -45,7 +47,7 @@ static void lay(const struct resize_map *m, size_t *at, char *to, char *gpu, str
     *at += round_up(rows) + round_up(weights);
 }
 
-static size_t lay_all(struct resize_there *s, char *to)
+size_t lay_all(struct resize_there *s, char *to)
 {
     size_t at = 0;
 
@@ -56,7 +58,7 @@ static size_t lay_all(struct resize_there *s, char *to)
     return at;
 }
 
-static int upload(struct resize_there *s, const struct op_plan *p, struct err *err)
+int upload(struct resize_there *s, const struct op_plan *p, struct err *err)
 {
     size_t bytes = lay_all(s, NULL);
     char *here;
@@ -76,7 +78,7 @@ static int upload(struct resize_there *s, const struct op_plan *p, struct err *e
     return rc;
 }
 
-static void free_state(void *state)
+void free_state(void *state)
 {
     struct resize_there *s = (struct resize_there *)state;
 
@@ -87,12 +89,12 @@ static void free_state(void *state)
     free(s);
 }
 
-static size_t between_bytes(const struct resize_state *s, size_t size)
+size_t between_bytes(const struct resize_state *s, size_t size)
 {
     return round_up(s->items * s->between * size);
 }
 
-static int plan(struct op_plan *p, struct err *err)
+int plan(struct op_plan *p, struct err *err)
 {
     int rc = p->def->cpu.plan(p, err);
     struct resize_there *s;
@@ -121,41 +123,47 @@ static int plan(struct op_plan *p, struct err *err)
 /* ---- kernels ---- */
 
 /* x [outer, from, inner] -> y [outer, to, inner]; inner in units. */
-template <typename I> struct sampling {
+struct sampling {
     struct table t;
-    I n; /* units of y */
-    shape_divisor<I> inner, to;
+    size_t n; /* units of y */
+    struct op_divisor inner, to;
     int64_t from;
 };
 
-/* y = the sample that is next, or 0. A thread owns units of y, a grid apart. */
-template <typename U, typename I> __global__ void pick(sampling<I> s, const U *x, U *y)
+/* Where unit i of y takes its samples from: the first in x, and the row. */
+__device__ static inline int64_t sample(const struct sampling &s, size_t i, struct resize_row *r)
 {
-    for (I i = (I)blockIdx.x * blockDim.x + threadIdx.x; i < s.n; i += (I)gridDim.x * blockDim.x) {
-        I line = s.inner(i), outer = s.to(line), at = i - line * s.inner.d;
-        struct resize_row r = s.t.row[line - outer * s.to.d];
+    uint64_t outer = i, at = op_digit(&outer, s.inner);
 
-        y[i] = r.n > 0 ? x[((int64_t)outer * s.from + r.at) * (int64_t)s.inner.d + at] : U();
+    *r = s.t.row[op_digit(&outer, s.to)];
+    return ((int64_t)outer * s.from + r->at) * (int64_t)s.inner.by + (int64_t)at;
+}
+
+/* y = the sample that is next, or 0. A thread owns units of y, a grid apart. */
+template <typename U> __global__ void pick(struct sampling s, const U *x, U *y)
+{
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < s.n; i += (size_t)gridDim.x * blockDim.x) {
+        struct resize_row r;
+        int64_t from = sample(s, i, &r);
+
+        y[i] = r.n > 0 ? x[from] : U();
     }
 }
 
 /* y = or += the sum of the taps of its row. A thread owns units of V elements, a grid apart. */
-template <int V, typename I> __global__ void mix(sampling<I> s, const float *x, float *y, bool add)
+template <int V> __global__ void mix(struct sampling s, const float *x, float *y, bool add)
 {
-    struct alignas(4 * V) unit {
-        float v[V];
-    };
+    using unit = op_pack<float, V>;
 
-    for (I i = (I)blockIdx.x * blockDim.x + threadIdx.x; i < s.n; i += (I)gridDim.x * blockDim.x) {
-        I line = s.inner(i), outer = s.to(line), at = i - line * s.inner.d;
-        struct resize_row r = s.t.row[line - outer * s.to.d];
-        const unit *from = (const unit *)x + ((int64_t)outer * s.from + r.at) * (int64_t)s.inner.d + at;
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < s.n; i += (size_t)gridDim.x * blockDim.x) {
+        struct resize_row r;
+        const unit *from = (const unit *)x + sample(s, i, &r);
         unit sum = {};
 
         if (add)
             sum = ((const unit *)y)[i];
         for (uint32_t k = 0; k < r.n; k++) {
-            unit u = from[(int64_t)k * s.inner.d];
+            unit u = from[(int64_t)(k * s.inner.by)];
             float w = s.t.w[r.w + k];
 
 #pragma unroll
@@ -186,34 +194,24 @@ __global__ void fill_outside(struct outside s, float *y, size_t n, float value)
 /* ---- launches ---- */
 
 /* `unit` elements move together. */
-template <typename I>
-static sampling<I> sampling_of(const struct resize_state *s, const struct resize_pass *p, struct table t,
-                               bool forward, size_t unit)
+struct sampling sampling_of(const struct resize_there *s, uint32_t i, bool forward, size_t unit)
 {
+    const struct resize_pass *p = &s->host->pass[i];
     size_t from = forward ? p->in : p->out, to = forward ? p->out : p->in, inner = p->inner / unit;
 
-    return { t, (I)(s->items * p->outer * to * inner), shape_divisor<I>(inner), shape_divisor<I>(to),
-             (int64_t)from };
-}
-
-static size_t units_of(const struct resize_state *s, const struct resize_pass *p, bool forward, size_t unit)
-{
-    return s->items * p->outer * (forward ? p->out : p->in) * (p->inner / unit);
+    return { forward ? s->there[i] : s->back[i], s->host->items * p->outer * to * inner, op_divisor_of(inner),
+             op_divisor_of(to), (int64_t)from };
 }
 
 template <typename U>
-static void run_pick(cudaStream_t q, const struct resize_there *s, uint32_t i, size_t size, const void *x, void *y)
+void run_pick(cudaStream_t q, const struct resize_there *s, uint32_t i, size_t size, const void *x, void *y)
 {
-    const struct resize_pass *p = &s->host->pass[i];
-    size_t unit = sizeof(U) / size, n = units_of(s->host, p, true, unit);
+    struct sampling m = sampling_of(s, i, true, sizeof(U) / size);
 
-    SHAPE_INDEX(n, {
-        CUDA_LAUNCH((pick<U, I>), op_blocks(n, OP_THREADS), OP_THREADS, 0, q,
-                    sampling_of<I>(s->host, p, s->there[i], true, unit), (const U *)x, (U *)y);
-    });
+    CUDA_LAUNCH((pick<U>), op_blocks(m.n, OP_THREADS), OP_THREADS, 0, q, m, (const U *)x, (U *)y);
 }
 
-static void pick_pass(cudaStream_t q, const struct resize_there *s, uint32_t i, size_t size, const void *x,
+void pick_pass(cudaStream_t q, const struct resize_there *s, uint32_t i, size_t size, const void *x,
                       void *y)
 {
     uintptr_t together = (uintptr_t)x | (uintptr_t)y | (s->host->pass[i].inner * size);
@@ -226,19 +224,15 @@ static void pick_pass(cudaStream_t q, const struct resize_there *s, uint32_t i, 
 }
 
 template <int V>
-static void run_mix(cudaStream_t q, const struct resize_there *s, uint32_t i, bool forward, const float *x,
-                    float *y, bool add)
+void run_mix(cudaStream_t q, const struct resize_there *s, uint32_t i, bool forward, const float *x, float *y,
+             bool add)
 {
-    const struct resize_pass *p = &s->host->pass[i];
-    size_t n = units_of(s->host, p, forward, V);
+    struct sampling m = sampling_of(s, i, forward, V);
 
-    SHAPE_INDEX(n, {
-        CUDA_LAUNCH((mix<V, I>), op_blocks(n, OP_THREADS), OP_THREADS, 0, q,
-                    sampling_of<I>(s->host, p, forward ? s->there[i] : s->back[i], forward, V), x, y, add);
-    });
+    CUDA_LAUNCH((mix<V>), op_blocks(m.n, OP_THREADS), OP_THREADS, 0, q, m, x, y, add);
 }
 
-static void mix_pass(cudaStream_t q, const struct resize_there *s, uint32_t i, bool forward, const float *x,
+void mix_pass(cudaStream_t q, const struct resize_there *s, uint32_t i, bool forward, const float *x,
                      float *y, bool add)
 {
     if (s->host->pass[i].inner % 4 == 0 && op_aligned(x) && op_aligned(y))
@@ -247,7 +241,7 @@ static void mix_pass(cudaStream_t q, const struct resize_there *s, uint32_t i, b
         run_mix<1>(q, s, i, forward, x, y, add);
 }
 
-static void run_outside(const struct op_call *c, const struct resize_there *s, float value)
+void run_outside(const struct op_call *c, const struct resize_there *s, float value)
 {
     size_t n = (size_t)tensor_elements(c->out[0]);
     struct outside o = {};
@@ -262,12 +256,12 @@ static void run_outside(const struct op_call *c, const struct resize_there *s, f
 }
 
 /* Where pass i leaves what it computed for the next one. */
-static void *between(const struct op_call *c, const struct resize_there *s, uint32_t i, size_t size)
+void *between(const struct op_call *c, const struct resize_there *s, uint32_t i, size_t size)
 {
     return (char *)c->scratch + i % 2 * between_bytes(s->host, size);
 }
 
-static int forward(const struct op_call *c, struct err *err)
+int forward(const struct op_call *c, struct err *err)
 {
     const struct resize_there *s = (const struct resize_there *)c->state;
     const struct resize_param *p = (const struct resize_param *)c->param;
@@ -292,7 +286,7 @@ static int forward(const struct op_call *c, struct err *err)
     return cuda_launched(err);
 }
 
-static int backward(const struct op_call *c, struct err *err)
+int backward(const struct op_call *c, struct err *err)
 {
     const struct resize_there *s = (const struct resize_there *)c->state;
     const struct tensor *dx = c->din[0], *dy = c->dout[0];
@@ -300,7 +294,7 @@ static int backward(const struct op_call *c, struct err *err)
     const float *from;
 
     if (dx == NULL || dy == NULL || s->host->items == 0)
-        return shape_cuda_zero(c, err);
+        return op_cuda_zero(c, err);
     if (s->host->n == 0 && add)
         return shape_cuda_add(c, dx, dy->data, err);
     if (s->host->n == 0)
@@ -314,6 +308,8 @@ static int backward(const struct op_call *c, struct err *err)
     }
     return cuda_launched(err);
 }
+
+} // namespace
 
 OP_CUDA(op_resize_11, .plan = plan, .fwd = forward, .bwd = backward, .free_state = free_state);
 OP_CUDA(op_resize_18, .plan = plan, .fwd = forward, .bwd = backward, .free_state = free_state);
