@@ -65,7 +65,7 @@ static int backward(const struct op_call *c, struct err *err)
     const struct repeat *r = (const struct repeat *)c->state;
 
     if (c->dout[0] == NULL || c->din[0] == NULL || r->back.is_empty)
-        return shape_cuda_zero(c, err);
+        return op_cuda_zero(c, err);
     return copy_cuda_run(op_stream(c), &r->back, c->dout[0]->data, c->din[0]->data, c->din[0]->dtype,
                          op_cuda_adds(c, 0), c->scratch, err);
 }
