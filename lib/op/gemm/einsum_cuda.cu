@@ -163,7 +163,7 @@ static int pair_fwd(const struct op_call *c, struct err *err)
 {
     const struct pair_there *s = (const struct pair_there *)c->state;
     const struct einsum_side *side = s->side;
-    float *a, *b, *y = (float *)c->out[0]->data, *area;
+    float *a = NULL, *b = NULL, *y = (float *)c->out[0]->data, *area;
     int rc;
 
     if (!s->is_product)
