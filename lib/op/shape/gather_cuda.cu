@@ -25,7 +25,7 @@ int plan(struct op_plan *p, struct err *err)
 
     (void)err;
     p->save_bytes = rows_bytes(r);
-    if (p->training)
+    if (op_cuda_plan_wants(p, 0))
         p->scratch_bytes = order_bytes(r) + rows_round(rows_cuda_order_scratch(r->n)) +
                            r->rounds * stretches_of(r) * 2 * r->width * sizeof(float);
     return 0;
