@@ -15,7 +15,14 @@ __device__ static inline void store(op_pack<T, V> *y, op_pack<T, V> x)
         for (int k = 0; k < V; k++)
             x.v[k] = op_narrow<T>(op_wide(old.v[k]) + op_wide(x.v[k]));
     }
-    *y = x;
+    if constexpr (sizeof(x) == 4) { /* nvcc would make several of it */
+        uint32_t word;
+
+        memcpy(&word, &x, sizeof(word));
+        *(uint32_t *)y = word;
+    } else {
+        *y = x;
+    }
 }
 
 /* Units of V elements in the order of y's memory, one for each thread and round; two at a time, small
