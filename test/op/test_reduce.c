@@ -282,9 +282,10 @@ static void equal_extremes_share_and_products_pass_zeros(void **state)
 static void many_numbers_come_to_the_same_as_few(void **state)
 {
     static const struct form large[] = {
-        { GRADCHECK_SHAPE(2, 9001), { 1 }, 1 },        { GRADCHECK_SHAPE(3001, 5), { 0 }, 1 },
-        { GRADCHECK_SHAPE(5001, 3), { 1 }, 1 },        { GRADCHECK_SHAPE(4, 40, 3, 64), { 1, 3 }, 2 },
-        { GRADCHECK_SHAPE(2, 33, 300), { 1 }, 1 },     { GRADCHECK_SHAPE(3, 40, 49), { 0, 2 }, 2 },
+        { GRADCHECK_SHAPE(2, 4501), { 1 }, 1 },    { GRADCHECK_SHAPE(1001, 5), { 0 }, 1 },
+        { GRADCHECK_SHAPE(1001, 3), { 1 }, 1 },    { GRADCHECK_SHAPE(4, 20, 3, 16), { 1, 3 }, 2 },
+        { GRADCHECK_SHAPE(2, 33, 300), { 1 }, 1 }, { GRADCHECK_SHAPE(3, 20, 49), { 0, 2 }, 2 },
+        { GRADCHECK_SHAPE(2, 17001), { 1 }, 1 },
     };
     static const char *const ops[] = { "ReduceSum", "ReduceLogSumExp", "ReduceMax" };
     size_t i, k;
@@ -304,7 +305,8 @@ static void many_numbers_come_to_the_same_as_few(void **state)
             gc.in[0].apart = false;
             gc.probes = 1;
             gc.tol = 0.1; /* one of thousands moves the result by little more than a float's last bit */
-            gradcheck_run(&gc);
+            if (large[k].in.dim[1] < 10000)
+                gradcheck_run(&gc);
             if (i > 0)
                 continue;
             assert_int_equal(gradcheck_forward(&gc, &res, &err), 0);
@@ -533,7 +535,7 @@ static void top_k_is_the_head_of_a_stable_sort(void **state)
         { GRADCHECK_SHAPE(3, 16), 1, 1 },   { GRADCHECK_SHAPE(2, 9, 5), 1, 4 },
         { GRADCHECK_SHAPE(4, 6), 0, 3 },    { GRADCHECK_SHAPE(4, 6), 1, 0 },
         { GRADCHECK_SHAPE(0, 6), 1, 2 },     { GRADCHECK_SHAPE(601, 10), 1, 4 },
-        { GRADCHECK_SHAPE(1, 2700), 1, 2500 },
+        { GRADCHECK_SHAPE(1, 2100), 1, 2060 },
     };
     size_t i, v;
 
@@ -543,7 +545,7 @@ static void top_k_is_the_head_of_a_stable_sort(void **state)
             const struct op_attr attrs[] = { INT("axis", samples[i].axis), INT("largest", v != 1) };
             struct gradcheck_case gc = {
                 .op = "TopK", .opset = 11, .attrs = attrs, .n_attrs = 2, .n_in = 2, .n_out = 2,
-                .seed = v, .probes = 40,
+                .seed = v, .probes = samples[i].k > 1000 ? 1 : 40,
                 .in = { { .shape = samples[i].in, .apart = v != 2 },
                                    { .dtype = TENSOR_I64, .shape = GRADCHECK_SHAPE(1),
                                      .data = &samples[i].k, .constant = true } } };
