@@ -1,4 +1,7 @@
 /* plugin.cu - the plugin's table: what the .cu files of all folders offer together. */
+#include <string.h>
+
+#include "comm/nccl.cuh"
 #include "cuda/math.cuh"
 #include "device/device_cuda.cuh"
 #include "optim/optim_cuda.cuh"
@@ -23,6 +26,13 @@ static const struct op_kernels *kernels_of(uint32_t row)
     return row < sizeof(rows) / sizeof(rows[0]) ? rows[row] : NULL;
 }
 
+static void versions(struct cuda_versions *out)
+{
+    memset(out, 0, sizeof(*out));
+    cuda_versions(out);
+    out->nccl = comm_nccl_version();
+}
+
 static const struct cuda_math math_table = {
     .add = cuda_math_add,
     .scale = cuda_math_scale,
@@ -36,7 +46,7 @@ static const struct cuda_math math_table = {
 extern "C" __attribute__((visibility("default"))) const struct cuda_api trainerd_cuda_plugin = {
     .abi = CUDA_ABI,
     .version = TRAINERD_VERSION,
-    .versions = cuda_versions,
+    .versions = versions,
     .gpus = cuda_gpus,
     .enter = cuda_enter,
     .alloc = cuda_alloc,
@@ -59,4 +69,10 @@ extern "C" __attribute__((visibility("default"))) const struct cuda_api trainerd
     .graph_close = cuda_graph_close,
     .op = kernels_of,
     .math = &math_table,
+    .comm_id = comm_nccl_id,
+    .comm_open = comm_nccl_open,
+    .comm_state = comm_nccl_state,
+    .comm_sum = comm_nccl_sum,
+    .comm_abort = comm_nccl_abort,
+    .comm_close = comm_nccl_close,
 };

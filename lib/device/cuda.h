@@ -139,14 +139,25 @@ struct cuda_api {
     const struct cuda_math *math;
 
     /* ---- between GPUs: NCCL ---- */
-    int (*comm_id)(unsigned char id[CUDA_ID_BYTES], struct err *err); /* for one attempt of one group */
-    /* Starts to connect; comm_state() tells when it has. */
+    /* For one attempt of one group. The thread's process lives until all are connected. */
+    int (*comm_id)(unsigned char id[CUDA_ID_BYTES], struct err *err);
+    /* Of the GPU that the thread has entered. Starts to connect; comm_state() tells when it has, and until
+     * then, as from a failure on, there is nothing to be done with it but to abort it. What waits inside
+     * looks at *cancel, which outlives it. One thread at a time. A rank that never comes is never reported,
+     * and one that is gone not always: set a limit.
+     * Errors: ERR_PEER (somebody is gone), ERR_INPUT (other versions of NCCL, two ranks on one GPU),
+     * ERR_DEVICE, ERR_CANCELED. */
     int (*comm_open)(const unsigned char id[CUDA_ID_BYTES], uint32_t rank, uint32_t world,
-                     struct cuda_comm **out, struct err *err);
-    int (*comm_state)(struct cuda_comm *c, struct err *err); /* 1: ready; 0: in progress; < 0: failed */
+                     const volatile int *cancel, struct cuda_comm **out, struct err *err);
+    int (*comm_state)(struct cuda_comm *c, struct err *err); /* 1: ready; 0: in progress; or what failed */
+    /* x is the sum over all ranks, the same bits on each, when the stream has come that far; if one is gone,
+     * never. Numbers, order and counts of calls are the same on all. May be captured. */
     int (*comm_sum)(struct cuda_comm *c, float *x, size_t n, struct cuda_stream *s, struct err *err);
-    void (*comm_abort)(struct cuda_comm *c); /* may take seconds; ends and frees it */
-    void (*comm_close)(struct cuda_comm *c); /* when all is done, on every rank */
+    /* The end. Abort: at any time; what is under way comes to an end and leaves garbage. Close: when all is
+     * done, on every rank; it is an abort if others do not come. Both take up to some seconds. Failure: it
+     * cannot be stopped, and the streams that it was used on may never end: leave all, end the process. */
+    int (*comm_abort)(struct cuda_comm *c, struct err *err);
+    int (*comm_close)(struct cuda_comm *c, struct err *err);
 };
 
 /* The one symbol of the plugin. */

@@ -55,6 +55,9 @@ const struct cuda_api *device_cuda(const struct device *d);
  * GPU that never ends is nobody's excuse to wait for ever: set *cancel. */
 int device_wait(const struct cuda_api *cuda, struct cuda_stream *s, struct cuda_event *e,
                 const volatile int *cancel, struct err *err);
+/* The same; `look` is asked again and again, and ends it by an error of its own. */
+int device_watch(const struct cuda_api *cuda, struct cuda_stream *s, struct cuda_event *e,
+                 int (*look)(void *arg, struct err *err), void *arg, struct err *err);
 
 /* ---- memory of the host ---- */
 

@@ -110,8 +110,8 @@ const struct cuda_api *device_cuda(const struct device *d)
  * first, then in naps that are short beside what was waited for already. */
 enum { EAGER_NS = 50000, NAP_MAX_NS = 200000 };
 
-int device_wait(const struct cuda_api *cuda, struct cuda_stream *s, struct cuda_event *e,
-                const volatile int *cancel, struct err *err)
+int device_watch(const struct cuda_api *cuda, struct cuda_stream *s, struct cuda_event *e,
+                 int (*look)(void *arg, struct err *err), void *arg, struct err *err)
 {
     uint64_t begin = clock_ns();
 
@@ -121,8 +121,9 @@ int device_wait(const struct cuda_api *cuda, struct cuda_stream *s, struct cuda_
 
         if (rc != 0)
             return rc < 0 ? rc : 0;
-        if (cancel != NULL && __atomic_load_n(cancel, __ATOMIC_RELAXED) != 0)
-            return err_set(err, ERR_CANCELED, "canceled");
+        rc = look(arg, err);
+        if (rc < 0)
+            return rc;
         waited = clock_ns() - begin;
         if (waited > EAGER_NS) {
             struct timespec nap = { .tv_nsec = (long)(waited / 16 < NAP_MAX_NS ? waited / 16 : NAP_MAX_NS) };
@@ -130,4 +131,19 @@ int device_wait(const struct cuda_api *cuda, struct cuda_stream *s, struct cuda_
             nanosleep(&nap, NULL);
         }
     }
+}
+
+static int look_at_cancel(void *arg, struct err *err)
+{
+    const volatile int *const *cancel = arg;
+
+    if (*cancel == NULL || __atomic_load_n(*cancel, __ATOMIC_RELAXED) == 0)
+        return 0;
+    return err_set(err, ERR_CANCELED, "canceled");
+}
+
+int device_wait(const struct cuda_api *cuda, struct cuda_stream *s, struct cuda_event *e,
+                const volatile int *cancel, struct err *err)
+{
+    return device_watch(cuda, s, e, look_at_cancel, &cancel, err);
 }

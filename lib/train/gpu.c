@@ -6,6 +6,8 @@
 #include <time.h>
 
 #include "base/check.h"
+#include "base/clock.h"
+#include "comm/ras.h"
 #include "graph/graph.h"
 
 /* ---- memory ---- */
@@ -99,8 +101,7 @@ static int open_memory(struct replica *r, struct err *err)
     if (rc == 0)
         rc = cuda->alloc((void **)&g->look, sizeof(*g->look), err);
     if (rc == 0)
-        rc = cuda->pin((void **)&g->back, gpu_round(sizeof(*g->look)) + gpu_control_floats(t) * sizeof(float),
-                       err);
+        rc = cuda->pin((void **)&g->back, sizeof(*g->back) + gpu_control_floats(t) * sizeof(float), err);
     return rc;
 }
 
@@ -165,7 +166,7 @@ void gpu_close(struct replica *r)
 {
     struct gpu *g = r->gpu;
 
-    if (g == NULL)
+    if (g == NULL || g->is_lost) /* the process ends: it frees all, and does not wait */
         return;
     (void)device_enter(&r->train->opts->devices[r->local], NULL); /* what is not given back goes with the process */
     drop_lanes(g);
@@ -191,11 +192,36 @@ void gpu_close(struct replica *r)
 
 /* ---- the state ---- */
 
+int gpu_look_around(struct replica *r, struct err *err)
+{
+    const struct gpu *g = r->gpu;
+    int rc = train_check_canceled(r->train, err);
+
+    if (rc == 0 && g->comm != NULL && (rc = g->cuda->comm_state(g->comm, err)) < 0)
+        return err_wrap(err, rc, "the sums of the GPUs");
+    return rc < 0 ? rc : 0;
+}
+
+static int look_around(void *arg, struct err *err)
+{
+    return gpu_look_around(arg, err);
+}
+
 int gpu_wait(struct replica *r, struct cuda_event *e, struct err *err)
 {
-    struct gpu *g = r->gpu;
+    return device_watch(r->gpu->cuda, e == NULL ? r->gpu->work : NULL, e, look_around, r, err);
+}
 
-    return device_wait(g->cuda, e == NULL ? g->work : NULL, e, &r->train->cancel, err);
+int gpu_check_peers(const struct replica *r, uint64_t since_ns, struct err *err)
+{
+    uint64_t ms = (clock_ns() - since_ns) / 1000000, deadline = r->train->group.deadline_ms;
+    char words[COMM_RAS_BYTES];
+
+    /* As with the sums of CPUs: a peer that gives something up at the deadline says why. */
+    if (deadline == 0 || ms <= deadline + deadline / 4)
+        return 0;
+    comm_ras_ask(words, sizeof(words));
+    return err_set(err, ERR_TIMEOUT, "the other GPUs did not come within %.1f s; %s", (double)ms / 1e3, words);
 }
 
 int gpu_give(struct replica *r, uint64_t held, struct err *err)
@@ -244,6 +270,7 @@ static int connect_gpus(struct replica *r, struct err *err)
     uint32_t world = 0;
     unsigned char *id = (unsigned char *)r->grads[0]; /* where peers can see it */
     struct timespec nap = { .tv_nsec = 1000000 };
+    uint64_t begin_ns = clock_ns();
     int rc = 0;
 
     for (uint32_t i = 0; i < t->group.n_members; i++)
@@ -256,14 +283,12 @@ static int connect_gpus(struct replica *r, struct err *err)
     if (rc == 0)
         rc = comm_broadcast(t->comm, r->local, id, CUDA_ID_BYTES, 0, err);
     if (rc == 0)
-        rc = g->cuda->comm_open(id, r->rank, world, &g->comm, err);
+        rc = g->cuda->comm_open(id, r->rank, world, &t->cancel, &g->comm, err);
     memset(id, 0, CUDA_ID_BYTES); /* it is the secret of this generation's sums */
-    while (rc == 0) {
-        int state = g->cuda->comm_state(g->comm, err);
-
-        if (state != 0)
-            return state < 0 ? err_wrap(err, state, "connect the GPUs (NCCL)") : 0;
+    while (rc == 0 && (rc = g->cuda->comm_state(g->comm, err)) == 0) {
         rc = train_check_canceled(t, err);
+        if (rc == 0)
+            rc = gpu_check_peers(r, begin_ns, err);
         nanosleep(&nap, NULL);
     }
     return rc < 0 ? err_wrap(err, rc, "connect the GPUs (NCCL)") : 0;
@@ -274,31 +299,71 @@ int gpu_begin(struct replica *r, struct err *err)
     struct gpu *g = r->gpu;
 
     CHECK(g->lanes == NULL && g->comm == NULL);
+    if (g->is_lost)
+        return err_set(err, ERR_DEVICE, "the GPU is lost to this process");
     g->lanes = calloc((size_t)r->n_lanes * GPU_SLOTS + 1, sizeof(*g->lanes));
     if (g->lanes == NULL)
         return err_set(err, ERR_NOMEM, "out of memory");
     g->n_lanes = r->n_lanes;
     g->next = 0;
+    g->back->computed = 0;
     g->proves = true;
     for (uint32_t i = 0; i < GPU_SLOTS; i++)
         g->slot[i].is_full = false;
     return connect_gpus(r, err);
 }
 
+static int end_comm(struct replica *r, struct err *err)
+{
+    struct gpu *g = r->gpu;
+    struct cuda_comm *comm = g->comm;
+
+    g->comm = NULL;
+    if (comm == NULL)
+        return 0;
+    /* In a generation that ended early a sum may be under way that a peer will never join. */
+    return train_canceled(r->train) ? g->cuda->comm_abort(comm, err) : g->cuda->comm_close(comm, err);
+}
+
+struct rest {
+    uint64_t begin_ns, deadline_ms;
+};
+
+static int look_at_clock(void *arg, struct err *err)
+{
+    const struct rest *x = arg;
+
+    if ((clock_ns() - x->begin_ns) / 1000000 <= x->deadline_ms)
+        return 0;
+    return err_set(err, ERR_DEVICE, "the GPU does not come to rest within %.1f s: only the end of the process "
+                                    "frees it", (double)x->deadline_ms / 1e3);
+}
+
+/* All that was put on its streams is done: nobody asks whether it is canceled any more. */
+static int come_to_rest(struct replica *r, struct err *err)
+{
+    struct gpu *g = r->gpu;
+    struct cuda_stream *streams[] = { g->sums, g->feed, g->work };
+    struct rest x = { clock_ns(), r->train->group.deadline_ms };
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < COUNT_OF(streams); i++)
+        rc = device_watch(g->cuda, streams[i], NULL, look_at_clock, &x, err);
+    return rc;
+}
+
 void gpu_end(struct replica *r)
 {
     struct gpu *g = r->gpu;
     struct err err;
+    int rc = end_comm(r, &err);
 
-    /* In a generation that ended early a sum may be under way that a peer will never join. */
-    if (g->comm != NULL && train_canceled(r->train))
-        g->cuda->comm_abort(g->comm);
-    else if (g->comm != NULL)
-        g->cuda->comm_close(g->comm);
-    g->comm = NULL;
-    if (device_wait(g->cuda, g->sums, NULL, NULL, &err) < 0 ||
-        device_wait(g->cuda, g->feed, NULL, NULL, &err) < 0 ||
-        device_wait(g->cuda, g->work, NULL, NULL, &err) < 0)
-        train_fail(r->train, &err); /* the GPU has failed, and with it its state */
-    drop_lanes(g);
+    if (rc == 0)
+        rc = come_to_rest(r, &err);
+    if (rc == 0) {
+        drop_lanes(g);
+        return;
+    }
+    g->is_lost = true; /* and with it its state */
+    train_lose(r->train, &err);
 }

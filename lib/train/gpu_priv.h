@@ -27,6 +27,12 @@ struct gpu_lane { /* the calls of a lane that lies in a slot */
     struct cuda_graph *graph; /* NULL: not captured yet */
 };
 
+struct gpu_back { /* what a step brings to the host */
+    struct cuda_look look;
+    uint64_t computed; /* the last step whose lanes are through here: from then on others are waited for */
+    float control[];
+};
+
 struct gpu {
     const struct cuda_api *cuda;
     struct cuda_stream *work, *feed, *sums;
@@ -44,8 +50,10 @@ struct gpu {
     struct gpu_lane *lanes;            /* [n_lanes][GPU_SLOTS] of this generation */
     uint32_t n_lanes;
     size_t inputs_bytes;
-    char *back;                        /* pinned: what a step brings to the host: control words, ... */
-    struct cuda_look *look;            /* ... and what was seen, of the GPU */
+    struct gpu_back *back;             /* pinned */
+    struct cuda_look *look;            /* of the GPU */
+    uint64_t step;                     /* the one at work */
+    bool is_lost;                      /* it cannot be stopped: nothing of it may be touched */
     uint64_t held;                     /* the step whose state it holds */
     bool has_state;
 };
@@ -64,7 +72,11 @@ static inline size_t gpu_control_floats(const struct train *t)
 /* Input i of a plan, where it lies in a slot. */
 size_t gpu_input_at(const struct replica *r, struct plan *plan, uint32_t i);
 uint32_t gpu_n_inputs(const struct train *t);
-/* Until all that was put on the work stream is done. */
+/* Until all that was put on the work stream is done, or the event has come; cancel and what NCCL has to say
+ * are looked at. */
 int gpu_wait(struct replica *r, struct cuda_event *e, struct err *err);
+int gpu_look_around(struct replica *r, struct err *err); /* what such a wait does meanwhile */
+/* ERR_TIMEOUT: others were waited for too long since `since_ns`; with what NCCL knows of it. 0: not yet. */
+int gpu_check_peers(const struct replica *r, uint64_t since_ns, struct err *err);
 
 #endif

@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/clock.h"
+#include "comm/ras.h"
 #include "graph/graph.h"
 
 /* NCCL keeps a network busy with pieces of this size; a smaller last one is waited for shorter. */
@@ -166,15 +168,17 @@ static int calls(struct replica *r, struct gpu_slot *s, uint32_t i, uint32_t top
     r->reducer.added = 0;
     if (rc == 0)
         rc = plan_forward(r->plan, &run, err);
+    if (rc == 0) /* backward may use the memory of the loss */
+        rc = write_numbers(r, g->grads[top - 1], err);
     if (rc == 0)
         rc = plan_backward(r->plan, &run, g->grads[top - 1], last && g->comm != NULL ? on_ready : NULL, &ready,
                            err);
     if (rc == 0)
         rc = ready.rc;
     if (rc == 0)
-        rc = write_numbers(r, g->grads[top - 1], err);
-    if (rc == 0)
         rc = add_lanes(r, i, top, r->reducer.added, r->train->mem.grads, err);
+    if (rc == 0 && last && g->comm != NULL)
+        rc = g->cuda->copy(&g->back->computed, &s->run_there->step, sizeof(g->back->computed), g->work, err);
     if (rc == 0 && r->reducer.added > 0) { /* behind the buckets, too */
         rc = g->cuda->record(g->summed, g->sums, err);
         if (rc == 0)
@@ -250,6 +254,7 @@ int gpu_lanes(struct replica *r, uint64_t step, struct err *err)
     uint32_t top = 0;
     int rc = r->gpu->proves ? r->gpu->cuda->record(r->gpu->began, r->gpu->work, err) : 0;
 
+    r->gpu->step = step;
     for (uint32_t i = 0; rc == 0 && i < r->n_lanes; i++) {
         run.lane = r->first_lane + i;
         rc = train_check_canceled(t, err);
@@ -281,23 +286,13 @@ static void prove(struct replica *r)
 
 /* ---- the reduction ---- */
 
-static struct cuda_look *looked(const struct replica *r)
-{
-    return (struct cuda_look *)(void *)r->gpu->back;
-}
-
-static float *control_back(const struct replica *r)
-{
-    return (float *)(void *)(r->gpu->back + gpu_round(sizeof(struct cuda_look)));
-}
-
 /* Words behind loss and weight: those the lanes have written. Another replica's are 0. */
 static int send_control(struct replica *r, struct err *err)
 {
     struct train *t = r->train;
     struct gpu *g = r->gpu;
     size_t n = gpu_control_floats(t) - CONTROL_PAUSE;
-    float *from = control_back(r) + CONTROL_PAUSE;
+    float *from = g->back->control + CONTROL_PAUSE;
 
     if (r->local != 0)
         return 0;
@@ -311,7 +306,7 @@ static int look(struct replica *r, struct err *err)
     struct gpu *g = r->gpu;
     int rc = g->cuda->math->optim_look(g->optim, g->grads[0], (float)t->opts->clip_value, g->look, g->work, err);
 
-    return rc < 0 ? rc : g->cuda->copy(looked(r), g->look, sizeof(*g->look), g->work, err);
+    return rc < 0 ? rc : g->cuda->copy(&g->back->look, g->look, sizeof(*g->look), g->work, err);
 }
 
 /* The first batch of the next lane goes to the GPU while this step's sums are under way. */
@@ -320,6 +315,59 @@ static int fetch_ahead(struct replica *r, struct err *err)
     struct gpu_slot *s = &r->gpu->slot[r->gpu->next];
 
     return s->is_full ? 0 : fetch(r, s, err);
+}
+
+struct sums_wait {
+    struct replica *r;
+    uint64_t since_ns, said_ns; /* others are waited for, and that was said last; 0: it computes itself */
+};
+
+enum { SAY_NS = 50000000, LONG_NS = 1000000000 };
+
+/* Somebody else has given the step up. What NCCL knows of it may be gone in a moment. */
+static void tell_wait(const struct replica *r, uint64_t since_ns)
+{
+    char words[COMM_RAS_BYTES], text[COMM_RAS_BYTES + 128];
+    struct train_event e = { .kind = TRAIN_WARN, .text = text };
+
+    if (since_ns == 0 || clock_ns() - since_ns < LONG_NS || r->local != 0)
+        return;
+    comm_ras_ask(words, sizeof(words));
+    snprintf(text, sizeof(text), "the sums of step %llu were waited for %.1f s; %s",
+             (unsigned long long)r->gpu->step, (double)(clock_ns() - since_ns) / 1e9, words);
+    train_tell(r->train, &e);
+}
+
+/* Who waits for others says so again and again: the one who hangs does not (progress.c). */
+static int look_at_sums(void *arg, struct err *err)
+{
+    struct sums_wait *w = arg;
+    struct replica *r = w->r;
+    int rc = gpu_look_around(r, err);
+
+    if (rc < 0) {
+        if (rc == ERR_CANCELED)
+            tell_wait(r, w->since_ns);
+        return rc;
+    }
+    if (r->gpu->comm == NULL ||
+        __atomic_load_n(&r->gpu->back->computed, __ATOMIC_RELAXED) != r->gpu->step)
+        return 0;
+    if (w->since_ns == 0)
+        w->since_ns = clock_ns();
+    if (clock_ns() - w->said_ns > SAY_NS) {
+        w->said_ns = clock_ns();
+        progress_stand(&r->place, STANDS_FOR_PEERS);
+    }
+    return gpu_check_peers(r, w->since_ns, err);
+}
+
+static int wait_for_sums(struct replica *r, struct err *err)
+{
+    struct sums_wait w = { .r = r };
+    int rc = device_watch(r->gpu->cuda, r->gpu->work, NULL, look_at_sums, &w, err);
+
+    return rc < 0 ? err_wrap(err, rc, "sum up the gradients (NCCL)") : 0;
 }
 
 int gpu_reduce(struct replica *r, struct err *err)
@@ -337,21 +385,18 @@ int gpu_reduce(struct replica *r, struct err *err)
             rc = g->cuda->wait(g->work, g->summed, err);
     }
     if (rc == 0)
-        rc = g->cuda->copy(control_back(r), g->grads[0] + t->mem.params, n, g->work, err);
+        rc = g->cuda->copy(g->back->control, g->grads[0] + t->mem.params, n, g->work, err);
     if (rc == 0)
         rc = look(r, err);
     if (rc == 0)
         rc = fetch_ahead(r, err);
     if (rc < 0)
         return rc;
-    progress_stand(&r->place, g->comm != NULL ? STANDS_FOR_PEERS : STANDS_AT_WORK);
-    rc = gpu_wait(r, NULL, err);
+    rc = wait_for_sums(r, err);
     progress_stand(&r->place, STANDS_AT_WORK);
     if (rc < 0)
         return rc;
-    if (g->comm != NULL && g->cuda->comm_state(g->comm, err) < 0)
-        return err_wrap(err, ERR_PEER, "sum up the gradients (NCCL)");
-    memcpy(r->grads[0] + t->mem.params, control_back(r), n);
+    memcpy(r->grads[0] + t->mem.params, g->back->control, n);
     prove(r);
     return 0;
 }
@@ -369,7 +414,7 @@ int gpu_scale(struct replica *r, float by, struct err *err)
 
 const struct cuda_look *gpu_looked(const struct replica *r)
 {
-    return looked(r);
+    return &r->gpu->back->look;
 }
 
 int gpu_show(struct replica *r, struct err *err)
@@ -405,11 +450,11 @@ int gpu_weigh(struct replica *r, uint32_t *sum, struct err *err)
     int rc = g->cuda->math->look(g->state, t->mem.state_bytes / sizeof(float), g->look, g->work, err);
 
     if (rc == 0)
-        rc = g->cuda->copy(looked(r), g->look, sizeof(*g->look), g->work, err);
+        rc = g->cuda->copy(&g->back->look, g->look, sizeof(*g->look), g->work, err);
     if (rc == 0)
         rc = gpu_wait(r, NULL, err);
     if (rc == 0)
-        *sum = looked(r)->checksum;
+        *sum = g->back->look.checksum;
     return rc;
 }
 

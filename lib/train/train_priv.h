@@ -300,6 +300,8 @@ int reduce_rest(struct replica *r, struct err *err);
 /* generation.c */
 /* Remembers the first failure and lets every thread of this process out of its waits. */
 void train_fail(struct train *t, const struct err *err);
+/* The same, and whatever else it was to end for: this process cannot go on with its devices. */
+void train_lose(struct train *t, const struct err *err);
 /* Only the first half: what it will have ended for, whoever ends it first. */
 void train_remember(struct train *t, const struct err *err);
 void generation_join(struct train *t); /* its threads, if any were started */
