@@ -15,7 +15,6 @@
 #include "daemon/report.h"
 #include "daemon/run_priv.h"
 #include "loop/loop.h"
-#include "op/op.h"
 
 enum {
     CLOSE_MS = 1000,      /* goodbyes */
@@ -477,8 +476,8 @@ static int open_rdzv(struct run *r, struct err *err)
                    .cluster_hash = c->hash,
                    .cluster = c->canonical,
                    .devices = s->devices[0].kind == DEVICE_CUDA ? "cuda" : "cpu",
-                   .kernels = op_kernel_id(),
-                   .nccl = "" },
+                   .kernels = s->kernels,
+                   .nccl = s->nccl },
         .n_devices = s->n_devices,
         .data_address = g->data_address,
         .host_key = comm_host_key(),
@@ -542,6 +541,8 @@ int group_open(struct run *r, struct err *err)
     rc = new_incarnation(g, err);
     if (rc == 0)
         rc = open_data_plane(r, err);
+    if (rc == 0)
+        run_prepare_gpus(r, g->data_address);
     if (rc == 0)
         rc = open_lease(r, err);
     return rc < 0 ? rc : open_rdzv(r, err);

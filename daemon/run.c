@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "ckpt/ckpt.h"
+#include "comm/nccl_env.h"
 #include "daemon/reload.h"
 #include "daemon/report.h"
 #include "daemon/run_priv.h"
@@ -408,6 +409,16 @@ static void print_http_status(void *arg, struct buf *out)
 
 /* ---- building and taking down ---- */
 
+void run_prepare_gpus(const struct run *r, const char *address)
+{
+    char text[2048];
+
+    if (r->s->devices[0].kind != DEVICE_CUDA || r->s->replicas < 2)
+        return;
+    comm_nccl_environment(address, text, sizeof(text));
+    log_info("nccl", "%s", text);
+}
+
 static int build(struct run *r, const struct run_opts *opts, struct err *err)
 {
     const struct settled *s = r->s;
@@ -444,13 +455,17 @@ static int build(struct run *r, const struct run_opts *opts, struct err *err)
         rc = metrics_http_open(r->metrics, opts->metrics_listen, print_http_status, r->report, &r->http, err);
     if (rc < 0)
         return rc;
+    if (s->cluster->is_local) {
+        run_prepare_gpus(r, NULL);
+        report_lead(r->report, s->is_chief);
+    } else {
+        rc = group_open(r, err);
+    }
+    if (rc < 0)
+        return rc;
     r->is_opening = true;
     CHECK(pthread_create(&r->opener, NULL, open_training, r) == 0);
-    if (s->cluster->is_local) {
-        report_lead(r->report, s->is_chief);
-        return 0;
-    }
-    return group_open(r, err);
+    return 0;
 }
 
 static volatile sig_atomic_t deadman_code;
@@ -493,7 +508,7 @@ static void take_down(struct run *r)
     reload_close(r->reload);
     report_close(r->report);
     metrics_free(r->metrics);
-    alarm(0);
+    /* The alarm stays: libraries have ends of their own, behind main(). */
 }
 
 int run_task(const struct run_opts *opts)
