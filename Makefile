@@ -33,7 +33,7 @@ BIN   := $(BUILD)/trainerd $(BUILD)/trainerctl
 # The plugin is all .cu files of lib/ and what they need of these C files, compiled once more.
 # nvcc makes the true one; g++ with the emulator of test/cuda one that computes on the CPU.
 CU    := $(sort $(shell find lib -name '*.cu'))
-PIC   := $(patsubst %,$(BUILD)/pic/%.o,$(shell find lib/base lib/device lib/tensor -name '*.c') $(wildcard lib/op/*.c))
+PIC   := $(patsubst %,$(BUILD)/pic/%.o,$(shell find lib/base lib/device lib/tensor -name '*.c') $(wildcard lib/op/*.c) lib/op/elem/loops.c lib/op/gemm/contract.c)
 PLUGIN := $(if $(CUDA),$(if $(CU),$(BUILD)/trainerd-cuda.so))
 CUDA_ARCH ?= 90# `make CUDA_ARCH="80 90"`: code for both
 NVCCFLAGS := -std=c++20 -O3 -lineinfo --compiler-options -fPIC,-Wall,-fvisibility=hidden -Ilib -I. \
@@ -84,7 +84,7 @@ $(BIN): $(BUILD)/%: $(BUILD)/daemon/%.c.o $(BUILD)/libapp.a $(BUILD)/libtrainerd
 	@$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
 $(TEST) $(FUZZ) $(BENCH): $(BUILD)/%: $(BUILD)/%.c.o $(KIT) $(BUILD)/libapp.a $(BUILD)/libtrainerd.a
 	@echo "  LINK  $@"
-	@$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
+	@$(CC) $(CFLAGS) -o $@ $(filter-out %.a,$^) $(filter %.a,$^) $(LDLIBS) -lcmocka
 
 $(BUILD)/pic/%.c.o: %.c
 	@mkdir -p $(@D)

@@ -81,8 +81,8 @@ static int settle_devices(const struct settled_args *args, struct settled *s, st
 
     if (rc == 0)
         rc = device_parse(spec, first_core(s->cluster, s->n_devices), s->devices, &s->n_devices, err);
-    if (rc < 0)
-        return err_wrap(err, rc, "--devices %s", spec);
+    if (rc < 0) /* asked for and not there: another try finds the same */
+        return err_wrap(err, rc == ERR_DEVICE ? ERR_INPUT : rc, "--devices %s", spec);
     snprintf(s->devices_from, sizeof(s->devices_from), "%s%s", is_auto(args) ? "" : "--devices ", spec);
     return 0;
 }

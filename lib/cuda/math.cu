@@ -2,11 +2,13 @@
 
 #include "op/op_cuda.cuh"
 
+namespace {
 struct times {
     float by;
 
     __device__ float operator()(float x) const { return x * by; }
 };
+}
 
 int cuda_math_add(float *dst, const float *src, size_t n, struct cuda_stream *s, struct err *err)
 {

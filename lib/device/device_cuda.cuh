@@ -53,4 +53,24 @@ int cuda_captured(struct cuda_stream *s, struct cuda_graph **out, struct err *er
 int cuda_launch(struct cuda_graph *g, struct cuda_stream *s, struct err *err);
 void cuda_graph_close(struct cuda_graph *g);
 
+/* New memory of the GPU, a copy of `from`: for tables that are made once. All streams may use it. */
+template <typename T> static inline int cuda_bring(T **out, const void *from, size_t bytes, struct err *err)
+{
+    void *p = NULL;
+    int rc = cuda_alloc(&p, bytes, err);
+
+    if (rc < 0)
+        return rc;
+    if (bytes > 0) { /* cudaMemcpy may return when it has read `from`, before the GPU has it */
+        rc = cuda_check(cudaMemcpy(p, from, bytes, cudaMemcpyHostToDevice), err, "bring a table to the GPU");
+        if (rc == 0)
+            rc = cuda_check(cudaDeviceSynchronize(), err, "bring a table to the GPU");
+    }
+    if (rc < 0)
+        cuda_free(p);
+    else
+        *out = (T *)p;
+    return rc;
+}
+
 #endif

@@ -1,4 +1,4 @@
-/* axes.c - how shapes and their axes are read: in memory, in attributes, in constant inputs. */
+/* axes.c - how axes are read: in attributes, in constant inputs. */
 #include <inttypes.h>
 
 #include "base/arena.h"

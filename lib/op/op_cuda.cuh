@@ -7,6 +7,8 @@
  *   - a call only launches: no waiting, no allocation, nothing read of device memory by the host, so
  *     that calls can be captured into a graph. Seed, step, lane and loss_scale come from run->there;
  *   - sums over more than a few numbers are float32 in a fixed tree, whatever the type of the numbers;
+ *   - types of a file, which templates are made for, stand in a `namespace { }`: all files are one program,
+ *     and of two templates for types of one name it keeps one;
  *   - where numbers lie one behind the other, 16 bytes a thread and access. */
 #ifndef OP_OP_CUDA_CUH
 #define OP_OP_CUDA_CUH

@@ -40,19 +40,6 @@ static uint64_t fill_owners(const struct optim_opts *opts, const struct cuda_sta
     return n_chunks;
 }
 
-/* A table of the host, for good. */
-template <typename T> static int bring(const T *from, size_t n, const T **out, struct err *err)
-{
-    void *there = NULL;
-    int rc = cuda_alloc(&there, n * sizeof(T), err);
-
-    if (rc < 0)
-        return rc;
-    *out = (const T *)there;
-    return n == 0 ? 0 : cuda_check(cudaMemcpy(there, from, n * sizeof(T), cudaMemcpyHostToDevice), err,
-                                   "bring the optimizer's tables to the GPU");
-}
-
 static int open_tables(struct cuda_optim *o, const struct optim_opts *opts,
                        const struct cuda_statistic *statistics, uint32_t n_statistics, struct err *err)
 {
@@ -76,9 +63,9 @@ static int open_tables(struct cuda_optim *o, const struct optim_opts *opts,
         t->n_param_chunks = t->n_chunks;
         if (n_statistics > 0)
             t->n_param_chunks = owners[opts->n_params].first_chunk;
-        rc = bring(owners, n_owners, &t->owners, err);
+        rc = cuda_bring(&t->owners, owners, n_owners * sizeof(*owners), err);
         if (rc == 0)
-            rc = bring(chunks, t->n_chunks, &t->chunks, err);
+            rc = cuda_bring(&t->chunks, chunks, t->n_chunks * sizeof(*chunks), err);
     }
     free(owners);
     free(chunks);

@@ -47,6 +47,7 @@ struct rig {
     struct op_run run;
     struct op_call call;
     struct op_run *run_there;
+    uint32_t calls_there;
 };
 
 /* `wanted`: OP_IN bits of the gradients the plan is made for, as far as the case allows them. The
@@ -68,11 +69,14 @@ int rig_call(struct rig *r, bool backward, struct err *err);
 /* Random data as the case describes it, n elements. */
 void rig_random(const struct gradcheck_tensor *gt, enum tensor_dtype dtype, void *data, size_t n,
                 uint64_t seed);
+/* Are the kernels those for GPUs? Has this row any? */
+bool rig_on_gpu(void);
+bool rig_has_kernels(const struct op_def *def);
 /* v rounded to bfloat16, ties to even. */
 double rig_round_half(double v);
 /* Where element i of the plain order lies in t's layout. */
 size_t rig_place(const struct tensor *t, size_t i);
-/* A copy of t in plain order; the caller frees out->data. wide: bfloat16 as float32. */
+/* A copy of t in plain order; the caller frees out->data. wide: bfloat16 and float16 as float32. */
 void rig_take(const struct tensor *t, struct tensor *out, bool wide);
 
 #endif

@@ -44,6 +44,7 @@ static inline float act_cuda_param(const struct op_call *c, size_t i, size_t n)
 /* id_##_fwd and id_##_bwd. reads_: `out` or `in`, as in bwd_reads of the row; params_: how many float
  * attributes; only_: see act_cuda_fwd(). */
 #define ACT_CUDA_FUNCTIONS(id_, only_, params_, fwd_, reads_, bwd_)                                    \
+    namespace {                                                                                        \
     struct id_##_y {                                                                                   \
         float p, q;                                                                                    \
         __device__ float operator()(float x) const { return (fwd_); }                                  \
@@ -52,6 +53,7 @@ static inline float act_cuda_param(const struct op_call *c, size_t i, size_t n)
         float p, q;                                                                                    \
         __device__ float operator()(float d, [[maybe_unused]] float v) const { return (bwd_); }        \
     };                                                                                                 \
+    }                                                                                                  \
     static int id_##_fwd(const struct op_call *c, struct err *err)                                     \
     {                                                                                                  \
         return act_cuda_fwd<only_>(                                                                    \

@@ -5,7 +5,9 @@ extern "C" {
 #include "op/act/params.h"
 }
 
-/* T: what the limits are computed in; Limit: as they lie there. NULL: no limit, or `otherwise`. */
+namespace {
+
+/* Of one number each; NULL: there is none. */
 template <typename T> struct limits {
     const T *lo, *hi;
 };
@@ -45,6 +47,8 @@ struct float_dx {
 
     __device__ float operator()(float d, float x) const { return x < m.lo() || x > m.hi() ? 0.0f : d; }
 };
+
+}
 
 template <typename T> static struct limits<T> limits_of(const struct op_call *c)
 {

@@ -5,6 +5,7 @@ extern "C" {
 #include "op/act/params.h"
 }
 
+namespace {
 struct nan_is {
     __device__ bool operator()(float x) const { return x != x; }
 };
@@ -17,6 +18,7 @@ struct inf_is {
         return (p.positive && x == INFINITY) || (p.negative && x == -INFINITY);
     }
 };
+}
 
 template <typename F> static int run(const struct op_call *c, F f, struct err *err)
 {

@@ -7,9 +7,11 @@ ACT_CUDA_FUNCTIONS(sign, void, 0, x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x * 0.0f,
 
 /* id_##_any: forward for floats and integers; expr_ of an int64 a, computed as uint64. */
 #define OF_ANY_TYPE(id_, expr_)                                                                        \
+    namespace {                                                                                        \
     struct id_##_whole {                                                                               \
         __device__ uint64_t operator()(int64_t a) const { return (uint64_t)(expr_); }                  \
     };                                                                                                 \
+    }                                                                                                  \
     static int id_##_any(const struct op_call *c, struct err *err)                                     \
     {                                                                                                  \
         size_t n = (size_t)tensor_elements(c->in[0]);                                                  \
@@ -31,9 +33,11 @@ OP_CUDA(op_neg, .fwd = neg_any, .bwd = neg_bwd);
 OP_CUDA(op_abs, .fwd = abs_any, .bwd = abs_bwd);
 OP_CUDA(op_sign, .fwd = sign_any, .bwd = sign_bwd);
 
+namespace {
 struct is_not {
     __device__ uint8_t operator()(uint8_t x) const { return x == 0; }
 };
+}
 
 static int not_fwd(const struct op_call *c, struct err *err)
 {
