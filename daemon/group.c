@@ -542,8 +542,6 @@ int group_open(struct run *r, struct err *err)
     if (rc == 0)
         rc = open_data_plane(r, err);
     if (rc == 0)
-        run_prepare_gpus(r, g->data_address);
-    if (rc == 0)
         rc = open_lease(r, err);
     return rc < 0 ? rc : open_rdzv(r, err);
 }

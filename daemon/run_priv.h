@@ -17,6 +17,7 @@
 #include "train/train.h"
 
 struct group;
+struct sensors;
 
 enum {
     EXIT_COMPLETE = 0,
@@ -33,6 +34,8 @@ struct run {
     struct metrics_http *http;
     struct report *report;
     struct reload *reload;
+    struct sensors *sensors;   /* NULL on CPUs */
+    struct rdzv_gpu *gpus;     /* [n_devices], owned: what they last said; NULL on CPUs */
     struct rdzv_progress progress; /* the loop's copy */
     struct train_opts train_opts;
     struct group *group; /* NULL without a cluster */
@@ -61,9 +64,6 @@ struct run {
 void run_end(struct run *r, int code, const char *text);
 /* Starts a generation; what it ends with comes back to run_ended(). */
 int run_train(struct run *r, const struct train_group *g, struct err *err);
-/* Once, before there are threads that look at the environment: what NCCL will find in it. `address`: by which
- * others reach this task; NULL: there are none. Nothing without GPUs. */
-void run_prepare_gpus(const struct run *r, const char *address);
 void run_save(struct run *r); /* on a thread of its own; then group_saved() or alone_saved() */
 uint64_t run_deadline_ms(const struct run *r);
 /* This task's numbers were the wrong ones. Once can happen. A machine that does it again and again holds

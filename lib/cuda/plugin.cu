@@ -1,11 +1,13 @@
 /* plugin.cu - the plugin's table: what the .cu files of all folders offer together. */
 #include <string.h>
 
+#include <cublasLt.h>
 #include <cudnn.h>
 
 #include "comm/nccl.cuh"
 #include "cuda/math.cuh"
 #include "device/device_cuda.cuh"
+#include "device/nvml.cuh"
 #include "optim/optim_cuda.cuh"
 
 extern "C" {
@@ -32,6 +34,7 @@ static void versions(struct cuda_versions *out)
 {
     memset(out, 0, sizeof(*out));
     cuda_versions(out);
+    out->cublaslt = (int)cublasLtGetVersion();
     out->cudnn = (int)cudnnGetVersion();
     out->nccl = comm_nccl_version();
 }
@@ -68,6 +71,7 @@ extern "C" __attribute__((visibility("default"))) const struct cuda_api trainerd
     .versions = versions,
     .gpus = cuda_gpus,
     .enter = cuda_enter,
+    .read = nvml_read,
     .alloc = cuda_alloc,
     .free = cuda_free,
     .pin = cuda_pin,
