@@ -8,8 +8,8 @@ __device__ static inline float value(const struct rnn_act &f, float x)
 {
     const float a = f.alpha, b = f.beta;
 
-    if (f.clips)
-        x = x < -f.clip ? -f.clip : x > f.clip ? f.clip : x;
+    if (f.clips && !(fabsf(x) < f.clip) && x == x) /* the bits of the bounds tell slope() */
+        return x < 0.0f ? f.lo : f.hi;
     switch (f.id) {
     case RNN_SIGMOID: return 1.0f / (1.0f + expf(-x));
     case RNN_TANH: return tanhf(x);
