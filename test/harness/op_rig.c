@@ -101,7 +101,13 @@ static size_t whole(const struct block *b)
     return b->bytes + 2 * GUARD;
 }
 
-/* Guards are as wide as kernels may ask the data to be aligned. */
+/* Where the data begins there, aligned as kernels may ask; elsewhere in every call: no address is to be
+ * remembered. */
+static char *start(const struct rig *r, const struct block *b)
+{
+    return (char *)b->there + 256 + r->calls_there % 2 * 256;
+}
+
 static void go(struct rig *r, struct block *b)
 {
     struct err err = { 0 };
@@ -109,8 +115,8 @@ static void go(struct rig *r, struct block *b)
     if (b->raw == NULL)
         return;
     if (b->there == NULL)
-        must(r->cuda->alloc(&b->there, whole(b) + 256, &err), &err);
-    must(r->cuda->copy((char *)b->there + 256 - GUARD, b->raw, whole(b), gpu.stream, &err), &err);
+        must(r->cuda->alloc(&b->there, whole(b) + 512, &err), &err);
+    must(r->cuda->copy(start(r, b) - GUARD, b->raw, whole(b), gpu.stream, &err), &err);
 }
 
 static void come(struct rig *r, struct block *b)
@@ -118,7 +124,7 @@ static void come(struct rig *r, struct block *b)
     struct err err = { 0 };
 
     if (b->raw != NULL)
-        must(r->cuda->copy(b->raw, (char *)b->there + 256 - GUARD, whole(b), gpu.stream, &err), &err);
+        must(r->cuda->copy(b->raw, start(r, b) - GUARD, whole(b), gpu.stream, &err), &err);
 }
 
 static void leave(struct rig *r, struct block *b)
@@ -133,9 +139,8 @@ static void *found_there;
 
 static void look_in(struct rig *r, struct block *b)
 {
-    (void)r;
     if (b->raw != NULL && b->raw + GUARD == looked_for)
-        found_there = (char *)b->there + 256;
+        found_there = start(r, b);
 }
 
 static void *there(struct rig *r, const void *here)
@@ -166,12 +171,31 @@ static const struct tensor *const *all_there(struct rig *r, const struct tensor 
     return at != NULL ? out->at : NULL;
 }
 
+/* Every second call becomes a graph, which is launched: a kernel must be content with either. */
+static int launch_there(struct rig *r, int (*kernel)(const struct op_call *c, struct err *err),
+                        const struct op_call *c, struct cuda_graph **graph, struct err *err)
+{
+    struct err captured = { 0 };
+    int rc;
+
+    *graph = NULL;
+    if (r->calls_there % 2 == 0)
+        return kernel(c, err);
+    must(r->cuda->capture(gpu.stream, &captured), &captured);
+    rc = kernel(c, err);
+    must(r->cuda->captured(gpu.stream, graph, &captured), &captured);
+    if (rc == 0)
+        must(r->cuda->launch(*graph, gpu.stream, &captured), &captured);
+    return rc;
+}
+
 static int call_there(struct rig *r, int (*kernel)(const struct op_call *c, struct err *err),
                       struct err *err)
 {
     struct tensors in, out, din, dout;
     struct op_call c = r->call;
     struct op_run run = r->run;
+    struct cuda_graph *graph;
     int rc, done;
 
     for_blocks(r, go);
@@ -187,11 +211,14 @@ static int call_there(struct rig *r, int (*kernel)(const struct op_call *c, stru
     c.save = there(r, c.save);
     c.scratch = there(r, c.scratch);
     c.run = &run;
-    rc = kernel(&c, err);
+    rc = launch_there(r, kernel, &c, &graph, err);
     for_blocks(r, come);
     while ((done = r->cuda->done(gpu.stream, NULL, err)) == 0)
         ; /* without a sleep: the emulator does a piece of the work each time it is asked */
     must(done, err);
+    if (graph != NULL)
+        r->cuda->graph_close(graph);
+    r->calls_there++;
     return rc;
 }
 
@@ -511,6 +538,9 @@ static int rig_plan(struct rig *r, struct err *err)
     }
     for (i = 0; i < r->n_out; i++) {
         r->out[i].layout = layout_for(r, &r->out[i].shape, i == 0);
+        if (r->gc->turned)
+            r->out[i].layout =
+                r->out[i].layout == TENSOR_PLAIN ? TENSOR_CHANNELS_LAST : TENSOR_PLAIN;
         bare[GRADCHECK_MAX + i] = r->out[i];
         bare[GRADCHECK_MAX + i].data = NULL;
     }

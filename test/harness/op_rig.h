@@ -47,6 +47,7 @@ struct rig {
     struct op_run run;
     struct op_call call;
     struct op_run *run_there;
+    uint32_t calls_there;
 };
 
 /* `wanted`: OP_IN bits of the gradients the plan is made for, as far as the case allows them. The

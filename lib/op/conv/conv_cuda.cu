@@ -44,7 +44,7 @@ static int open_passes(struct op_plan *p, struct conv_there *s, struct err *err)
     wanted[s->out] = true;
     wanted[s->in] = op_cuda_plan_wants(p, 0);
     wanted[CONV_W] = op_cuda_plan_wants(p, 1);
-    for (int k = 0; rc == 0 && k < CONV_OPERANDS; k++) {
+    for (int k = CONV_OPERANDS; rc == 0 && k-- > 0;) {
         struct conv_pass_spec spec = {
             (enum conv_operand)k, p->in[0]->dtype, x->dim[0], x->dim[1], y->dim[1], param->group,
             &param->window, k != s->out,
