@@ -168,13 +168,13 @@ static int calls(struct replica *r, struct gpu_slot *s, uint32_t i, uint32_t top
     r->reducer.added = 0;
     if (rc == 0)
         rc = plan_forward(r->plan, &run, err);
+    if (rc == 0) /* backward may use the memory of the loss */
+        rc = write_numbers(r, g->grads[top - 1], err);
     if (rc == 0)
         rc = plan_backward(r->plan, &run, g->grads[top - 1], last && g->comm != NULL ? on_ready : NULL, &ready,
                            err);
     if (rc == 0)
         rc = ready.rc;
-    if (rc == 0)
-        rc = write_numbers(r, g->grads[top - 1], err);
     if (rc == 0)
         rc = add_lanes(r, i, top, r->reducer.added, r->train->mem.grads, err);
     if (rc == 0 && last && g->comm != NULL)

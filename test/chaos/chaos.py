@@ -220,11 +220,11 @@ def write_job(folder, steps, **more):
 
 
 def undisturbed(run, folder, last):
-    """One task, two replicas, nobody around. Returns its task, and its folder."""
+    """One task, one replica, nobody around. Returns its task, and its folder."""
     alone = os.path.join(folder, "undisturbed")
     os.makedirs(alone)
     run.say("== one task that nobody disturbs, to step %d" % last)
-    t = kit.Task(write_job(alone, last), args=("--devices", "cpu:2", "--sample-log", os.path.join(alone, "samples.txt")))
+    t = kit.Task(write_job(alone, last), args=("--devices", "cpu:1", "--sample-log", os.path.join(alone, "samples.txt")))
     kit.expect_codes([t], [0], 600)
     return t, alone
 

@@ -128,6 +128,23 @@ static int window(const struct emulated_conv *c, const int64_t *at, const int64_
     return 1;
 }
 
+/* The sum of n products of elements that lie a step apart. */
+static double products(const struct emulated_tensor *a, int64_t i, int64_t step_a, const struct emulated_tensor *b,
+                       int64_t j, int64_t step_b, int64_t n, int flaws)
+{
+    const float *x = a->at, *y = b->at;
+    double sum = 0;
+
+    if (a->type == CUDNN_DATA_FLOAT && b->type == CUDNN_DATA_FLOAT && flaws == 0) {
+        for (int64_t k = 0; k < n; k++, i += step_a, j += step_b)
+            sum += (double)x[i] * (double)y[j];
+        return sum;
+    }
+    for (int64_t k = 0; k < n; k++, i += step_a, j += step_b)
+        sum += load(a, i, flaws) * load(b, j, flaws);
+    return sum;
+}
+
 /* y [n, o, e] = sum over the taps and the channels of o's group */
 static double forward(const struct emulated_conv *c, const int64_t *i)
 {
@@ -136,9 +153,9 @@ static double forward(const struct emulated_conv *c, const int64_t *i)
     double sum = 0;
 
     do
-        for (int64_t j = 0; tap(c, i + 2, k, at) && j < per; j++)
-            sum += load(&c->x, place(&c->x, i[0], first + j, at, c->space), c->flaws) *
-                   load(&c->w, place(&c->w, i[1], j, k, c->space), c->flaws);
+        if (tap(c, i + 2, k, at))
+            sum += products(&c->x, place(&c->x, i[0], first, at, c->space), c->x.step[1], &c->w,
+                            place(&c->w, i[1], 0, k, c->space), c->w.step[1], per, c->flaws);
     while (next(k, c->w.size + 2, c->space));
     return sum;
 }
@@ -151,9 +168,9 @@ static double bwd_data(const struct emulated_conv *c, const int64_t *i)
     double sum = 0;
 
     do
-        for (int64_t j = 0; window(c, i + 2, k, e) && j < filters; j++)
-            sum += load(&c->y, place(&c->y, i[0], first + j, e, c->space), c->flaws) *
-                   load(&c->w, place(&c->w, first + j, i[1] % per, k, c->space), c->flaws);
+        if (window(c, i + 2, k, e))
+            sum += products(&c->y, place(&c->y, i[0], first, e, c->space), c->y.step[1], &c->w,
+                            place(&c->w, first, i[1] % per, k, c->space), c->w.step[0], filters, c->flaws);
     while (next(k, c->w.size + 2, c->space));
     return sum;
 }
@@ -166,9 +183,9 @@ static double bwd_filter(const struct emulated_conv *c, const int64_t *i)
     double sum = 0;
 
     do
-        for (int64_t n = 0; tap(c, e, i + 2, at) && n < c->x.size[0]; n++)
-            sum += load(&c->x, place(&c->x, n, channel, at, c->space), c->flaws) *
-                   load(&c->y, place(&c->y, n, i[0], e, c->space), c->flaws);
+        if (tap(c, e, i + 2, at))
+            sum += products(&c->x, place(&c->x, 0, channel, at, c->space), c->x.step[0], &c->y,
+                            place(&c->y, 0, i[0], e, c->space), c->y.step[0], c->x.size[0], c->flaws);
     while (next(e, c->y.size + 2, c->space));
     return sum;
 }

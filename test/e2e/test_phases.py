@@ -360,12 +360,12 @@ def is_named_while_gradients_are_reduced(rank, fault, elastic=GOES_ON, **changes
         run.now(other).until(lambda t: lost(t, "does not move") or lost(t, "within"), 60)
     first.until(lambda t: t.events("end"))
     assert "exit 138" in first.events("end")[0]["message"], first.log()
-    step = max(first.steps(), default=0) + 1
+    done = max(first.steps(), default=None)  # None: it may have come when the others had made some
     at = [r["_at"] for r in first.records if r.get("event") in ("view", "step")][-1]
     first.kill()  # it ends by itself, with 138, but takes its time
     for other in others:
         said = lost(run.now(other), "worker")[0]
-        assert_names(said, run, rank, "step %d, in reduce for " % step)
+        assert_names(said, run, rank, "in reduce for " if done is None else "step %d, in reduce for " % (done + 1))
         assert "does not move, and the others wait for it; this phase has a limit of" in said, said
         took = next(r["_at"] for r in run.now(other).events("group") if r["message"] == said) - at
         assert took < 15, "%s of worker %d was named after %.1f s" % (fault, rank, took)
@@ -441,13 +441,13 @@ def the_first_cause_is_the_last_word_of_every_task_when_the_job_ends():
 
 
 def data_that_cannot_be_read_and_a_disk_that_cannot_be_written_are_named_by_all():
-    rows = ((1, "data.read@30+", {"data": {"cache": "none"}, "train": {"deadline_seconds": 2}}, ("-0.tfrecord", "Input/output error")),
-            (0, "ckpt.write@1+", {"checkpoint": {"every_steps": 0}, "train": {"deadline_seconds": 2}},
+    rows = ((1, "data.read@30+", {"data": {"cache": "none"}, "train": {"deadline_seconds": 5}}, ("-0.tfrecord", "Input/output error")),
+            (0, "ckpt.write@1+", {"checkpoint": {"every_steps": 0}, "train": {"deadline_seconds": 5}},
              ("last checkpoint, step 12", "Input/output error")))
     for rank, fault, changes, words in rows:
         run = Run({rank: [fault]}, steps=12, elastic={"min_world": 4, "rejoin_seconds": 1}, **changes)
         run.start_all()
-        assert run.now(rank).wait(30) == 138, run.logs()
+        assert run.now(rank).wait(60) == 138, run.logs()
         mine = run.now(rank).events("end")[-1]["message"]
         assert all(w in mine for w in (*words, "worker %d (127.0.0.1:%d)" % (rank, run.ports[rank]))), mine
         for other in (r for r in range(4) if r != rank):
@@ -592,8 +592,8 @@ def all_are_asked_to_leave_while_one_dies_and_go_on_later():
 
 
 def with_a_short_deadline_the_job_ends_everywhere_and_goes_on_when_all_are_back():
-    run = Run({2: kills("train.forward@6", "train.commit@3")}, steps=24, pause=3, elastic={"min_world": 4, "rejoin_seconds": 0.5},
-              train={"deadline_seconds": 2}, detection={"silent_seconds": 0.9}, supervised=True)
+    run = Run({2: kills("train.forward@6", "train.commit@3")}, steps=24, pause=6, elastic={"min_world": 4, "rejoin_seconds": 0.5},
+              train={"deadline_seconds": 4}, detection={"silent_seconds": 0.9}, supervised=True)
     run.start_all().relay(60).is_as_undisturbed()
 
 

@@ -59,6 +59,7 @@ struct gradcheck_case {
     bool float16;        /* all that instead in float16, which only GPUs compute in */
     enum tensor_layout layout; /* of tensors of rank >= 3 for OP_LAYOUT_ANY rows; gradcheck_run does
                                   both by itself */
+    bool turned; /* outputs lie the other way: for Reorder */
     struct op_run run; /* loss_scale 0: 1 */
     uint32_t stream;
     uint64_t seed; /* of random data */

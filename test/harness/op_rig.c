@@ -538,6 +538,9 @@ static int rig_plan(struct rig *r, struct err *err)
     }
     for (i = 0; i < r->n_out; i++) {
         r->out[i].layout = layout_for(r, &r->out[i].shape, i == 0);
+        if (r->gc->turned)
+            r->out[i].layout =
+                r->out[i].layout == TENSOR_PLAIN ? TENSOR_CHANNELS_LAST : TENSOR_PLAIN;
         bare[GRADCHECK_MAX + i] = r->out[i];
         bare[GRADCHECK_MAX + i].data = NULL;
     }

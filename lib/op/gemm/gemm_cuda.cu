@@ -121,7 +121,7 @@ static int forward(const struct op_call *c, struct err *err)
         rc = product_run(s->y, c->in[0]->data, c->in[1]->data, y, row, g->alpha, before,
                          op_at(c->scratch, s->spare_bytes), op_stream(c), err);
     if (rc == 0 && s->is_wide)
-        OP_FLOATS(c->out[0]->dtype, rc = op_each(op_stream(c), (T *)c->out[0]->data, n, false, times{ 1.0f }, err,
+        OP_FLOATS(c->out[0]->dtype, rc = op_each(op_stream(c), (T *)c->out[0]->data, n, false, op_same(), err,
                                                  (const float *)y));
     return rc;
 }

@@ -267,16 +267,12 @@ int product_open(const struct product_problem *p, struct product **out, struct e
 
 /* ---- run ---- */
 
-struct same {
-    __device__ float operator()(float x) const { return x; }
-};
-
 /* n numbers of one type as another, or added to what is there. */
 template <typename To>
 static int convert_to(const void *from, enum tensor_dtype type, To *to, size_t n, bool add, cudaStream_t stream,
                       struct err *err)
 {
-    OP_FLOATS(type, return op_each(stream, to, n, add, same(), err, (const T *)from));
+    OP_FLOATS(type, return op_each(stream, to, n, add, op_same(), err, (const T *)from));
     return 0;
 }
 

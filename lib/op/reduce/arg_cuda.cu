@@ -6,6 +6,8 @@ extern "C" {
 #include "op/reduce/params.h"
 }
 
+namespace {
+
 template <typename T> struct found {
     T best;
     int64_t at; /* -1: none yet */
@@ -38,9 +40,13 @@ template <typename T, bool Greatest> struct arg_of {
     __device__ void put(size_t at, acc a) const { y[at] = a.at; }
 };
 
+} // namespace
+
 static void walk_of(const struct arg *p, struct reduce_walk *w)
 {
-    const struct reduce_axis axes[3] = { { p->a.outer, false, p->a.inner }, { p->a.k, true, 0 }, { p->a.inner, false, 1 } };
+    const struct reduce_axis axes[3] = {
+        { p->a.outer, false, p->a.inner }, { p->a.k, true, 0 }, { p->a.inner, false, 1 }
+    };
 
     reduce_walk_make(w, axes, 3, 1);
 }

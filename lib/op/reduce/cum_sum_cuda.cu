@@ -5,6 +5,8 @@ extern "C" {
 #include "op/reduce/params.h"
 }
 
+namespace {
+
 enum { THREADS = 256, EACH = 4, COLUMNS_MIN = 2048 };
 
 /* Sum of x of the threads before this one; *all: of the whole block. room: THREADS / 32. */
@@ -90,6 +92,8 @@ template <typename T, typename S> __global__ void along_thread(const run r, cons
         }
     }
 }
+
+} // namespace
 
 template <typename T, typename S>
 static int launch(const struct op_call *c, run r, const void *x, void *y, struct err *err)

@@ -1,6 +1,8 @@
 /* extreme_cuda.cu - see extreme.c. */
 #include "op/reduce/reduce_cuda.cuh"
 
+namespace {
+
 /* y = the greatest x, or the least; -inf and inf of none. NaN wins. */
 template <bool Greatest> struct extreme {
     const float *x;
@@ -18,7 +20,7 @@ template <bool Greatest> struct extreme {
     __device__ void put(size_t at, acc a) const { y[at] = a; }
 };
 
-__device__ static inline bool is_y(float x, float y)
+__device__ inline bool is_y(float x, float y)
 {
     return x == y || (x != x && y != y);
 }
@@ -53,6 +55,8 @@ struct to_equals {
     __device__ float operator()(at a, float v, float, size_t) const { return is_y(v, a.y) ? a.share : 0.0f; }
 };
 
+} // namespace
+
 template <bool Greatest> static int forward(const struct op_call *c, struct err *err)
 {
     extreme<Greatest> f = { (const float *)c->in[0]->data, (float *)c->out[0]->data };
@@ -82,6 +86,8 @@ REDUCE_CUDA(reduce_max, 18, forward<true>, backward);
 REDUCE_CUDA(reduce_min, 18, forward<false>, backward);
 
 /* ---- ReduceProd ---- */
+
+namespace {
 
 struct factors { /* the product of those that are not 0, and how many are */
     double product, zeros;
@@ -134,6 +140,8 @@ struct by_others {
         return zeros > 0 ? 0.0f : (float)((double)a.dy * others);
     }
 };
+
+} // namespace
 
 static int prod_forward(const struct op_call *c, struct err *err)
 {

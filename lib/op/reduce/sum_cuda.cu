@@ -2,6 +2,8 @@
 #include "op/reduce/exp_sum.cuh"
 #include "op/reduce/reduce_cuda.cuh"
 
+namespace {
+
 enum finish { AS_IS, MEAN, ROOT, LOG };
 
 struct just_x {
@@ -51,10 +53,12 @@ struct log_sum_exp {
     __device__ at of(size_t) const { return {}; }
     __device__ item load(size_t i) const { return x[i]; }
     __device__ acc add(acc a, item v, size_t, at) const { return exp_sum_add(a, v); }
-    __device__ acc add_pack(acc a, const op_pack<float> &p) const { return exp_sum_add_pack(a, p); }
+    __device__ acc add_pack(acc a, const op_pack<float> &p, size_t, at) const { return exp_sum_add_pack(a, p); }
     __device__ acc merge(acc a, acc b) const { return exp_sum_merge(a, b); }
     __device__ void put(size_t at, acc a) const { y[at] = (float)((double)exp_sum_shift(a.max) + log(a.sum)); }
 };
+
+} // namespace
 
 template <typename M, enum finish How, enum reduce_whole Whole>
 static int forward(const struct op_call *c, struct err *err)
@@ -75,6 +79,8 @@ static int log_sum_exp_forward(const struct op_call *c, struct err *err)
 }
 
 /* ---- backward ---- */
+
+namespace {
 
 struct as_it_is {
     static constexpr bool X = false, Y = false;
@@ -129,6 +135,8 @@ template <typename M> struct spread {
     __device__ at_y of(size_t i) const { return { dy[i] * scale, M::Y ? y[i] : 0.0f }; }
     __device__ float operator()(at_y at, float v, float, size_t) const { return M()(at.dy, v, at.y); }
 };
+
+} // namespace
 
 template <typename M, enum finish How> static int backward(const struct op_call *c, struct err *err)
 {

@@ -12,6 +12,8 @@ extern "C" {
 #include "op/reduce/params.h"
 }
 
+namespace {
+
 enum { THREADS = 256, DIGITS = 256, SHARED_KEYS = 2048, BLOCKS = 132 * 4 };
 
 struct choice {
@@ -146,6 +148,8 @@ __global__ void bring_back(const choice s, size_t total, const float *dy, const 
         dx[(outer * s.k + (size_t)kept[i]) * s.inner + j] += dy[i];
     }
 }
+
+} // namespace
 
 static int plan(struct op_plan *p, struct err *err)
 {

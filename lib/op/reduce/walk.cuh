@@ -112,12 +112,14 @@ template <typename F, typename P>
 __device__ static inline typename F::acc reduce_add_pack(const F &f, typename F::acc acc, const P &p, size_t g,
                                                          const typename F::at &at)
 {
-    if constexpr (requires { f.add_pack(acc, p); })
-        return f.add_pack(acc, p);
+    if constexpr (requires { f.add_pack(acc, p, g, at); }) {
+        return f.add_pack(acc, p, g, at);
+    } else {
 #pragma unroll
-    for (size_t k = 0; k < P::N; k++)
-        acc = f.add(acc, op_wide(p.v[k]), g + k, at);
-    return acc;
+        for (size_t k = 0; k < P::N; k++)
+            acc = f.add(acc, op_wide(p.v[k]), g + k, at);
+        return acc;
+    }
 }
 
 /* The same in packs: of a run from its first aligned element on, else of an aligned tensor. */
@@ -204,7 +206,7 @@ template <typename F> __global__ void reduce_splits_kernel(F f, const reduce_wal
  *   at of(y)
  *   item load(i)             element i of x
  *   acc add(acc, item, g, at)   g: which of the elements of its y, in the order of x's memory
- *   acc add_pack(acc, pack)  optional: a whole pack at once
+ *   acc add_pack(acc, pack, g, at)   optional: a whole pack at once, g: of its first
  *   acc merge(acc, acc)
  *   put(y, acc)              what becomes of it
  *   x                        where it is to be loaded in packs: const T *, of which load() gives op_wide(x[i])

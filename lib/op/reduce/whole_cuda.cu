@@ -40,8 +40,10 @@ void reduce_cuda_free(void *state)
 
 /* ---- integers ---- */
 
+namespace {
+
 /* T: unsigned, so that sums and products wrap; of extremes signed. by: what a sum is divided by. */
-template <typename T, enum reduce_whole How> struct whole {
+template <typename T, int How> struct whole {
     const T *in;
     T *y;
     int64_t by;
@@ -72,7 +74,9 @@ template <typename T, enum reduce_whole How> struct whole {
     }
 };
 
-template <typename T, enum reduce_whole How> static int run(const struct op_call *c, int64_t by, struct err *err)
+} // namespace
+
+template <typename T, int How> static int run(const struct op_call *c, int64_t by, struct err *err)
 {
     whole<T, How> f = { (const T *)c->in[0]->data, (T *)c->out[0]->data, by };
 

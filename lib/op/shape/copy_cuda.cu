@@ -1,35 +1,40 @@
 /* copy_cuda.cu - see copy_cuda.cuh. */
 #include "op/shape/copy_cuda.cuh"
 
+namespace {
+
 enum { SIDE = 32, LEAST = 8 /* lines shorter than this do not pay for a square */ };
 
-template <typename T, int V> struct alignas(sizeof(T) * V) copy_unit {
-    T v[V];
-};
-
 template <typename T, int V, bool ADD>
-__device__ static inline void store(copy_unit<T, V> *y, copy_unit<T, V> x)
+__device__ static inline void store(op_pack<T, V> *y, op_pack<T, V> x)
 {
     if constexpr (ADD) {
-        copy_unit<T, V> old = *y;
+        op_pack<T, V> old = *y;
 
 #pragma unroll
         for (int k = 0; k < V; k++)
             x.v[k] = op_narrow<T>(op_wide(old.v[k]) + op_wide(x.v[k]));
     }
-    *y = x;
+    if constexpr (sizeof(x) == 4) { /* nvcc would make several of it */
+        uint32_t word;
+
+        memcpy(&word, &x, sizeof(word));
+        *(uint32_t *)y = word;
+    } else {
+        *y = x;
+    }
 }
 
-/* Units of V elements in the order of y's memory, one for each thread and round; small ones four at a time,
- * so that enough bytes are on their way. */
-template <typename T, int V, bool ADD, typename I>
-__global__ void copy_units(copy_walk<I> w, I n, const copy_unit<T, V> *x, copy_unit<T, V> *y)
+/* Units of V elements in the order of y's memory, one for each thread and round; two at a time, small
+ * ones four, so that enough bytes are on their way. */
+template <typename T, int V, bool ADD>
+__global__ void copy_units(struct copy_walk w, size_t n, const op_pack<T, V> *x, op_pack<T, V> *y)
 {
-    constexpr int AT_ONCE = sizeof(T) * V < 16 ? 4 : 1;
-    I step = (I)gridDim.x * blockDim.x;
+    constexpr int AT_ONCE = sizeof(T) * V < 16 ? 4 : 2;
+    size_t step = (size_t)gridDim.x * blockDim.x;
 
-    for (I i = (I)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += AT_ONCE * step) {
-        copy_unit<T, V> value[AT_ONCE];
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += AT_ONCE * step) {
+        op_pack<T, V> value[AT_ONCE];
         int64_t to[AT_ONCE];
 
 #pragma unroll
@@ -37,48 +42,48 @@ __global__ void copy_units(copy_walk<I> w, I n, const copy_unit<T, V> *x, copy_u
             int64_t from = 0;
 
             to[k] = 0;
-            if (i + (I)k * step >= n)
+            if (i + (size_t)k * step >= n)
                 continue;
-            copy_place<I>(w, i + (I)k * step, &from, &to[k]);
+            copy_place(w, i + (size_t)k * step, &from, &to[k]);
             value[k] = x[from];
         }
 #pragma unroll
         for (int k = 0; k < AT_ONCE; k++)
-            if (i + (I)k * step < n)
+            if (i + (size_t)k * step < n)
                 store<T, V, ADD>(&y[to[k]], value[k]);
     }
 }
 
 /* Two axes, of which `a` has step 1 in y and `b` in x, in squares of SIDE * V elements: a block reads the
  * lines of x in units of V, and writes those of y so. */
-template <typename I> struct squares {
+struct squares {
     int64_t a, b;                /* elements along them */
     int64_t a_from, b_to;        /* their steps on the other side, in elements */
-    shape_divisor<I> across, down; /* squares along a, along b */
-    copy_walk<I> rest;           /* the other axes, in elements */
-    I n;                         /* squares in all */
+    struct op_divisor across, down; /* squares along a, along b */
+    struct copy_walk rest;       /* the other axes, in elements */
+    size_t n;                    /* squares in all */
 };
 
-template <typename T, int V, bool ADD, typename I>
-__global__ void copy_squares(squares<I> q, const T *x, T *y)
+template <typename T, int V, bool ADD>
+__global__ void copy_squares(struct squares q, const T *x, T *y)
 {
     constexpr int WIDE = SIDE * V;
     __shared__ T room[WIDE][WIDE + 4 / (sizeof(T) < 4 ? sizeof(T) : 4)];
     int lane = threadIdx.x % 32, row = threadIdx.x / 32;
 
-    for (I i = blockIdx.x; i < q.n; i += gridDim.x) {
-        I rest = q.across(i), outer = q.down(rest);
-        int64_t a0 = (int64_t)(i - rest * q.across.d) * WIDE, b0 = (int64_t)(rest - outer * q.down.d) * WIDE;
+    for (size_t i = blockIdx.x; i < q.n; i += gridDim.x) {
+        uint64_t rest = i;
+        int64_t a0 = (int64_t)op_digit(&rest, q.across) * WIDE, b0 = (int64_t)op_digit(&rest, q.down) * WIDE;
         int64_t from = 0, to = 0;
 
-        copy_place<I>(q.rest, outer, &from, &to);
+        copy_place(q.rest, rest, &from, &to);
 #pragma unroll
         for (int r = 0; r < WIDE; r += 8) {
             int k = r + row;
 
             if (a0 + k >= q.a || b0 + lane * V >= q.b)
                 continue;
-            copy_unit<T, V> u = *(const copy_unit<T, V> *)(x + from + (a0 + k) * q.a_from + b0 + lane * V);
+            op_pack<T, V> u = *(const op_pack<T, V> *)(x + from + (a0 + k) * q.a_from + b0 + lane * V);
 
 #pragma unroll
             for (int e = 0; e < V; e++)
@@ -87,7 +92,7 @@ __global__ void copy_squares(squares<I> q, const T *x, T *y)
         __syncthreads();
 #pragma unroll
         for (int r = 0; r < WIDE; r += 8) {
-            copy_unit<T, V> u;
+            op_pack<T, V> u;
             int k = r + row;
 
             if (b0 + k >= q.b || a0 + lane * V >= q.a)
@@ -95,7 +100,7 @@ __global__ void copy_squares(squares<I> q, const T *x, T *y)
 #pragma unroll
             for (int e = 0; e < V; e++)
                 u.v[e] = room[lane * V + e][k];
-            store<T, V, ADD>((copy_unit<T, V> *)(y + to + (b0 + k) * q.b_to + a0 + lane * V), u);
+            store<T, V, ADD>((op_pack<T, V> *)(y + to + (b0 + k) * q.b_to + a0 + lane * V), u);
         }
         __syncthreads();
     }
@@ -103,13 +108,13 @@ __global__ void copy_squares(squares<I> q, const T *x, T *y)
 
 /* ---- which of them, and how ---- */
 
-static size_t magnitude(ptrdiff_t step)
+size_t magnitude(ptrdiff_t step)
 {
     return (size_t)(step < 0 ? -step : step);
 }
 
 /* Innermost first by the steps in y, neighbours merged. */
-static struct copy in_order_of_y(const struct copy *c)
+struct copy in_order_of_y(const struct copy *c)
 {
     struct copy o = { .n = 0, .from = c->from, .to = c->to, .is_empty = c->is_empty };
     uint32_t n = 0;
@@ -134,7 +139,7 @@ static struct copy in_order_of_y(const struct copy *c)
     return o;
 }
 
-static size_t elements(const struct copy *c)
+size_t elements(const struct copy *c)
 {
     size_t n = 1;
 
@@ -144,7 +149,7 @@ static size_t elements(const struct copy *c)
 }
 
 /* The most elements, a power of two of at most `most`, that divide all steps but 1, and the lines. */
-static size_t unit_of(const struct copy *c, const char *x, const char *y, size_t size, size_t most)
+size_t unit_of(const struct copy *c, const char *x, const char *y, size_t size, size_t most)
 {
     size_t unit = most;
     auto fits = [&](ptrdiff_t step) { return step % (ptrdiff_t)unit == 0; };
@@ -163,58 +168,50 @@ static size_t unit_of(const struct copy *c, const char *x, const char *y, size_t
 }
 
 template <typename T, int V, bool ADD>
-static int run_units(cudaStream_t s, const struct copy *c, const T *x, T *y, struct err *err)
+int run_units(cudaStream_t s, const struct copy *c, const T *x, T *y, struct err *err)
 {
     size_t n = elements(c) / V;
-    unsigned blocks = op_blocks(n, OP_THREADS * (sizeof(T) * V < 16 ? 4 : 1));
+    struct copy_walk w = {};
 
-    SHAPE_INDEX(n, {
-        copy_walk<I> w = {};
+    for (uint32_t k = 0; k < c->n; k++) {
+        struct copy_axis a = c->axis[k];
 
-        for (uint32_t k = 0; k < c->n; k++) {
-            struct copy_axis a = c->axis[k];
-
-            if (V > 1 && k == 0) {
-                a.size /= V;
-                a.from = a.to = V;
-            }
-            copy_walk_add(&w, &a, V);
+        if (V > 1 && k == 0) {
+            a.size /= V;
+            a.from = a.to = V;
         }
-        CUDA_LAUNCH((copy_units<T, V, ADD, I>), blocks, OP_THREADS, 0, s, w, (I)n,
-                    (const copy_unit<T, V> *)x, (copy_unit<T, V> *)y);
-    });
+        copy_walk_add(&w, &a, V);
+    }
+    CUDA_LAUNCH((copy_units<T, V, ADD>), op_blocks(n, OP_THREADS * (sizeof(T) * V < 16 ? 4 : 2)), OP_THREADS, 0,
+                s, w, n, (const op_pack<T, V> *)x, (op_pack<T, V> *)y);
     return cuda_launched(err);
 }
 
 /* a: the first axis; b: the one with step 1 in x. */
 template <typename T, int V, bool ADD>
-static int run_squares(cudaStream_t s, const struct copy *c, uint32_t b, const T *x, T *y, struct err *err)
+int run_squares(cudaStream_t s, const struct copy *c, uint32_t b, const T *x, T *y, struct err *err)
 {
     constexpr size_t WIDE = SIDE * V;
     size_t across = (c->axis[0].size + WIDE - 1) / WIDE, down = (c->axis[b].size + WIDE - 1) / WIDE;
-    size_t n = elements(c) / (c->axis[0].size * c->axis[b].size) * across * down;
+    struct squares q = {};
 
-    SHAPE_INDEX(n, {
-        squares<I> q = {};
-
-        q.a = (int64_t)c->axis[0].size;
-        q.b = (int64_t)c->axis[b].size;
-        q.a_from = c->axis[0].from;
-        q.b_to = c->axis[b].to;
-        q.across = shape_divisor<I>(across);
-        q.down = shape_divisor<I>(down);
-        q.n = (I)n;
-        for (uint32_t k = 1; k < c->n; k++)
-            if (k != b)
-                copy_walk_add(&q.rest, &c->axis[k], 1);
-        CUDA_LAUNCH((copy_squares<T, V, ADD, I>), op_blocks(n, 1), OP_THREADS, 0, s, q, x, y);
-    });
+    q.a = (int64_t)c->axis[0].size;
+    q.b = (int64_t)c->axis[b].size;
+    q.a_from = c->axis[0].from;
+    q.b_to = c->axis[b].to;
+    q.across = op_divisor_of(across);
+    q.down = op_divisor_of(down);
+    q.n = elements(c) / (c->axis[0].size * c->axis[b].size) * across * down;
+    for (uint32_t k = 1; k < c->n; k++)
+        if (k != b)
+            copy_walk_add(&q.rest, &c->axis[k], 1);
+    CUDA_LAUNCH((copy_squares<T, V, ADD>), op_blocks(q.n, 1), OP_THREADS, 0, s, q, x, y);
     return cuda_launched(err);
 }
 
-/* T: the elements; A: what 16 bytes are made of. */
+/* The first axis is that of y's lines. */
 template <typename T, bool ADD>
-static int run(cudaStream_t s, const struct copy *c, const T *x, T *y, struct err *err)
+int run(cudaStream_t s, const struct copy *c, const T *x, T *y, struct err *err)
 {
     constexpr int PACK = 16 / sizeof(T), WORD = sizeof(T) < 4 ? 4 / sizeof(T) : 1;
     const struct copy_axis *in = &c->axis[0];
@@ -241,7 +238,7 @@ static int run(cudaStream_t s, const struct copy *c, const T *x, T *y, struct er
     return run_squares<T, 1, ADD>(s, c, b, x, y, err);
 }
 
-static bool is_sum(const struct copy *c)
+bool is_sum(const struct copy *c)
 {
     bool sums = false;
 
@@ -249,6 +246,8 @@ static bool is_sum(const struct copy *c)
         sums = sums || c->axis[k].to == 0;
     return sums;
 }
+
+} // namespace
 
 int copy_cuda_run(cudaStream_t s, const struct copy *c, const void *x, void *y, enum tensor_dtype dtype,
                   bool add, void *scratch, struct err *err)

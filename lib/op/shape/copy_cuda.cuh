@@ -22,29 +22,26 @@ size_t copy_cuda_scratch(const struct copy *c);
 /* ---- for copy_cuda.cu and copy_sum_cuda.cu ---- */
 
 /* Axes innermost first; `from` and `to` in units of what is moved. */
-template <typename I> struct copy_walk {
+struct copy_walk {
     uint32_t n;
-    shape_divisor<I> size[COPY_AXES];
+    struct op_divisor size[COPY_AXES];
     int64_t from[COPY_AXES], to[COPY_AXES];
 };
 
-template <typename I>
-__device__ static inline void copy_place(const copy_walk<I> &w, I i, int64_t *from, int64_t *to)
+__device__ static inline void copy_place(const struct copy_walk &w, size_t i, int64_t *from, int64_t *to)
 {
     for (uint32_t k = 0; k < w.n; k++) {
-        I q = k + 1 < w.n ? w.size[k](i) : 0;
-        I at = i - q * w.size[k].d;
+        uint64_t rest = i, at = k + 1 < w.n ? op_digit(&rest, w.size[k]) : rest;
 
         *from += (int64_t)at * w.from[k];
         *to += (int64_t)at * w.to[k];
-        i = q;
+        i = rest;
     }
 }
 
-template <typename I>
-static inline void copy_walk_add(copy_walk<I> *w, const struct copy_axis *a, size_t unit)
+static inline void copy_walk_add(struct copy_walk *w, const struct copy_axis *a, size_t unit)
 {
-    w->size[w->n] = shape_divisor<I>(a->size);
+    w->size[w->n] = op_divisor_of(a->size);
     w->from[w->n] = a->from / (ptrdiff_t)unit;
     w->to[w->n++] = a->to / (ptrdiff_t)unit;
 }

@@ -6,7 +6,9 @@
  * a second launch adds those. */
 #include "op/shape/copy_cuda.cuh"
 
-static constexpr size_t STRETCHES = 1024;
+namespace {
+
+constexpr size_t STRETCHES = 1024;
 
 struct sum_plan {
     size_t kept, summed;
@@ -15,7 +17,7 @@ struct sum_plan {
 };
 
 /* c: innermost first by `to`, so the summed axes come first. */
-static struct sum_plan plan_of(const struct copy *c)
+struct sum_plan plan_of(const struct copy *c)
 {
     struct sum_plan p = { 1, 1, 1, 1, false };
     size_t least = SIZE_MAX, enough, shortest;
@@ -41,7 +43,7 @@ static struct sum_plan plan_of(const struct copy *c)
 }
 
 /* y: at the element's place, or, when there are several stretches, [stretch, element]. */
-__global__ void copy_sum(copy_walk<uint64_t> kept, copy_walk<uint64_t> summed, struct sum_plan p, bool add,
+__global__ void copy_sum(struct copy_walk kept, struct copy_walk summed, struct sum_plan p, bool add,
                          const float *x, float *y)
 {
     size_t lanes = p.by_warps ? 32 : 1, lane = p.by_warps ? threadIdx.x % 32 : 0;
@@ -52,12 +54,12 @@ __global__ void copy_sum(copy_walk<uint64_t> kept, copy_walk<uint64_t> summed, s
 
     if (i >= p.kept) /* whole warps of them */
         return;
-    copy_place<uint64_t>(kept, i, &from, &to);
+    copy_place(kept, i, &from, &to);
 #pragma unroll 4
     for (size_t k = first + lane; k < end; k += lanes) {
         int64_t at = from;
 
-        copy_place<uint64_t>(summed, k, &at, &nothing);
+        copy_place(summed, k, &at, &nothing);
         sum += x[at];
     }
     if (p.by_warps)
@@ -70,10 +72,10 @@ __global__ void copy_sum(copy_walk<uint64_t> kept, copy_walk<uint64_t> summed, s
         y[to] = add ? y[to] + sum : sum;
 }
 
-static void launch(cudaStream_t s, const struct copy *c, const struct sum_plan *p, bool add, const float *x,
+void launch(cudaStream_t s, const struct copy *c, const struct sum_plan *p, bool add, const float *x,
                    float *y)
 {
-    copy_walk<uint64_t> kept = {}, summed = {};
+    struct copy_walk kept = {}, summed = {};
     size_t threads = p->kept * (p->by_warps ? 32 : 1);
     dim3 grid((unsigned)((threads + OP_THREADS - 1) / OP_THREADS), (unsigned)p->stretches);
 
@@ -81,6 +83,8 @@ static void launch(cudaStream_t s, const struct copy *c, const struct sum_plan *
         copy_walk_add(c->axis[k].to == 0 ? &summed : &kept, &c->axis[k], 1);
     CUDA_LAUNCH(copy_sum, grid, OP_THREADS, 0, s, kept, summed, *p, add, x, y);
 }
+
+} // namespace
 
 size_t copy_cuda_scratch(const struct copy *c)
 {

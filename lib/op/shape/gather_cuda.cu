@@ -4,26 +4,28 @@
  * adds those, stretch by stretch. */
 #include "op/shape/rows_cuda.cuh"
 
-static constexpr size_t RUN = 32;
+namespace {
+
+constexpr size_t RUN = 32;
 
 /* save: the list. scratch of backward: the order, what sorting needs, pieces. */
-static size_t stretches_of(const struct rows *r)
+size_t stretches_of(const struct rows *r)
 {
     return (r->n + RUN - 1) / RUN;
 }
 
-static size_t order_bytes(const struct rows *r)
+size_t order_bytes(const struct rows *r)
 {
     return rows_round(r->n * sizeof(int64_t));
 }
 
-static int plan(struct op_plan *p, struct err *err)
+int plan(struct op_plan *p, struct err *err)
 {
     const struct rows *r = (const struct rows *)p->param;
 
     (void)err;
     p->save_bytes = rows_bytes(r);
-    if (p->training)
+    if (op_cuda_plan_wants(p, 0))
         p->scratch_bytes = order_bytes(r) + rows_round(rows_cuda_order_scratch(r->n)) +
                            r->rounds * stretches_of(r) * 2 * r->width * sizeof(float);
     return 0;
@@ -31,12 +33,10 @@ static int plan(struct op_plan *p, struct err *err)
 
 /* ---- forward ---- */
 
-struct alignas(16) sixteen {
-    uint64_t v[2];
-};
+using sixteen = op_pack<uint64_t>;
 
 /* What stands for a number that is not there: NaN of this type, as often as 8 bytes hold it, or 0. */
-static uint64_t bad_of(enum tensor_dtype t)
+uint64_t bad_of(enum tensor_dtype t)
 {
     switch ((int)t) {
     case TENSOR_F32: return 0x7fc000007fc00000u;
@@ -47,37 +47,40 @@ static uint64_t bad_of(enum tensor_dtype t)
     }
 }
 
-template <typename U> static inline U bad_unit(uint64_t bad) { return (U)bad; }
-template <> inline sixteen bad_unit<sixteen>(uint64_t bad) { return sixteen{ { bad, bad } }; }
+template <typename U> U bad_unit(uint64_t bad)
+{
+    if constexpr (std::is_same_v<U, sixteen>)
+        return { { bad, bad } };
+    else
+        return (U)bad;
+}
 
 /* y [round, n, width] = x [round, stride, width] at the rows; in units. A thread owns units, a grid apart. */
-template <typename U, typename I>
-__global__ void take(const U *x, const int64_t *list, U *y, I total, shape_divisor<I> width, shape_divisor<I> n,
-                     int64_t stride, U bad)
+template <typename U>
+__global__ void take(const U *x, const int64_t *list, U *y, size_t total, struct op_divisor width,
+                     struct op_divisor n, int64_t stride, U bad)
 {
-    for (I i = (I)blockIdx.x * blockDim.x + threadIdx.x; i < total; i += (I)gridDim.x * blockDim.x) {
-        I line = width(i), round = n(line);
-        int64_t row = list[line - round * n.d];
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < total;
+         i += (size_t)gridDim.x * blockDim.x) {
+        uint64_t round = i, column = op_digit(&round, width);
+        int64_t row = list[op_digit(&round, n)];
 
-        y[i] = row < 0 ? bad : x[((int64_t)round * stride + row) * (int64_t)width.d + (i - line * width.d)];
+        y[i] = row < 0 ? bad : x[((int64_t)round * stride + row) * (int64_t)width.by + (int64_t)column];
     }
 }
 
-template <typename U> static int run_take(const struct op_call *c, size_t bytes, struct err *err)
+template <typename U> int run_take(const struct op_call *c, size_t bytes, struct err *err)
 {
     const struct rows *r = (const struct rows *)c->param;
     size_t width = bytes / sizeof(U), total = r->rounds * r->n * width;
 
-    SHAPE_INDEX(total, {
-        CUDA_LAUNCH((take<U, I>), op_blocks(total, OP_THREADS), OP_THREADS, 0, op_stream(c),
-                    (const U *)c->in[0]->data, (const int64_t *)c->save, (U *)c->out[0]->data, (I)total,
-                    shape_divisor<I>(width), shape_divisor<I>(r->n), (int64_t)r->stride,
-                    bad_unit<U>(bad_of(c->in[0]->dtype)));
-    });
+    CUDA_LAUNCH((take<U>), op_blocks(total, OP_THREADS), OP_THREADS, 0, op_stream(c), (const U *)c->in[0]->data,
+                (const int64_t *)c->save, (U *)c->out[0]->data, total, op_divisor_of(width),
+                op_divisor_of(r->n), (int64_t)r->stride, bad_unit<U>(bad_of(c->in[0]->dtype)));
     return cuda_launched(err);
 }
 
-static int forward(const struct op_call *c, struct err *err)
+int forward(const struct op_call *c, struct err *err)
 {
     const struct rows *r = (const struct rows *)c->param;
     size_t bytes = r->width * tensor_dtype_bytes(c->in[0]->dtype);
@@ -97,14 +100,23 @@ static int forward(const struct op_call *c, struct err *err)
 
 template <int V> struct alignas(4 * V) floats {
     float v[V];
-
-    __device__ void operator+=(const floats &o)
-    {
-#pragma unroll
-        for (int k = 0; k < V; k++)
-            v[k] += o.v[k];
-    }
 };
+
+template <int V> __device__ static inline floats<V> plus(floats<V> a, const floats<V> &b)
+{
+#pragma unroll
+    for (int k = 0; k < V; k++)
+        a.v[k] += b.v[k];
+    return a;
+}
+
+/* *to += x, as one access each way. */
+template <int V> __device__ static inline void add_to(floats<V> *to, const floats<V> &x)
+{
+    floats<V> old = *to;
+
+    *to = plus<V>(old, x);
+}
 
 struct sums {
     const int64_t *list, *order;
@@ -169,7 +181,7 @@ __global__ void add_rows(struct sums s, const floats<V> *dy, floats<V> *dx, floa
         for (int k = 0; k < AHEAD; k++) {
             if (at + k >= o.end)
                 break;
-            sum += value[k];
+            sum = plus<V>(sum, value[k]);
             if (next[k] == row && at + k + 1 < o.end)
                 continue;
             if (began && row >= 0)
@@ -177,7 +189,7 @@ __global__ void add_rows(struct sums s, const floats<V> *dy, floats<V> *dx, floa
             else if (next[k] == row && row >= 0)
                 pieces[piece(s, o, o.stretch, 1)] = sum;
             else if (row >= 0)
-                dx[(o.round * s.stride + (size_t)row) * s.width + o.column] += sum;
+                add_to<V>(&dx[(o.round * s.stride + (size_t)row) * s.width + o.column], sum);
             sum = floats<V>();
             row = next[k];
             began = false;
@@ -201,12 +213,12 @@ template <int V> __global__ void join_rows(struct sums s, floats<V> *dx, const f
         return;
     sum = pieces[piece(s, o, o.stretch, 1)];
     for (stretch = o.stretch + 1; row_at(s, stretch * RUN) == row; stretch++)
-        sum += pieces[piece(s, o, stretch, 0)];
-    dx[(o.round * s.stride + (size_t)row) * s.width + o.column] += sum;
+        sum = plus<V>(sum, pieces[piece(s, o, stretch, 0)]);
+    add_to<V>(&dx[(o.round * s.stride + (size_t)row) * s.width + o.column], sum);
 }
 
 template <int V>
-static int run_sums(const struct op_call *c, struct sums s, float *pieces, struct err *err)
+int run_sums(const struct op_call *c, struct sums s, float *pieces, struct err *err)
 {
     const floats<V> *dy = (const floats<V> *)c->dout[0]->data;
     floats<V> *dx = (floats<V> *)c->din[0]->data;
@@ -222,7 +234,7 @@ static int run_sums(const struct op_call *c, struct sums s, float *pieces, struc
     return cuda_launched(err);
 }
 
-static int backward(const struct op_call *c, struct err *err)
+int backward(const struct op_call *c, struct err *err)
 {
     const struct rows *r = (const struct rows *)c->param;
     const int64_t *list = (const int64_t *)c->save;
@@ -230,7 +242,7 @@ static int backward(const struct op_call *c, struct err *err)
     struct sums s = { list, order, r->n, stretches_of(r), r->rounds, r->width, r->stride };
     char *spare = (char *)c->scratch + order_bytes(r);
     float *pieces = (float *)(void *)(spare + rows_round(rows_cuda_order_scratch(r->n)));
-    int rc = shape_cuda_zero(c, err);
+    int rc = op_cuda_zero(c, err);
 
     if (rc < 0 || c->dout[0] == NULL || c->din[0] == NULL || r->rounds * r->n * r->width == 0)
         return rc;
@@ -241,6 +253,8 @@ static int backward(const struct op_call *c, struct err *err)
         return run_sums<4>(c, s, pieces, err);
     return run_sums<1>(c, s, pieces, err);
 }
+
+} // namespace
 
 OP_CUDA(op_gather, .plan = plan, .fwd = forward, .bwd = backward);
 OP_CUDA(op_gather_elements, .plan = plan, .fwd = forward, .bwd = backward);

@@ -6,6 +6,8 @@ extern "C" {
 #include "op/shape/generate.h"
 }
 
+namespace {
+
 __device__ static inline double number_at(const void *x, enum tensor_dtype dtype, size_t i)
 {
     switch ((int)dtype) {
@@ -18,12 +20,10 @@ __device__ static inline double number_at(const void *x, enum tensor_dtype dtype
 
 /* ---- ConstantOfShape ---- */
 
-static int filler_forward(const struct op_call *c, struct err *err)
+int filler_forward(const struct op_call *c, struct err *err)
 {
     return shape_cuda_fill(c, c->out[0], NULL, ((const struct filler *)c->param)->value, err);
 }
-
-OP_CUDA(op_constant_of_shape, .fwd = filler_forward);
 
 /* ---- Range ---- */
 
@@ -55,14 +55,12 @@ template <typename T> static int run_range(const struct op_call *c, struct err *
     return cuda_launched(err);
 }
 
-static int range_forward(const struct op_call *c, struct err *err)
+int range_forward(const struct op_call *c, struct err *err)
 {
     if (c->out[0]->dtype == TENSOR_F32)
         return run_range<float>(c, err);
     return c->out[0]->dtype == TENSOR_I32 ? run_range<uint32_t>(c, err) : run_range<uint64_t>(c, err);
 }
-
-OP_CUDA(op_range, .fwd = range_forward);
 
 /* ---- EyeLike ---- */
 
@@ -74,15 +72,17 @@ template <typename U> __global__ void diagonal(U *y, int64_t first, int64_t end,
         y[i * cols + i + k] = one;
 }
 
-static int eye_forward(const struct op_call *c, struct err *err)
+int eye_forward(const struct op_call *c, struct err *err)
 {
     const struct tensor *y = c->out[0];
     int64_t rows = y->shape.dim[0], cols = y->shape.dim[1], k = ((const struct eye *)c->param)->k;
-    int64_t first = k < 0 ? -k : 0, end = k > cols ? first : rows < cols - k ? rows : cols - k;
     int rc = shape_cuda_fill(c, y, NULL, NULL, err);
+    int64_t first, end;
 
-    if (rc < 0 || k <= -rows || first >= end)
+    if (rc < 0 || k >= cols || k <= -rows)
         return rc;
+    first = k < 0 ? -k : 0;
+    end = rows < cols - k ? rows : cols - k;
     OP_SIZES(tensor_dtype_bytes(y->dtype), {
         U one = 1;
 
@@ -93,8 +93,6 @@ static int eye_forward(const struct op_call *c, struct err *err)
     });
     return cuda_launched(err);
 }
-
-OP_CUDA(op_eye_like, .fwd = eye_forward);
 
 /* ---- NonZero ---- */
 
@@ -126,7 +124,7 @@ __global__ void non_zero(const void *x, enum tensor_dtype dtype, struct shape s,
     }
 }
 
-static int non_zero_forward(const struct op_call *c, struct err *err)
+int non_zero_forward(const struct op_call *c, struct err *err)
 {
     const struct tensor *x = c->in[0];
 
@@ -137,28 +135,26 @@ static int non_zero_forward(const struct op_call *c, struct err *err)
     return cuda_launched(err);
 }
 
-OP_CUDA(op_non_zero, .fwd = non_zero_forward);
-
 /* ---- OneHot ---- */
 
 /* y [outer, depth, inner] = values[1] where the index [outer, inner] is the place along the depth, else
  * values[0]. A thread owns elements of y, a grid apart. */
-template <typename U, typename I>
-__global__ void one_hot(const void *at, enum tensor_dtype dtype, const U *values, U *y, I n,
-                        shape_divisor<I> inner, shape_divisor<I> depth)
+template <typename U>
+__global__ void one_hot(const void *at, enum tensor_dtype dtype, const U *values, U *y, size_t n,
+                        struct op_divisor inner, struct op_divisor depth)
 {
     U off = values[0], on = values[1];
 
-    for (I i = (I)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (I)gridDim.x * blockDim.x) {
-        I line = inner(i), o = depth(line), place = line - o * depth.d;
-        double v = number_at(at, dtype, (size_t)o * inner.d + (i - line * inner.d)), whole = (double)depth.d;
-        bool is = v >= -whole && v < whole && (I)(v < 0 ? v + whole : v) == place;
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+        uint64_t o = i, column = op_digit(&o, inner), place = op_digit(&o, depth);
+        double v = number_at(at, dtype, o * inner.by + column), whole = (double)depth.by;
+        bool is = v >= -whole && v < whole && (uint64_t)(v < 0 ? v + whole : v) == place;
 
         y[i] = is ? on : off;
     }
 }
 
-static int one_hot_forward(const struct op_call *c, struct err *err)
+int one_hot_forward(const struct op_call *c, struct err *err)
 {
     const struct one_hot *p = (const struct one_hot *)c->param;
     const struct tensor *at = c->in[0], *y = c->out[0];
@@ -166,15 +162,12 @@ static int one_hot_forward(const struct op_call *c, struct err *err)
 
     if (n == 0)
         return 0;
-    OP_SIZES(tensor_dtype_bytes(y->dtype), SHAPE_INDEX(n, {
-                 CUDA_LAUNCH((one_hot<U, I>), op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c), at->data,
-                             at->dtype, (const U *)c->in[2]->data, (U *)y->data, (I)n,
-                             shape_divisor<I>(p->inner), shape_divisor<I>(p->depth));
-             }));
+    OP_SIZES(tensor_dtype_bytes(y->dtype),
+             CUDA_LAUNCH((one_hot<U>), op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c), at->data, at->dtype,
+                         (const U *)c->in[2]->data, (U *)y->data, n, op_divisor_of(p->inner),
+                         op_divisor_of(p->depth)));
     return cuda_launched(err);
 }
-
-OP_CUDA(op_one_hot, .fwd = one_hot_forward);
 
 /* ---- Shape, Size ---- */
 
@@ -185,7 +178,7 @@ __global__ void dimensions(struct shape s, int64_t *y)
         y[threadIdx.x] = s.dim[threadIdx.x];
 }
 
-static int put_dimensions(const struct op_call *c, const struct shape *s, struct err *err)
+int put_dimensions(const struct op_call *c, const struct shape *s, struct err *err)
 {
     if (s->rank == 0)
         return 0;
@@ -193,7 +186,7 @@ static int put_dimensions(const struct op_call *c, const struct shape *s, struct
     return cuda_launched(err);
 }
 
-static int shape_forward(const struct op_call *c, struct err *err)
+int shape_forward(const struct op_call *c, struct err *err)
 {
     const struct span *span = (const struct span *)c->param;
     struct shape s = {};
@@ -204,13 +197,20 @@ static int shape_forward(const struct op_call *c, struct err *err)
     return put_dimensions(c, &s, err);
 }
 
-static int size_forward(const struct op_call *c, struct err *err)
+int size_forward(const struct op_call *c, struct err *err)
 {
     struct shape s = shape_of(1, tensor_elements(c->in[0]));
 
     return put_dimensions(c, &s, err);
 }
 
+} // namespace
+
+OP_CUDA(op_constant_of_shape, .fwd = filler_forward);
+OP_CUDA(op_range, .fwd = range_forward);
+OP_CUDA(op_eye_like, .fwd = eye_forward);
+OP_CUDA(op_non_zero, .fwd = non_zero_forward);
+OP_CUDA(op_one_hot, .fwd = one_hot_forward);
 OP_CUDA(op_shape_15, .fwd = shape_forward);
 OP_CUDA(op_shape_1, .fwd = shape_forward);
 OP_CUDA(op_size, .fwd = size_forward);

@@ -60,7 +60,7 @@ static int backward(const struct op_call *c, struct err *err)
     for (uint32_t i = 0; i < c->n_out; i++)
         gaps = gaps || c->dout[i] == NULL;
     if (gaps)
-        rc = shape_cuda_zero(c, err);
+        rc = op_cuda_zero(c, err);
     for (uint32_t i = 0; i < s->n && rc == 0; i++) {
         const struct part *p = &s->at[i];
         const struct tensor *dx = c->din[p->in], *dy = c->dout[p->out];

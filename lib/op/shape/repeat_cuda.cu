@@ -48,7 +48,7 @@ static int plan(struct op_plan *p, struct err *err)
     p->state = r;
     if (r == NULL)
         return err_set(err, ERR_NOMEM, "%s '%s': out of memory", p->def->name, p->node);
-    p->scratch_bytes = p->training ? copy_cuda_scratch(&r->back) : 0;
+    p->scratch_bytes = op_cuda_plan_wants(p, 0) ? copy_cuda_scratch(&r->back) : 0;
     return 0;
 }
 
@@ -65,7 +65,7 @@ static int backward(const struct op_call *c, struct err *err)
     const struct repeat *r = (const struct repeat *)c->state;
 
     if (c->dout[0] == NULL || c->din[0] == NULL || r->back.is_empty)
-        return shape_cuda_zero(c, err);
+        return op_cuda_zero(c, err);
     return copy_cuda_run(op_stream(c), &r->back, c->dout[0]->data, c->din[0]->data, c->din[0]->dtype,
                          op_cuda_adds(c, 0), c->scratch, err);
 }

@@ -3,6 +3,8 @@
 
 /* ---- the list ---- */
 
+namespace {
+
 struct lister {
     struct rows r;
     struct shape data, at;
@@ -63,6 +65,8 @@ __global__ void rows_make_list(struct lister l, int64_t *list)
                                               : nd_row(l, i);
 }
 
+} // namespace
+
 int rows_cuda_list(const struct op_call *c, int64_t *list, struct err *err)
 {
     const struct rows *r = (const struct rows *)c->param;
@@ -76,7 +80,9 @@ int rows_cuda_list(const struct op_call *c, int64_t *list, struct err *err)
 
 /* ---- the order: few by comparing all with all, many by digits of 8 bits, the least first ---- */
 
-static constexpr unsigned FEW = 1024, DIGITS = 256, TILE = 1024, WARPS = 8, BLOCKS = 512;
+namespace {
+
+constexpr unsigned FEW = 1024, DIGITS = 256, TILE = 1024, WARPS = 8, BLOCKS = 512;
 
 __device__ static inline uint64_t key_of(const int64_t *list, size_t i, size_t rows)
 {
@@ -205,13 +211,15 @@ __global__ void rows_place(const int64_t *list, const int64_t *from, size_t n, s
 }
 
 /* Blocks, and places of each. */
-static size_t span_of(size_t n, unsigned *blocks)
+size_t span_of(size_t n, unsigned *blocks)
 {
     size_t tiles = (n + TILE - 1) / TILE, each = (tiles + BLOCKS - 1) / BLOCKS;
 
     *blocks = (unsigned)((tiles + each - 1) / each);
     return each * TILE;
 }
+
+} // namespace
 
 /* [n] places, then counts. */
 size_t rows_cuda_order_scratch(size_t n)

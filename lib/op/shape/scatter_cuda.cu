@@ -9,18 +9,20 @@ extern "C" {
 #include "op/shape/scatter.h"
 }
 
+namespace {
+
 /* save: the list, the order, and for what needs it, the values before each update. */
 struct kept {
     int64_t *list, *order;
     float *before;
 };
 
-static size_t list_bytes(const struct rows *r)
+size_t list_bytes(const struct rows *r)
 {
     return rows_round(rows_bytes(r));
 }
 
-static struct kept kept_of(const struct op_call *c)
+struct kept kept_of(const struct op_call *c)
 {
     const struct rows *r = (const struct rows *)c->param;
     char *save = (char *)c->save;
@@ -30,10 +32,10 @@ static struct kept kept_of(const struct op_call *c)
 }
 
 /* scratch: forward sorts in it; backward has there g. */
-static int plan(struct op_plan *p, struct err *err)
+int plan(struct op_plan *p, struct err *err)
 {
     const struct rows *r = (const struct rows *)p->param;
-    size_t g = p->training ? tensor_bytes(p->in[0]) : 0;
+    size_t g = op_cuda_plan_wants(p, 0) ? tensor_bytes(p->in[0]) : 0;
 
     (void)err;
     p->save_bytes = 2 * list_bytes(r);
@@ -107,26 +109,26 @@ template <typename T> __global__ void tell_bad(struct updates u, T *y, T nan)
         y[k] = nan;
 }
 
-static unsigned blocks_of(size_t threads)
+unsigned blocks_of(size_t threads)
 {
     return (unsigned)((threads + OP_THREADS - 1) / OP_THREADS);
 }
 
 template <typename T, typename S>
-static void run_all(const struct op_call *c, const struct updates *u, T *before)
+void run_all(const struct op_call *c, const struct updates *u, T *before)
 {
     CUDA_LAUNCH((put_all<T, S>), blocks_of(u->n * u->width), OP_THREADS, 0, op_stream(c), *u,
                 ((const struct rows *)c->param)->reduction, (const T *)c->in[2]->data, (T *)c->out[0]->data,
                 before);
 }
 
-template <typename T> static void run_bad(const struct op_call *c, const struct updates *u)
+template <typename T> void run_bad(const struct op_call *c, const struct updates *u)
 {
     CUDA_LAUNCH((tell_bad<T>), blocks_of(u->width), OP_THREADS, 0, op_stream(c), *u, (T *)c->out[0]->data,
                 op_narrow<T>(NAN));
 }
 
-static int forward(const struct op_call *c, struct err *err)
+int forward(const struct op_call *c, struct err *err)
 {
     const struct rows *r = (const struct rows *)c->param;
     enum tensor_dtype t = c->in[0]->dtype;
@@ -197,7 +199,7 @@ __global__ void undo(struct updates u, int64_t how, const float *dy, const float
         g[(size_t)row * u.width + k] = left;
 }
 
-static int backward(const struct op_call *c, struct err *err)
+int backward(const struct op_call *c, struct err *err)
 {
     const struct rows *r = (const struct rows *)c->param;
     const struct tensor *dx = c->din[0], *dy = c->dout[0];
@@ -208,7 +210,7 @@ static int backward(const struct op_call *c, struct err *err)
     int rc = 0;
 
     if (dy == NULL)
-        return shape_cuda_zero(c, err);
+        return op_cuda_zero(c, err);
     if (g != NULL)
         rc = cuda_copy(g, dy->data, tensor_bytes(dy), c->run->queue, err);
     if (rc < 0)
@@ -223,6 +225,8 @@ static int backward(const struct op_call *c, struct err *err)
     }
     return rc == 0 && g != NULL && adds ? shape_cuda_add(c, dx, g, err) : rc;
 }
+
+} // namespace
 
 OP_CUDA(op_scatter_elements, .plan = plan, .fwd = forward, .bwd = backward);
 OP_CUDA(op_scatter_nd, .plan = plan, .fwd = forward, .bwd = backward);

@@ -1,5 +1,5 @@
-/* shape_cuda.cuh - what kernels share that move numbers without computing: numbers by their size, whole
- * gradients, and places along several axes. */
+/* shape_cuda.cuh - what kernels share that move numbers without computing: by their size, whatever they
+ * are. */
 #ifndef OP_SHAPE_SHAPE_CUDA_CUH
 #define OP_SHAPE_SHAPE_CUDA_CUH
 
@@ -16,28 +16,12 @@
     default: { using U = uint32_t; __VA_ARGS__; break; }                                               \
     }
 
-/* A backward that no gradient reaches, and the beginning of one that only adds: zero wherever din is not
- * to be added to. */
-static inline int shape_cuda_zero(const struct op_call *c, struct err *err)
-{
-    int rc = 0;
-
-    for (uint32_t i = 0; i < c->n_in && rc == 0; i++)
-        if (c->din[i] != NULL && !op_cuda_adds(c, i))
-            rc = cuda_fill(c->din[i]->data, 0, tensor_bytes(c->din[i]), c->run->queue, err);
-    return rc;
-}
-
-struct shape_same {
-    __device__ float operator()(float x) const { return x; }
-};
-
 /* dx += x, of dx's type. */
 static inline int shape_cuda_add(const struct op_call *c, const struct tensor *dx, const void *x,
                                  struct err *err)
 {
     OP_FLOATS(dx->dtype, return op_each(op_stream(c), (T *)dx->data, (size_t)tensor_elements(dx), true,
-                                        shape_same(), err, (const T *)x));
+                                        op_same(), err, (const T *)x));
     return 0;
 }
 
@@ -70,41 +54,5 @@ static inline int shape_cuda_fill(const struct op_call *c, const struct tensor *
     });
     return cuda_launched(err);
 }
-
-/* ---- places ---- */
-
-/* Division of 0 <= x < 2^31 by 1 <= d < 2^31 as a multiplication (Granlund and Montgomery). For 64 bits
- * the processor divides. */
-template <typename I> struct shape_divisor;
-template <> struct shape_divisor<uint32_t> {
-    uint32_t d, mul, shift;
-
-    shape_divisor() = default;
-    explicit shape_divisor(size_t by) : d((uint32_t)by), mul(0), shift(0)
-    {
-        while (((uint64_t)1 << shift) < d)
-            shift++;
-        mul = (uint32_t)((((uint64_t)1 << 32) * (((uint64_t)1 << shift) - d)) / d + 1);
-    }
-    __device__ uint32_t operator()(uint32_t x) const { return (__umulhi(x, mul) + x) >> shift; }
-};
-template <> struct shape_divisor<uint64_t> {
-    uint64_t d;
-
-    shape_divisor() = default;
-    explicit shape_divisor(size_t by) : d(by) {}
-    __device__ uint64_t operator()(uint64_t x) const { return x / d; }
-};
-
-/* One kernel for each: SHAPE_INDEX(n, { ... I ... }). Few things are counted in 32 bits, grid's steps
- * included. */
-#define SHAPE_INDEX(n_, ...)                                                                           \
-    if ((n_) < (size_t)1 << 30) {                                                                      \
-        using I = uint32_t;                                                                            \
-        __VA_ARGS__;                                                                                   \
-    } else {                                                                                           \
-        using I = uint64_t;                                                                            \
-        __VA_ARGS__;                                                                                   \
-    }
 
 #endif

@@ -5,18 +5,20 @@ extern "C" {
 #include "op/shape/trilu.h"
 }
 
+namespace {
+
 /* y = or += x where column - row is on the side of k (on the GPU; NULL: 0) that stays, else 0 or
  * unchanged. A thread owns elements, a grid apart. x and y may be the same memory. */
-template <typename T, bool ADD, typename I>
-__global__ void keep_side(const T *x, T *y, I n, shape_divisor<I> cols, shape_divisor<I> rows, const int64_t *k,
-                      bool upper)
+template <typename T, bool ADD>
+__global__ void keep_side(const T *x, T *y, size_t n, struct op_divisor cols, struct op_divisor rows,
+                          const int64_t *k, bool upper)
 {
-    int64_t diagonal = k != NULL ? *k : 0, most = (int64_t)rows.d + (int64_t)cols.d;
+    int64_t diagonal = k != NULL ? *k : 0, most = (int64_t)(rows.by + cols.by);
 
     diagonal = diagonal < -most ? -most : diagonal > most ? most : diagonal; /* beyond, nothing changes */
-    for (I i = (I)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (I)gridDim.x * blockDim.x) {
-        I line = cols(i);
-        int64_t column = (int64_t)(i - line * cols.d), row = (int64_t)(line - rows(line) * rows.d);
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+        uint64_t rest = i;
+        int64_t column = (int64_t)op_digit(&rest, cols), row = (int64_t)op_digit(&rest, rows);
         bool stays = upper ? column - row >= diagonal : column - row <= diagonal;
 
         if (ADD) {
@@ -29,7 +31,7 @@ __global__ void keep_side(const T *x, T *y, I n, shape_divisor<I> cols, shape_di
 }
 
 template <typename T, bool ADD>
-static int run(const struct op_call *c, const void *x, void *y, struct err *err)
+int run(const struct op_call *c, const void *x, void *y, struct err *err)
 {
     const struct shape *s = &c->in[0]->shape;
     size_t n = (size_t)tensor_elements(c->in[0]);
@@ -37,29 +39,28 @@ static int run(const struct op_call *c, const void *x, void *y, struct err *err)
 
     if (n == 0)
         return 0;
-    SHAPE_INDEX(n, {
-        CUDA_LAUNCH((keep_side<T, ADD, I>), op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c), (const T *)x,
-                    (T *)y, (I)n, shape_divisor<I>((size_t)s->dim[s->rank - 1]),
-                    shape_divisor<I>((size_t)s->dim[s->rank - 2]),
-                    k != NULL ? (const int64_t *)k->data : NULL, ((const struct trilu *)c->param)->upper != 0);
-    });
+    CUDA_LAUNCH((keep_side<T, ADD>), op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c), (const T *)x, (T *)y,
+                n, op_divisor_of((uint64_t)s->dim[s->rank - 1]), op_divisor_of((uint64_t)s->dim[s->rank - 2]),
+                k != NULL ? (const int64_t *)k->data : NULL, ((const struct trilu *)c->param)->upper != 0);
     return cuda_launched(err);
 }
 
-static int forward(const struct op_call *c, struct err *err)
+int forward(const struct op_call *c, struct err *err)
 {
     OP_SIZES(tensor_dtype_bytes(c->in[0]->dtype),
              return run<U, false>(c, c->in[0]->data, c->out[0]->data, err));
     return 0;
 }
 
-static int backward(const struct op_call *c, struct err *err)
+int backward(const struct op_call *c, struct err *err)
 {
     if (c->dout[0] == NULL || c->din[0] == NULL)
-        return shape_cuda_zero(c, err);
+        return op_cuda_zero(c, err);
     if (op_cuda_adds(c, 0))
         return run<float, true>(c, c->dout[0]->data, c->din[0]->data, err);
     return run<float, false>(c, c->dout[0]->data, c->din[0]->data, err);
 }
+
+} // namespace
 
 OP_CUDA(op_trilu, .fwd = forward, .bwd = backward);

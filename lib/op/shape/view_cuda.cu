@@ -13,7 +13,7 @@ static int backward(const struct op_call *c, struct err *err)
     const struct tensor *dy = c->dout[0], *dx = c->din[0];
 
     if (dy == NULL || dx == NULL)
-        return shape_cuda_zero(c, err);
+        return op_cuda_zero(c, err);
     if (op_cuda_adds(c, 0))
         return shape_cuda_add(c, dx, dy->data, err);
     if (dx->data == dy->data)
