@@ -44,7 +44,7 @@ CXX    ?= g++
 CXXFLAGS := -x c++ -std=c++20 $(OPT) -DCUDA_EMULATED -Itest/cuda/include -Ilib -Itest -I. -MMD -MP \
             -DTRAINERD_VERSION='"$(VERSION)"' -fPIC -fvisibility=hidden -ffp-contract=off -fno-math-errno -fno-exceptions -fno-rtti \
             -Wall -Wextra -Werror -Wno-unknown-pragmas -Wno-missing-field-initializers $(SAN)
-EMULATED := $(if $(CU),$(addprefix $(BUILD)/emulated/,trainerd-cuda.so trainerd))
+EMULATED := $(if $(CU),$(addprefix $(BUILD)/emulated/,trainerd-cuda.so trainerd libnvidia-ml.so.1))
 EMULATOR := $(patsubst %,$(BUILD)/pic/%.o,$(filter-out test/cuda/shared_% test/cuda/test_%,$(wildcard test/cuda/*.c)))
 # In this order: the first and the last bound the shared memory of those between them.
 emulated_cu = $(patsubst %,$(BUILD)/%.o,pic/test/cuda/shared_begin.c $(addprefix emulated/,$(1)) \
@@ -111,6 +111,9 @@ $(BUILD)/emulated/trainerd-cuda.so: $(call emulated_cu,$(CU)) $(EMULATOR) $(BUIL
 	@echo "  LINK  $@"
 	@$(CC) $(CFLAGS) -shared -o $@ $(filter-out %.map,$^) $(LDLIBS) \
 	    -Wl,-z,defs,-z,nodelete,--version-script=scripts/plugin.map
+$(BUILD)/emulated/libnvidia-ml.so.1: test/cuda/nvml/nvml.c
+	@mkdir -p $(@D)
+	@$(CC) $(CFLAGS) -fPIC -fvisibility=hidden -shared -o $@ $<
 $(BUILD)/emulated/trainerd: $(BUILD)/trainerd # it looks for the plugin beside itself
 	@mkdir -p $(@D)
 	@ln -f $< $@

@@ -1,9 +1,13 @@
 /* plugin.cu - the plugin's table: what the .cu files of all folders offer together. */
 #include <string.h>
 
+#include <cublasLt.h>
+#include <cudnn.h>
+
 #include "comm/nccl.cuh"
 #include "cuda/math.cuh"
 #include "device/device_cuda.cuh"
+#include "device/nvml.cuh"
 #include "optim/optim_cuda.cuh"
 
 extern "C" {
@@ -30,7 +34,24 @@ static void versions(struct cuda_versions *out)
 {
     memset(out, 0, sizeof(*out));
     cuda_versions(out);
+    out->cublaslt = (int)cublasLtGetVersion();
+    out->cudnn = (int)cudnnGetVersion();
     out->nccl = comm_nccl_version();
+}
+
+/* There is code that later GPUs can run, too: the Makefile has PTX put beside it. */
+static constexpr uint32_t least_capability()
+{
+#ifdef CUDA_EMULATED
+    constexpr uint32_t built_for[] = { 800 };
+#else
+    constexpr uint32_t built_for[] = { __CUDA_ARCH_LIST__ };
+#endif
+    uint32_t least = built_for[0];
+
+    for (uint32_t arch : built_for)
+        least = arch < least ? arch : least;
+    return least / 10;
 }
 
 static const struct cuda_math math_table = {
@@ -46,9 +67,11 @@ static const struct cuda_math math_table = {
 extern "C" __attribute__((visibility("default"))) const struct cuda_api trainerd_cuda_plugin = {
     .abi = CUDA_ABI,
     .version = TRAINERD_VERSION,
+    .least_capability = least_capability(),
     .versions = versions,
     .gpus = cuda_gpus,
     .enter = cuda_enter,
+    .read = nvml_read,
     .alloc = cuda_alloc,
     .free = cuda_free,
     .pin = cuda_pin,

@@ -99,6 +99,7 @@ struct cuda_math {
 struct cuda_api {
     uint32_t abi;        /* CUDA_ABI */
     const char *version; /* TRAINERD_VERSION of the build: equal to the program's */
+    uint32_t least_capability; /* 10 * major + minor: it has code for GPUs from this one on */
 
     /* ---- GPUs ---- */
     void (*versions)(struct cuda_versions *out); /* also without any GPU */

@@ -150,8 +150,36 @@ static int parse_cuda(const char *spec, const char *list, struct device *out, ui
     return 0;
 }
 
-/* Are the GPUs out [*n] there? *n 0: all there are; then none is no error. */
-static int find_gpus(const char *spec, struct device *out, uint32_t *n, struct err *err)
+static void tell_versions(const struct cuda_api *cuda, char *out, size_t n)
+{
+    struct cuda_versions v;
+
+    cuda->versions(&v);
+    snprintf(out, n, "driver for CUDA %d.%d, plugin of CUDA %d.%d", v.driver / 1000, v.driver % 1000 / 10,
+             v.runtime / 1000, v.runtime % 1000 / 10);
+}
+
+static int check_gpu(const struct cuda_api *cuda, uint32_t index, const struct cuda_gpu *gpus,
+                     uint32_t n_gpus, struct err *err)
+{
+    const struct cuda_gpu *g = &gpus[index];
+    char versions[128];
+
+    tell_versions(cuda, versions, sizeof(versions));
+    if (index >= n_gpus)
+        return err_set(err, ERR_DEVICE, "there is no GPU %u, the driver shows %u%s%s (%s)",
+                       index, n_gpus, n_gpus > 0 ? ", the first is " : "", n_gpus > 0 ? gpus[0].name : "", versions);
+    if (10 * g->major + g->minor < cuda->least_capability)
+        return err_set(err, ERR_DEVICE,
+                       "GPU %u, %s, has compute capability %u.%u, the plugin has code for %u.%u and later (%s): "
+                       "name other GPUs, or build the plugin with CUDA_ARCH=%u", index, g->name,
+                       g->major, g->minor, cuda->least_capability / 10, cuda->least_capability % 10, versions,
+                       10 * g->major + g->minor);
+    return 0;
+}
+
+/* Are the GPUs out [*n] there, and of use? *n 0: all there are; then none is no error. */
+static int find_gpus(struct device *out, uint32_t *n, struct err *err)
 {
     const struct cuda_api *cuda;
     struct cuda_gpu gpus[DEVICE_MAX];
@@ -162,17 +190,14 @@ static int find_gpus(const char *spec, struct device *out, uint32_t *n, struct e
         rc = cuda->gpus(gpus, DEVICE_MAX, &n_gpus, err);
     if (rc < 0)
         return rc;
-    for (i = 0; i < *n; i++)
-        if (out[i].index >= n_gpus)
-            return err_set(err, ERR_DEVICE, "devices '%s': there is no GPU %u, the driver shows %u%s%s",
-                           spec, out[i].index, n_gpus, n_gpus > 0 ? ", the first is " : "",
-                           n_gpus > 0 ? gpus[0].name : "");
-    if (*n > 0)
-        return 0;
-    for (i = 0; i < n_gpus; i++)
-        out[i] = (struct device){ .kind = DEVICE_CUDA, .index = i, .core = -1 };
-    *n = n_gpus;
-    return 0;
+    if (*n == 0) {
+        for (i = 0; i < n_gpus; i++)
+            out[i] = (struct device){ .kind = DEVICE_CUDA, .index = i, .core = -1 };
+        *n = n_gpus;
+    }
+    for (i = 0; rc == 0 && i < *n; i++)
+        rc = check_gpu(cuda, out[i].index, gpus, n_gpus, err);
+    return rc;
 }
 
 /* A plugin that is there was installed to be used: only where none is, or no GPU, CPUs will do. */
@@ -181,12 +206,32 @@ static int parse_auto(uint32_t first_core, struct device *out, uint32_t *n, stru
     int rc;
 
     *n = 0;
-    rc = find_gpus("auto", out, n, err);
+    rc = find_gpus(out, n, err);
     if (rc < 0 && rc != ERR_NOENT)
         return err_wrap(err, rc, "devices 'auto'");
     if (*n == 0)
         cpu_slots(first_core, 0, out, n);
     return 0;
+}
+
+static int refuse_none(const char *spec, struct err *err)
+{
+    const struct cuda_api *cuda;
+    struct cuda_versions v;
+    char versions[128];
+    int rc = device_plugin(&cuda, err);
+
+    if (rc < 0)
+        return rc;
+    cuda->versions(&v);
+    if (v.driver == 0)
+        return err_set(err, ERR_DEVICE, "devices '%s': this host has no NVIDIA driver (plugin of CUDA %d.%d): "
+                                        "install one for that version or later, or ask for 'cpu'", spec,
+                       v.runtime / 1000, v.runtime % 1000 / 10);
+    tell_versions(cuda, versions, sizeof(versions));
+    return err_set(err, ERR_DEVICE, "devices '%s': the driver shows no GPU (%s): none is there, or "
+                                    "CUDA_VISIBLE_DEVICES hides them; make one visible, or ask for 'cpu'", spec,
+                   versions);
 }
 
 static int parse_gpus(const char *spec, struct device *out, uint32_t *n, struct err *err)
@@ -197,14 +242,12 @@ static int parse_gpus(const char *spec, struct device *out, uint32_t *n, struct 
         return refuse(spec, "not a kind of device", err);
     rc = parse_cuda(spec, spec + strlen("cuda"), out, n, err);
     if (rc == 0) {
-        rc = find_gpus(spec, out, n, err);
+        rc = find_gpus(out, n, err);
         if (rc < 0)
             return err_wrap(err, ERR_DEVICE, "devices '%s'", spec);
     }
     if (rc == 0 && *n == 0)
-        return err_set(err, ERR_DEVICE, "devices '%s': the driver shows no GPU (none is there, or "
-                                        "CUDA_VISIBLE_DEVICES hides them): make one visible, or ask for "
-                                        "'cpu'", spec);
+        rc = refuse_none(spec, err);
     return rc;
 }
 

@@ -99,7 +99,8 @@ static int open_memory(struct replica *r, struct err *err)
     if (rc == 0)
         rc = cuda->alloc(&g->plan_work, work, err);
     if (rc == 0)
-        rc = cuda->alloc((void **)&g->look, sizeof(*g->look), err);
+        rc = cuda->alloc((void **)&g->look,
+                         cuda_look_room(t->mem.state_bytes / sizeof(float)) * sizeof(*g->look), err);
     if (rc == 0)
         rc = cuda->pin((void **)&g->back, sizeof(*g->back) + gpu_control_floats(t) * sizeof(float), err);
     return rc;

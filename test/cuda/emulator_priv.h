@@ -19,6 +19,7 @@ struct emulated_settings {
     size_t memory; /* bytes of each device */
     uint64_t seed;
     int driver;
+    int capability; /* 10 * major + minor */
     uint64_t fault_launch, fault_hang, fault_malloc; /* 0: never */
 };
 const struct emulated_settings *emulated_settings(void); /* needs no lock */

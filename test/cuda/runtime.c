@@ -72,6 +72,7 @@ static void read_settings(void)
     settings.memory = variable("EMULATED_MEMORY", DEFAULT_MEMORY, (uint64_t)1 << 40);
     settings.seed = variable("EMULATED_SEED", EMULATED_SEED_LAZY, UINT64_MAX);
     settings.driver = (int)variable("EMULATED_DRIVER", RUNTIME_VERSION, INT32_MAX);
+    settings.capability = (int)variable("EMULATED_CAPABILITY", 90, 999);
     read_fault(getenv("EMULATED_FAULT"));
     random_state = settings.seed;
 }
@@ -357,7 +358,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
         .maxThreadsPerMultiProcessor = 2048,
         .maxThreadsDim = { 1024, 1024, 64 },
         .maxGridSize = { INT32_MAX, 65535, 65535 },
-        .major = 9,
+        .major = emulated_settings()->capability / 10,
+        .minor = emulated_settings()->capability % 10,
         .multiProcessorCount = SMS,
         .l2CacheSize = 50 << 20,
         .memoryBusWidth = 5120,

@@ -14,8 +14,10 @@ kit.TRAINERD = os.path.join(BUILD, "emulated", "trainerd")
 NEAR = 2e-3  # of a loss, after 20 steps of float32
 
 
-def short(steps=20, **more):
-    return kit.merge({"train": {"epochs": None, "steps": steps, "lanes": 4, "log_every_steps": 1},
+def short(steps=12, **more):
+    return kit.merge({"train": {"epochs": None, "steps": steps, "lanes": 4, "log_every_steps": 1, "eval_every_epochs": None},
+                      "data": {"eval": None}, "model": {"metrics": None},
+                      "optimizer": {"schedule": {"type": "constant", "warmup_steps": None}},
                       "checkpoint": {"every_steps": 10}, "summary": None}, more)
 
 
@@ -68,27 +70,27 @@ def one_gpu_follows_the_cpu():
     cpu, (c,) = run("cpu:1", **short())
     gpu, (g,) = run("cuda:0", **short())
     near(losses(g), losses(c), "one GPU")
-    near_weights(gpu, cpu, 20, "one GPU")
+    near_weights(gpu, cpu, 12, "one GPU")
     assert any("cuda:0 computed lanes 0 to 3" in r["message"] for r in g.events("note")), g.log()
 
 
 @test
 def a_run_on_gpus_is_the_same_bits_again_however_streams_hurry():
-    first, (a,) = run("cuda:0", **short(8))
+    _, (a,) = run("cuda:0", **short(6))
     for seed in ("2", "3"):
-        again, (b,) = run("cuda:0", env={"EMULATED_SEED": seed}, **short(8))
+        _, (b,) = run("cuda:0", env={"EMULATED_SEED": seed}, **short(6))
         assert losses(a) == losses(b), "seed %s" % seed
 
 
 @test
 def a_checkpoint_goes_on_on_the_other_kind_of_device():
     cpu, (c,) = run("cpu:1", **short())
-    mixed, _ = run("cpu:1", **short(10))
-    _, (g,) = run("cuda:0", folder=mixed, **short(16))
-    _, (d,) = run("cpu:1", folder=mixed, **short(20))
-    assert min(g.steps()) == 11 and min(d.steps()) == 17
-    near(losses(g) + losses(d), losses(c)[10:], "CPU, GPU, CPU")
-    near_weights(mixed, cpu, 20, "CPU, GPU, CPU")
+    mixed, _ = run("cpu:1", **short(4))
+    _, (g,) = run("cuda:0", folder=mixed, **short(8))
+    _, (d,) = run("cpu:1", folder=mixed, **short())
+    assert min(g.steps()) == 5 and min(d.steps()) == 9
+    near(losses(g) + losses(d), losses(c)[4:], "CPU, GPU, CPU")
+    near_weights(mixed, cpu, 12, "CPU, GPU, CPU")
 
 
 @test
@@ -98,25 +100,24 @@ def two_gpus_of_a_task_and_of_two_tasks_sum_up_by_nccl():
     near(losses(g), losses(c), "two GPUs")
     _, tasks = run("cuda:0", n=2, **short())
     near(losses(tasks[0]), losses(c), "two tasks")
-    assert losses(tasks[0]) == losses(tasks[1])
 
 
 @test
 def a_task_on_a_gpu_that_dies_comes_back_and_nothing_is_lost():
-    _, (c,) = run("cpu:1", **short(40))
+    _, (c,) = run("cpu:1", **short(30))
     folder = workdir()
-    job = digits_job(folder, **kit.merge(short(40), {"elastic": {"min_world": 1, "rejoin_seconds": 0}}))
+    job = digits_job(folder, **kit.merge(short(30), {"elastic": {"min_world": 1, "rejoin_seconds": 0}}))
     slow = {"TRAINERD_FAULT": "train.forward=delay:50@1+"}
     ports = kit.free_ports(2)
     tasks = start(job, 2, "cuda:0", env=slow, ports=ports)
-    tasks[1].until_step(5, 60)
+    tasks[0].until_step(5, 60)
     tasks[1].signal(signal.SIGKILL)
     tasks[1].wait()
     tasks[0].until_step(15, 60)
     back = Task(job, kit.tf_config(ports, 1), ("--devices", "cuda:0"), slow, "worker 1 again")
     expect_codes([tasks[0], back], [0, 0], 120)
     near(losses(tasks[0]), losses(c), "with a death")
-    assert back.steps(), "the task that came back made no step"
+    assert any("lanes 2 to 3" in r["message"] for r in back.events("note")), back.log()
 
 
 if __name__ == "__main__":

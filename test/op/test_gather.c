@@ -12,6 +12,7 @@
 #include "base/err.h"
 #include "harness/gradcheck.h"
 #include "harness/op_oracle.h"
+#include "harness/op_rig.h"
 
 #define INT(name_, i_) { .name = (name_), .type = OP_ATTR_INT, .i = (i_) }
 #define STRING(name_, s_) { .name = (name_), .type = OP_ATTR_STRING, .s = (s_) }
@@ -179,11 +180,6 @@ static void the_gradient_of_an_embedding_sums_in_the_order_of_its_words(void **s
     gradcheck_free(&r);
 }
 
-static bool is_on_gpu(void)
-{
-    return getenv("TRAINERD_TEST_CUDA") != NULL;
-}
-
 /* Indices 0, 1 and one that is out of range, of 4: a GPU cannot refuse it. */
 static void expect_nan_for_the_last(struct gradcheck_case *gc)
 {
@@ -221,7 +217,7 @@ static void an_index_out_of_range_is_refused_with_its_place_or_makes_nan_on_a_gp
                                                   : shape_of(1, (int64_t)3);
         gc.n_attrs = 0;
         gc.in[1].data = high;
-        if (is_on_gpu()) {
+        if (rig_on_gpu()) {
             expect_nan_for_the_last(&gc);
             continue;
         }
@@ -426,7 +422,7 @@ static void on_a_gpu_an_update_out_of_range_makes_the_first_row_nan(void **state
     struct err err = { 0 };
 
     (void)state;
-    if (!is_on_gpu()) {
+    if (!rig_on_gpu()) {
         oracle_refused(&gc, ERR_INPUT, "index 1 is 7; the axis has 4 elements");
         return;
     }

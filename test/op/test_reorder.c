@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/err.h"
 #include "harness/gradcheck.h"
+#include "harness/op_rig.h"
 #include "op/op.h"
 
 static const struct shape shapes[] = {
@@ -44,7 +45,10 @@ static void a_tensor_goes_to_the_other_layout_and_its_gradient_comes_back(void *
 
             expect_moved(&gc);
             gc.half = OP_IN(0) | OP_OUT(0);
-            expect_moved(&gc);
+            for (int float16 = 0; float16 <= rig_on_gpu(); float16++) {
+                gc.float16 = float16 != 0;
+                expect_moved(&gc);
+            }
         }
 }
 

@@ -42,13 +42,11 @@ struct elem_axes { /* outermost first; at least one */
     } axis[ELEM_AXES];
 };
 
-enum elem_mode { ELEM_PACKED /* the numbers of a pack lie together and aligned */, ELEM_REPEATED, ELEM_STEPPED };
-
 template <typename V> struct elem_stream {
     const void *data;
     enum tensor_dtype dtype;
-    enum elem_mode mode; /* along the innermost axis, whose step is: */
-    ptrdiff_t step;
+    bool is_packed; /* the numbers of a pack lie together and aligned */
+    ptrdiff_t step; /* from one to the next */
 };
 
 /* Where element i of the axes lies in each tensor. */
@@ -69,42 +67,38 @@ __device__ static inline void elem_find(const struct elem_axes &a, size_t i, ptr
         at[s] += (ptrdiff_t)i * a.axis[0].step[s];
 }
 
-template <typename T, size_t N, typename V>
-__device__ static inline void elem_load_as(const elem_stream<V> &in, ptrdiff_t at, V *v)
-{
-    const T *p = (const T *)in.data + at;
-
-    if (in.mode == ELEM_PACKED) {
-        op_pack<T, N> x = *(const op_pack<T, N> *)p;
-
-#pragma unroll
-        for (size_t k = 0; k < N; k++)
-            v[k] = op_wide(x.v[k]);
-    } else if (in.mode == ELEM_REPEATED) {
-        V x = op_wide(*p);
-
-#pragma unroll
-        for (size_t k = 0; k < N; k++)
-            v[k] = x;
-    } else {
-#pragma unroll
-        for (size_t k = 0; k < N; k++)
-            v[k] = op_wide(p[(ptrdiff_t)k * in.step]);
-    }
-}
-
-template <size_t N, typename V> __device__ static inline void elem_load(const elem_stream<V> &in, ptrdiff_t at, V *v)
-{
-    if constexpr (std::is_same_v<V, float>)
-        OP_FLOATS(in.dtype, elem_load_as<T, N>(in, at, v))
-    else
-        elem_load_as<V, N>(in, at, v);
-}
-
-/* U packs of one stream: all are asked for before the first is used. */
+/* U packs of one stream. */
 template <typename V, size_t U, size_t N> struct elem_packs {
     V v[U][N];
 };
+
+/* Of stream K, as numbers of T: all are asked for before the first is used. */
+template <typename T, size_t K, typename V, size_t U, size_t N>
+__device__ static inline void elem_load_as(const elem_stream<V> &in, const ptrdiff_t (&at)[U][ELEM_STREAMS + 1],
+                                           elem_packs<V, U, N> &to)
+{
+    const T *p = (const T *)in.data;
+
+    if (in.is_packed) {
+        op_pack<T, N> x[U];
+
+#pragma unroll
+        for (size_t u = 0; u < U; u++)
+            x[u] = *(const op_pack<T, N> *)(p + at[u][K]);
+#pragma unroll
+        for (size_t k = 0; k < U * N; k++)
+            to.v[k / N][k % N] = op_wide(x[k / N].v[k % N]);
+    } else {
+        T x[U][N];
+
+#pragma unroll
+        for (size_t k = 0; k < U * N; k++)
+            x[k / N][k % N] = p[at[k / N][K] + (ptrdiff_t)(k % N) * in.step];
+#pragma unroll
+        for (size_t k = 0; k < U * N; k++)
+            to.v[k / N][k % N] = op_wide(x[k / N][k % N]);
+    }
+}
 
 template <size_t N, size_t K, size_t U, typename V>
 __device__ static inline elem_packs<V, U, N> elem_load_all(const elem_stream<V> &in,
@@ -112,9 +106,10 @@ __device__ static inline elem_packs<V, U, N> elem_load_all(const elem_stream<V> 
 {
     elem_packs<V, U, N> x;
 
-#pragma unroll
-    for (size_t u = 0; u < U; u++)
-        elem_load<N>(in, at[u][K], x.v[u]);
+    if constexpr (std::is_same_v<V, float>)
+        OP_FLOATS(in.dtype, elem_load_as<T, K>(in, at, x))
+    else
+        elem_load_as<V, K>(in, at, x);
     return x;
 }
 
@@ -367,12 +362,8 @@ template <typename V>
 static inline elem_stream<V> elem_stream_of(const elem_in<V> &in, size_t pack, const struct elem_list *inner,
                                             const struct elem_list *other)
 {
-    ptrdiff_t step = elem_list_step(inner, inner->n - 1, in.operand);
-
-    return { in.t->data, in.t->dtype,
-             step == 0 ? ELEM_REPEATED : elem_packs_lie(in.t, in.operand, pack, inner, other) ? ELEM_PACKED
-                                                                                             : ELEM_STEPPED,
-             step };
+    return { in.t->data, in.t->dtype, elem_packs_lie(in.t, in.operand, pack, inner, other),
+             elem_list_step(inner, inner->n - 1, in.operand) };
 }
 
 /* ---- host: element by element ---- */

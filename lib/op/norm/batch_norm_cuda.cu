@@ -40,9 +40,9 @@ template <typename T, unsigned V> struct measure : norm_moments {
             o.from[j] = op_wide(x[channel + j]);
         return o;
     }
-    __device__ void add(const own &o, size_t at, unsigned nth, float2 *pairs) const
+    __device__ op_pack<T, V> load(size_t at) const { return *(const op_pack<T, V> *)(x + at); }
+    __device__ void add(const own &o, size_t, const op_pack<T, V> &p, unsigned nth, float2 *pairs) const
     {
-        const op_pack<T, V> p = *(const op_pack<T, V> *)(x + at);
         float inverse = 1.0f / (float)nth;
 
 #pragma unroll
@@ -79,21 +79,30 @@ template <typename T, unsigned V> struct apply {
         }
         return o;
     }
-    __device__ void put(const own &o, size_t at) const
+    struct in {
+        op_pack<T, V> x, residual;
+    };
+    __device__ in load(size_t at) const
     {
-        op_pack<T, V> p = *(const op_pack<T, V> *)(x + at), r = {};
+        in i = { *(const op_pack<T, V> *)(x + at), {} };
 
         if (residual != NULL)
-            r = *(const op_pack<T, V> *)(residual + at);
+            i.residual = *(const op_pack<T, V> *)(residual + at);
+        return i;
+    }
+    __device__ void put(const own &o, size_t at, const in &i) const
+    {
+        op_pack<T, V> out;
+
 #pragma unroll
         for (unsigned j = 0; j < V; j++) {
-            float v = (op_wide(p.v[j]) - o.mean[j]) * o.a[j] + o.b[j];
+            float v = (op_wide(i.x.v[j]) - o.mean[j]) * o.a[j] + o.b[j];
 
-            v = residual != NULL ? v + op_wide(r.v[j]) : v;
+            v = residual != NULL ? v + op_wide(i.residual.v[j]) : v;
             v = clamp ? v < 0.0f ? 0.0f : v > ceiling ? ceiling : v : v; /* a NaN stays one */
-            p.v[j] = op_narrow<T>(v);
+            out.v[j] = op_narrow<T>(v);
         }
-        *(op_pack<T, V> *)(y + at) = p;
+        *(op_pack<T, V> *)(y + at) = out;
     }
 };
 
@@ -159,17 +168,20 @@ template <typename T, unsigned V> struct products : norm_sums {
             o.mean[j] = mean[channel + j];
         return o;
     }
-    __device__ void add(const own &o, size_t at, unsigned, float2 *pairs) const
+    struct in {
+        op_pack<T, V> x, dy;
+    };
+    __device__ in load(size_t at) const { return { *(const op_pack<T, V> *)(x + at), dy.at(at) }; }
+    __device__ void add(const own &o, size_t at, const in &i, unsigned, float2 *pairs) const
     {
-        const op_pack<T, V> p = *(const op_pack<T, V> *)(x + at);
-        op_pack<T, V> d = dy.at(at);
+        op_pack<T, V> d = i.dy;
 
 #pragma unroll
         for (unsigned j = 0; j < V; j++) {
             float v = op_wide(d.v[j]);
 
             pairs[j].x += v;
-            pairs[j].y += v * (op_wide(p.v[j]) - o.mean[j]);
+            pairs[j].y += v * (op_wide(i.x.v[j]) - o.mean[j]);
         }
         if (residual == NULL)
             return;
@@ -219,16 +231,19 @@ template <typename T, unsigned V> struct gradient {
         }
         return o;
     }
-    __device__ void put(const own &o, size_t at) const
+    struct in {
+        op_pack<T, V> x, dy;
+    };
+    __device__ in load(size_t at) const { return { *(const op_pack<T, V> *)(x + at), dy.at(at) }; }
+    __device__ void put(const own &o, size_t at, const in &i) const
     {
-        const op_pack<T, V> p = *(const op_pack<T, V> *)(x + at), d = dy.at(at);
         op_pack<T, V> to = {};
 
         if (adds)
             to = *(const op_pack<T, V> *)(dx + at);
 #pragma unroll
         for (unsigned j = 0; j < V; j++) {
-            float v = o.a[j] * op_wide(d.v[j]) - o.b[j] - (op_wide(p.v[j]) - o.mean[j]) * o.k[j];
+            float v = o.a[j] * op_wide(i.dy.v[j]) - o.b[j] - (op_wide(i.x.v[j]) - o.mean[j]) * o.k[j];
 
             to.v[j] = op_narrow<T>(adds ? op_wide(to.v[j]) + v : v);
         }

@@ -11,11 +11,13 @@
  * and what becomes of it, is a functor's:
  *
  *     own_of(sample, channel)         what a thread keeps in registers of its V columns
- *     add(own, at, nth, pair[V])      element `at` on of a row, this thread's nth, from 1
+ *     load(at)                        what it reads of a row, from element `at` on
+ *     add(own, at, in, nth, pair[V])  takes that in: this thread's nth row, from 1
  *     merge(pair, n, other, m)        two pairs, of n and m rows; static
  *     finish(sample, channel, pair)   of all rows
  *
- * norm_each_column() visits all elements: own_of() and put(own, at). */
+ * norm_each_column() visits all elements: own_of(), load(at) and put(own, at, in). Both load NORM_AHEAD rows
+ * before they store anything. */
 #ifndef OP_NORM_COLUMNS_CUDA_CUH
 #define OP_NORM_COLUMNS_CUDA_CUH
 
@@ -23,7 +25,8 @@
 
 #include "op/op_cuda.cuh"
 
-static constexpr unsigned NORM_SUM_THREADS = 512, NORM_SUM_BLOCKS = 264, NORM_EACH_ROWS = 8;
+static constexpr unsigned NORM_SUM_THREADS = 256, NORM_SUM_BLOCKS = 264, NORM_EACH_ROWS = 8,
+                          NORM_AHEAD = 4;
 
 struct norm_columns {
     size_t batch, rows, c;
@@ -90,7 +93,7 @@ __device__ static inline void norm_join_slabs(const F &f, const struct norm_colu
                                               unsigned tile, const volatile float *part, float2 *room,
                                               float *counts)
 {
-    /* a block of many slabs has its 512 threads, at least two for each column */
+    /* a block of many slabs has its 256 threads, at least one for each column */
     unsigned t = threadIdx.x, here = g.side * V, ways = blockDim.x / here, way = t / here;
     size_t channel = (size_t)tile * here + t % here;
     float2 all = { 0, 0 };
@@ -116,8 +119,27 @@ __device__ static inline void norm_join_slabs(const F &f, const struct norm_colu
         f.finish(sample, channel, room[t]);
 }
 
+/* Calls f(at, in) for rows begin, begin + step, ... below end; row 0 is at element `at`. */
+template <typename F, typename DO>
+__device__ static inline void norm_visit(const F &f, size_t at, size_t c, size_t begin, size_t end, unsigned step,
+                                         DO visit)
+{
+    for (size_t r = begin; r < end; r += NORM_AHEAD * step) {
+        decltype(f.load(0)) in[NORM_AHEAD];
+
+#pragma unroll
+        for (unsigned k = 0; k < NORM_AHEAD; k++)
+            if (r + k * step < end)
+                in[k] = f.load(at + (r + k * step) * c);
+#pragma unroll
+        for (unsigned k = 0; k < NORM_AHEAD; k++)
+            if (r + k * step < end)
+                visit(at + (r + k * step) * c, in[k]);
+    }
+}
+
 template <unsigned V, typename F>
-__global__ void __launch_bounds__(NORM_SUM_THREADS)
+__global__ void __launch_bounds__(NORM_SUM_THREADS, 2)
     norm_sum_columns(F f, struct norm_columns g, float *part, unsigned *arrived)
 {
     __shared__ float2 room[V * NORM_SUM_THREADS];
@@ -134,9 +156,8 @@ __global__ void __launch_bounds__(NORM_SUM_THREADS)
     if (is_in) {
         const auto own = f.own_of(sample, channel);
 
-#pragma unroll 4
-        for (size_t r = begin; r < end; r += g.high)
-            f.add(own, (sample * g.rows + r) * g.c + channel, ++n, pairs);
+        norm_visit(f, sample * g.rows * g.c + channel, g.c, begin, end, g.high,
+                   [&](size_t at, const auto &in) { f.add(own, at, in, ++n, pairs); });
     }
 #pragma unroll
     for (unsigned j = 0; j < V; j++)
@@ -184,8 +205,8 @@ __global__ void __launch_bounds__(OP_THREADS) norm_each_column(F f, struct norm_
     if (pack < g.wide) {
         const auto own = f.own_of(sample, (size_t)pack * V);
 
-        for (size_t r = begin; r < end; r += high)
-            f.put(own, (sample * g.rows + r) * g.c + (size_t)pack * V);
+        norm_visit(f, sample * g.rows * g.c + (size_t)pack * V, g.c, begin, end, high,
+                   [&](size_t at, const auto &in) { f.put(own, at, in); });
     }
 }
 

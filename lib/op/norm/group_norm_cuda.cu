@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(NORM_ROW_THREADS)
     to[z.sums] = sum.y;
 }
 
-/* A warp has a group of a sample. line = b, k of dx = rstd dy scale - b - (x - mean) k. */
+/* A warp has a group of a sample. line = b, k of dx = rstd (dy scale - b) - (x - mean) k. */
 __global__ void find_lines(struct sizes z, const float *scale, const struct row_stat *save, const float *sums,
                            float2 *lines)
 {
@@ -113,7 +113,7 @@ __global__ void find_lines(struct sizes z, const float *scale, const struct row_
         b += sums[z.sums + i] * a;
     }
     rstd = save[group].rstd;
-    b = op_warp_sum(b) * rstd / z.n;
+    b = op_warp_sum(b) / z.n;
     k = op_warp_sum(k) * rstd * rstd / z.n; /* a third rstd is in the sums */
     if (threadIdx.x % 32 == 0)
         lines[group] = make_float2(b, k);
@@ -127,13 +127,13 @@ __global__ void __launch_bounds__(NORM_ROW_THREADS)
     const norm_place me(g, blockIdx.x);
     struct row_stat s;
     float2 line;
-    float a;
+    float a; /* scale */
 
     if (me.row >= g.rows)
         return;
     s = save[me.row / z.parts];
     line = lines[me.row / z.parts];
-    a = s.rstd * scale[me.row % z.sums];
+    a = scale[me.row % z.sums];
     for (unsigned pack = me.at; pack < g.wide; pack += g.side) {
         size_t at = me.row * g.n + (size_t)pack * V;
         const op_pack<float, V> px = *(const op_pack<float, V> *)(x + at), pd = *(const op_pack<float, V> *)(dy + at);
@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(NORM_ROW_THREADS)
             out = *(const op_pack<float, V> *)(dx + at);
 #pragma unroll
         for (unsigned j = 0; j < V; j++)
-            out.v[j] += a * pd.v[j] - line.x - (px.v[j] - s.mean) * line.y;
+            out.v[j] += s.rstd * (__fmul_rn(a, pd.v[j]) - line.x) - (px.v[j] - s.mean) * line.y;
         *(op_pack<float, V> *)(dx + at) = out;
     }
 }
@@ -175,9 +175,9 @@ template <unsigned V> struct measure : norm_moments {
             o.from[j] = from(sample, channel + j);
         return o;
     }
-    __device__ void add(const own &o, size_t at, unsigned nth, float2 *pairs) const
+    __device__ op_pack<float, V> load(size_t at) const { return *(const op_pack<float, V> *)(x + at); }
+    __device__ void add(const own &o, size_t, const op_pack<float, V> &p, unsigned nth, float2 *pairs) const
     {
-        const op_pack<float, V> p = *(const op_pack<float, V> *)(x + at);
         float inverse = 1.0f / (float)nth;
 
 #pragma unroll
@@ -246,10 +246,9 @@ template <unsigned V> struct apply {
         }
         return o;
     }
-    __device__ void put(const own &o, size_t at) const
+    __device__ op_pack<float, V> load(size_t at) const { return *(const op_pack<float, V> *)(x + at); }
+    __device__ void put(const own &o, size_t at, op_pack<float, V> p) const
     {
-        op_pack<float, V> p = *(const op_pack<float, V> *)(x + at);
-
 #pragma unroll
         for (unsigned j = 0; j < V; j++)
             p.v[j] = (p.v[j] - o.mean[j]) * o.a[j] + o.b[j];
@@ -282,14 +281,19 @@ template <unsigned V> struct products : norm_sums {
             o.mean[j] = stat(sample, channel + j).mean;
         return o;
     }
-    __device__ void add(const own &o, size_t at, unsigned, float2 *pairs) const
+    struct in {
+        op_pack<float, V> x, dy;
+    };
+    __device__ in load(size_t at) const
     {
-        const op_pack<float, V> p = *(const op_pack<float, V> *)(x + at), d = *(const op_pack<float, V> *)(dy + at);
-
+        return { *(const op_pack<float, V> *)(x + at), *(const op_pack<float, V> *)(dy + at) };
+    }
+    __device__ void add(const own &o, size_t, const in &i, unsigned, float2 *pairs) const
+    {
 #pragma unroll
         for (unsigned j = 0; j < V; j++) {
-            pairs[j].x += d.v[j] * (p.v[j] - o.mean[j]);
-            pairs[j].y += d.v[j];
+            pairs[j].x += i.dy.v[j] * (i.x.v[j] - o.mean[j]);
+            pairs[j].y += i.dy.v[j];
         }
     }
     __device__ void finish(size_t sample, size_t channel, float2 p) const
@@ -311,7 +315,7 @@ template <unsigned V> struct gradient {
     const float2 *lines;
 
     struct own {
-        float mean[V], a[V], b[V], k[V];
+        float mean[V], rstd[V], a[V], b[V], k[V];
     };
     __device__ own own_of(size_t sample, size_t channel) const
     {
@@ -322,22 +326,29 @@ template <unsigned V> struct gradient {
             size_t group = sample * z.groups + op_divide(channel + j, z.by_group);
 
             o.mean[j] = save[group].mean;
-            o.a[j] = save[group].rstd * scale[op_divide(channel + j, z.by_part)];
+            o.rstd[j] = save[group].rstd;
+            o.a[j] = scale[op_divide(channel + j, z.by_part)];
             o.b[j] = lines[group].x;
             o.k[j] = lines[group].y;
         }
         return o;
     }
-    __device__ void put(const own &o, size_t at) const
+    struct in {
+        op_pack<float, V> x, dy;
+    };
+    __device__ in load(size_t at) const
     {
-        const op_pack<float, V> p = *(const op_pack<float, V> *)(x + at), d = *(const op_pack<float, V> *)(dy + at);
+        return { *(const op_pack<float, V> *)(x + at), *(const op_pack<float, V> *)(dy + at) };
+    }
+    __device__ void put(const own &o, size_t at, const in &i) const
+    {
         op_pack<float, V> out = {};
 
         if (adds)
             out = *(const op_pack<float, V> *)(dx + at);
 #pragma unroll
         for (unsigned j = 0; j < V; j++)
-            out.v[j] += o.a[j] * d.v[j] - o.b[j] - (p.v[j] - o.mean[j]) * o.k[j];
+            out.v[j] += o.rstd[j] * (__fmul_rn(o.a[j], i.dy.v[j]) - o.b[j]) - (i.x.v[j] - o.mean[j]) * o.k[j];
         *(op_pack<float, V> *)(dx + at) = out;
     }
 };

@@ -7,7 +7,9 @@ extern "C" {
 #include "op/norm/norm_priv.h"
 }
 
-static constexpr unsigned SLABS = 264; /* blocks in backward, at most */
+/* Backward has sums of columns in registers, of which three blocks of 128 threads get enough: so many blocks,
+ * at most. */
+static constexpr unsigned THREADS = 128, SLABS = 396;
 
 namespace {
 
@@ -88,7 +90,7 @@ template <unsigned V> struct column_sums {
 };
 
 /* One part of a row: dx, and what it adds to the columns. */
-template <typename T, unsigned V>
+template <bool LONG, typename T, unsigned V>
 __device__ static inline void put_part(const struct backward_args &a, const norm_part<T, V> &x,
                                        const norm_part<T, V> &dy, unsigned first, unsigned at,
                                        struct row_stat s, float2 line, T *dx, float *part,
@@ -103,13 +105,13 @@ __device__ static inline void put_part(const struct backward_args &a, const norm
 #pragma unroll
         for (unsigned j = 0; j < V; j++) {
             float d = op_wide(x.p[i].v[j]) - s.mean, g = op_wide(dy.p[i].v[j]);
-            float v = s.rstd * (g * k.v[j]) - line.x - d * line.y;
+            float v = __fmul_rn(s.rstd, g * k.v[j]) - line.x - d * line.y; /* exactly 0 in rows of one */
 
             out.v[j] = op_narrow<T>(a.adds ? op_wide(out.v[j]) + v : v);
-            if (part == NULL) {
+            if constexpr (!LONG) {
                 sums.scale[i][j] += g * (d * s.rstd);
                 sums.bias[i][j] += g;
-            } else { /* a row that is too long: this thread's own columns in memory */
+            } else if (part != NULL) { /* this thread's own columns, in memory */
                 part[pack * V + j] += g * (d * s.rstd);
                 part[a.g.n + pack * V + j] += g;
             }
@@ -119,22 +121,41 @@ __device__ static inline void put_part(const struct backward_args &a, const norm
     });
 }
 
-/* Block i has rows i, i + blocks, ... (or as many at a time as it has warps), one after another. */
-template <typename T, unsigned V>
-__global__ void __launch_bounds__(NORM_ROW_THREADS)
+/* own [2][n] = what the threads of a block have added up: one warp after another, in their order. */
+template <unsigned V>
+__device__ static inline void put_columns(const struct norm_rows &g, const column_sums<V> &sums, float *own)
+{
+    for (unsigned turn = 0; turn < blockDim.x / g.side; turn++) {
+        if (threadIdx.x / g.side == turn)
+            norm_each_pack(g, 0, threadIdx.x % g.side, [&](unsigned i, unsigned pack) {
+#pragma unroll
+                for (unsigned j = 0; j < V; j++) {
+                    size_t to = (size_t)pack * V + j;
+
+                    own[to] = (turn > 0 ? own[to] : 0) + sums.scale[i][j];
+                    own[g.n + to] = (turn > 0 ? own[g.n + to] : 0) + sums.bias[i][j];
+                }
+            });
+        __syncthreads();
+    }
+}
+
+/* Block i has rows i, i + blocks, ... (or as many at a time as it has warps), one after another. LONG: rows do
+ * not fit into registers. */
+template <bool LONG, typename T, unsigned V>
+__global__ void __launch_bounds__(THREADS, 3)
     gradient(const T *x, const T *dy, T *dx, struct backward_args a)
 {
     __shared__ float room[64];
     const struct norm_rows &g = a.g;
-    const unsigned step = g.side * NORM_PACKS;
-    const bool is_long = g.wide > step;
+    const unsigned step = g.side * NORM_PACKS, wide = LONG ? g.wide : 1; /* of which one step is enough */
     float *own = a.part != NULL ? a.part + (size_t)blockIdx.x * 2 * g.n : NULL;
     norm_part<T, V> px, pd;
     column_sums<V> sums = {};
     unsigned at = threadIdx.x % g.side;
 
-    if (is_long && own != NULL)
-        for (unsigned first = 0; first < g.wide; first += step)
+    if (LONG && own != NULL)
+        for (unsigned first = 0; first < wide; first += step)
             norm_each_pack(g, first, at, [&](unsigned, unsigned pack) {
                 for (unsigned j = 0; j < V; j++)
                     own[pack * V + j] = own[g.n + pack * V + j] = 0;
@@ -147,7 +168,7 @@ __global__ void __launch_bounds__(NORM_ROW_THREADS)
         if (me.row >= g.rows)
             break;
         s = a.save[me.row];
-        for (unsigned first = 0; first < g.wide; first += step) {
+        for (unsigned first = 0; first < wide; first += step) {
             px.load(x + me.row * g.n, g, first, at);
             pd.load(dy != NULL ? dy + me.row * g.n : NULL, g, first, at);
             norm_each_pack(g, first, at, [&](unsigned i, unsigned pack) {
@@ -163,31 +184,18 @@ __global__ void __launch_bounds__(NORM_ROW_THREADS)
             });
         }
         of_row = line_of(a, me.row, s, norm_row_sum(g, of_row, room));
-        for (unsigned first = 0; first < g.wide; first += step) {
-            if (is_long) {
+        for (unsigned first = 0; first < wide; first += step) {
+            if (LONG) {
                 px.load(x + me.row * g.n, g, first, at);
                 pd.load(dy != NULL ? dy + me.row * g.n : NULL, g, first, at);
             }
-            put_part<T, V>(a, px, pd, first, at, s, of_row, dx != NULL ? dx + me.row * g.n : NULL,
-                           is_long ? own : NULL, sums);
+            put_part<LONG, T, V>(a, px, pd, first, at, s, of_row, dx != NULL ? dx + me.row * g.n : NULL,
+                                 own, sums);
         }
     }
-    if (own == NULL || is_long)
-        return;
-    /* One warp after another, in their order. */
-    for (unsigned turn = 0; turn < blockDim.x / g.side; turn++) {
-        if (threadIdx.x / g.side == turn)
-            norm_each_pack(g, 0, at, [&](unsigned i, unsigned pack) {
-#pragma unroll
-                for (unsigned j = 0; j < V; j++) {
-                    size_t to = (size_t)pack * V + j;
-
-                    own[to] = (turn > 0 ? own[to] : 0) + sums.scale[i][j];
-                    own[g.n + to] = (turn > 0 ? own[g.n + to] : 0) + sums.bias[i][j];
-                }
-            });
-        __syncthreads();
-    }
+    if constexpr (!LONG)
+        if (own != NULL)
+            put_columns<V>(g, sums, own);
 }
 
 } // namespace
@@ -196,7 +204,7 @@ __global__ void __launch_bounds__(NORM_ROW_THREADS)
 
 static size_t slabs_of(const struct layer_norm_param *p, unsigned v)
 {
-    unsigned blocks = norm_rows_blocks(norm_rows_of(p->rows, p->n, v));
+    unsigned blocks = norm_rows_blocks(norm_rows_of(p->rows, p->n, v, THREADS));
 
     return blocks < 1 ? 1 : blocks > SLABS ? SLABS : blocks;
 }
@@ -254,14 +262,16 @@ template <typename T, unsigned V> static void backward_of(const struct op_call *
     const struct layer_norm_param *p = (const struct layer_norm_param *)c->param;
     bool sums = op_cuda_wants(c, 1) || op_cuda_wants(c, 2);
     size_t slabs = slabs_of(p, V);
-    struct backward_args a = { .g = norm_rows_of(p->rows, p->n, V), .rms = p->rms,
+    struct backward_args a = { .g = norm_rows_of(p->rows, p->n, V, THREADS), .rms = p->rms,
                                .adds = op_cuda_adds(c, 0), .scale = (const float *)c->in[1]->data,
                                .save = (const struct row_stat *)c->save,
                                .dmean = (const float *)data_of(c->dout, c->n_out, 1),
                                .drstd = (const float *)data_of(c->dout, c->n_out, 2),
                                .part = sums ? (float *)c->scratch : NULL };
 
-    CUDA_LAUNCH((gradient<T, V>), (unsigned)slabs, a.g.threads, 0, op_stream(c), (const T *)c->in[0]->data,
+    auto go = a.g.wide > a.g.side * NORM_PACKS ? gradient<true, T, V> : gradient<false, T, V>;
+
+    CUDA_LAUNCH(go, (unsigned)slabs, a.g.threads, 0, op_stream(c), (const T *)c->in[0]->data,
                 (const T *)data_of(c->dout, c->n_out, 0), (T *)data_of(c->din, c->n_in, 0), a);
     norm_launch_fold(c, a.part, slabs, p->n, 1);
 }

@@ -22,14 +22,14 @@ struct norm_rows {
     unsigned threads; /* of a block: whole rows */
 };
 
-/* v: numbers of a pack. */
-static inline struct norm_rows norm_rows_of(size_t rows, size_t n, unsigned v)
+/* v: numbers of a pack; most: threads of a block. */
+static inline struct norm_rows norm_rows_of(size_t rows, size_t n, unsigned v, unsigned most = NORM_ROW_THREADS)
 {
     struct norm_rows g = { .rows = rows, .n = n, .wide = (unsigned)(n / v), .side = 32 };
 
     if (g.wide > 32 * NORM_PACKS)
-        g.side = NORM_ROW_THREADS;
-    g.threads = rows < NORM_ROW_THREADS / g.side ? (unsigned)rows * g.side : NORM_ROW_THREADS;
+        g.side = most;
+    g.threads = rows < most / g.side ? (unsigned)rows * g.side : most;
     g.threads = g.threads > 0 ? g.threads : g.side;
     return g;
 }

@@ -15,15 +15,22 @@ __device__ static inline void store(op_pack<T, V> *y, op_pack<T, V> x)
         for (int k = 0; k < V; k++)
             x.v[k] = op_narrow<T>(op_wide(old.v[k]) + op_wide(x.v[k]));
     }
-    *y = x;
+    if constexpr (sizeof(x) == 4) { /* nvcc would make several of it */
+        uint32_t word;
+
+        memcpy(&word, &x, sizeof(word));
+        *(uint32_t *)y = word;
+    } else {
+        *y = x;
+    }
 }
 
-/* Units of V elements in the order of y's memory, one for each thread and round; small ones four at a time,
- * so that enough bytes are on their way. */
+/* Units of V elements in the order of y's memory, one for each thread and round; two at a time, small
+ * ones four, so that enough bytes are on their way. */
 template <typename T, int V, bool ADD>
 __global__ void copy_units(struct copy_walk w, size_t n, const op_pack<T, V> *x, op_pack<T, V> *y)
 {
-    constexpr int AT_ONCE = sizeof(T) * V < 16 ? 4 : 1;
+    constexpr int AT_ONCE = sizeof(T) * V < 16 ? 4 : 2;
     size_t step = (size_t)gridDim.x * blockDim.x;
 
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += AT_ONCE * step) {
@@ -50,11 +57,11 @@ __global__ void copy_units(struct copy_walk w, size_t n, const op_pack<T, V> *x,
 /* Two axes, of which `a` has step 1 in y and `b` in x, in squares of SIDE * V elements: a block reads the
  * lines of x in units of V, and writes those of y so. */
 struct squares {
-    int64_t a, b;                /* elements along them */
-    int64_t a_from, b_to;        /* their steps on the other side, in elements */
+    int64_t a, b;                   /* elements along them */
+    int64_t a_from, b_to;           /* their steps on the other side, in elements */
     struct op_divisor across, down; /* squares along a, along b */
-    struct copy_walk rest;       /* the other axes, in elements */
-    size_t n;                    /* squares in all */
+    struct copy_walk rest;          /* the other axes, in elements */
+    size_t n;                       /* squares in all */
 };
 
 template <typename T, int V, bool ADD>
@@ -175,7 +182,7 @@ int run_units(cudaStream_t s, const struct copy *c, const T *x, T *y, struct err
         }
         copy_walk_add(&w, &a, V);
     }
-    CUDA_LAUNCH((copy_units<T, V, ADD>), op_blocks(n, OP_THREADS * (sizeof(T) * V < 16 ? 4 : 1)), OP_THREADS, 0,
+    CUDA_LAUNCH((copy_units<T, V, ADD>), op_blocks(n, OP_THREADS * (sizeof(T) * V < 16 ? 4 : 2)), OP_THREADS, 0,
                 s, w, n, (const op_pack<T, V> *)x, (op_pack<T, V> *)y);
     return cuda_launched(err);
 }

@@ -25,7 +25,7 @@ int plan(struct op_plan *p, struct err *err)
 
     (void)err;
     p->save_bytes = rows_bytes(r);
-    if (p->training)
+    if (op_cuda_plan_wants(p, 0))
         p->scratch_bytes = order_bytes(r) + rows_round(rows_cuda_order_scratch(r->n)) +
                            r->rounds * stretches_of(r) * 2 * r->width * sizeof(float);
     return 0;
@@ -98,16 +98,25 @@ int forward(const struct op_call *c, struct err *err)
 
 /* ---- backward ---- */
 
-template <int V> struct alignas(4 * V) floats { /* with sums */
+template <int V> struct alignas(4 * V) floats {
     float v[V];
-
-    __device__ void operator+=(const floats &o)
-    {
-#pragma unroll
-        for (int k = 0; k < V; k++)
-            v[k] += o.v[k];
-    }
 };
+
+template <int V> __device__ static inline floats<V> plus(floats<V> a, const floats<V> &b)
+{
+#pragma unroll
+    for (int k = 0; k < V; k++)
+        a.v[k] += b.v[k];
+    return a;
+}
+
+/* *to += x, as one access each way. */
+template <int V> __device__ static inline void add_to(floats<V> *to, const floats<V> &x)
+{
+    floats<V> old = *to;
+
+    *to = plus<V>(old, x);
+}
 
 struct sums {
     const int64_t *list, *order;
@@ -172,7 +181,7 @@ __global__ void add_rows(struct sums s, const floats<V> *dy, floats<V> *dx, floa
         for (int k = 0; k < AHEAD; k++) {
             if (at + k >= o.end)
                 break;
-            sum += value[k];
+            sum = plus<V>(sum, value[k]);
             if (next[k] == row && at + k + 1 < o.end)
                 continue;
             if (began && row >= 0)
@@ -180,7 +189,7 @@ __global__ void add_rows(struct sums s, const floats<V> *dy, floats<V> *dx, floa
             else if (next[k] == row && row >= 0)
                 pieces[piece(s, o, o.stretch, 1)] = sum;
             else if (row >= 0)
-                dx[(o.round * s.stride + (size_t)row) * s.width + o.column] += sum;
+                add_to<V>(&dx[(o.round * s.stride + (size_t)row) * s.width + o.column], sum);
             sum = floats<V>();
             row = next[k];
             began = false;
@@ -204,8 +213,8 @@ template <int V> __global__ void join_rows(struct sums s, floats<V> *dx, const f
         return;
     sum = pieces[piece(s, o, o.stretch, 1)];
     for (stretch = o.stretch + 1; row_at(s, stretch * RUN) == row; stretch++)
-        sum += pieces[piece(s, o, stretch, 0)];
-    dx[(o.round * s.stride + (size_t)row) * s.width + o.column] += sum;
+        sum = plus<V>(sum, pieces[piece(s, o, stretch, 0)]);
+    add_to<V>(&dx[(o.round * s.stride + (size_t)row) * s.width + o.column], sum);
 }
 
 template <int V>

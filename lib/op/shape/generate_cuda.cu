@@ -76,11 +76,13 @@ int eye_forward(const struct op_call *c, struct err *err)
 {
     const struct tensor *y = c->out[0];
     int64_t rows = y->shape.dim[0], cols = y->shape.dim[1], k = ((const struct eye *)c->param)->k;
-    int64_t first = k < 0 ? -k : 0, end = k > cols ? first : rows < cols - k ? rows : cols - k;
     int rc = shape_cuda_fill(c, y, NULL, NULL, err);
+    int64_t first, end;
 
-    if (rc < 0 || k <= -rows || first >= end)
+    if (rc < 0 || k >= cols || k <= -rows)
         return rc;
+    first = k < 0 ? -k : 0;
+    end = rows < cols - k ? rows : cols - k;
     OP_SIZES(tensor_dtype_bytes(y->dtype), {
         U one = 1;
 

@@ -48,7 +48,7 @@ static int plan(struct op_plan *p, struct err *err)
     p->state = r;
     if (r == NULL)
         return err_set(err, ERR_NOMEM, "%s '%s': out of memory", p->def->name, p->node);
-    p->scratch_bytes = p->training ? copy_cuda_scratch(&r->back) : 0;
+    p->scratch_bytes = op_cuda_plan_wants(p, 0) ? copy_cuda_scratch(&r->back) : 0;
     return 0;
 }
 

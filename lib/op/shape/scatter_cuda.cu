@@ -35,7 +35,7 @@ struct kept kept_of(const struct op_call *c)
 int plan(struct op_plan *p, struct err *err)
 {
     const struct rows *r = (const struct rows *)p->param;
-    size_t g = p->training ? tensor_bytes(p->in[0]) : 0;
+    size_t g = op_cuda_plan_wants(p, 0) ? tensor_bytes(p->in[0]) : 0;
 
     (void)err;
     p->save_bytes = 2 * list_bytes(r);

@@ -46,6 +46,7 @@
  *                          another stream may still read it. Try several
  *   EMULATED_DRIVER=N      version of the driver (default 13000); below 13000 every call answers
  *                          cudaErrorInsufficientDriver
+ *   EMULATED_CAPABILITY=N  10 * major + minor of the compute capability (default 90)
  *   EMULATED_FAULT=WHAT@N  launch@N: the Nth launch of the process meets an illegal address, and
  *                          every later call on its device fails. hang@N: it never ends.
  *                          malloc@N: the Nth cudaMalloc finds no memory.
