@@ -14,8 +14,8 @@ extern "C" {
 #include "op/op.h"
 }
 
-/* The kernels of every row, in the order of op_list.h. */
-#define OP(row_) extern "C" const struct op_kernels row_##_cuda __attribute__((weak));
+/* The kernels of every row, in the order of op_list.h: one that lacks them is an error of the linker. */
+#define OP(row_) extern "C" const struct op_kernels row_##_cuda;
 #include "op/op_list.h"
 #undef OP
 
