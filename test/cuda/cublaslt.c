@@ -4,6 +4,7 @@
  * another product is noticed. */
 #include <cublasLt.h>
 
+#include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -356,18 +357,40 @@ struct call {
     float alpha, beta;
 };
 
+static double from_half(uint16_t h)
+{
+    int e = h >> 10 & 31, m = h & 1023;
+    double v = e == 31 ? (m != 0 ? (double)NAN : (double)INFINITY) : e == 0 ? ldexp(m, -24) : ldexp(m + 1024, e - 25);
+
+    return h >> 15 != 0 ? -v : v;
+}
+
+/* To the nearest, ties to even. */
+static uint16_t to_half(float f)
+{
+    uint32_t sign = signbit(f) ? 0x8000 : 0, bits;
+    double v = fabs((double)f);
+    int e;
+
+    if (isnan(f))
+        return (uint16_t)(sign | 0x7e00);
+    if (v >= 65520)
+        return (uint16_t)(sign | 0x7c00);
+    (void)frexp(v, &e); /* 2^(e - 1) <= v < 2^e */
+    bits = v == 0 || e < -13 ? (uint32_t)rint(ldexp(v, 24))
+                             : (uint32_t)((e + 13) << 10) + (uint32_t)rint(ldexp(v, 11 - e));
+    return (uint16_t)(sign | bits);
+}
+
 static double load(const void *at, size_t i, uint32_t type)
 {
     uint32_t bits;
     float f;
-    _Float16 h;
 
     if (type == CUDA_R_32F)
         return (double)((const float *)at)[i];
-    if (type == CUDA_R_16F) {
-        memcpy(&h, (const char *)at + 2 * i, sizeof(h));
-        return (double)h;
-    }
+    if (type == CUDA_R_16F)
+        return from_half(((const uint16_t *)at)[i]);
     bits = (uint32_t)((const uint16_t *)at)[i] << 16;
     memcpy(&f, &bits, sizeof(f));
     return (double)f;
@@ -375,13 +398,12 @@ static double load(const void *at, size_t i, uint32_t type)
 
 static void store(void *at, size_t i, uint32_t type, float v)
 {
-    _Float16 h = (_Float16)v;
     uint32_t bits;
 
     if (type == CUDA_R_32F) {
         ((float *)at)[i] = v;
     } else if (type == CUDA_R_16F) {
-        memcpy((char *)at + 2 * i, &h, sizeof(h));
+        ((uint16_t *)at)[i] = to_half(v);
     } else {
         memcpy(&bits, &v, sizeof(bits));
         if (v == v)

@@ -1,6 +1,9 @@
-/* cudnn_priv.h - what cudnn.c settles and cudnn_conv.c computes. */
+/* cudnn_priv.h - descriptors (cudnn.c), what they come to (cudnn_settle.c), what is then computed
+ * (cudnn_conv.c). */
 #ifndef CUDA_CUDNN_PRIV_H
 #define CUDA_CUDNN_PRIV_H
+
+#include <stdbool.h>
 
 #include <cudnn.h>
 
@@ -29,5 +32,50 @@ struct emulated_conv {
 
 int emulated_conv_run(void *conv); /* for emulated_enqueue() */
 size_t emulated_type_bytes(cudnnDataType_t type); /* 0: not one of those that convolutions take */
+
+/* ---- descriptors ---- */
+
+#define CONV(kind_) CUDNN_BACKEND_OPERATION_CONVOLUTION_##kind_##_DESCRIPTOR
+#define TENSOR CUDNN_BACKEND_TENSOR_DESCRIPTOR
+#define WINDOW CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR
+#define HEUR CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR
+#define PLAN CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR
+#define GRAPH CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR
+#define PACK CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR
+
+enum { COUNT_MAX = 8, ATTRIBUTES_MAX = 8 };
+
+struct attribute {
+    int name, type;
+    int64_t count;
+    union {
+        int64_t ints[COUNT_MAX];
+        void *pointers[COUNT_MAX];
+        struct descriptor *descriptors[COUNT_MAX]; /* a reference to each */
+        int enums[COUNT_MAX];
+        float floats[COUNT_MAX];
+    } is;
+};
+
+struct descriptor {
+    int type;
+    bool is_finalized;
+    unsigned int references;
+    struct attribute attributes[ATTRIBUTES_MAX];
+    int n;
+    struct emulated_tensor tensor; /* of a tensor */
+    struct emulated_conv conv;     /* of what is made of an operation, down to a plan */
+    int engine;                    /* of a configuration, an engine, a plan */
+};
+
+/* The status; the text is what cudnnGetLastErrorString() tells. */
+cudnnStatus_t dnn_fail(cudnnStatus_t status, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+const struct attribute *dnn_find(const struct descriptor *d, int name); /* NULL: not set */
+const struct attribute *dnn_required(const struct descriptor *d, int n); /* the nth that it must have */
+
+cudnnStatus_t dnn_settle(struct descriptor *d); /* all attributes are set */
+int dnn_engines(const struct descriptor *heur, int *first); /* that are proposed: how many from there */
+const int *dnn_notes(int engine, int *n);
 
 #endif

@@ -32,6 +32,7 @@ static struct device_memory {
     size_t n, capacity;
     size_t next; /* offset in space where the search for a hole begins */
     size_t used;
+    int key;           /* of all its pages; not above 0: this machine has no keys, or has given them all */
     unsigned int open;
 } memories[EMULATED_DEVICES_MAX];
 
@@ -110,6 +111,7 @@ static struct device_memory *space_of(int device)
         if (m->space == MAP_FAILED)
             emulated_die("no address space of %zu bytes for device %d", m->space_bytes, device);
         (void)madvise(m->space, m->space_bytes, MADV_HUGEPAGE); /* opened and closed faster */
+        m->key = pkey_alloc(0, PKEY_DISABLE_ACCESS);
         watch_faults();
     }
     return m;
@@ -151,7 +153,8 @@ cudaError_t memory_new(int device, size_t bytes, void **out)
         offset = 0;
         i = find_hole(m, pages_bytes, &offset);
     }
-    if (i > m->n || mprotect(m->space + offset, pages_bytes, PROT_READ | PROT_WRITE) < 0)
+    if (i > m->n || mprotect(m->space + offset, pages_bytes, PROT_READ | PROT_WRITE) < 0 ||
+        (m->key > 0 && pkey_mprotect(m->space + offset, pages_bytes, PROT_READ | PROT_WRITE, m->key) < 0))
         return cudaErrorMemoryAllocation;
     if (m->n == m->capacity) {
         m->capacity = m->capacity == 0 ? 64 : m->capacity * 2;
@@ -166,9 +169,13 @@ cudaError_t memory_new(int device, size_t bytes, void **out)
     m->n++;
     m->used += rounded;
     m->next = offset + pages_bytes;
+    if (m->key > 0)
+        memory_open(device);
     memset(a->pages, SLACK, pages_bytes);
     memset(a->base, GARBAGE, bytes);
-    if (m->open == 0)
+    if (m->key > 0)
+        memory_close(device);
+    else if (m->open == 0)
         mprotect(a->pages, pages_bytes, PROT_NONE);
     *out = a->base;
     return cudaSuccess;
@@ -194,9 +201,14 @@ bool memory_free(int device, void *p)
     if (i == m->n)
         return false;
     a = m->list[i];
-    mprotect(a.pages, a.pages_bytes, PROT_READ);
+    if (m->key > 0)
+        memory_open(device);
+    else
+        mprotect(a.pages, a.pages_bytes, PROT_READ);
     check_slack(&a, a.pages, a.base);
     check_slack(&a, a.base + a.bytes, a.pages + a.pages_bytes);
+    if (m->key > 0)
+        memory_close(device);
     if (mmap(a.pages, a.pages_bytes, PROT_NONE,
              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
         emulated_die("cannot unmap device memory: %s", strerror(errno));
@@ -215,16 +227,28 @@ static void protect(const struct device_memory *m, int how)
             emulated_die("cannot open or close device memory: %s", strerror(errno));
 }
 
+/* With keys of memory (Intel's PKU, newer AMD's) a thread opens it for itself, without asking the
+ * system; else it is opened for all, page by page. */
+static __thread unsigned opened[EMULATED_DEVICES_MAX];
+
 void memory_open(int device)
 {
-    if (memories[device].open++ == 0)
-        protect(&memories[device], PROT_READ | PROT_WRITE);
+    struct device_memory *m = &memories[device];
+
+    if (m->key > 0 && opened[device]++ == 0)
+        pkey_set(m->key, 0);
+    else if (m->key <= 0 && m->open++ == 0)
+        protect(m, PROT_READ | PROT_WRITE);
 }
 
 void memory_close(int device)
 {
-    if (--memories[device].open == 0)
-        protect(&memories[device], PROT_NONE);
+    struct device_memory *m = &memories[device];
+
+    if (m->key > 0 && --opened[device] == 0)
+        pkey_set(m->key, PKEY_DISABLE_ACCESS);
+    else if (m->key <= 0 && --m->open == 0)
+        protect(m, PROT_NONE);
 }
 
 int memory_device(const void *p)

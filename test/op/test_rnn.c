@@ -12,6 +12,7 @@
 #include "base/err.h"
 #include "harness/gradcheck.h"
 #include "harness/op_oracle.h"
+#include "harness/op_rig.h"
 
 #define INT(name_, i_) (struct op_attr){ .name = name_, .type = OP_ATTR_INT, .i = i_ }
 #define STRING(name_, s_) (struct op_attr){ .name = name_, .type = OP_ATTR_STRING, .s = s_ }
@@ -458,7 +459,7 @@ static void expect_nan(const struct gradcheck_case *gc, const struct rnn *c, int
 static void lengths_beyond_the_steps_are_refused_when_they_come(void **state)
 {
     static const int32_t bad[] = { 3, 6, 0, 1 }, negative[] = { 3, 5, 0, -1 };
-    bool gpu = getenv("TRAINERD_TEST_CUDA") != NULL;
+    bool gpu = rig_on_gpu();
     struct rnn c = cases[1];
     struct built b;
 

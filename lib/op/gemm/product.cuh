@@ -6,7 +6,8 @@
  * Types: each operand float32, bfloat16 or float16. What is multiplied is of one type: where a, b and y are
  * not all float32, a float32 factor (a parameter) is rounded into scratch first. y is rounded once, also
  * when calls add up.
- * A bias is float32 [n], where y's columns lie side by side. */
+ * A bias is float32 [n], where y's columns lie side by side; it too is rounded to y's type first, as the
+ * library wants it. */
 #ifndef OP_GEMM_PRODUCT_CUH
 #define OP_GEMM_PRODUCT_CUH
 

@@ -157,7 +157,8 @@ struct loss_labels {
     {
         size_t i = op_divide(row, positions);
 
-        return is_last ? row * classes + (size_t)k : (i * classes + (size_t)k) * positions.by + (row - i * positions.by);
+        return is_last ? row * classes + (size_t)k
+                       : (i * classes + (size_t)k) * positions.by + (row - i * positions.by);
     }
 };
 

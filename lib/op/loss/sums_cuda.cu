@@ -120,8 +120,8 @@ static int mean(const struct op_call *c, const struct tensor *x, const struct te
 {
     counted f = { (const float *)x->data, c->run->there, (float *)to->data, add };
 
-    return loss_fold_run(c, (size_t)tensor_elements(c->in[1]), number_of{ (const float *)c->in[1]->data }, f, c->scratch,
-                         err);
+    return loss_fold_run(c, (size_t)tensor_elements(c->in[1]), number_of{ (const float *)c->in[1]->data }, f,
+                         c->scratch, err);
 }
 
 static int mean_forward(const struct op_call *c, struct err *err)

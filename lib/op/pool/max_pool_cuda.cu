@@ -139,8 +139,9 @@ static int plan(struct op_plan *p, struct err *err)
     struct pool_windows w = pool_windows_of(&param->window, p->in[0]);
 
     if ((int64_t)w.kernel[0] * w.kernel[1] > INT32_MAX / w.kernel[2])
-        return err_set(err, ERR_UNSUPPORTED, "%s '%s': a window of %d x %d x %d elements; at most 2^31 on a GPU",
-                       p->def->name, p->node, w.kernel[0], w.kernel[1], w.kernel[2]);
+        return err_set(err, ERR_UNSUPPORTED,
+                       "%s '%s': a window of %d x %d x %d elements; expected less than 2^31 on a GPU: train "
+                       "with --devices cpu", p->def->name, p->node, w.kernel[0], w.kernel[1], w.kernel[2]);
     if (op_cuda_plan_wants(p, 0))
         p->save_bytes = (size_t)pool_size(&w, w.out) * (is_small(&w) ? 1 : sizeof(uint32_t));
     return 0;

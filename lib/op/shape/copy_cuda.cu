@@ -57,11 +57,11 @@ __global__ void copy_units(struct copy_walk w, size_t n, const op_pack<T, V> *x,
 /* Two axes, of which `a` has step 1 in y and `b` in x, in squares of SIDE * V elements: a block reads the
  * lines of x in units of V, and writes those of y so. */
 struct squares {
-    int64_t a, b;                /* elements along them */
-    int64_t a_from, b_to;        /* their steps on the other side, in elements */
+    int64_t a, b;                   /* elements along them */
+    int64_t a_from, b_to;           /* their steps on the other side, in elements */
     struct op_divisor across, down; /* squares along a, along b */
-    struct copy_walk rest;       /* the other axes, in elements */
-    size_t n;                    /* squares in all */
+    struct copy_walk rest;          /* the other axes, in elements */
+    size_t n;                       /* squares in all */
 };
 
 template <typename T, int V, bool ADD>
