@@ -254,16 +254,20 @@ static int parse_gpus(const char *spec, struct device *out, uint32_t *n, struct 
 int device_parse(const char *spec, uint32_t first_core, struct device *out, uint32_t *n,
                  struct err *err)
 {
-    uint32_t want = 0;
+    uint32_t want = 0, found = 0;
     int rc;
 
-    if (strcmp(spec, "auto") == 0)
-        return parse_auto(first_core, out, n, err);
-    if (!text_starts(spec, "cpu"))
-        return parse_gpus(spec, out, n, err);
-    rc = parse_cpu(spec, spec + strlen("cpu"), &want, err);
+    if (strcmp(spec, "auto") == 0) {
+        rc = parse_auto(first_core, out, &found, err);
+    } else if (!text_starts(spec, "cpu")) {
+        rc = parse_gpus(spec, out, &found, err);
+    } else {
+        rc = parse_cpu(spec, spec + strlen("cpu"), &want, err);
+        if (rc == 0)
+            cpu_slots(first_core, want, out, &found);
+    }
     if (rc == 0)
-        cpu_slots(first_core, want, out, n);
+        *n = found;
     return rc;
 }
 

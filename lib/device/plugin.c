@@ -53,9 +53,9 @@ static int refuse(const struct cuda_api *api, struct err *err)
     const char *version = api != NULL && api->abi == CUDA_ABI ? api->version : NULL;
 
     if (api == NULL)
-        return err_set(err, ERR_DEVICE, "the %s found lacks the symbol %s (not a plugin of trainerd): "
-                                        "install the plugin and the program of one version, or ask "
-                                        "for 'cpu'", PLUGIN, CUDA_SYMBOL);
+        return err_set(err, ERR_DEVICE, "the %s found lacks the symbol %s (not a plugin of trainerd "
+                                        TRAINERD_VERSION "): install the plugin and the program of one "
+                                        "version, or ask for 'cpu'", PLUGIN, CUDA_SYMBOL);
     return err_set(err, ERR_DEVICE, "the %s found is of %s %s, the program is %s: install the plugin and "
                                     "the program of one version, or ask for 'cpu'", PLUGIN,
                    version != NULL ? "version" : "another", version != NULL ? version : "interface",
