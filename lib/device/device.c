@@ -206,6 +206,10 @@ static int parse_auto(uint32_t first_core, struct device *out, uint32_t *n, stru
     int rc;
 
     *n = 0;
+    if (!device_has_driver()) { /* the plugin and its libraries take time to load */
+        cpu_slots(first_core, 0, out, n);
+        return 0;
+    }
     rc = find_gpus(out, n, err);
     if (rc < 0 && rc != ERR_NOENT)
         return err_wrap(err, rc, "devices 'auto'");

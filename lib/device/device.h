@@ -49,6 +49,7 @@ void device_roam(void);
  * library path. Errors: ERR_NOENT (there is none), ERR_DEVICE (it does not load, or is not of this
  * version); both say what the loader said. */
 int device_plugin(const struct cuda_api **out, struct err *err);
+bool device_has_driver(void); /* can NVIDIA's library be loaded? Without it there is no GPU to be seen */
 /* Of a device that device_parse() gave out; NULL: a CPU, whose memory everybody can touch. */
 const struct cuda_api *device_cuda(const struct device *d);
 /* Until the stream, or the event, has come to its end. Looks also at *cancel, if given: ERR_CANCELED. A

@@ -98,6 +98,15 @@ int device_plugin(const struct cuda_api **out, struct err *err)
     return rc;
 }
 
+bool device_has_driver(void)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+
+    if (driver != NULL)
+        dlclose(driver);
+    return driver != NULL;
+}
+
 const struct cuda_api *device_cuda(const struct device *d)
 {
     if (d->kind != DEVICE_CUDA)
