@@ -29,8 +29,26 @@ TEST  := $(patsubst %.c,$(BUILD)/%,$(wildcard test/*/test_*.c))
 FUZZ  := $(patsubst %.c,$(BUILD)/%,$(wildcard test/fuzz/fuzz_*.c))
 BENCH := $(patsubst %.c,$(BUILD)/%,$(wildcard test/bench/bench_*.c))
 BIN   := $(BUILD)/trainerd $(BUILD)/trainerctl
-CU    := $(shell find lib -name '*.cu')
+
+# The plugin is all .cu files of lib/ and what they need of these C files, compiled once more.
+# nvcc makes the true one; g++ with the emulator of test/cuda one that computes on the CPU.
+CU    := $(sort $(shell find lib -name '*.cu'))
+PIC   := $(patsubst %,$(BUILD)/pic/%.o,$(shell find lib/base lib/device lib/tensor -name '*.c') $(wildcard lib/op/*.c) lib/op/elem/loops.c \
+             $(addprefix lib/op/,gemm/contract.c gemm/einsum_chain.c gemm/einsum_sides.c shape/copy.c))
 PLUGIN := $(if $(CUDA),$(if $(CU),$(BUILD)/trainerd-cuda.so))
+CUDA_ARCH ?= 90# `make CUDA_ARCH="80 90"`: code for both
+NVCCFLAGS := -std=c++20 -O3 -lineinfo --compiler-options -fPIC,-Wall,-fvisibility=hidden -Ilib -I. \
+             -DTRAINERD_VERSION='"$(VERSION)"' \
+             $(foreach arch,$(CUDA_ARCH),-gencode arch=compute_$(arch),code=[sm_$(arch),compute_$(arch)])
+CXX    ?= g++
+CXXFLAGS := -x c++ -std=c++20 $(OPT) -DCUDA_EMULATED -Itest/cuda/include -Ilib -Itest -I. -MMD -MP \
+            -DTRAINERD_VERSION='"$(VERSION)"' -fPIC -fvisibility=hidden -ffp-contract=off -fno-math-errno -fno-exceptions -fno-rtti \
+            -Wall -Wextra -Werror -Wno-unknown-pragmas -Wno-missing-field-initializers $(SAN)
+EMULATED := $(if $(CU),$(addprefix $(BUILD)/emulated/,trainerd-cuda.so trainerd libnvidia-ml.so.1))
+EMULATOR := $(patsubst %,$(BUILD)/pic/%.o,$(filter-out test/cuda/shared_% test/cuda/test_%,$(wildcard test/cuda/*.c)))
+# In this order: the first and the last bound the shared memory of those between them.
+emulated_cu = $(patsubst %,$(BUILD)/%.o,pic/test/cuda/shared_begin.c $(addprefix emulated/,$(1)) \
+                pic/test/cuda/shared_end.c)
 
 all: $(BIN) $(PLUGIN)
 
@@ -67,11 +85,41 @@ $(BIN): $(BUILD)/%: $(BUILD)/daemon/%.c.o $(BUILD)/libapp.a $(BUILD)/libtrainerd
 	@$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
 $(TEST) $(FUZZ) $(BENCH): $(BUILD)/%: $(BUILD)/%.c.o $(KIT) $(BUILD)/libapp.a $(BUILD)/libtrainerd.a
 	@echo "  LINK  $@"
-	@$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
-$(BUILD)/trainerd-cuda.so: $(CU)
-	nvcc -shared -Xcompiler -fPIC -Ilib -o $@ $^ -lcublasLt -lcudnn -lnccl
+	@$(CC) $(CFLAGS) -o $@ $(filter-out %.a,$^) $(filter %.a,$^) $(LDLIBS) -lcmocka
 
-test-programs: $(TEST) $(FUZZ)
+$(BUILD)/pic/%.c.o: %.c
+	@mkdir -p $(@D)
+	@echo "  CC    $< (PIC)"
+	@$(CC) $(CPPFLAGS) $(CFLAGS) -fPIC -fvisibility=hidden -c $< -o $@
+$(BUILD)/pic/test/cuda/%.o $(BUILD)/test/cuda/%.o: CPPFLAGS += -Itest/cuda/include
+$(BUILD)/libpic.a: $(PIC)
+	@rm -f $@
+	@ar rcs $@ $^
+$(BUILD)/%.cu.o: %.cu
+	@mkdir -p $(@D)
+	@echo "  NVCC  $<"
+	@nvcc $(NVCCFLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
+$(BUILD)/trainerd-cuda.so: $(CU:%=$(BUILD)/%.o) $(BUILD)/libpic.a scripts/plugin.map
+	@echo "  LINK  $@"
+	@nvcc -shared -cudart static -o $@ $(filter-out %.map,$^) -lcublasLt -lcudnn -lnccl \
+	    -Xlinker -z,defs,--version-script=scripts/plugin.map
+$(BUILD)/emulated/%.cu.o: %.cu
+	@mkdir -p $(@D)
+	@echo "  CXX   $<"
+	@$(CXX) $(CXXFLAGS) -c $< -o $@
+$(BUILD)/emulated/trainerd-cuda.so: $(call emulated_cu,$(CU)) $(EMULATOR) $(BUILD)/libpic.a scripts/plugin.map
+	@echo "  LINK  $@"
+	@$(CC) $(CFLAGS) -shared -o $@ $(filter-out %.map,$^) $(LDLIBS) \
+	    -Wl,-z,defs,-z,nodelete,--version-script=scripts/plugin.map
+$(BUILD)/emulated/libnvidia-ml.so.1: test/cuda/nvml/nvml.c
+	@mkdir -p $(@D)
+	@$(CC) $(CFLAGS) -fPIC -fvisibility=hidden -shared -o $@ $<
+$(BUILD)/emulated/trainerd: $(BUILD)/trainerd # it looks for the plugin beside itself
+	@mkdir -p $(@D)
+	@ln -f $< $@
+$(filter $(BUILD)/test/cuda/%,$(TEST)): $(call emulated_cu,$(CU) $(wildcard test/cuda/*.cu)) $(EMULATOR)
+
+test-programs: $(TEST) $(FUZZ) $(EMULATED)
 
 setup:
 	@scripts/setup build

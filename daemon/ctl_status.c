@@ -35,6 +35,27 @@ void ctl_status_line(const Trainerd__V1__StatusReply *s, struct buf *out)
     }
 }
 
+/* What it does not tell is left out. */
+static void gpu_line(const Trainerd__V1__Gpu *g, struct buf *out)
+{
+    buf_printf(out, "cuda:%u %s", g->index, g->name);
+    if (g->utilization >= 0)
+        buf_printf(out, ", %.0f %% busy", 100 * g->utilization);
+    if (g->memory_used >= 0 && g->memory_total >= 0)
+        buf_printf(out, ", %.1f of %.1f GiB", g->memory_used / (1 << 30), g->memory_total / (1 << 30));
+    if (g->temperature >= 0)
+        buf_printf(out, ", %.0f C", g->temperature);
+    if (g->power >= 0)
+        buf_printf(out, ", %.0f W", g->power);
+    if (g->clock_mhz >= 0)
+        buf_printf(out, ", %.0f MHz", g->clock_mhz);
+    if (g->ecc_errors > 0)
+        buf_printf(out, ", %.0f uncorrected ECC errors", g->ecc_errors);
+    if (g->throttled[0] != '\0')
+        buf_printf(out, ", slowed down by: %s", g->throttled);
+    buf_str(out, "\n");
+}
+
 void ctl_status_text(const Trainerd__V1__StatusReply *s, struct buf *out)
 {
     char since[32], up[32];
@@ -64,6 +85,10 @@ void ctl_status_text(const Trainerd__V1__StatusReply *s, struct buf *out)
     if (s->skipped_records > 0)
         buf_printf(out, "data        %llu bad records skipped\n", (ull)s->skipped_records);
     buf_printf(out, "trouble     %s\n", s->last_trouble[0] != '\0' ? s->last_trouble : "none");
+    for (size_t i = 0; i < s->n_gpus; i++) {
+        buf_str(out, i == 0 ? "GPUs        " : "            ");
+        gpu_line(s->gpus[i], out);
+    }
     for (size_t i = 0; i < s->n_tasks; i++) {
         const Trainerd__V1__TaskStatus *t = s->tasks[i];
 
@@ -102,6 +127,28 @@ static void task_json(const Trainerd__V1__Task *t, struct buf *out)
     buf_str(out, "}");
 }
 
+static void told(struct buf *out, const char *key, double value)
+{
+    if (value >= 0)
+        number(out, key, value);
+}
+
+static void gpu_json(const Trainerd__V1__Gpu *g, struct buf *out)
+{
+    buf_printf(out, "{\"index\": %u", g->index);
+    field(out, "name", g->name);
+    field(out, "uuid", g->uuid);
+    told(out, "utilization", g->utilization);
+    told(out, "memory_used_bytes", g->memory_used);
+    told(out, "memory_total_bytes", g->memory_total);
+    told(out, "temperature_celsius", g->temperature);
+    told(out, "power_watts", g->power);
+    told(out, "ecc_uncorrected_errors", g->ecc_errors);
+    told(out, "sm_clock_mhz", g->clock_mhz);
+    field(out, "throttled", g->throttled);
+    buf_str(out, "}");
+}
+
 void ctl_status_json(const Trainerd__V1__StatusReply *s, struct buf *out)
 {
     buf_str(out, "{\"task\": ");
@@ -130,7 +177,12 @@ void ctl_status_json(const Trainerd__V1__StatusReply *s, struct buf *out)
         task_json(s->leader, out);
     else
         buf_str(out, "null");
-    buf_str(out, ", \"view\": [");
+    buf_str(out, ", \"gpus\": [");
+    for (size_t i = 0; i < s->n_gpus; i++) {
+        buf_str(out, i > 0 ? ", " : "");
+        gpu_json(s->gpus[i], out);
+    }
+    buf_str(out, "], \"view\": [");
     for (size_t i = 0; i < s->n_view; i++) {
         buf_str(out, i > 0 ? ", " : "");
         task_json(s->view[i], out);

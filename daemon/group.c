@@ -15,7 +15,6 @@
 #include "daemon/report.h"
 #include "daemon/run_priv.h"
 #include "loop/loop.h"
-#include "op/op.h"
 
 enum {
     CLOSE_MS = 1000,      /* goodbyes */
@@ -477,8 +476,8 @@ static int open_rdzv(struct run *r, struct err *err)
                    .cluster_hash = c->hash,
                    .cluster = c->canonical,
                    .devices = s->devices[0].kind == DEVICE_CUDA ? "cuda" : "cpu",
-                   .kernels = op_kernel_id(),
-                   .nccl = "" },
+                   .kernels = s->kernels,
+                   .nccl = s->nccl },
         .n_devices = s->n_devices,
         .data_address = g->data_address,
         .host_key = comm_host_key(),

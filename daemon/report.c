@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "ckpt/ckpt.h"
+#include "daemon/sensors.h"
 #include "metrics/metrics.h"
 #include "metrics/summary.h"
 #include "rdzv/rdzv.h"
@@ -631,7 +632,7 @@ void report_draw(struct report *r)
     log_progress(line);
 }
 
-void report_status(struct report *r, struct buf *out)
+void report_status(struct report *r, struct sensors *sensors, struct buf *out)
 {
     struct rdzv_progress p;
     struct train_eval_report eval;
@@ -667,6 +668,10 @@ void report_status(struct report *r, struct buf *out)
             buf_f64(out, eval.metrics[i]);
         }
         buf_str(out, "}");
+    }
+    if (sensors != NULL) {
+        buf_str(out, ", \"gpus\": ");
+        sensors_print(sensors, out);
     }
     buf_str(out, ", \"last_trouble\": ");
     buf_json(out, p.last_trouble);

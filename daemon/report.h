@@ -15,6 +15,7 @@ struct err;
 struct metrics;
 struct rdzv_progress;
 struct report;
+struct sensors;
 struct summary;
 struct train_event;
 struct train_opts;
@@ -50,6 +51,7 @@ void report_end_summary(struct summary *s); /* writes the last points, for at mo
 
 void report_progress(struct report *r, struct rdzv_progress *out);
 void report_draw(struct report *r);                    /* the progress line, if a terminal wants one */
-void report_status(struct report *r, struct buf *out); /* JSON, for HTTP; any thread */
+/* JSON, for HTTP; any thread. `sensors`: of the GPUs, NULL on CPUs. */
+void report_status(struct report *r, struct sensors *sensors, struct buf *out);
 
 #endif

@@ -11,9 +11,11 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "ckpt/ckpt.h"
+#include "comm/nccl_env.h"
 #include "daemon/reload.h"
 #include "daemon/report.h"
 #include "daemon/run_priv.h"
+#include "daemon/sensors.h"
 #include "daemon/service.h"
 #include "loop/loop.h"
 #include "metrics/metrics.h"
@@ -110,6 +112,8 @@ static void take_progress(struct run *r)
     struct train_progress p;
 
     report_progress(r->report, &r->progress);
+    r->progress.gpus = r->gpus;
+    r->progress.n_gpus = sensors_read(r->sensors, r->gpus, r->s->n_devices);
     if (r->group != NULL)
         group_progress(r, &r->progress);
     if (r->generation == 0)
@@ -403,10 +407,30 @@ static void ignore_signals(void)
 
 static void print_http_status(void *arg, struct buf *out)
 {
-    report_status(arg, out);
+    const struct run *r = arg;
+
+    report_status(r->report, r->sensors, out);
 }
 
 /* ---- building and taking down ---- */
+
+/* What NCCL will find in the environment; before there are threads that look at it. */
+static void prepare_gpus(const struct settled *s)
+{
+    char text[2048];
+
+    if (s->gpus == NULL || s->replicas < 2)
+        return;
+    comm_nccl_environment(s->cluster->is_local ? NULL : s->cluster->self->address, text, sizeof(text));
+    log_info("nccl", "%s", text);
+}
+
+static void open_sensors(struct run *r)
+{
+    r->gpus = calloc(r->s->n_devices, sizeof(*r->gpus));
+    CHECK(r->gpus != NULL);
+    sensors_open(r->s, r->metrics, &r->sensors);
+}
 
 static int build(struct run *r, const struct run_opts *opts, struct err *err)
 {
@@ -419,8 +443,10 @@ static int build(struct run *r, const struct run_opts *opts, struct err *err)
         .summary_directory = s->conf->summary.directory,
         .log_every_steps = s->conf->train.log_every_steps,
     };
-    int rc = loop_open(&r->loop, err);
+    int rc;
 
+    prepare_gpus(s);
+    rc = loop_open(&r->loop, err);
     if (rc < 0)
         return rc;
     r->metrics = metrics_new();
@@ -440,8 +466,10 @@ static int build(struct run *r, const struct run_opts *opts, struct err *err)
         rc = train_check_trace(s->train.trace, err);
     if (rc == 0)
         rc = hear_signals(r, err);
+    if (rc == 0 && s->gpus != NULL)
+        open_sensors(r);
     if (rc == 0 && opts->metrics_listen != NULL)
-        rc = metrics_http_open(r->metrics, opts->metrics_listen, print_http_status, r->report, &r->http, err);
+        rc = metrics_http_open(r->metrics, opts->metrics_listen, print_http_status, r, &r->http, err);
     if (rc < 0)
         return rc;
     r->is_opening = true;
@@ -488,12 +516,14 @@ static void take_down(struct run *r)
     train_close(r->train);
     group_free(r);
     metrics_http_close(r->http);
+    sensors_close(r->sensors);
     loop_close(r->loop);
     ignore_signals();
     reload_close(r->reload);
     report_close(r->report);
     metrics_free(r->metrics);
-    alarm(0);
+    free(r->gpus);
+    /* The alarm stays: libraries have ends of their own, behind main(). */
 }
 
 int run_task(const struct run_opts *opts)

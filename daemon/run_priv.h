@@ -17,6 +17,7 @@
 #include "train/train.h"
 
 struct group;
+struct sensors;
 
 enum {
     EXIT_COMPLETE = 0,
@@ -33,6 +34,8 @@ struct run {
     struct metrics_http *http;
     struct report *report;
     struct reload *reload;
+    struct sensors *sensors;   /* NULL on CPUs */
+    struct rdzv_gpu *gpus;     /* [n_devices], owned: what they last said; NULL on CPUs */
     struct rdzv_progress progress; /* the loop's copy */
     struct train_opts train_opts;
     struct group *group; /* NULL without a cluster */

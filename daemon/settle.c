@@ -419,6 +419,21 @@ static int settle_address(const struct settled_args *args, struct settled *s, st
     return 0;
 }
 
+/* There is one way for each kind of device; "auto" is whichever it is. */
+static int check_implementation(const struct settled *s, struct err *err)
+{
+    enum conf_comm asked = s->conf->communication.implementation;
+    bool on_gpus = s->devices[0].kind == DEVICE_CUDA;
+
+    if (asked == CONF_COMM_NCCL && !on_gpus)
+        return err_set(err, ERR_INPUT, "/communication/implementation: nccl needs CUDA devices, this task has CPU "
+                                       "slots: say \"auto\", or --devices cuda");
+    if (asked == CONF_COMM_CPU && on_gpus)
+        return err_set(err, ERR_INPUT, "/communication/implementation: cpu sums up between CPUs, this task has "
+                                       "GPUs: say \"auto\" or \"nccl\", or --devices cpu");
+    return 0;
+}
+
 int settle(const struct settled_args *args, struct settled **out, struct err *err)
 {
     struct settled *s = calloc(1, sizeof(*s));
@@ -435,6 +450,8 @@ int settle(const struct settled_args *args, struct settled **out, struct err *er
         cluster_task_name(s->cluster->self, s->task_name, sizeof(s->task_name));
     rc = settle_devices(args, s, err);
     if (rc == 0)
+        rc = settle_gpus(s, err);
+    if (rc == 0)
         rc = settle_address(args, s, err);
     if (rc == 0)
         rc = settle_trace(args, s, err);
@@ -443,9 +460,7 @@ int settle(const struct settled_args *args, struct settled **out, struct err *er
     if (rc == 0 && args->job != NULL)
         rc = conf_read(args->job, &s->conf, err);
     if (rc == 0 && s->conf != NULL) {
-        if (s->conf->communication.implementation == CONF_COMM_NCCL && s->devices[0].kind != DEVICE_CUDA)
-            rc = err_set(err, ERR_INPUT, "/communication/implementation: nccl needs CUDA devices, this task "
-                                         "has CPU slots: say \"auto\", or --devices cuda");
+        rc = check_implementation(s, err);
         if (rc == 0 && is_auto(args) && s->devices[0].kind == DEVICE_CPU)
             fit_devices(s);
         if (rc == 0)
@@ -473,22 +488,11 @@ void settled_free(struct settled *s)
         return;
     conf_free(s->conf);
     cluster_free(s->cluster);
+    free(s->gpus);
     free(s->frozen);
     free(s->steps);
     free(s->parts);
     free(s);
-}
-
-static void print_devices(const struct settled *s, struct buf *out)
-{
-    buf_str(out, "[");
-    for (uint32_t i = 0; i < s->n_devices; i++) {
-        char name[32];
-
-        device_name(&s->devices[i], name, sizeof(name));
-        buf_printf(out, "%s{\"name\": \"%s\", \"core\": %d}", i > 0 ? ", " : "", name, s->devices[i].core);
-    }
-    buf_str(out, "]");
 }
 
 static void print_lanes(const struct settled *s, struct buf *out)
@@ -521,7 +525,7 @@ void settled_print(const struct settled *s, const struct train_facts *f, const c
         buf_printf(out, "%u", self->rank);
     buf_printf(out, ",\n  \"world\": %u,\n  \"is_chief\": %s,\n  \"devices\": ", s->cluster->world,
                s->cluster->is_chief ? "true" : "false");
-    print_devices(s, out);
+    settled_print_devices(s, out);
     buf_str(out, ",\n  \"devices_from\": ");
     buf_json(out, s->devices_from);
     if (s->conf != NULL) {

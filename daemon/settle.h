@@ -12,6 +12,7 @@
 #include "train/train.h"
 
 struct buf;
+struct cuda_gpu;
 struct err;
 
 struct settled_args { /* the flags of trainerd; borrowed */
@@ -25,6 +26,9 @@ struct settled {
     struct conf *conf;       /* owned; NULL without a job */
     struct device devices[DEVICE_MAX];
     uint32_t n_devices;
+    struct cuda_gpu *gpus;   /* owned; [n_devices]; NULL: CPUs */
+    char kernels[256];       /* libraries, versions and instruction set that decide the bits */
+    char nccl[32];           /* version; "": CPUs */
     char devices_from[96];   /* why: "--devices cpu:2", "auto: 2 of 3 cores, ..." */
     bool is_chief;           /* rank 0: logs the steps */
     uint32_t replicas;       /* of the full cluster */
@@ -55,6 +59,10 @@ struct settled {
 int settle_losses(struct settled *s, struct err *err);
 /* settle_data.c: where samples come from. Errors: ERR_INPUT, ERR_NOMEM. */
 int settle_data(struct settled *s, struct err *err);
+
+/* settle_gpu.c: what GPUs the devices are, and of which versions. */
+int settle_gpus(struct settled *s, struct err *err);
+void settled_print_devices(const struct settled *s, struct buf *out);
 
 /* Errors: ERR_INPUT and relatives: exit 2. On failure nothing is left behind. */
 int settle(const struct settled_args *args, struct settled **out, struct err *err);

@@ -135,7 +135,7 @@ static void tell_settled(const struct settled *s)
     log_info("plan", "trainerd " TRAINERD_VERSION ": job '%s', %s of %u (cluster from %s), %u device%s from %s (%s), "
                      "%u lanes (%s), global batch %u, kernels %s",
              s->conf->name, s->task_name, s->cluster->world, s->cluster->source, s->n_devices,
-             s->n_devices == 1 ? "" : "s", name, s->devices_from, s->lanes, s->lanes_from, s->global_batch, op_kernel_id());
+             s->n_devices == 1 ? "" : "s", name, s->devices_from, s->lanes, s->lanes_from, s->global_batch, s->kernels);
 }
 
 /* A large checkpoint is being read, and there is no loop yet that hears anything. */

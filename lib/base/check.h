@@ -9,7 +9,8 @@
             check_failed(#cond, __FILE__, __LINE__, __func__);                                     \
     } while (0)
 
-_Noreturn void check_failed(const char *cond, const char *file, int line, const char *func);
+void check_failed(const char *cond, const char *file, int line, const char *func)
+    __attribute__((noreturn));
 
 #define COUNT_OF(array_) (sizeof(array_) / sizeof((array_)[0]))
 

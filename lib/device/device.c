@@ -1,8 +1,6 @@
 #include "device/device.h"
 
-#include <dlfcn.h>
 #include <errno.h>
-#include <limits.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,8 +12,8 @@
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/text.h"
+#include "device/cuda.h"
 
-#define PLUGIN "trainerd-cuda.so"
 enum { CORES_MAX = 4096, HUGE_BYTES = 2 << 20 };
 
 /* ---- cores ---- */
@@ -68,7 +66,9 @@ int device_enter(const struct device *d, struct err *err)
     size_t bytes = CPU_ALLOC_SIZE(CORES_MAX);
     int rc = 0;
 
-    if (d->kind != DEVICE_CPU || d->core < 0)
+    if (d->kind == DEVICE_CUDA)
+        return device_cuda(d)->enter(d->index, err);
+    if (d->core < 0)
         return 0;
     CHECK(d->core < CORES_MAX);
     set = CPU_ALLOC(CORES_MAX);
@@ -94,50 +94,6 @@ void device_roam(void)
     if (set != NULL && sched_getaffinity(getpid(), bytes, set) == 0)
         (void)sched_setaffinity(0, bytes, set);
     CPU_FREE(set);
-}
-
-/* ---- CUDA ---- */
-
-/* The plugin beside the executable, else on the library path. NULL: `why` says what the loader
- * said of each. */
-static void *plugin_load(char *why, size_t n)
-{
-    char path[PATH_MAX + sizeof(PLUGIN)], *slash;
-    ssize_t len = readlink("/proc/self/exe", path, PATH_MAX);
-    void *plugin;
-
-    why[0] = '\0';
-    if (len > 0) {
-        path[len] = '\0';
-        slash = strrchr(path, '/');
-        memcpy(slash != NULL ? slash + 1 : path, PLUGIN, sizeof(PLUGIN));
-        if (access(path, F_OK) == 0) { /* there: then it is this one that has to work */
-            plugin = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-            if (plugin == NULL)
-                snprintf(why, n, "%s", dlerror());
-            return plugin;
-        }
-    }
-    plugin = dlopen(PLUGIN, RTLD_NOW | RTLD_LOCAL);
-    if (plugin == NULL)
-        snprintf(why, n, "%s", dlerror());
-    return plugin;
-}
-
-/* A plugin that loads is refused by this version, which has no interface to drive one. Never the
- * reason for a quiet fall-back: somebody installed it to be used. */
-static int plugin_refuse(void *plugin, const char *spec, struct err *err)
-{
-    bool speaks = dlsym(plugin, "trainerd_cuda_plugin") != NULL;
-
-    dlclose(plugin);
-    return err_set(err, ERR_DEVICE,
-                   "devices '%s': the %s found %s, and trainerd %s cannot drive it: install the "
-                   "plugin and the program of one version, or ask for 'cpu'",
-                   spec, PLUGIN,
-                   speaks ? "is of a later version than this program"
-                          : "lacks the symbol trainerd_cuda_plugin (not a plugin of trainerd)",
-                   TRAINERD_VERSION);
 }
 
 /* ---- the specification ---- */
@@ -166,11 +122,13 @@ static int parse_cpu(const char *spec, const char *count, uint32_t *want, struct
     return 0;
 }
 
-/* Only the form: ordinals in any order, each once. */
-static int check_cuda_list(const char *spec, const char *list, struct err *err)
+/* Ordinals in any order, each once. *n 0: all there are. */
+static int parse_cuda(const char *spec, const char *list, struct device *out, uint32_t *n,
+                      struct err *err)
 {
     bool seen[DEVICE_MAX] = { false };
 
+    *n = 0;
     if (list[0] == '\0')
         return 0;
     if (list[0] != ':')
@@ -186,45 +144,135 @@ static int check_cuda_list(const char *spec, const char *list, struct err *err)
         if (seen[ordinal])
             return refuse(spec, "a GPU is named twice", err);
         seen[ordinal] = true;
+        out[(*n)++] = (struct device){ .kind = DEVICE_CUDA, .index = (uint32_t)ordinal, .core = -1 };
         list += len;
     } while (*list == ',');
     return 0;
 }
 
+static void tell_versions(const struct cuda_api *cuda, char *out, size_t n)
+{
+    struct cuda_versions v;
+
+    cuda->versions(&v);
+    snprintf(out, n, "driver for CUDA %d.%d, plugin of CUDA %d.%d", v.driver / 1000, v.driver % 1000 / 10,
+             v.runtime / 1000, v.runtime % 1000 / 10);
+}
+
+static int check_gpu(const struct cuda_api *cuda, uint32_t index, const struct cuda_gpu *gpus,
+                     uint32_t n_gpus, struct err *err)
+{
+    const struct cuda_gpu *g = &gpus[index];
+    char versions[128];
+
+    tell_versions(cuda, versions, sizeof(versions));
+    if (index >= n_gpus)
+        return err_set(err, ERR_DEVICE, "there is no GPU %u, the driver shows %u%s%s (%s)",
+                       index, n_gpus, n_gpus > 0 ? ", the first is " : "", n_gpus > 0 ? gpus[0].name : "", versions);
+    if (10 * g->major + g->minor < cuda->least_capability)
+        return err_set(err, ERR_DEVICE,
+                       "GPU %u, %s, has compute capability %u.%u, the plugin has code for %u.%u and later (%s): "
+                       "name other GPUs, or build the plugin with CUDA_ARCH=%u", index, g->name,
+                       g->major, g->minor, cuda->least_capability / 10, cuda->least_capability % 10, versions,
+                       10 * g->major + g->minor);
+    return 0;
+}
+
+/* Are the GPUs out [*n] there, and of use? *n 0: all there are; then none is no error. */
+static int find_gpus(struct device *out, uint32_t *n, struct err *err)
+{
+    const struct cuda_api *cuda;
+    struct cuda_gpu gpus[DEVICE_MAX];
+    uint32_t n_gpus = 0, i;
+    int rc = device_plugin(&cuda, err);
+
+    if (rc == 0)
+        rc = cuda->gpus(gpus, DEVICE_MAX, &n_gpus, err);
+    if (rc < 0)
+        return rc;
+    if (*n == 0) {
+        for (i = 0; i < n_gpus; i++)
+            out[i] = (struct device){ .kind = DEVICE_CUDA, .index = i, .core = -1 };
+        *n = n_gpus;
+    }
+    for (i = 0; rc == 0 && i < *n; i++)
+        rc = check_gpu(cuda, out[i].index, gpus, n_gpus, err);
+    return rc;
+}
+
+/* A plugin that is there was installed to be used: only where none is, or no GPU, CPUs will do. */
+static int parse_auto(uint32_t first_core, struct device *out, uint32_t *n, struct err *err)
+{
+    int rc;
+
+    *n = 0;
+    if (!device_has_driver()) { /* the plugin and its libraries take time to load */
+        cpu_slots(first_core, 0, out, n);
+        return 0;
+    }
+    rc = find_gpus(out, n, err);
+    if (rc < 0 && rc != ERR_NOENT)
+        return err_wrap(err, rc, "devices 'auto'");
+    if (*n == 0)
+        cpu_slots(first_core, 0, out, n);
+    return 0;
+}
+
+static int refuse_none(const char *spec, struct err *err)
+{
+    const struct cuda_api *cuda;
+    struct cuda_versions v;
+    char versions[128];
+    int rc = device_plugin(&cuda, err);
+
+    if (rc < 0)
+        return rc;
+    cuda->versions(&v);
+    if (v.driver == 0)
+        return err_set(err, ERR_DEVICE, "devices '%s': this host has no NVIDIA driver (plugin of CUDA %d.%d): "
+                                        "install one for that version or later, or ask for 'cpu'", spec,
+                       v.runtime / 1000, v.runtime % 1000 / 10);
+    tell_versions(cuda, versions, sizeof(versions));
+    return err_set(err, ERR_DEVICE, "devices '%s': the driver shows no GPU (%s): none is there, or "
+                                    "CUDA_VISIBLE_DEVICES hides them; make one visible, or ask for 'cpu'", spec,
+                   versions);
+}
+
+static int parse_gpus(const char *spec, struct device *out, uint32_t *n, struct err *err)
+{
+    int rc;
+
+    if (!text_starts(spec, "cuda"))
+        return refuse(spec, "not a kind of device", err);
+    rc = parse_cuda(spec, spec + strlen("cuda"), out, n, err);
+    if (rc == 0) {
+        rc = find_gpus(out, n, err);
+        if (rc < 0)
+            return err_wrap(err, ERR_DEVICE, "devices '%s'", spec);
+    }
+    if (rc == 0 && *n == 0)
+        rc = refuse_none(spec, err);
+    return rc;
+}
+
 int device_parse(const char *spec, uint32_t first_core, struct device *out, uint32_t *n,
                  struct err *err)
 {
-    bool any = strcmp(spec, "auto") == 0;
-    uint32_t want = 0;
-    char why[512];
-    void *plugin;
-    int rc = 0;
+    uint32_t want = 0, found = 0;
+    int rc;
 
-    if (text_starts(spec, "cpu")) {
+    if (strcmp(spec, "auto") == 0) {
+        rc = parse_auto(first_core, out, &found, err);
+    } else if (!text_starts(spec, "cpu")) {
+        rc = parse_gpus(spec, out, &found, err);
+    } else {
         rc = parse_cpu(spec, spec + strlen("cpu"), &want, err);
-        if (rc < 0)
-            return rc;
-        cpu_slots(first_core, want, out, n);
-        return 0;
+        if (rc == 0)
+            cpu_slots(first_core, want, out, &found);
     }
-    if (!any && !text_starts(spec, "cuda"))
-        return refuse(spec, "not a kind of device", err);
-    if (!any)
-        rc = check_cuda_list(spec, spec + strlen("cuda"), err);
-    if (rc < 0)
-        return rc;
-
-    plugin = plugin_load(why, sizeof(why));
-    if (plugin != NULL)
-        return plugin_refuse(plugin, spec, err);
-    if (!any)
-        return err_set(err, ERR_DEVICE,
-                       "devices '%s': trainerd %s runs on CUDA only through its plugin %s, which "
-                       "cannot be loaded (%s): put it beside the program or on the library path, "
-                       "or ask for 'cpu'",
-                       spec, TRAINERD_VERSION, PLUGIN, why);
-    cpu_slots(first_core, 0, out, n);
-    return 0;
+    if (rc == 0)
+        *n = found;
+    return rc;
 }
 
 void device_name(const struct device *d, char *out, size_t n)

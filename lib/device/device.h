@@ -11,6 +11,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct cuda_api;
+struct cuda_event;
+struct cuda_stream;
 struct err;
 
 enum device_kind { DEVICE_CPU, DEVICE_CUDA };
@@ -33,11 +36,31 @@ int device_parse(const char *spec, uint32_t first_core, struct device *out, uint
 void device_name(const struct device *d, char *out, size_t n); /* "cpu:0", "cuda:1" */
 uint32_t device_cores(void); /* cores in this process's affinity mask */
 
-/* Pins the calling thread to the device's core; nothing for core -1. */
+/* A CPU: pins the calling thread to the device's core; nothing for core -1. A GPU: what the thread does
+ * through the plugin from now on is for this one. */
 int device_enter(const struct device *d, struct err *err);
 
 /* The calling thread, started by a pinned one, may run on every core of the process again. */
 void device_roam(void);
+
+/* ---- GPUs ---- */
+
+/* The plugin's table (device/cuda.h), loaded once and for good. Found beside the executable, else on the
+ * library path. Errors: ERR_NOENT (there is none), ERR_DEVICE (it does not load, or is not of this
+ * version); both say what the loader said. */
+int device_plugin(const struct cuda_api **out, struct err *err);
+bool device_has_driver(void); /* can NVIDIA's library be loaded? Without it there is no GPU to be seen */
+/* Of a device that device_parse() gave out; NULL: a CPU, whose memory everybody can touch. */
+const struct cuda_api *device_cuda(const struct device *d);
+/* Until the stream, or the event, has come to its end. Looks also at *cancel, if given: ERR_CANCELED. A
+ * GPU that never ends is nobody's excuse to wait for ever: set *cancel. */
+int device_wait(const struct cuda_api *cuda, struct cuda_stream *s, struct cuda_event *e,
+                const volatile int *cancel, struct err *err);
+/* The same; `look` is asked again and again, and ends it by an error of its own. */
+int device_watch(const struct cuda_api *cuda, struct cuda_stream *s, struct cuda_event *e,
+                 int (*look)(void *arg, struct err *err), void *arg, struct err *err);
+
+/* ---- memory of the host ---- */
 
 struct device_mem {
     void *base;   /* NULL: not open */

@@ -23,6 +23,7 @@
 
 struct arena;
 struct buf;
+struct cuda_api;
 struct err;
 struct graph;
 struct op_run;
@@ -148,6 +149,11 @@ struct plan_measure {
 struct plan_opts {
     enum plan_purpose purpose;
     uint32_t batch;               /* samples of a call: the lane batch */
+    /* NULL: computed by this CPU. Else by the GPU that the thread has entered, now and in every call: then
+     * addresses of parameters, gradients, work and of the tensors below are the GPU's, and forward and
+     * backward put their work on run->queue and return (op/op.h); what a call of theirs returns as a
+     * number can be asked for when the queue has come to rest. */
+    const struct cuda_api *cuda;
     enum tensor_dtype precision;  /* TENSOR_BF16: products multiply bfloat16, and activations between
                                      them are bfloat16; parameters, all gradients of parameters,
                                      sums, losses and what callers see stay float32. 0: float32 */
@@ -202,6 +208,9 @@ typedef void plan_ready_fn(void *arg, size_t offset, size_t n);
 int plan_backward(struct plan *p, const struct op_run *run, float *grads, plan_ready_fn *ready,
                   void *arg, struct err *err);
 float plan_loss(const struct plan *p); /* of the last forward: the sum of all losses */
+/* Where the next calls on the queue find that number, and the next one's, on a GPU. */
+const float *plan_loss_at(const struct plan *p);
+const float *plan_loss_weight_at(const struct plan *p); /* NULL: there is no weight */
 /* What the mean of the one loss has to be divided by: the sum of the weights of what counted, times
  * run->loss_scale (1 when summed over the global batch, unless classes weigh or labels are ignored). */
 float plan_loss_weight(const struct plan *p);

@@ -4,8 +4,17 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/err.h"
+#include "device/cuda.h"
 #include "graph/plan_priv.h"
 #include "tensor/packed.h"
+
+static void bind_base(struct plan *p, enum plan_base base, void *address)
+{
+    size_t i;
+
+    for (i = 0; i < p->binds[base].n; i++)
+        *p->binds[base].at[i].at = (char *)address + p->binds[base].at[i].offset;
+}
 
 static int make(struct plan *p, const struct plan_opts *opts, struct err *err)
 {
@@ -27,7 +36,14 @@ static int make(struct plan *p, const struct plan_opts *opts, struct err *err)
     rc = plan_share(p, err);
     if (rc == 0)
         rc = plan_calls(p, err);
-    return rc == 0 ? plan_place(p, err) : rc;
+    if (rc == 0)
+        rc = plan_place(p, err);
+    if (rc < 0 || p->there.cuda == NULL)
+        return rc;
+    rc = plan_there_open(p, err);
+    if (rc == 0)
+        bind_base(p, PLAN_CONSTANTS, p->there.constants);
+    return rc;
 }
 
 int plan_new(const struct graph *g, const struct plan_opts *opts, struct plan **out,
@@ -41,6 +57,7 @@ int plan_new(const struct graph *g, const struct plan_opts *opts, struct plan **
     p->g = g;
     p->purpose = opts->purpose;
     p->batch = opts->batch;
+    p->there.cuda = opts->cuda;
     p->loss_value = p->loss_weight = GRAPH_NONE;
     p->training = opts->purpose == PLAN_TRAIN || (opts->purpose == PLAN_RUN && opts->training);
     p->feed_grads = opts->purpose == PLAN_RUN && opts->feed_grads;
@@ -63,6 +80,7 @@ void plan_free(struct plan *p)
         return;
     for (i = 0; i < p->states.n; i++)
         p->states.at[i].free_state(p->states.at[i].state);
+    plan_there_close(p);
     VEC_FINI(p->values);
     VEC_FINI(p->nodes);
     VEC_FINI(p->blocks);
@@ -82,14 +100,6 @@ void plan_free(struct plan *p)
 size_t plan_work_bytes(const struct plan *p)
 {
     return p->work_bytes;
-}
-
-static void bind_base(struct plan *p, enum plan_base base, void *address)
-{
-    size_t i;
-
-    for (i = 0; i < p->binds[base].n; i++)
-        *p->binds[base].at[i].at = (char *)address + p->binds[base].at[i].offset;
 }
 
 void plan_bind(struct plan *p, float *params, void *work)
@@ -133,7 +143,7 @@ void plan_pack(struct plan *p, struct packed *rows)
 {
     uint32_t i;
 
-    CHECK(p->purpose == PLAN_TRAIN);
+    CHECK(p->purpose == PLAN_TRAIN && (rows == NULL || p->there.cuda == NULL));
     p->packed = rows;
     for (i = 0; i < p->g->n_tables; i++) {
         size_t word = p->g->tables[i].first_word;
@@ -168,20 +178,33 @@ int plan_forward(struct plan *p, const struct op_run *run, struct err *err)
     size_t i;
     int rc;
 
-    CHECK(p->is_bound);
+    CHECK(p->is_bound && (run->queue != NULL) == (p->there.cuda != NULL));
     if (p->packed != NULL)
         packed_clear(p->packed);
-    if (p->culprit != NULL)
-        plan_hunt_begin(p);
+    if (p->culprit != NULL) {
+        rc = plan_hunt_begin(p, run, err);
+        if (rc < 0)
+            return rc;
+    }
     for (i = 0; i < p->forward.n; i++) {
         rc = run_call(p, p->forward.at[i], run, "forward", i, err);
         if (rc < 0)
             return rc;
     }
+    if (p->there.cuda != NULL)
+        return plan_there_results(p, run, err);
     if (p->loss_value != GRAPH_NONE)
         p->loss = *(const float *)p->values.at[p->loss_value].fwd->data;
     if (p->loss_weight != GRAPH_NONE)
         p->weight = *(const float *)p->values.at[p->loss_weight].fwd->data;
+    return 0;
+}
+
+static int zero(struct plan *p, const struct op_run *run, float *at, size_t n, struct err *err)
+{
+    if (p->there.cuda != NULL)
+        return p->there.cuda->fill(at, 0, n * sizeof(float), run->queue, err);
+    memset(at, 0, n * sizeof(float));
     return 0;
 }
 
@@ -201,7 +224,7 @@ int plan_backward(struct plan *p, const struct op_run *run, float *grads, plan_r
                   void *arg, struct err *err)
 {
     size_t next = 0, i;
-    int rc;
+    int rc = 0;
 
     CHECK(p->is_bound && (p->purpose == PLAN_TRAIN || p->feed_grads));
     if (grads != p->grads)
@@ -209,9 +232,11 @@ int plan_backward(struct plan *p, const struct op_run *run, float *grads, plan_r
     p->grads = grads;
     if (p->packed != NULL)
         open_tables(p, grads);
-    for (i = 0; i < p->zeros.n; i++)
+    for (i = 0; i < p->zeros.n && rc == 0; i++)
         if (p->packed == NULL || p->zeros.at[i].offset < p->g->dense_floats)
-            memset(grads + p->zeros.at[i].offset, 0, p->zeros.at[i].n * sizeof(float));
+            rc = zero(p, run, grads + p->zeros.at[i].offset, p->zeros.at[i].n, err);
+    if (rc < 0)
+        return rc;
     for (i = 0;; i++) {
         /* What is final before call i; the first entry may be so before any call. */
         while (next < p->ready.n &&
@@ -235,22 +260,33 @@ int plan_backward(struct plan *p, const struct op_run *run, float *grads, plan_r
 float plan_loss(const struct plan *p)
 {
     CHECK(p->loss_value != GRAPH_NONE);
-    return p->loss;
+    return p->there.cuda == NULL ? p->loss : *(const float *)plan_there_result(p, p->loss_value);
+}
+
+const float *plan_loss_at(const struct plan *p)
+{
+    CHECK(p->loss_value != GRAPH_NONE);
+    return p->values.at[p->loss_value].fwd->data;
+}
+
+const float *plan_loss_weight_at(const struct plan *p)
+{
+    return p->loss_weight != GRAPH_NONE ? p->values.at[p->loss_weight].fwd->data : NULL;
 }
 
 static double number(const struct plan *p, uint32_t value, size_t i)
 {
     const struct tensor *t = p->values.at[value].fwd;
+    const void *data = p->there.cuda == NULL ? t->data : plan_there_result(p, value);
 
     CHECK(t->dtype == TENSOR_F32 || t->dtype == TENSOR_F64);
-    return t->dtype == TENSOR_F64 ? ((const double *)t->data)[i]
-                                  : (double)((const float *)t->data)[i];
+    return t->dtype == TENSOR_F64 ? ((const double *)data)[i] : (double)((const float *)data)[i];
 }
 
 float plan_loss_weight(const struct plan *p)
 {
     CHECK(p->loss_weight != GRAPH_NONE);
-    return p->weight;
+    return p->there.cuda == NULL ? p->weight : *(const float *)plan_there_result(p, p->loss_weight);
 }
 
 uint32_t plan_metric_words(const struct plan *p, uint32_t i)

@@ -14,7 +14,6 @@
 #include "tensor/packed.h"
 
 static const float one = 1.0f;
-static const struct tensor loss_grad = { .dtype = TENSOR_F32, .data = (void *)(uintptr_t)&one };
 
 struct maker {
     struct plan *p;
@@ -68,6 +67,7 @@ static struct tensor *value_at(struct plan *p, uint32_t value, uint32_t time)
 {
     struct plan_value *v = &p->values.at[value], *root = &p->values.at[v->root];
     bool in_work = root->kind == PLAN_FEED || root->kind == PLAN_MADE;
+    bool there = root->kind == PLAN_CONST && p->there.cuda != NULL;
 
     if (in_work && root->block == GRAPH_NONE)
         root->block = new_block(p, tensor_bytes(&root->tensor), time);
@@ -85,6 +85,9 @@ static struct tensor *value_at(struct plan *p, uint32_t value, uint32_t time)
                  GRAPH_NONE))
         return NULL;
     if (in_work && !bind_at(p, PLAN_WORK, &v->fwd->data, 0, root->block))
+        return NULL;
+    if (there && (!plan_there_constant(p, v->root) ||
+                  !bind_at(p, PLAN_CONSTANTS, &v->fwd->data, p->values.at[v->root].constant_at, GRAPH_NONE)))
         return NULL;
     return v->fwd;
 }
@@ -105,7 +108,7 @@ static struct tensor *grad_at(struct plan *p, uint32_t value, uint32_t time)
     bool in_work = root->kind != PLAN_PARAM;
 
     if (value == p->loss_value)
-        return (struct tensor *)(uintptr_t)&loss_grad; /* only ever read */
+        return &p->loss_grad; /* only ever read */
     if (in_work && root->grad_block == GRAPH_NONE)
         root->grad_block = new_block(p, tensor_bytes(&root->tensor), time);
     if (in_work && root->grad_block == GRAPH_NONE)
@@ -126,19 +129,20 @@ static struct tensor *grad_at(struct plan *p, uint32_t value, uint32_t time)
 
 /* ---- the row's own preparation ---- */
 
-static int prepare(struct plan *p, struct op_plan *op, struct err *err)
+static int prepare(struct plan *p, struct op_plan *op, const struct op_kernels **kernels,
+                   struct err *err)
 {
-    int rc;
+    int rc = plan_kernels(p, op->def, op->node, kernels, err);
 
-    if (op->def->cpu.plan == NULL)
-        return 0;
-    rc = op->def->cpu.plan(op, err);
+    if (rc < 0 || (*kernels)->plan == NULL)
+        return rc;
+    rc = (*kernels)->plan(op, err);
     if (rc < 0)
         return rc;
-    if (op->def->cpu.free_state == NULL)
+    if ((*kernels)->free_state == NULL)
         return 0;
-    if (!VEC_PUSH(p->states, (struct plan_state){ op->state, op->def->cpu.free_state })) {
-        op->def->cpu.free_state(op->state);
+    if (!VEC_PUSH(p->states, (struct plan_state){ op->state, (*kernels)->free_state })) {
+        (*kernels)->free_state(op->state);
         return plan_no_memory(err);
     }
     return 0;
@@ -176,7 +180,7 @@ static int prepare_node(struct plan *p, struct plan_node *n, struct err *err)
             out[k].data = NULL;
         }
     }
-    rc = prepare(p, &op, err);
+    rc = prepare(p, &op, &n->kernels, err);
     n->state = op.state;
     n->save_bytes = op.save_bytes;
     n->scratch_bytes = op.scratch_bytes;
@@ -264,7 +268,7 @@ static int add_forward(struct plan *p, uint32_t node, struct err *err)
         if (out[k] == NULL)
             return plan_no_memory(err);
     }
-    call->kernel = n->def->cpu.fwd;
+    call->kernel = n->kernels->fwd;
     call->call.rows = rows_of(p, n);
     call->call.in = in;
     call->call.out = out;
@@ -346,6 +350,7 @@ static int add_sum(struct maker *m, uint32_t node, uint32_t time, uint32_t value
     struct op_plan op = {
         .def = def, .node = f.node, .n_in = 2, .n_out = 1, .in = io, .out = &out
     };
+    const struct op_kernels *kernels;
     int rc;
 
     CHECK(def != NULL && def->in_place);
@@ -361,11 +366,11 @@ static int add_sum(struct maker *m, uint32_t node, uint32_t time, uint32_t value
         return rc;
     out.dtype = part->dtype;
     out.layout = part->layout;
-    rc = prepare(p, &op, m->err);
+    rc = prepare(p, &op, &kernels, m->err);
     if (rc < 0)
         return rc;
     CHECK(op.save_bytes == 0 && op.scratch_bytes == 0);
-    call->kernel = def->cpu.fwd;
+    call->kernel = kernels->fwd;
     call->call = (struct op_call){
         .param = f.param, .state = op.state, .n_in = 2, .n_out = 1, .in = io, .out = io + 2
     };
@@ -459,7 +464,7 @@ static int add_backward(struct maker *m, uint32_t node)
 
     if (call == NULL)
         return plan_no_memory(m->err);
-    call->kernel = n->def->cpu.bwd;
+    call->kernel = n->kernels->bwd;
     call->call.rows = rows_of(p, n);
     if (!add_values_read(p, n, call) || !add_arriving(p, n, call) || !add_areas(p, call))
         return plan_no_memory(m->err);
@@ -590,13 +595,16 @@ int plan_calls(struct plan *p, struct err *err)
 
     m.final = arena_array(&mem, p->g->n_params, sizeof(*m.final));
     p->rows = arena_array(&p->mem, p->g->n_tables, sizeof(*p->rows));
+    p->loss_grad = (struct tensor){ .dtype = TENSOR_F32, .data = (void *)(uintptr_t)&one };
     if (m.final == NULL || p->rows == NULL) {
         arena_fini(&mem);
         return plan_no_memory(err);
     }
     for (i = 0; i < p->g->n_params; i++)
         m.final[i] = GRAPH_NONE;
-    rc = make_calls(&m);
+    rc = p->there.cuda == NULL || bind_at(p, PLAN_CONSTANTS, &p->loss_grad.data, 0, GRAPH_NONE)
+             ? make_calls(&m)
+             : plan_no_memory(err);
     arena_fini(&mem);
     return rc;
 }

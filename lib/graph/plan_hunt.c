@@ -58,12 +58,26 @@ static bool has_numbers(const struct tensor *t)
             t->dtype == TENSOR_BF16);
 }
 
-static struct sight look(const struct tensor *t)
+struct hunt { /* what looking takes */
+    struct plan *p;
+    const struct op_run *run;
+    struct err *err;
+    int rc; /* a GPU failed meanwhile: then nothing is seen any more */
+};
+
+static struct sight look(struct hunt *h, const struct tensor *there)
 {
     struct sight s = { .low = INFINITY, .high = -INFINITY };
+    struct arena mem = { 0 };
+    struct tensor here, *t = &here;
 
-    if (!has_numbers(t))
+    if (!has_numbers(there) || h->rc < 0)
         return s;
+    h->rc = plan_there_look(h->p, h->run, there, &mem, t, h->err);
+    if (h->rc < 0) {
+        arena_fini(&mem);
+        return s;
+    }
     s.n = (size_t)tensor_elements(t);
     for (size_t i = 0; i < s.n; i++) {
         double x = number_at(t, i);
@@ -80,6 +94,7 @@ static struct sight look(const struct tensor *t)
         s.nan = s.nan || isnan(x);
         s.inf = s.inf || isinf(x);
     }
+    arena_fini(&mem);
     return s;
 }
 
@@ -130,12 +145,13 @@ static uint32_t sample_of(const struct plan *p, const struct plan_value *v, cons
 
 /* ---- before the first call ---- */
 
-void plan_hunt_begin(struct plan *p)
+int plan_hunt_begin(struct plan *p, const struct op_run *run, struct err *err)
 {
     static const struct { enum plan_value_kind kind; const char *role; } roles[] = {
         { PLAN_FEED, "the batch: input" }, { PLAN_PARAM, "the weights: parameter" },
     };
     struct plan_culprit *c = p->culprit;
+    struct hunt h = { p, run, err, 0 };
 
     *c = (struct plan_culprit){ .sample = UINT32_MAX };
     for (size_t r = 0; r < sizeof(roles) / sizeof(roles[0]); r++)
@@ -145,7 +161,7 @@ void plan_hunt_begin(struct plan *p)
 
             if (v->kind != roles[r].kind)
                 continue;
-            s = look(v->fwd);
+            s = look(&h, v->fwd);
             if (s.bad == 0)
                 continue;
             c->found = true;
@@ -155,6 +171,7 @@ void plan_hunt_begin(struct plan *p)
             add(c, "%s ", roles[r].role);
             add_bad(c, v->name, v->fwd, &s);
         }
+    return h.rc;
 }
 
 /* ---- a call ---- */
@@ -168,15 +185,15 @@ struct reading {
     bool nan, bad;
 };
 
-static void read_all(const struct plan *p, struct reading *r, const char *what, const uint32_t *values,
+static void read_all(struct hunt *h, struct reading *r, const char *what, const uint32_t *values,
                      const struct tensor *const *t, uint32_t n)
 {
     for (uint32_t i = 0; t != NULL && i < n && r->n < MAX_READ; i++) {
         if (values[i] == GRAPH_NONE || !has_numbers(t[i]))
             continue;
-        r->seen[r->n] = look(t[i]);
+        r->seen[r->n] = look(h, t[i]);
         r->what[r->n] = what;
-        r->name[r->n] = p->values.at[values[i]].name;
+        r->name[r->n] = h->p->values.at[values[i]].name;
         r->nan = r->nan || r->seen[r->n].nan;
         r->bad = r->bad || r->seen[r->n].bad > 0;
         r->n++;
@@ -196,10 +213,11 @@ static bool is_statistic(const struct plan *p, uint32_t value)
     return v->kind == PLAN_PARAM && p->g->params[v->index].kind == GRAPH_STATISTIC;
 }
 
-static void judge(struct plan *p, const struct plan_call *call, bool backward,
+static void judge(struct hunt *h, const struct plan_call *call, bool backward,
                   const struct reading *r, const char *what, const uint32_t *values,
                   const struct tensor *const *t, uint32_t n)
 {
+    struct plan *p = h->p;
     const struct plan_node *node = &p->nodes.at[call->node];
     struct plan_culprit *c = p->culprit;
     /* Rows of a table lie elsewhere: what its own gradient holds then is left over. */
@@ -210,7 +228,7 @@ static void judge(struct plan *p, const struct plan_call *call, bool backward,
 
         if ((i == 0 && is_packed) || (values != NULL && values[i] == GRAPH_NONE))
             continue;
-        s = look(t[i]);
+        s = look(h, t[i]);
         if (!(s.nan && !r->nan) && !(s.inf && !r->bad))
             continue;
         c->found = true;
@@ -229,38 +247,40 @@ int plan_hunt_call(struct plan *p, const struct plan_call *call, bool backward, 
     const struct plan_node *n = &p->nodes.at[call->node];
     const struct op_call *o = &call->call;
     struct reading r = { .n = 0 };
+    struct hunt h = { p, o->run, err, 0 };
     int rc;
 
     if (p->culprit->found)
         return call->kernel(o, err);
     if (is_sum(call, backward)) {
-        const struct sight a = look(o->in[0]), b = look(o->in[1]);
+        const struct sight a = look(&h, o->in[0]), b = look(&h, o->in[1]);
 
         r.nan = a.nan || b.nan;
         r.bad = a.bad + b.bad > 0;
     } else {
-        read_all(p, &r, "", n->in, o->in, o->n_in);
+        read_all(&h, &r, "", n->in, o->in, o->n_in);
         if (backward) {
-            read_all(p, &r, "", n->out, o->out, o->n_out);
-            read_all(p, &r, "the gradient of ", n->out, o->dout, o->n_out);
+            read_all(&h, &r, "", n->out, o->out, o->n_out);
+            read_all(&h, &r, "the gradient of ", n->out, o->dout, o->n_out);
         }
     }
-    rc = call->kernel(o, err);
+    rc = h.rc < 0 ? h.rc : call->kernel(o, err);
     if (rc < 0)
         return rc;
     if (is_sum(call, backward))
-        judge(p, call, true, &r, "the gradient", NULL, o->out, 1);
+        judge(&h, call, true, &r, "the gradient", NULL, o->out, 1);
     else if (backward)
-        judge(p, call, true, &r, "the gradient of", n->in, o->din, o->n_in);
+        judge(&h, call, true, &r, "the gradient of", n->in, o->din, o->n_in);
     else
-        judge(p, call, false, &r, "output", n->out, o->out, o->n_out);
-    return 0;
+        judge(&h, call, false, &r, "output", n->out, o->out, o->n_out);
+    return h.rc;
 }
 
 void plan_hunt_tables(struct plan *p)
 {
     struct plan_culprit *c = p->culprit;
     const struct packed *rows = p->packed;
+    struct hunt h = { p, NULL, NULL, 0 }; /* tables are packed on CPUs alone */
 
     for (uint32_t i = 0; i < rows->n_tables && !c->found; i++) {
         size_t n = rows->first[i + 1] - rows->first[i];
@@ -268,7 +288,7 @@ void plan_hunt_tables(struct plan *p)
                                  .shape = shape_of(2, (int64_t)(n / rows->tables[i].width),
                                                    (int64_t)rows->tables[i].width),
                                  .data = p->rows[i].values };
-        struct sight s = look(&values);
+        struct sight s = look(&h, &values);
 
         if (s.bad == 0)
             continue;

@@ -158,7 +158,7 @@ int plan_precision(struct plan *p, struct err *err)
     int rc;
 
     CHECK(c.convert != NULL);
-    if (!op_has_bfloat16())
+    if (p->there.cuda == NULL && !op_has_bfloat16())
         return err_set(err, ERR_UNSUPPORTED,
                        "bfloat16 needs a processor with the instructions of avx512_bf16; this one "
                        "has none (kernels: %s): compute in float32",

@@ -11,6 +11,7 @@
  *   plan_share.c   values that live in another's bytes: views, and results in place
  *   plan_calls.c   nodes become calls, values become tensors at a place, with lifetimes
  *   plan_place.c   lifetimes become offsets in the work memory
+ *   plan_there.c   where a GPU computes: its kernels, constants, results
  *   plan.c         plan_new() runs the passes; binding and running
  *   plan_hunt.c    running, with an eye on every number
  *
@@ -45,6 +46,7 @@ struct plan_value {
     uint32_t root;         /* the value whose bytes it lives in; itself if its own */
     uint32_t grad_root;    /* the same for the gradient */
     uint32_t block;        /* roots of kind FEED and MADE: the work memory */
+    size_t constant_at;    /* roots of kind CONST, on a GPU: where it lies; 0: nowhere yet */
     uint32_t grad_block;   /* gradient roots that are no parameter */
     bool grad_written;     /* while backward calls are made: the next contribution adds */
     struct tensor *fwd, *meta, *grad; /* as calls see it; meta: no data. NULL until asked for */
@@ -59,6 +61,7 @@ struct plan_node {
     uint32_t *in, *out; /* values; GRAPH_NONE: absent */
     uint32_t stream;
     void *param;
+    const struct op_kernels *kernels; /* of the row, for where the plan computes */
     void *state; /* of plan.states */
     size_t save_bytes, scratch_bytes;
     double flops;
@@ -74,7 +77,17 @@ struct plan_block { /* a piece of work memory */
     size_t offset;        /* plan_place.c */
 };
 
-enum plan_base { PLAN_WORK, PLAN_ARENA, PLAN_GRADS, PLAN_BASES };
+enum plan_base { PLAN_WORK, PLAN_ARENA, PLAN_GRADS, PLAN_CONSTANTS, PLAN_BASES };
+
+/* On a GPU: constants lie one behind the other in memory of the plan's own, behind a number that is 1.
+ * What forward computes for the caller is copied back to memory of the host, in the order of `results`. */
+struct plan_there {
+    const struct cuda_api *cuda; /* NULL: computed by this CPU */
+    void *constants;
+    size_t constants_bytes;
+    VEC(uint32_t) constant_values;
+    void *results;               /* pinned */
+};
 
 struct plan_bind { /* an address that binding fills in */
     void **at;
@@ -141,6 +154,8 @@ struct plan {
     VEC(struct plan_ready) ready;
     VEC(struct plan_span) zeros; /* trained parameters that no gradient reaches */
     VEC(struct plan_state) states;
+    struct plan_there there;
+    struct tensor loss_grad;  /* of one number, which is 1 */
     struct packed_rows *rows; /* [g->n_tables] as Gather sees them; marks NULL: not packed */
     struct packed *packed;    /* the caller's; NULL: tables have whole gradients */
     size_t folded_bytes;
@@ -208,8 +223,26 @@ int plan_share(struct plan *p, struct err *err);
 int plan_calls(struct plan *p, struct err *err);
 int plan_place(struct plan *p, struct err *err);
 
+/* ---- plan_there.c: what a GPU needs ---- */
+
+/* The kernels of a row, for where this plan computes. ERR_UNSUPPORTED: there are none. */
+int plan_kernels(const struct plan *p, const struct op_def *def, const char *node,
+                 const struct op_kernels **out, struct err *err);
+/* A constant that calls read: its place there. */
+bool plan_there_constant(struct plan *p, uint32_t value);
+int plan_there_open(struct plan *p, struct err *err); /* all calls are made */
+void plan_there_close(struct plan *p);
+/* Behind forward: what the caller may ask for is on its way. */
+int plan_there_results(struct plan *p, const struct op_run *run, struct err *err);
+/* The numbers of a value that is one of them. */
+const void *plan_there_result(const struct plan *p, uint32_t value);
+/* A copy of t in memory of the host, when the queue has come to rest; t itself on a CPU. `mem` owns it. */
+int plan_there_look(const struct plan *p, const struct op_run *run, const struct tensor *t,
+                    struct arena *mem, struct tensor *out, struct err *err);
+
 /* ---- plan_hunt.c: while somebody hunts ---- */
-void plan_hunt_begin(struct plan *p); /* before forward: inputs and parameters */
+/* Before forward: inputs and parameters. */
+int plan_hunt_begin(struct plan *p, const struct op_run *run, struct err *err);
 int plan_hunt_call(struct plan *p, const struct plan_call *call, bool backward, struct err *err);
 void plan_hunt_tables(struct plan *p); /* behind backward: rows of tables */
 

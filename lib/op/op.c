@@ -28,6 +28,15 @@ const struct op_def *const *op_all(size_t *n)
     return rows;
 }
 
+uint32_t op_row(const struct op_def *def)
+{
+    uint32_t i = 0;
+
+    while (rows[i] != def)
+        CHECK(++i < COUNT_OF(rows));
+    return i;
+}
+
 static const char *domain_of(const char *domain)
 {
     return domain == NULL || domain[0] == '\0' ? onnx_domain : domain;

@@ -8,7 +8,11 @@
  * A new op is its file(s), that line, and a test.
  *
  * Backward is a kernel too, so that op stays below graph. All kernels are called by one replica
- * thread; different replicas run different calls, so state and scratch are never shared. */
+ * thread; different replicas run different calls, so state and scratch are never shared.
+ *
+ * The kernels for GPUs stand beside those for CPUs in files *.cu (op_cuda.cuh) and have the same contract;
+ * the plugin hands them out by the number of the row (device/cuda.h). Their `plan` may allocate memory of
+ * the GPU for its state. */
 #ifndef OP_OP_H
 #define OP_OP_H
 
@@ -20,6 +24,7 @@
 
 struct err;
 struct arena;
+struct cuda_stream;
 struct op_call;
 struct op_infer;
 struct op_plan;
@@ -164,6 +169,11 @@ struct op_run { /* what changes from lane to lane */
     uint32_t lane;
     float loss_scale; /* 1 / (sum of the weights of the global batch) */
     const volatile int *cancel; /* NULL, or looked at between calls: not 0, and the run is given up */
+    /* On a GPU a kernel puts its work on `queue`, with no call that waits or allocates: it may be
+     * captured, and be done again with another seed, step, lane and loss_scale. So it reads those from
+     * `there`, the GPU's copy of this struct, when it is done. On a CPU both are NULL. */
+    struct cuda_stream *queue;
+    const struct op_run *there;
 };
 
 struct op_call {
@@ -187,6 +197,8 @@ struct op_call {
 
 /* The row for (domain, name) at an opset; NULL: not supported. domain "" and NULL: ai.onnx. */
 const struct op_def *op_find(const char *domain, const char *name, uint32_t opset);
+/* Where it is in op_all(), which is how the plugin knows it. */
+uint32_t op_row(const struct op_def *def);
 /* All rows, for the list of what is supported. */
 const struct op_def *const *op_all(size_t *n);
 

@@ -103,6 +103,11 @@ void optim_free(struct optim *o)
     free(o);
 }
 
+const struct optim_opts *optim_options(const struct optim *o)
+{
+    return &o->opts;
+}
+
 static size_t part_begin(const struct optim *o, uint32_t part)
 {
     /* In 128 bits: blocks times parts may not fit into 64. */

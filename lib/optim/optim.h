@@ -111,6 +111,7 @@ struct optim_state {
 /* Errors: ERR_NOMEM. */
 int optim_new(const struct optim_opts *opts, struct optim **out, struct err *err);
 void optim_free(struct optim *o); /* NULL is fine */
+const struct optim_opts *optim_options(const struct optim *o); /* as given; its own copy of the parameters */
 /* How many tables an update with these numbers does not look at but for marked rows. */
 uint32_t optim_resting_tables(const struct optim *o, const struct optim_hyper *h);
 

@@ -96,6 +96,30 @@ static void fill_group(struct rdzv *r, Trainerd__V1__StatusReply *s, struct aren
         s->tasks[i] = fill_one(r, i, now_ms, a);
 }
 
+static void fill_gpus(const struct rdzv_progress *p, Trainerd__V1__StatusReply *s, struct arena *a)
+{
+    s->n_gpus = p->n_gpus;
+    s->gpus = make(a, p->n_gpus > 0 ? p->n_gpus : 1, sizeof(*s->gpus));
+    for (uint32_t i = 0; i < p->n_gpus; i++) {
+        const struct rdzv_gpu *g = &p->gpus[i];
+        Trainerd__V1__Gpu *out = make(a, 1, sizeof(*out));
+
+        trainerd__v1__gpu__init(out);
+        out->index = g->index;
+        out->name = make_text(g->name, sizeof(g->name), a);
+        out->uuid = make_text(g->uuid, sizeof(g->uuid), a);
+        out->utilization = g->utilisation;
+        out->memory_used = g->memory_used;
+        out->memory_total = g->memory_total;
+        out->temperature = g->celsius;
+        out->power = g->watts;
+        out->ecc_errors = g->ecc_errors;
+        out->clock_mhz = g->clock_mhz;
+        out->throttled = make_text(g->throttled, sizeof(g->throttled), a);
+        s->gpus[i] = out;
+    }
+}
+
 void rdzv_status(struct rdzv *r, struct rdzv_in *call, void *request)
 {
     const struct rdzv_progress *p = r->opts.progress;
@@ -124,6 +148,7 @@ void rdzv_status(struct rdzv *r, struct rdzv_in *call, void *request)
     s.lease_token = p->lease_token;
     s.lease = make_text(p->lease, sizeof(p->lease), &a);
     s.uptime_ms = clock_ms() - r->started_ms;
+    fill_gpus(p, &s, &a);
     fill_group(r, &s, &a);
     rdzv_in_reply(call, &s.base);
     arena_fini(&a);

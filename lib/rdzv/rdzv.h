@@ -50,6 +50,15 @@ struct rdzv_view { /* valid during the callback */
 };
 
 /* How this task is doing; the daemon keeps it current: beats, the node and Status read it. */
+struct rdzv_gpu { /* and its sensors; negative: it does not tell */
+    uint32_t index; /* CUDA's ordinal */
+    char name[96], uuid[48];
+    double utilisation; /* 0 to 1 */
+    double memory_used, memory_total; /* bytes */
+    double celsius, watts, ecc_errors, clock_mhz;
+    char throttled[96]; /* why its clock is held down; "": it is not */
+};
+
 struct rdzv_progress {
     const char *phase; /* for people: static string of at most 31 bytes */
     uint64_t phase_since_ms;
@@ -66,6 +75,8 @@ struct rdzv_progress {
     char last_trouble[1024];
     uint64_t lease_token; /* 0: there is none */
     char lease[512];      /* whose it is and how long; "" without shared storage */
+    const struct rdzv_gpu *gpus; /* [n_gpus] of this task */
+    uint32_t n_gpus;
 };
 
 struct rdzv_opts {

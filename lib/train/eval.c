@@ -3,6 +3,7 @@
  * The set is cut into global batches and lanes like the training set (in file order, the last batch
  * padded with weight zero), every lane adds up in double over its batches, lanes are added along the
  * tree: the figures do not depend on who computed what either. */
+#include "train/gpu.h"
 #include "train/train_priv.h"
 
 #include <math.h>
@@ -29,7 +30,7 @@ static int lane_sums(struct replica *r, uint64_t step, uint32_t lane, double *su
     if (rc == 0)
         rc = train_fault("train.evaluate", err);
     if (rc == 0)
-        rc = plan_forward(r->eval_plan, &run, err);
+        rc = r->gpu != NULL ? gpu_run(r, r->eval_plan, &run, false, err) : plan_forward(r->eval_plan, &run, err);
     if (rc < 0)
         return rc;
     sums[SUM_LOSS] += plan_loss(r->eval_plan);

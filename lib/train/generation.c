@@ -79,6 +79,16 @@ void train_fail(struct train *t, const struct err *err)
     end_early(t, err, false);
 }
 
+void train_lose(struct train *t, const struct err *err)
+{
+    pthread_mutex_lock(&t->lock);
+    t->result = err->code;
+    t->error = *err;
+    t->aborted = false;
+    pthread_mutex_unlock(&t->lock);
+    train_fail(t, err);
+}
+
 void train_abort(struct train *t, const char *why)
 {
     struct err err;

@@ -6,8 +6,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/checksum.h"
 #include "base/fault.h"
-#include "train/checksum.h"
+#include "train/gpu.h"
 #include "train/train_priv.h"
 
 /* Two words of every task: there are at most as many tasks as replicas. A word is 1 + checksum, 0:
@@ -81,16 +82,20 @@ int health_weigh(struct replica *r, uint64_t step, struct err *err)
     size_t n = t->mem.state_bytes / sizeof(float), parts = t->opts->n_devices;
     size_t begin = n * r->local / parts / 16 * 16, end = n * (r->local + 1) / parts / 16 * 16;
     bool finite = true; /* what it should have been is the business of the gradients */
-    int rc;
+    int rc = 0;
 
     if (!h->compares || t->opts->check_weights_every_steps == 0)
         return 0;
     if (r->local + 1 == parts)
         end = n;
-    h->state_part[r->local] = checksum_part(t->mem.state + begin, end - begin, begin, &finite);
-    rc = generation_gate(r, err);
+    if (r->gpu != NULL) /* each holds a whole one */
+        rc = gpu_weigh(r, &h->state_part[r->local], err);
+    else
+        h->state_part[r->local] = checksum_part(t->mem.state + begin, end - begin, begin, &finite);
+    if (rc == 0)
+        rc = generation_gate(r, err);
     if (rc == 0 && r->local == 0) {
-        h->state = total(t, h->state_part);
+        h->state = r->gpu != NULL ? h->state_part[0] : total(t, h->state_part);
         h->state_step = step;
     }
     return rc;
@@ -304,6 +309,11 @@ void health_look(struct replica *r)
     bool sums = t->opts->check_gradients && (h->compares || n > 1);
     struct pass own;
 
+    if (r->gpu != NULL) {
+        h->own[r->local] = gpu_looked(r)->checksum;
+        h->bad[r->local] = gpu_looked(r)->bad != 0;
+        return;
+    }
     if (r->local == 0 && fault_hit("health.flip_gradient"))
         flip(r->grads[0]);
     if (r->local == 0 && t->mem.n_tables > 0 && fault_hit("health.flip_row"))
@@ -346,11 +356,12 @@ int health_judge(struct replica *r, uint64_t step, double loss, bool *finite, st
     *finite = isfinite(loss);
     for (uint32_t i = 0; i < n; i++) {
         *finite = *finite && !h->bad[i];
-        if (compares_parts(t) && h->own[i] != h->other[i])
+        if (r->gpu != NULL ? t->opts->check_gradients && h->own[i] != h->own[0]
+                           : compares_parts(t) && h->own[i] != h->other[i])
             return parts_differ(r, i, step, err);
     }
     if (r->local == 0) {
-        h->gradient = total(t, h->own);
+        h->gradient = r->gpu != NULL ? h->own[0] : total(t, h->own);
         h->gradient_step = step;
     }
     return 0;

@@ -15,6 +15,7 @@
 
 #include "base/check.h"
 #include "op/op.h"
+#include "train/gpu.h"
 #include "train/train_priv.h"
 
 /* What replicas tell each other; in gradient arena 0, which peers can reach. */
@@ -102,6 +103,27 @@ static void say_lane(const struct train *t, uint64_t step, uint32_t lane,
     add(text, n, ": %s", c->text);
 }
 
+static int again_here(struct replica *r, const struct op_run *run, const struct data_batch *b,
+                      struct err *err)
+{
+    int rc;
+
+    step_fill(r, r->plan, b);
+    plan_pack(r->plan, r->train->mem.n_tables > 0 ? &r->rows[0] : NULL);
+    rc = plan_forward(r->plan, run, err);
+    return rc < 0 ? rc : plan_backward(r->plan, run, r->grads[0], NULL, NULL, err);
+}
+
+static int again_there(struct replica *r, const struct op_run *run, const struct data_batch *b,
+                       struct err *err)
+{
+    int rc = gpu_feed(r, r->plan, b, err);
+
+    if (rc == 0)
+        rc = gpu_run(r, r->plan, run, true, err);
+    return rc < 0 ? rc : gpu_show(r, err);
+}
+
 /* One lane; *largest grows. */
 static int run_lane(struct replica *r, const struct op_run *run, const struct plan_culprit *culprit,
                     double *largest, char *text, size_t n, struct err *err)
@@ -114,11 +136,7 @@ static int run_lane(struct replica *r, const struct op_run *run, const struct pl
     if (rc < 0)
         return rc;
     CHECK(b != NULL);
-    step_fill(r, r->plan, b);
-    plan_pack(r->plan, t->mem.n_tables > 0 ? &r->rows[0] : NULL);
-    rc = plan_forward(r->plan, run, err);
-    if (rc == 0)
-        rc = plan_backward(r->plan, run, grads, NULL, NULL, err);
+    rc = r->gpu != NULL ? again_there(r, run, b, err) : again_here(r, run, b, err);
     if (rc == 0 && culprit->found)
         say_lane(t, run->step, run->lane, b, culprit, text, n);
     if (rc == 0) {
@@ -188,8 +206,12 @@ int locate_run(struct replica *r, uint64_t step, const struct step_result *resul
     char found[sizeof(note->text)] = "", seen[400];
     uint32_t lane;
     struct train_event e = { .kind = TRAIN_WARN, .step = step, .text = text };
-    int rc;
+    int rc = 0;
 
+    if (r->gpu != NULL)
+        rc = gpu_show(r, err);
+    if (rc < 0)
+        return rc;
     say_seen(r, result->loss, seen, sizeof(seen));
     if (r->local == 0) {
         snprintf(text, n, "step %" PRIu64 ": %s; its lanes are computed again to find out why", step,

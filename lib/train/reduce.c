@@ -62,7 +62,7 @@ bool reduce_decide(const struct train *t)
 {
     enum train_overlap want = t->opts->overlap;
 
-    if (t->comm == NULL || want == TRAIN_OVERLAP_NEVER || reduce_buckets(t) == 1)
+    if (t->comm == NULL || train_on_gpus(t) || want == TRAIN_OVERLAP_NEVER || reduce_buckets(t) == 1)
         return false;
     return want == TRAIN_OVERLAP_ALWAYS || comm_uses_network(t->comm);
 }
@@ -74,7 +74,9 @@ static void tell_decision(const struct train *t)
 
     text_bytes(size, sizeof(size), bucket_floats(t) * sizeof(float));
     e.text = text;
-    if (t->mem.agreement->overlap)
+    if (train_on_gpus(t))
+        snprintf(text, sizeof(text), "gradients are summed up by NCCL while backward computes");
+    else if (t->mem.agreement->overlap)
         snprintf(text, sizeof(text),
                  "gradients are reduced while backward computes, in %u buckets of %s: the network "
                  "works meanwhile",

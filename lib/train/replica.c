@@ -5,6 +5,7 @@
  * Every replica of every task takes the same decisions at the same step, from the step number and
  * from what was reduced with the gradients. A checkpoint of a step is taken within the next one, when
  * the state has been compared and is not yet changed (health.h). */
+#include "train/gpu.h"
 #include "train/train_priv.h"
 
 #include <stdio.h>
@@ -158,6 +159,8 @@ static int take_up_state(struct replica *r, uint64_t *held, struct err *err)
         return rc;
     progress_step(r, *held);
     plan_watch(r->plan, NULL);
+    if (r->gpu != NULL)
+        return gpu_give(r, *held, err);
     plan_bind(r->plan, t->mem.state, r->work.base);
     if (r->eval_plan != NULL)
         plan_bind(r->eval_plan, t->opts->evaluate_average ? t->mem.average : t->mem.state,
@@ -206,6 +209,8 @@ static int generation(struct replica *r, struct err *err)
         rc = join_group(t, err);
     if (rc == 0)
         rc = generation_gate(r, err);
+    if (rc == 0 && r->gpu != NULL)
+        rc = gpu_begin(r, err);
     if (rc == 0)
         rc = take_up_state(r, &held, err);
     if (rc == 0 && r->local == 0)
@@ -229,6 +234,8 @@ void *replica_main(void *arg)
     if (generation(r, &err) < 0)
         train_fail(t, &err); /* also lets the reducer out of its call */
     reduce_close(r);
+    if (r->gpu != NULL)
+        gpu_end(r);
     reader_close(t, &r->reader);
     r->trace = NULL;
     progress_enter(r, PHASE_REST);

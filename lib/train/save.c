@@ -3,6 +3,7 @@
  * Only local replica 0 comes here: within the next step, when the state was compared, behind the last
  * step, and train_save() when no generation runs. Nobody writes the state before this replica has come
  * to the commit gate of the next step. So the copy needs no barrier. */
+#include "train/gpu.h"
 #include "train/train_priv.h"
 
 #include <math.h>
@@ -198,6 +199,7 @@ static int load(struct train *t, const struct ckpt_info *info, struct err *err)
     t->last_saved_step = info->meta.step;
     snprintf(t->resumed_path, sizeof(t->resumed_path), "%s", info->path);
     __atomic_store_n(&t->held_step, info->meta.step, __ATOMIC_RELEASE);
+    t->shadow_step = info->meta.step;
     return 0;
 }
 
@@ -276,6 +278,8 @@ static int hand_over(struct train *t, uint64_t step, struct err *err)
 
     if (rc == 0)
         rc = train_fault("train.save", err);
+    if (rc == 0)
+        rc = gpu_shadow(t, err);
     if (rc == 0) {
         live_set_keep(t);
         rc = ckpt_write(t->writer, &meta, t->mem.state, err);
@@ -392,6 +396,8 @@ int save_export(struct train *t, struct err *err)
         return err_set(err, ERR_NOMEM, "export: out of memory");
     rc = fs_mkdirs(dir, err);
     free(dir);
+    if (rc == 0)
+        rc = gpu_shadow(t, err);
     if (rc == 0)
         rc = graph_export(t->graph, t->opts->export_average ? t->mem.average : t->mem.state, path, err);
     if (rc < 0)

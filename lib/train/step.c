@@ -1,4 +1,5 @@
 /* step.c - one optimizer step of one replica: its lanes, the reduction, its part of the update. */
+#include "train/gpu.h"
 #include "train/train_priv.h"
 
 #include <math.h>
@@ -48,11 +49,14 @@ int step_feed(struct replica *r, struct plan *plan, struct data_reader *reader, 
     if (rc < 0)
         return rc;
     CHECK(b != NULL); /* readers are opened up to the last step that asks */
-    step_fill(r, plan, b);
-    if (reader == r->reader)
+    if (r->gpu != NULL)
+        rc = gpu_feed(r, plan, b, err);
+    else
+        step_fill(r, plan, b);
+    if (rc == 0 && reader == r->reader)
         sample_log_batch(r->train->samples, r->local, b);
     data_release(reader);
-    return 0;
+    return rc;
 }
 
 static int feed_lane(struct replica *r, uint32_t lane, struct err *err)
@@ -163,18 +167,25 @@ static void write_control(struct replica *r, uint64_t step)
     health_contribute(t, control);
 }
 
-static void read_control(struct replica *r, uint64_t step, struct step_result *out)
+static int read_control(struct replica *r, uint64_t step, struct step_result *out, struct err *err)
 {
     struct train *t = r->train;
     float *grads = r->grads[0], *control = grads + t->mem.params;
+    int rc = 0;
 
     out->loss = control[CONTROL_LOSS];
     if (t->opts->mean_of_weights && control[CONTROL_WEIGHT] > 0) { /* else all is 0 */
+        float by = 1.0f / control[CONTROL_WEIGHT];
+
         out->loss /= (double)control[CONTROL_WEIGHT];
-        scale(grads, t->mem.dense + packed_floats(&r->rows[0]), 1.0f / control[CONTROL_WEIGHT]);
+        if (r->gpu != NULL)
+            rc = gpu_scale(r, by, err);
+        else
+            scale(grads, t->mem.dense + packed_floats(&r->rows[0]), by);
     }
     out->pause = control[CONTROL_PAUSE] > 0;
     out->weigh = control[CONTROL_WEIGH] > 0 || health_weighs(t, step);
+    return rc;
 }
 
 static int finish_reduction(struct replica *r, uint64_t step, struct step_result *out,
@@ -190,14 +201,14 @@ static int finish_reduction(struct replica *r, uint64_t step, struct step_result
     before = clock_ns();
     if (r->local == 0)
         write_control(r, step);
-    if (t->comm != NULL)
+    if (r->gpu != NULL)
+        rc = gpu_reduce(r, err);
+    else if (t->comm != NULL)
         rc = reduce_rest(r, err);
     now = clock_ns();
     r->reduce_ns = now - before;
     trace_add(r->trace, TRACE_REDUCTION, 0, before, now);
-    if (rc == 0)
-        read_control(r, step, out);
-    return rc;
+    return rc < 0 ? rc : read_control(r, step, out, err);
 }
 
 /* Was the step before this one equal everywhere? Its state, which is still there, may be saved then. */
@@ -305,7 +316,7 @@ static int make(struct replica *r, uint64_t step, struct step_result *out, bool 
     int rc = train_fault("train.forward", err);
 
     if (rc == 0)
-        rc = run_lanes(r, step, err);
+        rc = r->gpu != NULL ? gpu_lanes(r, step, err) : run_lanes(r, step, err);
     if (rc == 0)
         rc = train_fault("train.reduce", err);
     if (rc == 0)

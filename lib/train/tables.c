@@ -19,7 +19,7 @@ void tables_open(struct train *t)
 
     m->tables = graph_tables(t->graph, &m->n_tables, &m->table_words);
     m->dense = graph_dense_floats(t->graph);
-    if (t->opts->whole_gradients) {
+    if (t->opts->whole_gradients || train_on_gpus(t)) { /* GPUs have the bandwidth, and no use for marks */
         m->n_tables = 0;
         m->table_words = 0;
         m->dense = m->trained;

@@ -10,7 +10,13 @@
 #include "base/crc32c.h"
 #include "base/text.h"
 #include "op/op.h"
+#include "train/gpu.h"
 #include "train/train_priv.h"
+
+bool train_on_gpus(const struct train *t)
+{
+    return t->opts->devices[0].kind == DEVICE_CUDA;
+}
 
 void train_tell(const struct train *t, const struct train_event *e)
 {
@@ -222,6 +228,7 @@ static int open_plan(struct train *t, enum plan_purpose purpose, struct plan **p
         .n_losses = o->n_losses,
         .metrics = metrics,
         .n_metrics = purpose == PLAN_EVAL ? o->n_metrics : 0,
+        .cuda = device_cuda(&o->devices[0]),
     };
     int rc;
 
@@ -242,7 +249,7 @@ static int open_plan(struct train *t, enum plan_purpose purpose, struct plan **p
         metrics[i] = o->metrics[i].measure;
     rc = plan_new(t->graph, &p, plan, err);
     free(feeds);
-    if (rc == 0)
+    if (rc == 0 && p.cuda == NULL) /* a GPU's: gpu_open() */
         rc = device_mem_open(work, plan_work_bytes(*plan), false, err);
     return rc;
 }
@@ -283,7 +290,10 @@ static int open_plans(struct train *t, struct err *err)
     for (uint32_t i = 0; rc == 0 && i < o->n_devices; i++) {
         struct replica *r = &t->replicas[i];
 
-        rc = open_plan(t, PLAN_TRAIN, &r->plan, &r->work, err);
+        if (train_on_gpus(t))
+            rc = device_enter(&o->devices[i], err);
+        if (rc == 0)
+            rc = open_plan(t, PLAN_TRAIN, &r->plan, &r->work, err);
         if (rc == 0 && t->eval_data != NULL)
             rc = open_plan(t, PLAN_EVAL, &r->eval_plan, &r->eval_work, err);
     }
@@ -361,6 +371,7 @@ int train_start_over(struct train *t, struct err *err)
     if (crc != t->fresh_crc)
         return err_set(err, ERR_INPUT, "the initial weights in '%s' are others than they were (checksum "
                                        "%08x, before %08x)", o->onnx, crc, t->fresh_crc);
+    t->shadow_step = 0;
     t->facts = (struct facts){ .loss = NAN, .grad_norm = NAN };
     t->schedule.plateau = (struct optim_plateau){ 0 };
     return 0;
@@ -429,6 +440,8 @@ int train_open(const struct train_opts *opts, const volatile int *cancel, struct
         rc = memory_open(t, err);
     if (rc == 0)
         rc = update_open(t, err);
+    for (uint32_t i = 0; rc == 0 && i < opts->n_devices && train_on_gpus(t); i++)
+        rc = gpu_open(&t->replicas[i], err);
     if (rc == 0)
         rc = open_trace(t, err);
     if (rc == 0)
@@ -457,6 +470,7 @@ void train_close(struct train *t)
     sample_log_close(t->samples);
     ckpt_writer_close(t->writer);
     for (uint32_t i = 0; t->replicas != NULL && i < t->opts->n_devices; i++) {
+        gpu_close(&t->replicas[i]);
         plan_free(t->replicas[i].plan);
         plan_free(t->replicas[i].eval_plan);
         device_mem_close(&t->replicas[i].work);

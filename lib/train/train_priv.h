@@ -10,6 +10,7 @@
  *   tables.c      the part of it that is about tables: which rows have a gradient
  *   reduce.c      the sum over all replicas, while the last lane computes
  *   update.c      the optimizer's part of it
+ *   gpu.c, gpu_step.c  what a GPU does for a replica (gpu.h)
  *   health.c      can a step's numbers be trusted? (checksum.c; locate.c: where did one that is none
  *                 come from?)
  *   eval.c        one evaluation
@@ -156,6 +157,7 @@ struct reducer {
 
 struct replica {
     struct train *train;
+    struct gpu *gpu;           /* NULL: its device is a CPU */
     uint32_t local;            /* index in this process */
     uint32_t slots;            /* of the full cluster that it stands for in this generation */
     uint32_t first_lane, n_lanes;
@@ -209,6 +211,7 @@ struct train {
     struct ckpt_writer *writer;    /* NULL until this task first needs it, as member 0 */
     uint64_t writer_retry_ns;      /* not before: it could not be opened */
     uint64_t held_step;            /* atomic; state in memory; 0: fresh */
+    uint64_t shadow_step;          /* on GPUs: the step whose state the host's memory has */
     struct facts facts;            /* of it, but for `plateau`, which is the schedule's */
     uint32_t fresh_crc;
     bool told_resumed;
@@ -297,6 +300,8 @@ int reduce_rest(struct replica *r, struct err *err);
 /* generation.c */
 /* Remembers the first failure and lets every thread of this process out of its waits. */
 void train_fail(struct train *t, const struct err *err);
+/* The same, and whatever else it was to end for: this process cannot go on with its devices. */
+void train_lose(struct train *t, const struct err *err);
 /* Only the first half: what it will have ended for, whoever ends it first. */
 void train_remember(struct train *t, const struct err *err);
 void generation_join(struct train *t); /* its threads, if any were started */
@@ -384,6 +389,7 @@ void live_set_keep(const struct train *t); /* on the writer, which is open */
 void *replica_main(void *arg);
 
 /* train.c */
+bool train_on_gpus(const struct train *t); /* all devices of a task are of a kind */
 int train_start_over(struct train *t, struct err *err); /* the state becomes that of the model file */
 void train_tell(const struct train *t, const struct train_event *e);
 void train_phase(const struct train *t, const char *phase, uint64_t step);

@@ -9,6 +9,7 @@
  * receiver's own: nobody else can write to either. Only when all chunks were there, what was
  * received takes the place of the state: until then a receiver holds what it held, so that a death
  * in the middle loses nothing. While a receiver checks a chunk, the sender copies the next. */
+#include "train/gpu.h"
 #include "train/train_priv.h"
 
 #include <math.h>
@@ -136,6 +137,7 @@ static void take(struct transfer *x)
     t->facts = x->facts;
     t->schedule.plateau = x->facts.plateau;
     __atomic_store_n(&t->held_step, x->step, __ATOMIC_RELEASE);
+    t->shadow_step = x->step;
     if (interrupted)
         step_tell(x->r, &x->facts, 0);
 }
@@ -167,6 +169,8 @@ int transfer_state(struct replica *r, uint64_t step, struct err *err)
         x.facts = t->facts;
         x.facts.plateau = t->schedule.plateau;
     }
+    if (x.sends)
+        rc = gpu_shadow(t, err);
     if (x.receives)
         rc = memory_aside(t, &x.aside, err);
     if (rc == 0)

@@ -1,5 +1,6 @@
 /* update.c - the optimizer's part of a step: groups of parameters, clipping, the sweep over this
  * replica's part, statistics, the average of the weights. */
+#include "train/gpu.h"
 #include "train/train_priv.h"
 
 #include <fnmatch.h>
@@ -53,6 +54,10 @@ static int check_lazy(const struct train *t, const struct graph_param *p,
         return err_set(err, ERR_INPUT,
                        "/optimizer/groups/%u/lazy_rows: %s takes norms over all rows of a parameter; "
                        "take lazy_rows out, or another optimizer", g, t->opts->optimizer->name);
+    if (group->lazy && train_on_gpus(t))
+        return err_set(err, ERR_INPUT,
+                       "/optimizer/groups/%u/lazy_rows: on GPUs the gradient of a table is whole: take "
+                       "lazy_rows out, or train with --devices cpu", g);
     if (group->lazy && !p->is_table)
         return err_set(err, ERR_INPUT,
                        "/optimizer/groups/%u/lazy_rows: '%s' is no table: something else than Gather "
@@ -172,6 +177,13 @@ static double measure(struct replica *r, struct optim_hyper *h, const struct opt
     double norm;
 
     h->grad_scale = 1;
+    if (r->gpu != NULL) {
+        if (o->clip_norm == 0 && !live_norm_is_due(t, h->step))
+            return NAN;
+        norm = sqrt(gpu_looked(r)->squares);
+        h->grad_scale = optim_clip(norm, o->clip_norm);
+        return norm;
+    }
     if (o->clip_value > 0)
         optim_clip_values(t->optim, r->local, state, (float)o->clip_value);
     if (o->clip_norm == 0 && !live_norm_is_due(t, h->step))
@@ -181,6 +193,17 @@ static double measure(struct replica *r, struct optim_hyper *h, const struct opt
     norm = optim_gradient_norm(t->optim);
     h->grad_scale = optim_clip(norm, o->clip_norm);
     return norm;
+}
+
+static void move_weights(struct replica *r, const struct optim_hyper *h, const struct optim_state *state)
+{
+    struct optim *o = r->train->optim;
+
+    if (optim_needs_norms(o)) {
+        optim_measure(o, r->local, h, state);
+        meet(r);
+    }
+    optim_update(o, r->local, h, state);
 }
 
 /* Between the gates every replica writes its own part, of weights, slots and average. All that is
@@ -194,7 +217,7 @@ int update_run(struct replica *r, uint64_t step, double *norm, struct err *err)
                                  .packed = &r->rows[0],
                                  .values = r->grads[0] + t->mem.dense,
                                  .average = t->mem.average };
-    int first, middle, last;
+    int first, middle, last, there = 0;
 
     h.step = step;
     h.learning_rate = optim_rate(&t->schedule, step);
@@ -202,14 +225,14 @@ int update_run(struct replica *r, uint64_t step, double *norm, struct err *err)
     memcpy(state.slots, t->mem.slots, sizeof(state.slots));
     *norm = measure(r, &h, &state);
     first = train_fault("train.update", err);
-    if (optim_needs_norms(t->optim)) {
-        optim_measure(t->optim, r->local, &h, &state);
-        meet(r);
-    }
-    optim_update(t->optim, r->local, &h, &state);
+    if (r->gpu != NULL)
+        there = gpu_update(r, &h, err);
+    else
+        move_weights(r, &h, &state);
     middle = train_fault("train.update_middle", err);
     if (r->local == 0) {
-        move_statistics(t, r->grads[0]);
+        if (r->gpu == NULL)
+            move_statistics(t, r->grads[0]);
         live_end_step(t, step);
     }
     meet(r);
@@ -218,5 +241,5 @@ int update_run(struct replica *r, uint64_t step, double *norm, struct err *err)
         __atomic_store_n(&t->held_step, step, __ATOMIC_RELEASE);
     }
     last = train_fault("train.update_end", err);
-    return first < 0 ? first : middle < 0 ? middle : last;
+    return there < 0 ? there : first < 0 ? first : middle < 0 ? middle : last;
 }

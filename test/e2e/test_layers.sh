@@ -39,4 +39,7 @@ refuses lib/ckpt/x.c '"tensor/tensor_priv.h"' '"tensor/tensor_priv.h" is private
 refuses lib/op/act/x.c '"act.h"' '"act.h" does not name its folder' "an include names its folder"
 refuses lib/op/act/x.c '<oneapi/dnnl/dnnl.h>' '<oneapi/dnnl/dnnl.h> belongs to lib/op/dnn alone' "oneDNN is known to one file"
 refuses daemon/x.c '<grpc/grpc.h>' '<grpc/grpc.h> belongs to lib/rdzv/ alone' "gRPC is known to rdzv alone"
+refuses lib/op/x.c '<cuda_runtime.h>' '<cuda_runtime.h> belongs to *.cu and *.cuh alone' "CUDA is known to its own files"
+refuses lib/op/x.c '"device/launch.cuh"' '"device/launch.cuh" is for .cu files alone' "and so are its headers"
+refuses lib/base/x.cu '"op/op.h"' 'base may not include op' "a .cu file has the layers of its folder"
 refuses lib/new/x.c '"base/err.h"' 'folder new is not in the table' "a new folder needs a row"

@@ -56,8 +56,10 @@ struct gradcheck_case {
     uint32_t half;       /* OP_IN and OP_OUT bits: bfloat16 in this run, as the planner makes them after
                             infer; the data is rounded to it. Results come back as float32 */
     uint32_t rounded;    /* likewise: the data is rounded to bfloat16, but is float32 */
+    bool float16;        /* all that instead in float16, which only GPUs compute in */
     enum tensor_layout layout; /* of tensors of rank >= 3 for OP_LAYOUT_ANY rows; gradcheck_run does
                                   both by itself */
+    bool turned; /* outputs lie the other way: for Reorder */
     struct op_run run; /* loss_scale 0: 1 */
     uint32_t stream;
     uint64_t seed; /* of random data */

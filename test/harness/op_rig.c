@@ -10,6 +10,8 @@
 #include <cmocka.h>
 
 #include "base/err.h"
+#include "device/cuda.h"
+#include "device/device.h"
 
 enum { GUARD = 64, GUARD_BYTE = 0xC3 };
 
@@ -20,6 +22,7 @@ static void *block_open(struct block *b, size_t bytes, int fill)
     size_t whole = (bytes + 2 * GUARD + GUARD - 1) / GUARD * GUARD;
 
     b->bytes = bytes;
+    b->there = NULL;
     b->raw = aligned_alloc(GUARD, whole);
     assert_non_null(b->raw);
     memset(b->raw, GUARD_BYTE, whole);
@@ -45,6 +48,185 @@ static void block_close(struct block *b)
 {
     free(b->raw);
     b->raw = NULL;
+}
+
+/* ---- the GPU ---- */
+
+static struct {
+    const struct cuda_api *api;
+    struct cuda_stream *stream;
+} gpu;
+
+static void must(int rc, const struct err *err)
+{
+    if (rc < 0)
+        fail_msg("%s", err->text);
+}
+
+bool rig_on_gpu(void)
+{
+    return getenv("TRAINERD_TEST_CUDA") != NULL;
+}
+
+/* NULL: kernels for CPUs are asked for. */
+static const struct cuda_api *open_gpu(void)
+{
+    struct device devices[DEVICE_MAX];
+    struct err err = { 0 };
+    uint32_t n;
+
+    if (gpu.api != NULL || !rig_on_gpu())
+        return gpu.api;
+    must(device_parse("cuda:0", 0, devices, &n, &err), &err);
+    must(device_enter(&devices[0], &err), &err);
+    must(device_cuda(&devices[0])->stream_open(CUDA_FIRST, &gpu.stream, &err), &err);
+    gpu.api = device_cuda(&devices[0]);
+    return gpu.api;
+}
+
+static void for_blocks(struct rig *r, void (*each)(struct rig *r, struct block *b))
+{
+    for (uint32_t i = 0; i < GRADCHECK_MAX; i++) {
+        each(r, &r->in_mem[i]);
+        each(r, &r->out_mem[i]);
+        each(r, &r->din_mem[i]);
+        each(r, &r->dout_mem[i]);
+    }
+    each(r, &r->save);
+    each(r, &r->scratch);
+}
+
+static size_t whole(const struct block *b)
+{
+    return b->bytes + 2 * GUARD;
+}
+
+/* Where the data begins there, aligned as kernels may ask; elsewhere in every call: no address is to be
+ * remembered. */
+static char *start(const struct rig *r, const struct block *b)
+{
+    return (char *)b->there + 256 + r->calls_there % 2 * 256;
+}
+
+static void go(struct rig *r, struct block *b)
+{
+    struct err err = { 0 };
+
+    if (b->raw == NULL)
+        return;
+    if (b->there == NULL)
+        must(r->cuda->alloc(&b->there, whole(b) + 512, &err), &err);
+    must(r->cuda->copy(start(r, b) - GUARD, b->raw, whole(b), gpu.stream, &err), &err);
+}
+
+static void come(struct rig *r, struct block *b)
+{
+    struct err err = { 0 };
+
+    if (b->raw != NULL)
+        must(r->cuda->copy(b->raw, start(r, b) - GUARD, whole(b), gpu.stream, &err), &err);
+}
+
+static void leave(struct rig *r, struct block *b)
+{
+    r->cuda->free(b->there);
+    b->there = NULL;
+}
+
+/* The GPU's address of what a host address is the beginning of. */
+static const unsigned char *looked_for;
+static void *found_there;
+
+static void look_in(struct rig *r, struct block *b)
+{
+    if (b->raw != NULL && b->raw + GUARD == looked_for)
+        found_there = start(r, b);
+}
+
+static void *there(struct rig *r, const void *here)
+{
+    looked_for = here;
+    found_there = NULL;
+    if (here != NULL)
+        for_blocks(r, look_in);
+    return found_there;
+}
+
+struct tensors {
+    struct tensor t[GRADCHECK_MAX];
+    const struct tensor *at[GRADCHECK_MAX];
+};
+
+static const struct tensor *const *all_there(struct rig *r, const struct tensor *const *at, uint32_t n,
+                                             struct tensors *out)
+{
+    for (uint32_t i = 0; at != NULL && i < n; i++) {
+        out->at[i] = NULL;
+        if (at[i] == NULL)
+            continue;
+        out->t[i] = *at[i];
+        out->t[i].data = there(r, at[i]->data);
+        out->at[i] = &out->t[i];
+    }
+    return at != NULL ? out->at : NULL;
+}
+
+/* Every second call becomes a graph, which is launched: a kernel must be content with either. */
+static int launch_there(struct rig *r, int (*kernel)(const struct op_call *c, struct err *err),
+                        const struct op_call *c, struct cuda_graph **graph, struct err *err)
+{
+    struct err captured = { 0 };
+    int rc;
+
+    *graph = NULL;
+    if (r->calls_there % 2 == 0)
+        return kernel(c, err);
+    must(r->cuda->capture(gpu.stream, &captured), &captured);
+    rc = kernel(c, err);
+    must(r->cuda->captured(gpu.stream, graph, &captured), &captured);
+    if (rc == 0)
+        must(r->cuda->launch(*graph, gpu.stream, &captured), &captured);
+    return rc;
+}
+
+static int call_there(struct rig *r, int (*kernel)(const struct op_call *c, struct err *err),
+                      struct err *err)
+{
+    struct tensors in, out, din, dout;
+    struct op_call c = r->call;
+    struct op_run run = r->run;
+    struct cuda_graph *graph;
+    int rc, done;
+
+    for_blocks(r, go);
+    if (r->run_there == NULL)
+        must(r->cuda->alloc((void **)&r->run_there, sizeof(run), err), err);
+    run.queue = gpu.stream;
+    run.there = r->run_there;
+    must(r->cuda->copy(r->run_there, &run, sizeof(run), gpu.stream, err), err);
+    c.in = all_there(r, c.in, c.n_in, &in);
+    c.out = all_there(r, c.out, c.n_out, &out);
+    c.din = all_there(r, c.din, c.n_in, &din);
+    c.dout = all_there(r, c.dout, c.n_out, &dout);
+    c.save = there(r, c.save);
+    c.scratch = there(r, c.scratch);
+    c.run = &run;
+    rc = launch_there(r, kernel, &c, &graph, err);
+    for_blocks(r, come);
+    while ((done = r->cuda->done(gpu.stream, NULL, err)) == 0)
+        ; /* without a sleep: the emulator does a piece of the work each time it is asked */
+    must(done, err);
+    if (graph != NULL)
+        r->cuda->graph_close(graph);
+    r->calls_there++;
+    return rc;
+}
+
+int rig_call(struct rig *r, bool backward, struct err *err)
+{
+    int (*kernel)(const struct op_call *c, struct err *err) = backward ? r->kernels->bwd : r->kernels->fwd;
+
+    return r->cuda != NULL ? call_there(r, kernel, err) : kernel(&r->call, err);
 }
 
 /* ---- data ---- */
@@ -131,22 +313,53 @@ double rig_round_half(double v)
     return isfinite(v) && v != 0 ? ldexp(rint(ldexp(m, 8)), e - 8) : v;
 }
 
-static uint16_t half_of(float v)
+/* Sign, 5 bits of exponent, 10 of fraction. */
+static uint16_t float16_of(float v)
+{
+    double size = fabs((double)v), digits;
+    uint16_t sign = signbit(v) ? 0x8000 : 0;
+    int e;
+
+    if (isnan(v))
+        return 0x7e00;
+    if (size >= 65520)
+        return sign | 0x7c00;
+    (void)frexp(size, &e);
+    e = e - 1 < -14 ? -14 : e - 1;
+    digits = rint(ldexp(size, 10 - e)); /* 2048 becomes the next exponent */
+    return sign | (uint16_t)(digits < 1024 ? digits : (e + 15) * 1024 + (digits - 1024));
+}
+
+static uint16_t half_of(float v, bool float16)
 {
     float rounded = (float)rig_round_half((double)v);
     uint32_t bits;
 
+    if (float16)
+        return float16_of(v);
     memcpy(&bits, &rounded, sizeof(bits));
     return (uint16_t)(bits >> 16);
 }
 
-static float float_of(uint16_t half)
+static float float_of(uint16_t half, bool float16)
 {
     uint32_t bits = (uint32_t)half << 16;
+    int e = half >> 10 & 31, digits = half & 1023;
     float v;
 
+    if (float16) {
+        v = e == 31  ? (digits != 0 ? NAN : INFINITY)
+            : e == 0 ? ldexpf((float)digits, -24)
+                     : ldexpf((float)(1024 + digits), e - 25);
+        return (half & 0x8000) != 0 ? -v : v;
+    }
     memcpy(&v, &bits, sizeof(v));
     return v;
+}
+
+static bool is_half(enum tensor_dtype t)
+{
+    return t == TENSOR_BF16 || t == TENSOR_F16;
 }
 
 static void take_half(const struct tensor *t, struct tensor *out)
@@ -156,7 +369,7 @@ static void take_half(const struct tensor *t, struct tensor *out)
 
     assert_non_null(to);
     for (i = 0; i < n; i++)
-        to[i] = float_of(((const uint16_t *)t->data)[rig_place(t, i)]);
+        to[i] = float_of(((const uint16_t *)t->data)[rig_place(t, i)], t->dtype == TENSOR_F16);
     *out = *t;
     out->layout = TENSOR_PLAIN;
     out->dtype = TENSOR_F32;
@@ -167,7 +380,7 @@ void rig_take(const struct tensor *t, struct tensor *out, bool wide)
 {
     size_t size = tensor_dtype_bytes(t->dtype), n = (size_t)tensor_elements(t), i;
 
-    if (wide && t->dtype == TENSOR_BF16) {
+    if (wide && is_half(t->dtype)) {
         take_half(t, out);
         return;
     }
@@ -185,8 +398,12 @@ void rig_close(struct rig *r)
 {
     uint32_t i;
 
-    if (r->state != NULL && r->def->cpu.free_state != NULL)
-        r->def->cpu.free_state(r->state);
+    if (r->state != NULL && r->kernels->free_state != NULL)
+        r->kernels->free_state(r->state);
+    if (r->cuda != NULL) {
+        for_blocks(r, leave);
+        r->cuda->free(r->run_there);
+    }
     for (i = 0; i < GRADCHECK_MAX; i++) {
         block_close(&r->in_mem[i]);
         block_close(&r->out_mem[i]);
@@ -237,21 +454,21 @@ static void rig_feed(struct rig *r, uint32_t i)
     r->in_at[i] = t;
 }
 
-/* Float32 data becomes bfloat16, or just as coarse. */
-static void make_half(struct tensor *t, struct block *b, bool as_float)
+/* Float32 data becomes half of it, or just as coarse. */
+static void make_half(struct tensor *t, struct block *b, bool as_float, bool float16)
 {
     size_t n = (size_t)tensor_elements(t), i;
     float *old = t->data;
     struct block was = *b;
 
     for (i = 0; i < n; i++)
-        old[i] = (float)rig_round_half((double)old[i]);
+        old[i] = float_of(half_of(old[i], float16), float16);
     if (as_float)
         return;
-    t->dtype = TENSOR_BF16;
+    t->dtype = float16 ? TENSOR_F16 : TENSOR_BF16;
     t->data = block_open(b, n * sizeof(uint16_t), 0);
     for (i = 0; i < n; i++)
-        ((uint16_t *)t->data)[i] = half_of(old[i]);
+        ((uint16_t *)t->data)[i] = half_of(old[i], float16);
     block_close(&was);
 }
 
@@ -262,14 +479,16 @@ static void rig_halve(struct rig *r)
 
     if ((r->gc->half & ~r->def->half_of) != 0 || (r->gc->half != 0 && r->def->half == OP_HALF_NO))
         fail_msg("%s: the row does not take bfloat16 there", r->who);
+    if (r->gc->float16 && r->cuda == NULL)
+        fail_msg("%s: float16 is for GPUs", r->who);
     for (i = 0; i < r->n_in; i++)
         if (((r->gc->half | r->gc->rounded) & OP_IN(i)) != 0) {
-            make_half(&r->in[i], &r->in_mem[i], (r->gc->half & OP_IN(i)) == 0);
+            make_half(&r->in[i], &r->in_mem[i], (r->gc->half & OP_IN(i)) == 0, r->gc->float16);
             memcpy(r->kept[i], r->in[i].data, r->in_mem[i].bytes);
         }
     for (i = 0; i < r->n_out; i++)
         if ((r->gc->half & OP_OUT(i)) != 0)
-            r->out[i].dtype = TENSOR_BF16;
+            r->out[i].dtype = r->gc->float16 ? TENSOR_F16 : TENSOR_BF16;
 }
 
 static int rig_infer(struct rig *r, struct err *err)
@@ -319,11 +538,14 @@ static int rig_plan(struct rig *r, struct err *err)
     }
     for (i = 0; i < r->n_out; i++) {
         r->out[i].layout = layout_for(r, &r->out[i].shape, i == 0);
+        if (r->gc->turned)
+            r->out[i].layout =
+                r->out[i].layout == TENSOR_PLAIN ? TENSOR_CHANNELS_LAST : TENSOR_PLAIN;
         bare[GRADCHECK_MAX + i] = r->out[i];
         bare[GRADCHECK_MAX + i].data = NULL;
     }
-    if (r->def->cpu.plan != NULL)
-        rc = r->def->cpu.plan(&p, err);
+    if (r->kernels->plan != NULL)
+        rc = r->kernels->plan(&p, err);
     if (rc < 0)
         return rc;
     r->state = p.state;
@@ -357,7 +579,7 @@ static void rig_dout(struct rig *r)
         float *plain;
 
         if (((r->gc->unread | r->gc->no_dout) & OP_OUT(i)) != 0 ||
-            (r->out[i].dtype != TENSOR_F32 && r->out[i].dtype != TENSOR_BF16))
+            (r->out[i].dtype != TENSOR_F32 && !is_half(r->out[i].dtype)))
             continue;
         plain = malloc(n * sizeof(float) + 1);
         assert_non_null(plain);
@@ -370,13 +592,24 @@ static void rig_dout(struct rig *r)
         r->dout[i].data = block_open(&r->dout_mem[i], n * sizeof(float), 0);
         lay_out(&r->dout[i], plain);
         if (((r->gc->half | r->gc->rounded) & OP_OUT(i)) != 0)
-            make_half(&r->dout[i], &r->dout_mem[i], (r->gc->half & OP_OUT(i)) == 0);
+            make_half(&r->dout[i], &r->dout_mem[i], (r->gc->half & OP_OUT(i)) == 0, r->gc->float16);
         r->dout_at[i] = &r->dout[i];
         free(plain);
     }
 }
 
-int rig_open(struct rig *r, const struct gradcheck_case *gc, uint32_t wanted, struct err *err)
+static bool is_listed(const struct op_def *def)
+{
+    size_t n, i = 0;
+    const struct op_def *const *all = op_all(&n);
+
+    while (i < n && all[i] != def)
+        i++;
+    return i < n;
+}
+
+static int open_rig(struct rig *r, const struct gradcheck_case *gc, uint32_t wanted,
+                    const struct cuda_api *cuda, struct err *err)
 {
     const char *layout = gc->layout == TENSOR_CHANNELS_LAST ? ", channels-last" : "";
     uint32_t i;
@@ -387,7 +620,16 @@ int rig_open(struct rig *r, const struct gradcheck_case *gc, uint32_t wanted, st
     r->def = gc->def != NULL ? gc->def : op_find(gc->domain, gc->op, gc->opset);
     if (r->def == NULL)
         fail_msg("no row for %s at opset %u", gc->op, gc->opset);
-    snprintf(r->who, sizeof(r->who), "%s (opset %u%s)", r->def->name, gc->opset, layout);
+    snprintf(r->who, sizeof(r->who), "%s (opset %u%s%s)", r->def->name, gc->opset, layout,
+             cuda != NULL ? ", on the GPU" : "");
+    if (!is_listed(r->def)) /* a test's own: the plugin does not know it */
+        cuda = NULL;
+    r->cuda = cuda;
+    r->kernels = cuda != NULL ? cuda->op(op_row(r->def)) : &r->def->cpu;
+    if (r->kernels == NULL) {
+        print_message("%s: no kernels\n", r->who);
+        skip();
+    }
     r->n_in = gc->n_in;
     r->n_out = gc->n_out == 0 ? 1 : gc->n_out;
     r->wanted = wanted_bits(gc, r->def) & wanted;
@@ -433,6 +675,23 @@ int rig_open(struct rig *r, const struct gradcheck_case *gc, uint32_t wanted, st
     return 0;
 }
 
+bool rig_has_kernels(const struct op_def *def)
+{
+    const struct cuda_api *cuda = open_gpu();
+
+    return cuda == NULL || cuda->op(op_row(def)) != NULL;
+}
+
+int rig_open(struct rig *r, const struct gradcheck_case *gc, uint32_t wanted, struct err *err)
+{
+    return open_rig(r, gc, wanted, open_gpu(), err);
+}
+
+int rig_open_cpu(struct rig *r, const struct gradcheck_case *gc, uint32_t wanted, struct err *err)
+{
+    return open_rig(r, gc, wanted, NULL, err);
+}
+
 static void poison(struct block *b, int byte)
 {
     if (b->raw != NULL)
@@ -465,7 +724,7 @@ int rig_fwd(struct rig *r, int poison_byte, struct err *err)
     r->call.dout = NULL;
     r->call.din = NULL;
     r->call.din_add = 0;
-    rc = r->def->cpu.fwd(&r->call, err);
+    rc = rig_call(r, false, err);
     rig_check_guards(r);
     for (i = 0; i < r->n_in; i++)
         if (r->in_at[i] != NULL && memcmp(r->in[i].data, r->kept[i], r->in_mem[i].bytes) != 0)
@@ -498,7 +757,7 @@ void rig_bwd(struct rig *r, int poison_byte, uint32_t add)
     r->call.dout = r->dout_at;
     r->call.din = r->din_at;
     r->call.din_add = add;
-    if (r->def->cpu.bwd(&r->call, &err) < 0)
+    if (rig_call(r, true, &err) < 0)
         fail_msg("%s: backward refused: %s", r->who, err.text);
     rig_check_guards(r);
     for (i = 0; i < r->n_out; i++) {

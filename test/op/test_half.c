@@ -116,8 +116,13 @@ static const struct gradcheck_case others[] = {
     { .domain = "trainerd", .op = "BatchNormRelu", .opset = 1, .n_in = 6,
       .in = { T(4, 6, 5), POSITIVE(6), T(6), T(6), POSITIVE(6), T(4, 6, 5) },
       .half = IO | OP_IN(5), ATTRS(INT("training_mode", 1)) },
+    { .domain = "trainerd", .op = "BatchNormRelu", .opset = 1, .n_in = 6,
+      .in = { T(1100, 16), POSITIVE(16), T(16), T(16), POSITIVE(16), T(1100, 16) },
+      .half = IO | OP_IN(5), ATTRS(INT("training_mode", 1)) },
     { .op = "LayerNormalization", .opset = 17, .n_in = 3, .half = IO,
       .in = { T(70, 33), POSITIVE(33), T(33) } },
+    { .op = "LayerNormalization", .opset = 17, .n_in = 3, .half = IO,
+      .in = { T(70, 96), POSITIVE(96), T(96) } },
     { .domain = "trainerd", .op = "RMSNormalization", .opset = 1, .n_in = 2, .half = IO,
       .in = { T(3, 5, 1030), POSITIVE(1030) } },
     { .op = "MaxPool", .opset = 12, .n_in = 1, .n_out = 2, .in = { APART(2, 5, 8, 6) }, .half = IO,
@@ -128,6 +133,12 @@ static const struct gradcheck_case others[] = {
       ATTRS(INTS("kernel_shape", 2), INTS("strides", 2)) },
     { .op = "GlobalAveragePool", .opset = 13, .n_in = 1, .in = { T(3, 40, 7, 5) }, .half = IO },
     { .op = "Transpose", .opset = 13, .n_in = 1, .in = { T(2, 3, 40, 5) }, .half = IO,
+      ATTRS(INTS("perm", 0, 2, 1, 3)) },
+    { .op = "Transpose", .opset = 13, .n_in = 1, .in = { T(2, 12, 72) }, .half = IO,
+      ATTRS(INTS("perm", 0, 2, 1)) },
+    { .op = "Transpose", .opset = 13, .n_in = 1, .in = { T(9, 70) }, .half = IO,
+      ATTRS(INTS("perm", 1, 0)) },
+    { .op = "Transpose", .opset = 13, .n_in = 1, .in = { T(2, 5, 3, 16) }, .half = IO,
       ATTRS(INTS("perm", 0, 2, 1, 3)) },
     { .op = "Reshape", .opset = 13, .n_in = 2, .half = IO,
       .in = { T(3, 4), { .dtype = TENSOR_I64, .shape = GRADCHECK_SHAPE(2), .constant = true,
@@ -163,13 +174,18 @@ static double mean_size(const struct tensor *t)
     return n > 0 ? sum / (double)n : 0;
 }
 
+static const char *type_of(const struct gradcheck_case *gc)
+{
+    return gc->float16 ? "float16" : "bfloat16";
+}
+
 /* One rounding to 8 bits is off by 2^-9 of the value at most, several by as much of values on the
  * way; sums in float32 in another order add to that what small numbers left of large ones lose. */
 static void expect_near(const struct gradcheck_case *gc, const char *what, uint32_t which,
                         const struct tensor *got, const struct tensor *want, double roundings)
 {
     const float *a = got->data, *b = want->data;
-    double size, rounding = 0x1p-8 * roundings;
+    double size, rounding = (gc->float16 ? 0x1p-11 : 0x1p-8) * roundings;
     size_t n, i;
 
     assert_int_equal(got->data != NULL, want->data != NULL);
@@ -184,8 +200,8 @@ static void expect_near(const struct gradcheck_case *gc, const char *what, uint3
     size = mean_size(want) * (roundings > 1 ? rounding : 2e-5);
     for (i = 0; i < n; i++)
         if (!(fabs((double)a[i] - (double)b[i]) <= rounding * fabs((double)b[i]) + size))
-            fail_msg("%s: %s %u, element %zu of %zu: %.9g in bfloat16, %.9g in float32", gc->op,
-                     what, which, i, n, (double)a[i], (double)b[i]);
+            fail_msg("%s: %s %u, element %zu of %zu: %.9g in %s, %.9g in float32", gc->op,
+                     what, which, i, n, (double)a[i], type_of(gc), (double)b[i]);
 }
 
 /* Roundings behind one another in a gradient: backward of some reads an output that has been
@@ -203,13 +219,17 @@ static void compare(const struct gradcheck_case *gc)
     struct gradcheck_result a, b;
     /* A product that is rounded before its bias; weights that are rounded on the way. */
     bool inside = strcmp(gc->op, "Attention") == 0;
-    bool twice = strcmp(gc->op, "ConvTranspose") == 0 || inside;
+    bool biased = strcmp(gc->op, "ConvTranspose") == 0 ||
+                  (strcmp(gc->op, "Conv") == 0 && gc->n_in > 2 && rig_on_gpu());
+    bool twice = biased || inside;
     double more = roundings(gc);
     struct err err = { 0 };
     uint32_t i;
 
     half.seed = wide.seed = 5;
-    wide.rounded |= gc->half;
+    if (rig_on_gpu() && (strcmp(gc->op, "Gemm") == 0 || strcmp(gc->op, "MatMul") == 0))
+        half.rounded |= OP_IN(2) & ~gc->half; /* cuBLASLt's bias has the type of the output */
+    wide.rounded |= half.rounded | gc->half;
     wide.half = 0;
     if (gradcheck_backward(&half, &a, &err) < 0 || gradcheck_backward(&wide, &b, &err) < 0)
         fail_msg("%s: %s", gc->op, err.text);
@@ -246,6 +266,8 @@ static void compare_adding(const struct gradcheck_case *gc)
             for (e = 0; e < n; e++)
                 if (r[k].din[i].dtype == TENSOR_BF16)
                     ((uint16_t *)r[k].din[i].data)[e] = 0x4040;
+                else if (r[k].din[i].dtype == TENSOR_F16)
+                    ((uint16_t *)r[k].din[i].data)[e] = 0x4200;
                 else
                     ((float *)r[k].din[i].data)[e] = 3.0f;
         }
@@ -260,11 +282,12 @@ static void compare_adding(const struct gradcheck_case *gc)
         for (e = 0; e < (size_t)tensor_elements(&want); e++) {
             double a = (double)((float *)got.data)[e], b = (double)((float *)want.data)[e];
             bool is_half = (gc->half & OP_IN(i)) != 0 || strcmp(gc->op, "Attention") == 0;
-            double rounding = is_half ? 0x1p-8 * (2 * fabs(b) + 6) : 1e-4;
+            double unit = gc->float16 ? 0x1p-11 : 0x1p-8;
+            double rounding = is_half ? unit * (2 * fabs(b) + 6) : 1e-4;
 
             if (!(fabs(a - b) <= rounding))
-                fail_msg("%s: gradient %u added, element %zu: %.9g in bfloat16, %.9g in float32",
-                         gc->op, i, e, a, b);
+                fail_msg("%s: gradient %u added, element %zu: %.9g in %s, %.9g in float32", gc->op,
+                         i, e, a, type_of(gc), b);
         }
         free(got.data);
         free(want.data);
@@ -273,12 +296,34 @@ static void compare_adding(const struct gradcheck_case *gc)
     rig_close(&r[1]);
 }
 
+/* In each of the types that half may be where the kernels run. */
+static void compare_all(const struct gradcheck_case *wanted, bool both_layouts)
+{
+    struct gradcheck_case gc = *wanted;
+    int float16;
+
+    if (!rig_has_kernels(op_find(gc.domain, gc.op, gc.opset))) {
+        print_message("%s: no kernels\n", gc.op);
+        return;
+    }
+    for (float16 = 0; float16 <= rig_on_gpu(); float16++) {
+        gc.float16 = float16 != 0;
+        gc.layout = TENSOR_PLAIN;
+        compare(&gc);
+        compare_adding(&gc);
+        if (!both_layouts)
+            continue;
+        gc.layout = TENSOR_CHANNELS_LAST;
+        compare(&gc);
+    }
+}
+
 static void products_round_operands_and_results_and_nothing_else(void **state)
 {
     size_t i;
 
     (void)state;
-    if (!op_has_bfloat16()) {
+    if (!op_has_bfloat16() && !rig_on_gpu()) {
         print_message("this processor lacks avx512_bf16\n");
         skip();
     }
@@ -286,26 +331,18 @@ static void products_round_operands_and_results_and_nothing_else(void **state)
         struct gradcheck_case gc = products[i];
 
         gc.rounded = (OP_IN(0) | OP_IN(1)) & ~gc.half; /* a factor that is converted inside */
-        compare(&gc);
-        compare_adding(&gc);
+        compare_all(&gc, false);
     }
 }
 
 static void everything_else_computes_in_float32_and_rounds_what_it_stores(void **state)
 {
-    struct gradcheck_case gc;
     size_t i;
 
     (void)state;
-    for (i = 0; i < COUNT_OF(others); i++) {
-        gc = others[i];
-        if (strcmp(gc.op, "MaxPool") == 0 && !op_has_bfloat16())
-            continue; /* the library's */
-        compare(&gc);
-        compare_adding(&gc);
-        gc.layout = TENSOR_CHANNELS_LAST;
-        compare(&gc);
-    }
+    for (i = 0; i < COUNT_OF(others); i++)
+        if (strcmp(others[i].op, "MaxPool") != 0 || op_has_bfloat16() || rig_on_gpu()) /* the library's */
+            compare_all(&others[i], true);
 }
 
 static void a_float_becomes_the_nearest_bfloat16_ties_to_even(void **state)

@@ -77,6 +77,7 @@ static const struct form {
     { GRADCHECK_SHAPE(2, 3, 4, 5), { 1 }, 1 },
     { GRADCHECK_SHAPE(2, 3, 4, 5), { 0, -1, 2 }, 3 },
     { GRADCHECK_SHAPE(3, 2, 5), { -3, -1 }, 2 },
+    { GRADCHECK_SHAPE(3, 2, 4, 8), { 1, 3 }, 2 },
     { GRADCHECK_SHAPE(2, 3, 4), { 0 }, -1 },
     { GRADCHECK_SHAPE(1, 5, 1), { 0, 2 }, 2 },
     { { 0 }, { 0 }, -1 },
@@ -277,6 +278,76 @@ static void equal_extremes_share_and_products_pass_zeros(void **state)
     gradcheck_free(&r);
 }
 
+/* Long and many enough for kernels that share the work out, and cut it. */
+static void many_numbers_come_to_the_same_as_few(void **state)
+{
+    static const struct form large[] = {
+        { GRADCHECK_SHAPE(2, 4501), { 1 }, 1 },    { GRADCHECK_SHAPE(1001, 5), { 0 }, 1 },
+        { GRADCHECK_SHAPE(1001, 3), { 1 }, 1 },    { GRADCHECK_SHAPE(4, 20, 3, 16), { 1, 3 }, 2 },
+        { GRADCHECK_SHAPE(2, 33, 300), { 1 }, 1 }, { GRADCHECK_SHAPE(3, 20, 49), { 0, 2 }, 2 },
+        { GRADCHECK_SHAPE(2, 17001), { 1 }, 1 },
+    };
+    static const char *const ops[] = { "ReduceSum", "ReduceLogSumExp", "ReduceMax" };
+    size_t i, k;
+
+    (void)state;
+    for (i = 0; i < COUNT_OF(ops); i++)
+        for (k = 0; k < COUNT_OF(large); k++) {
+            const struct reduction r = { ops[i], 18, NULL, NULL, -2, 2, 0 };
+            struct op_attr attrs[2];
+            struct gradcheck_case gc;
+            struct gradcheck_result res;
+            struct err err = { 0 };
+            double sum = 0, want = 0;
+            int64_t e;
+
+            make_case(&r, &large[k], 18, true, attrs, &gc);
+            gc.in[0].apart = false;
+            gc.probes = 1;
+            gc.tol = 0.1; /* one of thousands moves the result by little more than a float's last bit */
+            if (large[k].in.dim[1] < 10000)
+                gradcheck_run(&gc);
+            if (i > 0)
+                continue;
+            assert_int_equal(gradcheck_forward(&gc, &res, &err), 0);
+            for (e = 0; e < tensor_elements(&res.in[0]); e++)
+                want += oracle_at(&res.in[0], (size_t)e);
+            for (e = 0; e < tensor_elements(&res.out[0]); e++)
+                sum += oracle_at(&res.out[0], (size_t)e);
+            assert_true(fabs(sum - want) <= 1e-6 * (fabs(want) + (double)tensor_elements(&res.out[0])));
+            gradcheck_free(&res);
+        }
+}
+
+static void infinities_and_nan_go_through_the_logarithm_of_a_sum(void **state)
+{
+    static const float x[5][4] = {
+        { -INFINITY, -INFINITY, -INFINITY, -INFINITY }, { -INFINITY, 3, -INFINITY, -INFINITY },
+        { 1, NAN, 2, -INFINITY },                       { INFINITY, 1, -INFINITY, 1 },
+        { INFINITY, NAN, 1, -INFINITY },
+    };
+    static const float want[5] = { -INFINITY, 3, NAN, INFINITY, NAN };
+    static const int64_t one = 1;
+    const struct shape five = GRADCHECK_SHAPE(5, 1);
+    struct gradcheck_case gc = { .op = "ReduceLogSumExp", .opset = 18, .n_in = 2,
+                                 .in = { { .shape = GRADCHECK_SHAPE(5, 4), .data = x },
+                                         { .dtype = TENSOR_I64, .shape = GRADCHECK_SHAPE(1),
+                                           .data = &one, .constant = true } } };
+    struct gradcheck_result r;
+    struct err err = { 0 };
+    size_t i;
+
+    (void)state;
+    assert_int_equal(gradcheck_forward(&gc, &r, &err), 0);
+    assert_true(shape_equal(&r.out[0].shape, &five));
+    for (i = 0; i < 5; i++) {
+        float got = ((float *)r.out[0].data)[i];
+
+        assert_true(isnan(want[i]) ? isnan(got) : got == want[i]);
+    }
+    gradcheck_free(&r);
+}
+
 static void large_exponents_do_not_overflow_and_long_sums_keep_their_precision(void **state)
 {
     enum { MANY = 200003 };
@@ -325,6 +396,56 @@ static void axes_that_are_not_there_are_refused(void **state)
 }
 
 /* ---- along one axis ---- */
+
+/* The index of a maximum, and sums: by a loop. */
+static void long_axes_and_many_sequences_are_gone_through_in_order(void **state)
+{
+    static const struct {
+        struct shape in;
+        int64_t axis;
+    } samples[] = { { GRADCHECK_SHAPE(3, 2501), 1 }, { GRADCHECK_SHAPE(2, 1500, 3), 1 },
+                    { GRADCHECK_SHAPE(3, 5, 801), 1 } };
+    size_t i, v;
+
+    (void)state;
+    for (i = 0; i < COUNT_OF(samples); i++)
+        for (v = 0; v < 5; v++) { /* v 4: ArgMax */
+            const struct op_attr sum[] = { INT("exclusive", v % 2 == 1), INT("reverse", v >= 2) };
+            const struct op_attr arg[] = { INT("axis", samples[i].axis), INT("select_last_index", 1) };
+            struct gradcheck_case gc = {
+                .op = v == 4 ? "ArgMax" : "CumSum", .opset = 14, .attrs = v == 4 ? arg : sum, .n_attrs = 2,
+                .n_in = v == 4 ? 1 : 2, .seed = v, .probes = 1,
+                .in = { { .dtype = v == 4 ? TENSOR_I64 : TENSOR_F32, .shape = samples[i].in, .lo = -50, .hi = 50 },
+                        { .dtype = TENSOR_I64, .data = &samples[i].axis, .constant = true } } };
+            int64_t k = samples[i].in.dim[1], inner = samples[i].in.rank > 2 ? samples[i].in.dim[2] : 1, o, j, e;
+            struct gradcheck_result r;
+            struct err err = { 0 };
+
+            assert_int_equal(gradcheck_forward(&gc, &r, &err), 0);
+            for (o = 0; o < samples[i].in.dim[0]; o++)
+                for (j = 0; j < inner; j++) {
+                    size_t from = (size_t)(o * k * inner + j);
+                    double all = 0, most = -INFINITY;
+                    int64_t best = -1;
+
+                    for (e = 0; e < k; e++) {
+                        size_t at = from + (size_t)((v == 2 || v == 3 ? k - 1 - e : e) * inner);
+                        double x = oracle_at(&r.in[0], at), before = all;
+
+                        all += x;
+                        best = x >= most ? e : best;
+                        most = fmax(most, x);
+                        if (v < 4)
+                            assert_true(fabs(oracle_at(&r.out[0], at) - (v % 2 == 1 ? before : all)) <= 1e-2);
+                    }
+                    if (v == 4)
+                        assert_int_equal(((int64_t *)r.out[0].data)[o * inner + j], best);
+                }
+            gradcheck_free(&r);
+            if (v == 1 || v == 2)
+                gradcheck_run(&gc);
+        }
+}
 
 static void arg_names_the_first_or_the_last_of_equals_and_any_nan(void **state)
 {
@@ -413,7 +534,8 @@ static void top_k_is_the_head_of_a_stable_sort(void **state)
         { GRADCHECK_SHAPE(37), -1, 5 },     { GRADCHECK_SHAPE(37), 0, 37 },
         { GRADCHECK_SHAPE(3, 16), 1, 1 },   { GRADCHECK_SHAPE(2, 9, 5), 1, 4 },
         { GRADCHECK_SHAPE(4, 6), 0, 3 },    { GRADCHECK_SHAPE(4, 6), 1, 0 },
-        { GRADCHECK_SHAPE(0, 6), 1, 2 },
+        { GRADCHECK_SHAPE(0, 6), 1, 2 },     { GRADCHECK_SHAPE(601, 10), 1, 4 },
+        { GRADCHECK_SHAPE(1, 2100), 1, 2060 },
     };
     size_t i, v;
 
@@ -423,16 +545,17 @@ static void top_k_is_the_head_of_a_stable_sort(void **state)
             const struct op_attr attrs[] = { INT("axis", samples[i].axis), INT("largest", v != 1) };
             struct gradcheck_case gc = {
                 .op = "TopK", .opset = 11, .attrs = attrs, .n_attrs = 2, .n_in = 2, .n_out = 2,
-                .seed = v, .in = { { .shape = samples[i].in, .apart = v != 2 },
+                .seed = v, .probes = samples[i].in.dim[0] > 100 ? 1 : 40,
+                .in = { { .shape = samples[i].in, .apart = v != 2 },
                                    { .dtype = TENSOR_I64, .shape = GRADCHECK_SHAPE(1),
                                      .data = &samples[i].k, .constant = true } } };
-            static float few[128];
+            static float few[6010];
             struct gradcheck_result r;
             struct err err = { 0 };
             int64_t a = samples[i].axis < 0 ? samples[i].in.rank - 1 : samples[i].axis;
             int64_t e, m, k, inner = 1;
 
-            for (e = 0; e < 128; e++)
+            for (e = 0; e < 6010; e++)
                 few[e] = (float)(e * 7 % 5);
             gc.in[0].data = v == 2 ? few : NULL;
             assert_int_equal(gradcheck_forward(&gc, &r, &err), 0);
@@ -503,9 +626,12 @@ int main(void)
         cmocka_unit_test(gradients_of_reductions_agree_with_differences),
         cmocka_unit_test(nothing_to_reduce_is_the_start_and_no_axes_may_mean_none),
         cmocka_unit_test(equal_extremes_share_and_products_pass_zeros),
+        cmocka_unit_test(many_numbers_come_to_the_same_as_few),
+        cmocka_unit_test(infinities_and_nan_go_through_the_logarithm_of_a_sum),
         cmocka_unit_test(large_exponents_do_not_overflow_and_long_sums_keep_their_precision),
         cmocka_unit_test(axes_that_are_not_there_are_refused),
         cmocka_unit_test(arg_names_the_first_or_the_last_of_equals_and_any_nan),
+        cmocka_unit_test(long_axes_and_many_sequences_are_gone_through_in_order),
         cmocka_unit_test(cum_sum_runs_from_either_end_with_or_without_itself),
         cmocka_unit_test(top_k_is_the_head_of_a_stable_sort),
         cmocka_unit_test(top_k_takes_nan_for_the_greatest_and_refuses_too_large_a_k),

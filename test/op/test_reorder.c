@@ -1,130 +1,72 @@
-/* Reorder is the one op whose in and out differ in layout, so it is called here by hand. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
 #include <stdint.h>
-#include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
 
 #include "base/check.h"
 #include "base/err.h"
+#include "harness/gradcheck.h"
+#include "harness/op_rig.h"
 #include "op/op.h"
 
 static const struct shape shapes[] = {
     { 3, { 2, 3, 5 } },     { 3, { 1, 1, 1 } },       { 4, { 2, 3, 4, 5 } },
     { 4, { 3, 17, 8, 8 } }, { 4, { 2, 64, 7, 7 } },   { 4, { 2, 1, 28, 28 } },
     { 4, { 4, 33, 1, 1 } }, { 5, { 2, 3, 2, 4, 3 } }, { 4, { 0, 3, 4, 5 } },
+    { 4, { 2, 3, 40, 41 } } /* few channels */,       { 3, { 2, 1030, 3 } }, { 4, { 1, 130, 10, 14 } },
 };
 
-struct call {
-    const struct op_def *def;
-    struct tensor in, out, dout, din;
-    const struct tensor *in_at[1], *out_at[1], *dout_at[1], *din_at[1];
-    struct op_call c;
-    size_t n;
-};
-
-static float *filled(size_t n, float first)
+static void expect_moved(const struct gradcheck_case *gc)
 {
-    float *v = aligned_alloc(64, (n * sizeof(*v) + 64) / 64 * 64);
-    size_t i;
-
-    assert_non_null(v);
-    for (i = 0; i < n; i++)
-        v[i] = isnan(first) ? NAN : first + (float)i;
-    return v;
-}
-
-static void open_call(struct call *k, const struct shape *s, enum tensor_layout from,
-                      enum tensor_layout to)
-{
+    struct gradcheck_result r;
     struct err err = { 0 };
-    struct op_plan p = { .node = "r", .training = true, .want_din = OP_IN(0), .n_in = 1, .n_out = 1,
-                         .in = k->in_at, .out = &k->out };
 
-    memset(k, 0, sizeof(*k));
-    k->n = (size_t)shape_elements(s);
-    k->def = p.def = op_find("trainerd", "Reorder", 1);
-    assert_non_null(k->def);
-    k->in = k->din = (struct tensor){ TENSOR_F32, from, *s, NULL };
-    k->out = k->dout = (struct tensor){ TENSOR_F32, to, *s, NULL };
-    k->in_at[0] = &k->in, k->out_at[0] = &k->out, k->dout_at[0] = &k->dout, k->din_at[0] = &k->din;
-    if (k->def->cpu.plan(&p, &err) < 0)
+    if (gradcheck_backward(gc, &r, &err) < 0)
         fail_msg("%s", err.text);
-    k->in.data = filled(k->n, 1);
-    k->out.data = filled(k->n, NAN);
-    k->dout.data = filled(k->n, 500);
-    k->din.data = filled(k->n, NAN);
-    k->c = (struct op_call){ .state = p.state,
-                             .n_in = 1,
-                             .n_out = 1,
-                             .in = k->in_at,
-                             .out = k->out_at,
-                             .dout = k->dout_at,
-                             .din = k->din_at,
-                             .scratch = filled(p.scratch_bytes / sizeof(float), NAN) };
-}
-
-static void close_call(struct call *k)
-{
-    k->def->cpu.free_state(k->c.state);
-    free(k->c.scratch);
-    free(k->in.data), free(k->out.data), free(k->dout.data), free(k->din.data);
-}
-
-/* Where element i of the plain order lies in a layout. */
-static size_t place(const struct shape *s, enum tensor_layout layout, size_t i)
-{
-    size_t c = (size_t)s->dim[1], space = 1, k;
-
-    if (layout == TENSOR_PLAIN)
-        return i;
-    for (k = 2; k < s->rank; k++)
-        space *= (size_t)s->dim[k];
-    return (i / (c * space) * space + i % space) * c + i / space % c;
+    assert_memory_equal(r.out[0].data, r.in[0].data, tensor_bytes(&r.in[0]));
+    assert_memory_equal(r.din[0].data, r.dout[0].data, tensor_bytes(&r.in[0]));
+    gradcheck_free(&r);
 }
 
 static void a_tensor_goes_to_the_other_layout_and_its_gradient_comes_back(void **state)
 {
-    static const enum tensor_layout ways[][2] = { { TENSOR_PLAIN, TENSOR_CHANNELS_LAST },
-                                                  { TENSOR_CHANNELS_LAST, TENSOR_PLAIN },
-                                                  { TENSOR_PLAIN, TENSOR_PLAIN } };
-    size_t i, w, e;
+    size_t i, w;
 
     (void)state;
     for (i = 0; i < COUNT_OF(shapes); i++)
-        for (w = 0; w < COUNT_OF(ways); w++) {
-            struct call k;
-            struct err err = { 0 };
-            float *in, *out, *dout, *din;
+        for (w = 0; w < 4; w++) {
+            struct gradcheck_case gc = { .domain = "trainerd", .op = "Reorder", .opset = 1, .n_in = 1,
+                                         .seed = i + 1, .probes = 3, .turned = w < 2,
+                                         .layout = w % 2 == 0 ? TENSOR_PLAIN : TENSOR_CHANNELS_LAST,
+                                         .in = { { .shape = shapes[i] } } };
 
-            open_call(&k, &shapes[i], ways[w][0], ways[w][1]);
-            in = k.in.data, out = k.out.data, dout = k.dout.data, din = k.din.data;
-            assert_int_equal(k.def->cpu.fwd(&k.c, &err), 0);
-            assert_int_equal(k.def->cpu.bwd(&k.c, &err), 0);
-            for (e = 0; e < k.n; e++) {
-                size_t from = place(&shapes[i], ways[w][0], e),
-                       to = place(&shapes[i], ways[w][1], e);
-
-                assert_true(out[to] == in[from]);
-                assert_true(din[from] == dout[to]);
-                din[from] = (float)e;
+            expect_moved(&gc);
+            gc.half = OP_IN(0) | OP_OUT(0);
+            for (int float16 = 0; float16 <= rig_on_gpu(); float16++) {
+                gc.float16 = float16 != 0;
+                expect_moved(&gc);
             }
-            k.c.din_add = OP_IN(0);
-            assert_int_equal(k.def->cpu.bwd(&k.c, &err), 0);
-            for (e = 0; e < k.n; e++)
-                assert_true(din[place(&shapes[i], ways[w][0], e)] ==
-                            (float)e + dout[place(&shapes[i], ways[w][1], e)]);
-            k.c.din_add = 0;
-            k.dout_at[0] = NULL;
-            assert_int_equal(k.def->cpu.bwd(&k.c, &err), 0);
-            for (e = 0; e < k.n; e++)
-                assert_true(din[e] == 0.0f);
-            close_call(&k);
         }
+}
+
+static void gradients_are_added_and_may_be_missing(void **state)
+{
+    struct gradcheck_case gc = { .domain = "trainerd", .op = "Reorder", .opset = 1, .n_in = 1, .seed = 5,
+                                 .probes = 3, .turned = true, .in = { { .shape = shapes[3] } } };
+    struct gradcheck_result r;
+    struct err err = { 0 };
+    size_t i;
+
+    (void)state;
+    gradcheck_run(&gc);
+    gc.no_dout = OP_OUT(0);
+    assert_int_equal(gradcheck_backward(&gc, &r, &err), 0);
+    for (i = 0; i < (size_t)tensor_elements(&r.in[0]); i++)
+        assert_true(((float *)r.din[0].data)[i] == 0.0f);
+    gradcheck_free(&r);
 }
 
 static void a_matrix_has_no_second_layout(void **state)
@@ -148,6 +90,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_tensor_goes_to_the_other_layout_and_its_gradient_comes_back),
+        cmocka_unit_test(gradients_are_added_and_may_be_missing),
         cmocka_unit_test(a_matrix_has_no_second_layout),
     };
 

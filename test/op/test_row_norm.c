@@ -174,6 +174,26 @@ static void long_rows_and_a_mean_far_from_zero_cost_no_digits(void **state)
     gradcheck_free(&r);
 }
 
+/* More rows than a GPU takes at once, rows of whole packs, rows that no registers hold. */
+static void gradients_of_many_and_of_long_rows_are_right_too(void **state)
+{
+    static const struct layer large[] = {
+        { GRADCHECK_SHAPE(1700, 24), -1, true, 1, NULL },
+        { GRADCHECK_SHAPE(5, 768), -1, true, 3, NULL },
+        { GRADCHECK_SHAPE(3, 2304), -1, true, 1, NULL },
+        { GRADCHECK_SHAPE(2, 4601), -1, false, 1, "trainerd" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(large); i++) {
+        struct built b;
+
+        set_layer(&b, &large[i]);
+        b.gc.probes = 3;
+        gradcheck_run(&b.gc);
+    }
+}
+
 static void scale_and_bias_may_carry_leading_ones_and_nothing_else(void **state)
 {
     struct built b;
@@ -346,6 +366,7 @@ int main(void)
         cmocka_unit_test(a_row_is_brought_to_mean_zero_and_deviation_one_and_scaled),
         cmocka_unit_test(gradients_reach_x_scale_and_bias_also_from_mean_and_deviation),
         cmocka_unit_test(long_rows_and_a_mean_far_from_zero_cost_no_digits),
+        cmocka_unit_test(gradients_of_many_and_of_long_rows_are_right_too),
         cmocka_unit_test(scale_and_bias_may_carry_leading_ones_and_nothing_else),
         cmocka_unit_test(what_cannot_be_is_refused_with_the_node),
         cmocka_unit_test(each_group_of_each_sample_is_normalised_in_any_layout),

@@ -5,13 +5,10 @@
 #include <math.h>
 
 #include "base/err.h"
+#include "op/act/params.h"
 #include "op/half.h"
 #include "op/op.h"
 #include "op/op_priv.h"
-
-struct limits {
-    float lo, hi; /* of a row with attributes; with inputs both infinite */
-};
 
 #define CLIP_TYPE(name_, type_)                                                                    \
     CLONES static void name_(size_t n, const type_ *x, const type_ *lo, const type_ *hi,        \
@@ -29,7 +26,7 @@ struct limits {
 CLIP_TYPE(clip_i32, int32_t)
 CLIP_TYPE(clip_i64, int64_t)
 
-CLONES static void clip_f32(size_t n, const float *x, struct limits m, float *y)
+CLONES static void clip_f32(size_t n, const float *x, struct clip m, float *y)
 {
     size_t i;
 
@@ -41,7 +38,7 @@ CLONES static void clip_f32(size_t n, const float *x, struct limits m, float *y)
     }
 }
 
-CLONES static void clip_dx(size_t n, const float *x, const float *d, struct limits m, float *g,
+CLONES static void clip_dx(size_t n, const float *x, const float *d, struct clip m, float *g,
                               bool add)
 {
     size_t i;
@@ -62,7 +59,7 @@ static int infer_11(struct op_infer *f, struct err *err)
     const struct tensor *x = f->in[0];
     uint32_t i;
 
-    *(struct limits *)f->param = (struct limits){ -INFINITY, INFINITY };
+    *(struct clip *)f->param = (struct clip){ -INFINITY, INFINITY };
     if (x == NULL)
         return op_error(f, ERR_INPUT, err, "input 0 is missing");
     if (x->dtype != TENSOR_F32 && x->dtype != TENSOR_I32 && x->dtype != TENSOR_I64)
@@ -83,7 +80,7 @@ static int infer_11(struct op_infer *f, struct err *err)
 
 static int infer_6(struct op_infer *f, struct err *err)
 {
-    struct limits *m = f->param;
+    struct clip *m = f->param;
     int rc = infer_same_shape(f, err);
 
     if (rc == 0)
@@ -98,12 +95,12 @@ static const void *limit(const struct op_call *c, uint32_t i)
     return i < c->n_in && c->in[i] != NULL ? c->in[i]->data : NULL;
 }
 
-static struct limits limits_of(const struct op_call *c)
+static struct clip limits_of(const struct op_call *c)
 {
     const float *lo = limit(c, 1), *hi = limit(c, 2);
-    struct limits m = *(const struct limits *)c->param;
+    struct clip m = *(const struct clip *)c->param;
 
-    return (struct limits){ lo != NULL ? *lo : m.lo, hi != NULL ? *hi : m.hi };
+    return (struct clip){ lo != NULL ? *lo : m.lo, hi != NULL ? *hi : m.hi };
 }
 
 /* float32, or bfloat16 in stretches */
@@ -164,7 +161,7 @@ const struct op_def op_clip_11 = {
     .since = 11,
     .n_in = { 1, 3 },
     .n_out = { 1, 1 },
-    .param_bytes = sizeof(struct limits),
+    .param_bytes = sizeof(struct clip),
     .infer = infer_11,
     .diff = OP_IN(0),
     .bwd_reads = OP_IN(0) | OP_IN(1) | OP_IN(2),
@@ -182,7 +179,7 @@ const struct op_def op_clip_6 = {
     .n_in = { 1, 1 },
     .n_out = { 1, 1 },
     .attrs = attrs,
-    .param_bytes = sizeof(struct limits),
+    .param_bytes = sizeof(struct clip),
     .infer = infer_6,
     .diff = OP_IN(0),
     .bwd_reads = OP_IN(0),

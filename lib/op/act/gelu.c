@@ -6,6 +6,7 @@
 #include "op/act/act.h"
 
 #include "base/err.h"
+#include "op/act/params.h"
 #include "op/vmath.h"
 
 #define ROOT_HALF 0x1.6a09e6p-1f
@@ -37,10 +38,6 @@ OP_INLINE float tanh_slope(float x)
 
 ACT_UNARY(exact, ACT_X *normal(ACT_X), in, ACT_D *normal_slope(ACT_V))
 ACT_UNARY(tanh, ACT_X *(0.5f * (1.0f + tanh_of(ACT_X))), in, ACT_D *tanh_slope(ACT_V))
-
-struct gelu {
-    bool is_tanh;
-};
 
 static int gelu_infer(struct op_infer *f, struct err *err)
 {

@@ -3,11 +3,8 @@
 #include <math.h>
 
 #include "base/err.h"
+#include "op/act/params.h"
 #include "op/op_priv.h"
-
-struct is_inf {
-    bool negative, positive;
-};
 
 static int is_nan_infer(struct op_infer *f, struct err *err)
 {

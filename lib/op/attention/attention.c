@@ -26,7 +26,7 @@
  * so much greater that theirs weigh e^-104 = 0: looked at in every call, and where it is not so (a
  * row whose keys are all masked: uniform weights, or NaN with -inf) the block is done again with
  * all keys. An "add" counts as masking from -1e38 down, where scores that are not near overflow
- * drown. */
+ * drown. GPUs multiply all keys: what a hidden key weighs is 0 there too, but a NaN in it shows. */
 #include "op/attention/attention.h"
 
 #include <inttypes.h>
@@ -179,18 +179,6 @@ static int output(struct op_infer *f, struct attention *a, struct err *err)
         turned[perm[k]] = step[k];
     set_steps(&a->y, turned, rank);
     return 0;
-}
-
-ptrdiff_t attention_matrix(const struct attention *a, const struct attention_at *at, int64_t i)
-{
-    ptrdiff_t offset = 0;
-    uint32_t k;
-
-    for (k = a->batch.rank; k-- > 0;) {
-        offset += (ptrdiff_t)(i % a->batch.dim[k]) * at->batch[k];
-        i /= a->batch.dim[k];
-    }
-    return offset;
 }
 
 /* ---- steps ---- */

@@ -64,7 +64,17 @@ int attention_seen(const struct op_infer *f, struct attention *a, struct err *er
 float attention_hidden(const struct op_call *c, const struct attention *a);
 
 /* Element of an operand at which matrix i begins. */
-ptrdiff_t attention_matrix(const struct attention *a, const struct attention_at *at, int64_t i);
+static inline ptrdiff_t attention_matrix(const struct attention *a, const struct attention_at *at,
+                                         int64_t i)
+{
+    ptrdiff_t offset = 0;
+
+    for (uint32_t k = a->batch.rank; k-- > 0;) {
+        offset += (ptrdiff_t)(i % a->batch.dim[k]) * at->batch[k];
+        i /= a->batch.dim[k];
+    }
+    return offset;
+}
 
 static inline int64_t attention_rows_of(const struct attention *a, int64_t block)
 {

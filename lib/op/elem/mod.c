@@ -2,15 +2,12 @@
  * with the sign of a, as C's fmod; float32 needs it.   da = dy, db = -dy trunc(a / b). */
 #include "op/elem/divisor.h"
 #include "op/elem/elem.h"
+#include "op/elem/mod.h"
 
 #include <math.h>
 #include <stdlib.h>
 
 #include "base/err.h"
-
-struct mod {
-    int64_t fmod;
-};
 
 /* b = -1 apart: the least integer % -1 stops the program. */
 #define REST (ELEM_B == -1 ? 0 : ELEM_A % ELEM_B)

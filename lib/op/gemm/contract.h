@@ -10,11 +10,13 @@
 
 enum { CONTRACT_AXES = 16 };
 
+struct contract_axis {
+    size_t size;
+    ptrdiff_t x, y, out; /* steps in elements; out 0: summed over */
+};
+
 struct contract {
-    struct contract_axis {
-        size_t size;
-        ptrdiff_t x, y, out; /* steps in elements; out 0: summed over */
-    } kept[CONTRACT_AXES], summed[CONTRACT_AXES];
+    struct contract_axis kept[CONTRACT_AXES], summed[CONTRACT_AXES];
     uint32_t n_kept, n_summed;
     bool is_empty; /* out has no elements */
     bool is_zero;  /* nothing to sum: zeros */

@@ -261,6 +261,6 @@ const struct op_def op_einsum = {
     .diff = 0xFFFF,
     .bwd_reads = 0xFFFF,
     .layout = OP_LAYOUT_PLAIN,
-    .cpu = { einsum_chain_plan, einsum_chain_fwd, einsum_chain_bwd, einsum_chain_free },
+    .cpu = { einsum_cpu_plan, einsum_chain_fwd, einsum_cpu_bwd, einsum_chain_free },
     .flops = flops,
 };

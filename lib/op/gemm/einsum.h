@@ -34,10 +34,8 @@ struct einsum_pair {
     bool diagonal[EINSUM_IN];
 };
 
-int einsum_cpu_plan(struct op_plan *p, struct err *err);
-int einsum_cpu_fwd(const struct op_call *c, struct err *err);
+int einsum_cpu_plan(struct op_plan *p, struct err *err); /* of the whole chain */
 int einsum_cpu_bwd(const struct op_call *c, struct err *err);
-void einsum_cpu_free(void *state);
 
 /* ---- the chain ---- */
 
@@ -56,7 +54,8 @@ struct einsum { /* op_def.param */
  * size [EINSUM_LABELS], -1: not there; in [f->n_in]. */
 int einsum_order(struct op_infer *f, const char *equation, const int64_t *size,
                  const struct einsum_term *in, const struct einsum_term *out, struct err *err);
-int einsum_chain_plan(struct op_plan *p, struct err *err);
+/* pair: the kernels of a product, with struct einsum_pair for a param. Backward: a gradient arrives. */
+int einsum_chain_plan(struct op_plan *p, const struct op_kernels *pair, struct err *err);
 int einsum_chain_fwd(const struct op_call *c, struct err *err);
 int einsum_chain_bwd(const struct op_call *c, struct err *err);
 void einsum_chain_free(void *state);

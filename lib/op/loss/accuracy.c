@@ -2,16 +2,11 @@
  * 1 is the argmax. Of equal logits the lowest index wins. A row with a NaN is never right. No
  * gradient. */
 #include "base/err.h"
-#include "op/loss/loss.h"
+#include "op/loss/params.h"
 #include "op/op.h"
 #include "op/op_priv.h"
 
 static const char *const accuracy_attrs[] = { "ignore_index", "class_weights", "k", NULL };
-
-struct accuracy {
-    struct loss_classes rows;
-    int64_t k;
-};
 
 static int accuracy_infer(struct op_infer *f, struct err *err)
 {

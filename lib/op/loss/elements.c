@@ -14,17 +14,12 @@
 
 #include "base/err.h"
 #include "op/lanes.h"
-#include "op/loss/loss.h"
+#include "op/loss/params.h"
 #include "op/op.h"
 #include "op/op_priv.h"
 #include "op/vmath.h"
 
 enum { SPAN = 512 };
-
-struct elements {
-    struct loss_elements shape;
-    float p; /* the parameter of the formula */
-};
 
 typedef void formula_fn(const float *x, const float *t, size_t n, float p, float *out);
 

@@ -16,28 +16,17 @@
 
 #include "base/err.h"
 #include "op/lanes.h"
+#include "op/loss/params.h"
 #include "op/op_priv.h"
 #include "op/vmath.h"
 
 enum { SPAN = 256 };
-enum reduction { NONE, SUM, MEAN };
-
-struct onnx_loss {
-    size_t n, classes, space; /* positions: n * space */
-    enum reduction reduction;
-    bool softmax, has_ignored;
-    int64_t ignored;
-};
-
-struct position { /* op_call.save */
-    float max, log_sum; /* of e^(x - max) over the classes */
-};
 
 /* ---- infer ---- */
 
 static int read_attrs(const struct op_infer *f, struct onnx_loss *p, struct err *err)
 {
-    static const char *const names[] = { [NONE] = "none", [SUM] = "sum", [MEAN] = "mean" };
+    static const char *const names[] = { [LOSS_NONE] = "none", [LOSS_SUM] = "sum", [LOSS_MEAN] = "mean" };
     const char *reduction;
     uint32_t i;
     int rc = op_attr_s(f, "reduction", "mean", &reduction, err);
@@ -48,8 +37,8 @@ static int read_attrs(const struct op_infer *f, struct onnx_loss *p, struct err 
         return rc;
     for (i = 0; i < f->n_attrs; i++)
         p->has_ignored = p->has_ignored || strcmp(f->attrs[i].name, "ignore_index") == 0;
-    for (p->reduction = NONE; strcmp(names[p->reduction], reduction) != 0; p->reduction++)
-        if (p->reduction == MEAN)
+    for (p->reduction = LOSS_NONE; strcmp(names[p->reduction], reduction) != 0; p->reduction++)
+        if (p->reduction == LOSS_MEAN)
             return op_error(f, ERR_INPUT, err, "attribute 'reduction' is '%s'; expected none, sum "
                             "or mean", reduction);
     return 0;
@@ -107,7 +96,7 @@ static int infer(struct op_infer *f, bool softmax, struct err *err)
                           f->in[2]->shape.dim[0], x->dim[1]);
     }
     f->out[0].dtype = TENSOR_F32;
-    f->out[0].shape = p->reduction == NONE ? at : (struct shape){ 0 };
+    f->out[0].shape = p->reduction == LOSS_NONE ? at : (struct shape){ 0 };
     if (f->n_out > 1) {
         f->out[1].dtype = TENSOR_F32;
         f->out[1].shape = *x;
@@ -131,7 +120,7 @@ static int plan(struct op_plan *p, struct err *err)
 
     (void)err;
     if (l->softmax)
-        p->save_bytes = l->n * l->space * sizeof(struct position);
+        p->save_bytes = l->n * l->space * sizeof(struct loss_position);
     return 0;
 }
 
@@ -191,7 +180,7 @@ static int check_range(const struct op_call *c, struct err *err)
 
 /* ---- softmax of one row, and of m columns side by side ---- */
 
-CLONES static void row_measure(const float *x, size_t n, struct position *out)
+CLONES static void row_measure(const float *x, size_t n, struct loss_position *out)
 {
     float max = op_row_max(x, n), e[SPAN];
     double sum = 0;
@@ -209,7 +198,7 @@ CLONES static void row_measure(const float *x, size_t n, struct position *out)
 }
 
 CLONES static void columns_measure(const float *x, size_t classes, size_t space, size_t m,
-                                   struct position *out)
+                                   struct loss_position *out)
 {
     float max[SPAN];
     double sum[SPAN] = { 0 };
@@ -230,7 +219,7 @@ CLONES static void columns_measure(const float *x, size_t classes, size_t space,
 
 /* y = log_softmax(x); scores of a position `space` apart, m positions side by side. */
 CLONES static void put_log(const float *x, float *y, size_t classes, size_t space, size_t m,
-                           const struct position *at)
+                           const struct loss_position *at)
 {
     size_t c, i;
 
@@ -253,7 +242,7 @@ static void softmax_fwd(const struct op_call *c)
 {
     const struct onnx_loss *p = c->param;
     float *y = c->n_out > 1 && c->out[1] != NULL ? c->out[1]->data : NULL;
-    struct position *save = c->save;
+    struct loss_position *save = c->save;
     const float *x = c->in[0]->data;
     size_t i, at;
 
@@ -273,7 +262,7 @@ static void softmax_fwd(const struct op_call *c)
 static int fwd(const struct op_call *c, struct err *err)
 {
     const struct onnx_loss *p = c->param;
-    const struct position *save = c->save;
+    const struct loss_position *save = c->save;
     const float *x = c->in[0]->data;
     float *y = c->out[0] != NULL ? c->out[0]->data : NULL;
     double sum = 0, weights = 0;
@@ -295,13 +284,13 @@ static int fwd(const struct op_call *c, struct err *err)
                            : -(double)x[at];
             l *= w;
         }
-        if (p->reduction == NONE)
+        if (p->reduction == LOSS_NONE)
             y[i] = (float)l;
         sum += l;
         weights += w;
     }
-    if (y != NULL && p->reduction != NONE)
-        *y = (float)(p->reduction == MEAN ? sum / weights : sum);
+    if (y != NULL && p->reduction != LOSS_NONE)
+        *y = (float)(p->reduction == LOSS_MEAN ? sum / weights : sum);
     return 0;
 }
 
@@ -316,12 +305,12 @@ static float outer_at(const struct op_call *c, size_t i, double scale)
 
     if (dy == NULL || w == 0)
         return 0;
-    return (float)((double)dy[p->reduction == NONE ? i : 0] * scale * w);
+    return (float)((double)dy[p->reduction == LOSS_NONE ? i : 0] * scale * w);
 }
 
 /* dx (+)= p (outer - sum v) + v for the scores of one position; v may be NULL. */
 CLONES static void row_bwd(const float *x, const float *v, float *dx, size_t classes,
-                           const struct position *at, float outer, bool add)
+                           const struct loss_position *at, float outer, bool add)
 {
     float factor = v != NULL ? (float)((double)outer - op_row_sum(v, classes)) : outer;
     float max = at->max, log_sum = at->log_sum;
@@ -339,7 +328,7 @@ CLONES static void row_bwd(const float *x, const float *v, float *dx, size_t cla
 
 /* The same for m positions side by side. */
 CLONES static void columns_bwd(const float *x, const float *v, float *dx, size_t classes,
-                               size_t space, size_t m, const struct position *at,
+                               size_t space, size_t m, const struct loss_position *at,
                                const float *outer, bool add)
 {
     double sum[SPAN] = { 0 };
@@ -366,7 +355,7 @@ static int bwd(const struct op_call *c, struct err *err)
 {
     const struct onnx_loss *p = c->param;
     const float *v = c->n_out > 1 && c->dout[1] != NULL ? c->dout[1]->data : NULL;
-    const struct position *save = c->save;
+    const struct loss_position *save = c->save;
     double weights, scale;
     float *dx, outer[SPAN];
     size_t n, i, at, k;
@@ -376,7 +365,7 @@ static int bwd(const struct op_call *c, struct err *err)
         op_bwd_zero(c);
         return 0;
     }
-    weights = p->reduction == MEAN ? all_weights(c) : 1;
+    weights = p->reduction == LOSS_MEAN ? all_weights(c) : 1;
     scale = weights != 0 ? 1 / weights : 0;
     dx = c->din[0]->data;
     if (!p->softmax)

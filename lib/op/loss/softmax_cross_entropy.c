@@ -13,25 +13,15 @@
 #include "base/err.h"
 #include "op/half.h"
 #include "op/lanes.h"
-#include "op/loss/loss.h"
+#include "op/loss/params.h"
 #include "op/op.h"
 #include "op/op_priv.h"
 #include "op/vmath.h"
 
 enum { SPAN = 512 }; /* exponentials at a time, in the nearest cache */
 
-struct row { /* op_call.save, one per sample */
-    float max;
-    float scale; /* 1 / sum_j e^(x_j - max) */
-};
-
 static const char *const cross_entropy_attrs[] = { "ignore_index", "class_weights",
                                                    "label_smoothing", NULL };
-
-struct cross_entropy {
-    struct loss_classes rows;
-    float smoothing;
-};
 
 static int cross_entropy_infer(struct op_infer *f, struct err *err)
 {
@@ -47,7 +37,7 @@ static int cross_entropy_plan(struct op_plan *p, struct err *err)
 
     (void)err;
     if (p->training)
-        p->save_bytes = s->rows.n * s->rows.positions * sizeof(struct row);
+        p->save_bytes = s->rows.n * s->rows.positions * sizeof(struct loss_row);
     p->scratch_bytes = 2 * loss_row_bytes(&s->rows, p->in[0]); /* a row, and its gradient */
     return 0;
 }
@@ -74,7 +64,7 @@ CLONES static double row_sum(const float *x, size_t n, float max)
     return sum;
 }
 
-CLONES static void row_gradient(const float *x, size_t n, struct row row, float coef, float *dx,
+CLONES static void row_gradient(const float *x, size_t n, struct loss_row row, float coef, float *dx,
                                 bool add)
 {
     float scale = coef * row.scale;
@@ -104,7 +94,7 @@ static double weighed(const struct loss_classes *s, const float *x)
 
 /* One row that counts. share: of the sample's weight, with its class's. */
 static double row_loss(const struct cross_entropy *s, const float *x, int64_t label, double share,
-                       double plain_share, struct row *row)
+                       double plain_share, struct loss_row *row)
 {
     double sum, loss, e = (double)s->smoothing;
 
@@ -124,7 +114,7 @@ static int cross_entropy_fwd(const struct op_call *c, struct err *err)
     const struct cross_entropy *s = c->param;
     const float *weight = c->in[2]->data;
     const int64_t *label = c->in[1]->data;
-    struct row *rows = c->save;
+    struct loss_row *rows = c->save;
     double total = 0, weights = 0;
     size_t i, p;
     int rc = loss_check_labels(&s->rows, c, "SoftmaxCrossEntropy", err);
@@ -134,7 +124,7 @@ static int cross_entropy_fwd(const struct op_call *c, struct err *err)
     for (i = 0; i < s->rows.n; i++)
         for (p = 0; p < s->rows.positions; p++, label++) {
             double share = loss_share(&s->rows, *label, weight[i]);
-            struct row row = { 0, 0 };
+            struct loss_row row = { 0, 0 };
 
             if (weight[i] != 0 && !(s->rows.has_ignored && *label == s->rows.ignored))
                 total += row_loss(s, loss_row(&s->rows, c->in[0], i, p, c->scratch), *label, share,
@@ -148,7 +138,7 @@ static int cross_entropy_fwd(const struct op_call *c, struct err *err)
 }
 
 /* The gradient of one row, contiguous. */
-static void row_bwd(const struct cross_entropy *s, const float *x, struct row row, int64_t label,
+static void row_bwd(const struct cross_entropy *s, const float *x, struct loss_row row, int64_t label,
                     float coef, float *dx, bool add)
 {
     size_t classes = s->rows.classes, j;
@@ -168,7 +158,7 @@ static int cross_entropy_bwd(const struct op_call *c, struct err *err)
     const struct tensor *x = c->in[0], *dx = c->din[0];
     const float *weight = c->in[2]->data;
     const int64_t *label = c->in[1]->data;
-    const struct row *row = c->save;
+    const struct loss_row *row = c->save;
     bool add = (c->din_add & OP_IN(0)) != 0;
     bool in_place = r->is_last && !op_is_half(x);
     float outer, *spare = op_at(c->scratch, loss_row_bytes(r, x));

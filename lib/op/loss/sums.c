@@ -8,14 +8,11 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "op/loss/params.h"
 #include "op/op.h"
 #include "op/op_priv.h"
 
 static const char *const sum_attrs[] = { "factors", NULL };
-
-struct weighted_sum {
-    const float *factors; /* [n_in]; NULL: all 1 */
-};
 
 static int sum_infer(struct op_infer *f, struct err *err)
 {

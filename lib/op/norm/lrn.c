@@ -11,13 +11,9 @@
 #include <math.h>
 
 #include "base/err.h"
+#include "op/norm/norm_priv.h"
 #include "op/op_priv.h"
 #include "op/vmath.h"
-
-struct lrn {
-    int64_t size;
-    float alpha, beta, bias;
-};
 
 struct lines {
     size_t n, length, inner; /* lines of so many elements */
@@ -25,7 +21,7 @@ struct lines {
 
 static int infer(struct op_infer *f, struct err *err)
 {
-    struct lrn *p = f->param;
+    struct lrn_param *p = f->param;
     char text[192];
     int rc = infer_same_shape(f, err);
 
@@ -143,7 +139,7 @@ CLONES static void gradient(const float *x, const float *dp, const float *sum, f
 
 static int fwd(const struct op_call *c, struct err *err)
 {
-    const struct lrn *p = c->param;
+    const struct lrn_param *p = c->param;
     struct lines l = lines_of(c->in[0]);
     float *q = c->scratch, *s = c->save, *y = c->out[0]->data;
     const float *x = c->in[0]->data;
@@ -160,7 +156,7 @@ static int fwd(const struct op_call *c, struct err *err)
 
 static int bwd(const struct op_call *c, struct err *err)
 {
-    const struct lrn *p = c->param;
+    const struct lrn_param *p = c->param;
     struct lines l = lines_of(c->in[0]);
     size_t line = op_round(l.length * sizeof(float)), i;
     float *dp = c->scratch, *r = op_at(c->scratch, line), *sum = op_at(c->scratch, 2 * line);
@@ -195,7 +191,7 @@ const struct op_def op_lrn = {
     .n_in = { 1, 1 },
     .n_out = { 1, 1 },
     .attrs = attrs,
-    .param_bytes = sizeof(struct lrn),
+    .param_bytes = sizeof(struct lrn_param),
     .infer = infer,
     .diff = OP_IN(0),
     .bwd_reads = OP_IN(0),

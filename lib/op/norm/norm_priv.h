@@ -38,6 +38,12 @@ struct group_norm_param {
     float epsilon;
 };
 
+/* Attributes of LRN. */
+struct lrn_param {
+    int64_t size;
+    float alpha, beta, bias;
+};
+
 int group_norm_cpu_plan(struct op_plan *p, struct err *err);
 int group_norm_cpu_fwd(const struct op_call *c, struct err *err);
 int group_norm_cpu_bwd(const struct op_call *c, struct err *err);

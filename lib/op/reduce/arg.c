@@ -3,13 +3,8 @@
  * int32, int64. */
 #include "base/err.h"
 #include "op/op_priv.h"
-#include "op/reduce/along.h"
+#include "op/reduce/params.h"
 #include "op/reduce/whole.h"
-
-struct arg {
-    struct along a;
-    int64_t last;
-};
 
 static int arg_infer(struct op_infer *f, struct err *err)
 {

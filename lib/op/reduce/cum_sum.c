@@ -5,13 +5,8 @@
 
 #include "base/err.h"
 #include "op/op_priv.h"
-#include "op/reduce/along.h"
+#include "op/reduce/params.h"
 #include "op/reduce/whole.h"
-
-struct cum_sum {
-    struct along a;
-    int64_t exclusive, reverse;
-};
 
 static int cum_sum_infer(struct op_infer *f, struct err *err)
 {

@@ -10,6 +10,7 @@
 #define OP_REDUCE_REDUCE_H
 
 #include "op/elem/elem.h"
+#include "op/reduce/params.h"
 
 /* In the expressions of ELEM_BWD: x is ELEM_D (dense). Forward: ELEM_A is what is taken off x (the
  * maximum, for LogSumExp). Backward: ELEM_A is dy as it goes to each, ELEM_B is y. */
@@ -17,13 +18,6 @@
 #define REDUCE_SHIFT ELEM_A
 #define REDUCE_DY ELEM_A
 #define REDUCE_Y ELEM_B
-
-struct reduce { /* op_def.param */
-    uint32_t set;  /* bit k: axis k goes */
-    uint8_t axis[TENSOR_MAX_RANK]; /* of x, for each axis of y */
-    bool nothing;  /* no axis goes: y = x */
-    size_t n;      /* elements of x for each of y */
-};
 
 struct reduce_state { /* op_plan.state */
     struct elem_loops fwd;  /* x; y */

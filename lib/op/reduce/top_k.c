@@ -9,13 +9,7 @@
 
 #include "base/err.h"
 #include "op/op_priv.h"
-#include "op/reduce/along.h"
-
-struct top_k {
-    struct along a;
-    size_t n; /* how many are wanted */
-    int64_t largest;
-};
+#include "op/reduce/params.h"
 
 struct item {
     float v;

@@ -12,20 +12,6 @@
 
 enum { STRIP = 1024 }; /* floats of a sum that stay in the nearest cache */
 
-/* An item is [outer, in, inner] before the pass and [outer, out, inner] behind it. */
-struct pass {
-    uint32_t place; /* of the axis, in memory */
-    size_t outer, in, out, inner;
-    struct resize_map there, back; /* back: only if a gradient is wanted */
-};
-
-struct resize_state {
-    size_t items, item_in, item_out; /* elements */
-    size_t between;                  /* the most elements of an item between two passes */
-    uint32_t n;
-    struct pass pass[TENSOR_MAX_RANK];
-};
-
 /* ---- plan ---- */
 
 /* Is axis a, behind b in memory, to be passed before it? What shrinks most goes first; of equals
@@ -75,7 +61,7 @@ static int make_passes(struct resize_state *s, const struct op_plan *p, struct e
     s->item_out = s->item_in;
     for (i = 0; i < s->n && rc == 0; i++) {
         const struct resize_axis *a = &c->axis[memory[order[i]]];
-        struct pass *at = &s->pass[i];
+        struct resize_pass *at = &s->pass[i];
 
         at->place = order[i];
         at->outer = at->inner = 1;
@@ -188,7 +174,7 @@ static void mix_elements(const struct resize_map *m, const float *x, float *y, b
     }
 }
 
-static void run(const struct pass *p, const struct resize_map *m, size_t from, const float *x,
+static void run(const struct resize_pass *p, const struct resize_map *m, size_t from, const float *x,
                 float *y, bool add)
 {
     size_t o;
@@ -234,7 +220,7 @@ static void pick_rows(const struct resize_map *m, const void *x, size_t bytes, v
     }
 }
 
-static void pick(const struct pass *p, const void *x, size_t size, void *y)
+static void pick(const struct resize_pass *p, const void *x, size_t size, void *y)
 {
     size_t line = p->inner * size, o;
 
@@ -250,13 +236,9 @@ static void fill_outside(const struct resize_state *s, float value, float *y)
     uint32_t i;
 
     for (i = 0; i < s->n; i++) {
-        const struct pass *p = &s->pass[i];
-        size_t line = p->inner;
-        uint32_t later;
+        const struct resize_pass *p = &s->pass[i];
+        size_t line = resize_line(s, i);
 
-        for (later = i + 1; later < s->n; later++) /* of the finished item, not of this pass */
-            if (s->pass[later].place > p->place)
-                line = line / s->pass[later].in * s->pass[later].out;
         in_front = s->item_out / (p->out * line);
         for (o = 0; o < in_front; o++)
             for (j = 0; j < p->out; j++)

@@ -55,6 +55,32 @@ int resize_map_turn(const struct resize_map *map, size_t n, struct resize_map *b
                     struct err *err);
 void resize_map_fini(struct resize_map *map); /* idempotent */
 
+/* One pass: an item is [outer, in, inner] before it and [outer, out, inner] behind it. */
+struct resize_pass {
+    uint32_t place; /* of the axis, in memory */
+    size_t outer, in, out, inner;
+    struct resize_map there, back; /* back: only if a gradient is wanted */
+};
+
+struct resize_state { /* op_plan.state of the kernels for CPUs */
+    size_t items, item_in, item_out; /* elements; no items: the output is empty */
+    size_t between;                  /* the most elements of an item between two passes */
+    uint32_t n;
+    struct resize_pass pass[TENSOR_MAX_RANK];
+};
+
+/* Elements of the finished item, not of what pass i leaves, from one index of its axis to the next. */
+static inline size_t resize_line(const struct resize_state *s, uint32_t i)
+{
+    size_t line = s->pass[i].inner;
+    uint32_t later;
+
+    for (later = i + 1; later < s->n; later++)
+        if (s->pass[later].place > s->pass[i].place)
+            line = line / s->pass[later].in * s->pass[later].out;
+    return line;
+}
+
 int resize_cpu_plan(struct op_plan *p, struct err *err);
 int resize_cpu_fwd(const struct op_call *c, struct err *err);
 int resize_cpu_bwd(const struct op_call *c, struct err *err);

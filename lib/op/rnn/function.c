@@ -72,17 +72,17 @@ FUNCTION(affine, a *x + b, a)
     { name_, has_a_, has_b_, a_, b_, id_##_y, id_##_slope }
 
 static const struct rnn_function functions[] = {
-    ROW("Sigmoid", sigmoid, false, false, 0, 0),
-    ROW("Tanh", tanh, false, false, 0, 0),
-    ROW("Relu", relu, false, false, 0, 0),
-    ROW("LeakyRelu", leaky, true, false, 0.01f, 0),
-    ROW("ThresholdedRelu", thresholded, true, false, 1, 0),
-    ROW("ScaledTanh", scaled_tanh, true, true, 1, 1),
-    ROW("HardSigmoid", hard, true, true, 0.2f, 0.5f),
-    ROW("Elu", elu, true, false, 1, 0),
-    ROW("Softsign", softsign, false, false, 0, 0),
-    ROW("Softplus", softplus, false, false, 0, 0),
-    ROW("Affine", affine, true, true, 1, 0),
+    [RNN_SIGMOID] = ROW("Sigmoid", sigmoid, false, false, 0, 0),
+    [RNN_TANH] = ROW("Tanh", tanh, false, false, 0, 0),
+    [RNN_RELU] = ROW("Relu", relu, false, false, 0, 0),
+    [RNN_LEAKY] = ROW("LeakyRelu", leaky, true, false, 0.01f, 0),
+    [RNN_THRESHOLDED] = ROW("ThresholdedRelu", thresholded, true, false, 1, 0),
+    [RNN_SCALED_TANH] = ROW("ScaledTanh", scaled_tanh, true, true, 1, 1),
+    [RNN_HARD] = ROW("HardSigmoid", hard, true, true, 0.2f, 0.5f),
+    [RNN_ELU] = ROW("Elu", elu, true, false, 1, 0),
+    [RNN_SOFTSIGN] = ROW("Softsign", softsign, false, false, 0, 0),
+    [RNN_SOFTPLUS] = ROW("Softplus", softplus, false, false, 0, 0),
+    [RNN_AFFINE] = ROW("Affine", affine, true, true, 1, 0),
 };
 
 static float next(struct rnn_numbers *list, bool has, float dflt)
@@ -104,7 +104,7 @@ int rnn_act_init(const struct op_infer *f, const char *name, struct rnn_numbers 
         return op_error(f, ERR_UNSUPPORTED, err, "activation '%s'; expected Sigmoid, Tanh, Relu, "
                         "LeakyRelu, ThresholdedRelu, ScaledTanh, HardSigmoid, Elu, Softsign, "
                         "Softplus or Affine", name);
-    *a = (struct rnn_act){ .f = &functions[i] };
+    *a = (struct rnn_act){ .f = &functions[i], .id = (enum rnn_function_id)i };
     a->alpha = next(alpha, a->f->has_alpha, a->f->alpha);
     a->beta = next(beta, a->f->has_beta, a->f->beta);
     if (!(a->alpha >= 0) || !isfinite(a->alpha) || !isfinite(a->beta) ||

@@ -25,8 +25,23 @@ struct rnn_step;
 
 struct rnn_function;
 
+enum rnn_function_id { /* what GPUs know it by */
+    RNN_SIGMOID,
+    RNN_TANH,
+    RNN_RELU,
+    RNN_LEAKY,
+    RNN_THRESHOLDED,
+    RNN_SCALED_TANH,
+    RNN_HARD,
+    RNN_ELU,
+    RNN_SOFTSIGN,
+    RNN_SOFTPLUS,
+    RNN_AFFINE,
+};
+
 struct rnn_act {
     const struct rnn_function *f;
+    enum rnn_function_id id;
     float alpha, beta;
     bool clips; /* what goes in, to clip on either side of 0 */
     float clip, lo, hi; /* lo, hi: what comes out there */
@@ -44,7 +59,7 @@ void rnn_act_clip(struct rnn_act *a, float clip);
 /* x [n] becomes y. */
 void rnn_act_run(const struct rnn_act *a, float *x, size_t n);
 /* slope [n] becomes dy / dx, as it follows from y. */
-void rnn_act_slope(const struct rnn_act *a, const float *y, float *restrict slope, size_t n);
+void rnn_act_slope(const struct rnn_act *a, const float *y, float *slope, size_t n);
 
 /* ---- */
 

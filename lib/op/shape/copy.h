@@ -15,12 +15,14 @@
 
 enum { COPY_AXES = 2 * TENSOR_MAX_RANK };
 
+struct copy_axis {
+    size_t size;
+    ptrdiff_t from, to; /* steps in elements */
+};
+
 struct copy {
     uint32_t n;
-    struct copy_axis {
-        size_t size;
-        ptrdiff_t from, to; /* steps in elements */
-    } axis[COPY_AXES];
+    struct copy_axis axis[COPY_AXES];
     ptrdiff_t from, to; /* the first element */
     bool is_empty;
 };

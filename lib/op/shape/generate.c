@@ -11,6 +11,7 @@
 
 #include "base/err.h"
 #include "op/op_priv.h"
+#include "op/shape/generate.h"
 
 static double number_at(const struct tensor *t, size_t i)
 {
@@ -34,11 +35,6 @@ static int type_error(struct op_infer *f, uint32_t i, struct err *err)
 }
 
 /* ---- ConstantOfShape ---- */
-
-struct filler {
-    size_t size;
-    uint8_t value[8];
-};
 
 static int filler_infer(struct op_infer *f, struct err *err)
 {
@@ -155,10 +151,6 @@ const struct op_def op_range = {
 
 /* ---- EyeLike ---- */
 
-struct eye {
-    int64_t k;
-};
-
 static int eye_infer(struct op_infer *f, struct err *err)
 {
     struct eye *e = f->param;
@@ -267,10 +259,6 @@ const struct op_def op_non_zero = {
 };
 
 /* ---- OneHot ---- */
-
-struct one_hot {
-    size_t outer, depth, inner;
-};
 
 static int one_hot_infer(struct op_infer *f, struct err *err)
 {

@@ -4,10 +4,7 @@
 
 #include "base/err.h"
 #include "op/op_priv.h"
-
-struct span {
-    int64_t start, n;
-};
+#include "op/shape/generate.h"
 
 static int64_t clamp(int64_t v, int64_t rank)
 {

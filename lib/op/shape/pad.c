@@ -14,15 +14,8 @@
 
 #include "base/err.h"
 #include "op/op_priv.h"
+#include "op/shape/pad.h"
 #include "op/shape/parts.h"
-
-enum mode { CONSTANT, REFLECT, EDGE, WRAP };
-
-struct pad {
-    enum mode mode;
-    int64_t before[TENSOR_MAX_RANK], behind[TENSOR_MAX_RANK];
-    float value; /* of the attribute */
-};
 
 enum { STRETCHES = 9, PARTS = 16384 /* the most that are worth their tables */ };
 
@@ -44,7 +37,7 @@ static int read_mode(struct op_infer *f, struct err *err)
         return rc;
     for (i = 0; i < n; i++) {
         if (strcmp(mode, names[i]) == 0) {
-            p->mode = (enum mode)i;
+            p->mode = (enum pad_mode)i;
             return 0;
         }
     }
@@ -58,7 +51,7 @@ static int check_axis(const struct op_infer *f, uint32_t k, int64_t *dim, struct
     const struct pad *p = f->param;
     int64_t cut = (p->before[k] < 0 ? p->before[k] : 0) + (p->behind[k] < 0 ? p->behind[k] : 0);
 
-    if (p->mode != CONSTANT && *dim == 0 && (p->before[k] > 0 || p->behind[k] > 0))
+    if (p->mode != PAD_CONSTANT && *dim == 0 && (p->before[k] > 0 || p->behind[k] > 0))
         return op_error(f, ERR_INPUT, err, "axis %" PRIu32 " of no elements is to be padded by "
                         "%" PRId64 " and %" PRId64 "; there is nothing to repeat", k, p->before[k],
                         p->behind[k]);
@@ -155,15 +148,15 @@ struct lap {
     } piece[2];
 };
 
-static struct lap lap_of(enum mode mode, int64_t dim, int64_t length, bool behind)
+static struct lap lap_of(enum pad_mode mode, int64_t dim, int64_t length, bool behind)
 {
     int64_t last = dim - 1;
     struct lap l = { .n = 1, .size = dim };
 
-    if (mode == EDGE || (mode == REFLECT && dim == 1)) {
+    if (mode == PAD_EDGE || (mode == PAD_REFLECT && dim == 1)) {
         l.size = length;
         l.piece[0] = (struct piece){ 0, length, behind ? last : 0, 0 };
-    } else if (mode == WRAP) {
+    } else if (mode == PAD_WRAP) {
         l.piece[0] = (struct piece){ 0, dim, behind ? 0 : last, behind ? 1 : -1 };
     } else {
         l.n = 2;
@@ -186,7 +179,7 @@ static struct stretch place(const struct piece *p, int64_t out, int64_t size, in
 }
 
 /* What continues an axis on one side by `length`, from `start` in y; returns how many. */
-static uint32_t continue_axis(enum mode mode, int64_t dim, int64_t length, bool behind,
+static uint32_t continue_axis(enum pad_mode mode, int64_t dim, int64_t length, bool behind,
                               int64_t start, struct stretch *s)
 {
     struct lap l = lap_of(mode, dim, length, behind);
@@ -215,9 +208,9 @@ static uint32_t stretches(const struct pad *p, uint32_t k, int64_t dim, struct s
     uint32_t n = 1;
 
     s[0] = (struct stretch){ at, kept, cut, 1, 1, 0 };
-    if (p->mode != CONSTANT && before > 0)
+    if (p->mode != PAD_CONSTANT && before > 0)
         n += continue_axis(p->mode, dim, before, false, at, &s[n]);
-    if (p->mode != CONSTANT && behind > 0)
+    if (p->mode != PAD_CONSTANT && behind > 0)
         n += continue_axis(p->mode, dim, behind, true, at + kept, &s[n]);
     return n;
 }
@@ -264,7 +257,7 @@ static int pad_plan(struct op_plan *p, struct err *err)
         return ERR_NOMEM;
     for (i = 0; i < total; i++)
         make_part(p, along, n, i, &s->at[i]);
-    s->fills = c->mode == CONSTANT;
+    s->fills = c->mode == PAD_CONSTANT;
     s->fill_in = 2;
     s->gaps = false;
     for (k = 0; k < x->rank; k++)

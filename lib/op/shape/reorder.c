@@ -92,5 +92,7 @@ const struct op_def op_reorder = {
     .infer = infer,
     .diff = OP_IN(0),
     .layout = OP_LAYOUT_ANY, /* the planner gives in and out their two layouts */
+    .half = OP_HALF_SAME,
+    .half_of = OP_IN(0) | OP_OUT(0),
     .cpu = { plan, fwd, bwd, free_state },
 };

@@ -11,14 +11,12 @@
 
 #include "base/err.h"
 #include "op/op_priv.h"
-#include "op/shape/rows.h"
-
-enum reduction { NONE, ADD, MUL, MAX, MIN, REDUCTIONS };
+#include "op/shape/scatter.h"
 
 static int read_reduction(struct op_infer *f, struct err *err)
 {
-    static const char *const names[REDUCTIONS] = { "none", "add", "mul", "max", "min" };
-    int64_t n = f->opset < 16 ? 1 : f->opset < 18 ? 3 : REDUCTIONS, i;
+    static const char *const names[SCATTER_REDUCTIONS] = { "none", "add", "mul", "max", "min" };
+    int64_t n = f->opset < 16 ? 1 : f->opset < 18 ? 3 : SCATTER_REDUCTIONS, i;
     struct rows *r = f->param;
     const char *name = NULL;
     enum tensor_dtype t;
@@ -33,7 +31,7 @@ static int read_reduction(struct op_infer *f, struct err *err)
                         n > 1 ? ", add, mul" : "", n > 3 ? ", max, min" : "");
     r->reduction = i;
     t = f->in[0]->dtype;
-    if (i != NONE && t != TENSOR_F32 && t != TENSOR_I32 && t != TENSOR_I64)
+    if (i != SCATTER_NONE && t != TENSOR_F32 && t != TENSOR_I32 && t != TENSOR_I64)
         return op_error(f, ERR_UNSUPPORTED, err, "reduction %s of %s; supported are float32, "
                         "int32, int64", name, tensor_dtype_name(t));
     return 0;
@@ -117,12 +115,13 @@ static void *before_at(const struct op_call *c)
                 type_ *v = &y[(size_t)row[i] * r->width + k];                                      \
                                                                                                    \
                 *before = *v;                                                                      \
-                if (r->reduction == MAX)                                                           \
+                if (r->reduction == SCATTER_MAX)                                                   \
                     *v = *u > *v ? *u : *v;                                                        \
-                else if (r->reduction == MIN)                                                      \
+                else if (r->reduction == SCATTER_MIN)                                              \
                     *v = *u < *v ? *u : *v;                                                        \
                 else                                                                               \
-                    *v = (type_)(r->reduction == ADD ? (sum_)*v + (sum_)*u : (sum_)*v * (sum_)*u); \
+                    *v = (type_)(r->reduction == SCATTER_ADD ? (sum_)*v + (sum_)*u                 \
+                                                             : (sum_)*v * (sum_)*u);               \
             }                                                                                      \
         }                                                                                          \
     }
@@ -144,7 +143,7 @@ static int fwd(const struct op_call *c, const char *op, struct err *err)
         return rc;
     if (y != c->in[0]->data)
         memcpy(y, c->in[0]->data, tensor_bytes(c->in[0]));
-    if (r->reduction == NONE)
+    if (r->reduction == SCATTER_NONE)
         for (i = 0; i < r->n; i++)
             memcpy(y + (size_t)row[i] * bytes, u + i * bytes, bytes);
     else
@@ -154,16 +153,16 @@ static int fwd(const struct op_call *c, const char *op, struct err *err)
 }
 
 /* The gradient of one update; *g becomes that of the value before it. */
-static float undo(enum reduction how, float *g, float u, float v)
+static float undo(enum scatter_reduction how, float *g, float u, float v)
 {
     float d = *g;
 
     switch (how) {
-    case ADD: return d;
-    case MUL: *g = d * u; return d * v;
-    case MAX:
-    case MIN:
-        if (how == MAX ? !(u > v) : !(u < v))
+    case SCATTER_ADD: return d;
+    case SCATTER_MUL: *g = d * u; return d * v;
+    case SCATTER_MAX:
+    case SCATTER_MIN:
+        if (how == SCATTER_MAX ? !(u > v) : !(u < v))
             return 0;
         *g = 0;
         return d;
@@ -191,8 +190,8 @@ static int bwd(const struct op_call *c, struct err *err)
     for (i = r->n; i-- > 0;) {
         for (k = 0; k < r->width; k++) {
             size_t at = i * r->width + k;
-            bool reads = r->reduction >= MUL;
-            float d = undo((enum reduction)r->reduction, &g[(size_t)row[i] * r->width + k],
+            bool reads = r->reduction >= SCATTER_MUL;
+            float d = undo((enum scatter_reduction)r->reduction, &g[(size_t)row[i] * r->width + k],
                            reads ? u[at] : 0, reads ? before[at] : 0);
 
             if (du != NULL)

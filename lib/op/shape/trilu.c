@@ -5,10 +5,7 @@
 
 #include "base/err.h"
 #include "op/op_priv.h"
-
-struct trilu {
-    int64_t upper;
-};
+#include "op/shape/trilu.h"
 
 static int trilu_infer(struct op_infer *f, struct err *err)
 {

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "train/checksum.h"
+#include "base/checksum.h"
 
 enum { N = 3 * 4096 + 517 };
 static float x[N];

@@ -14,14 +14,14 @@
  * checksum of the whole, mod M.
  *
  * It is a float without loss (below 2^24). */
-#ifndef TRAIN_CHECKSUM_H
-#define TRAIN_CHECKSUM_H
+#ifndef BASE_CHECKSUM_H
+#define BASE_CHECKSUM_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-enum { CHECKSUM_MODULUS = 16777213 };
+enum { CHECKSUM_MODULUS = 16777213, CHECKSUM_CHUNK = 4096, CHECKSUM_COLUMNS = 16 };
 
 /* Of x [n], which are elements `at`, at + 1, ... of the vector. *finite becomes false if one is NaN
  * or infinite, and is left alone else. One pass, as fast as memory is. */
@@ -29,6 +29,20 @@ uint32_t checksum_part(const float *x, size_t n, uint64_t at, bool *finite);
 
 /* Only that: false if one is NaN or infinite. In the caches more than twice as fast. */
 bool checksum_finite(const float *x, size_t n);
+
+extern const uint32_t checksum_factor[CHECKSUM_COLUMNS]; /* F */
+
+#ifdef __CUDACC__ /* GPUs compute it too */
+__host__ __device__
+#endif
+static inline uint32_t checksum_key(uint64_t chunk) /* K: splitmix64's finisher, reduced to 1 .. M - 1 */
+{
+    uint64_t x = chunk + UINT64_C(0x9e3779b97f4a7c15);
+
+    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+    return (uint32_t)((x ^ x >> 31) % (CHECKSUM_MODULUS - 1) + 1);
+}
 
 static inline uint32_t checksum_add(uint32_t a, uint32_t b)
 {

@@ -1,10 +1,10 @@
 /* checksum.c - two ways to the same sum: rows of 16 by running sums (s += x; t += s adds every row as
  * often as there are rows from it on), single elements by their weights. */
-#include "train/checksum.h"
+#include "base/checksum.h"
 
 #include "base/clones.h"
 
-enum { COLUMNS = 16, ROWS = 256, CHUNK = ROWS * COLUMNS };
+enum { COLUMNS = CHECKSUM_COLUMNS, CHUNK = CHECKSUM_CHUNK, ROWS = CHUNK / COLUMNS };
 enum { EXPONENT = 0x7f800000, AHEAD = 4096 /* bytes */ };
 
 typedef uint32_t __attribute__((may_alias)) word;
@@ -16,8 +16,8 @@ typedef float numbers __attribute__((vector_size(WIDTH * sizeof(float))));
 typedef uint32_t half_at /* the same, anywhere in memory */
     __attribute__((vector_size(WIDTH * sizeof(uint32_t)), aligned(4), may_alias));
 
-static const uint32_t factor[COLUMNS] = { 257, 263, 269, 271, 277, 281, 283, 293,
-                                          307, 311, 313, 317, 331, 337, 347, 349 };
+const uint32_t checksum_factor[CHECKSUM_COLUMNS] = { 257, 263, 269, 271, 277, 281, 283, 293,
+                                                     307, 311, 313, 317, 331, 337, 347, 349 };
 
 /* Asked for before it is needed: half of a gradient that was just reduced in the memory of a host is in
  * the cache of another core. Nothing happens if there is none. */
@@ -66,7 +66,7 @@ CLONES static uint64_t sum_rows(const word *x, uint32_t first, uint32_t n, bool 
         half low = t[h] + behind * s[h] - (high << 16);
 
         for (uint32_t c = 0; c < WIDTH; c++) /* each below 2^48 * 2^9 */
-            sum += (low[c] + ((uint64_t)high[c] << 16)) * factor[h * WIDTH + c];
+            sum += (low[c] + ((uint64_t)high[c] << 16)) * checksum_factor[h * WIDTH + c];
     }
     if (!all_finite(bad, HALVES))
         *finite = false;
@@ -82,7 +82,7 @@ static uint64_t sum_elements(const word *x, uint32_t first, uint32_t n, bool *fi
     for (uint32_t i = first; i < first + n; i++) {
         uint32_t v = *x++;
 
-        sum += (uint64_t)v * ((ROWS - i / COLUMNS) * factor[i % COLUMNS]);
+        sum += (uint64_t)v * ((ROWS - i / COLUMNS) * checksum_factor[i % COLUMNS]);
         all = all && (v & EXPONENT) != EXPONENT;
     }
     if (!all)
@@ -126,16 +126,6 @@ bool checksum_finite(const float *x, size_t n)
     return all;
 }
 
-/* splitmix64's finisher, reduced to 1 .. M - 1. */
-static uint64_t key(uint64_t chunk)
-{
-    uint64_t x = chunk + UINT64_C(0x9e3779b97f4a7c15);
-
-    x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
-    return (x ^ x >> 31) % (CHECKSUM_MODULUS - 1) + 1;
-}
-
 uint32_t checksum_part(const float *x, size_t n, uint64_t at, bool *finite)
 {
     const word *words = (const word *)x;
@@ -145,7 +135,7 @@ uint32_t checksum_part(const float *x, size_t n, uint64_t at, bool *finite)
         uint32_t first = (uint32_t)(at % CHUNK);
         uint32_t here = n < CHUNK - first ? (uint32_t)n : CHUNK - first;
 
-        sum += sum_chunk(words, first, here, finite) % CHECKSUM_MODULUS * key(at / CHUNK) %
+        sum += sum_chunk(words, first, here, finite) % CHECKSUM_MODULUS * checksum_key(at / CHUNK) %
                CHECKSUM_MODULUS;
         words += here;
         at += here;

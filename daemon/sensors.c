@@ -1,0 +1,235 @@
+#include "daemon/sensors.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/buf.h"
+#include "base/check.h"
+#include "base/err.h"
+#include "base/log.h"
+#include "daemon/settle.h"
+#include "device/cuda.h"
+#include "metrics/metrics.h"
+#include "rdzv/rdzv.h"
+
+enum { EVERY_SECONDS = 2 };
+
+struct sensors {
+    const struct cuda_api *cuda;
+    struct metrics *metrics;
+    uint32_t n;
+    pthread_t thread;
+    pthread_mutex_t lock; /* guards what follows */
+    pthread_cond_t stop;
+    bool is_stopping;
+    struct rdzv_gpu gpus[]; /* [n] */
+};
+
+/* Metric, where its value is, and by what it is multiplied for the unit of its name. */
+static const struct row {
+    size_t at;
+    double scale;
+    const char *name, *help;
+} rows[] = {
+#define ROW(field_, scale_, name_, help_) { offsetof(struct rdzv_gpu, field_), scale_, name_, help_ }
+    ROW(utilisation, 1, "trainerd_gpu_utilization_ratio", "Share of the last second in which a kernel ran, 0 to 1."),
+    ROW(memory_used, 1, "trainerd_gpu_memory_used_bytes", "Memory of the GPU that is used, by all processes."),
+    ROW(memory_total, 1, "trainerd_gpu_memory_total_bytes", "Memory of the GPU."),
+    ROW(celsius, 1, "trainerd_gpu_temperature_celsius", "Temperature of the GPU."),
+    ROW(watts, 1, "trainerd_gpu_power_watts", "Power that the GPU draws."),
+    ROW(ecc_errors, 1, "trainerd_gpu_ecc_uncorrected_errors",
+        "Uncorrected ECC errors since the driver was loaded."),
+    ROW(clock_mhz, 1e6, "trainerd_gpu_sm_clock_hertz", "Clock of the multiprocessors."),
+#undef ROW
+};
+
+static void labels_of(const struct rdzv_gpu *g, struct buf *out)
+{
+    char index[16];
+
+    snprintf(index, sizeof(index), "%u", g->index);
+    metrics_label(out, "gpu", index);
+    metrics_label(out, "name", g->name);
+    metrics_label(out, "uuid", g->uuid);
+}
+
+/* What a GPU does not tell has no metric. */
+static void tell_metrics(struct metrics *m, const struct rdzv_gpu *g)
+{
+    struct buf labels = { 0 };
+
+    labels_of(g, &labels);
+    CHECK(!labels.failed);
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        double v = *(const double *)(const void *)((const char *)g + rows[i].at);
+
+        if (v >= 0)
+            metric_set(metrics_gauge(m, rows[i].name, labels.data, rows[i].help), v * rows[i].scale);
+    }
+    metric_set(metrics_gauge(m, "trainerd_gpu_throttled", labels.data,
+                             "1 while the clock is held down by power, heat or hardware (Status says by which)."),
+               g->throttled[0] != '\0');
+    buf_fini(&labels);
+}
+
+static void take(struct rdzv_gpu *g, const struct cuda_reading *r)
+{
+    g->utilisation = r->utilisation;
+    g->memory_used = r->memory_used;
+    g->memory_total = r->memory_total;
+    g->celsius = r->celsius;
+    g->watts = r->watts;
+    g->ecc_errors = r->ecc_errors;
+    g->clock_mhz = r->clock_mhz;
+    snprintf(g->throttled, sizeof(g->throttled), "%s", r->throttled);
+}
+
+/* An ECC error and a GPU that is held down are news once each time they come. */
+static void tell_change(const struct rdzv_gpu *was, const struct rdzv_gpu *is)
+{
+    if (strcmp(was->throttled, is->throttled) != 0 && is->throttled[0] != '\0')
+        log_warn("gpu", "cuda:%u runs slower than it could (%s): %.0f MHz, %.0f C, %.0f W", is->index,
+                 is->throttled, is->clock_mhz, is->celsius, is->watts);
+    if (was->ecc_errors >= 0 && is->ecc_errors > was->ecc_errors)
+        log_warn("gpu", "cuda:%u has %.0f uncorrected ECC errors since its driver was loaded, %.0f of them new: have "
+                        "it looked at", is->index, is->ecc_errors, is->ecc_errors - was->ecc_errors);
+}
+
+static bool look(struct sensors *x, bool told)
+{
+    bool failed = false;
+
+    for (uint32_t i = 0; i < x->n; i++) {
+        struct cuda_reading r;
+        struct rdzv_gpu was, is;
+        struct err err;
+
+        if (x->cuda->read(x->gpus[i].index, &r, &err) < 0) {
+            if (!told && !failed)
+                log_warn("gpu", "no readings of GPUs: %s", err.text);
+            failed = true;
+            continue;
+        }
+        pthread_mutex_lock(&x->lock);
+        was = x->gpus[i];
+        take(&x->gpus[i], &r);
+        is = x->gpus[i];
+        pthread_mutex_unlock(&x->lock);
+        tell_change(&was, &is);
+        tell_metrics(x->metrics, &is);
+    }
+    return failed;
+}
+
+static void *sensors_main(void *arg)
+{
+    struct sensors *x = arg;
+    bool told = false, stops = false;
+
+    while (!stops) {
+        struct timespec until;
+
+        told = look(x, told) || told;
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_sec += EVERY_SECONDS;
+        pthread_mutex_lock(&x->lock);
+        while (!x->is_stopping && pthread_cond_timedwait(&x->stop, &x->lock, &until) != ETIMEDOUT)
+            ;
+        stops = x->is_stopping;
+        pthread_mutex_unlock(&x->lock);
+    }
+    return NULL;
+}
+
+void sensors_open(const struct settled *s, struct metrics *m, struct sensors **out)
+{
+    struct sensors *x;
+    pthread_condattr_t attr;
+
+    *out = NULL;
+    if (s->gpus == NULL)
+        return;
+    x = calloc(1, sizeof(*x) + s->n_devices * sizeof(x->gpus[0]));
+    CHECK(x != NULL);
+    x->cuda = device_cuda(&s->devices[0]);
+    x->metrics = m;
+    x->n = s->n_devices;
+    for (uint32_t i = 0; i < x->n; i++) {
+        struct rdzv_gpu *g = &x->gpus[i];
+
+        g->index = s->devices[i].index;
+        snprintf(g->name, sizeof(g->name), "%s", s->gpus[i].name);
+        snprintf(g->uuid, sizeof(g->uuid), "%s", s->gpus[i].uuid);
+        take(g, &(struct cuda_reading){ -1, -1, -1, -1, -1, -1, -1, "" });
+    }
+    pthread_mutex_init(&x->lock, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&x->stop, &attr);
+    pthread_condattr_destroy(&attr);
+    CHECK(pthread_create(&x->thread, NULL, sensors_main, x) == 0);
+    *out = x;
+}
+
+void sensors_close(struct sensors *x)
+{
+    if (x == NULL)
+        return;
+    pthread_mutex_lock(&x->lock);
+    x->is_stopping = true;
+    pthread_cond_signal(&x->stop);
+    pthread_mutex_unlock(&x->lock);
+    pthread_join(x->thread, NULL);
+    pthread_cond_destroy(&x->stop);
+    pthread_mutex_destroy(&x->lock);
+    free(x);
+}
+
+uint32_t sensors_read(struct sensors *x, struct rdzv_gpu *out, uint32_t max)
+{
+    if (x == NULL)
+        return 0;
+    pthread_mutex_lock(&x->lock);
+    memcpy(out, x->gpus, (x->n < max ? x->n : max) * sizeof(*out));
+    pthread_mutex_unlock(&x->lock);
+    return x->n;
+}
+
+static void number(struct buf *out, const char *key, double v)
+{
+    if (v < 0)
+        return;
+    buf_printf(out, ", \"%s\": ", key);
+    buf_f64(out, v);
+}
+
+void sensors_print(struct sensors *x, struct buf *out)
+{
+    buf_str(out, "[");
+    for (uint32_t i = 0; x != NULL && i < x->n; i++) {
+        struct rdzv_gpu g;
+
+        pthread_mutex_lock(&x->lock);
+        g = x->gpus[i];
+        pthread_mutex_unlock(&x->lock);
+        buf_printf(out, "%s{\"index\": %u, \"name\": ", i > 0 ? ", " : "", g.index);
+        buf_json(out, g.name);
+        buf_str(out, ", \"uuid\": ");
+        buf_json(out, g.uuid);
+        number(out, "utilization", g.utilisation);
+        number(out, "memory_used_bytes", g.memory_used);
+        number(out, "memory_total_bytes", g.memory_total);
+        number(out, "temperature_celsius", g.celsius);
+        number(out, "power_watts", g.watts);
+        number(out, "ecc_uncorrected_errors", g.ecc_errors);
+        number(out, "sm_clock_mhz", g.clock_mhz);
+        buf_str(out, ", \"throttled\": ");
+        buf_json(out, g.throttled);
+        buf_str(out, "}");
+    }
+    buf_str(out, "]");
+}

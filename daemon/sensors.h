@@ -1,0 +1,23 @@
+/* sensors.h - what the sensors of this task's GPUs say: asked every few seconds by a thread of its own, because
+ * a driver may take its time; shown in metrics and in Status. Nothing on CPUs. */
+#ifndef DAEMON_SENSORS_H
+#define DAEMON_SENSORS_H
+
+#include <stdint.h>
+
+struct buf;
+struct metrics;
+struct rdzv_gpu;
+struct sensors;
+struct settled;
+
+/* Both borrowed. *out is NULL on CPUs, which every call below accepts. */
+void sensors_open(const struct settled *s, struct metrics *m, struct sensors **out);
+void sensors_close(struct sensors *x); /* waits for the thread, which may be inside the driver */
+
+/* The last readings; at most `max`. Returns how many GPUs there are. Any thread. */
+uint32_t sensors_read(struct sensors *x, struct rdzv_gpu *out, uint32_t max);
+/* A JSON array of them. Any thread. */
+void sensors_print(struct sensors *x, struct buf *out);
+
+#endif

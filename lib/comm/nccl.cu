@@ -1,0 +1,252 @@
+/* nccl.cu - sums between GPUs by NCCL.
+ *
+ * A communicator never blocks (config.blocking = 0): what is under way is asked for, and whoever waits
+ * looks at `cancel`. One thread works with it. Only its end may block, because ncclCommAbort() joins
+ * threads of NCCL's: it is made by a thread of its own, which is waited for so long and no longer. That
+ * thread, and what it holds, is lost then: the process has to end. */
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <nccl.h>
+
+#include "comm/nccl.cuh"
+
+static_assert(sizeof(ncclUniqueId) == CUDA_ID_BYTES, "an id is what the table says");
+
+enum { CLOSE_SECONDS = 5, ABORT_SECONDS = 5, NAP_NS = 100000 };
+
+struct cuda_comm {
+    ncclComm_t nccl;
+    const volatile int *cancel;
+    int gpu;
+
+    /* the end; the last of the two that look frees it */
+    pthread_mutex_t lock;
+    pthread_cond_t over;
+    bool is_orderly;  /* until it takes too long, or `cancel` */
+    bool is_over, is_left;
+};
+
+static bool canceled(const struct cuda_comm *c)
+{
+    return c->cancel != NULL && __atomic_load_n(c->cancel, __ATOMIC_RELAXED) != 0;
+}
+
+static void nap(void)
+{
+    struct timespec t = { .tv_sec = 0, .tv_nsec = NAP_NS };
+
+    nanosleep(&t, NULL);
+}
+
+/* Whose fault it is: a peer's, or the network's; two tasks of unlike NCCL or on one GPU; this GPU's. */
+static int code_of(ncclResult_t said)
+{
+    switch (said) {
+    case ncclRemoteError:
+    case ncclSystemError:
+        return ERR_PEER;
+    case ncclInvalidUsage:
+        return ERR_INPUT;
+    default:
+        return ERR_DEVICE;
+    }
+}
+
+static int complain(ncclResult_t said, ncclComm_t c, struct err *err)
+{
+    const char *more = ncclGetLastError(c); /* of the process: the last thing that it wrote down */
+
+    return err_set(err, code_of(said), "NCCL: %s%s%s", ncclGetErrorString(said),
+                   more != NULL && more[0] != '\0' ? ": " : "", more != NULL ? more : "");
+}
+
+int comm_nccl_version(void)
+{
+    int version = 0;
+
+    return ncclGetVersion(&version) == ncclSuccess ? version : 0;
+}
+
+int comm_nccl_id(unsigned char id[CUDA_ID_BYTES], struct err *err)
+{
+    ncclUniqueId made;
+    ncclResult_t said = ncclGetUniqueId(&made);
+
+    if (said != ncclSuccess)
+        return complain(said, NULL, err);
+    memcpy(id, &made, sizeof(made));
+    return 0;
+}
+
+int comm_nccl_open(const unsigned char id[CUDA_ID_BYTES], uint32_t rank, uint32_t world,
+                   const volatile int *cancel, struct cuda_comm **out, struct err *err)
+{
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    struct cuda_comm *c = (struct cuda_comm *)calloc(1, sizeof(*c));
+    pthread_condattr_t attr;
+    ncclUniqueId theirs;
+    ncclResult_t said;
+    int rc;
+
+    if (c == NULL)
+        return err_set(err, ERR_NOMEM, "out of memory");
+    rc = cuda_check(cudaGetDevice(&c->gpu), err, "which GPU this is");
+    if (rc < 0) {
+        free(c);
+        return rc;
+    }
+    c->cancel = cancel;
+    pthread_mutex_init(&c->lock, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&c->over, &attr);
+    pthread_condattr_destroy(&attr);
+    memcpy(&theirs, id, sizeof(theirs));
+    config.blocking = 0;
+    said = ncclCommInitRankConfig(&c->nccl, (int)world, theirs, (int)rank, &config);
+    if (said == ncclSuccess || said == ncclInProgress) {
+        *out = c;
+        return 0;
+    }
+    rc = complain(said, c->nccl, err);
+    (void)comm_nccl_abort(c, NULL); /* what went wrong first is told */
+    return rc;
+}
+
+int comm_nccl_state(struct cuda_comm *c, struct err *err)
+{
+    ncclResult_t state = ncclSuccess, said = ncclCommGetAsyncError(c->nccl, &state);
+
+    if (said != ncclSuccess)
+        return complain(said, c->nccl, err);
+    if (state == ncclInProgress)
+        return 0;
+    return state == ncclSuccess ? 1 : complain(state, c->nccl, err);
+}
+
+int comm_nccl_sum(struct cuda_comm *c, float *x, size_t n, struct cuda_stream *s, struct err *err)
+{
+    ncclResult_t said;
+    int rc = 0;
+
+    if (n == 0)
+        return 0;
+    said = ncclAllReduce(x, x, n, ncclFloat32, ncclSum, c->nccl, cuda_queue(s));
+    if (said != ncclSuccess && said != ncclInProgress)
+        return complain(said, c->nccl, err);
+    /* Nothing may follow it on the stream, nor may the capture end, before it is there: the first time,
+     * peers are connected meanwhile. */
+    if (said == ncclInProgress)
+        while ((rc = comm_nccl_state(c, err)) == 0) {
+            if (canceled(c))
+                return err_set(err, ERR_CANCELED, "canceled");
+            nap();
+        }
+    return rc < 0 ? rc : 0;
+}
+
+/* ---- the end ---- */
+
+static bool is_still_orderly(struct cuda_comm *c)
+{
+    bool is;
+
+    pthread_mutex_lock(&c->lock);
+    is = c->is_orderly && !canceled(c);
+    pthread_mutex_unlock(&c->lock);
+    return is;
+}
+
+/* All ranks come to it: none is let go before the others have what they wait for. */
+static bool finalize(struct cuda_comm *c)
+{
+    ncclResult_t said = ncclCommFinalize(c->nccl);
+    int state = 1;
+
+    if (said != ncclSuccess && said != ncclInProgress)
+        return false;
+    while (is_still_orderly(c) && (state = comm_nccl_state(c, NULL)) == 0)
+        nap();
+    return state == 1 && is_still_orderly(c);
+}
+
+static void free_comm(struct cuda_comm *c)
+{
+    pthread_cond_destroy(&c->over);
+    pthread_mutex_destroy(&c->lock);
+    free(c);
+}
+
+static void *end_main(void *arg)
+{
+    struct cuda_comm *c = (struct cuda_comm *)arg;
+    bool is_left;
+
+    (void)cudaSetDevice(c->gpu); /* of one that failed: NCCL finds that out by itself */
+    if (c->nccl != NULL) {
+        if (is_still_orderly(c) && finalize(c))
+            (void)ncclCommDestroy(c->nccl);
+        else
+            (void)ncclCommAbort(c->nccl);
+    }
+    pthread_mutex_lock(&c->lock);
+    c->is_over = true;
+    is_left = c->is_left;
+    pthread_cond_signal(&c->over);
+    pthread_mutex_unlock(&c->lock);
+    if (is_left)
+        free_comm(c);
+    return NULL;
+}
+
+/* Whether it came to its end; the lock is held. */
+static bool wait_for_end(struct cuda_comm *c, int seconds)
+{
+    struct timespec until;
+
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += seconds;
+    while (!c->is_over && pthread_cond_timedwait(&c->over, &c->lock, &until) != ETIMEDOUT)
+        ;
+    return c->is_over;
+}
+
+static int end(struct cuda_comm *c, bool is_orderly, struct err *err)
+{
+    pthread_t thread;
+    bool is_over;
+    int rc;
+
+    c->is_orderly = is_orderly;
+    rc = pthread_create(&thread, NULL, end_main, c);
+    if (rc != 0)
+        return err_sys(err, rc, "end the communicator of NCCL: start a thread");
+    pthread_detach(thread);
+    pthread_mutex_lock(&c->lock);
+    is_over = is_orderly && wait_for_end(c, CLOSE_SECONDS);
+    c->is_orderly = false;
+    is_over = is_over || wait_for_end(c, ABORT_SECONDS);
+    c->is_left = !is_over;
+    pthread_mutex_unlock(&c->lock);
+    if (is_over) {
+        free_comm(c);
+        return 0;
+    }
+    return err_set(err, ERR_DEVICE,
+                   "NCCL does not let its communicator go, %d s after it was aborted: only the end of the "
+                   "process frees this GPU", ABORT_SECONDS);
+}
+
+int comm_nccl_abort(struct cuda_comm *c, struct err *err)
+{
+    return end(c, false, err);
+}
+
+int comm_nccl_close(struct cuda_comm *c, struct err *err)
+{
+    return end(c, true, err);
+}

@@ -1,0 +1,244 @@
+/* device_cuda.cu - GPUs, their memory, and work in order: CUDA's runtime behind device/cuda.h. */
+#include <stdio.h>
+#include <string.h>
+
+#include "device/device_cuda.cuh"
+
+/* ---- GPUs ---- */
+
+void cuda_versions(struct cuda_versions *out)
+{
+    int driver = 0, runtime = 0;
+
+    if (cudaDriverGetVersion(&driver) != cudaSuccess)
+        driver = 0;
+    if (cudaRuntimeGetVersion(&runtime) != cudaSuccess)
+        runtime = 0;
+    out->driver = driver;
+    out->runtime = runtime;
+}
+
+static void describe(const struct cudaDeviceProp *p, struct cuda_gpu *out)
+{
+    const unsigned char *u = (const unsigned char *)p->uuid.bytes;
+
+    memset(out, 0, sizeof(*out));
+    snprintf(out->name, sizeof(out->name), "%.*s", (int)sizeof(out->name) - 1, p->name);
+    snprintf(out->uuid, sizeof(out->uuid),
+             "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1],
+             u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
+    out->major = (uint32_t)p->major;
+    out->minor = (uint32_t)p->minor;
+    out->processors = (uint32_t)p->multiProcessorCount;
+    out->memory_bytes = p->totalGlobalMem;
+}
+
+int cuda_gpus(struct cuda_gpu *out, uint32_t max, uint32_t *n, struct err *err)
+{
+    struct cuda_versions v;
+    int count = 0, rc;
+    cudaError_t e;
+
+    *n = 0;
+    cuda_versions(&v);
+    if (v.driver == 0) /* no driver: no GPU that could be seen */
+        return 0;
+    e = cudaGetDeviceCount(&count);
+    if (e == cudaErrorNoDevice)
+        return 0;
+    if (e == cudaErrorInsufficientDriver)
+        return err_set(err, ERR_DEVICE,
+                       "the NVIDIA driver is for CUDA %d.%d, this plugin needs one for CUDA %d.%d or "
+                       "later: install a newer driver, or a trainerd built with an older CUDA toolkit",
+                       v.driver / 1000, v.driver % 1000 / 10, v.runtime / 1000, v.runtime % 1000 / 10);
+    rc = cuda_check(e, err, "count the GPUs");
+    for (uint32_t i = 0; rc == 0 && i < (uint32_t)count && i < max; i++) {
+        struct cudaDeviceProp p;
+
+        rc = cuda_check(cudaGetDeviceProperties(&p, (int)i), err, "ask what a GPU is");
+        if (rc == 0)
+            describe(&p, &out[(*n)++]);
+    }
+    return rc;
+}
+
+int cuda_enter(uint32_t gpu, struct err *err)
+{
+    return cuda_check(cudaSetDevice((int)gpu), err, "take up work on a GPU");
+}
+
+/* ---- memory ---- */
+
+int cuda_alloc(void **out, size_t bytes, struct err *err)
+{
+    void *p = NULL;
+    int rc = cuda_check(cudaMalloc(&p, bytes > 0 ? bytes : 1), err, "memory of the GPU");
+
+    if (rc == ERR_NOMEM) {
+        size_t unused = 0, all = 0;
+
+        (void)cudaGetLastError(); /* it is told, and no trouble of the next call */
+        if (cudaMemGetInfo(&unused, &all) == cudaSuccess)
+            return err_set(err, rc, "%.1f MiB of the GPU's memory are wanted, %.1f of %.1f MiB are unused",
+                           (double)bytes / (1 << 20), (double)unused / (1 << 20), (double)all / (1 << 20));
+    }
+    if (rc == 0)
+        *out = p;
+    return rc;
+}
+
+void cuda_free(void *p)
+{
+    (void)cudaFree(p); /* of a GPU that failed: nothing is left to do */
+}
+
+int cuda_pin(void **out, size_t bytes, struct err *err)
+{
+    void *p = NULL;
+    int rc = cuda_check(cudaHostAlloc(&p, bytes > 0 ? bytes : 1, cudaHostAllocPortable), err,
+                        "pinned memory of the host");
+
+    if (rc == 0) {
+        memset(p, 0, bytes);
+        *out = p;
+    }
+    return rc;
+}
+
+void cuda_unpin(void *p)
+{
+    if (p != NULL)
+        (void)cudaFreeHost(p);
+}
+
+/* ---- work in order ---- */
+
+static struct cuda_event *as_ours(cudaEvent_t e)
+{
+    return (struct cuda_event *)(void *)e;
+}
+
+static cudaEvent_t as_theirs(struct cuda_event *e)
+{
+    return (cudaEvent_t)(void *)e;
+}
+
+int cuda_stream_open(enum cuda_when when, struct cuda_stream **out, struct err *err)
+{
+    int least = 0, greatest = 0, rc;
+    cudaStream_t s;
+
+    rc = cuda_check(cudaDeviceGetStreamPriorityRange(&least, &greatest), err, "open a stream");
+    if (rc == 0)
+        rc = cuda_check(cudaStreamCreateWithPriority(&s, cudaStreamNonBlocking,
+                                                     when == CUDA_FIRST ? greatest : least),
+                        err, "open a stream");
+    if (rc == 0)
+        *out = (struct cuda_stream *)(void *)s;
+    return rc;
+}
+
+void cuda_stream_close(struct cuda_stream *s)
+{
+    if (s != NULL)
+        (void)cudaStreamDestroy(cuda_queue(s));
+}
+
+int cuda_event_open(bool timed, struct cuda_event **out, struct err *err)
+{
+    cudaEvent_t e;
+    int rc = cuda_check(cudaEventCreateWithFlags(&e, timed ? cudaEventDefault : cudaEventDisableTiming),
+                        err, "make an event");
+
+    if (rc == 0)
+        *out = as_ours(e);
+    return rc;
+}
+
+void cuda_event_close(struct cuda_event *e)
+{
+    if (e != NULL)
+        (void)cudaEventDestroy(as_theirs(e));
+}
+
+int cuda_record(struct cuda_event *e, struct cuda_stream *s, struct err *err)
+{
+    return cuda_check(cudaEventRecord(as_theirs(e), cuda_queue(s)), err, "record an event");
+}
+
+int cuda_wait(struct cuda_stream *s, struct cuda_event *e, struct err *err)
+{
+    return cuda_check(cudaStreamWaitEvent(cuda_queue(s), as_theirs(e), 0), err, "wait for an event");
+}
+
+int cuda_done(struct cuda_stream *s, struct cuda_event *e, struct err *err)
+{
+    cudaError_t said = cudaSuccess;
+
+    if (s != NULL)
+        said = cudaStreamQuery(cuda_queue(s));
+    if (said == cudaSuccess && e != NULL)
+        said = cudaEventQuery(as_theirs(e));
+    if (said == cudaErrorNotReady) {
+        (void)cudaGetLastError(); /* an answer, and no trouble of the next launch */
+        return 0;
+    }
+    return said == cudaSuccess ? 1 : cuda_check(said, err, "the GPU's work");
+}
+
+double cuda_elapsed_ms(struct cuda_event *from, struct cuda_event *to)
+{
+    float ms = 0;
+
+    return cudaEventElapsedTime(&ms, as_theirs(from), as_theirs(to)) == cudaSuccess ? (double)ms : 0;
+}
+
+int cuda_copy(void *to, const void *from, size_t bytes, struct cuda_stream *s, struct err *err)
+{
+    if (bytes == 0)
+        return 0;
+    return cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cuda_queue(s)), err,
+                      "copy to or from a GPU");
+}
+
+int cuda_fill(void *to, int byte, size_t bytes, struct cuda_stream *s, struct err *err)
+{
+    if (bytes == 0)
+        return 0;
+    return cuda_check(cudaMemsetAsync(to, byte, bytes, cuda_queue(s)), err, "fill memory of a GPU");
+}
+
+/* ---- the same work again and again ---- */
+
+int cuda_capture(struct cuda_stream *s, struct err *err)
+{
+    return cuda_check(cudaStreamBeginCapture(cuda_queue(s), cudaStreamCaptureModeThreadLocal), err,
+                      "capture work");
+}
+
+int cuda_captured(struct cuda_stream *s, struct cuda_graph **out, struct err *err)
+{
+    cudaGraph_t kept = NULL;
+    cudaGraphExec_t g = NULL;
+    int rc = cuda_check(cudaStreamEndCapture(cuda_queue(s), &kept), err, "capture work");
+
+    if (rc == 0)
+        rc = cuda_check(cudaGraphInstantiate(&g, kept, 0), err, "make captured work ready");
+    if (kept != NULL)
+        (void)cudaGraphDestroy(kept);
+    if (rc == 0)
+        *out = (struct cuda_graph *)(void *)g;
+    return rc;
+}
+
+int cuda_launch(struct cuda_graph *g, struct cuda_stream *s, struct err *err)
+{
+    return cuda_check(cudaGraphLaunch((cudaGraphExec_t)(void *)g, cuda_queue(s)), err,
+                      "launch captured work");
+}
+
+void cuda_graph_close(struct cuda_graph *g)
+{
+    if (g != NULL)
+        (void)cudaGraphExecDestroy((cudaGraphExec_t)(void *)g);
+}

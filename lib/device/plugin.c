@@ -1,0 +1,158 @@
+/* plugin.c - loading trainerd-cuda.so, and waiting for what it was given to do. */
+#include <dlfcn.h>
+#include <errno.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "device/cuda.h"
+#include "device/device.h"
+
+#define PLUGIN "trainerd-cuda.so"
+
+static struct {
+    pthread_mutex_t lock;
+    const struct cuda_api *api; /* NULL: not loaded (yet) */
+} plugin = { .lock = PTHREAD_MUTEX_INITIALIZER };
+
+/* *found: whether there is one at all. */
+static void *load(bool *found, char *why, size_t n)
+{
+    char path[PATH_MAX + sizeof(PLUGIN)], *slash;
+    ssize_t len = readlink("/proc/self/exe", path, PATH_MAX);
+    void *handle;
+
+    *found = false;
+    if (len > 0) {
+        path[len] = '\0';
+        slash = strrchr(path, '/');
+        memcpy(slash != NULL ? slash + 1 : path, PLUGIN, sizeof(PLUGIN));
+        *found = access(path, F_OK) == 0;
+    }
+    /* There: then it is this one that has to work. */
+    handle = dlopen(*found ? path : PLUGIN, RTLD_NOW | RTLD_LOCAL);
+    if (handle != NULL)
+        *found = true;
+    else
+        snprintf(why, n, "%s", dlerror());
+    /* On the library path, but unusable: the loader names the file that it opened in another way. */
+    if (handle == NULL && !*found)
+        *found = strstr(why, PLUGIN ": cannot open shared object file: No such file") == NULL;
+    return handle;
+}
+
+/* Never the reason for a quiet fall-back: somebody installed it to be used. */
+static int refuse(const struct cuda_api *api, struct err *err)
+{
+    const char *version = api != NULL && api->abi == CUDA_ABI ? api->version : NULL;
+
+    if (api == NULL)
+        return err_set(err, ERR_DEVICE, "the %s found lacks the symbol %s (not a plugin of trainerd "
+                                        TRAINERD_VERSION "): install the plugin and the program of one "
+                                        "version, or ask for 'cpu'", PLUGIN, CUDA_SYMBOL);
+    return err_set(err, ERR_DEVICE, "the %s found is of %s %s, the program is %s: install the plugin and "
+                                    "the program of one version, or ask for 'cpu'", PLUGIN,
+                   version != NULL ? "version" : "another", version != NULL ? version : "interface",
+                   TRAINERD_VERSION);
+}
+
+static int open_plugin(const struct cuda_api **out, struct err *err)
+{
+    char why[512];
+    bool found;
+    void *handle = load(&found, why, sizeof(why));
+    const struct cuda_api *api;
+
+    if (handle == NULL)
+        return err_set(err, found ? ERR_DEVICE : ERR_NOENT,
+                       "trainerd " TRAINERD_VERSION " runs on CUDA only through its plugin " PLUGIN
+                       ", which cannot be loaded (%s): put it beside the program or on the library "
+                       "path, or ask for 'cpu'", why);
+    api = dlsym(handle, CUDA_SYMBOL);
+    if (api == NULL || api->abi != CUDA_ABI || strcmp(api->version, TRAINERD_VERSION) != 0) {
+        int rc = refuse(api, err);
+
+        dlclose(handle);
+        return rc;
+    }
+    *out = api;
+    return 0;
+}
+
+int device_plugin(const struct cuda_api **out, struct err *err)
+{
+    int rc = 0;
+
+    pthread_mutex_lock(&plugin.lock);
+    if (plugin.api == NULL)
+        rc = open_plugin(&plugin.api, err);
+    if (rc == 0)
+        *out = plugin.api;
+    pthread_mutex_unlock(&plugin.lock);
+    return rc;
+}
+
+bool device_has_driver(void)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+
+    if (driver != NULL)
+        dlclose(driver);
+    return driver != NULL;
+}
+
+const struct cuda_api *device_cuda(const struct device *d)
+{
+    if (d->kind != DEVICE_CUDA)
+        return NULL;
+    CHECK(plugin.api != NULL); /* device_parse() loaded it */
+    return plugin.api;
+}
+
+/* A step of a GPU takes a millisecond or more, what is between two of them some microseconds: eager at
+ * first, then in naps that are short beside what was waited for already. */
+enum { EAGER_NS = 50000, NAP_MAX_NS = 200000 };
+
+int device_watch(const struct cuda_api *cuda, struct cuda_stream *s, struct cuda_event *e,
+                 int (*look)(void *arg, struct err *err), void *arg, struct err *err)
+{
+    uint64_t begin = clock_ns();
+
+    for (;;) {
+        int rc = cuda->done(s, e, err);
+        uint64_t waited;
+
+        if (rc != 0)
+            return rc < 0 ? rc : 0;
+        rc = look(arg, err);
+        if (rc < 0)
+            return rc;
+        waited = clock_ns() - begin;
+        if (waited > EAGER_NS) {
+            struct timespec nap = { .tv_nsec = (long)(waited / 16 < NAP_MAX_NS ? waited / 16 : NAP_MAX_NS) };
+
+            nanosleep(&nap, NULL);
+        }
+    }
+}
+
+static int look_at_cancel(void *arg, struct err *err)
+{
+    const volatile int *const *cancel = arg;
+
+    if (*cancel == NULL || __atomic_load_n(*cancel, __ATOMIC_RELAXED) == 0)
+        return 0;
+    return err_set(err, ERR_CANCELED, "canceled");
+}
+
+int device_wait(const struct cuda_api *cuda, struct cuda_stream *s, struct cuda_event *e,
+                const volatile int *cancel, struct err *err)
+{
+    return device_watch(cuda, s, e, look_at_cancel, &cancel, err);
+}

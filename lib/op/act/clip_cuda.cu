@@ -1,0 +1,94 @@
+/* clip_cuda.cu - see clip.c. The limits of opset 11 are read where they lie, on the GPU, by every thread. */
+#include "op/op_cuda.cuh"
+
+extern "C" {
+#include "op/act/params.h"
+}
+
+namespace {
+
+/* Of one number each; NULL: there is none. */
+template <typename T> struct limits {
+    const T *lo, *hi;
+};
+
+template <typename T> struct whole_y {
+    struct limits<T> at;
+
+    __device__ T operator()(T x) const
+    {
+        T v = at.lo != NULL && x < __ldg(at.lo) ? __ldg(at.lo) : x;
+
+        return at.hi != NULL && v > __ldg(at.hi) ? __ldg(at.hi) : v;
+    }
+};
+
+struct float_limits {
+    struct limits<float> at;
+    struct clip otherwise;
+
+    __device__ float lo() const { return at.lo != NULL ? __ldg(at.lo) : otherwise.lo; }
+    __device__ float hi() const { return at.hi != NULL ? __ldg(at.hi) : otherwise.hi; }
+};
+
+struct float_y {
+    struct float_limits m;
+
+    __device__ float operator()(float x) const
+    {
+        float v = x < m.lo() ? m.lo() : x;
+
+        return v > m.hi() ? m.hi() : v;
+    }
+};
+
+struct float_dx {
+    struct float_limits m;
+
+    __device__ float operator()(float d, float x) const { return x < m.lo() || x > m.hi() ? 0.0f : d; }
+};
+
+}
+
+template <typename T> static struct limits<T> limits_of(const struct op_call *c)
+{
+    const void *at[2];
+
+    for (uint32_t i = 0; i < 2; i++)
+        at[i] = i + 1 < c->n_in && c->in[i + 1] != NULL ? c->in[i + 1]->data : NULL;
+    return { (const T *)at[0], (const T *)at[1] };
+}
+
+static struct float_limits float_limits_of(const struct op_call *c)
+{
+    return { limits_of<float>(c), *(const struct clip *)c->param };
+}
+
+template <typename T, typename F> static int run(const struct op_call *c, F f, struct err *err)
+{
+    return op_each(op_stream(c), (T *)c->out[0]->data, (size_t)tensor_elements(c->in[0]), false, f, err,
+                   (const T *)c->in[0]->data);
+}
+
+static int forward(const struct op_call *c, struct err *err)
+{
+    if (c->in[0]->dtype == TENSOR_I32)
+        return run<int32_t>(c, whole_y<int32_t>{ limits_of<int32_t>(c) }, err);
+    if (c->in[0]->dtype == TENSOR_I64)
+        return run<int64_t>(c, whole_y<int64_t>{ limits_of<int64_t>(c) }, err);
+    OP_FLOATS(c->in[0]->dtype, return run<T>(c, float_y{ float_limits_of(c) }, err));
+}
+
+static int backward(const struct op_call *c, struct err *err)
+{
+    const struct tensor *d = c->dout[0], *g = c->din[0];
+
+    if (d == NULL || g == NULL)
+        return op_cuda_zero(c, err);
+    OP_FLOATS(g->dtype, return op_each(op_stream(c), (T *)g->data, (size_t)tensor_elements(g),
+                                       op_cuda_adds(c, 0), float_dx{ float_limits_of(c) }, err,
+                                       (const T *)d->data, (const T *)c->in[0]->data));
+}
+
+OP_CUDA(op_clip_11, .fwd = forward, .bwd = backward);
+OP_CUDA(op_clip_6, .fwd = forward, .bwd = backward);

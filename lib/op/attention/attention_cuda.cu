@@ -1,0 +1,434 @@
+/* attention_cuda.cu - see attention.c: batched products with the scores of a group of matrices in scratch,
+ * and one kernel (attention_rows_cuda.cu) between them. A group is as many matrices as the GPU's cache can
+ * hold the scores of; backward makes them again from q and k.
+ *
+ * Operands are multiplied where they lie; one that the library cannot take (neither its rows nor its columns
+ * are side by side) goes through scratch as [group, rows, cols] float32. */
+#include "op/attention/attention_rows_cuda.cuh"
+#include "op/gemm/product.cuh"
+
+#include <stdlib.h>
+
+extern "C" {
+#include "op/op_priv.h"
+}
+
+enum { GROUP_SCORES = 8 << 20 }; /* 32 MiB: H200 and A100 have 40 MiB and more of cache */
+enum { Q, K, V, Y, SIDES };      /* with their gradients */
+
+struct side {
+    const struct attention_at *at;
+    enum tensor_dtype type;
+    int64_t rows, cols;
+    bool direct;
+    size_t pack; /* in scratch, unless direct; its gradient's is beside it */
+    size_t d_pack;
+};
+
+struct attention_there {
+    int64_t group;    /* matrices; n is a multiple */
+    uint32_t split;   /* axis of the batch that a group has a part of, and all of those behind */
+    int64_t part;
+    enum tensor_dtype type; /* of what is multiplied */
+    struct side side[SIDES];
+    struct product *scores, *y, *dp, *d[3];
+    size_t scores_at, dp_at, weights_at, slopes_at, rest;
+};
+
+static void free_state(void *state)
+{
+    struct attention_there *s = (struct attention_there *)state;
+
+    if (s == NULL)
+        return;
+    product_close(s->scores);
+    product_close(s->y);
+    product_close(s->dp);
+    for (struct product *p : s->d)
+        product_close(p);
+    free(s);
+}
+
+/* ---- plan ---- */
+
+static void settle_group(const struct attention *a, struct attention_there *s)
+{
+    const int64_t most = GROUP_SCORES / a->t / a->s;
+
+    s->group = 1;
+    s->part = 1;
+    s->split = a->batch.rank;
+    while (s->split > 0 && s->part == (s->split < a->batch.rank ? a->batch.dim[s->split] : 1)) {
+        const int64_t dim = a->batch.dim[s->split - 1];
+
+        s->split--;
+        for (s->part = dim < 1 ? 1 : dim; s->part > 1; s->part--)
+            if (dim % s->part == 0 && s->part <= most / s->group)
+                break;
+        s->group *= s->part;
+    }
+}
+
+static void settle_side(struct side *d, const struct attention_at *at, enum tensor_dtype type, int64_t rows,
+                        int64_t cols)
+{
+    const struct lt_operand o = { type, at->row, at->col, 0 };
+
+    *d = { at, type, rows, cols, lt_fits(&o, rows, cols) };
+}
+
+struct factor { /* of a product: where it lies among the matrices of a group */
+    enum tensor_dtype type;
+    int64_t row, col, batch[TENSOR_MAX_RANK];
+};
+
+/* Steps of [group, rows, cols] in scratch. */
+static struct factor dense(const struct attention *a, const struct attention_there *s, enum tensor_dtype type,
+                           int64_t rows, int64_t cols)
+{
+    struct factor f = { type, cols, 1, { 0 } };
+    int64_t step = rows * cols;
+
+    for (uint32_t k = a->batch.rank; k-- > s->split;) {
+        f.batch[k] = step;
+        step *= k > s->split ? a->batch.dim[k] : s->part;
+    }
+    return f;
+}
+
+static struct factor of_side(const struct attention *a, const struct attention_there *s, int which)
+{
+    const struct side *d = &s->side[which];
+    struct factor f = { d->type, d->at->row, d->at->col, { 0 } };
+
+    if (!d->direct)
+        return dense(a, s, TENSOR_F32, d->rows, d->cols);
+    for (uint32_t k = s->split; k < a->batch.rank; k++)
+        f.batch[k] = d->at->batch[k];
+    return f;
+}
+
+static struct factor turned(struct factor f)
+{
+    int64_t row = f.row;
+
+    f.row = f.col;
+    f.col = row;
+    return f;
+}
+
+static int open_product(const struct attention *a, const struct attention_there *s, int64_t m, int64_t n, int64_t k,
+                        const struct factor &x, const struct factor &y, const struct factor &to,
+                        struct product **out, struct err *err)
+{
+    struct product_problem p = { .m = m, .n = n, .k = k };
+    const struct factor *const f[] = { &x, &y, &to };
+
+    for (int i = 0; i < LT_OPERANDS; i++)
+        p.at[i] = { f[i]->type, f[i]->row, f[i]->col };
+    for (uint32_t i = s->split; i < a->batch.rank; i++)
+        p.axis[p.n_axes++] = { i > s->split ? a->batch.dim[i] : s->part,
+                               { x.batch[i], y.batch[i], to.batch[i] } };
+    return product_open(&p, out, err);
+}
+
+static int open_all(const struct op_plan *op, struct attention_there *s, struct err *err)
+{
+    const struct attention *a = (const struct attention *)op->param;
+    const struct factor q = of_side(a, s, Q), k = of_side(a, s, K), v = of_side(a, s, V), y = of_side(a, s, Y);
+    const struct factor scores = dense(a, s, TENSOR_F32, a->t, a->s), weights = dense(a, s, s->type, a->t, a->s);
+    int rc = open_product(a, s, a->t, a->s, a->d, q, turned(k), scores, &s->scores, err);
+
+    if (rc == 0)
+        rc = open_product(a, s, a->t, a->dv, a->s, weights, v, y, &s->y, err);
+    if (rc < 0 || !op->training)
+        return rc;
+    rc = open_product(a, s, a->t, a->s, a->dv, y, turned(v), scores, &s->dp, err);
+    if (rc == 0 && op_wants(op, Q))
+        rc = open_product(a, s, a->t, a->d, a->s, weights, k, q, &s->d[Q], err);
+    if (rc == 0 && op_wants(op, K))
+        rc = open_product(a, s, a->s, a->d, a->t, turned(weights), q, k, &s->d[K], err);
+    if (rc == 0 && op_wants(op, V))
+        rc = open_product(a, s, a->s, a->dv, a->t, turned(weights), y, v, &s->d[V], err);
+    return rc;
+}
+
+static size_t take(size_t *bytes, int64_t n, size_t size)
+{
+    size_t at = *bytes;
+
+    *bytes += op_round((size_t)n * size);
+    return at;
+}
+
+static void place(const struct op_plan *op, struct attention_there *s)
+{
+    const struct attention *a = (const struct attention *)op->param;
+    const int64_t n = s->group * a->t * a->s;
+    const size_t size = tensor_dtype_bytes(s->type);
+    const bool wide = s->type == TENSOR_F32;
+
+    s->scores_at = take(&s->rest, n, sizeof(float));
+    s->weights_at = wide && !op->training ? s->scores_at : take(&s->rest, n, size);
+    if (op->training) {
+        s->dp_at = take(&s->rest, n, sizeof(float));
+        s->slopes_at = wide ? s->dp_at : take(&s->rest, n, size);
+    }
+    for (struct side &d : s->side) {
+        if (d.direct)
+            continue;
+        d.pack = take(&s->rest, s->group * d.rows * d.cols, sizeof(float));
+        if (op->training)
+            d.d_pack = take(&s->rest, s->group * d.rows * d.cols, sizeof(float));
+    }
+}
+
+static int plan(struct op_plan *op, struct err *err)
+{
+    const struct attention *a = (const struct attention *)op->param;
+    struct attention_there *s = (struct attention_there *)calloc(1, sizeof(*s));
+    const struct product *all[6];
+    size_t most = 0;
+    int rc;
+
+    if (s == NULL)
+        return err_set(err, ERR_NOMEM, "Attention '%s': out of memory", op->node);
+    s->type = TENSOR_F32;
+    for (int i = 0; i < 3; i++)
+        if (op->in[i]->dtype != TENSOR_F32)
+            s->type = op->in[i]->dtype;
+    if (op->out[0].dtype != TENSOR_F32)
+        s->type = op->out[0].dtype;
+    settle_group(a, s);
+    settle_side(&s->side[Q], &a->q, op->in[Q]->dtype, a->t, a->d);
+    settle_side(&s->side[K], &a->k, op->in[K]->dtype, a->s, a->d);
+    settle_side(&s->side[V], &a->v, op->in[V]->dtype, a->s, a->dv);
+    settle_side(&s->side[Y], &a->y, op->out[0].dtype, a->t, a->dv);
+    rc = open_all(op, s, err);
+    if (rc < 0) {
+        free_state(s);
+        return err_wrap(err, rc, "Attention '%s'", op->node);
+    }
+    place(op, s);
+    all[0] = s->scores, all[1] = s->y, all[2] = s->dp, all[3] = s->d[0], all[4] = s->d[1], all[5] = s->d[2];
+    for (const struct product *p : all)
+        most = op_max(most, product_scratch_bytes(p));
+    op->save_bytes = op->training ? 2 * (size_t)(a->n * a->t) * sizeof(float) : 0;
+    op->scratch_bytes = s->rest + most;
+    op->state = s;
+    return 0;
+}
+
+/* ---- operands that go through scratch ---- */
+
+struct move {
+    int64_t matrices, rows, cols, row, col; /* steps of where it lies */
+    int64_t dim[TENSOR_MAX_RANK], batch[TENSOR_MAX_RANK];
+    uint32_t rank;
+};
+
+/* Element i of [group, rows, cols], there. */
+__device__ static inline int64_t place_of(const struct move &m, int64_t i)
+{
+    int64_t matrix = i / m.cols / m.rows, at = i / m.cols % m.rows * m.row + i % m.cols * m.col;
+
+    for (int d = (int)m.rank; d-- > 0; matrix /= m.dim[d])
+        at += matrix % m.dim[d] * m.batch[d];
+    return at;
+}
+
+/* A thread moves every so many elements. */
+template <typename T> __global__ void pack(float *to, const T *from, struct move m)
+{
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < m.matrices * m.rows * m.cols;
+         i += (int64_t)gridDim.x * blockDim.x)
+        to[i] = op_wide(from[place_of(m, i)]);
+}
+
+template <typename T> __global__ void unpack(T *to, const float *from, bool add, struct move m)
+{
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < m.matrices * m.rows * m.cols;
+         i += (int64_t)gridDim.x * blockDim.x) {
+        T *at = to + place_of(m, i);
+
+        *at = op_narrow<T>(add ? op_wide(*at) + from[i] : from[i]);
+    }
+}
+
+static struct move move_of(const struct attention *a, const struct attention_there *s, const struct side *d)
+{
+    struct move m = { .matrices = s->group, .rows = d->rows, .cols = d->cols, .row = d->at->row, .col = d->at->col,
+                      .rank = a->batch.rank - s->split };
+
+    for (uint32_t k = s->split; k < a->batch.rank; k++) {
+        m.dim[k - s->split] = k > s->split ? a->batch.dim[k] : s->part;
+        m.batch[k - s->split] = d->at->batch[k];
+    }
+    return m;
+}
+
+/* ---- a group ---- */
+
+struct group {
+    const struct op_call *c;
+    const struct attention *a;
+    const struct attention_there *s;
+    cudaStream_t stream;
+    int64_t matrix; /* the first */
+    float *scores, *dp;
+    void *weights, *slopes;
+    char *scratch, *rest;
+};
+
+/* Where the group's first matrix of an operand or its gradient is. */
+static char *lies_at(const struct group *g, int which, const struct tensor *t)
+{
+    return (char *)t->data + attention_matrix(g->a, g->s->side[which].at, g->matrix) *
+                                 (ptrdiff_t)tensor_dtype_bytes(t->dtype);
+}
+
+/* *out: what a product reads. */
+static int bring(const struct group *g, int which, const struct tensor *t, void **out, struct err *err)
+{
+    const struct side *d = &g->s->side[which];
+    const struct move m = move_of(g->a, g->s, d);
+    const size_t n = (size_t)(m.matrices * m.rows * m.cols);
+    char *from = lies_at(g, which, t);
+
+    *out = d->direct ? from : g->scratch + d->pack;
+    if (d->direct)
+        return 0;
+    OP_FLOATS(t->dtype, CUDA_LAUNCH(pack<T>, op_blocks(n, OP_THREADS), OP_THREADS, 0, g->stream, (float *)*out,
+                                    (const T *)from, m));
+    return cuda_launched(err);
+}
+
+/* A product to an operand's place, or through scratch. */
+static int put(const struct group *g, struct product *p, const void *x, const void *y, int which,
+               const struct tensor *t, bool add, struct err *err)
+{
+    const struct side *d = &g->s->side[which];
+    const struct move m = move_of(g->a, g->s, d);
+    const size_t n = (size_t)(m.matrices * m.rows * m.cols);
+    char *home = lies_at(g, which, t);
+    float *packed = (float *)(g->scratch + (g->c->din != NULL ? d->d_pack : d->pack));
+    int rc = product_run(p, x, y, d->direct ? (void *)home : packed, NULL, 1.0f, d->direct && add, g->rest,
+                         g->stream, err);
+
+    if (rc < 0 || d->direct)
+        return rc;
+    OP_FLOATS(t->dtype, CUDA_LAUNCH(unpack<T>, op_blocks(n, OP_THREADS), OP_THREADS, 0, g->stream, (T *)home,
+                                    (const float *)packed, add, m));
+    return cuda_launched(err);
+}
+
+static struct attention_rows_here rows_of(const struct group *g)
+{
+    const struct attention *a = g->a;
+    const struct op_call *c = g->c;
+    struct attention_rows_here r = { .n_steps = a->n_steps, .rank = a->batch.rank, .matrix = g->matrix,
+                                     .matrices = g->s->group, .t = a->t, .s = a->s, .dropout = a->dropout,
+                                     .stream = c->stream, .there = c->run->there };
+
+    for (uint32_t k = 0; k < a->batch.rank; k++)
+        r.batch[k] = a->batch.dim[k];
+    for (uint32_t i = 0; i < a->n_steps; i++) {
+        const struct attention_step *s = &a->step[i];
+
+        r.step[i].kind = s->kind;
+        r.step[i].number = s->number;
+        if (s->kind == ATTENTION_SCALE)
+            continue;
+        r.step[i].mask = c->in[s->input]->data;
+        r.step[i].row = s->at.row;
+        for (uint32_t k = 0; k < a->batch.rank; k++)
+            r.step[i].batch[k] = s->at.batch[k];
+    }
+    if (c->save != NULL) {
+        r.max = (float *)c->save;
+        r.scale = r.max + a->n * a->t;
+    }
+    return r;
+}
+
+static struct group group_of(const struct op_call *c)
+{
+    const struct attention_there *s = (const struct attention_there *)c->state;
+    char *scratch = (char *)c->scratch;
+
+    return { .c = c, .a = (const struct attention *)c->param, .s = s, .stream = op_stream(c),
+             .scores = (float *)(scratch + s->scores_at), .dp = (float *)(scratch + s->dp_at),
+             .weights = scratch + s->weights_at, .slopes = scratch + s->slopes_at, .scratch = scratch,
+             .rest = scratch + s->rest };
+}
+
+/* q k, in scratch. */
+static int make_scores(const struct group *g, void **q, void **k, struct err *err)
+{
+    int rc = bring(g, Q, g->c->in[Q], q, err);
+
+    if (rc == 0)
+        rc = bring(g, K, g->c->in[K], k, err);
+    if (rc == 0)
+        rc = product_run(g->s->scores, *q, *k, g->scores, NULL, 1.0f, false, g->rest, g->stream, err);
+    return rc;
+}
+
+static int group_forward(const struct group *g, struct err *err)
+{
+    const struct attention_rows_here r = rows_of(g);
+    void *q, *k, *v;
+    int rc = make_scores(g, &q, &k, err);
+
+    if (rc == 0)
+        rc = attention_rows_here_fwd(&r, g->scores, g->weights, g->s->type, g->stream, err);
+    if (rc == 0)
+        rc = bring(g, V, g->c->in[V], &v, err);
+    return rc < 0 ? rc : put(g, g->s->y, g->weights, v, Y, g->c->out[0], false, err);
+}
+
+static int group_backward(const struct group *g, struct err *err)
+{
+    const struct attention_rows_here r = rows_of(g);
+    const struct op_call *c = g->c;
+    void *q, *k, *v, *dy;
+    int rc = make_scores(g, &q, &k, err);
+
+    if (rc == 0)
+        rc = bring(g, V, c->in[V], &v, err);
+    if (rc == 0)
+        rc = bring(g, Y, c->dout[0], &dy, err);
+    if (rc == 0)
+        rc = product_run(g->s->dp, dy, v, g->dp, NULL, 1.0f, false, g->rest, g->stream, err);
+    if (rc == 0)
+        rc = attention_rows_here_bwd(&r, g->scores, g->dp, g->weights, g->slopes, g->s->type, g->stream, err);
+    if (rc == 0 && c->din[V] != NULL)
+        rc = put(g, g->s->d[V], g->weights, dy, V, c->din[V], op_cuda_adds(c, V), err);
+    if (rc == 0 && c->din[K] != NULL)
+        rc = put(g, g->s->d[K], g->slopes, q, K, c->din[K], op_cuda_adds(c, K), err);
+    if (rc == 0 && c->din[Q] != NULL)
+        rc = put(g, g->s->d[Q], g->slopes, k, Q, c->din[Q], op_cuda_adds(c, Q), err);
+    return rc;
+}
+
+static int all_groups(const struct op_call *c, int (*one)(const struct group *g, struct err *err), struct err *err)
+{
+    struct group g = group_of(c);
+    int rc = 0;
+
+    for (; g.matrix < g.a->n && rc == 0; g.matrix += g.s->group)
+        rc = one(&g, err);
+    return rc;
+}
+
+static int forward(const struct op_call *c, struct err *err)
+{
+    return all_groups(c, group_forward, err);
+}
+
+static int backward(const struct op_call *c, struct err *err)
+{
+    return c->dout[0] == NULL ? op_cuda_zero(c, err) : all_groups(c, group_backward, err);
+}
+
+OP_CUDA(op_attention, .plan = plan, .fwd = forward, .bwd = backward, .free_state = free_state);

@@ -1,0 +1,128 @@
+/* einsum_sides.c - two tensors with something to sum over are a batched matrix product,
+ *   y [batch, m, n] = a [batch, m, k] b [batch, k, n]
+ * every letter being one of these: in both inputs and the output it is of the batch, in both
+ * inputs k, in one input and the output m or n. A letter of one input alone is summed over on the
+ * way in. Each of the three is used where it lies if its letters are in order (a and b also
+ * transposed), else through a copy in scratch. What is no matrix product, or a tiny one, is
+ * contract.h's. */
+#include "op/gemm/einsum_sides.h"
+
+#include <string.h>
+
+#include "op/op_priv.h"
+
+enum { TINY = 16 /* products of a matrix product that is not worth a call */ };
+
+/* By steps in `order`, longest first. */
+static void add_label(const struct einsum_pair *p, struct einsum_roles *r, enum einsum_role role, uint32_t label,
+                      uint32_t order)
+{
+    uint32_t *at = r->at[role], k = r->n[role]++;
+
+    for (; k > 0 && p->step[order][at[k - 1]] < p->step[order][label]; k--)
+        at[k] = at[k - 1];
+    at[k] = label;
+    r->size[role] *= (int64_t)p->size[label];
+}
+
+static struct einsum_roles find_roles(const struct einsum_pair *p, uint32_t left, uint32_t right)
+{
+    struct einsum_roles r = { .size = { 1, 1, 1, 1 } };
+    uint32_t k;
+
+    for (k = 0; k < p->n; k++) {
+        bool a = p->step[left][k] != 0, b = p->step[right][k] != 0;
+
+        if (p->step[EINSUM_OUT][k] != 0)
+            add_label(p, &r, a && b ? EINSUM_BATCH : a ? EINSUM_ROW : EINSUM_COLUMN, k, EINSUM_OUT);
+        else if (a && b)
+            add_label(p, &r, EINSUM_INNER, k, left);
+    }
+    return r;
+}
+
+/* Steps of a tensor that holds batch, `outer` and `inner` in this order, densely. */
+static size_t dense_steps(const struct einsum_pair *p, const struct einsum_roles *r, enum einsum_role outer,
+                          enum einsum_role inner, ptrdiff_t *step)
+{
+    enum einsum_role order[] = { EINSUM_BATCH, outer, inner };
+    size_t dense = 1;
+    uint32_t i, k;
+
+    memset(step, 0, CONTRACT_AXES * sizeof(*step));
+    for (i = 3; i-- > 0;)
+        for (k = r->n[order[i]]; k-- > 0;) {
+            step[r->at[order[i]][k]] = (ptrdiff_t)dense;
+            dense *= p->size[r->at[order[i]][k]];
+        }
+    return dense;
+}
+
+static bool lies_so(const struct einsum_pair *p, uint32_t tensor, const ptrdiff_t *step)
+{
+    return memcmp(p->step[tensor], step, p->n * sizeof(*step)) == 0;
+}
+
+static void settle_side(const struct einsum_pair *p, const struct einsum_roles *r, uint32_t tensor,
+                        enum einsum_role outer, enum einsum_role inner, struct einsum_side *s)
+{
+    size_t floats;
+    uint32_t k;
+
+    *s = (struct einsum_side){ .tensor = tensor };
+    floats = dense_steps(p, r, inner, outer, s->step);
+    s->trans = s->direct = tensor != EINSUM_OUT && lies_so(p, tensor, s->step);
+    if (s->direct)
+        return;
+    (void)dense_steps(p, r, outer, inner, s->step);
+    s->direct = lies_so(p, tensor, s->step);
+    if (s->direct)
+        return;
+    s->bytes = op_round(floats * sizeof(float));
+    for (k = 0; k < p->n; k++) {
+        ptrdiff_t there = p->step[tensor][k];
+
+        if (there == 0)
+            continue;
+        s->sums = s->sums || s->step[k] == 0;
+        contract_add_axis(&s->sum, p->size[k], there, 0, s->step[k]);
+        copy_add_axis(&s->unpack, (int64_t)p->size[k], s->step[k], there);
+        if (s->step[k] != 0)
+            copy_add_axis(&s->pack, (int64_t)p->size[k], there, s->step[k]);
+    }
+    contract_settle(&s->sum);
+    copy_settle(&s->pack);
+    copy_settle(&s->unpack);
+}
+
+struct einsum_roles einsum_sides(const struct einsum_pair *p, struct einsum_side side[EINSUM_SIDES])
+{
+    struct einsum_roles r;
+    uint32_t left;
+
+    for (left = 0; left < EINSUM_IN; left++) {
+        r = find_roles(p, left, 1 - left);
+        settle_side(p, &r, EINSUM_OUT, EINSUM_ROW, EINSUM_COLUMN, &side[EINSUM_RESULT]);
+        if (side[EINSUM_RESULT].direct)
+            break;
+    }
+    if (left == EINSUM_IN) {
+        left = 0;
+        r = find_roles(p, left, 1 - left);
+        settle_side(p, &r, EINSUM_OUT, EINSUM_ROW, EINSUM_COLUMN, &side[EINSUM_RESULT]);
+    }
+    settle_side(p, &r, left, EINSUM_ROW, EINSUM_INNER, &side[EINSUM_LEFT]);
+    settle_side(p, &r, 1 - left, EINSUM_INNER, EINSUM_COLUMN, &side[EINSUM_RIGHT]);
+    return r;
+}
+
+bool einsum_is_product(const struct einsum_pair *p, uint32_t n_in, const struct einsum_roles *r)
+{
+    uint32_t k;
+
+    for (k = 0; k < p->n; k++)
+        if (p->size[k] == 0)
+            return false;
+    return n_in == 2 && r->size[EINSUM_INNER] > 1 && r->size[EINSUM_ROW] * r->size[EINSUM_COLUMN] > 1 &&
+           r->size[EINSUM_ROW] * r->size[EINSUM_COLUMN] * r->size[EINSUM_INNER] >= TINY;
+}

@@ -1,0 +1,375 @@
+/* product.cu - see product.cuh. */
+#include "op/gemm/product.cuh"
+
+#include <stdlib.h>
+#include <string.h>
+
+extern "C" {
+#include "base/check.h"
+#include "op/op_priv.h"
+}
+
+struct product {
+    struct product_problem p; /* what is left of the axes is looped over */
+    struct lt *lt;            /* NULL: nothing to multiply */
+    int64_t loops;
+    bool is_empty;            /* y has no elements */
+    bool adds_up;             /* several calls go to the same y */
+    enum tensor_dtype type;   /* of what is multiplied */
+    int64_t span[LT_OPERANDS]; /* elements from the first to behind the last */
+    size_t at[LT_OPERANDS];   /* in scratch: an operand of another type */
+    bool apart[LT_OPERANDS];
+    size_t bias_at, rest;
+};
+
+void product_close(struct product *p)
+{
+    if (p == NULL)
+        return;
+    lt_close(p->lt);
+    free(p);
+}
+
+size_t product_scratch_bytes(const struct product *p)
+{
+    return p == NULL ? 0 : p->rest + lt_scratch_bytes(p->lt);
+}
+
+/* ---- axes ---- */
+
+static void drop(struct product_problem *p, uint32_t i)
+{
+    p->axis[i] = p->axis[--p->n_axes];
+}
+
+/* Axis `outer` goes on where `inner` ends, in all operands. */
+static bool continues(const struct product_axis *outer, const struct product_axis *inner)
+{
+    for (int k = 0; k < LT_OPERANDS; k++)
+        if (outer->step[k] != inner->size * inner->step[k])
+            return false;
+    return true;
+}
+
+/* m, n and k as axes. */
+static struct product_axis side(const struct product_problem *p, int which)
+{
+    if (which == 0)
+        return { p->m, { p->at[LT_A].row, 0, p->at[LT_Y].row } };
+    if (which == 1)
+        return { p->n, { 0, p->at[LT_B].col, p->at[LT_Y].col } };
+    return { p->k, { p->at[LT_A].col, p->at[LT_B].row, 0 } };
+}
+
+static void set_side(struct product_problem *p, int which, const struct product_axis *a)
+{
+    if (which == 0) {
+        p->m = a->size;
+        p->at[LT_A].row = a->step[LT_A];
+        p->at[LT_Y].row = a->step[LT_Y];
+    } else if (which == 1) {
+        p->n = a->size;
+        p->at[LT_B].col = a->step[LT_B];
+        p->at[LT_Y].col = a->step[LT_Y];
+    } else {
+        p->k = a->size;
+        p->at[LT_A].col = a->step[LT_A];
+        p->at[LT_B].row = a->step[LT_B];
+    }
+}
+
+static bool fits(const struct product_problem *p)
+{
+    const int64_t rows[] = { p->m, p->k, p->m }, cols[] = { p->k, p->n, p->n };
+    bool all = true;
+
+    for (int k = 0; k < LT_OPERANDS; k++) {
+        const struct lt_operand o = { p->at[k].type, p->at[k].row, p->at[k].col, 0 };
+
+        all = all && lt_fits(&o, rows[k], cols[k]);
+    }
+    return all;
+}
+
+/* Where an axis may become part of m, n or k; which of the operands do not have that side. */
+static bool joins(const struct product_axis *a, const struct product_axis *s, int which)
+{
+    static const int without[] = { LT_B, LT_A, LT_Y };
+
+    if (s->size > 1)
+        return continues(a, s) && a->size * s->size <= INT32_MAX;
+    for (int k = 0; k < LT_OPERANDS; k++) /* a side of one may lie as the axis does */
+        if ((a->step[k] == 0) != (k == without[which]))
+            return false;
+    return true;
+}
+
+/* Axis i becomes part of m, n, k or another axis. */
+static bool fold(struct product_problem *p, uint32_t i)
+{
+    const struct product_axis a = p->axis[i];
+
+    for (int which = 0; which < 3; which++) {
+        struct product_axis s = side(p, which);
+        struct product_problem wider = *p;
+
+        if ((which == 1 && p->bias) || !joins(&a, &s, which))
+            continue;
+        if (s.size == 1)
+            s = a;
+        else
+            s.size *= a.size;
+        set_side(&wider, which, &s);
+        if (!fits(&wider))
+            continue;
+        *p = wider;
+        drop(p, i);
+        return true;
+    }
+    for (uint32_t k = 0; k < p->n_axes; k++)
+        if (k != i && continues(&a, &p->axis[k])) {
+            p->axis[k].size *= a.size;
+            drop(p, i);
+            return true;
+        }
+    return false;
+}
+
+static void simplify(struct product_problem *p)
+{
+    for (uint32_t i = 0; i < p->n_axes;)
+        if (p->axis[i].size == 1)
+            drop(p, i);
+        else
+            i++;
+    for (uint32_t i = 0; i < p->n_axes;)
+        i = fold(p, i) ? 0 : i + 1;
+}
+
+/* The axis for the library's batch leaves the list: the longest that y has. */
+static struct product_axis take_batch(struct product_problem *p)
+{
+    struct product_axis best = { 1, { 0 } };
+    uint32_t at = p->n_axes;
+
+    for (uint32_t i = 0; i < p->n_axes; i++)
+        if (p->axis[i].step[LT_Y] != 0 && p->axis[i].size > best.size) {
+            best = p->axis[i];
+            at = i;
+        }
+    if (at < p->n_axes)
+        drop(p, at);
+    return best;
+}
+
+/* ---- plan ---- */
+
+static int64_t reach(int64_t size, int64_t step)
+{
+    return size > 0 ? (size - 1) * step : 0;
+}
+
+static void measure(struct product *s, const struct product_problem *p)
+{
+    const int64_t rows[] = { p->m, p->k, p->m }, cols[] = { p->k, p->n, p->n };
+
+    for (int k = 0; k < LT_OPERANDS; k++) {
+        s->span[k] = 1 + reach(rows[k], p->at[k].row) + reach(cols[k], p->at[k].col);
+        for (uint32_t i = 0; i < p->n_axes; i++)
+            s->span[k] += reach(p->axis[i].size, p->axis[i].step[k]);
+    }
+}
+
+/* What is nothing; true: there is something to multiply. */
+static bool look(struct product *s, const struct product_problem *p)
+{
+    bool is_zero = p->k == 0;
+
+    s->is_empty = p->m == 0 || p->n == 0;
+    for (uint32_t i = 0; i < p->n_axes; i++) {
+        s->is_empty = s->is_empty || (p->axis[i].size == 0 && p->axis[i].step[LT_Y] != 0);
+        is_zero = is_zero || p->axis[i].size == 0;
+    }
+    return !s->is_empty && !is_zero;
+}
+
+static void settle_types(struct product *s)
+{
+    const struct product_problem *p = &s->p;
+
+    s->type = TENSOR_F32;
+    for (int k = LT_OPERANDS; k-- > 0;) /* a factor's type goes before that of y */
+        if (p->at[k].type != TENSOR_F32)
+            s->type = p->at[k].type;
+    for (int k = 0; k < LT_Y; k++)
+        s->apart[k] = p->at[k].type != s->type;
+    s->apart[LT_Y] = p->at[LT_Y].type != TENSOR_F32 && s->adds_up;
+}
+
+/* Room for n elements. */
+static size_t room(struct product *s, size_t n, size_t size)
+{
+    size_t at = s->rest;
+
+    s->rest += op_round(n * size);
+    return at;
+}
+
+static int open_lt(struct product *s, const struct product_axis *batch, struct err *err)
+{
+    const struct product_problem *p = &s->p;
+    struct lt_problem l = { .batch = batch->size, .m = p->m, .n = p->n, .k = p->k, .bias = p->bias };
+
+    for (int k = 0; k < LT_OPERANDS; k++)
+        l.at[k] = { k < LT_Y        ? s->type
+                    : s->apart[k] ? TENSOR_F32
+                                    : p->at[k].type,
+                    p->at[k].row, p->at[k].col, batch->step[k] };
+    return lt_open(&l, &s->lt, err);
+}
+
+int product_open(const struct product_problem *p, struct product **out, struct err *err)
+{
+    struct product *s = (struct product *)calloc(1, sizeof(*s));
+    struct product_axis batch;
+    int rc = 0;
+
+    if (s == NULL)
+        return err_set(err, ERR_NOMEM, "matrix product: out of memory");
+    s->p = *p;
+    s->loops = 1;
+    measure(s, p);
+    if (!look(s, p)) {
+        *out = s;
+        return 0;
+    }
+    simplify(&s->p);
+    batch = take_batch(&s->p);
+    for (uint32_t i = 0; i < s->p.n_axes; i++) {
+        s->loops *= s->p.axis[i].size;
+        s->adds_up = s->adds_up || s->p.axis[i].step[LT_Y] == 0;
+    }
+    settle_types(s);
+    for (int k = 0; k < LT_OPERANDS; k++)
+        if (s->apart[k])
+            s->at[k] = room(s, (size_t)s->span[k], tensor_dtype_bytes(k < LT_Y ? s->type : TENSOR_F32));
+    if (p->bias)
+        s->bias_at = room(s, (size_t)p->n, sizeof(float));
+    CHECK(!p->bias || !s->adds_up);
+    rc = open_lt(s, &batch, err);
+    if (rc < 0) {
+        product_close(s);
+        return rc;
+    }
+    *out = s;
+    return 0;
+}
+
+/* ---- run ---- */
+
+/* n numbers of one type as another, or added to what is there. */
+template <typename To>
+static int convert_to(const void *from, enum tensor_dtype type, To *to, size_t n, bool add, cudaStream_t stream,
+                      struct err *err)
+{
+    OP_FLOATS(type, return op_each(stream, to, n, add, op_same(), err, (const T *)from));
+    return 0;
+}
+
+static int convert(const void *from, enum tensor_dtype from_type, void *to, enum tensor_dtype to_type, size_t n,
+                   bool add, cudaStream_t stream, struct err *err)
+{
+    OP_FLOATS(to_type, return convert_to(from, from_type, (T *)to, n, add, stream, err));
+    return 0;
+}
+
+/* y [rows, n] = bias */
+template <typename T>
+__global__ void fill_rows(T *y, size_t elements, size_t n, const float *bias, bool add)
+{
+    size_t step = (size_t)gridDim.x * blockDim.x;
+
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < elements; i += step)
+        y[i] = op_narrow<T>((add ? op_wide(y[i]) : 0.0f) + bias[i % n]);
+}
+
+/* A sum of nothing. */
+static int run_nothing(const struct product *s, void *y, const float *bias, bool add, cudaStream_t stream,
+                       struct err *err)
+{
+    enum tensor_dtype type = s->p.at[LT_Y].type;
+    size_t n = (size_t)s->span[LT_Y];
+
+    if (s->is_empty || (add && !s->p.bias))
+        return 0;
+    if (!s->p.bias)
+        return cuda_check(cudaMemsetAsync(y, 0, n * tensor_dtype_bytes(type), stream), err, "clear a product");
+    OP_FLOATS(type, CUDA_LAUNCH(fill_rows<T>, op_blocks(n, OP_THREADS), OP_THREADS, 0, stream, (T *)y, n,
+                                (size_t)s->p.n, bias, add));
+    return cuda_launched(err);
+}
+
+/* The bias as the library wants it: of y's type, and aligned. */
+static int bring_bias(const struct product *s, const float *bias, char *scratch, const void **out,
+                      cudaStream_t stream, struct err *err)
+{
+    enum tensor_dtype type = s->p.at[LT_Y].type;
+
+    *out = bias;
+    if (!s->p.bias || (type == TENSOR_F32 && op_aligned(bias)))
+        return 0;
+    *out = scratch + s->bias_at;
+    return convert(bias, TENSOR_F32, scratch + s->bias_at, type, (size_t)s->p.n, false, stream, err);
+}
+
+static int run_loops(struct product *s, const char *a, const char *b, char *y, const void *bias, float alpha,
+                     bool add, char *rest, cudaStream_t stream, struct err *err)
+{
+    const int64_t size = (int64_t)tensor_dtype_bytes(s->type);
+    const int64_t y_size = (int64_t)tensor_dtype_bytes(s->apart[LT_Y] ? TENSOR_F32 : s->p.at[LT_Y].type);
+    int rc = 0;
+
+    for (int64_t i = 0; i < s->loops && rc == 0; i++) {
+        int64_t at[LT_OPERANDS] = { 0 }, left = i;
+        bool first = true; /* that goes to this y */
+
+        for (uint32_t x = s->p.n_axes; x-- > 0;) {
+            const struct product_axis *axis = &s->p.axis[x];
+            int64_t index = left % axis->size;
+
+            left /= axis->size;
+            for (int k = 0; k < LT_OPERANDS; k++)
+                at[k] += index * axis->step[k];
+            first = first && (axis->step[LT_Y] != 0 || index == 0);
+        }
+        rc = lt_run(s->lt, a + at[LT_A] * size, b + at[LT_B] * size, y + at[LT_Y] * y_size, bias, alpha,
+                    add || !first, rest, stream, err);
+    }
+    return rc;
+}
+
+int product_run(struct product *s, const void *a, const void *b, void *y, const float *bias, float alpha,
+                bool add, void *scratch, cudaStream_t stream, struct err *err)
+{
+    const void *factor[] = { a, b }, *vector;
+    char *area = (char *)scratch;
+    void *to = s->apart[LT_Y] ? area + s->at[LT_Y] : y;
+    int rc = 0;
+
+    if (s->lt == NULL)
+        return run_nothing(s, y, bias, add, stream, err);
+    for (int k = 0; k < LT_Y && rc == 0; k++)
+        if (s->apart[k]) {
+            rc = convert(factor[k], s->p.at[k].type, area + s->at[k], s->type, (size_t)s->span[k], false, stream,
+                         err);
+            factor[k] = area + s->at[k];
+        }
+    if (rc == 0)
+        rc = bring_bias(s, bias, area, &vector, stream, err);
+    if (rc == 0)
+        rc = run_loops(s, (const char *)factor[0], (const char *)factor[1], (char *)to, vector, alpha,
+                       add && !s->apart[LT_Y], area + s->rest, stream, err);
+    if (rc == 0 && s->apart[LT_Y])
+        rc = convert(to, TENSOR_F32, y, s->p.at[LT_Y].type, (size_t)s->span[LT_Y], add, stream, err);
+    return rc;
+}

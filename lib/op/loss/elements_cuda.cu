@@ -1,0 +1,179 @@
+/* elements_cuda.cu - see elements.c. */
+#include "op/loss/loss_cuda.cuh"
+
+namespace {
+
+struct two {
+    float x, t;
+};
+
+/* ---- formulas ---- */
+
+struct entropy {
+    __device__ static float value(float x, float t, float p)
+    {
+        return (1.0f - t) * x + (1.0f + (p - 1.0f) * t) * (log1pf(expf(-fabsf(x))) + (x < 0.0f ? -x : 0.0f));
+    }
+    __device__ static float slope(float x, float t, float p)
+    {
+        return (1.0f + (p - 1.0f) * t) / (1.0f + expf(-x)) - p * t;
+    }
+};
+
+struct squared {
+    __device__ static float value(float x, float t, float) { return (x - t) * (x - t); }
+    __device__ static float slope(float x, float t, float) { return 2.0f * (x - t); }
+};
+
+struct absolute {
+    __device__ static float value(float x, float t, float) { return fabsf(x - t); }
+    __device__ static float slope(float x, float t, float)
+    {
+        float d = x - t;
+
+        return d > 0.0f ? 1.0f : d < 0.0f ? -1.0f : d;
+    }
+};
+
+struct huber {
+    __device__ static float value(float x, float t, float p)
+    {
+        float d = fabsf(x - t);
+
+        return d <= p ? 0.5f * d * d : p * (d - 0.5f * p);
+    }
+    __device__ static float slope(float x, float t, float p)
+    {
+        float d = x - t;
+
+        return d > p ? p : d < -p ? -p : d;
+    }
+};
+
+struct agrees {
+    __device__ static float value(float x, float t, float)
+    {
+        return (x > 0.0f) == (t > 0.5f) && x == x ? 1.0f : 0.0f;
+    }
+};
+
+/* ---- kernels ---- */
+
+/* A sample: the mean of its elements. */
+template <typename M> struct element_rows {
+    const float *in, *t, *weight;
+    float p;
+    double n;
+    loss_pair *pair;
+
+    using acc = double;
+    using item = two;
+    struct at {};
+
+    __device__ acc start() const { return 0; }
+    __device__ at of(size_t) const { return {}; }
+    __device__ item load(size_t i) const { return { in[i], t[i] }; }
+    __device__ acc add(acc a, item v, size_t, at) const { return a + (double)M::value(v.x, v.t, p); }
+    __device__ acc merge(acc a, acc b) const { return a + b; }
+    __device__ void put(size_t i, acc sum) const
+    {
+        double w = (double)weight[i];
+
+        pair[i] = w == 0 ? loss_pair{ 0, 0 } : loss_pair{ w * (sum / n), w };
+    }
+};
+
+/* dx = dy loss_scale w / n M'; nothing where w is 0, whatever x is. */
+template <typename M> struct element_back {
+    const float *x, *t, *weight, *dy;
+    const struct op_run *run;
+    float p, share;
+
+    using number = float;
+    struct at {
+        float weight, coef;
+    };
+
+    __device__ at of(size_t i) const { return { weight[i], *dy * run->loss_scale * weight[i] * share }; }
+    __device__ float operator()(at a, float v, float u, size_t) const
+    {
+        return a.weight == 0.0f ? 0.0f : M::slope(v, u, p) * a.coef;
+    }
+};
+
+} // namespace
+
+static void walk_of(const struct loss_elements *s, struct reduce_walk *w)
+{
+    const struct reduce_axis axes[2] = { { s->n, false, 1 }, { s->elements, true, 0 } };
+
+    reduce_walk_make(w, axes, 2, 1);
+}
+
+/* Scratch: a pair for each sample, then what folds need. */
+static int plan(struct op_plan *p, struct err *err)
+{
+    const struct loss_elements *s = (const struct loss_elements *)p->param; /* which begins all of them */
+    struct reduce_walk w;
+    size_t rows, all = loss_fold_scratch(s->n);
+
+    (void)err;
+    walk_of(s, &w);
+    rows = loss_round(reduce_scratch(&w, sizeof(double)));
+    p->scratch_bytes = loss_round(s->n * sizeof(loss_pair)) + (rows > all ? rows : all);
+    return 0;
+}
+
+static int sum_up(const struct op_call *c, int (*rows)(const struct op_call *c, const struct loss_elements *s,
+                                                       float p, void *room, struct err *err),
+                  const struct loss_elements *s, float p, bool scaled, struct err *err)
+{
+    void *room = (char *)c->scratch + loss_round(s->n * sizeof(loss_pair));
+    loss_stored pairs = { (const loss_pair *)c->scratch };
+    int rc = rows(c, s, p, room, err);
+
+    return rc < 0 ? rc : loss_fold_run(c, s->n, pairs, loss_put_of(c, scaled), room, err);
+}
+
+template <typename M>
+static int rows(const struct op_call *c, const struct loss_elements *s, float p, void *room, struct err *err)
+{
+    element_rows<M> f = { (const float *)c->in[0]->data, (const float *)c->in[1]->data,
+                          (const float *)c->in[2]->data, p, (double)s->elements, (loss_pair *)c->scratch };
+    struct reduce_walk w;
+
+    walk_of(s, &w);
+    return reduce_run(op_stream(c), f, w, room, err);
+}
+
+template <typename M> static int forward(const struct op_call *c, struct err *err)
+{
+    const struct elements *s = (const struct elements *)c->param;
+
+    return sum_up(c, rows<M>, &s->shape, s->p, true, err);
+}
+
+template <typename M> static int backward(const struct op_call *c, struct err *err)
+{
+    const struct elements *s = (const struct elements *)c->param;
+    struct reduce_walk w;
+
+    if (c->dout[0] == NULL || c->din[0] == NULL)
+        return op_cuda_zero(c, err);
+    element_back<M> f = { (const float *)c->in[0]->data, (const float *)c->in[1]->data,
+                          (const float *)c->in[2]->data, (const float *)c->dout[0]->data, c->run->there,
+                          s->p, (float)(1.0 / (double)s->shape.elements) };
+    walk_of(&s->shape, &w);
+    return reduce_spread(op_stream(c), f, w, (float *)c->din[0]->data, op_cuda_adds(c, 0), err);
+}
+
+static int agrees_forward(const struct op_call *c, struct err *err)
+{
+    return sum_up(c, rows<agrees>, (const struct loss_elements *)c->param, 0, false, err);
+}
+
+OP_CUDA(op_binary_cross_entropy, .plan = plan, .fwd = forward<entropy>, .bwd = backward<entropy>);
+OP_CUDA(op_mean_squared_error, .plan = plan, .fwd = forward<squared>, .bwd = backward<squared>);
+OP_CUDA(op_mean_absolute_error, .plan = plan, .fwd = forward<absolute>, .bwd = backward<absolute>);
+OP_CUDA(op_huber, .plan = plan, .fwd = forward<huber>, .bwd = backward<huber>);
+OP_CUDA(op_binary_accuracy, .plan = plan, .fwd = agrees_forward);

@@ -1,0 +1,171 @@
+/* loss_cuda.cuh - what the kernels of losses and metrics share.
+ *
+ * A loss over classes is a fold of reduce/walk.cuh: rows of scores, wherever the class axis is. Each row makes
+ * a pair of doubles, what it adds to the sum and to the weights; the pairs are added up by a second fold.
+ *
+ * A label that is out of range cannot be refused by a call that only launches: nothing is read or written
+ * out of range for it, and the sum, and the gradient of its row, are NaN. */
+#ifndef OP_LOSS_LOSS_CUDA_CUH
+#define OP_LOSS_LOSS_CUDA_CUH
+
+#include <cstdlib>
+
+#include "op/reduce/walk.cuh"
+
+extern "C" {
+#include "op/loss/params.h"
+}
+
+struct loss_pair {
+    double sum, weight;
+};
+
+static inline size_t loss_round(size_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
+/* ---- one number of many ---- */
+
+/* In: a copyable object with loss_pair operator()(i); To: with operator()(loss_pair), what becomes of all. */
+template <typename In, typename To> struct loss_fold {
+    In in;
+    To to;
+
+    using acc = loss_pair;
+    using item = loss_pair;
+    struct at {};
+
+    __device__ acc start() const { return { 0, 0 }; }
+    __device__ at of(size_t) const { return {}; }
+    __device__ item load(size_t i) const { return in(i); }
+    __device__ acc merge(acc a, acc b) const { return { a.sum + b.sum, a.weight + b.weight }; }
+    __device__ acc add(acc a, item b, size_t, at) const { return merge(a, b); }
+    __device__ void put(size_t, acc a) const { to(a); }
+};
+
+static inline void loss_fold_walk(struct reduce_walk *w, size_t n)
+{
+    const struct reduce_axis all = { n, true, 0 };
+
+    reduce_walk_make(w, &all, 1, 1);
+}
+
+static inline size_t loss_fold_scratch(size_t n)
+{
+    struct reduce_walk w;
+
+    loss_fold_walk(&w, n);
+    return loss_round(reduce_scratch(&w, sizeof(loss_pair)));
+}
+
+/* to(the sum of in(i), i < n). scratch: loss_fold_scratch(n) bytes. */
+template <typename In, typename To>
+static inline int loss_fold_run(const struct op_call *c, size_t n, const In &in, const To &to, void *scratch,
+                                struct err *err)
+{
+    struct reduce_walk w;
+
+    loss_fold_walk(&w, n);
+    return reduce_run(op_stream(c), loss_fold<In, To>{ in, to }, w, scratch, err);
+}
+
+struct loss_stored { /* pairs of rows */
+    const loss_pair *pair;
+
+    __device__ loss_pair operator()(size_t i) const { return pair[i]; }
+};
+
+/* loss_store(): outputs 0 and 1 as far as somebody reads them, times loss_scale where `run` is given. */
+struct loss_put {
+    float *sum, *weight;
+    const struct op_run *run;
+
+    __device__ void operator()(loss_pair all) const
+    {
+        double scale = run != nullptr ? (double)run->loss_scale : 1;
+
+        if (sum != nullptr)
+            *sum = (float)(scale * all.sum);
+        if (weight != nullptr)
+            *weight = (float)(scale * all.weight);
+    }
+};
+
+static inline float *loss_out(const struct op_call *c, uint32_t i)
+{
+    return i < c->n_out && c->out[i] != NULL ? (float *)c->out[i]->data : NULL;
+}
+
+static inline loss_put loss_put_of(const struct op_call *c, bool scaled)
+{
+    return { loss_out(c, 0), loss_out(c, 1), scaled ? c->run->there : NULL };
+}
+
+/* ---- rows over classes ---- */
+
+struct loss_state { /* op_plan.state */
+    struct reduce_walk rows; /* of the scores: a fold over classes for each row */
+    float *class_weights;    /* of the GPU; NULL: all 1 */
+};
+
+/* Walk and class weights for s; `acc_bytes`: of a fold over classes, 0: there is none. Scratch: a pair for each
+ * row, then what folds need. */
+int loss_cuda_plan(struct op_plan *p, const struct loss_classes *s, size_t acc_bytes, struct err *err);
+void loss_cuda_free(void *state);
+
+static inline const struct loss_state *loss_state_of(const struct op_call *c)
+{
+    return (const struct loss_state *)c->state;
+}
+
+static inline size_t loss_rows(const struct loss_classes *s)
+{
+    return s->n * s->positions;
+}
+
+static inline void *loss_fold_room(const struct op_call *c, const struct loss_classes *s)
+{
+    return (char *)c->scratch + loss_round(loss_rows(s) * sizeof(loss_pair));
+}
+
+enum loss_kind { LOSS_COUNTS, LOSS_IGNORED, LOSS_WRONG };
+
+struct loss_labels {
+    const int64_t *label;
+    const float *weight, *class_weights;
+    struct op_divisor positions;
+    size_t classes;
+    bool is_last, has_ignored;
+    int64_t ignored;
+
+    __device__ enum loss_kind kind(int64_t l) const
+    {
+        return has_ignored && l == ignored ? LOSS_IGNORED
+               : l < 0 || (uint64_t)l >= classes ? LOSS_WRONG
+                                                 : LOSS_COUNTS;
+    }
+    __device__ float weight_of(size_t row) const { return weight[op_divide(row, positions)]; }
+    __device__ float class_weight(size_t k) const { return class_weights != nullptr ? class_weights[k] : 1.0f; }
+    /* loss_share() of a label that counts. */
+    __device__ double share(size_t row, int64_t l) const
+    {
+        return (double)weight_of(row) / (double)positions.by * (double)class_weight((size_t)l);
+    }
+    /* Where the score of class k is. */
+    __device__ size_t place(size_t row, int64_t k) const
+    {
+        size_t i = op_divide(row, positions);
+
+        return is_last ? row * classes + (size_t)k
+                       : (i * classes + (size_t)k) * positions.by + (row - i * positions.by);
+    }
+};
+
+static inline loss_labels loss_labels_of(const struct op_call *c, const struct loss_classes *s)
+{
+    return { (const int64_t *)c->in[1]->data, (const float *)c->in[2]->data, loss_state_of(c)->class_weights,
+             op_divisor_of(s->positions), s->classes, s->is_last, s->has_ignored, s->ignored };
+}
+
+#endif

@@ -1,0 +1,246 @@
+/* op_cuda.cuh - what kernels for GPUs share.
+ *
+ * A row's kernels stand in a file *_cuda.cu of its family and are named by OP_CUDA(row, ...), which is all
+ * that the plugin needs. Rules, beside those of op.h:
+ *   - the same result, bit by bit, whenever a kernel runs again on the same numbers: no sum of floats by
+ *     atomics, no order that depends on the schedule;
+ *   - a call only launches: no waiting, no allocation, nothing read of device memory by the host, so
+ *     that calls can be captured into a graph. Seed, step, lane and loss_scale come from run->there;
+ *   - sums over more than a few numbers are float32 in a fixed tree, whatever the type of the numbers;
+ *   - types of a file, which templates are made for, stand in a `namespace { }`: all files are one program,
+ *     and of two templates for types of one name it keeps one;
+ *   - where numbers lie one behind the other, 16 bytes a thread and access. */
+#ifndef OP_OP_CUDA_CUH
+#define OP_OP_CUDA_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <type_traits>
+
+#include "device/device_cuda.cuh"
+
+extern "C" {
+#include "op/op.h"
+#include "tensor/tensor.h"
+}
+
+/* OP_CUDA(op_relu, .fwd = forward, .bwd = backward); */
+#define OP_CUDA(row_, ...) extern "C" const struct op_kernels row_##_cuda = { __VA_ARGS__ }
+
+static inline cudaStream_t op_stream(const struct op_call *c)
+{
+    return cuda_queue(c->run->queue);
+}
+
+/* Is the gradient of input i to be added to what is there? From input 31 on never. */
+static inline bool op_cuda_adds(const struct op_call *c, uint32_t i)
+{
+    return i < 31 && (c->din_add & OP_IN(i)) != 0;
+}
+
+static inline bool op_cuda_wants(const struct op_call *c, uint32_t i)
+{
+    return i < c->n_in && c->din[i] != NULL;
+}
+
+/* Will the gradient of input i be asked for? */
+static inline bool op_cuda_plan_wants(const struct op_plan *p, uint32_t i)
+{
+    return p->training && (p->want_din & OP_IN(i < 31 ? i : 31)) != 0;
+}
+
+/* The backward of a call that no gradient reaches: zero wherever din is not to be added to. */
+static inline int op_cuda_zero(const struct op_call *c, struct err *err)
+{
+    int rc = 0;
+
+    for (uint32_t i = 0; rc == 0 && i < c->n_in; i++)
+        if (c->din[i] != NULL && !op_cuda_adds(c, i) && tensor_bytes(c->din[i]) > 0)
+            rc = cuda_check(cudaMemsetAsync(c->din[i]->data, 0, tensor_bytes(c->din[i]), op_stream(c)), err,
+                            "zero a gradient");
+    return rc;
+}
+
+/* ---- numbers ---- */
+
+/* What is computed with: float for the floats of 16 bits, else the type itself. */
+template <typename T> __host__ __device__ static inline T op_wide(T x) { return x; }
+__host__ __device__ static inline float op_wide(__nv_bfloat16 x) { return __bfloat162float(x); }
+__host__ __device__ static inline float op_wide(__half x) { return __half2float(x); }
+
+template <typename T, typename V> __host__ __device__ static inline T op_narrow(V x)
+{
+    if constexpr (std::is_same_v<T, __nv_bfloat16>)
+        return __float2bfloat16_rn(x);
+    else if constexpr (std::is_same_v<T, __half>)
+        return __float2half_rn(x);
+    else
+        return (T)x;
+}
+
+/* 16 bytes of T, or any power of two of numbers. */
+template <typename T, size_t Count = 16 / sizeof(T)>
+struct alignas(Count * sizeof(T) < 16 ? Count * sizeof(T) : 16) op_pack {
+    static constexpr size_t N = Count;
+    T v[N];
+};
+
+/* The quotient by a number that is the same for a whole kernel: two products. Any n < 2^63. */
+struct op_divisor {
+    uint64_t by, magic; /* 2^64 / by, rounded up; 0: by 1 */
+};
+
+static inline struct op_divisor op_divisor_of(uint64_t by)
+{
+    return { by, by > 1 ? UINT64_MAX / by + 1 : 0 };
+}
+
+__device__ static inline uint64_t op_divide(uint64_t n, const struct op_divisor &d)
+{
+    uint64_t q = d.magic != 0 ? __umul64hi(n, d.magic) : n;
+
+    return q - (q * d.by > n); /* rounding the magic up is at most one too many */
+}
+
+/* *rest % size, and *rest /= size: a number falls into the indices of its axes, the innermost first. */
+__device__ static inline uint64_t op_digit(uint64_t *rest, const struct op_divisor &size)
+{
+    uint64_t q = op_divide(*rest, size), digit = *rest - q * size.by;
+
+    *rest = q;
+    return digit;
+}
+
+static inline bool op_aligned(const void *p)
+{
+    return ((uintptr_t)p & 15) == 0;
+}
+
+/* Calls body with a null pointer of the type of a tensor's numbers: OP_FLOATS(t->dtype, { ... T ... }). */
+#define OP_FLOATS(dtype_, ...)                                                                         \
+    switch (dtype_) {                                                                                  \
+    case TENSOR_BF16: { using T = __nv_bfloat16; __VA_ARGS__; break; }                                 \
+    case TENSOR_F16: { using T = __half; __VA_ARGS__; break; }                                         \
+    default: { using T = float; __VA_ARGS__; break; }                                                  \
+    }
+
+/* ---- one number each ---- */
+
+static constexpr unsigned OP_THREADS = 256, OP_BLOCKS_MAX = 132 * 16;
+
+static inline unsigned op_blocks(size_t n, size_t per_block)
+{
+    size_t blocks = (n + per_block - 1) / per_block;
+
+    return (unsigned)(blocks < 1 ? 1 : blocks > OP_BLOCKS_MAX ? OP_BLOCKS_MAX : blocks);
+}
+
+/* Numbers that a thread takes at a time: 16 bytes of the smallest type, at most 8. */
+template <typename... T> __host__ __device__ static constexpr size_t op_each_pack()
+{
+    size_t least = 8;
+
+    ((least = sizeof(T) < least ? sizeof(T) : least), ...);
+    return 16 / least < 8 ? 16 / least : 8;
+}
+
+template <typename T, size_t N> struct op_two {
+    op_pack<T, N> at[2];
+};
+
+template <size_t N, typename T> __device__ static inline op_two<T, N> op_load_two(const T *p, size_t i, size_t j)
+{
+    return { ((const op_pack<T, N> *)p)[i], ((const op_pack<T, N> *)p)[j] };
+}
+
+/* out[i] = f(in0[i], in1[i], ...), or += . Each thread owns packs a grid apart and loads two of each input
+ * before it stores. What is behind the last whole pack (not `packed`: everything) is done one by one.
+ * `in` and `out` may be the same memory. */
+template <typename T, typename F, typename... In>
+__global__ void op_each_kernel(T *out, size_t n, bool packed, bool add, F f, const In *...in)
+{
+    constexpr size_t N = op_each_pack<T, In...>();
+    size_t step = (size_t)gridDim.x * blockDim.x, first = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    size_t packs = packed ? n / N : 0;
+
+    for (size_t i = first; i < packs; i += 2 * step) {
+        size_t j = i + step;
+        auto both = [&](const auto &...x) {
+#pragma unroll
+            for (size_t u = 0; u < 2; u++) {
+                op_pack<T, N> *to = (op_pack<T, N> *)out + (u == 0 ? i : j), o;
+
+                if (u == 1 && j >= packs)
+                    break;
+                if (add)
+                    o = *to;
+#pragma unroll
+                for (size_t k = 0; k < N; k++) {
+                    auto v = f(op_wide(x.at[u].v[k])...);
+
+                    o.v[k] = add ? op_narrow<T>(op_wide(o.v[k]) + v) : op_narrow<T>(v);
+                }
+                *to = o;
+            }
+        };
+        both(op_load_two<N>(in, i, j < packs ? j : i)...);
+    }
+    for (size_t i = packs * N + first; i < n; i += step) {
+        auto v = f(op_wide(in[i])...);
+
+        out[i] = add ? op_narrow<T>(op_wide(out[i]) + v) : op_narrow<T>(v);
+    }
+}
+
+/* f: a copyable object with `__device__ ... operator()(...) const`, of what op_wide() makes of the numbers. */
+template <typename T, typename F, typename... In>
+static inline int op_each(cudaStream_t s, T *out, size_t n, bool add, F f, struct err *err, const In *...in)
+{
+    bool packed = op_aligned(out) && (op_aligned(in) && ...);
+
+    if (n == 0)
+        return 0;
+    CUDA_LAUNCH((op_each_kernel<T, F, In...>), op_blocks(n, OP_THREADS * (packed ? op_each_pack<T, In...>() : 1)),
+                OP_THREADS, 0, s, out, n, packed, add, f, in...);
+    return cuda_launched(err);
+}
+
+/* The number as it is. */
+struct op_same {
+    template <typename T> __device__ T operator()(T x) const { return x; }
+};
+
+/* ---- sums ---- */
+
+/* Of the 32 threads of a warp, in all of them. */
+__device__ static inline float op_warp_sum(float x)
+{
+    for (int k = 16; k > 0; k /= 2)
+        x += __shfl_xor_sync(0xffffffffu, x, k);
+    return x;
+}
+
+__device__ static inline float op_warp_max(float x)
+{
+    for (int k = 16; k > 0; k /= 2)
+        x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, k));
+    return x;
+}
+
+/* Of a block of whole warps, at most 1024 threads; in all of them. `room`: 32 floats of shared memory,
+ * which may be used again behind the next __syncthreads(). */
+__device__ static inline float op_block_sum(float x, float *room)
+{
+    unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = (blockDim.x + 31) / 32;
+
+    x = op_warp_sum(x);
+    __syncthreads();
+    if (lane == 0)
+        room[warp] = x;
+    __syncthreads();
+    x = op_warp_sum(lane < warps ? room[lane] : 0.0f);
+    return x;
+}
+
+#endif

@@ -1,0 +1,162 @@
+/* pool_cuda.cuh - windows over images [n, in.., c] as kernels for GPUs see them.
+ *
+ * Forward: a thread owns one window and N channels, walks the taps in order. Backward: a thread owns one
+ * element of x and N channels, and walks the windows that it is in, in order: nothing is added by
+ * atomics. N is that of 16 bytes where channels allow it, else 1. */
+#ifndef OP_POOL_POOL_CUDA_CUH
+#define OP_POOL_POOL_CUDA_CUH
+
+#include "op/op_cuda.cuh"
+
+extern "C" {
+#include "op/pool/pool_priv.h"
+}
+
+/* An op_window of three axes, images and channels. */
+struct pool_windows {
+    int32_t in[3], out[3], kernel[3], stride[3], dilation[3], lo[3];
+    uint32_t c;
+    uint64_t n;
+    /* What the threads of a launch own: `packs` packs of channels, of a pixel, in a space of three axes. */
+    uint64_t packs;
+    struct op_divisor pixel, space[3];
+};
+
+static inline struct pool_windows pool_windows_of(const struct op_window *window, const struct tensor *x)
+{
+    struct op_window w = op_window_lift(window, 3);
+    struct pool_windows p = {};
+
+    for (int k = 0; k < 3; k++) {
+        p.in[k] = (int32_t)w.in[k];
+        p.out[k] = (int32_t)w.out[k];
+        p.kernel[k] = (int32_t)w.kernel[k];
+        p.stride[k] = (int32_t)w.stride[k];
+        p.dilation[k] = (int32_t)w.dilation[k];
+        p.lo[k] = (int32_t)w.pad_lo[k];
+    }
+    p.c = (uint32_t)x->shape.dim[1];
+    p.n = (uint64_t)x->shape.dim[0];
+    return p;
+}
+
+/* Elements of x, or windows, times channels. */
+static inline uint64_t pool_size(const struct pool_windows *w, const int32_t *space)
+{
+    return w->n * (uint64_t)space[0] * (uint64_t)space[1] * (uint64_t)space[2] * w->c;
+}
+
+/* A launch over packs of N channels in `space`, which is w->in or w->out. */
+static inline void pool_walk(struct pool_windows *w, const int32_t *space, uint32_t n)
+{
+    w->packs = pool_size(w, space) / n;
+    w->pixel = op_divisor_of(w->c / n);
+    for (int k = 0; k < 3; k++)
+        w->space[k] = op_divisor_of((uint64_t)space[k]);
+}
+
+/* Which channels of which place and image are thread i's. */
+struct pool_place {
+    uint64_t image;
+    int32_t at[3];
+    uint32_t channel;
+};
+
+template <int N>
+__device__ static inline struct pool_place pool_place_of(const struct pool_windows &w, uint64_t i)
+{
+    struct pool_place p;
+
+    p.channel = (uint32_t)op_digit(&i, w.pixel) * N;
+    for (int k = 3; k-- > 0;)
+        p.at[k] = (int32_t)op_digit(&i, w.space[k]);
+    p.image = i;
+    return p;
+}
+
+/* Number of the first of N channels at `at` of the image, in `space`. */
+__device__ static inline uint64_t pool_index(const struct pool_windows &w, const int32_t *space,
+                                             const struct pool_place &p, int32_t a, int32_t b, int32_t c)
+{
+    return (((p.image * (uint64_t)space[0] + (uint64_t)a) * (uint64_t)space[1] + (uint64_t)b) *
+                (uint64_t)space[2] + (uint64_t)c) * w.c + p.channel;
+}
+
+/* Along axis k: taps tap .. tap + n of window e are inside, the first at element `at`. */
+struct pool_taps {
+    int32_t tap, at, n;
+};
+
+__device__ static inline struct pool_taps pool_taps_of(const struct pool_windows &w, int k, int32_t e)
+{
+    int64_t start = (int64_t)e * w.stride[k] - w.lo[k], step = w.dilation[k];
+    int64_t first = start < 0 ? (-start + step - 1) / step : 0;
+    int64_t room = w.in[k] - 1 - start;
+    int64_t last = room < 0 ? -1 : room / step;
+
+    last = last < w.kernel[k] - 1 ? last : w.kernel[k] - 1;
+    return { (int32_t)first, (int32_t)(start + first * step), last >= first ? (int32_t)(last - first + 1) : 0 };
+}
+
+/* Along axis k: windows first .. last may read element p; pool_tap() tells by which tap, -1: by none. */
+struct pool_span {
+    int32_t first, last;
+};
+
+__device__ static inline struct pool_span pool_span_of(const struct pool_windows &w, int k, int32_t p)
+{
+    int64_t at = (int64_t)p + w.lo[k], reach = (int64_t)(w.kernel[k] - 1) * w.dilation[k];
+    int64_t first = at > reach ? (at - reach + w.stride[k] - 1) / w.stride[k] : 0;
+    int64_t last = at / w.stride[k];
+
+    return { (int32_t)(first < w.out[k] ? first : w.out[k]),
+             (int32_t)(last < w.out[k] - 1 ? last : w.out[k] - 1) };
+}
+
+__device__ static inline int32_t pool_tap(const struct pool_windows &w, int k, int32_t e, int32_t p)
+{
+    int64_t from = (int64_t)p + w.lo[k] - (int64_t)e * w.stride[k];
+
+    return from % w.dilation[k] == 0 ? (int32_t)(from / w.dilation[k]) : -1;
+}
+
+/* Adds up at most 32 numbers, then those sums: the error does not grow with the window. */
+template <int N> struct pool_sum {
+    float sum[N] = {}, part[N] = {};
+    uint32_t n = 0;
+
+    /* Behind the adding to part. */
+    __device__ void counted()
+    {
+        if (++n % 32 == 0)
+            flush();
+    }
+
+    __device__ void flush()
+    {
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            sum[k] += part[k];
+            part[k] = 0;
+        }
+    }
+};
+
+/* Runs a statement with N = 16 bytes of T_, where channels and memory allow it, or 1. */
+#define POOL_PACKED(T_, w_, aligned_, ...)                                                             \
+    if ((w_)->c % op_pack<T_>::N == 0 && (aligned_)) {                                                 \
+        constexpr int N = (int)op_pack<T_>::N;                                                         \
+        __VA_ARGS__;                                                                                   \
+    } else {                                                                                           \
+        constexpr int N = 1;                                                                           \
+        __VA_ARGS__;                                                                                   \
+    }
+
+/* ... within which a kernel is launched; its last argument is the windows, or begins with them. */
+#define POOL_LAUNCH(kernel_, w_, space_, stream_, ...)                                                 \
+    do {                                                                                               \
+        pool_walk(w_, (w_)->space_, N);                                                                \
+        CUDA_LAUNCH(kernel_, op_blocks((w_)->packs, OP_THREADS), OP_THREADS, 0, stream_, __VA_ARGS__); \
+    } while (0)
+
+#endif

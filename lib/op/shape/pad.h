@@ -1,0 +1,17 @@
+/* pad.h - what Pad settles at load, for its kernels. */
+#ifndef OP_SHAPE_PAD_H
+#define OP_SHAPE_PAD_H
+
+#include <stdint.h>
+
+#include "tensor/tensor.h"
+
+enum pad_mode { PAD_CONSTANT, PAD_REFLECT, PAD_EDGE, PAD_WRAP };
+
+struct pad { /* op_def.param */
+    enum pad_mode mode;
+    int64_t before[TENSOR_MAX_RANK], behind[TENSOR_MAX_RANK];
+    float value; /* of the attribute */
+};
+
+#endif

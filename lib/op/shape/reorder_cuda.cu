@@ -1,0 +1,128 @@
+/* reorder_cuda.cu - see reorder.c: [n, c, inner] to [n, inner, c] or back, which is n matrices transposed. */
+#include "op/op_cuda.cuh"
+
+/* x [batch, rows, cols] -> y [batch, cols, rows], or y += . A block takes tiles of 2^log_rows x 2^log_cols numbers,
+ * a grid apart, through shared memory: read along cols, written along rows, both as they lie in memory.
+ * V numbers an access: rows and cols are multiples of it, x and y aligned. */
+struct turn {
+    size_t rows, cols, tiles, across, down; /* tiles in all; in a matrix along cols, and along rows */
+    unsigned log_rows, log_cols, pitch;     /* of the tile; numbers from a row of it to the next */
+};
+
+static constexpr unsigned TILE = 4096, TURN_THREADS = 256;
+
+template <typename T, size_t V> __global__ void turn_tiles(const T *x, T *y, struct turn t, bool add)
+{
+    CUDA_SHARED(T, tile);
+    const unsigned steps = TILE / V;
+
+    for (size_t i = blockIdx.x; i < t.tiles; i += gridDim.x) {
+        size_t row = i / t.across, col = (i - row * t.across) << t.log_cols, matrix = row / t.down;
+        size_t base = matrix * t.rows * t.cols;
+
+        row = (row - matrix * t.down) << t.log_rows;
+#pragma unroll 8
+        for (unsigned e = threadIdx.x; e < steps; e += TURN_THREADS) {
+            unsigned r = e * V >> t.log_cols, k = e * V & ((1u << t.log_cols) - 1);
+
+            if (row + r < t.rows && col + k < t.cols)
+                *(op_pack<T, V> *)(tile + r * t.pitch + k) =
+                    *(const op_pack<T, V> *)(x + base + (row + r) * t.cols + col + k);
+        }
+        __syncthreads();
+#pragma unroll 8
+        for (unsigned e = threadIdx.x; e < steps; e += TURN_THREADS) {
+            unsigned k = e * V >> t.log_rows, r = e * V & ((1u << t.log_rows) - 1);
+
+            if (row + r < t.rows && col + k < t.cols) {
+                op_pack<T, V> *to = (op_pack<T, V> *)(y + base + (col + k) * t.rows + row + r), out;
+
+                if (add)
+                    out = *to;
+#pragma unroll
+                for (size_t v = 0; v < V; v++) {
+                    T one = tile[(r + v) * t.pitch + k];
+
+                    out.v[v] = add ? op_narrow<T>(op_wide(out.v[v]) + op_wide(one)) : one;
+                }
+                *to = out;
+            }
+        }
+        __syncthreads();
+    }
+}
+
+static unsigned log_of(size_t n, unsigned most)
+{
+    unsigned log = 0;
+
+    while (log < most && ((size_t)1 << log) < n)
+        log++;
+    return log;
+}
+
+/* 64 x 64, or as long along one side as the other is short; at least V along both. */
+template <typename T, size_t V> static struct turn turn_of(size_t batch, size_t rows, size_t cols)
+{
+    const unsigned all = log_of(TILE, 31), least = log_of(V, 31);
+    struct turn t = { rows, cols, 0, 0, 0, log_of(rows, all / 2), 0, 0 };
+
+    t.log_rows = t.log_rows < least ? least : t.log_rows;
+    t.log_cols = log_of(cols, all - t.log_rows);
+    t.log_cols = t.log_cols < least ? least : t.log_cols;
+    t.log_rows = all - t.log_cols; /* what cols leave */
+    t.across = (cols + ((size_t)1 << t.log_cols) - 1) >> t.log_cols;
+    t.down = (rows + ((size_t)1 << t.log_rows) - 1) >> t.log_rows;
+    t.tiles = batch * t.across * t.down;
+    /* So that what the lanes of a warp read lies in different banks, of 4 bytes. */
+    t.pitch = (1u << t.log_cols) + (unsigned)(4 / sizeof(T)) * (t.log_rows < 5 ? 32u >> t.log_rows : 1);
+    return t;
+}
+
+template <typename T, size_t V>
+static int launch(cudaStream_t s, const void *x, void *y, size_t batch, size_t rows, size_t cols, bool add,
+                  struct err *err)
+{
+    struct turn t = turn_of<T, V>(batch, rows, cols);
+    size_t shared = ((size_t)t.pitch << t.log_rows) * sizeof(T);
+
+    CUDA_LAUNCH((turn_tiles<T, V>), op_blocks(t.tiles, 1), TURN_THREADS, shared, s, (const T *)x, (T *)y, t, add);
+    return cuda_launched(err);
+}
+
+/* y = x or y += x, of one shape and type; where both have one layout they are moved as they are. */
+static int reorder(const struct op_call *c, const struct tensor *x, const struct tensor *y, bool add, struct err *err)
+{
+    size_t n = (size_t)tensor_elements(x), batch, channels, inner, rows, cols;
+    cudaStream_t s = op_stream(c);
+
+    if (n == 0)
+        return 0;
+    if (x->layout == y->layout)
+        OP_FLOATS(y->dtype, return op_each(s, (T *)y->data, n, add, op_same(), err, (const T *)x->data));
+    batch = (size_t)x->shape.dim[0];
+    channels = (size_t)x->shape.dim[1];
+    inner = n / batch / channels;
+    rows = x->layout == TENSOR_PLAIN ? channels : inner;
+    cols = x->layout == TENSOR_PLAIN ? inner : channels;
+    if (x->dtype == TENSOR_F32)
+        return launch<float, 1>(s, x->data, y->data, batch, rows, cols, add, err);
+    OP_FLOATS(x->dtype,
+              return rows % 2 == 0 && cols % 2 == 0 && op_aligned(x->data) && op_aligned(y->data)
+                         ? launch<T, 2>(s, x->data, y->data, batch, rows, cols, add, err)
+                         : launch<T, 1>(s, x->data, y->data, batch, rows, cols, add, err));
+}
+
+static int forward(const struct op_call *c, struct err *err)
+{
+    return reorder(c, c->in[0], c->out[0], false, err);
+}
+
+static int backward(const struct op_call *c, struct err *err)
+{
+    if (c->dout[0] == NULL || c->din[0] == NULL)
+        return op_cuda_zero(c, err);
+    return reorder(c, c->dout[0], c->din[0], op_cuda_adds(c, 0), err);
+}
+
+OP_CUDA(op_reorder, .fwd = forward, .bwd = backward);

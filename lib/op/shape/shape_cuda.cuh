@@ -1,0 +1,58 @@
+/* shape_cuda.cuh - what kernels share that move numbers without computing: by their size, whatever they
+ * are. */
+#ifndef OP_SHAPE_SHAPE_CUDA_CUH
+#define OP_SHAPE_SHAPE_CUDA_CUH
+
+#include <string.h>
+
+#include "op/op_cuda.cuh"
+
+/* Calls body with U, an unsigned integer of as many bytes: OP_SIZES(size, { ... U ... }). */
+#define OP_SIZES(size_, ...)                                                                           \
+    switch (size_) {                                                                                   \
+    case 1: { using U = uint8_t; __VA_ARGS__; break; }                                                 \
+    case 2: { using U = uint16_t; __VA_ARGS__; break; }                                                \
+    case 8: { using U = uint64_t; __VA_ARGS__; break; }                                                \
+    default: { using U = uint32_t; __VA_ARGS__; break; }                                               \
+    }
+
+/* dx += x, of dx's type. */
+static inline int shape_cuda_add(const struct op_call *c, const struct tensor *dx, const void *x,
+                                 struct err *err)
+{
+    OP_FLOATS(dx->dtype, return op_each(op_stream(c), (T *)dx->data, (size_t)tensor_elements(dx), true,
+                                        op_same(), err, (const T *)x));
+    return 0;
+}
+
+/* y [n] becomes what is at `there` of the GPU, or `here`. */
+template <typename U> __global__ void shape_fill(U *y, size_t n, const U *there, U here)
+{
+    U value = there != NULL ? *there : here;
+
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
+        y[i] = value;
+}
+
+/* Every element of y; there and here NULL: zero. */
+static inline int shape_cuda_fill(const struct op_call *c, const struct tensor *y, const void *there,
+                                  const void *here, struct err *err)
+{
+    size_t size = tensor_dtype_bytes(y->dtype), n = (size_t)tensor_elements(y);
+
+    if (there == NULL && here == NULL)
+        return cuda_fill(y->data, 0, n * size, c->run->queue, err);
+    if (n == 0)
+        return 0;
+    OP_SIZES(size, {
+        U value = 0;
+
+        if (here != NULL)
+            memcpy(&value, here, sizeof(value));
+        CUDA_LAUNCH((shape_fill<U>), op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c), (U *)y->data, n,
+                    (const U *)there, value);
+    });
+    return cuda_launched(err);
+}
+
+#endif

@@ -1,0 +1,163 @@
+/* look_cuda.cu - one pass over numbers: the sum of squares, the checksum of base/checksum.h, and whether
+ * one is NaN or infinite; and a block that joins what the others found. */
+#include "optim/optim_cuda_priv.cuh"
+
+static constexpr unsigned CHUNKS = CUDA_LOOK_FLOATS / OPTIM_CHUNK; /* of a block */
+
+namespace {
+
+struct factors {
+    uint32_t of[CHECKSUM_COLUMNS];
+};
+
+struct factors all_factors(void)
+{
+    struct factors f;
+
+    for (unsigned c = 0; c < CHECKSUM_COLUMNS; c++)
+        f.of[c] = checksum_factor[c];
+    return f;
+}
+
+/* What a thread or a block has found so far. */
+struct found {
+    double squares = 0;
+    unsigned long long sum = 0; /* of the checksum, mod CHECKSUM_MODULUS */
+    bool bad = false;
+};
+
+/* x mod 2^24 - 3 but for its size: below 2^24 + 3 (x >> 24). */
+__device__ static inline unsigned long long fold(unsigned long long x)
+{
+    return (x & 0xffffff) + 3 * (x >> 24);
+}
+
+__device__ static inline float limited(float x, float limit)
+{
+    x = x > limit ? limit : x;
+    return x < -limit ? -limit : x; /* a NaN stays one */
+}
+
+/* Four elements: at most 2^32 * 2^8 * 2^9 each into *sum. */
+template <bool WHOLE>
+__device__ static inline void look_at_four(float *x, const optim_range &r, unsigned e, uint32_t row_weight,
+                                           const uint32_t factor[4], bool squares, float clip,
+                                           struct found *f, unsigned long long *sum)
+{
+    optim_four q = optim_load<WHOLE>(x, r, e);
+
+#pragma unroll
+    for (unsigned j = 0; j < 4; j++) {
+        uint32_t word = __float_as_uint(q.v[j]);
+
+        *sum += (unsigned long long)word * (row_weight * factor[j]);
+        f->bad = f->bad || (word & 0x7f800000) == 0x7f800000;
+    }
+    if (!squares)
+        return;
+    if (clip > 0) {
+#pragma unroll
+        for (unsigned j = 0; j < 4; j++)
+            q.v[j] = limited(q.v[j], clip);
+        optim_store<WHOLE>(x, r, e, q);
+    }
+#pragma unroll
+    for (unsigned j = 0; j < 4; j++)
+        f->squares += (double)q.v[j] * (double)q.v[j];
+}
+
+/* In thread 0: what the block found. */
+__device__ static inline void join(const struct found &f, struct cuda_look *out)
+{
+    double squares = optim_block_sum(f.squares);
+    /* 256 sums below 2^24, and above them how many threads found something bad */
+    unsigned long long rest = optim_block_sum(f.sum % CHECKSUM_MODULUS + (f.bad ? 1ull << 40 : 0));
+
+    if (threadIdx.x == 0) {
+        out->squares = squares;
+        out->checksum = (uint32_t)((rest & ((1ull << 40) - 1)) % CHECKSUM_MODULUS);
+        out->bad = rest >> 40 != 0;
+    }
+}
+
+/* A block looks at CHUNKS chunks. Without a table of them x is [n] and chunk i begins at 4096 i. Chunks
+ * below n_squared are squared, and before limited if clip > 0: then x is written. */
+__global__ void look_kernel(float *x, const struct optim_chunk *chunks, size_t n_chunks, size_t n,
+                            size_t n_squared, float clip, struct factors factors, struct cuda_look *out)
+{
+    const unsigned column = threadIdx.x * 4 % CHECKSUM_COLUMNS;
+    const uint32_t factor[4] = { factors.of[column], factors.of[column + 1], factors.of[column + 2],
+                                 factors.of[column + 3] };
+    size_t i = (size_t)blockIdx.x * CHUNKS, end = i + CHUNKS < n_chunks ? i + CHUNKS : n_chunks;
+    struct found f;
+
+    for (; i < end; i++) {
+        size_t at = i * OPTIM_CHUNK;
+        uint32_t here = n - at < OPTIM_CHUNK ? (uint32_t)(n - at) : OPTIM_CHUNK;
+        const optim_range r(chunks != NULL ? chunks[i] : optim_chunk{ at, here, 0 });
+        unsigned first_row = (unsigned)(r.base % OPTIM_CHUNK) / CHECKSUM_COLUMNS;
+        unsigned long long sum = 0; /* of at most 16 elements: below 2^53 */
+
+        for (unsigned e = threadIdx.x * 4; e < r.hi; e += OPTIM_THREADS * 4) {
+            uint32_t row_weight = OPTIM_CHUNK / CHECKSUM_COLUMNS - first_row - e / CHECKSUM_COLUMNS;
+
+            if (r.has_four(e))
+                look_at_four<true>(x, r, e, row_weight, factor, i < n_squared, clip, &f, &sum);
+            else
+                look_at_four<false>(x, r, e, row_weight, factor, i < n_squared, clip, &f, &sum);
+        }
+        /* folded twice below 2^25, times 24 bits, folded below 2^28: no number of chunks is too much */
+        f.sum += fold(fold(fold(sum)) * checksum_key(r.base / OPTIM_CHUNK));
+    }
+    join(f, out + blockIdx.x);
+}
+
+/* One block: thread t has parts t, t + 256, ... in their order. */
+__global__ void join_kernel(const struct cuda_look *parts, size_t n, struct cuda_look *out)
+{
+    struct found f;
+
+    for (size_t i = threadIdx.x; i < n; i += OPTIM_THREADS) {
+        struct cuda_look p = parts[i];
+
+        f.squares += p.squares;
+        f.sum += p.checksum;
+        f.bad = f.bad || p.bad != 0;
+    }
+    join(f, out);
+}
+
+} // namespace
+
+size_t optim_look_room(size_t n_chunks)
+{
+    return (n_chunks + CHUNKS - 1) / CHUNKS;
+}
+
+static int run_look(float *x, const struct optim_chunk *chunks, size_t n_chunks, size_t n, size_t n_squared,
+                    float clip, struct cuda_look *there, struct cuda_look *room, cudaStream_t s,
+                    struct err *err)
+{
+    size_t blocks = optim_look_room(n_chunks);
+
+    if (blocks > 0)
+        CUDA_LAUNCH(look_kernel, (unsigned)blocks, OPTIM_THREADS, 0, s, x, chunks, n_chunks, n, n_squared,
+                    clip, all_factors(), room);
+    CUDA_LAUNCH(join_kernel, 1, OPTIM_THREADS, 0, s, (const struct cuda_look *)room, blocks, there);
+    return cuda_launched(err);
+}
+
+int optim_look_at(float *g, const struct optim_chunk *chunks, size_t n_chunks, size_t n_params, float clip,
+                  struct cuda_look *there, struct cuda_look *room, cudaStream_t s, struct err *err)
+{
+    return run_look(g, chunks, n_chunks, 0, n_params, clip, there, room, s, err);
+}
+
+int cuda_look(const float *x, size_t n, struct cuda_look *there, struct cuda_stream *s, struct err *err)
+{
+    size_t n_chunks = (n + OPTIM_CHUNK - 1) / OPTIM_CHUNK;
+
+    /* nothing is written without a limit */
+    return run_look((float *)(uintptr_t)x, NULL, n_chunks, n, n_chunks, 0, there, there + 1, cuda_queue(s),
+                    err);
+}

@@ -1,0 +1,141 @@
+/* optim_cuda.cu - a row at work on a GPU: its parameters and the statistics, cut into chunks. */
+#include <stdlib.h>
+
+#include "optim/optim_cuda_priv.cuh"
+
+struct cuda_optim {
+    const struct optim_row *row;
+    double average;
+    struct optim_table table;
+    struct cuda_look *room; /* of the GPU, like all that the table points to; owned */
+};
+
+/* Calls nothing of CUDA: [n_params + n_statistics] owners, and how many chunks they have. */
+static uint64_t fill_owners(const struct optim_opts *opts, const struct cuda_statistic *statistics,
+                            uint32_t n_statistics, struct optim_owner *owners, struct optim_chunk *chunks)
+{
+    uint64_t n_chunks = 0;
+
+    for (uint32_t i = 0; i < opts->n_params + n_statistics; i++) {
+        const struct optim_param *p = i < opts->n_params ? &opts->params[i] : NULL;
+        const struct cuda_statistic *s = p == NULL ? &statistics[i - opts->n_params] : NULL;
+        size_t at = p != NULL ? p->first : s->first, end = at + (p != NULL ? p->n : s->n);
+        uint64_t first_chunk = n_chunks;
+
+        for (; at < end; n_chunks++) {
+            size_t cut = (at / OPTIM_CHUNK + 1) * OPTIM_CHUNK, to = cut < end ? cut : end;
+
+            if (chunks != NULL)
+                chunks[n_chunks] = { at, (uint32_t)(to - at), i };
+            at = to;
+        }
+        if (owners != NULL)
+            owners[i] = { .rate_factor = p != NULL ? p->rate_factor : 0,
+                          .weight_decay = p != NULL ? p->weight_decay : 0,
+                          .first_chunk = (uint32_t)first_chunk,
+                          .n_chunks = (uint32_t)(n_chunks - first_chunk),
+                          .keep = s != NULL ? s->keep : 0,
+                          .adapts = p != NULL && p->adapts };
+    }
+    return n_chunks;
+}
+
+static int open_tables(struct cuda_optim *o, const struct optim_opts *opts,
+                       const struct cuda_statistic *statistics, uint32_t n_statistics, struct err *err)
+{
+    struct optim_table *t = &o->table;
+    size_t n_owners = (size_t)opts->n_params + n_statistics;
+    uint64_t n_chunks = fill_owners(opts, statistics, n_statistics, NULL, NULL);
+    struct optim_owner *owners;
+    struct optim_chunk *chunks;
+    int rc;
+
+    if (n_chunks > INT32_MAX)
+        return err_set(err, ERR_INPUT, "the optimizer has %llu chunks of %u numbers to move, a GPU takes %d",
+                       (unsigned long long)n_chunks, OPTIM_CHUNK, INT32_MAX);
+    owners = (struct optim_owner *)calloc(n_owners + 1, sizeof(*owners));
+    chunks = (struct optim_chunk *)calloc(n_chunks + 1, sizeof(*chunks));
+    if (owners == NULL || chunks == NULL) {
+        rc = err_set(err, ERR_NOMEM, "out of memory");
+    } else {
+        t->n_chunks = (uint32_t)fill_owners(opts, statistics, n_statistics, owners, chunks);
+        t->n_params = opts->n_params;
+        t->n_param_chunks = t->n_chunks;
+        if (n_statistics > 0)
+            t->n_param_chunks = owners[opts->n_params].first_chunk;
+        rc = cuda_bring(&t->owners, owners, n_owners * sizeof(*owners), err);
+        if (rc == 0)
+            rc = cuda_bring(&t->chunks, chunks, t->n_chunks * sizeof(*chunks), err);
+    }
+    free(owners);
+    free(chunks);
+    return rc;
+}
+
+static int open_room(struct cuda_optim *o, struct err *err)
+{
+    struct optim_table *t = &o->table;
+    int rc = cuda_alloc((void **)&o->room, optim_look_room(t->n_chunks) * sizeof(*o->room), err);
+
+    if (rc == 0 && optim_row_measures(o->row))
+        rc = cuda_alloc((void **)&t->sums, t->n_param_chunks * sizeof(*t->sums), err);
+    if (rc == 0 && optim_row_measures(o->row))
+        rc = cuda_alloc((void **)&t->ratios, t->n_params * sizeof(*t->ratios), err);
+    return rc;
+}
+
+int cuda_optim_open(const struct optim_opts *opts, const struct cuda_statistic *statistics,
+                    uint32_t n_statistics, struct cuda_optim **out, struct err *err)
+{
+    struct cuda_optim *o = (struct cuda_optim *)calloc(1, sizeof(*o));
+    int rc;
+
+    if (o == NULL)
+        return err_set(err, ERR_NOMEM, "optimizer: out of memory");
+    o->row = optim_row_find(opts->def->name);
+    o->average = opts->average;
+    if (o->row == NULL)
+        rc = err_set(err, ERR_DEVICE, "there are no kernels for it");
+    else
+        rc = open_tables(o, opts, statistics, n_statistics, err);
+    if (rc == 0)
+        rc = open_room(o, err);
+    if (rc < 0) {
+        cuda_optim_close(o);
+        return err_wrap(err, rc, "optimizer %s on the GPU", opts->def->name);
+    }
+    *out = o;
+    return 0;
+}
+
+void cuda_optim_close(struct cuda_optim *o)
+{
+    if (o == NULL)
+        return;
+    cuda_free((void *)o->table.chunks);
+    cuda_free((void *)o->table.owners);
+    cuda_free(o->table.sums);
+    cuda_free(o->table.ratios);
+    cuda_free(o->room);
+    free(o);
+}
+
+int cuda_optim_look(struct cuda_optim *o, float *g, float clip, struct cuda_look *there,
+                    struct cuda_stream *s, struct err *err)
+{
+    const struct optim_table *t = &o->table;
+
+    return optim_look_at(g, t->chunks, t->n_chunks, t->n_param_chunks, clip, there, o->room, cuda_queue(s),
+                         err);
+}
+
+int cuda_optim_update(struct cuda_optim *o, const struct optim_hyper *h, const struct optim_state *state,
+                      float share, struct cuda_stream *s, struct err *err)
+{
+    struct optim_arrays a = { .w = state->w, .g = state->g, .slots = {},
+                              .average = o->average > 0 ? state->average : NULL };
+
+    for (uint32_t k = 0; k < OPTIM_MAX_SLOTS; k++)
+        a.slots[k] = state->slots[k];
+    return optim_row_update(o->row, &o->table, h, &a, o->average, share, cuda_queue(s), err);
+}

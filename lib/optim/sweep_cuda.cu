@@ -1,0 +1,431 @@
+/* sweep_cuda.cu - the rows of optim/optim.h as kernels: one sweep over the weights of all parameters, and of
+ * statistics. Formulas and their order are those of the loops in sgd.c, adagrad.c and adam.c; here a
+ * multiplication and the addition behind it may be one operation. */
+#include <math.h>
+#include <string.h>
+
+#include "optim/optim_cuda_priv.cuh"
+
+extern "C" {
+#include "base/power.h"
+}
+
+namespace {
+
+/* Coefficients of a step; doubles become those of an owner. */
+struct step {
+    float scale, momentum, epsilon;
+    float beta1, rest1, beta2, rest2;
+    float mean; /* 1 / (1 - beta1^t) */
+    float root; /* 1 / sqrt(1 - beta2^t) */
+    float keep_average, rest_average; /* of the average of the weights */
+    float share;
+    double learning_rate;
+    double rate; /* the same, for some rows with the correction of the mean in it */
+    bool decouples; /* weights are multiplied first: no decay of gradients */
+};
+
+struct own { /* of the owner of a chunk */
+    float rate, decay, keep;
+};
+
+__device__ static inline own own_of(const step &k, const optim_owner &o, double ratio)
+{
+    double decay = o.weight_decay;
+
+    return { (float)(k.rate * o.rate_factor * ratio), k.decouples ? 0.0f : (float)decay,
+             k.decouples ? (float)(1 - k.learning_rate * o.rate_factor * decay) : 1.0f };
+}
+
+/* ---- rows: what an element needs. w, g, s: weight, gradient, slots ---- */
+
+enum { SLOT0 = 1, SLOT1 = 2, SLOT2 = 4, GRADIENT = 1 << OPTIM_MAX_SLOTS, WEIGHT = GRADIENT << 1 };
+
+struct sgd {
+    static constexpr unsigned READS = GRADIENT, WRITES = WEIGHT;
+
+    __device__ static void move(const step &k, const own &c, float &w, float g, float *)
+    {
+        w -= c.rate * (g * k.scale + c.decay * w);
+    }
+};
+
+template <bool NESTEROV> struct momentum {
+    static constexpr unsigned READS = GRADIENT | SLOT0, WRITES = WEIGHT | SLOT0;
+
+    __device__ static void move(const step &k, const own &c, float &w, float g, float *s)
+    {
+        float d = g * k.scale + c.decay * w;
+
+        s[0] = k.momentum * s[0] + d;
+        w -= c.rate * (NESTEROV ? d + k.momentum * s[0] : s[0]);
+    }
+};
+
+struct adagrad {
+    static constexpr unsigned READS = GRADIENT | SLOT0, WRITES = WEIGHT | SLOT0;
+
+    __device__ static void move(const step &k, const own &c, float &w, float g, float *s)
+    {
+        float d = g * k.scale + c.decay * w;
+
+        s[0] += d * d;
+        w -= c.rate * (d / (sqrtf(s[0]) + k.epsilon));
+    }
+};
+
+/* Slots: squares, momentum, mean. */
+template <bool MOMENTUM, bool CENTERED> struct rmsprop {
+    static constexpr unsigned SLOTS = SLOT0 | (MOMENTUM ? SLOT1 : 0) | (CENTERED ? SLOT2 : 0);
+    static constexpr unsigned READS = GRADIENT | SLOTS, WRITES = WEIGHT | SLOTS;
+
+    __device__ static void move(const step &k, const own &c, float &w, float g, float *s)
+    {
+        float d = g * k.scale + c.decay * w, x, u;
+
+        x = s[0] = k.beta2 * s[0] + k.rest2 * (d * d);
+        if (CENTERED) {
+            s[2] = k.beta2 * s[2] + k.rest2 * d;
+            x -= s[2] * s[2];
+            x = x < 0 ? 0 : x;
+        }
+        u = d / (sqrtf(x) + k.epsilon);
+        if (MOMENTUM)
+            u = s[1] = k.momentum * s[1] + u;
+        w -= c.rate * u;
+    }
+};
+
+__device__ static inline void move_moments(const step &k, float d, float *s)
+{
+    s[0] = k.beta1 * s[0] + k.rest1 * d;
+    s[1] = k.beta2 * s[1] + k.rest2 * (d * d);
+}
+
+struct adam {
+    static constexpr unsigned READS = GRADIENT | SLOT0 | SLOT1, WRITES = WEIGHT | SLOT0 | SLOT1;
+
+    __device__ static void move(const step &k, const own &c, float &w, float g, float *s)
+    {
+        move_moments(k, g * k.scale + c.decay * w, s);
+        w = w * c.keep - c.rate * (s[0] / (sqrtf(s[1]) * k.root + k.epsilon));
+    }
+};
+
+struct adamax {
+    static constexpr unsigned READS = GRADIENT | SLOT0 | SLOT1, WRITES = WEIGHT | SLOT0 | SLOT1;
+
+    __device__ static void move(const step &k, const own &c, float &w, float g, float *s)
+    {
+        float d = g * k.scale + c.decay * w;
+        float was = k.beta2 * s[1], is = fabsf(d) + k.epsilon;
+
+        s[0] = k.beta1 * s[0] + k.rest1 * d;
+        s[1] = was > is ? was : is; /* a NaN in g stays one */
+        w -= c.rate * (s[0] / s[1]);
+    }
+};
+
+struct lion {
+    static constexpr unsigned READS = GRADIENT | SLOT0, WRITES = WEIGHT | SLOT0;
+
+    __device__ static void move(const step &k, const own &c, float &w, float g, float *s)
+    {
+        float d = g * k.scale, u = k.beta1 * s[0] + k.rest1 * d;
+        float sign = (u > 0 ? 1.0f : 0.0f) - (u < 0 ? 1.0f : 0.0f);
+
+        s[0] = k.beta2 * s[0] + k.rest2 * d;
+        w -= c.rate * (sign + (u - u) + c.decay * w); /* u - u: a NaN stays one */
+    }
+};
+
+/* lars and lamb: sweep, and measure, whose second norm is that of the numbers it returns. */
+struct lars {
+    static constexpr unsigned READS = GRADIENT | SLOT0, WRITES = WEIGHT | SLOT0;
+
+    __device__ static void move(const step &k, const own &c, float &w, float g, float *s)
+    {
+        s[0] = k.momentum * s[0] + c.rate * (g * k.scale + c.decay * w);
+        w -= s[0];
+    }
+};
+
+struct lars_measure {
+    static constexpr unsigned READS = GRADIENT, WRITES = 0;
+
+    __device__ static float move(const step &, const own &, float, float g, float *) { return g; }
+};
+
+__device__ static inline float lamb_update(const step &k, const own &c, float w, const float *s)
+{
+    return s[0] * k.mean / (sqrtf(s[1]) * k.root + k.epsilon) + c.decay * w;
+}
+
+struct lamb {
+    static constexpr unsigned READS = SLOT0 | SLOT1, WRITES = WEIGHT; /* the gradient is in the moments */
+
+    __device__ static void move(const step &k, const own &c, float &w, float, float *s)
+    {
+        w -= c.rate * lamb_update(k, c, w, s);
+    }
+};
+
+struct lamb_measure {
+    static constexpr unsigned READS = GRADIENT | SLOT0 | SLOT1, WRITES = SLOT0 | SLOT1;
+
+    __device__ static float move(const step &k, const own &c, float w, float g, float *s)
+    {
+        move_moments(k, g * k.scale, s);
+        return lamb_update(k, c, w, s);
+    }
+};
+
+/* Of norms of the weights and of the other thing, both above 0. */
+enum ratio { RATIO_NONE, RATIO_LARS, RATIO_LAMB };
+
+/* ---- kernels ---- */
+
+/* Calls f(j, w, g, s) for four elements; j: which of them. */
+template <bool WHOLE, unsigned READS, unsigned WRITES, typename F>
+__device__ static inline optim_four visit(const optim_arrays &a, const optim_range &r, unsigned e, F f)
+{
+    optim_four w = optim_load<WHOLE>(a.w, r, e), g = {}, s[OPTIM_MAX_SLOTS] = {};
+
+    if (READS & GRADIENT)
+        g = optim_load<WHOLE>(a.g, r, e);
+#pragma unroll
+    for (unsigned i = 0; i < OPTIM_MAX_SLOTS; i++)
+        if (READS & 1u << i)
+            s[i] = optim_load<WHOLE>(a.slots[i], r, e);
+#pragma unroll
+    for (unsigned j = 0; j < 4; j++) {
+        float own_slots[OPTIM_MAX_SLOTS];
+
+#pragma unroll
+        for (unsigned i = 0; i < OPTIM_MAX_SLOTS; i++)
+            own_slots[i] = s[i].v[j];
+        f(j, w.v[j], g.v[j], own_slots);
+#pragma unroll
+        for (unsigned i = 0; i < OPTIM_MAX_SLOTS; i++)
+            s[i].v[j] = own_slots[i];
+    }
+    if (WRITES & WEIGHT)
+        optim_store<WHOLE>(a.w, r, e, w);
+#pragma unroll
+    for (unsigned i = 0; i < OPTIM_MAX_SLOTS; i++)
+        if (WRITES & 1u << i)
+            optim_store<WHOLE>(a.slots[i], r, e, s[i]);
+    return w;
+}
+
+/* average = keep average + rest w, or w itself. */
+template <bool WHOLE>
+__device__ static inline void move_average(float *average, const optim_range &r, unsigned e,
+                                           const optim_four &w, float keep, float rest)
+{
+    optim_four m = w;
+
+    if (keep > 0) {
+        m = optim_load<WHOLE>(average, r, e);
+#pragma unroll
+        for (unsigned j = 0; j < 4; j++)
+            m.v[j] = keep * m.v[j] + rest * w.v[j];
+    }
+    optim_store<WHOLE>(average, r, e, m);
+}
+
+template <bool WHOLE, typename ROW>
+__device__ static inline void sweep_four(const optim_arrays &a, const optim_range &r, unsigned e,
+                                         const step &k, const own &c)
+{
+    optim_four w = visit<WHOLE, ROW::READS, ROW::WRITES>(
+        a, r, e, [&](unsigned, float &x, float g, float *s) { ROW::move(k, c, x, g, s); });
+
+    if (a.average != NULL)
+        move_average<WHOLE>(a.average, r, e, w, k.keep_average, k.rest_average);
+}
+
+/* w = keep w + (1 - keep) (g share); its average is itself. */
+template <bool WHOLE>
+__device__ static inline void statistic_four(const optim_arrays &a, const optim_range &r, unsigned e,
+                                             float keep, float share)
+{
+    optim_four w = visit<WHOLE, GRADIENT, WEIGHT>(a, r, e, [&](unsigned, float &x, float g, float *) {
+        x = keep * x + (1.0f - keep) * (g * share);
+    });
+
+    if (a.average != NULL)
+        move_average<WHOLE>(a.average, r, e, w, 0, 1);
+}
+
+/* Block i has chunk i. */
+template <typename ROW>
+__global__ void __launch_bounds__(OPTIM_THREADS) sweep(struct optim_table t, struct optim_arrays a, struct step k)
+{
+    const optim_chunk chunk = t.chunks[blockIdx.x];
+    const optim_owner o = t.owners[chunk.owner];
+    const optim_range r(chunk);
+
+    if (chunk.owner >= t.n_params) {
+        for (unsigned e = threadIdx.x * 4; e < r.hi; e += OPTIM_THREADS * 4)
+            if (r.has_four(e))
+                statistic_four<true>(a, r, e, o.keep, k.share);
+            else
+                statistic_four<false>(a, r, e, o.keep, k.share);
+        return;
+    }
+    const own c = own_of(k, o, t.ratios != NULL ? t.ratios[chunk.owner] : 1.0);
+
+    for (unsigned e = threadIdx.x * 4; e < r.hi; e += OPTIM_THREADS * 4)
+        if (r.has_four(e))
+            sweep_four<true, ROW>(a, r, e, k, c);
+        else
+            sweep_four<false, ROW>(a, r, e, k, c);
+}
+
+template <bool WHOLE, typename ROW>
+__device__ static inline void measure_four(const optim_arrays &a, const optim_range &r, unsigned e,
+                                           const step &k, const own &c, double sums[2])
+{
+    visit<WHOLE, ROW::READS, ROW::WRITES>(a, r, e, [&](unsigned j, float &w, float g, float *s) {
+        float u = ROW::move(k, c, w, g, s);
+
+        if (WHOLE || r.has(e + j)) {
+            sums[0] += (double)w * (double)w;
+            sums[1] += (double)u * (double)u;
+        }
+    });
+}
+
+/* Block i has chunk i, of parameters alone: sums of squares of its weights and of what the row says. */
+template <typename ROW>
+__global__ void __launch_bounds__(OPTIM_THREADS) measure(struct optim_table t, struct optim_arrays a, struct step k)
+{
+    const optim_chunk chunk = t.chunks[blockIdx.x];
+    const own c = own_of(k, t.owners[chunk.owner], 1);
+    const optim_range r(chunk);
+    double sums[2] = { 0, 0 };
+
+    for (unsigned e = threadIdx.x * 4; e < r.hi; e += OPTIM_THREADS * 4)
+        if (r.has_four(e))
+            measure_four<true, ROW>(a, r, e, k, c, sums);
+        else
+            measure_four<false, ROW>(a, r, e, k, c, sums);
+    for (unsigned i = 0; i < 2; i++) {
+        double sum = optim_block_sum(sums[i]);
+
+        if (threadIdx.x == 0)
+            t.sums[blockIdx.x][i] = sum;
+    }
+}
+
+/* Block i has parameter i: thread k adds up the sums of its chunks k, k + 256, ... */
+__global__ void find_ratios(struct optim_table t, enum ratio kind, double scale, double trust_coefficient)
+{
+    const optim_owner o = t.owners[blockIdx.x];
+    double norms[2];
+
+    for (unsigned i = 0; i < 2; i++) {
+        double sum = 0;
+
+        for (uint32_t c = threadIdx.x; c < o.n_chunks; c += OPTIM_THREADS)
+            sum += t.sums[o.first_chunk + c][i];
+        norms[i] = sqrt(optim_block_sum(sum));
+    }
+    if (threadIdx.x != 0)
+        return;
+    norms[1] *= kind == RATIO_LARS ? fabs(scale) : 1; /* its gradients are not scaled yet */
+    t.ratios[blockIdx.x] = !o.adapts || norms[0] == 0 || norms[1] == 0 ? 1
+                           : kind == RATIO_LAMB ? norms[0] / norms[1]
+                                                : trust_coefficient * norms[0] /
+                                                      (norms[1] + o.weight_decay * norms[0]);
+}
+
+} // namespace
+
+/* ---- the table ---- */
+
+typedef void kernel(struct optim_table t, struct optim_arrays a, struct step k);
+
+struct optim_row {
+    const char *name;
+    kernel *sweep[2][2]; /* [momentum (momentum row: nesterov)][centered] */
+    bool corrects;       /* the rate has 1 / (1 - beta1^t) in it */
+    bool decouples;
+    kernel *measure;
+    enum ratio ratio;
+};
+
+#define ONE(row_) { { sweep<row_>, sweep<row_> }, { sweep<row_>, sweep<row_> } }
+
+static const struct optim_row rows[] = {
+    { .name = "sgd", .sweep = ONE(sgd) },
+    { .name = "momentum", .sweep = { { sweep<momentum<false>>, sweep<momentum<false>> },
+                                     { sweep<momentum<true>>, sweep<momentum<true>> } } },
+    { .name = "adagrad", .sweep = ONE(adagrad) },
+    { .name = "rmsprop", .sweep = { { sweep<rmsprop<false, false>>, sweep<rmsprop<false, true>> },
+                                    { sweep<rmsprop<true, false>>, sweep<rmsprop<true, true>> } } },
+    { .name = "adam", .sweep = ONE(adam), .corrects = true },
+    { .name = "adamw", .sweep = ONE(adam), .corrects = true, .decouples = true },
+    { .name = "adamax", .sweep = ONE(adamax), .corrects = true },
+    { .name = "lion", .sweep = ONE(lion) },
+    { .name = "lars", .sweep = ONE(lars), .measure = measure<lars_measure>, .ratio = RATIO_LARS },
+    { .name = "lamb", .sweep = ONE(lamb), .measure = measure<lamb_measure>, .ratio = RATIO_LAMB },
+};
+
+const struct optim_row *optim_row_find(const char *name)
+{
+    for (const struct optim_row &row : rows)
+        if (strcmp(row.name, name) == 0)
+            return &row;
+    return NULL;
+}
+
+bool optim_row_measures(const struct optim_row *row)
+{
+    return row->measure != NULL;
+}
+
+static struct step step_of(const struct optim_row *row, const struct optim_hyper *h, double average,
+                           float share)
+{
+    double power1 = power_int(h->beta1, h->step), power2 = power_int(h->beta2, h->step);
+    struct step k = {};
+
+    k.scale = h->grad_scale;
+    k.momentum = (float)h->momentum;
+    k.epsilon = (float)h->epsilon;
+    k.beta1 = (float)h->beta1;
+    k.rest1 = (float)(1 - h->beta1);
+    k.beta2 = (float)h->beta2;
+    k.rest2 = (float)(1 - h->beta2);
+    k.mean = (float)(1 / (1 - power1));
+    k.root = (float)(1 / sqrt(1 - power2));
+    k.keep_average = (float)average;
+    k.rest_average = (float)(1 - average);
+    k.share = share;
+    k.learning_rate = h->learning_rate;
+    k.rate = row->corrects ? h->learning_rate / (1 - power1) : h->learning_rate;
+    k.decouples = row->decouples;
+    return k;
+}
+
+int optim_row_update(const struct optim_row *row, const struct optim_table *t, const struct optim_hyper *h,
+                     const struct optim_arrays *a, double average, float share, cudaStream_t s,
+                     struct err *err)
+{
+    struct step k = step_of(row, h, average, share);
+    bool first = strcmp(row->name, "momentum") == 0 ? h->nesterov : h->momentum > 0;
+    kernel *go = row->sweep[first][h->centered];
+
+    if (row->measure != NULL && t->n_param_chunks > 0) {
+        kernel *measure_first = row->measure;
+
+        CUDA_LAUNCH(measure_first, t->n_param_chunks, OPTIM_THREADS, 0, s, *t, *a, k);
+        CUDA_LAUNCH(find_ratios, t->n_params, OPTIM_THREADS, 0, s, *t, row->ratio, (double)h->grad_scale,
+                    h->trust_coefficient);
+    }
+    if (t->n_chunks > 0)
+        CUDA_LAUNCH(go, t->n_chunks, OPTIM_THREADS, 0, s, *t, *a, k);
+    return cuda_launched(err);
+}

@@ -1,0 +1,370 @@
+/* gpu.c - a GPU's memory, and its part of a generation. See gpu.h. */
+#include "train/gpu_priv.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "comm/ras.h"
+#include "graph/graph.h"
+
+/* ---- memory ---- */
+
+uint32_t gpu_n_inputs(const struct train *t)
+{
+    return t->opts->n_inputs + t->opts->n_targets + 1; /* the samples' weights */
+}
+
+size_t gpu_input_at(const struct replica *r, struct plan *plan, uint32_t i)
+{
+    size_t at = 0;
+
+    for (uint32_t k = 0; k < i && k < gpu_n_inputs(r->train); k++)
+        at += gpu_round(tensor_bytes(plan_input(plan, k)));
+    return at;
+}
+
+static int open_slot(struct replica *r, struct gpu_slot *s, struct err *err)
+{
+    struct gpu *g = r->gpu;
+    const struct cuda_api *cuda = g->cuda;
+    int rc = cuda->pin((void **)&s->pinned, g->inputs_bytes, err);
+
+    if (rc == 0)
+        rc = cuda->alloc((void **)&s->stage, g->inputs_bytes, err);
+    if (rc == 0)
+        rc = cuda->pin((void **)&s->run, sizeof(*s->run), err);
+    if (rc == 0)
+        rc = cuda->alloc((void **)&s->run_there, sizeof(*s->run), err);
+    if (rc == 0)
+        rc = cuda->event_open(false, &s->brought, err);
+    if (rc == 0)
+        rc = cuda->event_open(false, &s->taken, err);
+    if (rc < 0)
+        return rc;
+    s->samples = calloc(r->train->lane_batch, sizeof(*s->samples));
+    return s->samples != NULL ? 0 : err_set(err, ERR_NOMEM, "out of memory");
+}
+
+static void close_slot(struct gpu *g, struct gpu_slot *s)
+{
+    g->cuda->unpin(s->pinned);
+    g->cuda->free(s->stage);
+    g->cuda->unpin(s->run);
+    g->cuda->free(s->run_there);
+    g->cuda->event_close(s->brought);
+    g->cuda->event_close(s->taken);
+    free(s->samples);
+}
+
+static int open_streams(struct gpu *g, struct err *err)
+{
+    int rc = g->cuda->stream_open(CUDA_SOME_TIME, &g->work, err);
+
+    if (rc == 0)
+        rc = g->cuda->stream_open(CUDA_SOME_TIME, &g->feed, err);
+    if (rc == 0) /* peers wait for it */
+        rc = g->cuda->stream_open(CUDA_FIRST, &g->sums, err);
+    if (rc == 0)
+        rc = g->cuda->event_open(false, &g->ready, err);
+    if (rc == 0)
+        rc = g->cuda->event_open(false, &g->summed, err);
+    if (rc == 0)
+        rc = g->cuda->event_open(true, &g->began, err);
+    if (rc == 0)
+        rc = g->cuda->event_open(true, &g->ended, err);
+    return rc;
+}
+
+/* The state has the layout of the host's. */
+static float *in_state(const struct gpu *g, const struct train *t, const float *host)
+{
+    return host != NULL ? g->state + (host - t->mem.state) : NULL;
+}
+
+static int open_memory(struct replica *r, struct err *err)
+{
+    struct train *t = r->train;
+    struct gpu *g = r->gpu;
+    const struct cuda_api *cuda = g->cuda;
+    size_t work = plan_work_bytes(r->plan);
+    int rc = cuda->alloc((void **)&g->state, t->mem.state_bytes, err);
+
+    if (r->eval_plan != NULL && plan_work_bytes(r->eval_plan) > work)
+        work = plan_work_bytes(r->eval_plan);
+    for (uint32_t i = 0; rc == 0 && i < t->mem.depth; i++)
+        rc = cuda->alloc((void **)&g->grads[i], t->mem.grads * sizeof(float), err);
+    if (rc == 0)
+        rc = cuda->alloc(&g->plan_work, work, err);
+    if (rc == 0)
+        rc = cuda->alloc((void **)&g->look,
+                         cuda_look_room(t->mem.state_bytes / sizeof(float)) * sizeof(*g->look), err);
+    if (rc == 0)
+        rc = cuda->pin((void **)&g->back, sizeof(*g->back) + gpu_control_floats(t) * sizeof(float), err);
+    return rc;
+}
+
+static int open_optim(struct replica *r, struct err *err)
+{
+    struct train *t = r->train;
+    uint32_t n, n_statistics = 0;
+    const struct graph_param *p = graph_params(t->graph, &n);
+    struct cuda_statistic *statistics = calloc(n + 1, sizeof(*statistics));
+    int rc;
+
+    if (statistics == NULL)
+        return err_set(err, ERR_NOMEM, "out of memory");
+    for (uint32_t i = 0; i < n; i++)
+        if (p[i].kind == GRAPH_STATISTIC)
+            statistics[n_statistics++] = (struct cuda_statistic){ p[i].offset, p[i].elements, p[i].momentum };
+    rc = r->gpu->cuda->math->optim_open(optim_options(t->optim), statistics, n_statistics, &r->gpu->optim, err);
+    free(statistics);
+    return rc;
+}
+
+int gpu_open(struct replica *r, struct err *err)
+{
+    struct train *t = r->train;
+    const struct device *d = &t->opts->devices[r->local];
+    struct gpu *g = calloc(1, sizeof(*g));
+    int rc;
+
+    if (g == NULL)
+        return err_set(err, ERR_NOMEM, "out of memory");
+    r->gpu = g;
+    g->cuda = device_cuda(d);
+    rc = device_enter(d, err);
+    if (rc == 0)
+        rc = open_streams(g, err);
+    if (rc == 0)
+        rc = open_memory(r, err);
+    if (rc < 0)
+        return rc;
+    for (uint32_t s = 0; s < OPTIM_MAX_SLOTS; s++)
+        g->slots[s] = in_state(g, t, t->mem.slots[s]);
+    g->average = in_state(g, t, t->mem.average);
+    plan_bind(r->plan, g->state, g->plan_work);
+    if (r->eval_plan != NULL)
+        plan_bind(r->eval_plan, t->opts->evaluate_average ? g->average : g->state, g->plan_work);
+    g->inputs_bytes = gpu_input_at(r, r->plan, UINT32_MAX);
+    for (uint32_t i = 0; rc == 0 && i < GPU_SLOTS; i++)
+        rc = open_slot(r, &g->slot[i], err);
+    return rc < 0 ? rc : open_optim(r, err);
+}
+
+static void drop_lanes(struct gpu *g)
+{
+    for (uint32_t i = 0; i < g->n_lanes * GPU_SLOTS; i++)
+        g->cuda->graph_close(g->lanes[i].graph);
+    free(g->lanes);
+    g->lanes = NULL;
+    g->n_lanes = 0;
+}
+
+void gpu_close(struct replica *r)
+{
+    struct gpu *g = r->gpu;
+
+    if (g == NULL || g->is_lost) /* the process ends: it frees all, and does not wait */
+        return;
+    (void)device_enter(&r->train->opts->devices[r->local], NULL); /* what is not given back goes with the process */
+    drop_lanes(g);
+    g->cuda->math->optim_close(g->optim);
+    for (uint32_t i = 0; i < GPU_SLOTS; i++)
+        close_slot(g, &g->slot[i]);
+    g->cuda->unpin(g->back);
+    g->cuda->free(g->look);
+    g->cuda->free(g->plan_work);
+    for (uint32_t i = 0; i < MAX_TREE; i++)
+        g->cuda->free(g->grads[i]);
+    g->cuda->free(g->state);
+    g->cuda->event_close(g->ready);
+    g->cuda->event_close(g->summed);
+    g->cuda->event_close(g->began);
+    g->cuda->event_close(g->ended);
+    g->cuda->stream_close(g->sums);
+    g->cuda->stream_close(g->feed);
+    g->cuda->stream_close(g->work);
+    free(g);
+    r->gpu = NULL;
+}
+
+/* ---- the state ---- */
+
+int gpu_look_around(struct replica *r, struct err *err)
+{
+    const struct gpu *g = r->gpu;
+    int rc = train_check_canceled(r->train, err);
+
+    if (rc == 0 && g->comm != NULL && (rc = g->cuda->comm_state(g->comm, err)) < 0)
+        return err_wrap(err, rc, "the sums of the GPUs");
+    return rc < 0 ? rc : 0;
+}
+
+static int look_around(void *arg, struct err *err)
+{
+    return gpu_look_around(arg, err);
+}
+
+int gpu_wait(struct replica *r, struct cuda_event *e, struct err *err)
+{
+    return device_watch(r->gpu->cuda, e == NULL ? r->gpu->work : NULL, e, look_around, r, err);
+}
+
+int gpu_check_peers(const struct replica *r, uint64_t since_ns, struct err *err)
+{
+    uint64_t ms = (clock_ns() - since_ns) / 1000000, deadline = r->train->group.deadline_ms;
+    char words[COMM_RAS_BYTES];
+
+    /* As with the sums of CPUs: a peer that gives something up at the deadline says why. */
+    if (deadline == 0 || ms <= deadline + deadline / 4)
+        return 0;
+    comm_ras_ask(words, sizeof(words));
+    return err_set(err, ERR_TIMEOUT, "the other GPUs did not come within %.1f s; %s", (double)ms / 1e3, words);
+}
+
+int gpu_give(struct replica *r, uint64_t held, struct err *err)
+{
+    struct train *t = r->train;
+    struct gpu *g = r->gpu;
+    int rc = 0;
+
+    if (g->has_state && g->held == held && held > 0)
+        return 0;
+    rc = g->cuda->copy(g->state, t->mem.state, t->mem.state_bytes, g->work, err);
+    if (rc == 0)
+        rc = gpu_wait(r, NULL, err);
+    g->has_state = rc == 0;
+    g->held = held;
+    return rc;
+}
+
+int gpu_shadow(struct train *t, struct err *err)
+{
+    struct replica *r = &t->replicas[0];
+    struct gpu *g = r->gpu;
+    uint64_t held = train_held(t);
+    int rc;
+
+    if (g == NULL || t->shadow_step == held)
+        return 0;
+    CHECK(g->has_state && g->held == held);
+    rc = device_enter(&t->opts->devices[0], err);
+    if (rc == 0)
+        rc = g->cuda->copy(t->mem.state, g->state, t->mem.state_bytes, g->work, err);
+    if (rc == 0) /* no cancel: it is wanted most when a generation has ended early */
+        rc = device_wait(g->cuda, g->work, NULL, NULL, err);
+    if (rc == 0)
+        t->shadow_step = held;
+    return rc < 0 ? err_wrap(err, rc, "fetch the state after step %llu from the GPU", (unsigned long long)held)
+                  : 0;
+}
+
+/* ---- a generation ---- */
+
+static int connect_gpus(struct replica *r, struct err *err)
+{
+    struct train *t = r->train;
+    struct gpu *g = r->gpu;
+    uint32_t world = 0;
+    unsigned char *id = (unsigned char *)r->grads[0]; /* where peers can see it */
+    struct timespec nap = { .tv_nsec = 1000000 };
+    uint64_t begin_ns = clock_ns();
+    int rc = 0;
+
+    for (uint32_t i = 0; i < t->group.n_members; i++)
+        world += t->members[i].n_ranks;
+    if (world == 1)
+        return 0;
+    memset(id, 0, CUDA_ID_BYTES);
+    if (r->rank == 0)
+        rc = g->cuda->comm_id(id, err);
+    if (rc == 0)
+        rc = comm_broadcast(t->comm, r->local, id, CUDA_ID_BYTES, 0, err);
+    if (rc == 0)
+        rc = g->cuda->comm_open(id, r->rank, world, &t->cancel, &g->comm, err);
+    memset(id, 0, CUDA_ID_BYTES); /* it is the secret of this generation's sums */
+    while (rc == 0 && (rc = g->cuda->comm_state(g->comm, err)) == 0) {
+        rc = train_check_canceled(t, err);
+        if (rc == 0)
+            rc = gpu_check_peers(r, begin_ns, err);
+        nanosleep(&nap, NULL);
+    }
+    return rc < 0 ? err_wrap(err, rc, "connect the GPUs (NCCL)") : 0;
+}
+
+int gpu_begin(struct replica *r, struct err *err)
+{
+    struct gpu *g = r->gpu;
+
+    CHECK(g->lanes == NULL && g->comm == NULL);
+    if (g->is_lost)
+        return err_set(err, ERR_DEVICE, "the GPU is lost to this process");
+    g->lanes = calloc((size_t)r->n_lanes * GPU_SLOTS + 1, sizeof(*g->lanes));
+    if (g->lanes == NULL)
+        return err_set(err, ERR_NOMEM, "out of memory");
+    g->n_lanes = r->n_lanes;
+    g->next = 0;
+    g->back->computed = 0;
+    g->proves = true;
+    for (uint32_t i = 0; i < GPU_SLOTS; i++)
+        g->slot[i].is_full = false;
+    return connect_gpus(r, err);
+}
+
+static int end_comm(struct replica *r, struct err *err)
+{
+    struct gpu *g = r->gpu;
+    struct cuda_comm *comm = g->comm;
+
+    g->comm = NULL;
+    if (comm == NULL)
+        return 0;
+    /* In a generation that ended early a sum may be under way that a peer will never join. */
+    return train_canceled(r->train) ? g->cuda->comm_abort(comm, err) : g->cuda->comm_close(comm, err);
+}
+
+struct rest {
+    uint64_t begin_ns, deadline_ms;
+};
+
+static int look_at_clock(void *arg, struct err *err)
+{
+    const struct rest *x = arg;
+
+    if ((clock_ns() - x->begin_ns) / 1000000 <= x->deadline_ms)
+        return 0;
+    return err_set(err, ERR_DEVICE, "the GPU does not come to rest within %.1f s: only the end of the process "
+                                    "frees it", (double)x->deadline_ms / 1e3);
+}
+
+/* All that was put on its streams is done: nobody asks whether it is canceled any more. */
+static int come_to_rest(struct replica *r, struct err *err)
+{
+    struct gpu *g = r->gpu;
+    struct cuda_stream *streams[] = { g->sums, g->feed, g->work };
+    struct rest x = { clock_ns(), r->train->group.deadline_ms };
+    int rc = 0;
+
+    for (size_t i = 0; rc == 0 && i < COUNT_OF(streams); i++)
+        rc = device_watch(g->cuda, streams[i], NULL, look_at_clock, &x, err);
+    return rc;
+}
+
+void gpu_end(struct replica *r)
+{
+    struct gpu *g = r->gpu;
+    struct err err;
+    int rc = end_comm(r, &err);
+
+    if (rc == 0)
+        rc = come_to_rest(r, &err);
+    if (rc == 0) {
+        drop_lanes(g);
+        return;
+    }
+    g->is_lost = true; /* and with it its state */
+    train_lose(r->train, &err);
+}

@@ -1,0 +1,82 @@
+/* gpu_priv.h - what gpu.c (memory, generations) and gpu_step.c (steps) share. */
+#ifndef TRAIN_GPU_PRIV_H
+#define TRAIN_GPU_PRIV_H
+
+#include "data/data.h"
+#include "train/gpu.h"
+#include "train/train_priv.h"
+
+enum { GPU_SLOTS = 2, GPU_ALIGN = 256 };
+
+/* A lane batch on its way: the host fills `pinned`, the feed stream brings it to `stage`, the lane's calls
+ * begin with bringing it from there to the inputs of the plan. */
+struct gpu_slot {
+    char *pinned;
+    char *stage;                /* of the GPU */
+    struct cuda_event *brought; /* `pinned` may be filled again, behind it */
+    struct cuda_event *taken;   /* `stage` likewise */
+    bool is_full;               /* a batch that no lane has taken yet */
+    struct data_batch b;        /* which: samples are ours */
+    uint64_t *samples;          /* [lane batch] */
+    struct op_run *run;         /* pinned; what the lane is: `there` of the GPU */
+    struct op_run *run_there;
+};
+
+struct gpu_lane { /* the calls of a lane that lies in a slot */
+    bool has_run;
+    struct cuda_graph *graph; /* NULL: not captured yet */
+};
+
+struct gpu_back { /* what a step brings to the host */
+    struct cuda_look look;
+    uint64_t computed; /* the last step whose lanes are through here: from then on others are waited for */
+    float control[];
+};
+
+struct gpu {
+    const struct cuda_api *cuda;
+    struct cuda_stream *work, *feed, *sums;
+    struct cuda_event *ready, *summed; /* between work and sums */
+    struct cuda_event *began, *ended;  /* timed: around the lanes of the first step of a generation */
+    bool proves;                       /* that step is not over */
+    struct cuda_comm *comm;            /* one generation; NULL: there is nobody to sum up with */
+    float *state;                      /* as train.c's, of the GPU */
+    float *slots[OPTIM_MAX_SLOTS], *average; /* in it */
+    float *grads[MAX_TREE];
+    void *plan_work;                   /* of either plan: they never run at once */
+    struct cuda_optim *optim;
+    struct gpu_slot slot[GPU_SLOTS];
+    uint32_t next;                     /* slot */
+    struct gpu_lane *lanes;            /* [n_lanes][GPU_SLOTS] of this generation */
+    uint32_t n_lanes;
+    size_t inputs_bytes;
+    struct gpu_back *back;             /* pinned */
+    struct cuda_look *look;            /* of the GPU */
+    uint64_t step;                     /* the one at work */
+    bool is_lost;                      /* it cannot be stopped: nothing of it may be touched */
+    uint64_t held;                     /* the step whose state it holds */
+    bool has_state;
+};
+
+static inline size_t gpu_round(size_t bytes)
+{
+    return (bytes + GPU_ALIGN - 1) / GPU_ALIGN * GPU_ALIGN;
+}
+
+/* Of all that goes to and from the host behind a reduction, in floats: control words, health's words. */
+static inline size_t gpu_control_floats(const struct train *t)
+{
+    return t->mem.grads - t->mem.params;
+}
+
+/* Input i of a plan, where it lies in a slot. */
+size_t gpu_input_at(const struct replica *r, struct plan *plan, uint32_t i);
+uint32_t gpu_n_inputs(const struct train *t);
+/* Until all that was put on the work stream is done, or the event has come; cancel and what NCCL has to say
+ * are looked at. */
+int gpu_wait(struct replica *r, struct cuda_event *e, struct err *err);
+int gpu_look_around(struct replica *r, struct err *err); /* what such a wait does meanwhile */
+/* ERR_TIMEOUT: others were waited for too long since `since_ns`; with what NCCL knows of it. 0: not yet. */
+int gpu_check_peers(const struct replica *r, uint64_t since_ns, struct err *err);
+
+#endif

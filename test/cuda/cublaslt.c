@@ -1,0 +1,554 @@
+/* cublaslt.c - cuBLASLt by plain loops: see include/cublasLt.h.
+ *
+ * The opaque structs hold what was set; an algorithm holds the product it was chosen for, so that one of
+ * another product is noticed. */
+#include <cublasLt.h>
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda/emulator.h"
+
+struct layout {
+    uint64_t rows, cols;
+    int64_t ld, stride;
+    uint32_t type;
+    int32_t batch;
+};
+
+struct desc {
+    const void *bias;
+    uint32_t compute, scale, epilogue;
+    int32_t trans_a, trans_b, bias_type;
+};
+
+struct preference {
+    uint64_t workspace;
+    uint32_t schemes, align[4]; /* A, B, C, D */
+};
+
+struct algo {
+    uint64_t product; /* its digest */
+    uint64_t workspace;
+    uint32_t align[4];
+    uint32_t bias_align;
+};
+
+struct cublasLtContext {
+    int device;
+};
+
+_Static_assert(sizeof(struct layout) <= sizeof(cublasLtMatrixLayoutOpaque_t), "room for a layout");
+_Static_assert(sizeof(struct desc) <= sizeof(cublasLtMatmulDescOpaque_t), "room for a description");
+_Static_assert(sizeof(struct preference) <= sizeof(cublasLtMatmulPreferenceOpaque_t), "room for it");
+_Static_assert(sizeof(struct algo) <= sizeof(cublasLtMatmulAlgo_t), "room for an algorithm");
+
+/* ---- settings, names ---- */
+
+static bool is_nth(const char *what, uint64_t *count)
+{
+    const char *set = getenv("EMULATED_CUBLASLT");
+    size_t n = strlen(what);
+    uint64_t at = __atomic_add_fetch(count, 1, __ATOMIC_RELAXED), wanted;
+
+    if (set == NULL || strncmp(set, what, n) != 0 || set[n] != '@')
+        return false;
+    wanted = strtoull(set + n + 1, NULL, 10);
+    return wanted == 0 || wanted == at;
+}
+
+size_t cublasLtGetVersion(void)
+{
+    return CUBLAS_VERSION;
+}
+
+const char *cublasLtGetStatusName(cublasStatus_t status)
+{
+    switch (status) {
+#define NAME(s_) case s_: return #s_;
+    NAME(CUBLAS_STATUS_SUCCESS)
+    NAME(CUBLAS_STATUS_NOT_INITIALIZED)
+    NAME(CUBLAS_STATUS_ALLOC_FAILED)
+    NAME(CUBLAS_STATUS_INVALID_VALUE)
+    NAME(CUBLAS_STATUS_ARCH_MISMATCH)
+    NAME(CUBLAS_STATUS_MAPPING_ERROR)
+    NAME(CUBLAS_STATUS_EXECUTION_FAILED)
+    NAME(CUBLAS_STATUS_INTERNAL_ERROR)
+    NAME(CUBLAS_STATUS_NOT_SUPPORTED)
+    NAME(CUBLAS_STATUS_LICENSE_ERROR)
+#undef NAME
+    }
+    return "CUBLAS_STATUS_UNKNOWN";
+}
+
+const char *cublasLtGetStatusString(cublasStatus_t status)
+{
+    return cublasLtGetStatusName(status);
+}
+
+/* ---- descriptors ---- */
+
+/* A library keeps garbage where nothing was set. */
+static cublasStatus_t make(void **out, size_t bytes)
+{
+    *out = malloc(bytes);
+    if (*out == NULL)
+        return CUBLAS_STATUS_ALLOC_FAILED;
+    memset(*out, 0xA5, bytes);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static cublasStatus_t set(void *field, size_t bytes, const void *from, size_t given)
+{
+    if (from == NULL || given != bytes)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy(field, from, bytes);
+    return CUBLAS_STATUS_SUCCESS;
+}
+#define SET(field_) set(&(field_), sizeof(field_), buf, sizeInBytes)
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t *lightHandle)
+{
+    if (emulated_enter() != cudaSuccess)
+        return CUBLAS_STATUS_NOT_INITIALIZED;
+    *lightHandle = malloc(sizeof(**lightHandle));
+    if (*lightHandle == NULL)
+        return CUBLAS_STATUS_ALLOC_FAILED;
+    return cudaGetDevice(&(*lightHandle)->device) == cudaSuccess ? CUBLAS_STATUS_SUCCESS
+                                                                 : CUBLAS_STATUS_NOT_INITIALIZED;
+}
+
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t lightHandle)
+{
+    free(lightHandle);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *matLayout, cudaDataType type, uint64_t rows,
+                                          uint64_t cols, int64_t ld)
+{
+    const struct layout l = { .rows = rows, .cols = cols, .ld = ld, .type = type, .batch = 1 };
+    cublasStatus_t rc = make((void **)matLayout, sizeof(**matLayout));
+
+    if (rc == CUBLAS_STATUS_SUCCESS)
+        memcpy(*matLayout, &l, sizeof(l));
+    return rc;
+}
+
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t matLayout)
+{
+    free(matLayout);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t matLayout,
+                                                cublasLtMatrixLayoutAttribute_t attr, const void *buf,
+                                                size_t sizeInBytes)
+{
+    struct layout *l = (struct layout *)(void *)matLayout;
+
+    switch (attr) {
+    case CUBLASLT_MATRIX_LAYOUT_TYPE: return SET(l->type);
+    case CUBLASLT_MATRIX_LAYOUT_ROWS: return SET(l->rows);
+    case CUBLASLT_MATRIX_LAYOUT_COLS: return SET(l->cols);
+    case CUBLASLT_MATRIX_LAYOUT_LD: return SET(l->ld);
+    case CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT: return SET(l->batch);
+    case CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET: return SET(l->stride);
+    }
+    return CUBLAS_STATUS_INVALID_VALUE;
+}
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *matmulDesc, cublasComputeType_t computeType,
+                                        cudaDataType_t scaleType)
+{
+    const struct desc d = { .compute = computeType, .scale = scaleType,
+                            .epilogue = CUBLASLT_EPILOGUE_DEFAULT, .bias_type = -1 };
+    cublasStatus_t rc = make((void **)matmulDesc, sizeof(**matmulDesc));
+
+    if (rc == CUBLAS_STATUS_SUCCESS)
+        memcpy(*matmulDesc, &d, sizeof(d));
+    return rc;
+}
+
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t matmulDesc)
+{
+    free(matmulDesc);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t matmulDesc,
+                                              cublasLtMatmulDescAttributes_t attr, const void *buf,
+                                              size_t sizeInBytes)
+{
+    struct desc *d = (struct desc *)(void *)matmulDesc;
+
+    switch (attr) {
+    case CUBLASLT_MATMUL_DESC_TRANSA: return SET(d->trans_a);
+    case CUBLASLT_MATMUL_DESC_TRANSB: return SET(d->trans_b);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE: return SET(d->epilogue);
+    case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return SET(d->bias);
+    case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: return SET(d->bias_type);
+    }
+    return CUBLAS_STATUS_INVALID_VALUE;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *pref)
+{
+    const struct preference p = { .schemes = CUBLASLT_REDUCTION_SCHEME_MASK, .align = { 256, 256, 256, 256 } };
+    cublasStatus_t rc = make((void **)pref, sizeof(**pref));
+
+    if (rc == CUBLAS_STATUS_SUCCESS)
+        memcpy(*pref, &p, sizeof(p));
+    return rc;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t pref)
+{
+    free(pref);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t pref,
+                                                    cublasLtMatmulPreferenceAttributes_t attr,
+                                                    const void *buf, size_t sizeInBytes)
+{
+    struct preference *p = (struct preference *)(void *)pref;
+
+    switch (attr) {
+    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES: return SET(p->workspace);
+    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK: return SET(p->schemes);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES: return SET(p->align[0]);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES: return SET(p->align[1]);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES: return SET(p->align[2]);
+    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES: return SET(p->align[3]);
+    }
+    return CUBLAS_STATUS_INVALID_VALUE;
+}
+
+/* ---- what is multiplied ---- */
+
+struct product {
+    struct layout a, b, c, d;
+    struct desc desc;
+};
+
+static size_t bytes_of(uint32_t type)
+{
+    return type == CUDA_R_32F ? 4 : 2;
+}
+
+/* The combinations of the library's table for COMPUTE_32F with real numbers. */
+static bool types_fit(const struct product *p)
+{
+    uint32_t a = p->a.type, d = p->d.type;
+    uint32_t bias = p->desc.bias_type < 0 ? d : (uint32_t)p->desc.bias_type;
+
+    if (p->desc.compute != CUBLAS_COMPUTE_32F || p->desc.scale != CUDA_R_32F || p->b.type != a ||
+        p->c.type != d || bias != d)
+        return false;
+    if (a == CUDA_R_32F)
+        return d == CUDA_R_32F;
+    return (a == CUDA_R_16F || a == CUDA_R_16BF) && (d == a || d == CUDA_R_32F);
+}
+
+static bool layout_fits(const struct layout *l, bool is_result)
+{
+    int64_t rows = (int64_t)l->rows, cols = (int64_t)l->cols;
+
+    if (rows < 1 || cols < 1 || rows > INT32_MAX || cols > INT32_MAX || l->ld < rows || l->batch < 1)
+        return false;
+    return l->batch == 1 || !is_result || l->stride >= rows; /* matrices may lie column by column */
+}
+
+static cublasStatus_t product_of(struct product *p, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,
+                                 cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d)
+{
+    bool ta, tb;
+
+    memset(p, 0, sizeof(*p));
+    if (desc == NULL || a == NULL || b == NULL || c == NULL || d == NULL)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy(&p->desc, desc, sizeof(p->desc));
+    memcpy(&p->a, a, sizeof(p->a));
+    memcpy(&p->b, b, sizeof(p->b));
+    memcpy(&p->c, c, sizeof(p->c));
+    memcpy(&p->d, d, sizeof(p->d));
+    ta = p->desc.trans_a == CUBLAS_OP_T;
+    tb = p->desc.trans_b == CUBLAS_OP_T;
+    if (!layout_fits(&p->a, false) || !layout_fits(&p->b, false) || !layout_fits(&p->c, false) ||
+        !layout_fits(&p->d, true))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    if ((ta ? p->a.cols : p->a.rows) != p->d.rows || (tb ? p->b.rows : p->b.cols) != p->d.cols ||
+        (ta ? p->a.rows : p->a.cols) != (tb ? p->b.cols : p->b.rows) || p->c.rows != p->d.rows ||
+        p->c.cols != p->d.cols || p->a.batch != p->d.batch || p->b.batch != p->d.batch ||
+        p->c.batch != p->d.batch)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    if (p->desc.epilogue != CUBLASLT_EPILOGUE_DEFAULT && p->desc.epilogue != CUBLASLT_EPILOGUE_BIAS)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    return types_fit(p) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
+/* Of everything but the address of the bias. */
+static uint64_t digest(const struct product *p)
+{
+    struct product q = *p;
+    const unsigned char *at = (const unsigned char *)&q;
+    uint64_t h = 0xcbf29ce484222325u;
+
+    q.desc.bias = NULL;
+    for (size_t i = 0; i < sizeof(q); i++)
+        h = (h ^ at[i]) * 0x100000001b3u;
+    return h;
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t lightHandle, cublasLtMatmulDesc_t operationDesc,
+                                              cublasLtMatrixLayout_t Adesc, cublasLtMatrixLayout_t Bdesc,
+                                              cublasLtMatrixLayout_t Cdesc, cublasLtMatrixLayout_t Ddesc,
+                                              cublasLtMatmulPreference_t preference, int requestedAlgoCount,
+                                              cublasLtMatmulHeuristicResult_t heuristicResultsArray[],
+                                              int *returnAlgoCount)
+{
+    static uint64_t questions;
+    const struct preference *want = (const struct preference *)(const void *)preference;
+    cublasLtMatmulHeuristicResult_t *r = heuristicResultsArray;
+    struct product p;
+    struct algo algo = { 0 };
+    cublasStatus_t rc;
+    size_t k;
+
+    if (lightHandle == NULL || preference == NULL || requestedAlgoCount < 1)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    *returnAlgoCount = 0;
+    rc = product_of(&p, operationDesc, Adesc, Bdesc, Cdesc, Ddesc);
+    if (rc == CUBLAS_STATUS_SUCCESS && is_nth("unsupported", &questions))
+        rc = CUBLAS_STATUS_NOT_SUPPORTED;
+    if (rc != CUBLAS_STATUS_SUCCESS)
+        return rc;
+    if ((want->schemes & (CUBLASLT_REDUCTION_SCHEME_INPLACE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE)) != 0)
+        emulated_die("cuBLASLt: a sum in parts that is rounded on the way or done in place is allowed");
+    k = p.desc.trans_a == CUBLAS_OP_T ? p.a.rows : p.a.cols;
+    algo.product = digest(&p);
+    algo.workspace = k >= 48 && want->workspace >= 768 ? 768 : 0;
+    memcpy(algo.align, want->align, sizeof(algo.align));
+    for (int i = 0; i < 4; i++) /* no kernel wants more */
+        algo.align[i] = algo.align[i] > 16 ? 16 : algo.align[i];
+    algo.bias_align = 16;
+    while (((uintptr_t)p.desc.bias & (algo.bias_align - 1)) != 0)
+        algo.bias_align /= 2;
+    memset(r, 0, sizeof(*r));
+    memcpy(&r->algo, &algo, sizeof(algo));
+    r->workspaceSize = algo.workspace;
+    r->state = CUBLAS_STATUS_SUCCESS;
+    r->wavesCount = 1;
+    *returnAlgoCount = 1;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+/* ---- a product ---- */
+
+struct call {
+    struct product p;
+    const void *a, *b, *c;
+    void *d, *workspace;
+    size_t workspace_bytes;
+    float alpha, beta;
+};
+
+static double from_half(uint16_t h)
+{
+    int e = h >> 10 & 31, m = h & 1023;
+    double v = e == 31 ? (m != 0 ? (double)NAN : (double)INFINITY) : e == 0 ? ldexp(m, -24) : ldexp(m + 1024, e - 25);
+
+    return h >> 15 != 0 ? -v : v;
+}
+
+/* To the nearest, ties to even. */
+static uint16_t to_half(float f)
+{
+    uint32_t sign = signbit(f) ? 0x8000 : 0, bits;
+    double v = fabs((double)f);
+    int e;
+
+    if (isnan(f))
+        return (uint16_t)(sign | 0x7e00);
+    if (v >= 65520)
+        return (uint16_t)(sign | 0x7c00);
+    (void)frexp(v, &e); /* 2^(e - 1) <= v < 2^e */
+    bits = v == 0 || e < -13 ? (uint32_t)rint(ldexp(v, 24))
+                             : (uint32_t)((e + 13) << 10) + (uint32_t)rint(ldexp(v, 11 - e));
+    return (uint16_t)(sign | bits);
+}
+
+static double load(const void *at, size_t i, uint32_t type)
+{
+    uint32_t bits;
+    float f;
+
+    if (type == CUDA_R_32F)
+        return (double)((const float *)at)[i];
+    if (type == CUDA_R_16F)
+        return from_half(((const uint16_t *)at)[i]);
+    bits = (uint32_t)((const uint16_t *)at)[i] << 16;
+    memcpy(&f, &bits, sizeof(f));
+    return (double)f;
+}
+
+static void store(void *at, size_t i, uint32_t type, float v)
+{
+    uint32_t bits;
+
+    if (type == CUDA_R_32F) {
+        ((float *)at)[i] = v;
+    } else if (type == CUDA_R_16F) {
+        ((uint16_t *)at)[i] = to_half(v);
+    } else {
+        memcpy(&bits, &v, sizeof(bits));
+        if (v == v)
+            bits += 0x7fffu + (bits >> 16 & 1);
+        else
+            bits |= 0x400000u;
+        ((uint16_t *)at)[i] = (uint16_t)(bits >> 16);
+    }
+}
+
+/* [outer, inner] doubles, inner being k: columns of op(B), rows of op(A). */
+static double *widen(const void *at, const struct layout *l, size_t batch, bool by_columns)
+{
+    const char *from = (const char *)at + (int64_t)batch * l->stride * (int64_t)bytes_of(l->type);
+    double *to = malloc(l->rows * l->cols * sizeof(*to));
+
+    if (to == NULL)
+        emulated_die("cuBLASLt: out of memory");
+    for (size_t c = 0; c < l->cols; c++)
+        for (size_t r = 0; r < l->rows; r++)
+            to[by_columns ? c * l->rows + r : r * l->cols + c] = load(from, c * (size_t)l->ld + r, l->type);
+    return to;
+}
+
+static int run(void *args)
+{
+    const struct call *k = args;
+    const struct product *p = &k->p;
+    bool ta = p->desc.trans_a == CUBLAS_OP_T, tb = p->desc.trans_b == CUBLAS_OP_T;
+    size_t inner = ta ? p->a.rows : p->a.cols, size = bytes_of(p->d.type);
+
+    for (size_t i = 0; i < (size_t)p->d.batch; i++) {
+        double *a = widen(k->a, &p->a, i, ta), *b = widen(k->b, &p->b, i, !tb);
+        const char *c = (const char *)k->c + (int64_t)i * p->c.stride * (int64_t)size;
+        char *d = (char *)k->d + (int64_t)i * p->d.stride * (int64_t)size;
+
+        for (size_t col = 0; col < p->d.cols; col++)
+            for (size_t row = 0; row < p->d.rows; row++) {
+                const double *x = a + row * inner, *y = b + col * inner;
+                double sum = 0;
+
+                for (size_t j = 0; j < inner; j++)
+                    sum += x[j] * y[j];
+                sum *= (double)k->alpha;
+                if (k->beta != 0)
+                    sum += (double)k->beta * load(c, col * (size_t)p->c.ld + row, p->c.type);
+                if (p->desc.epilogue == CUBLASLT_EPILOGUE_BIAS)
+                    sum += load(p->desc.bias, row, p->d.type);
+                store(d, col * (size_t)p->d.ld + row, p->d.type, (float)sum);
+            }
+        free(a);
+        free(b);
+    }
+    if (k->workspace_bytes > 0)
+        memset(k->workspace, 0xFF, k->workspace_bytes);
+    return EMULATED_DONE;
+}
+
+/* First and last byte of all matrices of an operand. */
+struct extent {
+    const char *from, *to;
+};
+
+static struct extent extent_of(const void *at, const struct layout *l)
+{
+    int64_t last = (l->batch - 1) * l->stride;
+    size_t bytes = bytes_of(l->type);
+
+    return (struct extent){ (const char *)at + (last < 0 ? last : 0) * (int64_t)bytes,
+                            (const char *)at + ((last > 0 ? last : 0) + l->ld * ((int64_t)l->cols - 1) +
+                                                (int64_t)l->rows) * (int64_t)bytes };
+}
+
+static void check_place(const char *what, const void *at, const struct layout *l, uint32_t align, int device)
+{
+    struct extent e = extent_of(at, l);
+
+    if (((uintptr_t)at & (align - 1)) != 0)
+        emulated_die("cuBLASLt: %s is at %p, the algorithm was chosen for multiples of %u", what, at, align);
+    if (emulated_owner(e.from, (size_t)(e.to - e.from)) != device)
+        emulated_die("cuBLASLt: %s, %zu bytes at %p, is not of GPU %d", what, (size_t)(e.to - e.from), at,
+                     device);
+}
+
+/* Batches may interleave: only one matrix is looked at. */
+static bool overlaps(const void *x, const struct layout *lx, const void *y, const struct layout *ly)
+{
+    struct layout one = *lx, two = *ly;
+    struct extent a, b;
+
+    one.batch = two.batch = 1;
+    a = extent_of(x, &one);
+    b = extent_of(y, &two);
+    return a.from < b.to && b.from < a.to && lx->batch == 1;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t lightHandle, cublasLtMatmulDesc_t computeDesc, const void *alpha,
+                              const void *A, cublasLtMatrixLayout_t Adesc, const void *B,
+                              cublasLtMatrixLayout_t Bdesc, const void *beta, const void *C,
+                              cublasLtMatrixLayout_t Cdesc, void *D, cublasLtMatrixLayout_t Ddesc,
+                              const cublasLtMatmulAlgo_t *algo, void *workspace, size_t workspaceSizeInBytes,
+                              cudaStream_t stream)
+{
+    static uint64_t products;
+    struct call k = { .a = A, .b = B, .c = C, .d = D, .workspace = workspace };
+    struct algo chosen;
+    int device = -1;
+    cublasStatus_t rc;
+
+    if (lightHandle == NULL || algo == NULL || alpha == NULL || beta == NULL || A == NULL || B == NULL ||
+        C == NULL || D == NULL)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    rc = product_of(&k.p, computeDesc, Adesc, Bdesc, Cdesc, Ddesc);
+    if (rc == CUBLAS_STATUS_SUCCESS && is_nth("fail", &products))
+        rc = CUBLAS_STATUS_EXECUTION_FAILED;
+    if (rc != CUBLAS_STATUS_SUCCESS)
+        return rc;
+    memcpy(&chosen, algo, sizeof(chosen));
+    memcpy(&k.alpha, alpha, sizeof(k.alpha));
+    memcpy(&k.beta, beta, sizeof(k.beta));
+    k.workspace_bytes = chosen.workspace;
+    if (workspaceSizeInBytes < chosen.workspace || (chosen.workspace > 0 && workspace == NULL))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    if (cudaGetDevice(&device) != cudaSuccess || device != lightHandle->device)
+        emulated_die("cuBLASLt: the handle is of GPU %d, the current one is %d", lightHandle->device, device);
+    if (chosen.product != digest(&k.p))
+        emulated_die("cuBLASLt: the algorithm was chosen for another product");
+    check_place("A", A, &k.p.a, chosen.align[0], device);
+    check_place("B", B, &k.p.b, chosen.align[1], device);
+    check_place("C", C, &k.p.c, chosen.align[2], device);
+    check_place("D", D, &k.p.d, chosen.align[3], device);
+    if (overlaps(A, &k.p.a, D, &k.p.d) || overlaps(B, &k.p.b, D, &k.p.d) ||
+        (C == D && memcmp(&k.p.c, &k.p.d, sizeof(k.p.c)) != 0) ||
+        (C != D && overlaps(C, &k.p.c, D, &k.p.d)))
+        emulated_die("cuBLASLt: D overlaps what is read");
+    if (k.p.desc.epilogue == CUBLASLT_EPILOGUE_BIAS) {
+        struct layout bias = { .rows = k.p.d.rows, .cols = 1, .ld = (int64_t)k.p.d.rows, .type = k.p.d.type,
+                               .batch = 1 };
+
+        check_place("the bias", k.p.desc.bias, &bias, chosen.bias_align, device);
+    }
+    if (chosen.workspace > 0 &&
+        (((uintptr_t)workspace & 15) != 0 || emulated_owner(workspace, chosen.workspace) != device))
+        emulated_die("cuBLASLt: the workspace at %p is not aligned, or not of GPU %d", workspace, device);
+    return emulated_enqueue(stream, "a product of cuBLASLt", run, &k, sizeof(k)) == cudaSuccess
+               ? CUBLAS_STATUS_SUCCESS
+               : CUBLAS_STATUS_EXECUTION_FAILED;
+}

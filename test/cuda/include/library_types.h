@@ -1,0 +1,15 @@
+/* library_types.h - types of numbers, as NVIDIA's libraries name them: those that trainerd uses. */
+#ifndef LIBRARY_TYPES_H
+#define LIBRARY_TYPES_H
+
+typedef enum cudaDataType_t {
+    CUDA_R_32F = 0,
+    CUDA_R_64F = 1,
+    CUDA_R_16F = 2,
+    CUDA_R_16BF = 14,
+} cudaDataType;
+#ifndef __cplusplus
+typedef enum cudaDataType_t cudaDataType_t;
+#endif
+
+#endif

@@ -1,0 +1,394 @@
+/* nccl.c - NCCL between emulated GPUs: see nccl.h.
+ *
+ *     rank 0 ----\
+ *     rank 1 -----  hub: a thread of the process that made the unique id
+ *     rank 2 ----/
+ *
+ * Each communicator has a thread too, which alone talks to the hub; work on a stream hands it numbers
+ * and takes the sums. The hub lets go of all ranks when one of them is gone. (nccl_hub.c, nccl_ras.c) */
+#include <arpa/inet.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "cuda/nccl_priv.h"
+
+enum op { OP_NONE, OP_ASKED, OP_ANSWERED };
+
+struct ncclComm {
+    struct ncclComm *next; /* all that ever were: work on a stream may know one that is over */
+    pthread_mutex_t lock;  /* guards what follows, up to the thread's own */
+    ncclResult_t state;
+    bool tells_progress;   /* the next answer is ncclInProgress, whatever is true */
+    bool is_aborted, is_destroyed, wants_end, was_used;
+    enum op op;
+    const float *op_of; /* of the GPU: whose sum it is */
+    float *numbers;
+    size_t n, room;
+    uint64_t launched, done; /* for RAS */
+    int wake;                /* an eventfd */
+    int fd;                  /* to the hub; -1: not yet */
+    pthread_t thread;
+    struct nccl_address hub;
+    uint32_t rank, ranks;
+};
+
+static pthread_mutex_t comms_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct ncclComm *comms;
+static __thread char last_error[256];
+
+static ncclResult_t complain(ncclResult_t code, const char *text)
+{
+    snprintf(last_error, sizeof(last_error), "%s", text);
+    return code;
+}
+
+static bool has_fault(const char *which)
+{
+    const char *said = getenv("EMULATED_NCCL_FAULT");
+
+    if (said == NULL || said[0] == '\0')
+        return false;
+    if (strcmp(said, "init") != 0 && strcmp(said, "abort") != 0)
+        emulated_die("EMULATED_NCCL_FAULT: '%s', expected init or abort", said);
+    return strcmp(said, which) == 0;
+}
+
+/* ---- the thread of a communicator ---- */
+
+static void wake(struct ncclComm *c)
+{
+    uint64_t one = 1;
+
+    (void)!write(c->wake, &one, sizeof(one));
+}
+
+static void set_state(struct ncclComm *c, ncclResult_t state)
+{
+    pthread_mutex_lock(&c->lock);
+    c->state = state;
+    pthread_mutex_unlock(&c->lock);
+}
+
+static bool check_in(struct ncclComm *c)
+{
+    struct nccl_hello hello = { .magic = c->hub.magic, .rank = c->rank, .ranks = c->ranks,
+                                .version = (uint32_t)nccl_version() };
+    uint32_t answer = NCCL_GONE;
+    int fd;
+
+    if (has_fault("init")) {
+        struct pollfd woken = { .fd = c->wake, .events = POLLIN };
+
+        while (poll(&woken, 1, -1) < 0)
+            ;
+        return false;
+    }
+    fd = nccl_dial(&c->hub);
+    pthread_mutex_lock(&c->lock);
+    c->fd = fd;
+    if (c->is_aborted && fd >= 0)
+        shutdown(fd, SHUT_RDWR);
+    pthread_mutex_unlock(&c->lock);
+    if (fd < 0 || !nccl_send(fd, &hello, sizeof(hello)) || !nccl_receive(fd, &answer, sizeof(answer)))
+        answer = NCCL_GONE;
+    set_state(c, answer == NCCL_GO ? ncclSuccess : answer == NCCL_MISFIT ? ncclInvalidUsage : ncclRemoteError);
+    return answer == NCCL_GO;
+}
+
+/* What it has been asked for; false: the hub is gone, or it is aborted. */
+static bool wait_for_work(struct ncclComm *c, struct nccl_request *out)
+{
+    for (;;) {
+        struct pollfd ends[2] = { { .fd = c->wake, .events = POLLIN }, { .fd = c->fd, .events = POLLIN } };
+        uint64_t drained;
+
+        pthread_mutex_lock(&c->lock);
+        *out = (struct nccl_request){ .kind = c->op == OP_ASKED ? NCCL_SUM : c->wants_end ? NCCL_END : 0,
+                                      .n = c->op == OP_ASKED ? c->n : 0 };
+        pthread_mutex_unlock(&c->lock);
+        if (out->kind != 0)
+            return true;
+        if (poll(ends, 2, -1) < 0)
+            continue;
+        if (ends[1].revents != 0) /* it says nothing of its own accord */
+            return false;
+        (void)!read(c->wake, &drained, sizeof(drained));
+    }
+}
+
+static bool serve(struct ncclComm *c, const struct nccl_request *ask)
+{
+    struct nccl_request answer;
+
+    /* The numbers are the thread's while it is asked for them. */
+    if (!nccl_send(c->fd, ask, sizeof(*ask)) || !nccl_send(c->fd, c->numbers, ask->n * sizeof(float)) ||
+        !nccl_receive(c->fd, &answer, sizeof(answer)) ||
+        !nccl_receive(c->fd, c->numbers, answer.n * sizeof(float)))
+        return false;
+    pthread_mutex_lock(&c->lock);
+    if (ask->kind == NCCL_SUM) {
+        c->op = OP_ANSWERED;
+        c->done++;
+    } else {
+        c->wants_end = false;
+        c->state = ncclSuccess;
+    }
+    pthread_mutex_unlock(&c->lock);
+    return true;
+}
+
+static void *comm_main(void *arg)
+{
+    struct ncclComm *c = arg;
+    struct nccl_request ask;
+
+    if (!check_in(c))
+        return NULL;
+    do {
+        if (!wait_for_work(c, &ask) || !serve(c, &ask)) {
+            set_state(c, ncclRemoteError);
+            return NULL;
+        }
+    } while (ask.kind != NCCL_END);
+    return NULL;
+}
+
+/* ---- life ---- */
+
+ncclResult_t ncclGetVersion(int *version)
+{
+    *version = nccl_version();
+    return ncclSuccess;
+}
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
+{
+    struct nccl_address a;
+
+    _Static_assert(sizeof(a) <= sizeof(*id), "an address fits");
+    if (!nccl_hub_start(&a))
+        return complain(ncclSystemError, "Bootstrap : no socket");
+    memset(id, 0, sizeof(*id));
+    memcpy(id->internal, &a, sizeof(a));
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId id, int rank,
+                                    ncclConfig_t *config)
+{
+    struct ncclComm *c;
+
+    if (emulated_enter() != cudaSuccess)
+        return complain(ncclUnhandledCudaError, "CUDA fails");
+    if (nranks < 1 || rank < 0 || rank >= nranks)
+        return complain(ncclInvalidArgument, "Invalid rank requested");
+    if (config == NULL || config->size != sizeof(*config) || config->magic != 0xcafebeef)
+        return complain(ncclInvalidArgument, "ncclConfig_t argument not initialized via NCCL_CONFIG_INITIALIZER");
+    if (config->blocking != 0)
+        emulated_die("communicators that block are not emulated");
+    nccl_ras_start();
+    c = calloc(1, sizeof(*c));
+    if (c == NULL)
+        return complain(ncclSystemError, "out of memory");
+    pthread_mutex_init(&c->lock, NULL);
+    c->state = ncclInProgress;
+    c->tells_progress = true;
+    c->fd = -1;
+    c->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    c->rank = (uint32_t)rank;
+    c->ranks = (uint32_t)nranks;
+    memcpy(&c->hub, id.internal, sizeof(c->hub));
+    if (c->wake < 0 || pthread_create(&c->thread, NULL, comm_main, c) != 0)
+        emulated_die("NCCL: no thread");
+    pthread_mutex_lock(&comms_lock);
+    c->next = comms;
+    comms = c;
+    pthread_mutex_unlock(&comms_lock);
+    *comm = c;
+    return ncclInProgress;
+}
+
+static ncclResult_t state_of(struct ncclComm *c)
+{
+    ncclResult_t state;
+
+    pthread_mutex_lock(&c->lock);
+    state = c->tells_progress && (c->state == ncclSuccess) ? ncclInProgress : c->state;
+    pthread_mutex_unlock(&c->lock);
+    return state;
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *error)
+{
+    *error = state_of(c);
+    if (*error == ncclInvalidUsage)
+        (void)complain(*error, "Mismatched NCCL version detected, or of how many ranks there are");
+    if (*error == ncclRemoteError)
+        (void)complain(*error, "Connection closed by remote peer");
+    pthread_mutex_lock(&c->lock);
+    if (c->state != ncclInProgress)
+        c->tells_progress = false;
+    pthread_mutex_unlock(&c->lock);
+    return ncclSuccess;
+}
+
+static void take_leave(struct ncclComm *c)
+{
+    pthread_join(c->thread, NULL);
+    if (c->fd >= 0)
+        close(c->fd);
+    close(c->wake);
+    pthread_mutex_lock(&c->lock);
+    free(c->numbers);
+    c->numbers = NULL;
+    pthread_mutex_unlock(&c->lock);
+}
+
+ncclResult_t ncclCommFinalize(ncclComm_t c)
+{
+    ncclResult_t state = state_of(c);
+
+    if (state != ncclSuccess)
+        return complain(ncclInvalidArgument, "Attempt to use communicator before the previous operation returned ncclSuccess");
+    pthread_mutex_lock(&c->lock);
+    c->wants_end = true;
+    c->state = ncclInProgress;
+    pthread_mutex_unlock(&c->lock);
+    wake(c);
+    return ncclInProgress;
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t c)
+{
+    pthread_mutex_lock(&c->lock);
+    if (c->state != ncclSuccess || c->wants_end)
+        emulated_die("ncclCommDestroy of a communicator that is not finalized");
+    c->is_destroyed = true;
+    pthread_mutex_unlock(&c->lock);
+    take_leave(c);
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t c)
+{
+    while (has_fault("abort"))
+        pause();
+    pthread_mutex_lock(&c->lock);
+    c->is_aborted = true;
+    if (c->fd >= 0)
+        shutdown(c->fd, SHUT_RDWR);
+    pthread_mutex_unlock(&c->lock);
+    wake(c);
+    take_leave(c);
+    return ncclSuccess;
+}
+
+/* ---- sums ---- */
+
+struct sum {
+    struct ncclComm *comm;
+    float *x;
+    size_t n;
+};
+
+static void ask(struct ncclComm *c, const struct sum *s)
+{
+    if (c->room < s->n) {
+        free(c->numbers);
+        c->numbers = emulated_alloc(s->n * sizeof(float));
+        c->room = s->n;
+    }
+    memcpy(c->numbers, s->x, s->n * sizeof(float));
+    c->n = s->n;
+    c->op_of = s->x;
+    c->op = OP_ASKED;
+    c->launched++;
+    wake(c);
+}
+
+static int run_sum(void *args)
+{
+    const struct sum *s = args;
+    struct ncclComm *c = s->comm;
+    int rc = EMULATED_NOT_YET;
+
+    pthread_mutex_lock(&c->lock);
+    if (c->is_destroyed)
+        emulated_die("its communicator is destroyed");
+    if (c->op != OP_NONE && (c->op_of != s->x || c->n != s->n))
+        emulated_die("another sum of its communicator is under way on another stream");
+    if (c->is_aborted) {
+        rc = EMULATED_DONE;
+    } else if (c->op == OP_ANSWERED) {
+        memcpy(s->x, c->numbers, s->n * sizeof(float));
+        c->op = OP_NONE;
+        rc = EMULATED_DONE;
+    } else if (c->op == OP_NONE) {
+        ask(c, s);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return rc;
+}
+
+ncclResult_t ncclAllReduce(const void *from, void *to, size_t n, ncclDataType_t type, ncclRedOp_t op,
+                           ncclComm_t c, cudaStream_t stream)
+{
+    struct sum s = { c, to, n };
+    ncclResult_t state = state_of(c);
+    bool is_first;
+
+    if (from != to || type != ncclFloat32 || op != ncclSum)
+        emulated_die("ncclAllReduce: only sums of float32 in place are emulated");
+    if (state == ncclInProgress)
+        return complain(ncclInvalidArgument, "Attempt to use communicator before the previous operation returned ncclSuccess");
+    if (state != ncclSuccess)
+        return complain(state, "the communicator has failed");
+    if (emulated_enqueue(stream, "ncclAllReduce", run_sum, &s, sizeof(s)) != cudaSuccess)
+        return complain(ncclUnhandledCudaError, "CUDA fails");
+    pthread_mutex_lock(&c->lock);
+    is_first = !c->was_used;
+    c->was_used = true;
+    c->tells_progress = is_first;
+    pthread_mutex_unlock(&c->lock);
+    return is_first ? ncclInProgress : ncclSuccess;
+}
+
+/* ---- words ---- */
+
+const char *ncclGetErrorString(ncclResult_t result)
+{
+    static const char *const words[] = { "no error",
+                                         "unhandled cuda error (run with NCCL_DEBUG=INFO for details)",
+                                         "unhandled system error (run with NCCL_DEBUG=INFO for details)",
+                                         "internal error - please report this issue to the NCCL developers",
+                                         "invalid argument (run with NCCL_DEBUG=WARN for details)",
+                                         "invalid usage (run with NCCL_DEBUG=WARN for details)",
+                                         "remote process exited or there was a network error",
+                                         "NCCL operation in progress" };
+
+    return (unsigned)result < sizeof(words) / sizeof(words[0]) ? words[result] : "unknown result code";
+}
+
+const char *ncclGetLastError(ncclComm_t comm)
+{
+    (void)comm;
+    return last_error;
+}
+
+/* What RAS tells of each communicator of this process that waits for others. */
+void nccl_waiting(void (*tell)(void *arg, uint32_t rank, uint64_t operation), void *arg)
+{
+    pthread_mutex_lock(&comms_lock);
+    for (struct ncclComm *c = comms; c != NULL; c = c->next) {
+        pthread_mutex_lock(&c->lock);
+        if (!c->is_aborted && !c->is_destroyed && c->op == OP_ASKED)
+            tell(arg, c->rank, c->launched);
+        pthread_mutex_unlock(&c->lock);
+    }
+    pthread_mutex_unlock(&comms_lock);
+}

@@ -1,0 +1,258 @@
+/* nccl_hub.c - the middle of an emulated communicator: takes what all ranks send, gives all the sum.
+ *
+ * Ranks are read in their order. That of one that is late is waited for while another one may go: so
+ * all ends are watched. It lives until one of its ranks goes, or the process. */
+#include <arpa/inet.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "cuda/nccl_priv.h"
+
+struct hub {
+    int listener;
+    uint64_t magic;
+    uint32_t ranks; /* as the first says; 0: nobody is here */
+    uint32_t version;
+    uint32_t n; /* present */
+    int *fds;   /* [ranks]; -1: not here */
+    float *sum, *part;
+    size_t room;
+};
+
+int nccl_version(void)
+{
+    const char *said = getenv("EMULATED_NCCL_VERSION");
+
+    return said != NULL && said[0] != '\0' ? atoi(said) : NCCL_VERSION_CODE;
+}
+
+bool nccl_send(int fd, const void *bytes, size_t n)
+{
+    const char *at = bytes;
+
+    while (n > 0) {
+        ssize_t sent = send(fd, at, n, MSG_NOSIGNAL);
+
+        if (sent <= 0)
+            return false;
+        at += sent;
+        n -= (size_t)sent;
+    }
+    return true;
+}
+
+bool nccl_receive(int fd, void *bytes, size_t n)
+{
+    char *at = bytes;
+
+    while (n > 0) {
+        ssize_t got = recv(fd, at, n, 0);
+
+        if (got <= 0)
+            return false;
+        at += got;
+        n -= (size_t)got;
+    }
+    return true;
+}
+
+static struct sockaddr_in loopback(uint16_t port)
+{
+    return (struct sockaddr_in){ .sin_family = AF_INET,
+                                 .sin_port = htons(port),
+                                 .sin_addr = { htonl(INADDR_LOOPBACK) } };
+}
+
+int nccl_dial(const struct nccl_address *hub)
+{
+    struct sockaddr_in to = loopback(hub->port);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    if (fd >= 0 && connect(fd, (struct sockaddr *)&to, sizeof(to)) != 0) {
+        close(fd);
+        fd = -1;
+    }
+    return fd;
+}
+
+/* ---- all come ---- */
+
+/* Takes one in; false: it does not fit, and nobody can go on. */
+static bool take_in(struct hub *h, int fd)
+{
+    struct nccl_hello hello;
+
+    if (!nccl_receive(fd, &hello, sizeof(hello)) || hello.magic != h->magic) {
+        close(fd); /* a stranger */
+        return true;
+    }
+    if (h->ranks == 0) {
+        h->ranks = hello.ranks;
+        h->version = hello.version;
+        h->fds = emulated_alloc(h->ranks * sizeof(*h->fds));
+        memset(h->fds, -1, h->ranks * sizeof(*h->fds));
+    }
+    if (hello.ranks != h->ranks || hello.version != h->version || h->fds[hello.rank] >= 0) {
+        uint32_t answer = NCCL_MISFIT;
+
+        (void)nccl_send(fd, &answer, sizeof(answer));
+        close(fd);
+        return false;
+    }
+    h->fds[hello.rank] = fd;
+    h->n++;
+    return true;
+}
+
+/* What all are told: also for who goes again before all are here. */
+static uint32_t gather(struct hub *h)
+{
+    while (h->n == 0 || h->n < h->ranks) {
+        struct pollfd *ends = emulated_alloc((1 + h->ranks) * sizeof(*ends));
+        nfds_t n = 1;
+        bool is_whole = true, has_caller;
+
+        ends[0] = (struct pollfd){ .fd = h->listener, .events = POLLIN };
+        for (uint32_t i = 0; i < h->ranks; i++)
+            ends[n++] = (struct pollfd){ .fd = h->fds[i], .events = POLLIN }; /* -1: left out */
+        (void)poll(ends, n, -1);
+        for (nfds_t i = 1; i < n; i++)
+            is_whole = is_whole && ends[i].revents == 0;
+        has_caller = (ends[0].revents & POLLIN) != 0;
+        free(ends);
+        if (!is_whole)
+            return NCCL_GONE;
+        if (has_caller) {
+            int fd = accept4(h->listener, NULL, NULL, SOCK_CLOEXEC);
+
+            if (fd >= 0 && !take_in(h, fd))
+                return NCCL_MISFIT;
+        }
+    }
+    return NCCL_GO;
+}
+
+/* ---- all work ---- */
+
+/* Until each has said something; false: one is gone. */
+static bool all_ask(struct hub *h)
+{
+    struct pollfd *ends = emulated_alloc(h->ranks * sizeof(*ends));
+    uint32_t asking = 0;
+    bool is_whole = true;
+
+    while (is_whole && asking < h->ranks) {
+        asking = 0;
+        for (uint32_t i = 0; i < h->ranks; i++) { /* of those that have asked only the end is news */
+            bool asks = (ends[i].revents & POLLIN) != 0;
+
+            ends[i] = (struct pollfd){ .fd = h->fds[i], .events = asks ? POLLRDHUP : POLLIN | POLLRDHUP,
+                                       .revents = asks ? POLLIN : 0 };
+            asking += asks;
+        }
+        if (asking == h->ranks)
+            break;
+        {
+            struct pollfd *now = emulated_alloc(h->ranks * sizeof(*now));
+
+            memcpy(now, ends, h->ranks * sizeof(*now));
+            (void)poll(now, h->ranks, -1);
+            for (uint32_t i = 0; i < h->ranks; i++) {
+                is_whole = is_whole && (now[i].revents & (POLLRDHUP | POLLHUP | POLLERR)) == 0;
+                ends[i].revents |= now[i].revents & POLLIN;
+            }
+            free(now);
+        }
+    }
+    free(ends);
+    return is_whole;
+}
+
+static void make_room(struct hub *h, size_t n)
+{
+    if (n <= h->room)
+        return;
+    free(h->sum);
+    free(h->part);
+    h->sum = emulated_alloc(n * sizeof(float));
+    h->part = emulated_alloc(n * sizeof(float));
+    h->room = n;
+}
+
+/* One operation of all; 0: somebody is gone. */
+static uint32_t serve(struct hub *h)
+{
+    struct nccl_request first = { 0 };
+
+    if (!all_ask(h))
+        return 0;
+    for (uint32_t i = 0; i < h->ranks; i++) {
+        struct nccl_request ask;
+
+        if (!nccl_receive(h->fds[i], &ask, sizeof(ask)))
+            return 0;
+        if (i == 0) {
+            first = ask;
+            make_room(h, ask.n);
+        }
+        if (ask.kind != first.kind || ask.n != first.n)
+            emulated_die("NCCL: rank 0 sums %llu numbers, rank %u %llu (or one of them ends)",
+                         (unsigned long long)first.n, i, (unsigned long long)ask.n);
+        if (!nccl_receive(h->fds[i], i == 0 ? h->sum : h->part, ask.n * sizeof(float)))
+            return 0;
+        for (size_t k = 0; i > 0 && k < ask.n; k++)
+            h->sum[k] += h->part[k];
+    }
+    for (uint32_t i = 0; i < h->ranks; i++)
+        if (!nccl_send(h->fds[i], &first, sizeof(first)) ||
+            !nccl_send(h->fds[i], h->sum, first.n * sizeof(float)))
+            return 0;
+    return first.kind;
+}
+
+static void *hub_main(void *arg)
+{
+    struct hub *h = arg;
+    uint32_t answer = gather(h), kind = NCCL_SUM;
+
+    close(h->listener);
+    for (uint32_t i = 0; i < h->ranks; i++)
+        if (h->fds[i] >= 0)
+            (void)nccl_send(h->fds[i], &answer, sizeof(answer));
+    while (answer == NCCL_GO && kind == NCCL_SUM)
+        kind = serve(h);
+    for (uint32_t i = 0; i < h->ranks; i++)
+        if (h->fds[i] >= 0)
+            close(h->fds[i]);
+    free(h->fds);
+    free(h->sum);
+    free(h->part);
+    free(h);
+    return NULL;
+}
+
+bool nccl_hub_start(struct nccl_address *out)
+{
+    struct hub *h = emulated_alloc(sizeof(*h));
+    struct sockaddr_in at = loopback(0);
+    socklen_t len = sizeof(at);
+    pthread_t thread;
+
+    h->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (h->listener < 0 || bind(h->listener, (struct sockaddr *)&at, sizeof(at)) != 0 ||
+        listen(h->listener, 128) != 0 || getsockname(h->listener, (struct sockaddr *)&at, &len) != 0 ||
+        getrandom(&h->magic, sizeof(h->magic), 0) != sizeof(h->magic) ||
+        pthread_create(&thread, NULL, hub_main, h) != 0) {
+        if (h->listener >= 0)
+            close(h->listener);
+        free(h);
+        return false;
+    }
+    pthread_detach(thread);
+    *out = (struct nccl_address){ .magic = h->magic, .port = ntohs(at.sin_port) };
+    return true;
+}

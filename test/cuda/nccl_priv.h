@@ -1,0 +1,46 @@
+/* nccl_priv.h - what the files of the emulated NCCL share. */
+#ifndef CUDA_NCCL_PRIV_H
+#define CUDA_NCCL_PRIV_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+
+#include <nccl.h>
+
+#include "cuda/emulator_priv.h"
+
+/* A unique id: where the hub listens (127.0.0.1), and its secret. */
+struct nccl_address {
+    uint64_t magic;
+    uint16_t port;
+};
+
+/* What goes over the wire, in the host's order: it never leaves it. */
+struct nccl_hello {
+    uint64_t magic;
+    uint32_t rank, ranks, version;
+};
+enum { NCCL_GO = 1, NCCL_MISFIT, NCCL_GONE }; /* the answer, when all are there */
+enum { NCCL_SUM = 1, NCCL_END };
+struct nccl_request { /* with n floats behind it; so is the answer */
+    uint32_t kind;
+    uint64_t n;
+};
+
+int nccl_version(void);
+
+/* ---- nccl_hub.c ---- */
+
+bool nccl_hub_start(struct nccl_address *out); /* a thread and a socket, for good */
+int nccl_dial(const struct nccl_address *hub); /* -1: nobody listens there */
+bool nccl_send(int fd, const void *bytes, size_t n);
+bool nccl_receive(int fd, void *bytes, size_t n);
+
+/* ---- nccl_ras.c ---- */
+
+void nccl_ras_start(void); /* once */
+void nccl_waiting(void (*tell)(void *arg, uint32_t rank, uint64_t operation), void *arg);
+
+#endif

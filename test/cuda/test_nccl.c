@@ -1,0 +1,447 @@
+/* The communicator of the plugin (lib/comm/nccl.cu), between processes and between threads, over the
+ * emulated NCCL. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "device/cuda.h"
+#include "device/device.h"
+
+extern const struct cuda_api trainerd_cuda_plugin;
+#define CUDA (&trainerd_cuda_plugin)
+
+enum { RANKS_MAX = 4, N = 1000 };
+
+/* What the processes of a test see of each other. */
+static struct shared {
+    unsigned char id[CUDA_ID_BYTES];
+    int has_id;
+    int at[RANKS_MAX]; /* how far each has come */
+    char said[RANKS_MAX][ERR_TEXT_BYTES];
+    int code[RANKS_MAX];
+    uint64_t ended_ms[RANKS_MAX]; /* how long its communicator took to end */
+} *shared;
+
+struct rank {
+    uint32_t rank, world, gpu;
+    volatile int cancel;
+    struct cuda_comm *comm;
+    struct cuda_stream *stream;
+    float *x;
+    struct err err;
+};
+
+static void nap(void)
+{
+    nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+}
+
+#define MUST(call) CHECK((call) == 0)
+
+static void set_at(const struct rank *r, int at)
+{
+    __atomic_store_n(&shared->at[r->rank], at, __ATOMIC_RELEASE);
+}
+
+static void wait_at(uint32_t rank, int at)
+{
+    while (__atomic_load_n(&shared->at[rank], __ATOMIC_ACQUIRE) < at)
+        nap();
+}
+
+/* 0, or what went wrong while it connected. */
+static int connect_rank(struct rank *r, uint32_t limit_ms)
+{
+    uint64_t begin = clock_ms();
+    int rc;
+
+    MUST(CUDA->enter(r->gpu, &r->err));
+    MUST(CUDA->stream_open(CUDA_FIRST, &r->stream, &r->err));
+    MUST(CUDA->alloc((void **)&r->x, N * sizeof(float), &r->err));
+    if (r->rank == 0) {
+        MUST(CUDA->comm_id(shared->id, &r->err));
+        __atomic_store_n(&shared->has_id, 1, __ATOMIC_RELEASE);
+    }
+    while (__atomic_load_n(&shared->has_id, __ATOMIC_ACQUIRE) == 0)
+        nap();
+    rc = CUDA->comm_open(shared->id, r->rank, r->world, &r->cancel, &r->comm, &r->err);
+    if (rc < 0)
+        return rc;
+    while ((rc = CUDA->comm_state(r->comm, &r->err)) == 0) {
+        if (clock_ms() - begin > limit_ms)
+            return err_set(&r->err, ERR_TIMEOUT, "not connected");
+        nap();
+    }
+    return rc < 0 ? rc : 0;
+}
+
+static float number(uint32_t rank, uint32_t i)
+{
+    return (float)(rank + 1) * 0.1f + (float)i;
+}
+
+static void put(struct rank *r)
+{
+    float x[N];
+
+    for (uint32_t i = 0; i < N; i++)
+        x[i] = number(r->rank, i);
+    MUST(CUDA->copy(r->x, x, sizeof(x), r->stream, &r->err));
+    MUST(device_wait(CUDA, r->stream, NULL, NULL, &r->err)); /* x is ours again */
+}
+
+static bool is_sum(struct rank *r, uint32_t from, uint32_t to)
+{
+    float x[N];
+
+    MUST(CUDA->copy(x, r->x, sizeof(x), r->stream, &r->err));
+    MUST(device_wait(CUDA, r->stream, NULL, NULL, &r->err));
+    for (uint32_t i = 0; i < N; i++) {
+        float want = i >= from && i < to ? 0 : number(r->rank, i);
+
+        for (uint32_t k = 0; i >= from && i < to && k < r->world; k++)
+            want = k == 0 ? number(0, i) : want + number(k, i);
+        if (x[i] != want)
+            return false;
+    }
+    return true;
+}
+
+/* Until it is done, fails, or has not moved for so long. */
+static int wait_sum(struct rank *r, uint32_t limit_ms)
+{
+    uint64_t begin = clock_ms();
+    int rc;
+
+    while ((rc = CUDA->done(r->stream, NULL, &r->err)) == 0) {
+        rc = CUDA->comm_state(r->comm, &r->err);
+        if (rc < 0)
+            return rc;
+        if (clock_ms() - begin > limit_ms)
+            return err_set(&r->err, ERR_TIMEOUT, "the sum does not come");
+    }
+    return rc < 0 ? rc : 0;
+}
+
+static void leave(struct rank *r)
+{
+    CUDA->free(r->x);
+    CUDA->stream_close(r->stream);
+}
+
+/* ---- what the ranks do ---- */
+
+static void sums_and_closes(struct rank *r)
+{
+    MUST(connect_rank(r, 10000));
+    put(r);
+    MUST(CUDA->comm_sum(r->comm, r->x, N, r->stream, &r->err));
+    MUST(CUDA->comm_sum(r->comm, r->x, 0, r->stream, &r->err));
+    MUST(wait_sum(r, 10000));
+    CHECK(is_sum(r, 0, N));
+    put(r);
+    MUST(CUDA->comm_sum(r->comm, r->x + 10, 20, r->stream, &r->err));
+    MUST(CUDA->comm_sum(r->comm, r->x + 30, 5, r->stream, &r->err));
+    MUST(wait_sum(r, 10000));
+    CHECK(is_sum(r, 10, 35));
+    MUST(CUDA->comm_close(r->comm, &r->err));
+    leave(r);
+}
+
+static void captures_and_launches(struct rank *r)
+{
+    struct cuda_graph *g;
+
+    MUST(connect_rank(r, 10000));
+    for (int first = 1; first >= 0; first--) { /* also a capture of the first sum there is */
+        MUST(CUDA->capture(r->stream, &r->err));
+        MUST(CUDA->comm_sum(r->comm, r->x, 100, r->stream, &r->err));
+        MUST(CUDA->comm_sum(r->comm, r->x + 100, N - 100, r->stream, &r->err));
+        MUST(CUDA->captured(r->stream, &g, &r->err));
+        for (int i = 0; i < 3; i++) {
+            put(r);
+            MUST(CUDA->launch(g, r->stream, &r->err));
+            MUST(wait_sum(r, 10000));
+            CHECK(is_sum(r, 0, N));
+        }
+        CUDA->graph_close(g);
+    }
+    MUST(CUDA->comm_close(r->comm, &r->err));
+    leave(r);
+}
+
+/* The last rank dies when all are connected; the others are told, and their sum ends by the abort alone. */
+static void loses_the_last(struct rank *r)
+{
+    uint64_t begin;
+
+    MUST(connect_rank(r, 10000));
+    if (r->rank == r->world - 1) {
+        for (uint32_t i = 0; i + 1 < r->world; i++)
+            wait_at(i, 1);
+        kill(getpid(), SIGKILL);
+    }
+    put(r);
+    MUST(CUDA->comm_sum(r->comm, r->x, N, r->stream, &r->err));
+    set_at(r, 1);
+    shared->code[r->rank] = wait_sum(r, 10000);
+    snprintf(shared->said[r->rank], ERR_TEXT_BYTES, "%s", r->err.text);
+    CHECK(CUDA->done(r->stream, NULL, &r->err) == 0); /* it waits, and would for ever */
+    begin = clock_ms();
+    MUST(CUDA->comm_abort(r->comm, &r->err));
+    MUST(device_wait(CUDA, r->stream, NULL, NULL, &r->err));
+    shared->ended_ms[r->rank] = clock_ms() - begin;
+    leave(r);
+}
+
+/* The last rank never connects. */
+static void waits_for_the_last(struct rank *r)
+{
+    if (r->rank == r->world - 1) {
+        wait_at(0, 1);
+        return;
+    }
+    shared->code[r->rank] = connect_rank(r, 300);
+    set_at(r, 1);
+    for (uint32_t i = 0; i + 1 < r->world; i++)
+        wait_at(i, 1);
+    MUST(CUDA->comm_abort(r->comm, &r->err));
+    leave(r);
+}
+
+/* Of two ranks one waits in vain. */
+static void connects_in_vain(struct rank *r)
+{
+    shared->code[r->rank] = connect_rank(r, 300);
+    set_at(r, 1);
+    wait_at(1 - r->rank, 1);
+    MUST(CUDA->comm_abort(r->comm, &r->err));
+    leave(r);
+}
+
+static void connects(struct rank *r)
+{
+    shared->code[r->rank] = connect_rank(r, 5000);
+    snprintf(shared->said[r->rank], ERR_TEXT_BYTES, "%s", r->err.text);
+    MUST(CUDA->comm_abort(r->comm, &r->err));
+    leave(r);
+}
+
+/* An orderly end that only one rank comes to, is canceled; the other one is aborted without a word. */
+static void closes_alone(struct rank *r)
+{
+    uint64_t begin;
+
+    MUST(connect_rank(r, 10000));
+    set_at(r, 1);
+    wait_at(1 - r->rank, 1);
+    if (r->rank == 1) {
+        wait_at(0, 2);
+        MUST(CUDA->comm_abort(r->comm, &r->err));
+        leave(r);
+        return;
+    }
+    r->cancel = 1;
+    begin = clock_ms();
+    MUST(CUDA->comm_close(r->comm, &r->err));
+    shared->ended_ms[0] = clock_ms() - begin;
+    leave(r);
+    set_at(r, 2);
+}
+
+static void cannot_be_aborted(struct rank *r)
+{
+    uint64_t begin;
+
+    MUST(connect_rank(r, 10000));
+    begin = clock_ms();
+    shared->code[r->rank] = CUDA->comm_abort(r->comm, &r->err);
+    shared->ended_ms[r->rank] = clock_ms() - begin;
+    snprintf(shared->said[r->rank], ERR_TEXT_BYTES, "%s", r->err.text);
+    fflush(NULL);
+    _exit(0); /* as it says */
+}
+
+/* ---- playing it ---- */
+
+static void begin_scene(void)
+{
+    memset(shared, 0, sizeof(*shared));
+}
+
+static pid_t start_process(void (*play)(struct rank *r), uint32_t rank, uint32_t world, const char *setting)
+{
+    pid_t pid = fork();
+
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        struct rank r = { .rank = rank, .world = world };
+
+        alarm(30);
+        if (setting != NULL)
+            putenv((char *)(uintptr_t)setting);
+        play(&r);
+        exit(0);
+    }
+    return pid;
+}
+
+/* settings [world], or NULL; `dies`: the rank that is killed. */
+static void play(void (*scene)(struct rank *r), uint32_t world, const char *const *settings, uint32_t dies)
+{
+    pid_t pids[RANKS_MAX];
+
+    begin_scene();
+    for (uint32_t i = 0; i < world; i++)
+        pids[i] = start_process(scene, i, world, settings != NULL ? settings[i] : NULL);
+    for (uint32_t i = 0; i < world; i++) {
+        int status;
+
+        assert_int_equal(waitpid(pids[i], &status, 0), pids[i]);
+        if (i == dies)
+            assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+        else
+            assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+}
+
+static void processes_sum_in_the_order_of_their_ranks(void **state)
+{
+    (void)state;
+    play(sums_and_closes, 2, NULL, UINT32_MAX);
+    play(sums_and_closes, 3, NULL, UINT32_MAX);
+}
+
+static void a_captured_sum_is_made_at_every_launch(void **state)
+{
+    (void)state;
+    play(captures_and_launches, 2, NULL, UINT32_MAX);
+}
+
+static void *one_thread(void *arg)
+{
+    sums_and_closes(arg);
+    return NULL;
+}
+
+static void two_gpus(struct rank *r)
+{
+    struct rank ranks[2] = { { .rank = 0, .world = 2, .gpu = 0 }, { .rank = 1, .world = 2, .gpu = 1 } };
+    pthread_t threads[2];
+
+    (void)r;
+    for (int i = 0; i < 2; i++)
+        CHECK(pthread_create(&threads[i], NULL, one_thread, &ranks[i]) == 0);
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+}
+
+static void gpus_of_one_process_sum_each_in_its_thread(void **state)
+{
+    (void)state;
+    play(two_gpus, 1, NULL, UINT32_MAX);
+}
+
+static void a_dead_peer_is_an_error_and_the_abort_ends_what_waits_for_it(void **state)
+{
+    (void)state;
+    play(loses_the_last, 3, NULL, 2);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(shared->code[i], ERR_PEER);
+        assert_non_null(strstr(shared->said[i], "NCCL: remote process exited"));
+        assert_true(shared->ended_ms[i] < 2000);
+    }
+}
+
+static void a_rank_that_never_comes_is_not_reported_and_can_be_given_up(void **state)
+{
+    (void)state;
+    play(waits_for_the_last, 3, NULL, UINT32_MAX);
+    assert_int_equal(shared->code[0], ERR_TIMEOUT);
+    assert_int_equal(shared->code[1], ERR_TIMEOUT);
+}
+
+static void an_init_that_does_not_end_can_be_given_up(void **state)
+{
+    static const char *const settings[] = { NULL, "EMULATED_NCCL_FAULT=init" };
+
+    (void)state;
+    play(connects_in_vain, 2, settings, UINT32_MAX);
+    assert_int_equal(shared->code[0], ERR_TIMEOUT);
+    assert_int_equal(shared->code[1], ERR_TIMEOUT);
+}
+
+static void unlike_versions_do_not_connect(void **state)
+{
+    static const char *const settings[] = { NULL, "EMULATED_NCCL_VERSION=22703" };
+
+    (void)state;
+    play(connects, 2, settings, UINT32_MAX);
+    assert_int_equal(shared->code[0], ERR_INPUT);
+    assert_int_equal(shared->code[1], ERR_INPUT);
+    assert_non_null(strstr(shared->said[0], "NCCL: invalid usage"));
+    assert_non_null(strstr(shared->said[0], "Mismatched NCCL version"));
+}
+
+static void an_orderly_end_does_not_wait_for_ranks_that_gave_up(void **state)
+{
+    (void)state;
+    play(closes_alone, 2, NULL, UINT32_MAX);
+    assert_true(shared->ended_ms[0] < 2000);
+}
+
+static void an_abort_that_hangs_is_told_in_time(void **state)
+{
+    static const char *const settings[] = { "EMULATED_NCCL_FAULT=abort", "EMULATED_NCCL_FAULT=abort" };
+
+    (void)state;
+    play(cannot_be_aborted, 2, settings, UINT32_MAX);
+    assert_int_equal(shared->code[0], ERR_DEVICE);
+    assert_true(shared->ended_ms[0] >= 4500 && shared->ended_ms[0] < 8000);
+    assert_non_null(strstr(shared->said[0], "NCCL does not let its communicator go"));
+}
+
+static void the_version_of_nccl_is_among_those_of_the_plugin(void **state)
+{
+    struct cuda_versions v;
+
+    (void)state;
+    CUDA->versions(&v);
+    assert_int_equal(v.nccl, 22809);
+    assert_int_equal(v.runtime, 13000);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(processes_sum_in_the_order_of_their_ranks),
+        cmocka_unit_test(a_captured_sum_is_made_at_every_launch),
+        cmocka_unit_test(gpus_of_one_process_sum_each_in_its_thread),
+        cmocka_unit_test(a_dead_peer_is_an_error_and_the_abort_ends_what_waits_for_it),
+        cmocka_unit_test(a_rank_that_never_comes_is_not_reported_and_can_be_given_up),
+        cmocka_unit_test(an_init_that_does_not_end_can_be_given_up),
+        cmocka_unit_test(unlike_versions_do_not_connect),
+        cmocka_unit_test(an_orderly_end_does_not_wait_for_ranks_that_gave_up),
+        cmocka_unit_test(an_abort_that_hangs_is_told_in_time),
+        cmocka_unit_test(the_version_of_nccl_is_among_those_of_the_plugin),
+    };
+
+    shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(shared != MAP_FAILED);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,477 @@
+/* Optimizers and the pass over gradients on a GPU, against those of CPUs. The GPU is the emulated one, or
+ * with TRAINERD_TEST_CUDA=1 the first one that the plugin finds. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/checksum.h"
+#include "base/err.h"
+#include "device/cuda.h"
+#include "device/device.h"
+#include "optim/optim.h"
+#include "optim/reference.h"
+
+extern const struct cuda_api trainerd_cuda_plugin; /* the emulated one, in this program */
+
+static const struct cuda_api *cuda;
+static struct cuda_stream *stream;
+static struct err err;
+
+static void must(int rc)
+{
+    if (rc < 0)
+        fail_msg("%s", err.text);
+}
+
+static int open_gpu(void **state)
+{
+    (void)state;
+    cuda = &trainerd_cuda_plugin;
+    if (getenv("TRAINERD_TEST_CUDA") != NULL)
+        must(device_plugin(&cuda, &err));
+    must(cuda->enter(0, &err));
+    must(cuda->stream_open(CUDA_FIRST, &stream, &err));
+    return 0;
+}
+
+static int close_gpu(void **state)
+{
+    (void)state;
+    cuda->stream_close(stream);
+    return 0;
+}
+
+static void *there_of(const void *from, size_t bytes)
+{
+    void *p;
+
+    must(cuda->alloc(&p, bytes, &err));
+    must(cuda->copy(p, from, bytes, stream, &err));
+    must(device_wait(cuda, stream, NULL, NULL, &err));
+    return p;
+}
+
+static void fetch(void *to, const void *there, size_t bytes)
+{
+    must(cuda->copy(to, there, bytes, stream, &err));
+    must(device_wait(cuda, stream, NULL, NULL, &err));
+}
+
+/* The generator of test/optim. */
+static float draw(uint32_t *x)
+{
+    *x = 1664525 * *x + 1013904223;
+    return (float)(*x >> 8) / (1 << 24) - 0.5f;
+}
+
+static void draw_all(uint32_t *x, float *out, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        out[i] = draw(x);
+}
+
+/* ---- an arena: weights, gradient, slots, average, with gaps that nobody may touch ---- */
+
+enum { GAP_BITS = 0x7fc12345, ARRAYS = 6, MOST = 9 * OPTIM_BLOCK };
+enum { W, G, SLOT, AVERAGE = 5 };
+static float host[ARRAYS][MOST], back[ARRAYS][MOST];
+
+/* A float, less than four at every place of a row, whole chunks, some of them, odd ends. */
+static const struct optim_param params[] = {
+    { 0, 1, 1, 0.01, true, NULL, false },
+    { 3, 9, 1, 0.01, true, NULL, false },
+    { 13, 2, 0.5, 0, true, NULL, false },
+    { 16, 64, 0.5, 0, true, NULL, false },
+    { OPTIM_BLOCK, OPTIM_BLOCK, 1, 0.02, true, NULL, false },
+    { 2 * OPTIM_BLOCK + 32, 5 * OPTIM_BLOCK + 777, 1, 0.01, true, NULL, false },
+    { 7 * OPTIM_BLOCK + 1009, 300, 2, 0.01, false, NULL, false },
+};
+static const struct cuda_statistic statistics[] = {
+    { 7 * OPTIM_BLOCK + 1312, 64, 0.9f },
+    { 7 * OPTIM_BLOCK + 1376, 5001, 0.99f },
+};
+enum { N_PARAMS = sizeof(params) / sizeof(*params), N_STATISTICS = 2 };
+
+static bool is_in(size_t i, bool with_statistics)
+{
+    for (size_t k = 0; k < N_PARAMS; k++)
+        if (i >= params[k].first && i < params[k].first + params[k].n)
+            return true;
+    for (size_t k = 0; k < N_STATISTICS && with_statistics; k++)
+        if (i >= statistics[k].first && i < statistics[k].first + statistics[k].n)
+            return true;
+    return false;
+}
+
+static void fill_arena(uint32_t *x, size_t from, size_t to)
+{
+    const uint32_t bits = GAP_BITS;
+
+    for (size_t a = from; a < to; a++)
+        for (size_t i = 0; i < MOST; i++)
+            if (is_in(i, true))
+                host[a][i] = a < SLOT ? draw(x) : a == AVERAGE ? 0.125f : 0;
+            else
+                memcpy(&host[a][i], &bits, sizeof(bits));
+}
+
+static struct optim_state state_of(float (*arrays)[MOST], const struct optim_def *def,
+                                   const struct optim_hyper *h, bool averages)
+{
+    struct optim_state s = { .w = arrays[W], .g = arrays[G], .average = averages ? arrays[AVERAGE] : NULL };
+
+    for (uint32_t k = 0; k < def->n_slots; k++)
+        s.slots[k] = optim_uses(def, h, k) ? arrays[SLOT + k] : NULL;
+    return s;
+}
+
+static void step_on_cpu(struct optim *o, const struct optim_hyper *h, const struct optim_state *s, float share,
+                        bool averages)
+{
+    if (optim_needs_norms(o))
+        optim_measure(o, 0, h, s);
+    optim_update(o, 0, h, s);
+    for (size_t k = 0; k < N_STATISTICS; k++)
+        for (size_t i = statistics[k].first; i < statistics[k].first + statistics[k].n; i++) {
+            float keep = statistics[k].keep;
+
+            s->w[i] = keep * s->w[i] + (1.0f - keep) * (s->g[i] * share);
+            if (averages)
+                s->average[i] = s->w[i];
+        }
+}
+
+/* Rounding alone: a GPU adds to a product in one operation. */
+static void compare_arenas(const char *who, uint64_t step)
+{
+    for (size_t a = 0; a < ARRAYS; a++)
+        for (size_t i = 0; i < MOST; i++) {
+            double x = host[a][i], y = back[a][i];
+
+            if (!is_in(i, true) ? memcmp(&host[a][i], &back[a][i], sizeof(float)) != 0
+                                : !(fabs(x - y) <= 1e-6 * (1 + fabs(x))))
+                fail_msg("%s, step %d, array %zu, float %zu: %.9g, on a CPU %.9g", who, (int)step, a, i, y, x);
+        }
+}
+
+static void compare_row(const struct optim_def *def, double momentum, bool flag, double average)
+{
+    struct optim_opts opts = { .def = def, .params = params, .n_params = N_PARAMS, .n_parts = 1,
+                               .average = average };
+    struct optim *o;
+    struct cuda_optim *c;
+    float(*arrays)[MOST];
+    uint32_t x = 3;
+
+    fill_arena(&x, 0, ARRAYS);
+    must(optim_new(&opts, &o, &err));
+    must(cuda->math->optim_open(&opts, statistics, N_STATISTICS, &c, &err));
+    arrays = there_of(host, sizeof(host));
+    for (uint64_t step = 1; step <= 4; step++) {
+        struct optim_hyper h = { .learning_rate = 0.013, .momentum = momentum, .beta1 = 0.9, .beta2 = 0.97,
+                                 .epsilon = 1e-7, .trust_coefficient = 0.02, .nesterov = flag,
+                                 .centered = flag, .step = step, .grad_scale = 0.37f };
+        struct optim_state here = state_of(host, def, &h, average > 0);
+        struct optim_state there = state_of(arrays, def, &h, average > 0);
+
+        fill_arena(&x, G, G + 1);
+        must(cuda->copy(arrays[G], host[G], sizeof(host[G]), stream, &err));
+        must(cuda->math->optim_update(c, &h, &there, 0.25f, stream, &err));
+        fetch(back, arrays, sizeof(back));
+        step_on_cpu(o, &h, &here, 0.25f, average > 0);
+        compare_arenas(def->name, step);
+    }
+    cuda->math->optim_close(c);
+    optim_free(o);
+    cuda->free(arrays);
+}
+
+static void every_row_moves_weights_and_slots_as_on_cpus(void **state)
+{
+    size_t n_all;
+    const struct optim_def *const *all = optim_all(&n_all);
+
+    (void)state;
+    for (size_t k = 0; k < n_all; k++)
+        for (int way = 0; way < 4; way++) {
+            if (way > 0 && strcmp(all[k]->name, "momentum") != 0 && strcmp(all[k]->name, "rmsprop") != 0)
+                continue; /* the others have one form */
+            compare_row(all[k], way & 1 ? 0 : 0.9, (way & 2) != 0, way == 0 ? 0.9 : 0);
+        }
+}
+
+static void a_hundred_steps_end_where_pytorch_ends(void **state)
+{
+    (void)state;
+    for (size_t r = 0; r < sizeof(references) / sizeof(*references); r++) {
+        const struct reference *ref = &references[r];
+        const struct optim_param two[] = {
+            { 0, REFERENCE_FIRST, 1, ref->decay, true, NULL, false },
+            { REFERENCE_FIRST, REFERENCE_N - REFERENCE_FIRST, ref->factor, ref->decay2, true, NULL, false },
+        };
+        struct optim_opts opts = { .def = optim_find(ref->optimizer), .params = two, .n_params = 2,
+                                   .n_parts = 1 };
+        float a[5][32] = { { 0 } }, (*arrays)[32];
+        struct cuda_look *look = there_of(&(struct cuda_look){ 0 }, sizeof(*look)), seen;
+        struct cuda_optim *c;
+        uint32_t x = ref->seed;
+        size_t shown = 0;
+
+        draw_all(&x, a[W], REFERENCE_N);
+        arrays = there_of(a, sizeof(a));
+        must(cuda->math->optim_open(&opts, NULL, 0, &c, &err));
+        for (uint64_t step = 1; step <= REFERENCE_STEPS; step++) {
+            struct optim_hyper h = { .learning_rate = ref->rate, .momentum = ref->momentum,
+                                     .beta1 = ref->beta1, .beta2 = ref->beta2, .epsilon = ref->epsilon,
+                                     .trust_coefficient = ref->trust, .nesterov = ref->nesterov,
+                                     .centered = ref->centered, .step = step };
+            struct optim_state s = { .w = arrays[W], .g = arrays[G],
+                                     .slots = { arrays[SLOT], arrays[SLOT + 1], arrays[SLOT + 2] } };
+
+            draw_all(&x, a[G], REFERENCE_N);
+            must(cuda->copy(arrays[G], a[G], sizeof(a[G]), stream, &err));
+            must(cuda->math->optim_look(c, arrays[G], (float)ref->clip_value, look, stream, &err));
+            fetch(&seen, look, sizeof(seen));
+            h.grad_scale = optim_clip(sqrt(seen.squares), ref->clip);
+            must(cuda->math->optim_update(c, &h, &s, 1, stream, &err));
+            if (step != reference_shown[shown])
+                continue;
+            fetch(a[W], arrays[W], sizeof(a[W]));
+            for (size_t i = 0; i < REFERENCE_N; i++)
+                if (!(fabs((double)a[W][i] - (double)ref->weights[shown][i]) <= 5e-7 + 8e-9 * (double)step))
+                    fail_msg("%s, step %d, weight %zu: %.9g, expected %.9g", ref->what, (int)step, i,
+                             (double)a[W][i], (double)ref->weights[shown][i]);
+            shown++;
+        }
+        assert_int_equal(shown, REFERENCE_SHOWN);
+        cuda->math->optim_close(c);
+        cuda->free(arrays);
+        cuda->free(look);
+    }
+}
+
+/* ---- look ---- */
+
+static struct cuda_look look_at(const float *x, size_t n)
+{
+    static struct cuda_look garbage[64];
+    struct cuda_look seen, *there;
+    float *gpu = there_of(x, n * sizeof(*x));
+
+    memset(garbage, 0x5A, sizeof(garbage));
+    assert_true(cuda_look_room(n) <= 64);
+    there = there_of(garbage, cuda_look_room(n) * sizeof(*there));
+    must(cuda->math->look(gpu, n, there, stream, &err));
+    fetch(&seen, there, sizeof(seen));
+    cuda->free(there);
+    cuda->free(gpu);
+    return seen;
+}
+
+static void a_look_finds_the_squares_and_the_checksum_of_cpus(void **state)
+{
+    static const size_t sizes[] = { 0, 1, 3, 4, 15, 16, 17, 1023, 4095, 4096, 4097, 16384, 16385, 100003 };
+    static float x[100003];
+    uint32_t seed = 9;
+
+    (void)state;
+    draw_all(&seed, x, 100003);
+    for (size_t s = 0; s < sizeof(sizes) / sizeof(*sizes); s++) {
+        struct cuda_look seen = look_at(x, sizes[s]), again = look_at(x, sizes[s]);
+        double squares = 0;
+        bool finite = true;
+
+        for (size_t i = 0; i < sizes[s]; i++)
+            squares += (double)x[i] * (double)x[i];
+        assert_int_equal(seen.checksum, checksum_part(x, sizes[s], 0, &finite));
+        assert_true(fabs(seen.squares - squares) <= 1e-12 * squares);
+        assert_int_equal(seen.bad, 0);
+        assert_memory_equal(&seen, &again, sizeof(seen));
+    }
+}
+
+static void a_look_adds_words_of_all_bits_without_overflow(void **state)
+{
+    static const uint32_t words[] = { 0xffffffff, 0xffff0000, 0x7f7fffff, 0x80000001, 0x0000ffff };
+    static float x[5 * 4096 + 7];
+
+    (void)state;
+    for (size_t k = 0; k < 5; k++) {
+        struct cuda_look seen;
+        bool finite = true;
+
+        for (size_t i = 0; i < 5 * 4096 + 7; i++)
+            memcpy(&x[i], &words[k], sizeof(x[i]));
+        seen = look_at(x, 5 * 4096 + 7);
+        assert_int_equal(seen.checksum, checksum_part(x, 5 * 4096 + 7, 0, &finite));
+        assert_int_equal(seen.bad == 0, finite);
+    }
+}
+
+static void a_look_sees_a_number_that_is_not_finite_wherever_it_is(void **state)
+{
+    static const uint32_t bad[] = { 0x7f800000, 0xff800000, 0x7fc00000, 0xff800001 };
+    static float x[16384 + 4096 + 5];
+    enum { N = 16384 + 4096 + 5 };
+
+    (void)state;
+    for (size_t i = 0; i < N; i += i < 8 || i + 9 > N ? 1 : 1501) {
+        memcpy(&x[i], &bad[i % 4], sizeof(x[i]));
+        assert_int_not_equal(look_at(x, N).bad, 0);
+        x[i] = 0;
+    }
+    assert_int_equal(look_at(x, N).bad, 0);
+}
+
+struct pass {
+    uint32_t sum;
+    bool finite;
+};
+
+static void add_stretch(void *arg, size_t at, const float *g, size_t n)
+{
+    struct pass *p = arg;
+
+    p->sum = checksum_add(p->sum, checksum_part(g, n, at, &p->finite));
+}
+
+/* What the arena's gaps hold is NaN, and nobody's business. */
+static void a_look_at_gradients_limits_them_as_cpus_do(void **state)
+{
+    struct optim_opts opts = { .def = optim_find("sgd"), .params = params, .n_params = N_PARAMS,
+                               .n_parts = 1 };
+    struct cuda_look *there = there_of(&(struct cuda_look){ 0 }, sizeof(*there)), seen;
+    struct optim_state s = { .g = host[G] };
+    struct optim *o;
+    struct cuda_optim *c;
+    uint32_t x = 12;
+
+    (void)state;
+    must(optim_new(&opts, &o, &err));
+    must(cuda->math->optim_open(&opts, statistics, N_STATISTICS, &c, &err));
+    for (int way = 0; way < 4; way++) {
+        float clip = way % 2 == 0 ? 0 : 0.3f, *g;
+        struct pass p = { .finite = true };
+        double squares;
+
+        fill_arena(&x, G, G + 1);
+        if (way == 2)
+            host[G][statistics[1].first + 5000] = -INFINITY;
+        if (way == 3)
+            host[G][params[5].first + 5] = INFINITY; /* although it is limited */
+        optim_each(o, 0, &s, add_stretch, &p);
+        for (size_t k = 0; k < N_STATISTICS; k++)
+            add_stretch(&p, statistics[k].first, host[G] + statistics[k].first, statistics[k].n);
+        g = there_of(host[G], sizeof(host[G]));
+        must(cuda->math->optim_look(c, g, clip, there, stream, &err));
+        fetch(&seen, there, sizeof(seen));
+        fetch(back[G], g, sizeof(back[G]));
+        cuda->free(g);
+        if (clip > 0)
+            optim_clip_values(o, 0, &s, clip);
+        assert_memory_equal(host[G], back[G], sizeof(host[G]));
+        optim_measure_gradient(o, 0, &s);
+        squares = pow(optim_gradient_norm(o), 2);
+        assert_int_equal(seen.checksum, p.sum);
+        assert_int_equal(seen.bad == 0, p.finite);
+        assert_true(p.finite == (way < 2));
+        assert_true(fabs(seen.squares - squares) <= 1e-12 * squares);
+    }
+    cuda->math->optim_close(c);
+    optim_free(o);
+    cuda->free(there);
+}
+
+/* A NaN is limited to nothing else, and is there in the weights. */
+static void what_is_not_finite_spreads_as_on_cpus(void **state)
+{
+    size_t n_all;
+    const struct optim_def *const *all = optim_all(&n_all);
+    const struct optim_param p = { .n = 5, .rate_factor = 1, .adapts = true };
+
+    (void)state;
+    for (size_t k = 0; k < n_all; k++) {
+        struct optim_opts opts = { .def = all[k], .params = &p, .n_params = 1, .n_parts = 1 };
+        struct optim_hyper h = { .learning_rate = 0.1, .momentum = 0.9, .beta1 = 0.9, .beta2 = 0.9,
+                                 .trust_coefficient = 0.1, .step = 1, .grad_scale = 1 };
+        /* 0 / 0 where epsilon is 0 and no gradient ever was */
+        float a[5][16] = { { 1, 1, 1, 1, 1 }, { 0, NAN, 1, INFINITY, -INFINITY } }, b[5][16];
+        float(*arrays)[16] = there_of(a, sizeof(a));
+        struct optim_state here = { .w = a[W], .g = a[G], .slots = { a[2], a[3], a[4] } };
+        struct optim_state there = { .w = arrays[W], .g = arrays[G],
+                                     .slots = { arrays[2], arrays[3], arrays[4] } };
+        struct optim *o;
+        struct cuda_optim *c;
+
+        must(optim_new(&opts, &o, &err));
+        must(cuda->math->optim_open(&opts, NULL, 0, &c, &err));
+        must(cuda->math->optim_update(c, &h, &there, 1, stream, &err));
+        fetch(b, arrays, sizeof(b));
+        if (optim_needs_norms(o))
+            optim_measure(o, 0, &h, &here);
+        optim_update(o, 0, &h, &here);
+        for (size_t i = 0; i < 5 * 16; i++) {
+            float x = a[i / 16][i % 16], y = b[i / 16][i % 16];
+
+            if (isnan(x) ? !isnan(y) : isinf(x) ? x != y : !(fabsf(x - y) <= 1e-6f))
+                fail_msg("%s, array %zu, float %zu: %g, on a CPU %g", all[k]->name, i / 16, i % 16, (double)y,
+                         (double)x);
+        }
+        cuda->math->optim_close(c);
+        optim_free(o);
+        cuda->free(arrays);
+    }
+}
+
+static void no_parameter_at_all_is_no_trouble(void **state)
+{
+    struct optim_opts opts = { .def = optim_find("lamb"), .n_parts = 1 };
+    struct cuda_look *there = there_of(&(struct cuda_look){ 7, 7, 7 }, sizeof(*there)), seen;
+    struct optim_hyper h = { .step = 1, .beta1 = 0.9, .beta2 = 0.9, .grad_scale = 1 };
+    struct optim_state s = { 0 };
+    struct cuda_optim *c;
+
+    (void)state;
+    must(cuda->math->optim_open(&opts, NULL, 0, &c, &err));
+    must(cuda->math->optim_look(c, NULL, 0, there, stream, &err));
+    must(cuda->math->optim_update(c, &h, &s, 1, stream, &err));
+    fetch(&seen, there, sizeof(seen));
+    assert_true(seen.squares == 0 && seen.checksum == 0 && seen.bad == 0);
+    cuda->math->optim_close(c);
+    cuda->free(there);
+}
+
+static void an_optimizer_without_kernels_is_refused_by_name(void **state)
+{
+    const struct optim_def strange = { .name = "strange" };
+    struct optim_opts opts = { .def = &strange, .n_parts = 1 };
+    struct cuda_optim *c;
+
+    (void)state;
+    assert_int_equal(cuda->math->optim_open(&opts, NULL, 0, &c, &err), ERR_DEVICE);
+    assert_string_equal(err.text, "optimizer strange on the GPU: there are no kernels for it");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_row_moves_weights_and_slots_as_on_cpus),
+        cmocka_unit_test(a_hundred_steps_end_where_pytorch_ends),
+        cmocka_unit_test(a_look_finds_the_squares_and_the_checksum_of_cpus),
+        cmocka_unit_test(a_look_adds_words_of_all_bits_without_overflow),
+        cmocka_unit_test(a_look_sees_a_number_that_is_not_finite_wherever_it_is),
+        cmocka_unit_test(a_look_at_gradients_limits_them_as_cpus_do),
+        cmocka_unit_test(what_is_not_finite_spreads_as_on_cpus),
+        cmocka_unit_test(no_parameter_at_all_is_no_trouble),
+        cmocka_unit_test(an_optimizer_without_kernels_is_refused_by_name),
+    };
+
+    return cmocka_run_group_tests(tests, open_gpu, close_gpu);
+}

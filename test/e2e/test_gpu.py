@@ -1,0 +1,124 @@
+#!/usr/bin/python3
+"""Training on GPUs, on emulated ones: the plugin's own kernels and the program's own host code, computed by the CPU
+(test/cuda). What a GPU computes is compared with what the CPU's kernels do: near, not equal, since sums have
+another order."""
+import json
+import os
+import signal
+import struct
+
+import kit
+from kit import BUILD, Task, digits_job, expect_codes, main, start, test, workdir
+
+kit.TRAINERD = os.path.join(BUILD, "emulated", "trainerd")
+NEAR = 2e-3  # of a loss, after 20 steps of float32
+
+
+def short(steps=12, **more):
+    return kit.merge({"train": {"epochs": None, "steps": steps, "lanes": 4, "log_every_steps": 1, "eval_every_epochs": None},
+                      "data": {"eval": None}, "model": {"metrics": None},
+                      "optimizer": {"schedule": {"type": "constant", "warmup_steps": None}},
+                      "checkpoint": {"every_steps": 10}, "summary": None}, more)
+
+
+def run(devices, n=1, env=None, folder=None, codes=None, **changes):
+    folder = folder or workdir()
+    job = digits_job(folder, **changes)
+    if n > 1:
+        tasks = start(job, n, devices, env=env)
+    else:
+        tasks = [Task(job, args=("--devices", devices), env=env)]
+    expect_codes(tasks, codes or [0] * n, 120)
+    return folder, tasks
+
+
+def losses(task):
+    return [r["loss"] for _, r in sorted(task.steps().items())]
+
+
+def near(got, want, what):
+    assert len(got) == len(want), "%s: %d losses, expected %d" % (what, len(got), len(want))
+    for k, (a, b) in enumerate(zip(got, want)):
+        assert abs(a - b) <= NEAR * (1 + abs(b)), "%s: loss %d is %g, the CPU's %g" % (what, k + 1, a, b)
+
+
+def tensors(path):
+    """A safetensors file, as its specification says: 8 bytes of length, a JSON head, data."""
+    with open(path, "rb") as f:
+        head = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+        data = f.read()
+    out = {}
+    for name, t in head.items():
+        if name != "__metadata__":
+            begin, end = t["data_offsets"]
+            out[name] = struct.unpack("<%df" % ((end - begin) // 4), data[begin:end])
+    return out
+
+
+def near_weights(a, b, step, what):
+    for name in ("model", "optimizer"):
+        x, y = (tensors(os.path.join(f, "run", "checkpoints", "step-%08d" % step, name + ".safetensors")) for f in (a, b))
+        assert x.keys() == y.keys(), what
+        for key in x:
+            top = max(map(abs, y[key]))
+            for p, q in zip(x[key], y[key]):
+                assert abs(p - q) <= 5 * NEAR * (abs(q) + top), "%s: %s %s: %g, the CPU has %g" % (what, name, key, p, q)
+
+
+@test
+def one_gpu_follows_the_cpu():
+    cpu, (c,) = run("cpu:1", **short())
+    gpu, (g,) = run("cuda:0", **short())
+    near(losses(g), losses(c), "one GPU")
+    near_weights(gpu, cpu, 12, "one GPU")
+    assert any("cuda:0 computed lanes 0 to 3" in r["message"] for r in g.events("note")), g.log()
+
+
+@test
+def a_run_on_gpus_is_the_same_bits_again_however_streams_hurry():
+    _, (a,) = run("cuda:0", **short(6))
+    for seed in ("2", "3"):
+        _, (b,) = run("cuda:0", env={"EMULATED_SEED": seed}, **short(6))
+        assert losses(a) == losses(b), "seed %s" % seed
+
+
+@test
+def a_checkpoint_goes_on_on_the_other_kind_of_device():
+    cpu, (c,) = run("cpu:1", **short())
+    mixed, _ = run("cpu:1", **short(4))
+    _, (g,) = run("cuda:0", folder=mixed, **short(8))
+    _, (d,) = run("cpu:1", folder=mixed, **short())
+    assert min(g.steps()) == 5 and min(d.steps()) == 9
+    near(losses(g) + losses(d), losses(c)[4:], "CPU, GPU, CPU")
+    near_weights(mixed, cpu, 12, "CPU, GPU, CPU")
+
+
+@test
+def two_gpus_of_a_task_and_of_two_tasks_sum_up_by_nccl():
+    _, (c,) = run("cpu:1", **short())
+    _, (g,) = run("cuda", **short())
+    near(losses(g), losses(c), "two GPUs")
+    _, tasks = run("cuda:0", n=2, **short())
+    near(losses(tasks[0]), losses(c), "two tasks")
+
+
+@test
+def a_task_on_a_gpu_that_dies_comes_back_and_nothing_is_lost():
+    _, (c,) = run("cpu:1", **short(30))
+    folder = workdir()
+    job = digits_job(folder, **kit.merge(short(30), {"elastic": {"min_world": 1, "rejoin_seconds": 0}}))
+    slow = {"TRAINERD_FAULT": "train.forward=delay:50@1+"}
+    ports = kit.free_ports(2)
+    tasks = start(job, 2, "cuda:0", env=slow, ports=ports)
+    tasks[0].until_step(5, 60)
+    tasks[1].signal(signal.SIGKILL)
+    tasks[1].wait()
+    tasks[0].until_step(15, 60)
+    back = Task(job, kit.tf_config(ports, 1), ("--devices", "cuda:0"), slow, "worker 1 again")
+    expect_codes([tasks[0], back], [0, 0], 120)
+    near(losses(tasks[0]), losses(c), "with a death")
+    assert any("lanes 2 to 3" in r["message"] for r in back.events("note")), back.log()
+
+
+if __name__ == "__main__":
+    main()

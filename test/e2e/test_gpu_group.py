@@ -1,0 +1,106 @@
+#!/usr/bin/python3
+"""What tasks on GPUs tell each other and people: devices and versions, refusals, sensors, and a library that does
+not let go. On emulated GPUs (test/cuda)."""
+import json
+import os
+import subprocess
+import urllib.request
+
+import kit
+from kit import BUILD, TRAINERCTL, Task, digits_job, expect_codes, finish, free_ports, main, start, test, workdir
+
+kit.TRAINERD = os.path.join(BUILD, "emulated", "trainerd")
+NVML = {"LD_LIBRARY_PATH": os.path.join(BUILD, "emulated")}
+SHORT = {"train": {"epochs": None, "steps": 20, "lanes": 2, "log_every_steps": 1}, "checkpoint": None,
+         "summary": None, "export": None}
+
+
+def check(devices, job=None, **env):
+    p = subprocess.run([kit.TRAINERD, "--check", "--devices", devices, *(("--job", job) if job else ())],
+                       env=dict(os.environ, **env), capture_output=True, text=True, timeout=60)
+    return p.returncode, p.stdout, p.stderr
+
+
+@test
+def check_prints_gpus_and_versions():
+    code, out, said = check("cuda")
+    plan = json.loads(out)
+    assert code == 0 and plan["nccl"] == "2.28.9" and plan["kernels"].startswith("cuda 13.0, driver for 13.0, "), said
+    assert [d["name"] for d in plan["devices"]] == ["cuda:0", "cuda:1"], plan
+    assert plan["devices"][1]["gpu"] == "emulated GPU" and plan["devices"][1]["compute_capability"] == "9.0", plan
+    assert plan["devices"][0]["uuid"] != plan["devices"][1]["uuid"]
+
+
+@test
+def gpus_that_are_not_there_or_of_no_use_are_refused_with_versions():
+    rows = (("cuda", {"EMULATED_DRIVER": "0"}, "no NVIDIA driver (plugin of CUDA 13.0)"),
+            ("cuda", {"EMULATED_DRIVER": "12080"}, "driver is for CUDA 12.8, this plugin needs one for CUDA 13.0"),
+            ("auto", {"EMULATED_DRIVER": "12080"}, "driver is for CUDA 12.8"),
+            ("cuda", {"EMULATED_GPUS": "0"}, "shows no GPU (driver for CUDA 13.0, plugin of CUDA 13.0)"),
+            ("cuda:0,5", {}, "there is no GPU 5, the driver shows 2, the first is emulated GPU (driver for CUDA 13.0"),
+            ("cuda:1", {"EMULATED_CAPABILITY": "75"}, "has compute capability 7.5, the plugin has code for 8.0 and later"))
+    for devices, env, words in rows:
+        code, _, said = check(devices, **env)
+        assert code != 0 and words in said, (devices, env, said)
+
+
+@test
+def the_kind_of_communication_is_that_of_the_devices():
+    for asked, devices, words in (("cpu", "cuda", "cpu sums up between CPUs, this task has GPUs"),
+                                  ("nccl", "cpu:1", "nccl needs CUDA devices")):
+        job = digits_job(workdir(), **kit.merge(SHORT, {"communication": {"implementation": asked}}))
+        code, _, said = check(devices, job)
+        assert code == 2 and "/communication/implementation: " + words in said, said
+
+
+def refused(devices, envs, words):
+    """Two tasks that do not fit: one of them is refused at the door, and both sides are printed."""
+    job = digits_job(workdir(), **kit.merge(SHORT, {"train": {"deadline_seconds": 10}}))
+    ports = free_ports(2)
+    tasks = [Task(job, kit.tf_config(ports, i), ("--devices", devices[i]), envs[i], "worker %d" % i) for i in range(2)]
+    codes = finish(tasks, 60)
+    said = "\n".join(t.log() for t in tasks)
+    assert 2 in codes and 0 not in codes and words in said, (codes, said)
+
+
+@test
+def tasks_of_unlike_devices_or_nccl_are_refused_at_the_door():
+    refused(("cuda:0", "cpu:1"), ({}, {}), "the kind of device differs: it has 'cpu', the coordinator has 'cuda'")
+    refused(("cuda:0", "cuda:0"), ({}, {"EMULATED_NCCL_VERSION": "22703"}),
+            "the version of NCCL differs: it has '2.27.3', the coordinator has '2.28.9'")
+
+
+@test
+def sensors_are_in_status_over_http_and_in_metrics():
+    job = digits_job(workdir(), **kit.merge(SHORT, {"train": {"steps": 1000000}}))
+    ports, (web,) = free_ports(1), free_ports(1)
+    t = Task(job, kit.tf_config(ports, 0), ("--devices", "cuda", "--metrics", "127.0.0.1:%d" % web),
+             dict(NVML, EMULATED_NVML="hot"))
+    t.until_step(1, 60)
+    get = lambda path: urllib.request.urlopen("http://127.0.0.1:%d%s" % (web, path), timeout=10).read().decode()
+    label = '{gpu="1",name="emulated GPU",uuid="GPU-656d756c-6174-6564-0000-000000000001"} '
+    metrics = get("/metrics")
+    for name, value in (("utilization_ratio", "0.91"), ("memory_used_bytes", "1073741825"),
+                        ("temperature_celsius", "61"), ("power_watts", "513.5"), ("ecc_uncorrected_errors", "1"),
+                        ("sm_clock_hertz", "1979000000"), ("throttled", "1")):
+        assert "trainerd_gpu_" + name + label + value + "\n" in metrics, (name, metrics)
+    assert json.loads(get("/status"))["gpus"][1]["throttled"] == "power cap, software thermal"
+    address = "127.0.0.1:%d" % ports[0]
+    ctl = lambda *args: subprocess.run([TRAINERCTL, "status", *args, address], capture_output=True, text=True, timeout=30).stdout
+    assert json.loads(ctl("--json"))["gpus"][0]["power_watts"] == 512.5
+    assert "GPUs        cuda:0 emulated GPU, 90 % busy, 1.0 of 2.0 GiB, 60 C" in ctl(), ctl()
+    t.kill()
+
+
+@test
+def an_abort_that_hangs_ends_the_process_to_be_started_again():
+    job = digits_job(workdir(), **kit.merge(SHORT, {"train": {"steps": 1000000}}))
+    tasks = start(job, 2, "cuda:0", env={"EMULATED_NCCL_FAULT": "abort"})
+    tasks[0].until_step(2, 60)
+    tasks[1].kill()
+    code = tasks[0].wait(40)
+    assert code == 138, (code, tasks[0].log())
+
+
+if __name__ == "__main__":
+    main()
