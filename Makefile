@@ -125,7 +125,7 @@ setup:
 	@scripts/setup build
 demo:
 	@scripts/setup build demo
-	@$(MAKE) --no-print-directory all
+	@$(MAKE) --no-print-directory CUDA= all
 	@scripts/demo
 test:
 	@scripts/setup build test

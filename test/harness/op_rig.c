@@ -1,4 +1,5 @@
 #include "harness/op_rig.h"
+#include "harness/op_rig_priv.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -11,23 +12,22 @@
 
 #include "base/err.h"
 #include "device/cuda.h"
-#include "device/device.h"
 
-enum { GUARD = 64, GUARD_BYTE = 0xC3 };
+enum { GUARD_BYTE = 0xC3 };
 
 /* ---- guarded memory: [guard][bytes][guard], 64-byte aligned ---- */
 
 static void *block_open(struct block *b, size_t bytes, int fill)
 {
-    size_t whole = (bytes + 2 * GUARD + GUARD - 1) / GUARD * GUARD;
+    size_t whole = (bytes + 2 * RIG_GUARD + RIG_GUARD - 1) / RIG_GUARD * RIG_GUARD;
 
     b->bytes = bytes;
     b->there = NULL;
-    b->raw = aligned_alloc(GUARD, whole);
+    b->raw = aligned_alloc(RIG_GUARD, whole);
     assert_non_null(b->raw);
     memset(b->raw, GUARD_BYTE, whole);
-    memset(b->raw + GUARD, fill, bytes);
-    return b->raw + GUARD;
+    memset(b->raw + RIG_GUARD, fill, bytes);
+    return b->raw + RIG_GUARD;
 }
 
 static void block_check(const struct block *b, const char *who, const char *what, uint32_t i)
@@ -36,10 +36,10 @@ static void block_check(const struct block *b, const char *who, const char *what
 
     if (b->raw == NULL)
         return;
-    for (k = 0; k < GUARD; k++) {
+    for (k = 0; k < RIG_GUARD; k++) {
         if (b->raw[k] != GUARD_BYTE)
-            fail_msg("%s: wrote %zu bytes before %s %u", who, GUARD - k, what, i);
-        if (b->raw[GUARD + b->bytes + k] != GUARD_BYTE)
+            fail_msg("%s: wrote %zu bytes before %s %u", who, RIG_GUARD - k, what, i);
+        if (b->raw[RIG_GUARD + b->bytes + k] != GUARD_BYTE)
             fail_msg("%s: wrote %zu bytes behind %s %u", who, k + 1, what, i);
     }
 }
@@ -50,183 +50,11 @@ static void block_close(struct block *b)
     b->raw = NULL;
 }
 
-/* ---- the GPU ---- */
-
-static struct {
-    const struct cuda_api *api;
-    struct cuda_stream *stream;
-} gpu;
-
-static void must(int rc, const struct err *err)
-{
-    if (rc < 0)
-        fail_msg("%s", err->text);
-}
-
-bool rig_on_gpu(void)
-{
-    return getenv("TRAINERD_TEST_CUDA") != NULL;
-}
-
-/* NULL: kernels for CPUs are asked for. */
-static const struct cuda_api *open_gpu(void)
-{
-    struct device devices[DEVICE_MAX];
-    struct err err = { 0 };
-    uint32_t n;
-
-    if (gpu.api != NULL || !rig_on_gpu())
-        return gpu.api;
-    must(device_parse("cuda:0", 0, devices, &n, &err), &err);
-    must(device_enter(&devices[0], &err), &err);
-    must(device_cuda(&devices[0])->stream_open(CUDA_FIRST, &gpu.stream, &err), &err);
-    gpu.api = device_cuda(&devices[0]);
-    return gpu.api;
-}
-
-static void for_blocks(struct rig *r, void (*each)(struct rig *r, struct block *b))
-{
-    for (uint32_t i = 0; i < GRADCHECK_MAX; i++) {
-        each(r, &r->in_mem[i]);
-        each(r, &r->out_mem[i]);
-        each(r, &r->din_mem[i]);
-        each(r, &r->dout_mem[i]);
-    }
-    each(r, &r->save);
-    each(r, &r->scratch);
-}
-
-static size_t whole(const struct block *b)
-{
-    return b->bytes + 2 * GUARD;
-}
-
-/* Where the data begins there, aligned as kernels may ask; elsewhere in every call: no address is to be
- * remembered. */
-static char *start(const struct rig *r, const struct block *b)
-{
-    return (char *)b->there + 256 + r->calls_there % 2 * 256;
-}
-
-static void go(struct rig *r, struct block *b)
-{
-    struct err err = { 0 };
-
-    if (b->raw == NULL)
-        return;
-    if (b->there == NULL)
-        must(r->cuda->alloc(&b->there, whole(b) + 512, &err), &err);
-    must(r->cuda->copy(start(r, b) - GUARD, b->raw, whole(b), gpu.stream, &err), &err);
-}
-
-static void come(struct rig *r, struct block *b)
-{
-    struct err err = { 0 };
-
-    if (b->raw != NULL)
-        must(r->cuda->copy(b->raw, start(r, b) - GUARD, whole(b), gpu.stream, &err), &err);
-}
-
-static void leave(struct rig *r, struct block *b)
-{
-    r->cuda->free(b->there);
-    b->there = NULL;
-}
-
-/* The GPU's address of what a host address is the beginning of. */
-static const unsigned char *looked_for;
-static void *found_there;
-
-static void look_in(struct rig *r, struct block *b)
-{
-    if (b->raw != NULL && b->raw + GUARD == looked_for)
-        found_there = start(r, b);
-}
-
-static void *there(struct rig *r, const void *here)
-{
-    looked_for = here;
-    found_there = NULL;
-    if (here != NULL)
-        for_blocks(r, look_in);
-    return found_there;
-}
-
-struct tensors {
-    struct tensor t[GRADCHECK_MAX];
-    const struct tensor *at[GRADCHECK_MAX];
-};
-
-static const struct tensor *const *all_there(struct rig *r, const struct tensor *const *at, uint32_t n,
-                                             struct tensors *out)
-{
-    for (uint32_t i = 0; at != NULL && i < n; i++) {
-        out->at[i] = NULL;
-        if (at[i] == NULL)
-            continue;
-        out->t[i] = *at[i];
-        out->t[i].data = there(r, at[i]->data);
-        out->at[i] = &out->t[i];
-    }
-    return at != NULL ? out->at : NULL;
-}
-
-/* Every second call becomes a graph, which is launched: a kernel must be content with either. */
-static int launch_there(struct rig *r, int (*kernel)(const struct op_call *c, struct err *err),
-                        const struct op_call *c, struct cuda_graph **graph, struct err *err)
-{
-    struct err captured = { 0 };
-    int rc;
-
-    *graph = NULL;
-    if (r->calls_there % 2 == 0)
-        return kernel(c, err);
-    must(r->cuda->capture(gpu.stream, &captured), &captured);
-    rc = kernel(c, err);
-    must(r->cuda->captured(gpu.stream, graph, &captured), &captured);
-    if (rc == 0)
-        must(r->cuda->launch(*graph, gpu.stream, &captured), &captured);
-    return rc;
-}
-
-static int call_there(struct rig *r, int (*kernel)(const struct op_call *c, struct err *err),
-                      struct err *err)
-{
-    struct tensors in, out, din, dout;
-    struct op_call c = r->call;
-    struct op_run run = r->run;
-    struct cuda_graph *graph;
-    int rc, done;
-
-    for_blocks(r, go);
-    if (r->run_there == NULL)
-        must(r->cuda->alloc((void **)&r->run_there, sizeof(run), err), err);
-    run.queue = gpu.stream;
-    run.there = r->run_there;
-    must(r->cuda->copy(r->run_there, &run, sizeof(run), gpu.stream, err), err);
-    c.in = all_there(r, c.in, c.n_in, &in);
-    c.out = all_there(r, c.out, c.n_out, &out);
-    c.din = all_there(r, c.din, c.n_in, &din);
-    c.dout = all_there(r, c.dout, c.n_out, &dout);
-    c.save = there(r, c.save);
-    c.scratch = there(r, c.scratch);
-    c.run = &run;
-    rc = launch_there(r, kernel, &c, &graph, err);
-    for_blocks(r, come);
-    while ((done = r->cuda->done(gpu.stream, NULL, err)) == 0)
-        ; /* without a sleep: the emulator does a piece of the work each time it is asked */
-    must(done, err);
-    if (graph != NULL)
-        r->cuda->graph_close(graph);
-    r->calls_there++;
-    return rc;
-}
-
 int rig_call(struct rig *r, bool backward, struct err *err)
 {
     int (*kernel)(const struct op_call *c, struct err *err) = backward ? r->kernels->bwd : r->kernels->fwd;
 
-    return r->cuda != NULL ? call_there(r, kernel, err) : kernel(&r->call, err);
+    return r->cuda != NULL ? rig_call_there(r, kernel, err) : kernel(&r->call, err);
 }
 
 /* ---- data ---- */
@@ -400,10 +228,7 @@ void rig_close(struct rig *r)
 
     if (r->state != NULL && r->kernels->free_state != NULL)
         r->kernels->free_state(r->state);
-    if (r->cuda != NULL) {
-        for_blocks(r, leave);
-        r->cuda->free(r->run_there);
-    }
+    rig_leave_there(r);
     for (i = 0; i < GRADCHECK_MAX; i++) {
         block_close(&r->in_mem[i]);
         block_close(&r->out_mem[i]);
@@ -677,14 +502,14 @@ static int open_rig(struct rig *r, const struct gradcheck_case *gc, uint32_t wan
 
 bool rig_has_kernels(const struct op_def *def)
 {
-    const struct cuda_api *cuda = open_gpu();
+    const struct cuda_api *cuda = rig_gpu();
 
     return cuda == NULL || cuda->op(op_row(def)) != NULL;
 }
 
 int rig_open(struct rig *r, const struct gradcheck_case *gc, uint32_t wanted, struct err *err)
 {
-    return open_rig(r, gc, wanted, open_gpu(), err);
+    return open_rig(r, gc, wanted, rig_gpu(), err);
 }
 
 int rig_open_cpu(struct rig *r, const struct gradcheck_case *gc, uint32_t wanted, struct err *err)
@@ -695,7 +520,7 @@ int rig_open_cpu(struct rig *r, const struct gradcheck_case *gc, uint32_t wanted
 static void poison(struct block *b, int byte)
 {
     if (b->raw != NULL)
-        memset(b->raw + GUARD, byte, b->bytes);
+        memset(b->raw + RIG_GUARD, byte, b->bytes);
 }
 
 void rig_check_guards(const struct rig *r)
