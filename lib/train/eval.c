@@ -24,7 +24,7 @@ static int lane_sums(struct replica *r, uint64_t step, uint32_t lane, double *su
                           .cancel = &t->cancel };
     int rc;
 
-    progress_enter(r, PHASE_DATA);
+    progress_enter(r, PHASE_EVALUATION_DATA);
     rc = step_feed(r, r->eval_plan, r->side_reader, err);
     progress_enter(r, PHASE_EVALUATE);
     if (rc == 0)

@@ -44,6 +44,7 @@ static const struct {
     [PHASE_CHECK] = { 15, "check the gradient", true },
     [PHASE_LOCATE] = { 15, "look for the first NaN", false },
     [PHASE_UPDATE] = { 16, "update", true },
+    [PHASE_EVALUATION_DATA] = { 18, "wait for samples to evaluate", false },
     [PHASE_EVALUATE] = { 18, "evaluate", true },
     [PHASE_EVALUATION_SUMS] = { 19, "reduce the evaluation", true },
     [PHASE_SAVE] = { 20, "save", false },
