@@ -136,9 +136,9 @@ static void many_generations_change_no_bit_and_leave_nothing_behind(void **state
         assert_true(n < 2 * STEPS);
     }
     assert_int_equal(entries("/proc/self/fd"), files);
-    for (int i = 0; i < 1000 && entries("/proc/self/task") != threads; i++)
+    for (int i = 0; i < 1000 && entries("/proc/self/task") > threads; i++)
         nap_ms(1); /* the one that told us of the end is about to end itself */
-    assert_int_equal(entries("/proc/self/task"), threads);
+    assert_true(entries("/proc/self/task") <= threads); /* fewer if one of the run before was still among them */
     assert_true(mappings() <= maps + 8); /* malloc's own arenas come and go */
     assert_int_equal(f->steps, STEPS);
     assert_memory_equal(whole->losses, f->losses, sizeof(f->losses));
