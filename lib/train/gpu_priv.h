@@ -25,6 +25,7 @@ struct gpu_slot {
 struct gpu_lane { /* the calls of a lane that lies in a slot */
     bool has_run;
     struct cuda_graph *graph; /* NULL: not captured yet */
+    size_t added;             /* floats that its calls have summed up in buckets */
 };
 
 struct gpu_back { /* what a step brings to the host */

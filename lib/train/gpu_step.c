@@ -197,7 +197,7 @@ static int launch(struct replica *r, struct gpu_slot *s, uint32_t i, uint32_t to
 
     if (!lane->has_run) {
         lane->has_run = true;
-        return calls(r, s, i, top, err);
+        return calls(r, s, i, top, err); /* leaves r->reducer.added */
     }
     if (lane->graph == NULL) {
         rc = g->cuda->capture(g->work, err);
@@ -213,7 +213,9 @@ static int launch(struct replica *r, struct gpu_slot *s, uint32_t i, uint32_t to
         rc = g->cuda->captured(g->work, &lane->graph, err);
         if (rc < 0)
             return rc;
+        lane->added = r->reducer.added;
     }
+    r->reducer.added = lane->added;
     return g->cuda->launch(lane->graph, g->work, err);
 }
 

@@ -1,0 +1,122 @@
+/* test_gpu.c - replicas on emulated GPUs (test/cuda), beside replicas on CPUs. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "base/fault.h"
+#include "train/fixture.h"
+#include "train/gpu.h"
+
+enum { FEW = 12, BUCKET = 4096 /* bytes: some twenty in a step */ };
+
+/* Trains on `gpus` GPUs (0: on one CPU) and returns what was trained, still open. */
+static struct fixture *trained(uint32_t gpus, uint32_t lanes, void (*change)(struct fixture *f))
+{
+    struct fixture *f = fixture_new(gpus > 0 ? gpus : 1, lanes);
+    struct err err;
+    uint32_t n;
+
+    f->opts.steps = FEW;
+    f->opts.bucket_bytes = BUCKET;
+    if (gpus > 0 && device_parse(gpus == 1 ? "cuda:0" : "cuda:0,1", 0, f->devices, &n, &err) < 0)
+        fail_msg("%s", err.text);
+    if (change != NULL)
+        change(f);
+    run(f);
+    if (f->end != TRAIN_COMPLETE)
+        fail_msg("%s", f->text);
+    assert_int_equal(f->steps, FEW);
+    assert_int_equal(gpu_shadow(f->train, &err), 0);
+    return f;
+}
+
+static void expect_near(const struct fixture *got, const struct fixture *want)
+{
+    size_t n = want->train->mem.state_bytes / sizeof(float);
+    const float *a = got->train->mem.state, *b = want->train->mem.state;
+
+    for (uint64_t k = 1; k <= FEW; k++)
+        if (!(fabs(got->losses[k] - want->losses[k]) <= 1e-3))
+            fail_msg("loss of step %d is %g, the CPU's %g", (int)k, got->losses[k], want->losses[k]);
+    for (size_t i = 0; i < n; i++)
+        if (!(fabsf(a[i] - b[i]) <= 2e-2f)) /* where rounding turns a ReLU or the winner of a window */
+            fail_msg("float %zu of the state is %g, the CPU has %g", i, (double)a[i], (double)b[i]);
+}
+
+/* ---- the tests ---- */
+
+static void buckets_are_summed_up_once_whatever_lanes_and_replicas(void **state)
+{
+    /* With an odd number of lanes a lane's slot changes from step to step: some calls are captured while
+     * others are repeated. */
+    static const struct { uint32_t gpus, lanes; } rows[] = { { 1, 1 }, { 1, 4 }, { 2, 2 }, { 2, 4 }, { 2, 16 } };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        struct fixture *cpu = trained(0, rows[i].lanes, NULL), *gpu = trained(rows[i].gpus, rows[i].lanes, NULL);
+
+        expect_near(gpu, cpu);
+        fixture_free(cpu);
+        fixture_free(gpu);
+    }
+}
+
+static void three_lanes(struct fixture *f)
+{
+    f->opts.global_batch = 36;
+    f->opts.lanes = 6;
+}
+
+static void three_lanes_of_a_gpu_are_summed_up_too(void **state)
+{
+    struct fixture *cpu = trained(0, 6, three_lanes), *gpu = trained(2, 6, three_lanes);
+
+    (void)state;
+    expect_near(gpu, cpu);
+    fixture_free(cpu);
+    fixture_free(gpu);
+}
+
+static void all_of_it(struct fixture *f)
+{
+    f->opts.optimizer = optim_find("adamw");
+    f->opts.hyper = (struct optim_hyper){ .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-6, .weight_decay = 0.01 };
+    f->opts.schedule.learning_rate = 0.002;
+    f->opts.average = 0.9;
+    f->opts.clip_value = 0.05;
+    f->opts.clip_norm = 0.5;
+}
+
+static void clipping_and_averages_are_those_of_the_cpu(void **state)
+{
+    struct fixture *cpu = trained(0, 4, all_of_it), *gpu = trained(1, 4, all_of_it);
+
+    (void)state;
+    expect_near(gpu, cpu);
+    fixture_free(cpu);
+    fixture_free(gpu);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(buckets_are_summed_up_once_whatever_lanes_and_replicas),
+        cmocka_unit_test(three_lanes_of_a_gpu_are_summed_up_too),
+        cmocka_unit_test(clipping_and_averages_are_those_of_the_cpu),
+    };
+    const char *build = getenv("BUILD");
+    char path[256];
+
+    (void)argc;
+    if (getenv("EMULATED_GPUS") == NULL) { /* the loader reads its path when a program starts */
+        snprintf(path, sizeof(path), "%s/emulated", build != NULL ? build : "build");
+        setenv("LD_LIBRARY_PATH", path, 1);
+        setenv("EMULATED_GPUS", "2", 1);
+        execv("/proc/self/exe", argv);
+        return 1;
+    }
+    return cmocka_run_group_tests_name("train/gpu", tests, NULL, NULL);
+}
