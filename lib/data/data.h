@@ -168,7 +168,7 @@ struct data_reader_opts {
     uint64_t last_step;      /* the stream ends after it */
     uint32_t threads;        /* decode threads of this reader; 0: decode in the caller */
     uint32_t prefetch;       /* lane batches decoded ahead, >= 1; bounds the memory */
-    uint64_t deadline_ms;    /* a wait of data_next() that is longer is ERR_TIMEOUT; 0: none. If it waits for a
+    uint64_t deadline_ms;    /* a wait of data_next() that is longer, by a quarter, is ERR_IO; 0: none. If it waits for a
                                 read, on_trouble is told too: data_reader_close() waits on for that */
 };
 

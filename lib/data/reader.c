@@ -378,7 +378,8 @@ static const char *file_in_work(const struct data_reader *r)
 /* With the lock held: until the batch `given` is ready, or nobody will make it so. */
 static int wait_ready(struct data_reader *r, const struct slot *slot, struct err *err)
 {
-    uint64_t before = clock_ns(), ms = r->opts.deadline_ms;
+    /* A read that fails until the deadline says why; that it is late says less. */
+    uint64_t before = clock_ns(), ms = r->opts.deadline_ms + r->opts.deadline_ms / 4;
     struct timespec until;
     struct err story;
     const char *file;
@@ -401,15 +402,15 @@ static int wait_ready(struct data_reader *r, const struct slot *slot, struct err
         return 0;
     file = file_in_work(r);
     if (file == NULL)
-        return err_set(err, ERR_TIMEOUT,
+        return err_set(err, ERR_IO,
                        "no batch after %" PRIu64 " ms: the data is being decoded too slowly", ms);
-    (void)err_set(&story, ERR_TIMEOUT, "no batch after %" PRIu64 " ms: a read of '%s' does not come back",
+    (void)err_set(&story, ERR_IO, "no batch after %" PRIu64 " ms: a read of '%s' does not come back",
                   ms, file);
     if (r->s->patience.on_trouble != NULL) /* now: the reader cannot be closed before it does */
         r->s->patience.on_trouble(r->s->patience.arg, story.text);
     if (err != NULL)
         *err = story;
-    return ERR_TIMEOUT;
+    return ERR_IO; /* this task's own trouble: of nobody it waits for */
 }
 
 /* With the lock held, and given back. */

@@ -753,8 +753,8 @@ static void a_read_that_does_not_come_back_is_named(void **state)
     told.n = 0;
     assert_int_equal(fault_arm("data.read=delay:400", NULL), 0);
     assert_int_equal(data_reader_open(s, &o, &r, NULL), 0);
-    assert_int_equal(data_next(r, &batch, &err), ERR_TIMEOUT);
-    assert_text(err, "no batch after 50 ms: a read of '");
+    assert_int_equal(data_next(r, &batch, &err), ERR_IO);
+    assert_text(err, "no batch after 62 ms: a read of '");
     assert_text(err, "/a' does not come back");
     assert_int_equal(told.n, 1); /* while the reader cannot be closed */
     assert_non_null(strstr(told.text, "/a' does not come back"));

@@ -35,7 +35,6 @@ def check_prints_gpus_and_versions():
 def gpus_that_are_not_there_or_of_no_use_are_refused_with_versions():
     rows = (("cuda", {"EMULATED_DRIVER": "0"}, "no NVIDIA driver (plugin of CUDA 13.0)"),
             ("cuda", {"EMULATED_DRIVER": "12080"}, "driver is for CUDA 12.8, this plugin needs one for CUDA 13.0"),
-            ("auto", {"EMULATED_DRIVER": "12080"}, "driver is for CUDA 12.8"),
             ("cuda", {"EMULATED_GPUS": "0"}, "shows no GPU (driver for CUDA 13.0, plugin of CUDA 13.0)"),
             ("cuda:0,5", {}, "there is no GPU 5, the driver shows 2, the first is emulated GPU (driver for CUDA 13.0"),
             ("cuda:1", {"EMULATED_CAPABILITY": "75"}, "has compute capability 7.5, the plugin has code for 8.0 and later"))

@@ -319,7 +319,7 @@ static void an_evaluation_does_not_wait_longer_for_storage_than_a_step(void **st
     assert_int_equal(fault_arm(NULL, NULL), 0);
     assert_int_equal(moment.told, 1);
     assert_int_equal(f->end, TRAIN_FAILED);
-    assert_int_equal(f->code, ERR_TIMEOUT);
+    assert_int_equal(f->code, ERR_IO);
     if (strstr(f->text, "evaluation after step 2") == NULL || strstr(f->text, "digits-test") == NULL)
         fail_msg("'%s' names neither the evaluation nor the file", f->text);
     g.newest_step = train_held(f->train);
