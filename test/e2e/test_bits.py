@@ -94,7 +94,8 @@ def stopped_in_the_middle_of_an_epoch_and_resumed_gives_the_same_bytes():
 
 @test
 def killed_at_any_moment_and_restarted_gives_the_same_bytes():
-    job = {"train": {"epochs": 2, "lanes": 2, "log_every_steps": 1}, "checkpoint": {"every_steps": 7, "max_to_keep": 1}}
+    job = {"train": {"epochs": 2, "lanes": 2, "log_every_steps": 1, "deadline_seconds": 8},
+           "checkpoint": {"every_steps": 7, "max_to_keep": 1}}
     whole = run(2, "cpu:1", **job)
     folder = workdir()
     path = digits_job(folder, **job)

@@ -54,7 +54,7 @@ def the_kind_of_communication_is_that_of_the_devices():
 
 def refused(devices, envs, words):
     """Two tasks that do not fit: one of them is refused at the door, and both sides are printed."""
-    job = digits_job(workdir(), **kit.merge(SHORT, {"train": {"deadline_seconds": 10}}))
+    job = digits_job(workdir(), **kit.merge(SHORT, {"train": {"deadline_seconds": 4}}))
     ports = free_ports(2)
     tasks = [Task(job, kit.tf_config(ports, i), ("--devices", devices[i]), envs[i], "worker %d" % i) for i in range(2)]
     codes = finish(tasks, 60)
