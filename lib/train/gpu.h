@@ -52,7 +52,8 @@ int gpu_shadow(struct train *t, struct err *err);
 int gpu_lanes(struct replica *r, uint64_t step, struct err *err);
 /* The last bucket and the control words, which are in r->grads[0] as on a CPU before and behind it. */
 int gpu_reduce(struct replica *r, struct err *err);
-int gpu_scale(struct replica *r, float by, struct err *err); /* gradients, behind that; looks again */
+/* Gradients, behind that, in jobs whose mean is known only then: they are looked at here, not before. */
+int gpu_scale(struct replica *r, float by, struct err *err);
 const struct cuda_look *gpu_looked(const struct replica *r); /* at the gradient to be used */
 int gpu_update(struct replica *r, const struct optim_hyper *h, struct err *err);
 /* Checksum of the whole state, behind all updates. */

@@ -388,7 +388,7 @@ int gpu_reduce(struct replica *r, struct err *err)
     }
     if (rc == 0)
         rc = g->cuda->copy(g->back->control, g->grads[0] + t->mem.params, n, g->work, err);
-    if (rc == 0)
+    if (rc == 0 && !t->opts->mean_of_weights) /* else it is not yet what will be used: gpu_scale() */
         rc = look(r, err);
     if (rc == 0)
         rc = fetch_ahead(r, err);

@@ -174,13 +174,14 @@ static int read_control(struct replica *r, uint64_t step, struct step_result *ou
     int rc = 0;
 
     out->loss = control[CONTROL_LOSS];
-    if (t->opts->mean_of_weights && control[CONTROL_WEIGHT] > 0) { /* else all is 0 */
-        float by = 1.0f / control[CONTROL_WEIGHT];
+    if (t->opts->mean_of_weights) {
+        float weight = control[CONTROL_WEIGHT] > 0 ? control[CONTROL_WEIGHT] : 1; /* 0: so is all else */
+        float by = 1.0f / weight;
 
-        out->loss /= (double)control[CONTROL_WEIGHT];
+        out->loss /= (double)weight;
         if (r->gpu != NULL)
             rc = gpu_scale(r, by, err);
-        else
+        else if (by != 1.0f)
             scale(grads, t->mem.dense + packed_floats(&r->rows[0]), by);
     }
     out->pause = control[CONTROL_PAUSE] > 0;

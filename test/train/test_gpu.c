@@ -100,12 +100,29 @@ static void clipping_and_averages_are_those_of_the_cpu(void **state)
     fixture_free(gpu);
 }
 
+static void mean_of_what_counts(struct fixture *f)
+{
+    f->opts.mean_of_weights = true;
+    f->opts.clip_value = 0.01;
+}
+
+static void values_are_clipped_when_their_mean_is_known(void **state)
+{
+    struct fixture *cpu = trained(0, 4, mean_of_what_counts), *gpu = trained(1, 4, mean_of_what_counts);
+
+    (void)state;
+    expect_near(gpu, cpu);
+    fixture_free(cpu);
+    fixture_free(gpu);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(buckets_are_summed_up_once_whatever_lanes_and_replicas),
         cmocka_unit_test(three_lanes_of_a_gpu_are_summed_up_too),
         cmocka_unit_test(clipping_and_averages_are_those_of_the_cpu),
+        cmocka_unit_test(values_are_clipped_when_their_mean_is_known),
     };
     const char *build = getenv("BUILD");
     char path[256];
