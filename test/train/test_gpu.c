@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "base/fault.h"
+#include "op/op.h"
 #include "train/fixture.h"
 #include "train/gpu.h"
 
@@ -100,8 +101,16 @@ static void clipping_and_averages_are_those_of_the_cpu(void **state)
     fixture_free(gpu);
 }
 
+/* The sum of the lanes is far from the mean: what were clipped too early would be another number. */
 static void mean_of_what_counts(struct fixture *f)
 {
+    static const float weights[10] = { 40, 30, 20, 40, 30, 20, 40, 30, 20, 40 };
+    static const struct op_attr attrs[] = {
+        { .name = "class_weights", .type = OP_ATTR_FLOATS, .n = 10, .floats = weights },
+    };
+
+    f->loss.attrs = attrs;
+    f->loss.n_attrs = 1;
     f->opts.mean_of_weights = true;
     f->opts.clip_value = 0.01;
 }
