@@ -123,6 +123,18 @@ static const struct gradcheck_case others[] = {
       .in = { T(70, 33), POSITIVE(33), T(33) } },
     { .op = "LayerNormalization", .opset = 17, .n_in = 3, .half = IO,
       .in = { T(70, 96), POSITIVE(96), T(96) } },
+    { .op = "LayerNormalization", .opset = 17, .n_in = 3, .half = OP_OUT(0),
+      .in = { T(9, 33), POSITIVE(33), T(33) } },
+    { .op = "LayerNormalization", .opset = 17, .n_in = 3, .half = OP_OUT(0),
+      .in = { T(9, 72), POSITIVE(72), T(72) } },
+    { .domain = "trainerd", .op = "LayerNormAdd", .opset = 1, .n_in = 4, .n_out = 2, .half = OP_IN(3) | OP_OUT(0),
+      .in = { T(9, 72), POSITIVE(72), T(72), T(9, 72) } },
+    { .domain = "trainerd", .op = "LayerNormAdd", .opset = 1, .n_in = 4, .n_out = 2, .half = OP_IN(0),
+      .in = { T(9, 33), POSITIVE(33), T(33), T(9, 33) } },
+    { .domain = "trainerd", .op = "RMSNormAdd", .opset = 1, .n_in = 4, .n_out = 2,
+      .half = IO | OP_IN(3) | OP_OUT(1), .in = { T(9, 72), POSITIVE(72), { .absent = true }, T(9, 72) } },
+    { .domain = "trainerd", .op = "LayerNormAdd", .opset = 1, .n_in = 4, .n_out = 2,
+      .half = IO | OP_IN(3) | OP_OUT(1), .in = { T(9, 33), POSITIVE(33), T(33), T(9, 33) } },
     { .domain = "trainerd", .op = "RMSNormalization", .opset = 1, .n_in = 2, .half = IO,
       .in = { T(3, 5, 1030), POSITIVE(1030) } },
     { .op = "MaxPool", .opset = 12, .n_in = 1, .n_out = 2, .in = { APART(2, 5, 8, 6) }, .half = IO,
@@ -213,12 +225,19 @@ static double roundings(const struct gradcheck_case *gc)
     return (def->bwd_reads >> 16) != 0 || def->half == OP_HALF_WANT ? 4 : 1;
 }
 
+/* Weights of attention, and a sum that is normalised, are rounded on the way. */
+static bool rounds_inside(const struct gradcheck_case *gc)
+{
+    return strcmp(gc->op, "Attention") == 0 ||
+           (strstr(gc->op, "NormAdd") != NULL && (gc->half & OP_OUT(1)) != 0);
+}
+
 static void compare(const struct gradcheck_case *gc)
 {
     struct gradcheck_case half = *gc, wide = *gc;
     struct gradcheck_result a, b;
-    /* A product that is rounded before its bias; weights that are rounded on the way. */
-    bool inside = strcmp(gc->op, "Attention") == 0;
+    bool inside = rounds_inside(gc);
+    /* A product that is rounded before its bias. */
     bool biased = strcmp(gc->op, "ConvTranspose") == 0 ||
                   (strcmp(gc->op, "Conv") == 0 && gc->n_in > 2 && rig_on_gpu());
     bool twice = biased || inside;
@@ -281,7 +300,7 @@ static void compare_adding(const struct gradcheck_case *gc)
         rig_take(&r[1].din[i], &want, true);
         for (e = 0; e < (size_t)tensor_elements(&want); e++) {
             double a = (double)((float *)got.data)[e], b = (double)((float *)want.data)[e];
-            bool is_half = (gc->half & OP_IN(i)) != 0 || strcmp(gc->op, "Attention") == 0;
+            bool is_half = (gc->half & OP_IN(i)) != 0 || rounds_inside(gc);
             double unit = gc->float16 ? 0x1p-11 : 0x1p-8;
             double rounding = is_half ? unit * (2 * fabs(b) + 6) : 1e-4;
 
