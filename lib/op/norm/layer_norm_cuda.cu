@@ -16,39 +16,75 @@ static constexpr unsigned THREADS = 128, SLABS = 396;
 namespace {
 
 /* Numbers of a type that the kernel learns as it runs: all of a kernel go the same way. */
-struct any {
+struct numbers {
     void *at; /* NULL: not there */
     enum tensor_dtype type;
     bool adds; /* to what is there */
 };
 
-/* Pack `pack` of V numbers, as float32. */
-template <unsigned V> __device__ static inline op_pack<float, V> any_load(const any &a, size_t pack)
+template <typename T, unsigned V> __device__ static inline op_pack<float, V> load_as(const void *at, size_t pack)
 {
+    const op_pack<T, V> p = ((const op_pack<T, V> *)at)[pack];
     op_pack<float, V> v;
 
-    OP_FLOATS(a.type, {
-        const op_pack<T, V> p = ((const op_pack<T, V> *)a.at)[pack];
-
 #pragma unroll
-        for (unsigned j = 0; j < V; j++)
-            v.v[j] = op_wide(p.v[j]);
-    });
+    for (unsigned j = 0; j < V; j++)
+        v.v[j] = op_wide(p.v[j]);
     return v;
 }
 
-template <unsigned V> __device__ static inline void any_put(const any &a, size_t pack, const op_pack<float, V> &v)
+/* Pack `pack` of V numbers, as float32. */
+template <unsigned V> __device__ static inline op_pack<float, V> numbers_load(const numbers &a, size_t pack)
 {
-    OP_FLOATS(a.type, {
-        op_pack<T, V> p = {};
+    OP_FLOATS(a.type, return (load_as<T, V>(a.at, pack)));
+    return {};
+}
 
-        if (a.adds)
-            p = ((const op_pack<T, V> *)a.at)[pack];
+template <typename T, unsigned V>
+__device__ static inline void put_as(void *at, bool adds, size_t pack, const op_pack<float, V> &v)
+{
+    op_pack<T, V> p = {};
+
+    if (adds)
+        p = ((const op_pack<T, V> *)at)[pack];
 #pragma unroll
-        for (unsigned j = 0; j < V; j++)
-            p.v[j] = op_narrow<T>(a.adds ? op_wide(p.v[j]) + v.v[j] : v.v[j]);
-        ((op_pack<T, V> *)a.at)[pack] = p;
-    });
+    for (unsigned j = 0; j < V; j++)
+        p.v[j] = op_narrow<T>(adds ? op_wide(p.v[j]) + v.v[j] : v.v[j]);
+    ((op_pack<T, V> *)at)[pack] = p;
+}
+
+template <unsigned V>
+__device__ static inline void numbers_put(const numbers &a, size_t pack, const op_pack<float, V> &v)
+{
+    OP_FLOATS(a.type, (put_as<T, V>(a.at, a.adds, pack, v)));
+}
+
+__device__ static inline float rounded_as(enum tensor_dtype type, float x)
+{
+    OP_FLOATS(type, return op_wide(op_narrow<T>(x)));
+    return x;
+}
+
+/* The packs of a thread, of the part of a row that begins at pack `first`: of type T, or, one by one, of any. */
+template <typename T, unsigned V>
+__device__ static inline void bring(norm_part<T, V> &part, const numbers &from, const struct norm_rows &g, size_t row,
+                                    unsigned first, unsigned at)
+{
+    if constexpr (V == 1)
+        norm_each_pack(g, first, at, [&](unsigned i, unsigned pack) {
+            part.p[i].v[0] = from.at != NULL ? numbers_load<1>(from, row * g.n + pack).v[0] : 0;
+        });
+    else
+        part.load(from.at != NULL ? (const T *)from.at + row * g.n : NULL, g, first, at);
+}
+
+template <typename T, unsigned V>
+__device__ static inline void put(const numbers &to, size_t pack, const op_pack<float, V> &v)
+{
+    if constexpr (V == 1)
+        numbers_put<V>(to, pack, v);
+    else
+        put_as<T, V>(to.at, false, pack, v);
 }
 
 struct forward_args {
@@ -58,8 +94,9 @@ struct forward_args {
     const float *scale, *bias;
     struct row_stat *save;
     float *mean, *rstd; /* outputs 1 and 2, or NULL */
-    any x, residual;    /* without one x is of type T */
-    void *sum;          /* of the two, of type T; NULL: nobody reads it */
+    numbers x, residual;
+    numbers sum;        /* of the two: what is normalised, wherever its place is not NULL */
+    numbers y;
 };
 
 /* Brings parts of a row of what is normalised. A sum is computed when a part is first asked for. */
@@ -75,28 +112,35 @@ template <typename T, unsigned V> struct row_source {
         const size_t row = me.row * g.wide;
 
         if (a.residual.at == NULL) {
-            part.load((const T *)a.x.at + me.row * g.n, g, first, me.at);
+            bring(part, a.x, g, me.row, first, me.at);
         } else if (first < seen) {
-            part.load((const T *)a.sum + me.row * g.n, g, first, me.at);
+            bring(part, a.sum, g, me.row, first, me.at);
         } else {
             norm_each_pack(g, first, me.at, [&](unsigned i, unsigned pack) {
-                const op_pack<float, V> x = any_load<V>(a.x, row + pack), r = any_load<V>(a.residual, row + pack);
+                op_pack<float, V> x = numbers_load<V>(a.x, row + pack);
+                const op_pack<float, V> r = numbers_load<V>(a.residual, row + pack);
 
 #pragma unroll
                 for (unsigned j = 0; j < V; j++)
-                    part.p[i].v[j] = op_narrow<T>(x.v[j] + r.v[j]);
-                if (a.sum != NULL)
-                    ((op_pack<T, V> *)a.sum)[row + pack] = part.p[i];
+                    x.v[j] += r.v[j];
+                if (a.sum.at != NULL)
+                    put<T, V>(a.sum, row + pack, x);
+                if constexpr (V == 1) /* T is wider than what was stored */
+                    x.v[0] = rounded_as(a.sum.type, x.v[0]);
+#pragma unroll
+                for (unsigned j = 0; j < V; j++)
+                    part.p[i].v[j] = op_narrow<T>(x.v[j]);
             });
-            if (a.sum != NULL)
+            if (a.sum.at != NULL)
                 seen = first + g.side * NORM_PACKS;
         }
     }
 };
 
-/* y = (x - mean) rstd scale + bias, of x or the sum of x and the residual, which has type T. */
+/* y = (x - mean) rstd scale + bias, of x or the sum of x and the residual, which has type T. V 1: of any
+ * types, T and Y float. */
 template <typename T, typename Y, unsigned V>
-__global__ void __launch_bounds__(NORM_ROW_THREADS) normalise(Y *y, struct forward_args a)
+__global__ void __launch_bounds__(NORM_ROW_THREADS) normalise(struct forward_args a)
 {
     __shared__ float room[64];
     const struct norm_rows &g = a.g;
@@ -115,22 +159,21 @@ __global__ void __launch_bounds__(NORM_ROW_THREADS) normalise(Y *y, struct forwa
         if (a.rstd != NULL)
             a.rstd[me.row] = s.rstd;
     }
-    if (y == NULL)
+    if (a.y.at == NULL)
         return;
     for (unsigned first = 0; first < g.wide; first += g.side * NORM_PACKS) {
         if (first > 0)
             load(first);
         norm_each_pack(g, first, me.at, [&](unsigned i, unsigned pack) {
             const op_pack<float, V> k = ((const op_pack<float, V> *)a.scale)[pack];
-            op_pack<float, V> b = {};
-            op_pack<Y, V> out;
+            op_pack<float, V> b = {}, out;
 
             if (a.bias != NULL)
                 b = ((const op_pack<float, V> *)a.bias)[pack];
 #pragma unroll
             for (unsigned j = 0; j < V; j++)
-                out.v[j] = op_narrow<Y>((op_wide(part.p[i].v[j]) - s.mean) * s.rstd * k.v[j] + b.v[j]);
-            ((op_pack<Y, V> *)(y + me.row * g.n))[pack] = out;
+                out.v[j] = (op_wide(part.p[i].v[j]) - s.mean) * s.rstd * k.v[j] + b.v[j];
+            put<Y, V>(a.y, me.row * g.wide + pack, out);
         });
     }
 }
@@ -141,8 +184,9 @@ struct backward_args {
     const float *scale;
     const struct row_stat *save;
     const float *dmean, *drstd; /* gradients of outputs 1 and 2, or NULL */
-    any dsum;                   /* what arrives at the sum itself */
-    any dx, dresidual;          /* where the gradient goes: the same to both */
+    numbers x, dy;
+    numbers dsum;               /* what arrives at the sum itself */
+    numbers dx, dresidual;      /* where the gradient goes: the same to both */
     float *part;                /* [blocks][2][n]: sums for scale, bias; NULL: not wanted */
 };
 
@@ -177,7 +221,7 @@ __device__ static inline void put_part(const struct backward_args &a, const norm
         op_pack<float, V> out = {};
 
         if (a.dsum.at != NULL)
-            out = any_load<V>(a.dsum, place);
+            out = numbers_load<V>(a.dsum, place);
 #pragma unroll
         for (unsigned j = 0; j < V; j++) {
             float d = op_wide(x.p[i].v[j]) - s.mean, g = op_wide(dy.p[i].v[j]);
@@ -192,9 +236,9 @@ __device__ static inline void put_part(const struct backward_args &a, const norm
             }
         }
         if (a.dx.at != NULL)
-            any_put<V>(a.dx, place, out);
+            numbers_put<V>(a.dx, place, out);
         if (a.dresidual.at != NULL)
-            any_put<V>(a.dresidual, place, out);
+            numbers_put<V>(a.dresidual, place, out);
     });
 }
 
@@ -221,7 +265,7 @@ __device__ static inline void put_columns(const struct norm_rows &g, const colum
  * not fit into registers. */
 template <bool LONG, typename T, typename Y, unsigned V>
 __global__ void __launch_bounds__(THREADS, 3)
-    gradient(const T *x, const Y *dy, struct backward_args a)
+    gradient(struct backward_args a)
 {
     __shared__ float room[64];
     const struct norm_rows &g = a.g;
@@ -247,8 +291,8 @@ __global__ void __launch_bounds__(THREADS, 3)
             break;
         s = a.save[me.row];
         for (unsigned first = 0; first < wide; first += step) {
-            px.load(x + me.row * g.n, g, first, at);
-            pd.load(dy != NULL ? dy + me.row * g.n : NULL, g, first, at);
+            bring(px, a.x, g, me.row, first, at);
+            bring(pd, a.dy, g, me.row, first, at);
             norm_each_pack(g, first, at, [&](unsigned i, unsigned pack) {
                 const op_pack<float, V> k = ((const op_pack<float, V> *)a.scale)[pack];
 
@@ -264,8 +308,8 @@ __global__ void __launch_bounds__(THREADS, 3)
         of_row = line_of(a, me.row, s, norm_row_sum(g, of_row, room));
         for (unsigned first = 0; first < wide; first += step) {
             if (LONG) {
-                px.load(x + me.row * g.n, g, first, at);
-                pd.load(dy != NULL ? dy + me.row * g.n : NULL, g, first, at);
+                bring(px, a.x, g, me.row, first, at);
+                bring(pd, a.dy, g, me.row, first, at);
             }
             put_part<LONG, T, Y, V>(a, px, pd, first, at, s, of_row, me.row, own, sums);
         }
@@ -309,11 +353,11 @@ static void *data_of(const struct tensor *const *t, uint32_t n, uint32_t i)
     return at != NULL ? at->data : NULL;
 }
 
-static any any_of(const struct tensor *const *t, uint32_t n, uint32_t i, bool adds)
+static numbers numbers_of(const struct tensor *const *t, uint32_t n, uint32_t i, bool adds)
 {
     const struct tensor *at = tensor_of(t, n, i);
 
-    return at != NULL ? any{ at->data, at->dtype, adds } : any{ NULL, TENSOR_F32, false };
+    return at != NULL ? numbers{ at->data, at->dtype, adds } : numbers{ NULL, TENSOR_F32, false };
 }
 
 /* Of what is normalised: of a sum float32, if one of the two is. */
@@ -351,13 +395,13 @@ template <typename T, typename Y, unsigned V> static void forward_of(const struc
                               .save = (struct row_stat *)c->save,
                               .mean = p->adds ? NULL : (float *)data_of(c->out, c->n_out, 1),
                               .rstd = (float *)data_of(c->out, c->n_out, 2),
-                              .x = any_of(c->in, c->n_in, 0, false),
-                              .residual = any_of(c->in, c->n_in, 3, false),
-                              .sum = p->adds ? data_of(c->out, c->n_out, 1) : NULL };
+                              .x = numbers_of(c->in, c->n_in, 0, false),
+                              .residual = numbers_of(c->in, c->n_in, 3, false),
+                              .sum = { p->adds ? data_of(c->out, c->n_out, 1) : NULL, type_of(c), false },
+                              .y = numbers_of(c->out, c->n_out, 0, false) };
 
     if (p->rows > 0)
-        CUDA_LAUNCH((normalise<T, Y, V>), norm_rows_blocks(a.g), a.g.threads, 0, op_stream(c),
-                    (Y *)data_of(c->out, c->n_out, 0), a);
+        CUDA_LAUNCH((normalise<T, Y, V>), norm_rows_blocks(a.g), a.g.threads, 0, op_stream(c), a);
 }
 
 template <typename T, typename Y, unsigned V> static void backward_of(const struct op_call *c)
@@ -370,40 +414,37 @@ template <typename T, typename Y, unsigned V> static void backward_of(const stru
                                .save = (const struct row_stat *)c->save,
                                .dmean = p->adds ? NULL : (const float *)data_of(c->dout, c->n_out, 1),
                                .drstd = (const float *)data_of(c->dout, c->n_out, 2),
-                               .dsum = any_of(p->adds ? c->dout : NULL, c->n_out, 1, false),
-                               .dx = any_of(c->din, c->n_in, 0, op_cuda_adds(c, 0)),
-                               .dresidual = any_of(c->din, c->n_in, 3, op_cuda_adds(c, 3)),
+                               .x = p->adds ? numbers_of(c->out, c->n_out, 1, false)
+                                            : numbers_of(c->in, c->n_in, 0, false),
+                               .dy = numbers_of(c->dout, c->n_out, 0, false),
+                               .dsum = numbers_of(p->adds ? c->dout : NULL, c->n_out, 1, false),
+                               .dx = numbers_of(c->din, c->n_in, 0, op_cuda_adds(c, 0)),
+                               .dresidual = numbers_of(c->din, c->n_in, 3, op_cuda_adds(c, 3)),
                                .part = sums ? (float *)c->scratch : NULL };
 
     auto go = a.g.wide > a.g.side * NORM_PACKS ? gradient<true, T, Y, V> : gradient<false, T, Y, V>;
 
-    CUDA_LAUNCH(go, (unsigned)slabs, a.g.threads, 0, op_stream(c),
-                (const T *)(p->adds ? c->out[1] : c->in[0])->data,
-                (const Y *)data_of(c->dout, c->n_out, 0), a);
+    CUDA_LAUNCH(go, (unsigned)slabs, a.g.threads, 0, op_stream(c), a);
     norm_launch_fold(c, a.part, slabs, p->n, 1);
 }
 
-/* y has the type of what is normalised, or a shorter one. */
-template <typename T, typename Y> static void run_of(const struct op_call *c, bool is_backward)
+template <typename T, typename Y, unsigned V> static void run_of(const struct op_call *c, bool is_backward)
 {
-    bool packed = is_packed(c, ((const struct layer_norm_param *)c->param)->n);
-
-    if (is_backward)
-        packed ? backward_of<T, Y, PACK>(c) : backward_of<T, Y, 1>(c);
-    else
-        packed ? forward_of<T, Y, PACK>(c) : forward_of<T, Y, 1>(c);
+    is_backward ? backward_of<T, Y, V>(c) : forward_of<T, Y, V>(c);
 }
 
-/* of: output 0, or its gradient */
+/* of: output 0, or its gradient, of the type of what is normalised or a shorter one. */
 static void run(const struct op_call *c, const struct tensor *of, bool is_backward)
 {
     enum tensor_dtype type = type_of(c), y = of != NULL ? of->dtype : type;
 
     CHECK(type == TENSOR_F32 || y == type);
-    if (type == TENSOR_F32)
-        OP_FLOATS(y, run_of<float, T>(c, is_backward))
+    if (!is_packed(c, ((const struct layer_norm_param *)c->param)->n))
+        run_of<float, float, 1>(c, is_backward);
+    else if (type == TENSOR_F32)
+        OP_FLOATS(y, (run_of<float, T, PACK>(c, is_backward)))
     else
-        OP_FLOATS(y, run_of<T, T>(c, is_backward))
+        OP_FLOATS(y, (run_of<T, T, PACK>(c, is_backward)))
 }
 
 static int forward(const struct op_call *c, struct err *err)
@@ -414,11 +455,11 @@ static int forward(const struct op_call *c, struct err *err)
 
 static int backward(const struct op_call *c, struct err *err)
 {
-    bool any_arrives = false;
+    bool arrives = false;
 
     for (uint32_t i = 0; i < c->n_out; i++)
-        any_arrives = any_arrives || c->dout[i] != NULL;
-    if (!any_arrives)
+        arrives = arrives || c->dout[i] != NULL;
+    if (!arrives)
         return op_cuda_zero(c, err);
     run(c, c->dout[0], true);
     return cuda_launched(err);
