@@ -33,6 +33,9 @@ static const struct pattern late[] = {
     { NULL, "LayerNormalization", fuse_row_norm_add },
     { NULL, "RMSNormalization", fuse_row_norm_add },
     { "trainerd", "RMSNormalization", fuse_row_norm_add },
+    { NULL, "MatMul", fuse_two_layers },
+    { NULL, "Gemm", fuse_two_layers },
+    { "trainerd", "MatMul", fuse_two_layers },
 };
 
 /* ---- for the patterns ---- */

@@ -53,6 +53,7 @@ int fuse_norm_relu(struct fuser *f, uint32_t node, struct err *err);
 int fuse_norm_add(struct fuser *f, uint32_t node, struct err *err);
 int fuse_product_transposes(struct fuser *f, uint32_t node, struct err *err);
 int fuse_product_bias(struct fuser *f, uint32_t node, struct err *err);
+int fuse_two_layers(struct fuser *f, uint32_t node, struct err *err);
 int fuse_attention(struct fuser *f, uint32_t node, struct err *err);
 int fuse_attention_turn(struct fuser *f, uint32_t node, struct err *err);
 int fuse_gate(struct fuser *f, uint32_t node, struct err *err);

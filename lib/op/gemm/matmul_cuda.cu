@@ -12,7 +12,8 @@ extern "C" {
 
 struct matmul_there {
     struct product *y, *d[2];
-    struct contract bias; /* its gradient */
+    bool sums;            /* of dy: d[1] makes them, the gradient of the bias */
+    struct contract bias; /* else: its gradient */
 };
 
 static void free_state(void *state)
@@ -96,7 +97,8 @@ static int open_all(const struct op_plan *op, struct matmul_there *s, struct err
         const struct product_problem d = gradient_of(&y, i);
 
         if (op_wants(op, (uint32_t)i))
-            rc = product_open(&d, &s->d[i], err);
+            rc = i == 1 && op_wants(op, 2) ? product_open_sums(&d, &s->d[1], &s->sums, err)
+                                           : product_open(&d, &s->d[i], err);
     }
     return rc;
 }
@@ -147,9 +149,10 @@ static int backward(const struct op_call *c, struct err *err)
         rc = product_run(s->d[0], dy, c->in[1]->data, c->din[0]->data, NULL, 1.0f, op_cuda_adds(c, 0), c->scratch,
                          op_stream(c), err);
     if (rc == 0 && c->din[1] != NULL)
-        rc = product_run(s->d[1], c->in[0]->data, dy, c->din[1]->data, NULL, 1.0f, op_cuda_adds(c, 1), c->scratch,
-                         op_stream(c), err);
-    if (rc == 0 && op_cuda_wants(c, 2))
+        rc = product_run_tail(s->d[1], c->in[0]->data, dy, c->din[1]->data, NULL, NULL,
+                              s->sums ? (float *)c->din[2]->data : NULL, op_cuda_adds(c, 2), 1.0f,
+                              op_cuda_adds(c, 1), c->scratch, op_stream(c), err);
+    if (rc == 0 && op_cuda_wants(c, 2) && !s->sums)
         rc = contract_launch(&s->bias, dy, c->dout[0]->dtype, NULL, 1.0f, (float *)c->din[2]->data,
                              op_cuda_adds(c, 2), c->scratch, op_stream(c), err);
     return rc;

@@ -113,7 +113,7 @@ static bool fold(struct product_problem *p, uint32_t i)
         struct product_axis s = side(p, which);
         struct product_problem wider = *p;
 
-        if ((which == 1 && p->bias) || !joins(&a, &s, which))
+        if ((which == 1 && (p->bias || p->tail != LT_PLAIN)) || !joins(&a, &s, which))
             continue;
         if (s.size == 1)
             s = a;
@@ -218,7 +218,8 @@ static size_t room(struct product *s, size_t n, size_t size)
 static int open_lt(struct product *s, const struct product_axis *batch, struct err *err)
 {
     const struct product_problem *p = &s->p;
-    struct lt_problem l = { .batch = batch->size, .m = p->m, .n = p->n, .k = p->k, .bias = p->bias };
+    struct lt_problem l = { .batch = batch->size, .m = p->m, .n = p->n, .k = p->k, .bias = p->bias,
+                            .tail = p->tail };
 
     for (int k = 0; k < LT_OPERANDS; k++)
         l.at[k] = { k < LT_Y        ? s->type
@@ -240,6 +241,10 @@ int product_open(const struct product_problem *p, struct product **out, struct e
     s->loops = 1;
     measure(s, p);
     if (!look(s, p)) {
+        if (p->tail != LT_PLAIN) {
+            product_close(s);
+            return err_set(err, ERR_UNSUPPORTED, "matrix product of nothing");
+        }
         *out = s;
         return 0;
     }
@@ -250,10 +255,15 @@ int product_open(const struct product_problem *p, struct product **out, struct e
         s->adds_up = s->adds_up || s->p.axis[i].step[LT_Y] == 0;
     }
     settle_types(s);
+    if (p->tail != LT_PLAIN && (s->loops > 1 || batch.size > 1 ||
+                                (p->tail == LT_SUMS && p->at[LT_Y].type != TENSOR_F32))) {
+        product_close(s);
+        return err_set(err, ERR_UNSUPPORTED, "several matrix products, or of another type");
+    }
     for (int k = 0; k < LT_OPERANDS; k++)
         if (s->apart[k])
             s->at[k] = room(s, (size_t)s->span[k], tensor_dtype_bytes(k < LT_Y ? s->type : TENSOR_F32));
-    if (p->bias)
+    if (p->bias || p->tail == LT_SUMS)
         s->bias_at = room(s, (size_t)p->n, sizeof(float));
     CHECK(!p->bias || !s->adds_up);
     rc = open_lt(s, &batch, err);
@@ -263,6 +273,17 @@ int product_open(const struct product_problem *p, struct product **out, struct e
     }
     *out = s;
     return 0;
+}
+
+int product_open_sums(const struct product_problem *p, struct product **out, bool *sums, struct err *err)
+{
+    struct product_problem q = *p;
+    int rc;
+
+    q.tail = LT_SUMS;
+    rc = product_open(&q, out, err);
+    *sums = rc == 0;
+    return rc == ERR_UNSUPPORTED ? product_open(p, out, err) : rc;
 }
 
 /* ---- run ---- */
@@ -322,7 +343,7 @@ static int bring_bias(const struct product *s, const float *bias, char *scratch,
     return convert(bias, TENSOR_F32, scratch + s->bias_at, type, (size_t)s->p.n, false, stream, err);
 }
 
-static int run_loops(struct product *s, const char *a, const char *b, char *y, const void *bias, float alpha,
+static int run_loops(struct product *s, const char *a, const char *b, char *y, const void *bias, void *aux, float alpha,
                      bool add, char *rest, cudaStream_t stream, struct err *err)
 {
     const int64_t size = (int64_t)tensor_dtype_bytes(s->type);
@@ -342,18 +363,20 @@ static int run_loops(struct product *s, const char *a, const char *b, char *y, c
                 at[k] += index * axis->step[k];
             first = first && (axis->step[LT_Y] != 0 || index == 0);
         }
-        rc = lt_run(s->lt, a + at[LT_A] * size, b + at[LT_B] * size, y + at[LT_Y] * y_size, bias, alpha,
-                    add || !first, rest, stream, err);
+        rc = lt_run(s->lt, a + at[LT_A] * size, b + at[LT_B] * size, y + at[LT_Y] * y_size, bias, aux,
+                    alpha, add || !first, rest, stream, err);
     }
     return rc;
 }
 
-int product_run(struct product *s, const void *a, const void *b, void *y, const float *bias, float alpha,
-                bool add, void *scratch, cudaStream_t stream, struct err *err)
+int product_run_tail(struct product *s, const void *a, const void *b, void *y, const float *bias, void *aux,
+                     float *sums, bool adds_sums, float alpha, bool add, void *scratch, cudaStream_t stream,
+                     struct err *err)
 {
-    const void *factor[] = { a, b }, *vector;
+    const void *factor[] = { a, b }, *vector = NULL;
     char *area = (char *)scratch;
     void *to = s->apart[LT_Y] ? area + s->at[LT_Y] : y;
+    bool here = sums != NULL && !adds_sums && op_aligned(sums);
     int rc = 0;
 
     if (s->lt == NULL)
@@ -364,12 +387,22 @@ int product_run(struct product *s, const void *a, const void *b, void *y, const 
                          err);
             factor[k] = area + s->at[k];
         }
-    if (rc == 0)
+    if (sums != NULL)
+        vector = here ? (const void *)sums : area + s->bias_at;
+    else if (rc == 0)
         rc = bring_bias(s, bias, area, &vector, stream, err);
     if (rc == 0)
-        rc = run_loops(s, (const char *)factor[0], (const char *)factor[1], (char *)to, vector, alpha,
+        rc = run_loops(s, (const char *)factor[0], (const char *)factor[1], (char *)to, vector, aux, alpha,
                        add && !s->apart[LT_Y], area + s->rest, stream, err);
+    if (rc == 0 && sums != NULL && !here)
+        rc = convert(vector, TENSOR_F32, sums, TENSOR_F32, (size_t)s->p.n, adds_sums, stream, err);
     if (rc == 0 && s->apart[LT_Y])
         rc = convert(to, TENSOR_F32, y, s->p.at[LT_Y].type, (size_t)s->span[LT_Y], add, stream, err);
     return rc;
+}
+
+int product_run(struct product *s, const void *a, const void *b, void *y, const float *bias, float alpha,
+                bool add, void *scratch, cudaStream_t stream, struct err *err)
+{
+    return product_run_tail(s, a, b, y, bias, NULL, NULL, false, alpha, add, scratch, stream, err);
 }

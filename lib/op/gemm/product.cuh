@@ -29,16 +29,24 @@ struct product_problem {
     uint32_t n_axes;
     struct product_axis axis[PRODUCT_AXES];
     bool bias;
+    enum lt_tail tail; /* LT_SUMS: of a y that is float32; all others: of a y without a sum over axes */
 };
 
 struct product;
 
 /* Sizes may be 0: no elements, or sums of nothing. Then, and where calls add up to a y that is not float32,
- * y's elements lie densely. Errors: those of lt_open(). */
+ * y's elements lie densely. Errors: those of lt_open(); ERR_UNSUPPORTED also for a tail that cannot be: of
+ * nothing, of several products. */
 int product_open(const struct product_problem *p, struct product **out, struct err *err);
+/* With the sums of b's columns over k, where the library makes them; *sums tells. */
+int product_open_sums(const struct product_problem *p, struct product **out, bool *sums, struct err *err);
 void product_close(struct product *p); /* NULL is fine */
 size_t product_scratch_bytes(const struct product *p); /* 64-byte aligned; 0 for NULL */
 int product_run(struct product *p, const void *a, const void *b, void *y, const float *bias, float alpha,
                 bool add, void *scratch, cudaStream_t stream, struct err *err);
+/* Of one with a tail. sums: [n], stored or added to; NULL for the other tails. */
+int product_run_tail(struct product *p, const void *a, const void *b, void *y, const float *bias, void *aux,
+                     float *sums, bool adds_sums, float alpha, bool add, void *scratch, cudaStream_t stream,
+                     struct err *err);
 
 #endif
