@@ -9,6 +9,12 @@ extern "C" {
 #include "op/op_priv.h"
 }
 
+/* An operand whose rows (or columns, if those lie one behind the other) are laid out again. */
+struct product_pad {
+    int64_t step, wide; /* from one to the next: there, in scratch; 0: as it is */
+    int64_t n, inner;   /* rows, elements of each */
+};
+
 struct product {
     struct product_problem p; /* what is left of the axes is looped over */
     struct lt *lt;            /* NULL: nothing to multiply */
@@ -19,6 +25,7 @@ struct product {
     int64_t span[LT_OPERANDS]; /* elements from the first to behind the last */
     size_t at[LT_OPERANDS];   /* in scratch: an operand of another type */
     bool apart[LT_OPERANDS];
+    struct product_pad pad[LT_OPERANDS];
     size_t bias_at, rest;
 };
 
@@ -206,6 +213,26 @@ static void settle_types(struct product *s)
     s->apart[LT_Y] = p->at[LT_Y].type != TENSOR_F32 && s->adds_up;
 }
 
+/* ---- rows that begin at multiples of 16 bytes ---- */
+
+static constexpr int64_t PAD_WORTH = 256; /* products of each number: less cost less than the copy */
+
+static void pad_operand(struct product *s, int k)
+{
+    const struct product_problem *p = &s->p;
+    const int64_t rows[] = { p->m, p->k, p->m }, cols[] = { p->k, p->n, p->n }, each[] = { p->n, p->m, p->k };
+    const bool by_rows = p->at[k].col == 1 || cols[k] == 1;
+    const int64_t step = by_rows ? p->at[k].row : p->at[k].col;
+    const enum tensor_dtype type = k < LT_Y ? s->type : p->at[k].type;
+
+    if (tensor_dtype_bytes(type) != 2 || step % 8 == 0 || each[k] < PAD_WORTH)
+        return;
+    s->pad[k] = { step, 0, by_rows ? rows[k] : cols[k], by_rows ? cols[k] : rows[k] };
+    s->pad[k].wide = (s->pad[k].inner + 7) / 8 * 8;
+    s->apart[k] = true;
+    (by_rows ? s->p.at[k].row : s->p.at[k].col) = s->pad[k].wide;
+}
+
 /* Room for n elements. */
 static size_t room(struct product *s, size_t n, size_t size)
 {
@@ -223,7 +250,7 @@ static int open_lt(struct product *s, const struct product_axis *batch, struct e
 
     for (int k = 0; k < LT_OPERANDS; k++)
         l.at[k] = { k < LT_Y        ? s->type
-                    : s->apart[k] ? TENSOR_F32
+                    : s->adds_up && p->at[k].type != TENSOR_F32 ? TENSOR_F32
                                     : p->at[k].type,
                     p->at[k].row, p->at[k].col, batch->step[k] };
     return lt_open(&l, &s->lt, err);
@@ -260,9 +287,14 @@ int product_open(const struct product_problem *p, struct product **out, struct e
         product_close(s);
         return err_set(err, ERR_UNSUPPORTED, "several matrix products, or of another type");
     }
-    for (int k = 0; k < LT_OPERANDS; k++)
-        if (s->apart[k])
+    for (int k = 0; k < LT_OPERANDS; k++) {
+        if (s->loops == 1 && batch.size == 1)
+            pad_operand(s, k);
+        if (s->pad[k].wide > 0)
+            s->at[k] = room(s, (size_t)(s->pad[k].n * s->pad[k].wide), 2);
+        else if (s->apart[k])
             s->at[k] = room(s, (size_t)s->span[k], tensor_dtype_bytes(k < LT_Y ? s->type : TENSOR_F32));
+    }
     if (p->bias || p->tail == LT_SUMS)
         s->bias_at = room(s, (size_t)p->n, sizeof(float));
     CHECK(!p->bias || !s->adds_up);
@@ -304,6 +336,70 @@ static int convert(const void *from, enum tensor_dtype from_type, void *to, enum
     return 0;
 }
 
+/* to [n][to_step] = from [n][from_step], the first `inner` of each row. A thread has 8 of a row at a time, which
+ * lie in 16 bytes on the side that is laid out for that. */
+template <typename From, typename To>
+__global__ void copy_rows(const From *from, size_t from_step, To *to, size_t to_step, size_t inner,
+                          struct op_divisor packs, size_t total)
+{
+    size_t step = (size_t)gridDim.x * blockDim.x;
+
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < total; i += step) {
+        uint64_t row = i, first = op_digit(&row, packs) * 8;
+        const From *x = from + row * from_step + first;
+        To *y = to + row * to_step + first;
+        op_pack<To, 8> v = {};
+
+#pragma unroll
+        for (unsigned j = 0; j < 8; j++)
+            if (first + j < inner)
+                v.v[j] = op_narrow<To>(op_wide(x[j]));
+        if (to_step % 8 == 0 && first + 8 <= to_step) {
+            *(op_pack<To, 8> *)y = v;
+        } else {
+#pragma unroll
+            for (unsigned j = 0; j < 8; j++)
+                if (first + j < inner)
+                    y[j] = v.v[j];
+        }
+    }
+}
+
+template <typename To>
+static int lay_out(const struct product_pad *p, const void *from, enum tensor_dtype type, bool back, void *to,
+                   cudaStream_t stream, struct err *err)
+{
+    const struct op_divisor packs = op_divisor_of((uint64_t)(p->inner + 7) / 8);
+    const size_t total = packs.by * (size_t)p->n;
+
+    OP_FLOATS(type, CUDA_LAUNCH((copy_rows<T, To>), op_blocks(total, OP_THREADS), OP_THREADS, 0, stream,
+                                (const T *)from, (size_t)(back ? p->wide : p->step), (To *)to,
+                                (size_t)(back ? p->step : p->wide), (size_t)p->inner, packs, total));
+    return cuda_launched(err);
+}
+
+/* Operand k as the library is to see it, in `to`. */
+static int bring(const struct product *s, int k, const void *from, void *to, cudaStream_t stream, struct err *err)
+{
+    const enum tensor_dtype type = k < LT_Y ? s->type : s->p.at[k].type;
+
+    if (s->pad[k].wide == 0)
+        return convert(from, s->p.at[k].type, to, type, (size_t)s->span[k], false, stream, err);
+    if (type == TENSOR_BF16)
+        return lay_out<__nv_bfloat16>(&s->pad[k], from, s->p.at[k].type, false, to, stream, err);
+    return lay_out<__half>(&s->pad[k], from, s->p.at[k].type, false, to, stream, err);
+}
+
+/* y from where it was laid out. */
+static int take_back(const struct product *s, const void *from, void *y, cudaStream_t stream, struct err *err)
+{
+    const struct product_pad *pad = &s->pad[LT_Y];
+
+    if (s->p.at[LT_Y].type == TENSOR_BF16)
+        return lay_out<__nv_bfloat16>(pad, from, TENSOR_BF16, true, y, stream, err);
+    return lay_out<__half>(pad, from, TENSOR_F16, true, y, stream, err);
+}
+
 /* y [rows, n] = bias */
 template <typename T>
 __global__ void fill_rows(T *y, size_t elements, size_t n, const float *bias, bool add)
@@ -343,11 +439,17 @@ static int bring_bias(const struct product *s, const float *bias, char *scratch,
     return convert(bias, TENSOR_F32, scratch + s->bias_at, type, (size_t)s->p.n, false, stream, err);
 }
 
+/* Is y float32 in scratch first? */
+static bool sums_apart(const struct product *s)
+{
+    return s->apart[LT_Y] && s->pad[LT_Y].wide == 0;
+}
+
 static int run_loops(struct product *s, const char *a, const char *b, char *y, const void *bias, void *aux, float alpha,
                      bool add, char *rest, cudaStream_t stream, struct err *err)
 {
     const int64_t size = (int64_t)tensor_dtype_bytes(s->type);
-    const int64_t y_size = (int64_t)tensor_dtype_bytes(s->apart[LT_Y] ? TENSOR_F32 : s->p.at[LT_Y].type);
+    const int64_t y_size = (int64_t)tensor_dtype_bytes(sums_apart(s) ? TENSOR_F32 : s->p.at[LT_Y].type);
     int rc = 0;
 
     for (int64_t i = 0; i < s->loops && rc == 0; i++) {
@@ -383,19 +485,22 @@ int product_run_tail(struct product *s, const void *a, const void *b, void *y, c
         return run_nothing(s, y, bias, add, stream, err);
     for (int k = 0; k < LT_Y && rc == 0; k++)
         if (s->apart[k]) {
-            rc = convert(factor[k], s->p.at[k].type, area + s->at[k], s->type, (size_t)s->span[k], false, stream,
-                         err);
+            rc = bring(s, k, factor[k], area + s->at[k], stream, err);
             factor[k] = area + s->at[k];
         }
     if (sums != NULL)
         vector = here ? (const void *)sums : area + s->bias_at;
     else if (rc == 0)
         rc = bring_bias(s, bias, area, &vector, stream, err);
+    if (rc == 0 && add && s->pad[LT_Y].wide > 0) /* rounded once, as if it had been there */
+        rc = bring(s, LT_Y, y, to, stream, err);
     if (rc == 0)
         rc = run_loops(s, (const char *)factor[0], (const char *)factor[1], (char *)to, vector, aux, alpha,
-                       add && !s->apart[LT_Y], area + s->rest, stream, err);
+                       add && !sums_apart(s), area + s->rest, stream, err);
     if (rc == 0 && sums != NULL && !here)
         rc = convert(vector, TENSOR_F32, sums, TENSOR_F32, (size_t)s->p.n, adds_sums, stream, err);
+    if (rc == 0 && s->pad[LT_Y].wide > 0)
+        return take_back(s, to, y, stream, err);
     if (rc == 0 && s->apart[LT_Y])
         rc = convert(to, TENSOR_F32, y, s->p.at[LT_Y].type, (size_t)s->span[LT_Y], add, stream, err);
     return rc;

@@ -3,6 +3,8 @@
  * Beside m, n and k there may be axes of a batch. A step of 0 in a or b repeats that operand, one in y adds
  * up. Axes that continue m, n or k become part of them; of the rest the longest is the library's batch, and
  * the others are one call each: those that add up one behind the other, so the order of every sum is fixed.
+ * Rows of 16-bit numbers that begin at any address, as those of an odd length do, keep the library from its fast
+ * kernels: where the product is worth it, they are laid out in scratch with room behind each.
  * Types: each operand float32, bfloat16 or float16. What is multiplied is of one type: where a, b and y are
  * not all float32, a float32 factor (a parameter) is rounded into scratch first. y is rounded once, also
  * when calls add up.
