@@ -307,6 +307,7 @@ int gpu_begin(struct replica *r, struct err *err)
         return err_set(err, ERR_NOMEM, "out of memory");
     g->n_lanes = r->n_lanes;
     g->next = 0;
+    g->first_step = 0;
     g->back->computed = 0;
     g->proves = true;
     for (uint32_t i = 0; i < GPU_SLOTS; i++)
@@ -353,18 +354,20 @@ static int come_to_rest(struct replica *r, struct err *err)
     return rc;
 }
 
+/* Captured sums keep their communicator: NCCL does not let it go before their graphs are. One that is under way
+ * lives on until it is done. */
 void gpu_end(struct replica *r)
 {
     struct gpu *g = r->gpu;
     struct err err;
-    int rc = end_comm(r, &err);
+    int rc;
 
+    drop_lanes(g);
+    rc = end_comm(r, &err);
     if (rc == 0)
         rc = come_to_rest(r, &err);
-    if (rc == 0) {
-        drop_lanes(g);
+    if (rc == 0)
         return;
-    }
     g->is_lost = true; /* and with it its state */
     train_lose(r->train, &err);
 }

@@ -187,16 +187,19 @@ static int calls(struct replica *r, struct gpu_slot *s, uint32_t i, uint32_t top
     return rc;
 }
 
-/* The first time a lane's libraries settle what they have to; the second time its calls are captured. */
+/* The first time a lane's libraries settle what they have to; the second time its calls are captured. A lane
+ * has calls for every other step, which decides its slot too where lanes are odd in number: NCCL wants its
+ * sums captured by all ranks in the same step or by none, however many lanes each has. */
 static int launch(struct replica *r, struct gpu_slot *s, uint32_t i, uint32_t top, struct err *err)
 {
     struct gpu *g = r->gpu;
-    struct gpu_lane *lane = &g->lanes[i * GPU_SLOTS + (s - g->slot)];
+    struct gpu_lane *lane = &g->lanes[i * GPU_SLOTS + (g->step - g->first_step) % GPU_SLOTS];
     struct err ignored;
     int rc;
 
-    if (!lane->has_run) {
-        lane->has_run = true;
+    CHECK(lane->slot == NULL || lane->slot == s);
+    if (lane->slot == NULL) {
+        lane->slot = s;
         return calls(r, s, i, top, err); /* leaves r->reducer.added */
     }
     if (lane->graph == NULL) {
@@ -257,6 +260,8 @@ int gpu_lanes(struct replica *r, uint64_t step, struct err *err)
     int rc = r->gpu->proves ? r->gpu->cuda->record(r->gpu->began, r->gpu->work, err) : 0;
 
     r->gpu->step = step;
+    if (r->gpu->first_step == 0)
+        r->gpu->first_step = step;
     for (uint32_t i = 0; rc == 0 && i < r->n_lanes; i++) {
         run.lane = r->first_lane + i;
         rc = train_check_canceled(t, err);
