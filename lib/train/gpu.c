@@ -354,14 +354,14 @@ static int come_to_rest(struct replica *r, struct err *err)
     return rc;
 }
 
-/* Captured sums keep their communicator: NCCL does not let it go before their graphs are. One that is under way
- * lives on until it is done. */
 void gpu_end(struct replica *r)
 {
     struct gpu *g = r->gpu;
     struct err err;
     int rc;
 
+    /* First the graphs: NCCL lets no communicator go while one is left with its sums in it. One that is under
+     * way goes when it has come to its end. */
     drop_lanes(g);
     rc = end_comm(r, &err);
     if (rc == 0)

@@ -19,14 +19,6 @@ enum { EMULATED_DONE, EMULATED_NOT_YET };
 cudaError_t emulated_enqueue(cudaStream_t stream, const char *name, int (*run)(void *args),
                              const void *args, size_t bytes);
 
-/* Likewise; `drop` is called once, with the args and under the emulator's lock, when the operation is
- * done, or when the last graph that holds it has gone (not before its last launch is over). */
-cudaError_t emulated_enqueue_held(cudaStream_t stream, const char *name, int (*run)(void *args),
-                                  void (*drop)(void *args), const void *args, size_t bytes);
-
-/* A library waits, in a thread of its own, for what streams have to do: lets one of them go on, or naps. */
-void emulated_advance(void);
-
 /* Lets this process touch the memory of another device than the one that runs, as NCCL does between
  * peers. Calls are counted. */
 void emulated_open(int device);

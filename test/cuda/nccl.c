@@ -29,10 +29,10 @@ struct ncclComm {
     const float *op_of; /* of the GPU: whose sum it is */
     float *numbers;
     size_t n, room;
-    uint32_t captured;
+    uint32_t captured;       /* what is asked for: as in nccl_request */
+    uint32_t graphs;         /* nodes of captured work that are sums of it: it outlives them */
     uint64_t launched, done; /* for RAS */
     uint32_t n_captured;     /* sums so far; the next one's number */
-    int held;                /* atomic: captured sums whose graphs are not gone */
     uint32_t twice_with;     /* the rank on the same GPU; UINT32_MAX: none */
     int gpu;
     int wake;                /* an eventfd */
@@ -172,13 +172,6 @@ static bool serve(struct ncclComm *c, const struct nccl_request *ask)
     return true;
 }
 
-/* The end of graphs with sums of it, which live as long as a launch of theirs is under way. */
-static void await_graphs(struct ncclComm *c)
-{
-    while (__atomic_load_n(&c->held, __ATOMIC_ACQUIRE) > 0)
-        emulated_advance();
-}
-
 static void *comm_main(void *arg)
 {
     struct ncclComm *c = arg;
@@ -187,9 +180,7 @@ static void *comm_main(void *arg)
     if (!check_in(c))
         return NULL;
     do {
-        if (wait_for_work(c, &ask) && ask.kind == NCCL_END)
-            await_graphs(c);
-        if (ask.kind == 0 || !serve(c, &ask)) {
+        if (!wait_for_work(c, &ask) || !serve(c, &ask)) {
             set_state(c, ncclRemoteError);
             return NULL;
         }
@@ -287,8 +278,36 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *error)
     return ncclSuccess;
 }
 
+static uint32_t graphs_of(struct ncclComm *c)
+{
+    uint32_t n;
+
+    pthread_mutex_lock(&c->lock);
+    n = c->graphs;
+    pthread_mutex_unlock(&c->lock);
+    return n;
+}
+
+/* As the true one since 2.26: neither Destroy nor Abort returns while a graph knows the communicator. What is
+ * under way of such graphs goes on meanwhile. */
+static void outlive_graphs(struct ncclComm *c)
+{
+    int device = emulated_device();
+
+    while (graphs_of(c) > 0) {
+        emulated_lock();
+        stream_force_device(device, false);
+        if (emulated_sticky(device) == cudaSuccess)
+            emulated_wait();
+        else
+            c->graphs = 0; /* nothing is computed there any more */
+        emulated_unlock();
+    }
+}
+
 static void take_leave(struct ncclComm *c)
 {
+    outlive_graphs(c);
     pthread_join(c->thread, NULL);
     if (c->fd >= 0)
         close(c->fd);
@@ -334,7 +353,6 @@ ncclResult_t ncclCommAbort(ncclComm_t c)
         shutdown(c->fd, SHUT_RDWR);
     pthread_mutex_unlock(&c->lock);
     wake(c);
-    await_graphs(c);
     take_leave(c);
     return ncclSuccess;
 }
@@ -390,12 +408,25 @@ static int run_sum(void *args)
     return rc;
 }
 
-static void drop_sum(void *args)
+static void forget_graph(void *args)
 {
-    const struct sum *s = args;
+    struct ncclComm *c = ((struct sum *)args)->comm;
 
-    if (s->captured > 0)
-        __atomic_sub_fetch(&s->comm->held, 1, __ATOMIC_ACQ_REL);
+    pthread_mutex_lock(&c->lock);
+    c->graphs--;
+    pthread_mutex_unlock(&c->lock);
+}
+
+static void remember_graph(struct ncclComm *c, cudaStream_t stream)
+{
+    emulated_lock();
+    if (stream->capture != NULL) {
+        capture_keep(stream, forget_graph);
+        pthread_mutex_lock(&c->lock);
+        c->graphs++;
+        pthread_mutex_unlock(&c->lock);
+    }
+    emulated_unlock();
 }
 
 ncclResult_t ncclAllReduce(const void *from, void *to, size_t n, ncclDataType_t type, ncclRedOp_t op,
@@ -413,12 +444,11 @@ ncclResult_t ncclAllReduce(const void *from, void *to, size_t n, ncclDataType_t 
     if (state != ncclSuccess)
         return complain(state, "the communicator has failed");
     (void)cudaStreamIsCapturing(stream, &captures);
-    if (captures != cudaStreamCaptureStatusNone) {
+    if (captures != cudaStreamCaptureStatusNone)
         s.captured = ++c->n_captured;
-        __atomic_add_fetch(&c->held, 1, __ATOMIC_ACQ_REL);
-    }
-    if (emulated_enqueue_held(stream, "ncclAllReduce", run_sum, drop_sum, &s, sizeof(s)) != cudaSuccess)
+    if (emulated_enqueue(stream, "ncclAllReduce", run_sum, &s, sizeof(s)) != cudaSuccess)
         return complain(ncclUnhandledCudaError, "CUDA fails");
+    remember_graph(c, stream);
     pthread_mutex_lock(&c->lock);
     is_first = !c->was_used;
     c->was_used = true;

@@ -395,33 +395,16 @@ cudaError_t stream_submit(struct CUstream_st *s, struct work *w)
     return cudaSuccess;
 }
 
-cudaError_t emulated_enqueue_held(cudaStream_t s, const char *name, int (*run)(void *args),
-                                  void (*drop)(void *args), const void *args, size_t bytes)
+cudaError_t emulated_enqueue(cudaStream_t s, const char *name, int (*run)(void *args),
+                             const void *args, size_t bytes)
 {
     cudaError_t rc = enter_stream(s);
-    struct work *w;
 
     if (rc != cudaSuccess)
         return rc;
     if (bytes > EMULATED_ARGS_MAX)
         emulated_die("%s: %zu bytes of arguments, at most %d", name, bytes, EMULATED_ARGS_MAX);
-    w = work_new(name, run, args, bytes);
-    w->drop = drop;
-    return leave(stream_submit(s, w));
-}
-
-cudaError_t emulated_enqueue(cudaStream_t s, const char *name, int (*run)(void *args),
-                             const void *args, size_t bytes)
-{
-    return emulated_enqueue_held(s, name, run, NULL, args, bytes);
-}
-
-void emulated_advance(void)
-{
-    emulated_lock();
-    if (!help(NULL, emulated_random()))
-        emulated_wait();
-    emulated_unlock();
+    return leave(stream_submit(s, work_new(name, run, args, bytes)));
 }
 
 struct host_call {
