@@ -31,6 +31,7 @@ struct gpu_lane { /* the calls of a lane in every GPU_SLOTS-th step: it lies in 
 struct gpu_back { /* what a step brings to the host */
     struct cuda_look look;
     uint64_t computed; /* the last step whose lanes are through here: from then on others are waited for */
+    float number; /* on its way to be spoiled */
     float control[];
 };
 

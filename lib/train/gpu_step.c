@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/fault.h"
 #include "comm/ras.h"
 #include "graph/graph.h"
 
@@ -259,6 +260,7 @@ int gpu_lanes(struct replica *r, uint64_t step, struct err *err)
     uint32_t top = 0;
     int rc = r->gpu->proves ? r->gpu->cuda->record(r->gpu->began, r->gpu->work, err) : 0;
 
+    memset(r->grads[0] + t->mem.params, 0, gpu_control_floats(t) * sizeof(float)); /* sums of the step before */
     r->gpu->step = step;
     if (r->gpu->first_step == 0)
         r->gpu->first_step = step;
@@ -307,12 +309,29 @@ static int send_control(struct replica *r, struct err *err)
     return g->cuda->copy(g->grads[0] + t->mem.params + CONTROL_PAUSE, from, n * sizeof(float), g->work, err);
 }
 
+/* Of the last GPU of a task: the others have to see it. */
+static int meet_faults(struct replica *r, struct err *err)
+{
+    int rc = 0;
+
+    if (r->local + 1 != r->train->opts->n_devices)
+        return 0;
+    if (fault_hit("health.flip_gradient"))
+        rc = gpu_spoil(r, GPU_GRADIENT, false, err);
+    if (rc == 0 && fault_hit("health.not_finite"))
+        rc = gpu_spoil(r, GPU_GRADIENT, true, err);
+    return rc;
+}
+
 static int look(struct replica *r, struct err *err)
 {
     struct train *t = r->train;
     struct gpu *g = r->gpu;
-    int rc = g->cuda->math->optim_look(g->optim, g->grads[0], (float)t->opts->clip_value, g->look, g->work, err);
+    int rc = meet_faults(r, err);
 
+    if (rc < 0)
+        return rc;
+    rc = g->cuda->math->optim_look(g->optim, g->grads[0], (float)t->opts->clip_value, g->look, g->work, err);
     return rc < 0 ? rc : g->cuda->copy(&g->back->look, g->look, sizeof(*g->look), g->work, err);
 }
 
