@@ -67,6 +67,9 @@ static const struct gradcheck_case products[] = {
     /* rows of odd lengths, of many products each: of y, of a factor */
     { .op = "MatMul", .opset = 13, .n_in = 2, .in = { T(3, 263), T(263, 9) }, .half = IO },
     { .op = "MatMul", .opset = 13, .n_in = 2, .in = { T(5, 9), T(9, 259) }, .half = IO | OP_IN(1) },
+    { .domain = "trainerd", .op = "MatMul", .opset = 1, .n_in = 3, .in = { T(2, 3, 260), T(260, 9), T(9) },
+      .half = IO },
+    { .op = "MatMul", .opset = 13, .n_in = 2, .in = { T(2, 3, 260), T(2, 260, 9) }, .half = IO | OP_IN(1) },
     { .domain = "trainerd", .op = "MatMul", .opset = 1, .n_in = 3, .in = { T(2, 131, 9), T(5, 9), T(5) },
       .half = IO, ATTRS(INT("transB", 1)) },
     { .op = "MatMul", .opset = 13, .n_in = 2, .in = { T(6, 4), T(2, 4, 5) },

@@ -1,4 +1,5 @@
 /* trainerd.Mlp: two products with a function between them, against the rows that it stands for. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -175,6 +176,31 @@ static void in_half_precision_it_follows_float32(void **state)
     }
 }
 
+static void nan_goes_all_the_way_and_no_further(void **state)
+{
+    size_t i, k;
+
+    (void)state;
+    for (i = 0; i < 7; i++) {
+        struct gradcheck_result r;
+        struct err err = { 0 };
+        struct built b;
+        float *x;
+
+        set(&b, &cases[i]);
+        x = calloc((size_t)(cases[i].m * cases[i].k), sizeof(*x));
+        x[0] = NAN;
+        b.gc.in[X].data = x;
+        if (gradcheck_forward(&b.gc, &r, &err) < 0)
+            fail_msg("case %zu: %s", i, err.text);
+        for (k = 0; k < (size_t)(cases[i].m * cases[i].n); k++)
+            if (isnan(((const float *)r.out[0].data)[k]) != (k < (size_t)cases[i].n))
+                fail_msg("case %zu: element %zu is %g", i, k, (double)((const float *)r.out[0].data)[k]);
+        gradcheck_free(&r);
+        free(x);
+    }
+}
+
 static void what_does_not_fit_is_refused_with_the_node(void **state)
 {
     struct built b;
@@ -200,6 +226,7 @@ int main(void)
         cmocka_unit_test(two_products_and_the_function_between_them),
         cmocka_unit_test(the_same_without_what_the_library_does_behind_products),
         cmocka_unit_test(in_half_precision_it_follows_float32),
+        cmocka_unit_test(nan_goes_all_the_way_and_no_further),
         cmocka_unit_test(what_does_not_fit_is_refused_with_the_node),
     };
 

@@ -9,12 +9,6 @@ extern "C" {
 #include "op/op_priv.h"
 }
 
-/* An operand whose rows (or columns, if those lie one behind the other) are laid out again. */
-struct product_pad {
-    int64_t step, wide; /* from one to the next: there, in scratch; 0: as it is */
-    int64_t n, inner;   /* rows, elements of each */
-};
-
 struct product {
     struct product_problem p; /* what is left of the axes is looped over */
     struct lt *lt;            /* NULL: nothing to multiply */
@@ -25,7 +19,7 @@ struct product {
     int64_t span[LT_OPERANDS]; /* elements from the first to behind the last */
     size_t at[LT_OPERANDS];   /* in scratch: an operand of another type */
     bool apart[LT_OPERANDS];
-    struct product_pad pad[LT_OPERANDS];
+    struct product_rows pad[LT_OPERANDS]; /* or columns, if those lie one behind the other */
     size_t bias_at, rest;
 };
 
@@ -217,20 +211,31 @@ static void settle_types(struct product *s)
 
 static constexpr int64_t PAD_WORTH = 256; /* products of each number: less cost less than the copy */
 
+struct product_rows product_rows_of(enum tensor_dtype type, int64_t n, int64_t inner, int64_t step, int64_t each)
+{
+    const bool pads = tensor_dtype_bytes(type) == 2 && step % 8 != 0 && each >= PAD_WORTH;
+
+    return { n, inner, step, pads ? (inner + 7) / 8 * 8 : 0 };
+}
+
+size_t product_rows_bytes(const struct product_rows *r)
+{
+    return op_round((size_t)(r->n * r->wide) * 2);
+}
+
 static void pad_operand(struct product *s, int k)
 {
     const struct product_problem *p = &s->p;
     const int64_t rows[] = { p->m, p->k, p->m }, cols[] = { p->k, p->n, p->n }, each[] = { p->n, p->m, p->k };
     const bool by_rows = p->at[k].col == 1 || cols[k] == 1;
-    const int64_t step = by_rows ? p->at[k].row : p->at[k].col;
-    const enum tensor_dtype type = k < LT_Y ? s->type : p->at[k].type;
+    int64_t *step = by_rows ? &s->p.at[k].row : &s->p.at[k].col;
 
-    if (tensor_dtype_bytes(type) != 2 || step % 8 == 0 || each[k] < PAD_WORTH)
+    s->pad[k] = product_rows_of(k < LT_Y ? s->type : p->at[k].type, by_rows ? rows[k] : cols[k],
+                                by_rows ? cols[k] : rows[k], *step, each[k]);
+    if (s->pad[k].wide == 0)
         return;
-    s->pad[k] = { step, 0, by_rows ? rows[k] : cols[k], by_rows ? cols[k] : rows[k] };
-    s->pad[k].wide = (s->pad[k].inner + 7) / 8 * 8;
     s->apart[k] = true;
-    (by_rows ? s->p.at[k].row : s->p.at[k].col) = s->pad[k].wide;
+    *step = s->pad[k].wide;
 }
 
 /* Room for n elements. */
@@ -291,7 +296,7 @@ int product_open(const struct product_problem *p, struct product **out, struct e
         if (s->loops == 1 && batch.size == 1)
             pad_operand(s, k);
         if (s->pad[k].wide > 0)
-            s->at[k] = room(s, (size_t)(s->pad[k].n * s->pad[k].wide), 2);
+            s->at[k] = room(s, product_rows_bytes(&s->pad[k]), 1);
         else if (s->apart[k])
             s->at[k] = room(s, (size_t)s->span[k], tensor_dtype_bytes(k < LT_Y ? s->type : TENSOR_F32));
     }
@@ -366,38 +371,34 @@ __global__ void copy_rows(const From *from, size_t from_step, To *to, size_t to_
 }
 
 template <typename To>
-static int lay_out(const struct product_pad *p, const void *from, enum tensor_dtype type, bool back, void *to,
+static int lay_out(const struct product_rows *r, const void *from, enum tensor_dtype type, bool back, To *to,
                    cudaStream_t stream, struct err *err)
 {
-    const struct op_divisor packs = op_divisor_of((uint64_t)(p->inner + 7) / 8);
-    const size_t total = packs.by * (size_t)p->n;
+    const struct op_divisor packs = op_divisor_of((uint64_t)(r->inner + 7) / 8);
+    const size_t total = packs.by * (size_t)r->n;
 
     OP_FLOATS(type, CUDA_LAUNCH((copy_rows<T, To>), op_blocks(total, OP_THREADS), OP_THREADS, 0, stream,
-                                (const T *)from, (size_t)(back ? p->wide : p->step), (To *)to,
-                                (size_t)(back ? p->step : p->wide), (size_t)p->inner, packs, total));
+                                (const T *)from, (size_t)(back ? r->wide : r->step), to,
+                                (size_t)(back ? r->step : r->wide), (size_t)r->inner, packs, total));
     return cuda_launched(err);
+}
+
+int product_rows_run(const struct product_rows *r, const void *from, enum tensor_dtype from_type, void *to,
+                     enum tensor_dtype type, bool back, cudaStream_t stream, struct err *err)
+{
+    if (r->n == 0 || r->inner == 0)
+        return 0;
+    return type == TENSOR_BF16 ? lay_out(r, from, from_type, back, (__nv_bfloat16 *)to, stream, err)
+                               : lay_out(r, from, from_type, back, (__half *)to, stream, err);
 }
 
 /* Operand k as the library is to see it, in `to`. */
 static int bring(const struct product *s, int k, const void *from, void *to, cudaStream_t stream, struct err *err)
 {
-    const enum tensor_dtype type = k < LT_Y ? s->type : s->p.at[k].type;
+    const enum tensor_dtype has = s->p.at[k].type, type = k < LT_Y ? s->type : has;
 
-    if (s->pad[k].wide == 0)
-        return convert(from, s->p.at[k].type, to, type, (size_t)s->span[k], false, stream, err);
-    if (type == TENSOR_BF16)
-        return lay_out<__nv_bfloat16>(&s->pad[k], from, s->p.at[k].type, false, to, stream, err);
-    return lay_out<__half>(&s->pad[k], from, s->p.at[k].type, false, to, stream, err);
-}
-
-/* y from where it was laid out. */
-static int take_back(const struct product *s, const void *from, void *y, cudaStream_t stream, struct err *err)
-{
-    const struct product_pad *pad = &s->pad[LT_Y];
-
-    if (s->p.at[LT_Y].type == TENSOR_BF16)
-        return lay_out<__nv_bfloat16>(pad, from, TENSOR_BF16, true, y, stream, err);
-    return lay_out<__half>(pad, from, TENSOR_F16, true, y, stream, err);
+    return s->pad[k].wide == 0 ? convert(from, has, to, type, (size_t)s->span[k], false, stream, err)
+                               : product_rows_run(&s->pad[k], from, has, to, type, false, stream, err);
 }
 
 /* y [rows, n] = bias */
@@ -500,7 +501,7 @@ int product_run_tail(struct product *s, const void *a, const void *b, void *y, c
     if (rc == 0 && sums != NULL && !here)
         rc = convert(vector, TENSOR_F32, sums, TENSOR_F32, (size_t)s->p.n, adds_sums, stream, err);
     if (rc == 0 && s->pad[LT_Y].wide > 0)
-        return take_back(s, to, y, stream, err);
+        return product_rows_run(&s->pad[LT_Y], to, s->p.at[LT_Y].type, y, s->p.at[LT_Y].type, true, stream, err);
     if (rc == 0 && s->apart[LT_Y])
         rc = convert(to, TENSOR_F32, y, s->p.at[LT_Y].type, (size_t)s->span[LT_Y], add, stream, err);
     return rc;

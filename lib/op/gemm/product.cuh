@@ -18,6 +18,18 @@
 
 enum { PRODUCT_AXES = 16 };
 
+/* Rows that are laid out again: n of `inner` numbers, `step` apart where they are, `wide` in scratch. */
+struct product_rows {
+    int64_t n, inner, step, wide; /* wide 0: they stay as they are */
+};
+
+/* What becomes of such rows of this type, each number of which is in `each` products. */
+struct product_rows product_rows_of(enum tensor_dtype type, int64_t n, int64_t inner, int64_t step, int64_t each);
+size_t product_rows_bytes(const struct product_rows *r); /* 64-byte aligned */
+/* from (any float) -> to, of 16-bit `type`; back: the other way, both of that type. */
+int product_rows_run(const struct product_rows *r, const void *from, enum tensor_dtype from_type, void *to,
+                     enum tensor_dtype type, bool back, cudaStream_t stream, struct err *err);
+
 struct product_axis {
     int64_t size, step[LT_OPERANDS]; /* in elements */
 };
