@@ -56,6 +56,7 @@ int gpu_reduce(struct replica *r, struct err *err);
 int gpu_scale(struct replica *r, float by, struct err *err);
 const struct cuda_look *gpu_looked(const struct replica *r); /* at the gradient to be used */
 int gpu_update(struct replica *r, const struct optim_hyper *h, struct err *err);
+void gpu_keep(struct replica *r, uint64_t step); /* the state after it is that before it */
 /* Checksum of the whole state, behind all updates. */
 int gpu_weigh(struct replica *r, uint32_t *sum, struct err *err);
 /* The gradients are in r->grads[0], for who wants to look at them one by one. */

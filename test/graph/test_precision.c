@@ -22,7 +22,7 @@ enum { BATCH = 4 };
 static bool is_refused(struct model *m)
 {
     struct plan_feed feed = { .name = "x", .dtype = TENSOR_F32, .shape = shape_of(1, (int64_t)6) };
-    struct plan_opts o = { .purpose = PLAN_EVAL, .batch = BATCH, .precision = TENSOR_BF16,
+    struct plan_opts o = { .purpose = PLAN_EVAL, .batch = BATCH, .precision = PLAN_BFLOAT16,
                            .feeds = &feed, .n_feeds = 1, .sum_outputs = true };
     struct err err = { 0 };
     struct plan *p = NULL;
