@@ -375,12 +375,12 @@ static int check_scale(const struct checker *k)
         if (value == NULL) /* the default does not fit what is said of another */
             value = value_at(k->doc, "/train/loss_scale");
         if (fraction != 0.5)
-            return json_error(k->doc, value, k->err, "expected a power of two, such as %.17g, found %.17g",
+            return json_error(k->doc, value, k->err, "expected a power of two, such as %g, found %g",
                               ldexp(1, e), rows[i].value);
         if (rows[i].value < rows[i].least || rows[i].value > rows[i].most)
             return json_error(k->doc, value, k->err,
-                              "%s is %.17g: expected min_scale <= initial_scale <= max_scale, and those are %.17g, "
-                              "%.17g and %.17g",
+                              "%s is %.10g: expected min_scale <= initial_scale <= max_scale, and those are %.10g, "
+                              "%.10g and %.10g",
                               strrchr(rows[i].pointer, '/') + 1, rows[i].value, c->train.loss_scale.min_scale,
                               c->train.loss_scale.initial_scale, c->train.loss_scale.max_scale);
     }

@@ -35,6 +35,7 @@ static struct fixture *prepared(uint32_t gpus, enum plan_precision precision)
     uint32_t n;
 
     f->opts.steps = FEW;
+    f->opts.global_batch = 8;
     f->opts.precision = precision;
     f->opts.on_event = listen;
     if (precision == PLAN_FLOAT16)
@@ -165,7 +166,7 @@ static void a_scale_that_fits_changes_no_bit_of_what_is_learned(void **state)
 
 /* ---- overflow ---- */
 
-/* 2^30 times the gradient of a mean over 32 samples: some steps are too many for float16. */
+/* 2^30 times the gradient of a mean over 8 samples is too much for float16, and so is half of it. */
 static struct fixture *overflowing(uint32_t gpus, uint64_t stop_after)
 {
     struct fixture *f = prepared(gpus, PLAN_FLOAT16);
@@ -189,29 +190,33 @@ static void steps_that_overflow_change_nothing_but_the_scale(void **state)
     assert_int_equal(overflows, f->held);
     assert_true(told_scale == ldexp(1, 30 - (int)f->held));
     assert_int_equal(f->train->health.skips, 0);
-    assert_true(isfinite(f->losses[1]) && fabs(f->losses[1] - 2.3) < 0.3); /* the loss itself is not scaled */
+    assert_true(isfinite(f->losses[1]) && fabs(f->losses[1] - 2.3) < 1); /* the loss itself is not scaled */
     fixture_free(f);
     fixture_free(fresh);
 }
 
-/* The state is that of the job and the step: on one GPU, two, and behind a checkpoint in the middle of a count. */
+/* The state is that of the job and the step, also behind a checkpoint in the middle of a count. */
 static void scale_and_count_go_on_from_a_checkpoint(void **state)
 {
-    struct fixture *whole = overflowing(1, 0), *first = overflowing(1, 20), *second = overflowing(1, 0);
+    struct fixture *all[] = { overflowing(1, 0), overflowing(1, 8), overflowing(1, 0) };
+    struct fixture *whole = all[0], *first = all[1], *second = all[2];
     uint64_t at;
 
     (void)state;
-    whole->opts.steps = first->opts.steps = second->opts.steps = 24;
+    for (int i = 0; i < 3; i++) {
+        all[i]->opts.steps = 12;
+        all[i]->opts.loss_scale.initial = 0x1p21;
+    }
     first->opts.checkpoint_directory = second->opts.checkpoint_directory = first->checkpoints;
     trained(whole);
-    assert_in_range(overflows, 8, 23);
+    assert_in_range(overflows, 2, 10);
     overflows = 0;
     run(first);
     at = first->held;
     assert_int_equal(first->end, TRAIN_PAUSED);
     assert_int_equal(train_save(first->train, 20000, &(struct err){ 0 }), 0);
     trained(second);
-    assert_int_equal(second->steps, 24 - at);
+    assert_int_equal(second->steps, 12 - at);
     assert_true(same_state(whole, second));
     assert_true(whole->train->facts.scale.scale == second->train->facts.scale.scale);
     assert_int_equal(whole->train->facts.scale.good, second->train->facts.scale.good);
