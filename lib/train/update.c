@@ -251,7 +251,7 @@ void update_skip(struct replica *r, uint64_t step, bool overflowed)
     struct train *t = r->train;
 
     if (r->gpu != NULL)
-        gpu_keep(r, step);
+        gpu_hold(r, step);
     if (r->local == 0) {
         if (overflowed)
             t->facts.scale = loss_scale_after_overflow(&t->opts->loss_scale, t->facts.scale);
