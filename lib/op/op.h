@@ -46,15 +46,17 @@ enum op_layout {
  * that `half_of` lists; all others stay float32. Whatever the types, sums and functions are computed in
  * float32, and a gradient has the type of its value.
  *
- * One table serves both, since what bfloat16 has no digits for, float16 has no range for (65504). Left out of it,
- * row by row: what adds up or multiplies many numbers (Reduce*, CumSum, TopK's and the like: OP_HALF_NO), what
- * grows faster than its input (Exp, Pow, Reciprocal, Softmax as a node), losses and metrics as results, moments
- * and statistics of normalisations, scores and weights of an attention as sums, rows of tables, and whatever
- * belongs to a parameter. In it are means and maxima (pools), which stay within their inputs; activations, which do
- * not grow faster than they; products, whose results a network keeps in range or else would not in PyTorch's autocast
- * either. What passes the range there is an infinity, and the loss or the gradient that comes of it is seen: a
- * gradient only because it was scaled (train/loss_scale.h), such as that of a loss, which is as large as
- * loss_scale times a weight, or a sum of two where branches meet. */
+ * One table serves both, since what bfloat16 has no digits for, float16 has no range for (65504). Left out of it:
+ *   OP_HALF_NO         what adds up or multiplies many numbers (Reduce*, CumSum); what grows faster than its
+ *                      input (Exp, Pow, Reciprocal) or needs its digits (Log, Softmax, Erf)
+ *   not in half_of     results of losses and metrics; moments and statistics of normalisations; rows of tables;
+ *                      whatever belongs to a parameter
+ *   inside a kernel    sums, scores of an attention
+ * What is in it stays within its inputs (pools, shapes), grows no faster than they (activations, normalised
+ * numbers), or is what a network keeps in range: products, and + - * / of two, as in PyTorch's autocast. If it
+ * does not, there is an infinity, and the loss tells. A gradient may leave the range because it is scaled
+ * (train/loss_scale.h): that of a loss is as large as run->loss_scale times a weight, and where branches meet two
+ * are added. Then the reduced gradient tells. */
 enum op_half {
     OP_HALF_NO,   /* float32 only */
     OP_HALF_SAME, /* either, as long as all operands share it: they are float32 if one is */
