@@ -37,8 +37,8 @@ PIC   := $(patsubst %,$(BUILD)/pic/%.o,$(shell find lib/base lib/device lib/tens
              $(addprefix lib/op/,gemm/contract.c gemm/einsum_chain.c gemm/einsum_sides.c shape/copy.c))
 PLUGIN := $(if $(CUDA),$(if $(CU),$(BUILD)/trainerd-cuda.so))
 CUDA_ARCH ?= 90# `make CUDA_ARCH="80 90"`: code for both
-NVCCFLAGS := -std=c++20 -O3 -lineinfo --compiler-options -fPIC,-Wall,-fvisibility=hidden -Ilib -I. \
-             -DTRAINERD_VERSION='"$(VERSION)"' \
+NVCCFLAGS := -std=c++20 -O3 -lineinfo -Xptxas -warn-spills -Ilib -I. \
+             --compiler-options -fPIC,-Wall,-fvisibility=hidden -DTRAINERD_VERSION='"$(VERSION)"' \
              $(foreach arch,$(CUDA_ARCH),-gencode arch=compute_$(arch),code=[sm_$(arch),compute_$(arch)])
 CXX    ?= g++
 CXXFLAGS := -x c++ -std=c++20 $(OPT) -DCUDA_EMULATED -Itest/cuda/include -Ilib -Itest -I. -MMD -MP \
@@ -102,7 +102,7 @@ $(BUILD)/%.cu.o: %.cu
 $(BUILD)/trainerd-cuda.so: $(CU:%=$(BUILD)/%.o) $(BUILD)/libpic.a scripts/plugin.map
 	@echo "  LINK  $@"
 	@nvcc -shared -cudart static -o $@ $(filter-out %.map,$^) -lcublasLt -lcudnn -lnccl \
-	    -Xlinker -z,defs,--version-script=scripts/plugin.map
+	    -Xlinker -z,defs,-z,nodelete,--version-script=scripts/plugin.map
 $(BUILD)/emulated/%.cu.o: %.cu
 	@mkdir -p $(@D)
 	@echo "  CXX   $<"

@@ -79,11 +79,75 @@ template <typename T, typename V> __host__ __device__ static inline T op_narrow(
         return (T)x;
 }
 
+/* ---- packs ---- */
+
+typedef uint32_t __attribute__((__may_alias__)) op_word;
+
+/* A number of 16 bits, the lower or upper half of a word; and a place for one. */
+template <typename T> struct op_packed {
+    uint32_t word;
+    bool is_upper;
+
+    __device__ operator T() const
+    {
+        uint16_t bits = (uint16_t)(is_upper ? word >> 16 : word);
+
+        if constexpr (std::is_same_v<T, __half>)
+            return __ushort_as_half(bits);
+        else
+            return __ushort_as_bfloat16(bits);
+    }
+};
+
+template <typename T> struct op_packed_place {
+    op_word *word;
+    bool is_upper;
+
+    __device__ op_packed<T> get() const { return { *word, is_upper }; }
+    __device__ operator T() const { return get(); }
+    __device__ void operator=(T x) const
+    {
+        uint32_t bits;
+
+        if constexpr (std::is_same_v<T, __half>)
+            bits = __half_as_ushort(x);
+        else
+            bits = __bfloat16_as_ushort(x);
+        *word = is_upper ? (*word & 0xffff) | bits << 16 : (*word & 0xffff0000) | bits;
+    }
+};
+
+template <typename T> __device__ static inline float op_wide(op_packed<T> x)
+{
+    if constexpr (std::is_same_v<T, __half>)
+        return op_wide((T)x);
+    else
+        return __uint_as_float(x.is_upper ? x.word & 0xffff0000 : x.word << 16);
+}
+
+template <typename T> __device__ static inline float op_wide(op_packed_place<T> x)
+{
+    return op_wide(x.get());
+}
+
+/* Numbers of 16 bits, two in a word. Of an array nvcc takes each number into a register of its own as soon as the
+ * pack arrives: twice the registers, and a wait for memory before the next pack is asked for. */
+template <typename T, size_t Count> struct op_halves {
+    op_word word[Count / 2] = {};
+
+    __device__ op_packed<T> operator[](size_t k) const { return { word[k / 2], k % 2 != 0 }; }
+    __device__ op_packed_place<T> operator[](size_t k) { return { &word[k / 2], k % 2 != 0 }; }
+};
+
+template <typename T, size_t Count>
+using op_numbers = std::conditional_t<Count % 2 == 0 && (std::is_same_v<T, __nv_bfloat16> || std::is_same_v<T, __half>),
+                                      op_halves<T, Count>, T[Count]>;
+
 /* 16 bytes of T, or any power of two of numbers. */
 template <typename T, size_t Count = 16 / sizeof(T)>
 struct alignas(Count * sizeof(T) < 16 ? Count * sizeof(T) : 16) op_pack {
     static constexpr size_t N = Count;
-    T v[N];
+    op_numbers<T, Count> v;
 };
 
 /* The quotient by a number that is the same for a whole kernel: two products. Any n < 2^63. */
