@@ -2,6 +2,7 @@
 #include "train/gpu_priv.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -296,6 +297,31 @@ int gpu_spoil(struct replica *r, enum gpu_number which, bool all, struct err *er
 
 /* ---- a generation ---- */
 
+static const char *name_of_rank(const struct train *t, uint32_t rank)
+{
+    uint32_t i = 0;
+
+    for (; i + 1 < t->group.n_members && rank >= t->members[i].n_ranks; i++)
+        rank -= t->members[i].n_ranks;
+    return t->members[i].name;
+}
+
+/* NCCL's words on tasks that were given one GPU, for a person. */
+static int explain(const struct replica *r, int rc, struct err *err)
+{
+    const struct train *t = r->train;
+    const char *twice = rc < 0 ? strstr(err->text, "Duplicate GPU detected") : NULL;
+    unsigned a, b;
+    char name[32];
+
+    if (twice == NULL || sscanf(twice, "Duplicate GPU detected : rank %u and rank %u", &a, &b) != 2)
+        return rc;
+    device_name(&t->opts->devices[r->local], name, sizeof(name));
+    return err_set(err, rc, "%s and %s of this host have one GPU, %s of this task: give each a GPU of its own "
+                            "(--devices cuda:0 and --devices cuda:1); for a test another NCCL_HOSTID in the "
+                            "environment of each makes them hosts", name_of_rank(t, a), name_of_rank(t, b), name);
+}
+
 static int connect_gpus(struct replica *r, struct err *err)
 {
     struct train *t = r->train;
@@ -324,6 +350,7 @@ static int connect_gpus(struct replica *r, struct err *err)
             rc = gpu_check_peers(r, begin_ns, err);
         nanosleep(&nap, NULL);
     }
+    rc = explain(r, rc, err);
     return rc < 0 ? err_wrap(err, rc, "connect the GPUs (NCCL)") : 0;
 }
 

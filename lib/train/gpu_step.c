@@ -238,6 +238,8 @@ static int run_lane(struct replica *r, const struct op_run *run, uint32_t i, uin
     sample_log_batch(r->train->samples, r->local, &s->b);
     progress_enter(r, PHASE_LANE);
     rc = gpu_wait(r, s->taken, err); /* the lane before in this slot: its `run` is ours again */
+    if (rc == 0 && i + 1 == r->n_lanes && g->comm != NULL)
+        rc = train_fault("train.bucket", err); /* those that its calls sum up */
     if (rc == 0)
         rc = give_run(r, s, run, err);
     if (rc == 0)
@@ -404,7 +406,9 @@ int gpu_reduce(struct replica *r, struct err *err)
     int rc = send_control(r, err);
 
     if (rc == 0 && g->comm != NULL) {
-        rc = sum_up(r, r->reducer.added, t->mem.grads, err);
+        rc = train_fault("train.bucket", err);
+        if (rc == 0)
+            rc = sum_up(r, r->reducer.added, t->mem.grads, err);
         if (rc == 0)
             rc = g->cuda->record(g->summed, g->sums, err);
         if (rc == 0)

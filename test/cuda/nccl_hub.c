@@ -3,6 +3,7 @@
  * Ranks are read in their order. That of one that is late is waited for while another one may go: so
  * all ends are watched. It lives until one of its ranks goes, or the process. */
 #include <arpa/inet.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -68,6 +69,14 @@ static struct sockaddr_in loopback(uint16_t port)
                                  .sin_addr = { htonl(INADDR_LOOPBACK) } };
 }
 
+/* A head and its floats are two pieces: the second would wait for the first one's receipt. */
+static void hurry(int fd)
+{
+    int on = 1;
+
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+}
+
 int nccl_dial(const struct nccl_address *hub)
 {
     struct sockaddr_in to = loopback(hub->port);
@@ -77,6 +86,8 @@ int nccl_dial(const struct nccl_address *hub)
         close(fd);
         fd = -1;
     }
+    if (fd >= 0)
+        hurry(fd);
     return fd;
 }
 
@@ -105,6 +116,7 @@ static bool take_in(struct hub *h, int fd)
         close(fd);
         return false;
     }
+    hurry(fd);
     h->fds[hello.rank] = fd;
     h->gpus[hello.rank] = (uint64_t)hello.host << 32 | hello.gpu;
     h->n++;
