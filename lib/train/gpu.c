@@ -227,6 +227,21 @@ int gpu_check_peers(const struct replica *r, uint64_t since_ns, struct err *err)
     return err_set(err, ERR_TIMEOUT, "the other GPUs did not come within %.1f s; %s", (double)ms / 1e3, words);
 }
 
+void gpu_tell_wait(const struct replica *r, uint64_t since_ns, const char *what)
+{
+    enum { LONG_MS = 1000 };
+    uint64_t ms = (clock_ns() - since_ns) / 1000000;
+    char words[COMM_RAS_BYTES], text[COMM_RAS_BYTES + 160];
+    struct train_event e = { .kind = TRAIN_WARN, .text = text };
+
+    if (ms < LONG_MS || r->local != 0)
+        return;
+    comm_ras_ask(words, sizeof(words));
+    snprintf(text, sizeof(text), "%s did not come for %.1f s; %s (NCCL_DEBUG=INFO in the environment tells more)",
+             what, (double)ms / 1e3, words);
+    train_tell(r->train, &e);
+}
+
 int gpu_give(struct replica *r, uint64_t held, struct err *err)
 {
     struct train *t = r->train;
@@ -336,6 +351,7 @@ static int connect_gpus(struct replica *r, struct err *err)
         world += t->members[i].n_ranks;
     if (world == 1)
         return 0;
+    progress_enter(r, PHASE_NCCL);
     memset(id, 0, CUDA_ID_BYTES);
     if (r->rank == 0)
         rc = g->cuda->comm_id(id, err);
@@ -346,6 +362,8 @@ static int connect_gpus(struct replica *r, struct err *err)
     memset(id, 0, CUDA_ID_BYTES); /* it is the secret of this generation's sums */
     while (rc == 0 && (rc = g->cuda->comm_state(g->comm, err)) == 0) {
         rc = train_check_canceled(t, err);
+        if (rc < 0)
+            gpu_tell_wait(r, begin_ns, "the other GPUs");
         if (rc == 0)
             rc = gpu_check_peers(r, begin_ns, err);
         nanosleep(&nap, NULL);

@@ -8,7 +8,6 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/fault.h"
-#include "comm/ras.h"
 #include "graph/graph.h"
 
 /* NCCL keeps a network busy with pieces of this size; a smaller last one is waited for shorter. */
@@ -350,21 +349,7 @@ struct sums_wait {
     uint64_t since_ns, said_ns; /* others are waited for, and that was said last; 0: it computes itself */
 };
 
-enum { SAY_NS = 50000000, LONG_NS = 1000000000 };
-
-/* Somebody else has given the step up. What NCCL knows of it may be gone in a moment. */
-static void tell_wait(const struct replica *r, uint64_t since_ns)
-{
-    char words[COMM_RAS_BYTES], text[COMM_RAS_BYTES + 128];
-    struct train_event e = { .kind = TRAIN_WARN, .text = text };
-
-    if (since_ns == 0 || clock_ns() - since_ns < LONG_NS || r->local != 0)
-        return;
-    comm_ras_ask(words, sizeof(words));
-    snprintf(text, sizeof(text), "the sums of step %llu were waited for %.1f s; %s",
-             (unsigned long long)r->gpu->step, (double)(clock_ns() - since_ns) / 1e9, words);
-    train_tell(r->train, &e);
-}
+enum { SAY_NS = 50000000 };
 
 /* Who waits for others says so again and again: the one who hangs does not (progress.c). */
 static int look_at_sums(void *arg, struct err *err)
@@ -374,8 +359,8 @@ static int look_at_sums(void *arg, struct err *err)
     int rc = gpu_look_around(r, err);
 
     if (rc < 0) {
-        if (rc == ERR_CANCELED)
-            tell_wait(r, w->since_ns);
+        if (rc == ERR_CANCELED && w->since_ns > 0)
+            gpu_tell_wait(r, w->since_ns, "the sums of the GPUs");
         return rc;
     }
     if (r->gpu->comm == NULL ||
