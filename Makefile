@@ -139,8 +139,8 @@ bench:
 	@$(MAKE) --no-print-directory all $(BENCH) $(BUILD)/test/member/test_node_many
 	@BUILD=$(BUILD) scripts/bench
 # Four tasks on four hosts of this machine, and everything that can happen to them.
-chaos: all
-	@BUILD=$(BUILD) scripts/chaos --seconds $(or $(SECONDS),60) --seed $(or $(SEED),1)
+chaos: all $(EMULATED)
+	@BUILD=$(BUILD) scripts/chaos --seconds $(or $(SECONDS),60) --seed $(or $(SEED),1) --devices $(or $(DEVICES),cpu:1)
 layers:
 	@scripts/layers
 install: all

@@ -2,6 +2,7 @@
 #include "train/gpu_priv.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -226,6 +227,21 @@ int gpu_check_peers(const struct replica *r, uint64_t since_ns, struct err *err)
     return err_set(err, ERR_TIMEOUT, "the other GPUs did not come within %.1f s; %s", (double)ms / 1e3, words);
 }
 
+void gpu_tell_wait(const struct replica *r, uint64_t since_ns, const char *what)
+{
+    enum { LONG_MS = 1000 };
+    uint64_t ms = (clock_ns() - since_ns) / 1000000;
+    char words[COMM_RAS_BYTES], text[COMM_RAS_BYTES + 160];
+    struct train_event e = { .kind = TRAIN_WARN, .text = text };
+
+    if (ms < LONG_MS || r->local != 0)
+        return;
+    comm_ras_ask(words, sizeof(words));
+    snprintf(text, sizeof(text), "%s did not come for %.1f s; %s (NCCL_DEBUG=INFO in the environment tells more)",
+             what, (double)ms / 1e3, words);
+    train_tell(r->train, &e);
+}
+
 int gpu_give(struct replica *r, uint64_t held, struct err *err)
 {
     struct train *t = r->train;
@@ -296,6 +312,31 @@ int gpu_spoil(struct replica *r, enum gpu_number which, bool all, struct err *er
 
 /* ---- a generation ---- */
 
+static const char *name_of_rank(const struct train *t, uint32_t rank)
+{
+    uint32_t i = 0;
+
+    for (; i + 1 < t->group.n_members && rank >= t->members[i].n_ranks; i++)
+        rank -= t->members[i].n_ranks;
+    return t->members[i].name;
+}
+
+/* NCCL's words on tasks that were given one GPU, for a person. */
+static int explain(const struct replica *r, int rc, struct err *err)
+{
+    const struct train *t = r->train;
+    const char *twice = rc < 0 ? strstr(err->text, "Duplicate GPU detected") : NULL;
+    unsigned a, b;
+    char name[32];
+
+    if (twice == NULL || sscanf(twice, "Duplicate GPU detected : rank %u and rank %u", &a, &b) != 2)
+        return rc;
+    device_name(&t->opts->devices[r->local], name, sizeof(name));
+    return err_set(err, rc, "%s and %s of this host have one GPU, %s of this task: give each a GPU of its own "
+                            "(--devices cuda:0 and --devices cuda:1); for a test another NCCL_HOSTID in the "
+                            "environment of each makes them hosts", name_of_rank(t, a), name_of_rank(t, b), name);
+}
+
 static int connect_gpus(struct replica *r, struct err *err)
 {
     struct train *t = r->train;
@@ -310,6 +351,7 @@ static int connect_gpus(struct replica *r, struct err *err)
         world += t->members[i].n_ranks;
     if (world == 1)
         return 0;
+    progress_enter(r, PHASE_NCCL);
     memset(id, 0, CUDA_ID_BYTES);
     if (r->rank == 0)
         rc = g->cuda->comm_id(id, err);
@@ -320,10 +362,13 @@ static int connect_gpus(struct replica *r, struct err *err)
     memset(id, 0, CUDA_ID_BYTES); /* it is the secret of this generation's sums */
     while (rc == 0 && (rc = g->cuda->comm_state(g->comm, err)) == 0) {
         rc = train_check_canceled(t, err);
+        if (rc < 0)
+            gpu_tell_wait(r, begin_ns, "the other GPUs");
         if (rc == 0)
             rc = gpu_check_peers(r, begin_ns, err);
         nanosleep(&nap, NULL);
     }
+    rc = explain(r, rc, err);
     return rc < 0 ? err_wrap(err, rc, "connect the GPUs (NCCL)") : 0;
 }
 

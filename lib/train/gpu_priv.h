@@ -80,5 +80,7 @@ int gpu_wait(struct replica *r, struct cuda_event *e, struct err *err);
 int gpu_look_around(struct replica *r, struct err *err); /* what such a wait does meanwhile */
 /* ERR_TIMEOUT: others were waited for too long since `since_ns`; with what NCCL knows of it. 0: not yet. */
 int gpu_check_peers(const struct replica *r, uint64_t since_ns, struct err *err);
+/* Somebody else has given up what others were waited for since then. What NCCL knows of it may be gone in a moment. */
+void gpu_tell_wait(const struct replica *r, uint64_t since_ns, const char *what);
 
 #endif

@@ -8,7 +8,6 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/fault.h"
-#include "comm/ras.h"
 #include "graph/graph.h"
 
 /* NCCL keeps a network busy with pieces of this size; a smaller last one is waited for shorter. */
@@ -238,6 +237,8 @@ static int run_lane(struct replica *r, const struct op_run *run, uint32_t i, uin
     sample_log_batch(r->train->samples, r->local, &s->b);
     progress_enter(r, PHASE_LANE);
     rc = gpu_wait(r, s->taken, err); /* the lane before in this slot: its `run` is ours again */
+    if (rc == 0 && i + 1 == r->n_lanes && g->comm != NULL)
+        rc = train_fault("train.bucket", err); /* those that its calls sum up */
     if (rc == 0)
         rc = give_run(r, s, run, err);
     if (rc == 0)
@@ -349,21 +350,7 @@ struct sums_wait {
     uint64_t since_ns, said_ns; /* others are waited for, and that was said last; 0: it computes itself */
 };
 
-enum { SAY_NS = 50000000, LONG_NS = 1000000000 };
-
-/* Somebody else has given the step up. What NCCL knows of it may be gone in a moment. */
-static void tell_wait(const struct replica *r, uint64_t since_ns)
-{
-    char words[COMM_RAS_BYTES], text[COMM_RAS_BYTES + 128];
-    struct train_event e = { .kind = TRAIN_WARN, .text = text };
-
-    if (since_ns == 0 || clock_ns() - since_ns < LONG_NS || r->local != 0)
-        return;
-    comm_ras_ask(words, sizeof(words));
-    snprintf(text, sizeof(text), "the sums of step %llu were waited for %.1f s; %s",
-             (unsigned long long)r->gpu->step, (double)(clock_ns() - since_ns) / 1e9, words);
-    train_tell(r->train, &e);
-}
+enum { SAY_NS = 50000000 };
 
 /* Who waits for others says so again and again: the one who hangs does not (progress.c). */
 static int look_at_sums(void *arg, struct err *err)
@@ -373,8 +360,8 @@ static int look_at_sums(void *arg, struct err *err)
     int rc = gpu_look_around(r, err);
 
     if (rc < 0) {
-        if (rc == ERR_CANCELED)
-            tell_wait(r, w->since_ns);
+        if (rc == ERR_CANCELED && w->since_ns > 0)
+            gpu_tell_wait(r, w->since_ns, "the sums of the GPUs");
         return rc;
     }
     if (r->gpu->comm == NULL ||
@@ -405,7 +392,9 @@ int gpu_reduce(struct replica *r, struct err *err)
     int rc = send_control(r, err);
 
     if (rc == 0 && g->comm != NULL) {
-        rc = sum_up(r, r->reducer.added, t->mem.grads, err);
+        rc = train_fault("train.bucket", err);
+        if (rc == 0)
+            rc = sum_up(r, r->reducer.added, t->mem.grads, err);
         if (rc == 0)
             rc = g->cuda->record(g->summed, g->sums, err);
         if (rc == 0)

@@ -37,7 +37,8 @@
  *   train.state_send     before each chunk of the state that is sent; train.state_recv: behind each
  *                        one that came (fail: as if its checksum were wrong)
  *   train.evaluate       each batch of a lane; train.evaluated: before the sums are reduced
- *   train.forward        before a step; train.bucket: before each bucket, the last one too
+ *   train.forward        before a step; train.bucket: before each bucket, the last one too (of a GPU: before the
+ *                        lane that sums up the others, and before the last one)
  *   train.reduce         behind the lanes, before the last contribution
  *   train.commit         the reduction is there, nothing is changed yet
  *   train.update, train.update_middle, train.update_end

@@ -103,6 +103,7 @@ enum phase {
     PHASE_START,      /* another replica connects */
     PHASE_LOAD,
     PHASE_CONNECT,
+    PHASE_NCCL,
     PHASE_AGREE,
     PHASE_TRANSFER,
     PHASE_BETWEEN,    /* two steps: whoever listens to events */
