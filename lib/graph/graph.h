@@ -27,6 +27,7 @@ struct cuda_api;
 struct err;
 struct graph;
 struct op_run;
+struct op_trouble;
 struct packed;
 struct packed_table;
 struct plan;
@@ -207,6 +208,8 @@ int plan_forward(struct plan *p, const struct op_run *run, struct err *err);
 typedef void plan_ready_fn(void *arg, size_t offset, size_t n);
 int plan_backward(struct plan *p, const struct op_run *run, float *grads, plan_ready_fn *ready,
                   void *arg, struct err *err);
+/* The error that a CPU's forward would have ended with. */
+int plan_refuse(const struct plan *p, const struct op_trouble *found, struct err *err);
 float plan_loss(const struct plan *p); /* of the last forward: the sum of all losses */
 /* Where the next calls on the queue find that number, and the next one's, on a GPU. */
 const float *plan_loss_at(const struct plan *p);

@@ -173,6 +173,21 @@ static int run_call(struct plan *p, struct plan_call *call, const struct op_run 
     return rc < 0 ? err_wrap(err, rc, "%s of %s '%s'", direction, n->def->name, n->name) : 0;
 }
 
+int plan_refuse(const struct plan *p, const struct op_trouble *found, struct err *err)
+{
+    const struct plan_call *call;
+    const struct plan_node *n;
+    int rc;
+
+    if (found->call >= p->forward.n) /* what came from there is no word of ours */
+        return err_set(err, ERR_DEVICE, "a GPU speaks of call %u of %zu", found->call, p->forward.n);
+    call = p->forward.at[found->call];
+    n = &p->nodes.at[call->node];
+    CHECK(n->def->refuse != NULL);
+    rc = n->def->refuse(&call->call, (size_t)found->at, found->value, err);
+    return err_wrap(err, rc, "forward of %s '%s'", n->def->name, n->name);
+}
+
 int plan_forward(struct plan *p, const struct op_run *run, struct err *err)
 {
     size_t i;

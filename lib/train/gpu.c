@@ -102,6 +102,8 @@ static int open_memory(struct replica *r, struct err *err)
         rc = cuda->alloc((void **)&g->look,
                          cuda_look_room(t->mem.state_bytes / sizeof(float)) * sizeof(*g->look), err);
     if (rc == 0)
+        rc = cuda->alloc((void **)&g->trouble, sizeof(*g->trouble), err);
+    if (rc == 0)
         rc = cuda->pin((void **)&g->back, sizeof(*g->back) + gpu_control_floats(t) * sizeof(float), err);
     return rc;
 }
@@ -176,6 +178,7 @@ void gpu_close(struct replica *r)
         close_slot(g, &g->slot[i]);
     g->cuda->unpin(g->back);
     g->cuda->free(g->look);
+    g->cuda->free(g->trouble);
     g->cuda->free(g->plan_work);
     for (uint32_t i = 0; i < MAX_TREE; i++)
         g->cuda->free(g->grads[i]);
@@ -298,6 +301,7 @@ static int connect_gpus(struct replica *r, struct err *err)
 int gpu_begin(struct replica *r, struct err *err)
 {
     struct gpu *g = r->gpu;
+    int rc;
 
     CHECK(g->lanes == NULL && g->comm == NULL);
     if (g->is_lost)
@@ -311,7 +315,8 @@ int gpu_begin(struct replica *r, struct err *err)
     g->proves = true;
     for (uint32_t i = 0; i < GPU_SLOTS; i++)
         g->slot[i].is_full = false;
-    return connect_gpus(r, err);
+    rc = g->cuda->fill(g->trouble, 0, sizeof(*g->trouble), g->work, err);
+    return rc < 0 ? rc : connect_gpus(r, err);
 }
 
 static int end_comm(struct replica *r, struct err *err)

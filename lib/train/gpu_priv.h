@@ -30,6 +30,7 @@ struct gpu_lane { /* the calls of a lane that lies in a slot */
 
 struct gpu_back { /* what a step brings to the host */
     struct cuda_look look;
+    struct op_trouble trouble;
     uint64_t computed; /* the last step whose lanes are through here: from then on others are waited for */
     float control[];
 };
@@ -53,6 +54,7 @@ struct gpu {
     size_t inputs_bytes;
     struct gpu_back *back;             /* pinned */
     struct cuda_look *look;            /* of the GPU */
+    struct op_trouble *trouble;        /* likewise: none in a generation, or it ends by it */
     uint64_t step;                     /* the one at work */
     bool is_lost;                      /* it cannot be stopped: nothing of it may be touched */
     uint64_t held;                     /* the step whose state it holds */

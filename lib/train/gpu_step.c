@@ -87,6 +87,7 @@ static int give_run(struct replica *r, struct gpu_slot *s, const struct op_run *
     *s->run = *run;
     s->run->queue = g->work;
     s->run->there = s->run_there;
+    s->run->trouble = g->trouble;
     return g->cuda->copy(s->run_there, s->run, sizeof(*s->run), g->work, err);
 }
 
@@ -288,16 +289,18 @@ static void prove(struct replica *r)
 
 /* ---- the reduction ---- */
 
-/* Words behind loss and weight: those the lanes have written. Another replica's are 0. */
+/* Words behind loss and weight: those the lanes have written. Behind the trouble another replica's are 0. */
 static int send_control(struct replica *r, struct err *err)
 {
     struct train *t = r->train;
     struct gpu *g = r->gpu;
     size_t n = gpu_control_floats(t) - CONTROL_PAUSE;
     float *from = g->back->control + CONTROL_PAUSE;
+    int rc = g->cuda->copy(g->grads[0] + t->mem.params + CONTROL_TROUBLE, &g->trouble->found, sizeof(float),
+                           g->work, err);
 
-    if (r->local != 0)
-        return 0;
+    if (rc < 0 || r->local != 0)
+        return rc;
     memcpy(from, r->grads[0] + t->mem.params + CONTROL_PAUSE, n * sizeof(float));
     return g->cuda->copy(g->grads[0] + t->mem.params + CONTROL_PAUSE, from, n * sizeof(float), g->work, err);
 }
@@ -372,6 +375,17 @@ static int wait_for_sums(struct replica *r, struct err *err)
     return rc < 0 ? err_wrap(err, rc, "sum up the gradients (NCCL)") : 0;
 }
 
+/* Until the work stream is at rest: the error of a number that cannot be, if this GPU has met one. */
+static int check_trouble(struct replica *r, const struct plan *plan, struct err *err)
+{
+    struct gpu *g = r->gpu;
+    int rc = g->cuda->copy(&g->back->trouble, g->trouble, sizeof(*g->trouble), g->work, err);
+
+    if (rc == 0)
+        rc = gpu_wait(r, NULL, err);
+    return rc == 0 && g->back->trouble.found != 0 ? plan_refuse(plan, &g->back->trouble, err) : rc;
+}
+
 int gpu_reduce(struct replica *r, struct err *err)
 {
     struct train *t = r->train;
@@ -400,7 +414,9 @@ int gpu_reduce(struct replica *r, struct err *err)
         return rc;
     memcpy(r->grads[0] + t->mem.params, g->back->control, n);
     prove(r);
-    return 0;
+    if (g->back->control[CONTROL_TROUBLE] > 0) /* somewhere */
+        rc = check_trouble(r, r->plan, err);
+    return rc < 0 ? err_wrap(err, rc, "lane %" PRIu32, g->back->trouble.lane) : 0;
 }
 
 int gpu_scale(struct replica *r, float by, struct err *err)
@@ -489,5 +505,5 @@ int gpu_run(struct replica *r, struct plan *plan, const struct op_run *run, bool
         rc = plan_forward(plan, &there, err);
     if (rc == 0 && backward)
         rc = plan_backward(plan, &there, g->grads[0], NULL, NULL, err);
-    return rc < 0 ? rc : gpu_wait(r, NULL, err);
+    return rc < 0 ? rc : check_trouble(r, plan, err);
 }

@@ -184,6 +184,7 @@ static int read_control(struct replica *r, uint64_t step, struct step_result *ou
         else if (by != 1.0f)
             scale(grads, t->mem.dense + packed_floats(&r->rows[0]), by);
     }
+    out->trouble = control[CONTROL_TROUBLE] > 0;
     out->pause = control[CONTROL_PAUSE] > 0;
     out->weigh = control[CONTROL_WEIGH] > 0 || health_weighs(t, step);
     return rc;
@@ -243,6 +244,9 @@ static int commit(struct replica *r, uint64_t step, const struct step_result *re
     if (rc == 0)
         rc = generation_gate(r, err);
     trace_until_now(r->trace, TRACE_CHECK, 0, before);
+    if (rc == 0 && result->trouble) /* whose it is has not come here, and says what it was */
+        rc = err_set(err, ERR_PEER, "a GPU of another task met a number that its model cannot use (an index, a "
+                                    "label): its log names it. The step is not made");
     return rc < 0 ? rc : health_judge(r, step, result->loss, finite, err);
 }
 

@@ -38,6 +38,7 @@
 enum control_word {
     CONTROL_LOSS,   /* sum over the lanes of the scaled loss: the mean over the global batch */
     CONTROL_WEIGHT, /* mean_of_weights: what loss and gradients are divided by */
+    CONTROL_TROUBLE, /* GPUs that met a number which their model cannot use: an index, a label */
     CONTROL_PAUSE,  /* tasks that ask for a pause */
     CONTROL_WEIGH,  /* a checkpoint is due behind the step: weights are to be compared */
     CONTROL_WORDS = 16, /* behind them health_words() */
@@ -193,6 +194,7 @@ struct step_result { /* agreed: the same on every task */
     double loss;
     bool pause;
     bool weigh; /* weights are to be compared behind the step */
+    bool trouble; /* a GPU met a number which cannot be: the step is not made */
 };
 
 struct train {

@@ -66,14 +66,11 @@ int upload(struct resize_there *s, const struct op_plan *p, struct err *err)
 
     if (bytes == 0)
         return 0;
-    rc = cuda_alloc(&s->tables, bytes, err);
-    if (rc < 0)
-        return rc;
     here = (char *)calloc(1, bytes);
     if (here == NULL)
         return err_set(err, ERR_NOMEM, "%s '%s': out of memory", p->def->name, p->node);
     (void)lay_all(s, here);
-    rc = cuda_check(cudaMemcpy(s->tables, here, bytes, cudaMemcpyHostToDevice), err, "tables of Resize");
+    rc = cuda_bring(&s->tables, here, bytes, err);
     free(here);
     return rc;
 }
