@@ -92,6 +92,13 @@ void cuda_free(void *p)
     (void)cudaFree(p); /* of a GPU that failed: nothing is left to do */
 }
 
+int cuda_room(size_t *unused, struct err *err)
+{
+    size_t all;
+
+    return cuda_check(cudaMemGetInfo(unused, &all), err, "ask for the GPU's unused memory");
+}
+
 int cuda_pin(void **out, size_t bytes, struct err *err)
 {
     void *p = NULL;

@@ -153,7 +153,9 @@ int gpu_open(struct replica *r, struct err *err)
     g->inputs_bytes = gpu_input_at(r, r->plan, UINT32_MAX);
     for (uint32_t i = 0; rc == 0 && i < GPU_SLOTS; i++)
         rc = open_slot(r, &g->slot[i], err);
-    return rc < 0 ? rc : open_optim(r, err);
+    if (rc == 0)
+        rc = open_optim(r, err);
+    return rc < 0 ? rc : gpu_copies_open(r, err);
 }
 
 static void drop_lanes(struct gpu *g)
@@ -174,6 +176,7 @@ void gpu_close(struct replica *r)
     (void)device_enter(&r->train->opts->devices[r->local], NULL); /* what is not given back goes with the process */
     drop_lanes(g);
     g->cuda->math->optim_close(g->optim);
+    gpu_copies_close(g);
     for (uint32_t i = 0; i < GPU_SLOTS; i++)
         close_slot(g, &g->slot[i]);
     g->cuda->unpin(g->back);
@@ -242,27 +245,6 @@ int gpu_give(struct replica *r, uint64_t held, struct err *err)
     g->has_state = rc == 0;
     g->held = held;
     return rc;
-}
-
-int gpu_shadow(struct train *t, struct err *err)
-{
-    struct replica *r = &t->replicas[0];
-    struct gpu *g = r->gpu;
-    uint64_t held = train_held(t);
-    int rc;
-
-    if (g == NULL || t->shadow_step == held)
-        return 0;
-    CHECK(g->has_state && g->held == held);
-    rc = device_enter(&t->opts->devices[0], err);
-    if (rc == 0)
-        rc = g->cuda->copy(t->mem.state, g->state, t->mem.state_bytes, g->work, err);
-    if (rc == 0) /* no cancel: it is wanted most when a generation has ended early */
-        rc = device_wait(g->cuda, g->work, NULL, NULL, err);
-    if (rc == 0)
-        t->shadow_step = held;
-    return rc < 0 ? err_wrap(err, rc, "fetch the state after step %llu from the GPU", (unsigned long long)held)
-                  : 0;
 }
 
 /* ---- a generation ---- */
@@ -349,7 +331,7 @@ static int look_at_clock(void *arg, struct err *err)
 static int come_to_rest(struct replica *r, struct err *err)
 {
     struct gpu *g = r->gpu;
-    struct cuda_stream *streams[] = { g->sums, g->feed, g->work };
+    struct cuda_stream *streams[] = { g->sums, g->feed, g->work, gpu_copies_stream(g) };
     struct rest x = { clock_ns(), r->train->group.deadline_ms };
     int rc = 0;
 

@@ -39,6 +39,7 @@ struct gpu {
     const struct cuda_api *cuda;
     struct cuda_stream *work, *feed, *sums;
     struct cuda_event *ready, *summed; /* between work and sums */
+    struct gpu_copies *copies;         /* gpu_copy.c; local replica 0 */
     struct cuda_event *began, *ended;  /* timed: around the lanes of the first step of a generation */
     bool proves;                       /* that step is not over */
     struct cuda_comm *comm;            /* one generation; NULL: there is nobody to sum up with */
@@ -71,6 +72,11 @@ static inline size_t gpu_control_floats(const struct train *t)
 {
     return t->mem.grads - t->mem.params;
 }
+
+/* ---- gpu_copy.c ---- */
+int gpu_copies_open(struct replica *r, struct err *err); /* behind all other memory: what is left decides */
+void gpu_copies_close(struct gpu *g);
+struct cuda_stream *gpu_copies_stream(const struct gpu *g); /* NULL: there is none */
 
 /* Input i of a plan, where it lies in a slot. */
 size_t gpu_input_at(const struct replica *r, struct plan *plan, uint32_t i);

@@ -468,7 +468,8 @@ void train_close(struct train *t)
     generation_close(t);
     trace_close(t->trace);
     sample_log_close(t->samples);
-    ckpt_writer_close(t->writer);
+    if (!ckpt_writer_close(t->writer))
+        gpu_leave_staging(t);
     for (uint32_t i = 0; t->replicas != NULL && i < t->opts->n_devices; i++) {
         gpu_close(&t->replicas[i]);
         plan_free(t->replicas[i].plan);

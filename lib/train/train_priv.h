@@ -10,7 +10,7 @@
  *   tables.c      the part of it that is about tables: which rows have a gradient
  *   reduce.c      the sum over all replicas, while the last lane computes
  *   update.c      the optimizer's part of it
- *   gpu.c, gpu_step.c  what a GPU does for a replica (gpu.h)
+ *   gpu.c, gpu_step.c, gpu_copy.c  what a GPU does for a replica (gpu.h)
  *   health.c      can a step's numbers be trusted? (checksum.c; locate.c: where did one that is none
  *                 come from?)
  *   eval.c        one evaluation
