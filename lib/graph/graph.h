@@ -229,9 +229,10 @@ struct plan_call_info { /* a call: forward's in order, then backward's */
 };
 uint32_t plan_calls_count(const struct plan *p);
 struct plan_call_info plan_call_info(const struct plan *p, uint32_t i);
-/* From now on forward and backward note in end_ns [plan_calls_count()] when each call ended
- * (clock_ns()); NULL: no longer. */
-void plan_watch(struct plan *p, uint64_t *end_ns);
+/* From now on forward and backward tell of each call when it has ended (on a GPU: when its work is on the
+ * queue); NULL: no longer. A failure ends them. */
+typedef int plan_watch_fn(void *arg, uint32_t call, struct err *err);
+void plan_watch(struct plan *p, plan_watch_fn *fn, void *arg);
 
 /* ---- where a number stopped being one ---- */
 struct plan_culprit {

@@ -155,6 +155,8 @@ int gpu_open(struct replica *r, struct err *err)
         rc = open_slot(r, &g->slot[i], err);
     if (rc == 0)
         rc = open_optim(r, err);
+    if (rc == 0)
+        rc = gpu_clock_open(r, err);
     return rc < 0 ? rc : gpu_copies_open(r, err);
 }
 
@@ -177,6 +179,7 @@ void gpu_close(struct replica *r)
     drop_lanes(g);
     g->cuda->math->optim_close(g->optim);
     gpu_copies_close(g);
+    gpu_clock_close(g);
     for (uint32_t i = 0; i < GPU_SLOTS; i++)
         close_slot(g, &g->slot[i]);
     g->cuda->unpin(g->back);
@@ -217,6 +220,11 @@ static int look_around(void *arg, struct err *err)
 int gpu_wait(struct replica *r, struct cuda_event *e, struct err *err)
 {
     return device_watch(r->gpu->cuda, e == NULL ? r->gpu->work : NULL, e, look_around, r, err);
+}
+
+int gpu_wait_stream(struct replica *r, struct cuda_stream *s, struct err *err)
+{
+    return device_watch(r->gpu->cuda, s, NULL, look_around, r, err);
 }
 
 int gpu_check_peers(const struct replica *r, uint64_t since_ns, struct err *err)
@@ -297,6 +305,8 @@ int gpu_begin(struct replica *r, struct err *err)
     g->proves = true;
     for (uint32_t i = 0; i < GPU_SLOTS; i++)
         g->slot[i].is_full = false;
+    gpu_clock_forget(r);
+    gpu_clock_begin(r);
     rc = g->cuda->fill(g->trouble, 0, sizeof(*g->trouble), g->work, err);
     return rc < 0 ? rc : connect_gpus(r, err);
 }

@@ -72,6 +72,10 @@ int gpu_weigh(struct replica *r, uint32_t *sum, struct err *err);
 /* The gradients are in r->grads[0], for who wants to look at them one by one. */
 int gpu_show(struct replica *r, struct err *err);
 
+/* Behind a step that is traced: what its GPU did when, into the trace. Waits until it has done it. */
+int gpu_clock_tell(struct replica *r, struct err *err);
+uint32_t gpu_pieces(const struct train *t); /* sums of a step on the sums stream, at most */
+
 /* ---- other passes, one batch at a time ---- */
 int gpu_feed(struct replica *r, struct plan *plan, const struct data_batch *b, struct err *err);
 /* Forward, and backward into gradient arena 0 if `backward`; the results can be asked for. */

@@ -32,7 +32,7 @@ enum {
     PIECE_BYTES = 8 << 20,          /* what a step brings to the host waits behind one of them, not behind all */
     FETCH_MS = 60 * 1000,           /* no copy takes that long */
 };
-static const size_t LEFT_BYTES = (size_t)2 << 30; /* for what NCCL and the libraries take later */
+static const size_t LEFT_BYTES = (size_t)1 << 30; /* for what NCCL and the libraries take later */
 
 struct gpu_copies {
     struct cuda_stream *stream;
@@ -180,10 +180,19 @@ int gpu_shadow(struct train *t, struct err *err)
 
 static int take_snapshot(struct train *t, struct err *err)
 {
-    struct gpu *g = t->replicas[0].gpu;
+    struct replica *r = &t->replicas[0];
+    struct gpu *g = r->gpu;
     int rc = g->cuda->wait(g->work, g->copies->left, err); /* the one before: a save that was given up */
 
-    return rc < 0 ? rc : g->cuda->copy(g->copies->snapshot, g->state, t->mem.state_bytes, g->work, err);
+    if (rc == 0)
+        rc = gpu_busy(r, err);
+    if (rc == 0)
+        rc = gpu_mark_begin(r, TRACE_WORK, err);
+    if (rc == 0)
+        rc = g->cuda->copy(g->copies->snapshot, g->state, t->mem.state_bytes, g->work, err);
+    if (rc == 0)
+        rc = gpu_rest(r, err);
+    return rc < 0 ? rc : gpu_mark(r, TRACE_WORK, TRACE_CHECKPOINT, 0, err);
 }
 
 int gpu_fetch(struct train *t, void *to, struct err *err)

@@ -40,6 +40,7 @@ struct gpu {
     struct cuda_stream *work, *feed, *sums;
     struct cuda_event *ready, *summed; /* between work and sums */
     struct gpu_copies *copies;         /* gpu_copy.c; local replica 0 */
+    struct gpu_clock *clock;           /* gpu_clock.c */
     struct cuda_event *began, *ended;  /* timed: around the lanes of the first step of a generation */
     bool proves;                       /* that step is not over */
     struct cuda_comm *comm;            /* one generation; NULL: there is nobody to sum up with */
@@ -73,6 +74,24 @@ static inline size_t gpu_control_floats(const struct train *t)
     return t->mem.grads - t->mem.params;
 }
 
+/* ---- gpu_clock.c ---- */
+int gpu_clock_open(struct replica *r, struct err *err);
+void gpu_clock_close(struct gpu *g);
+/* What follows on the work stream is work of a step; it ends. In turns. */
+int gpu_busy(struct replica *r, struct err *err);
+int gpu_rest(struct replica *r, struct err *err);
+void gpu_clock_read(struct replica *r);   /* the work stream is at rest, behind gpu_rest() */
+void gpu_clock_forget(struct replica *r); /* the step to come follows on no other */
+/* While the step is traced (else they do nothing): what follows on this stream begins; and all since then, or
+ * since the last mark, was this. */
+int gpu_mark_begin(struct replica *r, enum trace_rows row, struct err *err);
+int gpu_mark(struct replica *r, enum trace_rows row, enum trace_what what, uint32_t which, struct err *err);
+/* A span on the work stream that holds others: from here to the last mark. */
+uint32_t gpu_mark_here(const struct replica *r);
+void gpu_mark_whole(struct replica *r, enum trace_what what, uint32_t which, uint32_t from);
+int gpu_mark_call(void *arg, uint32_t call, struct err *err); /* plan_watch_fn of a replica */
+void gpu_clock_begin(struct replica *r); /* a step: marks of one that failed are forgotten */
+
 /* ---- gpu_copy.c ---- */
 int gpu_copies_open(struct replica *r, struct err *err); /* behind all other memory: what is left decides */
 void gpu_copies_close(struct gpu *g);
@@ -84,6 +103,7 @@ uint32_t gpu_n_inputs(const struct train *t);
 /* Until all that was put on the work stream is done, or the event has come; cancel and what NCCL has to say
  * are looked at. */
 int gpu_wait(struct replica *r, struct cuda_event *e, struct err *err);
+int gpu_wait_stream(struct replica *r, struct cuda_stream *s, struct err *err);
 int gpu_look_around(struct replica *r, struct err *err); /* what such a wait does meanwhile */
 /* ERR_TIMEOUT: others were waited for too long since `since_ns`; with what NCCL knows of it. 0: not yet. */
 int gpu_check_peers(const struct replica *r, uint64_t since_ns, struct err *err);

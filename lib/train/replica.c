@@ -158,7 +158,7 @@ static int take_up_state(struct replica *r, uint64_t *held, struct err *err)
     if (rc < 0)
         return rc;
     progress_step(r, *held);
-    plan_watch(r->plan, NULL);
+    plan_watch(r->plan, NULL, NULL);
     if (r->gpu != NULL)
         return gpu_give(r, *held, err);
     plan_bind(r->plan, t->mem.state, r->work.base);

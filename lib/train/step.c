@@ -194,13 +194,14 @@ static int finish_reduction(struct replica *r, uint64_t step, struct step_result
                             struct err *err)
 {
     struct train *t = r->train;
-    uint64_t before, now;
+    uint64_t before, now, data_ns;
     int rc = wait_for_permission(r, err);
 
     if (rc < 0)
         return rc;
     progress_bucket(&r->place, step, r->reducer.n_buckets - 1);
     before = clock_ns();
+    data_ns = r->data_ns;
     if (r->local == 0)
         write_control(r, step);
     if (r->gpu != NULL)
@@ -208,7 +209,7 @@ static int finish_reduction(struct replica *r, uint64_t step, struct step_result
     else if (t->comm != NULL)
         rc = reduce_rest(r, err);
     now = clock_ns();
-    r->reduce_ns = now - before;
+    r->reduce_ns = now - before - (r->data_ns - data_ns); /* a GPU's next batch is waited for meanwhile */
     trace_add(r->trace, TRACE_REDUCTION, 0, before, now);
     return rc < 0 ? rc : read_control(r, step, out, err);
 }
@@ -280,6 +281,7 @@ void step_tell(struct replica *r, const struct facts *facts, uint64_t begin_ns)
         .reduce_ns = here ? r->reduce_ns : 0,
         .reduce_work_ns = here ? r->reducer.work_ns : 0,
         .since_ns = now - t->last_report_ns,
+        .device_idle = here && train_on_gpus(t) ? t->device_idle : NULL,
     };
     struct train_event e = { .kind = TRAIN_STEP, .step = facts->step, .report = &report };
 
@@ -348,6 +350,8 @@ int step_run(struct replica *r, uint64_t step, struct step_result *out, struct e
         rc = apply(r, step, out, finite, begin, err);
     if (rc == 0 && out->weigh)
         rc = health_weigh(r, step, err);
+    if (rc == 0 && r->gpu != NULL)
+        rc = gpu_clock_tell(r, err);
     if (rc < 0)
         return err_wrap(err, rc, "step %llu", (unsigned long long)step);
     if (trace_step_done(r->trace, begin))

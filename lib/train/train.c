@@ -320,7 +320,8 @@ static int open_trace(struct train *t, struct err *err)
     struct plan *plans[DEVICE_MAX];
     struct trace_opts to = { .path = o->trace, .steps = o->trace_steps, .plans = plans,
                              .n_replicas = o->n_devices, .lanes = t->lanes_per_slot * t->max_slots,
-                             .pieces = reduce_buckets(t), .on_done = on_traced, .arg = t };
+                             .pieces = train_on_gpus(t) ? gpu_pieces(t) : reduce_buckets(t),
+                             .on_gpus = train_on_gpus(t), .on_done = on_traced, .arg = t };
 
     if (o->trace == NULL)
         return 0;
@@ -414,13 +415,15 @@ int train_open(const struct train_opts *opts, const volatile int *cancel, struct
     pthread_mutex_init(&t->lock, NULL);
     t->replicas = calloc(opts->n_devices, sizeof(*t->replicas));
     t->shares = calloc(opts->replicas, sizeof(*t->shares));
-    if (t->replicas == NULL || t->shares == NULL) {
+    t->device_idle = calloc(opts->n_devices, sizeof(*t->device_idle));
+    if (t->replicas == NULL || t->shares == NULL || t->device_idle == NULL) {
         rc = err_set(err, ERR_NOMEM, "training: out of memory");
         goto fail;
     }
     for (uint32_t i = 0; i < opts->n_devices; i++) {
         t->replicas[i].train = t;
         t->replicas[i].local = i;
+        t->device_idle[i] = NAN;
     }
     t->max_slots = most_slots(t);
     live_open(t);
@@ -479,6 +482,7 @@ void train_close(struct train *t)
     }
     free(t->replicas);
     free(t->shares);
+    free(t->device_idle);
     data_free(t->data);
     data_free(t->eval_data);
     graph_free(t->graph);

@@ -10,7 +10,7 @@
  *   tables.c      the part of it that is about tables: which rows have a gradient
  *   reduce.c      the sum over all replicas, while the last lane computes
  *   update.c      the optimizer's part of it
- *   gpu.c, gpu_step.c, gpu_copy.c  what a GPU does for a replica (gpu.h)
+ *   gpu.c, gpu_step.c, gpu_copy.c, gpu_clock.c  what a GPU does for a replica (gpu.h)
  *   health.c      can a step's numbers be trusted? (checksum.c; locate.c: where did one that is none
  *                 come from?)
  *   eval.c        one evaluation
@@ -223,6 +223,7 @@ struct train {
     uint32_t *feature_of_target; /* likewise target i */
     struct trace *trace;         /* NULL: not asked for */
     struct sample_log *samples;  /* likewise */
+    double *device_idle;         /* [n_devices] train_step_report: each replica's before its commit gate */
     struct live live;
     uint32_t eval_words;         /* sums of an evaluation: loss, weight, the metrics' */
 

@@ -6,9 +6,13 @@ import json
 import os
 import signal
 import struct
+import sys
 
 import kit
-from kit import BUILD, Task, digits_job, expect_codes, main, start, test, workdir
+from kit import BUILD, ROOT, Task, digits_job, expect_codes, main, read_tree, start, test, workdir
+
+sys.path.insert(0, os.path.join(ROOT, "test", "data"))
+import tfrecord  # noqa: E402
 
 kit.TRAINERD = os.path.join(BUILD, "emulated", "trainerd")
 NEAR = 2e-3  # of a loss, after 20 steps of float32
@@ -76,10 +80,61 @@ def one_gpu_follows_the_cpu():
 
 @test
 def a_run_on_gpus_is_the_same_bits_again_however_streams_hurry():
-    _, (a,) = run("cuda:0", **short(6))
-    for seed in ("2", "3"):
-        _, (b,) = run("cuda:0", env={"EMULATED_SEED": seed}, **short(6))
-        assert losses(a) == losses(b), "seed %s" % seed
+    """And so are its checkpoints, whether there is room for a snapshot of the state or not."""
+    job = short(6, checkpoint={"every_steps": 2, "max_to_keep": None})
+    folder, (a,) = run("cuda:0", **job)
+    want = read_tree(os.path.join(folder, "run", "checkpoints"))
+    assert any("a snapshot of the state" in r["message"] for r in a.events("note")), a.log()
+    assert len({os.path.dirname(name) for name in want}) >= 2, want.keys()
+    for env in ({"EMULATED_SEED": "2"}, {"EMULATED_SEED": "3", "EMULATED_MEMORY": str(1 << 29)}):
+        folder, (b,) = run("cuda:0", env=env, **job)
+        assert losses(a) == losses(b), env
+        got = read_tree(os.path.join(folder, "run", "checkpoints"))
+        for name in got.keys() & want.keys(): # a save that is still under way puts the next one off
+            assert got[name] == want[name], (env, name)
+        assert "step-00000006/model.safetensors" in got, got.keys()
+    assert any("too little for a snapshot" in r["message"] for r in b.events("note")), b.log()
+
+
+def wrong_label(folder, name, record, label):
+    """The digits' file of this name, with one label that no class has."""
+    path = os.path.join(ROOT, "config", "digits", name)
+    with open(path, "rb") as f:
+        records = [tfrecord.parse(data) for data in tfrecord.frames(f.read())]
+    records[record]["label"] = ("int64", [label])
+    with open(os.path.join(folder, name), "wb") as f:
+        for r in records:
+            f.write(tfrecord.frame(tfrecord.example(r)))
+
+
+def errors(task):
+    return [r["message"] for r in map(json.loads, task.lines) if r.get("level") == "error"]
+
+
+@test
+def a_label_that_no_class_has_ends_the_run_as_on_a_cpu_and_names_itself():
+    said = {}
+    for devices in ("cpu:1", "cuda:0"):
+        folder = workdir()
+        wrong_label(folder, "digits-test-0.tfrecord", 3, 12)
+        job = digits_job(folder, **short(2, data={"eval": "digits-test-*.tfrecord"}, train={"eval_every_epochs": 1}))
+        t = Task(job, args=("--devices", devices))
+        said[devices] = (t.wait(60), errors(t)[-1])
+    assert said["cuda:0"] == said["cpu:1"], said
+
+
+@test
+def a_label_that_one_task_meets_keeps_all_from_making_the_step():
+    said = {}
+    for devices in ("cpu:1", "cuda:0"):
+        folder = workdir()
+        wrong_label(folder, "digits-train-0.tfrecord", 64 + 40, 77)  # step 2, lane 2
+        job = digits_job(folder, **short(6, data={"shuffle": False}))
+        tasks = start(job, 2, devices)
+        expect_codes(tasks, [2, 2])
+        said[devices] = [(errors(t)[-1].split("failed: ")[-1], sorted(t.steps())) for t in tasks]
+    assert said["cuda:0"] == said["cpu:1"], said
+    assert "step 2: lane 2: " in said["cpu:1"][0][0] and "has label 77" in said["cpu:1"][0][0], said
 
 
 @test
