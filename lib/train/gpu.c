@@ -1,6 +1,7 @@
 /* gpu.c - a GPU's memory, and its part of a generation. See gpu.h. */
 #include "train/gpu_priv.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -255,6 +256,35 @@ int gpu_give(struct replica *r, uint64_t held, struct err *err)
     return rc;
 }
 
+void gpu_hold(struct replica *r, uint64_t held)
+{
+    r->gpu->held = held;
+}
+
+void gpu_forget(struct replica *r)
+{
+    r->gpu->has_state = false;
+}
+
+int gpu_spoil(struct replica *r, enum gpu_number which, bool all, struct err *err)
+{
+    struct gpu *g = r->gpu;
+    float *there = which == GPU_GRADIENT ? g->grads[0] : g->state, *here = &g->back->number;
+    int rc = g->cuda->copy(here, there, sizeof(*here), g->work, err);
+
+    if (rc == 0)
+        rc = gpu_wait(r, NULL, err);
+    if (all)
+        *here = NAN;
+    else
+        *(uint8_t *)here ^= 1; /* of a fraction: nothing else would tell */
+    if (rc == 0)
+        rc = g->cuda->copy(there, here, sizeof(*here), g->work, err);
+    if (rc == 0)
+        rc = gpu_wait(r, NULL, err);
+    return rc;
+}
+
 /* ---- a generation ---- */
 
 static int connect_gpus(struct replica *r, struct err *err)
@@ -301,6 +331,7 @@ int gpu_begin(struct replica *r, struct err *err)
         return err_set(err, ERR_NOMEM, "out of memory");
     g->n_lanes = r->n_lanes;
     g->next = 0;
+    g->first_step = 0;
     g->back->computed = 0;
     g->proves = true;
     for (uint32_t i = 0; i < GPU_SLOTS; i++)

@@ -149,25 +149,27 @@ static int fetched(struct train *t, int rc, struct err *err)
     return rc < 0 ? err_wrap(err, rc, "fetch the state after step %" PRIu64 " from the GPU", train_held(t)) : 0;
 }
 
-/* Is the host's own state older than the GPU's? */
-static bool is_ahead(const struct train *t)
+/* *ahead: the host's own state is older than the GPU's. ERR_DEVICE: that is not there either. */
+static int look_ahead(const struct train *t, bool *ahead, struct err *err)
 {
     const struct gpu *g = t->replicas[0].gpu;
     uint64_t held = train_held(t);
 
-    if (g == NULL || t->shadow_step == held)
-        return false;
-    CHECK(g->has_state && g->held == held);
-    return true;
+    *ahead = g != NULL && t->shadow_step != held;
+    if (*ahead && (g->is_lost || !g->has_state || g->held != held))
+        return err_set(err, ERR_DEVICE, "the state after step %" PRIu64 " is not to be had: the GPU that held it "
+                                        "failed", held);
+    return 0;
 }
 
 int gpu_shadow(struct train *t, struct err *err)
 {
     struct gpu *g = t->replicas[0].gpu;
-    int rc;
+    bool ahead;
+    int rc = look_ahead(t, &ahead, err);
 
-    if (!is_ahead(t))
-        return 0;
+    if (rc < 0 || !ahead)
+        return rc;
     rc = device_enter(&t->opts->devices[0], err);
     if (rc == 0)
         rc = g->cuda->copy(t->mem.state, g->state, t->mem.state_bytes, g->work, err);
@@ -201,12 +203,13 @@ int gpu_fetch(struct train *t, void *to, struct err *err)
     struct gpu_copies *c = g != NULL ? g->copies : NULL;
     size_t all = t->mem.state_bytes, bytes;
     const char *from;
-    int rc;
+    bool ahead;
+    int rc = look_ahead(t, &ahead, err);
 
-    if (!is_ahead(t)) {
+    if (rc == 0 && !ahead)
         memcpy(to, t->mem.state, all);
-        return 0;
-    }
+    if (rc < 0 || !ahead)
+        return rc;
     from = (const char *)(c->snapshot != NULL ? c->snapshot : g->state);
     rc = device_enter(&t->opts->devices[0], err);
     if (rc == 0 && c->snapshot != NULL)

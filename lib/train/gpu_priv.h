@@ -22,8 +22,8 @@ struct gpu_slot {
     struct op_run *run_there;
 };
 
-struct gpu_lane { /* the calls of a lane that lies in a slot */
-    bool has_run;
+struct gpu_lane { /* the calls of a lane in every GPU_SLOTS-th step: it lies in the same slot then */
+    const struct gpu_slot *slot; /* NULL: not run yet */
     struct cuda_graph *graph; /* NULL: not captured yet */
     size_t added;             /* floats that its calls have summed up in buckets */
 };
@@ -32,6 +32,7 @@ struct gpu_back { /* what a step brings to the host */
     struct cuda_look look;
     struct op_trouble trouble;
     uint64_t computed; /* the last step whose lanes are through here: from then on others are waited for */
+    float number; /* on its way to be spoiled */
     float control[];
 };
 
@@ -57,7 +58,7 @@ struct gpu {
     struct gpu_back *back;             /* pinned */
     struct cuda_look *look;            /* of the GPU */
     struct op_trouble *trouble;        /* likewise: none in a generation, or it ends by it */
-    uint64_t step;                     /* the one at work */
+    uint64_t step, first_step;         /* the one at work; of the generation, 0: none yet */
     bool is_lost;                      /* it cannot be stopped: nothing of it may be touched */
     uint64_t held;                     /* the step whose state it holds */
     bool has_state;

@@ -59,6 +59,7 @@ enum vote {
     VOTE_BEHIND,      /* holds less? */
     VOTE_UNEVALUATED, /* holds the step, and has not told the evaluation that is due behind it? */
     VOTE_PAUSE,       /* asks for a pause? */
+    VOTE_TRACES,      /* wants to trace, and how many steps? */
     VOTE_RESTORED_AT, /* remembers that everybody went back to a checkpoint, and for which step? 0: none */
     N_VOTES,
 };
@@ -246,6 +247,8 @@ struct train {
     bool aborted;                  /* ... which is train_abort()'s; under lock */
     struct err error;
     bool tracing, traced;          /* the trace was started: in this generation, ever */
+    uint64_t plain_until;          /* GPUs repeat no captured calls up to this step: some task may trace it, and
+                                      NCCL wants its sums captured by all or by none */
     bool renew_region;             /* a peer that may still be alive can write to ours */
     uint64_t last_report_ns, last_save_ns, last_saved_step;
     bool save_due;
