@@ -13,6 +13,7 @@ from kit import BUILD, ROOT, Task, digits_job, expect_codes, main, read_tree, st
 
 sys.path.insert(0, os.path.join(ROOT, "test", "data"))
 import tfrecord  # noqa: E402
+import trace_file  # noqa: E402
 
 kit.TRAINERD = os.path.join(BUILD, "emulated", "trainerd")
 NEAR = 2e-3  # of a loss, after 20 steps of float32
@@ -25,13 +26,13 @@ def short(steps=12, **more):
                       "checkpoint": {"every_steps": 10}, "summary": None}, more)
 
 
-def run(devices, n=1, env=None, folder=None, codes=None, **changes):
+def run(devices, n=1, env=None, folder=None, codes=None, args=(), **changes):
     folder = folder or workdir()
     job = digits_job(folder, **changes)
     if n > 1:
-        tasks = start(job, n, devices, env=env)
+        tasks = start(job, n, devices, args, env)
     else:
-        tasks = [Task(job, args=("--devices", devices), env=env)]
+        tasks = [Task(job, args=("--devices", devices, *args), env=env)]
     expect_codes(tasks, codes or [0] * n, 120)
     return folder, tasks
 
@@ -148,13 +149,51 @@ def a_checkpoint_goes_on_on_the_other_kind_of_device():
     near_weights(mixed, cpu, 12, "CPU, GPU, CPU")
 
 
+OF_A_GPU = {"data", "forward", "backward", "lane sums", "reduction", "check", "update"}  # of a step on its work stream
+
+
+def check_trace(task, path, replicas, lanes, steps):
+    """Each stream has a row of its own, by the GPU's clock; the work stream's accounts for its steps."""
+    _, rows = trace_file.read(path)
+    assert set(rows) == {"%s %d" % (row, i) for row in ("replica", "work", "feed", "sums") for i in range(replicas)}, rows.keys()
+    for row in rows.values():
+        trace_file.tree(row)
+    for i in range(replicas):
+        traced = trace_file.steps_of(rows["work %d" % i])
+        assert [s["args"]["step"] for s, _ in traced] == steps, traced
+        for step, parts in traced:
+            assert {p["name"] for p, _ in parts} == OF_A_GPU, parts
+            for what in ("data", "forward", "backward"):
+                assert [p["args"]["lane"] for p, _ in parts if p["name"] == what] == lanes[i]
+            for p, calls in parts:
+                assert bool(calls) == (p["name"] in ("forward", "backward"))
+                convolutions = [c["name"] for c, _ in calls if c["cat"] == "Conv"]
+                assert len(convolutions) == (3 if calls else 0), convolutions
+                assert all(c["args"].get("direction", p["name"]) == p["name"] for c, _ in calls)
+            ends = step["ts"] + step["dur"]
+            for row in ("feed", "sums"):
+                mine = [s for s in rows["%s %d" % (row, i)] if s["args"]["step"] == step["args"]["step"]]
+                assert mine and all(s["ts"] + s["dur"] <= ends + trace_file.EPSILON for s in mine), (row, mine, step)
+    (profile,) = task.events("profile")
+    trace_file.check_profile(profile, [rows["work %d" % i] for i in range(replicas)], steps[0], len(steps), OF_A_GPU, "idle")
+    assert trace_file.parts_of(profile)["idle", ""] <= 0.3 * profile["step_seconds"], profile
+
+
 @test
 def two_gpus_of_a_task_and_of_two_tasks_sum_up_by_nccl():
+    """With a trace, of all or of one task alone, or without: NCCL's sums are captured by all or by none."""
     _, (c,) = run("cpu:1", **short())
-    _, (g,) = run("cuda", **short())
-    near(losses(g), losses(c), "two GPUs")
-    _, tasks = run("cuda:0", n=2, **short())
+    folder = workdir()
+    path = os.path.join(folder, "trace.json")
+    _, (g,) = run("cuda", folder=folder, args=("--trace", path, "--trace-steps", "2"), **short(8))
+    near(losses(g), losses(c)[:8], "two GPUs")
+    check_trace(g, path, 2, ([0, 1], [2, 3]), [4, 5])
+    job, ports = digits_job(workdir(), **short()), kit.free_ports(2)
+    tasks = [Task(job, kit.tf_config(ports, i), ("--devices", "cuda:0", *more), name="worker %d" % i)
+             for i, more in enumerate(((), ("--trace", path)))]
+    expect_codes(tasks, [0, 0], 120)
     near(losses(tasks[0]), losses(c), "two tasks")
+    check_trace(tasks[1], os.path.join(folder, "trace.worker-1.json"), 1, ([2, 3],), list(range(4, 9)))
 
 
 @test
