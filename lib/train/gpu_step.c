@@ -302,7 +302,7 @@ int gpu_lanes(struct replica *r, uint64_t step, struct err *err)
     struct train *t = r->train;
     struct op_run run = { .seed = t->opts->seed,
                           .step = step,
-                          .loss_scale = (float)(1.0 / (double)step_samples(t, step)) };
+                          .loss_scale = step_loss_scale(r, step) };
     uint32_t top = 0;
     int rc = r->gpu->proves ? r->gpu->cuda->record(r->gpu->began, r->gpu->work, err) : 0;
 
@@ -384,10 +384,11 @@ static int look(struct replica *r, struct err *err)
 {
     struct train *t = r->train;
     struct gpu *g = r->gpu;
+    float clip = (float)(t->opts->clip_value * r->scale);
     int rc = meet_faults(r, err);
 
     if (rc == 0)
-        rc = g->cuda->math->optim_look(g->optim, g->grads[0], (float)t->opts->clip_value, g->look, g->work, err);
+        rc = g->cuda->math->optim_look(g->optim, g->grads[0], clip, g->look, g->work, err);
     if (rc == 0)
         rc = g->cuda->copy(&g->back->look, g->look, sizeof(*g->look), g->work, err);
     return rc < 0 ? rc : gpu_mark(r, TRACE_WORK, TRACE_CHECK, 0, err);

@@ -81,13 +81,15 @@ def one_gpu_follows_the_cpu():
 
 @test
 def a_run_on_gpus_is_the_same_bits_again_however_streams_hurry():
-    """And so are its checkpoints, whether there is room for a snapshot of the state or not."""
+    """And so are its checkpoints, whether there is room for a snapshot of the state or not. What the host does while
+    the GPU has nothing to do is told."""
     job = short(6, checkpoint={"every_steps": 2, "max_to_keep": None})
     folder, (a,) = run("cuda:0", **job)
     want = read_tree(os.path.join(folder, "run", "checkpoints"))
     assert any("a snapshot of the state" in r["message"] for r in a.events("note")), a.log()
     assert len({os.path.dirname(name) for name in want}) >= 2, want.keys()
-    for env in ({"EMULATED_SEED": "2"}, {"EMULATED_SEED": "3", "EMULATED_MEMORY": str(1 << 29)}):
+    slow = {"EMULATED_SEED": "3", "EMULATED_MEMORY": str(1 << 29), "TRAINERD_FAULT": "train.commit=delay:300@1+"}
+    for env in ({"EMULATED_SEED": "2"}, slow):
         folder, (b,) = run("cuda:0", env=env, **job)
         assert losses(a) == losses(b), env
         got = read_tree(os.path.join(folder, "run", "checkpoints"))
@@ -95,6 +97,8 @@ def a_run_on_gpus_is_the_same_bits_again_however_streams_hurry():
             assert got[name] == want[name], (env, name)
         assert "step-00000006/model.safetensors" in got, got.keys()
     assert any("too little for a snapshot" in r["message"] for r in b.events("note")), b.log()
+    for k, r in b.steps().items():  # 64 samples
+        assert ("device_idle" in r) == (k > 1) and (k == 1 or r["device_idle"] * 64 / r["samples_per_second"] > 0.25), r
 
 
 def wrong_label(folder, name, record, label):

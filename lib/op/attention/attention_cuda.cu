@@ -30,6 +30,7 @@ struct attention_there {
     uint32_t split;   /* axis of the batch that a group has a part of, and all of those behind */
     int64_t part;
     enum tensor_dtype type; /* of what is multiplied */
+    bool tf32;
     struct side side[SIDES];
     struct product *scores, *y, *dp, *d[3];
     size_t scores_at, dp_at, weights_at, slopes_at, rest;
@@ -121,7 +122,7 @@ static int open_product(const struct attention *a, const struct attention_there 
                         const struct factor &x, const struct factor &y, const struct factor &to,
                         struct product **out, struct err *err)
 {
-    struct product_problem p = { .m = m, .n = n, .k = k };
+    struct product_problem p = { .m = m, .n = n, .k = k, .tf32 = s->tf32 };
     const struct factor *const f[] = { &x, &y, &to };
 
     for (int i = 0; i < LT_OPERANDS; i++)
@@ -193,6 +194,7 @@ static int plan(struct op_plan *op, struct err *err)
 
     if (s == NULL)
         return err_set(err, ERR_NOMEM, "Attention '%s': out of memory", op->node);
+    s->tf32 = op->tf32;
     s->type = TENSOR_F32;
     for (int i = 0; i < 3; i++)
         if (op->in[i]->dtype != TENSOR_F32)

@@ -18,8 +18,6 @@ extern "C" {
 #include "base/check.h"
 }
 
-/* Products of float32 are products of float32, not of its upper 19 bits. */
-static constexpr bool ALLOW_TF32 = false;
 static constexpr int64_t SCRATCH_MAX = (int64_t)1 << 30; /* a faster engine that wants more is not taken */
 static constexpr int GPUS_MAX = 64, AXES_MAX = OP_SPATIAL_MAX + 2, MADE_MAX = 12;
 
@@ -256,7 +254,7 @@ static cudnnBackendDescriptor_t graph(struct cudnn_conv *c, struct outcome *o,
 /* ---- the engine ---- */
 
 /* Does the engine of a configuration compute what we promise? */
-static bool is_exact(cudnnBackendDescriptor_t config, enum tensor_dtype images)
+static bool is_exact(cudnnBackendDescriptor_t config, const struct cudnn_conv_spec *spec)
 {
     cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
     struct outcome o = {};
@@ -280,7 +278,7 @@ static bool is_exact(cudnnBackendDescriptor_t config, enum tensor_dtype images)
         case CUDNN_NUMERICAL_NOTE_WINOGRAD_TILE_13x13: exact = false; break;
         case CUDNN_NUMERICAL_NOTE_TENSOR_CORE: /* which multiply float32 as TF32 */
         case CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS:
-            exact = ALLOW_TF32 || images != TENSOR_F32;
+            exact = spec->tf32 || spec->images != TENSOR_F32;
             break;
         default: break;
         }
@@ -311,7 +309,7 @@ static cudnnBackendDescriptor_t plan_of(struct cudnn_conv *c, cudnnBackendDescri
 
 /* The best that one kind of heuristics knows, in c->plan. */
 static void choose(struct cudnn_conv *c, cudnnBackendDescriptor_t graph, cudnnBackendHeurMode_t mode,
-                   enum tensor_dtype images, struct outcome *o)
+                   const struct cudnn_conv_spec *spec, struct outcome *o)
 {
     cudnnBackendDescriptor_t heur = make(o, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR), *configs = NULL;
     int64_t n = 0, made = 0;
@@ -335,7 +333,7 @@ static void choose(struct cudnn_conv *c, cudnnBackendDescriptor_t graph, cudnnBa
     for (int64_t i = 0; o->status == CUDNN_STATUS_SUCCESS && i < n && c->plan == NULL; i++) {
         struct outcome tried = {};
 
-        if (is_exact(configs[i], images))
+        if (is_exact(configs[i], spec))
             c->plan = plan_of(c, configs[i], &tried);
         if (c->plan != NULL) { /* which refers to it */
             c->made[c->n_made++] = configs[i];
@@ -384,7 +382,7 @@ static int settle(struct cudnn_conv *c, const struct cudnn_conv_spec *spec, stru
         return fail(c, &o, err);
     for (size_t i = 0; c->plan == NULL && i < sizeof(modes) / sizeof(modes[0]); i++) {
         o = {};
-        choose(c, g, modes[i], spec->images, &o);
+        choose(c, g, modes[i], spec, &o);
         if (o.status != CUDNN_STATUS_SUCCESS && code_of(o.status) != ERR_UNSUPPORTED)
             return fail(c, &o, err);
     }
