@@ -38,6 +38,7 @@ struct events {
 struct gpu_clock {
     struct events busy;    /* the end of the period before, if it is known, then begin, end, begin, end, ... */
     bool has_before;
+    bool traces;           /* now: a step that is traced is under way */
     struct events marks;   /* of the step that is traced */
     struct span *spans;
     uint32_t n_spans, cap_spans;
@@ -110,8 +111,10 @@ void gpu_clock_close(struct gpu *g)
 
 void gpu_clock_forget(struct replica *r)
 {
-    r->gpu->clock->busy.n = 0;
-    r->gpu->clock->has_before = false;
+    struct gpu_clock *c = r->gpu->clock;
+
+    c->busy.n = 0;
+    c->has_before = c->traces = false;
 }
 
 static int note(struct replica *r, struct err *err)
@@ -158,6 +161,7 @@ void gpu_clock_begin(struct replica *r)
 {
     struct gpu_clock *c = r->gpu->clock;
 
+    c->traces = r->trace != NULL;
     c->marks.n = c->n_spans = 0;
     c->first = NOWHERE;
     for (uint32_t i = 0; i < TRACE_ROWS; i++)
@@ -174,7 +178,7 @@ int gpu_mark_begin(struct replica *r, enum trace_rows row, struct err *err)
     struct gpu *g = r->gpu;
     struct gpu_clock *c = g->clock;
 
-    if (r->trace == NULL)
+    if (!c->traces)
         return 0;
     CHECK(c->marks.n < c->marks.cap);
     if (row == TRACE_WORK && c->first == NOWHERE)
@@ -194,7 +198,7 @@ int gpu_mark(struct replica *r, enum trace_rows row, enum trace_what what, uint3
     uint32_t from;
     int rc;
 
-    if (r->trace == NULL)
+    if (!r->gpu->clock->traces)
         return 0;
     from = r->gpu->clock->last[row];
     rc = gpu_mark_begin(r, row, err);
@@ -205,12 +209,12 @@ int gpu_mark(struct replica *r, enum trace_rows row, enum trace_what what, uint3
 
 uint32_t gpu_mark_here(const struct replica *r)
 {
-    return r->trace != NULL ? r->gpu->clock->last[TRACE_WORK] : NOWHERE;
+    return r->gpu->clock->traces ? r->gpu->clock->last[TRACE_WORK] : NOWHERE;
 }
 
 void gpu_mark_whole(struct replica *r, enum trace_what what, uint32_t which, uint32_t from)
 {
-    if (r->trace != NULL)
+    if (r->gpu->clock->traces)
         add_span(r->gpu->clock, TRACE_WORK, what, which, from);
 }
 
@@ -248,7 +252,8 @@ int gpu_clock_tell(struct replica *r, struct err *err)
     if (r->trace == NULL)
         return 0;
     if (c->first != NOWHERE)
-        gpu_mark_whole(r, TRACE_STEP, 0, c->first);
+        add_span(c, TRACE_WORK, TRACE_STEP, 0, c->first);
+    c->traces = false; /* what is between steps is in none */
     rc = come_to_zero(r, &now, err);
     for (uint32_t i = 0; rc == 0 && i < c->n_spans; i++) {
         const struct span *s = &c->spans[i];
@@ -258,6 +263,5 @@ int gpu_clock_tell(struct replica *r, struct err *err)
         trace_add(trace_beside(r->trace, (enum trace_rows)s->row), (enum trace_what)s->what, s->which,
                   now - (uint64_t)(from * 1e6), now - (uint64_t)(to * 1e6));
     }
-    gpu_clock_begin(r);
     return rc;
 }

@@ -82,7 +82,7 @@ void gpu_clock_close(struct gpu *g);
 int gpu_busy(struct replica *r, struct err *err);
 int gpu_rest(struct replica *r, struct err *err);
 void gpu_clock_read(struct replica *r);   /* the work stream is at rest, behind gpu_rest() */
-void gpu_clock_forget(struct replica *r); /* the step to come follows on no other */
+void gpu_clock_forget(struct replica *r); /* other work comes: the step to come follows on no other */
 /* While the step is traced (else they do nothing): what follows on this stream begins; and all since then, or
  * since the last mark, was this. */
 int gpu_mark_begin(struct replica *r, enum trace_rows row, struct err *err);
@@ -91,7 +91,7 @@ int gpu_mark(struct replica *r, enum trace_rows row, enum trace_what what, uint3
 uint32_t gpu_mark_here(const struct replica *r);
 void gpu_mark_whole(struct replica *r, enum trace_what what, uint32_t which, uint32_t from);
 int gpu_mark_call(void *arg, uint32_t call, struct err *err); /* plan_watch_fn of a replica */
-void gpu_clock_begin(struct replica *r); /* a step: marks of one that failed are forgotten */
+void gpu_clock_begin(struct replica *r); /* a step, which is traced or not */
 
 /* ---- gpu_copy.c ---- */
 int gpu_copies_open(struct replica *r, struct err *err); /* behind all other memory: what is left decides */

@@ -200,7 +200,7 @@ static int calls(struct replica *r, struct gpu_slot *s, uint32_t i, uint32_t top
         rc = take_inputs(r, s, r->plan, err);
     if (rc == 0)
         rc = gpu_mark(r, TRACE_WORK, TRACE_DATA, run.lane, err);
-    plan_watch(r->plan, r->trace != NULL ? gpu_mark_call : NULL, r);
+    plan_watch(r->plan, r->trace != NULL ? gpu_mark_call : NULL, r); /* who captures has no trace */
     r->reducer.added = 0;
     from = gpu_mark_here(r);
     if (rc == 0)
@@ -309,6 +309,7 @@ int gpu_lanes(struct replica *r, uint64_t step, struct err *err)
     memset(r->grads[0] + t->mem.params, 0, gpu_control_floats(t) * sizeof(float)); /* sums of the step before */
     r->gpu->step = step;
     r->data_ns = 0;
+    gpu_clock_begin(r);
     if (r->gpu->first_step == 0)
         r->gpu->first_step = step;
     for (uint32_t i = 0; rc == 0 && i < r->n_lanes; i++) {
@@ -580,8 +581,10 @@ int gpu_feed(struct replica *r, struct plan *plan, const struct data_batch *b, s
 {
     struct gpu *g = r->gpu;
     struct gpu_slot *s = &g->slot[(g->next + 1) % GPU_SLOTS]; /* the other one may hold what comes next */
-    int rc = send_slot(r, s, plan, b, err);
+    int rc;
 
+    gpu_clock_forget(r);
+    rc = send_slot(r, s, plan, b, err);
     s->is_full = false;
     if (rc == 0)
         rc = g->cuda->wait(g->work, s->brought, err);
@@ -597,7 +600,6 @@ int gpu_run(struct replica *r, struct plan *plan, const struct op_run *run, bool
     struct op_run there;
     int rc = give_run(r, s, run, err);
 
-    gpu_clock_forget(r);
     there = *s->run;
     there.cancel = run->cancel;
     if (rc == 0)
