@@ -102,6 +102,9 @@ struct op_def {
     uint32_t half_of;   /* OP_IN and OP_OUT bits: operands that may be bfloat16 or float16 */
     struct op_kernels cpu;
     float (*stat_momentum)(const void *param); /* for `stat`: weight of the old value */
+    /* For ops whose fwd looks at numbers that may be wrong (indices, labels, divisors): the error about the one
+     * at `at`, which is `value`. Reads nothing that tensors point to: a GPU's are refused by it too. */
+    int (*refuse)(const struct op_call *c, size_t at, int64_t value, struct err *err);
     double (*flops)(const struct op_infer *f);  /* forward multiply-adds * 2; NULL: elements of out 0 */
 };
 
@@ -176,6 +179,17 @@ struct op_plan {
 };
 
 /* ---- call ---- */
+
+/* Where kernels of a GPU note a number that fwd refuses on a CPU: the first call that met one, and there the
+ * first of them. Nothing is read or written out of range for it; what is computed of it means nothing. */
+struct op_trouble {
+    float found;   /* 0: all is well; 1 */
+    uint32_t lock; /* while it is written */
+    uint32_t lane, call; /* op_call.number */
+    uint64_t at;   /* op_def.refuse() makes an error of these */
+    int64_t value;
+};
+
 struct op_run { /* what changes from lane to lane */
     uint64_t seed;
     uint64_t step;
@@ -187,6 +201,7 @@ struct op_run { /* what changes from lane to lane */
      * `there`, the GPU's copy of this struct, when it is done. On a CPU both are NULL. */
     struct cuda_stream *queue;
     const struct op_run *there;
+    struct op_trouble *trouble; /* of the GPU, the same for all runs; NULL: nobody asks, or a CPU */
 };
 
 struct op_call {
@@ -202,6 +217,7 @@ struct op_call {
     void *save;
     void *scratch;
     uint32_t stream; /* rng stream of this node */
+    uint32_t number; /* of a forward call: its place among those of the plan */
     const struct op_run *run;
     /* Gather of a table: while rows->marks is not NULL, fwd marks the rows that it takes, and bwd adds
      * to the places of marked rows and leaves din[0] alone. NULL: input 0 is no table. */

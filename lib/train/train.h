@@ -78,6 +78,9 @@ struct train_step_report {
                                         reduction; the rest is compute */
     uint64_t reduce_work_ns;   /* inside all-reduces, also while it computed */
     uint64_t since_ns;         /* wall time since the previous report of a step: with what is between steps */
+    /* Of each device, from the gradient before to this one: the share of the time in which it had no work of
+     * ours. NaN: not known, as behind an evaluation. NULL: CPUs. Valid during the call. */
+    const double *device_idle;
 };
 
 struct train_eval_report {
@@ -95,7 +98,8 @@ struct train_profile { /* where the time of the traced steps went; the parts add
     double step_seconds;
     const struct train_profile_part {
         const char *what;      /* an op; "sum of gradients"; or "data", "lane sums", "reduction" (waiting
-                                  for it), "check", "update", "checkpoint", "other" */
+                                  for it), "check", "update", "checkpoint", and "other"; on GPUs, whose
+                                  time of a step it is there, "idle" instead: none of these was under way */
         const char *direction; /* of an op: "forward", "backward"; else "" */
         double seconds;        /* of a step */
     } *parts; /* largest first */

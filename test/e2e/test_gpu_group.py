@@ -106,7 +106,7 @@ def sensors_are_in_status_over_http_and_in_metrics():
     ports, (web,) = free_ports(1), free_ports(1)
     t = Task(job, kit.tf_config(ports, 0), ("--devices", "cuda", "--metrics", "127.0.0.1:%d" % web),
              dict(NVML, EMULATED_NVML="hot"))
-    t.until_step(1, 60)
+    t.until_step(2, 60)
     get = lambda path: urllib.request.urlopen("http://127.0.0.1:%d%s" % (web, path), timeout=10).read().decode()
     label = '{gpu="1",name="emulated GPU",uuid="GPU-656d756c-6174-6564-0000-000000000001"} '
     metrics = get("/metrics")
@@ -114,11 +114,16 @@ def sensors_are_in_status_over_http_and_in_metrics():
                         ("temperature_celsius", "61"), ("power_watts", "513.5"), ("ecc_uncorrected_errors", "1"),
                         ("sm_clock_hertz", "1979000000"), ("throttled", "1")):
         assert "trainerd_gpu_" + name + label + value + "\n" in metrics, (name, metrics)
-    assert json.loads(get("/status"))["gpus"][1]["throttled"] == "power cap, software thermal"
+    idle = float(metrics.split("trainerd_device_idle_ratio" + label)[1].split()[0])
+    status = json.loads(get("/status"))["gpus"][1]
+    assert 0 <= idle < 1 and 0 <= status["idle"] < 1, (idle, status)
+    assert status["throttled"] == "power cap, software thermal"
     address = "127.0.0.1:%d" % ports[0]
     ctl = lambda *args: subprocess.run([TRAINERCTL, "status", *args, address], capture_output=True, text=True, timeout=30).stdout
-    assert json.loads(ctl("--json"))["gpus"][0]["power_watts"] == 512.5
-    assert "GPUs        cuda:0 emulated GPU, 90 % busy, 1.0 of 2.0 GiB, 60 C" in ctl(), ctl()
+    gpu = json.loads(ctl("--json"))["gpus"][0]
+    assert gpu["power_watts"] == 512.5 and 0 <= gpu["idle"] < 1, gpu
+    said = ctl()
+    assert "GPUs        cuda:0 emulated GPU, 90 % busy, " in said and " % of a step without work, 1.0 of 2.0 GiB, 60 C" in said, said
     t.kill()
 
 
