@@ -34,7 +34,7 @@ BIN   := $(BUILD)/trainerd $(BUILD)/trainerctl
 # nvcc makes the true one; g++ with the emulator of test/cuda one that computes on the CPU.
 CU    := $(sort $(shell find lib -name '*.cu'))
 PIC   := $(patsubst %,$(BUILD)/pic/%.o,$(shell find lib/base lib/device lib/tensor -name '*.c') $(wildcard lib/op/*.c) lib/op/elem/loops.c \
-             $(addprefix lib/op/,gemm/contract.c gemm/einsum_chain.c gemm/einsum_sides.c shape/copy.c))
+             $(addprefix lib/op/,gemm/contract.c gemm/einsum_chain.c gemm/einsum_sides.c gemm/mlp_parts.c shape/copy.c))
 PLUGIN := $(if $(CUDA),$(if $(CU),$(BUILD)/trainerd-cuda.so))
 CUDA_ARCH ?= 90# `make CUDA_ARCH="80 90"`: code for both
 NVCCFLAGS := -std=c++20 -O3 -lineinfo -Xptxas -warn-spills -Ilib -I. \

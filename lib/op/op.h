@@ -100,6 +100,8 @@ struct op_def {
     uint32_t channels_in; /* OP_LAYOUT_CHANNELS: OP_IN bits of inputs behind 0 that lie as it does */
     enum op_half half;
     uint32_t half_of;   /* OP_IN and OP_OUT bits: operands that may be bfloat16 or float16 */
+    uint32_t half_round; /* OP_OUT bits of those: of 16 bits beside inputs of float32 too, where all who read
+                             it are products, which want it so: rounded once, when it is stored */
     struct op_kernels cpu;
     float (*stat_momentum)(const void *param); /* for `stat`: weight of the old value */
     /* For ops whose fwd looks at numbers that may be wrong (indices, labels, divisors): the error about the one
