@@ -104,7 +104,7 @@ class OnGpu:
 
 
 NETS = [
-    OnGpu("resnet50", "ResNet-50", "images", lambda keys: 1, 3500, 6000, 256, 64, {"size": 32}, data=images,
+    OnGpu("resnet50", "ResNet-50", "images", lambda keys: 1, 3500, 6000, 256, 64, {"size": 64}, data=images,
           optimizer=MOMENTUM),
     OnGpu("gpt2", "GPT-2 124M", "tokens", lambda keys: keys["sequence"], 520000, 600000, 16, 4,
           {"sequence": 64, "context": 64, "vocabulary": 500, "layers": 1, "width": 32, "heads": 2}, data=words,
