@@ -133,7 +133,7 @@ struct cuda_api {
     int (*capture)(struct cuda_stream *s, struct err *err); /* what follows on s is kept, not done */
     int (*captured)(struct cuda_stream *s, struct cuda_graph **out, struct err *err);
     int (*launch)(struct cuda_graph *g, struct cuda_stream *s, struct err *err);
-    void (*graph_close)(struct cuda_graph *g);
+    void (*graph_close)(struct cuda_graph *g); /* NULL is fine; one that is under way ends first, unwaited for */
 
     /* ---- what is computed ---- */
     const struct op_kernels *(*op)(uint32_t row); /* of op_all(); NULL: it has no kernels */
@@ -154,7 +154,8 @@ struct cuda_api {
     /* x is the sum over all ranks, the same bits on each, when the stream has come that far; if one is gone,
      * never. Numbers, order and counts of calls are the same on all. May be captured. */
     int (*comm_sum)(struct cuda_comm *c, float *x, size_t n, struct cuda_stream *s, struct err *err);
-    /* The end. Abort: at any time; what is under way comes to an end and leaves garbage. Close: when all is
+    /* The end. Graphs with its sums are closed before, also when they are under way: it waits for their end.
+     * Abort: at any time; what is under way comes to an end and leaves garbage. Close: when all is
      * done, on every rank; it is an abort if others do not come. Both take up to some seconds. Failure: it
      * cannot be stopped, and the streams that it was used on may never end: leave all, end the process. */
     int (*comm_abort)(struct cuda_comm *c, struct err *err);

@@ -357,14 +357,16 @@ void gpu_end(struct replica *r)
 {
     struct gpu *g = r->gpu;
     struct err err;
-    int rc = end_comm(r, &err);
+    int rc;
 
+    /* First the graphs: NCCL lets no communicator go while one is left with its sums in it. One that is under
+     * way goes when it has come to its end. */
+    drop_lanes(g);
+    rc = end_comm(r, &err);
     if (rc == 0)
         rc = come_to_rest(r, &err);
-    if (rc == 0) {
-        drop_lanes(g);
+    if (rc == 0)
         return;
-    }
     g->is_lost = true; /* and with it its state */
     train_lose(r->train, &err);
 }

@@ -120,6 +120,9 @@ cudaError_t stream_submit(struct CUstream_st *s, struct work *w);
  * capture is then invalid. `s`: of the stream alone, or NULL. */
 cudaError_t capture_forbids(struct CUstream_st *s);
 cudaError_t capture_add(struct CUstream_st *s, struct work *w); /* owns w, also on failure */
+/* If s captures: `drop` is called with the args of the node that was added last when its graph, and every launch of
+ * it, is gone; with the lock held. */
+void capture_keep(struct CUstream_st *s, void (*drop)(void *args));
 cudaError_t capture_record(struct CUstream_st *s, struct CUevent_st *e);
 cudaError_t capture_wait(struct CUstream_st *s, struct CUevent_st *e);
 void capture_abandon(struct CUstream_st *s); /* the stream is destroyed */

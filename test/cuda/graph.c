@@ -132,6 +132,12 @@ cudaError_t capture_add(struct CUstream_st *s, struct work *w)
     return cudaSuccess;
 }
 
+void capture_keep(struct CUstream_st *s, void (*drop)(void *args))
+{
+    if (s->capture != NULL && !s->capture->is_invalid && s->capture->graph->n > 0)
+        s->capture->graph->nodes[s->capture->graph->n - 1].work->drop = drop;
+}
+
 cudaError_t capture_record(struct CUstream_st *s, struct CUevent_st *e)
 {
     if (s->capture->is_invalid)

@@ -29,6 +29,7 @@ struct ncclComm {
     const float *op_of; /* of the GPU: whose sum it is */
     float *numbers;
     size_t n, room;
+    uint32_t graphs;         /* nodes of captured work that are sums of it: it outlives them */
     uint64_t launched, done; /* for RAS */
     int wake;                /* an eventfd */
     int fd;                  /* to the hub; -1: not yet */
@@ -237,8 +238,36 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *error)
     return ncclSuccess;
 }
 
+static uint32_t graphs_of(struct ncclComm *c)
+{
+    uint32_t n;
+
+    pthread_mutex_lock(&c->lock);
+    n = c->graphs;
+    pthread_mutex_unlock(&c->lock);
+    return n;
+}
+
+/* As the true one since 2.26: neither Destroy nor Abort returns while a graph knows the communicator. What is
+ * under way of such graphs goes on meanwhile. */
+static void outlive_graphs(struct ncclComm *c)
+{
+    int device = emulated_device();
+
+    while (graphs_of(c) > 0) {
+        emulated_lock();
+        stream_force_device(device, false);
+        if (emulated_sticky(device) == cudaSuccess)
+            emulated_wait();
+        else
+            c->graphs = 0; /* nothing is computed there any more */
+        emulated_unlock();
+    }
+}
+
 static void take_leave(struct ncclComm *c)
 {
+    outlive_graphs(c);
     pthread_join(c->thread, NULL);
     if (c->fd >= 0)
         close(c->fd);
@@ -335,6 +364,27 @@ static int run_sum(void *args)
     return rc;
 }
 
+static void forget_graph(void *args)
+{
+    struct ncclComm *c = ((struct sum *)args)->comm;
+
+    pthread_mutex_lock(&c->lock);
+    c->graphs--;
+    pthread_mutex_unlock(&c->lock);
+}
+
+static void remember_graph(struct ncclComm *c, cudaStream_t stream)
+{
+    emulated_lock();
+    if (stream->capture != NULL) {
+        capture_keep(stream, forget_graph);
+        pthread_mutex_lock(&c->lock);
+        c->graphs++;
+        pthread_mutex_unlock(&c->lock);
+    }
+    emulated_unlock();
+}
+
 ncclResult_t ncclAllReduce(const void *from, void *to, size_t n, ncclDataType_t type, ncclRedOp_t op,
                            ncclComm_t c, cudaStream_t stream)
 {
@@ -350,6 +400,7 @@ ncclResult_t ncclAllReduce(const void *from, void *to, size_t n, ncclDataType_t 
         return complain(state, "the communicator has failed");
     if (emulated_enqueue(stream, "ncclAllReduce", run_sum, &s, sizeof(s)) != cudaSuccess)
         return complain(ncclUnhandledCudaError, "CUDA fails");
+    remember_graph(c, stream);
     pthread_mutex_lock(&c->lock);
     is_first = !c->was_used;
     c->was_used = true;

@@ -209,6 +209,44 @@ static void loses_the_last(struct rank *r)
     leave(r);
 }
 
+/* The same with the sum in a graph, which is closed while it is under way. */
+static void loses_the_last_in_a_graph(struct rank *r)
+{
+    struct cuda_graph *g;
+
+    MUST(connect_rank(r, 10000));
+    if (r->rank == r->world - 1) {
+        for (uint32_t i = 0; i + 1 < r->world; i++)
+            wait_at(i, 1);
+        kill(getpid(), SIGKILL);
+    }
+    put(r);
+    MUST(CUDA->capture(r->stream, &r->err));
+    MUST(CUDA->comm_sum(r->comm, r->x, N, r->stream, &r->err));
+    MUST(CUDA->captured(r->stream, &g, &r->err));
+    MUST(CUDA->launch(g, r->stream, &r->err));
+    set_at(r, 1);
+    CHECK(wait_sum(r, 10000) == ERR_PEER);
+    CUDA->graph_close(g);
+    MUST(CUDA->comm_abort(r->comm, &r->err));
+    MUST(device_wait(CUDA, r->stream, NULL, NULL, &r->err));
+    leave(r);
+}
+
+/* A graph that nobody closes keeps the communicator. */
+static void keeps_a_graph(struct rank *r)
+{
+    struct cuda_graph *g;
+
+    MUST(connect_rank(r, 10000));
+    MUST(CUDA->capture(r->stream, &r->err));
+    MUST(CUDA->comm_sum(r->comm, r->x, N, r->stream, &r->err));
+    MUST(CUDA->captured(r->stream, &g, &r->err));
+    shared->code[r->rank] = CUDA->comm_abort(r->comm, &r->err);
+    fflush(NULL);
+    _exit(0);
+}
+
 /* The last rank never connects. */
 static void waits_for_the_last(struct rank *r)
 {
@@ -368,6 +406,19 @@ static void a_dead_peer_is_an_error_and_the_abort_ends_what_waits_for_it(void **
     }
 }
 
+static void a_graph_that_waits_for_a_dead_peer_ends_with_the_abort(void **state)
+{
+    (void)state;
+    play(loses_the_last_in_a_graph, 3, NULL, 2);
+}
+
+static void a_graph_that_is_left_keeps_its_communicator(void **state)
+{
+    (void)state;
+    play(keeps_a_graph, 1, NULL, UINT32_MAX);
+    assert_int_equal(shared->code[0], ERR_DEVICE);
+}
+
 static void a_rank_that_never_comes_is_not_reported_and_can_be_given_up(void **state)
 {
     (void)state;
@@ -433,6 +484,8 @@ int main(void)
         cmocka_unit_test(a_captured_sum_is_made_at_every_launch),
         cmocka_unit_test(gpus_of_one_process_sum_each_in_its_thread),
         cmocka_unit_test(a_dead_peer_is_an_error_and_the_abort_ends_what_waits_for_it),
+        cmocka_unit_test(a_graph_that_waits_for_a_dead_peer_ends_with_the_abort),
+        cmocka_unit_test(a_graph_that_is_left_keeps_its_communicator),
         cmocka_unit_test(a_rank_that_never_comes_is_not_reported_and_can_be_given_up),
         cmocka_unit_test(an_init_that_does_not_end_can_be_given_up),
         cmocka_unit_test(unlike_versions_do_not_connect),
