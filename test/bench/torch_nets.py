@@ -290,8 +290,7 @@ class JobTrainer:
         torch.backends.cudnn.benchmark = True
         half = AUTOCAST.get(precision)
         self.precision = (lambda: torch.autocast(self.device.type, half)) if half else contextlib.nullcontext
-        # The scale of the loss; without float16 it does nothing.
-        self.scaler = torch.cuda.amp.GradScaler(enabled=precision == "float16" and self.device.type == "cuda")
+        self.scaler = torch.amp.GradScaler(self.device.type) if precision == "float16" else None
 
     @staticmethod
     def laid_out(x):
@@ -307,9 +306,13 @@ class JobTrainer:
         self.at += 1
         self.optimizer.zero_grad(set_to_none=True)
         loss = self.forward(x, y)
-        self.scaler.scale(loss).backward()
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
+        if self.scaler is None:
+            loss.backward()
+            self.optimizer.step()
+        else:
+            self.scaler.scale(loss).backward()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
         return loss.detach()
 
     def step(self):
