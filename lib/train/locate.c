@@ -88,13 +88,18 @@ static float largest_of(const float *x, size_t n, float largest)
     return largest;
 }
 
-static void say_lane(const struct train *t, uint64_t step, uint32_t lane,
-                     const struct data_batch *b, const struct plan_culprit *c, char *text, size_t n)
+static void say_lane(const struct replica *r, uint64_t step, uint32_t lane, const struct data_batch *b,
+                     const struct plan_culprit *c, char *text, size_t n)
 {
+    const struct train *t = r->train;
+    char name[32];
     uint64_t first = (step - 1) % t->steps_per_epoch * t->opts->global_batch +
                      (uint64_t)lane * t->lane_batch;
 
     text[0] = '\0';
+    device_name(&t->opts->devices[r->local], name, sizeof(name));
+    if (r->gpu != NULL)
+        add(text, n, "%s of %s, ", name, t->members[t->group.self].name);
     add(text, n, "lane %" PRIu32 " (positions %" PRIu64 " to %" PRIu64 " of epoch %" PRIu64 ")", lane,
         first, first + t->lane_batch - 1, (step - 1) / t->steps_per_epoch);
     if (c->sample < t->lane_batch)
@@ -138,7 +143,7 @@ static int run_lane(struct replica *r, const struct op_run *run, const struct pl
     CHECK(b != NULL);
     rc = r->gpu != NULL ? again_there(r, run, b, err) : again_here(r, run, b, err);
     if (rc == 0 && culprit->found)
-        say_lane(t, run->step, run->lane, b, culprit, text, n);
+        say_lane(r, run->step, run->lane, b, culprit, text, n);
     if (rc == 0) {
         top = largest_of(grads, t->mem.dense, fabsf(plan_loss(r->plan)));
         if (t->mem.n_tables > 0)

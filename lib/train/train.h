@@ -43,7 +43,7 @@
  *   train.update, train.update_middle, train.update_end
  *   health.flip_gradient, health.flip_row     a bit in the reduced gradient of this task, of a table
  *   health.not_finite    a NaN in it
- *   health.flip_weight   a bit in its weights, behind an update
+ *   health.flip_weight   a bit in its weights, behind an update; of several GPUs, these are the last one's
  *   train.save           before a copy of the state is handed to the writer of checkpoints
  *   train.export         before the model is written */
 #ifndef TRAIN_TRAIN_H
