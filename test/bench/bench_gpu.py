@@ -41,6 +41,7 @@ import kit  # noqa: E402
 import ours  # noqa: E402
 import peers  # noqa: E402
 from bench_nets import Net  # noqa: E402
+from place import Place  # noqa: E402
 from table import Side, Table, duration  # noqa: E402
 
 NO_GPU = 2
@@ -154,7 +155,8 @@ def kernels(table, folder, options, parts):
     """All rows of one run of the program: the copy is measured in it."""
     cmd = [ours.program("bench_gpu_kernels"), "--devices", options.devices, *(["--small"] if options.small else []),
            *parts]
-    p = subprocess.run(cmd, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=options.left())
+    p = subprocess.run(cmd, env=options.place.env(), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                       timeout=options.left())
     lines = p.stdout.splitlines()
     if not lines or not lines[0].startswith("copy "):
         raise peers.Unavailable("bench_gpu_kernels: exit code %d: %s" % (p.returncode, p.stderr.strip()[-300:]))
@@ -329,12 +331,9 @@ def main():
     options = arguments()
     peers.PYTHON = sys.executable
     peers.START_SECONDS = 120
-    if options.emulated:
-        kit.TRAINERD = os.path.join(kit.BUILD, "emulated", "trainerd")
-        os.environ["LD_LIBRARY_PATH"] = os.path.join(kit.BUILD, "emulated")
-        where = {}
-    else:
-        where = libraries.put_on_path()
+    where = {} if options.emulated else libraries.put_on_path()
+    options.place = Place(options.emulated)
+    kit.TRAINERD = options.place.trainerd()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     print("%s; %s" % (look_for_gpu(where, options), torch_there(options)))
     if options.small:

@@ -6,6 +6,8 @@ import shutil
 import subprocess
 import time
 
+from place import ROOT
+
 PROGRAM_SECONDS = 240
 AT_A_TIME = 6  # they share the GPU, and each takes half a GiB of it
 # Under the checkers of memory and of races: a few that reach most kinds of kernels.
@@ -36,7 +38,7 @@ class Ran:
 def run_one(name, cmd, env, seconds):
     begin = time.monotonic()
     try:
-        p = subprocess.run(cmd, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        p = subprocess.run(cmd, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                            timeout=max(1, seconds))
         code, text = p.returncode, p.stdout
     except subprocess.TimeoutExpired as e:
@@ -69,19 +71,23 @@ def result(ran):
     return not bad and bool(ran), text, ["%s: %s" % (r.name, line[:240]) for r in bad for line in r.why()]
 
 
-def check(place, deadline, log):
+def wanted(place, words):
+    return [name for name in place.tests() if not words or any(w in name for w in words)]
+
+
+def check(place, deadline, log, words):
     env = place.env(TRAINERD_TEST_CUDA="1", BUILD=os.path.relpath(place.build))
     if place.emulated:
         env["EMULATED_GPUS"] = "2"
-    jobs = [(name, [place.program(name)]) for name in place.tests()]
+    jobs = [(name, [place.program(name)]) for name in wanted(place, words)]
     return result(run_all(jobs, env, deadline, 2 if place.emulated else AT_A_TIME, log))
 
 
-def sanitize(place, deadline, log):
+def sanitize(place, deadline, log, words):
     tool = shutil.which("compute-sanitizer") or (SANITIZER if os.path.exists(SANITIZER) else None)
     if place.emulated or tool is None:
         return True, "not run: %s" % ("there is no GPU" if place.emulated else "compute-sanitizer is not here"), []
-    there = {os.path.basename(name): name for name in place.tests()}
+    there = {os.path.basename(name): name for name in wanted(place, words)}
     jobs = [("%s %s" % (what, name), [tool, "--tool", what, "--target-processes", "all", "--error-exitcode", "9",
                                       place.program(there[name])])
             for what, *names in SANITIZED for name in names if name in there]

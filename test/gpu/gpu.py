@@ -11,9 +11,11 @@
 
 cuBLASLt, cuDNN and NCCL may also be those of Python packages (nvidia-*). Full logs are in DIR (default build/gpu), a file for
 each part; a table comes last. --seconds: for all parts together (1500); what is not done by then has failed.
+A part may be told what of it: check:softmax,test_loss train:a_run_is_the_same_bits_again bench:kernels:Relu.
 --emulated: on the emulated GPU of test/cuda; `pack --emulated` packs that.
 Exit code 0: all is well (missed aims of bench are no failure); 1: something failed; 2: there is no GPU."""
 import argparse
+import json
 import os
 import shutil
 import signal
@@ -34,12 +36,12 @@ SHARE = {"check": 0.4, "sanitize": 0.4, "train": 0.6, "bench": 1.0}  # at most, 
 
 # ---- parts: (all is well, a sentence, lines about what is not) ----
 
-def run_check(place, deadline, log, options):
-    return check.check(place, deadline, log)
+def run_check(place, deadline, log, words):
+    return check.check(place, deadline, log, words)
 
 
-def run_sanitize(place, deadline, log, options):
-    return check.sanitize(place, deadline, log)
+def run_sanitize(place, deadline, log, words):
+    return check.sanitize(place, deadline, log, words)
 
 
 def script(cmd, env, deadline, log, show):
@@ -60,8 +62,8 @@ def script(cmd, env, deadline, log, show):
     return code, lines
 
 
-def run_train(place, deadline, log, options):
-    cmd = [sys.executable, os.path.join(ROOT, "test", "gpu", "train.py")] + (["--emulated"] if place.emulated else [])
+def run_train(place, deadline, log, words):
+    cmd = [sys.executable, os.path.join(ROOT, "test", "gpu", "train.py")] + (["--emulated"] if place.emulated else []) + words
     code, lines = script(cmd, place.env(), deadline, log, False)
     bad = [line for line in lines if line.startswith("not ok - ")]
     good = sum(line.startswith("ok - ") for line in lines)
@@ -72,13 +74,16 @@ def run_train(place, deadline, log, options):
             bad or (lines[-3:] if code else []))
 
 
-def run_bench(place, deadline, log, options):
+def run_bench(place, deadline, log, words):
     left = int(deadline - time.monotonic())
     cmd = [os.path.join(ROOT, "scripts", "bench"), "gpu", "--seconds", str(left - 20)]
-    code, lines = script(cmd + (["--emulated"] if place.emulated else []) + options.groups, place.env(), deadline, log, True)
+    code, lines = script(cmd + (["--emulated"] if place.emulated else []) + words, place.env(), deadline, log, True)
     if code == 2 and "neither python3" in "\n".join(lines):  # the kernels need nobody beside them
-        code, lines = script([place.program("test/bench/bench_gpu_kernels")], place.env(), deadline, log, True)
-        return code == 0, "kernels alone: there is no Python with torch, onnx and numpy", []
+        cmd = [place.program("test/bench/bench_gpu_kernels")] + (["--small"] if place.emulated else [])
+        cmd += [row for word in words if word.startswith("kernels:") for row in word.split(":")[1:]]
+        code, lines = script(cmd, place.env(), deadline, log, True)
+        return code == 0, "kernels alone: there is no Python with torch, onnx and numpy", [
+            line for line in lines if line.startswith("!")]
     return code == 0, lines[-1] if lines else "no output", [] if code == 0 else ["exit code %s" % code] + [
         line for line in lines if "cannot run" in line or "not begun" in line]
 
@@ -94,7 +99,9 @@ def look_for_gpu(place, where):
     if p.returncode != 0:
         print("gpu: no GPU that can be used: %s\nlibraries: %s" % (" ".join(p.stderr.split()), libraries.text(where)))
         sys.exit(2)
-    print(" ".join(p.stdout.split()))
+    found = json.loads(p.stdout)
+    print("%s; kernels %s; NCCL %s" % (", ".join("%s %s, compute capability %s" % (
+        d["name"], d["gpu"], d["compute_capability"]) for d in found["devices"]), found["kernels"], found["nccl"]))
     if where:
         print("libraries: %s" % libraries.text(where))
 
@@ -125,12 +132,7 @@ def arguments():
     parser.add_argument("parts", nargs="*", metavar="PART")
     options = parser.parse_args()
     options.out = os.path.abspath(options.out)
-    options.groups = []
-    if "bench" in options.parts:  # what follows it is meant for it
-        at = options.parts.index("bench") + 1
-        if all(p not in PARTS for p in options.parts[at:]):
-            options.parts, options.groups = options.parts[:at], options.parts[at:]
-    for name in options.parts:
+    for name in [part.split(":")[0] for part in options.parts]:
         if name != "pack" and name not in PARTS:
             parser.exit(2, "gpu: no part '%s'; there are pack %s\n" % (name, " ".join(PARTS)))
     return options
@@ -138,13 +140,14 @@ def arguments():
 
 def run_parts(place, options, until):
     rows = []
-    for name in options.parts or PARTS:
+    for part in options.parts or PARTS:
+        name, _, words = part.partition(":")
         begin = time.monotonic()
         deadline = begin + (until - begin) * SHARE[name]
         print("-- %s, at most %d s" % (name, deadline - begin), flush=True)
         with open(os.path.join(options.out, name + ".log"), "w") as log:
             try:
-                well, text, more = PARTS[name](place, deadline, log, options)
+                well, text, more = PARTS[name](place, deadline, log, words.split(",") if words else [])
             except (pack.Trouble, OSError, subprocess.SubprocessError) as e:
                 well, text, more = False, "could not run", str(e).splitlines()[-12:]
         rows.append((name, well, text, more, time.monotonic() - begin))

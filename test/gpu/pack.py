@@ -105,7 +105,7 @@ def pack(place, folder, log):
         for name, path in needed([place.program(p) for p in programs] + [plugin]).items():
             put(path, os.path.join(target, "lib", name))
         put_scripts(top)
-        run(["tar", "-I", "xz -T0 --lzma2=preset=4,dict=64MiB", "--owner=0", "--group=0", "-cf", archive, "-C", d, NAME])
+        run(["tar", "-I", "xz -T0 --lzma2=preset=1,dict=64MiB", "--owner=0", "--group=0", "-cf", archive, "-C", d, NAME])
     size = os.path.getsize(archive)
     if size > MOST_BYTES:
         raise Trouble("%s has %.1f MiB, more than %d" % (archive, size / (1 << 20), MOST_BYTES >> 20))
