@@ -138,6 +138,9 @@ bench:
 	@scripts/setup build bench
 	@$(MAKE) --no-print-directory all $(BENCH) $(BUILD)/test/member/test_node_many
 	@BUILD=$(BUILD) scripts/bench
+# Needs a GPU; scripts/gpu does more, also on a machine where nothing can be built.
+bench-gpu: all $(BUILD)/test/bench/bench_gpu_kernels
+	@BUILD=$(BUILD) scripts/bench gpu
 # Four tasks on four hosts of this machine, and everything that can happen to them.
 chaos: all $(EMULATED)
 	@BUILD=$(BUILD) scripts/chaos --seconds $(or $(SECONDS),60) --seed $(or $(SEED),1) --devices $(or $(DEVICES),cpu:1)
@@ -155,5 +158,5 @@ install: all
 clean:
 	rm -rf $(BUILD)
 
-.PHONY: all test-programs setup demo test san bench chaos layers install clean
+.PHONY: all test-programs setup demo test san bench bench-gpu chaos layers install clean
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
