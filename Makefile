@@ -127,7 +127,7 @@ $(BUILD)/test/true/libcuda.so.1: test/true/libcuda.c
 	@$(CC) $(CFLAGS) -fPIC -shared -Wl,-soname,libcuda.so.1 -o $@ $<
 $(TRUE): $(BUILD)/%: $(BUILD)/%.cu.o $(TRUE_PARTS) $(BUILD)/libpic.a $(BUILD)/test/true/libcuda.so.1
 	@echo "  LINK  $@"
-	@nvcc -cudart static -o $@ $(filter-out %.so.1,$^) -Xlinker $(filter %.so.1,$^) -lcudnn -lcmocka -lcrypto -Xlinker '-rpath,$$ORIGIN'
+	@nvcc -cudart static -o $@ $(filter-out %.so.1,$^) -Xlinker --no-as-needed,$(filter %.so.1,$^),--as-needed -lcudnn -lcmocka -lcrypto -Xlinker '-rpath,$$ORIGIN'
 
 test-programs: $(TEST) $(FUZZ) $(EMULATED) $(TRUE)
 
