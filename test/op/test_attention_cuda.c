@@ -319,6 +319,34 @@ static void scratch_does_not_grow_with_the_matrix_of_scores(void **state)
     rig_close(&r);
 }
 
+/* Equal layers share what was made for the first, whoever of them ends first. */
+static void equal_layers_outlive_each_other(void **state)
+{
+    struct rig first, second, third;
+    struct err err = { 0 };
+    struct made m;
+    size_t bytes;
+
+    (void)state;
+    need_gpu();
+    make(&trials[2], &m);
+    open_rig(&first, &m.gc, UINT32_MAX);
+    open_rig(&second, &m.gc, UINT32_MAX);
+    assert_int_equal(rig_fwd(&first, RIG_POISON_BIG, &err), 0);
+    assert_int_equal(rig_fwd(&second, RIG_POISON_NAN, &err), 0);
+    bytes = (size_t)tensor_elements(&first.out[0]) * 2;
+    assert_memory_equal(first.out[0].data, second.out[0].data, bytes);
+    rig_bwd(&first, RIG_POISON_BIG, 0);
+    rig_close(&second);
+    open_rig(&third, &m.gc, UINT32_MAX);
+    assert_int_equal(rig_fwd(&third, RIG_POISON_NAN, &err), 0);
+    rig_bwd(&third, RIG_POISON_NAN, 0);
+    assert_memory_equal(first.din[0].data, third.din[0].data, (size_t)tensor_elements(&first.din[0]) * 2);
+    rig_close(&first);
+    assert_int_equal(rig_fwd(&third, RIG_POISON_NAN, &err), 0);
+    rig_close(&third);
+}
+
 static void without_engines_products_do_it(void **state)
 {
     struct made m;
@@ -346,6 +374,7 @@ int main(void)
         cmocka_unit_test(gradients_are_the_same_alone_and_are_added),
         cmocka_unit_test(an_evaluation_keeps_nothing),
         cmocka_unit_test(scratch_does_not_grow_with_the_matrix_of_scores),
+        cmocka_unit_test(equal_layers_outlive_each_other),
         cmocka_unit_test(without_engines_products_do_it),
     };
 

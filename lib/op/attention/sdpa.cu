@@ -297,24 +297,33 @@ static int64_t slopes_bytes(const struct sdpa_spec *s)
     return (s->t + 63) / 64 * 64 * ((s->s + 127) / 128 * 128) * 2;
 }
 
+/* All that decides what the graph is. */
 static void describe(const struct sdpa *a, char *out, size_t n)
 {
+    static const char *const names[SDPA_LAID] = { "q", "k", "v", "y", "bias" };
     const struct sdpa_spec *s = &a->spec;
+    const int laid = s->has_bias ? (int)SDPA_LAID : (int)SDPA_BIAS;
+    int at = snprintf(out, n, "attention%s, %s, %lld of %lld samples, %lld of %lld heads, %lld queries of %lld, "
+                      "%lld keys, values of %lld%s, steps of samples, heads and rows:", s->backward ? " backward" : "",
+                      tensor_dtype_name(s->type), (long long)a->batch, (long long)s->batch, (long long)a->heads,
+                      (long long)s->heads, (long long)s->t, (long long)s->d, (long long)s->s, (long long)s->dv,
+                      s->is_causal ? ", causal" : "");
 
-    snprintf(out, n, "attention%s, %s, %lld of %lld samples, %lld of %lld heads, %lld queries of %lld, %lld keys, "
-                     "values of %lld%s%s", s->backward ? " backward" : "", tensor_dtype_name(s->type),
-             (long long)a->batch, (long long)s->batch, (long long)a->heads, (long long)s->heads, (long long)s->t,
-             (long long)s->d, (long long)s->s, (long long)s->dv, s->has_bias ? ", bias" : "",
-             s->is_causal ? ", causal" : "");
+    for (int k = 0; k < laid; k++)
+        at += snprintf(out + at, n - (size_t)at, " %s %lld %lld %lld", names[k], (long long)s->at[k].batch,
+                       (long long)s->at[k].head, (long long)s->at[k].row);
 }
 
 static int settle(struct sdpa *a, struct err *err)
 {
     struct making m = { NULL, a, UID_VIRTUAL, NULL };
-    char what[256];
+    char what[640]; /* 17 numbers of 20 digits, and the words */
     int rc;
 
     describe(a, what, sizeof(what));
+    rc = cudnn_graph_find(what, &a->graph, err);
+    if (rc < 0 || a->graph != NULL)
+        return rc;
     rc = cudnn_graph_open(what, &a->graph, err);
     if (rc < 0)
         return rc;
@@ -324,7 +333,10 @@ static int settle(struct sdpa *a, struct err *err)
         backward_graph(&m);
     else
         forward_graph(&m);
-    return cudnn_graph_settle(a->graph, true, INT64_MAX, err);
+    rc = cudnn_graph_settle(a->graph, true, INT64_MAX, err);
+    if (rc == 0)
+        cudnn_graph_share(a->graph);
+    return rc;
 }
 
 int sdpa_open(const struct sdpa_spec *spec, struct sdpa **out, struct err *err)

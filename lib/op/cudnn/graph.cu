@@ -30,7 +30,10 @@ struct cudnn_graph {
     void *at[CUDNN_OPERANDS], *scratch;
     int64_t scratch_bytes;
     int gpu;
-    char what[640]; /* for messages */
+    unsigned users;
+    bool is_shared;
+    struct cudnn_graph *next; /* of those that are shared */
+    char what[640];           /* for messages */
 };
 
 /* ---- handles ---- */
@@ -38,6 +41,7 @@ struct cudnn_graph {
 static struct {
     pthread_mutex_t lock;
     cudnnHandle_t handle; /* NULL: not yet; never given back */
+    struct cudnn_graph *shared;
 } gpus[GPUS_MAX];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static cudnnBackendDescriptor_t pretended; /* properties of a GPU that is not here; NULL: it is */
@@ -140,28 +144,81 @@ int cudnn_pretend(const char *properties, struct err *err)
 
 /* ---- making a graph ---- */
 
+static int entered_gpu(const char *what, int *out, struct err *err)
+{
+    int rc = 0;
+
+    *out = 0;
+    if (pretended == NULL)
+        rc = cuda_check(cudaGetDevice(out), err, what);
+    CHECK(*out < GPUS_MAX);
+    return rc;
+}
+
 int cudnn_graph_open(const char *what, struct cudnn_graph **out, struct err *err)
 {
     struct cudnn_graph *g = (struct cudnn_graph *)calloc(1, sizeof(*g));
-    int rc = 0;
+    int rc;
 
     if (g == NULL)
         return err_set(err, ERR_NOMEM, "%s: out of memory", what);
     snprintf(g->what, sizeof(g->what), "%s", what);
-    if (pretended == NULL)
-        rc = cuda_check(cudaGetDevice(&g->gpu), err, what);
+    g->users = 1;
+    rc = entered_gpu(what, &g->gpu, err);
     if (rc < 0) {
         free(g);
         return rc;
     }
-    CHECK(g->gpu < GPUS_MAX);
     *out = g;
     return 0;
 }
 
+int cudnn_graph_find(const char *what, struct cudnn_graph **out, struct err *err)
+{
+    struct cudnn_graph *g;
+    int gpu, rc = entered_gpu(what, &gpu, err);
+
+    if (rc < 0)
+        return rc;
+    gpu_lock(gpu);
+    for (g = gpus[gpu].shared; g != NULL && strcmp(g->what, what) != 0;)
+        g = g->next;
+    if (g != NULL)
+        g->users++;
+    gpu_unlock(gpu);
+    *out = g;
+    return 0;
+}
+
+void cudnn_graph_share(struct cudnn_graph *g)
+{
+    gpu_lock(g->gpu);
+    g->is_shared = true;
+    g->next = gpus[g->gpu].shared;
+    gpus[g->gpu].shared = g;
+    gpu_unlock(g->gpu);
+}
+
+/* Whether that was the last; then it is found no more. */
+static bool leave(struct cudnn_graph *g)
+{
+    struct cudnn_graph **at = &gpus[g->gpu].shared;
+    bool last;
+
+    gpu_lock(g->gpu);
+    last = --g->users == 0;
+    if (last && g->is_shared) {
+        while (*at != g)
+            at = &(*at)->next;
+        *at = g->next;
+    }
+    gpu_unlock(g->gpu);
+    return last;
+}
+
 void cudnn_graph_close(struct cudnn_graph *g)
 {
-    if (g == NULL)
+    if (g == NULL || !leave(g))
         return;
     destroy(g->pack);
     destroy(g->plan);

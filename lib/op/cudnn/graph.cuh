@@ -9,7 +9,7 @@
  * which the first that goes wrong is kept and those behind it do nothing; cudnn_graph_settle() tells.
  * Descriptors belong to their graph. The library compiles kernels of its own for some graphs when they are
  * settled, which can take half a second; running one only launches.
- * Threads: any may make graphs; a graph is used by one thread at a time, with its GPU entered. */
+ * Threads: any; a graph is made by one thread, and used with its GPU entered. */
 #ifndef OP_CUDNN_GRAPH_CUH
 #define OP_CUDNN_GRAPH_CUH
 
@@ -37,6 +37,11 @@ struct cudnn_tensor {
 /* Of the GPU that is entered. what: for messages; copied. */
 int cudnn_graph_open(const char *what, struct cudnn_graph **out, struct err *err);
 void cudnn_graph_close(struct cudnn_graph *g); /* NULL is fine */
+/* Equal layers need the library's kernels once. Settled graphs that were shared are found by their `what`,
+ * which then has to tell all that decides; they are closed by each who opened or found them. *out NULL: there
+ * is none for this GPU. */
+int cudnn_graph_find(const char *what, struct cudnn_graph **out, struct err *err);
+void cudnn_graph_share(struct cudnn_graph *g);
 
 /* ---- its making ---- */
 
