@@ -84,6 +84,8 @@ void ctl_status_text(const Trainerd__V1__StatusReply *s, struct buf *out)
     buf_printf(out, "\ncheckpoint  %s\n", s->checkpoint_path[0] != '\0' ? s->checkpoint_path : "none yet");
     if (s->skipped_records > 0)
         buf_printf(out, "data        %llu bad records skipped\n", (ull)s->skipped_records);
+    if (s->loss_scale > 0)
+        buf_printf(out, "loss scale  %.10g\n", s->loss_scale);
     buf_printf(out, "trouble     %s\n", s->last_trouble[0] != '\0' ? s->last_trouble : "none");
     for (size_t i = 0; i < s->n_gpus; i++) {
         buf_str(out, i == 0 ? "GPUs        " : "            ");
@@ -163,6 +165,8 @@ void ctl_status_json(const Trainerd__V1__StatusReply *s, struct buf *out)
                (ull)s->phase_ms, (ull)s->generation, (ull)s->step, (ull)s->total_steps, (ull)s->epoch,
                (ull)s->checkpoint_step, (ull)s->uptime_ms, (ull)s->skipped_records);
     number(out, "loss", s->loss);
+    if (s->loss_scale > 0)
+        number(out, "loss_scale", s->loss_scale);
     number(out, "samples_per_second", s->samples_per_second);
     number(out, "step_seconds", s->step_seconds);
     number(out, "share_data", s->share_data);

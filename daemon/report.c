@@ -53,7 +53,7 @@ struct report {
     struct metric *steps_total, *samples_total, *skipped_total, *step_seconds, *data_seconds,
         *reduce_seconds, *reduce_work_seconds;
     struct metric *saved_step, *save_seconds, *save_failures;
-    struct metric *skipped_steps, *divergences;
+    struct metric *skipped_steps, *overflowed_steps, *loss_scale, *divergences;
 };
 
 static bool leads(const struct report *r)
@@ -106,6 +106,12 @@ static void open_metrics(struct report *r)
                                     "From the copy to the verified checkpoint.");
     r->skipped_steps = metrics_counter(m, "trainerd_skipped_steps_total", NULL,
                                        "Steps that this process skipped: loss or gradient were not finite.");
+    if (loss_scale_is_on(&r->opts.train->loss_scale)) {
+        r->loss_scale = metrics_gauge(m, "trainerd_loss_scale", NULL, "What the loss of the next step is multiplied by.");
+        r->overflowed_steps = metrics_counter(m, "trainerd_overflowed_steps_total", NULL,
+                                              "Steps that this process skipped because their gradient left the range "
+                                              "of float16: the loss scale was halved.");
+    }
     r->divergences = metrics_counter(m, "trainerd_divergences_total", NULL,
                                      "Times that tasks held different gradients or weights.");
     r->save_failures = metrics_counter(m, "trainerd_checkpoint_failures_total", NULL,
@@ -251,6 +257,8 @@ static void curves(struct report *r, const struct train_step_report *s, double s
     point(r, s->step, "learning_rate", (float)s->learning_rate);
     if (!isnan(s->grad_norm))
         point(r, s->step, "gradient_norm", (float)s->grad_norm);
+    if (s->loss_scale > 0)
+        point(r, s->step, "loss_scale", (float)s->loss_scale);
     point(r, s->step, "samples_per_second", (float)speed);
     if (s->skipped > 0)
         point(r, s->step, "skipped_records", (float)s->skipped);
@@ -270,9 +278,10 @@ static void log_step(struct report *r, const struct train_step_report *s, const 
         LOG_F64("data_share", p->share_data),
         LOG_F64("reduce_share", p->share_reduce),
         LOG_F64("reduce_work", reduce_work),
+        LOG_F64("loss_scale", s->loss_scale), /* the last: only where there is one */
     };
 
-    log_record(leads(r) ? LOG_INFO : LOG_DEBUG, "step", fields, COUNT_OF(fields),
+    log_record(leads(r) ? LOG_INFO : LOG_DEBUG, "step", fields, COUNT_OF(fields) - (s->loss_scale > 0 ? 0 : 1),
                "step %llu of %llu, epoch %llu, loss %.6g, rate %.4g, %.0f samples/s (data %.0f %%, compute "
                "%.0f %%, reduction %.0f %%)",
                (unsigned long long)s->step, (unsigned long long)p->total_steps,
@@ -294,6 +303,7 @@ static void on_step(struct report *r, const struct train_step_report *s)
     r->now.step = s->step;
     r->now.epoch = s->epoch;
     r->now.loss = s->loss;
+    r->now.loss_scale = s->loss_scale;
     if (r->first_step == 0) {
         r->first_step = s->step;
         r->first_step_ns = now;
@@ -325,6 +335,8 @@ static void on_step(struct report *r, const struct train_step_report *s)
     metric_add(r->reduce_work_seconds, (double)s->reduce_work_ns / 1e9);
     if (!isnan(s->grad_norm))
         metric_set(r->norm, s->grad_norm);
+    if (s->loss_scale > 0)
+        metric_set(r->loss_scale, s->loss_scale);
     if (due) {
         metric_set(r->speed, line.samples_per_second);
         log_step(r, s, &line, reduce_work);
@@ -535,6 +547,10 @@ void report_event(struct report *r, const struct train_event *e)
         report_trouble(r, e->text);
         log_warn("skipped", "%s", e->text);
         break;
+    case TRAIN_OVERFLOWED: /* as it should be, now and then */
+        metric_add(r->overflowed_steps, 1);
+        log_info("overflowed", "%s", e->text);
+        break;
     case TRAIN_DIFFERS:
         metric_add(r->divergences, 1);
         report_trouble(r, e->text);
@@ -658,6 +674,10 @@ void report_status(struct report *r, struct sensors *sensors, struct buf *out)
     buf_printf(out, ", \"checkpoint_step\": %llu, \"checkpoint\": ", (unsigned long long)p.checkpoint_step);
     buf_json(out, p.checkpoint_path);
     buf_printf(out, ", \"skipped_records\": %llu", (unsigned long long)p.skipped_records);
+    if (p.loss_scale > 0) {
+        buf_str(out, ", \"loss_scale\": ");
+        buf_f64(out, p.loss_scale);
+    }
     if (has_eval) {
         buf_printf(out, ", \"eval\": {\"step\": %llu, \"loss\": ", (unsigned long long)eval.step);
         buf_f64(out, eval.loss);

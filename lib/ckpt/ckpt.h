@@ -21,7 +21,7 @@
  * Manifest: {"format": 1, "step", "epoch", "position", "seed", "lanes", "global_batch_size", "job_digest",
  *            "model_digest", "data_digest", "name", "complete", "written_at", and where they are not
  *            zero "plateau_step", "plateau_has_best", "plateau_best", "plateau_waited",
- *            "plateau_reductions", "evaluated_step",
+ *            "plateau_reductions", "evaluated_step", "loss_scale", "loss_scale_good_steps",
  *            "files": {"model.safetensors": {"bytes", "xxh3_128"}, ...},
  *            "checksum"}                             XXH3-128 of the text in front of it
  *
@@ -57,6 +57,8 @@ struct ckpt_meta {
     double plateau_best; /* finite */
     uint32_t plateau_waited, plateau_reductions;
     uint64_t evaluated_step; /* the last step whose evaluation was told; 0: none was, or nobody noted it */
+    double loss_scale; /* of the step behind this one; 0: the job has none */
+    uint32_t loss_scale_good_steps;
 };
 
 struct ckpt_tensor {

@@ -146,6 +146,21 @@ struct plan_measure {
     uint32_t n_attrs;
 };
 
+/* In all of them parameters, their gradients, statistics, losses and what callers see are float32, and so
+ * are sums on the way. */
+enum plan_precision {
+    PLAN_FLOAT32,
+    PLAN_TF32,     /* GPUs: products of float32 may be of 10 bits of fraction and 8 of exponent each */
+    PLAN_BFLOAT16, /* products multiply bfloat16, and activations between them are bfloat16 */
+    PLAN_FLOAT16,  /* GPUs: the same with float16. Its range ends at 65504, and below 6e-8 there is nothing:
+                      gradients keep their digits if run->loss_scale is large enough */
+};
+const char *plan_precision_name(enum plan_precision p); /* "tf32" */
+bool plan_precision_parse(const char *name, enum plan_precision *out);
+/* Can it be computed so? By a GPU of this compute capability (10 * major + minor), 0: by this CPU. Errors:
+ * ERR_UNSUPPORTED: what it needs, what there is, what to do. */
+int plan_precision_check(enum plan_precision p, uint32_t capability, struct err *err);
+
 struct plan_opts {
     enum plan_purpose purpose;
     uint32_t batch;               /* samples of a call: the lane batch */
@@ -154,9 +169,7 @@ struct plan_opts {
      * backward put their work on run->queue and return (op/op.h); what a call of theirs returns as a
      * number can be asked for when the queue has come to rest. */
     const struct cuda_api *cuda;
-    enum tensor_dtype precision;  /* TENSOR_BF16: products multiply bfloat16, and activations between
-                                     them are bfloat16; parameters, all gradients of parameters,
-                                     sums, losses and what callers see stay float32. 0: float32 */
+    enum plan_precision precision;
     const struct plan_feed *feeds; /* every graph input once; copied */
     uint32_t n_feeds;
     const struct plan_feed *targets;

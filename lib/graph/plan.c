@@ -18,15 +18,14 @@ static void bind_base(struct plan *p, enum plan_base base, void *address)
 
 static int make(struct plan *p, const struct plan_opts *opts, struct err *err)
 {
-    int rc;
-
-    CHECK(opts->precision == TENSOR_NONE || opts->precision == TENSOR_F32 ||
-          opts->precision == TENSOR_BF16);
-    rc = plan_build(p, opts, err);
+    /* What a GPU can do is its owner's to ask: here is none to be seen. */
+    int rc = opts->cuda == NULL ? plan_precision_check(opts->precision, 0, err) : 0;
 
     if (rc == 0)
+        rc = plan_build(p, opts, err);
+    if (rc == 0)
         rc = plan_fuse(p, err);
-    if (rc == 0 && opts->precision == TENSOR_BF16)
+    if (rc == 0 && p->half != TENSOR_NONE)
         rc = plan_precision(p, err);
     if (rc == 0)
         rc = plan_layouts(p, err);
@@ -58,6 +57,8 @@ int plan_new(const struct graph *g, const struct plan_opts *opts, struct plan **
     p->purpose = opts->purpose;
     p->batch = opts->batch;
     p->there.cuda = opts->cuda;
+    p->half = plan_precision_half(opts->precision);
+    p->tf32 = opts->precision == PLAN_TF32;
     p->loss_value = p->loss_weight = GRAPH_NONE;
     p->training = opts->purpose == PLAN_TRAIN || (opts->purpose == PLAN_RUN && opts->training);
     p->feed_grads = opts->purpose == PLAN_RUN && opts->feed_grads;

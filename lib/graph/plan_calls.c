@@ -156,6 +156,7 @@ static int prepare_node(struct plan *p, struct plan_node *n, struct err *err)
                           .node = n->name,
                           .param = n->param,
                           .training = n->runs_bwd,
+                          .tf32 = p->tf32,
                           .n_in = n->n_in,
                           .n_out = n->n_out,
                           .in = in,

@@ -42,15 +42,25 @@ enum op_layout {
     OP_LAYOUT_CHANNELS, /* in 0 and out 0 channels-last when rank >= 3; everything else plain */
 };
 
-/* What an op does in a plan that computes in bfloat16 (graph/plan_precision.c), for the operands that
- * `half_of` lists; all others stay float32. Whatever the types, sums and functions are computed in
- * float32, and a gradient has the type of its value. */
+/* What an op does in a plan that computes in bfloat16 or float16 (graph/plan_precision.c), for the operands
+ * that `half_of` lists; all others stay float32. Whatever the types, sums and functions are computed in
+ * float32, and a gradient has the type of its value.
+ *
+ * One table serves both, since what bfloat16 has no digits for, float16 has no range for (65504). Left out of it,
+ * row by row: what adds up or multiplies many numbers (Reduce*, CumSum, TopK's and the like: OP_HALF_NO), what
+ * grows faster than its input (Exp, Pow, Reciprocal, Softmax as a node), losses and metrics as results, moments
+ * and statistics of normalisations, scores and weights of an attention as sums, rows of tables, and whatever
+ * belongs to a parameter. In it are means and maxima (pools), which stay within their inputs; activations, which do
+ * not grow faster than they; products, whose results a network keeps in range or else would not in PyTorch's autocast
+ * either. What passes the range there is an infinity, and the loss or the gradient that comes of it is seen: a
+ * gradient only because it was scaled (train/loss_scale.h), such as that of a loss, which is as large as
+ * loss_scale times a weight, or a sum of two where branches meet. */
 enum op_half {
     OP_HALF_NO,   /* float32 only */
     OP_HALF_SAME, /* either, as long as all operands share it: they are float32 if one is */
-    OP_HALF_MIX,  /* each operand may be either; outputs are bfloat16 if all activations are (values
+    OP_HALF_MIX,  /* each operand may be either; outputs are of 16 bits if all activations are (values
                      that depend on an input of the graph; not parameters and constants) */
-    OP_HALF_WANT, /* a product: activations become bfloat16 for it, parameters are converted inside
+    OP_HALF_WANT, /* a product: activations become 16 bits for it, parameters are converted inside
                      the call, and their gradients are float32 */
 };
 
@@ -87,7 +97,7 @@ struct op_def {
     enum op_layout layout;
     uint32_t channels_in; /* OP_LAYOUT_CHANNELS: OP_IN bits of inputs behind 0 that lie as it does */
     enum op_half half;
-    uint32_t half_of;   /* OP_IN and OP_OUT bits: operands that may be bfloat16 */
+    uint32_t half_of;   /* OP_IN and OP_OUT bits: operands that may be bfloat16 or float16 */
     struct op_kernels cpu;
     float (*stat_momentum)(const void *param); /* for `stat`: weight of the old value */
     double (*flops)(const struct op_infer *f);  /* forward multiply-adds * 2; NULL: elements of out 0 */
@@ -151,6 +161,7 @@ struct op_plan {
     const char *node;
     const void *param;
     bool training;      /* bwd will be called */
+    bool tf32;          /* factors of float32 products may lose their last 13 bits (GPUs) */
     uint32_t want_din;  /* OP_IN bits: gradients that will be asked for */
     uint32_t n_in, n_out;
     const struct tensor *const *in; /* settled type, shape, layout; NULL entry: absent */

@@ -21,7 +21,7 @@ static inline size_t op_cols_scratch(const struct op_cols *c)
 
 static inline struct op_cols op_cols_of(size_t batch, size_t rows, size_t cols)
 {
-    static constexpr size_t ROWS = 256, CHUNKS = 1024; /* at least of a chunk; at most of all */
+    static constexpr size_t ROWS = 64, CHUNKS = 2048; /* at least of a chunk; at most of all */
     size_t most = batch > 0 && cols > 0 ? CHUNKS / (batch * ((cols + 63) / 64)) : 1;
     size_t chunks = (rows + ROWS - 1) / ROWS;
 
@@ -32,7 +32,9 @@ static inline struct op_cols op_cols_of(size_t batch, size_t rows, size_t cols)
 
 /* out [batch, chunks, cols] = scale times the sum over the rows of a chunk, or += . A block owns one chunk
  * and blockDim.x * N columns; blockDim.x is a power of 2 up to 32. A thread adds every blockDim.y-th row in
- * order, then those of a column are added in a tree. */
+ * order, OP_COLS_AHEAD of them under way, then those of a column are added in a tree. */
+static constexpr unsigned OP_COLS_AHEAD = 4;
+
 template <typename T, typename Out, int N>
 __global__ void op_cols_sum(const T *x, struct op_cols c, float scale, Out *out, bool add)
 {
@@ -44,12 +46,17 @@ __global__ void op_cols_sum(const T *x, struct op_cols c, float scale, Out *out,
     for (size_t b = blockIdx.z; b < c.batch; b += gridDim.z) {
         float sum[N] = {};
 
-        for (size_t r = chunk * c.per + threadIdx.y; r < end && col < c.cols; r += blockDim.y) {
-            op_pack<T, N> p = *(const op_pack<T, N> *)(x + (b * c.rows + r) * c.cols + col);
+        for (size_t r = chunk * c.per + threadIdx.y; r < end && col < c.cols; r += OP_COLS_AHEAD * blockDim.y) {
+            op_pack<T, N> p[OP_COLS_AHEAD];
 
 #pragma unroll
-            for (int k = 0; k < N; k++)
-                sum[k] += op_wide(p.v[k]);
+            for (unsigned u = 0; u < OP_COLS_AHEAD; u++)
+                if (r + u * blockDim.y < end)
+                    p[u] = *(const op_pack<T, N> *)(x + (b * c.rows + r + u * blockDim.y) * c.cols + col);
+#pragma unroll
+            for (unsigned u = 0; u < OP_COLS_AHEAD; u++)
+                for (int k = 0; k < N && r + u * blockDim.y < end; k++)
+                    sum[k] += op_wide(p[u].v[k]);
         }
 #pragma unroll
         for (int k = 0; k < N; k++)

@@ -142,6 +142,7 @@ void rdzv_status(struct rdzv *r, struct rdzv_in *call, void *request)
     s.share_compute = p->share_compute;
     s.share_reduce = p->share_reduce;
     s.skipped_records = p->skipped_records;
+    s.loss_scale = p->loss_scale;
     s.checkpoint_step = p->checkpoint_step;
     s.checkpoint_path = make_text(p->checkpoint_path, sizeof(p->checkpoint_path), &a);
     s.last_trouble = make_text(p->last_trouble, sizeof(p->last_trouble), &a);

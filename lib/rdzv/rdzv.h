@@ -70,6 +70,7 @@ struct rdzv_progress {
     double step_seconds; /* mean of the last window, with what is between steps */
     double share_data, share_compute, share_reduce;
     uint64_t skipped_records;
+    double loss_scale; /* 0: the precision needs none */
     uint64_t checkpoint_step;
     char checkpoint_path[4096];
     char last_trouble[1024];

@@ -1,6 +1,7 @@
 /* gpu.c - a GPU's memory, and its part of a generation. See gpu.h. */
 #include "train/gpu_priv.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -250,7 +251,9 @@ int gpu_shadow(struct train *t, struct err *err)
 
     if (g == NULL || t->shadow_step == held)
         return 0;
-    CHECK(g->has_state && g->held == held);
+    if (g->is_lost || !g->has_state || g->held != held)
+        return err_set(err, ERR_DEVICE, "the state after step %llu is not to be had: the GPU that held it failed",
+                       (unsigned long long)held);
     rc = device_enter(&t->opts->devices[0], err);
     if (rc == 0)
         rc = g->cuda->copy(t->mem.state, g->state, t->mem.state_bytes, g->work, err);
@@ -260,6 +263,35 @@ int gpu_shadow(struct train *t, struct err *err)
         t->shadow_step = held;
     return rc < 0 ? err_wrap(err, rc, "fetch the state after step %llu from the GPU", (unsigned long long)held)
                   : 0;
+}
+
+void gpu_hold(struct replica *r, uint64_t held)
+{
+    r->gpu->held = held;
+}
+
+void gpu_forget(struct replica *r)
+{
+    r->gpu->has_state = false;
+}
+
+int gpu_spoil(struct replica *r, enum gpu_number which, bool all, struct err *err)
+{
+    struct gpu *g = r->gpu;
+    float *there = which == GPU_GRADIENT ? g->grads[0] : g->state, *here = &g->back->number;
+    int rc = g->cuda->copy(here, there, sizeof(*here), g->work, err);
+
+    if (rc == 0)
+        rc = gpu_wait(r, NULL, err);
+    if (all)
+        *here = NAN;
+    else
+        *(uint8_t *)here ^= 1; /* of a fraction: nothing else would tell */
+    if (rc == 0)
+        rc = g->cuda->copy(there, here, sizeof(*here), g->work, err);
+    if (rc == 0)
+        rc = gpu_wait(r, NULL, err);
+    return rc;
 }
 
 /* ---- a generation ---- */
@@ -307,6 +339,7 @@ int gpu_begin(struct replica *r, struct err *err)
         return err_set(err, ERR_NOMEM, "out of memory");
     g->n_lanes = r->n_lanes;
     g->next = 0;
+    g->first_step = 0;
     g->back->computed = 0;
     g->proves = true;
     for (uint32_t i = 0; i < GPU_SLOTS; i++)

@@ -44,8 +44,15 @@ int gpu_begin(struct replica *r, struct err *err); /* behind agree_connect(): NC
 void gpu_end(struct replica *r);                   /* nothing is under way any more */
 /* The GPU holds the state of step `held` as the host does. Between gates: all replicas of the task. */
 int gpu_give(struct replica *r, uint64_t held, struct err *err);
-/* The host's state is that of what is held. One thread, while no update is under way. */
+/* The host's state is that of what is held. One thread, while no update is under way. Errors: ERR_DEVICE: the GPU
+ * does not have it, or does not answer. */
 int gpu_shadow(struct train *t, struct err *err);
+/* What the GPU holds is the state of step `held` too, which changed nothing; or it is none any more. */
+void gpu_hold(struct replica *r, uint64_t held);
+void gpu_forget(struct replica *r);
+/* Waits for the work stream, and spoils one number of the GPU's: its last bit, or all of it (NaN). For fault points. */
+enum gpu_number { GPU_GRADIENT, GPU_WEIGHT };
+int gpu_spoil(struct replica *r, enum gpu_number which, bool all, struct err *err);
 
 /* ---- a step ---- */
 /* The lanes of this replica, in r->reducer.n_buckets buckets while the last one computes. */

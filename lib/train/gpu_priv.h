@@ -22,8 +22,8 @@ struct gpu_slot {
     struct op_run *run_there;
 };
 
-struct gpu_lane { /* the calls of a lane that lies in a slot */
-    bool has_run;
+struct gpu_lane { /* the calls of a lane in every GPU_SLOTS-th step: it lies in the same slot then */
+    const struct gpu_slot *slot; /* NULL: not run yet */
     struct cuda_graph *graph; /* NULL: not captured yet */
     size_t added;             /* floats that its calls have summed up in buckets */
 };
@@ -31,6 +31,7 @@ struct gpu_lane { /* the calls of a lane that lies in a slot */
 struct gpu_back { /* what a step brings to the host */
     struct cuda_look look;
     uint64_t computed; /* the last step whose lanes are through here: from then on others are waited for */
+    float number; /* on its way to be spoiled */
     float control[];
 };
 
@@ -53,7 +54,7 @@ struct gpu {
     size_t inputs_bytes;
     struct gpu_back *back;             /* pinned */
     struct cuda_look *look;            /* of the GPU */
-    uint64_t step;                     /* the one at work */
+    uint64_t step, first_step;         /* the one at work; of the generation, 0: none yet */
     bool is_lost;                      /* it cannot be stopped: nothing of it may be touched */
     uint64_t held;                     /* the step whose state it holds */
     bool has_state;

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/fault.h"
 #include "comm/ras.h"
 #include "graph/graph.h"
 
@@ -187,16 +188,19 @@ static int calls(struct replica *r, struct gpu_slot *s, uint32_t i, uint32_t top
     return rc;
 }
 
-/* The first time a lane's libraries settle what they have to; the second time its calls are captured. */
+/* The first time a lane's libraries settle what they have to; the second time its calls are captured. A lane
+ * has calls for every other step, which decides its slot too where lanes are odd in number: NCCL wants its
+ * sums captured by all ranks in the same step or by none, however many lanes each has. */
 static int launch(struct replica *r, struct gpu_slot *s, uint32_t i, uint32_t top, struct err *err)
 {
     struct gpu *g = r->gpu;
-    struct gpu_lane *lane = &g->lanes[i * GPU_SLOTS + (s - g->slot)];
+    struct gpu_lane *lane = &g->lanes[i * GPU_SLOTS + (g->step - g->first_step) % GPU_SLOTS];
     struct err ignored;
     int rc;
 
-    if (!lane->has_run) {
-        lane->has_run = true;
+    CHECK(lane->slot == NULL || lane->slot == s);
+    if (lane->slot == NULL) {
+        lane->slot = s;
         return calls(r, s, i, top, err); /* leaves r->reducer.added */
     }
     if (lane->graph == NULL) {
@@ -252,11 +256,14 @@ int gpu_lanes(struct replica *r, uint64_t step, struct err *err)
     struct train *t = r->train;
     struct op_run run = { .seed = t->opts->seed,
                           .step = step,
-                          .loss_scale = (float)(1.0 / (double)step_samples(t, step)) };
+                          .loss_scale = step_loss_scale(r, step) };
     uint32_t top = 0;
     int rc = r->gpu->proves ? r->gpu->cuda->record(r->gpu->began, r->gpu->work, err) : 0;
 
+    memset(r->grads[0] + t->mem.params, 0, gpu_control_floats(t) * sizeof(float)); /* sums of the step before */
     r->gpu->step = step;
+    if (r->gpu->first_step == 0)
+        r->gpu->first_step = step;
     for (uint32_t i = 0; rc == 0 && i < r->n_lanes; i++) {
         run.lane = r->first_lane + i;
         rc = train_check_canceled(t, err);
@@ -302,12 +309,30 @@ static int send_control(struct replica *r, struct err *err)
     return g->cuda->copy(g->grads[0] + t->mem.params + CONTROL_PAUSE, from, n * sizeof(float), g->work, err);
 }
 
+/* Of the last GPU of a task: the others have to see it. */
+static int meet_faults(struct replica *r, struct err *err)
+{
+    int rc = 0;
+
+    if (r->local + 1 != r->train->opts->n_devices)
+        return 0;
+    if (fault_hit("health.flip_gradient"))
+        rc = gpu_spoil(r, GPU_GRADIENT, false, err);
+    if (rc == 0 && fault_hit("health.not_finite"))
+        rc = gpu_spoil(r, GPU_GRADIENT, true, err);
+    return rc;
+}
+
 static int look(struct replica *r, struct err *err)
 {
     struct train *t = r->train;
     struct gpu *g = r->gpu;
-    int rc = g->cuda->math->optim_look(g->optim, g->grads[0], (float)t->opts->clip_value, g->look, g->work, err);
+    float clip = (float)(t->opts->clip_value * r->scale);
+    int rc = meet_faults(r, err);
 
+    if (rc < 0)
+        return rc;
+    rc = g->cuda->math->optim_look(g->optim, g->grads[0], clip, g->look, g->work, err);
     return rc < 0 ? rc : g->cuda->copy(&g->back->look, g->look, sizeof(*g->look), g->work, err);
 }
 

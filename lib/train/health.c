@@ -66,13 +66,91 @@ static uint32_t total(const struct train *t, const uint32_t *parts)
     return sum;
 }
 
+static void lose_state(struct train *t)
+{
+    t->health.lost = true;
+    __atomic_store_n(&t->held_step, 0, __ATOMIC_RELEASE);
+    for (uint32_t i = 0; i < t->opts->n_devices; i++)
+        if (t->replicas[i].gpu != NULL)
+            gpu_forget(&t->replicas[i]);
+}
+
+static void tell(const struct train *t, int kind, uint64_t step, const char *text)
+{
+    struct train_event e = { .kind = kind, .step = step, .text = text,
+                             .done = t->facts.skips_in_row, .all = t->health.skips };
+
+    train_tell(t, &e);
+}
+
 /* ---- weights and optimizer state ---- */
+
+/* GPUs of a task each move all weights. The first that differs from most of them; from the first, if there is no
+ * majority. n: all are equal. */
+static uint32_t odd_one(const uint32_t *sums, uint32_t n)
+{
+    uint32_t value = sums[0], n_equal = 0, i;
+
+    for (i = 0; i < n && 2 * n_equal <= n; i++) {
+        n_equal = 0;
+        for (uint32_t k = 0; k < n; k++)
+            n_equal += sums[k] == sums[i];
+        value = 2 * n_equal > n ? sums[i] : value;
+    }
+    for (i = 0; i < n && sums[i] == value; i++)
+        ;
+    return i;
+}
+
+/* This task alone is wrong, and knows it before its peers do. */
+static int gpus_differ(struct replica *r, const uint32_t *sums, const char *what, uint64_t step, const char *then,
+                       struct err *err)
+{
+    struct train *t = r->train;
+    uint32_t n = t->opts->n_devices, odd = odd_one(sums, n), other = sums[0] != sums[odd] ? 0 : 1;
+    char name[32], like[32];
+    int rc;
+
+    while (sums[other] == sums[odd])
+        other++;
+    device_name(&t->opts->devices[odd], name, sizeof(name));
+    device_name(&t->opts->devices[other], like, sizeof(like));
+    rc = err_set(err, ERR_DEVICE,
+                 "%s: %s and %s differ in the %s of step %" PRIu64 ", with checksums %06x and %06x%s: one of "
+                 "them computed or kept something wrong. %s", t->members[t->group.self].name, name, like, what,
+                 step, sums[odd], sums[other], n > 2 ? ", which most of its GPUs have" : "", then);
+    if (r->local == 0) {
+        t->health.differs = true;
+        t->health.peer = t->group.self;
+        tell(t, TRAIN_DIFFERS, step, err->text);
+    }
+    return rc;
+}
+
+static int compare_gpus(struct replica *r, uint64_t step, struct err *err)
+{
+    struct train *t = r->train;
+    int rc;
+
+    if (odd_one(t->health.state_part, t->opts->n_devices) == t->opts->n_devices)
+        return 0;
+    rc = gpus_differ(r, t->health.state_part, what_differs[WORD_STATE], step,
+                     "The state of this task counts no longer", err);
+    if (r->local == 0)
+        lose_state(t);
+    return rc;
+}
+
+/* Of several GPUs of a task that has no peers too. */
+static bool weighs(const struct train *t)
+{
+    return t->opts->check_weights_every_steps > 0 &&
+           (t->health.compares || (train_on_gpus(t) && t->opts->n_devices > 1));
+}
 
 bool health_weighs(const struct train *t, uint64_t step)
 {
-    uint64_t every = t->opts->check_weights_every_steps;
-
-    return t->health.compares && every > 0 && step % every == 0;
+    return weighs(t) && step % t->opts->check_weights_every_steps == 0;
 }
 
 int health_weigh(struct replica *r, uint64_t step, struct err *err)
@@ -84,7 +162,7 @@ int health_weigh(struct replica *r, uint64_t step, struct err *err)
     bool finite = true; /* what it should have been is the business of the gradients */
     int rc = 0;
 
-    if (!h->compares || t->opts->check_weights_every_steps == 0)
+    if (!weighs(t))
         return 0;
     if (r->local + 1 == parts)
         end = n;
@@ -94,6 +172,8 @@ int health_weigh(struct replica *r, uint64_t step, struct err *err)
         h->state_part[r->local] = checksum_part(t->mem.state + begin, end - begin, begin, &finite);
     if (rc == 0)
         rc = generation_gate(r, err);
+    if (rc == 0 && r->gpu != NULL)
+        rc = compare_gpus(r, step, err);
     if (rc == 0 && r->local == 0) {
         h->state = r->gpu != NULL ? h->state_part[0] : total(t, h->state_part);
         h->state_step = step;
@@ -146,20 +226,6 @@ static int part_ways(struct replica *r, const struct err *err)
     if (r->train->comm != NULL)
         (void)comm_barrier(r->train->comm, r->local, NULL); /* all is said already */
     return err->code;
-}
-
-static void lose_state(struct train *t)
-{
-    t->health.lost = true;
-    __atomic_store_n(&t->held_step, 0, __ATOMIC_RELEASE);
-}
-
-static void tell(const struct train *t, int kind, uint64_t step, const char *text)
-{
-    struct train_event e = { .kind = kind, .step = step, .text = text,
-                             .done = t->facts.skips_in_row, .all = t->health.skips };
-
-    train_tell(t, &e);
 }
 
 /* The first member that differs, or the sentence that nobody knows. */
@@ -327,6 +393,13 @@ void health_look(struct replica *r)
         h->other[before] = pass_over(r, before, add_stretch).sum;
 }
 
+/* Nothing is lost by it but the step, and only here. */
+static int gradients_differ(struct replica *r, uint64_t step, struct err *err)
+{
+    return gpus_differ(r, r->train->health.own, what_differs[WORD_GRADIENT], step,
+                       "The step is not made, the state before it counts", err);
+}
+
 /* Part i of the gradient is not the same in the replica that will use it and in the next one. */
 static int parts_differ(struct replica *r, uint32_t i, uint64_t step, struct err *err)
 {
@@ -354,10 +427,11 @@ int health_judge(struct replica *r, uint64_t step, double loss, bool *finite, st
     uint32_t n = t->opts->n_devices;
 
     *finite = isfinite(loss);
+    if (r->gpu != NULL && t->opts->check_gradients && odd_one(h->own, n) < n)
+        return gradients_differ(r, step, err);
     for (uint32_t i = 0; i < n; i++) {
         *finite = *finite && !h->bad[i];
-        if (r->gpu != NULL ? t->opts->check_gradients && h->own[i] != h->own[0]
-                           : compares_parts(t) && h->own[i] != h->other[i])
+        if (r->gpu == NULL && compares_parts(t) && h->own[i] != h->other[i])
             return parts_differ(r, i, step, err);
     }
     if (r->local == 0) {
@@ -370,15 +444,40 @@ int health_judge(struct replica *r, uint64_t step, double loss, bool *finite, st
 void health_updated(struct replica *r)
 {
     struct train *t = r->train;
+    struct err ignored; /* that GPU fails: the next step says so */
 
+    if (r->gpu != NULL && r->local + 1 == t->opts->n_devices && fault_hit("health.flip_weight"))
+        (void)gpu_spoil(r, GPU_WEIGHT, false, &ignored);
     if (r->local != 0)
         return;
     t->facts.skips_in_row = 0;
-    if (fault_hit("health.flip_weight"))
+    if (r->gpu == NULL && fault_hit("health.flip_weight"))
         flip(t->mem.state);
 }
 
 /* ---- a step that is not finite ---- */
+
+bool health_overflowed(const struct replica *r, double loss)
+{
+    const struct loss_scale now = { .scale = r->scale };
+
+    return isfinite(loss) && loss_scale_can_shrink(&r->train->opts->loss_scale, now);
+}
+
+void health_overflow(struct replica *r, uint64_t step)
+{
+    struct train *t = r->train;
+    char text[200];
+    struct train_event e = { .kind = TRAIN_OVERFLOWED, .step = step, .text = text };
+
+    update_skip(r, step, true);
+    if (r->local != 0)
+        return;
+    e.all = ++t->health.overflows;
+    snprintf(text, sizeof(text), "step %" PRIu64 ": the gradient overflows float16 with a loss scale of %.10g; the "
+             "step is skipped, the scale is %.10g from now on", step, r->scale, t->facts.scale.scale);
+    train_tell(t, &e);
+}
 
 static int skip(struct replica *r, uint64_t step, const char *text, struct err *err)
 {
@@ -386,15 +485,13 @@ static int skip(struct replica *r, uint64_t step, const char *text, struct err *
     char all[1200];
     int rc;
 
-    if (r->local == 0)
-        live_end_step(t, step);
-    rc = generation_gate(r, err); /* all have looked at how many there were */
-
-    if (rc < 0 || r->local != 0)
+    rc = generation_gate(r, err); /* all have looked at how many there were, and come to the next one */
+    if (rc < 0)
         return rc;
+    update_skip(r, step, false);
+    if (r->local != 0)
+        return 0;
     t->facts.skips_in_row++;
-    t->facts.step = step;
-    __atomic_store_n(&t->held_step, step, __ATOMIC_RELEASE);
     t->health.skips++;
     snprintf(all, sizeof(all),
              "%s; the step is skipped, weights and optimizer state stay as they are (%u in a row, more than "

@@ -172,6 +172,7 @@ static int check_same_order(struct train *t, const struct ckpt_info *info, struc
 /* Read beside the state, which stays what it is if the file is not what it seemed. */
 static int load(struct train *t, const struct ckpt_info *info, struct err *err)
 {
+    const struct loss_scale kept = { info->meta.loss_scale, info->meta.loss_scale_good_steps };
     struct device_mem aside;
     int rc = memory_aside(t, &aside, err);
 
@@ -195,7 +196,8 @@ static int load(struct train *t, const struct ckpt_info *info, struct err *err)
                                .evaluated_step = info->meta.complete ? info->meta.step
                                                                      : info->meta.evaluated_step,
                                .loss = NAN,
-                               .grad_norm = NAN };
+                               .grad_norm = NAN,
+                               .scale = loss_scale_resume(&t->opts->loss_scale, kept) };
     t->last_saved_step = info->meta.step;
     snprintf(t->resumed_path, sizeof(t->resumed_path), "%s", info->path);
     __atomic_store_n(&t->held_step, info->meta.step, __ATOMIC_RELEASE);
@@ -256,6 +258,8 @@ static struct ckpt_meta meta_of(const struct train *t, uint64_t step)
         .global_batch_size = o->global_batch,
         .complete = step == t->total_steps && is_evaluated,
         .evaluated_step = t->facts.evaluated_step,
+        .loss_scale = loss_scale_is_on(&o->loss_scale) ? t->facts.scale.scale : 0,
+        .loss_scale_good_steps = t->facts.scale.good,
         .plateau_step = t->schedule.plateau.step,
         .plateau_has_best = t->schedule.plateau.has_best,
         .plateau_best = t->schedule.plateau.best,

@@ -22,6 +22,11 @@ uint64_t step_samples(const struct train *t, uint64_t step)
     return left < batch ? left : batch;
 }
 
+float step_loss_scale(const struct replica *r, uint64_t step)
+{
+    return (float)(r->scale / (double)step_samples(r->train, step));
+}
+
 void step_fill(struct replica *r, struct plan *plan, const struct data_batch *b)
 {
     const struct train *t = r->train;
@@ -99,7 +104,7 @@ static int run_lanes(struct replica *r, uint64_t step, struct err *err)
         .seed = t->opts->seed,
         .step = step,
         .cancel = &t->cancel,
-        .loss_scale = (float)(1.0 / (double)step_samples(t, step)),
+        .loss_scale = step_loss_scale(r, step),
     };
     uint32_t top = 0; /* arenas of the stack that are occupied */
 
@@ -173,9 +178,10 @@ static int read_control(struct replica *r, uint64_t step, struct step_result *ou
     float *grads = r->grads[0], *control = grads + t->mem.params;
     int rc = 0;
 
-    out->loss = control[CONTROL_LOSS];
+    out->loss = control[CONTROL_LOSS] / r->scale;
     if (t->opts->mean_of_weights) {
-        float weight = control[CONTROL_WEIGHT] > 0 ? control[CONTROL_WEIGHT] : 1; /* 0: so is all else */
+        float sum = control[CONTROL_WEIGHT] / (float)r->scale;
+        float weight = sum > 0 ? sum : 1; /* 0: so is all else */
         float by = 1.0f / weight;
 
         out->loss /= (double)weight;
@@ -268,6 +274,7 @@ void step_tell(struct replica *r, const struct facts *facts, uint64_t begin_ns)
         .loss = facts->loss,
         .learning_rate = optim_rate(&t->schedule, facts->step),
         .grad_norm = facts->grad_norm,
+        .loss_scale = loss_scale_is_on(&t->opts->loss_scale) ? facts->scale.scale : 0,
         .samples = step_samples(t, facts->step),
         .skipped = data_skipped(t->data) +
                    (t->eval_data != NULL ? data_skipped(t->eval_data) : 0),
@@ -289,13 +296,17 @@ static int apply(struct replica *r, uint64_t step, const struct step_result *res
 {
     struct train *t = r->train;
     double norm = NAN;
-    int rc;
+    int rc = 0;
 
     if (finite) {
         if (r->local == 0)
             sample_log_done(t->samples, step); /* agreed, and about to be applied */
         rc = update(r, step, &norm, err);
         health_updated(r);
+    } else if (health_overflowed(r, result->loss)) {
+        health_overflow(r, step);
+        if (r->local == 0)
+            sample_log_done(t->samples, step); /* agreed, with nothing to apply */
     } else {
         rc = health_trouble(r, step, result, err);
         if (rc < 0)
@@ -336,6 +347,7 @@ int step_run(struct replica *r, uint64_t step, struct step_result *out, struct e
     bool finite = true;
     int rc;
 
+    r->scale = t->facts.scale.scale;
     r->trace = t->tracing ? trace_begin(t->trace, r->local, step) : NULL;
     progress_step(r, step);
     reduce_begin(r, step);

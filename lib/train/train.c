@@ -372,13 +372,19 @@ int train_start_over(struct train *t, struct err *err)
         return err_set(err, ERR_INPUT, "the initial weights in '%s' are others than they were (checksum "
                                        "%08x, before %08x)", o->onnx, crc, t->fresh_crc);
     t->shadow_step = 0;
-    t->facts = (struct facts){ .loss = NAN, .grad_norm = NAN };
+    t->facts = train_fresh_facts(t);
     t->schedule.plateau = (struct optim_plateau){ 0 };
     return 0;
 }
 
+struct facts train_fresh_facts(const struct train *t)
+{
+    return (struct facts){ .loss = NAN, .grad_norm = NAN, .scale = loss_scale_begin(&t->opts->loss_scale) };
+}
+
 static void fill_fresh(struct train *t)
 {
+    t->facts = train_fresh_facts(t);
     copy_initial(t, t->graph);
     graph_forget_initial(t->graph);
     t->fresh_crc = crc32c(0, t->mem.state, t->mem.params * sizeof(float));

@@ -43,7 +43,7 @@
  *   train.update, train.update_middle, train.update_end
  *   health.flip_gradient, health.flip_row     a bit in the reduced gradient of this task, of a table
  *   health.not_finite    a NaN in it
- *   health.flip_weight   a bit in its weights, behind an update
+ *   health.flip_weight   a bit in its weights, behind an update; of several GPUs, these are the last one's
  *   train.save           before a copy of the state is handed to the writer of checkpoints
  *   train.export         before the model is written */
 #ifndef TRAIN_TRAIN_H
@@ -57,6 +57,7 @@
 #include "device/device.h"
 #include "graph/graph.h"
 #include "optim/optim.h"
+#include "train/loss_scale.h"
 
 struct ckpt_event;
 struct err;
@@ -69,6 +70,7 @@ struct train_step_report {
     double loss;               /* mean over the global batch */
     double learning_rate;
     double grad_norm;          /* before clipping; NaN when this step did not compute it */
+    double loss_scale;         /* of the next step; 0: this precision needs none */
     uint64_t samples;          /* of the global batch with weight 1 */
     uint64_t skipped;          /* bad records that this task left out since it was opened */
     uint64_t ns, data_ns, reduce_ns; /* of this step on the first replica, waiting for data and for the
@@ -116,6 +118,8 @@ struct train_event {
         TRAIN_PROFILE,    /* profile; the trace is written */
         TRAIN_SKIPPED,    /* step, text: loss or gradient are not finite, and why; done: steps skipped in a
                              row, all: by this process. TRAIN_STEP follows */
+        TRAIN_OVERFLOWED, /* step, text: the gradient left the range of float16: the step was skipped, the
+                             loss scale halved; all: such steps, by this process. TRAIN_STEP follows */
         TRAIN_DIFFERS,    /* step, text: tasks or replicas hold different numbers; the generation ends */
     } kind;
     uint64_t step;
@@ -166,7 +170,8 @@ struct train_opts { /* everything is borrowed until train_close() */
     uint32_t n_targets;
     const struct plan_measure *losses;
     uint32_t n_losses;
-    enum tensor_dtype precision; /* of the plans: 0, TENSOR_F32 or TENSOR_BF16 (plan_opts) */
+    enum plan_precision precision; /* of the plans */
+    struct loss_scale_rule loss_scale; /* for PLAN_FLOAT16 */
     bool mean_of_weights; /* one loss: its mean is over what counts (class weights, ignored labels),
                              not over the samples */
     const struct train_metric *metrics;

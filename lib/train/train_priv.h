@@ -10,6 +10,7 @@
  *   tables.c      the part of it that is about tables: which rows have a gradient
  *   reduce.c      the sum over all replicas, while the last lane computes
  *   update.c      the optimizer's part of it
+ *   loss_scale.c  how far float16 gradients are lifted, and what an overflow does
  *   gpu.c, gpu_step.c  what a GPU does for a replica (gpu.h)
  *   health.c      can a step's numbers be trusted? (checksum.c; locate.c: where did one that is none
  *                 come from?)
@@ -30,14 +31,16 @@
 #include "ckpt/ckpt.h"
 #include "tensor/packed.h"
 #include "train/health.h"
+#include "train/loss_scale.h"
 #include "train/sample_log.h"
 #include "train/trace.h"
 #include "train/train.h"
 
 /* Behind the parameters in every gradient arena: reduced with them. */
 enum control_word {
-    CONTROL_LOSS,   /* sum over the lanes of the scaled loss: the mean over the global batch */
-    CONTROL_WEIGHT, /* mean_of_weights: what loss and gradients are divided by */
+    CONTROL_LOSS,   /* sum over the lanes of the scaled loss: the mean over the global batch, times the
+                       loss scale */
+    CONTROL_WEIGHT, /* mean_of_weights: what loss and gradients are divided by, likewise scaled */
     CONTROL_PAUSE,  /* tasks that ask for a pause */
     CONTROL_WEIGH,  /* a checkpoint is due behind the step: weights are to be compared */
     CONTROL_WORDS = 16, /* behind them health_words() */
@@ -68,6 +71,7 @@ struct facts {
     uint64_t evaluated_step; /* the last evaluation that was told, and heard by a plateau schedule */
     double loss, grad_norm;  /* of the step, for its report */
     uint32_t skips_in_row;   /* steps up to this one that were skipped */
+    struct loss_scale scale; /* of the step behind it */
     struct optim_plateau plateau;
 };
 
@@ -175,6 +179,7 @@ struct replica {
     struct data_reader *side_reader; /* likewise; of an evaluation, of a step that is computed again */
     struct reducer reducer;
     int64_t votes[N_VOTES];
+    double scale;              /* of the loss, in the step at work; the same in all replicas */
     struct place place;
     uint64_t data_ns, reduce_ns; /* of the current step; reduce_ns: waiting for it */
     struct trace_row *trace;   /* NULL but in and between traced steps */
@@ -346,11 +351,16 @@ int update_open(struct train *t, struct err *err); /* groups, and the optimizer 
  * an error (of a fault point) is told when all is done. *norm: of the gradient, NaN if this step did
  * not need it. */
 int update_run(struct replica *r, uint64_t step, double *norm, struct err *err);
+/* In place of an update: the state after `step` is that before it. Of a step that overflowed, the loss scale
+ * is halved. All replicas come here. */
+void update_skip(struct replica *r, uint64_t step, bool overflowed);
 /* The average of weights that were never averaged, or of those just read: what is not in a checkpoint. */
 void update_fill_average(struct train *t, bool fresh);
 
 /* Samples of weight 1 in the global batch of a step. */
 uint64_t step_samples(const struct train *t, uint64_t step);
+/* run->loss_scale of the lanes of the step at work. */
+float step_loss_scale(const struct replica *r, uint64_t step);
 /* The report of a step, from local replica 0. `begin_ns` 0: it was finished elsewhere. */
 void step_tell(struct replica *r, const struct facts *facts, uint64_t begin_ns);
 /* Next lane batch of `reader` into the inputs of `plan`. */
@@ -392,6 +402,7 @@ void *replica_main(void *arg);
 /* train.c */
 bool train_on_gpus(const struct train *t); /* all devices of a task are of a kind */
 int train_start_over(struct train *t, struct err *err); /* the state becomes that of the model file */
+struct facts train_fresh_facts(const struct train *t);
 void train_tell(const struct train *t, const struct train_event *e);
 void train_phase(const struct train *t, const char *phase, uint64_t step);
 

@@ -1,5 +1,6 @@
 /* cudnn_conv.c - convolutions by their definition: nested loops over strided tensors, sums in double. */
 #include <math.h>
+#include <pthread.h>
 #include <string.h>
 
 #include "cuda/cudnn_priv.h"
@@ -54,6 +55,18 @@ static uint16_t double_to_small(double v, int fraction, int bias)
     return sign | (uint16_t)(((e + bias) << fraction) + ((int)scaled - (1 << fraction)));
 }
 
+/* All there are: [0] float16, [1] bfloat16. */
+static float smalls[2][1 << 16];
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void fill_smalls(void)
+{
+    for (uint32_t i = 0; i < 1 << 16; i++) {
+        smalls[0][i] = (float)small_to_double((uint16_t)i, 10, 15);
+        smalls[1][i] = (float)small_to_double((uint16_t)i, 7, 127);
+    }
+}
+
 static double load(const struct emulated_tensor *t, int64_t i, int flaws)
 {
     float f;
@@ -68,7 +81,7 @@ static double load(const struct emulated_tensor *t, int64_t i, int flaws)
         return (double)f;
     }
     memcpy(&small, (const char *)t->at + i * 2, 2);
-    return t->type == CUDNN_DATA_HALF ? small_to_double(small, 10, 15) : small_to_double(small, 7, 127);
+    return (double)smalls[t->type == CUDNN_DATA_HALF ? 0 : 1][small];
 }
 
 static void store(const struct emulated_tensor *t, int64_t i, double v)
@@ -221,6 +234,7 @@ int emulated_conv_run(void *conv)
                                                                              : &c->y;
     int64_t i[EMULATED_AXES] = { 0 };
 
+    pthread_once(&once, fill_smalls);
     memset(c->workspace, 0xff, c->workspace_bytes);
     do {
         int64_t at = place(out, i[0], i[1], i + 2, c->space);

@@ -17,7 +17,7 @@
 
 #include "cuda/nccl_priv.h"
 
-enum op { OP_NONE, OP_ASKED, OP_ANSWERED };
+enum op { OP_NONE, OP_ASKED, OP_ANSWERED, OP_HANGS };
 
 struct ncclComm {
     struct ncclComm *next; /* all that ever were: work on a stream may know one that is over */
@@ -29,8 +29,12 @@ struct ncclComm {
     const float *op_of; /* of the GPU: whose sum it is */
     float *numbers;
     size_t n, room;
+    uint32_t captured;       /* what is asked for: as in nccl_request */
     uint32_t graphs;         /* nodes of captured work that are sums of it: it outlives them */
     uint64_t launched, done; /* for RAS */
+    uint32_t n_captured;     /* sums so far; the next one's number */
+    uint32_t twice_with;     /* the rank on the same GPU; UINT32_MAX: none */
+    int gpu;
     int wake;                /* an eventfd */
     int fd;                  /* to the hub; -1: not yet */
     pthread_t thread;
@@ -48,15 +52,34 @@ static ncclResult_t complain(ncclResult_t code, const char *text)
     return code;
 }
 
-static bool has_fault(const char *which)
+/* 0: not; else the number behind it, or 1. */
+static uint64_t has_fault(const char *which)
 {
+    static const char *const known[] = { "init", "abort", "sum", "error" };
     const char *said = getenv("EMULATED_NCCL_FAULT");
+    size_t n;
 
     if (said == NULL || said[0] == '\0')
-        return false;
-    if (strcmp(said, "init") != 0 && strcmp(said, "abort") != 0)
-        emulated_die("EMULATED_NCCL_FAULT: '%s', expected init or abort", said);
-    return strcmp(said, which) == 0;
+        return 0;
+    n = strcspn(said, ":");
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+        if (strlen(known[i]) == n && strncmp(said, known[i], n) == 0) {
+            if (strcmp(which, known[i]) != 0)
+                return 0;
+            return said[n] == ':' ? strtoull(said + n + 1, NULL, 10) : 1;
+        }
+    emulated_die("EMULATED_NCCL_FAULT: '%s', expected init, abort, sum:N or error:N", said);
+}
+
+/* Whose GPU it is, as long as nobody says otherwise. */
+static uint32_t host_hash(void)
+{
+    const char *id = getenv("NCCL_HOSTID");
+    uint32_t hash = 5381;
+
+    for (const char *c = id != NULL ? id : ""; *c != '\0'; c++)
+        hash = hash * 33 + (unsigned char)*c;
+    return hash;
 }
 
 /* ---- the thread of a communicator ---- */
@@ -78,8 +101,9 @@ static void set_state(struct ncclComm *c, ncclResult_t state)
 static bool check_in(struct ncclComm *c)
 {
     struct nccl_hello hello = { .magic = c->hub.magic, .rank = c->rank, .ranks = c->ranks,
-                                .version = (uint32_t)nccl_version() };
-    uint32_t answer = NCCL_GONE;
+                                .version = (uint32_t)nccl_version(), .host = host_hash(),
+                                .gpu = (uint32_t)c->gpu };
+    struct nccl_welcome answer = { .what = NCCL_GONE };
     int fd;
 
     if (has_fault("init")) {
@@ -96,9 +120,13 @@ static bool check_in(struct ncclComm *c)
         shutdown(fd, SHUT_RDWR);
     pthread_mutex_unlock(&c->lock);
     if (fd < 0 || !nccl_send(fd, &hello, sizeof(hello)) || !nccl_receive(fd, &answer, sizeof(answer)))
-        answer = NCCL_GONE;
-    set_state(c, answer == NCCL_GO ? ncclSuccess : answer == NCCL_MISFIT ? ncclInvalidUsage : ncclRemoteError);
-    return answer == NCCL_GO;
+        answer.what = NCCL_GONE;
+    if (answer.what == NCCL_TWICE)
+        c->twice_with = answer.other;
+    set_state(c, answer.what == NCCL_GO     ? ncclSuccess
+                 : answer.what == NCCL_GONE ? ncclRemoteError
+                                            : ncclInvalidUsage);
+    return answer.what == NCCL_GO;
 }
 
 /* What it has been asked for; false: the hub is gone, or it is aborted. */
@@ -110,6 +138,7 @@ static bool wait_for_work(struct ncclComm *c, struct nccl_request *out)
 
         pthread_mutex_lock(&c->lock);
         *out = (struct nccl_request){ .kind = c->op == OP_ASKED ? NCCL_SUM : c->wants_end ? NCCL_END : 0,
+                                      .captured = c->op == OP_ASKED ? c->captured : 0,
                                       .n = c->op == OP_ASKED ? c->n : 0 };
         pthread_mutex_unlock(&c->lock);
         if (out->kind != 0)
@@ -200,6 +229,9 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int nranks, ncclUniqueId i
     c->state = ncclInProgress;
     c->tells_progress = true;
     c->fd = -1;
+    c->twice_with = UINT32_MAX;
+    if (cudaGetDevice(&c->gpu) != cudaSuccess)
+        emulated_die("NCCL: no device");
     c->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     c->rank = (uint32_t)rank;
     c->ranks = (uint32_t)nranks;
@@ -226,11 +258,19 @@ static ncclResult_t state_of(struct ncclComm *c)
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *error)
 {
+    char text[128];
+
     *error = state_of(c);
-    if (*error == ncclInvalidUsage)
+    if (*error == ncclInvalidUsage && c->twice_with != UINT32_MAX) {
+        snprintf(text, sizeof(text), "Duplicate GPU detected : rank %u and rank %u both on CUDA device %x", c->rank,
+                 c->twice_with, (c->gpu + 1) << 12);
+        (void)complain(*error, text);
+    } else if (*error == ncclInvalidUsage)
         (void)complain(*error, "Mismatched NCCL version detected, or of how many ranks there are");
     if (*error == ncclRemoteError)
         (void)complain(*error, "Connection closed by remote peer");
+    if (*error == ncclSystemError)
+        (void)complain(*error, "NET/IB : Got completion from peer with status=12 opcode=0");
     pthread_mutex_lock(&c->lock);
     if (c->state != ncclInProgress)
         c->tells_progress = false;
@@ -323,6 +363,7 @@ struct sum {
     struct ncclComm *comm;
     float *x;
     size_t n;
+    uint32_t captured; /* as in nccl_request */
 };
 
 static void ask(struct ncclComm *c, const struct sum *s)
@@ -334,9 +375,12 @@ static void ask(struct ncclComm *c, const struct sum *s)
     }
     memcpy(c->numbers, s->x, s->n * sizeof(float));
     c->n = s->n;
+    c->captured = s->captured;
     c->op_of = s->x;
-    c->op = OP_ASKED;
     c->launched++;
+    c->op = has_fault("sum") == c->launched || has_fault("error") == c->launched ? OP_HANGS : OP_ASKED;
+    if (has_fault("error") == c->launched)
+        c->state = ncclSystemError;
     wake(c);
 }
 
@@ -388,8 +432,9 @@ static void remember_graph(struct ncclComm *c, cudaStream_t stream)
 ncclResult_t ncclAllReduce(const void *from, void *to, size_t n, ncclDataType_t type, ncclRedOp_t op,
                            ncclComm_t c, cudaStream_t stream)
 {
-    struct sum s = { c, to, n };
+    struct sum s = { .comm = c, .x = to, .n = n };
     ncclResult_t state = state_of(c);
+    enum cudaStreamCaptureStatus captures = cudaStreamCaptureStatusNone;
     bool is_first;
 
     if (from != to || type != ncclFloat32 || op != ncclSum)
@@ -398,6 +443,9 @@ ncclResult_t ncclAllReduce(const void *from, void *to, size_t n, ncclDataType_t 
         return complain(ncclInvalidArgument, "Attempt to use communicator before the previous operation returned ncclSuccess");
     if (state != ncclSuccess)
         return complain(state, "the communicator has failed");
+    (void)cudaStreamIsCapturing(stream, &captures);
+    if (captures != cudaStreamCaptureStatusNone)
+        s.captured = ++c->n_captured;
     if (emulated_enqueue(stream, "ncclAllReduce", run_sum, &s, sizeof(s)) != cudaSuccess)
         return complain(ncclUnhandledCudaError, "CUDA fails");
     remember_graph(c, stream);

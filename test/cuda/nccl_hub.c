@@ -19,6 +19,7 @@ struct hub {
     uint32_t version;
     uint32_t n; /* present */
     int *fds;   /* [ranks]; -1: not here */
+    uint64_t *gpus; /* [ranks]; which of which host */
     float *sum, *part;
     size_t room;
 };
@@ -95,15 +96,17 @@ static bool take_in(struct hub *h, int fd)
         h->version = hello.version;
         h->fds = emulated_alloc(h->ranks * sizeof(*h->fds));
         memset(h->fds, -1, h->ranks * sizeof(*h->fds));
+        h->gpus = emulated_alloc(h->ranks * sizeof(*h->gpus));
     }
     if (hello.ranks != h->ranks || hello.version != h->version || h->fds[hello.rank] >= 0) {
-        uint32_t answer = NCCL_MISFIT;
+        struct nccl_welcome answer = { .what = NCCL_MISFIT };
 
         (void)nccl_send(fd, &answer, sizeof(answer));
         close(fd);
         return false;
     }
     h->fds[hello.rank] = fd;
+    h->gpus[hello.rank] = (uint64_t)hello.host << 32 | hello.gpu;
     h->n++;
     return true;
 }
@@ -134,6 +137,24 @@ static uint32_t gather(struct hub *h)
         }
     }
     return NCCL_GO;
+}
+
+/* Each looks for its own like: ranks that have none wait for those that give up. */
+static void welcome(const struct hub *h, uint32_t what)
+{
+    bool is_twice = false;
+
+    for (int pass = 0; pass < 2; pass++)
+        for (uint32_t i = 0; i < h->ranks; i++) {
+            struct nccl_welcome answer = { .what = pass == 1 && is_twice ? NCCL_GONE : what };
+
+            for (uint32_t k = 0; k < h->ranks && what == NCCL_GO; k++)
+                if (k != i && h->gpus[k] == h->gpus[i])
+                    answer = (struct nccl_welcome){ .what = NCCL_TWICE, .other = k };
+            is_twice = is_twice || answer.what == NCCL_TWICE;
+            if (pass == 1 && h->fds[i] >= 0)
+                (void)nccl_send(h->fds[i], &answer, sizeof(answer));
+        }
 }
 
 /* ---- all work ---- */
@@ -202,6 +223,9 @@ static uint32_t serve(struct hub *h)
         if (ask.kind != first.kind || ask.n != first.n)
             emulated_die("NCCL: rank 0 sums %llu numbers, rank %u %llu (or one of them ends)",
                          (unsigned long long)first.n, i, (unsigned long long)ask.n);
+        if (ask.captured != first.captured)
+            emulated_die("NCCL: rank 0 is at its captured sum %u, rank %u at %u (0: it is not captured)",
+                         first.captured, i, ask.captured);
         if (!nccl_receive(h->fds[i], i == 0 ? h->sum : h->part, ask.n * sizeof(float)))
             return 0;
         for (size_t k = 0; i > 0 && k < ask.n; k++)
@@ -220,15 +244,14 @@ static void *hub_main(void *arg)
     uint32_t answer = gather(h), kind = NCCL_SUM;
 
     close(h->listener);
-    for (uint32_t i = 0; i < h->ranks; i++)
-        if (h->fds[i] >= 0)
-            (void)nccl_send(h->fds[i], &answer, sizeof(answer));
+    welcome(h, answer);
     while (answer == NCCL_GO && kind == NCCL_SUM)
         kind = serve(h);
     for (uint32_t i = 0; i < h->ranks; i++)
         if (h->fds[i] >= 0)
             close(h->fds[i]);
     free(h->fds);
+    free(h->gpus);
     free(h->sum);
     free(h->part);
     free(h);

@@ -21,11 +21,17 @@ struct nccl_address {
 struct nccl_hello {
     uint64_t magic;
     uint32_t rank, ranks, version;
+    uint32_t host, gpu; /* a hash, an ordinal */
 };
-enum { NCCL_GO = 1, NCCL_MISFIT, NCCL_GONE }; /* the answer, when all are there */
+enum { NCCL_GO = 1, NCCL_MISFIT, NCCL_GONE, NCCL_TWICE };
+struct nccl_welcome { /* the answer, when all are there */
+    uint32_t what;
+    uint32_t other; /* TWICE: the rank on the same GPU */
+};
 enum { NCCL_SUM = 1, NCCL_END };
 struct nccl_request { /* with n floats behind it; so is the answer */
     uint32_t kind;
+    uint32_t captured; /* the how-many-th sum that was captured; 0: it was not. All ranks' alike */
     uint64_t n;
 };
 

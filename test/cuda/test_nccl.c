@@ -247,6 +247,20 @@ static void keeps_a_graph(struct rank *r)
     _exit(0);
 }
 
+/* Of two ranks at least one waits in vain. */
+static void gives_up_a_sum(struct rank *r)
+{
+    MUST(connect_rank(r, 10000));
+    MUST(CUDA->comm_sum(r->comm, r->x, N, r->stream, &r->err));
+    shared->code[r->rank] = wait_sum(r, 300);
+    snprintf(shared->said[r->rank], ERR_TEXT_BYTES, "%s", r->err.text);
+    set_at(r, 1);
+    wait_at(1 - r->rank, 1);
+    MUST(CUDA->comm_abort(r->comm, &r->err));
+    MUST(device_wait(CUDA, r->stream, NULL, NULL, &r->err));
+    leave(r);
+}
+
 /* The last rank never connects. */
 static void waits_for_the_last(struct rank *r)
 {
@@ -330,6 +344,10 @@ static pid_t start_process(void (*play)(struct rank *r), uint32_t rank, uint32_t
     if (pid == 0) {
         struct rank r = { .rank = rank, .world = world };
 
+        char host[16]; /* all on one GPU, each on a host of its own */
+
+        snprintf(host, sizeof(host), "host%u", rank);
+        setenv("NCCL_HOSTID", host, 1);
         alarm(30);
         if (setting != NULL)
             putenv((char *)(uintptr_t)setting);
@@ -369,6 +387,33 @@ static void a_captured_sum_is_made_at_every_launch(void **state)
 {
     (void)state;
     play(captures_and_launches, 2, NULL, UINT32_MAX);
+}
+
+static void ranks_on_one_gpu_of_a_host_are_refused(void **state)
+{
+    static const char *const settings[] = { "NCCL_HOSTID=a", "NCCL_HOSTID=b", "NCCL_HOSTID=b" };
+
+    (void)state;
+    play(connects, 3, settings, UINT32_MAX);
+    assert_int_equal(shared->code[0], ERR_PEER); /* it has a GPU of its own, and loses the others */
+    assert_int_equal(shared->code[1], ERR_INPUT);
+    assert_int_equal(shared->code[2], ERR_INPUT);
+    assert_non_null(strstr(shared->said[1], "Duplicate GPU detected : rank 1 and rank 2 both on CUDA device"));
+}
+
+static void an_error_of_the_network_is_told_and_a_sum_that_hangs_ends_by_the_abort(void **state)
+{
+    static const char *const error[] = { NULL, "EMULATED_NCCL_FAULT=error:1" };
+    static const char *const hang[] = { NULL, "EMULATED_NCCL_FAULT=sum:1" };
+
+    (void)state;
+    play(gives_up_a_sum, 2, error, UINT32_MAX);
+    assert_int_equal(shared->code[1], ERR_PEER);
+    assert_non_null(strstr(shared->said[1], "NCCL: unhandled system error"));
+    assert_int_equal(shared->code[0], ERR_TIMEOUT);
+    play(gives_up_a_sum, 2, hang, UINT32_MAX);
+    assert_int_equal(shared->code[0], ERR_TIMEOUT);
+    assert_int_equal(shared->code[1], ERR_TIMEOUT);
 }
 
 static void *one_thread(void *arg)
@@ -489,6 +534,8 @@ int main(void)
         cmocka_unit_test(a_rank_that_never_comes_is_not_reported_and_can_be_given_up),
         cmocka_unit_test(an_init_that_does_not_end_can_be_given_up),
         cmocka_unit_test(unlike_versions_do_not_connect),
+        cmocka_unit_test(ranks_on_one_gpu_of_a_host_are_refused),
+        cmocka_unit_test(an_error_of_the_network_is_told_and_a_sum_that_hangs_ends_by_the_abort),
         cmocka_unit_test(an_orderly_end_does_not_wait_for_ranks_that_gave_up),
         cmocka_unit_test(an_abort_that_hangs_is_told_in_time),
         cmocka_unit_test(the_version_of_nccl_is_among_those_of_the_plugin),

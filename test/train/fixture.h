@@ -13,6 +13,7 @@
 #include "base/err.h"
 #include "base/fs.h"
 #include "ckpt/ckpt.h"
+#include "train/gpu.h"
 #include "train/train.h"
 #include "train/train_priv.h"
 
@@ -81,6 +82,29 @@ static inline void fixture_end(void *arg, enum train_end end, uint64_t held, int
     pthread_mutex_unlock(&f->lock);
 }
 
+/* The same tests, on emulated GPUs: scripts/test sets it, and where the loader finds the plugin. */
+static inline bool fixture_on_gpus(void)
+{
+    return getenv("TRAINERD_TEST_CUDA") != NULL;
+}
+
+static inline void fixture_devices(struct fixture *f, uint32_t replicas)
+{
+    char spec[32] = "cuda:0";
+    struct err err;
+    uint32_t n;
+
+    for (uint32_t i = 0; i < replicas; i++)
+        f->devices[i] = (struct device){ .kind = DEVICE_CPU, .index = i, .core = -1 };
+    if (!fixture_on_gpus())
+        return;
+    setenv("EMULATED_GPUS", "4", 0);
+    for (uint32_t i = 1; i < replicas; i++)
+        snprintf(spec + strlen(spec), sizeof(spec) - strlen(spec), ",%u", i);
+    if (device_parse(spec, 0, f->devices, &n, &err) < 0)
+        fail_msg("%s", err.text);
+}
+
 static inline struct fixture *fixture_new(uint32_t replicas, uint32_t lanes)
 {
     struct fixture *f = calloc(1, sizeof(*f));
@@ -101,8 +125,7 @@ static inline struct fixture *fixture_new(uint32_t replicas, uint32_t lanes)
                                              .shape = shape_of(3, (int64_t)1, (int64_t)8, (int64_t)8) };
     f->features[1] = (struct data_feature){ .name = "label", .stored = TENSOR_I64, .scale = 1,
                                              .shape = shape_of(0) };
-    for (uint32_t i = 0; i < replicas; i++)
-        f->devices[i] = (struct device){ .kind = DEVICE_CPU, .index = i, .core = -1 };
+    fixture_devices(f, replicas);
     f->opts = (struct train_opts){
         .onnx = "config/digits/digits_cnn.onnx",
         .inputs = &f->input, .n_inputs = 1,
@@ -158,6 +181,8 @@ static inline void fixture_generation(struct fixture *f, const struct train_grou
     while (!f->ended)
         pthread_cond_wait(&f->changed, &f->lock);
     pthread_mutex_unlock(&f->lock);
+    if (fixture_on_gpus() && train_held(f->train) > 0)
+        assert_int_equal(gpu_shadow(f->train, &err), 0); /* what tests look at */
 }
 
 /* Trains as member `self` of a group and waits for the end. */

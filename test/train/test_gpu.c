@@ -71,11 +71,30 @@ static void three_lanes(struct fixture *f)
     f->opts.lanes = 6;
 }
 
+static void odd_share(struct fixture *f)
+{
+    f->opts.global_batch = 36;
+    f->opts.lanes = f->opts.replicas = 3;
+    f->opts.min_replicas = 1;
+}
+
 static void three_lanes_of_a_gpu_are_summed_up_too(void **state)
 {
     struct fixture *cpu = trained(0, 6, three_lanes), *gpu = trained(2, 6, three_lanes);
 
     (void)state;
+    expect_near(gpu, cpu);
+    fixture_free(cpu);
+    fixture_free(gpu);
+}
+
+/* One GPU has two lanes of the three, the other one: their sums are captured in the same step. */
+static void gpus_with_unlike_shares_of_the_lanes_sum_up_together(void **state)
+{
+    struct fixture *cpu = trained(0, 3, odd_share), *gpu = trained(2, 3, odd_share);
+
+    (void)state;
+    assert_int_not_equal(gpu->train->replicas[0].n_lanes, gpu->train->replicas[1].n_lanes);
     expect_near(gpu, cpu);
     fixture_free(cpu);
     fixture_free(gpu);
@@ -130,6 +149,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(buckets_are_summed_up_once_whatever_lanes_and_replicas),
         cmocka_unit_test(three_lanes_of_a_gpu_are_summed_up_too),
+        cmocka_unit_test(gpus_with_unlike_shares_of_the_lanes_sum_up_together),
         cmocka_unit_test(clipping_and_averages_are_those_of_the_cpu),
         cmocka_unit_test(values_are_clipped_when_their_mean_is_known),
     };

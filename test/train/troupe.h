@@ -169,7 +169,10 @@ static inline void player_save(struct player *p, uint64_t wait_ms)
 static inline void player_quit(struct player *p)
 {
     struct fixture *f = p->f;
+    struct err err;
 
+    if (fixture_on_gpus() && train_held(f->train) > 0)
+        EXPECT(gpu_shadow(f->train, &err) == 0, "%s", err.text);
     p->stage->crc = crc32c(0, f->train->mem.state, f->train->mem.state_bytes);
     train_close(f->train);
     f->train = NULL;
@@ -182,6 +185,7 @@ static inline void play(struct troupe *k, uint32_t task, int fd)
     struct player p = { .troupe = k, .task = task, .fd = fd, .stage = &k->stage->tasks[task] };
     struct order o;
 
+    setenv("NCCL_HOSTID", k->names[task], 1); /* all have the same GPUs */
     p.f = fixture_new(k->devices, k->n * k->devices);
     p.f->opts.replicas = k->n * k->devices;
     p.f->opts.min_replicas = k->devices;

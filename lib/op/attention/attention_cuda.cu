@@ -33,6 +33,7 @@ struct attention_there {
     uint32_t split;   /* axis of the batch that a group has a part of, and all of those behind */
     int64_t part;
     enum tensor_dtype type; /* of what is multiplied */
+    bool tf32;
     struct side side[SIDES];
     struct product *scores, *y, *dp, *d[3];
     size_t scores_at, dp_at, weights_at, slopes_at, rest;
@@ -125,7 +126,7 @@ static int open_product(const struct attention *a, const struct attention_there 
                         const struct factor &x, const struct factor &y, const struct factor &to,
                         struct product **out, struct err *err)
 {
-    struct product_problem p = { .m = m, .n = n, .k = k };
+    struct product_problem p = { .m = m, .n = n, .k = k, .tf32 = s->tf32 };
     const struct factor *const f[] = { &x, &y, &to };
 
     for (int i = 0; i < LT_OPERANDS; i++)
@@ -195,6 +196,7 @@ static int plan_products(struct op_plan *op, struct attention_there *s, struct e
     size_t most = 0;
     int rc;
 
+    s->tf32 = op->tf32;
     s->type = TENSOR_F32;
     for (int i = 0; i < 3; i++)
         if (op->in[i]->dtype != TENSOR_F32)

@@ -7,8 +7,6 @@
 
 #include "op/cudnn/graph.cuh"
 
-/* Products of float32 are products of float32, not of its upper 19 bits. */
-static constexpr bool ALLOW_TF32 = false;
 static constexpr int64_t SCRATCH_MAX = (int64_t)1 << 30; /* a faster engine that wants more is not taken */
 
 struct cudnn_conv {
@@ -140,7 +138,7 @@ int cudnn_conv_open(const struct cudnn_conv_spec *spec, struct cudnn_conv **out,
     rc = cudnn_graph_open(what, &c->graph, err);
     if (rc == 0) {
         build(c->graph, spec);
-        rc = cudnn_graph_settle(c->graph, ALLOW_TF32 || spec->images != TENSOR_F32, SCRATCH_MAX, err);
+        rc = cudnn_graph_settle(c->graph, spec->tf32 || spec->images != TENSOR_F32, SCRATCH_MAX, err);
     }
     if (rc < 0) {
         cudnn_conv_close(c);

@@ -1,6 +1,8 @@
 /* contract_cuda.cu - see contract_cuda.cuh. */
 #include "op/gemm/contract_cuda.cuh"
 
+#include "op/op_cols.cuh"
+
 extern "C" {
 #include "op/op_priv.h"
 }
@@ -45,11 +47,24 @@ static struct contract_cut cut(const struct contract *k)
     return c;
 }
 
+/* Is x a matrix that lies densely, and its columns what is summed? If y is NULL, too, that is op_cols.cuh's. */
+static bool is_columns(const struct contract *k)
+{
+    return !k->is_empty && !k->is_zero && k->n_kept == 1 && k->n_summed == 1 && k->kept[0].x == 1 &&
+           k->kept[0].out == 1 && k->summed[0].x == (ptrdiff_t)k->kept[0].size;
+}
+
 size_t contract_scratch_bytes(const struct contract *k)
 {
     const struct contract_cut c = cut(k);
+    size_t parts = c.parts > 1 ? c.parts * c.kept * sizeof(float) : 0;
 
-    return c.parts > 1 ? op_round(c.parts * c.kept * sizeof(float)) : 0;
+    if (is_columns(k)) {
+        const struct op_cols cols = op_cols_of(1, c.summed, c.kept);
+
+        parts = op_max(parts, op_cols_scratch(&cols));
+    }
+    return op_round(parts);
 }
 
 struct contract_places {
@@ -168,6 +183,11 @@ int contract_launch(const struct contract *k, const void *x, enum tensor_dtype t
 
     if (c.kept == 0)
         return 0;
+    if (y == NULL && is_columns(k)) {
+        const struct op_cols cols = op_cols_of(1, c.summed, c.kept);
+
+        OP_FLOATS(type, return op_cols_run(&cols, (const T *)x, scale, out, add, scratch, stream, err));
+    }
     OP_FLOATS(type, rc = launch(k, &c, (const T *)x, y, scale, to, add, stream, err));
     if (rc == 0 && c.parts > 1)
         rc = gather(k, &c, (const float *)scratch, scale, out, add, stream, err);

@@ -218,7 +218,8 @@ static size_t room(struct product *s, size_t n, size_t size)
 static int open_lt(struct product *s, const struct product_axis *batch, struct err *err)
 {
     const struct product_problem *p = &s->p;
-    struct lt_problem l = { .batch = batch->size, .m = p->m, .n = p->n, .k = p->k, .bias = p->bias };
+    struct lt_problem l = { .batch = batch->size, .m = p->m, .n = p->n, .k = p->k, .bias = p->bias,
+                            .tf32 = p->tf32 && s->type == TENSOR_F32 };
 
     for (int k = 0; k < LT_OPERANDS; k++)
         l.at[k] = { k < LT_Y        ? s->type

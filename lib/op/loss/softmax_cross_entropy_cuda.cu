@@ -80,28 +80,31 @@ template <typename T> struct entropy_rows {
 /* Of a row: dx_j = e^(x_j - max) factor - [j = label] hard - soft v_j. */
 struct alignas(16) entropy_slope {
     float max, factor, hard, soft;
-    int64_t label; /* -1: the row counts for nothing */
+    uint32_t label; /* NO_CLASS: none of them */
+    bool counts;    /* else all is 0, whatever x is */
 };
+
+constexpr uint32_t NO_CLASS = UINT32_MAX;
 
 __global__ void entropy_slopes(loss_labels l, size_t rows, const struct loss_row *save, const float *dy,
                                const struct op_run *run, float smoothing, float all_weights, entropy_slope *out)
 {
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < rows; i += (size_t)gridDim.x * blockDim.x) {
         float weight = l.weight_of(i), coef = *dy * run->loss_scale / (float)l.positions.by * weight;
-        entropy_slope s = { save[i].max, 0, 0, 0, l.label[i] };
-        enum loss_kind kind = l.kind(s.label);
+        int64_t label = l.label[i];
+        enum loss_kind kind = l.kind(label);
+        entropy_slope s = { save[i].max, 0, 0, 0, NO_CLASS, kind == LOSS_WRONG };
 
         if (kind == LOSS_COUNTS && weight != 0.0f) {
-            float v = l.class_weight((size_t)s.label), hard = v - smoothing * v, soft = smoothing / (float)l.classes;
+            float v = l.class_weight((size_t)label), hard = v - smoothing * v, soft = smoothing / (float)l.classes;
 
             s.factor = coef * (hard + soft * all_weights) * save[i].scale;
             s.hard = coef * hard;
             s.soft = coef * soft;
+            s.label = (uint32_t)label;
+            s.counts = true;
         } else if (kind == LOSS_WRONG) {
             s.factor = NAN;
-            s.label = INT64_MAX;
-        } else {
-            s.label = -1;
         }
         out[i] = s;
     }
@@ -117,11 +120,11 @@ template <typename T> struct entropy_back {
     __device__ entropy_slope of(size_t row) const { return slope[row]; }
     __device__ float operator()(const entropy_slope &s, float v, float, size_t k) const
     {
-        float d = expf(v - s.max) * s.factor;
+        float d = exp_sum_e(v - s.max) * s.factor;
 
-        if (s.label < 0)
+        if (!s.counts)
             return 0.0f;
-        if ((int64_t)k == s.label)
+        if ((uint32_t)k == s.label)
             d -= s.hard;
         if (s.soft != 0.0f)
             d -= s.soft * (class_weights != nullptr ? class_weights[k] : 1.0f);
@@ -135,7 +138,12 @@ static int plan(struct op_plan *p, struct err *err)
 {
     const struct cross_entropy *s = (const struct cross_entropy *)p->param;
     size_t rows = loss_rows(&s->rows), slopes = loss_round(rows * sizeof(entropy_slope));
-    int rc = loss_cuda_plan(p, &s->rows, sizeof(entropy_acc), err);
+    int rc;
+
+    if (s->rows.classes >= NO_CLASS)
+        return err_set(err, ERR_UNSUPPORTED, "%s '%s': %zu classes; a GPU takes fewer than %u: train with --devices "
+                       "cpu", p->def->name, p->node, s->rows.classes, NO_CLASS);
+    rc = loss_cuda_plan(p, &s->rows, sizeof(entropy_acc), err);
 
     if (p->training)
         p->save_bytes = rows * sizeof(struct loss_row);

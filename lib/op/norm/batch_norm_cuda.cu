@@ -33,11 +33,12 @@ template <typename T, unsigned V> struct measure : norm_moments {
     };
     __device__ own own_of(size_t, size_t channel) const
     {
+        const op_pack<T, V> first = *(const op_pack<T, V> *)(x + channel);
         own o;
 
 #pragma unroll
         for (unsigned j = 0; j < V; j++)
-            o.from[j] = op_wide(x[channel + j]);
+            o.from[j] = op_wide(first.v[j]);
         return o;
     }
     __device__ op_pack<T, V> load(size_t at) const { return *(const op_pack<T, V> *)(x + at); }
@@ -70,13 +71,15 @@ template <typename T, unsigned V> struct apply {
     __device__ own own_of(size_t, size_t channel) const
     {
         own o;
+        float v[V];
 
+        norm_read(mean + channel, o.mean);
+        norm_read(scale + channel, o.a);
+        norm_read(bias + channel, o.b);
+        norm_read(var + channel, v);
 #pragma unroll
-        for (unsigned j = 0; j < V; j++) {
-            o.mean[j] = mean[channel + j];
-            o.a[j] = scale[channel + j] / sqrtf(var[channel + j] + epsilon);
-            o.b[j] = bias[channel + j];
-        }
+        for (unsigned j = 0; j < V; j++)
+            o.a[j] /= sqrtf(v[j] + epsilon);
         return o;
     }
     struct in {
@@ -163,9 +166,7 @@ template <typename T, unsigned V> struct products : norm_sums {
     {
         own o;
 
-#pragma unroll
-        for (unsigned j = 0; j < V; j++)
-            o.mean[j] = mean[channel + j];
+        norm_read(mean + channel, o.mean);
         return o;
     }
     struct in {
@@ -222,13 +223,10 @@ template <typename T, unsigned V> struct gradient {
     {
         own o;
 
-#pragma unroll
-        for (unsigned j = 0; j < V; j++) {
-            o.mean[j] = mean[channel + j];
-            o.a[j] = a[channel + j];
-            o.b[j] = b[channel + j];
-            o.k[j] = k[channel + j];
-        }
+        norm_read(mean + channel, o.mean);
+        norm_read(a + channel, o.a);
+        norm_read(b + channel, o.b);
+        norm_read(k + channel, o.k);
         return o;
     }
     struct in {
@@ -299,11 +297,13 @@ static void *data_of(const struct tensor *const *t, uint32_t n, uint32_t i)
 /* Whole packs of 16 bytes? */
 static bool is_packed(const struct op_call *c, size_t channels, size_t pack)
 {
-    bool all = channels % pack == 0 && op_aligned(c->in[0]->data) &&
-               op_aligned(data_of(c->out, c->n_out, 0)) && op_aligned(data_of(c->in, c->n_in, RESIDUAL));
+    bool all = channels % pack == 0 && op_aligned(c->save) && op_aligned(c->scratch) &&
+               op_aligned(data_of(c->out, c->n_out, 0)) && op_aligned(data_of(c->dout, c->n_out, 0)) &&
+               op_aligned(data_of(c->din, c->n_in, 0)) && op_aligned(data_of(c->din, c->n_in, RESIDUAL));
 
-    return all && op_aligned(data_of(c->dout, c->n_out, 0)) && op_aligned(data_of(c->din, c->n_in, 0)) &&
-           op_aligned(data_of(c->din, c->n_in, RESIDUAL));
+    for (uint32_t i = 0; i < c->n_in; i++)
+        all = all && op_aligned(data_of(c->in, c->n_in, i));
+    return all;
 }
 
 #define PACKED(c_, channels_, body_)                                                                   \

@@ -25,7 +25,7 @@
 
 #include "op/op_cuda.cuh"
 
-static constexpr unsigned NORM_SUM_THREADS = 256, NORM_SUM_BLOCKS = 264, NORM_EACH_ROWS = 8,
+static constexpr unsigned NORM_SUM_THREADS = 256, NORM_SUM_BLOCKS = 264, NORM_EACH_ROWS = 16,
                           NORM_AHEAD = 4;
 
 struct norm_columns {
@@ -59,6 +59,16 @@ static inline struct norm_columns norm_columns_of(size_t batch, size_t rows, siz
 static inline size_t norm_columns_parts(size_t batch, size_t c)
 {
     return (NORM_SUM_BLOCKS * (size_t)32 * 8 + batch * c) * 2 * sizeof(float);
+}
+
+/* to [V] = p [V], which lies at a multiple of V. */
+template <unsigned V> __device__ static inline void norm_read(const float *p, float (&to)[V])
+{
+    const op_pack<float, V> all = *(const op_pack<float, V> *)p;
+
+#pragma unroll
+    for (unsigned j = 0; j < V; j++)
+        to[j] = all.v[j];
 }
 
 /* For plan: counters that are 0, the state of a call that sums columns. */

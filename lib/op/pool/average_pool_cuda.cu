@@ -13,8 +13,9 @@ __device__ static inline float share(const struct means &m, const int32_t *e, co
     double n = 1;
 
     for (int k = 0; k < 3; k++) {
-        int64_t start = (int64_t)e[k] * m.w.stride[k] - m.w.lo[k];
-        int64_t room = (m.end[k] - 1 - start) / m.w.dilation[k] + 1;
+        int64_t start = e[k] * m.w.stride[k] - m.w.lo[k];
+        int64_t left = m.end[k] - 1 - start, steps = op_divide((uint32_t)(left < 0 ? -left : left), m.w.dilation[k]);
+        int64_t room = (left < 0 ? -steps : steps) + 1;
 
         n *= (double)(!m.count_pad ? t[k].n : room < m.w.kernel[k] ? room : m.w.kernel[k]);
     }
@@ -38,17 +39,23 @@ template <typename T, int N> __global__ void means_of_windows(const T *x, T *y, 
             t[k] = pool_taps_of(w, k, p.at[k]);
         by = share(m, p.at, t);
         for (int32_t a = 0; a < t[0].n; a++)
-            for (int32_t b = 0; b < t[1].n; b++)
-                for (int32_t c = 0; c < t[2].n; c++) {
-                    uint64_t at = pool_index(w, w.in, p, t[0].at + a * w.dilation[0],
-                                             t[1].at + b * w.dilation[1], t[2].at + c * w.dilation[2]);
-                    op_pack<T, N> v = *(const op_pack<T, N> *)(x + at);
+            for (int32_t b = 0; b < t[1].n; b++) {
+                uint64_t plane = pool_line(w.in, 0, p.image, t[0].at + a * (int32_t)w.dilation[0].by);
+                uint64_t line = pool_line(w.in, 1, plane, t[1].at + b * (int32_t)w.dilation[1].by);
 
+                pool_each(
+                    t[2].n,
+                    [&](int32_t c) {
+                        return *(const op_pack<T, N> *)(
+                            x + pool_index(w, w.in, line, t[2].at + c * (int32_t)w.dilation[2].by, p));
+                    },
+                    [&](int32_t, const op_pack<T, N> &v) {
 #pragma unroll
-                    for (int k = 0; k < N; k++)
-                        s.part[k] += op_wide(v.v[k]);
-                    s.counted();
-                }
+                        for (int k = 0; k < N; k++)
+                            s.part[k] += op_wide(v.v[k]);
+                        s.counted();
+                    });
+            }
         s.flush();
 #pragma unroll
         for (int k = 0; k < N; k++)
@@ -86,7 +93,9 @@ template <typename T, int N> __global__ void share_means(const T *dy, T *dx, boo
                     if (!reads)
                         continue;
                     by = share(m, e, t);
-                    op_pack<T, N> d = *(const op_pack<T, N> *)(dy + pool_index(w, w.out, p, e[0], e[1], e[2]));
+                    op_pack<T, N> d = *(const op_pack<T, N> *)(
+                        dy + pool_index(w, w.out, pool_line(w.out, 1, pool_line(w.out, 0, p.image, e[0]), e[1]), e[2],
+                                        p));
 #pragma unroll
                     for (int k = 0; k < N; k++)
                         sum[k] += by * op_wide(d.v[k]);
@@ -135,4 +144,9 @@ static int backward(const struct op_call *c, struct err *err)
     return cuda_launched(err);
 }
 
-OP_CUDA(op_average_pool, .fwd = forward, .bwd = backward);
+static int plan(struct op_plan *p, struct err *err)
+{
+    return pool_plan(p, &((const struct average_pool_param *)p->param)->window, err);
+}
+
+OP_CUDA(op_average_pool, .plan = plan, .fwd = forward, .bwd = backward);

@@ -23,17 +23,23 @@ template <int N> __global__ void norms_of_windows(const float *x, float *y, floa
         for (int k = 0; k < 3; k++)
             t[k] = pool_taps_of(w, k, at.at[k]);
         for (int32_t a = 0; a < t[0].n; a++)
-            for (int32_t b = 0; b < t[1].n; b++)
-                for (int32_t c = 0; c < t[2].n; c++) {
-                    op_pack<float, N> v = *(const op_pack<float, N> *)(
-                        x + pool_index(w, w.in, at, t[0].at + a * w.dilation[0],
-                                       t[1].at + b * w.dilation[1], t[2].at + c * w.dilation[2]));
+            for (int32_t b = 0; b < t[1].n; b++) {
+                uint64_t plane = pool_line(w.in, 0, at.image, t[0].at + a * (int32_t)w.dilation[0].by);
+                uint64_t line = pool_line(w.in, 1, plane, t[1].at + b * (int32_t)w.dilation[1].by);
 
+                pool_each(
+                    t[2].n,
+                    [&](int32_t c) {
+                        return *(const op_pack<float, N> *)(
+                            x + pool_index(w, w.in, line, t[2].at + c * (int32_t)w.dilation[2].by, at));
+                    },
+                    [&](int32_t, const op_pack<float, N> &v) {
 #pragma unroll
-                    for (int k = 0; k < N; k++)
-                        s.part[k] += power(fabsf(v.v[k]), p);
-                    s.counted();
-                }
+                        for (int k = 0; k < N; k++)
+                            s.part[k] += power(fabsf(v.v[k]), p);
+                        s.counted();
+                    });
+            }
         s.flush();
 #pragma unroll
         for (int k = 0; k < N; k++)
@@ -67,7 +73,8 @@ __global__ void share_norms(const float *x, const float *y, const float *dy, flo
         for (int32_t a = s[0].first; a <= s[0].last; a++)
             for (int32_t b = s[1].first; b <= s[1].last; b++)
                 for (int32_t c = s[2].first; c <= s[2].last; c++) {
-                    uint64_t e = pool_index(w, w.out, at, a, b, c);
+                    uint64_t line = pool_line(w.out, 1, pool_line(w.out, 0, at.image, a), b);
+                    uint64_t e = pool_index(w, w.out, line, c, at);
 
                     if (pool_tap(w, 0, a, at.at[0]) < 0 || pool_tap(w, 1, b, at.at[1]) < 0 ||
                         pool_tap(w, 2, c, at.at[2]) < 0)
@@ -125,5 +132,10 @@ static int backward(const struct op_call *c, struct err *err)
     return cuda_launched(err);
 }
 
-OP_CUDA(op_lp_pool, .fwd = forward, .bwd = backward);
-OP_CUDA(op_global_lp_pool, .fwd = forward, .bwd = backward);
+static int plan(struct op_plan *p, struct err *err)
+{
+    return pool_plan(p, &((const struct lp_pool_param *)p->param)->window, err);
+}
+
+OP_CUDA(op_lp_pool, .plan = plan, .fwd = forward, .bwd = backward);
+OP_CUDA(op_global_lp_pool, .plan = plan, .fwd = forward, .bwd = backward);

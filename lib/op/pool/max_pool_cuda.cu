@@ -32,20 +32,26 @@ __global__ void max_windows(const T *x, T *y, Tap *won, int64_t *indices, struct
             tap[k] = (t[0].tap * w.kernel[1] + t[1].tap) * w.kernel[2] + t[2].tap;
         }
         for (int32_t a = 0; a < t[0].n; a++)
-            for (int32_t b = 0; b < t[1].n; b++)
-                for (int32_t c = 0; c < t[2].n; c++) {
-                    int32_t now = ((t[0].tap + a) * w.kernel[1] + t[1].tap + b) * w.kernel[2] + t[2].tap + c;
-                    uint64_t at = pool_index(w, w.in, p, t[0].at + a * w.dilation[0],
-                                             t[1].at + b * w.dilation[1], t[2].at + c * w.dilation[2]);
-                    op_pack<T, N> v = *(const op_pack<T, N> *)(x + at);
+            for (int32_t b = 0; b < t[1].n; b++) {
+                uint64_t plane = pool_line(w.in, 0, p.image, t[0].at + a * (int32_t)w.dilation[0].by);
+                uint64_t line = pool_line(w.in, 1, plane, t[1].at + b * (int32_t)w.dilation[1].by);
+                int32_t first = ((t[0].tap + a) * w.kernel[1] + t[1].tap + b) * w.kernel[2] + t[2].tap;
 
+                pool_each(
+                    t[2].n,
+                    [&](int32_t c) {
+                        return *(const op_pack<T, N> *)(
+                            x + pool_index(w, w.in, line, t[2].at + c * (int32_t)w.dilation[2].by, p));
+                    },
+                    [&](int32_t c, const op_pack<T, N> &v) {
 #pragma unroll
-                    for (int k = 0; k < N; k++)
-                        if (op_wide(v.v[k]) > most[k]) {
-                            most[k] = op_wide(v.v[k]);
-                            tap[k] = now;
-                        }
-                }
+                        for (int k = 0; k < N; k++)
+                            if (op_wide(v.v[k]) > most[k]) {
+                                most[k] = op_wide(v.v[k]);
+                                tap[k] = first + c;
+                            }
+                    });
+            }
 #pragma unroll
         for (int k = 0; k < N; k++) {
             best.v[k] = op_narrow<T>(most[k]);
@@ -66,11 +72,18 @@ __global__ void max_windows(const T *x, T *y, Tap *won, int64_t *indices, struct
 
                 from = from * (uint64_t)w.in[axis] +
                        (uint64_t)((int64_t)p.at[axis] * w.stride[axis] - w.lo[axis] +
-                                  number * w.dilation[axis]);
+                                  number * w.dilation[axis].by);
             }
             indices[to] = (int64_t)from;
         }
     }
+}
+
+namespace {
+template <typename T, int N, typename Tap> struct arrived { /* at windows */
+    op_pack<T, N> d;
+    op_pack<Tap, N> winner;
+};
 }
 
 /* dx [n, in.., c] = the sum of dy of the windows that x won, or += . A thread owns N channels of an element. */
@@ -88,21 +101,29 @@ __global__ void max_winners(const T *dy, const Tap *won, T *dx, bool add, struct
         for (int k = 0; k < 3; k++)
             s[k] = pool_span_of(w, k, p.at[k]);
         for (int32_t a = s[0].first; a <= s[0].last; a++)
-            for (int32_t b = s[1].first; b <= s[1].last; b++)
-                for (int32_t c = s[2].first; c <= s[2].last; c++) {
-                    int32_t ta = pool_tap(w, 0, a, p.at[0]), tb = pool_tap(w, 1, b, p.at[1]),
-                            tc = pool_tap(w, 2, c, p.at[2]);
-                    uint64_t at = pool_index(w, w.out, p, a, b, c);
+            for (int32_t b = s[1].first; b <= s[1].last; b++) {
+                uint64_t line = pool_line(w.out, 1, pool_line(w.out, 0, p.image, a), b);
+                int32_t ta = pool_tap(w, 0, a, p.at[0]), tb = pool_tap(w, 1, b, p.at[1]);
 
-                    if (ta < 0 || tb < 0 || tc < 0)
-                        continue;
-                    op_pack<T, N> d = *(const op_pack<T, N> *)(dy + at);
-                    op_pack<Tap, N> winner = *(const op_pack<Tap, N> *)(won + at);
+                if (ta < 0 || tb < 0)
+                    continue;
+                pool_each(
+                    s[2].last - s[2].first + 1,
+                    [&](int32_t c) {
+                        uint64_t at = pool_index(w, w.out, line, s[2].first + c, p);
+
+                        return arrived<T, N, Tap>{ *(const op_pack<T, N> *)(dy + at),
+                                                   *(const op_pack<Tap, N> *)(won + at) };
+                    },
+                    [&](int32_t c, const arrived<T, N, Tap> &v) {
+                        int32_t tc = pool_tap(w, 2, s[2].first + c, p.at[2]);
+
 #pragma unroll
-                    for (int k = 0; k < N; k++)
-                        if (winner.v[k] == (Tap)((ta * w.kernel[1] + tb) * w.kernel[2] + tc))
-                            sum[k] += op_wide(d.v[k]);
-                }
+                        for (int k = 0; k < N; k++)
+                            if (tc >= 0 && v.winner.v[k] == (Tap)((ta * w.kernel[1] + tb) * w.kernel[2] + tc))
+                                sum[k] += op_wide(v.d.v[k]);
+                    });
+            }
         if (add)
             out = ((const op_pack<T, N> *)dx)[i];
 #pragma unroll
@@ -136,8 +157,12 @@ static void max_backward(const T *dy, const void *save, T *dx, bool add, struct 
 static int plan(struct op_plan *p, struct err *err)
 {
     const struct max_pool_param *param = (const struct max_pool_param *)p->param;
-    struct pool_windows w = pool_windows_of(&param->window, p->in[0]);
+    struct pool_windows w;
+    int rc = pool_plan(p, &param->window, err);
 
+    if (rc < 0)
+        return rc;
+    w = pool_windows_of(&param->window, p->in[0]);
     if ((int64_t)w.kernel[0] * w.kernel[1] > INT32_MAX / w.kernel[2])
         return err_set(err, ERR_UNSUPPORTED,
                        "%s '%s': a window of %d x %d x %d elements; expected less than 2^31 on a GPU: train "

@@ -14,13 +14,34 @@ extern "C" {
 
 /* An op_window of three axes, images and channels. */
 struct pool_windows {
-    int32_t in[3], out[3], kernel[3], stride[3], dilation[3], lo[3];
+    int32_t in[3], out[3], kernel[3], stride[3], lo[3];
+    int32_t reach[3]; /* elements from the first tap of a window to its last */
+    struct op_small_divisor by_stride[3], dilation[3];
     uint32_t c;
     uint64_t n;
     /* What the threads of a launch own: `packs` packs of channels, of a pixel, in a space of three axes. */
     uint64_t packs;
+    bool is_small; /* fewer than 2^31 of them: then small_* are used */
     struct op_divisor pixel, space[3];
+    struct op_small_divisor small_pixel, small_space[3];
 };
+
+/* Places along an axis, and what is computed of them, have 31 bits. Errors: ERR_UNSUPPORTED. */
+static inline int pool_plan(const struct op_plan *p, const struct op_window *window, struct err *err)
+{
+    const int64_t most = 1 << 30;
+
+    for (uint32_t k = 0; k < window->spatial; k++) {
+        int64_t reach = (window->kernel[k] - 1) * window->dilation[k];
+
+        if (window->in[k] > most || window->out[k] > most || reach > most)
+            return err_set(err, ERR_UNSUPPORTED,
+                           "%s '%s': axis %u of %lld elements, with windows that reach over %lld; a GPU takes up "
+                           "to %lld: train with --devices cpu", p->def->name, p->node, k + 2,
+                           (long long)window->in[k], (long long)reach + 1, (long long)most);
+    }
+    return 0;
+}
 
 static inline struct pool_windows pool_windows_of(const struct op_window *window, const struct tensor *x)
 {
@@ -32,8 +53,10 @@ static inline struct pool_windows pool_windows_of(const struct op_window *window
         p.out[k] = (int32_t)w.out[k];
         p.kernel[k] = (int32_t)w.kernel[k];
         p.stride[k] = (int32_t)w.stride[k];
-        p.dilation[k] = (int32_t)w.dilation[k];
         p.lo[k] = (int32_t)w.pad_lo[k];
+        p.reach[k] = (int32_t)((w.kernel[k] - 1) * w.dilation[k]);
+        p.by_stride[k] = op_small_divisor_of((uint32_t)w.stride[k]);
+        p.dilation[k] = op_small_divisor_of((uint32_t)w.dilation[k]);
     }
     p.c = (uint32_t)x->shape.dim[1];
     p.n = (uint64_t)x->shape.dim[0];
@@ -50,9 +73,13 @@ static inline uint64_t pool_size(const struct pool_windows *w, const int32_t *sp
 static inline void pool_walk(struct pool_windows *w, const int32_t *space, uint32_t n)
 {
     w->packs = pool_size(w, space) / n;
+    w->is_small = w->packs <= INT32_MAX;
     w->pixel = op_divisor_of(w->c / n);
-    for (int k = 0; k < 3; k++)
+    w->small_pixel = op_small_divisor_of(w->c / n);
+    for (int k = 0; k < 3; k++) {
         w->space[k] = op_divisor_of((uint64_t)space[k]);
+        w->small_space[k] = op_small_divisor_of((uint32_t)space[k]);
+    }
 }
 
 /* Which channels of which place and image are thread i's. */
@@ -62,24 +89,36 @@ struct pool_place {
     uint32_t channel;
 };
 
-template <int N>
-__device__ static inline struct pool_place pool_place_of(const struct pool_windows &w, uint64_t i)
+template <int N, typename I, typename D>
+__device__ static inline struct pool_place pool_place_by(I i, const D &pixel, const D (&space)[3])
 {
     struct pool_place p;
 
-    p.channel = (uint32_t)op_digit(&i, w.pixel) * N;
+    p.channel = (uint32_t)op_digit(&i, pixel) * N;
     for (int k = 3; k-- > 0;)
-        p.at[k] = (int32_t)op_digit(&i, w.space[k]);
+        p.at[k] = (int32_t)op_digit(&i, space[k]);
     p.image = i;
     return p;
 }
 
-/* Number of the first of N channels at `at` of the image, in `space`. */
-__device__ static inline uint64_t pool_index(const struct pool_windows &w, const int32_t *space,
-                                             const struct pool_place &p, int32_t a, int32_t b, int32_t c)
+template <int N>
+__device__ static inline struct pool_place pool_place_of(const struct pool_windows &w, uint64_t i)
 {
-    return (((p.image * (uint64_t)space[0] + (uint64_t)a) * (uint64_t)space[1] + (uint64_t)b) *
-                (uint64_t)space[2] + (uint64_t)c) * w.c + p.channel;
+    return w.is_small ? pool_place_by<N>((uint32_t)i, w.small_pixel, w.small_space)
+                      : pool_place_by<N>(i, w.pixel, w.space);
+}
+
+/* Number of the line `at` of axis k in `space`, of which `outer` is the number of what it is in. */
+__device__ static inline uint64_t pool_line(const int32_t *space, int k, uint64_t outer, int32_t at)
+{
+    return outer * (uint64_t)space[k] + (uint64_t)at;
+}
+
+/* Of the first of N channels at element `at` of the line of the last axis. */
+__device__ static inline uint64_t pool_index(const struct pool_windows &w, const int32_t *space, uint64_t line,
+                                             int32_t at, const struct pool_place &p)
+{
+    return pool_line(space, 2, line, at) * w.c + p.channel;
 }
 
 /* Along axis k: taps tap .. tap + n of window e are inside, the first at element `at`. */
@@ -89,13 +128,12 @@ struct pool_taps {
 
 __device__ static inline struct pool_taps pool_taps_of(const struct pool_windows &w, int k, int32_t e)
 {
-    int64_t start = (int64_t)e * w.stride[k] - w.lo[k], step = w.dilation[k];
-    int64_t first = start < 0 ? (-start + step - 1) / step : 0;
-    int64_t room = w.in[k] - 1 - start;
-    int64_t last = room < 0 ? -1 : room / step;
+    int32_t step = (int32_t)w.dilation[k].by, start = e * w.stride[k] - w.lo[k], room = w.in[k] - 1 - start;
+    int32_t first = start < 0 ? (int32_t)op_divide((uint32_t)(step - 1 - start), w.dilation[k]) : 0;
+    int32_t last = room < 0 ? -1 : (int32_t)op_divide((uint32_t)room, w.dilation[k]);
 
     last = last < w.kernel[k] - 1 ? last : w.kernel[k] - 1;
-    return { (int32_t)first, (int32_t)(start + first * step), last >= first ? (int32_t)(last - first + 1) : 0 };
+    return { first, start + first * step, last >= first ? last - first + 1 : 0 };
 }
 
 /* Along axis k: windows first .. last may read element p; pool_tap() tells by which tap, -1: by none. */
@@ -105,19 +143,30 @@ struct pool_span {
 
 __device__ static inline struct pool_span pool_span_of(const struct pool_windows &w, int k, int32_t p)
 {
-    int64_t at = (int64_t)p + w.lo[k], reach = (int64_t)(w.kernel[k] - 1) * w.dilation[k];
-    int64_t first = at > reach ? (at - reach + w.stride[k] - 1) / w.stride[k] : 0;
-    int64_t last = at / w.stride[k];
+    int32_t at = p + w.lo[k], reach = w.reach[k];
+    int32_t first = at > reach ? (int32_t)op_divide((uint32_t)(at - reach + w.stride[k] - 1), w.by_stride[k]) : 0;
+    int32_t last = (int32_t)op_divide((uint32_t)at, w.by_stride[k]);
 
-    return { (int32_t)(first < w.out[k] ? first : w.out[k]),
-             (int32_t)(last < w.out[k] - 1 ? last : w.out[k] - 1) };
+    return { first < w.out[k] ? first : w.out[k], last < w.out[k] - 1 ? last : w.out[k] - 1 };
 }
 
 __device__ static inline int32_t pool_tap(const struct pool_windows &w, int k, int32_t e, int32_t p)
 {
-    int64_t from = (int64_t)p + w.lo[k] - (int64_t)e * w.stride[k];
+    uint32_t from = (uint32_t)(p + w.lo[k] - e * w.stride[k]), tap = op_divide(from, w.dilation[k]);
 
-    return from % w.dilation[k] == 0 ? (int32_t)(from / w.dilation[k]) : -1;
+    return tap * w.dilation[k].by == from ? (int32_t)tap : -1;
+}
+
+/* use(i, load(i)) for i from 0 to n - 1, two loads under way at a time. */
+template <typename L, typename U> __device__ static inline void pool_each(int32_t n, L load, U use)
+{
+    for (int32_t i = 0; i < n; i += 2) {
+        auto one = load(i), other = load(i + 1 < n ? i + 1 : i);
+
+        use(i, one);
+        if (i + 1 < n)
+            use(i + 1, other);
+    }
 }
 
 /* Adds up at most 32 numbers, then those sums: the error does not grow with the window. */

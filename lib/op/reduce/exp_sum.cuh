@@ -17,6 +17,13 @@ __device__ static inline float exp_sum_shift(float max)
     return isinf(max) ? 0.0f : max;
 }
 
+/* e^x, of x up to 0, with 5 instructions for the 8 of expf(). Its error grows with -x, relative to a value that
+ * shrinks faster: less than 2^-24 of what e^0 is. */
+__device__ static inline float exp_sum_e(float x)
+{
+    return exp2f(x * 1.44269504f);
+}
+
 __device__ static inline exp_sum exp_sum_start()
 {
     return { -INFINITY, 0 };
@@ -41,7 +48,7 @@ __device__ static inline exp_sum exp_sum_add(exp_sum a, float x)
 {
     float max = fmaxf(a.max, x);
 
-    return { max, exp_sum_moved(a, max) + (double)expf(x - exp_sum_shift(max)) };
+    return { max, exp_sum_moved(a, max) + (double)exp_sum_e(x - exp_sum_shift(max)) };
 }
 
 /* The few of a pack are summed as floats, in a tree: conversions to double are slow. */
@@ -56,7 +63,7 @@ template <typename T> __device__ static inline exp_sum exp_sum_add_pack(exp_sum 
     shift = exp_sum_shift(max);
 #pragma unroll
     for (size_t k = 0; k < N; k++)
-        v[k] = expf(op_wide(p.v[k]) - shift);
+        v[k] = exp_sum_e(op_wide(p.v[k]) - shift);
 #pragma unroll
     for (size_t half = N / 2; half > 0; half /= 2)
 #pragma unroll

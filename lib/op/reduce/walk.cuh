@@ -272,14 +272,20 @@ template <typename F> struct reduce_spreader {
             t = *(const P *)(f.t + i);
         if (add)
             o = *(const P *)(out + i);
-        auto at = f.of(y);
+        auto each = [&](auto at, size_t step) { /* step: to the next in g */
 #pragma unroll
-        for (size_t k = 0; k < P::N; k++) {
-            if (k > 0 && last.y > 0)
-                at = f.of(y + k * last.y);
-            float d = f(at, op_wide(v.v[k]), op_wide(t.v[k]), g + k * last.g);
+            for (size_t k = 0; k < P::N; k++) {
+                float d = f(at(k), op_wide(v.v[k]), op_wide(t.v[k]), g + k * step);
 
-            o.v[k] = op_narrow<T>(add ? op_wide(o.v[k]) + d : d);
+                o.v[k] = op_narrow<T>(add ? op_wide(o.v[k]) + d : d);
+            }
+        };
+        if (last.y == 0) { /* the axis is gone, and the innermost: all are of one y, one behind the other */
+            const auto one = f.of(y);
+
+            each([&](size_t) { return one; }, 1);
+        } else {
+            each([&](size_t k) { return f.of(y + k * last.y); }, 0);
         }
         *(P *)(out + i) = o;
         return true;

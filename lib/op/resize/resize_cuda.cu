@@ -31,7 +31,7 @@ size_t round_up(size_t bytes)
     return (bytes + 63) / 64 * 64;
 }
 
-/* Where a map begins and its weights do, behind *at, which moves on. `to` NULL: to know the size. */
+/* A map and its weights behind *at, which moves on: copied to `to`, found in `gpu`; NULL: that is not asked for. */
 void lay(const struct resize_map *m, size_t *at, char *to, char *gpu, struct table *t)
 {
     size_t rows = m->n * sizeof(*m->row), weights = m->n_w * sizeof(*m->w);
@@ -41,39 +41,40 @@ void lay(const struct resize_map *m, size_t *at, char *to, char *gpu, struct tab
     if (to != NULL) {
         memcpy(to + *at, m->row, rows);
         memcpy(to + *at + round_up(rows), m->w, weights);
+    }
+    if (gpu != NULL) {
         t->row = (const struct resize_row *)(const void *)(gpu + *at);
         t->w = (const float *)(const void *)(gpu + *at + round_up(rows));
     }
     *at += round_up(rows) + round_up(weights);
 }
 
-size_t lay_all(struct resize_there *s, char *to)
+size_t lay_all(struct resize_there *s, char *to, char *gpu)
 {
     size_t at = 0;
 
     for (uint32_t i = 0; i < s->host->n; i++) {
-        lay(&s->host->pass[i].there, &at, to, (char *)s->tables, &s->there[i]);
-        lay(&s->host->pass[i].back, &at, to, (char *)s->tables, &s->back[i]);
+        lay(&s->host->pass[i].there, &at, to, gpu, &s->there[i]);
+        lay(&s->host->pass[i].back, &at, to, gpu, &s->back[i]);
     }
     return at;
 }
 
 int upload(struct resize_there *s, const struct op_plan *p, struct err *err)
 {
-    size_t bytes = lay_all(s, NULL);
+    size_t bytes = lay_all(s, NULL, NULL);
     char *here;
     int rc;
 
     if (bytes == 0)
         return 0;
-    rc = cuda_alloc(&s->tables, bytes, err);
-    if (rc < 0)
-        return rc;
     here = (char *)calloc(1, bytes);
     if (here == NULL)
         return err_set(err, ERR_NOMEM, "%s '%s': out of memory", p->def->name, p->node);
-    (void)lay_all(s, here);
-    rc = cuda_check(cudaMemcpy(s->tables, here, bytes, cudaMemcpyHostToDevice), err, "tables of Resize");
+    (void)lay_all(s, here, NULL);
+    rc = cuda_bring(&s->tables, here, bytes, err);
+    if (rc == 0)
+        (void)lay_all(s, NULL, (char *)s->tables);
     free(here);
     return rc;
 }

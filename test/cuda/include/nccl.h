@@ -8,14 +8,21 @@
  *   stream waits on until the communicator is aborted, and then leaves garbage;
  * - a rank that never comes is never reported;
  * - ranks of different versions, or that disagree on how many they are, get ncclInvalidUsage;
+ * - ranks on one GPU of one host (NCCL_HOSTID says which it is) get ncclInvalidUsage, the others of their
+ *   communicator wait;
+ * - neither the end of a communicator nor its abort comes before graphs with captured sums of it are
+ *   destroyed, and what was launched of them is over;
  * - RAS answers at NCCL_RAS_ADDR (ip:port; none without), from the first communicator on.
- * Different counts of the ranks in a sum, and a communicator destroyed while a sum of it is on a
- * stream, are undefined with NCCL: here they end the process.
+ * Different counts of the ranks in a sum, a sum that some ranks captured and others did not, or captured
+ * at another time, and a communicator destroyed while a sum of it is on a stream, are undefined with NCCL:
+ * here they end the process.
  *
  * Environment
  *   EMULATED_NCCL_VERSION=N    default 22809
  *   EMULATED_NCCL_FAULT=WHAT   init: this process's ranks never check in; abort: ncclCommAbort() never
- *                              returns */
+ *                              returns; sum:N: the N-th sum of each of its communicators does not end before
+ *                              the abort; error:N: likewise, and ncclSystemError is reported
+ *   NCCL_HOSTID=TEXT, NCCL_RAS_ADDR=IP:PORT    as the true one */
 #ifndef NCCL_H_
 #define NCCL_H_
 
