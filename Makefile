@@ -26,6 +26,7 @@ MAINS := daemon/trainerd.c daemon/trainerctl.c
 APP   := $(patsubst %,$(BUILD)/%.o,$(filter-out $(MAINS),$(wildcard daemon/*.c)))
 KIT   := $(patsubst %,$(BUILD)/%.o,$(wildcard test/harness/*.c test/sim/*.c))
 TEST  := $(patsubst %.c,$(BUILD)/%,$(wildcard test/*/test_*.c))
+TRUE  := $(if $(CUDA),$(patsubst %.cu,$(BUILD)/%,$(wildcard test/true/test_*.cu)))
 FUZZ  := $(patsubst %.c,$(BUILD)/%,$(wildcard test/fuzz/fuzz_*.c))
 BENCH := $(patsubst %.c,$(BUILD)/%,$(wildcard test/bench/bench_*.c))
 BIN   := $(BUILD)/trainerd $(BUILD)/trainerctl
@@ -119,7 +120,16 @@ $(BUILD)/emulated/trainerd: $(BUILD)/trainerd # it looks for the plugin beside i
 	@ln -f $< $@
 $(filter $(BUILD)/test/cuda/%,$(TEST)): $(call emulated_cu,$(CU) $(wildcard test/cuda/*.cu)) $(EMULATOR)
 
-test-programs: $(TEST) $(FUZZ) $(EMULATED)
+# What the true cuDNN says without a GPU. The driver that it looks for is one that does nothing.
+TRUE_PARTS := $(patsubst %,$(BUILD)/lib/op/%.cu.o,cudnn/graph conv/cudnn conv/copy conv/pass attention/sdpa)
+$(BUILD)/test/true/libcuda.so.1: test/true/libcuda.c
+	@mkdir -p $(@D)
+	@$(CC) $(CFLAGS) -fPIC -shared -Wl,-soname,libcuda.so.1 -o $@ $<
+$(TRUE): $(BUILD)/%: $(BUILD)/%.cu.o $(TRUE_PARTS) $(BUILD)/libpic.a $(BUILD)/test/true/libcuda.so.1
+	@echo "  LINK  $@"
+	@nvcc -cudart static -o $@ $(filter-out %.so.1,$^) -Xlinker --no-as-needed,$(filter %.so.1,$^),--as-needed -lcudnn -lcmocka -lcrypto -Xlinker '-rpath,$$ORIGIN'
+
+test-programs: $(TEST) $(FUZZ) $(EMULATED) $(TRUE)
 
 setup:
 	@scripts/setup build
