@@ -243,17 +243,17 @@ static size_t bytes_of(uint32_t type)
     return type == CUDA_R_32F ? 4 : 2;
 }
 
-/* The combinations of the library's table for COMPUTE_32F with real numbers. */
+/* The combinations of the library's tables for COMPUTE_32F and COMPUTE_32F_FAST_TF32 with real numbers. */
 static bool types_fit(const struct product *p)
 {
     uint32_t a = p->a.type, d = p->d.type;
     uint32_t bias = p->desc.bias_type < 0 ? d : (uint32_t)p->desc.bias_type;
 
-    if (p->desc.compute != CUBLAS_COMPUTE_32F || p->desc.scale != CUDA_R_32F || p->b.type != a ||
-        p->c.type != d || bias != d)
+    if ((p->desc.compute != CUBLAS_COMPUTE_32F && p->desc.compute != CUBLAS_COMPUTE_32F_FAST_TF32) ||
+        p->desc.scale != CUDA_R_32F || p->b.type != a || p->c.type != d || bias != d)
         return false;
-    if (a == CUDA_R_32F)
-        return d == CUDA_R_32F;
+    if (a == CUDA_R_32F || p->desc.compute == CUBLAS_COMPUTE_32F_FAST_TF32)
+        return a == CUDA_R_32F && d == CUDA_R_32F;
     return (a == CUDA_R_16F || a == CUDA_R_16BF) && (d == a || d == CUDA_R_32F);
 }
 
@@ -483,8 +483,22 @@ static void store(void *at, size_t i, uint32_t type, float v)
     }
 }
 
+/* To 10 bits of fraction, to the nearest, ties away from zero. */
+static double as_tf32(double v)
+{
+    float f = (float)v;
+    uint32_t bits;
+
+    if (!isfinite(f))
+        return v;
+    memcpy(&bits, &f, sizeof(bits));
+    bits = (bits + 0x1000) & ~UINT32_C(0x1fff);
+    memcpy(&f, &bits, sizeof(f));
+    return (double)f;
+}
+
 /* [outer, inner] doubles, inner being k: columns of op(B), rows of op(A). */
-static double *widen(const void *at, const struct layout *l, size_t batch, bool by_columns)
+static double *widen(const void *at, const struct layout *l, size_t batch, bool by_columns, bool tf32)
 {
     const char *from = (const char *)at + (int64_t)batch * l->stride * (int64_t)bytes_of(l->type);
     double *to = malloc(l->rows * l->cols * sizeof(*to));
@@ -492,8 +506,11 @@ static double *widen(const void *at, const struct layout *l, size_t batch, bool 
     if (to == NULL)
         emulated_die("cuBLASLt: out of memory");
     for (size_t c = 0; c < l->cols; c++)
-        for (size_t r = 0; r < l->rows; r++)
-            to[by_columns ? c * l->rows + r : r * l->cols + c] = load(from, c * (size_t)l->ld + r, l->type);
+        for (size_t r = 0; r < l->rows; r++) {
+            double v = load(from, c * (size_t)l->ld + r, l->type);
+
+            to[by_columns ? c * l->rows + r : r * l->cols + c] = tf32 ? as_tf32(v) : v;
+        }
     return to;
 }
 
@@ -552,10 +569,11 @@ static int run(void *args)
     const struct call *k = args;
     const struct product *p = &k->p;
     bool ta = p->desc.trans_a == CUBLAS_OP_T, tb = p->desc.trans_b == CUBLAS_OP_T;
+    bool tf32 = p->desc.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
     size_t inner = ta ? p->a.rows : p->a.cols, size = bytes_of(p->d.type);
 
     for (size_t i = 0; i < (size_t)p->d.batch; i++) {
-        double *a = widen(k->a, &p->a, i, ta), *b = widen(k->b, &p->b, i, !tb);
+        double *a = widen(k->a, &p->a, i, ta, tf32), *b = widen(k->b, &p->b, i, !tb, tf32);
         const char *c = (const char *)k->c + (int64_t)i * p->c.stride * (int64_t)size;
         char *d = (char *)k->d + (int64_t)i * p->d.stride * (int64_t)size;
 

@@ -412,23 +412,29 @@ static void a_float_becomes_the_nearest_bfloat16_ties_to_even(void **state)
 
 static void converting_there_and_back_keeps_what_was_rounded_and_the_gradient(void **state)
 {
-    const struct gradcheck_case gc = { .domain = "trainerd", .op = "Convert", .opset = 1, .n_in = 1,
-                                       .in = { T(3, 5, 300) }, .seed = 8 };
-    struct gradcheck_result r;
-    struct err err = { 0 };
-    size_t i;
+    static const enum tensor_dtype types[] = { TENSOR_BF16, TENSOR_F16 };
+    size_t i, k;
 
     (void)state;
-    assert_int_equal(gradcheck_backward(&gc, &r, &err), 0);
-    for (i = 0; i < 4500; i++) {
-        double x = (double)((float *)r.in[0].data)[i];
-        float y;
+    for (k = 0; k < (rig_on_gpu() ? 2 : 1); k++) {
+        const struct gradcheck_case gc = { .domain = "trainerd", .op = "Convert", .opset = 1, .n_in = 1,
+                                           .in = { T(3, 5, 300) }, .seed = 8, ATTRS(INT("to", types[k])) };
+        struct gradcheck_result r;
+        struct err err = { 0 };
+        struct tensor wide;
 
-        op_widen((uint16_t *)r.out[0].data + i, 1, &y);
-        assert_true((double)y == rig_round_half(x));
-        assert_true(((float *)r.din[0].data)[i] == ((float *)r.dout[0].data)[i]);
+        assert_int_equal(gradcheck_backward(&gc, &r, &err), 0);
+        assert_int_equal(r.out[0].dtype, types[k]);
+        rig_take(&r.out[0], &wide, true);
+        for (i = 0; i < 4500; i++) {
+            double x = (double)((float *)r.in[0].data)[i], y = (double)((float *)wide.data)[i];
+
+            assert_true(k == 0 ? y == rig_round_half(x) : fabs(y - x) <= 0x1p-11 * fabs(x) + 0x1p-25);
+            assert_true(((float *)r.din[0].data)[i] == ((float *)r.dout[0].data)[i]);
+        }
+        free(wide.data);
+        gradcheck_free(&r);
     }
-    gradcheck_free(&r);
 }
 
 int main(void)

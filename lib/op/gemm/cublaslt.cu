@@ -12,8 +12,6 @@ extern "C" {
 #include "base/check.h"
 }
 
-/* How float32 is multiplied: in full. CUBLAS_COMPUTE_32F_FAST_TF32 would keep 10 bits of fraction. */
-static constexpr cublasComputeType_t LT_COMPUTE = CUBLAS_COMPUTE_32F;
 static constexpr size_t LT_WORKSPACE = 32 << 20; /* at most, of an algorithm */
 static constexpr uint32_t LT_ALIGN = 16;         /* of addresses, in bytes: no kernel wants more */
 
@@ -243,7 +241,8 @@ static int describe(const struct lt_problem *p, struct lt *l, struct err *err)
         rc = layout(p, &p->at[LT_Y], &y, &l->at[LT_Y], err);
     if (rc < 0)
         return rc;
-    s = cublasLtMatmulDescCreate(&l->desc, LT_COMPUTE, CUDA_R_32F);
+    s = cublasLtMatmulDescCreate(&l->desc, p->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F,
+                                 CUDA_R_32F);
     if (s == CUBLAS_STATUS_SUCCESS)
         s = cublasLtMatmulDescSetAttribute(l->desc, CUBLASLT_MATMUL_DESC_TRANSA, &trans_a, sizeof(trans_a));
     if (s == CUBLAS_STATUS_SUCCESS)
@@ -289,7 +288,8 @@ static int choose(struct lt *l, uint32_t align, uint32_t which, struct err *err)
 /* The transpose of the whole. */
 static struct lt_problem turn(const struct lt_problem *p)
 {
-    struct lt_problem t = { .batch = p->batch, .m = p->n, .n = p->m, .k = p->k, .bias = p->bias, .tail = p->tail };
+    struct lt_problem t = { .batch = p->batch, .m = p->n, .n = p->m, .k = p->k, .bias = p->bias, .tf32 = p->tf32,
+                            .tail = p->tail };
     static const int from[] = { LT_B, LT_A, LT_Y };
 
     for (int i = 0; i < LT_OPERANDS; i++) {

@@ -2,7 +2,7 @@
  * cublaslt.cu alone knows its types.
  *
  * Types: a and b of one type, float32, bfloat16 or float16; y of the same or float32. Sums are float32; of
- * float32 the products are too (LT_COMPUTE in cublaslt.cu).
+ * float32 the products are too, unless tf32 allows that factors are rounded to 10 bits of fraction first.
  * Bits: the algorithm is chosen when the product is made, once for addresses that are multiples of 16 bytes
  * and once for any. Sums in parts are float32 in scratch and added in a fixed order, so the bits depend on
  * the shapes, the GPU's model and the library alone.
@@ -40,6 +40,7 @@ enum lt_tail {
 struct lt_problem {
     int64_t batch, m, n, k;
     struct lt_operand at[LT_OPERANDS]; /* each lt_fits(); with a bias y's columns lie side by side */
+    bool tf32;         /* a and b are float32, and may be rounded to TF32 */
     bool bias;         /* not of a slope, nor of sums */
     enum lt_tail tail; /* of one product alone; but for sums y's columns lie side by side, and nothing adds */
 };

@@ -40,11 +40,13 @@ static int open_all(const struct op_plan *p, struct gemm_there *s, struct err *e
     const struct product_problem y = { .m = g->m, .n = g->n, .k = g->k,
                                        .at = { { at, a_row, a_col }, { bt, b_row, b_col },
                                                { s->is_wide ? TENSOR_F32 : yt, g->n, 1 } },
-                                       .bias = s->is_row };
+                                       .bias = s->is_row, .tf32 = p->tf32 };
     const struct product_problem da = { .m = g->m, .n = g->k, .k = g->n,
-                                        .at = { { yt, g->n, 1 }, { bt, b_col, b_row }, { at, a_row, a_col } } };
+                                        .at = { { yt, g->n, 1 }, { bt, b_col, b_row }, { at, a_row, a_col } },
+                                        .tf32 = p->tf32 };
     const struct product_problem db = { .m = g->k, .n = g->n, .k = g->m,
-                                        .at = { { at, a_col, a_row }, { yt, g->n, 1 }, { bt, b_row, b_col } } };
+                                        .at = { { at, a_col, a_row }, { yt, g->n, 1 }, { bt, b_row, b_col } },
+                                        .tf32 = p->tf32 };
     int rc = product_open(&y, &s->y, err);
 
     if (rc == 0 && op_wants(p, 0))

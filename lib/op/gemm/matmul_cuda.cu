@@ -46,7 +46,7 @@ static int64_t batch_step(const struct shape *whole, const struct shape *part, u
 static struct product_problem describe(const struct op_plan *op)
 {
     const struct matmul_param *p = (const struct matmul_param *)op->param;
-    struct product_problem s = { .m = p->m, .n = p->n, .k = p->k };
+    struct product_problem s = { .m = p->m, .n = p->n, .k = p->k, .tf32 = op->tf32 };
 
     s.at[LT_A] = { op->in[0]->dtype, p->trans_a ? 1 : p->k, p->trans_a ? p->m : 1 };
     s.at[LT_B] = { op->in[1]->dtype, p->trans_b ? 1 : p->n, p->trans_b ? p->k : 1 };

@@ -251,7 +251,7 @@ static int open_lt(struct product *s, const struct product_axis *batch, struct e
 {
     const struct product_problem *p = &s->p;
     struct lt_problem l = { .batch = batch->size, .m = p->m, .n = p->n, .k = p->k, .bias = p->bias,
-                            .tail = p->tail };
+                            .tf32 = p->tf32 && s->type == TENSOR_F32, .tail = p->tail };
 
     for (int k = 0; k < LT_OPERANDS; k++)
         l.at[k] = { k < LT_Y        ? s->type

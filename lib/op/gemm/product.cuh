@@ -7,7 +7,7 @@
  * kernels: where the product is worth it, they are laid out in scratch with room behind each.
  * Types: each operand float32, bfloat16 or float16. What is multiplied is of one type: where a, b and y are
  * not all float32, a float32 factor (a parameter) is rounded into scratch first. y is rounded once, also
- * when calls add up.
+ * when calls add up. float32 factors are multiplied in full, or as TF32 if tf32 says so.
  * A bias is float32 [n], where y's columns lie side by side; it too is rounded to y's type first, as the
  * library wants it. */
 #ifndef OP_GEMM_PRODUCT_CUH
@@ -43,6 +43,7 @@ struct product_problem {
     uint32_t n_axes;
     struct product_axis axis[PRODUCT_AXES];
     bool bias;
+    bool tf32; /* as op_plan.tf32 */
     enum lt_tail tail; /* LT_SUMS: of a y that is float32; all others: of a y without a sum over axes */
 };
 

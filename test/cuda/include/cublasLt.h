@@ -1,7 +1,7 @@
 /* cublasLt.h - the part of cuBLASLt that trainerd uses, computed by the CPU (cublaslt.c). Names,
  * signatures and numbers are those of cuBLAS 13.0.
  *
- * - Sums are double, in the order of k; what is not described exactly as the library demands it is
+ * - Sums are double, in the order of k, of factors rounded to TF32 where that is allowed; what is not described exactly as the library demands it is
  *   refused: CUBLAS_STATUS_INVALID_VALUE where the library checks, an end of the process with the reason
  *   where it would compute garbage (an address outside the GPU's memory or less aligned than the
  *   algorithm was chosen for, an algorithm of another product, factors that the result overlaps).
