@@ -31,6 +31,7 @@ static int plan_part(struct mlp *s, const struct op_plan *p, const struct matmul
                             .node = p->node,
                             .param = param,
                             .training = p->training && wanted != 0,
+                            .tf32 = p->tf32,
                             .want_din = wanted,
                             .n_in = 3,
                             .n_out = 1,
