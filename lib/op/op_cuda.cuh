@@ -7,6 +7,8 @@
  *   - a call only launches: no waiting, no allocation, nothing read of device memory by the host, so
  *     that calls can be captured into a graph. Seed, step, lane and loss_scale come from run->there;
  *   - sums over more than a few numbers are float32 in a fixed tree, whatever the type of the numbers;
+ *   - a number that fwd refuses on a CPU (an index, a label, a divisor) is noted (op_notice), and nothing is
+ *     read or written out of range for it;
  *   - types of a file, which templates are made for, stand in a `namespace { }`: all files are one program,
  *     and of two templates for types of one name it keeps one;
  *   - where numbers lie one behind the other, 16 bytes a thread and access. */
@@ -302,6 +304,73 @@ static inline int op_each(cudaStream_t s, T *out, size_t n, bool add, F f, struc
 struct op_same {
     template <typename T> __device__ T operator()(T x) const { return x; }
 };
+
+/* ---- numbers that cannot be ---- */
+
+/* Notes that element `at` of what a call looks at is `value`, which its row refuses on a CPU (op_def.refuse).
+ * Of those of a call the first is kept, whoever comes when; what an earlier call noted stays. */
+struct op_notice {
+    struct op_trouble *to; /* nullptr: nobody asks */
+    const struct op_run *run;
+    uint32_t call;
+
+    __device__ bool is_late(uint64_t at) const
+    {
+        const volatile struct op_trouble *t = to;
+
+        if (t->found == 0.0f)
+            return false;
+        __threadfence(); /* what is there was there before `found` */
+        return t->lane != run->lane || t->call != call || t->at <= at;
+    }
+    __device__ void operator()(uint64_t at, int64_t value) const
+    {
+        volatile struct op_trouble *t = to;
+
+        for (bool said = to == nullptr || is_late(at); !said;) {
+            if (atomicCAS(&to->lock, 0u, 1u) != 0)
+                continue;
+            __threadfence();
+            if (!is_late(at)) {
+                t->lane = run->lane;
+                t->call = call;
+                t->at = at;
+                t->value = value;
+                __threadfence();
+                t->found = 1.0f;
+            }
+            __threadfence();
+            atomicExch(&to->lock, 0u);
+            said = true;
+        }
+    }
+};
+
+static inline op_notice op_notice_of(const struct op_call *c)
+{
+    return { c->run->trouble, c->run->there, c->number };
+}
+
+template <typename F> __global__ void op_look_kernel(size_t n, F wrong, op_notice notice)
+{
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+        int64_t value = 0;
+
+        if (wrong(i, &value))
+            notice(i, value);
+    }
+}
+
+/* Notes the first i < n that is wrong: a copyable object with `__device__ bool operator()(size_t i, int64_t *value)
+ * const`. */
+template <typename F> static inline int op_cuda_look(const struct op_call *c, size_t n, F wrong, struct err *err)
+{
+    if (n == 0 || c->run->trouble == NULL)
+        return 0;
+    CUDA_LAUNCH((op_look_kernel<F>), op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c), n, wrong,
+                op_notice_of(c));
+    return cuda_launched(err);
+}
 
 /* ---- sums ---- */
 

@@ -11,7 +11,9 @@
 size_t emulated_type_bytes(cudnnDataType_t type)
 {
     switch (type) {
-    case CUDNN_DATA_FLOAT: return 4;
+    case CUDNN_DATA_FLOAT:
+    case CUDNN_DATA_INT32: return 4;
+    case CUDNN_DATA_BOOLEAN: return 1;
     case CUDNN_DATA_HALF:
     case CUDNN_DATA_BFLOAT16: return 2;
     default: return 0;
@@ -94,6 +96,23 @@ static void store(const struct emulated_tensor *t, int64_t i, double v)
     small = t->type == CUDNN_DATA_HALF ? double_to_small((double)f, 10, 15)
                                        : double_to_small((double)f, 7, 127);
     memcpy((char *)t->at + i * 2, &small, 2);
+}
+
+double emulated_load(const struct emulated_tensor *t, int64_t i)
+{
+    return load(t, i, 0);
+}
+
+void emulated_store(const struct emulated_tensor *t, int64_t i, double v)
+{
+    store(t, i, v);
+}
+
+double emulated_round(cudnnDataType_t type, double v)
+{
+    return type == CUDNN_DATA_HALF       ? small_to_double(double_to_small((double)(float)v, 10, 15), 10, 15)
+           : type == CUDNN_DATA_BFLOAT16 ? small_to_double(double_to_small((double)(float)v, 7, 127), 7, 127)
+                                         : (double)(float)v;
 }
 
 /* ---- loops ---- */

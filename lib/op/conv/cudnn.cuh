@@ -1,5 +1,4 @@
-/* cudnn.cuh - a convolution, or one of its gradients, as cuDNN computes it. cudnn.cu alone knows that
- * library's types.
+/* cudnn.cuh - a convolution, or one of its gradients, as cuDNN computes it.
  *
  * What is computed is settled when it is opened: the engine is the first of those that cuDNN's heuristics
  * propose which gives the same bits every time, adds up in float32, and takes no shortcut in the type of
