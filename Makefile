@@ -26,6 +26,7 @@ MAINS := daemon/trainerd.c daemon/trainerctl.c
 APP   := $(patsubst %,$(BUILD)/%.o,$(filter-out $(MAINS),$(wildcard daemon/*.c)))
 KIT   := $(patsubst %,$(BUILD)/%.o,$(wildcard test/harness/*.c test/sim/*.c))
 TEST  := $(patsubst %.c,$(BUILD)/%,$(wildcard test/*/test_*.c))
+TRUE  := $(if $(CUDA),$(patsubst %.cu,$(BUILD)/%,$(wildcard test/true/test_*.cu)))
 FUZZ  := $(patsubst %.c,$(BUILD)/%,$(wildcard test/fuzz/fuzz_*.c))
 BENCH := $(patsubst %.c,$(BUILD)/%,$(wildcard test/bench/bench_*.c))
 BIN   := $(BUILD)/trainerd $(BUILD)/trainerctl
@@ -34,11 +35,11 @@ BIN   := $(BUILD)/trainerd $(BUILD)/trainerctl
 # nvcc makes the true one; g++ with the emulator of test/cuda one that computes on the CPU.
 CU    := $(sort $(shell find lib -name '*.cu'))
 PIC   := $(patsubst %,$(BUILD)/pic/%.o,$(shell find lib/base lib/device lib/tensor -name '*.c') $(wildcard lib/op/*.c) lib/op/elem/loops.c \
-             $(addprefix lib/op/,gemm/contract.c gemm/einsum_chain.c gemm/einsum_sides.c shape/copy.c))
+             $(addprefix lib/op/,gemm/contract.c gemm/einsum_chain.c gemm/einsum_sides.c gemm/mlp_parts.c shape/copy.c))
 PLUGIN := $(if $(CUDA),$(if $(CU),$(BUILD)/trainerd-cuda.so))
 CUDA_ARCH ?= 90# `make CUDA_ARCH="80 90"`: code for both
-NVCCFLAGS := -std=c++20 -O3 -lineinfo --compiler-options -fPIC,-Wall,-fvisibility=hidden -Ilib -I. \
-             -DTRAINERD_VERSION='"$(VERSION)"' \
+NVCCFLAGS := -std=c++20 -O3 -lineinfo -Xptxas -warn-spills -Ilib -I. \
+             --compiler-options -fPIC,-Wall,-fvisibility=hidden -DTRAINERD_VERSION='"$(VERSION)"' \
              $(foreach arch,$(CUDA_ARCH),-gencode arch=compute_$(arch),code=[sm_$(arch),compute_$(arch)])
 CXX    ?= g++
 CXXFLAGS := -x c++ -std=c++20 $(OPT) -DCUDA_EMULATED -Itest/cuda/include -Ilib -Itest -I. -MMD -MP \
@@ -102,7 +103,7 @@ $(BUILD)/%.cu.o: %.cu
 $(BUILD)/trainerd-cuda.so: $(CU:%=$(BUILD)/%.o) $(BUILD)/libpic.a scripts/plugin.map
 	@echo "  LINK  $@"
 	@nvcc -shared -cudart static -o $@ $(filter-out %.map,$^) -lcublasLt -lcudnn -lnccl \
-	    -Xlinker -z,defs,--version-script=scripts/plugin.map
+	    -Xlinker -z,defs,-z,nodelete,--version-script=scripts/plugin.map
 $(BUILD)/emulated/%.cu.o: %.cu
 	@mkdir -p $(@D)
 	@echo "  CXX   $<"
@@ -119,7 +120,16 @@ $(BUILD)/emulated/trainerd: $(BUILD)/trainerd # it looks for the plugin beside i
 	@ln -f $< $@
 $(filter $(BUILD)/test/cuda/%,$(TEST)): $(call emulated_cu,$(CU) $(wildcard test/cuda/*.cu)) $(EMULATOR)
 
-test-programs: $(TEST) $(FUZZ) $(EMULATED)
+# What the true cuDNN says without a GPU. The driver that it looks for is one that does nothing.
+TRUE_PARTS := $(patsubst %,$(BUILD)/lib/op/%.cu.o,cudnn/graph conv/cudnn conv/copy conv/pass attention/sdpa)
+$(BUILD)/test/true/libcuda.so.1: test/true/libcuda.c
+	@mkdir -p $(@D)
+	@$(CC) $(CFLAGS) -fPIC -shared -Wl,-soname,libcuda.so.1 -o $@ $<
+$(TRUE): $(BUILD)/%: $(BUILD)/%.cu.o $(TRUE_PARTS) $(BUILD)/libpic.a $(BUILD)/test/true/libcuda.so.1
+	@echo "  LINK  $@"
+	@nvcc -cudart static -o $@ $(filter-out %.so.1,$^) -Xlinker --no-as-needed,$(filter %.so.1,$^),--as-needed -lcudnn -lcmocka -lcrypto -Xlinker '-rpath,$$ORIGIN'
+
+test-programs: $(TEST) $(FUZZ) $(EMULATED) $(TRUE)
 
 setup:
 	@scripts/setup build
@@ -142,8 +152,8 @@ bench:
 bench-gpu: all $(BUILD)/test/bench/bench_gpu_kernels
 	@BUILD=$(BUILD) scripts/bench gpu
 # Four tasks on four hosts of this machine, and everything that can happen to them.
-chaos: all
-	@BUILD=$(BUILD) scripts/chaos --seconds $(or $(SECONDS),60) --seed $(or $(SEED),1)
+chaos: all $(EMULATED)
+	@BUILD=$(BUILD) scripts/chaos --seconds $(or $(SECONDS),60) --seed $(or $(SEED),1) --devices $(or $(DEVICES),cpu:1)
 layers:
 	@scripts/layers
 install: all

@@ -22,7 +22,7 @@ struct figures { /* of a plan */
 
 struct inspect {
     const char *path, *batch_text, *shape_text, *precision_text;
-    enum tensor_dtype precision;
+    enum plan_precision precision;
     bool json, print_plan, help;
     uint32_t batch;
     struct arena mem;
@@ -252,8 +252,8 @@ static void print_text(const struct inspect *in)
         for (i = 0; i < n; i++)
             printf("%-11s%s\n", "note", notes[i]);
     }
-    if (in->precision != TENSOR_F32)
-        printf("%-11s%s\n", "precision", tensor_dtype_name(in->precision));
+    if (in->precision != PLAN_FLOAT32)
+        printf("%-11s%s\n", "precision", plan_precision_name(in->precision));
     print_figures("training", &in->training, in->batch);
     print_figures("inference", &in->inference, in->batch);
     if (in->plan.data != NULL)
@@ -374,7 +374,7 @@ static void print_json(const struct inspect *in)
         json_notes(&out, in->graph);
     }
     buf_printf(&out, ",\n  \"batch\": %" PRIu32 ",\n  \"precision\": \"%s\"", in->batch,
-               tensor_dtype_name(in->precision));
+               plan_precision_name(in->precision));
     json_figures(&out, "training", &in->training);
     json_figures(&out, "inference", &in->inference);
     if (in->plan.data != NULL) {
@@ -401,7 +401,7 @@ static int parse(struct inspect *in, int argc, char **argv, struct err *err)
           NULL },
         { "shape", "NAME=D,D,...", NULL, "the shape of an input with dynamic dimensions, batch first",
           &in->shape_text, NULL },
-        { "precision", "P", NULL, "float32 or bfloat16, as train.precision (float32)",
+        { "precision", "P", NULL, "as train.precision, as far as CPUs compute it (float32)",
           &in->precision_text, NULL },
         { "plan", NULL, NULL, "every call and where its result lies", NULL, &in->print_plan },
         { "json", NULL, NULL, "as one JSON object", NULL, &in->json },
@@ -424,11 +424,9 @@ static int parse(struct inspect *in, int argc, char **argv, struct err *err)
         (!text_u64(in->batch_text, 1u << 24, &batch) || batch == 0))
         rc = err_set(err, ERR_INPUT, "--batch: expected a number from 1, found '%.40s'",
                      in->batch_text);
-    in->precision = TENSOR_F32;
     if (rc == 0 && in->precision_text != NULL &&
-        (!tensor_dtype_parse(in->precision_text, &in->precision) ||
-         (in->precision != TENSOR_F32 && in->precision != TENSOR_BF16)))
-        rc = err_set(err, ERR_INPUT, "--precision: expected float32 or bfloat16, found '%.40s'",
+        !plan_precision_parse(in->precision_text, &in->precision))
+        rc = err_set(err, ERR_INPUT, "--precision: expected float32, tf32, bfloat16 or float16, found '%.40s'",
                      in->precision_text);
     in->batch = (uint32_t)batch;
     in->path = argv[1];

@@ -41,6 +41,8 @@ static void gpu_line(const Trainerd__V1__Gpu *g, struct buf *out)
     buf_printf(out, "cuda:%u %s", g->index, g->name);
     if (g->utilization >= 0)
         buf_printf(out, ", %.0f %% busy", 100 * g->utilization);
+    if (g->idle >= 0)
+        buf_printf(out, ", %.1f %% of a step without work", 100 * g->idle);
     if (g->memory_used >= 0 && g->memory_total >= 0)
         buf_printf(out, ", %.1f of %.1f GiB", g->memory_used / (1 << 30), g->memory_total / (1 << 30));
     if (g->temperature >= 0)
@@ -84,6 +86,8 @@ void ctl_status_text(const Trainerd__V1__StatusReply *s, struct buf *out)
     buf_printf(out, "\ncheckpoint  %s\n", s->checkpoint_path[0] != '\0' ? s->checkpoint_path : "none yet");
     if (s->skipped_records > 0)
         buf_printf(out, "data        %llu bad records skipped\n", (ull)s->skipped_records);
+    if (s->loss_scale > 0)
+        buf_printf(out, "loss scale  %.10g\n", s->loss_scale);
     buf_printf(out, "trouble     %s\n", s->last_trouble[0] != '\0' ? s->last_trouble : "none");
     for (size_t i = 0; i < s->n_gpus; i++) {
         buf_str(out, i == 0 ? "GPUs        " : "            ");
@@ -139,6 +143,7 @@ static void gpu_json(const Trainerd__V1__Gpu *g, struct buf *out)
     field(out, "name", g->name);
     field(out, "uuid", g->uuid);
     told(out, "utilization", g->utilization);
+    told(out, "idle", g->idle);
     told(out, "memory_used_bytes", g->memory_used);
     told(out, "memory_total_bytes", g->memory_total);
     told(out, "temperature_celsius", g->temperature);
@@ -163,6 +168,8 @@ void ctl_status_json(const Trainerd__V1__StatusReply *s, struct buf *out)
                (ull)s->phase_ms, (ull)s->generation, (ull)s->step, (ull)s->total_steps, (ull)s->epoch,
                (ull)s->checkpoint_step, (ull)s->uptime_ms, (ull)s->skipped_records);
     number(out, "loss", s->loss);
+    if (s->loss_scale > 0)
+        number(out, "loss_scale", s->loss_scale);
     number(out, "samples_per_second", s->samples_per_second);
     number(out, "step_seconds", s->step_seconds);
     number(out, "share_data", s->share_data);

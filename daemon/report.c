@@ -24,6 +24,8 @@ enum { WINDOW_MS = 500, LONG_PHASE_MS = 2000 };
 /* Sums over the steps since the figures were last taken. */
 struct window {
     uint64_t begin_ns, steps, samples, ns, data_ns, reduce_ns, reduce_work_ns;
+    double idle; /* of GPUs, added up over n_idle devices and steps */
+    uint64_t n_idle;
 };
 
 struct report {
@@ -53,7 +55,7 @@ struct report {
     struct metric *steps_total, *samples_total, *skipped_total, *step_seconds, *data_seconds,
         *reduce_seconds, *reduce_work_seconds;
     struct metric *saved_step, *save_seconds, *save_failures;
-    struct metric *skipped_steps, *divergences;
+    struct metric *skipped_steps, *overflowed_steps, *loss_scale, *divergences;
 };
 
 static bool leads(const struct report *r)
@@ -106,6 +108,12 @@ static void open_metrics(struct report *r)
                                     "From the copy to the verified checkpoint.");
     r->skipped_steps = metrics_counter(m, "trainerd_skipped_steps_total", NULL,
                                        "Steps that this process skipped: loss or gradient were not finite.");
+    if (loss_scale_is_on(&r->opts.train->loss_scale)) {
+        r->loss_scale = metrics_gauge(m, "trainerd_loss_scale", NULL, "What the loss of the next step is multiplied by.");
+        r->overflowed_steps = metrics_counter(m, "trainerd_overflowed_steps_total", NULL,
+                                              "Steps that this process skipped because their gradient left the range "
+                                              "of float16: the loss scale was halved.");
+    }
     r->divergences = metrics_counter(m, "trainerd_divergences_total", NULL,
                                      "Times that tasks held different gradients or weights.");
     r->save_failures = metrics_counter(m, "trainerd_checkpoint_failures_total", NULL,
@@ -215,8 +223,13 @@ static double per(uint64_t part, uint64_t whole)
     return whole > 0 ? (double)part / (double)whole : 0;
 }
 
-static void add_step(struct window *w, const struct train_step_report *s, uint64_t now)
+static void add_step(struct window *w, const struct train_step_report *s, uint32_t n_devices, uint64_t now)
 {
+    for (uint32_t i = 0; s->device_idle != NULL && i < n_devices; i++)
+        if (!isnan(s->device_idle[i])) {
+            w->idle += s->device_idle[i];
+            w->n_idle++;
+        }
     if (w->begin_ns == 0)
         w->begin_ns = now - s->since_ns;
     w->steps++;
@@ -251,16 +264,20 @@ static void curves(struct report *r, const struct train_step_report *s, double s
     point(r, s->step, "learning_rate", (float)s->learning_rate);
     if (!isnan(s->grad_norm))
         point(r, s->step, "gradient_norm", (float)s->grad_norm);
+    if (s->loss_scale > 0)
+        point(r, s->step, "loss_scale", (float)s->loss_scale);
     point(r, s->step, "samples_per_second", (float)speed);
     if (s->skipped > 0)
         point(r, s->step, "skipped_records", (float)s->skipped);
 }
 
-/* reduce_share: waiting for the reduction; reduce_work: in it, also while the replica computed. */
+/* reduce_share: waiting for the reduction; reduce_work: in it, also while the replica computed. device_idle: of
+ * GPUs, a mean; NaN: not known. */
 static void log_step(struct report *r, const struct train_step_report *s, const struct rdzv_progress *p,
-                     double reduce_work)
+                     double reduce_work, double device_idle)
 {
-    struct log_field fields[] = {
+    bool has_idle = !isnan(device_idle);
+    struct log_field fields[11] = {
         LOG_U64("step", s->step),
         LOG_U64("epoch", s->epoch),
         LOG_F32("loss", (float)s->loss),
@@ -271,13 +288,21 @@ static void log_step(struct report *r, const struct train_step_report *s, const 
         LOG_F64("reduce_share", p->share_reduce),
         LOG_F64("reduce_work", reduce_work),
     };
+    size_t n = COUNT_OF(fields) - 2; /* behind them what is not always known */
+    char idle[48] = "";
 
-    log_record(leads(r) ? LOG_INFO : LOG_DEBUG, "step", fields, COUNT_OF(fields),
+    if (has_idle) {
+        fields[n++] = (struct log_field)LOG_F64("device_idle", device_idle);
+        snprintf(idle, sizeof(idle), "; GPUs without work %.1f %%", 100 * device_idle);
+    }
+    if (s->loss_scale > 0)
+        fields[n++] = (struct log_field)LOG_F64("loss_scale", s->loss_scale);
+    log_record(leads(r) ? LOG_INFO : LOG_DEBUG, "step", fields, n,
                "step %llu of %llu, epoch %llu, loss %.6g, rate %.4g, %.0f samples/s (data %.0f %%, compute "
-               "%.0f %%, reduction %.0f %%)",
+               "%.0f %%, reduction %.0f %%%s)",
                (unsigned long long)s->step, (unsigned long long)p->total_steps,
                (unsigned long long)s->epoch, s->loss, s->learning_rate, p->samples_per_second,
-               100 * p->share_data, 100 * p->share_compute, 100 * p->share_reduce);
+               100 * p->share_data, 100 * p->share_compute, 100 * p->share_reduce, idle);
 }
 
 static void on_step(struct report *r, const struct train_step_report *s)
@@ -285,7 +310,7 @@ static void on_step(struct report *r, const struct train_step_report *s)
     uint64_t now = clock_ns();
     bool due = s->step % __atomic_load_n(&r->log_every, __ATOMIC_RELAXED) == 0 || s->step == 1;
     struct rdzv_progress line;
-    double reduce_work = 0;
+    double reduce_work = 0, device_idle = (double)NAN;
     uint64_t skipped;
 
     pthread_mutex_lock(&r->lock);
@@ -294,18 +319,21 @@ static void on_step(struct report *r, const struct train_step_report *s)
     r->now.step = s->step;
     r->now.epoch = s->epoch;
     r->now.loss = s->loss;
+    r->now.loss_scale = s->loss_scale;
     if (r->first_step == 0) {
         r->first_step = s->step;
         r->first_step_ns = now;
     }
-    add_step(&r->window, s, now);
-    add_step(&r->logged, s, now);
+    add_step(&r->window, s, r->opts.train->n_devices, now);
+    add_step(&r->logged, s, r->opts.train->n_devices, now);
     if (now - r->window.begin_ns >= WINDOW_MS * UINT64_C(1000000))
         take_figures(&r->now, &r->window, now);
     if (due || s->step == r->now.total_steps) {
         due = true;
         line.total_steps = r->now.total_steps;
         reduce_work = per(r->logged.reduce_work_ns, r->logged.ns);
+        if (r->logged.n_idle > 0)
+            device_idle = r->logged.idle / (double)r->logged.n_idle;
         take_figures(&line, &r->logged, now);
         if (r->now.samples_per_second == 0)
             r->now.samples_per_second = line.samples_per_second;
@@ -325,9 +353,11 @@ static void on_step(struct report *r, const struct train_step_report *s)
     metric_add(r->reduce_work_seconds, (double)s->reduce_work_ns / 1e9);
     if (!isnan(s->grad_norm))
         metric_set(r->norm, s->grad_norm);
+    if (s->loss_scale > 0)
+        metric_set(r->loss_scale, s->loss_scale);
     if (due) {
         metric_set(r->speed, line.samples_per_second);
-        log_step(r, s, &line, reduce_work);
+        log_step(r, s, &line, reduce_work, device_idle);
         curves(r, s, line.samples_per_second);
     }
 }
@@ -535,6 +565,10 @@ void report_event(struct report *r, const struct train_event *e)
         report_trouble(r, e->text);
         log_warn("skipped", "%s", e->text);
         break;
+    case TRAIN_OVERFLOWED: /* as it should be, now and then */
+        metric_add(r->overflowed_steps, 1);
+        log_info("overflowed", "%s", e->text);
+        break;
     case TRAIN_DIFFERS:
         metric_add(r->divergences, 1);
         report_trouble(r, e->text);
@@ -658,6 +692,10 @@ void report_status(struct report *r, struct sensors *sensors, struct buf *out)
     buf_printf(out, ", \"checkpoint_step\": %llu, \"checkpoint\": ", (unsigned long long)p.checkpoint_step);
     buf_json(out, p.checkpoint_path);
     buf_printf(out, ", \"skipped_records\": %llu", (unsigned long long)p.skipped_records);
+    if (p.loss_scale > 0) {
+        buf_str(out, ", \"loss_scale\": ");
+        buf_f64(out, p.loss_scale);
+    }
     if (has_eval) {
         buf_printf(out, ", \"eval\": {\"step\": %llu, \"loss\": ", (unsigned long long)eval.step);
         buf_f64(out, eval.loss);

@@ -10,7 +10,7 @@
 #include "base/err.h"
 #include "base/fs.h"
 #include "base/text.h"
-#include "op/op.h"
+#include "device/cuda.h"
 
 static const char *environment(void *arg, const char *name)
 {
@@ -295,15 +295,23 @@ static void settle_model(struct settled *s)
 
 static int settle_precision(struct settled *s, struct err *err)
 {
-    if (s->conf->train.precision != CONF_PRECISION_BFLOAT16)
-        return 0;
-    s->train.precision = TENSOR_BF16;
-    if (op_has_bfloat16())
-        return 0;
-    return err_set(err, ERR_UNSUPPORTED,
-                   "/train/precision: bfloat16 needs a processor with the instructions of avx512_bf16, "
-                   "this one has none (kernels: %s): say \"float32\", or use other machines",
-                   op_kernel_id());
+    static const enum plan_precision precisions[] = {
+        [CONF_PRECISION_FLOAT32] = PLAN_FLOAT32,
+        [CONF_PRECISION_TF32] = PLAN_TF32,
+        [CONF_PRECISION_BFLOAT16] = PLAN_BFLOAT16,
+        [CONF_PRECISION_FLOAT16] = PLAN_FLOAT16,
+    };
+    const struct conf *c = s->conf;
+    int rc;
+
+    s->train.precision = precisions[c->train.precision];
+    s->train.loss_scale = (struct loss_scale_rule){ .initial = c->train.loss_scale.initial_scale,
+                                                    .min = c->train.loss_scale.min_scale,
+                                                    .max = c->train.loss_scale.max_scale,
+                                                    .growth_interval = c->train.loss_scale.growth_interval };
+    rc = plan_precision_check(s->train.precision,
+                              s->gpus != NULL ? 10 * s->gpus[0].major + s->gpus[0].minor : 0, err);
+    return rc < 0 ? err_wrap(err, rc, "/train/precision") : 0;
 }
 
 static int settle_train(struct settled *s, struct err *err)

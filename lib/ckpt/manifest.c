@@ -53,6 +53,8 @@ static const struct member {
     OPTION(plateau_waited, U32),
     OPTION(plateau_reductions, U32),
     OPTION(evaluated_step, U64),
+    OPTION(loss_scale, F64),
+    OPTION(loss_scale_good_steps, U32),
 };
 
 static bool is_zero(const struct ckpt_meta *meta, const struct member *m)

@@ -47,7 +47,12 @@ enum conf_map_op {
 };
 enum conf_map_when { CONF_MAP_TRAINING, CONF_MAP_EVALUATION, CONF_MAP_ALWAYS };
 enum conf_remainder { CONF_REMAINDER_DROP, CONF_REMAINDER_PAD };
-enum conf_precision { CONF_PRECISION_FLOAT32, CONF_PRECISION_BFLOAT16 };
+enum conf_precision {
+    CONF_PRECISION_FLOAT32,
+    CONF_PRECISION_TF32,
+    CONF_PRECISION_BFLOAT16,
+    CONF_PRECISION_FLOAT16,
+};
 enum conf_optimizer {
     CONF_SGD,
     CONF_MOMENTUM,
@@ -189,6 +194,10 @@ struct conf {
         uint32_t batch_size_per_replica; /* 0: global is given */
         uint32_t lanes;                  /* 0: the replicas of the full cluster */
         enum conf_precision precision;
+        struct { /* zero unless precision is float16; powers of two */
+            double initial_scale, min_scale, max_scale;
+            uint32_t growth_interval; /* steps; 0: it does not grow */
+        } loss_scale;
         double clip_norm, clip_value; /* 0: none */
         uint32_t eval_every_epochs; /* 0: only at the end */
         uint32_t log_every_steps;

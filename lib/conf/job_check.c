@@ -353,6 +353,40 @@ static int check_lanes(const struct checker *k)
                       batch, lanes, ((uint64_t)batch / lanes + 1) * lanes);
 }
 
+/* Powers of two change no digit of a gradient. */
+static int check_scale(const struct checker *k)
+{
+    const struct conf *c = k->c;
+    const struct {
+        const char *pointer;
+        double value, least, most;
+    } rows[] = {
+        { "/train/loss_scale/min_scale", c->train.loss_scale.min_scale, 0, c->train.loss_scale.max_scale },
+        { "/train/loss_scale/max_scale", c->train.loss_scale.max_scale, 0, INFINITY },
+        { "/train/loss_scale/initial_scale", c->train.loss_scale.initial_scale, c->train.loss_scale.min_scale,
+          c->train.loss_scale.max_scale },
+    };
+
+    for (size_t i = 0; i < COUNT_OF(rows) && c->train.precision == CONF_PRECISION_FLOAT16; i++) {
+        const cJSON *value = value_at(k->doc, rows[i].pointer);
+        int e;
+        double fraction = frexp(rows[i].value, &e);
+
+        if (value == NULL) /* the default does not fit what is said of another */
+            value = value_at(k->doc, "/train/loss_scale");
+        if (fraction != 0.5)
+            return json_error(k->doc, value, k->err, "expected a power of two, such as %g, found %g",
+                              ldexp(1, e), rows[i].value);
+        if (rows[i].value < rows[i].least || rows[i].value > rows[i].most)
+            return json_error(k->doc, value, k->err,
+                              "%s is %.10g: expected min_scale <= initial_scale <= max_scale, and those are %.10g, "
+                              "%.10g and %.10g",
+                              strrchr(rows[i].pointer, '/') + 1, rows[i].value, c->train.loss_scale.min_scale,
+                              c->train.loss_scale.initial_scale, c->train.loss_scale.max_scale);
+    }
+    return 0;
+}
+
 static int check_warmup(const struct checker *k)
 {
     uint64_t warmup = k->c->optimizer.schedule.warmup_steps, steps = k->c->train.steps;
@@ -453,7 +487,7 @@ int conf_job_check(const struct json *doc, struct conf *c, struct err *err)
     static int (*const checks[])(const struct checker *) = {
         derive,      derive_groups, check_losses, check_metrics, check_inputs, check_shapes,
         check_map,   check_derived, check_csv,    check_lanes,   check_warmup, check_needs,
-        check_cycle, check_waits,   check_export,
+        check_cycle, check_waits,   check_export, check_scale,
     };
     const struct checker k = { doc, c, err };
 

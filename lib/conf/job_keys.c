@@ -80,7 +80,9 @@ static const char *const remainders[] = {
 };
 static const char *const precisions[] = {
     [CONF_PRECISION_FLOAT32] = "float32",
+    [CONF_PRECISION_TF32] = "tf32",
     [CONF_PRECISION_BFLOAT16] = "bfloat16",
+    [CONF_PRECISION_FLOAT16] = "float16",
 };
 static const char *const optimizers[] = {
     [CONF_SGD] = "sgd",
@@ -416,7 +418,26 @@ LOSS_KEYS("/model/more_losses/*", 0)
 { "/train", "precision", ENUM, AT(train.precision), WORDS(precisions), .fallback = "float32",
   .doc = "Of what is computed. bfloat16: products and convolutions multiply bfloat16, and activations "
          "between them are kept in it; weights, their gradients, sums, statistics and losses stay "
-         "float32. Needs processors with avx512_bf16." },
+         "float32. On CPUs it needs processors with avx512_bf16. float16, on GPUs alone: the same with "
+         "float16, whose range is small: see loss_scale. tf32, on GPUs alone: all is float32, but "
+         "products and convolutions may round what they multiply to 10 bits of fraction." },
+{ "/train", "loss_scale", OBJECT, .fallback = "{}", .when = { "precision", BIT(CONF_PRECISION_FLOAT16) },
+  .doc = "The loss is multiplied by a power of two before gradients are computed, so that small ones are "
+         "not lost in float16, and gradients are divided by it before anything is done with them. A step "
+         "whose gradient is not finite but whose loss is, is skipped by all tasks alike and halves the "
+         "scale; so many good steps in a row double it. The scale is kept in checkpoints." },
+{ "/train/loss_scale", "initial_scale", F64, AT(train.loss_scale.initial_scale), .min = 0x1p-24, .max = 0x1p32,
+  .fallback = "65536",
+  .doc = "The scale of the first step; as all scales a power of two." },
+{ "/train/loss_scale", "growth_interval", U32, AT(train.loss_scale.growth_interval), .hi = 1000000000,
+  .fallback = "2000",
+  .doc = "Steps in a row without overflow after which the scale is doubled; 0: it never grows." },
+{ "/train/loss_scale", "min_scale", F64, AT(train.loss_scale.min_scale), .min = 0x1p-24, .max = 0x1p32,
+  .fallback = "1",
+  .doc = "It is not halved below this: what still overflows is the business of health.non_finite." },
+{ "/train/loss_scale", "max_scale", F64, AT(train.loss_scale.max_scale), .min = 0x1p-24, .max = 0x1p32,
+  .fallback = "16777216",
+  .doc = "It is not doubled above this." },
 { "/train", "clip_norm", F64, AT(train.clip_norm), .max = 1e30, .fallback = "0",
   .doc = "Gradients whose global L2 norm is above this are scaled down to it; 0: never." },
 { "/train", "clip_value", F64, AT(train.clip_value), .max = 1e30, .fallback = "0",

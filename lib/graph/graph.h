@@ -27,6 +27,7 @@ struct cuda_api;
 struct err;
 struct graph;
 struct op_run;
+struct op_trouble;
 struct packed;
 struct packed_table;
 struct plan;
@@ -146,6 +147,21 @@ struct plan_measure {
     uint32_t n_attrs;
 };
 
+/* In all of them parameters, their gradients, statistics, losses and what callers see are float32, and so
+ * are sums on the way. */
+enum plan_precision {
+    PLAN_FLOAT32,
+    PLAN_TF32,     /* GPUs: products of float32 may be of 10 bits of fraction and 8 of exponent each */
+    PLAN_BFLOAT16, /* products multiply bfloat16, and activations between them are bfloat16 */
+    PLAN_FLOAT16,  /* GPUs: the same with float16. Its range ends at 65504, and below 6e-8 there is nothing:
+                      gradients keep their digits if run->loss_scale is large enough */
+};
+const char *plan_precision_name(enum plan_precision p); /* "tf32" */
+bool plan_precision_parse(const char *name, enum plan_precision *out);
+/* Can it be computed so? By a GPU of this compute capability (10 * major + minor), 0: by this CPU. Errors:
+ * ERR_UNSUPPORTED: what it needs, what there is, what to do. */
+int plan_precision_check(enum plan_precision p, uint32_t capability, struct err *err);
+
 struct plan_opts {
     enum plan_purpose purpose;
     uint32_t batch;               /* samples of a call: the lane batch */
@@ -154,9 +170,7 @@ struct plan_opts {
      * backward put their work on run->queue and return (op/op.h); what a call of theirs returns as a
      * number can be asked for when the queue has come to rest. */
     const struct cuda_api *cuda;
-    enum tensor_dtype precision;  /* TENSOR_BF16: products multiply bfloat16, and activations between
-                                     them are bfloat16; parameters, all gradients of parameters,
-                                     sums, losses and what callers see stay float32. 0: float32 */
+    enum plan_precision precision;
     const struct plan_feed *feeds; /* every graph input once; copied */
     uint32_t n_feeds;
     const struct plan_feed *targets;
@@ -207,6 +221,8 @@ int plan_forward(struct plan *p, const struct op_run *run, struct err *err);
 typedef void plan_ready_fn(void *arg, size_t offset, size_t n);
 int plan_backward(struct plan *p, const struct op_run *run, float *grads, plan_ready_fn *ready,
                   void *arg, struct err *err);
+/* The error that a CPU's forward would have ended with. */
+int plan_refuse(const struct plan *p, const struct op_trouble *found, struct err *err);
 float plan_loss(const struct plan *p); /* of the last forward: the sum of all losses */
 /* Where the next calls on the queue find that number, and the next one's, on a GPU. */
 const float *plan_loss_at(const struct plan *p);
@@ -226,9 +242,10 @@ struct plan_call_info { /* a call: forward's in order, then backward's */
 };
 uint32_t plan_calls_count(const struct plan *p);
 struct plan_call_info plan_call_info(const struct plan *p, uint32_t i);
-/* From now on forward and backward note in end_ns [plan_calls_count()] when each call ended
- * (clock_ns()); NULL: no longer. */
-void plan_watch(struct plan *p, uint64_t *end_ns);
+/* From now on forward and backward tell of each call when it has ended (on a GPU: when its work is on the
+ * queue); NULL: no longer. A failure ends them. */
+typedef int plan_watch_fn(void *arg, uint32_t call, struct err *err);
+void plan_watch(struct plan *p, plan_watch_fn *fn, void *arg);
 
 /* ---- where a number stopped being one ---- */
 struct plan_culprit {

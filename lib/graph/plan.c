@@ -2,7 +2,6 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "base/clock.h"
 #include "base/err.h"
 #include "device/cuda.h"
 #include "graph/plan_priv.h"
@@ -18,15 +17,14 @@ static void bind_base(struct plan *p, enum plan_base base, void *address)
 
 static int make(struct plan *p, const struct plan_opts *opts, struct err *err)
 {
-    int rc;
-
-    CHECK(opts->precision == TENSOR_NONE || opts->precision == TENSOR_F32 ||
-          opts->precision == TENSOR_BF16);
-    rc = plan_build(p, opts, err);
+    /* What a GPU can do is its owner's to ask: here is none to be seen. */
+    int rc = opts->cuda == NULL ? plan_precision_check(opts->precision, 0, err) : 0;
 
     if (rc == 0)
+        rc = plan_build(p, opts, err);
+    if (rc == 0)
         rc = plan_fuse(p, err);
-    if (rc == 0 && opts->precision == TENSOR_BF16)
+    if (rc == 0 && p->half != TENSOR_NONE)
         rc = plan_precision(p, err);
     if (rc == 0)
         rc = plan_layouts(p, err);
@@ -58,6 +56,8 @@ int plan_new(const struct graph *g, const struct plan_opts *opts, struct plan **
     p->purpose = opts->purpose;
     p->batch = opts->batch;
     p->there.cuda = opts->cuda;
+    p->half = plan_precision_half(opts->precision);
+    p->tf32 = opts->precision == PLAN_TF32;
     p->loss_value = p->loss_weight = GRAPH_NONE;
     p->training = opts->purpose == PLAN_TRAIN || (opts->purpose == PLAN_RUN && opts->training);
     p->feed_grads = opts->purpose == PLAN_RUN && opts->feed_grads;
@@ -168,9 +168,24 @@ static int run_call(struct plan *p, struct plan_call *call, const struct op_run 
         rc = plan_hunt_call(p, call, number >= p->forward.n, err);
     else
         rc = call->kernel(&call->call, err);
-    if (p->end_ns != NULL)
-        p->end_ns[number] = clock_ns();
+    if (rc == 0 && p->watch != NULL)
+        rc = p->watch(p->watch_arg, (uint32_t)number, err);
     return rc < 0 ? err_wrap(err, rc, "%s of %s '%s'", direction, n->def->name, n->name) : 0;
+}
+
+int plan_refuse(const struct plan *p, const struct op_trouble *found, struct err *err)
+{
+    const struct plan_call *call;
+    const struct plan_node *n;
+    int rc;
+
+    if (found->call >= p->forward.n) /* what came from there is no word of ours */
+        return err_set(err, ERR_DEVICE, "a GPU speaks of call %u of %zu", found->call, p->forward.n);
+    call = p->forward.at[found->call];
+    n = &p->nodes.at[call->node];
+    CHECK(n->def->refuse != NULL);
+    rc = n->def->refuse(&call->call, (size_t)found->at, found->value, err);
+    return err_wrap(err, rc, "forward of %s '%s'", n->def->name, n->name);
 }
 
 int plan_forward(struct plan *p, const struct op_run *run, struct err *err)
@@ -333,7 +348,8 @@ struct plan_call_info plan_call_info(const struct plan *p, uint32_t i)
                                     .backward = backward };
 }
 
-void plan_watch(struct plan *p, uint64_t *end_ns)
+void plan_watch(struct plan *p, plan_watch_fn *fn, void *arg)
 {
-    p->end_ns = end_ns;
+    p->watch = fn;
+    p->watch_arg = arg;
 }

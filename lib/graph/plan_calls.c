@@ -156,6 +156,7 @@ static int prepare_node(struct plan *p, struct plan_node *n, struct err *err)
                           .node = n->name,
                           .param = n->param,
                           .training = n->runs_bwd,
+                          .tf32 = p->tf32,
                           .n_in = n->n_in,
                           .n_out = n->n_out,
                           .in = in,
@@ -272,6 +273,7 @@ static int add_forward(struct plan *p, uint32_t node, struct err *err)
     call->call.rows = rows_of(p, n);
     call->call.in = in;
     call->call.out = out;
+    call->call.number = (uint32_t)p->forward.n;
     if (!add_areas(p, call) || !VEC_PUSH(p->forward, call))
         return plan_no_memory(err);
     return 0;

@@ -1,22 +1,78 @@
-/* plan_precision.c - bfloat16 between and inside the products, float32 everywhere else.
+/* plan_precision.c - bfloat16 or float16 between and inside the products, float32 everywhere else.
  *
- * Nodes are visited in order; each row says what it does with bfloat16 (op.h, enum op_half). Where
+ * Nodes are visited in order; each row says what it does with 16 bits (op.h, enum op_half). Where
  * an input has the other type than the node wants, a `Convert` node is put between, once per value,
  * for all who want it so. Parameters, their gradients, statistics, losses and metrics stay float32:
- * no row offers those operands. So does a sum of a bfloat16 and a float32 activation, and with it a
- * residual stream that began as float32. */
+ * no row offers those operands. So does a sum of an activation of 16 bits and one of float32, and with it a
+ * residual stream that began as float32. What a row computes in float32 for products alone it rounds
+ * itself, if it can (half_round): what they would read is never stored as float32. */
 #include <string.h>
 
 #include "base/check.h"
 #include "base/err.h"
 #include "graph/plan_priv.h"
 
+static const struct {
+    const char *name;
+    enum tensor_dtype half;
+    uint32_t capability; /* of GPUs: from where on they multiply so */
+} precisions[] = {
+    [PLAN_FLOAT32] = { "float32", TENSOR_NONE, 0 },
+    [PLAN_TF32] = { "tf32", TENSOR_NONE, 80 },
+    [PLAN_BFLOAT16] = { "bfloat16", TENSOR_BF16, 80 },
+    [PLAN_FLOAT16] = { "float16", TENSOR_F16, 70 },
+};
+
+const char *plan_precision_name(enum plan_precision p)
+{
+    return precisions[p].name;
+}
+
+enum tensor_dtype plan_precision_half(enum plan_precision p)
+{
+    return precisions[p].half;
+}
+
+bool plan_precision_parse(const char *name, enum plan_precision *out)
+{
+    for (size_t i = 0; i < COUNT_OF(precisions); i++)
+        if (strcmp(name, precisions[i].name) == 0) {
+            *out = (enum plan_precision)i;
+            return true;
+        }
+    return false;
+}
+
+int plan_precision_check(enum plan_precision p, uint32_t capability, struct err *err)
+{
+    uint32_t least = precisions[p].capability;
+
+    if (capability > 0 && capability < least)
+        return err_set(err, ERR_UNSUPPORTED,
+                       "%s needs GPUs of compute capability %u.%u or later, these have %u.%u: say \"float32\"%s, "
+                       "or use other GPUs",
+                       precisions[p].name, least / 10, least % 10, capability / 10, capability % 10,
+                       p != PLAN_FLOAT16 && capability >= precisions[PLAN_FLOAT16].capability ? " or \"float16\""
+                                                                                              : "");
+    if (capability > 0 || p == PLAN_FLOAT32 || (p == PLAN_BFLOAT16 && op_has_bfloat16()))
+        return 0;
+    if (p == PLAN_BFLOAT16)
+        return err_set(err, ERR_UNSUPPORTED,
+                       "bfloat16 needs a processor with the instructions of avx512_bf16, this one has none "
+                       "(kernels: %s): say \"float32\", or use other machines",
+                       op_kernel_id());
+    return err_set(err, ERR_UNSUPPORTED,
+                   "%s is computed by GPUs alone: say \"float32\"%s, or train with --devices cuda",
+                   precisions[p].name, op_has_bfloat16() ? " or \"bfloat16\"" : "");
+}
+
 struct converter {
     struct plan *p;
     const struct op_def *convert;
+    bool *for_products; /* [values before this pass] nobody else reads it */
 };
 
-/* What this pass decides about: not a bfloat16 that the model casts to. */
+/* What this pass decides about: not a type that the model casts to. */
 static bool is_float(const struct plan_value *v)
 {
     return v->tensor.dtype == TENSOR_F32 || v->is_half;
@@ -28,15 +84,18 @@ static int in_other(struct converter *c, uint32_t *value, struct err *err)
     struct plan *p = c->p;
     const struct plan_value *v = &p->values.at[*value];
     const char *names[] = { v->name };
-    struct plan_node n = { .def = c->convert, .name = v->name, .n_in = 1, .n_out = 1 };
+    struct plan_node n = { .def = c->convert, .name = v->name, .n_in = 1, .n_out = 1, .n_attrs = 1 };
+    struct op_attr *to;
     uint32_t from = *value;
     int rc;
 
     if (v->other_type == GRAPH_NONE) {
         n.in = arena_alloc(&p->mem, sizeof(*n.in));
-        if (n.in == NULL)
+        n.attrs = to = arena_alloc(&p->mem, sizeof(*to));
+        if (n.in == NULL || to == NULL)
             return plan_no_memory(err);
         n.in[0] = from;
+        *to = (struct op_attr){ .name = "to", .type = OP_ATTR_INT, .i = v->is_half ? TENSOR_F32 : p->half };
         rc = plan_add_node(p, &n, names, err);
         if (rc < 0)
             return rc;
@@ -54,14 +113,14 @@ static int in_float32(struct converter *c, uint32_t *value, struct err *err)
     return c->p->values.at[*value].is_half ? in_other(c, value, err) : 0;
 }
 
-/* Is input i one that may be bfloat16? */
+/* Is input i one that may have 16 bits? */
 static bool may_be_half(const struct plan *p, const struct plan_node *n, uint32_t i)
 {
     return n->in[i] != GRAPH_NONE && (n->def->half_of & graph_input_bit(i)) != 0 &&
            is_float(&p->values.at[n->in[i]]);
 }
 
-/* Do the outputs of node n become bfloat16? */
+/* Do the outputs of node n become 16 bits? */
 static bool becomes_half(const struct plan *p, const struct plan_node *n)
 {
     bool any = false, all = true;
@@ -103,6 +162,31 @@ static int settle_inputs(struct converter *c, struct plan_node *n, bool is_half,
     return rc;
 }
 
+/* Marks what only products read, themselves or through views. */
+static void find_products(struct converter *c, const struct plan_node *nodes, size_t n, bool *others)
+{
+    const struct plan *p = c->p;
+    uint32_t k;
+    size_t i;
+
+    for (k = 0; k < p->n_kept; k++)
+        others[p->kept[k].value] = true;
+    for (i = n; i-- > 0;)
+        for (k = 0; k < nodes[i].n_in; k++) {
+            const struct plan_node *node = &nodes[i];
+            bool is_product = node->def->half == OP_HALF_WANT ||
+                              (node->def->view && node->out[0] != GRAPH_NONE &&
+                               c->for_products[node->out[0]] && !others[node->out[0]]);
+
+            if (node->in[k] != GRAPH_NONE && may_be_half(p, node, k) && is_product)
+                c->for_products[node->in[k]] = true;
+            else if (node->in[k] != GRAPH_NONE)
+                others[node->in[k]] = true;
+        }
+    for (i = 0; i < p->values.n; i++)
+        c->for_products[i] = c->for_products[i] && !others[i];
+}
+
 static int settle_node(struct converter *c, struct plan_node *n, struct err *err)
 {
     struct plan *p = c->p;
@@ -114,16 +198,19 @@ static int settle_node(struct converter *c, struct plan_node *n, struct err *err
         is_fed = is_fed || (n->in[i] != GRAPH_NONE && p->values.at[n->in[i]].is_fed);
     for (i = 0; i < n->n_out && rc == 0; i++) {
         struct plan_value *v;
+        bool rounds;
 
         if (n->out[i] == GRAPH_NONE)
             continue;
         v = &p->values.at[n->out[i]];
         v->index = (uint32_t)p->nodes.n;
         v->is_fed = is_fed;
-        v->is_half = is_half && (n->def->half_of & (graph_input_bit(i) << 16)) != 0 &&
+        rounds = is_fed && c->for_products[n->out[i]] &&
+                 (n->def->half_round & (graph_input_bit(i) << 16)) != 0;
+        v->is_half = (is_half || rounds) && (n->def->half_of & (graph_input_bit(i) << 16)) != 0 &&
                      v->tensor.dtype == TENSOR_F32;
         if (v->is_half)
-            v->tensor.dtype = TENSOR_BF16;
+            v->tensor.dtype = p->half;
     }
     return rc < 0 || VEC_PUSH(p->nodes, *n) ? rc : plan_no_memory(err);
 }
@@ -155,19 +242,20 @@ int plan_precision(struct plan *p, struct err *err)
     struct arena mem = { 0 };
     size_t n = p->nodes.n;
     struct plan_node *old;
+    bool *others;
     int rc;
 
     CHECK(c.convert != NULL);
-    if (p->there.cuda == NULL && !op_has_bfloat16())
-        return err_set(err, ERR_UNSUPPORTED,
-                       "bfloat16 needs a processor with the instructions of avx512_bf16; this one "
-                       "has none (kernels: %s): compute in float32",
-                       op_kernel_id());
     old = arena_array(&mem, n, sizeof(*old));
-    if (old == NULL)
+    others = arena_array(&mem, p->values.n, sizeof(*others));
+    c.for_products = arena_array(&mem, p->values.n, sizeof(*c.for_products));
+    if (old == NULL || others == NULL || c.for_products == NULL) {
+        arena_fini(&mem);
         return plan_no_memory(err);
+    }
     if (n > 0)
         memcpy(old, p->nodes.at, n * sizeof(*old));
+    find_products(&c, old, n, others);
     rc = settle_all(&c, old, n, err);
     arena_fini(&mem);
     return rc;

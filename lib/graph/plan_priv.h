@@ -5,7 +5,7 @@
  *                  plan_batch.c: batch sizes that an export wrote into shapes; plan_measure.c: losses
  *                  and metrics. At last what nobody needs any more is dropped
  *   plan_fuse.c    chains that one kernel computes become one node; the patterns: fuse_*.c
- *   plan_precision.c  float32 or bfloat16 for every value, `Convert` nodes where two disagree
+ *   plan_precision.c  float32 or 16 bits for every value, `Convert` nodes where two disagree
  *   plan_layout.c  a layout for every value, `Reorder` nodes where two disagree
  *   plan_grad.c    which values have a gradient, which nodes run backward
  *   plan_share.c   values that live in another's bytes: views, and results in place
@@ -40,8 +40,8 @@ struct plan_value {
     bool needs_grad;       /* a trained parameter is upstream */
     bool has_grad;         /* and backward brings a gradient here */
     bool is_fed;           /* plan_precision.c: depends on an input, not on parameters alone */
-    bool is_half;          /* bfloat16 because this plan is, not because the model says so */
-    uint32_t other_type;   /* the same value in the other of float32 and bfloat16, likewise */
+    bool is_half;          /* plan.half because this plan is, not because the model says so */
+    uint32_t other_type;   /* the same value in the other of float32 and plan.half, likewise */
     uint32_t other_layout; /* the same value in the other layout, once a Reorder exists */
     uint32_t root;         /* the value whose bytes it lives in; itself if its own */
     uint32_t grad_root;    /* the same for the gradient */
@@ -133,6 +133,8 @@ struct plan {
     const struct graph *g;
     enum plan_purpose purpose;
     uint32_t batch;
+    enum tensor_dtype half; /* TENSOR_BF16, TENSOR_F16: of activations; TENSOR_NONE: all are float32 */
+    bool tf32;              /* as op_plan.tf32 */
     struct arena mem; /* of the plan: everything without another owner */
     VEC(struct plan_value) values;
     VEC(struct plan_node) nodes; /* in the order of forward */
@@ -163,7 +165,8 @@ struct plan {
     float *params, *grads;
     void *work;
     bool is_bound;
-    uint64_t *end_ns; /* [calls] when each ended; NULL: nobody watches */
+    plan_watch_fn *watch; /* NULL: nobody does */
+    void *watch_arg;
     struct plan_culprit *culprit; /* NULL: nobody hunts for one */
     float loss, weight; /* of the last forward: backward may use their memory */
 };
@@ -216,7 +219,8 @@ int plan_settle_node(struct plan *p, struct plan_node *n, struct err *err);
 
 /* ---- the other passes ---- */
 int plan_fuse(struct plan *p, struct err *err);
-int plan_precision(struct plan *p, struct err *err); /* only where the plan is one in bfloat16 */
+int plan_precision(struct plan *p, struct err *err); /* only where there is a plan.half */
+enum tensor_dtype plan_precision_half(enum plan_precision p);
 int plan_layouts(struct plan *p, struct err *err);
 void plan_gradients(struct plan *p);
 int plan_share(struct plan *p, struct err *err);

@@ -108,6 +108,7 @@ static void fill_gpus(const struct rdzv_progress *p, Trainerd__V1__StatusReply *
         out->index = g->index;
         out->name = make_text(g->name, sizeof(g->name), a);
         out->uuid = make_text(g->uuid, sizeof(g->uuid), a);
+        out->idle = g->idle;
         out->utilization = g->utilisation;
         out->memory_used = g->memory_used;
         out->memory_total = g->memory_total;
@@ -142,6 +143,7 @@ void rdzv_status(struct rdzv *r, struct rdzv_in *call, void *request)
     s.share_compute = p->share_compute;
     s.share_reduce = p->share_reduce;
     s.skipped_records = p->skipped_records;
+    s.loss_scale = p->loss_scale;
     s.checkpoint_step = p->checkpoint_step;
     s.checkpoint_path = make_text(p->checkpoint_path, sizeof(p->checkpoint_path), &a);
     s.last_trouble = make_text(p->last_trouble, sizeof(p->last_trouble), &a);

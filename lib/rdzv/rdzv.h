@@ -53,6 +53,7 @@ struct rdzv_view { /* valid during the callback */
 struct rdzv_gpu { /* and its sensors; negative: it does not tell */
     uint32_t index; /* CUDA's ordinal */
     char name[96], uuid[48];
+    double idle; /* share of the last step in which it had no work of ours, 0 to 1 */
     double utilisation; /* 0 to 1 */
     double memory_used, memory_total; /* bytes */
     double celsius, watts, ecc_errors, clock_mhz;
@@ -70,6 +71,7 @@ struct rdzv_progress {
     double step_seconds; /* mean of the last window, with what is between steps */
     double share_data, share_compute, share_reduce;
     uint64_t skipped_records;
+    double loss_scale; /* 0: the precision needs none */
     uint64_t checkpoint_step;
     char checkpoint_path[4096];
     char last_trouble[1024];

@@ -457,23 +457,41 @@ void health_updated(struct replica *r)
 
 /* ---- a step that is not finite ---- */
 
+bool health_overflowed(const struct replica *r, double loss)
+{
+    const struct loss_scale now = { .scale = r->scale };
+
+    return isfinite(loss) && loss_scale_can_shrink(&r->train->opts->loss_scale, now);
+}
+
+void health_overflow(struct replica *r, uint64_t step)
+{
+    struct train *t = r->train;
+    char text[200];
+    struct train_event e = { .kind = TRAIN_OVERFLOWED, .step = step, .text = text };
+
+    update_skip(r, step, true);
+    if (r->local != 0)
+        return;
+    e.all = ++t->health.overflows;
+    snprintf(text, sizeof(text), "step %" PRIu64 ": the gradient overflows float16 with a loss scale of %.10g; the "
+             "step is skipped, the scale is %.10g from now on", step, r->scale, t->facts.scale.scale);
+    train_tell(t, &e);
+}
+
 static int skip(struct replica *r, uint64_t step, const char *text, struct err *err)
 {
     struct train *t = r->train;
     char all[1200];
     int rc;
 
-    if (r->local == 0)
-        live_end_step(t, step);
-    rc = generation_gate(r, err); /* all have looked at how many there were */
-
-    if (rc == 0 && r->gpu != NULL)
-        gpu_hold(r, step);
-    if (rc < 0 || r->local != 0)
+    rc = generation_gate(r, err); /* all have looked at how many there were, and come to the next one */
+    if (rc < 0)
         return rc;
+    update_skip(r, step, false);
+    if (r->local != 0)
+        return 0;
     t->facts.skips_in_row++;
-    t->facts.step = step;
-    __atomic_store_n(&t->held_step, step, __ATOMIC_RELEASE);
     t->health.skips++;
     snprintf(all, sizeof(all),
              "%s; the step is skipped, weights and optimizer state stay as they are (%u in a row, more than "

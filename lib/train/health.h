@@ -21,7 +21,9 @@
  *
  * Finite. The same pass sees NaN and infinity in the gradient. All tasks see it in the same step,
  * before its update, because all have the same bits; what is done is the job's policy, and
- * locate.c finds out where it came from. */
+ * locate.c finds out where it came from. But a gradient that is not finite while the loss is, in a step
+ * whose loss scale can be halved (loss_scale.h), is no trouble yet: the step is skipped, with the scale
+ * halved. */
 #ifndef TRAIN_HEALTH_H
 #define TRAIN_HEALTH_H
 
@@ -58,7 +60,7 @@ struct health {
     /* Of the process. */
     bool lost;                    /* what lies in the memory of the state is none */
     uint64_t restored_at;         /* the step for which everybody went back to a checkpoint; 0: none */
-    uint64_t skips;
+    uint64_t skips, overflows;
 };
 
 /* Floats behind the control words of a gradient arena. */
@@ -93,6 +95,9 @@ int health_judge(struct replica *r, uint64_t step, double loss, bool *finite, st
  * health.rolls_back: nobody holds state any more, the last checkpoint is to be read. */
 int health_trouble(struct replica *r, uint64_t step, const struct step_result *result,
                    struct err *err);
+/* Each replica: is it only that the scaled gradient was too large? */
+bool health_overflowed(const struct replica *r, double loss);
+void health_overflow(struct replica *r, uint64_t step); /* then: the step is skipped; nothing fails */
 void health_updated(struct replica *r); /* behind an update that was not skipped */
 
 /* Each replica, behind the last step of a generation: compares it too. */

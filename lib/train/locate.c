@@ -67,13 +67,17 @@ static void say_seen(const struct replica *r, double loss, char *text, size_t n)
     uint32_t n_params, table = 0;
     const struct graph_param *p = graph_params(r->train->graph, &n_params);
 
+    const struct loss_scale_rule *rule = &r->train->opts->loss_scale;
+
     text[0] = '\0';
+    if (loss_scale_is_on(rule))
+        add(text, n, "with a loss scale of %.10g%s ", r->scale, r->scale <= rule->min ? ", the least," : "");
     if (!isfinite(loss))
         add(text, n, "the loss is %s", isnan(loss) ? "nan" : loss > 0 ? "inf" : "-inf");
     for (uint32_t i = 0; i < n_params; i++) {
         if (is_finite_param(r, &p[i], &table))
             continue;
-        add(text, n, "%sthe reduced %s of '%s' holds NaN or infinity", text[0] != '\0' ? ", " : "",
+        add(text, n, "%sthe reduced %s of '%s' holds NaN or infinity", isfinite(loss) ? "" : ", ",
             p[i].kind == GRAPH_STATISTIC ? "statistic" : "gradient", p[i].name);
         return;
     }
@@ -97,15 +101,15 @@ static void say_lane(const struct replica *r, uint64_t step, uint32_t lane, cons
                      (uint64_t)lane * t->lane_batch;
 
     text[0] = '\0';
-    device_name(&t->opts->devices[r->local], name, sizeof(name));
-    if (r->gpu != NULL)
-        add(text, n, "%s of %s, ", name, t->members[t->group.self].name);
     add(text, n, "lane %" PRIu32 " (positions %" PRIu64 " to %" PRIu64 " of epoch %" PRIu64 ")", lane,
         first, first + t->lane_batch - 1, (step - 1) / t->steps_per_epoch);
     if (c->sample < t->lane_batch)
         add(text, n, ", sample %" PRIu64 " of the data at position %" PRIu64, b->samples[c->sample],
             first + c->sample);
     add(text, n, ": %s", c->text);
+    device_name(&t->opts->devices[r->local], name, sizeof(name));
+    if (r->gpu != NULL)
+        add(text, n, ", on %s of %s", name, t->members[t->group.self].name);
 }
 
 static int again_here(struct replica *r, const struct op_run *run, const struct data_batch *b,
@@ -162,7 +166,7 @@ static int run_lanes(struct replica *r, uint64_t step, uint32_t *lane, double *l
     const struct train_opts *o = t->opts;
     struct data_reader_opts ro = replica_reads(r, step, step);
     struct op_run run = { .seed = o->seed, .step = step, .cancel = &t->cancel,
-                          .loss_scale = (float)(1.0 / (double)step_samples(t, step)) };
+                          .loss_scale = step_loss_scale(r, step) };
     struct plan_culprit culprit = { .found = false };
     int rc = reader_open(t, t->data, &ro, &r->side_reader, err);
 
@@ -207,7 +211,7 @@ int locate_run(struct replica *r, uint64_t step, const struct step_result *resul
     struct train *t = r->train;
     struct note *note = (struct note *)r->grads[0];
     float weight = r->grads[0][t->mem.params + CONTROL_WEIGHT];
-    double shrink = t->opts->mean_of_weights && weight > 0 ? (double)weight : 1, largest;
+    double shrink = t->opts->mean_of_weights && weight > 0 ? (double)weight / r->scale : 1, largest;
     char found[sizeof(note->text)] = "", seen[400];
     uint32_t lane;
     struct train_event e = { .kind = TRAIN_WARN, .step = step, .text = text };

@@ -22,6 +22,11 @@ uint64_t step_samples(const struct train *t, uint64_t step)
     return left < batch ? left : batch;
 }
 
+float step_loss_scale(const struct replica *r, uint64_t step)
+{
+    return (float)(r->scale / (double)step_samples(r->train, step));
+}
+
 void step_fill(struct replica *r, struct plan *plan, const struct data_batch *b)
 {
     const struct train *t = r->train;
@@ -99,7 +104,7 @@ static int run_lanes(struct replica *r, uint64_t step, struct err *err)
         .seed = t->opts->seed,
         .step = step,
         .cancel = &t->cancel,
-        .loss_scale = (float)(1.0 / (double)step_samples(t, step)),
+        .loss_scale = step_loss_scale(r, step),
     };
     uint32_t top = 0; /* arenas of the stack that are occupied */
 
@@ -173,9 +178,10 @@ static int read_control(struct replica *r, uint64_t step, struct step_result *ou
     float *grads = r->grads[0], *control = grads + t->mem.params;
     int rc = 0;
 
-    out->loss = control[CONTROL_LOSS];
+    out->loss = control[CONTROL_LOSS] / r->scale;
     if (t->opts->mean_of_weights) {
-        float weight = control[CONTROL_WEIGHT] > 0 ? control[CONTROL_WEIGHT] : 1; /* 0: so is all else */
+        float sum = control[CONTROL_WEIGHT] / (float)r->scale;
+        float weight = sum > 0 ? sum : 1; /* 0: so is all else */
         float by = 1.0f / weight;
 
         out->loss /= (double)weight;
@@ -184,6 +190,7 @@ static int read_control(struct replica *r, uint64_t step, struct step_result *ou
         else if (by != 1.0f)
             scale(grads, t->mem.dense + packed_floats(&r->rows[0]), by);
     }
+    out->trouble = control[CONTROL_TROUBLE] > 0;
     out->pause = control[CONTROL_PAUSE] > 0;
     out->weigh = control[CONTROL_WEIGH] > 0 || health_weighs(t, step);
     return rc;
@@ -193,13 +200,14 @@ static int finish_reduction(struct replica *r, uint64_t step, struct step_result
                             struct err *err)
 {
     struct train *t = r->train;
-    uint64_t before, now;
+    uint64_t before, now, data_ns;
     int rc = wait_for_permission(r, err);
 
     if (rc < 0)
         return rc;
     progress_bucket(&r->place, step, r->reducer.n_buckets - 1);
     before = clock_ns();
+    data_ns = r->data_ns;
     if (r->local == 0)
         write_control(r, step);
     if (r->gpu != NULL)
@@ -207,7 +215,7 @@ static int finish_reduction(struct replica *r, uint64_t step, struct step_result
     else if (t->comm != NULL)
         rc = reduce_rest(r, err);
     now = clock_ns();
-    r->reduce_ns = now - before;
+    r->reduce_ns = now - before - (r->data_ns - data_ns); /* a GPU's next batch is waited for meanwhile */
     trace_add(r->trace, TRACE_REDUCTION, 0, before, now);
     return rc < 0 ? rc : read_control(r, step, out, err);
 }
@@ -243,6 +251,9 @@ static int commit(struct replica *r, uint64_t step, const struct step_result *re
     if (rc == 0)
         rc = generation_gate(r, err);
     trace_until_now(r->trace, TRACE_CHECK, 0, before);
+    if (rc == 0 && result->trouble) /* whose it is has not come here, and says what it was */
+        rc = err_set(err, ERR_PEER, "a GPU of another task met a number that its model cannot use (an index, a "
+                                    "label): its log names it. The step is not made");
     return rc < 0 ? rc : health_judge(r, step, result->loss, finite, err);
 }
 
@@ -268,6 +279,7 @@ void step_tell(struct replica *r, const struct facts *facts, uint64_t begin_ns)
         .loss = facts->loss,
         .learning_rate = optim_rate(&t->schedule, facts->step),
         .grad_norm = facts->grad_norm,
+        .loss_scale = loss_scale_is_on(&t->opts->loss_scale) ? facts->scale.scale : 0,
         .samples = step_samples(t, facts->step),
         .skipped = data_skipped(t->data) +
                    (t->eval_data != NULL ? data_skipped(t->eval_data) : 0),
@@ -276,6 +288,7 @@ void step_tell(struct replica *r, const struct facts *facts, uint64_t begin_ns)
         .reduce_ns = here ? r->reduce_ns : 0,
         .reduce_work_ns = here ? r->reducer.work_ns : 0,
         .since_ns = now - t->last_report_ns,
+        .device_idle = here && train_on_gpus(t) ? t->device_idle : NULL,
     };
     struct train_event e = { .kind = TRAIN_STEP, .step = facts->step, .report = &report };
 
@@ -289,13 +302,17 @@ static int apply(struct replica *r, uint64_t step, const struct step_result *res
 {
     struct train *t = r->train;
     double norm = NAN;
-    int rc;
+    int rc = 0;
 
     if (finite) {
         if (r->local == 0)
             sample_log_done(t->samples, step); /* agreed, and about to be applied */
         rc = update(r, step, &norm, err);
         health_updated(r);
+    } else if (health_overflowed(r, result->loss)) {
+        health_overflow(r, step);
+        if (r->local == 0)
+            sample_log_done(t->samples, step); /* agreed, with nothing to apply */
     } else {
         rc = health_trouble(r, step, result, err);
         if (rc < 0)
@@ -336,6 +353,7 @@ int step_run(struct replica *r, uint64_t step, struct step_result *out, struct e
     bool finite = true;
     int rc;
 
+    r->scale = t->facts.scale.scale;
     r->trace = t->tracing ? trace_begin(t->trace, r->local, step) : NULL;
     progress_step(r, step);
     reduce_begin(r, step);
@@ -344,6 +362,8 @@ int step_run(struct replica *r, uint64_t step, struct step_result *out, struct e
         rc = apply(r, step, out, finite, begin, err);
     if (rc == 0 && out->weigh)
         rc = health_weigh(r, step, err);
+    if (rc == 0 && r->gpu != NULL)
+        rc = gpu_clock_tell(r, err);
     if (rc < 0)
         return err_wrap(err, rc, "step %llu", (unsigned long long)step);
     if (trace_step_done(r->trace, begin))

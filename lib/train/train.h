@@ -37,7 +37,8 @@
  *   train.state_send     before each chunk of the state that is sent; train.state_recv: behind each
  *                        one that came (fail: as if its checksum were wrong)
  *   train.evaluate       each batch of a lane; train.evaluated: before the sums are reduced
- *   train.forward        before a step; train.bucket: before each bucket, the last one too
+ *   train.forward        before a step; train.bucket: before each bucket, the last one too (of a GPU: before the
+ *                        lane that sums up the others, and before the last one)
  *   train.reduce         behind the lanes, before the last contribution
  *   train.commit         the reduction is there, nothing is changed yet
  *   train.update, train.update_middle, train.update_end
@@ -57,6 +58,7 @@
 #include "device/device.h"
 #include "graph/graph.h"
 #include "optim/optim.h"
+#include "train/loss_scale.h"
 
 struct ckpt_event;
 struct err;
@@ -69,12 +71,16 @@ struct train_step_report {
     double loss;               /* mean over the global batch */
     double learning_rate;
     double grad_norm;          /* before clipping; NaN when this step did not compute it */
+    double loss_scale;         /* of the next step; 0: this precision needs none */
     uint64_t samples;          /* of the global batch with weight 1 */
     uint64_t skipped;          /* bad records that this task left out since it was opened */
     uint64_t ns, data_ns, reduce_ns; /* of this step on the first replica, waiting for data and for the
                                         reduction; the rest is compute */
     uint64_t reduce_work_ns;   /* inside all-reduces, also while it computed */
     uint64_t since_ns;         /* wall time since the previous report of a step: with what is between steps */
+    /* Of each device, from the gradient before to this one: the share of the time in which it had no work of
+     * ours. NaN: not known, as behind an evaluation. NULL: CPUs. Valid during the call. */
+    const double *device_idle;
 };
 
 struct train_eval_report {
@@ -92,7 +98,8 @@ struct train_profile { /* where the time of the traced steps went; the parts add
     double step_seconds;
     const struct train_profile_part {
         const char *what;      /* an op; "sum of gradients"; or "data", "lane sums", "reduction" (waiting
-                                  for it), "check", "update", "checkpoint", "other" */
+                                  for it), "check", "update", "checkpoint", and "other"; on GPUs, whose
+                                  time of a step it is there, "idle" instead: none of these was under way */
         const char *direction; /* of an op: "forward", "backward"; else "" */
         double seconds;        /* of a step */
     } *parts; /* largest first */
@@ -116,6 +123,8 @@ struct train_event {
         TRAIN_PROFILE,    /* profile; the trace is written */
         TRAIN_SKIPPED,    /* step, text: loss or gradient are not finite, and why; done: steps skipped in a
                              row, all: by this process. TRAIN_STEP follows */
+        TRAIN_OVERFLOWED, /* step, text: the gradient left the range of float16: the step was skipped, the
+                             loss scale halved; all: such steps, by this process. TRAIN_STEP follows */
         TRAIN_DIFFERS,    /* step, text: tasks or replicas hold different numbers; the generation ends */
     } kind;
     uint64_t step;
@@ -166,7 +175,8 @@ struct train_opts { /* everything is borrowed until train_close() */
     uint32_t n_targets;
     const struct plan_measure *losses;
     uint32_t n_losses;
-    enum tensor_dtype precision; /* of the plans: 0, TENSOR_F32 or TENSOR_BF16 (plan_opts) */
+    enum plan_precision precision; /* of the plans */
+    struct loss_scale_rule loss_scale; /* for PLAN_FLOAT16 */
     bool mean_of_weights; /* one loss: its mean is over what counts (class weights, ignored labels),
                              not over the samples */
     const struct train_metric *metrics;

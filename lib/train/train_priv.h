@@ -10,7 +10,8 @@
  *   tables.c      the part of it that is about tables: which rows have a gradient
  *   reduce.c      the sum over all replicas, while the last lane computes
  *   update.c      the optimizer's part of it
- *   gpu.c, gpu_step.c  what a GPU does for a replica (gpu.h)
+ *   loss_scale.c  how far float16 gradients are lifted, and what an overflow does
+ *   gpu.c, gpu_step.c, gpu_copy.c, gpu_clock.c  what a GPU does for a replica (gpu.h)
  *   health.c      can a step's numbers be trusted? (checksum.c; locate.c: where did one that is none
  *                 come from?)
  *   eval.c        one evaluation
@@ -30,14 +31,17 @@
 #include "ckpt/ckpt.h"
 #include "tensor/packed.h"
 #include "train/health.h"
+#include "train/loss_scale.h"
 #include "train/sample_log.h"
 #include "train/trace.h"
 #include "train/train.h"
 
 /* Behind the parameters in every gradient arena: reduced with them. */
 enum control_word {
-    CONTROL_LOSS,   /* sum over the lanes of the scaled loss: the mean over the global batch */
-    CONTROL_WEIGHT, /* mean_of_weights: what loss and gradients are divided by */
+    CONTROL_LOSS,   /* sum over the lanes of the scaled loss: the mean over the global batch, times the
+                       loss scale */
+    CONTROL_WEIGHT, /* mean_of_weights: what loss and gradients are divided by, likewise scaled */
+    CONTROL_TROUBLE, /* GPUs that met a number which their model cannot use: an index, a label */
     CONTROL_PAUSE,  /* tasks that ask for a pause */
     CONTROL_WEIGH,  /* a checkpoint is due behind the step: weights are to be compared */
     CONTROL_WORDS = 16, /* behind them health_words() */
@@ -58,6 +62,7 @@ enum vote {
     VOTE_BEHIND,      /* holds less? */
     VOTE_UNEVALUATED, /* holds the step, and has not told the evaluation that is due behind it? */
     VOTE_PAUSE,       /* asks for a pause? */
+    VOTE_TRACES,      /* wants to trace, and how many steps? */
     VOTE_RESTORED_AT, /* remembers that everybody went back to a checkpoint, and for which step? 0: none */
     N_VOTES,
 };
@@ -68,6 +73,7 @@ struct facts {
     uint64_t evaluated_step; /* the last evaluation that was told, and heard by a plateau schedule */
     double loss, grad_norm;  /* of the step, for its report */
     uint32_t skips_in_row;   /* steps up to this one that were skipped */
+    struct loss_scale scale; /* of the step behind it */
     struct optim_plateau plateau;
 };
 
@@ -99,6 +105,7 @@ enum phase {
     PHASE_START,      /* another replica connects */
     PHASE_LOAD,
     PHASE_CONNECT,
+    PHASE_NCCL,
     PHASE_AGREE,
     PHASE_TRANSFER,
     PHASE_BETWEEN,    /* two steps: whoever listens to events */
@@ -175,6 +182,7 @@ struct replica {
     struct data_reader *side_reader; /* likewise; of an evaluation, of a step that is computed again */
     struct reducer reducer;
     int64_t votes[N_VOTES];
+    double scale;              /* of the loss, in the step at work; the same in all replicas */
     struct place place;
     uint64_t data_ns, reduce_ns; /* of the current step; reduce_ns: waiting for it */
     struct trace_row *trace;   /* NULL but in and between traced steps */
@@ -193,6 +201,7 @@ struct step_result { /* agreed: the same on every task */
     double loss;
     bool pause;
     bool weigh; /* weights are to be compared behind the step */
+    bool trouble; /* a GPU met a number which cannot be: the step is not made */
 };
 
 struct train {
@@ -221,6 +230,7 @@ struct train {
     uint32_t *feature_of_target; /* likewise target i */
     struct trace *trace;         /* NULL: not asked for */
     struct sample_log *samples;  /* likewise */
+    double *device_idle;         /* [n_devices] train_step_report: each replica's before its commit gate */
     struct live live;
     uint32_t eval_words;         /* sums of an evaluation: loss, weight, the metrics' */
 
@@ -243,6 +253,8 @@ struct train {
     bool aborted;                  /* ... which is train_abort()'s; under lock */
     struct err error;
     bool tracing, traced;          /* the trace was started: in this generation, ever */
+    uint64_t plain_until;          /* GPUs repeat no captured calls up to this step: some task may trace it, and
+                                      NCCL wants its sums captured by all or by none */
     bool renew_region;             /* a peer that may still be alive can write to ours */
     uint64_t last_report_ns, last_save_ns, last_saved_step;
     bool save_due;
@@ -346,11 +358,16 @@ int update_open(struct train *t, struct err *err); /* groups, and the optimizer 
  * an error (of a fault point) is told when all is done. *norm: of the gradient, NaN if this step did
  * not need it. */
 int update_run(struct replica *r, uint64_t step, double *norm, struct err *err);
+/* In place of an update: the state after `step` is that before it. Of a step that overflowed, the loss scale
+ * is halved. All replicas come here. */
+void update_skip(struct replica *r, uint64_t step, bool overflowed);
 /* The average of weights that were never averaged, or of those just read: what is not in a checkpoint. */
 void update_fill_average(struct train *t, bool fresh);
 
 /* Samples of weight 1 in the global batch of a step. */
 uint64_t step_samples(const struct train *t, uint64_t step);
+/* run->loss_scale of the lanes of the step at work. */
+float step_loss_scale(const struct replica *r, uint64_t step);
 /* The report of a step, from local replica 0. `begin_ns` 0: it was finished elsewhere. */
 void step_tell(struct replica *r, const struct facts *facts, uint64_t begin_ns);
 /* Next lane batch of `reader` into the inputs of `plan`. */
@@ -392,6 +409,7 @@ void *replica_main(void *arg);
 /* train.c */
 bool train_on_gpus(const struct train *t); /* all devices of a task are of a kind */
 int train_start_over(struct train *t, struct err *err); /* the state becomes that of the model file */
+struct facts train_fresh_facts(const struct train *t);
 void train_tell(const struct train *t, const struct train_event *e);
 void train_phase(const struct train *t, const char *phase, uint64_t step);
 

@@ -169,29 +169,28 @@ static void meet(struct replica *r)
     CHECK(whole); /* nobody breaks this gate */
 }
 
-/* Clipping, and the norm where it is wanted. */
+/* Clipping, and the norm where it is wanted. Gradients are scaled as the loss is; by a power of two they can
+ * as well be divided where they are used. */
 static double measure(struct replica *r, struct optim_hyper *h, const struct optim_state *state)
 {
     struct train *t = r->train;
     const struct train_opts *o = t->opts;
+    bool is_wanted = o->clip_norm > 0 || live_norm_is_due(t, h->step);
     double norm;
 
-    h->grad_scale = 1;
-    if (r->gpu != NULL) {
-        if (o->clip_norm == 0 && !live_norm_is_due(t, h->step))
-            return NAN;
-        norm = sqrt(gpu_looked(r)->squares);
-        h->grad_scale = optim_clip(norm, o->clip_norm);
-        return norm;
-    }
-    if (o->clip_value > 0)
-        optim_clip_values(t->optim, r->local, state, (float)o->clip_value);
-    if (o->clip_norm == 0 && !live_norm_is_due(t, h->step))
+    h->grad_scale = (float)(1 / r->scale);
+    if (r->gpu == NULL && o->clip_value > 0)
+        optim_clip_values(t->optim, r->local, state, (float)(o->clip_value * r->scale));
+    if (!is_wanted)
         return NAN;
-    optim_measure_gradient(t->optim, r->local, state);
-    meet(r);
-    norm = optim_gradient_norm(t->optim);
-    h->grad_scale = optim_clip(norm, o->clip_norm);
+    if (r->gpu == NULL) {
+        optim_measure_gradient(t->optim, r->local, state);
+        meet(r);
+        norm = optim_gradient_norm(t->optim) / r->scale;
+    } else {
+        norm = sqrt(gpu_looked(r)->squares) / r->scale;
+    }
+    h->grad_scale *= optim_clip(norm, o->clip_norm);
     return norm;
 }
 
@@ -233,6 +232,7 @@ int update_run(struct replica *r, uint64_t step, double *norm, struct err *err)
     if (r->local == 0) {
         if (r->gpu == NULL)
             move_statistics(t, r->grads[0]);
+        t->facts.scale = loss_scale_after_good(&t->opts->loss_scale, t->facts.scale);
         live_end_step(t, step);
     }
     meet(r);
@@ -242,4 +242,24 @@ int update_run(struct replica *r, uint64_t step, double *norm, struct err *err)
     }
     last = train_fault("train.update_end", err);
     return there < 0 ? there : first < 0 ? first : middle < 0 ? middle : last;
+}
+
+/* What the others read of the next step is written in front of the gate. Nothing breaks that: a step is
+ * skipped by all replicas of the task, or by none. */
+void update_skip(struct replica *r, uint64_t step, bool overflowed)
+{
+    struct train *t = r->train;
+
+    if (r->gpu != NULL)
+        gpu_hold(r, step);
+    if (r->local == 0) {
+        if (overflowed)
+            t->facts.scale = loss_scale_after_overflow(&t->opts->loss_scale, t->facts.scale);
+        live_end_step(t, step);
+    }
+    meet(r);
+    if (r->local == 0) {
+        t->facts.step = step;
+        __atomic_store_n(&t->held_step, step, __ATOMIC_RELEASE);
+    }
 }

@@ -440,6 +440,8 @@ static void the_digest_sees_what_decides_the_result_and_nothing_else(void **stat
         { P2("/train/global_batch_size", NULL, "/train/batch_size_per_replica", "64"), false },
         { P1("/train/lanes", "2"), false },
         { P1("/train/precision", "'bfloat16'"), false },
+        { P1("/train/precision", "'tf32'"), false },
+        { P1("/train/precision", "'float16'"), false },
         { P1("/train/clip_norm", "2"), false },
         { P1("/optimizer/type", "'momentum'"), false },
         { P1("/optimizer/learning_rate", "0.10000000000000002"), false },

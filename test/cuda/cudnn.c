@@ -106,28 +106,34 @@ cudnnStatus_t cudnnGetStream(cudnnHandle_t handle, cudaStream_t *stream)
     return CUDNN_STATUS_SUCCESS;
 }
 
-/* ---- which descriptor has which attributes, all of which must be set ---- */
+/* ---- which descriptor has which attributes, most of which must be set ---- */
 
 #define REFERS(kind_, name_)                                                                           \
-    { CONV(kind_), CUDNN_ATTR_OPERATION_CONVOLUTION_##name_, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1 }
+    { CONV(kind_), CUDNN_ATTR_OPERATION_CONVOLUTION_##name_, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, false }
 #define FACTOR(kind_, name_)                                                                           \
-    { CONV(kind_), CUDNN_ATTR_OPERATION_CONVOLUTION_##name_, CUDNN_TYPE_FLOAT, 1, 1 }
+    { CONV(kind_), CUDNN_ATTR_OPERATION_CONVOLUTION_##name_, CUDNN_TYPE_FLOAT, 1, 1, false }
+
+#define REFERENCE(kind_, name_) { kind_, CUDNN_ATTR_OPERATION_##name_, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, false }
+#define PERHAPS(kind_, name_) { kind_, CUDNN_ATTR_OPERATION_##name_, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, true }
 
 static const struct {
     int descriptor, name, type, least, most;
+    bool may_lack;
 } schema[] = {
-    { TENSOR, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, 1 },
-    { TENSOR, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, 5 },
-    { TENSOR, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, 5 },
-    { TENSOR, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, 1 },
-    { TENSOR, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, 1 },
-    { WINDOW, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, 1 },
-    { WINDOW, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, 1 },
-    { WINDOW, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, 1 },
-    { WINDOW, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, 2, 3 },
-    { WINDOW, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, 2, 3 },
-    { WINDOW, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, 2, 3 },
-    { WINDOW, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, 2, 3 },
+    { TENSOR, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, 1, false },
+    { TENSOR, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, 5, false },
+    { TENSOR, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, 5, false },
+    { TENSOR, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, 1, false },
+    { TENSOR, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, 1, false },
+    { TENSOR, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, 1, true },
+    { TENSOR, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, 1, true },
+    { WINDOW, CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, 1, false },
+    { WINDOW, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, 1, false },
+    { WINDOW, CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, 1, false },
+    { WINDOW, CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS, CUDNN_TYPE_INT64, 2, 3, false },
+    { WINDOW, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, 2, 3, false },
+    { WINDOW, CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, 2, 3, false },
+    { WINDOW, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, 2, 3, false },
     REFERS(FORWARD, FORWARD_X), REFERS(FORWARD, FORWARD_W),
     REFERS(FORWARD, FORWARD_Y), REFERS(FORWARD, FORWARD_CONV_DESC),
     FACTOR(FORWARD, FORWARD_ALPHA), FACTOR(FORWARD, FORWARD_BETA),
@@ -137,15 +143,28 @@ static const struct {
     REFERS(BACKWARD_FILTER, BWD_FILTER_X), REFERS(BACKWARD_FILTER, BWD_FILTER_DW),
     REFERS(BACKWARD_FILTER, BWD_FILTER_DY), REFERS(BACKWARD_FILTER, BWD_FILTER_CONV_DESC),
     FACTOR(BACKWARD_FILTER, BWD_FILTER_ALPHA), FACTOR(BACKWARD_FILTER, BWD_FILTER_BETA),
-    { GRAPH, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, 1 },
-    { GRAPH, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1 },
-    { HEUR, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1 },
-    { HEUR, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, 1 },
-    { PLAN, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, 1 },
-    { PLAN, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1 },
-    { PACK, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, 1, COUNT_MAX },
-    { PACK, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, 1, COUNT_MAX },
-    { PACK, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, 1 },
+    { CUDNN_BACKEND_POINTWISE_DESCRIPTOR, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, 1, false },
+    { CUDNN_BACKEND_POINTWISE_DESCRIPTOR, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, 1, false },
+    { CUDNN_BACKEND_POINTWISE_DESCRIPTOR, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, 1, true },
+    { CUDNN_BACKEND_MATMUL_DESCRIPTOR, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, 1, false },
+    { CUDNN_BACKEND_REDUCTION_DESCRIPTOR, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, 1,
+      false },
+    { CUDNN_BACKEND_REDUCTION_DESCRIPTOR, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, 1, false },
+    REFERENCE(EACH, POINTWISE_PW_DESCRIPTOR), REFERENCE(EACH, POINTWISE_XDESC), PERHAPS(EACH, POINTWISE_BDESC),
+    PERHAPS(EACH, POINTWISE_TDESC), REFERENCE(EACH, POINTWISE_YDESC),
+    REFERENCE(PRODUCT, MATMUL_DESC), REFERENCE(PRODUCT, MATMUL_ADESC), REFERENCE(PRODUCT, MATMUL_BDESC),
+    REFERENCE(PRODUCT, MATMUL_CDESC),
+    REFERENCE(REDUCE, REDUCTION_DESC), REFERENCE(REDUCE, REDUCTION_XDESC), REFERENCE(REDUCE, REDUCTION_YDESC),
+    REFERENCE(VIEW, RESHAPE_XDESC), REFERENCE(VIEW, RESHAPE_YDESC),
+    { GRAPH, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, 1, false },
+    { GRAPH, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, COUNT_MAX, false },
+    { HEUR, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, false },
+    { HEUR, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, 1, false },
+    { PLAN, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, 1, false },
+    { PLAN, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, 1, false },
+    { PACK, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, 1, COUNT_MAX, false },
+    { PACK, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, 1, COUNT_MAX, false },
+    { PACK, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, 1, false },
 };
 enum { SCHEMA = sizeof(schema) / sizeof(schema[0]) };
 
@@ -157,6 +176,7 @@ static size_t bytes_of(int type)
     case CUDNN_TYPE_HANDLE:
     case CUDNN_TYPE_VOID_PTR:
     case CUDNN_TYPE_BACKEND_DESCRIPTOR: return sizeof(void *);
+    case CUDNN_TYPE_BOOLEAN: return sizeof(bool);
     default: return sizeof(int); /* an enum */
     }
 }
@@ -195,9 +215,18 @@ cudnnStatus_t cudnnBackendCreateDescriptor(cudnnBackendDescriptorType_t type, cu
     return CUDNN_STATUS_SUCCESS;
 }
 
+static struct descriptor *refer(struct descriptor *d)
+{
+    pthread_mutex_lock(&lock);
+    d->references++;
+    pthread_mutex_unlock(&lock);
+    return d;
+}
+
 static void release(struct descriptor *d)
 {
     unsigned int left;
+    int64_t k;
     int i;
 
     pthread_mutex_lock(&lock);
@@ -206,8 +235,11 @@ static void release(struct descriptor *d)
     if (left > 0)
         return;
     for (i = 0; i < d->n; i++)
-        if (d->attributes[i].type == CUDNN_TYPE_BACKEND_DESCRIPTOR)
-            release(d->attributes[i].is.descriptors[0]);
+        for (k = 0; k < d->attributes[i].count && d->attributes[i].type == CUDNN_TYPE_BACKEND_DESCRIPTOR; k++)
+            release(d->attributes[i].is.descriptors[k]);
+    if (d->graph != NULL)
+        release(d->graph);
+    free(d->fused);
     free(d);
 }
 
@@ -224,6 +256,7 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor, cudn
 {
     struct descriptor *d = descriptor, *other;
     struct attribute *a;
+    int64_t k;
     int i;
 
     if (d == NULL || values == NULL)
@@ -247,14 +280,13 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t descriptor, cudn
     a->type = (int)type;
     a->count = count;
     memcpy(&a->is, values, (size_t)count * bytes_of((int)type));
-    if (type == CUDNN_TYPE_BACKEND_DESCRIPTOR) {
-        other = a->is.descriptors[0];
+    for (k = 0; type == CUDNN_TYPE_BACKEND_DESCRIPTOR && k < count; k++) {
+        other = a->is.descriptors[k];
         if (other == NULL || !other->is_finalized)
             return dnn_fail(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "attribute %d: not finalized", (int)name);
-        pthread_mutex_lock(&lock);
-        other->references++;
-        pthread_mutex_unlock(&lock);
     }
+    for (k = 0; type == CUDNN_TYPE_BACKEND_DESCRIPTOR && k < count; k++)
+        refer(a->is.descriptors[k]);
     d->n++;
     return CUDNN_STATUS_SUCCESS;
 }
@@ -270,12 +302,17 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor)
     for (i = 0; i < SCHEMA; i++) {
         const struct attribute *a = dnn_find(d, schema[i].name);
 
-        if (schema[i].descriptor != d->type)
+        if (schema[i].descriptor != d->type || (a == NULL && schema[i].may_lack))
             continue;
         if (a == NULL)
             return dnn_fail(CUDNN_STATUS_BAD_PARAM, "descriptor %d lacks attribute %d", d->type, schema[i].name);
-        if (a->type == CUDNN_TYPE_BACKEND_DESCRIPTOR)
-            d->conv = a->is.descriptors[0]->conv; /* from the operation down to the plan */
+        if (a->type == CUDNN_TYPE_BACKEND_DESCRIPTOR) { /* from the operation down to the plan */
+            struct descriptor *of = a->is.descriptors[0];
+
+            d->conv = of->conv;
+            if (of->fused != NULL || of->graph != NULL)
+                d->graph = refer(of->fused != NULL ? of : of->graph);
+        }
     }
     status = dnn_settle(d);
     d->is_finalized = status == CUDNN_STATUS_SUCCESS;
@@ -290,6 +327,8 @@ static void fill(const struct descriptor *from, int type, int engine, struct des
     if (to == NULL || to->type != type)
         emulated_die("cuDNN: a descriptor of type %d was expected to be filled", type);
     to->conv = from->conv;
+    if (from->graph != NULL)
+        to->graph = refer(from->graph);
     to->engine = engine;
     to->is_finalized = true;
 }
@@ -359,6 +398,14 @@ static cudnnStatus_t place(struct emulated_tensor *t, const struct descriptor *p
     if (i == uids->count || at->is.pointers[i] == NULL)
         return dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "no memory for tensor %lld", (long long)t->uid);
     t->at = at->is.pointers[i];
+    if (t->is_number) {
+        float number;
+
+        memcpy(&number, t->at, sizeof(number));
+        t->number = (double)number;
+        t->at = NULL;
+        return CUDNN_STATUS_SUCCESS;
+    }
     if ((uintptr_t)t->at % (uintptr_t)t->align != 0)
         return dnn_fail(CUDNN_STATUS_BAD_PARAM_MISALIGNED_POINTER, "tensor %lld at %p", (long long)t->uid, t->at);
     if (emulated_owner(t->at, extent(t)) != device)
@@ -367,30 +414,59 @@ static cudnnStatus_t place(struct emulated_tensor *t, const struct descriptor *p
     return CUDNN_STATUS_SUCCESS;
 }
 
+static cudnnStatus_t has_workspace(const void *at, size_t bytes, int device)
+{
+    if (bytes > 0 && emulated_owner(at, bytes) != device)
+        return dnn_fail(CUDNN_STATUS_BAD_PARAM_SIZE_INSUFFICIENT, "no workspace of %zu bytes at %p", bytes, at);
+    return CUDNN_STATUS_SUCCESS;
+}
+
+static cudnnStatus_t execute_conv(cudnnHandle_t handle, const struct descriptor *plan, const struct descriptor *pack)
+{
+    struct emulated_conv conv = plan->conv;
+    struct emulated_tensor *tensors[] = { &conv.x, &conv.w, &conv.y };
+    cudnnStatus_t status = CUDNN_STATUS_SUCCESS;
+    size_t i;
+
+    for (i = 0; status == CUDNN_STATUS_SUCCESS && i < 3; i++)
+        status = place(tensors[i], pack, handle->device);
+    conv.workspace = dnn_find(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE)->is.pointers[0];
+    if (status == CUDNN_STATUS_SUCCESS)
+        status = has_workspace(conv.workspace, conv.workspace_bytes, handle->device);
+    if (status == CUDNN_STATUS_SUCCESS &&
+        emulated_enqueue(handle->stream, "cudnnBackendExecute", emulated_conv_run, &conv, sizeof(conv)) != cudaSuccess)
+        status = dnn_fail(CUDNN_STATUS_EXECUTION_FAILED_CUDART, "the stream takes no work");
+    return status;
+}
+
+static cudnnStatus_t execute_fused(cudnnHandle_t handle, const struct descriptor *plan, const struct descriptor *pack)
+{
+    struct emulated_fused fused = *plan->graph->fused;
+    cudnnStatus_t status = CUDNN_STATUS_SUCCESS;
+    int i;
+
+    for (i = 0; status == CUDNN_STATUS_SUCCESS && i < fused.n_tensors; i++)
+        if (!fused.tensors[i].is_virtual)
+            status = place(&fused.tensors[i], pack, handle->device);
+    fused.anyhow = (plan->conv.flaws & EMULATED_ANYHOW) != 0;
+    fused.workspace = dnn_find(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE)->is.pointers[0];
+    fused.workspace_bytes = plan->conv.workspace_bytes;
+    if (status == CUDNN_STATUS_SUCCESS)
+        status = has_workspace(fused.workspace, fused.workspace_bytes, handle->device);
+    if (status == CUDNN_STATUS_SUCCESS && emulated_enqueue(handle->stream, "cudnnBackendExecute", emulated_fused_run,
+                                                           &fused, sizeof(fused)) != cudaSuccess)
+        status = dnn_fail(CUDNN_STATUS_EXECUTION_FAILED_CUDART, "the stream takes no work");
+    return status;
+}
+
 cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t plan,
                                   cudnnBackendDescriptor_t pack)
 {
     const struct descriptor *p = plan, *v = pack;
-    struct emulated_conv conv;
-    struct emulated_tensor *tensors[] = { &conv.x, &conv.w, &conv.y };
-    cudnnStatus_t status = CUDNN_STATUS_SUCCESS;
-    size_t i;
 
     if (handle == NULL || p == NULL || v == NULL)
         return dnn_fail(CUDNN_STATUS_BAD_PARAM_NULL_POINTER, "execute: NULL");
     if (p->type != PLAN || v->type != PACK || !p->is_finalized || !v->is_finalized)
         return dnn_fail(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED, "execute: not a finalized plan and pack");
-    conv = p->conv;
-    for (i = 0; status == CUDNN_STATUS_SUCCESS && i < 3; i++)
-        status = place(tensors[i], v, handle->device);
-    if (status != CUDNN_STATUS_SUCCESS)
-        return status;
-    conv.workspace = dnn_find(v, CUDNN_ATTR_VARIANT_PACK_WORKSPACE)->is.pointers[0];
-    if (conv.workspace_bytes > 0 && emulated_owner(conv.workspace, conv.workspace_bytes) != handle->device)
-        return dnn_fail(CUDNN_STATUS_BAD_PARAM_SIZE_INSUFFICIENT, "no workspace of %zu bytes at %p",
-                    conv.workspace_bytes, (void *)conv.workspace);
-    if (emulated_enqueue(handle->stream, "cudnnBackendExecute", emulated_conv_run, &conv, sizeof(conv)) !=
-        cudaSuccess)
-        return dnn_fail(CUDNN_STATUS_EXECUTION_FAILED_CUDART, "the stream takes no work");
-    return CUDNN_STATUS_SUCCESS;
+    return p->graph != NULL ? execute_fused(handle, p, v) : execute_conv(handle, p, v);
 }

@@ -1,5 +1,6 @@
 /* cudnn_conv.c - convolutions by their definition: nested loops over strided tensors, sums in double. */
 #include <math.h>
+#include <pthread.h>
 #include <string.h>
 
 #include "cuda/cudnn_priv.h"
@@ -10,7 +11,9 @@
 size_t emulated_type_bytes(cudnnDataType_t type)
 {
     switch (type) {
-    case CUDNN_DATA_FLOAT: return 4;
+    case CUDNN_DATA_FLOAT:
+    case CUDNN_DATA_INT32: return 4;
+    case CUDNN_DATA_BOOLEAN: return 1;
     case CUDNN_DATA_HALF:
     case CUDNN_DATA_BFLOAT16: return 2;
     default: return 0;
@@ -52,6 +55,18 @@ static uint16_t double_to_small(double v, int fraction, int bias)
     return sign | (uint16_t)(((e + bias) << fraction) + ((int)scaled - (1 << fraction)));
 }
 
+/* All there are: [0] float16, [1] bfloat16. */
+static float smalls[2][1 << 16];
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void fill_smalls(void)
+{
+    for (uint32_t i = 0; i < 1 << 16; i++) {
+        smalls[0][i] = (float)small_to_double((uint16_t)i, 10, 15);
+        smalls[1][i] = (float)small_to_double((uint16_t)i, 7, 127);
+    }
+}
+
 static double load(const struct emulated_tensor *t, int64_t i, int flaws)
 {
     float f;
@@ -66,7 +81,7 @@ static double load(const struct emulated_tensor *t, int64_t i, int flaws)
         return (double)f;
     }
     memcpy(&small, (const char *)t->at + i * 2, 2);
-    return t->type == CUDNN_DATA_HALF ? small_to_double(small, 10, 15) : small_to_double(small, 7, 127);
+    return (double)smalls[t->type == CUDNN_DATA_HALF ? 0 : 1][small];
 }
 
 static void store(const struct emulated_tensor *t, int64_t i, double v)
@@ -81,6 +96,23 @@ static void store(const struct emulated_tensor *t, int64_t i, double v)
     small = t->type == CUDNN_DATA_HALF ? double_to_small((double)f, 10, 15)
                                        : double_to_small((double)f, 7, 127);
     memcpy((char *)t->at + i * 2, &small, 2);
+}
+
+double emulated_load(const struct emulated_tensor *t, int64_t i)
+{
+    return load(t, i, 0);
+}
+
+void emulated_store(const struct emulated_tensor *t, int64_t i, double v)
+{
+    store(t, i, v);
+}
+
+double emulated_round(cudnnDataType_t type, double v)
+{
+    return type == CUDNN_DATA_HALF       ? small_to_double(double_to_small((double)(float)v, 10, 15), 10, 15)
+           : type == CUDNN_DATA_BFLOAT16 ? small_to_double(double_to_small((double)(float)v, 7, 127), 7, 127)
+                                         : (double)(float)v;
 }
 
 /* ---- loops ---- */
@@ -202,6 +234,7 @@ int emulated_conv_run(void *conv)
                                                                              : &c->y;
     int64_t i[EMULATED_AXES] = { 0 };
 
+    pthread_once(&once, fill_smalls);
     memset(c->workspace, 0xff, c->workspace_bytes);
     do {
         int64_t at = place(out, i[0], i[1], i + 2, c->space);

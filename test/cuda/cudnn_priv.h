@@ -1,5 +1,5 @@
 /* cudnn_priv.h - descriptors (cudnn.c), what they come to (cudnn_settle.c), what is then computed
- * (cudnn_conv.c). */
+ * (cudnn_conv.c, cudnn_sdpa.c). */
 #ifndef CUDA_CUDNN_PRIV_H
 #define CUDA_CUDNN_PRIV_H
 
@@ -13,6 +13,8 @@ struct emulated_tensor {
     cudnnDataType_t type;
     int64_t uid, align, axes;
     int64_t size[EMULATED_AXES], step[EMULATED_AXES]; /* [n, c, space..]; step in elements */
+    bool is_virtual, is_number;
+    double number;
     void *at;
 };
 
@@ -31,7 +33,32 @@ struct emulated_conv {
 };
 
 int emulated_conv_run(void *conv); /* for emulated_enqueue() */
-size_t emulated_type_bytes(cudnnDataType_t type); /* 0: not one of those that convolutions take */
+size_t emulated_type_bytes(cudnnDataType_t type); /* 0: not one of those that are known here */
+double emulated_load(const struct emulated_tensor *t, int64_t i); /* element i of what lies at t->at */
+void emulated_store(const struct emulated_tensor *t, int64_t i, double v);
+double emulated_round(cudnnDataType_t type, double v); /* as if it had been stored */
+
+/* ---- graphs of attention ---- */
+
+enum { FUSED_TENSORS = 64, FUSED_STEPS = 32 };
+
+struct emulated_step { /* what: a letter, see cudnn_sdpa.c */
+    char what;
+    int axis, x, b, t, y; /* tensors; -1: none */
+};
+
+struct emulated_fused {
+    int n_tensors, n_steps; /* 0 steps: no such graph */
+    struct emulated_tensor tensors[FUSED_TENSORS];
+    struct emulated_step steps[FUSED_STEPS];
+    bool anyhow;
+    unsigned char *workspace;
+    size_t workspace_bytes;
+};
+
+struct descriptor;
+cudnnStatus_t dnn_fuse(const struct descriptor *graph, struct emulated_fused *out);
+int emulated_fused_run(void *fused); /* for emulated_enqueue() */
 
 /* ---- descriptors ---- */
 
@@ -42,8 +69,12 @@ size_t emulated_type_bytes(cudnnDataType_t type); /* 0: not one of those that co
 #define PLAN CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR
 #define GRAPH CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR
 #define PACK CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR
+#define EACH CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR
+#define PRODUCT CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR
+#define REDUCE CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR
+#define VIEW CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR
 
-enum { COUNT_MAX = 8, ATTRIBUTES_MAX = 8 };
+enum { COUNT_MAX = 32, ATTRIBUTES_MAX = 8 };
 
 struct attribute {
     int name, type;
@@ -65,6 +96,8 @@ struct descriptor {
     int n;
     struct emulated_tensor tensor; /* of a tensor */
     struct emulated_conv conv;     /* of what is made of an operation, down to a plan */
+    struct descriptor *graph;      /* a reference; of what is made of one of attention, down to a plan */
+    struct emulated_fused *fused;  /* of such a graph; owned */
     int engine;                    /* of a configuration, an engine, a plan */
 };
 

@@ -32,6 +32,8 @@ static cudnnStatus_t finalize_tensor(struct descriptor *d)
     t->uid = dnn_find(d, CUDNN_ATTR_TENSOR_UNIQUE_ID)->is.ints[0];
     t->align = dnn_find(d, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT)->is.ints[0];
     t->axes = size->count;
+    t->is_virtual = dnn_find(d, CUDNN_ATTR_TENSOR_IS_VIRTUAL) != NULL;
+    t->is_number = dnn_find(d, CUDNN_ATTR_TENSOR_IS_BY_VALUE) != NULL;
     if (emulated_type_bytes(t->type) == 0)
         return dnn_fail(CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE, "tensor of type %d", (int)t->type);
     if (t->align < (int64_t)emulated_type_bytes(t->type) || (t->align & (t->align - 1)) != 0)
@@ -129,6 +131,10 @@ static cudnnStatus_t finalize_operation(struct descriptor *d, int computed)
     d->conv.y = a[2]->is.descriptors[0]->tensor;
     d->conv.alpha = (double)a[4]->is.floats[0];
     d->conv.beta = (double)a[5]->is.floats[0];
+    for (i = 0; i < 3; i++)
+        if (a[i]->is.descriptors[0]->tensor.type == CUDNN_DATA_INT32 ||
+            a[i]->is.descriptors[0]->tensor.type == CUDNN_DATA_BOOLEAN)
+            return dnn_fail(CUDNN_STATUS_NOT_SUPPORTED_DATA_TYPE, "attribute %d: not floats", a[i]->name);
     return check_shapes(&d->conv);
 }
 
@@ -171,6 +177,19 @@ static int layout_of(const struct emulated_tensor *t)
     return t->size[1] == 1 ? 0 : t->step[1] == 1 && t->step[t->axes - 1] != 1 ? 1 : 2;
 }
 
+/* A graph of one convolution, or one of attention. */
+static cudnnStatus_t finalize_graph(struct descriptor *d)
+{
+    const struct attribute *ops = dnn_find(d, CUDNN_ATTR_OPERATIONGRAPH_OPS);
+
+    if (ops->count == 1 && ops->is.descriptors[0]->conv.x.axes > 0)
+        return CUDNN_STATUS_SUCCESS;
+    d->fused = calloc(1, sizeof(*d->fused));
+    if (d->fused == NULL)
+        return dnn_fail(CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED, "out of memory");
+    return dnn_fuse(d, d->fused);
+}
+
 static cudnnStatus_t finalize_heuristics(struct descriptor *d)
 {
     const struct emulated_conv *c = &d->conv;
@@ -178,6 +197,8 @@ static cudnnStatus_t finalize_heuristics(struct descriptor *d)
 
     if (is_told("refuse"))
         return dnn_fail(CUDNN_STATUS_NOT_SUPPORTED, "EMULATED_CUDNN says refuse");
+    if (d->graph != NULL)
+        return CUDNN_STATUS_SUCCESS;
     if (is_told("no_add") && c->beta != 0)
         return dnn_fail(CUDNN_STATUS_NOT_SUPPORTED, "EMULATED_CUDNN says no_add");
     if (is_told("plain") && (layouts & 2) != 0)
@@ -201,6 +222,8 @@ static cudnnStatus_t finalize_plan(struct descriptor *d)
         return dnn_fail(CUDNN_STATUS_NOT_SUPPORTED, "this engine cannot");
     d->conv.flaws = engines[d->engine].flaws;
     d->conv.workspace_bytes = engines[d->engine].workspace;
+    if (d->graph != NULL)
+        d->conv.workspace_bytes += d->graph->fused->workspace_bytes;
     return CUDNN_STATUS_SUCCESS;
 }
 
@@ -226,6 +249,7 @@ cudnnStatus_t dnn_settle(struct descriptor *d)
     case CONV(BACKWARD_DATA): return finalize_operation(d, EMULATED_BWD_DATA);
     case CONV(BACKWARD_FILTER): return finalize_operation(d, EMULATED_BWD_FILTER);
     case CONV(FORWARD): return finalize_operation(d, EMULATED_FORWARD);
+    case GRAPH: return finalize_graph(d);
     case HEUR: return finalize_heuristics(d);
     case PLAN: return finalize_plan(d);
     case PACK: return finalize_pack(d);

@@ -54,9 +54,9 @@ def a_processor_without_the_instructions_is_refused_with_what_it_has():
     p = subprocess.run([TRAINERCTL, "inspect", model, "--precision", "bfloat16"], env={**os.environ, **CAPPED},
                        capture_output=True, text=True, timeout=60)
     assert p.returncode == 3 and "bfloat16 needs a processor" in p.stdout, (p.returncode, p.stdout, p.stderr)
-    p = subprocess.run([TRAINERCTL, "inspect", model, "--precision", "float16"], capture_output=True, text=True,
+    p = subprocess.run([TRAINERCTL, "inspect", model, "--precision", "half"], capture_output=True, text=True,
                        timeout=60)
-    assert p.returncode == 2 and "--precision: expected float32 or bfloat16, found 'float16'" in p.stderr, p.stderr
+    assert p.returncode == 2 and "--precision: expected float32, tf32, bfloat16 or float16, found 'half'" in p.stderr, p.stderr
 
 
 @test

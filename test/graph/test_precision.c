@@ -22,7 +22,7 @@ enum { BATCH = 4 };
 static bool is_refused(struct model *m)
 {
     struct plan_feed feed = { .name = "x", .dtype = TENSOR_F32, .shape = shape_of(1, (int64_t)6) };
-    struct plan_opts o = { .purpose = PLAN_EVAL, .batch = BATCH, .precision = TENSOR_BF16,
+    struct plan_opts o = { .purpose = PLAN_EVAL, .batch = BATCH, .precision = PLAN_BFLOAT16,
                            .feeds = &feed, .n_feeds = 1, .sum_outputs = true };
     struct err err = { 0 };
     struct plan *p = NULL;
@@ -300,6 +300,43 @@ static void evaluation_takes_the_same_precision(void **state)
     net_close(&n);
 }
 
+static void each_precision_is_for_devices_that_multiply_so(void **state)
+{
+    static const struct {
+        const char *name;
+        uint32_t capability; /* 0: a CPU */
+        const char *refused; /* NULL: it is not */
+    } rows[] = {
+        { "float32", 0, NULL },   { "float32", 60, NULL },
+        { "tf32", 80, NULL },     { "tf32", 90, NULL },
+        { "bfloat16", 80, NULL }, { "float16", 70, NULL },
+        { "tf32", 0, "tf32 is computed by GPUs alone: say \"float32\"" },
+        { "float16", 0, "float16 is computed by GPUs alone: say \"float32\"" },
+        { "tf32", 75, "tf32 needs GPUs of compute capability 8.0 or later, these have 7.5: say \"float32\" or "
+                      "\"float16\", or use other GPUs" },
+        { "bfloat16", 61, "bfloat16 needs GPUs of compute capability 8.0 or later, these have 6.1: say \"float32\", "
+                          "or use other GPUs" },
+        { "float16", 62, "float16 needs GPUs of compute capability 7.0 or later, these have 6.2: say \"float32\", "
+                         "or use other GPUs" },
+    };
+    enum plan_precision p;
+    size_t i;
+
+    (void)state;
+    for (i = 0; i < COUNT_OF(rows); i++) {
+        struct err err = { 0 };
+        int rc;
+
+        assert_true(plan_precision_parse(rows[i].name, &p));
+        assert_string_equal(plan_precision_name(p), rows[i].name);
+        rc = plan_precision_check(p, rows[i].capability, &err);
+        assert_int_equal(rc, rows[i].refused != NULL ? ERR_UNSUPPORTED : 0);
+        if (rc < 0 && strncmp(err.text, rows[i].refused, strlen(rows[i].refused)) != 0)
+            fail_msg("%s", err.text);
+    }
+    assert_false(plan_precision_parse("half", &p));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -309,6 +346,7 @@ int main(void)
         cmocka_unit_test(an_op_without_bfloat16_gets_float32_once_for_all_its_kind),
         cmocka_unit_test(whole_networks_follow_float32),
         cmocka_unit_test(evaluation_takes_the_same_precision),
+        cmocka_unit_test(each_precision_is_for_devices_that_multiply_so),
     };
 
     return cmocka_run_group_tests_name("graph/precision", tests, NULL, NULL);

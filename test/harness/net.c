@@ -58,7 +58,7 @@ struct net net_open_graph(struct graph *g, enum plan_purpose purpose, uint32_t b
 }
 
 static struct net open_plan(struct graph *g, enum plan_purpose purpose, uint32_t batch,
-                            enum tensor_dtype precision, const char *const *keep, uint32_t n_keep)
+                            enum plan_precision precision, const char *const *keep, uint32_t n_keep)
 {
     static const struct plan_measure accuracy = { .op = "Accuracy", .tensor = "logits" };
     struct net n = { .graph = g, .batch = batch, .run = { .seed = 7, .loss_scale = 0.25f } };
@@ -102,12 +102,12 @@ static struct net open_plan(struct graph *g, enum plan_purpose purpose, uint32_t
 struct net net_open_keep(struct graph *g, enum plan_purpose purpose, uint32_t batch,
                          const char *const *keep, uint32_t n_keep)
 {
-    return open_plan(g, purpose, batch, TENSOR_F32, keep, n_keep);
+    return open_plan(g, purpose, batch, PLAN_FLOAT32, keep, n_keep);
 }
 
 struct net net_open_half(struct graph *g, enum plan_purpose purpose, uint32_t batch)
 {
-    return open_plan(g, purpose, batch, TENSOR_BF16, logits, 1);
+    return open_plan(g, purpose, batch, PLAN_BFLOAT16, logits, 1);
 }
 
 struct net net_open(const char *path, enum plan_purpose purpose, uint32_t batch)

@@ -13,6 +13,8 @@
 
 enum { ATTENTION_STEPS = 8, ATTENTION_QKV = 3 /* inputs in front of the masks */ };
 #define ATTENTION_HIDDEN (-1e38f) /* what is added to a score to hide its key: at most this */
+#define ATTENTION_BURIED (-1e4f)  /* a key with such a score, or to whose score so much is added, is hidden
+                                     wherever scores that are seen stay above half of it */
 
 /* What happens to a score s before the softmax. */
 enum attention_kind {
@@ -35,6 +37,8 @@ struct attention_step {
     struct attention_at at; /* of the mask */
     float most;             /* ADD: greatest element of a constant mask */
     bool is_known;          /* the mask is a constant */
+    bool is_causal;         /* it is, and does nothing but hide from each row the keys behind its own, by
+                               ATTENTION_BURIED or lower */
 };
 
 struct attention_range { /* of keys: first to end - 1 */

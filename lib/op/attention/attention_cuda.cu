@@ -1,9 +1,11 @@
-/* attention_cuda.cu - see attention.c: batched products with the scores of a group of matrices in scratch,
+/* attention_cuda.cu - see attention.c: where it can, by cuDNN's fused kernels (attention_fused.cuh), which
+ * never hold the matrix of scores in forward. Elsewhere: batched products with the scores of a group of matrices in scratch,
  * and one kernel (attention_rows_cuda.cu) between them. A group is as many matrices as the GPU's cache can
  * hold the scores of; backward makes them again from q and k.
  *
  * Operands are multiplied where they lie; one that the library cannot take (neither its rows nor its columns
  * are side by side) goes through scratch as [group, rows, cols] float32. */
+#include "op/attention/attention_fused.cuh"
 #include "op/attention/attention_rows_cuda.cuh"
 #include "op/gemm/product.cuh"
 
@@ -26,10 +28,12 @@ struct side {
 };
 
 struct attention_there {
+    struct attention_fused *fused; /* does all; NULL: what follows does */
     int64_t group;    /* matrices; n is a multiple */
     uint32_t split;   /* axis of the batch that a group has a part of, and all of those behind */
     int64_t part;
     enum tensor_dtype type; /* of what is multiplied */
+    bool tf32;
     struct side side[SIDES];
     struct product *scores, *y, *dp, *d[3];
     size_t scores_at, dp_at, weights_at, slopes_at, rest;
@@ -41,6 +45,7 @@ static void free_state(void *state)
 
     if (s == NULL)
         return;
+    attention_fused_close(s->fused);
     product_close(s->scores);
     product_close(s->y);
     product_close(s->dp);
@@ -121,7 +126,7 @@ static int open_product(const struct attention *a, const struct attention_there 
                         const struct factor &x, const struct factor &y, const struct factor &to,
                         struct product **out, struct err *err)
 {
-    struct product_problem p = { .m = m, .n = n, .k = k };
+    struct product_problem p = { .m = m, .n = n, .k = k, .tf32 = s->tf32 };
     const struct factor *const f[] = { &x, &y, &to };
 
     for (int i = 0; i < LT_OPERANDS; i++)
@@ -183,16 +188,15 @@ static void place(const struct op_plan *op, struct attention_there *s)
     }
 }
 
-static int plan(struct op_plan *op, struct err *err)
+/* By products. */
+static int plan_products(struct op_plan *op, struct attention_there *s, struct err *err)
 {
     const struct attention *a = (const struct attention *)op->param;
-    struct attention_there *s = (struct attention_there *)calloc(1, sizeof(*s));
     const struct product *all[6];
     size_t most = 0;
     int rc;
 
-    if (s == NULL)
-        return err_set(err, ERR_NOMEM, "Attention '%s': out of memory", op->node);
+    s->tf32 = op->tf32;
     s->type = TENSOR_F32;
     for (int i = 0; i < 3; i++)
         if (op->in[i]->dtype != TENSOR_F32)
@@ -205,16 +209,31 @@ static int plan(struct op_plan *op, struct err *err)
     settle_side(&s->side[V], &a->v, op->in[V]->dtype, a->s, a->dv);
     settle_side(&s->side[Y], &a->y, op->out[0].dtype, a->t, a->dv);
     rc = open_all(op, s, err);
-    if (rc < 0) {
-        free_state(s);
-        return err_wrap(err, rc, "Attention '%s'", op->node);
-    }
+    if (rc < 0)
+        return rc;
     place(op, s);
     all[0] = s->scores, all[1] = s->y, all[2] = s->dp, all[3] = s->d[0], all[4] = s->d[1], all[5] = s->d[2];
     for (const struct product *p : all)
         most = op_max(most, product_scratch_bytes(p));
     op->save_bytes = op->training ? 2 * (size_t)(a->n * a->t) * sizeof(float) : 0;
     op->scratch_bytes = s->rest + most;
+    return 0;
+}
+
+static int plan(struct op_plan *op, struct err *err)
+{
+    struct attention_there *s = (struct attention_there *)calloc(1, sizeof(*s));
+    int rc;
+
+    if (s == NULL)
+        return err_set(err, ERR_NOMEM, "Attention '%s': out of memory", op->node);
+    rc = attention_fused_open(op, &s->fused, err);
+    if (rc == 0 && s->fused == NULL)
+        rc = plan_products(op, s, err);
+    if (rc < 0) {
+        free_state(s);
+        return err_wrap(err, rc, "Attention '%s'", op->node);
+    }
     op->state = s;
     return 0;
 }
@@ -423,12 +442,18 @@ static int all_groups(const struct op_call *c, int (*one)(const struct group *g,
 
 static int forward(const struct op_call *c, struct err *err)
 {
-    return all_groups(c, group_forward, err);
+    const struct attention_there *s = (const struct attention_there *)c->state;
+
+    return s->fused != NULL ? attention_fused_forward(s->fused, c, err) : all_groups(c, group_forward, err);
 }
 
 static int backward(const struct op_call *c, struct err *err)
 {
-    return c->dout[0] == NULL ? op_cuda_zero(c, err) : all_groups(c, group_backward, err);
+    const struct attention_there *s = (const struct attention_there *)c->state;
+
+    if (c->dout[0] == NULL)
+        return op_cuda_zero(c, err);
+    return s->fused != NULL ? attention_fused_backward(s->fused, c, err) : all_groups(c, group_backward, err);
 }
 
 OP_CUDA(op_attention, .plan = plan, .fwd = forward, .bwd = backward, .free_state = free_state);

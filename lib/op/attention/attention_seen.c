@@ -55,6 +55,29 @@ static struct attention_range seen_through(const struct attention *a,
     return seen;
 }
 
+/* Is mask i a constant that hides from each row the keys behind its own, and does nothing else? */
+static bool is_causal(const struct op_infer *f, const struct attention *a, uint32_t i)
+{
+    const struct attention_step *s = &a->step[i];
+    const struct tensor *t = s->kind == ATTENTION_SCALE ? NULL : f->in[s->input];
+    bool adds = s->kind == ATTENTION_ADD;
+    int64_t row, key;
+
+    if (t == NULL || !s->is_known || tensor_elements(t) != a->t * a->s || (a->t > 1 && s->at.row == 0) ||
+        (!adds && !(s->number <= ATTENTION_BURIED)))
+        return false;
+    for (row = 0; row < a->t; row++)
+        for (key = 0; key < a->s; key++) {
+            size_t at = (size_t)(row * a->s + key);
+            float added = adds ? ((const float *)t->data)[at] : 0;
+            bool hidden = adds ? added <= ATTENTION_BURIED : hides(s, t->data, at);
+
+            if (hidden != (key > row) || (!hidden && added != 0))
+                return false;
+        }
+    return true;
+}
+
 int attention_seen(const struct op_infer *f, struct attention *a, struct err *err)
 {
     struct attention_range *seen = arena_array(f->mem, (size_t)a->n_blocks, sizeof(*seen));
@@ -63,6 +86,8 @@ int attention_seen(const struct op_infer *f, struct attention *a, struct err *er
 
     if (seen == NULL)
         return op_error(f, ERR_NOMEM, err, "key ranges: out of memory");
+    for (i = 0; i < a->n_steps; i++)
+        a->step[i].is_causal = is_causal(f, a, i);
     unit = (unit + 15) / 16 * 16;
     for (b = 0; b < a->n_blocks; b++) {
         int64_t row = b * a->rows, end = row + a->rows < a->t ? row + a->rows : a->t;

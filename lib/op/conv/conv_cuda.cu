@@ -47,7 +47,7 @@ static int open_passes(struct op_plan *p, struct conv_there *s, struct err *err)
     for (int k = CONV_OPERANDS; rc == 0 && k-- > 0;) {
         struct conv_pass_spec spec = {
             (enum conv_operand)k, p->in[0]->dtype, x->dim[0], x->dim[1], y->dim[1], param->group,
-            &param->window, k != s->out,
+            &param->window, k != s->out, p->tf32,
         };
 
         if (wanted[k])

@@ -1,9 +1,8 @@
-/* cudnn.cuh - a convolution, or one of its gradients, as cuDNN computes it. cudnn.cu alone knows that
- * library's types.
+/* cudnn.cuh - a convolution, or one of its gradients, as cuDNN computes it.
  *
  * What is computed is settled when it is opened: the engine is the first of those that cuDNN's heuristics
  * propose which gives the same bits every time, adds up in float32, and takes no shortcut in the type of
- * its numbers. Running it only launches.
+ * its numbers but that of TF32 where it may. Running it only launches.
  * Threads: any may open; an open one is used by one thread at a time, with its GPU entered. */
 #ifndef OP_CONV_CUDNN_CUH
 #define OP_CONV_CUDNN_CUH
@@ -28,6 +27,7 @@ struct cudnn_conv_spec {
     int64_t n, c, o, group;             /* all > 0 */
     const struct op_window *window;     /* 2 or 3 axes; pad_lo on both sides. Borrowed during the call */
     bool add;                           /* to what is there, and not overwrite it */
+    bool tf32;                          /* factors that are float32 may be rounded to TF32 */
 };
 
 struct cudnn_conv;

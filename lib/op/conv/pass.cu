@@ -112,7 +112,7 @@ static int open_offer(struct conv_pass *p, const struct conv_pass_spec *spec, co
     bool wide = spec->computed == CONV_W && offer->wide_dw;
     struct cudnn_conv_spec theirs = {
         spec->computed, offer->layout, spec->images, wide ? TENSOR_F32 : spec->images, spec->n, spec->c,
-        spec->o, spec->group, seen, false,
+        spec->o, spec->group, seen, false, spec->tf32,
     };
     struct err ignored;
     int rc = cudnn_conv_open(&theirs, &p->conv, err);

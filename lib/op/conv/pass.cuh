@@ -16,6 +16,7 @@ struct conv_pass_spec {
     int64_t n, c, o, group;         /* n may be 0 */
     const struct op_window *window; /* borrowed during the call */
     bool may_add;                   /* to what is there: conv_pass_run() may be asked to */
+    bool tf32;                      /* as op_plan.tf32 */
 };
 
 struct conv_pass;

@@ -43,13 +43,16 @@ static int open_products(const struct op_plan *p, const struct einsum_roles *r, 
     const enum tensor_dtype f = TENSOR_F32;
     const struct product_problem y = { .m = m, .n = n, .k = k,
                                        .at = { { f, a_row, a_col }, { f, b_row, b_col }, { f, n, 1 } },
-                                       .n_axes = 1, .axis = { { batch, { m * k, k * n, m * n } } } };
+                                       .n_axes = 1, .axis = { { batch, { m * k, k * n, m * n } } },
+                                       .tf32 = p->tf32 };
     const struct product_problem da = { .m = m, .n = k, .k = n,
                                         .at = { { f, n, 1 }, { f, b_col, b_row }, { f, a_row, a_col } },
-                                        .n_axes = 1, .axis = { { batch, { m * n, k * n, m * k } } } };
+                                        .n_axes = 1, .axis = { { batch, { m * n, k * n, m * k } } },
+                                        .tf32 = p->tf32 };
     const struct product_problem db = { .m = k, .n = n, .k = m,
                                         .at = { { f, a_col, a_row }, { f, n, 1 }, { f, b_row, b_col } },
-                                        .n_axes = 1, .axis = { { batch, { m * k, m * n, k * n } } } };
+                                        .n_axes = 1, .axis = { { batch, { m * k, m * n, k * n } } },
+                                        .tf32 = p->tf32 };
     int rc = product_open(&y, &s->y, err);
 
     if (rc == 0 && op_wants(p, s->side[EINSUM_LEFT].tensor))

@@ -1,8 +1,8 @@
 /* rnn_cuda.cu - LSTM, GRU and RNN on a GPU: the products and the walk over the steps; cells_cuda.cu has what
  * lies between the products. What forward keeps is what rnn_cpu.c keeps.
  *
- * The lengths of sequences are known to the GPU alone: one that is none makes y NaN for its row, which
- * stops the training as any NaN does, and no step is walked too far. */
+ * The lengths of sequences are known to the GPU alone: one that is none is noted (op_notice); it makes y NaN for
+ * its row, and no step is walked too far. */
 #include "op/gemm/contract_cuda.cuh"
 #include "op/gemm/product.cuh"
 #include "op/rnn/cells_cuda.cuh"
@@ -106,11 +106,12 @@ static struct work work_at(const struct rnn_param *p, const struct rnn_there *s,
 
 /* ---- plan ---- */
 
-static struct product_problem float_product(int64_t m, int64_t n, int64_t k, int64_t a_row, int64_t a_col,
-                                            int64_t b_row, int64_t b_col)
+static struct product_problem float_product(const struct op_plan *op, int64_t m, int64_t n, int64_t k,
+                                            int64_t a_row, int64_t a_col, int64_t b_row, int64_t b_col)
 {
     return { .m = m, .n = n, .k = k,
-             .at = { { TENSOR_F32, a_row, a_col }, { TENSOR_F32, b_row, b_col }, { TENSOR_F32, n, 1 } } };
+             .at = { { TENSOR_F32, a_row, a_col }, { TENSOR_F32, b_row, b_col }, { TENSOR_F32, n, 1 } },
+             .tf32 = op->tf32 };
 }
 
 static int open_part(const struct op_plan *op, const struct rnn_there *s, struct rnn_part *q,
@@ -119,12 +120,12 @@ static int open_part(const struct op_plan *op, const struct rnn_there *s, struct
     const struct rnn_param *p = (const struct rnn_param *)op->param;
     const int64_t rows = (int64_t)(p->steps * p->batch), b = (int64_t)p->batch, k = (int64_t)q->k;
     const int64_t in = (int64_t)p->inputs, n = (int64_t)p->hidden;
-    struct product_problem x = float_product(rows, k, in, in, 1, 1, in);
-    struct product_problem h = float_product(b, k, n, n, 1, 1, n);
-    const struct product_problem dh = float_product(b, n, k, k, 1, n, 1);
-    const struct product_problem dx = float_product(rows, in, k, k, 1, in, 1);
-    const struct product_problem dw = float_product(k, in, rows, 1, k, in, 1);
-    const struct product_problem dr = float_product(k, n, rows, 1, k, n, 1);
+    struct product_problem x = float_product(op, rows, k, in, in, 1, 1, in);
+    struct product_problem h = float_product(op, b, k, n, n, 1, 1, n);
+    const struct product_problem dh = float_product(op, b, n, k, k, 1, n, 1);
+    const struct product_problem dx = float_product(op, rows, in, k, k, 1, in, 1);
+    const struct product_problem dw = float_product(op, k, in, rows, 1, k, in, 1);
+    const struct product_problem dr = float_product(op, k, n, rows, 1, k, n, 1);
     int rc;
 
     x.bias = s->has_bias;
@@ -464,10 +465,36 @@ static struct walk new_walk(const struct op_call *c)
     return w;
 }
 
+namespace {
+struct is_no_length {
+    const int32_t *length;
+    size_t steps;
+
+    __device__ bool operator()(size_t b, int64_t *value) const
+    {
+        *value = length[b];
+        return length[b] < 0 || (size_t)length[b] > steps;
+    }
+};
+}
+
+static int look_at_lengths(const struct op_call *c, struct err *err)
+{
+    const struct rnn_param *p = (const struct rnn_param *)c->param;
+    const struct tensor *length = input(c, RNN_LENGTHS);
+
+    if (length == NULL)
+        return 0;
+    return op_cuda_look(c, p->batch, is_no_length{ (const int32_t *)length->data, p->steps }, err);
+}
+
 static int forward(const struct op_call *c, struct err *err)
 {
     struct walk w = new_walk(c);
-    int rc = bring_x(&w, err);
+    int rc = look_at_lengths(c, err);
+
+    if (rc == 0)
+        rc = bring_x(&w, err);
 
     for (uint32_t d = 0; d < w.p->dirs && rc == 0; d++) {
         begin(&w, c, d);

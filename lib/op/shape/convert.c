@@ -1,16 +1,29 @@
-/* convert.c - Convert (ours): float32 in 0 -> bfloat16 out 0, or the other way round. The planner puts
- * it where an op wants the other type; backward is the way back. */
+/* convert.c - Convert (ours): float32 in 0 -> bfloat16 or float16 out 0, or the other way round. The planner
+ * puts it where an op wants the other type, attribute `to` (a tensor_dtype); backward is the way back. float16
+ * is for GPUs. */
 #include "base/err.h"
 #include "op/half.h"
+
+static const char *const attrs[] = { "to", NULL };
+
+static bool is_half(int64_t dtype)
+{
+    return dtype == TENSOR_BF16 || dtype == TENSOR_F16;
+}
 
 static int infer(struct op_infer *f, struct err *err)
 {
     const struct tensor *x = f->in[0];
+    int64_t to;
+    int rc = op_attr_i(f, "to", TENSOR_NONE, &to, err);
 
-    if (x == NULL || (x->dtype != TENSOR_F32 && x->dtype != TENSOR_BF16))
-        return op_error(f, ERR_INPUT, err, "input 0 is %s; expected float32 or bfloat16",
-                        x == NULL ? "missing" : tensor_dtype_name(x->dtype));
-    f->out[0].dtype = x->dtype == TENSOR_F32 ? TENSOR_BF16 : TENSOR_F32;
+    if (rc < 0)
+        return rc;
+    if (x == NULL || !(x->dtype == TENSOR_F32 ? is_half(to) : is_half(x->dtype) && to == TENSOR_F32))
+        return op_error(f, ERR_INPUT, err, "input 0 is %s, to be %s; expected float32, and bfloat16 or float16",
+                        x == NULL ? "missing" : tensor_dtype_name(x->dtype),
+                        tensor_dtype_name((enum tensor_dtype)to));
+    f->out[0].dtype = (enum tensor_dtype)to;
     f->out[0].shape = x->shape;
     return 0;
 }
@@ -38,6 +51,7 @@ const struct op_def op_convert = {
     .since = 1,
     .n_in = { 1, 1 },
     .n_out = { 1, 1 },
+    .attrs = attrs,
     .infer = infer,
     .diff = OP_IN(0),
     .layout = OP_LAYOUT_ANY,

@@ -22,11 +22,11 @@ static void free_state(void *state)
     free(s);
 }
 
-/* float32, or bfloat16: the planner has chosen types before it chooses layouts. */
+/* float32, or 16 bits (float16: on GPUs): the planner has chosen types before it chooses layouts. */
 static int infer(struct op_infer *f, struct err *err)
 {
-    bool is_half = f->in[0]->dtype == TENSOR_BF16;
-    int rc = op_need(f, 0, is_half ? TENSOR_BF16 : TENSOR_F32, -1, err);
+    enum tensor_dtype t = f->in[0]->dtype;
+    int rc = op_need(f, 0, t == TENSOR_BF16 || t == TENSOR_F16 ? t : TENSOR_F32, -1, err);
     char text[192];
 
     f->out[0] = (struct tensor){ .dtype = f->in[0]->dtype, .shape = f->in[0]->shape };

@@ -1,0 +1,382 @@
+/* Attention on a GPU, where cuDNN's fused kernels can do it and where not. Skipped without a GPU; what needs
+ * the emulator, with a true one. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <float.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/check.h"
+#include "base/err.h"
+#include "harness/op_rig.h"
+
+enum { QKVY = OP_IN(0) | OP_IN(1) | OP_IN(2) | OP_OUT(0), STEPS = 3, MASK_MAX = 1 << 17 };
+
+enum shape_of_mask { CAUSAL, AHEAD, PADDING, EACH, ROWS };
+
+struct step {
+    const char *what;
+    float number; /* of an "add": the value that hides */
+    enum shape_of_mask mask;
+    bool is_fed;
+};
+
+struct trial {
+    int64_t b, h, t, s, d, dv;
+    bool turned; /* q [b, t, h, d] and so on; else [b, h, t, d], and k [b, h, s, d] */
+    struct step step[STEPS];
+    bool is_fused;
+};
+
+static const int64_t middle[] = { 0, 2, 1, 3 }, keys_last[] = { 0, 2, 3, 1 }, swapped[] = { 0, 1, 3, 2 };
+
+static const struct trial trials[] = {
+    { 2, 3, 37, 53, 64, 64, true, { { "scale", 0.125f, 0, false } }, true },
+    { 1, 2, 130, 130, 64, 64, true, { { "scale", 0.125f, 0, false }, { "keep", -1e9f, CAUSAL, false } }, true },
+    { 2, 1, 70, 70, 8, 24, false, { { "add", -INFINITY, CAUSAL, false } }, true },
+    { 2, 2, 40, 65, 16, 8, true, { { "scale", 0.25f, 0, false }, { "scale", 2, 0, false },
+                                   { "fill", -FLT_MAX, CAUSAL, false } }, true },
+    { 2, 2, 33, 33, 16, 16, true, { { "scale", 0.25f, 0, false }, { "keep", -10000, CAUSAL, false },
+                                    { "add", -10000, PADDING, true } }, true },
+    { 2, 3, 20, 30, 32, 32, false, { { "keep", -FLT_MAX, EACH, true } }, true },
+    { 2, 1, 20, 70, 8, 8, true, { { "fill", -INFINITY, PADDING, true } }, true },
+    { 1, 2, 20, 70, 8, 8, true, { { "add", -1e9f, ROWS, false } }, true },
+    /* others: heads, causal the other way, hidden by too little, a factor behind, two masks */
+    { 1, 2, 20, 24, 12, 12, true, { { "scale", 0.25f, 0, false } }, false },
+    { 1, 2, 30, 30, 8, 8, true, { { "keep", -100, CAUSAL, false } }, false },
+    { 1, 2, 30, 30, 8, 8, true, { { "keep", -1e9f, CAUSAL, false }, { "scale", 0.5f, 0, false } }, false },
+    { 2, 2, 30, 30, 8, 8, true, { { "keep", -1e9f, AHEAD, false }, { "add", -1e4f, PADDING, true } }, false },
+};
+
+static bool hidden(enum shape_of_mask mask, int64_t b, int64_t h, int64_t i, int64_t j)
+{
+    switch (mask) {
+    case CAUSAL: return j > i;
+    case AHEAD: return j > i + 1;
+    case PADDING: return (j + b) % 4 == 3; /* never the first: each row sees one */
+    case EACH: return j != i && (j * 7 + i * 3 + h * 5 + b) % 3 == 0;
+    case ROWS: return (i + j) % 5 == 1;
+    }
+    return false;
+}
+
+static uint8_t masks[STEPS][MASK_MAX];
+
+static void fill_mask(const struct trial *c, const struct step *s, const struct shape *shape, void *data)
+{
+    const bool adds = strcmp(s->what, "add") == 0;
+    int64_t b, h, i, j, e = 0;
+
+    assert_true(shape_elements(shape) * 4 <= MASK_MAX);
+    for (b = 0; b < shape->dim[0]; b++)
+        for (h = 0; h < shape->dim[1]; h++)
+            for (i = 0; i < shape->dim[2]; i++)
+                for (j = 0; j < c->s; j++, e++) {
+                    bool is = hidden(s->mask, b, h, i, j);
+
+                    if (adds) /* but for the causal one it also weighs */
+                        ((float *)data)[e] = is ? s->number : s->mask == CAUSAL ? 0 : (float)(e % 3) * 0.25f;
+                    else
+                        ((uint8_t *)data)[e] = is == (strcmp(s->what, "fill") == 0);
+                }
+}
+
+struct made {
+    struct op_attr attrs[6];
+    const char *names[STEPS];
+    float numbers[STEPS];
+    struct gradcheck_case gc;
+};
+
+static void add_perm(struct made *m, const char *name, const int64_t *perm)
+{
+    m->attrs[m->gc.n_attrs++] = (struct op_attr){ .name = name, .type = OP_ATTR_INTS, .n = 4, .ints = perm };
+}
+
+static void make(const struct trial *c, struct made *m)
+{
+    uint32_t n = 0;
+
+    memset(m, 0, sizeof(*m));
+    m->gc = (struct gradcheck_case){ .domain = "trainerd", .op = "Attention", .opset = 1, .attrs = m->attrs,
+                                     .n_in = 3, .seed = 5, .half = QKVY };
+    m->gc.in[0].shape = c->turned ? shape_of(4, c->b, c->t, c->h, c->d) : shape_of(4, c->b, c->h, c->t, c->d);
+    m->gc.in[1].shape = c->turned ? shape_of(4, c->b, c->s, c->h, c->d) : shape_of(4, c->b, c->h, c->s, c->d);
+    m->gc.in[2].shape = c->turned ? shape_of(4, c->b, c->s, c->h, c->dv) : shape_of(4, c->b, c->h, c->s, c->dv);
+    add_perm(m, "perm_k", c->turned ? keys_last : swapped);
+    if (c->turned) {
+        add_perm(m, "perm_q", middle);
+        add_perm(m, "perm_v", middle);
+        add_perm(m, "perm_y", middle);
+    }
+    for (; n < STEPS && c->step[n].what != NULL; n++) {
+        const struct step *s = &c->step[n];
+        struct gradcheck_tensor *in = &m->gc.in[m->gc.n_in];
+        const bool adds = strcmp(s->what, "add") == 0;
+
+        m->names[n] = s->what;
+        m->numbers[n] = adds ? 0 : s->number;
+        if (strcmp(s->what, "scale") == 0)
+            continue;
+        in->shape = shape_of(4, s->mask == PADDING || s->mask == EACH ? c->b : (int64_t)1,
+                             s->mask == EACH ? c->h : (int64_t)1, s->mask == PADDING ? (int64_t)1 : c->t, c->s);
+        in->dtype = adds ? TENSOR_F32 : TENSOR_BOOL;
+        in->data = masks[n];
+        in->constant = !s->is_fed;
+        fill_mask(c, s, &in->shape, masks[n]);
+        m->gc.n_in++;
+    }
+    if (n == 0)
+        return;
+    m->attrs[m->gc.n_attrs++] =
+        (struct op_attr){ .name = "steps", .type = OP_ATTR_STRINGS, .n = n, .strings = m->names };
+    m->attrs[m->gc.n_attrs++] =
+        (struct op_attr){ .name = "numbers", .type = OP_ATTR_FLOATS, .n = n, .floats = m->numbers };
+}
+
+static void need_gpu(void)
+{
+    if (rig_on_gpu())
+        return;
+    print_message("TRAINERD_TEST_CUDA is not set\n");
+    skip();
+}
+
+/* What is kept for backward tells who computed: a number for each row, or two. */
+static bool is_fused(const struct trial *c, const struct rig *r)
+{
+    return r->save.bytes == (size_t)(c->b * c->h * c->t) * sizeof(float);
+}
+
+static void open_rig(struct rig *r, const struct gradcheck_case *gc, uint32_t wanted)
+{
+    struct err err = { 0 };
+
+    if (rig_open(r, gc, wanted, &err) < 0)
+        fail_msg("%s", err.text);
+}
+
+/* ---- tests ---- */
+
+/* Rows of few keys have larger gradients than most, and the rounding of y shows in them. */
+static void expect_close(size_t trial, const char *what, const struct tensor *got, const struct tensor *want,
+                         double unit)
+{
+    const float *a = got->data, *b = want->data;
+    const size_t n = (size_t)tensor_elements(want);
+    double size = 0;
+    size_t i;
+
+    for (i = 0; i < n; i++)
+        size = fmax(size, fabs((double)b[i]));
+    for (i = 0; i < n; i++)
+        if (!(fabs((double)a[i] - (double)b[i]) <= unit * (4 * fabs((double)b[i]) + size)))
+            fail_msg("trial %zu, %s: element %zu: %.9g, %.9g in float32", trial, what, i, (double)a[i], (double)b[i]);
+}
+
+static void it_is_what_float32_gives_up_to_rounding(void **state)
+{
+    static const char *const names[] = { "dq", "dk", "dv" };
+    size_t i, k;
+    int float16;
+
+    (void)state;
+    need_gpu();
+    for (i = 0; i < COUNT_OF(trials); i++)
+        for (float16 = 0; float16 < 2; float16++) {
+            const double unit = float16 != 0 ? 0x1p-11 : 0x1p-8;
+            struct gradcheck_result a, b;
+            struct err err = { 0 };
+            struct made m;
+
+            make(&trials[i], &m);
+            m.gc.float16 = float16 != 0;
+            if (gradcheck_backward(&m.gc, &a, &err) < 0)
+                fail_msg("%s", err.text);
+            m.gc.rounded = m.gc.half;
+            m.gc.half = 0;
+            if (gradcheck_backward(&m.gc, &b, &err) < 0)
+                fail_msg("%s", err.text);
+            expect_close(i, "y", &a.out[0], &b.out[0], unit);
+            for (k = 0; k < 3; k++)
+                expect_close(i, names[k], &a.din[k], &b.din[k], unit);
+            gradcheck_free(&a);
+            gradcheck_free(&b);
+        }
+}
+
+static void who_computes_is_what_the_row_says(void **state)
+{
+    struct rig r;
+    struct made m;
+    size_t i;
+
+    (void)state;
+    need_gpu();
+    for (i = 0; i < COUNT_OF(trials); i++) {
+        make(&trials[i], &m);
+        open_rig(&r, &m.gc, UINT32_MAX);
+        if (is_fused(&trials[i], &r) != trials[i].is_fused)
+            fail_msg("trial %zu is %sfused", i, trials[i].is_fused ? "not " : "");
+        rig_close(&r);
+    }
+    make(&trials[0], &m);
+    m.gc.half = 0; /* float32, and a mix */
+    open_rig(&r, &m.gc, UINT32_MAX);
+    assert_false(is_fused(&trials[0], &r));
+    rig_close(&r);
+    m.gc.half = QKVY & ~OP_IN(0);
+    open_rig(&r, &m.gc, UINT32_MAX);
+    assert_false(is_fused(&trials[0], &r));
+    rig_close(&r);
+}
+
+/* The bits of each gradient, alone, beside the others, and behind what is there. */
+static void gradients_are_the_same_alone_and_are_added(void **state)
+{
+    const struct trial *c = &trials[4];
+    struct rig all, one;
+    struct err err = { 0 };
+    struct made m;
+    uint32_t i;
+    size_t e;
+
+    (void)state;
+    need_gpu();
+    make(c, &m);
+    open_rig(&all, &m.gc, UINT32_MAX);
+    assert_int_equal(rig_fwd(&all, RIG_POISON_BIG, &err), 0);
+    rig_bwd(&all, RIG_POISON_BIG, 0);
+    for (i = 0; i < 3; i++) {
+        const size_t n = (size_t)tensor_elements(&all.din[i]);
+        struct tensor sum, want;
+
+        open_rig(&one, &m.gc, OP_IN(i));
+        assert_int_equal(rig_fwd(&one, RIG_POISON_NAN, &err), 0);
+        rig_bwd(&one, RIG_POISON_NAN, 0);
+        assert_memory_equal(one.din[i].data, all.din[i].data, n * 2);
+        for (e = 0; e < n; e++)
+            ((uint16_t *)one.din[i].data)[e] = 0x4040; /* 3 */
+        rig_bwd(&one, RIG_POISON_NAN, OP_IN(i));
+        rig_take(&one.din[i], &sum, true);
+        rig_take(&all.din[i], &want, true);
+        for (e = 0; e < n; e++)
+            assert_true((double)((float *)sum.data)[e] == rig_round_half(3 + (double)((float *)want.data)[e]));
+        free(sum.data);
+        free(want.data);
+        rig_close(&one);
+    }
+    rig_close(&all);
+}
+
+static void an_evaluation_keeps_nothing(void **state)
+{
+    struct gradcheck_result a, b;
+    struct err err = { 0 };
+    struct made m;
+
+    (void)state;
+    need_gpu();
+    make(&trials[1], &m);
+    assert_int_equal(gradcheck_forward(&m.gc, &a, &err), 0);
+    m.gc.eval = true;
+    assert_int_equal(gradcheck_forward(&m.gc, &b, &err), 0);
+    assert_memory_equal(a.out[0].data, b.out[0].data, (size_t)tensor_elements(&a.out[0]) * sizeof(float));
+    gradcheck_free(&a);
+    gradcheck_free(&b);
+}
+
+/* No float of the t * s in forward; in backward 16 bits each of as many matrices as 256 MiB have room for. */
+static void scratch_does_not_grow_with_the_matrix_of_scores(void **state)
+{
+    static const struct trial many = { 24, 16, 1024, 1024, 8, 8, true, { { 0 } }, true };
+    static const struct trial wide = { 1, 6, 5000, 5000, 8, 8, true, { { 0 } }, true };
+    struct rig r;
+    struct made m;
+
+    (void)state;
+    need_gpu();
+    make(&many, &m);
+    m.gc.eval = true;
+    open_rig(&r, &m.gc, 0);
+    assert_true(r.scratch.bytes <= 24 * 16 * 1024 * 4 + (1 << 20));
+    rig_close(&r);
+    m.gc.eval = false;
+    open_rig(&r, &m.gc, UINT32_MAX);
+    assert_true(is_fused(&many, &r));
+    assert_true(r.scratch.bytes <= ((size_t)256 << 20) + 24 * 16 * 1024 * (4 + 3 * 8 * 2) + (1 << 20));
+    rig_close(&r);
+    make(&wide, &m); /* 51 MB a head: 3 of 6 at a time */
+    open_rig(&r, &m.gc, UINT32_MAX);
+    assert_true(is_fused(&wide, &r));
+    assert_true(r.scratch.bytes <= (size_t)3 * 5056 * 5120 * 2 + 6 * 5000 * (4 + 3 * 8 * 2) + (1 << 20));
+    rig_close(&r);
+}
+
+/* Equal layers share what was made for the first, whoever of them ends first. */
+static void equal_layers_outlive_each_other(void **state)
+{
+    struct rig first, second, third;
+    struct err err = { 0 };
+    struct made m;
+    size_t bytes;
+
+    (void)state;
+    need_gpu();
+    make(&trials[2], &m);
+    open_rig(&first, &m.gc, UINT32_MAX);
+    open_rig(&second, &m.gc, UINT32_MAX);
+    assert_int_equal(rig_fwd(&first, RIG_POISON_BIG, &err), 0);
+    assert_int_equal(rig_fwd(&second, RIG_POISON_NAN, &err), 0);
+    bytes = (size_t)tensor_elements(&first.out[0]) * 2;
+    assert_memory_equal(first.out[0].data, second.out[0].data, bytes);
+    rig_bwd(&first, RIG_POISON_BIG, 0);
+    rig_close(&second);
+    open_rig(&third, &m.gc, UINT32_MAX);
+    assert_int_equal(rig_fwd(&third, RIG_POISON_NAN, &err), 0);
+    rig_bwd(&third, RIG_POISON_NAN, 0);
+    assert_memory_equal(first.din[0].data, third.din[0].data, (size_t)tensor_elements(&first.din[0]) * 2);
+    rig_close(&first);
+    assert_int_equal(rig_fwd(&third, RIG_POISON_NAN, &err), 0);
+    rig_close(&third);
+}
+
+static void without_engines_products_do_it(void **state)
+{
+    struct made m;
+    struct rig r;
+
+    (void)state;
+    need_gpu();
+    make(&trials[1], &m);
+    setenv("EMULATED_CUDNN", "refuse", 1);
+    open_rig(&r, &m.gc, UINT32_MAX);
+    unsetenv("EMULATED_CUDNN");
+    if (is_fused(&trials[1], &r)) {
+        rig_close(&r);
+        print_message("a true GPU refuses nothing\n");
+        skip();
+    }
+    rig_close(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(it_is_what_float32_gives_up_to_rounding),
+        cmocka_unit_test(who_computes_is_what_the_row_says),
+        cmocka_unit_test(gradients_are_the_same_alone_and_are_added),
+        cmocka_unit_test(an_evaluation_keeps_nothing),
+        cmocka_unit_test(scratch_does_not_grow_with_the_matrix_of_scores),
+        cmocka_unit_test(equal_layers_outlive_each_other),
+        cmocka_unit_test(without_engines_products_do_it),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
