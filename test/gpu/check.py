@@ -88,7 +88,7 @@ def sanitize(place, deadline, log, words):
     if place.emulated or tool is None:
         return True, "not run: %s" % ("there is no GPU" if place.emulated else "compute-sanitizer is not here"), []
     there = {os.path.basename(name): name for name in wanted(place, words)}
-    jobs = [("%s %s" % (what, name), [tool, "--tool", what, "--target-processes", "all", "--error-exitcode", "9",
-                                      place.program(there[name])])
+    jobs = [("%s %s" % (what, name), [tool, "--tool", what, "--error-exitcode", "9", place.bare(there[name])[0]])
             for what, *names in SANITIZED for name in names if name in there]
-    return result(run_all(jobs, place.env(TRAINERD_TEST_CUDA="1"), deadline, 3, log))
+    env = dict(place.bare("trainerd")[1], TRAINERD_TEST_CUDA="1")
+    return result(run_all(jobs, env, deadline, 3, log))

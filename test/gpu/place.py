@@ -28,6 +28,13 @@ class Place:
             env["LD_LIBRARY_PATH"] = ":".join(p for p in (self.plugins.rstrip("/"), env.get("LD_LIBRARY_PATH")) if p)
         return dict(env, **more)
 
+    def bare(self, name):
+        """(path, environment) of a program without the script that starts it: for tools that start programs."""
+        if not self.is_packed:
+            return self.program(name), self.env()
+        folders = [os.path.join(self.build, "lib"), os.path.join(self.build, "real"), os.environ.get("LD_LIBRARY_PATH")]
+        return os.path.join(self.build, "real", name), self.env(LD_LIBRARY_PATH=":".join(filter(None, folders)))
+
     def tests(self):
         """Names of test programs that compute on a GPU: of all ops, and those that say so."""
         if self.is_packed:
