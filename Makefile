@@ -35,11 +35,11 @@ BIN   := $(BUILD)/trainerd $(BUILD)/trainerctl
 # nvcc makes the true one; g++ with the emulator of test/cuda one that computes on the CPU.
 CU    := $(sort $(shell find lib -name '*.cu'))
 PIC   := $(patsubst %,$(BUILD)/pic/%.o,$(shell find lib/base lib/device lib/tensor -name '*.c') $(wildcard lib/op/*.c) lib/op/elem/loops.c \
-             $(addprefix lib/op/,gemm/contract.c gemm/einsum_chain.c gemm/einsum_sides.c shape/copy.c))
+             $(addprefix lib/op/,gemm/contract.c gemm/einsum_chain.c gemm/einsum_sides.c gemm/mlp_parts.c shape/copy.c))
 PLUGIN := $(if $(CUDA),$(if $(CU),$(BUILD)/trainerd-cuda.so))
 CUDA_ARCH ?= 90# `make CUDA_ARCH="80 90"`: code for both
-NVCCFLAGS := -std=c++20 -O3 -lineinfo --compiler-options -fPIC,-Wall,-fvisibility=hidden -Ilib -I. \
-             -DTRAINERD_VERSION='"$(VERSION)"' \
+NVCCFLAGS := -std=c++20 -O3 -lineinfo -Xptxas -warn-spills -Ilib -I. \
+             --compiler-options -fPIC,-Wall,-fvisibility=hidden -DTRAINERD_VERSION='"$(VERSION)"' \
              $(foreach arch,$(CUDA_ARCH),-gencode arch=compute_$(arch),code=[sm_$(arch),compute_$(arch)])
 CXX    ?= g++
 CXXFLAGS := -x c++ -std=c++20 $(OPT) -DCUDA_EMULATED -Itest/cuda/include -Ilib -Itest -I. -MMD -MP \
@@ -103,7 +103,7 @@ $(BUILD)/%.cu.o: %.cu
 $(BUILD)/trainerd-cuda.so: $(CU:%=$(BUILD)/%.o) $(BUILD)/libpic.a scripts/plugin.map
 	@echo "  LINK  $@"
 	@nvcc -shared -cudart static -o $@ $(filter-out %.map,$^) -lcublasLt -lcudnn -lnccl \
-	    -Xlinker -z,defs,--version-script=scripts/plugin.map
+	    -Xlinker -z,defs,-z,nodelete,--version-script=scripts/plugin.map
 $(BUILD)/emulated/%.cu.o: %.cu
 	@mkdir -p $(@D)
 	@echo "  CXX   $<"
@@ -148,9 +148,12 @@ bench:
 	@scripts/setup build bench
 	@$(MAKE) --no-print-directory all $(BENCH) $(BUILD)/test/member/test_node_many
 	@BUILD=$(BUILD) scripts/bench
+# Needs a GPU; scripts/gpu does more, also on a machine where nothing can be built.
+bench-gpu: all $(BUILD)/test/bench/bench_gpu_kernels
+	@BUILD=$(BUILD) scripts/bench gpu
 # Four tasks on four hosts of this machine, and everything that can happen to them.
-chaos: all
-	@BUILD=$(BUILD) scripts/chaos --seconds $(or $(SECONDS),60) --seed $(or $(SEED),1)
+chaos: all $(EMULATED)
+	@BUILD=$(BUILD) scripts/chaos --seconds $(or $(SECONDS),60) --seed $(or $(SEED),1) --devices $(or $(DEVICES),cpu:1)
 layers:
 	@scripts/layers
 install: all
@@ -165,5 +168,5 @@ install: all
 clean:
 	rm -rf $(BUILD)
 
-.PHONY: all test-programs setup demo test san bench chaos layers install clean
+.PHONY: all test-programs setup demo test san bench bench-gpu chaos layers install clean
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

@@ -41,6 +41,8 @@ static void gpu_line(const Trainerd__V1__Gpu *g, struct buf *out)
     buf_printf(out, "cuda:%u %s", g->index, g->name);
     if (g->utilization >= 0)
         buf_printf(out, ", %.0f %% busy", 100 * g->utilization);
+    if (g->idle >= 0)
+        buf_printf(out, ", %.1f %% of a step without work", 100 * g->idle);
     if (g->memory_used >= 0 && g->memory_total >= 0)
         buf_printf(out, ", %.1f of %.1f GiB", g->memory_used / (1 << 30), g->memory_total / (1 << 30));
     if (g->temperature >= 0)
@@ -141,6 +143,7 @@ static void gpu_json(const Trainerd__V1__Gpu *g, struct buf *out)
     field(out, "name", g->name);
     field(out, "uuid", g->uuid);
     told(out, "utilization", g->utilization);
+    told(out, "idle", g->idle);
     told(out, "memory_used_bytes", g->memory_used);
     told(out, "memory_total_bytes", g->memory_total);
     told(out, "temperature_celsius", g->temperature);

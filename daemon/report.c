@@ -24,6 +24,8 @@ enum { WINDOW_MS = 500, LONG_PHASE_MS = 2000 };
 /* Sums over the steps since the figures were last taken. */
 struct window {
     uint64_t begin_ns, steps, samples, ns, data_ns, reduce_ns, reduce_work_ns;
+    double idle; /* of GPUs, added up over n_idle devices and steps */
+    uint64_t n_idle;
 };
 
 struct report {
@@ -221,8 +223,13 @@ static double per(uint64_t part, uint64_t whole)
     return whole > 0 ? (double)part / (double)whole : 0;
 }
 
-static void add_step(struct window *w, const struct train_step_report *s, uint64_t now)
+static void add_step(struct window *w, const struct train_step_report *s, uint32_t n_devices, uint64_t now)
 {
+    for (uint32_t i = 0; s->device_idle != NULL && i < n_devices; i++)
+        if (!isnan(s->device_idle[i])) {
+            w->idle += s->device_idle[i];
+            w->n_idle++;
+        }
     if (w->begin_ns == 0)
         w->begin_ns = now - s->since_ns;
     w->steps++;
@@ -264,11 +271,13 @@ static void curves(struct report *r, const struct train_step_report *s, double s
         point(r, s->step, "skipped_records", (float)s->skipped);
 }
 
-/* reduce_share: waiting for the reduction; reduce_work: in it, also while the replica computed. */
+/* reduce_share: waiting for the reduction; reduce_work: in it, also while the replica computed. device_idle: of
+ * GPUs, a mean; NaN: not known. */
 static void log_step(struct report *r, const struct train_step_report *s, const struct rdzv_progress *p,
-                     double reduce_work)
+                     double reduce_work, double device_idle)
 {
-    struct log_field fields[] = {
+    bool has_idle = !isnan(device_idle);
+    struct log_field fields[11] = {
         LOG_U64("step", s->step),
         LOG_U64("epoch", s->epoch),
         LOG_F32("loss", (float)s->loss),
@@ -278,15 +287,22 @@ static void log_step(struct report *r, const struct train_step_report *s, const 
         LOG_F64("data_share", p->share_data),
         LOG_F64("reduce_share", p->share_reduce),
         LOG_F64("reduce_work", reduce_work),
-        LOG_F64("loss_scale", s->loss_scale), /* the last: only where there is one */
     };
+    size_t n = COUNT_OF(fields) - 2; /* behind them what is not always known */
+    char idle[48] = "";
 
-    log_record(leads(r) ? LOG_INFO : LOG_DEBUG, "step", fields, COUNT_OF(fields) - (s->loss_scale > 0 ? 0 : 1),
+    if (has_idle) {
+        fields[n++] = (struct log_field)LOG_F64("device_idle", device_idle);
+        snprintf(idle, sizeof(idle), "; GPUs without work %.1f %%", 100 * device_idle);
+    }
+    if (s->loss_scale > 0)
+        fields[n++] = (struct log_field)LOG_F64("loss_scale", s->loss_scale);
+    log_record(leads(r) ? LOG_INFO : LOG_DEBUG, "step", fields, n,
                "step %llu of %llu, epoch %llu, loss %.6g, rate %.4g, %.0f samples/s (data %.0f %%, compute "
-               "%.0f %%, reduction %.0f %%)",
+               "%.0f %%, reduction %.0f %%%s)",
                (unsigned long long)s->step, (unsigned long long)p->total_steps,
                (unsigned long long)s->epoch, s->loss, s->learning_rate, p->samples_per_second,
-               100 * p->share_data, 100 * p->share_compute, 100 * p->share_reduce);
+               100 * p->share_data, 100 * p->share_compute, 100 * p->share_reduce, idle);
 }
 
 static void on_step(struct report *r, const struct train_step_report *s)
@@ -294,7 +310,7 @@ static void on_step(struct report *r, const struct train_step_report *s)
     uint64_t now = clock_ns();
     bool due = s->step % __atomic_load_n(&r->log_every, __ATOMIC_RELAXED) == 0 || s->step == 1;
     struct rdzv_progress line;
-    double reduce_work = 0;
+    double reduce_work = 0, device_idle = (double)NAN;
     uint64_t skipped;
 
     pthread_mutex_lock(&r->lock);
@@ -308,14 +324,16 @@ static void on_step(struct report *r, const struct train_step_report *s)
         r->first_step = s->step;
         r->first_step_ns = now;
     }
-    add_step(&r->window, s, now);
-    add_step(&r->logged, s, now);
+    add_step(&r->window, s, r->opts.train->n_devices, now);
+    add_step(&r->logged, s, r->opts.train->n_devices, now);
     if (now - r->window.begin_ns >= WINDOW_MS * UINT64_C(1000000))
         take_figures(&r->now, &r->window, now);
     if (due || s->step == r->now.total_steps) {
         due = true;
         line.total_steps = r->now.total_steps;
         reduce_work = per(r->logged.reduce_work_ns, r->logged.ns);
+        if (r->logged.n_idle > 0)
+            device_idle = r->logged.idle / (double)r->logged.n_idle;
         take_figures(&line, &r->logged, now);
         if (r->now.samples_per_second == 0)
             r->now.samples_per_second = line.samples_per_second;
@@ -339,7 +357,7 @@ static void on_step(struct report *r, const struct train_step_report *s)
         metric_set(r->loss_scale, s->loss_scale);
     if (due) {
         metric_set(r->speed, line.samples_per_second);
-        log_step(r, s, &line, reduce_work);
+        log_step(r, s, &line, reduce_work, device_idle);
         curves(r, s, line.samples_per_second);
     }
 }

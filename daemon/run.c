@@ -184,6 +184,8 @@ static void on_train_event(void *arg, const struct train_event *e)
 {
     struct run *r = arg;
 
+    if (e->kind == TRAIN_STEP && e->report->device_idle != NULL)
+        sensors_idle(r->sensors, e->report->device_idle);
     report_event(r->report, e);
     if (e->kind == TRAIN_CONNECTED) {
         struct connected *m = calloc(1, sizeof(*m));

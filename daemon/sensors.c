@@ -1,6 +1,7 @@
 #include "daemon/sensors.h"
 
 #include <errno.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +14,7 @@
 #include "base/log.h"
 #include "daemon/settle.h"
 #include "device/cuda.h"
+#include "device/device.h"
 #include "metrics/metrics.h"
 #include "rdzv/rdzv.h"
 
@@ -26,6 +28,7 @@ struct sensors {
     pthread_mutex_t lock; /* guards what follows */
     pthread_cond_t stop;
     bool is_stopping;
+    struct metric *idle[DEVICE_MAX]; /* NULL: not known yet */
     struct rdzv_gpu gpus[]; /* [n] */
 };
 
@@ -164,6 +167,7 @@ void sensors_open(const struct settled *s, struct metrics *m, struct sensors **o
         g->index = s->devices[i].index;
         snprintf(g->name, sizeof(g->name), "%s", s->gpus[i].name);
         snprintf(g->uuid, sizeof(g->uuid), "%s", s->gpus[i].uuid);
+        g->idle = -1;
         take(g, &(struct cuda_reading){ -1, -1, -1, -1, -1, -1, -1, "" });
     }
     pthread_mutex_init(&x->lock, NULL);
@@ -187,6 +191,35 @@ void sensors_close(struct sensors *x)
     pthread_cond_destroy(&x->stop);
     pthread_mutex_destroy(&x->lock);
     free(x);
+}
+
+static struct metric *idle_metric(struct metrics *m, const struct rdzv_gpu *g)
+{
+    struct buf labels = { 0 };
+    struct metric *out;
+
+    labels_of(g, &labels);
+    CHECK(!labels.failed);
+    out = metrics_gauge(m, "trainerd_device_idle_ratio", labels.data,
+                        "Share of the last step in which the GPU had no work of this task, 0 to 1.");
+    buf_fini(&labels);
+    return out;
+}
+
+void sensors_idle(struct sensors *x, const double *idle)
+{
+    if (x == NULL)
+        return;
+    pthread_mutex_lock(&x->lock);
+    for (uint32_t i = 0; i < x->n; i++) {
+        if (isnan(idle[i]))
+            continue;
+        x->gpus[i].idle = idle[i];
+        if (x->idle[i] == NULL)
+            x->idle[i] = idle_metric(x->metrics, &x->gpus[i]);
+        metric_set(x->idle[i], idle[i]);
+    }
+    pthread_mutex_unlock(&x->lock);
 }
 
 uint32_t sensors_read(struct sensors *x, struct rdzv_gpu *out, uint32_t max)
@@ -221,6 +254,7 @@ void sensors_print(struct sensors *x, struct buf *out)
         buf_str(out, ", \"uuid\": ");
         buf_json(out, g.uuid);
         number(out, "utilization", g.utilisation);
+        number(out, "idle", g.idle);
         number(out, "memory_used_bytes", g.memory_used);
         number(out, "memory_total_bytes", g.memory_total);
         number(out, "temperature_celsius", g.celsius);

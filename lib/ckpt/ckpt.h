@@ -93,6 +93,7 @@ struct ckpt_writer_opts {
     const struct ckpt_tensor *slots;
     uint32_t n_slots;
     size_t state_bytes;                /* size of the state that is copied at hand-over */
+    void *staging;                     /* for that copy, the caller's; NULL: memory of the writer's own */
     uint64_t retry_ms;                 /* after a failure, doubling up to 32 times that; 0: a second */
     uint64_t close_ms;                 /* see ckpt_writer_close(); 0: ten seconds */
     /* Both from the writer's thread (or ckpt_writer_close()), one at a time, maybe before
@@ -101,6 +102,9 @@ struct ckpt_writer_opts {
     /* NULL: we are alone. 0: yes, now. ERR_REFUSED: never again for this state: it is discarded. Other
      * errors: it cannot be known now, tried again as if the disk had failed. Must return in bounded time. */
     int (*may_publish)(void *arg, struct err *err);
+    /* Likewise, before anything is read of what was handed over: until all of it has come to the staging
+     * area. NULL: it has when it is handed over. A failure is one of the save. Must return in bounded time. */
+    int (*arrive)(void *arg, struct err *err);
     void *arg;
 };
 
@@ -117,7 +121,8 @@ int ckpt_write(struct ckpt_writer *w, const struct ckpt_meta *meta, const void *
 /* Is the one before still being written, so that ckpt_write() would say ERR_EXISTS? */
 bool ckpt_is_busy(struct ckpt_writer *w);
 /* The same copy in parts, by several threads: ckpt_begin (as ckpt_write, nothing copied) gives the
- * staging area, the caller fills all state_bytes, ckpt_hand_over starts the writing. */
+ * staging area, the caller fills all state_bytes (with `arrive`: sees to it that they will be), ckpt_hand_over
+ * starts the writing. */
 int ckpt_begin(struct ckpt_writer *w, void **staging, struct err *err);
 void ckpt_hand_over(struct ckpt_writer *w, const struct ckpt_meta *meta);
 /* How many stay from the next one on. Any thread. */
@@ -131,8 +136,9 @@ int ckpt_flush(struct ckpt_writer *w, uint64_t wait_ms, struct err *err);
 void ckpt_abandon(struct ckpt_writer *w);
 /* Waits for a save under way for at most close_ms (nothing to speak of if it was abandoned), then leaves it
  * behind: it publishes nothing, and its thread frees what is left when the storage lets it go. Gives up a
- * pending retry. NULL is fine. */
-void ckpt_writer_close(struct ckpt_writer *w);
+ * pending retry. false: the thread was left behind, and may still read a staging area of the caller's. NULL is
+ * fine. */
+bool ckpt_writer_close(struct ckpt_writer *w);
 
 /* ---- reading ---- */
 struct ckpt_info {

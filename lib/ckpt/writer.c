@@ -46,10 +46,12 @@ struct ckpt_writer {
     uint64_t retry_ms, close_ms;
     void (*on_event)(void *arg, const struct ckpt_event *e);
     int (*may_publish)(void *arg, struct err *err);
+    int (*arrive)(void *arg, struct err *err);
     void *arg;
-    char *staging; /* owned */
+    char *staging;
+    bool owns_staging;
 
-    pthread_mutex_t calling; /* held during on_event() and may_publish() */
+    pthread_mutex_t calling; /* held during on_event(), may_publish() and arrive() */
     bool is_closed;          /* guarded by it: they are not called any more */
 
     /* of the thread */
@@ -217,14 +219,29 @@ static int prepare_directory(struct ckpt_writer *w, struct err *err)
     return rc;
 }
 
+static int wait_for_copy(struct ckpt_writer *w, struct err *err)
+{
+    int rc = 0;
+
+    pthread_mutex_lock(&w->calling);
+    if (w->is_closed)
+        rc = err_set(err, ERR_CANCELED, "it was abandoned");
+    else if (w->arrive != NULL)
+        rc = w->arrive(w->arg, err);
+    pthread_mutex_unlock(&w->calling);
+    return rc;
+}
+
 static int save_one(struct ckpt_writer *w, const struct ckpt_meta *meta, bool *is_lost,
                     struct err *err)
 {
     struct ckpt_right right = right_of(w);
     uint64_t bytes = 0;
     bool existed = false;
-    int rc = prepare_directory(w, err);
+    int rc = wait_for_copy(w, err);
 
+    if (rc == 0)
+        rc = prepare_directory(w, err);
     *is_lost = rc == ERR_CANCELED;
     if (rc < 0 && rc != ERR_REFUSED) /* a former writer is glad if its step is there already */
         return err_wrap(err, rc, "save step %" PRIu64, meta->step);
@@ -286,7 +303,8 @@ static void writer_free(struct ckpt_writer *w)
 {
     for (uint32_t i = 0; i < N_LAYOUTS; i++)
         ckpt_layout_fini(&w->layouts[i]);
-    free(w->staging);
+    if (w->owns_staging)
+        free(w->staging);
     free(w->directory);
     pthread_mutex_destroy(&w->calling);
     ckpt_thread_fini(&w->thread);
@@ -338,7 +356,8 @@ static int prepare(struct ckpt_writer *w, const struct ckpt_writer_opts *opts, s
     int rc;
 
     w->directory = strdup(opts->directory);
-    w->staging = malloc(opts->state_bytes > 0 ? opts->state_bytes : 1);
+    w->owns_staging = opts->staging == NULL;
+    w->staging = w->owns_staging ? malloc(opts->state_bytes > 0 ? opts->state_bytes : 1) : opts->staging;
     if (w->directory == NULL || w->staging == NULL)
         return err_set(err, ERR_NOMEM, "out of memory for a copy of %zu bytes of state",
                        opts->state_bytes);
@@ -379,6 +398,7 @@ int ckpt_writer_open(const struct ckpt_writer_opts *opts, struct ckpt_writer **o
     w->close_ms = opts->close_ms > 0 ? opts->close_ms : CLOSE_MS;
     w->on_event = opts->on_event;
     w->may_publish = opts->may_publish;
+    w->arrive = opts->arrive;
     w->arg = opts->arg;
     rc = prepare(w, opts, err);
     if (rc == 0)
@@ -405,13 +425,13 @@ static void give_up(struct ckpt_writer *w, uint64_t waited_ms)
     tell(w, &e);
 }
 
-void ckpt_writer_close(struct ckpt_writer *w)
+bool ckpt_writer_close(struct ckpt_writer *w)
 {
     uint64_t wait_ms;
-    bool is_abandoned, is_writing;
+    bool is_abandoned, is_writing, is_gone;
 
     if (w == NULL)
-        return;
+        return true;
     pthread_mutex_lock(&w->thread.lock);
     w->closing = true;
     is_abandoned = __atomic_load_n(&w->is_canceled, __ATOMIC_ACQUIRE);
@@ -425,8 +445,10 @@ void ckpt_writer_close(struct ckpt_writer *w)
     w->is_closed = true;
     pthread_mutex_unlock(&w->calling);
     __atomic_store_n(&w->is_canceled, true, __ATOMIC_RELEASE);
-    if (ckpt_thread_leave(&w->thread, 0))
+    is_gone = ckpt_thread_leave(&w->thread, 0);
+    if (is_gone)
         writer_free(w);
+    return is_gone;
 }
 
 /* ---- handing over ---- */

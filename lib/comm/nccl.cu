@@ -3,7 +3,11 @@
  * A communicator never blocks (config.blocking = 0): what is under way is asked for, and whoever waits
  * looks at `cancel`. One thread works with it. Only its end may block, because ncclCommAbort() joins
  * threads of NCCL's: it is made by a thread of its own, which is waited for so long and no longer. That
- * thread, and what it holds, is lost then: the process has to end. */
+ * thread, and what it holds, is lost then: the process has to end.
+ *
+ * A generation has a communicator of its own, from nothing: ncclCommSplit, Shrink and Grow save a part of a
+ * second of that, but each wants all ranks of the old one, or its sockets, alive and in step, and a second death
+ * meanwhile hangs it; nor has every NCCL all three. None of them is needed, so none is looked up. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>

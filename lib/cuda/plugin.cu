@@ -74,6 +74,7 @@ extern "C" __attribute__((visibility("default"))) const struct cuda_api trainerd
     .read = nvml_read,
     .alloc = cuda_alloc,
     .free = cuda_free,
+    .room = cuda_room,
     .pin = cuda_pin,
     .unpin = cuda_unpin,
     .stream_open = cuda_stream_open,

@@ -112,6 +112,7 @@ struct cuda_api {
     /* ---- memory ---- */
     int (*alloc)(void **out, size_t bytes, struct err *err); /* 256-byte aligned, garbage */
     void (*free)(void *p);                                   /* NULL is fine */
+    int (*room)(size_t *unused, struct err *err);            /* bytes of the GPU that was entered */
     int (*pin)(void **out, size_t bytes, struct err *err);   /* of the host, for copies: zeroed */
     void (*unpin)(void *p);
 

@@ -92,6 +92,13 @@ void cuda_free(void *p)
     (void)cudaFree(p); /* of a GPU that failed: nothing is left to do */
 }
 
+int cuda_room(size_t *unused, struct err *err)
+{
+    size_t all;
+
+    return cuda_check(cudaMemGetInfo(unused, &all), err, "ask for the GPU's unused memory");
+}
+
 int cuda_pin(void **out, size_t bytes, struct err *err)
 {
     void *p = NULL;
@@ -190,7 +197,10 @@ double cuda_elapsed_ms(struct cuda_event *from, struct cuda_event *to)
 {
     float ms = 0;
 
-    return cudaEventElapsedTime(&ms, as_theirs(from), as_theirs(to)) == cudaSuccess ? (double)ms : 0;
+    if (cudaEventElapsedTime(&ms, as_theirs(from), as_theirs(to)) == cudaSuccess)
+        return (double)ms;
+    (void)cudaGetLastError(); /* it is no trouble of the next launch */
+    return 0;
 }
 
 int cuda_copy(void *to, const void *from, size_t bytes, struct cuda_stream *s, struct err *err)
@@ -222,8 +232,9 @@ int cuda_captured(struct cuda_stream *s, struct cuda_graph **out, struct err *er
     cudaGraphExec_t g = NULL;
     int rc = cuda_check(cudaStreamEndCapture(cuda_queue(s), &kept), err, "capture work");
 
-    if (rc == 0)
-        rc = cuda_check(cudaGraphInstantiate(&g, kept, 0), err, "make captured work ready");
+    if (rc == 0) /* of the stream that each was captured on: else all have that of the stream of the launch */
+        rc = cuda_check(cudaGraphInstantiate(&g, kept, cudaGraphInstantiateFlagUseNodePriority), err,
+                        "make captured work ready");
     if (kept != NULL)
         (void)cudaGraphDestroy(kept);
     if (rc == 0)

@@ -36,6 +36,7 @@ int cuda_gpus(struct cuda_gpu *out, uint32_t max, uint32_t *n, struct err *err);
 int cuda_enter(uint32_t gpu, struct err *err);
 int cuda_alloc(void **out, size_t bytes, struct err *err);
 void cuda_free(void *p);
+int cuda_room(size_t *unused, struct err *err);
 int cuda_pin(void **out, size_t bytes, struct err *err);
 void cuda_unpin(void *p);
 int cuda_stream_open(enum cuda_when when, struct cuda_stream **out, struct err *err);

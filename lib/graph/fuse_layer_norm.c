@@ -2,7 +2,10 @@
  * op: LayerNormalization   d = x - ReduceMean(x); d / Sqrt(ReduceMean(d^2) + epsilon), times a row,
  *                        plus a row
  *   RMSNormalization     the same with x for d, times a row
- * The division may be a product with the reciprocal, the square a power or a product. */
+ * The division may be a product with the reciprocal, the square a power or a product.
+ *
+ * And any of them of a sum of two branches: one pass makes the sum and the norm; backward, one brings the
+ * gradient to both branches together with what arrives at the sum from elsewhere. */
 #include <string.h>
 
 #include "graph/plan_fuse.h"
@@ -141,4 +144,36 @@ int fuse_row_norm_bias(struct fuser *f, uint32_t node, struct err *err)
         return fuse_into(f, node, &row, err);
     }
     return 0;
+}
+
+int fuse_row_norm_add(struct fuser *f, uint32_t node, struct err *err)
+{
+    const struct plan_node *norm = &f->p->nodes.at[node], *sum = fuse_made_by(f, norm->in[0], "Add");
+    bool is_rms = strcmp(norm->def->name, "RMSNormalization") == 0;
+    struct fuse_row row = { .def = op_find("trainerd", is_rms ? "RMSNormAdd" : "LayerNormAdd", 1),
+                            .name = norm->name,
+                            .n_in = 4,
+                            .has_second = true,
+                            .second = norm->in[0] };
+    uint32_t k;
+
+    if (sum == NULL || norm->n_attrs > FUSE_MAX_ATTRS || sum->in[0] == sum->in[1] ||
+        !fuse_is_first(f, norm->in[0], node))
+        return 0;
+    for (k = 0; k < 2; k++) {
+        const struct tensor *t = &f->p->values.at[sum->in[k]].tensor;
+
+        if (t->dtype != TENSOR_F32 || !shape_equal(&t->shape, &f->p->values.at[norm->in[0]].tensor.shape))
+            return 0;
+    }
+    for (k = 1; k < norm->n_out; k++) /* mean or deviation */
+        if (norm->out[k] != GRAPH_NONE && f->readers[norm->out[k]] > 0)
+            return 0;
+    row.in[0] = sum->in[0];
+    row.in[1] = norm->in[1];
+    row.in[2] = norm->n_in > 2 ? norm->in[2] : GRAPH_NONE;
+    row.in[3] = sum->in[1];
+    for (k = 0; k < norm->n_attrs; k++)
+        row.attrs[row.n_attrs++] = norm->attrs[k];
+    return fuse_into(f, node, &row, err);
 }

@@ -1,5 +1,8 @@
 /* fuse_product.c - MatMul with what stands around it: a transposed operand is read as it lies, and
- * a row that is added to every row of the result is added inside. */
+ * a row that is added to every row of the result is added inside. On a GPU two products with weights and
+ * Relu or the Gelu with tanh between them are one node. */
+#include <string.h>
+
 #include "graph/plan_fuse.h"
 
 /* The value whose last two axes a Transpose swaps to make `value`, and nothing else. */
@@ -46,6 +49,84 @@ int fuse_product_transposes(struct fuser *f, uint32_t node, struct err *err)
     row.attrs[1] = flag("transB", b);
     return fuse_into(f, node, &row, err);
 }
+
+/* ---- two layers ---- */
+
+struct layer { /* x w (+ bias) */
+    uint32_t x, w, bias; /* GRAPH_NONE: no bias */
+    bool trans;          /* w lies the other way round */
+};
+
+static int64_t int_of(const struct plan_node *n, const char *name)
+{
+    const struct op_attr *a = fuse_attr(n, name);
+
+    return a != NULL ? a->i : 0;
+}
+
+static bool is_one(const struct plan_node *n, const char *name)
+{
+    const struct op_attr *a = fuse_attr(n, name);
+
+    return a == NULL || a->f == 1.0f;
+}
+
+/* Is the node a layer? */
+static bool layer_of(const struct fuser *f, const struct plan_node *n, struct layer *l)
+{
+    bool gemm = fuse_is(n, NULL, "Gemm");
+    const struct plan_value *values = f->p->values.at;
+
+    if (!gemm && !fuse_is(n, NULL, "MatMul") && !fuse_is(n, "trainerd", "MatMul"))
+        return false;
+    *l = (struct layer){ n->in[0], n->in[1], n->n_in > 2 ? n->in[2] : GRAPH_NONE, int_of(n, "transB") != 0 };
+    return int_of(n, "transA") == 0 && (!gemm || (is_one(n, "alpha") && is_one(n, "beta"))) &&
+           values[l->w].tensor.shape.rank == 2 && values[l->x].tensor.shape.rank >= 2 &&
+           (l->bias == GRAPH_NONE ||
+            (values[l->bias].tensor.shape.rank == 1 &&
+             values[l->bias].tensor.shape.dim[0] == values[l->w].tensor.shape.dim[l->trans ? 0 : 1]));
+}
+
+/* What the library computes inside its products; NULL: something else. */
+static const char *function_of(const struct plan_node *n)
+{
+    const struct op_attr *a;
+
+    if (fuse_is(n, NULL, "Relu"))
+        return "relu";
+    a = fuse_is(n, NULL, "Gelu") ? fuse_attr(n, "approximate") : NULL;
+    return a != NULL && strcmp(a->s, "tanh") == 0 ? "gelu" : NULL;
+}
+
+/* On a CPU nothing is gained: there the products are the library's, which has no such tails. */
+int fuse_two_layers(struct fuser *f, uint32_t node, struct err *err)
+{
+    const struct plan_node *n = &f->p->nodes.at[node], *between, *first;
+    struct fuse_row row = { .def = op_find("trainerd", "Mlp", 1), .name = n->name, .n_in = 5, .n_attrs = 3 };
+    struct layer up, down;
+    const char *function;
+
+    if (f->p->there.cuda == NULL || !layer_of(f, n, &down) || !fuse_is_ours(f, down.x))
+        return 0;
+    between = fuse_maker(f, down.x);
+    function = function_of(between);
+    if (function == NULL || !fuse_is_ours(f, between->in[0]))
+        return 0;
+    first = fuse_maker(f, between->in[0]);
+    if (!layer_of(f, first, &up))
+        return 0;
+    row.in[0] = up.x;
+    row.in[1] = up.w;
+    row.in[2] = up.bias;
+    row.in[3] = down.w;
+    row.in[4] = down.bias;
+    row.attrs[0] = (struct op_attr){ .name = "function", .type = OP_ATTR_STRING, .s = function };
+    row.attrs[1] = flag("trans1", up.trans);
+    row.attrs[2] = flag("trans2", down.trans);
+    return fuse_into(f, node, &row, err);
+}
+
+/* ---- bias ---- */
 
 /* The product that makes `value` and has no row added yet. */
 static const struct plan_node *open_product(const struct fuser *f, uint32_t value)

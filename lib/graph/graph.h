@@ -27,6 +27,7 @@ struct cuda_api;
 struct err;
 struct graph;
 struct op_run;
+struct op_trouble;
 struct packed;
 struct packed_table;
 struct plan;
@@ -220,6 +221,8 @@ int plan_forward(struct plan *p, const struct op_run *run, struct err *err);
 typedef void plan_ready_fn(void *arg, size_t offset, size_t n);
 int plan_backward(struct plan *p, const struct op_run *run, float *grads, plan_ready_fn *ready,
                   void *arg, struct err *err);
+/* The error that a CPU's forward would have ended with. */
+int plan_refuse(const struct plan *p, const struct op_trouble *found, struct err *err);
 float plan_loss(const struct plan *p); /* of the last forward: the sum of all losses */
 /* Where the next calls on the queue find that number, and the next one's, on a GPU. */
 const float *plan_loss_at(const struct plan *p);
@@ -239,9 +242,10 @@ struct plan_call_info { /* a call: forward's in order, then backward's */
 };
 uint32_t plan_calls_count(const struct plan *p);
 struct plan_call_info plan_call_info(const struct plan *p, uint32_t i);
-/* From now on forward and backward note in end_ns [plan_calls_count()] when each call ended
- * (clock_ns()); NULL: no longer. */
-void plan_watch(struct plan *p, uint64_t *end_ns);
+/* From now on forward and backward tell of each call when it has ended (on a GPU: when its work is on the
+ * queue); NULL: no longer. A failure ends them. */
+typedef int plan_watch_fn(void *arg, uint32_t call, struct err *err);
+void plan_watch(struct plan *p, plan_watch_fn *fn, void *arg);
 
 /* ---- where a number stopped being one ---- */
 struct plan_culprit {

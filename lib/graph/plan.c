@@ -2,7 +2,6 @@
 #include <string.h>
 
 #include "base/check.h"
-#include "base/clock.h"
 #include "base/err.h"
 #include "device/cuda.h"
 #include "graph/plan_priv.h"
@@ -169,9 +168,24 @@ static int run_call(struct plan *p, struct plan_call *call, const struct op_run 
         rc = plan_hunt_call(p, call, number >= p->forward.n, err);
     else
         rc = call->kernel(&call->call, err);
-    if (p->end_ns != NULL)
-        p->end_ns[number] = clock_ns();
+    if (rc == 0 && p->watch != NULL)
+        rc = p->watch(p->watch_arg, (uint32_t)number, err);
     return rc < 0 ? err_wrap(err, rc, "%s of %s '%s'", direction, n->def->name, n->name) : 0;
+}
+
+int plan_refuse(const struct plan *p, const struct op_trouble *found, struct err *err)
+{
+    const struct plan_call *call;
+    const struct plan_node *n;
+    int rc;
+
+    if (found->call >= p->forward.n) /* what came from there is no word of ours */
+        return err_set(err, ERR_DEVICE, "a GPU speaks of call %u of %zu", found->call, p->forward.n);
+    call = p->forward.at[found->call];
+    n = &p->nodes.at[call->node];
+    CHECK(n->def->refuse != NULL);
+    rc = n->def->refuse(&call->call, (size_t)found->at, found->value, err);
+    return err_wrap(err, rc, "forward of %s '%s'", n->def->name, n->name);
 }
 
 int plan_forward(struct plan *p, const struct op_run *run, struct err *err)
@@ -334,7 +348,8 @@ struct plan_call_info plan_call_info(const struct plan *p, uint32_t i)
                                     .backward = backward };
 }
 
-void plan_watch(struct plan *p, uint64_t *end_ns)
+void plan_watch(struct plan *p, plan_watch_fn *fn, void *arg)
 {
-    p->end_ns = end_ns;
+    p->watch = fn;
+    p->watch_arg = arg;
 }

@@ -273,6 +273,7 @@ static int add_forward(struct plan *p, uint32_t node, struct err *err)
     call->call.rows = rows_of(p, n);
     call->call.in = in;
     call->call.out = out;
+    call->call.number = (uint32_t)p->forward.n;
     if (!add_areas(p, call) || !VEC_PUSH(p->forward, call))
         return plan_no_memory(err);
     return 0;

@@ -4,27 +4,38 @@
  * chain becomes a node of another row, under the same output, and what only led to it goes. A value
  * that somebody else reads is never taken away; where a chain is not exactly what a pattern
  * knows, it stays as it is. Patterns are tried node by node in order of the graph, so that the
- * result of one may be a part of the next. */
+ * result of one may be a part of the next; those of the second table when all of the first are done. */
 #include <string.h>
 
 #include "base/check.h"
 #include "base/err.h"
 #include "graph/plan_fuse.h"
 
-static const struct {
-    const char *op; /* of the last node of the chain */
+struct pattern {
+    const char *domain, *op; /* of the last node of the chain */
     int (*fuse)(struct fuser *f, uint32_t node, struct err *err);
-} patterns[] = {
-    { "Relu", fuse_norm_relu },
-    { "Clip", fuse_norm_relu },
-    { "Add", fuse_norm_add },
-    { "MatMul", fuse_attention },
-    { "Transpose", fuse_attention_turn },
-    { "MatMul", fuse_product_transposes },
-    { "Add", fuse_product_bias },
-    { "Mul", fuse_gate },
-    { "Mul", fuse_row_norm },
-    { "Add", fuse_row_norm_bias },
+};
+
+static const struct pattern patterns[] = {
+    { NULL, "Relu", fuse_norm_relu },
+    { NULL, "Clip", fuse_norm_relu },
+    { NULL, "Add", fuse_norm_add },
+    { NULL, "MatMul", fuse_attention },
+    { NULL, "Transpose", fuse_attention_turn },
+    { NULL, "MatMul", fuse_product_transposes },
+    { NULL, "Add", fuse_product_bias },
+    { NULL, "Mul", fuse_gate },
+    { NULL, "Mul", fuse_row_norm },
+    { NULL, "Add", fuse_row_norm_bias },
+};
+
+static const struct pattern late[] = {
+    { NULL, "LayerNormalization", fuse_row_norm_add },
+    { NULL, "RMSNormalization", fuse_row_norm_add },
+    { "trainerd", "RMSNormalization", fuse_row_norm_add },
+    { NULL, "MatMul", fuse_two_layers },
+    { NULL, "Gemm", fuse_two_layers },
+    { "trainerd", "MatMul", fuse_two_layers },
 };
 
 /* ---- for the patterns ---- */
@@ -84,6 +95,8 @@ bool fuse_number(const struct fuser *f, uint32_t value, float *out)
     return true;
 }
 
+static void let_go(struct fuser *f, const struct plan_node *n);
+
 /* Nobody reads a value of this node any more: neither does it read. */
 static void drop(struct fuser *f, uint32_t node)
 {
@@ -94,6 +107,25 @@ static void drop(struct fuser *f, uint32_t node)
         if (n->out[k] != GRAPH_NONE && f->readers[n->out[k]] > 0)
             return;
     f->gone[node] = true;
+    let_go(f, n);
+}
+
+bool fuse_is_first(const struct fuser *f, uint32_t value, uint32_t node)
+{
+    uint32_t i, k;
+
+    for (i = f->maker[value] + 1; i < node; i++)
+        for (k = 0; !f->gone[i] && k < f->p->nodes.at[i].n_in; k++)
+            if (f->p->nodes.at[i].in[k] == value)
+                return false;
+    return true;
+}
+
+/* One reader less of each input. */
+static void let_go(struct fuser *f, const struct plan_node *n)
+{
+    uint32_t k;
+
     for (k = 0; k < n->n_in; k++) {
         uint32_t v = n->in[k];
 
@@ -110,17 +142,16 @@ int fuse_into(struct fuser *f, uint32_t node, const struct fuse_row *row, struct
                            .name = row->name,
                            .stream = row->stream,
                            .n_in = row->n_in,
-                           .n_out = 1,
+                           .n_out = row->has_second ? 2 : 1,
                            .n_attrs = row->n_attrs,
                            .save_block = GRAPH_NONE };
-    const struct tensor *want = &p->values.at[old->out[0]].tensor;
     struct op_attr *attrs = arena_array(&p->mem, row->n_attrs, sizeof(*attrs));
     struct tensor *out;
     uint32_t i;
     int rc;
 
     n.in = arena_array(&p->mem, n.n_in, sizeof(*n.in));
-    n.out = arena_array(&p->mem, 1, sizeof(*n.out));
+    n.out = arena_array(&p->mem, n.n_out, sizeof(*n.out));
     CHECK(n.def != NULL);
     if (attrs == NULL || n.in == NULL || n.out == NULL)
         return plan_no_memory(err);
@@ -130,19 +161,28 @@ int fuse_into(struct fuser *f, uint32_t node, const struct fuse_row *row, struct
     for (i = 0; i < n.n_in; i++)
         n.in[i] = row->in[i];
     n.out[0] = old->out[0];
+    if (row->has_second)
+        n.out[1] = row->second;
     rc = plan_infer_node(p, &n, &out, err);
     if (rc < 0)
         return err_wrap(err, rc, "fuse into '%s'", old->name);
-    CHECK(out[0].dtype == want->dtype && shape_equal(&out[0].shape, &want->shape));
+    for (i = 0; i < n.n_out; i++) {
+        const struct tensor *want = &p->values.at[n.out[i]].tensor;
+
+        CHECK(out[i].dtype == want->dtype && shape_equal(&out[i].shape, &want->shape));
+    }
     for (i = 0; i < n.n_in; i++) /* before the old node lets go of what both read */
         if (n.in[i] != GRAPH_NONE)
             f->readers[n.in[i]]++;
-    for (i = 0; i < old->n_in; i++) {
-        uint32_t v = old->in[i];
+    if (row->has_second) {
+        uint32_t other = f->maker[row->second];
 
-        if (v != GRAPH_NONE && --f->readers[v] == 0 && f->maker[v] != GRAPH_NONE)
-            drop(f, f->maker[v]);
+        CHECK(other < node && p->nodes.at[other].n_out == 1);
+        f->gone[other] = true;
+        f->maker[row->second] = node;
+        let_go(f, &p->nodes.at[other]);
     }
+    let_go(f, old);
     *old = n;
     return 0;
 }
@@ -182,21 +222,34 @@ static void look(struct fuser *f)
         count(f, p->kept[k].value);
 }
 
-static int fuse_all(struct fuser *f, struct err *err)
+static int try_all(struct fuser *f, const struct pattern *of, size_t n, struct err *err)
 {
-    struct plan *p = f->p;
-    size_t i, k, kept = 0;
+    const struct plan *p = f->p;
+    size_t i, k;
 
     for (i = 0; i < p->nodes.n; i++)
-        for (k = 0; k < COUNT_OF(patterns) && !f->gone[i]; k++) {
+        for (k = 0; k < n && !f->gone[i]; k++) {
             int rc = 0;
 
-            if (fuse_is(&p->nodes.at[i], NULL, patterns[k].op) &&
+            if (fuse_is(&p->nodes.at[i], of[k].domain, of[k].op) &&
                 p->nodes.at[i].out[0] != GRAPH_NONE)
-                rc = patterns[k].fuse(f, (uint32_t)i, err);
+                rc = of[k].fuse(f, (uint32_t)i, err);
             if (rc < 0)
                 return rc;
         }
+    return 0;
+}
+
+static int fuse_all(struct fuser *f, struct err *err)
+{
+    struct plan *p = f->p;
+    size_t i, kept = 0;
+    int rc = try_all(f, patterns, COUNT_OF(patterns), err);
+
+    if (rc == 0)
+        rc = try_all(f, late, COUNT_OF(late), err);
+    if (rc < 0)
+        return rc;
     for (i = 0; i < p->nodes.n; i++)
         if (!f->gone[i])
             p->nodes.at[kept++] = p->nodes.at[i];

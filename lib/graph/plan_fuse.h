@@ -17,12 +17,14 @@ struct fuser {
 
 enum { FUSE_MAX_IN = 8, FUSE_MAX_ATTRS = 8 };
 
-struct fuse_row { /* a node with one output */
+struct fuse_row { /* a node with one output, or two */
     const struct op_def *def;
     const char *name;
     uint32_t stream; /* of random numbers: that of the random node it takes in */
     uint32_t n_in, n_attrs;
     uint32_t in[FUSE_MAX_IN];
+    bool has_second; /* output 1 is `second`, which another node made until now: that goes */
+    uint32_t second;
     struct op_attr attrs[FUSE_MAX_ATTRS]; /* what they point to lives as long as the plan */
 };
 
@@ -38,19 +40,25 @@ const struct op_attr *fuse_attr(const struct plan_node *n, const char *name); /*
 const struct plan_node *fuse_made_by(const struct fuser *f, uint32_t value, const char *op);
 /* A known float32 with one element. */
 bool fuse_number(const struct fuser *f, uint32_t value, float *out);
-/* `node` becomes a node of `row` with the same output 0, which must get the same type and shape;
- * whatever nobody reads after that goes. */
+/* `node` becomes a node of `row` with the same output 0, which must get the same type and shape, as must
+ * a second one, which nobody may read before `node` does (fuse_is_first()); whatever nobody reads after
+ * that goes. */
 int fuse_into(struct fuser *f, uint32_t node, const struct fuse_row *row, struct err *err);
+
+/* Does `node` come before all others that read the value? */
+bool fuse_is_first(const struct fuser *f, uint32_t value, uint32_t node);
 
 /* ---- the patterns ---- */
 int fuse_norm_relu(struct fuser *f, uint32_t node, struct err *err);
 int fuse_norm_add(struct fuser *f, uint32_t node, struct err *err);
 int fuse_product_transposes(struct fuser *f, uint32_t node, struct err *err);
 int fuse_product_bias(struct fuser *f, uint32_t node, struct err *err);
+int fuse_two_layers(struct fuser *f, uint32_t node, struct err *err);
 int fuse_attention(struct fuser *f, uint32_t node, struct err *err);
 int fuse_attention_turn(struct fuser *f, uint32_t node, struct err *err);
 int fuse_gate(struct fuser *f, uint32_t node, struct err *err);
 int fuse_row_norm(struct fuser *f, uint32_t node, struct err *err);
+int fuse_row_norm_add(struct fuser *f, uint32_t node, struct err *err);
 int fuse_row_norm_bias(struct fuser *f, uint32_t node, struct err *err);
 
 #endif

@@ -4,7 +4,8 @@
  * an input has the other type than the node wants, a `Convert` node is put between, once per value,
  * for all who want it so. Parameters, their gradients, statistics, losses and metrics stay float32:
  * no row offers those operands. So does a sum of an activation of 16 bits and one of float32, and with it a
- * residual stream that began as float32. */
+ * residual stream that began as float32. What a row computes in float32 for products alone it rounds
+ * itself, if it can (half_round): what they would read is never stored as float32. */
 #include <string.h>
 
 #include "base/check.h"
@@ -68,6 +69,7 @@ int plan_precision_check(enum plan_precision p, uint32_t capability, struct err 
 struct converter {
     struct plan *p;
     const struct op_def *convert;
+    bool *for_products; /* [values before this pass] nobody else reads it */
 };
 
 /* What this pass decides about: not a type that the model casts to. */
@@ -160,6 +162,31 @@ static int settle_inputs(struct converter *c, struct plan_node *n, bool is_half,
     return rc;
 }
 
+/* Marks what only products read, themselves or through views. */
+static void find_products(struct converter *c, const struct plan_node *nodes, size_t n, bool *others)
+{
+    const struct plan *p = c->p;
+    uint32_t k;
+    size_t i;
+
+    for (k = 0; k < p->n_kept; k++)
+        others[p->kept[k].value] = true;
+    for (i = n; i-- > 0;)
+        for (k = 0; k < nodes[i].n_in; k++) {
+            const struct plan_node *node = &nodes[i];
+            bool is_product = node->def->half == OP_HALF_WANT ||
+                              (node->def->view && node->out[0] != GRAPH_NONE &&
+                               c->for_products[node->out[0]] && !others[node->out[0]]);
+
+            if (node->in[k] != GRAPH_NONE && may_be_half(p, node, k) && is_product)
+                c->for_products[node->in[k]] = true;
+            else if (node->in[k] != GRAPH_NONE)
+                others[node->in[k]] = true;
+        }
+    for (i = 0; i < p->values.n; i++)
+        c->for_products[i] = c->for_products[i] && !others[i];
+}
+
 static int settle_node(struct converter *c, struct plan_node *n, struct err *err)
 {
     struct plan *p = c->p;
@@ -171,13 +198,16 @@ static int settle_node(struct converter *c, struct plan_node *n, struct err *err
         is_fed = is_fed || (n->in[i] != GRAPH_NONE && p->values.at[n->in[i]].is_fed);
     for (i = 0; i < n->n_out && rc == 0; i++) {
         struct plan_value *v;
+        bool rounds;
 
         if (n->out[i] == GRAPH_NONE)
             continue;
         v = &p->values.at[n->out[i]];
         v->index = (uint32_t)p->nodes.n;
         v->is_fed = is_fed;
-        v->is_half = is_half && (n->def->half_of & (graph_input_bit(i) << 16)) != 0 &&
+        rounds = is_fed && c->for_products[n->out[i]] &&
+                 (n->def->half_round & (graph_input_bit(i) << 16)) != 0;
+        v->is_half = (is_half || rounds) && (n->def->half_of & (graph_input_bit(i) << 16)) != 0 &&
                      v->tensor.dtype == TENSOR_F32;
         if (v->is_half)
             v->tensor.dtype = p->half;
@@ -212,14 +242,20 @@ int plan_precision(struct plan *p, struct err *err)
     struct arena mem = { 0 };
     size_t n = p->nodes.n;
     struct plan_node *old;
+    bool *others;
     int rc;
 
     CHECK(c.convert != NULL);
     old = arena_array(&mem, n, sizeof(*old));
-    if (old == NULL)
+    others = arena_array(&mem, p->values.n, sizeof(*others));
+    c.for_products = arena_array(&mem, p->values.n, sizeof(*c.for_products));
+    if (old == NULL || others == NULL || c.for_products == NULL) {
+        arena_fini(&mem);
         return plan_no_memory(err);
+    }
     if (n > 0)
         memcpy(old, p->nodes.at, n * sizeof(*old));
+    find_products(&c, old, n, others);
     rc = settle_all(&c, old, n, err);
     arena_fini(&mem);
     return rc;

@@ -165,7 +165,8 @@ struct plan {
     float *params, *grads;
     void *work;
     bool is_bound;
-    uint64_t *end_ns; /* [calls] when each ended; NULL: nobody watches */
+    plan_watch_fn *watch; /* NULL: nobody does */
+    void *watch_arg;
     struct plan_culprit *culprit; /* NULL: nobody hunts for one */
     float loss, weight; /* of the last forward: backward may use their memory */
 };

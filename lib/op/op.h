@@ -46,15 +46,17 @@ enum op_layout {
  * that `half_of` lists; all others stay float32. Whatever the types, sums and functions are computed in
  * float32, and a gradient has the type of its value.
  *
- * One table serves both, since what bfloat16 has no digits for, float16 has no range for (65504). Left out of it,
- * row by row: what adds up or multiplies many numbers (Reduce*, CumSum, TopK's and the like: OP_HALF_NO), what
- * grows faster than its input (Exp, Pow, Reciprocal, Softmax as a node), losses and metrics as results, moments
- * and statistics of normalisations, scores and weights of an attention as sums, rows of tables, and whatever
- * belongs to a parameter. In it are means and maxima (pools), which stay within their inputs; activations, which do
- * not grow faster than they; products, whose results a network keeps in range or else would not in PyTorch's autocast
- * either. What passes the range there is an infinity, and the loss or the gradient that comes of it is seen: a
- * gradient only because it was scaled (train/loss_scale.h), such as that of a loss, which is as large as
- * loss_scale times a weight, or a sum of two where branches meet. */
+ * One table serves both, since what bfloat16 has no digits for, float16 has no range for (65504). Left out of it:
+ *   OP_HALF_NO         what adds up or multiplies many numbers (Reduce*, CumSum); what grows faster than its
+ *                      input (Exp, Pow, Reciprocal) or needs its digits (Log, Softmax, Erf)
+ *   not in half_of     results of losses and metrics; moments and statistics of normalisations; rows of tables;
+ *                      whatever belongs to a parameter
+ *   inside a kernel    sums, scores of an attention
+ * What is in it stays within its inputs (pools, shapes), grows no faster than they (activations, normalised
+ * numbers), or is what a network keeps in range: products, and + - * / of two, as in PyTorch's autocast. If it
+ * does not, there is an infinity, and the loss tells. A gradient may leave the range because it is scaled
+ * (train/loss_scale.h): that of a loss is as large as run->loss_scale times a weight, and where branches meet two
+ * are added. Then the reduced gradient tells. */
 enum op_half {
     OP_HALF_NO,   /* float32 only */
     OP_HALF_SAME, /* either, as long as all operands share it: they are float32 if one is */
@@ -98,8 +100,13 @@ struct op_def {
     uint32_t channels_in; /* OP_LAYOUT_CHANNELS: OP_IN bits of inputs behind 0 that lie as it does */
     enum op_half half;
     uint32_t half_of;   /* OP_IN and OP_OUT bits: operands that may be bfloat16 or float16 */
+    uint32_t half_round; /* OP_OUT bits of those: of 16 bits beside inputs of float32 too, where all who read
+                             it are products, which want it so: rounded once, when it is stored */
     struct op_kernels cpu;
     float (*stat_momentum)(const void *param); /* for `stat`: weight of the old value */
+    /* For ops whose fwd looks at numbers that may be wrong (indices, labels, divisors): the error about the one
+     * at `at`, which is `value`. Reads nothing that tensors point to: a GPU's are refused by it too. */
+    int (*refuse)(const struct op_call *c, size_t at, int64_t value, struct err *err);
     double (*flops)(const struct op_infer *f);  /* forward multiply-adds * 2; NULL: elements of out 0 */
 };
 
@@ -174,6 +181,17 @@ struct op_plan {
 };
 
 /* ---- call ---- */
+
+/* Where kernels of a GPU note a number that fwd refuses on a CPU: the first call that met one, and there the
+ * first of them. Nothing is read or written out of range for it; what is computed of it means nothing. */
+struct op_trouble {
+    float found;   /* 0: all is well; 1 */
+    uint32_t lock; /* while it is written */
+    uint32_t lane, call; /* op_call.number */
+    uint64_t at;   /* op_def.refuse() makes an error of these */
+    int64_t value;
+};
+
 struct op_run { /* what changes from lane to lane */
     uint64_t seed;
     uint64_t step;
@@ -185,6 +203,7 @@ struct op_run { /* what changes from lane to lane */
      * `there`, the GPU's copy of this struct, when it is done. On a CPU both are NULL. */
     struct cuda_stream *queue;
     const struct op_run *there;
+    struct op_trouble *trouble; /* of the GPU, the same for all runs; NULL: nobody asks, or a CPU */
 };
 
 struct op_call {
@@ -200,6 +219,7 @@ struct op_call {
     void *save;
     void *scratch;
     uint32_t stream; /* rng stream of this node */
+    uint32_t number; /* of a forward call: its place among those of the plan */
     const struct op_run *run;
     /* Gather of a table: while rows->marks is not NULL, fwd marks the rows that it takes, and bwd adds
      * to the places of marked rows and leaves din[0] alone. NULL: input 0 is no table. */

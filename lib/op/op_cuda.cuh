@@ -7,6 +7,8 @@
  *   - a call only launches: no waiting, no allocation, nothing read of device memory by the host, so
  *     that calls can be captured into a graph. Seed, step, lane and loss_scale come from run->there;
  *   - sums over more than a few numbers are float32 in a fixed tree, whatever the type of the numbers;
+ *   - a number that fwd refuses on a CPU (an index, a label, a divisor) is noted (op_notice), and nothing is
+ *     read or written out of range for it;
  *   - types of a file, which templates are made for, stand in a `namespace { }`: all files are one program,
  *     and of two templates for types of one name it keeps one;
  *   - where numbers lie one behind the other, 16 bytes a thread and access. */
@@ -79,11 +81,75 @@ template <typename T, typename V> __host__ __device__ static inline T op_narrow(
         return (T)x;
 }
 
+/* ---- packs ---- */
+
+typedef uint32_t __attribute__((__may_alias__)) op_word;
+
+/* A number of 16 bits, the lower or upper half of a word; and a place for one. */
+template <typename T> struct op_packed {
+    uint32_t word;
+    bool is_upper;
+
+    __device__ operator T() const
+    {
+        uint16_t bits = (uint16_t)(is_upper ? word >> 16 : word);
+
+        if constexpr (std::is_same_v<T, __half>)
+            return __ushort_as_half(bits);
+        else
+            return __ushort_as_bfloat16(bits);
+    }
+};
+
+template <typename T> struct op_packed_place {
+    op_word *word;
+    bool is_upper;
+
+    __device__ op_packed<T> get() const { return { *word, is_upper }; }
+    __device__ operator T() const { return get(); }
+    __device__ void operator=(T x) const
+    {
+        uint32_t bits;
+
+        if constexpr (std::is_same_v<T, __half>)
+            bits = __half_as_ushort(x);
+        else
+            bits = __bfloat16_as_ushort(x);
+        *word = is_upper ? (*word & 0xffff) | bits << 16 : (*word & 0xffff0000) | bits;
+    }
+};
+
+template <typename T> __device__ static inline float op_wide(op_packed<T> x)
+{
+    if constexpr (std::is_same_v<T, __half>)
+        return op_wide((T)x);
+    else
+        return __uint_as_float(x.is_upper ? x.word & 0xffff0000 : x.word << 16);
+}
+
+template <typename T> __device__ static inline float op_wide(op_packed_place<T> x)
+{
+    return op_wide(x.get());
+}
+
+/* Numbers of 16 bits, two in a word. Of an array nvcc takes each number into a register of its own as soon as the
+ * pack arrives: twice the registers, and a wait for memory before the next pack is asked for. */
+template <typename T, size_t Count> struct op_halves {
+    op_word word[Count / 2] = {};
+
+    __device__ op_packed<T> operator[](size_t k) const { return { word[k / 2], k % 2 != 0 }; }
+    __device__ op_packed_place<T> operator[](size_t k) { return { &word[k / 2], k % 2 != 0 }; }
+};
+
+template <typename T, size_t Count>
+using op_numbers = std::conditional_t<Count % 2 == 0 && (std::is_same_v<T, __nv_bfloat16> || std::is_same_v<T, __half>),
+                                      op_halves<T, Count>, T[Count]>;
+
 /* 16 bytes of T, or any power of two of numbers. */
 template <typename T, size_t Count = 16 / sizeof(T)>
 struct alignas(Count * sizeof(T) < 16 ? Count * sizeof(T) : 16) op_pack {
     static constexpr size_t N = Count;
-    T v[N];
+    op_numbers<T, Count> v;
 };
 
 /* The quotient by a number that is the same for a whole kernel: two products. Any n < 2^63. */
@@ -235,6 +301,73 @@ static inline int op_each(cudaStream_t s, T *out, size_t n, bool add, F f, struc
 struct op_same {
     template <typename T> __device__ T operator()(T x) const { return x; }
 };
+
+/* ---- numbers that cannot be ---- */
+
+/* Notes that element `at` of what a call looks at is `value`, which its row refuses on a CPU (op_def.refuse).
+ * Of those of a call the first is kept, whoever comes when; what an earlier call noted stays. */
+struct op_notice {
+    struct op_trouble *to; /* nullptr: nobody asks */
+    const struct op_run *run;
+    uint32_t call;
+
+    __device__ bool is_late(uint64_t at) const
+    {
+        const volatile struct op_trouble *t = to;
+
+        if (t->found == 0.0f)
+            return false;
+        __threadfence(); /* what is there was there before `found` */
+        return t->lane != run->lane || t->call != call || t->at <= at;
+    }
+    __device__ void operator()(uint64_t at, int64_t value) const
+    {
+        volatile struct op_trouble *t = to;
+
+        for (bool said = to == nullptr || is_late(at); !said;) {
+            if (atomicCAS(&to->lock, 0u, 1u) != 0)
+                continue;
+            __threadfence();
+            if (!is_late(at)) {
+                t->lane = run->lane;
+                t->call = call;
+                t->at = at;
+                t->value = value;
+                __threadfence();
+                t->found = 1.0f;
+            }
+            __threadfence();
+            atomicExch(&to->lock, 0u);
+            said = true;
+        }
+    }
+};
+
+static inline op_notice op_notice_of(const struct op_call *c)
+{
+    return { c->run->trouble, c->run->there, c->number };
+}
+
+template <typename F> __global__ void op_look_kernel(size_t n, F wrong, op_notice notice)
+{
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+        int64_t value = 0;
+
+        if (wrong(i, &value))
+            notice(i, value);
+    }
+}
+
+/* Notes the first i < n that is wrong: a copyable object with `__device__ bool operator()(size_t i, int64_t *value)
+ * const`. */
+template <typename F> static inline int op_cuda_look(const struct op_call *c, size_t n, F wrong, struct err *err)
+{
+    if (n == 0 || c->run->trouble == NULL)
+        return 0;
+    CUDA_LAUNCH((op_look_kernel<F>), op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c), n, wrong,
+                op_notice_of(c));
+    return cuda_launched(err);
+}
 
 /* ---- sums ---- */
 

@@ -108,6 +108,7 @@ static void fill_gpus(const struct rdzv_progress *p, Trainerd__V1__StatusReply *
         out->index = g->index;
         out->name = make_text(g->name, sizeof(g->name), a);
         out->uuid = make_text(g->uuid, sizeof(g->uuid), a);
+        out->idle = g->idle;
         out->utilization = g->utilisation;
         out->memory_used = g->memory_used;
         out->memory_total = g->memory_total;

@@ -53,6 +53,7 @@ struct rdzv_view { /* valid during the callback */
 struct rdzv_gpu { /* and its sensors; negative: it does not tell */
     uint32_t index; /* CUDA's ordinal */
     char name[96], uuid[48];
+    double idle; /* share of the last step in which it had no work of ours, 0 to 1 */
     double utilisation; /* 0 to 1 */
     double memory_used, memory_total; /* bytes */
     double celsius, watts, ecc_errors, clock_mhz;

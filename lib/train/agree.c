@@ -114,6 +114,7 @@ static int vote(struct replica *r, uint64_t step, struct err *err)
             !behind && eval_due(t, step) && t->facts.evaluated_step < step;
         votes[VOTE_PAUSE] =
             (__atomic_load_n(&t->requests, __ATOMIC_RELAXED) & TRAIN_ASK_PAUSE) != 0;
+        votes[VOTE_TRACES] = t->trace != NULL && !t->traced ? t->opts->trace_steps : 0;
         /* Not who gave its state up and now meets somebody who did not: nobody has been at a checkpoint. */
         if (!t->health.lost || t->group.newest_step == 0)
             votes[VOTE_RESTORED_AT] = (int64_t)t->health.restored_at;

@@ -2,6 +2,7 @@
 #include "train/gpu_priv.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -103,6 +104,8 @@ static int open_memory(struct replica *r, struct err *err)
         rc = cuda->alloc((void **)&g->look,
                          cuda_look_room(t->mem.state_bytes / sizeof(float)) * sizeof(*g->look), err);
     if (rc == 0)
+        rc = cuda->alloc((void **)&g->trouble, sizeof(*g->trouble), err);
+    if (rc == 0)
         rc = cuda->pin((void **)&g->back, sizeof(*g->back) + gpu_control_floats(t) * sizeof(float), err);
     return rc;
 }
@@ -152,7 +155,11 @@ int gpu_open(struct replica *r, struct err *err)
     g->inputs_bytes = gpu_input_at(r, r->plan, UINT32_MAX);
     for (uint32_t i = 0; rc == 0 && i < GPU_SLOTS; i++)
         rc = open_slot(r, &g->slot[i], err);
-    return rc < 0 ? rc : open_optim(r, err);
+    if (rc == 0)
+        rc = open_optim(r, err);
+    if (rc == 0)
+        rc = gpu_clock_open(r, err);
+    return rc < 0 ? rc : gpu_copies_open(r, err);
 }
 
 static void drop_lanes(struct gpu *g)
@@ -173,10 +180,13 @@ void gpu_close(struct replica *r)
     (void)device_enter(&r->train->opts->devices[r->local], NULL); /* what is not given back goes with the process */
     drop_lanes(g);
     g->cuda->math->optim_close(g->optim);
+    gpu_copies_close(g);
+    gpu_clock_close(g);
     for (uint32_t i = 0; i < GPU_SLOTS; i++)
         close_slot(g, &g->slot[i]);
     g->cuda->unpin(g->back);
     g->cuda->free(g->look);
+    g->cuda->free(g->trouble);
     g->cuda->free(g->plan_work);
     for (uint32_t i = 0; i < MAX_TREE; i++)
         g->cuda->free(g->grads[i]);
@@ -214,6 +224,11 @@ int gpu_wait(struct replica *r, struct cuda_event *e, struct err *err)
     return device_watch(r->gpu->cuda, e == NULL ? r->gpu->work : NULL, e, look_around, r, err);
 }
 
+int gpu_wait_stream(struct replica *r, struct cuda_stream *s, struct err *err)
+{
+    return device_watch(r->gpu->cuda, s, NULL, look_around, r, err);
+}
+
 int gpu_check_peers(const struct replica *r, uint64_t since_ns, struct err *err)
 {
     uint64_t ms = (clock_ns() - since_ns) / 1000000, deadline = r->train->group.deadline_ms;
@@ -224,6 +239,21 @@ int gpu_check_peers(const struct replica *r, uint64_t since_ns, struct err *err)
         return 0;
     comm_ras_ask(words, sizeof(words));
     return err_set(err, ERR_TIMEOUT, "the other GPUs did not come within %.1f s; %s", (double)ms / 1e3, words);
+}
+
+void gpu_tell_wait(const struct replica *r, uint64_t since_ns, const char *what)
+{
+    enum { LONG_MS = 1000 };
+    uint64_t ms = (clock_ns() - since_ns) / 1000000;
+    char words[COMM_RAS_BYTES], text[COMM_RAS_BYTES + 160];
+    struct train_event e = { .kind = TRAIN_WARN, .text = text };
+
+    if (ms < LONG_MS || r->local != 0)
+        return;
+    comm_ras_ask(words, sizeof(words));
+    snprintf(text, sizeof(text), "%s did not come for %.1f s; %s (NCCL_DEBUG=INFO in the environment tells more)",
+             what, (double)ms / 1e3, words);
+    train_tell(r->train, &e);
 }
 
 int gpu_give(struct replica *r, uint64_t held, struct err *err)
@@ -240,29 +270,6 @@ int gpu_give(struct replica *r, uint64_t held, struct err *err)
     g->has_state = rc == 0;
     g->held = held;
     return rc;
-}
-
-int gpu_shadow(struct train *t, struct err *err)
-{
-    struct replica *r = &t->replicas[0];
-    struct gpu *g = r->gpu;
-    uint64_t held = train_held(t);
-    int rc;
-
-    if (g == NULL || t->shadow_step == held)
-        return 0;
-    if (g->is_lost || !g->has_state || g->held != held)
-        return err_set(err, ERR_DEVICE, "the state after step %llu is not to be had: the GPU that held it failed",
-                       (unsigned long long)held);
-    rc = device_enter(&t->opts->devices[0], err);
-    if (rc == 0)
-        rc = g->cuda->copy(t->mem.state, g->state, t->mem.state_bytes, g->work, err);
-    if (rc == 0) /* no cancel: it is wanted most when a generation has ended early */
-        rc = device_wait(g->cuda, g->work, NULL, NULL, err);
-    if (rc == 0)
-        t->shadow_step = held;
-    return rc < 0 ? err_wrap(err, rc, "fetch the state after step %llu from the GPU", (unsigned long long)held)
-                  : 0;
 }
 
 void gpu_hold(struct replica *r, uint64_t held)
@@ -296,6 +303,31 @@ int gpu_spoil(struct replica *r, enum gpu_number which, bool all, struct err *er
 
 /* ---- a generation ---- */
 
+static const char *name_of_rank(const struct train *t, uint32_t rank)
+{
+    uint32_t i = 0;
+
+    for (; i + 1 < t->group.n_members && rank >= t->members[i].n_ranks; i++)
+        rank -= t->members[i].n_ranks;
+    return t->members[i].name;
+}
+
+/* NCCL's words on tasks that were given one GPU, for a person. */
+static int explain(const struct replica *r, int rc, struct err *err)
+{
+    const struct train *t = r->train;
+    const char *twice = rc < 0 ? strstr(err->text, "Duplicate GPU detected") : NULL;
+    unsigned a, b;
+    char name[32];
+
+    if (twice == NULL || sscanf(twice, "Duplicate GPU detected : rank %u and rank %u", &a, &b) != 2)
+        return rc;
+    device_name(&t->opts->devices[r->local], name, sizeof(name));
+    return err_set(err, rc, "%s and %s of this host have one GPU, %s of this task: give each a GPU of its own "
+                            "(--devices cuda:0 and --devices cuda:1); for a test another NCCL_HOSTID in the "
+                            "environment of each makes them hosts", name_of_rank(t, a), name_of_rank(t, b), name);
+}
+
 static int connect_gpus(struct replica *r, struct err *err)
 {
     struct train *t = r->train;
@@ -310,6 +342,7 @@ static int connect_gpus(struct replica *r, struct err *err)
         world += t->members[i].n_ranks;
     if (world == 1)
         return 0;
+    progress_enter(r, PHASE_NCCL);
     memset(id, 0, CUDA_ID_BYTES);
     if (r->rank == 0)
         rc = g->cuda->comm_id(id, err);
@@ -320,16 +353,20 @@ static int connect_gpus(struct replica *r, struct err *err)
     memset(id, 0, CUDA_ID_BYTES); /* it is the secret of this generation's sums */
     while (rc == 0 && (rc = g->cuda->comm_state(g->comm, err)) == 0) {
         rc = train_check_canceled(t, err);
+        if (rc < 0)
+            gpu_tell_wait(r, begin_ns, "the other GPUs");
         if (rc == 0)
             rc = gpu_check_peers(r, begin_ns, err);
         nanosleep(&nap, NULL);
     }
+    rc = explain(r, rc, err);
     return rc < 0 ? err_wrap(err, rc, "connect the GPUs (NCCL)") : 0;
 }
 
 int gpu_begin(struct replica *r, struct err *err)
 {
     struct gpu *g = r->gpu;
+    int rc;
 
     CHECK(g->lanes == NULL && g->comm == NULL);
     if (g->is_lost)
@@ -344,7 +381,9 @@ int gpu_begin(struct replica *r, struct err *err)
     g->proves = true;
     for (uint32_t i = 0; i < GPU_SLOTS; i++)
         g->slot[i].is_full = false;
-    return connect_gpus(r, err);
+    gpu_clock_forget(r);
+    rc = g->cuda->fill(g->trouble, 0, sizeof(*g->trouble), g->work, err);
+    return rc < 0 ? rc : connect_gpus(r, err);
 }
 
 static int end_comm(struct replica *r, struct err *err)
@@ -367,7 +406,7 @@ static int look_at_clock(void *arg, struct err *err)
 {
     const struct rest *x = arg;
 
-    if ((clock_ns() - x->begin_ns) / 1000000 <= x->deadline_ms)
+    if (x->deadline_ms == 0 || (clock_ns() - x->begin_ns) / 1000000 <= x->deadline_ms)
         return 0;
     return err_set(err, ERR_DEVICE, "the GPU does not come to rest within %.1f s: only the end of the process "
                                     "frees it", (double)x->deadline_ms / 1e3);
@@ -377,7 +416,7 @@ static int look_at_clock(void *arg, struct err *err)
 static int come_to_rest(struct replica *r, struct err *err)
 {
     struct gpu *g = r->gpu;
-    struct cuda_stream *streams[] = { g->sums, g->feed, g->work };
+    struct cuda_stream *streams[] = { g->sums, g->feed, g->work, gpu_copies_stream(g) };
     struct rest x = { clock_ns(), r->train->group.deadline_ms };
     int rc = 0;
 

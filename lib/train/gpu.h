@@ -9,6 +9,7 @@
  *     feed stream   batch -> pinned -> stage ...          the next lane's, while this one computes
  *     work stream   stage -> inputs | forward, backward, lanes added up | (again) ... | look | update
  *     sums stream                            bucket 0 | bucket 1 | ...   NCCL, as backward makes them ready
+ *     copies stream                                                     a checkpoint's copy of the state, to the host
  *
  * Behind the last bucket the control words, and what a pass over the gradient found, come to the host: the
  * one wait of a step. All that is decided is decided there, as on a CPU; the update is put on the stream
@@ -44,15 +45,25 @@ int gpu_begin(struct replica *r, struct err *err); /* behind agree_connect(): NC
 void gpu_end(struct replica *r);                   /* nothing is under way any more */
 /* The GPU holds the state of step `held` as the host does. Between gates: all replicas of the task. */
 int gpu_give(struct replica *r, uint64_t held, struct err *err);
-/* The host's state is that of what is held. One thread, while no update is under way. Errors: ERR_DEVICE: the GPU
- * does not have it, or does not answer. */
-int gpu_shadow(struct train *t, struct err *err);
 /* What the GPU holds is the state of step `held` too, which changed nothing; or it is none any more. */
 void gpu_hold(struct replica *r, uint64_t held);
 void gpu_forget(struct replica *r);
 /* Waits for the work stream, and spoils one number of the GPU's: its last bit, or all of it (NaN). For fault points. */
 enum gpu_number { GPU_GRADIENT, GPU_WEIGHT };
 int gpu_spoil(struct replica *r, enum gpu_number which, bool all, struct err *err);
+
+/* ---- what is held, for the host (gpu_copy.c says who asks) ---- */
+/* The host's state is that of what is held. One thread, while no update is under way. Errors: ERR_DEVICE: the GPU
+ * does not have it, or does not answer. */
+int gpu_shadow(struct train *t, struct err *err);
+/* It goes to `to`, the staging area, while the GPU goes on: it is there behind gpu_fetched(). As gpu_shadow(); a
+ * CPU's is there at once. */
+int gpu_fetch(struct train *t, void *to, struct err *err);
+int gpu_fetched(struct train *t, struct err *err); /* any thread. ERR_DEVICE: it does not come */
+/* Pinned memory of the host for it, made by the first who asks, and given up by gpu_close() unless it was left
+ * to a writer that hangs. ERR_NOMEM, ERR_DEVICE. */
+int gpu_staging(struct train *t, void **out, struct err *err);
+void gpu_leave_staging(struct train *t);
 
 /* ---- a step ---- */
 /* The lanes of this replica, in r->reducer.n_buckets buckets while the last one computes. */
@@ -67,6 +78,10 @@ int gpu_update(struct replica *r, const struct optim_hyper *h, struct err *err);
 int gpu_weigh(struct replica *r, uint32_t *sum, struct err *err);
 /* The gradients are in r->grads[0], for who wants to look at them one by one. */
 int gpu_show(struct replica *r, struct err *err);
+
+/* Behind a step that is traced: what its GPU did when, into the trace. Waits until it has done it. */
+int gpu_clock_tell(struct replica *r, struct err *err);
+uint32_t gpu_pieces(const struct train *t); /* sums of a step on the sums stream, at most */
 
 /* ---- other passes, one batch at a time ---- */
 int gpu_feed(struct replica *r, struct plan *plan, const struct data_batch *b, struct err *err);

@@ -8,7 +8,6 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/fault.h"
-#include "comm/ras.h"
 #include "graph/graph.h"
 
 /* NCCL keeps a network busy with pieces of this size; a smaller last one is waited for shorter. */
@@ -46,7 +45,11 @@ static int send_slot(struct replica *r, struct gpu_slot *s, struct plan *plan, c
     fill_slot(r, s, plan, b);
     rc = g->cuda->wait(g->feed, s->taken, err);
     if (rc == 0)
+        rc = gpu_mark_begin(r, TRACE_FEED, err);
+    if (rc == 0)
         rc = g->cuda->copy(s->stage, s->pinned, g->inputs_bytes, g->feed, err);
+    if (rc == 0)
+        rc = gpu_mark(r, TRACE_FEED, TRACE_DATA, b->lane, err);
     if (rc == 0)
         rc = g->cuda->record(s->brought, g->feed, err);
     s->is_full = rc == 0;
@@ -57,10 +60,14 @@ static int send_slot(struct replica *r, struct gpu_slot *s, struct plan *plan, c
 static int fetch(struct replica *r, struct gpu_slot *s, struct err *err)
 {
     const struct data_batch *b;
+    uint64_t before = clock_ns(), now;
     int rc = data_next(r->reader, &b, err);
 
+    now = clock_ns();
+    r->data_ns += now - before;
     if (rc < 0 || b == NULL)
         return rc;
+    trace_add(r->trace, TRACE_DATA, b->lane, before, now);
     rc = send_slot(r, s, r->plan, b, err);
     data_release(r->reader);
     return rc;
@@ -88,6 +95,7 @@ static int give_run(struct replica *r, struct gpu_slot *s, const struct op_run *
     *s->run = *run;
     s->run->queue = g->work;
     s->run->there = s->run_there;
+    s->run->trouble = g->trouble;
     return g->cuda->copy(s->run_there, s->run, sizeof(*s->run), g->work, err);
 }
 
@@ -106,7 +114,7 @@ static int add_lanes(struct replica *r, uint32_t lane, uint32_t top, size_t begi
 
     for (uint32_t m = lane_merges(r, lane); rc == 0 && m > 0; m--, top--)
         rc = g->cuda->math->add(g->grads[top - 2] + begin, g->grads[top - 1] + begin, end - begin, g->work, err);
-    return rc;
+    return rc < 0 || lane_merges(r, lane) == 0 ? rc : gpu_mark(r, TRACE_WORK, TRACE_SUMS, lane, err);
 }
 
 /* Floats [begin, end) of arena 0 are final on the work stream: all replicas sum them up on theirs. */
@@ -117,7 +125,27 @@ static int sum_up(struct replica *r, size_t begin, size_t end, struct err *err)
 
     if (rc == 0)
         rc = g->cuda->wait(g->sums, g->ready, err);
-    return rc < 0 ? rc : g->cuda->comm_sum(g->comm, g->grads[0] + begin, end - begin, g->sums, err);
+    if (rc == 0)
+        rc = gpu_mark_begin(r, TRACE_SUM, err);
+    if (rc == 0)
+        rc = g->cuda->comm_sum(g->comm, g->grads[0] + begin, end - begin, g->sums, err);
+    return rc < 0 ? rc : gpu_mark(r, TRACE_SUM, TRACE_REDUCTION, (uint32_t)(begin / bucket_floats(r->train)), err);
+}
+
+uint32_t gpu_pieces(const struct train *t)
+{
+    return (uint32_t)(t->mem.grads / bucket_floats(t)) + 2;
+}
+
+/* The work stream goes on when all sums so far are there. */
+static int wait_in_stream(struct replica *r, struct err *err)
+{
+    struct gpu *g = r->gpu;
+    int rc = g->cuda->record(g->summed, g->sums, err);
+
+    if (rc == 0)
+        rc = g->cuda->wait(g->work, g->summed, err);
+    return rc < 0 ? rc : gpu_mark(r, TRACE_WORK, TRACE_REDUCTION, 0, err);
 }
 
 struct ready {
@@ -164,27 +192,39 @@ static int calls(struct replica *r, struct gpu_slot *s, uint32_t i, uint32_t top
     bool last = i + 1 == r->n_lanes;
     struct ready ready = { .r = r, .lane = i, .err = err };
     struct op_run run = *s->run;
-    int rc = take_inputs(r, s, r->plan, err);
+    uint32_t from;
+    int rc = gpu_mark_begin(r, TRACE_WORK, err);
 
+    if (rc == 0)
+        rc = take_inputs(r, s, r->plan, err);
+    if (rc == 0)
+        rc = gpu_mark(r, TRACE_WORK, TRACE_DATA, run.lane, err);
+    plan_watch(r->plan, r->trace != NULL ? gpu_mark_call : NULL, r); /* who captures has no trace */
     r->reducer.added = 0;
+    from = gpu_mark_here(r);
     if (rc == 0)
         rc = plan_forward(r->plan, &run, err);
+    if (rc == 0)
+        gpu_mark_whole(r, TRACE_FORWARD, run.lane, from);
     if (rc == 0) /* backward may use the memory of the loss */
         rc = write_numbers(r, g->grads[top - 1], err);
     if (rc == 0)
+        rc = gpu_mark_begin(r, TRACE_WORK, err);
+    from = gpu_mark_here(r);
+    if (rc == 0)
         rc = plan_backward(r->plan, &run, g->grads[top - 1], last && g->comm != NULL ? on_ready : NULL, &ready,
                            err);
+    plan_watch(r->plan, NULL, NULL);
     if (rc == 0)
         rc = ready.rc;
+    if (rc == 0)
+        gpu_mark_whole(r, TRACE_BACKWARD, run.lane, from);
     if (rc == 0)
         rc = add_lanes(r, i, top, r->reducer.added, r->train->mem.grads, err);
     if (rc == 0 && last && g->comm != NULL)
         rc = g->cuda->copy(&g->back->computed, &s->run_there->step, sizeof(g->back->computed), g->work, err);
-    if (rc == 0 && r->reducer.added > 0) { /* behind the buckets, too */
-        rc = g->cuda->record(g->summed, g->sums, err);
-        if (rc == 0)
-            rc = g->cuda->wait(g->work, g->summed, err);
-    }
+    if (rc == 0 && r->reducer.added > 0) /* behind the buckets, too */
+        rc = wait_in_stream(r, err);
     return rc;
 }
 
@@ -199,7 +239,8 @@ static int launch(struct replica *r, struct gpu_slot *s, uint32_t i, uint32_t to
     int rc;
 
     CHECK(lane->slot == NULL || lane->slot == s);
-    if (lane->slot == NULL) {
+    CHECK(r->trace == NULL || g->step <= r->train->plain_until); /* a graph has no marks in it */
+    if (lane->slot == NULL || g->step <= r->train->plain_until) {
         lane->slot = s;
         return calls(r, s, i, top, err); /* leaves r->reducer.added */
     }
@@ -238,12 +279,18 @@ static int run_lane(struct replica *r, const struct op_run *run, uint32_t i, uin
     sample_log_batch(r->train->samples, r->local, &s->b);
     progress_enter(r, PHASE_LANE);
     rc = gpu_wait(r, s->taken, err); /* the lane before in this slot: its `run` is ours again */
+    if (rc == 0 && i + 1 == r->n_lanes && g->comm != NULL)
+        rc = train_fault("train.bucket", err); /* those that its calls sum up */
     if (rc == 0)
         rc = give_run(r, s, run, err);
     if (rc == 0)
         rc = g->cuda->wait(g->work, s->brought, err);
     if (rc == 0)
+        rc = gpu_busy(r, err);
+    if (rc == 0)
         rc = launch(r, s, i, top, err);
+    if (rc == 0)
+        rc = gpu_rest(r, err);
     if (rc == 0)
         rc = g->cuda->record(s->taken, g->work, err);
     s->is_full = false;
@@ -262,6 +309,8 @@ int gpu_lanes(struct replica *r, uint64_t step, struct err *err)
 
     memset(r->grads[0] + t->mem.params, 0, gpu_control_floats(t) * sizeof(float)); /* sums of the step before */
     r->gpu->step = step;
+    r->data_ns = 0;
+    gpu_clock_begin(r);
     if (r->gpu->first_step == 0)
         r->gpu->first_step = step;
     for (uint32_t i = 0; rc == 0 && i < r->n_lanes; i++) {
@@ -293,18 +342,28 @@ static void prove(struct replica *r)
     train_tell(t, &e);
 }
 
+/* What follows on the work stream is work of this step, behind a wait of the host. */
+static int begin_work(struct replica *r, struct err *err)
+{
+    int rc = gpu_busy(r, err);
+
+    return rc < 0 ? rc : gpu_mark_begin(r, TRACE_WORK, err);
+}
+
 /* ---- the reduction ---- */
 
-/* Words behind loss and weight: those the lanes have written. Another replica's are 0. */
+/* Words behind loss and weight: those the lanes have written. Behind the trouble another replica's are 0. */
 static int send_control(struct replica *r, struct err *err)
 {
     struct train *t = r->train;
     struct gpu *g = r->gpu;
     size_t n = gpu_control_floats(t) - CONTROL_PAUSE;
     float *from = g->back->control + CONTROL_PAUSE;
+    int rc = g->cuda->copy(g->grads[0] + t->mem.params + CONTROL_TROUBLE, &g->trouble->found, sizeof(float),
+                           g->work, err);
 
-    if (r->local != 0)
-        return 0;
+    if (rc < 0 || r->local != 0)
+        return rc;
     memcpy(from, r->grads[0] + t->mem.params + CONTROL_PAUSE, n * sizeof(float));
     return g->cuda->copy(g->grads[0] + t->mem.params + CONTROL_PAUSE, from, n * sizeof(float), g->work, err);
 }
@@ -330,10 +389,11 @@ static int look(struct replica *r, struct err *err)
     float clip = (float)(t->opts->clip_value * r->scale);
     int rc = meet_faults(r, err);
 
-    if (rc < 0)
-        return rc;
-    rc = g->cuda->math->optim_look(g->optim, g->grads[0], clip, g->look, g->work, err);
-    return rc < 0 ? rc : g->cuda->copy(&g->back->look, g->look, sizeof(*g->look), g->work, err);
+    if (rc == 0)
+        rc = g->cuda->math->optim_look(g->optim, g->grads[0], clip, g->look, g->work, err);
+    if (rc == 0)
+        rc = g->cuda->copy(&g->back->look, g->look, sizeof(*g->look), g->work, err);
+    return rc < 0 ? rc : gpu_mark(r, TRACE_WORK, TRACE_CHECK, 0, err);
 }
 
 /* The first batch of the next lane goes to the GPU while this step's sums are under way. */
@@ -349,21 +409,7 @@ struct sums_wait {
     uint64_t since_ns, said_ns; /* others are waited for, and that was said last; 0: it computes itself */
 };
 
-enum { SAY_NS = 50000000, LONG_NS = 1000000000 };
-
-/* Somebody else has given the step up. What NCCL knows of it may be gone in a moment. */
-static void tell_wait(const struct replica *r, uint64_t since_ns)
-{
-    char words[COMM_RAS_BYTES], text[COMM_RAS_BYTES + 128];
-    struct train_event e = { .kind = TRAIN_WARN, .text = text };
-
-    if (since_ns == 0 || clock_ns() - since_ns < LONG_NS || r->local != 0)
-        return;
-    comm_ras_ask(words, sizeof(words));
-    snprintf(text, sizeof(text), "the sums of step %llu were waited for %.1f s; %s",
-             (unsigned long long)r->gpu->step, (double)(clock_ns() - since_ns) / 1e9, words);
-    train_tell(r->train, &e);
-}
+enum { SAY_NS = 50000000 };
 
 /* Who waits for others says so again and again: the one who hangs does not (progress.c). */
 static int look_at_sums(void *arg, struct err *err)
@@ -373,8 +419,8 @@ static int look_at_sums(void *arg, struct err *err)
     int rc = gpu_look_around(r, err);
 
     if (rc < 0) {
-        if (rc == ERR_CANCELED)
-            tell_wait(r, w->since_ns);
+        if (rc == ERR_CANCELED && w->since_ns > 0)
+            gpu_tell_wait(r, w->since_ns, "the sums of the GPUs");
         return rc;
     }
     if (r->gpu->comm == NULL ||
@@ -397,24 +443,38 @@ static int wait_for_sums(struct replica *r, struct err *err)
     return rc < 0 ? err_wrap(err, rc, "sum up the gradients (NCCL)") : 0;
 }
 
+/* Until the work stream is at rest: the error of a number that cannot be, if this GPU has met one. */
+static int check_trouble(struct replica *r, const struct plan *plan, struct err *err)
+{
+    struct gpu *g = r->gpu;
+    int rc = g->cuda->copy(&g->back->trouble, g->trouble, sizeof(*g->trouble), g->work, err);
+
+    if (rc == 0)
+        rc = gpu_wait(r, NULL, err);
+    return rc == 0 && g->back->trouble.found != 0 ? plan_refuse(plan, &g->back->trouble, err) : rc;
+}
+
 int gpu_reduce(struct replica *r, struct err *err)
 {
     struct train *t = r->train;
     struct gpu *g = r->gpu;
     size_t n = gpu_control_floats(t) * sizeof(float);
-    int rc = send_control(r, err);
+    int rc = begin_work(r, err);
 
-    if (rc == 0 && g->comm != NULL) {
+    if (rc == 0)
+        rc = send_control(r, err);
+    if (rc == 0 && g->comm != NULL)
+        rc = train_fault("train.bucket", err);
+    if (rc == 0 && g->comm != NULL)
         rc = sum_up(r, r->reducer.added, t->mem.grads, err);
-        if (rc == 0)
-            rc = g->cuda->record(g->summed, g->sums, err);
-        if (rc == 0)
-            rc = g->cuda->wait(g->work, g->summed, err);
-    }
+    if (rc == 0 && g->comm != NULL)
+        rc = wait_in_stream(r, err);
     if (rc == 0)
         rc = g->cuda->copy(g->back->control, g->grads[0] + t->mem.params, n, g->work, err);
     if (rc == 0 && !t->opts->mean_of_weights) /* else it is not yet what will be used: gpu_scale() */
         rc = look(r, err);
+    if (rc == 0)
+        rc = gpu_rest(r, err);
     if (rc == 0)
         rc = fetch_ahead(r, err);
     if (rc < 0)
@@ -425,17 +485,24 @@ int gpu_reduce(struct replica *r, struct err *err)
         return rc;
     memcpy(r->grads[0] + t->mem.params, g->back->control, n);
     prove(r);
-    return 0;
+    gpu_clock_read(r);
+    if (g->back->control[CONTROL_TROUBLE] > 0) /* somewhere */
+        rc = check_trouble(r, r->plan, err);
+    return rc < 0 ? err_wrap(err, rc, "lane %" PRIu32, g->back->trouble.lane) : 0;
 }
 
 int gpu_scale(struct replica *r, float by, struct err *err)
 {
     struct train *t = r->train;
     struct gpu *g = r->gpu;
-    int rc = g->cuda->math->scale(g->grads[0], t->mem.trained, by, g->work, err);
+    int rc = begin_work(r, err);
 
     if (rc == 0)
+        rc = g->cuda->math->scale(g->grads[0], t->mem.trained, by, g->work, err);
+    if (rc == 0)
         rc = look(r, err);
+    if (rc == 0)
+        rc = gpu_rest(r, err);
     return rc < 0 ? rc : gpu_wait(r, NULL, err);
 }
 
@@ -462,7 +529,13 @@ int gpu_update(struct replica *r, const struct optim_hyper *h, struct err *err)
     int rc;
 
     memcpy(state.slots, g->slots, sizeof(state.slots));
-    rc = g->cuda->math->optim_update(g->optim, h, &state, 1.0f / (float)t->opts->lanes, g->work, err);
+    rc = begin_work(r, err);
+    if (rc == 0)
+        rc = g->cuda->math->optim_update(g->optim, h, &state, 1.0f / (float)t->opts->lanes, g->work, err);
+    if (rc == 0)
+        rc = gpu_rest(r, err);
+    if (rc == 0)
+        rc = gpu_mark(r, TRACE_WORK, TRACE_UPDATE, 0, err);
     if (rc == 0)
         g->held = h->step;
     else
@@ -474,10 +547,16 @@ int gpu_weigh(struct replica *r, uint32_t *sum, struct err *err)
 {
     struct train *t = r->train;
     struct gpu *g = r->gpu;
-    int rc = g->cuda->math->look(g->state, t->mem.state_bytes / sizeof(float), g->look, g->work, err);
+    int rc = begin_work(r, err);
 
     if (rc == 0)
+        rc = g->cuda->math->look(g->state, t->mem.state_bytes / sizeof(float), g->look, g->work, err);
+    if (rc == 0)
         rc = g->cuda->copy(&g->back->look, g->look, sizeof(*g->look), g->work, err);
+    if (rc == 0)
+        rc = gpu_rest(r, err);
+    if (rc == 0)
+        rc = gpu_mark(r, TRACE_WORK, TRACE_CHECK, 0, err);
     if (rc == 0)
         rc = gpu_wait(r, NULL, err);
     if (rc == 0)
@@ -491,8 +570,10 @@ int gpu_feed(struct replica *r, struct plan *plan, const struct data_batch *b, s
 {
     struct gpu *g = r->gpu;
     struct gpu_slot *s = &g->slot[(g->next + 1) % GPU_SLOTS]; /* the other one may hold what comes next */
-    int rc = send_slot(r, s, plan, b, err);
+    int rc;
 
+    gpu_clock_forget(r);
+    rc = send_slot(r, s, plan, b, err);
     s->is_full = false;
     if (rc == 0)
         rc = g->cuda->wait(g->work, s->brought, err);
@@ -514,5 +595,5 @@ int gpu_run(struct replica *r, struct plan *plan, const struct op_run *run, bool
         rc = plan_forward(plan, &there, err);
     if (rc == 0 && backward)
         rc = plan_backward(plan, &there, g->grads[0], NULL, NULL, err);
-    return rc < 0 ? rc : gpu_wait(r, NULL, err);
+    return rc < 0 ? rc : check_trouble(r, plan, err);
 }

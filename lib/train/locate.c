@@ -101,15 +101,15 @@ static void say_lane(const struct replica *r, uint64_t step, uint32_t lane, cons
                      (uint64_t)lane * t->lane_batch;
 
     text[0] = '\0';
-    device_name(&t->opts->devices[r->local], name, sizeof(name));
-    if (r->gpu != NULL)
-        add(text, n, "%s of %s, ", name, t->members[t->group.self].name);
     add(text, n, "lane %" PRIu32 " (positions %" PRIu64 " to %" PRIu64 " of epoch %" PRIu64 ")", lane,
         first, first + t->lane_batch - 1, (step - 1) / t->steps_per_epoch);
     if (c->sample < t->lane_batch)
         add(text, n, ", sample %" PRIu64 " of the data at position %" PRIu64, b->samples[c->sample],
             first + c->sample);
     add(text, n, ": %s", c->text);
+    device_name(&t->opts->devices[r->local], name, sizeof(name));
+    if (r->gpu != NULL)
+        add(text, n, ", on %s of %s", name, t->members[t->group.self].name);
 }
 
 static int again_here(struct replica *r, const struct op_run *run, const struct data_batch *b,

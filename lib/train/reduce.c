@@ -199,7 +199,7 @@ void reduce_begin(struct replica *r, uint64_t step)
     CHECK(d->done == d->given);
     d->given = d->done = 0;
     d->step = step;
-    d->trace = trace_reducer(r->trace);
+    d->trace = trace_beside(r->trace, TRACE_REDUCER);
     pthread_mutex_unlock(&d->lock);
     comm_may_spin(r->train->comm, r->local, false);
 }

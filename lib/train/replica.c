@@ -151,6 +151,8 @@ static int take_up_state(struct replica *r, uint64_t *held, struct err *err)
         rc = transfer_state(r, *held, err);
     if (rc == 0 && r->local == 0)
         rc = health_take_up(t, *held, r->votes, err);
+    if (rc == 0 && r->local == 0) /* of the task that traces most, wherever it begins */
+        t->plain_until = r->votes[VOTE_TRACES] > 0 ? *held + TRACE_WARM_STEPS + (uint64_t)r->votes[VOTE_TRACES] : 0;
     if (rc == 0)
         rc = generation_gate(r, err); /* the state has its place now */
     if (rc == 0)
@@ -158,7 +160,7 @@ static int take_up_state(struct replica *r, uint64_t *held, struct err *err)
     if (rc < 0)
         return rc;
     progress_step(r, *held);
-    plan_watch(r->plan, NULL);
+    plan_watch(r->plan, NULL, NULL);
     if (r->gpu != NULL)
         return gpu_give(r, *held, err);
     plan_bind(r->plan, t->mem.state, r->work.base);

@@ -96,9 +96,15 @@ static int may_publish(void *arg, struct err *err)
     return may_save != NULL ? may_save(t->opts->arg, err) : 0;
 }
 
+static int arrive(void *arg, struct err *err)
+{
+    return gpu_fetched(arg, err);
+}
+
 static int open_writer(struct train *t, struct err *err)
 {
     const struct train_opts *o = t->opts;
+    bool on_gpus = train_on_gpus(t);
     struct ckpt_writer_opts w = {
         .directory = o->checkpoint_directory,
         .max_to_keep = o->max_to_keep,
@@ -110,10 +116,16 @@ static int open_writer(struct train *t, struct err *err)
         .retry_ms = RETRY_MS,
         .on_event = on_ckpt_event,
         .may_publish = may_publish,
+        .arrive = on_gpus ? arrive : NULL,
         .arg = t,
     };
+    int rc = 0;
 
-    return t->writer != NULL ? 0 : ckpt_writer_open(&w, &t->writer, err);
+    if (t->writer != NULL)
+        return 0;
+    if (on_gpus)
+        rc = gpu_staging(t, &w.staging, err);
+    return rc < 0 ? rc : ckpt_writer_open(&w, &t->writer, err);
 }
 
 static void on_skip(void *arg, const char *path, const char *why)
@@ -278,17 +290,21 @@ static struct ckpt_meta meta_of(const struct train *t, uint64_t step)
 static int hand_over(struct train *t, uint64_t step, struct err *err)
 {
     struct ckpt_meta meta = meta_of(t, step);
+    void *staging;
     int rc = open_writer(t, err);
 
     if (rc == 0)
         rc = train_fault("train.save", err);
     if (rc == 0)
-        rc = gpu_shadow(t, err);
+        rc = ckpt_begin(t->writer, &staging, err);
     if (rc == 0) {
-        live_set_keep(t);
-        rc = ckpt_write(t->writer, &meta, t->mem.state, err);
+        rc = gpu_fetch(t, staging, err);
+        if (rc < 0)
+            ckpt_abandon(t->writer);
     }
     if (rc == 0) {
+        live_set_keep(t);
+        ckpt_hand_over(t->writer, &meta);
         t->last_saved_step = step;
         t->last_save_ns = clock_ns();
         t->save_due = false;

@@ -190,6 +190,7 @@ static int read_control(struct replica *r, uint64_t step, struct step_result *ou
         else if (by != 1.0f)
             scale(grads, t->mem.dense + packed_floats(&r->rows[0]), by);
     }
+    out->trouble = control[CONTROL_TROUBLE] > 0;
     out->pause = control[CONTROL_PAUSE] > 0;
     out->weigh = control[CONTROL_WEIGH] > 0 || health_weighs(t, step);
     return rc;
@@ -199,13 +200,14 @@ static int finish_reduction(struct replica *r, uint64_t step, struct step_result
                             struct err *err)
 {
     struct train *t = r->train;
-    uint64_t before, now;
+    uint64_t before, now, data_ns;
     int rc = wait_for_permission(r, err);
 
     if (rc < 0)
         return rc;
     progress_bucket(&r->place, step, r->reducer.n_buckets - 1);
     before = clock_ns();
+    data_ns = r->data_ns;
     if (r->local == 0)
         write_control(r, step);
     if (r->gpu != NULL)
@@ -213,7 +215,7 @@ static int finish_reduction(struct replica *r, uint64_t step, struct step_result
     else if (t->comm != NULL)
         rc = reduce_rest(r, err);
     now = clock_ns();
-    r->reduce_ns = now - before;
+    r->reduce_ns = now - before - (r->data_ns - data_ns); /* a GPU's next batch is waited for meanwhile */
     trace_add(r->trace, TRACE_REDUCTION, 0, before, now);
     return rc < 0 ? rc : read_control(r, step, out, err);
 }
@@ -249,6 +251,9 @@ static int commit(struct replica *r, uint64_t step, const struct step_result *re
     if (rc == 0)
         rc = generation_gate(r, err);
     trace_until_now(r->trace, TRACE_CHECK, 0, before);
+    if (rc == 0 && result->trouble) /* whose it is has not come here, and says what it was */
+        rc = err_set(err, ERR_PEER, "a GPU of another task met a number that its model cannot use (an index, a "
+                                    "label): its log names it. The step is not made");
     return rc < 0 ? rc : health_judge(r, step, result->loss, finite, err);
 }
 
@@ -283,6 +288,7 @@ void step_tell(struct replica *r, const struct facts *facts, uint64_t begin_ns)
         .reduce_ns = here ? r->reduce_ns : 0,
         .reduce_work_ns = here ? r->reducer.work_ns : 0,
         .since_ns = now - t->last_report_ns,
+        .device_idle = here && train_on_gpus(t) ? t->device_idle : NULL,
     };
     struct train_event e = { .kind = TRAIN_STEP, .step = facts->step, .report = &report };
 
@@ -356,6 +362,8 @@ int step_run(struct replica *r, uint64_t step, struct step_result *out, struct e
         rc = apply(r, step, out, finite, begin, err);
     if (rc == 0 && out->weigh)
         rc = health_weigh(r, step, err);
+    if (rc == 0 && r->gpu != NULL)
+        rc = gpu_clock_tell(r, err);
     if (rc < 0)
         return err_wrap(err, rc, "step %llu", (unsigned long long)step);
     if (trace_step_done(r->trace, begin))

@@ -14,20 +14,32 @@
 
 /* ---- opening ---- */
 
-static uint64_t spans_of_step(const struct trace_opts *o)
+/* Spans of a step in a row, at most. A lane: data, forward, backward, sums, calls. A step: itself, reduction,
+ * check, update, checkpoint, and behind it evaluation. Each piece of the reduction also has sums of its own. A GPU
+ * also waits for the sums behind the last lane, and looks at what was scaled. */
+static uint64_t spans_of_step(const struct trace_opts *o, enum trace_rows which)
 {
-    uint64_t calls = plan_calls_count(o->plans[0]);
+    uint64_t calls = plan_calls_count(o->plans[0]), pieces = o->pieces;
 
-    /* A lane: data, forward, backward, sums, calls. A step: itself, reduction, check, update,
-     * checkpoint, and behind it evaluation. Each piece of the reduction also has sums of its own. */
-    return o->lanes * (4 + calls) + 6 + o->pieces;
+    switch (which) {
+    case TRACE_REPLICA: return o->on_gpus ? 2 * (uint64_t)o->lanes + 6 : o->lanes * (4 + calls) + 6 + pieces;
+    case TRACE_REDUCER: return o->on_gpus ? 0 : pieces;
+    case TRACE_WORK: return o->on_gpus ? o->lanes * (4 + calls) + 10 + pieces : 0;
+    case TRACE_FEED: return o->on_gpus ? (uint64_t)o->lanes + 1 : 0;
+    case TRACE_SUM: return o->on_gpus ? pieces : 0;
+    case TRACE_ROWS: break;
+    }
+    CHECK(!"a row that does not exist");
+    return 0;
 }
 
 static int check_size(const struct trace_opts *o, struct err *err)
 {
-    uint64_t per_step = o->n_replicas * (spans_of_step(o) + o->pieces);
-    uint64_t most = TRACE_MAX_SPANS / per_step;
+    uint64_t per_step = 0, most;
 
+    for (int i = 0; i < TRACE_ROWS; i++)
+        per_step += o->n_replicas * spans_of_step(o, (enum trace_rows)i);
+    most = TRACE_MAX_SPANS / per_step;
     if (o->steps <= most)
         return 0;
     return err_set(err, ERR_INPUT,
@@ -40,25 +52,26 @@ static int check_size(const struct trace_opts *o, struct err *err)
 
 static int open_row(struct trace *t, uint32_t i, struct err *err)
 {
+    static const char *const names[] = { [TRACE_REPLICA] = "replica", [TRACE_REDUCER] = "reduction",
+                                         [TRACE_WORK] = "work", [TRACE_FEED] = "feed", [TRACE_SUM] = "sums" };
     const struct trace_opts *o = &t->opts;
     struct trace_row *row = &t->rows[i];
-    bool reduces = i >= o->n_replicas;
-    uint32_t n_calls = plan_calls_count(o->plans[0]);
+    enum trace_rows which = (enum trace_rows)(i / o->n_replicas);
 
     row->trace = t;
-    row->cap = (size_t)o->steps * (reduces ? o->pieces : spans_of_step(o));
-    snprintf(row->name, sizeof(row->name), "%s %u", reduces ? "reduction" : "replica",
-             i % o->n_replicas);
+    row->cap = (size_t)(o->steps * spans_of_step(o, which));
+    snprintf(row->name, sizeof(row->name), "%s %u", names[which], i % o->n_replicas);
     row->spans = calloc(row->cap + 1, sizeof(*row->spans));
     if (row->spans == NULL)
         return err_set(err, ERR_NOMEM, "trace: out of memory");
     memset(row->spans, 0, row->cap * sizeof(*row->spans)); /* here now, not in the traced steps */
-    if (reduces)
+    if (which != (o->on_gpus ? TRACE_WORK : TRACE_REPLICA))
         return 0;
-    row->plan = o->plans[i];
-    while (row->n_forward < n_calls && !plan_call_info(row->plan, row->n_forward).backward)
+    row->plan = o->plans[i % o->n_replicas];
+    row->calls = plan_calls_count(row->plan);
+    while (row->n_forward < row->calls && !plan_call_info(row->plan, row->n_forward).backward)
         row->n_forward++;
-    row->end_ns = calloc(n_calls + 1, sizeof(*row->end_ns));
+    row->end_ns = calloc(row->calls + 1, sizeof(*row->end_ns));
     return row->end_ns != NULL ? 0 : err_set(err, ERR_NOMEM, "trace: out of memory");
 }
 
@@ -80,10 +93,10 @@ int trace_open(const struct trace_opts *opts, struct trace **out, struct err *er
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&t->changed, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    t->rows = calloc(2 * (size_t)opts->n_replicas, sizeof(*t->rows));
+    t->rows = calloc(TRACE_ROWS * (size_t)opts->n_replicas, sizeof(*t->rows));
     if (t->rows == NULL)
         rc = err_set(err, ERR_NOMEM, "trace: out of memory");
-    for (uint32_t i = 0; rc == 0 && i < 2 * opts->n_replicas; i++)
+    for (uint32_t i = 0; rc == 0 && i < TRACE_ROWS * opts->n_replicas; i++)
         rc = open_row(t, i, err);
     t->opts.plans = NULL; /* the caller's array; rows have what they need */
     if (rc == 0)
@@ -103,7 +116,7 @@ void trace_close(struct trace *t)
     trace_end(t, 0);
     if (t->has_thread)
         pthread_join(t->thread, NULL);
-    for (uint32_t i = 0; t->rows != NULL && i < 2 * t->opts.n_replicas; i++) {
+    for (uint32_t i = 0; t->rows != NULL && i < TRACE_ROWS * t->opts.n_replicas; i++) {
         free(t->rows[i].spans);
         free(t->rows[i].end_ns);
     }
@@ -168,6 +181,15 @@ void trace_end(struct trace *t, uint64_t wait_ms)
 
 /* ---- noting ---- */
 
+static int note_end(void *arg, uint32_t call, struct err *err)
+{
+    struct trace_row *row = arg;
+
+    (void)err;
+    row->end_ns[call] = clock_ns();
+    return 0;
+}
+
 struct trace_row *trace_begin(struct trace *t, uint32_t replica, uint64_t step)
 {
     struct trace_row *row;
@@ -176,17 +198,18 @@ struct trace_row *trace_begin(struct trace *t, uint32_t replica, uint64_t step)
         return NULL;
     row = &t->rows[replica];
     row->step = (uint32_t)(step - t->first);
-    plan_watch(row->plan, row->end_ns);
+    if (row->plan != NULL)
+        plan_watch(row->plan, note_end, row);
     return row;
 }
 
-struct trace_row *trace_reducer(struct trace_row *row)
+struct trace_row *trace_beside(struct trace_row *row, enum trace_rows which)
 {
     struct trace_row *other;
 
     if (row == NULL)
         return NULL;
-    other = row + row->trace->opts.n_replicas;
+    other = row + which * row->trace->opts.n_replicas;
     other->step = row->step;
     return other;
 }
@@ -201,7 +224,8 @@ bool trace_step_done(struct trace_row *row, uint64_t begin_ns)
     trace_until_now(row, TRACE_STEP, 0, begin_ns);
     if (row->step + 1 < t->opts.steps)
         return false;
-    plan_watch(row->plan, NULL);
+    if (row->plan != NULL)
+        plan_watch(row->plan, NULL, NULL);
     pthread_mutex_lock(&t->lock);
     if (--t->rows_left == 0)
         pthread_cond_broadcast(&t->changed);
@@ -237,7 +261,7 @@ void trace_calls(struct trace_row *row, bool backward, uint32_t lane, uint64_t b
     if (row == NULL)
         return;
     from = backward ? row->n_forward : 0;
-    end = backward ? plan_calls_count(row->plan) : row->n_forward;
+    end = backward ? row->calls : row->n_forward;
     n_before = row->n;
     between = row->n;
     while (between > 0 && row->spans[between - 1].begin_ns >= begin_ns)

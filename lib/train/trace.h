@@ -5,6 +5,9 @@
  * it has one too), and when the last replica is through the last step that is traced, a thread of
  * the trace writes the file and tells the sums. Nobody waits for that thread but trace_end().
  *
+ * A GPU has rows of its own, one for each of its streams (gpu_trace.c): calls are in that of its work, by its
+ * own clock, and the row of the replica is what its thread does meanwhile.
+ *
  * The file is JSON in the Chrome trace format: a process for the task, a thread for each row; times
  * are those of clock_ns(), so the files of tasks on one machine lie on one time line.
  *
@@ -39,6 +42,15 @@ enum trace_what {
     TRACE_EVALUATION,
 };
 
+enum trace_rows { /* of a replica */
+    TRACE_REPLICA, /* its thread */
+    TRACE_REDUCER, /* the one that reduces for it */
+    TRACE_WORK,    /* the streams of its GPU */
+    TRACE_FEED,
+    TRACE_SUM,
+    TRACE_ROWS,
+};
+
 struct trace_span {
     uint64_t begin_ns, end_ns;
     uint32_t step;  /* after the first that is traced */
@@ -49,6 +61,7 @@ struct trace_span {
 struct trace_row {
     struct trace *trace;
     struct plan *plan;        /* borrowed; NULL in a row without calls */
+    uint32_t calls;           /* of it; 0 likewise */
     struct trace_span *spans; /* [cap] */
     size_t n, cap;
     uint64_t *end_ns;         /* [plan_calls_count()] of the present lane */
@@ -64,6 +77,7 @@ struct trace_opts {
     uint32_t n_replicas;
     uint32_t lanes;           /* of a replica */
     uint32_t pieces;          /* of the reduction of a step, at most */
+    bool on_gpus;
     /* From the trace's own thread: the sums, unless no step was traced (NULL); what went wrong. */
     void (*on_done)(void *arg, const struct train_profile *p, const char *trouble);
     void *arg;
@@ -78,10 +92,10 @@ int trace_start(struct trace *t, uint64_t first, uint32_t pid, const char *name,
 void trace_end(struct trace *t, uint64_t wait_ms);
 void trace_close(struct trace *t); /* after trace_end(); waits for the thread. NULL is fine */
 
-/* The row of a replica if `step` is traced, else NULL. From now on its plan notes calls. */
+/* The row of a replica if `step` is traced, else NULL. From now on its plan notes calls, on a CPU. */
 struct trace_row *trace_begin(struct trace *t, uint32_t replica, uint64_t step);
-/* That of the thread that reduces for it, for the same step. */
-struct trace_row *trace_reducer(struct trace_row *row);
+/* Another row of the same replica, for the same step; NULL of NULL. */
+struct trace_row *trace_beside(struct trace_row *row, enum trace_rows which);
 /* Behind everything that belongs to the step. True: it was the row's last one, do not use it
  * again. */
 bool trace_step_done(struct trace_row *row, uint64_t begin_ns);

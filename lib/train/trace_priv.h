@@ -9,7 +9,7 @@
 
 struct trace {
     struct trace_opts opts;
-    struct trace_row *rows; /* [2 * n_replicas]: the replicas', then their reducing threads' */
+    struct trace_row *rows; /* [TRACE_ROWS][n_replicas] */
     int fd;                 /* owned; -1 */
     uint64_t first;         /* step; 0: not started */
     uint32_t pid;
@@ -22,6 +22,12 @@ struct trace {
     uint32_t rows_left;   /* replicas that have steps to trace */
     bool ended, written;
 };
+
+/* The rows that have what the sums are of: each step of a replica, and in it all that takes its time. */
+static inline const struct trace_row *trace_main_rows(const struct trace *t)
+{
+    return t->rows + (t->opts.on_gpus ? TRACE_WORK : TRACE_REPLICA) * t->opts.n_replicas;
+}
 
 /* Opens the file, makes it if need be. ERR_INPUT. */
 int trace_open_file(const char *path, int *fd, struct err *err);

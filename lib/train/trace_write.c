@@ -14,7 +14,7 @@
 #include "graph/graph.h"
 #include "train/trace_priv.h"
 
-enum { PIECE_BYTES = 1 << 20, N_RESTS = 5 };
+enum { PIECE_BYTES = 1 << 20, N_RESTS = 7 };
 
 /* Inside a step: `rest` is what the sums call it, NULL for what other spans account for. */
 static const struct {
@@ -148,7 +148,7 @@ static int write_row(struct trace *t, struct trace_row *row, uint32_t tid, struc
     int rc = 0;
 
     if (row->n == 0 && row->plan == NULL)
-        return 0; /* nobody reduces beside this replica */
+        return 0; /* nobody reduces beside this replica; it has no GPU */
     add_name(b, "thread_name", t->pid, tid, row->name);
     buf_printf(b, ",\n{\"ph\":\"M\",\"name\":\"thread_sort_index\",\"pid\":%u,\"tid\":%u,"
                   "\"args\":{\"sort_index\":%u}}", t->pid, tid, tid);
@@ -169,11 +169,9 @@ static int write_file(struct trace *t, struct err *err)
                    "{\"ph\":\"M\",\"name\":\"process_sort_index\",\"pid\":%u,\"tid\":0,"
                    "\"args\":{\"sort_index\":%u}}", t->pid, t->pid);
     add_name(&b, "process_name", t->pid, 0, t->name);
-    for (uint32_t i = 0; rc == 0 && i < t->opts.n_replicas; i++) {
-        rc = write_row(t, &t->rows[i], 2 * i + 1, &b, err);
-        if (rc == 0)
-            rc = write_row(t, &t->rows[i + t->opts.n_replicas], 2 * i + 2, &b, err);
-    }
+    for (uint32_t i = 0; rc == 0 && i < t->opts.n_replicas; i++)
+        for (uint32_t k = 0; rc == 0 && k < TRACE_ROWS; k++)
+            rc = write_row(t, &t->rows[k * t->opts.n_replicas + i], TRACE_ROWS * i + k + 1, &b, err);
     buf_str(&b, "\n]}\n");
     if (rc == 0)
         rc = put(t, &b, 0, err);
@@ -186,13 +184,14 @@ static int write_file(struct trace *t, struct err *err)
 /* Steps that all replicas have completed. */
 static uint32_t whole_steps(const struct trace *t)
 {
+    const struct trace_row *row = trace_main_rows(t);
     uint32_t least = t->opts.steps;
 
-    for (uint32_t r = 0; r < t->opts.n_replicas; r++) {
+    for (uint32_t r = 0; r < t->opts.n_replicas; r++, row++) {
         uint32_t n = 0;
 
-        for (size_t i = 0; i < t->rows[r].n; i++)
-            n += t->rows[r].spans[i].what == TRACE_STEP;
+        for (size_t i = 0; i < row->n; i++)
+            n += row->spans[i].what == TRACE_STEP;
         least = n < least ? n : least;
     }
     return least;
@@ -220,8 +219,8 @@ static int by_size(const void *a, const void *b)
 static void add_up(const struct trace *t, struct train_profile *p,
                    struct train_profile_part *parts, uint32_t *part_of_call)
 {
-    const struct trace_row *row = t->rows;
-    uint32_t n_calls = plan_calls_count(row->plan);
+    const struct trace_row *row = trace_main_rows(t);
+    uint32_t n_calls = row->calls;
     double share = 1e-9 / ((double)p->steps * t->opts.n_replicas), rest;
 
     for (uint32_t i = 0; i < n_calls; i++) {
@@ -247,7 +246,7 @@ static void add_up(const struct trace *t, struct train_profile *p,
     rest = p->step_seconds;
     for (uint32_t i = 0; i < p->n_parts; i++)
         rest -= parts[i].seconds;
-    part_of(p, parts, "other", "")->seconds = rest;
+    part_of(p, parts, t->opts.on_gpus ? "idle" : "other", "")->seconds = rest;
     qsort(parts, p->n_parts, sizeof(*parts), by_size);
 }
 
@@ -255,7 +254,7 @@ static void tell_sums(const struct trace *t)
 {
     struct train_profile p = { .path = t->opts.path, .first_step = t->first,
                                .steps = whole_steps(t), .replicas = t->opts.n_replicas };
-    uint32_t n_calls = plan_calls_count(t->rows[0].plan);
+    uint32_t n_calls = trace_main_rows(t)->calls;
     struct train_profile_part *parts = calloc(n_calls + N_RESTS, sizeof(*parts));
     uint32_t *part_of_call = calloc(n_calls + 1, sizeof(*part_of_call));
 

@@ -320,7 +320,8 @@ static int open_trace(struct train *t, struct err *err)
     struct plan *plans[DEVICE_MAX];
     struct trace_opts to = { .path = o->trace, .steps = o->trace_steps, .plans = plans,
                              .n_replicas = o->n_devices, .lanes = t->lanes_per_slot * t->max_slots,
-                             .pieces = reduce_buckets(t), .on_done = on_traced, .arg = t };
+                             .pieces = train_on_gpus(t) ? gpu_pieces(t) : reduce_buckets(t),
+                             .on_gpus = train_on_gpus(t), .on_done = on_traced, .arg = t };
 
     if (o->trace == NULL)
         return 0;
@@ -420,13 +421,15 @@ int train_open(const struct train_opts *opts, const volatile int *cancel, struct
     pthread_mutex_init(&t->lock, NULL);
     t->replicas = calloc(opts->n_devices, sizeof(*t->replicas));
     t->shares = calloc(opts->replicas, sizeof(*t->shares));
-    if (t->replicas == NULL || t->shares == NULL) {
+    t->device_idle = calloc(opts->n_devices, sizeof(*t->device_idle));
+    if (t->replicas == NULL || t->shares == NULL || t->device_idle == NULL) {
         rc = err_set(err, ERR_NOMEM, "training: out of memory");
         goto fail;
     }
     for (uint32_t i = 0; i < opts->n_devices; i++) {
         t->replicas[i].train = t;
         t->replicas[i].local = i;
+        t->device_idle[i] = NAN;
     }
     t->max_slots = most_slots(t);
     live_open(t);
@@ -474,7 +477,8 @@ void train_close(struct train *t)
     generation_close(t);
     trace_close(t->trace);
     sample_log_close(t->samples);
-    ckpt_writer_close(t->writer);
+    if (!ckpt_writer_close(t->writer))
+        gpu_leave_staging(t);
     for (uint32_t i = 0; t->replicas != NULL && i < t->opts->n_devices; i++) {
         gpu_close(&t->replicas[i]);
         plan_free(t->replicas[i].plan);
@@ -484,6 +488,7 @@ void train_close(struct train *t)
     }
     free(t->replicas);
     free(t->shares);
+    free(t->device_idle);
     data_free(t->data);
     data_free(t->eval_data);
     graph_free(t->graph);

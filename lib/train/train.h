@@ -37,7 +37,8 @@
  *   train.state_send     before each chunk of the state that is sent; train.state_recv: behind each
  *                        one that came (fail: as if its checksum were wrong)
  *   train.evaluate       each batch of a lane; train.evaluated: before the sums are reduced
- *   train.forward        before a step; train.bucket: before each bucket, the last one too
+ *   train.forward        before a step; train.bucket: before each bucket, the last one too (of a GPU: before the
+ *                        lane that sums up the others, and before the last one)
  *   train.reduce         behind the lanes, before the last contribution
  *   train.commit         the reduction is there, nothing is changed yet
  *   train.update, train.update_middle, train.update_end
@@ -77,6 +78,9 @@ struct train_step_report {
                                         reduction; the rest is compute */
     uint64_t reduce_work_ns;   /* inside all-reduces, also while it computed */
     uint64_t since_ns;         /* wall time since the previous report of a step: with what is between steps */
+    /* Of each device, from the gradient before to this one: the share of the time in which it had no work of
+     * ours. NaN: not known, as behind an evaluation. NULL: CPUs. Valid during the call. */
+    const double *device_idle;
 };
 
 struct train_eval_report {
@@ -94,7 +98,8 @@ struct train_profile { /* where the time of the traced steps went; the parts add
     double step_seconds;
     const struct train_profile_part {
         const char *what;      /* an op; "sum of gradients"; or "data", "lane sums", "reduction" (waiting
-                                  for it), "check", "update", "checkpoint", "other" */
+                                  for it), "check", "update", "checkpoint", and "other"; on GPUs, whose
+                                  time of a step it is there, "idle" instead: none of these was under way */
         const char *direction; /* of an op: "forward", "backward"; else "" */
         double seconds;        /* of a step */
     } *parts; /* largest first */

@@ -11,7 +11,7 @@
  *   reduce.c      the sum over all replicas, while the last lane computes
  *   update.c      the optimizer's part of it
  *   loss_scale.c  how far float16 gradients are lifted, and what an overflow does
- *   gpu.c, gpu_step.c  what a GPU does for a replica (gpu.h)
+ *   gpu.c, gpu_step.c, gpu_copy.c, gpu_clock.c  what a GPU does for a replica (gpu.h)
  *   health.c      can a step's numbers be trusted? (checksum.c; locate.c: where did one that is none
  *                 come from?)
  *   eval.c        one evaluation
@@ -41,6 +41,7 @@ enum control_word {
     CONTROL_LOSS,   /* sum over the lanes of the scaled loss: the mean over the global batch, times the
                        loss scale */
     CONTROL_WEIGHT, /* mean_of_weights: what loss and gradients are divided by, likewise scaled */
+    CONTROL_TROUBLE, /* GPUs that met a number which their model cannot use: an index, a label */
     CONTROL_PAUSE,  /* tasks that ask for a pause */
     CONTROL_WEIGH,  /* a checkpoint is due behind the step: weights are to be compared */
     CONTROL_WORDS = 16, /* behind them health_words() */
@@ -61,6 +62,7 @@ enum vote {
     VOTE_BEHIND,      /* holds less? */
     VOTE_UNEVALUATED, /* holds the step, and has not told the evaluation that is due behind it? */
     VOTE_PAUSE,       /* asks for a pause? */
+    VOTE_TRACES,      /* wants to trace, and how many steps? */
     VOTE_RESTORED_AT, /* remembers that everybody went back to a checkpoint, and for which step? 0: none */
     N_VOTES,
 };
@@ -103,6 +105,7 @@ enum phase {
     PHASE_START,      /* another replica connects */
     PHASE_LOAD,
     PHASE_CONNECT,
+    PHASE_NCCL,
     PHASE_AGREE,
     PHASE_TRANSFER,
     PHASE_BETWEEN,    /* two steps: whoever listens to events */
@@ -198,6 +201,7 @@ struct step_result { /* agreed: the same on every task */
     double loss;
     bool pause;
     bool weigh; /* weights are to be compared behind the step */
+    bool trouble; /* a GPU met a number which cannot be: the step is not made */
 };
 
 struct train {
@@ -226,6 +230,7 @@ struct train {
     uint32_t *feature_of_target; /* likewise target i */
     struct trace *trace;         /* NULL: not asked for */
     struct sample_log *samples;  /* likewise */
+    double *device_idle;         /* [n_devices] train_step_report: each replica's before its commit gate */
     struct live live;
     uint32_t eval_words;         /* sums of an evaluation: loss, weight, the metrics' */
 
@@ -248,6 +253,8 @@ struct train {
     bool aborted;                  /* ... which is train_abort()'s; under lock */
     struct err error;
     bool tracing, traced;          /* the trace was started: in this generation, ever */
+    uint64_t plain_until;          /* GPUs repeat no captured calls up to this step: some task may trace it, and
+                                      NCCL wants its sums captured by all or by none */
     bool renew_region;             /* a peer that may still be alive can write to ours */
     uint64_t last_report_ns, last_save_ns, last_saved_step;
     bool save_due;

@@ -242,7 +242,7 @@ class Race:
     def ask(self, torch):
         """When first asked it must be the same network."""
         if not torch.ranks:
-            [loss] = torch.ask("loss")
+            [loss] = torch.ask("losses 1")
             if self.first_loss is not None and abs(loss - self.first_loss) > self.net.tolerance * abs(loss):
                 raise peers.Unavailable("not the same network: the first loss is %.4f, trainerd's %.4f"
                                         % (loss, self.first_loss))

@@ -73,6 +73,9 @@ class ResNet50(nn.Module):
 
 # ---- GPT-2: Hugging Face's names, weights [in, out] ----
 
+FUSED = hasattr(F, "scaled_dot_product_attention")  # since PyTorch 2
+
+
 class Conv1D(nn.Module):
     def __init__(self, width_in, width):
         super().__init__()
@@ -90,11 +93,19 @@ class Attention(nn.Module):
         self.c_attn, self.c_proj = Conv1D(width, 3 * width), Conv1D(width, width)
 
     def forward(self, x, mask):
-        t, each = mask.shape[-1], x.shape[1] // self.heads
-        q, k, v = self.c_attn(x).view(-1, t, 3, self.heads, each).permute(2, 0, 3, 1, 4).flatten(1, 2).unbind()
+        mixed = (self.fused if FUSED else self.by_matrix)(self.c_attn(x), mask)
+        return self.c_proj(mixed.transpose(1, 2).reshape(x.shape))
+
+    def fused(self, qkv, mask):
+        t, width = mask.shape[-1], qkv.shape[1] // 3
+        q, k, v = (a.view(-1, t, self.heads, width // self.heads).transpose(1, 2) for a in qkv.split(width, 1))
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    def by_matrix(self, qkv, mask):
+        t, each = mask.shape[-1], qkv.shape[1] // 3 // self.heads
+        q, k, v = qkv.view(-1, t, 3, self.heads, each).permute(2, 0, 3, 1, 4).flatten(1, 2).unbind()
         weights = torch.baddbmm(mask, q, k.transpose(1, 2), alpha=1 / math.sqrt(each)).softmax(-1)
-        mixed = (weights @ v).view(-1, self.heads, t, each).transpose(1, 2)
-        return self.c_proj(mixed.reshape(x.shape))
+        return (weights @ v).view(-1, self.heads, t, each)
 
 
 class Mlp4(nn.Module):
@@ -127,6 +138,8 @@ class Gpt2(nn.Module):
             "wte": nn.Embedding(keys.get("vocabulary", 50257), width), "wpe": nn.Embedding(keys["context"], width),
             "h": nn.ModuleList([Block(width, keys.get("heads", 12)) for _ in range(keys.get("layers", 12))]),
             "ln_f": nn.LayerNorm(width)})
+        for name in ("wte", "wpe"):
+            nn.init.normal_(self.transformer[name].weight, std=0.02)
         self.register_buffer("mask", torch.full((1, t, t), float("-inf")).triu(1), persistent=False)
 
     def forward(self, ids):
@@ -134,7 +147,7 @@ class Gpt2(nn.Module):
         x = (parts["wte"](ids) + parts["wpe"].weight[:ids.shape[1]]).flatten(0, 1)
         for block in parts["h"]:
             x = block(x, self.mask)
-        return F.linear(parts["ln_f"](x), parts["wte"].weight)
+        return F.linear(parts["ln_f"](x), parts["wte"].weight).view(-1, self.mask.shape[-1], parts["wte"].num_embeddings)
 
 
 # ---- DLRM: Meta's names ----
@@ -233,19 +246,20 @@ def read_feature(job, folder, name, samples):
 # ---- the step ----
 
 OPTIMIZERS = {
-    "sgd": lambda w, o: torch.optim.SGD(w, o["learning_rate"], foreach=True),
-    "momentum": lambda w, o: torch.optim.SGD(w, o["learning_rate"], o.get("momentum", 0.9), foreach=True),
-    "adamw": lambda w, o: torch.optim.AdamW(w, o["learning_rate"], foreach=True),
+    "sgd": lambda w, o, **way: torch.optim.SGD(w, o["learning_rate"], **way),
+    "momentum": lambda w, o, **way: torch.optim.SGD(w, o["learning_rate"], o.get("momentum", 0.9), **way),
+    "adamw": lambda w, o, **way: torch.optim.AdamW(w, o["learning_rate"], **way),
 }
 LOSSES = {
     "softmax_cross_entropy": lambda y, t: F.cross_entropy(y.reshape(-1, y.shape[-1]), t.reshape(-1)),
     "binary_cross_entropy": F.binary_cross_entropy_with_logits,
 }
-PRECISIONS = {"float32": contextlib.nullcontext, "bfloat16": lambda: torch.autocast("cpu", torch.bfloat16)}
+AUTOCAST = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class JobTrainer:
-    """What a job file says, by PyTorch: spec is a JSON object {net, keys, job: path, weights: take the file's}."""
+    """What a job file says, by PyTorch: spec is a JSON object {net, keys, job: path, weights: take the file's,
+    device: "cpu" if there is none, compile: by torch.compile}."""
 
     def __init__(self, spec):
         spec = json.loads(spec)
@@ -253,30 +267,59 @@ class JobTrainer:
         with open(spec["job"]) as f:
             job = json.load(f)
         torch.manual_seed(1)
-        self.net = NETS[spec["net"]](spec["keys"])
+        self.device = torch.device(spec.get("device", "cpu"))
+        net = NETS[spec["net"]](spec["keys"])
         if spec["weights"]:
-            take_weights(self.net, os.path.join(folder, job["model"]["onnx"]))
-        self.net.train()
-        self.optimizer = OPTIMIZERS[job["optimizer"]["type"]](list(self.net.parameters()), job["optimizer"])
+            take_weights(net, os.path.join(folder, job["model"]["onnx"]))
+        self.net = net.to(self.device).train()
+        self.set_precision(job["train"]["precision"])
+        way = {"fused": True} if self.device.type == "cuda" else {"foreach": True}
+        self.optimizer = OPTIMIZERS[job["optimizer"]["type"]](list(net.parameters()), job["optimizer"], **way)
         self.loss = LOSSES[job["model"]["loss"]["type"]]
-        self.precision = PRECISIONS[job["train"]["precision"]]
+        self.forward = torch.compile(self.loss_of) if spec.get("compile") else self.loss_of
         names = list(job["model"]["inputs"]) + [job["model"]["loss"]["labels"]]
         batch = job["train"]["global_batch_size"]
-        columns = [[self.laid_out(x) for x in read_feature(job, folder, name, BATCHES * batch).split(batch)]
-                   for name in names]
+        columns = [[self.laid_out(x).to(self.device) for x in
+                    read_feature(job, folder, name, BATCHES * batch).split(batch)] for name in names]
         self.batches = list(zip(*columns))
         self.at = 0
+
+    def set_precision(self, precision):
+        """tf32 where the job says so alone; bfloat16 and float16 as autocast has them."""
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
+        torch.backends.cudnn.benchmark = True
+        half = AUTOCAST.get(precision)
+        self.precision = (lambda: torch.autocast(self.device.type, half)) if half else contextlib.nullcontext
+        self.scaler = torch.amp.GradScaler(self.device.type) if precision == "float16" else None
 
     @staticmethod
     def laid_out(x):
         return x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x.contiguous()
 
-    def step(self):
+    def loss_of(self, x, y):
+        with self.precision():
+            return self.loss(self.net(*x), y)
+
+    def begin_step(self):
+        """A step as a tensor, its loss: on a GPU it may not have come that far."""
         *x, y = self.batches[self.at % len(self.batches)]
         self.at += 1
         self.optimizer.zero_grad(set_to_none=True)
-        with self.precision():
-            loss = self.loss(self.net(*x), y)
-        loss.backward()
-        self.optimizer.step()
+        loss = self.forward(x, y)
+        if self.scaler is None:
+            loss.backward()
+            self.optimizer.step()
+        else:
+            self.scaler.scale(loss).backward()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        return loss.detach()
+
+    def step(self):
+        return self.begin_step().item()
+
+    def steps(self, n):
+        """As a loop of training does it that looks at the loss now and then."""
+        for _ in range(n):
+            loss = self.begin_step()
         return loss.item()

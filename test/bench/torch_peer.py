@@ -5,7 +5,7 @@ threads as OMP_NUM_THREADS says.
     torch_peer.py serve [MODEL LOGITS BATCH]    "ready", then an answer (a JSON list of seconds) per line read:
     torch_peer.py serve SPEC                      steps BLOCKS N    of one step, per block of N steps
                                                   reduce BYTES      of one all-reduce, per call
-                                                  loss              of one step, not seconds
+                                                  losses N          of N steps, not seconds
     torch_peer.py first MODEL LOGITS BATCH      "first" when one step is done, then ends
 
 Batches are ready in memory: reading data costs this side nothing.
@@ -47,13 +47,16 @@ class Trainer:
         self.loss(self.forward(x), y).backward()
         self.optimizer.step()
 
+    def steps(self, n):
+        for _ in range(n):
+            self.step()
+
 
 def seconds_per_step(trainer, blocks, n):
     out = []
     for _ in range(blocks):
         start = time.perf_counter()
-        for _ in range(n):
-            trainer.step()
+        trainer.steps(n)
         out.append((time.perf_counter() - start) / n)
     return out
 
@@ -87,7 +90,7 @@ def say(text):
 
 def serve(trainer):
     answers = {"steps": lambda blocks, n: seconds_per_step(trainer, blocks, n), "reduce": seconds_per_reduce,
-               "loss": lambda: [trainer.step()]}
+               "losses": lambda n: [trainer.step() for _ in range(n)]}
     say("ready")
     for line in sys.stdin:
         what, *numbers = line.split()

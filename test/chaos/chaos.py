@@ -10,6 +10,8 @@ verdict.py compares. A seed that fails replays the same schedule.
 
 --seconds   how long all of it takes, about (default 60)      --folder  where logs are left (default build/chaos)
 --events    only the first N faults                           --only    only faults of this kind
+--devices   of each task (default cpu:1). With cuda:0 each has an emulated GPU, and a small network. One undisturbed
+            task on a CPU is compared with then: what depends on rounding is near, and not equal
 Exit codes: 0 nothing was lost; 1 the verdict says what was; 2 usage; 77 this machine has no namespaces for us.
 """
 import argparse
@@ -44,6 +46,7 @@ JOB = {
     "checkpoint": {"directory": "storage/checkpoints", "every_steps": 50, "max_to_keep": 3},
     "summary": None,
 }
+NEAR = 0.05  # of a loss, of GPUs in changing numbers to one CPU
 ELASTIC = {"elastic": {"min_world": 1, "rejoin_seconds": 0}}
 
 
@@ -215,8 +218,32 @@ def steps_per_epoch():
     return n_samples() // BATCH
 
 
+def small_network(folder):
+    """Emulated GPUs are slow: an input, two products, and the same weights every time."""
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+    import numpy
+    draw = numpy.random.default_rng(7)
+    weights = [numpy_helper.from_array(draw.normal(0, n ** -0.5, (n, m)).astype(numpy.float32), name)
+               for name, n, m in (("w", 64, 16), ("v", 16, 10))]
+    shape = numpy_helper.from_array(numpy.array([-1, 64]), "flat")
+    nodes = [helper.make_node("Reshape", ["x", "flat"], ["f"]), helper.make_node("MatMul", ["f", "w"], ["h"]),
+             helper.make_node("Relu", ["h"], ["r"]), helper.make_node("MatMul", ["r", "v"], ["logits"])]
+    tensor = lambda name, dims: helper.make_tensor_value_info(name, TensorProto.FLOAT, dims)
+    graph = helper.make_graph(nodes, "small", [tensor("x", ["batch", 1, 8, 8])], [tensor("logits", ["batch", 10])],
+                              [shape, *weights])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), os.path.join(folder, "small.onnx"))
+
+
 def write_job(folder, steps, **more):
+    if on_gpus():
+        small_network(folder)
+        more = kit.merge({"model": {"onnx": "small.onnx"}}, more)
     return kit.digits_job(folder, **kit.merge(kit.merge(JOB, {"train": {"steps": steps}}), more))
+
+
+def on_gpus():
+    return kit.TRAINERD.endswith("emulated/trainerd")
 
 
 def undisturbed(run, folder, last):
@@ -238,9 +265,9 @@ def judge(run, group, events, folder, step, last):
     verdict.steps(v, history)
     v.row("last step", "%d done, %d saved at SIGTERM, %d to do" % (len(history.chain), step, last), len(history.chain) == last)
     verdict.samples(v, history, reference, steps_per_epoch(), BATCH, n_samples())
-    verdict.losses(v, group.records("step"), alone.events("step"))
+    verdict.losses(v, group.records("step"), alone.events("step"), NEAR if on_gpus() else 0)
     final = os.path.join("storage", "checkpoints", "step-%08d" % last)
-    verdict.files(v, [(f, os.path.join(folder, final, f), os.path.join(theirs, final, f))
+    verdict.files(v, [] if on_gpus() else [(f, os.path.join(folder, final, f), os.path.join(theirs, final, f))
                       for f in ("model.safetensors", "optimizer.safetensors")] +
                   [("exported ONNX", os.path.join(folder, "run", "digits.onnx"), os.path.join(theirs, "run", "digits.onnx"))])
     verdict.causes(v, events, group.tasks, run.begin)
@@ -259,7 +286,7 @@ def chaos(args, folder):
     run.say("seed %d, %d s, %d faults:" % (args.seed, args.seconds, len(events)))
     for e in events:
         run.say("  at %6.2f s: %s" % (e.at, e))
-    group = Group(folder, write_job(folder, ENDLESS, **ELASTIC), net, run.say)
+    group = Group(folder, write_job(folder, ENDLESS, **ELASTIC), net, run.say, args.devices)
     group.start()
     wait_for(group, group.all_step, START_SECONDS, "the first step of all four")
     run.begin = time.time()
@@ -280,9 +307,12 @@ def main():
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--folder", default=os.path.join(kit.BUILD, "chaos"))
     p.add_argument("--events", type=int)
+    p.add_argument("--devices", default="cpu:1")
     p.add_argument("--only", choices=[kind for kind, _ in DECK])
     args = p.parse_args()
     hosts.enter()
+    if args.devices.startswith("cuda"):
+        kit.TRAINERD = os.path.join(kit.BUILD, "emulated", "trainerd")
     for signum in (signal.SIGTERM, signal.SIGINT):  # Ctrl-C also where a shell in the background had it ignored
         signal.signal(signum, lambda n, _: sys.exit(128 + n))
     folder = os.path.abspath(args.folder)

@@ -40,11 +40,11 @@ class Life(kit.Task):
 
 
 class Task:
-    def __init__(self, number, folder, job, cluster, address, prefix, args):
+    def __init__(self, number, folder, job, cluster, address, prefix, devices, args):
         self.kind, self.index = ("chief", 0) if number == 0 else ("worker", number - 1)
         self.name = task_name(number)
         self.number, self.job, self.cluster, self.address, self.prefix = number, job, cluster, address, prefix
-        self.args = ("--devices", "cpu:1", "--log-level", "debug", "--sample-log", os.path.join(folder, "samples.txt"), *args)
+        self.args = ("--devices", devices, "--log-level", "debug", "--sample-log", os.path.join(folder, "samples.txt"), *args)
         self.log = os.path.join(folder, "%s-%d.log" % (self.kind, self.index))
         self.samples = os.path.join(folder, "samples.%s-%d.txt" % (self.kind, self.index))
         self.lives, self.arm, self.again_at, self.stopped = [], [], None, False
@@ -86,10 +86,10 @@ class Task:
 class Group:
     """The four of them. `say(text)` logs; `troubles` collects what no fault explains."""
 
-    def __init__(self, folder, job, hosts, say, args=()):
+    def __init__(self, folder, job, hosts, say, devices="cpu:1", args=()):
         cluster = {"chief": hosts.addresses[:1], "worker": hosts.addresses[1:]}
         self.say, self.troubles, self.supervised = say, [], True
-        self.tasks = [Task(i, folder, job, cluster, hosts.addresses[i], hosts.prefix(i), args) for i in range(hosts.n)]
+        self.tasks = [Task(i, folder, job, cluster, hosts.addresses[i], hosts.prefix(i), devices, args) for i in range(hosts.n)]
         self.ended = set()  # lives whose end was noted
 
     def start(self):

@@ -49,10 +49,10 @@ def samples(v, history, reference, steps_per_epoch, batch, n):
           repeated == lost == other == 0 and not reference.problems)
 
 
-def losses(v, records, reference):
-    """Steps are reported behind their update: one in a hundred may be missing, but none may differ."""
+def losses(v, records, reference, near=0):
+    """Steps are reported behind their update: one in a hundred may be missing, but none may differ (by more than `near`)."""
     expected = {r["step"]: r["loss"] for r in reference}
-    wrong = sorted({r["step"] for r in records if expected.get(r["step"]) != r["loss"]})
+    wrong = sorted({r["step"] for r in records if not abs(expected.get(r["step"], float("nan")) - r["loss"]) <= near})
     seen = len({r["step"] for r in records})
     v.row("loss per step", "%d of %d steps seen, different %d%s" % (
         seen, len(expected), len(wrong), " (first: step %d)" % wrong[0] if wrong else ""), seen >= 0.99 * len(expected) > 0 and not wrong)
@@ -60,6 +60,8 @@ def losses(v, records, reference):
 
 def files(v, pairs):
     """(name, path of ours, path of the undisturbed run's)"""
+    if not pairs:
+        return
     different = []
     for name, ours, theirs in pairs:
         try:

@@ -332,6 +332,55 @@ static void a_state_filled_in_parts_is_the_same(void **state)
     kit_remove(folder);
 }
 
+struct on_its_way {
+    struct kit_story story; /* first: it is what events are told to */
+    uint8_t *staging;
+    int asked;
+};
+
+/* Not there when it is asked for first; then it comes, late. */
+static int arrives_late(void *arg, struct err *err)
+{
+    struct on_its_way *x = arg;
+
+    if (x->asked++ == 0)
+        return err_set(err, ERR_DEVICE, "the copy: lost on its way");
+    kit_nap(20);
+    kit_fill(x->staging, 9);
+    return 0;
+}
+
+static void a_state_that_is_still_on_its_way_is_waited_for_by_the_thread(void **state)
+{
+    char *folder = kit_folder();
+    struct ckpt_writer_opts opts = kit_opts(folder);
+    struct ckpt_meta meta = kit_meta(3);
+    uint8_t mine[KIT_STATE_BYTES];
+    struct on_its_way x = { .staging = mine };
+    struct ckpt_writer *w;
+    struct ckpt_info info;
+    void *staging;
+
+    (void)state;
+    opts.staging = mine;
+    opts.arrive = arrives_late;
+    opts.on_event = kit_on_event;
+    opts.arg = &x;
+    w = kit_open(&opts);
+    assert_int_equal(ckpt_begin(w, &staging, NULL), 0);
+    assert_ptr_equal(staging, mine);
+    assert_int_equal(x.asked, 0);
+    ckpt_hand_over(w, &meta);
+    assert_true(ckpt_is_busy(w));
+    kit_flush(w);
+    assert_true(ckpt_writer_close(w)); /* the staging area is the caller's again */
+    assert_int_equal(x.asked, 2);
+    assert_string_equal(x.story.text, "failed 3, written 3");
+    assert_int_equal(kit_newest(folder, &info), 3);
+    kit_load(info.path, 9);
+    kit_remove(folder);
+}
+
 static void a_failure_is_tried_again_and_a_newer_state_goes_first(void **state)
 {
     char *folder = kit_folder();
@@ -502,7 +551,7 @@ static void closing_does_not_wait_for_storage_that_hangs(void **state)
         if (kind == 1)
             ckpt_abandon(w);
         begin = clock_ns();
-        ckpt_writer_close(w);
+        assert_false(ckpt_writer_close(w)); /* its thread is left behind */
         assert_true(clock_ns() - begin < 5000u * 1000000u);
         assert_string_equal(story.text, kind == 1 ? "" : "failed 1 for good");
         if (kind >= 2) { /* it comes back: in front of the rename, and before that */
@@ -532,6 +581,7 @@ int main(void)
         cmocka_unit_test(what_is_cleaned_is_gone_under_its_name_before_anything_in_it_is_removed),
         cmocka_unit_test(a_busy_writer_says_so_or_is_waited_for),
         cmocka_unit_test(a_state_filled_in_parts_is_the_same),
+        cmocka_unit_test(a_state_that_is_still_on_its_way_is_waited_for_by_the_thread),
         cmocka_unit_test(a_failure_is_tried_again_and_a_newer_state_goes_first),
         cmocka_unit_test(closing_gives_up_for_good_and_says_so),
         cmocka_unit_test(a_full_disk_is_told_with_what_was_needed),

@@ -20,7 +20,8 @@ struct layout {
 };
 
 struct desc {
-    const void *bias;
+    const void *bias, *aux;
+    int64_t aux_ld;
     uint32_t compute, scale, epilogue;
     int32_t trans_a, trans_b, bias_type;
 };
@@ -34,7 +35,7 @@ struct algo {
     uint64_t product; /* its digest */
     uint64_t workspace;
     uint32_t align[4];
-    uint32_t bias_align;
+    uint32_t bias_align, aux_align;
 };
 
 struct cublasLtContext {
@@ -190,6 +191,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t matmulDesc,
     case CUBLASLT_MATMUL_DESC_TRANSB: return SET(d->trans_b);
     case CUBLASLT_MATMUL_DESC_EPILOGUE: return SET(d->epilogue);
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return SET(d->bias);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: return SET(d->aux);
+    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: return SET(d->aux_ld);
     case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: return SET(d->bias_type);
     }
     return CUBLAS_STATUS_INVALID_VALUE;
@@ -254,6 +257,63 @@ static bool types_fit(const struct product *p)
     return (a == CUDA_R_16F || a == CUDA_R_16BF) && (d == a || d == CUDA_R_32F);
 }
 
+/* ---- epilogues ---- */
+
+enum { EPILOGUE_AUX = 128 };
+
+static bool has_bias(uint32_t e)
+{
+    return (e & CUBLASLT_EPILOGUE_BIAS) != 0;
+}
+
+static bool has_sums(uint32_t e)
+{
+    return e == CUBLASLT_EPILOGUE_BGRADA || e == CUBLASLT_EPILOGUE_BGRADB;
+}
+
+static bool is_relu(uint32_t e)
+{
+    return (e & CUBLASLT_EPILOGUE_RELU) != 0 || e == CUBLASLT_EPILOGUE_DRELU;
+}
+
+static bool is_gelu(uint32_t e)
+{
+    return (e & CUBLASLT_EPILOGUE_GELU) != 0 || e == CUBLASLT_EPILOGUE_DGELU;
+}
+
+static bool is_slope(uint32_t e)
+{
+    return e == CUBLASLT_EPILOGUE_DGELU || e == CUBLASLT_EPILOGUE_DRELU;
+}
+
+/* What is demanded of aux: INVALID_VALUE; what no kernel does: NOT_SUPPORTED. */
+static cublasStatus_t epilogue_fits(const struct product *p)
+{
+    uint32_t e = p->desc.epilogue;
+    int64_t unit = is_relu(e) ? 128 : 8;
+
+    switch (e) {
+    case CUBLASLT_EPILOGUE_DEFAULT:
+    case CUBLASLT_EPILOGUE_BIAS:
+    case CUBLASLT_EPILOGUE_RELU_AUX:
+    case CUBLASLT_EPILOGUE_RELU_AUX_BIAS:
+    case CUBLASLT_EPILOGUE_GELU_AUX:
+    case CUBLASLT_EPILOGUE_GELU_AUX_BIAS:
+    case CUBLASLT_EPILOGUE_DGELU:
+    case CUBLASLT_EPILOGUE_DRELU:
+    case CUBLASLT_EPILOGUE_BGRADA:
+    case CUBLASLT_EPILOGUE_BGRADB: break;
+    default: return CUBLAS_STATUS_NOT_SUPPORTED;
+    }
+    if ((e & EPILOGUE_AUX) != 0 &&
+        (p->desc.aux == NULL || p->desc.aux_ld % unit != 0 || p->desc.aux_ld < (int64_t)p->d.rows))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    if ((has_bias(e) || has_sums(e)) && p->desc.bias == NULL)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    return ((e & EPILOGUE_AUX) != 0 || has_sums(e)) && p->d.batch > 1 ? CUBLAS_STATUS_NOT_SUPPORTED
+                                                                      : CUBLAS_STATUS_SUCCESS;
+}
+
 static bool layout_fits(const struct layout *l, bool is_result)
 {
     int64_t rows = (int64_t)l->rows, cols = (int64_t)l->cols;
@@ -286,22 +346,30 @@ static cublasStatus_t product_of(struct product *p, cublasLtMatmulDesc_t desc, c
         p->c.cols != p->d.cols || p->a.batch != p->d.batch || p->b.batch != p->d.batch ||
         p->c.batch != p->d.batch)
         return CUBLAS_STATUS_INVALID_VALUE;
-    if (p->desc.epilogue != CUBLASLT_EPILOGUE_DEFAULT && p->desc.epilogue != CUBLASLT_EPILOGUE_BIAS)
-        return CUBLAS_STATUS_NOT_SUPPORTED;
-    return types_fit(p) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+    return types_fit(p) ? epilogue_fits(p) : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
-/* Of everything but the address of the bias. */
+/* Of everything but the addresses of bias and aux. */
 static uint64_t digest(const struct product *p)
 {
     struct product q = *p;
     const unsigned char *at = (const unsigned char *)&q;
     uint64_t h = 0xcbf29ce484222325u;
 
-    q.desc.bias = NULL;
+    q.desc.bias = q.desc.aux = NULL;
     for (size_t i = 0; i < sizeof(q); i++)
         h = (h ^ at[i]) * 0x100000001b3u;
     return h;
+}
+
+/* No kernel wants more than 16. */
+static uint32_t alignment_of(const void *p)
+{
+    uint32_t align = 16;
+
+    while (((uintptr_t)p & (align - 1)) != 0)
+        align /= 2;
+    return align;
 }
 
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t lightHandle, cublasLtMatmulDesc_t operationDesc,
@@ -311,7 +379,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t lightHandle, cubl
                                               cublasLtMatmulHeuristicResult_t heuristicResultsArray[],
                                               int *returnAlgoCount)
 {
-    static uint64_t questions;
+    static uint64_t questions, epilogues;
     const struct preference *want = (const struct preference *)(const void *)preference;
     cublasLtMatmulHeuristicResult_t *r = heuristicResultsArray;
     struct product p;
@@ -325,6 +393,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t lightHandle, cubl
     rc = product_of(&p, operationDesc, Adesc, Bdesc, Cdesc, Ddesc);
     if (rc == CUBLAS_STATUS_SUCCESS && is_nth("unsupported", &questions))
         rc = CUBLAS_STATUS_NOT_SUPPORTED;
+    if (rc == CUBLAS_STATUS_SUCCESS && p.desc.epilogue > CUBLASLT_EPILOGUE_BIAS && is_nth("plain", &epilogues))
+        rc = CUBLAS_STATUS_NOT_SUPPORTED;
     if (rc != CUBLAS_STATUS_SUCCESS)
         return rc;
     if ((want->schemes & (CUBLASLT_REDUCTION_SCHEME_INPLACE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE)) != 0)
@@ -335,9 +405,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t lightHandle, cubl
     memcpy(algo.align, want->align, sizeof(algo.align));
     for (int i = 0; i < 4; i++) /* no kernel wants more */
         algo.align[i] = algo.align[i] > 16 ? 16 : algo.align[i];
-    algo.bias_align = 16;
-    while (((uintptr_t)p.desc.bias & (algo.bias_align - 1)) != 0)
-        algo.bias_align /= 2;
+    algo.bias_align = alignment_of(p.desc.bias);
+    algo.aux_align = alignment_of(p.desc.aux);
     memset(r, 0, sizeof(*r));
     memcpy(&r->algo, &algo, sizeof(algo));
     r->workspaceSize = algo.workspace;
@@ -445,6 +514,56 @@ static double *widen(const void *at, const struct layout *l, size_t batch, bool 
     return to;
 }
 
+/* ---- what comes behind the sum ---- */
+
+static double gelu_argument(double x)
+{
+    return 0.7978845608028654 * (x + 0.044715 * x * x * x);
+}
+
+static double gelu_slope(double x)
+{
+    double t = tanh(gelu_argument(x)), du = 0.7978845608028654 * (1 + 3 * 0.044715 * x * x);
+
+    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * du;
+}
+
+/* Element (row, col) behind the sum. Bit `row` of a column of aux says that Relu lets it pass. */
+static double finish(const struct product *p, size_t row, size_t col, double x)
+{
+    uint32_t e = p->desc.epilogue;
+    size_t at = col * (size_t)p->desc.aux_ld + row;
+    uint8_t *bits = (uint8_t *)(uintptr_t)p->desc.aux + at / 8, bit = (uint8_t)(1u << at % 8);
+
+    if (has_bias(e))
+        x += load(p->desc.bias, row, p->d.type);
+    if (e == CUBLASLT_EPILOGUE_DGELU)
+        return x * gelu_slope(load(p->desc.aux, at, p->d.type));
+    if (e == CUBLASLT_EPILOGUE_DRELU)
+        return (*bits & bit) != 0 ? x : 0;
+    if (is_gelu(e)) {
+        store((void *)(uintptr_t)p->desc.aux, at, p->d.type, (float)x);
+        return 0.5 * x * (1 + tanh(gelu_argument(x)));
+    }
+    if (is_relu(e)) {
+        *bits = (uint8_t)(x > 0 ? *bits | bit : *bits & ~bit);
+        return x < 0 ? 0 : x;
+    }
+    return x;
+}
+
+/* Sums over k of a factor as it was widened, [outer, inner]. */
+static void put_sums(const struct product *p, const double *factor, size_t outer, size_t inner)
+{
+    for (size_t i = 0; i < outer; i++) {
+        double sum = 0;
+
+        for (size_t j = 0; j < inner; j++)
+            sum += factor[i * inner + j];
+        store((void *)(uintptr_t)p->desc.bias, i, p->d.type, (float)sum);
+    }
+}
+
 static int run(void *args)
 {
     const struct call *k = args;
@@ -468,10 +587,12 @@ static int run(void *args)
                 sum *= (double)k->alpha;
                 if (k->beta != 0)
                     sum += (double)k->beta * load(c, col * (size_t)p->c.ld + row, p->c.type);
-                if (p->desc.epilogue == CUBLASLT_EPILOGUE_BIAS)
-                    sum += load(p->desc.bias, row, p->d.type);
-                store(d, col * (size_t)p->d.ld + row, p->d.type, (float)sum);
+                store(d, col * (size_t)p->d.ld + row, p->d.type, (float)finish(p, row, col, sum));
             }
+        if (p->desc.epilogue == CUBLASLT_EPILOGUE_BGRADA)
+            put_sums(p, a, p->d.rows, inner);
+        if (p->desc.epilogue == CUBLASLT_EPILOGUE_BGRADB)
+            put_sums(p, b, p->d.cols, inner);
         free(a);
         free(b);
     }
@@ -518,6 +639,30 @@ static bool overlaps(const void *x, const struct layout *lx, const void *y, cons
     return a.from < b.to && b.from < a.to && lx->batch == 1;
 }
 
+/* Bias or sums, and aux. */
+static void check_epilogue(const struct product *p, const struct algo *chosen, int device)
+{
+    uint32_t e = p->desc.epilogue;
+    uint64_t n = e == CUBLASLT_EPILOGUE_BGRADB ? p->d.cols : p->d.rows;
+    struct layout vector = { .rows = n, .cols = 1, .ld = (int64_t)n, .type = p->d.type, .batch = 1 };
+    struct layout aux = { .rows = p->d.rows, .cols = p->d.cols, .ld = p->desc.aux_ld, .type = p->d.type, .batch = 1 };
+
+    if (is_relu(e)) /* bits, counted as numbers of 16 */
+        aux = (struct layout){ .rows = (aux.rows + 15) / 16, .cols = aux.cols, .ld = aux.ld / 16, .type = CUDA_R_16BF,
+                               .batch = 1 };
+    if (has_bias(e) || has_sums(e))
+        check_place("the bias", p->desc.bias, &vector, chosen->bias_align, device);
+    if ((e & EPILOGUE_AUX) != 0)
+        check_place("aux", p->desc.aux, &aux, chosen->aux_align, device);
+}
+
+static uint64_t counted[1024]; /* by epilogue */
+
+uint64_t emulated_products(uint32_t epilogue)
+{
+    return __atomic_load_n(&counted[epilogue], __ATOMIC_RELAXED);
+}
+
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t lightHandle, cublasLtMatmulDesc_t computeDesc, const void *alpha,
                               const void *A, cublasLtMatrixLayout_t Adesc, const void *B,
                               cublasLtMatrixLayout_t Bdesc, const void *beta, const void *C,
@@ -557,12 +702,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t lightHandle, cublasLtMatmulDesc_t
         (C == D && memcmp(&k.p.c, &k.p.d, sizeof(k.p.c)) != 0) ||
         (C != D && overlaps(C, &k.p.c, D, &k.p.d)))
         emulated_die("cuBLASLt: D overlaps what is read");
-    if (k.p.desc.epilogue == CUBLASLT_EPILOGUE_BIAS) {
-        struct layout bias = { .rows = k.p.d.rows, .cols = 1, .ld = (int64_t)k.p.d.rows, .type = k.p.d.type,
-                               .batch = 1 };
-
-        check_place("the bias", k.p.desc.bias, &bias, chosen.bias_align, device);
-    }
+    if (is_slope(k.p.desc.epilogue) && k.beta != 0)
+        emulated_die("cuBLASLt: a slope, and a sum with what is there");
+    check_epilogue(&k.p, &chosen, device);
+    (void)__atomic_add_fetch(&counted[k.p.desc.epilogue], 1, __ATOMIC_RELAXED);
     if (chosen.workspace > 0 &&
         (((uintptr_t)workspace & 15) != 0 || emulated_owner(workspace, chosen.workspace) != device))
         emulated_die("cuBLASLt: the workspace at %p is not aligned, or not of GPU %d", workspace, device);

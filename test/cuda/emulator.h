@@ -36,5 +36,6 @@ cudaError_t emulated_enter(void);
 
 size_t emulated_live_bytes(void);  /* device memory that was not freed, of all devices */
 uint64_t emulated_launches(void);  /* kernels launched so far, captured ones included */
+uint64_t emulated_products(uint32_t epilogue); /* of cuBLASLt with this one, put on streams so far */
 
 #endif

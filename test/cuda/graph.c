@@ -413,7 +413,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsig
 
     if (rc != cudaSuccess)
         return rc;
-    if (graph == NULL || flags != 0)
+    if (graph == NULL || (flags & ~(unsigned long long)cudaGraphInstantiateFlagUseNodePriority) != 0)
         return emulated_fail(cudaErrorInvalidValue);
     *exec = emulated_alloc(sizeof(**exec));
     (*exec)->graph = graph;

@@ -3,6 +3,8 @@
  * Ranks are read in their order. That of one that is late is waited for while another one may go: so
  * all ends are watched. It lives until one of its ranks goes, or the process. */
 #include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -61,22 +63,48 @@ bool nccl_receive(int fd, void *bytes, size_t n)
     return true;
 }
 
-static struct sockaddr_in loopback(uint16_t port)
+static struct sockaddr_in address(uint32_t ip, uint16_t port)
 {
-    return (struct sockaddr_in){ .sin_family = AF_INET,
-                                 .sin_port = htons(port),
-                                 .sin_addr = { htonl(INADDR_LOOPBACK) } };
+    return (struct sockaddr_in){ .sin_family = AF_INET, .sin_port = htons(port), .sin_addr = { ip } };
+}
+
+/* "=name" as trainerd sets it: its first address of IPv4. */
+static uint32_t own_ip(void)
+{
+    const char *name = getenv("NCCL_SOCKET_IFNAME");
+    uint32_t ip = htonl(INADDR_LOOPBACK);
+    struct ifaddrs *all = NULL;
+
+    if (name == NULL || name[0] != '=' || getifaddrs(&all) != 0)
+        return ip;
+    for (const struct ifaddrs *i = all; i != NULL; i = i->ifa_next)
+        if (strcmp(i->ifa_name, name + 1) == 0 && i->ifa_addr != NULL && i->ifa_addr->sa_family == AF_INET) {
+            ip = ((const struct sockaddr_in *)(const void *)i->ifa_addr)->sin_addr.s_addr;
+            break;
+        }
+    freeifaddrs(all);
+    return ip;
+}
+
+/* A head and its floats are two pieces: the second would wait for the first one's receipt. */
+static void hurry(int fd)
+{
+    int on = 1;
+
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 }
 
 int nccl_dial(const struct nccl_address *hub)
 {
-    struct sockaddr_in to = loopback(hub->port);
+    struct sockaddr_in to = address(hub->ip, hub->port);
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
     if (fd >= 0 && connect(fd, (struct sockaddr *)&to, sizeof(to)) != 0) {
         close(fd);
         fd = -1;
     }
+    if (fd >= 0)
+        hurry(fd);
     return fd;
 }
 
@@ -105,6 +133,7 @@ static bool take_in(struct hub *h, int fd)
         close(fd);
         return false;
     }
+    hurry(fd);
     h->fds[hello.rank] = fd;
     h->gpus[hello.rank] = (uint64_t)hello.host << 32 | hello.gpu;
     h->n++;
@@ -261,7 +290,8 @@ static void *hub_main(void *arg)
 bool nccl_hub_start(struct nccl_address *out)
 {
     struct hub *h = emulated_alloc(sizeof(*h));
-    struct sockaddr_in at = loopback(0);
+    uint32_t ip = own_ip();
+    struct sockaddr_in at = address(ip, 0);
     socklen_t len = sizeof(at);
     pthread_t thread;
 
@@ -276,6 +306,6 @@ bool nccl_hub_start(struct nccl_address *out)
         return false;
     }
     pthread_detach(thread);
-    *out = (struct nccl_address){ .magic = h->magic, .port = ntohs(at.sin_port) };
+    *out = (struct nccl_address){ .magic = h->magic, .ip = ip, .port = ntohs(at.sin_port) };
     return true;
 }

@@ -11,9 +11,11 @@
 
 #include "cuda/emulator_priv.h"
 
-/* A unique id: where the hub listens (127.0.0.1), and its secret. */
+/* A unique id: where the hub listens (of the interface that NCCL_SOCKET_IFNAME names, or 127.0.0.1), and its
+ * secret. */
 struct nccl_address {
     uint64_t magic;
+    uint32_t ip; /* in the network's order */
     uint16_t port;
 };
 

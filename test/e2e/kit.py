@@ -69,6 +69,7 @@ class Task:
         e = {k: v for k, v in os.environ.items() if k != "TF_CONFIG" and not k.startswith("TRAINERD_")}
         if tf_config is not None:
             e["TF_CONFIG"] = tf_config if isinstance(tf_config, str) else json.dumps(tf_config)
+        e["NCCL_HOSTID"] = name  # tasks on one (emulated) GPU are hosts of their own; without it NCCL refuses them
         e.update(env or {})
         self.name = name
         self.records, self.lines = [], []

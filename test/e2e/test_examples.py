@@ -13,9 +13,11 @@ import numpy as np
 
 sys.path.insert(1, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "data"))
 import tfrecord  # noqa: E402
-from kit import ROOT, TRAINERCTL, Task, expect_codes, main, start, test, workdir  # noqa: E402
+import kit  # noqa: E402
+from kit import BUILD, ROOT, TRAINERCTL, Task, expect_codes, main, start, test, workdir  # noqa: E402
 from segment_net import segment_net  # noqa: E402
 
+kit.TRAINERD = os.path.join(BUILD, "emulated", "trainerd")  # the same, beside a plugin
 rng = np.random.default_rng(3)
 BATCH = {"global_batch_size": 4, "lanes": 2}
 
@@ -84,8 +86,9 @@ def csv(folder, job):
 
 MAKE = {"images_resnet50": images, "tokens_gpt2": tokens, "packed_text": packed, "table_dlrm": table, "finetune_csv": csv}
 # On the demo's data, where they point already.
-READY = {"minimal", "adamw_cosine", "elastic", "health"}
+READY = {"minimal", "adamw_cosine", "elastic", "health", "gpu_float16"}
 TASKS = {"elastic": 4}
+ON_GPU = {"gpu_float16"}  # an emulated one
 
 
 @test
@@ -103,6 +106,8 @@ def run_small(name, prepare):
     else:
         prepare(folder, job)
         job["train"].update(BATCH)
+    if name in ON_GPU:  # which takes seconds for an evaluation
+        del job["data"]["eval"], job["model"]["metrics"]
     job["train"].pop("epochs", None)
     job["train"]["steps"] = 2
     job["optimizer"].get("schedule", {}).pop("warmup_steps", None)
@@ -111,7 +116,7 @@ def run_small(name, prepare):
         json.dump(job, f)
     n = TASKS.get(name, 1)
     tasks = start(path, n, args=("--log-level", "info")) if n > 1 else [
-        Task(path, args=("--devices", "cpu:1", "--log-level", "info"))]
+        Task(path, args=("--devices", "cuda:0" if name in ON_GPU else "cpu:1", "--log-level", "info"))]
     expect_codes(tasks, [0] * n, 120)
     assert [r["step"] for r in tasks[0].events("step")][-1] == 2
     assert "export" not in job or os.path.exists(os.path.join(folder, job["export"]["onnx"]))

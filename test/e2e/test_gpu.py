@@ -6,9 +6,14 @@ import json
 import os
 import signal
 import struct
+import sys
 
 import kit
-from kit import BUILD, Task, digits_job, expect_codes, main, start, test, workdir
+from kit import BUILD, ROOT, Task, digits_job, expect_codes, main, read_tree, start, test, workdir
+
+sys.path.insert(0, os.path.join(ROOT, "test", "data"))
+import tfrecord  # noqa: E402
+import trace_file  # noqa: E402
 
 kit.TRAINERD = os.path.join(BUILD, "emulated", "trainerd")
 NEAR = 2e-3  # of a loss, after 20 steps of float32
@@ -21,13 +26,13 @@ def short(steps=12, **more):
                       "checkpoint": {"every_steps": 10}, "summary": None}, more)
 
 
-def run(devices, n=1, env=None, folder=None, codes=None, **changes):
+def run(devices, n=1, env=None, folder=None, codes=None, args=(), **changes):
     folder = folder or workdir()
     job = digits_job(folder, **changes)
     if n > 1:
-        tasks = start(job, n, devices, env=env)
+        tasks = start(job, n, devices, args, env)
     else:
-        tasks = [Task(job, args=("--devices", devices), env=env)]
+        tasks = [Task(job, args=("--devices", devices, *args), env=env)]
     expect_codes(tasks, codes or [0] * n, 120)
     return folder, tasks
 
@@ -76,10 +81,65 @@ def one_gpu_follows_the_cpu():
 
 @test
 def a_run_on_gpus_is_the_same_bits_again_however_streams_hurry():
-    _, (a,) = run("cuda:0", **short(6))
-    for seed in ("2", "3"):
-        _, (b,) = run("cuda:0", env={"EMULATED_SEED": seed}, **short(6))
-        assert losses(a) == losses(b), "seed %s" % seed
+    """And so are its checkpoints, whether there is room for a snapshot of the state or not. What the host does while
+    the GPU has nothing to do is told."""
+    job = short(6, checkpoint={"every_steps": 2, "max_to_keep": None})
+    folder, (a,) = run("cuda:0", **job)
+    want = read_tree(os.path.join(folder, "run", "checkpoints"))
+    assert any("a snapshot of the state" in r["message"] for r in a.events("note")), a.log()
+    assert len({os.path.dirname(name) for name in want}) >= 2, want.keys()
+    slow = {"EMULATED_SEED": "3", "EMULATED_MEMORY": str(1 << 29), "TRAINERD_FAULT": "train.commit=delay:300@1+"}
+    for env in ({"EMULATED_SEED": "2"}, slow):
+        folder, (b,) = run("cuda:0", env=env, **job)
+        assert losses(a) == losses(b), env
+        got = read_tree(os.path.join(folder, "run", "checkpoints"))
+        for name in got.keys() & want.keys(): # a save that is still under way puts the next one off
+            assert got[name] == want[name], (env, name)
+        assert "step-00000006/model.safetensors" in got, got.keys()
+    assert any("too little for a snapshot" in r["message"] for r in b.events("note")), b.log()
+    for k, r in b.steps().items():  # 64 samples
+        assert ("device_idle" in r) == (k > 1) and (k == 1 or r["device_idle"] * 64 / r["samples_per_second"] > 0.25), r
+
+
+def wrong_label(folder, name, record, label):
+    """The digits' file of this name, with one label that no class has."""
+    path = os.path.join(ROOT, "config", "digits", name)
+    with open(path, "rb") as f:
+        records = [tfrecord.parse(data) for data in tfrecord.frames(f.read())]
+    records[record]["label"] = ("int64", [label])
+    with open(os.path.join(folder, name), "wb") as f:
+        for r in records:
+            f.write(tfrecord.frame(tfrecord.example(r)))
+
+
+def errors(task):
+    return [r["message"] for r in map(json.loads, task.lines) if r.get("level") == "error"]
+
+
+@test
+def a_label_that_no_class_has_ends_the_run_as_on_a_cpu_and_names_itself():
+    said = {}
+    for devices in ("cpu:1", "cuda:0"):
+        folder = workdir()
+        wrong_label(folder, "digits-test-0.tfrecord", 3, 12)
+        job = digits_job(folder, **short(2, data={"eval": "digits-test-*.tfrecord"}, train={"eval_every_epochs": 1}))
+        t = Task(job, args=("--devices", devices))
+        said[devices] = (t.wait(60), errors(t)[-1])
+    assert said["cuda:0"] == said["cpu:1"], said
+
+
+@test
+def a_label_that_one_task_meets_keeps_all_from_making_the_step():
+    said = {}
+    for devices in ("cpu:1", "cuda:0"):
+        folder = workdir()
+        wrong_label(folder, "digits-train-0.tfrecord", 64 + 40, 77)  # step 2, lane 2
+        job = digits_job(folder, **short(6, data={"shuffle": False}))
+        tasks = start(job, 2, devices)
+        expect_codes(tasks, [2, 2])
+        said[devices] = [(errors(t)[-1].split("failed: ")[-1], sorted(t.steps())) for t in tasks]
+    assert said["cuda:0"] == said["cpu:1"], said
+    assert "step 2: lane 2: " in said["cpu:1"][0][0] and "has label 77" in said["cpu:1"][0][0], said
 
 
 @test
@@ -93,13 +153,51 @@ def a_checkpoint_goes_on_on_the_other_kind_of_device():
     near_weights(mixed, cpu, 12, "CPU, GPU, CPU")
 
 
+OF_A_GPU = {"data", "forward", "backward", "lane sums", "reduction", "check", "update"}  # of a step on its work stream
+
+
+def check_trace(task, path, replicas, lanes, steps):
+    """Each stream has a row of its own, by the GPU's clock; the work stream's accounts for its steps."""
+    _, rows = trace_file.read(path)
+    assert set(rows) == {"%s %d" % (row, i) for row in ("replica", "work", "feed", "sums") for i in range(replicas)}, rows.keys()
+    for row in rows.values():
+        trace_file.tree(row)
+    for i in range(replicas):
+        traced = trace_file.steps_of(rows["work %d" % i])
+        assert [s["args"]["step"] for s, _ in traced] == steps, traced
+        for step, parts in traced:
+            assert {p["name"] for p, _ in parts} == OF_A_GPU, parts
+            for what in ("data", "forward", "backward"):
+                assert [p["args"]["lane"] for p, _ in parts if p["name"] == what] == lanes[i]
+            for p, calls in parts:
+                assert bool(calls) == (p["name"] in ("forward", "backward"))
+                convolutions = [c["name"] for c, _ in calls if c["cat"] == "Conv"]
+                assert len(convolutions) == (3 if calls else 0), convolutions
+                assert all(c["args"].get("direction", p["name"]) == p["name"] for c, _ in calls)
+            ends = step["ts"] + step["dur"]
+            for row in ("feed", "sums"):
+                mine = [s for s in rows["%s %d" % (row, i)] if s["args"]["step"] == step["args"]["step"]]
+                assert mine and all(s["ts"] + s["dur"] <= ends + trace_file.EPSILON for s in mine), (row, mine, step)
+    (profile,) = task.events("profile")
+    trace_file.check_profile(profile, [rows["work %d" % i] for i in range(replicas)], steps[0], len(steps), OF_A_GPU, "idle")
+    assert trace_file.parts_of(profile)["idle", ""] <= 0.3 * profile["step_seconds"], profile
+
+
 @test
 def two_gpus_of_a_task_and_of_two_tasks_sum_up_by_nccl():
+    """With a trace, of all or of one task alone, or without: NCCL's sums are captured by all or by none."""
     _, (c,) = run("cpu:1", **short())
-    _, (g,) = run("cuda", **short())
-    near(losses(g), losses(c), "two GPUs")
-    _, tasks = run("cuda:0", n=2, **short())
+    folder = workdir()
+    path = os.path.join(folder, "trace.json")
+    _, (g,) = run("cuda", folder=folder, args=("--trace", path, "--trace-steps", "2"), **short(8))
+    near(losses(g), losses(c)[:8], "two GPUs")
+    check_trace(g, path, 2, ([0, 1], [2, 3]), [4, 5])
+    job, ports = digits_job(workdir(), **short()), kit.free_ports(2)
+    tasks = [Task(job, kit.tf_config(ports, i), ("--devices", "cuda:0", *more), name="worker %d" % i)
+             for i, more in enumerate(((), ("--trace", path)))]
+    expect_codes(tasks, [0, 0], 120)
     near(losses(tasks[0]), losses(c), "two tasks")
+    check_trace(tasks[1], os.path.join(folder, "trace.worker-1.json"), 1, ([2, 3],), list(range(4, 9)))
 
 
 @test

@@ -70,12 +70,43 @@ def tasks_of_unlike_devices_or_nccl_are_refused_at_the_door():
 
 
 @test
+def tasks_on_one_gpu_of_a_host_are_refused_by_name():
+    same = {"NCCL_HOSTID": "one and the same"}
+    refused(("cuda:1", "cuda:1"), (same, same), "worker 0 and worker 1 of this host have one GPU, cuda:1 of this task: "
+            "give each a GPU of its own")
+
+
+@test
+def a_rank_that_never_comes_to_nccl_is_waited_for_no_longer_than_the_deadline():
+    job = digits_job(workdir(), **kit.merge(SHORT, {"train": {"deadline_seconds": 2}}))
+    ports = free_ports(2)
+    tasks = [Task(job, kit.tf_config(ports, i), ("--devices", "cuda:0"), env, "worker %d" % i)
+             for i, env in enumerate(({}, {"EMULATED_NCCL_FAULT": "init"}))]
+    codes = finish(tasks, 60)
+    assert codes == [138, 138], codes
+    for t in tasks:
+        for words in ("in connect GPUs (NCCL) for 2.", "the other GPUs did not come for 2."):
+            assert any(words in r["message"] for r in t.records), t.log()
+
+
+@test
+def an_error_that_nccl_reports_ends_the_generation_and_the_job_goes_on():
+    job = digits_job(workdir(), **kit.merge(SHORT, {"train": {"steps": 6, "eval_every_epochs": None}, "data": {"eval": None}}))
+    ports = free_ports(2)
+    tasks = [Task(job, kit.tf_config(ports, i), ("--devices", "cuda:0"), env, "worker %d" % i)
+             for i, env in enumerate(({}, {"EMULATED_NCCL_FAULT": "error:7"}))]
+    expect_codes(tasks, [0, 0], 120)
+    assert any("NCCL: unhandled system error" in r["message"] for t in tasks for r in t.events("view")), tasks[0].log()
+    assert sorted(tasks[0].steps()) == list(range(1, 7)) and len(tasks[0].events("step")) == 6
+
+
+@test
 def sensors_are_in_status_over_http_and_in_metrics():
     job = digits_job(workdir(), **kit.merge(SHORT, {"train": {"steps": 1000000}}))
     ports, (web,) = free_ports(1), free_ports(1)
     t = Task(job, kit.tf_config(ports, 0), ("--devices", "cuda", "--metrics", "127.0.0.1:%d" % web),
              dict(NVML, EMULATED_NVML="hot"))
-    t.until_step(1, 60)
+    t.until_step(2, 60)
     get = lambda path: urllib.request.urlopen("http://127.0.0.1:%d%s" % (web, path), timeout=10).read().decode()
     label = '{gpu="1",name="emulated GPU",uuid="GPU-656d756c-6174-6564-0000-000000000001"} '
     metrics = get("/metrics")
@@ -83,11 +114,16 @@ def sensors_are_in_status_over_http_and_in_metrics():
                         ("temperature_celsius", "61"), ("power_watts", "513.5"), ("ecc_uncorrected_errors", "1"),
                         ("sm_clock_hertz", "1979000000"), ("throttled", "1")):
         assert "trainerd_gpu_" + name + label + value + "\n" in metrics, (name, metrics)
-    assert json.loads(get("/status"))["gpus"][1]["throttled"] == "power cap, software thermal"
+    idle = float(metrics.split("trainerd_device_idle_ratio" + label)[1].split()[0])
+    status = json.loads(get("/status"))["gpus"][1]
+    assert 0 <= idle < 1 and 0 <= status["idle"] < 1, (idle, status)
+    assert status["throttled"] == "power cap, software thermal"
     address = "127.0.0.1:%d" % ports[0]
     ctl = lambda *args: subprocess.run([TRAINERCTL, "status", *args, address], capture_output=True, text=True, timeout=30).stdout
-    assert json.loads(ctl("--json"))["gpus"][0]["power_watts"] == 512.5
-    assert "GPUs        cuda:0 emulated GPU, 90 % busy, 1.0 of 2.0 GiB, 60 C" in ctl(), ctl()
+    gpu = json.loads(ctl("--json"))["gpus"][0]
+    assert gpu["power_watts"] == 512.5 and 0 <= gpu["idle"] < 1, gpu
+    said = ctl()
+    assert "GPUs        cuda:0 emulated GPU, 90 % busy, " in said and " % of a step without work, 1.0 of 2.0 GiB, 60 C" in said, said
     t.kill()
 
 

@@ -9,7 +9,7 @@ import subprocess
 import urllib.request
 
 import kit
-from kit import BUILD, TRAINERCTL, Task, digits_job, expect_codes, finish, free_ports, main, read_tree, start, test, workdir
+from kit import BUILD, TRAINERCTL, Task, digits_job, expect_codes, finish, free_ports, main, read_tree, test, workdir
 
 kit.TRAINERD = os.path.join(BUILD, "emulated", "trainerd")
 STEPS = 200  # nine epochs
@@ -26,6 +26,13 @@ def job_of(folder, precision, **changes):
                       "eval_every_epochs": 0},
             "optimizer": {"schedule": {"type": "constant", "warmup_steps": None}}, "summary": None}
     return digits_job(folder, **kit.merge(base, changes))
+
+
+def two(job, env=None, args=()):
+    """Two tasks with a GPU each, and their ports; args: of the first."""
+    ports = free_ports(2)
+    return [Task(job, kit.tf_config(ports, i), ("--devices", "cuda:%d" % i, *(args if i == 0 else ())), env, "worker %d" % i)
+            for i in range(2)], ports
 
 
 def manifest(folder, step):
@@ -60,7 +67,7 @@ def an_overflow_is_skipped_by_all_alike_and_what_dies_comes_back_to_the_same_sca
         "initial_scale": 2 ** 32, "max_scale": 2 ** 32, "growth_interval": 4}},
         "data": {"eval": None}, "model": {"metrics": None}, "checkpoint": {"every_steps": 1000}, "export": None}
     whole = workdir()
-    tasks = start(job_of(whole, "float16", **overflowing), 2, "cuda:0")
+    tasks, _ = two(job_of(whole, "float16", **overflowing))
     expect_codes(tasks, [0, 0], 120)
     skipped = [[r["message"] for r in t.events("overflowed")] for t in tasks]
     assert skipped[0] == skipped[1] and len(skipped[0]) > 5, skipped
@@ -71,10 +78,9 @@ def an_overflow_is_skipped_by_all_alike_and_what_dies_comes_back_to_the_same_sca
 
     folder = workdir()
     job = job_of(folder, "float16", **overflowing)
-    ports, (web,) = free_ports(2), free_ports(1)
+    (web,) = free_ports(1)
     slow = {"TRAINERD_FAULT": "train.forward=delay:60@1+"}
-    tasks = [Task(job, kit.tf_config(ports, i), ("--devices", "cuda:0", *(("--metrics", "127.0.0.1:%d" % web) if i == 0 else ())),
-                  slow, "worker %d" % i) for i in range(2)]
+    tasks, ports = two(job, slow, ("--metrics", "127.0.0.1:%d" % web))
     tasks[0].until_step(14, 60)
     tasks[1].signal(signal.SIGKILL)
     tasks[1].wait()
@@ -85,7 +91,7 @@ def an_overflow_is_skipped_by_all_alike_and_what_dies_comes_back_to_the_same_sca
     assert seen["trainerd_overflowed_steps_total"] > 5 and seen["trainerd_skipped_steps_total"] == 0, text
     p = subprocess.run([TRAINERCTL, "status", "127.0.0.1:%d" % ports[0]], capture_output=True, text=True, timeout=30)
     assert "loss scale  %d\n" % scale in p.stdout and seen["trainerd_loss_scale"] == scale, (scale, p.stdout, p.stderr)
-    back = Task(job, kit.tf_config(ports, 1), ("--devices", "cuda:0"), slow, "worker 1 again")
+    back = Task(job, kit.tf_config(ports, 1), ("--devices", "cuda:1"), slow, "worker 1 again")
     expect_codes([tasks[0], back], [0, 0], 120)
     assert back.events("resume")[0]["step"] >= 14 and back.events("overflowed"), back.log()
     a, b = (read_tree(os.path.join(f, "run", "checkpoints")) for f in (whole, folder))

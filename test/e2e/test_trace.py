@@ -9,45 +9,9 @@ import subprocess
 import onnx
 
 from kit import ROOT, SLOW, TRAINERCTL, TRAINERD, Task, digits_job, expect_codes, main, merge, start, test, workdir
+from trace_file import EPSILON, check_profile, read, steps_of, tree
 
 INSIDE = {"data", "forward", "backward", "lane sums", "reduction", "check", "update"}  # of a step
-EPSILON = 1e-3  # us: times are written to the nanosecond
-
-
-def read(path):
-    with open(path) as f:
-        events = json.load(f)["traceEvents"]
-    names = {e["name"] + str(e["tid"]): e["args"]["name"] for e in events
-             if e["ph"] == "M" and e["name"] in ("process_name", "thread_name")}
-    rows = {}
-    for e in events:
-        assert e["ph"] in "MX", e
-        if e["ph"] == "X":
-            assert e["dur"] >= 0, e
-            rows.setdefault(names["thread_name%d" % e["tid"]], []).append(e)
-    return names["process_name0"], rows
-
-
-def tree(spans):
-    """[(span, [children])]; fails where two spans of one row overlap without one holding the other."""
-    top, stack = [], []
-    for s in sorted(spans, key=lambda s: (s["ts"], -s["dur"])):
-        end = s["ts"] + s["dur"]
-        node = (s, [])
-        while stack and stack[-1][0]["ts"] + stack[-1][0]["dur"] <= s["ts"] + EPSILON:
-            stack.pop()
-        if stack:
-            parent = stack[-1][0]
-            assert end <= parent["ts"] + parent["dur"] + EPSILON, (s, parent)
-            stack[-1][1].append(node)
-        else:
-            top.append(node)
-        stack.append(node)
-    return top
-
-
-def steps_of(spans):
-    return [n for n in tree(spans) if n[0]["name"] == "step"]
 
 
 def ops_of_model():
@@ -93,37 +57,6 @@ def check_row(spans, first, n, lanes):
     return sum(s["dur"] for s, _ in steps) / n
 
 
-def parts_of(profile):
-    return {(p["what"], p["direction"]): p["seconds"] for p in profile["parts"]}
-
-
-def check_profile(profile, rows, first, n):
-    """The table against the sums of the spans of all replicas."""
-    assert (profile["first_step"], profile["steps"], profile["replicas"]) == (first, n, len(rows))
-    want, step = {}, 0
-    for spans in rows:
-        inside = [s for s in spans if first <= s["args"]["step"] < first + n]
-        for s in inside:
-            if s["cat"] == "step":
-                step += s["dur"]
-            elif "direction" in s["args"]:
-                want[s["cat"], s["args"]["direction"]] = want.get((s["cat"], s["args"]["direction"]), 0) + s["dur"]
-            elif s["cat"] in (INSIDE | {"checkpoint"}) - {"forward", "backward"}:
-                want[s["cat"], ""] = want.get((s["cat"], ""), 0) + s["dur"]
-    share = 1e-6 / (n * len(rows))
-    got = parts_of(profile)
-    assert abs(profile["step_seconds"] - step * share) <= 1e-4 * step * share
-    assert set(got) == set(want) | {("other", "")}
-    for key, us in want.items():
-        assert abs(got[key] - us * share) <= 1e-9 + 1e-3 * us * share, key
-    total = sum(got.values())
-    assert abs(total - profile["step_seconds"]) <= 1e-6 * total
-    assert got["other", ""] >= 0
-    sizes = [p["seconds"] for p in profile["parts"]]
-    assert sizes == sorted(sizes, reverse=True)
-    assert abs(sum(p["share"] for p in profile["parts"]) - 1) < 1e-6
-
-
 @test
 def a_trace_of_two_replicas_nests_names_the_model_and_adds_up():
     d = workdir()
@@ -135,7 +68,7 @@ def a_trace_of_two_replicas_nests_names_the_model_and_adds_up():
     for r in (0, 1):
         check_row(rows["replica %d" % r], 4, 5, [2 * r, 2 * r + 1])
     (profile,) = t.events("profile")
-    check_profile(profile, list(rows.values()), 4, 5)
+    check_profile(profile, list(rows.values()), 4, 5, INSIDE)
 
 
 @test
@@ -151,7 +84,7 @@ def an_evaluation_lies_between_two_steps_and_a_checkpoint_in_the_step_that_compa
     assert [k for k, _ in steps] == list(range(4, 30))
     assert [s["name"] for s, _ in top if s["name"] != "step"] == ["evaluation"]  # after the epoch's 22 steps
     assert [k for k, below in steps if any(p["name"] == "checkpoint" for p, _ in below)] == [21]  # of step 20
-    check_profile(t.events("profile")[0], list(rows.values()), 4, 26)
+    check_profile(t.events("profile")[0], list(rows.values()), 4, 26, INSIDE)
 
 
 @test
@@ -173,7 +106,7 @@ def each_task_writes_its_own_file_and_table():
         check_row(rows["replica 0"], 4, 3, [2 * i, 2 * i + 1])
         (profile,) = t.events("profile")
         assert profile["path"] == path
-        check_profile(profile, [rows["replica 0"]], 4, 3)
+        check_profile(profile, [rows["replica 0"]], 4, 3, INSIDE)
         pids.add(rows["replica 0"][0]["pid"])
     assert len(pids) == 2
 
@@ -203,7 +136,7 @@ def over_a_network_buckets_are_reduced_while_backward_computes():
             assert len(pieces) == 2 and len(waited) == 1
             assert pieces[1]["ts"] + pieces[1]["dur"] <= waited[0]["ts"] + waited[0]["dur"] + EPSILON
             early += pieces[0]["ts"] < last_backward["ts"] + last_backward["dur"]
-        check_profile(t.events("profile")[0], [rows["replica 0"]], 4, 5)
+        check_profile(t.events("profile")[0], [rows["replica 0"]], 4, 5, INSIDE)
     assert early > 0
     for r in tasks[0].events("step"):
         assert 0 < r["reduce_share"] < 1 and 0 < r["reduce_work"], r

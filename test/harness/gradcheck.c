@@ -69,6 +69,8 @@ static int run_whole(struct rig *r, int poison_byte, bool backward, struct gradc
 {
     int rc = rig_fwd(r, poison_byte, err);
 
+    if (rc < 0 && r->refused_there && r->wanted != 0) /* backward is under way before anybody knows */
+        rig_bwd(r, poison_byte, 0);
     if (rc < 0)
         return rc;
     take_results(r, res, false);

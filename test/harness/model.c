@@ -84,6 +84,11 @@ void model_ints(struct model *m, const char *name, const int64_t *values, size_t
     build_ints(m->build, name, values, n);
 }
 
+void model_string(struct model *m, const char *name, const char *value)
+{
+    build_string(m->build, name, value);
+}
+
 Onnx__ModelProto *model_proto(struct model *m)
 {
     return build_proto(m->build);

@@ -34,6 +34,7 @@ void model_node(struct model *m, const char *op, const char *inputs, const char 
 void model_int(struct model *m, const char *name, int64_t value);
 void model_float(struct model *m, const char *name, float value);
 void model_ints(struct model *m, const char *name, const int64_t *values, size_t n);
+void model_string(struct model *m, const char *name, const char *value);
 
 /* To change what the functions above do not; what is put in must outlive the model. */
 Onnx__ModelProto *model_proto(struct model *m);

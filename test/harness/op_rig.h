@@ -4,7 +4,8 @@
  *
  * With TRAINERD_TEST_CUDA=1 in the environment the kernels are those for GPUs: all buffers, guards
  * included, go to the GPU before a call and come back behind it, so that every test of an op is one of its
- * kernels for GPUs too. A row that has none ends the test as skipped. */
+ * kernels for GPUs too. What they note of numbers that cannot be is made the error of the call, as a plan does. A
+ * row that has none ends the test as skipped. */
 #ifndef HARNESS_OP_RIG_H
 #define HARNESS_OP_RIG_H
 
@@ -47,6 +48,8 @@ struct rig {
     struct op_run run;
     struct op_call call;
     struct op_run *run_there;
+    struct op_trouble *trouble_there;
+    bool refused_there; /* the last call, by what its kernels noted */
     uint32_t calls_there;
 };
 

@@ -153,14 +153,19 @@ int rig_call_there(struct rig *r, int (*kernel)(const struct op_call *c, struct 
     struct tensors in, out, din, dout;
     struct op_call c = r->call;
     struct op_run run = r->run;
+    struct op_trouble trouble;
     struct cuda_graph *graph;
     int rc, done;
 
     for_blocks(r, go);
-    if (r->run_there == NULL)
+    if (r->run_there == NULL) {
         must(r->cuda->alloc((void **)&r->run_there, sizeof(run), err), err);
+        must(r->cuda->alloc((void **)&r->trouble_there, sizeof(trouble), err), err);
+    }
+    must(r->cuda->fill(r->trouble_there, 0, sizeof(trouble), gpu.stream, err), err);
     run.queue = gpu.stream;
     run.there = r->run_there;
+    run.trouble = r->trouble_there;
     must(r->cuda->copy(r->run_there, &run, sizeof(run), gpu.stream, err), err);
     c.in = all_there(r, c.in, c.n_in, &in);
     c.out = all_there(r, c.out, c.n_out, &out);
@@ -171,12 +176,18 @@ int rig_call_there(struct rig *r, int (*kernel)(const struct op_call *c, struct 
     c.run = &run;
     rc = launch_there(r, kernel, &c, &graph, err);
     for_blocks(r, come);
+    must(r->cuda->copy(&trouble, r->trouble_there, sizeof(trouble), gpu.stream, err), err);
     while ((done = r->cuda->done(gpu.stream, NULL, err)) == 0)
         ; /* without a sleep: the emulator does a piece of the work each time it is asked */
     must(done, err);
     if (graph != NULL)
         r->cuda->graph_close(graph);
     r->calls_there++;
+    r->refused_there = rc == 0 && trouble.found != 0;
+    if (r->refused_there) {
+        assert_true(trouble.lane == r->run.lane && trouble.call == r->call.number && trouble.lock == 0);
+        rc = r->def->refuse(&r->call, (size_t)trouble.at, trouble.value, err);
+    }
     return rc;
 }
 
@@ -186,4 +197,5 @@ void rig_leave_there(struct rig *r)
         return;
     for_blocks(r, leave);
     r->cuda->free(r->run_there);
+    r->cuda->free(r->trouble_there);
 }

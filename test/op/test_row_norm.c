@@ -194,6 +194,64 @@ static void gradients_of_many_and_of_long_rows_are_right_too(void **state)
     }
 }
 
+/* What is normalised is the sum of two: the same as the norm of the sum; and gradients come to both, from
+ * the norm and from who else reads the sum. */
+static void a_norm_takes_a_residual_in_and_hands_the_sum_on(void **state)
+{
+    static const struct layer sums[] = {
+        { GRADCHECK_SHAPE(7, 17), -1, true, 2, NULL },      { GRADCHECK_SHAPE(3, 4, 10), 1, true, 2, NULL },
+        { GRADCHECK_SHAPE(0, 6), -1, true, 2, NULL },       { GRADCHECK_SHAPE(5, 1), -1, false, 2, NULL },
+        { GRADCHECK_SHAPE(2, 768), -1, true, 2, NULL },     { GRADCHECK_SHAPE(1, 8200), -1, true, 2, NULL },
+        { GRADCHECK_SHAPE(2, 1031), -1, false, 2, "rms" },  { GRADCHECK_SHAPE(9, 24), -1, false, 2, "rms" },
+    };
+    size_t i, k;
+
+    (void)state;
+    for (i = 0; i < COUNT_OF(sums); i++) {
+        size_t elements = (size_t)tensor_elements(&(struct tensor){ .shape = sums[i].x });
+        struct gradcheck_result r;
+        struct err err = { 0 };
+        struct built b;
+        float *sum;
+
+        set_layer(&b, &sums[i]);
+        b.gc.op = sums[i].domain != NULL ? "RMSNormAdd" : "LayerNormAdd";
+        b.gc.domain = "trainerd";
+        b.gc.opset = 1;
+        b.gc.n_in = 4;
+        b.gc.in[BIAS].absent = !sums[i].has_bias;
+        b.gc.in[3] = (struct gradcheck_tensor){ .shape = sums[i].x, .lo = -2, .hi = 1 };
+        if (gradcheck_forward(&b.gc, &r, &err) < 0)
+            fail_msg("case %zu: %s", i, err.text);
+        sum = r.in[X].data;
+        for (k = 0; k < elements; k++)
+            sum[k] += ((const float *)r.in[3].data)[k];
+        assert_true(elements == 0 || memcmp(sum, r.out[1].data, elements * sizeof(*sum)) == 0);
+        free(r.out[1].data);
+        r.out[1].data = NULL;
+        expect_rows(&r, row_of(&sums[i]), sums[i].domain != NULL, 2e-6);
+        gradcheck_free(&r);
+        b.gc.probes = elements > 1000 ? 3 : 30;
+        gradcheck_run(&b.gc);
+        if (elements > 1000)
+            continue;
+        b.gc.no_dout = OP_OUT(1);
+        gradcheck_run(&b.gc);
+        b.gc.no_dout = OP_OUT(0);
+        gradcheck_run(&b.gc);
+        b.gc.no_dout = 0;
+        b.gc.eval = true;
+        b.gc.unread = OP_OUT(1);
+        assert_int_equal(gradcheck_forward(&b.gc, &r, &err), 0);
+        for (k = 0, sum = r.in[X].data; k < elements; k++)
+            sum[k] += ((const float *)r.in[3].data)[k];
+        expect_rows(&r, row_of(&sums[i]), sums[i].domain != NULL, 2e-6);
+        gradcheck_free(&r);
+        b.gc.in[3].shape.dim[0] += 1;
+        oracle_refused(&b.gc, ERR_INPUT, "as input 0");
+    }
+}
+
 static void scale_and_bias_may_carry_leading_ones_and_nothing_else(void **state)
 {
     struct built b;
@@ -367,6 +425,7 @@ int main(void)
         cmocka_unit_test(gradients_reach_x_scale_and_bias_also_from_mean_and_deviation),
         cmocka_unit_test(long_rows_and_a_mean_far_from_zero_cost_no_digits),
         cmocka_unit_test(gradients_of_many_and_of_long_rows_are_right_too),
+        cmocka_unit_test(a_norm_takes_a_residual_in_and_hands_the_sum_on),
         cmocka_unit_test(scale_and_bias_may_carry_leading_ones_and_nothing_else),
         cmocka_unit_test(what_cannot_be_is_refused_with_the_node),
         cmocka_unit_test(each_group_of_each_sample_is_normalised_in_any_layout),

@@ -13,6 +13,7 @@
 #include "base/err.h"
 #include "base/fs.h"
 #include "ckpt/ckpt.h"
+#include "harness/model.h"
 #include "train/gpu.h"
 #include "train/train.h"
 #include "train/train_priv.h"
@@ -23,7 +24,7 @@ static const char *fixture_root = "/tmp"; /* where folders are made */
 
 struct fixture {
     char folder[80];
-    char checkpoints[112], exported[112];
+    char checkpoints[112], exported[112], model[112];
     struct train_input input;
     struct train_target target;
     struct plan_measure loss;
@@ -105,6 +106,33 @@ static inline void fixture_devices(struct fixture *f, uint32_t replicas)
         fail_msg("%s", err.text);
 }
 
+/* Emulated GPUs are slow: a network of four calls. */
+static inline void fixture_small_model(struct fixture *f)
+{
+    struct model *m = model_new(17);
+    FILE *file;
+    const uint8_t *bytes;
+    size_t n;
+
+    snprintf(f->model, sizeof(f->model), "%s/small.onnx", f->folder);
+    model_input(m, "x", TENSOR_F32, shape_of(4, (int64_t)-1, (int64_t)1, (int64_t)8, (int64_t)8));
+    model_int64s(m, "flat", (int64_t[]){ -1, 64 }, 2);
+    model_weights(m, "w", shape_of(2, (int64_t)64, (int64_t)8), 1);
+    model_weights(m, "v", shape_of(2, (int64_t)8, (int64_t)10), 2);
+    model_node(m, "Reshape", "x flat", "f");
+    model_node(m, "MatMul", "f w", "h");
+    model_node(m, "Relu", "h", "r");
+    model_node(m, "MatMul", "r v", "logits");
+    model_output(m, "logits");
+    bytes = model_bytes(m, &n);
+    file = fopen(f->model, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, n, file), n);
+    assert_int_equal(fclose(file), 0);
+    model_free(m);
+    f->opts.onnx = f->model;
+}
+
 static inline struct fixture *fixture_new(uint32_t replicas, uint32_t lanes)
 {
     struct fixture *f = calloc(1, sizeof(*f));
@@ -146,6 +174,8 @@ static inline struct fixture *fixture_new(uint32_t replicas, uint32_t lanes)
         .on_event = fixture_event, .arg = f,
     };
     assert_non_null(f->opts.optimizer);
+    if (fixture_on_gpus())
+        fixture_small_model(f);
     return f;
 }
 

@@ -1,4 +1,5 @@
-/* test_gpu.c - replicas on emulated GPUs (test/cuda), beside replicas on CPUs. */
+/* test_gpu.c - replicas on emulated GPUs (test/cuda), beside replicas on CPUs; with TRAINERD_TEST_CUDA=1 on
+ * those of the plugin on the library path, where what needs two of them is skipped if there is one. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,6 +13,17 @@
 #include "train/gpu.h"
 
 enum { FEW = 12, BUCKET = 4096 /* bytes: some twenty in a step */ };
+
+static bool has_gpus(uint32_t n)
+{
+    struct device there[DEVICE_MAX];
+    uint32_t found;
+    struct err err;
+
+    if (device_parse("cuda", 0, there, &found, &err) < 0)
+        fail_msg("%s", err.text);
+    return found >= n;
+}
 
 /* Trains on `gpus` GPUs (0: on one CPU) and returns what was trained, still open. */
 static struct fixture *trained(uint32_t gpus, uint32_t lanes, void (*change)(struct fixture *f))
@@ -56,7 +68,7 @@ static void buckets_are_summed_up_once_whatever_lanes_and_replicas(void **state)
     static const struct { uint32_t gpus, lanes; } rows[] = { { 1, 1 }, { 1, 4 }, { 2, 2 }, { 2, 4 }, { 2, 16 } };
 
     (void)state;
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]) && has_gpus(rows[i].gpus); i++) {
         struct fixture *cpu = trained(0, rows[i].lanes, NULL), *gpu = trained(rows[i].gpus, rows[i].lanes, NULL);
 
         expect_near(gpu, cpu);
@@ -80,9 +92,13 @@ static void odd_share(struct fixture *f)
 
 static void three_lanes_of_a_gpu_are_summed_up_too(void **state)
 {
-    struct fixture *cpu = trained(0, 6, three_lanes), *gpu = trained(2, 6, three_lanes);
+    struct fixture *cpu, *gpu;
 
     (void)state;
+    if (!has_gpus(2))
+        skip();
+    cpu = trained(0, 6, three_lanes);
+    gpu = trained(2, 6, three_lanes);
     expect_near(gpu, cpu);
     fixture_free(cpu);
     fixture_free(gpu);
@@ -91,9 +107,13 @@ static void three_lanes_of_a_gpu_are_summed_up_too(void **state)
 /* One GPU has two lanes of the three, the other one: their sums are captured in the same step. */
 static void gpus_with_unlike_shares_of_the_lanes_sum_up_together(void **state)
 {
-    struct fixture *cpu = trained(0, 3, odd_share), *gpu = trained(2, 3, odd_share);
+    struct fixture *cpu, *gpu;
 
     (void)state;
+    if (!has_gpus(2))
+        skip();
+    cpu = trained(0, 3, odd_share);
+    gpu = trained(2, 3, odd_share);
     assert_int_not_equal(gpu->train->replicas[0].n_lanes, gpu->train->replicas[1].n_lanes);
     expect_near(gpu, cpu);
     fixture_free(cpu);
@@ -157,7 +177,7 @@ int main(int argc, char **argv)
     char path[256];
 
     (void)argc;
-    if (getenv("EMULATED_GPUS") == NULL) { /* the loader reads its path when a program starts */
+    if (getenv("EMULATED_GPUS") == NULL && getenv("TRAINERD_TEST_CUDA") == NULL) { /* the loader reads its path when a program starts */
         snprintf(path, sizeof(path), "%s/emulated", build != NULL ? build : "build");
         setenv("LD_LIBRARY_PATH", path, 1);
         setenv("EMULATED_GPUS", "2", 1);

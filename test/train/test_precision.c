@@ -11,7 +11,7 @@
 #include "train/fixture.h"
 #include "train/gpu.h"
 
-enum { FEW = 10 };
+enum { FEW = 6 };
 
 static const struct loss_scale_rule usual = { .initial = 65536, .min = 1, .max = 16777216, .growth_interval = 2000 };
 
@@ -105,11 +105,6 @@ static void a_cpu_refuses_what_only_gpus_compute(void **state)
 
 /* ---- the scale changes no bit, where nothing overflows: in float32, with the rule all the same ---- */
 
-static void plain(struct fixture *f)
-{
-    (void)f;
-}
-
 static void clipped(struct fixture *f)
 {
     f->opts.optimizer = optim_find("adamw");
@@ -119,15 +114,8 @@ static void clipped(struct fixture *f)
     f->opts.clip_norm = 0.5;
 }
 
+/* With a mean that is known only when all is added up. */
 static void adapted(struct fixture *f)
-{
-    f->opts.optimizer = optim_find("lars");
-    f->opts.hyper = (struct optim_hyper){ .momentum = 0.9, .trust_coefficient = 0.1, .weight_decay = 0.001 };
-    f->opts.clip_norm = 0;
-    f->opts.norm_every_steps = 2;
-}
-
-static void mean_of_what_counts(struct fixture *f)
 {
     static const float weights[10] = { 40, 30, 20, 40, 30, 20, 40, 30, 20, 40 };
     static const struct op_attr attrs[] = {
@@ -138,25 +126,29 @@ static void mean_of_what_counts(struct fixture *f)
     f->loss.n_attrs = 1;
     f->opts.mean_of_weights = true;
     f->opts.clip_value = 0.01;
+    f->opts.optimizer = optim_find("lars");
+    f->opts.hyper = (struct optim_hyper){ .momentum = 0.9, .trust_coefficient = 0.1, .weight_decay = 0.001 };
+    f->opts.clip_norm = 0;
+    f->opts.norm_every_steps = 2;
 }
 
 static void a_scale_that_fits_changes_no_bit_of_what_is_learned(void **state)
 {
-    static void (*const changes[])(struct fixture *f) = { plain, clipped, adapted, mean_of_what_counts };
+    static void (*const changes[])(struct fixture *f) = { clipped, adapted };
 
     (void)state;
     for (size_t i = 0; i < sizeof(changes) / sizeof(changes[0]); i++)
         for (uint32_t gpus = 0; gpus < 2; gpus++) {
             struct fixture *one = prepared(gpus, PLAN_FLOAT32), *scaled = prepared(gpus, PLAN_FLOAT32);
 
-            one->opts.steps = scaled->opts.steps = 4;
+            one->opts.steps = scaled->opts.steps = 3;
             scaled->opts.loss_scale = usual;
-            scaled->opts.loss_scale.growth_interval = 2;
+            scaled->opts.loss_scale.growth_interval = 1;
             changes[i](one);
             changes[i](scaled);
             trained(one);
             trained(scaled);
-            assert_true(told_scale == 4 * 65536);
+            assert_true(told_scale == 8 * 65536);
             assert_memory_equal(one->losses, scaled->losses, sizeof(one->losses));
             assert_true(same_state(one, scaled));
             fixture_free(one);
@@ -237,7 +229,8 @@ static void at_the_least_scale_an_overflow_is_trouble_and_named(void **state)
     assert_int_equal(f->held, 1); /* one step was given to a smaller scale */
     assert_non_null(strstr(f->text, "with a loss scale of 536870912, the least,"));
     assert_non_null(strstr(f->text, "holds NaN or infinity"));
-    assert_non_null(strstr(f->text, "first in lane 0"));
+    assert_non_null(strstr(f->text, "lane 0 (positions"));
+    assert_non_null(strstr(f->text, "the gradient of 'logits' float16"));
     fixture_free(f);
 }
 

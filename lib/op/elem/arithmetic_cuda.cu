@@ -1,7 +1,6 @@
 /* arithmetic_cuda.cu - see add.c, sub.c, mul.c, div.c, mod.c, prelu.c.
  *
- * A GPU cannot refuse an integer divisor of 0, as nothing on the host waits for what it finds: quotient and
- * rest are 0 there. */
+ * An integer divisor of 0 is noted (op_notice); quotient and rest are 0 there. */
 #include "op/elem/row_cuda.cuh"
 
 extern "C" {
@@ -59,14 +58,44 @@ ELEM_CUDA_FWD(mul, product)
 ELEM_CUDA_BWD(mul, times, DB, times, DA)
 ELEM_CUDA_ROW(mul)
 
-ELEM_CUDA_FWD(div, divided)
+/* ---- divisors ---- */
+
+namespace {
+struct is_zero {
+    const void *b;
+    enum tensor_dtype dtype; /* of integers */
+
+    __device__ bool operator()(size_t i, int64_t *) const
+    {
+        return dtype == TENSOR_I32 ? ((const int32_t *)b)[i] == 0 : ((const int64_t *)b)[i] == 0;
+    }
+};
+}
+
+static int look_at_divisor(const struct op_call *c, struct err *err)
+{
+    const struct tensor *b = c->in[1];
+    bool whole = b->dtype == TENSOR_I32 || b->dtype == TENSOR_I64;
+
+    return op_cuda_look(c, whole ? (size_t)tensor_elements(b) : 0, is_zero{ b->data, b->dtype }, err);
+}
+
+static int div_fwd(const struct op_call *c, struct err *err)
+{
+    int rc = look_at_divisor(c, err);
+
+    return rc < 0 ? rc : elem_cuda_fwd(c, divided(), err);
+}
 ELEM_CUDA_BWD(div, by, DB, by_square, DAB)
 ELEM_CUDA_ROW(div)
 
 static int mod_fwd(const struct op_call *c, struct err *err)
 {
     bool like_c = ((const struct mod *)c->param)->fmod != 0;
+    int rc = look_at_divisor(c, err);
 
+    if (rc < 0)
+        return rc;
     return like_c ? elem_cuda_fwd(c, rest_of_c(), err) : elem_cuda_fwd(c, rest_of_python(), err);
 }
 ELEM_CUDA_BWD(mod, passed, D, times_whole, DAB)

@@ -20,6 +20,11 @@ static const struct elem_kernels kernels = {
     .bwd_reads = true
 };
 
+int elem_refuse_divisor(const char *op, size_t at, struct err *err)
+{
+    return err_set(err, ERR_INPUT, "%s: element %zu of the integer divisor is 0", op, at);
+}
+
 int elem_check_divisor(const struct op_call *c, const char *op, struct err *err)
 {
     const struct tensor *b = c->in[1];
@@ -28,13 +33,20 @@ int elem_check_divisor(const struct op_call *c, const char *op, struct err *err)
     for (i = 0; i < n; i++)
         if (b->dtype == TENSOR_I32 ? ((const int32_t *)b->data)[i] == 0
                                    : ((const int64_t *)b->data)[i] == 0)
-            return err_set(err, ERR_INPUT, "%s: element %zu of the integer divisor is 0", op, i);
+            return elem_refuse_divisor(op, i, err);
     return 0;
 }
 
 static int div_infer(struct op_infer *f, struct err *err)
 {
     return elem_infer(f, &kernels, err);
+}
+
+static int div_refuse(const struct op_call *c, size_t at, int64_t value, struct err *err)
+{
+    (void)c;
+    (void)value;
+    return elem_refuse_divisor("Div", at, err);
 }
 
 static int div_fwd(const struct op_call *c, struct err *err)
@@ -62,5 +74,6 @@ const struct op_def op_div = {
     .layout = OP_LAYOUT_ANY,
     .half = OP_HALF_MIX,
     .half_of = OP_IN(0) | OP_IN(1) | OP_OUT(0),
+    .refuse = div_refuse,
     .cpu = { elem_plan, div_fwd, div_bwd, free },
 };

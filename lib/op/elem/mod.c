@@ -37,6 +37,13 @@ static int mod_infer(struct op_infer *f, struct err *err)
     return rc;
 }
 
+static int mod_refuse(const struct op_call *c, size_t at, int64_t value, struct err *err)
+{
+    (void)c;
+    (void)value;
+    return elem_refuse_divisor("Mod", at, err);
+}
+
 static int mod_fwd(const struct op_call *c, struct err *err)
 {
     const struct mod *m = c->param;
@@ -65,5 +72,6 @@ const struct op_def op_mod = {
     .bwd_reads = OP_IN(0) | OP_IN(1),
     .in_place = true,
     .layout = OP_LAYOUT_ANY,
+    .refuse = mod_refuse,
     .cpu = { elem_plan, mod_fwd, mod_bwd, free },
 };

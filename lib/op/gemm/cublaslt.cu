@@ -106,7 +106,8 @@ struct lt {
     cublasLtMatmulAlgo_t algo[2];           /* [1]: all addresses are multiples of LT_ALIGN */
     size_t workspace[2];
     bool turned; /* y^T is computed: a and b have changed places */
-    bool bias;
+    bool bias;   /* there is a vector: a bias, or sums */
+    bool aux;
 };
 
 void lt_close(struct lt *l)
@@ -171,13 +172,66 @@ static int layout(const struct lt_problem *p, const struct lt_operand *o, const 
     return lt_check(s, err, "describe a matrix");
 }
 
+/* ---- tails ---- */
+
+/* Elements of aux from one row of y to the next: numbers of y's type, or bits. */
+static int64_t aux_step(enum lt_tail tail, int64_t n)
+{
+    int64_t unit = tail == LT_RELU || tail == LT_DRELU ? 128 : 8;
+
+    return (n + unit - 1) / unit * unit;
+}
+
+size_t lt_aux_bytes(enum lt_tail tail, int64_t m, int64_t n, enum tensor_dtype y)
+{
+    size_t elements = (size_t)m * (size_t)aux_step(tail, n);
+    bool bits = tail == LT_RELU || tail == LT_DRELU;
+
+    return ((bits ? elements / 8 : elements * tensor_dtype_bytes(y)) + 63) / 64 * 64;
+}
+
+static bool has_aux(enum lt_tail tail)
+{
+    return tail != LT_PLAIN && tail != LT_SUMS;
+}
+
+/* The library's A is our b, unless the whole is turned. */
+static uint32_t epilogue_of(const struct lt_problem *p, bool turned)
+{
+    switch (p->tail) {
+    case LT_GELU: return p->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    case LT_RELU: return p->bias ? CUBLASLT_EPILOGUE_RELU_AUX_BIAS : CUBLASLT_EPILOGUE_RELU_AUX;
+    case LT_DGELU: return CUBLASLT_EPILOGUE_DGELU;
+    case LT_DRELU: return CUBLASLT_EPILOGUE_DRELU;
+    case LT_SUMS: return turned ? CUBLASLT_EPILOGUE_BGRADB : CUBLASLT_EPILOGUE_BGRADA;
+    default: return p->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    }
+}
+
+/* What comes behind the product; the search may expect addresses that are multiples of 256. */
+static cublasStatus_t describe_tail(const struct lt_problem *p, struct lt *l)
+{
+    const uint32_t epilogue = epilogue_of(p, l->turned);
+    const void *aligned = (const void *)(uintptr_t)256;
+    const int64_t step = aux_step(p->tail, p->n);
+    cublasStatus_t s =
+        cublasLtMatmulDescSetAttribute(l->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue));
+
+    if (s == CUBLAS_STATUS_SUCCESS && l->bias)
+        s = cublasLtMatmulDescSetAttribute(l->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &aligned, sizeof(aligned));
+    if (s == CUBLAS_STATUS_SUCCESS && l->aux)
+        s = cublasLtMatmulDescSetAttribute(l->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aligned,
+                                           sizeof(aligned));
+    if (s == CUBLAS_STATUS_SUCCESS && l->aux)
+        s = cublasLtMatmulDescSetAttribute(l->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &step, sizeof(step));
+    return s;
+}
+
 static int describe(const struct lt_problem *p, struct lt *l, struct err *err)
 {
     const struct lt_matrix a = column_major(&p->at[LT_A], p->m, p->k), b = column_major(&p->at[LT_B], p->k, p->n),
                            y = column_major(&p->at[LT_Y], p->m, p->n);
     const int32_t trans_a = b.op, trans_b = a.op; /* of the library's A and B */
-    const uint32_t epilogue = CUBLASLT_EPILOGUE_BIAS;
-    const void *aligned = (const void *)(uintptr_t)256; /* what the search may expect */
     cublasStatus_t s;
     int rc = layout(p, &p->at[LT_A], &a, &l->at[LT_A], err);
 
@@ -193,11 +247,8 @@ static int describe(const struct lt_problem *p, struct lt *l, struct err *err)
         s = cublasLtMatmulDescSetAttribute(l->desc, CUBLASLT_MATMUL_DESC_TRANSA, &trans_a, sizeof(trans_a));
     if (s == CUBLAS_STATUS_SUCCESS)
         s = cublasLtMatmulDescSetAttribute(l->desc, CUBLASLT_MATMUL_DESC_TRANSB, &trans_b, sizeof(trans_b));
-    if (s == CUBLAS_STATUS_SUCCESS && p->bias)
-        s = cublasLtMatmulDescSetAttribute(l->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue));
-    if (s == CUBLAS_STATUS_SUCCESS && p->bias)
-        s = cublasLtMatmulDescSetAttribute(l->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &aligned,
-                                           sizeof(aligned));
+    if (s == CUBLAS_STATUS_SUCCESS)
+        s = describe_tail(p, l);
     return lt_check(s, err, "describe a product");
 }
 
@@ -237,7 +288,8 @@ static int choose(struct lt *l, uint32_t align, uint32_t which, struct err *err)
 /* The transpose of the whole. */
 static struct lt_problem turn(const struct lt_problem *p)
 {
-    struct lt_problem t = { .batch = p->batch, .m = p->n, .n = p->m, .k = p->k, .bias = p->bias, .tf32 = p->tf32 };
+    struct lt_problem t = { .batch = p->batch, .m = p->n, .n = p->m, .k = p->k, .bias = p->bias, .tf32 = p->tf32,
+                            .tail = p->tail };
     static const int from[] = { LT_B, LT_A, LT_Y };
 
     for (int i = 0; i < LT_OPERANDS; i++) {
@@ -258,10 +310,12 @@ int lt_open(const struct lt_problem *given, struct lt **out, struct err *err)
         return err_set(err, ERR_NOMEM, "matrix product: out of memory");
     CHECK(lt_fits(&p.at[LT_A], p.m, p.k) && lt_fits(&p.at[LT_B], p.k, p.n) && lt_fits(&p.at[LT_Y], p.m, p.n));
     l->turned = !by_rows(&p.at[LT_Y], p.m, p.n);
-    CHECK(!l->turned || !p.bias);
+    CHECK(!l->turned || (!p.bias && !has_aux(p.tail)));
+    CHECK(p.tail == LT_PLAIN || p.batch == 1);
     if (l->turned)
         p = turn(&p);
-    l->bias = p.bias;
+    l->bias = p.bias || p.tail == LT_SUMS;
+    l->aux = has_aux(p.tail);
     rc = p.batch <= INT32_MAX ? handle_take(&l->handle, err)
                               : err_set(err, ERR_UNSUPPORTED, "more than 2^31 - 1 matrices");
     if (rc == 0)
@@ -289,7 +343,7 @@ size_t lt_scratch_bytes(const struct lt *l)
     return (most + 63) / 64 * 64;
 }
 
-int lt_run(struct lt *l, const void *a, const void *b, void *y, const void *bias, float alpha, bool add,
+int lt_run(struct lt *l, const void *a, const void *b, void *y, const void *bias, void *aux, float alpha, bool add,
            void *scratch, cudaStream_t stream, struct err *err)
 {
     const float beta = add ? 1.0f : 0.0f;
@@ -299,6 +353,8 @@ int lt_run(struct lt *l, const void *a, const void *b, void *y, const void *bias
 
     if (l->bias)
         s = cublasLtMatmulDescSetAttribute(l->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof(bias));
+    if (s == CUBLAS_STATUS_SUCCESS && l->aux)
+        s = cublasLtMatmulDescSetAttribute(l->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aux, sizeof(aux));
     if (s == CUBLAS_STATUS_SUCCESS)
         s = cublasLtMatmul(l->handle->handle, l->desc, &alpha, second, l->at[LT_B], first, l->at[LT_A], &beta, y,
                            l->at[LT_Y], y, l->at[LT_Y], &l->algo[aligned], scratch, l->workspace[aligned], stream);

@@ -14,7 +14,8 @@ struct gemm_there {
     struct product *y, *d[2];
     bool has_c, is_row;   /* c is added to every row alike */
     bool is_wide;         /* y is not float32, but c is no row: in scratch first */
-    struct contract dc;
+    bool sums;            /* of dy: d[1] makes them, the gradient of a row c with beta 1 */
+    struct contract dc;   /* else: of c */
     size_t spare_bytes;   /* head of scratch: beta c, or y as float32 */
 };
 
@@ -51,7 +52,9 @@ static int open_all(const struct op_plan *p, struct gemm_there *s, struct err *e
     if (rc == 0 && op_wants(p, 0))
         rc = product_open(&da, &s->d[0], err);
     if (rc == 0 && op_wants(p, 1))
-        rc = product_open(&db, &s->d[1], err);
+        rc = s->is_row && op_wants(p, 2) && g->alpha == 1.0f && g->beta == 1.0f
+                 ? product_open_sums(&db, &s->d[1], &s->sums, err)
+                 : product_open(&db, &s->d[1], err);
     return rc;
 }
 
@@ -143,9 +146,10 @@ static int backward(const struct op_call *c, struct err *err)
         rc = product_run(s->d[0], dy, c->in[1]->data, c->din[0]->data, NULL, g->alpha, op_cuda_adds(c, 0), rest,
                          op_stream(c), err);
     if (rc == 0 && c->din[1] != NULL)
-        rc = product_run(s->d[1], c->in[0]->data, dy, c->din[1]->data, NULL, g->alpha, op_cuda_adds(c, 1), rest,
-                         op_stream(c), err);
-    if (rc == 0 && op_cuda_wants(c, 2))
+        rc = product_run_tail(s->d[1], c->in[0]->data, dy, c->din[1]->data, NULL, NULL,
+                              s->sums ? (float *)c->din[2]->data : NULL, op_cuda_adds(c, 2), g->alpha,
+                              op_cuda_adds(c, 1), rest, op_stream(c), err);
+    if (rc == 0 && op_cuda_wants(c, 2) && !s->sums)
         rc = contract_launch(&s->dc, dy, c->dout[0]->dtype, NULL, g->beta, (float *)c->din[2]->data,
                              op_cuda_adds(c, 2), rest, op_stream(c), err);
     return rc;

@@ -19,6 +19,7 @@ struct product {
     int64_t span[LT_OPERANDS]; /* elements from the first to behind the last */
     size_t at[LT_OPERANDS];   /* in scratch: an operand of another type */
     bool apart[LT_OPERANDS];
+    struct product_rows pad[LT_OPERANDS]; /* or columns, if those lie one behind the other */
     size_t bias_at, rest;
 };
 
@@ -113,7 +114,7 @@ static bool fold(struct product_problem *p, uint32_t i)
         struct product_axis s = side(p, which);
         struct product_problem wider = *p;
 
-        if ((which == 1 && p->bias) || !joins(&a, &s, which))
+        if ((which == 1 && (p->bias || p->tail != LT_PLAIN)) || !joins(&a, &s, which))
             continue;
         if (s.size == 1)
             s = a;
@@ -206,6 +207,37 @@ static void settle_types(struct product *s)
     s->apart[LT_Y] = p->at[LT_Y].type != TENSOR_F32 && s->adds_up;
 }
 
+/* ---- rows that begin at multiples of 16 bytes ---- */
+
+static constexpr int64_t PAD_WORTH = 256; /* products of each number: less cost less than the copy */
+
+struct product_rows product_rows_of(enum tensor_dtype type, int64_t n, int64_t inner, int64_t step, int64_t each)
+{
+    const bool pads = tensor_dtype_bytes(type) == 2 && step % 8 != 0 && each >= PAD_WORTH;
+
+    return { n, inner, step, pads ? (inner + 7) / 8 * 8 : 0 };
+}
+
+size_t product_rows_bytes(const struct product_rows *r)
+{
+    return op_round((size_t)(r->n * r->wide) * 2);
+}
+
+static void pad_operand(struct product *s, int k)
+{
+    const struct product_problem *p = &s->p;
+    const int64_t rows[] = { p->m, p->k, p->m }, cols[] = { p->k, p->n, p->n }, each[] = { p->n, p->m, p->k };
+    const bool by_rows = p->at[k].col == 1 || cols[k] == 1;
+    int64_t *step = by_rows ? &s->p.at[k].row : &s->p.at[k].col;
+
+    s->pad[k] = product_rows_of(k < LT_Y ? s->type : p->at[k].type, by_rows ? rows[k] : cols[k],
+                                by_rows ? cols[k] : rows[k], *step, each[k]);
+    if (s->pad[k].wide == 0)
+        return;
+    s->apart[k] = true;
+    *step = s->pad[k].wide;
+}
+
 /* Room for n elements. */
 static size_t room(struct product *s, size_t n, size_t size)
 {
@@ -219,11 +251,11 @@ static int open_lt(struct product *s, const struct product_axis *batch, struct e
 {
     const struct product_problem *p = &s->p;
     struct lt_problem l = { .batch = batch->size, .m = p->m, .n = p->n, .k = p->k, .bias = p->bias,
-                            .tf32 = p->tf32 && s->type == TENSOR_F32 };
+                            .tf32 = p->tf32 && s->type == TENSOR_F32, .tail = p->tail };
 
     for (int k = 0; k < LT_OPERANDS; k++)
         l.at[k] = { k < LT_Y        ? s->type
-                    : s->apart[k] ? TENSOR_F32
+                    : s->adds_up && p->at[k].type != TENSOR_F32 ? TENSOR_F32
                                     : p->at[k].type,
                     p->at[k].row, p->at[k].col, batch->step[k] };
     return lt_open(&l, &s->lt, err);
@@ -241,6 +273,10 @@ int product_open(const struct product_problem *p, struct product **out, struct e
     s->loops = 1;
     measure(s, p);
     if (!look(s, p)) {
+        if (p->tail != LT_PLAIN) {
+            product_close(s);
+            return err_set(err, ERR_UNSUPPORTED, "matrix product of nothing");
+        }
         *out = s;
         return 0;
     }
@@ -251,10 +287,20 @@ int product_open(const struct product_problem *p, struct product **out, struct e
         s->adds_up = s->adds_up || s->p.axis[i].step[LT_Y] == 0;
     }
     settle_types(s);
-    for (int k = 0; k < LT_OPERANDS; k++)
-        if (s->apart[k])
+    if (p->tail != LT_PLAIN && (s->loops > 1 || batch.size > 1 ||
+                                (p->tail == LT_SUMS && p->at[LT_Y].type != TENSOR_F32))) {
+        product_close(s);
+        return err_set(err, ERR_UNSUPPORTED, "several matrix products, or of another type");
+    }
+    for (int k = 0; k < LT_OPERANDS; k++) {
+        if (s->loops == 1 && batch.size == 1)
+            pad_operand(s, k);
+        if (s->pad[k].wide > 0)
+            s->at[k] = room(s, product_rows_bytes(&s->pad[k]), 1);
+        else if (s->apart[k])
             s->at[k] = room(s, (size_t)s->span[k], tensor_dtype_bytes(k < LT_Y ? s->type : TENSOR_F32));
-    if (p->bias)
+    }
+    if (p->bias || p->tail == LT_SUMS)
         s->bias_at = room(s, (size_t)p->n, sizeof(float));
     CHECK(!p->bias || !s->adds_up);
     rc = open_lt(s, &batch, err);
@@ -264,6 +310,17 @@ int product_open(const struct product_problem *p, struct product **out, struct e
     }
     *out = s;
     return 0;
+}
+
+int product_open_sums(const struct product_problem *p, struct product **out, bool *sums, struct err *err)
+{
+    struct product_problem q = *p;
+    int rc;
+
+    q.tail = LT_SUMS;
+    rc = product_open(&q, out, err);
+    *sums = rc == 0;
+    return rc == ERR_UNSUPPORTED ? product_open(p, out, err) : rc;
 }
 
 /* ---- run ---- */
@@ -282,6 +339,66 @@ static int convert(const void *from, enum tensor_dtype from_type, void *to, enum
 {
     OP_FLOATS(to_type, return convert_to(from, from_type, (T *)to, n, add, stream, err));
     return 0;
+}
+
+/* to [n][to_step] = from [n][from_step], the first `inner` of each row. A thread has 8 of a row at a time, which
+ * lie in 16 bytes on the side that is laid out for that. */
+template <typename From, typename To>
+__global__ void copy_rows(const From *from, size_t from_step, To *to, size_t to_step, size_t inner,
+                          struct op_divisor packs, size_t total)
+{
+    size_t step = (size_t)gridDim.x * blockDim.x;
+
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < total; i += step) {
+        uint64_t row = i, first = op_digit(&row, packs) * 8;
+        const From *x = from + row * from_step + first;
+        To *y = to + row * to_step + first;
+        op_pack<To, 8> v = {};
+
+#pragma unroll
+        for (unsigned j = 0; j < 8; j++)
+            if (first + j < inner)
+                v.v[j] = op_narrow<To>(op_wide(x[j]));
+        if (to_step % 8 == 0 && first + 8 <= to_step) {
+            *(op_pack<To, 8> *)y = v;
+        } else {
+#pragma unroll
+            for (unsigned j = 0; j < 8; j++)
+                if (first + j < inner)
+                    y[j] = v.v[j];
+        }
+    }
+}
+
+template <typename To>
+static int lay_out(const struct product_rows *r, const void *from, enum tensor_dtype type, bool back, To *to,
+                   cudaStream_t stream, struct err *err)
+{
+    const struct op_divisor packs = op_divisor_of((uint64_t)(r->inner + 7) / 8);
+    const size_t total = packs.by * (size_t)r->n;
+
+    OP_FLOATS(type, CUDA_LAUNCH((copy_rows<T, To>), op_blocks(total, OP_THREADS), OP_THREADS, 0, stream,
+                                (const T *)from, (size_t)(back ? r->wide : r->step), to,
+                                (size_t)(back ? r->step : r->wide), (size_t)r->inner, packs, total));
+    return cuda_launched(err);
+}
+
+int product_rows_run(const struct product_rows *r, const void *from, enum tensor_dtype from_type, void *to,
+                     enum tensor_dtype type, bool back, cudaStream_t stream, struct err *err)
+{
+    if (r->n == 0 || r->inner == 0)
+        return 0;
+    return type == TENSOR_BF16 ? lay_out(r, from, from_type, back, (__nv_bfloat16 *)to, stream, err)
+                               : lay_out(r, from, from_type, back, (__half *)to, stream, err);
+}
+
+/* Operand k as the library is to see it, in `to`. */
+static int bring(const struct product *s, int k, const void *from, void *to, cudaStream_t stream, struct err *err)
+{
+    const enum tensor_dtype has = s->p.at[k].type, type = k < LT_Y ? s->type : has;
+
+    return s->pad[k].wide == 0 ? convert(from, has, to, type, (size_t)s->span[k], false, stream, err)
+                               : product_rows_run(&s->pad[k], from, has, to, type, false, stream, err);
 }
 
 /* y [rows, n] = bias */
@@ -323,11 +440,17 @@ static int bring_bias(const struct product *s, const float *bias, char *scratch,
     return convert(bias, TENSOR_F32, scratch + s->bias_at, type, (size_t)s->p.n, false, stream, err);
 }
 
-static int run_loops(struct product *s, const char *a, const char *b, char *y, const void *bias, float alpha,
+/* Is y float32 in scratch first? */
+static bool sums_apart(const struct product *s)
+{
+    return s->apart[LT_Y] && s->pad[LT_Y].wide == 0;
+}
+
+static int run_loops(struct product *s, const char *a, const char *b, char *y, const void *bias, void *aux, float alpha,
                      bool add, char *rest, cudaStream_t stream, struct err *err)
 {
     const int64_t size = (int64_t)tensor_dtype_bytes(s->type);
-    const int64_t y_size = (int64_t)tensor_dtype_bytes(s->apart[LT_Y] ? TENSOR_F32 : s->p.at[LT_Y].type);
+    const int64_t y_size = (int64_t)tensor_dtype_bytes(sums_apart(s) ? TENSOR_F32 : s->p.at[LT_Y].type);
     int rc = 0;
 
     for (int64_t i = 0; i < s->loops && rc == 0; i++) {
@@ -343,34 +466,49 @@ static int run_loops(struct product *s, const char *a, const char *b, char *y, c
                 at[k] += index * axis->step[k];
             first = first && (axis->step[LT_Y] != 0 || index == 0);
         }
-        rc = lt_run(s->lt, a + at[LT_A] * size, b + at[LT_B] * size, y + at[LT_Y] * y_size, bias, alpha,
-                    add || !first, rest, stream, err);
+        rc = lt_run(s->lt, a + at[LT_A] * size, b + at[LT_B] * size, y + at[LT_Y] * y_size, bias, aux,
+                    alpha, add || !first, rest, stream, err);
     }
     return rc;
 }
 
-int product_run(struct product *s, const void *a, const void *b, void *y, const float *bias, float alpha,
-                bool add, void *scratch, cudaStream_t stream, struct err *err)
+int product_run_tail(struct product *s, const void *a, const void *b, void *y, const float *bias, void *aux,
+                     float *sums, bool adds_sums, float alpha, bool add, void *scratch, cudaStream_t stream,
+                     struct err *err)
 {
-    const void *factor[] = { a, b }, *vector;
+    const void *factor[] = { a, b }, *vector = NULL;
     char *area = (char *)scratch;
     void *to = s->apart[LT_Y] ? area + s->at[LT_Y] : y;
+    bool here = sums != NULL && !adds_sums && op_aligned(sums);
     int rc = 0;
 
     if (s->lt == NULL)
         return run_nothing(s, y, bias, add, stream, err);
     for (int k = 0; k < LT_Y && rc == 0; k++)
         if (s->apart[k]) {
-            rc = convert(factor[k], s->p.at[k].type, area + s->at[k], s->type, (size_t)s->span[k], false, stream,
-                         err);
+            rc = bring(s, k, factor[k], area + s->at[k], stream, err);
             factor[k] = area + s->at[k];
         }
-    if (rc == 0)
+    if (sums != NULL)
+        vector = here ? (const void *)sums : area + s->bias_at;
+    else if (rc == 0)
         rc = bring_bias(s, bias, area, &vector, stream, err);
+    if (rc == 0 && add && s->pad[LT_Y].wide > 0) /* rounded once, as if it had been there */
+        rc = bring(s, LT_Y, y, to, stream, err);
     if (rc == 0)
-        rc = run_loops(s, (const char *)factor[0], (const char *)factor[1], (char *)to, vector, alpha,
-                       add && !s->apart[LT_Y], area + s->rest, stream, err);
+        rc = run_loops(s, (const char *)factor[0], (const char *)factor[1], (char *)to, vector, aux, alpha,
+                       add && !sums_apart(s), area + s->rest, stream, err);
+    if (rc == 0 && sums != NULL && !here)
+        rc = convert(vector, TENSOR_F32, sums, TENSOR_F32, (size_t)s->p.n, adds_sums, stream, err);
+    if (rc == 0 && s->pad[LT_Y].wide > 0)
+        return product_rows_run(&s->pad[LT_Y], to, s->p.at[LT_Y].type, y, s->p.at[LT_Y].type, true, stream, err);
     if (rc == 0 && s->apart[LT_Y])
         rc = convert(to, TENSOR_F32, y, s->p.at[LT_Y].type, (size_t)s->span[LT_Y], add, stream, err);
     return rc;
+}
+
+int product_run(struct product *s, const void *a, const void *b, void *y, const float *bias, float alpha,
+                bool add, void *scratch, cudaStream_t stream, struct err *err)
+{
+    return product_run_tail(s, a, b, y, bias, NULL, NULL, false, alpha, add, scratch, stream, err);
 }

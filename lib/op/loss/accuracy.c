@@ -64,6 +64,11 @@ static bool is_right(const struct accuracy *s, const float *x, size_t l)
                (uint64_t)s->k;
 }
 
+static int accuracy_refuse(const struct op_call *c, size_t at, int64_t value, struct err *err)
+{
+    return loss_refuse(c, "Accuracy", at, value, err);
+}
+
 static int accuracy_fwd(const struct op_call *c, struct err *err)
 {
     const struct accuracy *s = c->param;
@@ -99,5 +104,6 @@ const struct op_def op_accuracy = {
     .layout = OP_LAYOUT_PLAIN,
     .half = OP_HALF_MIX,
     .half_of = OP_IN(0),
+    .refuse = accuracy_refuse,
     .cpu = { .plan = accuracy_plan, .fwd = accuracy_fwd },
 };

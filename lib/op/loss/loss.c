@@ -101,6 +101,17 @@ int loss_infer_classes(struct op_infer *f, struct err *err)
     return read_weights(f, s, err);
 }
 
+int loss_refuse(const struct op_call *c, const char *op, size_t at, int64_t value, struct err *err)
+{
+    const struct loss_classes *s = c->param;
+    int64_t classes = (int64_t)s->classes;
+
+    return err_set(err, ERR_INPUT,
+                   "%s: sample %zu of this batch of %zu has label %" PRId64
+                   "; the logits have %" PRId64 " classes, so labels are 0 to %" PRId64,
+                   op, at / s->positions, s->n, value, classes, classes - 1);
+}
+
 int loss_check_labels(const struct loss_classes *s, const struct op_call *c, const char *op,
                       struct err *err)
 {
@@ -110,10 +121,7 @@ int loss_check_labels(const struct loss_classes *s, const struct op_call *c, con
 
     for (i = 0; i < s->n * s->positions; i++)
         if ((label[i] < 0 || label[i] >= classes) && !(s->has_ignored && label[i] == s->ignored))
-            return err_set(err, ERR_INPUT,
-                           "%s: sample %zu of this batch of %zu has label %" PRId64
-                           "; the logits have %" PRId64 " classes, so labels are 0 to %" PRId64,
-                           op, i / s->positions, s->n, label[i], classes, classes - 1);
+            return loss_refuse(c, op, i, label[i], err);
     return 0;
 }
 

@@ -38,6 +38,8 @@ struct loss_classes { /* begins the op's settled attributes */
 
 /* Attributes ignore_index and class_weights, shapes, and both outputs. */
 int loss_infer_classes(struct op_infer *f, struct err *err);
+/* ERR_INPUT: label `at` is `value`, which is out of range. */
+int loss_refuse(const struct op_call *c, const char *op, size_t at, int64_t value, struct err *err);
 /* ERR_INPUT, naming sample and label, if one is out of range. */
 int loss_check_labels(const struct loss_classes *s, const struct op_call *c, const char *op,
                       struct err *err);

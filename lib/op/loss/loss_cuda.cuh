@@ -3,8 +3,8 @@
  * A loss over classes is a fold of reduce/walk.cuh: rows of scores, wherever the class axis is. Each row makes
  * a pair of doubles, what it adds to the sum and to the weights; the pairs are added up by a second fold.
  *
- * A label that is out of range cannot be refused by a call that only launches: nothing is read or written
- * out of range for it, and the sum, and the gradient of its row, are NaN. */
+ * A label that is out of range is noted (op_notice): nothing is read or written out of range for it, and the
+ * sum, and the gradient of its row, are NaN. */
 #ifndef OP_LOSS_LOSS_CUDA_CUH
 #define OP_LOSS_LOSS_CUDA_CUH
 
@@ -166,6 +166,22 @@ static inline loss_labels loss_labels_of(const struct op_call *c, const struct l
 {
     return { (const int64_t *)c->in[1]->data, (const float *)c->in[2]->data, loss_state_of(c)->class_weights,
              op_divisor_of(s->positions), s->classes, s->is_last, s->has_ignored, s->ignored };
+}
+
+struct loss_is_wrong {
+    loss_labels l;
+
+    __device__ bool operator()(size_t row, int64_t *label) const
+    {
+        *label = l.label[row];
+        return l.kind(*label) == LOSS_WRONG;
+    }
+};
+
+/* loss_check_labels(), by the GPU. */
+static inline int loss_look(const struct op_call *c, const struct loss_classes *s, struct err *err)
+{
+    return op_cuda_look(c, loss_rows(s), loss_is_wrong{ loss_labels_of(c, s) }, err);
 }
 
 #endif

@@ -17,6 +17,11 @@ static size_t place(const struct loss_classes *s, size_t i, size_t p, int64_t la
                       : (i * s->classes + (size_t)label) * s->positions + p;
 }
 
+static int nll_refuse(const struct op_call *c, size_t at, int64_t value, struct err *err)
+{
+    return loss_refuse(c, "NegativeLogLikelihood", at, value, err);
+}
+
 static int nll_fwd(const struct op_call *c, struct err *err)
 {
     const struct loss_classes *s = c->param;
@@ -77,5 +82,6 @@ const struct op_def op_negative_log_likelihood = {
     .diff = OP_IN(0),
     .bwd_reads = OP_IN(1) | OP_IN(2),
     .layout = OP_LAYOUT_PLAIN,
+    .refuse = nll_refuse,
     .cpu = { .fwd = nll_fwd, .bwd = nll_bwd },
 };

@@ -47,8 +47,9 @@ static int forward(const struct op_call *c, struct err *err)
 {
     const struct loss_classes *s = (const struct loss_classes *)c->param;
     likelihood_of rows = { (const float *)c->in[0]->data, loss_labels_of(c, s) };
+    int rc = loss_look(c, s, err);
 
-    return loss_fold_run(c, loss_rows(s), rows, loss_put_of(c, true), loss_fold_room(c, s), err);
+    return rc < 0 ? rc : loss_fold_run(c, loss_rows(s), rows, loss_put_of(c, true), loss_fold_room(c, s), err);
 }
 
 static int backward(const struct op_call *c, struct err *err)

@@ -160,6 +160,16 @@ static double all_weights(const struct op_call *c)
     return sum;
 }
 
+static int refuse(const struct op_call *c, size_t at, int64_t value, struct err *err)
+{
+    const struct onnx_loss *p = c->param;
+
+    return err_set(err, ERR_INPUT, "%s: label %zu of this batch is %" PRId64
+                   "; the scores have %zu classes, so labels are 0 to %zu",
+                   p->softmax ? "SoftmaxCrossEntropyLoss" : "NegativeLogLikelihoodLoss", at, value,
+                   p->classes, p->classes - 1);
+}
+
 static int check_range(const struct op_call *c, struct err *err)
 {
     const struct onnx_loss *p = c->param;
@@ -169,11 +179,7 @@ static int check_range(const struct op_call *c, struct err *err)
         int64_t label = label_at(c, i);
 
         if ((label < 0 || label >= (int64_t)p->classes) && !is_ignored(p, label))
-            return err_set(err, ERR_INPUT,
-                           "%s: label %zu of this batch is %" PRId64 "; the scores have %zu "
-                           "classes, so labels are 0 to %zu",
-                           p->softmax ? "SoftmaxCrossEntropyLoss" : "NegativeLogLikelihoodLoss", i,
-                           label, p->classes, p->classes - 1);
+            return refuse(c, i, label, err);
     }
     return 0;
 }
@@ -396,7 +402,7 @@ static const char *const attrs[] = { "ignore_index", "reduction", NULL };
 
 #define FIELDS                                                                                     \
     .since = 12, .n_in = { 2, 3 }, .attrs = attrs, .param_bytes = sizeof(struct onnx_loss),        \
-    .diff = OP_IN(0), .layout = OP_LAYOUT_PLAIN, .cpu = { plan, fwd, bwd, NULL }
+    .diff = OP_IN(0), .layout = OP_LAYOUT_PLAIN, .refuse = refuse, .cpu = { plan, fwd, bwd, NULL }
 
 const struct op_def op_softmax_cross_entropy_loss = {
     FIELDS, .name = "SoftmaxCrossEntropyLoss", .n_out = { 1, 2 }, .infer = infer_softmax,

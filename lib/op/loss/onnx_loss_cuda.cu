@@ -1,5 +1,5 @@
-/* onnx_loss_cuda.cu - see onnx_loss.c. A row is the scores of one position. A label that is out of range makes
- * what it is summed to NaN, and the gradient of its row. */
+/* onnx_loss_cuda.cu - see onnx_loss.c. A row is the scores of one position. A label that is out of range is noted;
+ * what it is summed to is NaN, and the gradient of its row. */
 #include "op/loss/loss_cuda.cuh"
 #include "op/reduce/exp_sum.cuh"
 
@@ -31,6 +31,16 @@ struct onnx_labels {
         size_t i = op_divide(row, space);
 
         return (i * classes + (size_t)k) * space.by + (row - i * space.by);
+    }
+};
+
+struct is_wrong {
+    onnx_labels l;
+
+    __device__ bool operator()(size_t i, int64_t *label) const
+    {
+        *label = l.label(i);
+        return l.kind(*label) == LOSS_WRONG;
     }
 };
 
@@ -278,8 +288,10 @@ static int forward(const struct op_call *c, struct err *err)
     void *room = (char *)c->scratch + places_of(p).room;
     float *y = loss_out(c, 0);
     size_t n = rows_of(p);
-    int rc = p->softmax ? softmax_forward(c, room, err) : 0;
+    int rc = op_cuda_look(c, n, is_wrong{ row.l }, err);
 
+    if (rc == 0 && p->softmax)
+        rc = softmax_forward(c, room, err);
     if (rc < 0 || y == NULL)
         return rc;
     if (p->reduction != LOSS_NONE)

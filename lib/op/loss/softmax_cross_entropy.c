@@ -109,6 +109,11 @@ static double row_loss(const struct cross_entropy *s, const float *x, int64_t la
                (s->rows.all_weights * (log(sum) + (double)row->max) - weighed(&s->rows, x));
 }
 
+static int cross_entropy_refuse(const struct op_call *c, size_t at, int64_t value, struct err *err)
+{
+    return loss_refuse(c, "SoftmaxCrossEntropy", at, value, err);
+}
+
 static int cross_entropy_fwd(const struct op_call *c, struct err *err)
 {
     const struct cross_entropy *s = c->param;
@@ -200,5 +205,6 @@ const struct op_def op_softmax_cross_entropy = {
     .layout = OP_LAYOUT_PLAIN,
     .half = OP_HALF_MIX,
     .half_of = OP_IN(0),
+    .refuse = cross_entropy_refuse,
     .cpu = { cross_entropy_plan, cross_entropy_fwd, cross_entropy_bwd, NULL },
 };

@@ -165,9 +165,10 @@ static int forward(const struct op_call *c, struct err *err)
 {
     const struct cross_entropy *s = (const struct cross_entropy *)c->param;
     loss_stored pairs = { (const loss_pair *)c->scratch };
-    int rc = 0;
+    int rc = loss_look(c, &s->rows, err);
 
-    OP_FLOATS(c->in[0]->dtype, rc = rows_forward<T>(c, err));
+    if (rc == 0)
+        OP_FLOATS(c->in[0]->dtype, rc = rows_forward<T>(c, err));
     return rc < 0 ? rc : loss_fold_run(c, loss_rows(&s->rows), pairs, loss_put_of(c, true),
                                        loss_fold_room(c, &s->rows), err);
 }

@@ -128,19 +128,27 @@ template <typename T, unsigned V> struct arrival {
     const T *dy, *y; /* y NULL: no clamp */
     float ceiling;
 
-    __device__ op_pack<T, V> at(size_t at) const
+    struct in {
+        op_pack<T, V> dy, y;
+    };
+    __device__ in load(size_t at) const
     {
-        op_pack<T, V> d = *(const op_pack<T, V> *)(dy + at);
+        in i = { *(const op_pack<T, V> *)(dy + at), {} };
 
-        if (y != NULL) {
-            const op_pack<T, V> p = *(const op_pack<T, V> *)(y + at);
+        if (y != NULL)
+            i.y = *(const op_pack<T, V> *)(y + at);
+        return i;
+    }
+    __device__ op_pack<T, V> of(const in &i) const
+    {
+        op_pack<T, V> d = i.dy;
 
 #pragma unroll
-            for (unsigned j = 0; j < V; j++) {
-                float v = op_wide(p.v[j]);
+        for (unsigned j = 0; j < V && y != NULL; j++) {
+            float v = op_wide(i.y.v[j]);
 
-                d.v[j] = v <= 0.0f || v >= ceiling ? op_narrow<T>(0.0f) : d.v[j];
-            }
+            if (v <= 0.0f || v >= ceiling)
+                d.v[j] = op_narrow<T>(0.0f);
         }
         return d;
     }
@@ -170,12 +178,13 @@ template <typename T, unsigned V> struct products : norm_sums {
         return o;
     }
     struct in {
-        op_pack<T, V> x, dy;
+        op_pack<T, V> x;
+        typename arrival<T, V>::in dy;
     };
-    __device__ in load(size_t at) const { return { *(const op_pack<T, V> *)(x + at), dy.at(at) }; }
+    __device__ in load(size_t at) const { return { *(const op_pack<T, V> *)(x + at), dy.load(at) }; }
     __device__ void add(const own &o, size_t at, const in &i, unsigned, float2 *pairs) const
     {
-        op_pack<T, V> d = i.dy;
+        op_pack<T, V> d = dy.of(i.dy);
 
 #pragma unroll
         for (unsigned j = 0; j < V; j++) {
@@ -230,18 +239,20 @@ template <typename T, unsigned V> struct gradient {
         return o;
     }
     struct in {
-        op_pack<T, V> x, dy;
+        op_pack<T, V> x;
+        typename arrival<T, V>::in dy;
     };
-    __device__ in load(size_t at) const { return { *(const op_pack<T, V> *)(x + at), dy.at(at) }; }
+    __device__ in load(size_t at) const { return { *(const op_pack<T, V> *)(x + at), dy.load(at) }; }
     __device__ void put(const own &o, size_t at, const in &i) const
     {
+        const op_pack<T, V> d = dy.of(i.dy);
         op_pack<T, V> to = {};
 
         if (adds)
             to = *(const op_pack<T, V> *)(dx + at);
 #pragma unroll
         for (unsigned j = 0; j < V; j++) {
-            float v = o.a[j] * op_wide(i.dy.v[j]) - o.b[j] - (op_wide(i.x.v[j]) - o.mean[j]) * o.k[j];
+            float v = o.a[j] * op_wide(d.v[j]) - o.b[j] - (op_wide(i.x.v[j]) - o.mean[j]) * o.k[j];
 
             to.v[j] = op_narrow<T>(adds ? op_wide(to.v[j]) + v : v);
         }

@@ -39,7 +39,8 @@ __global__ void __launch_bounds__(NORM_ROW_THREADS)
 
     if (me.row >= g.rows) /* a whole warp, and nobody waits for it */
         return;
-    s = norm_row_measure<float, V>(x + me.row * g.n, g, me.at, epsilon, false, part, room);
+    s = norm_row_measure<float, V>([&](unsigned first) { part.load(x + me.row * g.n, g, first, me.at); }, g, me.at,
+                                   epsilon, false, part, room);
     if (me.at == 0)
         save[me.row] = s;
     for (unsigned first = 0; first < g.wide; first += g.side * NORM_PACKS) {

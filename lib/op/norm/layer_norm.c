@@ -4,7 +4,10 @@
  * 1 / sqrt(variance + epsilon), are of shape [d0, .., 1, ..]; a gradient may arrive there too.
  *
  * RMSNormalization: y = x / sqrt(mean of x^2 + epsilon) scale. ONNX has it from opset 23 on; graphs
- * of before write it out, so the row is also ours, for the passes that find it. */
+ * of before write it out, so the row is also ours, for the passes that find it.
+ *
+ * LayerNormAdd, RMSNormAdd (ours): of the sum of x and a residual of its shape, input 3, which is output 1;
+ * there a gradient may arrive from those who read the sum as well. */
 #include <inttypes.h>
 
 #include "base/err.h"
@@ -82,13 +85,44 @@ static int infer(struct op_infer *f, bool rms, struct err *err)
         rc = check_row(f, 1, axis, err);
     if (rc == 0 && f->n_in > 2 && f->in[2] != NULL)
         rc = check_row(f, 2, axis, err);
-    for (i = 1; i < f->n_out && rc == 0; i++) {
+    for (i = 1; i < f->n_out && rc == 0 && !p->adds; i++) {
         f->out[i].dtype = TENSOR_F32;
         f->out[i].shape = f->in[0]->shape;
         for (k = (uint32_t)axis; k < f->out[i].shape.rank; k++)
             f->out[i].shape.dim[k] = 1;
     }
     return rc;
+}
+
+/* What is added to x. */
+static int infer_add(struct op_infer *f, bool rms, struct err *err)
+{
+    struct layer_norm_param *p = f->param;
+    char x[192], r[192];
+    int rc = op_need(f, 3, TENSOR_F32, -1, err);
+
+    if (rc == 0)
+        rc = op_need(f, 0, TENSOR_F32, -1, err);
+    if (rc < 0)
+        return rc;
+    if (!shape_equal(&f->in[0]->shape, &f->in[3]->shape))
+        return op_error(f, ERR_INPUT, err, "input 3 has shape %s; expected %s, as input 0",
+                        shape_print(&f->in[3]->shape, r, sizeof(r)),
+                        shape_print(&f->in[0]->shape, x, sizeof(x)));
+    p->adds = true;
+    f->out[1].dtype = TENSOR_F32;
+    f->out[1].shape = f->in[0]->shape;
+    return infer(f, rms, err);
+}
+
+static int infer_layer_add(struct op_infer *f, struct err *err)
+{
+    return infer_add(f, false, err);
+}
+
+static int infer_rms_add(struct op_infer *f, struct err *err)
+{
+    return infer_add(f, true, err);
 }
 
 static int infer_layer(struct op_infer *f, struct err *err)
@@ -104,15 +138,23 @@ static int infer_rms(struct op_infer *f, struct err *err)
 static const char *const attrs[] = { "axis", "epsilon", "stash_type", NULL };
 
 #define FIELDS                                                                                     \
-    .attrs = attrs, .param_bytes = sizeof(struct layer_norm_param),                                \
-    .diff = OP_IN(0) | OP_IN(1) | OP_IN(2), .bwd_reads = OP_IN(0) | OP_IN(1),                      \
-    .layout = OP_LAYOUT_PLAIN, .half = OP_HALF_SAME, .half_of = OP_IN(0) | OP_OUT(0),              \
-    .cpu = { layer_norm_cpu_plan, layer_norm_cpu_fwd, layer_norm_cpu_bwd, NULL }
+    .attrs = attrs, .param_bytes = sizeof(struct layer_norm_param), .layout = OP_LAYOUT_PLAIN,     \
+    .half_round = OP_OUT(0), .cpu = { layer_norm_cpu_plan, layer_norm_cpu_fwd, layer_norm_cpu_bwd, NULL }
+#define FIELDS_ALONE                                                                               \
+    FIELDS, .diff = OP_IN(0) | OP_IN(1) | OP_IN(2), .bwd_reads = OP_IN(0) | OP_IN(1),              \
+            .half = OP_HALF_SAME, .half_of = OP_IN(0) | OP_OUT(0)
+#define FIELDS_ADD                                                                                 \
+    FIELDS, .domain = "trainerd", .since = 1, .n_in = { 4, 4 }, .n_out = { 2, 2 },                 \
+            .diff = OP_IN(0) | OP_IN(1) | OP_IN(2) | OP_IN(3), .bwd_reads = OP_IN(1) | OP_OUT(1),  \
+            .half = OP_HALF_MIX, .half_of = OP_IN(0) | OP_IN(3) | OP_OUT(0) | OP_OUT(1)
 
-const struct op_def op_layer_norm = { FIELDS, .name = "LayerNormalization", .since = 17,
+const struct op_def op_layer_norm = { FIELDS_ALONE, .name = "LayerNormalization", .since = 17,
                                       .n_in = { 2, 3 }, .n_out = { 1, 3 }, .infer = infer_layer };
-const struct op_def op_rms_norm_23 = { FIELDS, .name = "RMSNormalization", .since = 23,
+const struct op_def op_rms_norm_23 = { FIELDS_ALONE, .name = "RMSNormalization", .since = 23,
                                        .n_in = { 2, 2 }, .n_out = { 1, 1 }, .infer = infer_rms };
-const struct op_def op_rms_norm = { FIELDS, .domain = "trainerd", .name = "RMSNormalization",
+const struct op_def op_rms_norm = { FIELDS_ALONE, .domain = "trainerd", .name = "RMSNormalization",
                                     .since = 1, .n_in = { 2, 2 }, .n_out = { 1, 1 },
                                     .infer = infer_rms };
+const struct op_def op_layer_norm_add = { FIELDS_ADD, .name = "LayerNormAdd",
+                                          .infer = infer_layer_add };
+const struct op_def op_rms_norm_add = { FIELDS_ADD, .name = "RMSNormAdd", .infer = infer_rms_add };

@@ -2,6 +2,7 @@
  * cache. The gradients of scale and bias are added up in float over BLOCK rows, then in double. */
 #include <string.h>
 
+#include "base/check.h"
 #include "op/half.h"
 #include "op/norm/norm_priv.h"
 #include "op/norm/row.h"
@@ -32,21 +33,23 @@ static struct work work_at(void *scratch, size_t n)
                           .bias = (void *)(at + 3 * floats + doubles) };
 }
 
-/* Head of scratch: three rows as float32, of tensors that are bfloat16. */
+/* Head of scratch: rows as float32, of tensors that are bfloat16, or that nobody keeps. */
 struct rooms {
-    float *x, *dy, *out;
+    float *x, *dy, *out, *other;
     void *rest;
 };
 
-static size_t room_bytes(const struct tensor *x, size_t n)
+static size_t room_bytes(size_t n)
 {
-    return op_is_half(x) ? op_round(n * sizeof(float)) : 0;
+    return op_round(n * sizeof(float));
 }
 
-static struct rooms rooms_at(void *scratch, size_t bytes)
+static struct rooms rooms_at(void *scratch, size_t n)
 {
+    size_t bytes = room_bytes(n);
+
     return (struct rooms){ scratch, op_at(scratch, bytes), op_at(scratch, 2 * bytes),
-                           op_at(scratch, 3 * bytes) };
+                           op_at(scratch, 3 * bytes), op_at(scratch, 4 * bytes) };
 }
 
 int layer_norm_cpu_plan(struct op_plan *p, struct err *err)
@@ -55,7 +58,7 @@ int layer_norm_cpu_plan(struct op_plan *p, struct err *err)
 
     (void)err;
     p->save_bytes = l->rows * sizeof(struct row_stat);
-    p->scratch_bytes = 3 * room_bytes(p->in[0], l->n) + (p->training ? work_bytes(l->n) : 0);
+    p->scratch_bytes = 4 * room_bytes(l->n) + (p->training ? work_bytes(l->n) : 0);
     return 0;
 }
 
@@ -81,19 +84,53 @@ static float *output(const struct op_call *c, uint32_t i)
     return i < c->n_out && c->out[i] != NULL ? c->out[i]->data : NULL;
 }
 
+CLONES static void add_rows(const float *x, const float *y, size_t n, float *sum)
+{
+    size_t i;
+
+    OP_EACH
+    for (i = 0; i < n; i++)
+        sum[i] = x[i] + y[i];
+}
+
+/* Row r of what is normalised: of x, or of the sum, which is put where output 1 wants it, and rounded as
+ * that is. */
+static const float *row_at(const struct op_call *c, size_t r, const struct rooms *room)
+{
+    const struct layer_norm_param *p = c->param;
+    size_t n = p->n, at = r * n;
+    const float *x = op_floats(c->in[0], at, n, room->x), *y;
+    bool is_half;
+    float *sum;
+
+    if (!p->adds)
+        return x;
+    y = op_floats(c->in[3], at, n, room->other);
+    sum = c->out[1] != NULL ? op_floats_to(c->out[1], at, room->x) : room->x;
+    add_rows(x, y, n, sum);
+    is_half = c->out[1] != NULL ? op_is_half(c->out[1]) : op_is_half(c->in[0]) && op_is_half(c->in[3]);
+    if (is_half) {
+        uint16_t *half = c->out[1] != NULL ? op_element(c->out[1], at) : (uint16_t *)room->other;
+
+        op_narrow(sum, n, half);
+        op_widen(half, n, sum);
+    }
+    return sum;
+}
+
 int layer_norm_cpu_fwd(const struct op_call *c, struct err *err)
 {
     const struct layer_norm_param *p = c->param;
     const float *scale = c->in[1]->data;
     const float *bias = c->n_in > 2 && c->in[2] != NULL ? c->in[2]->data : NULL;
-    float *mean = output(c, 1), *rstd = output(c, 2);
-    struct rooms room = rooms_at(c->scratch, room_bytes(c->in[0], p->n));
+    float *mean = p->adds ? NULL : output(c, 1), *rstd = output(c, 2);
+    struct rooms room = rooms_at(c->scratch, p->n);
     struct row_stat *save = c->save;
     size_t r, n = p->n;
 
     (void)err; /* nothing can fail */
     for (r = 0; r < p->rows; r++) {
-        const float *x = op_floats(c->in[0], r * n, n, room.x);
+        const float *x = row_at(c, r, &room);
         struct row_stat s = row_measure(x, n, (double)p->epsilon, p->rms);
 
         if (c->out[0] != NULL) {
@@ -162,11 +199,51 @@ static struct line row_line(const struct op_call *c, size_t r, struct row_stat s
     double n = (double)p->n, rstd = (double)s.rstd, cube = rstd * rstd * rstd;
     double b = p->rms ? 0 : rstd * sum, k = cube * product;
 
-    if (c->n_out > 1 && c->dout[1] != NULL && !p->rms)
+    if (c->n_out > 1 && c->dout[1] != NULL && !p->rms && !p->adds)
         b -= (double)((const float *)c->dout[1]->data)[r];
     if (c->n_out > 2 && c->dout[2] != NULL)
         k += cube * (double)((const float *)c->dout[2]->data)[r];
     return (struct line){ s.mean, s.rstd, (float)(b / n), (float)(k / n) };
+}
+
+/* The gradient of row r goes to x, or with what arrives at the sum to both that were added. */
+static void put_gradients(const struct op_call *c, size_t r, const float *x, const float *dy,
+                          const struct line *l, const struct rooms *room)
+{
+    static const uint32_t both[] = { 0, 3 };
+    const struct layer_norm_param *p = c->param;
+    const float *scale = c->in[1]->data, *more;
+    size_t n = p->n, at = r * n, i;
+
+    if (!p->adds) {
+        float *dx;
+
+        if (c->din[0] == NULL)
+            return;
+        dx = op_floats_on(c->din[0], at, op_adds(c, 0) ? n : 0, room->out);
+        put_dx(x, dy, scale, n, l, dx, op_adds(c, 0));
+        op_floats_done(c->din[0], at, n, dx);
+        return;
+    }
+    put_dx(x, dy, scale, n, l, room->out, false);
+    if (c->dout[1] != NULL) {
+        more = op_floats(c->dout[1], at, n, room->other);
+        add_rows(more, room->out, n, room->out);
+    }
+    for (i = 0; i < COUNT_OF(both); i++) {
+        const struct tensor *t = c->din[both[i]];
+        bool add = op_adds(c, both[i]);
+        float *to;
+
+        if (t == NULL)
+            continue;
+        to = op_floats_on(t, at, add ? n : 0, room->other);
+        if (add)
+            add_rows(to, room->out, n, to);
+        else
+            memcpy(to, room->out, n * sizeof(*to));
+        op_floats_done(t, at, n, to);
+    }
 }
 
 static bool has_dout(const struct op_call *c)
@@ -184,7 +261,8 @@ int layer_norm_cpu_bwd(const struct op_call *c, struct err *err)
     const struct layer_norm_param *p = c->param;
     const float *scale = c->in[1]->data;
     const struct row_stat *save = c->save;
-    struct rooms room = rooms_at(c->scratch, room_bytes(c->in[0], p->n));
+    const struct tensor *from = p->adds ? c->out[1] : c->in[0];
+    struct rooms room = rooms_at(c->scratch, p->n);
     struct work w = work_at(room.rest, p->n);
     size_t n = p->n, r;
     bool wants_scale = c->din[1] != NULL || (c->n_in > 2 && c->din[2] != NULL);
@@ -196,7 +274,7 @@ int layer_norm_cpu_bwd(const struct op_call *c, struct err *err)
     }
     memset(room.rest, 0, work_bytes(n));
     for (r = 0; r < p->rows; r++) {
-        const float *x = op_floats(c->in[0], r * n, n, room.x), *dy = w.spare; /* zeros */
+        const float *x = op_floats(from, r * n, n, room.x), *dy = w.spare; /* zeros */
         struct row_stat s = save[r];
         double sum, product;
         struct line l;
@@ -205,12 +283,7 @@ int layer_norm_cpu_bwd(const struct op_call *c, struct err *err)
             dy = op_floats(c->dout[0], r * n, n, room.dy);
         row_products(x, dy, scale, n, s.mean, &sum, &product);
         l = row_line(c, r, s, sum, product);
-        if (c->din[0] != NULL) {
-            float *dx = op_floats_on(c->din[0], r * n, op_adds(c, 0) ? n : 0, room.out);
-
-            put_dx(x, dy, scale, n, &l, dx, op_adds(c, 0));
-            op_floats_done(c->din[0], r * n, n, dx);
-        }
+        put_gradients(c, r, x, dy, &l, &room);
         if (!wants_scale)
             continue;
         add_row(x, dy, n, s.mean, s.rstd, w.part_scale, w.part_bias);

@@ -1,9 +1,11 @@
-/* layer_norm_cuda.cu - LayerNormalization, RMSNormalization: rows (rows_cuda.cuh). Forward is one launch;
- * backward one that makes dx and, of the rows of each block, the sums for scale and bias, and one that
- * adds those up. */
+/* layer_norm_cuda.cu - LayerNormalization, RMSNormalization: rows (rows_cuda.cuh), of x or of its sum with a
+ * residual. Forward is one launch, which reads both and writes both once; backward one that makes dx, with
+ * what comes past the norm, and, of the rows of each block, the sums for scale and bias, and one that adds
+ * those up. */
 #include "op/norm/rows_cuda.cuh"
 
 extern "C" {
+#include "base/check.h"
 #include "op/norm/norm_priv.h"
 }
 
@@ -13,6 +15,78 @@ static constexpr unsigned THREADS = 128, SLABS = 396;
 
 namespace {
 
+/* Numbers of a type that the kernel learns as it runs: all of a kernel go the same way. */
+struct numbers {
+    void *at; /* NULL: not there */
+    enum tensor_dtype type;
+    bool adds; /* to what is there */
+};
+
+template <typename T, unsigned V> __device__ static inline op_pack<float, V> load_as(const void *at, size_t pack)
+{
+    const op_pack<T, V> p = ((const op_pack<T, V> *)at)[pack];
+    op_pack<float, V> v;
+
+#pragma unroll
+    for (unsigned j = 0; j < V; j++)
+        v.v[j] = op_wide(p.v[j]);
+    return v;
+}
+
+/* Pack `pack` of V numbers, as float32. */
+template <unsigned V> __device__ static inline op_pack<float, V> numbers_load(const numbers &a, size_t pack)
+{
+    OP_FLOATS(a.type, return (load_as<T, V>(a.at, pack)));
+    return {};
+}
+
+template <typename T, unsigned V>
+__device__ static inline void put_as(void *at, bool adds, size_t pack, const op_pack<float, V> &v)
+{
+    op_pack<T, V> p = {};
+
+    if (adds)
+        p = ((const op_pack<T, V> *)at)[pack];
+#pragma unroll
+    for (unsigned j = 0; j < V; j++)
+        p.v[j] = op_narrow<T>(adds ? op_wide(p.v[j]) + v.v[j] : v.v[j]);
+    ((op_pack<T, V> *)at)[pack] = p;
+}
+
+template <unsigned V>
+__device__ static inline void numbers_put(const numbers &a, size_t pack, const op_pack<float, V> &v)
+{
+    OP_FLOATS(a.type, (put_as<T, V>(a.at, a.adds, pack, v)));
+}
+
+__device__ static inline float rounded_as(enum tensor_dtype type, float x)
+{
+    OP_FLOATS(type, return op_wide(op_narrow<T>(x)));
+    return x;
+}
+
+/* The packs of a thread, of the part of a row that begins at pack `first`: of type T, or, one by one, of any. */
+template <typename T, unsigned V>
+__device__ static inline void bring(norm_part<T, V> &part, const numbers &from, const struct norm_rows &g, size_t row,
+                                    unsigned first, unsigned at)
+{
+    if constexpr (V == 1)
+        norm_each_pack(g, first, at, [&](unsigned i, unsigned pack) {
+            part.p[i].v[0] = from.at != NULL ? numbers_load<1>(from, row * g.n + pack).v[0] : 0;
+        });
+    else
+        part.load(from.at != NULL ? (const T *)from.at + row * g.n : NULL, g, first, at);
+}
+
+template <typename T, unsigned V>
+__device__ static inline void put(const numbers &to, size_t pack, const op_pack<float, V> &v)
+{
+    if constexpr (V == 1)
+        numbers_put<V>(to, pack, v);
+    else
+        put_as<T, V>(to.at, false, pack, v);
+}
+
 struct forward_args {
     struct norm_rows g;
     float epsilon;
@@ -20,21 +94,64 @@ struct forward_args {
     const float *scale, *bias;
     struct row_stat *save;
     float *mean, *rstd; /* outputs 1 and 2, or NULL */
+    numbers x, residual;
+    numbers sum;        /* of the two: what is normalised, wherever its place is not NULL */
+    numbers y;
 };
 
-/* y = (x - mean) rstd scale + bias */
-template <typename T, unsigned V>
-__global__ void __launch_bounds__(NORM_ROW_THREADS) normalise(const T *x, T *y, struct forward_args a)
+/* Brings parts of a row of what is normalised. A sum is computed when a part is first asked for. */
+template <typename T, unsigned V> struct row_source {
+    const struct forward_args &a;
+    const norm_place &me;
+    norm_part<T, V> &part;
+    unsigned seen = 0; /* packs before this are in `sum` */
+
+    __device__ void operator()(unsigned first)
+    {
+        const struct norm_rows &g = a.g;
+        const size_t row = me.row * g.wide;
+
+        if (a.residual.at == NULL) {
+            bring(part, a.x, g, me.row, first, me.at);
+        } else if (first < seen) {
+            bring(part, a.sum, g, me.row, first, me.at);
+        } else {
+            norm_each_pack(g, first, me.at, [&](unsigned i, unsigned pack) {
+                op_pack<float, V> x = numbers_load<V>(a.x, row + pack);
+                const op_pack<float, V> r = numbers_load<V>(a.residual, row + pack);
+
+#pragma unroll
+                for (unsigned j = 0; j < V; j++)
+                    x.v[j] += r.v[j];
+                if (a.sum.at != NULL)
+                    put<T, V>(a.sum, row + pack, x);
+                if constexpr (V == 1) /* T is wider than what was stored */
+                    x.v[0] = rounded_as(a.sum.type, x.v[0]);
+#pragma unroll
+                for (unsigned j = 0; j < V; j++)
+                    part.p[i].v[j] = op_narrow<T>(x.v[j]);
+            });
+            if (a.sum.at != NULL)
+                seen = first + g.side * NORM_PACKS;
+        }
+    }
+};
+
+/* y = (x - mean) rstd scale + bias, of x or the sum of x and the residual, which has type T. V 1: of any
+ * types, T and Y float. */
+template <typename T, typename Y, unsigned V>
+__global__ void __launch_bounds__(NORM_ROW_THREADS) normalise(struct forward_args a)
 {
     __shared__ float room[64];
     const struct norm_rows &g = a.g;
     const norm_place me(g, blockIdx.x);
     norm_part<T, V> part;
+    row_source<T, V> load = { a, me, part };
     struct row_stat s;
 
     if (me.row >= g.rows) /* a whole warp, and nobody waits for it */
         return;
-    s = norm_row_measure<T, V>(x + me.row * g.n, g, me.at, a.epsilon, a.rms, part, room);
+    s = norm_row_measure<T, V>(load, g, me.at, a.epsilon, a.rms, part, room);
     if (me.at == 0) {
         a.save[me.row] = s;
         if (a.mean != NULL)
@@ -42,32 +159,34 @@ __global__ void __launch_bounds__(NORM_ROW_THREADS) normalise(const T *x, T *y, 
         if (a.rstd != NULL)
             a.rstd[me.row] = s.rstd;
     }
-    if (y == NULL)
+    if (a.y.at == NULL)
         return;
     for (unsigned first = 0; first < g.wide; first += g.side * NORM_PACKS) {
         if (first > 0)
-            part.load(x + me.row * g.n, g, first, me.at);
+            load(first);
         norm_each_pack(g, first, me.at, [&](unsigned i, unsigned pack) {
             const op_pack<float, V> k = ((const op_pack<float, V> *)a.scale)[pack];
-            op_pack<float, V> b = {};
-            op_pack<T, V> out;
+            op_pack<float, V> b = {}, out;
 
             if (a.bias != NULL)
                 b = ((const op_pack<float, V> *)a.bias)[pack];
 #pragma unroll
             for (unsigned j = 0; j < V; j++)
-                out.v[j] = op_narrow<T>((op_wide(part.p[i].v[j]) - s.mean) * s.rstd * k.v[j] + b.v[j]);
-            ((op_pack<T, V> *)(y + me.row * g.n))[pack] = out;
+                out.v[j] = (op_wide(part.p[i].v[j]) - s.mean) * s.rstd * k.v[j] + b.v[j];
+            put<Y, V>(a.y, me.row * g.wide + pack, out);
         });
     }
 }
 
 struct backward_args {
     struct norm_rows g;
-    bool rms, adds;
+    bool rms;
     const float *scale;
     const struct row_stat *save;
     const float *dmean, *drstd; /* gradients of outputs 1 and 2, or NULL */
+    numbers x, dy;
+    numbers dsum;               /* what arrives at the sum itself */
+    numbers dx, dresidual;      /* where the gradient goes: the same to both */
     float *part;                /* [blocks][2][n]: sums for scale, bias; NULL: not wanted */
 };
 
@@ -90,24 +209,24 @@ template <unsigned V> struct column_sums {
 };
 
 /* One part of a row: dx, and what it adds to the columns. */
-template <bool LONG, typename T, unsigned V>
+template <bool LONG, typename T, typename Y, unsigned V>
 __device__ static inline void put_part(const struct backward_args &a, const norm_part<T, V> &x,
-                                       const norm_part<T, V> &dy, unsigned first, unsigned at,
-                                       struct row_stat s, float2 line, T *dx, float *part,
+                                       const norm_part<Y, V> &dy, unsigned first, unsigned at,
+                                       struct row_stat s, float2 line, size_t row, float *part,
                                        column_sums<V> &sums)
 {
     norm_each_pack(a.g, first, at, [&](unsigned i, unsigned pack) {
         const op_pack<float, V> k = ((const op_pack<float, V> *)a.scale)[pack];
-        op_pack<T, V> out = {};
+        const size_t place = row * a.g.wide + pack;
+        op_pack<float, V> out = {};
 
-        if (dx != NULL && a.adds)
-            out = ((const op_pack<T, V> *)dx)[pack];
+        if (a.dsum.at != NULL)
+            out = numbers_load<V>(a.dsum, place);
 #pragma unroll
         for (unsigned j = 0; j < V; j++) {
             float d = op_wide(x.p[i].v[j]) - s.mean, g = op_wide(dy.p[i].v[j]);
-            float v = __fmul_rn(s.rstd, g * k.v[j]) - line.x - d * line.y; /* exactly 0 in rows of one */
 
-            out.v[j] = op_narrow<T>(a.adds ? op_wide(out.v[j]) + v : v);
+            out.v[j] += __fmul_rn(s.rstd, g * k.v[j]) - line.x - d * line.y; /* exactly 0 in rows of one */
             if constexpr (!LONG) {
                 sums.scale[i][j] += g * (d * s.rstd);
                 sums.bias[i][j] += g;
@@ -116,8 +235,10 @@ __device__ static inline void put_part(const struct backward_args &a, const norm
                 part[a.g.n + pack * V + j] += g;
             }
         }
-        if (dx != NULL)
-            ((op_pack<T, V> *)dx)[pack] = out;
+        if (a.dx.at != NULL)
+            numbers_put<V>(a.dx, place, out);
+        if (a.dresidual.at != NULL)
+            numbers_put<V>(a.dresidual, place, out);
     });
 }
 
@@ -142,15 +263,16 @@ __device__ static inline void put_columns(const struct norm_rows &g, const colum
 
 /* Block i has rows i, i + blocks, ... (or as many at a time as it has warps), one after another. LONG: rows do
  * not fit into registers. */
-template <bool LONG, typename T, unsigned V>
+template <bool LONG, typename T, typename Y, unsigned V>
 __global__ void __launch_bounds__(THREADS, 3)
-    gradient(const T *x, const T *dy, T *dx, struct backward_args a)
+    gradient(struct backward_args a)
 {
     __shared__ float room[64];
     const struct norm_rows &g = a.g;
     const unsigned step = g.side * NORM_PACKS, wide = LONG ? g.wide : 1; /* of which one step is enough */
     float *own = a.part != NULL ? a.part + (size_t)blockIdx.x * 2 * g.n : NULL;
-    norm_part<T, V> px, pd;
+    norm_part<T, V> px;
+    norm_part<Y, V> pd;
     column_sums<V> sums = {};
     unsigned at = threadIdx.x % g.side;
 
@@ -169,8 +291,8 @@ __global__ void __launch_bounds__(THREADS, 3)
             break;
         s = a.save[me.row];
         for (unsigned first = 0; first < wide; first += step) {
-            px.load(x + me.row * g.n, g, first, at);
-            pd.load(dy != NULL ? dy + me.row * g.n : NULL, g, first, at);
+            bring(px, a.x, g, me.row, first, at);
+            bring(pd, a.dy, g, me.row, first, at);
             norm_each_pack(g, first, at, [&](unsigned i, unsigned pack) {
                 const op_pack<float, V> k = ((const op_pack<float, V> *)a.scale)[pack];
 
@@ -186,11 +308,10 @@ __global__ void __launch_bounds__(THREADS, 3)
         of_row = line_of(a, me.row, s, norm_row_sum(g, of_row, room));
         for (unsigned first = 0; first < wide; first += step) {
             if (LONG) {
-                px.load(x + me.row * g.n, g, first, at);
-                pd.load(dy != NULL ? dy + me.row * g.n : NULL, g, first, at);
+                bring(px, a.x, g, me.row, first, at);
+                bring(pd, a.dy, g, me.row, first, at);
             }
-            put_part<LONG, T, V>(a, px, pd, first, at, s, of_row, dx != NULL ? dx + me.row * g.n : NULL,
-                                 own, sums);
+            put_part<LONG, T, Y, V>(a, px, pd, first, at, s, of_row, me.row, own, sums);
         }
     }
     if constexpr (!LONG)
@@ -220,73 +341,127 @@ static int plan(struct op_plan *p, struct err *err)
     return 0;
 }
 
+static const struct tensor *tensor_of(const struct tensor *const *t, uint32_t n, uint32_t i)
+{
+    return t != NULL && i < n ? t[i] : NULL;
+}
+
 static void *data_of(const struct tensor *const *t, uint32_t n, uint32_t i)
 {
-    return t != NULL && i < n && t[i] != NULL ? t[i]->data : NULL;
+    const struct tensor *at = tensor_of(t, n, i);
+
+    return at != NULL ? at->data : NULL;
 }
 
-/* Whole packs of 16 bytes? Scale and bias are read in packs of as many floats. */
-static bool is_packed(const struct op_call *c, size_t n, size_t pack)
+static numbers numbers_of(const struct tensor *const *t, uint32_t n, uint32_t i, bool adds)
 {
-    return n % pack == 0 && op_aligned(c->in[0]->data) && op_aligned(c->in[1]->data) &&
-           op_aligned(data_of(c->in, c->n_in, 2)) && op_aligned(data_of(c->out, c->n_out, 0)) &&
-           op_aligned(data_of(c->dout, c->n_out, 0)) && op_aligned(data_of(c->din, c->n_in, 0));
+    const struct tensor *at = tensor_of(t, n, i);
+
+    return at != NULL ? numbers{ at->data, at->dtype, adds } : numbers{ NULL, TENSOR_F32, false };
 }
 
-template <typename T, unsigned V> static void forward_of(const struct op_call *c)
+/* Of what is normalised: of a sum float32, if one of the two is. */
+static enum tensor_dtype type_of(const struct op_call *c)
+{
+    bool adds = ((const struct layer_norm_param *)c->param)->adds;
+
+    return adds && c->in[3]->dtype == TENSOR_F32 ? TENSOR_F32 : c->in[0]->dtype;
+}
+
+/* Numbers of a pack: 16 bytes of the shorter types, where whole rows are such packs. */
+static constexpr unsigned PACK = 8;
+
+static bool are_aligned(const struct tensor *const *t, uint32_t n)
+{
+    bool all = true;
+
+    for (uint32_t i = 0; t != NULL && i < n; i++) /* what backward does not read has an aligned address */
+        all = all && (t[i] == NULL || op_aligned(t[i]->data));
+    return all;
+}
+
+static bool is_packed(const struct op_call *c, size_t n)
+{
+    return n % PACK == 0 && are_aligned(c->in, c->n_in) && are_aligned(c->out, c->n_out) &&
+           are_aligned(c->dout, c->n_out) && are_aligned(c->din, c->n_in);
+}
+
+template <typename T, typename Y, unsigned V> static void forward_of(const struct op_call *c)
 {
     const struct layer_norm_param *p = (const struct layer_norm_param *)c->param;
     struct forward_args a = { .g = norm_rows_of(p->rows, p->n, V), .epsilon = p->epsilon, .rms = p->rms,
                               .scale = (const float *)c->in[1]->data,
                               .bias = (const float *)data_of(c->in, c->n_in, 2),
                               .save = (struct row_stat *)c->save,
-                              .mean = (float *)data_of(c->out, c->n_out, 1),
-                              .rstd = (float *)data_of(c->out, c->n_out, 2) };
+                              .mean = p->adds ? NULL : (float *)data_of(c->out, c->n_out, 1),
+                              .rstd = (float *)data_of(c->out, c->n_out, 2),
+                              .x = numbers_of(c->in, c->n_in, 0, false),
+                              .residual = numbers_of(c->in, c->n_in, 3, false),
+                              .sum = { p->adds ? data_of(c->out, c->n_out, 1) : NULL, type_of(c), false },
+                              .y = numbers_of(c->out, c->n_out, 0, false) };
 
     if (p->rows > 0)
-        CUDA_LAUNCH((normalise<T, V>), norm_rows_blocks(a.g), a.g.threads, 0, op_stream(c),
-                    (const T *)c->in[0]->data, (T *)data_of(c->out, c->n_out, 0), a);
+        CUDA_LAUNCH((normalise<T, Y, V>), norm_rows_blocks(a.g), a.g.threads, 0, op_stream(c), a);
 }
 
-static int forward(const struct op_call *c, struct err *err)
-{
-    const struct layer_norm_param *p = (const struct layer_norm_param *)c->param;
-
-    OP_FLOATS(c->in[0]->dtype, if (is_packed(c, p->n, op_pack<T>::N)) forward_of<T, op_pack<T>::N>(c);
-              else forward_of<T, 1>(c););
-    return cuda_launched(err);
-}
-
-template <typename T, unsigned V> static void backward_of(const struct op_call *c)
+template <typename T, typename Y, unsigned V> static void backward_of(const struct op_call *c)
 {
     const struct layer_norm_param *p = (const struct layer_norm_param *)c->param;
     bool sums = op_cuda_wants(c, 1) || op_cuda_wants(c, 2);
     size_t slabs = slabs_of(p, V);
     struct backward_args a = { .g = norm_rows_of(p->rows, p->n, V, THREADS), .rms = p->rms,
-                               .adds = op_cuda_adds(c, 0), .scale = (const float *)c->in[1]->data,
+                               .scale = (const float *)c->in[1]->data,
                                .save = (const struct row_stat *)c->save,
-                               .dmean = (const float *)data_of(c->dout, c->n_out, 1),
+                               .dmean = p->adds ? NULL : (const float *)data_of(c->dout, c->n_out, 1),
                                .drstd = (const float *)data_of(c->dout, c->n_out, 2),
+                               .x = p->adds ? numbers_of(c->out, c->n_out, 1, false)
+                                            : numbers_of(c->in, c->n_in, 0, false),
+                               .dy = numbers_of(c->dout, c->n_out, 0, false),
+                               .dsum = numbers_of(p->adds ? c->dout : NULL, c->n_out, 1, false),
+                               .dx = numbers_of(c->din, c->n_in, 0, op_cuda_adds(c, 0)),
+                               .dresidual = numbers_of(c->din, c->n_in, 3, op_cuda_adds(c, 3)),
                                .part = sums ? (float *)c->scratch : NULL };
 
-    auto go = a.g.wide > a.g.side * NORM_PACKS ? gradient<true, T, V> : gradient<false, T, V>;
+    auto go = a.g.wide > a.g.side * NORM_PACKS ? gradient<true, T, Y, V> : gradient<false, T, Y, V>;
 
-    CUDA_LAUNCH(go, (unsigned)slabs, a.g.threads, 0, op_stream(c), (const T *)c->in[0]->data,
-                (const T *)data_of(c->dout, c->n_out, 0), (T *)data_of(c->din, c->n_in, 0), a);
+    CUDA_LAUNCH(go, (unsigned)slabs, a.g.threads, 0, op_stream(c), a);
     norm_launch_fold(c, a.part, slabs, p->n, 1);
+}
+
+template <typename T, typename Y, unsigned V> static void run_of(const struct op_call *c, bool is_backward)
+{
+    is_backward ? backward_of<T, Y, V>(c) : forward_of<T, Y, V>(c);
+}
+
+/* of: output 0, or its gradient, of the type of what is normalised or a shorter one. */
+static void run(const struct op_call *c, const struct tensor *of, bool is_backward)
+{
+    enum tensor_dtype type = type_of(c), y = of != NULL ? of->dtype : type;
+
+    CHECK(type == TENSOR_F32 || y == type);
+    if (!is_packed(c, ((const struct layer_norm_param *)c->param)->n))
+        run_of<float, float, 1>(c, is_backward);
+    else if (type == TENSOR_F32)
+        OP_FLOATS(y, (run_of<float, T, PACK>(c, is_backward)))
+    else
+        OP_FLOATS(y, (run_of<T, T, PACK>(c, is_backward)))
+}
+
+static int forward(const struct op_call *c, struct err *err)
+{
+    run(c, c->out[0], false);
+    return cuda_launched(err);
 }
 
 static int backward(const struct op_call *c, struct err *err)
 {
-    const struct layer_norm_param *p = (const struct layer_norm_param *)c->param;
-    bool any = false;
+    bool arrives = false;
 
     for (uint32_t i = 0; i < c->n_out; i++)
-        any = any || c->dout[i] != NULL;
-    if (!any)
+        arrives = arrives || c->dout[i] != NULL;
+    if (!arrives)
         return op_cuda_zero(c, err);
-    OP_FLOATS(c->in[0]->dtype, if (is_packed(c, p->n, op_pack<T>::N)) backward_of<T, op_pack<T>::N>(c);
-              else backward_of<T, 1>(c););
+    run(c, c->dout[0], true);
     return cuda_launched(err);
 }
 
@@ -295,3 +470,5 @@ static int backward(const struct op_call *c, struct err *err)
 LAYER_NORM(op_layer_norm);
 LAYER_NORM(op_rms_norm);
 LAYER_NORM(op_rms_norm_23);
+LAYER_NORM(op_layer_norm_add);
+LAYER_NORM(op_rms_norm_add);

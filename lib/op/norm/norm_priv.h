@@ -23,7 +23,8 @@ int batch_norm_cpu_bwd(const struct op_call *c, struct err *err);
 struct layer_norm_param {
     size_t rows, n;
     float epsilon;
-    bool rms; /* about 0 instead of the mean */
+    bool rms;  /* about 0 instead of the mean */
+    bool adds; /* x is the sum of inputs 0 and 3, and output 1 */
 };
 
 int layer_norm_cpu_plan(struct op_plan *p, struct err *err);

@@ -87,10 +87,11 @@ __device__ static inline void norm_each_pack(const struct norm_rows &g, unsigned
             f(i, first + at + i * g.side);
 }
 
-/* Mean and 1 / deviation of a row (about 0 for rms), as row.h has them: about a first mean, corrected. The
+/* Mean and 1 / deviation of a row (about 0 for rms), as row.h has them: about a first mean, corrected.
+ * load(first) brings the part of the row that begins there: each once, from the first on, then again. The
  * part is the row's first at the end. */
-template <typename T, unsigned V>
-__device__ static inline struct row_stat norm_row_measure(const T *x, const struct norm_rows &g, unsigned at,
+template <typename T, unsigned V, typename Load>
+__device__ static inline struct row_stat norm_row_measure(Load load, const struct norm_rows &g, unsigned at,
                                                           float epsilon, bool rms, norm_part<T, V> &part,
                                                           float *room)
 {
@@ -98,11 +99,11 @@ __device__ static inline struct row_stat norm_row_measure(const T *x, const stru
     float n = (float)g.n, mean = 0;
     float2 s = { 0, 0 };
 
-    part.load(x, g, 0, at);
+    load(0);
     if (!rms) {
         for (unsigned first = 0; first < g.wide; first += step) {
             if (first > 0)
-                part.load(x, g, first, at);
+                load(first);
             norm_each_pack(g, first, at, [&](unsigned i, unsigned) {
 #pragma unroll
                 for (unsigned j = 0; j < V; j++)
@@ -111,12 +112,12 @@ __device__ static inline struct row_stat norm_row_measure(const T *x, const stru
         }
         mean = norm_row_sum(g, s, room).x / n;
         if (g.wide > step)
-            part.load(x, g, 0, at);
+            load(0);
     }
     s = { 0, 0 };
     for (unsigned first = 0; first < g.wide; first += step) {
         if (first > 0)
-            part.load(x, g, first, at);
+            load(first);
         norm_each_pack(g, first, at, [&](unsigned i, unsigned) {
 #pragma unroll
             for (unsigned j = 0; j < V; j++) {
@@ -129,7 +130,7 @@ __device__ static inline struct row_stat norm_row_measure(const T *x, const stru
     }
     s = norm_row_sum(g, s, room);
     if (g.wide > step)
-        part.load(x, g, 0, at);
+        load(0);
     float off = rms ? 0 : s.x / n, var = s.y / n - off * off;
 
     return { mean + off, 1.0f / sqrtf((var < 0 ? 0 : var) + epsilon) };

@@ -224,7 +224,7 @@ static const char *const attrs_rnn[] = { ATTRS, NULL };
             OP_IN(RNN_C) | OP_IN(RNN_PEEPHOLES),                                                   \
     .bwd_reads = OP_IN(RNN_X) | OP_IN(RNN_W) | OP_IN(RNN_R) | OP_IN(RNN_LENGTHS) |                 \
                  OP_IN(RNN_PEEPHOLES),                                                             \
-    .layout = OP_LAYOUT_PLAIN, .flops = flops,                                                     \
+    .layout = OP_LAYOUT_PLAIN, .flops = flops, .refuse = rnn_refuse,                               \
     .cpu = { rnn_cpu_plan, rnn_cpu_fwd, rnn_cpu_bwd, rnn_cpu_free }
 
 const struct op_def op_lstm = { FIELDS, .name = "LSTM", .n_in = { 3, 8 }, .n_out = { 1, 3 },

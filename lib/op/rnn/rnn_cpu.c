@@ -410,6 +410,14 @@ static int fwd_direction(const struct op_call *c, const struct work *w, const fl
     return rc;
 }
 
+int rnn_refuse(const struct op_call *c, size_t at, int64_t value, struct err *err)
+{
+    const struct rnn_param *p = c->param;
+
+    return err_set(err, ERR_INPUT, "sequence_lens has %" PRId64 " at %zu; expected 0 to %zu, the steps "
+                   "of the input", value, at, p->steps);
+}
+
 static int check_lengths(const struct op_call *c, struct err *err)
 {
     const struct rnn_param *p = c->param;
@@ -420,8 +428,7 @@ static int check_lengths(const struct op_call *c, struct err *err)
         int32_t n = ((const int32_t *)length->data)[b];
 
         if (n < 0 || (size_t)n > p->steps)
-            return err_set(err, ERR_INPUT, "sequence_lens has %" PRId32 " at %zu; expected 0 to "
-                           "%zu, the steps of the input", n, b, p->steps);
+            return rnn_refuse(c, b, n, err);
     }
     return 0;
 }

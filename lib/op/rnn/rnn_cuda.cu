@@ -1,8 +1,8 @@
 /* rnn_cuda.cu - LSTM, GRU and RNN on a GPU: the products and the walk over the steps; cells_cuda.cu has what
  * lies between the products. What forward keeps is what rnn_cpu.c keeps.
  *
- * The lengths of sequences are known to the GPU alone: one that is none makes y NaN for its row, which
- * stops the training as any NaN does, and no step is walked too far. */
+ * The lengths of sequences are known to the GPU alone: one that is none is noted (op_notice); it makes y NaN for
+ * its row, and no step is walked too far. */
 #include "op/gemm/contract_cuda.cuh"
 #include "op/gemm/product.cuh"
 #include "op/rnn/cells_cuda.cuh"
@@ -465,10 +465,36 @@ static struct walk new_walk(const struct op_call *c)
     return w;
 }
 
+namespace {
+struct is_no_length {
+    const int32_t *length;
+    size_t steps;
+
+    __device__ bool operator()(size_t b, int64_t *value) const
+    {
+        *value = length[b];
+        return length[b] < 0 || (size_t)length[b] > steps;
+    }
+};
+}
+
+static int look_at_lengths(const struct op_call *c, struct err *err)
+{
+    const struct rnn_param *p = (const struct rnn_param *)c->param;
+    const struct tensor *length = input(c, RNN_LENGTHS);
+
+    if (length == NULL)
+        return 0;
+    return op_cuda_look(c, p->batch, is_no_length{ (const int32_t *)length->data, p->steps }, err);
+}
+
 static int forward(const struct op_call *c, struct err *err)
 {
     struct walk w = new_walk(c);
-    int rc = bring_x(&w, err);
+    int rc = look_at_lengths(c, err);
+
+    if (rc == 0)
+        rc = bring_x(&w, err);
 
     for (uint32_t d = 0; d < w.p->dirs && rc == 0; d++) {
         begin(&w, c, d);

@@ -135,6 +135,7 @@ extern const struct rnn_cell rnn_lstm, rnn_gru, rnn_plain;
 
 int rnn_cpu_plan(struct op_plan *p, struct err *err);
 int rnn_cpu_fwd(const struct op_call *c, struct err *err);
+int rnn_refuse(const struct op_call *c, size_t at, int64_t value, struct err *err); /* a length */
 int rnn_cpu_bwd(const struct op_call *c, struct err *err);
 void rnn_cpu_free(void *state);
 

@@ -182,8 +182,12 @@ int run_units(cudaStream_t s, const struct copy *c, const T *x, T *y, struct err
         }
         copy_walk_add(&w, &a, V);
     }
-    CUDA_LAUNCH((copy_units<T, V, ADD>), op_blocks(n, OP_THREADS * (sizeof(T) * V < 16 ? 4 : 2)), OP_THREADS, 0,
-                s, w, n, (const op_pack<T, V> *)x, (op_pack<T, V> *)y);
+    constexpr size_t BYTES = sizeof(T) * V;
+    using as_they_are = std::conditional_t<!ADD && BYTES % 4 == 0, uint32_t, T>; /* see op_halves */
+    constexpr int N = (int)(BYTES / sizeof(as_they_are));
+
+    CUDA_LAUNCH((copy_units<as_they_are, N, ADD>), op_blocks(n, OP_THREADS * (BYTES < 16 ? 4 : 2)), OP_THREADS, 0, s,
+                w, n, (const op_pack<as_they_are, N> *)x, (op_pack<as_they_are, N> *)y);
     return cuda_launched(err);
 }
 

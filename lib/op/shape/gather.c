@@ -181,14 +181,29 @@ static int gather_fwd(const struct op_call *c, struct err *err)
     return fwd(c, "Gather", err);
 }
 
+static int gather_refuse(const struct op_call *c, size_t at, int64_t value, struct err *err)
+{
+    return rows_refuse(c, "Gather", at, value, err);
+}
+
 static int elements_fwd(const struct op_call *c, struct err *err)
 {
     return fwd(c, "GatherElements", err);
 }
 
+static int elements_refuse(const struct op_call *c, size_t at, int64_t value, struct err *err)
+{
+    return rows_refuse(c, "GatherElements", at, value, err);
+}
+
 static int nd_fwd(const struct op_call *c, struct err *err)
 {
     return fwd(c, "GatherND", err);
+}
+
+static int nd_refuse(const struct op_call *c, size_t at, int64_t value, struct err *err)
+{
+    return rows_refuse(c, "GatherND", at, value, err);
 }
 
 static const char *const axis_attr[] = { "axis", NULL };
@@ -199,9 +214,12 @@ static const char *const batch_attr[] = { "batch_dims", NULL };
     .layout = OP_LAYOUT_PLAIN
 
 const struct op_def op_gather = { FIELDS, .name = "Gather", .since = 1, .attrs = axis_attr,
-                                  .infer = gather_infer, .cpu = { plan, gather_fwd, bwd, NULL } };
+                                  .infer = gather_infer, .refuse = gather_refuse,
+                                  .cpu = { plan, gather_fwd, bwd, NULL } };
 const struct op_def op_gather_elements = { FIELDS, .name = "GatherElements", .since = 11,
                                            .attrs = axis_attr, .infer = elements_infer,
+                                           .refuse = elements_refuse,
                                            .cpu = { plan, elements_fwd, bwd, NULL } };
 const struct op_def op_gather_nd = { FIELDS, .name = "GatherND", .since = 11, .attrs = batch_attr,
-                                     .infer = nd_infer, .cpu = { plan, nd_fwd, bwd, NULL } };
+                                     .infer = nd_infer, .refuse = nd_refuse,
+                                     .cpu = { plan, nd_fwd, bwd, NULL } };

@@ -5,47 +5,72 @@
  * a grid apart, through shared memory: read along cols, written along rows, both as they lie in memory.
  * V numbers an access: rows and cols are multiples of it, x and y aligned. */
 struct turn {
-    size_t rows, cols, tiles, across, down; /* tiles in all; in a matrix along cols, and along rows */
+    size_t rows, cols, tiles;
+    struct op_divisor across, down;         /* tiles in a matrix along cols, and along rows */
     unsigned log_rows, log_cols, pitch;     /* of the tile; numbers from a row of it to the next */
 };
 
-static constexpr unsigned TILE = 4096, TURN_THREADS = 256;
+static constexpr unsigned TILE = 4096, TURN_THREADS = 256, TURN_AHEAD = 8;
+
+/* Where access e of V numbers of a tile is, counted along 2^log of them: in its row, and which. */
+template <size_t V> __device__ static inline void turn_place(unsigned e, unsigned log, unsigned *in, unsigned *row)
+{
+    *row = e * V >> log;
+    *in = e * V & ((1u << log) - 1);
+}
 
 template <typename T, size_t V> __global__ void turn_tiles(const T *x, T *y, struct turn t, bool add)
 {
     CUDA_SHARED(T, tile);
-    const unsigned steps = TILE / V;
+    constexpr unsigned STEPS = TILE / V, ROUND = TURN_AHEAD * TURN_THREADS;
 
     for (size_t i = blockIdx.x; i < t.tiles; i += gridDim.x) {
-        size_t row = i / t.across, col = (i - row * t.across) << t.log_cols, matrix = row / t.down;
-        size_t base = matrix * t.rows * t.cols;
+        uint64_t matrix = i, col = op_digit(&matrix, t.across) << t.log_cols;
+        uint64_t row = op_digit(&matrix, t.down) << t.log_rows;
+        size_t rows = t.rows - row, cols = t.cols - col; /* what is left from here on */
+        const T *from = x + (matrix * t.rows + row) * t.cols + col;
+        T *to = y + (matrix * t.cols + col) * t.rows + row;
 
-        row = (row - matrix * t.down) << t.log_rows;
-#pragma unroll 8
-        for (unsigned e = threadIdx.x; e < steps; e += TURN_THREADS) {
-            unsigned r = e * V >> t.log_cols, k = e * V & ((1u << t.log_cols) - 1);
+        for (unsigned e = threadIdx.x; e < STEPS; e += ROUND) {
+            op_pack<T, V> p[TURN_AHEAD];
+            unsigned r, k;
 
-            if (row + r < t.rows && col + k < t.cols)
-                *(op_pack<T, V> *)(tile + r * t.pitch + k) =
-                    *(const op_pack<T, V> *)(x + base + (row + r) * t.cols + col + k);
+#pragma unroll
+            for (unsigned u = 0; u < TURN_AHEAD; u++) {
+                turn_place<V>(e + u * TURN_THREADS, t.log_cols, &k, &r);
+                if (r < rows && k < cols)
+                    p[u] = *(const op_pack<T, V> *)(from + r * t.cols + k);
+            }
+#pragma unroll
+            for (unsigned u = 0; u < TURN_AHEAD; u++) {
+                turn_place<V>(e + u * TURN_THREADS, t.log_cols, &k, &r);
+                *(op_pack<T, V> *)(tile + r * t.pitch + k) = p[u]; /* beyond the end: nobody reads it */
+            }
         }
         __syncthreads();
-#pragma unroll 8
-        for (unsigned e = threadIdx.x; e < steps; e += TURN_THREADS) {
-            unsigned k = e * V >> t.log_rows, r = e * V & ((1u << t.log_rows) - 1);
+        for (unsigned e = threadIdx.x; e < STEPS; e += ROUND) {
+            op_pack<T, V> p[TURN_AHEAD] = {};
+            unsigned r, k;
 
-            if (row + r < t.rows && col + k < t.cols) {
-                op_pack<T, V> *to = (op_pack<T, V> *)(y + base + (col + k) * t.rows + row + r), out;
+#pragma unroll
+            for (unsigned u = 0; u < TURN_AHEAD; u++) {
+                turn_place<V>(e + u * TURN_THREADS, t.log_rows, &r, &k);
+                if (add && r < rows && k < cols)
+                    p[u] = *(const op_pack<T, V> *)(to + k * t.rows + r);
+            }
+#pragma unroll
+            for (unsigned u = 0; u < TURN_AHEAD; u++) {
+                op_pack<T, V> out;
 
-                if (add)
-                    out = *to;
+                turn_place<V>(e + u * TURN_THREADS, t.log_rows, &r, &k);
 #pragma unroll
                 for (size_t v = 0; v < V; v++) {
                     T one = tile[(r + v) * t.pitch + k];
 
-                    out.v[v] = add ? op_narrow<T>(op_wide(out.v[v]) + op_wide(one)) : one;
+                    out.v[v] = add ? op_narrow<T>(op_wide(p[u].v[v]) + op_wide(one)) : one;
                 }
-                *to = out;
+                if (r < rows && k < cols)
+                    *(op_pack<T, V> *)(to + k * t.rows + r) = out;
             }
         }
         __syncthreads();
@@ -65,15 +90,21 @@ static unsigned log_of(size_t n, unsigned most)
 template <typename T, size_t V> static struct turn turn_of(size_t batch, size_t rows, size_t cols)
 {
     const unsigned all = log_of(TILE, 31), least = log_of(V, 31);
-    struct turn t = { rows, cols, 0, 0, 0, log_of(rows, all / 2), 0, 0 };
+    struct turn t = {};
+    size_t across, down;
 
+    t.rows = rows;
+    t.cols = cols;
+    t.log_rows = log_of(rows, all / 2);
     t.log_rows = t.log_rows < least ? least : t.log_rows;
     t.log_cols = log_of(cols, all - t.log_rows);
     t.log_cols = t.log_cols < least ? least : t.log_cols;
     t.log_rows = all - t.log_cols; /* what cols leave */
-    t.across = (cols + ((size_t)1 << t.log_cols) - 1) >> t.log_cols;
-    t.down = (rows + ((size_t)1 << t.log_rows) - 1) >> t.log_rows;
-    t.tiles = batch * t.across * t.down;
+    across = (cols + ((size_t)1 << t.log_cols) - 1) >> t.log_cols;
+    down = (rows + ((size_t)1 << t.log_rows) - 1) >> t.log_rows;
+    t.across = op_divisor_of(across);
+    t.down = op_divisor_of(down);
+    t.tiles = batch * across * down;
     /* So that what the lanes of a warp read lies in different banks, of 4 bytes. */
     t.pitch = (1u << t.log_cols) + (unsigned)(4 / sizeof(T)) * (t.log_rows < 5 ? 32u >> t.log_rows : 1);
     return t;

@@ -118,6 +118,15 @@ static int64_t index_at(const struct tensor *t, size_t i)
     return t->dtype == TENSOR_I64 ? ((const int64_t *)t->data)[i] : ((const int32_t *)t->data)[i];
 }
 
+int rows_refuse(const struct op_call *c, const char *op, size_t i, int64_t v, struct err *err)
+{
+    const struct rows *r = c->param;
+    uint32_t axis = r->kind == ROWS_ND ? r->batch + (uint32_t)(i % r->depth) : (uint32_t)r->axis;
+
+    return err_set(err, ERR_INPUT, "%s: index %zu is %" PRId64 "; the axis has %" PRId64 " elements",
+                   op, i, v, c->in[0]->shape.dim[axis]);
+}
+
 /* Index i along an axis of `dim`: *out in 0 .. dim - 1, negative ones from the end. */
 static int settle(const struct op_call *c, const char *op, size_t i, int64_t dim, int64_t *out,
                   struct err *err)
@@ -125,8 +134,7 @@ static int settle(const struct op_call *c, const char *op, size_t i, int64_t dim
     int64_t v = index_at(c->in[1], i);
 
     if (v < -dim || v >= dim)
-        return err_set(err, ERR_INPUT, "%s: index %zu is %" PRId64 "; the axis has %" PRId64
-                       " elements", op, i, v, dim);
+        return rows_refuse(c, op, i, v, err);
     *out = v < 0 ? v + dim : v;
     return 0;
 }

@@ -41,6 +41,8 @@ static inline size_t rows_bytes(const struct rows *r)
     return r->n * sizeof(int64_t);
 }
 
+/* ERR_INPUT: index `at` of the call is `value`, which is out of range. */
+int rows_refuse(const struct op_call *c, const char *op, size_t at, int64_t value, struct err *err);
 /* Fills list [n]. ERR_INPUT names the index that is out of range. */
 int rows_list(const struct op_call *c, const char *op, int64_t *list, struct err *err);
 

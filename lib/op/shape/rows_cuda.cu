@@ -10,6 +10,7 @@ struct lister {
     struct shape data, at;
     const void *indices;
     bool wide; /* int64, else int32 */
+    op_notice notice;
 };
 
 /* Index i along an axis of `dim`: 0 .. dim - 1, negative ones from the end; ROWS_BAD. */
@@ -17,8 +18,10 @@ __device__ static inline int64_t settle(const struct lister &l, size_t i, int64_
 {
     int64_t v = l.wide ? ((const int64_t *)l.indices)[i] : ((const int32_t *)l.indices)[i];
 
-    if (v < -dim || v >= dim)
+    if (v < -dim || v >= dim) {
+        l.notice(i, v);
         return ROWS_BAD;
+    }
     return v < 0 ? v + dim : v;
 }
 
@@ -70,7 +73,8 @@ __global__ void rows_make_list(struct lister l, int64_t *list)
 int rows_cuda_list(const struct op_call *c, int64_t *list, struct err *err)
 {
     const struct rows *r = (const struct rows *)c->param;
-    struct lister l = { *r, c->in[0]->shape, c->in[1]->shape, c->in[1]->data, c->in[1]->dtype == TENSOR_I64 };
+    struct lister l = { *r, c->in[0]->shape, c->in[1]->shape, c->in[1]->data, c->in[1]->dtype == TENSOR_I64,
+                        op_notice_of(c) };
 
     if (r->n == 0)
         return 0;

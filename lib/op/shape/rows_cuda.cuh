@@ -1,7 +1,7 @@
 /* rows_cuda.cuh - the list of rows (rows.h) made by a GPU, and the order in which equal rows come together.
  *
- * A GPU cannot refuse an index that is out of range. It becomes ROWS_BAD: nothing is read or written for it, and
- * where a number of it is to be, there is NaN (of integers 0), which a loss cannot overlook. */
+ * An index that is out of range is noted (op_notice). It becomes ROWS_BAD: nothing is read or written for it, and
+ * where a number of it is to be, there is NaN (of integers 0). */
 #ifndef OP_SHAPE_ROWS_CUDA_CUH
 #define OP_SHAPE_ROWS_CUDA_CUH
 

@@ -207,9 +207,19 @@ static int elements_fwd(const struct op_call *c, struct err *err)
     return fwd(c, "ScatterElements", err);
 }
 
+static int elements_refuse(const struct op_call *c, size_t at, int64_t value, struct err *err)
+{
+    return rows_refuse(c, "ScatterElements", at, value, err);
+}
+
 static int nd_fwd(const struct op_call *c, struct err *err)
 {
     return fwd(c, "ScatterND", err);
+}
+
+static int nd_refuse(const struct op_call *c, size_t at, int64_t value, struct err *err)
+{
+    return rows_refuse(c, "ScatterND", at, value, err);
 }
 
 static const char *const elements_attrs[] = { "axis", "reduction", NULL };
@@ -222,6 +232,8 @@ static const char *const nd_attrs[] = { "reduction", NULL };
 
 const struct op_def op_scatter_elements = { FIELDS, .name = "ScatterElements", .since = 11,
                                             .attrs = elements_attrs, .infer = elements_infer,
+                                            .refuse = elements_refuse,
                                             .cpu = { plan, elements_fwd, bwd, NULL } };
 const struct op_def op_scatter_nd = { FIELDS, .name = "ScatterND", .since = 11, .attrs = nd_attrs,
-                                      .infer = nd_infer, .cpu = { plan, nd_fwd, bwd, NULL } };
+                                      .infer = nd_infer, .refuse = nd_refuse,
+                                      .cpu = { plan, nd_fwd, bwd, NULL } };

@@ -134,15 +134,13 @@ int forward(const struct op_call *c, struct err *err)
     enum tensor_dtype t = c->in[0]->dtype;
     struct kept kept = kept_of(c);
     struct updates u = { kept.list, kept.order, r->n, r->width };
-    int rc = 0;
+    int rc = rows_cuda_list(c, kept.list, err);
 
-    if (c->out[0]->data != c->in[0]->data)
+    if (rc == 0 && c->out[0]->data != c->in[0]->data)
         rc = cuda_copy(c->out[0]->data, c->in[0]->data, tensor_bytes(c->in[0]), c->run->queue, err);
     if (rc < 0 || r->n * r->width == 0 || tensor_elements(c->in[0]) == 0)
         return rc;
-    rc = rows_cuda_list(c, kept.list, err);
-    if (rc == 0)
-        rc = rows_cuda_order(op_stream(c), kept.list, r->n, rows_of(r, c->in[0]), kept.order, c->scratch, err);
+    rc = rows_cuda_order(op_stream(c), kept.list, r->n, rows_of(r, c->in[0]), kept.order, c->scratch, err);
     if (rc < 0)
         return rc;
     if (r->reduction == SCATTER_NONE) {

@@ -225,6 +225,7 @@ cudaError_t cudaMemsetAsync(void *memory, int value, size_t bytes,
 #define cudaEventDefault 0x00
 #define cudaEventBlockingSync 0x01
 #define cudaEventDisableTiming 0x02
+#define cudaGraphInstantiateFlagUseNodePriority 0x08
 
 cudaError_t cudaStreamCreate(cudaStream_t *stream);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags);

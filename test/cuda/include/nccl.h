@@ -1,6 +1,7 @@
 /* nccl.h - the part of NCCL 2.28 that trainerd uses, between emulated GPUs of one host.
  *
- * Names, signatures and numbers are NCCL's. Processes are really connected, over loopback TCP, by way of
+ * Names, signatures and numbers are NCCL's. Processes are really connected, by TCP over the interface that
+ * NCCL_SOCKET_IFNAME names or the loopback, by way of
  * a thread of whoever made the unique id; sums are in the order of the ranks. As with the true one:
  * - a communicator that is not blocking is first ncclInProgress, and is so again after its first
  *   collective; whoever uses it meanwhile gets ncclInvalidArgument;

@@ -1,0 +1,51 @@
+/* mlp_cpu.c - by its parts: the library's products and our function gain nothing from each other. */
+#include <stdlib.h>
+
+#include "base/err.h"
+#include "op/gemm/mlp.h"
+#include "op/op_priv.h"
+
+extern const struct op_def op_product, op_gelu, op_relu;
+
+void mlp_cpu_free(void *state)
+{
+    if (state != NULL)
+        mlp_fini(state);
+    free(state);
+}
+
+int mlp_cpu_plan(struct op_plan *p, struct err *err)
+{
+    const struct mlp_param *m = p->param;
+    struct mlp *s = calloc(1, sizeof(*s));
+    int rc;
+
+    if (s == NULL)
+        return err_set(err, ERR_NOMEM, "Mlp '%s': out of memory", p->node);
+    rc = mlp_init(s, p, &op_product.cpu, m->is_relu ? &op_relu.cpu : &op_gelu.cpu, 0, err);
+    if (rc < 0) {
+        mlp_cpu_free(s);
+        return rc;
+    }
+    p->state = s;
+    return 0;
+}
+
+int mlp_cpu_fwd(const struct op_call *c, struct err *err)
+{
+    int rc = mlp_up(c->state, c, err);
+
+    return rc == 0 ? mlp_down(c->state, c, err) : rc;
+}
+
+int mlp_cpu_bwd(const struct op_call *c, struct err *err)
+{
+    int rc;
+
+    if (c->dout[0] == NULL) {
+        op_bwd_zero(c);
+        return 0;
+    }
+    rc = mlp_down_bwd(c->state, c, mlp_goes_up(c), err);
+    return rc == 0 && mlp_goes_up(c) ? mlp_up_bwd(c->state, c, err) : rc;
+}

@@ -1,0 +1,322 @@
+/* What a plan for a GPU computes in one: that it does so, and that the numbers are those of a CPU. The GPU is
+ * the emulated one. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <cublasLt.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "cuda/emulator.h"
+#include "device/cuda.h"
+#include "device/device.h"
+#include "graph/plan_priv.h"
+#include "harness/model.h"
+#include "harness/net.h"
+
+extern const struct cuda_api trainerd_cuda_plugin; /* the emulated one, in this program */
+
+enum { BATCH = 5, WIDTH = 16, HIDDEN = 40, CLASSES = 3 };
+
+static const struct cuda_api *const cuda = &trainerd_cuda_plugin;
+static struct cuda_stream *stream;
+static struct err err;
+
+static void must(int rc)
+{
+    if (rc < 0)
+        fail_msg("%s", err.text);
+}
+
+static int open_gpu(void **state)
+{
+    (void)state;
+    must(cuda->enter(0, &err));
+    must(cuda->stream_open(CUDA_FIRST, &stream, &err));
+    return 0;
+}
+
+static int close_gpu(void **state)
+{
+    (void)state;
+    cuda->stream_close(stream);
+    assert_int_equal(emulated_live_bytes(), 0);
+    return 0;
+}
+
+static void copy(void *to, const void *from, size_t bytes)
+{
+    must(cuda->copy(to, from, bytes, stream, &err));
+    must(device_wait(cuda, stream, NULL, NULL, &err));
+}
+
+static void *there_of(const void *from, size_t bytes)
+{
+    void *p;
+
+    must(cuda->alloc(&p, bytes, &err));
+    copy(p, from, bytes);
+    return p;
+}
+
+/* ---- networks ---- */
+
+static struct model *begin(void)
+{
+    struct model *m = model_new(20);
+
+    model_input(m, "x", TENSOR_F32, shape_of(2, (int64_t)-1, (int64_t)WIDTH));
+    return m;
+}
+
+/* y = x y.w + y.b, as MatMul and Add, or as Gemm. */
+static void add_layer(struct model *m, const char *x, const char *y, int64_t from, int64_t to, bool gemm)
+{
+    char in[96], name[32];
+
+    snprintf(name, sizeof(name), "%s.w", y);
+    model_weights(m, name, gemm ? shape_of(2, to, from) : shape_of(2, from, to), (uint64_t)y[0] + (uint64_t)y[1]);
+    snprintf(name, sizeof(name), "%s.b", y);
+    model_weights(m, name, shape_of(1, to), 7);
+    snprintf(in, sizeof(in), gemm ? "%s %s.w %s.b" : "%s %s.w", x, y, y);
+    if (gemm) {
+        model_node(m, "Gemm", in, y);
+        model_int(m, "transB", 1);
+        return;
+    }
+    snprintf(name, sizeof(name), "%s.product", y);
+    model_node(m, "MatMul", in, name);
+    snprintf(in, sizeof(in), "%s.product %s.b", y, y);
+    model_node(m, "Add", in, y);
+}
+
+static void add_norm(struct model *m, const char *x, const char *y)
+{
+    char in[96], name[32];
+
+    snprintf(name, sizeof(name), "%s.scale", y);
+    model_weights(m, name, shape_of(1, (int64_t)WIDTH), 5);
+    snprintf(name, sizeof(name), "%s.bias", y);
+    model_weights(m, name, shape_of(1, (int64_t)WIDTH), 6);
+    snprintf(in, sizeof(in), "%s %s.scale %s.bias", x, y, y);
+    model_node(m, "LayerNormalization", in, y);
+}
+
+/* A transformer's block without its attention. */
+static struct model *block(bool is_tanh)
+{
+    struct model *m = begin();
+
+    add_norm(m, "x", "n0");
+    add_layer(m, "n0", "a1", WIDTH, WIDTH, false);
+    model_node(m, "Add", "x a1", "s1");
+    add_norm(m, "s1", "n1");
+    add_layer(m, "n1", "u1", WIDTH, HIDDEN, false);
+    model_node(m, "Gelu", "u1", "g1");
+    if (is_tanh)
+        model_string(m, "approximate", "tanh");
+    add_layer(m, "g1", "d1", HIDDEN, WIDTH, false);
+    model_node(m, "Add", "s1 d1", "s2");
+    add_norm(m, "s2", "n2");
+    model_weights(m, "head", shape_of(2, (int64_t)WIDTH, (int64_t)CLASSES), 9);
+    model_node(m, "MatMul", "n2 head", "logits");
+    model_output(m, "logits");
+    return m;
+}
+
+static struct model *relu_layers(void)
+{
+    struct model *m = begin();
+
+    add_layer(m, "x", "h1", WIDTH, HIDDEN, true);
+    model_node(m, "Relu", "h1", "r1");
+    add_layer(m, "r1", "logits", HIDDEN, CLASSES, true);
+    model_output(m, "logits");
+    return m;
+}
+
+/* ---- the same on both ---- */
+
+static uint32_t nodes_of(const struct plan *p, const char *op)
+{
+    uint32_t found = 0;
+    size_t i;
+
+    for (i = 0; i < p->nodes.n; i++)
+        found += strcmp(p->nodes.at[i].def->name, op) == 0;
+    return found;
+}
+
+static struct plan *plan_there(const struct graph *g, enum tensor_dtype precision)
+{
+    static const char *const logits[] = { "logits" };
+    struct plan_feed feed = { .name = "x", .dtype = TENSOR_F32, .shape = shape_of(1, (int64_t)WIDTH) };
+    struct plan_opts o = { .purpose = PLAN_TRAIN, .batch = BATCH, .precision = precision, .feeds = &feed,
+                           .n_feeds = 1, NET_LOSS, .keep = logits, .n_keep = 1, .cuda = cuda };
+    struct plan *p;
+
+    must(plan_new(g, &o, &p, &err));
+    return p;
+}
+
+/* One forward and backward of the plan there; the loss, and the gradients in `grads` [arena]. */
+static float step_there(struct plan *p, const struct net *like, float *grads)
+{
+    struct op_run run = like->run;
+    void *params = there_of(like->params, like->arena_bytes), *sums = there_of(like->grads, like->arena_bytes), *work;
+    uint32_t i;
+
+    run.there = there_of(&run, sizeof(run));
+    run.queue = stream;
+    must(cuda->alloc(&work, plan_work_bytes(p), &err));
+    must(cuda->fill(work, 0xFF, plan_work_bytes(p), stream, &err));
+    plan_bind(p, params, work);
+    for (i = 0; i < 3; i++)
+        copy(plan_input(p, i)->data, plan_input(like->plan, i)->data, tensor_bytes(plan_input(p, i)));
+    must(plan_forward(p, &run, &err));
+    must(plan_backward(p, &run, sums, NULL, NULL, &err));
+    copy(grads, sums, like->arena_bytes);
+    cuda->free(params);
+    cuda->free(sums);
+    cuda->free(work);
+    cuda->free((void *)(uintptr_t)run.there);
+    return plan_loss(p);
+}
+
+/* Takes the model; the plan there is the caller's to look at and to free with its graph. */
+static struct plan *compare(struct model *m, enum tensor_dtype precision, double tol, struct graph **graph)
+{
+    struct net n = net_open_model(m, PLAN_TRAIN, BATCH);
+    struct plan *p;
+    float loss, *grads = malloc(n.arena_bytes);
+    uint32_t i;
+
+    *graph = net_import_model(m, NULL);
+    p = plan_there(*graph, precision);
+    assert_int_equal(nodes_of(n.plan, "Mlp"), 0); /* on a CPU nothing is gained */
+    net_fill(&n, 0);
+    loss = step_there(p, &n, grads);
+    if (!(fabs((double)loss - (double)net_forward(&n)) <= tol))
+        fail_msg("the loss is %g", (double)loss);
+    net_backward(&n);
+    for (i = 0; i < n.n_params; i++) {
+        const float *a = grads + n.params_of[i].offset, *b = n.grads + n.params_of[i].offset;
+        double off = 0, size = 0;
+        size_t k;
+
+        for (k = 0; k < n.params_of[i].elements; k++) {
+            off += ((double)a[k] - (double)b[k]) * ((double)a[k] - (double)b[k]);
+            size += (double)b[k] * (double)b[k];
+        }
+        if (!(off <= size * tol * tol))
+            fail_msg("%s: the gradient is off by %g of %g", n.params_of[i].name, sqrt(off), sqrt(size));
+    }
+    free(grads);
+    net_close(&n);
+    model_free(m);
+    return p;
+}
+
+static uint64_t products(uint32_t epilogue)
+{
+    static uint64_t before[1024];
+    uint64_t now = emulated_products(epilogue), since = now - before[epilogue];
+
+    before[epilogue] = now;
+    return since;
+}
+
+static uint64_t sums_beside_products(void)
+{
+    return products(CUBLASLT_EPILOGUE_BGRADA) + products(CUBLASLT_EPILOGUE_BGRADB);
+}
+
+static void a_block_computes_functions_and_sums_inside_its_products(void **state)
+{
+    static const enum tensor_dtype precisions[] = { TENSOR_F32, TENSOR_BF16 };
+    struct graph *g;
+    struct plan *p;
+    uint32_t i;
+
+    (void)state;
+    for (i = 0; i < 2; i++) {
+        (void)sums_beside_products();
+        p = compare(block(true), precisions[i], i == 0 ? 1e-4 : 0.03, &g);
+        assert_int_equal(nodes_of(p, "Mlp"), 1);
+        assert_int_equal(nodes_of(p, "LayerNormAdd"), 2);
+        assert_int_equal(nodes_of(p, "LayerNormalization"), 1);
+        assert_int_equal(nodes_of(p, "MatMul"), 2);
+        assert_int_equal(nodes_of(p, "Gelu") + nodes_of(p, "Add"), 0);
+        assert_int_equal(nodes_of(p, "Convert"), i); /* of the logits, which the caller reads */
+        assert_int_equal(products(CUBLASLT_EPILOGUE_GELU_AUX_BIAS), 1);
+        assert_int_equal(products(CUBLASLT_EPILOGUE_DGELU), 1);
+        assert_int_equal(sums_beside_products(), 3);
+        plan_free(p);
+        graph_free(g);
+    }
+}
+
+static void relu_between_two_layers_is_a_bit_for_each_number(void **state)
+{
+    struct graph *g;
+    struct plan *p = compare(relu_layers(), TENSOR_F32, 1e-4, &g);
+
+    (void)state;
+    assert_int_equal(nodes_of(p, "Mlp"), 1);
+    assert_int_equal(nodes_of(p, "Gemm") + nodes_of(p, "Relu"), 0);
+    assert_int_equal(products(CUBLASLT_EPILOGUE_RELU_AUX_BIAS), 1);
+    assert_int_equal(products(CUBLASLT_EPILOGUE_DRELU), 1);
+    assert_int_equal(sums_beside_products(), 2);
+    plan_free(p);
+    graph_free(g);
+}
+
+/* The library has no other than the one with tanh. */
+static void the_exact_gelu_is_a_kernel_of_its_own(void **state)
+{
+    struct graph *g;
+    struct plan *p = compare(block(false), TENSOR_F32, 1e-4, &g);
+
+    (void)state;
+    assert_int_equal(nodes_of(p, "Mlp"), 0);
+    assert_int_equal(nodes_of(p, "Gelu"), 1);
+    assert_int_equal(products(CUBLASLT_EPILOGUE_GELU_AUX_BIAS), 0);
+    (void)sums_beside_products();
+    plan_free(p);
+    graph_free(g);
+}
+
+static void where_the_library_has_no_such_kernels_ours_do_it(void **state)
+{
+    struct graph *g;
+    struct plan *p;
+
+    (void)state;
+    assert_int_equal(setenv("EMULATED_CUBLASLT", "plain@0", 1), 0);
+    p = compare(block(true), TENSOR_BF16, 0.03, &g);
+    assert_int_equal(unsetenv("EMULATED_CUBLASLT"), 0);
+    assert_int_equal(nodes_of(p, "Mlp"), 1);
+    assert_int_equal(products(CUBLASLT_EPILOGUE_GELU_AUX_BIAS) + products(CUBLASLT_EPILOGUE_DGELU), 0);
+    assert_int_equal(sums_beside_products(), 0);
+    plan_free(p);
+    graph_free(g);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_block_computes_functions_and_sums_inside_its_products),
+        cmocka_unit_test(relu_between_two_layers_is_a_bit_for_each_number),
+        cmocka_unit_test(the_exact_gelu_is_a_kernel_of_its_own),
+        cmocka_unit_test(where_the_library_has_no_such_kernels_ours_do_it),
+    };
+
+    return cmocka_run_group_tests_name("cuda/fusion", tests, open_gpu, close_gpu);
+}

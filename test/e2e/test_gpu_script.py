@@ -1,0 +1,49 @@
+#!/usr/bin/python3
+"""scripts/gpu, which is for machines with a GPU and must work the first time: on the emulated one, a little of each part."""
+import os
+import re
+import subprocess
+import sys
+
+import kit
+from kit import BUILD, ROOT, main, test, workdir
+
+sys.path.insert(1, os.path.join(ROOT, "test", "gpu"))
+import pack  # noqa: E402
+
+
+def script(*args, **env):
+    out = workdir()
+    p = subprocess.run([os.path.join(ROOT, "scripts", "gpu"), "--emulated", "--out", out, *args], capture_output=True,
+                       text=True, timeout=240, env=dict(os.environ, **env))
+    return p.returncode, p.stdout + p.stderr, out
+
+
+@test
+def one_command_checks_trains_and_times():
+    code, said, out = script("check:test_softmax", "train:a_checkpoint_goes_from_cpu_to_gpu_and_back",
+                             "bench:kernels:momentum")
+    assert code == 0, said
+    for name, words in (("check", "1 programs, .* passed, 0 failed"), ("train", "1 passed, 0 failed"), ("bench", "")):
+        assert re.search("^%s +ok +.*%s" % (name, words), said, re.M), said
+        assert os.path.getsize(os.path.join(out, name + ".log")) > 0
+    assert re.search(r"^copy .*GB/s", said, re.M) and re.search(r"^momentum\ssweep\s", said, re.M), said
+
+
+@test
+def what_fails_is_named_and_the_code_says_so():
+    code, said, _ = script("train:a_checkpoint_goes_from_cpu_to_gpu_and_back", EMULATED_CAPABILITY="75")
+    assert code == 2 and "has compute capability 7.5" in said, said
+    code, said, _ = script("--seconds", "1", "check:test_softmax")
+    assert code == 1 and re.search("^check +FAILED", said, re.M) and "no time was left" in said, said
+
+
+@test
+def a_pack_takes_along_what_other_machines_lack_and_nothing_of_theirs():
+    libraries = pack.needed([os.path.join(BUILD, "trainerd")])
+    assert {"libgrpc.so.29", "libdnnl.so.2", "libuv.so.1"} <= set(libraries), libraries
+    assert not [n for n in libraries if re.match(r"lib(c|m|stdc\+\+|gcc_s)\.so|ld-linux", n)], libraries
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""gpu.py - everything that wants a real GPU, with one command, for the day one is at hand.
+
+    scripts/gpu [--out DIR] [--seconds N] [--from PACK] [--emulated] [PART...]    none: check sanitize train bench
+
+    pack      where nvcc is, perhaps without a GPU: builds all and makes DIR/trainerd-gpu.tar.xz (below 60 MiB), which runs
+              on a Linux of the same processor with driver, CUDA's libraries and python3: unpacked, or by --from
+    check     every test of an op, of optimizers and of replicas, on the GPU; in a source tree with nvcc it builds first
+    sanitize  some of them under compute-sanitizer: memory, races
+    train     digits in every precision, killed and started again, from CPU to GPU and back, two processes on one GPU
+    bench     scripts/bench gpu: kernels beside copies, ResNet-50 and GPT-2 beside PyTorch, losses that follow PyTorch's
+
+cuBLASLt, cuDNN and NCCL may also be those of Python packages (nvidia-*). Full logs are in DIR (default build/gpu), a file for
+each part; a table comes last. --seconds: for all parts together (1500); what is not done by then has failed.
+A part may be told what of it: check:softmax,test_loss train:a_run_is_the_same_bits_again bench:kernels:Relu.
+--emulated: on the emulated GPU of test/cuda; `pack --emulated` packs that.
+Exit code 0: all is well (missed aims of bench are no failure); 1: something failed; 2: there is no GPU."""
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.dont_write_bytecode = True
+
+import check  # noqa: E402
+import libraries  # noqa: E402
+import pack  # noqa: E402
+from place import ROOT, Place, end  # noqa: E402
+
+SHARE = {"check": 0.4, "sanitize": 0.4, "train": 0.6, "bench": 1.0}  # at most, of the time that is left
+
+
+# ---- parts: (all is well, a sentence, lines about what is not) ----
+
+def run_check(place, deadline, log, words):
+    return check.check(place, deadline, log, words)
+
+
+def run_sanitize(place, deadline, log, words):
+    return check.sanitize(place, deadline, log, words)
+
+
+def script(cmd, env, deadline, log, show):
+    """Exit code (None: its time was up) and lines of a script, as they come."""
+    p = subprocess.Popen(cmd, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+    code = None
+    try:
+        code = p.wait(max(1, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        if p.poll() is None:
+            end(p)
+    with open(log.name, errors="replace") as f:
+        lines = f.read().splitlines()
+    if show:
+        print("\n".join(lines), flush=True)
+    return code, lines
+
+
+def run_train(place, deadline, log, words):
+    cmd = [sys.executable, os.path.join(ROOT, "test", "gpu", "train.py")] + (["--emulated"] if place.emulated else []) + words
+    code, lines = script(cmd, place.env(), deadline, log, False)
+    bad = [line for line in lines if line.startswith("not ok - ")]
+    good = sum(line.startswith("ok - ") for line in lines)
+    for line in lines:
+        if line.startswith(("ok - ", "not ok - ")):
+            print(line[:160], flush=True)
+    return (code == 0, "%d passed, %d failed%s" % (good, len(bad), "" if code is not None else ", its time was up"),
+            bad or (lines[-3:] if code else []))
+
+
+def run_bench(place, deadline, log, words):
+    left = int(deadline - time.monotonic())
+    cmd = [os.path.join(ROOT, "scripts", "bench"), "gpu", "--seconds", str(left - 20)]
+    code, lines = script(cmd + (["--emulated"] if place.emulated else []) + words, place.env(), deadline, log, True)
+    if code == 2 and "neither python3" in "\n".join(lines):  # the kernels need nobody beside them
+        cmd = [place.program("test/bench/bench_gpu_kernels")] + (["--small"] if place.emulated else [])
+        cmd += [row for word in words if word.startswith("kernels:") for row in word.split(":")[1:]]
+        code, lines = script(cmd, place.env(), deadline, log, True)
+        return code == 0, "kernels alone: there is no Python with torch, onnx and numpy", [
+            line for line in lines if line.startswith("!")]
+    return code == 0, lines[-1] if lines else "no output", [] if code == 0 else ["exit code %s" % code] + [
+        line for line in lines if "cannot run" in line or "not begun" in line]
+
+
+PARTS = {"check": run_check, "sanitize": run_sanitize, "train": run_train, "bench": run_bench}
+
+
+# ---- the machine ----
+
+def look_for_gpu(place, where):
+    p = subprocess.run([place.trainerd(), "--check", "--devices", "cuda"], env=place.env(), stdin=subprocess.DEVNULL,
+                       capture_output=True, text=True, timeout=120)
+    if p.returncode != 0:
+        print("gpu: no GPU that can be used: %s\nlibraries: %s" % (" ".join(p.stderr.split()), libraries.text(where)))
+        sys.exit(2)
+    found = json.loads(p.stdout)
+    print("%s; kernels %s; NCCL %s" % (", ".join("%s %s, compute capability %s" % (
+        d["name"], d["gpu"], d["compute_capability"]) for d in found["devices"]), found["kernels"], found["nccl"]))
+    if where:
+        print("libraries: %s" % libraries.text(where))
+
+
+def from_pack(options):
+    """The same, by the script in the pack."""
+    folder = tempfile.mkdtemp(prefix="trainerd-gpu-")
+    try:
+        subprocess.run(["tar", "-xJf", options.source, "-C", folder], check=True, stdin=subprocess.DEVNULL)
+        cmd = [os.path.join(folder, pack.NAME, "scripts", "gpu"), "--out", options.out, "--seconds", str(options.seconds)]
+        cmd += ["--emulated"] if options.emulated else []
+        p = subprocess.Popen(cmd + options.parts, stdin=subprocess.DEVNULL)
+        try:
+            return p.wait()
+        finally:
+            if p.poll() is None:
+                end(p)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def arguments():
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("--out", default=os.path.join(ROOT, "build", "gpu"))
+    parser.add_argument("--seconds", type=float, default=1500)
+    parser.add_argument("--from", dest="source")
+    parser.add_argument("--emulated", action="store_true")
+    parser.add_argument("parts", nargs="*", metavar="PART")
+    options = parser.parse_args()
+    options.out = os.path.abspath(options.out)
+    for name in [part.split(":")[0] for part in options.parts]:
+        if name != "pack" and name not in PARTS:
+            parser.exit(2, "gpu: no part '%s'; there are pack %s\n" % (name, " ".join(PARTS)))
+    return options
+
+
+def run_parts(place, options, until):
+    rows = []
+    for part in options.parts or PARTS:
+        name, _, words = part.partition(":")
+        begin = time.monotonic()
+        deadline = begin + (until - begin) * SHARE[name]
+        print("-- %s, at most %d s" % (name, deadline - begin), flush=True)
+        with open(os.path.join(options.out, name + ".log"), "w") as log:
+            try:
+                well, text, more = PARTS[name](place, deadline, log, words.split(",") if words else [])
+            except (pack.Trouble, OSError, subprocess.SubprocessError) as e:
+                well, text, more = False, "could not run", str(e).splitlines()[-12:]
+        rows.append((name, well, text, more, time.monotonic() - begin))
+    return rows
+
+
+def main():
+    options = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    os.makedirs(options.out, exist_ok=True)
+    until = time.monotonic() + options.seconds
+    if options.source is not None:
+        return from_pack(options)
+    place = Place(options.emulated)
+    if options.parts == ["pack"]:
+        with open(os.path.join(options.out, "pack.log"), "w") as log:
+            try:
+                print(pack.pack(place, options.out, log)[1])
+            except pack.Trouble as e:
+                sys.exit("gpu: pack: %s" % e)
+        return 0
+    where = {} if place.emulated else libraries.put_on_path()
+    if not place.is_packed and (place.emulated or shutil.which("nvcc")):
+        with open(os.path.join(options.out, "build.log"), "w") as log:
+            try:
+                pack.build(place, log)
+            except pack.Trouble as e:
+                sys.exit("gpu: build: %s" % e)
+    look_for_gpu(place, where)
+    rows = run_parts(place, options, until)
+    print("\n%-9s %-7s %7s  %s" % ("part", "", "seconds", "what"))
+    for name, well, text, more, seconds in rows:
+        print("%-9s %-7s %7.0f  %s" % (name, "ok" if well else "FAILED", seconds, text))
+        for line in more[:24]:
+            print("    " + line[:300])
+    print("logs: %s" % options.out)
+    return 0 if all(row[1] for row in rows) else 1
+
+
+sys.exit(main())
