@@ -430,6 +430,7 @@ void gpu_end(struct replica *r)
 {
     struct gpu *g = r->gpu;
     struct err err;
+    char name[32];
     int rc;
 
     /* First the graphs: NCCL lets no communicator go while one is left with its sums in it. One that is under
@@ -441,5 +442,7 @@ void gpu_end(struct replica *r)
     if (rc == 0)
         return;
     g->is_lost = true; /* and with it its state */
+    device_name(&r->train->opts->devices[r->local], name, sizeof(name));
+    (void)err_wrap(&err, rc, "%s", name);
     train_lose(r->train, &err);
 }

@@ -105,6 +105,17 @@ def an_error_that_nccl_reports_ends_the_generation_and_the_job_goes_on():
 
 
 @test
+def a_gpu_that_fails_or_hangs_is_named_and_ends_the_process():
+    for fault, words in (("launch@220", "the GPU's work: an illegal memory access was encountered"),
+                         ("hang@220", "the GPU does not come to rest within 2.0 s")):
+        t = Task(digits_job(workdir(), **kit.merge(SHORT, {"train": {"deadline_seconds": 2}})), args=("--devices", "cuda"),
+                 env={"EMULATED_FAULT": fault})
+        assert t.wait(60) == 138, t.log()
+        said = t.events("end")[0]["message"]
+        assert words in said and (": cuda:0: " in said or ": cuda:1: " in said), said
+
+
+@test
 def sensors_are_in_status_over_http_and_in_metrics():
     job = digits_job(workdir(), **kit.merge(SHORT, {"train": {"steps": 1000000}}))
     ports, (web,) = free_ports(1), free_ports(1)
