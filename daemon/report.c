@@ -258,7 +258,7 @@ static void point(struct report *r, uint64_t step, const char *tag, float value)
     pthread_mutex_unlock(&r->curves_lock);
 }
 
-static void curves(struct report *r, const struct train_step_report *s, double speed)
+static void curves(struct report *r, const struct train_step_report *s, double speed, double device_idle)
 {
     point(r, s->step, "loss", (float)s->loss);
     point(r, s->step, "learning_rate", (float)s->learning_rate);
@@ -267,6 +267,8 @@ static void curves(struct report *r, const struct train_step_report *s, double s
     if (s->loss_scale > 0)
         point(r, s->step, "loss_scale", (float)s->loss_scale);
     point(r, s->step, "samples_per_second", (float)speed);
+    if (!isnan(device_idle))
+        point(r, s->step, "device_idle", (float)device_idle);
     if (s->skipped > 0)
         point(r, s->step, "skipped_records", (float)s->skipped);
 }
@@ -358,7 +360,7 @@ static void on_step(struct report *r, const struct train_step_report *s)
     if (due) {
         metric_set(r->speed, line.samples_per_second);
         log_step(r, s, &line, reduce_work, device_idle);
-        curves(r, s, line.samples_per_second);
+        curves(r, s, line.samples_per_second, device_idle);
     }
 }
 

@@ -29,7 +29,7 @@ struct cuda_event;
 struct cuda_graph;
 struct cuda_comm;
 
-enum { CUDA_ABI = 1, CUDA_ID_BYTES = 128 };
+enum { CUDA_ABI = 2, CUDA_ID_BYTES = 128 };
 
 struct cuda_gpu {
     char name[96];          /* "NVIDIA H200" */

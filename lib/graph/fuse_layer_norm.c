@@ -148,7 +148,8 @@ int fuse_row_norm_bias(struct fuser *f, uint32_t node, struct err *err)
 
 int fuse_row_norm_add(struct fuser *f, uint32_t node, struct err *err)
 {
-    const struct plan_node *norm = &f->p->nodes.at[node], *sum = fuse_made_by(f, norm->in[0], "Add");
+    const struct plan_node *norm = &f->p->nodes.at[node];
+    const struct plan_node *sum = fuse_made_by(f, norm->in[0], "Add");
     bool is_rms = strcmp(norm->def->name, "RMSNormalization") == 0;
     struct fuse_row row = { .def = op_find("trainerd", is_rms ? "RMSNormAdd" : "LayerNormAdd", 1),
                             .name = norm->name,
@@ -163,7 +164,8 @@ int fuse_row_norm_add(struct fuser *f, uint32_t node, struct err *err)
     for (k = 0; k < 2; k++) {
         const struct tensor *t = &f->p->values.at[sum->in[k]].tensor;
 
-        if (t->dtype != TENSOR_F32 || !shape_equal(&t->shape, &f->p->values.at[norm->in[0]].tensor.shape))
+        if (t->dtype != TENSOR_F32 ||
+            !shape_equal(&t->shape, &f->p->values.at[norm->in[0]].tensor.shape))
             return 0;
     }
     for (k = 1; k < norm->n_out; k++) /* mean or deviation */

@@ -79,12 +79,14 @@ static bool layer_of(const struct fuser *f, const struct plan_node *n, struct la
 
     if (!gemm && !fuse_is(n, NULL, "MatMul") && !fuse_is(n, "trainerd", "MatMul"))
         return false;
-    *l = (struct layer){ n->in[0], n->in[1], n->n_in > 2 ? n->in[2] : GRAPH_NONE, int_of(n, "transB") != 0 };
+    *l = (struct layer){ n->in[0], n->in[1], n->n_in > 2 ? n->in[2] : GRAPH_NONE,
+                         int_of(n, "transB") != 0 };
     return int_of(n, "transA") == 0 && (!gemm || (is_one(n, "alpha") && is_one(n, "beta"))) &&
            values[l->w].tensor.shape.rank == 2 && values[l->x].tensor.shape.rank >= 2 &&
            (l->bias == GRAPH_NONE ||
             (values[l->bias].tensor.shape.rank == 1 &&
-             values[l->bias].tensor.shape.dim[0] == values[l->w].tensor.shape.dim[l->trans ? 0 : 1]));
+             values[l->bias].tensor.shape.dim[0] ==
+                values[l->w].tensor.shape.dim[l->trans ? 0 : 1]));
 }
 
 /* What the library computes inside its products; NULL: something else. */
@@ -102,7 +104,10 @@ static const char *function_of(const struct plan_node *n)
 int fuse_two_layers(struct fuser *f, uint32_t node, struct err *err)
 {
     const struct plan_node *n = &f->p->nodes.at[node], *between, *first;
-    struct fuse_row row = { .def = op_find("trainerd", "Mlp", 1), .name = n->name, .n_in = 5, .n_attrs = 3 };
+    struct fuse_row row = { .def = op_find("trainerd", "Mlp", 1),
+                            .name = n->name,
+                            .n_in = 5,
+                            .n_attrs = 3 };
     struct layer up, down;
     const char *function;
 

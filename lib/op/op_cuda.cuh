@@ -105,6 +105,8 @@ template <typename T> struct op_packed_place {
     op_word *word;
     bool is_upper;
 
+    __device__ op_packed_place(op_word *at, bool upper) : word(at), is_upper(upper) {}
+    op_packed_place(const op_packed_place &) = default;
     __device__ op_packed<T> get() const { return { *word, is_upper }; }
     __device__ operator T() const { return get(); }
     __device__ void operator=(T x) const
@@ -117,6 +119,7 @@ template <typename T> struct op_packed_place {
             bits = __bfloat16_as_ushort(x);
         *word = is_upper ? (*word & 0xffff) | bits << 16 : (*word & 0xffff0000) | bits;
     }
+    __device__ void operator=(const op_packed_place &x) const { *this = (T)x; } /* the number, not the place */
 };
 
 template <typename T> __device__ static inline float op_wide(op_packed<T> x)

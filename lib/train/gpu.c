@@ -325,7 +325,8 @@ static int explain(const struct replica *r, int rc, struct err *err)
     device_name(&t->opts->devices[r->local], name, sizeof(name));
     return err_set(err, rc, "%s and %s of this host have one GPU, %s of this task: give each a GPU of its own "
                             "(--devices cuda:0 and --devices cuda:1); for a test another NCCL_HOSTID in the "
-                            "environment of each makes them hosts", name_of_rank(t, a), name_of_rank(t, b), name);
+                            "environment of each makes them hosts", name_of_rank(t, a < b ? a : b),
+                   name_of_rank(t, a < b ? b : a), name);
 }
 
 static int connect_gpus(struct replica *r, struct err *err)

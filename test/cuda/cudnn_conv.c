@@ -81,6 +81,7 @@ static double load(const struct emulated_tensor *t, int64_t i, int flaws)
         return (double)f;
     }
     memcpy(&small, (const char *)t->at + i * 2, 2);
+    pthread_once(&once, fill_smalls);
     return (double)smalls[t->type == CUDNN_DATA_HALF ? 0 : 1][small];
 }
 
@@ -110,8 +111,9 @@ void emulated_store(const struct emulated_tensor *t, int64_t i, double v)
 
 double emulated_round(cudnnDataType_t type, double v)
 {
-    return type == CUDNN_DATA_HALF       ? small_to_double(double_to_small((double)(float)v, 10, 15), 10, 15)
-           : type == CUDNN_DATA_BFLOAT16 ? small_to_double(double_to_small((double)(float)v, 7, 127), 7, 127)
+    pthread_once(&once, fill_smalls);
+    return type == CUDNN_DATA_HALF       ? (double)smalls[0][double_to_small((double)(float)v, 10, 15)]
+           : type == CUDNN_DATA_BFLOAT16 ? (double)smalls[1][double_to_small((double)(float)v, 7, 127)]
                                          : (double)(float)v;
 }
 
@@ -234,7 +236,6 @@ int emulated_conv_run(void *conv)
                                                                              : &c->y;
     int64_t i[EMULATED_AXES] = { 0 };
 
-    pthread_once(&once, fill_smalls);
     memset(c->workspace, 0xff, c->workspace_bytes);
     do {
         int64_t at = place(out, i[0], i[1], i + 2, c->space);

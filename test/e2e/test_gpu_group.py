@@ -85,18 +85,22 @@ def a_rank_that_never_comes_to_nccl_is_waited_for_no_longer_than_the_deadline():
     codes = finish(tasks, 60)
     assert codes == [138, 138], codes
     for t in tasks:
-        for words in ("in connect GPUs (NCCL) for 2.", "the other GPUs did not come for 2."):
+        assert t.p.returncode == 138 and t.ended - t.started < 30 * kit.SLOW
+        for words in ("in connect GPUs (NCCL) for ", "the other GPUs did not come for "):
             assert any(words in r["message"] for r in t.records), t.log()
 
 
 @test
 def an_error_that_nccl_reports_ends_the_generation_and_the_job_goes_on():
-    job = digits_job(workdir(), **kit.merge(SHORT, {"train": {"steps": 6, "eval_every_epochs": None}, "data": {"eval": None}}))
+    job = digits_job(workdir(), **dict(SHORT, train=dict(SHORT["train"], steps=6, eval_every_epochs=None),
+                                       data={"eval": None}, model={"metrics": None},
+                                       optimizer={"schedule": {"warmup_steps": 2}}))
     ports = free_ports(2)
     tasks = [Task(job, kit.tf_config(ports, i), ("--devices", "cuda:0"), env, "worker %d" % i)
-             for i, env in enumerate(({}, {"EMULATED_NCCL_FAULT": "error:7"}))]
+             for i, env in enumerate(({}, {"EMULATED_NCCL_FAULT": "error:4"}))]
     expect_codes(tasks, [0, 0], 120)
-    assert any("NCCL: unhandled system error" in r["message"] for t in tasks for r in t.events("view")), tasks[0].log()
+    # whose words come first: those of the one that has the error, or of the one that loses it
+    assert any("step 4: sum up the gradients (NCCL)" in r["message"] for r in tasks[0].events("view")), tasks[0].log()
     assert sorted(tasks[0].steps()) == list(range(1, 7)) and len(tasks[0].events("step")) == 6
 
 

@@ -47,6 +47,8 @@ static const struct trial trials[] = {
     { 2, 3, 20, 30, 32, 32, false, { { "keep", -FLT_MAX, EACH, true } }, true },
     { 2, 1, 20, 70, 8, 8, true, { { "fill", -INFINITY, PADDING, true } }, true },
     { 1, 2, 20, 70, 8, 8, true, { { "add", -1e9f, ROWS, false } }, true },
+    { 2, 6, 21, 129, 8, 8, true, { { "scale", 0.25f, 0, false }, { "add", -1e9f, EACH, true } }, true },
+    { 1, 10, 101, 130, 8, 8, true, { { "scale", 0.25f, 0, false } }, true }, /* as the one before, in parts */
     /* others: heads, causal the other way, hidden by too little, a factor behind, two masks */
     { 1, 2, 20, 24, 12, 12, true, { { "scale", 0.25f, 0, false } }, false },
     { 1, 2, 30, 30, 8, 8, true, { { "keep", -100, CAUSAL, false } }, false },

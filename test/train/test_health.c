@@ -282,6 +282,22 @@ static void replicas_of_one_task_find_it_before_anything_is_lost(void **state)
     troupe_free(k);
 }
 
+/* Each GPU has a whole state: one that is wrong is found also without peers. On CPUs there is one of a task. */
+static void a_gpu_whose_weights_are_wrong_is_found_by_those_of_its_task(void **state)
+{
+    struct troupe *k = new_troupe("A", 2);
+
+    (void)state;
+    troupe_start_with(k, 0, "health.flip_weight@5");
+    troupe_wait(k);
+    assert_int_equal(k->tasks[0].last.end, TRAIN_DIVERGED);
+    assert_int_equal(k->tasks[0].held, 0);
+    expect_text(k, 0, "cuda:1 and cuda:0 differ in the weights and optimizer state of step 5");
+    assert_int_equal(troupe_to_the_end(k), 1);
+    expect_end(k);
+    troupe_free(k);
+}
+
 /* It looks for the cause with peers that know of none: they see that it does something else. Whoever
  * sees that first has made the step; it may end the call of a third one that is about to. */
 static void a_task_that_alone_sees_nan_ends_the_generation_and_goes_on(void **state)
@@ -337,5 +353,10 @@ int main(void)
         cmocka_unit_test(comparing_changes_no_bit_and_is_not_needed),
     };
 
-    return cmocka_run_group_tests(tests, run_undisturbed, NULL);
+    const struct CMUnitTest of_gpus[] = {
+        cmocka_unit_test(a_gpu_whose_weights_are_wrong_is_found_by_those_of_its_task),
+    };
+    int failed = cmocka_run_group_tests(tests, run_undisturbed, NULL);
+
+    return fixture_on_gpus() ? failed + cmocka_run_group_tests(of_gpus, run_undisturbed, NULL) : failed;
 }

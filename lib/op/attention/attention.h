@@ -13,8 +13,9 @@
 
 enum { ATTENTION_STEPS = 8, ATTENTION_QKV = 3 /* inputs in front of the masks */ };
 #define ATTENTION_HIDDEN (-1e38f) /* what is added to a score to hide its key: at most this */
-#define ATTENTION_BURIED (-1e4f)  /* a key with such a score, or to whose score so much is added, is hidden
-                                     wherever scores that are seen stay above half of it */
+/* A key with this score or less, or to whose score so much is added, may be taken for hidden
+ * altogether: the scores of those that are not lie far above. */
+#define ATTENTION_BURIED (-1e4f)
 
 /* What happens to a score s before the softmax. */
 enum attention_kind {

@@ -16,7 +16,12 @@
 
 #include "op/cudnn/graph.cuh"
 
-static constexpr int64_t SLOPES_MAX = (int64_t)256 << 20; /* bytes that a part of backward should take */
+/* Bytes that the slopes of a part of backward should take. */
+#ifdef CUDA_EMULATED
+static constexpr int64_t SLOPES_MAX = (int64_t)256 << 10; /* so that what is tested there has parts */
+#else
+static constexpr int64_t SLOPES_MAX = (int64_t)256 << 20;
+#endif
 static constexpr size_t ALIGN = 256;
 
 /* Unique ids: operands are 1 + sdpa_operand, then these, then what is virtual. */
@@ -63,10 +68,10 @@ static descriptor row_numbers(struct making *m)
 }
 
 /* A number for each row, in memory. */
-static descriptor column(struct making *m, int64_t uid)
+static descriptor column(struct making *m, int64_t uid) /* parts begin anywhere: also of a bias */
 {
     const struct sdpa_spec *s = &m->a->spec;
-    const struct cudnn_tensor t = { .type = CUDNN_DATA_FLOAT, .uid = uid, .axes = 4,
+    const struct cudnn_tensor t = { .type = CUDNN_DATA_FLOAT, .uid = uid, .align = sizeof(float), .axes = 4,
                                     .size = { m->a->batch, m->a->heads, s->t, 1 },
                                     .step = { s->heads * s->t, s->t, 1, 1 } };
 
@@ -102,7 +107,7 @@ static descriptor bias(struct making *m)
 {
     const struct sdpa_spec *s = &m->a->spec;
     const int64_t steps[] = { s->at[SDPA_BIAS].batch, s->at[SDPA_BIAS].head, s->at[SDPA_BIAS].row };
-    struct cudnn_tensor t = { .type = CUDNN_DATA_FLOAT, .uid = SDPA_BIAS + 1, .axes = 4,
+    struct cudnn_tensor t = { .type = CUDNN_DATA_FLOAT, .uid = SDPA_BIAS + 1, .align = sizeof(float), .axes = 4,
                               .size = { m->a->batch, m->a->heads, s->t, s->s }, .step = { s->s, s->s, s->s, 1 } };
 
     for (int k = 0; k < 3; k++)

@@ -50,7 +50,7 @@ bool sdpa_fits(const struct sdpa_spec *spec);
 int sdpa_open(const struct sdpa_spec *spec, struct sdpa **out, struct err *err);
 void sdpa_close(struct sdpa *s); /* NULL is fine */
 size_t sdpa_scratch_bytes(const struct sdpa *s); /* NULL: 0 */
-/* at: addresses, multiples of 16 as scratch is; NULL where the direction has none. */
+/* at: addresses, multiples of 16 (of a bias and of stats: 4) as scratch is; NULL where the direction has none. */
 int sdpa_run(struct sdpa *s, void *const at[SDPA_OPERANDS], void *scratch, cudaStream_t stream, struct err *err);
 
 #endif

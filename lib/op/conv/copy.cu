@@ -35,10 +35,31 @@ size_t conv_form_bytes(const struct conv_form *f)
 
 /* Axes from the outermost of what is written to the innermost. */
 struct moved {
-    uint64_t n; /* elements, or packs of them */
+    uint64_t n;    /* elements, or packs of them */
+    bool is_small; /* fewer than 2^31: then small_size is used */
     struct op_divisor to_size[CONV_AXES];
+    struct op_small_divisor small_size[CONV_AXES];
     int64_t from_size[CONV_AXES], shift[CONV_AXES], to_step[CONV_AXES], from_step[CONV_AXES];
 };
+
+/* Where number i of those that are written lies on both sides; false: outside of `from`. */
+template <typename I, typename D>
+__device__ static inline bool moved_place(const struct moved &m, I i, const D (&size)[CONV_AXES], int64_t *at,
+                                          int64_t *src)
+{
+    bool inside = true;
+
+    *at = *src = 0;
+#pragma unroll
+    for (int k = CONV_AXES; k-- > 0;) {
+        int64_t p = (int64_t)op_digit(&i, size[k]), q = p + m.shift[k];
+
+        inside = inside && q >= 0 && q < m.from_size[k];
+        *at += p * m.to_step[k];
+        *src += q * m.from_step[k];
+    }
+    return inside;
+}
 
 /* Each thread writes N numbers along the innermost axis, a grid apart; there both sides have them one
  * behind the other, and n, sizes, shifts and steps count packs. */
@@ -48,20 +69,12 @@ __global__ void move_shifted(To *to, const From *from, struct moved m, bool add)
     uint64_t step = (uint64_t)gridDim.x * blockDim.x;
 
     for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < m.n; i += step) {
-        uint64_t rest = i;
-        int64_t at = 0, src = 0;
-        bool inside = true;
+        int64_t at, src;
+        bool inside = m.is_small ? moved_place(m, (uint32_t)i, m.small_size, &at, &src)
+                                 : moved_place(m, i, m.to_size, &at, &src);
         op_pack<To, N> out;
         op_pack<From, N> in = {};
 
-#pragma unroll
-        for (int k = CONV_AXES; k-- > 0;) {
-            int64_t p = (int64_t)op_digit(&rest, m.to_size[k]), q = p + m.shift[k];
-
-            inside = inside && q >= 0 && q < m.from_size[k];
-            at += p * m.to_step[k];
-            src += q * m.from_step[k];
-        }
         if (inside)
             in = ((const op_pack<From, N> *)from)[src];
         if (add)
@@ -102,20 +115,22 @@ static bool pack_up(struct moved *m, int64_t n)
 template <typename To, typename From>
 static void launch(To *to, const From *from, struct moved m, bool add, cudaStream_t s)
 {
-    constexpr int N = (int)op_pack<To>::N;
+    constexpr int N = (int)op_each_pack<To, From>();
+    bool packed = op_aligned(to) && op_aligned(from) && pack_up(&m, N);
 
-    if constexpr (sizeof(To) == sizeof(From))
-        if (op_aligned(to) && op_aligned(from) && pack_up(&m, N)) {
-            CUDA_LAUNCH((move_shifted<To, From, N>), op_blocks(m.n, OP_THREADS), OP_THREADS, 0, s, to, from,
-                        m, add);
-            return;
-        }
-    CUDA_LAUNCH((move_shifted<To, From, 1>), op_blocks(m.n, OP_THREADS), OP_THREADS, 0, s, to, from, m, add);
+    m.is_small = m.n <= INT32_MAX;
+    for (int k = 0; k < CONV_AXES && m.is_small; k++)
+        m.small_size[k] = op_small_divisor_of((uint32_t)m.to_size[k].by);
+    if (packed)
+        CUDA_LAUNCH((move_shifted<To, From, N>), op_blocks(m.n, OP_THREADS), OP_THREADS, 0, s, to, from, m, add);
+    else
+        CUDA_LAUNCH((move_shifted<To, From, 1>), op_blocks(m.n, OP_THREADS), OP_THREADS, 0, s, to, from, m, add);
 }
 
 int conv_copy(const struct conv_form *from, const void *src, const int64_t shift[CONV_AXES],
               const struct conv_form *to, void *dst, bool add, cudaStream_t s, struct err *err)
 {
+    auto step_of = [&](int k) { return to->size[k] > 1 ? to->step[k] : INT64_MAX; };
     int order[CONV_AXES];
     struct moved m = {};
 
@@ -123,7 +138,7 @@ int conv_copy(const struct conv_form *from, const void *src, const int64_t shift
     for (int k = 0; k < CONV_AXES; k++) { /* sorted by steps of what is written, the largest first */
         int at = k;
 
-        for (; at > 0 && to->step[order[at - 1]] < to->step[k]; at--)
+        for (; at > 0 && step_of(order[at - 1]) < step_of(k); at--)
             order[at] = order[at - 1];
         order[at] = k;
     }

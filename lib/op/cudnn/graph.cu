@@ -262,7 +262,7 @@ void cudnn_finish(struct cudnn_graph *g, cudnnBackendDescriptor_t d, const char 
 cudnnBackendDescriptor_t cudnn_tensor(struct cudnn_graph *g, const struct cudnn_tensor *t)
 {
     cudnnBackendDescriptor_t d = cudnn_make(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
-    const int64_t align = 16;
+    const int64_t align = t->align != 0 ? t->align : 16;
 
     cudnn_set(g, d, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &t->type);
     cudnn_set(g, d, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, t->axes, t->size);

@@ -27,7 +27,8 @@ struct cudnn_graph;
 
 struct cudnn_tensor {
     cudnnDataType_t type;
-    int64_t uid; /* names it in cudnn_graph_run(); not 0, and no other's */
+    int64_t uid;   /* names it in cudnn_graph_run(); not 0, and no other's */
+    int64_t align; /* bytes that its address is a multiple of; 0: 16 */
     int axes;
     int64_t size[CUDNN_AXES], step[CUDNN_AXES]; /* in elements */
     bool is_virtual;                            /* between operations, without an address */
@@ -66,7 +67,7 @@ int cudnn_graph_settle(struct cudnn_graph *g, bool tensor_cores, int64_t scratch
 /* ---- its use ---- */
 
 size_t cudnn_graph_scratch_bytes(const struct cudnn_graph *g); /* NULL: 0 */
-/* at[i]: of the tensor uids[i]; as scratch, multiples of 16, or anywhere in the host's memory, if a number. */
+/* at[i]: of the tensor uids[i]; a number's is in the host's memory. scratch: a multiple of 16. */
 int cudnn_graph_run(struct cudnn_graph *g, int n, const int64_t *uids, void *const *at, void *scratch,
                     cudaStream_t s, struct err *err);
 

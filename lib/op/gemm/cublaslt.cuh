@@ -40,8 +40,8 @@ enum lt_tail {
 struct lt_problem {
     int64_t batch, m, n, k;
     struct lt_operand at[LT_OPERANDS]; /* each lt_fits(); with a bias y's columns lie side by side */
-    bool tf32;         /* a and b are float32, and may be rounded to TF32 */
     bool bias;         /* not of a slope, nor of sums */
+    bool tf32;         /* a and b are float32, and may be rounded to TF32 */
     enum lt_tail tail; /* of one product alone; but for sums y's columns lie side by side, and nothing adds */
 };
 

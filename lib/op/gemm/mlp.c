@@ -1,6 +1,6 @@
-/* mlp.c - trainerd.Mlp: y = f(x w1 + b1) w2 + b2, f being Relu or the Gelu with tanh (attribute function:
- * "relu", "gelu"); x [.., k], w1 [k, hidden], w2 [hidden, n], which attributes trans1 and trans2 say lie
- * the other way round; b1 [hidden] and b2 [n] may be absent.
+/* mlp.c - trainerd.Mlp: y = f(x w1 + b1) w2 + b2, f being Relu or the Gelu with tanh (attribute
+ * function: "relu", "gelu"); x [.., k], w1 [k, hidden], w2 [hidden, n], which attributes trans1 and
+ * trans2 say lie the other way round; b1 [hidden] and b2 [n] may be absent.
  *   with z = x w1 + b1, h = f(z):   dz = f'(z) dy w2^T,   the rest as MatMul's
  * Graph passes make it for GPUs, where f and its slope are computed inside the products. */
 #include <inttypes.h>
@@ -39,7 +39,8 @@ static int weights(const struct op_infer *f, uint32_t i, int64_t rows, bool tran
     if (rc < 0)
         return rc;
     if (f->in[i]->shape.dim[trans ? 1 : 0] != rows)
-        return op_error(f, ERR_INPUT, err, "input %" PRIu32 " has %" PRId64 " rows; expected %" PRId64, i,
+        return op_error(f, ERR_INPUT, err,
+                        "input %" PRIu32 " has %" PRId64 " rows; expected %" PRId64, i,
                         f->in[i]->shape.dim[trans ? 1 : 0], rows);
     *cols = f->in[i]->shape.dim[trans ? 0 : 1];
     return 0;
@@ -53,7 +54,8 @@ static int bias(const struct op_infer *f, uint32_t i, int64_t n, struct err *err
         return 0;
     rc = op_need(f, i, TENSOR_F32, 1, err);
     if (rc == 0 && f->in[i]->shape.dim[0] != n)
-        return op_error(f, ERR_INPUT, err, "input %" PRIu32 " has %" PRId64 " elements; expected %" PRId64, i,
+        return op_error(f, ERR_INPUT, err,
+                        "input %" PRIu32 " has %" PRId64 " elements; expected %" PRId64, i,
                         f->in[i]->shape.dim[0], n);
     return rc;
 }

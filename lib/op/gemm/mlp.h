@@ -1,5 +1,5 @@
-/* mlp.h - two products with a function of numbers between them, by the kernels of the rows that they are:
- * what the kernels for CPUs do, and those for GPUs where the library does not do more at once. */
+/* mlp.h - two products with a function of numbers between them, by the kernels of the rows that they
+ * are: what the kernels for CPUs do, and those for GPUs where the library does not do more at once. */
 #ifndef OP_GEMM_MLP_H
 #define OP_GEMM_MLP_H
 
@@ -30,10 +30,10 @@ struct mlp {
     size_t slope_at;         /* in scratch: the gradient of h, then of z */
 };
 
-/* z_bytes: 0: of z; else of what stands there in its place, and the caller does himself what is between x
- * and h, and between y and the gradient of z. Fills p's bytes. mlp_fini() also when it fails. */
-int mlp_init(struct mlp *s, struct op_plan *p, const struct op_kernels *product, const struct op_kernels *function,
-             size_t z_bytes, struct err *err);
+/* z_bytes: 0: of z; else of what stands there in its place, and the caller does himself what is
+ * between x and h, and between y and the gradient of z. Fills p's bytes. mlp_fini() also when it fails. */
+int mlp_init(struct mlp *s, struct op_plan *p, const struct op_kernels *product,
+             const struct op_kernels *function, size_t z_bytes, struct err *err);
 void mlp_fini(struct mlp *s);
 
 /* Where in a call they are. */

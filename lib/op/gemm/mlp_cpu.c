@@ -1,4 +1,4 @@
-/* mlp_cpu.c - by its parts: the library's products and our function gain nothing from each other. */
+/* mlp_cpu.c - by its parts: the library's products and our function gain nothing from another. */
 #include <stdlib.h>
 
 #include "base/err.h"

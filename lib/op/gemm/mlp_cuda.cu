@@ -42,9 +42,10 @@ static int open_tails(const struct op_plan *p, struct mlp_there *s, struct err *
     const struct mlp_param *m = (const struct mlp_param *)p->param;
     const enum tensor_dtype ht = p->out[0].dtype;
     const bool bias = p->in[MLP_B1] != NULL, goes_up = op_wants(p, MLP_X) || op_wants(p, MLP_W1) || op_wants(p, MLP_B1);
-    struct product_problem up = { .m = m->m, .n = m->hidden, .k = m->k, .bias = bias,
+    struct product_problem up = { .m = m->m, .n = m->hidden, .k = m->k, .bias = bias, .tf32 = p->tf32,
                                   .tail = m->is_relu ? LT_RELU : LT_GELU };
-    struct product_problem slope = { .m = m->m, .n = m->hidden, .k = m->n, .tail = m->is_relu ? LT_DRELU : LT_DGELU };
+    struct product_problem slope = { .m = m->m, .n = m->hidden, .k = m->n, .tf32 = p->tf32,
+                                     .tail = m->is_relu ? LT_DRELU : LT_DGELU };
     int rc;
 
     up.at[LT_A] = { p->in[MLP_X]->dtype, m->k, 1 };

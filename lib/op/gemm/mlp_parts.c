@@ -22,15 +22,16 @@ static const struct tensor *input(const struct op_plan *p, uint32_t i)
 }
 
 /* One of the products: from -> to, with weights and bias from input `first` of the whole on. */
-static int plan_part(struct mlp *s, const struct op_plan *p, const struct matmul_param *param, uint32_t first,
-                     uint32_t wanted, const struct tensor *from, const struct tensor *to, void **state,
-                     size_t *scratch, struct err *err)
+static int plan_part(struct mlp *s, const struct op_plan *p, const struct matmul_param *param,
+                     uint32_t first, uint32_t wanted, const struct tensor *from,
+                     const struct tensor *to, void **state, size_t *scratch, struct err *err)
 {
     const struct tensor *in[] = { from, input(p, first), input(p, first + 1) };
     struct op_plan part = { .def = p->def,
                             .node = p->node,
                             .param = param,
                             .training = p->training && wanted != 0,
+                            .tf32 = p->tf32,
                             .want_din = wanted,
                             .n_in = 3,
                             .n_out = 1,
@@ -44,8 +45,8 @@ static int plan_part(struct mlp *s, const struct op_plan *p, const struct matmul
     return rc;
 }
 
-int mlp_init(struct mlp *s, struct op_plan *p, const struct op_kernels *product, const struct op_kernels *function,
-             size_t z_bytes, struct err *err)
+int mlp_init(struct mlp *s, struct op_plan *p, const struct op_kernels *product,
+             const struct op_kernels *function, size_t z_bytes, struct err *err)
 {
     const struct mlp_param *m = p->param;
     struct tensor x = *p->in[MLP_X], y = p->out[0], h = { .dtype = y.dtype };
@@ -69,8 +70,8 @@ int mlp_init(struct mlp *s, struct op_plan *p, const struct op_kernels *product,
     s->scratch_at = p->training && up != 0 ? bytes : s->slope_at;
     rc = plan_part(s, p, &s->up, MLP_W1, up, &x, &h, &s->up_state, &most, err);
     if (rc == 0)
-        rc = plan_part(s, p, &s->down, MLP_W2, down | (up != 0 && z_bytes == 0 ? OP_IN(0) : 0), &h, &y,
-                       &s->down_state, &most, err);
+        rc = plan_part(s, p, &s->down, MLP_W2, down | (up != 0 && z_bytes == 0 ? OP_IN(0) : 0),
+                       &h, &y, &s->down_state, &most, err);
     p->scratch_bytes = s->scratch_at + most;
     return rc;
 }
@@ -137,7 +138,8 @@ static struct op_call part_of(const struct mlp *s, const struct op_call *c, bool
 
 static int function_fwd(const struct mlp *s, const struct op_call *c, struct err *err)
 {
-    const struct tensor z = hidden_at(s, mlp_z(s, c)), h = hidden_at(s, mlp_h(s, c)), *in = &z, *out = &h;
+    const struct tensor z = hidden_at(s, mlp_z(s, c)), h = hidden_at(s, mlp_h(s, c));
+    const struct tensor *in = &z, *out = &h;
     const struct op_call call = { .param = &s->gelu, .n_in = 1, .n_out = 1, .in = &in, .out = &out,
                                   .run = c->run };
 
@@ -148,7 +150,8 @@ int mlp_up(const struct mlp *s, const struct op_call *c, struct err *err)
 {
     struct tensor x;
     const struct tensor z = hidden_at(s, mlp_z(s, c)), *out = &z;
-    const struct tensor *in[] = { matrix(c->in[MLP_X], &s->x, &x), c->in[MLP_W1], at(c->in, c->n_in, MLP_B1) };
+    const struct tensor *in[] = { matrix(c->in[MLP_X], &s->x, &x), c->in[MLP_W1],
+                                  at(c->in, c->n_in, MLP_B1) };
     struct op_call call = part_of(s, c, true);
     int rc;
 
@@ -204,9 +207,12 @@ int mlp_down_bwd(const struct mlp *s, const struct op_call *c, bool to_h, struct
 int mlp_up_bwd(const struct mlp *s, const struct op_call *c, struct err *err)
 {
     struct tensor x, dx;
-    const struct tensor z = hidden_at(s, mlp_z(s, c)), dz = hidden_at(s, mlp_slope(s, c)), *out = &z, *dout = &dz;
-    const struct tensor *in[] = { matrix(c->in[MLP_X], &s->x, &x), c->in[MLP_W1], at(c->in, c->n_in, MLP_B1) };
-    const struct tensor *din[] = { matrix(c->din[MLP_X], &s->x, &dx), c->din[MLP_W1], at(c->din, c->n_in, MLP_B1) };
+    const struct tensor z = hidden_at(s, mlp_z(s, c)), dz = hidden_at(s, mlp_slope(s, c));
+    const struct tensor *out = &z, *dout = &dz;
+    const struct tensor *in[] = { matrix(c->in[MLP_X], &s->x, &x), c->in[MLP_W1],
+                                  at(c->in, c->n_in, MLP_B1) };
+    const struct tensor *din[] = { matrix(c->din[MLP_X], &s->x, &dx), c->din[MLP_W1],
+                                   at(c->din, c->n_in, MLP_B1) };
     struct op_call call = part_of(s, c, true);
 
     call.in = in;

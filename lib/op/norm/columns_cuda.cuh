@@ -16,8 +16,8 @@
  *     merge(pair, n, other, m)        two pairs, of n and m rows; static
  *     finish(sample, channel, pair)   of all rows
  *
- * norm_each_column() visits all elements: own_of(), load(at) and put(own, at, in). Both load NORM_AHEAD rows
- * before they store anything. */
+ * norm_each_column() visits all elements: own_of(), load(at) and put(own, at, in). Both load several
+ * rows before they store anything. */
 #ifndef OP_NORM_COLUMNS_CUDA_CUH
 #define OP_NORM_COLUMNS_CUDA_CUH
 
@@ -134,15 +134,17 @@ template <typename F, typename DO>
 __device__ static inline void norm_visit(const F &f, size_t at, size_t c, size_t begin, size_t end, unsigned step,
                                          DO visit)
 {
-    for (size_t r = begin; r < end; r += NORM_AHEAD * step) {
-        decltype(f.load(0)) in[NORM_AHEAD];
+    constexpr unsigned AHEAD = sizeof(f.load(0)) > 16 ? NORM_AHEAD : 2 * NORM_AHEAD; /* 64 bytes or more */
+
+    for (size_t r = begin; r < end; r += AHEAD * step) {
+        decltype(f.load(0)) in[AHEAD];
 
 #pragma unroll
-        for (unsigned k = 0; k < NORM_AHEAD; k++)
+        for (unsigned k = 0; k < AHEAD; k++)
             if (r + k * step < end)
                 in[k] = f.load(at + (r + k * step) * c);
 #pragma unroll
-        for (unsigned k = 0; k < NORM_AHEAD; k++)
+        for (unsigned k = 0; k < AHEAD; k++)
             if (r + k * step < end)
                 visit(at + (r + k * step) * c, in[k]);
     }

@@ -9,9 +9,11 @@ extern "C" {
 #include "op/norm/norm_priv.h"
 }
 
-/* Backward has sums of columns in registers, of which three blocks of 128 threads get enough: so many blocks,
- * at most. */
+/* Backward has sums of columns in registers, of which three blocks of 128 threads get enough, in packs two: so
+ * many blocks, at most, on 132 processors. */
 static constexpr unsigned THREADS = 128, SLABS = 396;
+
+template <unsigned V> static constexpr unsigned RESIDENT = V > 1 ? 2 : 3;
 
 namespace {
 
@@ -264,7 +266,7 @@ __device__ static inline void put_columns(const struct norm_rows &g, const colum
 /* Block i has rows i, i + blocks, ... (or as many at a time as it has warps), one after another. LONG: rows do
  * not fit into registers. */
 template <bool LONG, typename T, typename Y, unsigned V>
-__global__ void __launch_bounds__(THREADS, 3)
+__global__ void __launch_bounds__(THREADS, RESIDENT<V>)
     gradient(struct backward_args a)
 {
     __shared__ float room[64];
@@ -408,7 +410,7 @@ template <typename T, typename Y, unsigned V> static void backward_of(const stru
 {
     const struct layer_norm_param *p = (const struct layer_norm_param *)c->param;
     bool sums = op_cuda_wants(c, 1) || op_cuda_wants(c, 2);
-    size_t slabs = slabs_of(p, V);
+    size_t slabs = slabs_of(p, V), resident = SLABS / 3 * RESIDENT<V>;
     struct backward_args a = { .g = norm_rows_of(p->rows, p->n, V, THREADS), .rms = p->rms,
                                .scale = (const float *)c->in[1]->data,
                                .save = (const struct row_stat *)c->save,
@@ -424,6 +426,7 @@ template <typename T, typename Y, unsigned V> static void backward_of(const stru
 
     auto go = a.g.wide > a.g.side * NORM_PACKS ? gradient<true, T, Y, V> : gradient<false, T, Y, V>;
 
+    slabs = slabs < resident ? slabs : resident;
     CUDA_LAUNCH(go, (unsigned)slabs, a.g.threads, 0, op_stream(c), a);
     norm_launch_fold(c, a.part, slabs, p->n, 1);
 }
