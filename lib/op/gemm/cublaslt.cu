@@ -288,7 +288,7 @@ static int choose(struct lt *l, uint32_t align, uint32_t which, struct err *err)
 /* The transpose of the whole. */
 static struct lt_problem turn(const struct lt_problem *p)
 {
-    struct lt_problem t = { .batch = p->batch, .m = p->n, .n = p->m, .k = p->k, .tf32 = p->tf32, .bias = p->bias,
+    struct lt_problem t = { .batch = p->batch, .m = p->n, .n = p->m, .k = p->k, .bias = p->bias, .tf32 = p->tf32,
                             .tail = p->tail };
     static const int from[] = { LT_B, LT_A, LT_Y };
 
