@@ -72,6 +72,8 @@ int gpu_lanes(struct replica *r, uint64_t step, struct err *err);
 int gpu_reduce(struct replica *r, struct err *err);
 /* Gradients, behind that, in jobs whose mean is known only then: they are looked at here, not before. */
 int gpu_scale(struct replica *r, float by, struct err *err);
+/* How long it waited for others behind its own lanes, in the last gpu_reduce(). */
+uint64_t gpu_waited_ns(const struct replica *r);
 const struct cuda_look *gpu_looked(const struct replica *r); /* at the gradient to be used */
 int gpu_update(struct replica *r, const struct optim_hyper *h, struct err *err);
 /* Checksum of the whole state, behind all updates. */

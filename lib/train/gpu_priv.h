@@ -58,6 +58,7 @@ struct gpu {
     struct gpu_back *back;             /* pinned */
     struct cuda_look *look;            /* of the GPU */
     struct op_trouble *trouble;        /* likewise: none in a generation, or it ends by it */
+    uint64_t waited_ns;                /* for the sums of the last step, behind its own lanes */
     uint64_t step, first_step;         /* the one at work; of the generation, 0: none yet */
     bool is_lost;                      /* it cannot be stopped: nothing of it may be touched */
     uint64_t held;                     /* the step whose state it holds */

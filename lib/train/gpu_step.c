@@ -440,6 +440,7 @@ static int wait_for_sums(struct replica *r, struct err *err)
     struct sums_wait w = { .r = r };
     int rc = device_watch(r->gpu->cuda, r->gpu->work, NULL, look_at_sums, &w, err);
 
+    r->gpu->waited_ns = w.since_ns > 0 ? clock_ns() - w.since_ns : 0;
     return rc < 0 ? err_wrap(err, rc, "sum up the gradients (NCCL)") : 0;
 }
 
@@ -504,6 +505,11 @@ int gpu_scale(struct replica *r, float by, struct err *err)
     if (rc == 0)
         rc = gpu_rest(r, err);
     return rc < 0 ? rc : gpu_wait(r, NULL, err);
+}
+
+uint64_t gpu_waited_ns(const struct replica *r)
+{
+    return r->gpu->waited_ns;
 }
 
 const struct cuda_look *gpu_looked(const struct replica *r)

@@ -200,14 +200,13 @@ static int finish_reduction(struct replica *r, uint64_t step, struct step_result
                             struct err *err)
 {
     struct train *t = r->train;
-    uint64_t before, now, data_ns;
+    uint64_t before, now;
     int rc = wait_for_permission(r, err);
 
     if (rc < 0)
         return rc;
     progress_bucket(&r->place, step, r->reducer.n_buckets - 1);
     before = clock_ns();
-    data_ns = r->data_ns;
     if (r->local == 0)
         write_control(r, step);
     if (r->gpu != NULL)
@@ -215,7 +214,7 @@ static int finish_reduction(struct replica *r, uint64_t step, struct step_result
     else if (t->comm != NULL)
         rc = reduce_rest(r, err);
     now = clock_ns();
-    r->reduce_ns = now - before - (r->data_ns - data_ns); /* a GPU's next batch is waited for meanwhile */
+    r->reduce_ns = r->gpu != NULL ? gpu_waited_ns(r) : now - before; /* a GPU computes meanwhile */
     trace_add(r->trace, TRACE_REDUCTION, 0, before, now);
     return rc < 0 ? rc : read_control(r, step, out, err);
 }

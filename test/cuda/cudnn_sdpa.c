@@ -237,7 +237,9 @@ static int64_t place(const struct emulated_tensor *t, int64_t batch, int64_t hea
 
 static double one(const struct emulated_step *s, const struct matrix *m, int64_t i, int64_t j)
 {
-    const double x = s->what == 'i' ? 0 : element(&m[s->x], i, j);
+    const double x = s->what == 'i'   ? 0
+                     : s->what == 'r' ? element(&m[s->x], j, i) /* turned */
+                                      : element(&m[s->x], i, j);
     const double b = s->b >= 0 ? element(&m[s->b], i, j) : 0;
 
     switch (s->what) {
@@ -250,7 +252,7 @@ static double one(const struct emulated_step *s, const struct matrix *m, int64_t
     case 'i': return (double)(s->axis == 2 ? i : j);
     case 'g': return x >= b ? 1 : 0;
     case '?': return element(&m[s->t], i, j) != 0 ? x : b;
-    case 'r': return element(&m[s->x], j, i);
+    case 'r': return x;
     }
     emulated_die("cuDNN: operation '%c'", s->what);
 }

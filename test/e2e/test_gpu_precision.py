@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 import urllib.request
 
 import kit
@@ -87,10 +88,16 @@ def an_overflow_is_skipped_by_all_alike_and_what_dies_comes_back_to_the_same_sca
     at = max(tasks[0].steps())
     scale = tasks[0].steps()[at]["loss_scale"]
     text = urllib.request.urlopen("http://127.0.0.1:%d/metrics" % web, timeout=10).read().decode()
-    seen = {line.split()[0]: float(line.split()[1]) for line in text.splitlines() if not line.startswith("#")}
-    assert seen["trainerd_overflowed_steps_total"] > 5 and seen["trainerd_skipped_steps_total"] == 0, text
-    p = subprocess.run([TRAINERCTL, "status", "127.0.0.1:%d" % ports[0]], capture_output=True, text=True, timeout=30)
-    assert "loss scale  %d\n" % scale in p.stdout and seen["trainerd_loss_scale"] == scale, (scale, p.stdout, p.stderr)
+    seen = dict(line.rsplit(None, 1) for line in text.splitlines() if not line.startswith("#"))
+    assert int(seen["trainerd_overflowed_steps_total"]) > 5 and int(seen["trainerd_skipped_steps_total"]) == 0, text
+    assert float(seen["trainerd_loss_scale"]) == scale, (scale, text)
+    until = time.monotonic() + 10  # it is told a moment later
+    while True:
+        p = subprocess.run([TRAINERCTL, "status", "127.0.0.1:%d" % ports[0]], capture_output=True, text=True, timeout=30)
+        if "loss scale  %d\n" % scale in p.stdout:
+            break
+        assert time.monotonic() < until, (scale, p.stdout, p.stderr)
+        time.sleep(0.05)
     back = Task(job, kit.tf_config(ports, 1), ("--devices", "cuda:1"), slow, "worker 1 again")
     expect_codes([tasks[0], back], [0, 0], 120)
     assert back.events("resume")[0]["step"] >= 14 and back.events("overflowed"), back.log()
