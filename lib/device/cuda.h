@@ -29,7 +29,7 @@ struct cuda_event;
 struct cuda_graph;
 struct cuda_comm;
 
-enum { CUDA_ABI = 2, CUDA_ID_BYTES = 128 };
+enum { CUDA_ABI = 3, CUDA_ID_BYTES = 128 };
 
 struct cuda_gpu {
     char name[96];          /* "NVIDIA H200" */
@@ -81,7 +81,7 @@ struct cuda_math {
     int (*look)(const float *x, size_t n, struct cuda_look *there, struct cuda_stream *s, struct err *err);
 
     /* A row of optim/optim.h at work on all parameters, and what moves the statistics: tables are made of
-     * opts (packed ones are no matter here: gradients are whole) and belong to the object. */
+     * opts and belong to the object. */
     int (*optim_open)(const struct optim_opts *opts, const struct cuda_statistic *statistics,
                       uint32_t n_statistics, struct cuda_optim **out, struct err *err);
     void (*optim_close)(struct cuda_optim *o);
@@ -91,7 +91,8 @@ struct cuda_math {
     int (*optim_look)(struct cuda_optim *o, float *g, float clip, struct cuda_look *there,
                       struct cuda_stream *s, struct err *err);
     /* One sweep over all: two for optimizers that need norms. `state` holds addresses of the GPU, all 16-byte
-     * aligned; slots that optim_uses() does not want and the average may be NULL. */
+     * aligned; slots that optim_uses() does not want and the average may be NULL. Gradients are whole; with
+     * state->read, rows that CPUs would not look at are left alone here too. */
     int (*optim_update)(struct cuda_optim *o, const struct optim_hyper *h, const struct optim_state *state,
                         float share, struct cuda_stream *s, struct err *err);
 };

@@ -211,6 +211,10 @@ const struct tensor *plan_input_grad(const struct plan *p, uint32_t i);
  * rest of that part of the arena is not touched. `rows`: of graph_tables(), borrowed; NULL: tables
  * have whole gradients. Cheap enough to be called per lane. Only PLAN_TRAIN. */
 void plan_pack(struct plan *p, struct packed *rows);
+/* On a GPU, where gradients of tables are whole: from now on backward leaves, in floats [at, at + 64 words) of
+ * the arena (words: of graph_tables()), 1 for each row that forward read and else 0: row r of a table is float
+ * at + 64 first_word + r, so that arenas that are added up count. Only PLAN_TRAIN. */
+void plan_tell_rows(struct plan *p, size_t at);
 /* Runs forward. Each loss is the sum over the batch of sample weight * loss, times run->loss_scale.
  * Errors, of backward too: those of kernels, ERR_CANCELED (run->cancel). */
 int plan_forward(struct plan *p, const struct op_run *run, struct err *err);

@@ -153,6 +153,12 @@ void plan_pack(struct plan *p, struct packed *rows)
     }
 }
 
+void plan_tell_rows(struct plan *p, size_t at)
+{
+    CHECK(p->purpose == PLAN_TRAIN && p->there.cuda != NULL && at >= p->g->dense_floats);
+    p->rows_at = at;
+}
+
 /* ---- running ---- */
 
 static int run_call(struct plan *p, struct plan_call *call, const struct op_run *run,
@@ -235,6 +241,14 @@ static void open_tables(struct plan *p, float *grads)
         p->rows[i].values = values + p->packed->first[i];
 }
 
+/* No row of a table was read yet. */
+static int open_read_rows(struct plan *p, const struct op_run *run, float *grads, struct err *err)
+{
+    for (uint32_t i = 0; i < p->g->n_tables; i++)
+        p->rows[i].read = grads + p->rows_at + 64 * p->g->tables[i].first_word;
+    return zero(p, run, grads + p->rows_at, 64 * p->g->table_words, err);
+}
+
 int plan_backward(struct plan *p, const struct op_run *run, float *grads, plan_ready_fn *ready,
                   void *arg, struct err *err)
 {
@@ -247,6 +261,8 @@ int plan_backward(struct plan *p, const struct op_run *run, float *grads, plan_r
     p->grads = grads;
     if (p->packed != NULL)
         open_tables(p, grads);
+    if (p->rows_at > 0)
+        rc = open_read_rows(p, run, grads, err);
     for (i = 0; i < p->zeros.n && rc == 0; i++)
         if (p->packed == NULL || p->zeros.at[i].offset < p->g->dense_floats)
             rc = zero(p, run, grads + p->zeros.at[i].offset, p->zeros.at[i].n, err);

@@ -160,6 +160,7 @@ struct plan {
     struct tensor loss_grad;  /* of one number, which is 1 */
     struct packed_rows *rows; /* [g->n_tables] as Gather sees them; marks NULL: not packed */
     struct packed *packed;    /* the caller's; NULL: tables have whole gradients */
+    size_t rows_at;           /* plan_tell_rows(); 0: not called */
     size_t folded_bytes;
     size_t work_bytes;
     float *params, *grads;

@@ -222,7 +222,8 @@ struct op_call {
     uint32_t number; /* of a forward call: its place among those of the plan */
     const struct op_run *run;
     /* Gather of a table: while rows->marks is not NULL, fwd marks the rows that it takes, and bwd adds
-     * to the places of marked rows and leaves din[0] alone. NULL: input 0 is no table. */
+     * to the places of marked rows and leaves din[0] alone. On a GPU while rows->read is not NULL, bwd
+     * also says there which rows fwd took. NULL: input 0 is no table. */
     const struct packed_rows *rows;
 };
 

@@ -151,6 +151,11 @@ CLONES void optim_clamp(float *g, size_t n, float limit)
     }
 }
 
+static bool is_packed(const struct optim_state *state, const struct optim_param *p)
+{
+    return state->packed != NULL && p->table != NULL;
+}
+
 void optim_clip_values(const struct optim *o, uint32_t part, const struct optim_state *state,
                        float limit)
 {
@@ -158,7 +163,7 @@ void optim_clip_values(const struct optim *o, uint32_t part, const struct optim_
     struct optim_piece p;
 
     while (next_piece(o, part, &block, &p))
-        if (p.param->table != NULL)
+        if (is_packed(state, p.param))
             optim_packed_clip(state, &p, limit);
         else
             optim_clamp(state->g + p.first, p.n, limit);
@@ -170,7 +175,7 @@ void optim_measure_gradient(struct optim *o, uint32_t part, const struct optim_s
     struct optim_piece p;
 
     while (next_piece(o, part, &block, &p))
-        if (p.param->table != NULL)
+        if (is_packed(state, p.param))
             optim_packed_squares(state, &p, o->squares + p.block);
         else
             optim_square_sums(state->g + p.first, p.n, o->squares + p.block);
@@ -183,7 +188,7 @@ void optim_each(const struct optim *o, uint32_t part, const struct optim_state *
     struct optim_piece p;
 
     while (next_piece(o, part, &block, &p))
-        if (p.param->table != NULL)
+        if (is_packed(state, p.param))
             optim_packed_each(state, &p, each, arg);
         else
             each(arg, p.first, state->g + p.first, p.n);
@@ -221,7 +226,7 @@ static void slots_at(const struct optim *o, const struct optim_state *state, siz
 static const float *gradient_at(const struct optim_state *state, const struct optim_piece *p,
                                 size_t at, size_t n, float unfolded[OPTIM_BLOCK])
 {
-    if (p->param->table == NULL)
+    if (!is_packed(state, p->param))
         return state->g + at;
     optim_packed_unfold(state, p, at, n, unfolded);
     return unfolded;
@@ -278,7 +283,7 @@ CLONES static void average_loop(size_t n, float *restrict average, const float *
 static void sweep_whole(const struct optim *o, const struct optim_hyper *own,
                         const struct optim_state *state, const struct optim_piece *p)
 {
-    size_t step = p->param->table != NULL ? OPTIM_BLOCK : p->n;
+    size_t step = is_packed(state, p->param) ? OPTIM_BLOCK : p->n;
 
     for (size_t done = 0; done < p->n; done += step) {
         size_t at = p->first + done, n = p->n - done < step ? p->n - done : step;
@@ -290,6 +295,7 @@ static void sweep_whole(const struct optim *o, const struct optim_hyper *own,
     }
 }
 
+/* What a step leaves alone of it where there is no mark. */
 static bool rests(const struct optim *o, const struct optim_param *p, const struct optim_hyper *own)
 {
     return p->table != NULL && (p->lazy || (o->opts.def->rests != NULL && o->opts.def->rests(own)));
@@ -317,7 +323,8 @@ void optim_update(const struct optim *o, uint32_t part, const struct optim_hyper
         struct optim_hyper own = own_hyper(p.param, h);
 
         own.trust = trust_of(o, p.param, &own);
-        if (rests(o, p.param, &own))
+        CHECK(!p.param->lazy || state->packed != NULL);
+        if (is_packed(state, p.param) && rests(o, p.param, &own))
             optim_packed_sweep(o->opts.def, &own, state, &p);
         else
             sweep_whole(o, &own, state, &p);

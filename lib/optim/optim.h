@@ -24,7 +24,8 @@
  * |x| is the L2 norm over one parameter; where it is 0, and for parameters that do not adapt,
  * the ratio of lars and lamb is 1 (and that of lars is without c).
  *
- * The gradient of a table may be packed (tensor/packed.h): rows without a mark have a gradient of zero.
+ * The gradient of a table may be packed (tensor/packed.h): rows without a mark have a gradient of zero. On a
+ * GPU it is whole, and beside it lies which rows have a mark.
  * The numbers are those of the whole gradient, for every optimizer. Where a zero changes nothing
  * (sgd and adagrad without weight decay), rows without a mark are not even looked at; and where the
  * parameter is lazy, which gives other numbers (for adam about those of torch.optim.SparseAdam).
@@ -86,7 +87,7 @@ struct optim_param {
     double rate_factor;  /* times the learning rate */
     double weight_decay; /* its own; that of the hyper-parameters is not looked at */
     bool adapts;         /* lars, lamb: has a ratio */
-    const struct packed_table *table; /* its gradient is packed; NULL: it is not */
+    const struct packed_table *table; /* it is one, whose gradient may be packed; NULL: it is none */
     bool lazy;           /* a table: rows without a mark are left as they are */
 };
 
@@ -103,8 +104,9 @@ struct optim_state {
     float *w;
     float *g;
     float *slots[OPTIM_MAX_SLOTS];
-    const struct packed *packed; /* whose tables the parameters name; else not looked at */
+    const struct packed *packed; /* whose tables the parameters name; NULL: gradients are whole */
     float *values;               /* the gradients of its marked rows */
+    const float *read; /* on a GPU: of row r of a table, at 64 first_word + r; above 0: it has a mark. NULL: all */
     float *average; /* average = decay average + (1 - decay) w after each update; NULL: none is kept */
 };
 
@@ -112,7 +114,7 @@ struct optim_state {
 int optim_new(const struct optim_opts *opts, struct optim **out, struct err *err);
 void optim_free(struct optim *o); /* NULL is fine */
 const struct optim_opts *optim_options(const struct optim *o); /* as given; its own copy of the parameters */
-/* How many tables an update with these numbers does not look at but for marked rows. */
+/* How many tables an update with these numbers does not look at but for marked rows, where they have marks. */
 uint32_t optim_resting_tables(const struct optim *o, const struct optim_hyper *h);
 
 /* A step, in each of the n_parts threads; each line needs what all threads did in the one before,

@@ -3,7 +3,12 @@
 
 #include "optim/optim_cuda_priv.cuh"
 
+extern "C" {
+#include "tensor/packed.h"
+}
+
 struct cuda_optim {
+    const struct optim_def *def;
     const struct optim_row *row;
     double average;
     struct optim_table table;
@@ -21,6 +26,7 @@ static uint64_t fill_owners(const struct optim_opts *opts, const struct cuda_sta
         const struct cuda_statistic *s = p == NULL ? &statistics[i - opts->n_params] : NULL;
         size_t at = p != NULL ? p->first : s->first, end = at + (p != NULL ? p->n : s->n);
         uint64_t first_chunk = n_chunks;
+        bool is_table = p != NULL && p->table != NULL;
 
         for (; at < end; n_chunks++) {
             size_t cut = (at / OPTIM_CHUNK + 1) * OPTIM_CHUNK, to = cut < end ? cut : end;
@@ -30,12 +36,16 @@ static uint64_t fill_owners(const struct optim_opts *opts, const struct cuda_sta
             at = to;
         }
         if (owners != NULL)
-            owners[i] = { .rate_factor = p != NULL ? p->rate_factor : 0,
+            owners[i] = { .first = p != NULL ? p->first : s->first,
+                          .width = is_table ? p->table->width : 0,
+                          .first_mark = is_table ? 64 * p->table->first_word : 0,
+                          .rate_factor = p != NULL ? p->rate_factor : 0,
                           .weight_decay = p != NULL ? p->weight_decay : 0,
                           .first_chunk = (uint32_t)first_chunk,
                           .n_chunks = (uint32_t)(n_chunks - first_chunk),
                           .keep = s != NULL ? s->keep : 0,
-                          .adapts = p != NULL && p->adapts };
+                          .adapts = p != NULL && p->adapts,
+                          .lazy = p != NULL && p->lazy };
     }
     return n_chunks;
 }
@@ -92,6 +102,7 @@ int cuda_optim_open(const struct optim_opts *opts, const struct cuda_statistic *
 
     if (o == NULL)
         return err_set(err, ERR_NOMEM, "optimizer: out of memory");
+    o->def = opts->def;
     o->row = optim_row_find(opts->def->name);
     o->average = opts->average;
     if (o->row == NULL)
@@ -133,8 +144,11 @@ int cuda_optim_update(struct cuda_optim *o, const struct optim_hyper *h, const s
                       float share, struct cuda_stream *s, struct err *err)
 {
     struct optim_arrays a = { .w = state->w, .g = state->g, .slots = {},
-                              .average = o->average > 0 ? state->average : NULL };
+                              .average = o->average > 0 ? state->average : NULL, .read = state->read };
+    struct optim_hyper undecayed = *h;
 
+    undecayed.weight_decay = 0;
+    a.rests = o->def->rests != NULL && o->def->rests(&undecayed);
     for (uint32_t k = 0; k < OPTIM_MAX_SLOTS; k++)
         a.slots[k] = state->slots[k];
     return optim_row_update(o->row, &o->table, h, &a, o->average, share, cuda_queue(s), err);

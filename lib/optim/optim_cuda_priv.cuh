@@ -26,10 +26,12 @@ struct optim_chunk {
 };
 
 struct optim_owner { /* parameters, then statistics */
+    size_t first;
+    size_t width, first_mark; /* of a table: floats of a row, and where its marks begin; else 0 */
     double rate_factor, weight_decay;
     uint32_t first_chunk, n_chunks;
     float keep; /* of a statistic */
-    bool adapts;
+    bool adapts, lazy;
 };
 
 /* Where a thread reads and writes its fours. */
@@ -109,6 +111,8 @@ struct optim_arrays {
     const float *g;
     float *slots[OPTIM_MAX_SLOTS];
     float *average; /* NULL: none */
+    const float *read; /* marks of rows; NULL: nobody leaves a row alone */
+    bool rests;     /* a gradient of zero moves nothing that has no weight decay */
 };
 
 /* What a sweep is over; all of it lies on the GPU. */

@@ -258,8 +258,34 @@ __device__ static inline void statistic_four(const optim_arrays &a, const optim_
         move_average<WHOLE>(a.average, r, e, w, 0, 1);
 }
 
-/* Block i has chunk i. */
+/* Elements e .. e + 3 of a chunk of a table: rows without a mark are left alone, but for their average.
+ * shift: floats from the beginning of the row that element 0 of the range would be in. */
 template <typename ROW>
+__device__ static inline void sweep_marked(const optim_arrays &a, const optim_range &r, unsigned e,
+                                           const step &k, const own &c, const float *read, size_t shift,
+                                           size_t width)
+{
+    unsigned at = e > r.lo ? e : r.lo, end = e + 4 < r.hi ? e + 4 : r.hi;
+
+    while (at < end) { /* once, but where a row ends in between */
+        size_t row = (at + shift) / width, behind = (row + 1) * width - shift;
+        optim_range same = r;
+
+        same.lo = at;
+        same.hi = behind < end ? (unsigned)behind : end;
+        if (read[row] > 0 && same.has_four(e))
+            sweep_four<true, ROW>(a, same, e, k, c);
+        else if (read[row] > 0)
+            sweep_four<false, ROW>(a, same, e, k, c);
+        else if (a.average != NULL)
+            move_average<false>(a.average, same, e, optim_load<false>(a.w, same, e), k.keep_average,
+                                k.rest_average);
+        at = same.hi;
+    }
+}
+
+/* Block i has chunk i. MARKS: there are tables of which rows may be left alone. */
+template <typename ROW, bool MARKS>
 __global__ void __launch_bounds__(OPTIM_THREADS) sweep(struct optim_table t, struct optim_arrays a, struct step k)
 {
     const optim_chunk chunk = t.chunks[blockIdx.x];
@@ -276,6 +302,15 @@ __global__ void __launch_bounds__(OPTIM_THREADS) sweep(struct optim_table t, str
     }
     const own c = own_of(k, o, t.ratios != NULL ? t.ratios[chunk.owner] : 1.0);
 
+    if (MARKS && o.width > 0 && (o.lazy || (a.rests && o.weight_decay == 0))) {
+        size_t before = chunk.first - o.first, row = before / o.width;
+        /* element 0 may lie in front of the table: what is left of row 0 there wraps, and back again */
+        size_t shift = before - row * o.width - r.lo;
+
+        for (unsigned e = threadIdx.x * 4; e < r.hi; e += OPTIM_THREADS * 4)
+            sweep_marked<ROW>(a, r, e, k, c, a.read + o.first_mark + row, shift, o.width);
+        return;
+    }
     for (unsigned e = threadIdx.x * 4; e < r.hi; e += OPTIM_THREADS * 4)
         if (r.has_four(e))
             sweep_four<true, ROW>(a, r, e, k, c);
@@ -347,24 +382,29 @@ __global__ void find_ratios(struct optim_table t, enum ratio kind, double scale,
 
 typedef void kernel(struct optim_table t, struct optim_arrays a, struct step k);
 
+struct sweeps {
+    kernel *all, *marked;
+};
+
 struct optim_row {
     const char *name;
-    kernel *sweep[2][2]; /* [momentum (momentum row: nesterov)][centered] */
+    struct sweeps sweep[2][2]; /* [momentum (momentum row: nesterov)][centered] */
     bool corrects;       /* the rate has 1 / (1 - beta1^t) in it */
     bool decouples;
     kernel *measure;
     enum ratio ratio;
 };
 
-#define ONE(row_) { { sweep<row_>, sweep<row_> }, { sweep<row_>, sweep<row_> } }
+#define BOTH(...) { sweep<__VA_ARGS__, false>, sweep<__VA_ARGS__, true> }
+#define ONE(row_) { { BOTH(row_), BOTH(row_) }, { BOTH(row_), BOTH(row_) } }
 
 static const struct optim_row rows[] = {
     { .name = "sgd", .sweep = ONE(sgd) },
-    { .name = "momentum", .sweep = { { sweep<momentum<false>>, sweep<momentum<false>> },
-                                     { sweep<momentum<true>>, sweep<momentum<true>> } } },
+    { .name = "momentum", .sweep = { { BOTH(momentum<false>), BOTH(momentum<false>) },
+                                     { BOTH(momentum<true>), BOTH(momentum<true>) } } },
     { .name = "adagrad", .sweep = ONE(adagrad) },
-    { .name = "rmsprop", .sweep = { { sweep<rmsprop<false, false>>, sweep<rmsprop<false, true>> },
-                                    { sweep<rmsprop<true, false>>, sweep<rmsprop<true, true>> } } },
+    { .name = "rmsprop", .sweep = { { BOTH(rmsprop<false, false>), BOTH(rmsprop<false, true>) },
+                                    { BOTH(rmsprop<true, false>), BOTH(rmsprop<true, true>) } } },
     { .name = "adam", .sweep = ONE(adam), .corrects = true },
     { .name = "adamw", .sweep = ONE(adam), .corrects = true, .decouples = true },
     { .name = "adamax", .sweep = ONE(adamax), .corrects = true },
@@ -416,7 +456,8 @@ int optim_row_update(const struct optim_row *row, const struct optim_table *t, c
 {
     struct step k = step_of(row, h, average, share);
     bool first = strcmp(row->name, "momentum") == 0 ? h->nesterov : h->momentum > 0;
-    kernel *go = row->sweep[first][h->centered];
+    const struct sweeps *way = &row->sweep[first][h->centered];
+    kernel *go = a->read != NULL ? way->marked : way->all;
 
     if (row->measure != NULL && t->n_param_chunks > 0) {
         kernel *measure_first = row->measure;

@@ -71,6 +71,7 @@ struct packed_rows {
     uint64_t *marks; /* of its first row; NULL: this gradient is a whole table */
     const uint32_t *before;
     float *values;   /* of its first marked row */
+    float *read;     /* of a GPU, whose gradients are whole: [rows] 0; 1 where a row was read. NULL: not wanted */
 };
 
 static inline void packed_mark(const struct packed_rows *t, size_t row)

@@ -86,6 +86,20 @@ static float *in_state(const struct gpu *g, const struct train *t, const float *
     return host != NULL ? g->state + (host - t->mem.state) : NULL;
 }
 
+/* Gradients of tables are whole: who leaves rows alone has to be told which. */
+static void lay_out_grads(struct gpu *g, const struct train *t)
+{
+    size_t words;
+    uint32_t n_tables;
+
+    g->grads_floats = t->mem.grads;
+    if (update_resting_tables(t) == 0)
+        return;
+    (void)graph_tables(t->graph, &n_tables, &words);
+    g->rows_at = (t->mem.grads + 63) / 64 * 64;
+    g->grads_floats = g->rows_at + 64 * words;
+}
+
 static int open_memory(struct replica *r, struct err *err)
 {
     struct train *t = r->train;
@@ -97,7 +111,7 @@ static int open_memory(struct replica *r, struct err *err)
     if (r->eval_plan != NULL && plan_work_bytes(r->eval_plan) > work)
         work = plan_work_bytes(r->eval_plan);
     for (uint32_t i = 0; rc == 0 && i < t->mem.depth; i++)
-        rc = cuda->alloc((void **)&g->grads[i], t->mem.grads * sizeof(float), err);
+        rc = cuda->alloc((void **)&g->grads[i], g->grads_floats * sizeof(float), err);
     if (rc == 0)
         rc = cuda->alloc(&g->plan_work, work, err);
     if (rc == 0)
@@ -142,10 +156,13 @@ int gpu_open(struct replica *r, struct err *err)
     rc = device_enter(d, err);
     if (rc == 0)
         rc = open_streams(g, err);
+    lay_out_grads(g, t);
     if (rc == 0)
         rc = open_memory(r, err);
     if (rc < 0)
         return rc;
+    if (g->rows_at > 0)
+        plan_tell_rows(r->plan, g->rows_at);
     for (uint32_t s = 0; s < OPTIM_MAX_SLOTS; s++)
         g->slots[s] = in_state(g, t, t->mem.slots[s]);
     g->average = in_state(g, t, t->mem.average);

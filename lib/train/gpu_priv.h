@@ -47,7 +47,9 @@ struct gpu {
     struct cuda_comm *comm;            /* one generation; NULL: there is nobody to sum up with */
     float *state;                      /* as train.c's, of the GPU */
     float *slots[OPTIM_MAX_SLOTS], *average; /* in it */
-    float *grads[MAX_TREE];
+    float *grads[MAX_TREE];            /* as the host's, then perhaps which rows of tables were read */
+    size_t grads_floats;               /* of each */
+    size_t rows_at;                    /* where that begins (plan_tell_rows()); 0: nobody wants it */
     void *plan_work;                   /* of either plan: they never run at once */
     struct cuda_optim *optim;
     struct gpu_slot slot[GPU_SLOTS];

@@ -220,7 +220,7 @@ static int calls(struct replica *r, struct gpu_slot *s, uint32_t i, uint32_t top
     if (rc == 0)
         gpu_mark_whole(r, TRACE_BACKWARD, run.lane, from);
     if (rc == 0)
-        rc = add_lanes(r, i, top, r->reducer.added, r->train->mem.grads, err);
+        rc = add_lanes(r, i, top, r->reducer.added, g->grads_floats, err);
     if (rc == 0 && last && g->comm != NULL)
         rc = g->cuda->copy(&g->back->computed, &s->run_there->step, sizeof(g->back->computed), g->work, err);
     if (rc == 0 && r->reducer.added > 0) /* behind the buckets, too */
@@ -467,7 +467,7 @@ int gpu_reduce(struct replica *r, struct err *err)
     if (rc == 0 && g->comm != NULL)
         rc = train_fault("train.bucket", err);
     if (rc == 0 && g->comm != NULL)
-        rc = sum_up(r, r->reducer.added, t->mem.grads, err);
+        rc = sum_up(r, r->reducer.added, g->grads_floats, err);
     if (rc == 0 && g->comm != NULL)
         rc = wait_in_stream(r, err);
     if (rc == 0)
@@ -531,7 +531,8 @@ int gpu_update(struct replica *r, const struct optim_hyper *h, struct err *err)
 {
     struct train *t = r->train;
     struct gpu *g = r->gpu;
-    struct optim_state state = { .w = g->state, .g = g->grads[0], .average = g->average };
+    struct optim_state state = { .w = g->state, .g = g->grads[0], .average = g->average,
+                                 .read = g->rows_at > 0 ? g->grads[0] + g->rows_at : NULL };
     int rc;
 
     memcpy(state.slots, g->slots, sizeof(state.slots));

@@ -343,7 +343,7 @@ static struct pass pass_over(const struct replica *r, uint32_t part, optim_each_
 {
     const struct train *t = r->train;
     const struct optim_state state = { .g = r->grads[0],
-                                       .packed = &r->rows[0],
+                                       .packed = r->train->mem.n_tables > 0 ? &r->rows[0] : NULL,
                                        .values = r->grads[0] + t->mem.dense };
     struct pass p = { .finite = true };
     uint32_t n;

@@ -6,7 +6,10 @@
  * and then what is there is reduced like any other vector. So the sum of a row is made in the order
  * of a whole gradient, with its bits; only the zeros are not sent. (To send each replica's rows and
  * add them where they arrive would spare the zeros of the others' rows, but the order of additions
- * would then be the order of arrival, or all rows of all replicas would go to everybody.) */
+ * would then be the order of arrival, or all rows of all replicas would go to everybody.)
+ *
+ * On GPUs the sums are NCCL's, of as many numbers in every step, from calls that were captured: gradients are
+ * whole there, and behind them comes a number for each row, above 0 if a lane read it (gpu.c). */
 #include "train/train_priv.h"
 
 #include <inttypes.h>
@@ -19,7 +22,7 @@ void tables_open(struct train *t)
 
     m->tables = graph_tables(t->graph, &m->n_tables, &m->table_words);
     m->dense = graph_dense_floats(t->graph);
-    if (t->opts->whole_gradients || train_on_gpus(t)) { /* GPUs have the bandwidth, and no use for marks */
+    if (t->opts->whole_gradients || train_on_gpus(t)) { /* gpu.h: there they are whole, with marks beside */
         m->n_tables = 0;
         m->table_words = 0;
         m->dense = m->trained;
@@ -28,30 +31,27 @@ void tables_open(struct train *t)
 
 void tables_tell(const struct train *t)
 {
-    const struct memory *m = &t->mem;
-    struct optim_hyper h = t->opts->hyper;
+    uint32_t n, resting = update_resting_tables(t);
+    size_t words;
+    const struct packed_table *tables = graph_tables(t->graph, &n, &words);
+    bool packed = t->mem.n_tables > 0;
     uint64_t rows = 0;
-    uint32_t resting;
     char text[320];
     struct train_event e = { .kind = TRAIN_NOTE, .text = text };
 
-    if (m->n_tables == 0)
+    if (n == 0 || (!packed && !train_on_gpus(t)))
         return;
-    h.grad_scale = 1;
-    resting = optim_resting_tables(t->optim, &h);
-    for (uint32_t i = 0; i < m->n_tables; i++)
-        rows += m->tables[i].rows;
-    if (resting == m->n_tables)
-        snprintf(text, sizeof(text),
-                 "%" PRIu32 " embedding tables with %" PRIu64 " rows: a step reduces and updates the "
-                 "rows that it read",
-                 m->n_tables, rows);
+    for (uint32_t i = 0; i < n; i++)
+        rows += tables[i].rows;
+    if (resting == n)
+        snprintf(text, sizeof(text), "%" PRIu32 " embedding tables with %" PRIu64 " rows: a step %s rows that it "
+                 "read", n, rows, packed ? "reduces and updates the" : "reduces whole gradients, and updates the");
     else
         snprintf(text, sizeof(text),
-                 "%" PRIu32 " embedding tables with %" PRIu64 " rows: a step reduces the rows that it "
-                 "read, and updates every row of %" PRIu32 " tables, since %s moves rows without a "
-                 "gradient too (optimizer.groups: lazy_rows)",
-                 m->n_tables, rows, m->n_tables - resting, t->opts->optimizer->name);
+                 "%" PRIu32 " embedding tables with %" PRIu64 " rows: a step reduces %s, and updates every row of "
+                 "%" PRIu32 " tables, since %s moves rows without a gradient too (optimizer.groups: lazy_rows)",
+                 n, rows, packed ? "the rows that it read" : "whole gradients", n - resting,
+                 t->opts->optimizer->name);
     train_tell(t, &e);
 }
 

@@ -354,6 +354,8 @@ bool progress_meet(struct replica *r, struct gate *gate); /* gate_wait() */
 
 /* update.c */
 int update_open(struct train *t, struct err *err); /* groups, and the optimizer at work on them */
+/* Tables of which it leaves alone what a step did not read. */
+uint32_t update_resting_tables(const struct train *t);
 /* Behind the reduction of step `step`: this replica's part of weights and slots. Nothing interrupts it:
  * an error (of a fault point) is told when all is done. *norm: of the gradient, NaN if this step did
  * not need it. */

@@ -54,10 +54,6 @@ static int check_lazy(const struct train *t, const struct graph_param *p,
         return err_set(err, ERR_INPUT,
                        "/optimizer/groups/%u/lazy_rows: %s takes norms over all rows of a parameter; "
                        "take lazy_rows out, or another optimizer", g, t->opts->optimizer->name);
-    if (group->lazy && train_on_gpus(t))
-        return err_set(err, ERR_INPUT,
-                       "/optimizer/groups/%u/lazy_rows: on GPUs the gradient of a table is whole: take "
-                       "lazy_rows out, or train with --devices cpu", g);
     if (group->lazy && !p->is_table)
         return err_set(err, ERR_INPUT,
                        "/optimizer/groups/%u/lazy_rows: '%s' is no table: something else than Gather "
@@ -98,8 +94,9 @@ static int apply_groups(const struct train *t, struct optim_param *params,
 int update_open(struct train *t, struct err *err)
 {
     const struct train_opts *o = t->opts;
-    const struct packed_table *table = NULL;
-    uint32_t n, n_params = 0, n_tables = 0;
+    uint32_t n, n_params = 0, n_tables, next_table = 0;
+    size_t words;
+    const struct packed_table *tables = graph_tables(t->graph, &n_tables, &words);
     const struct graph_param *p = graph_params(t->graph, &n);
     struct optim_param *params = calloc(n + 1, sizeof(*params));
     uint32_t *param_of = calloc(n + 1, sizeof(*param_of));
@@ -113,11 +110,9 @@ int update_open(struct train *t, struct err *err)
         if (p[i].kind != GRAPH_TRAINED)
             continue;
         param_of[n_params] = i;
-        if (p[i].is_table && t->mem.n_tables > 0)
-            table = &t->mem.tables[n_tables++];
         params[n_params++] = (struct optim_param){ .first = p[i].offset,
                                                    .n = p[i].elements,
-                                                   .table = table,
+                                                   .table = p[i].is_table ? &tables[next_table++] : NULL,
                                                    .rate_factor = 1,
                                                    .weight_decay = o->hyper.weight_decay,
                                                    .adapts = true };
@@ -130,6 +125,14 @@ int update_open(struct train *t, struct err *err)
     free(params);
     free(param_of);
     return rc;
+}
+
+uint32_t update_resting_tables(const struct train *t)
+{
+    struct optim_hyper h = t->opts->hyper;
+
+    h.grad_scale = 1;
+    return optim_resting_tables(t->optim, &h);
 }
 
 void update_fill_average(struct train *t, bool fresh)
@@ -213,7 +216,7 @@ int update_run(struct replica *r, uint64_t step, double *norm, struct err *err)
     struct optim_hyper h = t->opts->hyper;
     struct optim_state state = { .w = t->mem.state,
                                  .g = r->grads[0],
-                                 .packed = &r->rows[0],
+                                 .packed = t->mem.n_tables > 0 ? &r->rows[0] : NULL,
                                  .values = r->grads[0] + t->mem.dense,
                                  .average = t->mem.average };
     int first, middle, last, there = 0;

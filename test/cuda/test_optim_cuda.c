@@ -17,6 +17,7 @@
 #include "device/device.h"
 #include "optim/optim.h"
 #include "optim/reference.h"
+#include "tensor/packed.h"
 
 extern const struct cuda_api trainerd_cuda_plugin; /* the emulated one, in this program */
 
@@ -257,6 +258,157 @@ static void a_hundred_steps_end_where_pytorch_ends(void **state)
     }
 }
 
+/* ---- tables: rows without a mark ---- */
+
+enum { TABLES = 6, TABLE_FLOATS = 4 * OPTIM_BLOCK };
+
+static const struct packed_table shapes[TABLES] = {
+    { .rows = 130, .width = 1 }, { .rows = 77, .width = 3 },     { .rows = 40, .width = 5 },
+    { .rows = 300, .width = 8 }, { .rows = 2, .width = 4099 }, { .rows = 70, .width = 64 },
+};
+
+struct marked {
+    struct packed_table tables[TABLES];
+    struct optim_param params[TABLES + 1]; /* tables with gaps before them; a dense one */
+    size_t n_words;
+    void *memory;
+    struct packed rows;
+    float read[64 * 32], values[TABLE_FLOATS];
+    float host[ARRAYS][TABLE_FLOATS], back[ARRAYS][TABLE_FLOATS], before[ARRAYS][TABLE_FLOATS];
+};
+
+static void lay_out_marked(struct marked *m, bool lazy, double decay)
+{
+    size_t at = 1;
+
+    memcpy(m->tables, shapes, sizeof(shapes));
+    m->n_words = packed_lay_out(m->tables, TABLES);
+    assert_true(64 * m->n_words <= sizeof(m->read) / sizeof(*m->read));
+    m->memory = calloc(1, packed_bytes(TABLES, m->n_words));
+    assert_non_null(m->memory);
+    m->rows = packed_at(m->tables, TABLES, m->n_words, m->memory);
+    for (uint32_t t = 0; t < TABLES; t++) {
+        m->params[t] = (struct optim_param){ .first = at, .n = m->tables[t].rows * m->tables[t].width,
+                                             .rate_factor = 1, .weight_decay = decay, .adapts = true,
+                                             .table = &m->tables[t], .lazy = lazy };
+        at += m->params[t].n + 1 + 2 * t;
+    }
+    m->params[TABLES] = (struct optim_param){ .first = at, .n = 33, .rate_factor = 1, .adapts = true };
+    assert_true(at + 33 <= TABLE_FLOATS);
+}
+
+/* Marks and gradients of a step. Where rows rest, the GPU finds NaN instead of the zero nobody may look at. */
+static void draw_marks(struct marked *m, uint32_t *x, bool rests)
+{
+    size_t n = 0;
+
+    packed_clear(&m->rows);
+    memset(m->read, 0, sizeof(m->read));
+    memset(m->host[G], 0, sizeof(m->host[G]));
+    for (uint32_t t = 0; t < TABLES; t++)
+        for (size_t r = 0; r < m->tables[t].rows; r++) {
+            const struct packed_rows rows = { .marks = m->rows.marks + m->tables[t].first_word };
+            float *g = m->host[G] + m->params[t].first + r * m->tables[t].width;
+            bool is_read = draw(x) > 0;
+
+            if (is_read) {
+                packed_mark(&rows, r);
+                m->read[64 * m->tables[t].first_word + r] = 1 + (float)(r % 3); /* lanes count */
+                draw_all(x, g, m->tables[t].width);
+                memcpy(m->values + n, g, m->tables[t].width * sizeof(float));
+                n += m->tables[t].width;
+            }
+            for (size_t k = 0; !is_read && rests && k < m->tables[t].width; k++)
+                g[k] = NAN;
+        }
+    draw_all(x, m->host[G] + m->params[TABLES].first, m->params[TABLES].n);
+    packed_settle(&m->rows);
+    assert_int_equal(packed_floats(&m->rows), n);
+}
+
+static void compare_marked(const struct marked *m, const char *who, bool rests)
+{
+    for (uint32_t p = 0; p <= TABLES; p++)
+        for (size_t i = 0; i < m->params[p].n; i++)
+            for (size_t a = 0; a < ARRAYS; a++) {
+                size_t at = m->params[p].first + i;
+                double x = m->host[a][at], y = m->back[a][at];
+                bool is_still = rests && p < TABLES && a != AVERAGE &&
+                                m->read[64 * m->tables[p].first_word + i / m->tables[p].width] == 0;
+
+                if (a == G)
+                    continue;
+                if (!(fabs(x - y) <= 1e-6 * (1 + fabs(x))))
+                    fail_msg("%s, table %u, float %zu, array %zu: %.9g, on a CPU %.9g", who, p, i, a, y, x);
+                if (is_still && memcmp(&m->back[a][at], &m->before[a][at], sizeof(float)) != 0)
+                    fail_msg("%s, table %u, float %zu, array %zu has moved", who, p, i, a);
+            }
+}
+
+static void compare_tables(const struct optim_def *def, bool lazy, double decay, double average)
+{
+    struct marked *m = calloc(1, sizeof(*m));
+    struct optim_opts opts = { .def = def, .n_params = TABLES + 1, .n_parts = 1, .average = average };
+    struct optim_hyper h = { .learning_rate = 0.013, .momentum = 0.9, .beta1 = 0.9, .beta2 = 0.97,
+                             .epsilon = 1e-7, .grad_scale = 0.37f };
+    struct optim *o;
+    struct cuda_optim *c;
+    float(*there)[TABLE_FLOATS], *read;
+    uint32_t x = 17;
+    bool rests;
+
+    assert_non_null(m);
+    lay_out_marked(m, lazy, decay);
+    opts.params = m->params;
+    must(optim_new(&opts, &o, &err));
+    must(cuda->math->optim_open(&opts, NULL, 0, &c, &err));
+    draw_all(&x, m->host[W], TABLE_FLOATS);
+    there = there_of(m->host, sizeof(m->host));
+    read = there_of(m->read, sizeof(m->read));
+    rests = optim_resting_tables(o, &h) == TABLES;
+    assert_int_equal(rests, lazy || (decay == 0 && def->rests != NULL));
+    for (h.step = 1; h.step <= 3; h.step++) {
+        struct optim_state here = { .w = m->host[W], .g = m->host[G], .packed = &m->rows, .values = m->values,
+                                    .average = average > 0 ? m->host[AVERAGE] : NULL };
+        struct optim_state on_gpu = { .w = there[W], .g = there[G], .read = read,
+                                      .average = average > 0 ? there[AVERAGE] : NULL };
+
+        for (uint32_t k = 0; k < def->n_slots; k++)
+            if (optim_uses(def, &h, k)) {
+                here.slots[k] = m->host[SLOT + k];
+                on_gpu.slots[k] = there[SLOT + k];
+            }
+        draw_marks(m, &x, rests);
+        must(cuda->copy(there[G], m->host[G], sizeof(m->host[G]), stream, &err));
+        must(cuda->copy(read, m->read, sizeof(m->read), stream, &err));
+        fetch(m->before, there, sizeof(m->before));
+        must(cuda->math->optim_update(c, &h, &on_gpu, 1, stream, &err));
+        fetch(m->back, there, sizeof(m->back));
+        if (optim_needs_norms(o))
+            optim_measure(o, 0, &h, &here);
+        optim_update(o, 0, &h, &here);
+        compare_marked(m, def->name, rests);
+    }
+    cuda->math->optim_close(c);
+    cuda->free(there);
+    cuda->free(read);
+    optim_free(o);
+    free(m->memory);
+    free(m);
+}
+
+static void rows_that_nobody_read_are_left_alone_as_on_cpus(void **state)
+{
+    size_t n_all;
+    const struct optim_def *const *all = optim_all(&n_all);
+
+    (void)state;
+    for (size_t k = 0; k < n_all; k++)
+        for (int way = 0; way < 6; way++)
+            if (way % 2 == 0 || all[k]->measure == NULL) /* those with norms cannot be lazy */
+                compare_tables(all[k], way % 2 == 1, way / 2 == 1 ? 0.01 : 0, way / 2 == 2 ? 0.9 : 0);
+}
+
 /* ---- look ---- */
 
 static struct cuda_look look_at(const float *x, size_t n)
@@ -463,6 +615,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_row_moves_weights_and_slots_as_on_cpus),
+        cmocka_unit_test(rows_that_nobody_read_are_left_alone_as_on_cpus),
         cmocka_unit_test(a_hundred_steps_end_where_pytorch_ends),
         cmocka_unit_test(a_look_finds_the_squares_and_the_checksum_of_cpus),
         cmocka_unit_test(a_look_adds_words_of_all_bits_without_overflow),

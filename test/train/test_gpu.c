@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "base/fault.h"
+#include "harness/emulated_gpus.h"
 #include "op/op.h"
 #include "train/fixture.h"
 #include "train/gpu.h"
@@ -173,16 +174,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(clipping_and_averages_are_those_of_the_cpu),
         cmocka_unit_test(values_are_clipped_when_their_mean_is_known),
     };
-    const char *build = getenv("BUILD");
-    char path[256];
 
     (void)argc;
-    if (getenv("EMULATED_GPUS") == NULL && getenv("TRAINERD_TEST_CUDA") == NULL) { /* the loader reads its path when a program starts */
-        snprintf(path, sizeof(path), "%s/emulated", build != NULL ? build : "build");
-        setenv("LD_LIBRARY_PATH", path, 1);
-        setenv("EMULATED_GPUS", "2", 1);
-        execv("/proc/self/exe", argv);
-        return 1;
-    }
+    emulated_gpus(argv);
     return cmocka_run_group_tests_name("train/gpu", tests, NULL, NULL);
 }

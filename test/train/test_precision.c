@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "harness/emulated_gpus.h"
 #include "op/op.h"
 #include "train/fixture.h"
 #include "train/gpu.h"
@@ -265,16 +266,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(at_the_least_scale_an_overflow_is_trouble_and_named),
         cmocka_unit_test(skipping_by_policy_goes_on_from_what_a_gpu_holds),
     };
-    const char *build = getenv("BUILD");
-    char path[256];
 
     (void)argc;
-    if (getenv("EMULATED_GPUS") == NULL) { /* the loader reads its path when a program starts */
-        snprintf(path, sizeof(path), "%s/emulated", build != NULL ? build : "build");
-        setenv("LD_LIBRARY_PATH", path, 1);
-        setenv("EMULATED_GPUS", "2", 1);
-        execv("/proc/self/exe", argv);
-        return 1;
-    }
+    emulated_gpus(argv);
     return cmocka_run_group_tests_name("train/precision", tests, NULL, NULL);
 }

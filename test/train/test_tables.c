@@ -2,6 +2,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
+#include <math.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +16,9 @@
 #include "base/fs.h"
 #include "data/write.h"
 #include "harness/allocations.h"
+#include "harness/emulated_gpus.h"
 #include "harness/model.h"
+#include "train/gpu_priv.h"
 #include "train/train.h"
 #include "train/train_priv.h"
 
@@ -24,6 +27,7 @@
 enum { SAMPLES = 256, WORDS = 4, ROWS = 500, BIASES = 130, STEPS = 12, WARM = 4 };
 
 static char folder[] = "/tmp/trainerd-tables-XXXXXX";
+static bool is_named[ROWS]; /* by a sample: rows of the first table */
 static char model_path[64], data_prefix[64], data_glob[64];
 
 static void write_model(void)
@@ -79,6 +83,7 @@ static void write_data(void)
         for (uint32_t k = 0; k < WORDS; k++) {
             x = 1664525 * x + 1013904223;
             i[k] = (int64_t)((x >> 8) % (k == 0 ? BIASES : k == 1 ? 3 : ROWS)); /* word 1: few rows, often */
+            is_named[i[k]] = true;
         }
         data_write_ints(&list, "i", i, WORDS);
         data_write_ints(&list, "label", &label, 1);
@@ -385,6 +390,99 @@ static void lazy_rows_that_cannot_be_are_refused(void **state)
     }
 }
 
+/* ---- on GPUs (emulated ones, test/cuda) ---- */
+
+static void lazy_adam(struct job *j)
+{
+    static const char *const patterns[] = { "words", "biases" };
+    static const struct train_params group = { .match = patterns, .n_match = 2, .rate_factor = 1,
+                                               .lazy = true };
+
+    j->opts.optimizer = optim_find("adam");
+    j->opts.hyper = (struct optim_hyper){ .beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-6 };
+    j->opts.schedule.learning_rate = 0.01;
+    j->opts.groups = &group;
+    j->opts.n_groups = 1;
+    j->opts.mean_of_weights = true; /* and so is the gradient scaled where it lies, not the marks beside it */
+    j->opts.average = 0.9;
+}
+
+static void resting_adagrad(struct job *j)
+{
+    j->opts.optimizer = optim_find("adagrad");
+    j->opts.hyper = (struct optim_hyper){ .epsilon = 1e-6 };
+    j->opts.schedule.learning_rate = 0.05;
+}
+
+static void decaying_adam(struct job *j)
+{
+    lazy_adam(j);
+    j->opts.n_groups = 0;
+    j->opts.hyper.weight_decay = 0.01;
+}
+
+/* Rows that no sample of the data names are what they were, to the bit; all others moved. */
+static void expect_rows(const struct job *gpu, const struct job *cpu, const struct job *fresh)
+{
+    uint32_t n, moved = 0, still = 0;
+    const struct graph_param *p = graph_params(cpu->train->graph, &n);
+    const float *a = gpu->train->mem.state, *b = cpu->train->mem.state, *was = fresh->train->mem.state;
+
+    for (uint32_t i = 0; i < n; i++)
+        for (size_t k = 0; k < p[i].elements; k++) {
+            size_t at = p[i].offset + k, row = k / 8;
+
+            if (!(fabsf(a[at] - b[at]) <= 2e-3f))
+                fail_msg("%u lanes: %s [%zu] is %g, on a CPU %g", cpu->opts.lanes, p[i].name, k, (double)a[at], (double)b[at]);
+            if (strcmp(p[i].name, "words") != 0)
+                continue;
+            if ((a[at] == was[at]) != !is_named[row] || (b[at] == was[at]) != !is_named[row])
+                fail_msg("row %zu of %s is %g, %g on a CPU, and was %g: %s", row, p[i].name, (double)a[at],
+                         (double)b[at], (double)was[at], is_named[row] ? "it was read" : "nobody read it");
+            moved += is_named[row];
+            still += !is_named[row];
+        }
+    assert_int_equal(moved + still, ROWS * 8);
+    assert_in_range(still, 20 * 8, ROWS * 4);
+}
+
+static void on_gpus_the_same_rows_are_left_alone(void **state)
+{
+    static void (*const changes[])(struct job *j) = { lazy_adam, resting_adagrad, decaying_adam };
+    static const struct { const char *devices; uint32_t gpus, lanes; } rows[] = {
+        { "cuda:0", 1, 1 }, { "cuda:0", 1, 4 }, { "cuda:0,1", 2, 2 }, { "cuda:0,1", 2, 8 },
+    };
+    struct job *fresh = job_new(1, 1);
+    volatile int cancel = 0;
+    struct err err;
+    uint32_t n;
+
+    (void)state;
+    assert_int_equal(train_open(&fresh->opts, &cancel, &fresh->train, &err), 0);
+    for (size_t c = 0; c < COUNT_OF(changes); c++)
+        for (size_t i = 0; i < COUNT_OF(rows); i++) {
+            struct job *cpu = job_new(1, rows[i].lanes), *gpu = job_new(rows[i].gpus, rows[i].lanes);
+
+            if (device_parse(rows[i].devices, 0, gpu->devices, &n, &err) < 0)
+                fail_msg("%s", err.text);
+            gpu->opts.bucket_bytes = 1024;
+            changes[c](cpu);
+            changes[c](gpu);
+            run(cpu);
+            run(gpu);
+            assert_int_equal(gpu_shadow(gpu->train, &err), 0);
+            assert_int_equal(gpu->train->replicas[0].gpu->rows_at > 0, changes[c] != decaying_adam);
+            for (uint32_t k = 1; k <= STEPS; k++)
+                if (!(fabs(gpu->losses[k] - cpu->losses[k]) <= 1e-3))
+                    fail_msg("loss of step %u is %g, the CPU's %g", k, gpu->losses[k], cpu->losses[k]);
+            if (changes[c] != decaying_adam)
+                expect_rows(gpu, cpu, fresh);
+            job_free(cpu);
+            job_free(gpu);
+        }
+    job_free(fresh);
+}
+
 static void a_warm_step_with_tables_allocates_nothing(void **state)
 {
     struct job *j = job_new(2, 8);
@@ -396,7 +494,7 @@ static void a_warm_step_with_tables_allocates_nothing(void **state)
     job_free(j);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(packed_or_whole_and_on_any_number_of_replicas_the_bits_are_the_same),
@@ -405,8 +503,11 @@ int main(void)
         cmocka_unit_test(every_optimizer_moves_weights_as_with_whole_gradients),
         cmocka_unit_test(lazy_rows_have_the_same_bits_on_any_number_of_replicas),
         cmocka_unit_test(lazy_rows_that_cannot_be_are_refused),
+        cmocka_unit_test(on_gpus_the_same_rows_are_left_alone),
         cmocka_unit_test(a_warm_step_with_tables_allocates_nothing),
     };
 
+    (void)argc;
+    emulated_gpus(argv);
     return cmocka_run_group_tests_name("train/tables", tests, set_up, tear_down);
 }

@@ -4,6 +4,10 @@
  * adds those, stretch by stretch. */
 #include "op/shape/rows_cuda.cuh"
 
+extern "C" {
+#include "tensor/packed.h"
+}
+
 namespace {
 
 constexpr size_t RUN = 32;
@@ -234,6 +238,14 @@ int run_sums(const struct op_call *c, struct sums s, float *pieces, struct err *
     return cuda_launched(err);
 }
 
+/* Whoever writes there writes the same. */
+__global__ void tell_rows(const int64_t *list, size_t n, float *read)
+{
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
+        if (list[i] >= 0)
+            read[list[i]] = 1;
+}
+
 int backward(const struct op_call *c, struct err *err)
 {
     const struct rows *r = (const struct rows *)c->param;
@@ -246,6 +258,9 @@ int backward(const struct op_call *c, struct err *err)
 
     if (rc < 0 || c->dout[0] == NULL || c->din[0] == NULL || r->rounds * r->n * r->width == 0)
         return rc;
+    if (c->rows != NULL && c->rows->read != NULL) /* axis 0: one round */
+        CUDA_LAUNCH(tell_rows, op_blocks(r->n, OP_THREADS), OP_THREADS, 0, op_stream(c), list, r->n,
+                    c->rows->read);
     rc = rows_cuda_order(op_stream(c), list, r->n, rows_of(r, c->din[0]), order, spare, err);
     if (rc < 0)
         return rc;
