@@ -485,13 +485,19 @@ static void on_gpus_the_same_rows_are_left_alone(void **state)
 
 static void a_warm_step_with_tables_allocates_nothing(void **state)
 {
-    struct job *j = job_new(2, 8);
-
     (void)state;
-    run(j);
-    if (ALLOCATIONS_COUNT)
-        assert_int_equal(j->last, j->warm);
-    job_free(j);
+    for (int on_gpus = 0; on_gpus < 2; on_gpus++) {
+        struct job *j = job_new(2, 8);
+        struct err err;
+        uint32_t n;
+
+        if (on_gpus && device_parse("cuda:0,1", 0, j->devices, &n, &err) < 0)
+            fail_msg("%s", err.text);
+        run(j);
+        if (ALLOCATIONS_COUNT)
+            assert_int_equal(j->last, j->warm);
+        job_free(j);
+    }
 }
 
 int main(int argc, char **argv)
