@@ -201,6 +201,103 @@ static void several_masks_one_of_them_fed_as_hugging_face_has_it(void **state)
     }
 }
 
+enum between { HEADS_APART, TOKENS_IN_A_COLUMN, ONE_HEAD, BATCH_WITH_HEADS, SWAPPED, OUTPUT_READ, WHOLE_READ, UNLIKE };
+
+/* q, k and v as thirds of one product; then what is between them and the scores, or reads them too. */
+static struct model *thirds(enum between between)
+{
+    static const int64_t heads[] = { -1, LONG, HEADS, EACH }, column[] = { -1, WIDE }, mixed[] = { -1, LONG * HEADS, EACH }, all[] = { 0, -1 },
+                         alike[] = { WIDE, WIDE, WIDE }, unlike[] = { WIDE, WIDE, WIDE + 2 * EACH },
+                         wider[] = { 0, 0, HEADS + 2, EACH }, turned3[] = { 0, 2, 1 };
+    struct model *m = model_new(17);
+    const int64_t wide = between == UNLIKE ? 3 * WIDE + 2 * EACH : 3 * WIDE;
+
+    model_input(m, "x", TENSOR_F32, shape_of(3, (int64_t)-1, (int64_t)LONG, (int64_t)WIDE));
+    model_weights(m, "w", shape_of(2, (int64_t)WIDE, wide), 11);
+    model_weights(m, "b", shape_of(1, wide), 12);
+    model_int64s(m, "sizes", between == UNLIKE ? unlike : alike, 3);
+    if (between == TOKENS_IN_A_COLUMN) { /* of all samples */
+        model_int64s(m, "column", column, 2);
+        model_node(m, "Reshape", "x column", "tokens");
+        model_node(m, "Gemm", "tokens w b", "qkv");
+    } else {
+        model_node(m, "MatMul", "x w", "products");
+        model_node(m, "Add", "products b", "qkv");
+    }
+    model_node(m, "Split", "qkv sizes", between == SWAPPED ? "pk pq pv" : "pq pk pv");
+    model_int(m, "axis", -1);
+    model_int64s(m, "all", all, 2);
+    if (between == ONE_HEAD) {
+        turn(m, "pk", "kt", turned3, 3);
+        model_node(m, "MatMul", "pq kt", "scores");
+        softmax(m, "scores", "weights");
+        model_node(m, "MatMul", "weights pv", "yt");
+    } else if (between == BATCH_WITH_HEADS) {
+        model_int64s(m, "mixed", mixed, 3);
+        model_node(m, "Reshape", "pq mixed", "q");
+        model_node(m, "Reshape", "pk mixed", "k");
+        model_node(m, "Reshape", "pv mixed", "v");
+        turn(m, "k", "kt", turned3, 3);
+        model_node(m, "MatMul", "q kt", "scores");
+        softmax(m, "scores", "weights");
+        model_node(m, "MatMul", "weights v", "yt");
+    } else {
+        model_int64s(m, "heads", heads, 4);
+        model_int64s(m, "wider", wider, 4);
+        model_node(m, "Reshape", "pq heads", "q");
+        model_node(m, "Reshape", "pk heads", "k");
+        if (between == UNLIKE) { /* v of more heads: half of them go */
+            static const int64_t none[] = { 0 }, few[] = { HEADS }, axis[] = { 2 };
+
+            model_int64s(m, "none", none, 1);
+            model_int64s(m, "few", few, 1);
+            model_int64s(m, "axis", axis, 1);
+            model_node(m, "Reshape", "pv wider", "vs");
+            model_node(m, "Slice", "vs none few axis", "v");
+        } else {
+            model_node(m, "Reshape", "pv heads", "v");
+        }
+        product(m);
+        softmax(m, "scores", "weights");
+        turn(m, "v", "vt", heads_first, 4);
+        model_node(m, "MatMul", "weights vt", "y");
+        turn(m, "y", "yt", heads_first, 4);
+    }
+    model_node(m, "Reshape", "yt all", "joined");
+    model_weights(m, "head", shape_of(2, (int64_t)(LONG * WIDE), (int64_t)CLASSES), 21);
+    model_node(m, "MatMul", "joined head", between == OUTPUT_READ || between == WHOLE_READ ? "some" : "logits");
+    if (between == OUTPUT_READ || between == WHOLE_READ) {
+        model_weights(m, "other", shape_of(2, (int64_t)(LONG * (between == OUTPUT_READ ? WIDE : wide)),
+                                           (int64_t)CLASSES), 22);
+        model_node(m, "Reshape", between == OUTPUT_READ ? "pk all" : "qkv all", "more");
+        model_node(m, "MatMul", "more other", "others");
+        model_node(m, "Add", "some others", "logits");
+    }
+    model_output(m, "logits");
+    return m;
+}
+
+/* Who else reads the whole adds to its gradient, or has added. */
+static void thirds_of_one_product_stay_where_they_are(void **state)
+{
+    static const struct { enum between between; uint32_t splits; } rows[] = {
+        { HEADS_APART, 0 }, { TOKENS_IN_A_COLUMN, 0 }, { ONE_HEAD, 0 }, { WHOLE_READ, 0 }, { BATCH_WITH_HEADS, 1 }, { SWAPPED, 1 },
+        { OUTPUT_READ, 1 }, { UNLIKE, 1 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        struct net n;
+
+        compare(thirds(rows[i].between), PLAN_TRAIN, &n);
+        assert_int_equal(nodes_of(&n, "Attention"), 1);
+        assert_int_equal(nodes_of(&n, "Softmax"), 0);
+        if (nodes_of(&n, "Split") != rows[i].splits)
+            fail_msg("way %d has %u Splits", (int)rows[i].between, nodes_of(&n, "Split"));
+        net_close(&n);
+    }
+}
+
 /* nn.MultiheadAttention: batch and heads are one axis, in the middle of the projections. */
 static void three_axes_as_pytorchs_multihead_attention_exports_them(void **state)
 {
@@ -411,6 +508,7 @@ int main(void)
         cmocka_unit_test(q_and_k_scaled_and_a_mask_added_as_pytorch_exports_it),
         cmocka_unit_test(several_masks_one_of_them_fed_as_hugging_face_has_it),
         cmocka_unit_test(three_axes_as_pytorchs_multihead_attention_exports_them),
+        cmocka_unit_test(thirds_of_one_product_stay_where_they_are),
         cmocka_unit_test(dropout_inside_drops_what_it_dropped_outside),
         cmocka_unit_test(a_tensor_of_one_number_masks_as_the_number_does),
         cmocka_unit_test(a_plan_that_evaluates_is_fused_too),

@@ -93,7 +93,7 @@ static void fill_mask(const struct trial *c, const struct step *s, const struct 
 /* ---- a case for the harness ---- */
 
 struct made {
-    struct op_attr attrs[7];
+    struct op_attr attrs[8];
     const char *names[MOST_STEPS];
     float numbers[MOST_STEPS];
     struct gradcheck_case gc;
@@ -322,6 +322,77 @@ static void operands_may_lie_in_any_order(void **state)
     gradcheck_run(&m.gc);
 }
 
+/* q, k and v of `from`, which are turned and of one shape, as thirds of the columns of input 0. */
+static void make_of_thirds(const struct trial *c, const struct gradcheck_result *from, float *whole, int64_t *parts,
+                           struct made *m)
+{
+    const int64_t columns = c->h * c->d;
+
+    make(c, m);
+    parts[0] = c->b;
+    parts[1] = c->t;
+    parts[2] = c->h;
+    parts[3] = c->d;
+    m->attrs[m->gc.n_attrs++] =
+        (struct op_attr){ .name = "parts", .type = OP_ATTR_INTS, .n = 4, .ints = parts };
+    for (int64_t row = 0; row < c->b * c->t; row++)
+        for (int k = 0; k < 3; k++)
+            memcpy(whole + (3 * row + k) * columns, (const float *)from->in[k].data + row * columns,
+                   (size_t)columns * sizeof(float));
+    m->gc.in[0] = (struct gradcheck_tensor){ .shape = shape_of(3, c->b, c->t, 3 * columns), .data = whole };
+    m->gc.in[1].absent = m->gc.in[2].absent = true;
+    m->gc.dout[0] = from->dout[0].data;
+}
+
+/* Bits; a GPU may have another kernel for other steps. */
+static void expect_third(const char *what, float got, float want, uint32_t half)
+{
+    if (rig_on_gpu() ? !(fabsf(got - want) <= (half ? 0x1p-6f : 1e-5f) * (1 + fabsf(want))) : got != want)
+        fail_msg("%s is %.9g, %.9g of inputs that lie alone", what, (double)got, (double)want);
+}
+
+static void thirds_of_one_input_are_taken_where_they_lie(void **state)
+{
+    static const struct trial some[] = {
+        { 2, 3, 7, 7, 5, 5, true, { SCALE }, 0, 0, 0 },
+        { 1, 2, 130, 130, 64, 64, true, { SCALE, { "fill", -INFINITY, CAUSAL, false } }, 0, 0, 0 },
+        { 2, 2, 70, 70, 8, 8, true, { SCALE, { "add", -10000.0f, PADDING, true } }, 0.25f, 0, 0 },
+    };
+    static float whole[2 * 3 * 130 * 128];
+
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(some); i++)
+        for (int halves = 0; halves < 2; halves++) {
+            const struct trial *c = &some[i];
+            const int64_t columns = c->h * c->d;
+            struct gradcheck_result alone, thirds;
+            struct err err = { 0 };
+            int64_t parts[4];
+            struct made m;
+
+            make(c, &m);
+            m.gc.half = halves ? OP_IN(0) | OP_IN(1) | OP_IN(2) | OP_OUT(0) : 0;
+            if (gradcheck_backward(&m.gc, &alone, &err) < 0)
+                fail_msg("%s", err.text);
+            make_of_thirds(c, &alone, whole, parts, &m);
+            m.gc.half = halves ? OP_IN(0) | OP_OUT(0) : 0;
+            if (gradcheck_backward(&m.gc, &thirds, &err) < 0)
+                fail_msg("%s", err.text);
+            for (int64_t e = 0; e < c->b * c->t * columns; e++) {
+                expect_third("y", ((float *)thirds.out[0].data)[e], ((float *)alone.out[0].data)[e], m.gc.half);
+                for (int k = 0; k < 3; k++)
+                    expect_third("a gradient",
+                                 ((float *)thirds.din[0].data)[(e / columns * 3 + k) * columns + e % columns],
+                                 ((float *)alone.din[k].data)[e], m.gc.half);
+            }
+            m.gc.probes = 40;
+            if (!halves) /* each alone, added to what is there, against differences */
+                gradcheck_run(&m.gc);
+            gradcheck_free(&alone);
+            gradcheck_free(&thirds);
+        }
+}
+
 /* More scores than a GPU takes at once: alike keys weigh the same, so y is the mean of v. */
 static void many_scores_are_done_in_groups(void **state)
 {
@@ -447,6 +518,8 @@ static void what_does_not_fit_is_refused(void **state)
     static const int64_t twice[] = { 0, 2, 2, 3 };
     const struct trial c = { 1, 2, 5, 7, 3, 4, true, { { "keep", -1, CAUSAL, true } }, 0, 0, 0 };
     static const char *const other[] = { "keeps" };
+    static const int64_t parts[][4] = { { 1, 5, 2, 3 }, { 1, 5, 2, 2 }, { 1, 5, 0, 3 }, { 1, 5, INT64_MAX, 2 },
+                                        { 1, 5, 3, 4 }, { 5, -1, 2, 3 }, { 1, 5, 2, 3 } }; /* the last: inputs */
     struct made m;
 
     (void)state;
@@ -488,6 +561,14 @@ static void what_does_not_fit_is_refused(void **state)
     m.attrs[m.gc.n_attrs++] =
         (struct op_attr){ .name = "dropout", .type = OP_ATTR_FLOAT, .f = 1.5f };
     refused(&m, "ratio is 1.5; expected 0 to 1");
+    for (size_t i = 0; i < COUNT_OF(parts); i++) {
+        make(&c, &m);
+        m.attrs[m.gc.n_attrs++] =
+            (struct op_attr){ .name = "parts", .type = OP_ATTR_INTS, .n = 4, .ints = parts[i] };
+        m.gc.in[0].shape = i == 0 ? shape_of(0) : shape_of(3, (int64_t)1, (int64_t)5, (int64_t)18);
+        m.gc.in[1].absent = m.gc.in[2].absent = i + 1 < COUNT_OF(parts);
+        refused(&m, "parts: expected the shape of a third of the columns of input 0");
+    }
 }
 
 int main(void)
@@ -496,6 +577,7 @@ int main(void)
         cmocka_unit_test(it_is_the_softmax_of_the_scores_times_v),
         cmocka_unit_test(gradients_agree_with_differences),
         cmocka_unit_test(operands_may_lie_in_any_order),
+        cmocka_unit_test(thirds_of_one_input_are_taken_where_they_lie),
         cmocka_unit_test(many_scores_are_done_in_groups),
         cmocka_unit_test(keys_that_no_row_sees_are_left_out),
         cmocka_unit_test(a_row_without_keys_is_what_softmax_makes_of_it),

@@ -90,7 +90,7 @@ static void fill_mask(const struct trial *c, const struct step *s, const struct 
 }
 
 struct made {
-    struct op_attr attrs[6];
+    struct op_attr attrs[7];
     const char *names[STEPS];
     float numbers[STEPS];
     struct gradcheck_case gc;
@@ -215,6 +215,7 @@ static void it_is_what_float32_gives_up_to_rounding(void **state)
 
 static void who_computes_is_what_the_row_says(void **state)
 {
+    static const int64_t parts[] = { 1, 130, 2, 64 };
     struct rig r;
     struct made m;
     size_t i;
@@ -228,6 +229,14 @@ static void who_computes_is_what_the_row_says(void **state)
             fail_msg("trial %zu is %sfused", i, trials[i].is_fused ? "not " : "");
         rig_close(&r);
     }
+    make(&trials[1], &m); /* q, k and v in one input */
+    m.attrs[m.gc.n_attrs++] = (struct op_attr){ .name = "parts", .type = OP_ATTR_INTS, .n = 4, .ints = parts };
+    m.gc.in[0].shape = shape_of(3, (int64_t)1, (int64_t)130, (int64_t)(3 * 2 * 64));
+    m.gc.in[1].absent = m.gc.in[2].absent = true;
+    m.gc.half = OP_IN(0) | OP_OUT(0);
+    open_rig(&r, &m.gc, UINT32_MAX);
+    assert_true(is_fused(&trials[1], &r));
+    rig_close(&r);
     make(&trials[0], &m);
     m.gc.half = 0; /* float32, and a mix */
     open_rig(&r, &m.gc, UINT32_MAX);

@@ -172,6 +172,12 @@ static void causal_attention_has_engines_and_no_matrix_of_scores(void **state)
     assert_true(open_attention(spec, false) <= 1 << 20);
     /* backward: the slopes of a part as 16-bit numbers, and a float32 a row */
     assert_true(open_attention(spec, true) <= ((size_t)256 << 20) + 32 * 12 * 1024 * 4 + (1 << 20));
+    for (int k = SDPA_Q; k < SDPA_Y; k++) { /* q, k and v side by side, as one product leaves them */
+        spec.at[k].batch *= 3;
+        spec.at[k].row *= 3;
+    }
+    assert_true(open_attention(spec, false) <= 1 << 20);
+    assert_true(open_attention(spec, true) <= ((size_t)256 << 20) + 32 * 12 * 1024 * 4 + (1 << 20));
     spec = attention(1, 2, 16384, 16384, 128, true);
     spec.type = TENSOR_F16;
     spec.is_causal = true;

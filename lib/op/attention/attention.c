@@ -5,6 +5,9 @@
  *   q, k, v    float32 of equal rank >= 2. Transpose(q, perm_q) is [batch.., t, d],
  *              Transpose(k, perm_k) [batch.., d, s], Transpose(v, perm_v) [batch.., s, dv]; without
  *              an attribute they are so already
+ *   parts      the shape of each. Given, all three lie in input 0, [.., 3 columns], side by side as one
+ *              product makes them: q is the first third of the columns, seen in this shape, whose last axes
+ *              are the columns; then k, then v. Inputs 1 and 2 are absent
  *   steps      strings, what happens to a score x, in this order: "scale" x * number,
  *              "add" x + mask, "keep" mask ? x : number, "fill" mask ? number : x; numbers has a
  *              float for each
@@ -90,31 +93,84 @@ static void set_steps(struct attention_at *at, const ptrdiff_t *step, uint32_t r
     at->col = step[rank - 1];
 }
 
-/* Input i transposed by attribute `name`: its shape, and where it lies. */
-static int operand(const struct op_infer *f, uint32_t i, const char *name, struct shape *shape,
-                   struct attention_at *at, struct err *err)
+/* An operand as it lies, before it is turned. */
+struct laid {
+    struct shape shape;
+    ptrdiff_t start, step[TENSOR_MAX_RANK];
+};
+
+/* A tensor of its own. */
+static int lay_alone(const struct op_infer *f, uint32_t i, struct laid *l, struct err *err)
 {
-    ptrdiff_t step[TENSOR_MAX_RANK], turned[TENSOR_MAX_RANK];
-    uint32_t perm[TENSOR_MAX_RANK], k;
-    const struct shape *s;
     int rc = op_need(f, i, TENSOR_F32, i == 0 ? -1 : (int)f->in[0]->shape.rank, err);
 
     if (rc < 0)
         return rc;
-    s = &f->in[i]->shape;
-    if (s->rank < 2)
-        return op_error(f, ERR_INPUT, err, "input %" PRIu32 " has %" PRIu32
-                        " dimensions; expected at least 2", i, s->rank);
-    rc = read_perm(f, name, s->rank, perm, err);
+    l->start = 0;
+    l->shape = f->in[i]->shape;
+    plain_steps(&l->shape, l->step);
+    return 0;
+}
+
+/* A third of the columns of input 0. */
+static int lay_part(const struct op_infer *f, uint32_t i, const int64_t *parts, size_t n, struct laid *l,
+                    struct err *err)
+{
+    const struct shape *s;
+    int64_t columns, here = 1;
+    uint32_t lead;
+    char text[192];
+    int rc = op_need(f, 0, TENSOR_F32, -1, err);
+
     if (rc < 0)
         return rc;
-    plain_steps(s, step);
-    shape->rank = s->rank;
-    for (k = 0; k < s->rank; k++) {
-        shape->dim[k] = s->dim[perm[k]];
-        turned[k] = step[perm[k]];
+    s = &f->in[0]->shape;
+    columns = s->rank > 0 && s->dim[s->rank - 1] % 3 == 0 ? s->dim[s->rank - 1] / 3 : 0;
+    l->shape.rank = n <= TENSOR_MAX_RANK ? (uint32_t)n : 0;
+    for (uint32_t k = 0; k < l->shape.rank; k++)
+        l->shape.dim[k] = parts[k] < 0 ? 0 : parts[k];
+    for (lead = l->shape.rank; lead > 0 && here > 0 && here < columns; lead--)
+        here = l->shape.dim[lead - 1] <= columns ? here * l->shape.dim[lead - 1] : 0;
+    if (columns == 0 || here != columns || f->in[1] != NULL || f->in[2] != NULL ||
+        shape_elements(&l->shape) != shape_elements(s) / 3)
+        return op_error(f, ERR_INPUT, err, "parts: expected the shape of a third of the columns of input 0, which "
+                        "is %s, and no inputs 1 and 2", shape_print(s, text, sizeof(text)));
+    plain_steps(&l->shape, l->step);
+    for (uint32_t k = 0; k < lead; k++)
+        l->step[k] *= 3;
+    l->start = (ptrdiff_t)(i * columns);
+    return 0;
+}
+
+/* Operand i transposed by attribute `name`: its shape, and where it lies. */
+static int operand(const struct op_infer *f, struct attention *a, uint32_t i, const char *name, struct shape *shape,
+                   struct attention_at *at, struct err *err)
+{
+    ptrdiff_t turned[TENSOR_MAX_RANK];
+    uint32_t perm[TENSOR_MAX_RANK], k;
+    const int64_t *parts;
+    struct laid l;
+    size_t n;
+    int rc = op_attr_ints(f, "parts", &parts, &n, err);
+
+    if (rc == 0)
+        rc = parts != NULL ? lay_part(f, i, parts, n, &l, err) : lay_alone(f, i, &l, err);
+    if (rc < 0)
+        return rc;
+    a->of[i] = parts != NULL ? 0 : i;
+    if (l.shape.rank < 2)
+        return op_error(f, ERR_INPUT, err, "input %" PRIu32 " has %" PRIu32
+                        " dimensions; expected at least 2", i, l.shape.rank);
+    rc = read_perm(f, name, l.shape.rank, perm, err);
+    if (rc < 0)
+        return rc;
+    shape->rank = l.shape.rank;
+    for (k = 0; k < l.shape.rank; k++) {
+        shape->dim[k] = l.shape.dim[perm[k]];
+        turned[k] = l.step[perm[k]];
     }
-    set_steps(at, turned, s->rank);
+    set_steps(at, turned, l.shape.rank);
+    at->start = l.start;
     return 0;
 }
 
@@ -125,12 +181,12 @@ static int operands(struct op_infer *f, struct attention *a, struct err *err)
     ptrdiff_t swap;
     uint32_t i;
     bool fits;
-    int rc = operand(f, 0, "perm_q", &q, &a->q, err);
+    int rc = operand(f, a, 0, "perm_q", &q, &a->q, err);
 
     if (rc == 0)
-        rc = operand(f, 1, "perm_k", &k, &a->k, err);
+        rc = operand(f, a, 1, "perm_k", &k, &a->k, err);
     if (rc == 0)
-        rc = operand(f, 2, "perm_v", &v, &a->v, err);
+        rc = operand(f, a, 2, "perm_v", &v, &a->v, err);
     if (rc < 0)
         return rc;
     a->batch.rank = q.rank - 2;
@@ -316,8 +372,7 @@ static double flops(const struct op_infer *f)
     return 2.0 * (double)a->n * scores * (double)(a->d + a->dv);
 }
 
-static const char *const attrs[] = { "perm_q", "perm_k", "perm_v", "perm_y",
-                                     "steps", "numbers", "dropout", NULL };
+static const char *const attrs[] = { "parts", "perm_q", "perm_k", "perm_v", "perm_y", "steps", "numbers", "dropout", NULL };
 
 const struct op_def op_attention = {
     .domain = "trainerd",

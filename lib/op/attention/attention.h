@@ -25,8 +25,10 @@ enum attention_kind {
     ATTENTION_FILL,  /* mask ? number : s */
 };
 
-/* Where the matrices of an operand lie: elements from one index to the next. 0: broadcast. */
+/* Where the matrices of an operand lie in a tensor: the element where the first begins, and elements from one
+ * index to the next. 0: broadcast. */
 struct attention_at {
+    ptrdiff_t start;
     ptrdiff_t batch[TENSOR_MAX_RANK];
     ptrdiff_t row, col;
 };
@@ -52,6 +54,7 @@ struct attention { /* op_def.param */
     int64_t t, s;     /* rows: queries, keys */
     int64_t d, dv;    /* columns: of q and k; of v and y */
     struct attention_at q, k, v, y;
+    uint32_t of[ATTENTION_QKV]; /* the input that q, k, v lie in */
     uint32_t n_steps;
     struct attention_step step[ATTENTION_STEPS];
     struct dropout dropout;
@@ -72,7 +75,7 @@ float attention_hidden(const struct op_call *c, const struct attention *a);
 static inline ptrdiff_t attention_matrix(const struct attention *a, const struct attention_at *at,
                                          int64_t i)
 {
-    ptrdiff_t offset = 0;
+    ptrdiff_t offset = at->start;
 
     for (uint32_t k = a->batch.rank; k-- > 0;) {
         offset += (ptrdiff_t)(i % a->batch.dim[k]) * at->batch[k];

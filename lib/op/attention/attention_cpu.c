@@ -251,7 +251,7 @@ static int block_fwd(const struct walk *w, int64_t matrix, int64_t block, struct
     const struct attention_products *p = &w->s->products[w->s->seen[block]];
     int rc;
 
-    bring_all(w, w->c->in[0], &a->q, matrix, r.row, r.rows, a->d, w->q);
+    bring_all(w, w->c->in[a->of[0]], &a->q, matrix, r.row, r.rows, a->d, w->q);
     rc = block_weights(w, &r, p, err);
     if (rc == 0 && !sees_all(w, &r) && !attention_rows_outweigh(&r, w->hidden)) {
         see_all(w, &r);
@@ -273,8 +273,8 @@ static void bring_keys(const struct walk *w, int64_t matrix)
 {
     const struct attention *a = w->a;
 
-    bring_all(w, w->c->in[1], &a->k, matrix, 0, a->s, a->d, w->k);
-    bring_all(w, w->c->in[2], &a->v, matrix, 0, a->s, a->dv, w->v);
+    bring_all(w, w->c->in[a->of[1]], &a->k, matrix, 0, a->s, a->d, w->k);
+    bring_all(w, w->c->in[a->of[2]], &a->v, matrix, 0, a->s, a->dv, w->v);
 }
 
 int attention_cpu_fwd(const struct op_call *c, struct err *err)
@@ -326,7 +326,7 @@ static int block_bwd(const struct walk *w, int64_t matrix, int64_t block, struct
         p = &w->s->products[w->s->whole[block]];
     }
     first = r.keys.first;
-    bring_all(w, w->c->in[0], &a->q, matrix, r.row, r.rows, a->d, w->q);
+    bring_all(w, w->c->in[a->of[0]], &a->q, matrix, r.row, r.rows, a->d, w->q);
     bring_all(w, w->c->dout[0], &a->y, matrix, r.row, r.rows, a->dv, w->y);
     dots(w, &r);
     rc = product(w, p->scores, w->q, factor_at(w, w->k, first * a->d), w->scores, err);
@@ -344,8 +344,8 @@ static int block_bwd(const struct walk *w, int64_t matrix, int64_t block, struct
     if (rc == 0 && p->dq != NULL)
         rc = product(w, p->dq, w->slopes, factor_at(w, w->k, first * a->d), w->dq, err);
     if (rc == 0 && p->dq != NULL)
-        put_all(w, w->c->din[0], &a->q, matrix, r.row, r.rows, a->d, w->dq, NULL,
-                op_adds(w->c, 0));
+        put_all(w, w->c->din[a->of[0]], &a->q, matrix, r.row, r.rows, a->d, w->dq, NULL,
+                op_adds(w->c, a->of[0]));
     return rc;
 }
 
@@ -353,6 +353,7 @@ static int matrix_bwd(const struct walk *w, int64_t matrix, struct err *err)
 {
     const struct op_call *c = w->c;
     const struct attention *a = w->a;
+    const uint32_t k = a->of[1], v = a->of[2];
     int64_t block;
     int rc = 0;
 
@@ -363,10 +364,10 @@ static int matrix_bwd(const struct walk *w, int64_t matrix, struct err *err)
         rc = block_bwd(w, matrix, block, err);
     if (rc < 0)
         return rc;
-    if (c->din[1] != NULL)
-        put_all(w, c->din[1], &a->k, matrix, 0, a->s, a->d, w->dk, NULL, op_adds(c, 1));
-    if (c->din[2] != NULL)
-        put_all(w, c->din[2], &a->v, matrix, 0, a->s, a->dv, w->d_v, NULL, op_adds(c, 2));
+    if (c->din[k] != NULL)
+        put_all(w, c->din[k], &a->k, matrix, 0, a->s, a->d, w->dk, NULL, op_adds(c, k));
+    if (c->din[v] != NULL)
+        put_all(w, c->din[v], &a->v, matrix, 0, a->s, a->dv, w->d_v, NULL, op_adds(c, v));
     return 0;
 }
 

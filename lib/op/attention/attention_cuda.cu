@@ -149,11 +149,11 @@ static int open_all(const struct op_plan *op, struct attention_there *s, struct 
     if (rc < 0 || !op->training)
         return rc;
     rc = open_product(a, s, a->t, a->s, a->dv, y, turned(v), scores, &s->dp, err);
-    if (rc == 0 && op_wants(op, Q))
+    if (rc == 0 && op_wants(op, a->of[Q]))
         rc = open_product(a, s, a->t, a->d, a->s, weights, k, q, &s->d[Q], err);
-    if (rc == 0 && op_wants(op, K))
+    if (rc == 0 && op_wants(op, a->of[K]))
         rc = open_product(a, s, a->s, a->d, a->t, turned(weights), q, k, &s->d[K], err);
-    if (rc == 0 && op_wants(op, V))
+    if (rc == 0 && op_wants(op, a->of[V]))
         rc = open_product(a, s, a->s, a->dv, a->t, turned(weights), y, v, &s->d[V], err);
     return rc;
 }
@@ -199,14 +199,14 @@ static int plan_products(struct op_plan *op, struct attention_there *s, struct e
     s->tf32 = op->tf32;
     s->type = TENSOR_F32;
     for (int i = 0; i < 3; i++)
-        if (op->in[i]->dtype != TENSOR_F32)
-            s->type = op->in[i]->dtype;
+        if (op->in[a->of[i]]->dtype != TENSOR_F32)
+            s->type = op->in[a->of[i]]->dtype;
     if (op->out[0].dtype != TENSOR_F32)
         s->type = op->out[0].dtype;
     settle_group(a, s);
-    settle_side(&s->side[Q], &a->q, op->in[Q]->dtype, a->t, a->d);
-    settle_side(&s->side[K], &a->k, op->in[K]->dtype, a->s, a->d);
-    settle_side(&s->side[V], &a->v, op->in[V]->dtype, a->s, a->dv);
+    settle_side(&s->side[Q], &a->q, op->in[a->of[Q]]->dtype, a->t, a->d);
+    settle_side(&s->side[K], &a->k, op->in[a->of[K]]->dtype, a->s, a->d);
+    settle_side(&s->side[V], &a->v, op->in[a->of[V]]->dtype, a->s, a->dv);
     settle_side(&s->side[Y], &a->y, op->out[0].dtype, a->t, a->dv);
     rc = open_all(op, s, err);
     if (rc < 0)
@@ -381,13 +381,26 @@ static struct group group_of(const struct op_call *c)
              .rest = scratch + s->rest };
 }
 
+/* An operand that is an input, or a part of one; and the gradient of that. */
+static int bring_in(const struct group *g, int which, void **out, struct err *err)
+{
+    return bring(g, which, g->c->in[g->a->of[which]], out, err);
+}
+
+static int put_out(const struct group *g, const void *x, const void *y, int which, struct err *err)
+{
+    const uint32_t i = g->a->of[which];
+
+    return g->c->din[i] == NULL ? 0 : put(g, g->s->d[which], x, y, which, g->c->din[i], op_cuda_adds(g->c, i), err);
+}
+
 /* q k, in scratch. */
 static int make_scores(const struct group *g, void **q, void **k, struct err *err)
 {
-    int rc = bring(g, Q, g->c->in[Q], q, err);
+    int rc = bring_in(g, Q, q, err);
 
     if (rc == 0)
-        rc = bring(g, K, g->c->in[K], k, err);
+        rc = bring_in(g, K, k, err);
     if (rc == 0)
         rc = product_run(g->s->scores, *q, *k, g->scores, NULL, 1.0f, false, g->rest, g->stream, err);
     return rc;
@@ -402,7 +415,7 @@ static int group_forward(const struct group *g, struct err *err)
     if (rc == 0)
         rc = attention_rows_here_fwd(&r, g->scores, g->weights, g->s->type, g->stream, err);
     if (rc == 0)
-        rc = bring(g, V, g->c->in[V], &v, err);
+        rc = bring_in(g, V, &v, err);
     return rc < 0 ? rc : put(g, g->s->y, g->weights, v, Y, g->c->out[0], false, err);
 }
 
@@ -414,19 +427,19 @@ static int group_backward(const struct group *g, struct err *err)
     int rc = make_scores(g, &q, &k, err);
 
     if (rc == 0)
-        rc = bring(g, V, c->in[V], &v, err);
+        rc = bring_in(g, V, &v, err);
     if (rc == 0)
         rc = bring(g, Y, c->dout[0], &dy, err);
     if (rc == 0)
         rc = product_run(g->s->dp, dy, v, g->dp, NULL, 1.0f, false, g->rest, g->stream, err);
     if (rc == 0)
         rc = attention_rows_here_bwd(&r, g->scores, g->dp, g->weights, g->slopes, g->s->type, g->stream, err);
-    if (rc == 0 && c->din[V] != NULL)
-        rc = put(g, g->s->d[V], g->weights, dy, V, c->din[V], op_cuda_adds(c, V), err);
-    if (rc == 0 && c->din[K] != NULL)
-        rc = put(g, g->s->d[K], g->slopes, q, K, c->din[K], op_cuda_adds(c, K), err);
-    if (rc == 0 && c->din[Q] != NULL)
-        rc = put(g, g->s->d[Q], g->slopes, k, Q, c->din[Q], op_cuda_adds(c, Q), err);
+    if (rc == 0)
+        rc = put_out(g, g->weights, dy, V, err);
+    if (rc == 0)
+        rc = put_out(g, g->slopes, q, K, err);
+    if (rc == 0)
+        rc = put_out(g, g->slopes, k, Q, err);
     return rc;
 }
 

@@ -24,7 +24,7 @@ struct attention_fused {
     const struct attention_step *mask;   /* that is the bias; NULL: none. The plan's */
     size_t mask_elements;                /* of bool, to be made a bias */
     size_t bias_at, stats_at, work_at;   /* in scratch; stats: of a call that saves nothing */
-    size_t d_at[ATTENTION_QKV];          /* gradients */
+    size_t d_at[ATTENTION_QKV];          /* gradients of inputs */
 };
 
 /* ---- plan ---- */
@@ -81,7 +81,8 @@ static bool describe(const struct op_plan *op, struct sdpa_spec *spec, const str
     spec->heads = rank > 0 ? a->batch.dim[rank - 1] : 1;
     spec->batch = rank > 1 ? a->batch.dim[0] : 1;
     for (int k = 0; k < SDPA_BIAS; k++) {
-        if (at[k]->col != 1 || (k < ATTENTION_QKV && op->in[k]->dtype != spec->type))
+        if (at[k]->col != 1 || at[k]->start % 8 != 0 ||
+            (k < ATTENTION_QKV && op->in[a->of[k]]->dtype != spec->type))
             return false;
         lay(a, at[k], spec, k);
     }
@@ -116,8 +117,9 @@ static void place(struct op_plan *op, struct attention_fused *f, const struct at
         f->bias_at = take(&at, f->mask_elements * sizeof(float));
     }
     f->stats_at = op->training ? 0 : take(&at, stats);
-    for (int i = 0; op->training && i < ATTENTION_QKV; i++)
-        f->d_at[i] = take(&at, tensor_bytes(op->in[i]));
+    for (uint32_t i = 0; op->training && i < ATTENTION_QKV; i++)
+        if (a->of[i] == i)
+            f->d_at[i] = take(&at, tensor_bytes(op->in[i]));
     f->work_at = at;
     op->save_bytes = op->training ? stats : 0;
     op->scratch_bytes = at + op_max(sdpa_scratch_bytes(f->forward), sdpa_scratch_bytes(f->backward));
@@ -165,6 +167,11 @@ __global__ static void bias_of(float *to, const uint8_t *mask, bool hides, float
         to[i] = (mask[i] != 0) == hides ? buried : 0.0f;
 }
 
+static void *half_at(void *data, const struct attention_at *at)
+{
+    return (uint16_t *)data + at->start;
+}
+
 static int bring_bias(const struct attention_fused *f, const struct op_call *c, void **at, struct err *err)
 {
     const void *mask = f->mask == NULL ? NULL : c->in[f->mask->input]->data;
@@ -179,11 +186,26 @@ static int bring_bias(const struct attention_fused *f, const struct op_call *c, 
     return cuda_launched(err);
 }
 
+/* Addresses of what both directions read. */
+static int bring_operands(const struct attention_fused *f, const struct op_call *c, void *at[SDPA_OPERANDS],
+                          struct err *err)
+{
+    const struct attention *a = (const struct attention *)c->param;
+    const struct attention_at *const lies[] = { &a->q, &a->k, &a->v };
+
+    for (int k = SDPA_Q; k < SDPA_OPERANDS; k++)
+        at[k] = NULL;
+    for (int k = SDPA_Q; k < ATTENTION_QKV; k++)
+        at[k] = half_at(c->in[a->of[k]]->data, lies[k]);
+    at[SDPA_Y] = c->out[0]->data;
+    return bring_bias(f, c, &at[SDPA_BIAS], err);
+}
+
 int attention_fused_forward(struct attention_fused *f, const struct op_call *c, struct err *err)
 {
     char *scratch = (char *)c->scratch;
-    void *at[SDPA_OPERANDS] = { c->in[0]->data, c->in[1]->data, c->in[2]->data, c->out[0]->data };
-    int rc = bring_bias(f, c, &at[SDPA_BIAS], err);
+    void *at[SDPA_OPERANDS];
+    int rc = bring_operands(f, c, at, err);
 
     at[SDPA_STATS] = c->save != NULL ? c->save : scratch + f->stats_at;
     return rc < 0 ? rc : sdpa_run(f->forward, at, scratch + f->work_at, op_stream(c), err);
@@ -192,13 +214,19 @@ int attention_fused_forward(struct attention_fused *f, const struct op_call *c, 
 int attention_fused_backward(struct attention_fused *f, const struct op_call *c, struct err *err)
 {
     char *scratch = (char *)c->scratch;
-    void *at[SDPA_OPERANDS] = { c->in[0]->data, c->in[1]->data, c->in[2]->data, c->out[0]->data };
-    int rc = bring_bias(f, c, &at[SDPA_BIAS], err);
+    const struct attention *a = (const struct attention *)c->param;
+    const struct attention_at *const lies[] = { &a->q, &a->k, &a->v };
+    void *at[SDPA_OPERANDS];
+    int rc = bring_operands(f, c, at, err);
 
     at[SDPA_STATS] = c->save;
     at[SDPA_DY] = c->dout[0]->data;
-    for (uint32_t i = 0; i < ATTENTION_QKV; i++)
-        at[SDPA_DQ + i] = c->din[i] == NULL || op_cuda_adds(c, i) ? scratch + f->d_at[i] : c->din[i]->data;
+    for (uint32_t k = 0; k < ATTENTION_QKV; k++) {
+        const uint32_t i = a->of[k];
+
+        at[SDPA_DQ + k] = half_at(c->din[i] == NULL || op_cuda_adds(c, i) ? scratch + f->d_at[i] : c->din[i]->data,
+                                  lies[k]);
+    }
     if (rc == 0)
         rc = sdpa_run(f->backward, at, scratch + f->work_at, op_stream(c), err);
     for (uint32_t i = 0; rc == 0 && i < ATTENTION_QKV; i++)

@@ -47,10 +47,10 @@ static int make_products(const struct op_plan *op, struct attention_products *p,
         { &p->scores, true, { .m = rows, .n = keys, .k = a->d, .trans_b = true } },
         { &p->y, true, { .m = rows, .n = a->dv, .k = keys } },
         { &p->dp, op->training, { .m = rows, .n = keys, .k = a->dv, .trans_b = true } },
-        { &p->dv, op_wants(op, 2),
+        { &p->dv, op_wants(op, a->of[2]),
           { .m = keys, .n = a->dv, .k = rows, .trans_a = true, .add = true } },
-        { &p->dq, op_wants(op, 0), { .m = rows, .n = a->d, .k = keys } },
-        { &p->dk, op_wants(op, 1),
+        { &p->dq, op_wants(op, a->of[0]), { .m = rows, .n = a->d, .k = keys } },
+        { &p->dk, op_wants(op, a->of[1]),
           { .m = keys, .n = a->d, .k = rows, .trans_a = true, .add = true } },
     };
     size_t i;
