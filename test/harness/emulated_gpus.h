@@ -7,6 +7,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/err.h"
+#include "device/device.h"
+
 /* First of all in main(): the loader reads its path when a program starts, so this one starts again. */
 static inline void emulated_gpus(char **argv)
 {
@@ -21,6 +24,17 @@ static inline void emulated_gpus(char **argv)
     execv("/proc/self/exe", argv);
     perror("/proc/self/exe");
     exit(1);
+}
+
+/* The first n, if there are so many. */
+static inline bool gpus_there(uint32_t n, struct device out[DEVICE_MAX])
+{
+    uint32_t found = 0;
+    struct err err;
+
+    if (device_parse("cuda", 0, out, &found, &err) < 0)
+        fprintf(stderr, "%s\n", err.text);
+    return found >= n;
 }
 
 #endif

@@ -18,12 +18,8 @@ enum { FEW = 12, BUCKET = 4096 /* bytes: some twenty in a step */ };
 static bool has_gpus(uint32_t n)
 {
     struct device there[DEVICE_MAX];
-    uint32_t found;
-    struct err err;
 
-    if (device_parse("cuda", 0, there, &found, &err) < 0)
-        fail_msg("%s", err.text);
-    return found >= n;
+    return gpus_there(n, there);
 }
 
 /* Trains on `gpus` GPUs (0: on one CPU) and returns what was trained, still open. */
