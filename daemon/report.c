@@ -1,4 +1,5 @@
-#include "daemon/report.h"
+/* report.c - what training says, into the log, the metrics and the figures. See report.h. */
+#include "daemon/report_priv.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -13,55 +14,11 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "ckpt/ckpt.h"
-#include "daemon/sensors.h"
 #include "metrics/metrics.h"
-#include "metrics/summary.h"
 #include "rdzv/rdzv.h"
 #include "train/train.h"
 
-enum { WINDOW_MS = 500, LONG_PHASE_MS = 2000 };
-
-/* Sums over the steps since the figures were last taken. */
-struct window {
-    uint64_t begin_ns, steps, samples, ns, data_ns, reduce_ns, reduce_work_ns;
-    double idle; /* of GPUs, added up over n_idle devices and steps */
-    uint64_t n_idle;
-};
-
-struct report {
-    struct report_opts opts;
-    pthread_mutex_t lock; /* guards what follows, up to the metrics */
-    struct rdzv_progress now;
-    uint64_t steps_per_epoch;
-    uint64_t started_ms;
-    uint64_t first_step, first_step_ns; /* for the time that is left */
-    uint64_t done, all;                 /* of the current phase */
-    struct window window;
-    struct window logged; /* since the last step line */
-    struct train_eval_report eval;
-    bool has_eval;
-    uint64_t told_ms; /* the loop's: last line about a long phase */
-    uint32_t log_every; /* atomic */
-    uint32_t is_lead;   /* atomic */
-
-    pthread_mutex_t curves_lock; /* guards what follows, up to the metrics; never held for a disk */
-    struct summary *summary;     /* NULL: none, or not yet */
-    char *directory;             /* of the curves, owned; NULL: none */
-    uint32_t moves;              /* how often it has changed */
-    bool draws;                  /* this task writes curves */
-    bool told_lost;              /* that they have gaps */
-
-    struct metric *step, *epoch, *loss, *rate, *norm, *speed, *eval_loss, *eval_metric[TRAIN_MAX_METRICS];
-    struct metric *steps_total, *samples_total, *skipped_total, *step_seconds, *data_seconds,
-        *reduce_seconds, *reduce_work_seconds;
-    struct metric *saved_step, *save_seconds, *save_failures;
-    struct metric *skipped_steps, *overflowed_steps, *loss_scale, *divergences;
-};
-
-static bool leads(const struct report *r)
-{
-    return __atomic_load_n(&r->is_lead, __ATOMIC_RELAXED) != 0;
-}
+enum { WINDOW_MS = 500 };
 
 void report_lead(struct report *r, bool leads)
 {
@@ -120,14 +77,6 @@ static void open_metrics(struct report *r)
                                        "Attempts to write a checkpoint that failed.");
 }
 
-static char *copy(const char *s)
-{
-    char *c = s != NULL ? strdup(s) : NULL;
-
-    CHECK(s == NULL || c != NULL);
-    return c;
-}
-
 int report_open(const struct report_opts *opts, struct report **out, struct err *err)
 {
     struct report *r = calloc(1, sizeof(*r));
@@ -137,8 +86,7 @@ int report_open(const struct report_opts *opts, struct report **out, struct err 
     r->opts = *opts;
     r->log_every = opts->log_every_steps;
     pthread_mutex_init(&r->lock, NULL);
-    pthread_mutex_init(&r->curves_lock, NULL);
-    r->directory = copy(opts->summary_directory);
+    curves_begin(r);
     r->started_ms = clock_ms();
     r->now.phase = "starting";
     r->now.doing = "";
@@ -148,44 +96,12 @@ int report_open(const struct report_opts *opts, struct report **out, struct err 
     return 0;
 }
 
-/* Curves that a slow or full disk did not take are missed, not waited for; that is said once. */
-static void check_curves(struct report *r)
-{
-    uint64_t lost = 0;
-    char directory[4096];
-
-    pthread_mutex_lock(&r->curves_lock);
-    if (r->summary != NULL && !r->told_lost)
-        lost = summary_dropped(r->summary);
-    if (lost > 0) {
-        r->told_lost = true;
-        snprintf(directory, sizeof(directory), "%s", r->directory);
-    }
-    pthread_mutex_unlock(&r->curves_lock);
-    if (lost == 0)
-        return;
-    report_trouble(r, "points of the curves were lost: the summary directory is full or slow");
-    log_warn("summary", "%llu points of the curves were lost: %s is full or slow; training goes on",
-             (unsigned long long)lost, directory);
-}
-
-void report_end_summary(struct summary *s)
-{
-    struct err err;
-
-    if (s != NULL && summary_flush(s, &err) < 0)
-        log_warn("summary", "the last points of the curves are lost: %s", err.text);
-    summary_close(s);
-}
-
 void report_close(struct report *r)
 {
     if (r == NULL)
         return;
     log_progress(NULL);
-    report_end_summary(r->summary);
-    free(r->directory);
-    pthread_mutex_destroy(&r->curves_lock);
+    curves_end(r);
     pthread_mutex_destroy(&r->lock);
     free(r);
 }
@@ -218,11 +134,6 @@ void report_trouble(struct report *r, const char *text)
 
 /* ---- events ---- */
 
-static double per(uint64_t part, uint64_t whole)
-{
-    return whole > 0 ? (double)part / (double)whole : 0;
-}
-
 static void add_step(struct window *w, const struct train_step_report *s, uint32_t n_devices, uint64_t now)
 {
     for (uint32_t i = 0; s->device_idle != NULL && i < n_devices; i++)
@@ -242,35 +153,12 @@ static void add_step(struct window *w, const struct train_step_report *s, uint32
 
 static void take_figures(struct rdzv_progress *p, struct window *w, uint64_t now)
 {
-    p->samples_per_second = per(w->samples, 1) / ((double)(now - w->begin_ns) / 1e9);
+    p->samples_per_second = report_per(w->samples, 1) / ((double)(now - w->begin_ns) / 1e9);
     p->step_seconds = (double)(now - w->begin_ns) / 1e9 / (double)w->steps;
-    p->share_data = per(w->data_ns, w->ns);
-    p->share_reduce = per(w->reduce_ns, w->ns);
+    p->share_data = report_per(w->data_ns, w->ns);
+    p->share_reduce = report_per(w->reduce_ns, w->ns);
     p->share_compute = 1 - p->share_data - p->share_reduce;
     memset(w, 0, sizeof(*w));
-}
-
-static void point(struct report *r, uint64_t step, const char *tag, float value)
-{
-    pthread_mutex_lock(&r->curves_lock);
-    if (r->summary != NULL && leads(r)) /* the curves of a former chief end where it ended */
-        summary_scalar(r->summary, step, tag, value);
-    pthread_mutex_unlock(&r->curves_lock);
-}
-
-static void curves(struct report *r, const struct train_step_report *s, double speed, double device_idle)
-{
-    point(r, s->step, "loss", (float)s->loss);
-    point(r, s->step, "learning_rate", (float)s->learning_rate);
-    if (!isnan(s->grad_norm))
-        point(r, s->step, "gradient_norm", (float)s->grad_norm);
-    if (s->loss_scale > 0)
-        point(r, s->step, "loss_scale", (float)s->loss_scale);
-    point(r, s->step, "samples_per_second", (float)speed);
-    if (!isnan(device_idle))
-        point(r, s->step, "device_idle", (float)device_idle);
-    if (s->skipped > 0)
-        point(r, s->step, "skipped_records", (float)s->skipped);
 }
 
 /* reduce_share: waiting for the reduction; reduce_work: in it, also while the replica computed. device_idle: of
@@ -299,7 +187,7 @@ static void log_step(struct report *r, const struct train_step_report *s, const 
     }
     if (s->loss_scale > 0)
         fields[n++] = (struct log_field)LOG_F64("loss_scale", s->loss_scale);
-    log_record(leads(r) ? LOG_INFO : LOG_DEBUG, "step", fields, n,
+    log_record(report_leads(r) ? LOG_INFO : LOG_DEBUG, "step", fields, n,
                "step %llu of %llu, epoch %llu, loss %.6g, rate %.4g, %.0f samples/s (data %.0f %%, compute "
                "%.0f %%, reduction %.0f %%%s)",
                (unsigned long long)s->step, (unsigned long long)p->total_steps,
@@ -333,7 +221,7 @@ static void on_step(struct report *r, const struct train_step_report *s)
     if (due || s->step == r->now.total_steps) {
         due = true;
         line.total_steps = r->now.total_steps;
-        reduce_work = per(r->logged.reduce_work_ns, r->logged.ns);
+        reduce_work = report_per(r->logged.reduce_work_ns, r->logged.ns);
         if (r->logged.n_idle > 0)
             device_idle = r->logged.idle / (double)r->logged.n_idle;
         take_figures(&line, &r->logged, now);
@@ -360,7 +248,7 @@ static void on_step(struct report *r, const struct train_step_report *s)
     if (due) {
         metric_set(r->speed, line.samples_per_second);
         log_step(r, s, &line, reduce_work, device_idle);
-        curves(r, s, line.samples_per_second, device_idle);
+        curves_step(r, s, line.samples_per_second, device_idle);
     }
 }
 
@@ -383,7 +271,7 @@ static void on_eval(struct report *r, const struct train_eval_report *e)
     r->has_eval = true;
     pthread_mutex_unlock(&r->lock);
     metric_set(r->eval_loss, e->loss);
-    point(r, e->step, "eval/loss", (float)e->loss);
+    curves_point(r, e->step, "eval/loss", (float)e->loss);
     for (uint32_t i = 0; i < t->n_metrics; i++) {
         char tag[128];
 
@@ -392,9 +280,9 @@ static void on_eval(struct report *r, const struct train_eval_report *e)
                        e->metrics[i]);
         metric_set(r->eval_metric[i], e->metrics[i]);
         snprintf(tag, sizeof(tag), "eval/%s", t->metrics[i].name);
-        point(r, e->step, tag, (float)e->metrics[i]);
+        curves_point(r, e->step, tag, (float)e->metrics[i]);
     }
-    log_record(leads(r) ? LOG_INFO : LOG_DEBUG, "eval", fields, 5 + t->n_metrics, "%s on %llu samples",
+    log_record(report_leads(r) ? LOG_INFO : LOG_DEBUG, "eval", fields, 5 + t->n_metrics, "%s on %llu samples",
                text, (unsigned long long)e->samples);
 }
 
@@ -436,63 +324,6 @@ static void on_checkpoint(struct report *r, const struct ckpt_event *e)
         log_record(LOG_DEBUG, "checkpoint_removed", fields, COUNT_OF(fields), "removed %s", e->path);
         break;
     }
-}
-
-/* The directory may change while it is opened: then the other one is opened. */
-static void open_curves(struct report *r, uint64_t step)
-{
-    struct err err;
-    bool is_settled = !leads(r);
-
-    while (!is_settled) {
-        struct summary *fresh = NULL;
-        char *directory = NULL;
-        uint32_t moves;
-        int rc = 0;
-
-        pthread_mutex_lock(&r->curves_lock);
-        r->draws = true;
-        moves = r->moves;
-        if (r->summary == NULL)
-            directory = copy(r->directory);
-        pthread_mutex_unlock(&r->curves_lock);
-        if (directory == NULL)
-            return;
-        rc = summary_open(directory, step > 0 ? step + 1 : 0, &fresh, &err);
-        free(directory);
-        pthread_mutex_lock(&r->curves_lock);
-        is_settled = r->moves == moves;
-        if (is_settled)
-            r->summary = fresh;
-        pthread_mutex_unlock(&r->curves_lock);
-        if (!is_settled) {
-            summary_close(fresh);
-        } else if (rc < 0) {
-            report_trouble(r, err.text);
-            log_warn("summary", "no curves will be written: %s", err.text);
-        }
-    }
-}
-
-bool report_set_summary(struct report *r, const char *directory, struct summary *fresh, struct summary **old)
-{
-    char *next = copy(directory);
-    bool is_enough;
-
-    pthread_mutex_lock(&r->curves_lock);
-    is_enough = fresh != NULL || directory == NULL || !r->draws;
-    if (is_enough) {
-        *old = r->summary;
-        r->summary = fresh;
-        free(r->directory);
-        r->directory = next;
-        r->moves++;
-        r->told_lost = false;
-    }
-    pthread_mutex_unlock(&r->curves_lock);
-    if (!is_enough)
-        free(next);
-    return is_enough;
 }
 
 void report_set_log_every(struct report *r, uint32_t steps)
@@ -583,7 +414,7 @@ void report_event(struct report *r, const struct train_event *e)
         pthread_mutex_unlock(&r->lock);
         break;
     case TRAIN_CONNECTED:
-        open_curves(r, e->step);
+        curves_open(r, e->step);
         break;
     case TRAIN_RESUMED:
         on_resumed(r, e);
@@ -604,116 +435,4 @@ void report_event(struct report *r, const struct train_event *e)
         on_profile(e->profile);
         break;
     }
-}
-
-/* ---- what others read ---- */
-
-void report_progress(struct report *r, struct rdzv_progress *out)
-{
-    pthread_mutex_lock(&r->lock);
-    *out = r->now;
-    pthread_mutex_unlock(&r->lock);
-}
-
-static void left(const struct report *r, const struct rdzv_progress *p, char *out, size_t n)
-{
-    if (r->first_step == 0 || p->step <= r->first_step || p->total_steps < p->step) { /* or went back to before */
-        snprintf(out, n, "?");
-        return;
-    }
-    text_duration(out, n, (clock_ns() - r->first_step_ns) / (p->step - r->first_step) * (p->total_steps - p->step));
-}
-
-/* Without a terminal a long index or load still says that it moves. */
-static void log_long_phase(struct report *r, const struct rdzv_progress *p, uint64_t done, uint64_t all)
-{
-    uint64_t now = clock_ms();
-
-    if (all == 0 || done == all || now - p->phase_since_ms < LONG_PHASE_MS || now - r->told_ms < LONG_PHASE_MS)
-        return;
-    r->told_ms = now;
-    log_info("progress", "%s: %.0f %% after %.0f s", p->phase, 100.0 * per(done, all),
-             (double)(now - p->phase_since_ms) / 1e3);
-}
-
-void report_draw(struct report *r)
-{
-    struct rdzv_progress p;
-    uint64_t done, all;
-    char line[512], eta[32];
-
-    check_curves(r);
-    pthread_mutex_lock(&r->lock);
-    p = r->now;
-    done = r->done;
-    all = r->all;
-    left(r, &p, eta, sizeof(eta));
-    pthread_mutex_unlock(&r->lock);
-    if (!log_progress_wanted()) {
-        log_long_phase(r, &p, done, all);
-        return;
-    }
-    if (strcmp(p.phase, "train") == 0 && p.step > 0)
-        snprintf(line, sizeof(line),
-                 "step %llu/%llu  epoch %llu  loss %.4g  %.0f samples/s  ETA %s  [data %.0f%% compute %.0f%% "
-                 "reduction %.0f%%]",
-                 (unsigned long long)p.step, (unsigned long long)p.total_steps,
-                 (unsigned long long)p.epoch, p.loss, p.samples_per_second, eta, 100 * p.share_data,
-                 100 * p.share_compute, 100 * p.share_reduce);
-    else if (all > 0)
-        snprintf(line, sizeof(line), "%s: %.0f %%", p.phase, 100.0 * per(done, all));
-    else
-        snprintf(line, sizeof(line), "%s for %.0f s", p.phase,
-                 (double)(clock_ms() - p.phase_since_ms) / 1e3);
-    log_progress(line);
-}
-
-void report_status(struct report *r, struct sensors *sensors, struct buf *out)
-{
-    struct rdzv_progress p;
-    struct train_eval_report eval;
-    bool has_eval;
-
-    pthread_mutex_lock(&r->lock);
-    p = r->now;
-    eval = r->eval;
-    has_eval = r->has_eval;
-    pthread_mutex_unlock(&r->lock);
-    buf_str(out, "{\"job\": ");
-    buf_json(out, r->opts.job);
-    buf_str(out, ", \"task\": ");
-    buf_json(out, r->opts.task);
-    buf_str(out, ", \"phase\": ");
-    buf_json(out, p.phase);
-    buf_printf(out, ", \"phase_ms\": %llu, \"step\": %llu, \"total_steps\": %llu, \"epoch\": %llu, \"loss\": ",
-               (unsigned long long)(clock_ms() - p.phase_since_ms), (unsigned long long)p.step,
-               (unsigned long long)p.total_steps, (unsigned long long)p.epoch);
-    buf_f64(out, p.loss);
-    buf_str(out, ", \"samples_per_second\": ");
-    buf_f64(out, p.samples_per_second);
-    buf_printf(out, ", \"checkpoint_step\": %llu, \"checkpoint\": ", (unsigned long long)p.checkpoint_step);
-    buf_json(out, p.checkpoint_path);
-    buf_printf(out, ", \"skipped_records\": %llu", (unsigned long long)p.skipped_records);
-    if (p.loss_scale > 0) {
-        buf_str(out, ", \"loss_scale\": ");
-        buf_f64(out, p.loss_scale);
-    }
-    if (has_eval) {
-        buf_printf(out, ", \"eval\": {\"step\": %llu, \"loss\": ", (unsigned long long)eval.step);
-        buf_f64(out, eval.loss);
-        for (uint32_t i = 0; i < r->opts.train->n_metrics; i++) {
-            buf_str(out, ", ");
-            buf_json(out, r->opts.train->metrics[i].name);
-            buf_str(out, ": ");
-            buf_f64(out, eval.metrics[i]);
-        }
-        buf_str(out, "}");
-    }
-    if (sensors != NULL) {
-        buf_str(out, ", \"gpus\": ");
-        sensors_print(sensors, out);
-    }
-    buf_str(out, ", \"last_trouble\": ");
-    buf_json(out, p.last_trouble);
-    buf_printf(out, ", \"uptime_ms\": %llu}\n", (unsigned long long)(clock_ms() - r->started_ms));
 }

@@ -1,0 +1,71 @@
+/* report_priv.h - what the files of the report share.
+ *
+ *   report.c         what training says: log, metrics, figures
+ *   report_curves.c  TensorBoard curves
+ *   report_read.c    what others read: the progress line, Status, HTTP */
+#ifndef DAEMON_REPORT_PRIV_H
+#define DAEMON_REPORT_PRIV_H
+
+#include <pthread.h>
+
+#include "daemon/report.h"
+#include "rdzv/rdzv.h"
+#include "train/train.h"
+
+/* Sums over the steps since the figures were last taken. */
+struct window {
+    uint64_t begin_ns, steps, samples, ns, data_ns, reduce_ns, reduce_work_ns;
+    double idle; /* of GPUs, added up over n_idle devices and steps */
+    uint64_t n_idle;
+};
+
+struct report {
+    struct report_opts opts;
+    pthread_mutex_t lock; /* guards what follows, up to the metrics */
+    struct rdzv_progress now;
+    uint64_t steps_per_epoch;
+    uint64_t started_ms;
+    uint64_t first_step, first_step_ns; /* for the time that is left */
+    uint64_t done, all;                 /* of the current phase */
+    struct window window;
+    struct window logged; /* since the last step line */
+    struct train_eval_report eval;
+    bool has_eval;
+    uint64_t told_ms; /* the loop's: last line about a long phase */
+    uint32_t log_every; /* atomic */
+    uint32_t is_lead;   /* atomic */
+
+    pthread_mutex_t curves_lock; /* guards what follows, up to the metrics; never held for a disk */
+    struct summary *summary;     /* NULL: none, or not yet */
+    char *directory;             /* of the curves, owned; NULL: none */
+    uint32_t moves;              /* how often it has changed */
+    bool draws;                  /* this task writes curves */
+    bool told_lost;              /* that they have gaps */
+
+    struct metric *step, *epoch, *loss, *rate, *norm, *speed, *eval_loss, *eval_metric[TRAIN_MAX_METRICS];
+    struct metric *steps_total, *samples_total, *skipped_total, *step_seconds, *data_seconds,
+        *reduce_seconds, *reduce_work_seconds;
+    struct metric *saved_step, *save_seconds, *save_failures;
+    struct metric *skipped_steps, *overflowed_steps, *loss_scale, *divergences;
+};
+
+static inline bool report_leads(const struct report *r)
+{
+    return __atomic_load_n(&r->is_lead, __ATOMIC_RELAXED) != 0;
+}
+
+static inline double report_per(uint64_t part, uint64_t whole)
+{
+    return whole > 0 ? (double)part / (double)whole : 0;
+}
+
+/* ---- report_curves.c ---- */
+void curves_begin(struct report *r); /* of no step yet: curves_open() */
+void curves_end(struct report *r);
+void curves_open(struct report *r, uint64_t step); /* behind this step, if this task leads */
+void curves_point(struct report *r, uint64_t step, const char *tag, float value);
+/* device_idle: NaN: not known. */
+void curves_step(struct report *r, const struct train_step_report *s, double speed, double device_idle);
+void curves_check(struct report *r); /* says if points were lost */
+
+#endif
