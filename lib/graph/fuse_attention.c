@@ -5,9 +5,8 @@
  *                                           MatMul  steps  Softmax  [Dropout]  MatMul  [Transpose]
  *   k  [Mul, Div by a number]  Transpose  /                             v  Transpose /
  *
- * Where q, k and v are thirds of one product's columns (Split, with a Reshape of each that does not touch
- * the other axes), they are read where that has left them, and so their gradients become its gradient
- * without being put together.
+ * Where q, k and v are thirds of one product's columns (fuse_thirds.c), they are read where that has left
+ * them, and their gradients are its gradient without being put together.
  *
  * Steps are, in any order and number: Mul or Div by a number; Add of a mask; Where of a mask
  * between the scores and a number. Transposes are whatever they are, or not there. Nothing else may
@@ -201,16 +200,6 @@ static bool flag(const struct plan_node *n, const char *name)
     return a != NULL && a->i != 0;
 }
 
-/* perm [rank] of a Transpose. */
-static void perm_of(const struct plan_node *n, uint32_t rank, uint32_t *perm)
-{
-    const struct op_attr *a = fuse_attr(n, "perm");
-    uint32_t i;
-
-    for (i = 0; i < rank; i++)
-        perm[i] = a != NULL && a->n == rank ? (uint32_t)a->ints[i] : rank - 1 - i;
-}
-
 /* Where an operand of a product comes from, before Transposes and factors. */
 static void trace(const struct fuser *f, uint32_t value, bool turned, bool may_scale,
                   struct operand *o)
@@ -228,7 +217,7 @@ static void trace(const struct fuser *f, uint32_t value, bool turned, bool may_s
         if (n == NULL)
             return;
         if (fuse_is(n, NULL, "Transpose")) {
-            perm_of(n, rank, perm);
+            fuse_perm(n, rank, perm);
             for (i = 0; i < rank; i++)
                 o->perm[i] = perm[o->perm[i]];
             o->value = n->in[0];
@@ -262,61 +251,31 @@ static bool fit(const struct fuser *f, const struct operand *q, const struct ope
            dim_of(f, q, rank - 2) * dim_of(f, k, rank - 1) >= MIN_SCORES;
 }
 
-/* ---- operands that are parts of one value ---- */
+/* ---- operands that are thirds of one value ---- */
 
-/* The Split whose output `which` the operand is, with a Reshape behind it or none; NULL: another thing. */
-static const struct plan_node *split_of(const struct fuser *f, const struct operand *o, uint32_t which)
+/* The node reads `whole` instead of q, k and v, if they are its thirds and nobody else reads those. */
+static bool add_parts(const struct fuser *f, struct fuse_row *row, struct operand *const all[3])
 {
-    const struct plan_node *n = fuse_made_by(f, o->value, "Reshape");
-    uint32_t value = n != NULL ? n->in[0] : o->value;
-
-    if (f->readers[o->value] != 1 || f->readers[value] != 1)
-        return NULL;
-    n = fuse_maker(f, value);
-    return n != NULL && fuse_is(n, NULL, "Split") && n->n_out == 3 && n->out[which] == value ? n : NULL;
-}
-
-/* What all three are thirds of the columns of; GRAPH_NONE: nothing. */
-static uint32_t whole_of(const struct fuser *f, const struct operand *const all[3])
-{
-    const struct shape *view = &tensor_of(f, all[0]->value)->shape, *whole;
-    const struct plan_node *split = split_of(f, all[0], 0);
-    int64_t columns, here = 1;
-    uint32_t i;
-
-    for (i = 1; i < 3 && split != NULL; i++)
-        if (split_of(f, all[i], i) != split || !shape_equal(&tensor_of(f, all[i]->value)->shape, view))
-            split = NULL;
-    if (split == NULL)
-        return GRAPH_NONE;
-    whole = &tensor_of(f, split->in[0])->shape;
-    columns = whole->dim[whole->rank - 1] / 3;
-    if (tensor_of(f, split->out[0])->shape.dim[whole->rank - 1] != columns)
-        return GRAPH_NONE; /* another axis */
-    for (i = view->rank; i > 0 && here < columns; i--)
-        here *= view->dim[i - 1];
-    return here == columns ? split->in[0] : GRAPH_NONE;
-}
-
-/* The node reads that instead of q, k and v. */
-static bool add_parts(const struct fuser *f, struct fuse_row *row, const struct operand *q, const struct operand *k,
-                      const struct operand *v)
-{
-    const struct operand *const all[] = { q, k, v };
-    const struct shape *view = &tensor_of(f, q->value)->shape;
-    uint32_t whole = whole_of(f, all);
+    struct fuse_third third[3];
+    uint32_t rank;
     int64_t *parts;
 
-    if (whole == GRAPH_NONE)
-        return true;
-    parts = arena_array(&f->p->mem, view->rank, sizeof(*parts));
+    for (uint32_t i = 0; i < 3; i++)
+        if (f->readers[all[i]->value] != 1 || !fuse_third(f, all[i]->value, i, &third[i]) ||
+            third[i].whole != third[0].whole || !shape_equal(&third[i].view, &third[0].view))
+            return true;
+    rank = third[0].view.rank;
+    parts = arena_array(&f->p->mem, rank, sizeof(*parts));
     if (parts == NULL)
         return false;
-    memcpy(parts, view->dim, view->rank * sizeof(*parts));
-    row->in[0] = whole;
+    memcpy(parts, third[0].view.dim, rank * sizeof(*parts));
+    row->in[0] = third[0].whole;
     row->in[1] = row->in[2] = GRAPH_NONE;
     row->attrs[row->n_attrs++] =
-        (struct op_attr){ .name = "parts", .type = OP_ATTR_INTS, .n = view->rank, .ints = parts };
+        (struct op_attr){ .name = "parts", .type = OP_ATTR_INTS, .n = rank, .ints = parts };
+    for (uint32_t i = 0; i < 3; i++)
+        for (uint32_t k = 0; k < rank; k++)
+            all[i]->perm[k] = third[i].perm[all[i]->perm[k]];
     return true;
 }
 
@@ -460,7 +419,7 @@ int fuse_attention(struct fuser *f, uint32_t node, struct err *err)
     row.in[0] = q.value;
     row.in[1] = k.value;
     row.in[2] = v.value;
-    if (!add_parts(f, &row, &q, &k, &v) || !add_perm(f->p, &row, "perm_q", q.perm, rank) ||
+    if (!add_parts(f, &row, (struct operand *const[]){ &q, &k, &v }) || !add_perm(f->p, &row, "perm_q", q.perm, rank) ||
         !add_perm(f->p, &row, "perm_k", k.perm, rank) ||
         !add_perm(f->p, &row, "perm_v", v.perm, rank) ||
         !add_steps(f->p, &row, &c, q.scale * k.scale))
@@ -488,7 +447,7 @@ int fuse_attention_turn(struct fuser *f, uint32_t node, struct err *err)
         row.in[i] = n->in[i];
     for (i = 0; i < n->n_attrs; i++)
         row.attrs[row.n_attrs++] = n->attrs[i];
-    perm_of(turn, rank, perm);
+    fuse_perm(turn, rank, perm);
     if (!add_perm(f->p, &row, "perm_y", perm, rank))
         return plan_no_memory(err);
     return fuse_into(f, node, &row, err);

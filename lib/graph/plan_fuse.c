@@ -77,6 +77,14 @@ const struct op_attr *fuse_attr(const struct plan_node *n, const char *name)
     return NULL;
 }
 
+void fuse_perm(const struct plan_node *n, uint32_t rank, uint32_t *perm)
+{
+    const struct op_attr *a = fuse_attr(n, "perm");
+
+    for (uint32_t i = 0; i < rank; i++)
+        perm[i] = a != NULL && a->n == rank ? (uint32_t)a->ints[i] : rank - 1 - i;
+}
+
 const struct plan_node *fuse_made_by(const struct fuser *f, uint32_t value, const char *op)
 {
     const struct plan_node *n = fuse_maker(f, value);

@@ -48,6 +48,21 @@ int fuse_into(struct fuser *f, uint32_t node, const struct fuse_row *row, struct
 /* Does `node` come before all others that read the value? */
 bool fuse_is_first(const struct fuser *f, uint32_t value, uint32_t node);
 
+/* perm [rank] of a Transpose. */
+void fuse_perm(const struct plan_node *n, uint32_t rank, uint32_t *perm);
+
+/* ---- fuse_thirds.c ---- */
+/* A value is Transpose(view, perm), where view is a third of the columns of `whole`, those along its last axis, in
+ * another shape, whose last axes they are. */
+struct fuse_third {
+    uint32_t whole;
+    struct shape view;
+    uint32_t perm[TENSOR_MAX_RANK];
+};
+
+/* Is the value third `which` of one? */
+bool fuse_third(const struct fuser *f, uint32_t value, uint32_t which, struct fuse_third *out);
+
 /* ---- the patterns ---- */
 int fuse_norm_relu(struct fuser *f, uint32_t node, struct err *err);
 int fuse_norm_add(struct fuser *f, uint32_t node, struct err *err);

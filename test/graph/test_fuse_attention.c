@@ -201,7 +201,43 @@ static void several_masks_one_of_them_fed_as_hugging_face_has_it(void **state)
     }
 }
 
-enum between { HEADS_APART, TOKENS_IN_A_COLUMN, ONE_HEAD, BATCH_WITH_HEADS, SWAPPED, OUTPUT_READ, WHOLE_READ, UNLIKE };
+enum between { HEADS_APART, TOKENS_IN_A_COLUMN, ONE_HEAD, BATCH_WITH_HEADS, SWAPPED, OUTPUT_READ, WHOLE_READ, UNLIKE,
+               INDEXED, UNBOUND, INDEX_SWAPPED, INDEX_INSIDE };
+
+/* "qkv" cut along an axis of 3 that comes to the front; an index of that each are "qt", "kk" and "vt". */
+static void by_index(struct model *m, enum between between)
+{
+    static const int64_t cut[] = { 0, 0, 3, HEADS, EACH }, inside[] = { 0, 0, HEADS, 3, EACH },
+                         front[] = { 2, 0, 3, 1, 4 }, front3[] = { 3, 0, 2, 1, 4 }, first[] = { 0 },
+                         numbers[] = { 0, 1, 2 };
+    static const char *const names[] = { "qt", "kk", "vt" }, *const at[] = { "i0", "i1", "i2" };
+
+    model_int64s(m, "cut", between == INDEX_INSIDE ? inside : cut, 5);
+    model_node(m, "Reshape", "qkv cut", "five");
+    turn(m, "five", "fronted", between == INDEX_INSIDE ? front3 : front, 5);
+    if (between == UNBOUND) {
+        model_node(m, "Split", "fronted", "s0 s1 s2");
+        model_int(m, "axis", 0);
+        model_int64s(m, "first", first, 1);
+    }
+    for (uint32_t i = 0; i < 3; i++) {
+        char line[32];
+
+        snprintf(line, sizeof(line), between == UNBOUND ? "s%u first" : "fronted i%u", i);
+        if (between == UNBOUND) {
+            model_node(m, "Squeeze", line, names[i]);
+            continue;
+        }
+        model_node(m, "Constant", "", at[i]);
+        model_int(m, "value_int", numbers[between == INDEX_SWAPPED ? 2 - i : i]);
+        model_node(m, "Gather", line, names[i]);
+    }
+    turn(m, "kk", "kt", swapped, 4);
+    model_node(m, "MatMul", "qt kt", "scores");
+    softmax(m, "scores", "weights");
+    model_node(m, "MatMul", "weights vt", "y");
+    turn(m, "y", "yt", heads_first, 4);
+}
 
 /* q, k and v as thirds of one product; then what is between them and the scores, or reads them too. */
 static struct model *thirds(enum between between)
@@ -224,10 +260,14 @@ static struct model *thirds(enum between between)
         model_node(m, "MatMul", "x w", "products");
         model_node(m, "Add", "products b", "qkv");
     }
-    model_node(m, "Split", "qkv sizes", between == SWAPPED ? "pk pq pv" : "pq pk pv");
-    model_int(m, "axis", -1);
+    if (between < INDEXED) {
+        model_node(m, "Split", "qkv sizes", between == SWAPPED ? "pk pq pv" : "pq pk pv");
+        model_int(m, "axis", -1);
+    }
     model_int64s(m, "all", all, 2);
-    if (between == ONE_HEAD) {
+    if (between >= INDEXED) {
+        by_index(m, between);
+    } else if (between == ONE_HEAD) {
         turn(m, "pk", "kt", turned3, 3);
         model_node(m, "MatMul", "pq kt", "scores");
         softmax(m, "scores", "weights");
@@ -280,20 +320,23 @@ static struct model *thirds(enum between between)
 /* Who else reads the whole adds to its gradient, or has added. */
 static void thirds_of_one_product_stay_where_they_are(void **state)
 {
-    static const struct { enum between between; uint32_t splits; } rows[] = {
+    static const struct { enum between between; uint32_t cuts; } rows[] = { /* nodes that are left of them */
         { HEADS_APART, 0 }, { TOKENS_IN_A_COLUMN, 0 }, { ONE_HEAD, 0 }, { WHOLE_READ, 0 }, { BATCH_WITH_HEADS, 1 }, { SWAPPED, 1 },
-        { OUTPUT_READ, 1 }, { UNLIKE, 1 },
+        { OUTPUT_READ, 1 }, { UNLIKE, 1 },      { INDEXED, 0 },  { UNBOUND, 0 },  { INDEX_SWAPPED, 4 },
+        { INDEX_INSIDE, 4 },
     };
 
     (void)state;
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         struct net n;
+        uint32_t cuts;
 
         compare(thirds(rows[i].between), PLAN_TRAIN, &n);
         assert_int_equal(nodes_of(&n, "Attention"), 1);
         assert_int_equal(nodes_of(&n, "Softmax"), 0);
-        if (nodes_of(&n, "Split") != rows[i].splits)
-            fail_msg("way %d has %u Splits", (int)rows[i].between, nodes_of(&n, "Split"));
+        cuts = nodes_of(&n, "Split") + nodes_of(&n, "Gather") + nodes_of(&n, "Transpose");
+        if (cuts != rows[i].cuts)
+            fail_msg("way %d has %u", (int)rows[i].between, cuts);
         net_close(&n);
     }
 }

@@ -1,0 +1,105 @@
+/* fuse_thirds.c - one product makes q, k and v, side by side: how do graphs take its columns apart?
+ *
+ *   Split along the last axis, perhaps a Reshape of each
+ *       q, k, v = qkv.split(width, -1);  q.view(b, t, heads, -1)
+ *   Reshape, Transpose, and an index of the first axis (Gather, or Split and Squeeze)
+ *       q, k, v = qkv.reshape(b, t, 3, heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+ *
+ * Either way an operand is a view of the product, of which no number has to move. */
+#include "graph/plan_fuse.h"
+
+static const struct shape *shape_at(const struct fuser *f, uint32_t value)
+{
+    return &f->p->values.at[value].tensor.shape;
+}
+
+/* A third of the last axis. */
+static int64_t columns_of(const struct fuser *f, uint32_t whole)
+{
+    const struct shape *s = shape_at(f, whole);
+
+    return s->rank > 0 && s->dim[s->rank - 1] % 3 == 0 ? s->dim[s->rank - 1] / 3 : 0;
+}
+
+static bool by_split(const struct fuser *f, uint32_t value, uint32_t which, struct fuse_third *t)
+{
+    const struct plan_node *n = fuse_made_by(f, value, "Reshape");
+    uint32_t piece = n != NULL ? n->in[0] : value;
+    const struct shape *s = shape_at(f, piece);
+    int64_t columns, here = 1;
+
+    n = fuse_maker(f, piece);
+    if (n == NULL || !fuse_is(n, NULL, "Split") || n->n_out != 3 || n->out[which] != piece || f->readers[piece] != 1)
+        return false;
+    columns = columns_of(f, n->in[0]);
+    if (columns == 0 || s->dim[s->rank - 1] != columns) /* another axis, or unlike pieces */
+        return false;
+    t->whole = n->in[0];
+    t->view = *shape_at(f, value);
+    for (uint32_t i = t->view.rank; i-- > 0;) {
+        here *= here < columns ? t->view.dim[i] : 1;
+        t->perm[i] = i;
+    }
+    return here == columns; /* the last axes are they */
+}
+
+/* What has `which` as its index along the first axis of a value; GRAPH_NONE: nothing of the kind. */
+static uint32_t indexed(const struct fuser *f, uint32_t value, uint32_t which)
+{
+    const struct plan_node *n = fuse_made_by(f, value, "Gather");
+
+    if (n != NULL) {
+        const struct op_attr *axis = fuse_attr(n, "axis");
+        const struct plan_value *at = &f->p->values.at[n->in[1]];
+
+        return (axis == NULL || axis->i == 0) && at->kind == PLAN_CONST && at->tensor.dtype == TENSOR_I64 &&
+                       at->tensor.shape.rank == 0 && *(const int64_t *)at->tensor.data == which
+                   ? n->in[0]
+                   : GRAPH_NONE;
+    }
+    n = fuse_made_by(f, value, "Squeeze");
+    if (n == NULL || f->readers[n->in[0]] != 1)
+        return GRAPH_NONE;
+    value = n->in[0];
+    n = fuse_maker(f, value);
+    return n != NULL && fuse_is(n, NULL, "Split") && n->n_out == 3 && n->out[which] == value &&
+                   shape_at(f, value)->dim[0] == 1
+               ? n->in[0]
+               : GRAPH_NONE;
+}
+
+static bool by_index(const struct fuser *f, uint32_t value, uint32_t which, struct fuse_third *t)
+{
+    const struct plan_node *turn = fuse_made_by(f, indexed(f, value, which), "Transpose");
+    const struct plan_node *cut = turn != NULL ? fuse_made_by(f, turn->in[0], "Reshape") : NULL;
+    uint32_t perm[TENSOR_MAX_RANK], front;
+    const struct shape *s;
+    int64_t behind = 1;
+
+    if (cut == NULL)
+        return false;
+    s = shape_at(f, turn->in[0]);
+    if (s->rank < 2 || shape_at(f, value)->rank != s->rank - 1)
+        return false;
+    fuse_perm(turn, s->rank, perm);
+    front = perm[0]; /* the axis that the index is of */
+    t->whole = cut->in[0];
+    t->view.rank = s->rank - 1;
+    for (uint32_t i = 0; i < s->rank; i++) {
+        if (i != front)
+            t->view.dim[i - (i > front)] = s->dim[i];
+        if (i > 0)
+            t->perm[i - 1] = perm[i] - (perm[i] > front);
+        if (i > front)
+            behind *= s->dim[i];
+    }
+    for (uint32_t i = 0; i < t->view.rank; i++)
+        if (shape_at(f, value)->dim[i] != t->view.dim[t->perm[i]])
+            return false;
+    return s->dim[front] == 3 && behind > 0 && behind == columns_of(f, t->whole);
+}
+
+bool fuse_third(const struct fuser *f, uint32_t value, uint32_t which, struct fuse_third *out)
+{
+    return by_split(f, value, which, out) || by_index(f, value, which, out);
+}
