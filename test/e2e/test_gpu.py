@@ -101,6 +101,26 @@ def a_run_on_gpus_is_the_same_bits_again_however_streams_hurry():
         assert ("device_idle" in r) == (k > 1) and (k == 1 or r["device_idle"] * 64 / r["samples_per_second"] > 0.25), r
 
 
+def too_large(env):
+    """(exit code, last error) of a job on a GPU that does not have the memory."""
+    job = digits_job(workdir(), **short(2, train={"global_batch_size": 512, "lanes": 1}))
+    t = Task(job, args=("--devices", "cuda:0"), env=env)
+    return t.wait(60), errors(t)[-1]
+
+
+@test
+def what_does_not_fit_into_a_gpu_is_told_by_what_it_is_for():
+    """If the GPU has not as much at all the job has to change; else somebody else may leave some."""
+    code, said = too_large({"EMULATED_MEMORY": str(2 << 20)})
+    for words in ("cuda:0 has too little memory: weights and optimizer state take ", " KiB, gradients ", " MiB",
+                  "a lane of 512 samples ", "; more lanes (/train/lanes, now 1) are smaller ones: ", " of 2.0 MiB are unused"):
+        assert words in said, said
+    assert code == 2, (code, said)
+    codes = {code for code, said in (too_large({"EMULATED_FAULT": "malloc@%d" % n}) for n in range(8, 20, 3))
+             if "cuda:0 has too little memory" in said}
+    assert codes == {138}, codes
+
+
 def wrong_label(folder, name, record, label):
     """The digits' file of this name, with one label that no class has."""
     path = os.path.join(ROOT, "config", "digits", name)
