@@ -38,7 +38,9 @@ PIC   := $(patsubst %,$(BUILD)/pic/%.o,$(shell find lib/base lib/device lib/tens
              $(addprefix lib/op/,gemm/contract.c gemm/einsum_chain.c gemm/einsum_sides.c gemm/mlp_parts.c shape/copy.c))
 PLUGIN := $(if $(CUDA),$(if $(CU),$(BUILD)/trainerd-cuda.so))
 CUDA_ARCH ?= 90# `make CUDA_ARCH="80 90"`: code for both
-NVCCFLAGS := -std=c++20 -O3 -lineinfo -Xptxas -warn-spills -Ilib -I. \
+NVCC_OPT  ?= -O3
+NVCC_TEST := -O1 -Xcicc -O1 -Xptxas -O1# less than half the time, for who only tests: `make` makes it anew
+NVCCFLAGS := -std=c++20 $(NVCC_OPT) -lineinfo -Xptxas -warn-spills -Ilib -I. \
              --compiler-options -fPIC,-Wall,-fvisibility=hidden -DTRAINERD_VERSION='"$(VERSION)"' \
              $(foreach arch,$(CUDA_ARCH),-gencode arch=compute_$(arch),code=[sm_$(arch),compute_$(arch)])
 CXX    ?= g++
@@ -97,7 +99,10 @@ $(BUILD)/pic/test/cuda/%.o $(BUILD)/test/cuda/%.o: CPPFLAGS += -Itest/cuda/inclu
 $(BUILD)/libpic.a: $(PIC)
 	@rm -f $@
 	@ar rcs $@ $^
-$(BUILD)/%.cu.o: %.cu
+$(BUILD)/nvcc_opt: FORCE # what objects were made with
+	@mkdir -p $(@D)
+	@echo '$(NVCC_OPT)' | cmp -s - $@ || echo '$(NVCC_OPT)' >$@
+$(BUILD)/%.cu.o: %.cu $(BUILD)/nvcc_opt
 	@mkdir -p $(@D)
 	@echo "  NVCC  $<"
 	@nvcc $(NVCCFLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
@@ -140,7 +145,7 @@ demo:
 	@scripts/demo
 test:
 	@scripts/setup build test
-	@$(MAKE) --no-print-directory all test-programs
+	@$(MAKE) --no-print-directory all test-programs NVCC_OPT="$$(cat $(BUILD)/nvcc_opt 2>/dev/null || echo '$(NVCC_TEST)')"
 	@BUILD=$(BUILD) scripts/test
 san:
 	@$(MAKE) --no-print-directory test CUDA= BUILD=build/san OPT='-O1 -g' \
@@ -169,5 +174,6 @@ install: all
 clean:
 	rm -rf $(BUILD)
 
-.PHONY: all test-programs setup demo test san bench bench-gpu chaos layers install clean
+FORCE:
+.PHONY: FORCE all test-programs setup demo test san bench bench-gpu chaos layers install clean
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
