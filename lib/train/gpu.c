@@ -30,6 +30,50 @@ size_t gpu_input_at(const struct replica *r, struct plan *plan, uint32_t i)
     return at;
 }
 
+/* Of either plan: they never run at once. */
+static size_t work_bytes(const struct replica *r)
+{
+    size_t trains = plan_work_bytes(r->plan), evaluates = r->eval_plan != NULL ? plan_work_bytes(r->eval_plan) : 0;
+
+    return trains > evaluates ? trains : evaluates;
+}
+
+/* 0: it does not tell. */
+static uint64_t memory_of_gpu(const struct replica *r)
+{
+    struct cuda_gpu gpus[DEVICE_MAX];
+    uint32_t n = 0, i = r->train->opts->devices[r->local].index;
+
+    return r->gpu->cuda->gpus(gpus, DEVICE_MAX, &n, NULL) == 0 && i < n ? gpus[i].memory_bytes : 0;
+}
+
+/* The GPU's memory does not suffice: what it is for, and what takes less. If the GPU has not as much at all, it
+ * is the job that has to change. */
+static int explain_memory(const struct replica *r, struct err *err)
+{
+    const struct train *t = r->train;
+    size_t grads = t->mem.depth * r->gpu->grads_floats * sizeof(float);
+    uint64_t all = t->mem.state_bytes + grads + work_bytes(r), has = memory_of_gpu(r);
+    char state_text[32], grads_text[32], work_text[32], name[32];
+
+    text_bytes(state_text, sizeof(state_text), t->mem.state_bytes);
+    text_bytes(grads_text, sizeof(grads_text), grads);
+    text_bytes(work_text, sizeof(work_text), work_bytes(r));
+    device_name(&t->opts->devices[r->local], name, sizeof(name));
+    return err_wrap(err, has > 0 && all > has ? ERR_INPUT : ERR_NOMEM,
+                    "%s has too little memory: weights and optimizer state take %s, gradients %s, a lane of %" PRIu32
+                    " samples %s; more lanes (/train/lanes, now %" PRIu32 ") are smaller ones", name, state_text, grads_text,
+                    t->lane_batch, work_text, t->opts->lanes);
+}
+
+/* A GPU's memory. */
+static int take(const struct replica *r, void **out, size_t bytes, struct err *err)
+{
+    int rc = r->gpu->cuda->alloc(out, bytes, err);
+
+    return rc == ERR_NOMEM ? explain_memory(r, err) : rc;
+}
+
 static int open_slot(struct replica *r, struct gpu_slot *s, struct err *err)
 {
     struct gpu *g = r->gpu;
@@ -37,11 +81,11 @@ static int open_slot(struct replica *r, struct gpu_slot *s, struct err *err)
     int rc = cuda->pin((void **)&s->pinned, g->inputs_bytes, err);
 
     if (rc == 0)
-        rc = cuda->alloc((void **)&s->stage, g->inputs_bytes, err);
+        rc = take(r, (void **)&s->stage, g->inputs_bytes, err);
     if (rc == 0)
         rc = cuda->pin((void **)&s->run, sizeof(*s->run), err);
     if (rc == 0)
-        rc = cuda->alloc((void **)&s->run_there, sizeof(*s->run), err);
+        rc = take(r, (void **)&s->run_there, sizeof(*s->run), err);
     if (rc == 0)
         rc = cuda->event_open(false, &s->brought, err);
     if (rc == 0)
@@ -102,30 +146,22 @@ static void lay_out_grads(struct gpu *g, const struct train *t)
     g->grads_floats = g->rows_at + 64 * words;
 }
 
-/* Of either plan: they never run at once. */
-static size_t work_bytes(const struct replica *r)
-{
-    size_t trains = plan_work_bytes(r->plan), evaluates = r->eval_plan != NULL ? plan_work_bytes(r->eval_plan) : 0;
-
-    return trains > evaluates ? trains : evaluates;
-}
-
 static int open_memory(struct replica *r, struct err *err)
 {
     struct train *t = r->train;
     struct gpu *g = r->gpu;
     const struct cuda_api *cuda = g->cuda;
-    int rc = cuda->alloc((void **)&g->state, t->mem.state_bytes, err);
+    int rc = take(r, (void **)&g->state, t->mem.state_bytes, err);
 
     for (uint32_t i = 0; rc == 0 && i < t->mem.depth; i++)
-        rc = cuda->alloc((void **)&g->grads[i], g->grads_floats * sizeof(float), err);
+        rc = take(r, (void **)&g->grads[i], g->grads_floats * sizeof(float), err);
     if (rc == 0)
-        rc = cuda->alloc(&g->plan_work, work_bytes(r), err);
+        rc = take(r, &g->plan_work, work_bytes(r), err);
     if (rc == 0)
-        rc = cuda->alloc((void **)&g->look,
-                         cuda_look_room(t->mem.state_bytes / sizeof(float)) * sizeof(*g->look), err);
+        rc = take(r, (void **)&g->look,
+                  cuda_look_room(t->mem.state_bytes / sizeof(float)) * sizeof(*g->look), err);
     if (rc == 0)
-        rc = cuda->alloc((void **)&g->trouble, sizeof(*g->trouble), err);
+        rc = take(r, (void **)&g->trouble, sizeof(*g->trouble), err);
     if (rc == 0)
         rc = cuda->pin((void **)&g->back, sizeof(*g->back) + gpu_control_floats(t) * sizeof(float), err);
     return rc;
@@ -149,43 +185,16 @@ static int open_optim(struct replica *r, struct err *err)
     return rc;
 }
 
-/* 0: it does not tell. */
-static uint64_t memory_of_gpu(const struct replica *r)
-{
-    struct cuda_gpu gpus[DEVICE_MAX];
-    uint32_t n = 0, i = r->train->opts->devices[r->local].index;
-
-    return r->gpu->cuda->gpus(gpus, DEVICE_MAX, &n, NULL) == 0 && i < n ? gpus[i].memory_bytes : 0;
-}
-
-/* The GPU's memory does not suffice: what it is for, and what takes less. If the GPU has not as much at all, it
- * is the job that has to change. */
-static int explain_memory(const struct replica *r, int rc, struct err *err)
-{
-    const struct train *t = r->train;
-    size_t grads = t->mem.depth * r->gpu->grads_floats * sizeof(float);
-    uint64_t all = t->mem.state_bytes + grads + work_bytes(r), has = memory_of_gpu(r);
-    char state_text[32], grads_text[32], work_text[32], name[32];
-
-    if (rc != ERR_NOMEM)
-        return rc;
-    text_bytes(state_text, sizeof(state_text), t->mem.state_bytes);
-    text_bytes(grads_text, sizeof(grads_text), grads);
-    text_bytes(work_text, sizeof(work_text), work_bytes(r));
-    device_name(&t->opts->devices[r->local], name, sizeof(name));
-    return err_wrap(err, has > 0 && all > has ? ERR_INPUT : ERR_NOMEM,
-                    "%s has too little memory: weights and optimizer state take %s, gradients %s, a lane of %" PRIu32
-                    " samples %s; more lanes (/train/lanes, now %" PRIu32 ") are smaller ones", name, state_text, grads_text,
-                    t->lane_batch, work_text, t->opts->lanes);
-}
-
-static int open_all(struct replica *r, struct err *err)
+int gpu_open(struct replica *r, struct err *err)
 {
     struct train *t = r->train;
     const struct device *d = &t->opts->devices[r->local];
-    struct gpu *g = r->gpu;
+    struct gpu *g = calloc(1, sizeof(*g));
     int rc;
 
+    if (g == NULL)
+        return err_set(err, ERR_NOMEM, "out of memory");
+    r->gpu = g;
     g->cuda = device_cuda(d);
     rc = device_enter(d, err);
     if (rc == 0)
@@ -211,17 +220,6 @@ static int open_all(struct replica *r, struct err *err)
     if (rc == 0)
         rc = gpu_clock_open(r, err);
     return rc < 0 ? rc : gpu_copies_open(r, err);
-}
-
-int gpu_open(struct replica *r, struct err *err)
-{
-    int rc;
-
-    r->gpu = calloc(1, sizeof(*r->gpu));
-    if (r->gpu == NULL)
-        return err_set(err, ERR_NOMEM, "out of memory");
-    rc = open_all(r, err);
-    return rc < 0 ? explain_memory(r, rc, err) : 0;
 }
 
 static void drop_lanes(struct gpu *g)
