@@ -372,7 +372,8 @@ static double flops(const struct op_infer *f)
     return 2.0 * (double)a->n * scores * (double)(a->d + a->dv);
 }
 
-static const char *const attrs[] = { "parts", "perm_q", "perm_k", "perm_v", "perm_y", "steps", "numbers", "dropout", NULL };
+static const char *const attrs[] = { "parts", "perm_q", "perm_k", "perm_v", "perm_y",
+                                     "steps", "numbers", "dropout", NULL };
 
 const struct op_def op_attention = {
     .domain = "trainerd",
