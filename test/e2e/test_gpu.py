@@ -157,9 +157,10 @@ def a_label_that_one_task_meets_keeps_all_from_making_the_step():
         job = digits_job(folder, **short(6, data={"shuffle": False}))
         tasks = start(job, 2, devices)
         expect_codes(tasks, [2, 2])
-        said[devices] = [(errors(t)[-1].split("failed: ")[-1], sorted(t.steps())) for t in tasks]
+        said[devices] = [errors(t)[-1].split("failed: ")[-1] for t in tasks]
+        assert all(max(t.steps(), default=1) == 1 for t in tasks), [t.log() for t in tasks]  # step 1 may just have been told, or not
     assert said["cuda:0"] == said["cpu:1"], said
-    assert "step 2: lane 2: " in said["cpu:1"][0][0] and "has label 77" in said["cpu:1"][0][0], said
+    assert "step 2: lane 2: " in said["cpu:1"][0] and "has label 77" in said["cpu:1"][0], said
 
 
 @test

@@ -87,8 +87,9 @@ def make_undisturbed(steps, changes):
 
 
 class Run:
-    """Tasks of one cluster; `lives` says per rank which fault each life has. Who ends by it is started again. `resumes`: the
-    job begins at some checkpoint of the undisturbed run."""
+    """Tasks of one cluster; `lives` says per rank which fault each life has. Who ends by it is started again, after `pause`
+    seconds (None: when no fault is left in those who live). `resumes`: the job begins at some checkpoint of the undisturbed
+    run."""
 
     def __init__(self, lives=None, n=4, steps=60, elastic=WAITS, resumes=False, pause=0.0, always="", supervised=False, **changes):
         self.steps, self.pause, self.always = steps, pause, always
@@ -153,8 +154,9 @@ class Run:
             codes = {rank: self.now(rank).p.poll() for rank in range(self.n)}
             for rank, code in codes.items():
                 if code in (-signal.SIGKILL, 138) and (self.faults[rank] or (code == 138 and self.supervised)):
-                    back.setdefault(rank, time.monotonic() + (self.pause if code < 0 else 0))
-                    if time.monotonic() >= back[rank]:
+                    back.setdefault(rank, time.monotonic() + (self.pause or 0 if code < 0 else 0))
+                    is_early = any(codes[r] is None and self.faults[r] for r in codes) and self.pause is None
+                    if time.monotonic() >= back[rank] and not is_early:
                         del back[rank]
                         self.start(rank)
                         codes[rank] = None
@@ -241,7 +243,7 @@ def the_chief_dies_when_all_is_done_but_the_last_save_and_the_export():
     rare = {"checkpoint": {"every_steps": 0}}
     Run({0: END_POINTS, 2: kills("rdzv.complete.out@1")}, steps=12, **rare).start_all().relay().is_as_undisturbed()
     Run({0: kills("train.save@1"), 1: kills("ckpt.rename@1"), 2: kills("train.export@1"), 3: kills("export.rename@1")}, steps=12,
-        elastic=GOES_ON, pause=2, **rare).start_all().relay().is_as_undisturbed()
+        elastic=GOES_ON, pause=None, **rare).start_all().relay().is_as_undisturbed()
     Run({0: kills("rdzv.complete.in@2")}, steps=12, elastic=GOES_ON, **rare).start_all().relay().is_as_undisturbed()
 
 
