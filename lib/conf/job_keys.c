@@ -480,7 +480,7 @@ LOSS_KEYS("/model/more_losses/*", 0)
 { "/detection", "stuck_factor", F64, AT(detection.stuck_factor), FREE, .max = 1e6, .fallback = "10",
   .doc = "A task that is alive, but in one phase of a step for so many times as long as that took before "
          "(waiting for other tasks not counted), is stuck: it is named, and the others go on without it. At "
-         "least 2; never under a second. 0, and before a phase was seen a few times: train.deadline_seconds "
+         "least 2; never under 3 seconds. 0, and before a phase was seen a few times: train.deadline_seconds "
          "counts." },
 
 { "", "health", OBJECT, .fallback = "{}",

@@ -102,15 +102,16 @@ static bool given_up(const struct data_patience *p)
 bool data_try_again(const struct data_patience *p, uint32_t *tries, uint64_t *since_ns, int rc,
                     struct err *err)
 {
-    uint64_t pause_ms, now = clock_ns();
+    uint64_t pause_ms, now = clock_ns(), end;
     char text[ERR_TEXT_BYTES], limit[32];
 
     if (p == NULL || p->deadline_ms == 0 || (rc != ERR_IO && rc != ERR_NOENT))
         return false;
     if (*tries == 0)
         *since_ns = now;
+    end = *since_ns + p->deadline_ms * 1000000;
     text_duration(limit, sizeof(limit), p->deadline_ms * 1000000);
-    if (now - *since_ns >= p->deadline_ms * 1000000) {
+    if (now >= end) {
         err_wrap(err, rc, "%" PRIu32 " tries in %s", *tries + 1, limit);
         return false;
     }
@@ -123,7 +124,9 @@ bool data_try_again(const struct data_patience *p, uint32_t *tries, uint64_t *si
     if (pause_ms > PAUSE_MS_MAX)
         pause_ms = PAUSE_MS_MAX;
     ++*tries;
-    for (uint64_t slept = 0; slept < pause_ms && !given_up(p); slept += PAUSE_MS_MIN)
+    if (now + pause_ms * 1000000 < end)
+        end = now + pause_ms * 1000000;
+    while (clock_ns() < end && !given_up(p))
         nanosleep(&(struct timespec){ .tv_nsec = PAUSE_MS_MIN * 1000000 }, NULL);
     return !given_up(p);
 }

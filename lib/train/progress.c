@@ -17,7 +17,8 @@
 enum {
     KNOWN = 3,      /* so many times a phase has to be seen before it has a limit */
     FADES = 16,     /* a phase that is shorter takes 1/16 of what is remembered away */
-    LEAST_MS = 1000,
+    SIGN_MS = 1000,  /* who waits for peers says so more often */
+    LEAST_MS = 3000, /* a machine that has too much to do may let nobody in for a second or two */
     ORDER_BITS = 5,
     BUCKET_BITS = 14, /* in a place: 10^12 steps stay below 2^60; buckets behind the last of these count as it */
 };
@@ -197,7 +198,7 @@ static struct seen look(const struct place *p)
         __atomic_thread_fence(__ATOMIC_ACQUIRE);
     } while (version % 2 != 0 || version != LOAD(p->version));
     now = clock_ns();
-    if (s.standing == STANDS_FOR_PEERS && now > s.sign_ns + LEAST_MS * UINT64_C(1000000)) {
+    if (s.standing == STANDS_FOR_PEERS && now > s.sign_ns + SIGN_MS * UINT64_C(1000000)) {
         s.standing = STANDS_AT_WORK; /* at what, nobody knows */
         s.since_ns = s.sign_ns;
     }

@@ -350,7 +350,7 @@ struct train_progress {
                             "forward and backward", "reduce", "update", "evaluate", ...; "rest": no generation runs */
     uint64_t since_ns;   /* clock_ns() when that thread entered it, or went on behind a wait for others in it */
     uint64_t limit_ms;   /* longer than this it should not take: stuck_factor times the longest of the recent
-                            ones, without waits for others, at least a second, at most the deadline of the
+                            ones, without waits for others, at least three seconds, at most the deadline of the
                             job; that itself where it is not known, in the first steps of a generation.
                             0: not this phase's: it may take any time (a checkpoint), or has a deadline of
                             its own (reading); or it waits for other tasks, inside a call */

@@ -735,6 +735,31 @@ static void trying_again_ends_with_the_deadline(void **state)
     kit_remove(folder);
 }
 
+/* Pauses grow, but never over the deadline: else whoever waits for the batch would know less than the disk said. */
+static void a_read_that_fails_until_the_deadline_says_why(void **state)
+{
+    char *folder = kit_folder();
+    struct data_opts opts = { .features = kit_features, .n_features = KIT_FEATURES, .deadline_ms = 700 };
+    struct data_reader_opts o = { .global_batch = 5, .lanes = 1, .n_lanes = 1, .first_step = 1,
+                                  .last_step = 3, .prefetch = 1, .threads = 1, .deadline_ms = 700 };
+    const struct data_batch *batch;
+    struct data_reader *r;
+    struct data_set *s;
+    struct err err;
+
+    (void)state;
+    kit_file(folder, "a", 0, 5);
+    s = open_opts(&opts, folder, "a");
+    assert_int_equal(fault_arm("data.read@1+", NULL), 0);
+    assert_int_equal(data_reader_open(s, &o, &r, NULL), 0);
+    assert_int_equal(data_next(r, &batch, &err), ERR_IO);
+    assert_text(err, "tries in 700 ms: read '");
+    data_reader_close(r);
+    assert_int_equal(fault_arm(NULL, NULL), 0);
+    data_free(s);
+    kit_remove(folder);
+}
+
 static void a_read_that_does_not_come_back_is_named(void **state)
 {
     char *folder = kit_folder();
@@ -801,6 +826,7 @@ int main(void)
         cmocka_unit_test(without_a_good_record_there_is_an_error_and_no_end_of_trying),
         cmocka_unit_test(a_read_that_fails_for_a_while_is_tried_again_and_named),
         cmocka_unit_test(trying_again_ends_with_the_deadline),
+        cmocka_unit_test(a_read_that_fails_until_the_deadline_says_why),
         cmocka_unit_test(a_read_that_does_not_come_back_is_named),
         cmocka_unit_test(with_a_cache_folder_the_original_is_not_needed_any_more),
     };
