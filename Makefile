@@ -19,6 +19,8 @@ CFLAGS   := -std=c11 $(OPT) -Wall -Wextra -Werror -ffp-contract=off -fno-math-er
 LDLIBS   := -Wl,--as-needed -lgrpc -lgpr -lprotobuf-c -luv -lcjson -ldnnl -lmicrohttpd -lcrypto \
             -lz -ljpeg -lpng -lxxhash -lsystemd -lgomp -ldl -lm -lpthread
 
+GOLD     := $(if $(shell command -v ld.gold),-fuse-ld=gold)# half the time for each of 150 test programs
+
 PROTO := $(wildcard proto/*.proto)
 GEN   := $(PROTO:%.proto=$(BUILD)/%.pb-c.c)
 LIB   := $(patsubst %,$(BUILD)/%.o,$(shell find lib -name '*.c')) $(GEN:.c=.o) $(BUILD)/proto/descriptors.o
@@ -39,7 +41,7 @@ PIC   := $(patsubst %,$(BUILD)/pic/%.o,$(shell find lib/base lib/device lib/tens
 PLUGIN := $(if $(CUDA),$(if $(CU),$(BUILD)/trainerd-cuda.so))
 CUDA_ARCH ?= 90# `make CUDA_ARCH="80 90"`: code for both
 NVCC_OPT  ?= -O3
-NVCC_TEST := -O1 -Xcicc -O1 -Xptxas -O1# less than half the time, for who only tests: `make` makes it anew
+NVCC_TEST := -Xcicc -O1 -Xptxas -O0 -Xcompiler -O0# a third of the time, for who only tests: `make` makes it anew
 NVCCFLAGS := -std=c++20 $(NVCC_OPT) -lineinfo -Xptxas -warn-spills -Ilib -I. \
              --compiler-options -fPIC,-Wall,-fvisibility=hidden -DTRAINERD_VERSION='"$(VERSION)"' \
              $(foreach arch,$(CUDA_ARCH),-gencode arch=compute_$(arch),code=[sm_$(arch),compute_$(arch)])
@@ -89,7 +91,7 @@ $(BIN): $(BUILD)/%: $(BUILD)/daemon/%.c.o $(BUILD)/libapp.a $(BUILD)/libtrainerd
 	@$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
 $(TEST) $(FUZZ) $(BENCH): $(BUILD)/%: $(BUILD)/%.c.o $(KIT) $(BUILD)/libapp.a $(BUILD)/libtrainerd.a
 	@echo "  LINK  $@"
-	@$(CC) $(CFLAGS) -o $@ $(filter-out %.a,$^) $(filter %.a,$^) $(LDLIBS) -lcmocka
+	@$(CC) $(CFLAGS) $(GOLD) -o $@ $(filter-out %.a,$^) $(filter %.a,$^) $(LDLIBS) -lcmocka
 
 $(BUILD)/pic/%.c.o: %.c
 	@mkdir -p $(@D)

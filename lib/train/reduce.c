@@ -35,7 +35,7 @@
  * 1 MiB, 4.6 with 4 MiB; over 6 Gbit/s 261 ms in one piece, 2.6 with 0.5 MiB, 2.7 with 1, 5.5 with
  * 2, 16 with 4. In one memory 18 ms in one piece, and no step was shorter for buckets: adding is
  * work for a core, and all have some. */
-enum { BUCKET_BYTES = 2 << 20 };
+enum { BUCKET_BYTES = 1 << 20 };
 
 static size_t bucket_floats(const struct train *t)
 {

@@ -95,7 +95,7 @@ def a_killed_chief_is_waited_for_by_name_until_the_deadline():
 @test
 def a_worker_killed_in_the_middle_of_a_backward_that_is_being_reduced_is_named():
     folder = workdir()
-    subprocess.run([TRAINERCTL, "model", "mlp", "--set", "inputs=64", "--set", "hidden=1024", "--set", "layers=2",
+    subprocess.run([TRAINERCTL, "model", "mlp", "--set", "inputs=64", "--set", "hidden=704", "--set", "layers=2",
                     "-o", os.path.join(folder, "mlp.onnx")], check=True, stdout=subprocess.DEVNULL)
     job = digits_job(folder, model={"onnx": "mlp.onnx"}, data={"features": {"image": {"shape": [64]}}},
                      train={"epochs": 1000, "log_every_steps": 1, "deadline_seconds": 2.5},

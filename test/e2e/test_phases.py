@@ -32,7 +32,7 @@ _kept = tempfile.TemporaryDirectory(prefix="trainerd-test-")  # longer than a te
 
 def job_file(folder, steps=60, **changes):
     """Three buckets of gradients and of state, an evaluation every 5 steps, a checkpoint every 4."""
-    subprocess.run([TRAINERCTL, "model", "mlp", "--set", "inputs=64", "--set", "hidden=1024", "--set", "layers=2",
+    subprocess.run([TRAINERCTL, "model", "mlp", "--set", "inputs=64", "--set", "hidden=704", "--set", "layers=2",
                     "-o", os.path.join(folder, "mlp.onnx")], check=True, stdout=subprocess.DEVNULL)
     base = {"model": {"onnx": "mlp.onnx"},
             "data": {"train": "digits-train-0.tfrecord", "features": {"image": {"shape": [64]}}},

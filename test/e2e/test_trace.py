@@ -114,7 +114,7 @@ def each_task_writes_its_own_file_and_table():
 @test
 def over_a_network_buckets_are_reduced_while_backward_computes():
     d = workdir()
-    subprocess.run([TRAINERCTL, "model", "mlp", "--set", "inputs=64", "--set", "hidden=1024", "--set", "layers=2",
+    subprocess.run([TRAINERCTL, "model", "mlp", "--set", "inputs=64", "--set", "hidden=704", "--set", "layers=2",
                     "-o", os.path.join(d, "mlp.onnx")], check=True, stdout=subprocess.DEVNULL)
     changes = {"model": {"onnx": "mlp.onnx"}, "data": {"features": {"image": {"shape": [64]}}},
                "train": {"epochs": None, "steps": 12, "log_every_steps": 1},
