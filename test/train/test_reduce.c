@@ -179,7 +179,7 @@ static void play_fault(const char *layout, bool shared_memory, uint32_t faulty, 
         else if (strstr(k.stage->text[i], ") has left") == NULL)
             fail_msg("%s of worker %u: worker %u says '%s'", fault, faulty, i, k.stage->text[i]);
     }
-    if (!is_named)
+    if (!is_named && k.n > 1)
         fail_msg("%s of worker %u: nobody names it", fault, faulty);
     if (clock_ms() - begin > 8000 * SLOW)
         fail_msg("%s: took %llu ms", fault, (unsigned long long)(clock_ms() - begin));
