@@ -50,6 +50,7 @@ struct cast {
     int expect_signal[CAST_MAX]; /* the process may end by it */
     uint32_t shares[64]; /* comm_opts.shares if the first is not 0 */
     struct cast_stage *stage;
+    uint8_t key[COMM_KEY_BYTES]; /* of this process: others that test at the same time may get a port that was ours */
     char names[CAST_MAX][16], hosts[CAST_MAX][2], addresses[CAST_MAX][80];
 };
 
@@ -63,6 +64,7 @@ static inline void cast_init(struct cast *k, const char *layout, bool shared_mem
     k->shared_memory = shared_memory;
     k->deadline_ms = 10000 * SLOW;
     k->arena_bytes = arena_bytes;
+    snprintf((char *)k->key, sizeof(k->key), "key of %d", (int)getpid());
     k->stage =
         mmap(NULL, sizeof(*k->stage), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(k->stage != MAP_FAILED);
@@ -205,7 +207,7 @@ static inline struct comm_opts cast_opts(struct cast *k, uint32_t self)
 
     arg.stage = k->stage;
     arg.self = self;
-    memcpy(o.key, "the key that the coordinator made", COMM_KEY_BYTES);
+    memcpy(o.key, k->key, COMM_KEY_BYTES);
     return o;
 }
 

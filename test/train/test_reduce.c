@@ -35,7 +35,7 @@ static void train_scene(struct cast *k, uint32_t self)
                              .deadline_ms = play.deadline_ms != 0 ? play.deadline_ms : 20000 };
     struct err err;
 
-    memcpy(g.key, "the key that the coordinator made", COMM_KEY_BYTES);
+    memcpy(g.key, k->key, COMM_KEY_BYTES);
     f->opts.replicas = 0;
     for (uint32_t i = 0; i < k->n; i++)
         f->opts.replicas += k->members[i].n_ranks;
