@@ -41,7 +41,7 @@ PIC   := $(patsubst %,$(BUILD)/pic/%.o,$(shell find lib/base lib/device lib/tens
 PLUGIN := $(if $(CUDA),$(if $(CU),$(BUILD)/trainerd-cuda.so))
 CUDA_ARCH ?= 90# `make CUDA_ARCH="80 90"`: code for both
 NVCC_OPT  ?= -O3
-NVCC_TEST := -Xcicc -O1 -Xptxas -O0 -Xcompiler -O0# a third of the time, for who only tests: `make` makes it anew
+NVCC_TEST := -Xcicc -O1 -Xptxas -O0 -Xcompiler -O0# less than half the time, for who only tests: `make` makes it anew
 NVCCFLAGS := -std=c++20 $(NVCC_OPT) -lineinfo -Xptxas -warn-spills -Ilib -I. \
              --compiler-options -fPIC,-Wall,-fvisibility=hidden -DTRAINERD_VERSION='"$(VERSION)"' \
              $(foreach arch,$(CUDA_ARCH),-gencode arch=compute_$(arch),code=[sm_$(arch),compute_$(arch)])

@@ -735,28 +735,40 @@ static void trying_again_ends_with_the_deadline(void **state)
     kit_remove(folder);
 }
 
+/* The first batch of a file of five, with this fault in all reads behind the opening: ERR_IO. How often trouble had been told
+ * by then, before the reader was closed. */
+static uint32_t no_batch_comes(struct data_opts *opts, const char *folder, const char *fault, uint64_t deadline_ms,
+                               struct err *err)
+{
+    struct data_reader_opts o = { .global_batch = 5, .lanes = 1, .n_lanes = 1, .first_step = 1, .last_step = 3,
+                                  .prefetch = 1, .threads = 1, .deadline_ms = deadline_ms };
+    const struct data_batch *batch;
+    struct data_reader *r;
+    struct data_set *s;
+    uint32_t n;
+
+    kit_file(folder, "a", 0, 5);
+    s = open_opts(opts, folder, "a");
+    assert_int_equal(fault_arm(fault, NULL), 0);
+    assert_int_equal(data_reader_open(s, &o, &r, NULL), 0);
+    assert_int_equal(data_next(r, &batch, err), ERR_IO);
+    n = (uint32_t)told.n;
+    data_reader_close(r);
+    assert_int_equal(fault_arm(NULL, NULL), 0);
+    data_free(s);
+    return n;
+}
+
 /* Pauses grow, but never over the deadline: else whoever waits for the batch would know less than the disk said. */
 static void a_read_that_fails_until_the_deadline_says_why(void **state)
 {
     char *folder = kit_folder();
     struct data_opts opts = { .features = kit_features, .n_features = KIT_FEATURES, .deadline_ms = 700 };
-    struct data_reader_opts o = { .global_batch = 5, .lanes = 1, .n_lanes = 1, .first_step = 1,
-                                  .last_step = 3, .prefetch = 1, .threads = 1, .deadline_ms = 700 };
-    const struct data_batch *batch;
-    struct data_reader *r;
-    struct data_set *s;
     struct err err;
 
     (void)state;
-    kit_file(folder, "a", 0, 5);
-    s = open_opts(&opts, folder, "a");
-    assert_int_equal(fault_arm("data.read@1+", NULL), 0);
-    assert_int_equal(data_reader_open(s, &o, &r, NULL), 0);
-    assert_int_equal(data_next(r, &batch, &err), ERR_IO);
+    no_batch_comes(&opts, folder, "data.read@1+", 700, &err);
     assert_text(err, "tries in 700 ms: read '");
-    data_reader_close(r);
-    assert_int_equal(fault_arm(NULL, NULL), 0);
-    data_free(s);
     kit_remove(folder);
 }
 
@@ -765,27 +777,14 @@ static void a_read_that_does_not_come_back_is_named(void **state)
     char *folder = kit_folder();
     struct data_opts opts = { .features = kit_features, .n_features = KIT_FEATURES,
                               .on_trouble = on_trouble };
-    struct data_reader_opts o = { .global_batch = 5, .lanes = 1, .n_lanes = 1, .first_step = 1,
-                                  .last_step = 3, .prefetch = 1, .threads = 1, .deadline_ms = 50 };
-    const struct data_batch *batch;
-    struct data_reader *r;
-    struct data_set *s;
     struct err err;
 
     (void)state;
-    kit_file(folder, "a", 0, 5);
-    s = open_opts(&opts, folder, "a");
     told.n = 0;
-    assert_int_equal(fault_arm("data.read=delay:400", NULL), 0);
-    assert_int_equal(data_reader_open(s, &o, &r, NULL), 0);
-    assert_int_equal(data_next(r, &batch, &err), ERR_IO);
+    assert_int_equal(no_batch_comes(&opts, folder, "data.read=delay:400", 50, &err), 1); /* while the reader cannot be closed */
     assert_text(err, "no batch after 62 ms: a read of '");
     assert_text(err, "/a' does not come back");
-    assert_int_equal(told.n, 1); /* while the reader cannot be closed */
     assert_non_null(strstr(told.text, "/a' does not come back"));
-    data_reader_close(r);
-    assert_int_equal(fault_arm(NULL, NULL), 0);
-    data_free(s);
     kit_remove(folder);
 }
 

@@ -154,7 +154,7 @@ class Run:
             codes = {rank: self.now(rank).p.poll() for rank in range(self.n)}
             for rank, code in codes.items():
                 if code in (-signal.SIGKILL, 138) and (self.faults[rank] or (code == 138 and self.supervised)):
-                    back.setdefault(rank, time.monotonic() + (self.pause or 0 if code < 0 else 0))
+                    back.setdefault(rank, time.monotonic() + ((self.pause or 0) if code < 0 else 0))
                     is_early = any(codes[r] is None and self.faults[r] for r in codes) and self.pause is None
                     if time.monotonic() >= back[rank] and not is_early:
                         del back[rank]
