@@ -34,6 +34,7 @@ def use_venv():
 _tests = []
 _tasks = []
 _dirs = []
+_reserved = []  # sockets
 
 
 def test(f):
@@ -42,17 +43,20 @@ def test(f):
 
 
 def free_ports(n):
-    """Below the range that outgoing connections take theirs from, so that none of them is in the way later."""
+    """Nobody else gets them until this test is over, also while the task that had one is dead: a socket that listens
+    to nothing is bound to each, which keeps out all but those who ask for SO_REUSEADDR, as servers do. Below the
+    range that outgoing connections take theirs from, so that none of them is in the way."""
     ports = []
     while len(ports) < n:
-        port = random.randrange(12000, 30000)
-        with socket.socket() as s:
-            try:
-                s.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        if port not in ports:
-            ports.append(port)
+        s = socket.socket()
+        try:
+            s.bind(("127.0.0.1", random.randrange(12000, 30000)))
+        except OSError:
+            s.close()
+            continue
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # from now on: whoever tries as above finds it taken
+        _reserved.append(s)
+        ports.append(s.getsockname()[1])
     return ports
 
 
@@ -127,6 +131,10 @@ class Task:
     def log(self):
         return "\n".join(self.lines[-40:])
 
+    def last_word(self):
+        """What it ended with."""
+        return (self.events("end") or self.records or [{"message": "nothing was said"}])[-1]["message"]
+
     def kill(self):
         if self.p.poll() is None:
             self.p.send_signal(signal.SIGCONT)
@@ -157,8 +165,9 @@ def finish(tasks, seconds=60):
 def expect_codes(tasks, codes, seconds=60):
     got = finish(tasks, seconds)
     if got != list(codes):
-        raise AssertionError("exit codes %s, expected %s\n%s" % (
-            got, list(codes), "\n".join("--- %s\n%s" % (t.name, t.log()) for t in tasks)))
+        raise AssertionError("exit codes %s, expected %s\n%s\n%s" % (
+            got, list(codes), "\n".join("%s: %s" % (t.name, t.last_word()[:120]) for t in tasks),
+            "\n".join("--- %s\n%s" % (t.name, t.log()) for t in tasks)))
 
 
 def merge(base, changes):
@@ -258,6 +267,9 @@ def main():
             for t in _tasks:
                 t.kill()
             _tasks.clear()
+            for s in _reserved:
+                s.close()
+            _reserved.clear()
             for d in _dirs:
                 shutil.rmtree(d, ignore_errors=True)
             _dirs.clear()

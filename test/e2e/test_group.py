@@ -41,17 +41,13 @@ def hears(task, *words, seconds=30):
     task.until(lambda t: any(all(w in m for w in words) for m in sentences(t)), seconds)
 
 
-def last_word(task):
-    return [r for r in task.records if r.get("event") == "end"][-1]["message"]
-
-
 def ended_waiting_for(tasks, since, deadline, *words):
     """All of them went on waiting until the deadline, then ended with 138 and these words."""
     assert finish(tasks, 20) == [138] * len(tasks), [t.log() for t in tasks]
     for t in tasks:
         assert deadline - 0.3 < t.ended - since < deadline + 10 * SLOW, "%s: %.1f s" % (t.name, t.ended - since)
         for word in words:
-            assert word in last_word(t), "%s: no '%s' in %s" % (t.name, word, last_word(t))
+            assert word in t.last_word(), "%s: no '%s' in %s" % (t.name, word, t.last_word())
 
 
 @test
@@ -140,7 +136,7 @@ def an_error_of_one_task_is_its_own_and_named_by_those_who_wait_for_it():
     tasks = [Task(job, tf_config(ports, i), ("--devices", "cpu:1"), name="worker %d" % i,
                   env=SLOWLY if i == 0 else {"TRAINERD_FAULT": "train.forward@20"}) for i in range(2)]
     expect_codes(tasks[1:], [138])
-    assert "train.forward" in last_word(tasks[1]), last_word(tasks[1])
+    assert "train.forward" in tasks[1].last_word(), tasks[1].last_word()
     ended_waiting_for(tasks[:1], tasks[1].ended, 2.5, "worker 1 (127.0.0.1:%d)" % ports[1], "train.forward")
 
 
@@ -161,7 +157,7 @@ def an_error_of_the_input_ends_the_job_everywhere_with_2():
     tasks = start(job, 3)
     expect_codes(tasks, [2] * 3, 20)
     for t in tasks:
-        assert "digits-train-1.tfrecord" in last_word(t) and "offset" in last_word(t), last_word(t)
+        assert "digits-train-1.tfrecord" in t.last_word() and "offset" in t.last_word(), t.last_word()
 
 
 @test

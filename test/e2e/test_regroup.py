@@ -119,10 +119,6 @@ def hears(task, *words, seconds=20):
     task.until(lambda t: any(all(w in r["message"] for w in words) for r in t.events("group")), seconds)
 
 
-def last_word(task):
-    return task.events("end")[-1]["message"]
-
-
 @test
 def a_worker_is_killed_and_its_replacement_taken_in():
     g = Group(4)
@@ -218,7 +214,7 @@ def less_than_a_majority_without_storage_says_why_it_waits():
     expect_codes(g.tasks[:2], [138] * 2)
     for t in g.tasks[:2]:
         for words in ("no step for 3.", "2 of 4 tasks are missing: worker 2", "it began with: worker 3 "):
-            assert words in last_word(t), last_word(t)
+            assert words in t.last_word(), t.last_word()
 
 
 @test
@@ -296,7 +292,7 @@ def a_task_that_is_started_when_the_job_is_complete_says_so():
     began = time.monotonic()
     g.start(1)
     expect_codes([g[1]], [0])
-    assert "the job is complete" in last_word(g[1]) and g[1].ended - began < 10 * SLOW
+    assert "the job is complete" in g[1].last_word() and g[1].ended - began < 10 * SLOW
 
 
 @test

@@ -21,10 +21,6 @@ def soon(tasks, codes, seconds):
     assert took < seconds * SLOW, "it took %.1f s; log:\n%s" % (took, tasks[0].log())
 
 
-def last_words(task):
-    return task.events("end")[-1]["message"]
-
-
 def one_of(ports, index, job, fault=""):
     return Task(job, tf_config(ports, index), ("--devices", "cpu:1"), {"TRAINERD_FAULT": fault} if fault else None,
                 "worker %d" % index)
@@ -42,7 +38,7 @@ def while_model_and_data_are_opened_also_when_a_disk_hangs():
     time.sleep(0.3)
     alone.signal(signal.SIGTERM)
     soon([alone], [143], 15)
-    assert "stopped before the first step" in last_words(alone)
+    assert "stopped before the first step" in alone.last_word()
 
 
 @test
@@ -81,7 +77,7 @@ def before_it_met_anybody():
         task.until(lambda t: t.events("group"))
         task.signal(signal.SIGTERM)
         soon([task], [143], 15)
-        assert "stopped before the first step" in last_words(task)
+        assert "stopped before the first step" in task.last_word()
     task = one_of(ports, 0, job)
     task.signal(signal.SIGTERM)  # as early as it can be
     assert task.wait() in (143, -signal.SIGTERM)
@@ -116,7 +112,7 @@ def while_it_waits_for_the_lease():
     tasks[1].until(lambda t: "was lost" in t.log())
     tasks[1].signal(signal.SIGTERM)
     soon([tasks[1]], [143], 15)
-    assert "state saved" in last_words(tasks[1]), tasks[1].log()
+    assert "state saved" in tasks[1].last_word(), tasks[1].log()
     tasks[0].signal(signal.SIGCONT)
     tasks[0].until_step(max(tasks[0].steps()) + 50)
     tasks[0].signal(signal.SIGTERM)
@@ -132,7 +128,7 @@ def while_it_waits_for_a_lost_task():
     tasks[0].until(lambda t: "was lost" in t.log())
     tasks[0].signal(signal.SIGTERM)
     soon([tasks[0]], [143], 15)
-    assert "state saved" in last_words(tasks[0])
+    assert "state saved" in tasks[0].last_word()
 
 
 @test
@@ -145,7 +141,7 @@ def a_second_one_while_a_save_hangs_ends_it_at_once():
     time.sleep(0.3)
     task.signal(signal.SIGTERM)
     soon([task], [138], 8)
-    assert "second signal" in last_words(task)
+    assert "second signal" in task.last_word()
 
 
 @test

@@ -65,6 +65,7 @@ struct node {
 struct cluster {
     uint32_t world;
     char addresses[WORLD_MAX][32], names[WORLD_MAX][24];
+    int reserved[WORLD_MAX]; /* sockets that hold the ports of the addresses; 0: none */
     struct rdzv_task tasks[WORLD_MAX];
     struct node nodes[WORLD_MAX];
     struct rdzv_opts opts; /* what all have in common */
@@ -287,24 +288,24 @@ static inline void init_cluster(struct cluster *c, uint32_t world)
                                   .on_trace = on_trace };
 }
 
-/* Ports that were free a moment ago. */
+/* Nobody else gets the ports of the cluster, also while a node is dead: a socket that listens to nothing stays
+ * bound to each, which keeps out all but those who ask for SO_REUSEADDR, as servers do. */
 static inline struct cluster *new_cluster(uint32_t world)
 {
     struct cluster *c = calloc(1, sizeof(*c));
-    int fds[WORLD_MAX];
+    int on = 1;
 
     assert_non_null(c);
     for (uint32_t i = 0; i < world; i++) {
         struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
         socklen_t n = sizeof(a);
 
-        fds[i] = socket(AF_INET, SOCK_STREAM, 0);
-        assert_int_equal(bind(fds[i], (struct sockaddr *)&a, n), 0);
-        assert_int_equal(getsockname(fds[i], (struct sockaddr *)&a, &n), 0);
+        c->reserved[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        assert_int_equal(bind(c->reserved[i], (struct sockaddr *)&a, n), 0);
+        assert_int_equal(setsockopt(c->reserved[i], SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)), 0);
+        assert_int_equal(getsockname(c->reserved[i], (struct sockaddr *)&a, &n), 0);
         snprintf(c->addresses[i], sizeof(c->addresses[i]), "127.0.0.1:%u", ntohs(a.sin_port));
     }
-    for (uint32_t i = 0; i < world; i++)
-        close(fds[i]);
     init_cluster(c, world);
     return c;
 }
@@ -532,6 +533,8 @@ static inline void close_cluster(struct cluster *c)
             pthread_mutex_unlock(&lock);
             pthread_join(n->thread, NULL);
         }
+        if (c->reserved[i] > 0)
+            close(c->reserved[i]);
         free(n->trace);
     }
     free(c);
