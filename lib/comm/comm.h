@@ -58,7 +58,7 @@ struct comm_opts {
      * made: the member that is to blame and why. NULL is fine. */
     void (*on_broken)(void *arg, uint32_t member, const char *why);
     void *arg;
-    /* On the thread that makes a call, which waits for other ranks from here on, or does so no longer.
+    /* On the thread that connects or makes a call, which waits for others from here on, or does so no longer.
      * While it waits, again at least every tenth of a second: who said that it waits, and does not say
      * so any more, hangs. Not for waits so short that nobody sleeps. NULL is fine. */
     void (*on_wait)(bool waits);

@@ -299,7 +299,7 @@ static void resume_parked(struct shake *s)
     }
 }
 
-/* Until something happens or is due. */
+/* Until something happens or is due, or it is time to say that we wait. */
 static int patience_ms(const struct shake *s, uint64_t deadline_ns)
 {
     uint64_t now = clock_ns(), due = deadline_ns < s->due_ns ? deadline_ns : s->due_ns;
@@ -309,7 +309,7 @@ static int patience_ms(const struct shake *s, uint64_t deadline_ns)
     for (size_t i = 0; i < s->n_conns; i++)
         if (s->conns[i].expires_ns < due)
             due = s->conns[i].expires_ns;
-    return due <= now ? 0 : due - now > 1000000000ull ? 1000 : (int)((due - now) / 1000000 + 1);
+    return due <= now ? 0 : due - now > COMM_SLICE_MS * 1000000ull ? COMM_SLICE_MS : (int)((due - now) / 1000000 + 1);
 }
 
 static bool has_left(const struct comm *c, uint32_t member)
@@ -443,9 +443,11 @@ int handshake(struct comm *c, uint64_t deadline_ns, uint32_t *culprit, struct er
             s.rc = too_late(&s, culprit);
         else
             dial_due(&s);
+        comm_waits(c, true);
         if (s.rc == 0)
             wait_and_advance(&s, due_ns);
     }
+    comm_waits(c, false);
     for (size_t i = 0; i < s.n_conns; i++)
         close(s.conns[i].fd);
     if (s.unix_fd >= 0)

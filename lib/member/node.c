@@ -366,6 +366,7 @@ void member_node_progress(struct member_node *n, const struct member_progress *p
     if (p->held > n->stepped) {
         n->stepped = p->held;
         n->outside_ms = 0;
+        n->has_blamed = false;
     }
 }
 
@@ -421,6 +422,7 @@ static void forgive(struct member_node *n, uint64_t slept_ms, uint64_t now_ms)
     n->out_ms = later(n->out_ms, slept_ms, now_ms);
     n->out_heard_ms = later(n->out_heard_ms, slept_ms, now_ms);
     n->abort_ms = later(n->abort_ms, slept_ms, now_ms);
+    n->adopted_ms = later(n->adopted_ms, slept_ms, now_ms);
     for (uint32_t i = 0; i < n->world; i++) {
         n->peers[i].heard_ms = later(n->peers[i].heard_ms, slept_ms, now_ms);
         n->peers[i].joined_ms = later(n->peers[i].joined_ms, slept_ms, now_ms);
@@ -446,9 +448,33 @@ static void beat(struct member_node *n, uint64_t now_ms)
         node_tell(n, &m);
 }
 
-static void watch_deadline(struct member_node *n, uint64_t passed_ms)
+/* A view that is to connect gets time of its own: the watchdog names who holds it up, and where nobody can be told,
+ * what connects gives up and may know why. */
+static bool may_connect_yet(const struct member_node *n, uint64_t now_ms)
+{
+    uint64_t moved_ms = n->behind_ms > n->adopted_ms ? n->behind_ms : n->adopted_ms;
+
+    return n->state == MEMBER_LEADING && n->phase != NODE_GATHERING &&
+           now_ms - moved_ms <= n->deadline_ms + n->deadline_ms / 2;
+}
+
+bool node_time_is_up(struct member_node *n)
 {
     const char *text;
+
+    if (n->outside_ms <= n->deadline_ms)
+        return false;
+    text = node_print(n, "no step for %.1f s (train.deadline_seconds): %s",
+                      (double)n->outside_ms / 1e3, node_missing(n));
+    if (n->state == MEMBER_LEADING)
+        node_end_all(n, 138, text);
+    else
+        node_finish(n, 138, text);
+    return true;
+}
+
+static void watch_deadline(struct member_node *n, uint64_t passed_ms, uint64_t now_ms)
+{
     uint32_t joined = 0;
 
     /* Who follows leaves it to the leader, who speaks for all. */
@@ -459,14 +485,8 @@ static void watch_deadline(struct member_node *n, uint64_t passed_ms)
     if (joined == n->world && n->phase == NODE_GATHERING)
         return; /* all are here, and open what they need */
     n->outside_ms += passed_ms;
-    if (n->outside_ms <= n->deadline_ms)
-        return;
-    text = node_print(n, "no step for %.1f s (train.deadline_seconds): %s",
-                      (double)n->outside_ms / 1e3, node_missing(n));
-    if (n->state == MEMBER_LEADING)
-        node_end_all(n, 138, text);
-    else
-        node_finish(n, 138, text);
+    if (!may_connect_yet(n, now_ms))
+        (void)node_time_is_up(n);
 }
 
 /* Training that does not stop: the supervisor starts this task again. */
@@ -498,7 +518,7 @@ void member_node_tick(struct member_node *n, uint64_t now_ms)
         forgive(n, passed - MEMBER_TICK_MS, now_ms);
         passed = MEMBER_TICK_MS;
     }
-    watch_deadline(n, passed);
+    watch_deadline(n, passed, now_ms);
     watch_abort(n, now_ms);
     if (n->state == MEMBER_SEEKING || n->state == MEMBER_FOLLOWING)
         node_drop_attaching(n, MEMBER_ATTACH_MS, now_ms);

@@ -301,7 +301,7 @@ void node_gather(struct member_node *n, uint64_t now_ms)
     if (present < n->world &&
         (present < n->min_world || somebody_comes(n, now_ms)))
         return;
-    if (node_may_publish(n, now_ms))
+    if (node_may_publish(n, now_ms) && !node_time_is_up(n)) /* the view before had time of its own: not one after the other */
         publish(n, now_ms);
 }
 

@@ -551,6 +551,9 @@ static uint32_t last_of_all(const struct member_node *n, struct member_progress 
 static void blame(struct member_node *n, uint32_t rank, const char *text, uint64_t now_ms)
 {
     node_over(n, rank, text, now_ms);
+    if (!n->has_blamed) /* the others did not have that time */
+        n->outside_ms = 0;
+    n->has_blamed = true;
     if (rank == n->self) {
         node_turn_away(n, MEMBER_NOBODY);
         node_finish(n, 138, text);

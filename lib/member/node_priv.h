@@ -72,7 +72,8 @@ struct member_node {
     uint64_t known; /* highest generation heard of */
     uint64_t events; /* so far */
     uint64_t ticked_ms, beat_ms, said_ms;
-    uint64_t outside_ms; /* spent outside a connected view since the last step */
+    uint64_t outside_ms; /* spent outside a connected view since the last step, or who held one up was sent away */
+    bool has_blamed;     /* that was done; not again before the next step */
     char cause[NODE_TEXT];
 
     /* the own training and its view */
@@ -145,6 +146,7 @@ void node_abort(struct member_node *n, const char *text); /* the view is over fo
 void node_pause(struct member_node *n);
 void node_keep_progress(struct member_node *n, uint32_t rank, const struct member_progress *p, uint64_t now_ms);
 void node_finish(struct member_node *n, int code, const char *text);
+bool node_time_is_up(struct member_node *n); /* too long without a step: then it has ended, a leader's job with it */
 const struct member_seat *node_seat(const struct member_view *v, uint32_t rank); /* NULL: not in it */
 
 /* ---- node_follow.c ---- */

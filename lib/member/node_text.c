@@ -50,6 +50,23 @@ const char *node_doing(struct member_node *n, uint32_t rank, uint64_t now_ms)
                       (double)g.phase_ms / 1e3);
 }
 
+/* Where the members of a view are that does not connect. */
+static const char *not_together(struct member_node *n)
+{
+    struct buf b = { 0 };
+    const char *text;
+
+    for (uint32_t i = 0; i < n->view.n && i < NAMED_MAX; i++)
+        buf_printf(&b, "%s %s", i == 0 ? "" : " and", node_doing(n, n->view.seats[i].rank, n->ticked_ms));
+    if (n->view.n > NAMED_MAX)
+        buf_printf(&b, " and %u more", n->view.n - NAMED_MAX);
+    CHECK(!b.failed);
+    text = node_print(n, "generation %" PRIu64 " does not come together:%s %s not connected", n->view.generation, b.data,
+                      n->view.n == 1 ? "is" : "are");
+    buf_fini(&b);
+    return text;
+}
+
 const char *node_missing(struct member_node *n)
 {
     uint32_t missing = 0, named = 0;
@@ -64,11 +81,13 @@ const char *node_missing(struct member_node *n)
                                 n->self > 0 && n->peers[0].last_error[0] != '\0' ? "; first one: " : "",
                                 n->self > 0 ? n->peers[0].last_error : "");
     if (n->phase != NODE_GATHERING && !n->is_connected)
-        return node_print(n, "generation %" PRIu64 " does not come together: %s is not connected to its members",
-                          n->view.generation, node_doing(n, n->self, n->ticked_ms));
+        return not_together(n);
     for (uint32_t i = 0; i < n->world; i++)
         missing += i != n->self && !node_is_present(n, i);
-    buf_printf(&b, "%u of %u tasks %s missing", missing, n->world, missing == 1 ? "is" : "are");
+    if (missing == 0)
+        buf_printf(&b, "all tasks are here");
+    else
+        buf_printf(&b, "%u of %u tasks %s missing", missing, n->world, missing == 1 ? "is" : "are");
     for (uint32_t i = 0; i < n->world && named < NAMED_MAX; i++) {
         const struct peer *p = &n->peers[i];
 

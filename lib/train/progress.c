@@ -9,7 +9,9 @@
  * and says it again: it is a little further than one that works there, and takes as long as it takes.
  * If it does not say it any more, it hangs. A thread that waits for another one of this task is asked
  * after that one. So of tasks that reduce the same bucket the one that hangs, in whatever thread, has the
- * least place, and all others wait. */
+ * least place, and all others wait.
+ *
+ * Until all go on from one state what each holds says nothing about how far it is. */
 #include "train/train_priv.h"
 
 #include "base/clock.h"
@@ -20,37 +22,45 @@ enum {
     SIGN_MS = 1000,  /* who waits for peers says so more often */
     LEAST_MS = 3000, /* a machine that has too much to do may let nobody in for a second or two */
     ORDER_BITS = 5,
-    BUCKET_BITS = 14, /* in a place: 10^12 steps stay below 2^60; buckets behind the last of these count as it */
+    FIRST_ORDER = 10, /* of a step; what is before it brings a generation together */
+    BUCKET_BITS = 14, /* or chunks, in a place: 10^12 steps stay below 2^60; those behind the last of these count as it */
+};
+
+/* How long work there may take. */
+enum limit {
+    OWN,      /* it has the deadline itself, and then an error that says more: readers, which try again while
+                 storage has a bad moment */
+    DEADLINE, /* it happens once in a generation */
+    LEARNED,  /* about as long every time */
 };
 
 static const struct {
     uint8_t order; /* within what is done for a step, below 2^ORDER_BITS; tasks compare it */
     char name[TRAIN_PHASE_BYTES];
-    bool steady; /* the work takes about as long every time. Not what has a deadline of its own: readers,
-                    which try again while storage has a bad moment; not what happens once in a generation */
+    enum limit limit;
 } phases[N_PHASES] = {
-    [PHASE_REST] = { 0, "rest", false },
-    [PHASE_START] = { 1, "start", false },
-    [PHASE_LOAD] = { 2, "load", false },
-    [PHASE_CONNECT] = { 3, "connect", false },
-    [PHASE_NCCL] = { 4, "connect GPUs (NCCL)", false },
-    [PHASE_AGREE] = { 5, "agree", false },
-    [PHASE_TRANSFER] = { 6, "transfer", false },
-    [PHASE_BETWEEN] = { 17, "between steps", false },
-    [PHASE_BEGIN] = { 10, "begin", true },
-    [PHASE_DATA] = { 11, "wait for samples", false },
-    [PHASE_LANE] = { 11, "forward and backward", true },
-    [PHASE_PERMISSION] = { 12, "wait for permission", false },
-    [PHASE_REDUCE] = { 13, "reduce", true },
-    [PHASE_COPY] = { 14, "copy for a checkpoint", false },
-    [PHASE_CHECK] = { 15, "check the gradient", true },
-    [PHASE_LOCATE] = { 15, "look for the first NaN", false },
-    [PHASE_UPDATE] = { 16, "update", true },
-    [PHASE_EVALUATION_DATA] = { 18, "wait for samples to evaluate", false },
-    [PHASE_EVALUATE] = { 18, "evaluate", true },
-    [PHASE_EVALUATION_SUMS] = { 19, "reduce the evaluation", true },
-    [PHASE_SAVE] = { 20, "save", false },
-    [PHASE_EXPORT] = { 21, "export", false },
+    [PHASE_REST] = { 0, "rest", OWN },
+    [PHASE_START] = { 1, "start", DEADLINE },
+    [PHASE_LOAD] = { 2, "load", DEADLINE },
+    [PHASE_CONNECT] = { 3, "connect", DEADLINE },
+    [PHASE_NCCL] = { 4, "connect GPUs (NCCL)", DEADLINE },
+    [PHASE_AGREE] = { 5, "agree", DEADLINE },
+    [PHASE_TRANSFER] = { 6, "transfer", DEADLINE },
+    [PHASE_BETWEEN] = { 17, "between steps", OWN },
+    [PHASE_BEGIN] = { 10, "begin", LEARNED },
+    [PHASE_DATA] = { 11, "wait for samples", OWN },
+    [PHASE_LANE] = { 11, "forward and backward", LEARNED },
+    [PHASE_PERMISSION] = { 12, "wait for permission", OWN },
+    [PHASE_REDUCE] = { 13, "reduce", LEARNED },
+    [PHASE_COPY] = { 14, "copy for a checkpoint", OWN },
+    [PHASE_CHECK] = { 15, "check the gradient", LEARNED },
+    [PHASE_LOCATE] = { 15, "look for the first NaN", OWN },
+    [PHASE_UPDATE] = { 16, "update", LEARNED },
+    [PHASE_EVALUATION_DATA] = { 18, "wait for samples to evaluate", OWN },
+    [PHASE_EVALUATE] = { 18, "evaluate", LEARNED },
+    [PHASE_EVALUATION_SUMS] = { 19, "reduce the evaluation", LEARNED },
+    [PHASE_SAVE] = { 20, "save", OWN },
+    [PHASE_EXPORT] = { 21, "export", OWN },
 };
 
 #define LOAD(x_) __atomic_load_n(&(x_), __ATOMIC_RELAXED)
@@ -115,6 +125,11 @@ void progress_enter(struct replica *r, enum phase phase)
 void progress_step(struct replica *r, uint64_t step)
 {
     enter(&r->place, step, PHASE_BEGIN, 0);
+}
+
+void progress_chunk(struct replica *r, uint32_t chunk)
+{
+    enter(&r->place, r->place.step, PHASE_TRANSFER, chunk);
 }
 
 void progress_bucket(struct place *p, uint64_t step, uint32_t bucket)
@@ -208,8 +223,9 @@ static struct seen look(const struct place *p)
 static uint64_t place_of(const struct seen *s)
 {
     uint64_t last = (1 << BUCKET_BITS) - 1, bucket = s->bucket < last ? s->bucket : last;
+    uint64_t step = phases[s->phase].order < FIRST_ORDER ? 0 : s->step;
 
-    return ((s->step << ORDER_BITS | phases[s->phase].order) << BUCKET_BITS | bucket) << 1 |
+    return ((step << ORDER_BITS | phases[s->phase].order) << BUCKET_BITS | bucket) << 1 |
            (s->standing == STANDS_FOR_PEERS);
 }
 
@@ -228,9 +244,9 @@ static uint64_t limit_ms(const struct train *t, const struct seen *s)
     double deadline = (double)LOAD(t->deadline_ms);
     double ms = (double)s->longest_ns * t->opts->stuck_factor / 1e6;
 
-    if (!phases[s->phase].steady || s->standing == STANDS_FOR_PEERS)
+    if (phases[s->phase].limit == OWN || s->standing == STANDS_FOR_PEERS)
         return 0;
-    if (s->times < KNOWN || ms <= 0)
+    if (phases[s->phase].limit == DEADLINE || s->times < KNOWN || ms <= 0)
         return (uint64_t)deadline;
     ms = ms > LEAST_MS ? ms : LEAST_MS;
     return (uint64_t)(ms < deadline ? ms : deadline);

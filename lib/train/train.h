@@ -344,8 +344,8 @@ int train_save(struct train *t, uint64_t wait_ms, struct err *err);
  * move. */
 struct train_progress {
     uint64_t step;       /* being made; between steps the one that is held */
-    uint64_t place;      /* the same for all tasks at the same point of the same step, and grows: who has the
-                            least holds the others up */
+    uint64_t place;      /* the same for all tasks at the same point of the same step, or on the way to the first one
+                            of a generation, and grows: who has the least holds the others up */
     const char *phase;   /* static, shorter than TRAIN_PHASE_BYTES: "connect", "load", "agree", "transfer", "wait for samples",
                             "forward and backward", "reduce", "update", "evaluate", ...; "rest": no generation runs */
     uint64_t since_ns;   /* clock_ns() when that thread entered it, or went on behind a wait for others in it */

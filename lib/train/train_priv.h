@@ -346,6 +346,7 @@ void progress_start(struct replica *r); /* a generation, before its threads; of 
 void progress_thread(struct place *p);  /* the calling thread's is this one; for progress_peers() */
 void progress_enter(struct replica *r, enum phase phase);
 void progress_step(struct replica *r, uint64_t step); /* enters PHASE_BEGIN */
+void progress_chunk(struct replica *r, uint32_t chunk); /* enters PHASE_TRANSFER, again for every one */
 void progress_bucket(struct place *p, uint64_t step, uint32_t bucket); /* enters PHASE_REDUCE */
 /* Within its phase the thread waits, or goes on with its work. */
 void progress_stand(struct place *p, enum standing standing);

@@ -100,6 +100,7 @@ static int chunks(struct transfer *x, uint32_t root, struct err *err)
 
     for (size_t at = 0; rc == 0 && at < all; at += bytes) {
         bytes = all - at < x->room ? all - at : x->room;
+        progress_chunk(r, (uint32_t)(at / x->room));
         if (x->sends)
             rc = pack(x, at, bytes, err);
         if (rc == 0)

@@ -508,7 +508,14 @@ static void waiting_scene(struct cast *k, uint32_t self)
     struct err err;
 
     o.on_wait = on_wait;
+    heard.said = 0;
+    if (self == 1) /* those who have connections to it wait for these first */
+        cast_sleep_ms(LATE_MS);
     EXPECT(cast_connect(&o, &c, &err) == 0, "%s", err.text);
+    EXPECT(!heard.waits, "member %u still waits, connected", self);
+    EXPECT(heard.said >= SAID || self != 0 || k->n == 1, "it said %u times in %d ms that it waits", heard.said,
+           LATE_MS);
+    heard.said = 0;
     cast_ranks(k, c, self, waiting_rank);
     comm_close(c);
 }

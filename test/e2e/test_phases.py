@@ -24,6 +24,7 @@ import sample_log  # noqa: E402
 
 WAITS = {"min_world": 4, "rejoin_seconds": 10}  # nobody steps while somebody is missing
 GOES_ON = {"min_world": 1, "rejoin_seconds": 0}
+ALL_BUT_ONE, ALL = ({"min_world": n, "rejoin_seconds": 0} for n in (3, 4))
 SAMPLES = 719  # in the file that is read
 
 _undisturbed, _making = {}, threading.Lock()
@@ -142,9 +143,10 @@ class Run:
         """Lives that began, and steps that were reported."""
         return sum(len(tasks) for tasks in self.tasks.values()), sum(len(self.now(rank).steps()) for rank in range(self.n))
 
-    def relay(self, seconds=60, done=0):
+    def relay(self, seconds=60, done=0, hurry=False):
         """Until every task has ended by itself: those whose fault ended them come back with the next life. A machine may be
-        slow, but something must go on: no step and no new life for so many seconds is a hang."""
+        slow, but something must go on: no step and no new life for so many seconds is a hang. `hurry`: who hangs and has
+        said that it ends takes its time; it is killed."""
         seen, look, end, back = None, 0, 0, {}
         while True:
             if time.monotonic() > look:
@@ -153,6 +155,8 @@ class Run:
                     seen, end = now, time.monotonic() + seconds * SLOW
             codes = {rank: self.now(rank).p.poll() for rank in range(self.n)}
             for rank, code in codes.items():
+                if hurry and code is None and "=hang" in self.faults[rank] and self.now(rank).events("end"):
+                    self.now(rank).kill()
                 if code in (-signal.SIGKILL, 138) and (self.faults[rank] or (code == 138 and self.supervised)):
                     back.setdefault(rank, time.monotonic() + ((self.pause or 0) if code < 0 else 0))
                     is_early = any(codes[r] is None and self.faults[r] for r in codes) and self.pause is None
@@ -404,6 +408,56 @@ def a_task_that_hangs_within_a_bucket_is_named():
     is_named_while_gradients_are_reduced(2, "comm.write=hang@20", communication={"shared_memory": True}, **never)
 
 
+def is_named_before_the_first_step(rank, lives, phase, elastic=ALL_BUT_ONE, **changes):
+    """The last of the lives of this task hangs while a generation comes together: that is what the others say at the
+    deadline, not who leads and waits too; it alone ends, and the job goes on."""
+    run = Run(lives, elastic=elastic, steps=40, always="train.forward=delay:15@1+", train={"deadline_seconds": 8}, **changes)
+    run.start_all().relay(90, hurry=True).is_as_undisturbed()
+    said = [text for r in range(4) if r != rank for life in run.tasks[r] for text in lost(life, "does not move")]
+    assert said, "nobody says that worker %d hung\n%s" % (rank, run.logs())
+    for text in said:
+        assert_names(text, run, rank, "in %s for " % phase)
+    hung = run.tasks[rank][len(lives[rank]) - 1]
+    assert "exit 138: worker %d" % rank in hung.last_word() and "in %s for " % phase in hung.last_word(), hung.log()
+    for r in range(4):
+        assert len(run.tasks[r]) == 1 + len(lives.get(r, [])), "worker %d ended too\n%s" % (r, run.logs())
+
+
+def who_hangs_before_the_first_step_is_named(rank, point, phase, **changes):
+    is_named_before_the_first_step(rank, {rank: ["%s=hang@1" % point]}, phase, **changes)
+
+
+def a_task_that_hangs_in_connect_is_named():
+    who_hangs_before_the_first_step_is_named(2, "train.connect", "connect")
+
+
+def a_task_that_hangs_between_two_of_its_connections_is_named():
+    who_hangs_before_the_first_step_is_named(3, "comm.settle", "connect")
+
+
+def a_task_that_hangs_while_it_shares_its_memory_is_named():
+    who_hangs_before_the_first_step_is_named(1, "comm.share", "connect", communication={"shared_memory": True})
+
+
+def a_task_that_hangs_while_it_agrees_is_named():
+    who_hangs_before_the_first_step_is_named(1, "train.agree", "agree")
+
+
+def a_chief_that_hangs_while_it_loads_is_named():
+    who_hangs_before_the_first_step_is_named(0, "train.load", "load")
+
+
+
+
+
+def a_task_that_hangs_while_it_is_given_the_state_is_named():
+    is_named_before_the_first_step(3, {3: ["train.forward=kill@5", "train.state_recv=hang@1"]}, "transfer", ALL)
+
+
+def a_task_that_hangs_while_it_gives_its_state_is_named():
+    is_named_before_the_first_step(0, {3: ["train.forward=kill@5"], 0: ["train.state_send=hang@1"]}, "transfer", ALL)
+
+
 FAILS = ("train.connect@1", "train.agree@1", "train.forward@2", "train.bucket@5", "train.reduce@2", "train.commit@2", "train.update@2",
          "train.update_middle@1", "train.update_end@2", "train.evaluate@1", "train.evaluated@1")
 
@@ -633,6 +687,17 @@ def the_others_go_on_without_who_is_gone_or_does_not_move():
                  a_task_that_hangs_is_named_and_ends_and_the_others_go_on,
                  data_that_cannot_be_read_and_a_disk_that_cannot_be_written_are_named_by_all,
                  with_a_short_deadline_the_job_ends_everywhere_and_goes_on_when_all_are_back)
+
+
+@test
+def who_hangs_while_a_generation_comes_together_is_named():
+    side_by_side(a_task_that_hangs_in_connect_is_named,
+                 a_task_that_hangs_between_two_of_its_connections_is_named,
+                 a_task_that_hangs_while_it_shares_its_memory_is_named,
+                 a_task_that_hangs_while_it_agrees_is_named,
+                 a_chief_that_hangs_while_it_loads_is_named,
+                 a_task_that_hangs_while_it_is_given_the_state_is_named,
+                 a_task_that_hangs_while_it_gives_its_state_is_named)
 
 
 @test

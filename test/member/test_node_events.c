@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <stdio.h>
 #include <string.h>
 
 #include "member/node.h"
@@ -20,6 +21,9 @@ struct rig {
     uint32_t n[MEMBER_END + 1]; /* actions of a kind since they were last counted */
     uint32_t probed[WORLD];
     uint64_t generation; /* of the last TRAIN */
+    uint32_t n_seats;    /* likewise */
+    int refused[WORLD];  /* code of the last REFUSE */
+    char said[MEMBER_TEXT_BYTES];
     int code;            /* of END */
     char text[MEMBER_TEXT_BYTES];
 };
@@ -32,8 +36,14 @@ static void perform(struct rig *r)
         r->n[a.what]++;
         if (a.what == MEMBER_PROBE)
             r->probed[a.rank]++;
-        if (a.what == MEMBER_TRAIN)
+        if (a.what == MEMBER_TRAIN) {
             r->generation = a.view->generation;
+            r->n_seats = a.view->n;
+        }
+        if (a.what == MEMBER_SEND && a.msg->kind == MEMBER_MSG_REFUSE)
+            r->refused[a.rank] = a.msg->code;
+        if (a.what == MEMBER_SAY)
+            snprintf(r->said, sizeof(r->said), "%s", a.text);
         if (a.what == MEMBER_END) {
             r->code = a.code;
             strncpy(r->text, a.text, sizeof(r->text) - 1);
@@ -156,16 +166,100 @@ static void a_view_that_does_not_connect_is_given_up_with_the_reason(void **stat
     member_node_opened(r.node, r.now_ms);
     perform(&r);
     join(&r, 1);
-    for (int i = 0; i < 700 && r.n[MEMBER_END] == 0; i++) {
+    for (int i = 0; i < 1000 && r.n[MEMBER_END] == 0; i++) {
         tick(&r, 100);
         if (i % 4 == 0)
             hear(&r, 1, (struct member_msg){ .kind = MEMBER_MSG_BEAT, .generation = r.generation });
     }
     assert_int_equal(r.n[MEMBER_END], 1);
     assert_int_equal(r.code, 138);
-    assert_non_null(strstr(r.text, "no step for 60.0 s (train.deadline_seconds): generation 1 does not come together: "
+    /* half as long again: so long what connects has to say why */
+    assert_non_null(strstr(r.text, "no step for 90.5 s (train.deadline_seconds): generation 1 does not come together: "
                                    "worker 0 (a:1), step 1, in the beginning of a generation for "));
-    assert_non_null(strstr(r.text, " s, is not connected to its members"));
+    assert_non_null(strstr(r.text, " s, and worker 1 (b:1), step 1, in the beginning of a generation for "));
+    assert_non_null(strstr(r.text, " s, are not connected"));
+    member_node_free(r.node);
+}
+
+/* Time passes in which worker 0 and `other` wait while they connect, and `hangs` does not even say that it waits. */
+static void connect_until(struct rig *r, uint64_t began_ms, uint64_t ms, uint32_t other, uint32_t hangs)
+{
+    enum { WAITS = 7, HANGS = 6 };
+
+    while (r->now_ms < began_ms + ms && r->n[MEMBER_END] == 0) {
+        struct member_msg m = { .kind = MEMBER_MSG_BEAT, .generation = r->generation, .text = "" };
+
+        tick(r, MEMBER_BEAT_MS);
+        m.progress = (struct member_progress){ .phase = "connect", .place = WAITS };
+        member_node_progress(r->node, &m.progress);
+        if (other != MEMBER_NOBODY)
+            member_node_hear_in(r->node, other, &m, r->now_ms);
+        perform(r);
+        m.progress = (struct member_progress){ .phase = "connect", .place = HANGS, .phase_ms = r->now_ms - began_ms, .limit_ms = 60000 };
+        member_node_hear_in(r->node, hangs, &m, r->now_ms);
+        perform(r);
+    }
+}
+
+static void who_holds_up_a_view_that_connects_is_sent_away_and_the_others_try_once_without_it(void **state)
+{
+    struct rig r = rig_new();
+    uint64_t began;
+
+    (void)state;
+    member_node_opened(r.node, r.now_ms);
+    perform(&r);
+    join(&r, 1);
+    join(&r, 2);
+    assert_int_equal(r.n_seats, 3);
+    began = r.now_ms;
+    connect_until(&r, began, 59000, 1, 2);
+    assert_int_equal(r.n[MEMBER_ABORT], 0);
+    connect_until(&r, began, 62000, 1, 2);
+    assert_int_equal(r.n[MEMBER_ABORT], 1);
+    assert_int_equal(r.refused[2], 138);
+    assert_non_null(strstr(r.said, "worker 2 (c:1), step 1, in connect for 60."));
+    assert_non_null(strstr(r.said, " s, does not move, and the others wait for it; this phase has a limit of 60.0 s"));
+
+    member_node_aborted(r.node, r.generation, 0, r.now_ms);
+    perform(&r);
+    hear(&r, 1, (struct member_msg){ .kind = MEMBER_MSG_READY, .generation = r.generation });
+    tick(&r, 300); /* rejoin_ms */
+    assert_int_equal(r.n_seats, 2);
+    assert_int_equal(r.n[MEMBER_END], 0);
+    connect_until(&r, r.now_ms, 62000, MEMBER_NOBODY, 1);
+    assert_int_equal(r.refused[1], 138); /* the next one; and then it is enough */
+    tick(&r, 2000);
+    assert_int_equal(r.n[MEMBER_END], 1);
+    assert_int_equal(r.code, 138);
+    assert_non_null(strstr(r.text, "2 of 3 tasks are missing"));
+    assert_non_null(strstr(r.text, "it began with: worker 1 (b:1), step 1, in connect for 60."));
+    member_node_free(r.node);
+}
+
+static void views_that_do_not_connect_get_no_time_of_their_own_one_after_the_other(void **state)
+{
+    struct rig r = rig_new();
+
+    (void)state;
+    member_node_opened(r.node, r.now_ms);
+    perform(&r);
+    join(&r, 1);
+    join(&r, 2);
+    for (uint32_t views = 1; views <= 2; views++) { /* 40 s each, of 60 */
+        assert_int_equal(r.n[MEMBER_TRAIN], views);
+        connect_until(&r, r.now_ms, 40000, 1, 2);
+        member_node_failed(r.node, r.generation, MEMBER_FAIL_PEER, 2, 0, "cannot connect to worker 2", r.now_ms);
+        perform(&r);
+        tick(&r, MEMBER_CAUSE_MS + MEMBER_TICK_MS);
+        for (uint32_t i = 1; i < WORLD; i++)
+            hear(&r, i, (struct member_msg){ .kind = MEMBER_MSG_READY, .generation = r.generation });
+    }
+    assert_int_equal(r.n[MEMBER_TRAIN], 2);
+    assert_int_equal(r.n[MEMBER_END], 1);
+    assert_int_equal(r.code, 138);
+    assert_non_null(strstr(r.text, "no step for 80."));
+    assert_non_null(strstr(r.text, "all tasks are here; it began with: cannot connect to worker 2"));
     member_node_free(r.node);
 }
 
@@ -207,6 +301,8 @@ int main(void)
         cmocka_unit_test(a_question_is_not_put_again_while_it_is_out),
         cmocka_unit_test(who_slept_has_time_to_come_to_rest),
         cmocka_unit_test(a_view_that_does_not_connect_is_given_up_with_the_reason),
+        cmocka_unit_test(who_holds_up_a_view_that_connects_is_sent_away_and_the_others_try_once_without_it),
+        cmocka_unit_test(views_that_do_not_connect_get_no_time_of_their_own_one_after_the_other),
         cmocka_unit_test(a_leader_that_still_opens_its_data_leaves_at_once),
         cmocka_unit_test(the_job_can_be_ended_by_a_member_while_the_leader_opens_its_data),
     };

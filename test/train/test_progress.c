@@ -110,6 +110,42 @@ static void who_hangs_in_a_bucket_is_behind_all_who_wait_for_it(void **state)
     assert_true(at(&hangs).place > at(&waits).place);
 }
 
+/* One that holds the state of step 7, and one that comes new. */
+static void before_the_first_step_who_hangs_is_behind_whatever_it_holds(void **state)
+{
+    static const enum phase phases[] = { PHASE_START, PHASE_LOAD, PHASE_CONNECT, PHASE_NCCL, PHASE_AGREE, PHASE_TRANSFER };
+    struct task old, new;
+    uint64_t before = 0;
+
+    (void)state;
+    for (int i = 0; i < 6; i++)
+        for (int old_hangs = 0; old_hangs < 2; old_hangs++) {
+            struct train_progress h, w;
+
+            task_begin(&old, 1);
+            task_begin(&new, 1);
+            progress_step(&new.replicas[0], 0);
+            progress_enter(&old.replicas[0], phases[i]);
+            progress_enter(&new.replicas[0], phases[i]);
+            progress_stand(&(old_hangs ? &new : &old)->replicas[0].place, STANDS_FOR_PEERS);
+            h = at(old_hangs ? &old : &new);
+            w = at(old_hangs ? &new : &old);
+            assert_true(before < h.place && h.place < w.place);
+            assert_int_equal(h.limit_ms, DEADLINE_MS);
+            assert_int_equal(w.limit_ms, 0);
+            assert_int_equal(at(&old).step, STEP); /* what is said is what it holds */
+            if (old_hangs)
+                before = w.place;
+        }
+    progress_chunk(&old.replicas[0], 7);
+    progress_stand(&old.replicas[0].place, STANDS_FOR_PEERS);
+    progress_chunk(&new.replicas[0], 8);
+    assert_true(before < at(&old).place && at(&old).place < at(&new).place);
+    progress_chunk(&new.replicas[0], UINT32_MAX);
+    progress_step(&old.replicas[0], 1);
+    assert_true(at(&new).place < at(&old).place);
+}
+
 static void places_fit_and_grow_up_to_the_last_step_and_bucket_that_can_be(void **state)
 {
     struct task k;
@@ -239,6 +275,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(who_hangs_in_a_bucket_is_behind_all_who_wait_for_it),
+        cmocka_unit_test(before_the_first_step_who_hangs_is_behind_whatever_it_holds),
         cmocka_unit_test(places_fit_and_grow_up_to_the_last_step_and_bucket_that_can_be),
         cmocka_unit_test(while_the_replica_computes_it_is_what_the_task_does),
         cmocka_unit_test(of_two_replicas_the_one_that_does_not_wait_counts),
