@@ -4,6 +4,7 @@ not let go. On emulated GPUs (test/cuda)."""
 import json
 import os
 import subprocess
+import time
 import urllib.request
 
 import kit
@@ -135,7 +136,11 @@ def sensors_are_in_status_over_http_and_in_metrics():
     assert status["throttled"] == "power cap, software thermal"
     address = "127.0.0.1:%d" % ports[0]
     ctl = lambda *args: subprocess.run([TRAINERCTL, "status", *args, address], capture_output=True, text=True, timeout=30).stdout
-    gpu = json.loads(ctl("--json"))["gpus"][0]
+    for _ in range(100):  # a status may be a tenth of a second old
+        gpu = json.loads(ctl("--json"))["gpus"][0]
+        if "idle" in gpu:
+            break
+        time.sleep(0.1)
     assert gpu["power_watts"] == 512.5 and 0 <= gpu["idle"] < 1, gpu
     said = ctl()
     assert "GPUs        cuda:0 emulated GPU, 90 % busy, " in said and " % of a step without work, 1.0 of 2.0 GiB, 60 C" in said, said

@@ -243,8 +243,9 @@ static void tasks_that_lost_their_state_before_any_checkpoint_begin_anew(void **
 /* Member 0 writes what it holds: if that is wrong, nothing must come of it. */
 static void a_wrong_state_is_never_written(void **state)
 {
-    static const char *const faults[] = { "health.flip_weight@8,train.forward=delay:30@1+",
-                                          "health.flip_gradient@8,train.forward=delay:30@1+" };
+    /* the one of step 4 has to be written by step 8: else that of 8 would come later */
+    static const char *const faults[] = { "health.flip_weight@8,train.forward=delay:1500@7",
+                                          "health.flip_gradient@8,train.forward=delay:1500@7" };
 
     (void)state;
     job.save_every = 4;
