@@ -450,8 +450,8 @@ LOSS_KEYS("/model/more_losses/*", 0)
   .doc = "Steps between two lines of progress." },
 { "/train", "deadline_seconds", F64, AT(train.deadline_seconds), FREE, .min = 1, .max = 86400,
   .fallback = "30",
-  .doc = "How long anything may take before it is given up with a reason; every other deadline "
-         "derives from it." },
+  .doc = "How long anything may take before it is given up with a reason, reading a checkpoint at the "
+         "start too; every other deadline derives from it." },
 { "/train", "grace_seconds", F64, AT(train.grace_seconds), FREE, .max = 3600, .fallback = "8",
   .doc = "After SIGTERM, how long the running step and the save may take together; then the step is given "
          "up, and the state before it is saved. Less than what a supervisor gives before it kills: 30 s in "

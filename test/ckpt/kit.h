@@ -21,6 +21,7 @@
 #include "base/err.h"
 #include "base/fs.h"
 #include "ckpt/ckpt.h"
+#include "harness/in_memory.h"
 
 /* Places in the state are not in the order of the names, and there is a gap. */
 static const struct ckpt_tensor kit_model[] = {
@@ -83,13 +84,9 @@ static inline void kit_same_meta(const struct ckpt_meta *a, const struct ckpt_me
 
 static inline char *kit_folder(void)
 {
-    const char *tmp = getenv("TMPDIR");
     char *path = NULL;
 
-    /* In memory where there is such a place: hundreds of checkpoints are synced here. */
-    if (access("/dev/shm", W_OK | X_OK) == 0)
-        tmp = "/dev/shm";
-    assert_true(asprintf(&path, "%s/ckpt-test-XXXXXX", tmp != NULL ? tmp : "/tmp") > 0);
+    assert_true(asprintf(&path, "%s/ckpt-test-XXXXXX", in_memory()) > 0);
     assert_non_null(mkdtemp(path));
     return path;
 }

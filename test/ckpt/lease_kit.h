@@ -21,6 +21,7 @@
 #include "base/fault.h"
 #include "base/fs.h"
 #include "ckpt/lease.h"
+#include "harness/in_memory.h"
 
 /* Most tests hold the clock still, and move it: then only what is asked for happens, for a sixth of
  * HOLD_MS does not pass while they run. */
@@ -38,8 +39,7 @@ static inline void go(uint64_t ms)
 static inline int begin_real(void **state)
 {
     (void)state;
-    snprintf(folder, sizeof(folder), "%s/test_lease.XXXXXX",
-             access("/dev/shm", W_OK | X_OK) == 0 ? "/dev/shm" : "/tmp");
+    snprintf(folder, sizeof(folder), "%s/test_lease.XXXXXX", in_memory());
     if (mkdtemp(folder) == NULL)
         return -1;
     snprintf(leases, sizeof(leases), "%s/leases", folder);

@@ -17,7 +17,7 @@ import time
 
 import numpy as np
 
-from kit import ROOT, SLOW, TRAINERCTL, Task, digits_job, free_ports, main, test, tf_config, workdir
+from kit import FOLDERS, ROOT, SLOW, TRAINERCTL, Task, digits_job, free_ports, main, test, tf_config, workdir
 
 sys.path.insert(1, os.path.join(ROOT, "test", "chaos"))
 import sample_log  # noqa: E402
@@ -28,7 +28,7 @@ ALL_BUT_ONE, ALL = ({"min_world": n, "rejoin_seconds": 0} for n in (3, 4))
 SAMPLES = 719  # in the file that is read
 
 _undisturbed, _making = {}, threading.Lock()
-_kept = tempfile.TemporaryDirectory(prefix="trainerd-test-")  # longer than a test
+_kept = tempfile.TemporaryDirectory(prefix="trainerd-test-", dir=FOLDERS)  # longer than a test
 
 
 def job_file(folder, steps=60, **changes):

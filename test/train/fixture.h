@@ -13,6 +13,7 @@
 #include "base/err.h"
 #include "base/fs.h"
 #include "ckpt/ckpt.h"
+#include "harness/in_memory.h"
 #include "harness/model.h"
 #include "train/gpu.h"
 #include "train/train.h"
@@ -20,7 +21,12 @@
 
 enum { STEPS = 60 };
 
-static const char *fixture_root = "/tmp"; /* where folders are made */
+static const char *fixture_root; /* where folders are made */
+
+__attribute__((constructor)) static void choose_root(void)
+{
+    fixture_root = in_memory();
+}
 
 struct fixture {
     char folder[80];

@@ -318,6 +318,25 @@ static void a_member_that_hangs_in_any_bucket_is_behind_the_others_which_wait(vo
     }
 }
 
+/* Who is killed does not clear up. */
+static char folder[64];
+
+static int make_folder(void **state)
+{
+    (void)state;
+    snprintf(folder, sizeof(folder), "%s/trainerd-reduce-XXXXXX", in_memory());
+    fixture_root = folder;
+    return mkdtemp(folder) != NULL ? 0 : -1;
+}
+
+static int remove_folder(void **state)
+{
+    struct err err;
+
+    (void)state;
+    return fs_remove_tree(folder, &err);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -331,5 +350,5 @@ int main(void)
         cmocka_unit_test(a_member_that_hangs_in_any_bucket_is_behind_the_others_which_wait),
     };
 
-    return cmocka_run_group_tests_name("train/reduce", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("train/reduce", tests, make_folder, remove_folder);
 }

@@ -247,7 +247,7 @@ static inline struct troupe *troupe_new(const char *hosts, uint32_t devices,
 
     assert_non_null(k);
     k->n = (uint32_t)strlen(hosts);
-    snprintf(k->folder, sizeof(k->folder), "/tmp/trainerd-troupe-XXXXXX");
+    snprintf(k->folder, sizeof(k->folder), "%s/trainerd-troupe-XXXXXX", in_memory());
     assert_non_null(mkdtemp(k->folder));
     fixture_root = k->folder;
     k->devices = devices;
@@ -477,7 +477,7 @@ static inline void troupe_free(struct troupe *k)
         comm_listener_close(k->listeners[i]);
     }
     assert_int_equal(fs_remove_tree(k->folder, &err), 0);
-    fixture_root = "/tmp";
+    fixture_root = in_memory();
     munmap(k->stage, sizeof(*k->stage));
     free(k);
 }
