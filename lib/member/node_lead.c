@@ -130,7 +130,8 @@ void node_coordinate(struct member_node *n, uint64_t now_ms)
 
 /* ---- ending a view ---- */
 
-/* Members abort and say what they hold. The one to blame hears it too, if it listens. */
+/* Members abort and say what they hold. The one to blame hears it too, if it listens; so do those who wait to be
+ * taken in. */
 void node_over(struct member_node *n, uint32_t culprit, const char *text, uint64_t now_ms)
 {
     struct member_msg m = { .kind = MEMBER_MSG_OVER,
@@ -138,14 +139,15 @@ void node_over(struct member_node *n, uint32_t culprit, const char *text, uint64
                             .rank = culprit,
                             .code = MEMBER_GO_ON,
                             .text = text };
+    struct member_msg wait = { .kind = MEMBER_MSG_WAIT, .text = text };
 
     if (n->phase == NODE_GATHERING)
         return;
     node_set_cause(n, text);
     node_say(n, true, text);
     for (uint32_t i = 0; i < n->world; i++)
-        if (i != n->self && n->peers[i].is_joined && n->peers[i].is_seated)
-            node_send(n, i, &m);
+        if (i != n->self && n->peers[i].is_joined)
+            node_send(n, i, n->peers[i].is_seated ? &m : &wait);
     start_gathering(n, now_ms);
     n->rejoin_until = now_ms + n->rejoin_ms;
     node_abort(n, text);

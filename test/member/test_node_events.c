@@ -23,7 +23,7 @@ struct rig {
     uint64_t generation; /* of the last TRAIN */
     uint32_t n_seats;    /* likewise */
     int refused[WORLD];  /* code of the last REFUSE */
-    char said[MEMBER_TEXT_BYTES];
+    char said[MEMBER_TEXT_BYTES], told[WORLD][MEMBER_TEXT_BYTES]; /* the last sentence to the log, and WAIT to each */
     int code;            /* of END */
     char text[MEMBER_TEXT_BYTES];
 };
@@ -42,6 +42,8 @@ static void perform(struct rig *r)
         }
         if (a.what == MEMBER_SEND && a.msg->kind == MEMBER_MSG_REFUSE)
             r->refused[a.rank] = a.msg->code;
+        if (a.what == MEMBER_SEND && a.msg->kind == MEMBER_MSG_WAIT)
+            snprintf(r->told[a.rank], sizeof(r->told[0]), "%s", a.msg->text);
         if (a.what == MEMBER_SAY)
             snprintf(r->said, sizeof(r->said), "%s", a.text);
         if (a.what == MEMBER_END) {
@@ -263,6 +265,22 @@ static void views_that_do_not_connect_get_no_time_of_their_own_one_after_the_oth
     member_node_free(r.node);
 }
 
+static void who_waits_to_be_taken_in_hears_too_why_a_generation_ended(void **state)
+{
+    struct rig r = rig_of_two();
+
+    (void)state;
+    hear(&r, 2, (struct member_msg){ .kind = MEMBER_MSG_JOIN, .incarnation = OTHER_INCARNATION + 2, .ident = &ident,
+                                     .n_devices = 1 });
+    assert_string_equal(r.told[2], "");
+    member_node_in_closed(r.node, 1, "its connection closed", r.now_ms);
+    perform(&r);
+    assert_non_null(strstr(r.told[2], "worker 1 (b:1), step 1, in "));
+    assert_non_null(strstr(r.told[2], " was lost: its connection closed"));
+    assert_string_equal(r.told[2], r.said);
+    member_node_free(r.node);
+}
+
 static void a_leader_that_still_opens_its_data_leaves_at_once(void **state)
 {
     (void)state;
@@ -303,6 +321,7 @@ int main(void)
         cmocka_unit_test(a_view_that_does_not_connect_is_given_up_with_the_reason),
         cmocka_unit_test(who_holds_up_a_view_that_connects_is_sent_away_and_the_others_try_once_without_it),
         cmocka_unit_test(views_that_do_not_connect_get_no_time_of_their_own_one_after_the_other),
+        cmocka_unit_test(who_waits_to_be_taken_in_hears_too_why_a_generation_ended),
         cmocka_unit_test(a_leader_that_still_opens_its_data_leaves_at_once),
         cmocka_unit_test(the_job_can_be_ended_by_a_member_while_the_leader_opens_its_data),
     };
