@@ -104,7 +104,8 @@ int plan_infer_node(struct plan *p, struct plan_node *n, struct tensor **out, st
         return plan_no_memory(err);
     for (i = 0; i < n->n_in; i++)
         in[i] = n->in[i] != GRAPH_NONE ? &p->values.at[n->in[i]].tensor : NULL;
-    rc = n->def->infer(&f, err);
+    rc = plan_folds_double(p, n) ? plan_infer_double(n, &f, err) : n->def->infer(&f, err);
+    rc = plan_refuse_double(p, n, rc, err);
     for (i = 0; i < n->n_out && rc == 0; i++)
         rc = check_output(&f, i, err);
     if (rc == ERR_INPUT && has_rare_type(&f))
@@ -234,7 +235,7 @@ static int fold(struct plan *p, struct plan_node *n, struct err *err)
 {
     struct arena mem = { 0 };
     uint32_t i;
-    int rc;
+    int rc = 0;
 
     for (i = 0; i < n->n_out; i++) {
         struct plan_value *v;
@@ -249,7 +250,9 @@ static int fold(struct plan *p, struct plan_node *n, struct err *err)
         v->tensor.data = (void *)(((uintptr_t)data + 63) / 64 * 64);
         p->folded_bytes += tensor_bytes(&v->tensor);
     }
-    rc = plan_is_empty(p, n) ? 0 : run_folded(p, n, &mem, err);
+    if (!plan_is_empty(p, n))
+        rc = plan_folds_double(p, n) ? plan_compute_double(p, n, err)
+                                     : run_folded(p, n, &mem, err);
     arena_fini(&mem);
     if (rc < 0)
         return err_wrap(err, rc, "fold %s '%s'", n->def->name, n->name);
@@ -262,7 +265,7 @@ static int fold(struct plan *p, struct plan_node *n, struct err *err)
 int plan_settle_node(struct plan *p, struct plan_node *n, struct err *err)
 {
     if (!can_fold(p, n))
-        return 0;
+        return plan_check_double(p, n, err);
     p->nodes.n--; /* its result is all that stays */
     return fold(p, n, err);
 }

@@ -1,7 +1,7 @@
 /* plan_priv.h - how a plan is made, pass by pass.
  *
  *   plan_build.c   what is needed, nodes in order, each with inferred shapes (plan_node.c), constants
- *                  folded; plan_feeds.c: the inputs; plan_control.c: If, Loop and Scan taken apart;
+ *                  folded (plan_double.c: in float64); plan_feeds.c: the inputs; plan_control.c: If, Loop and Scan taken apart;
  *                  plan_batch.c: batch sizes that an export wrote into shapes; plan_measure.c: losses
  *                  and metrics. At last what nobody needs any more is dropped
  *   plan_fuse.c    chains that one kernel computes become one node; the patterns: fuse_*.c
@@ -217,6 +217,18 @@ int plan_add_node(struct plan *p, struct plan_node *n, const char *const *out_na
 /* Of the node just appended: if all it depends on is known, it is computed now, its outputs become
  * constants, and it goes. */
 int plan_settle_node(struct plan *p, struct plan_node *n, struct err *err);
+
+/* ---- plan_double.c: float64 in formulas ---- */
+/* Does the node read float64, and is it computed there? Its inputs are set, and all are known. */
+bool plan_folds_double(const struct plan *p, const struct plan_node *n);
+/* In place of the row's infer for such a node, which refuses float64. */
+int plan_infer_double(const struct plan_node *n, struct op_infer *f, struct err *err);
+/* In place of its kernel: into the outputs' data. */
+int plan_compute_double(const struct plan *p, const struct plan_node *n, struct err *err);
+/* Adds the remedy to a refusal `rc` by the row of a node that reads float64. */
+int plan_refuse_double(const struct plan *p, const struct plan_node *n, int rc, struct err *err);
+/* Refuses a node, not folded, that makes float64 of an activation in float32, or computes in it. */
+int plan_check_double(const struct plan *p, const struct plan_node *n, struct err *err);
 
 /* ---- the other passes ---- */
 int plan_fuse(struct plan *p, struct err *err);
