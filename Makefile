@@ -30,6 +30,7 @@ KIT   := $(patsubst %,$(BUILD)/%.o,$(wildcard test/harness/*.c test/sim/*.c))
 TEST  := $(patsubst %.c,$(BUILD)/%,$(wildcard test/*/test_*.c))
 TRUE  := $(if $(CUDA),$(patsubst %.cu,$(BUILD)/%,$(wildcard test/true/test_*.cu)))
 FUZZ  := $(patsubst %.c,$(BUILD)/%,$(wildcard test/fuzz/fuzz_*.c))
+CASES := $(BUILD)/test/conformance/run_cases
 BENCH := $(patsubst %.c,$(BUILD)/%,$(wildcard test/bench/bench_*.c))
 BIN   := $(BUILD)/trainerd $(BUILD)/trainerctl
 
@@ -89,7 +90,7 @@ $(BUILD)/libapp.a: $(APP)
 $(BIN): $(BUILD)/%: $(BUILD)/daemon/%.c.o $(BUILD)/libapp.a $(BUILD)/libtrainerd.a
 	@echo "  LINK  $@"
 	@$(CC) $(CFLAGS) -o $@ $^ $(LDLIBS)
-$(TEST) $(FUZZ) $(BENCH): $(BUILD)/%: $(BUILD)/%.c.o $(KIT) $(BUILD)/libapp.a $(BUILD)/libtrainerd.a
+$(TEST) $(FUZZ) $(BENCH) $(CASES): $(BUILD)/%: $(BUILD)/%.c.o $(KIT) $(BUILD)/libapp.a $(BUILD)/libtrainerd.a
 	@echo "  LINK  $@"
 	@$(CC) $(CFLAGS) $(GOLD) -o $@ $(filter-out %.a,$^) $(filter %.a,$^) $(LDLIBS) -lcmocka
 
@@ -152,6 +153,11 @@ test:
 san:
 	@$(MAKE) --no-print-directory test CUDA= BUILD=build/san OPT='-O1 -g' \
 	    SAN='-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer'
+# ONNX's own node tests, of the releases in test/conformance/releases.
+conformance:
+	@scripts/setup build conformance
+	@$(MAKE) --no-print-directory CUDA= $(CASES)
+	@BUILD=$(BUILD) test/conformance/run
 bench:
 	@scripts/setup build bench
 	@$(MAKE) --no-print-directory all $(BENCH) $(BUILD)/test/member/test_node_many
@@ -177,5 +183,5 @@ clean:
 	rm -rf $(BUILD)
 
 FORCE:
-.PHONY: FORCE all test-programs setup demo test san bench bench-gpu chaos layers install clean
+.PHONY: FORCE all test-programs setup demo test san conformance bench bench-gpu chaos layers install clean
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

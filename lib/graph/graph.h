@@ -113,6 +113,9 @@ int graph_export(const struct graph *g, const float *arena, const char *path, st
 /* A file with one onnx.TensorProto, as ONNX's test data has them. The data is in `mem`. */
 int graph_read_tensor_file(const char *path, uint64_t max_bytes, struct arena *mem,
                            struct tensor *out, struct err *err);
+/* The same from n bytes in memory; external data lies below the folder of `path`. */
+int graph_read_tensor_bytes(const char *path, const uint8_t *bytes, size_t n, struct arena *mem,
+                            struct tensor *out, struct err *err);
 int graph_write_tensor_file(const char *path, const char *name, const struct tensor *t,
                             struct err *err);
 

@@ -6,8 +6,8 @@
 #include "base/fs.h"
 #include "graph/graph_priv.h"
 
-static int read_message(const char *path, const uint8_t *bytes, size_t n, struct arena *mem,
-                        struct tensor *out, struct err *err)
+int graph_read_tensor_bytes(const char *path, const uint8_t *bytes, size_t n, struct arena *mem,
+                            struct tensor *out, struct err *err)
 {
     struct tensor_source src = { .mem = mem, .model_path = path, .budget = n };
     uint64_t budget = graph_scan_budget(n);
@@ -45,7 +45,7 @@ int graph_read_tensor_file(const char *path, uint64_t max_bytes, struct arena *m
 
     if (rc < 0)
         return rc;
-    rc = n > 0 ? read_message(path, bytes, n, mem, out, err)
+    rc = n > 0 ? graph_read_tensor_bytes(path, bytes, n, mem, out, err)
                : err_set(err, ERR_INPUT, "the file is empty");
     free(bytes);
     return rc < 0 ? err_wrap(err, rc, "'%s'", path) : 0;

@@ -1,0 +1,47 @@
+/* onnx_case.h - one case of ONNX's own node tests: a model, its inputs and the outputs it must have.
+ *
+ * Cases lie in an archive that test/conformance/make_cases.py writes: gzip around records of
+ * little-endian uint32: length of the name, number of inputs, number of outputs; then the name, the
+ * model, the inputs and the outputs, each of the last three with its length in front. Inputs and
+ * outputs are TensorProto messages. */
+#ifndef HARNESS_ONNX_CASE_H
+#define HARNESS_ONNX_CASE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { ONNX_CASE_MAX_TENSORS = 128 };
+
+struct onnx_case_bytes {
+    uint8_t *data; /* owned by the case */
+    size_t n;
+};
+
+struct onnx_case {
+    char *name;
+    uint32_t n_in, n_out;
+    struct onnx_case_bytes model, in[ONNX_CASE_MAX_TENSORS], out[ONNX_CASE_MAX_TENSORS];
+};
+
+enum onnx_verdict {
+    ONNX_PASS,
+    ONNX_REFUSED, /* the error says why; nothing was computed */
+    ONNX_WRONG,   /* outputs of other types, shapes or numbers, or an output is missing */
+};
+
+struct onnx_archive;
+
+/* NULL: the file cannot be opened. */
+struct onnx_archive *onnx_archive_open(const char *path);
+void onnx_archive_close(struct onnx_archive *a); /* NULL is allowed */
+/* Reads the next case, which the caller frees. 1: read, 0: the archive has ended, -1: damaged. */
+int onnx_archive_next(struct onnx_archive *a, struct onnx_case *c);
+void onnx_case_free(struct onnx_case *c);
+
+/* Imports the model, runs it once on the inputs and compares each output: integers exactly, floats
+ * within 1e-3 relative (one unit in the last place for 16-bit types). Where an op draws random
+ * numbers, types and shapes alone are compared. `why` has the reason of each verdict but ONNX_PASS,
+ * and is empty otherwise. */
+enum onnx_verdict onnx_case_run(const struct onnx_case *c, char *why, size_t n);
+
+#endif
