@@ -75,6 +75,8 @@ static int read_attr(struct tensor_source *src, const Onnx__AttributeProto *p, c
         return 0;
     case OP_ATTR_INT:
         out->i = p->i;
+        if (strcmp(p->name, "to") == 0 || strcmp(p->name, "dtype") == 0)
+            out->i = graph_read_type(src, (enum tensor_dtype)p->i);
         return 0;
     case OP_ATTR_STRING:
         return attr_string(src, p, &p->s, node, &out->s, err);

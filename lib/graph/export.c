@@ -16,6 +16,7 @@
 #include "base/fault.h"
 #include "base/fs.h"
 #include "base/rng.h"
+#include "tensor/half.h"
 
 enum {
     BUFFER_BYTES = 256 << 10,
@@ -150,16 +151,36 @@ static const void *value_data(const struct exporter *e, const struct graph_value
     return v->kind == VALUE_PARAM ? e->arena + e->g->params[v->index].offset : v->tensor.data;
 }
 
-/* Raw bytes instead of whatever held the data. */
-static void put_raw(struct exporter *e, Onnx__TensorProto *t, const struct graph_value *v)
+/* The values in the type that the file has: the graph around them computes in it. NULL: no memory. */
+static const void *narrowed(struct exporter *e, const Onnx__TensorProto *t,
+                            const struct graph_value *v)
 {
+    size_t n = (size_t)tensor_elements(&v->tensor);
+    uint16_t *data = arena_array(&e->mem, n, sizeof(*data));
+
+    if (data != NULL)
+        tensor_narrow((enum tensor_dtype)t->data_type, value_data(e, v), n, data);
+    return data;
+}
+
+/* Raw bytes instead of whatever held the data. */
+static int put_raw(struct exporter *e, Onnx__TensorProto *t, const struct graph_value *v,
+                   struct err *err)
+{
+    bool is_narrow = v->tensor.dtype == TENSOR_F32 &&
+                     tensor_is_half((enum tensor_dtype)t->data_type);
+    const void *data = is_narrow ? narrowed(e, t, v) : value_data(e, v);
+
+    if (data == NULL)
+        return no_memory(err);
     t->n_float_data = t->n_int32_data = t->n_int64_data = t->n_uint64_data = 0;
     t->n_double_data = t->n_string_data = t->n_external_data = 0;
     t->has_data_location = 0;
     t->has_raw_data = 1;
-    t->raw_data.len = tensor_bytes(&v->tensor);
-    t->raw_data.data = (uint8_t *)(uintptr_t)value_data(e, v); /* only ever read */
+    t->raw_data.len = is_narrow ? tensor_bytes(&v->tensor) / 2 : tensor_bytes(&v->tensor);
+    t->raw_data.data = (uint8_t *)(uintptr_t)data; /* only ever read */
     e->weight_bytes += t->raw_data.len;
+    return 0;
 }
 
 /* Weights get their new values; data that lay outside comes in, the model may move. */
@@ -170,6 +191,7 @@ static int put_initializers(struct exporter *e, struct err *err)
     size_t old = p->n_initializer, n = old;
     Onnx__TensorProto **list, *copies;
     uint32_t i;
+    int rc = 0;
 
     for (i = 0; i < g->n_values; i++)
         n += g->values[i].identity != GRAPH_NONE;
@@ -197,7 +219,9 @@ static int put_initializers(struct exporter *e, struct err *err)
         }
         if (v->kind == VALUE_PARAM || v->identity != GRAPH_NONE ||
             t->data_location == LOCATION_EXTERNAL)
-            put_raw(e, t, v);
+            rc = put_raw(e, t, v, err);
+        if (rc < 0)
+            return rc;
     }
     p->initializer = list;
     if (n > old && (!e->model.has_ir_version || e->model.ir_version < IR_COPIES)) {

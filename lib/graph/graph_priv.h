@@ -148,7 +148,15 @@ struct tensor_source {
     struct arena *mem;      /* for what has to be copied or converted */
     const char *model_path; /* external data lies below its folder */
     uint64_t budget;        /* bytes of external data that may still be read */
+    /* A network that trains is computed in float32, or as the job's precision says, whatever the
+     * file says: tensors of 16-bit floats are read as float32, and so are the types that attributes
+     * name. (A graph that is only run keeps its types.) */
+    bool widens;
+    uint32_t n_widened;           /* tensors and types read so */
+    enum tensor_dtype widened;    /* the type of the first of them; TENSOR_NONE: none */
 };
+/* The type that stands for `t` in the graph: float32 for 16-bit floats that are widened. */
+enum tensor_dtype graph_read_type(struct tensor_source *src, enum tensor_dtype t);
 /* Type, shape and data of a TensorProto; the data stays in `p` where it can. `what` is for
  * messages. Errors: ERR_INPUT, ERR_UNSUPPORTED, ERR_NOMEM, ERR_IO, ERR_NOENT. */
 int graph_read_tensor(struct tensor_source *src, const Onnx__TensorProto *p, const char *what,

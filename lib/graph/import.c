@@ -154,8 +154,8 @@ static int read_initializers(struct importer *im, struct err *err)
 }
 
 /* Type and shape of an input or output. A dimension with a name or nothing is -1. */
-static int read_io(const Onnx__ValueInfoProto *p, const char *which, bool is_input,
-                   struct graph_io *out, struct err *err)
+static int read_io(struct importer *im, const Onnx__ValueInfoProto *p, const char *which,
+                   bool is_input, struct graph_io *out, struct err *err)
 {
     const Onnx__TypeProto__Tensor *t = p->type != NULL ? p->type->tensor_type : NULL;
     size_t i;
@@ -171,6 +171,7 @@ static int read_io(const Onnx__ValueInfoProto *p, const char *which, bool is_inp
                        "graph %s '%s' has ONNX data type %d, which is not "
                        "supported",
                        which, out->name, t->elem_type);
+    out->dtype = graph_read_type(&im->src, out->dtype);
     if (t->shape == NULL)
         return 0;
     out->has_shape = true;
@@ -209,7 +210,7 @@ static int read_inputs(struct importer *im, struct err *err)
         if (p->name != NULL && map_get(&g->by_name, p->name, &known) &&
             g->values[known].kind == VALUE_CONST)
             continue;
-        rc = read_io(p, "input", true, &g->inputs[g->n_inputs], err);
+        rc = read_io(im, p, "input", true, &g->inputs[g->n_inputs], err);
         if (rc == 0)
             rc = import_add_value(im, &top, p->name, v, &g->input_values[g->n_inputs], err);
         g->n_inputs++;
@@ -226,7 +227,7 @@ static int read_outputs(struct importer *im, struct err *err)
     for (i = 0; i < im->proto->n_output; i++) {
         uint64_t id;
 
-        rc = read_io(im->proto->output[i], "output", false, &g->outputs[i], err);
+        rc = read_io(im, im->proto->output[i], "output", false, &g->outputs[i], err);
         if (rc < 0)
             return rc;
         if (!map_get(&g->by_name, g->outputs[i].name, &id))
@@ -248,6 +249,21 @@ static int read_nodes(struct importer *im, struct err *err)
 static int refuse_missing(struct importer *im, struct err *err)
 {
     return import_check_ops(im, err);
+}
+
+/* The trained network is not computed as the file says: a chosen default that a person should know. */
+static int note_widened(struct importer *im, struct err *err)
+{
+    const char *type = tensor_dtype_name(im->src.widened);
+
+    if (im->src.n_widened == 0)
+        return 0;
+    return graph_note(im->g, err,
+                      "the file has %" PRIu32 " tensors and types of %s: parameters are kept and "
+                      "updated in float32, inputs of the graph that are %s are fed as float32, the "
+                      "job's train.precision decides how activations are computed, and the export "
+                      "holds %s again",
+                      im->src.n_widened, type, type, type);
 }
 
 /* ---- */
@@ -288,6 +304,7 @@ static int import(struct graph *g, const struct graph_opts *opts, size_t n_steps
 
     im.src.mem = &g->mem;
     im.src.model_path = g->path;
+    im.src.widens = !opts->all_constant;
     im.src.budget = opts->max_bytes > 0 ? opts->max_bytes : default_max_bytes;
     for (i = 0; i < n_steps && rc == 0; i++)
         rc = steps[i](&im, err);
@@ -296,6 +313,8 @@ static int import(struct graph *g, const struct graph_opts *opts, size_t n_steps
         return rc;
     if (rc == 0)
         rc = graph_find_params(g, opts, err);
+    if (rc == 0)
+        rc = note_widened(&im, err);
     return rc < 0 ? rc : graph_make_digest(g, err);
 }
 

@@ -10,6 +10,7 @@
 
 #include "base/err.h"
 #include "base/text.h"
+#include "tensor/half.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "raw_data is used in place");
 
@@ -160,6 +161,36 @@ static int read_list(struct tensor_source *src, const Onnx__TensorProto *p, cons
     return 0;
 }
 
+/* ---- 16-bit floats ---- */
+
+enum tensor_dtype graph_read_type(struct tensor_source *src, enum tensor_dtype t)
+{
+    if (!src->widens || !tensor_is_half(t))
+        return t;
+    if (src->n_widened++ == 0)
+        src->widened = t;
+    return TENSOR_F32;
+}
+
+static int widen(struct tensor_source *src, const char *what, struct tensor *t, struct err *err)
+{
+    enum tensor_dtype from = t->dtype;
+    size_t n = (size_t)tensor_elements(t);
+    float *data;
+
+    t->dtype = graph_read_type(src, from);
+    if (t->dtype == from || n == 0)
+        return 0;
+    if (tensor_bytes(t) == SIZE_MAX)
+        return err_set(err, ERR_INPUT, "%s is larger than memory can be", what);
+    data = arena_array(src->mem, n, sizeof(*data));
+    if (data == NULL)
+        return err_set(err, ERR_NOMEM, "%s: out of memory", what);
+    tensor_widen(from, t->data, n, data);
+    t->data = data;
+    return 0;
+}
+
 int graph_read_tensor(struct tensor_source *src, const Onnx__TensorProto *p, const char *what,
                       struct tensor *out, struct err *err)
 {
@@ -181,6 +212,8 @@ int graph_read_tensor(struct tensor_source *src, const Onnx__TensorProto *p, con
         rc = wrong_count(what, &t, p->raw_data.len, "bytes", err);
     else
         t.data = p->raw_data.data;
+    if (rc == 0)
+        rc = widen(src, what, &t, err);
     if (rc < 0)
         return rc;
     if (tensor_bytes(&t) == 0)

@@ -1,0 +1,101 @@
+/* Conversion between float32 and the floats of 16 bits, against values from their definition. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tensor/half.h"
+
+static uint16_t narrow(enum tensor_dtype t, float x)
+{
+    uint16_t h;
+
+    tensor_narrow(t, &x, 1, &h);
+    return h;
+}
+
+static float widen(enum tensor_dtype t, uint16_t h)
+{
+    float x;
+
+    tensor_widen(t, &h, 1, &x);
+    return x;
+}
+
+static void every_code_survives_the_way_through_float32(void **state)
+{
+    const enum tensor_dtype types[] = { TENSOR_BF16, TENSOR_F16 };
+    uint32_t h;
+    int i;
+
+    (void)state;
+    for (i = 0; i < 2; i++)
+        for (h = 0; h < 65536; h++) {
+            float x = widen(types[i], (uint16_t)h);
+
+            if (isnan(x))
+                assert_true(isnan(widen(types[i], narrow(types[i], x))));
+            else
+                assert_int_equal(narrow(types[i], x), h);
+        }
+}
+
+/* The value of a code by its definition: sign, exponent, fraction. */
+static double value(uint32_t h, int fraction, int bias)
+{
+    int exponent = (int)((h & 0x7fff) >> fraction), part = (int)(h & ((1u << fraction) - 1));
+    double v = exponent == 0 ? ldexp(part, 1 - bias - fraction)
+                             : ldexp(part + (1 << fraction), exponent - bias - fraction);
+
+    return (h & 0x8000) != 0 ? -v : v;
+}
+
+static void codes_have_the_value_of_their_definition(void **state)
+{
+    uint32_t h;
+
+    (void)state;
+    for (h = 0; h < 65536; h++) {
+        if ((h & 0x7c00) != 0x7c00)
+            assert_true((double)widen(TENSOR_F16, (uint16_t)h) == value(h, 10, 15));
+        if ((h & 0x7f80) != 0x7f80)
+            assert_true((double)widen(TENSOR_BF16, (uint16_t)h) == value(h, 7, 127));
+    }
+    assert_true(isinf(widen(TENSOR_F16, 0x7c00)) && isnan(widen(TENSOR_F16, 0x7c01)));
+}
+
+/* Between two neighbours: the nearer, and of two the even one. */
+static void numbers_between_two_codes_go_to_the_nearest(void **state)
+{
+    uint32_t h;
+
+    (void)state;
+    for (h = 0; h < 0x7bff; h++) {
+        float low = widen(TENSOR_F16, (uint16_t)h), high = widen(TENSOR_F16, (uint16_t)(h + 1));
+        float middle = (low + high) / 2;
+
+        assert_int_equal(narrow(TENSOR_F16, nextafterf(middle, 0)), h);
+        assert_int_equal(narrow(TENSOR_F16, nextafterf(middle, 1e30f)), h + 1);
+        assert_int_equal(narrow(TENSOR_F16, middle), (h & 1) == 0 ? h : h + 1);
+        assert_int_equal(narrow(TENSOR_F16, -middle), ((h & 1) == 0 ? h : h + 1) | 0x8000);
+    }
+    assert_int_equal(narrow(TENSOR_F16, 65519.0f), 0x7bff);
+    assert_int_equal(narrow(TENSOR_F16, 65520.0f), 0x7c00);
+    assert_int_equal(narrow(TENSOR_BF16, 1.0f + 0x1p-8f), 0x3f80);
+    assert_int_equal(narrow(TENSOR_BF16, 1.0f + 0x3p-8f), 0x3f82);
+    assert_int_equal(narrow(TENSOR_BF16, INFINITY), 0x7f80);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_code_survives_the_way_through_float32),
+        cmocka_unit_test(codes_have_the_value_of_their_definition),
+        cmocka_unit_test(numbers_between_two_codes_go_to_the_nearest),
+    };
+
+    return cmocka_run_group_tests_name("tensor/half", tests, NULL, NULL);
+}
