@@ -21,7 +21,8 @@ struct figures { /* of a plan */
 };
 
 struct inspect {
-    const char *path, *batch_text, *shape_text, *precision_text;
+    const char *path, *batch_text, *shape_text, *precision_text, *norm_text;
+    enum graph_norm batch_norm;
     enum plan_precision precision;
     bool json, print_plan, help;
     uint32_t batch;
@@ -135,7 +136,9 @@ static int look_at_plan(struct inspect *in, enum plan_purpose purpose,
 
 static int look(struct inspect *in, struct err *err)
 {
-    const struct graph_opts o = { .path = in->path };
+    const struct graph_opts o = { .path = in->path,
+                                  .batch_norm = in->batch_norm,
+                                  .collect_questions = true };
     struct plan_feed *feeds;
     struct err why = { 0 };
     uint32_t n;
@@ -150,6 +153,12 @@ static int look(struct inspect *in, struct err *err)
         return rc;
     }
     in->is_imported = true;
+    if (graph_question(in->graph) != NULL) {
+        struct err question = { 0 };
+
+        (void)err_set(&question, ERR_INPUT, "%s", graph_question(in->graph));
+        set_problem(in, ERR_INPUT, &question);
+    }
     if (make_feeds(in, &feeds, &n, &why) < 0) {
         set_problem(in, 0, &why); /* of the question, not of the model */
         return 0;
@@ -394,6 +403,21 @@ static void print_json(const struct inspect *in)
 
 /* ---- */
 
+static bool read_norm(const char *text, enum graph_norm *out)
+{
+    static const char *const words[] = { [GRAPH_NORM_ASK] = "ask",
+                                         [GRAPH_NORM_TRAIN] = "train",
+                                         [GRAPH_NORM_FROZEN] = "frozen" };
+    unsigned i;
+
+    for (i = 0; text != NULL && i < COUNT_OF(words); i++)
+        if (strcmp(text, words[i]) == 0) {
+            *out = (enum graph_norm)i;
+            return true;
+        }
+    return text == NULL;
+}
+
 static int parse(struct inspect *in, int argc, char **argv, struct err *err)
 {
     const struct arg table[] = {
@@ -403,6 +427,8 @@ static int parse(struct inspect *in, int argc, char **argv, struct err *err)
           &in->shape_text, NULL },
         { "precision", "P", NULL, "as train.precision, as far as CPUs compute it (float32)",
           &in->precision_text, NULL },
+        { "batch-norm", "FORM", NULL, "as model.batch_norm: ask, train or frozen (ask)",
+          &in->norm_text, NULL },
         { "plan", NULL, NULL, "every call and where its result lies", NULL, &in->print_plan },
         { "json", NULL, NULL, "as one JSON object", NULL, &in->json },
         { "help", NULL, NULL, "this text", NULL, &in->help },
@@ -416,7 +442,8 @@ static int parse(struct inspect *in, int argc, char **argv, struct err *err)
                 "ops, parameters, memory, operations, and\nwhat is not supported and why.\n\n");
         args_help(table, COUNT_OF(table), in->help ? stdout : stderr);
         fprintf(in->help ? stdout : stderr,
-                "\nExit code 0: it can be trained or run; 2: the file is wrong; 3: something in it is not "
+                "\nExit code 0: it can be trained or run; 2: the file is wrong, or the job has to decide "
+                "what it means; 3: something in it is not "
                 "supported.\n");
         return in->help ? 0 : err_set(err, ERR_INPUT, "expected one model");
     }
@@ -428,6 +455,9 @@ static int parse(struct inspect *in, int argc, char **argv, struct err *err)
         !plan_precision_parse(in->precision_text, &in->precision))
         rc = err_set(err, ERR_INPUT, "--precision: expected float32, tf32, bfloat16 or float16, found '%.40s'",
                      in->precision_text);
+    if (rc == 0 && !read_norm(in->norm_text, &in->batch_norm))
+        rc = err_set(err, ERR_INPUT, "--batch-norm: expected ask, train or frozen, found '%.40s'",
+                     in->norm_text);
     in->batch = (uint32_t)batch;
     in->path = argv[1];
     return rc;

@@ -184,6 +184,11 @@ static int settle_token(struct settled *s, struct err *err)
 /* Frozen parameters are the graph's business: they are no parameters any more. */
 static int settle_groups(struct settled *s, struct err *err)
 {
+    static const enum graph_norm norms[] = {
+        [CONF_BATCH_NORM_ASK] = GRAPH_NORM_ASK,
+        [CONF_BATCH_NORM_TRAIN] = GRAPH_NORM_TRAIN,
+        [CONF_BATCH_NORM_FROZEN] = GRAPH_NORM_FROZEN,
+    };
     const struct conf *c = s->conf;
     struct train_opts *t = &s->train;
     size_t n = c->model.n_frozen;
@@ -194,6 +199,7 @@ static int settle_groups(struct settled *s, struct err *err)
     if (s->frozen == NULL)
         return err_set(err, ERR_NOMEM, "out of memory");
     t->frozen = s->frozen;
+    t->batch_norm = norms[c->model.batch_norm];
     t->groups = s->groups;
     for (uint32_t i = 0; i < c->model.n_frozen; i++)
         s->frozen[t->n_frozen++] = c->model.frozen[i];

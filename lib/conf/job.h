@@ -45,6 +45,7 @@ enum conf_map_op {
     CONF_COLOR_JITTER,
     CONF_NORMALIZE,
 };
+enum conf_batch_norm { CONF_BATCH_NORM_ASK, CONF_BATCH_NORM_TRAIN, CONF_BATCH_NORM_FROZEN };
 enum conf_map_when { CONF_MAP_TRAINING, CONF_MAP_EVALUATION, CONF_MAP_ALWAYS };
 enum conf_remainder { CONF_REMAINDER_DROP, CONF_REMAINDER_PAD };
 enum conf_precision {
@@ -159,6 +160,7 @@ struct conf {
         uint32_t n_metrics;
         const char **frozen; /* initializers that do not train, fnmatch patterns */
         uint32_t n_frozen;
+        enum conf_batch_norm batch_norm; /* what BatchNormalization in inference form means */
     } model;
 
     struct {

@@ -61,6 +61,11 @@ static const char *const losses[] = {
     [CONF_LOSS_HUBER] = "huber",
     [CONF_LOSS_GRAPH] = "graph",
 };
+static const char *const batch_norms[] = {
+    [CONF_BATCH_NORM_ASK] = "ask",
+    [CONF_BATCH_NORM_TRAIN] = "train",
+    [CONF_BATCH_NORM_FROZEN] = "frozen",
+};
 static const char *const metrics[] = {
     [CONF_METRIC_ACCURACY] = "accuracy",
     [CONF_METRIC_TOP_K_ACCURACY] = "top_k_accuracy",
@@ -240,6 +245,12 @@ LOSS_KEYS("/model/more_losses/*", 0)
   .doc = "Initializers that do not train, as patterns with *, ? and [...]." },
 { "/model/frozen", "*", STRING,
   .doc = "A pattern over initializer names." },
+{ "/model", "batch_norm", ENUM, AT(model.batch_norm), WORDS(batch_norms), .fallback = "ask",
+  .doc = "What a BatchNormalization in inference form means, which exporters write also for a module in train(). "
+         "train: statistics of the batch normalise, running averages move, and the exported model has the inference "
+         "form again; frozen: the running averages of the file normalise and stay, also where a node is in training "
+         "form, and scale and bias train unless model.frozen names them; ask: refuse a model in which such a node "
+         "would train; nodes in training form train." },
 
 { "", "data", OBJECT, 0, REQUIRED,
   .doc = "Where the samples are and how they are read." },

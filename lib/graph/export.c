@@ -305,6 +305,80 @@ static int put_nodes(struct exporter *e, struct err *err)
     return rc;
 }
 
+/* ---- what nothing reads any more ---- */
+
+static bool is_same(const char *a, const char *b)
+{
+    return a != NULL && b != NULL && strcmp(a, b) == 0;
+}
+
+/* Graphs inside of nodes are opaque bytes here; the imported nodes list what those read from outside. */
+static bool is_captured(const struct graph *g, const char *name)
+{
+    uint32_t i, k;
+
+    for (i = 0; i < g->n_nodes; i++)
+        for (k = 0; k < g->nodes[i].n_captured; k++)
+            if (is_same(g->values[g->nodes[i].captured[k]].name, name))
+                return true;
+    return false;
+}
+
+static bool is_read(const struct exporter *e, const char *name)
+{
+    size_t i, k;
+
+    for (i = 0; i < e->graph.n_node; i++)
+        for (k = 0; k < e->graph.node[i]->n_input; k++)
+            if (is_same(e->graph.node[i]->input[k], name))
+                return true;
+    for (i = 0; i < e->graph.n_output; i++)
+        if (is_same(e->graph.output[i]->name, name))
+            return true;
+    /* An initializer that is listed as an input too would become an input that must be fed. */
+    for (i = 0; i < e->graph.n_input; i++)
+        if (is_same(e->graph.input[i]->name, name))
+            return true;
+    return is_captured(e->g, name);
+}
+
+/* Removes the initializer, or the Constant, of this name. The lists are the exporter's own. */
+static void remove_constant(struct exporter *e, const char *name)
+{
+    size_t n = 0, i;
+
+    for (i = 0; i < e->graph.n_initializer; i++)
+        if (!is_same(e->graph.initializer[i]->name, name))
+            e->graph.initializer[n++] = e->graph.initializer[i];
+    e->graph.n_initializer = n;
+    for (n = 0, i = 0; i < e->graph.n_node; i++) {
+        const Onnx__NodeProto *p = e->graph.node[i];
+
+        if (!is_same(p->op_type, "Constant") || p->n_output != 1 || !is_same(p->output[0], name))
+            e->graph.node[n++] = e->graph.node[i];
+    }
+    e->graph.n_node = n;
+}
+
+/* The training_mode of Dropout nodes: a runtime warns of an initializer that no node reads. */
+static void remove_modes(struct exporter *e)
+{
+    const Onnx__GraphProto *from = e->g->model->graph;
+    const char *last = NULL;
+    size_t i;
+
+    for (i = 0; i < from->n_node; i++) {
+        const Onnx__NodeProto *p = from->node[i];
+        const char *mode = is_same(p->op_type, "Dropout") && p->n_input > 2 ? p->input[2] : NULL;
+
+        if (mode == NULL || mode[0] == '\0' || is_same(mode, last))
+            continue; /* exporters share one mode: it is looked up once */
+        last = mode;
+        if (!is_read(e, mode))
+            remove_constant(e, mode);
+    }
+}
+
 /* ---- weights beside the model ---- */
 
 static int put_entry(struct exporter *e, Onnx__TensorProto *t, char *key, char *value,
@@ -423,6 +497,8 @@ int graph_export_split(const struct graph *g, const float *arena, const char *pa
     rc = put_initializers(&e, err);
     if (rc == 0)
         rc = put_nodes(&e, err);
+    if (rc == 0)
+        remove_modes(&e);
     if (rc == 0)
         rc = write_model(&e, path, limit, err);
     arena_fini(&e.mem);

@@ -88,6 +88,11 @@ const char *const *graph_notes(const struct graph *g, uint32_t *n)
     return g->notes;
 }
 
+const char *graph_question(const struct graph *g)
+{
+    return g->question;
+}
+
 const char *graph_digest(const struct graph *g)
 {
     return g->digest;

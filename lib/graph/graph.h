@@ -63,8 +63,16 @@ struct graph_op { /* a kind of op that the file uses */
     const char *first; /* name of the first node of the kind */
 };
 
+enum graph_norm { /* what a BatchNormalization in inference form means */
+    GRAPH_NORM_ASK,    /* refuse the model if such a node would train: the job has to decide */
+    GRAPH_NORM_TRAIN,  /* it trains: statistics of the batch normalise, running averages move */
+    GRAPH_NORM_FROZEN, /* running averages normalise and stay, in every node of the file */
+};
+
 struct graph_opts {
     const char *path;          /* of the .onnx file; external data must lie below its folder */
+    enum graph_norm batch_norm;
+    bool collect_questions;    /* what only a job can decide is not an error: graph_question() */
     const char *const *frozen; /* fnmatch patterns of initializers that do not train */
     uint32_t n_frozen;
     bool all_constant;         /* nothing trains and nothing averages: to run a graph as it is */
@@ -98,6 +106,9 @@ const struct graph_io *graph_inputs(const struct graph *g, uint32_t *n); /* with
 const struct graph_io *graph_outputs(const struct graph *g, uint32_t *n);
 /* What a person should know about this import ("trains anonymous initializer ..."), for the log. */
 const char *const *graph_notes(const struct graph *g, uint32_t *n);
+/* With collect_questions: what the job of this model has to decide, in the words of the error that
+ * graph_import() returns otherwise; NULL: nothing. */
+const char *graph_question(const struct graph *g);
 /* Nobody wants the initial values of the parameters any more: their memory is given back where they
  * lie in the model as it came, and `initial` of those is NULL. No plan may be made meanwhile. */
 void graph_forget_initial(struct graph *g);

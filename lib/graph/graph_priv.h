@@ -101,6 +101,7 @@ struct graph {
     struct packed_table *tables; /* [n_tables]: the params from first_table on */
     uint32_t first_table, n_tables;
     size_t table_words;
+    const char *question; /* see graph_question() */
     const char **notes;
     uint32_t n_notes, cap_notes;
     char digest[DIGEST_HEX_BYTES];
@@ -173,6 +174,15 @@ int graph_read_constant(struct tensor_source *src, const Onnx__NodeProto *p, con
 /* ---- param.c ---- */
 /* Decides what trains and what averages, and lays out the arena. */
 int graph_find_params(struct graph *g, const struct graph_opts *opts, struct err *err);
+
+/* ---- norm_form.c ---- */
+/* Gives each BatchNormalization the form that opts.batch_norm decides. Called before parameters are
+ * chosen. Errors: ERR_UNSUPPORTED, ERR_NOMEM. */
+int graph_set_norm_forms(struct graph *g, const struct graph_opts *opts, struct err *err);
+/* Called after parameters are chosen: refuses a node in inference form that would train while
+ * opts.batch_norm does not decide, and averages that need a gradient. Writes a note about averages that
+ * stay. Errors: ERR_INPUT, ERR_UNSUPPORTED, ERR_NOMEM. */
+int graph_check_norm_forms(struct graph *g, const struct graph_opts *opts, struct err *err);
 
 /* ---- export.c ---- */
 /* graph_export() with weights of more than `limit` bytes in all beside the model. */

@@ -42,8 +42,6 @@ struct finder {
     uint64_t *first_use; /* [n_values] node << 16 | input of the first consumer */
     bool *dropped;       /* [n_nodes] Identity nodes taken apart */
     bool *pattern_used;  /* [n_frozen] */
-    uint32_t n_still;    /* nodes whose statistics stay as they are */
-    const char *still;   /* the first of them */
 };
 
 static int no_memory(struct err *err)
@@ -152,11 +150,8 @@ static int mark_statistic(struct finder *f, const struct graph_node *n, uint32_t
 
     if (rc < 0)
         return rc;
-    if (momentum >= 1.0f) { /* inference form: nothing moves */
-        if (f->n_still++ == 0)
-            f->still = n->name;
+    if (momentum >= 1.0f) /* inference form: nothing moves */
         return 0;
-    }
     if ((f->use[value] & USE_STATISTIC) != 0)
         return err_set(err, ERR_INPUT,
                        "%s '%s': the running statistic '%s' has another user; "
@@ -591,12 +586,6 @@ static int write_notes(struct finder *f, struct err *err)
                         "%" PRIu32 " initializers of equal value were shared through "
                         "Identity nodes (first '%s'): each becomes a parameter of its own",
                         n_copies, copy);
-    if (rc == 0 && f->n_still > 0)
-        rc = graph_note(g, err,
-                        "running statistics that stay as they are: %" PRIu32 " (first in "
-                        "'%s'): normalisation is in inference form; export with "
-                        "training=TrainingMode.TRAINING to train from scratch",
-                        f->n_still, f->still);
     if (rc == 0 && g->trained_floats == 0)
         rc = graph_note(g, err, "nothing in this model trains");
     return rc;
@@ -621,15 +610,19 @@ int graph_find_params(struct graph *g, const struct graph_opts *opts, struct err
         arena_fini(&mem);
         return no_memory(err);
     }
+    rc = graph_set_norm_forms(g, opts, err);
     find_first_uses(&f);
     find_sources(&f);
-    rc = find_statistics(&f, err);
+    if (rc == 0)
+        rc = find_statistics(&f, err);
     if (rc == 0) {
         find_gradients(&f);
         take_apart(&f);
         find_whole_uses(&f);
         rc = choose(&f, &mem, err);
     }
+    if (rc == 0)
+        rc = graph_check_norm_forms(g, opts, err);
     if (rc == 0)
         rc = write_notes(&f, err);
     arena_fini(&mem);

@@ -266,10 +266,18 @@ static void tell_notes(struct train *t)
     }
 }
 
+static struct graph_opts model_opts(const struct train_opts *o)
+{
+    return (struct graph_opts){ .path = o->onnx,
+                                .frozen = o->frozen,
+                                .n_frozen = o->n_frozen,
+                                .batch_norm = o->batch_norm };
+}
+
 static int open_model(struct train *t, struct err *err)
 {
     const struct train_opts *o = t->opts;
-    struct graph_opts g = { .path = o->onnx, .frozen = o->frozen, .n_frozen = o->n_frozen };
+    struct graph_opts g = model_opts(o);
     int rc;
 
     train_phase(t, "import", 0);
@@ -353,7 +361,7 @@ static void copy_initial(struct train *t, const struct graph *g)
 int train_start_over(struct train *t, struct err *err)
 {
     const struct train_opts *o = t->opts;
-    struct graph_opts g = { .path = o->onnx, .frozen = o->frozen, .n_frozen = o->n_frozen };
+    struct graph_opts g = model_opts(o);
     struct graph *graph;
     uint32_t crc;
     int rc = graph_import(&g, &graph, err);

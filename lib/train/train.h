@@ -169,6 +169,7 @@ struct train_opts { /* everything is borrowed until train_close() */
     const char *onnx;
     const char *const *frozen;
     uint32_t n_frozen;
+    enum graph_norm batch_norm;
     const struct train_input *inputs;
     uint32_t n_inputs;
     const struct train_target *targets; /* what losses and metrics count by number */

@@ -99,7 +99,8 @@ static void every_default_is_visible_in_print(void **state)
         "    \"more_losses\": [],\n"
         "    \"top_k\": 5,\n"
         "    \"metrics\": [],\n"
-        "    \"frozen\": []\n"
+        "    \"frozen\": [],\n"
+        "    \"batch_norm\": \"ask\"\n"
         "  },\n"
         "  \"data\": {\n"
         "    \"format\": \"tfrecord\",\n"
@@ -267,7 +268,8 @@ static void the_digest_is_of_this_text(void **state)
         "    'more_losses': [],\n"
         "    'top_k': 5,\n"
         "    'metrics': [],\n"
-        "    'frozen': []\n"
+        "    'frozen': [],\n"
+        "    'batch_norm': 'ask'\n"
         "  },\n"
         "  'data': {\n"
         "    'format': 'tfrecord',\n"
@@ -425,6 +427,7 @@ static void the_digest_sees_what_decides_the_result_and_nothing_else(void **stat
         { P1("/model/loss/logits", "'w'"), false },
         { P1("/model/loss/labels", "'extra'"), false },
         { P1("/model/frozen", "['w']"), false },
+        { P1("/model/batch_norm", "'train'"), false },
         { P1("/data/train", "'train-1*'"), false },
         { P2("/data/eval", "'e'", "/train/eval_every_epochs", "0"), false },
         { P1("/data/shuffle", "false"), false },

@@ -17,6 +17,7 @@ def inference_form(model, names):
     """What export promises to do to a training graph."""
     g = model.graph
     nodes = []
+    modes = {n.input[2] for n in g.node if n.op_type == "Dropout" and len(n.input) > 2}
     for n in g.node:
         if n.op_type == "Identity" and n.output[0] in names:
             continue  # became an initializer
@@ -27,6 +28,12 @@ def inference_form(model, names):
         if n.op_type == "Dropout":
             del n.input[2:]
         nodes.append(n)
+    # What only Dropout nodes read as their training_mode goes too.
+    modes -= {i for n in nodes for i in n.input} | {v.name for v in [*g.output, *g.input]}
+    nodes = [n for n in nodes if not (n.op_type == "Constant" and n.output[0] in modes)]
+    initializers = [t for t in g.initializer if t.name not in modes]
+    del g.initializer[:]
+    g.initializer.extend(initializers)
     kept = [onnx.NodeProto.FromString(n.SerializeToString()) for n in nodes]
     del g.node[:]
     g.node.extend(kept)

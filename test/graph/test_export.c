@@ -58,7 +58,8 @@ static uint32_t files_in_folder(void)
 
 static struct graph *import_path(const char *path)
 {
-    struct graph_opts opts = { .path = path };
+    /* What was exported is in inference form. */
+    struct graph_opts opts = { .path = path, .batch_norm = GRAPH_NORM_FROZEN };
     struct err err = { 0 };
     struct graph *g;
 

@@ -131,7 +131,7 @@ static struct model *normalised(int64_t mode, const char *mean, const char *seco
     return m;
 }
 
-static void statistics_belong_to_one_node_and_rest_in_inference_form(void **state)
+static void statistic_of_two_nodes_is_refused(void **state)
 {
     struct model *m = normalised(1, "mean", "mean2");
     struct graph *g = net_import_model(m, NULL);
@@ -139,14 +139,6 @@ static void statistics_belong_to_one_node_and_rest_in_inference_form(void **stat
     (void)state;
     assert_int_equal(find(g, "mean")->kind, GRAPH_STATISTIC);
     assert_int_equal(find(g, "scale")->kind, GRAPH_TRAINED);
-    graph_free(g);
-    model_free(m);
-
-    m = normalised(0, "mean", "mean"); /* nothing moves: may be shared */
-    g = net_import_model(m, NULL);
-    assert_null(find(g, "mean"));
-    assert_non_null(find(g, "scale"));
-    assert_true(has_note(g, "inference form"));
     graph_free(g);
     model_free(m);
 
@@ -272,7 +264,7 @@ int main(void)
         cmocka_unit_test(parameters_lie_in_the_order_in_which_backward_finishes),
         cmocka_unit_test(copies_through_identity_become_parameters_and_ties_stay),
         cmocka_unit_test(frozen_patterns_take_parameters_out),
-        cmocka_unit_test(statistics_belong_to_one_node_and_rest_in_inference_form),
+        cmocka_unit_test(statistic_of_two_nodes_is_refused),
         cmocka_unit_test(integers_and_unused_initializers_do_not_train),
         cmocka_unit_test(tables_lie_behind_what_a_step_reads_as_a_whole),
         cmocka_unit_test(the_digest_is_of_the_structure),

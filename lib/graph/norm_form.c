@@ -1,0 +1,359 @@
+/* norm_form.c - the form of each BatchNormalization: does it train, or only apply averages?
+ *
+ * A node in training form normalises by the statistics of the batch and moves its running averages; a
+ * node in inference form normalises by the running averages, which stay as they are. The file states the
+ * form: training_mode from opset 14 on, the number of outputs before. Current exporters of PyTorch write
+ * the inference form whatever the module was, so the form of the file does not state what the module
+ * defines, and the job decides (model.batch_norm). The decision is made here, in the attributes of the
+ * nodes that plans read; the message that export writes keeps the inference form.
+ *
+ * A node in inference form may also read statistics that the graph computes from the batch itself
+ * (PyTorch: track_running_stats=False). The row passes no gradient to its statistics, so such a node gets
+ * the training form, which computes the same numbers and differentiates them. */
+#include "graph/graph_priv.h"
+
+#include <fnmatch.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/err.h"
+
+enum {
+    X = 0, /* inputs of BatchNormalization */
+    SCALE = 1,
+    BIAS = 2,
+    MEAN = 3,
+    VARIANCE = 4,
+    TRAINING_OPSET = 14, /* the first with the attribute training_mode */
+};
+
+static bool is_op(const struct graph_node *n, const char *op)
+{
+    return n->def->domain == NULL && strcmp(n->def->name, op) == 0;
+}
+
+static const struct op_attr *find_attr(const struct graph_node *n, const char *name)
+{
+    uint32_t i;
+
+    for (i = 0; i < n->n_attrs; i++)
+        if (strcmp(n->attrs[i].name, name) == 0)
+            return &n->attrs[i];
+    return NULL;
+}
+
+static bool is_training_form(const struct graph_node *n)
+{
+    const struct op_attr *mode = find_attr(n, "training_mode");
+
+    if (n->def->until != 0) /* before opset 14 */
+        return n->n_out > 1;
+    return mode != NULL && mode->i != 0;
+}
+
+/* An older node becomes one of the row of opset 14, where an attribute states the form. */
+static int set_form(struct graph *g, struct graph_node *n, bool trains, struct err *err)
+{
+    struct op_attr *attrs = arena_array(&g->mem, (size_t)n->n_attrs + 1, sizeof(*attrs));
+    uint32_t n_attrs = 0, i;
+
+    if (attrs == NULL)
+        return err_set(err, ERR_NOMEM, "BatchNormalization '%s': out of memory", n->name);
+    for (i = 0; i < n->n_attrs; i++)
+        if (strcmp(n->attrs[i].name, "training_mode") != 0)
+            attrs[n_attrs++] = n->attrs[i];
+    attrs[n_attrs++] =
+        (struct op_attr){ .name = "training_mode", .type = OP_ATTR_INT, .i = trains };
+    n->attrs = attrs;
+    n->n_attrs = n_attrs;
+    if (n->def->until != 0)
+        n->def = op_find(NULL, "BatchNormalization", TRAINING_OPSET);
+    return 0;
+}
+
+/* ---- where a value comes from ---- */
+
+/* The node of the graph that makes a value, Identity skipped; NULL: no node does. */
+static const struct graph_node *maker(const struct graph *g, uint32_t *value)
+{
+    uint32_t i;
+
+    for (i = 0; i < g->n_nodes; i++) { /* a chain of Identity is no longer than the graph */
+        const struct graph_node *n;
+
+        if (*value == GRAPH_NONE || g->values[*value].kind != VALUE_NODE)
+            return NULL;
+        n = &g->nodes[g->values[*value].index];
+        if (!is_op(n, "Identity") || n->n_in != 1)
+            return n;
+        *value = n->in[0];
+    }
+    return NULL;
+}
+
+static bool is_initializer(const struct graph *g, uint32_t value)
+{
+    return maker(g, &value) == NULL && value != GRAPH_NONE &&
+           g->values[value].initializer != GRAPH_NONE;
+}
+
+/* The axes of a reduction; NULL: absent or not known at load. */
+static const int64_t *axes_of(const struct graph *g, const struct graph_node *n, size_t *count)
+{
+    const struct op_attr *a = find_attr(n, "axes");
+    const struct tensor *t;
+
+    if (a != NULL) {
+        *count = a->n;
+        return a->ints;
+    }
+    if (n->n_in < 2 || n->in[1] == GRAPH_NONE || g->values[n->in[1]].kind != VALUE_CONST)
+        return NULL;
+    t = &g->values[n->in[1]].tensor;
+    if (t->dtype != TENSOR_I64 || t->shape.rank != 1)
+        return NULL;
+    *count = (size_t)t->shape.dim[0];
+    return t->data;
+}
+
+/* Does `value` hold the mean of *of over dimension 0 and those from 2 on? The rank of *of is not known
+ * yet: a mean over fewer of them has another shape, which the row refuses. */
+static bool is_channel_mean(const struct graph *g, uint32_t value, uint32_t *of)
+{
+    const struct graph_node *n = maker(g, &value);
+    const int64_t *axes;
+    size_t count = 0, i;
+    bool has_first = false;
+
+    if (n == NULL || !is_op(n, "ReduceMean"))
+        return false;
+    axes = axes_of(g, n, &count);
+    for (i = 0; axes != NULL && i < count; i++) {
+        if (axes[i] < 0 || axes[i] == 1)
+            return false;
+        has_first = has_first || axes[i] == 0;
+    }
+    *of = n->in[0];
+    return has_first;
+}
+
+/* Is `value` the square of x minus its channel mean? */
+static bool is_squared_deviation(const struct graph *g, uint32_t value, uint32_t x)
+{
+    const struct graph_node *square = maker(g, &value), *sub;
+    uint32_t inner, of;
+
+    if (square == NULL || !is_op(square, "Mul") || square->in[0] != square->in[1])
+        return false;
+    inner = square->in[0];
+    sub = maker(g, &inner);
+    return sub != NULL && is_op(sub, "Sub") && sub->in[0] == x &&
+           is_channel_mean(g, sub->in[1], &of) && of == x;
+}
+
+static bool reads_own_batch(const struct graph *g, const struct graph_node *n)
+{
+    uint32_t of;
+
+    return is_channel_mean(g, n->in[MEAN], &of) && of == n->in[X] &&
+           is_channel_mean(g, n->in[VARIANCE], &of) && is_squared_deviation(g, of, n->in[X]);
+}
+
+/* ---- before parameters are chosen ---- */
+
+static int to_training(struct graph *g, struct graph_node *n, struct err *err)
+{
+    if (!is_initializer(g, n->in[MEAN]) || !is_initializer(g, n->in[VARIANCE]))
+        return err_set(err, ERR_UNSUPPORTED,
+                       "BatchNormalization '%s': model.batch_norm is \"train\", but its running "
+                       "averages are computed by the graph; expected two initializers, which training "
+                       "can move; use \"batch_norm\": \"frozen\", or export the module with "
+                       "optimize=False",
+                       n->name);
+    return set_form(g, n, true, err);
+}
+
+static bool is_norm(const struct graph_node *n)
+{
+    return is_op(n, "BatchNormalization") && n->n_in > VARIANCE && n->in[X] != GRAPH_NONE &&
+           n->in[SCALE] != GRAPH_NONE && n->in[BIAS] != GRAPH_NONE && n->in[MEAN] != GRAPH_NONE &&
+           n->in[VARIANCE] != GRAPH_NONE;
+}
+
+int graph_set_norm_forms(struct graph *g, const struct graph_opts *opts, struct err *err)
+{
+    uint32_t i;
+    int rc = 0;
+
+    for (i = 0; i < g->n_nodes && rc == 0; i++) {
+        struct graph_node *n = &g->nodes[i];
+
+        if (!is_norm(n))
+            continue;
+        if (!is_training_form(n) && reads_own_batch(g, n))
+            rc = set_form(g, n, true, err);
+        else if (opts->batch_norm == GRAPH_NORM_TRAIN && !is_training_form(n))
+            rc = to_training(g, n, err);
+        else if (opts->batch_norm == GRAPH_NORM_FROZEN && is_training_form(n) &&
+                 is_initializer(g, n->in[MEAN]))
+            rc = set_form(g, n, false, err);
+    }
+    return rc;
+}
+
+/* ---- after ---- */
+
+static const struct graph_param *trained(const struct graph *g, uint32_t value)
+{
+    const struct graph_value *v = &g->values[value];
+
+    return v->kind == VALUE_PARAM && g->params[v->index].kind == GRAPH_TRAINED
+               ? &g->params[v->index]
+               : NULL;
+}
+
+/* has_grad[value]: a trained parameter is upstream, through inputs that pass a gradient. */
+static void find_upstream(const struct graph *g, bool *has_grad)
+{
+    uint32_t i, k;
+
+    for (i = 0; i < g->n_values; i++)
+        has_grad[i] = trained(g, i) != NULL;
+    for (i = 0; i < g->n_nodes; i++) {
+        const struct graph_node *n = &g->nodes[i];
+        bool needs = false;
+
+        for (k = 0; k < n->n_in && !needs && n->def->cpu.bwd != NULL; k++)
+            needs = n->in[k] != GRAPH_NONE && (n->def->diff & graph_input_bit(k)) != 0 &&
+                    has_grad[n->in[k]];
+        for (k = 0; k < n->n_in && !needs && n->n_bodies > 0; k++)
+            needs = n->in[k] != GRAPH_NONE && has_grad[n->in[k]];
+        for (k = 0; k < n->n_captured && !needs; k++)
+            needs = has_grad[n->captured[k]];
+        for (k = 0; needs && k < n->n_out; k++)
+            if (n->out[k] != GRAPH_NONE)
+                has_grad[n->out[k]] = true;
+    }
+}
+
+static bool is_frozen(const struct graph_opts *opts, const char *name)
+{
+    uint32_t i;
+
+    for (i = 0; i < opts->n_frozen; i++)
+        if (fnmatch(opts->frozen[i], name, 0) == 0)
+            return true;
+    return false;
+}
+
+/* An average that is a weight too, or that depends on one: inputs through which no gradient passes. */
+static int check_averages(const struct graph *g, const struct graph_node *n, const bool *has_grad,
+                          struct err *err)
+{
+    uint32_t k;
+
+    for (k = MEAN; k <= VARIANCE; k++) {
+        const char *name = g->values[n->in[k]].name;
+
+        if (trained(g, n->in[k]) != NULL)
+            return err_set(err, ERR_INPUT,
+                           "BatchNormalization '%s': initializer '%s' is a running average and a "
+                           "weight at once: the exporter merged tensors of equal value; expected one "
+                           "of its own; export the module with optimize=False",
+                           n->name, name);
+        if (has_grad[n->in[k]])
+            return err_set(err, ERR_UNSUPPORTED,
+                           "BatchNormalization '%s': its %s '%s' is computed from what trains, and "
+                           "the op passes no gradient to it; expected an initializer, or the mean and "
+                           "the variance of its own input over all dimensions but the second; write "
+                           "the normalisation with its elementary ops",
+                           n->name, k == MEAN ? "mean" : "variance", name);
+    }
+    return 0;
+}
+
+/* The exporter's note of the ATen call: "..._no_training" in eval(), "..._functional" in train(). */
+static const char *mode_of_module(const struct graph *g, const struct graph_node *n)
+{
+    const Onnx__NodeProto *p = g->model->graph->node[n->proto];
+    size_t i;
+
+    for (i = 0; i < p->n_metadata_props; i++) {
+        const Onnx__StringStringEntryProto *e = p->metadata_props[i];
+
+        if (e->key == NULL || e->value == NULL || strcmp(e->key, "pkg.torch.onnx.fx_node") != 0)
+            continue;
+        if (strstr(e->value, "batch_norm_legit_no_training") != NULL)
+            return "; by its metadata the module was in eval() when it was exported";
+        if (strstr(e->value, "batch_norm_legit_functional") != NULL)
+            return "; by its metadata the module was in train() when it was exported: \"train\" is what it "
+                   "computes";
+    }
+    return "";
+}
+
+static int ask(struct graph *g, uint32_t n_asked, const struct graph_node *first,
+               const struct graph_opts *opts, struct err *err)
+{
+    const char *text = arena_printf(
+        &g->mem,
+        "model.batch_norm: %" PRIu32 " BatchNormalization node%s (first '%s') %s in inference form and "
+        "would train, and the file can mean two things: \"train\": each batch is normalised by its own "
+        "statistics, and the running averages move (training from scratch; what a module in train() "
+        "computes); \"frozen\": the running averages of the file normalise and stay, scale and bias train "
+        "(fine-tuning; a module in eval()); decide with one of these lines in \"model\" of the job: "
+        "\"batch_norm\": \"train\"  or  \"batch_norm\": \"frozen\"%s",
+        n_asked, n_asked == 1 ? "" : "s", first->name, n_asked == 1 ? "is" : "are",
+        mode_of_module(g, first));
+
+    if (text == NULL)
+        return err_set(err, ERR_NOMEM, "BatchNormalization: out of memory");
+    if (!opts->collect_questions)
+        return err_set(err, ERR_INPUT, "%s", text);
+    g->question = text;
+    return 0;
+}
+
+static int note_forms(struct graph *g, const struct graph_opts *opts, uint32_t n_still,
+                      const char *still, struct err *err)
+{
+    if (n_still == 0)
+        return 0;
+    return graph_note(g, err,
+                      "running averages that stay as they are: of %" PRIu32 " BatchNormalization "
+                      "nodes (first '%s'): they are in inference form%s",
+                      n_still, still,
+                      opts->batch_norm == GRAPH_NORM_FROZEN ? " (model.batch_norm is \"frozen\")"
+                                                            : "");
+}
+
+int graph_check_norm_forms(struct graph *g, const struct graph_opts *opts, struct err *err)
+{
+    struct arena mem = { 0 };
+    bool *has_grad = arena_array(&mem, g->n_values, sizeof(*has_grad));
+    const struct graph_node *asked = NULL;
+    const char *still = NULL;
+    uint32_t n_asked = 0, n_still = 0, i;
+    int rc = has_grad != NULL ? 0 : err_set(err, ERR_NOMEM, "BatchNormalization: out of memory");
+
+    if (rc == 0)
+        find_upstream(g, has_grad);
+    for (i = 0; i < g->n_nodes && rc == 0; i++) {
+        const struct graph_node *n = &g->nodes[i];
+        bool trains;
+
+        if (!is_norm(n) || is_training_form(n))
+            continue;
+        rc = check_averages(g, n, has_grad, err);
+        if (n_still++ == 0)
+            still = n->name;
+        trains = trained(g, n->in[SCALE]) != NULL || trained(g, n->in[BIAS]) != NULL ||
+                 (has_grad[n->in[X]] && !is_frozen(opts, g->values[n->in[SCALE]].name));
+        if (trains && opts->batch_norm == GRAPH_NORM_ASK && n_asked++ == 0)
+            asked = n;
+    }
+    arena_fini(&mem);
+    if (rc == 0 && asked != NULL)
+        return ask(g, n_asked, asked, opts, err);
+    return rc == 0 ? note_forms(g, opts, n_still, still, err) : rc;
+}

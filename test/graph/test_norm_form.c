@@ -1,0 +1,328 @@
+/* Which form a BatchNormalization gets: by the file, by the job, by where its statistics come from. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "graph/graph_priv.h"
+#include "graph/kit.h"
+#include "harness/net.h"
+
+enum { TRAINS, APPLIES }; /* the form in the file */
+
+static void norm(struct model *m, int64_t opset, int form, const char *in, const char *out)
+{
+    char outs[64];
+
+    if (form == TRAINS)
+        snprintf(outs, sizeof(outs), opset < 14 ? "%s %sm %sv %ssm %ssv" : "%s %sm %sv", out, out, out,
+                 out, out);
+    else
+        snprintf(outs, sizeof(outs), "%s", out);
+    model_node(m, "BatchNormalization", in, outs);
+    model_float(m, "momentum", 0.75f);
+    if (opset >= 14 && form == TRAINS)
+        model_int(m, "training_mode", 1);
+}
+
+/* x [n, 4] -> Gemm -> BatchNormalization -> Gemm -> logits */
+static struct model *network(int64_t opset, int form, const char *statistics)
+{
+    static const float ones[4] = { 1, 1.5f, 0.5f, 2 }, zeros[4] = { 0, 0.5f, -0.5f, 0.25f };
+    struct shape c = shape_of(1, (int64_t)4);
+    struct model *m = begin(opset);
+    char in[64];
+
+    model_weights(m, "fc.weight", shape_of(2, (int64_t)4, (int64_t)4), 2);
+    model_floats(m, "bn.weight", c, ones);
+    model_floats(m, "bn.bias", c, zeros);
+    model_floats(m, "bn.running_mean", c, zeros);
+    model_floats(m, "bn.running_var", c, ones);
+    model_node(m, "MatMul", "x fc.weight", "h");
+    snprintf(in, sizeof(in), "h bn.weight bn.bias %s", statistics);
+    norm(m, opset, form, in, "n");
+    model_node(m, "MatMul", "n w", "logits");
+    model_output(m, "logits");
+    return m;
+}
+
+#define RUNNING "bn.running_mean bn.running_var"
+
+static struct graph *import_as(struct model *m, enum graph_norm how)
+{
+    const struct graph_opts opts = { .path = "test.onnx", .batch_norm = how };
+    struct graph *g = net_import_model(m, &opts);
+
+    model_free(m);
+    return g;
+}
+
+static const struct graph_param *find(const struct graph *g, const char *name)
+{
+    uint32_t n, i;
+    const struct graph_param *p = graph_params(g, &n);
+
+    for (i = 0; i < n; i++)
+        if (strcmp(p[i].name, name) == 0)
+            return &p[i];
+    return NULL;
+}
+
+static bool has_note(const struct graph *g, const char *part)
+{
+    uint32_t n, i;
+    const char *const *notes = graph_notes(g, &n);
+
+    for (i = 0; i < n; i++)
+        if (strstr(notes[i], part) != NULL)
+            return true;
+    return false;
+}
+
+static const int64_t opsets[] = { 11, 13, 14, 17, 20 };
+
+static void inference_form_without_a_decision_is_refused_with_both_readings(void **state)
+{
+    size_t i;
+
+    (void)state;
+    for (i = 0; i < sizeof(opsets) / sizeof(opsets[0]); i++)
+        refused(network(opsets[i], APPLIES, RUNNING), ERR_INPUT, "1 BatchNormalization node (first 'n')",
+                "inference form", "\"batch_norm\": \"train\"", "\"batch_norm\": \"frozen\"", NULL);
+}
+
+static void inference_form_is_a_question_where_questions_are_collected(void **state)
+{
+    const struct graph_opts opts = { .path = "test.onnx", .collect_questions = true };
+    struct model *m = network(17, APPLIES, RUNNING), *trains = network(17, TRAINS, RUNNING);
+    struct graph *g = net_import_model(m, &opts), *h = net_import_model(trains, &opts);
+
+    (void)state;
+    assert_non_null(strstr(graph_question(g), "\"batch_norm\": \"train\""));
+    assert_null(graph_question(h));
+    graph_free(g);
+    graph_free(h);
+    model_free(m);
+    model_free(trains);
+}
+
+static void job_with_train_makes_averages_move_in_every_opset(void **state)
+{
+    size_t i;
+
+    (void)state;
+    for (i = 0; i < sizeof(opsets) / sizeof(opsets[0]); i++) {
+        struct graph *g = import_as(network(opsets[i], APPLIES, RUNNING), GRAPH_NORM_TRAIN);
+
+        assert_int_equal(find(g, "bn.running_mean")->kind, GRAPH_STATISTIC);
+        assert_int_equal(find(g, "bn.running_var")->kind, GRAPH_STATISTIC);
+        assert_true(find(g, "bn.running_var")->momentum == 0.75f);
+        assert_int_equal(find(g, "bn.weight")->kind, GRAPH_TRAINED);
+        assert_false(has_note(g, "inference form"));
+        graph_free(g);
+    }
+}
+
+static void job_with_frozen_keeps_averages_of_either_form(void **state)
+{
+    size_t i;
+    int form;
+
+    (void)state;
+    for (i = 0; i < sizeof(opsets) / sizeof(opsets[0]); i++)
+        for (form = TRAINS; form <= APPLIES; form++) {
+            struct graph *g = import_as(network(opsets[i], form, RUNNING), GRAPH_NORM_FROZEN);
+
+            assert_null(find(g, "bn.running_mean"));
+            assert_null(find(g, "bn.running_var"));
+            assert_int_equal(find(g, "bn.bias")->kind, GRAPH_TRAINED);
+            assert_true(has_note(g, "inference form"));
+            graph_free(g);
+        }
+}
+
+static void training_form_needs_no_decision(void **state)
+{
+    size_t i;
+
+    (void)state;
+    for (i = 0; i < sizeof(opsets) / sizeof(opsets[0]); i++) {
+        struct graph *g = import_as(network(opsets[i], TRAINS, RUNNING), GRAPH_NORM_ASK);
+
+        assert_int_equal(find(g, "bn.running_mean")->kind, GRAPH_STATISTIC);
+        graph_free(g);
+    }
+}
+
+static void frozen_scale_needs_no_decision(void **state)
+{
+    const char *frozen[] = { "bn.*" };
+    const struct graph_opts opts = { .path = "test.onnx", .frozen = frozen, .n_frozen = 1 };
+    struct model *m = network(17, APPLIES, RUNNING);
+    struct graph *g = net_import_model(m, &opts);
+
+    (void)state;
+    assert_null(find(g, "bn.weight"));
+    assert_non_null(find(g, "fc.weight"));
+    assert_true(has_note(g, "inference form"));
+    graph_free(g);
+    model_free(m);
+}
+
+/* The loss and the gradients of `m` are those of the same network in the file's training form. */
+static void same_as_training_form(struct model *m, enum graph_norm how)
+{
+    struct net a = net_open_graph(import_as(m, how), PLAN_TRAIN, 8),
+               b = net_open_graph(import_as(network(17, TRAINS, RUNNING), GRAPH_NORM_ASK), PLAN_TRAIN, 8);
+    static const char *const names[] = { "fc.weight", "bn.weight", "bn.bias", "w" };
+    size_t i;
+
+    net_fill(&a, 0);
+    net_fill(&b, 0);
+    assert_true(net_forward(&a) == net_forward(&b));
+    net_backward(&a);
+    net_backward(&b);
+    for (i = 0; i < 4; i++) {
+        const struct graph_param *p = net_param(&a, names[i]), *q = net_param(&b, names[i]);
+
+        assert_memory_equal(a.grads + p->offset, b.grads + q->offset, p->elements * sizeof(float));
+    }
+    net_close(&a);
+    net_close(&b);
+}
+
+static void job_with_train_computes_what_the_training_form_computes(void **state)
+{
+    size_t i;
+
+    (void)state;
+    for (i = 0; i < sizeof(opsets) / sizeof(opsets[0]); i++)
+        same_as_training_form(network(opsets[i], APPLIES, RUNNING), GRAPH_NORM_TRAIN);
+}
+
+/* As PyTorch writes track_running_stats=False: the graph computes the statistics of the batch. */
+static struct model *own_batch(bool of_another)
+{
+    static const int64_t first[] = { 0 };
+    struct model *m = begin(18);
+    static const float ones[4] = { 1, 1.5f, 0.5f, 2 }, zeros[4] = { 0, 0.5f, -0.5f, 0.25f };
+    struct shape c = shape_of(1, (int64_t)4);
+
+    model_weights(m, "fc.weight", shape_of(2, (int64_t)4, (int64_t)4), 2);
+    model_floats(m, "bn.weight", c, ones);
+    model_floats(m, "bn.bias", c, zeros);
+    model_int64s(m, "axes", first, 1);
+    model_node(m, "MatMul", "x fc.weight", "h");
+    model_node(m, "Relu", "h", "other");
+    model_node(m, "ReduceMean", of_another ? "other axes" : "h axes", "mean");
+    model_int(m, "keepdims", 0);
+    model_node(m, "ReduceMean", "h axes", "kept");
+    model_node(m, "Sub", "h kept", "d");
+    model_node(m, "Mul", "d d", "dd");
+    model_node(m, "ReduceMean", "dd axes", "var");
+    model_int(m, "keepdims", 0);
+    norm(m, 18, APPLIES, "h bn.weight bn.bias mean var", "n");
+    model_node(m, "MatMul", "n w", "logits");
+    model_output(m, "logits");
+    return m;
+}
+
+static void statistics_of_its_own_batch_pass_their_gradient(void **state)
+{
+    (void)state;
+    same_as_training_form(own_batch(false), GRAPH_NORM_ASK);
+    same_as_training_form(own_batch(false), GRAPH_NORM_TRAIN);
+    same_as_training_form(own_batch(false), GRAPH_NORM_FROZEN);
+}
+
+static void statistics_that_lose_a_gradient_are_refused(void **state)
+{
+    (void)state;
+    refused(own_batch(true), ERR_UNSUPPORTED, "'n': its mean 'mean' is computed from what trains", NULL);
+}
+
+static void average_that_is_a_weight_is_refused(void **state)
+{
+    struct err err = { 0 };
+    struct graph *g;
+    struct model *m = network(17, APPLIES, "bn.running_mean bn.weight");
+    size_t n;
+    const uint8_t *bytes = model_bytes(m, &n);
+    const struct graph_opts opts = { .path = "t.onnx", .batch_norm = GRAPH_NORM_FROZEN };
+
+    (void)state;
+    assert_int_equal(graph_import_bytes(&opts, bytes, n, &g, &err), ERR_INPUT);
+    assert_non_null(strstr(err.text, "'bn.weight' is a running average and a weight at once"));
+    model_free(m);
+}
+
+static void averages_that_the_graph_computes_cannot_move(void **state)
+{
+    struct err err = { 0 };
+    struct graph *g;
+    struct model *m = network(17, APPLIES, RUNNING);
+    Onnx__NodeProto *bn = model_proto(m)->graph->node[1];
+    const struct graph_opts opts = { .path = "t.onnx", .batch_norm = GRAPH_NORM_TRAIN };
+    char *was = bn->input[3];
+    size_t n;
+    const uint8_t *bytes;
+
+    (void)state;
+    bn->input[3] = (char *)"x"; /* fed */
+    bytes = model_bytes(m, &n);
+    assert_int_equal(graph_import_bytes(&opts, bytes, n, &g, &err), ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "its running averages are computed by the graph"));
+    bn->input[3] = was;
+    model_free(m);
+}
+
+static void export_after_training_has_the_inference_form(void **state)
+{
+    char path[] = "/tmp/norm-form-XXXXXX";
+    size_t i;
+    int fd = mkstemp(path);
+
+    (void)state;
+    assert_true(fd >= 0);
+    close(fd);
+    for (i = 0; i < sizeof(opsets) / sizeof(opsets[0]); i++) {
+        struct graph *g = import_as(network(opsets[i], APPLIES, RUNNING), GRAPH_NORM_TRAIN), *back;
+        float *arena = calloc(graph_arena_floats(g), sizeof(*arena));
+        const struct graph_opts opts = { .path = path, .batch_norm = GRAPH_NORM_FROZEN };
+        struct err err = { 0 };
+        const Onnx__NodeProto *bn;
+
+        assert_non_null(arena);
+        arena[find(g, "bn.running_var")->offset] = 7;
+        assert_int_equal(graph_export(g, arena, path, &err), 0);
+        assert_int_equal(graph_import(&opts, &back, &err), 0);
+        bn = back->model->graph->node[1];
+        assert_string_equal(bn->op_type, "BatchNormalization");
+        assert_int_equal(bn->n_output, 1);
+        assert_int_equal(bn->n_attribute, 1); /* momentum */
+        assert_true(((const float *)back->model->graph->initializer[5]->raw_data.data)[0] == 7);
+        free(arena);
+        graph_free(back);
+        graph_free(g);
+    }
+    unlink(path);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(inference_form_without_a_decision_is_refused_with_both_readings),
+        cmocka_unit_test(inference_form_is_a_question_where_questions_are_collected),
+        cmocka_unit_test(job_with_train_makes_averages_move_in_every_opset),
+        cmocka_unit_test(job_with_frozen_keeps_averages_of_either_form),
+        cmocka_unit_test(training_form_needs_no_decision),
+        cmocka_unit_test(frozen_scale_needs_no_decision),
+        cmocka_unit_test(job_with_train_computes_what_the_training_form_computes),
+        cmocka_unit_test(statistics_of_its_own_batch_pass_their_gradient),
+        cmocka_unit_test(statistics_that_lose_a_gradient_are_refused),
+        cmocka_unit_test(average_that_is_a_weight_is_refused),
+        cmocka_unit_test(averages_that_the_graph_computes_cannot_move),
+        cmocka_unit_test(export_after_training_has_the_inference_form),
+    };
+
+    return cmocka_run_group_tests_name("graph/norm_form", tests, NULL, NULL);
+}
