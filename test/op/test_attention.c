@@ -33,7 +33,15 @@ struct trial {
     struct step step[MOST_STEPS];
     float dropout;
     double lo, hi; /* of q, k and v; 0: [-1, 1) */
+    int64_t shared; /* heads of q that read one head of k and v; 0: 1 */
+    bool has_band, zero_empty;
+    int64_t band[2];
 };
+
+static int64_t key_heads(const struct trial *c)
+{
+    return c->shared > 0 ? c->h / c->shared : c->h;
+}
 
 static const int64_t middle[] = { 0, 2, 1, 3 }, keys_last[] = { 0, 2, 3, 1 };
 
@@ -93,7 +101,7 @@ static void fill_mask(const struct trial *c, const struct step *s, const struct 
 /* ---- a case for the harness ---- */
 
 struct made {
-    struct op_attr attrs[8];
+    struct op_attr attrs[10];
     const char *names[MOST_STEPS];
     float numbers[MOST_STEPS];
     struct gradcheck_case gc;
@@ -115,10 +123,10 @@ static void make(const struct trial *c, struct made *m)
                                      .run = { .seed = 77, .step = 12, .lane = 3 } };
     m->gc.in[0].shape = c->turned ? shape_of(4, c->b, c->t, c->h, c->d)
                                   : shape_of(4, c->b, c->h, c->t, c->d);
-    m->gc.in[1].shape = c->turned ? shape_of(4, c->b, c->s, c->h, c->d)
-                                  : shape_of(4, c->b, c->h, c->d, c->s);
-    m->gc.in[2].shape = c->turned ? shape_of(4, c->b, c->s, c->h, c->dv)
-                                  : shape_of(4, c->b, c->h, c->s, c->dv);
+    m->gc.in[1].shape = c->turned ? shape_of(4, c->b, c->s, key_heads(c), c->d)
+                                  : shape_of(4, c->b, key_heads(c), c->d, c->s);
+    m->gc.in[2].shape = c->turned ? shape_of(4, c->b, c->s, key_heads(c), c->dv)
+                                  : shape_of(4, c->b, key_heads(c), c->s, c->dv);
     for (i = 0; i < 3; i++)
         m->gc.in[i].lo = c->lo, m->gc.in[i].hi = c->hi;
     if (c->turned) {
@@ -134,7 +142,7 @@ static void make(const struct trial *c, struct made *m)
 
         m->names[n] = s->what;
         m->numbers[n] = adds ? 0 : s->number;
-        if (strcmp(s->what, "scale") == 0)
+        if (strcmp(s->what, "scale") == 0 || strcmp(s->what, "cap") == 0)
             continue;
         in->shape = mask_shape(c, s->mask);
         in->dtype = adds ? TENSOR_F32 : TENSOR_BOOL;
@@ -149,6 +157,11 @@ static void make(const struct trial *c, struct made *m)
         m->attrs[m->gc.n_attrs++] = (struct op_attr){ .name = "numbers", .type = OP_ATTR_FLOATS,
                                                       .n = n, .floats = m->numbers };
     }
+    if (c->has_band)
+        m->attrs[m->gc.n_attrs++] =
+            (struct op_attr){ .name = "band", .type = OP_ATTR_INTS, .n = 2, .ints = c->band };
+    if (c->zero_empty)
+        m->attrs[m->gc.n_attrs++] = (struct op_attr){ .name = "empty", .type = OP_ATTR_INT, .i = 1 };
     if (c->dropout > 0)
         m->attrs[m->gc.n_attrs++] =
             (struct op_attr){ .name = "dropout", .type = OP_ATTR_FLOAT, .f = c->dropout };
@@ -159,12 +172,13 @@ static void make(const struct trial *c, struct made *m)
 static double *want; /* [b, h, t, dv] or turned */
 
 static double at(const struct trial *c, const struct tensor *t, int64_t b, int64_t h, int64_t i,
-                 int64_t j, int64_t rows, int64_t cols)
+                 int64_t j, int64_t rows, int64_t cols, int64_t heads)
 {
     const float *x = t->data;
 
-    return (double)(c->turned ? x[((b * rows + i) * c->h + h) * cols + j]
-                              : x[((b * c->h + h) * rows + i) * cols + j]);
+    h = h * heads / c->h;
+    return (double)(c->turned ? x[((b * rows + i) * heads + h) * cols + j]
+                              : x[((b * heads + h) * rows + i) * cols + j]);
 }
 
 static double score(const struct trial *c, const struct gradcheck_result *r, int64_t b, int64_t h,
@@ -176,9 +190,9 @@ static double score(const struct trial *c, const struct gradcheck_result *r, int
     uint32_t n;
 
     for (e = 0; e < c->d; e++)
-        x += at(c, &r->in[0], b, h, i, e, c->t, c->d) *
-             (c->turned ? at(c, &r->in[1], b, h, j, e, c->s, c->d)
-                        : (double)k[((b * c->h + h) * c->d + e) * c->s + j]);
+        x += at(c, &r->in[0], b, h, i, e, c->t, c->d, c->h) *
+             (c->turned ? at(c, &r->in[1], b, h, j, e, c->s, c->d, key_heads(c))
+                        : (double)k[((b * key_heads(c) + h * key_heads(c) / c->h) * c->d + e) * c->s + j]);
     for (n = 0; n < MOST_STEPS && c->step[n].what != NULL; n++) {
         const struct step *s = &c->step[n];
         struct shape shape = mask_shape(c, s->mask);
@@ -189,11 +203,16 @@ static double score(const struct trial *c, const struct gradcheck_result *r, int
             element = ((b * c->h + h) * c->t + i) * c->s + j;
         if (strcmp(s->what, "scale") == 0)
             x *= (double)s->number;
+        else if (strcmp(s->what, "cap") == 0)
+            x = (double)s->number * tanh(x / (double)s->number);
         else if (strcmp(s->what, "add") == 0)
             x = (double)(float)(x + (is ? (double)s->number : (double)(element % 5) * 0.125));
         else
             x = is ? (double)s->number : x;
     }
+    if (c->has_band && ((c->band[0] > INT64_MIN / 2 && j < i + c->band[0]) ||
+                        (c->band[1] < INT64_MAX / 2 && j > i + c->band[1])))
+        x = -INFINITY;
     return x;
 }
 
@@ -207,6 +226,10 @@ static void weights(const struct trial *c, const struct gradcheck_result *r, int
     for (j = 0; j < c->s; j++) {
         w[j] = score(c, r, b, h, i, j);
         most = fmax(most, w[j]);
+    }
+    if (c->zero_empty && isinf(most)) {
+        memset(w, 0, (size_t)c->s * sizeof(*w));
+        return;
     }
     for (j = 0; j < c->s; j++)
         sum += w[j] = exp(w[j] - most);
@@ -235,7 +258,7 @@ static void fill_want(const struct trial *c, const struct gradcheck_result *r)
                 for (j = 0; j < c->s; j++)
                     for (e = 0; e < c->dv; e++)
                         want[row * c->dv + e] +=
-                            w[j] * at(c, &r->in[2], b, h, j, e, c->s, c->dv);
+                            w[j] * at(c, &r->in[2], b, h, j, e, c->s, c->dv, key_heads(c));
             }
     free(w);
 }
@@ -259,24 +282,46 @@ static void check_forward(const struct trial *c)
 #define SCALE { "scale", 0.375f, NOTHING, false }
 
 static const struct trial trials[] = {
-    { 1, 1, 1, 1, 1, 1, false, { SCALE }, 0, 0, 0 },
-    { 1, 1, 1, 9, 4, 4, true, { { 0 } }, 0, 0, 0 },
-    { 2, 3, 5, 7, 3, 4, true, { SCALE }, 0, 0, 0 },             /* a group of matrices */
-    { 7, 1, 33, 37, 9, 5, false, { SCALE }, 0, 0, 0 },          /* a few groups */
-    { 1, 2, 65, 65, 16, 16, true, { SCALE, { "keep", -FLT_MAX, CAUSAL, false } }, 0, 0, 0 },
-    { 1, 2, 130, 131, 7, 3, false, { SCALE, { "fill", -INFINITY, CAUSAL, false } }, 0, 0, 0 },
-    { 2, 1, 150, 150, 8, 8, true, { { "keep", -FLT_MAX, BAND, false }, SCALE }, 0, 0, 0 },
-    { 1, 2, 70, 200, 5, 8, true, { SCALE, { "add", -INFINITY, CAUSAL, false } }, 0, 0, 0 },
+    { 1, 1, 1, 1, 1, 1, false, { SCALE }, .dropout = 0 },
+    { 1, 1, 1, 9, 4, 4, true, { { 0 } }, .dropout = 0 },
+    { 2, 3, 5, 7, 3, 4, true, { SCALE }, .dropout = 0 },             /* a group of matrices */
+    { 7, 1, 33, 37, 9, 5, false, { SCALE }, .dropout = 0 },          /* a few groups */
+    { 1, 2, 65, 65, 16, 16, true, { SCALE, { "keep", -FLT_MAX, CAUSAL, false } }, .dropout = 0 },
+    { 1, 2, 130, 131, 7, 3, false, { SCALE, { "fill", -INFINITY, CAUSAL, false } }, .dropout = 0 },
+    { 2, 1, 150, 150, 8, 8, true, { { "keep", -FLT_MAX, BAND, false }, SCALE }, .dropout = 0 },
+    { 1, 2, 70, 200, 5, 8, true, { SCALE, { "add", -INFINITY, CAUSAL, false } }, .dropout = 0 },
     { 2, 2, 70, 90, 6, 6, true,
-      { SCALE, { "add", -10000.0f, PADDING, true }, { "keep", -1e9f, EACH, true } }, 0, 0, 0 },
+      { SCALE, { "add", -10000.0f, PADDING, true }, { "keep", -1e9f, EACH, true } }, .dropout = 0 },
     { 2, 1, 140, 140, 4, 4, true, /* rows that see nothing but padding */
-      { SCALE, { "keep", -FLT_MAX, CAUSAL, false }, { "add", -100.0f, PADDING, true } }, 0, 0, 0 },
-    { 2, 2, 129, 129, 8, 8, true, { SCALE, { "fill", -1e9f, CAUSAL, false } }, 0.25f, 0, 0 },
-    { 3, 2, 9, 11, 4, 5, false, { { 0 } }, 0.5f, 0, 0 },
-    { 1, 2, 3, 1028, 2, 2, true, { SCALE, { "keep", -FLT_MAX, TAIL, false } }, 0.25f, 0, 0 }, /* long rows */
-    { 1, 1, 2, 1030, 3, 2, false, { { 0 } }, 0.25f, 0, 0 },
+      { SCALE, { "keep", -FLT_MAX, CAUSAL, false }, { "add", -100.0f, PADDING, true } }, .dropout = 0 },
+    { 2, 2, 129, 129, 8, 8, true, { SCALE, { "fill", -1e9f, CAUSAL, false } }, .dropout = 0.25f },
+    { 3, 2, 9, 11, 4, 5, false, { { 0 } }, .dropout = 0.5f },
+    { 1, 2, 3, 1028, 2, 2, true, { SCALE, { "keep", -FLT_MAX, TAIL, false } }, .dropout = 0.25f }, /* long rows */
+    { 1, 1, 2, 1030, 3, 2, false, { { 0 } }, .dropout = 0.25f },
+    { 2, 4, 70, 70, 8, 6, true, { SCALE }, 0, 0, 0, .shared = 2 }, /* grouped heads */
+    { 2, 6, 5, 9, 3, 4, false, { SCALE }, 0.25f, 0, 0, .shared = 3 },
+    { 3, 4, 9, 9, 4, 4, true, { SCALE, { "add", -INFINITY, CAUSAL, false } }, 0, 0, 0, .shared = 4 },
+    { 2, 4, 131, 131, 8, 8, true, { SCALE, { "keep", -FLT_MAX, CAUSAL, false } }, 0, 0, 0, .shared = 2 },
+    { 2, 4, 65, 90, 4, 5, false, { SCALE, { "keep", -INFINITY, EACH, true } }, 0.25f, 0, 0, .shared = 2 },
+    { 2, 4, 140, 70, 4, 5, true, { SCALE, { "fill", -INFINITY, EACH, false } }, 0, 0, 0, .shared = 4 },
+    { 1, 2, 130, 130, 8, 8, true, { SCALE }, 0, 0, 0, .has_band = true, .band = { INT64_MIN, 0 } },
+    { 1, 4, 150, 140, 4, 4, false, { SCALE }, 0.25f, 0, 0, .shared = 2, .has_band = true, .band = { -20, 5 } },
+    { 2, 2, 9, 12, 4, 4, true, { SCALE, { "add", 0.5f, EACH, true } }, 0, 0, 0, .has_band = true, .band = { 0, 3 } },
+    { 1, 2, 140, 90, 4, 4, true, { SCALE }, 0, 0, 0, .has_band = true, .zero_empty = true, .band = { -10, 2 } },
+    { 1, 2, 100, 150, 4, 4, true, { SCALE, { "keep", -INFINITY, FIRST_ROWS, false } }, 0, 0, 0,
+      .has_band = true, .zero_empty = true, .band = { -70, -20 } },
+    { 2, 4, 70, 70, 4, 4, true, { SCALE, { "add", -INFINITY, FIRST_ROWS, true } }, 0.25f, 0, 0,
+      .shared = 2, .zero_empty = true },
+    { 1, 2, 129, 129, 4, 4, true, /* empty rows beside keys that no row of a block sees */
+      { SCALE, { "keep", -INFINITY, CAUSAL, false }, { "fill", -INFINITY, FIRST_ROWS, false } }, 0, 0, 0,
+      .zero_empty = true },
+    { 1, 2, 5, 7, 3, 4, true, { { "scale", 2, NOTHING, false }, { "cap", 0.75f, NOTHING, false } }, .dropout = 0 },
+    { 2, 2, 70, 80, 4, 4, true,
+      { SCALE, { "cap", 0.5f, NOTHING, false }, { "keep", -INFINITY, CAUSAL, false } }, 0.25f, 0, 0, .shared = 2 },
+    { 1, 1, 9, 9, 4, 4, true, { { "cap", 2, NOTHING, false }, { "scale", 3, NOTHING, false } }, 0, 0, 0,
+      .has_band = true, .band = { -2, 2 } },
     { 1, 1, 100, 100, 4, 4, true, /* scores far apart */
-      { { "scale", 4, NOTHING, false }, { "keep", -1000, CAUSAL, false } }, 0, -8, 8 },
+      { { "scale", 4, NOTHING, false }, { "keep", -1000, CAUSAL, false } }, .lo = -8, .hi = 8 },
 };
 
 static void it_is_the_softmax_of_the_scores_times_v(void **state)
@@ -306,7 +351,7 @@ static void gradients_agree_with_differences(void **state)
 static void operands_may_lie_in_any_order(void **state)
 {
     static const int64_t rows[] = { 0, 3, 1, 2 }, keys[] = { 0, 3, 2, 1 }, back[] = { 0, 2, 3, 1 };
-    const struct trial c = { 2, 3, 5, 6, 4, 4, true, { SCALE }, 0.25f, 0, 0 };
+    const struct trial c = { 2, 3, 5, 6, 4, 4, true, { SCALE }, .dropout = 0.25f };
     struct made m;
 
     (void)state;
@@ -354,9 +399,9 @@ static void expect_third(const char *what, float got, float want, uint32_t half)
 static void thirds_of_one_input_are_taken_where_they_lie(void **state)
 {
     static const struct trial some[] = {
-        { 2, 3, 7, 7, 5, 5, true, { SCALE }, 0, 0, 0 },
-        { 1, 2, 130, 130, 64, 64, true, { SCALE, { "fill", -INFINITY, CAUSAL, false } }, 0, 0, 0 },
-        { 2, 2, 70, 70, 8, 8, true, { SCALE, { "add", -10000.0f, PADDING, true } }, 0.25f, 0, 0 },
+        { 2, 3, 7, 7, 5, 5, true, { SCALE }, .dropout = 0 },
+        { 1, 2, 130, 130, 64, 64, true, { SCALE, { "fill", -INFINITY, CAUSAL, false } }, .dropout = 0 },
+        { 2, 2, 70, 70, 8, 8, true, { SCALE, { "add", -10000.0f, PADDING, true } }, .dropout = 0.25f },
     };
     static float whole[2 * 3 * 130 * 128];
 
@@ -396,7 +441,7 @@ static void thirds_of_one_input_are_taken_where_they_lie(void **state)
 /* More scores than a GPU takes at once: alike keys weigh the same, so y is the mean of v. */
 static void many_scores_are_done_in_groups(void **state)
 {
-    const struct trial c = { 2, 2, 1025, 2048, 1, 1, false, { { 0 } }, 0, 0, 0 };
+    const struct trial c = { 2, 2, 1025, 2048, 1, 1, false, { { 0 } }, .dropout = 0 };
     struct gradcheck_result r;
     struct err err = { 0 };
     struct made m;
@@ -425,7 +470,7 @@ static void many_scores_are_done_in_groups(void **state)
 /* Keys hidden by a constant mask from all rows are never read: they may even be NaN. (GPUs read them.) */
 static void keys_that_no_row_sees_are_left_out(void **state)
 {
-    struct trial c = { 1, 1, 70, 128, 4, 4, true, { { "keep", -FLT_MAX, TAIL, false } }, 0, 0, 0 };
+    struct trial c = { 1, 1, 70, 128, 4, 4, true, { { "keep", -FLT_MAX, TAIL, false } }, .dropout = 0 };
     bool gpu = rig_on_gpu();
     float k[128 * 4], v[128 * 4];
     struct gradcheck_result r;
@@ -456,8 +501,7 @@ static void a_row_without_keys_is_what_softmax_makes_of_it(void **state)
 {
     static const float numbers[] = { -FLT_MAX, -1e9f, -INFINITY };
     struct trial c = { 1, 2, 129, 129, 4, 4, true,
-                       { SCALE, { "keep", 0, CAUSAL, false }, { "fill", 0, FIRST_ROWS, false } },
-                       0, 0, 0 };
+                       { SCALE, { "keep", 0, CAUSAL, false }, { "fill", 0, FIRST_ROWS, false } }, .dropout = 0 };
     struct gradcheck_result r;
     struct err err = { 0 };
     struct made m;
@@ -487,7 +531,7 @@ static void a_row_without_keys_is_what_softmax_makes_of_it(void **state)
 
 static void an_evaluation_needs_no_memory_between_calls_and_drops_nothing(void **state)
 {
-    struct trial c = { 2, 2, 70, 70, 5, 5, true, { SCALE }, 0.5f, 0, 0 };
+    struct trial c = { 2, 2, 70, 70, 5, 5, true, { SCALE }, .dropout = 0.5f };
     struct gradcheck_result r;
     struct err err = { 0 };
     struct made m;
@@ -516,7 +560,7 @@ static void refused(struct made *m, const char *why)
 static void what_does_not_fit_is_refused(void **state)
 {
     static const int64_t twice[] = { 0, 2, 2, 3 };
-    const struct trial c = { 1, 2, 5, 7, 3, 4, true, { { "keep", -1, CAUSAL, true } }, 0, 0, 0 };
+    const struct trial c = { 1, 2, 5, 7, 3, 4, true, { { "keep", -1, CAUSAL, true } }, .dropout = 0 };
     static const char *const other[] = { "keeps" };
     static const int64_t parts[][4] = { { 1, 5, 2, 3 }, { 1, 5, 2, 2 }, { 1, 5, 0, 3 }, { 1, 5, INT64_MAX, 2 },
                                         { 1, 5, 3, 4 }, { 5, -1, 2, 3 }, { 1, 5, 2, 3 } }; /* the last: inputs */
@@ -546,10 +590,19 @@ static void what_does_not_fit_is_refused(void **state)
     refused(&m, "perm_k has 3 axes; expected 4");
     make(&c, &m);
     m.attrs[4].strings = other;
-    refused(&m, "step 'keeps'; expected scale, add, keep or fill");
+    refused(&m, "step 'keeps'; expected scale, add, keep, fill or cap");
     make(&c, &m);
     m.attrs[5].n = 0;
     refused(&m, "1 steps with 0 numbers");
+    make(&c, &m);
+    m.gc.in[0].shape.dim[2] = 3; /* heads of q; k and v have 2 */
+    refused(&m, "are no multiple of those of k and v");
+    make(&c, &m);
+    m.attrs[m.gc.n_attrs++] = (struct op_attr){ .name = "band", .type = OP_ATTR_INTS, .n = 1, .ints = twice };
+    refused(&m, "band: expected two integers");
+    make(&c, &m);
+    m.names[0] = "cap";
+    refused(&m, "step cap with number -1");
     make(&c, &m);
     m.gc.n_in = 3;
     refused(&m, "input 3 is missing");

@@ -32,28 +32,39 @@ struct trial {
     bool turned; /* q [b, t, h, d] and so on; else [b, h, t, d], and k [b, h, s, d] */
     struct step step[STEPS];
     bool is_fused;
+    int64_t shared; /* heads of q that read one head of k and v; 0: 1 */
+    bool has_band;
+    int64_t band[2];
 };
 
 static const int64_t middle[] = { 0, 2, 1, 3 }, keys_last[] = { 0, 2, 3, 1 }, swapped[] = { 0, 1, 3, 2 };
 
 static const struct trial trials[] = {
-    { 2, 3, 37, 53, 64, 64, true, { { "scale", 0.125f, 0, false } }, true },
-    { 1, 2, 130, 130, 64, 64, true, { { "scale", 0.125f, 0, false }, { "keep", -1e9f, CAUSAL, false } }, true },
-    { 2, 1, 70, 70, 8, 24, false, { { "add", -INFINITY, CAUSAL, false } }, true },
+    { 2, 3, 37, 53, 64, 64, true, { { "scale", 0.125f, 0, false } }, .is_fused = true },
+    { 1, 2, 130, 130, 64, 64, true, { { "scale", 0.125f, 0, false }, { "keep", -1e9f, CAUSAL, false } }, .is_fused = true },
+    { 2, 1, 70, 70, 8, 24, false, { { "add", -INFINITY, CAUSAL, false } }, .is_fused = true },
     { 2, 2, 40, 65, 16, 8, true, { { "scale", 0.25f, 0, false }, { "scale", 2, 0, false },
-                                   { "fill", -FLT_MAX, CAUSAL, false } }, true },
+                                   { "fill", -FLT_MAX, CAUSAL, false } }, .is_fused = true },
     { 2, 2, 33, 33, 16, 16, true, { { "scale", 0.25f, 0, false }, { "keep", -10000, CAUSAL, false },
-                                    { "add", -10000, PADDING, true } }, true },
-    { 2, 3, 20, 30, 32, 32, false, { { "keep", -FLT_MAX, EACH, true } }, true },
-    { 2, 1, 20, 70, 8, 8, true, { { "fill", -INFINITY, PADDING, true } }, true },
-    { 1, 2, 20, 70, 8, 8, true, { { "add", -1e9f, ROWS, false } }, true },
-    { 2, 6, 21, 129, 8, 8, true, { { "scale", 0.25f, 0, false }, { "add", -1e9f, EACH, true } }, true },
-    { 1, 10, 101, 130, 8, 8, true, { { "scale", 0.25f, 0, false } }, true }, /* as the one before, in parts */
+                                    { "add", -10000, PADDING, true } }, .is_fused = true },
+    { 2, 3, 20, 30, 32, 32, false, { { "keep", -FLT_MAX, EACH, true } }, .is_fused = true },
+    { 2, 1, 20, 70, 8, 8, true, { { "fill", -INFINITY, PADDING, true } }, .is_fused = true },
+    { 1, 2, 20, 70, 8, 8, true, { { "add", -1e9f, ROWS, false } }, .is_fused = true },
+    { 2, 6, 21, 129, 8, 8, true, { { "scale", 0.25f, 0, false }, { "add", -1e9f, EACH, true } }, .is_fused = true },
+    { 1, 10, 101, 130, 8, 8, true, { { "scale", 0.25f, 0, false } }, .is_fused = true }, /* as the one before, in parts */
+    /* grouped heads, the causal band */
+    { 2, 4, 37, 53, 64, 64, true, { { "scale", 0.125f, 0, false } }, .is_fused = true, .shared = 2 },
+    { 2, 6, 70, 70, 16, 8, false, { { "scale", 0.25f, 0, false } }, .is_fused = true, .shared = 3, .has_band = true,
+      .band = { INT64_MIN, 0 } },
+    { 2, 4, 21, 30, 8, 8, true, { { "keep", -1e9f, EACH, true } }, .is_fused = true, .shared = 4 },
     /* others: heads, causal the other way, hidden by too little, a factor behind, two masks */
-    { 1, 2, 20, 24, 12, 12, true, { { "scale", 0.25f, 0, false } }, false },
-    { 1, 2, 30, 30, 8, 8, true, { { "keep", -100, CAUSAL, false } }, false },
-    { 1, 2, 30, 30, 8, 8, true, { { "keep", -1e9f, CAUSAL, false }, { "scale", 0.5f, 0, false } }, false },
-    { 2, 2, 30, 30, 8, 8, true, { { "keep", -1e9f, AHEAD, false }, { "add", -1e4f, PADDING, true } }, false },
+    { 1, 2, 20, 24, 12, 12, true, { { "scale", 0.25f, 0, false } }, .is_fused = false },
+    { 1, 2, 30, 30, 8, 8, true, { { "keep", -100, CAUSAL, false } }, .is_fused = false },
+    { 1, 2, 30, 30, 8, 8, true, { { "keep", -1e9f, CAUSAL, false }, { "scale", 0.5f, 0, false } }, .is_fused = false },
+    { 2, 4, 30, 40, 12, 12, true, { { "scale", 0.25f, 0, false } }, .is_fused = false, .shared = 2 },
+    { 1, 2, 30, 30, 8, 8, true, { { 0 } }, .is_fused = false, .has_band = true, .band = { -5, 0 } },
+    { 1, 2, 30, 30, 8, 8, true, { { "cap", 2, 0, false } }, .is_fused = false },
+    { 2, 2, 30, 30, 8, 8, true, { { "keep", -1e9f, AHEAD, false }, { "add", -1e4f, PADDING, true } }, .is_fused = false },
 };
 
 static bool hidden(enum shape_of_mask mask, int64_t b, int64_t h, int64_t i, int64_t j)
@@ -90,7 +101,7 @@ static void fill_mask(const struct trial *c, const struct step *s, const struct 
 }
 
 struct made {
-    struct op_attr attrs[7];
+    struct op_attr attrs[8];
     const char *names[STEPS];
     float numbers[STEPS];
     struct gradcheck_case gc;
@@ -103,14 +114,15 @@ static void add_perm(struct made *m, const char *name, const int64_t *perm)
 
 static void make(const struct trial *c, struct made *m)
 {
+    const int64_t heads = c->shared > 0 ? c->h / c->shared : c->h;
     uint32_t n = 0;
 
     memset(m, 0, sizeof(*m));
     m->gc = (struct gradcheck_case){ .domain = "trainerd", .op = "Attention", .opset = 1, .attrs = m->attrs,
                                      .n_in = 3, .seed = 5, .half = QKVY };
     m->gc.in[0].shape = c->turned ? shape_of(4, c->b, c->t, c->h, c->d) : shape_of(4, c->b, c->h, c->t, c->d);
-    m->gc.in[1].shape = c->turned ? shape_of(4, c->b, c->s, c->h, c->d) : shape_of(4, c->b, c->h, c->s, c->d);
-    m->gc.in[2].shape = c->turned ? shape_of(4, c->b, c->s, c->h, c->dv) : shape_of(4, c->b, c->h, c->s, c->dv);
+    m->gc.in[1].shape = c->turned ? shape_of(4, c->b, c->s, heads, c->d) : shape_of(4, c->b, heads, c->s, c->d);
+    m->gc.in[2].shape = c->turned ? shape_of(4, c->b, c->s, heads, c->dv) : shape_of(4, c->b, heads, c->s, c->dv);
     add_perm(m, "perm_k", c->turned ? keys_last : swapped);
     if (c->turned) {
         add_perm(m, "perm_q", middle);
@@ -124,7 +136,7 @@ static void make(const struct trial *c, struct made *m)
 
         m->names[n] = s->what;
         m->numbers[n] = adds ? 0 : s->number;
-        if (strcmp(s->what, "scale") == 0)
+        if (strcmp(s->what, "scale") == 0 || strcmp(s->what, "cap") == 0)
             continue;
         in->shape = shape_of(4, s->mask == PADDING || s->mask == EACH ? c->b : (int64_t)1,
                              s->mask == EACH ? c->h : (int64_t)1, s->mask == PADDING ? (int64_t)1 : c->t, c->s);
@@ -134,6 +146,8 @@ static void make(const struct trial *c, struct made *m)
         fill_mask(c, s, &in->shape, masks[n]);
         m->gc.n_in++;
     }
+    if (c->has_band)
+        m->attrs[m->gc.n_attrs++] = (struct op_attr){ .name = "band", .type = OP_ATTR_INTS, .n = 2, .ints = c->band };
     if (n == 0)
         return;
     m->attrs[m->gc.n_attrs++] =
@@ -248,18 +262,15 @@ static void who_computes_is_what_the_row_says(void **state)
     rig_close(&r);
 }
 
-/* The bits of each gradient, alone, beside the others, and behind what is there. */
-static void gradients_are_the_same_alone_and_are_added(void **state)
+/* Compares the bits of each gradient alone, beside the others, and added to another number. */
+static void expect_added(const struct trial *c)
 {
-    const struct trial *c = &trials[4];
     struct rig all, one;
     struct err err = { 0 };
     struct made m;
     uint32_t i;
     size_t e;
 
-    (void)state;
-    need_gpu();
     make(c, &m);
     open_rig(&all, &m.gc, UINT32_MAX);
     assert_int_equal(rig_fwd(&all, RIG_POISON_BIG, &err), 0);
@@ -286,6 +297,17 @@ static void gradients_are_the_same_alone_and_are_added(void **state)
     rig_close(&all);
 }
 
+static void gradients_are_the_same_alone_and_are_added(void **state)
+{
+    static const size_t some[] = { 4, 11 /* grouped heads */ };
+
+    (void)state;
+    need_gpu();
+    for (size_t i = 0; i < COUNT_OF(some); i++)
+        expect_added(&trials[some[i]]);
+}
+
+
 static void an_evaluation_keeps_nothing(void **state)
 {
     struct gradcheck_result a, b;
@@ -306,8 +328,8 @@ static void an_evaluation_keeps_nothing(void **state)
 /* No float of the t * s in forward; in backward 16 bits each of as many matrices as 256 MiB have room for. */
 static void scratch_does_not_grow_with_the_matrix_of_scores(void **state)
 {
-    static const struct trial many = { 24, 16, 1024, 1024, 8, 8, true, { { 0 } }, true };
-    static const struct trial wide = { 1, 6, 5000, 5000, 8, 8, true, { { 0 } }, true };
+    static const struct trial many = { 24, 16, 1024, 1024, 8, 8, true, { { 0 } }, .is_fused = true };
+    static const struct trial wide = { 1, 6, 5000, 5000, 8, 8, true, { { 0 } }, .is_fused = true };
     struct rig r;
     struct made m;
 

@@ -8,9 +8,17 @@
  *   parts      the shape of each. Given, all three lie in input 0, [.., 3 columns], side by side as one
  *              product makes them: q is the first third of the columns, seen in this shape, whose last axes
  *              are the columns; then k, then v. Inputs 1 and 2 are absent
+ *   grouped heads (GQA, MQA): along the last axis of the batch, q may have `shared` times as many heads
+ *              as k and v; head h of q reads head h / shared of k and v. No copy of k or v is made, and
+ *              their gradients are summed over the query heads that read them. The batch in the lines
+ *              below is q's
  *   steps      strings, what happens to a score x, in this order: "scale" x * number,
- *              "add" x + mask, "keep" mask ? x : number, "fill" mask ? number : x; numbers has a
- *              float for each
+ *              "add" x + mask, "keep" mask ? x : number, "fill" mask ? number : x,
+ *              "cap" number * tanh(x / number) (at most one, number > 0); numbers has a float for each
+ *   band       two integers, lower and upper: after the steps, row i sees only the keys i + lower to
+ *              i + upper, and the weight of every other key is 0. {INT64_MIN, 0}: causal from the top left
+ *   empty      1: a row without a visible key (all scores -inf, by masks or the band) has zero weights,
+ *              so its output and gradients are 0. Default 0: such a row is NaN, as Softmax makes it
  *   inputs 3.. the masks of the steps that have one, in their order; each broadcasts to
  *              [batch.., t, s] but has all s columns; "add": float32, else bool
  *   dropout    the ratio, for plans that train. The random words are those that a Dropout of the
@@ -190,20 +198,26 @@ static int operands(struct op_infer *f, struct attention *a, struct err *err)
     if (rc < 0)
         return rc;
     a->batch.rank = q.rank - 2;
-    a->n = 1;
+    a->n = a->shared = 1;
     a->t = q.dim[q.rank - 2];
     a->d = q.dim[q.rank - 1];
     a->s = k.dim[q.rank - 1];
     a->dv = v.dim[q.rank - 1];
     fits = k.dim[q.rank - 2] == a->d && v.dim[q.rank - 2] == a->s;
     for (i = 0; i < a->batch.rank; i++) {
-        fits = fits && k.dim[i] == q.dim[i] && v.dim[i] == q.dim[i];
+        bool is_last = i + 1 == a->batch.rank;
+
+        fits = fits && k.dim[i] == v.dim[i] && (k.dim[i] == q.dim[i] ||
+               (is_last && k.dim[i] > 0 && q.dim[i] > 0 && q.dim[i] % k.dim[i] == 0));
         a->batch.dim[i] = q.dim[i];
         a->n *= q.dim[i];
+        if (fits && is_last && k.dim[i] != q.dim[i])
+            a->shared = q.dim[i] / k.dim[i];
     }
     if (!fits || a->t == 0 || a->s == 0 || a->d == 0 || a->dv == 0)
         return op_error(f, ERR_INPUT, err, "q %s, k %s and v %s are not [.., t, d], [.., d, s] and "
-                        "[.., s, dv]", shape_print(&q, text[0], sizeof(text[0])),
+                        "[.., s, dv], or the heads of q, the last axis before t, are no multiple of those of k and "
+                        "v", shape_print(&q, text[0], sizeof(text[0])),
                         shape_print(&k, text[1], sizeof(text[1])),
                         shape_print(&v, text[2], sizeof(text[2])));
     swap = a->k.row; /* from here on a row of k is a key */
@@ -280,7 +294,8 @@ static int mask(const struct op_infer *f, const struct attention *a, struct atte
 static int steps(const struct op_infer *f, struct attention *a, struct err *err)
 {
     static const char *const names[] = { [ATTENTION_SCALE] = "scale", [ATTENTION_ADD] = "add",
-                                         [ATTENTION_KEEP] = "keep", [ATTENTION_FILL] = "fill" };
+                                         [ATTENTION_KEEP] = "keep", [ATTENTION_FILL] = "fill",
+                                         [ATTENTION_CAP] = "cap" };
     const char *const *kinds;
     const float *numbers;
     size_t n, n_numbers, i, k;
@@ -301,11 +316,15 @@ static int steps(const struct op_infer *f, struct attention *a, struct err *err)
         for (k = 0; k < COUNT_OF(names) && strcmp(names[k], kinds[i]) != 0;)
             k++;
         if (k == COUNT_OF(names))
-            return op_error(f, ERR_INPUT, err, "step '%s'; expected scale, add, keep or fill",
+            return op_error(f, ERR_INPUT, err, "step '%s'; expected scale, add, keep, fill or cap",
                             kinds[i]);
         s->kind = (enum attention_kind)k;
         s->number = numbers[i];
-        if (s->kind == ATTENTION_SCALE)
+        if (s->kind == ATTENTION_CAP && (a->has_cap || !(s->number > 0) || isinf(s->number)))
+            return op_error(f, ERR_INPUT, err, "step cap with number %g; expected one such step, and a positive "
+                            "finite number", (double)s->number);
+        a->has_cap = a->has_cap || s->kind == ATTENTION_CAP;
+        if (!attention_has_mask(s))
             continue;
         s->input = input++;
         rc = mask(f, a, s, err);
@@ -318,11 +337,64 @@ static int steps(const struct op_infer *f, struct attention *a, struct err *err)
     return 0;
 }
 
+/* ---- grouped heads ---- */
+
+/* Splits the last axis of the batch for an operand that has all heads of q. */
+static void split_heads(const struct attention *a, struct attention_at *at)
+{
+    const uint32_t last = a->batch.rank - 1;
+
+    at->batch[last + 1] = at->batch[last];
+    at->batch[last] *= (ptrdiff_t)a->shared;
+}
+
+/* Called when all operands and masks have been read. The batch has at most TENSOR_MAX_RANK - 2 axes, so one
+ * more fits. */
+static void share_heads(struct attention *a)
+{
+    const uint32_t last = a->batch.rank - 1;
+    uint32_t i;
+
+    if (a->shared == 1)
+        return;
+    split_heads(a, &a->q);
+    split_heads(a, &a->y);
+    for (i = 0; i < a->n_steps; i++)
+        split_heads(a, &a->step[i].at);
+    a->k.batch[last + 1] = a->v.batch[last + 1] = 0;
+    a->batch.dim[last] /= a->shared;
+    a->batch.dim[a->batch.rank++] = a->shared;
+}
+
+static int band(const struct op_infer *f, struct attention *a, struct err *err)
+{
+    const int64_t *limits;
+    int64_t empty = 0;
+    size_t n;
+    int rc = op_attr_ints(f, "band", &limits, &n, err);
+
+    if (rc == 0)
+        rc = op_attr_i(f, "empty", 0, &empty, err);
+    if (rc < 0)
+        return rc;
+    a->zero_empty = empty != 0;
+    if (limits == NULL)
+        return 0;
+    if (n != 2 || limits[0] > limits[1])
+        return op_error(f, ERR_INPUT, err, "band: expected two integers, the lower first");
+    a->has_band = true;
+    a->lower = limits[0] < -ATTENTION_FAR ? -ATTENTION_FAR : limits[0];
+    a->lower = a->lower > ATTENTION_FAR ? ATTENTION_FAR : a->lower;
+    a->upper = limits[1] > ATTENTION_FAR ? ATTENTION_FAR : limits[1];
+    a->upper = a->upper < -ATTENTION_FAR ? -ATTENTION_FAR : a->upper;
+    return 0;
+}
+
 /* ---- the row ---- */
 
 static void blocks(struct attention *a)
 {
-    int64_t rows = BLOCK_SCORES / a->s / 16 * 16;
+    int64_t rows = BLOCK_SCORES / a->s / a->shared / 16 * 16;
 
     rows = rows < 16 ? 16 : rows > BLOCK_ROWS ? BLOCK_ROWS : rows;
     a->n_blocks = (a->t + rows - 1) / rows;
@@ -331,8 +403,8 @@ static void blocks(struct attention *a)
     a->group = 1;
     if (a->n_blocks > 1)
         return;
-    for (a->group = a->n < 1 ? 1 : a->n; a->group > 1; a->group--)
-        if (a->n % a->group == 0 && a->group <= GROUP_SCORES / a->t / a->s)
+    for (a->group = a->n < a->shared ? 1 : a->n / a->shared; a->group > 1; a->group--)
+        if (a->n / a->shared % a->group == 0 && a->group <= GROUP_SCORES / a->t / a->s / a->shared)
             return;
 }
 
@@ -347,9 +419,12 @@ static int infer(struct op_infer *f, struct err *err)
     if (rc == 0)
         rc = steps(f, a, err);
     if (rc == 0)
+        rc = band(f, a, err);
+    if (rc == 0)
         rc = op_attr_f(f, "dropout", 0, &ratio, err);
     if (rc < 0)
         return rc;
+    share_heads(a);
     if (a->t > INT64_MAX / a->s || (a->n > 0 && a->t * a->s > INT64_MAX / a->n))
         return op_error(f, ERR_INPUT, err, "more scores than can be counted");
     blocks(a);
@@ -373,7 +448,7 @@ static double flops(const struct op_infer *f)
 }
 
 static const char *const attrs[] = { "parts", "perm_q", "perm_k", "perm_v", "perm_y",
-                                     "steps", "numbers", "dropout", NULL };
+                                     "steps", "numbers", "band", "empty", "dropout", NULL };
 
 const struct op_def op_attention = {
     .domain = "trainerd",

@@ -1,6 +1,10 @@
-/* attention.h - between attention.c, which settles shapes, attention_seen.c, which looks what masks
- * hide, attention_plan.c and attention_cpu.c, which walk over heads and blocks, and
- * attention_rows.c, which works on the scores of a block. */
+/* attention.h - shared by attention.c, which infers shapes (the contract of the op is there),
+ * attention_seen.c, which finds the keys that masks hide, attention_plan.c and attention_cpu.c, which
+ * walk over heads and blocks, and attention_rows.c, which computes the softmax of a block of scores.
+ *
+ * Grouped heads (GQA, MQA): when k and v have fewer heads than q, infer splits the last batch axis of q
+ * into [heads of k, shared], and k and v have stride 0 along `shared`. A matrix index counts query heads;
+ * the `shared` query heads of one key head are consecutive. */
 #ifndef OP_ATTENTION_ATTENTION_H
 #define OP_ATTENTION_ATTENTION_H
 
@@ -23,6 +27,7 @@ enum attention_kind {
     ATTENTION_ADD,   /* s + mask */
     ATTENTION_KEEP,  /* mask ? s : number */
     ATTENTION_FILL,  /* mask ? number : s */
+    ATTENTION_CAP,   /* number * tanh(s / number) (softcap); at most one such step */
 };
 
 /* Where the matrices of an operand lie in a tensor: the element where the first begins, and elements from one
@@ -44,13 +49,19 @@ struct attention_step {
                                ATTENTION_BURIED or lower */
 };
 
+static inline bool attention_has_mask(const struct attention_step *s)
+{
+    return s->kind == ATTENTION_ADD || s->kind == ATTENTION_KEEP || s->kind == ATTENTION_FILL;
+}
+
 struct attention_range { /* of keys: first to end - 1 */
     int64_t first, end;
 };
 
 struct attention { /* op_def.param */
-    struct shape batch;
-    int64_t n;        /* matrices */
+    struct shape batch; /* of the query heads; if shared > 1 the last axis has the size `shared` */
+    int64_t n;        /* matrices: query heads of all samples */
+    int64_t shared;   /* query heads that read one head of k and v; >= 1 */
     int64_t t, s;     /* rows: queries, keys */
     int64_t d, dv;    /* columns: of q and k; of v and y */
     struct attention_at q, k, v, y;
@@ -59,11 +70,35 @@ struct attention { /* op_def.param */
     struct attention_step step[ATTENTION_STEPS];
     struct dropout dropout;
     int64_t rows;     /* of a block */
-    int64_t group;    /* matrices of a block; above 1 only where one block has all rows */
+    int64_t group;    /* heads of k and v of a block, with `shared` matrices each; above 1 only where one
+                         block has all rows */
     int64_t n_blocks; /* of a matrix */
     const struct attention_range *seen; /* [n_blocks] keys that some row of the block may see */
     uint32_t hiding;  /* bits: steps because of which the other keys are out of sight */
+    bool has_band;    /* row i sees only the keys i + lower to i + upper: all others weigh exactly 0 */
+    int64_t lower, upper; /* of the band; within +-ATTENTION_FAR */
+    bool zero_empty;  /* a row whose scores are all -inf has zero weights instead of NaN */
+    bool has_cap;     /* a step is ATTENTION_CAP */
 };
+
+#define ATTENTION_FAR ((int64_t)1 << 40) /* limit of a band that does not restrict a row */
+
+/* Keys of `keys` that the band shows to row `row`; first == end: none. */
+static inline struct attention_range attention_band(const struct attention *a, int64_t row,
+                                                    struct attention_range keys)
+{
+    struct attention_range r = keys;
+
+    if (!a->has_band)
+        return r;
+    if (r.first < row + a->lower)
+        r.first = row + a->lower;
+    if (r.end > row + a->upper + 1)
+        r.end = row + a->upper + 1;
+    if (r.first >= r.end || r.first >= keys.end || r.end <= keys.first)
+        r.first = r.end = keys.first;
+    return r;
+}
 
 /* Fills seen and hiding, when everything else is settled. */
 int attention_seen(const struct op_infer *f, struct attention *a, struct err *err);
@@ -101,6 +136,7 @@ struct attention_rows {
     float *max, *scale;          /* [n, t] of the whole call: greatest score, 1 / sum of e^(x - max),
                                     x being the scores of the row */
     uint8_t *keep;               /* [keys of a row], room for what dropout keeps */
+    float *capped;               /* [keys of a row], room for scores after ATTENTION_CAP; else NULL */
 };
 
 /* Every row of scores becomes e^(x - max) where x is the score after the steps (times what dropout

@@ -1,9 +1,13 @@
-/* attention_cpu.c - walks over matrices (or groups of small ones) and blocks of their rows.
- * Operands are brought together in scratch, matrix by matrix, as the library's products want them:
+/* attention_cpu.c - walks over the heads of k and v (or groups of small ones) and blocks of rows.
+ * Operands are copied to scratch, head by head, as the library's products want them:
  *
- *   k [s, d] v [s, dv]        of the matrix; with dk and dv of the same shapes in backward
- *   q [rows, d] y [rows, dv]  of the block; in backward dy in y's place, and dq
- *   scores [rows, s]          of the block; in backward also their gradient
+ *   k [s, d] v [s, dv]                of the head; with dk and dv of the same shapes in backward
+ *   q [shared, rows, d] y [shared, rows, dv]  of the block: the same rows of all query heads that read
+ *                                     this head of k and v; in backward dy in y's place, and dq
+ *   scores [shared, rows, s]          of the block; in backward also their gradient
+ *
+ * The products take the shared * rows rows of a block as rows of one matrix, so dk and dv are summed
+ * over the query heads by the product itself.
  *
  * In bfloat16 what is multiplied is: q, k, v and dy come as such, and scores and their gradient,
  * which are computed as float32, are rounded for their products. All products leave float32.
@@ -130,6 +134,7 @@ struct walk {
     float *scores, *dp, *dot;
     void *weights, *slopes;             /* scores and dp for their products: the same, or rounded */
     uint8_t *keep;
+    float *capped;                      /* [s] */
     void *pad;
     float hidden;                       /* a key out of sight has at most this score */
 };
@@ -153,6 +158,7 @@ static void walk_init(struct walk *w, const struct op_call *c)
     w->dp = op_at(c->scratch, s->at.dp);
     w->dot = op_at(c->scratch, s->at.dot);
     w->keep = op_at(c->scratch, s->at.keep);
+    w->capped = op_at(c->scratch, s->at.capped);
     w->pad = op_at(c->scratch, s->at.pad);
     w->weights = s->is_half ? op_at(c->scratch, s->at.weights) : w->scores;
     w->slopes = s->is_half ? op_at(c->scratch, s->at.slopes) : w->dp;
@@ -179,30 +185,36 @@ static void round_scores(const struct walk *w, const struct attention_rows *r, c
         op_narrow(from, (size_t)(r->matrices * r->rows * (r->keys.end - r->keys.first)), to);
 }
 
-/* Rows `row` on of the group's matrices of an operand. */
+/* Matrices of a group: of q and y each, of k and v only every `shared` one. */
+static int64_t matrices_of(const struct walk *w, int64_t step)
+{
+    return w->a->group * w->a->shared / step;
+}
+
+/* Rows `row` on of every `step`th of the group's matrices of an operand. */
 static void bring_all(const struct walk *w, const struct tensor *t, const struct attention_at *at,
-                      int64_t matrix, int64_t row, int64_t rows, int64_t cols, void *to)
+                      int64_t matrix, int64_t step, int64_t row, int64_t rows, int64_t cols, void *to)
 {
     int64_t i;
 
-    for (i = 0; i < w->a->group; i++)
+    for (i = 0; i < matrices_of(w, step); i++)
         (op_is_half(t)   ? bring_halves
          : w->s->is_half ? bring_rounded
                          : bring_floats)(
             factor_at(w, to, i * rows * cols),
-            op_element(t, (size_t)(attention_matrix(w->a, at, matrix + i) + row * at->row)), at,
+            op_element(t, (size_t)(attention_matrix(w->a, at, matrix + i * step) + row * at->row)), at,
             (size_t)rows, (size_t)cols);
 }
 
 static void put_all(const struct walk *w, const struct tensor *t, const struct attention_at *at,
-                    int64_t matrix, int64_t row, int64_t rows, int64_t cols, const float *from,
+                    int64_t matrix, int64_t step, int64_t row, int64_t rows, int64_t cols, const float *from,
                     const float *scale, bool add)
 {
     int64_t i;
 
-    for (i = 0; i < w->a->group; i++)
+    for (i = 0; i < matrices_of(w, step); i++)
         (op_is_half(t) ? put_halves : put_floats)(
-            op_element(t, (size_t)(attention_matrix(w->a, at, matrix + i) + row * at->row)), at,
+            op_element(t, (size_t)(attention_matrix(w->a, at, matrix + i * step) + row * at->row)), at,
             from + i * rows * cols, scale != NULL ? scale + i * w->a->t : NULL, (size_t)rows,
             (size_t)cols, add);
 }
@@ -214,11 +226,12 @@ static struct attention_rows rows_at(const struct walk *w, int64_t matrix, int64
                                     .matrix = matrix,
                                     .row = block * w->a->rows,
                                     .rows = attention_rows_of(w->a, block),
-                                    .matrices = w->a->group,
+                                    .matrices = matrices_of(w, 1),
                                     .keys = w->a->seen[block],
                                     .max = w->max,
                                     .scale = w->scale,
-                                    .keep = w->keep };
+                                    .keep = w->keep,
+                                    .capped = w->a->has_cap ? w->capped : NULL };
 }
 
 static bool sees_all(const struct walk *w, const struct attention_rows *r)
@@ -251,9 +264,9 @@ static int block_fwd(const struct walk *w, int64_t matrix, int64_t block, struct
     const struct attention_products *p = &w->s->products[w->s->seen[block]];
     int rc;
 
-    bring_all(w, w->c->in[a->of[0]], &a->q, matrix, r.row, r.rows, a->d, w->q);
+    bring_all(w, w->c->in[a->of[0]], &a->q, matrix, 1, r.row, r.rows, a->d, w->q);
     rc = block_weights(w, &r, p, err);
-    if (rc == 0 && !sees_all(w, &r) && !attention_rows_outweigh(&r, w->hidden)) {
+    if (rc == 0 && a->hiding != 0 && !sees_all(w, &r) && !attention_rows_outweigh(&r, w->hidden)) {
         see_all(w, &r);
         p = &w->s->products[w->s->whole[block]];
         rc = block_weights(w, &r, p, err);
@@ -264,7 +277,7 @@ static int block_fwd(const struct walk *w, int64_t matrix, int64_t block, struct
     rc = product(w, p->y, w->weights, factor_at(w, w->v, r.keys.first * a->dv), w->y, err);
     if (rc < 0)
         return rc;
-    put_all(w, w->c->out[0], &a->y, matrix, r.row, r.rows, a->dv, w->y,
+    put_all(w, w->c->out[0], &a->y, matrix, 1, r.row, r.rows, a->dv, w->y,
             w->scale + matrix * a->t + r.row, false);
     return 0;
 }
@@ -273,8 +286,8 @@ static void bring_keys(const struct walk *w, int64_t matrix)
 {
     const struct attention *a = w->a;
 
-    bring_all(w, w->c->in[a->of[1]], &a->k, matrix, 0, a->s, a->d, w->k);
-    bring_all(w, w->c->in[a->of[2]], &a->v, matrix, 0, a->s, a->dv, w->v);
+    bring_all(w, w->c->in[a->of[1]], &a->k, matrix, a->shared, 0, a->s, a->d, w->k);
+    bring_all(w, w->c->in[a->of[2]], &a->v, matrix, a->shared, 0, a->s, a->dv, w->v);
 }
 
 int attention_cpu_fwd(const struct op_call *c, struct err *err)
@@ -285,7 +298,7 @@ int attention_cpu_fwd(const struct op_call *c, struct err *err)
     int rc = 0;
 
     walk_init(&w, c);
-    for (matrix = 0; matrix < a->n && rc == 0; matrix += a->group) {
+    for (matrix = 0; matrix < a->n && rc == 0; matrix += a->group * a->shared) {
         bring_keys(&w, matrix);
         for (block = 0; block < a->n_blocks && rc == 0; block++)
             rc = block_fwd(&w, matrix, block, err);
@@ -321,13 +334,13 @@ static int block_bwd(const struct walk *w, int64_t matrix, int64_t block, struct
     int64_t first;
     int rc;
 
-    if (!sees_all(w, &r) && !attention_rows_outweigh(&r, w->hidden)) {
+    if (a->hiding != 0 && !sees_all(w, &r) && !attention_rows_outweigh(&r, w->hidden)) {
         see_all(w, &r);
         p = &w->s->products[w->s->whole[block]];
     }
     first = r.keys.first;
-    bring_all(w, w->c->in[a->of[0]], &a->q, matrix, r.row, r.rows, a->d, w->q);
-    bring_all(w, w->c->dout[0], &a->y, matrix, r.row, r.rows, a->dv, w->y);
+    bring_all(w, w->c->in[a->of[0]], &a->q, matrix, 1, r.row, r.rows, a->d, w->q);
+    bring_all(w, w->c->dout[0], &a->y, matrix, 1, r.row, r.rows, a->dv, w->y);
     dots(w, &r);
     rc = product(w, p->scores, w->q, factor_at(w, w->k, first * a->d), w->scores, err);
     if (rc == 0)
@@ -344,7 +357,7 @@ static int block_bwd(const struct walk *w, int64_t matrix, int64_t block, struct
     if (rc == 0 && p->dq != NULL)
         rc = product(w, p->dq, w->slopes, factor_at(w, w->k, first * a->d), w->dq, err);
     if (rc == 0 && p->dq != NULL)
-        put_all(w, w->c->din[a->of[0]], &a->q, matrix, r.row, r.rows, a->d, w->dq, NULL,
+        put_all(w, w->c->din[a->of[0]], &a->q, matrix, 1, r.row, r.rows, a->d, w->dq, NULL,
                 op_adds(w->c, a->of[0]));
     return rc;
 }
@@ -365,9 +378,9 @@ static int matrix_bwd(const struct walk *w, int64_t matrix, struct err *err)
     if (rc < 0)
         return rc;
     if (c->din[k] != NULL)
-        put_all(w, c->din[k], &a->k, matrix, 0, a->s, a->d, w->dk, NULL, op_adds(c, k));
+        put_all(w, c->din[k], &a->k, matrix, a->shared, 0, a->s, a->d, w->dk, NULL, op_adds(c, k));
     if (c->din[v] != NULL)
-        put_all(w, c->din[v], &a->v, matrix, 0, a->s, a->dv, w->d_v, NULL, op_adds(c, v));
+        put_all(w, c->din[v], &a->v, matrix, a->shared, 0, a->s, a->dv, w->d_v, NULL, op_adds(c, v));
     return 0;
 }
 
@@ -383,7 +396,7 @@ int attention_cpu_bwd(const struct op_call *c, struct err *err)
         return 0;
     }
     walk_init(&w, c);
-    for (matrix = 0; matrix < a->n && rc == 0; matrix += a->group)
+    for (matrix = 0; matrix < a->n && rc == 0; matrix += a->group * a->shared)
         rc = matrix_bwd(&w, matrix, err);
     return rc;
 }

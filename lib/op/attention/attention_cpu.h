@@ -12,7 +12,7 @@ struct err;
 struct op_call;
 struct op_plan;
 
-/* The products of blocks with so many rows that see so many keys. */
+/* The products of blocks with so many rows of each query head that see so many keys. */
 struct attention_products {
     int64_t rows, keys;
     struct dnn *scores, *y, *dp;
@@ -20,7 +20,7 @@ struct attention_products {
 };
 
 struct attention_areas { /* offsets in scratch, in bytes */
-    size_t max, k, v, dk, dv, q, y, dq, scores, dp, dot, keep, weights, slopes, pad;
+    size_t max, k, v, dk, dv, q, y, dq, scores, dp, dot, keep, capped, weights, slopes, pad;
 };
 
 struct attention_state {

@@ -22,9 +22,10 @@ struct side {
     const struct attention_at *at;
     enum tensor_dtype type;
     int64_t rows, cols;
+    bool shares;          /* k or v of grouped heads: no axis for the heads of q that share one */
     bool direct;
-    size_t pack; /* in scratch, unless direct; its gradient's is beside it */
-    size_t d_pack;
+    bool d_direct;        /* its gradient */
+    size_t pack, d_pack;  /* in scratch, unless direct */
 };
 
 struct attention_there {
@@ -74,12 +75,15 @@ static void settle_group(const struct attention *a, struct attention_there *s)
     }
 }
 
+/* The gradient of what several heads read is a sum over products, which goes through scratch unless it is
+ * float32 (product.cuh). */
 static void settle_side(struct side *d, const struct attention_at *at, enum tensor_dtype type, int64_t rows,
-                        int64_t cols)
+                        int64_t cols, bool shares)
 {
     const struct lt_operand o = { type, at->row, at->col, 0 };
 
-    *d = { at, type, rows, cols, lt_fits(&o, rows, cols) };
+    *d = { at, type, rows, cols, shares, lt_fits(&o, rows, cols), false, 0, 0 };
+    d->d_direct = d->direct && (!shares || type == TENSOR_F32);
 }
 
 struct factor { /* of a product: where it lies among the matrices of a group */
@@ -87,27 +91,35 @@ struct factor { /* of a product: where it lies among the matrices of a group */
     int64_t row, col, batch[TENSOR_MAX_RANK];
 };
 
+/* Is this axis of the batch the one along which query heads share a head of k and v? */
+static bool is_shared_axis(const struct attention *a, uint32_t axis)
+{
+    return a->shared > 1 && axis + 1 == a->batch.rank;
+}
+
 /* Steps of [group, rows, cols] in scratch. */
 static struct factor dense(const struct attention *a, const struct attention_there *s, enum tensor_dtype type,
-                           int64_t rows, int64_t cols)
+                           int64_t rows, int64_t cols, bool shares)
 {
     struct factor f = { type, cols, 1, { 0 } };
     int64_t step = rows * cols;
 
     for (uint32_t k = a->batch.rank; k-- > s->split;) {
+        if (shares && is_shared_axis(a, k))
+            continue;
         f.batch[k] = step;
         step *= k > s->split ? a->batch.dim[k] : s->part;
     }
     return f;
 }
 
-static struct factor of_side(const struct attention *a, const struct attention_there *s, int which)
+static struct factor of_side(const struct attention *a, const struct attention_there *s, int which, bool direct)
 {
     const struct side *d = &s->side[which];
     struct factor f = { d->type, d->at->row, d->at->col, { 0 } };
 
-    if (!d->direct)
-        return dense(a, s, TENSOR_F32, d->rows, d->cols);
+    if (!direct)
+        return dense(a, s, TENSOR_F32, d->rows, d->cols, d->shares);
     for (uint32_t k = s->split; k < a->batch.rank; k++)
         f.batch[k] = d->at->batch[k];
     return f;
@@ -140,8 +152,12 @@ static int open_product(const struct attention *a, const struct attention_there 
 static int open_all(const struct op_plan *op, struct attention_there *s, struct err *err)
 {
     const struct attention *a = (const struct attention *)op->param;
-    const struct factor q = of_side(a, s, Q), k = of_side(a, s, K), v = of_side(a, s, V), y = of_side(a, s, Y);
-    const struct factor scores = dense(a, s, TENSOR_F32, a->t, a->s), weights = dense(a, s, s->type, a->t, a->s);
+    const struct side *const side = s->side;
+    const struct factor q = of_side(a, s, Q, side[Q].direct), k = of_side(a, s, K, side[K].direct),
+                        v = of_side(a, s, V, side[V].direct), y = of_side(a, s, Y, side[Y].direct),
+                        dk = of_side(a, s, K, side[K].d_direct), d_v = of_side(a, s, V, side[V].d_direct);
+    const struct factor scores = dense(a, s, TENSOR_F32, a->t, a->s, false),
+                        weights = dense(a, s, s->type, a->t, a->s, false);
     int rc = open_product(a, s, a->t, a->s, a->d, q, turned(k), scores, &s->scores, err);
 
     if (rc == 0)
@@ -152,9 +168,9 @@ static int open_all(const struct op_plan *op, struct attention_there *s, struct 
     if (rc == 0 && op_wants(op, a->of[Q]))
         rc = open_product(a, s, a->t, a->d, a->s, weights, k, q, &s->d[Q], err);
     if (rc == 0 && op_wants(op, a->of[K]))
-        rc = open_product(a, s, a->s, a->d, a->t, turned(weights), q, k, &s->d[K], err);
+        rc = open_product(a, s, a->s, a->d, a->t, turned(weights), q, dk, &s->d[K], err);
     if (rc == 0 && op_wants(op, a->of[V]))
-        rc = open_product(a, s, a->s, a->dv, a->t, turned(weights), y, v, &s->d[V], err);
+        rc = open_product(a, s, a->s, a->dv, a->t, turned(weights), y, d_v, &s->d[V], err);
     return rc;
 }
 
@@ -180,10 +196,9 @@ static void place(const struct op_plan *op, struct attention_there *s)
         s->slopes_at = wide ? s->dp_at : take(&s->rest, n, size);
     }
     for (struct side &d : s->side) {
-        if (d.direct)
-            continue;
-        d.pack = take(&s->rest, s->group * d.rows * d.cols, sizeof(float));
-        if (op->training)
+        if (!d.direct)
+            d.pack = take(&s->rest, s->group * d.rows * d.cols, sizeof(float));
+        if (!d.d_direct && op->training)
             d.d_pack = take(&s->rest, s->group * d.rows * d.cols, sizeof(float));
     }
 }
@@ -204,10 +219,10 @@ static int plan_products(struct op_plan *op, struct attention_there *s, struct e
     if (op->out[0].dtype != TENSOR_F32)
         s->type = op->out[0].dtype;
     settle_group(a, s);
-    settle_side(&s->side[Q], &a->q, op->in[a->of[Q]]->dtype, a->t, a->d);
-    settle_side(&s->side[K], &a->k, op->in[a->of[K]]->dtype, a->s, a->d);
-    settle_side(&s->side[V], &a->v, op->in[a->of[V]]->dtype, a->s, a->dv);
-    settle_side(&s->side[Y], &a->y, op->out[0].dtype, a->t, a->dv);
+    settle_side(&s->side[Q], &a->q, op->in[a->of[Q]]->dtype, a->t, a->d, false);
+    settle_side(&s->side[K], &a->k, op->in[a->of[K]]->dtype, a->s, a->d, a->shared > 1);
+    settle_side(&s->side[V], &a->v, op->in[a->of[V]]->dtype, a->s, a->dv, a->shared > 1);
+    settle_side(&s->side[Y], &a->y, op->out[0].dtype, a->t, a->dv, false);
     rc = open_all(op, s, err);
     if (rc < 0)
         return rc;
@@ -276,11 +291,13 @@ template <typename T> __global__ void unpack(T *to, const float *from, bool add,
 
 static struct move move_of(const struct attention *a, const struct attention_there *s, const struct side *d)
 {
-    struct move m = { .matrices = s->group, .rows = d->rows, .cols = d->cols, .row = d->at->row, .col = d->at->col,
+    struct move m = { .matrices = d->shares ? (s->group + a->shared - 1) / a->shared : s->group, .rows = d->rows, .cols = d->cols, .row = d->at->row, .col = d->at->col,
                       .rank = a->batch.rank - s->split };
 
     for (uint32_t k = s->split; k < a->batch.rank; k++) {
-        m.dim[k - s->split] = k > s->split ? a->batch.dim[k] : s->part;
+        const bool skips = d->shares && is_shared_axis(a, k);
+
+        m.dim[k - s->split] = skips ? 1 : k > s->split ? a->batch.dim[k] : s->part;
         m.batch[k - s->split] = d->at->batch[k];
     }
     return m;
@@ -330,11 +347,12 @@ static int put(const struct group *g, struct product *p, const void *x, const vo
     const struct move m = move_of(g->a, g->s, d);
     const size_t n = (size_t)(m.matrices * m.rows * m.cols);
     char *home = lies_at(g, which, t);
-    float *packed = (float *)(g->scratch + (g->c->din != NULL ? d->d_pack : d->pack));
-    int rc = product_run(p, x, y, d->direct ? (void *)home : packed, NULL, 1.0f, d->direct && add, g->rest,
-                         g->stream, err);
+    const bool backward = g->c->din != NULL, direct = backward ? d->d_direct : d->direct;
+    float *packed = (float *)(g->scratch + (backward ? d->d_pack : d->pack));
+    int rc = product_run(p, x, y, direct ? (void *)home : packed, NULL, 1.0f, direct && add, g->rest, g->stream,
+                         err);
 
-    if (rc < 0 || d->direct)
+    if (rc < 0 || direct)
         return rc;
     OP_FLOATS(t->dtype, CUDA_LAUNCH(unpack<T>, op_blocks(n, OP_THREADS), OP_THREADS, 0, g->stream, (T *)home,
                                     (const float *)packed, add, m));
@@ -349,6 +367,11 @@ static struct attention_rows_here rows_of(const struct group *g)
                                      .matrices = g->s->group, .t = a->t, .s = a->s, .dropout = a->dropout,
                                      .stream = c->stream, .there = c->run->there };
 
+    r.has_band = a->has_band;
+    r.lower = a->lower;
+    r.upper = a->upper;
+    r.zero_empty = a->zero_empty;
+    r.has_cap = a->has_cap;
     for (uint32_t k = 0; k < a->batch.rank; k++)
         r.batch[k] = a->batch.dim[k];
     for (uint32_t i = 0; i < a->n_steps; i++) {
@@ -356,7 +379,7 @@ static struct attention_rows_here rows_of(const struct group *g)
 
         r.step[i].kind = s->kind;
         r.step[i].number = s->number;
-        if (s->kind == ATTENTION_SCALE)
+        if (!attention_has_mask(s))
             continue;
         r.step[i].mask = c->in[s->input]->data;
         r.step[i].row = s->at.row;
@@ -390,8 +413,10 @@ static int bring_in(const struct group *g, int which, void **out, struct err *er
 static int put_out(const struct group *g, const void *x, const void *y, int which, struct err *err)
 {
     const uint32_t i = g->a->of[which];
+    const bool goes_on = g->s->side[which].shares && g->matrix % g->a->shared != 0; /* of the group before */
 
-    return g->c->din[i] == NULL ? 0 : put(g, g->s->d[which], x, y, which, g->c->din[i], op_cuda_adds(g->c, i), err);
+    return g->c->din[i] == NULL ? 0 : put(g, g->s->d[which], x, y, which, g->c->din[i],
+                                          goes_on || op_cuda_adds(g->c, i), err);
 }
 
 /* q k, in scratch. */

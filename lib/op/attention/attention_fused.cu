@@ -4,7 +4,11 @@
  * rounded away beside any other. An added mask of float32 goes to the library as it is. One of bool becomes
  * a bias in scratch, in every call: 0, and where it hides BURY, which swallows the score as a "keep" or
  * "fill" does (-inf stays -inf). Gradients that are to be added to what is there, or that nobody wants, are
- * written to scratch. */
+ * written to scratch.
+ *
+ * Grouped heads: the library is called once for each of the `shared` query heads of a head of k and v, in
+ * order, with steps that pass over the others. The gradients of k and v that the calls leave in scratch are
+ * summed there in float32. */
 #include "op/attention/attention_fused.cuh"
 
 #include <math.h>
@@ -25,20 +29,28 @@ struct attention_fused {
     size_t mask_elements;                /* of bool, to be made a bias */
     size_t bias_at, stats_at, work_at;   /* in scratch; stats: of a call that saves nothing */
     size_t d_at[ATTENTION_QKV];          /* gradients of inputs */
+    size_t stats_bytes;                  /* of the heads of one call */
+    size_t sum_at[ATTENTION_QKV];        /* float32 gradients of k and v of grouped heads */
 };
 
 /* ---- plan ---- */
 
-/* Fills scale, mask and is_causal. false: another row of steps. */
+/* Fills scale, mask and is_causal. false: another row of steps. A fed mask may leave rows without keys, to which
+ * the library does not give zeros. */
 static bool take_steps(const struct attention *a, struct sdpa_spec *spec, const struct attention_step **mask)
 {
     spec->scale = 1;
     *mask = NULL;
+    if (a->has_band && (a->lower > -a->t || a->upper != 0))
+        return false;
+    spec->is_causal = a->has_band;
     for (uint32_t i = 0; i < a->n_steps; i++) {
         const struct attention_step *s = &a->step[i];
 
+        if (s->kind == ATTENTION_CAP)
+            return false;
         if (s->kind == ATTENTION_SCALE) {
-            if (*mask != NULL || spec->is_causal)
+            if (*mask != NULL || (spec->is_causal && !a->has_band))
                 return false;
             spec->scale *= s->number;
         } else if (s->is_causal) {
@@ -50,13 +62,19 @@ static bool take_steps(const struct attention *a, struct sdpa_spec *spec, const 
         }
     }
     spec->has_bias = *mask != NULL;
-    return true;
+    return *mask == NULL || !a->zero_empty;
+}
+
+/* Axes of the batch of one call. */
+static uint32_t rank_of(const struct attention *a)
+{
+    return a->shared > 1 ? a->batch.rank - 1 : a->batch.rank;
 }
 
 /* Batches of up to two axes: the last are heads. */
 static void lay(const struct attention *a, const struct attention_at *at, struct sdpa_spec *spec, int which)
 {
-    const uint32_t rank = a->batch.rank;
+    const uint32_t rank = rank_of(a);
 
     spec->at[which].row = at->row;
     spec->at[which].head = rank > 0 ? at->batch[rank - 1] : 0;
@@ -73,7 +91,7 @@ static bool describe(const struct op_plan *op, struct sdpa_spec *spec, const str
 {
     const struct attention *a = (const struct attention *)op->param;
     const struct attention_at *const at[] = { &a->q, &a->k, &a->v, &a->y };
-    const uint32_t rank = a->batch.rank;
+    const uint32_t rank = rank_of(a);
 
     *spec = { .type = op->out[0].dtype, .t = a->t, .s = a->s, .d = a->d, .dv = a->dv };
     if (rank > 2 || a->n == 0 || (a->dropout.drops && op->training) || !take_steps(a, spec, mask))
@@ -82,7 +100,8 @@ static bool describe(const struct op_plan *op, struct sdpa_spec *spec, const str
     spec->batch = rank > 1 ? a->batch.dim[0] : 1;
     for (int k = 0; k < SDPA_BIAS; k++) {
         if (at[k]->col != 1 || at[k]->start % 8 != 0 ||
-            (k < ATTENTION_QKV && op->in[a->of[k]]->dtype != spec->type))
+            (k < ATTENTION_QKV && op->in[a->of[k]]->dtype != spec->type) ||
+            (a->shared > 1 && at[k]->batch[rank] % 8 != 0))
             return false;
         lay(a, at[k], spec, k);
     }
@@ -116,10 +135,13 @@ static void place(struct op_plan *op, struct attention_fused *f, const struct at
         f->mask_elements = (size_t)tensor_elements(op->in[f->mask->input]);
         f->bias_at = take(&at, f->mask_elements * sizeof(float));
     }
+    f->stats_bytes = stats / (size_t)a->shared;
     f->stats_at = op->training ? 0 : take(&at, stats);
     for (uint32_t i = 0; op->training && i < ATTENTION_QKV; i++)
         if (a->of[i] == i)
             f->d_at[i] = take(&at, tensor_bytes(op->in[i]));
+    for (uint32_t i = 1; op->training && a->shared > 1 && i < ATTENTION_QKV; i++)
+        f->sum_at[i] = take(&at, (size_t)tensor_elements(op->in[i]) * sizeof(float));
     f->work_at = at;
     op->save_bytes = op->training ? stats : 0;
     op->scratch_bytes = at + op_max(sdpa_scratch_bytes(f->forward), sdpa_scratch_bytes(f->backward));
@@ -201,14 +223,92 @@ static int bring_operands(const struct attention_fused *f, const struct op_call 
     return bring_bias(f, c, &at[SDPA_BIAS], err);
 }
 
+/* Element types of 16 bits. */
+static void *moved(void *at, ptrdiff_t elements)
+{
+    return at == NULL ? NULL : (uint16_t *)at + elements;
+}
+
+/* Moves what both directions read to the next query head of each head of k and v. */
+static void next_shared(const struct attention_fused *f, const struct attention *a, void *at[SDPA_OPERANDS])
+{
+    const uint32_t axis = a->batch.rank - 1;
+
+    at[SDPA_Q] = moved(at[SDPA_Q], a->q.batch[axis]);
+    at[SDPA_Y] = moved(at[SDPA_Y], a->y.batch[axis]);
+    at[SDPA_DY] = moved(at[SDPA_DY], a->y.batch[axis]);
+    at[SDPA_DQ] = moved(at[SDPA_DQ], a->q.batch[axis]);
+    at[SDPA_STATS] = (char *)at[SDPA_STATS] + f->stats_bytes;
+    if (at[SDPA_BIAS] != NULL)
+        at[SDPA_BIAS] = (float *)at[SDPA_BIAS] + f->mask->at.batch[axis];
+}
+
 int attention_fused_forward(struct attention_fused *f, const struct op_call *c, struct err *err)
 {
+    const struct attention *a = (const struct attention *)c->param;
     char *scratch = (char *)c->scratch;
     void *at[SDPA_OPERANDS];
     int rc = bring_operands(f, c, at, err);
 
     at[SDPA_STATS] = c->save != NULL ? c->save : scratch + f->stats_at;
-    return rc < 0 ? rc : sdpa_run(f->forward, at, scratch + f->work_at, op_stream(c), err);
+    for (int64_t i = 0; rc == 0 && i < a->shared; i++) {
+        rc = sdpa_run(f->forward, at, scratch + f->work_at, op_stream(c), err);
+        if (i + 1 < a->shared)
+            next_shared(f, a, at);
+    }
+    return rc;
+}
+
+/* to += from, both with the elements of t. */
+static int add_to(const struct op_call *c, const struct tensor *t, const void *from, struct err *err)
+{
+    int rc = 0;
+
+    OP_FLOATS(t->dtype, rc = op_each(op_stream(c), (T *)t->data, (size_t)tensor_elements(t), true, op_same(), err,
+                                     (const T *)from));
+    return rc;
+}
+
+/* A thread handles every so many numbers: sum = from, or sum += from. */
+template <typename T> __global__ static void sum_up(float *sum, const T *from, bool add, size_t n)
+{
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
+        sum[i] = add ? sum[i] + op_wide(from[i]) : op_wide(from[i]);
+}
+
+template <typename T> __global__ static void store_sum(T *to, const float *sum, bool add, size_t n)
+{
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+        const float x = op_wide(op_narrow<T>(sum[i]));
+
+        to[i] = op_narrow<T>(add ? op_wide(to[i]) + x : x);
+    }
+}
+
+/* Sums the gradients of k and v that call `call` of grouped heads left in scratch; the last one stores the sums.
+ * Each input is a tensor of its own: thirds of one input have equal numbers of heads. */
+static int sum_shared(const struct attention_fused *f, const struct op_call *c, int64_t call, struct err *err)
+{
+    const bool is_last = call + 1 == ((const struct attention *)c->param)->shared;
+    int rc = 0;
+
+    for (uint32_t k = 1; rc == 0 && k < ATTENTION_QKV; k++) {
+        const struct tensor *d = c->din[k];
+        const void *from = (char *)c->scratch + f->d_at[k];
+        float *sum = (float *)((char *)c->scratch + f->sum_at[k]);
+        size_t n;
+
+        if (d == NULL)
+            continue;
+        n = (size_t)tensor_elements(d);
+        OP_FLOATS(d->dtype, CUDA_LAUNCH(sum_up<T>, op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c), sum,
+                                        (const T *)from, call > 0, n));
+        if (is_last)
+            OP_FLOATS(d->dtype, CUDA_LAUNCH(store_sum<T>, op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c),
+                                            (T *)d->data, (const float *)sum, op_cuda_adds(c, k), n));
+        rc = cuda_launched(err);
+    }
+    return rc;
 }
 
 int attention_fused_backward(struct attention_fused *f, const struct op_call *c, struct err *err)
@@ -223,16 +323,20 @@ int attention_fused_backward(struct attention_fused *f, const struct op_call *c,
     at[SDPA_DY] = c->dout[0]->data;
     for (uint32_t k = 0; k < ATTENTION_QKV; k++) {
         const uint32_t i = a->of[k];
+        const bool is_summed = a->shared > 1 && k > 0;
 
-        at[SDPA_DQ + k] = half_at(c->din[i] == NULL || op_cuda_adds(c, i) ? scratch + f->d_at[i] : c->din[i]->data,
+        at[SDPA_DQ + k] = half_at(c->din[i] == NULL || op_cuda_adds(c, i) || is_summed ? scratch + f->d_at[i] : c->din[i]->data,
                                   lies[k]);
     }
-    if (rc == 0)
+    for (int64_t i = 0; rc == 0 && i < a->shared; i++) {
         rc = sdpa_run(f->backward, at, scratch + f->work_at, op_stream(c), err);
+        if (rc == 0 && a->shared > 1)
+            rc = sum_shared(f, c, i, err);
+        if (i + 1 < a->shared)
+            next_shared(f, a, at);
+    }
     for (uint32_t i = 0; rc == 0 && i < ATTENTION_QKV; i++)
-        if (c->din[i] != NULL && op_cuda_adds(c, i))
-            OP_FLOATS(c->din[i]->dtype,
-                      rc = op_each(op_stream(c), (T *)c->din[i]->data, (size_t)tensor_elements(c->din[i]), true,
-                                   op_same(), err, (const T *)(scratch + f->d_at[i])));
+        if (c->din[i] != NULL && op_cuda_adds(c, i) && (a->shared == 1 || i == 0))
+            rc = add_to(c, c->din[i], scratch + f->d_at[i], err);
     return rc;
 }

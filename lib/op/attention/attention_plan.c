@@ -38,7 +38,7 @@ void attention_cpu_free(void *state)
 static int make_products(const struct op_plan *op, struct attention_products *p, struct err *err)
 {
     const struct attention *a = op->param;
-    const int64_t n = a->group, rows = p->rows, keys = p->keys;
+    const int64_t n = a->group, rows = p->rows * a->shared, keys = p->keys;
     const struct {
         struct dnn **out;
         bool is_wanted;
@@ -130,7 +130,7 @@ static size_t pad_bytes(const struct attention_state *s)
 
 static size_t place(const struct attention *a, bool training, struct attention_state *s)
 {
-    const int64_t g = a->group, bwd = training ? g : 0, half = s->is_half ? 1 : 0;
+    const int64_t g = a->group, q = g * a->shared, bwd = training ? g : 0, half = s->is_half ? 1 : 0;
     size_t bytes = 0;
 
     s->at.max = take(&bytes, training ? 0 : 2 * a->n * a->t);
@@ -138,15 +138,16 @@ static size_t place(const struct attention *a, bool training, struct attention_s
     s->at.v = take(&bytes, g * a->s * a->dv);
     s->at.dk = take(&bytes, bwd * a->s * a->d);
     s->at.dv = take(&bytes, bwd * a->s * a->dv);
-    s->at.q = take(&bytes, g * a->rows * a->d);
-    s->at.y = take(&bytes, g * a->rows * a->dv);
-    s->at.dq = take(&bytes, bwd * a->rows * a->d);
-    s->at.scores = take(&bytes, g * a->rows * a->s);
-    s->at.dp = take(&bytes, bwd * a->rows * a->s);
-    s->at.dot = take(&bytes, bwd * a->rows);
+    s->at.q = take(&bytes, q * a->rows * a->d);
+    s->at.y = take(&bytes, q * a->rows * a->dv);
+    s->at.dq = take(&bytes, bwd * a->shared * a->rows * a->d);
+    s->at.scores = take(&bytes, q * a->rows * a->s);
+    s->at.dp = take(&bytes, bwd * a->shared * a->rows * a->s);
+    s->at.dot = take(&bytes, bwd * a->shared * a->rows);
     s->at.keep = take(&bytes, a->s); /* more than the bytes that it takes */
-    s->at.weights = take(&bytes, half * g * a->rows * a->s);
-    s->at.slopes = take(&bytes, half * bwd * a->rows * a->s);
+    s->at.capped = take(&bytes, training && a->has_cap ? a->s : 0);
+    s->at.weights = take(&bytes, half * q * a->rows * a->s);
+    s->at.slopes = take(&bytes, half * bwd * a->shared * a->rows * a->s);
     s->at.pad = bytes;
     return bytes + pad_bytes(s);
 }

@@ -24,7 +24,7 @@ static struct masks masks_of(const struct attention_rows *r, int64_t matrix)
         const struct attention_step *s = &a->step[i];
         ptrdiff_t size = s->kind == ATTENTION_ADD ? sizeof(float) : 1;
 
-        if (s->kind == ATTENTION_SCALE)
+        if (!attention_has_mask(s))
             continue;
         m.row[i] = s->at.row * size;
         m.at[i] = (const char *)r->c->in[s->input]->data + (ptrdiff_t)r->row * m.row[i] +
@@ -41,14 +41,21 @@ static void next_row(const struct attention *a, struct masks *m)
         m->at[i] += m->row[i];
 }
 
-OP_INLINE void steps(const struct attention *a, const struct masks *m, size_t n, float *x)
+/* The columns of a row that are computed: those that the band shows. */
+struct part {
+    size_t skip, n; /* from column `skip` of the row's keys on */
+};
+
+/* x [n]; capped [n]: receives the scores after ATTENTION_CAP, or NULL. */
+OP_INLINE void steps(const struct attention *a, const struct masks *m, struct part part, float *x, float *capped)
 {
+    const size_t n = part.n;
     uint32_t k;
     size_t i;
 
     for (k = 0; k < a->n_steps; k++) {
-        const float number = a->step[k].number, *add = (const float *)m->at[k];
-        const uint8_t *mask = (const uint8_t *)m->at[k];
+        const float number = a->step[k].number, *add = (const float *)m->at[k] + part.skip;
+        const uint8_t *mask = (const uint8_t *)m->at[k] + part.skip;
 
         switch (a->step[k].kind) {
         case ATTENTION_SCALE:
@@ -71,19 +78,28 @@ OP_INLINE void steps(const struct attention *a, const struct masks *m, size_t n,
             for (i = 0; i < n; i++)
                 x[i] = mask[i] != 0 ? number : x[i];
             break;
+        case ATTENTION_CAP:
+            OP_EACH
+            for (i = 0; i < n; i++)
+                x[i] = number * vm_tanh(x[i] / number);
+            if (capped != NULL)
+                memcpy(capped, x, n * sizeof(*x));
+            break;
         }
     }
 }
 
 /* The gradient of a row of scores, back through the steps. */
-OP_INLINE void steps_bwd(const struct attention *a, const struct masks *m, size_t n, float *d)
+OP_INLINE void steps_bwd(const struct attention *a, const struct masks *m, struct part part, float *d,
+                         const float *capped)
 {
+    const size_t n = part.n;
     uint32_t k;
     size_t i;
 
     for (k = a->n_steps; k-- > 0;) {
         const float number = a->step[k].number;
-        const uint8_t *mask = (const uint8_t *)m->at[k];
+        const uint8_t *mask = (const uint8_t *)m->at[k] + part.skip;
 
         switch (a->step[k].kind) {
         case ATTENTION_SCALE:
@@ -102,6 +118,11 @@ OP_INLINE void steps_bwd(const struct attention *a, const struct masks *m, size_
             OP_EACH
             for (i = 0; i < n; i++)
                 d[i] = mask[i] != 0 ? 0.0f : d[i];
+            break;
+        case ATTENTION_CAP:
+            OP_EACH
+            for (i = 0; i < n; i++)
+                d[i] *= 1.0f - (capped[i] / number) * (capped[i] / number);
             break;
         }
     }
@@ -125,13 +146,22 @@ OP_INLINE void drop(size_t n, const uint8_t *keep, float scale, float *x)
         x[i] = keep[i] != 0 ? x[i] * scale : 0.0f;
 }
 
-CLONES static void row_fwd(const struct attention *a, const struct masks *m, size_t n, float *x,
-                           float *max, float *scale)
+/* x [n]: the visible scores of the row. Weights that are not computed here are 0. */
+CLONES static void row_fwd(const struct attention *a, const struct masks *m, struct part part, float *x, float *max,
+                           float *scale)
 {
-    steps(a, m, n, x);
-    *max = op_row_max(x, n);
+    size_t n = part.n, i;
+
+    steps(a, m, part, x, NULL);
+    *max = n > 0 ? op_row_max(x, n) : -INFINITY;
+    if (a->zero_empty && *max == -INFINITY) {
+        for (i = 0; i < n; i++)
+            x[i] = 0;
+        *max = *scale = 0; /* in backward all weights are e^-inf * 0 */
+        return;
+    }
     exponentials(n, x, *max);
-    *scale = (float)(1.0 / op_row_sum(x, n));
+    *scale = n > 0 ? (float)(1.0 / op_row_sum(x, n)) : NAN;
 }
 
 CLONES static void row_drop(size_t n, const uint8_t *keep, float scale, float *x)
@@ -141,13 +171,14 @@ CLONES static void row_drop(size_t n, const uint8_t *keep, float scale, float *x
 
 /* The weights w again; with dropout what was kept of them goes to v, and only that brings a
  * gradient. */
-CLONES static void row_bwd(const struct attention *a, const struct masks *m, size_t n, float max,
-                           float scale, float dot, const uint8_t *keep, float *x, float *d)
+CLONES static void row_bwd(const struct attention *a, const struct masks *m, struct part part, float max,
+                           float scale, float dot, const uint8_t *keep, float *x, float *d, float *capped)
 {
     const float kept = a->dropout.scale;
+    const size_t n = part.n;
     size_t i;
 
-    steps(a, m, n, x);
+    steps(a, m, part, x, capped);
     if (keep == NULL) {
         OP_EACH
         for (i = 0; i < n; i++) {
@@ -165,7 +196,7 @@ CLONES static void row_bwd(const struct attention *a, const struct masks *m, siz
             d[i] = w * (d[i] * on - dot);
         }
     }
-    steps_bwd(a, m, n, d);
+    steps_bwd(a, m, part, d, capped);
 }
 
 /* ---- blocks ---- */
@@ -185,6 +216,18 @@ static size_t first_of(const struct attention_rows *r, int64_t matrix)
     return (size_t)((r->matrix + matrix) * r->a->t + r->row);
 }
 
+/* What row i of a matrix sees of the block's keys; the other columns of x, [keys], become 0. */
+static struct part part_of(const struct attention_rows *r, int64_t i, float *x)
+{
+    const struct attention_range seen = attention_band(r->a, r->row + i, r->keys);
+    const struct part part = { (size_t)(seen.first - r->keys.first), (size_t)(seen.end - seen.first) };
+    const size_t n = (size_t)(r->keys.end - r->keys.first), end = part.skip + part.n;
+
+    memset(x, 0, part.skip * sizeof(*x));
+    memset(x + end, 0, (n - end) * sizeof(*x));
+    return part;
+}
+
 void attention_rows_fwd(const struct attention_rows *r, float *scores)
 {
     size_t n = (size_t)(r->keys.end - r->keys.first), at;
@@ -196,10 +239,13 @@ void attention_rows_fwd(const struct attention_rows *r, float *scores)
         at = first_of(r, m);
         for (i = 0; i < r->rows; i++, at++, scores += n) {
             const uint8_t *keep = keep_of(r, at);
+            const struct part part = part_of(r, i, scores);
 
-            row_fwd(r->a, &masks, n, scores, &r->max[at], &r->scale[at]);
+            row_fwd(r->a, &masks, part, scores + part.skip, &r->max[at], &r->scale[at]);
             if (keep != NULL)
-                row_drop(n, keep, r->a->dropout.scale, scores);
+                row_drop(part.n, keep + part.skip, r->a->dropout.scale, scores + part.skip);
+            if (isnan(r->scale[at])) /* also of a row without a visible key */
+                scores[0] = NAN;
             next_row(r->a, &masks);
         }
     }
@@ -208,13 +254,15 @@ void attention_rows_fwd(const struct attention_rows *r, float *scores)
 bool attention_rows_outweigh(const struct attention_rows *r, float hidden)
 {
     const float nothing = 104; /* e^-104 is less than half of the smallest float */
-    const float *max;
+    const float *max, *scale;
     int64_t m, i;
 
     for (m = 0; m < r->matrices; m++) {
         max = r->max + first_of(r, m);
+        scale = r->scale + first_of(r, m);
         for (i = 0; i < r->rows; i++)
-            if (!(max[i] - hidden >= nothing)) /* NaN: no */
+            if (scale[i] == 0 ? hidden != -INFINITY /* no key is visible here: zero_empty */
+                              : !(max[i] - hidden >= nothing)) /* NaN: no */
                 return false;
     }
     return true;
@@ -230,7 +278,12 @@ void attention_rows_bwd(const struct attention_rows *r, const float *dot, float 
 
         at = first_of(r, m);
         for (i = 0; i < r->rows; i++, at++, scores += n, dp += n) {
-            row_bwd(r->a, &masks, n, r->max[at], r->scale[at], *dot++, keep_of(r, at), scores, dp);
+            const uint8_t *keep = keep_of(r, at);
+            const struct part part = part_of(r, i, scores);
+
+            (void)part_of(r, i, dp);
+            row_bwd(r->a, &masks, part, r->max[at], r->scale[at], *dot++, keep == NULL ? NULL : keep + part.skip,
+                    scores + part.skip, dp + part.skip, r->capped);
             next_row(r->a, &masks);
         }
     }

@@ -43,6 +43,7 @@ template <int N, typename T> __device__ static inline columns<T, N> load(const T
 
 struct row {
     int64_t index;                     /* in the whole call: of max and scale */
+    int64_t first, end;                /* the keys that the band shows */
     const void *mask[ATTENTION_STEPS]; /* its row of each */
 };
 
@@ -52,12 +53,14 @@ __device__ static inline struct row row_of(const struct attention_rows_here &r, 
     int64_t matrix = r.matrix + i / r.t, at = i % r.t;
 
     w.index = r.matrix * r.t + i;
+    w.first = r.has_band ? at + r.lower : 0;
+    w.end = r.has_band ? at + r.upper + 1 : r.s;
 #pragma unroll
     for (int k = 0; k < ATTENTION_STEPS; k++) {
         ptrdiff_t offset;
         int64_t rest = matrix;
 
-        if (k >= (int)r.n_steps || r.step[k].kind == ATTENTION_SCALE)
+        if (k >= (int)r.n_steps || r.step[k].mask == NULL)
             continue;
         offset = at * r.step[k].row;
         for (int d = (int)r.rank; d-- > 0; rest /= r.batch[d])
@@ -67,7 +70,9 @@ __device__ static inline struct row row_of(const struct attention_rows_here &r, 
     return w;
 }
 
-__device__ static inline float step_on(const struct attention_rows_here &r, const struct row &w, int64_t j, float x)
+/* *capped: the score after ATTENTION_CAP. */
+__device__ static inline float step_on(const struct attention_rows_here &r, const struct row &w, int64_t j, float x,
+                                       float *capped)
 {
 #pragma unroll
     for (int k = 0; k < ATTENTION_STEPS; k++) {
@@ -78,14 +83,15 @@ __device__ static inline float step_on(const struct attention_rows_here &r, cons
         case ATTENTION_ADD: x += ((const float *)w.mask[k])[j]; break;
         case ATTENTION_KEEP: x = ((const uint8_t *)w.mask[k])[j] != 0 ? x : r.step[k].number; break;
         case ATTENTION_FILL: x = ((const uint8_t *)w.mask[k])[j] != 0 ? r.step[k].number : x; break;
+        case ATTENTION_CAP: *capped = x = r.step[k].number * tanhf(x / r.step[k].number); break;
         }
     }
-    return x;
+    return j >= w.first && j < w.end ? x : -INFINITY;
 }
 
-/* A gradient, back through the steps. */
+/* A gradient, back through the steps. capped: as step_on() left it. */
 __device__ static inline float step_back(const struct attention_rows_here &r, const struct row &w, int64_t j,
-                                         float d)
+                                         float d, float capped)
 {
 #pragma unroll
     for (int k = ATTENTION_STEPS; k-- > 0;) {
@@ -96,6 +102,7 @@ __device__ static inline float step_back(const struct attention_rows_here &r, co
         case ATTENTION_ADD: break;
         case ATTENTION_KEEP: d = ((const uint8_t *)w.mask[k])[j] != 0 ? d : 0.0f; break;
         case ATTENTION_FILL: d = ((const uint8_t *)w.mask[k])[j] != 0 ? 0.0f : d; break;
+        case ATTENTION_CAP: d *= 1.0f - (capped / r.step[k].number) * (capped / r.step[k].number); break;
         }
     }
     return d;
@@ -130,7 +137,7 @@ __global__ void rows_fwd(struct attention_rows_here r, float *scores, T *weights
     __shared__ float room[32];
     const unsigned at = threadIdx.x % TEAM;
     const int64_t i = (int64_t)blockIdx.x * (OP_THREADS / TEAM) + threadIdx.x / TEAM;
-    float max = -INFINITY, sum = 0, scale;
+    float max = -INFINITY, sum = 0, scale, capped = 0;
 
     if (i >= r.matrices * r.t) /* the whole team */
         return;
@@ -143,12 +150,15 @@ __global__ void rows_fwd(struct attention_rows_here r, float *scores, T *weights
 
 #pragma unroll
         for (int k = 0; k < N; k++) {
-            x.v[k] = step_on(r, w, j + k, x.v[k]);
+            x.v[k] = step_on(r, w, j + k, x.v[k], &capped);
             max = fmaxf(max, x.v[k]);
         }
         *(columns<float, N> *)(scores + j) = x;
     }
     max = team_max<WIDE>(max, room);
+    const bool empty = r.zero_empty && max == -INFINITY;
+
+    max = empty ? 0.0f : max; /* then all weights are e^-inf * 0 */
     EACH_COLUMN(j, r) {
         columns<float, N> x = load<N>(scores + j);
 
@@ -159,7 +169,8 @@ __global__ void rows_fwd(struct attention_rows_here r, float *scores, T *weights
         }
         *(columns<float, N> *)(scores + j) = x;
     }
-    scale = 1.0f / team_sum<WIDE>(sum, room);
+    sum = team_sum<WIDE>(sum, room);
+    scale = empty ? 0.0f : 1.0f / sum;
     EACH_COLUMN(j, r) {
         const columns<float, N> x = load<N>(scores + j), on = kept<N>(r, w, j);
         columns<T, N> out;
@@ -182,7 +193,7 @@ __global__ void rows_bwd(struct attention_rows_here r, float *scores, float *dp,
     __shared__ float room[32];
     const unsigned at = threadIdx.x % TEAM;
     const int64_t i = (int64_t)blockIdx.x * (OP_THREADS / TEAM) + threadIdx.x / TEAM;
-    float dot = 0;
+    float dot = 0, capped = 0;
 
     if (i >= r.matrices * r.t)
         return;
@@ -200,9 +211,9 @@ __global__ void rows_bwd(struct attention_rows_here r, float *scores, float *dp,
 
 #pragma unroll
         for (int k = 0; k < N; k++) {
-            const float p = expf(step_on(r, w, j + k, x.v[k]) - max) * scale;
+            const float p = expf(step_on(r, w, j + k, x.v[k], &capped) - max) * scale;
 
-            x.v[k] = p;
+            x.v[k] = r.has_cap ? x.v[k] : p;
             d.v[k] = on.v[k] != 0.0f ? d.v[k] * on.v[k] : 0.0f;
             dot += p * d.v[k];
             out.v[k] = op_narrow<T>(on.v[k] != 0.0f ? p * on.v[k] : 0.0f);
@@ -213,12 +224,15 @@ __global__ void rows_bwd(struct attention_rows_here r, float *scores, float *dp,
     }
     dot = team_sum<WIDE>(dot, room);
     EACH_COLUMN(j, r) {
-        const columns<float, N> p = load<N>(scores + j), d = load<N>(dp + j);
+        const columns<float, N> x = load<N>(scores + j), d = load<N>(dp + j);
         columns<T, N> out;
 
 #pragma unroll
-        for (int k = 0; k < N; k++)
-            out.v[k] = op_narrow<T>(step_back(r, w, j + k, p.v[k] * (d.v[k] - dot)));
+        for (int k = 0; k < N; k++) { /* the weight again where the score is needed too */
+            const float p = r.has_cap ? expf(step_on(r, w, j + k, x.v[k], &capped) - max) * scale : x.v[k];
+
+            out.v[k] = op_narrow<T>(step_back(r, w, j + k, p * (d.v[k] - dot), capped));
+        }
         *(columns<T, N> *)(slopes + j) = out;
     }
 }

@@ -19,6 +19,8 @@ struct attention_rows_here {
     uint32_t n_steps, rank;
     int64_t batch[TENSOR_MAX_RANK];
     int64_t matrix, matrices, t, s; /* the group: first, how many; rows and columns of each */
+    bool has_band, zero_empty, has_cap;    /* as struct attention's */
+    int64_t lower, upper;
     float *max, *scale;             /* [n, t] of the whole call; NULL: nobody wants them */
     struct dropout dropout;
     uint32_t stream;

@@ -15,10 +15,11 @@ static bool can_hide(const struct attention *a, uint32_t i)
     const struct attention_step *s = &a->step[i];
     uint32_t k;
 
-    if (s->kind == ATTENTION_SCALE || !s->is_known)
+    if (!attention_has_mask(s) || !s->is_known)
         return false;
     for (k = i + 1; k < a->n_steps; k++)
-        if (a->step[k].kind == ATTENTION_SCALE && !(a->step[k].number > 0))
+        if (a->step[k].kind == ATTENTION_CAP ||
+            (a->step[k].kind == ATTENTION_SCALE && !(a->step[k].number > 0)))
             return false;
     return s->kind == ATTENTION_ADD || s->number <= -1000;
 }
@@ -59,7 +60,7 @@ static struct attention_range seen_through(const struct attention *a,
 static bool is_causal(const struct op_infer *f, const struct attention *a, uint32_t i)
 {
     const struct attention_step *s = &a->step[i];
-    const struct tensor *t = s->kind == ATTENTION_SCALE ? NULL : f->in[s->input];
+    const struct tensor *t = attention_has_mask(s) ? f->in[s->input] : NULL;
     bool adds = s->kind == ATTENTION_ADD;
     int64_t row, key;
 
@@ -78,6 +79,39 @@ static bool is_causal(const struct op_infer *f, const struct attention *a, uint3
     return true;
 }
 
+/* Do the keys that a causal mask hides get scores that no visible key can have? */
+static bool hides_all(const struct attention_step *s, const struct tensor *t)
+{
+    int64_t i, n = tensor_elements(t);
+
+    if (s->kind != ATTENTION_ADD)
+        return s->number <= ATTENTION_HIDDEN;
+    for (i = 0; i < n; i++)
+        if (((const float *)t->data)[i] != 0 && !hides(s, t->data, (size_t)i))
+            return false;
+    return true;
+}
+
+/* A causal mask that is the only mask becomes the band {-inf, 0}: each row sees its own key, beside which
+ * the hidden ones weigh exactly 0. (Beside another mask they may be the visible ones: see attention.c.) */
+static void causal_band(const struct op_infer *f, struct attention *a)
+{
+    uint32_t i, masks = 0, which = 0;
+
+    for (i = 0; i < a->n_steps; i++)
+        if (attention_has_mask(&a->step[i])) {
+            masks++;
+            which = i;
+        }
+    if (masks != 1 || a->has_band || which + 1 != a->n_steps || !a->step[which].is_causal ||
+        !hides_all(&a->step[which], f->in[a->step[which].input]))
+        return;
+    a->has_band = true;
+    a->lower = -ATTENTION_FAR;
+    a->upper = 0;
+    a->n_steps--;
+}
+
 int attention_seen(const struct op_infer *f, struct attention *a, struct err *err)
 {
     struct attention_range *seen = arena_array(f->mem, (size_t)a->n_blocks, sizeof(*seen));
@@ -88,11 +122,17 @@ int attention_seen(const struct op_infer *f, struct attention *a, struct err *er
         return op_error(f, ERR_NOMEM, err, "key ranges: out of memory");
     for (i = 0; i < a->n_steps; i++)
         a->step[i].is_causal = is_causal(f, a, i);
+    causal_band(f, a);
     unit = (unit + 15) / 16 * 16;
     for (b = 0; b < a->n_blocks; b++) {
         int64_t row = b * a->rows, end = row + a->rows < a->t ? row + a->rows : a->t;
         struct attention_range r = { 0, a->s };
 
+        if (a->has_band && a->group == 1) {
+            r.first = row + a->lower > 0 ? row + a->lower : 0;
+            r.end = end + a->upper < a->s ? end + a->upper : a->s;
+            r = r.first < r.end ? r : (struct attention_range){ 0, 1 };
+        }
         for (i = 0; i < a->n_steps && a->group == 1; i++) {
             struct attention_range one;
 
@@ -127,7 +167,7 @@ float attention_hidden(const struct op_call *c, const struct attention *a)
             continue;
         for (k = i + 1; k < a->n_steps; k++) {
             const struct attention_step *s = &a->step[k];
-            const struct tensor *mask = s->kind == ATTENTION_SCALE ? NULL : c->in[s->input];
+            const struct tensor *mask = attention_has_mask(s) ? c->in[s->input] : NULL;
 
             if (s->kind == ATTENTION_SCALE)
                 x *= s->number;
