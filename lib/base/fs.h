@@ -17,6 +17,13 @@ int fs_replace(const char *path, const void *data, size_t n, struct err *err);
 int fs_mkdirs(const char *path, struct err *err); /* like mkdir -p; fine when it is there */
 int fs_sync_dir(const char *path, struct err *err);
 int fs_remove_tree(const char *path, struct err *err); /* fine when it is not there */
+/* Opens the file `location` below the folder `dir` for reading and returns its descriptor.
+ * `location` comes from a file and is not trusted: it must be relative, ".." is refused, and no
+ * component of it may be a symbolic link, so that nothing outside the folder can be reached. `what`
+ * names it in messages ("external data"). The file may be of any type. Errors: ERR_INPUT,
+ * ERR_NOENT, ERR_IO, ERR_NOMEM. */
+int fs_open_below(const char *dir, const char *location, const char *what, struct err *err);
+
 /* `name` if absolute, else dir/name; NULL: out of memory. The caller frees. */
 char *fs_join(const char *dir, const char *name);
 char *fs_dirname(const char *path); /* "." if there is no slash; the caller frees */

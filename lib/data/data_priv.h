@@ -8,7 +8,6 @@
  *   survey.c     how long they are
  *   unpack.c     copies on a local disk or in memory, without gzip
  *   record.c     a record's bytes, read in windows
- *   mapping.c    bytes of a mapped file, without SIGBUS
  *   source.c     the formats, a row each; with walk.c, csv.c, npy.c, tfrecord.c behind them
  *   example.c    a feature's bytes inside a tf.train.Example
  *   image.c      from a JPEG or PNG, or raw pixels, to the batch; with jpeg.c, png.c, resample.c, color.c
@@ -53,7 +52,7 @@ struct data_file {
      * [data_at + i * step, data_at + i * step + span). */
     uint64_t *starts;   /* [n_records + 1] owned, or NULL */
     uint64_t data_at, step, span;
-    const uint8_t *mapping; /* owned: the bytes above, read by data_mapping_copy() alone; NULL: none */
+    const uint8_t *mapping; /* owned: the bytes above, read by mapping_copy() alone; NULL: none */
     atomic_int fd;      /* -1: not open */
     bool pinned;        /* fd is an unpacked copy in memory: it stays open */
     _Atomic uint64_t checked_ns; /* when size and time were last looked at */
@@ -178,14 +177,6 @@ void data_file_close(struct data_file *f);
 /* Whether what failed with this error should be tried again; if so, after a pause. *tries from 0. */
 bool data_try_again(const struct data_patience *p, uint32_t *tries, uint64_t *since_ns, int rc,
                     struct err *err);
-
-/* ---- mapping.c ---- */
-/* The whole file, for reading. NULL: there is no way, which is no error. */
-const uint8_t *data_mapping_new(int fd, uint64_t bytes);
-/* false: somewhere between there are no bytes (any more), as a file was cut or its disk failed; what
- * is in `to` is then undefined. */
-bool data_mapping_copy(void *to, const uint8_t *from, size_t n);
-void data_mapping_free(const uint8_t *mapping, uint64_t bytes); /* NULL is fine */
 
 /* ---- source.c ---- */
 struct data_decoder;

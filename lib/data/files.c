@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/digest.h"
 #include "base/err.h"
+#include "base/mapping.h"
 #include "base/vec.h"
 #include "data/data_priv.h"
 
@@ -230,7 +231,7 @@ void data_free_files(struct data_set *s)
 {
     for (uint32_t i = 0; i < s->n_files; i++) {
         data_file_close(&s->files[i]);
-        data_mapping_free(s->files[i].mapping, s->files[i].bytes);
+        mapping_free(s->files[i].mapping, s->files[i].bytes);
         free(s->files[i].origin);
         free(s->files[i].path);
         free(s->files[i].starts);

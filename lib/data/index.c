@@ -21,6 +21,7 @@
 #include "base/digest.h"
 #include "base/err.h"
 #include "base/fs.h"
+#include "base/mapping.h"
 #include "base/vec.h"
 #include "data/data_priv.h"
 
@@ -302,7 +303,7 @@ static int index_file(struct builder *b, struct data_file *f, uint8_t *block, st
     else
         rc = walk(b, f, local, block, err);
     if (rc == 0 && f - b->files < MAPPINGS_MAX)
-        f->mapping = data_mapping_new(local, f->bytes);
+        f->mapping = mapping_new(local, f->bytes);
     if (f->pinned)
         atomic_store(&f->fd, local);
     else

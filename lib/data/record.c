@@ -1,5 +1,5 @@
 /* record.c - files by pread(2): any number of threads share a descriptor. A small record that lies
- * alone is copied out of a mapping of its file (mapping.c), which takes a third of the time; where
+ * alone is copied out of a mapping of its file (base/mapping.h), which takes a third of the time; where
  * that does not work, pread(2) does or says why. */
 #include <errno.h>
 #include <fcntl.h>
@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/fault.h"
+#include "base/mapping.h"
 #include "base/text.h"
 #include "data/data_priv.h"
 
@@ -295,7 +296,7 @@ static int fill(struct data_set *s, struct data_window *w, uint32_t file, uint64
     if (f->mapping != NULL && to - from <= COPY_BYTES_MAX) {
         if (fault_hit("data.read"))
             return err_sys(err, EIO, "read '%s' at offset %" PRIu64, f->path, from);
-        copied = data_mapping_copy(w->bytes, f->mapping + from, to - from);
+        copied = mapping_copy(w->bytes, f->mapping + from, to - from);
     }
     if (!copied || due)
         rc = fd = borrow(s, f, &ours, err);

@@ -217,7 +217,7 @@ static int put_initializers(struct exporter *e, struct err *err)
             *t = *g->model->graph->initializer[v->initializer];
             t->name = (char *)(uintptr_t)v->name;
         }
-        if (v->kind == VALUE_PARAM || v->identity != GRAPH_NONE ||
+        if (v->kind == VALUE_PARAM || v->identity != GRAPH_NONE || v->is_loaded ||
             t->data_location == LOCATION_EXTERNAL)
             rc = put_raw(e, t, v, err);
         if (rc < 0)

@@ -20,6 +20,7 @@ void graph_free(struct graph *g)
     for (i = 0; i < g->parts.n; i++)
         protobuf_c_message_free_unpacked(g->parts.at[i], NULL);
     VEC_FINI(g->parts);
+    graph_outside_close(&g->outside);
     free(g->values);
     map_fini(&g->by_name);
     arena_fini(&g->mem);
@@ -266,38 +267,4 @@ int graph_make_digest(struct graph *g, struct err *err)
     digest_hex(sum, g->digest);
     buf_fini(&b);
     return 0;
-}
-
-/* The list of a tensor proto that holds this memory goes. */
-static bool release(Onnx__TensorProto *t, const void *data)
-{
-    if (t->raw_data.data == data) {
-        free(t->raw_data.data);
-        t->raw_data = (ProtobufCBinaryData){ 0 };
-        return true;
-    }
-    if ((const void *)t->float_data == data) {
-        free(t->float_data);
-        t->float_data = NULL;
-        t->n_float_data = 0;
-        return true;
-    }
-    return false;
-}
-
-void graph_forget_initial(struct graph *g)
-{
-    Onnx__GraphProto *file = g->unpacked->graph;
-    uint32_t i;
-
-    for (i = 0; i < g->n_params; i++) {
-        struct graph_value *v = &g->values[g->param_values[i]];
-        uint32_t k = v->initializer;
-
-        if (k == GRAPH_NONE || k >= file->n_initializer || g->params[i].elements == 0 ||
-            !release(file->initializer[k], g->params[i].initial))
-            continue;
-        g->params[i].initial = NULL;
-        v->tensor.data = NULL;
-    }
 }

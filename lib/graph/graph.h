@@ -26,6 +26,7 @@ struct buf;
 struct cuda_api;
 struct err;
 struct graph;
+struct mapping;
 struct op_run;
 struct op_trouble;
 struct packed;
@@ -41,7 +42,8 @@ struct graph_param {
     const char *name;            /* as in the ONNX graph */
     enum graph_param_kind kind;
     struct shape shape;
-    const float *initial;        /* plain, as imported; lives with the graph, or until forgotten */
+    const float *initial;        /* plain, float32; valid until the graph is freed or the values are
+                                    released. NULL: they need conversion, graph_fill_initial() */
     size_t offset;               /* floats from the start of the arena; a multiple of 16 */
     size_t elements;
     float momentum;              /* GRAPH_STATISTIC: weight of the old value */
@@ -69,12 +71,44 @@ enum graph_norm { /* what a BatchNormalization in inference form means */
     GRAPH_NORM_FROZEN, /* running averages normalise and stay, in every node of the file */
 };
 
+/* A tensor of a file of weights. */
+struct graph_weight {
+    struct tensor tensor;          /* data at any address, which need not be aligned: memcpy */
+    const struct mapping *mapping; /* that has the data; NULL: other memory */
+};
+
+/* Values by the names of the module's tensors, as in a safetensors file. The data stays valid until
+ * the graph has been freed or graph_forget_initial() was called. */
+struct graph_weights {
+    const char *path; /* for messages */
+    bool (*find)(const void *arg, const char *name, struct graph_weight *out); /* false: no such name */
+    const void *arg;
+    const char *const *names; /* [n_names] all of them, for messages */
+    uint32_t n_names;
+    /* Names that differ between graph and file; {"lm_head.weight", "wte.weight"}, or with one '*' each
+     * {"bert.*", "*"}. Left: of the graph. The longest left side that matches counts. */
+    const struct graph_rename {
+        const char *graph, *file;
+    } *renames;
+    uint32_t n_renames;
+    const char *const *fresh; /* fnmatch patterns: these keep the values of the model if they are absent */
+    uint32_t n_fresh;
+};
+
+struct graph_weights_facts { /* of an import with weights */
+    uint32_t loaded;  /* tensors of the graph that have values of the file */
+    uint32_t fresh;   /* that are absent from the file and keep those of the model */
+    uint32_t surplus; /* tensors of the file that the graph does not have */
+};
+
 struct graph_opts {
     const char *path;          /* of the .onnx file; external data must lie below its folder */
     enum graph_norm batch_norm;
     bool collect_questions;    /* what only a job can decide is not an error: graph_question() */
     const char *const *frozen; /* fnmatch patterns of initializers that do not train */
     uint32_t n_frozen;
+    const struct graph_weights *weights; /* initial values, and those of frozen parameters; NULL: the
+                                            model's own */
     bool all_constant;         /* nothing trains and nothing averages: to run a graph as it is */
     uint64_t max_bytes;        /* refuse larger files; 0: 16 GiB */
 };
@@ -109,8 +143,21 @@ const char *const *graph_notes(const struct graph *g, uint32_t *n);
 /* With collect_questions: what the job of this model has to decide, in the words of the error that
  * graph_import() returns otherwise; NULL: nothing. */
 const char *graph_question(const struct graph *g);
-/* Nobody wants the initial values of the parameters any more: their memory is given back where they
- * lie in the model as it came, and `initial` of those is NULL. No plan may be made meanwhile. */
+/* Copies the initial values of all parameters into an arena of graph_arena_floats(); the gaps
+ * between parameters are left alone. Errors: ERR_IO (a file of external data or of weights was
+ * truncated meanwhile; the content of the arena is then undefined). */
+int graph_fill_initial(const struct graph *g, float *arena, struct err *err);
+/* What graph_opts.weights gave; all 0 without. */
+struct graph_weights_facts graph_weights_facts(const struct graph *g);
+/* Does the file have this tensor, under the name that `renames` gives it? */
+bool graph_weights_find(const struct graph_weights *w, const char *name, struct graph_weight *out);
+/* Compares `values`, float32 and plain, with a tensor of the file converted to float32, bit by bit.
+ * Dimension i of `values` is dimension order[i] of the file's tensor; NULL: the same order.
+ * false also if the shapes differ. `shape` is that of `values`. */
+bool graph_weight_equals(const struct graph_weight *w, const float *values,
+                         const struct shape *shape, const uint32_t *order);
+/* Releases the initial values: the memory of those that lie in the unpacked model, and the mappings
+ * of external data. No plan may be made meanwhile. */
 void graph_forget_initial(struct graph *g);
 /* SHA-256 of the structure and the names and shapes of the parameters, not of their values. */
 const char *graph_digest(const struct graph *g);

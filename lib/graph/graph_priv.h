@@ -30,6 +30,11 @@ enum {
     GRAPH_MAX_DEPTH = 16,    /* of bodies in bodies, and of functions that call functions */
 };
 
+struct graph_outside { /* the files of external data */
+    const char *model_path;       /* borrowed; they lie below its folder */
+    VEC(struct mapping *) files; /* owned */
+};
+
 enum value_kind {
     VALUE_INPUT, /* fed; `index` into inputs */
     VALUE_CONST, /* known at load */
@@ -46,6 +51,10 @@ struct graph_value {
     uint32_t identity;    /* of the file's graph.node: the Identity whose output this copy of
                              `initializer` is; GRAPH_NONE: it is the initializer itself */
     struct tensor tensor; /* const and param: with data, plain */
+    bool is_frozen; /* const: it would train, but the job freezes it */
+    bool is_loaded; /* its value comes from a file of weights: not the one that the model has */
+    const struct mapping *outside; /* param: the file of external data that has tensor.data; NULL: the
+                                      data is in memory */
 };
 
 /* A graph inside of a node: a branch of If, the body of Loop or Scan. Its values are in the table
@@ -74,12 +83,19 @@ struct graph_node {
     uint32_t n_captured;
 };
 
+struct graph_initial { /* where the initial values of a parameter lie */
+    struct tensor from;            /* float32, float64, float16 or bfloat16; plain, at any address;
+                                      data NULL: released */
+    const struct mapping *mapping; /* borrowed; the file that has them; NULL: memory of the model */
+};
+
 struct graph {
     struct arena mem;              /* everything below that has no other owner */
     Onnx__ModelProto *unpacked;    /* as it came; constants and initial values point into it */
     Onnx__ModelProto *model;       /* the same with functions inlined, by shallow copies */
     VEC(ProtobufCMessage *) parts; /* bodies and functions, unpacked */
     uint64_t unpack_budget;        /* bytes that unpacking may still take */
+    struct graph_outside outside;  /* mapped until graph_forget_initial() */
     const char *path;
     const char *producer;
     uint32_t opset;
@@ -97,11 +113,13 @@ struct graph {
     struct graph_param *params; /* by offset */
     uint32_t *param_values;
     uint32_t n_params;
+    struct graph_initial *initials; /* [n_params] */
     size_t dense_floats, trained_floats, arena_floats;
     struct packed_table *tables; /* [n_tables]: the params from first_table on */
     uint32_t first_table, n_tables;
     size_t table_words;
     const char *question; /* see graph_question() */
+    struct graph_weights_facts weights;
     const char **notes;
     uint32_t n_notes, cap_notes;
     char digest[DIGEST_HEX_BYTES];
@@ -136,19 +154,22 @@ int graph_inline_functions(struct graph *g, struct err *err);
 /* The whole file, at most `limit` bytes; the caller frees *out. Errors: ERR_INPUT, ERR_NOENT,
  * ERR_IO, ERR_NOMEM. */
 int graph_read_file(const char *path, uint64_t limit, uint8_t **out, size_t *n, struct err *err);
-/* n bytes at `offset` of `location`, a path below the folder of `model_path`. No component may be
- * a symbolic link. Errors: ERR_INPUT (leaves the folder, too short), ERR_NOENT, ERR_IO. */
-int graph_read_external(const char *model_path, const char *location, uint64_t offset, void *out,
-                        size_t n, struct err *err);
-/* Size of such a file. */
-int graph_external_size(const char *model_path, const char *location, uint64_t *out,
-                        struct err *err);
+/* Maps `location`, a path below the folder of the model; each file is mapped once. No component
+ * may be a symbolic link. Errors: ERR_INPUT, ERR_NOENT, ERR_IO, ERR_NOMEM. */
+int graph_outside_map(struct graph_outside *o, const char *location, const struct mapping **out,
+                      struct err *err);
+/* ERR_IO: one of these files was truncated; what was read from it is invalid. */
+int graph_outside_check(const struct graph_outside *o, struct err *err);
+/* Ends the mappings; no value may point into them any more. */
+void graph_outside_close(struct graph_outside *o);
 
 /* ---- tensor_proto.c ---- */
 struct tensor_source {
-    struct arena *mem;      /* for what has to be copied or converted */
-    const char *model_path; /* external data lies below its folder */
-    uint64_t budget;        /* bytes of external data that may still be read */
+    struct arena *mem;             /* for what has to be copied or converted */
+    struct graph_outside *outside; /* where external data is, and its mappings */
+    uint64_t budget;               /* bytes of external data that may still be read */
+    bool stays_mapped;            /* external data is not copied to `mem` but stays in its mapping */
+    const struct mapping *mapped; /* out: the mapping that has the data of the last tensor; or NULL */
     /* A network that trains is computed in float32, or as the job's precision says, whatever the
      * file says: tensors of 16-bit floats are read as float32, and so are the types that attributes
      * name. (A graph that is only run keeps its types.) */
@@ -162,6 +183,9 @@ enum tensor_dtype graph_read_type(struct tensor_source *src, enum tensor_dtype t
  * messages. Errors: ERR_INPUT, ERR_UNSUPPORTED, ERR_NOMEM, ERR_IO, ERR_NOENT. */
 int graph_read_tensor(struct tensor_source *src, const Onnx__TensorProto *p, const char *what,
                       struct tensor *out, struct err *err);
+
+/* Replaces t->data by a copy in `mem`. ERR_NOMEM. */
+int graph_copy_tensor(struct arena *mem, struct tensor *t, const char *what, struct err *err);
 
 /* ---- attr.c ---- */
 /* Attributes of a node as ops read them; those the row does not name are refused. */
@@ -183,6 +207,20 @@ int graph_set_norm_forms(struct graph *g, const struct graph_opts *opts, struct 
  * opts.batch_norm does not decide, and averages that need a gradient. Writes a note about averages that
  * stay. Errors: ERR_INPUT, ERR_UNSUPPORTED, ERR_NOMEM. */
 int graph_check_norm_forms(struct graph *g, const struct graph_opts *opts, struct err *err);
+
+/* ---- initial.c ---- */
+/* Moves constants out of mapped files: a file that changes later must not change them. ERR_NOMEM. */
+int graph_copy_constants(struct graph *g, struct err *err);
+/* Fills g->initials from the model. ERR_NOMEM. */
+int graph_set_initial(struct graph *g, struct err *err);
+/* All elements of a float tensor as float32; the address of its data need not be aligned. The pages
+ * of `mapping` (NULL is fine) are dropped behind the reader. */
+void graph_read_floats(const struct tensor *t, const struct mapping *mapping, float *to);
+
+/* ---- weights.c ---- */
+/* Takes initial values and the values of constants from a file of weights. Called once, after
+ * graph_set_initial(). Errors: ERR_INPUT (names are missing, shapes or types differ), ERR_NOMEM. */
+int graph_load_weights(struct graph *g, const struct graph_weights *w, struct err *err);
 
 /* ---- export.c ---- */
 /* graph_export() with weights of more than `limit` bytes in all beside the model. */

@@ -139,7 +139,10 @@ int import_initializers(struct importer *im, const Onnx__GraphProto *p, const st
         uint32_t id;
 
         snprintf(what, sizeof(what), "initializer '%.120s'", import_text(t->name));
+        im->src.stays_mapped = !is_inner;
         rc = graph_read_tensor(&im->src, t, what, &v.tensor, err);
+        im->src.stays_mapped = false;
+        v.outside = im->src.mapped;
         if (rc == 0)
             rc = import_add_value(im, scope, t->name, v, &id, err);
     }
@@ -303,7 +306,8 @@ static int import(struct graph *g, const struct graph_opts *opts, size_t n_steps
     int rc = unpack(g, opts, bytes, n, err);
 
     im.src.mem = &g->mem;
-    im.src.model_path = g->path;
+    g->outside.model_path = g->path;
+    im.src.outside = &g->outside;
     im.src.widens = !opts->all_constant;
     im.src.budget = opts->max_bytes > 0 ? opts->max_bytes : default_max_bytes;
     for (i = 0; i < n_steps && rc == 0; i++)
@@ -315,7 +319,15 @@ static int import(struct graph *g, const struct graph_opts *opts, size_t n_steps
         rc = graph_find_params(g, opts, err);
     if (rc == 0)
         rc = note_widened(&im, err);
-    return rc < 0 ? rc : graph_make_digest(g, err);
+    if (rc == 0)
+        rc = graph_copy_constants(g, err);
+    if (rc == 0)
+        rc = graph_set_initial(g, err);
+    if (rc == 0 && opts->weights != NULL)
+        rc = graph_load_weights(g, opts->weights, err);
+    if (rc == 0)
+        rc = graph_make_digest(g, err);
+    return rc < 0 ? rc : graph_outside_check(&g->outside, err);
 }
 
 static int import_bytes(const struct graph_opts *opts, size_t n_steps, const void *bytes, size_t n,

@@ -319,6 +319,7 @@ static void take_apart(struct finder *f)
             v->initializer = from->initializer;
             v->identity = n->proto;
             v->tensor = from->tensor;
+            v->outside = from->outside;
             continue;
         }
         g->nodes[kept++] = *n;
@@ -539,6 +540,8 @@ static int choose(struct finder *f, struct arena *mem, struct err *err)
         names[i] = g->values[list[i].value].name;
         if (!is_frozen(f, names[i]))
             list[kept++] = list[i];
+        else
+            f->g->values[list[i].value].is_frozen = true;
     }
     rc = check_patterns(f, names, n, err);
     return rc < 0 ? rc : lay_out(f, list, kept, err);

@@ -1,9 +1,9 @@
 /* read.c - bytes of the model and of its external data.
  *
- * Files are read, not mapped: a mapping of a file that somebody cuts off ends the process with
- * SIGBUS. External locations come from the file and are not trusted: each component is opened
- * relative to the one before it, without following symbolic links, so nothing outside the
- * model's folder can be reached, whatever changes meanwhile. */
+ * The model is read. Its external data is mapped, because it may be as large as memory: initial
+ * values stay in the mapping until the arena of parameters is filled from it, and are copied once.
+ * Locations come from the model and are not trusted (fs_open_below()); a file that is truncated
+ * while it is mapped is an error and does not end the process (base/mapping.h). */
 #include "graph/graph_priv.h"
 
 #include <errno.h>
@@ -16,6 +16,9 @@
 
 #include "base/err.h"
 #include "base/fs.h"
+#include "base/mapping.h"
+
+enum { MAX_EXTERNAL_FILES = 10000 }; /* old exporters write one per tensor */
 
 static int read_at(int fd, uint64_t offset, void *out, size_t n, const char *path, struct err *err)
 {
@@ -88,85 +91,75 @@ int graph_read_file(const char *path, uint64_t limit, uint8_t **out, size_t *n, 
     return rc;
 }
 
-/* Opens the next component; closes `dir`. */
-static int descend(int dir, const char *location, const char *part, bool last, struct err *err)
-{
-    int flags = O_RDONLY | O_CLOEXEC | O_NOFOLLOW | (last ? O_NONBLOCK : O_DIRECTORY);
-    int fd = openat(dir, part, flags), errnum = errno;
-
-    close(dir);
-    if (fd >= 0)
-        return fd;
-    if (errnum == ELOOP || (errnum == ENOTDIR && !last))
-        return err_set(err, ERR_INPUT,
-                       "external data '%s': '%s' is a symbolic link or not a folder; keep the data "
-                       "as a plain file below the model's folder",
-                       location, part);
-    return err_sys(err, errnum, "open external data '%s' below the model's folder", location);
-}
-
 /* A file descriptor, or an error. */
 static int open_external(const char *model_path, const char *location, struct err *err)
 {
-    char *dir = fs_dirname(model_path), *parts = strdup(location), *part, *next, *rest;
-    int fd = -1;
+    char *dir = fs_dirname(model_path);
+    int fd;
 
-    if (dir == NULL || parts == NULL) {
-        fd = err_set(err, ERR_NOMEM, "open external data '%s': out of memory", location);
-        goto out;
-    }
-    part = strtok_r(parts, "/", &rest);
-    if (location[0] == '/' || part == NULL) {
-        fd =
-            err_set(err, ERR_INPUT,
-                    "external data '%s': expected a path relative to the model's folder", location);
-        goto out;
-    }
-    fd = open(dir, O_RDONLY | O_CLOEXEC | O_DIRECTORY);
-    if (fd < 0) {
-        fd = err_sys(err, errno, "open the model's folder '%s'", dir);
-        goto out;
-    }
-    for (; part != NULL && fd >= 0; part = next) {
-        next = strtok_r(NULL, "/", &rest);
-        if (strcmp(part, "..") == 0) {
-            close(fd);
-            fd = err_set(err, ERR_INPUT,
-                         "external data '%s' leaves the model's folder; keep it below that folder",
-                         location);
-            break;
-        }
-        fd = descend(fd, location, part, next == NULL, err);
-    }
-out:
-    free(parts);
+    if (dir == NULL)
+        return err_set(err, ERR_NOMEM, "open external data '%s': out of memory", location);
+    fd = fs_open_below(dir, location, "external data", err);
     free(dir);
     return fd;
 }
 
-int graph_external_size(const char *model_path, const char *location, uint64_t *out,
-                        struct err *err)
-{
-    int fd = open_external(model_path, location, err), rc;
-
-    if (fd < 0)
-        return fd;
-    rc = file_size(fd, location, out, err);
-    close(fd);
-    return rc;
-}
-
-int graph_read_external(const char *model_path, const char *location, uint64_t offset, void *out,
-                        size_t n, struct err *err)
+static int map_file(const char *model_path, const char *location, struct mapping **out,
+                    struct err *err)
 {
     int fd = open_external(model_path, location, err), rc;
     uint64_t size;
 
     if (fd < 0)
         return fd;
-    rc = file_size(fd, location, &size, err); /* a regular file, whatever was there before */
+    rc = file_size(fd, location, &size, err);
     if (rc == 0)
-        rc = read_at(fd, offset, out, n, location, err);
+        rc = mapping_open(fd, size, location, out, err);
     close(fd);
     return rc;
+}
+
+int graph_outside_map(struct graph_outside *o, const char *location, const struct mapping **out,
+                      struct err *err)
+{
+    struct mapping *m;
+    size_t i;
+    int rc;
+
+    for (i = o->files.n; i-- > 0;) /* the file of the tensor before is found at once */
+        if (strcmp(mapping_path(o->files.at[i]), location) == 0) {
+            *out = o->files.at[i];
+            return 0;
+        }
+    if (o->files.n == MAX_EXTERNAL_FILES)
+        return err_set(err, ERR_INPUT, "external data lies in more than %d files; store it in one",
+                       MAX_EXTERNAL_FILES);
+    rc = map_file(o->model_path, location, &m, err);
+    if (rc < 0)
+        return rc;
+    if (!VEC_PUSH(o->files, m)) {
+        mapping_close(m);
+        return err_set(err, ERR_NOMEM, "map external data '%s': out of memory", location);
+    }
+    *out = m;
+    return 0;
+}
+
+int graph_outside_check(const struct graph_outside *o, struct err *err)
+{
+    size_t i;
+    int rc = 0;
+
+    for (i = 0; i < o->files.n && rc == 0; i++)
+        rc = mapping_check(o->files.at[i], err);
+    return rc < 0 ? err_wrap(err, rc, "external data") : 0;
+}
+
+void graph_outside_close(struct graph_outside *o)
+{
+    size_t i;
+
+    for (i = 0; i < o->files.n; i++)
+        mapping_close(o->files.at[i]);
+    VEC_FINI(o->files);
 }

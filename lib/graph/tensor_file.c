@@ -9,7 +9,8 @@
 int graph_read_tensor_bytes(const char *path, const uint8_t *bytes, size_t n, struct arena *mem,
                             struct tensor *out, struct err *err)
 {
-    struct tensor_source src = { .mem = mem, .model_path = path, .budget = n };
+    struct graph_outside outside = { .model_path = path };
+    struct tensor_source src = { .mem = mem, .outside = &outside, .budget = n };
     uint64_t budget = graph_scan_budget(n);
     struct tensor t = { 0 };
     Onnx__TensorProto *p;
@@ -30,6 +31,9 @@ int graph_read_tensor_bytes(const char *path, const uint8_t *bytes, size_t n, st
             memcpy(data, t.data, tensor_bytes(&t)); /* it may be the message's */
         t.data = data;
     }
+    if (rc == 0)
+        rc = graph_outside_check(&outside, err);
+    graph_outside_close(&outside);
     onnx__tensor_proto__free_unpacked(p, NULL);
     if (rc == 0)
         *out = t;

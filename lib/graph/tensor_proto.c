@@ -1,7 +1,8 @@
 /* tensor_proto.c - a TensorProto as a tensor.
  *
  * Elements come as raw little-endian bytes, in the typed list that the schema names for the type,
- * or from a file beside the model. Raw bytes and lists of the same width are used in place. */
+ * or from a file beside the model. Raw bytes, lists of the same width and mapped files are used in
+ * place. */
 #include "graph/graph_priv.h"
 
 #include <inttypes.h>
@@ -9,6 +10,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/mapping.h"
 #include "base/text.h"
 #include "tensor/half.h"
 
@@ -63,11 +65,25 @@ static int external_number(const char *what, const char *key, const char *text, 
     return 0;
 }
 
+int graph_copy_tensor(struct arena *mem, struct tensor *t, const char *what, struct err *err)
+{
+    size_t bytes = tensor_bytes(t);
+    void *copy = arena_alloc(mem, bytes);
+
+    if (copy == NULL)
+        return err_set(err, ERR_NOMEM, "%s: out of memory for %zu bytes", what, bytes);
+    if (bytes > 0)
+        memcpy(copy, t->data, bytes);
+    t->data = copy;
+    return 0;
+}
+
 static int read_outside(struct tensor_source *src, const Onnx__TensorProto *p, const char *what,
                         struct tensor *out, struct err *err)
 {
     const char *location = NULL;
-    uint64_t offset = 0, length = 0, size = 0, bytes = tensor_bytes(out);
+    const struct mapping *file;
+    uint64_t offset = 0, length = 0, bytes = tensor_bytes(out);
     bool has_length = false;
     size_t i;
     int rc = 0;
@@ -96,19 +112,20 @@ static int read_outside(struct tensor_source *src, const Onnx__TensorProto *p, c
         return err_set(err, ERR_INPUT, "%s: the external data is larger than the allowed size",
                        what);
     src->budget -= bytes;
-    rc = graph_external_size(src->model_path, location, &size, err);
-    if (rc == 0 && (offset > size || bytes > size - offset)) /* before memory is asked for */
-        rc = err_set(err, ERR_INPUT,
-                     "external data '%s' has %" PRIu64 " bytes, but %" PRIu64 " at offset %" PRIu64
-                     " are asked for",
-                     location, size, bytes, offset);
+    rc = graph_outside_map(src->outside, location, &file, err);
     if (rc < 0)
         return err_wrap(err, rc, "%s", what);
-    out->data = arena_alloc(src->mem, bytes);
-    if (out->data == NULL)
-        return err_set(err, ERR_NOMEM, "%s: out of memory for %" PRIu64 " bytes", what, bytes);
-    rc = graph_read_external(src->model_path, location, offset, out->data, bytes, err);
-    return rc < 0 ? err_wrap(err, rc, "%s", what) : 0;
+    if (offset > mapping_bytes(file) || bytes > mapping_bytes(file) - offset)
+        return err_set(err, ERR_INPUT,
+                       "%s: external data '%s' has %" PRIu64 " bytes, but %" PRIu64
+                       " at offset %" PRIu64 " are asked for",
+                       what, location, mapping_bytes(file), bytes, offset);
+    out->data = (void *)(uintptr_t)(mapping_data(file) + offset); /* only ever read */
+    if (src->stays_mapped && offset % tensor_dtype_bytes(out->dtype) == 0) {
+        src->mapped = file;
+        return 0;
+    }
+    return graph_copy_tensor(src->mem, out, what, err);
 }
 
 /* ---- typed lists ---- */
@@ -187,6 +204,9 @@ static int widen(struct tensor_source *src, const char *what, struct tensor *t, 
     if (data == NULL)
         return err_set(err, ERR_NOMEM, "%s: out of memory", what);
     tensor_widen(from, t->data, n, data);
+    if (src->mapped != NULL)
+        mapping_drop(src->mapped, t->data, 2 * n);
+    src->mapped = NULL;
     t->data = data;
     return 0;
 }
@@ -197,10 +217,12 @@ int graph_read_tensor(struct tensor_source *src, const Onnx__TensorProto *p, con
     struct tensor t = { 0 };
     int rc = read_shape(p, what, &t, err);
 
+    src->mapped = NULL;
     if (rc < 0)
         return rc;
     if (p->has_segment)
-        return err_set(err, ERR_UNSUPPORTED, "%s is stored in segments, which nobody writes", what);
+        return err_set(err, ERR_UNSUPPORTED, "%s is stored in segments, which no exporter writes",
+                       what);
     if (p->data_location != LOCATION_DEFAULT && p->data_location != LOCATION_EXTERNAL)
         return err_set(err, ERR_INPUT, "%s: data location %d does not exist", what,
                        p->data_location);

@@ -348,14 +348,13 @@ static int open_sample_log(struct train *t, struct err *err)
     return o->sample_log != NULL ? sample_log_open(&so, &t->samples, err) : 0;
 }
 
-static void copy_initial(struct train *t, const struct graph *g)
+static int copy_initial(struct train *t, const struct graph *g, struct err *err)
 {
-    uint32_t n;
-    const struct graph_param *p = graph_params(g, &n);
+    int rc = graph_fill_initial(g, t->mem.state, err);
 
-    for (uint32_t i = 0; i < n; i++)
-        memcpy(t->mem.state + p[i].offset, p[i].initial, p[i].elements * sizeof(float));
-    update_fill_average(t, true);
+    if (rc == 0)
+        update_fill_average(t, true);
+    return rc;
 }
 
 int train_start_over(struct train *t, struct err *err)
@@ -374,8 +373,10 @@ int train_start_over(struct train *t, struct err *err)
                                        "needed again", o->onnx);
     }
     memset(t->mem.state, 0, t->mem.state_bytes);
-    copy_initial(t, graph);
+    rc = copy_initial(t, graph, err);
     graph_free(graph);
+    if (rc < 0)
+        return rc;
     crc = crc32c(0, t->mem.state, t->mem.params * sizeof(float));
     if (crc != t->fresh_crc)
         return err_set(err, ERR_INPUT, "the initial weights in '%s' are others than they were (checksum "
@@ -391,12 +392,15 @@ struct facts train_fresh_facts(const struct train *t)
     return (struct facts){ .loss = NAN, .grad_norm = NAN, .scale = loss_scale_begin(&t->opts->loss_scale) };
 }
 
-static void fill_fresh(struct train *t)
+static int fill_fresh(struct train *t, struct err *err)
 {
+    int rc;
+
     t->facts = train_fresh_facts(t);
-    copy_initial(t, t->graph);
+    rc = copy_initial(t, t->graph, err);
     graph_forget_initial(t->graph);
     t->fresh_crc = crc32c(0, t->mem.state, t->mem.params * sizeof(float));
+    return rc;
 }
 
 /* Of a replica: in the smallest group that may train, the largest share. */
@@ -466,8 +470,9 @@ int train_open(const struct train_opts *opts, const volatile int *cancel, struct
     if (rc < 0)
         goto fail;
     tables_tell(t);
-    fill_fresh(t);
-    rc = save_open(t, err);
+    rc = fill_fresh(t, err);
+    if (rc == 0)
+        rc = save_open(t, err);
     if (rc < 0)
         goto fail;
     *out = t;

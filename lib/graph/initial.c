@@ -1,0 +1,134 @@
+/* initial.c - initial values: from where they lie to the arena of parameters, copied once.
+ *
+ * A value lies in the unpacked model, in a mapped file of external data, or in a mapped file of
+ * weights (weights.c), there in any float type. The pages of a mapped file are dropped when they
+ * have been copied, so that a model of any size needs its arena and little more. */
+#include "graph/graph_priv.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mapping.h"
+#include "tensor/half.h"
+
+enum { CHUNK = 1 << 20 }; /* elements that are copied before their pages are dropped */
+
+int graph_copy_constants(struct graph *g, struct err *err)
+{
+    uint32_t i;
+    int rc = 0;
+
+    for (i = 0; i < g->n_values && rc == 0; i++) {
+        struct graph_value *v = &g->values[i];
+
+        if (v->kind != VALUE_CONST || v->outside == NULL)
+            continue;
+        rc = graph_copy_tensor(&g->mem, &v->tensor, v->name, err);
+        if (rc == 0)
+            mapping_drop(v->outside, v->tensor.data, tensor_bytes(&v->tensor));
+        v->outside = NULL;
+    }
+    return rc;
+}
+
+int graph_set_initial(struct graph *g, struct err *err)
+{
+    uint32_t i;
+
+    g->initials = arena_array(&g->mem, g->n_params, sizeof(*g->initials));
+    if (g->initials == NULL)
+        return err_set(err, ERR_NOMEM, "initial values: out of memory");
+    for (i = 0; i < g->n_params; i++) {
+        const struct graph_value *v = &g->values[g->param_values[i]];
+
+        g->initials[i] = (struct graph_initial){ .from = v->tensor, .mapping = v->outside };
+    }
+    return 0;
+}
+
+/* ---- conversion ---- */
+
+/* `from` may be at any address: a safetensors file promises no alignment. */
+static void convert(enum tensor_dtype dtype, const uint8_t *from, size_t n, float *to)
+{
+    size_t i;
+
+    if (tensor_is_half(dtype)) {
+        tensor_widen(dtype, from, n, to);
+    } else if (dtype == TENSOR_F64) {
+        for (i = 0; i < n; i++) {
+            double d;
+
+            memcpy(&d, from + 8 * i, sizeof(d));
+            to[i] = (float)d;
+        }
+    } else {
+        memcpy(to, from, n * sizeof(float));
+    }
+}
+
+void graph_read_floats(const struct tensor *t, const struct mapping *mapping, float *to)
+{
+    size_t n = (size_t)tensor_elements(t), width = tensor_dtype_bytes(t->dtype), at, some;
+    const uint8_t *from = t->data;
+
+    for (at = 0; at < n; at += some) {
+        some = n - at < CHUNK ? n - at : CHUNK;
+        convert(t->dtype, from + at * width, some, to + at);
+        if (mapping != NULL)
+            mapping_drop(mapping, from + at * width, some * width);
+    }
+}
+
+/* ---- the arena ---- */
+
+int graph_fill_initial(const struct graph *g, float *arena, struct err *err)
+{
+    uint32_t i;
+    int rc = 0;
+
+    mapping_enter();
+    for (i = 0; i < g->n_params && rc == 0; i++) {
+        const struct graph_initial *from = &g->initials[i];
+
+        if (from->from.data == NULL)
+            return err_set(err, ERR_INPUT, "the initial values were released already");
+        graph_read_floats(&from->from, from->mapping, arena + g->params[i].offset);
+        if (from->mapping != NULL)
+            rc = mapping_check(from->mapping, err);
+    }
+    return rc < 0 ? err_wrap(err, rc, "initial values") : 0;
+}
+
+/* Frees the list of a tensor proto that holds this memory, if one does. */
+static void release(Onnx__TensorProto *t, const void *data)
+{
+    if (t->raw_data.data == data) {
+        free(t->raw_data.data);
+        t->raw_data = (ProtobufCBinaryData){ 0 };
+    } else if ((const void *)t->float_data == data) {
+        free(t->float_data);
+        t->float_data = NULL;
+        t->n_float_data = 0;
+    }
+}
+
+void graph_forget_initial(struct graph *g)
+{
+    Onnx__GraphProto *file = g->unpacked->graph;
+    uint32_t i;
+
+    for (i = 0; i < g->n_params; i++) {
+        struct graph_value *v = &g->values[g->param_values[i]];
+
+        if (v->outside == NULL && v->tensor.data != NULL && v->initializer < file->n_initializer &&
+            g->params[i].elements > 0)
+            release(file->initializer[v->initializer], v->tensor.data);
+        g->params[i].initial = NULL;
+        g->initials[i] = (struct graph_initial){ .mapping = NULL };
+        v->tensor.data = NULL;
+        v->outside = NULL;
+    }
+    graph_outside_close(&g->outside);
+}

@@ -1,0 +1,329 @@
+/* weights.c - initial values from a file of weights, matched by name.
+ *
+ * The names of a graph that was exported with its metadata are those of the module's tensors, which
+ * are also the names in a safetensors file. A parameter that trains, a running statistic and a
+ * parameter that the job freezes must be in the file, unless the job lists it as fresh; any other
+ * constant that the file has (a buffer) takes the file's value too. Float types are converted to
+ * the type of the graph; shapes must be equal. Values of parameters stay in the file until
+ * graph_fill_initial(); those of constants are copied now. */
+#include "graph/graph_priv.h"
+
+#include <fnmatch.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/err.h"
+#include "base/mapping.h"
+#include "base/text.h"
+
+enum { LISTED = 5, SUGGEST_MAX = 4096 };
+
+struct loader {
+    struct graph *g;
+    const struct graph_weights *w;
+    struct map used;    /* names of the file that the graph has */
+    struct buf missing; /* the first few, quoted */
+    uint32_t n_missing;
+    const char *first_missing;
+};
+
+static int no_memory(struct err *err)
+{
+    return err_set(err, ERR_NOMEM, "load weights: out of memory");
+}
+
+/* ---- names ---- */
+
+/* Matches `name` with a pattern that has at most one '*'. *part, *n: what the '*' stands for. */
+static bool match(const char *pattern, const char *name, const char **part, size_t *n)
+{
+    const char *star = strchr(pattern, '*');
+    size_t before, after, len = strlen(name);
+
+    *part = "";
+    *n = 0;
+    if (star == NULL)
+        return strcmp(pattern, name) == 0;
+    before = (size_t)(star - pattern);
+    after = strlen(star + 1);
+    if (len < before + after || strncmp(pattern, name, before) != 0 ||
+        strcmp(star + 1, name + len - after) != 0)
+        return false;
+    *part = name + before;
+    *n = len - before - after;
+    return true;
+}
+
+/* The name of the graph's tensor in the file. false: it does not fit into `out`. */
+static bool file_name(const struct graph_weights *w, const char *name, char *out, size_t size)
+{
+    const struct graph_rename *best = NULL;
+    const char *part, *star;
+    size_t n, n_best = 0;
+    int len;
+    uint32_t i;
+
+    for (i = 0; i < w->n_renames; i++)
+        if (match(w->renames[i].graph, name, &part, &n) &&
+            (best == NULL || strchr(w->renames[i].graph, '*') == NULL ||
+             (strchr(best->graph, '*') != NULL && strlen(w->renames[i].graph) > n_best))) {
+            best = &w->renames[i];
+            n_best = strlen(best->graph);
+        }
+    if (best == NULL)
+        return (size_t)snprintf(out, size, "%s", name) < size;
+    (void)match(best->graph, name, &part, &n);
+    star = strchr(best->file, '*');
+    len = star == NULL ? snprintf(out, size, "%s", best->file)
+                       : snprintf(out, size, "%.*s%.*s%s", (int)(star - best->file), best->file,
+                                  (int)n, part, star + 1);
+    return len >= 0 && (size_t)len < size;
+}
+
+bool graph_weights_find(const struct graph_weights *w, const char *name, struct graph_weight *out)
+{
+    char in_file[1024];
+
+    return file_name(w, name, in_file, sizeof(in_file)) && w->find(w->arg, in_file, out);
+}
+
+static bool is_fresh(const struct graph_weights *w, const char *name)
+{
+    uint32_t i;
+
+    for (i = 0; i < w->n_fresh; i++)
+        if (fnmatch(w->fresh[i], name, 0) == 0)
+            return true;
+    return false;
+}
+
+/* ---- comparison ---- */
+
+static float element(const struct graph_weight *w, int64_t at)
+{
+    struct tensor one = w->tensor;
+    float x;
+
+    one.data = (char *)w->tensor.data + (size_t)at * tensor_dtype_bytes(one.dtype);
+    one.shape.rank = 0;
+    graph_read_floats(&one, NULL, &x);
+    return x;
+}
+
+static bool is_float(enum tensor_dtype t)
+{
+    return t == TENSOR_F32 || t == TENSOR_F64 || t == TENSOR_F16 || t == TENSOR_BF16;
+}
+
+bool graph_weight_equals(const struct graph_weight *w, const float *values,
+                         const struct shape *shape, const uint32_t *order)
+{
+    const struct shape *file = &w->tensor.shape;
+    int64_t stride[TENSOR_MAX_RANK], index[TENSOR_MAX_RANK] = { 0 }, step = 1, at = 0, n, i;
+    uint32_t d;
+
+    if (!is_float(w->tensor.dtype) || file->rank != shape->rank)
+        return false;
+    for (d = file->rank; d-- > 0; step *= file->dim[d])
+        stride[d] = step;
+    for (d = 0; d < shape->rank; d++)
+        if (shape->dim[d] != file->dim[order != NULL ? order[d] : d])
+            return false;
+    mapping_enter();
+    n = shape_elements(shape);
+    for (i = 0; i < n; i++) {
+        float x = element(w, at);
+
+        if (memcmp(&x, &values[i], sizeof(x)) != 0)
+            return false;
+        for (d = shape->rank; d-- > 0;) { /* the next index of `values`, and its place in the file */
+            uint32_t axis = order != NULL ? order[d] : d;
+
+            at += stride[axis];
+            if (++index[d] < shape->dim[d])
+                break;
+            at -= index[d] * stride[axis];
+            index[d] = 0;
+        }
+    }
+    return w->mapping == NULL || mapping_check(w->mapping, NULL) == 0;
+}
+
+/* ---- one value ---- */
+
+static int check_shape(const struct loader *l, const struct graph_value *v,
+                       const struct graph_weight *found, struct err *err)
+{
+    char here[192], there[192];
+
+    if (!shape_equal(&v->tensor.shape, &found->tensor.shape))
+        return err_set(err, ERR_INPUT, "'%s' is %s in the model, but %s in the file", v->name,
+                       shape_print(&v->tensor.shape, here, sizeof(here)),
+                       shape_print(&found->tensor.shape, there, sizeof(there)));
+    if (v->tensor.dtype == found->tensor.dtype ||
+        (v->tensor.dtype == TENSOR_F32 && is_float(found->tensor.dtype)))
+        return 0;
+    (void)l;
+    return err_set(err, ERR_INPUT, "'%s' is %s in the model, but %s in the file", v->name,
+                   tensor_dtype_name(v->tensor.dtype), tensor_dtype_name(found->tensor.dtype));
+}
+
+static int load_constant(struct loader *l, struct graph_value *v, const struct graph_weight *found,
+                         struct err *err)
+{
+    size_t bytes = tensor_bytes(&v->tensor);
+    void *copy = arena_alloc(&l->g->mem, bytes);
+
+    if (copy == NULL)
+        return no_memory(err);
+    if (v->tensor.dtype == TENSOR_F32)
+        graph_read_floats(&found->tensor, found->mapping, copy);
+    else if (bytes > 0)
+        memcpy(copy, found->tensor.data, bytes);
+    v->tensor.data = copy;
+    return found->mapping != NULL ? mapping_check(found->mapping, err) : 0;
+}
+
+static void load_param(struct loader *l, struct graph_value *v, const struct graph_weight *found)
+{
+    struct graph_param *p = &l->g->params[v->index];
+    bool in_place = found->tensor.dtype == TENSOR_F32 &&
+                    (uintptr_t)found->tensor.data % _Alignof(float) == 0;
+
+    l->g->initials[v->index] = (struct graph_initial){ found->tensor, found->mapping };
+    p->initial = in_place ? found->tensor.data : NULL;
+}
+
+static int miss(struct loader *l, const struct graph_value *v, bool is_required, struct err *err)
+{
+    if (!is_required)
+        return 0;
+    if (is_fresh(l->w, v->name)) {
+        l->g->weights.fresh++;
+        return 0;
+    }
+    if (l->n_missing++ == 0)
+        l->first_missing = v->name;
+    if (l->n_missing <= LISTED)
+        buf_printf(&l->missing, "%s'%s'", l->n_missing > 1 ? ", " : "", v->name);
+    return l->missing.failed ? no_memory(err) : 0;
+}
+
+static int load_value(struct loader *l, struct graph_value *v, struct err *err)
+{
+    bool is_param = v->kind == VALUE_PARAM;
+    struct graph_weight found = { .mapping = NULL };
+    char name[1024];
+    int rc;
+
+    if (!is_param && (v->kind != VALUE_CONST || v->initializer == GRAPH_NONE))
+        return 0;
+    if (!file_name(l->w, v->name, name, sizeof(name)))
+        return err_set(err, ERR_INPUT, "the name of '%.80s...' is longer than %zu bytes", v->name,
+                       sizeof(name) - 1);
+    if (!l->w->find(l->w->arg, name, &found))
+        return miss(l, v, is_param || v->is_frozen, err);
+    rc = check_shape(l, v, &found, err);
+    if (rc == 0 && is_param)
+        load_param(l, v, &found);
+    else if (rc == 0)
+        rc = load_constant(l, v, &found, err);
+    v->is_loaded = true;
+    l->g->weights.loaded++;
+    if (rc == 0 && map_put(&l->used, name, 0) == MAP_NOMEM)
+        rc = no_memory(err);
+    return rc;
+}
+
+/* ---- what is missing, what is surplus ---- */
+
+/* A name of the file that ends in "." and the whole name, or the other way round: the prefix that
+ * one side lacks. Writes the line of JSON that adds or removes it. */
+static bool prefix_remedy(const struct loader *l, char *out, size_t size)
+{
+    const char *name = l->first_missing;
+    size_t len = strlen(name);
+    uint32_t i;
+
+    for (i = 0; i < l->w->n_names; i++) {
+        const char *other = l->w->names[i];
+        size_t n = strlen(other);
+
+        if (n > len + 1 && other[n - len - 1] == '.' && strcmp(other + n - len, name) == 0) {
+            snprintf(out, size, "\"weights_names\": {\"*\": \"%.*s*\"}", (int)(n - len), other);
+            return true;
+        }
+        if (len > n + 1 && name[len - n - 1] == '.' && strcmp(name + len - n, other) == 0) {
+            snprintf(out, size, "\"weights_names\": {\"%.*s*\": \"*\"}", (int)(len - n), name);
+            return true;
+        }
+    }
+    return false;
+}
+
+static int refuse_missing(struct loader *l, struct err *err)
+{
+    const char *near = text_nearest(l->first_missing, l->w->names,
+                                    l->w->n_names < SUGGEST_MAX ? l->w->n_names : SUGGEST_MAX);
+    char line[600], nearest[400] = "";
+
+    if (near != NULL)
+        snprintf(nearest, sizeof(nearest), "; the nearest name there is '%s'", near);
+    if (!prefix_remedy(l, line, sizeof(line)))
+        snprintf(line, sizeof(line), "\"weights_names\": {\"%s\": \"%s\"}", l->first_missing,
+                 near != NULL ? near : "the name in the file");
+    return err_set(err, ERR_INPUT,
+                   "%" PRIu32 " parameters of the model are not in the file: %s%s%s. If the file "
+                   "has them under another name, write in /model %s; if they begin with the "
+                   "model's own values, write in /model \"weights_fresh\": [\"%s\"]",
+                   l->n_missing, l->missing.data, l->n_missing > LISTED ? ", ..." : "", nearest,
+                   line, l->first_missing);
+}
+
+static int note(struct loader *l, struct err *err)
+{
+    struct graph_weights_facts *facts = &l->g->weights;
+    struct buf list = { 0 };
+    uint64_t at;
+    uint32_t i;
+    int rc;
+
+    for (i = 0; i < l->w->n_names; i++)
+        if (!map_get(&l->used, l->w->names[i], &at) && facts->surplus++ < LISTED)
+            buf_printf(&list, "%s'%s'", facts->surplus > 1 ? ", " : ": ", l->w->names[i]);
+    rc = list.failed ? no_memory(err) : 0;
+    if (rc == 0)
+        rc = graph_note(l->g, err,
+                        "weights '%s': %" PRIu32 " tensors loaded, %" PRIu32 " keep the values of "
+                        "the model, %" PRIu32 " of the file are not in the model%s%s",
+                        l->w->path, facts->loaded, facts->fresh, facts->surplus,
+                        list.data != NULL ? list.data : "", facts->surplus > LISTED ? ", ..." : "");
+    buf_fini(&list);
+    return rc;
+}
+
+int graph_load_weights(struct graph *g, const struct graph_weights *w, struct err *err)
+{
+    struct loader l = { .g = g, .w = w };
+    uint32_t i;
+    int rc = 0;
+
+    mapping_enter();
+    for (i = 0; i < g->n_values && rc == 0; i++)
+        rc = load_value(&l, &g->values[i], err);
+    if (rc == 0 && l.n_missing > 0)
+        rc = refuse_missing(&l, err);
+    if (rc == 0)
+        rc = note(&l, err);
+    map_fini(&l.used);
+    buf_fini(&l.missing);
+    return rc < 0 ? err_wrap(err, rc, "weights '%s'", w->path) : 0;
+}
+
+struct graph_weights_facts graph_weights_facts(const struct graph *g)
+{
+    return g->weights;
+}
