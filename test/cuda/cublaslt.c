@@ -707,7 +707,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t lightHandle, cublasLtMatmulDesc_t
     check_epilogue(&k.p, &chosen, device);
     (void)__atomic_add_fetch(&counted[k.p.desc.epilogue], 1, __ATOMIC_RELAXED);
     if (chosen.workspace > 0 &&
-        (((uintptr_t)workspace & 15) != 0 || emulated_owner(workspace, chosen.workspace) != device))
+        (((uintptr_t)workspace & 255) != 0 || emulated_owner(workspace, chosen.workspace) != device))
         emulated_die("cuBLASLt: the workspace at %p is not aligned, or not of GPU %d", workspace, device);
     return emulated_enqueue(stream, "a product of cuBLASLt", run, &k, sizeof(k)) == cudaSuccess
                ? CUBLAS_STATUS_SUCCESS

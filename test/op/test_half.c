@@ -249,6 +249,8 @@ static void compare(const struct gradcheck_case *gc)
     bool biased = strcmp(gc->op, "ConvTranspose") == 0 ||
                   (strcmp(gc->op, "Conv") == 0 && gc->n_in > 2 && rig_on_gpu());
     bool twice = biased || inside;
+    /* cuDNN has engines with float32 gradients of weights for some shapes only. */
+    bool rounds_weights = rig_on_gpu() && strncmp(gc->op, "Conv", 4) == 0;
     double more = roundings(gc);
     struct err err = { 0 };
     uint32_t i;
@@ -265,6 +267,8 @@ static void compare(const struct gradcheck_case *gc)
 
         expect_near(gc, "input", i, &a.in[i], &b.in[i], 0);
         expect_near(gc, "output", i, &a.out[i], &b.out[i], out ? (twice ? 4 : 1) : 0);
+        if (i == 1)
+            in = in || rounds_weights;
         expect_near(gc, "gradient", i, &a.din[i], &b.din[i], in || inside ? more : 0);
     }
     gradcheck_free(&a);
@@ -308,7 +312,8 @@ static void compare_adding(const struct gradcheck_case *gc)
         rig_take(&r[1].din[i], &want, true);
         for (e = 0; e < (size_t)tensor_elements(&want); e++) {
             double a = (double)((float *)got.data)[e], b = (double)((float *)want.data)[e];
-            bool is_half = (gc->half & OP_IN(i)) != 0 || rounds_inside(gc);
+            bool is_half = (gc->half & OP_IN(i)) != 0 || rounds_inside(gc) ||
+                           (i == 1 && rig_on_gpu() && strncmp(gc->op, "Conv", 4) == 0);
             double unit = gc->float16 ? 0x1p-11 : 0x1p-8;
             double rounding = is_half ? unit * (2 * fabs(b) + 6) : 1e-4;
 

@@ -14,6 +14,7 @@ extern "C" {
 
 static constexpr size_t LT_WORKSPACE = 32 << 20; /* at most, of an algorithm */
 static constexpr uint32_t LT_ALIGN = 16;         /* of addresses, in bytes: no kernel wants more */
+static constexpr size_t LT_WORKSPACE_ALIGN = 256; /* of the workspace, in bytes; the library refuses others */
 
 static int lt_check(cublasStatus_t s, struct err *err, const char *what)
 {
@@ -340,7 +341,13 @@ size_t lt_scratch_bytes(const struct lt *l)
                   : l->workspace[0] > l->workspace[1] ? l->workspace[0]
                                                       : l->workspace[1];
 
-    return (most + 63) / 64 * 64;
+    /* Scratch is 64-byte aligned: lt_run() moves the workspace up to the next multiple. */
+    return most == 0 ? 0 : (most + 63) / 64 * 64 + LT_WORKSPACE_ALIGN - 64;
+}
+
+static void *align_workspace(void *scratch)
+{
+    return (void *)(((uintptr_t)scratch + LT_WORKSPACE_ALIGN - 1) / LT_WORKSPACE_ALIGN * LT_WORKSPACE_ALIGN);
 }
 
 int lt_run(struct lt *l, const void *a, const void *b, void *y, const void *bias, void *aux, float alpha, bool add,
@@ -357,6 +364,7 @@ int lt_run(struct lt *l, const void *a, const void *b, void *y, const void *bias
         s = cublasLtMatmulDescSetAttribute(l->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aux, sizeof(aux));
     if (s == CUBLAS_STATUS_SUCCESS)
         s = cublasLtMatmul(l->handle->handle, l->desc, &alpha, second, l->at[LT_B], first, l->at[LT_A], &beta, y,
-                           l->at[LT_Y], y, l->at[LT_Y], &l->algo[aligned], scratch, l->workspace[aligned], stream);
+                           l->at[LT_Y], y, l->at[LT_Y], &l->algo[aligned], align_workspace(scratch),
+                           l->workspace[aligned], stream);
     return lt_check(s, err, "matrix product");
 }
