@@ -1,0 +1,13 @@
+# transformers: tested with transformers 5.23.0, torch 2.15.0, onnx 1.23.2, onnxscript 0.7.2.
+# Lines that end in "yours" are the ones to change. The network is exported as it is, not inside a wrapper, so that
+# parameters keep the names that from_pretrained() reads; the loss is computed by the job from the logits.
+import torch
+from transformers import AutoModelForCausalLM
+
+net = AutoModelForCausalLM.from_pretrained("gpt2", dtype=torch.float32)  # yours
+inputs = {"input_ids": torch.ones(2, 1024, dtype=torch.int64)}  # a batch of two, as long as the texts: yours
+
+net.config.use_cache = False
+torch.onnx.export(
+    net.train(), (), "net.onnx", kwargs=inputs, input_names=list(inputs), output_names=["logits"],
+    dynamic_shapes={name: {0: "batch"} for name in inputs}, dynamo=True, optimize=False, external_data=False)
