@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "daemon/args.h"
 #include "daemon/ctl.h"
+#include "daemon/inspect_attention.h"
 #include "graph/graph.h"
 #include "op/op.h"
 
@@ -30,6 +31,7 @@ struct inspect {
     struct graph *graph; /* imported, or if that fails a survey */
     bool is_imported;
     struct figures training, inference;
+    struct inspect_attention attention; /* of the plan that trains, if there is one */
     struct buf plan;     /* as text */
     int problem_code;    /* why there are no figures; 0 */
     char *problem;
@@ -130,8 +132,9 @@ static int look_at_plan(struct inspect *in, enum plan_purpose purpose,
                              .flops = plan_flops(p) / in->batch };
     if (in->print_plan)
         plan_print(p, &in->plan);
+    rc = inspect_attention_take(&in->attention, p, &in->mem, err);
     plan_free(p);
-    return 0;
+    return rc;
 }
 
 static int look(struct inspect *in, struct err *err)
@@ -265,6 +268,7 @@ static void print_text(const struct inspect *in)
         printf("%-11s%s\n", "precision", plan_precision_name(in->precision));
     print_figures("training", &in->training, in->batch);
     print_figures("inference", &in->inference, in->batch);
+    inspect_attention_print(&in->attention);
     if (in->plan.data != NULL)
         printf("\n%s", in->plan.data);
     if (in->problem != NULL)
@@ -386,6 +390,7 @@ static void print_json(const struct inspect *in)
                plan_precision_name(in->precision));
     json_figures(&out, "training", &in->training);
     json_figures(&out, "inference", &in->inference);
+    inspect_attention_json(&in->attention, &out);
     if (in->plan.data != NULL) {
         buf_str(&out, ",\n  \"plan\": ");
         buf_json(&out, in->plan.data);

@@ -1,47 +1,35 @@
 /* fuse_attention.c - softmax(steps(q k)) v as one node, which never holds the matrix of scores: see
  * op/attention/attention.c for what the node computes.
  *
- *   q  [Mul, Div by a number]  Transpose  \
- *                                           MatMul  steps  Softmax  [Dropout]  MatMul  [Transpose]
- *   k  [Mul, Div by a number]  Transpose  /                             v  Transpose /
+ *   q  [Mul, Div by a number]  Transpose            \
+ *                                                    MatMul  steps  Softmax  [guard]  [Dropout]  MatMul  [Transpose]
+ *   k  [Mul, Div by a number]  Transpose  [repeat]  /                      v  Transpose  [repeat] /
  *
- * Where q, k and v are thirds of one product's columns (fuse_thirds.c), they are read where that has left
- * them, and their gradients are its gradient without being put together.
+ * The steps are in fuse_scores.c, the way to q, k and v in fuse_operand.c; where these are thirds of one
+ * product's columns (fuse_thirds.c), they are read where that has left them, and their gradients are its
+ * gradient without being put together. A guard makes rows 0 that the softmax made NaN, because all their keys
+ * are masked by -inf. (A score that is NaN or +inf also makes a row NaN, which the guard of the graph would hide
+ * and the node shows.)
  *
- * Steps are, in any order and number: Mul or Div by a number; Add of a mask; Where of a mask
- * between the scores and a number. Transposes are whatever they are, or not there. Nothing else may
- * read what lies between, and a mask to which a gradient flows (a trained bias of the scores)
- * cannot be had without the matrix: such a graph stays as it is, and so does one with few scores.
- * Dropout drops the same elements as it would by itself. */
-#include <math.h>
+ * Transposes are whatever they are, or not there. No other node may read what lies between, and a mask to which a
+ * gradient flows (a trained bias of the scores) cannot be had without the matrix: such a graph stays as it is,
+ * and so does one with few scores. Dropout drops the same elements as it would by itself. Every attention is
+ * noted in plan.attentions, with the first reason why it is not one node. */
 #include <string.h>
 
 #include "base/check.h"
-#include "graph/plan_fuse.h"
+#include "graph/fuse_scores.h"
 
-enum {
-    MAX_STEPS = 8,
-    MAX_MASKS = FUSE_MAX_IN - 3,
-    MIN_SCORES = 64 * 64, /* of a matrix: measured, below them the separate ops are faster */
-};
-
-struct chain { /* of scores; steps in the order they are found: the last first */
-    uint32_t product; /* node of the first MatMul */
-    uint32_t n_steps, n_masks;
-    const char *step[MAX_STEPS];
-    float number[MAX_STEPS];
-    uint32_t mask[MAX_STEPS]; /* GRAPH_NONE: none */
-};
-
-struct operand {
-    uint32_t value;
-    uint32_t perm[TENSOR_MAX_RANK]; /* axis i of the operand is axis perm[i] of the value */
-    float scale;
-};
+enum { MIN_SCORES = 64 * 64 /* of a matrix: measured, below them the separate ops are faster */ };
 
 static const struct tensor *tensor_of(const struct fuser *f, uint32_t value)
 {
     return &f->p->values.at[value].tensor;
+}
+
+static const char *name_of(const struct fuser *f, const struct fuse_operand *o)
+{
+    return f->p->values.at[o->value].name;
 }
 
 /* ---- gradients ---- */
@@ -82,115 +70,6 @@ static int wants_gradient(const struct fuser *f, uint32_t value, bool *out, stru
     return 0;
 }
 
-/* ---- the chain of scores ---- */
-
-/* x * number or x / number: x is *value. */
-static bool scaled(const struct fuser *f, const struct plan_node *n, uint32_t *value, float *by)
-{
-    bool divides = fuse_is(n, NULL, "Div");
-    uint32_t which = 0;
-
-    if (!divides && !fuse_is(n, NULL, "Mul"))
-        return false;
-    if (!fuse_number(f, n->in[1], by)) {
-        which = 1;
-        if (divides || !fuse_number(f, n->in[0], by))
-            return false;
-    }
-    *value = n->in[which];
-    *by = divides ? 1.0f / *by : *by;
-    return isfinite(*by) && tensor_of(f, *value)->dtype == TENSOR_F32 &&
-           shape_equal(&tensor_of(f, *value)->shape, &tensor_of(f, n->out[0])->shape);
-}
-
-/* Broadcasts to the scores, and has all their columns? */
-static bool is_mask(const struct fuser *f, uint32_t value, enum tensor_dtype dtype,
-                    const struct shape *scores)
-{
-    const struct tensor *t = tensor_of(f, value);
-    struct shape both;
-
-    return t->dtype == dtype && t->shape.rank > 0 &&
-           t->shape.dim[t->shape.rank - 1] == scores->dim[scores->rank - 1] &&
-           shape_broadcast(&t->shape, scores, &both) && shape_equal(&both, scores);
-}
-
-/* A constant that has one number everywhere. */
-static bool uniform(const struct fuser *f, uint32_t value, float *number)
-{
-    const struct plan_value *v = &f->p->values.at[value];
-    const float *x = v->tensor.data;
-    int64_t n = tensor_elements(&v->tensor), i;
-
-    if (v->kind != PLAN_CONST || v->tensor.dtype != TENSOR_F32 || n == 0)
-        return false;
-    for (i = 1; i < n; i++)
-        if (x[i] != x[0])
-            return false;
-    *number = x[0];
-    return true;
-}
-
-static bool push(struct chain *c, const char *step, float number, uint32_t mask)
-{
-    if (c->n_steps == MAX_STEPS || (mask != GRAPH_NONE && c->n_masks == MAX_MASKS))
-        return false;
-    c->step[c->n_steps] = step;
-    c->number[c->n_steps] = number;
-    c->mask[c->n_steps++] = mask;
-    c->n_masks += mask != GRAPH_NONE;
-    return true;
-}
-
-static bool find_scores(const struct fuser *f, uint32_t value, struct chain *c);
-
-/* The step `n`, of scores that are its input i, if they come from a product. */
-static bool take_step(const struct fuser *f, const struct plan_node *n, uint32_t i, struct chain *c,
-                      const char *step, float number, uint32_t mask)
-{
-    struct chain longer = *c;
-    const struct shape *scores = &tensor_of(f, n->out[0])->shape;
-
-    if ((mask != GRAPH_NONE &&
-         !is_mask(f, mask, strcmp(step, "add") == 0 ? TENSOR_F32 : TENSOR_BOOL, scores)) ||
-        !shape_equal(&tensor_of(f, n->in[i])->shape, scores) ||
-        !push(&longer, step, number, mask) || !find_scores(f, n->in[i], &longer))
-        return false;
-    *c = longer;
-    return true;
-}
-
-static bool is_product(const struct plan_node *n)
-{
-    return n->n_in == 2 && (fuse_is(n, NULL, "MatMul") || fuse_is(n, "trainerd", "MatMul"));
-}
-
-/* From a value that only the chain reads back to the product; false: there is none. */
-static bool find_scores(const struct fuser *f, uint32_t value, struct chain *c)
-{
-    const struct plan_node *n = fuse_maker(f, value);
-    uint32_t from;
-    float number;
-
-    if (n == NULL || !fuse_is_ours(f, value))
-        return false;
-    if (is_product(n)) {
-        c->product = f->maker[value];
-        return true;
-    }
-    if (scaled(f, n, &from, &number))
-        return take_step(f, n, from == n->in[0] ? 0 : 1, c, "scale", number, GRAPH_NONE);
-    if (fuse_is(n, NULL, "Add"))
-        return take_step(f, n, 0, c, "add", 0, n->in[1]) ||
-               take_step(f, n, 1, c, "add", 0, n->in[0]);
-    if (!fuse_is(n, NULL, "Where"))
-        return false;
-    if (uniform(f, n->in[2], &number))
-        return take_step(f, n, 1, c, "keep", number, n->in[0]);
-    return uniform(f, n->in[1], &number) &&
-           take_step(f, n, 2, c, "fill", number, n->in[0]);
-}
-
 /* ---- operands ---- */
 
 static bool flag(const struct plan_node *n, const char *name)
@@ -200,61 +79,57 @@ static bool flag(const struct plan_node *n, const char *name)
     return a != NULL && a->i != 0;
 }
 
-/* Where an operand of a product comes from, before Transposes and factors. */
-static void trace(const struct fuser *f, uint32_t value, bool turned, bool may_scale,
-                  struct operand *o)
-{
-    uint32_t rank = tensor_of(f, value)->shape.rank, i;
-
-    *o = (struct operand){ .value = value, .scale = 1 };
-    for (i = 0; i < rank; i++)
-        o->perm[i] = turned && i + 2 >= rank ? 2 * rank - 3 - i : i;
-    for (;;) {
-        const struct plan_node *n = fuse_maker(f, o->value);
-        uint32_t from, perm[TENSOR_MAX_RANK];
-        float by;
-
-        if (n == NULL)
-            return;
-        if (fuse_is(n, NULL, "Transpose")) {
-            fuse_perm(n, rank, perm);
-            for (i = 0; i < rank; i++)
-                o->perm[i] = perm[o->perm[i]];
-            o->value = n->in[0];
-        } else if (may_scale && fuse_is_ours(f, o->value) && scaled(f, n, &from, &by)) {
-            o->scale *= by;
-            o->value = from;
-        } else {
-            return;
-        }
-    }
-}
-
-static int64_t dim_of(const struct fuser *f, const struct operand *o, uint32_t axis)
-{
-    return tensor_of(f, o->value)->shape.dim[o->perm[axis]];
-}
-
 /* q [.., t, d], k [.., d, s], v [.., s, dv] with the same batch, and enough scores? */
-static bool fit(const struct fuser *f, const struct operand *q, const struct operand *k,
-                const struct operand *v)
+static bool fit(struct fuser *f, const struct fuse_operand *const all[3])
 {
+    const struct fuse_operand *q = all[0], *k = all[1], *v = all[2];
     uint32_t rank = tensor_of(f, q->value)->shape.rank, i;
+    int64_t rows, keys;
 
     if (rank < 2 || tensor_of(f, k->value)->shape.rank != rank ||
         tensor_of(f, v->value)->shape.rank != rank)
-        return false;
+        return fuse_blocked(f, "'%s', '%s' and '%s' differ in rank", name_of(f, q), name_of(f, k),
+                            name_of(f, v));
     for (i = 0; i + 2 < rank; i++)
-        if (dim_of(f, k, i) != dim_of(f, q, i) || dim_of(f, v, i) != dim_of(f, q, i))
-            return false;
-    return dim_of(f, q, rank - 1) > 0 && dim_of(f, v, rank - 1) > 0 &&
-           dim_of(f, q, rank - 2) * dim_of(f, k, rank - 1) >= MIN_SCORES;
+        if (fuse_operand_dim(f, k, i) != fuse_operand_dim(f, q, i) ||
+            fuse_operand_dim(f, v, i) != fuse_operand_dim(f, q, i))
+            return fuse_blocked(f, "'%s', '%s' and '%s' differ in axis %u of their batch",
+                                name_of(f, q), name_of(f, k), name_of(f, v), i);
+    rows = fuse_operand_dim(f, q, rank - 2);
+    keys = fuse_operand_dim(f, k, rank - 1);
+    if (rows * keys < MIN_SCORES)
+        return fuse_blocked(f, "%lld x %lld scores are few: below %d separate nodes are faster",
+                            (long long)rows, (long long)keys, MIN_SCORES);
+    return fuse_operand_dim(f, q, rank - 1) > 0 && fuse_operand_dim(f, v, rank - 1) > 0;
+}
+
+/* Heads of k and v that several heads of q share lie along the last axis of the batch. */
+static bool may_share(const struct fuser *f, const struct fuse_operand *k,
+                      const struct fuse_operand *v)
+{
+    uint32_t rank = tensor_of(f, k->value)->shape.rank;
+
+    return k->repeats == v->repeats && k->axis + 3 == rank && v->axis + 3 == rank;
+}
+
+static void find_operands(const struct fuser *f, const struct plan_node *product,
+                          const struct plan_node *last, struct fuse_operand *const all[3])
+{
+    bool may_repeat = true;
+
+    fuse_trace(f, product->in[0], flag(product, "transA"), true, false, all[0]);
+    for (;; may_repeat = false) {
+        fuse_trace(f, product->in[1], flag(product, "transB"), true, may_repeat, all[1]);
+        fuse_trace(f, last->in[1], false, false, may_repeat, all[2]);
+        if ((all[1]->repeats == 1 && all[2]->repeats == 1) || may_share(f, all[1], all[2]))
+            return;
+    }
 }
 
 /* ---- operands that are thirds of one value ---- */
 
 /* The node reads `whole` instead of q, k and v, if they are its thirds and nobody else reads those. */
-static bool add_parts(const struct fuser *f, struct fuse_row *row, struct operand *const all[3])
+static bool add_parts(const struct fuser *f, struct fuse_row *row, struct fuse_operand *const all[3])
 {
     struct fuse_third third[3];
     uint32_t rank;
@@ -340,10 +215,10 @@ static bool add_perm(struct plan *p, struct fuse_row *row, const char *name, con
 }
 
 /* Steps as the graph has them, those of q and k first. */
-static bool add_steps(struct plan *p, struct fuse_row *row, const struct chain *c, float scale)
+static bool add_steps(struct plan *p, struct fuse_row *row, const struct fuse_scores *c, float scale)
 {
-    const char **names = arena_array(&p->mem, MAX_STEPS + 1, sizeof(*names));
-    float *numbers = arena_array(&p->mem, MAX_STEPS + 1, sizeof(*numbers));
+    const char **names = arena_array(&p->mem, FUSE_STEPS + 1, sizeof(*names));
+    float *numbers = arena_array(&p->mem, FUSE_STEPS + 1, sizeof(*numbers));
     uint32_t n = 0, i;
 
     if (names == NULL || numbers == NULL)
@@ -353,7 +228,7 @@ static bool add_steps(struct plan *p, struct fuse_row *row, const struct chain *
         numbers[n++] = scale;
     }
     for (i = c->n_steps; i-- > 0;) {
-        if (c->mask[i] == GRAPH_NONE && n > 0 && strcmp(names[n - 1], "scale") == 0) {
+        if (strcmp(c->step[i], "scale") == 0 && n > 0 && strcmp(names[n - 1], "scale") == 0) {
             numbers[n - 1] *= c->number[i];
             continue;
         }
@@ -371,63 +246,201 @@ static bool add_steps(struct plan *p, struct fuse_row *row, const struct chain *
     return true;
 }
 
-/* A bias of the scores that learns needs the gradient of each. */
-static int any_mask_learns(const struct fuser *f, const struct chain *c, bool *out, struct err *err)
+/* A mask that learns, a bias of the scores, needs the gradient of each score. */
+static int any_mask_learns(struct fuser *f, const struct fuse_scores *c, bool *out, struct err *err)
 {
     uint32_t i;
     int rc = 0;
 
     *out = false;
-    for (i = 0; i < c->n_steps && rc == 0 && !*out; i++)
-        if (c->mask[i] != GRAPH_NONE && tensor_of(f, c->mask[i])->dtype == TENSOR_F32)
-            rc = wants_gradient(f, c->mask[i], out, err);
+    for (i = 0; i < c->n_steps && rc == 0 && !*out; i++) {
+        if (c->mask[i] == GRAPH_NONE || tensor_of(f, c->mask[i])->dtype != TENSOR_F32)
+            continue;
+        rc = wants_gradient(f, c->mask[i], out, err);
+        if (*out)
+            (void)fuse_blocked(f, "a parameter is trained through '%s', which is added to the scores: "
+                               "its gradient needs the matrix of scores",
+                               f->p->values.at[c->mask[i]].name);
+    }
     return rc;
+}
+
+/* ---- the chain from the softmax to the last product ---- */
+
+struct ends {
+    const struct plan_node *softmax;
+    bool is_guarded; /* rows that are NaN become 0 */
+    float ratio;     /* of dropout */
+    uint32_t stream;
+};
+
+/* Where(IsNaN(x), 0, x), as PyTorch writes it for rows whose keys are all masked by -inf. */
+static bool is_guard(const struct fuser *f, const struct plan_node *n, uint32_t *of)
+{
+    const struct plan_node *test = fuse_made_by(f, n->in[0], "IsNaN");
+    float zero;
+
+    *of = n->in[2];
+    return test != NULL && fuse_is_ours(f, n->in[0]) && test->in[0] == *of &&
+           fuse_number(f, n->in[1], &zero) && zero == 0 && f->readers[*of] == 2;
+}
+
+/* Is it the softmax of an attention: of rows of scores that a product makes? */
+static bool is_of_scores(const struct fuser *f, const struct plan_node *n, uint32_t value)
+{
+    return n != NULL && n->out[0] == value && is_softmax_of_rows(f, n) &&
+           fuse_come_from_product(f, n->in[0]);
+}
+
+/* A softmax of scores, followed by nodes that find_ends() does not know; NULL: there is none. */
+static const struct plan_node *find_far_softmax(struct fuser *f, uint32_t value)
+{
+    static const char *const between[] = { "Where", "Mul", "Div", "Add", "Dropout", "Cast" };
+    const struct plan_node *n = fuse_maker(f, value), *first = n;
+
+    for (uint32_t depth = 0; n != NULL && depth < 4; depth++) {
+        uint32_t next = GRAPH_NONE;
+
+        if (is_of_scores(f, n, value)) {
+            (void)fuse_blocked(f, "%s '%s' stands between the softmax and the product with v",
+                               first->def->name, first->name);
+            return n;
+        }
+        for (size_t i = 0; i < COUNT_OF(between); i++)
+            for (uint32_t k = 0; fuse_is(n, NULL, between[i]) && k < n->n_in; k++)
+                if (n->in[k] != GRAPH_NONE && fuse_maker(f, n->in[k]) != NULL &&
+                    shape_equal(&tensor_of(f, n->in[k])->shape, &tensor_of(f, value)->shape))
+                    next = n->in[k];
+        value = next;
+        n = fuse_maker(f, value);
+    }
+    return NULL;
+}
+
+/* From `value`, the weights, back to their softmax, e->softmax; NULL: this is no attention. false: it
+ * cannot be one node, f->obstacle says why. */
+static bool find_ends(struct fuser *f, uint32_t value, struct ends *e)
+{
+    const struct plan_node *n = fuse_maker(f, value), *dropout = NULL;
+    uint32_t weights = value;
+    bool ours = n != NULL && fuse_is_ours(f, value);
+
+    *e = (struct ends){ .ratio = 0 };
+    if (n != NULL && fuse_is(n, NULL, "Dropout")) {
+        dropout = n;
+        value = n->in[0];
+        n = fuse_maker(f, value);
+        ours = ours && n != NULL && fuse_is_ours(f, value);
+    }
+    if (n != NULL && fuse_is(n, NULL, "Where") && is_guard(f, n, &value)) {
+        e->is_guarded = true;
+        n = fuse_maker(f, value);
+    }
+    if (!is_of_scores(f, n, value)) {
+        e->softmax = find_far_softmax(f, weights);
+        return false;
+    }
+    e->softmax = n;
+    if (!ours)
+        return fuse_blocked(f, "the weights '%s' are read elsewhere too", f->p->values.at[value].name);
+    if (dropout != NULL) {
+        e->stream = dropout->stream;
+        if (!dropout_ratio(f, dropout, &e->ratio))
+            return fuse_blocked(f, "the ratio of Dropout '%s' is not known before the run", dropout->name);
+    }
+    return true;
+}
+
+/* ---- */
+
+static int add_row(struct fuser *f, uint32_t node, const struct ends *e, struct fuse_scores *c,
+                   struct fuse_operand *const all[3], struct err *err)
+{
+    struct fuse_row row = { .def = op_find("trainerd", "Attention", 1),
+                            .name = e->softmax->name,
+                            .stream = e->stream,
+                            .n_in = 3 };
+    uint32_t rank = tensor_of(f, all[0]->value)->shape.rank, i;
+    static const char *const perms[] = { "perm_q", "perm_k", "perm_v" };
+    float scale = all[0]->scale * all[1]->scale;
+    bool fits;
+
+    for (i = 0; i < 3; i++)
+        row.in[i] = all[i]->value;
+    fits = add_parts(f, &row, all);
+    for (i = 0; i < 3; i++)
+        fits = fits && add_perm(f->p, &row, perms[i], all[i]->perm, rank);
+    if (!fits || !fuse_add_band(f, &row, c) || !add_steps(f->p, &row, c, scale))
+        return plan_no_memory(err);
+    if (e->is_guarded)
+        row.attrs[row.n_attrs++] =
+            (struct op_attr){ .name = "empty", .type = OP_ATTR_INT, .i = 1 };
+    if (e->ratio > 0)
+        row.attrs[row.n_attrs++] =
+            (struct op_attr){ .name = "dropout", .type = OP_ATTR_FLOAT, .f = e->ratio };
+    return fuse_into(f, node, &row, err);
+}
+
+static int settle_masks(struct fuser *f, struct fuse_scores *c, struct err *err)
+{
+    uint32_t i, kept = 0;
+    int rc = 0;
+
+    for (i = 0; i < c->n_steps && rc == 0; i++) {
+        bool idle = false;
+
+        if (c->mask[i] != GRAPH_NONE)
+            rc = fuse_settle_mask(f, c->step[i], &c->mask[i], &idle, err);
+        if (idle) {
+            c->n_masks--;
+            continue;
+        }
+        c->step[kept] = c->step[i];
+        c->number[kept] = c->number[i];
+        c->mask[kept++] = c->mask[i];
+    }
+    c->n_steps = kept;
+    return rc;
+}
+
+/* Notes for whoever asks whether the attention at this softmax is one node. */
+static int note(struct fuser *f, const char *name, bool is_fused, struct err *err)
+{
+    struct plan_attention a = { .node = name, .is_fused = is_fused, .why = "" };
+
+    if (!is_fused)
+        a.why = arena_strdup(&f->p->mem, f->obstacle[0] != '\0' ? f->obstacle
+                                                                : "its operands do not fit");
+    if (a.why == NULL || !VEC_PUSH(f->p->attentions, a))
+        return plan_no_memory(err);
+    return 0;
 }
 
 int fuse_attention(struct fuser *f, uint32_t node, struct err *err)
 {
-    const struct plan_node *last = &f->p->nodes.at[node], *n = fuse_maker(f, last->in[0]), *product;
-    struct fuse_row row = { .def = op_find("trainerd", "Attention", 1), .n_in = 3 };
-    struct operand q, k, v;
-    struct chain c = { .n_steps = 0 };
-    float ratio = 0;
+    const struct plan_node *last = &f->p->nodes.at[node];
+    struct fuse_operand q, k, v, *const all[] = { &q, &k, &v };
+    struct fuse_scores c;
+    struct ends e;
     bool learns_mask;
-    uint32_t rank;
+    const char *name;
     int rc;
 
-    if (n == NULL || !fuse_is_ours(f, last->in[0]))
-        return 0;
-    if (fuse_is(n, NULL, "Dropout")) {
-        if (!dropout_ratio(f, n, &ratio) || !fuse_is_ours(f, n->in[0]))
-            return 0;
-        row.stream = n->stream;
-        n = fuse_maker(f, n->in[0]);
-    }
-    if (!is_softmax_of_rows(f, n) || !find_scores(f, n->in[0], &c))
-        return 0;
-    row.name = n->name;
-    product = &f->p->nodes.at[c.product];
-    trace(f, product->in[0], flag(product, "transA"), true, &q);
-    trace(f, product->in[1], flag(product, "transB"), true, &k);
-    trace(f, last->in[1], false, false, &v);
-    if (!fit(f, &q, &k, &v) || c.n_steps + 1 > MAX_STEPS)
-        return 0;
+    f->obstacle[0] = '\0';
+    if (!find_ends(f, last->in[0], &e) || !fuse_find_scores(f, e.softmax->in[0], &c))
+        return e.softmax != NULL ? note(f, e.softmax->name, false, err) : 0;
+    name = e.softmax->name;
+    find_operands(f, &f->p->nodes.at[c.product], last, all);
+    if (!fit(f, (const struct fuse_operand *const *)all))
+        return note(f, name, false, err);
     rc = any_mask_learns(f, &c, &learns_mask, err);
-    if (rc < 0 || learns_mask)
-        return rc;
-    rank = tensor_of(f, q.value)->shape.rank;
-    row.in[0] = q.value;
-    row.in[1] = k.value;
-    row.in[2] = v.value;
-    if (!add_parts(f, &row, (struct operand *const[]){ &q, &k, &v }) || !add_perm(f->p, &row, "perm_q", q.perm, rank) ||
-        !add_perm(f->p, &row, "perm_k", k.perm, rank) ||
-        !add_perm(f->p, &row, "perm_v", v.perm, rank) ||
-        !add_steps(f->p, &row, &c, q.scale * k.scale))
-        return plan_no_memory(err);
-    if (ratio > 0)
-        row.attrs[row.n_attrs++] =
-            (struct op_attr){ .name = "dropout", .type = OP_ATTR_FLOAT, .f = ratio };
-    return fuse_into(f, node, &row, err);
+    if (rc == 0 && learns_mask)
+        return note(f, name, false, err);
+    if (rc == 0)
+        rc = settle_masks(f, &c, err);
+    if (rc == 0)
+        rc = add_row(f, node, &e, &c, all, err);
+    return rc == 0 ? note(f, name, true, err) : rc;
 }
 
 int fuse_attention_turn(struct fuser *f, uint32_t node, struct err *err)

@@ -300,6 +300,16 @@ uint32_t plan_metric_words(const struct plan *p, uint32_t i);
 void plan_metric_add(const struct plan *p, uint32_t i, double *sums); /* of the last forward */
 double plan_flops(const struct plan *p); /* of forward */
 
+/* ---- what became of the attentions ---- */
+struct plan_attention {
+    const char *node; /* its softmax */
+    bool is_fused;    /* it is one call, which never holds the matrix of scores */
+    const char *why;  /* if not: the first obstacle; "" otherwise */
+};
+/* Every softmax of a product of two computed matrices that multiplies a third one, in the order of the graph. The plan
+ * owns the result. */
+const struct plan_attention *plan_attentions(const struct plan *p, uint32_t *n);
+
 /* ---- where the time goes ---- */
 struct plan_call_info { /* a call: forward's in order, then backward's */
     const char *op, *node; /* op "": a sum of gradients */

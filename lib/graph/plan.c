@@ -91,8 +91,15 @@ void plan_free(struct plan *p)
     VEC_FINI(p->ready);
     VEC_FINI(p->zeros);
     VEC_FINI(p->states);
+    VEC_FINI(p->attentions);
     arena_fini(&p->mem);
     free(p);
+}
+
+const struct plan_attention *plan_attentions(const struct plan *p, uint32_t *n)
+{
+    *n = (uint32_t)p->attentions.n;
+    return p->attentions.at;
 }
 
 /* ---- binding ---- */

@@ -4,7 +4,10 @@
  * chain becomes a node of another row, under the same output, and what only led to it goes. A value
  * that somebody else reads is never taken away; where a chain is not exactly what a pattern
  * knows, it stays as it is. Patterns are tried node by node in order of the graph, so that the
- * result of one may be a part of the next; those of the second table when all of the first are done. */
+ * result of one may be a part of the next; each table after all of the one before. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/check.h"
@@ -12,8 +15,15 @@
 #include "graph/plan_fuse.h"
 
 struct pattern {
-    const char *domain, *op; /* of the last node of the chain */
+    const char *domain, *op; /* of the last node of the chain; op NULL: any */
     int (*fuse)(struct fuser *f, uint32_t node, struct err *err);
+};
+
+/* What exporters write around the patterns. */
+static const struct pattern early[] = {
+    { NULL, NULL, fuse_same },
+    { NULL, "Reshape", fuse_merged_transpose },
+    { NULL, "Reshape", fuse_merged_product },
 };
 
 static const struct pattern patterns[] = {
@@ -105,8 +115,7 @@ bool fuse_number(const struct fuser *f, uint32_t value, float *out)
 
 static void let_go(struct fuser *f, const struct plan_node *n);
 
-/* Nobody reads a value of this node any more: neither does it read. */
-static void drop(struct fuser *f, uint32_t node)
+void fuse_drop(struct fuser *f, uint32_t node)
 {
     const struct plan_node *n = &f->p->nodes.at[node];
     uint32_t k;
@@ -138,7 +147,7 @@ static void let_go(struct fuser *f, const struct plan_node *n)
         uint32_t v = n->in[k];
 
         if (v != GRAPH_NONE && --f->readers[v] == 0 && f->maker[v] != GRAPH_NONE)
-            drop(f, f->maker[v]);
+            fuse_drop(f, f->maker[v]);
     }
 }
 
@@ -195,6 +204,49 @@ int fuse_into(struct fuser *f, uint32_t node, const struct fuse_row *row, struct
     return 0;
 }
 
+bool fuse_blocked(struct fuser *f, const char *fmt, ...)
+{
+    va_list args;
+
+    if (f->obstacle[0] != '\0')
+        return false;
+    va_start(args, fmt);
+    vsnprintf(f->obstacle, sizeof(f->obstacle), fmt, args);
+    va_end(args);
+    return false;
+}
+
+/* Room for n values. */
+static bool reserve(struct fuser *f, size_t n)
+{
+    size_t cap = n > f->cap_values ? n + n / 4 : f->cap_values;
+    uint32_t *maker, *readers;
+
+    if (cap == f->cap_values)
+        return true;
+    maker = realloc(f->maker, cap * sizeof(*maker));
+    if (maker == NULL)
+        return false;
+    f->maker = maker;
+    readers = realloc(f->readers, cap * sizeof(*readers));
+    if (readers == NULL)
+        return false;
+    f->readers = readers;
+    for (size_t i = f->cap_values; i < cap; i++) {
+        f->maker[i] = GRAPH_NONE;
+        f->readers[i] = 0;
+    }
+    f->cap_values = cap;
+    return true;
+}
+
+uint32_t fuse_add_constant(struct fuser *f, const char *name, const struct tensor *t)
+{
+    if (!reserve(f, f->p->values.n + 1))
+        return GRAPH_NONE;
+    return plan_add_value(f->p, name, PLAN_CONST, 0, t);
+}
+
 /* ---- the pass ---- */
 
 static void count(const struct fuser *f, uint32_t value)
@@ -209,8 +261,6 @@ static void look(struct fuser *f)
     size_t i;
     uint32_t k;
 
-    for (i = 0; i < p->values.n; i++)
-        f->maker[i] = GRAPH_NONE;
     for (i = 0; i < p->nodes.n; i++) {
         const struct plan_node *n = &p->nodes.at[i];
 
@@ -239,7 +289,7 @@ static int try_all(struct fuser *f, const struct pattern *of, size_t n, struct e
         for (k = 0; k < n && !f->gone[i]; k++) {
             int rc = 0;
 
-            if (fuse_is(&p->nodes.at[i], of[k].domain, of[k].op) &&
+            if ((of[k].op == NULL || fuse_is(&p->nodes.at[i], of[k].domain, of[k].op)) &&
                 p->nodes.at[i].out[0] != GRAPH_NONE)
                 rc = of[k].fuse(f, (uint32_t)i, err);
             if (rc < 0)
@@ -252,8 +302,10 @@ static int fuse_all(struct fuser *f, struct err *err)
 {
     struct plan *p = f->p;
     size_t i, kept = 0;
-    int rc = try_all(f, patterns, COUNT_OF(patterns), err);
+    int rc = try_all(f, early, COUNT_OF(early), err);
 
+    if (rc == 0)
+        rc = try_all(f, patterns, COUNT_OF(patterns), err);
     if (rc == 0)
         rc = try_all(f, late, COUNT_OF(late), err);
     if (rc < 0)
@@ -271,15 +323,16 @@ int plan_fuse(struct plan *p, struct err *err)
     struct fuser f = { .p = p };
     int rc;
 
-    f.maker = arena_array(&mem, p->values.n, sizeof(*f.maker));
-    f.readers = arena_array(&mem, p->values.n, sizeof(*f.readers));
     f.gone = arena_array(&mem, p->nodes.n, sizeof(*f.gone));
-    if (f.maker == NULL || f.readers == NULL || f.gone == NULL) {
-        arena_fini(&mem);
-        return plan_no_memory(err);
+    if (f.gone != NULL && reserve(&f, p->values.n + 1)) {
+        look(&f);
+        rc = fuse_all(&f, err);
+    } else {
+        rc = plan_no_memory(err);
     }
-    look(&f);
-    rc = fuse_all(&f, err);
+    VEC_FINI(f.masks);
+    free(f.maker);
+    free(f.readers);
     arena_fini(&mem);
     return rc;
 }

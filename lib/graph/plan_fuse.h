@@ -13,9 +13,12 @@ struct fuser {
     uint32_t *maker;   /* [values] the node that makes it; GRAPH_NONE */
     uint32_t *readers; /* [values] inputs of nodes, and whoever reads it behind the last call */
     bool *gone;        /* [nodes] */
+    size_t cap_values; /* of maker and readers, which are on the heap */
+    VEC(uint32_t) masks; /* constants that attentions read so far (fuse_mask.c) */
+    char obstacle[240];  /* why the pattern that is being tried does not fit; "": nothing said yet */
 };
 
-enum { FUSE_MAX_IN = 8, FUSE_MAX_ATTRS = 8 };
+enum { FUSE_MAX_IN = 8, FUSE_MAX_ATTRS = 12 };
 
 struct fuse_row { /* a node with one output, or two */
     const struct op_def *def;
@@ -45,8 +48,17 @@ bool fuse_number(const struct fuser *f, uint32_t value, float *out);
  * that goes. */
 int fuse_into(struct fuser *f, uint32_t node, const struct fuse_row *row, struct err *err);
 
+/* No value of the node has a reader any more: the node goes, and whatever only led to it. */
+void fuse_drop(struct fuser *f, uint32_t node);
+
 /* Does `node` come before all others that read the value? */
 bool fuse_is_first(const struct fuser *f, uint32_t value, uint32_t node);
+
+/* A new constant; the data of t lives as long as the plan. GRAPH_NONE: no memory. */
+uint32_t fuse_add_constant(struct fuser *f, const char *name, const struct tensor *t);
+
+/* Notes why a pattern does not fit, if that is the first reason. Always false. */
+bool fuse_blocked(struct fuser *f, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* perm [rank] of a Transpose. */
 void fuse_perm(const struct plan_node *n, uint32_t rank, uint32_t *perm);
@@ -64,6 +76,9 @@ struct fuse_third {
 bool fuse_third(const struct fuser *f, uint32_t value, uint32_t which, struct fuse_third *out);
 
 /* ---- the patterns ---- */
+int fuse_same(struct fuser *f, uint32_t node, struct err *err);
+int fuse_merged_transpose(struct fuser *f, uint32_t node, struct err *err);
+int fuse_merged_product(struct fuser *f, uint32_t node, struct err *err);
 int fuse_norm_relu(struct fuser *f, uint32_t node, struct err *err);
 int fuse_norm_add(struct fuser *f, uint32_t node, struct err *err);
 int fuse_product_transposes(struct fuser *f, uint32_t node, struct err *err);

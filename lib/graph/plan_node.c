@@ -150,7 +150,7 @@ bool plan_is_known(const struct plan_value *v)
            (v->kind == PLAN_FEED && v->tensor.data != NULL && v->tensor.dtype != TENSOR_F32);
 }
 
-/* Not what wants its input channels-last: layouts come later. */
+/* Not a node that wants its input channels-last: layouts are decided later. */
 static bool can_fold(const struct plan *p, const struct plan_node *n)
 {
     size_t bytes = 0, limit = max_fold_bytes - p->folded_bytes;
@@ -162,9 +162,11 @@ static bool can_fold(const struct plan *p, const struct plan_node *n)
     for (i = 0; i < n->n_in && !n->def->of_shape; i++) {
         const struct plan_value *v = n->in[i] != GRAPH_NONE ? &p->values.at[n->in[i]] : NULL;
 
-        if (v != NULL && !plan_is_known(v))
+        if (v == NULL || (n->def->of_type & graph_input_bit(i)) != 0)
+            continue;
+        if (!plan_is_known(v))
             return false;
-        if (v != NULL && v->kind == PLAN_FEED) /* for the sake of shapes, not to do the work */
+        if (v->kind == PLAN_FEED) /* for the sake of shapes, not to do the work */
             limit = PLAN_MAX_VALUES * sizeof(int64_t);
     }
     for (i = 0; i < n->n_out; i++)

@@ -147,6 +147,7 @@ struct plan {
     struct plan_sums *metrics;
     uint32_t n_metrics;
     uint32_t n_turns;            /* bodies put in so far */
+    VEC(struct plan_attention) attentions; /* plan_fuse.c: those of the graph, fused or not */
     struct plan_kept *kept;
     uint32_t n_kept;
     VEC(struct plan_block) blocks;

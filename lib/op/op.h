@@ -96,6 +96,8 @@ struct op_def {
     bool random;        /* uses c->run->seed: gets its own rng stream */
     bool of_shape;      /* the outputs depend on nothing but the shapes of the inputs: folded at load;
                            fwd reads no data */
+    uint32_t of_type;   /* OP_IN bits: inputs of which the outputs depend on the type alone; fwd reads none
+                           of their data */
     enum op_layout layout;
     uint32_t channels_in; /* OP_LAYOUT_CHANNELS: OP_IN bits of inputs behind 0 that lie as it does */
     enum op_half half;

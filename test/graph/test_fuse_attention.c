@@ -508,7 +508,7 @@ static void another_axis_or_a_step_that_is_none_is_no_attention(void **state)
 
     m = begin();
     product(m);
-    model_node(m, "Tanh", "scores", "bent");
+    model_node(m, "Erf", "scores", "bent");
     softmax(m, "bent", "weights");
     not_fused(end(m, "weights"));
 

@@ -42,14 +42,14 @@ static void add_product(struct model *m, const char *x, const char *y)
     model_node(m, "MatMul", in, y);
 }
 
-/* apart: something stands in front of it, so that no pattern fits. */
+/* apart: a node that computes nothing stands in front of it, so that no pattern fits. */
 static void add_norm_at(struct model *m, const char *x, const char *y, bool apart)
 {
     char in[96], name[32], between[32];
 
     if (apart) {
         snprintf(between, sizeof(between), "%s.in", y);
-        model_node(m, "Identity", x, between);
+        model_node(m, "Sum", x, between);
         x = between;
     }
 

@@ -232,4 +232,5 @@ static const char *const like_attrs[] = { "saturate", NULL };
 const struct op_def op_cast = { FIELDS, .name = "Cast", .since = 6, .n_in = { 1, 1 },
                                 .attrs = attrs, .infer = cast_infer };
 const struct op_def op_cast_like = { FIELDS, .name = "CastLike", .since = 15, .n_in = { 2, 2 },
-                                     .attrs = like_attrs, .infer = cast_like_infer };
+                                     .attrs = like_attrs, .infer = cast_like_infer,
+                                     .of_type = OP_IN(1) };

@@ -1,0 +1,204 @@
+/* fuse_mask.c - masks of scores that are known when the plan is made.
+ *
+ * Exporters compute a mask for every sample and often for every layer, though it depends on shapes
+ * alone. Folded, that is a constant of as many matrices as a batch has samples; all of them are the
+ * same. Here such a mask becomes one matrix, which all layers share, so that the kernel recognises
+ * what it hides (op/attention/attention_seen.c); one that hides nothing goes, and one that shows to each
+ * row a band of keys around its own becomes two numbers. */
+#include <string.h>
+
+#include "graph/fuse_scores.h"
+
+/* What is added to a score, or put in its place, to hide the key: no score that is not hidden comes near. */
+static const float hidden_score = -1e38f;
+
+/* The matrices along `axis` are equal. */
+static bool repeats_along(const struct tensor *t, uint32_t axis)
+{
+    size_t inner = tensor_dtype_bytes(t->dtype), outer = 1, m, k;
+    const char *x = t->data;
+
+    for (uint32_t i = 0; i < t->shape.rank; i++)
+        *(i < axis ? &outer : &inner) *= i == axis ? 1 : (size_t)t->shape.dim[i];
+    for (m = 0; m < outer; m++)
+        for (k = 1; k < (size_t)t->shape.dim[axis]; k++)
+            if (memcmp(x + m * inner * (size_t)t->shape.dim[axis],
+                       x + (m * (size_t)t->shape.dim[axis] + k) * inner, inner) != 0)
+                return false;
+    return true;
+}
+
+/* Only a leading axis: what is left of the others still lies one behind the other. */
+static void shrink(struct tensor *t)
+{
+    for (uint32_t i = 0; i + 1 < t->shape.rank; i++) {
+        if (t->shape.dim[i] > 1 && !repeats_along(t, i))
+            return;
+        t->shape.dim[i] = 1;
+    }
+}
+
+/* Does it leave every score as it is? */
+static bool is_idle(const char *step, const struct tensor *t)
+{
+    int64_t n = tensor_elements(t), i;
+
+    if (strcmp(step, "add") == 0) {
+        for (i = 0; i < n; i++)
+            if (((const float *)t->data)[i] != 0)
+                return false;
+        return true;
+    }
+    for (i = 0; i < n; i++)
+        if ((((const uint8_t *)t->data)[i] != 0) != (strcmp(step, "keep") == 0))
+            return false;
+    return true;
+}
+
+static bool is_same(const struct tensor *a, const struct tensor *b)
+{
+    return a->dtype == b->dtype && shape_equal(&a->shape, &b->shape) &&
+           memcmp(a->data, b->data, tensor_bytes(a)) == 0;
+}
+
+int fuse_settle_mask(struct fuser *f, const char *step, uint32_t *mask, bool *idle, struct err *err)
+{
+    const struct plan_value *v = &f->p->values.at[*mask];
+    struct tensor t = v->tensor;
+    uint32_t id;
+
+    *idle = false;
+    if (v->kind != PLAN_CONST || tensor_elements(&t) == 0)
+        return 0;
+    *idle = is_idle(step, &t);
+    if (*idle)
+        return 0;
+    shrink(&t);
+    for (size_t i = 0; i < f->masks.n; i++)
+        if (is_same(&t, &f->p->values.at[f->masks.at[i]].tensor)) {
+            *mask = f->masks.at[i];
+            return 0;
+        }
+    id = *mask;
+    if (!shape_equal(&t.shape, &v->tensor.shape))
+        id = fuse_add_constant(f, v->name, &t);
+    if (id == GRAPH_NONE || !VEC_PUSH(f->masks, id))
+        return plan_no_memory(err);
+    *mask = id;
+    return 0;
+}
+
+/* ---- bands ---- */
+
+struct band { /* row i sees the keys i + lower to i + upper */
+    int64_t lower, upper;
+};
+
+/* What the mask does to row `row` and key `key`, of so many keys. */
+enum sight { SEEN, HIDDEN, CHANGED };
+
+static enum sight sight(const struct tensor *t, const char *step, size_t at)
+{
+    if (strcmp(step, "add") == 0) {
+        float x = ((const float *)t->data)[at];
+
+        return x == 0 ? SEEN : x <= hidden_score ? HIDDEN : CHANGED;
+    }
+    return (((const uint8_t *)t->data)[at] != 0) == (strcmp(step, "keep") == 0) ? SEEN : HIDDEN;
+}
+
+/* The keys that row i sees are those from *first to *last; false: they have gaps, or are none. */
+static bool row_sight(const struct tensor *t, const char *step, int64_t i, int64_t keys,
+                      int64_t *first, int64_t *last)
+{
+    *first = *last = -1;
+    for (int64_t j = 0; j < keys; j++) {
+        enum sight s = sight(t, step, (size_t)(i * keys + j));
+
+        if (s == CHANGED || (s == SEEN && *last >= 0 && *last != j - 1))
+            return false;
+        if (s == SEEN) {
+            *first = *first < 0 ? j : *first;
+            *last = j;
+        }
+    }
+    return *last >= 0;
+}
+
+/* Is the mask a band of which every row sees a key? t: [1, .., rows, keys]. */
+static bool is_band(const struct tensor *t, const char *step, int64_t rows, struct band *b)
+{
+    int64_t keys = t->shape.dim[t->shape.rank - 1], first, last, i;
+
+    *b = (struct band){ INT64_MIN, INT64_MAX };
+    for (i = 0; i < rows; i++) {
+        if (!row_sight(t, step, i, keys, &first, &last))
+            return false;
+        if (first > 0 && b->lower == INT64_MIN)
+            b->lower = first - i;
+        if (last + 1 < keys)
+            b->upper = last - i;
+    }
+    for (i = 0; i < rows; i++) {
+        int64_t from = b->lower == INT64_MIN || i + b->lower < 0 ? 0 : i + b->lower;
+        int64_t to = b->upper == INT64_MAX || i + b->upper >= keys ? keys - 1 : i + b->upper;
+
+        (void)row_sight(t, step, i, keys, &first, &last);
+        if (first != from || last != to)
+            return false;
+    }
+    return true;
+}
+
+/* Do the steps after step `at` leave a hidden key hidden? Those of lower index come later. */
+static bool stays_hidden(const struct fuse_scores *c, uint32_t at)
+{
+    for (uint32_t i = 0; i < at; i++)
+        if ((strcmp(c->step[i], "scale") == 0 && !(c->number[i] > 1e-6f)) ||
+            strcmp(c->step[i], "cap") == 0 ||
+            ((strcmp(c->step[i], "keep") == 0 || strcmp(c->step[i], "fill") == 0) &&
+             !(c->number[i] <= hidden_score)))
+            return false;
+    return true;
+}
+
+static bool step_is_band(const struct fuser *f, const struct fuse_scores *c, uint32_t i, int64_t rows,
+                         struct band *b)
+{
+    const struct plan_value *v = c->mask[i] != GRAPH_NONE ? &f->p->values.at[c->mask[i]] : NULL;
+    int64_t keys;
+
+    if (v == NULL || v->kind != PLAN_CONST || !stays_hidden(c, i) ||
+        (strcmp(c->step[i], "add") != 0 && !(c->number[i] <= hidden_score)))
+        return false;
+    keys = v->tensor.shape.dim[v->tensor.shape.rank - 1];
+    return v->tensor.shape.rank >= 2 && v->tensor.shape.dim[v->tensor.shape.rank - 2] == rows &&
+           tensor_elements(&v->tensor) == rows * keys && is_band(&v->tensor, c->step[i], rows, b);
+}
+
+bool fuse_add_band(struct fuser *f, struct fuse_row *row, struct fuse_scores *c)
+{
+    const struct plan_node *product = &f->p->nodes.at[c->product];
+    const struct shape *scores = &f->p->values.at[product->out[0]].tensor.shape;
+    struct band b = { INT64_MIN, INT64_MAX };
+    int64_t *limits;
+    uint32_t i = 0;
+
+    while (i < c->n_steps && !step_is_band(f, c, i, scores->dim[scores->rank - 2], &b))
+        i++;
+    if (i == c->n_steps)
+        return true;
+    limits = arena_array(&f->p->mem, 2, sizeof(*limits));
+    if (limits == NULL)
+        return false;
+    limits[0] = b.lower;
+    limits[1] = b.upper;
+    row->attrs[row->n_attrs++] =
+        (struct op_attr){ .name = "band", .type = OP_ATTR_INTS, .n = 2, .ints = limits };
+    for (c->n_steps--, c->n_masks--; i < c->n_steps; i++) {
+        c->step[i] = c->step[i + 1];
+        c->number[i] = c->number[i + 1];
+        c->mask[i] = c->mask[i + 1];
+    }
+    return true;
+}

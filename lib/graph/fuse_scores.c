@@ -1,0 +1,214 @@
+/* fuse_scores.c - the scores of an attention, followed from the softmax back to the product of q and k.
+ *
+ * Steps are, in any order and number: Mul or Div by a number; Add of a mask; Where of a mask between
+ * the scores and a number; once Tanh between two factors. No other node may read what lies between. */
+#include <math.h>
+#include <string.h>
+
+#include "graph/fuse_scores.h"
+
+enum { MAX_DEPTH = 24 /* nodes that fuse_come_from_product() follows */ };
+
+static const struct tensor *tensor_of(const struct fuser *f, uint32_t value)
+{
+    return &f->p->values.at[value].tensor;
+}
+
+static const char *name_of(const struct fuser *f, uint32_t value)
+{
+    return f->p->values.at[value].name;
+}
+
+bool fuse_is_scaled(const struct fuser *f, const struct plan_node *n, uint32_t *value, float *by)
+{
+    bool divides = fuse_is(n, NULL, "Div");
+    uint32_t which = 0;
+
+    if (!divides && !fuse_is(n, NULL, "Mul"))
+        return false;
+    if (!fuse_number(f, n->in[1], by)) {
+        which = 1;
+        if (divides || !fuse_number(f, n->in[0], by))
+            return false;
+    }
+    *value = n->in[which];
+    *by = divides ? 1.0f / *by : *by;
+    return isfinite(*by) && tensor_of(f, *value)->dtype == TENSOR_F32 &&
+           shape_equal(&tensor_of(f, *value)->shape, &tensor_of(f, n->out[0])->shape);
+}
+
+/* ---- is it an attention at all? ---- */
+
+static bool is_product(const struct plan_node *n)
+{
+    return n->n_in == 2 && (fuse_is(n, NULL, "MatMul") || fuse_is(n, "trainerd", "MatMul"));
+}
+
+/* A node computes the value, other than by showing a parameter or a constant in another shape. */
+static bool is_computed(const struct fuser *f, uint32_t value)
+{
+    const struct plan_node *n = fuse_maker(f, value);
+
+    while (n != NULL && (fuse_is(n, NULL, "Transpose") || fuse_is(n, NULL, "Reshape")))
+        n = fuse_maker(f, n->in[0]);
+    return n != NULL;
+}
+
+static bool come_from_product(const struct fuser *f, uint32_t value, const struct shape *scores,
+                              uint32_t *budget)
+{
+    static const char *const element_wise[] = { "Add", "Sub", "Mul",  "Div",  "Where", "Tanh",
+                                                "Max", "Min", "Clip", "Cast", "Neg",   "Erf" };
+    const struct plan_node *n = fuse_maker(f, value);
+    bool passes = false;
+
+    if (n == NULL || *budget == 0 || !shape_equal(&tensor_of(f, value)->shape, scores))
+        return false;
+    (*budget)--;
+    if (is_product(n) || fuse_is(n, NULL, "Einsum"))
+        return n->n_in == 2 && is_computed(f, n->in[0]) && is_computed(f, n->in[1]);
+    for (size_t i = 0; i < sizeof(element_wise) / sizeof(*element_wise); i++)
+        passes = passes || fuse_is(n, NULL, element_wise[i]);
+    for (uint32_t i = 0; passes && i < n->n_in; i++)
+        if (n->in[i] != GRAPH_NONE && come_from_product(f, n->in[i], scores, budget))
+            return true;
+    return false;
+}
+
+bool fuse_come_from_product(const struct fuser *f, uint32_t value)
+{
+    uint32_t budget = MAX_DEPTH;
+
+    return come_from_product(f, value, &tensor_of(f, value)->shape, &budget);
+}
+
+/* ---- steps ---- */
+
+/* Does it broadcast to the scores, and has it all their columns? */
+static bool is_mask(struct fuser *f, uint32_t value, const char *step, const struct shape *scores)
+{
+    const struct tensor *t = tensor_of(f, value);
+    enum tensor_dtype dtype = strcmp(step, "add") == 0 ? TENSOR_F32 : TENSOR_BOOL;
+    struct shape both;
+    char text[2][192];
+
+    if (t->dtype == dtype && t->shape.rank > 0 &&
+        t->shape.dim[t->shape.rank - 1] == scores->dim[scores->rank - 1] &&
+        shape_broadcast(&t->shape, scores, &both) && shape_equal(&both, scores))
+        return true;
+    return fuse_blocked(f, "mask '%s' is %s %s; expected %s with a number for each key, for scores %s",
+                        name_of(f, value), tensor_dtype_name(t->dtype),
+                        shape_print(&t->shape, text[0], sizeof(text[0])), tensor_dtype_name(dtype),
+                        shape_print(scores, text[1], sizeof(text[1])));
+}
+
+/* A constant that has one number everywhere. */
+static bool uniform(const struct fuser *f, uint32_t value, float *number)
+{
+    const struct plan_value *v = &f->p->values.at[value];
+    const float *x = v->tensor.data;
+    int64_t n = tensor_elements(&v->tensor), i;
+
+    if (v->kind != PLAN_CONST || v->tensor.dtype != TENSOR_F32 || n == 0)
+        return false;
+    for (i = 1; i < n; i++)
+        if (x[i] != x[0])
+            return false;
+    *number = x[0];
+    return true;
+}
+
+static bool find(struct fuser *f, uint32_t value, struct fuse_scores *c);
+
+/* The step `n`, of scores that are its input i. */
+static bool take(struct fuser *f, const struct plan_node *n, uint32_t i, struct fuse_scores *c,
+                 const char *step, float number, uint32_t mask)
+{
+    const struct shape *scores = &tensor_of(f, n->out[0])->shape;
+
+    if (mask != GRAPH_NONE && !is_mask(f, mask, step, scores))
+        return false;
+    if (!shape_equal(&tensor_of(f, n->in[i])->shape, scores))
+        return fuse_blocked(f, "%s '%s' changes the shape of the scores", n->def->name, n->name);
+    if (c->n_steps == FUSE_STEPS || (mask != GRAPH_NONE && c->n_masks == FUSE_MASKS))
+        return fuse_blocked(f, "%s '%s' is one step more than the %d, with %d masks, that a node computes",
+                            n->def->name, n->name, FUSE_STEPS, FUSE_MASKS);
+    c->step[c->n_steps] = step;
+    c->number[c->n_steps] = number;
+    c->mask[c->n_steps++] = mask;
+    c->n_masks += mask != GRAPH_NONE;
+    return find(f, n->in[i], c);
+}
+
+/* Which of two inputs are the scores. */
+static uint32_t scores_of(const struct fuser *f, const struct plan_node *n, uint32_t a, uint32_t b)
+{
+    return fuse_come_from_product(f, n->in[b]) && !fuse_come_from_product(f, n->in[a]) ? b : a;
+}
+
+static bool take_where(struct fuser *f, const struct plan_node *n, struct fuse_scores *c)
+{
+    float number;
+
+    if (uniform(f, n->in[2], &number))
+        return take(f, n, 1, c, "keep", number, n->in[0]);
+    if (uniform(f, n->in[1], &number))
+        return take(f, n, 2, c, "fill", number, n->in[0]);
+    return fuse_blocked(f, "Where '%s' chooses between the scores and '%s', which is not one known number",
+                        n->name, name_of(f, n->in[scores_of(f, n, 1, 2) == 1 ? 2 : 1]));
+}
+
+/* a tanh(x): "cap" computes a tanh(x / a), of x times a. */
+static bool take_cap(struct fuser *f, const struct plan_node *n, struct fuse_scores *c)
+{
+    bool has_factor = c->n_steps > 0 && strcmp(c->step[c->n_steps - 1], "scale") == 0 &&
+                      c->number[c->n_steps - 1] > 0;
+
+    for (uint32_t i = 0; i < c->n_steps; i++)
+        if (strcmp(c->step[i], "cap") == 0)
+            return fuse_blocked(f, "Tanh '%s' is the second one of the scores", n->name);
+    if (!has_factor) {
+        if (c->n_steps == FUSE_STEPS)
+            return fuse_blocked(f, "Tanh '%s' is one step more than a node computes", n->name);
+        c->number[c->n_steps] = 1;
+        c->mask[c->n_steps++] = GRAPH_NONE;
+    }
+    c->step[c->n_steps - 1] = "cap";
+    return take(f, n, 0, c, "scale", c->number[c->n_steps - 1], GRAPH_NONE);
+}
+
+/* From a value that only the chain reads back to the product; false: there is none. */
+static bool find(struct fuser *f, uint32_t value, struct fuse_scores *c)
+{
+    const struct plan_node *n = fuse_maker(f, value);
+    uint32_t from, i;
+    float number;
+
+    if (n == NULL)
+        return fuse_blocked(f, "'%s' is not made by a product of q and k", name_of(f, value));
+    if (!fuse_is_ours(f, value))
+        return fuse_blocked(f, "'%s', made by %s '%s', is read elsewhere too", name_of(f, value),
+                            n->def->name, n->name);
+    if (is_product(n)) {
+        c->product = f->maker[value];
+        return true;
+    }
+    if (fuse_is_scaled(f, n, &from, &number))
+        return take(f, n, from == n->in[0] ? 0 : 1, c, "scale", number, GRAPH_NONE);
+    if (fuse_is(n, NULL, "Add")) {
+        i = scores_of(f, n, 0, 1);
+        return take(f, n, i, c, "add", 0, n->in[1 - i]);
+    }
+    if (fuse_is(n, NULL, "Where"))
+        return take_where(f, n, c);
+    if (fuse_is(n, NULL, "Tanh"))
+        return take_cap(f, n, c);
+    return fuse_blocked(f, "%s '%s', which makes '%s', is not a step that the node computes",
+                        n->def->name, n->name, name_of(f, value));
+}
+
+bool fuse_find_scores(struct fuser *f, uint32_t value, struct fuse_scores *out)
+{
+    *out = (struct fuse_scores){ .n_steps = 0 };
+    return find(f, value, out);
+}

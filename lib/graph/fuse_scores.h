@@ -1,0 +1,56 @@
+/* fuse_scores.h - between fuse_attention.c, which finds an attention and makes the node,
+ * fuse_scores.c, which follows the scores from the softmax back to their product,
+ * fuse_operand.c, which follows q, k and v back to where they lie, and fuse_mask.c. */
+#ifndef GRAPH_FUSE_SCORES_H
+#define GRAPH_FUSE_SCORES_H
+
+#include "graph/plan_fuse.h"
+
+enum {
+    FUSE_STEPS = 8,
+    FUSE_MASKS = FUSE_MAX_IN - 3,
+};
+
+/* What happens to the scores between their product and the softmax, the last step first. */
+struct fuse_scores {
+    uint32_t product; /* node that multiplies q and k */
+    uint32_t n_steps, n_masks;
+    const char *step[FUSE_STEPS]; /* as trainerd.Attention names them */
+    float number[FUSE_STEPS];
+    uint32_t mask[FUSE_STEPS]; /* GRAPH_NONE: none */
+};
+
+/* ---- fuse_scores.c ---- */
+/* From `value`, the input of the softmax, back to the product; false: f->obstacle says why not. */
+bool fuse_find_scores(struct fuser *f, uint32_t value, struct fuse_scores *out);
+/* Does a product of two matrices that depend on inputs lead to `value` through nodes that work element
+ * by element? Then a softmax of it that multiplies a third one is an attention. */
+bool fuse_come_from_product(const struct fuser *f, uint32_t value);
+/* x * number or x / number with a finite number: *value is x. */
+bool fuse_is_scaled(const struct fuser *f, const struct plan_node *n, uint32_t *value, float *by);
+
+/* ---- fuse_mask.c ---- */
+/* A mask as the node reads it: one that is known and the same along an axis has one element there, and of
+ * masks that are equal all nodes read the first. *idle: it changes no score. Errors: ERR_NOMEM. */
+int fuse_settle_mask(struct fuser *f, const char *step, uint32_t *mask, bool *idle,
+                     struct err *err);
+
+/* Takes out the steps that hide all keys but those of a band around the row's own and do nothing else (causal
+ * masks, sliding windows); the row gets the band as its attribute. false: no memory. */
+bool fuse_add_band(struct fuser *f, struct fuse_row *row, struct fuse_scores *c);
+
+/* ---- fuse_operand.c ---- */
+struct fuse_operand {
+    uint32_t value;
+    uint32_t perm[TENSOR_MAX_RANK]; /* axis i of the operand is axis perm[i] of the value */
+    int64_t repeats;                /* each index of `axis` of the operand stands for so many */
+    uint32_t axis;                  /* without meaning if repeats is 1 */
+    float scale;
+};
+/* Where `value`, operand of a product, comes from: without Transposes, without factors if `may_scale`,
+ * without the repetition of heads if `may_repeat`. turned: its last two axes are swapped. */
+void fuse_trace(const struct fuser *f, uint32_t value, bool turned, bool may_scale, bool may_repeat,
+                struct fuse_operand *o);
+int64_t fuse_operand_dim(const struct fuser *f, const struct fuse_operand *o, uint32_t axis);
+
+#endif

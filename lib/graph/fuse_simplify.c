@@ -1,0 +1,206 @@
+/* fuse_simplify.c - removes what exporters write around the patterns, before these are looked for:
+ *
+ *   nodes that only hand on their input   Identity; Cast and CastLike to the type that is there;
+ *                                         Reshape, Expand, Slice and Transpose that change nothing
+ *   Reshape, Transpose, Reshape           where the first merges leading axes that the second keeps
+ *                                         in front and the third splits again: one Transpose
+ *   Reshape, Gemm, Reshape                where the first merges the leading axes and the second
+ *                                         splits them again: one MatMul of all axes
+ *
+ * A node whose result is kept for the caller stays; its other readers read the input of the node. */
+#include <string.h>
+
+#include "graph/plan_fuse.h"
+
+static const struct tensor *tensor_of(const struct fuser *f, uint32_t value)
+{
+    return &f->p->values.at[value].tensor;
+}
+
+/* Does the Slice keep the order of the elements? Where no axis becomes shorter, only a negative step
+ * could change anything. */
+static bool keeps_order(const struct fuser *f, const struct plan_node *n)
+{
+    const struct plan_value *v;
+
+    if (n->n_in < 5 || n->in[4] == GRAPH_NONE)
+        return fuse_attr(n, "steps") == NULL;
+    v = &f->p->values.at[n->in[4]];
+    if (v->kind != PLAN_CONST || v->tensor.dtype != TENSOR_I64)
+        return false;
+    for (int64_t i = 0; i < tensor_elements(&v->tensor); i++)
+        if (((const int64_t *)v->tensor.data)[i] < 0)
+            return false;
+    return true;
+}
+
+static bool is_in_order(const struct fuser *f, const struct plan_node *n)
+{
+    uint32_t rank = tensor_of(f, n->out[0])->shape.rank, perm[TENSOR_MAX_RANK];
+
+    fuse_perm(n, rank, perm);
+    for (uint32_t i = 0; i < rank; i++)
+        if (perm[i] != i)
+            return false;
+    return true;
+}
+
+/* Is output 0 the same tensor as input 0? */
+static bool hands_on(const struct fuser *f, const struct plan_node *n)
+{
+    const struct tensor *x, *y;
+
+    if (n->def->domain != NULL || n->n_in == 0 || n->in[0] == GRAPH_NONE || n->n_out != 1)
+        return false;
+    x = tensor_of(f, n->in[0]);
+    y = tensor_of(f, n->out[0]);
+    if (x->dtype != y->dtype || !shape_equal(&x->shape, &y->shape))
+        return false;
+    if (strcmp(n->def->name, "Slice") == 0)
+        return keeps_order(f, n);
+    if (strcmp(n->def->name, "Transpose") == 0)
+        return is_in_order(f, n);
+    return strcmp(n->def->name, "Identity") == 0 || strcmp(n->def->name, "Cast") == 0 ||
+           strcmp(n->def->name, "CastLike") == 0 || strcmp(n->def->name, "Reshape") == 0 ||
+           strcmp(n->def->name, "Expand") == 0;
+}
+
+/* All nodes from `node` on that read `value` read `from`, which is the same tensor. */
+static void redirect(struct fuser *f, uint32_t value, uint32_t from, uint32_t node)
+{
+    uint32_t left = f->readers[value];
+
+    for (size_t i = node; i < f->p->nodes.n && left > 0; i++) {
+        struct plan_node *n = &f->p->nodes.at[i];
+
+        for (uint32_t k = 0; k < n->n_in && !f->gone[i]; k++)
+            if (n->in[k] == value) {
+                n->in[k] = from;
+                f->readers[from]++;
+                f->readers[value]--;
+                left--;
+            }
+    }
+}
+
+int fuse_same(struct fuser *f, uint32_t node, struct err *err)
+{
+    const struct plan_node *n = &f->p->nodes.at[node];
+
+    (void)err; /* needs no memory */
+    if (!hands_on(f, n))
+        return 0;
+    redirect(f, n->out[0], n->in[0], node + 1);
+    if (f->readers[n->out[0]] == 0)
+        fuse_drop(f, node);
+    return 0;
+}
+
+/* ---- a Transpose of the last axes alone ---- */
+
+/* The leading axes of `apart` that `merged` has as its first axis; 0: it is not so. */
+static uint32_t merged_axes(const struct shape *apart, const struct shape *merged)
+{
+    uint32_t lead = apart->rank - merged->rank + 1;
+    int64_t first = 1;
+
+    if (merged->rank < 2 || apart->rank < merged->rank)
+        return 0;
+    for (uint32_t i = 0; i < lead; i++)
+        first *= apart->dim[i];
+    if (merged->dim[0] != first)
+        return 0;
+    for (uint32_t i = 1; i < merged->rank; i++)
+        if (merged->dim[i] != apart->dim[lead - 1 + i])
+            return 0;
+    return lead;
+}
+
+int fuse_merged_transpose(struct fuser *f, uint32_t node, struct err *err)
+{
+    const struct plan_node *split = &f->p->nodes.at[node];
+    const struct plan_node *turn = fuse_made_by(f, split->in[0], "Transpose");
+    const struct plan_node *merge = turn != NULL ? fuse_made_by(f, turn->in[0], "Reshape") : NULL;
+    struct fuse_row row = { .def = op_find(NULL, "Transpose", 13), .n_in = 1, .n_attrs = 1 };
+    const struct shape *x, *merged, *y = &tensor_of(f, split->out[0])->shape;
+    uint32_t perm[TENSOR_MAX_RANK], lead, i;
+    int64_t *axes;
+
+    if (merge == NULL || !fuse_is_ours(f, split->in[0]))
+        return 0;
+    x = &tensor_of(f, merge->in[0])->shape;
+    merged = &tensor_of(f, turn->in[0])->shape;
+    lead = merged_axes(x, merged);
+    fuse_perm(turn, merged->rank, perm);
+    if (lead < 2 || perm[0] != 0 || y->rank != x->rank)
+        return 0;
+    axes = arena_array(&f->p->mem, x->rank, sizeof(*axes));
+    if (axes == NULL)
+        return plan_no_memory(err);
+    for (i = 0; i < x->rank; i++) {
+        axes[i] = i < lead ? i : lead - 1 + perm[i - lead + 1];
+        if (y->dim[i] != x->dim[axes[i]])
+            return 0;
+    }
+    row.name = turn->name;
+    row.in[0] = merge->in[0];
+    row.attrs[0] =
+        (struct op_attr){ .name = "perm", .type = OP_ATTR_INTS, .n = x->rank, .ints = axes };
+    return fuse_into(f, node, &row, err);
+}
+
+/* ---- a product of the last axis alone ---- */
+
+static bool is_one(const struct plan_node *n, const char *name)
+{
+    const struct op_attr *a = fuse_attr(n, name);
+
+    return a == NULL || a->f == 1.0f;
+}
+
+/* A product of rows: its bias, if there is one, is a row. */
+static bool is_product_of_rows(const struct fuser *f, const struct plan_node *n)
+{
+    const struct op_attr *turned = fuse_attr(n, "transA");
+    const struct shape *y = &tensor_of(f, n->out[0])->shape, *bias;
+
+    if (!fuse_is(n, NULL, "Gemm") || (turned != NULL && turned->i != 0) || !is_one(n, "alpha") ||
+        !is_one(n, "beta"))
+        return false;
+    if (n->n_in < 3 || n->in[2] == GRAPH_NONE)
+        return true;
+    bias = &tensor_of(f, n->in[2])->shape;
+    return bias->rank == 1 && bias->dim[0] == y->dim[1];
+}
+
+int fuse_merged_product(struct fuser *f, uint32_t node, struct err *err)
+{
+    const struct plan_node *split = &f->p->nodes.at[node];
+    const struct plan_node *product = fuse_made_by(f, split->in[0], "Gemm");
+    const struct plan_node *merge =
+        product != NULL ? fuse_made_by(f, product->in[0], "Reshape") : NULL;
+    struct fuse_row row = { .def = op_find("trainerd", "MatMul", 1), .n_in = 2, .n_attrs = 1 };
+    const struct shape *x, *y = &tensor_of(f, split->out[0])->shape;
+    const struct op_attr *turned;
+
+    if (merge == NULL || !fuse_is_ours(f, split->in[0]) || !is_product_of_rows(f, product))
+        return 0;
+    x = &tensor_of(f, merge->in[0])->shape;
+    if (x->rank < 2 || y->rank != x->rank ||
+        x->dim[x->rank - 1] != tensor_of(f, product->in[0])->shape.dim[1] ||
+        y->dim[x->rank - 1] != tensor_of(f, split->in[0])->shape.dim[1])
+        return 0;
+    for (uint32_t i = 0; i + 1 < x->rank; i++)
+        if (x->dim[i] != y->dim[i])
+            return 0;
+    row.name = product->name;
+    row.in[0] = merge->in[0];
+    row.in[1] = product->in[1];
+    if (product->n_in > 2 && product->in[2] != GRAPH_NONE)
+        row.in[row.n_in++] = product->in[2];
+    turned = fuse_attr(product, "transB");
+    row.attrs[0] = (struct op_attr){ .name = "transB",
+                                     .type = OP_ATTR_INT,
+                                     .i = turned != NULL && turned->i != 0 };
+    return fuse_into(f, node, &row, err);
+}

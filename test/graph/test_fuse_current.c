@@ -1,0 +1,476 @@
+/* Attention as the exporters of 2026 write it: guards of empty rows, heads of keys that are repeated, masks that
+ * are computed from shapes, capped scores. Each near miss stays as it is, and the plan says why. */
+#include <float.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/check.h"
+#include "graph/fuse_kit.h"
+#include "harness/model.h"
+#include "harness/net.h"
+
+enum { LONG = 70, HEADS = 4, EACH = 3, WIDE = HEADS * EACH };
+
+static const int64_t heads_first[] = { 0, 2, 1, 3 }, swapped[] = { 0, 2, 1 };
+
+static void number(struct model *m, const char *name, float value)
+{
+    model_node(m, "Constant", "", name);
+    model_float(m, "value_float", value);
+}
+
+static void turn(struct model *m, const char *x, const char *y)
+{
+    model_node(m, "Transpose", x, y);
+    model_ints(m, "perm", heads_first, 4);
+}
+
+/* x w [n, t, heads * each] -> `name` [n, heads, t, each] */
+static void heads(struct model *m, const char *name, int64_t n)
+{
+    const int64_t apart[] = { 0, 0, n, EACH };
+    char line[64], w[16], p[16], shape[16], r[16];
+
+    snprintf(w, sizeof(w), "w%s", name);
+    snprintf(p, sizeof(p), "p%s", name);
+    snprintf(r, sizeof(r), "r%s", name);
+    snprintf(shape, sizeof(shape), "s%s", name);
+    model_int64s(m, shape, apart, 4);
+    model_weights(m, w, shape_of(2, (int64_t)WIDE, n * EACH), 11 + (uint64_t)name[0]);
+    snprintf(line, sizeof(line), "x %s", w);
+    model_node(m, "MatMul", line, p);
+    snprintf(line, sizeof(line), "%s %s", p, shape);
+    model_node(m, "Reshape", line, r);
+    turn(m, r, name);
+}
+
+/* Each head of `name` so many times: Unsqueeze, Expand, Reshape. */
+static void repeat(struct model *m, const char *name, const char *out, int64_t n, int64_t times, bool inner)
+{
+    const int64_t axis[] = { inner ? 3 : 2 }, wide[] = { 1, 1, inner ? 1 : times, inner ? times : 1, 1 },
+                  all[] = { 0, n * times, LONG, EACH };
+    char one[16], many[16], line[64];
+
+    snprintf(one, sizeof(one), "%s1", name);
+    snprintf(many, sizeof(many), "%sn", name);
+    snprintf(line, sizeof(line), "%saxis", name);
+    model_int64s(m, line, axis, 1);
+    snprintf(line, sizeof(line), "%swide", name);
+    model_int64s(m, line, wide, 5);
+    snprintf(line, sizeof(line), "%sall", name);
+    model_int64s(m, line, all, 4);
+    snprintf(line, sizeof(line), "%s %saxis", name, name);
+    model_node(m, "Unsqueeze", line, one);
+    snprintf(line, sizeof(line), "%s %swide", one, name);
+    model_node(m, "Expand", line, many);
+    snprintf(line, sizeof(line), "%s %sall", many, name);
+    model_node(m, "Reshape", line, out);
+}
+
+/* As onnxscript's library transposes k: over a Reshape that merges batch and heads. Both sides are scaled. */
+static void product(struct model *m, const char *q, const char *k)
+{
+    static const int64_t merged[] = { -1, LONG, EACH }, apart[] = { -1, HEADS, EACH, LONG };
+    char line[64];
+
+    number(m, "root", 0.7598357f);
+    model_int64s(m, "merged", merged, 3);
+    model_int64s(m, "apart", apart, 4);
+    snprintf(line, sizeof(line), "%s merged", k);
+    model_node(m, "Reshape", line, "k3");
+    model_node(m, "Transpose", "k3", "kt3");
+    model_ints(m, "perm", swapped, 3);
+    model_node(m, "Reshape", "kt3 apart", "kt");
+    snprintf(line, sizeof(line), "%s root", q);
+    model_node(m, "Mul", line, "q_scaled");
+    model_node(m, "Mul", "kt root", "k_scaled");
+    model_node(m, "MatMul", "q_scaled k_scaled", "scores");
+}
+
+/* "hidden" [1, 1, t, t]: 0 where key <= row and key > row - window, else `lowest`. */
+static void masked(struct model *m, const char *scores, const char *out, int64_t window, float lowest)
+{
+    static const int64_t row[] = { LONG, 1 }, column[] = { 1, LONG }, square[] = { 1, 1, LONG, LONG }, zero[] = { 0 },
+                         end[] = { LONG }, one[] = { 1 };
+    const int64_t behind[] = { window };
+    char line[64];
+
+    model_int64s(m, "row_shape", row, 2);
+    model_int64s(m, "column_shape", column, 2);
+    model_int64s(m, "square_shape", square, 4);
+    model_int64s(m, "from1", zero, 1);
+    model_int64s(m, "to1", end, 1);
+    model_int64s(m, "by1", one, 1);
+    model_int64s(m, "window", behind, 1);
+    model_node(m, "Squeeze", "from1", "from");
+    model_node(m, "Squeeze", "to1", "to");
+    model_node(m, "Squeeze", "by1", "by");
+    model_node(m, "Range", "from to by", "positions");
+    model_node(m, "Reshape", "positions row_shape", "rows");
+    model_node(m, "Reshape", "positions column_shape", "keys");
+    model_node(m, "LessOrEqual", "keys rows", "past");
+    model_node(m, "Add", "keys window", "reach");
+    model_node(m, "Greater", "reach rows", "near");
+    model_node(m, "And", "past near", "seen2");
+    model_node(m, "Expand", "seen2 square_shape", "seen");
+    number(m, "none", 0);
+    number(m, "lowest", lowest);
+    model_node(m, "Where", "seen none lowest", "hidden");
+    snprintf(line, sizeof(line), "%s hidden", scores);
+    model_node(m, "Add", line, out);
+}
+
+static void softmax(struct model *m, const char *x, const char *y)
+{
+    model_node(m, "Softmax", x, y);
+    model_int(m, "axis", -1);
+}
+
+static void guard(struct model *m, const char *x, const char *y)
+{
+    char line[64];
+
+    number(m, "nothing", 0);
+    model_node(m, "IsNaN", x, "is_nan");
+    snprintf(line, sizeof(line), "is_nan nothing %s", x);
+    model_node(m, "Where", line, y);
+}
+
+static struct model *begin(int64_t shared)
+{
+    struct model *m = model_new(18);
+
+    model_input(m, "x", TENSOR_F32, shape_of(3, (int64_t)-1, (int64_t)LONG, (int64_t)WIDE));
+    heads(m, "q", HEADS);
+    heads(m, "k", HEADS / shared);
+    heads(m, "v", HEADS / shared);
+    return m;
+}
+
+static struct model *end(struct model *m, const char *weights, const char *v)
+{
+    static const int64_t flat[] = { 0, LONG * WIDE };
+    char line[64];
+
+    snprintf(line, sizeof(line), "%s %s", weights, v);
+    model_node(m, "MatMul", line, "y");
+    turn(m, "y", "yt");
+    model_int64s(m, "flat", flat, 2);
+    model_node(m, "Reshape", "yt flat", "joined");
+    model_weights(m, "head", shape_of(2, (int64_t)(LONG * WIDE), (int64_t)CLASSES), 21);
+    model_node(m, "MatMul", "joined head", "logits");
+    model_output(m, "logits");
+    return m;
+}
+
+static const struct plan_node *attention_of(const struct net *n)
+{
+    for (size_t i = 0; i < n->plan->nodes.n; i++)
+        if (strcmp(n->plan->nodes.at[i].def->name, "Attention") == 0)
+            return &n->plan->nodes.at[i];
+    fail_msg("no Attention");
+    return NULL;
+}
+
+static const struct op_attr *attr_of(const struct net *n, const char *name)
+{
+    const struct plan_node *a = attention_of(n);
+
+    for (uint32_t i = 0; i < a->n_attrs; i++)
+        if (strcmp(a->attrs[i].name, name) == 0)
+            return &a->attrs[i];
+    return NULL;
+}
+
+/* One Attention, nothing that it stands for, the same results. Takes the model, leaves the net open. */
+static void fused(struct model *m, struct net *n)
+{
+    static const char *const gone[] = { "Softmax", "Transpose", "Where", "Mul", "IsNaN", "Expand", "Add", "Tanh" };
+    const struct plan_attention *a;
+    uint32_t count;
+
+    compare(m, PLAN_TRAIN, n);
+    assert_int_equal(nodes_of(n, "Attention"), 1);
+    for (uint32_t i = 0; i < COUNT_OF(gone); i++)
+        if (nodes_of(n, gone[i]) != 0)
+            fail_msg("%s is still there", gone[i]);
+    a = plan_attentions(n->plan, &count);
+    assert_int_equal(count, 1);
+    assert_true(a[0].is_fused);
+    assert_string_equal(a[0].why, "");
+}
+
+static void not_fused(struct model *m, const char *why)
+{
+    struct net n = net_open_model(m, PLAN_TRAIN, BATCH);
+    const struct plan_attention *a;
+    uint32_t count;
+
+    assert_int_equal(nodes_of(&n, "Attention"), 0);
+    a = plan_attentions(n.plan, &count);
+    assert_int_equal(count, 1);
+    assert_false(a[0].is_fused);
+    if (strstr(a[0].why, why) == NULL)
+        fail_msg("expected '%s', found '%s'", why, a[0].why);
+    net_close(&n);
+    model_free(m);
+}
+
+/* ---- what is found ---- */
+
+static void attention_of_pytorch_2_15_with_shared_heads_is_one_node(void **state)
+{
+    struct model *m = begin(2);
+    const struct op_attr *band;
+    struct net n;
+
+    (void)state;
+    repeat(m, "k", "k_all", HEADS / 2, 2, false);
+    repeat(m, "v", "v_all", HEADS / 2, 2, false);
+    product(m, "q", "k_all");
+    masked(m, "scores", "visible", LONG, -FLT_MAX);
+    softmax(m, "visible", "weights");
+    guard(m, "weights", "safe");
+    fused(end(m, "safe", "v_all"), &n);
+    assert_int_equal(attention_of(&n)->n_in, 3); /* no mask, no repeated head */
+    assert_int_equal(n.plan->values.at[attention_of(&n)->in[1]].tensor.shape.dim[2], HEADS / 2);
+    band = attr_of(&n, "band");
+    assert_non_null(band);
+    assert_int_equal(band->ints[0], INT64_MIN);
+    assert_int_equal(band->ints[1], 0);
+    assert_non_null(attr_of(&n, "empty"));
+    net_close(&n);
+}
+
+static void mask_of_a_sliding_window_is_a_band(void **state)
+{
+    struct model *m = begin(1);
+    const struct op_attr *band;
+    struct net n;
+
+    (void)state;
+    product(m, "q", "k");
+    masked(m, "scores", "visible", 20, -INFINITY);
+    softmax(m, "visible", "weights");
+    fused(end(m, "weights", "v"), &n);
+    band = attr_of(&n, "band");
+    assert_non_null(band);
+    assert_int_equal(band->ints[0], -19);
+    assert_int_equal(band->ints[1], 0);
+    assert_null(attr_of(&n, "empty"));
+    net_close(&n);
+}
+
+/* Rows of a window that lies ahead see no key at all: with a guard they are 0. */
+static void row_without_a_key_is_zero_where_a_guard_makes_it_so(void **state)
+{
+    struct model *m = begin(1);
+    struct net n;
+
+    (void)state;
+    product(m, "q", "k");
+    masked(m, "scores", "visible", -3, -INFINITY);
+    softmax(m, "visible", "weights");
+    guard(m, "weights", "safe");
+    m = end(m, "safe", "v");
+    n = net_open_model(m, PLAN_EVAL, BATCH);
+    net_fill(&n, 0);
+    assert_int_equal(nodes_of(&n, "Attention"), 1);
+    assert_non_null(attr_of(&n, "empty"));
+    (void)net_forward(&n);
+    for (uint32_t i = 0; i < BATCH * CLASSES; i++)
+        assert_true(((const float *)plan_tensor(n.plan, "logits")->data)[i] == 0);
+    net_close(&n);
+    model_free(m);
+}
+
+static void mask_that_hides_nothing_is_left_out(void **state)
+{
+    struct model *m = begin(1);
+    struct net n;
+
+    (void)state;
+    product(m, "q", "k");
+    masked(m, "scores", "visible", LONG, 0);
+    softmax(m, "visible", "weights");
+    fused(end(m, "weights", "v"), &n);
+    assert_int_equal(attention_of(&n)->n_in, 3);
+    assert_null(attr_of(&n, "band"));
+    net_close(&n);
+}
+
+static void mask_of_other_numbers_stays_an_operand(void **state)
+{
+    struct model *m = begin(1);
+    struct net n;
+
+    (void)state;
+    product(m, "q", "k");
+    masked(m, "scores", "visible", LONG, -1);
+    softmax(m, "visible", "weights");
+    fused(end(m, "weights", "v"), &n);
+    assert_int_equal(attention_of(&n)->n_in, 4);
+    assert_null(attr_of(&n, "band"));
+    net_close(&n);
+}
+
+static void capped_scores_are_a_step(void **state)
+{
+    struct model *m = begin(1);
+    struct net n;
+
+    (void)state;
+    product(m, "q", "k");
+    number(m, "cap", 0.5f);
+    model_node(m, "Div", "scores cap", "small");
+    model_node(m, "Tanh", "small", "bent");
+    model_node(m, "Mul", "bent cap", "capped");
+    masked(m, "capped", "visible", LONG, -FLT_MAX);
+    softmax(m, "visible", "weights");
+    fused(end(m, "weights", "v"), &n);
+    assert_non_null(attr_of(&n, "band"));
+    net_close(&n);
+}
+
+/* ---- what is not ---- */
+
+static void mask_before_a_cap_is_no_band(void **state)
+{
+    struct model *m = begin(1);
+    struct net n;
+
+    (void)state;
+    product(m, "q", "k");
+    masked(m, "scores", "visible", LONG, -FLT_MAX);
+    model_node(m, "Tanh", "visible", "bent"); /* hidden keys now weigh e^-1 */
+    softmax(m, "bent", "weights");
+    fused(end(m, "weights", "v"), &n);
+    assert_null(attr_of(&n, "band"));
+    assert_int_equal(attention_of(&n)->n_in, 4);
+    net_close(&n);
+}
+
+static void weights_that_are_read_elsewhere_stay(void **state)
+{
+    struct model *m = begin(1);
+
+    (void)state;
+    product(m, "q", "k");
+    softmax(m, "scores", "weights");
+    model_node(m, "ReduceMean", "weights", "mean");
+    model_node(m, "Add", "v mean", "more");
+    not_fused(end(m, "weights", "more"), "'weights' are read elsewhere too");
+}
+
+static void scores_that_are_read_elsewhere_stay(void **state)
+{
+    struct model *m = begin(1);
+
+    (void)state;
+    product(m, "q", "k");
+    softmax(m, "scores", "weights");
+    model_node(m, "ReduceMean", "scores", "mean");
+    model_node(m, "Add", "v mean", "more");
+    not_fused(end(m, "weights", "more"), "'scores', made by MatMul 'scores', is read elsewhere too");
+}
+
+static void guard_that_puts_another_number_is_none(void **state)
+{
+    struct model *m = begin(1);
+
+    (void)state;
+    product(m, "q", "k");
+    softmax(m, "scores", "weights");
+    number(m, "one", 1);
+    model_node(m, "IsNaN", "weights", "is_nan");
+    model_node(m, "Where", "is_nan one weights", "safe");
+    not_fused(end(m, "safe", "v"), "Where 'safe' stands between");
+}
+
+static void guard_of_another_value_is_none(void **state)
+{
+    struct model *m = begin(1);
+
+    (void)state;
+    product(m, "q", "k");
+    softmax(m, "scores", "weights");
+    number(m, "nothing", 0);
+    model_node(m, "IsNaN", "scores", "is_nan");
+    model_node(m, "Where", "is_nan nothing weights", "safe");
+    not_fused(end(m, "safe", "v"), "Where 'safe' stands between");
+}
+
+static void step_that_the_node_does_not_know_stays(void **state)
+{
+    struct model *m = begin(1);
+
+    (void)state;
+    product(m, "q", "k");
+    model_node(m, "Erf", "scores", "bent");
+    softmax(m, "bent", "weights");
+    not_fused(end(m, "weights", "v"), "Erf 'bent', which makes 'bent', is not a step");
+}
+
+static void bias_that_learns_stays(void **state)
+{
+    struct model *m = begin(1);
+
+    (void)state;
+    product(m, "q", "k");
+    model_weights(m, "bias", shape_of(3, (int64_t)HEADS, (int64_t)LONG, (int64_t)LONG), 3);
+    model_node(m, "Add", "scores bias", "biased");
+    softmax(m, "biased", "weights");
+    not_fused(end(m, "weights", "v"), "a parameter is trained through 'bias'");
+}
+
+/* Heads 0 1 0 1 of keys, not 0 0 1 1: each is repeated behind the last one. */
+static void heads_that_are_tiled_are_copied(void **state)
+{
+    static const int64_t axis[] = { 1 }, wide[] = { 1, 2, 1, 1, 1 }, all[] = { 0, HEADS, LONG, EACH };
+    struct model *m = begin(2);
+    struct net n;
+
+    (void)state;
+    repeat(m, "v", "v_all", HEADS / 2, 2, false);
+    model_int64s(m, "kaxis", axis, 1);
+    model_int64s(m, "kwide", wide, 5);
+    model_int64s(m, "kall", all, 4);
+    model_node(m, "Unsqueeze", "k kaxis", "k1");
+    model_node(m, "Expand", "k1 kwide", "kn");
+    model_node(m, "Reshape", "kn kall", "k_all");
+    product(m, "q", "k_all");
+    softmax(m, "scores", "weights");
+    compare(end(m, "weights", "v_all"), PLAN_TRAIN, &n);
+    assert_int_equal(nodes_of(&n, "Attention"), 1);
+    assert_int_equal(nodes_of(&n, "Expand"), 2); /* of k and, to be alike, of v */
+    net_close(&n);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(attention_of_pytorch_2_15_with_shared_heads_is_one_node),
+        cmocka_unit_test(mask_of_a_sliding_window_is_a_band),
+        cmocka_unit_test(row_without_a_key_is_zero_where_a_guard_makes_it_so),
+        cmocka_unit_test(mask_that_hides_nothing_is_left_out),
+        cmocka_unit_test(mask_of_other_numbers_stays_an_operand),
+        cmocka_unit_test(capped_scores_are_a_step),
+        cmocka_unit_test(mask_before_a_cap_is_no_band),
+        cmocka_unit_test(weights_that_are_read_elsewhere_stay),
+        cmocka_unit_test(scores_that_are_read_elsewhere_stay),
+        cmocka_unit_test(guard_that_puts_another_number_is_none),
+        cmocka_unit_test(guard_of_another_value_is_none),
+        cmocka_unit_test(step_that_the_node_does_not_know_stays),
+        cmocka_unit_test(bias_that_learns_stays),
+        cmocka_unit_test(heads_that_are_tiled_are_copied),
+    };
+
+    return cmocka_run_group_tests_name("graph/fuse_current", tests, NULL, NULL);
+}
