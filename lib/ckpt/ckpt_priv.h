@@ -1,6 +1,8 @@
 /* ckpt_priv.h - what the files of ckpt/ share.
  *
  *   safetensors.c  the container
+ *   weights.c      files of other programs: one, or several with an index (weights_index.c)
+ *   export.c       the trained weights as one file of that container
  *   manifest.c     what a checkpoint says about itself
  *   folder.c       the folders: their names, and which there are
  *   save.c         one checkpoint from memory to its folder, durable and verified

@@ -271,16 +271,21 @@ static void print_entry(const struct safetensors_entry *e, struct buf *out)
     buf_printf(out, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", e->begin, e->end);
 }
 
-int safetensors_header(const struct safetensors_entry *entries, size_t n, struct buf *out,
-                       struct err *err)
+int safetensors_header(const struct safetensors_entry *entries, size_t n, const char *format,
+                       struct buf *out, struct err *err)
 {
     size_t start = out->len;
     uint64_t json_bytes;
 
     buf_add(out, "\0\0\0\0\0\0\0", SAFETENSORS_HEAD_BYTES); /* filled in below */
     buf_str(out, "{");
+    if (format != NULL) {
+        buf_str(out, "\"" METADATA "\":{\"format\":");
+        buf_json(out, format);
+        buf_str(out, "}");
+    }
     for (size_t i = 0; i < n; i++) {
-        if (i > 0)
+        if (i > 0 || format != NULL)
             buf_str(out, ",");
         print_entry(&entries[i], out);
     }

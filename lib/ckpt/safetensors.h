@@ -46,9 +46,10 @@ void safetensors_fini(struct safetensors *s);
 
 /* "F32"; NULL: the format has no such type. */
 const char *safetensors_dtype(enum tensor_dtype t);
-/* Length and JSON for these entries, as they would start a file. ERR_NOMEM; ERR_UNSUPPORTED if it
- * would be too long to be read again. */
-int safetensors_header(const struct safetensors_entry *entries, size_t n, struct buf *out,
-                       struct err *err);
+/* Length and JSON for these entries, as they would start a file. `format`: of the metadata ("pt" for
+ * files that PyTorch reads); NULL: no metadata. ERR_NOMEM; ERR_UNSUPPORTED if it would be too long to
+ * be read again. */
+int safetensors_header(const struct safetensors_entry *entries, size_t n, const char *format,
+                       struct buf *out, struct err *err);
 
 #endif

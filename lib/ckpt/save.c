@@ -94,7 +94,7 @@ int ckpt_layout_init(const char *name, const struct ckpt_tensor *tensors, uint32
         rc = check_tensor(&tensors[i], state_bytes, err);
     if (rc == 0) {
         place(out, tensors, n, entries);
-        rc = safetensors_header(entries, n, &header, err);
+        rc = safetensors_header(entries, n, NULL, &header, err);
     }
     if (rc == 0) {
         out->header_bytes = header.len;
