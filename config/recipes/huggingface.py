@@ -1,4 +1,4 @@
-# transformers: tested with transformers 5.23.0, torch 2.15.0, onnx 1.23.2, onnxscript 0.7.2.
+# transformers: tested with transformers 5.23.0, torch 2.15.0, onnx 1.23.2, onnxscript 0.7.2. Save as export.py.
 # Lines that end in "yours" are the ones to change. The network is exported as it is, not inside a wrapper, so that
 # parameters keep the names that from_pretrained() reads; the loss is computed by the job from the logits.
 import torch

@@ -1,4 +1,4 @@
-# PyTorch: tested with torch 2.15.0, onnx 1.23.2, onnxscript 0.7.2, torchvision 0.29.2, timm 1.0.31.
+# PyTorch: tested with torch 2.15.0, onnx 1.23.2, onnxscript 0.7.2, torchvision 0.29.2, timm 1.0.31. Save as export.py.
 # Lines that end in "yours" are the ones to change. A network with BatchNorm layers needs "batch_norm": "train" in the
 # job's "model"; forward() must return the scores, not the loss.
 import torch
