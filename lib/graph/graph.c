@@ -23,6 +23,7 @@ void graph_free(struct graph *g)
     graph_outside_close(&g->outside);
     free(g->values);
     map_fini(&g->by_name);
+    graph_evidence_free(&g->evidence);
     arena_fini(&g->mem);
     free(g);
 }

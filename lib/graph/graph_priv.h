@@ -16,6 +16,7 @@
 #include "base/digest.h"
 #include "base/map.h"
 #include "base/vec.h"
+#include "graph/evidence.h"
 #include "graph/graph.h"
 #include "op/op.h"
 #include "proto/onnx.pb-c.h"
@@ -122,6 +123,7 @@ struct graph {
     struct graph_weights_facts weights;
     const char **notes;
     uint32_t n_notes, cap_notes;
+    struct evidence evidence; /* of the exporter's metadata */
     char digest[DIGEST_HEX_BYTES];
 };
 

@@ -74,6 +74,17 @@ static int check_model(struct importer *im, struct err *err)
     return im->g->producer != NULL ? 0 : import_no_memory(err);
 }
 
+/* Before functions are inlined, since inlining drops the metadata of values. */
+static int restore_parameters(struct importer *im, struct err *err)
+{
+    int rc;
+
+    if (!im->trains)
+        return 0;
+    rc = graph_evidence_collect(im->g, err);
+    return rc == 0 ? graph_restore(im->g, &im->src, err) : rc;
+}
+
 static int inline_functions(struct importer *im, struct err *err)
 {
     int rc = graph_inline_functions(im->g, err);
@@ -271,10 +282,10 @@ static int note_widened(struct importer *im, struct err *err)
 
 /* ---- */
 
-enum { SURVEY_STEPS = 3 };
+enum { SURVEY_STEPS = 4 };
 
 static int (*const steps[])(struct importer *, struct err *) = {
-    check_model,    inline_functions, import_survey, /* graph_survey() ends here */
+    check_model, restore_parameters, inline_functions, import_survey, /* graph_survey() ends here */
     refuse_missing, alloc_tables,     read_initializers, read_inputs, read_nodes, read_outputs,
 };
 
@@ -310,6 +321,7 @@ static int import(struct graph *g, const struct graph_opts *opts, size_t n_steps
     im.src.outside = &g->outside;
     im.src.widens = !opts->all_constant;
     im.src.budget = opts->max_bytes > 0 ? opts->max_bytes : default_max_bytes;
+    im.trains = n_steps != SURVEY_STEPS && !opts->all_constant;
     for (i = 0; i < n_steps && rc == 0; i++)
         rc = steps[i](&im, err);
     VEC_FINI(im.bodies);

@@ -1,0 +1,369 @@
+/* evidence.c - collects what the exporter's metadata state about the initializers. See evidence.h.
+ *
+ * Metadata are untrusted text: each pass is linear in their length, look-ups use a keyed hash, and the
+ * memory that the tables need is charged to the budget of the file. */
+#include "graph/evidence.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "graph/graph_priv.h"
+
+enum { COST_OF_TEXT = 8 /* bytes of tables for each byte of metadata */ };
+
+static const char signature_key[] = "pkg.torch.export.ExportedProgram.graph_signature";
+static const char kind_key[] = "pkg.torch.export.graph_signature.InputSpec.kind";
+static const char folded_key[] = "pkg.onnxscript.optimizer.folded_from";
+static const char fx_key[] = "pkg.torch.onnx.fx_node";
+
+static int no_memory(struct err *err)
+{
+    return err_set(err, ERR_NOMEM, "metadata of the model: out of memory");
+}
+
+static const char *find(Onnx__StringStringEntryProto *const *list, size_t n, const char *key)
+{
+    size_t i;
+
+    for (i = 0; i < n; i++)
+        if (list[i]->key != NULL && strcmp(list[i]->key, key) == 0)
+            return list[i]->value;
+    return NULL;
+}
+
+const char *graph_fx_text(const Onnx__NodeProto *n)
+{
+    return find(n->metadata_props, n->n_metadata_props, fx_key);
+}
+
+static int charge(struct graph *g, const char *text, struct err *err)
+{
+    uint64_t cost = text != NULL ? COST_OF_TEXT * (uint64_t)strlen(text) : 0;
+
+    if (cost > g->unpack_budget)
+        return err_set(err, ERR_INPUT, "the model has far more metadata than a file of this size "
+                                       "should need");
+    g->unpack_budget -= cost;
+    return 0;
+}
+
+static int put(struct map *m, const char *key, uint64_t value, struct err *err)
+{
+    return map_put(m, key, value) == MAP_NOMEM ? no_memory(err) : 0;
+}
+
+/* ---- the signature ---- */
+
+/* The string in quotes after "target="; NULL: the line has none. */
+static char *target_of(struct arena *mem, const char *line, size_t n)
+{
+    const char *at = memmem(line, n, "target=", 7), *end;
+
+    if (at == NULL || at + 8 > line + n || (at[7] != '\'' && at[7] != '"'))
+        return NULL;
+    end = memchr(at + 8, at[7], (size_t)(line + n - at - 8));
+    return end != NULL ? arena_strndup(mem, at + 8, (size_t)(end - at - 8)) : NULL;
+}
+
+/* "p_fc_weight: PARAMETER target='fc.weight'" */
+static int read_line(struct graph *g, const char *line, size_t n, struct err *err)
+{
+    struct evidence *e = &g->evidence;
+    struct evidence_target *t = &e->targets[e->n_targets];
+    const char *colon = memchr(line, ':', n), *kind;
+    size_t left;
+    int rc;
+
+    if (colon == NULL)
+        return 0;
+    for (kind = colon + 1; kind < line + n && *kind == ' ';)
+        kind++;
+    left = (size_t)(line + n - kind);
+    *t = (struct evidence_target){ .alias_of = EVIDENCE_NONE,
+                                   .aliases = EVIDENCE_NONE,
+                                   .next_alias = EVIDENCE_NONE };
+    t->is_parameter = left > 10 && memcmp(kind, "PARAMETER ", 10) == 0;
+    if (!t->is_parameter && !(left > 7 && memcmp(kind, "BUFFER ", 7) == 0))
+        return 0;
+    t->placeholder = arena_strndup(&g->mem, line, (size_t)(colon - line));
+    t->name = target_of(&g->mem, kind, left);
+    if (t->placeholder == NULL)
+        return no_memory(err);
+    if (t->name == NULL)
+        return 0;
+    if (strlen(t->placeholder) >= FX_MAX_NAME || strlen(t->name) >= FX_MAX_NAME)
+        return err_set(err, ERR_INPUT, "the signature of the module has a name of more than %d bytes",
+                       FX_MAX_NAME - 1);
+    rc = put(&e->by_placeholder, t->placeholder, e->n_targets, err);
+    if (rc == 0)
+        rc = put(&e->by_name, t->name, e->n_targets, err);
+    e->n_targets++;
+    return rc;
+}
+
+static int read_signature(struct graph *g, const char *text, struct err *err)
+{
+    struct evidence *e = &g->evidence;
+    const char *end = strstr(text, "# outputs"), *at;
+    size_t lines = 1;
+    int rc = charge(g, text, err);
+
+    if (end == NULL)
+        end = text + strlen(text);
+    for (at = text; at < end; at++)
+        lines += *at == '\n';
+    if (rc < 0)
+        return rc;
+    e->targets = arena_array(&g->mem, lines, sizeof(*e->targets));
+    if (e->targets == NULL)
+        return no_memory(err);
+    for (at = text; at < end && rc == 0;) {
+        const char *stop = memchr(at, '\n', (size_t)(end - at));
+
+        if (stop == NULL)
+            stop = end;
+        rc = read_line(g, at, (size_t)(stop - at), err);
+        at = stop + 1;
+    }
+    e->has_signature = rc == 0 && e->n_targets > 0;
+    return rc;
+}
+
+/* ---- initializers ---- */
+
+/* The names in "['fc.weight', 'val_1']". */
+static int read_sources(struct graph *g, const char *text, struct evidence_tensor *t,
+                        struct err *err)
+{
+    struct evidence *e = &g->evidence;
+    char name[FX_MAX_NAME];
+    int rc = charge(g, text, err);
+
+    for (const char *at = strchr(text, '\''); at != NULL && rc == 0; at = strchr(at, '\'')) {
+        const char *end = strchr(++at, '\'');
+        uint64_t target;
+
+        if (end == NULL)
+            break;
+        if (fx_copy((struct fx_span){ at, (size_t)(end - at) }, name)) {
+            rc = put(&e->sources, name, 0, err);
+            if (!map_get(&e->by_name, name, &target)) {
+                t->n_others++;
+            } else if (e->targets[target].is_parameter) {
+                if (t->n_sources++ == 0)
+                    t->target = (uint32_t)target;
+                e->targets[target].is_folded = true;
+            } else {
+                t->n_others++;
+            }
+        } else {
+            t->n_others++;
+        }
+        at = end + 1;
+    }
+    return rc;
+}
+
+static int read_tensor(struct graph *g, const char *name, const char *kind, const char *folded,
+                       struct err *err)
+{
+    struct evidence *e = &g->evidence;
+    struct evidence_tensor t = { .name = arena_strdup(&g->mem, name), .target = EVIDENCE_NONE };
+    uint64_t target;
+    int rc = 0;
+
+    if (t.name == NULL)
+        return no_memory(err);
+    if (map_get(&e->by_name, name, &target)) {
+        struct evidence_target *own = &e->targets[target];
+
+        t.target = (uint32_t)target;
+        t.kind = !own->is_parameter                                  ? EVIDENCE_BUFFER
+                 : kind != NULL && strcmp(kind, "PARAMETER") == 0 ? EVIDENCE_PARAMETER
+                                                                     : EVIDENCE_CHANGED;
+        own->is_held = t.kind == EVIDENCE_PARAMETER;
+    } else if (kind != NULL && strcmp(kind, "BUFFER") == 0) {
+        t.kind = EVIDENCE_BUFFER;
+    } else if (folded != NULL) {
+        rc = read_sources(g, folded, &t, err);
+        t.kind = t.n_sources > 0 ? EVIDENCE_FOLDED : EVIDENCE_CONSTANT;
+    }
+    if (rc == 0 && !VEC_PUSH(e->tensors, t))
+        rc = no_memory(err);
+    return rc < 0 ? rc : put(&e->by_tensor, name, e->tensors.n - 1, err);
+}
+
+static int map_infos(const Onnx__GraphProto *p, struct map *infos, struct err *err)
+{
+    size_t i;
+    int rc = 0;
+
+    for (i = 0; i < p->n_value_info && rc == 0; i++)
+        if (p->value_info[i]->name != NULL && p->value_info[i]->n_metadata_props > 0)
+            rc = put(infos, p->value_info[i]->name, i, err);
+    return rc;
+}
+
+static int read_tensors(struct graph *g, const struct map *infos, struct err *err)
+{
+    const Onnx__GraphProto *p = g->model->graph;
+    size_t i;
+    int rc = 0;
+
+    for (i = 0; i < p->n_initializer && rc == 0; i++) {
+        const Onnx__TensorProto *t = p->initializer[i];
+        const char *kind = find(t->metadata_props, t->n_metadata_props, kind_key);
+        const char *folded = find(t->metadata_props, t->n_metadata_props, folded_key);
+        uint64_t k;
+
+        if (t->name == NULL)
+            continue; /* import refuses it */
+        if (map_get(infos, t->name, &k)) {
+            const Onnx__ValueInfoProto *v = p->value_info[k];
+
+            if (kind == NULL)
+                kind = find(v->metadata_props, v->n_metadata_props, kind_key);
+            if (folded == NULL)
+                folded = find(v->metadata_props, v->n_metadata_props, folded_key);
+        }
+        rc = read_tensor(g, t->name, kind, folded, err);
+    }
+    return rc;
+}
+
+/* ---- nodes ---- */
+
+static int name_results(struct graph *g, struct err *err)
+{
+    const Onnx__GraphProto *p = g->model->graph;
+    char name[FX_MAX_NAME];
+    struct fx fx;
+    size_t i;
+    int rc = 0;
+
+    for (i = 0; i < p->n_node && rc == 0; i++) {
+        const char *text = graph_fx_text(p->node[i]);
+
+        rc = charge(g, text, err);
+        fx_parse(text, &fx);
+        if (rc == 0 && fx.name.n > 0 && fx_copy(fx.name, name))
+            rc = put(&g->evidence.fx_names, name, i, err);
+    }
+    return rc;
+}
+
+/* Does a node or an initializer of the file stand for this result of an FX node? */
+static bool is_known(const struct evidence *e, const char *name)
+{
+    uint64_t k;
+
+    return map_get(&e->fx_names, name, &k) || map_get(&e->by_tensor, name, &k) ||
+           map_get(&e->sources, name, &k);
+}
+
+static bool is_removable(struct fx_span name)
+{
+    return fx_has_stem(name, "add") || fx_has_stem(name, "sub") || fx_has_stem(name, "mul") ||
+           fx_has_stem(name, "div");
+}
+
+static int read_mentions(struct graph *g, struct fx_span text, struct err *err)
+{
+    struct evidence *e = &g->evidence;
+    struct fx_span span;
+    char name[FX_MAX_NAME];
+    size_t at = 0;
+    uint64_t k;
+
+    while (fx_next_name(text, &at, &span)) {
+        if (!fx_copy(span, name))
+            continue;
+        if (map_get(&e->by_placeholder, name, &k)) {
+            e->targets[k].is_mentioned = true;
+        } else if (is_removable(span) && !is_known(e, name)) {
+            if (e->n_vanished++ == 0)
+                e->vanished = arena_strdup(&g->mem, name);
+            if (e->vanished == NULL)
+                return no_memory(err);
+        }
+    }
+    return 0;
+}
+
+/* Graphs inside of nodes are opaque bytes here; a name in them is found all the same. */
+static int read_bodies(struct graph *g, const Onnx__NodeProto *n, struct err *err)
+{
+    size_t i;
+    int rc = 0;
+
+    for (i = 0; i < n->n_attribute && rc == 0; i++)
+        if (n->attribute[i]->has_g)
+            rc = read_mentions(g,
+                               (struct fx_span){ (const char *)n->attribute[i]->g.data,
+                                                 n->attribute[i]->g.len },
+                               err);
+    return rc;
+}
+
+int graph_evidence_collect(struct graph *g, struct err *err)
+{
+    const Onnx__GraphProto *p = g->model->graph;
+    const char *signature = find(p->metadata_props, p->n_metadata_props, signature_key);
+    struct map infos = { 0 };
+    struct fx fx;
+    size_t i;
+    int rc;
+
+    if (signature == NULL)
+        return 0;
+    rc = read_signature(g, signature, err);
+    if (rc < 0 || !g->evidence.has_signature)
+        return rc;
+    rc = map_infos(p, &infos, err);
+    if (rc == 0)
+        rc = read_tensors(g, &infos, err);
+    map_fini(&infos);
+    if (rc == 0)
+        rc = name_results(g, err);
+    for (i = 0; i < p->n_node && rc == 0; i++) {
+        fx_parse(graph_fx_text(p->node[i]), &fx);
+        rc = read_mentions(g, fx.all, err);
+        if (rc == 0)
+            rc = read_bodies(g, p->node[i], err);
+    }
+    return rc;
+}
+
+/* ---- answers ---- */
+
+void graph_evidence_free(struct evidence *e)
+{
+    map_fini(&e->by_placeholder);
+    map_fini(&e->by_name);
+    map_fini(&e->by_tensor);
+    map_fini(&e->fx_names);
+    map_fini(&e->sources);
+    VEC_FINI(e->tensors);
+}
+
+const struct evidence_tensor *graph_evidence_of(const struct graph *g, const char *name)
+{
+    uint64_t k;
+
+    return g->evidence.has_signature && map_get(&g->evidence.by_tensor, name, &k)
+               ? &g->evidence.tensors.at[k]
+               : NULL;
+}
+
+uint32_t graph_evidence_parameter(const struct evidence *e, struct fx_span placeholder)
+{
+    char name[FX_MAX_NAME];
+    uint64_t k;
+
+    return fx_copy(placeholder, name) && map_get(&e->by_placeholder, name, &k) &&
+                   e->targets[k].is_parameter
+               ? (uint32_t)k
+               : EVIDENCE_NONE;
+}

@@ -1,0 +1,566 @@
+/* restore.c - which parameter of the module a node reads.
+ *
+ * The exporter transposes, merges and drops parameters:
+ * - a transposition of a weight is folded into an initializer with a made-up name;
+ * - initializers of equal values and at most 1024 elements become one, of whichever came first;
+ * - a bias of zeros is taken away from Gemm and Conv.
+ * The FX node that an ONNX node was made from still names the parameter (its placeholder), and the
+ * operator of the FX node determines the position and orientation in which it is read. So each reader
+ * of an initializer is resolved to a parameter, and the initializer is taken apart accordingly.
+ * Weights that are tied in the module cannot be confused with merged ones: PyTorch traces all aliases as
+ * one placeholder, so their readers name the same parameter.
+ *
+ * Only what is certain is rewritten. Everything else keeps its place, with a refusal that takes effect
+ * if training would change it. */
+#include "graph/restore_priv.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/err.h"
+
+enum { ANY = 255, MERGED_ELEMENTS_MAX = 1024 /* the exporter does not merge larger tensors */ };
+
+/* Operator of PyTorch, ONNX op and input: position of the parameter among the operator's arguments. */
+static const struct role {
+    const char *aten, *onnx;
+    uint8_t input, arg;
+    enum restore_form form; /* of a folded tensor; of Gemm: with transB = 0 */
+} roles[] = {
+    { "linear", "MatMul", 1, 1, RESTORE_TRANSPOSED },
+    { "linear", "MatMul", 0, 0, RESTORE_SAME },
+    { "linear", "Gemm", 0, 0, RESTORE_SAME },
+    { "linear", "Gemm", 1, 1, RESTORE_TRANSPOSED },
+    { "linear", "Gemm", 2, 2, RESTORE_SAME },
+    { "linear", "Add", ANY, 2, RESTORE_SAME },
+    { "addmm", "Gemm", 0, 1, RESTORE_SAME },
+    { "addmm", "Gemm", 1, 2, RESTORE_SAME },
+    { "addmm", "Gemm", 2, 0, RESTORE_SAME },
+    { "addmm", "MatMul", 0, 1, RESTORE_SAME },
+    { "addmm", "MatMul", 1, 2, RESTORE_SAME },
+    { "addmm", "Add", ANY, 0, RESTORE_SAME },
+    { "layer_norm", "LayerNormalization", 1, 2, RESTORE_SAME },
+    { "layer_norm", "LayerNormalization", 2, 3, RESTORE_SAME },
+    { "layer_norm", "Mul", ANY, 2, RESTORE_SAME },
+    { "layer_norm", "Add", ANY, 3, RESTORE_SAME },
+    { "native_layer_norm", "LayerNormalization", 1, 2, RESTORE_SAME },
+    { "native_layer_norm", "LayerNormalization", 2, 3, RESTORE_SAME },
+    { "rms_norm", "RMSNormalization", 1, 2, RESTORE_SAME },
+    { "rms_norm", "Mul", ANY, 2, RESTORE_SAME },
+    { "group_norm", "GroupNormalization", 1, 2, RESTORE_SAME },
+    { "group_norm", "GroupNormalization", 2, 3, RESTORE_SAME },
+    { "group_norm", "Mul", ANY, 2, RESTORE_FLAT },
+    { "group_norm", "Add", ANY, 3, RESTORE_FLAT },
+    { "native_group_norm", "Mul", ANY, 1, RESTORE_FLAT },
+    { "native_group_norm", "Add", ANY, 2, RESTORE_FLAT },
+    { "instance_norm", "InstanceNormalization", 1, 1, RESTORE_SAME },
+    { "instance_norm", "InstanceNormalization", 2, 2, RESTORE_SAME },
+    { "batch_norm", "BatchNormalization", 1, 1, RESTORE_SAME },
+    { "batch_norm", "BatchNormalization", 2, 2, RESTORE_SAME },
+    { "_native_batch_norm_legit", "BatchNormalization", 1, 1, RESTORE_SAME },
+    { "_native_batch_norm_legit", "BatchNormalization", 2, 2, RESTORE_SAME },
+    { "_native_batch_norm_legit_no_training", "BatchNormalization", 1, 1, RESTORE_SAME },
+    { "_native_batch_norm_legit_no_training", "BatchNormalization", 2, 2, RESTORE_SAME },
+    { "_native_batch_norm_legit_functional", "BatchNormalization", 1, 1, RESTORE_SAME },
+    { "_native_batch_norm_legit_functional", "BatchNormalization", 2, 2, RESTORE_SAME },
+    { "convolution", "Conv", 1, 1, RESTORE_SAME },
+    { "convolution", "Conv", 2, 2, RESTORE_SAME },
+    { "convolution", "ConvTranspose", 1, 1, RESTORE_SAME },
+    { "convolution", "ConvTranspose", 2, 2, RESTORE_SAME },
+    { "conv1d", "Conv", 1, 1, RESTORE_SAME },
+    { "conv1d", "Conv", 2, 2, RESTORE_SAME },
+    { "conv2d", "Conv", 1, 1, RESTORE_SAME },
+    { "conv2d", "Conv", 2, 2, RESTORE_SAME },
+    { "conv3d", "Conv", 1, 1, RESTORE_SAME },
+    { "conv3d", "Conv", 2, 2, RESTORE_SAME },
+    { "prelu", "PRelu", 1, 1, RESTORE_FLAT },
+    { "embedding", "Gather", 0, 0, RESTORE_SAME },
+};
+
+/* ---- a use ---- */
+
+static bool is_transposed_b(const Onnx__NodeProto *n)
+{
+    size_t i;
+
+    for (i = 0; i < n->n_attribute; i++)
+        if (n->attribute[i]->name != NULL && strcmp(n->attribute[i]->name, "transB") == 0)
+            return n->attribute[i]->i != 0;
+    return false;
+}
+
+static const struct role *find_role(const struct fx *fx, const Onnx__NodeProto *n, size_t input)
+{
+    size_t i;
+
+    for (i = 0; i < COUNT_OF(roles); i++)
+        if (fx_is(fx->op, roles[i].aten) && strcmp(import_text(n->op_type), roles[i].onnx) == 0 &&
+            (roles[i].input == input || roles[i].input == ANY) && roles[i].arg < fx->n_args)
+            return &roles[i];
+    return NULL;
+}
+
+/* "%p_fc_weight" as a whole argument. */
+static uint32_t parameter_of(const struct evidence *e, struct fx_span arg)
+{
+    if (arg.n < 2 || arg.at[0] != '%')
+        return EVIDENCE_NONE;
+    return graph_evidence_parameter(e, (struct fx_span){ arg.at + 1, arg.n - 1 });
+}
+
+struct mentions { /* parameters among the arguments of an FX node */
+    uint32_t n;     /* different ones, counted up to 2 */
+    uint32_t first;
+    bool has_own, has_lost, has_name;
+};
+
+static struct mentions find_mentions(const struct evidence *e, const struct fx *fx, uint32_t own,
+                                     const char *name)
+{
+    struct mentions m = { .first = EVIDENCE_NONE };
+    struct fx_span span;
+    size_t at = 0;
+
+    while (fx_next_name(fx->all, &at, &span)) {
+        uint32_t target = graph_evidence_parameter(e, span);
+
+        m.has_name = m.has_name || fx_is(span, name);
+        if (target == EVIDENCE_NONE)
+            continue;
+        if (m.n == 0)
+            m.first = target;
+        if (m.n == 0 || (m.n == 1 && target != m.first))
+            m.n++;
+        m.has_own = m.has_own || target == own;
+        m.has_lost = m.has_lost || !e->targets[target].is_held;
+    }
+    return m;
+}
+
+/* Results of these operators are transpositions of a matrix; the exporter calls their folded value after
+ * them. */
+static bool is_transposition(const char *name)
+{
+    const struct fx_span span = { name, strlen(name) };
+
+    return fx_has_stem(span, "t") || fx_has_stem(span, "transpose") || fx_has_stem(span, "permute") ||
+           fx_has_stem(span, "numpy_t");
+}
+
+static void resolve_own(const struct evidence *e, const struct evidence_tensor *t,
+                        const struct fx *fx, struct restore_use *u)
+{
+    struct mentions m = find_mentions(e, fx, t->target, t->name);
+
+    u->form = RESTORE_SAME;
+    if (m.has_own && (m.n == 1 || !m.has_lost))
+        u->target = t->target;
+    else if (m.n == 1)
+        u->target = m.first;
+}
+
+static void resolve_folded(const struct restorer *r, uint32_t i, const struct fx *fx,
+                           struct restore_use *u)
+{
+    const struct evidence_tensor *t = &r->e->tensors.at[i];
+    struct mentions m = find_mentions(r->e, fx, t->target, t->name);
+
+    if (t->n_sources == 1 && t->n_others == 0 && r->p->initializer[i]->n_dims == 2 && m.has_name &&
+        is_transposition(t->name)) {
+        u->target = t->target;
+        u->form = RESTORE_TRANSPOSED;
+    }
+}
+
+/* Is a tensor of this shape in the form that the role states? */
+static bool fits(const Onnx__TensorProto *t, enum restore_form form)
+{
+    size_t i, wide = 0;
+
+    if (form == RESTORE_TRANSPOSED)
+        return t->n_dims == 2;
+    for (i = 0; i < t->n_dims && form == RESTORE_FLAT; i++)
+        wide += t->dims[i] != 1;
+    return form == RESTORE_FLAT && t->n_dims > 0 && wide <= 1;
+}
+
+static void resolve(const struct restorer *r, uint32_t i, const struct fx *fx,
+                    struct restore_use *u)
+{
+    const struct evidence_tensor *t = &r->e->tensors.at[i];
+    const Onnx__NodeProto *n = r->p->node[u->node];
+    const struct role *role = find_role(fx, n, u->input);
+    uint32_t target = role != NULL ? parameter_of(r->e, fx->args[role->arg]) : EVIDENCE_NONE;
+
+    u->target = EVIDENCE_NONE;
+    if (t->kind == EVIDENCE_PARAMETER && target != EVIDENCE_NONE) {
+        u->target = target;
+        u->form = RESTORE_SAME;
+    } else if (t->kind == EVIDENCE_PARAMETER) {
+        resolve_own(r->e, t, fx, u);
+    } else if (target != EVIDENCE_NONE && t->n_sources == 1 &&
+               !(role->form == RESTORE_TRANSPOSED && (t->n_others > 0 || is_transposed_b(n))) &&
+               fits(r->p->initializer[i], role->form)) {
+        u->target = target;
+        u->form = role->form;
+    } else {
+        resolve_folded(r, i, fx, u);
+    }
+}
+
+/* ---- aliases ---- */
+
+static const char scopes_key[] = "pkg.torch.onnx.name_scopes";
+
+/* The module that a node stands in: the last but one of "['', 'm', 'm.wte', 'embedding']". */
+static bool module_of(const Onnx__NodeProto *n, char out[FX_MAX_NAME])
+{
+    const char *text = NULL, *end, *begin;
+    size_t i;
+
+    for (i = 0; i < n->n_metadata_props; i++)
+        if (n->metadata_props[i]->key != NULL && strcmp(n->metadata_props[i]->key, scopes_key) == 0)
+            text = n->metadata_props[i]->value;
+    if (text == NULL || (end = strrchr(text, ',')) == NULL || end == text || end[-1] != '\'')
+        return false;
+    begin = memrchr(text, '\'', (size_t)(end - 1 - text));
+    return begin != NULL &&
+           fx_copy((struct fx_span){ begin + 1, (size_t)(end - begin - 2) }, out);
+}
+
+/* A module that reads the parameter of another module under the name of its own: the two are tied. The
+ * signature lists both names, the FX graph and the file have one. */
+static void note_alias(struct restorer *r, const struct restore_use *u)
+{
+    struct evidence *e = r->e;
+    const char *own = e->targets[u->target].name, *leaf = strrchr(own, '.');
+    char module[FX_MAX_NAME], name[2 * FX_MAX_NAME];
+    struct evidence_target *alias;
+    uint64_t k;
+
+    if (!module_of(r->p->node[u->node], module))
+        return;
+    snprintf(name, sizeof(name), "%s%s%s", module, module[0] != '\0' ? "." : "",
+             leaf != NULL ? leaf + 1 : own);
+    if (!map_get(&e->by_name, name, &k) || k == u->target)
+        return;
+    alias = &e->targets[k];
+    if (alias->is_parameter && !alias->is_mentioned && !alias->is_held && !alias->is_folded &&
+        alias->alias_of == EVIDENCE_NONE) {
+        alias->alias_of = u->target;
+        alias->next_alias = e->targets[u->target].aliases;
+        e->targets[u->target].aliases = (uint32_t)k;
+    }
+}
+
+/* ---- all uses ---- */
+
+static bool is_recurrent(const Onnx__NodeProto *n)
+{
+    return strcmp(import_text(n->op_type), "LSTM") == 0 || strcmp(import_text(n->op_type), "GRU") == 0 ||
+           strcmp(import_text(n->op_type), "RNN") == 0;
+}
+
+static int add_use(struct restorer *r, uint32_t i, uint32_t node, uint32_t input,
+                   const struct fx *fx)
+{
+    struct restore_use u = { .node = node, .input = input, .next = r->first_use[i] };
+
+    resolve(r, i, fx, &u);
+    if (u.target != EVIDENCE_NONE)
+        note_alias(r, &u);
+    if (!VEC_PUSH(r->uses, u))
+        return restore_no_memory(r);
+    r->first_use[i] = (uint32_t)(r->uses.n - 1);
+    return 0;
+}
+
+static int find_node_uses(struct restorer *r, uint32_t node)
+{
+    const Onnx__NodeProto *n = r->p->node[node];
+    struct fx fx;
+    size_t k;
+    int rc = 0;
+
+    fx_parse(graph_fx_text(n), &fx);
+    for (k = 0; k < n->n_input && rc == 0; k++) {
+        uint64_t i;
+
+        if (!map_get(&r->e->by_tensor, n->input[k], &i) || i >= r->n_tensors)
+            continue;
+        if (r->e->tensors.at[i].kind == EVIDENCE_PARAMETER ||
+            r->e->tensors.at[i].kind == EVIDENCE_FOLDED)
+            rc = add_use(r, (uint32_t)i, node, (uint32_t)k, &fx);
+    }
+    return rc;
+}
+
+static bool has_body(const Onnx__NodeProto *n)
+{
+    size_t i;
+
+    for (i = 0; i < n->n_attribute; i++)
+        if (n->attribute[i]->has_g)
+            return true;
+    return false;
+}
+
+static int find_uses(struct restorer *r)
+{
+    uint32_t i;
+    int rc = 0;
+
+    r->first_body = UINT32_MAX;
+    for (i = 0; i < r->p->n_node && rc == 0; i++) {
+        rc = find_node_uses(r, i);
+        if (r->first_body == UINT32_MAX && has_body(r->p->node[i]))
+            r->first_body = i;
+    }
+    return rc;
+}
+
+static int restore_recurrent(struct restorer *r)
+{
+    uint32_t i, n = (uint32_t)r->p->n_node;
+    struct fx fx;
+    int rc = 0;
+
+    for (i = 0; i < n && rc == 0; i++) {
+        fx_parse(graph_fx_text(r->p->node[i]), &fx);
+        if (is_recurrent(r->p->node[i]))
+            rc = restore_rnn(r, i, &fx);
+    }
+    return rc;
+}
+
+/* ---- biases of zeros ---- */
+
+/* Elements of the bias of node n, whose weight is initializer t; 0: not known. */
+static int64_t bias_elements(const Onnx__NodeProto *n, const Onnx__TensorProto *t)
+{
+    int64_t group = 1;
+    size_t i;
+
+    for (i = 0; i < n->n_attribute; i++)
+        if (n->attribute[i]->name != NULL && strcmp(n->attribute[i]->name, "group") == 0)
+            group = n->attribute[i]->i;
+    if (t->n_dims < 2 || group < 1)
+        return 0;
+    if (strcmp(n->op_type, "Gemm") == 0)
+        return t->n_dims == 2 ? t->dims[is_transposed_b(n) ? 0 : 1] : 0;
+    if (strcmp(n->op_type, "Conv") == 0)
+        return t->dims[0];
+    return t->dims[1] > INT32_MAX || group > INT32_MAX ? 0 : t->dims[1] * group;
+}
+
+/* The rule of the exporter that takes a bias away requires that all of its values are zero, so the
+ * parameter is known although the file does not hold it. */
+static int restore_bias(struct restorer *r, Onnx__NodeProto *n)
+{
+    struct tensor weight;
+    struct arena mem = { 0 };
+    const struct role *role;
+    struct fx fx;
+    uint32_t target;
+    uint64_t t;
+    int64_t elements;
+    float *zeros;
+    int rc;
+
+    fx_parse(graph_fx_text(n), &fx);
+    role = find_role(&fx, n, 2);
+    if (role == NULL || role->input != 2 || n->n_input < 2 ||
+        (n->n_input > 2 && n->input[2][0] != '\0'))
+        return 0;
+    target = parameter_of(r->e, fx.args[role->arg]);
+    if (target == EVIDENCE_NONE || r->e->targets[target].is_held ||
+        r->e->targets[target].is_folded || !restore_can_add(r, target) || !map_get(&r->e->by_tensor, n->input[1], &t) ||
+        t >= r->n_tensors || memmem(fx.all.at, fx.all.n, "beta", 4) != NULL)
+        return 0;
+    elements = bias_elements(n, r->p->initializer[t]);
+    rc = restore_read(r, (uint32_t)t, &mem, &weight);
+    arena_fini(&mem);
+    if (rc < 0)
+        return rc;
+    if (elements <= 0 || elements > tensor_elements(&weight) ||
+        (weight.dtype != TENSOR_F32 && weight.dtype != TENSOR_F16 && weight.dtype != TENSOR_BF16))
+        return 0;
+    rc = restore_charge(r, (uint64_t)elements * 2 * sizeof(float));
+    zeros = rc == 0 ? arena_array(&mem, (size_t)elements, sizeof(*zeros)) : NULL;
+    if (rc == 0 && zeros == NULL)
+        rc = restore_no_memory(r);
+    if (rc == 0)
+        rc = restore_add_param(r, target,
+                               &(struct shape){ .rank = 1, .dim = { elements } }, weight.dtype, zeros,
+                               EVIDENCE_NONE);
+    arena_fini(&mem);
+    return rc < 0 ? rc : restore_set_input(r, n, 2, r->e->targets[target].name);
+}
+
+static int restore_biases(struct restorer *r)
+{
+    size_t i;
+    int rc = 0;
+
+    for (i = 0; i < r->p->n_node && rc == 0; i++) {
+        const char *op = import_text(r->p->node[i]->op_type);
+
+        if (strcmp(op, "Gemm") == 0 || strcmp(op, "Conv") == 0 || strcmp(op, "ConvTranspose") == 0)
+            rc = restore_bias(r, r->p->node[i]);
+    }
+    return rc;
+}
+
+/* ---- what is left ---- */
+
+/* A parameter of the signature that neither an initializer nor an FX node of the file has. */
+static bool has_unseen(const struct evidence *e)
+{
+    uint32_t i;
+
+    for (i = 0; i < e->n_targets; i++)
+        if (e->targets[i].is_parameter && !e->targets[i].is_mentioned && !e->targets[i].is_held &&
+            !e->targets[i].is_folded && e->targets[i].alias_of == EVIDENCE_NONE)
+            return true;
+    return false;
+}
+
+static int64_t elements_of(const Onnx__TensorProto *t)
+{
+    int64_t n = 1;
+    size_t i;
+
+    for (i = 0; i < t->n_dims; i++)
+        n = t->dims[i] <= 0 || n > INT32_MAX / t->dims[i] ? INT32_MAX : n * t->dims[i];
+    return n;
+}
+
+struct census { /* of the uses of a tensor */
+    uint32_t n, unknown, others; /* all; of no known parameter; of another than the tensor's own */
+};
+
+static struct census count_uses(const struct restorer *r, uint32_t i)
+{
+    struct census c = { 0 };
+    uint32_t u;
+
+    for (u = r->first_use[i]; u != EVIDENCE_NONE; u = r->uses.at[u].next) {
+        c.n++;
+        c.unknown += r->uses.at[u].target == EVIDENCE_NONE;
+        c.others += r->uses.at[u].target != EVIDENCE_NONE &&
+                    r->uses.at[u].target != r->e->tensors.at[i].target;
+    }
+    return c;
+}
+
+static int refuse_fold(struct restorer *r, uint32_t i)
+{
+    const struct evidence_tensor *t = &r->e->tensors.at[i];
+    const char *first = r->e->targets[t->target].name;
+
+    if (t->n_sources > 1)
+        return restore_refuse(r, i,
+                              "the exporter computed '%s' from %" PRIu32
+                              " parameters of the module (one is '%s'), whose values the file does not hold",
+                              t->name, t->n_sources, first);
+    return restore_refuse(r, i,
+                          "the exporter computed '%s' from the parameter '%s' of the module (a function, a "
+                          "part or another shape of it), and the file does not hold the parameter itself",
+                          t->name, first);
+}
+
+static int restore_one(struct restorer *r, uint32_t i)
+{
+    const struct evidence_tensor *t = &r->e->tensors.at[i];
+    struct census c = count_uses(r, i);
+
+    if (r->is_removed[i] || t->kind == EVIDENCE_BUFFER || t->kind == EVIDENCE_CONSTANT)
+        return 0;
+    if (t->kind == EVIDENCE_CHANGED)
+        return restore_refuse(r, i,
+                              "the exporter changed the values of the parameter '%s' (as it does when it "
+                              "folds a BatchNormalization into a convolution)",
+                              t->name);
+    if (t->kind == EVIDENCE_FOLDED)
+        return c.n == 0 || c.unknown > 0 ? refuse_fold(r, i) : restore_tensor(r, i);
+    if (c.others == 0 && (c.unknown == 0 || c.n == 1))
+        return 0;
+    if (c.unknown > 0 && (c.others > 0 || (has_unseen(r->e) && elements_of(r->p->initializer[i]) <=
+                                                                    MERGED_ELEMENTS_MAX)))
+        return restore_refuse(r, i,
+                              "the exporter may have merged parameters of equal values into '%s', and its "
+                              "metadata do not state which of its %" PRIu32 " readers reads which",
+                              t->name, c.n);
+    return c.others > 0 ? restore_tensor(r, i) : 0;
+}
+
+static int map_names(struct restorer *r)
+{
+    const Onnx__GraphProto *p = r->p;
+    size_t i, k;
+    bool ok = true;
+
+    for (i = 0; i < p->n_initializer && ok; i++)
+        ok = map_put(&r->names, import_text(p->initializer[i]->name), i + 1) != MAP_NOMEM;
+    for (i = 0; i < p->n_input && ok; i++) /* may list initializers too */
+        ok = map_put(&r->names, import_text(p->input[i]->name), 0) != MAP_NOMEM;
+    for (i = 0; i < p->n_node && ok; i++)
+        for (k = 0; k < p->node[i]->n_output && ok; k++)
+            ok = map_put(&r->names, p->node[i]->output[k], 0) != MAP_NOMEM;
+    return ok ? 0 : restore_no_memory(r);
+}
+
+static int run(struct restorer *r)
+{
+    uint32_t i;
+    int rc;
+
+    r->n_tensors = (uint32_t)r->p->n_initializer;
+    r->first_use = arena_array(&r->mem, r->n_tensors, sizeof(*r->first_use));
+    r->is_removed = arena_array(&r->mem, r->n_tensors, sizeof(*r->is_removed));
+    r->made_from = arena_array(&r->mem, r->e->n_targets, sizeof(*r->made_from));
+    r->values = arena_array(&r->mem, r->e->n_targets, sizeof(*r->values));
+    if (r->first_use == NULL || r->is_removed == NULL || r->made_from == NULL || r->values == NULL)
+        return restore_no_memory(r);
+    for (i = 0; i < r->e->n_targets; i++)
+        r->values[i].tensor = EVIDENCE_NONE;
+    memset(r->first_use, 0xFF, r->n_tensors * sizeof(*r->first_use));
+    memset(r->made_from, 0xFF, r->e->n_targets * sizeof(*r->made_from));
+    rc = map_names(r);
+    if (rc == 0)
+        rc = find_uses(r);
+    if (rc == 0)
+        rc = restore_biases(r);
+    if (rc == 0)
+        rc = restore_recurrent(r);
+    for (i = 0; i < r->n_tensors && rc == 0; i++)
+        rc = restore_one(r, i);
+    return rc == 0 ? restore_commit(r) : rc;
+}
+
+int graph_restore(struct graph *g, struct tensor_source *src, struct err *err)
+{
+    struct err own = { 0 };
+    struct restorer r = { .g = g,
+                          .e = &g->evidence,
+                          .p = g->model->graph,
+                          .src = src,
+                          .err = err != NULL ? err : &own };
+    size_t i;
+    int rc;
+
+    CHECK(g->model == g->unpacked);
+    if (!g->evidence.has_signature || g->evidence.tensors.n != r.p->n_initializer)
+        return 0; /* nothing is known, or an initializer without a name, which import refuses */
+    rc = run(&r);
+    for (i = 0; i < r.made.n; i++) /* an error came first */
+        onnx__node_proto__free_unpacked(r.made.at[i].node, NULL);
+    VEC_FINI(r.made);
+    VEC_FINI(r.uses);
+    map_fini(&r.names);
+    arena_fini(&r.mem);
+    return rc;
+}
