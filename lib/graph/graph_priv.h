@@ -148,6 +148,11 @@ ProtobufCMessage *graph_unpack_part(struct graph *g, const ProtobufCMessageDescr
                                     const ProtobufCBinaryData *bytes, const char *what,
                                     struct err *err);
 
+/* ---- sequence.c ---- */
+/* The row of an op on sequences of tensors: no kernel either (plan_sequence.c). NULL: another op. */
+const struct op_def *graph_sequence_row(const char *name, uint32_t opset);
+bool graph_is_sequence(const struct op_def *def);
+
 /* ---- inline.c ---- */
 /* Puts the nodes of model-local functions in place of their calls, in g->model. */
 int graph_inline_functions(struct graph *g, struct err *err);

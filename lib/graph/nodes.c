@@ -42,6 +42,8 @@ static const struct op_def *find_row(const struct graph *g, const Onnx__NodeProt
     if (!import_is_onnx(p->domain))
         return NULL;
     row = graph_control_row(import_text(p->op_type), g->opset);
+    if (row == NULL)
+        row = graph_sequence_row(import_text(p->op_type), g->opset);
     return row != NULL ? row : op_find(NULL, import_text(p->op_type), g->opset);
 }
 

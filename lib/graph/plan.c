@@ -82,6 +82,7 @@ void plan_free(struct plan *p)
         p->states.at[i].free_state(p->states.at[i].state);
     plan_there_close(p);
     VEC_FINI(p->values);
+    VEC_FINI(p->sequences);
     VEC_FINI(p->nodes);
     VEC_FINI(p->blocks);
     for (i = 0; i < PLAN_BASES; i++)

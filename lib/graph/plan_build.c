@@ -131,6 +131,29 @@ static int add_constants(struct plan_builder *b, struct err *err)
     return 0;
 }
 
+/* CastLike reads nothing of input 1 but its type, which is known: a Cast, which does not wait for it
+ * and is folded with the constants that exporters hand to it. */
+static int cast_to_type(struct plan *p, struct plan_node *n, struct err *err)
+{
+    struct op_attr *to;
+
+    if (n->def->domain != NULL || strcmp(n->def->name, "CastLike") != 0 ||
+        n->in[1] == GRAPH_NONE)
+        return 0;
+    to = arena_alloc(&p->mem, sizeof(*to));
+    if (to == NULL)
+        return plan_no_memory(err);
+    *to = (struct op_attr){ .name = "to",
+                            .type = OP_ATTR_INT,
+                            .i = p->values.at[n->in[1]].tensor.dtype };
+    n->def = op_find(NULL, "Cast", p->g->opset);
+    CHECK(n->def != NULL);
+    n->attrs = to;
+    n->n_attrs = 1;
+    n->n_in = 1;
+    return 0;
+}
+
 int plan_add_graph_node(struct plan_builder *b, const struct graph_node *from, struct err *err)
 {
     const struct graph *g = b->p->g;
@@ -148,6 +171,16 @@ int plan_add_graph_node(struct plan_builder *b, const struct graph_node *from, s
 
     if (from->n_bodies > 0)
         return plan_control(b, from, err);
+    if (graph_is_sequence(from->def))
+        return plan_sequence(b, from, err);
+    for (i = 0; i < from->n_in; i++) {
+        if (from->in[i] == GRAPH_NONE || !plan_is_sequence(b->map[from->in[i]]))
+            continue;
+        if (from->def->domain != NULL || strcmp(from->def->name, "Identity") != 0)
+            return plan_refuse_sequence(from, g->values[from->in[i]].name, err);
+        b->map[from->out[0]] = b->map[from->in[i]];
+        return 0;
+    }
     n.in = arena_array(&p->mem, n.n_in, sizeof(*n.in));
     if (names == NULL || n.in == NULL)
         return plan_no_memory(err);
@@ -155,7 +188,9 @@ int plan_add_graph_node(struct plan_builder *b, const struct graph_node *from, s
         n.in[i] = from->in[i] != GRAPH_NONE ? b->map[from->in[i]] : GRAPH_NONE;
     for (i = 0; i < n.n_out; i++)
         names[i] = from->out[i] != GRAPH_NONE ? g->values[from->out[i]].name : NULL;
-    rc = plan_unfix_batch(b, &n, err);
+    rc = cast_to_type(p, &n, err);
+    if (rc == 0)
+        rc = plan_unfix_batch(b, &n, err);
     if (rc == 0)
         rc = plan_add_node(p, &n, names, err);
     if (rc < 0)
@@ -235,6 +270,37 @@ static int add_kept(struct plan_builder *b, struct err *err)
     return rc;
 }
 
+/* What is asked for, by the caller or as an output, are tensors. */
+static int check_sequences(const struct plan_builder *b, struct err *err)
+{
+    const struct plan_opts *o = b->opts;
+    const struct graph *g = b->p->g;
+    uint32_t i;
+
+    for (i = 0; i < g->n_values; i++) {
+        const char *name = g->values[i].name;
+        bool wanted = false;
+        uint32_t k;
+
+        if (!plan_is_sequence(b->map[i]))
+            continue;
+        for (k = 0; k < o->n_losses; k++)
+            wanted = wanted || (o->losses[k].tensor != NULL && strcmp(o->losses[k].tensor, name) == 0);
+        for (k = 0; k < o->n_metrics; k++)
+            wanted = wanted || strcmp(o->metrics[k].tensor, name) == 0;
+        for (k = 0; k < o->n_keep; k++)
+            wanted = wanted || strcmp(o->keep[k], name) == 0;
+        for (k = 0; k < g->n_outputs && o->sum_outputs; k++)
+            wanted = wanted || g->output_values[k] == i;
+        if (wanted)
+            return err_set(err, ERR_UNSUPPORTED,
+                           "'%s' is a sequence of tensors; what is returned, and what losses and "
+                           "metrics read, must be a tensor",
+                           name);
+    }
+    return 0;
+}
+
 static int build(struct plan_builder *b, struct err *err)
 {
     const struct graph *g = b->p->g;
@@ -248,6 +314,8 @@ static int build(struct plan_builder *b, struct err *err)
     for (i = 0; i < g->n_nodes && rc == 0; i++)
         if (b->node_needed[i])
             rc = plan_add_graph_node(b, &g->nodes[i], err);
+    if (rc == 0)
+        rc = check_sequences(b, err);
     if (rc == 0)
         rc = plan_measures(b, err);
     if (rc == 0)

@@ -24,8 +24,11 @@ static int not_known(const struct graph_node *n, const char *what, struct err *e
 /* The one number that a value holds; false: it is not known, or of another type. */
 static bool known(const struct plan *p, uint32_t value, enum tensor_dtype dtype, int64_t *out)
 {
-    const struct plan_value *v = &p->values.at[value];
+    const struct plan_value *v;
 
+    if (value == GRAPH_NONE || plan_is_sequence(value))
+        return false;
+    v = &p->values.at[value];
     if (!plan_is_known(v) || v->tensor.dtype != dtype || tensor_elements(&v->tensor) != 1)
         return false;
     *out = dtype == TENSOR_BOOL ? *(const uint8_t *)v->tensor.data != 0
@@ -58,70 +61,6 @@ static int add_body(struct plan_builder *b, const struct graph_node *from,
     return rc;
 }
 
-/* ---- nodes of our own ---- */
-
-/* An op of ONNX over values of the plan; out [n_out] gets its outputs. */
-static int add_op(struct plan *p, const char *op, const char *name, const struct op_attr *attr,
-                  const uint32_t *in, uint32_t n_in, uint32_t *out, uint32_t n_out, struct err *err)
-{
-    struct plan_node n = {
-        .def = op_find(NULL, op, p->g->opset), .name = name, .n_in = n_in, .n_out = n_out
-    };
-    struct op_attr *copy = arena_alloc(&p->mem, sizeof(*copy));
-    const char **names = arena_array(&p->mem, n_out, sizeof(*names));
-    uint32_t i;
-    int rc;
-
-    n.in = arena_array(&p->mem, n_in, sizeof(*n.in));
-    if (copy == NULL || names == NULL || n.in == NULL)
-        return plan_no_memory(err);
-    CHECK(n.def != NULL);
-    memcpy(n.in, in, n_in * sizeof(*in));
-    for (i = 0; i < n_out; i++)
-        names[i] = name;
-    if (attr != NULL) {
-        *copy = *attr;
-        n.attrs = copy;
-        n.n_attrs = 1;
-    }
-    rc = plan_add_node(p, &n, names, err);
-    if (rc < 0)
-        return rc;
-    memcpy(out, n.out, n_out * sizeof(*out));
-    return plan_settle_node(p, &n, err);
-}
-
-/* *value with an axis of one put in at `axis`, or the axis of one there taken out. */
-static int move_axis(struct plan *p, const char *name, uint32_t *value, int64_t axis, bool put,
-                     struct err *err)
-{
-    const struct shape s = p->values.at[*value].tensor.shape;
-    int64_t dim[TENSOR_MAX_RANK + 1];
-    uint32_t in[2] = { *value, GRAPH_NONE }, n = 0, k;
-
-    if (put && s.rank == TENSOR_MAX_RANK)
-        return err_set(err, ERR_UNSUPPORTED, "'%s' has %d dimensions and would get one more", name,
-                       TENSOR_MAX_RANK);
-    for (k = 0; k < s.rank; k++) {
-        if (put && k == (uint64_t)axis)
-            dim[n++] = 1;
-        if (put || k != (uint64_t)axis)
-            dim[n++] = s.dim[k];
-    }
-    if (put && (uint64_t)axis == s.rank)
-        dim[n++] = 1;
-    in[1] = n > 0 ? plan_add_ints(p, "(shape)", dim, n) : GRAPH_NONE;
-    if (n == 0) { /* no dimensions: an empty list */
-        struct tensor none = { .dtype = TENSOR_I64, .shape = { .rank = 1 }, .data = dim };
-
-        none.data = arena_alloc(&p->mem, sizeof(*dim));
-        in[1] = none.data != NULL ? plan_add_value(p, "(shape)", PLAN_CONST, 0, &none) : GRAPH_NONE;
-    }
-    if (in[1] == GRAPH_NONE)
-        return plan_no_memory(err);
-    return add_op(p, "Reshape", name, NULL, in, 2, value, 1, err);
-}
-
 static int settle_axis(const struct graph_node *from, int64_t *axis, uint32_t rank, struct err *err)
 {
     if (*axis < -(int64_t)rank || *axis >= (int64_t)rank)
@@ -140,14 +79,22 @@ static int stack(struct plan_builder *b, const struct graph_node *from, uint32_t
     const char *name = p->g->values[to].name;
     struct op_attr attr = { .name = "axis", .type = OP_ATTR_INT };
     uint32_t i;
+    bool done = false;
     int rc;
 
     if (n == 0)
         return err_set(err, ERR_UNSUPPORTED, "%s '%s' makes no turn, so that '%s' is empty",
                        from->def->name, from->name, name);
+    for (i = 0; i < n; i++)
+        if (plan_is_sequence(parts[i]))
+            return plan_refuse_sequence(from, name, err);
     rc = settle_axis(from, &axis, p->values.at[parts[0]].tensor.shape.rank + 1, err);
+    if (rc == 0 && axis == 0 && !backwards)
+        rc = plan_bags(p, name, parts, n, true, &b->map[to], &done, err);
+    if (done)
+        return rc;
     for (i = 0; i < n && rc == 0; i++)
-        rc = move_axis(p, name, &parts[i], axis, true, err);
+        rc = plan_move_axis(p, name, &parts[i], axis, true, err);
     for (i = 0; backwards && i < n / 2; i++) {
         uint32_t swap = parts[i];
 
@@ -155,7 +102,7 @@ static int stack(struct plan_builder *b, const struct graph_node *from, uint32_t
         parts[n - 1 - i] = swap;
     }
     attr.i = axis;
-    return rc == 0 ? add_op(p, "Concat", name, &attr, parts, n, &b->map[to], 1, err) : rc;
+    return rc == 0 ? plan_add_op(p, "Concat", name, &attr, 1, parts, n, &b->map[to], 1, err) : rc;
 }
 
 /* ---- If ---- */
@@ -339,9 +286,9 @@ static int cut(struct plan_builder *b, const struct graph_node *from, uint32_t i
     in[1] = plan_add_ints(p, "(split)", sizes, n);
     if (in[1] == GRAPH_NONE)
         return plan_no_memory(err);
-    rc = add_op(p, "Split", from->name, &attr, in, p->g->opset >= 13 ? 2 : 1, parts, n, err);
+    rc = plan_add_op(p, "Split", from->name, &attr, 1, in, p->g->opset >= 13 ? 2 : 1, parts, n, err);
     for (k = 0; k < n && rc == 0; k++)
-        rc = move_axis(p, from->name, &parts[k], attr.i, false, err);
+        rc = plan_move_axis(p, from->name, &parts[k], attr.i, false, err);
     for (k = 0; rc == 0 && attr_at(from, "scan_input_directions", i) == 1 && k < n / 2; k++) {
         uint32_t swap = parts[k];
 
@@ -366,6 +313,8 @@ static int scan_length(struct plan_builder *b, const struct graph_node *from, ui
         if (from->in[first + i] == GRAPH_NONE)
             return err_set(err, ERR_INPUT, "Scan '%s': input %" PRIu32 " is missing", from->name,
                            first + i);
+        if (plan_is_sequence(mapped(b, from->in[first + i])))
+            return plan_refuse_sequence(from, b->p->g->values[from->in[first + i]].name, err);
         s = &b->p->values.at[mapped(b, from->in[first + i])].tensor.shape;
         rc = settle_axis(from, &axis, s->rank, err);
         if (rc < 0)

@@ -28,7 +28,7 @@ uint32_t plan_add_value(struct plan *p, const char *name, enum plan_value_kind k
                             .grad_block = GRAPH_NONE };
 
     v.root = v.grad_root = (uint32_t)p->values.n;
-    if (p->values.n >= GRAPH_NONE || !VEC_PUSH(p->values, v))
+    if (p->values.n >= PLAN_SEQUENCE_FIRST || !VEC_PUSH(p->values, v))
         return GRAPH_NONE;
     return (uint32_t)p->values.n - 1;
 }
@@ -270,4 +270,68 @@ int plan_settle_node(struct plan *p, struct plan_node *n, struct err *err)
         return plan_check_double(p, n, err);
     p->nodes.n--; /* its result is all that stays */
     return fold(p, n, err);
+}
+
+/* ---- nodes of our own ---- */
+
+int plan_add_op(struct plan *p, const char *op, const char *name, const struct op_attr *attrs,
+                uint32_t n_attrs, const uint32_t *in, uint32_t n_in, uint32_t *out, uint32_t n_out,
+                struct err *err)
+{
+    struct plan_node n = {
+        .def = op_find(NULL, op, p->g->opset), .name = name, .n_in = n_in, .n_out = n_out
+    };
+    struct op_attr *copy = arena_array(&p->mem, n_attrs, sizeof(*copy));
+    const char **names = arena_array(&p->mem, n_out, sizeof(*names));
+    uint32_t i;
+    int rc;
+
+    n.in = arena_array(&p->mem, n_in, sizeof(*n.in));
+    if (copy == NULL || names == NULL || n.in == NULL)
+        return plan_no_memory(err);
+    CHECK(n.def != NULL);
+    memcpy(n.in, in, n_in * sizeof(*in));
+    for (i = 0; i < n_out; i++)
+        names[i] = name;
+    if (n_attrs > 0)
+        memcpy(copy, attrs, n_attrs * sizeof(*copy));
+    n.attrs = copy;
+    n.n_attrs = n_attrs;
+    rc = plan_add_node(p, &n, names, err);
+    if (rc < 0)
+        return rc;
+    memcpy(out, n.out, n_out * sizeof(*out));
+    if (p->purpose != PLAN_RUN)
+        plan_mark_samples(p, &n);
+    return plan_settle_node(p, &n, err);
+}
+
+int plan_move_axis(struct plan *p, const char *name, uint32_t *value, int64_t axis, bool put,
+                   struct err *err)
+{
+    const struct shape s = p->values.at[*value].tensor.shape;
+    int64_t dim[TENSOR_MAX_RANK + 1];
+    uint32_t in[2] = { *value, GRAPH_NONE }, n = 0, k;
+
+    if (put && s.rank == TENSOR_MAX_RANK)
+        return err_set(err, ERR_UNSUPPORTED, "'%s' has %d dimensions and would get one more", name,
+                       TENSOR_MAX_RANK);
+    for (k = 0; k < s.rank; k++) {
+        if (put && k == (uint64_t)axis)
+            dim[n++] = 1;
+        if (put || k != (uint64_t)axis)
+            dim[n++] = s.dim[k];
+    }
+    if (put && (uint64_t)axis == s.rank)
+        dim[n++] = 1;
+    in[1] = n > 0 ? plan_add_ints(p, "(shape)", dim, n) : GRAPH_NONE;
+    if (n == 0) { /* no dimensions: an empty list */
+        struct tensor none = { .dtype = TENSOR_I64, .shape = { .rank = 1 }, .data = dim };
+
+        none.data = arena_alloc(&p->mem, sizeof(*dim));
+        in[1] = none.data != NULL ? plan_add_value(p, "(shape)", PLAN_CONST, 0, &none) : GRAPH_NONE;
+    }
+    if (in[1] == GRAPH_NONE)
+        return plan_no_memory(err);
+    return plan_add_op(p, "Reshape", name, NULL, 0, in, 2, value, 1, err);
 }

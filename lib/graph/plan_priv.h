@@ -3,7 +3,8 @@
  *   plan_build.c   what is needed, nodes in order, each with inferred shapes (plan_node.c), constants
  *                  folded (plan_double.c: in float64); plan_feeds.c: the inputs; plan_control.c: If, Loop and Scan taken apart;
  *                  plan_batch.c: batch sizes that an export wrote into shapes; plan_measure.c: losses
- *                  and metrics. At last what nobody needs any more is dropped
+ *                  and metrics; plan_sequence.c: sequences of tensors; plan_bags.c: EmbeddingBag. At
+ *                  last what nobody needs any more is dropped
  *   plan_fuse.c    chains that one kernel computes become one node; the patterns: fuse_*.c
  *   plan_precision.c  float32 or 16 bits for every value, `Convert` nodes where two disagree
  *   plan_layout.c  a layout for every value, `Reorder` nodes where two disagree
@@ -124,6 +125,15 @@ struct plan_sums { /* a metric */
     uint32_t value, weight; /* what it adds up */
 };
 
+/* Numbers from here on, where the builder maps a value, are sequences. */
+#define PLAN_SEQUENCE_FIRST 0x80000000u
+
+struct plan_list; /* plan_sequence.c */
+struct plan_sequence { /* a sequence of tensors: the first n elements of a list */
+    struct plan_list *list;
+    uint32_t n;
+};
+
 struct plan_kept {
     const char *name;
     uint32_t value;
@@ -148,6 +158,8 @@ struct plan {
     uint32_t n_metrics;
     uint32_t n_turns;            /* bodies put in so far */
     VEC(struct plan_attention) attentions; /* plan_fuse.c: those of the graph, fused or not */
+    VEC(struct plan_sequence) sequences; /* while it is made */
+    uint32_t sequence_items;     /* elements that their lists have room for */
     struct plan_kept *kept;
     uint32_t n_kept;
     VEC(struct plan_block) blocks;
@@ -193,6 +205,17 @@ int plan_find_tensor(const struct graph *g, const char *name, const char *role, 
 int plan_add_graph_node(struct plan_builder *b, const struct graph_node *from, struct err *err);
 int plan_feeds(struct plan_builder *b, struct err *err);
 int plan_control(struct plan_builder *b, const struct graph_node *from, struct err *err);
+/* ---- plan_sequence.c ---- */
+/* A node whose row is in sequence.c. */
+int plan_sequence(struct plan_builder *b, const struct graph_node *from, struct err *err);
+bool plan_is_sequence(uint32_t value);
+/* The error of a node that reads the sequence `name`, and wants tensors. */
+int plan_refuse_sequence(const struct graph_node *n, const char *name, struct err *err);
+/* ---- plan_bags.c ---- */
+/* If the items [n] are the reduced rows of equal bags, *out becomes all of them, [n, ...], and *done
+ * is set. stacks: the items have no axis in front yet. */
+int plan_bags(struct plan *p, const char *name, const uint32_t *items, uint32_t n, bool stacks,
+              uint32_t *out, bool *done, struct err *err);
 /* Before node n is inferred: a batch size of the export in its shape becomes the lane's. */
 int plan_unfix_batch(struct plan_builder *b, struct plan_node *n, struct err *err);
 /* After it: what of its outputs is by_sample. */
@@ -218,6 +241,15 @@ int plan_add_node(struct plan *p, struct plan_node *n, const char *const *out_na
 /* Of the node just appended: if all it depends on is known, it is computed now, its outputs become
  * constants, and it goes. */
 int plan_settle_node(struct plan *p, struct plan_node *n, struct err *err);
+
+/* An op of ONNX over values of the plan: inferred, appended, folded if possible; out [n_out] gets its
+ * outputs. attrs are copied. */
+int plan_add_op(struct plan *p, const char *op, const char *name, const struct op_attr *attrs,
+                uint32_t n_attrs, const uint32_t *in, uint32_t n_in, uint32_t *out, uint32_t n_out,
+                struct err *err);
+/* *value with an axis of one put in at `axis`, or the axis of one there taken out. */
+int plan_move_axis(struct plan *p, const char *name, uint32_t *value, int64_t axis, bool put,
+                   struct err *err);
 
 /* ---- plan_double.c: float64 in formulas ---- */
 /* Does the node read float64, and is it computed there? Its inputs are set, and all are known. */

@@ -1,0 +1,208 @@
+/* plan_bags.c - the rows of an EmbeddingBag, as exporters write them, become one reduction.
+ *
+ * An exporter writes EmbeddingBag as a Loop over the bags: each turn slices its rows from the
+ * gathered ones (or its indices, and gathers these), reduces them along axis 0, and the results are
+ * concatenated. Taken apart that is three nodes for each bag. Where all bags are of one size and
+ * cover the rows in order, it is a Reshape to [bags, size, ...] and one reduction of axis 1:
+ *
+ *     Reduce(Slice(x, i w, (i + 1) w))          ->  Reduce(Reshape(x, [n, w, ...]), 1)
+ *     Reduce(Gather(t, Slice(x, i w, ...)))     ->  Reduce(Gather(t, Reshape(x, [n, w])), 1)
+ *
+ * ReduceSum divided by the constant w is ReduceMean: exporters write the last bag so. The nodes of
+ * the turns are then not read any more and are dropped. */
+#include <string.h>
+
+#include "base/err.h"
+#include "graph/plan_priv.h"
+
+struct bag {
+    uint32_t rows;          /* what is sliced */
+    uint32_t table;         /* what is gathered from; GRAPH_NONE: rows are sliced themselves */
+    const char *reduction;  /* "ReduceSum", "ReduceMean", "ReduceMax" */
+    int64_t first, end;     /* of the slice */
+};
+
+/* The node that makes a value, if it is this op of ONNX with output 0; NULL. */
+static const struct plan_node *made_by(const struct plan *p, uint32_t value, const char *op)
+{
+    const struct plan_node *n;
+
+    if (value == GRAPH_NONE || p->values.at[value].kind != PLAN_MADE)
+        return NULL;
+    n = &p->nodes.at[p->values.at[value].index];
+    return n->def->domain == NULL && strcmp(n->def->name, op) == 0 && n->out[0] == value ? n : NULL;
+}
+
+/* The one integer that input i holds; false: absent, not known, or several. */
+static bool one_int(const struct plan *p, const struct plan_node *n, uint32_t i, int64_t *out)
+{
+    const struct plan_value *v;
+
+    if (i >= n->n_in || n->in[i] == GRAPH_NONE)
+        return false;
+    v = &p->values.at[n->in[i]];
+    if (v->kind != PLAN_CONST || tensor_elements(&v->tensor) != 1)
+        return false;
+    if (v->tensor.dtype == TENSOR_I64)
+        *out = *(const int64_t *)v->tensor.data;
+    else if (v->tensor.dtype == TENSOR_I32)
+        *out = *(const int32_t *)v->tensor.data;
+    else
+        return false;
+    return true;
+}
+
+static bool reduces_axis_0(const struct plan *p, const struct plan_node *n)
+{
+    int64_t axis = -1;
+    uint32_t i;
+
+    if (one_int(p, n, 1, &axis))
+        return axis == 0;
+    for (i = 0; i < n->n_attrs && n->n_in == 1; i++)
+        if (strcmp(n->attrs[i].name, "axes") == 0 && n->attrs[i].n == 1 &&
+            n->attrs[i].ints != NULL)
+            return n->attrs[i].ints[0] == 0;
+    return false;
+}
+
+/* start .. end of axis 0, in steps of 1. */
+static bool read_slice(const struct plan *p, uint32_t value, struct bag *b)
+{
+    const struct plan_node *n = made_by(p, value, "Slice");
+    int64_t axis = 0, step = 1, size;
+
+    if (n == NULL || !one_int(p, n, 1, &b->first) || !one_int(p, n, 2, &b->end) ||
+        (n->n_in > 3 && n->in[3] != GRAPH_NONE && !one_int(p, n, 3, &axis)) ||
+        (n->n_in > 4 && n->in[4] != GRAPH_NONE && !one_int(p, n, 4, &step)) || axis != 0 ||
+        step != 1)
+        return false;
+    b->rows = n->in[0];
+    size = p->values.at[b->rows].tensor.shape.dim[0];
+    b->end = b->end > size ? size : b->end;
+    return b->first >= 0 && b->end > b->first;
+}
+
+/* value / c, with a constant c: of the ReduceSum that is divided. */
+static uint32_t undivided(const struct plan *p, uint32_t value, float *divisor)
+{
+    const struct plan_node *n = made_by(p, value, "Div");
+    const struct plan_value *v;
+
+    *divisor = 0;
+    if (n == NULL)
+        return value;
+    v = &p->values.at[n->in[1]];
+    if (v->kind != PLAN_CONST || v->tensor.dtype != TENSOR_F32 || tensor_elements(&v->tensor) != 1)
+        return value;
+    *divisor = *(const float *)v->tensor.data;
+    return n->in[0];
+}
+
+static bool read_bag(const struct plan *p, uint32_t value, struct bag *b)
+{
+    static const char *const reductions[] = { "ReduceSum", "ReduceMean", "ReduceMax" };
+    const struct plan_node *n = NULL, *gather;
+    float divisor;
+    int i;
+
+    value = undivided(p, value, &divisor);
+    for (i = 0; i < 3 && n == NULL; i++) {
+        n = made_by(p, value, reductions[i]);
+        b->reduction = reductions[i];
+    }
+    if (n == NULL || !reduces_axis_0(p, n))
+        return false;
+    b->table = GRAPH_NONE;
+    gather = made_by(p, n->in[0], "Gather");
+    if (gather != NULL) {
+        for (i = 0; i < (int)gather->n_attrs; i++)
+            if (strcmp(gather->attrs[i].name, "axis") == 0 && gather->attrs[i].i != 0)
+                return false;
+        if (p->values.at[gather->in[1]].tensor.shape.rank != 1)
+            return false;
+        b->table = gather->in[0];
+    }
+    if (!read_slice(p, gather != NULL ? gather->in[1] : n->in[0], b))
+        return false;
+    if (divisor != 0) {
+        if (strcmp(b->reduction, "ReduceSum") != 0 || divisor != (float)(b->end - b->first))
+            return false;
+        b->reduction = "ReduceMean";
+    }
+    return true;
+}
+
+/* All bags of one kind and size, in order, and together the whole. */
+static bool are_bags(const struct plan *p, const uint32_t *items, uint32_t n, struct bag *b)
+{
+    struct bag other;
+    int64_t width;
+    uint32_t i;
+
+    if (n < 2 || !read_bag(p, items[0], b) || b->first != 0)
+        return false;
+    width = b->end;
+    if (p->values.at[b->rows].tensor.shape.rank >= TENSOR_MAX_RANK ||
+        p->values.at[b->rows].tensor.shape.dim[0] != width * (int64_t)n)
+        return false;
+    for (i = 1; i < n; i++)
+        if (!read_bag(p, items[i], &other) || other.rows != b->rows || other.table != b->table ||
+            strcmp(other.reduction, b->reduction) != 0 || other.first != (int64_t)i * width ||
+            other.end != other.first + width)
+            return false;
+    return true;
+}
+
+/* [n w, ...] -> [n, w, ...] */
+static int cut_rows(struct plan *p, const char *name, uint32_t n, uint32_t *value, struct err *err)
+{
+    const struct shape s = p->values.at[*value].tensor.shape;
+    int64_t dim[TENSOR_MAX_RANK];
+    uint32_t in[2] = { *value, GRAPH_NONE };
+
+    dim[0] = n;
+    dim[1] = s.dim[0] / n;
+    memcpy(dim + 2, s.dim + 1, (s.rank - 1) * sizeof(*dim));
+    in[1] = plan_add_ints(p, "(shape)", dim, s.rank + 1);
+    return in[1] != GRAPH_NONE
+               ? plan_add_op(p, "Reshape", name, NULL, 0, in, 2, value, 1, err)
+               : plan_no_memory(err);
+}
+
+int plan_bags(struct plan *p, const char *name, const uint32_t *items, uint32_t n, bool stacks,
+              uint32_t *out, bool *done, struct err *err)
+{
+    static const int64_t one = 1;
+    struct op_attr attrs[] = { { .name = "keepdims", .type = OP_ATTR_INT, .i = 0 },
+                               { .name = "axes", .type = OP_ATTR_INTS, .ints = &one, .n = 1 } };
+    struct bag b;
+    uint32_t value, in[2];
+    bool has_input;
+    int rc;
+
+    *done = false;
+    if (!are_bags(p, items, n, &b))
+        return 0;
+    /* Concatenated rows are [1, ...], stacked ones [...]: either way [n, ...] comes out. */
+    if (p->values.at[items[0]].tensor.shape.rank + stacks !=
+        p->values.at[b.table != GRAPH_NONE ? b.table : b.rows].tensor.shape.rank)
+        return 0;
+    value = b.rows;
+    rc = cut_rows(p, name, n, &value, err);
+    if (rc == 0 && b.table != GRAPH_NONE) {
+        in[0] = b.table;
+        in[1] = value;
+        rc = plan_add_op(p, "Gather", name, NULL, 0, in, 2, &value, 1, err);
+    }
+    if (rc < 0)
+        return rc;
+    has_input = p->g->opset >= (strcmp(b.reduction, "ReduceSum") == 0 ? 13 : 18);
+    in[0] = value;
+    if (has_input && (in[1] = plan_add_ints(p, "(axes)", &one, 1)) == GRAPH_NONE)
+        return plan_no_memory(err);
+    rc = plan_add_op(p, b.reduction, name, attrs, has_input ? 1 : 2, in, has_input ? 2 : 1, out, 1,
+                     err);
+    *done = rc == 0;
+    return rc;
+}
