@@ -181,6 +181,22 @@ static int settle_token(struct settled *s, struct err *err)
     return rc < 0 ? err_wrap(err, rc, "/communication/token_file") : 0;
 }
 
+static void settle_rows(struct settled *s)
+{
+    const struct conf *c = s->conf;
+    struct train_opts *t = &s->train;
+
+    t->padding = s->padding;
+    for (uint32_t i = 0; i < c->model.n_padding; i++)
+        s->padding[t->n_padding++] = (struct graph_padding){ .match = c->model.padding[i].match,
+                                                             .row = c->model.padding[i].row };
+    t->frozen_rows = s->frozen_rows;
+    for (uint32_t i = 0; i < c->model.n_frozen_rows; i++)
+        s->frozen_rows[t->n_frozen_rows++] = (struct train_rows){ .match = c->model.frozen_rows[i].match,
+                                                                  .rows = c->model.frozen_rows[i].rows,
+                                                                  .n = c->model.frozen_rows[i].n };
+}
+
 /* Frozen parameters are the graph's business: they are no parameters any more. */
 static int settle_groups(struct settled *s, struct err *err)
 {
@@ -200,6 +216,7 @@ static int settle_groups(struct settled *s, struct err *err)
         return err_set(err, ERR_NOMEM, "out of memory");
     t->frozen = s->frozen;
     t->batch_norm = norms[c->model.batch_norm];
+    settle_rows(s);
     t->groups = s->groups;
     for (uint32_t i = 0; i < c->model.n_frozen; i++)
         s->frozen[t->n_frozen++] = c->model.frozen[i];

@@ -51,6 +51,8 @@ struct settled {
     struct plan_measure losses[1 + CONF_MAX_LOSSES];
     struct train_metric metrics[CONF_MAX_METRICS];
     struct train_params groups[CONF_MAX_GROUPS];
+    struct graph_padding padding[CONF_MAX_TABLES];
+    struct train_rows frozen_rows[CONF_MAX_TABLES];
     const char **frozen; /* owned: patterns of model.frozen and of frozen groups */
     struct train_opts train;
 };

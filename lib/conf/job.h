@@ -83,6 +83,7 @@ enum conf_log_level { CONF_LOG_DEBUG, CONF_LOG_INFO, CONF_LOG_WARN, CONF_LOG_ERR
 
 enum { CONF_MAX_LOSSES = 16 }; /* beside the first */
 enum { CONF_MAX_DIMS = 8, CONF_MAX_FEATURES = 64, CONF_MAX_METRICS = 8, CONF_MAX_GROUPS = 64 };
+enum { CONF_MAX_TABLES = 64 }; /* entries of model.padding_idx, of model.frozen_rows */
 
 struct conf_feature {
     const char *name;  /* in tf.train.Example */
@@ -129,6 +130,17 @@ struct conf_group { /* parameters with numbers of their own */
     bool layer_adaptation, lazy_rows, frozen;
 };
 
+struct conf_padding { /* of an embedding table; the name, a pattern, comes first */
+    const char *match;
+    uint32_t row;
+};
+
+struct conf_rows { /* of a tensor; the name, a pattern, comes first */
+    const char *match;
+    uint32_t *rows;
+    uint32_t n;
+};
+
 struct conf_objective { /* a loss */
     enum conf_loss type;
     const char *tensor; /* graph output (or any tensor of the graph): logits, predictions, ... */
@@ -160,6 +172,10 @@ struct conf {
         uint32_t n_metrics;
         const char **frozen; /* initializers that do not train, fnmatch patterns */
         uint32_t n_frozen;
+        struct conf_padding padding[CONF_MAX_TABLES];
+        uint32_t n_padding;
+        struct conf_rows frozen_rows[CONF_MAX_TABLES];
+        uint32_t n_frozen_rows;
         enum conf_batch_norm batch_norm; /* what BatchNormalization in inference form means */
     } model;
 

@@ -245,6 +245,24 @@ LOSS_KEYS("/model/more_losses/*", 0)
   .doc = "Initializers that do not train, as patterns with *, ? and [...]." },
 { "/model/frozen", "*", STRING,
   .doc = "A pattern over initializer names." },
+{ "/model", "padding_idx", MAP, AT(model.padding), .hi = CONF_MAX_TABLES,
+  .count = AT(model.n_padding), .stride = sizeof(struct conf_padding), .fallback = "{}",
+  .doc = "The padding row of embedding tables, by a pattern over initializer names: as in "
+         "torch.nn.Embedding(padding_idx) no Gather passes a gradient to it, while weight decay and "
+         "other readers of the table (a tied projection) move it. Files of PyTorch's current exporter state "
+         "it in their metadata; it is needed for others." },
+{ "/model/padding_idx", "*", U32, offsetof(struct conf_padding, row), .hi = INT32_MAX,
+  .doc = "The row, from 0." },
+{ "/model", "frozen_rows", MAP, AT(model.frozen_rows), .hi = CONF_MAX_TABLES,
+  .count = AT(model.n_frozen_rows), .stride = sizeof(struct conf_rows), .fallback = "{}",
+  .doc = "Rows (along dimension 0) of trained tensors, by a pattern over initializer names, that never change: "
+         "their gradient is not read, not for the norm of clipping either, and neither weight decay nor "
+         "momentum moves them." },
+{ "/model/frozen_rows", "*", LIST, offsetof(struct conf_rows, rows), ALLOCATED, .lo = 1, .hi = 4096,
+  .count = offsetof(struct conf_rows, n), .stride = sizeof(uint32_t),
+  .doc = "The rows." },
+{ "/model/frozen_rows/*", "*", U32, .hi = INT32_MAX,
+  .doc = "A row, from 0." },
 { "/model", "batch_norm", ENUM, AT(model.batch_norm), WORDS(batch_norms), .fallback = "ask",
   .doc = "What a BatchNormalization in inference form means, which exporters write also for a module in train(). "
          "train: statistics of the batch normalise, running averages move, and the exported model has the inference "

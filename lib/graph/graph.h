@@ -101,8 +101,17 @@ struct graph_weights_facts { /* of an import with weights */
     uint32_t surplus; /* tensors of the file that the graph does not have */
 };
 
+/* A table (initializers by an fnmatch pattern) of which no Gather passes a gradient to one row, as in
+ * torch.nn.Embedding(padding_idx). */
+struct graph_padding {
+    const char *match;
+    int64_t row;
+};
+
 struct graph_opts {
     const char *path;          /* of the .onnx file; external data must lie below its folder */
+    const struct graph_padding *padding; /* [n_padding] before what the file's metadata state */
+    uint32_t n_padding;
     enum graph_norm batch_norm;
     bool collect_questions;    /* what only a job can decide is not an error: graph_question() */
     const char *const *frozen; /* fnmatch patterns of initializers that do not train */

@@ -229,6 +229,11 @@ void graph_read_floats(const struct tensor *t, const struct mapping *mapping, fl
  * graph_set_initial(). Errors: ERR_INPUT (names are missing, shapes or types differ), ERR_NOMEM. */
 int graph_load_weights(struct graph *g, const struct graph_weights *w, struct err *err);
 
+/* ---- padding.c ---- */
+/* Gives embeddings their padding row: that of opts.padding, else that of the exporter's metadata.
+ * Errors: ERR_INPUT (no such row, a pattern without a table), ERR_NOMEM. */
+int graph_set_padding(struct graph *g, const struct graph_opts *opts, struct err *err);
+
 /* ---- export.c ---- */
 /* graph_export() with weights of more than `limit` bytes in all beside the model. */
 int graph_export_split(const struct graph *g, const float *arena, const char *path, uint64_t limit,

@@ -614,6 +614,8 @@ int graph_find_params(struct graph *g, const struct graph_opts *opts, struct err
         return no_memory(err);
     }
     rc = graph_set_norm_forms(g, opts, err);
+    if (rc == 0)
+        rc = graph_set_padding(g, opts, err);
     find_first_uses(&f);
     find_sources(&f);
     if (rc == 0)

@@ -253,16 +253,20 @@ void optim_measure(struct optim *o, uint32_t part, const struct optim_hyper *h,
     }
 }
 
-/* From the blocks of the whole parameter, in their order, whoever measured them. */
+/* From the blocks of all stretches of the parameter, in their order, whoever measured them. */
 static double trust_of(const struct optim *o, const struct optim_param *p,
                        const struct optim_hyper *own)
 {
-    size_t i = (size_t)(p - o->params);
+    size_t i = (size_t)(p - o->params), end = i + 1;
     double norms[2] = { 0, 0 };
 
     if (o->sums == NULL || !p->adapts)
         return 1;
-    for (size_t b = o->first_block[i]; b < o->first_block[i + 1]; b++)
+    while (i > 0 && optim_is_same(&o->params[i - 1], p))
+        i--;
+    while (end < o->opts.n_params && optim_is_same(&o->params[end], p))
+        end++;
+    for (size_t b = o->first_block[i]; b < o->first_block[end]; b++)
         for (uint32_t k = 0; k < 2; k++)
             norms[k] += o->sums[b][k];
     for (uint32_t k = 0; k < 2; k++)
@@ -308,7 +312,8 @@ uint32_t optim_resting_tables(const struct optim *o, const struct optim_hyper *h
     for (uint32_t i = 0; i < o->opts.n_params; i++) {
         struct optim_hyper own = own_hyper(&o->params[i], h);
 
-        n += rests(o, &o->params[i], &own);
+        n += rests(o, &o->params[i], &own) &&
+             (i == 0 || !optim_is_same(&o->params[i - 1], &o->params[i]));
     }
     return n;
 }

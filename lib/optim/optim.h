@@ -81,7 +81,8 @@ bool optim_uses(const struct optim_def *def, const struct optim_hyper *h, uint32
 
 /* ---- a row at work ---- */
 
-/* A parameter: floats [first, first + n). */
+/* A parameter, or a stretch of one: floats [first, first + n). What no stretch covers does not train: its
+ * gradient is not read, and weight, slots and average stay as they are. */
 struct optim_param {
     size_t first, n;
     double rate_factor;  /* times the learning rate */
@@ -89,6 +90,8 @@ struct optim_param {
     bool adapts;         /* lars, lamb: has a ratio */
     const struct packed_table *table; /* it is one, whose gradient may be packed; NULL: it is none */
     bool lazy;           /* a table: rows without a mark are left as they are */
+    size_t skipped;      /* floats of the parameter before `first`. Stretches of one parameter follow each
+                            other and share the ratio of lars and lamb, whose norms are over them */
 };
 
 struct optim_opts {

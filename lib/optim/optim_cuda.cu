@@ -36,7 +36,7 @@ static uint64_t fill_owners(const struct optim_opts *opts, const struct cuda_sta
             at = to;
         }
         if (owners != NULL)
-            owners[i] = { .first = p != NULL ? p->first : s->first,
+            owners[i] = { .first = p != NULL ? p->first - p->skipped : s->first,
                           .width = is_table ? p->table->width : 0,
                           .first_mark = is_table ? 64 * p->table->first_word : 0,
                           .rate_factor = p != NULL ? p->rate_factor : 0,
@@ -48,6 +48,26 @@ static uint64_t fill_owners(const struct optim_opts *opts, const struct cuda_sta
                           .lazy = p != NULL && p->lazy };
     }
     return n_chunks;
+}
+
+/* Stretches of one parameter have one ratio: each gets the chunks of all, which follow each other. */
+static void join_stretches(const struct optim_opts *opts, struct optim_owner *owners)
+{
+    uint32_t begin = 0, i;
+
+    for (i = 1; i <= opts->n_params; i++) {
+        uint32_t chunks = 0, k;
+
+        if (i < opts->n_params && owners[i].first == owners[begin].first)
+            continue;
+        for (k = begin; k < i; k++)
+            chunks += owners[k].n_chunks;
+        for (k = begin; k < i; k++) {
+            owners[k].first_chunk = owners[begin].first_chunk;
+            owners[k].n_chunks = chunks;
+        }
+        begin = i;
+    }
 }
 
 static int open_tables(struct cuda_optim *o, const struct optim_opts *opts,
@@ -69,6 +89,7 @@ static int open_tables(struct cuda_optim *o, const struct optim_opts *opts,
         rc = err_set(err, ERR_NOMEM, "out of memory");
     } else {
         t->n_chunks = (uint32_t)fill_owners(opts, statistics, n_statistics, owners, chunks);
+        join_stretches(opts, owners);
         t->n_params = opts->n_params;
         t->n_param_chunks = t->n_chunks;
         if (n_statistics > 0)

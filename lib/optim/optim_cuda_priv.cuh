@@ -26,10 +26,10 @@ struct optim_chunk {
 };
 
 struct optim_owner { /* parameters, then statistics */
-    size_t first;
+    size_t first; /* float of the arena where the parameter begins, of a stretch too */
     size_t width, first_mark; /* of a table: floats of a row, and where its marks begin; else 0 */
     double rate_factor, weight_decay;
-    uint32_t first_chunk, n_chunks;
+    uint32_t first_chunk, n_chunks; /* of all stretches of the parameter */
     float keep; /* of a statistic */
     bool adapts, lazy;
 };

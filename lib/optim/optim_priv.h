@@ -23,6 +23,12 @@ static inline bool optim_scale_is_finite(const struct optim_hyper *h)
     return h->grad_scale - h->grad_scale == 0;
 }
 
+/* Stretches of one parameter? */
+static inline bool optim_is_same(const struct optim_param *a, const struct optim_param *b)
+{
+    return a->first - a->skipped == b->first - b->skipped;
+}
+
 /* ---- a piece of a parameter whose gradient is packed ---- */
 struct optim_piece {
     const struct optim_param *param;

@@ -9,11 +9,17 @@ enum {
     LONG_RUN = 256, /* floats that are worth a sweep of their own */
 };
 
+/* Where the table of a piece begins in the arena. */
+static size_t origin(const struct optim_piece *p)
+{
+    return p->param->first - p->param->skipped;
+}
+
 /* Runs of floats [at, at + n) of the parameter's arena. */
 static struct packed_run runs_of(const struct optim_state *s, const struct optim_piece *p,
                                  size_t at, size_t n)
 {
-    size_t begin = at - p->param->first;
+    size_t begin = at - origin(p);
 
     return packed_runs(s->packed, (uint32_t)(p->param->table - s->packed->tables), begin,
                        begin + n);
@@ -33,7 +39,7 @@ void optim_packed_each(const struct optim_state *s, const struct optim_piece *p,
     struct packed_run run = runs_of(s, p, p->first, p->n);
 
     while (packed_next(&run))
-        each(arg, p->param->first + run.at, s->values + run.values, run.n);
+        each(arg, origin(p) + run.at, s->values + run.values, run.n);
 }
 
 void optim_packed_squares(const struct optim_state *s, const struct optim_piece *p, double *partial)
@@ -44,7 +50,7 @@ void optim_packed_squares(const struct optim_state *s, const struct optim_piece 
         double sums[OPTIM_SUMS] = { 0 };
 
         while (packed_next(&run))
-            optim_square_add(sums, p->param->first + run.at - at, s->values + run.values, run.n);
+            optim_square_add(sums, origin(p) + run.at - at, s->values + run.values, run.n);
         *partial++ = optim_square_total(sums);
     }
 }
@@ -56,7 +62,7 @@ void optim_packed_unfold(const struct optim_state *s, const struct optim_piece *
 
     memset(g, 0, n * sizeof(*g));
     while (packed_next(&run))
-        memcpy(g + (p->param->first + run.at - at), s->values + run.values, run.n * sizeof(*g));
+        memcpy(g + (origin(p) + run.at - at), s->values + run.values, run.n * sizeof(*g));
 }
 
 /* ---- the update ---- */
@@ -135,7 +141,7 @@ void optim_packed_sweep(const struct optim_def *def, const struct optim_hyper *o
 
     t.n = t.n_runs = 0;
     while (packed_next(&run)) {
-        size_t at = p->param->first + run.at;
+        size_t at = origin(p) + run.at;
         const float *g = s->values + run.values;
 
         if (run.n >= LONG_RUN || t.n + run.n > ROOM)

@@ -271,6 +271,8 @@ static struct graph_opts model_opts(const struct train_opts *o)
     return (struct graph_opts){ .path = o->onnx,
                                 .frozen = o->frozen,
                                 .n_frozen = o->n_frozen,
+                                .padding = o->padding,
+                                .n_padding = o->n_padding,
                                 .batch_norm = o->batch_norm };
 }
 

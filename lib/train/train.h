@@ -150,6 +150,12 @@ struct train_params { /* parameters with numbers of their own, by name; the firs
                                  tables alone, and the optimizer may need no norms */
 };
 
+struct train_rows { /* rows of parameters, by name, that never change */
+    const char *match;    /* an fnmatch pattern */
+    const uint32_t *rows; /* [n], in any order */
+    uint32_t n;
+};
+
 struct train_target { /* a feature with right answers */
     const char *feature;
     enum tensor_dtype dtype; /* what the rows that use it want */
@@ -170,6 +176,10 @@ struct train_opts { /* everything is borrowed until train_close() */
     const char *const *frozen;
     uint32_t n_frozen;
     enum graph_norm batch_norm;
+    const struct graph_padding *padding;
+    uint32_t n_padding;
+    const struct train_rows *frozen_rows;
+    uint32_t n_frozen_rows;
     const struct train_input *inputs;
     uint32_t n_inputs;
     const struct train_target *targets; /* what losses and metrics count by number */

@@ -91,39 +91,139 @@ static int apply_groups(const struct train *t, struct optim_param *params,
     return rc;
 }
 
-int update_open(struct train *t, struct err *err)
+/* What the optimizer gets: a stretch for each trained parameter, or several between frozen rows. */
+struct stretches {
+    struct optim_param *at; /* [cap] */
+    uint32_t *param_of;     /* [cap] the graph's parameter of each */
+    uint32_t n;
+};
+
+static int compare_rows(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+
+    return x < y ? -1 : x > y;
+}
+
+static bool has_frozen_rows(const struct train_rows *f, const struct graph_param *p)
+{
+    return p->kind == GRAPH_TRAINED && fnmatch(f->match, p->name, 0) == 0;
+}
+
+/* The frozen rows of one parameter, ascending; `rows` has room for those of all entries. */
+static int frozen_rows_of(const struct train *t, const struct graph_param *p, uint32_t *rows,
+                          uint32_t *n, struct err *err)
 {
     const struct train_opts *o = t->opts;
-    uint32_t n, n_params = 0, n_tables, next_table = 0;
+    int64_t n_rows = p->shape.rank > 0 ? p->shape.dim[0] : 0;
+
+    *n = 0;
+    for (uint32_t i = 0; i < o->n_frozen_rows; i++) {
+        const struct train_rows *f = &o->frozen_rows[i];
+
+        for (uint32_t k = 0; has_frozen_rows(f, p) && k < f->n; k++) {
+            if (f->rows[k] >= n_rows)
+                return err_set(err, ERR_INPUT,
+                               "/model/frozen_rows: '%s' has row %u; '%s' has %lld rows, expected 0 to %lld",
+                               f->match, f->rows[k], p->name, (long long)n_rows, (long long)n_rows - 1);
+            rows[(*n)++] = f->rows[k];
+        }
+    }
+    qsort(rows, *n, sizeof(*rows), compare_rows);
+    return 0;
+}
+
+/* The stretches of one parameter: its floats without those of frozen rows. */
+static int cut(struct train *t, uint32_t i, const struct packed_table *table, uint32_t *rows,
+               struct stretches *s, struct err *err)
+{
+    const struct graph_param *p = &graph_params(t->graph, &(uint32_t){ 0 })[i];
+    size_t width = 0, done = 0;
+    uint32_t n_rows = 0, before = s->n;
+    int rc = frozen_rows_of(t, p, rows, &n_rows, err);
+
+    if (n_rows > 0)
+        width = p->elements / (size_t)p->shape.dim[0];
+    for (uint32_t k = 0; rc == 0 && k <= n_rows; k++) {
+        size_t end = k < n_rows ? rows[k] * width : p->elements;
+
+        if (end > done) {
+            s->param_of[s->n] = i;
+            s->at[s->n++] = (struct optim_param){ .first = p->offset + done,
+                                                  .n = end - done,
+                                                  .table = table,
+                                                  .rate_factor = 1,
+                                                  .weight_decay = t->opts->hyper.weight_decay,
+                                                  .adapts = true,
+                                                  .skipped = done };
+        }
+        done = end + width;
+    }
+    if (rc == 0 && s->n == before)
+        return err_set(err, ERR_INPUT, "/model/frozen_rows: all rows of '%s' are frozen; use model.frozen",
+                       p->name);
+    return rc;
+}
+
+static int check_frozen_rows(const struct train *t, struct err *err)
+{
+    uint32_t n, k;
+    const struct graph_param *p = graph_params(t->graph, &n);
+
+    for (uint32_t i = 0; i < t->opts->n_frozen_rows; i++) {
+        for (k = 0; k < n && !has_frozen_rows(&t->opts->frozen_rows[i], &p[k]); k++)
+            ;
+        if (k == n)
+            return err_set(err, ERR_INPUT,
+                           "/model/frozen_rows: '%s' matches no parameter that trains (the first one is '%s')",
+                           t->opts->frozen_rows[i].match, n > 0 ? p[0].name : "");
+    }
+    return 0;
+}
+
+static int open_stretches(struct train *t, struct stretches *s, uint32_t *rows, struct err *err)
+{
+    uint32_t n, n_tables, next_table = 0;
     size_t words;
     const struct packed_table *tables = graph_tables(t->graph, &n_tables, &words);
     const struct graph_param *p = graph_params(t->graph, &n);
-    struct optim_param *params = calloc(n + 1, sizeof(*params));
-    uint32_t *param_of = calloc(n + 1, sizeof(*param_of));
-    struct optim_opts opts = { .def = o->optimizer, .params = params, .n_parts = o->n_devices,
-                               .average = o->average };
+    int rc = check_frozen_rows(t, err);
+
+    for (uint32_t i = 0; rc == 0 && i < n; i++)
+        if (p[i].kind == GRAPH_TRAINED)
+            rc = cut(t, i, p[i].is_table ? &tables[next_table++] : NULL, rows, s, err);
+    return rc < 0 ? rc : apply_groups(t, s->at, s->param_of, s->n, err);
+}
+
+int update_open(struct train *t, struct err *err)
+{
+    const struct train_opts *o = t->opts;
+    struct optim_opts opts = { .def = o->optimizer, .n_parts = o->n_devices, .average = o->average };
+    struct stretches s = { 0 };
+    uint32_t n, *rows;
+    const struct graph_param *p = graph_params(t->graph, &n);
+    size_t n_rows = 0, cap = (size_t)n + 1;
     int rc = 0;
 
-    if (params == NULL || param_of == NULL)
-        rc = err_set(err, ERR_NOMEM, "optimizer: out of memory");
-    for (uint32_t i = 0; rc == 0 && i < n; i++) {
-        if (p[i].kind != GRAPH_TRAINED)
-            continue;
-        param_of[n_params] = i;
-        params[n_params++] = (struct optim_param){ .first = p[i].offset,
-                                                   .n = p[i].elements,
-                                                   .table = p[i].is_table ? &tables[next_table++] : NULL,
-                                                   .rate_factor = 1,
-                                                   .weight_decay = o->hyper.weight_decay,
-                                                   .adapts = true };
+    for (uint32_t i = 0; i < o->n_frozen_rows; i++) {
+        n_rows += o->frozen_rows[i].n;
+        for (uint32_t k = 0; k < n; k++) /* each frozen row ends a stretch */
+            cap += has_frozen_rows(&o->frozen_rows[i], &p[k]) ? o->frozen_rows[i].n : 0;
     }
+    rows = calloc(n_rows + 1, sizeof(*rows));
+    s.at = calloc(cap, sizeof(*s.at));
+    s.param_of = calloc(cap, sizeof(*s.param_of));
+    if (rows == NULL || s.at == NULL || s.param_of == NULL)
+        rc = err_set(err, ERR_NOMEM, "optimizer: out of memory");
     if (rc == 0)
-        rc = apply_groups(t, params, param_of, n_params, err);
-    opts.n_params = n_params;
+        rc = open_stretches(t, &s, rows, err);
+    opts.params = s.at;
+    opts.n_params = s.n;
     if (rc == 0)
         rc = optim_new(&opts, &t->optim, err);
-    free(params);
-    free(param_of);
+    free(rows);
+    free(s.at);
+    free(s.param_of);
     return rc;
 }
 

@@ -100,6 +100,8 @@ static void every_default_is_visible_in_print(void **state)
         "    \"top_k\": 5,\n"
         "    \"metrics\": [],\n"
         "    \"frozen\": [],\n"
+        "    \"padding_idx\": {},\n"
+        "    \"frozen_rows\": {},\n"
         "    \"batch_norm\": \"ask\"\n"
         "  },\n"
         "  \"data\": {\n"
@@ -269,6 +271,8 @@ static void the_digest_is_of_this_text(void **state)
         "    'top_k': 5,\n"
         "    'metrics': [],\n"
         "    'frozen': [],\n"
+        "    'padding_idx': {},\n"
+        "    'frozen_rows': {},\n"
         "    'batch_norm': 'ask'\n"
         "  },\n"
         "  'data': {\n"
@@ -428,6 +432,8 @@ static void the_digest_sees_what_decides_the_result_and_nothing_else(void **stat
         { P1("/model/loss/labels", "'extra'"), false },
         { P1("/model/frozen", "['w']"), false },
         { P1("/model/batch_norm", "'train'"), false },
+        { P1("/model/padding_idx", "{'w':0}"), false },
+        { P1("/model/frozen_rows", "{'w':[0]}"), false },
         { P1("/data/train", "'train-1*'"), false },
         { P2("/data/eval", "'e'", "/train/eval_every_epochs", "0"), false },
         { P1("/data/shuffle", "false"), false },

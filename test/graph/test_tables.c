@@ -159,6 +159,51 @@ static void packed_and_whole_gradients_are_the_same_bits(void **state)
     model_free(m);
 }
 
+/* The same with padding rows: those of "twice" and "bias" are among the rows that are read. */
+static void padding_rows_have_no_gradient_packed_or_whole(void **state)
+{
+    static const struct graph_padding padding[] = { { "twice", 2 }, { "b?as", 0 } };
+    const struct graph_opts opts = { .path = "test.onnx", .padding = padding, .n_padding = 2 };
+    struct model *m = model_of_tables();
+    struct net n = net_open_graph(net_import_model(m, &opts), PLAN_TRAIN, BATCH),
+               plain = net_open_model(m, PLAN_TRAIN, BATCH);
+    struct packing p = packing_of(n.graph);
+    float *whole = malloc(n.arena_bytes);
+
+    (void)state;
+    for (uint32_t round = 0; round < 8; round++) {
+        feed(&n, round);
+        feed(&plain, round);
+        plan_pack(n.plan, NULL);
+        assert_true(net_forward(&n) == net_forward(&plain));
+        net_backward(&n);
+        net_backward(&plain);
+        memcpy(whole, n.grads, n.arena_bytes);
+        feed(&n, round);
+        plan_pack(n.plan, &p.rows);
+        (void)net_forward(&n);
+        net_backward(&n);
+        expect_same(&n, &p, whole);
+        memcpy(n.grads, whole, n.arena_bytes);
+        for (uint32_t i = 0; i < n.n_params; i++) {
+            const struct graph_param *q = &n.params_of[i];
+            size_t width = q->elements / (size_t)q->shape.dim[0];
+
+            for (size_t k = 0; k < q->elements; k++) {
+                bool pads = (strcmp(q->name, "twice") == 0 && k / width == 2) ||
+                            (strcmp(q->name, "bias") == 0 && k == 0);
+
+                assert_true(whole[q->offset + k] == (pads ? 0 : plain.grads[q->offset + k]));
+            }
+        }
+    }
+    free(whole);
+    free(p.memory);
+    net_close(&n);
+    net_close(&plain);
+    model_free(m);
+}
+
 static void whole_gradients_of_tables_are_right(void **state)
 {
     struct model *m = model_of_tables();
@@ -227,6 +272,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(packed_and_whole_gradients_are_the_same_bits),
+        cmocka_unit_test(padding_rows_have_no_gradient_packed_or_whole),
         cmocka_unit_test(whole_gradients_of_tables_are_right),
         cmocka_unit_test(packed_tables_are_not_among_the_ranges_that_get_ready),
     };

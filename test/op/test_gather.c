@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "op/shape/rows.h"
 #include "base/check.h"
 #include "base/err.h"
 #include "harness/gradcheck.h"
@@ -203,12 +204,15 @@ static void an_index_out_of_range_is_refused_with_its_place(void **state)
     }
 }
 
-/* Many places, of which many are of one row; `width` and `rows` are those of the table. */
-static void check_table(int64_t rows, int64_t width, int64_t n)
+/* Many places, of which many are of one row; `width` and `rows` are those of the table. padding: the row
+ * that gets no gradient; -1: none. */
+static void check_table(int64_t rows, int64_t width, int64_t n, int64_t padding)
 {
+    const struct op_attr attr = { .name = ROWS_PADDING_ATTR, .type = OP_ATTR_INT, .i = padding };
     int64_t *at = calloc((size_t)n, sizeof(*at)), i, k;
     double *want = calloc((size_t)(rows * width), sizeof(*want));
-    struct gradcheck_case gc = { .op = "Gather", .opset = 13, .n_in = 2, .seed = 3 };
+    struct gradcheck_case gc = { .op = "Gather", .opset = 13, .n_in = 2, .seed = 3,
+                                 .attrs = &attr, .n_attrs = padding >= 0 };
     struct gradcheck_result r;
     struct err err = { 0 };
 
@@ -223,7 +227,7 @@ static void check_table(int64_t rows, int64_t width, int64_t n)
         for (k = 0; k < width; k++) {
             int64_t row = positive(at[i], rows);
 
-            want[row * width + k] += (double)((const float *)r.dout[0].data)[i * width + k];
+            want[row * width + k] += row == padding ? 0 : (double)((const float *)r.dout[0].data)[i * width + k];
             assert_true(((const float *)r.out[0].data)[i * width + k] ==
                         ((const float *)r.in[0].data)[row * width + k]);
         }
@@ -236,10 +240,28 @@ static void check_table(int64_t rows, int64_t width, int64_t n)
 static void the_gradient_of_a_large_table_is_the_sum_of_what_its_rows_got(void **state)
 {
     (void)state;
-    check_table(70000, 4, 3000);
-    check_table(300, 3, 2500);
-    check_table(40, 8, 700);
-    check_table(2, 1, 1025);
+    check_table(70000, 4, 3000, -1);
+    check_table(300, 3, 2500, -1);
+    check_table(40, 8, 700, -1);
+    check_table(2, 1, 1025, -1);
+}
+
+static void padding_row_gets_no_gradient(void **state)
+{
+    static const int64_t words[3] = { 2, 0, 2 };
+    const struct op_attr attr = { .name = ROWS_PADDING_ATTR, .type = OP_ATTR_INT, .i = 4 };
+    struct gradcheck_case gc = { .op = "Gather", .opset = 13, .n_in = 2, .attrs = &attr, .n_attrs = 1,
+                                 .in = { { .shape = GRADCHECK_SHAPE(4, 1) },
+                                         { .dtype = TENSOR_I64, .shape = GRADCHECK_SHAPE(3),
+                                           .data = words } } };
+
+    (void)state;
+    check_table(70000, 4, 3000, 69998); /* the row that a fifth of the places read */
+    check_table(300, 3, 2500, 298);
+    check_table(300, 3, 2500, 17);
+    check_table(40, 8, 700, 0);
+    check_table(2, 1, 1025, 1);
+    oracle_refused(&gc, ERR_INPUT, "padding_idx is 4; expected a row along axis 0, of 4 rows");
 }
 
 static void indices_of_the_wrong_shape_are_refused(void **state)
@@ -713,6 +735,7 @@ int main(void)
         cmocka_unit_test(the_gradient_of_an_embedding_sums_in_the_order_of_its_words),
         cmocka_unit_test(an_index_out_of_range_is_refused_with_its_place),
         cmocka_unit_test(the_gradient_of_a_large_table_is_the_sum_of_what_its_rows_got),
+        cmocka_unit_test(padding_row_gets_no_gradient),
         cmocka_unit_test(indices_of_the_wrong_shape_are_refused),
         cmocka_unit_test(scattering_puts_updates_one_after_the_other_and_backward_undoes_them),
         cmocka_unit_test(many_updates_of_few_elements_are_done_and_undone),

@@ -70,8 +70,8 @@ static void a_hundred_steps_end_where_pytorch_ends(void **state)
         const struct reference *ref = &references[r];
         const struct optim_def *def = optim_find(ref->optimizer);
         const struct optim_param params[] = {
-            { 0, REFERENCE_FIRST, 1, ref->decay, true, NULL, false },
-            { REFERENCE_FIRST, REFERENCE_N - REFERENCE_FIRST, ref->factor, ref->decay2, true, NULL, false },
+            { 0, REFERENCE_FIRST, 1, ref->decay, true, NULL, false, 0 },
+            { REFERENCE_FIRST, REFERENCE_N - REFERENCE_FIRST, ref->factor, ref->decay2, true, NULL, false, 0 },
         };
         float w[REFERENCE_N], g[REFERENCE_N], memory[3][REFERENCE_N] = { { 0 } };
         struct optim_state s = { .w = w, .g = g };
@@ -324,11 +324,11 @@ static void every_width_gives_the_bits_of_single_steps(void **state)
 
 /* Parameters of many sizes: one float, a block and a float, many blocks; and gaps between them. */
 static const struct optim_param cut_params[] = {
-    { 0, 1, 1, 0.01, true, NULL, false },
-    { 16, OPTIM_BLOCK, 0.5, 0, true, NULL, false },
-    { 16 + OPTIM_BLOCK, OPTIM_BLOCK + 1, 1, 0.02, true, NULL, false },
-    { 2 * OPTIM_BLOCK + 32, 5 * OPTIM_BLOCK + 777, 1, 0.01, true, NULL, false },
-    { 7 * OPTIM_BLOCK + 1000, 300, 2, 0.01, false, NULL, false },
+    { 0, 1, 1, 0.01, true, NULL, false, 0 },
+    { 16, OPTIM_BLOCK, 0.5, 0, true, NULL, false, 0 },
+    { 16 + OPTIM_BLOCK, OPTIM_BLOCK + 1, 1, 0.02, true, NULL, false, 0 },
+    { 2 * OPTIM_BLOCK + 32, 5 * OPTIM_BLOCK + 777, 1, 0.01, true, NULL, false, 0 },
+    { 7 * OPTIM_BLOCK + 1000, 300, 2, 0.01, false, NULL, false, 0 },
 };
 enum {
     N_CUT = sizeof(cut_params) / sizeof(*cut_params),
@@ -375,6 +375,104 @@ static void any_number_of_parts_gives_the_same_bits(void **state)
     }
     free(one);
     free(many);
+}
+
+/* ---- stretches ---- */
+
+enum { ROWS = 300, WIDTH = 30, MATRIX = ROWS * WIDTH };
+
+static bool is_left_out(size_t row)
+{
+    return row == 0 || row == 7 || row == 8 || row == ROWS - 1;
+}
+
+/* The rows of a matrix that are not left out, as stretches. */
+static uint32_t stretches_of(struct optim_param *out, const struct packed_table *table)
+{
+    uint32_t n = 0;
+
+    for (size_t row = 0; row < ROWS; row++)
+        if (!is_left_out(row) && (row == 0 || is_left_out(row - 1)))
+            out[n++] = (struct optim_param){ .first = row * WIDTH, .n = WIDTH, .rate_factor = 1,
+                                             .weight_decay = 0.02, .adapts = true, .table = table,
+                                             .skipped = row * WIDTH };
+        else if (!is_left_out(row))
+            out[n - 1].n += WIDTH;
+    return n;
+}
+
+/* Two steps. The gradient is `noise` in rows that are left out; packed where there is a table. */
+static void matrix_steps(const struct optim_def *def, const struct optim_param *params, uint32_t n_params,
+                         struct packed_table *table, float weight, float noise, float *memory, double *norm)
+{
+    size_t words = table != NULL ? packed_lay_out(table, 1) : 0;
+    void *place = malloc(packed_bytes(1, words));
+    struct packed rows = table != NULL ? packed_at(table, 1, words, place) : (struct packed){ 0 };
+    struct optim *o = optim_of(def, params, n_params, 3, 0.9);
+    struct optim_state s = { .w = memory, .g = memory + MATRIX, .average = memory + 5 * MATRIX,
+                             .packed = table != NULL ? &rows : NULL, .values = memory + MATRIX };
+    uint32_t x = 9;
+
+    memset(memory, 0, 6 * MATRIX * sizeof(*memory));
+    for (uint32_t k = 0; k < def->n_slots; k++)
+        s.slots[k] = memory + (2 + k) * MATRIX;
+    draw_all(&x, s.w, MATRIX);
+    for (size_t i = 0; i < MATRIX; i++)
+        s.w[i] = is_left_out(i / WIDTH) ? weight : s.w[i];
+    memcpy(s.average, s.w, MATRIX * sizeof(*s.w));
+    for (uint64_t step = 1; step <= 2; step++) {
+        struct optim_hyper h = { .learning_rate = 0.01, .momentum = 0.9, .beta1 = 0.9, .beta2 = 0.99,
+                                 .epsilon = 1e-8, .trust_coefficient = 0.01, .centered = true,
+                                 .step = step };
+
+        draw_all(&x, s.g, MATRIX);
+        for (size_t i = 0; i < MATRIX; i++)
+            s.g[i] = is_left_out(i / WIDTH) ? noise : s.g[i];
+        if (table != NULL) { /* every row has a mark: the values lie as in the whole gradient */
+            packed_clear(&rows);
+            for (size_t r = 0; r < ROWS; r++)
+                rows.marks[r / 64] |= (uint64_t)1 << r % 64;
+            packed_settle(&rows);
+        }
+        step_all(o, 3, &h, 0.5, 0.4, &s);
+        *norm = optim_gradient_norm(o);
+    }
+    memset(s.g, 0, MATRIX * sizeof(*s.g));
+    optim_free(o);
+    free(place);
+}
+
+static void rows_without_a_stretch_stay_and_the_others_move_as_if_those_were_zero(void **state)
+{
+    static const struct optim_param all_rows[] = { { 0, MATRIX, 1, 0.02, true, NULL, false, 0 } };
+    struct packed_table table = { .rows = ROWS, .width = WIDTH };
+    size_t n_all, bytes = 6 * MATRIX * sizeof(float);
+    const struct optim_def *const *all = optim_all(&n_all);
+    float *whole = malloc(bytes), *cut = malloc(bytes), *packed = malloc(bytes);
+    struct optim_param params[ROWS];
+    double norm[3];
+
+    (void)state;
+    for (size_t k = 0; k < n_all; k++) {
+        uint32_t n = stretches_of(params, NULL);
+
+        matrix_steps(all[k], all_rows, 1, NULL, 0, 0, whole, &norm[0]);
+        matrix_steps(all[k], params, n, NULL, 0.75f, NAN, cut, &norm[1]);
+        n = stretches_of(params, &table);
+        matrix_steps(all[k], params, n, &table, 0.75f, NAN, packed, &norm[2]);
+        assert_memory_equal(cut, packed, bytes);
+        assert_true(norm[1] == norm[2] && fabs(norm[1] - norm[0]) < 1e-12 * norm[0]);
+        for (size_t i = 0; i < 6 * MATRIX; i++) {
+            bool is_weight = i < MATRIX || i >= 5 * MATRIX;
+            float want = is_left_out(i % MATRIX / WIDTH) ? (is_weight ? 0.75f : 0) : whole[i];
+
+            if (!(fabsf(cut[i] - want) <= 2e-6f * fabsf(want)))
+                fail_msg("%s: float %zu is %g, expected %g", all[k]->name, i, (double)cut[i], (double)want);
+        }
+    }
+    free(whole);
+    free(cut);
+    free(packed);
 }
 
 /* ---- tables ---- */
@@ -617,7 +715,7 @@ static void gaps_between_parameters_are_left_alone(void **state)
 /* average_k = d average + (1 - d) w, rounded as it stands. */
 static void the_average_follows_the_weights(void **state)
 {
-    const struct optim_param p = { 0, 5, 1, 0, true, NULL, false };
+    const struct optim_param p = { 0, 5, 1, 0, true, NULL, false, 0 };
     struct optim *o = optim_of(optim_find("sgd"), &p, 1, 1, 0.75);
     float w[5] = { 1, 2, 3, 4, 5 }, average[5] = { 1, 2, 3, 4, 5 }, g[5], expected[5];
     struct optim_state s = { .w = w, .g = g, .average = average };
@@ -644,7 +742,7 @@ static void the_average_follows_the_weights(void **state)
 static void without_a_norm_the_ratio_is_one(void **state)
 {
     static const char *const names[] = { "lars", "lamb" };
-    const struct optim_param p = { 0, 4, 1, 0, true, NULL, false };
+    const struct optim_param p = { 0, 4, 1, 0, true, NULL, false, 0 };
 
     (void)state;
     for (size_t k = 0; k < 2; k++)
@@ -675,7 +773,7 @@ static void a_bad_gradient_is_not_hidden(void **state)
     (void)state;
     for (size_t k = 0; k < n_all; k++)
         for (size_t b = 0; b < 2; b++) {
-            const struct optim_param p = { 0, 2, 1, 0.1, true, NULL, false };
+            const struct optim_param p = { 0, 2, 1, 0.1, true, NULL, false, 0 };
             struct optim *o = optim_of(all[k], &p, 1, 1, 0);
             float w[2] = { 1, 1 }, g[2] = { bad[b], 0 }, memory[3][2] = { { 0 } };
             struct optim_state s = { .w = w, .g = g,
@@ -766,6 +864,7 @@ int main(void)
         cmocka_unit_test(a_hundred_steps_end_where_pytorch_ends),
         cmocka_unit_test(every_width_gives_the_bits_of_single_steps),
         cmocka_unit_test(any_number_of_parts_gives_the_same_bits),
+        cmocka_unit_test(rows_without_a_stretch_stay_and_the_others_move_as_if_those_were_zero),
         cmocka_unit_test(packed_gradients_move_weights_to_the_bits_of_whole_ones),
         cmocka_unit_test(rows_without_a_mark_are_not_looked_at),
         cmocka_unit_test(lazy_rows_stay_where_they_are),

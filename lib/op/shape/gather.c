@@ -1,8 +1,10 @@
 /* gather.c - Gather, GatherElements, GatherND: rows of the data at indices (rows.h).
  *   y_i = x[row_i].   dx[row_i] += dy_i, in the order of i; rows that nobody took get 0.
  * Gather along axis 0 of a weight is the embedding; then dx may be packed (tensor/packed.h), and
- * nothing here looks at rows that nobody took. Data of any type. Negative indices: opset 11
+ * nothing here looks at rows that nobody took. The padding row of an embedding is read, and gets no
+ * gradient and no mark (torch.nn.Embedding(padding_idx)). Data of any type. Negative indices: opset 11
  * (before they were refused); GatherND: batch_dims 12. */
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,10 +24,16 @@ static int gather_infer(struct op_infer *f, struct err *err)
 
     if (rc == 0)
         rc = rows_infer_axis(f, axis, err);
+    if (rc == 0)
+        rc = op_attr_i(f, ROWS_PADDING_ATTR, -1, &r->padding, err);
     if (rc < 0)
         return rc;
     x = &f->in[0]->shape;
     at = &f->in[1]->shape;
+    if (r->padding >= 0 && (r->axis != 0 || r->padding >= x->dim[0]))
+        return op_error(f, ERR_INPUT, err,
+                        "padding_idx is %" PRId64 "; expected a row along axis 0, of %" PRId64 " rows",
+                        r->padding, x->rank > 0 ? x->dim[0] : 0);
     if (x->rank - 1 + at->rank > TENSOR_MAX_RANK)
         return op_error(f, ERR_UNSUPPORTED, err, "the output has %u dimensions; at most %d work",
                         x->rank - 1 + at->rank, TENSOR_MAX_RANK);
@@ -116,7 +124,8 @@ static int fwd(const struct op_call *c, const char *op, struct err *err)
     if (rc < 0)
         return rc;
     for (i = 0; c->rows != NULL && c->rows->marks != NULL && i < r->n; i++)
-        packed_mark(c->rows, (size_t)row[i]);
+        if (row[i] != r->padding)
+            packed_mark(c->rows, (size_t)row[i]);
     for (o = 0; o < r->rounds; o++, x += r->stride * bytes, y += r->n * bytes) {
         if (r->width == 1)
             (size == 1   ? take_8
@@ -131,17 +140,20 @@ static int fwd(const struct op_call *c, const char *op, struct err *err)
 }
 
 /* The places start as zero. */
-CLONES static void add_packed(const int64_t *row, size_t n, size_t width, const float *dy,
-                              const struct packed_rows *to)
+CLONES static void add_packed(const int64_t *row, size_t n, size_t width, int64_t padding,
+                              const float *dy, const struct packed_rows *to)
 {
     const uint64_t *marks = to->marks;
     const uint32_t *before = to->before;
     size_t i, k;
 
     for (i = 0; i < n; i++) {
-        float *restrict dx = to->values + packed_place(marks, before, (size_t)row[i]) * width;
+        float *restrict dx;
         const float *restrict x = dy + i * width;
 
+        if (row[i] == padding)
+            continue;
+        dx = to->values + packed_place(marks, before, (size_t)row[i]) * width;
         for (k = 0; k < width; k++)
             dx[k] += x[k];
     }
@@ -164,14 +176,16 @@ static int bwd(const struct op_call *c, struct err *err)
     dy = c->dout[0]->data;
     dx = c->din[0]->data;
     if (packed)
-        add_packed(row, r->n, r->width, dy, c->rows); /* axis 0: one round */
+        add_packed(row, r->n, r->width, r->padding, dy, c->rows); /* axis 0: one round */
     for (o = 0; o < r->rounds && !packed; o++, dx += r->stride * r->width, dy += r->n * r->width) {
         if (r->width == 1)
             for (i = 0; i < r->n; i++)
-                dx[row[i]] += dy[i];
+                dx[row[i]] += row[i] == r->padding ? 0.0f : dy[i];
         else
             for (i = 0; i < r->n; i++)
-                op_put(dx + (size_t)row[i] * r->width, dy + i * r->width, r->width, 1.0f, true);
+                if (row[i] != r->padding)
+                    op_put(dx + (size_t)row[i] * r->width, dy + i * r->width, r->width, 1.0f,
+                           true);
     }
     return 0;
 }

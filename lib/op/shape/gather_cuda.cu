@@ -125,6 +125,7 @@ template <int V> __device__ static inline void add_to(floats<V> *to, const float
 struct sums {
     const int64_t *list, *order;
     size_t n, stretches, rounds, width, stride; /* width in packs */
+    int64_t padding; /* this row gets nothing; -1: none */
 };
 
 /* What thread i owns. */
@@ -192,7 +193,7 @@ __global__ void add_rows(struct sums s, const floats<V> *dy, floats<V> *dx, floa
                 pieces[piece(s, o, o.stretch, 0)] = sum;
             else if (next[k] == row && row >= 0)
                 pieces[piece(s, o, o.stretch, 1)] = sum;
-            else if (row >= 0)
+            else if (row >= 0 && row != s.padding)
                 add_to<V>(&dx[(o.round * s.stride + (size_t)row) * s.width + o.column], sum);
             sum = floats<V>();
             row = next[k];
@@ -212,7 +213,7 @@ template <int V> __global__ void join_rows(struct sums s, floats<V> *dx, const f
     if (o.round >= s.rounds)
         return;
     row = row_at(s, o.end - 1);
-    if (row < 0 || row_at(s, o.end) != row ||
+    if (row < 0 || row == s.padding || row_at(s, o.end) != row ||
         (o.first > 0 && row_at(s, o.first) == row && row_at(s, o.first - 1) == row))
         return;
     sum = pieces[piece(s, o, o.stretch, 1)];
@@ -239,10 +240,10 @@ int run_sums(const struct op_call *c, struct sums s, float *pieces, struct err *
 }
 
 /* Whoever writes there writes the same. */
-__global__ void tell_rows(const int64_t *list, size_t n, float *read)
+__global__ void tell_rows(const int64_t *list, size_t n, int64_t padding, float *read)
 {
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
-        if (list[i] >= 0)
+        if (list[i] >= 0 && list[i] != padding)
             read[list[i]] = 1;
 }
 
@@ -251,7 +252,8 @@ int backward(const struct op_call *c, struct err *err)
     const struct rows *r = (const struct rows *)c->param;
     const int64_t *list = (const int64_t *)c->save;
     int64_t *order = (int64_t *)c->scratch;
-    struct sums s = { list, order, r->n, stretches_of(r), r->rounds, r->width, r->stride };
+    struct sums s = { list, order, r->n, stretches_of(r), r->rounds, r->width, r->stride,
+                      r->padding };
     char *spare = (char *)c->scratch + order_bytes(r);
     float *pieces = (float *)(void *)(spare + rows_round(rows_cuda_order_scratch(r->n)));
     int rc = op_cuda_zero(c, err);
@@ -260,7 +262,7 @@ int backward(const struct op_call *c, struct err *err)
         return rc;
     if (c->rows != NULL && c->rows->read != NULL) /* axis 0: one round */
         CUDA_LAUNCH(tell_rows, op_blocks(r->n, OP_THREADS), OP_THREADS, 0, op_stream(c), list, r->n,
-                    c->rows->read);
+                    r->padding, c->rows->read);
     rc = rows_cuda_order(op_stream(c), list, r->n, rows_of(r, c->din[0]), order, spare, err);
     if (rc < 0)
         return rc;

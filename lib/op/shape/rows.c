@@ -42,6 +42,7 @@ int rows_infer_axis(struct op_infer *f, int64_t axis, struct err *err)
     x = &f->in[0]->shape;
     at = &f->in[1]->shape;
     r->kind = ROWS_AXIS;
+    r->padding = -1;
     r->axis = axis;
     r->rounds = product(x, 0, (uint32_t)axis);
     r->stride = (size_t)x->dim[axis];
@@ -71,6 +72,7 @@ int rows_infer_elements(struct op_infer *f, int64_t axis, struct err *err)
         return op_error(f, ERR_INPUT, err, "indices %s do not lie within data %s but for axis %"
                         PRId64, shape_print(at, a, sizeof(a)), shape_print(x, b, sizeof(b)), axis);
     r->kind = ROWS_ELEMENTS;
+    r->padding = -1;
     r->axis = axis;
     r->width = r->rounds = 1;
     r->n = (size_t)shape_elements(at);
@@ -102,6 +104,7 @@ int rows_infer_nd(struct op_infer *f, int64_t batch, struct err *err)
                         shape_print(at, a, sizeof(a)), at->dim[at->rank - 1],
                         shape_print(x, b, sizeof(b)), x->rank - batch);
     r->kind = ROWS_ND;
+    r->padding = -1;
     r->batch = (uint32_t)batch;
     r->depth = (uint32_t)at->dim[at->rank - 1];
     r->rounds = 1;

@@ -29,7 +29,11 @@ struct rows { /* op_def.param */
     int64_t axis;  /* ROWS_ELEMENTS, and for messages */
     uint32_t depth, batch; /* ROWS_ND: how many indices make a place, and batch axes before them */
     int64_t reduction;     /* of a scatter */
+    int64_t padding;       /* Gather: no gradient reaches this row of the data; -1: none */
 };
+
+/* An attribute that graph/ gives to a Gather along axis 0; files cannot have it. */
+#define ROWS_PADDING_ATTR "trainerd.padding_idx"
 
 /* For infer: data is input 0, indices input 1 (int32 or int64). axis must be settled. */
 int rows_infer_axis(struct op_infer *f, int64_t axis, struct err *err);
