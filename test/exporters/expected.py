@@ -11,6 +11,7 @@ EXPECTED = {
     ("densenet", "recipe"): None,
     ("efficientnet", "recipe"): None,
     ("gru", "recipe"): None,
+    ("keras_mlp", "tensorflow_recipe"): None,
     ("lstm", "recipe"): None,
     ("mlp", "default"): None,
     ("mlp", "recipe"): None,

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 import torch_plain  # noqa: F401
 from registry import NETWORKS
-from spec import FILES, OPTIMIZERS, RECIPES, STEPS, batch_of, fingerprint, pack, samples, write_case
+from spec import FILES, OPTIMIZERS, RECIPES, STEPS, batch_of, fingerprint, pack, samples, versions, write_case
 
 try:
     import torch_transformers  # noqa: F401
@@ -151,7 +151,7 @@ def describe(net):
 
 def generate(network, out):
     case = {"name": network.name, "generator": "torch", "inputs": network.inputs, "label": network.label, "loss": network.loss,
-            "model": network.job, "recipe": network.recipe, "exports": {}, "reference": {}}
+            "model": network.job, "recipe": network.recipe, "exports": {}, "versions": versions("torch"), "reference": {}}
     net = build(network)
     state = {k: v.clone() for k, v in net.state_dict().items()}
     case["state"] = describe(net)

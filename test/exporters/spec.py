@@ -4,6 +4,7 @@ The generators (PyTorch, Keras, TensorFlow, JAX) and the test import this file, 
 file of a network: its inputs and labels, the reference losses, and the name, shape and fingerprint of each weight.
 """
 import gzip
+import importlib.metadata
 import json
 import os
 import zlib
@@ -83,6 +84,13 @@ def fingerprint_error(name, weight, reference):
     flat = np.asarray(weight, np.float64).ravel()
     difference = np.asarray(fingerprint(name, weight)) - np.asarray(reference)
     return float(np.sqrt(np.mean(difference ** 2)) / max(np.linalg.norm(flat), 1e-2 * np.sqrt(flat.size)))
+
+
+def versions(environment):
+    """{package: installed version} of the packages that requirements/<environment>.txt lists."""
+    with open(os.path.join(HERE, "requirements", environment + ".txt")) as f:
+        names = [line.split("==")[0] for line in f if not line.startswith("#")]
+    return {name: importlib.metadata.version(name) for name in names}
 
 
 def read_case(name, folder=FILES):

@@ -15,10 +15,10 @@ from spec import FILES, HERE, read_case  # noqa: E402
 def rows(files, trainerd, names):
     for name in names or sorted(n[:-5] for n in os.listdir(files) if n.endswith(".json")):
         case = read_case(name, files)
-        for export in ("default", "recipe"):
+        for export in sorted({*case["exports"], *case.get("not_exported", {})}):
             if export in case.get("not_exported", {}):
                 yield name, export, "-", "not exported", case["not_exported"][export]
-            elif export in case["exports"]:
+            else:
                 for optimizer in case["reference"]:
                     folder = tempfile.mkdtemp(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
                     try:
@@ -34,7 +34,7 @@ def main():
     p.add_argument("names", nargs="*")
     o = p.parse_args()
     for row in rows(o.files, o.trainerd, o.names):
-        print("%-16s %-8s %-16s %-12s %s" % row, flush=True)
+        print("%-16s %-18s %-16s %-12s %s" % row, flush=True)
 
 
 if __name__ == "__main__":
