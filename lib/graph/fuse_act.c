@@ -4,7 +4,8 @@
  *   x HardSigmoid(x), x Clip(x + 3, 0, 6) / 6          HardSwish
  *   x (1 + Erf(x / sqrt 2)) / 2                        Gelu
  *   x (1 + Tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2    Gelu, approximate=tanh
- * in whatever order the factors stand. */
+ * in whatever order the factors stand; and the product of one of them, or of Sigmoid, with another tensor of the
+ * same shape: one node, which keeps neither (SwiGLU, GEGLU, GLU). */
 #include <math.h>
 #include <string.h>
 
@@ -160,4 +161,40 @@ int fuse_gate(struct fuser *f, uint32_t node, struct err *err)
         row.attrs[row.n_attrs++] =
             (struct op_attr){ .name = "approximate", .type = OP_ATTR_STRING, .s = "tanh" };
     return fuse_into(f, node, &row, err);
+}
+
+/* What trainerd.Gated calls the function of a node; NULL: it has none of that kind. */
+static const char *gate_function(const struct plan_node *n)
+{
+    const struct op_attr *a;
+
+    if (fuse_is(n, "trainerd", "Swish"))
+        return "swish";
+    if (fuse_is(n, NULL, "Sigmoid"))
+        return "sigmoid";
+    if (!fuse_is(n, NULL, "Gelu"))
+        return NULL;
+    a = fuse_attr(n, "approximate");
+    return a != NULL && strcmp(a->s, "tanh") == 0 ? "gelu_tanh" : "gelu";
+}
+
+int fuse_gated_product(struct fuser *f, uint32_t node, struct err *err)
+{
+    const struct plan_node *n = &f->p->nodes.at[node];
+    struct fuse_row row = { .def = op_find("trainerd", "Gated", 1), .name = n->name, .n_in = 2, .n_attrs = 1 };
+
+    for (uint32_t i = 0; i < 2; i++) {
+        const struct plan_node *gate = fuse_maker(f, n->in[i]);
+        const char *function = gate != NULL && fuse_is_ours(f, n->in[i]) ? gate_function(gate) : NULL;
+        const struct tensor *a = &f->p->values.at[n->in[i]].tensor, *b = &f->p->values.at[n->in[!i]].tensor;
+
+        if (function == NULL || a->dtype != TENSOR_F32 || b->dtype != TENSOR_F32 ||
+            !shape_equal(&a->shape, &b->shape) || n->in[0] == n->in[1])
+            continue;
+        row.in[0] = gate->in[0];
+        row.in[1] = n->in[!i];
+        row.attrs[0] = (struct op_attr){ .name = "function", .type = OP_ATTR_STRING, .s = function };
+        return fuse_into(f, node, &row, err);
+    }
+    return 0;
 }

@@ -32,44 +32,6 @@ static const char *name_of(const struct fuser *f, const struct fuse_operand *o)
     return f->p->values.at[o->value].name;
 }
 
-/* ---- gradients ---- */
-
-static bool learns(const struct plan *p, const struct plan_value *v)
-{
-    return p->feed_grads ? v->kind == PLAN_FEED && v->tensor.dtype == TENSOR_F32
-                         : v->kind == PLAN_PARAM && p->g->params[v->index].kind == GRAPH_TRAINED;
-}
-
-/* Does a gradient flow into the value? In a plan that does not train: would it? */
-static int wants_gradient(const struct fuser *f, uint32_t value, bool *out, struct err *err)
-{
-    const struct plan *p = f->p;
-    struct arena mem = { 0 };
-    bool *on_the_way = arena_array(&mem, p->values.n, sizeof(*on_the_way));
-    uint32_t i, k;
-
-    if (on_the_way == NULL)
-        return plan_no_memory(err);
-    *out = learns(p, &p->values.at[value]);
-    on_the_way[value] = true;
-    i = f->maker[value] == GRAPH_NONE ? 0 : f->maker[value] + 1;
-    while (i-- > 0 && !*out) {
-        const struct plan_node *n = &p->nodes.at[i];
-        bool passes = false;
-
-        for (k = 0; k < n->n_out; k++)
-            passes = passes || (n->out[k] != GRAPH_NONE && on_the_way[n->out[k]]);
-        for (k = 0; passes && n->def->cpu.bwd != NULL && k < n->n_in; k++) {
-            if (n->in[k] == GRAPH_NONE || (n->def->diff & graph_input_bit(k)) == 0)
-                continue;
-            on_the_way[n->in[k]] = true;
-            *out = *out || learns(p, &p->values.at[n->in[k]]);
-        }
-    }
-    arena_fini(&mem);
-    return 0;
-}
-
 /* ---- operands ---- */
 
 static bool flag(const struct plan_node *n, const char *name)
@@ -256,7 +218,7 @@ static int any_mask_learns(struct fuser *f, const struct fuse_scores *c, bool *o
     for (i = 0; i < c->n_steps && rc == 0 && !*out; i++) {
         if (c->mask[i] == GRAPH_NONE || tensor_of(f, c->mask[i])->dtype != TENSOR_F32)
             continue;
-        rc = wants_gradient(f, c->mask[i], out, err);
+        rc = fuse_wants_gradient(f, c->mask[i], out, err);
         if (*out)
             (void)fuse_blocked(f, "a parameter is trained through '%s', which is added to the scores: "
                                "its gradient needs the matrix of scores",

@@ -83,14 +83,13 @@ static bool is_normalised(const struct fuser *f, uint32_t value, uint32_t *d, fl
     return false;
 }
 
-/* One number for each column of `like`, known or a parameter. */
+/* One number for each column of `like`: known, a parameter, or made of those (1 + w). */
 static bool is_row(const struct fuser *f, uint32_t value, uint32_t like)
 {
     const struct plan_value *v = &f->p->values.at[value];
     const struct shape *x = &f->p->values.at[like].tensor.shape;
 
-    return (v->kind == PLAN_PARAM || v->kind == PLAN_CONST) && v->tensor.dtype == TENSOR_F32 &&
-           v->tensor.shape.rank == 1 && x->rank > 0 &&
+    return v->kind != PLAN_FEED && v->tensor.dtype == TENSOR_F32 && v->tensor.shape.rank == 1 && x->rank > 0 &&
            v->tensor.shape.dim[0] == x->dim[x->rank - 1];
 }
 

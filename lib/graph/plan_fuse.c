@@ -30,11 +30,13 @@ static const struct pattern patterns[] = {
     { NULL, "Relu", fuse_norm_relu },
     { NULL, "Clip", fuse_norm_relu },
     { NULL, "Add", fuse_norm_add },
+    { NULL, "Add", fuse_rotary },
     { NULL, "MatMul", fuse_attention },
     { NULL, "Transpose", fuse_attention_turn },
     { NULL, "MatMul", fuse_product_transposes },
     { NULL, "Add", fuse_product_bias },
     { NULL, "Mul", fuse_gate },
+    { NULL, "Mul", fuse_gated_product },
     { NULL, "Mul", fuse_row_norm },
     { NULL, "Add", fuse_row_norm_bias },
 };

@@ -54,6 +54,9 @@ void fuse_drop(struct fuser *f, uint32_t node);
 /* Does `node` come before all others that read the value? */
 bool fuse_is_first(const struct fuser *f, uint32_t value, uint32_t node);
 
+/* Does a gradient flow into the value? In a plan that does not train: would it? Errors: ERR_NOMEM. */
+int fuse_wants_gradient(const struct fuser *f, uint32_t value, bool *out, struct err *err);
+
 /* A new constant; the data of t lives as long as the plan. GRAPH_NONE: no memory. */
 uint32_t fuse_add_constant(struct fuser *f, const char *name, const struct tensor *t);
 
@@ -86,7 +89,9 @@ int fuse_product_bias(struct fuser *f, uint32_t node, struct err *err);
 int fuse_two_layers(struct fuser *f, uint32_t node, struct err *err);
 int fuse_attention(struct fuser *f, uint32_t node, struct err *err);
 int fuse_attention_turn(struct fuser *f, uint32_t node, struct err *err);
+int fuse_rotary(struct fuser *f, uint32_t node, struct err *err);
 int fuse_gate(struct fuser *f, uint32_t node, struct err *err);
+int fuse_gated_product(struct fuser *f, uint32_t node, struct err *err);
 int fuse_row_norm(struct fuser *f, uint32_t node, struct err *err);
 int fuse_row_norm_add(struct fuser *f, uint32_t node, struct err *err);
 int fuse_row_norm_bias(struct fuser *f, uint32_t node, struct err *err);

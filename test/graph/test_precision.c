@@ -112,7 +112,6 @@ static void a_stream_that_begins_as_float32_stays_and_branches_are_bfloat16(void
         return;
     assert_int_equal(type_of(&n, "p1"), TENSOR_BF16);
     assert_int_equal(type_of(&n, "scaled"), TENSOR_BF16);
-    assert_int_equal(type_of(&n, "g1"), TENSOR_BF16);
     assert_int_equal(type_of(&n, "gated"), TENSOR_BF16);
     assert_int_equal(type_of(&n, "p2"), TENSOR_BF16);
     assert_int_equal(type_of(&n, "sum"), TENSOR_F32);

@@ -6,38 +6,11 @@
 #include "op/act/act.h"
 
 #include "base/err.h"
+#include "op/act/gelu.h"
 #include "op/act/params.h"
-#include "op/vmath.h"
 
-#define ROOT_HALF 0x1.6a09e6p-1f
-#define ONE_OVER_ROOT_2_PI 0x1.988454p-2f
-#define ROOT_2_OVER_PI 0x1.988454p-1f
-#define CUBIC 0.044715f
-
-OP_INLINE float normal(float x)
-{
-    return 0.5f * (1.0f + vm_erf(x * ROOT_HALF));
-}
-
-OP_INLINE float normal_slope(float x)
-{
-    return normal(x) + x * (ONE_OVER_ROOT_2_PI * vm_exp(-0.5f * (x * x)));
-}
-
-OP_INLINE float tanh_of(float x)
-{
-    return vm_tanh(ROOT_2_OVER_PI * (x + CUBIC * (x * (x * x))));
-}
-
-OP_INLINE float tanh_slope(float x)
-{
-    float t = tanh_of(x), du = ROOT_2_OVER_PI * (1.0f + 3.0f * CUBIC * (x * x));
-
-    return 0.5f * ((1.0f + t) + x * ((1.0f - t) * (1.0f + t) * du));
-}
-
-ACT_UNARY(exact, ACT_X *normal(ACT_X), in, ACT_D *normal_slope(ACT_V))
-ACT_UNARY(tanh, ACT_X *(0.5f * (1.0f + tanh_of(ACT_X))), in, ACT_D *tanh_slope(ACT_V))
+ACT_UNARY(exact, ACT_X *gelu_normal(ACT_X), in, ACT_D *gelu_slope(ACT_V))
+ACT_UNARY(tanh, ACT_X *(0.5f * (1.0f + gelu_tanh(ACT_X))), in, ACT_D *gelu_tanh_slope(ACT_V))
 
 static int gelu_infer(struct op_infer *f, struct err *err)
 {

@@ -1,39 +1,13 @@
 /* gelu_cuda.cu - see gelu.c. */
 #include "op/act/act_cuda.cuh"
+#include "op/act/gelu_cuda.cuh"
 
 extern "C" {
 #include "op/act/params.h"
 }
 
-#define ROOT_HALF 0.70710678f
-#define ONE_OVER_ROOT_2_PI 0.39894228f
-#define ROOT_2_OVER_PI 0.79788456f
-#define CUBIC 0.044715f
-
-__device__ static inline float normal(float x)
-{
-    return 0.5f * (1.0f + erff(x * ROOT_HALF));
-}
-
-__device__ static inline float normal_slope(float x)
-{
-    return normal(x) + x * (ONE_OVER_ROOT_2_PI * expf(-0.5f * (x * x)));
-}
-
-__device__ static inline float tanh_of(float x)
-{
-    return tanhf(ROOT_2_OVER_PI * (x + CUBIC * (x * (x * x))));
-}
-
-__device__ static inline float tanh_slope(float x)
-{
-    float t = tanh_of(x), du = ROOT_2_OVER_PI * (1.0f + 3.0f * CUBIC * (x * x));
-
-    return 0.5f * ((1.0f + t) + x * ((1.0f - t) * (1.0f + t) * du));
-}
-
-ACT_CUDA_FUNCTIONS(exact, void, 0, x * normal(x), in, d * normal_slope(v))
-ACT_CUDA_FUNCTIONS(tanh, void, 0, x * (0.5f * (1.0f + tanh_of(x))), in, d * tanh_slope(v))
+ACT_CUDA_FUNCTIONS(exact, void, 0, x * gelu_normal(x), in, d * gelu_slope(v))
+ACT_CUDA_FUNCTIONS(tanh, void, 0, x * (0.5f * (1.0f + gelu_tanh(x))), in, d * gelu_tanh_slope(v))
 
 static bool is_tanh(const struct op_call *c)
 {

@@ -12,6 +12,12 @@ struct gelu {
     bool is_tanh;
 };
 
+enum gate { GATE_SIGMOID, GATE_SWISH, GATE_GELU, GATE_GELU_TANH };
+
+struct gated {
+    enum gate gate;
+};
+
 struct is_inf {
     bool negative, positive; /* which infinity counts */
 };

@@ -1,0 +1,185 @@
+/* gated.c - trainerd.Gated: y = f(a) b, of two tensors of one shape; f is the attribute `function`:
+ *   sigmoid    1 / (1 + e^-a)             (GLU)
+ *   swish      a / (1 + e^-a)             (SwiGLU)
+ *   gelu       a P(a)                     (GEGLU), see gelu.c
+ *   gelu_tanh  its approximation by tanh
+ *   da = dy b f'(a), db = dy f(a)
+ * Backward reads a and b: neither f(a) nor the product is kept. */
+#include "base/check.h"
+#include "base/err.h"
+#include "op/act/gelu.h"
+#include "op/act/params.h"
+#include "op/half.h"
+#include "op/op_priv.h"
+#include "op/vmath.h"
+
+/* f of n numbers, and its slope, if it is wanted. */
+typedef void gate_fn(size_t n, const float *x, float *y, float *slope);
+
+#define GATE(name_, y_, slope_)                                                                    \
+    CLONES static void name_(size_t n, const float *x, float *y, float *slope)                     \
+    {                                                                                              \
+        size_t i;                                                                                  \
+                                                                                                   \
+        if (slope == NULL) {                                                                       \
+            OP_EACH                                                                                \
+            for (i = 0; i < n; i++)                                                                \
+                y[i] = (y_);                                                                       \
+            return;                                                                                \
+        }                                                                                          \
+        OP_EACH                                                                                    \
+        for (i = 0; i < n; i++) {                                                                  \
+            float s = (slope_);                                                                    \
+                                                                                                   \
+            y[i] = (y_);                                                                           \
+            slope[i] = s;                                                                          \
+        }                                                                                          \
+    }
+
+OP_INLINE float sigmoid_slope(float x)
+{
+    float s = vm_sigmoid(x);
+
+    return s * (1.0f - s);
+}
+
+OP_INLINE float swish_slope(float x)
+{
+    float s = vm_sigmoid(x);
+
+    return s * (1.0f + x * (1.0f - s));
+}
+
+GATE(sigmoid_gate, vm_sigmoid(x[i]), sigmoid_slope(x[i]))
+GATE(swish_gate, x[i] * vm_sigmoid(x[i]), swish_slope(x[i]))
+GATE(gelu_gate, x[i] * gelu_normal(x[i]), gelu_slope(x[i]))
+GATE(gelu_tanh_gate, x[i] * (0.5f * (1.0f + gelu_tanh(x[i]))), gelu_tanh_slope(x[i]))
+
+static const struct {
+    const char *name;
+    gate_fn *gate;
+} gates[] = {
+    [GATE_SIGMOID] = { "sigmoid", sigmoid_gate },
+    [GATE_SWISH] = { "swish", swish_gate },
+    [GATE_GELU] = { "gelu", gelu_gate },
+    [GATE_GELU_TANH] = { "gelu_tanh", gelu_tanh_gate },
+};
+
+static gate_fn *gate_of(const struct op_call *c)
+{
+    return gates[((const struct gated *)c->param)->gate].gate;
+}
+
+static size_t stretch(size_t n)
+{
+    return n < OP_STRETCH ? n : OP_STRETCH;
+}
+
+CLONES static void multiply(size_t n, const float *x, const float *y, float *z)
+{
+    size_t i;
+
+    OP_EACH
+    for (i = 0; i < n; i++)
+        z[i] = x[i] * y[i];
+}
+
+static int gated_fwd(const struct op_call *c, struct err *err)
+{
+    size_t n = (size_t)tensor_elements(c->in[0]), at, m;
+    float room[3][OP_STRETCH], *y;
+
+    (void)err; /* nothing can fail */
+    for (at = 0; at < n; at += m) {
+        m = stretch(n - at);
+        gate_of(c)(m, op_floats(c->in[0], at, m, room[0]), room[2], NULL);
+        y = op_floats_to(c->out[0], at, room[0]);
+        multiply(m, room[2], op_floats(c->in[1], at, m, room[1]), y);
+        op_floats_done(c->out[0], at, m, y);
+    }
+    return 0;
+}
+
+/* The gradient of input i, stored or added. */
+static void put(const struct op_call *c, uint32_t i, size_t at, size_t n, const float *gradient, float *room)
+{
+    const struct tensor *g = c->din[i];
+    float *to;
+
+    if (g == NULL)
+        return;
+    to = op_floats_on(g, at, op_adds(c, i) ? n : 0, room);
+    op_put(to, gradient, n, 1.0f, op_adds(c, i));
+    op_floats_done(g, at, n, to);
+}
+
+static int gated_bwd(const struct op_call *c, struct err *err)
+{
+    size_t n = (size_t)tensor_elements(c->in[0]), at, m;
+    float room[3][OP_STRETCH], gate[OP_STRETCH], slope[OP_STRETCH];
+
+    (void)err; /* nothing can fail */
+    if (c->dout[0] == NULL) {
+        op_bwd_zero(c);
+        return 0;
+    }
+    for (at = 0; at < n; at += m) {
+        const float *d;
+
+        m = stretch(n - at);
+        gate_of(c)(m, op_floats(c->in[0], at, m, room[0]), gate, slope);
+        d = op_floats(c->dout[0], at, m, room[1]);
+        multiply(m, slope, op_floats(c->in[1], at, m, room[0]), slope);
+        multiply(m, slope, d, slope); /* both before anything is stored: a gradient may lie where d does */
+        multiply(m, gate, d, gate);
+        put(c, 0, at, m, slope, room[2]);
+        put(c, 1, at, m, gate, room[2]);
+    }
+    return 0;
+}
+
+static int gated_infer(struct op_infer *f, struct err *err)
+{
+    struct gated *g = f->param;
+    const char *function;
+    char text[2][192];
+    size_t i = 0;
+    int rc = infer_same_shape(f, err);
+
+    if (rc == 0)
+        rc = op_need(f, 1, TENSOR_F32, -1, err);
+    if (rc == 0)
+        rc = op_attr_s(f, "function", "", &function, err);
+    if (rc < 0)
+        return rc;
+    while (i < COUNT_OF(gates) && strcmp(gates[i].name, function) != 0)
+        i++;
+    if (i == COUNT_OF(gates))
+        return op_error(f, ERR_INPUT, err, "function '%s'; expected sigmoid, swish, gelu or gelu_tanh", function);
+    g->gate = (enum gate)i;
+    if (!shape_equal(&f->in[0]->shape, &f->in[1]->shape))
+        return op_error(f, ERR_INPUT, err, "input 1 has shape %s; expected %s, as input 0",
+                        shape_print(&f->in[1]->shape, text[0], sizeof(text[0])),
+                        shape_print(&f->in[0]->shape, text[1], sizeof(text[1])));
+    return 0;
+}
+
+static const char *const attrs[] = { "function", NULL };
+
+const struct op_def op_gated = {
+    .domain = "trainerd",
+    .name = "Gated",
+    .since = 1,
+    .n_in = { 2, 2 },
+    .n_out = { 1, 1 },
+    .attrs = attrs,
+    .param_bytes = sizeof(struct gated),
+    .infer = gated_infer,
+    .diff = OP_IN(0) | OP_IN(1),
+    .bwd_reads = OP_IN(0) | OP_IN(1),
+    .in_place = true,
+    .layout = OP_LAYOUT_ANY,
+    .half = OP_HALF_SAME,
+    .half_of = OP_IN(0) | OP_IN(1) | OP_OUT(0),
+    .cpu = { .fwd = gated_fwd, .bwd = gated_bwd },
+};
