@@ -17,11 +17,16 @@ static bool is_last_step(const struct conf *c, const struct ckpt_meta *m)
     return c->train.steps > 0 ? m->step == c->train.steps : m->epoch == c->train.epochs && m->position == 0;
 }
 
-static bool is_exported(const struct conf *c)
+static bool is_written(const char *path)
 {
     struct stat st;
 
-    return c->export.onnx == NULL || (stat(c->export.onnx, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0);
+    return path == NULL || (stat(path, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0);
+}
+
+static bool is_exported(const struct conf *c)
+{
+    return is_written(c->export.onnx) && is_written(c->export.safetensors);
 }
 
 bool complete_already(const struct conf *c, void (*on_progress)(void *arg, uint64_t done, uint64_t all), char *text,

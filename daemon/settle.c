@@ -312,6 +312,14 @@ static void settle_model(struct settled *s)
         s->inputs[i] = (struct train_input){ .feature = c->model.inputs[i].feature,
                                              .input = c->model.inputs[i].input };
     t->onnx = c->model.onnx;
+    t->weights = c->model.weights;
+    t->weights_names = s->weights_names;
+    t->n_weights_names = c->model.n_weights_names;
+    for (uint32_t i = 0; i < c->model.n_weights_names; i++)
+        s->weights_names[i] = (struct graph_rename){ c->model.weights_names[i].graph,
+                                                     c->model.weights_names[i].file };
+    t->weights_fresh = c->model.weights_fresh;
+    t->n_weights_fresh = c->model.n_weights_fresh;
     t->inputs = s->inputs;
     t->n_inputs = c->model.n_inputs;
 }
@@ -343,6 +351,11 @@ static int settle_train(struct settled *s, struct err *err)
         [CONF_NON_FINITE_SKIP] = TRAIN_SKIP,
         [CONF_NON_FINITE_STOP] = TRAIN_STOP,
         [CONF_NON_FINITE_RESTORE] = TRAIN_RESTORE,
+    };
+    static const enum tensor_dtype floats[] = {
+        [CONF_EXPORT_FLOAT32] = TENSOR_F32,
+        [CONF_EXPORT_BFLOAT16] = TENSOR_BF16,
+        [CONF_EXPORT_FLOAT16] = TENSOR_F16,
     };
     const struct conf *c = s->conf;
     struct train_opts *t = &s->train;
@@ -379,6 +392,8 @@ static int settle_train(struct settled *s, struct err *err)
     t->checkpoint_every_seconds = c->checkpoint.every_seconds;
     t->max_to_keep = c->checkpoint.max_to_keep;
     t->export_onnx = c->export.onnx;
+    t->export_safetensors = c->export.safetensors;
+    t->export_floats = floats[c->export.dtype];
     t->job_digest = c->digest;
     t->job_name = c->name;
     return settle_optimizer(s, err);
@@ -572,6 +587,12 @@ void settled_print(const struct settled *s, const struct train_facts *f, const c
                    (unsigned long long)f->steps_per_epoch, (unsigned long long)f->total_steps,
                    (unsigned long long)f->parameters, (unsigned long long)f->state_bytes,
                    (unsigned long long)f->work_bytes);
+    if (f != NULL && s->train.weights != NULL) {
+        buf_str(out, ",\n  \"weights\": {\"file\": ");
+        buf_json(out, s->train.weights);
+        buf_printf(out, ", \"loaded\": %u, \"fresh\": %u, \"surplus\": %u}", f->weights.loaded,
+                   f->weights.fresh, f->weights.surplus);
+    }
     if (s->sample_log[0] != '\0') {
         buf_str(out, ",\n  \"sample_log\": ");
         buf_json(out, s->sample_log);

@@ -53,6 +53,7 @@ struct settled {
     struct train_params groups[CONF_MAX_GROUPS];
     struct graph_padding padding[CONF_MAX_TABLES];
     struct train_rows frozen_rows[CONF_MAX_TABLES];
+    struct graph_rename weights_names[CONF_MAX_RENAMES];
     const char **frozen; /* owned: patterns of model.frozen and of frozen groups */
     struct train_opts train;
 };

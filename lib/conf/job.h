@@ -82,6 +82,8 @@ enum conf_non_finite { CONF_NON_FINITE_SKIP, CONF_NON_FINITE_STOP, CONF_NON_FINI
 enum conf_log_level { CONF_LOG_DEBUG, CONF_LOG_INFO, CONF_LOG_WARN, CONF_LOG_ERROR };
 
 enum { CONF_MAX_LOSSES = 16 }; /* beside the first */
+enum conf_export_dtype { CONF_EXPORT_FLOAT32, CONF_EXPORT_BFLOAT16, CONF_EXPORT_FLOAT16 };
+enum { CONF_MAX_RENAMES = 64 };
 enum { CONF_MAX_DIMS = 8, CONF_MAX_FEATURES = 64, CONF_MAX_METRICS = 8, CONF_MAX_GROUPS = 64 };
 enum { CONF_MAX_TABLES = 64 }; /* entries of model.padding_idx, of model.frozen_rows */
 
@@ -121,6 +123,10 @@ struct conf_part { /* of a mixture */
 struct conf_input {
     const char *feature; /* left side: a key of data.features */
     const char *input;   /* right side: a graph input */
+};
+
+struct conf_rename { /* tensors that have other names in the file of weights */
+    const char *graph, *file; /* each may have one '*' */
 };
 
 struct conf_group { /* parameters with numbers of their own */
@@ -170,6 +176,11 @@ struct conf {
         uint32_t top_k; /* of top_k_accuracy */
         enum conf_metric metrics[CONF_MAX_METRICS];
         uint32_t n_metrics;
+        const char *weights; /* a file of initial weights; NULL: the model's own */
+        struct conf_rename weights_names[CONF_MAX_RENAMES];
+        uint32_t n_weights_names;
+        const char **weights_fresh; /* fnmatch patterns: may be absent from that file */
+        uint32_t n_weights_fresh;
         const char **frozen; /* initializers that do not train, fnmatch patterns */
         uint32_t n_frozen;
         struct conf_padding padding[CONF_MAX_TABLES];
@@ -287,7 +298,9 @@ struct conf {
     } log;
 
     struct {
-        const char *onnx; /* NULL: none */
+        const char *onnx;        /* NULL: none */
+        const char *safetensors; /* NULL: none */
+        enum conf_export_dtype dtype; /* of the floats in that file */
     } export;
 
     char digest[65]; /* SHA-256, hex, of what decides the result, evaluation included: all keys but

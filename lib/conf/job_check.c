@@ -446,12 +446,43 @@ static int check_waits(const struct checker *k)
     return 0;
 }
 
+/* An export must not overwrite what the job reads, nor the other export. */
 static int check_export(const struct checker *k)
 {
-    if (k->c->export.onnx == NULL || strcmp(k->c->export.onnx, k->c->model.onnx) != 0)
-        return 0;
-    return json_error(k->doc, value_at(k->doc, "/export/onnx"), k->err,
-                      "the trained graph would overwrite /model/onnx: choose another file");
+    const struct conf *c = k->c;
+    const struct {
+        const char *pointer, *path, *other, *name;
+    } rows[] = {
+        { "/export/onnx", c->export.onnx, c->model.onnx, "/model/onnx" },
+        { "/export/onnx", c->export.onnx, c->model.weights, "/model/weights" },
+        { "/export/safetensors", c->export.safetensors, c->model.onnx, "/model/onnx" },
+        { "/export/safetensors", c->export.safetensors, c->model.weights, "/model/weights" },
+        { "/export/safetensors", c->export.safetensors, c->export.onnx, "/export/onnx" },
+    };
+
+    for (size_t i = 0; i < COUNT_OF(rows); i++)
+        if (rows[i].path != NULL && rows[i].other != NULL && strcmp(rows[i].path, rows[i].other) == 0)
+            return json_error(k->doc, value_at(k->doc, rows[i].pointer), k->err,
+                              "this file would overwrite %s: choose another file", rows[i].name);
+    return 0;
+}
+
+/* The part that a '*' stands for is put in place of the other side's '*'. */
+static int check_weights_names(const struct checker *k)
+{
+    const cJSON *names = value_at(k->doc, "/model/weights_names");
+
+    for (uint32_t i = 0; i < k->c->model.n_weights_names; i++) {
+        const struct conf_rename *r = &k->c->model.weights_names[i];
+        const char *left = strchr(r->graph, '*'), *right = strchr(r->file, '*');
+
+        if ((left != NULL && strchr(left + 1, '*') != NULL) ||
+            (right != NULL && strchr(right + 1, '*') != NULL) || (left == NULL) != (right == NULL))
+            return json_error(k->doc, cJSON_GetObjectItemCaseSensitive(names, r->graph), k->err,
+                              "expected one * on each side, or none on either, as in "
+                              "{\"*\": \"model.*\"}");
+    }
+    return 0;
 }
 
 /* A key that asks for something needs the path that makes it possible. */
@@ -465,6 +496,12 @@ static int check_needs(const struct checker *k)
         bool is_there;
     } rows[] = {
         { "/model/metrics", c->model.n_metrics > 0, "/data/eval", c->data.eval != NULL },
+        { "/model/weights_names", c->model.n_weights_names > 0, "/model/weights",
+          c->model.weights != NULL },
+        { "/model/weights_fresh", c->model.n_weights_fresh > 0, "/model/weights",
+          c->model.weights != NULL },
+        { "/export/dtype", c->export.dtype != CONF_EXPORT_FLOAT32, "/export/safetensors",
+          c->export.safetensors != NULL },
         { "/train/eval_every_epochs", c->train.eval_every_epochs > 0, "/data/eval",
           c->data.eval != NULL },
         { "/optimizer/schedule/type", c->optimizer.schedule.type == CONF_SCHEDULE_PLATEAU,
@@ -487,7 +524,7 @@ int conf_job_check(const struct json *doc, struct conf *c, struct err *err)
     static int (*const checks[])(const struct checker *) = {
         derive,      derive_groups, check_losses, check_metrics, check_inputs, check_shapes,
         check_map,   check_derived, check_csv,    check_lanes,   check_warmup, check_needs,
-        check_cycle, check_waits,   check_export, check_scale,
+        check_cycle, check_waits,   check_export, check_weights_names, check_scale,
     };
     const struct checker k = { doc, c, err };
 

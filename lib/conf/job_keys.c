@@ -19,6 +19,7 @@
 static_assert(sizeof(enum conf_optimizer) == sizeof(unsigned), "enums are unsigned");
 static_assert(offsetof(struct conf_feature, name) == 0, "the name comes first");
 static_assert(offsetof(struct conf_input, feature) == 0, "the name comes first");
+static_assert(offsetof(struct conf_rename, graph) == 0, "the name comes first");
 
 static const char *const dtypes[] = {
     [CONF_FLOAT32] = "float32",
@@ -115,6 +116,11 @@ static const char *const scalings[] = {
     [CONF_SCALING_NONE] = "none",
     [CONF_SCALING_LINEAR] = "linear",
     [CONF_SCALING_SQUARE_ROOT] = "square_root",
+};
+static const char *const export_dtypes[] = {
+    [CONF_EXPORT_FLOAT32] = "float32",
+    [CONF_EXPORT_BFLOAT16] = "bfloat16",
+    [CONF_EXPORT_FLOAT16] = "float16",
 };
 static const char *const comms[] = {
     [CONF_COMM_AUTO] = "auto",
@@ -240,6 +246,24 @@ LOSS_KEYS("/model/more_losses/*", 0)
   .doc = "accuracy: the share of samples whose highest score is the label (binary_cross_entropy: "
          "on the right side of 0); top_k_accuracy: among the k highest; perplexity: e to the cross "
          "entropy; auc: the area under the ROC curve; mean_absolute_error, mean_squared_error." },
+{ "/model", "weights", PATH, AT(model.weights), NULLABLE, .fallback = "null",
+  .doc = "A safetensors file with the initial weights, the index of several (model.safetensors.index.json), "
+         "or the folder of either; relative to the job file. Its tensors are matched by name; float16, bfloat16 and "
+         "float64 become float32. It is read at every start; where there is a checkpoint, trained values come from "
+         "that. null: the weights of the ONNX file." },
+{ "/model", "weights_names", MAP, AT(model.weights_names), .hi = CONF_MAX_RENAMES,
+  .count = AT(model.n_weights_names), .stride = sizeof(struct conf_rename), .fallback = "{}",
+  .doc = "Tensors that have another name in model.weights: the name in the graph, and the name in the file. One * on "
+         "each side stands for the same text: {\"*\": \"model.*\"} where names in the file begin with model., "
+         "{\"bert.*\": \"*\"} the other way round. The longest name or pattern that fits counts." },
+{ "/model/weights_names", "*", STRING, offsetof(struct conf_rename, file),
+  .doc = "The name in the file of the tensor or tensors that this name or pattern means in the graph." },
+{ "/model", "weights_fresh", LIST, AT(model.weights_fresh), ALLOCATED, .hi = 1024,
+  .count = AT(model.n_weights_fresh), .stride = sizeof(const char *), .fallback = "[]",
+  .doc = "Parameters that may be absent from model.weights, as patterns with *, ? and [...], such as the layers that a "
+         "fine-tune adds: they begin with the values of the ONNX file." },
+{ "/model/weights_fresh", "*", STRING,
+  .doc = "A pattern over initializer names." },
 { "/model", "frozen", LIST, AT(model.frozen), ALLOCATED, .hi = 1024,
   .count = AT(model.n_frozen), .stride = sizeof(const char *), .fallback = "[]",
   .doc = "Initializers that do not train, as patterns with *, ? and [...]." },
@@ -691,6 +715,11 @@ LOSS_KEYS("/model/more_losses/*", 0)
   .doc = "The trained model." },
 { "/export", "onnx", PATH, AT(export.onnx), FREE | NULLABLE, .fallback = "null",
   .doc = "Where the chief writes the trained graph at the end; null: nowhere." },
+{ "/export", "safetensors", PATH, AT(export.safetensors), FREE | NULLABLE, .fallback = "null",
+  .doc = "Where the chief writes the trained weights at the end, as one safetensors file with the names of the "
+         "module: load_state_dict(load_file(...)) reads it; null: nowhere." },
+{ "/export", "dtype", ENUM, AT(export.dtype), FREE, WORDS(export_dtypes), .fallback = "float32",
+  .doc = "The type of floating-point tensors in export.safetensors." },
 };
 /* clang-format on */
 

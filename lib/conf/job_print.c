@@ -14,6 +14,8 @@ struct printer {
 };
 
 static void print_object(struct printer *p, const char *parent, const char *base);
+static void print_items(struct printer *p, const struct conf_key *k, const char *key,
+                        const char *base);
 
 /* The folder of a path differs from host to host; what is in the file is checked elsewhere. */
 static const char *last_part(const char *path)
@@ -71,6 +73,8 @@ static void print_item(struct printer *p, const struct conf_key *item, const cha
         conf_out_open(&p->out, key, '{');
         print_object(p, path, at);
         conf_out_close(&p->out, '}');
+    } else if (item->type == CONF_KEY_LIST) {
+        print_items(p, item, key, at);
     } else {
         conf_out_key(&p->out, key);
         print_scalar(p, item, at + item->at);
@@ -78,7 +82,8 @@ static void print_item(struct printer *p, const struct conf_key *item, const cha
 }
 
 /* [a, b] on one line, or entries a line each: [{...}, ...] and {"name": value, ...}. */
-static void print_items(struct printer *p, const struct conf_key *k, const char *base)
+static void print_items(struct printer *p, const struct conf_key *k, const char *key,
+                        const char *base)
 {
     const char *items = base + k->at;
     uint32_t n = *(const uint32_t *)(base + k->count);
@@ -90,7 +95,7 @@ static void print_items(struct printer *p, const struct conf_key *k, const char 
     if (k->flags & CONF_KEY_ALLOCATED)
         items = *(const char *const *)items;
     if (k->type == CONF_KEY_LIST && item->type != CONF_KEY_OBJECT) {
-        conf_out_key(&p->out, k->name);
+        conf_out_key(&p->out, key);
         buf_str(p->out.buf, "[");
         for (uint32_t i = 0; i < n; i++) {
             buf_str(p->out.buf, i == 0 ? "" : ", ");
@@ -99,7 +104,7 @@ static void print_items(struct printer *p, const struct conf_key *k, const char 
         buf_str(p->out.buf, "]");
         return;
     }
-    conf_out_open(&p->out, k->name, k->type == CONF_KEY_LIST ? '[' : '{');
+    conf_out_open(&p->out, key, k->type == CONF_KEY_LIST ? '[' : '{');
     for (uint32_t i = 0; i < n; i++) {
         const char *at = items + i * k->stride;
 
@@ -138,7 +143,7 @@ static void print_object(struct printer *p, const char *parent, const char *base
             print_object(p, path, base);
             conf_out_close(&p->out, '}');
         } else if (k->type == CONF_KEY_LIST || k->type == CONF_KEY_MAP) {
-            print_items(p, k, base);
+            print_items(p, k, k->name, base);
         } else {
             conf_out_key(&p->out, k->name);
             print_scalar(p, k, base + k->at);
@@ -153,7 +158,7 @@ void conf_job_value(const struct conf_key *k, const void *base, struct buf *out)
     if (!is_printed(&p, k, base))
         buf_str(out, "nothing");
     else if (k->type == CONF_KEY_LIST || k->type == CONF_KEY_MAP)
-        print_items(&p, k, base);
+        print_items(&p, k, k->name, base);
     else
         print_scalar(&p, k, (const char *)base + k->at);
 }

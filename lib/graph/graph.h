@@ -156,6 +156,15 @@ const char *graph_question(const struct graph *g);
  * between parameters are left alone. Errors: ERR_IO (a file of external data or of weights was
  * truncated meanwhile; the content of the arena is then undefined). */
 int graph_fill_initial(const struct graph *g, float *arena, struct err *err);
+struct graph_tensor { /* of the module, as its state_dict() has it */
+    const char *name;
+    struct tensor tensor; /* with data, unless is_param */
+    bool is_param;        /* its values are in the arena, at `offset` */
+    size_t offset;
+};
+/* The tensors that the module has, in the order of the file: parameters, running statistics, frozen
+ * parameters and buffers, but no constants of formulas. Lives with the graph. */
+const struct graph_tensor *graph_module_tensors(const struct graph *g, uint32_t *n);
 /* What graph_opts.weights gave; all 0 without. */
 struct graph_weights_facts graph_weights_facts(const struct graph *g);
 /* Does the file have this tensor, under the name that `renames` gives it? */

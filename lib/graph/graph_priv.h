@@ -121,6 +121,8 @@ struct graph {
     size_t table_words;
     const char *question; /* see graph_question() */
     struct graph_weights_facts weights;
+    struct graph_tensor *tensors; /* [n_tensors] of the module */
+    uint32_t n_tensors;
     const char **notes;
     uint32_t n_notes, cap_notes;
     struct evidence evidence; /* of the exporter's metadata */
@@ -223,6 +225,10 @@ int graph_set_initial(struct graph *g, struct err *err);
 /* All elements of a float tensor as float32; the address of its data need not be aligned. The pages
  * of `mapping` (NULL is fine) are dropped behind the reader. */
 void graph_read_floats(const struct tensor *t, const struct mapping *mapping, float *to);
+
+/* ---- module.c ---- */
+/* Fills g->tensors, when values are final. ERR_NOMEM. */
+int graph_find_module_tensors(struct graph *g, struct err *err);
 
 /* ---- weights.c ---- */
 /* Takes initial values and the values of constants from a file of weights. Called once, after

@@ -338,6 +338,8 @@ static int import(struct graph *g, const struct graph_opts *opts, size_t n_steps
     if (rc == 0 && opts->weights != NULL)
         rc = graph_load_weights(g, opts->weights, err);
     if (rc == 0)
+        rc = graph_find_module_tensors(g, err);
+    if (rc == 0)
         rc = graph_make_digest(g, err);
     return rc < 0 ? rc : graph_outside_check(&g->outside, err);
 }

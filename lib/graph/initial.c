@@ -114,6 +114,17 @@ static void release(Onnx__TensorProto *t, const void *data)
     }
 }
 
+/* Is this the memory of a constant too? A frozen copy of an initializer shares it. */
+static bool is_constant(const struct graph *g, const void *data)
+{
+    uint32_t i;
+
+    for (i = 0; i < g->n_values; i++)
+        if (g->values[i].kind == VALUE_CONST && g->values[i].tensor.data == data)
+            return true;
+    return false;
+}
+
 void graph_forget_initial(struct graph *g)
 {
     Onnx__GraphProto *file = g->unpacked->graph;
@@ -123,7 +134,7 @@ void graph_forget_initial(struct graph *g)
         struct graph_value *v = &g->values[g->param_values[i]];
 
         if (v->outside == NULL && v->tensor.data != NULL && v->initializer < file->n_initializer &&
-            g->params[i].elements > 0)
+            g->params[i].elements > 0 && !is_constant(g, v->tensor.data))
             release(file->initializer[v->initializer], v->tensor.data);
         g->params[i].initial = NULL;
         g->initials[i] = (struct graph_initial){ .mapping = NULL };

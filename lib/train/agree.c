@@ -66,6 +66,7 @@ static void propose(struct train *t)
     a->step = t->group.newest_step > 0 ? t->group.newest_step : t->held_step;
     snprintf(a->model_digest, sizeof(a->model_digest), "%s", graph_digest(t->graph));
     snprintf(a->data_digest, sizeof(a->data_digest), "%s", data_digest(t->data));
+    memcpy(a->weights_digest, t->weights_digest, sizeof(a->weights_digest));
     a->fresh_crc = t->fresh_crc;
     a->overlap = reduce_decide(t);
 }
@@ -80,6 +81,8 @@ static int compare(const struct train *t, struct err *err)
 
     snprintf(here, sizeof(here), "%08x", t->fresh_crc);
     snprintf(there, sizeof(there), "%08x", a->fresh_crc);
+    if (rc == 0)
+        rc = same("file of weights", t->weights_digest, a->weights_digest, err);
     if (rc == 0)
         rc = same("training data", data_digest(t->data), a->data_digest, err);
     if (rc == 0 && a->step == 0) /* everybody begins with its own copy */

@@ -398,30 +398,50 @@ void save_leave(struct train *t)
     t->last_saved_step = 0; /* who knows what is on the disk when we lead again */
 }
 
+static int make_folder_of(const char *path, struct err *err)
+{
+    char *dir = fs_dirname(path);
+    int rc = dir != NULL ? fs_mkdirs(dir, err) : err_set(err, ERR_NOMEM, "out of memory");
+
+    free(dir);
+    return rc;
+}
+
+static int export_onnx(struct train *t, const char *path, struct err *err)
+{
+    return graph_export(t->graph, t->opts->export_average ? t->mem.average : t->mem.state, path, err);
+}
+
 int save_export(struct train *t, struct err *err)
 {
-    const char *path = t->opts->export_onnx;
-    struct train_event e = { .kind = TRAIN_EXPORTED, .step = t->total_steps, .text = path };
-    char *dir;
-    int rc;
+    const struct {
+        const char *path;
+        int (*write)(struct train *t, const char *path, struct err *err);
+    } files[] = {
+        { t->opts->export_onnx, export_onnx },
+        { t->opts->export_safetensors, weights_export },
+    };
 
-    if (path == NULL)
+    if (files[0].path == NULL && files[1].path == NULL)
         return 0;
     train_phase(t, "export", t->total_steps);
-    rc = train_fault("train.export", err);
-    if (rc < 0)
-        return rc;
-    dir = fs_dirname(path);
-    if (dir == NULL)
-        return err_set(err, ERR_NOMEM, "export: out of memory");
-    rc = fs_mkdirs(dir, err);
-    free(dir);
-    if (rc == 0)
-        rc = gpu_shadow(t, err);
-    if (rc == 0)
-        rc = graph_export(t->graph, t->opts->export_average ? t->mem.average : t->mem.state, path, err);
-    if (rc < 0)
-        return err_wrap(err, rc, "export");
-    train_tell(t, &e);
+    for (size_t i = 0; i < COUNT_OF(files); i++) {
+        struct train_event e = { .kind = TRAIN_EXPORTED, .step = t->total_steps, .text = files[i].path };
+        int rc;
+
+        if (files[i].path == NULL)
+            continue;
+        rc = train_fault("train.export", err);
+        if (rc < 0)
+            return rc;
+        rc = make_folder_of(files[i].path, err);
+        if (rc == 0)
+            rc = gpu_shadow(t, err);
+        if (rc == 0)
+            rc = files[i].write(t, files[i].path, err);
+        if (rc < 0)
+            return err_wrap(err, rc, "export");
+        train_tell(t, &e);
+    }
     return 0;
 }

@@ -283,7 +283,9 @@ static int open_model(struct train *t, struct err *err)
     int rc;
 
     train_phase(t, "import", 0);
-    rc = graph_import(&g, &t->graph, err);
+    rc = weights_open(t, &g, err);
+    if (rc == 0)
+        rc = graph_import(&g, &t->graph, err);
     if (rc < 0)
         return rc;
     tell_notes(t);
@@ -365,24 +367,31 @@ int train_start_over(struct train *t, struct err *err)
     struct graph_opts g = model_opts(o);
     struct graph *graph;
     uint32_t crc;
-    int rc = graph_import(&g, &graph, err);
+    int rc = weights_open(t, &g, err);
 
-    if (rc < 0)
+    if (rc == 0)
+        rc = graph_import(&g, &graph, err);
+    if (rc < 0) {
+        weights_close(t);
         return err_wrap(err, rc, "read the initial weights again");
+    }
     if (strcmp(graph_digest(graph), graph_digest(t->graph)) != 0) {
         graph_free(graph);
+        weights_close(t);
         return err_set(err, ERR_INPUT, "'%s' is another model than it was: its initial weights are "
                                        "needed again", o->onnx);
     }
     memset(t->mem.state, 0, t->mem.state_bytes);
     rc = copy_initial(t, graph, err);
     graph_free(graph);
+    weights_close(t);
     if (rc < 0)
         return rc;
     crc = crc32c(0, t->mem.state, t->mem.params * sizeof(float));
     if (crc != t->fresh_crc)
         return err_set(err, ERR_INPUT, "the initial weights in '%s' are others than they were (checksum "
-                                       "%08x, before %08x)", o->onnx, crc, t->fresh_crc);
+                                       "%08x, before %08x)", o->weights != NULL ? o->weights : o->onnx,
+                       crc, t->fresh_crc);
     t->shadow_step = 0;
     t->facts = train_fresh_facts(t);
     t->schedule.plateau = (struct optim_plateau){ 0 };
@@ -401,6 +410,7 @@ static int fill_fresh(struct train *t, struct err *err)
     t->facts = train_fresh_facts(t);
     rc = copy_initial(t, t->graph, err);
     graph_forget_initial(t->graph);
+    weights_close(t);
     t->fresh_crc = crc32c(0, t->mem.state, t->mem.params * sizeof(float));
     return rc;
 }
@@ -507,6 +517,7 @@ void train_close(struct train *t)
     data_free(t->data);
     data_free(t->eval_data);
     graph_free(t->graph);
+    weights_close(t);
     memory_close(t);
     optim_free(t->optim);
     free(t->slot_names);
@@ -532,6 +543,7 @@ void train_facts(const struct train *t, struct train_facts *out)
         .work_bytes = plan_work_bytes(t->replicas[0].plan),
         .learning_rate = t->opts->schedule.learning_rate,
         .resumed_step = train_held(t),
+        .weights = graph_weights_facts(t->graph),
     };
     for (uint32_t i = 0; i < n; i++)
         out->parameters += p[i].kind == GRAPH_TRAINED ? p[i].elements : 0;

@@ -108,7 +108,7 @@ struct train_profile { /* where the time of the traced steps went; the parts add
 
 struct train_event {
     enum {
-        TRAIN_PHASE,      /* text: "index", "import", "plan", "connect", "load", "transfer", "train", "evaluate",
+        TRAIN_PHASE,      /* text: "weights", "import", "index", "plan", "connect", "load", "transfer", "train", "evaluate",
                              "save", "export" */
         TRAIN_NOTE,       /* text: a choice or a fact for the log */
         TRAIN_WARN,       /* text: something a person should look at */
@@ -175,6 +175,12 @@ struct train_opts { /* everything is borrowed until train_close() */
     const char *onnx;
     const char *const *frozen;
     uint32_t n_frozen;
+    const char *weights; /* a file of initial weights in place of the model's (ckpt/weights.h); NULL: none. Read
+                            at every start: the values of frozen parameters are in no checkpoint */
+    const struct graph_rename *weights_names; /* see struct graph_weights */
+    uint32_t n_weights_names;
+    const char *const *weights_fresh;
+    uint32_t n_weights_fresh;
     enum graph_norm batch_norm;
     const struct graph_padding *padding;
     uint32_t n_padding;
@@ -243,6 +249,8 @@ struct train_opts { /* everything is borrowed until train_close() */
     double checkpoint_every_seconds;
     uint32_t max_to_keep;
     const char *export_onnx;        /* NULL: none */
+    const char *export_safetensors; /* the module's tensors alone; NULL: none */
+    enum tensor_dtype export_floats; /* of that file: TENSOR_F32, TENSOR_BF16 or TENSOR_F16 */
     const char *job_digest, *job_name;
     enum train_overlap {
         TRAIN_OVERLAP_AUTO,   /* while backward computes, where that pays: lib/train/reduce.c */
@@ -283,6 +291,7 @@ struct train_facts {
     uint64_t state_bytes, work_bytes; /* weights + slots; activations of one replica */
     double learning_rate;          /* peak */
     uint64_t resumed_step;
+    struct graph_weights_facts weights; /* all 0: the job names no file of weights */
 };
 void train_facts(const struct train *t, struct train_facts *out);
 

@@ -29,6 +29,7 @@
 #include "base/err.h"
 #include "base/gate.h"
 #include "ckpt/ckpt.h"
+#include "ckpt/weights.h"
 #include "tensor/packed.h"
 #include "train/health.h"
 #include "train/loss_scale.h"
@@ -53,7 +54,8 @@ struct agreement {
     uint64_t step; /* that everybody shall hold */
     char model_digest[65];
     char data_digest[65];
-    uint32_t fresh_crc; /* of the weights in the model file */
+    char weights_digest[CKPT_WEIGHTS_DIGEST_BYTES]; /* of the file of weights; "": none */
+    uint32_t fresh_crc; /* of the initial weights */
     bool overlap;       /* reduce while computing */
 };
 
@@ -207,6 +209,9 @@ struct step_result { /* agreed: the same on every task */
 struct train {
     const struct train_opts *opts;
     struct graph *graph;
+    struct ckpt_weights *weights;    /* owned; NULL: none, or they were read */
+    struct graph_weights weights_of; /* the same for the import */
+    char weights_digest[CKPT_WEIGHTS_DIGEST_BYTES]; /* "": none */
     struct data_set *data, *eval_data;
     struct memory mem;
     struct replica *replicas; /* [n_devices] */
@@ -394,6 +399,15 @@ bool save_is_due(struct train *t, uint64_t step);
 bool save_if_due(struct train *t, uint64_t step); /* true: a copy went to the writer */
 int save_now(struct train *t, uint64_t step, uint64_t wait_ms, struct err *err); /* until it is verified */
 int save_export(struct train *t, struct err *err);
+
+/* ---- weights.c ---- */
+/* Opens the file of weights, if the job names one, and sets opts->weights. Errors: those of
+ * ckpt_weights_open(), ERR_IO. */
+int weights_open(struct train *t, struct graph_opts *opts, struct err *err);
+/* Ends its mapping: the initial values of the graph have been copied or released. */
+void weights_close(struct train *t);
+/* Writes the tensors of the module with their current values. */
+int weights_export(struct train *t, const char *path, struct err *err);
 /* Another task is member 0 now: what is on its way to the disk is not published any more. */
 void save_leave(struct train *t);
 

@@ -99,6 +99,9 @@ static void every_default_is_visible_in_print(void **state)
         "    \"more_losses\": [],\n"
         "    \"top_k\": 5,\n"
         "    \"metrics\": [],\n"
+        "    \"weights\": null,\n"
+        "    \"weights_names\": {},\n"
+        "    \"weights_fresh\": [],\n"
         "    \"frozen\": [],\n"
         "    \"padding_idx\": {},\n"
         "    \"frozen_rows\": {},\n"
@@ -233,7 +236,9 @@ static void every_default_is_visible_in_print(void **state)
         "    \"level\": \"info\"\n"
         "  },\n"
         "  \"export\": {\n"
-        "    \"onnx\": null\n"
+        "    \"onnx\": null,\n"
+        "    \"safetensors\": null,\n"
+        "    \"dtype\": \"float32\"\n"
         "  }\n"
         "}\n";
     const struct job_patch none[JOB_MAX_PATCHES] = { { NULL, NULL } };
@@ -270,6 +275,9 @@ static void the_digest_is_of_this_text(void **state)
         "    'more_losses': [],\n"
         "    'top_k': 5,\n"
         "    'metrics': [],\n"
+        "    'weights': null,\n"
+        "    'weights_names': {},\n"
+        "    'weights_fresh': [],\n"
         "    'frozen': [],\n"
         "    'padding_idx': {},\n"
         "    'frozen_rows': {},\n"
@@ -431,6 +439,9 @@ static void the_digest_sees_what_decides_the_result_and_nothing_else(void **stat
         { P1("/model/loss/logits", "'w'"), false },
         { P1("/model/loss/labels", "'extra'"), false },
         { P1("/model/frozen", "['w']"), false },
+        { P1("/model/weights", "'w.safetensors'"), false },
+        { P2("/model/weights", "'w'", "/model/weights_names", "{'*':'m.*'}"), false },
+        { P2("/model/weights", "'w'", "/model/weights_fresh", "['head.*']"), false },
         { P1("/model/batch_norm", "'train'"), false },
         { P1("/model/padding_idx", "{'w':0}"), false },
         { P1("/model/frozen_rows", "{'w':[0]}"), false },
