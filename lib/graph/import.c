@@ -280,6 +280,25 @@ static int note_widened(struct importer *im, struct err *err)
                       im->src.n_widened, type, type, type);
 }
 
+/* Nothing in a file tells that a draw belongs to training alone, as that of Dropout does. */
+static int note_draws(struct importer *im, struct err *err)
+{
+    const struct graph *g = im->g;
+    const char *first = NULL;
+    uint32_t n = 0, i;
+
+    for (i = 0; i < g->n_nodes; i++)
+        if (g->nodes[i].def->random && strcmp(g->nodes[i].def->name, "Dropout") != 0 && n++ == 0)
+            first = g->nodes[i].name;
+    if (n == 0)
+        return 0;
+    return graph_note(im->g, err,
+                      "%" PRIu32 " nodes draw random numbers (first '%s'): from the job's seed, also "
+                      "in evaluation; they stay in the export, so for inference export the module "
+                      "after model.eval() and load the checkpoint",
+                      n, first);
+}
+
 /* ---- */
 
 enum { SURVEY_STEPS = 4 };
@@ -331,6 +350,8 @@ static int import(struct graph *g, const struct graph_opts *opts, size_t n_steps
         rc = graph_find_params(g, opts, err);
     if (rc == 0)
         rc = note_widened(&im, err);
+    if (rc == 0)
+        rc = note_draws(&im, err);
     if (rc == 0)
         rc = graph_copy_constants(g, err);
     if (rc == 0)

@@ -463,9 +463,11 @@ static int check_inner(const struct graph_node *node, struct err *err)
     if (!node->def->random && node->def->stat == 0)
         return 0;
     return err_set(err, ERR_UNSUPPORTED,
-                   "%s '%s' is inside of an If, Loop or Scan, where it could not be switched to "
-                   "inference at export: move it out of there",
-                   node->def->name, node->name);
+                   "%s '%s' is inside of an If, Loop or Scan, where %s: move it out of there",
+                   node->def->name, node->name,
+                   node->def->random && strcmp(node->def->name, "Dropout") != 0
+                       ? "each turn would draw the same numbers"
+                       : "it could not be switched to inference at export");
 }
 
 static int wrong_body(const struct graph_node *node, const struct graph_body *body,

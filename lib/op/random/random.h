@@ -1,0 +1,15 @@
+/* random.h - what the ops of random.c settle at load, for their kernels. */
+#ifndef OP_RANDOM_RANDOM_H
+#define OP_RANDOM_RANDOM_H
+
+#include <stdint.h>
+
+struct draw { /* RandomUniform*, RandomNormal*: y = base + scale * (a draw) */
+    float base, scale;
+};
+
+struct choice { /* Multinomial */
+    int64_t rows, classes, samples; /* input [rows, classes] -> output [rows, samples] */
+};
+
+#endif
