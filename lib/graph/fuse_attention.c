@@ -218,7 +218,7 @@ static int any_mask_learns(struct fuser *f, const struct fuse_scores *c, bool *o
     for (i = 0; i < c->n_steps && rc == 0 && !*out; i++) {
         if (c->mask[i] == GRAPH_NONE || tensor_of(f, c->mask[i])->dtype != TENSOR_F32)
             continue;
-        rc = fuse_wants_gradient(f, c->mask[i], out, err);
+        rc = plan_wants_gradient(f->p, c->mask[i], out, err);
         if (*out)
             (void)fuse_blocked(f, "a parameter is trained through '%s', which is added to the scores: "
                                "its gradient needs the matrix of scores",

@@ -79,7 +79,7 @@ static int is_angle(const struct fuser *f, uint32_t value, uint32_t x, bool *out
            shape_broadcast(&t->shape, &to->shape, &both) && shape_equal(&both, &to->shape);
     if (!*out)
         return 0;
-    rc = fuse_wants_gradient(f, value, &learns, err);
+    rc = plan_wants_gradient(f->p, value, &learns, err);
     *out = *out && !learns;
     return rc;
 }

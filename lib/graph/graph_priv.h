@@ -144,6 +144,13 @@ bool graph_is_control(const struct op_def *def);
 /* Values that go round: each turn's result is the next turn's input. Body inputs and outputs beside
  * them: Loop has two and one in front (turn and condition; condition), Scan none. */
 uint32_t graph_carried(const struct graph_node *n);
+
+/* ---- lowered.c ---- */
+/* The row of an op without a kernel, which the planner replaces by nodes of other rows. NULL: another op. */
+const struct op_def *graph_lowered_row(const char *name, uint32_t opset);
+bool graph_is_lowered(const struct op_def *def);
+/* Does a gradient flow to the inputs in def->diff? */
+bool graph_passes_gradient(const struct op_def *def);
 /* Scans and unpacks a body or a function; the graph owns it. NULL: an error. `what` is for
  * messages. */
 ProtobufCMessage *graph_unpack_part(struct graph *g, const ProtobufCMessageDescriptor *type,

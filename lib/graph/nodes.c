@@ -44,6 +44,8 @@ static const struct op_def *find_row(const struct graph *g, const Onnx__NodeProt
     row = graph_control_row(import_text(p->op_type), g->opset);
     if (row == NULL)
         row = graph_sequence_row(import_text(p->op_type), g->opset);
+    if (row == NULL)
+        row = graph_lowered_row(import_text(p->op_type), g->opset);
     return row != NULL ? row : op_find(NULL, import_text(p->op_type), g->opset);
 }
 
@@ -140,7 +142,7 @@ static void list_supported(struct buf *out)
     size_t n, i, k;
 
     rows = op_all(&n);
-    buf_str(out, "; supported are Constant, If, Loop, Scan");
+    buf_str(out, "; supported are Attention, Constant, If, Loop, Scan");
     for (i = 0; i < n; i++) {
         bool again = false;
 

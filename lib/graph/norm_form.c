@@ -223,7 +223,7 @@ static void find_upstream(const struct graph *g, bool *has_grad)
         const struct graph_node *n = &g->nodes[i];
         bool needs = false;
 
-        for (k = 0; k < n->n_in && !needs && n->def->cpu.bwd != NULL; k++)
+        for (k = 0; k < n->n_in && !needs && graph_passes_gradient(n->def); k++)
             needs = n->in[k] != GRAPH_NONE && (n->def->diff & graph_input_bit(k)) != 0 &&
                     has_grad[n->in[k]];
         for (k = 0; k < n->n_in && !needs && n->n_bodies > 0; k++)

@@ -207,7 +207,7 @@ static bool carries(const struct finder *f, const struct graph_node *n)
 {
     uint32_t k;
 
-    if (n->def->cpu.bwd == NULL && !graph_is_sequence(n->def))
+    if (!graph_passes_gradient(n->def) && !graph_is_sequence(n->def))
         return false;
     for (k = 0; k < n->n_out; k++)
         if (n->out[k] != GRAPH_NONE && (f->use[n->out[k]] & USE_GRADIENT) != 0)

@@ -181,6 +181,8 @@ int plan_add_graph_node(struct plan_builder *b, const struct graph_node *from, s
         b->map[from->out[0]] = b->map[from->in[i]];
         return 0;
     }
+    if (graph_is_lowered(from->def))
+        return plan_lower(b, from, err);
     n.in = arena_array(&p->mem, n.n_in, sizeof(*n.in));
     if (names == NULL || n.in == NULL)
         return plan_no_memory(err);

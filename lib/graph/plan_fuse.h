@@ -54,9 +54,6 @@ void fuse_drop(struct fuser *f, uint32_t node);
 /* Does `node` come before all others that read the value? */
 bool fuse_is_first(const struct fuser *f, uint32_t value, uint32_t node);
 
-/* Does a gradient flow into the value? In a plan that does not train: would it? Errors: ERR_NOMEM. */
-int fuse_wants_gradient(const struct fuser *f, uint32_t value, bool *out, struct err *err);
-
 /* A new constant; the data of t lives as long as the plan. GRAPH_NONE: no memory. */
 uint32_t fuse_add_constant(struct fuser *f, const char *name, const struct tensor *t);
 

@@ -216,6 +216,8 @@ int plan_refuse_sequence(const struct graph_node *n, const char *name, struct er
  * is set. stacks: the items have no axis in front yet. */
 int plan_bags(struct plan *p, const char *name, const uint32_t *items, uint32_t n, bool stacks,
               uint32_t *out, bool *done, struct err *err);
+/* Adds the nodes that compute a node of a lowered row (graph_is_lowered()). */
+int plan_lower(struct plan_builder *b, const struct graph_node *from, struct err *err);
 /* Before node n is inferred: a batch size of the export in its shape becomes the lane's. */
 int plan_unfix_batch(struct plan_builder *b, struct plan_node *n, struct err *err);
 /* After it: what of its outputs is by_sample. */
@@ -269,6 +271,9 @@ int plan_precision(struct plan *p, struct err *err); /* only where there is a pl
 enum tensor_dtype plan_precision_half(enum plan_precision p);
 int plan_layouts(struct plan *p, struct err *err);
 void plan_gradients(struct plan *p);
+/* Before plan_gradients(): does a trained parameter (in a plan with feed_grads: a float32 feed) lead to the
+ * value, through inputs that pass a gradient? */
+int plan_wants_gradient(const struct plan *p, uint32_t value, bool *out, struct err *err);
 int plan_share(struct plan *p, struct err *err);
 int plan_calls(struct plan *p, struct err *err);
 int plan_place(struct plan *p, struct err *err);

@@ -1,0 +1,49 @@
+/* lowered.c - ops of ONNX without a kernel of their own: rows that import knows, and that the planner
+ * replaces by nodes of other rows (plan_lower.c). */
+#include "graph/graph_priv.h"
+
+#include <string.h>
+
+#include "base/check.h"
+
+static const char *const attention_attrs[] = { "is_causal",      "kv_num_heads",      "q_num_heads",
+                                               "qk_matmul_output_mode", "scale", "softcap",
+                                               "softmax_precision", NULL };
+static const char *const attention_25_attrs[] = { "is_causal",      "kv_num_heads",      "q_num_heads",
+                                                  "qk_matmul_output_mode", "scale", "softcap",
+                                                  "softmax_precision", "left_window_size",
+                                                  "right_window_size", NULL };
+static const char *const scatter_attrs[] = { "axis", "mode", NULL };
+
+enum { Q = OP_IN(0), K = OP_IN(1), V = OP_IN(2), MASK = OP_IN(3), PAST_KEY = OP_IN(4), PAST_VALUE = OP_IN(5) };
+
+static const struct op_def rows[] = {
+    { .name = "Attention", .since = 25, .n_in = { 3, 7 }, .n_out = { 1, 4 }, .attrs = attention_25_attrs,
+      .diff = Q | K | V | MASK | PAST_KEY | PAST_VALUE },
+    { .name = "Attention", .since = 24, .until = 24, .n_in = { 3, 7 }, .n_out = { 1, 4 },
+      .attrs = attention_attrs, .diff = Q | K | V | MASK | PAST_KEY | PAST_VALUE },
+    { .name = "Attention", .since = 23, .until = 23, .n_in = { 3, 6 }, .n_out = { 1, 4 },
+      .attrs = attention_attrs, .diff = Q | K | V | MASK | PAST_KEY | PAST_VALUE },
+    { .name = "TensorScatter", .since = 24, .n_in = { 2, 3 }, .n_out = { 1, 1 }, .attrs = scatter_attrs },
+};
+
+const struct op_def *graph_lowered_row(const char *name, uint32_t opset)
+{
+    size_t i;
+
+    for (i = 0; i < COUNT_OF(rows); i++)
+        if (strcmp(rows[i].name, name) == 0 && rows[i].since <= opset &&
+            (rows[i].until == 0 || rows[i].until >= opset))
+            return &rows[i];
+    return NULL;
+}
+
+bool graph_is_lowered(const struct op_def *def)
+{
+    return def >= rows && def < rows + COUNT_OF(rows);
+}
+
+bool graph_passes_gradient(const struct op_def *def)
+{
+    return def->cpu.bwd != NULL || (graph_is_lowered(def) && def->diff != 0);
+}
