@@ -25,7 +25,7 @@ PROTO := $(wildcard proto/*.proto)
 GEN   := $(PROTO:%.proto=$(BUILD)/%.pb-c.c)
 LIB   := $(patsubst %,$(BUILD)/%.o,$(shell find lib -name '*.c')) $(GEN:.c=.o) $(BUILD)/proto/descriptors.o
 MAINS := daemon/trainerd.c daemon/trainerctl.c
-APP   := $(patsubst %,$(BUILD)/%.o,$(filter-out $(MAINS),$(wildcard daemon/*.c)))
+APP   := $(patsubst %,$(BUILD)/%.o,$(filter-out $(MAINS),$(wildcard daemon/*.c))) $(BUILD)/daemon/recipes.o
 KIT   := $(patsubst %,$(BUILD)/%.o,$(wildcard test/harness/*.c test/sim/*.c))
 TEST  := $(patsubst %.c,$(BUILD)/%,$(wildcard test/*/test_*.c))
 TRUE  := $(if $(CUDA),$(patsubst %.cu,$(BUILD)/%,$(wildcard test/true/test_*.cu)))
@@ -72,6 +72,19 @@ $(BUILD)/proto/descriptors.c: $(PROTO) scripts/embed
 	@protoc -Iproto --include_imports --descriptor_set_out=$(@D)/descriptors.bin \
 	    $(filter-out proto/onnx.proto proto/summary.proto proto/example.proto,$(PROTO))
 	@scripts/embed proto_descriptors $(@D)/descriptors.bin >$@
+
+# The export scripts as C arrays, for `trainerctl recipe`.
+RECIPES := $(sort $(wildcard config/recipes/*.py))
+$(BUILD)/daemon/recipes.c: $(RECIPES) scripts/embed
+	@mkdir -p $(@D)
+	@{ echo '#include "daemon/recipes.h"'; \
+	   for f in $(RECIPES); do scripts/embed recipe_$$(basename $$f .py) $$f || exit 1; done; \
+	   echo 'const struct recipe recipes[] = {'; \
+	   for f in $(RECIPES); do n=$$(basename $$f .py); echo "{ \"$$n\", recipe_$$n, &recipe_$${n}_bytes },"; done; \
+	   echo '};'; echo 'const size_t n_recipes = sizeof(recipes) / sizeof(recipes[0]);'; } >$@
+$(BUILD)/daemon/recipes.o: $(BUILD)/daemon/recipes.c
+	@echo "  CC    $<"
+	@$(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
 
 $(BUILD)/%.c.o: %.c | $(GEN)
 	@mkdir -p $(@D)

@@ -13,6 +13,7 @@ int ctl_inspect(int argc, char **argv);
 int ctl_model(int argc, char **argv);
 int ctl_data(int argc, char **argv);
 int ctl_convert(int argc, char **argv);
+int ctl_recipe(int argc, char **argv);
 
 enum {
     CTL_OK = 0,

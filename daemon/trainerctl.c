@@ -20,6 +20,8 @@ static const struct command {
     { "stop", "stop ADDR", "the job saves and ends everywhere", ctl_stop },
     { "verify", "verify DIR", "checks every checkpoint below DIR, a line each", ctl_verify },
     { "run", "run MODEL --input NAME=FILE... -o DIR", "runs a graph once on arrays, perhaps backward", ctl_run },
+    { "recipe", "recipe NAME", "a script that exports a network: torch, huggingface, keras, tensorflow, jax",
+      ctl_recipe },
     { "model", "model NAME -o FILE", "writes a ready-made network: mlp, lenet, resnet18, ...", ctl_model },
     { "inspect", "inspect MODEL", "ops, parameters, memory and operations of a network", ctl_inspect },
     { "data", "data JOB", "how many samples, what one looks like, which task reads what", ctl_data },
