@@ -71,6 +71,19 @@ def near_weights(a, b, step, what):
 
 
 @test
+def padding_rows_and_frozen_rows_on_a_gpu_follow_pytorch():
+    sys.path.insert(0, os.path.join(ROOT, "test", "e2e", "forms"))
+    import forms_job
+
+    for name in ("rows_adamw", "rows_momentum", "train_clipped"):
+        folder, job = workdir(), forms_job.JOBS[name]
+        path = forms_job.prepare(folder, job["model"], job["optimizer"], job.get("clip_norm", 0))
+        task = Task(path, args=("--devices", "cuda:0"))
+        expect_codes([task], [0])
+        forms_job.compare(name, folder, task, 1e-4, 1e-3)
+
+
+@test
 def one_gpu_follows_the_cpu():
     cpu, (c,) = run("cpu:1", **short())
     gpu, (g,) = run("cuda:0", **short())
