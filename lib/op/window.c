@@ -103,6 +103,7 @@ static int settle_axis(const struct op_infer *f, uint32_t k, enum pad_rule rule,
     int64_t in = w->in[k], stride = w->stride[k];
     int64_t reach = (w->kernel[k] - 1) * w->dilation[k] + 1, room, need;
 
+    w->grown[k] = 0;
     if (in < 1 || in > INT32_MAX)
         return op_error(f, 0, err, "input 0 has %" PRId64 " elements along axis %u", in, k + 2);
     if (rule == PAD_SAME_UPPER || rule == PAD_SAME_LOWER) {
@@ -125,8 +126,10 @@ static int settle_axis(const struct op_infer *f, uint32_t k, enum pad_rule rule,
     if (ceil_mode && room % stride != 0 && w->out[k] * stride < in + w->pad_lo[k])
         w->out[k]++; /* one more that starts inside, and not in the padding behind */
     need = (w->out[k] - 1) * stride + reach - in - w->pad_lo[k];
-    if (need > w->pad_hi[k])
+    if (need > w->pad_hi[k]) {
+        w->grown[k] = need - w->pad_hi[k];
         w->pad_hi[k] = need;
+    }
     return 0;
 }
 

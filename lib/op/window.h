@@ -16,6 +16,7 @@ struct op_window {
     int64_t dilation[OP_SPATIAL_MAX]; /* 1: dense */
     int64_t pad_lo[OP_SPATIAL_MAX];
     int64_t pad_hi[OP_SPATIAL_MAX]; /* with ceil_mode grown to what the last window reaches */
+    int64_t grown[OP_SPATIAL_MAX];  /* the part of pad_hi by which ceil_mode has grown it */
 };
 
 /* Reads auto_pad, dilations, kernel_shape, pads, strides and the shape of input 0 ([n, c, d1..]).

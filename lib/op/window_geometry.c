@@ -16,6 +16,7 @@ struct op_window op_window_lift(const struct op_window *w, uint32_t spatial)
         l.dilation[k] = w->dilation[k - more];
         l.pad_lo[k] = w->pad_lo[k - more];
         l.pad_hi[k] = w->pad_hi[k - more];
+        l.grown[k] = w->grown[k - more];
     }
     return l;
 }

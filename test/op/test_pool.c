@@ -42,6 +42,10 @@ static const struct pool cases[] = {
     { 2, 1, 3, S(6, 6), S(3, 3), S(2, 2), ONES, NONE, P(1, 1), S(3, 3), NULL, 1 },
     { 2, 1, 3, S(6, 6), S(3, 3), S(2, 2), ONES, NONE, NONE, S(2, 2), NULL, 0 },
     { 2, 1, 3, S(6, 7), S(3, 3), S(2, 2), ONES, NONE, NONE, S(3, 3), NULL, 1 },
+    /* without pads: what the last window reaches beyond the input is no padding */
+    { 2, 1, 3, S(6, 7), S(3, 3), S(2, 2), ONES, NONE, NONE, S(3, 3), "NOTSET", 1 },
+    { 2, 1, 3, S(4, 4), S(3, 3), S(2, 2), ONES, NONE, NONE, S(2, 2), "NOTSET", 1 },
+    { 1, 1, 3, S(1, 10), S(1, 4), S(1, 3), S(1, 2), NONE, NONE, S(1, 2), "VALID", 1 },
     /* rounded up would start a window in the padding behind: it is left out */
     { 2, 1, 2, S(3, 4), S(2, 2), S(3, 3), ONES, P(1, 1), P(1, 1), S(2, 2), NULL, 1 },
     { 2, 1, 2, S(5, 5), S(3, 3), S(2, 2), ONES, P(1, 1), P(1, 1), S(3, 3), "SAME_UPPER", 0 },

@@ -9,24 +9,18 @@ static int infer(struct op_infer *f, struct err *err)
 {
     struct average_pool_param *p = f->param;
     int64_t count_pad;
-    const int64_t *pads;
-    struct op_window w;
-    size_t n;
-    uint32_t k, more;
+    struct op_window w = { 0 };
+    uint32_t k;
     int rc = op_attr_i(f, "count_include_pad", 0, &count_pad, err);
 
     if (rc == 0)
         rc = pool_infer(f, false, count_pad == 0, &w, err);
-    if (rc == 0)
-        rc = op_attr_ints(f, "pads", &pads, &n, err);
     if (rc < 0)
         return rc;
-    more = OP_SPATIAL_MAX - w.spatial;
     p->window = op_window_lift(&w, OP_SPATIAL_MAX);
     p->count_pad = count_pad != 0;
-    for (k = 0; k < OP_SPATIAL_MAX; k++) /* without what ceil_mode made of the pads */
-        p->end[k] = p->window.in[k] +
-                    (k < more ? 0 : pads != NULL ? pads[w.spatial + k - more] : w.pad_hi[k - more]);
+    for (k = 0; k < OP_SPATIAL_MAX; k++)
+        p->end[k] = p->window.in[k] + p->window.pad_hi[k] - p->window.grown[k];
     return 0;
 }
 
