@@ -25,7 +25,7 @@ struct inspect {
     const char *path, *batch_text, *shape_text, *precision_text, *norm_text;
     enum graph_norm batch_norm;
     enum plan_precision precision;
-    bool json, print_plan, help;
+    bool json, print_plan, print_ops, help;
     uint32_t batch;
     struct arena mem;
     struct graph *graph; /* imported, or if that fails a survey */
@@ -435,12 +435,16 @@ static int parse(struct inspect *in, int argc, char **argv, struct err *err)
         { "batch-norm", "FORM", NULL, "as model.batch_norm: ask, train or frozen (ask)",
           &in->norm_text, NULL },
         { "plan", NULL, NULL, "every call and where its result lies", NULL, &in->print_plan },
+        { "ops", NULL, NULL, "the supported ops of ONNX and their opsets; needs no model", NULL,
+          &in->print_ops },
         { "json", NULL, NULL, "as one JSON object", NULL, &in->json },
         { "help", NULL, NULL, "this text", NULL, &in->help },
     };
     uint64_t batch = 1;
     int rc = args_parse(table, COUNT_OF(table), &argc, argv, err);
 
+    if (rc == 0 && !in->help && in->print_ops && argc == 1)
+        return 0;
     if (rc == 0 && (in->help || argc != 2)) {
         fprintf(in->help ? stdout : stderr,
                 "usage: trainerctl inspect MODEL [flags]\n\nPrints an ONNX network as it would be trained: "
@@ -474,6 +478,14 @@ int ctl_inspect(int argc, char **argv)
     struct err err = { 0 };
     int rc = parse(&in, argc, argv, &err);
 
+    if (rc == 0 && !in.help && in.print_ops) {
+        graph_list_supported(&in.plan);
+        if (in.plan.failed)
+            rc = err_set(&err, ERR_NOMEM, "out of memory");
+        else
+            fputs(in.plan.data, stdout);
+        in.help = true; /* nothing else to print */
+    }
     if (rc == 0 && !in.help) {
         op_thread_init();
         rc = look(&in, &err);

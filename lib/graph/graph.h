@@ -138,6 +138,8 @@ void graph_free(struct graph *g); /* after its plans; NULL is fine */
 uint32_t graph_opset(const struct graph *g);
 const char *graph_producer(const struct graph *g); /* "pytorch 2.1.0"; "" if the file does not say */
 const struct graph_op *graph_ops(const struct graph *g, uint32_t *n); /* in the order of the file */
+/* The ops of ai.onnx that are supported, a line each: the name, and the opsets of its rows. */
+void graph_list_supported(struct buf *out);
 
 const struct graph_param *graph_params(const struct graph *g, uint32_t *n); /* by offset */
 size_t graph_arena_floats(const struct graph *g);   /* whole arena, a multiple of 16 */

@@ -35,8 +35,10 @@ int import_initializers(struct importer *im, const Onnx__GraphProto *p, const st
 /* ---- nodes.c ---- */
 /* Counts what ops there are into g->ops, and unpacks the bodies. */
 int import_survey(struct importer *im, struct err *err);
-/* ERR_UNSUPPORTED with a list of all ops that have no row. */
-int import_check_ops(const struct importer *im, struct err *err);
 int import_nodes(struct importer *im, const struct scope *scope, struct err *err);
+
+/* ---- unsupported.c ---- */
+/* ERR_UNSUPPORTED with all ops that have no row, where each is first, and what to do about it. */
+int import_check_ops(const struct importer *im, struct err *err);
 
 #endif

@@ -14,8 +14,6 @@
 #include "base/check.h"
 #include "base/err.h"
 
-enum { LIST_MAX = 12 /* kinds of missing ops that a message lists */ };
-
 static bool is_constant(const Onnx__NodeProto *p)
 {
     return import_is_onnx(p->domain) && strcmp(import_text(p->op_type), "Constant") == 0;
@@ -134,57 +132,6 @@ int import_survey(struct importer *im, struct err *err)
     struct err own; /* a part that cannot be unpacked leaves its code there */
 
     return survey_nodes(im, im->proto->node, im->proto->n_node, 0, err != NULL ? err : &own);
-}
-
-static void list_supported(struct buf *out)
-{
-    const struct op_def *const *rows;
-    size_t n, i, k;
-
-    rows = op_all(&n);
-    buf_str(out, "; supported are Attention, Constant, If, Loop, Scan");
-    for (i = 0; i < n; i++) {
-        bool again = false;
-
-        for (k = 0; k < i && !again; k++)
-            again = strcmp(rows[k]->name, rows[i]->name) == 0;
-        if (!again && import_is_onnx(rows[i]->domain))
-            buf_printf(out, ", %s", rows[i]->name);
-    }
-}
-
-int import_check_ops(const struct importer *im, struct err *err)
-{
-    const struct graph *g = im->g;
-    struct buf text = { 0 };
-    size_t listed = 0, more = 0, i;
-    int rc;
-
-    for (i = 0; i < g->n_ops; i++) {
-        const struct graph_op *op = &g->ops[i];
-
-        if (op->is_supported)
-            continue;
-        if (listed == LIST_MAX) {
-            more += op->n;
-            continue;
-        }
-        buf_printf(&text, "%s%s%s%.60s (%" PRIu32 " node%s, first '%.80s')", listed > 0 ? ", " : "",
-                   op->domain, op->domain[0] != '\0' ? "." : "", op->name, op->n,
-                   op->n > 1 ? "s" : "", op->first);
-        listed++;
-    }
-    if (listed == 0)
-        return 0;
-    if (more > 0)
-        buf_printf(&text, " and %zu more nodes", more);
-    list_supported(&text);
-    rc = text.failed
-             ? import_no_memory(err)
-             : err_set(err, ERR_UNSUPPORTED, "ops that are not supported at opset %" PRIu32 ": %s",
-                       g->opset, text.data);
-    buf_fini(&text);
-    return rc;
 }
 
 /* ---- edges ---- */

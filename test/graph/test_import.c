@@ -17,6 +17,7 @@
 #include "base/fs.h"
 #include "graph/kit.h"
 #include "harness/model.h"
+#include "base/buf.h"
 #include "harness/net.h"
 
 /* ---- the model as a whole ---- */
@@ -29,14 +30,52 @@ static void all_missing_ops_are_listed_in_one_message(void **state)
     model_node(m, "MatMul", "x w", "a");
     model_node(m, "FancyOp", "a", "b");
     model_node(m, "FancyOp", "b", "c");
-    model_node(m, "SequenceEmpty", "c", "d");
+    model_node(m, "SequenceMap", "c", "d");
     model_proto(m)->graph->node[3]->name = (char *)"seq1";
     model_node(m, "Reorder", "d", "e");
     model_proto(m)->graph->node[4]->domain = (char *)"trainerd";
     model_output(m, "e");
     refused(m, ERR_UNSUPPORTED, "opset 17", "FancyOp (2 nodes, first 'b')",
-            "SequenceEmpty (1 node, first 'seq1')", "trainerd.Reorder", "supported are Constant", "Conv",
-            NULL);
+            "SequenceMap (1 node, first 'seq1'): use tensors in place of sequences",
+            "trainerd.Reorder (1 node, first 'e'): an op of another domain", "inspect --ops", NULL);
+}
+
+static void missing_op_is_refused_with_its_remedy(void **state)
+{
+    static const struct {
+        const char *op, *domain, *said;
+    } cases[] = {
+        { "LayerNormalisation", NULL, "the nearest that is supported is LayerNormalization" },
+        { "QLinearConv", NULL, "export the float model" },
+        { "FusedConv", "com.microsoft", "before an optimizer for inference has rewritten the graph" },
+        { "GroupNormalization", NULL, "supported in opset 18" },
+    };
+    size_t i;
+
+    (void)state;
+    for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct model *m = begin(13);
+
+        model_node(m, cases[i].op, "x", "y");
+        if (cases[i].domain != NULL)
+            model_proto(m)->graph->node[0]->domain = (char *)(uintptr_t)cases[i].domain;
+        model_output(m, "y");
+        refused(m, ERR_UNSUPPORTED, "not supported at opset 13: ", cases[i].said, NULL);
+    }
+}
+
+static void supported_ops_are_listed_once_with_their_opsets(void **state)
+{
+    struct buf out = { 0 };
+
+    (void)state;
+    graph_list_supported(&out);
+    assert_false(out.failed);
+    assert_non_null(strstr(out.data, "\nLoop "));
+    assert_non_null(strstr(out.data, "\nConv "));
+    assert_null(strstr(strstr(out.data, "\nSoftmax ") + 1, "\nSoftmax "));
+    assert_null(strstr(out.data, "Reorder"));
+    buf_fini(&out);
 }
 
 static void opsets_from_11_to_20_are_taken(void **state)
@@ -170,7 +209,7 @@ static void nested_subgraphs_are_not_descended_into(void **state)
     a.g.len = n;
     model_proto(m)->graph->node[0]->n_attribute = 1;
     model_proto(m)->graph->node[0]->attribute = attrs;
-    refused(m, ERR_UNSUPPORTED, "If", NULL);
+    refused(m, ERR_UNSUPPORTED, "(no op_type)", NULL);
     free(bytes);
 }
 
@@ -436,6 +475,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_missing_ops_are_listed_in_one_message),
+        cmocka_unit_test(missing_op_is_refused_with_its_remedy),
+        cmocka_unit_test(supported_ops_are_listed_once_with_their_opsets),
         cmocka_unit_test(opsets_from_11_to_20_are_taken),
         cmocka_unit_test(a_missing_file_and_a_folder_are_refused),
         cmocka_unit_test(no_cut_and_no_flipped_byte_does_harm),

@@ -1,0 +1,187 @@
+/* unsupported.c - the error about ops that have no row: what is missing, where, and the remedy.
+ *
+ * The text begins with the missing ops. A list of all supported ops would hide them; `trainerctl
+ * inspect --ops` prints that. */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/check.h"
+#include "base/err.h"
+#include "base/text.h"
+#include "graph/import_priv.h"
+
+enum { LIST_MAX = 12 /* kinds of missing ops that a message lists */ };
+
+/* Supported, but not as rows of the table: import takes them apart. */
+static const char *const others[] = { "Constant", "If", "Loop", "Scan" };
+
+/* What to do about an op that has no equal name in the table. The first prefix that fits counts. */
+static const struct {
+    const char *prefix, *remedy;
+} remedies[] = {
+    { "QLinear", "export the float model, before it is quantized" },
+    { "Quantize", "export the float model, before it is quantized" },
+    { "Dequantize", "export the float model, before it is quantized" },
+    { "DynamicQuantize", "export the float model, before it is quantized" },
+    { "ConvInteger", "export the float model, before it is quantized" },
+    { "MatMulInteger", "export the float model, before it is quantized" },
+    { "String", "compute strings before the network, in the data" },
+    { "Regex", "compute strings before the network, in the data" },
+    { "TfIdf", "compute strings before the network, in the data" },
+    { "Sequence", "use tensors in place of sequences" },
+    { "SplitToSequence", "use tensors in place of sequences" },
+    { "ConcatFromSequence", "use tensors in place of sequences" },
+    { "Optional", "use tensors in place of optionals" },
+    { "NonMaxSuppression", "cut the network before it: train on its inputs" },
+    { "Random", "feed the random numbers as an input of the graph" },
+    { "ImageDecoder", "decode images in the data (feature key \"encoded\")" },
+    { "TensorScatter", "export without a cache of keys and values (use_cache=False)" },
+};
+
+static bool is_known(const char *name)
+{
+    size_t n, i;
+    const struct op_def *const *rows = op_all(&n);
+
+    for (i = 0; i < COUNT_OF(others); i++)
+        if (strcmp(others[i], name) == 0)
+            return true;
+    for (i = 0; i < n; i++)
+        if (import_is_onnx(rows[i]->domain) && strcmp(rows[i]->name, name) == 0)
+            return true;
+    return false;
+}
+
+/* The opsets in which a name has rows: "7 to 12, 13 and later". */
+static void add_opsets(struct buf *out, const char *name)
+{
+    size_t n, i;
+    const struct op_def *const *rows = op_all(&n);
+    const char *between = "";
+
+    for (i = 0; i < n; i++) {
+        if (!import_is_onnx(rows[i]->domain) || strcmp(rows[i]->name, name) != 0)
+            continue;
+        buf_printf(out, "%s%" PRIu32, between, rows[i]->since);
+        if (rows[i]->until == 0)
+            buf_str(out, " and later");
+        else if (rows[i]->until != rows[i]->since)
+            buf_printf(out, " to %" PRIu32, rows[i]->until);
+        between = ", ";
+    }
+}
+
+/* The supported op whose name is nearest; NULL: none is near, or memory is short. */
+static const char *nearest(const char *name)
+{
+    size_t n, i, n_names = 0;
+    const struct op_def *const *rows = op_all(&n);
+    const char **names = calloc(n + 1, sizeof(*names)), *best = NULL;
+
+    for (i = 0; i < n && names != NULL; i++)
+        if (import_is_onnx(rows[i]->domain))
+            names[n_names++] = rows[i]->name;
+    if (names != NULL)
+        best = text_nearest(name, names, n_names);
+    free(names);
+    return best;
+}
+
+static void add_remedy(struct buf *out, const struct graph_op *op)
+{
+    const char *near;
+    size_t i;
+
+    if (op->domain[0] != '\0') {
+        buf_printf(out,
+                   ": an op of another domain; export with ops of ai.onnx alone%s",
+                   strncmp(op->domain, "com.microsoft", 13) == 0
+                       ? ", before an optimizer for inference has rewritten the graph"
+                       : "");
+        return;
+    }
+    if (is_known(op->name)) {
+        buf_str(out, ": supported in opset ");
+        add_opsets(out, op->name);
+        return;
+    }
+    for (i = 0; i < COUNT_OF(remedies); i++)
+        if (text_starts(op->name, remedies[i].prefix)) {
+            buf_printf(out, ": %s", remedies[i].remedy);
+            return;
+        }
+    near = nearest(op->name);
+    if (near != NULL)
+        buf_printf(out, ": the nearest that is supported is %s", near);
+}
+
+int import_check_ops(const struct importer *im, struct err *err)
+{
+    const struct graph *g = im->g;
+    struct buf text = { 0 };
+    size_t listed = 0, more = 0, i;
+    int rc;
+
+    for (i = 0; i < g->n_ops; i++) {
+        const struct graph_op *op = &g->ops[i];
+
+        if (op->is_supported)
+            continue;
+        if (listed == LIST_MAX) {
+            more += op->n;
+            continue;
+        }
+        buf_printf(&text, "%s%.60s%s%.60s (%" PRIu32 " node%s, first '%.80s')",
+                   listed > 0 ? "; " : "", op->domain, op->domain[0] != '\0' ? "." : "",
+                   op->name[0] != '\0' ? op->name : "(no op_type)", op->n, op->n > 1 ? "s" : "", op->first);
+        add_remedy(&text, op);
+        listed++;
+    }
+    if (listed == 0)
+        return 0;
+    if (more > 0)
+        buf_printf(&text, "; and %zu more nodes", more);
+    rc = text.failed ? import_no_memory(err)
+                     : err_set(err, ERR_UNSUPPORTED,
+                               "not supported at opset %" PRIu32 ": %s; `trainerctl inspect --ops` "
+                               "lists all supported ops",
+                               g->opset, text.data);
+    buf_fini(&text);
+    return rc;
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+void graph_list_supported(struct buf *out)
+{
+    size_t n, i, n_names = 0;
+    const struct op_def *const *rows = op_all(&n);
+    const char **names = calloc(n + COUNT_OF(others), sizeof(*names));
+
+    if (names == NULL) {
+        out->failed = true;
+        return;
+    }
+    for (i = 0; i < n; i++)
+        if (import_is_onnx(rows[i]->domain))
+            names[n_names++] = rows[i]->name;
+    for (i = 0; i < COUNT_OF(others); i++)
+        names[n_names++] = others[i];
+    qsort(names, n_names, sizeof(*names), compare_names);
+    for (i = 0; i < n_names; i++) {
+        struct buf opsets = { 0 };
+
+        if (i > 0 && strcmp(names[i], names[i - 1]) == 0)
+            continue;
+        add_opsets(&opsets, names[i]);
+        buf_printf(out, "%-28s %s\n", names[i], opsets.data != NULL ? opsets.data : "all");
+        out->failed = out->failed || opsets.failed;
+        buf_fini(&opsets);
+    }
+    free(names);
+}
