@@ -2,6 +2,7 @@
  *
  *   nodes that only hand on their input   Identity; Cast and CastLike to the type that is there;
  *                                         Reshape, Expand, Slice and Transpose that change nothing
+ *   Where of a mask and two numbers       that another node has computed already
  *   Reshape, Transpose, Reshape           where the first merges leading axes that the second keeps
  *                                         in front and the third splits again: one Transpose
  *   Reshape, Gemm, Reshape                where the first merges the leading axes and the second
@@ -11,6 +12,8 @@
 #include <string.h>
 
 #include "graph/plan_fuse.h"
+
+enum { MAX_CHOICES = 64 /* different masks that are remembered */ };
 
 static const struct tensor *tensor_of(const struct fuser *f, uint32_t value)
 {
@@ -94,6 +97,40 @@ int fuse_same(struct fuser *f, uint32_t node, struct err *err)
     if (f->readers[n->out[0]] == 0)
         fuse_drop(f, node);
     return 0;
+}
+
+/* ---- a mask that every layer computes anew ---- */
+
+/* Does node `k` make the same of the same mask as `n`? */
+static bool is_same_choice(const struct fuser *f, const struct plan_node *n, uint32_t k)
+{
+    const struct plan_node *o = &f->p->nodes.at[k];
+    float a, b;
+
+    if (f->gone[k] || !fuse_is(o, NULL, "Where") || o->in[0] != n->in[0] ||
+        !shape_equal(&tensor_of(f, o->out[0])->shape, &tensor_of(f, n->out[0])->shape))
+        return false;
+    for (uint32_t i = 1; i < 3; i++)
+        if (!fuse_number(f, n->in[i], &a) || !fuse_number(f, o->in[i], &b) || a != b)
+            return false;
+    return true;
+}
+
+int fuse_same_choice(struct fuser *f, uint32_t node, struct err *err)
+{
+    const struct plan_node *n = &f->p->nodes.at[node];
+
+    for (size_t i = 0; i < f->choices.n; i++) {
+        uint32_t k = f->choices.at[i];
+
+        if (!is_same_choice(f, n, k))
+            continue;
+        redirect(f, n->out[0], f->p->nodes.at[k].out[0], node + 1);
+        if (f->readers[n->out[0]] == 0)
+            fuse_drop(f, node);
+        return 0;
+    }
+    return f->choices.n == MAX_CHOICES || VEC_PUSH(f->choices, node) ? 0 : plan_no_memory(err);
 }
 
 /* ---- a Transpose of the last axes alone ---- */

@@ -22,6 +22,7 @@ struct pattern {
 /* What exporters write around the patterns. */
 static const struct pattern early[] = {
     { NULL, NULL, fuse_same },
+    { NULL, "Where", fuse_same_choice },
     { NULL, "Reshape", fuse_merged_transpose },
     { NULL, "Reshape", fuse_merged_product },
 };
@@ -333,6 +334,7 @@ int plan_fuse(struct plan *p, struct err *err)
         rc = plan_no_memory(err);
     }
     VEC_FINI(f.masks);
+    VEC_FINI(f.choices);
     free(f.maker);
     free(f.readers);
     arena_fini(&mem);

@@ -15,6 +15,7 @@ struct fuser {
     bool *gone;        /* [nodes] */
     size_t cap_values; /* of maker and readers, which are on the heap */
     VEC(uint32_t) masks; /* constants that attentions read so far (fuse_mask.c) */
+    VEC(uint32_t) choices; /* nodes of fuse_same_choice() */
     char obstacle[240];  /* why the pattern that is being tried does not fit; "": nothing said yet */
 };
 
@@ -77,6 +78,7 @@ bool fuse_third(const struct fuser *f, uint32_t value, uint32_t which, struct fu
 
 /* ---- the patterns ---- */
 int fuse_same(struct fuser *f, uint32_t node, struct err *err);
+int fuse_same_choice(struct fuser *f, uint32_t node, struct err *err);
 int fuse_merged_transpose(struct fuser *f, uint32_t node, struct err *err);
 int fuse_merged_product(struct fuser *f, uint32_t node, struct err *err);
 int fuse_norm_relu(struct fuser *f, uint32_t node, struct err *err);
