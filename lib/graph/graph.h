@@ -165,7 +165,8 @@ struct graph_tensor { /* of the module, as its state_dict() has it */
     size_t offset;
 };
 /* The tensors that the module has, in the order of the file: parameters, running statistics, frozen
- * parameters and buffers, but no constants of formulas. Lives with the graph. */
+ * parameters and buffers, but no constants of formulas. A tied parameter whose second name is known is
+ * listed under both. Lives with the graph. */
 const struct graph_tensor *graph_module_tensors(const struct graph *g, uint32_t *n);
 /* What graph_opts.weights gave; all 0 without. */
 struct graph_weights_facts graph_weights_facts(const struct graph *g);

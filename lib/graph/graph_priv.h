@@ -53,6 +53,7 @@ struct graph_value {
                              `initializer` is; GRAPH_NONE: it is the initializer itself */
     struct tensor tensor; /* const and param: with data, plain */
     bool is_frozen; /* const: it would train, but the job freezes it */
+    const char *file_name; /* is_loaded: its other name, in the file of weights; NULL: the same */
     bool is_loaded; /* its value comes from a file of weights: not the one that the model has */
     const struct mapping *outside; /* param: the file of external data that has tensor.data; NULL: the
                                       data is in memory */

@@ -233,6 +233,11 @@ static int load_value(struct loader *l, struct graph_value *v, struct err *err)
         rc = load_constant(l, v, &found, err);
     v->is_loaded = true;
     l->g->weights.loaded++;
+    if (rc == 0 && strcmp(name, v->name) != 0) {
+        v->file_name = arena_strdup(&l->g->mem, name);
+        if (v->file_name == NULL)
+            return no_memory(err);
+    }
     if (rc == 0 && map_put(&l->used, name, 0) == MAP_NOMEM)
         rc = no_memory(err);
     return rc;
