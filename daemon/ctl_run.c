@@ -175,6 +175,8 @@ static int make_plan(struct run *r, struct err *err)
                            .sum_outputs = r->gradients,
                            .feed_grads = r->gradients,
                            .training = !r->inference };
+    const char *first;
+    uint32_t n;
     int rc;
 
     r->outputs = arena_array(&r->mem, r->n_outputs, sizeof(*r->outputs));
@@ -185,9 +187,14 @@ static int make_plan(struct run *r, struct err *err)
     o.keep = r->outputs;
     o.n_keep = r->n_outputs;
     rc = plan_new(r->graph, &o, &r->plan, err);
-    if (rc == 0)
-        rc = device_mem_open(&r->work, plan_work_bytes(r->plan), false, err);
-    return rc;
+    if (rc < 0)
+        return rc;
+    n = plan_rounded(r->plan, &first);
+    if (n > 0)
+        fprintf(stderr,
+                "trainerctl: warning: %u nodes of float64 are computed in float32 (first '%s')\n", n,
+                first);
+    return device_mem_open(&r->work, plan_work_bytes(r->plan), false, err);
 }
 
 static int compute(struct run *r, struct err *err)

@@ -320,6 +320,8 @@ float plan_loss_weight(const struct plan *p);
 uint32_t plan_metric_words(const struct plan *p, uint32_t i);
 void plan_metric_add(const struct plan *p, uint32_t i, double *sums); /* of the last forward */
 double plan_flops(const struct plan *p); /* of forward */
+/* PLAN_RUN: how many nodes of float64 are computed in float32; *first: the name of the first, or NULL. */
+uint32_t plan_rounded(const struct plan *p, const char **first);
 
 /* ---- what became of the attentions ---- */
 struct plan_attention {

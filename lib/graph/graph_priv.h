@@ -24,8 +24,8 @@
 #define GRAPH_NONE UINT32_MAX /* no value: an input or output that is absent */
 
 enum {
-    GRAPH_OPSET_MIN = 11,
-    GRAPH_OPSET_MAX = 20,
+    GRAPH_OPSET_MIN = 7,
+    GRAPH_OPSET_MAX = 28,
     GRAPH_PARAM_ALIGN = 16,  /* floats: a parameter starts a cache line */
     GRAPH_MAX_NODES = 20000, /* planning memory is quadratic; the largest networks have a fifth */
     GRAPH_MAX_DEPTH = 16,    /* of bodies in bodies, and of functions that call functions */
@@ -137,6 +137,10 @@ struct graph {
 int graph_scan(const ProtobufCMessageDescriptor *type, const uint8_t *bytes, size_t n,
                uint64_t *budget, struct err *err);
 uint64_t graph_scan_budget(size_t n); /* what a file of n bytes may ask for */
+
+/* ---- nodes.c ---- */
+/* The row of an op of ai.onnx at an opset, whichever part of the importer has it. NULL: not supported. */
+const struct op_def *graph_find_row(const char *name, uint32_t opset);
 
 /* ---- control.c ---- */
 /* The row of If, Loop or Scan: no kernel, the planner takes them apart. NULL: another op. */

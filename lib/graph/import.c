@@ -42,26 +42,54 @@ static bool uses_onnx(const Onnx__GraphProto *p)
     return p->n_node == 0;
 }
 
+/* The opset of ai.onnx that the model imports: one. */
+static int find_opset(const Onnx__ModelProto *m, int64_t *out, struct err *err)
+{
+    size_t i, n = 0;
+
+    for (i = 0; i < m->n_opset_import; i++) {
+        if (!import_is_onnx(m->opset_import[i]->domain))
+            continue;
+        if (n++ > 0)
+            return err_set(err, ERR_INPUT,
+                           "the model imports opset %" PRId64 " of ai.onnx and also %" PRId64
+                           "; expected one opset_import of ai.onnx: delete one of them, or export "
+                           "the model again",
+                           *out, m->opset_import[i]->version);
+        *out = m->opset_import[i]->version;
+    }
+    if (n == 0 && uses_onnx(m->graph))
+        return err_set(err, ERR_INPUT, "the model does not say which opset of ai.onnx it uses");
+    if (n == 0) /* all nodes are of other domains; import_check_ops() names them */
+        *out = GRAPH_OPSET_MAX;
+    return 0;
+}
+
+static int check_opset(int64_t opset, struct err *err)
+{
+    if (opset >= GRAPH_OPSET_MIN && opset <= GRAPH_OPSET_MAX)
+        return 0;
+    return err_set(err, ERR_UNSUPPORTED,
+                   "the model uses opset %" PRId64 " of ai.onnx; expected %d to %d: export it again "
+                   "with torch.onnx.export(..., opset_version=20) (its default exporter writes 18 or "
+                   "later), tf2onnx --opset 17, or jax2onnx.to_onnx(..., opset=21); or convert the "
+                   "file with onnx.version_converter.convert_version(model, 20)",
+                   opset, GRAPH_OPSET_MIN, GRAPH_OPSET_MAX);
+}
+
 static int check_model(struct importer *im, struct err *err)
 {
     const Onnx__ModelProto *m = im->g->model;
-    int64_t opset = -1;
-    size_t i;
+    int64_t opset = 0;
+    int rc;
 
     if (m->graph == NULL)
         return err_set(err, ERR_INPUT, "the file holds no graph: is it an ONNX model?");
-    for (i = 0; i < m->n_opset_import; i++)
-        if (import_is_onnx(m->opset_import[i]->domain))
-            opset = m->opset_import[i]->version;
-    if (opset < 0 && uses_onnx(m->graph))
-        return err_set(err, ERR_INPUT, "the model does not say which opset of ai.onnx it uses");
-    if (opset < 0) /* nothing but ops of others: they will be named */
-        opset = GRAPH_OPSET_MAX;
-    if (opset < GRAPH_OPSET_MIN || opset > GRAPH_OPSET_MAX)
-        return err_set(err, ERR_UNSUPPORTED,
-                       "the model uses opset %" PRId64 "; supported are %d to %d: export it with "
-                       "opset_version=17, or convert it with onnx.version_converter",
-                       opset, GRAPH_OPSET_MIN, GRAPH_OPSET_MAX);
+    rc = find_opset(m, &opset, err);
+    if (rc == 0)
+        rc = check_opset(opset, err);
+    if (rc < 0)
+        return rc;
     if (m->graph->n_sparse_initializer > 0)
         return err_set(err, ERR_UNSUPPORTED,
                        "the model has %zu sparse initializers; store them "

@@ -32,19 +32,21 @@ static const char *node_name(const Onnx__NodeProto *p)
     return "(no name)";
 }
 
+const struct op_def *graph_find_row(const char *name, uint32_t opset)
+{
+    const struct op_def *row = graph_control_row(name, opset);
+
+    if (row == NULL)
+        row = graph_sequence_row(name, opset);
+    if (row == NULL)
+        row = graph_lowered_row(name, opset);
+    return row != NULL ? row : op_find(NULL, name, opset);
+}
+
 /* Our own domain is for the passes: a file cannot reach it. */
 static const struct op_def *find_row(const struct graph *g, const Onnx__NodeProto *p)
 {
-    const struct op_def *row;
-
-    if (!import_is_onnx(p->domain))
-        return NULL;
-    row = graph_control_row(import_text(p->op_type), g->opset);
-    if (row == NULL)
-        row = graph_sequence_row(import_text(p->op_type), g->opset);
-    if (row == NULL)
-        row = graph_lowered_row(import_text(p->op_type), g->opset);
-    return row != NULL ? row : op_find(NULL, import_text(p->op_type), g->opset);
+    return import_is_onnx(p->domain) ? graph_find_row(import_text(p->op_type), g->opset) : NULL;
 }
 
 /* ---- what ops there are ---- */

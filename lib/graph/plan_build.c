@@ -154,6 +154,13 @@ static int cast_to_type(struct plan *p, struct plan_node *n, struct err *err)
     return 0;
 }
 
+int plan_settle_new(struct plan *p, struct plan_node *n, struct err *err)
+{
+    if (p->purpose != PLAN_RUN)
+        plan_mark_samples(p, n);
+    return plan_settle_node(p, n, err);
+}
+
 int plan_add_graph_node(struct plan_builder *b, const struct graph_node *from, struct err *err)
 {
     const struct graph *g = b->p->g;
@@ -193,16 +200,17 @@ int plan_add_graph_node(struct plan_builder *b, const struct graph_node *from, s
     rc = cast_to_type(p, &n, err);
     if (rc == 0)
         rc = plan_unfix_batch(b, &n, err);
-    if (rc == 0)
-        rc = plan_add_node(p, &n, names, err);
     if (rc < 0)
         return rc;
-    for (i = 0; i < n.n_out; i++)
+    rc = plan_add_node(p, &n, names, err);
+    if (rc < 0)
+        rc = plan_add_cast(b, &n, names, rc, err);
+    else
+        rc = plan_settle_new(p, &n, err);
+    for (i = 0; i < n.n_out && rc == 0; i++)
         if (from->out[i] != GRAPH_NONE)
             b->map[from->out[i]] = n.out[i];
-    if (p->purpose != PLAN_RUN)
-        plan_mark_samples(p, &n);
-    return plan_settle_node(p, &n, err);
+    return rc;
 }
 
 /* ---- what is not needed after all ---- */

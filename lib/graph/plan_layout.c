@@ -60,13 +60,22 @@ static int in_layout(struct layouter *l, uint32_t *value, enum tensor_layout lay
     return plan_settle_node(p, &n, err);
 }
 
+/* Does Reorder take the type, so that the value may lie either way? */
+static bool can_turn(const struct plan *p, const struct tensor *t)
+{
+    return t->dtype == TENSOR_F32 || t->dtype == TENSOR_BF16 ||
+           (t->dtype == TENSOR_F16 && p->there.cuda != NULL);
+}
+
 /* Element-wise: channels-last if an input that matters already is, and no other stands against
- * it: a tensor of another rank has other axes at the same place. */
+ * it: a tensor of another rank has other axes at the same place, and integers stay plain. */
 static enum tensor_layout common_layout(const struct plan *p, const struct plan_node *n)
 {
     enum tensor_layout layout = TENSOR_PLAIN;
     uint32_t rank = 0, i;
 
+    if (n->out[0] != GRAPH_NONE && !can_turn(p, &p->values.at[n->out[0]].tensor))
+        return TENSOR_PLAIN;
     for (i = 0; i < n->n_in; i++) {
         const struct tensor *t;
 
@@ -75,7 +84,7 @@ static enum tensor_layout common_layout(const struct plan *p, const struct plan_
         t = &p->values.at[n->in[i]].tensor;
         if (!plan_layout_matters(&t->shape))
             continue;
-        if (rank != 0 && rank != t->shape.rank)
+        if ((rank != 0 && rank != t->shape.rank) || !can_turn(p, t))
             return TENSOR_PLAIN;
         rank = t->shape.rank;
         if (t->layout == TENSOR_CHANNELS_LAST)

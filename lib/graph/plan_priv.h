@@ -1,7 +1,7 @@
 /* plan_priv.h - how a plan is made, pass by pass.
  *
  *   plan_build.c   what is needed, nodes in order, each with inferred shapes (plan_node.c), constants
- *                  folded (plan_double.c: in float64); plan_feeds.c: the inputs; plan_control.c: If, Loop and Scan taken apart;
+ *                  folded (plan_double.c: in float64; plan_types.c: types without kernels); plan_feeds.c: the inputs; plan_control.c: If, Loop and Scan taken apart;
  *                  plan_batch.c: batch sizes that an export wrote into shapes; plan_measure.c: losses
  *                  and metrics; plan_sequence.c: sequences of tensors; plan_bags.c: EmbeddingBag. At
  *                  last what nobody needs any more is dropped
@@ -157,6 +157,8 @@ struct plan {
     struct plan_sums *metrics;
     uint32_t n_metrics;
     uint32_t n_turns;            /* bodies put in so far */
+    uint32_t n_rounded;          /* nodes of float64 that are computed in float32 (PLAN_RUN) */
+    const char *first_rounded;   /* name of the first of them */
     VEC(struct plan_attention) attentions; /* plan_fuse.c: those of the graph, fused or not */
     VEC(struct plan_sequence) sequences; /* while it is made */
     uint32_t sequence_items;     /* elements that their lists have room for */
@@ -203,6 +205,8 @@ int plan_build(struct plan *p, const struct plan_opts *opts, struct err *err);
 int plan_find_tensor(const struct graph *g, const char *name, const char *role, uint32_t *out,
                      struct err *err);
 int plan_add_graph_node(struct plan_builder *b, const struct graph_node *from, struct err *err);
+/* Of the node just appended: marks samples, folds. */
+int plan_settle_new(struct plan *p, struct plan_node *n, struct err *err);
 int plan_feeds(struct plan_builder *b, struct err *err);
 int plan_control(struct plan_builder *b, const struct graph_node *from, struct err *err);
 /* ---- plan_sequence.c ---- */
@@ -264,6 +268,13 @@ int plan_compute_double(const struct plan *p, const struct plan_node *n, struct 
 int plan_refuse_double(const struct plan *p, const struct plan_node *n, int rc, struct err *err);
 /* Refuses a node, not folded, that makes float64 of an activation in float32, or computes in it. */
 int plan_check_double(const struct plan *p, const struct plan_node *n, struct err *err);
+
+/* ---- plan_types.c: element types that a row has no kernels for ---- */
+/* plan_add_node() and plan_settle_node() for node n, whose row refused it with `rc` because of the
+ * types of its inputs: with Cast nodes around it. Returns `rc`, and leaves *err, if that does not
+ * help. */
+int plan_add_cast(struct plan_builder *b, struct plan_node *n, const char *const *out_names, int rc,
+                  struct err *err);
 
 /* ---- the other passes ---- */
 int plan_fuse(struct plan *p, struct err *err);

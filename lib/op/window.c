@@ -167,6 +167,11 @@ static int settle_transposed(const struct op_infer *f, uint32_t k, enum pad_rule
         shape = shape > 0 ? shape : w->out[k] * stride;
     if (shape > 0) {
         pad = whole > shape ? whole - shape : 0;
+        if (pad % 2 != 0 && f->def->until != 0) /* its text and today's have it on different sides */
+            return op_error(f, ERR_UNSUPPORTED, err,
+                            "'auto_pad' or 'output_shape' with a pad of %" PRId64 " for both sides "
+                            "of axis %u is ambiguous before opset 11: export it with 'pads'",
+                            pad, k + 2);
         w->pad_lo[k] = rule == PAD_SAME_UPPER ? pad / 2 : pad - pad / 2;
         w->pad_hi[k] = pad - w->pad_lo[k];
     }

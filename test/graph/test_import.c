@@ -78,13 +78,38 @@ static void supported_ops_are_listed_once_with_their_opsets(void **state)
     buf_fini(&out);
 }
 
-static void opsets_from_11_to_20_are_taken(void **state)
+static void two_opsets_of_onnx_are_refused(void **state)
+{
+    Onnx__OperatorSetIdProto other = ONNX__OPERATOR_SET_ID_PROTO__INIT;
+    struct model *m = linear(17);
+    Onnx__ModelProto *p = model_proto(m);
+    Onnx__OperatorSetIdProto *both[] = { p->opset_import[0], &other };
+    Onnx__OperatorSetIdProto **one = p->opset_import;
+    size_t n;
+    const uint8_t *bytes;
+    struct err err = { 0 };
+
+    (void)state;
+    other.domain = (char *)"ai.onnx";
+    other.has_version = 1;
+    other.version = 13;
+    p->opset_import = both;
+    p->n_opset_import = 2;
+    bytes = model_bytes(m, &n);
+    assert_int_equal(import_bytes(bytes, n, &err), ERR_INPUT);
+    assert_non_null(strstr(err.text, "opset 17 of ai.onnx and also 13"));
+    p->opset_import = one;
+    p->n_opset_import = 1;
+    model_free(m);
+}
+
+static void opsets_from_7_to_28_are_accepted(void **state)
 {
     struct err err;
     int64_t opset;
 
     (void)state;
-    for (opset = 11; opset <= 20; opset++) {
+    for (opset = 7; opset <= 28; opset++) {
         struct model *m = linear(opset);
         size_t n;
         const uint8_t *bytes = model_bytes(m, &n);
@@ -92,8 +117,8 @@ static void opsets_from_11_to_20_are_taken(void **state)
         assert_int_equal(import_bytes(bytes, n, &err), 0);
         model_free(m);
     }
-    refused(linear(10), ERR_UNSUPPORTED, "opset 10", "11 to 20", "opset_version=17", NULL);
-    refused(linear(21), ERR_UNSUPPORTED, "opset 21", "11 to 20", NULL);
+    refused(linear(6), ERR_UNSUPPORTED, "opset 6", "7 to 28", "opset_version=20", "tf2onnx", "jax2onnx", NULL);
+    refused(linear(29), ERR_UNSUPPORTED, "opset 29", "7 to 28", NULL);
 }
 
 static void a_missing_file_and_a_folder_are_refused(void **state)
@@ -477,7 +502,8 @@ int main(void)
         cmocka_unit_test(all_missing_ops_are_listed_in_one_message),
         cmocka_unit_test(missing_op_is_refused_with_its_remedy),
         cmocka_unit_test(supported_ops_are_listed_once_with_their_opsets),
-        cmocka_unit_test(opsets_from_11_to_20_are_taken),
+        cmocka_unit_test(opsets_from_7_to_28_are_accepted),
+        cmocka_unit_test(two_opsets_of_onnx_are_refused),
         cmocka_unit_test(a_missing_file_and_a_folder_are_refused),
         cmocka_unit_test(no_cut_and_no_flipped_byte_does_harm),
         cmocka_unit_test(a_file_that_unpacks_to_far_more_than_its_size_is_refused),

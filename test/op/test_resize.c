@@ -67,6 +67,22 @@ static void compare(const char *what, size_t i, const struct tensor *got, const 
                      (double)want[k]);
 }
 
+/* With align_corners, implementations differ once a scale gives no whole number of elements. */
+static bool is_ambiguous(const struct resize_case *r)
+{
+    struct gradcheck_case gc = case_of(r, NULL);
+    struct gradcheck_result result;
+    struct err err = { 0 };
+
+    if (gradcheck_backward(&gc, &result, &err) == 0) {
+        gradcheck_free(&result);
+        return false;
+    }
+    assert_int_equal(err.code, ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "no whole number of elements; with align_corners"));
+    return true;
+}
+
 static void resize_agrees_with_onnx_runtime_and_pytorch(void **state)
 {
     size_t i;
@@ -82,7 +98,7 @@ static void resize_agrees_with_onnx_runtime_and_pytorch(void **state)
         int layout;
 
         gc.dout[0] = dy;
-        for (layout = 0; layout < 2; layout++) {
+        for (layout = is_ambiguous(r) ? 2 : 0; layout < 2; layout++) {
             gc.layout = layout == 0 ? TENSOR_PLAIN : TENSOR_CHANNELS_LAST;
             if (gradcheck_backward(&gc, &result, &err) < 0)
                 fail_msg("case %zu: %s", i, err.text);
@@ -108,7 +124,8 @@ static void its_gradient_is_that_of_its_forward(void **state)
         struct gradcheck_case gc = case_of(&resize_cases[i], NULL);
 
         gc.step = 0.25; /* it is linear */
-        gradcheck_run(&gc);
+        if (!is_ambiguous(&resize_cases[i]))
+            gradcheck_run(&gc);
     }
 }
 

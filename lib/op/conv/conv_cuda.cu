@@ -146,3 +146,5 @@ static int backward(const struct op_call *c, struct err *err)
 OP_CUDA(op_conv, .plan = plan_conv, .fwd = forward, .bwd = backward, .free_state = free_state);
 OP_CUDA(op_conv_transpose, .plan = plan_transposed, .fwd = forward, .bwd = backward,
         .free_state = free_state);
+OP_CUDA(op_conv_transpose_1, .plan = plan_transposed, .fwd = forward, .bwd = backward,
+        .free_state = free_state);

@@ -65,20 +65,14 @@ static const char *const attrs[] = { "auto_pad",       "dilations",    "group", 
                                      "output_padding", "output_shape", "pads",  "strides",
                                      NULL };
 
-const struct op_def op_conv_transpose = {
-    .name = "ConvTranspose",
-    .since = 1,
-    .n_in = { 2, 3 },
-    .n_out = { 1, 1 },
-    .attrs = attrs,
-    .param_bytes = sizeof(struct conv_param),
-    .infer = infer,
-    .diff = OP_IN(0) | OP_IN(1) | OP_IN(2),
-    .bwd_reads = OP_IN(0) | OP_IN(1),
-    .layout = OP_LAYOUT_CHANNELS,
-    .half = OP_HALF_WANT,
-    .half_of = OP_IN(0) | OP_OUT(0),
-    .cpu = { conv_transpose_cpu_plan, conv_transpose_cpu_fwd, conv_transpose_cpu_bwd,
-             conv_transpose_cpu_free },
-    .flops = flops,
-};
+#define FIELDS                                                                                     \
+    .name = "ConvTranspose", .n_in = { 2, 3 }, .n_out = { 1, 1 }, .attrs = attrs,                  \
+    .param_bytes = sizeof(struct conv_param), .infer = infer,                                      \
+    .diff = OP_IN(0) | OP_IN(1) | OP_IN(2), .bwd_reads = OP_IN(0) | OP_IN(1),                      \
+    .layout = OP_LAYOUT_CHANNELS, .half = OP_HALF_WANT, .half_of = OP_IN(0) | OP_OUT(0),           \
+    .cpu = { conv_transpose_cpu_plan, conv_transpose_cpu_fwd, conv_transpose_cpu_bwd,              \
+             conv_transpose_cpu_free },                                                            \
+    .flops = flops
+
+const struct op_def op_conv_transpose = { FIELDS, .since = 11 };
+const struct op_def op_conv_transpose_1 = { FIELDS, .since = 1, .until = 10 };

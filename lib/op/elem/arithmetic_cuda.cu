@@ -13,6 +13,8 @@ template <typename T> __device__ static inline T quotient(T a, T b)
 {
     if constexpr (std::is_same_v<T, float>)
         return a / b;
+    else if constexpr (std::is_unsigned_v<T>)
+        return b == 0 ? 0 : a / b;
     else
         return b == 0 ? 0 : b == -1 ? (T)(0 - (elem_wrapping<T>)a) : a / b;
 }
@@ -22,6 +24,8 @@ template <typename T> __device__ static inline T rest(T a, T b, bool like_python
 {
     if constexpr (std::is_same_v<T, float>) {
         return fmodf(a, b);
+    } else if constexpr (std::is_unsigned_v<T>) {
+        return b == 0 ? 0 : a % b;
     } else {
         T r = b == 0 || b == -1 ? 0 : a % b;
 
@@ -75,7 +79,7 @@ struct is_zero {
 static int look_at_divisor(const struct op_call *c, struct err *err)
 {
     const struct tensor *b = c->in[1];
-    bool whole = b->dtype == TENSOR_I32 || b->dtype == TENSOR_I64;
+    bool whole = b->dtype == TENSOR_I32 || b->dtype == TENSOR_I64 || b->dtype == TENSOR_U64;
 
     return op_cuda_look(c, whole ? (size_t)tensor_elements(b) : 0, is_zero{ b->data, b->dtype }, err);
 }

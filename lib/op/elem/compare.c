@@ -9,9 +9,10 @@
     ELEM_FWD_TO(id_##_f32, float, uint8_t, ELEM_A operator_ ELEM_B)                                \
     ELEM_FWD_TO(id_##_i32, int32_t, uint8_t, ELEM_A operator_ ELEM_B)                              \
     ELEM_FWD_TO(id_##_i64, int64_t, uint8_t, ELEM_A operator_ ELEM_B)                              \
+    ELEM_FWD_TO(id_##_u64, uint64_t, uint8_t, ELEM_A operator_ ELEM_B)                             \
     static const struct elem_kernels id_##_kernels = {                                             \
-        .f32 = id_##_f32, .i32 = id_##_i32, .i64 = id_##_i64, .boolean = (bool_),                  \
-        .out = TENSOR_BOOL                                                                         \
+        .f32 = id_##_f32, .i32 = id_##_i32, .i64 = id_##_i64, .u64 = id_##_u64,                    \
+        .boolean = (bool_), .out = TENSOR_BOOL                                                     \
     };                                                                                             \
     static int id_##_infer(struct op_infer *f, struct err *err)                                    \
     {                                                                                              \

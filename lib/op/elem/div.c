@@ -12,11 +12,12 @@ ELEM_FWD_TO(div_i32, int32_t, uint32_t,
             ELEM_B == -1 ? 0u - (uint32_t)ELEM_A : (uint32_t)(ELEM_A / ELEM_B))
 ELEM_FWD_TO(div_i64, int64_t, uint64_t,
             ELEM_B == -1 ? 0u - (uint64_t)ELEM_A : (uint64_t)(ELEM_A / ELEM_B))
+ELEM_FWD(div_u64, uint64_t, ELEM_A / ELEM_B)
 ELEM_BWD(div_da, 0, ELEM_D / ELEM_B)
 ELEM_BWD(div_db, 1, -(ELEM_D / ELEM_B) * (ELEM_A / ELEM_B))
 
 static const struct elem_kernels kernels = {
-    .f32 = div_f32, .i32 = div_i32, .i64 = div_i64, .bwd = { div_da, div_db },
+    .f32 = div_f32, .i32 = div_i32, .i64 = div_i64, .u64 = div_u64, .bwd = { div_da, div_db },
     .bwd_reads = true
 };
 
@@ -28,7 +29,8 @@ int elem_refuse_divisor(const char *op, size_t at, struct err *err)
 int elem_check_divisor(const struct op_call *c, const char *op, struct err *err)
 {
     const struct tensor *b = c->in[1];
-    size_t n = b->dtype == TENSOR_I32 || b->dtype == TENSOR_I64 ? (size_t)tensor_elements(b) : 0, i;
+    bool is_whole = b->dtype == TENSOR_I32 || b->dtype == TENSOR_I64 || b->dtype == TENSOR_U64;
+    size_t n = is_whole ? (size_t)tensor_elements(b) : 0, i;
 
     for (i = 0; i < n; i++)
         if (b->dtype == TENSOR_I32 ? ((const int32_t *)b->data)[i] == 0

@@ -16,6 +16,7 @@ elem_fwd_fn *elem_fwd_of(const struct elem_kernels *k, enum tensor_dtype t)
     return t == TENSOR_F32    ? k->f32
            : t == TENSOR_I32  ? k->i32
            : t == TENSOR_I64  ? k->i64
+           : t == TENSOR_U64  ? k->u64
            : t == TENSOR_BOOL ? k->boolean
                               : NULL;
 }

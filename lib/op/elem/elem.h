@@ -36,6 +36,7 @@ typedef void elem_bwd_fn(const struct elem_tile *t, enum elem_into into, const f
 
 struct elem_kernels {
     elem_fwd_fn *f32, *i32, *i64, *boolean; /* NULL: this type is not supported */
+    elem_fwd_fn *u64; /* where the sign bit matters; smaller integers are widened (plan_types.c) */
     enum tensor_dtype out;                  /* of the result; 0: that of the operands */
     elem_bwd_fn *bwd[ELEM_OPERANDS];        /* float32 only */
     bool bwd_reads;                         /* they read operands; asked where those may be bfloat16 */

@@ -3,7 +3,7 @@
  *
  * y starts as the first operand, repeated to its shape, and takes in one after the other. Max and
  * Min: NaN wins, and all operands that equal y share dy equally. Sum: each gets dy; Mean: dy / n.
- * Min, Max: float32, int32, int64; Sum, Mean: float32. */
+ * Min, Max: float32, int32, int64, uint64; Sum, Mean: float32. */
 #include "op/elem/elem.h"
 
 #include <stdlib.h>
@@ -24,14 +24,19 @@ ELEM_FWD(max_i64, int64_t, MAX)
 ELEM_FWD(min_f32, float, MIN)
 ELEM_FWD(min_i32, int32_t, MIN)
 ELEM_FWD(min_i64, int64_t, MIN)
+ELEM_FWD(max_u64, uint64_t, MAX)
+ELEM_FWD(min_u64, uint64_t, MIN)
 ELEM_FWD(sum_f32, float, ELEM_A + ELEM_B)
 ELEM_BWD(count, 1, IS_Y ? 1.0f : 0.0f)
 ELEM_BWD(share, 1, IS_Y ? ELEM_D : 0.0f)
 ELEM_BWD(pass, 1, ELEM_D)
 
-static const struct elem_kernels copy = { .f32 = copy_f32, .i32 = copy_i32, .i64 = copy_i64 };
-static const struct elem_kernels max = { .f32 = max_f32, .i32 = max_i32, .i64 = max_i64 };
-static const struct elem_kernels min = { .f32 = min_f32, .i32 = min_i32, .i64 = min_i64 };
+static const struct elem_kernels copy = { .f32 = copy_f32, .i32 = copy_i32, .i64 = copy_i64,
+                                          .u64 = copy_i64 };
+static const struct elem_kernels max = { .f32 = max_f32, .i32 = max_i32, .i64 = max_i64,
+                                         .u64 = max_u64 };
+static const struct elem_kernels min = { .f32 = min_f32, .i32 = min_i32, .i64 = min_i64,
+                                         .u64 = min_u64 };
 static const struct elem_kernels sum = { .f32 = sum_f32 };
 
 struct fold { /* op_plan.state */
@@ -163,7 +168,7 @@ static int fold_bwd(const struct op_call *c, elem_bwd_fn *bwd)
     }                                                                                              \
     const struct op_def op_##id_ = {                                                               \
         .name = (name_),                                                                           \
-        .since = 8,                                                                                \
+        .since = 6,                                                                                \
         .n_in = { 1, OP_MANY },                                                                    \
         .n_out = { 1, 1 },                                                                         \
         .infer = id_##_infer,                                                                      \

@@ -106,6 +106,7 @@ template <typename F> static int forward_any(const struct op_call *c, F f, struc
 
     return t == TENSOR_I32   ? forward<int32_t>(c, f, false, err)
            : t == TENSOR_I64 ? forward<int64_t>(c, f, false, err)
+           : t == TENSOR_U64 ? forward<uint64_t>(c, f, false, err)
                              : forward<float>(c, f, false, err);
 }
 

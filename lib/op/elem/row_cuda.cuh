@@ -87,13 +87,14 @@ template <typename V, typename F> static inline int elem_cuda_of(const struct op
                          elem_operand_of<V>(c, 0), elem_operand_of<V>(c, 1));
 }
 
-/* The same for floats, int32 and int64. */
+/* The same for floats, int32, int64 and uint64. */
 template <typename F> static inline int elem_cuda_fwd(const struct op_call *c, F f, struct err *err)
 {
     enum tensor_dtype t = c->in[0]->dtype;
 
     return t == TENSOR_I32   ? elem_cuda_of<int32_t>(c, f, err)
            : t == TENSOR_I64 ? elem_cuda_of<int64_t>(c, f, err)
+           : t == TENSOR_U64 ? elem_cuda_of<uint64_t>(c, f, err)
                              : elem_cuda_of<float>(c, f, err);
 }
 

@@ -7,7 +7,7 @@
  *   ... opset 14+, training_mode 0 the running ones, and they do not move: the model was exported
  *                                  for inference and is being fine-tuned with its statistics
  *                                  frozen
- *   ... opset 9 to 13, one output  the same: there the number of outputs tells. ONNX has five for
+ *   ... opset 7 to 13, one output  the same: there the number of outputs tells. ONNX has five for
  *                                  training, which is what PyTorch writes; its exports for
  *                                  inference, Keras and tf2onnx write one
  * Running averages are kept by the step, not by this op: backward gives it the batch's mean and
@@ -88,9 +88,16 @@ static int infer_14(struct op_infer *f, struct err *err)
     return rc < 0 ? rc : infer(f, f->training && training_mode != 0, err);
 }
 
-static int infer_9(struct op_infer *f, struct err *err)
+static int infer_7(struct op_infer *f, struct err *err)
 {
-    return infer(f, f->training && f->n_out > 1, err);
+    int64_t spatial;
+    int rc = op_attr_i(f, "spatial", 1, &spatial, err);
+
+    if (rc == 0 && spatial != 1)
+        rc = op_error(f, ERR_UNSUPPORTED, err,
+                      "attribute 'spatial' is %" PRId64 "; expected 1: one mean and one variance "
+                      "for each channel", spatial);
+    return rc < 0 ? rc : infer(f, f->training && f->n_out > 1, err);
 }
 
 /* trainerd.BatchNormAdd, BatchNormRelu: with a residual behind the norm, and a clamp behind that. */
@@ -126,6 +133,7 @@ static float stat_momentum(const void *param)
 
 static const char *const attrs_14[] = { "epsilon", "momentum", "training_mode", NULL };
 static const char *const attrs_9[] = { "epsilon", "momentum", NULL };
+static const char *const attrs_7[] = { "epsilon", "momentum", "spatial", NULL };
 
 static const char *const attrs_tail[] = { "epsilon", "momentum", "training_mode", "ceiling", NULL };
 
@@ -158,7 +166,16 @@ const struct op_def op_batch_norm_9 = {
     .until = 13,
     .n_out = { 1, 5 }, /* and the mean and variance that were used */
     .attrs = attrs_9,
-    .infer = infer_9,
+    .infer = infer_7,
+};
+
+const struct op_def op_batch_norm_7 = {
+    BATCH_NORM,
+    .since = 7,
+    .until = 8,
+    .n_out = { 1, 5 },
+    .attrs = attrs_7,
+    .infer = infer_7,
 };
 
 const struct op_def op_batch_norm_add = {

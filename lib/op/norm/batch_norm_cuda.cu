@@ -434,5 +434,6 @@ static int backward(const struct op_call *c, struct err *err)
 
 BATCH_NORM(op_batch_norm_14);
 BATCH_NORM(op_batch_norm_9);
+BATCH_NORM(op_batch_norm_7);
 BATCH_NORM(op_batch_norm_add);
 BATCH_NORM(op_batch_norm_relu);

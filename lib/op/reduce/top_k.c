@@ -1,6 +1,6 @@
-/* top_k.c - TopK (opset 10; 11: largest, sorted): the k greatest (or least) elements along an axis,
- * from the best on, and where they are, int64. Of equals the first comes first; NaN counts as the
- * greatest. k: input 1, a constant.   dx is dy where an element was chosen, else 0. float32.
+/* top_k.c - TopK (opset 1, 10; 11: largest, sorted): the k greatest (or least) elements along an
+ * axis, from the best on, and where they are, int64. Of equals the first comes first; NaN counts as
+ * the greatest. k: input 1, a constant; before opset 10 an attribute.   dx is dy where an element was chosen, else 0. float32.
  *
  * A heap of the k best so far, the worst of them at its root; at the end it is taken apart. */
 #include <inttypes.h>
@@ -16,12 +16,27 @@ struct item {
     int64_t at;
 };
 
+/* Input 1, or the attribute of opset 1. */
+static int read_k(const struct op_infer *f, int64_t *out, struct err *err)
+{
+    const int64_t *k;
+    size_t n;
+    int rc;
+
+    if (f->def->n_in.max == 1)
+        return op_attr_i(f, "k", -1, out, err);
+    rc = op_const_ints(f, 1, &k, &n, err);
+    if (rc == 0 && n != 1)
+        rc = op_error(f, ERR_INPUT, err, "k is %zu numbers; expected one", n);
+    if (rc == 0)
+        *out = k[0];
+    return rc;
+}
+
 static int top_k_infer(struct op_infer *f, struct err *err)
 {
     struct top_k *p = f->param;
-    const int64_t *k;
-    int64_t axis, sorted;
-    size_t n;
+    int64_t axis, sorted, k;
     uint32_t i;
     int rc = op_need(f, 0, TENSOR_F32, -1, err);
 
@@ -32,21 +47,19 @@ static int top_k_infer(struct op_infer *f, struct err *err)
     if (rc == 0)
         rc = op_attr_i(f, "sorted", 1, &sorted, err); /* either way they come sorted */
     if (rc == 0)
-        rc = op_const_ints(f, 1, &k, &n, err);
+        rc = read_k(f, &k, err);
     if (rc == 0)
         rc = along_infer(f, axis, &p->a, err);
     if (rc < 0)
         return rc;
-    if (n != 1)
-        return op_error(f, ERR_INPUT, err, "k is %zu numbers; expected one", n);
-    if (k[0] < 0 || (uint64_t)k[0] > p->a.k)
+    if (k < 0 || (uint64_t)k > p->a.k)
         return op_error(f, ERR_INPUT, err, "k is %" PRId64 "; axis %" PRIu32 " has %zu elements",
-                        k[0], p->a.axis, p->a.k);
-    p->n = (size_t)k[0];
+                        k, p->a.axis, p->a.k);
+    p->n = (size_t)k;
     for (i = 0; i < f->n_out; i++) {
         f->out[i].dtype = i == 0 ? TENSOR_F32 : TENSOR_I64;
         f->out[i].shape = f->in[0]->shape;
-        f->out[i].shape.dim[p->a.axis] = k[0];
+        f->out[i].shape.dim[p->a.axis] = k;
     }
     return 0;
 }
@@ -168,13 +181,17 @@ static int top_k_bwd(const struct op_call *c, struct err *err)
     return 0;
 }
 
+static const char *const attrs_1[] = { "axis", "k", NULL };
 static const char *const attrs_10[] = { "axis", NULL };
 static const char *const attrs_11[] = { "axis", "largest", "sorted", NULL };
 
 #define FIELDS                                                                                     \
-    .name = "TopK", .n_in = { 2, 2 }, .n_out = { 1, 2 }, .param_bytes = sizeof(struct top_k),      \
+    .name = "TopK", .n_out = { 1, 2 }, .param_bytes = sizeof(struct top_k),                        \
     .infer = top_k_infer, .diff = OP_IN(0), .layout = OP_LAYOUT_PLAIN,                             \
     .cpu = { top_k_plan, top_k_fwd, top_k_bwd, NULL }
 
-const struct op_def op_top_k_11 = { FIELDS, .since = 11, .attrs = attrs_11 };
-const struct op_def op_top_k_10 = { FIELDS, .since = 10, .until = 10, .attrs = attrs_10 };
+const struct op_def op_top_k_11 = { FIELDS, .since = 11, .n_in = { 2, 2 }, .attrs = attrs_11 };
+const struct op_def op_top_k_10 = { FIELDS, .since = 10, .until = 10, .n_in = { 2, 2 },
+                                    .attrs = attrs_10 };
+const struct op_def op_top_k_1 = { FIELDS, .since = 1, .until = 9, .n_in = { 1, 1 },
+                                   .attrs = attrs_1 };

@@ -194,3 +194,4 @@ static int backward(const struct op_call *c, struct err *err)
 
 OP_CUDA(op_top_k_11, .plan = plan, .fwd = forward, .bwd = backward);
 OP_CUDA(op_top_k_10, .plan = plan, .fwd = forward, .bwd = backward);
+OP_CUDA(op_top_k_1, .plan = plan, .fwd = forward, .bwd = backward);

@@ -1,5 +1,5 @@
-/* resize.c - Resize (opset 11; 13, 18, 19): each axis is sampled anew, one after the
- * other. y[j] = sum of w(i - p) x[i] over the samples i next to the place p of j:
+/* resize.c - Resize (opset 10, 11; 13, 18, 19) and its predecessor Upsample (7, 9): each axis is
+ * sampled anew, one after the other. y[j] = sum of w(i - p) x[i] over the samples i next to the place p of j:
  *   nearest  w is 1 for the sample that nearest_mode rounds p to; any type
  *   linear   w(d) = 1 - |d| for |d| < 1
  *   cubic    Keys' kernel with cubic_coeff_a, |d| < 2
@@ -361,6 +361,26 @@ static int settle_roi(struct op_infer *f, const struct chosen *c, struct err *er
     return rc;
 }
 
+/* Where the length of an output was rounded, the standard's text, its test data and implementations
+ * differ in whether places are computed from the length before or after. So the file is refused. */
+static int check_whole(const struct op_infer *f, const char *when, struct err *err)
+{
+    const struct resize_param *p = f->param;
+    uint32_t k;
+
+    for (k = 0; k < f->in[0]->shape.rank; k++) {
+        const struct resize_axis *a = &p->axis[k];
+
+        if (fabsf(a->scale * (float)a->in - (float)a->out) > 1e-3f)
+            return op_error(f, ERR_UNSUPPORTED, err, "axis %" PRIu32 " of %" PRId64 " elements is "
+                            "scaled by %g, which is no whole number of elements; %s implementations "
+                            "differ here: export it with sizes (size= of interpolate) instead of "
+                            "scales (scale_factor=), with opset 11 or later", k, a->in,
+                            (double)a->scale, when);
+    }
+    return 0;
+}
+
 static int begin(struct op_infer *f, struct err *err)
 {
     struct resize_param *p = f->param;
@@ -439,9 +459,38 @@ static int infer(struct op_infer *f, struct err *err)
     if (rc == 0)
         rc = n_sizes > 0 ? settle_sizes(f, sizes, n_sizes, &c, err)
                          : settle_scales(f, scales, n_scales, &c, err);
+    if (rc == 0 && n_scales > 0 && p->place == align_corners)
+        rc = check_whole(f, "with align_corners", err);
     return rc < 0 ? rc : finish(f, err);
 }
 
+/* Upsample, and Resize of opset 10: scales alone, places from the corner of the first element. */
+static int infer_10(struct op_infer *f, struct err *err)
+{
+    struct resize_param *p = f->param;
+    const float *scales = NULL;
+    struct chosen c;
+    size_t n = 0;
+    int rc = begin(f, err);
+
+    if (rc == 0 && p->radius > 1)
+        rc = op_error(f, ERR_INPUT, err, "mode is 'cubic'; expected nearest or linear");
+    p->place = asymmetric;
+    p->round = floorf;
+    if (rc == 0)
+        rc = choose_axes(f, &c, err);
+    if (rc == 0)
+        rc = f->def->n_in.max > 1 ? const_floats(f, 1, &scales, &n, err)
+                                  : op_attr_floats(f, "scales", &scales, &n, err);
+    if (rc == 0)
+        rc = settle_scales(f, scales, n, &c, err);
+    if (rc == 0)
+        rc = check_whole(f, "before opset 11", err);
+    return rc < 0 ? rc : finish(f, err);
+}
+
+static const char *const attrs_7[] = { "mode", "scales", NULL };
+static const char *const attrs_10[] = { "mode", NULL };
 static const char *const attrs_11[] = { "coordinate_transformation_mode", "cubic_coeff_a",
                                         "exclude_outside", "extrapolation_value", "mode",
                                         "nearest_mode", NULL };
@@ -450,10 +499,16 @@ static const char *const attrs_18[] = { "antialias", "axes", "coordinate_transfo
                                         "keep_aspect_ratio_policy", "mode", "nearest_mode", NULL };
 
 #define FIELDS                                                                                     \
-    .name = "Resize", .n_in = { 1, 4 }, .n_out = { 1, 1 },                                         \
-    .param_bytes = sizeof(struct resize_param), .infer = infer, .diff = OP_IN(0),                  \
+    .n_out = { 1, 1 }, .param_bytes = sizeof(struct resize_param), .diff = OP_IN(0),               \
     .layout = OP_LAYOUT_ANY,                                                                       \
     .cpu = { resize_cpu_plan, resize_cpu_fwd, resize_cpu_bwd, resize_cpu_free }
+#define RESIZE FIELDS, .name = "Resize", .n_in = { 1, 4 }, .infer = infer
 
-const struct op_def op_resize_11 = { FIELDS, .since = 11, .until = 17, .attrs = attrs_11 };
-const struct op_def op_resize_18 = { FIELDS, .since = 18, .attrs = attrs_18 };
+const struct op_def op_resize_11 = { RESIZE, .since = 11, .until = 17, .attrs = attrs_11 };
+const struct op_def op_resize_18 = { RESIZE, .since = 18, .attrs = attrs_18 };
+const struct op_def op_resize_10 = { FIELDS, .name = "Resize", .since = 10, .until = 10,
+                                     .n_in = { 2, 2 }, .attrs = attrs_10, .infer = infer_10 };
+const struct op_def op_upsample_9 = { FIELDS, .name = "Upsample", .since = 9, .until = 9,
+                                      .n_in = { 2, 2 }, .attrs = attrs_10, .infer = infer_10 };
+const struct op_def op_upsample_7 = { FIELDS, .name = "Upsample", .since = 7, .until = 8,
+                                      .n_in = { 1, 1 }, .attrs = attrs_7, .infer = infer_10 };

@@ -313,4 +313,7 @@ int backward(const struct op_call *c, struct err *err)
 } // namespace
 
 OP_CUDA(op_resize_11, .plan = plan, .fwd = forward, .bwd = backward, .free_state = free_state);
+OP_CUDA(op_resize_10, .plan = plan, .fwd = forward, .bwd = backward, .free_state = free_state);
+OP_CUDA(op_upsample_9, .plan = plan, .fwd = forward, .bwd = backward, .free_state = free_state);
+OP_CUDA(op_upsample_7, .plan = plan, .fwd = forward, .bwd = backward, .free_state = free_state);
 OP_CUDA(op_resize_18, .plan = plan, .fwd = forward, .bwd = backward, .free_state = free_state);

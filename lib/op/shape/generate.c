@@ -295,7 +295,7 @@ static int one_hot_infer(struct op_infer *f, struct err *err)
     depth = (int64_t)number_at(f->in[1], 0);
     f->out[0].dtype = f->in[2]->dtype;
     y->rank = at->rank + 1;
-    *p = (struct one_hot){ 1, (size_t)depth, 1 };
+    *p = (struct one_hot){ 1, (size_t)depth, 1, f->def->until == 0 };
     for (k = 0; k < y->rank; k++) {
         y->dim[k] = k < axis ? at->dim[k] : k == axis ? depth : at->dim[k - 1];
         *(k < axis ? &p->outer : k == axis ? &(size_t){ 1 } : &p->inner) *= (size_t)y->dim[k];
@@ -318,7 +318,7 @@ static int one_hot_fwd(const struct op_call *c, struct err *err)
         double v = number_at(c->in[0], i), depth = (double)p->depth;
         size_t o = i / p->inner, j = i % p->inner;
 
-        if (v >= -depth && v < depth)
+        if (v >= (p->counts_back ? -depth : 0) && v < depth)
             memcpy(y + ((o * p->depth + (size_t)(v < 0 ? v + depth : v)) * p->inner + j) * size,
                    values + size, size);
     }
@@ -327,14 +327,10 @@ static int one_hot_fwd(const struct op_call *c, struct err *err)
 
 static const char *const axis_attr[] = { "axis", NULL };
 
-const struct op_def op_one_hot = {
-    .name = "OneHot",
-    .since = 9,
-    .n_in = { 3, 3 },
-    .n_out = { 1, 1 },
-    .attrs = axis_attr,
-    .param_bytes = sizeof(struct one_hot),
-    .infer = one_hot_infer,
-    .layout = OP_LAYOUT_PLAIN,
-    .cpu = { .fwd = one_hot_fwd },
-};
+#define ONE_HOT                                                                                    \
+    .name = "OneHot", .n_in = { 3, 3 }, .n_out = { 1, 1 }, .attrs = axis_attr,                     \
+    .param_bytes = sizeof(struct one_hot), .infer = one_hot_infer, .layout = OP_LAYOUT_PLAIN,      \
+    .cpu = { .fwd = one_hot_fwd }
+
+const struct op_def op_one_hot = { ONE_HOT, .since = 11 };
+const struct op_def op_one_hot_9 = { ONE_HOT, .since = 9, .until = 10 };

@@ -16,6 +16,7 @@ struct eye { /* EyeLike */
 
 struct one_hot {
     size_t outer, depth, inner;
+    bool counts_back; /* -1 is the last place (from opset 11 on), else nowhere */
 };
 
 struct span { /* Shape */

@@ -141,14 +141,14 @@ int non_zero_forward(const struct op_call *c, struct err *err)
  * values[0]. A thread owns elements of y, a grid apart. */
 template <typename U>
 __global__ void one_hot(const void *at, enum tensor_dtype dtype, const U *values, U *y, size_t n,
-                        struct op_divisor inner, struct op_divisor depth)
+                        struct op_divisor inner, struct op_divisor depth, bool counts_back)
 {
     U off = values[0], on = values[1];
 
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
         uint64_t o = i, column = op_digit(&o, inner), place = op_digit(&o, depth);
         double v = number_at(at, dtype, o * inner.by + column), whole = (double)depth.by;
-        bool is = v >= -whole && v < whole && (uint64_t)(v < 0 ? v + whole : v) == place;
+        bool is = v >= (counts_back ? -whole : 0) && v < whole && (uint64_t)(v < 0 ? v + whole : v) == place;
 
         y[i] = is ? on : off;
     }
@@ -165,7 +165,7 @@ int one_hot_forward(const struct op_call *c, struct err *err)
     OP_SIZES(tensor_dtype_bytes(y->dtype),
              CUDA_LAUNCH((one_hot<U>), op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c), at->data, at->dtype,
                          (const U *)c->in[2]->data, (U *)y->data, n, op_divisor_of(p->inner),
-                         op_divisor_of(p->depth)));
+                         op_divisor_of(p->depth), p->counts_back));
     return cuda_launched(err);
 }
 
@@ -211,6 +211,7 @@ OP_CUDA(op_range, .fwd = range_forward);
 OP_CUDA(op_eye_like, .fwd = eye_forward);
 OP_CUDA(op_non_zero, .fwd = non_zero_forward);
 OP_CUDA(op_one_hot, .fwd = one_hot_forward);
+OP_CUDA(op_one_hot_9, .fwd = one_hot_forward);
 OP_CUDA(op_shape_15, .fwd = shape_forward);
 OP_CUDA(op_shape_1, .fwd = shape_forward);
 OP_CUDA(op_size, .fwd = size_forward);

@@ -80,6 +80,7 @@ OP_CUDA(op_split_18, .plan = plan, .fwd = forward, .bwd = backward, .free_state 
 OP_CUDA(op_split_13, .plan = plan, .fwd = forward, .bwd = backward, .free_state = free);
 OP_CUDA(op_split_2, .plan = plan, .fwd = forward, .bwd = backward, .free_state = free);
 OP_CUDA(op_slice, .plan = plan, .fwd = forward, .bwd = backward, .free_state = free);
+OP_CUDA(op_slice_1, .plan = plan, .fwd = forward, .bwd = backward, .free_state = free);
 OP_CUDA(op_pad_18, .plan = plan, .fwd = forward, .bwd = backward, .free_state = free);
 OP_CUDA(op_pad_11, .plan = plan, .fwd = forward, .bwd = backward, .free_state = free);
 OP_CUDA(op_pad_2, .plan = plan, .fwd = forward_pad_2, .bwd = backward, .free_state = free);

@@ -1,4 +1,4 @@
-/* scatter.c - ScatterElements, ScatterND: y is the data, with updates put into its rows (rows.h),
+/* scatter.c - ScatterElements (Scatter before opset 11), ScatterND: y is the data, with updates put into its rows (rows.h),
  * one after the other; reduction none: v = u, add: v += u, mul: v *= u, max, min. Opset 16 brought
  * add and mul, 18 max and min. Data of any type for none; float32, int32, int64 else.
  *
@@ -222,6 +222,7 @@ static int nd_refuse(const struct op_call *c, size_t at, int64_t value, struct e
     return rows_refuse(c, "ScatterND", at, value, err);
 }
 
+static const char *const scatter_attrs[] = { "axis", NULL };
 static const char *const elements_attrs[] = { "axis", "reduction", NULL };
 static const char *const nd_attrs[] = { "reduction", NULL };
 
@@ -234,6 +235,10 @@ const struct op_def op_scatter_elements = { FIELDS, .name = "ScatterElements", .
                                             .attrs = elements_attrs, .infer = elements_infer,
                                             .refuse = elements_refuse,
                                             .cpu = { plan, elements_fwd, bwd, NULL } };
+const struct op_def op_scatter = { FIELDS, .name = "Scatter", .since = 9, .until = 10,
+                                   .attrs = scatter_attrs, .infer = elements_infer,
+                                   .refuse = elements_refuse,
+                                   .cpu = { plan, elements_fwd, bwd, NULL } };
 const struct op_def op_scatter_nd = { FIELDS, .name = "ScatterND", .since = 11, .attrs = nd_attrs,
                                       .infer = nd_infer, .refuse = nd_refuse,
                                       .cpu = { plan, nd_fwd, bwd, NULL } };

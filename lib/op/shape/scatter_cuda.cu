@@ -227,4 +227,5 @@ int backward(const struct op_call *c, struct err *err)
 } // namespace
 
 OP_CUDA(op_scatter_elements, .plan = plan, .fwd = forward, .bwd = backward);
+OP_CUDA(op_scatter, .plan = plan, .fwd = forward, .bwd = backward);
 OP_CUDA(op_scatter_nd, .plan = plan, .fwd = forward, .bwd = backward);

@@ -1,7 +1,7 @@
-/* slice.c - Slice (opset 10): x[start:end:step] along some axes, as in Python: negative starts and
- * ends count from the end, what lies outside is cut, a negative step goes backwards. Starts, ends,
- * axes (default: the first ones) and steps are constants.   dx is dy in its place, 0 elsewhere.
- * Any type. */
+/* slice.c - Slice: x[start:end:step] along some axes, as in Python: negative starts and ends count
+ * from the end, what lies outside is cut, a negative step goes backwards. Starts, ends, axes
+ * (default: the first ones) and steps are constants: inputs from opset 10 on, attributes (without
+ * steps) before.   dx is dy in its place, 0 elsewhere. Any type. */
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -32,21 +32,18 @@ static int64_t settle(int64_t dim, int64_t *start, int64_t end, int64_t *step)
     return forward ? (end - *start - 1) / *step + 1 : (*start - end - 1) / -*step + 1;
 }
 
-static int slice_infer(struct op_infer *f, struct err *err)
+enum { STARTS = 1, ENDS, AXES, STEPS, LISTS }; /* the inputs */
+
+/* Output 0 and the parameters from the lists; NULL: axes or steps have their defaults. */
+static int settle_lists(struct op_infer *f, const int64_t *const *list, const size_t *n,
+                        struct err *err)
 {
     struct slice *s = f->param;
-    const int64_t *list[5] = { NULL }; /* starts, ends, axes, steps at 1 .. 4 */
-    size_t n[5] = { 0 }, i;
     const struct tensor *x = f->in[0];
     uint32_t k, seen = 0;
-    int rc = 0;
+    size_t i;
+    int rc;
 
-    if (x == NULL)
-        return op_error(f, ERR_INPUT, err, "input 0 is missing");
-    for (k = 1; k < 5 && rc == 0; k++)
-        rc = op_const_ints(f, k, &list[k], &n[k], err);
-    if (rc < 0)
-        return rc;
     if (n[1] != n[2] || (list[3] != NULL && n[3] != n[1]) || (list[4] != NULL && n[4] != n[1]))
         return op_error(f, ERR_INPUT, err, "%zu starts, %zu ends, %zu axes and %zu steps; expected "
                         "as many of each", n[1], n[2], n[3], n[4]);
@@ -73,6 +70,39 @@ static int slice_infer(struct op_infer *f, struct err *err)
     return 0;
 }
 
+static int slice_infer(struct op_infer *f, struct err *err)
+{
+    const int64_t *list[LISTS] = { NULL };
+    size_t n[LISTS] = { 0 };
+    uint32_t k;
+    int rc = 0;
+
+    if (f->in[0] == NULL)
+        return op_error(f, ERR_INPUT, err, "input 0 is missing");
+    for (k = STARTS; k < LISTS && rc == 0; k++)
+        rc = op_const_ints(f, k, &list[k], &n[k], err);
+    return rc < 0 ? rc : settle_lists(f, list, n, err);
+}
+
+static int slice_infer_1(struct op_infer *f, struct err *err)
+{
+    const int64_t *list[LISTS] = { NULL };
+    size_t n[LISTS] = { 0 };
+    int rc;
+
+    if (f->in[0] == NULL)
+        return op_error(f, ERR_INPUT, err, "input 0 is missing");
+    rc = op_attr_ints(f, "starts", &list[STARTS], &n[STARTS], err);
+    if (rc == 0)
+        rc = op_attr_ints(f, "ends", &list[ENDS], &n[ENDS], err);
+    if (rc == 0)
+        rc = op_attr_ints(f, "axes", &list[AXES], &n[AXES], err);
+    if (rc == 0 && (list[STARTS] == NULL || list[ENDS] == NULL))
+        rc = op_error(f, ERR_INPUT, err, "attribute '%s' is missing",
+                      list[STARTS] == NULL ? "starts" : "ends");
+    return rc < 0 ? rc : settle_lists(f, list, n, err);
+}
+
 static int slice_plan(struct op_plan *p, struct err *err)
 {
     const struct slice *c = p->param;
@@ -85,16 +115,13 @@ static int slice_plan(struct op_plan *p, struct err *err)
     return 0;
 }
 
-const struct op_def op_slice = {
-    .name = "Slice",
-    .since = 10,
-    .n_in = { 3, 5 },
-    .n_out = { 1, 1 },
-    .param_bytes = sizeof(struct slice),
-    .infer = slice_infer,
-    .diff = OP_IN(0),
-    .layout = OP_LAYOUT_ANY,
-    .half = OP_HALF_SAME,
-    .half_of = OP_IN(0) | OP_OUT(0),
-    .cpu = { slice_plan, parts_fwd, parts_bwd, free },
-};
+static const char *const attrs_1[] = { "axes", "ends", "starts", NULL };
+
+#define FIELDS                                                                                     \
+    .name = "Slice", .n_out = { 1, 1 }, .param_bytes = sizeof(struct slice), .diff = OP_IN(0),     \
+    .layout = OP_LAYOUT_ANY, .half = OP_HALF_SAME, .half_of = OP_IN(0) | OP_OUT(0),                \
+    .cpu = { slice_plan, parts_fwd, parts_bwd, free }
+
+const struct op_def op_slice = { FIELDS, .since = 10, .n_in = { 3, 5 }, .infer = slice_infer };
+const struct op_def op_slice_1 = { FIELDS, .since = 1, .until = 9, .n_in = { 1, 1 },
+                                   .attrs = attrs_1, .infer = slice_infer_1 };
