@@ -13,6 +13,10 @@ static const char *const attention_25_attrs[] = { "is_causal",      "kv_num_head
                                                   "qk_matmul_output_mode", "scale", "softcap",
                                                   "softmax_precision", "left_window_size",
                                                   "right_window_size", NULL };
+static const char *const rotary_attrs[] = { "interleaved", "num_heads", "rotary_embedding_dim", NULL };
+static const char *const rms_attrs[] = { "axis", "epsilon", "stash_type", NULL };
+static const char *const gate_attrs[] = { "alpha", NULL };
+static const char *const conv_attrs[] = { "activation", NULL };
 static const char *const scatter_attrs[] = { "axis", "mode", NULL };
 
 enum { Q = OP_IN(0), K = OP_IN(1), V = OP_IN(2), MASK = OP_IN(3), PAST_KEY = OP_IN(4), PAST_VALUE = OP_IN(5) };
@@ -24,6 +28,15 @@ static const struct op_def rows[] = {
       .attrs = attention_attrs, .diff = Q | K | V | MASK | PAST_KEY | PAST_VALUE },
     { .name = "Attention", .since = 23, .until = 23, .n_in = { 3, 6 }, .n_out = { 1, 4 },
       .attrs = attention_attrs, .diff = Q | K | V | MASK | PAST_KEY | PAST_VALUE },
+    { .name = "RotaryEmbedding", .since = 23, .n_in = { 3, 4 }, .n_out = { 1, 1 }, .attrs = rotary_attrs,
+      .diff = OP_IN(0) },
+    { .name = "RMSNormalization", .since = 23, .n_in = { 2, 2 }, .n_out = { 1, 1 }, .attrs = rms_attrs,
+      .diff = OP_IN(0) | OP_IN(1) },
+    { .name = "Swish", .since = 24, .n_in = { 1, 1 }, .n_out = { 1, 1 }, .attrs = gate_attrs, .diff = OP_IN(0) },
+    { .name = "SwiGLU", .since = 28, .n_in = { 2, 2 }, .n_out = { 1, 1 }, .attrs = gate_attrs,
+      .diff = OP_IN(0) | OP_IN(1) },
+    { .name = "CausalConvWithState", .since = 27, .n_in = { 2, 4 }, .n_out = { 1, 2 }, .attrs = conv_attrs,
+      .diff = OP_IN(0) | OP_IN(1) | OP_IN(2) | OP_IN(3) },
     { .name = "TensorScatter", .since = 24, .n_in = { 2, 3 }, .n_out = { 1, 1 }, .attrs = scatter_attrs },
 };
 

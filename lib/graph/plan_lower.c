@@ -139,6 +139,11 @@ static const struct {
     void (*lower)(struct lowering *l);
 } lowerings[] = {
     { "Attention", lower_attention },
+    { "RotaryEmbedding", lower_rotary },
+    { "RMSNormalization", lower_rms_norm },
+    { "Swish", lower_swish },
+    { "SwiGLU", lower_swiglu },
+    { "CausalConvWithState", lower_causal_conv },
     { "TensorScatter", refuse_scatter },
 };
 

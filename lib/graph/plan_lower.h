@@ -54,5 +54,10 @@ void lower_out(struct lowering *l, uint32_t i, uint32_t value);
 
 /* ---- the ops ---- */
 void lower_attention(struct lowering *l);
+void lower_rotary(struct lowering *l);
+void lower_rms_norm(struct lowering *l);
+void lower_swish(struct lowering *l);
+void lower_swiglu(struct lowering *l);
+void lower_causal_conv(struct lowering *l);
 
 #endif

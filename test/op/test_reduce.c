@@ -484,22 +484,22 @@ static void arg_names_the_first_or_the_last_of_equals_and_any_nan(void **state)
     oracle_refused(&gc, ERR_INPUT, "axis 0 has no elements to choose from");
 }
 
-static void cum_sum_runs_from_either_end_with_or_without_itself(void **state)
+/* CumSum, or CumProd. */
+static void check_cumulative(bool multiplies)
 {
     static const struct shape shapes[] = { GRADCHECK_SHAPE(7), GRADCHECK_SHAPE(2, 5, 3),
                                            GRADCHECK_SHAPE(4, 1), GRADCHECK_SHAPE(0, 3) };
     size_t i, v, e;
 
-    (void)state;
     for (i = 0; i < COUNT_OF(shapes); i++)
         for (v = 0; v < 8; v++) {
             int64_t axis = v < 4 ? 0 : -1;
             bool exclusive = v % 2 == 1, reverse = v % 4 >= 2;
             const struct op_attr attrs[] = { INT("exclusive", exclusive), INT("reverse", reverse) };
             struct gradcheck_case gc = {
-                .op = "CumSum", .opset = 14, .attrs = attrs, .n_attrs = 2, .n_in = 2,
+                .op = multiplies ? "CumProd" : "CumSum", .opset = multiplies ? 26 : 14, .attrs = attrs, .n_attrs = 2, .n_in = 2,
                 .in = { { .dtype = v == 3 ? TENSOR_I64 : TENSOR_F32, .shape = shapes[i],
-                          .lo = -5, .hi = 5 },
+                          .lo = multiplies ? -2 : -5, .hi = multiplies ? 2 : 5 },
                         { .dtype = TENSOR_I64, .data = &axis, .constant = true } } };
             struct gradcheck_result r;
             struct err err = { 0 };
@@ -508,7 +508,7 @@ static void cum_sum_runs_from_either_end_with_or_without_itself(void **state)
             assert_int_equal(gradcheck_forward(&gc, &r, &err), 0);
             for (e = 0; e < (size_t)tensor_elements(&r.out[0]); e++) {
                 int64_t at[TENSOR_MAX_RANK], j, here, inner = 1;
-                double want = 0;
+                double want = multiplies ? 1 : 0;
                 uint32_t k;
 
                 unravel(&shapes[i], e, at);
@@ -516,13 +516,47 @@ static void cum_sum_runs_from_either_end_with_or_without_itself(void **state)
                     inner *= shapes[i].dim[k];
                 here = at[a];
                 for (j = 0; j < shapes[i].dim[a]; j++)
-                    if ((reverse ? j > here : j < here) || (j == here && !exclusive))
-                        want += oracle_at(&r.in[0], (size_t)((int64_t)e + (j - here) * inner));
+                    if ((reverse ? j > here : j < here) || (j == here && !exclusive)) {
+                        double x = oracle_at(&r.in[0], (size_t)((int64_t)e + (j - here) * inner));
+
+                        want = multiplies ? want * x : want + x;
+                    }
                 assert_true(fabs(oracle_at(&r.out[0], e) - want) <= 1e-6 * (1 + fabs(want)));
             }
             gradcheck_free(&r);
             gradcheck_run(&gc);
         }
+}
+
+static void cum_sum_runs_from_either_end_with_or_without_itself(void **state)
+{
+    (void)state;
+    check_cumulative(false);
+}
+
+static void cum_prod_runs_from_either_end_with_or_without_itself(void **state)
+{
+    (void)state;
+    check_cumulative(true);
+}
+
+/* dx of a zero is the product of the others, also where there are two zeros. */
+static void cum_prod_has_gradients_beside_zeros(void **state)
+{
+    static const float x[] = { 2, 0, 3, 4, 2, 0, 3, 0 }, dy[] = { 1, 1, 1, 1, 1, 1, 1, 1 };
+    static const double want[] = { 1, 2 * (1 + 3 + 3 * 4), 0, 0, 1, 2 * (1 + 3), 0, 0 };
+    static const int64_t axis = 1;
+    struct gradcheck_case gc = { .op = "CumProd", .opset = 26, .n_in = 2,
+                                 .in = { { .shape = GRADCHECK_SHAPE(2, 4), .data = x },
+                                         { .dtype = TENSOR_I64, .data = &axis, .constant = true } },
+                                 .dout = { dy } };
+    struct gradcheck_result r;
+    struct err err = { 0 };
+
+    (void)state;
+    assert_int_equal(gradcheck_backward(&gc, &r, &err), 0);
+    gradcheck_near("dx", r.din[0].data, want, 8, 1e-6);
+    gradcheck_free(&r);
 }
 
 static void top_k_is_the_head_of_a_stable_sort(void **state)
@@ -633,6 +667,8 @@ int main(void)
         cmocka_unit_test(arg_names_the_first_or_the_last_of_equals_and_any_nan),
         cmocka_unit_test(long_axes_and_many_sequences_are_gone_through_in_order),
         cmocka_unit_test(cum_sum_runs_from_either_end_with_or_without_itself),
+        cmocka_unit_test(cum_prod_runs_from_either_end_with_or_without_itself),
+        cmocka_unit_test(cum_prod_has_gradients_beside_zeros),
         cmocka_unit_test(top_k_is_the_head_of_a_stable_sort),
         cmocka_unit_test(top_k_takes_nan_for_the_greatest_and_refuses_too_large_a_k),
     };

@@ -19,27 +19,31 @@ struct rotation {
     struct shape x, cos, sin;
     uint32_t n_perm;
     int64_t perm[4];
+    bool interleaved; /* pairs of neighbours; cos and sin have half of the last axis */
 };
 
 static const struct rotation cases[] = {
-    { GRADCHECK_SHAPE(2, 3, 5, 6), GRADCHECK_SHAPE(1, 1, 5, 6), GRADCHECK_SHAPE(5, 6), 0, { 0 } },
-    { GRADCHECK_SHAPE(2, 5, 3, 6), GRADCHECK_SHAPE(1, 1, 5, 6), GRADCHECK_SHAPE(2, 1, 5, 6), 4, { 0, 2, 1, 3 } },
-    { GRADCHECK_SHAPE(3, 34), GRADCHECK_SHAPE(3, 17), GRADCHECK_SHAPE(34), 0, { 0 } },
-    { GRADCHECK_SHAPE(2), GRADCHECK_SHAPE(1), GRADCHECK_SHAPE(2), 0, { 0 } },
-    { GRADCHECK_SHAPE(0, 2, 4), GRADCHECK_SHAPE(4), GRADCHECK_SHAPE(2, 1, 2), 3, { 1, 0, 2 } },
+    { GRADCHECK_SHAPE(2, 3, 5, 6), GRADCHECK_SHAPE(1, 1, 5, 6), GRADCHECK_SHAPE(5, 6), 0, { 0 }, false },
+    { GRADCHECK_SHAPE(2, 5, 3, 6), GRADCHECK_SHAPE(1, 1, 5, 6), GRADCHECK_SHAPE(2, 1, 5, 6), 4, { 0, 2, 1, 3 }, false },
+    { GRADCHECK_SHAPE(3, 34), GRADCHECK_SHAPE(3, 17), GRADCHECK_SHAPE(34), 0, { 0 }, false },
+    { GRADCHECK_SHAPE(2), GRADCHECK_SHAPE(1), GRADCHECK_SHAPE(2), 0, { 0 }, false },
+    { GRADCHECK_SHAPE(0, 2, 4), GRADCHECK_SHAPE(4), GRADCHECK_SHAPE(2, 1, 2), 3, { 1, 0, 2 }, false },
+    { GRADCHECK_SHAPE(2, 5, 3, 6), GRADCHECK_SHAPE(1, 1, 5, 3), GRADCHECK_SHAPE(2, 1, 5, 3), 4, { 0, 2, 1, 3 }, true },
+    { GRADCHECK_SHAPE(3, 34), GRADCHECK_SHAPE(3, 17), GRADCHECK_SHAPE(17), 0, { 0 }, true },
 };
 
 struct built {
     struct gradcheck_case gc;
-    struct op_attr perm;
+    struct op_attr attrs[2];
 };
 
 static void set(struct built *b, const struct rotation *r)
 {
     memset(b, 0, sizeof(*b));
-    b->perm = (struct op_attr){ .name = "perm", .type = OP_ATTR_INTS, .n = r->n_perm, .ints = r->perm };
-    b->gc = (struct gradcheck_case){ .domain = "trainerd", .op = "Rotary", .opset = 1, .attrs = &b->perm,
-                                     .n_attrs = r->n_perm > 0, .n_in = 3, .seed = 5 };
+    b->attrs[0] = (struct op_attr){ .name = "interleaved", .type = OP_ATTR_INT, .i = r->interleaved };
+    b->attrs[1] = (struct op_attr){ .name = "perm", .type = OP_ATTR_INTS, .n = r->n_perm, .ints = r->perm };
+    b->gc = (struct gradcheck_case){ .domain = "trainerd", .op = "Rotary", .opset = 1, .attrs = b->attrs,
+                                     .n_attrs = r->n_perm > 0 ? 2 : 1, .n_in = 3, .seed = 5 };
     b->gc.in[0].shape = r->x;
     b->gc.in[1].shape = r->cos;
     b->gc.in[2].shape = r->sin;
@@ -88,6 +92,14 @@ static void expect_formula(const struct rotation *r, const struct gradcheck_resu
             rest /= (size_t)y->dim[k];
         }
         column = at[y->rank - 1];
+        if (r->interleaved) {
+            int64_t other = column ^ 1, pair = column / 2;
+
+            want[i] = element(&g->in[0], r, at, column) * broadcast(&g->in[1], y, at, pair) +
+                      (column < other ? -1 : 1) * element(&g->in[0], r, at, other) *
+                          broadcast(&g->in[2], y, at, pair);
+            continue;
+        }
         want[i] = element(&g->in[0], r, at, column) * broadcast(&g->in[1], y, at, column);
         if (column < width / 2)
             want[i] -= element(&g->in[0], r, at, column + width / 2) * broadcast(&g->in[2], y, at, column);
@@ -146,13 +158,13 @@ static void refused(const struct rotation *r, const char *why)
 static void shapes_that_do_not_fit_are_refused(void **state)
 {
     (void)state;
-    refused(&(struct rotation){ GRADCHECK_SHAPE(2, 5), GRADCHECK_SHAPE(5), GRADCHECK_SHAPE(5), 0, { 0 } },
+    refused(&(struct rotation){ GRADCHECK_SHAPE(2, 5), GRADCHECK_SHAPE(5), GRADCHECK_SHAPE(5), 0, { 0 }, false },
             "expected an even last axis");
-    refused(&(struct rotation){ GRADCHECK_SHAPE(2, 6), GRADCHECK_SHAPE(3, 6), GRADCHECK_SHAPE(6), 0, { 0 } },
+    refused(&(struct rotation){ GRADCHECK_SHAPE(2, 6), GRADCHECK_SHAPE(3, 6), GRADCHECK_SHAPE(6), 0, { 0 }, false },
             "input 1 has shape [3, 6]");
-    refused(&(struct rotation){ GRADCHECK_SHAPE(2, 6), GRADCHECK_SHAPE(6), GRADCHECK_SHAPE(2), 0, { 0 } },
+    refused(&(struct rotation){ GRADCHECK_SHAPE(2, 6), GRADCHECK_SHAPE(6), GRADCHECK_SHAPE(2), 0, { 0 }, false },
             "input 2 has shape [2]");
-    refused(&(struct rotation){ GRADCHECK_SHAPE(2, 6), GRADCHECK_SHAPE(6), GRADCHECK_SHAPE(6), 2, { 1, 0 } },
+    refused(&(struct rotation){ GRADCHECK_SHAPE(2, 6), GRADCHECK_SHAPE(6), GRADCHECK_SHAPE(6), 2, { 1, 0 }, false },
             "the last in its place");
 }
 

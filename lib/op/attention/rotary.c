@@ -5,6 +5,10 @@
  * which is t cos + Concat(-second half, first half) sin. cos and sin broadcast to t, but the last axis has all
  * its numbers, or half as many, which then serve both halves. perm keeps the last axis in its place; without the
  * attribute t is x.
+ * interleaved 1: elements 2j and 2j + 1 belong to each other, and cos and sin have half of the last axis:
+ *   y[2j]     = t[2j] cos[j]     - t[2j + 1] sin[j]
+ *   y[2j + 1] = t[2j + 1] cos[j] + t[2j] sin[j]
+ * The gradient of halves; of pairs with 2j and 2j + 1 in place of j and j + h:
  *   dt[j]     = dy[j] cos[j]         + dy[j + h] sin[j + h]
  *   dt[j + h] = dy[j + h] cos[j + h] - dy[j] sin[j]
  * Angles have no gradient. */
@@ -87,11 +91,15 @@ static int rotary_infer(struct op_infer *f, struct err *err)
     ptrdiff_t own[TENSOR_MAX_RANK];
     uint32_t perm[TENSOR_MAX_RANK], k;
     const struct shape *x;
+    int64_t pairs;
     char text[192];
     int rc = op_need(f, 0, TENSOR_F32, -1, err);
 
+    if (rc == 0)
+        rc = op_attr_i(f, "interleaved", 0, &pairs, err);
     if (rc < 0)
         return rc;
+    r->pairs = pairs != 0;
     x = &f->in[0]->shape;
     if (x->rank == 0 || x->dim[x->rank - 1] < 2 || x->dim[x->rank - 1] % 2 != 0)
         return op_error(f, ERR_INPUT, err, "input 0 has shape %s; expected an even last axis",
@@ -113,7 +121,11 @@ static int rotary_infer(struct op_infer *f, struct err *err)
     }
     r->half = x->dim[x->rank - 1] / 2;
     rc = angle(f, 1, r->cos, &r->cos_half, err);
-    return rc == 0 ? angle(f, 2, r->sin, &r->sin_half, err) : rc;
+    if (rc == 0)
+        rc = angle(f, 2, r->sin, &r->sin_half, err);
+    if (rc == 0 && r->pairs && (r->cos_half != 0 || r->sin_half != 0))
+        return op_error(f, ERR_INPUT, err, "interleaved: expected half of the last axis in inputs 1 and 2");
+    return rc;
 }
 
 /* ---- kernels ---- */
@@ -130,6 +142,48 @@ CLONES static void turn(int64_t half, const float *x, const float *cos, const fl
 
         y[j] = a * cos[j] - b * sin[j];
         y[j + half] = b * cos2[j] + a * sin2[j];
+    }
+}
+
+CLONES static void turn_pairs(int64_t half, const float *x, const float *cos, const float *cos2, const float *sin,
+                              const float *sin2, float *y)
+{
+    int64_t j;
+
+    OP_EACH
+    for (j = 0; j < half; j++) {
+        float a = x[2 * j], b = x[2 * j + 1];
+
+        y[2 * j] = a * cos[j] - b * sin[j];
+        y[2 * j + 1] = b * cos2[j] + a * sin2[j];
+    }
+}
+
+CLONES static void turn_pairs_back(int64_t half, const float *d, const float *cos, const float *cos2,
+                                   const float *sin, const float *sin2, float *g)
+{
+    int64_t j;
+
+    OP_EACH
+    for (j = 0; j < half; j++) {
+        float a = d[2 * j], b = d[2 * j + 1];
+
+        g[2 * j] = a * cos[j] + b * sin2[j];
+        g[2 * j + 1] = b * cos2[j] - a * sin[j];
+    }
+}
+
+CLONES static void turn_pairs_back_add(int64_t half, const float *d, const float *cos, const float *cos2,
+                                       const float *sin, const float *sin2, float *g)
+{
+    int64_t j;
+
+    OP_EACH
+    for (j = 0; j < half; j++) {
+        float a = d[2 * j], b = d[2 * j + 1];
+
+        g[2 * j] += a * cos[j] + b * sin2[j];
+        g[2 * j + 1] += b * cos2[j] - a * sin[j];
     }
 }
 
@@ -183,7 +237,7 @@ static int rotary_fwd(const struct op_call *c, struct err *err)
         const float *x = op_floats(c->in[0], (size_t)row.x, width, room), *cs = cos + row.cos, *sn = sin + row.sin;
         float *y = op_floats_to(c->out[0], (size_t)i * width, more);
 
-        turn(r->half, x, cs, cs + r->cos_half, sn, sn + r->sin_half, y);
+        (r->pairs ? turn_pairs : turn)(r->half, x, cs, cs + r->cos_half, sn, sn + r->sin_half, y);
         op_floats_done(c->out[0], (size_t)i * width, width, y);
     }
     return 0;
@@ -208,13 +262,13 @@ static int rotary_bwd(const struct op_call *c, struct err *err)
                     *sn = sin + row.sin;
         float *g = op_floats_on(c->din[0], (size_t)row.x, add ? width : 0, more);
 
-        (add ? turn_back_add : turn_back)(r->half, d, cs, cs + r->cos_half, sn, sn + r->sin_half, g);
+        (r->pairs ? add ? turn_pairs_back_add : turn_pairs_back : add ? turn_back_add : turn_back)(r->half, d, cs, cs + r->cos_half, sn, sn + r->sin_half, g);
         op_floats_done(c->din[0], (size_t)row.x, width, g);
     }
     return 0;
 }
 
-static const char *const attrs[] = { "perm", NULL };
+static const char *const attrs[] = { "perm", "interleaved", NULL };
 
 const struct op_def op_rotary = {
     .domain = "trainerd",

@@ -14,6 +14,7 @@ struct rotary {
     ptrdiff_t x[TENSOR_MAX_RANK], cos[TENSOR_MAX_RANK], sin[TENSOR_MAX_RANK]; /* elements from one index to the next */
     int64_t rows;                 /* all indices of these axes */
     int64_t half;                 /* of the last axis */
+    bool pairs;                   /* neighbours are rotated; else elements of the two halves */
     ptrdiff_t cos_half, sin_half; /* from the angle of an element of the first half to that of the second: 0 or half */
 };
 

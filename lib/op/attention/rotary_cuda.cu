@@ -12,6 +12,7 @@ struct places {
     struct op_divisor half, size[TENSOR_MAX_RANK];
     int64_t x[TENSOR_MAX_RANK], cos[TENSOR_MAX_RANK], sin[TENSOR_MAX_RANK];
     int64_t cos_half, sin_half;
+    int64_t step, apart; /* from one pair to the next, between the elements of a pair */
     uint64_t pairs;
 };
 
@@ -29,6 +30,8 @@ struct places places_of(const struct rotary *r)
     }
     p.cos_half = r->cos_half;
     p.sin_half = r->sin_half;
+    p.step = r->pairs ? 2 : 1;
+    p.apart = r->pairs ? 1 : r->half;
     p.pairs = (uint64_t)(r->rows * r->half);
     return p;
 }
@@ -40,7 +43,7 @@ __global__ void rotate(const T *from, T *to, const float *cos, const float *sin,
     for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < p.pairs;
          i += (uint64_t)gridDim.x * blockDim.x) {
         uint64_t rest = i, j = op_digit(&rest, p.half), row = rest;
-        int64_t x = (int64_t)j, c = (int64_t)j, s = (int64_t)j, y, half = (int64_t)p.half.by;
+        int64_t x = (int64_t)j * p.step, c = (int64_t)j, s = (int64_t)j, y;
 
         for (uint32_t k = p.axes; k-- > 0;) {
             int64_t index = (int64_t)op_digit(&rest, p.size[k]);
@@ -49,16 +52,16 @@ __global__ void rotate(const T *from, T *to, const float *cos, const float *sin,
             c += index * p.cos[k];
             s += index * p.sin[k];
         }
-        y = (int64_t)row * 2 * half + (int64_t)j;
+        y = (int64_t)row * 2 * (int64_t)p.half.by + (int64_t)j * p.step;
         float c1 = cos[c], c2 = cos[c + p.cos_half], s1 = sin[s], s2 = sin[s + p.sin_half];
         const T *at = from + (BACK ? y : x);
         T *put = to + (BACK ? x : y);
-        float a = op_wide(at[0]), b = op_wide(at[half]);
+        float a = op_wide(at[0]), b = op_wide(at[p.apart]);
         float first = BACK ? a * c1 + b * s2 : a * c1 - b * s1;
         float second = BACK ? b * c2 - a * s1 : b * c2 + a * s2;
 
         put[0] = op_narrow<T>(add ? op_wide(put[0]) + first : first);
-        put[half] = op_narrow<T>(add ? op_wide(put[half]) + second : second);
+        put[p.apart] = op_narrow<T>(add ? op_wide(put[p.apart]) + second : second);
     }
 }
 
