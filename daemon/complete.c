@@ -44,9 +44,10 @@ bool complete_already(const struct conf *c, void (*on_progress)(void *arg, uint6
                   strcmp(info->meta.job_digest, c->digest) == 0 && is_last_step(c, &info->meta) &&
                   is_exported(c) && ckpt_verify(info->path, on_progress, NULL, verified, &err) == 0;
     if (is_complete)
-        snprintf(text, n, "the job is complete: %s is of its last step%s%s", info->path,
-                 c->export.onnx != NULL ? ", the trained model is " : "",
-                 c->export.onnx != NULL ? c->export.onnx : "");
+        snprintf(text, n, "the job is complete: %s is of its last step%s%s; to train again, remove %s or use "
+                          "--restart (trainerd alone, trainerctl local), for a group `trainerctl restart JOB`",
+                 info->path, c->export.onnx != NULL ? ", the trained model is " : "",
+                 c->export.onnx != NULL ? c->export.onnx : "", c->checkpoint.directory);
     free(info);
     return is_complete;
 }

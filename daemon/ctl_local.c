@@ -507,7 +507,7 @@ int ctl_local(int argc, char **argv)
 {
     static struct local l;
     const char *n = NULL, *restarts = NULL;
-    bool asked = false;
+    bool asked = false, restarts_job = false;
     const struct arg table[] = {
         { "tasks", "N", NULL, "how many tasks (also -n N); default 2", &n, NULL },
         { "devices", "SPEC", NULL, "of each task; default: auto, on its share of this machine's cores",
@@ -515,6 +515,8 @@ int ctl_local(int argc, char **argv)
         { "log-format", "FORMAT", NULL, "text (default) or json", &l.log_format, NULL },
         { "metrics", "PORT", NULL, "serve metrics of task i on 127.0.0.1, port PORT + i", &l.metrics, NULL },
         { "restarts", "K", NULL, "restarts of one task before giving up; default 100", &restarts, NULL },
+        { "restart", NULL, NULL, "train a complete job again: its checkpoints are renamed, not removed", NULL,
+          &restarts_job },
         { "help", NULL, NULL, "print this", NULL, &asked },
     };
     struct err err;
@@ -537,7 +539,7 @@ int ctl_local(int argc, char **argv)
     if (l.log_format == NULL)
         l.log_format = "text";
     log_init(strcmp(l.log_format, "json") == 0 ? LOG_JSON : LOG_TEXT, LOG_INFO);
-    if (prepare(&l, n, restarts, &err) < 0) {
+    if ((restarts_job && ctl_set_aside(l.job, &err) < 0) || prepare(&l, n, restarts, &err) < 0) {
         fprintf(stderr, "trainerctl: %s\n", err.text);
         return CTL_USAGE;
     }

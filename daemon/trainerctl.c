@@ -18,6 +18,8 @@ static const struct command {
       ctl_checkpoint },
     { "drain", "drain ADDR", "this task saves and leaves; the others go on or wait", ctl_drain },
     { "stop", "stop ADDR", "the job saves and ends everywhere", ctl_stop },
+    { "restart", "restart JOB", "before the tasks of a complete job start, to train it again: checkpoints are renamed",
+      ctl_restart },
     { "verify", "verify DIR", "checks every checkpoint below DIR, a line each", ctl_verify },
     { "run", "run MODEL --input NAME=FILE... -o DIR", "runs a graph once on arrays, perhaps backward", ctl_run },
     { "recipe", "recipe NAME", "a script that exports a network: torch, huggingface, keras, tensorflow, jax",

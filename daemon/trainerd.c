@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "daemon/args.h"
 #include "daemon/complete.h"
+#include "daemon/restart.h"
 #include "daemon/run.h"
 #include "daemon/service.h"
 #include "daemon/settle.h"
@@ -22,7 +23,7 @@ enum { EXIT_INPUT = 2, EXIT_STOPPED = 143 };
 struct flags {
     struct settled_args settle;
     const char *log_format, *log_level, *metrics;
-    bool check, schema, help, version;
+    bool check, schema, help, version, restart;
 };
 
 static int usage_error(const char *text)
@@ -161,6 +162,21 @@ static int already_done(const char *text)
     return 0;
 }
 
+/* --restart, for a process that trains alone. */
+static int restart(const struct settled *s, struct err *err)
+{
+    char text[8400];
+    int rc;
+
+    if (!s->cluster->is_local)
+        return err_set(err, ERR_INPUT, "--restart: %s is a task of a group, whose tasks would not decide it alike; "
+                                       "run `trainerctl restart JOB` once before they start", s->task_name);
+    rc = restart_set_aside(s->conf, text, sizeof(text), err);
+    if (rc == 0)
+        log_info("restart", "%s", text);
+    return rc;
+}
+
 static int run(const struct flags *f)
 {
     struct settled *s;
@@ -194,6 +210,15 @@ static int run(const struct flags *f)
                               .level_is_given = f->log_level != NULL };
 
         tell_settled(s);
+        if (f->restart) {
+            rc = restart(s, &err);
+            if (rc < 0) {
+                log_error("end", "%s", err.text);
+                service_end(run_exit_code(rc), err.text);
+                settled_free(s);
+                return run_exit_code(rc);
+            }
+        }
         rc = complete_already(s->conf, still_looking, text, sizeof(text)) ? already_done(text) : run_task(&o);
     }
     settled_free(s);
@@ -253,6 +278,9 @@ int main(int argc, char **argv)
           "append which samples went into which step: \"give GROUP STEP\nLANE SAMPLE...\" before a lane is added to the others'\n"
           "gradients, \"done GROUP STEP TIME\" when the step is agreed;\nwith several tasks FILE gets .TYPE-INDEX as with --trace",
           &f.settle.sample_log, NULL },
+        { "restart", NULL, NULL,
+          "train a complete job again: its checkpoints are renamed, not\nremoved; one that is not complete goes on",
+          NULL, &f.restart },
         { "check", NULL, NULL, "validate everything, print the resolved plan as JSON, exit", NULL, &f.check },
         { "schema", NULL, NULL, "print the JSON Schema of the job file, exit", NULL, &f.schema },
         { "log-format", "FORMAT", "TRAINERD_LOG_FORMAT", "text (default) or json: one object per line",

@@ -5,8 +5,11 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 
-from kit import SLOW, Task, digits_job, expect_codes, free_ports, main, merge, start, test, tf_config, workdir
+from kit import BUILD, SLOW, Task, digits_job, expect_codes, free_ports, main, merge, read_tree, start, test, tf_config, workdir
+
+CTL = os.path.join(BUILD, "trainerctl")
 
 
 def one(path, ports, index):
@@ -131,6 +134,74 @@ def while_a_large_checkpoint_is_verified_a_stop_is_heard():
     expect_codes([task], [143])
     assert "while the last checkpoint was verified" in task.events("end")[0]["message"], task.log()
     expect_codes([Task(path, tf_config(ports, 1), ("--devices", "cpu:1"), slow, "worker 1")], [0])
+
+
+@test
+def restart_of_a_complete_job_keeps_its_checkpoints_and_trains_again():
+    folder, path, _ = trained(1)
+    checkpoints = os.path.join(folder, "run", "checkpoints")
+    before = read_tree(checkpoints)
+    first = Task(path, args=("--devices", "cpu:1"))
+    expect_codes([first], [0])
+    assert "to train again, remove %s" % checkpoints in first.events("end")[0]["message"]
+    again = Task(path, args=("--devices", "cpu:1", "--restart"))
+    expect_codes([again], [0])
+    assert len(again.steps()) > 0 and checkpoints + ".1" in again.events("restart")[0]["message"], again.log()
+    assert read_tree(checkpoints + ".1") == before
+    after = read_tree(checkpoints)
+    same = [n for n in after if n.endswith(".safetensors")]
+    assert same and all(after[n] == before[n] for n in same)
+    expect_codes([Task(path, args=("--devices", "cpu:1", "--restart"))], [0])
+    assert read_tree(checkpoints + ".2").keys() == after.keys() and read_tree(checkpoints + ".1") == before
+
+
+@test
+def restart_goes_on_with_a_run_that_is_not_complete():
+    """A supervisor starts a task again with the same arguments: no progress may be lost."""
+    folder, path, _ = trained(1, checkpoint={"every_steps": 10})
+    checkpoints = os.path.join(folder, "run", "checkpoints")
+    task = Task(path, args=("--devices", "cpu:1", "--restart"),
+                env={"TRAINERD_FAULT": "train.update=exit@25,train.forward=delay:10@1+"})
+    expect_codes([task], [138])
+    newest = int(sorted(n for n in os.listdir(checkpoints) if n.startswith("step-"))[-1][5:])
+    assert 10 <= newest <= 20, newest
+    task = Task(path, args=("--devices", "cpu:1", "--restart"))
+    expect_codes([task], [0])
+    assert min(task.steps()) > newest and "goes on from there" in task.events("restart")[0]["message"], task.log()
+    assert not os.path.exists(checkpoints + ".2")
+
+
+@test
+def restart_of_a_job_that_has_changed_trains_it():
+    folder, path, _ = trained(1)
+    change(path, optimizer={"learning_rate": 0.01})
+    task = Task(path, args=("--devices", "cpu:1", "--restart"))
+    expect_codes([task], [0])
+    assert min(task.steps()) == 1
+    change(path, checkpoint=None)
+    task = Task(path, args=("--devices", "cpu:1", "--restart"))
+    expect_codes([task], [2])
+    assert "/checkpoint/directory" in task.last_word()
+
+
+@test
+def group_restarts_by_a_command_before_its_tasks_start():
+    folder, path, ports = trained()
+    task = Task(path, tf_config(ports, 1), ("--devices", "cpu:1", "--restart"), None, "worker 1")
+    expect_codes([task], [2])
+    assert "trainerctl restart JOB" in task.last_word(), task.log()
+    said = subprocess.run([CTL, "restart", path], capture_output=True, text=True)
+    assert said.returncode == 0 and "checkpoints.1" in said.stdout + said.stderr, said
+    said = subprocess.run([CTL, "restart", path], capture_output=True, text=True)
+    assert said.returncode == 0 and "has no checkpoint" in said.stdout + said.stderr, said
+    tasks = start(path, 2, ports=ports)
+    expect_codes(tasks, [0, 0])
+    assert len(tasks[0].steps()) > 0
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("TRAINERD_", "TF_CONFIG"))}
+    local = subprocess.run([CTL, "local", "-n", "2", "--devices", "cpu:1", "--restart", "--log-format", "json", path],
+                           capture_output=True, text=True, timeout=100, env=env)
+    assert local.returncode == 0 and '"event":"step"' in local.stdout + local.stderr, local
+    assert os.path.isdir(os.path.join(folder, "run", "checkpoints.2"))
 
 
 if __name__ == "__main__":

@@ -97,7 +97,15 @@ def weights(folder, job):
     job["data"]["features"]["input_ids"]["shape"] = [8]
 
 
-MAKE = {"finetune_safetensors": weights, "images_resnet50": images, "tokens_gpt2": tokens, "packed_text": packed, "table_dlrm": table, "finetune_csv": csv}
+def arrays(folder, job):
+    model(folder, "mlp", "net.onnx", "inputs=8", "hidden=4", "classes=3")
+    os.mkdir(os.path.join(folder, "arrays"))
+    for part in ("train", "eval"):
+        np.save(os.path.join(folder, "arrays", part + "-x.npy"), rng.standard_normal((16, 8)).astype(np.float32))
+        np.save(os.path.join(folder, "arrays", part + "-label.npy"), rng.integers(0, 3, 16))
+
+
+MAKE = {"arrays_npy": arrays, "finetune_safetensors": weights, "images_resnet50": images, "tokens_gpt2": tokens, "packed_text": packed, "table_dlrm": table, "finetune_csv": csv}
 # On the demo's data, where they point already.
 READY = {"minimal", "adamw_cosine", "elastic", "health", "gpu_float16"}
 TASKS = {"elastic": 4}
