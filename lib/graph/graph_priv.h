@@ -25,7 +25,7 @@
 
 enum {
     GRAPH_OPSET_MIN = 7,
-    GRAPH_OPSET_MAX = 20,
+    GRAPH_OPSET_MAX = 28,
     GRAPH_PARAM_ALIGN = 16,  /* floats: a parameter starts a cache line */
     GRAPH_MAX_NODES = 20000, /* planning memory is quadratic; the largest networks have a fifth */
     GRAPH_MAX_DEPTH = 16,    /* of bodies in bodies, and of functions that call functions */
