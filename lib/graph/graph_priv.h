@@ -153,6 +153,7 @@ uint32_t graph_carried(const struct graph_node *n);
 /* ---- lowered.c ---- */
 /* The row of an op without a kernel, which the planner replaces by nodes of other rows. NULL: another op. */
 const struct op_def *graph_lowered_row(const char *name, uint32_t opset);
+const struct op_def *graph_lowered_at(size_t i); /* all these rows; NULL: no more */
 bool graph_is_lowered(const struct op_def *def);
 /* Does a gradient flow to the inputs in def->diff? */
 bool graph_passes_gradient(const struct op_def *def);

@@ -17,17 +17,16 @@ static const char *const rotary_attrs[] = { "interleaved", "num_heads", "rotary_
 static const char *const rms_attrs[] = { "axis", "epsilon", "stash_type", NULL };
 static const char *const gate_attrs[] = { "alpha", NULL };
 static const char *const conv_attrs[] = { "activation", NULL };
-static const char *const scatter_attrs[] = { "axis", "mode", NULL };
 
 enum { Q = OP_IN(0), K = OP_IN(1), V = OP_IN(2), MASK = OP_IN(3), PAST_KEY = OP_IN(4), PAST_VALUE = OP_IN(5) };
 
 static const struct op_def rows[] = {
-    { .name = "Attention", .since = 25, .n_in = { 3, 7 }, .n_out = { 1, 4 }, .attrs = attention_25_attrs,
-      .diff = Q | K | V | MASK | PAST_KEY | PAST_VALUE },
-    { .name = "Attention", .since = 24, .until = 24, .n_in = { 3, 7 }, .n_out = { 1, 4 },
-      .attrs = attention_attrs, .diff = Q | K | V | MASK | PAST_KEY | PAST_VALUE },
     { .name = "Attention", .since = 23, .until = 23, .n_in = { 3, 6 }, .n_out = { 1, 4 },
       .attrs = attention_attrs, .diff = Q | K | V | MASK | PAST_KEY | PAST_VALUE },
+    { .name = "Attention", .since = 24, .until = 24, .n_in = { 3, 7 }, .n_out = { 1, 4 },
+      .attrs = attention_attrs, .diff = Q | K | V | MASK | PAST_KEY | PAST_VALUE },
+    { .name = "Attention", .since = 25, .n_in = { 3, 7 }, .n_out = { 1, 4 }, .attrs = attention_25_attrs,
+      .diff = Q | K | V | MASK | PAST_KEY | PAST_VALUE },
     { .name = "RotaryEmbedding", .since = 23, .n_in = { 3, 4 }, .n_out = { 1, 1 }, .attrs = rotary_attrs,
       .diff = OP_IN(0) },
     { .name = "RMSNormalization", .since = 23, .n_in = { 2, 2 }, .n_out = { 1, 1 }, .attrs = rms_attrs,
@@ -37,7 +36,6 @@ static const struct op_def rows[] = {
       .diff = OP_IN(0) | OP_IN(1) },
     { .name = "CausalConvWithState", .since = 27, .n_in = { 2, 4 }, .n_out = { 1, 2 }, .attrs = conv_attrs,
       .diff = OP_IN(0) | OP_IN(1) | OP_IN(2) | OP_IN(3) },
-    { .name = "TensorScatter", .since = 24, .n_in = { 2, 3 }, .n_out = { 1, 1 }, .attrs = scatter_attrs },
 };
 
 const struct op_def *graph_lowered_row(const char *name, uint32_t opset)
@@ -49,6 +47,11 @@ const struct op_def *graph_lowered_row(const char *name, uint32_t opset)
             (rows[i].until == 0 || rows[i].until >= opset))
             return &rows[i];
     return NULL;
+}
+
+const struct op_def *graph_lowered_at(size_t i)
+{
+    return i < COUNT_OF(rows) ? &rows[i] : NULL;
 }
 
 bool graph_is_lowered(const struct op_def *def)

@@ -128,12 +128,6 @@ void lower_out(struct lowering *l, uint32_t i, uint32_t value)
     l->b->map[l->from->out[i]] = value;
 }
 
-static void refuse_scatter(struct lowering *l)
-{
-    LOWER_ERROR(l, ERR_UNSUPPORTED, "it updates a cache of keys and values, which only generation has; export the "
-                "model without a cache (transformers: config.use_cache = False)");
-}
-
 static const struct {
     const char *op;
     void (*lower)(struct lowering *l);
@@ -144,7 +138,6 @@ static const struct {
     { "Swish", lower_swish },
     { "SwiGLU", lower_swiglu },
     { "CausalConvWithState", lower_causal_conv },
-    { "TensorScatter", refuse_scatter },
 };
 
 int plan_lower(struct plan_builder *b, const struct graph_node *from, struct err *err)

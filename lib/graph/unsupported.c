@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/err.h"
 #include "base/text.h"
+#include "graph/graph_priv.h"
 #include "graph/import_priv.h"
 
 enum { LIST_MAX = 12 /* kinds of missing ops that a message lists */ };
@@ -40,16 +41,33 @@ static const struct {
     { "TensorScatter", "export without a cache of keys and values (use_cache=False)" },
 };
 
+/* Row i of ai.onnx, with a kernel or lowered by the planner, or of another domain; NULL: no more. */
+static const struct op_def *row_at(size_t i)
+{
+    size_t n;
+    const struct op_def *const *rows = op_all(&n);
+
+    return i < n ? rows[i] : graph_lowered_at(i - n);
+}
+
+static size_t count_rows(void)
+{
+    size_t n = 0;
+
+    while (row_at(n) != NULL)
+        n++;
+    return n;
+}
+
 static bool is_known(const char *name)
 {
-    size_t n, i;
-    const struct op_def *const *rows = op_all(&n);
+    size_t i;
 
     for (i = 0; i < COUNT_OF(others); i++)
         if (strcmp(others[i], name) == 0)
             return true;
-    for (i = 0; i < n; i++)
-        if (import_is_onnx(rows[i]->domain) && strcmp(rows[i]->name, name) == 0)
+    for (i = 0; row_at(i) != NULL; i++)
+        if (import_is_onnx(row_at(i)->domain) && strcmp(row_at(i)->name, name) == 0)
             return true;
     return false;
 }
@@ -57,18 +75,19 @@ static bool is_known(const char *name)
 /* The opsets in which a name has rows: "7 to 12, 13 and later". */
 static void add_opsets(struct buf *out, const char *name)
 {
-    size_t n, i;
-    const struct op_def *const *rows = op_all(&n);
+    const struct op_def *row, *last = NULL;
     const char *between = "";
 
-    for (i = 0; i < n; i++) {
-        if (!import_is_onnx(rows[i]->domain) || strcmp(rows[i]->name, name) != 0)
+    for (size_t i = 0; (row = row_at(i)) != NULL; i++) {
+        if (!import_is_onnx(row->domain) || strcmp(row->name, name) != 0 ||
+            (last != NULL && last->since == row->since)) /* a row that others are lowered to */
             continue;
-        buf_printf(out, "%s%" PRIu32, between, rows[i]->since);
-        if (rows[i]->until == 0)
+        last = row;
+        buf_printf(out, "%s%" PRIu32, between, row->since);
+        if (row->until == 0)
             buf_str(out, " and later");
-        else if (rows[i]->until != rows[i]->since)
-            buf_printf(out, " to %" PRIu32, rows[i]->until);
+        else if (row->until != row->since)
+            buf_printf(out, " to %" PRIu32, row->until);
         between = ", ";
     }
 }
@@ -76,13 +95,12 @@ static void add_opsets(struct buf *out, const char *name)
 /* The supported op whose name is nearest; NULL: none is near, or memory is short. */
 static const char *nearest(const char *name)
 {
-    size_t n, i, n_names = 0;
-    const struct op_def *const *rows = op_all(&n);
+    size_t n = count_rows(), i, n_names = 0;
     const char **names = calloc(n + 1, sizeof(*names)), *best = NULL;
 
     for (i = 0; i < n && names != NULL; i++)
-        if (import_is_onnx(rows[i]->domain))
-            names[n_names++] = rows[i]->name;
+        if (import_is_onnx(row_at(i)->domain))
+            names[n_names++] = row_at(i)->name;
     if (names != NULL)
         best = text_nearest(name, names, n_names);
     free(names);
@@ -159,8 +177,7 @@ static int compare_names(const void *a, const void *b)
 
 void graph_list_supported(struct buf *out)
 {
-    size_t n, i, n_names = 0;
-    const struct op_def *const *rows = op_all(&n);
+    size_t n = count_rows(), i, n_names = 0;
     const char **names = calloc(n + COUNT_OF(others), sizeof(*names));
 
     if (names == NULL) {
@@ -168,8 +185,8 @@ void graph_list_supported(struct buf *out)
         return;
     }
     for (i = 0; i < n; i++)
-        if (import_is_onnx(rows[i]->domain))
-            names[n_names++] = rows[i]->name;
+        if (import_is_onnx(row_at(i)->domain))
+            names[n_names++] = row_at(i)->name;
     for (i = 0; i < COUNT_OF(others); i++)
         names[n_names++] = others[i];
     qsort(names, n_names, sizeof(*names), compare_names);
