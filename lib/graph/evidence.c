@@ -367,3 +367,27 @@ uint32_t graph_evidence_parameter(const struct evidence *e, struct fx_span place
                ? (uint32_t)k
                : EVIDENCE_NONE;
 }
+
+bool graph_is_detach(const Onnx__NodeProto *n)
+{
+    struct fx fx;
+
+    if (n->op_type == NULL || strcmp(n->op_type, "Identity") != 0)
+        return false;
+    fx_parse(graph_fx_text(n), &fx);
+    return fx_is(fx.op, "detach") || fx_is(fx.op, "detach_") || fx_is(fx.op, "detach_copy");
+}
+
+bool graph_loses_detach(const struct evidence *e, const Onnx__NodeProto *n)
+{
+    struct fx_span span;
+    char name[FX_MAX_NAME];
+    struct fx fx;
+    size_t at = 0;
+
+    fx_parse(graph_fx_text(n), &fx);
+    while (fx_next_name(fx.all, &at, &span))
+        if (fx_has_stem(span, "detach") && fx_copy(span, name) && !is_known(e, name))
+            return true;
+    return false;
+}

@@ -79,6 +79,10 @@ void graph_evidence_free(struct evidence *e);
 const struct evidence_tensor *graph_evidence_of(const struct graph *g, const char *name);
 /* The PARAMETER of this placeholder ("p_fc_weight", without %); EVIDENCE_NONE. */
 uint32_t graph_evidence_parameter(const struct evidence *e, struct fx_span placeholder);
+/* Is the node an Identity that stands for Tensor.detach()? */
+bool graph_is_detach(const Onnx__NodeProto *n);
+/* Does the FX node of `n` read the result of a detach() that the file does not contain? */
+bool graph_loses_detach(const struct evidence *e, const Onnx__NodeProto *n);
 /* The text of the node's FX node; NULL. */
 const char *graph_fx_text(const Onnx__NodeProto *n);
 

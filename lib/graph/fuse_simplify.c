@@ -57,7 +57,7 @@ static bool hands_on(const struct fuser *f, const struct plan_node *n)
         return false;
     x = tensor_of(f, n->in[0]);
     y = tensor_of(f, n->out[0]);
-    if (x->dtype != y->dtype || !shape_equal(&x->shape, &y->shape))
+    if (n->stops_gradient || x->dtype != y->dtype || !shape_equal(&x->shape, &y->shape))
         return false;
     if (strcmp(n->def->name, "Slice") == 0)
         return keeps_order(f, n);

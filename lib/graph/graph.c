@@ -24,6 +24,7 @@ void graph_free(struct graph *g)
     free(g->values);
     map_fini(&g->by_name);
     graph_evidence_free(&g->evidence);
+    VEC_FINI(g->judged);
     arena_fini(&g->mem);
     free(g);
 }
@@ -93,6 +94,23 @@ const char *const *graph_notes(const struct graph *g, uint32_t *n)
 const char *graph_question(const struct graph *g)
 {
     return g->question;
+}
+
+const struct graph_judged *graph_judged(const struct graph *g, uint32_t *n)
+{
+    *n = (uint32_t)g->judged.n;
+    return g->judged.at;
+}
+
+const char *graph_verdict_name(enum graph_verdict v)
+{
+    static const char *const names[] = {
+        [GRAPH_IS_TRAINED] = "trained",     [GRAPH_IS_FROZEN] = "frozen",
+        [GRAPH_IS_STATISTIC] = "statistic", [GRAPH_IS_BUFFER] = "buffer",
+        [GRAPH_IS_CONSTANT] = "constant",   [GRAPH_IS_REFUSED] = "refused",
+    };
+
+    return names[v];
 }
 
 const char *graph_digest(const struct graph *g)

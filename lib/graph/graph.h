@@ -57,6 +57,25 @@ struct graph_io { /* an input or an output of the graph */
     struct shape shape; /* dynamic dimensions are -1 */
 };
 
+enum graph_verdict { /* what becomes of an initializer */
+    GRAPH_IS_TRAINED,
+    GRAPH_IS_FROZEN,    /* a parameter that the job freezes */
+    GRAPH_IS_STATISTIC, /* a running average */
+    GRAPH_IS_BUFFER,
+    GRAPH_IS_CONSTANT,
+    GRAPH_IS_REFUSED,   /* graph_question() states why; only with collect_questions */
+};
+const char *graph_verdict_name(enum graph_verdict v); /* "trained" */
+
+struct graph_judged { /* an initializer of floats */
+    const char *name;         /* the module's, if the file states it */
+    const char *name_in_file; /* NULL: the same */
+    enum tensor_dtype dtype;
+    struct shape shape;
+    enum graph_verdict verdict;
+    const char *reason;
+};
+
 struct graph_op { /* a kind of op that the file uses */
     const char *domain; /* "": ai.onnx */
     const char *name;
@@ -114,7 +133,12 @@ struct graph_opts {
     uint32_t n_padding;
     enum graph_norm batch_norm;
     bool collect_questions;    /* what only a job can decide is not an error: graph_question() */
-    const char *const *frozen; /* fnmatch patterns of initializers that do not train */
+    /* fnmatch patterns of initializers that train, whatever the file states about them, and of those
+     * that do not. `trainable` decides before `frozen`. A pattern may match the name that the module
+     * defines, a name that is tied to it, or the name in the file. */
+    const char *const *trainable;
+    uint32_t n_trainable;
+    const char *const *frozen;
     uint32_t n_frozen;
     const struct graph_weights *weights; /* initial values, and those of frozen parameters; NULL: the
                                             model's own */
@@ -149,6 +173,8 @@ size_t graph_dense_floats(const struct graph *g);   /* of that the first part; t
 const struct packed_table *graph_tables(const struct graph *g, uint32_t *n, size_t *words);
 const struct graph_io *graph_inputs(const struct graph *g, uint32_t *n); /* without initializers */
 const struct graph_io *graph_outputs(const struct graph *g, uint32_t *n);
+/* Every initializer of floats, with what became of it and why. */
+const struct graph_judged *graph_judged(const struct graph *g, uint32_t *n);
 /* What a person should know about this import ("trains anonymous initializer ..."), for the log. */
 const char *const *graph_notes(const struct graph *g, uint32_t *n);
 /* With collect_questions: what the job of this model has to decide, in the words of the error that

@@ -78,6 +78,7 @@ struct graph_node {
     const uint32_t *in; /* values, GRAPH_NONE: absent */
     const uint32_t *out;
     uint32_t proto;                  /* of the file's graph.node */
+    bool stops_gradient;             /* Identity that stands for detach() */
     uint32_t stream;                 /* random nodes: their rng stream, the same in every plan */
     const struct graph_body *bodies; /* If: then, else. Loop, Scan: one. NULL: an ordinary node */
     uint32_t n_bodies;
@@ -121,6 +122,7 @@ struct graph {
     uint32_t first_table, n_tables;
     size_t table_words;
     const char *question; /* see graph_question() */
+    VEC(struct graph_judged) judged; /* see graph_judged() */
     struct graph_weights_facts weights;
     struct graph_tensor *tensors; /* [n_tensors] of the module */
     uint32_t n_tensors;

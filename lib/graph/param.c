@@ -1,10 +1,9 @@
 /* param.c - which initializers train.
  *
- * A file does not say what is a weight and what is a mask, so the uses decide. Walking the nodes
- * backwards, a value is worth a gradient if some op can carry one from it to an end of the graph.
- * A float32 initializer that is worth a gradient is trained; one at an input where an op keeps
- * running statistics is a statistic; everything else is a constant, and so is what the job
- * freezes.
+ * Walking the nodes backwards, a value is worth a gradient if some op can carry one from it to an end of
+ * the graph. A float32 initializer that is worth a gradient trains if the evidence states that it is a
+ * parameter (verdict.c); one at an input where an op keeps running statistics is a statistic;
+ * everything else is a constant.
  *
  * Exporters merge initializers of equal value and hand them out through Identity nodes. Taken at
  * its word, unrelated biases would become one parameter. So an Identity of an initializer that
@@ -14,9 +13,8 @@
  *
  * A trained parameter whose every reader is a Gather along axis 0 is a table: the rows that are not
  * gathered have no gradient. One other reader (tied weights, a body, an output) and it is not. */
-#include "graph/graph_priv.h"
+#include "graph/param_priv.h"
 
-#include <fnmatch.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,24 +23,6 @@
 #include "base/err.h"
 #include "base/text.h"
 #include "tensor/packed.h"
-
-enum use {
-    USE_GRADIENT = 1,  /* an op carries a gradient from here to an end */
-    USE_STATISTIC = 2, /* the moving average of an op */
-    USE_OUTPUT = 4,    /* the graph returns it */
-    USE_WHOLE = 8,     /* something else than a Gather along axis 0 reads it */
-};
-
-struct finder {
-    struct graph *g;
-    const struct graph_opts *opts;
-    uint8_t *use;        /* [n_values] enum use */
-    uint32_t *source;    /* [n_values] the initializer it is, or copies by Identity; GRAPH_NONE */
-    float *momentum;     /* [n_values] of statistics */
-    uint64_t *first_use; /* [n_values] node << 16 | input of the first consumer */
-    bool *dropped;       /* [n_nodes] Identity nodes taken apart */
-    bool *pattern_used;  /* [n_frozen] */
-};
 
 static int no_memory(struct err *err)
 {
@@ -207,7 +187,7 @@ static bool carries(const struct finder *f, const struct graph_node *n)
 {
     uint32_t k;
 
-    if (!graph_passes_gradient(n->def) && !graph_is_sequence(n->def))
+    if ((!graph_passes_gradient(n->def) && !graph_is_sequence(n->def)) || n->stops_gradient)
         return false;
     for (k = 0; k < n->n_out; k++)
         if (n->out[k] != GRAPH_NONE && (f->use[n->out[k]] & USE_GRADIENT) != 0)
@@ -292,7 +272,7 @@ static void find_gradients(struct finder *f)
     for (i = g->n_nodes; i-- > 0;) {
         const struct graph_node *n = &g->nodes[i];
 
-        if (is_identity(n) && f->source[n->out[0]] != GRAPH_NONE &&
+        if (!g->evidence.has_signature && is_identity(n) && f->source[n->out[0]] != GRAPH_NONE &&
             g->values[f->source[n->out[0]]].tensor.dtype == TENSOR_F32 &&
             f->first_use[n->out[0]] != UINT64_MAX && (f->use[n->out[0]] & USE_OUTPUT) == 0 &&
             (f->use[n->out[0]] & (USE_GRADIENT | USE_STATISTIC)) != 0)
@@ -364,42 +344,6 @@ static void find_whole_uses(struct finder *f)
         for (k = 0; k < n->n_captured; k++)
             f->use[n->captured[k]] |= USE_WHOLE;
     }
-}
-
-/* ---- frozen ---- */
-
-static bool is_frozen(struct finder *f, const char *name)
-{
-    bool frozen = false;
-    uint32_t i;
-
-    for (i = 0; i < f->opts->n_frozen; i++)
-        if (fnmatch(f->opts->frozen[i], name, 0) == 0)
-            frozen = f->pattern_used[i] = true;
-    return frozen;
-}
-
-static int check_patterns(const struct finder *f, const char *const *names, uint32_t n,
-                          struct err *err)
-{
-    uint32_t i;
-
-    for (i = 0; i < f->opts->n_frozen; i++) {
-        const char *pattern = f->opts->frozen[i], *near = text_nearest(pattern, names, n);
-
-        if (f->pattern_used[i])
-            continue;
-        if (near != NULL)
-            return err_set(err, ERR_INPUT,
-                           "frozen pattern '%s' matches no parameter; did you mean "
-                           "'%s'?",
-                           pattern, near);
-        return err_set(err, ERR_INPUT,
-                       "frozen pattern '%s' matches none of the %" PRIu32
-                       " parameters (the first is '%s')",
-                       pattern, n, n > 0 ? names[0] : "");
-    }
-    return 0;
 }
 
 /* ---- the arena ---- */
@@ -490,34 +434,46 @@ static int lay_out(struct finder *f, struct candidate *list, uint32_t n, struct 
     return lay_out_tables(g, err);
 }
 
-/* Could this value be a parameter, and of which kind? 0 or an error; *n grows if so. */
-static int classify(struct finder *f, uint32_t value, struct candidate *out, uint32_t *n,
+static bool is_float(enum tensor_dtype t)
+{
+    return t == TENSOR_F32 || t == TENSOR_F64 || t == TENSOR_F16 || t == TENSOR_BF16;
+}
+
+/* A tensor that trains or averages goes into `list`. */
+static int classify(struct finder *f, uint32_t value, struct candidate *list, uint32_t *n,
                     struct err *err)
 {
-    const struct graph_value *v = &f->g->values[value];
+    struct graph_value *v = &f->g->values[value];
     uint8_t use = f->use[value] & (USE_GRADIENT | USE_STATISTIC);
+    enum graph_verdict verdict;
+    int rc;
 
-    if (v->kind != VALUE_CONST || v->initializer == GRAPH_NONE || use == 0)
+    if (v->kind != VALUE_CONST || v->initializer == GRAPH_NONE || !is_float(v->tensor.dtype))
         return 0;
     if (use == (USE_GRADIENT | USE_STATISTIC))
         return err_set(err, ERR_INPUT,
                        "initializer '%s' is a running statistic and a weight at "
                        "once; export the model so that each has its own",
                        v->name);
-    if (v->tensor.dtype == TENSOR_F16 || v->tensor.dtype == TENSOR_BF16 ||
-        v->tensor.dtype == TENSOR_F64)
+    rc = verdict_of(f, value, &verdict, err);
+    if (rc < 0 || (verdict != GRAPH_IS_TRAINED && verdict != GRAPH_IS_STATISTIC)) {
+        v->is_frozen = verdict == GRAPH_IS_FROZEN;
+        return rc;
+    }
+    if (v->tensor.dtype != TENSOR_F32)
         return err_set(err, ERR_UNSUPPORTED,
                        "weight '%s' is %s; weights are float32 here: export "
                        "the model after model.float()",
                        v->name, tensor_dtype_name(v->tensor.dtype));
-    if (v->tensor.dtype != TENSOR_F32 || tensor_elements(&v->tensor) == 0)
+    if (tensor_elements(&v->tensor) == 0)
         return 0;
-    out[*n] = (struct candidate){ .value = value,
-                                  .order = f->first_use[value],
-                                  .kind = use == USE_STATISTIC ? GRAPH_STATISTIC : GRAPH_TRAINED,
-                                  .is_table = use == USE_GRADIENT &&
-                                              (f->use[value] & USE_WHOLE) == 0 &&
-                                              v->tensor.shape.dim[0] <= UINT32_MAX };
+    list[*n] = (struct candidate){ .value = value,
+                                   .order = f->first_use[value],
+                                   .kind = verdict == GRAPH_IS_STATISTIC ? GRAPH_STATISTIC
+                                                                         : GRAPH_TRAINED,
+                                   .is_table = use == USE_GRADIENT &&
+                                               (f->use[value] & USE_WHOLE) == 0 &&
+                                               v->tensor.shape.dim[0] <= UINT32_MAX };
     *n += 1;
     return 0;
 }
@@ -526,25 +482,16 @@ static int choose(struct finder *f, struct arena *mem, struct err *err)
 {
     const struct graph *g = f->g;
     struct candidate *list = arena_array(mem, g->n_values, sizeof(*list));
-    const char **names = arena_array(mem, g->n_values, sizeof(*names));
-    uint32_t n = 0, kept = 0, i;
-    int rc = 0;
+    uint32_t n = 0, i;
+    int rc = list != NULL ? 0 : no_memory(err);
 
-    if (list == NULL || names == NULL)
-        return no_memory(err);
+    if (rc == 0 && !g->evidence.has_signature)
+        rc = form_find_roles(f, mem, err);
     for (i = 0; i < g->n_values && rc == 0; i++)
         rc = classify(f, i, list, &n, err);
-    if (rc < 0)
-        return rc;
-    for (i = 0; i < n; i++) {
-        names[i] = g->values[list[i].value].name;
-        if (!is_frozen(f, names[i]))
-            list[kept++] = list[i];
-        else
-            f->g->values[list[i].value].is_frozen = true;
-    }
-    rc = check_patterns(f, names, n, err);
-    return rc < 0 ? rc : lay_out(f, list, kept, err);
+    if (rc == 0)
+        rc = verdict_finish(f, err);
+    return rc < 0 ? rc : lay_out(f, list, n, err);
 }
 
 /* ---- what a person should know ---- */
@@ -558,9 +505,9 @@ static bool is_anonymous(const char *name)
 static int write_notes(struct finder *f, struct err *err)
 {
     struct graph *g = f->g;
-    const struct graph_param *anonymous = NULL, *scalar = NULL;
+    const struct graph_param *anonymous = NULL;
     const char *copy = NULL;
-    uint32_t n_anonymous = 0, n_scalars = 0, n_copies = 0, i;
+    uint32_t n_anonymous = 0, n_copies = 0, i;
     int rc = 0;
 
     for (i = 0; i < g->n_params; i++) {
@@ -568,8 +515,6 @@ static int write_notes(struct finder *f, struct err *err)
 
         if (p->kind == GRAPH_TRAINED && is_anonymous(p->name) && n_anonymous++ == 0)
             anonymous = p;
-        if (p->kind == GRAPH_TRAINED && p->shape.rank == 0 && n_scalars++ == 0)
-            scalar = p;
         if (g->values[g->param_values[i]].identity != GRAPH_NONE && n_copies++ == 0)
             copy = p->name;
     }
@@ -579,11 +524,6 @@ static int write_notes(struct finder *f, struct err *err)
                         "the export folded constants, so ties between weights may be lost; export "
                         "with training=TrainingMode.TRAINING and do_constant_folding=False",
                         n_anonymous, anonymous->name);
-    if (rc == 0 && scalar != NULL)
-        rc = graph_note(g, err,
-                        "trains %" PRIu32 " scalar initializers (first '%s'): freeze those "
-                        "that are plain constants of the formula",
-                        n_scalars, scalar->name);
     if (rc == 0 && copy != NULL)
         rc = graph_note(g, err,
                         "%" PRIu32 " initializers of equal value were shared through "
@@ -607,9 +547,11 @@ int graph_find_params(struct graph *g, const struct graph_opts *opts, struct err
     f.momentum = arena_array(&mem, g->n_values, sizeof(*f.momentum));
     f.first_use = arena_array(&mem, g->n_values, sizeof(*f.first_use));
     f.dropped = arena_array(&mem, g->n_nodes, sizeof(*f.dropped));
-    f.pattern_used = arena_array(&mem, opts->n_frozen, sizeof(*f.pattern_used));
+    f.frozen_used = arena_array(&mem, opts->n_frozen, sizeof(*f.frozen_used));
+    f.trainable_used = arena_array(&mem, opts->n_trainable, sizeof(*f.trainable_used));
     if (f.use == NULL || f.source == NULL || f.momentum == NULL || f.first_use == NULL ||
-        f.dropped == NULL || f.pattern_used == NULL) {
+        f.dropped == NULL || f.frozen_used == NULL ||
+        f.trainable_used == NULL) {
         arena_fini(&mem);
         return no_memory(err);
     }

@@ -171,7 +171,8 @@ int plan_add_graph_node(struct plan_builder *b, const struct graph_node *from, s
                            .n_attrs = from->n_attrs,
                            .n_in = from->n_in,
                            .n_out = from->n_out,
-                           .stream = from->stream };
+                           .stream = from->stream,
+                           .stops_gradient = from->stops_gradient };
     const char **names = arena_array(&p->mem, n.n_out, sizeof(*names));
     uint32_t i;
     int rc;

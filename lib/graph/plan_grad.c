@@ -54,7 +54,7 @@ int plan_wants_gradient(const struct plan *p, uint32_t value, bool *out, struct 
 
 static bool carries(const struct plan *p, const struct plan_node *n, uint32_t i)
 {
-    return n->def->cpu.bwd != NULL && n->in[i] != GRAPH_NONE &&
+    return n->def->cpu.bwd != NULL && !n->stops_gradient && n->in[i] != GRAPH_NONE &&
            (n->def->diff & graph_input_bit(i)) != 0 && p->values.at[n->in[i]].needs_grad &&
            tensor_elements(&p->values.at[n->in[i]].tensor) > 0;
 }

@@ -66,6 +66,7 @@ struct plan_node {
     void *state; /* of plan.states */
     size_t save_bytes, scratch_bytes;
     double flops;
+    bool stops_gradient;
     bool is_alias;  /* the output is the input's bytes: no call */
     bool in_place;  /* output 0 overwrites input 0 */
     bool runs_bwd;

@@ -122,7 +122,7 @@ def residual():
         helper.make_node("Conv", ["r1", "conv2.weight"], ["c2"], "conv2", kernel_shape=[1, 1]),
         helper.make_node("Add", ["c2", "r1"], ["s1"], "add1"),
         helper.make_node("Mul", ["s1", "scale"], ["m1"], "mul1"),      # [1, 4, 1, 1]
-        helper.make_node("Add", ["m1", "position"], ["s2"], "add2"),   # [1, 4, 6, 6]
+        helper.make_node("Add", ["m1", "position.weight"], ["s2"], "add2"),   # [1, 4, 6, 6]
         helper.make_node("Constant", [], ["two"], "two", value_float=2.0),
         helper.make_node("Constant", [], ["half"], "half", value_float=0.25),
         helper.make_node("Mul", ["two", "half"], ["factor"], "factor"),
@@ -135,7 +135,7 @@ def residual():
         helper.make_node("Add", ["y", "fc.bias"], ["logits"], "bias"),
     ]
     inits = [weight(rng, "conv1.weight", 4, 3, 3, 3), weight(rng, "conv2.weight", 4, 4, 1, 1),
-             weight(rng, "scale", 1, 4, 1, 1), weight(rng, "position", 1, 4, 6, 6, scale=0.3),
+             weight(rng, "scale", 1, 4, 1, 1), weight(rng, "position.weight", 1, 4, 6, 6, scale=0.3),
              constant("shape", np.array([0, -1], dtype=np.int64)),
              weight(rng, "fc.weight", 144, 3, scale=0.1), weight(rng, "fc.bias", 3)]
     return save("residual", nodes, inits, ["batch", 3, 6, 6], ["batch", 3], 13, ir=7)

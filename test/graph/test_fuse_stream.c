@@ -156,8 +156,8 @@ static void a_sum_that_is_read_before_the_norm_or_broadcast_stays(void **state)
     model_free(m);
     net_close(&n);
     m = begin();
-    model_weights(m, "row", shape_of(1, (int64_t)WIDTH), 3);
-    model_node(m, "Add", "x row", "s1");
+    model_weights(m, "row.bias", shape_of(1, (int64_t)WIDTH), 3);
+    model_node(m, "Add", "x row.bias", "s1");
     add_norm(m, "s1", "n1");
     n = net_open_model(end(m, "n1"), PLAN_TRAIN, BATCH);
     assert_int_equal(nodes_of(&n, "Add"), 1);

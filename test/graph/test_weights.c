@@ -65,10 +65,10 @@ static struct model *two_layers(void)
     model_input(m, "x", TENSOR_F32, shape_of(2, (int64_t)-1, (int64_t)4));
     model_weights(m, "fc.weight", shape_of(2, (int64_t)4, (int64_t)3), 1);
     model_weights(m, "fc.bias", shape_of(1, (int64_t)3), 2);
-    model_floats(m, "scale", shape_of(1, (int64_t)1), &half);
+    model_floats(m, "gain.scale", shape_of(1, (int64_t)1), &half);
     model_node(m, "MatMul", "x fc.weight", "h");
     model_node(m, "Add", "h fc.bias", "b");
-    model_node(m, "Mul", "b scale", "logits");
+    model_node(m, "Mul", "b gain.scale", "logits");
     model_output(m, "logits");
     return m;
 }
@@ -97,7 +97,7 @@ static const float bias[3] = { -1, 0.25f, 65504 };
 static const uint16_t bias_f16[3] = { 0xbc00, 0x3400, 0x7bff };
 static const uint16_t bias_bf16[3] = { 0xbf80, 0x3e80, 0x4780 }; /* the last: 65536 */
 static const double bias_f64[3] = { -1, 0.25, 65504 };
-static const char *const scale_only[] = { "scale" };
+static const char *const scale_only[] = { "gain.scale" };
 
 #define SHAPE_WEIGHT shape_of(2, (int64_t)4, (int64_t)3)
 #define SHAPE_BIAS shape_of(1, (int64_t)3)
@@ -152,7 +152,7 @@ static void weights_of_any_float_type_become_float32(void **state)
         add(&f, "fc.weight", TENSOR_F32, SHAPE_WEIGHT, weight);
         add(&f, "fc.bias", rows[i].dtype, SHAPE_BIAS, odd + 1);
         if (import_with(&f, scale_only, 1, &g, &err) == 0)
-            fail_msg("the frozen parameter 'scale' is absent");
+            fail_msg("the frozen parameter 'gain.scale' is absent");
         f.weights.fresh = scale_only;
         f.weights.n_fresh = 1;
         if (import_with(&f, scale_only, 1, &g, &err) < 0)
@@ -189,7 +189,7 @@ static void frozen_parameters_have_the_values_of_the_file(void **state)
     (void)state;
     add(&f, "fc.weight", TENSOR_F32, SHAPE_WEIGHT, weight);
     add(&f, "fc.bias", TENSOR_F16, SHAPE_BIAS, bias_f16);
-    add(&f, "scale", TENSOR_F32, shape_of(1, (int64_t)1), &two);
+    add(&f, "gain.scale", TENSOR_F32, shape_of(1, (int64_t)1), &two);
     if (import_with(&f, frozen, 1, &g, &err) < 0)
         fail_msg("%s", err.text);
     (void)graph_params(g, &n);
@@ -226,7 +226,7 @@ static void missing_and_surplus_names_are_reported(void **state)
     add(&f, "fc.wieght", TENSOR_F32, SHAPE_WEIGHT, weight);
     assert_int_equal(import_with(&f, NULL, 0, &g, &err), ERR_INPUT);
     assert_non_null(strstr(err.text, "weights 'w.safetensors': 3 parameters of the model are not in "
-                                     "the file: 'fc.weight', 'fc.bias', 'scale'"));
+                                     "the file: 'fc.weight', 'fc.bias', 'gain.scale'"));
     assert_non_null(strstr(err.text, "the nearest name there is 'fc.wieght'"));
     assert_non_null(strstr(err.text, "\"weights_names\": {\"fc.weight\": \"fc.wieght\"}"));
     assert_non_null(strstr(err.text, "\"weights_fresh\": [\"fc.weight\"]"));
@@ -234,7 +234,7 @@ static void missing_and_surplus_names_are_reported(void **state)
     f = (struct file){ .names = { NULL } };
     add(&f, "fc.weight", TENSOR_F32, SHAPE_WEIGHT, weight);
     add(&f, "fc.bias", TENSOR_F32, SHAPE_BIAS, bias);
-    add(&f, "scale", TENSOR_F32, shape_of(1, (int64_t)1), weight);
+    add(&f, "gain.scale", TENSOR_F32, shape_of(1, (int64_t)1), weight);
     add(&f, "fc.num_batches_tracked", TENSOR_I64, shape_of(0), weight);
     if (import_with(&f, NULL, 0, &g, &err) < 0)
         fail_msg("%s", err.text);
@@ -250,7 +250,7 @@ static void other_prefixes_are_named_in_the_error_and_mapped_by_the_job(void **s
                                                       { "fc.bias", "tied.bias" },
                                                       { "fc.*", "model.fc.*" } };
     static const struct graph_rename drop_prefix[] = { { "fc.*", "*" } };
-    static const char *const fresh[] = { "sc?le" };
+    static const char *const fresh[] = { "gain.sc?le" };
     struct file f = { .names = { NULL } };
     struct graph *g;
     struct err err;

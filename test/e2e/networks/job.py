@@ -11,7 +11,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "..", "..", "data")]
 
 import tfrecord  # noqa: E402
-from nets import BATCH, FROZEN, NETWORKS, OPTIMIZERS, STEPS, samples  # noqa: E402
+from nets import BATCH, NETWORKS, OPTIMIZERS, STEPS, samples  # noqa: E402
 
 with open(os.path.join(HERE, "losses.json")) as f:
     THEIRS = json.load(f)
@@ -28,7 +28,7 @@ def prepare(name, folder, **train):
     tfrecord.write(os.path.join(folder, "data.tfrecord"), records)
     table = {k: {"dtype": "float32" if kind == "float" else "int64", "shape": list(shape)} for k, (kind, shape, _) in features.items()}
     table["label"] = {"dtype": "int64", "shape": list(label_shape)}
-    job = {"model": {"onnx": "net.onnx", "inputs": {k: k for k in features}, "frozen": FROZEN.get(name, []),
+    job = {"model": {"onnx": "net.onnx", "inputs": {k: k for k in features},
                      "loss": {"type": "softmax_cross_entropy", "logits": "logits", "labels": "label"}},
            "data": {"train": "data.tfrecord", "features": table, "shuffle": False, "cache": "memory"},
            "train": {"steps": STEPS, "global_batch_size": BATCH, "lanes": 1, "log_every_steps": 1, **train},

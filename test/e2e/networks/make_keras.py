@@ -4,8 +4,8 @@ losses that TensorFlow gets.
 
 Needs TensorFlow and tf2onnx (2.21 and 1.17: pip install tensorflow-cpu tf2onnx); its output is committed. What tf2onnx does
 to a network that is to be trained: every variable becomes a constant of its value at that moment, a bias of zeros or a scale
-of ones is gone, so all begin as random numbers here; other constants become initializers too, those that a gradient reaches
-are frozen in nets.py; batch normalisation with training=True becomes its arithmetic on the batch. The bias of an LSTM would
+of ones is gone, so all begin as random numbers here; other constants become initializers too, which the form of the graph tells from
+parameters; batch normalisation with training=True becomes its arithmetic on the batch. The bias of an LSTM would
 come as two that add, each of which trains: left out.
 """
 import json

@@ -26,11 +26,6 @@ NETWORKS = {
     "keras_lstm": ({"x": ("int", (12,), 30)}, ((12,), 30), "brisk"),
     "dlrm": ({"dense": ("float", (5,), 0), "sparse": ("int", (4,), 20)}, ((), 2), "sgd"),
 }
-FROZEN = {  # constants of a formula, which tf2onnx writes as it writes weights
-    "keras_cnn": ["number/*"],
-    "keras_mixer": ["number/*"],
-    "keras_lstm": ["number/*", "B0__*"],
-}
 OPTIMIZERS = {
     "sgd": {"type": "momentum", "learning_rate": 0.005, "momentum": 0.9},
     "gentle": {"type": "momentum", "learning_rate": 0.0002, "momentum": 0.9},  # many norms over few values: chaos

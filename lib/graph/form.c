@@ -1,0 +1,360 @@
+/* form.c - what the form of the graph states about initializers, in files without a signature.
+ *
+ * A weight, bias or scale is read in the place that an op has for it; a vector that is added to an
+ * activation or scales its channels is a bias or a scale that the exporter wrote as Add and Mul. An
+ * exponent, a bound, a divisor, a mask and a single number are constants of the formula. The role of a
+ * value also goes through ops that only rearrange elements, so a Transpose between a weight and its
+ * product changes nothing. What remains is unclear: a table of positions may be learned or not. */
+#include "graph/param_priv.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/err.h"
+#include "base/text.h"
+
+enum role {
+    ROLE_PARAM = 1,     /* the place that an op has for a parameter */
+    ROLE_CONST = 2,     /* exponent, bound, divisor, subtrahend */
+    ROLE_ADDED = 4,     /* added to an activation */
+    ROLE_SCALES = 8,    /* multiplied with an activation */
+    ROLE_RAW = 16,      /* combined with an input of the graph that no weight has changed yet */
+    ROLE_OTHER = 32,
+    ROLE_ONE_BIAS = 64, /* added to a product of width 1 */
+    ROLE_STATE = 128,   /* the state in which a recurrent layer or a loop begins */
+    ROLE_LSTM_BIAS = 256,
+};
+
+static const struct place { /* inputs of an op by their meaning */
+    const char *op;
+    uint32_t params, constants, states; /* bits */
+} places[] = {
+    { "Conv", 0x6, 0, 0 },
+    { "ConvTranspose", 0x6, 0, 0 },
+    { "Gemm", 0x7, 0, 0 },
+    { "MatMul", 0x3, 0, 0 },
+    { "LSTM", 0x8E, 0, 0x60 },
+    { "GRU", 0xE, 0, 0x20 },
+    { "RNN", 0xE, 0, 0x20 },
+    { "LayerNormalization", 0x6, 0, 0 },
+    { "RMSNormalization", 0x2, 0, 0 },
+    { "InstanceNormalization", 0x6, 0, 0 },
+    { "GroupNormalization", 0x6, 0, 0 },
+    { "BatchNormalization", 0x6, 0, 0 },
+    { "PRelu", 0x2, 0, 0 },
+    { "Gather", 0x1, 0, 0 },
+    { "Einsum", 0xFFFF, 0, 0 },
+    { "Pow", 0, 0x2, 0 },
+    { "Clip", 0, 0x6, 0 },
+    { "Max", 0, 0xFFFF, 0 },
+    { "Min", 0, 0xFFFF, 0 },
+    { "Div", 0, 0x2, 0 },
+    { "Mod", 0, 0x2, 0 },
+    { "Pad", 0, 0xE, 0 },
+    { "Resize", 0, 0xE, 0 },
+    { "Dropout", 0, 0x6, 0 },
+};
+
+static const char *const rearranging[] = { "Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze",
+                                           "Identity",  "Cast",    "Slice",   "Split",   "Expand",
+                                           "Tile",      "Concat" };
+
+struct forms {
+    struct finder *f;
+    bool *is_static; /* [n_values] depends on initializers and constants alone */
+    bool *is_fed;    /* [n_values] a weight is upstream */
+    uint32_t *maker; /* [n_values] top-level node; GRAPH_NONE */
+};
+
+static bool is_op(const struct graph_node *n, const char *op)
+{
+    return n->def->domain == NULL && strcmp(n->def->name, op) == 0;
+}
+
+static const struct place *find_place(const struct graph_node *n)
+{
+    size_t i;
+
+    for (i = 0; i < COUNT_OF(places); i++)
+        if (is_op(n, places[i].op))
+            return &places[i];
+    return NULL;
+}
+
+static bool rearranges(const struct graph_node *n)
+{
+    size_t i;
+
+    for (i = 0; i < COUNT_OF(rearranging); i++)
+        if (is_op(n, rearranging[i]))
+            return true;
+    return false;
+}
+
+/* ---- forwards: what is static, what a weight has changed ---- */
+
+static void look_forward(struct forms *s)
+{
+    const struct graph *g = s->f->g;
+    uint32_t i, k;
+
+    for (i = 0; i < g->n_values; i++) {
+        s->is_static[i] = g->values[i].kind == VALUE_CONST;
+        s->is_fed[i] = g->values[i].kind == VALUE_INNER; /* bodies: not traced */
+        s->maker[i] = GRAPH_NONE;
+    }
+    for (i = 0; i < g->n_nodes; i++) {
+        const struct graph_node *n = &g->nodes[i];
+        const struct place *place = find_place(n);
+        bool is_static = n->n_bodies == 0, fed = n->n_bodies > 0;
+
+        for (k = 0; k < n->n_in; k++) {
+            if (n->in[k] == GRAPH_NONE)
+                continue;
+            is_static = is_static && s->is_static[n->in[k]];
+            fed = fed || s->is_fed[n->in[k]] ||
+                  (place != NULL && (place->params & graph_input_bit(k)) != 0);
+        }
+        for (k = 0; k < n->n_out; k++)
+            if (n->out[k] != GRAPH_NONE) {
+                s->is_static[n->out[k]] = is_static;
+                s->is_fed[n->out[k]] = fed && !is_static;
+                s->maker[n->out[k]] = i;
+            }
+    }
+}
+
+/* ---- backwards: roles ---- */
+
+static uint16_t roles_of_outputs(const struct forms *s, const struct graph_node *n)
+{
+    uint16_t role = 0;
+    uint32_t k;
+
+    for (k = 0; k < n->n_out; k++)
+        if (n->out[k] != GRAPH_NONE)
+            role |= s->f->role[n->out[k]];
+    return role;
+}
+
+/* Does a product of width 1 make this value? Then a bias of it has one element. */
+static bool is_narrow_product(const struct forms *s, uint32_t value)
+{
+    const struct graph *g = s->f->g;
+    const struct graph_node *n;
+    const struct shape *shape;
+
+    if (s->maker[value] == GRAPH_NONE)
+        return false;
+    n = &g->nodes[s->maker[value]];
+    if (n->n_in < 2 || n->in[1] == GRAPH_NONE || g->values[n->in[1]].kind != VALUE_CONST)
+        return false;
+    shape = &g->values[n->in[1]].tensor.shape;
+    return (is_op(n, "MatMul") && shape->rank == 2 && shape->dim[1] == 1) ||
+           (is_op(n, "Conv") && shape->rank > 2 && shape->dim[0] == 1);
+}
+
+/* Input k of a sum of several. */
+static uint16_t role_in_sums(const struct forms *s, const struct graph_node *n, uint32_t k)
+{
+    uint32_t i;
+
+    for (i = 0; i < n->n_in; i++)
+        if (i != k && n->in[i] != GRAPH_NONE && s->is_fed[n->in[i]])
+            return ROLE_ADDED;
+    return ROLE_RAW;
+}
+
+/* Input k of a + b, a - b or a * b. */
+static uint16_t role_in_sum(const struct forms *s, const struct graph_node *n, uint32_t k)
+{
+    uint32_t other = n->in[1 - k];
+    uint16_t role;
+
+    if (is_op(n, "Sub") && k == 1)
+        return ROLE_CONST;
+    if (!s->is_fed[other])
+        return ROLE_RAW;
+    role = is_op(n, "Mul") ? ROLE_SCALES : ROLE_ADDED;
+    if (role == ROLE_ADDED && is_narrow_product(s, other))
+        role |= ROLE_ONE_BIAS;
+    return role;
+}
+
+static uint16_t role_of(const struct forms *s, const struct graph_node *n, uint32_t k)
+{
+    const struct place *place = find_place(n);
+    bool is_static = true;
+    uint32_t i;
+
+    if (is_op(n, "LSTM") && k == 3)
+        return ROLE_PARAM | ROLE_LSTM_BIAS;
+    if (place != NULL && (place->params & graph_input_bit(k)) != 0)
+        return ROLE_PARAM;
+    if (place != NULL && (place->constants & graph_input_bit(k)) != 0)
+        return ROLE_CONST;
+    if (n->n_bodies > 0 || (place != NULL && (place->states & graph_input_bit(k)) != 0))
+        return ROLE_STATE;
+    for (i = 0; i < n->n_in; i++)
+        is_static = is_static && (n->in[i] == GRAPH_NONE || s->is_static[n->in[i]]);
+    if (is_static)
+        return roles_of_outputs(s, n);
+    if (rearranges(n))
+        return ROLE_OTHER; /* a part of an activation */
+    if ((is_op(n, "Add") || is_op(n, "Sub") || is_op(n, "Mul")) && n->n_in == 2)
+        return role_in_sum(s, n, k);
+    if (is_op(n, "Sum"))
+        return role_in_sums(s, n, k);
+    return ROLE_OTHER;
+}
+
+static void look_backward(struct forms *s, const struct graph_node *nodes, uint32_t n)
+{
+    uint32_t i, k;
+
+    for (i = n; i-- > 0;) {
+        for (k = 0; k < nodes[i].n_bodies; k++)
+            look_backward(s, nodes[i].bodies[k].nodes, nodes[i].bodies[k].n_nodes);
+        for (k = 0; k < nodes[i].n_in; k++)
+            if (nodes[i].in[k] != GRAPH_NONE)
+                s->f->role[nodes[i].in[k]] |= role_of(s, &nodes[i], k);
+    }
+}
+
+int form_find_roles(struct finder *f, struct arena *mem, struct err *err)
+{
+    struct forms s = { .f = f };
+    uint32_t n = f->g->n_values;
+
+    f->role = arena_array(mem, n, sizeof(*f->role));
+    s.is_static = arena_array(mem, n, sizeof(*s.is_static));
+    s.is_fed = arena_array(mem, n, sizeof(*s.is_fed));
+    s.maker = arena_array(mem, n, sizeof(*s.maker));
+    if (f->role == NULL || s.is_static == NULL || s.is_fed == NULL || s.maker == NULL)
+        return err_set(err, ERR_NOMEM, "find the parameters: out of memory");
+    look_forward(&s);
+    look_backward(&s, f->g->nodes, f->g->n_nodes);
+    return 0;
+}
+
+/* ---- the verdict ---- */
+
+/* Zeros and ones, or zeros and numbers that a softmax turns into zero. A vector of equal numbers is
+ * not a mask but a scale or a bias that was never trained. */
+static bool is_mask(const struct tensor *t)
+{
+    const float *x = t->data;
+    size_t n = (size_t)tensor_elements(t), zeros = 0, ones = 0, low = 0, i;
+
+    if (t->dtype != TENSOR_F32)
+        return false;
+    for (i = 0; i < n; i++) {
+        float v;
+
+        memcpy(&v, x + i, sizeof(v));
+        zeros += v == 0.0f;
+        ones += v == 1.0f;
+        low += v <= -1e4f;
+    }
+    return (zeros > 0 && ones > 0 && zeros + ones == n) ||
+           (low > 0 && zeros + low == n);
+}
+
+static bool is_zero(const struct tensor *t)
+{
+    const char *x = t->data;
+    size_t n = tensor_bytes(t), i;
+
+    for (i = 0; i < n; i++)
+        if (x[i] != 0)
+            return false;
+    return true;
+}
+
+static bool is_vector(const struct shape *s)
+{
+    uint32_t wide = 0, i;
+
+    for (i = 0; i < s->rank; i++)
+        wide += s->dim[i] != 1;
+    return wide == 1;
+}
+
+/* PyTorch's first exporter names initializers after the module's tensors ("scale", "block.scale") and
+ * those that it made itself "onnx::Mul_12" or "12"; the networks of `trainerctl model` have dots in the
+ * names of their parameters. */
+static bool has_module_name(const struct graph *g, const char *name)
+{
+    if (text_starts(g->producer, "trainerd"))
+        return strchr(name, '.') != NULL;
+    return text_starts(g->producer, "pytorch") && strstr(name, "::") == NULL &&
+           strspn(name, "0123456789") != strlen(name);
+}
+
+/* Words that Keras, Flax and TensorFlow put into the names of variables. */
+static bool has_variable_name(const char *name)
+{
+    static const char *const words[] = { "kernel", "bias",      "gamma",   "beta",          "weight",
+                                         "embedd", "Variable",  ".scale",  "/scale" };
+    size_t i;
+
+    for (i = 0; i < COUNT_OF(words); i++)
+        if (strstr(name, words[i]) != NULL)
+            return true;
+    return false;
+}
+
+enum form_verdict form_judge(const struct finder *f, uint32_t value, const char **reason)
+{
+    const struct graph_value *v = &f->g->values[value];
+    uint16_t role = f->role[value];
+    bool is_named = has_module_name(f->g, v->name);
+
+    if ((role & ROLE_CONST) != 0 && (role & ROLE_PARAM) == 0 && !is_named) {
+        *reason = "an exponent, a bound, a divisor or a subtrahend";
+        return FORM_CONSTANT;
+    }
+    if ((role & ROLE_CONST) != 0 && tensor_elements(&v->tensor) == 1 && !is_named) {
+        *reason = "a single number in several roles";
+        return FORM_CONSTANT;
+    }
+    if ((role & ROLE_LSTM_BIAS) != 0 && text_starts(f->g->producer, "tf2onnx") &&
+        is_zero(&v->tensor)) { /* a bias of Keras has ones for the forget gate */
+        *reason = "zeros, which tf2onnx writes for an LSTM without a bias";
+        return FORM_CONSTANT;
+    }
+    if ((role & ROLE_PARAM) != 0) {
+        *reason = "in the place that an op has for a parameter";
+        return FORM_PARAMETER;
+    }
+    if (tensor_elements(&v->tensor) == 1 && (role & ROLE_ONE_BIAS) == 0 && !is_named) {
+        *reason = "a single number";
+        return FORM_CONSTANT;
+    }
+    if (tensor_elements(&v->tensor) > 1 && is_mask(&v->tensor)) {
+        *reason = "a mask";
+        return FORM_CONSTANT;
+    }
+    if (role == ROLE_STATE && is_zero(&v->tensor)) {
+        *reason = "a state of zeros, in which a layer begins";
+        return FORM_CONSTANT;
+    }
+    if (is_named) {
+        *reason = "the exporter gives it the name of a tensor of the module";
+        return FORM_PARAMETER;
+    }
+    if ((role & (ROLE_ADDED | ROLE_SCALES)) != 0 &&
+        (role & (ROLE_RAW | ROLE_OTHER)) == 0 &&
+        (is_vector(&v->tensor.shape) || (role & ROLE_ONE_BIAS) != 0)) {
+        *reason = (role & ROLE_SCALES) != 0 ? "a vector that scales an activation"
+                                            : "a vector that is added to an activation";
+        return FORM_PARAMETER;
+    }
+    if (has_variable_name(v->name)) {
+        *reason = "it has the name of a variable";
+        return FORM_PARAMETER;
+    }
+    *reason = "its form does not state what it is";
+    return FORM_UNCLEAR;
+}

@@ -1,0 +1,345 @@
+/* verdict.c - which initializers are parameters, and why.
+ *
+ * The evidence, the strongest first: the job (model.trainable, then model.frozen); the exporter's
+ * metadata (evidence.h); without metadata the form of the graph (form.c). Only initializers that
+ * receive a gradient are asked about, since the others cannot train. A tensor that training would
+ * change wrongly is refused, with the reason and what to do. */
+#include "graph/param_priv.h"
+
+#include <fnmatch.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/text.h"
+
+enum { LISTED = 8 /* tensors that a message names */ };
+
+static const char remedy[] =
+    "export with torch.onnx.export(model, args, \"model.onnx\", dynamo=True, optimize=False), "
+    "which keeps every parameter";
+
+static int no_memory(struct err *err)
+{
+    return err_set(err, ERR_NOMEM, "find the parameters: out of memory");
+}
+
+/* An error, or with opts.collect_questions the question that `inspect` prints. */
+static int refuse(struct finder *f, struct err *err, const char *text)
+{
+    if (text == NULL)
+        return no_memory(err);
+    if (!f->opts->collect_questions)
+        return err_set(err, ERR_INPUT, "%s", text);
+    if (f->g->question == NULL)
+        f->g->question = text;
+    return 0;
+}
+
+/* ---- the job ---- */
+
+struct patterns {
+    const char *const *at;
+    uint32_t n;
+    bool *used;
+};
+
+static bool matches(const struct patterns *p, const char *name)
+{
+    bool found = false;
+    uint32_t i;
+
+    for (i = 0; name != NULL && i < p->n; i++)
+        if (fnmatch(p->at[i], name, 0) == 0)
+            found = p->used[i] = true;
+    return found;
+}
+
+/* A pattern may match the name in the graph, the name in the file, and all names of tied parameters. */
+static bool matches_any(const struct finder *f, const struct patterns *p, const char *name)
+{
+    const struct evidence *e = &f->g->evidence;
+    const struct evidence_tensor *t = graph_evidence_of(f->g, name);
+    bool found = matches(p, name);
+    uint32_t k;
+
+    if (t == NULL || t->target == EVIDENCE_NONE)
+        return found;
+    found = matches(p, t->restored) || found;
+    found = matches(p, e->targets[t->target].name) || found;
+    for (k = e->targets[t->target].aliases; k != EVIDENCE_NONE; k = e->targets[k].next_alias)
+        found = matches(p, e->targets[k].name) || found;
+    return found;
+}
+
+static struct patterns frozen_of(const struct finder *f)
+{
+    return (struct patterns){ f->opts->frozen, f->opts->n_frozen, f->frozen_used };
+}
+
+static struct patterns trainable_of(const struct finder *f)
+{
+    return (struct patterns){ f->opts->trainable, f->opts->n_trainable, f->trainable_used };
+}
+
+/* ---- one tensor ---- */
+
+static int add_tensor(struct finder *f, uint32_t value, enum graph_verdict verdict,
+                      const char *reason, struct err *err)
+{
+    const struct graph_value *v = &f->g->values[value];
+    const struct evidence_tensor *t = graph_evidence_of(f->g, v->name);
+    struct graph_judged tensor = { .name = v->name,
+                                   .dtype = v->tensor.dtype,
+                                   .shape = v->tensor.shape,
+                                   .verdict = verdict,
+                                   .reason = reason,
+                                   .name_in_file = t != NULL ? t->restored : NULL };
+
+    return VEC_PUSH(f->g->judged, tensor) ? 0 : no_memory(err);
+}
+
+static int judge_evidence(struct finder *f, const struct evidence_tensor *t, bool has_gradient,
+                          enum graph_verdict *out, const char **reason, struct err *err)
+{
+    *out = GRAPH_IS_CONSTANT;
+    switch (t->kind) {
+    case EVIDENCE_CONSTANT:
+        *reason = "a constant: the signature of the module does not list it";
+        return 0;
+    case EVIDENCE_BUFFER:
+        *out = GRAPH_IS_BUFFER;
+        *reason = "a buffer of the module";
+        return 0;
+    case EVIDENCE_PARAMETER:
+        *out = GRAPH_IS_TRAINED;
+        *reason = t->reason != NULL       ? t->reason
+                  : t->restored != NULL ? "a parameter of the module, restored from another form"
+                                          : "a parameter of the module";
+        break;
+    case EVIDENCE_FOLDED:
+    case EVIDENCE_CHANGED:
+        *reason = t->refusal != NULL ? t->refusal : "computed from parameters of the module";
+        break;
+    }
+    if (t->refusal == NULL || !has_gradient)
+        return 0;
+    *out = GRAPH_IS_REFUSED;
+    *reason = t->refusal;
+    return refuse(f, err,
+                  arena_printf(&f->g->mem,
+                               "%s; it would train wrongly: %s; or, if it is to stay as it is, \"frozen\": "
+                               "[\"%s\"] in \"model\" of the job",
+                               t->refusal, remedy, t->name));
+}
+
+static void judge_form(const struct finder *f, uint32_t value, bool has_gradient,
+                       enum graph_verdict *out, const char **reason)
+{
+    *out = GRAPH_IS_CONSTANT;
+    if (!has_gradient) {
+        *reason = "it receives no gradient";
+        return;
+    }
+    switch (form_judge(f, value, reason)) {
+    case FORM_PARAMETER:
+        *out = GRAPH_IS_TRAINED;
+        break;
+    case FORM_CONSTANT:
+        break;
+    case FORM_UNCLEAR:
+        *out = GRAPH_IS_REFUSED;
+        break;
+    }
+}
+
+int verdict_of(struct finder *f, uint32_t value, enum graph_verdict *out, struct err *err)
+{
+    const struct graph_value *v = &f->g->values[value];
+    const struct evidence_tensor *t = graph_evidence_of(f->g, v->name);
+    const struct patterns frozen = frozen_of(f), trainable = trainable_of(f);
+    bool has_gradient = (f->use[value] & USE_GRADIENT) != 0;
+    bool is_trainable = matches_any(f, &trainable, v->name);
+    bool is_frozen = matches_any(f, &frozen, v->name);
+    const char *reason = NULL;
+    int rc = 0;
+
+    if (!has_gradient && (f->use[value] & USE_STATISTIC) != 0) {
+        *out = is_frozen && !is_trainable ? GRAPH_IS_FROZEN : GRAPH_IS_STATISTIC;
+        reason = "a running average of a normalisation";
+    } else if (has_gradient && is_trainable) {
+        *out = GRAPH_IS_TRAINED;
+        reason = "model.trainable";
+    } else if (has_gradient && is_frozen) {
+        *out = GRAPH_IS_FROZEN;
+        reason = "model.frozen";
+    } else if (t != NULL) {
+        rc = judge_evidence(f, t, has_gradient, out, &reason, err);
+    } else if (f->g->evidence.has_signature) {
+        *out = GRAPH_IS_CONSTANT;
+        reason = "a constant: the signature of the module does not list it";
+    } else {
+        judge_form(f, value, has_gradient, out, &reason);
+    }
+    if (*out == GRAPH_IS_TRAINED && !has_gradient) {
+        *out = GRAPH_IS_CONSTANT;
+        reason = "it receives no gradient";
+    }
+    return rc < 0 ? rc : add_tensor(f, value, *out, reason, err);
+}
+
+/* ---- all tensors ---- */
+
+static int check_patterns(const struct finder *f, const struct patterns *p, const char *key,
+                          struct err *err)
+{
+    struct arena mem = { 0 };
+    const char **names = arena_array(&mem, f->g->judged.n, sizeof(*names));
+    uint32_t n = 0, i;
+    int rc = 0;
+
+    if (names == NULL)
+        return no_memory(err);
+    for (i = 0; i < f->g->judged.n; i++)
+        if (f->g->judged.at[i].verdict != GRAPH_IS_CONSTANT)
+            names[n++] = f->g->judged.at[i].name;
+    for (i = 0; i < p->n && rc == 0; i++) {
+        const char *near = text_nearest(p->at[i], names, n);
+
+        if (p->used[i])
+            continue;
+        rc = near != NULL
+                 ? err_set(err, ERR_INPUT, "%s pattern '%s' matches no parameter; did you mean '%s'?",
+                           key, p->at[i], near)
+                 : err_set(err, ERR_INPUT,
+                           "%s pattern '%s' matches none of the %" PRIu32
+                           " parameters (the first is '%s')",
+                           key, p->at[i], n, n > 0 ? names[0] : "");
+    }
+    arena_fini(&mem);
+    return rc;
+}
+
+/* Parameters that nodes read by their metadata, but that no tensor of the file holds; and those that
+ * may have disappeared together with the node that read them. */
+static int check_lost(struct finder *f, struct err *err)
+{
+    const struct evidence *e = &f->g->evidence;
+    const struct patterns frozen = frozen_of(f);
+    uint32_t i;
+    int rc = 0;
+
+    for (i = 0; i < e->n_targets && rc == 0; i++) {
+        const struct evidence_target *t = &e->targets[i];
+        bool is_frozen = matches(&frozen, t->name);
+
+        if (!t->is_parameter || t->is_held || t->is_folded || t->alias_of != EVIDENCE_NONE ||
+            is_frozen)
+            continue;
+        if (t->is_mentioned)
+            rc = refuse(f, err,
+                        arena_printf(&f->g->mem,
+                                     "nodes of the graph read the parameter '%s' of the module, and no tensor "
+                                     "of the file holds it: the exporter removed or merged it; %s",
+                                     t->name, remedy));
+        else if (e->n_vanished > 0)
+            rc = refuse(f, err,
+                        arena_printf(&f->g->mem,
+                                     "the signature lists the parameter '%s', no tensor of the file holds it, "
+                                     "and the exporter removed an addition or multiplication ('%s') that may "
+                                     "have read it; %s; or, if the module does not use '%s' or ties it to "
+                                     "another parameter, \"frozen\": [\"%s\"] in \"model\" of the job",
+                                     t->name, e->vanished, remedy, t->name, t->name));
+    }
+    return rc;
+}
+
+/* A node whose FX node reads a detached tensor, where the file has the tensor itself: the gradient would
+ * flow where the module stops it. */
+static int check_detach(struct finder *f, struct err *err)
+{
+    const struct graph *g = f->g;
+    struct arena mem = { 0 };
+    bool *depends = arena_array(&mem, g->n_values, sizeof(*depends)); /* on a tensor that could train */
+    const struct graph_node *lost = NULL;
+    uint32_t i, k;
+
+    if (depends == NULL)
+        return no_memory(err);
+    for (i = 0; i < g->n_values; i++)
+        depends[i] = g->values[i].initializer != GRAPH_NONE && (f->use[i] & USE_GRADIENT) != 0;
+    for (i = 0; i < g->n_nodes && lost == NULL; i++) {
+        const struct graph_node *n = &g->nodes[i];
+        bool computed = false, any = false;
+
+        for (k = 0; k < n->n_in; k++) {
+            if (n->in[k] == GRAPH_NONE || !depends[n->in[k]])
+                continue;
+            any = true;
+            computed = computed || g->values[n->in[k]].kind == VALUE_NODE;
+        }
+        for (k = 0; k < n->n_out; k++)
+            if (n->out[k] != GRAPH_NONE)
+                depends[n->out[k]] = any && !n->stops_gradient;
+        if (computed && n->proto < g->model->graph->n_node &&
+            graph_loses_detach(&g->evidence, g->model->graph->node[n->proto]))
+            lost = n;
+    }
+    arena_fini(&mem);
+    if (lost == NULL)
+        return 0;
+    return refuse(f, err,
+                  arena_printf(&f->g->mem,
+                               "%s '%s' reads a tensor that the module detaches, and the exporter removed the "
+                               "detach(): the gradient would flow where the module stops it; %s",
+                               lost->def->name, lost->name, remedy));
+}
+
+static int ask_unclear(struct finder *f, struct err *err)
+{
+    struct buf names = { 0 };
+    uint32_t n = 0, i;
+    const struct graph_judged *first = NULL;
+    char shape[192];
+    const char *text;
+
+    for (i = 0; i < f->g->judged.n; i++) {
+        const struct graph_judged *t = &f->g->judged.at[i];
+
+        if (t->verdict != GRAPH_IS_REFUSED)
+            continue;
+        if (n++ == 0)
+            first = t;
+        if (n <= LISTED) {
+            buf_str(&names, n > 1 ? ", " : "");
+            buf_json(&names, t->name);
+        }
+    }
+    if (n == 0)
+        return 0;
+    text = names.failed
+               ? NULL
+               : arena_printf(&f->g->mem,
+                              "%" PRIu32 " tensor%s (first '%s' %s) may be parameters that train or constants "
+                              "of the formula (a table of positions, a mask, a normalisation of the input), and "
+                              "the file does not state which; decide with a line in \"model\" of the job: "
+                              "\"trainable\": [%s]  for parameters, or  \"frozen\": [%s]  for constants",
+                              n, n == 1 ? "" : "s", first->name,
+                              shape_print(&first->shape, shape, sizeof(shape)), names.data,
+                              names.data);
+    buf_fini(&names);
+    return refuse(f, err, text);
+}
+
+int verdict_finish(struct finder *f, struct err *err)
+{
+    const struct patterns frozen = frozen_of(f), trainable = trainable_of(f);
+    int rc = f->g->evidence.has_signature ? check_lost(f, err) : ask_unclear(f, err);
+
+    if (rc == 0 && f->g->evidence.has_signature)
+        rc = check_detach(f, err);
+    if (rc == 0)
+        rc = check_patterns(f, &trainable, "trainable", err);
+    return rc == 0 ? check_patterns(f, &frozen, "frozen", err) : rc;
+}
