@@ -103,7 +103,8 @@ class RunningVariance:
     """ONNX averages the population variance of a batch, PyTorch n / (n - 1) of it: correct() is called after each step."""
 
     def __init__(self, net):
-        self.norms = {m: None for m in net.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)}
+        self.norms = {m: None for m in net.modules() if
+                      isinstance(m, torch.nn.modules.batchnorm._BatchNorm) and m.running_var is not None}
         for m in self.norms:
             m.register_forward_pre_hook(self.note)
 
@@ -111,7 +112,10 @@ class RunningVariance:
         self.norms[module] = (module.running_var.clone(), args[0].numel() / args[0].shape[1])
 
     def correct(self):
-        for module, (old, n) in self.norms.items():
+        for module, noted in self.norms.items():
+            if noted is None:
+                continue  # not part of the forward pass
+            old, n = noted
             kept = (1 - module.momentum) * old
             module.running_var.copy_(kept + (module.running_var - kept) * (n - 1) / n)
 
