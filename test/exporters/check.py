@@ -16,6 +16,7 @@ sys.path[:0] = [HERE, os.path.join(HERE, "..", "data")]
 import tfrecord  # noqa: E402
 from spec import BATCH, FILES, SAMPLES, STEPS, fingerprint_error, samples, unpack  # noqa: E402
 
+TYPES = {"tensor(float)": np.float32, "tensor(int64)": np.int64, "tensor(int32)": np.int32}  # by ONNX Runtime's names
 LOSS_20, LOSS_50, WEIGHT = 1e-5, 1e-4, 1e-4  # largest relative difference: in the first 20 steps, in all, of final weights
 
 
@@ -134,7 +135,7 @@ def compare_with_runtime(case, export, folder, records):
     session = onnxruntime.InferenceSession(os.path.join(folder, "trained.onnx"), options)
     data, losses = samples(case), []
     for at in range(0, SAMPLES, BATCH):
-        feed = {i.name: data[i.name][at:at + BATCH] for i in session.get_inputs()}
+        feed = {i.name: data[i.name][at:at + BATCH].astype(TYPES[i.type]) for i in session.get_inputs()}
         got = session.run([output_of(case, export)], feed)[0]
         losses.append(float(got) if case["loss"] == "graph" else loss_of_scores(got, data["label"][at:at + BATCH]))
     ours = [r["loss"] for r in records if r.get("event") == "eval"][-1]
