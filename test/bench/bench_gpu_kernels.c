@@ -78,6 +78,7 @@ static const struct op_attr over_columns[] = { { .name = "axes", .type = OP_ATTR
 static const struct op_attr over_lines[] = { { .name = "axes", .type = OP_ATTR_INTS, .n = 1, .ints = lines },
                                              { .name = "keepdims", .type = OP_ATTR_INT, .i = 0 } };
 static const struct op_attr a_tenth[] = { { .name = "ratio", .type = OP_ATTR_FLOAT, .f = 0.1f } };
+static const struct op_attr to_bfloat16[] = { { .name = "to", .type = OP_ATTR_INT, .i = TENSOR_BF16 } };
 
 static const struct row rows[] = {
     /* element-wise */
@@ -91,7 +92,7 @@ static const struct row rows[] = {
     { NULL, "Gelu", 20, TOKENS, 16, 1, .in = { ROWS(3072) }, ATTRS(by_tanh) },
     { NULL, "Erf", 13, TOKENS, 16, 1, .in = { ROWS(3072) } },
     { NULL, "Dropout", 10, TOKENS, 16, 1, .in = { ROWS(3072) }, ATTRS(a_tenth) },
-    { "trainerd", "Convert", 1, TOKENS, 16, 1, .in = { ROWS(3072) } },
+    { "trainerd", "Convert", 1, TOKENS, 16, 1, .in = { ROWS(3072) }, ATTRS(to_bfloat16) },
     { "trainerd", "Reorder", 1, IMAGES, 1, 1, .in = { IMAGE(3, 224) }, .plain_in = true },
     { NULL, "Transpose", 13, 16, 1, 1, .in = { { .dim = { B, 1024, 12, 64 }, .rank = 4 } }, ATTRS(heads) },
     /* normalisation */

@@ -19,6 +19,9 @@
 
 enum { X, W1, B1, W2, B2 };
 
+/* The GELU that cuBLASLt appends to a product differs from the one with tanhf() by 4e-6 on an H100. */
+static const double GPU_TOLERANCE = 1e-5;
+
 struct mlp {
     int64_t m, k, hidden, n;
     const char *function;
@@ -102,7 +105,7 @@ static void check_all(void)
         set(&b, &cases[i]);
         if (gradcheck_forward(&b.gc, &r, &err) < 0)
             fail_msg("case %zu: %s", i, err.text);
-        expect_parts(&cases[i], &r, rig_on_gpu() ? 2e-6 : 0);
+        expect_parts(&cases[i], &r, rig_on_gpu() ? GPU_TOLERANCE : 0);
         gradcheck_free(&r);
         b.gc.in[X].apart = cases[i].function[0] == 'r'; /* a step across the kink of one in a thousand */
         b.gc.step = 1e-3;
@@ -113,7 +116,7 @@ static void check_all(void)
         b.gc.not_wanted = 0;
         b.gc.eval = true;
         assert_int_equal(gradcheck_forward(&b.gc, &r, &err), 0);
-        expect_parts(&cases[i], &r, rig_on_gpu() ? 2e-6 : 0);
+        expect_parts(&cases[i], &r, rig_on_gpu() ? GPU_TOLERANCE : 0);
         gradcheck_free(&r);
     }
 }

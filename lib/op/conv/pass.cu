@@ -23,14 +23,16 @@ struct conv_pass {
     size_t work_at, scratch_bytes;     /* of cuDNN; of all */
 };
 
-/* What cuDNN is offered, in this order. Float32 gradients of weights are what the optimizer wants; few
- * engines for float32 images know channels-last, and all know plain. */
+/* What cuDNN is offered, in this order. A gradient of weights has the type of the images: of 16-bit images it is
+ * rounded to 16 bits once, as with PyTorch's autocast, and converted. The heuristics of cuDNN 9.14 know no engine
+ * with a float32 result (the fall-back takes 4.2 ms instead of 0.13 ms for a 3 x 3 convolution of ResNet-50 on an
+ * H100), so a float32 result comes second. Few engines for float32 images know channels-last; all know plain. */
 static const struct offer {
     enum tensor_layout layout;
     bool wide_dw; /* a gradient of weights is float32 */
 } offers[] = {
-    { TENSOR_CHANNELS_LAST, true },
     { TENSOR_CHANNELS_LAST, false },
+    { TENSOR_CHANNELS_LAST, true },
     { TENSOR_PLAIN, false },
 };
 
@@ -176,7 +178,7 @@ int conv_pass_open(const struct conv_pass_spec *spec, struct conv_pass **out, st
     }
     for (size_t i = 0; rc == ERR_UNSUPPORTED && i < sizeof(offers) / sizeof(offers[0]); i++) {
         if (offers[i].wide_dw && (spec->computed != CONV_W || spec->images == TENSOR_F32))
-            continue; /* the same as the next */
+            continue; /* the same as the one before */
         rc = open_offer(p, spec, &seen, &offers[i], err);
     }
     if (rc < 0) {
