@@ -55,6 +55,8 @@ struct graph_value {
     bool is_frozen; /* const: it would train, but the job freezes it */
     const char *file_name; /* is_loaded: its other name, in the file of weights; NULL: the same */
     bool is_loaded; /* its value comes from a file of weights: not the one that the model has */
+    struct tensor half; /* param: 16-bit values that are widened when they are copied; `tensor` has no
+                           data then. data NULL: there are none */
     const struct mapping *outside; /* param: the file of external data that has tensor.data; NULL: the
                                       data is in memory */
 };
@@ -194,6 +196,8 @@ struct tensor_source {
     uint64_t budget;               /* bytes of external data that may still be read */
     bool stays_mapped;            /* external data is not copied to `mem` but stays in its mapping */
     const struct mapping *mapped; /* out: the mapping that has the data of the last tensor; or NULL */
+    struct tensor half;           /* out: large 16-bit data of the last tensor that stays mapped, which is
+                                     widened later: the tensor itself has no data; else data NULL */
     /* A network that trains is computed in float32, or as the job's precision says, whatever the
      * file says: tensors of 16-bit floats are read as float32, and so are the types that attributes
      * name. (A graph that is only run keeps its types.) */

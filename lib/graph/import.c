@@ -182,6 +182,7 @@ int import_initializers(struct importer *im, const Onnx__GraphProto *p, const st
         rc = graph_read_tensor(&im->src, t, what, &v.tensor, err);
         im->src.stays_mapped = false;
         v.outside = im->src.mapped;
+        v.half = im->src.half;
         if (rc == 0)
             rc = import_add_value(im, scope, t->name, v, &id, err);
     }

@@ -14,6 +14,25 @@
 
 enum { CHUNK = 1 << 20 }; /* elements that are copied before their pages are dropped */
 
+static int copy_constant(struct graph *g, struct graph_value *v, struct err *err)
+{
+    const void *from = v->tensor.data;
+    int rc;
+
+    if (v->half.data != NULL) {
+        v->tensor.data = arena_alloc(&g->mem, tensor_bytes(&v->tensor));
+        if (v->tensor.data == NULL)
+            return err_set(err, ERR_NOMEM, "constant '%s': out of memory", v->name);
+        graph_read_floats(&v->half, v->outside, v->tensor.data);
+        v->half.data = NULL;
+        return 0;
+    }
+    rc = graph_copy_tensor(&g->mem, &v->tensor, v->name, err);
+    if (rc == 0)
+        mapping_drop(v->outside, from, tensor_bytes(&v->tensor));
+    return rc;
+}
+
 int graph_copy_constants(struct graph *g, struct err *err)
 {
     uint32_t i;
@@ -24,9 +43,7 @@ int graph_copy_constants(struct graph *g, struct err *err)
 
         if (v->kind != VALUE_CONST || v->outside == NULL)
             continue;
-        rc = graph_copy_tensor(&g->mem, &v->tensor, v->name, err);
-        if (rc == 0)
-            mapping_drop(v->outside, v->tensor.data, tensor_bytes(&v->tensor));
+        rc = copy_constant(g, v, err);
         v->outside = NULL;
     }
     return rc;
@@ -42,7 +59,8 @@ int graph_set_initial(struct graph *g, struct err *err)
     for (i = 0; i < g->n_params; i++) {
         const struct graph_value *v = &g->values[g->param_values[i]];
 
-        g->initials[i] = (struct graph_initial){ .from = v->tensor, .mapping = v->outside };
+        g->initials[i] = (struct graph_initial){ .from = v->half.data != NULL ? v->half : v->tensor,
+                                                 .mapping = v->outside };
     }
     return 0;
 }
@@ -138,7 +156,7 @@ void graph_forget_initial(struct graph *g)
             release(file->initializer[v->initializer], v->tensor.data);
         g->params[i].initial = NULL;
         g->initials[i] = (struct graph_initial){ .mapping = NULL };
-        v->tensor.data = NULL;
+        v->tensor.data = v->half.data = NULL;
         v->outside = NULL;
     }
     graph_outside_close(&g->outside);

@@ -300,6 +300,7 @@ static void take_apart(struct finder *f)
             v->identity = n->proto;
             v->tensor = from->tensor;
             v->outside = from->outside;
+            v->half = from->half;
             continue;
         }
         g->nodes[kept++] = *n;

@@ -16,6 +16,7 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "raw_data is used in place");
 
+enum { WIDENED_LATER = 1 << 19 }; /* elements: 1 MiB in the file */
 enum { LOCATION_DEFAULT = 0, LOCATION_EXTERNAL = 1 };
 
 static _Alignas(16) uint8_t nothing[16]; /* address of tensors without elements */
@@ -200,6 +201,12 @@ static int widen(struct tensor_source *src, const char *what, struct tensor *t, 
         return 0;
     if (tensor_bytes(t) == SIZE_MAX)
         return err_set(err, ERR_INPUT, "%s is larger than memory can be", what);
+    if (src->mapped != NULL && n >= WIDENED_LATER) {
+        src->half = *t;
+        src->half.dtype = from;
+        t->data = NULL;
+        return 0;
+    }
     data = arena_array(src->mem, n, sizeof(*data));
     if (data == NULL)
         return err_set(err, ERR_NOMEM, "%s: out of memory", what);
@@ -218,6 +225,7 @@ int graph_read_tensor(struct tensor_source *src, const Onnx__TensorProto *p, con
     int rc = read_shape(p, what, &t, err);
 
     src->mapped = NULL;
+    src->half.data = NULL;
     if (rc < 0)
         return rc;
     if (p->has_segment)

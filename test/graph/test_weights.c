@@ -333,13 +333,15 @@ struct outside {
     char folder[64], model[128], data[128];
 };
 
-/* x [batch, ROWS] -> w [ROWS, COLUMNS] -> * c [COLUMNS] -> logits, w and c in model.data, w first. */
-static struct outside outside_new(void)
+/* x [batch, ROWS] -> w [ROWS, COLUMNS] -> * c [COLUMNS] -> logits, w and c in model.data, w first.
+ * As bfloat16: the upper halves of the same numbers. */
+static struct outside outside_new(enum tensor_dtype dtype)
 {
     static Onnx__StringStringEntryProto entries[4];
     static Onnx__StringStringEntryProto *lists[2][2] = { { &entries[0], &entries[1] },
                                                          { &entries[2], &entries[3] } };
-    static const char *const offsets[2] = { "0", "67108864" };
+    static const char *const offsets[2][2] = { { "0", "67108864" }, { "0", "33554432" } };
+    const bool is_half = dtype == TENSOR_BF16;
     struct model *m = model_new(17);
     struct outside o;
     const uint8_t *bytes;
@@ -363,6 +365,7 @@ static struct outside outside_new(void)
         t->dims[0] = i == 0 ? ROWS : COLUMNS;
         if (i == 0)
             t->dims[1] = COLUMNS;
+        t->data_type = (int32_t)dtype;
         t->has_raw_data = 0;
         t->has_data_location = 1;
         t->data_location = 1;
@@ -373,7 +376,7 @@ static struct outside outside_new(void)
         lists[i][0]->key = (char *)(uintptr_t)"location";
         lists[i][0]->value = (char *)(uintptr_t)"model.data";
         lists[i][1]->key = (char *)(uintptr_t)"offset";
-        lists[i][1]->value = (char *)(uintptr_t)offsets[i];
+        lists[i][1]->value = (char *)(uintptr_t)offsets[is_half][i];
     }
     bytes = model_bytes(m, &n);
     assert_int_equal(fs_replace(o.model, bytes, n, NULL), 0);
@@ -383,9 +386,12 @@ static struct outside outside_new(void)
     for (i = 0; i <= ROWS; i++) { /* the last one is c */
         size_t k;
 
-        for (k = 0; k < COLUMNS; k++)
+        for (k = 0; k < COLUMNS; k++) {
             row[k] = (float)i + (float)k / COLUMNS;
-        assert_int_equal(fwrite(row, sizeof(row), 1, data), 1);
+            if (is_half)
+                memcpy((char *)row + 2 * k, (char *)&row[k] + 2, 2);
+        }
+        assert_int_equal(fwrite(row, sizeof(row) >> is_half, 1, data), 1);
     }
     assert_int_equal(fclose(data), 0);
     return o;
@@ -425,26 +431,27 @@ static struct graph *import_outside(const struct outside *o)
 
 /* Memory that is the process's own grows by nothing for the import, and by the arena for the copy;
  * pages of the file are not kept. */
-static void external_data_is_copied_once(void **state)
+static void copied_once(enum tensor_dtype dtype, float second, float last)
 {
     const size_t all = (size_t)ROWS * COLUMNS * sizeof(float), slack = 8 << 20;
-    struct outside o = outside_new();
+    struct outside o = outside_new(dtype);
     size_t own = memory("RssAnon"), file = memory("RssFile") + memory("RssShmem"), most = 0;
     struct graph *g = import_outside(&o);
     float *arena;
 
-    (void)state;
     assert_int_equal(g->n_params, 1);
     assert_true(g->outside.files.n == 1);
-    assert_ptr_equal(g->params[0].initial, mapping_data(g->outside.files.at[0]));
+    assert_ptr_equal(g->initials[0].from.data, mapping_data(g->outside.files.at[0]));
+    assert_ptr_equal(g->params[0].initial,
+                     dtype == TENSOR_F32 ? g->initials[0].from.data : NULL);
     assert_true(memory("RssAnon") < own + slack);
     arena = malloc(graph_arena_floats(g) * sizeof(*arena));
     assert_int_equal(graph_fill_initial(g, arena, NULL), 0);
     most = memory("RssFile") + memory("RssShmem");
     assert_true(most < file + slack);
     assert_true(memory("RssAnon") < own + all + slack);
-    assert_true(arena[COLUMNS + 1] == 1 + 1.0f / COLUMNS);
-    assert_true(arena[(size_t)ROWS * COLUMNS - 1] == ROWS - 1 + (COLUMNS - 1.0f) / COLUMNS);
+    assert_true(arena[COLUMNS + 1] == second);
+    assert_true(arena[(size_t)ROWS * COLUMNS - 1] == last);
     graph_forget_initial(g);
     assert_int_equal(g->outside.files.n, 0);
     assert_null(g->params[0].initial);
@@ -453,10 +460,40 @@ static void external_data_is_copied_once(void **state)
     outside_free(&o);
 }
 
+static void external_data_is_copied_once(void **state)
+{
+    (void)state;
+    copied_once(TENSOR_F32, 1 + 1.0f / COLUMNS, ROWS - 1 + (COLUMNS - 1.0f) / COLUMNS);
+    copied_once(TENSOR_BF16, 1, 4080); /* bfloat16 keeps 8 bits */
+}
+
+/* A large constant of 16 bits is widened at import. */
+static void frozen_external_data_of_16_bits_is_widened(void **state)
+{
+    static const char *const all[] = { "*" };
+    struct outside o = outside_new(TENSOR_BF16);
+    struct graph *g = NULL;
+    uint32_t i, n = 0;
+
+    (void)state;
+    assert_int_equal(graph_import(&(struct graph_opts){ .path = o.model, .frozen = all, .n_frozen = 1 },
+                                  &g, NULL), 0);
+    for (i = 0; i < g->n_values; i++)
+        if (strcmp(g->values[i].name, "w") == 0) {
+            const float *w = g->values[i].tensor.data;
+
+            assert_true(w[0] == 0 && w[COLUMNS] == 1 && w[3 * COLUMNS] == 3);
+            n++;
+        }
+    assert_int_equal(n, 1);
+    graph_free(g);
+    outside_free(&o);
+}
+
 /* Not as a fixture, around which cmocka has a handler of its own for SIGBUS. */
 static void external_data_truncated_while_mapped_is_an_error(void **state)
 {
-    struct outside o = outside_new();
+    struct outside o = outside_new(TENSOR_F32);
     struct graph *g = import_outside(&o);
     float *arena = malloc(graph_arena_floats(g) * sizeof(*arena));
     struct graph_value *c = NULL;
@@ -488,6 +525,7 @@ int main(void)
         cmocka_unit_test(other_shapes_and_types_are_refused_with_both),
         cmocka_unit_test(folded_tensor_is_compared_in_any_order_of_dimensions),
         cmocka_unit_test(external_data_is_copied_once),
+        cmocka_unit_test(frozen_external_data_of_16_bits_is_widened),
         cmocka_unit_test(external_data_truncated_while_mapped_is_an_error),
     };
 
