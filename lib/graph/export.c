@@ -305,6 +305,34 @@ static int put_nodes(struct exporter *e, struct err *err)
     return rc;
 }
 
+/* Inputs that repair.c dropped. */
+static int drop_inputs(struct exporter *e, struct err *err)
+{
+    const struct graph *g = e->g;
+    uint32_t i;
+    size_t k;
+
+    for (i = 0; i < g->n_nodes; i++) {
+        const struct graph_node *n = &g->nodes[i];
+        const Onnx__NodeProto *from = g->model->graph->node[n->proto];
+        Onnx__NodeProto *copy;
+
+        if (strcmp(n->def->name, "Conv") != 0 || from->n_input <= n->n_in)
+            continue;
+        for (k = 0; k < e->graph.n_node && e->graph.node[k] != from; k++)
+            ;
+        if (k == e->graph.n_node)
+            continue;
+        copy = arena_alloc(&e->mem, sizeof(*copy));
+        if (copy == NULL)
+            return no_memory(err);
+        *copy = *from;
+        copy->n_input = n->n_in;
+        e->graph.node[k] = copy;
+    }
+    return 0;
+}
+
 /* ---- what nothing reads any more ---- */
 
 static bool is_same(const char *a, const char *b)
@@ -497,6 +525,8 @@ int graph_export_split(const struct graph *g, const float *arena, const char *pa
     rc = put_initializers(&e, err);
     if (rc == 0)
         rc = put_nodes(&e, err);
+    if (rc == 0)
+        rc = drop_inputs(&e, err);
     if (rc == 0)
         remove_modes(&e);
     if (rc == 0)

@@ -172,6 +172,10 @@ ProtobufCMessage *graph_unpack_part(struct graph *g, const ProtobufCMessageDescr
 const struct op_def *graph_sequence_row(const char *name, uint32_t opset);
 bool graph_is_sequence(const struct op_def *def);
 
+/* ---- repair.c ---- */
+/* After the nodes are read: mends what an exporter wrote wrong, with a note. Export follows the nodes. */
+int graph_repair(struct graph *g, struct err *err);
+
 /* ---- inline.c ---- */
 /* Puts the nodes of model-local functions in place of their calls, in g->model. */
 int graph_inline_functions(struct graph *g, struct err *err);

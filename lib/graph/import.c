@@ -289,6 +289,11 @@ static int read_nodes(struct importer *im, struct err *err)
     return import_nodes(im, &top, err);
 }
 
+static int repair(struct importer *im, struct err *err)
+{
+    return graph_repair(im->g, err);
+}
+
 static int refuse_missing(struct importer *im, struct err *err)
 {
     return import_check_ops(im, err);
@@ -334,7 +339,7 @@ enum { SURVEY_STEPS = 4 };
 
 static int (*const steps[])(struct importer *, struct err *) = {
     check_model, restore_parameters, inline_functions, import_survey, /* graph_survey() ends here */
-    refuse_missing, alloc_tables,     read_initializers, read_inputs, read_nodes, read_outputs,
+    refuse_missing, alloc_tables,     read_initializers, read_inputs, read_nodes, repair, read_outputs,
 };
 
 static int unpack(struct graph *g, const struct graph_opts *opts, const void *bytes, size_t n,

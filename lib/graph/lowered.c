@@ -18,6 +18,9 @@ static const char *const rms_attrs[] = { "axis", "epsilon", "stash_type", NULL }
 static const char *const gate_attrs[] = { "alpha", NULL };
 static const char *const conv_attrs[] = { "activation", NULL };
 
+static const char *const dft_17_attrs[] = { "axis", "inverse", "onesided", NULL };
+static const char *const dft_20_attrs[] = { "inverse", "onesided", NULL };
+
 enum { Q = OP_IN(0), K = OP_IN(1), V = OP_IN(2), MASK = OP_IN(3), PAST_KEY = OP_IN(4), PAST_VALUE = OP_IN(5) };
 
 static const struct op_def rows[] = {
@@ -36,6 +39,9 @@ static const struct op_def rows[] = {
       .diff = OP_IN(0) | OP_IN(1) },
     { .name = "CausalConvWithState", .since = 27, .n_in = { 2, 4 }, .n_out = { 1, 2 }, .attrs = conv_attrs,
       .diff = OP_IN(0) | OP_IN(1) | OP_IN(2) | OP_IN(3) },
+    { .name = "DFT", .since = 20, .n_in = { 1, 3 }, .n_out = { 1, 1 }, .attrs = dft_20_attrs, .diff = OP_IN(0) },
+    { .name = "DFT", .since = 17, .until = 19, .n_in = { 1, 2 }, .n_out = { 1, 1 }, .attrs = dft_17_attrs,
+      .diff = OP_IN(0) },
 };
 
 const struct op_def *graph_lowered_row(const char *name, uint32_t opset)

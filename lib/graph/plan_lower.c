@@ -138,6 +138,7 @@ static const struct {
     { "Swish", lower_swish },
     { "SwiGLU", lower_swiglu },
     { "CausalConvWithState", lower_causal_conv },
+    { "DFT", lower_dft },
 };
 
 int plan_lower(struct plan_builder *b, const struct graph_node *from, struct err *err)

@@ -59,5 +59,6 @@ void lower_rms_norm(struct lowering *l);
 void lower_swish(struct lowering *l);
 void lower_swiglu(struct lowering *l);
 void lower_causal_conv(struct lowering *l);
+void lower_dft(struct lowering *l);
 
 #endif

@@ -49,6 +49,13 @@ int conv_check_bias(const struct op_infer *f, int64_t o, struct err *err)
 
     if (f->n_in < 3 || f->in[2] == NULL)
         return 0;
+    /* graph/repair.c drops such a bias where it is zero. */
+    if (f->in[2]->shape.rank == 2 && f->in[2]->shape.dim[0] == o)
+        return op_error(f, ERR_INPUT, err,
+                        "the bias has shape [%" PRId64 ", %" PRId64 "]; expected [%" PRId64
+                        "]: torch.onnx.export of PyTorch 2.15 writes Conv3d(bias=False) so with "
+                        "optimize=False: export with optimize=True, or give the module a bias",
+                        o, f->in[2]->shape.dim[1], o);
     rc = op_need(f, 2, TENSOR_F32, 1, err);
     if (rc < 0)
         return rc;
