@@ -257,8 +257,9 @@ static void a_block_computes_functions_and_sums_inside_its_products(void **state
         assert_int_equal(nodes_of(p, "MatMul"), 2);
         assert_int_equal(nodes_of(p, "Gelu") + nodes_of(p, "Add"), 0);
         assert_int_equal(nodes_of(p, "Convert"), i >= PLAN_BFLOAT16); /* of the logits, which the caller reads */
-        assert_int_equal(products(CUBLASLT_EPILOGUE_GELU_AUX_BIAS), 1);
-        assert_int_equal(products(CUBLASLT_EPILOGUE_DGELU), 1);
+        /* The library's GELU is not exact enough for float32. */
+        assert_int_equal(products(CUBLASLT_EPILOGUE_GELU_AUX_BIAS), i != PLAN_FLOAT32);
+        assert_int_equal(products(CUBLASLT_EPILOGUE_DGELU), i != PLAN_FLOAT32);
         assert_int_equal(sums_beside_products(), 3);
         plan_free(p);
         graph_free(g);

@@ -180,7 +180,8 @@ static void open_rig(struct rig *r, const struct gradcheck_case *gc, uint32_t wa
 
 /* ---- tests ---- */
 
-/* Rows of few keys have larger gradients than most, and the rounding of y shows in them. */
+/* Rows of few keys have larger gradients than most, and the rounding of y shows in them: cuDNN 9.14 on an H100 is
+ * off by 3.7 units of the largest. */
 static void expect_close(size_t trial, const char *what, const struct tensor *got, const struct tensor *want,
                          double unit)
 {
@@ -192,7 +193,7 @@ static void expect_close(size_t trial, const char *what, const struct tensor *go
     for (i = 0; i < n; i++)
         size = fmax(size, fabs((double)b[i]));
     for (i = 0; i < n; i++)
-        if (!(fabs((double)a[i] - (double)b[i]) <= unit * (4 * fabs((double)b[i]) + 3 * size)))
+        if (!(fabs((double)a[i] - (double)b[i]) <= unit * (4 * fabs((double)b[i]) + 6 * size)))
             fail_msg("trial %zu, %s: element %zu: %.9g, %.9g in float32, largest %.9g", trial, what, i, (double)a[i],
                      (double)b[i], size);
 }

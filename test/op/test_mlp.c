@@ -19,8 +19,7 @@
 
 enum { X, W1, B1, W2, B2 };
 
-/* The GELU that cuBLASLt appends to a product differs from the one with tanhf() by 4e-6 on an H100. */
-static const double GPU_TOLERANCE = 1e-5;
+static const double GPU_TOLERANCE = 2e-6; /* products by another algorithm */
 
 struct mlp {
     int64_t m, k, hidden, n;
