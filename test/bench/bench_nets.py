@@ -25,20 +25,28 @@ HEALTH_LIMIT = 0.01
 KIB = 1 << 10
 
 
+def with_compiled(eager):
+    """Each peer, and the same by torch.compile."""
+    return eager + [(name.replace("PyTorch", "compiled"), dict(keys, compile=True), threads)
+                    for name, keys, threads in eager]
+
+
 class Net:
     """A network, how it is trained, and how long it is looked at; `quick` is what --quick changes."""
 
     def __init__(self, title, name, batch, data, optimizer, at_least=None, aim=None, keys=None, precision="float32",
                  rounds=3, warm=1, steps=2, block=1, batches=16, ways=None, peers=None, also=None, tolerance=SAME_LOSS,
-                 quick=None):
+                 quick=None, at_least_eager=None, beside=None):
         self.title, self.name, self.batch, self.data, self.optimizer = title, name, batch, data, optimizer
         self.batches = batches  # of the data
         self.at_least, self.aim, self.keys, self.precision = at_least, aim, keys or {}, precision
         self.rounds, self.warm, self.steps, self.block = rounds, warm, steps, block  # warm, steps: in blocks
         self.ways = ways or [("trainerd", CORES)]  # what to call it, replicas; whichever is faster counts
-        self.peers = peers or [("PyTorch", {}, CORES)]  # what to call it, keys of its own, threads; likewise
+        self.peers = peers or with_compiled([("PyTorch", {}, CORES)])  # what to call it, keys of its own, threads
         self.also = also or []  # further peers, without a target
         self.tolerance, self.quick = tolerance, quick or {}
+        self.at_least_eager = at_least_eager  # the other targets are beside torch.compile
+        self.beside = beside  # a network of ours that is the same, and how much slower this one may be
 
     def what(self):
         return self.title if self.precision == "float32" else "%s, %s" % (self.title, self.precision)
@@ -100,9 +108,13 @@ SGD, MOMENTUM = {"type": "sgd", "learning_rate": 0.01}, {"type": "momentum", "le
 ADAMW = {"type": "adamw", "learning_rate": 1e-5}
 # A small step may be faster on one core than shared out.
 FEW_CORES = {"ways": [("trainerd", CORES), ("trainerd, a core", 1)],
-             "peers": [("PyTorch", {}, CORES), ("PyTorch, a thread", {}, 1)]}
+             "peers": with_compiled([("PyTorch", {}, CORES), ("PyTorch, a thread", {}, 1)])}
 GPT2 = {"sequence": 256, "context": 256, "vocabulary": 50257}
 GPT2_QUICK = {"sequence": 32, "context": 32, "vocabulary": 1000, "layers": 2, "width": 64, "heads": 2}
+
+
+LLAMA = {"sequence": 512, "vocabulary": 8000, "width": 512, "hidden": 1408, "layers": 8, "heads": 8, "kv_heads": 2}
+LLAMA_QUICK = {"sequence": 64, "vocabulary": 500, "width": 64, "hidden": 96, "layers": 2}
 
 
 def resnet50(**more):
@@ -111,30 +123,40 @@ def resnet50(**more):
 
 
 def resnet50_bfloat16():
-    return resnet50(at_least=1.1, precision="bfloat16")
+    return resnet50(at_least=1.3, aim=1.5, precision="bfloat16")
 
 
 def gpt2():
-    return Net("GPT-2 124M, 4 x 256 tokens", "gpt2", 4, text, ADAMW, 1.2, 1.4, GPT2, quick=GPT2_QUICK)
+    return Net("GPT-2 124M, 4 x 256 tokens", "gpt2", 4, text, ADAMW, 1.3, 1.5, GPT2, quick=GPT2_QUICK)
+
+
+def gpt2_of_transformers():
+    return Net("GPT-2 124M of transformers", "transformers_gpt2", 4, text, ADAMW, None, None, GPT2, quick=GPT2_QUICK,
+               beside=("gpt2", 1.03))
+
+
+def llama():
+    return Net("Llama of transformers, 8 layers of 512, 4 x 512", "transformers_llama", 4, text, ADAMW, 1.0, None, LLAMA,
+               quick=LLAMA_QUICK, at_least_eager=1.2)
 
 
 def mlp():
-    return Net("MLP 784-128-10, batch 64", "mlp", 64, digits, MOMENTUM, 2, 2.4, rounds=4, warm=5, steps=20, block=200,
+    return Net("MLP 784-128-10, batch 64", "mlp", 64, digits, MOMENTUM, 3, 5, rounds=4, warm=5, steps=20, block=200,
                batches=256, **FEW_CORES)
 
 
 def dlrm():
-    return Net("DLRM, 26 x 100000 rows, batch 256", "dlrm", 256, clicks, SGD, 2, 5, {"rows": 100000}, warm=2, steps=6,
+    return Net("DLRM, 26 x 100000 rows, batch 256", "dlrm", 256, clicks, SGD, 4, 6, {"rows": 100000}, warm=2, steps=6,
                block=10, also=[("PyTorch, sparse=True", {"sparse": True}, CORES)], quick={"rows": 1000})
 
 
 def lstm():
-    return Net("LSTM, 32 x 64 tokens, width 256", "lstm", 32, text, ADAMW, 1.5, None,
+    return Net("LSTM, 32 x 64 tokens, width 256", "lstm", 32, text, ADAMW, 1.2, 2,
                {"sequence": 64, "vocabulary": 1000, "width": 256}, warm=2, steps=10, block=2,
                quick={"sequence": 8}, **FEW_CORES)
 
 
-NETS = [lambda: resnet50(at_least=1.1, aim=1.3), resnet50_bfloat16, gpt2, mlp, dlrm, lstm]
+NETS = [lambda: resnet50(at_least=1.3, aim=1.4), resnet50_bfloat16, gpt2, gpt2_of_transformers, llama, mlp, dlrm, lstm]
 
 
 # ---- files ----
@@ -147,8 +169,17 @@ def model_keys(net):
 def write_model(net, path):
     if net.name == "lstm":
         samples.write_lstm(path, net.keys["vocabulary"], net.keys["width"], net.keys["sequence"])
+    elif net.name.startswith("transformers_"):
+        peers.run_checked([peers.PYTHON, os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_export.py"),
+                           net.name, json.dumps(net.keys), path], TASK_SECONDS)
     else:
         peers.run_checked([kit.TRAINERCTL, "model", net.name, *model_keys(net), "-o", path])
+
+
+def buffers_that_train(model):
+    """Frequencies of rotary embedding: buffers of the module, which an export without metadata does not say."""
+    said = json.loads(peers.run_checked([kit.TRAINERCTL, "inspect", model, "--json", "--batch", "1"]))
+    return [p["name"] for p in said["parameters"] if p["kind"] == "trained" and p["name"].endswith("inv_freq")]
 
 
 def write_job(net, folder, steps, replicas=CORES):
@@ -169,6 +200,8 @@ def write_job(net, folder, steps, replicas=CORES):
                   "precision": net.precision, "log_every_steps": net.block, "deadline_seconds": 120},
         "optimizer": net.optimizer,
     }
+    if net.name.startswith("transformers_") and buffers_that_train(model):
+        job["model"]["frozen"] = buffers_that_train(model)
     path = os.path.join(folder, "job-%d.json" % replicas)
     with open(path, "w") as f:
         json.dump(job, f)
@@ -176,7 +209,8 @@ def write_job(net, folder, steps, replicas=CORES):
 
 
 def torch_side(net, job, weights, keys, threads):
-    spec = {"net": net.name, "keys": dict(net.keys, **keys), "job": job, "weights": weights}
+    keys = dict(net.keys, **keys)
+    spec = {"net": net.name, "compile": keys.pop("compile", False), "keys": keys, "job": job, "weights": weights}
     return peers.Torch(1, json.dumps(spec), threads=threads)
 
 
@@ -232,6 +266,8 @@ class Race:
                    for (name, replicas), job in zip(net.ways, jobs)]
         sides = [Side(name, lambda t=t: self.ask(t)) for (name, _, _), t in zip(net.peers + net.also, self.torch)]
         self.them, self.also = sides[:len(net.peers)], sides[len(net.peers):]
+        self.compiled = [s for s, (_, keys, _) in zip(self.them, net.peers) if keys.get("compile")]
+        self.eager = [s for s in self.them if s not in self.compiled]
 
     def run(self, job, replicas):
         net = self.net
@@ -281,10 +317,15 @@ def one_net(table, net, folder, peak):
     race = Race(net, folder)
     interleave(1, peak)
     race.run_rounds()
-    us, them = fastest(race.us), fastest(race.them)
-    table.faster("step of " + net.what(), us, them, None, net.at_least, net.aim)
+    us, eager, compiled = fastest(race.us), fastest(race.eager), fastest(race.compiled)
+    has_compiled = compiled.why is None
+    table.faster("step of " + net.what(), us, compiled if has_compiled else eager, None, net.at_least, net.aim)
     if us.why is not None:
         return  # said once
+    if has_compiled:
+        table.faster("  the same beside PyTorch as it is", us, eager, None, net.at_least_eager)
+    if net.beside is not None:
+        beside_ours(table, net, folder, us)
     for side in race.also:
         table.faster("  the same beside it", us, side)
 
@@ -295,6 +336,19 @@ def one_net(table, net, folder, peak):
             "FMA" if net.precision == "float32" else "matmul", most), "%.0f %%" % (100 * speed / most), True
 
     table.row("  of what %d cores can do%s" % (CORES, "" if us is race.us[0] else ", on one"), "", share)
+
+
+def beside_ours(table, net, folder, us):
+    """A file of an exporter beside the network that `trainerctl model` writes: the plans should be the same."""
+    name, most = net.beside
+    own = Net(net.title, name, net.batch, net.data, net.optimizer, keys=net.keys, rounds=net.rounds, warm=net.warm,
+              steps=net.steps, block=net.block)
+    job = write_job(own, os.path.join(folder, "own"), (net.warm + net.steps) * net.block)
+    side = Side("our own form", lambda: {None: ours.seconds_per_step(
+        ours.run_tasks(job, 1, devices="cpu:%d" % CORES, seconds=TASK_SECONDS), net.batch, net.warm * net.block)})
+    again = Side(us.name, us.measure)  # in turns with the other, since a few percent count
+    interleave(net.rounds, side, again)
+    table.faster("  the same beside our own form", again, side, None, round(1 / most, 2))
 
 
 # ---- peak ----

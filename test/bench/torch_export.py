@@ -3,7 +3,7 @@
     torch_export.py NET KEYS FILE    KEYS: a JSON object, as in torch_nets.py
 
 Works with PyTorch 1.13 and 2: what is asked for is the exporter that both have, which keeps training ops and the
-names of parameters."""
+names of parameters. Networks of transformers want the newer one."""
 import inspect
 import json
 import sys
@@ -25,6 +25,11 @@ def example(name, keys):
 def main():
     name, keys, path = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
     warnings.simplefilter("ignore")
+    if name.startswith("transformers_"):
+        import torch_language
+
+        torch_language.export(name, keys, path)
+        return
     torch.manual_seed(1)
     inputs = example(name, keys)
     more = {"dynamo": False} if "dynamo" in inspect.signature(torch.onnx.export).parameters else {}

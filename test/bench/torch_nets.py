@@ -189,7 +189,17 @@ class Lstm(nn.Module):
         return self.head(self.lstm(self.embedding(ids.t()))[0].transpose(0, 1))
 
 
-NETS = {"mlp": Mlp, "resnet50": ResNet50, "gpt2": Gpt2, "dlrm": Dlrm, "lstm": Lstm}
+def of_transformers(name):
+    def make(keys):
+        import torch_language
+
+        return torch_language.make(name, keys)
+
+    return make
+
+
+NETS = {"mlp": Mlp, "resnet50": ResNet50, "gpt2": Gpt2, "dlrm": Dlrm, "lstm": Lstm,
+        **{name: of_transformers(name) for name in ("transformers_llama", "transformers_gpt2")}}
 
 
 # ---- weights and samples: those of the other side ----
@@ -219,10 +229,13 @@ def onnx_weights(path):
 
 
 def take_weights(net, path):
-    """Every parameter and statistic of the net must be in the file."""
+    """Every parameter and statistic of the net must be in the file; of tied ones under one of their names."""
     given = onnx_weights(path)
     wrong = net.load_state_dict(given, strict=False)
-    missing = [name for name in wrong.missing_keys if not name.endswith("num_batches_tracked")]
+    state = net.state_dict()
+    taken = {state[name].data_ptr() for name in given if name in state}
+    missing = [name for name in wrong.missing_keys
+               if not name.endswith("num_batches_tracked") and state[name].data_ptr() not in taken]
     if missing:
         raise ValueError("%s has no %s" % (path, ", ".join(missing[:4])))
 
@@ -273,7 +286,9 @@ class JobTrainer:
             take_weights(net, os.path.join(folder, job["model"]["onnx"]))
         self.net = net.to(self.device).train()
         self.set_precision(job["train"]["precision"])
-        way = {"fused": True} if self.device.type == "cuda" else {"foreach": True}
+        newer = tuple(int(n) for n in torch.__version__.split(".")[:2]) >= (2, 4)
+        fused = self.device.type == "cuda" or (newer and not spec["keys"].get("sparse"))
+        way = {"fused": True} if fused else {"foreach": True}
         self.optimizer = OPTIMIZERS[job["optimizer"]["type"]](list(net.parameters()), job["optimizer"], **way)
         self.loss = LOSSES[job["model"]["loss"]["type"]]
         self.forward = torch.compile(self.loss_of) if spec.get("compile") else self.loss_of
