@@ -12,6 +12,7 @@
 #include "daemon/args.h"
 #include "daemon/ctl.h"
 #include "daemon/inspect_attention.h"
+#include "daemon/inspect_tensors.h"
 #include "graph/graph.h"
 #include "op/op.h"
 
@@ -222,12 +223,7 @@ static void print_params(const struct inspect *in)
     count(numbers, sizeof(numbers), trained);
     text_bytes(bytes, sizeof(bytes), graph_arena_floats(in->graph) * sizeof(float));
     printf("%-11s%s trained numbers, %s with statistics\n", "parameters", numbers, bytes);
-    for (i = 0; i < n; i++) {
-        char shape[192];
-
-        printf("%-11s%-40s %-20s %s\n", "", p[i].name, shape_print(&p[i].shape, shape, sizeof(shape)),
-               p[i].kind == GRAPH_TRAINED ? "trained" : "statistic");
-    }
+    inspect_tensors_print(in->graph);
 }
 
 static void print_figures(const char *title, const struct figures *f, uint32_t batch)
@@ -384,6 +380,7 @@ static void print_json(const struct inspect *in)
         io = graph_outputs(in->graph, &n);
         json_ios(&out, "outputs", io, n);
         json_params(&out, in->graph);
+        inspect_tensors_json(in->graph, &out);
         json_notes(&out, in->graph);
     }
     buf_printf(&out, ",\n  \"batch\": %" PRIu32 ",\n  \"precision\": \"%s\"", in->batch,

@@ -214,6 +214,8 @@ static int settle_groups(struct settled *s, struct err *err)
     s->frozen = calloc(n + 1, sizeof(*s->frozen));
     if (s->frozen == NULL)
         return err_set(err, ERR_NOMEM, "out of memory");
+    t->trainable = c->model.trainable;
+    t->n_trainable = c->model.n_trainable;
     t->frozen = s->frozen;
     t->batch_norm = norms[c->model.batch_norm];
     settle_rows(s);

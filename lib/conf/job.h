@@ -181,7 +181,9 @@ struct conf {
         uint32_t n_weights_names;
         const char **weights_fresh; /* fnmatch patterns: may be absent from that file */
         uint32_t n_weights_fresh;
-        const char **frozen; /* initializers that do not train, fnmatch patterns */
+        const char **trainable; /* tensors that train whatever the file states, fnmatch patterns */
+        uint32_t n_trainable;
+        const char **frozen; /* tensors that do not train, fnmatch patterns */
         uint32_t n_frozen;
         struct conf_padding padding[CONF_MAX_TABLES];
         uint32_t n_padding;

@@ -264,11 +264,18 @@ LOSS_KEYS("/model/more_losses/*", 0)
          "fine-tune adds: they begin with the values of the ONNX file." },
 { "/model/weights_fresh", "*", STRING,
   .doc = "A pattern over initializer names." },
+{ "/model", "trainable", LIST, AT(model.trainable), ALLOCATED, .hi = 1024,
+  .count = AT(model.n_trainable), .stride = sizeof(const char *), .fallback = "[]",
+  .doc = "Tensors that train whatever the file states about them, as patterns with *, ? and [...]: "
+         "parameters that the file does not mark as such, and exceptions from frozen: {\"frozen\": [\"*\"], "
+         "\"trainable\": [\"head.*\"]} trains the head alone. trainerctl inspect prints what trains and why." },
+{ "/model/trainable", "*", STRING,
+  .doc = "A pattern over the names that the module gives its parameters, or the names in the file." },
 { "/model", "frozen", LIST, AT(model.frozen), ALLOCATED, .hi = 1024,
   .count = AT(model.n_frozen), .stride = sizeof(const char *), .fallback = "[]",
-  .doc = "Initializers that do not train, as patterns with *, ? and [...]." },
+  .doc = "Tensors that do not train, as patterns with *, ? and [...]." },
 { "/model/frozen", "*", STRING,
-  .doc = "A pattern over initializer names." },
+  .doc = "A pattern over the names that the module gives its parameters, or the names in the file." },
 { "/model", "padding_idx", MAP, AT(model.padding), .hi = CONF_MAX_TABLES,
   .count = AT(model.n_padding), .stride = sizeof(struct conf_padding), .fallback = "{}",
   .doc = "The padding row of embedding tables, by a pattern over initializer names: as in "

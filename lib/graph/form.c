@@ -24,6 +24,7 @@ enum role {
     ROLE_ONE_BIAS = 64, /* added to a product of width 1 */
     ROLE_STATE = 128,   /* the state in which a recurrent layer or a loop begins */
     ROLE_LSTM_BIAS = 256,
+    ROLE_BIAS = 512,    /* added to the product of an activation and a weight */
 };
 
 static const struct place { /* inputs of an op by their meaning */
@@ -138,16 +139,32 @@ static uint16_t roles_of_outputs(const struct forms *s, const struct graph_node 
     return role;
 }
 
-/* Does a product of width 1 make this value? Then a bias of it has one element. */
-static bool is_narrow_product(const struct forms *s, uint32_t value)
+/* The product of an activation and a weight that makes this value, ops that rearrange it skipped. */
+static const struct graph_node *weighted_product(const struct forms *s, uint32_t value)
 {
+    static const char *const products[] = { "MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum" };
     const struct graph *g = s->f->g;
-    const struct graph_node *n;
+    uint32_t hops, i, k;
+
+    for (hops = 0; hops < 4 && s->maker[value] != GRAPH_NONE; hops++) {
+        const struct graph_node *n = &g->nodes[s->maker[value]];
+
+        for (i = 0; i < COUNT_OF(products); i++)
+            for (k = 0; is_op(n, products[i]) && k < n->n_in; k++)
+                if (n->in[k] != GRAPH_NONE && s->is_static[n->in[k]])
+                    return n;
+        if (!rearranges(n) || n->in[0] == GRAPH_NONE)
+            return NULL;
+        value = n->in[0];
+    }
+    return NULL;
+}
+
+/* A bias of a product of width 1 has one element. */
+static bool is_narrow(const struct graph *g, const struct graph_node *n)
+{
     const struct shape *shape;
 
-    if (s->maker[value] == GRAPH_NONE)
-        return false;
-    n = &g->nodes[s->maker[value]];
     if (n->n_in < 2 || n->in[1] == GRAPH_NONE || g->values[n->in[1]].kind != VALUE_CONST)
         return false;
     shape = &g->values[n->in[1]].tensor.shape;
@@ -170,6 +187,7 @@ static uint16_t role_in_sums(const struct forms *s, const struct graph_node *n, 
 static uint16_t role_in_sum(const struct forms *s, const struct graph_node *n, uint32_t k)
 {
     uint32_t other = n->in[1 - k];
+    const struct graph_node *product;
     uint16_t role;
 
     if (is_op(n, "Sub") && k == 1)
@@ -177,8 +195,9 @@ static uint16_t role_in_sum(const struct forms *s, const struct graph_node *n, u
     if (!s->is_fed[other])
         return ROLE_RAW;
     role = is_op(n, "Mul") ? ROLE_SCALES : ROLE_ADDED;
-    if (role == ROLE_ADDED && is_narrow_product(s, other))
-        role |= ROLE_ONE_BIAS;
+    product = role == ROLE_ADDED ? weighted_product(s, other) : NULL;
+    if (product != NULL)
+        role |= ROLE_BIAS | (is_narrow(s->f->g, product) ? ROLE_ONE_BIAS : 0);
     return role;
 }
 
@@ -194,14 +213,14 @@ static uint16_t role_of(const struct forms *s, const struct graph_node *n, uint3
         return ROLE_PARAM;
     if (place != NULL && (place->constants & graph_input_bit(k)) != 0)
         return ROLE_CONST;
-    if (n->n_bodies > 0 || (place != NULL && (place->states & graph_input_bit(k)) != 0))
+    if (place != NULL && (place->states & graph_input_bit(k)) != 0)
         return ROLE_STATE;
     for (i = 0; i < n->n_in; i++)
         is_static = is_static && (n->in[i] == GRAPH_NONE || s->is_static[n->in[i]]);
     if (is_static)
         return roles_of_outputs(s, n);
-    if (rearranges(n))
-        return ROLE_OTHER; /* a part of an activation */
+    if (rearranges(n)) /* Concat: the tensor becomes a part of an activation */
+        return k == 0 && !is_op(n, "Concat") ? roles_of_outputs(s, n) : ROLE_OTHER;
     if ((is_op(n, "Add") || is_op(n, "Sub") || is_op(n, "Mul")) && n->n_in == 2)
         return role_in_sum(s, n, k);
     if (is_op(n, "Sum"))
@@ -209,13 +228,35 @@ static uint16_t role_of(const struct forms *s, const struct graph_node *n, uint3
     return ROLE_OTHER;
 }
 
+static void look_backward(struct forms *s, const struct graph_node *nodes, uint32_t n);
+
+/* What a body does with its inputs, the node does with its own; a value that goes round is a state. */
+static void look_into_bodies(struct forms *s, const struct graph_node *n)
+{
+    uint32_t i, k;
+
+    for (i = 0; i < n->n_bodies; i++) {
+        const struct graph_body *body = &n->bodies[i];
+
+        look_backward(s, body->nodes, body->n_nodes);
+        for (k = 0; k < n->n_in && k < body->n_in; k++)
+            if (n->in[k] != GRAPH_NONE)
+                s->f->role[n->in[k]] |= s->f->role[body->in[k]];
+    }
+    for (k = 0; k < n->n_in; k++)
+        if (n->in[k] != GRAPH_NONE && s->f->role[n->in[k]] == 0)
+            s->f->role[n->in[k]] = ROLE_STATE;
+}
+
 static void look_backward(struct forms *s, const struct graph_node *nodes, uint32_t n)
 {
     uint32_t i, k;
 
     for (i = n; i-- > 0;) {
-        for (k = 0; k < nodes[i].n_bodies; k++)
-            look_backward(s, nodes[i].bodies[k].nodes, nodes[i].bodies[k].n_nodes);
+        if (nodes[i].n_bodies > 0) {
+            look_into_bodies(s, &nodes[i]);
+            continue;
+        }
         for (k = 0; k < nodes[i].n_in; k++)
             if (nodes[i].in[k] != GRAPH_NONE)
                 s->f->role[nodes[i].in[k]] |= role_of(s, &nodes[i], k);
@@ -346,7 +387,7 @@ enum form_verdict form_judge(const struct finder *f, uint32_t value, const char 
     }
     if ((role & (ROLE_ADDED | ROLE_SCALES)) != 0 &&
         (role & (ROLE_RAW | ROLE_OTHER)) == 0 &&
-        (is_vector(&v->tensor.shape) || (role & ROLE_ONE_BIAS) != 0)) {
+        (is_vector(&v->tensor.shape) || (role & (ROLE_BIAS | ROLE_ONE_BIAS)) != 0)) {
         *reason = (role & ROLE_SCALES) != 0 ? "a vector that scales an activation"
                                             : "a vector that is added to an activation";
         return FORM_PARAMETER;

@@ -74,6 +74,8 @@ struct graph_judged { /* an initializer of floats */
     struct shape shape;
     enum graph_verdict verdict;
     const char *reason;
+    const char *const *tied; /* [n_tied] other names of the module for the same parameter */
+    uint32_t n_tied;
 };
 
 struct graph_op { /* a kind of op that the file uses */

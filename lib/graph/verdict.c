@@ -85,6 +85,26 @@ static struct patterns trainable_of(const struct finder *f)
 
 /* ---- one tensor ---- */
 
+/* false: out of memory. */
+static bool find_tied(struct graph *g, const struct evidence_tensor *t, struct graph_judged *out)
+{
+    const struct evidence *e = &g->evidence;
+    const char **names;
+    uint32_t n = 0, k;
+
+    if (t == NULL || t->kind != EVIDENCE_PARAMETER || e->targets[t->target].aliases == EVIDENCE_NONE)
+        return true;
+    for (k = e->targets[t->target].aliases; k != EVIDENCE_NONE; k = e->targets[k].next_alias)
+        n++;
+    names = arena_array(&g->mem, n, sizeof(*names));
+    if (names == NULL)
+        return false;
+    for (k = e->targets[t->target].aliases; k != EVIDENCE_NONE; k = e->targets[k].next_alias)
+        names[out->n_tied++] = e->targets[k].name;
+    out->tied = names;
+    return true;
+}
+
 static int add_tensor(struct finder *f, uint32_t value, enum graph_verdict verdict,
                       const char *reason, struct err *err)
 {
@@ -97,7 +117,9 @@ static int add_tensor(struct finder *f, uint32_t value, enum graph_verdict verdi
                                    .reason = reason,
                                    .name_in_file = t != NULL ? t->restored : NULL };
 
-    return VEC_PUSH(f->g->judged, tensor) ? 0 : no_memory(err);
+    if (!find_tied(f->g, t, &tensor) || !VEC_PUSH(f->g->judged, tensor))
+        return no_memory(err);
+    return 0;
 }
 
 static int judge_evidence(struct finder *f, const struct evidence_tensor *t, bool has_gradient,

@@ -269,6 +269,8 @@ static void tell_notes(struct train *t)
 static struct graph_opts model_opts(const struct train_opts *o)
 {
     return (struct graph_opts){ .path = o->onnx,
+                                .trainable = o->trainable,
+                                .n_trainable = o->n_trainable,
                                 .frozen = o->frozen,
                                 .n_frozen = o->n_frozen,
                                 .padding = o->padding,

@@ -173,6 +173,8 @@ struct train_metric {
 
 struct train_opts { /* everything is borrowed until train_close() */
     const char *onnx;
+    const char *const *trainable;
+    uint32_t n_trainable;
     const char *const *frozen;
     uint32_t n_frozen;
     const char *weights; /* a file of initial weights in place of the model's (ckpt/weights.h); NULL: none. Read
