@@ -257,7 +257,8 @@ static bool is_of_scores(const struct fuser *f, const struct plan_node *n, uint3
 /* A softmax of scores, followed by nodes that find_ends() does not know; NULL: there is none. */
 static const struct plan_node *find_far_softmax(struct fuser *f, uint32_t value)
 {
-    static const char *const between[] = { "Where", "Mul", "Div", "Add", "Dropout", "Cast" };
+    static const char *const between[] = { "Where",   "Mul",  "Div",     "Add",      "Sub",
+                                           "Dropout", "Cast", "Reshape", "Unsqueeze", "Squeeze" };
     const struct plan_node *n = fuse_maker(f, value), *first = n;
 
     for (uint32_t depth = 0; n != NULL && depth < 4; depth++) {
@@ -271,7 +272,7 @@ static const struct plan_node *find_far_softmax(struct fuser *f, uint32_t value)
         for (size_t i = 0; i < COUNT_OF(between); i++)
             for (uint32_t k = 0; fuse_is(n, NULL, between[i]) && k < n->n_in; k++)
                 if (n->in[k] != GRAPH_NONE && fuse_maker(f, n->in[k]) != NULL &&
-                    shape_equal(&tensor_of(f, n->in[k])->shape, &tensor_of(f, value)->shape))
+                    tensor_elements(tensor_of(f, n->in[k])) == tensor_elements(tensor_of(f, value)))
                     next = n->in[k];
         value = next;
         n = fuse_maker(f, value);

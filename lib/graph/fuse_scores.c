@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "graph/fuse_scores.h"
 
 enum { MAX_DEPTH = 24 /* nodes that fuse_come_from_product() follows */ };
@@ -54,21 +55,21 @@ static bool is_computed(const struct fuser *f, uint32_t value)
     return n != NULL;
 }
 
-static bool come_from_product(const struct fuser *f, uint32_t value, const struct shape *scores,
+static bool come_from_product(const struct fuser *f, uint32_t value, int64_t scores,
                               uint32_t *budget)
 {
-    static const char *const element_wise[] = { "Add", "Sub", "Mul",  "Div",  "Where", "Tanh",
-                                                "Max", "Min", "Clip", "Cast", "Neg",   "Erf" };
+    static const char *const passing[] = { "Add",  "Sub", "Mul",  "Div", "Where", "Tanh",    "Max",     "Min",
+                                           "Clip", "Cast", "Neg", "Erf", "Relu",  "Reshape", "Squeeze", "Unsqueeze" };
     const struct plan_node *n = fuse_maker(f, value);
     bool passes = false;
 
-    if (n == NULL || *budget == 0 || !shape_equal(&tensor_of(f, value)->shape, scores))
+    if (n == NULL || *budget == 0 || tensor_elements(tensor_of(f, value)) != scores)
         return false;
     (*budget)--;
     if (is_product(n) || fuse_is(n, NULL, "Einsum"))
         return n->n_in == 2 && is_computed(f, n->in[0]) && is_computed(f, n->in[1]);
-    for (size_t i = 0; i < sizeof(element_wise) / sizeof(*element_wise); i++)
-        passes = passes || fuse_is(n, NULL, element_wise[i]);
+    for (size_t i = 0; i < COUNT_OF(passing); i++)
+        passes = passes || fuse_is(n, NULL, passing[i]);
     for (uint32_t i = 0; passes && i < n->n_in; i++)
         if (n->in[i] != GRAPH_NONE && come_from_product(f, n->in[i], scores, budget))
             return true;
@@ -79,7 +80,7 @@ bool fuse_come_from_product(const struct fuser *f, uint32_t value)
 {
     uint32_t budget = MAX_DEPTH;
 
-    return come_from_product(f, value, &tensor_of(f, value)->shape, &budget);
+    return come_from_product(f, value, tensor_elements(tensor_of(f, value)), &budget);
 }
 
 /* ---- steps ---- */

@@ -23,8 +23,8 @@ struct fuse_scores {
 /* ---- fuse_scores.c ---- */
 /* From `value`, the input of the softmax, back to the product; false: f->obstacle says why not. */
 bool fuse_find_scores(struct fuser *f, uint32_t value, struct fuse_scores *out);
-/* Does a product of two matrices that depend on inputs lead to `value` through nodes that work element
- * by element? Then a softmax of it that multiplies a third one is an attention. */
+/* Does a product of two computed matrices lead to `value` through nodes that work element by element or change
+ * the shape? Then a softmax of it that multiplies a third one is an attention. */
 bool fuse_come_from_product(const struct fuser *f, uint32_t value);
 /* x * number or x / number with a finite number: *value is x. */
 bool fuse_is_scaled(const struct fuser *f, const struct plan_node *n, uint32_t *value, float *by);
