@@ -250,6 +250,9 @@ int graph_set_initial(struct graph *g, struct err *err);
 void graph_read_floats(const struct tensor *t, const struct mapping *mapping, float *to);
 
 /* ---- module.c ---- */
+/* The first name that the module ties to this parameter, a target of g->evidence; the others follow
+ * by next_alias. EVIDENCE_NONE: none is known. */
+uint32_t graph_first_alias(const struct graph *g, const char *name);
 /* Fills g->tensors, when values are final. ERR_NOMEM. */
 int graph_find_module_tensors(struct graph *g, struct err *err);
 

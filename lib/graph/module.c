@@ -91,24 +91,39 @@ static bool is_of_module(const struct graph_value *v, const struct map *signatur
     return v->is_frozen || v->is_loaded || (signature == NULL && is_path_of_module(v->name));
 }
 
-/* The second name of a tied parameter: the module has it, the graph does not, and the file of weights
- * has the values under it. NULL: none is known. */
-static const char *tied_name(const struct graph *g, const struct graph_value *v,
-                             const struct map *signature)
+uint32_t graph_first_alias(const struct graph *g, const char *name)
 {
-    uint64_t other;
+    uint64_t k;
 
-    if (v->file_name == NULL || signature == NULL || !map_get(signature, v->file_name, &other) ||
-        map_get(&g->by_name, v->file_name, &other))
-        return NULL;
-    return v->file_name;
+    return map_get(&g->evidence.by_name, name, &k) ? g->evidence.targets[k].aliases : EVIDENCE_NONE;
+}
+
+/* The job names the second name of a tied parameter: the module has it, the graph does not, and the
+ * file of weights has the values under it. */
+static bool is_tied_by_job(const struct graph *g, const struct graph_value *v,
+                           const struct map *signature)
+{
+    uint64_t k;
+
+    return v->file_name != NULL && signature != NULL && map_get(signature, v->file_name, &k) &&
+           !map_get(&g->by_name, v->file_name, &k) &&
+           (!map_get(&g->evidence.by_name, v->file_name, &k) ||
+            g->evidence.targets[k].alias_of == EVIDENCE_NONE);
+}
+
+static void add_alias(struct graph *g, uint32_t *n, const char *name)
+{
+    g->tensors[*n] = g->tensors[*n - 1];
+    g->tensors[*n].name = name;
+    *n += 1;
 }
 
 static int list_tensors(struct graph *g, const struct map *signature, struct err *err)
 {
-    uint32_t i, n = 0;
+    uint32_t i, k, n = 0;
 
-    g->tensors = arena_array(&g->mem, 2 * (size_t)g->n_values, sizeof(*g->tensors));
+    g->tensors = arena_array(&g->mem, 2 * (size_t)g->n_values + g->evidence.n_targets,
+                             sizeof(*g->tensors));
     if (g->tensors == NULL)
         return err_set(err, ERR_NOMEM, "tensors of the module: out of memory");
     for (i = 0; i < g->n_values; i++) {
@@ -125,10 +140,11 @@ static int list_tensors(struct graph *g, const struct map *signature, struct err
             t->tensor.data = NULL;
         }
         n++;
-        if (tied_name(g, v, signature) != NULL) {
-            g->tensors[n] = *t;
-            g->tensors[n++].name = v->file_name;
-        }
+        for (k = graph_first_alias(g, v->name); k != EVIDENCE_NONE;
+             k = g->evidence.targets[k].next_alias)
+            add_alias(g, &n, g->evidence.targets[k].name);
+        if (is_tied_by_job(g, v, signature))
+            add_alias(g, &n, v->file_name);
     }
     g->n_tensors = n;
     return 0;

@@ -19,7 +19,7 @@
 #include "base/mapping.h"
 #include "base/text.h"
 
-enum { LISTED = 5, SUGGEST_MAX = 4096 };
+enum { LISTED = 5, SUGGEST_MAX = 4096, NAME_BYTES = 1024 };
 
 struct loader {
     struct graph *g;
@@ -85,7 +85,7 @@ static bool file_name(const struct graph_weights *w, const char *name, char *out
 
 bool graph_weights_find(const struct graph_weights *w, const char *name, struct graph_weight *out)
 {
-    char in_file[1024];
+    char in_file[NAME_BYTES];
 
     return file_name(w, name, in_file, sizeof(in_file)) && w->find(w->arg, in_file, out);
 }
@@ -154,8 +154,8 @@ bool graph_weight_equals(const struct graph_weight *w, const float *values,
 
 /* ---- one value ---- */
 
-static int check_shape(const struct loader *l, const struct graph_value *v,
-                       const struct graph_weight *found, struct err *err)
+static int check_shape(const struct graph_value *v, const struct graph_weight *found,
+                       struct err *err)
 {
     char here[192], there[192];
 
@@ -166,7 +166,6 @@ static int check_shape(const struct loader *l, const struct graph_value *v,
     if (v->tensor.dtype == found->tensor.dtype ||
         (v->tensor.dtype == TENSOR_F32 && is_float(found->tensor.dtype)))
         return 0;
-    (void)l;
     return err_set(err, ERR_INPUT, "'%s' is %s in the model, but %s in the file", v->name,
                    tensor_dtype_name(v->tensor.dtype), tensor_dtype_name(found->tensor.dtype));
 }
@@ -212,21 +211,82 @@ static int miss(struct loader *l, const struct graph_value *v, bool is_required,
     return l->missing.failed ? no_memory(err) : 0;
 }
 
+/* Under the name of the graph, else under one that the module ties to it: files often have a tied
+ * parameter once. *name: the one in the file. */
+static bool find_value(const struct loader *l, const struct graph_value *v, char name[NAME_BYTES],
+                       struct graph_weight *found)
+{
+    const struct evidence_target *targets = l->g->evidence.targets;
+    uint32_t k;
+
+    if (file_name(l->w, v->name, name, NAME_BYTES) && l->w->find(l->w->arg, name, found))
+        return true;
+    for (k = graph_first_alias(l->g, v->name); k != EVIDENCE_NONE; k = targets[k].next_alias)
+        if (file_name(l->w, targets[k].name, name, NAME_BYTES) &&
+            l->w->find(l->w->arg, name, found))
+            return true;
+    return false;
+}
+
+/* The file may have a tied parameter under several names, then with the same bytes. */
+static int check_aliases(struct loader *l, const struct graph_value *v,
+                         const struct graph_weight *found, struct err *err)
+{
+    const struct evidence_target *targets = l->g->evidence.targets;
+    struct graph_weight other = { .mapping = NULL };
+    char name[NAME_BYTES];
+    uint32_t k;
+
+    for (k = graph_first_alias(l->g, v->name); k != EVIDENCE_NONE; k = targets[k].next_alias) {
+        if (!file_name(l->w, targets[k].name, name, sizeof(name)) ||
+            !l->w->find(l->w->arg, name, &other))
+            continue;
+        if (other.tensor.dtype != found->tensor.dtype ||
+            !shape_equal(&other.tensor.shape, &found->tensor.shape) ||
+            memcmp(other.tensor.data, found->tensor.data, tensor_bytes(&found->tensor)) != 0)
+            return err_set(err, ERR_INPUT,
+                           "the module ties '%s' to '%s', but the file has other values for '%s'; "
+                           "export a module in which they are not tied",
+                           targets[k].name, v->name, name);
+        if (map_put(&l->used, name, 0) == MAP_NOMEM)
+            return no_memory(err);
+    }
+    return 0;
+}
+
+/* A tensor that the exporter computed from parameters keeps the values of the ONNX file, which do not
+ * belong to the weights of another file. */
+static int refuse_computed(const struct loader *l, const struct graph_value *v, struct err *err)
+{
+    const struct evidence_tensor *t = graph_evidence_of(l->g, v->name);
+
+    if (t == NULL || (t->kind != EVIDENCE_FOLDED && t->kind != EVIDENCE_CHANGED))
+        return 0;
+    return err_set(err, ERR_INPUT,
+                   "the exporter computed '%s' from parameters of the module%s%s, and other weights cannot "
+                   "take its place: export with torch.onnx.export(model, args, \"model.onnx\", dynamo=True, "
+                   "optimize=False), which keeps every parameter",
+                   v->name, t->target != EVIDENCE_NONE ? ", among them " : "",
+                   t->target != EVIDENCE_NONE ? l->g->evidence.targets[t->target].name : "");
+}
+
 static int load_value(struct loader *l, struct graph_value *v, struct err *err)
 {
     bool is_param = v->kind == VALUE_PARAM;
     struct graph_weight found = { .mapping = NULL };
-    char name[1024];
+    char name[NAME_BYTES];
     int rc;
 
     if (!is_param && (v->kind != VALUE_CONST || v->initializer == GRAPH_NONE))
         return 0;
-    if (!file_name(l->w, v->name, name, sizeof(name)))
-        return err_set(err, ERR_INPUT, "the name of '%.80s...' is longer than %zu bytes", v->name,
-                       sizeof(name) - 1);
-    if (!l->w->find(l->w->arg, name, &found))
+    rc = refuse_computed(l, v, err);
+    if (rc < 0)
+        return rc;
+    if (!find_value(l, v, name, &found))
         return miss(l, v, is_param || v->is_frozen, err);
-    rc = check_shape(l, v, &found, err);
+    rc = check_shape(v, &found, err);
+    if (rc == 0)
+        rc = check_aliases(l, v, &found, err);
     if (rc == 0 && is_param)
         load_param(l, v, &found);
     else if (rc == 0)

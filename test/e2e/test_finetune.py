@@ -40,14 +40,14 @@ def tensors(path):
     return out, metadata
 
 
-def prepare(name, folder, **changes):
+def prepare(name, folder, export="recipe", **changes):
     """The job of a case in `folder`, with its network and its files of weights; `changes` replace keys of "model"."""
     with open(os.path.join(FINETUNE, name + ".json")) as f:
         reference = json.load(f)
     case = read_case(name)
-    unpack(case, "recipe", folder)
+    unpack(case, export, folder)
     shutil.copytree(os.path.join(FINETUNE, name), os.path.join(folder, name))
-    path = write_job(case, "recipe", reference["optimizer"], folder, model={**reference["model"], **changes})
+    path = write_job(case, export, reference["optimizer"], folder, model={**reference["model"], **changes})
     with open(path) as f:
         job = json.load(f)
     job["train"]["steps"] = STEPS
@@ -87,9 +87,9 @@ def compare(name, folder, reference, records):
         assert error <= WEIGHT * max(1e-2, np.abs(expected[key][1]).max()), "%s differs by %.1e" % (key, error)
 
 
-def finetune(name):
+def finetune(name, export="recipe"):
     folder = workdir()
-    path, _, reference = prepare(name, folder)
+    path, _, reference = prepare(name, folder, export)
     code, records, message = run_trainerd(TRAINERD, path)
     assert code == 0, message
     compare(name, folder, reference, records)
@@ -120,6 +120,75 @@ def gpt2_whose_file_has_the_tied_embedding_once_trains_as_in_pytorch():
 @test
 def network_with_running_averages_in_float16_trains_as_in_pytorch():
     finetune("conv3d")
+
+
+@test
+def tensor_that_the_exporter_computed_from_parameters_is_refused():
+    """The positions of a default export are cut to the exported length; they are frozen here, so that they could stay."""
+    path, _, _ = prepare("bert", workdir(), "default")
+    code, _, message = run_trainerd(TRAINERD, path)
+    assert code == 2 and "bert.embeddings.position_embeddings.weight" in message and "optimize=False" in message, message
+
+
+@test
+def default_export_whose_weights_are_transposed_takes_them_from_the_file():
+    """Both exports of one network train in the same way from the same file, whose numbers are in neither of them."""
+    case, random = read_case("llama"), np.random.RandomState(5)
+    names = [k for k, e in case["state"].items() if e["kind"] == "parameter" and "same_as" not in e]
+    header, data = {}, b""
+    for k in names:
+        array = (0.2 * random.standard_normal(case["state"][k]["shape"])).astype("<f4")
+        header[k] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [len(data), len(data) + array.nbytes]}
+        data += array.tobytes()
+    losses, weights = [], []
+    for export in ("recipe", "default"):
+        folder = workdir()
+        unpack(case, export, folder)
+        save_shard(os.path.join(folder, "w.safetensors"), header, data)
+        path = write_job(case, export, "momentum", folder, model={"weights": "w.safetensors"})
+        with open(path) as f:
+            job = json.load(f)
+        change(path, job, train={"steps": STEPS}, export={"safetensors": "trained.safetensors"})
+        code, records, message = run_trainerd(TRAINERD, path)
+        assert code == 0, message
+        losses.append(losses_of(records))
+        weights.append(tensors(os.path.join(folder, "trained.safetensors"))[0])
+    assert relative(losses[1], losses[0]) <= LOSS and losses[0][-1] < losses[0][0], losses
+    assert set(weights[0]) == set(weights[1]) == set(names), (set(weights[0]) ^ set(names), set(weights[1]) ^ set(names))
+    for k in names:
+        assert weights[0][k][1].shape == weights[1][k][1].shape == tuple(case["state"][k]["shape"]), k
+        assert np.abs(weights[0][k][1] - weights[1][k][1]).max() <= WEIGHT, k
+
+
+def load_shard(path):
+    with open(path, "rb") as f:
+        blob = f.read()
+    n = int.from_bytes(blob[:8], "little")
+    return json.loads(blob[8:8 + n]), blob[8 + n:]
+
+
+def save_shard(path, header, data):
+    text = json.dumps(header).encode()
+    with open(path, "wb") as f:
+        f.write(len(text).to_bytes(8, "little") + text + data)
+
+
+@test
+def tied_parameter_under_both_names_needs_equal_values():
+    folder = workdir()
+    path, _, reference = prepare("gpt2", folder)
+    file = os.path.join(folder, "gpt2", "model.safetensors")
+    header, data = load_shard(file)
+    begin, end = header["transformer.wte.weight"]["data_offsets"]
+    header["lm_head.weight"] = {**header["transformer.wte.weight"], "data_offsets": [len(data), len(data) + end - begin]}
+    save_shard(file, header, data + data[begin:end])
+    code, records, message = run_trainerd(TRAINERD, path)
+    assert code == 0 and " 0 of the file are not in the model" in notes(records)[0], (message, notes(records))
+    compare("gpt2", folder, reference, records)
+    shutil.rmtree(os.path.join(folder, "checkpoints"))
+    save_shard(file, header, data + data[begin:end - 1] + bytes([data[end - 1] ^ 1]))
+    code, records, message = run_trainerd(TRAINERD, path)
+    assert code == 2 and "ties 'transformer.wte.weight' to 'lm_head.weight'" in message, message
 
 
 @test

@@ -84,7 +84,7 @@ CASES = {
              "job": {"weights": "bert", "weights_names": {"bert.*": "*"}, "weights_fresh": ["classifier.*"],
                      "frozen": ["bert.embeddings.*"]}},
     "gpt2": {"write": write_gpt2, "optimizer": "adamw",
-             "job": {"weights": "gpt2/model.safetensors", "weights_names": {"lm_head.weight": "transformer.wte.weight"}}},
+             "job": {"weights": "gpt2/model.safetensors"}},
     "conv3d": {"write": write_conv3d, "optimizer": "gentle_momentum", "job": {"weights": "conv3d", "batch_norm": "train"}},
 }
 
