@@ -21,6 +21,16 @@ static const char *const conv_attrs[] = { "activation", NULL };
 static const char *const dft_17_attrs[] = { "axis", "inverse", "onesided", NULL };
 static const char *const dft_20_attrs[] = { "inverse", "onesided", NULL };
 
+static const char *const axes_attrs[] = { "axes", NULL };
+static const char *const axis_attrs[] = { "axis", NULL };
+static const char *const col2im_attrs[] = { "dilations", "pads", "strides", NULL };
+static const char *const corners_attrs[] = { "align_corners", NULL };
+static const char *const lp_attrs[] = { "axis", "p", NULL };
+static const char *const reverse_attrs[] = { "batch_axis", "time_axis", NULL };
+static const char *const stft_attrs[] = { "onesided", NULL };
+static const char *const unpool_attrs[] = { "kernel_shape", "pads", "strides", NULL };
+static const char *const window_attrs[] = { "output_datatype", "periodic", NULL };
+
 enum { Q = OP_IN(0), K = OP_IN(1), V = OP_IN(2), MASK = OP_IN(3), PAST_KEY = OP_IN(4), PAST_VALUE = OP_IN(5) };
 
 static const struct op_def rows[] = {
@@ -42,6 +52,23 @@ static const struct op_def rows[] = {
     { .name = "DFT", .since = 20, .n_in = { 1, 3 }, .n_out = { 1, 1 }, .attrs = dft_20_attrs, .diff = OP_IN(0) },
     { .name = "DFT", .since = 17, .until = 19, .n_in = { 1, 2 }, .n_out = { 1, 1 }, .attrs = dft_17_attrs,
       .diff = OP_IN(0) },
+    { .name = "AffineGrid", .since = 20, .n_in = { 2, 2 }, .n_out = { 1, 1 }, .attrs = corners_attrs, .diff = OP_IN(0) },
+    { .name = "BlackmanWindow", .since = 17, .n_in = { 1, 1 }, .n_out = { 1, 1 }, .attrs = window_attrs },
+    { .name = "CenterCropPad", .since = 18, .n_in = { 2, 2 }, .n_out = { 1, 1 }, .attrs = axes_attrs, .diff = OP_IN(0) },
+    { .name = "Col2Im", .since = 18, .n_in = { 3, 3 }, .n_out = { 1, 1 }, .attrs = col2im_attrs, .diff = OP_IN(0) },
+    { .name = "Compress", .since = 9, .n_in = { 2, 2 }, .n_out = { 1, 1 }, .attrs = axis_attrs, .diff = OP_IN(0) },
+    { .name = "HammingWindow", .since = 17, .n_in = { 1, 1 }, .n_out = { 1, 1 }, .attrs = window_attrs },
+    { .name = "HannWindow", .since = 17, .n_in = { 1, 1 }, .n_out = { 1, 1 }, .attrs = window_attrs },
+    { .name = "Hardmax", .since = 13, .n_in = { 1, 1 }, .n_out = { 1, 1 }, .attrs = axis_attrs },
+    { .name = "Hardmax", .since = 1, .until = 12, .n_in = { 1, 1 }, .n_out = { 1, 1 }, .attrs = axis_attrs },
+    { .name = "LpNormalization", .since = 1, .n_in = { 1, 1 }, .n_out = { 1, 1 }, .attrs = lp_attrs, .diff = OP_IN(0) },
+    { .name = "MaxUnpool", .since = 9, .n_in = { 2, 3 }, .n_out = { 1, 1 }, .attrs = unpool_attrs, .diff = OP_IN(0) },
+    { .name = "MeanVarianceNormalization", .since = 9, .n_in = { 1, 1 }, .n_out = { 1, 1 }, .attrs = axes_attrs,
+      .diff = OP_IN(0) },
+    { .name = "ReverseSequence", .since = 10, .n_in = { 2, 2 }, .n_out = { 1, 1 }, .attrs = reverse_attrs,
+      .diff = OP_IN(0) },
+    { .name = "STFT", .since = 17, .n_in = { 2, 4 }, .n_out = { 1, 1 }, .attrs = stft_attrs,
+      .diff = OP_IN(0) | OP_IN(2) },
 };
 
 const struct op_def *graph_lowered_row(const char *name, uint32_t opset)

@@ -23,14 +23,17 @@ uint32_t lower_add(struct lowering *l, const struct lower_node *from)
     n.in = arena_array(&p->mem, n.n_in, sizeof(*n.in));
     if (has_failed(l, attrs != NULL && n.in != NULL))
         return GRAPH_NONE;
-    n.def = op_find(from->domain, from->op, from->domain == NULL ? p->g->opset : 1);
+    n.def = op_find(from->domain, from->op,
+                    from->domain != NULL ? 1 : from->opset != 0 ? from->opset : p->g->opset);
     CHECK(n.def != NULL);
     memcpy(n.in, from->in, n.n_in * sizeof(*n.in));
     memcpy(attrs, from->attrs, n.n_attrs * sizeof(*attrs));
     n.attrs = attrs;
     l->rc = plan_add_node(p, &n, &n.name, l->err);
-    if (l->rc < 0)
-        return GRAPH_NONE;
+    if (l->rc < 0) {
+        l->rc = plan_add_cast(l->b, &n, &n.name, l->rc, l->err);
+        return l->rc < 0 ? GRAPH_NONE : n.out[0];
+    }
     out = n.out[0];
     if (p->purpose != PLAN_RUN)
         plan_mark_samples(p, &n);
@@ -132,6 +135,7 @@ static const struct {
     const char *op;
     void (*lower)(struct lowering *l);
 } lowerings[] = {
+    { "AffineGrid", lower_affine_grid },
     { "Attention", lower_attention },
     { "RotaryEmbedding", lower_rotary },
     { "RMSNormalization", lower_rms_norm },
@@ -139,6 +143,18 @@ static const struct {
     { "SwiGLU", lower_swiglu },
     { "CausalConvWithState", lower_causal_conv },
     { "DFT", lower_dft },
+    { "BlackmanWindow", lower_window },
+    { "CenterCropPad", lower_center_crop_pad },
+    { "Col2Im", lower_col2im },
+    { "Compress", lower_compress },
+    { "HammingWindow", lower_window },
+    { "HannWindow", lower_window },
+    { "Hardmax", lower_hardmax },
+    { "LpNormalization", lower_lp_normalization },
+    { "MaxUnpool", lower_max_unpool },
+    { "MeanVarianceNormalization", lower_mean_variance },
+    { "ReverseSequence", lower_reverse_sequence },
+    { "STFT", lower_stft },
 };
 
 int plan_lower(struct plan_builder *b, const struct graph_node *from, struct err *err)

@@ -21,10 +21,10 @@ struct lowering {
 
 enum { LOWER_MAX_IN = 8, LOWER_MAX_ATTRS = 10 };
 
-/* A node to be added. domain NULL: ai.onnx. What attributes point to must live as long as the plan. */
+/* A node to be added. domain NULL: ai.onnx, and opset 0: of the model. What attributes point to must live as long as the plan. */
 struct lower_node {
     const char *domain, *op;
-    uint32_t n_in, n_attrs;
+    uint32_t opset, n_in, n_attrs;
     uint32_t in[LOWER_MAX_IN];
     struct op_attr attrs[LOWER_MAX_ATTRS];
 };
@@ -60,5 +60,16 @@ void lower_swish(struct lowering *l);
 void lower_swiglu(struct lowering *l);
 void lower_causal_conv(struct lowering *l);
 void lower_dft(struct lowering *l);
+void lower_affine_grid(struct lowering *l);
+void lower_center_crop_pad(struct lowering *l);
+void lower_col2im(struct lowering *l);
+void lower_compress(struct lowering *l);
+void lower_hardmax(struct lowering *l);
+void lower_lp_normalization(struct lowering *l);
+void lower_max_unpool(struct lowering *l);
+void lower_mean_variance(struct lowering *l);
+void lower_reverse_sequence(struct lowering *l);
+void lower_stft(struct lowering *l);
+void lower_window(struct lowering *l); /* HannWindow, HammingWindow, BlackmanWindow */
 
 #endif

@@ -164,9 +164,10 @@ static int eye_infer(struct op_infer *f, struct err *err)
     rc = op_attr_i(f, "dtype", f->in[0]->dtype, &dtype, err);
     if (rc < 0)
         return rc;
-    if (dtype != TENSOR_F32 && dtype != TENSOR_I32 && dtype != TENSOR_I64 && dtype != TENSOR_BOOL)
+    if (dtype != TENSOR_F32 && dtype != TENSOR_I32 && dtype != TENSOR_I64 && dtype != TENSOR_BOOL &&
+        dtype != TENSOR_F64)
         return op_error(f, ERR_UNSUPPORTED, err, "type %" PRId64 "; supported are float32, int32, "
-                        "int64, bool", dtype);
+                        "int64, bool, float64", dtype);
     f->out[0].dtype = (enum tensor_dtype)dtype;
     f->out[0].shape = f->in[0]->shape;
     return 0;
@@ -175,6 +176,7 @@ static int eye_infer(struct op_infer *f, struct err *err)
 static int eye_fwd(const struct op_call *c, struct err *err)
 {
     static const float one = 1;
+    static const double wide = 1;
     static const int64_t whole = 1; /* its first bytes are a smaller 1: little endian, as ONNX */
     const struct eye *e = c->param;
     size_t size = tensor_dtype_bytes(c->out[0]->dtype);
@@ -187,7 +189,10 @@ static int eye_fwd(const struct op_call *c, struct err *err)
         at = i + e->k;
         if (at >= 0 && at < cols)
             memcpy(y + (size_t)(i * cols + at) * size,
-                   c->out[0]->dtype == TENSOR_F32 ? (const void *)&one : &whole, size);
+                   c->out[0]->dtype == TENSOR_F32   ? (const void *)&one
+                   : c->out[0]->dtype == TENSOR_F64 ? (const void *)&wide
+                                                    : &whole,
+                   size);
     }
     return 0;
 }

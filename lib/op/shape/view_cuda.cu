@@ -1,4 +1,4 @@
-/* view_cuda.cu - see view.h: Flatten, Reshape, Squeeze, Unsqueeze where memory is not shared. */
+/* view_cuda.cu - see view.h, bit_cast.c: Flatten, Reshape, Squeeze, Unsqueeze where memory is not shared. */
 #include "op/shape/shape_cuda.cuh"
 
 static int forward(const struct op_call *c, struct err *err)
@@ -27,3 +27,4 @@ OP_CUDA(op_squeeze_13, .fwd = forward, .bwd = backward);
 OP_CUDA(op_squeeze_1, .fwd = forward, .bwd = backward);
 OP_CUDA(op_unsqueeze_13, .fwd = forward, .bwd = backward);
 OP_CUDA(op_unsqueeze_1, .fwd = forward, .bwd = backward);
+OP_CUDA(op_bit_cast, .fwd = forward);
