@@ -157,16 +157,70 @@ static const struct {
     { "STFT", lower_stft },
 };
 
+/* ---- graphs of 16-bit floats that are run: lowered in float32 ---- */
+
+static bool is_narrow(const struct plan *p, uint32_t value)
+{
+    return value != GRAPH_NONE && (p->values.at[value].tensor.dtype == TENSOR_F16 ||
+                                   p->values.at[value].tensor.dtype == TENSOR_BF16);
+}
+
+static uint32_t cast_to(struct lowering *l, uint32_t value, enum tensor_dtype type)
+{
+    const struct lower_node n = { .op = "Cast", .n_in = 1, .in = { value }, .n_attrs = 1,
+                                  .attrs = { { .name = "to", .type = OP_ATTR_INT, .i = type } } };
+
+    return lower_add(l, &n);
+}
+
+/* The inputs that have 16 bits stand in the map as float32; `was` [n_in]: what stood there. Returns the
+ * type of the first, or TENSOR_NONE. */
+static enum tensor_dtype widen_inputs(struct lowering *l, uint32_t *was)
+{
+    enum tensor_dtype type = TENSOR_NONE;
+
+    for (uint32_t i = 0; i < l->from->n_in; i++) {
+        was[i] = lower_in(l, i);
+        if (l->p->purpose != PLAN_RUN || !is_narrow(l->p, was[i]))
+            continue;
+        type = type == TENSOR_NONE ? l->p->values.at[was[i]].tensor.dtype : type;
+        l->b->map[l->from->in[i]] = cast_to(l, was[i], TENSOR_F32);
+    }
+    return type;
+}
+
+static void narrow_outputs(struct lowering *l, const uint32_t *was, enum tensor_dtype type)
+{
+    for (uint32_t i = 0; i < l->from->n_in; i++)
+        if (l->from->in[i] != GRAPH_NONE)
+            l->b->map[l->from->in[i]] = was[i];
+    for (uint32_t i = 0; i < l->from->n_out && l->rc == 0; i++) {
+        uint32_t value = l->from->out[i] != GRAPH_NONE ? l->b->map[l->from->out[i]] : GRAPH_NONE;
+
+        if (value != GRAPH_NONE && l->p->values.at[value].tensor.dtype == TENSOR_F32)
+            lower_out(l, i, cast_to(l, value, type));
+    }
+}
+
 int plan_lower(struct plan_builder *b, const struct graph_node *from, struct err *err)
 {
     struct lowering l = { .b = b, .p = b->p, .from = from, .err = err,
                           .attrs = { .def = from->def, .node = from->name, .opset = b->p->g->opset,
                                      .attrs = from->attrs, .n_attrs = from->n_attrs } };
+    enum tensor_dtype type;
+    uint32_t *was;
     size_t i = 0;
 
     while (i < COUNT_OF(lowerings) && strcmp(lowerings[i].op, from->def->name) != 0)
         i++;
     CHECK(i < COUNT_OF(lowerings));
-    lowerings[i].lower(&l);
+    was = arena_array(&b->p->mem, from->n_in, sizeof(*was));
+    if (was == NULL)
+        return plan_no_memory(err);
+    type = widen_inputs(&l, was);
+    if (l.rc == 0)
+        lowerings[i].lower(&l);
+    if (type != TENSOR_NONE)
+        narrow_outputs(&l, was, type);
     return l.rc;
 }

@@ -224,7 +224,7 @@ static int run_folded(struct plan *p, const struct plan_node *n, struct arena *m
     c.scratch = arena_alloc(mem, op.scratch_bytes + 64);
     if (c.save == NULL || c.scratch == NULL)
         rc = plan_no_memory(err);
-    c.save = (void *)(((uintptr_t)c.save + 63) / 64 * 64);
+    c.save = op.save_bytes > 0 ? (void *)(((uintptr_t)c.save + 63) / 64 * 64) : NULL;
     c.scratch = (void *)(((uintptr_t)c.scratch + 63) / 64 * 64);
     if (rc == 0)
         rc = n->def->cpu.fwd(&c, err);

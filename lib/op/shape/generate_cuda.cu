@@ -88,6 +88,8 @@ int eye_forward(const struct op_call *c, struct err *err)
 
         if (y->dtype == TENSOR_F32)
             one = (U)0x3f800000u;
+        if (y->dtype == TENSOR_F64)
+            one = (U)0x3ff0000000000000u;
         CUDA_LAUNCH((diagonal<U>), op_blocks((size_t)(end - first), OP_THREADS), OP_THREADS, 0, op_stream(c),
                     (U *)y->data, first, end, cols, k, one);
     });
