@@ -189,6 +189,10 @@ static int read_tensor(struct graph *g, const char *name, const char *kind, cons
     } else if (folded != NULL) {
         rc = read_sources(g, folded, &t, err);
         t.kind = t.n_sources > 0 ? EVIDENCE_FOLDED : EVIDENCE_CONSTANT;
+        /* PyTorch 2.15 folds Bernoulli of a constant, which it must not: torch.bernoulli(mask) */
+        if (t.kind == EVIDENCE_CONSTANT && strncmp(name, "bernoulli", 9) == 0)
+            t.refusal = "random numbers that the exporter drew once and stored, so that every step "
+                        "would use the same";
     }
     if (rc == 0 && !VEC_PUSH(e->tensors, t))
         rc = no_memory(err);

@@ -4,6 +4,8 @@
  *   x [..., n, ..., 1 or 2]   real, or real and imaginary parts; dft_length cuts or pads the axis to length L
  *   y [..., m, ..., 2]        m = L, or L / 2 + 1 for onesided
  *   y_j = sum over k of x_k e^(-2 pi i j k / L); inverse: e^(+...), divided by L
+ *   inverse and onesided: x holds the first half of a spectrum, L (or 2 n - 2) real numbers come out:
+ *   what is neither k = 0 nor k = L / 2 counts twice, as its mirror image is not there
  *
  * The axis is turned to stand before the parts: [rows, n parts] times [n parts, 2 m]. */
 #include "graph/plan_lower.h"
@@ -20,8 +22,8 @@ struct dft {
     struct lowering *l;
     uint32_t x, rank;
     int64_t axis, n, length, m; /* elements of the axis: of x, transformed, of y */
-    int64_t parts;              /* of x: 1 or 2 */
-    int64_t inverse;
+    int64_t parts, parts_out;   /* of x, of y: 1 or 2 */
+    int64_t inverse, onesided;
 };
 
 /* The integer that input i holds; the default if it is absent. */
@@ -46,7 +48,7 @@ static void read_node(struct dft *d)
 {
     struct lowering *l = d->l;
     const struct tensor *x;
-    int64_t onesided = 0, rank;
+    int64_t rank;
     bool is_input = l->attrs.opset >= 20;
 
     d->x = lower_in(l, 0);
@@ -55,7 +57,7 @@ static void read_node(struct dft *d)
     if (l->rc == 0)
         l->rc = op_attr_i(&l->attrs, "inverse", 0, &d->inverse, l->err);
     if (l->rc == 0)
-        l->rc = op_attr_i(&l->attrs, "onesided", 0, &onesided, l->err);
+        l->rc = op_attr_i(&l->attrs, "onesided", 0, &d->onesided, l->err);
     if (l->rc == 0 && !is_input)
         l->rc = op_attr_i(&l->attrs, "axis", 1, &d->axis, l->err);
     if (l->rc == 0 && is_input)
@@ -79,45 +81,52 @@ static void read_node(struct dft *d)
     d->rank = (uint32_t)rank;
     d->parts = x->shape.dim[rank - 1];
     d->n = d->length = x->shape.dim[d->axis];
+    if (d->inverse != 0 && d->onesided != 0)
+        d->length = 2 * (d->n - 1);
     read_int(l, 1, "dft_length", &d->length);
     if (l->rc < 0)
         return;
-    d->m = onesided != 0 ? d->length / 2 + 1 : d->length;
+    d->m = d->onesided != 0 && d->inverse == 0 ? d->length / 2 + 1 : d->length;
+    d->parts_out = d->onesided != 0 && d->inverse != 0 ? 1 : 2;
     if (d->n < 1 || d->length < 1 || d->length > matrix_max ||
         d->n * d->parts > matrix_max / (2 * d->m))
         LOWER_ERROR(l, ERR_UNSUPPORTED, "transforms %" PRId64 " elements as %" PRId64
                     "; supported are at least 1, and a matrix of at most 2^26 numbers",
                     d->n, d->length);
-    else if (onesided != 0 && (d->inverse != 0 || d->parts != 1))
-        LOWER_ERROR(l, ERR_UNSUPPORTED, "onesided is supported for real input, not inverse");
+    else if (d->onesided != 0 && (d->inverse != 0) != (d->parts == 2))
+        LOWER_ERROR(l, ERR_INPUT, "onesided of %s input: real input has half a spectrum, and the "
+                    "inverse is made of complex input", d->parts == 2 ? "complex" : "real");
 }
 
-/* [n parts, 2 m]; elements beyond the length are cut. */
+/* [n parts, m parts_out]; elements beyond the length, or beyond the half of a spectrum, are cut. */
 static uint32_t roots(struct dft *d)
 {
-    struct shape shape = shape_of(2, d->n * d->parts, 2 * d->m);
+    struct shape shape = shape_of(2, d->n * d->parts, d->m * d->parts_out);
     const double turn = 2 * acos(-1) / (double)d->length;
     double scale = d->inverse != 0 ? 1 / (double)d->length : 1, sign = d->inverse != 0 ? 1 : -1;
+    bool is_half = d->parts_out == 1;
+    int64_t used = is_half ? d->length / 2 + 1 : d->length, row = d->m * d->parts_out, j, k;
     void *data;
     uint32_t value = lower_constant(d->l, TENSOR_F32, &shape, &data);
     float *w = value != GRAPH_NONE ? data : NULL;
-    int64_t j, k;
 
     if (w == NULL)
         return GRAPH_NONE;
     memset(w, 0, (size_t)shape_elements(&shape) * sizeof(*w));
-    for (k = 0; k < d->n && k < d->length; k++)
+    for (k = 0; k < d->n && k < used; k++)
         for (j = 0; j < d->m; j++) {
             double angle = turn * (double)(j * k % d->length);
-            float c = (float)(scale * cos(angle)), s = (float)(sign * scale * sin(angle));
-            float *real = w + (k * d->parts) * 2 * d->m + 2 * j, *imaginary = real + 2 * d->m;
+            double times = is_half && k != 0 && 2 * k != d->length ? 2 * scale : scale;
+            float c = (float)(times * cos(angle)), s = (float)(sign * times * sin(angle));
+            float *real = w + k * d->parts * row + j * d->parts_out, *imaginary = real + row;
 
             real[0] = c;
-            real[1] = s;
-            if (d->parts == 2) {
+            if (!is_half)
+                real[1] = s;
+            if (d->parts == 2)
                 imaginary[0] = -s;
+            if (d->parts == 2 && !is_half)
                 imaginary[1] = c;
-            }
         }
     return value;
 }
@@ -145,7 +154,7 @@ void lower_dft(struct lowering *l)
     }
     flat[1] = d.n * d.parts;
     dim[d.rank - 2] = d.m;
-    dim[d.rank - 1] = 2;
+    dim[d.rank - 1] = d.parts_out;
     w = roots(&d);
     y = d.axis == (int64_t)d.rank - 2 ? d.x : lower_transpose(l, d.x, perm, d.rank);
     y = l->rc == 0 ? lower_reshape(l, y, flat, 2) : y;

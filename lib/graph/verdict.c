@@ -129,7 +129,7 @@ static int judge_evidence(struct finder *f, const struct evidence_tensor *t, boo
     switch (t->kind) {
     case EVIDENCE_CONSTANT:
         *reason = "a constant: the signature of the module does not list it";
-        return 0;
+        break;
     case EVIDENCE_BUFFER:
         *out = GRAPH_IS_BUFFER;
         *reason = "a buffer of the module";

@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "base/err.h"
 #include "graph/kit.h"
 #include "graph/plan_priv.h"
 #include "harness/net.h"
@@ -119,11 +120,71 @@ static void note_says_that_numbers_are_drawn_in_evaluation(void **state)
     model_free(m);
 }
 
+static Onnx__StringStringEntryProto *entry(const char *key, const char *value)
+{
+    static Onnx__StringStringEntryProto pool[4];
+    static size_t used;
+    Onnx__StringStringEntryProto *e = &pool[used++];
+
+    assert_true(used <= 4);
+    onnx__string_string_entry_proto__init(e);
+    e->key = (char *)(uintptr_t)key;
+    e->value = (char *)(uintptr_t)value;
+    return e;
+}
+
+/* PyTorch 2.15 folds torch.bernoulli(constant): the file then holds one draw for all steps. */
+static void mask_that_the_exporter_drew_is_refused(void **state)
+{
+    static const float mask[] = { 1, 0, 1 };
+    static Onnx__ValueInfoProto info, *infos[] = { &info };
+    static Onnx__StringStringEntryProto *signature[1], *folded[1];
+    struct model *m = begin(17);
+    Onnx__GraphProto *g = model_proto(m)->graph;
+
+    (void)state;
+    model_floats(m, "bernoulli", shape_of(1, (int64_t)3), mask);
+    model_node(m, "MatMul", "x w", "h");
+    model_node(m, "Mul", "h bernoulli", "logits");
+    model_output(m, "logits");
+    signature[0] = entry("pkg.torch.export.ExportedProgram.graph_signature",
+                         "# inputs\np_w: PARAMETER target='w'\nx: USER_INPUT\n");
+    folded[0] = entry("pkg.onnxscript.optimizer.folded_from", "['full_like']");
+    g->metadata_props = signature;
+    g->n_metadata_props = 1;
+    onnx__value_info_proto__init(&info);
+    info.name = (char *)(uintptr_t) "bernoulli";
+    info.metadata_props = folded;
+    info.n_metadata_props = 1;
+    g->value_info = infos;
+    g->n_value_info = 1;
+    {
+        const struct graph_opts opts = { .path = "draws.onnx",
+                                         .frozen = (const char *const[]){ "w" },
+                                         .n_frozen = 1 };
+        struct graph *graph = NULL;
+        struct err err = { 0 };
+        size_t n;
+        const uint8_t *bytes = model_bytes(m, &n);
+
+        assert_int_not_equal(graph_import_bytes(&opts, bytes, n, &graph, &err), 0);
+        if (strstr(err.text, "the exporter drew once") == NULL ||
+            strstr(err.text, "optimize=False") == NULL)
+            fail_msg("%s", err.text);
+    }
+    g->metadata_props = NULL; /* not the model's */
+    g->n_metadata_props = 0;
+    g->value_info = NULL;
+    g->n_value_info = 0;
+    model_free(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(noise_is_a_constant_of_the_gradient),
         cmocka_unit_test(samples_are_dropped_as_their_draw_says),
+        cmocka_unit_test(mask_that_the_exporter_drew_is_refused),
         cmocka_unit_test(note_says_that_numbers_are_drawn_in_evaluation),
     };
 

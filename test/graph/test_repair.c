@@ -250,8 +250,53 @@ static void transforms_that_cannot_be_are_refused(void **state)
     plan_refused(net_import_model(m, NULL), "supported are at least 1");
     model_free(m);
     m = transform(20, complex, 2, NULL, "onesided", 8);
-    plan_refused(net_import_model(m, NULL), "onesided is supported for real input");
+    plan_refused(net_import_model(m, NULL), "onesided of complex input");
     model_free(m);
+}
+
+/* The inverse of half a spectrum is that of the whole, whose other half is its mirror image. */
+static void inverse_of_half_a_spectrum_is_the_signal(void **state)
+{
+    static const int64_t lengths[] = { 3, 4 };
+    static const char *const keep[] = { "h", "signal2", "logits" };
+    size_t i, k;
+
+    (void)state;
+    for (i = 0; i < 2; i++) {
+        const int64_t real[] = { 0, 4, 1 }, flat[] = { 0, lengths[i] };
+        struct model *m = model_new(20);
+        struct net n;
+
+        model_input(m, "x", TENSOR_F32, shape_of(2, (int64_t)-1, (int64_t)4));
+        model_weights(m, "w", shape_of(2, (int64_t)4, (int64_t)4), 1);
+        model_weights(m, "v", shape_of(2, lengths[i], (int64_t)3), 2);
+        model_int64s(m, "real", real, 3);
+        model_int64s(m, "flat", flat, 2);
+        model_int64s(m, "length", &lengths[i], 1);
+        model_node(m, "MatMul", "x w", "h");
+        model_node(m, "Reshape", "h real", "signal");
+        model_node(m, "DFT", "signal length", "half");
+        model_int(m, "onesided", 1);
+        model_node(m, "DFT", "half length", "back");
+        model_int(m, "onesided", 1);
+        model_int(m, "inverse", 1);
+        model_node(m, "Reshape", "back flat", "signal2");
+        model_node(m, "MatMul", "signal2 v", "logits");
+        model_output(m, "logits");
+        n = net_open_keep(net_import_model(m, NULL), PLAN_TRAIN, 3, keep, 3);
+        net_fill(&n, 0);
+        (void)net_forward(&n);
+        for (k = 0; k < (size_t)(3 * lengths[i]); k++) {
+            size_t s = k / (size_t)lengths[i], j = k % (size_t)lengths[i];
+            float want = ((const float *)plan_tensor(n.plan, "h")->data)[4 * s + j];
+
+            assert_float_equal(((const float *)plan_tensor(n.plan, "signal2")->data)[k], want, 1e-5);
+        }
+        net_backward(&n);
+        net_check_gradients(&n, 1, 1e-2f, 2e-3f);
+        net_close(&n);
+        model_free(m);
+    }
 }
 
 int main(void)
@@ -260,6 +305,7 @@ int main(void)
         cmocka_unit_test(bias_of_zeros_with_two_dimensions_is_dropped),
         cmocka_unit_test(other_bias_with_two_dimensions_is_refused_with_a_remedy),
         cmocka_unit_test(transforms_follow_their_definition),
+        cmocka_unit_test(inverse_of_half_a_spectrum_is_the_signal),
         cmocka_unit_test(transforms_that_cannot_be_are_refused),
     };
 
