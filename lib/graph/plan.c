@@ -24,6 +24,8 @@ static int make(struct plan *p, const struct plan_opts *opts, struct err *err)
         rc = plan_build(p, opts, err);
     if (rc == 0)
         rc = plan_fuse(p, err);
+    if (rc == 0)
+        plan_fold_release(p);
     if (rc == 0 && p->half != TENSOR_NONE)
         rc = plan_precision(p, err);
     if (rc == 0)
@@ -93,6 +95,7 @@ void plan_free(struct plan *p)
     VEC_FINI(p->zeros);
     VEC_FINI(p->states);
     VEC_FINI(p->attentions);
+    plan_fold_free(p);
     arena_fini(&p->mem);
     free(p);
 }

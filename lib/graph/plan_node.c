@@ -241,15 +241,13 @@ static int fold(struct plan *p, struct plan_node *n, struct err *err)
 
     for (i = 0; i < n->n_out; i++) {
         struct plan_value *v;
-        uint8_t *data;
 
         if (n->out[i] == GRAPH_NONE)
             continue;
         v = &p->values.at[n->out[i]];
-        data = arena_alloc(&p->mem, tensor_bytes(&v->tensor) + 64);
-        if (data == NULL)
+        v->tensor.data = plan_fold_room(p, tensor_bytes(&v->tensor));
+        if (v->tensor.data == NULL)
             return plan_no_memory(err);
-        v->tensor.data = (void *)(((uintptr_t)data + 63) / 64 * 64);
         p->folded_bytes += tensor_bytes(&v->tensor);
     }
     if (!plan_is_empty(p, n))

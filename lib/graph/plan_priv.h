@@ -135,6 +135,12 @@ struct plan_sequence { /* a sequence of tensors: the first n elements of a list 
     uint32_t n;
 };
 
+struct plan_fold { /* memory of a constant that planning computed */
+    void *data;
+    size_t bytes;
+    bool is_read;
+};
+
 struct plan_kept {
     const char *name;
     uint32_t value;
@@ -178,6 +184,7 @@ struct plan {
     struct packed *packed;    /* the caller's; NULL: tables have whole gradients */
     size_t rows_at;           /* plan_tell_rows(); 0: not called */
     size_t folded_bytes;
+    VEC(struct plan_fold) folds; /* plan_fold.c: the large ones */
     size_t work_bytes;
     float *params, *grads;
     void *work;
@@ -289,6 +296,12 @@ int plan_wants_gradient(const struct plan *p, uint32_t value, bool *out, struct 
 int plan_share(struct plan *p, struct err *err);
 int plan_calls(struct plan *p, struct err *err);
 int plan_place(struct plan *p, struct err *err);
+
+/* ---- plan_fold.c: constants that planning computes ---- */
+/* Room for one, 64-byte aligned; the plan's. NULL: no memory. */
+void *plan_fold_room(struct plan *p, size_t bytes);
+void plan_fold_release(struct plan *p); /* the passes are done: what no node reads goes */
+void plan_fold_free(struct plan *p);
 
 /* ---- plan_there.c: what a GPU needs ---- */
 
