@@ -33,8 +33,8 @@ static const struct place { /* inputs of an op by their meaning */
 } places[] = {
     { "Conv", 0x6, 0, 0 },
     { "ConvTranspose", 0x6, 0, 0 },
-    { "Gemm", 0x7, 0, 0 },
-    { "MatMul", 0x3, 0, 0 },
+    { "Gemm", 0x6, 0, 0 },
+    { "MatMul", 0x2, 0, 0 },
     { "LSTM", 0x8E, 0, 0x60 },
     { "GRU", 0xE, 0, 0x20 },
     { "RNN", 0xE, 0, 0x20 },
