@@ -313,6 +313,22 @@ static bool is_zero(const struct tensor *t)
     return true;
 }
 
+/* B of a recurrent layer, [directions, 2 * gates * hidden]: are the recurrent biases zero, and not
+ * the others? */
+static bool has_zero_half(const struct tensor *t)
+{
+    const float *x = t->data;
+    size_t half, i;
+
+    if (t->dtype != TENSOR_F32 || t->shape.rank != 2 || is_zero(t))
+        return false;
+    half = (size_t)t->shape.dim[1] / 2;
+    for (i = 0; i < half; i++)
+        if (x[half + i] != 0)
+            return false;
+    return half > 0;
+}
+
 static bool is_vector(const struct shape *s)
 {
     uint32_t wide = 0, i;
@@ -364,6 +380,11 @@ enum form_verdict form_judge(const struct finder *f, uint32_t value, const char 
         is_zero(&v->tensor)) { /* a bias of Keras has ones for the forget gate */
         *reason = "zeros, which tf2onnx writes for an LSTM without a bias";
         return FORM_CONSTANT;
+    }
+    if ((role & ROLE_LSTM_BIAS) != 0 && has_zero_half(&v->tensor)) {
+        *reason = "the second half of the biases is zero: a framework with one bias for each gate trains the "
+                  "first half alone, ONNX trains both";
+        return FORM_UNCLEAR;
     }
     if ((role & ROLE_PARAM) != 0) {
         *reason = "in the place that an op has for a parameter";

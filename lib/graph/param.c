@@ -530,6 +530,11 @@ static int write_notes(struct finder *f, struct err *err)
                         "%" PRIu32 " initializers of equal value were shared through "
                         "Identity nodes (first '%s'): each becomes a parameter of its own",
                         n_copies, copy);
+    if (rc == 0 && text_starts(g->producer, "tf2onnx") && g->trained_floats > 0)
+        rc = graph_note(g, err,
+                        "tf2onnx removes biases of zeros and scales of ones, so a model that was never "
+                        "trained may lack parameters here: compare what trainerctl inspect lists with the "
+                        "variables of the model");
     if (rc == 0 && g->trained_floats == 0)
         rc = graph_note(g, err, "nothing in this model trains");
     return rc;
