@@ -262,14 +262,12 @@ static void show_keys(struct attention_node *a)
 {
     struct lowering *l = a->l;
     const int64_t dim[] = { a->batch, 1, 1, 1 };
-    const struct lower_node cast = { .op = "Cast", .n_in = 1, .in = { lower_in(l, NONPAD) }, .n_attrs = 1,
-                                     .attrs = { { .name = "to", .type = OP_ATTR_INT, .i = TENSOR_F32 } } };
     uint32_t n, keys, at, near;
 
     a->shown = GRAPH_NONE;
     if (l->rc < 0 || lower_in(l, NONPAD) == GRAPH_NONE)
         return;
-    n = lower_reshape(l, lower_add(l, &cast), dim, 4);
+    n = lower_reshape(l, lower_cast(l, lower_in(l, NONPAD), TENSOR_F32), dim, 4);
     keys = numbers(a, a->s, 3);
     a->shown = lower_op(l, "Less", keys, n, GRAPH_NONE);
     at = lower_op(l, "Add", numbers(a, a->t, 2), lower_op(l, "Sub", n, lower_number(l, (float)a->t), GRAPH_NONE),

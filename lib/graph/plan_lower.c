@@ -75,6 +75,14 @@ uint32_t lower_reshape(struct lowering *l, uint32_t x, const int64_t *dim, uint3
     return has_failed(l, shape != GRAPH_NONE) ? GRAPH_NONE : lower_op(l, "Reshape", x, shape, GRAPH_NONE);
 }
 
+uint32_t lower_cast(struct lowering *l, uint32_t x, enum tensor_dtype to)
+{
+    const struct lower_node n = { .op = "Cast", .n_in = 1, .in = { x }, .n_attrs = 1,
+                                  .attrs = { { .name = "to", .type = OP_ATTR_INT, .i = to } } };
+
+    return lower_add(l, &n);
+}
+
 uint32_t lower_concat(struct lowering *l, uint32_t a, uint32_t b, int64_t axis)
 {
     const struct lower_node n = { .op = "Concat", .n_in = 2, .in = { a, b }, .n_attrs = 1,
@@ -165,14 +173,6 @@ static bool is_narrow(const struct plan *p, uint32_t value)
                                    p->values.at[value].tensor.dtype == TENSOR_BF16);
 }
 
-static uint32_t cast_to(struct lowering *l, uint32_t value, enum tensor_dtype type)
-{
-    const struct lower_node n = { .op = "Cast", .n_in = 1, .in = { value }, .n_attrs = 1,
-                                  .attrs = { { .name = "to", .type = OP_ATTR_INT, .i = type } } };
-
-    return lower_add(l, &n);
-}
-
 /* The inputs that have 16 bits stand in the map as float32; `was` [n_in]: what stood there. Returns the
  * type of the first, or TENSOR_NONE. */
 static enum tensor_dtype widen_inputs(struct lowering *l, uint32_t *was)
@@ -184,7 +184,7 @@ static enum tensor_dtype widen_inputs(struct lowering *l, uint32_t *was)
         if (l->p->purpose != PLAN_RUN || !is_narrow(l->p, was[i]))
             continue;
         type = type == TENSOR_NONE ? l->p->values.at[was[i]].tensor.dtype : type;
-        l->b->map[l->from->in[i]] = cast_to(l, was[i], TENSOR_F32);
+        l->b->map[l->from->in[i]] = lower_cast(l, was[i], TENSOR_F32);
     }
     return type;
 }
@@ -198,7 +198,7 @@ static void narrow_outputs(struct lowering *l, const uint32_t *was, enum tensor_
         uint32_t value = l->from->out[i] != GRAPH_NONE ? l->b->map[l->from->out[i]] : GRAPH_NONE;
 
         if (value != GRAPH_NONE && l->p->values.at[value].tensor.dtype == TENSOR_F32)
-            lower_out(l, i, cast_to(l, value, type));
+            lower_out(l, i, lower_cast(l, value, type));
     }
 }
 

@@ -35,6 +35,7 @@ uint32_t lower_add(struct lowering *l, const struct lower_node *n);
 uint32_t lower_op(struct lowering *l, const char *op, uint32_t a, uint32_t b, uint32_t c);
 uint32_t lower_transpose(struct lowering *l, uint32_t x, const int64_t *perm, uint32_t rank);
 uint32_t lower_reshape(struct lowering *l, uint32_t x, const int64_t *dim, uint32_t rank);
+uint32_t lower_cast(struct lowering *l, uint32_t x, enum tensor_dtype to);
 uint32_t lower_concat(struct lowering *l, uint32_t a, uint32_t b, int64_t axis);
 /* A float32 or bool constant; *data is the plan's, and the caller fills it. */
 uint32_t lower_constant(struct lowering *l, enum tensor_dtype dtype, const struct shape *shape, void **data);
