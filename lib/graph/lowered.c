@@ -20,6 +20,7 @@ static const char *const conv_attrs[] = { "activation", NULL };
 
 static const char *const dft_17_attrs[] = { "axis", "inverse", "onesided", NULL };
 static const char *const dft_20_attrs[] = { "inverse", "onesided", NULL };
+static const char *const scatter_attrs[] = { "axis", "mode", NULL };
 
 static const char *const axes_attrs[] = { "axes", NULL };
 static const char *const axis_attrs[] = { "axis", NULL };
@@ -69,6 +70,8 @@ static const struct op_def rows[] = {
       .diff = OP_IN(0) },
     { .name = "STFT", .since = 17, .n_in = { 2, 4 }, .n_out = { 1, 1 }, .attrs = stft_attrs,
       .diff = OP_IN(0) | OP_IN(2) },
+    { .name = "TensorScatter", .since = 24, .n_in = { 2, 3 }, .n_out = { 1, 1 }, .attrs = scatter_attrs,
+      .diff = OP_IN(0) | OP_IN(1) },
 };
 
 const struct op_def *graph_lowered_row(const char *name, uint32_t opset)

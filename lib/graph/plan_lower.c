@@ -163,6 +163,7 @@ static const struct {
     { "MeanVarianceNormalization", lower_mean_variance },
     { "ReverseSequence", lower_reverse_sequence },
     { "STFT", lower_stft },
+    { "TensorScatter", lower_scatter },
 };
 
 /* ---- graphs of 16-bit floats that are run: lowered in float32 ---- */
@@ -191,7 +192,7 @@ static enum tensor_dtype widen_inputs(struct lowering *l, uint32_t *was)
 
 static void narrow_outputs(struct lowering *l, const uint32_t *was, enum tensor_dtype type)
 {
-    for (uint32_t i = 0; i < l->from->n_in; i++)
+    for (uint32_t i = l->from->n_in; i-- > 0;) /* backwards: one value may be several inputs */
         if (l->from->in[i] != GRAPH_NONE)
             l->b->map[l->from->in[i]] = was[i];
     for (uint32_t i = 0; i < l->from->n_out && l->rc == 0; i++) {

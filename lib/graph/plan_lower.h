@@ -72,5 +72,6 @@ void lower_mean_variance(struct lowering *l);
 void lower_reverse_sequence(struct lowering *l);
 void lower_stft(struct lowering *l);
 void lower_window(struct lowering *l); /* HannWindow, HammingWindow, BlackmanWindow */
+void lower_scatter(struct lowering *l);
 
 #endif

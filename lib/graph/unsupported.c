@@ -38,7 +38,6 @@ static const struct {
     { "NonMaxSuppression", "cut the network before it: train on its inputs" },
     { "Random", "feed the random numbers as an input of the graph" },
     { "ImageDecoder", "decode images in the data (feature key \"encoded\")" },
-    { "TensorScatter", "export without a cache of keys and values (use_cache=False)" },
 };
 
 /* Row i of ai.onnx, with a kernel or lowered by the planner, or of another domain; NULL: no more. */

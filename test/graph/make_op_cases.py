@@ -335,7 +335,29 @@ def add_causal_conv():
     one("causal_conv_shorter_than_state", 1, 4, "silu")
 
 
-for add in (add_attention, add_rotary, add_elements, add_cum_prod, add_rms, add_linear_attention, add_causal_conv):
+def scatter(axis, circular):
+    def f(cache, update, indices=None):
+        y, n = cache.clone(), cache.shape[axis]
+        for b in range(cache.shape[0]):
+            for i in range(update.shape[axis]):
+                at = (int(indices[b]) if indices is not None else 0) + i
+                y.select(0, b).select(axis - 1, at % n if circular else at).copy_(
+                    update.select(0, b).select(axis - 1, i))
+        return y
+
+    return f
+
+
+def add_scatter():
+    inputs = {"cache": normal(2, 3, 5, 2), "update": normal(2, 3, 2, 2)}
+    case("scatter", "TensorScatter", 24, inputs, scatter(2, False))
+    inputs["indices"] = np.array([3, 1], np.int64)
+    case("scatter_at", "TensorScatter", 24, inputs, scatter(2, False), {"axis": 2})
+    inputs["indices"] = np.array([4, 0], np.int64)
+    case("scatter_circular", "TensorScatter", 24, inputs, scatter(2, True), {"mode": "circular"})
+
+
+for add in (add_scatter, add_attention, add_rotary, add_elements, add_cum_prod, add_rms, add_linear_attention, add_causal_conv):
     add()
 with open(sys.argv[1], "wb") as raw, gzip.GzipFile(fileobj=raw, mode="wb", mtime=0, compresslevel=9) as out:
     out.write(b"".join(records))
