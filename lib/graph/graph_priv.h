@@ -81,6 +81,7 @@ struct graph_node {
     const uint32_t *out;
     uint32_t proto;                  /* of the file's graph.node */
     bool stops_gradient;             /* Identity that stands for detach() */
+    bool is_restored;                /* made by restore_norm.c in the place of arithmetic */
     uint32_t stream;                 /* random nodes: their rng stream, the same in every plan */
     const struct graph_body *bodies; /* If: then, else. Loop, Scan: one. NULL: an ordinary node */
     uint32_t n_bodies;
@@ -230,6 +231,11 @@ int graph_read_constant(struct tensor_source *src, const Onnx__NodeProto *p, con
 /* ---- param.c ---- */
 /* Decides what trains and what averages, and lays out the arena. */
 int graph_find_params(struct graph *g, const struct graph_opts *opts, struct err *err);
+
+/* ---- restore_norm.c ---- */
+/* Puts BatchNormalization nodes in the place of batch normalisations that a file has as arithmetic. Called
+ * before parameters are chosen. Errors: ERR_INPUT, ERR_NOMEM. */
+int graph_restore_norms(struct graph *g, struct err *err);
 
 /* ---- norm_form.c ---- */
 /* Gives each BatchNormalization the form that opts.batch_norm decides. Called before parameters are

@@ -54,9 +54,12 @@ static bool is_training_form(const struct graph_node *n)
 /* An older node becomes one of the row of opset 14, where an attribute states the form. */
 static int set_form(struct graph *g, struct graph_node *n, bool trains, struct err *err)
 {
+    const struct op_attr *spatial = find_attr(n, "spatial");
     struct op_attr *attrs = arena_array(&g->mem, (size_t)n->n_attrs + 1, sizeof(*attrs));
     uint32_t n_attrs = 0, i;
 
+    if (spatial != NULL && spatial->i != 1) /* opset 7 and 8: the row refuses the node */
+        return 0;
     if (attrs == NULL)
         return err_set(err, ERR_NOMEM, "BatchNormalization '%s': out of memory", n->name);
     for (i = 0; i < n->n_attrs; i++)
@@ -292,6 +295,35 @@ static const char *mode_of_module(const struct graph *g, const struct graph_node
     return "";
 }
 
+/* TensorFlow computes what an op of a "batchnorm" scope made of constants alone at export: gamma /
+ * sqrt(variance + epsilon), and beta less its product with the mean. */
+static int check_folded(struct graph *g, const struct graph_opts *opts, struct err *err)
+{
+    uint32_t i;
+
+    for (i = 0; i < g->n_params; i++) {
+        const char *name = g->params[i].name, *text;
+
+        if (g->params[i].kind != GRAPH_TRAINED || strstr(name, "/batchnorm/") == NULL ||
+            strstr(name, "ReadVariableOp") != NULL)
+            continue;
+        text = arena_printf(&g->mem,
+                            "'%.200s' is a batch normalisation that the exporter has folded into a constant: "
+                            "neither its running averages nor gamma and beta are in the file, so that training "
+                            "it is not what the module defines; expected the weights themselves: export with the "
+                            "script of `trainerctl recipe tensorflow`, or keep the constants of all folded "
+                            "normalisations as they are (\"frozen\" in \"model\" of the job)",
+                            name);
+        if (text == NULL)
+            return err_set(err, ERR_NOMEM, "BatchNormalization: out of memory");
+        if (!opts->collect_questions)
+            return err_set(err, ERR_INPUT, "%s", text);
+        g->question = text;
+        return 0;
+    }
+    return 0;
+}
+
 static int ask(struct graph *g, uint32_t n_asked, const struct graph_node *first,
                const struct graph_opts *opts, struct err *err)
 {
@@ -348,11 +380,14 @@ int graph_check_norm_forms(struct graph *g, const struct graph_opts *opts, struc
         if (n_still++ == 0)
             still = n->name;
         trains = trained(g, n->in[SCALE]) != NULL || trained(g, n->in[BIAS]) != NULL ||
-                 (has_grad[n->in[X]] && !is_frozen(opts, g->values[n->in[SCALE]].name));
+                 (has_grad[n->in[X]] && !is_frozen(opts, g->values[n->in[SCALE]].name) &&
+                  !(n->is_restored && g->values[n->in[SCALE]].initializer != GRAPH_NONE));
         if (trains && opts->batch_norm == GRAPH_NORM_ASK && n_asked++ == 0)
             asked = n;
     }
     arena_fini(&mem);
+    if (rc == 0)
+        rc = check_folded(g, opts, err);
     if (rc == 0 && asked != NULL)
         return ask(g, n_asked, asked, opts, err);
     return rc == 0 ? note_forms(g, opts, n_still, still, err) : rc;

@@ -548,6 +548,9 @@ int graph_find_params(struct graph *g, const struct graph_opts *opts, struct err
 
     if (opts->all_constant)
         return 0;
+    rc = graph_restore_norms(g, err);
+    if (rc < 0)
+        return rc;
     f.use = arena_array(&mem, g->n_values, sizeof(*f.use));
     f.source = arena_array(&mem, g->n_values, sizeof(*f.source));
     f.momentum = arena_array(&mem, g->n_values, sizeof(*f.momentum));

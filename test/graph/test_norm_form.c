@@ -78,7 +78,7 @@ static bool has_note(const struct graph *g, const char *part)
     return false;
 }
 
-static const int64_t opsets[] = { 11, 13, 14, 17, 20 };
+static const int64_t opsets[] = { 7, 9, 11, 13, 14, 17, 20, 28 };
 
 static void inference_form_without_a_decision_is_refused_with_both_readings(void **state)
 {
