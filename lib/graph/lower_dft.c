@@ -7,6 +7,7 @@
  *   inverse and onesided: x holds the first half of a spectrum, L (or 2 n - 2) real numbers come out:
  *   what is neither k = 0 nor k = L / 2 counts twice, as its mirror image is not there
  *
+ * In a plan of 16 bits the product is one of 16 bits, as all products are.
  * The axis is turned to stand before the parts: [rows, n parts] times [n parts, 2 m]. */
 #include "graph/plan_lower.h"
 
