@@ -87,6 +87,7 @@ static int read_line(struct graph *g, const char *line, size_t n, struct err *er
     t->is_parameter = left > 10 && memcmp(kind, "PARAMETER ", 10) == 0;
     if (!t->is_parameter && !(left > 7 && memcmp(kind, "BUFFER ", 7) == 0))
         return 0;
+    t->is_volatile = !t->is_parameter && memmem(kind, left, "persistent=False", 16) != NULL;
     t->placeholder = arena_strndup(&g->mem, line, (size_t)(colon - line));
     t->name = target_of(&g->mem, kind, left);
     if (t->placeholder == NULL)

@@ -37,6 +37,7 @@ struct evidence_target { /* a line of the signature */
     const char *name;    /* the module's: "fc.weight" */
     const char *placeholder; /* of the FX graph: "p_fc_weight" */
     bool is_parameter;   /* else a buffer */
+    bool is_volatile;    /* a buffer that is not persistent: state_dict() does not have it */
     bool is_mentioned;   /* an FX node in the file reads the placeholder */
     bool is_held;        /* an initializer of this name holds the parameter */
     bool is_folded;      /* an initializer is a function of the parameter */

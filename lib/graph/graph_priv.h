@@ -259,6 +259,8 @@ void graph_read_floats(const struct tensor *t, const struct mapping *mapping, fl
 /* The first name that the module ties to this parameter, a target of g->evidence; the others follow
  * by next_alias. EVIDENCE_NONE: none is known. */
 uint32_t graph_first_alias(const struct graph *g, const char *name);
+/* Does state_dict() of the module have this constant? By the signature; without one, if it is frozen. */
+bool graph_is_state(const struct graph *g, const struct graph_value *v);
 /* Fills g->tensors, when values are final. ERR_NOMEM. */
 int graph_find_module_tensors(struct graph *g, struct err *err);
 

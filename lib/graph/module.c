@@ -13,7 +13,6 @@
  * "val_12", "onnx::Mul_3" or "/Constant_output_0". */
 #include "graph/graph_priv.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/err.h"
@@ -25,90 +24,49 @@ static bool is_path_of_module(const char *name)
     return dot != NULL && dot > name && dot[1] != '\0' && name[0] != '/' && strstr(name, "::") == NULL;
 }
 
-/* ---- the signature ---- */
-
-#define SIGNATURE "pkg.torch.export.ExportedProgram.graph_signature"
-
-static const char *signature_of(const struct graph *g)
+static const struct evidence_target *target_of(const struct graph *g, const char *name)
 {
-    const Onnx__GraphProto *p = g->unpacked->graph;
-    size_t i;
+    uint64_t k;
 
-    for (i = 0; i < p->n_metadata_props; i++)
-        if (p->metadata_props[i]->key != NULL && strcmp(p->metadata_props[i]->key, SIGNATURE) == 0)
-            return p->metadata_props[i]->value;
-    return NULL;
+    return map_get(&g->evidence.by_name, name, &k) ? &g->evidence.targets[k] : NULL;
 }
 
-/* Puts the target of one line, if it has one. The value: is it in state_dict()? */
-static int put_line(const char *line, size_t n, struct map *out, struct err *err)
+/* Is the constant a parameter or a persistent buffer of the module? */
+bool graph_is_state(const struct graph *g, const struct graph_value *v)
 {
-    static const char before[] = "target='";
-    const char *name = memmem(line, n, before, sizeof(before) - 1), *end;
-    bool is_volatile = memmem(line, n, "persistent=False", 16) != NULL;
-    char *copy;
-    int rc = 0;
+    const struct evidence_target *t = target_of(g, v->name);
 
-    if (name == NULL)
-        return 0;
-    name += sizeof(before) - 1;
-    end = memchr(name, '\'', n - (size_t)(name - line));
-    if (end == NULL)
-        return 0;
-    copy = strndup(name, (size_t)(end - name));
-    if (copy == NULL || map_put(out, copy, !is_volatile) == MAP_NOMEM)
-        rc = err_set(err, ERR_NOMEM, "signature of the module: out of memory");
-    free(copy);
-    return rc;
+    return t != NULL ? !t->is_volatile : v->is_frozen;
 }
 
-static int read_signature(const char *text, struct map *out, struct err *err)
+static bool is_of_module(const struct graph *g, const struct graph_value *v)
 {
-    int rc = 0;
-
-    while (*text != '\0' && rc == 0) {
-        size_t n = strcspn(text, "\n");
-
-        rc = put_line(text, n, out, err);
-        text += n + (text[n] == '\n');
-    }
-    return rc;
-}
-
-/* ---- */
-
-/* `signature`: NULL, the file has none. */
-static bool is_of_module(const struct graph_value *v, const struct map *signature)
-{
-    uint64_t is_saved;
-
     if (v->kind == VALUE_PARAM)
         return true;
     if (v->kind != VALUE_CONST || v->initializer == GRAPH_NONE)
         return false;
-    if (signature != NULL && map_get(signature, v->name, &is_saved))
-        return is_saved != 0;
-    return v->is_frozen || v->is_loaded || (signature == NULL && is_path_of_module(v->name));
+    if (graph_is_state(g, v))
+        return true;
+    return target_of(g, v->name) == NULL &&
+           (v->is_loaded || (!g->evidence.has_signature && is_path_of_module(v->name)));
 }
 
 uint32_t graph_first_alias(const struct graph *g, const char *name)
 {
-    uint64_t k;
+    const struct evidence_target *t = target_of(g, name);
 
-    return map_get(&g->evidence.by_name, name, &k) ? g->evidence.targets[k].aliases : EVIDENCE_NONE;
+    return t != NULL ? t->aliases : EVIDENCE_NONE;
 }
 
 /* The job names the second name of a tied parameter: the module has it, the graph does not, and the
  * file of weights has the values under it. */
-static bool is_tied_by_job(const struct graph *g, const struct graph_value *v,
-                           const struct map *signature)
+static bool is_tied_by_job(const struct graph *g, const struct graph_value *v)
 {
+    const struct evidence_target *t = v->file_name != NULL ? target_of(g, v->file_name) : NULL;
     uint64_t k;
 
-    return v->file_name != NULL && signature != NULL && map_get(signature, v->file_name, &k) &&
-           !map_get(&g->by_name, v->file_name, &k) &&
-           (!map_get(&g->evidence.by_name, v->file_name, &k) ||
-            g->evidence.targets[k].alias_of == EVIDENCE_NONE);
+    return t != NULL && t->is_parameter && t->alias_of == EVIDENCE_NONE &&
+           !map_get(&g->by_name, v->file_name, &k);
 }
 
 static void add_alias(struct graph *g, uint32_t *n, const char *name)
@@ -118,7 +76,7 @@ static void add_alias(struct graph *g, uint32_t *n, const char *name)
     *n += 1;
 }
 
-static int list_tensors(struct graph *g, const struct map *signature, struct err *err)
+int graph_find_module_tensors(struct graph *g, struct err *err)
 {
     uint32_t i, k, n = 0;
 
@@ -130,7 +88,7 @@ static int list_tensors(struct graph *g, const struct map *signature, struct err
         const struct graph_value *v = &g->values[i];
         struct graph_tensor *t = &g->tensors[n];
 
-        if (!is_of_module(v, signature))
+        if (!is_of_module(g, v))
             continue;
         t->name = v->name;
         t->tensor = v->tensor;
@@ -143,23 +101,11 @@ static int list_tensors(struct graph *g, const struct map *signature, struct err
         for (k = graph_first_alias(g, v->name); k != EVIDENCE_NONE;
              k = g->evidence.targets[k].next_alias)
             add_alias(g, &n, g->evidence.targets[k].name);
-        if (is_tied_by_job(g, v, signature))
+        if (is_tied_by_job(g, v))
             add_alias(g, &n, v->file_name);
     }
     g->n_tensors = n;
     return 0;
-}
-
-int graph_find_module_tensors(struct graph *g, struct err *err)
-{
-    const char *text = signature_of(g);
-    struct map signature = { 0 };
-    int rc = text != NULL ? read_signature(text, &signature, err) : 0;
-
-    if (rc == 0)
-        rc = list_tensors(g, text != NULL ? &signature : NULL, err);
-    map_fini(&signature);
-    return rc;
 }
 
 const struct graph_tensor *graph_module_tensors(const struct graph *g, uint32_t *n)

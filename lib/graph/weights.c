@@ -1,9 +1,9 @@
 /* weights.c - initial values from a file of weights, matched by name.
  *
  * The names of a graph that was exported with its metadata are those of the module's tensors, which
- * are also the names in a safetensors file. A parameter that trains, a running statistic and a
- * parameter that the job freezes must be in the file, unless the job lists it as fresh; any other
- * constant that the file has (a buffer) takes the file's value too. Float types are converted to
+ * are also the names in a safetensors file. A parameter, a running statistic and whatever else
+ * state_dict() has must be in the file, unless the job lists it as fresh; any other constant that
+ * the file has (a buffer that is not persistent) takes the file's value too. Float types are converted to
  * the type of the graph; shapes must be equal. Values of parameters stay in the file until
  * graph_fill_initial(); those of constants are copied now. */
 #include "graph/graph_priv.h"
@@ -283,7 +283,7 @@ static int load_value(struct loader *l, struct graph_value *v, struct err *err)
     if (rc < 0)
         return rc;
     if (!find_value(l, v, name, &found))
-        return miss(l, v, is_param || v->is_frozen, err);
+        return miss(l, v, is_param || graph_is_state(l->g, v), err);
     rc = check_shape(v, &found, err);
     if (rc == 0)
         rc = check_aliases(l, v, &found, err);
