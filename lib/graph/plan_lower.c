@@ -144,6 +144,9 @@ static const struct {
     void (*lower)(struct lowering *l);
 } lowerings[] = {
     { "AffineGrid", lower_affine_grid },
+    { "AveragePool", lower_wide_pool },
+    { "LpPool", lower_wide_pool },
+    { "MaxPool", lower_wide_pool },
     { "Attention", lower_attention },
     { "RotaryEmbedding", lower_rotary },
     { "RMSNormalization", lower_rms_norm },

@@ -71,6 +71,7 @@ void lower_max_unpool(struct lowering *l);
 void lower_mean_variance(struct lowering *l);
 void lower_reverse_sequence(struct lowering *l);
 void lower_stft(struct lowering *l);
+void lower_wide_pool(struct lowering *l); /* MaxPool, AveragePool, LpPool for which plan_is_wide_pool() holds */
 void lower_window(struct lowering *l); /* HannWindow, HammingWindow, BlackmanWindow */
 void lower_scatter(struct lowering *l);
 

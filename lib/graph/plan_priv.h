@@ -228,7 +228,9 @@ int plan_refuse_sequence(const struct graph_node *n, const char *name, struct er
  * is set. stacks: the items have no axis in front yet. */
 int plan_bags(struct plan *p, const char *name, const uint32_t *items, uint32_t n, bool stacks,
               uint32_t *out, bool *done, struct err *err);
-/* Adds the nodes that compute a node of a lowered row (graph_is_lowered()). */
+/* Is the node a pool over more axes of space than the kernels know? (lower_pool.c) */
+bool plan_is_wide_pool(const struct plan_builder *b, const struct graph_node *from);
+/* Adds the nodes that compute a node of a lowered row (graph_is_lowered()) or a wide pool. */
 int plan_lower(struct plan_builder *b, const struct graph_node *from, struct err *err);
 /* Before node n is inferred: a batch size of the export in its shape becomes the lane's. */
 int plan_unfix_batch(struct plan_builder *b, struct plan_node *n, struct err *err);
