@@ -346,6 +346,37 @@ static int ask(struct graph *g, uint32_t n_asked, const struct graph_node *first
     return 0;
 }
 
+/* A Dropout in eval() leaves no trace: what shows that there may have been some is how a normalisation was
+ * exported, or an exporter that only writes networks for inference. */
+static int note_dropout(struct graph *g, struct err *err)
+{
+    const char *exporter = strstr(g->producer, "tf2onnx") != NULL    ? "tf2onnx"
+                           : strstr(g->producer, "jax2onnx") != NULL ? "jax2onnx"
+                                                                     : NULL;
+    const char *in_eval = NULL;
+    uint32_t i;
+
+    for (i = 0; i < g->n_nodes; i++) {
+        const struct graph_node *n = &g->nodes[i];
+
+        if (is_op(n, "Dropout"))
+            return 0;
+        if (is_norm(n) && in_eval == NULL && strstr(mode_of_module(g, n), "in eval()") != NULL)
+            in_eval = n->name;
+    }
+    if (in_eval != NULL)
+        return graph_note(g, err,
+                          "by the metadata of '%s' the module was in eval() when it was exported: if it has "
+                          "Dropout, the file does not have it; export it in train() to train with Dropout",
+                          in_eval);
+    if (exporter != NULL && g->trained_floats > 0)
+        return graph_note(g, err,
+                          "%s writes networks for inference: if this one has Dropout, the file does not have "
+                          "it, and it trains without",
+                          exporter);
+    return 0;
+}
+
 static int note_forms(struct graph *g, const struct graph_opts *opts, uint32_t n_still,
                       const char *still, struct err *err)
 {
@@ -388,6 +419,8 @@ int graph_check_norm_forms(struct graph *g, const struct graph_opts *opts, struc
     arena_fini(&mem);
     if (rc == 0)
         rc = check_folded(g, opts, err);
+    if (rc == 0)
+        rc = note_dropout(g, err);
     if (rc == 0 && asked != NULL)
         return ask(g, n_asked, asked, opts, err);
     return rc == 0 ? note_forms(g, opts, n_still, still, err) : rc;

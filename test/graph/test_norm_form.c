@@ -275,6 +275,47 @@ static void averages_that_the_graph_computes_cannot_move(void **state)
     model_free(m);
 }
 
+/* A Dropout that eval() removed cannot be seen; that it was eval() can. */
+static void eval_of_the_module_is_noted_because_of_dropout(void **state)
+{
+    static Onnx__StringStringEntryProto entry = ONNX__STRING_STRING_ENTRY_PROTO__INIT;
+    static Onnx__StringStringEntryProto *list[] = { &entry };
+    static const struct {
+        const char *call, *producer;
+        bool is_noted;
+    } cases[] = {
+        { "%n = call_function[target=torch.ops.aten._native_batch_norm_legit_no_training.default](args = ())",
+          "pytorch", true },
+        { "%n = call_function[target=torch.ops.aten._native_batch_norm_legit_functional.default](args = ())",
+          "pytorch", false },
+        { "", "tf2onnx", true },
+        { "", "jax2onnx", true },
+        { "", "", false },
+    };
+    size_t i;
+
+    (void)state;
+    for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const struct graph_opts opts = { .path = "t.onnx", .batch_norm = GRAPH_NORM_TRAIN };
+        struct model *m = network(17, APPLIES, RUNNING);
+        Onnx__NodeProto *bn = model_proto(m)->graph->node[1];
+        struct graph *g;
+
+        entry.key = (char *)"pkg.torch.onnx.fx_node";
+        entry.value = (char *)(uintptr_t)cases[i].call;
+        bn->metadata_props = list;
+        bn->n_metadata_props = 1;
+        model_proto(m)->producer_name = (char *)(uintptr_t)cases[i].producer;
+        g = net_import_model(m, &opts);
+        assert_int_equal(has_note(g, "Dropout"), cases[i].is_noted);
+        graph_free(g);
+        bn->metadata_props = NULL;
+        bn->n_metadata_props = 0;
+        model_proto(m)->producer_name = NULL;
+        model_free(m);
+    }
+}
+
 static void export_after_training_has_the_inference_form(void **state)
 {
     char path[] = "/tmp/norm-form-XXXXXX";
@@ -321,6 +362,7 @@ int main(void)
         cmocka_unit_test(statistics_that_lose_a_gradient_are_refused),
         cmocka_unit_test(average_that_is_a_weight_is_refused),
         cmocka_unit_test(averages_that_the_graph_computes_cannot_move),
+        cmocka_unit_test(eval_of_the_module_is_noted_because_of_dropout),
         cmocka_unit_test(export_after_training_has_the_inference_form),
     };
 
