@@ -1,4 +1,5 @@
 /* float64 in a formula: constants are computed in float64, activations are refused. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -125,6 +126,26 @@ static void constants_of_float64_broadcast_and_compare(void **state)
     assert_float_equal(scaled_by(b), 4.0f, 0);
 }
 
+/* As the frequencies of a diffusion network: exp(-9.21 arange(4) / 4), in float64. */
+static void range_of_float64_is_a_constant(void **state)
+{
+    static const int64_t place[] = { 3 };
+    struct build *b = begin_build();
+
+    (void)state;
+    scalar(b, "zero", 0);
+    scalar(b, "four", 4);
+    scalar(b, "one", 1);
+    scalar(b, "rate", -9.21);
+    build_constant(b, "place", TENSOR_I64, shape_of(0), place);
+    build_node(b, "Range", "zero four one", "steps");
+    build_node(b, "Mul", "steps rate", "scaled");
+    build_node(b, "Div", "scaled four", "quarter");
+    build_node(b, "Exp", "quarter", "frequencies");
+    build_node(b, "Gather", "frequencies place", "scale");
+    assert_float_equal(scaled_by(b), (float)exp(-9.21 * 3 / 4), 1e-9);
+}
+
 static void refused_plan(struct build *b, const char *const *parts)
 {
     const struct plan_feed feed = { .name = "x",
@@ -178,6 +199,7 @@ int main(void)
         cmocka_unit_test(attention_scale_in_float64_is_a_constant),
         cmocka_unit_test(constants_are_computed_with_the_digits_of_float64),
         cmocka_unit_test(constants_of_float64_broadcast_and_compare),
+        cmocka_unit_test(range_of_float64_is_a_constant),
         cmocka_unit_test(activation_cast_to_float64_is_refused_with_a_remedy),
         cmocka_unit_test(float64_op_on_data_is_refused_with_a_remedy),
     };

@@ -17,6 +17,7 @@ static double number_at(const struct tensor *t, size_t i)
 {
     switch ((int)t->dtype) {
     case TENSOR_F32: return (double)((const float *)t->data)[i];
+    case TENSOR_F64: return ((const double *)t->data)[i];
     case TENSOR_I32: return ((const int32_t *)t->data)[i];
     case TENSOR_I64: return (double)((const int64_t *)t->data)[i];
     default: return ((const uint8_t *)t->data)[i]; /* bool, uint8 */
@@ -106,7 +107,7 @@ static int range_infer(struct op_infer *f, struct err *err)
 
         if (rc < 0)
             return rc;
-        if (!is_number(f->in[i]->dtype))
+        if (!is_number(f->in[i]->dtype) && f->in[i]->dtype != TENSOR_F64)
             return type_error(f, i, err);
         if (tensor_elements(f->in[i]) != 1 || f->in[i]->data == NULL)
             return op_error(f, ERR_UNSUPPORTED, err, "input %" PRIu32 " is not one constant "
@@ -131,6 +132,8 @@ static int range_fwd(const struct op_call *c, struct err *err)
     for (i = 0; i < n; i++) {
         if (c->out[0]->dtype == TENSOR_F32)
             ((float *)y)[i] = *(const float *)start + (float)i * *(const float *)delta;
+        else if (c->out[0]->dtype == TENSOR_F64)
+            ((double *)y)[i] = *(const double *)start + (double)i * *(const double *)delta;
         else if (c->out[0]->dtype == TENSOR_I32)
             ((uint32_t *)y)[i] = *(const uint32_t *)start + (uint32_t)i * *(const uint32_t *)delta;
         else

@@ -32,6 +32,11 @@ __device__ static inline float range_at(float start, float delta, size_t i)
     return __fadd_rn(start, __fmul_rn((float)i, delta)); /* rounded twice, as on a CPU */
 }
 
+__device__ static inline double range_at(double start, double delta, size_t i)
+{
+    return __dadd_rn(start, __dmul_rn((double)i, delta));
+}
+
 template <typename T> __device__ static inline T range_at(T start, T delta, size_t i)
 {
     return start + (T)i * delta;
@@ -59,6 +64,8 @@ int range_forward(const struct op_call *c, struct err *err)
 {
     if (c->out[0]->dtype == TENSOR_F32)
         return run_range<float>(c, err);
+    if (c->out[0]->dtype == TENSOR_F64)
+        return run_range<double>(c, err);
     return c->out[0]->dtype == TENSOR_I32 ? run_range<uint32_t>(c, err) : run_range<uint64_t>(c, err);
 }
 
