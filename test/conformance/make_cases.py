@@ -4,8 +4,9 @@
 FOLDER holds one folder per case, as the `onnx` package ships them in backend/test/data/node: model.onnx
 and test_data_set_0 with input_<i>.pb and output_<i>.pb. A case that is equal in a newer release, byte for
 byte, is stored once. test/harness/onnx_case.h describes the archive. Only the standard library is needed.
-  --small BYTES   leaves out each case above this size
-  --only FILE     keeps the cases whose names are lines of FILE
+  --only FILE      keeps the cases whose names are lines of FILE
+  --choose FILE    keeps the smallest case that passes for each op, opset and types; FILE: what run_cases
+                   printed. test/conformance/cases.gz, which make test runs, was made so
 """
 import argparse
 import gzip
@@ -46,18 +47,34 @@ def cases(releases):
             yield name, record(name, model.read_bytes(), numbered(data, "input"), numbered(data, "output"))
 
 
+def choose(results, releases):
+    """Names of the smallest passing case of at most 4 KiB for each op, opset and list of types."""
+    sizes = {name: len(content) for name, content in cases(releases)}
+    best = {}
+    for line in Path(results).read_text().splitlines():
+        name, verdict, opset, ops, types, _ = line.split("\t")
+        if verdict != "pass" or sizes.get(name, 1 << 30) > 4096:
+            continue
+        key = (ops if "expanded" not in name else "", opset, types if "cast" not in name else "")
+        if key not in best or sizes[name] < sizes[best[key]]:
+            best[key] = name
+    return set(best.values())
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out")
     parser.add_argument("releases", nargs="+", metavar="VERSION=FOLDER")
-    parser.add_argument("--small", type=int)
+    parser.add_argument("--choose")
     parser.add_argument("--only")
     args = parser.parse_args()
     only = set(Path(args.only).read_text().split()) if args.only else None
+    if args.choose:
+        only = choose(args.choose, args.releases)
     with open(args.out, "wb") as raw, gzip.GzipFile(fileobj=raw, mode="wb", mtime=0,
                                                      compresslevel=9 if only else 1) as out:
         for name, content in cases(args.releases):
-            if (only is None or name in only) and (args.small is None or len(content) <= args.small):
+            if only is None or name in only:
                 out.write(content)
 
 

@@ -196,6 +196,7 @@ struct attempt {
     struct tensor arrays[ONNX_CASE_MAX_TENSORS];
     const char *outputs[ONNX_CASE_MAX_TENSORS];
     uint32_t n_outputs;
+    bool gradients;
 };
 
 static int make_plan(struct attempt *t, struct err *err)
@@ -225,19 +226,26 @@ static int make_plan(struct attempt *t, struct err *err)
     o.n_keep = t->n_outputs;
     /* Before, the graph cannot say whether it trains, and the cases expect inference. */
     o.training = graph_opset(t->graph) >= OPSET_OF_TRAINING_MODE;
+    o.sum_outputs = o.feed_grads = t->gradients;
     return rc < 0 ? rc : plan_new(t->graph, &o, &t->plan, err);
 }
 
-static int compute(struct attempt *t, struct err *err)
+static int bind_work(struct attempt *t, struct err *err)
 {
-    const struct op_run run = { .loss_scale = 1 };
-    uint32_t n, i;
     int rc = device_mem_open(&t->work, plan_work_bytes(t->plan), false, err);
 
     if (rc < 0)
         return rc;
     op_thread_init();
     plan_bind(t->plan, NULL, t->work.base);
+    return 0;
+}
+
+static int compute(struct attempt *t, struct err *err)
+{
+    const struct op_run run = { .loss_scale = 1 };
+    uint32_t n, i;
+
     graph_inputs(t->graph, &n);
     for (i = 0; i < n; i++) {
         const struct tensor *to = plan_input(t->plan, i);
@@ -295,31 +303,149 @@ static enum onnx_verdict judge(struct attempt *t, char *why, size_t n)
     return ONNX_PASS;
 }
 
-enum onnx_verdict onnx_case_run(const struct onnx_case *c, char *why, size_t n)
+static const struct graph_opts case_opts = { .path = "case", .all_constant = true };
+
+static struct attempt *open_attempt(const struct onnx_case *c)
 {
-    const struct graph_opts opts = { .path = "case", .all_constant = true };
     struct attempt *t = calloc(1, sizeof(*t));
-    enum onnx_verdict verdict = ONNX_REFUSED;
-    struct err err = { 0 };
-    int rc;
 
     CHECK(t != NULL);
     t->c = c;
     t->work.fd = -1;
+    return t;
+}
+
+static void close_attempt(struct attempt *t)
+{
+    plan_free(t->plan);
+    device_mem_close(&t->work);
+    graph_free(t->graph);
+    arena_fini(&t->mem);
+    free(t);
+}
+
+enum onnx_verdict onnx_case_run(const struct onnx_case *c, char *why, size_t n)
+{
+    struct attempt *t = open_attempt(c);
+    enum onnx_verdict verdict = ONNX_REFUSED;
+    struct err err = { 0 };
+    int rc;
+
     why[0] = '\0';
-    rc = graph_import_bytes(&opts, c->model.data, c->model.n, &t->graph, &err);
+    rc = graph_import_bytes(&case_opts, c->model.data, c->model.n, &t->graph, &err);
     if (rc == 0)
         rc = make_plan(t, &err);
+    if (rc == 0)
+        rc = bind_work(t, &err);
     if (rc == 0)
         rc = compute(t, &err);
     if (rc == 0)
         verdict = judge(t, why, n);
     else
         snprintf(why, n, "%s", err.text);
-    plan_free(t->plan);
-    device_mem_close(&t->work);
-    graph_free(t->graph);
-    arena_fini(&t->mem);
-    free(t);
+    close_attempt(t);
     return verdict;
+}
+
+/* ---- gradients ---- */
+
+static double sum_of_outputs(const struct attempt *t)
+{
+    double sum = 0;
+
+    for (uint32_t i = 0; i < t->n_outputs; i++) {
+        const struct tensor *y = plan_tensor(t->plan, t->outputs[i]);
+
+        for (int64_t k = 0; y->dtype == TENSOR_F32 && k < tensor_elements(y); k++)
+            sum += (double)((const float *)y->data)[k];
+    }
+    return sum;
+}
+
+/* The outputs' sum with element k of input i moved by `step`. */
+static int moved(struct attempt *t, uint32_t i, size_t k, float step, double *sum, struct err *err)
+{
+    float *x = t->arrays[i].data, before = x[k];
+    int rc;
+
+    x[k] += step;
+    rc = compute(t, err);
+    x[k] = before;
+    *sum = sum_of_outputs(t);
+    return rc;
+}
+
+static int check_input(struct attempt *t, uint32_t i, const float *grad, float step, char *why,
+                       size_t n)
+{
+    size_t elements = (size_t)tensor_elements(&t->arrays[i]), k;
+    struct err err = { 0 };
+
+    for (k = 0; k < elements; k++) {
+        double above = 0, below = 0, expected, found = grad != NULL ? (double)grad[k] : 0;
+
+        if (moved(t, i, k, step, &above, &err) < 0 || moved(t, i, k, -step, &below, &err) < 0) {
+            snprintf(why, n, "%s", err.text);
+            return -1;
+        }
+        expected = (above - below) / (2 * (double)step);
+        if (fabs(found - expected) > 1e-2 + 1e-2 * fabs(expected)) {
+            snprintf(why, n, "gradient of input %u, element %zu is %.6g; expected %.6g", i, k, found,
+                     expected);
+            return -1;
+        }
+    }
+    return (int)elements;
+}
+
+static int check_all(struct attempt *t, float step, char *why, size_t n)
+{
+    const struct op_run run = { .loss_scale = 1 };
+    float *grads[ONNX_CASE_MAX_TENSORS] = { NULL };
+    struct err err = { 0 };
+    uint32_t n_in, i;
+    int total = 0, rc = compute(t, &err);
+
+    graph_inputs(t->graph, &n_in);
+    if (rc == 0)
+        rc = plan_backward(t->plan, &run, NULL, NULL, NULL, &err);
+    snprintf(why, n, "%s", err.text);
+    for (i = 0; i < n_in && rc == 0; i++) { /* the next forward overwrites them */
+        const struct tensor *g = t->arrays[i].dtype == TENSOR_F32 ? plan_input_grad(t->plan, i) : NULL;
+
+        if (g == NULL)
+            continue;
+        grads[i] = malloc(tensor_bytes(g) + 1);
+        CHECK(grads[i] != NULL);
+        memcpy(grads[i], g->data, tensor_bytes(g));
+    }
+    for (i = 0; i < n_in && rc >= 0; i++)
+        if (t->arrays[i].dtype == TENSOR_F32 && tensor_elements(&t->arrays[i]) <= ONNX_CASE_MAX_ELEMENTS) {
+            rc = check_input(t, i, grads[i], step, why, n);
+            total += rc;
+        }
+    for (i = 0; i < n_in; i++)
+        free(grads[i]);
+    return rc < 0 ? -1 : total;
+}
+
+int onnx_case_check_gradients(const struct onnx_case *c, float step, char *why, size_t n)
+{
+    struct attempt *t = open_attempt(c);
+    struct err err = { 0 };
+    int rc;
+
+    why[0] = '\0';
+    t->gradients = true;
+    rc = graph_import_bytes(&case_opts, c->model.data, c->model.n, &t->graph, &err);
+    if (rc == 0)
+        rc = make_plan(t, &err);
+    if (rc == 0)
+        rc = bind_work(t, &err);
+    if (rc == 0)
+        rc = check_all(t, step, why, n);
+    else
+        snprintf(why, n, "%s", err.text);
+    close_attempt(t);
+    return rc < 0 ? -1 : rc;
 }

@@ -44,4 +44,10 @@ void onnx_case_free(struct onnx_case *c);
  * and is empty otherwise. */
 enum onnx_verdict onnx_case_run(const struct onnx_case *c, char *why, size_t n);
 
+/* Compares the gradient of the sum of all float32 outputs by each float32 input, of at most
+ * ONNX_CASE_MAX_ELEMENTS, with central differences of the outputs, `step` to either side. Returns the
+ * number of elements compared; -1: they differ, or the case is refused, and `why` has the reason. */
+enum { ONNX_CASE_MAX_ELEMENTS = 600 };
+int onnx_case_check_gradients(const struct onnx_case *c, float step, char *why, size_t n);
+
 #endif
