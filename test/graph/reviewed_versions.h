@@ -177,6 +177,7 @@
     { "Swish", "24" },
     { "Tan", "7 22" },
     { "Tanh", "6 13" },
+    { "TensorScatter", "24" },
     { "ThresholdedRelu", "10 22" },
     { "Tile", "6 13" },
     { "TopK", "1 10 11 24" },
