@@ -36,14 +36,36 @@ static int name_slot(struct train *t, const struct graph_param *p, const char *s
     return 0;
 }
 
+/* A parameter that the module ties is in the file under each of its names, since PyTorch's
+ * load_state_dict() requires all of them; the entries share their place in the state. */
+static void name_tied(struct train *t, const struct graph_param *p, uint32_t n)
+{
+    uint32_t n_tensors;
+    const struct graph_tensor *of = graph_module_tensors(t->graph, &n_tensors);
+
+    for (uint32_t i = 0, last = 0; i < n_tensors; i++) {
+        if (!of[i].is_param)
+            continue;
+        for (uint32_t k = 0; p[last].offset != of[i].offset && k < n; k++)
+            last = last + 1 < n ? last + 1 : 0;
+        if (strcmp(p[last].name, of[i].name) != 0)
+            t->model_tensors[t->n_model++] =
+                (struct ckpt_tensor){ .name = of[i].name,
+                                      .dtype = TENSOR_F32,
+                                      .shape = of[i].tensor.shape,
+                                      .offset = of[i].offset * sizeof(float) };
+    }
+}
+
 /* The layout of the state as named tensors. */
 static int name_tensors(struct train *t, struct err *err)
 {
     const struct optim_def *optim = t->opts->optimizer;
-    uint32_t n;
+    uint32_t n, n_module;
     const struct graph_param *p = graph_params(t->graph, &n);
 
-    t->model_tensors = calloc(n + 1, sizeof(*t->model_tensors));
+    (void)graph_module_tensors(t->graph, &n_module);
+    t->model_tensors = calloc((size_t)n + n_module + 1, sizeof(*t->model_tensors));
     t->slot_tensors = calloc((size_t)n * (optim->n_slots + 1) + 1, sizeof(*t->slot_tensors));
     t->slot_names = calloc((size_t)n * (optim->n_slots + 1) + 1, sizeof(*t->slot_names));
     if (t->model_tensors == NULL || t->slot_tensors == NULL || t->slot_names == NULL)
@@ -55,6 +77,8 @@ static int name_tensors(struct train *t, struct err *err)
                                                     .shape = p[i].shape,
                                                     .offset = p[i].offset * sizeof(float) };
     }
+    if (n > 0)
+        name_tied(t, p, n);
     for (uint32_t i = 0; i < n; i++) {
         int rc = 0;
 
