@@ -233,26 +233,26 @@ static bool module_of(const Onnx__NodeProto *n, char out[FX_MAX_NAME])
 
 /* A module that reads the parameter of another module under the name of its own: the two are tied. The
  * signature lists both names, the FX graph and the file have one. */
-static void note_alias(struct restorer *r, const struct restore_use *u)
+static void note_alias(struct restorer *r, uint32_t node, uint32_t target)
 {
     struct evidence *e = r->e;
-    const char *own = e->targets[u->target].name, *leaf = strrchr(own, '.');
+    const char *own = e->targets[target].name, *leaf = strrchr(own, '.');
     char module[FX_MAX_NAME], name[2 * FX_MAX_NAME];
     struct evidence_target *alias;
     uint64_t k;
 
-    if (!module_of(r->p->node[u->node], module))
+    if (!module_of(r->p->node[node], module))
         return;
     snprintf(name, sizeof(name), "%s%s%s", module, module[0] != '\0' ? "." : "",
              leaf != NULL ? leaf + 1 : own);
-    if (!map_get(&e->by_name, name, &k) || k == u->target)
+    if (!map_get(&e->by_name, name, &k) || k == target)
         return;
     alias = &e->targets[k];
     if (alias->is_parameter && !alias->is_mentioned && !alias->is_held && !alias->is_folded &&
         alias->alias_of == EVIDENCE_NONE) {
-        alias->alias_of = u->target;
-        alias->next_alias = e->targets[u->target].aliases;
-        e->targets[u->target].aliases = (uint32_t)k;
+        alias->alias_of = target;
+        alias->next_alias = e->targets[target].aliases;
+        e->targets[target].aliases = (uint32_t)k;
     }
 }
 
@@ -271,7 +271,7 @@ static int add_use(struct restorer *r, uint32_t i, uint32_t node, uint32_t input
 
     resolve(r, i, fx, &u);
     if (u.target != EVIDENCE_NONE)
-        note_alias(r, &u);
+        note_alias(r, node, u.target);
     if (!VEC_PUSH(r->uses, u))
         return restore_no_memory(r);
     r->first_use[i] = (uint32_t)(r->uses.n - 1);
@@ -287,8 +287,12 @@ static int find_node_uses(struct restorer *r, uint32_t node)
 
     fx_parse(graph_fx_text(n), &fx);
     for (k = 0; k < n->n_input && rc == 0; k++) {
+        const struct role *role = find_role(&fx, n, k);
+        uint32_t target = role != NULL ? parameter_of(r->e, fx.args[role->arg]) : EVIDENCE_NONE;
         uint64_t i;
 
+        if (target != EVIDENCE_NONE) /* also where another node transposes the parameter before */
+            note_alias(r, node, target);
         if (!map_get(&r->e->by_tensor, n->input[k], &i) || i >= r->n_tensors)
             continue;
         if (r->e->tensors.at[i].kind == EVIDENCE_PARAMETER ||

@@ -287,7 +287,9 @@ def main():
     identity()
     control()
     rare()
-    seeds(["mlp", "mlp_external", "cnn_17", "dropout_11", "dropout_17", "tied", "identity", "control", "rare"])
+    seeds(["mlp", "mlp_external", "cnn_17", "dropout_11", "dropout_17", "tied", "identity", "control", "rare", "module_norms",
+           "module_tied", "module_transposed", "module_convolutions", "module_gru", "module_functions", "module_vanished",
+           "module_detached", "module_batch_norm"])  # those of make_modules.py
     return 0
 
 
