@@ -232,6 +232,11 @@ int graph_read_constant(struct tensor_source *src, const Onnx__NodeProto *p, con
 /* Decides what trains and what averages, and lays out the arena. */
 int graph_find_params(struct graph *g, const struct graph_opts *opts, struct err *err);
 
+/* ---- restore_dropout.c ---- */
+/* Puts Dropout in the place of noise that the message has as arithmetic on random numbers. Called with
+ * functions inlined and the opset known. ERR_NOMEM. */
+int graph_restore_dropout(struct graph *g, struct err *err);
+
 /* ---- restore_norm.c ---- */
 /* Puts BatchNormalization nodes in the place of batch normalisations that a file has as arithmetic. Called
  * before parameters are chosen. Errors: ERR_INPUT, ERR_NOMEM. */

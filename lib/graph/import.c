@@ -117,6 +117,8 @@ static int inline_functions(struct importer *im, struct err *err)
 {
     int rc = graph_inline_functions(im->g, err);
 
+    if (rc == 0 && im->trains)
+        rc = graph_restore_dropout(im->g, err);
     im->proto = im->g->model->graph;
     return rc;
 }
