@@ -156,9 +156,8 @@ static bool dropout_ratio(const struct fuser *f, const struct plan_node *n, floa
 
 /* ---- the row ---- */
 
-/* Axes as an attribute, if they are not in order. */
-static bool add_perm(struct plan *p, struct fuse_row *row, const char *name, const uint32_t *perm,
-                     uint32_t rank)
+bool fuse_add_perm(struct plan *p, struct fuse_row *row, const char *name, const uint32_t *perm,
+                   uint32_t rank)
 {
     int64_t *ints = arena_array(&p->mem, rank, sizeof(*ints));
     bool turns = false;
@@ -176,8 +175,7 @@ static bool add_perm(struct plan *p, struct fuse_row *row, const char *name, con
     return true;
 }
 
-/* Steps as the graph has them, those of q and k first. */
-static bool add_steps(struct plan *p, struct fuse_row *row, const struct fuse_scores *c, float scale)
+bool fuse_add_steps(struct plan *p, struct fuse_row *row, const struct fuse_scores *c, float scale)
 {
     const char **names = arena_array(&p->mem, FUSE_STEPS + 1, sizeof(*names));
     float *numbers = arena_array(&p->mem, FUSE_STEPS + 1, sizeof(*numbers));
@@ -325,6 +323,7 @@ static int add_row(struct fuser *f, uint32_t node, const struct ends *e, struct 
                             .n_in = 3 };
     uint32_t rank = tensor_of(f, all[0]->value)->shape.rank, i;
     static const char *const perms[] = { "perm_q", "perm_k", "perm_v" };
+    int64_t rows = fuse_operand_dim(f, all[0], rank - 2);
     float scale = all[0]->scale * all[1]->scale;
     bool fits;
 
@@ -332,8 +331,8 @@ static int add_row(struct fuser *f, uint32_t node, const struct ends *e, struct 
         row.in[i] = all[i]->value;
     fits = add_parts(f, &row, all);
     for (i = 0; i < 3; i++)
-        fits = fits && add_perm(f->p, &row, perms[i], all[i]->perm, rank);
-    if (!fits || !fuse_add_band(f, &row, c) || !add_steps(f->p, &row, c, scale))
+        fits = fits && fuse_add_perm(f->p, &row, perms[i], all[i]->perm, rank);
+    if (!fits || !fuse_add_band(f, &row, c, rows) || !fuse_add_steps(f->p, &row, c, scale))
         return plan_no_memory(err);
     if (e->is_guarded)
         row.attrs[row.n_attrs++] =
@@ -344,7 +343,7 @@ static int add_row(struct fuser *f, uint32_t node, const struct ends *e, struct 
     return fuse_into(f, node, &row, err);
 }
 
-static int settle_masks(struct fuser *f, struct fuse_scores *c, struct err *err)
+int fuse_settle_masks(struct fuser *f, struct fuse_scores *c, struct err *err)
 {
     uint32_t i, kept = 0;
     int rc = 0;
@@ -366,8 +365,7 @@ static int settle_masks(struct fuser *f, struct fuse_scores *c, struct err *err)
     return rc;
 }
 
-/* Notes for whoever asks whether the attention at this softmax is one node. */
-static int note(struct fuser *f, const char *name, bool is_fused, struct err *err)
+int fuse_note_attention(struct fuser *f, const char *name, bool is_fused, struct err *err)
 {
     struct plan_attention a = { .node = name, .is_fused = is_fused, .why = "" };
 
@@ -391,19 +389,19 @@ int fuse_attention(struct fuser *f, uint32_t node, struct err *err)
 
     f->obstacle[0] = '\0';
     if (!find_ends(f, last->in[0], &e) || !fuse_find_scores(f, e.softmax->in[0], &c))
-        return e.softmax != NULL ? note(f, e.softmax->name, false, err) : 0;
+        return e.softmax != NULL ? fuse_note_attention(f, e.softmax->name, false, err) : 0;
     name = e.softmax->name;
     find_operands(f, &f->p->nodes.at[c.product], last, all);
     if (!fit(f, (const struct fuse_operand *const *)all))
-        return note(f, name, false, err);
+        return fuse_note_attention(f, name, false, err);
     rc = any_mask_learns(f, &c, &learns_mask, err);
     if (rc == 0 && learns_mask)
-        return note(f, name, false, err);
+        return fuse_note_attention(f, name, false, err);
     if (rc == 0)
-        rc = settle_masks(f, &c, err);
+        rc = fuse_settle_masks(f, &c, err);
     if (rc == 0)
         rc = add_row(f, node, &e, &c, all, err);
-    return rc == 0 ? note(f, name, true, err) : rc;
+    return rc == 0 ? fuse_note_attention(f, name, true, err) : rc;
 }
 
 int fuse_attention_turn(struct fuser *f, uint32_t node, struct err *err)
@@ -424,7 +422,7 @@ int fuse_attention_turn(struct fuser *f, uint32_t node, struct err *err)
     for (i = 0; i < n->n_attrs; i++)
         row.attrs[row.n_attrs++] = n->attrs[i];
     fuse_perm(turn, rank, perm);
-    if (!add_perm(f->p, &row, "perm_y", perm, rank))
+    if (!fuse_add_perm(f->p, &row, "perm_y", perm, rank))
         return plan_no_memory(err);
     return fuse_into(f, node, &row, err);
 }

@@ -176,15 +176,13 @@ static bool step_is_band(const struct fuser *f, const struct fuse_scores *c, uin
            tensor_elements(&v->tensor) == rows * keys && is_band(&v->tensor, c->step[i], rows, b);
 }
 
-bool fuse_add_band(struct fuser *f, struct fuse_row *row, struct fuse_scores *c)
+bool fuse_add_band(struct fuser *f, struct fuse_row *row, struct fuse_scores *c, int64_t rows)
 {
-    const struct plan_node *product = &f->p->nodes.at[c->product];
-    const struct shape *scores = &f->p->values.at[product->out[0]].tensor.shape;
     struct band b = { INT64_MIN, INT64_MAX };
     int64_t *limits;
     uint32_t i = 0;
 
-    while (i < c->n_steps && !step_is_band(f, c, i, scores->dim[scores->rank - 2], &b))
+    while (i < c->n_steps && !step_is_band(f, c, i, rows, &b))
         i++;
     if (i == c->n_steps)
         return true;

@@ -36,8 +36,20 @@ int fuse_settle_mask(struct fuser *f, const char *step, uint32_t *mask, bool *id
                      struct err *err);
 
 /* Takes out the steps that hide all keys but those of a band around the row's own and do nothing else (causal
- * masks, sliding windows); the row gets the band as its attribute. false: no memory. */
-bool fuse_add_band(struct fuser *f, struct fuse_row *row, struct fuse_scores *c);
+ * masks, sliding windows), of scores with so many rows; the row gets the band as its attribute. false: no
+ * memory. */
+bool fuse_add_band(struct fuser *f, struct fuse_row *row, struct fuse_scores *c, int64_t rows);
+
+/* ---- fuse_attention.c ---- */
+/* Axes as an attribute of the row, if they are not in order. false: no memory. */
+bool fuse_add_perm(struct plan *p, struct fuse_row *row, const char *name, const uint32_t *perm,
+                   uint32_t rank);
+/* Steps and masks of the row, in the order in which they are done; scale comes before them. false: no memory. */
+bool fuse_add_steps(struct plan *p, struct fuse_row *row, const struct fuse_scores *c, float scale);
+/* fuse_settle_mask() for each mask; steps that change nothing go. */
+int fuse_settle_masks(struct fuser *f, struct fuse_scores *c, struct err *err);
+/* Notes for `trainerctl inspect` whether the attention called `name` is one node; if not, f->obstacle says why. */
+int fuse_note_attention(struct fuser *f, const char *name, bool is_fused, struct err *err);
 
 /* ---- fuse_operand.c ---- */
 struct fuse_operand {

@@ -32,6 +32,7 @@ static const struct pattern patterns[] = {
     { NULL, "Clip", fuse_norm_relu },
     { NULL, "Add", fuse_norm_add },
     { NULL, "Add", fuse_rotary },
+    { "trainerd", "Attention", fuse_lowered_attention },
     { NULL, "MatMul", fuse_attention },
     { NULL, "Transpose", fuse_attention_turn },
     { NULL, "MatMul", fuse_product_transposes },

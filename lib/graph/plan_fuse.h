@@ -87,6 +87,7 @@ int fuse_product_transposes(struct fuser *f, uint32_t node, struct err *err);
 int fuse_product_bias(struct fuser *f, uint32_t node, struct err *err);
 int fuse_two_layers(struct fuser *f, uint32_t node, struct err *err);
 int fuse_attention(struct fuser *f, uint32_t node, struct err *err);
+int fuse_lowered_attention(struct fuser *f, uint32_t node, struct err *err);
 int fuse_attention_turn(struct fuser *f, uint32_t node, struct err *err);
 int fuse_rotary(struct fuser *f, uint32_t node, struct err *err);
 int fuse_gate(struct fuser *f, uint32_t node, struct err *err);

@@ -544,6 +544,67 @@ static void few_scores_are_left_to_the_separate_ops(void **state)
     not_fused(m);
 }
 
+/* k or v [n, t, each] of one head, repeated for all heads of q, as PyTorch 2.15 exports grouped heads. */
+static void shared_head(struct model *m, const char *part, uint64_t seed)
+{
+    char name[6][16], line[64];
+
+    for (uint32_t i = 0; i < 6; i++)
+        snprintf(name[i], sizeof(name[i]), "%s%u", part, i);
+    model_weights(m, name[0], shape_of(2, (int64_t)WIDE, (int64_t)EACH), seed);
+    snprintf(line, sizeof(line), "x %s", name[0]);
+    model_node(m, "MatMul", line, name[1]);
+    snprintf(line, sizeof(line), "%s one_head", name[1]);
+    model_node(m, "Reshape", line, name[2]);
+    turn(m, name[2], name[3], heads_first, 4);
+    snprintf(line, sizeof(line), "%s second", name[3]);
+    model_node(m, "Unsqueeze", line, name[4]);
+    snprintf(line, sizeof(line), "%s repeated", name[4]);
+    model_node(m, "Expand", line, name[5]);
+    snprintf(line, sizeof(line), "%s all_heads", name[5]);
+    model_node(m, "Reshape", line, part);
+}
+
+static void attention_of_onnx_reads_shared_heads_where_they_lie(void **state)
+{
+    static const int64_t heads[] = { 0, 0, HEADS, EACH }, one[] = { 0, 0, 1, EACH }, second[] = { 2 },
+                         repeated[] = { 1, 1, HEADS, 1, 1 }, all[] = { 0, HEADS, LONG, EACH },
+                         flat[] = { 0, LONG * WIDE };
+    struct model *m = model_new(24);
+    struct net n;
+
+    (void)state;
+    model_input(m, "x", TENSOR_F32, shape_of(3, (int64_t)-1, (int64_t)LONG, (int64_t)WIDE));
+    model_int64s(m, "heads", heads, 4);
+    model_int64s(m, "one_head", one, 4);
+    model_int64s(m, "second", second, 1);
+    model_int64s(m, "repeated", repeated, 5);
+    model_int64s(m, "all_heads", all, 4);
+    model_weights(m, "wq", shape_of(2, (int64_t)WIDE, (int64_t)WIDE), 11);
+    model_node(m, "MatMul", "x wq", "pq");
+    model_node(m, "Reshape", "pq heads", "q");
+    turn(m, "q", "qt", heads_first, 4);
+    shared_head(m, "k", 12);
+    shared_head(m, "v", 13);
+    causal(m);
+    model_node(m, "Not", "mask", "seen");
+    model_node(m, "Attention", "qt k v seen", "y");
+    turn(m, "y", "yt", heads_first, 4);
+    model_int64s(m, "flat", flat, 2);
+    model_node(m, "Reshape", "yt flat", "joined");
+    model_weights(m, "head", shape_of(2, (int64_t)(LONG * WIDE), (int64_t)CLASSES), 21);
+    model_node(m, "MatMul", "joined head", "logits");
+    model_output(m, "logits");
+    compare(m, PLAN_TRAIN, &n);
+    assert_int_equal(nodes_of(&n, "Attention"), 1);
+    assert_int_equal(nodes_of(&n, "Expand"), 0);
+    assert_int_equal(nodes_of(&n, "Transpose"), 0);
+    for (size_t i = 0; i < n.plan->nodes.n; i++)
+        if (strcmp(n.plan->nodes.at[i].def->name, "Attention") == 0)
+            assert_int_equal(n.plan->nodes.at[i].n_in, 3); /* the mask has become a band */
+    net_close(&n);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -559,6 +620,7 @@ int main(void)
         cmocka_unit_test(scores_that_somebody_else_reads_stay),
         cmocka_unit_test(another_axis_or_a_step_that_is_none_is_no_attention),
         cmocka_unit_test(few_scores_are_left_to_the_separate_ops),
+        cmocka_unit_test(attention_of_onnx_reads_shared_heads_where_they_lie),
     };
 
     return cmocka_run_group_tests_name("graph/fuse_attention", tests, NULL, NULL);
