@@ -223,6 +223,17 @@ def checkpoint_goes_before_the_file_of_weights():
 
 
 @test
+def job_that_goes_back_to_the_beginning_reads_the_file_again():
+    folder = workdir()
+    path, job, reference = prepare("gpt2", folder)
+    change(path, job, health={"non_finite": "restore"})
+    t = Task(path, args=("--devices", "cpu:1"), env={"TRAINERD_FAULT": "health.not_finite@5"})
+    assert t.wait() == 0, t.last_word()
+    assert [r["step"] for r in t.events("step")][:5] == [1, 2, 3, 4, 1], t.log()
+    compare("gpt2", folder, reference, t.records[[r.get("step") for r in t.records].index(4) + 1:])
+
+
+@test
 def export_in_bfloat16_is_the_rounded_export():
     folder = workdir()
     path, job, _ = prepare("conv3d", folder)
