@@ -16,6 +16,11 @@
 
 #include "base/err.h"
 
+enum {
+    BLOCK_MAX = 4096,     /* elements of a block of Col2Im: its weights are the square of it */
+    PLACES_MAX = 1 << 24, /* of AffineGrid */
+};
+
 static struct shape list_shape(uint32_t rank, int64_t dim)
 {
     struct shape s = { .rank = rank };
@@ -64,7 +69,7 @@ void lower_center_crop_pad(struct lowering *l)
 
 /* [n, c prod(block), places] as the input of the transposed convolution; *out: its output, [n c, 1, image]. */
 static bool col2im_shapes(struct lowering *l, const int64_t *image, const int64_t *block, size_t n,
-                          struct shape *in, struct shape *weight, struct shape *out, int64_t *more)
+                          struct shape *in, struct shape *weight, struct shape *out, int64_t *more, int64_t *channels)
 {
     const struct shape *x = &lower_tensor(l, lower_in(l, 0))->shape;
     const int64_t *dilation = NULL, *stride = NULL, *pad = NULL;
@@ -102,12 +107,17 @@ static bool col2im_shapes(struct lowering *l, const int64_t *image, const int64_
         kernel *= block[k];
         places *= in->dim[2 + k];
     }
-    if (kernel > 1 << 20 || x->dim[1] % kernel != 0 || places != x->dim[2] || kernel == 0) {
+    if (kernel > BLOCK_MAX) {
+        LOWER_ERROR(l, ERR_UNSUPPORTED, "a block of %" PRId64 " elements; expected at most %d", kernel, BLOCK_MAX);
+        return false;
+    }
+    if (x->dim[1] % kernel != 0 || places != x->dim[2]) {
         LOWER_ERROR(l, ERR_INPUT, "%" PRId64 " columns of %" PRId64 " elements; expected %" PRId64
                     " columns of a multiple of %" PRId64, x->dim[2], x->dim[1], places, kernel);
         return false;
     }
-    in->dim[0] = out->dim[0] = x->dim[0] * (x->dim[1] / kernel);
+    *channels = x->dim[1] / kernel;
+    in->dim[0] = out->dim[0] = x->dim[0] * *channels;
     in->dim[1] = weight->dim[0] = kernel;
     weight->dim[1] = out->dim[1] = 1;
     return true;
@@ -118,7 +128,7 @@ void lower_col2im(struct lowering *l)
     const int64_t *image = NULL, *block = NULL;
     size_t n = 0, n_block = 0, k;
     struct shape in = { 0 }, weight = { 0 }, out = { 0 };
-    int64_t more[3], kernel;
+    int64_t more[3], kernel, samples, channels = 0;
     struct op_attr attrs[4];
     uint32_t n_attrs = 0, w, y;
     void *data = NULL;
@@ -127,9 +137,10 @@ void lower_col2im(struct lowering *l)
         return;
     if (n != n_block)
         LOWER_ERROR(l, ERR_INPUT, "image_shape has %zu numbers, block_shape %zu", n, n_block);
-    if (l->rc < 0 || !col2im_shapes(l, image, block, n, &in, &weight, &out, more))
+    if (l->rc < 0 || !col2im_shapes(l, image, block, n, &in, &weight, &out, more, &channels))
         return;
     kernel = weight.dim[0];
+    samples = lower_tensor(l, lower_in(l, 0))->shape.dim[0];
     w = lower_constant(l, TENSOR_F32, &weight, &data);
     for (int64_t i = 0; l->rc == 0 && i < kernel; i++)
         for (int64_t j = 0; j < kernel; j++)
@@ -140,8 +151,8 @@ void lower_col2im(struct lowering *l)
                                          .ints = lower_ints(l, more, n) };
     y = kit_reshape(l, lower_in(l, 0), &in);
     y = kit_node(l, "ConvTranspose", y, w, GRAPH_NONE, attrs, n_attrs);
-    out.dim[1] = l->rc == 0 ? in.dim[0] / lower_tensor(l, lower_in(l, 0))->shape.dim[0] : 1;
-    out.dim[0] = l->rc == 0 ? lower_tensor(l, lower_in(l, 0))->shape.dim[0] : 1;
+    out.dim[0] = samples;
+    out.dim[1] = channels;
     lower_out(l, 0, kit_reshape(l, y, &out));
 }
 
@@ -331,7 +342,7 @@ void lower_affine_grid(struct lowering *l)
     grid = (struct shape){ .rank = d + 2, .dim = { size[0] } };
     for (k = 0; k < d; k++) {
         grid.dim[1 + k] = size[2 + k];
-        if (size[2 + k] < 1 || size[2 + k] > 1 << 16 || (places *= size[2 + k]) > 1 << 26) {
+        if (size[2 + k] < 1 || size[2 + k] > 1 << 16 || (places *= size[2 + k]) > PLACES_MAX) {
             LOWER_ERROR(l, ERR_INPUT, "size has %" PRId64 " at %" PRIu32, size[2 + k], 2 + k);
             return;
         }

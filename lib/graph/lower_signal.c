@@ -11,7 +11,7 @@
 
 #include "base/err.h"
 
-enum { LONGEST = 4096 /* of a transform: its matrix has the square of it */ };
+enum { LONGEST = 2048 /* of a transform: its matrix has the square of it */ };
 
 /* ---- windows ---- */
 
@@ -138,7 +138,7 @@ void lower_stft(struct lowering *l)
         return;
     }
     frames = (x->shape.dim[1] - length) / step[0] + 1;
-    if (frames * length > 1 << 26) {
+    if (frames * length > 1 << 24) {
         LOWER_ERROR(l, ERR_UNSUPPORTED, "%" PRId64 " frames of %" PRId64 " elements are too many", frames, length);
         return;
     }
