@@ -141,13 +141,13 @@ static void what_comes_from_parameters_alone_is_a_parameter(void **state)
     net_close(&n);
 }
 
-/* No gradient passes it, in neither precision; and nobody takes its result for the plan's own. */
-static void a_bfloat16_that_the_model_casts_to_is_left_alone(void **state)
+/* The precision of the plan decides, not the type in the file, and the gradient passes as in PyTorch. */
+static void cast_of_the_model_to_bfloat16_passes_its_gradient(void **state)
 {
     struct model *m = begin();
     const struct graph_param *w;
     struct net n;
-    size_t i;
+    size_t i, zeros = 0;
 
     (void)state;
     model_weights(m, "w1", shape_of(2, (int64_t)6, (int64_t)6), 1);
@@ -160,13 +160,10 @@ static void a_bfloat16_that_the_model_casts_to_is_left_alone(void **state)
     model_node(m, "Add", "back x", "sum");
     if (!end(m, "sum head head.bias", 6, &n))
         return;
-    assert_int_equal(type_of(&n, "coarse"), TENSOR_BF16);
-    assert_int_equal(conversions(&n, "coarse") + conversions(&n, "same"), 0);
-    assert_int_equal(conversions(&n, "h"), 1); /* Cast reads float32 */
-    assert_int_equal(type_of(&n, "back"), TENSOR_F32);
     w = net_param(&n, "w1");
     for (i = 0; i < w->elements; i++)
-        assert_true(n.grads[w->offset + i] == 0);
+        zeros += n.grads[w->offset + i] == 0;
+    assert_true(zeros < w->elements / 2);
     net_close(&n);
 }
 
@@ -341,7 +338,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_stream_that_begins_as_float32_stays_and_branches_are_bfloat16),
         cmocka_unit_test(what_comes_from_parameters_alone_is_a_parameter),
-        cmocka_unit_test(a_bfloat16_that_the_model_casts_to_is_left_alone),
+        cmocka_unit_test(cast_of_the_model_to_bfloat16_passes_its_gradient),
         cmocka_unit_test(an_op_without_bfloat16_gets_float32_once_for_all_its_kind),
         cmocka_unit_test(whole_networks_follow_float32),
         cmocka_unit_test(evaluation_takes_the_same_precision),
