@@ -2,8 +2,8 @@
 
 #include <inttypes.h>
 
+#include "base/arena.h"
 #include "base/err.h"
-#include "op/op_priv.h"
 
 const struct tensor *kit_input(struct lowering *l, uint32_t i, enum tensor_dtype t)
 {
@@ -24,26 +24,41 @@ bool kit_known(struct lowering *l, uint32_t i, const int64_t **values, size_t *n
 {
     uint32_t value = l->rc == 0 ? lower_in(l, i) : GRAPH_NONE;
     const struct tensor *t = value != GRAPH_NONE ? lower_tensor(l, value) : NULL;
-    struct tensor copy;
-    const struct tensor *in[1] = { &copy };
-    struct op_infer f = l->attrs;
+    int64_t *wide;
 
     *values = NULL;
     *n = 0;
     if (l->rc < 0 || t == NULL)
         return l->rc == 0;
-    copy = *t;
-    f.in = in;
-    f.n_in = 1;
-    f.mem = &l->p->mem;
-    l->rc = op_const_ints(&f, 0, values, n, l->err);
-    return l->rc == 0;
+    if ((t->dtype != TENSOR_I64 && t->dtype != TENSOR_I32) || t->shape.rank > 1)
+        LOWER_ERROR(l, ERR_INPUT, "input %" PRIu32 " is %s of %" PRIu32 " dimensions; expected a list of int64", i,
+                    tensor_dtype_name(t->dtype), t->shape.rank);
+    else if (t->data == NULL)
+        LOWER_ERROR(l, ERR_UNSUPPORTED, "input %" PRIu32 " is computed by the graph; it must be a constant of the "
+                    "model, as it decides the shape", i);
+    if (l->rc < 0)
+        return false;
+    *n = (size_t)tensor_elements(t);
+    *values = t->data;
+    if (t->dtype == TENSOR_I64)
+        return true;
+    wide = arena_array(&l->p->mem, *n, sizeof(*wide));
+    if (wide == NULL) {
+        l->rc = plan_no_memory(l->err);
+        return false;
+    }
+    for (size_t k = 0; k < *n; k++)
+        wide[k] = ((const int32_t *)t->data)[k];
+    *values = wide;
+    return true;
 }
 
 bool kit_check_axis(struct lowering *l, int64_t *axis, uint32_t rank)
 {
-    if (l->rc == 0)
-        l->rc = op_axis(&l->attrs, axis, rank, l->err);
+    if (l->rc == 0 && (*axis < -(int64_t)rank || *axis >= (int64_t)rank))
+        LOWER_ERROR(l, ERR_INPUT, "axis %" PRId64 " of %" PRIu32 " axes", *axis, rank);
+    if (*axis < 0)
+        *axis += rank;
     return l->rc == 0;
 }
 
