@@ -82,7 +82,7 @@ static void find_operands(const struct fuser *f, const struct plan_node *product
     fuse_trace(f, product->in[0], flag(product, "transA"), true, false, all[0]);
     for (;; may_repeat = false) {
         fuse_trace(f, product->in[1], flag(product, "transB"), true, may_repeat, all[1]);
-        fuse_trace(f, last->in[1], false, false, may_repeat, all[2]);
+        fuse_trace(f, last->in[1], flag(last, "transB"), false, may_repeat, all[2]);
         if ((all[1]->repeats == 1 && all[2]->repeats == 1) || may_share(f, all[1], all[2]))
             return;
     }
@@ -388,6 +388,8 @@ int fuse_attention(struct fuser *f, uint32_t node, struct err *err)
     int rc;
 
     f->obstacle[0] = '\0';
+    if (last->n_in != 2 || flag(last, "transA"))
+        return 0;
     if (!find_ends(f, last->in[0], &e) || !fuse_find_scores(f, e.softmax->in[0], &c))
         return e.softmax != NULL ? fuse_note_attention(f, e.softmax->name, false, err) : 0;
     name = e.softmax->name;

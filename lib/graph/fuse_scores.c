@@ -178,6 +178,57 @@ static bool take_cap(struct fuser *f, const struct plan_node *n, struct fuse_sco
     return take(f, n, 0, c, "scale", c->number[c->n_steps - 1], GRAPH_NONE);
 }
 
+/* A known mask written with numbers, as tf2onnx writes Where: x m + a, where m is 1 and a is 0, or m is 0 and a is one
+ * number throughout. (Of an infinite x it would make NaN.) The mask as booleans; GRAPH_NONE: it is none. */
+static uint32_t numeric_mask(struct fuser *f, uint32_t m, uint32_t a, float *number)
+{
+    const struct plan_value *one = &f->p->values.at[m], *other = &f->p->values.at[a];
+    struct tensor t = one->tensor;
+    const float *x = t.data, *y = other->tensor.data;
+    int64_t n = tensor_elements(&t), i;
+    bool any = false;
+    uint8_t *keep;
+
+    if (one->kind != PLAN_CONST || other->kind != PLAN_CONST || t.dtype != TENSOR_F32 ||
+        other->tensor.dtype != TENSOR_F32 || !shape_equal(&t.shape, &other->tensor.shape))
+        return GRAPH_NONE;
+    for (i = 0; i < n; i++) {
+        if ((x[i] != 1 || y[i] != 0) && (x[i] != 0 || (any && y[i] != *number)))
+            return GRAPH_NONE;
+        if (x[i] == 0)
+            *number = y[i];
+        any = any || x[i] == 0;
+    }
+    keep = any ? arena_alloc(&f->p->mem, (size_t)n) : NULL;
+    if (keep == NULL)
+        return GRAPH_NONE;
+    for (i = 0; i < n; i++)
+        keep[i] = x[i] != 0;
+    t.dtype = TENSOR_BOOL;
+    t.data = keep;
+    return fuse_add_constant(f, one->name, &t);
+}
+
+/* The Add of such a mask; false, without an obstacle: it is another. */
+static bool take_numeric_mask(struct fuser *f, const struct plan_node *n, struct fuse_scores *c, bool *found)
+{
+    *found = false;
+    for (uint32_t i = 0; i < 2; i++) {
+        const struct plan_node *product = fuse_made_by(f, n->in[i], "Mul");
+
+        for (uint32_t k = 0; product != NULL && fuse_is_ours(f, n->in[i]) && k < 2; k++) {
+            float number = 0;
+            uint32_t mask = numeric_mask(f, product->in[k], n->in[!i], &number);
+
+            if (mask == GRAPH_NONE)
+                continue;
+            *found = true;
+            return take(f, product, !k, c, "keep", number, mask);
+        }
+    }
+    return false;
+}
+
 /* From a value that only the chain reads back to the product; false: there is none. */
 static bool find(struct fuser *f, uint32_t value, struct fuse_scores *c)
 {
@@ -197,6 +248,10 @@ static bool find(struct fuser *f, uint32_t value, struct fuse_scores *c)
     if (fuse_is_scaled(f, n, &from, &number))
         return take(f, n, from == n->in[0] ? 0 : 1, c, "scale", number, GRAPH_NONE);
     if (fuse_is(n, NULL, "Add")) {
+        bool found, taken = take_numeric_mask(f, n, c, &found);
+
+        if (found)
+            return taken;
         i = scores_of(f, n, 0, 1);
         return take(f, n, i, c, "add", 0, n->in[1 - i]);
     }

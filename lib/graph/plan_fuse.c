@@ -25,6 +25,10 @@ static const struct pattern early[] = {
     { NULL, "Where", fuse_same_choice },
     { NULL, "Reshape", fuse_merged_transpose },
     { NULL, "Reshape", fuse_merged_product },
+    { NULL, "Transpose", fuse_unit_transpose },
+    { NULL, "Reshape", fuse_view_of_view },
+    { NULL, "Squeeze", fuse_view_of_view },
+    { NULL, "Reshape", fuse_merged_batch },
 };
 
 static const struct pattern patterns[] = {
@@ -33,6 +37,7 @@ static const struct pattern patterns[] = {
     { NULL, "Add", fuse_norm_add },
     { NULL, "Add", fuse_rotary },
     { "trainerd", "Attention", fuse_lowered_attention },
+    { "trainerd", "MatMul", fuse_attention }, /* before those that make such a node */
     { NULL, "MatMul", fuse_attention },
     { NULL, "Transpose", fuse_attention_turn },
     { NULL, "MatMul", fuse_product_transposes },
@@ -249,6 +254,30 @@ uint32_t fuse_add_constant(struct fuser *f, const char *name, const struct tenso
     if (!reserve(f, f->p->values.n + 1))
         return GRAPH_NONE;
     return plan_add_value(f->p, name, PLAN_CONST, 0, t);
+}
+
+bool fuse_new_output(struct fuser *f, uint32_t node, uint32_t reader, const struct tensor *t)
+{
+    uint32_t old = f->p->nodes.at[node].out[0], id, k;
+    struct plan_value *v;
+
+    if (!reserve(f, f->p->values.n + 1))
+        return false;
+    id = plan_add_value(f->p, f->p->values.at[old].name, PLAN_MADE, f->p->values.at[old].index, t);
+    if (id == GRAPH_NONE)
+        return false;
+    v = &f->p->values.at[id];
+    v->by_sample = f->p->values.at[old].by_sample;
+    v->tensor.data = NULL;
+    f->p->nodes.at[node].out[0] = id;
+    for (k = 0; k < f->p->nodes.at[reader].n_in; k++)
+        if (f->p->nodes.at[reader].in[k] == old)
+            f->p->nodes.at[reader].in[k] = id;
+    f->maker[id] = node;
+    f->readers[id] = f->readers[old];
+    f->maker[old] = GRAPH_NONE;
+    f->readers[old] = 0;
+    return true;
 }
 
 /* ---- the pass ---- */

@@ -58,6 +58,9 @@ bool fuse_is_first(const struct fuser *f, uint32_t value, uint32_t node);
 /* A new constant; the data of t lives as long as the plan. GRAPH_NONE: no memory. */
 uint32_t fuse_add_constant(struct fuser *f, const char *name, const struct tensor *t);
 
+/* Output 0 of a node, which only node `reader` reads, becomes a new value like t. false: no memory. */
+bool fuse_new_output(struct fuser *f, uint32_t node, uint32_t reader, const struct tensor *t);
+
 /* Notes why a pattern does not fit, if that is the first reason. Always false. */
 bool fuse_blocked(struct fuser *f, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
@@ -80,6 +83,9 @@ bool fuse_third(const struct fuser *f, uint32_t value, uint32_t which, struct fu
 int fuse_same(struct fuser *f, uint32_t node, struct err *err);
 int fuse_same_choice(struct fuser *f, uint32_t node, struct err *err);
 int fuse_merged_transpose(struct fuser *f, uint32_t node, struct err *err);
+int fuse_view_of_view(struct fuser *f, uint32_t node, struct err *err);
+int fuse_unit_transpose(struct fuser *f, uint32_t node, struct err *err);
+int fuse_merged_batch(struct fuser *f, uint32_t node, struct err *err);
 int fuse_merged_product(struct fuser *f, uint32_t node, struct err *err);
 int fuse_norm_relu(struct fuser *f, uint32_t node, struct err *err);
 int fuse_norm_add(struct fuser *f, uint32_t node, struct err *err);

@@ -339,6 +339,117 @@ static void capped_scores_are_a_step(void **state)
     net_close(&n);
 }
 
+/* A product of einsum as tf2onnx writes it, of a [n, .., h, d] with the axes of `perm` behind a unit axis at `unit`: views
+ * with unit axes around a Transpose, then one batch axis. */
+static void einsum_operand(struct model *m, const char *x, const char *y, int64_t unit, const int64_t *perm,
+                           const int64_t *merged, bool swap)
+{
+    char line[64], a[16], b[16], c[16];
+
+    snprintf(line, sizeof(line), "%sunit", y);
+    model_int64s(m, line, &unit, 1);
+    snprintf(line, sizeof(line), "%smerged", y);
+    model_int64s(m, line, merged, 3);
+    snprintf(a, sizeof(a), "%sa", y);
+    snprintf(b, sizeof(b), "%sb", y);
+    snprintf(c, sizeof(c), "%sc", y);
+    snprintf(line, sizeof(line), "%s %sunit", x, y);
+    model_node(m, "Unsqueeze", line, a);
+    model_node(m, "Transpose", a, b);
+    model_ints(m, "perm", perm, 5);
+    snprintf(line, sizeof(line), "%s %smerged", b, y);
+    model_node(m, "Reshape", line, swap ? c : y);
+    if (swap) {
+        model_node(m, "Transpose", c, y);
+        model_ints(m, "perm", swapped, 3);
+    }
+}
+
+/* y [n, h, t, s] from "p3" [n h, t, s], over a unit axis */
+static void einsum_result(struct model *m, const char *x, const char *y, int64_t columns)
+{
+    const int64_t wide[] = { -1, HEADS, LONG, columns, 1 }, last[] = { 4 };
+    char line[64], a[16];
+
+    snprintf(line, sizeof(line), "%swide", y);
+    model_int64s(m, line, wide, 5);
+    snprintf(line, sizeof(line), "%slast", y);
+    model_int64s(m, line, last, 1);
+    snprintf(a, sizeof(a), "%sw", y);
+    snprintf(line, sizeof(line), "%s %swide", x, y);
+    model_node(m, "Reshape", line, a);
+    snprintf(line, sizeof(line), "%s %slast", a, y);
+    model_node(m, "Squeeze", line, y);
+}
+
+/* Keras' attention by tf2onnx: rq, rk and rv are [n, t, h, d]; the mask is multiplied and added. */
+static struct model *of_tf2onnx(float kept)
+{
+    static const int64_t q[] = { 0, 2, 1, 3, 4 }, k[] = { 0, 3, 1, 2, 4 }, v[] = { 0, 3, 2, 4, 1 },
+                         rows[] = { -1, LONG, EACH }, columns[] = { -1, EACH, LONG }, scores[] = { -1, LONG, LONG },
+                         three[] = { 3 };
+    struct model *m = begin(1);
+
+    einsum_operand(m, "rq", "q3", 3, q, rows, false);
+    einsum_operand(m, "rk", "k3", 1, k, rows, true);
+    einsum_operand(m, "rv", "v3", 2, v, columns, true);
+    model_node(m, "MatMul", "q3 k3", "s3");
+    einsum_result(m, "s3", "raw", LONG);
+    number(m, "root", 0.57735f);
+    model_node(m, "Mul", "raw root", "scores");
+    masked(m, "scores", "unused", LONG, -1); /* for "seen" */
+    number(m, "kept", kept);
+    number(m, "large", -2e38f);
+    model_node(m, "Not", "seen", "out");
+    model_node(m, "Cast", "seen", "one");
+    model_int(m, "to", TENSOR_F32);
+    model_node(m, "Cast", "out", "other");
+    model_int(m, "to", TENSOR_F32);
+    model_node(m, "Mul", "one kept", "factor");
+    model_node(m, "Mul", "large other", "term");
+    model_node(m, "Mul", "factor scores", "some");
+    model_node(m, "Add", "some term", "visible");
+    softmax(m, "visible", "weights");
+    model_int64s(m, "three", three, 1);
+    model_int64s(m, "one_batch", scores, 3);
+    model_node(m, "Unsqueeze", "weights three", "w5");
+    model_node(m, "Reshape", "w5 one_batch", "w3");
+    model_node(m, "MatMul", "w3 v3", "y3");
+    einsum_result(m, "y3", "y4", EACH);
+    return m;
+}
+
+/* As end(), of what the einsums leave. */
+static struct model *end_of_tf2onnx(struct model *m)
+{
+    static const int64_t flat[] = { 0, LONG * WIDE };
+
+    turn(m, "y4", "yt");
+    model_int64s(m, "flat", flat, 2);
+    model_node(m, "Reshape", "yt flat", "joined");
+    model_weights(m, "head", shape_of(2, (int64_t)(LONG * WIDE), (int64_t)CLASSES), 21);
+    model_node(m, "MatMul", "joined head", "logits");
+    model_output(m, "logits");
+    return m;
+}
+
+static void attention_of_keras_by_tf2onnx_is_one_node(void **state)
+{
+    struct net n;
+
+    (void)state;
+    fused(end_of_tf2onnx(of_tf2onnx(1)), &n);
+    assert_int_equal(attention_of(&n)->n_in, 3);
+    assert_non_null(attr_of(&n, "band"));
+    net_close(&n);
+}
+
+static void mask_that_also_scales_is_no_mask(void **state)
+{
+    (void)state;
+    not_fused(end_of_tf2onnx(of_tf2onnx(2)), "Mul 'some', which makes 'some', is not a step");
+}
+
 /* ---- what is not ---- */
 
 static void mask_before_a_cap_is_no_band(void **state)
@@ -462,6 +573,8 @@ int main(void)
         cmocka_unit_test(mask_that_hides_nothing_is_left_out),
         cmocka_unit_test(mask_of_other_numbers_stays_an_operand),
         cmocka_unit_test(capped_scores_are_a_step),
+        cmocka_unit_test(attention_of_keras_by_tf2onnx_is_one_node),
+        cmocka_unit_test(mask_that_also_scales_is_no_mask),
         cmocka_unit_test(mask_before_a_cap_is_no_band),
         cmocka_unit_test(weights_that_are_read_elsewhere_stay),
         cmocka_unit_test(scores_that_are_read_elsewhere_stay),
