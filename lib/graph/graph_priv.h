@@ -269,6 +269,11 @@ bool graph_is_state(const struct graph *g, const struct graph_value *v);
 /* Fills g->tensors, when values are final. ERR_NOMEM. */
 int graph_find_module_tensors(struct graph *g, struct err *err);
 
+/* ---- weights_match.c ---- */
+enum { GRAPH_WEIGHT_NAME_BYTES = 1024 };
+/* The name of the graph's tensor in the file. false: it does not fit into `out`. */
+bool graph_weights_name(const struct graph_weights *w, const char *name, char *out, size_t size);
+
 /* ---- weights.c ---- */
 /* Takes initial values and the values of constants from a file of weights. Called once, after
  * graph_set_initial(). Errors: ERR_INPUT (names are missing, shapes or types differ), ERR_NOMEM. */

@@ -8,9 +8,9 @@
  *     p_fc_weight: PARAMETER target='fc.weight'
  *     b_bn_running_mean: BUFFER target='bn.running_mean' persistent=True
  *
- * and buffers that are not persistent are not in state_dict(). Without a signature the name decides:
- * exporters name what they take from a module by its path ("bn.weight"), and constants of formulas
- * "val_12", "onnx::Mul_3" or "/Constant_output_0". */
+ * and buffers that are not persistent are not in state_dict(). Without a signature the name
+ * decides: exporters name what they take from a module by its path ("bn.weight"), and constants of
+ * formulas "val_12", "onnx::Mul_3" or "/Constant_output_0". */
 #include "graph/graph_priv.h"
 
 #include <string.h>
@@ -21,7 +21,8 @@ static bool is_path_of_module(const char *name)
 {
     const char *dot = strchr(name, '.');
 
-    return dot != NULL && dot > name && dot[1] != '\0' && name[0] != '/' && strstr(name, "::") == NULL;
+    return dot != NULL && dot > name && dot[1] != '\0' && name[0] != '/' &&
+           strstr(name, "::") == NULL;
 }
 
 static const struct evidence_target *target_of(const struct graph *g, const char *name)

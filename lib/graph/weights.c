@@ -3,9 +3,9 @@
  * The names of a graph that was exported with its metadata are those of the module's tensors, which
  * are also the names in a safetensors file. A parameter, a running statistic and whatever else
  * state_dict() has must be in the file, unless the job lists it as fresh; any other constant that
- * the file has (a buffer that is not persistent) takes the file's value too. Float types are converted to
- * the type of the graph; shapes must be equal. Values of parameters stay in the file until
- * graph_fill_initial(); those of constants are copied now. */
+ * the file has (a buffer that is not persistent) takes the file's value too. Float types are
+ * converted to the type of the graph; shapes must be equal. Values of parameters stay in the file
+ * until graph_fill_initial(); those of constants are copied now. */
 #include "graph/graph_priv.h"
 
 #include <fnmatch.h>
@@ -19,7 +19,7 @@
 #include "base/mapping.h"
 #include "base/text.h"
 
-enum { LISTED = 5, SUGGEST_MAX = 4096, NAME_BYTES = 1024 };
+enum { LISTED = 5, SUGGEST_MAX = 4096 };
 
 struct loader {
     struct graph *g;
@@ -35,59 +35,9 @@ static int no_memory(struct err *err)
     return err_set(err, ERR_NOMEM, "load weights: out of memory");
 }
 
-/* ---- names ---- */
-
-/* Matches `name` with a pattern that has at most one '*'. *part, *n: what the '*' stands for. */
-static bool match(const char *pattern, const char *name, const char **part, size_t *n)
+static bool is_float(enum tensor_dtype t)
 {
-    const char *star = strchr(pattern, '*');
-    size_t before, after, len = strlen(name);
-
-    *part = "";
-    *n = 0;
-    if (star == NULL)
-        return strcmp(pattern, name) == 0;
-    before = (size_t)(star - pattern);
-    after = strlen(star + 1);
-    if (len < before + after || strncmp(pattern, name, before) != 0 ||
-        strcmp(star + 1, name + len - after) != 0)
-        return false;
-    *part = name + before;
-    *n = len - before - after;
-    return true;
-}
-
-/* The name of the graph's tensor in the file. false: it does not fit into `out`. */
-static bool file_name(const struct graph_weights *w, const char *name, char *out, size_t size)
-{
-    const struct graph_rename *best = NULL;
-    const char *part, *star;
-    size_t n, n_best = 0;
-    int len;
-    uint32_t i;
-
-    for (i = 0; i < w->n_renames; i++)
-        if (match(w->renames[i].graph, name, &part, &n) &&
-            (best == NULL || strchr(w->renames[i].graph, '*') == NULL ||
-             (strchr(best->graph, '*') != NULL && strlen(w->renames[i].graph) > n_best))) {
-            best = &w->renames[i];
-            n_best = strlen(best->graph);
-        }
-    if (best == NULL)
-        return (size_t)snprintf(out, size, "%s", name) < size;
-    (void)match(best->graph, name, &part, &n);
-    star = strchr(best->file, '*');
-    len = star == NULL ? snprintf(out, size, "%s", best->file)
-                       : snprintf(out, size, "%.*s%.*s%s", (int)(star - best->file), best->file,
-                                  (int)n, part, star + 1);
-    return len >= 0 && (size_t)len < size;
-}
-
-bool graph_weights_find(const struct graph_weights *w, const char *name, struct graph_weight *out)
-{
-    char in_file[NAME_BYTES];
-
-    return file_name(w, name, in_file, sizeof(in_file)) && w->find(w->arg, in_file, out);
+    return t == TENSOR_F32 || t == TENSOR_F64 || t == TENSOR_F16 || t == TENSOR_BF16;
 }
 
 static bool is_fresh(const struct graph_weights *w, const char *name)
@@ -98,58 +48,6 @@ static bool is_fresh(const struct graph_weights *w, const char *name)
         if (fnmatch(w->fresh[i], name, 0) == 0)
             return true;
     return false;
-}
-
-/* ---- comparison ---- */
-
-static float element(const struct graph_weight *w, int64_t at)
-{
-    struct tensor one = w->tensor;
-    float x;
-
-    one.data = (char *)w->tensor.data + (size_t)at * tensor_dtype_bytes(one.dtype);
-    one.shape.rank = 0;
-    graph_read_floats(&one, NULL, &x);
-    return x;
-}
-
-static bool is_float(enum tensor_dtype t)
-{
-    return t == TENSOR_F32 || t == TENSOR_F64 || t == TENSOR_F16 || t == TENSOR_BF16;
-}
-
-bool graph_weight_equals(const struct graph_weight *w, const float *values,
-                         const struct shape *shape, const uint32_t *order)
-{
-    const struct shape *file = &w->tensor.shape;
-    int64_t stride[TENSOR_MAX_RANK], index[TENSOR_MAX_RANK] = { 0 }, step = 1, at = 0, n, i;
-    uint32_t d;
-
-    if (!is_float(w->tensor.dtype) || file->rank != shape->rank)
-        return false;
-    for (d = file->rank; d-- > 0; step *= file->dim[d])
-        stride[d] = step;
-    for (d = 0; d < shape->rank; d++)
-        if (shape->dim[d] != file->dim[order != NULL ? order[d] : d])
-            return false;
-    mapping_enter();
-    n = shape_elements(shape);
-    for (i = 0; i < n; i++) {
-        float x = element(w, at);
-
-        if (memcmp(&x, &values[i], sizeof(x)) != 0)
-            return false;
-        for (d = shape->rank; d-- > 0;) { /* the next index of `values`, and its place in the file */
-            uint32_t axis = order != NULL ? order[d] : d;
-
-            at += stride[axis];
-            if (++index[d] < shape->dim[d])
-                break;
-            at -= index[d] * stride[axis];
-            index[d] = 0;
-        }
-    }
-    return w->mapping == NULL || mapping_check(w->mapping, NULL) == 0;
 }
 
 /* ---- one value ---- */
@@ -213,16 +111,17 @@ static int miss(struct loader *l, const struct graph_value *v, bool is_required,
 
 /* Under the name of the graph, else under one that the module ties to it: files often have a tied
  * parameter once. *name: the one in the file. */
-static bool find_value(const struct loader *l, const struct graph_value *v, char name[NAME_BYTES],
-                       struct graph_weight *found)
+static bool find_value(const struct loader *l, const struct graph_value *v,
+                       char name[GRAPH_WEIGHT_NAME_BYTES], struct graph_weight *found)
 {
     const struct evidence_target *targets = l->g->evidence.targets;
     uint32_t k;
 
-    if (file_name(l->w, v->name, name, NAME_BYTES) && l->w->find(l->w->arg, name, found))
+    if (graph_weights_name(l->w, v->name, name, GRAPH_WEIGHT_NAME_BYTES) &&
+        l->w->find(l->w->arg, name, found))
         return true;
     for (k = graph_first_alias(l->g, v->name); k != EVIDENCE_NONE; k = targets[k].next_alias)
-        if (file_name(l->w, targets[k].name, name, NAME_BYTES) &&
+        if (graph_weights_name(l->w, targets[k].name, name, GRAPH_WEIGHT_NAME_BYTES) &&
             l->w->find(l->w->arg, name, found))
             return true;
     return false;
@@ -234,11 +133,11 @@ static int check_aliases(struct loader *l, const struct graph_value *v,
 {
     const struct evidence_target *targets = l->g->evidence.targets;
     struct graph_weight other = { .mapping = NULL };
-    char name[NAME_BYTES];
+    char name[GRAPH_WEIGHT_NAME_BYTES];
     uint32_t k;
 
     for (k = graph_first_alias(l->g, v->name); k != EVIDENCE_NONE; k = targets[k].next_alias) {
-        if (!file_name(l->w, targets[k].name, name, sizeof(name)) ||
+        if (!graph_weights_name(l->w, targets[k].name, name, sizeof(name)) ||
             !l->w->find(l->w->arg, name, &other))
             continue;
         if (other.tensor.dtype != found->tensor.dtype ||
@@ -254,8 +153,8 @@ static int check_aliases(struct loader *l, const struct graph_value *v,
     return 0;
 }
 
-/* A tensor that the exporter computed from parameters keeps the values of the ONNX file, which do not
- * belong to the weights of another file. */
+/* A tensor that the exporter computed from parameters keeps the values of the ONNX file, which do
+ * not belong to the weights of another file. */
 static int refuse_computed(const struct loader *l, const struct graph_value *v, struct err *err)
 {
     const struct evidence_tensor *t = graph_evidence_of(l->g, v->name);
@@ -263,9 +162,9 @@ static int refuse_computed(const struct loader *l, const struct graph_value *v, 
     if (t == NULL || (t->kind != EVIDENCE_FOLDED && t->kind != EVIDENCE_CHANGED))
         return 0;
     return err_set(err, ERR_INPUT,
-                   "the exporter computed '%s' from parameters of the module%s%s, and other weights cannot "
-                   "take its place: export with torch.onnx.export(model, args, \"model.onnx\", dynamo=True, "
-                   "optimize=False), which keeps every parameter",
+                   "the exporter computed '%s' from parameters of the module%s%s, and other weights "
+                   "cannot take its place: export with torch.onnx.export(model, args, "
+                   "\"model.onnx\", dynamo=True, optimize=False), which keeps every parameter",
                    v->name, t->target != EVIDENCE_NONE ? ", among them " : "",
                    t->target != EVIDENCE_NONE ? l->g->evidence.targets[t->target].name : "");
 }
@@ -274,7 +173,7 @@ static int load_value(struct loader *l, struct graph_value *v, struct err *err)
 {
     bool is_param = v->kind == VALUE_PARAM;
     struct graph_weight found = { .mapping = NULL };
-    char name[NAME_BYTES];
+    char name[GRAPH_WEIGHT_NAME_BYTES];
     int rc;
 
     if (!is_param && (v->kind != VALUE_CONST || v->initializer == GRAPH_NONE))
