@@ -388,12 +388,17 @@ static void remove_constant(struct exporter *e, const char *name)
     e->graph.n_node = n;
 }
 
-/* The training_mode of Dropout nodes: a runtime warns of an initializer that no node reads. */
-static void remove_modes(struct exporter *e)
+/* The training_mode of Dropout nodes, and what import has noted: a runtime warns of an initializer that
+ * no node reads. */
+static void remove_unread(struct exporter *e)
 {
     const Onnx__GraphProto *from = e->g->model->graph;
     const char *last = NULL;
     size_t i;
+
+    for (i = 0; i < e->g->n_unread; i++)
+        if (!is_read(e, e->g->unread[i]))
+            remove_constant(e, e->g->unread[i]);
 
     for (i = 0; i < from->n_node; i++) {
         const Onnx__NodeProto *p = from->node[i];
@@ -528,7 +533,7 @@ int graph_export_split(const struct graph *g, const float *arena, const char *pa
     if (rc == 0)
         rc = drop_inputs(&e, err);
     if (rc == 0)
-        remove_modes(&e);
+        remove_unread(&e);
     if (rc == 0)
         rc = write_model(&e, path, limit, err);
     arena_fini(&e.mem);

@@ -125,6 +125,9 @@ struct graph {
     uint32_t first_table, n_tables;
     size_t table_words;
     const char *question; /* see graph_question() */
+    const char **unread;  /* [n_unread] constants that may have lost their reader (restore_dropout.c):
+                             export leaves them out if so */
+    size_t n_unread;
     VEC(struct graph_judged) judged; /* see graph_judged() */
     struct graph_weights_facts weights;
     struct graph_tensor *tensors; /* [n_tensors] of the module */

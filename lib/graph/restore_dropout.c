@@ -300,6 +300,22 @@ static bool put_dropout(struct rewriter *r, const struct drop *d)
     return new_node(r, div, "Dropout", in, 3, div->output[0]) != NULL;
 }
 
+/* The tensors that hold p, and that the division reads: initializers or Constants. */
+static bool note_unread(struct rewriter *r)
+{
+    size_t i;
+
+    r->g->unread = take(r, 2 * r->list.n, sizeof(*r->g->unread));
+    for (i = 0; i < r->list.n && r->g->unread != NULL; i++) {
+        const struct drop *d = &r->list.at[i];
+
+        r->g->unread[r->g->n_unread++] = r->p->node[d->div]->input[1];
+        r->g->unread[r->g->n_unread++] = d->like != SIZE_MAX ? r->p->node[d->like]->input[0]
+                                                            : r->p->node[d->less]->input[1];
+    }
+    return r->g->unread != NULL;
+}
+
 static int rewrite(struct rewriter *r)
 {
     Onnx__ModelProto *model = take(r, 1, sizeof(*model));
@@ -307,7 +323,7 @@ static int rewrite(struct rewriter *r)
     size_t i, k = 0;
 
     r->is_dead = take(r, r->p->n_node, sizeof(*r->is_dead));
-    if (model == NULL || graph == NULL || r->is_dead == NULL)
+    if (model == NULL || graph == NULL || r->is_dead == NULL || !note_unread(r))
         return ERR_NOMEM;
     for (i = 0; i < r->list.n; i++) {
         const struct drop *d = &r->list.at[i];

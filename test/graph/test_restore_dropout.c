@@ -130,6 +130,9 @@ static void export_is_not_random(void **state)
     for (i = 0; i < g->n_nodes; i++)
         if (strcmp(g->nodes[i].def->name, "Dropout") == 0)
             assert_int_equal(g->nodes[i].n_in, 2); /* no training_mode */
+    for (i = 0; i < g->model->graph->n_initializer; i++) /* p and q have no reader any more */
+        assert_true(strcmp(g->model->graph->initializer[i]->name, "p") != 0 &&
+                    strcmp(g->model->graph->initializer[i]->name, "q") != 0);
     graph_free(g);
     net_close(&n);
     model_free(m);
