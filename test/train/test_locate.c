@@ -167,7 +167,7 @@ static void small_job(struct fixture *f, uint32_t task)
 {
     static struct train_input inputs[2] = { { "x", "x" }, { "i", "i" } };
     static struct data_feature features[3];
-    static const char *const frozen[] = { "mask" };
+    static const char *const frozen[] = { "mask" }, *const trainable[] = { "ones" };
 
     (void)task;
     features[0] = (struct data_feature){ .name = "x", .stored = TENSOR_F32, .scale = 1,
@@ -180,6 +180,8 @@ static void small_job(struct fixture *f, uint32_t task)
     f->opts.onnx = model_path;
     f->opts.frozen = frozen;
     f->opts.n_frozen = kind->model == masked_model;
+    f->opts.trainable = trainable;
+    f->opts.n_trainable = kind->model == root_model;
     f->opts.inputs = inputs;
     f->opts.n_inputs = kind->model == table_model ? 2 : 1;
     f->opts.features = features;
