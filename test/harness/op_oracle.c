@@ -125,7 +125,8 @@ void oracle_ints(const struct gradcheck_case *gc, const struct shape *shape, con
     expect_shape(gc, &r.out[0].shape, shape);
     n = (size_t)tensor_elements(&r.out[0]);
     for (i = 0; i < n; i++) {
-        int64_t got = r.out[0].dtype == TENSOR_I64 ? ((int64_t *)r.out[0].data)[i]
+        int64_t got = r.out[0].dtype == TENSOR_I64 || r.out[0].dtype == TENSOR_U64
+                                                   ? ((int64_t *)r.out[0].data)[i]
                                                    : (int64_t)oracle_at(&r.out[0], i);
 
         if (got != want[i])

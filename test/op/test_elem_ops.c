@@ -226,6 +226,61 @@ static void integers_divide_towards_zero_and_leave_either_rest(void **state)
     oracle_ints(&gc, &gc.in[0].shape, &least);
 }
 
+#define STRING(name_, s_) { .name = (name_), .type = OP_ATTR_STRING, .s = (s_) }
+#define U64_CASE(a_, b_)                                                                           \
+    { .opset = 18, .n_in = 2,                                                                      \
+      .in = { { .dtype = TENSOR_U64, .shape = GRADCHECK_SHAPE(4), .data = (a_) },                  \
+              { .dtype = TENSOR_U64, .shape = GRADCHECK_SHAPE(4), .data = (b_) } } }
+
+static void uint64_above_the_sign_bit_is_large(void **state)
+{
+    static const uint64_t a[4] = { UINT64_MAX, 7, UINT64_MAX - 1, (uint64_t)1 << 63 };
+    static const uint64_t b[4] = { 2, UINT64_MAX, UINT64_MAX, 3 };
+    static const uint64_t most[4] = { UINT64_MAX, UINT64_MAX, UINT64_MAX, (uint64_t)1 << 63 };
+    static const int64_t quotients[4] = { INT64_MAX, 0, 0, INT64_MAX / 3 };
+    static const int64_t rests[4] = { 1, 7, -2, 2 }, greater[4] = { 1, 0, 0, 1 };
+    struct gradcheck_case gc = U64_CASE(a, b);
+
+    (void)state;
+    gc.op = "Div";
+    oracle_ints(&gc, &gc.in[0].shape, quotients);
+    gc.op = "Mod";
+    oracle_ints(&gc, &gc.in[0].shape, rests);
+    gc.op = "Max";
+    oracle_ints(&gc, &gc.in[0].shape, (const int64_t *)most);
+    gc.op = "Greater";
+    oracle_ints(&gc, &gc.in[0].shape, greater);
+}
+
+static void bits_are_combined_and_shifted(void **state)
+{
+    static const uint64_t a[4] = { 12, 1, UINT64_MAX, 5 }, b[4] = { 10, 63, 4, 64 };
+    static const int64_t left[4] = { 12288, INT64_MIN, -16, 0 }, right[4] = { 0, 0, INT64_MAX >> 3, 0 };
+    static const int64_t both[4] = { 8, 1, 4, 0 }, either[4] = { 14, 63, -1, 69 };
+    static const int64_t one[4] = { 6, 62, -5, 69 }, none[4] = { -13, -2, 0, -6 };
+    static const struct op_attr to_left = STRING("direction", "LEFT"), to_right = STRING("direction", "RIGHT");
+    struct gradcheck_case gc = U64_CASE(a, b);
+
+    (void)state;
+    gc.op = "BitShift";
+    gc.n_attrs = 1;
+    gc.attrs = &to_left;
+    oracle_ints(&gc, &gc.in[0].shape, left);
+    gc.attrs = &to_right;
+    oracle_ints(&gc, &gc.in[0].shape, right);
+    gc.n_attrs = 0;
+    gc.in[0].dtype = gc.in[1].dtype = TENSOR_I64;
+    gc.op = "BitwiseAnd";
+    oracle_ints(&gc, &gc.in[0].shape, both);
+    gc.op = "BitwiseOr";
+    oracle_ints(&gc, &gc.in[0].shape, either);
+    gc.op = "BitwiseXor";
+    oracle_ints(&gc, &gc.in[0].shape, one);
+    gc.op = "BitwiseNot";
+    gc.n_in = 1;
+    oracle_ints(&gc, &gc.in[0].shape, none);
+}
+
 static void an_integer_divisor_of_zero_is_refused_with_its_place(void **state)
 {
     static const int64_t b[3] = { 1, 0, 2 };
@@ -440,6 +495,8 @@ int main(void)
         cmocka_unit_test(the_slopes_of_a_power_at_its_corners_are_its_limits),
         cmocka_unit_test(prelu_bends_at_zero_by_a_slope_per_channel),
         cmocka_unit_test(integers_divide_towards_zero_and_leave_either_rest),
+        cmocka_unit_test(uint64_above_the_sign_bit_is_large),
+        cmocka_unit_test(bits_are_combined_and_shifted),
         cmocka_unit_test(an_integer_divisor_of_zero_is_refused_with_its_place),
         cmocka_unit_test(shape_and_mask_arithmetic_is_exact),
         cmocka_unit_test(what_compares_with_nan_is_false),
