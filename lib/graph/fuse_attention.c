@@ -90,8 +90,7 @@ static void find_operands(const struct fuser *f, const struct plan_node *product
 
 /* ---- operands that are thirds of one value ---- */
 
-/* The node reads `whole` instead of q, k and v, if they are its thirds and nobody else reads those. */
-static bool add_parts(const struct fuser *f, struct fuse_row *row, struct fuse_operand *const all[3])
+bool fuse_add_parts(const struct fuser *f, struct fuse_row *row, struct fuse_operand *const all[3])
 {
     struct fuse_third third[3];
     uint32_t rank;
@@ -329,7 +328,7 @@ static int add_row(struct fuser *f, uint32_t node, const struct ends *e, struct 
 
     for (i = 0; i < 3; i++)
         row.in[i] = all[i]->value;
-    fits = add_parts(f, &row, all);
+    fits = fuse_add_parts(f, &row, all);
     for (i = 0; i < 3; i++)
         fits = fits && fuse_add_perm(f->p, &row, perms[i], all[i]->perm, rank);
     if (!fits || !fuse_add_band(f, &row, c, rows) || !fuse_add_steps(f->p, &row, c, scale))

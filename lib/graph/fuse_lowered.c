@@ -105,8 +105,11 @@ int fuse_lowered_attention(struct fuser *f, uint32_t node, struct err *err)
     if (rc < 0)
         return rc;
     keep_attrs(n, &row);
-    for (uint32_t i = 0; i < 3; i++) {
+    for (uint32_t i = 0; i < 3; i++)
         row.in[i] = all[i].value;
+    if (!fuse_add_parts(f, &row, (struct fuse_operand *const[]){ &all[0], &all[1], &all[2] }))
+        return plan_no_memory(err);
+    for (uint32_t i = 0; i < 3; i++) {
         if (!fuse_add_perm(f->p, &row, perms[i], all[i].perm, rank))
             return plan_no_memory(err);
     }

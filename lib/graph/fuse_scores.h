@@ -40,17 +40,6 @@ int fuse_settle_mask(struct fuser *f, const char *step, uint32_t *mask, bool *id
  * memory. */
 bool fuse_add_band(struct fuser *f, struct fuse_row *row, struct fuse_scores *c, int64_t rows);
 
-/* ---- fuse_attention.c ---- */
-/* Axes as an attribute of the row, if they are not in order. false: no memory. */
-bool fuse_add_perm(struct plan *p, struct fuse_row *row, const char *name, const uint32_t *perm,
-                   uint32_t rank);
-/* Steps and masks of the row, in the order in which they are done; scale comes before them. false: no memory. */
-bool fuse_add_steps(struct plan *p, struct fuse_row *row, const struct fuse_scores *c, float scale);
-/* fuse_settle_mask() for each mask; steps that change nothing go. */
-int fuse_settle_masks(struct fuser *f, struct fuse_scores *c, struct err *err);
-/* Notes for `trainerctl inspect` whether the attention called `name` is one node; if not, f->obstacle says why. */
-int fuse_note_attention(struct fuser *f, const char *name, bool is_fused, struct err *err);
-
 /* ---- fuse_operand.c ---- */
 struct fuse_operand {
     uint32_t value;
@@ -64,5 +53,19 @@ struct fuse_operand {
 void fuse_trace(const struct fuser *f, uint32_t value, bool turned, bool may_scale, bool may_repeat,
                 struct fuse_operand *o);
 int64_t fuse_operand_dim(const struct fuser *f, const struct fuse_operand *o, uint32_t axis);
+
+/* ---- fuse_attention.c ---- */
+/* If q, k and v are thirds of one value and have no other reader, the row reads that value in their place, and the
+ * orders of their axes become those of the thirds. false: no memory. */
+bool fuse_add_parts(const struct fuser *f, struct fuse_row *row, struct fuse_operand *const all[3]);
+/* Axes as an attribute of the row, if they are not in order. false: no memory. */
+bool fuse_add_perm(struct plan *p, struct fuse_row *row, const char *name, const uint32_t *perm,
+                   uint32_t rank);
+/* Steps and masks of the row, in the order in which they are done; scale comes before them. false: no memory. */
+bool fuse_add_steps(struct plan *p, struct fuse_row *row, const struct fuse_scores *c, float scale);
+/* fuse_settle_mask() for each mask; steps that change nothing go. */
+int fuse_settle_masks(struct fuser *f, struct fuse_scores *c, struct err *err);
+/* Notes for `trainerctl inspect` whether the attention called `name` is one node; if not, f->obstacle says why. */
+int fuse_note_attention(struct fuser *f, const char *name, bool is_fused, struct err *err);
 
 #endif

@@ -605,6 +605,34 @@ static void attention_of_onnx_reads_shared_heads_where_they_lie(void **state)
     net_close(&n);
 }
 
+static void attention_of_onnx_reads_thirds_of_one_product(void **state)
+{
+    static const int64_t flat[] = { 0, LONG * WIDE };
+    struct model *m = model_new(24);
+    struct net n;
+
+    (void)state;
+    model_input(m, "x", TENSOR_F32, shape_of(3, (int64_t)-1, (int64_t)LONG, (int64_t)WIDE));
+    model_weights(m, "w", shape_of(2, (int64_t)WIDE, (int64_t)(3 * WIDE)), 11);
+    model_node(m, "MatMul", "x w", "qkv");
+    model_node(m, "Split", "qkv", "q k v");
+    model_int(m, "axis", -1);
+    model_int(m, "num_outputs", 3);
+    model_node(m, "Attention", "q k v", "y");
+    model_int(m, "q_num_heads", HEADS);
+    model_int(m, "kv_num_heads", HEADS);
+    model_int(m, "is_causal", 1);
+    model_int64s(m, "flat", flat, 2);
+    model_node(m, "Reshape", "y flat", "joined");
+    model_weights(m, "head", shape_of(2, (int64_t)(LONG * WIDE), (int64_t)CLASSES), 21);
+    model_node(m, "MatMul", "joined head", "logits");
+    model_output(m, "logits");
+    compare(m, PLAN_TRAIN, &n);
+    assert_int_equal(nodes_of(&n, "Attention"), 1);
+    assert_int_equal(nodes_of(&n, "Split"), 0);
+    net_close(&n);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -621,6 +649,7 @@ int main(void)
         cmocka_unit_test(another_axis_or_a_step_that_is_none_is_no_attention),
         cmocka_unit_test(few_scores_are_left_to_the_separate_ops),
         cmocka_unit_test(attention_of_onnx_reads_shared_heads_where_they_lie),
+        cmocka_unit_test(attention_of_onnx_reads_thirds_of_one_product),
     };
 
     return cmocka_run_group_tests_name("graph/fuse_attention", tests, NULL, NULL);
