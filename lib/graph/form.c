@@ -362,6 +362,11 @@ static bool has_variable_name(const char *name)
     return false;
 }
 
+bool form_is_weight(const struct finder *f, uint32_t value)
+{
+    return (f->role[value] & ROLE_PARAM) != 0 && f->g->values[value].tensor.shape.rank > 1;
+}
+
 enum form_verdict form_judge(const struct finder *f, uint32_t value, const char **reason)
 {
     const struct graph_value *v = &f->g->values[value];

@@ -397,6 +397,28 @@ static bool unpack_functions(struct inliner *in)
     return true;
 }
 
+/* Value infos may name what is gone; those of initializers stay, since their metadata state what the
+ * module has, also in an export of this graph. A shallow copy: the list is shortened in place. */
+static void keep_infos(Onnx__GraphProto *graph)
+{
+    struct map names = { 0 };
+    size_t kept = 0, i;
+    uint64_t ignored;
+
+    for (i = 0; i < graph->n_initializer; i++)
+        if (map_put(&names, or_empty(graph->initializer[i]->name), 0) == MAP_NOMEM)
+            break; /* fewer infos stay */
+    for (i = 0; i < graph->n_value_info; i++)
+        if (map_get(&names, or_empty(graph->value_info[i]->name), &ignored)) {
+            Onnx__ValueInfoProto *info = graph->value_info[i];
+
+            graph->value_info[i] = graph->value_info[kept]; /* the message still owns both */
+            graph->value_info[kept++] = info;
+        }
+    graph->n_value_info = kept;
+    map_fini(&names);
+}
+
 int graph_inline_functions(struct graph *g, struct err *err)
 {
     struct err own = { 0 };
@@ -422,7 +444,7 @@ int graph_inline_functions(struct graph *g, struct err *err)
         if (nodes.n > 0)
             memcpy(graph->node, nodes.at, nodes.n * sizeof(*graph->node));
         graph->n_node = nodes.n;
-        graph->n_value_info = 0; /* may name what is gone */
+        keep_infos(graph);
         model->graph = graph;
         model->n_functions = 0;
         g->model = model;

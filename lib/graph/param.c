@@ -486,8 +486,9 @@ static int choose(struct finder *f, struct arena *mem, struct err *err)
     uint32_t n = 0, i;
     int rc = list != NULL ? 0 : no_memory(err);
 
-    if (rc == 0 && !g->evidence.has_signature)
+    if (rc == 0)
         rc = form_find_roles(f, mem, err);
+    f->has_unseen = graph_has_unseen(&g->evidence);
     for (i = 0; i < g->n_values && rc == 0; i++)
         rc = classify(f, i, list, &n, err);
     if (rc == 0)

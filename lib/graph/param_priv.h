@@ -21,7 +21,8 @@ struct finder {
     uint64_t *first_use; /* [n_values] node << 16 | input of the first consumer */
     bool *dropped;       /* [n_nodes] Identity nodes taken apart */
     bool *frozen_used, *trainable_used; /* [n_frozen], [n_trainable] patterns that match a tensor */
-    uint16_t *role;      /* [n_values] form.c; NULL: the file has a signature */
+    uint16_t *role;      /* [n_values] form.c */
+    bool has_unseen;     /* the signature has a parameter of which nothing is in the file */
 };
 
 /* ---- form.c ---- */
@@ -29,6 +30,8 @@ enum form_verdict { FORM_PARAMETER, FORM_CONSTANT, FORM_UNCLEAR };
 
 /* Fills f->role: the kinds of places in which each value is read. ERR_NOMEM. */
 int form_find_roles(struct finder *f, struct arena *mem, struct err *err);
+/* Does an op read it in the place of a weight, with two dimensions or more? */
+bool form_is_weight(const struct finder *f, uint32_t value);
 /* What the form of the graph states about an initializer; *reason is a static text. */
 enum form_verdict form_judge(const struct finder *f, uint32_t value, const char **reason);
 

@@ -420,18 +420,6 @@ static int restore_biases(struct restorer *r)
 
 /* ---- what is left ---- */
 
-/* A parameter of the signature that neither an initializer nor an FX node of the file has. */
-static bool has_unseen(const struct evidence *e)
-{
-    uint32_t i;
-
-    for (i = 0; i < e->n_targets; i++)
-        if (e->targets[i].is_parameter && !e->targets[i].is_mentioned && !e->targets[i].is_held &&
-            !e->targets[i].is_folded && e->targets[i].alias_of == EVIDENCE_NONE)
-            return true;
-    return false;
-}
-
 static int64_t elements_of(const Onnx__TensorProto *t)
 {
     int64_t n = 1;
@@ -492,7 +480,7 @@ static int restore_one(struct restorer *r, uint32_t i)
         return c.n == 0 || c.unknown > 0 ? refuse_fold(r, i) : restore_tensor(r, i);
     if (c.others == 0 && (c.unknown == 0 || c.n == 1))
         return 0;
-    if (c.unknown > 0 && (c.others > 0 || (has_unseen(r->e) && elements_of(r->p->initializer[i]) <=
+    if (c.unknown > 0 && (c.others > 0 || (graph_has_unseen(r->e) && elements_of(r->p->initializer[i]) <=
                                                                     MERGED_ELEMENTS_MAX)))
         return restore_refuse(r, i,
                               "the exporter may have merged parameters of equal values into '%s', and its "

@@ -122,12 +122,33 @@ static int add_tensor(struct finder *f, uint32_t value, enum graph_verdict verdi
     return 0;
 }
 
-static int judge_evidence(struct finder *f, const struct evidence_tensor *t, bool has_gradient,
+/* A constant in the place of a weight, while a parameter is nowhere: the exporter may have computed the one
+ * from the other. */
+static int judge_constant(struct finder *f, const char *name, bool is_weight,
                           enum graph_verdict *out, const char **reason, struct err *err)
+{
+    *reason = "a constant: the signature of the module does not list it";
+    if (!is_weight || !f->has_unseen)
+        return 0;
+    *out = GRAPH_IS_REFUSED;
+    *reason = "a constant in the place of a weight, while the file lacks parameters of the module";
+    return refuse(f, err,
+                  arena_printf(&f->g->mem,
+                               "'%s' is in the place of a weight, and no metadata state what it is, while the "
+                               "file lacks parameters that the signature lists: the exporter may have computed "
+                               "it from them; %s; or, if it is a constant of the module, \"frozen\": [\"%s\"] in "
+                               "\"model\" of the job",
+                               name, remedy, name));
+}
+
+static int judge_evidence(struct finder *f, const struct evidence_tensor *t, bool has_gradient,
+                          bool is_weight, enum graph_verdict *out, const char **reason, struct err *err)
 {
     *out = GRAPH_IS_CONSTANT;
     switch (t->kind) {
     case EVIDENCE_CONSTANT:
+        if (t->refusal == NULL)
+            return judge_constant(f, t->name, has_gradient && is_weight, out, reason, err);
         *reason = "a constant: the signature of the module does not list it";
         break;
     case EVIDENCE_BUFFER:
@@ -197,7 +218,7 @@ int verdict_of(struct finder *f, uint32_t value, enum graph_verdict *out, struct
         *out = GRAPH_IS_FROZEN;
         reason = "model.frozen";
     } else if (t != NULL) {
-        rc = judge_evidence(f, t, has_gradient, out, &reason, err);
+        rc = judge_evidence(f, t, has_gradient, form_is_weight(f, value), out, &reason, err);
     } else if (f->g->evidence.has_signature) {
         *out = GRAPH_IS_CONSTANT;
         reason = "a constant: the signature of the module does not list it";
