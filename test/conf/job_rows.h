@@ -19,7 +19,7 @@ static const struct job_refusal job_refusals[] = {
 { P1("/optimiser", "{}"), "/optimiser", "did you mean \"optimizer\"?" },
 { P1("/train/Seed", "3"), "/train/Seed", "did you mean \"seed\"?" },
 { P1("/train/momentum", "0.5"), "/train/momentum", "\"momentum\" does not belong here but in /optimizer" },
-{ P1("/model/train", "{}"), "/model/train", "the key \"train\" is not known; there are: \"onnx\", \"inputs\", \"loss\", \"more_losses\", \"top_k\", \"metrics\", \"weights\", \"weights_names\", \"weights_fresh\", \"frozen\", \"padding_idx\", \"frozen_rows\", \"batch_norm\"" },
+{ P1("/model/train", "{}"), "/model/train", "the key \"train\" is not known; there are: \"onnx\", \"inputs\", \"loss\", \"more_losses\", \"top_k\", \"metrics\", \"weights\", \"weights_names\", \"weights_fresh\", \"trainable\", \"frozen\", \"padding_idx\", \"frozen_rows\", \"batch_norm\"" },
 { P1("/summary", "{'every': 3}"), "/summary/every", "the key \"every\" is not known; there is: \"directory\"" },
 { P1("/data/features/image/dtpye", "'uint8'"), "/data/features/image/dtpye", "did you mean \"dtype\"?" },
 { P1("/*", "1"), "/*", "the key \"*\" is not known; there are: \"name\"" },
