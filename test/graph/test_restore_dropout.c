@@ -1,8 +1,10 @@
 /* Noise that a file has as arithmetic on random numbers: it is Dropout. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/fault.h"
 #include "graph/graph_priv.h"
 #include "graph/kit.h"
 #include "harness/net.h"
@@ -139,6 +141,34 @@ static void export_is_not_random(void **state)
     unlink(path);
 }
 
+static void every_lack_of_memory_is_an_error(void **state)
+{
+    const struct graph_opts opts = { .path = "t.onnx", .batch_norm = GRAPH_NORM_ASK };
+    struct model *m = network(0.75f, 0.75f);
+    size_t n;
+    const uint8_t *bytes = model_bytes(m, &n);
+    uint32_t i;
+
+    (void)state;
+    for (i = 1; i < 1000; i++) {
+        struct graph *g = NULL;
+        struct err err = { 0 };
+        char spec[32];
+        int rc;
+
+        snprintf(spec, sizeof(spec), "mem@%u", i);
+        assert_int_equal(fault_arm(spec, &err), 0);
+        rc = graph_import_bytes(&opts, bytes, n, &g, &err);
+        assert_int_equal(rc, fault_fired() ? ERR_NOMEM : 0);
+        graph_free(g);
+        if (!fault_fired())
+            break;
+    }
+    assert_in_range(i, 10, 999);
+    assert_int_equal(fault_arm(NULL, NULL), 0);
+    model_free(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -146,6 +176,7 @@ int main(void)
         cmocka_unit_test(rows_are_kept_with_the_probability_and_scaled),
         cmocka_unit_test(other_arithmetic_on_random_numbers_stays),
         cmocka_unit_test(export_is_not_random),
+        cmocka_unit_test(every_lack_of_memory_is_an_error),
     };
 
     return cmocka_run_group_tests_name("graph/restore_dropout", tests, NULL, NULL);

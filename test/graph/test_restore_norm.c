@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/fault.h"
 #include "graph/graph_priv.h"
 #include "graph/kit.h"
 #include "harness/net.h"
@@ -308,6 +309,34 @@ static void export_keeps_the_arithmetic_with_new_numbers(void **state)
     unlink(path);
 }
 
+static void every_lack_of_memory_is_an_error(void **state)
+{
+    const struct graph_opts opts = { .path = "t.onnx", .batch_norm = GRAPH_NORM_TRAIN };
+    struct model *m = network(TENSORFLOW, TENSORFLOW);
+    size_t n;
+    const uint8_t *bytes = model_bytes(m, &n);
+    uint32_t i;
+
+    (void)state;
+    for (i = 1; i < 1000; i++) {
+        struct graph *g = NULL;
+        struct err err = { 0 };
+        char spec[32];
+        int rc;
+
+        snprintf(spec, sizeof(spec), "mem@%u", i);
+        assert_int_equal(fault_arm(spec, &err), 0);
+        rc = graph_import_bytes(&opts, bytes, n, &g, &err);
+        assert_int_equal(rc, fault_fired() ? ERR_NOMEM : 0);
+        graph_free(g);
+        if (!fault_fired())
+            break;
+    }
+    assert_in_range(i, 10, 999);
+    assert_int_equal(fault_arm(NULL, NULL), 0);
+    model_free(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -318,6 +347,7 @@ int main(void)
         cmocka_unit_test(files_of_pytorch_are_left_alone),
         cmocka_unit_test(channels_are_last_or_second),
         cmocka_unit_test(export_keeps_the_arithmetic_with_new_numbers),
+        cmocka_unit_test(every_lack_of_memory_is_an_error),
     };
 
     return cmocka_run_group_tests_name("graph/restore_norm", tests, NULL, NULL);
