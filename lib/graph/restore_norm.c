@@ -286,9 +286,15 @@ static uint32_t add_value(struct restorer *r, const struct graph_node *of, const
         (void)err_set(r->err, ERR_NOMEM, "batch normalisation: out of memory");
         return GRAPH_NONE;
     }
-    if (map_put(&g->by_name, v.name, g->n_values) != MAP_NEW) {
+    switch (map_put(&g->by_name, v.name, g->n_values)) {
+    case MAP_NOMEM:
+        (void)err_set(r->err, ERR_NOMEM, "batch normalisation: out of memory");
+        return GRAPH_NONE;
+    case MAP_EXISTED:
         (void)err_set(r->err, ERR_INPUT, "two tensors of the graph are called '%s'", v.name);
         return GRAPH_NONE;
+    case MAP_NEW:
+        break;
     }
     g->values[g->n_values] = v;
     return g->n_values++;
@@ -359,6 +365,8 @@ static bool put_norm(struct restorer *r, const struct graph_node *of, const stru
         in[1] = add_vector(r, of, "scale", c, 1);
     if (f->beta == GRAPH_NONE)
         in[2] = add_vector(r, of, "bias", c, 0);
+    if (attrs == NULL)
+        (void)err_set(r->err, ERR_NOMEM, "batch normalisation: out of memory");
     if (attrs == NULL || in[1] == GRAPH_NONE || in[2] == GRAPH_NONE)
         return false;
     attrs[0] = (struct op_attr){ .name = "epsilon", .type = OP_ATTR_FLOAT, .f = f->epsilon };
