@@ -50,6 +50,8 @@ static const char usage[] =
     "  --inference        nodes that the file has in training form (Dropout, BatchNormalization) take that\n"
     "                     of inference; else Dropout draws from seed 0\n"
     "  --format npy|pb    of what is written\n"
+    "Types: float16 and bfloat16 are computed in float32 and rounded once for each node; so is float64,\n"
+    "with a warning; integers are exact.\n"
     "Exit code 0: done; 2: model or arrays are wrong; 3: something in the model is not supported, and\n"
     "its name is on the last line; 1: anything else.\n";
 
@@ -192,8 +194,8 @@ static int make_plan(struct run *r, struct err *err)
     n = plan_rounded(r->plan, &first);
     if (n > 0)
         fprintf(stderr,
-                "trainerctl: warning: %u nodes of float64 are computed in float32 (first '%s')\n", n,
-                first);
+                "trainerctl: warning: %u node%s of float64 %s computed in float32 (first '%s')\n", n,
+                n > 1 ? "s" : "", n > 1 ? "are" : "is", first);
     return device_mem_open(&r->work, plan_work_bytes(r->plan), false, err);
 }
 
