@@ -151,7 +151,7 @@ static bool compare(const struct tensor *found, const struct tensor *expected, c
     struct tensor same_bits = *expected;
     char a[192], b[192];
 
-    /* Releases before 1.18 store expected bfloat16 numbers as uint16. */
+    /* Releases before 1.18 store bfloat16 numbers as uint16. */
     if (found->dtype == TENSOR_BF16 && expected->dtype == TENSOR_U16) {
         same_bits.dtype = TENSOR_BF16;
         expected = &same_bits;
@@ -214,6 +214,8 @@ static int make_plan(struct attempt *t, struct err *err)
         return err_set(err, ERR_INPUT, "the case has %u inputs, the model %u", c->n_in, n);
     for (i = 0; i < n && rc == 0; i++) {
         rc = graph_read_tensor_bytes(".", c->in[i].data, c->in[i].n, &t->mem, &t->arrays[i], err);
+        if (in[i].dtype == TENSOR_BF16 && t->arrays[i].dtype == TENSOR_U16)
+            t->arrays[i].dtype = TENSOR_BF16; /* as older releases store it */
         feeds[i] = (struct plan_feed){ .name = in[i].name,
                                        .source = in[i].name,
                                        .dtype = t->arrays[i].dtype,
