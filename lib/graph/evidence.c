@@ -324,6 +324,8 @@ int graph_evidence_collect(struct graph *g, struct err *err)
     if (signature == NULL)
         return 0;
     rc = read_signature(g, signature, err);
+    if (rc == 0)
+        rc = graph_note_mutations(g, signature, err);
     if (rc < 0 || !g->evidence.has_signature)
         return rc;
     rc = map_infos(p, &infos, err);

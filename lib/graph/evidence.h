@@ -72,6 +72,9 @@ struct evidence {
 /* Fills g->evidence from g->model. Without a signature in the file it stays empty.
  * Errors: ERR_INPUT (metadata that no exporter writes), ERR_NOMEM. */
 int graph_evidence_collect(struct graph *g, struct err *err);
+/* mutation.c: a note about the buffers that the module changes in each call and the file does not. `signature` is
+ * the text of the metadata, or NULL. Errors: ERR_NOMEM. */
+int graph_note_mutations(struct graph *g, const char *signature, struct err *err);
 /* Rewrites g->model, which must be the message as unpacked. Errors: as for reading tensors. */
 int graph_restore(struct graph *g, struct tensor_source *src, struct err *err);
 void graph_evidence_free(struct evidence *e);

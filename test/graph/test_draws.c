@@ -179,9 +179,41 @@ static void mask_that_the_exporter_drew_is_refused(void **state)
     model_free(m);
 }
 
+/* spectral_norm moves its vectors in train(); BatchNormalization nodes move their averages themselves. */
+static void buffers_that_the_module_changes_are_noted(void **state)
+{
+    static Onnx__StringStringEntryProto *signature[1];
+    const struct graph_opts opts = {
+        .path = "mutation.onnx", .trainable = (const char *const[]){ "w" }, .n_trainable = 1
+    };
+    struct model *m = linear(17);
+    Onnx__GraphProto *g = model_proto(m)->graph;
+    const char *const *notes;
+    struct graph *graph;
+    uint32_t n, i, said = 0;
+
+    (void)state;
+    signature[0] = entry("pkg.torch.export.ExportedProgram.graph_signature",
+                         "# inputs\np_w: PARAMETER target='w'\nb_u: BUFFER target='fc._u' persistent=True\n"
+                         "x: USER_INPUT\n\n# outputs\nadd: BUFFER_MUTATION target='bn.running_mean'\n"
+                         "div: BUFFER_MUTATION target='fc._u'\nlogits: USER_OUTPUT\n");
+    g->metadata_props = signature;
+    g->n_metadata_props = 1;
+    graph = net_import_model(m, &opts);
+    notes = graph_notes(graph, &n);
+    for (i = 0; i < n; i++)
+        said += strstr(notes[i], "changes 1 of its buffers in each call (first 'fc._u')") != NULL;
+    assert_int_equal(said, 1);
+    graph_free(graph);
+    g->metadata_props = NULL; /* not the model's */
+    g->n_metadata_props = 0;
+    model_free(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(buffers_that_the_module_changes_are_noted),
         cmocka_unit_test(noise_is_a_constant_of_the_gradient),
         cmocka_unit_test(samples_are_dropped_as_their_draw_says),
         cmocka_unit_test(mask_that_the_exporter_drew_is_refused),

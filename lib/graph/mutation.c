@@ -1,0 +1,51 @@
+/* mutation.c - notes the buffers that a module changes in each call, as spectral normalization does with its
+ * vectors. PyTorch's exporter lists them in the signature ("div: BUFFER_MUTATION target='fc._u'"), but the file
+ * computes no new value, so the buffer stays and the network trains differently. */
+#include "graph/evidence.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "graph/graph_priv.h"
+
+static const char mark[] = "BUFFER_MUTATION target='";
+
+/* What a BatchNormalization node moves itself, or the steps that it counts. */
+static bool is_of_batch_norm(const char *name, size_t n)
+{
+    static const char *const ends[] = { "running_mean", "running_var", "num_batches_tracked" };
+
+    for (size_t k = 0; k < sizeof(ends) / sizeof(ends[0]); k++) {
+        size_t length = strlen(ends[k]);
+
+        if (n >= length && memcmp(name + n - length, ends[k], length) == 0)
+            return true;
+    }
+    return false;
+}
+
+int graph_note_mutations(struct graph *g, const char *signature, struct err *err)
+{
+    const char *at = signature != NULL ? strstr(signature, "# outputs") : NULL, *first = NULL;
+    size_t first_bytes = 0;
+    uint32_t n = 0;
+
+    while (at != NULL && (at = strstr(at, mark)) != NULL) {
+        const char *name = at + sizeof(mark) - 1, *end = strpbrk(name, "'\n");
+
+        if (end == NULL)
+            break;
+        if (!is_of_batch_norm(name, (size_t)(end - name)) && n++ == 0) {
+            first = name;
+            first_bytes = (size_t)(end - name);
+        }
+        at = end;
+    }
+    if (n == 0)
+        return 0;
+    return graph_note(g, err,
+                      "in train() the module changes %" PRIu32 " of its buffers in each call (first '%.*s'); the "
+                      "file does not compute the new values, so they stay as they are and the network trains "
+                      "differently from the module: export it in eval() if its buffers are to stay",
+                      n, (int)(first_bytes < 200 ? first_bytes : 200), first);
+}
