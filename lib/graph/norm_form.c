@@ -7,6 +7,10 @@
  * defines, and the job decides (model.batch_norm). The decision is made here, in the attributes of the
  * nodes that plans read; the message that export writes keeps the inference form.
  *
+ * PyTorch's module normalises by the population variance and averages the unbiased one; ONNX and the other
+ * frameworks average the population variance. Which one it is cannot be stated in a file: where PyTorch
+ * wrote it, nodes in training form get the attribute `unbiased`, which only plans and the digest read.
+ *
  * A node in inference form may also read statistics that the graph computes from the batch itself
  * (PyTorch: track_running_stats=False). The row passes no gradient to its statistics, so such a node gets
  * the training form, which computes the same numbers and differentiates them. */
@@ -17,6 +21,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/text.h"
 
 enum {
     X = 0, /* inputs of BatchNormalization */
@@ -51,24 +56,35 @@ static bool is_training_form(const struct graph_node *n)
     return mode != NULL && mode->i != 0;
 }
 
+/* The node's attribute of this name, which it has already or not, becomes `value`. */
+static int set_attr(struct graph *g, struct graph_node *n, const char *name, int64_t value,
+                    struct err *err)
+{
+    struct op_attr *attrs = arena_array(&g->mem, (size_t)n->n_attrs + 1, sizeof(*attrs));
+    uint32_t n_attrs = 0, i;
+
+    if (attrs == NULL)
+        return err_set(err, ERR_NOMEM, "BatchNormalization '%s': out of memory", n->name);
+    for (i = 0; i < n->n_attrs; i++)
+        if (strcmp(n->attrs[i].name, name) != 0)
+            attrs[n_attrs++] = n->attrs[i];
+    attrs[n_attrs++] = (struct op_attr){ .name = name, .type = OP_ATTR_INT, .i = value };
+    n->attrs = attrs;
+    n->n_attrs = n_attrs;
+    return 0;
+}
+
 /* An older node becomes one of the row of opset 14, where an attribute states the form. */
 static int set_form(struct graph *g, struct graph_node *n, bool trains, struct err *err)
 {
     const struct op_attr *spatial = find_attr(n, "spatial");
-    struct op_attr *attrs = arena_array(&g->mem, (size_t)n->n_attrs + 1, sizeof(*attrs));
-    uint32_t n_attrs = 0, i;
+    int rc;
 
     if (spatial != NULL && spatial->i != 1) /* opset 7 and 8: the row refuses the node */
         return 0;
-    if (attrs == NULL)
-        return err_set(err, ERR_NOMEM, "BatchNormalization '%s': out of memory", n->name);
-    for (i = 0; i < n->n_attrs; i++)
-        if (strcmp(n->attrs[i].name, "training_mode") != 0)
-            attrs[n_attrs++] = n->attrs[i];
-    attrs[n_attrs++] =
-        (struct op_attr){ .name = "training_mode", .type = OP_ATTR_INT, .i = trains };
-    n->attrs = attrs;
-    n->n_attrs = n_attrs;
+    rc = set_attr(g, n, "training_mode", trains, err);
+    if (rc < 0)
+        return rc;
     if (n->def->until != 0)
         n->def = op_find(NULL, "BatchNormalization", TRAINING_OPSET);
     return 0;
@@ -185,6 +201,7 @@ static bool is_norm(const struct graph_node *n)
 
 int graph_set_norm_forms(struct graph *g, const struct graph_opts *opts, struct err *err)
 {
+    bool by_torch = text_starts(g->producer, "pytorch");
     uint32_t i;
     int rc = 0;
 
@@ -200,6 +217,8 @@ int graph_set_norm_forms(struct graph *g, const struct graph_opts *opts, struct 
         else if (opts->batch_norm == GRAPH_NORM_FROZEN && is_training_form(n) &&
                  is_initializer(g, n->in[MEAN]))
             rc = set_form(g, n, false, err);
+        if (rc == 0 && by_torch && is_training_form(n) && is_initializer(g, n->in[VARIANCE]))
+            rc = set_attr(g, n, "unbiased", 1, err);
     }
     return rc;
 }

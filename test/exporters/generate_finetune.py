@@ -101,7 +101,6 @@ def finetune(name, out):
     for key, p in net.named_parameters():
         p.requires_grad_(not any(key.startswith(f[:-1]) for f in row["job"].get("frozen", [])))
     data = generate_torch.tensors(samples(case))
-    variances = generate_torch.RunningVariance(net)
     opt = generate_torch.optimizer_of(net.train(), generate_torch.OPTIMIZERS[row["optimizer"]])
     losses = []
     for k in range(STEPS):
@@ -110,7 +109,6 @@ def finetune(name, out):
         opt.zero_grad()
         loss.backward()
         opt.step()
-        variances.correct()
         losses.append(float("%.9g" % loss.item()))
     save_file({k: v.clone().contiguous() for k, v in net.state_dict().items()}, os.path.join(out, name + ".trained.safetensors"))
     with open(os.path.join(out, name + ".json"), "w") as f:

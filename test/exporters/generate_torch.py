@@ -99,31 +99,9 @@ def optimizer_of(net, o):
     return torch.optim.AdamW(net.parameters(), o["learning_rate"], eps=o["epsilon"], weight_decay=o["weight_decay"])
 
 
-class RunningVariance:
-    """ONNX averages the population variance of a batch, PyTorch n / (n - 1) of it: correct() is called after each step."""
-
-    def __init__(self, net):
-        self.norms = {m: None for m in net.modules() if
-                      isinstance(m, torch.nn.modules.batchnorm._BatchNorm) and m.running_var is not None}
-        for m in self.norms:
-            m.register_forward_pre_hook(self.note)
-
-    def note(self, module, args):
-        self.norms[module] = (module.running_var.clone(), args[0].numel() / args[0].shape[1])
-
-    def correct(self):
-        for module, noted in self.norms.items():
-            if noted is None:
-                continue  # not part of the forward pass
-            old, n = noted
-            kept = (1 - module.momentum) * old
-            module.running_var.copy_(kept + (module.running_var - kept) * (n - 1) / n)
-
-
 def train(network, net, case, optimizer):
     """The losses of STEPS steps, the loss over all samples in evaluation mode afterwards, and the final weights."""
     data = tensors(samples(case))
-    variances = RunningVariance(net)
     opt = optimizer_of(net.train(), OPTIMIZERS[optimizer])
     losses = []
     for k in range(STEPS):
@@ -132,7 +110,6 @@ def train(network, net, case, optimizer):
         opt.zero_grad()
         loss.backward()
         opt.step()
-        variances.correct()
         losses.append(float("%.9g" % loss.item()))
     return losses, fingerprints(net)
 

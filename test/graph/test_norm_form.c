@@ -316,6 +316,71 @@ static void eval_of_the_module_is_noted_because_of_dropout(void **state)
     }
 }
 
+static bool is_unbiased(int64_t opset, int form, enum graph_norm how, const char *producer, char digest[65])
+{
+    const struct graph_opts opts = { .path = "t.onnx", .batch_norm = how };
+    struct model *m = network(opset, form, RUNNING);
+    struct graph *g;
+    bool found = false;
+    uint32_t i;
+
+    model_proto(m)->producer_name = (char *)(uintptr_t)producer;
+    g = net_import_model(m, &opts);
+    for (i = 0; i < g->nodes[1].n_attrs; i++)
+        found = found || (strcmp(g->nodes[1].attrs[i].name, "unbiased") == 0 && g->nodes[1].attrs[i].i == 1);
+    snprintf(digest, 65, "%s", graph_digest(g));
+    graph_free(g);
+    model_proto(m)->producer_name = NULL;
+    model_free(m);
+    return found;
+}
+
+/* The statistic is not in the file, so the producer decides; two tasks that differ in it do not train together. */
+static void averages_that_move_are_unbiased_where_pytorch_wrote_the_file(void **state)
+{
+    static const char *const others[] = { "", "tf2onnx", "jax2onnx", "trainerd", "backend-test" };
+    size_t i, k;
+
+    (void)state;
+    for (i = 0; i < sizeof(opsets) / sizeof(opsets[0]); i++) {
+        int64_t opset = opsets[i];
+        char torch[65], other[65], none[65];
+
+        assert_true(is_unbiased(opset, APPLIES, GRAPH_NORM_TRAIN, "pytorch", torch));
+        assert_false(is_unbiased(opset, APPLIES, GRAPH_NORM_TRAIN, "", none));
+        assert_string_not_equal(torch, none);
+        assert_true(is_unbiased(opset, TRAINS, GRAPH_NORM_ASK, "pytorch", torch));
+        for (k = 0; k < sizeof(others) / sizeof(others[0]); k++)
+            assert_false(is_unbiased(opset, TRAINS, GRAPH_NORM_TRAIN, others[k], other));
+        assert_string_not_equal(torch, other);
+    }
+}
+
+static void averages_that_stay_give_one_digest_whoever_wrote_the_file(void **state)
+{
+    char torch[65], other[65];
+    int form;
+
+    (void)state;
+    for (form = TRAINS; form <= APPLIES; form++) {
+        assert_false(is_unbiased(17, form, GRAPH_NORM_FROZEN, "pytorch", torch));
+        assert_false(is_unbiased(17, form, GRAPH_NORM_FROZEN, "", other));
+        assert_string_equal(torch, other);
+    }
+}
+
+static void file_that_states_the_statistic_of_the_average_is_refused(void **state)
+{
+    struct model *m = begin(17);
+
+    (void)state;
+    model_floats(m, "v", shape_of(1, (int64_t)4), (const float[]){ 1, 2, 3, 4 });
+    model_node(m, "BatchNormalization", "x v v v v", "y");
+    model_int(m, "unbiased", 1);
+    model_output(m, "y");
+    refused(m, ERR_UNSUPPORTED, "attribute 'unbiased' is not supported", NULL);
+}
+
 static void export_after_training_has_the_inference_form(void **state)
 {
     char path[] = "/tmp/norm-form-XXXXXX";
@@ -363,6 +428,9 @@ int main(void)
         cmocka_unit_test(average_that_is_a_weight_is_refused),
         cmocka_unit_test(averages_that_the_graph_computes_cannot_move),
         cmocka_unit_test(eval_of_the_module_is_noted_because_of_dropout),
+        cmocka_unit_test(averages_that_move_are_unbiased_where_pytorch_wrote_the_file),
+        cmocka_unit_test(averages_that_stay_give_one_digest_whoever_wrote_the_file),
+        cmocka_unit_test(file_that_states_the_statistic_of_the_average_is_refused),
         cmocka_unit_test(export_after_training_has_the_inference_form),
     };
 

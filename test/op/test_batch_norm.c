@@ -453,6 +453,129 @@ static void gradients_of_tails_agree_with_differences(void **state)
         }
 }
 
+static void expect_same_bits(const char *what, const struct tensor *a, const struct tensor *b)
+{
+    if (memcmp(a->data, b->data, (size_t)shape_elements(&a->shape) * sizeof(float)) != 0)
+        fail_msg("%s differs in bits", what);
+}
+
+/* The case of `tail`, or of the norm alone (COUNT_OF(tails)), with the statistic of PyTorch or not. */
+static void run_statistic(const struct shape *s, const struct setting *how, size_t tail, int64_t unbiased,
+                          struct gradcheck_result *r)
+{
+    struct op_attr attrs[5];
+    struct built b;
+    struct err err = { 0 };
+
+    if (tail < COUNT_OF(tails)) {
+        set_tail(&b, attrs, s, tail);
+    } else {
+        set(&b, s, how);
+        memcpy(attrs, b.attrs, sizeof(b.attrs));
+        b.gc.attrs = attrs;
+    }
+    attrs[b.gc.n_attrs++] = (struct op_attr){ .name = "unbiased", .type = OP_ATTR_INT, .i = unbiased };
+    assert_int_equal(gradcheck_backward(&b.gc, r, &err), 0);
+}
+
+static void compare_statistic(const struct shape *s, const struct setting *how, size_t tail)
+{
+    size_t c = (size_t)s->dim[1], n = (size_t)shape_elements(s) / c, ch;
+    double *want = calloc(c, sizeof(*want));
+    struct gradcheck_result population, unbiased;
+    uint32_t i;
+
+    run_statistic(s, how, tail, 0, &population);
+    run_statistic(s, how, tail, 1, &unbiased);
+    expect_same_bits("y", &unbiased.out[0], &population.out[0]);
+    for (i = X; i < VAR; i++)
+        expect_same_bits("a gradient", &unbiased.din[i], &population.din[i]);
+    if (tail < COUNT_OF(tails) && tails[tail].residual)
+        expect_same_bits("the residual's gradient", &unbiased.din[N_IN], &population.din[N_IN]);
+    for (ch = 0; ch < c; ch++) {
+        double mean;
+
+        if (how->from_batch) {
+            statistics(&unbiased.in[X], ch, &mean, &want[ch]);
+            want[ch] *= (double)n / (double)(n - 1);
+        } else {
+            want[ch] = (double)((float *)unbiased.in[VAR].data)[ch];
+        }
+    }
+    gradcheck_near("unbiased variance", unbiased.din[VAR].data, want, c, how->from_batch ? 1e-6 : 0);
+    gradcheck_free(&population);
+    gradcheck_free(&unbiased);
+    free(want);
+}
+
+static void unbiased_statistic_is_n_over_n_less_one_and_nothing_else_changes(void **state)
+{
+    size_t i, k;
+
+    (void)state;
+    for (i = 0; i < COUNT_OF(shapes); i++) {
+        for (k = 0; k < COUNT_OF(settings); k++)
+            if (!settings[k].eval)
+                compare_statistic(&shapes[i], &settings[k], COUNT_OF(tails));
+        for (k = 0; k < COUNT_OF(tails); k++)
+            compare_statistic(&shapes[i], &settings[0], k);
+    }
+}
+
+static void unbiased_statistic_without_a_gradient_from_above_is_the_same(void **state)
+{
+    struct op_attr attrs[4];
+    struct built b;
+    struct gradcheck_result r;
+    struct err err = { 0 };
+    double mean[3], var[3];
+    size_t ch;
+
+    (void)state;
+    set(&b, &shapes[5], &settings[0]);
+    memcpy(attrs, b.attrs, sizeof(b.attrs));
+    attrs[3] = (struct op_attr){ .name = "unbiased", .type = OP_ATTR_INT, .i = 1 };
+    b.gc.attrs = attrs;
+    b.gc.n_attrs = 4;
+    b.gc.no_dout = OP_OUT(0);
+    assert_int_equal(gradcheck_backward(&b.gc, &r, &err), 0);
+    for (ch = 0; ch < 3; ch++) {
+        statistics(&r.in[X], ch, &mean[ch], &var[ch]);
+        var[ch] *= 40.0 / 39; /* 2 x 4 x 5 values */
+    }
+    gradcheck_near("mean", r.din[MEAN].data, mean, 3, 3e-7);
+    gradcheck_near("variance", r.din[VAR].data, var, 3, 1e-6);
+    gradcheck_free(&r);
+}
+
+/* Output 2 is an average: it takes the corrected variance. Output 4 is what normalised. */
+static void unbiased_statistic_shows_in_the_average_and_not_in_what_was_used(void **state)
+{
+    struct op_attr attrs[4];
+    struct built b;
+    struct gradcheck_result r;
+    struct err err = { 0 };
+    double average[3], used[3];
+    size_t ch;
+
+    (void)state;
+    set(&b, &shapes[5], &settings[4]);
+    memcpy(attrs, b.attrs, sizeof(b.attrs));
+    attrs[b.gc.n_attrs++] = (struct op_attr){ .name = "unbiased", .type = OP_ATTR_INT, .i = 1 };
+    b.gc.attrs = attrs;
+    b.gc.unread = 0;
+    assert_int_equal(gradcheck_forward(&b.gc, &r, &err), 0);
+    for (ch = 0; ch < 3; ch++) {
+        double mean;
+
+        statistics(&r.in[X], ch, &mean, &used[ch]);
+        average[ch] = 0.75 * (double)((float *)r.in[VAR].data)[ch] + 0.25 * used[ch] * 40.0 / 39;
+    }
+    gradcheck_near("average", r.out[2].data, average, 3, 1e-6);
+    gradcheck_near("used", r.out[4].data, used, 3, 1e-6);
+    gradcheck_free(&r);
+}
+
 static void expect_refused(const struct built *b, const char *says)
 {
     struct gradcheck_result r;
@@ -503,6 +626,9 @@ int main(void)
         cmocka_unit_test(a_gradient_passes_the_clamp_where_y_is_inside),
         cmocka_unit_test(gradients_of_tails_agree_with_differences),
         cmocka_unit_test(further_outputs_are_the_averages_onnx_asks_for),
+        cmocka_unit_test(unbiased_statistic_is_n_over_n_less_one_and_nothing_else_changes),
+        cmocka_unit_test(unbiased_statistic_without_a_gradient_from_above_is_the_same),
+        cmocka_unit_test(unbiased_statistic_shows_in_the_average_and_not_in_what_was_used),
         cmocka_unit_test(what_does_not_fit_is_refused_with_node_and_input),
     };
 

@@ -12,7 +12,10 @@
  *                                  inference, Keras and tf2onnx write one
  * Running averages are kept by the step, not by this op: backward gives it the batch's mean and
  * variance as "gradients" of inputs 3 and 4, and stat_momentum says how far they move. ONNX averages
- * the population variance (PyTorch the unbiased one: n / (n - 1) of it). */
+ * the population variance; a node with the attribute `unbiased` averages n / (n - 1) of it, where n
+ * values of the lane are in a channel, as the module of PyTorch does. No file can state the attribute:
+ * the graph sets it (norm_form.c). What normalises, and the gradient, are the same with and without
+ * it. A single value is refused in training either way. */
 #include <inttypes.h>
 #include <math.h>
 
@@ -45,6 +48,7 @@ static int infer(struct op_infer *f, bool from_batch, struct err *err)
 {
     struct batch_norm_param *p = f->param;
     const struct shape *x;
+    int64_t unbiased = 0, n;
     char text[192];
     uint32_t i;
     int rc = infer_same_shape(f, err);
@@ -53,6 +57,8 @@ static int infer(struct op_infer *f, bool from_batch, struct err *err)
         rc = op_attr_f(f, "epsilon", 1e-5f, &p->epsilon, err);
     if (rc == 0)
         rc = op_attr_f(f, "momentum", 0.9f, &p->momentum, err);
+    if (rc == 0)
+        rc = op_attr_i(f, "unbiased", 0, &unbiased, err);
     if (rc < 0)
         return rc;
     x = &f->in[0]->shape;
@@ -68,11 +74,13 @@ static int infer(struct op_infer *f, bool from_batch, struct err *err)
     if (rc < 0)
         return rc;
     p->from_batch = from_batch;
-    if (from_batch && shape_elements(x) / x->dim[1] < 2)
+    n = shape_elements(x) / x->dim[1];
+    if (from_batch && n < 2)
         return op_error(f, 0, err,
                         "training on %s normalises each channel by a single value, which leaves "
                         "nothing of it: use a larger batch per lane",
                         shape_print(x, text, sizeof(text)));
+    p->correction = from_batch && unbiased != 0 ? (float)((double)n / (double)(n - 1)) : 1.0f;
     for (i = 1; i < f->n_out; i++) {
         f->out[i].dtype = TENSOR_F32;
         f->out[i].shape = shape_of(1, x->dim[1]);

@@ -151,7 +151,7 @@ static struct stats stats_of(const struct op_call *c, size_t channels)
 static void put_statistics(const struct op_call *c, const struct stats *st, size_t channels)
 {
     const struct batch_norm_param *p = c->param;
-    float keep = p->from_batch ? p->momentum : 1.0f;
+    float keep = p->from_batch ? p->momentum : 1.0f, move = 1.0f - keep;
     uint32_t i;
 
     for (i = 1; i < c->n_out; i++) {
@@ -160,7 +160,8 @@ static void put_statistics(const struct op_call *c, const struct stats *st, size
 
         if (c->out[i] == NULL)
             continue;
-        op_put(c->out[i]->data, used, channels, i < 3 ? 1.0f - keep : 1.0f, false);
+        op_put(c->out[i]->data, used, channels, i == 1 ? move : i == 2 ? move * p->correction : 1.0f,
+               false);
         if (i < 3)
             op_put(c->out[i]->data, old->data, channels, keep, true);
     }
@@ -236,10 +237,11 @@ static void sum_all(const struct op_call *c, const struct rows *s, const struct 
     }
 }
 
-static void put_channel(const struct op_call *c, uint32_t i, const float *value, size_t channels)
+static void put_channel(const struct op_call *c, uint32_t i, const float *value, size_t channels,
+                        float factor)
 {
     if (c->din[i] != NULL)
-        op_put(c->din[i]->data, value, channels, 1.0f, (c->din_add & OP_IN(i)) != 0);
+        op_put(c->din[i]->data, value, channels, factor, (c->din_add & OP_IN(i)) != 0);
 }
 
 int batch_norm_cpu_bwd(const struct op_call *c, struct err *err)
@@ -257,8 +259,8 @@ int batch_norm_cpu_bwd(const struct op_call *c, struct err *err)
     (void)err; /* nothing can fail */
     if (c->dout[0] == NULL)
         op_bwd_zero(c);
-    put_channel(c, 3, st.mean, s.columns.c);
-    put_channel(c, 4, st.var, s.columns.c);
+    put_channel(c, 3, st.mean, s.columns.c, 1.0f);
+    put_channel(c, 4, st.var, s.columns.c, p->correction);
     if (c->dout[0] == NULL || (c->din[0] == NULL && c->din[1] == NULL && c->din[2] == NULL &&
                                !wants_residual(c)))
         return 0;
@@ -279,8 +281,8 @@ int batch_norm_cpu_bwd(const struct op_call *c, struct err *err)
         w.b[i] = p->from_batch ? (float)((double)w.a[i] * w.d1[i] / n) : 0.0f;
         w.k[i] = p->from_batch ? (float)((double)w.a[i] * w.d2[i] * r * r / n) : 0.0f;
     }
-    put_channel(c, 1, w.s1, s.columns.c);
-    put_channel(c, 2, w.s2, s.columns.c);
+    put_channel(c, 1, w.s1, s.columns.c, 1.0f);
+    put_channel(c, 2, w.s2, s.columns.c, 1.0f);
     if (c->din[0] == NULL)
         return 0;
     columns_repeat(&s.columns, w.a);

@@ -110,12 +110,12 @@ template <typename T, unsigned V> struct apply {
 };
 
 /* The running averages this call alone would lead to, and the statistics used. */
-__global__ void put_statistics(size_t c, float keep, const float *mean, const float *var,
+__global__ void put_statistics(size_t c, float keep, float correction, const float *mean, const float *var,
                                const float *old_mean, const float *old_var, struct outputs out)
 {
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < c; i += (size_t)gridDim.x * blockDim.x) {
         out.put(0, i, (1.0f - keep) * mean[i] + keep * old_mean[i]);
-        out.put(1, i, (1.0f - keep) * var[i] + keep * old_var[i]);
+        out.put(1, i, (1.0f - keep) * correction * var[i] + keep * old_var[i]);
         out.put(2, i, mean[i]);
         out.put(3, i, var[i]);
     }
@@ -164,7 +164,7 @@ template <typename T, unsigned V> struct products : norm_sums {
     bool residual_add, from_batch;
     const float *mean, *var, *scale;
     float *a, *b, *k;
-    float epsilon, rows;
+    float epsilon, rows, correction;
     struct outputs out; /* gradients of scale, bias, and the statistics themselves */
 
     struct own {
@@ -214,7 +214,7 @@ template <typename T, unsigned V> struct products : norm_sums {
         out.put(0, i, d.y * r);
         out.put(1, i, d.x);
         out.put(2, i, mean[i]);
-        out.put(3, i, var[i]);
+        out.put(3, i, var[i] * correction);
     }
 };
 
@@ -364,7 +364,7 @@ static int forward(const struct op_call *c, struct err *err)
         any = (out.to[i - 1] = (float *)data_of(c->out, c->n_out, i)) != NULL || any;
     if (any)
         CUDA_LAUNCH(put_statistics, op_blocks(s.c, OP_THREADS), OP_THREADS, 0, op_stream(c), s.c,
-                    p->from_batch ? p->momentum : 1.0f, st.mean, st.var, (const float *)c->in[3]->data,
+                    p->from_batch ? p->momentum : 1.0f, p->correction, st.mean, st.var, (const float *)c->in[3]->data,
                     (const float *)c->in[4]->data, out);
     return cuda_launched(err);
 }
@@ -392,6 +392,7 @@ static void backward_of(const struct op_call *c, const struct sizes &s, const st
     sums.k = k;
     sums.epsilon = p->epsilon;
     sums.rows = (float)s.rows;
+    sums.correction = p->correction;
     sums.out = out;
     norm_launch_sum<V>(sums, g, c->scratch, c->state, op_stream(c));
     if (dx == NULL)
@@ -402,8 +403,19 @@ static void backward_of(const struct op_call *c, const struct sizes &s, const st
                         op_stream(c));
 }
 
+namespace {
+
+struct times {
+    float factor;
+
+    __device__ float operator()(float x) const { return x * factor; }
+};
+
+} // namespace
+
 static int backward(const struct op_call *c, struct err *err)
 {
+    const struct batch_norm_param *p = (const struct batch_norm_param *)c->param;
     struct sizes s = sizes_of(c->in[0]);
     struct stats st = stats_of(c, s.c);
     struct outputs out = {};
@@ -426,7 +438,7 @@ static int backward(const struct op_call *c, struct err *err)
     if (rc == 0 && out.to[2] != NULL)
         rc = op_each(op_stream(c), out.to[2], s.c, out.add[2], op_same(), err, st.mean);
     if (rc == 0 && out.to[3] != NULL)
-        rc = op_each(op_stream(c), out.to[3], s.c, out.add[3], op_same(), err, st.var);
+        rc = op_each(op_stream(c), out.to[3], s.c, out.add[3], times{ p->correction }, err, st.var);
     return rc;
 }
 

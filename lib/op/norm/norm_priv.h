@@ -9,9 +9,10 @@
 
 struct batch_norm_param {
     float epsilon;
-    float momentum;  /* weight of the old running average */
-    bool from_batch; /* statistics of this batch; else the running ones */
-    bool clamp;      /* y is held within 0 and ceiling */
+    float momentum;   /* weight of the old running average */
+    bool from_batch;  /* statistics of this batch; else the running ones */
+    float correction; /* what the running average takes, by the population variance: 1, or n / (n - 1) */
+    bool clamp;       /* y is held within 0 and ceiling */
     float ceiling;
 };
 

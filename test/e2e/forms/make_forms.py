@@ -60,25 +60,11 @@ def optimizer_of(net, options):
     return LINE[kind](net.parameters(), **{names[k]: v for k, v in o.items()})
 
 
-def population(net):
-    """PyTorch averages the unbiased variance, ONNX the one of the population: the averages are kept by hand."""
-    def hook(module, args, _):
-        if module.training and module.running_var is not None:
-            x = args[0].detach()
-            m = module.momentum
-            module.own = (1 - m) * module.own + m * x.var(0, unbiased=False)
-    for module in net.modules():
-        if isinstance(module, nn.BatchNorm1d) and module.running_var is not None:
-            module.own = module.running_var.clone()
-            module.register_forward_hook(hook)
-
-
 def run(net, job):
     net = copy.deepcopy(net).train()
     if job["model"].get("batch_norm") == "frozen":
         for module in (net.bn, net.norm):
             module.eval()
-    population(net)
     opt = optimizer_of(net, job["optimizer"])
     held = list(frozen_rows(net, job["model"].get("frozen_rows", {})))
     losses = []
@@ -97,9 +83,6 @@ def run(net, job):
                 p[which] = old
         losses.append(loss.item())
     state = {k: v.numpy().ravel().tolist() for k, v in net.state_dict().items() if v.dtype == torch.float32}
-    for name, module in net.named_modules():
-        if hasattr(module, "own"):
-            state[name + ".running_var"] = module.own.numpy().ravel().tolist()
     return {"losses": losses, "state": state}
 
 
