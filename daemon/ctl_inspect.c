@@ -12,6 +12,7 @@
 #include "daemon/args.h"
 #include "daemon/ctl.h"
 #include "daemon/inspect_attention.h"
+#include "daemon/inspect_batch.h"
 #include "daemon/inspect_tensors.h"
 #include "graph/graph.h"
 #include "op/op.h"
@@ -27,7 +28,7 @@ struct inspect {
     enum graph_norm batch_norm;
     enum plan_precision precision;
     bool json, print_plan, print_ops, help;
-    uint32_t batch;
+    struct inspect_batch batch;
     struct arena mem;
     struct graph *graph; /* imported, or if that fails a survey */
     bool is_imported;
@@ -118,7 +119,7 @@ static int look_at_plan(struct inspect *in, enum plan_purpose purpose,
                         struct err *err)
 {
     const struct plan_opts o = { .purpose = purpose,
-                                 .batch = in->batch,
+                                 .batch = in->batch.n,
                                  .precision = in->precision,
                                  .feeds = feeds,
                                  .n_feeds = n_feeds,
@@ -130,12 +131,46 @@ static int look_at_plan(struct inspect *in, enum plan_purpose purpose,
         return rc;
     *out = (struct figures){ .is_known = true,
                              .work_bytes = plan_work_bytes(p),
-                             .flops = plan_flops(p) / in->batch };
+                             .flops = plan_flops(p) / in->batch.n };
     if (in->print_plan)
         plan_print(p, &in->plan);
     rc = inspect_attention_take(&in->attention, p, &in->mem, err);
     plan_free(p);
     return rc;
+}
+
+static int look_at_plans(struct inspect *in, uint32_t batch, const struct plan_feed *feeds, uint32_t n,
+                         struct err *err)
+{
+    int rc;
+
+    in->batch.n = batch;
+    in->inference = in->training = (struct figures){ 0 };
+    in->attention = (struct inspect_attention){ 0 };
+    buf_reset(&in->plan);
+    rc = look_at_plan(in, PLAN_EVAL, feeds, n, &in->inference, err);
+    if (rc == 0 && graph_trained_floats(in->graph) > 0)
+        rc = look_at_plan(in, PLAN_TRAIN, feeds, n, &in->training, err);
+    return rc;
+}
+
+/* A single sample that nobody asked for may be refused where two are not. */
+static int look_at_batches(struct inspect *in, const struct plan_feed *feeds, uint32_t n, struct err *err)
+{
+    struct err second = { 0 }, again = { 0 };
+    int rc;
+
+    inspect_batch_choose(&in->batch, in->graph);
+    rc = look_at_plans(in, in->batch.n, feeds, n, err);
+    if (rc == 0 || rc == ERR_NOMEM || in->batch.n != 1 || in->batch.from == INSPECT_BATCH_FLAG)
+        return rc;
+    if (look_at_plans(in, 2, feeds, n, &second) < 0) { /* the first reason is the network's */
+        (void)look_at_plans(in, 1, feeds, n, &again);
+        return rc;
+    }
+    in->batch.from = INSPECT_BATCH_LEAST;
+    in->batch.why = arena_strdup(&in->mem, err->text);
+    return in->batch.why != NULL ? 0 : err_set(err, ERR_NOMEM, "out of memory");
 }
 
 static int look(struct inspect *in, struct err *err)
@@ -167,9 +202,7 @@ static int look(struct inspect *in, struct err *err)
         set_problem(in, 0, &why); /* of the question, not of the model */
         return 0;
     }
-    rc = look_at_plan(in, PLAN_EVAL, feeds, n, &in->inference, &why);
-    if (rc == 0 && graph_trained_floats(in->graph) > 0)
-        rc = look_at_plan(in, PLAN_TRAIN, feeds, n, &in->training, &why);
+    rc = look_at_batches(in, feeds, n, &why);
     if (rc < 0)
         set_problem(in, rc, &why);
     return 0;
@@ -262,8 +295,10 @@ static void print_text(const struct inspect *in)
     }
     if (in->precision != PLAN_FLOAT32)
         printf("%-11s%s\n", "precision", plan_precision_name(in->precision));
-    print_figures("training", &in->training, in->batch);
-    print_figures("inference", &in->inference, in->batch);
+    if (in->inference.is_known)
+        inspect_batch_print(&in->batch);
+    print_figures("training", &in->training, in->batch.n);
+    print_figures("inference", &in->inference, in->batch.n);
     inspect_attention_print(&in->attention);
     if (in->plan.data != NULL)
         printf("\n%s", in->plan.data);
@@ -383,8 +418,8 @@ static void print_json(const struct inspect *in)
         inspect_tensors_json(in->graph, &out);
         json_notes(&out, in->graph);
     }
-    buf_printf(&out, ",\n  \"batch\": %" PRIu32 ",\n  \"precision\": \"%s\"", in->batch,
-               plan_precision_name(in->precision));
+    inspect_batch_json(&in->batch, &out);
+    buf_printf(&out, ",\n  \"precision\": \"%s\"", plan_precision_name(in->precision));
     json_figures(&out, "training", &in->training);
     json_figures(&out, "inference", &in->inference);
     inspect_attention_json(&in->attention, &out);
@@ -423,8 +458,9 @@ static bool read_norm(const char *text, enum graph_norm *out)
 static int parse(struct inspect *in, int argc, char **argv, struct err *err)
 {
     const struct arg table[] = {
-        { "batch", "N", NULL, "samples of a lane, for memory and operations (1)", &in->batch_text,
-          NULL },
+        { "batch", "N", NULL,
+          "samples of a lane, for memory and operations (the file's, else 1, or 2 where 1 is refused)",
+          &in->batch_text, NULL },
         { "shape", "NAME=D,D,...", NULL, "the shape of an input with dynamic dimensions, batch first",
           &in->shape_text, NULL },
         { "precision", "P", NULL, "as train.precision, as far as CPUs compute it (float32)",
@@ -454,7 +490,7 @@ static int parse(struct inspect *in, int argc, char **argv, struct err *err)
         return in->help ? 0 : err_set(err, ERR_INPUT, "expected one model");
     }
     if (rc == 0 && in->batch_text != NULL &&
-        (!text_u64(in->batch_text, 1u << 24, &batch) || batch == 0))
+        (!text_u64(in->batch_text, INSPECT_BATCH_MAX, &batch) || batch == 0))
         rc = err_set(err, ERR_INPUT, "--batch: expected a number from 1, found '%.40s'",
                      in->batch_text);
     if (rc == 0 && in->precision_text != NULL &&
@@ -464,7 +500,10 @@ static int parse(struct inspect *in, int argc, char **argv, struct err *err)
     if (rc == 0 && !read_norm(in->norm_text, &in->batch_norm))
         rc = err_set(err, ERR_INPUT, "--batch-norm: expected ask, train or frozen, found '%.40s'",
                      in->norm_text);
-    in->batch = (uint32_t)batch;
+    in->batch = (struct inspect_batch){
+        .n = (uint32_t)batch,
+        .from = in->batch_text != NULL ? INSPECT_BATCH_FLAG : INSPECT_BATCH_DEFAULT,
+    };
     in->path = argv[1];
     return rc;
 }

@@ -369,5 +369,44 @@ def inspect_says_what_a_network_is_and_what_is_missing():
     assert p.returncode == 2 and "not a readable ONNX model" in p.stderr, p.stderr
 
 
+@test
+def inspect_plans_with_a_batch_that_the_network_can_train_with_and_says_where_it_is_from():
+    import json
+    folder = workdir()
+    path = os.path.join(folder, "m.onnx")
+
+    def inspect(m, *args):
+        onnx.save(m, path)
+        p = subprocess.run([TRAINERCTL, "inspect", path, *args], capture_output=True, text=True, timeout=60)
+        q = subprocess.run([TRAINERCTL, "inspect", path, "--json", *args], capture_output=True, text=True, timeout=60)
+        assert p.returncode == q.returncode, (p.stdout, q.stdout)
+        return p.returncode, json.loads(q.stdout), p.stdout
+
+    def network(first, *more):
+        nodes = [node("MatMul", "x w", "h"), node("BatchNormalization", "h s b m v", "n nm nv", training_mode=1), *more]
+        averages = [const(k, np.linspace(0.5, 1, 4).astype(np.float32) + i) for i, k in enumerate("sbmv")]
+        return model(nodes, {"x": (F, [first, 3])}, {nodes[-1].output[0]: F}, [const("w", normal(3, 4)), *averages])
+
+    code, got, text = inspect(network("n"))  # a variance of one value
+    assert code == 0 and got["batch"] == 2 and got["batch_from"] == "least" and got["training"] and got["problem"] is None, got
+    assert "batch      2 samples, because 1 is refused: " in text and "normalises each channel by a single value" in text, text
+    code, got, text = inspect(network("n"), "--batch", "1")
+    assert code == 2 and got["batch"] == 1 and got["batch_from"] == "flag" and "a single value" in got["problem"], got
+    code, got, text = inspect(network("n"), "--batch", "5")
+    assert code == 0 and got["batch"] == 5 and "batch      5 samples, by --batch\n" in text, text
+    code, got, text = inspect(network(4))
+    assert code == 0 and got["batch"] == 4 and got["batch_from"] == "file" and "fixes at its input 'x'" in text, text
+    code, got, text = inspect(network(4), "--batch", "3")
+    assert code == 0 and got["batch"] == 3, got
+    code, got, text = inspect(network(1))  # the batch of an example, which nothing else in the file repeats
+    assert code == 0 and got["batch"] == 2 and got["batch_from"] == "least", got
+    code, got, text = inspect(model([node("Relu", "x", "y")], {"x": (F, ["n", 3])}, {"y": F}))
+    assert code == 0 and got["batch"] == 1 and got["batch_from"] == "default" and "batch      1 sample; --batch N" in text, text
+    reshape = model([node("Relu", "x", "h"), node("Reshape", "h to", "y")], {"x": (F, ["n", 3])}, {"y": F},
+                    [const("to", np.asarray([7, 5], np.int64))])
+    code, got, text = inspect(reshape)  # refused with 1 and with 2: the reason is that of 1
+    assert code == 2 and got["batch"] == 1 and got["batch_from"] == "default" and "with 1 samples" in got["problem"], got
+
+
 if __name__ == "__main__":
     main()
