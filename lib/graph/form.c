@@ -281,9 +281,10 @@ int form_find_roles(struct finder *f, struct arena *mem, struct err *err)
 
 /* ---- the verdict ---- */
 
-/* Zeros and ones, or zeros and numbers that a softmax turns into zero. A vector of equal numbers is
- * not a mask but a scale or a bias that was never trained. */
-static bool is_mask(const struct tensor *t)
+/* Zeros and ones that are multiplied, or zeros and numbers that a softmax turns into zero. A vector of
+ * equal numbers is not a mask but a scale or a bias that was never trained; a vector of zeros and ones
+ * that is added is the bias of a new LSTM, whose forget gate starts with ones. */
+static bool is_mask(const struct tensor *t, bool is_bias)
 {
     const float *x = t->data;
     size_t n = (size_t)tensor_elements(t), zeros = 0, ones = 0, low = 0, i;
@@ -298,7 +299,7 @@ static bool is_mask(const struct tensor *t)
         ones += v == 1.0f;
         low += v <= -1e4f;
     }
-    return (zeros > 0 && ones > 0 && zeros + ones == n) ||
+    return (!is_bias && zeros > 0 && ones > 0 && zeros + ones == n) ||
            (low > 0 && zeros + low == n);
 }
 
@@ -367,6 +368,12 @@ bool form_is_weight(const struct finder *f, uint32_t value)
     return (f->role[value] & ROLE_PARAM) != 0 && f->g->values[value].tensor.shape.rank > 1;
 }
 
+bool form_may_hold(const struct graph *g)
+{
+    return !g->evidence.has_signature && !text_starts(g->producer, "pytorch") &&
+           !text_starts(g->producer, "trainerd");
+}
+
 enum form_verdict form_judge(const struct finder *f, uint32_t value, const char **reason)
 {
     const struct graph_value *v = &f->g->values[value];
@@ -399,7 +406,9 @@ enum form_verdict form_judge(const struct finder *f, uint32_t value, const char 
         *reason = "a single number";
         return FORM_CONSTANT;
     }
-    if (tensor_elements(&v->tensor) > 1 && is_mask(&v->tensor)) {
+    if (tensor_elements(&v->tensor) > 1 &&
+        is_mask(&v->tensor, (role & (ROLE_ADDED | ROLE_SCALES)) == ROLE_ADDED &&
+                                is_vector(&v->tensor.shape))) {
         *reason = "a mask";
         return FORM_CONSTANT;
     }

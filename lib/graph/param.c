@@ -9,7 +9,8 @@
  * its word, unrelated biases would become one parameter. So an Identity of an initializer that
  * ends at a parameter's place is taken apart: its output becomes an initializer of its own, which
  * export writes as such. One initializer with several consumers, without Identity, is a real tie:
- * one parameter, whose gradients add. Initializers of graphs inside of nodes are constants.
+ * one parameter, whose gradients add. Initializers of graphs inside of nodes are constants; one in the
+ * place of a parameter is refused.
  *
  * A trained parameter whose every reader is a Gather along axis 0 is a table: the rows that are not
  * gathered have no gradient. One other reader (tied weights, a body, an output) and it is not. */
@@ -449,8 +450,10 @@ static int classify(struct finder *f, uint32_t value, struct candidate *list, ui
     enum graph_verdict verdict;
     int rc;
 
-    if (v->kind != VALUE_CONST || v->initializer == GRAPH_NONE || !is_float(v->tensor.dtype))
+    if (v->kind != VALUE_CONST || !is_float(v->tensor.dtype))
         return 0;
+    if (v->initializer == GRAPH_NONE)
+        return verdict_of_inner(f, value, err);
     if (use == (USE_GRADIENT | USE_STATISTIC))
         return err_set(err, ERR_INPUT,
                        "initializer '%s' is a running statistic and a weight at "

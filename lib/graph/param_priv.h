@@ -32,6 +32,9 @@ enum form_verdict { FORM_PARAMETER, FORM_CONSTANT, FORM_UNCLEAR };
 int form_find_roles(struct finder *f, struct arena *mem, struct err *err);
 /* Does an op read it in the place of a weight, with two dimensions or more? */
 bool form_is_weight(const struct finder *f, uint32_t value);
+/* May constants that are no initializers of the file's own graph be weights? PyTorch and `trainerctl model`
+ * write every parameter as an initializer. */
+bool form_may_hold(const struct graph *g);
 /* What the form of the graph states about an initializer; *reason is a static text. */
 enum form_verdict form_judge(const struct finder *f, uint32_t value, const char **reason);
 
@@ -39,6 +42,9 @@ enum form_verdict form_judge(const struct finder *f, uint32_t value, const char 
 /* What becomes of an initializer of floats. REFUSED: only with opts.collect_questions; otherwise an
  * error. Also appends it to g->judged. Errors: ERR_INPUT, ERR_NOMEM. */
 int verdict_of(struct finder *f, uint32_t value, enum graph_verdict *out, struct err *err);
+/* A tensor of floats that export cannot write back, since it is in a body or the output of a Constant node:
+ * an error, or a question, if it is in the place of a parameter. Errors: ERR_INPUT, ERR_NOMEM. */
+int verdict_of_inner(struct finder *f, uint32_t value, struct err *err);
 /* After all verdicts: parameters of the module that no tensor holds, tensors whose form is not clear,
  * patterns that match nothing. Errors: ERR_INPUT, ERR_NOMEM. */
 int verdict_finish(struct finder *f, struct err *err);

@@ -232,6 +232,31 @@ int verdict_of(struct finder *f, uint32_t value, enum graph_verdict *out, struct
     return rc < 0 ? rc : add_tensor(f, value, *out, reason, err);
 }
 
+int verdict_of_inner(struct finder *f, uint32_t value, struct err *err)
+{
+    const struct graph_value *v = &f->g->values[value];
+    const struct patterns frozen = frozen_of(f);
+    const char *reason = NULL;
+    char shape[192];
+
+    if ((f->use[value] & USE_GRADIENT) == 0 || tensor_elements(&v->tensor) < 2 ||
+        !form_may_hold(f->g))
+        return 0;
+    if (matches(&frozen, v->name))
+        return add_tensor(f, value, GRAPH_IS_FROZEN, "model.frozen", err);
+    if (form_judge(f, value, &reason) == FORM_CONSTANT)
+        return 0;
+    return refuse(f, err,
+                  arena_printf(&f->g->mem,
+                               "'%s' %s is %s, and it is a constant inside the body of a Loop, Scan or If, or the "
+                               "output of a Constant node, which cannot train; export the network with its "
+                               "weights as inputs of the graph (the scripts of `trainerctl recipe keras`, "
+                               "`tensorflow` and `jax` do); or, if it is a constant of the formula, \"frozen\": "
+                               "[\"%s\"] in \"model\" of the job",
+                               v->name, shape_print(&v->tensor.shape, shape, sizeof(shape)), reason,
+                               v->name));
+}
+
 /* ---- all tensors ---- */
 
 static int check_patterns(const struct finder *f, const struct patterns *p, const char *key,

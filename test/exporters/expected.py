@@ -37,6 +37,7 @@ EXPECTED = {
     ("keras_cnn", "recipe"): None,
     ("keras_cnn", "tensorflow_default"): None,
     ("keras_cnn", "tensorflow_recipe"): None,
+    ("keras_lstm", "default"): None,
     ("keras_lstm", "recipe"): None,
     ("keras_lstm", "tensorflow_default"): 'decide with a line in "model" of the job',
     ("keras_lstm", "tensorflow_recipe"): None,

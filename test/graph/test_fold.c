@@ -147,6 +147,55 @@ static void a_loop_trains_the_weights_it_captures_as_the_flat_graph_does(void **
     model_free(flat);
 }
 
+/* h -> Tanh(h v + b), three times, with v and b in the body; sum of it and x w. */
+static struct model *holding(const char *bias_op)
+{
+    static const int64_t turns[] = { 3 };
+    static const float bias[] = { 0, 0, 1, 0 };
+    struct model *body = model_new(17), *m = begin(17);
+
+    model_input(body, "turn", TENSOR_I64, shape_of(0));
+    model_input(body, "go", TENSOR_BOOL, shape_of(0));
+    model_input(body, "h", TENSOR_F32, shape_of(2, (int64_t)-1, (int64_t)3));
+    model_node(body, "Identity", "go", "go_on");
+    model_floats(body, "b", shape_of(1, (int64_t)3), bias + 1);
+    model_node(body, bias_op, "h b", "sum");
+    model_node(body, "Tanh", "sum", "next");
+    model_output(body, "go_on");
+    model_output(body, "next");
+    model_int64s(m, "turns", turns, 1);
+    model_node(m, "MatMul", "x w", "y");
+    model_node(m, "Loop", "turns - y", "logits");
+    add_body(m, "body", body);
+    model_output(m, "logits");
+    model_proto(m)->producer_name = (char *)(uintptr_t) "jax2onnx";
+    model_free(body);
+    return m;
+}
+
+static void a_bias_in_a_body_is_refused_unless_the_job_freezes_it(void **state)
+{
+    static const char *const frozen[] = { "b" };
+    struct graph_opts opts = { .frozen = frozen, .n_frozen = 1 };
+    struct model *m = holding("Add");
+    struct graph *g;
+    size_t n;
+    const uint8_t *bytes = model_bytes(m, &n);
+    struct err err = { 0 };
+
+    (void)state;
+    assert_int_equal(graph_import_bytes(&opts, bytes, n, &g, &err), 0);
+    graph_free(g);
+    refused(m, ERR_INPUT, "'b' [3] is a vector that is added to an activation",
+            "inside the body of a Loop", "trainerctl recipe keras", "\"frozen\": [\"b\"]", NULL);
+    m = holding("Pow"); /* an exponent */
+    bytes = model_bytes(m, &n);
+    opts.n_frozen = 0;
+    assert_int_equal(graph_import_bytes(&opts, bytes, n, &g, &err), 0);
+    graph_free(g);
+    model_free(m);
+}
+
 static void a_loop_that_depends_on_data_is_refused_by_name(void **state)
 {
     struct model *m = looped(NULL);
@@ -394,6 +443,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(arithmetic_on_shapes_leaves_nothing_behind),
         cmocka_unit_test(a_loop_trains_the_weights_it_captures_as_the_flat_graph_does),
+        cmocka_unit_test(a_bias_in_a_body_is_refused_unless_the_job_freezes_it),
         cmocka_unit_test(a_loop_that_depends_on_data_is_refused_by_name),
         cmocka_unit_test(too_many_turns_are_refused_before_memory_is_gone),
         cmocka_unit_test(bodies_that_do_not_fit_their_node_are_refused),

@@ -176,6 +176,28 @@ static void integers_single_numbers_and_unused_initializers_do_not_train(void **
     model_free(m);
 }
 
+/* Keras starts the bias of an LSTM with zeros, and with ones for the forget gate; zeros and ones that are
+ * multiplied are a mask. */
+static void a_vector_of_zeros_and_ones_is_a_bias_if_it_is_added(void **state)
+{
+    static const float values[] = { 0, 1, 0 };
+    struct model *m = begin(17);
+    struct graph *g;
+
+    (void)state;
+    model_floats(m, "b", shape_of(1, (int64_t)3), values);
+    model_floats(m, "mask", shape_of(1, (int64_t)3), values);
+    model_node(m, "MatMul", "x w", "y");
+    model_node(m, "Add", "y b", "z");
+    model_node(m, "Mul", "z mask", "logits");
+    model_output(m, "logits");
+    g = net_import_model(m, NULL);
+    assert_non_null(find(g, "b"));
+    assert_null(find(g, "mask"));
+    graph_free(g);
+    model_free(m);
+}
+
 /* Tables that only Gather along axis 0 reads, and what looks like one: tied to a MatMul, gathered
  * along axis 1, read as a whole, given out. */
 static void tables_lie_behind_what_a_step_reads_as_a_whole(void **state)
@@ -265,6 +287,7 @@ int main(void)
         cmocka_unit_test(frozen_patterns_take_parameters_out),
         cmocka_unit_test(statistic_of_two_nodes_is_refused),
         cmocka_unit_test(integers_single_numbers_and_unused_initializers_do_not_train),
+        cmocka_unit_test(a_vector_of_zeros_and_ones_is_a_bias_if_it_is_added),
         cmocka_unit_test(tables_lie_behind_what_a_step_reads_as_a_whole),
         cmocka_unit_test(the_digest_is_of_the_structure),
     };
