@@ -3,8 +3,8 @@
  * The life of a node: graph/ finds its row by (domain, name, opset), `infer` settles attributes,
  * types and shapes once, `plan` (optional) makes ready what a kernel needs for those shapes, then
  * `fwd` and `bwd` only compute: no allocation, no look-up, no check of shapes. Families are folders
- * (op/act, op/attention, op/elem, op/gemm, op/conv, op/norm, op/pool, op/random, op/reduce, op/resize, op/rnn,
- * op/shape, op/loss); op_list.h has a line per op.
+ * (op/act, op/attention, op/elem, op/gemm, op/conv, op/norm, op/pool, op/random, op/reduce, op/region, op/resize,
+ * op/rnn, op/shape, op/loss); op_list.h has a line per op.
  * A new op is its file(s), that line, and a test.
  *
  * Backward is a kernel too, so that op stays below graph. All kernels are called by one replica

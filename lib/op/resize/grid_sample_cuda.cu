@@ -2,7 +2,7 @@
  * so those sums are whole numbers: multiples of a power of two that follows from the largest |dy|. */
 #include <math.h>
 
-#include "op/op_cuda.cuh"
+#include "op/whole_sums.cuh"
 
 #include "op/resize/grid_sample.h"
 
@@ -49,37 +49,12 @@ int forward(const struct op_call *c, struct err *err)
 
 /* ---- gradients ---- */
 
-/* The bits of the largest |dy|: they are in the order of the numbers, a NaN is above all. */
-__global__ void largest(const float *dy, size_t n, unsigned *most)
-{
-    unsigned m = 0;
-
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
-        unsigned bits = __float_as_uint(dy[i]) & 0x7fffffffu;
-
-        m = bits > m ? bits : m;
-    }
-    atomicMax(most, m);
-}
-
-/* No sum of `bits` binary digits of numbers up to the largest leaves 63 bits. NaN: there is no scale. */
-__device__ static inline double scale_of(unsigned most, int bits)
-{
-    float value = __uint_as_float(most);
-    int exponent = 0;
-
-    if (!isfinite(value))
-        return (double)NAN;
-    (void)frexp((double)value, &exponent); /* value < 2^exponent */
-    return ldexp(1.0, 61 - bits - exponent);
-}
-
 /* sums [samples, channels, inputs]; threads as in sample(). */
 __global__ void spread(const float *dy, const float *grid, unsigned long long *sums, struct grid_sample g,
                        struct op_divisor points, const unsigned *most, int bits)
 {
     size_t first = (size_t)blockIdx.y * CHANNELS, end = first + CHANNELS < g.channels ? first + CHANNELS : g.channels;
-    double scale = scale_of(*most, bits);
+    double scale = op_sums_scale(most, bits);
 
     if (!isfinite(scale))
         return;
@@ -94,21 +69,10 @@ __global__ void spread(const float *dy, const float *grid, unsigned long long *s
             double d = (double)dy[(s * g.channels + k) * g.points + p] * scale;
 
             GRID_EACH(&g, t, {
-                long long part = llrint(d * (double)(t[0].w[i] * t[1].w[j] * t[2].w[l]));
-
-                atomicAdd(&to[element], (unsigned long long)part);
+                op_sums_add(&to[element], d * (double)(t[0].w[i] * t[1].w[j] * t[2].w[l]));
             })
         }
     }
-}
-
-__global__ void gather_sums(const unsigned long long *sums, float *dx, size_t n, bool add, const unsigned *most,
-                            int bits)
-{
-    double scale = scale_of(*most, bits);
-
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
-        dx[i] = (add ? dx[i] : 0.0f) + (float)((double)(long long)sums[i] / scale);
 }
 
 /* A thread owns a point, and adds over its channels. */
@@ -139,44 +103,34 @@ __global__ void slopes(const float *x, const float *grid, const float *dy, float
     }
 }
 
-size_t sums_bytes(const struct grid_sample *g)
+size_t inputs_of(const struct grid_sample *g)
 {
-    return g->samples * g->channels * g->inputs * sizeof(unsigned long long);
+    return g->samples * g->channels * g->inputs;
 }
 
-/* scratch: the sums, then the largest |dy|. */
 int plan(struct op_plan *p, struct err *err)
 {
     (void)err;
     if (op_cuda_plan_wants(p, X))
-        p->scratch_bytes = sums_bytes((const struct grid_sample *)p->param) + sizeof(unsigned long long);
+        p->scratch_bytes = op_sums_bytes(inputs_of((const struct grid_sample *)p->param));
     return 0;
 }
 
 int input_grads(const struct op_call *c, const struct grid_sample *g, struct err *err)
 {
     const float *dy = (const float *)c->dout[0]->data;
-    unsigned long long *sums = (unsigned long long *)c->scratch;
-    unsigned *most = (unsigned *)(void *)((char *)c->scratch + sums_bytes(g));
-    size_t n = g->samples * g->channels * g->inputs, n_dy = g->samples * g->channels * g->points;
-    int bits = 3; /* a weight of a cubic kernel may exceed 1 slightly; 64 taps may be one element */
-    int rc;
+    size_t n = inputs_of(g), n_dy = g->samples * g->channels * g->points;
+    int bits = 3, rc; /* a weight of a cubic kernel may exceed 1 slightly; 64 taps may be one element */
 
     while (bits < 60 && g->points * 64 >> bits != 0)
         bits++;
-    rc = cuda_check(cudaMemsetAsync(sums, 0, sums_bytes(g) + sizeof(unsigned long long), op_stream(c)), err,
-                    "zero the sums of a gradient");
+    rc = op_sums_start(c, c->scratch, n, dy, n_dy, err);
     if (rc == 0 && n_dy > 0) {
-        CUDA_LAUNCH(largest, op_blocks(n_dy, OP_THREADS), OP_THREADS, 0, op_stream(c), dy, n_dy, most);
-        CUDA_LAUNCH(spread, blocks_of(g), OP_THREADS, 0, op_stream(c), dy, (const float *)c->in[GRID]->data, sums,
-                    *g, op_divisor_of(g->points), most, bits);
+        CUDA_LAUNCH(spread, blocks_of(g), OP_THREADS, 0, op_stream(c), dy, (const float *)c->in[GRID]->data,
+                    (unsigned long long *)c->scratch, *g, op_divisor_of(g->points), op_sums_largest(c->scratch, n), bits);
         rc = cuda_launched(err);
     }
-    if (rc < 0 || n == 0)
-        return rc;
-    CUDA_LAUNCH(gather_sums, op_blocks(n, OP_THREADS), OP_THREADS, 0, op_stream(c), sums, (float *)c->din[X]->data, n,
-                op_cuda_adds(c, X), most, bits);
-    return cuda_launched(err);
+    return rc < 0 ? rc : op_sums_home(c, c->scratch, (float *)c->din[X]->data, n, op_cuda_adds(c, X), bits, err);
 }
 
 int backward(const struct op_call *c, struct err *err)
