@@ -289,7 +289,7 @@ static bool is_mask(const struct tensor *t, bool is_bias)
     const float *x = t->data;
     size_t n = (size_t)tensor_elements(t), zeros = 0, ones = 0, low = 0, i;
 
-    if (t->dtype != TENSOR_F32)
+    if (t->dtype != TENSOR_F32 || t->data == NULL) /* large data of 16 bits is not widened yet */
         return false;
     for (i = 0; i < n; i++) {
         float v;
@@ -308,6 +308,8 @@ static bool is_zero(const struct tensor *t)
     const char *x = t->data;
     size_t n = tensor_bytes(t), i;
 
+    if (x == NULL)
+        return false;
     for (i = 0; i < n; i++)
         if (x[i] != 0)
             return false;
@@ -321,7 +323,7 @@ static bool has_zero_half(const struct tensor *t)
     const float *x = t->data;
     size_t half, i;
 
-    if (t->dtype != TENSOR_F32 || t->shape.rank != 2 || is_zero(t))
+    if (t->dtype != TENSOR_F32 || x == NULL || t->shape.rank != 2 || is_zero(t))
         return false;
     half = (size_t)t->shape.dim[1] / 2;
     for (i = 0; i < half; i++)
@@ -366,6 +368,60 @@ static bool has_variable_name(const char *name)
 bool form_is_weight(const struct finder *f, uint32_t value)
 {
     return (f->role[value] & ROLE_PARAM) != 0 && f->g->values[value].tensor.shape.rank > 1;
+}
+
+static float element(const struct tensor *t, size_t at)
+{
+    struct tensor one = { .dtype = t->dtype,
+                          .data = (char *)t->data + at * tensor_dtype_bytes(t->dtype) };
+    float x;
+
+    graph_read_floats(&one, NULL, &x);
+    return x;
+}
+
+/* Does half of a row hold sines and the other half the cosines of the same angles? `apart`: from the one to
+ * the other; `step`: from one pair to the next. */
+static bool has_pairs(const struct tensor *t, size_t row, size_t apart, size_t step)
+{
+    size_t width = (size_t)t->shape.dim[1], i;
+
+    for (i = 0; i < width / 2; i++) {
+        float a = element(t, row * width + i * step), b = element(t, row * width + i * step + apart);
+
+        if (!(fabsf(a * a + b * b - 1.0f) <= 1e-2f)) /* bfloat16 has 8 bits */
+            return false;
+    }
+    return true;
+}
+
+static bool is_zero_row(const struct tensor *t, size_t row)
+{
+    size_t width = (size_t)t->shape.dim[1], i;
+
+    for (i = 0; i < width; i++)
+        if (element(t, row * width + i) != 0)
+            return false;
+    return true;
+}
+
+bool form_is_sinusoid(const struct graph_value *v)
+{
+    const struct tensor *t = v->half.data != NULL ? &v->half : &v->tensor;
+    size_t rows, zeros = 0, i;
+    bool halves = true, mixed = true;
+
+    if (t->data == NULL || t->shape.rank != 2 || t->shape.dim[0] < 2 || t->shape.dim[1] < 4 ||
+        t->shape.dim[1] % 2 != 0)
+        return false;
+    rows = (size_t)t->shape.dim[0];
+    for (i = 0; i < rows && (halves || mixed); i++) {
+        if (is_zero_row(t, i) && zeros++ == 0) /* of padding */
+            continue;
+        halves = halves && has_pairs(t, i, (size_t)t->shape.dim[1] / 2, 1);
+        mixed = mixed && has_pairs(t, i, 1, 2);
+    }
+    return halves || mixed;
 }
 
 bool form_may_hold(const struct graph *g)

@@ -35,6 +35,9 @@ bool form_is_weight(const struct finder *f, uint32_t value);
 /* May constants that are no initializers of the file's own graph be weights? PyTorch and `trainerctl model`
  * write every parameter as an initializer. */
 bool form_may_hold(const struct graph *g);
+/* Is an initializer of floats a table of positions [rows, width] of sines and cosines, as it is before any
+ * training? One row may be zero. */
+bool form_is_sinusoid(const struct graph_value *v);
 /* What the form of the graph states about an initializer; *reason is a static text. */
 enum form_verdict form_judge(const struct finder *f, uint32_t value, const char **reason);
 

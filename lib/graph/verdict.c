@@ -229,6 +229,12 @@ int verdict_of(struct finder *f, uint32_t value, enum graph_verdict *out, struct
         *out = GRAPH_IS_CONSTANT;
         reason = "it receives no gradient";
     }
+    /* Also parameters of the signature, which does not state requires_grad. */
+    if (rc == 0 && *out == GRAPH_IS_TRAINED && !is_trainable && form_is_sinusoid(v)) {
+        *out = GRAPH_IS_REFUSED;
+        reason = "a table of positions of sines and cosines, which most modules keep as it is "
+                 "(requires_grad=False) and some train";
+    }
     return rc < 0 ? rc : add_tensor(f, value, *out, reason, err);
 }
 
@@ -389,13 +395,13 @@ static int ask_unclear(struct finder *f, struct err *err)
     text = names.failed
                ? NULL
                : arena_printf(&f->g->mem,
-                              "%" PRIu32 " tensor%s (first '%s' %s) may be parameters that train or constants "
+                              "%" PRIu32 " tensor%s (first '%s' %s: %s) may be parameters that train or constants "
                               "of the formula (a table of positions, a mask, a normalisation of the input), and "
                               "the file does not state which; decide with a line in \"model\" of the job: "
                               "\"trainable\": [%s]  for parameters, or  \"frozen\": [%s]  for constants",
                               n, n == 1 ? "" : "s", first->name,
-                              shape_print(&first->shape, shape, sizeof(shape)), names.data,
-                              names.data);
+                              shape_print(&first->shape, shape, sizeof(shape)), first->reason,
+                              names.data, names.data);
     buf_fini(&names);
     return refuse(f, err, text);
 }
@@ -403,8 +409,10 @@ static int ask_unclear(struct finder *f, struct err *err)
 int verdict_finish(struct finder *f, struct err *err)
 {
     const struct patterns frozen = frozen_of(f), trainable = trainable_of(f);
-    int rc = f->g->evidence.has_signature ? check_lost(f, err) : ask_unclear(f, err);
+    int rc = f->g->evidence.has_signature ? check_lost(f, err) : 0;
 
+    if (rc == 0)
+        rc = ask_unclear(f, err);
     if (rc == 0 && f->g->evidence.has_signature)
         rc = check_detach(f, err);
     if (rc == 0)

@@ -1,4 +1,5 @@
 /* What import makes of initializers: what trains, what averages, what rests, and in which order. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -198,6 +199,57 @@ static void a_vector_of_zeros_and_ones_is_a_bias_if_it_is_added(void **state)
     model_free(m);
 }
 
+enum { ROWS = 6, WIDTH = 8 };
+
+/* Angles position / 10000^(2 k / WIDTH): sines and cosines in turn, or in halves; row 1 of padding. */
+static struct model *positions(bool halves, float change)
+{
+    struct model *m = model_new(17);
+    float table[ROWS * WIDTH] = { 0 };
+    uint32_t i, k;
+
+    for (i = 0; i < ROWS; i++)
+        for (k = 0; i != 1 && k < WIDTH / 2; k++) {
+            double angle = i / pow(10000, 2.0 * k / WIDTH);
+
+            table[i * WIDTH + (halves ? k : 2 * k)] = (float)sin(angle);
+            table[i * WIDTH + (halves ? k + WIDTH / 2 : 2 * k + 1)] = (float)cos(angle);
+        }
+    table[3 * WIDTH + 2] += change;
+    model_input(m, "i", TENSOR_I64, shape_of(1, (int64_t)-1));
+    model_floats(m, "table.weight", shape_of(2, (int64_t)ROWS, (int64_t)WIDTH), table);
+    model_weights(m, "out.weight", shape_of(2, (int64_t)WIDTH, (int64_t)3), 1);
+    model_node(m, "Gather", "table.weight i", "e");
+    model_node(m, "MatMul", "e out.weight", "logits");
+    model_output(m, "logits");
+    return m;
+}
+
+static void a_table_of_sines_is_trained_or_frozen_as_the_job_decides(void **state)
+{
+    static const char *const table[] = { "table.*" };
+    const struct graph_opts trainable = { .trainable = table, .n_trainable = 1 },
+                            frozen = { .frozen = table, .n_frozen = 1 };
+    struct model *m = positions(false, 0);
+    struct graph *g = net_import_model(m, &trainable);
+
+    (void)state;
+    assert_non_null(find(g, "table.weight"));
+    graph_free(g);
+    g = net_import_model(m, &frozen);
+    assert_null(find(g, "table.weight"));
+    assert_non_null(find(g, "out.weight"));
+    graph_free(g);
+    refused(m, ERR_INPUT, "'table.weight' [6, 8]: a table of positions of sines and cosines",
+            "\"trainable\": [\"table.weight\"]", "\"frozen\": [\"table.weight\"]", NULL);
+    refused(positions(true, 0), ERR_INPUT, "sines and cosines", NULL);
+    m = positions(false, 0.2f); /* it was trained */
+    g = net_import_model(m, NULL);
+    assert_non_null(find(g, "table.weight"));
+    graph_free(g);
+    model_free(m);
+}
+
 /* Tables that only Gather along axis 0 reads, and what looks like one: tied to a MatMul, gathered
  * along axis 1, read as a whole, given out. */
 static void tables_lie_behind_what_a_step_reads_as_a_whole(void **state)
@@ -288,6 +340,7 @@ int main(void)
         cmocka_unit_test(statistic_of_two_nodes_is_refused),
         cmocka_unit_test(integers_single_numbers_and_unused_initializers_do_not_train),
         cmocka_unit_test(a_vector_of_zeros_and_ones_is_a_bias_if_it_is_added),
+        cmocka_unit_test(a_table_of_sines_is_trained_or_frozen_as_the_job_decides),
         cmocka_unit_test(tables_lie_behind_what_a_step_reads_as_a_whole),
         cmocka_unit_test(the_digest_is_of_the_structure),
     };
