@@ -585,6 +585,8 @@ int graph_find_params(struct graph *g, const struct graph_opts *opts, struct err
         rc = graph_check_norm_forms(g, opts, err);
     if (rc == 0)
         rc = write_notes(&f, err);
+    if (rc == 0)
+        rc = graph_check_biases(g, opts, err);
     arena_fini(&mem);
     return rc;
 }

@@ -52,4 +52,9 @@ int verdict_of_inner(struct finder *f, uint32_t value, struct err *err);
  * patterns that match nothing. Errors: ERR_INPUT, ERR_NOMEM. */
 int verdict_finish(struct finder *f, struct err *err);
 
+/* ---- bias.c ---- */
+/* With parameters found: layers of a file of tf2onnx whose biases may have been removed are refused, asked
+ * about or noted. Errors: ERR_INPUT, ERR_NOMEM. */
+int graph_check_biases(struct graph *g, const struct graph_opts *opts, struct err *err);
+
 #endif

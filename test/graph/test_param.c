@@ -250,6 +250,67 @@ static void a_table_of_sines_is_trained_or_frozen_as_the_job_decides(void **stat
     model_free(m);
 }
 
+static void name_last(struct model *m, const char *name)
+{
+    Onnx__GraphProto *g = model_proto(m)->graph;
+
+    g->node[g->n_node - 1]->name = (char *)(uintptr_t)name;
+}
+
+/* As tf2onnx names the nodes and weights of Keras: net/dense_1 with a bias unless it was zero, net/head_1
+ * or net/dense_2 without. */
+static struct model *keras(const char *last, bool has_bias, const char *weight)
+{
+    struct model *m = model_new(17);
+    char inputs[64];
+
+    model_input(m, "x", TENSOR_F32, shape_of(2, (int64_t)-1, (int64_t)4));
+    model_weights(m, "net/dense_1/Cast:0", shape_of(2, (int64_t)4, (int64_t)4), 1);
+    model_weights(m, "net/dense_1/BiasAdd:0", shape_of(1, (int64_t)4), 2);
+    model_weights(m, weight, shape_of(2, (int64_t)4, (int64_t)3), 3);
+    model_node(m, "MatMul", "x net/dense_1/Cast:0", "y");
+    name_last(m, "net/dense_1/Tensordot/MatMul");
+    if (has_bias) {
+        model_node(m, "Add", "y net/dense_1/BiasAdd:0", "z");
+        name_last(m, "net/dense_1/BiasAdd");
+    } else {
+        model_node(m, "Relu", "y", "z");
+    }
+    snprintf(inputs, sizeof(inputs), "z %s", weight);
+    model_node(m, "MatMul", inputs, "logits");
+    name_last(m, last);
+    model_output(m, "logits");
+    model_proto(m)->producer_name = (char *)(uintptr_t) "tf2onnx";
+    return m;
+}
+
+static void a_layer_without_the_bias_that_its_class_has_is_refused(void **state)
+{
+    static const char *const all[] = { "net/*" };
+    const struct graph_opts opts = { .trainable = all, .n_trainable = 1 };
+    struct model *m = keras("net/dense_2/MatMul", true, "net/dense_2/Cast:0");
+    struct graph *g = net_import_model(m, &opts);
+
+    (void)state;
+    graph_free(g);
+    refused(m, ERR_INPUT, "1 layer without a bias ('net/dense_2')", "trainerctl recipe tensorflow", NULL);
+    m = keras("net/head_1/MatMul", true, "net/head_1/Cast:0");
+    g = net_import_model(m, NULL);
+    assert_true(has_note(g, "1 layer without a bias ('net/head_1')"));
+    graph_free(g);
+    model_free(m);
+    m = keras("net/dense_2/MatMul", false, "net/dense_2/Cast:0"); /* never trained */
+    g = net_import_model(m, NULL);
+    assert_true(has_note(g, "2 layers without a bias ('net/dense_1', 'net/dense_2')"));
+    graph_free(g);
+    model_free(m);
+    m = keras("net/dense_2/MatMul", true, "dense_2/kernel"); /* of the recipe */
+    g = net_import_model(m, NULL);
+    assert_false(has_note(g, "without a bias"));
+    graph_free(g);
+    model_free(m);
+}
+
 /* Tables that only Gather along axis 0 reads, and what looks like one: tied to a MatMul, gathered
  * along axis 1, read as a whole, given out. */
 static void tables_lie_behind_what_a_step_reads_as_a_whole(void **state)
@@ -341,6 +402,7 @@ int main(void)
         cmocka_unit_test(integers_single_numbers_and_unused_initializers_do_not_train),
         cmocka_unit_test(a_vector_of_zeros_and_ones_is_a_bias_if_it_is_added),
         cmocka_unit_test(a_table_of_sines_is_trained_or_frozen_as_the_job_decides),
+        cmocka_unit_test(a_layer_without_the_bias_that_its_class_has_is_refused),
         cmocka_unit_test(tables_lie_behind_what_a_step_reads_as_a_whole),
         cmocka_unit_test(the_digest_is_of_the_structure),
     };

@@ -1,0 +1,190 @@
+/* bias.c - biases that tf2onnx has removed.
+ *
+ * tf2onnx removes additions of zeros, so the biases of a layer that was never trained are in no tensor and
+ * no node of the file. The names of nodes tell which layers have a bias: "dense_1/MatMul" is followed by
+ * "dense_1/BiasAdd". A layer without one, in a file where another layer of the same class has one ("dense",
+ * "dense_1"), is refused: so looks a new head on a network that was trained. If no layer of its class has
+ * one, the model may have been made so, and a note names the layers. Products that a batch normalisation
+ * reads need no bias; a job that lists its parameters (model.trainable), and files of `trainerctl recipe
+ * tensorflow`, where every weight is a variable under its path, are not asked about. */
+#include "graph/param_priv.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/err.h"
+#include "base/text.h"
+
+enum { LISTED = 8 /* layers that a message names */ };
+
+struct span {
+    const char *at;
+    size_t n;
+};
+
+static bool is_op(const struct graph_node *n, const char *op)
+{
+    return n->def->domain == NULL && strcmp(n->def->name, op) == 0;
+}
+
+static bool equals(struct span a, const char *b)
+{
+    return strlen(b) == a.n && memcmp(a.at, b, a.n) == 0;
+}
+
+/* Takes the last part of a path off, and returns it. */
+static struct span take_last(struct span *path)
+{
+    size_t n = path->n;
+    struct span last;
+
+    while (n > 0 && path->at[n - 1] != '/')
+        n--;
+    last = (struct span){ path->at + n, path->n - n };
+    path->n = n > 0 ? n - 1 : 0;
+    return last;
+}
+
+/* "net/dense_6_1" of "net/dense_6_1/Tensordot/MatMul". */
+static struct span layer_of(const struct graph_node *n)
+{
+    struct span path = { n->name, strlen(n->name) }, before;
+
+    (void)take_last(&path);
+    before = path;
+    return equals(take_last(&path), "Tensordot") ? path : before;
+}
+
+/* "dense" of "net/dense_6_1". */
+static struct span class_of(struct span layer)
+{
+    struct span name = take_last(&layer);
+    size_t n = name.n;
+
+    while (n > 0 && name.at[n - 1] >= '0' && name.at[n - 1] <= '9') {
+        while (n > 0 && name.at[n - 1] >= '0' && name.at[n - 1] <= '9')
+            n--;
+        if (n == 0 || name.at[n - 1] != '_')
+            break;
+        name.n = --n;
+    }
+    return name;
+}
+
+/* A product of a layer with a weight that trains and that has no name of the recipe. */
+static bool is_product(const struct graph *g, const struct graph_node *n)
+{
+    const char *weight;
+
+    if ((!is_op(n, "MatMul") && !is_op(n, "Gemm") && !is_op(n, "Conv")) || n->n_in < 2 ||
+        n->in[1] == GRAPH_NONE || g->values[n->in[1]].kind != VALUE_PARAM || layer_of(n).n == 0)
+        return false;
+    weight = g->values[n->in[1]].name;
+    return strchr(weight, ':') != NULL || strstr(weight, "__") != NULL;
+}
+
+static bool has_bias(const struct graph *g, const struct graph_node *n)
+{
+    struct span layer = layer_of(n);
+    uint32_t i, k;
+
+    if (n->n_in > 2)
+        return true;
+    for (i = 0; i < g->n_nodes; i++) {
+        const struct graph_node *m = &g->nodes[i];
+        const char *rest = m->name + layer.n;
+
+        if (strncmp(m->name, layer.at, layer.n) == 0 &&
+            (text_starts(rest, "/BiasAdd") || text_starts(rest, "/Add") || text_starts(rest, "/add")))
+            return true;
+        for (k = 0; k < m->n_in && is_op(m, "BatchNormalization"); k++)
+            if (m->in[k] == n->out[0])
+                return true;
+    }
+    return false;
+}
+
+static bool has_sibling(const struct graph *g, const struct graph_node *n, const bool *biased)
+{
+    struct span own = class_of(layer_of(n)), other;
+    uint32_t i;
+
+    for (i = 0; i < g->n_nodes; i++) {
+        if (!biased[i])
+            continue;
+        other = class_of(layer_of(&g->nodes[i]));
+        if (other.n == own.n && memcmp(other.at, own.at, own.n) == 0)
+            return true;
+    }
+    return false;
+}
+
+static void add_name(struct buf *names, uint32_t *n, const struct graph_node *node)
+{
+    struct span layer = layer_of(node);
+
+    if (*n < LISTED)
+        buf_printf(names, "%s'%.*s'", *n > 0 ? ", " : "", (int)layer.n, layer.at);
+    *n += 1;
+}
+
+static int tell(struct graph *g, const struct graph_opts *opts, const struct buf *certain,
+                uint32_t n_certain, const struct buf *possible, uint32_t n_possible, struct err *err)
+{
+    static const char how[] = "export with the script of `trainerctl recipe tensorflow`, which keeps "
+                              "every variable, and put the list that it prints into \"trainable\"";
+    const char *text;
+
+    if (certain->failed || possible->failed)
+        return err_set(err, ERR_NOMEM, "find the parameters: out of memory");
+    if (n_certain > 0) {
+        text = arena_printf(&g->mem,
+                            "%" PRIu32 " layer%s without a bias (%s), where another layer of the same class "
+                            "has one: tf2onnx removes biases of zeros, so a layer that was never trained would "
+                            "lack its bias; %s",
+                            n_certain, n_certain == 1 ? "" : "s", certain->data, how);
+        if (text == NULL)
+            return err_set(err, ERR_NOMEM, "find the parameters: out of memory");
+        if (!opts->collect_questions)
+            return err_set(err, ERR_INPUT, "%s", text);
+        if (g->question == NULL)
+            g->question = text;
+    }
+    if (n_possible > 0)
+        return graph_note(g, err,
+                          "%" PRIu32 " layer%s without a bias (%s): tf2onnx removes biases of zeros, so a "
+                          "layer that was never trained may lack its bias; if the model has one, %s",
+                          n_possible, n_possible == 1 ? "" : "s", possible->data, how);
+    return 0;
+}
+
+int graph_check_biases(struct graph *g, const struct graph_opts *opts, struct err *err)
+{
+    struct buf certain = { 0 }, possible = { 0 };
+    uint32_t n_certain = 0, n_possible = 0, i;
+    struct arena mem = { 0 };
+    bool *biased;
+    int rc;
+
+    if (!text_starts(g->producer, "tf2onnx") || opts->n_trainable > 0)
+        return 0;
+    biased = arena_array(&mem, g->n_nodes, sizeof(*biased));
+    if (biased == NULL)
+        return err_set(err, ERR_NOMEM, "find the parameters: out of memory");
+    for (i = 0; i < g->n_nodes; i++)
+        biased[i] = is_product(g, &g->nodes[i]) && has_bias(g, &g->nodes[i]);
+    for (i = 0; i < g->n_nodes; i++) {
+        if (biased[i] || !is_product(g, &g->nodes[i]))
+            continue;
+        if (has_sibling(g, &g->nodes[i], biased))
+            add_name(&certain, &n_certain, &g->nodes[i]);
+        else
+            add_name(&possible, &n_possible, &g->nodes[i]);
+    }
+    rc = tell(g, opts, &certain, n_certain, &possible, n_possible, err);
+    buf_fini(&certain);
+    buf_fini(&possible);
+    arena_fini(&mem);
+    return rc;
+}
