@@ -26,6 +26,7 @@ static const char *const axes_attrs[] = { "axes", NULL };
 static const char *const axis_attrs[] = { "axis", NULL };
 static const char *const col2im_attrs[] = { "dilations", "pads", "strides", NULL };
 static const char *const corners_attrs[] = { "align_corners", NULL };
+static const char *const deform_attrs[] = { "dilations", "group", "kernel_shape", "offset_group", "pads", "strides", NULL };
 static const char *const lp_attrs[] = { "axis", "p", NULL };
 static const char *const reverse_attrs[] = { "batch_axis", "time_axis", NULL };
 static const char *const stft_attrs[] = { "onesided", NULL };
@@ -58,6 +59,8 @@ static const struct op_def rows[] = {
     { .name = "CenterCropPad", .since = 18, .n_in = { 2, 2 }, .n_out = { 1, 1 }, .attrs = axes_attrs, .diff = OP_IN(0) },
     { .name = "Col2Im", .since = 18, .n_in = { 3, 3 }, .n_out = { 1, 1 }, .attrs = col2im_attrs, .diff = OP_IN(0) },
     { .name = "Compress", .since = 9, .n_in = { 2, 2 }, .n_out = { 1, 1 }, .attrs = axis_attrs, .diff = OP_IN(0) },
+    { .name = "DeformConv", .since = 19, .n_in = { 3, 5 }, .n_out = { 1, 1 }, .attrs = deform_attrs,
+      .diff = OP_IN(0) | OP_IN(1) | OP_IN(2) | OP_IN(3) | OP_IN(4) },
     { .name = "HammingWindow", .since = 17, .n_in = { 1, 1 }, .n_out = { 1, 1 }, .attrs = window_attrs },
     { .name = "HannWindow", .since = 17, .n_in = { 1, 1 }, .n_out = { 1, 1 }, .attrs = window_attrs },
     { .name = "Hardmax", .since = 13, .n_in = { 1, 1 }, .n_out = { 1, 1 }, .attrs = axis_attrs },

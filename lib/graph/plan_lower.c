@@ -158,6 +158,7 @@ static const struct {
     { "CenterCropPad", lower_center_crop_pad },
     { "Col2Im", lower_col2im },
     { "Compress", lower_compress },
+    { "DeformConv", lower_deform_conv },
     { "HammingWindow", lower_window },
     { "HannWindow", lower_window },
     { "Hardmax", lower_hardmax },

@@ -65,6 +65,7 @@ void lower_affine_grid(struct lowering *l);
 void lower_center_crop_pad(struct lowering *l);
 void lower_col2im(struct lowering *l);
 void lower_compress(struct lowering *l);
+void lower_deform_conv(struct lowering *l);
 void lower_hardmax(struct lowering *l);
 void lower_lp_normalization(struct lowering *l);
 void lower_max_unpool(struct lowering *l);

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""make_op_cases.py OUT.gz: cases of the ops of opsets 23 to 28, for test_op_cases.c.
+"""make_op_cases.py OUT.gz: cases of the ops of opsets 23 to 28, and of DeformConv, for test_op_cases.c.
 
 Each case is a model of one op, whose outputs are multiplied by constant weights; its float32 inputs; the
 outputs; and the gradient of the sum of all outputs with respect to each input of float32 that may have one.
 Outputs and gradients are computed by PyTorch in float64 from the definitions below; each output is also
 compared with the reference implementation of the onnx package. The archive has the form of
 test/harness/onnx_case.h: gradients follow the outputs, and are empty tensors where there is none.
-Made with PyTorch 2.15.0 and onnx 1.23.2; needs both.
+Made with PyTorch 2.15.0, torchvision 0.29.2 and onnx 1.23.2; needs all three.
 """
 import gzip
 import struct
@@ -15,6 +15,7 @@ import sys
 import numpy as np
 import onnx
 import torch
+import torchvision
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
@@ -372,7 +373,28 @@ def add_scatter():
     case("scatter_circular", "TensorScatter", 24, inputs, scatter(2, True), {"mode": "circular"})
 
 
-for add in (add_scatter, add_attention, add_rotary, add_elements, add_cum_prod, add_rms, add_group_norm, add_linear_attention, add_causal_conv):
+def add_deform_conv():
+    def one(name, opset, c, m, kernel, attrs, group=1, offsets=1, bias=False, mask=False):
+        attrs = {"strides": [1, 1], "pads": [0] * 4, "dilations": [1, 1], "group": group, "offset_group": offsets, **attrs}
+
+        def f(x, w, offset, b=None, mask=None):
+            return torchvision.ops.deform_conv2d(x, offset, w, b, attrs["strides"], attrs["pads"][:2], attrs["dilations"], mask)
+
+        x, w, taps = normal(2, c, 6, 7), normal(m, c // group, *kernel), kernel[0] * kernel[1]
+        out = [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, p, d, k, s in zip(
+            x.shape[2:], attrs["pads"], attrs["dilations"], kernel, attrs["strides"])]
+        inputs = {"x": x, "w": w, "offset": normal(2, 2 * offsets * taps, *out, scale=1.5), "b": normal(m) if bias else None,
+                  "mask": normal(2, offsets * taps, *out) if mask else None}
+        case(name, "DeformConv", opset, inputs, f, attrs)
+
+    one("deform_conv", 19, 3, 4, (2, 2), {})
+    one("deform_conv_bias_mask", 22, 2, 3, (3, 3), {"pads": [1] * 4}, bias=True, mask=True)
+    one("deform_conv_groups", 22, 4, 6, (3, 2), {"pads": [2, 1, 2, 1], "strides": [2, 1], "dilations": [2, 1]}, 2, 4, True, True)
+    one("deform_conv_mask_without_bias", 19, 4, 4, (1, 1), {"strides": [2, 2]}, 4, 2, mask=True)
+
+
+for add in (add_scatter, add_attention, add_rotary, add_elements, add_cum_prod, add_rms, add_group_norm, add_linear_attention, add_causal_conv,
+            add_deform_conv):
     add()
 with open(sys.argv[1], "wb") as raw, gzip.GzipFile(fileobj=raw, mode="wb", mtime=0, compresslevel=9) as out:
     out.write(b"".join(records))

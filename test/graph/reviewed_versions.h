@@ -51,6 +51,7 @@
     { "CumProd", "26" },
     { "CumSum", "11 14" },
     { "DFT", "17 20" },
+    { "DeformConv", "19 22" },
     { "DepthToSpace", "1 11 13 28" },
     { "Div", "7 13 14" },
     { "Dropout", "7 10 12 13 22" },
