@@ -26,7 +26,7 @@ def runtime_is_silent_and_agrees(folder, name):
     for n in model.graph.node:
         assert n.op_type != "BatchNormalization" or (len(n.output) == 1 and not any(a.name == "training_mode" for a in n.attribute))
     warned = subprocess.run([sys.executable, "-c", "import onnxruntime, sys; onnxruntime.InferenceSession(sys.argv[1])", path],
-                            capture_output=True, text=True)
+                            capture_output=True, text=True, env=dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)))
     assert warned.returncode == 0 and "initializer" not in warned.stderr, warned.stderr
     session = onnxruntime.InferenceSession(path)
     rows = samples()[:BATCH]
