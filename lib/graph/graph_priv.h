@@ -80,6 +80,7 @@ struct graph_node {
     const uint32_t *in; /* values, GRAPH_NONE: absent */
     const uint32_t *out;
     uint32_t proto;                  /* of the file's graph.node */
+    bool draws_fixed; /* a draw whose shape no input of the graph decides */
     bool stops_gradient;             /* Identity that stands for detach() */
     bool is_restored;                /* made by restore_norm.c in the place of arithmetic */
     uint32_t stream;                 /* random nodes: their rng stream, the same in every plan */

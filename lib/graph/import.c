@@ -316,18 +316,59 @@ static int note_widened(struct importer *im, struct err *err)
                       im->src.n_widened, type, type, type);
 }
 
+/* Marks the draws whose shape no input of the graph decides: it is stated, or that of a constant. */
+static int mark_fixed_draws(struct graph *g, struct err *err)
+{
+    struct arena mem = { 0 };
+    bool *is_fed = arena_array(&mem, g->n_values, sizeof(*is_fed));
+    uint32_t i, k;
+
+    if (is_fed == NULL) {
+        arena_fini(&mem);
+        return import_no_memory(err);
+    }
+    for (i = 0; i < g->n_values; i++)
+        is_fed[i] = g->values[i].kind == VALUE_INPUT;
+    for (i = 0; i < g->n_nodes; i++) {
+        struct graph_node *n = &g->nodes[i];
+        bool fed = n->n_bodies > 0;
+
+        for (k = 0; k < n->n_in && !fed; k++)
+            fed = n->in[k] != GRAPH_NONE && is_fed[n->in[k]];
+        for (k = 0; k < n->n_out; k++)
+            if (n->out[k] != GRAPH_NONE)
+                is_fed[n->out[k]] = fed;
+        n->draws_fixed = !fed && n->def->random && strcmp(n->def->name, "Dropout") != 0;
+    }
+    arena_fini(&mem);
+    return 0;
+}
+
 /* Nothing in a file tells that a draw belongs to training alone, as that of Dropout does. */
 static int note_draws(struct importer *im, struct err *err)
 {
     const struct graph *g = im->g;
-    const char *first = NULL;
-    uint32_t n = 0, i;
+    const char *first = NULL, *fixed = NULL;
+    uint32_t n = 0, n_fixed = 0, i;
+    int rc = mark_fixed_draws(im->g, err);
 
-    for (i = 0; i < g->n_nodes; i++)
-        if (g->nodes[i].def->random && strcmp(g->nodes[i].def->name, "Dropout") != 0 && n++ == 0)
+    for (i = 0; i < g->n_nodes && rc == 0; i++) {
+        if (!g->nodes[i].def->random || strcmp(g->nodes[i].def->name, "Dropout") == 0)
+            continue;
+        if (n++ == 0)
             first = g->nodes[i].name;
-    if (n == 0)
-        return 0;
+        if (g->nodes[i].draws_fixed && n_fixed++ == 0)
+            fixed = g->nodes[i].name;
+    }
+    if (rc == 0 && n_fixed > 0)
+        rc = graph_note(im->g, err,
+                        "of the nodes that draw random numbers %" PRIu32 " have a fixed shape (first "
+                        "'%s'), so the samples of a lane may share the numbers: where the module draws "
+                        "for each sample, write the noise with torch.rand_like() or torch.randn_like() of "
+                        "a tensor of the batch, or make it an input",
+                        n_fixed, fixed);
+    if (rc < 0 || n == 0)
+        return rc;
     return graph_note(im->g, err,
                       "%" PRIu32 " nodes draw random numbers (first '%s'): from the job's seed, also "
                       "in evaluation; they stay in the export, so for inference export the module "

@@ -100,9 +100,12 @@ int plan_unfix_batch(struct plan_builder *b, struct plan_node *n, struct err *er
 
 /* Most ops work on every sample alone. Those that move axis 0 elsewhere make it another size, or
  * are a Transpose; what reads axis 0 of a constant by indices makes the axes of the indices. */
-void plan_mark_samples(struct plan *p, const struct plan_node *n)
+int plan_mark_samples(struct plan *p, const struct plan_node *n, struct err *err)
 {
     uint32_t i, k;
+
+    if (p->purpose == PLAN_RUN) /* no axis counts samples */
+        return 0;
 
     for (k = 0; k < n->n_out; k++) {
         struct plan_value *out = n->out[k] != GRAPH_NONE ? &p->values.at[n->out[k]] : NULL;
@@ -121,4 +124,5 @@ void plan_mark_samples(struct plan *p, const struct plan_node *n)
                 if (n->attrs[i].n > 0 && n->attrs[i].ints != NULL && n->attrs[i].ints[0] != 0)
                     out->by_sample = false;
     }
+    return plan_follow_draws(p, n, err);
 }

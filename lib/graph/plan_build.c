@@ -156,9 +156,9 @@ static int cast_to_type(struct plan *p, struct plan_node *n, struct err *err)
 
 int plan_settle_new(struct plan *p, struct plan_node *n, struct err *err)
 {
-    if (p->purpose != PLAN_RUN)
-        plan_mark_samples(p, n);
-    return plan_settle_node(p, n, err);
+    int rc = plan_mark_samples(p, n, err);
+
+    return rc < 0 ? rc : plan_settle_node(p, n, err);
 }
 
 int plan_add_graph_node(struct plan_builder *b, const struct graph_node *from, struct err *err)
@@ -172,7 +172,8 @@ int plan_add_graph_node(struct plan_builder *b, const struct graph_node *from, s
                            .n_in = from->n_in,
                            .n_out = from->n_out,
                            .stream = from->stream,
-                           .stops_gradient = from->stops_gradient };
+                           .stops_gradient = from->stops_gradient,
+                           .draws_fixed = from->draws_fixed };
     const char **names = arena_array(&p->mem, n.n_out, sizeof(*names));
     uint32_t i;
     int rc;

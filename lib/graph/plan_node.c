@@ -299,9 +299,8 @@ int plan_add_op(struct plan *p, const char *op, const char *name, const struct o
     if (rc < 0)
         return rc;
     memcpy(out, n.out, n_out * sizeof(*out));
-    if (p->purpose != PLAN_RUN)
-        plan_mark_samples(p, &n);
-    return plan_settle_node(p, &n, err);
+    rc = plan_mark_samples(p, &n, err);
+    return rc < 0 ? rc : plan_settle_node(p, &n, err);
 }
 
 int plan_move_axis(struct plan *p, const char *name, uint32_t *value, int64_t axis, bool put,

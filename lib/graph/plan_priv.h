@@ -37,6 +37,7 @@ struct plan_value {
     struct tensor tensor;  /* type, shape, layout */
     bool kept;             /* the caller reads it after the last call */
     bool by_sample;        /* axis 0 counts the samples, or parts of them, one after the other */
+    const char *one_draw;  /* axis 0 is of size 1, and of this node's draw (plan_draw.c); else NULL */
     bool is_read;          /* by a node, the caller, or backward */
     bool needs_grad;       /* a trained parameter is upstream */
     bool has_grad;         /* and backward brings a gradient here */
@@ -66,6 +67,7 @@ struct plan_node {
     void *state; /* of plan.states */
     size_t save_bytes, scratch_bytes;
     double flops;
+    bool draws_fixed; /* a draw whose shape no input of the graph decides */
     bool stops_gradient;
     bool is_alias;  /* the output is the input's bytes: no call */
     bool in_place;  /* output 0 overwrites input 0 */
@@ -234,8 +236,10 @@ bool plan_is_wide_pool(const struct plan_builder *b, const struct graph_node *fr
 int plan_lower(struct plan_builder *b, const struct graph_node *from, struct err *err);
 /* Before node n is inferred: a batch size of the export in its shape becomes the lane's. */
 int plan_unfix_batch(struct plan_builder *b, struct plan_node *n, struct err *err);
-/* After it: what of its outputs is by_sample. */
-void plan_mark_samples(struct plan *p, const struct plan_node *n);
+/* After it: what of its outputs is by_sample. Refuses random numbers that samples would share. */
+int plan_mark_samples(struct plan *p, const struct plan_node *n, struct err *err);
+/* Part of it (plan_draw.c). */
+int plan_follow_draws(struct plan *p, const struct plan_node *n, struct err *err);
 int plan_measures(struct plan_builder *b, struct err *err);
 
 /* ---- plan_node.c ---- */

@@ -104,6 +104,153 @@ static void samples_are_dropped_as_their_draw_says(void **state)
     model_free(m);
 }
 
+/* y = x w + noise, the noise of a fixed shape; then a mask of it by a comparison. first: of x, -1: dynamic. */
+static struct model *fixed_noise(const char *op, int64_t first, const int64_t *shape, size_t rank, bool compares)
+{
+    static const float half = 0.5f;
+    struct model *m = model_new(17);
+
+    model_input(m, "x", TENSOR_F32, shape_of(2, first, (int64_t)4));
+    model_weights(m, "w", shape_of(2, (int64_t)4, (int64_t)5), 1);
+    model_floats(m, "half", shape_of(0), &half);
+    model_node(m, "MatMul", "x w", "h");
+    model_node(m, op, "", "noise");
+    model_ints(m, "shape", shape, rank);
+    if (compares) {
+        model_node(m, "Less", "noise half", "stays");
+        model_node(m, "Cast", "stays", "mask");
+        model_int(m, "to", TENSOR_F32);
+        model_node(m, "Mul", "h mask", "logits");
+    } else {
+        model_node(m, "Add", "h noise", "logits");
+    }
+    model_output(m, "logits");
+    return m;
+}
+
+static int plan_noise(struct model *m, enum plan_purpose purpose, uint32_t batch, struct err *err)
+{
+    struct graph *g = net_import_model(m, NULL);
+    const struct plan_feed feed = { .name = "x", .source = "x", .dtype = TENSOR_F32,
+                                    .shape = shape_of(1, (int64_t)4) };
+    const struct plan_opts o = { .purpose = purpose, .batch = batch, .feeds = &feed, .n_feeds = 1,
+                                 .sum_outputs = true };
+    struct plan *p = NULL;
+    int rc;
+
+    *err = (struct err){ 0 };
+    rc = plan_new(g, &o, &p, err);
+    if (rc == 0)
+        plan_free(p);
+    graph_free(g);
+    model_free(m);
+    return rc;
+}
+
+static void draw_with_the_batch_of_the_export_is_refused_in_every_plan_of_a_job(void **state)
+{
+    static const int64_t one[] = { 1, 5 };
+    static const char *const ops[] = { "RandomNormal", "RandomUniform" };
+    static const uint32_t batches[] = { 1, 2, 8 };
+    size_t i, k;
+    int compares;
+
+    (void)state;
+    for (i = 0; i < 2; i++)
+        for (k = 0; k < 3; k++)
+            for (compares = 0; compares < 2; compares++) {
+                enum plan_purpose purpose = k == 1 ? PLAN_EVAL : PLAN_TRAIN;
+                struct err err;
+
+                assert_int_equal(plan_noise(fixed_noise(ops[i], -1, one, 2, compares), purpose, batches[k], &err),
+                                 ERR_UNSUPPORTED);
+                assert_non_null(strstr(err.text, "random numbers of 'noise'"));
+                assert_non_null(strstr(err.text, "[1, 5] has 1 in place of the batch"));
+                assert_non_null(strstr(err.text, "torch.randn_like()"));
+            }
+}
+
+/* PyTorch's current exporter: RandomNormalLike of ConstantOfShape; the shape is fixed, or has the batch of x. */
+static struct model *noise_like_a_constant(bool has_batch)
+{
+    static const int64_t one[] = { 1, 5 }, five[] = { 5 }, first[] = { 0 };
+    struct model *m = model_new(17);
+
+    model_input(m, "x", TENSOR_F32, shape_of(2, (int64_t)-1, (int64_t)4));
+    model_weights(m, "w", shape_of(2, (int64_t)4, (int64_t)5), 1);
+    model_int64s(m, "one", one, 2);
+    model_int64s(m, "five", five, 1);
+    model_int64s(m, "first", first, 1);
+    model_node(m, "MatMul", "x w", "h");
+    model_node(m, "Shape", "x", "shape");
+    model_node(m, "Gather", "shape first", "n");
+    model_node(m, "Concat", "n five", "size");
+    model_int(m, "axis", 0);
+    model_node(m, "ConstantOfShape", has_batch ? "size" : "one", "zeros");
+    model_node(m, "RandomNormalLike", "zeros", "noise");
+    model_node(m, "Add", "h noise", "logits");
+    model_output(m, "logits");
+    return m;
+}
+
+static void draw_like_a_constant_is_refused_unless_its_shape_has_the_batch(void **state)
+{
+    struct err err;
+    uint32_t batch;
+
+    (void)state;
+    for (batch = 1; batch < 4; batch++) {
+        assert_int_equal(plan_noise(noise_like_a_constant(true), PLAN_TRAIN, batch, &err), 0);
+        assert_int_equal(plan_noise(noise_like_a_constant(false), PLAN_TRAIN, batch, &err), ERR_UNSUPPORTED);
+        assert_non_null(strstr(err.text, "random numbers of 'noise'"));
+    }
+}
+
+static void batch_that_a_file_fixes_at_one_draws_for_its_single_sample_and_no_more(void **state)
+{
+    static const int64_t one[] = { 1, 5 };
+    struct err err;
+
+    (void)state;
+    assert_int_equal(plan_noise(fixed_noise("RandomNormal", 1, one, 2, false), PLAN_TRAIN, 1, &err), 0);
+    assert_int_equal(plan_noise(fixed_noise("RandomNormal", 1, one, 2, false), PLAN_TRAIN, 4, &err),
+                     ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.text, "random numbers of 'noise'"));
+}
+
+static void draw_that_has_no_dimension_of_the_batch_or_all_of_it_is_computed(void **state)
+{
+    static const int64_t whole[] = { 3, 5 }, shared[] = { 5 };
+    struct err err;
+
+    (void)state;
+    assert_int_equal(plan_noise(fixed_noise("RandomNormal", -1, shared, 1, false), PLAN_TRAIN, 3, &err), 0);
+    assert_int_equal(plan_noise(fixed_noise("RandomUniform", -1, shared, 1, true), PLAN_EVAL, 3, &err), 0);
+    assert_int_equal(plan_noise(fixed_noise("RandomNormal", 3, whole, 2, false), PLAN_TRAIN, 3, &err), 0);
+}
+
+static void note_says_that_a_draw_has_a_fixed_shape(void **state)
+{
+    static const int64_t shared[] = { 5 };
+    struct model *like = autoencoder(), *fixed = fixed_noise("RandomNormal", -1, shared, 1, false);
+    struct graph *g = net_import_model(like, NULL), *h = net_import_model(fixed, NULL);
+    const char *const *notes;
+    uint32_t n, i, found = 0;
+
+    (void)state;
+    notes = graph_notes(g, &n);
+    for (i = 0; i < n; i++)
+        assert_null(strstr(notes[i], "fixed shape"));
+    notes = graph_notes(h, &n);
+    for (i = 0; i < n; i++)
+        found += strstr(notes[i], "1 have a fixed shape (first 'noise')") != NULL;
+    assert_int_equal(found, 1);
+    graph_free(g);
+    graph_free(h);
+    model_free(like);
+    model_free(fixed);
+}
+
 static void note_says_that_numbers_are_drawn_in_evaluation(void **state)
 {
     struct model *m = autoencoder();
@@ -217,6 +364,11 @@ int main(void)
         cmocka_unit_test(noise_is_a_constant_of_the_gradient),
         cmocka_unit_test(samples_are_dropped_as_their_draw_says),
         cmocka_unit_test(mask_that_the_exporter_drew_is_refused),
+        cmocka_unit_test(draw_with_the_batch_of_the_export_is_refused_in_every_plan_of_a_job),
+        cmocka_unit_test(draw_like_a_constant_is_refused_unless_its_shape_has_the_batch),
+        cmocka_unit_test(batch_that_a_file_fixes_at_one_draws_for_its_single_sample_and_no_more),
+        cmocka_unit_test(draw_that_has_no_dimension_of_the_batch_or_all_of_it_is_computed),
+        cmocka_unit_test(note_says_that_a_draw_has_a_fixed_shape),
         cmocka_unit_test(note_says_that_numbers_are_drawn_in_evaluation),
     };
 
