@@ -30,6 +30,7 @@ static const struct {
     { "BatchNormalization", 2, 2, 4 },
     { "LayerNormalization", 1, 2, LIKE_NONE },
     { "MaxPool", 1, 1, LIKE_NONE },
+    { "NonMaxSuppression", 0, 0, LIKE_NONE },
     { "NonZero", 0, 0, LIKE_NONE },
     { "OneHot", 0, 0, 2 },
     { "Pow", 0, 0, 0 },

@@ -35,7 +35,6 @@ static const struct {
     { "SplitToSequence", "use tensors in place of sequences" },
     { "ConcatFromSequence", "use tensors in place of sequences" },
     { "Optional", "use tensors in place of optionals" },
-    { "NonMaxSuppression", "cut the network before it: train on its inputs" },
     { "Random", "feed the random numbers as an input of the graph" },
     { "ImageDecoder", "decode images in the data (feature key \"encoded\")" },
 };

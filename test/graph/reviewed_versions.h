@@ -112,6 +112,7 @@
     { "Multinomial", "7 22" },
     { "Neg", "6 13" },
     { "NegativeLogLikelihoodLoss", "12 13 22" },
+    { "NonMaxSuppression", "10 11" },
     { "NonZero", "9 13" },
     { "Not", "1" },
     { "OneHot", "9 11 28" },
