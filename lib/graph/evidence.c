@@ -345,15 +345,15 @@ int graph_evidence_collect(struct graph *g, struct err *err)
 
 /* ---- answers ---- */
 
-bool graph_has_unseen(const struct evidence *e)
+uint32_t graph_next_unseen(const struct evidence *e, uint32_t from)
 {
     uint32_t i;
 
-    for (i = 0; i < e->n_targets; i++)
+    for (i = from; i < e->n_targets; i++)
         if (e->targets[i].is_parameter && !e->targets[i].is_mentioned && !e->targets[i].is_held &&
             !e->targets[i].is_folded && e->targets[i].alias_of == EVIDENCE_NONE)
-            return true;
-    return false;
+            break;
+    return i;
 }
 
 void graph_evidence_free(struct evidence *e)

@@ -81,9 +81,10 @@ void graph_evidence_free(struct evidence *e);
 
 /* NULL: no evidence about this initializer. */
 const struct evidence_tensor *graph_evidence_of(const struct graph *g, const char *name);
-/* Does the signature list a parameter that neither an initializer nor an FX node of the file has? It may
- * be unused, tied to another one, or have disappeared in a constant. */
-bool graph_has_unseen(const struct evidence *e);
+/* The first parameter of the signature, at `from` or later, that neither an initializer nor an FX node of the
+ * file has; e->n_targets: all are known. It may be unused, tied to another one, or have disappeared in a
+ * constant. A parameter that is known stays known, so a caller may go on where the last call ended. */
+uint32_t graph_next_unseen(const struct evidence *e, uint32_t from);
 /* The PARAMETER of this placeholder ("p_fc_weight", without %); EVIDENCE_NONE. */
 uint32_t graph_evidence_parameter(const struct evidence *e, struct fx_span placeholder);
 /* Is the node an Identity that stands for Tensor.detach()? */

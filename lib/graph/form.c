@@ -172,15 +172,31 @@ static bool is_narrow(const struct graph *g, const struct graph_node *n)
            (is_op(n, "Conv") && shape->rank > 2 && shape->dim[0] == 1);
 }
 
-/* Input k of a sum of several. */
-static uint16_t role_in_sums(const struct forms *s, const struct graph_node *n, uint32_t k)
+/* What the roles of all inputs of a node depend on; found once, since a node may have 65535 inputs. */
+struct inputs {
+    bool is_static; /* all of them */
+    uint32_t n_fed;
+};
+
+static struct inputs look_at_inputs(const struct forms *s, const struct graph_node *n)
 {
+    struct inputs in = { .is_static = true };
     uint32_t i;
 
-    for (i = 0; i < n->n_in; i++)
-        if (i != k && n->in[i] != GRAPH_NONE && s->is_fed[n->in[i]])
-            return ROLE_ADDED;
-    return ROLE_RAW;
+    for (i = 0; i < n->n_in; i++) {
+        if (n->in[i] == GRAPH_NONE)
+            continue;
+        in.is_static = in.is_static && s->is_static[n->in[i]];
+        in.n_fed += s->is_fed[n->in[i]];
+    }
+    return in;
+}
+
+/* Input k of a sum of several. */
+static uint16_t role_in_sums(const struct forms *s, const struct graph_node *n, uint32_t k,
+                             const struct inputs *in)
+{
+    return in->n_fed > (s->is_fed[n->in[k]] ? 1 : 0) ? ROLE_ADDED : ROLE_RAW;
 }
 
 /* Input k of a + b, a - b or a * b. */
@@ -201,11 +217,10 @@ static uint16_t role_in_sum(const struct forms *s, const struct graph_node *n, u
     return role;
 }
 
-static uint16_t role_of(const struct forms *s, const struct graph_node *n, uint32_t k)
+static uint16_t role_of(const struct forms *s, const struct graph_node *n, uint32_t k,
+                        const struct inputs *in)
 {
     const struct place *place = find_place(n);
-    bool is_static = true;
-    uint32_t i;
 
     if (is_op(n, "LSTM") && k == 3)
         return ROLE_PARAM | ROLE_LSTM_BIAS;
@@ -215,16 +230,14 @@ static uint16_t role_of(const struct forms *s, const struct graph_node *n, uint3
         return ROLE_CONST;
     if (place != NULL && (place->states & graph_input_bit(k)) != 0)
         return ROLE_STATE;
-    for (i = 0; i < n->n_in; i++)
-        is_static = is_static && (n->in[i] == GRAPH_NONE || s->is_static[n->in[i]]);
-    if (is_static)
+    if (in->is_static)
         return roles_of_outputs(s, n);
     if (rearranges(n)) /* Concat: the tensor becomes a part of an activation */
         return k == 0 && !is_op(n, "Concat") ? roles_of_outputs(s, n) : ROLE_OTHER;
     if ((is_op(n, "Add") || is_op(n, "Sub") || is_op(n, "Mul")) && n->n_in == 2)
         return role_in_sum(s, n, k);
     if (is_op(n, "Sum"))
-        return role_in_sums(s, n, k);
+        return role_in_sums(s, n, k, in);
     return ROLE_OTHER;
 }
 
@@ -253,13 +266,15 @@ static void look_backward(struct forms *s, const struct graph_node *nodes, uint3
     uint32_t i, k;
 
     for (i = n; i-- > 0;) {
+        const struct inputs in = look_at_inputs(s, &nodes[i]);
+
         if (nodes[i].n_bodies > 0) {
             look_into_bodies(s, &nodes[i]);
             continue;
         }
         for (k = 0; k < nodes[i].n_in; k++)
             if (nodes[i].in[k] != GRAPH_NONE)
-                s->f->role[nodes[i].in[k]] |= role_of(s, &nodes[i], k);
+                s->f->role[nodes[i].in[k]] |= role_of(s, &nodes[i], k, &in);
     }
 }
 

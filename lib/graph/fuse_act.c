@@ -11,12 +11,16 @@
 
 #include "graph/plan_fuse.h"
 
-enum { MAX_FACTORS = 3 };
+enum {
+    MAX_FACTORS = 3,
+    MAX_PARTS = 16, /* values that are looked at: a long chain of products is no activation */
+};
 
 /* k times the product of the values v. */
 struct product {
     double k;
     uint32_t n; /* MAX_FACTORS + 1: too many */
+    uint32_t parts;
     uint32_t v[MAX_FACTORS];
 };
 
@@ -32,7 +36,9 @@ static void collect(const struct fuser *f, uint32_t value, bool outermost, struc
     bool open = n != NULL && (outermost || fuse_is_ours(f, value));
     float number;
 
-    if (fuse_number(f, value, &number)) {
+    if (p->n > MAX_FACTORS || p->parts++ == MAX_PARTS) {
+        p->n = MAX_FACTORS + 1;
+    } else if (fuse_number(f, value, &number)) {
         p->k *= (double)number;
     } else if (open && fuse_is(n, NULL, "Mul")) {
         collect(f, n->in[0], false, p);

@@ -491,7 +491,7 @@ static int choose(struct finder *f, struct arena *mem, struct err *err)
 
     if (rc == 0)
         rc = form_find_roles(f, mem, err);
-    f->has_unseen = graph_has_unseen(&g->evidence);
+    f->has_unseen = graph_next_unseen(&g->evidence, 0) < g->evidence.n_targets;
     for (i = 0; i < g->n_values && rc == 0; i++)
         rc = classify(f, i, list, &n, err);
     if (rc == 0)

@@ -18,6 +18,7 @@ static const float one = 1.0f;
 struct maker {
     struct plan *p;
     uint32_t *final; /* [g->n_params] the last backward call that writes the gradient */
+    uint32_t *given; /* [values.n] of a root: 1 + the last node whose backward call gives a gradient to it */
     struct err *err;
 };
 
@@ -398,12 +399,9 @@ static struct tensor *leaving(struct maker *m, const struct plan_node *n, uint32
                               struct plan_call *call, bool *apart)
 {
     struct plan *p = m->p;
-    uint32_t root = p->values.at[n->in[k]].grad_root, i;
-    bool twice = false;
+    uint32_t root = p->values.at[n->in[k]].grad_root;
+    bool twice = m->given[root] == call->node + 1;
 
-    for (i = 0; i < k; i++)
-        twice = twice || (call->call.din[i] != NULL && n->in[i] != GRAPH_NONE &&
-                          p->values.at[n->in[i]].grad_root == root);
     *apart = twice || (p->values.at[root].grad_written && k >= 31);
     if (*apart)
         return temporary_grad(p, n->in[k], call->time);
@@ -443,6 +441,7 @@ static int add_leaving(struct maker *m, const struct plan_node *n, struct plan_c
         din[k] = stat ? statistic_at(p, n->in[k]) : leaving(m, n, k, call, &apart[k]);
         if (din[k] == NULL)
             return plan_no_memory(m->err);
+        m->given[p->values.at[n->in[k]].grad_root] = call->node + 1;
     }
     if (!VEC_PUSH(p->backward, call))
         return plan_no_memory(m->err);
@@ -596,9 +595,10 @@ int plan_calls(struct plan *p, struct err *err)
     int rc;
 
     m.final = arena_array(&mem, p->g->n_params, sizeof(*m.final));
+    m.given = arena_array(&mem, p->values.n, sizeof(*m.given));
     p->rows = arena_array(&p->mem, p->g->n_tables, sizeof(*p->rows));
     p->loss_grad = (struct tensor){ .dtype = TENSOR_F32, .data = (void *)(uintptr_t)&one };
-    if (m.final == NULL || p->rows == NULL) {
+    if (m.final == NULL || m.given == NULL || p->rows == NULL) {
         arena_fini(&mem);
         return plan_no_memory(err);
     }

@@ -5,6 +5,7 @@
  * within a few percent of the least possible for networks, and depends on nothing but the blocks.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/err.h"
 #include "graph/plan_priv.h"
@@ -30,13 +31,13 @@ static int largest_first(const void *pa, const void *pb)
     return a->number < b->number ? -1 : 1;
 }
 
-/* placed [n] is in order of offset. */
-static size_t best_gap(struct plan_block *const *placed, size_t n, const struct plan_block *b)
+/* placed [n] is in order of offset, and by value: each block is compared with all before it. */
+static size_t best_gap(const struct plan_block *placed, size_t n, const struct plan_block *b)
 {
     size_t end = 0, best = SIZE_MAX, best_at = 0, i;
 
     for (i = 0; i < n; i++) {
-        const struct plan_block *other = placed[i];
+        const struct plan_block *other = &placed[i];
 
         if (other->last < b->first || other->first > b->last)
             continue;
@@ -50,20 +51,26 @@ static size_t best_gap(struct plan_block *const *placed, size_t n, const struct 
     return best != SIZE_MAX ? best_at : end;
 }
 
-static void insert(struct plan_block **placed, size_t n, struct plan_block *b)
+static void insert(struct plan_block *placed, size_t n, const struct plan_block *b)
 {
-    while (n > 0 && placed[n - 1]->offset > b->offset) {
-        placed[n] = placed[n - 1];
-        n--;
+    size_t low = 0, high = n, middle;
+
+    while (low < high) { /* behind those of the same offset */
+        middle = low + (high - low) / 2;
+        if (placed[middle].offset > b->offset)
+            high = middle;
+        else
+            low = middle + 1;
     }
-    placed[n] = b;
+    memmove(placed + low + 1, placed + low, (n - low) * sizeof(*placed));
+    placed[low] = *b;
 }
 
 int plan_place(struct plan *p, struct err *err)
 {
     struct arena mem = { 0 };
     struct item *items = arena_array(&mem, p->blocks.n, sizeof(*items));
-    struct plan_block **placed = arena_array(&mem, p->blocks.n, sizeof(struct plan_block *));
+    struct plan_block *placed = arena_array(&mem, p->blocks.n, sizeof(*placed));
     size_t i;
 
     if (items == NULL || placed == NULL) {

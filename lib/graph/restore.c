@@ -111,33 +111,33 @@ static uint32_t parameter_of(const struct evidence *e, struct fx_span arg)
     return graph_evidence_parameter(e, (struct fx_span){ arg.at + 1, arg.n - 1 });
 }
 
-struct mentions { /* parameters among the arguments of an FX node */
-    uint32_t n;     /* different ones, counted up to 2 */
-    uint32_t first;
-    bool has_own, has_lost, has_name;
-};
-
-static struct mentions find_mentions(const struct evidence *e, const struct fx *fx, uint32_t own,
-                                     const char *name)
+static void find_mentions(struct restorer *r, uint32_t node, const struct fx *fx)
 {
-    struct mentions m = { .first = EVIDENCE_NONE };
+    const struct evidence *e = r->e;
+    struct restore_mentions m = { .first = EVIDENCE_NONE };
+    char name[FX_MAX_NAME];
     struct fx_span span;
     size_t at = 0;
+    uint64_t i;
 
+    if (r->mentions_of == node)
+        return;
     while (fx_next_name(fx->all, &at, &span)) {
         uint32_t target = graph_evidence_parameter(e, span);
 
-        m.has_name = m.has_name || fx_is(span, name);
+        if (fx_copy(span, name) && map_get(&e->by_tensor, name, &i) && i < r->n_tensors)
+            r->tensor_in_text[i] = node + 1;
         if (target == EVIDENCE_NONE)
             continue;
         if (m.n == 0)
             m.first = target;
         if (m.n == 0 || (m.n == 1 && target != m.first))
             m.n++;
-        m.has_own = m.has_own || target == own;
+        r->target_in_text[target] = node + 1;
         m.has_lost = m.has_lost || !e->targets[target].is_held;
     }
-    return m;
+    r->mentions = m;
+    r->mentions_of = node;
 }
 
 /* Results of these operators are transpositions of a matrix; the exporter calls their folded value after
@@ -150,26 +150,29 @@ static bool is_transposition(const char *name)
            fx_has_stem(span, "numpy_t");
 }
 
-static void resolve_own(const struct evidence *e, const struct evidence_tensor *t,
-                        const struct fx *fx, struct restore_use *u)
+static void resolve_own(struct restorer *r, const struct evidence_tensor *t, const struct fx *fx,
+                        struct restore_use *u)
 {
-    struct mentions m = find_mentions(e, fx, t->target, t->name);
+    const struct restore_mentions *m = &r->mentions;
 
+    find_mentions(r, u->node, fx);
     u->form = RESTORE_SAME;
-    if (m.has_own && (m.n == 1 || !m.has_lost))
+    if (r->target_in_text[t->target] == u->node + 1 && (m->n == 1 || !m->has_lost))
         u->target = t->target;
-    else if (m.n == 1)
-        u->target = m.first;
+    else if (m->n == 1)
+        u->target = m->first;
 }
 
-static void resolve_folded(const struct restorer *r, uint32_t i, const struct fx *fx,
+static void resolve_folded(struct restorer *r, uint32_t i, const struct fx *fx,
                            struct restore_use *u)
 {
     const struct evidence_tensor *t = &r->e->tensors.at[i];
-    struct mentions m = find_mentions(r->e, fx, t->target, t->name);
 
-    if (t->n_sources == 1 && t->n_others == 0 && r->p->initializer[i]->n_dims == 2 && m.has_name &&
-        is_transposition(t->name)) {
+    if (t->n_sources != 1 || t->n_others != 0 || r->p->initializer[i]->n_dims != 2 ||
+        !is_transposition(t->name))
+        return;
+    find_mentions(r, u->node, fx);
+    if (r->tensor_in_text[i] == u->node + 1) {
         u->target = t->target;
         u->form = RESTORE_TRANSPOSED;
     }
@@ -187,8 +190,7 @@ static bool fits(const Onnx__TensorProto *t, enum restore_form form)
     return form == RESTORE_FLAT && t->n_dims > 0 && wide <= 1;
 }
 
-static void resolve(const struct restorer *r, uint32_t i, const struct fx *fx,
-                    struct restore_use *u)
+static void resolve(struct restorer *r, uint32_t i, const struct fx *fx, struct restore_use *u)
 {
     const struct evidence_tensor *t = &r->e->tensors.at[i];
     const Onnx__NodeProto *n = r->p->node[u->node];
@@ -200,7 +202,7 @@ static void resolve(const struct restorer *r, uint32_t i, const struct fx *fx,
         u->target = target;
         u->form = RESTORE_SAME;
     } else if (t->kind == EVIDENCE_PARAMETER) {
-        resolve_own(r->e, t, fx, u);
+        resolve_own(r, t, fx, u);
     } else if (target != EVIDENCE_NONE && t->n_sources == 1 &&
                !(role->form == RESTORE_TRANSPOSED && (t->n_others > 0 || is_transposed_b(n))) &&
                fits(r->p->initializer[i], role->form)) {
@@ -464,6 +466,12 @@ static int refuse_fold(struct restorer *r, uint32_t i)
                           t->name, first);
 }
 
+static bool has_unseen(struct restorer *r)
+{
+    r->unseen = graph_next_unseen(r->e, r->unseen);
+    return r->unseen < r->e->n_targets;
+}
+
 static int restore_one(struct restorer *r, uint32_t i)
 {
     const struct evidence_tensor *t = &r->e->tensors.at[i];
@@ -480,7 +488,7 @@ static int restore_one(struct restorer *r, uint32_t i)
         return c.n == 0 || c.unknown > 0 ? refuse_fold(r, i) : restore_tensor(r, i);
     if (c.others == 0 && (c.unknown == 0 || c.n == 1))
         return 0;
-    if (c.unknown > 0 && (c.others > 0 || (graph_has_unseen(r->e) && elements_of(r->p->initializer[i]) <=
+    if (c.unknown > 0 && (c.others > 0 || (has_unseen(r) && elements_of(r->p->initializer[i]) <=
                                                                     MERGED_ELEMENTS_MAX)))
         return restore_refuse(r, i,
                               "the exporter may have merged parameters of equal values into '%s', and its "
@@ -515,7 +523,11 @@ static int run(struct restorer *r)
     r->is_removed = arena_array(&r->mem, r->n_tensors, sizeof(*r->is_removed));
     r->made_from = arena_array(&r->mem, r->e->n_targets, sizeof(*r->made_from));
     r->values = arena_array(&r->mem, r->e->n_targets, sizeof(*r->values));
-    if (r->first_use == NULL || r->is_removed == NULL || r->made_from == NULL || r->values == NULL)
+    r->target_in_text = arena_array(&r->mem, r->e->n_targets, sizeof(*r->target_in_text));
+    r->tensor_in_text = arena_array(&r->mem, r->n_tensors, sizeof(*r->tensor_in_text));
+    r->mentions_of = EVIDENCE_NONE;
+    if (r->first_use == NULL || r->is_removed == NULL || r->made_from == NULL ||
+        r->values == NULL || r->target_in_text == NULL || r->tensor_in_text == NULL)
         return restore_no_memory(r);
     for (i = 0; i < r->e->n_targets; i++)
         r->values[i].tensor = EVIDENCE_NONE;

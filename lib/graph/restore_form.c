@@ -209,10 +209,10 @@ const char *restore_name(struct restorer *r, const char *stem, const char *suffi
 {
     char *name = arena_printf(&r->mem, "%s/%s", stem, suffix);
     uint64_t ignored;
-    uint32_t i;
 
-    for (i = 1; name != NULL && map_get(&r->names, name, &ignored); i++)
-        name = arena_printf(&r->mem, "%s/%s_%" PRIu32, stem, suffix, i);
+    /* One number for all stems: names that begin at 1 again would take time and memory of their square. */
+    while (name != NULL && map_get(&r->names, name, &ignored))
+        name = arena_printf(&r->mem, "%s/%s_%" PRIu32, stem, suffix, ++r->n_collisions);
     if (name != NULL && map_put(&r->names, name, 0) == MAP_NOMEM)
         return NULL;
     return name;

@@ -26,6 +26,12 @@ struct restore_value {
     const char *name; /* NULL: not made yet */
 };
 
+struct restore_mentions { /* parameters among the arguments of an FX node */
+    uint32_t n;           /* different ones, counted up to 2 */
+    uint32_t first;
+    bool has_lost; /* one of them is no initializer */
+};
+
 struct restore_node { /* a new node */
     Onnx__NodeProto *node;
     uint32_t at;  /* it goes in front of this node of the file */
@@ -43,6 +49,13 @@ struct restorer {
     bool *is_removed;    /* [n_tensors] initializers that a node computes now */
     uint32_t *made_from; /* [n_targets] tensor that the parameter was made from; EVIDENCE_NONE */
     struct restore_value *values; /* [n_targets] see there */
+    /* The text of a node is read once for all of its inputs: each may have a size of megabytes. */
+    struct restore_mentions mentions;
+    uint32_t mentions_of;     /* the node that they are of; EVIDENCE_NONE */
+    uint32_t *target_in_text; /* [n_targets] 1 + the last node whose text mentions it */
+    uint32_t *tensor_in_text; /* [n_tensors] likewise */
+    uint32_t unseen;          /* all parameters before this one are known: see graph_next_unseen() */
+    uint32_t n_collisions;    /* of new names with others */
     uint32_t n_tensors;  /* initializers of the file */
     struct map names;    /* of all values; to 1 + index of the initializer, or 0 */
     VEC(struct restore_node) made;

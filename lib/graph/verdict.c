@@ -64,7 +64,7 @@ static bool matches_any(const struct finder *f, const struct patterns *p, const 
     bool found = matches(p, name);
     uint32_t k;
 
-    if (t == NULL || t->target == EVIDENCE_NONE)
+    if (p->n == 0 || t == NULL || t->target == EVIDENCE_NONE)
         return found;
     found = matches(p, t->restored) || found;
     found = matches(p, e->targets[t->target].name) || found;
