@@ -17,6 +17,7 @@
 #include "base/fs.h"
 #include "base/rng.h"
 #include "tensor/half.h"
+#include "tensor/narrow.h"
 
 enum {
     BUFFER_BYTES = 256 << 10,
@@ -163,13 +164,25 @@ static const void *narrowed(struct exporter *e, const Onnx__TensorProto *t,
     return data;
 }
 
+/* Elements of 4 or 2 bits as files hold them, several in a byte. NULL: no memory. */
+static const void *packed(struct exporter *e, const struct tensor *t)
+{
+    uint8_t *data = arena_alloc(&e->mem, tensor_file_bytes(t));
+
+    if (data != NULL)
+        tensor_pack(t->dtype, t->data, (size_t)tensor_elements(t), data);
+    return data;
+}
+
 /* Raw bytes instead of whatever held the data. */
 static int put_raw(struct exporter *e, Onnx__TensorProto *t, const struct graph_value *v,
                    struct err *err)
 {
     bool is_narrow = v->tensor.dtype == TENSOR_F32 &&
                      tensor_is_half((enum tensor_dtype)t->data_type);
-    const void *data = is_narrow ? narrowed(e, t, v) : value_data(e, v);
+    const void *data = is_narrow                                   ? narrowed(e, t, v)
+                       : tensor_file_bits(v->tensor.dtype) < 8 ? packed(e, &v->tensor)
+                                                               : value_data(e, v);
 
     if (data == NULL)
         return no_memory(err);
@@ -177,7 +190,7 @@ static int put_raw(struct exporter *e, Onnx__TensorProto *t, const struct graph_
     t->n_double_data = t->n_string_data = t->n_external_data = 0;
     t->has_data_location = 0;
     t->has_raw_data = 1;
-    t->raw_data.len = is_narrow ? tensor_bytes(&v->tensor) / 2 : tensor_bytes(&v->tensor);
+    t->raw_data.len = is_narrow ? tensor_bytes(&v->tensor) / 2 : tensor_file_bytes(&v->tensor);
     t->raw_data.data = (uint8_t *)(uintptr_t)data; /* only ever read */
     e->weight_bytes += t->raw_data.len;
     return 0;

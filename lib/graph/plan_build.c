@@ -140,16 +140,18 @@ static int cast_to_type(struct plan *p, struct plan_node *n, struct err *err)
     if (n->def->domain != NULL || strcmp(n->def->name, "CastLike") != 0 ||
         n->in[1] == GRAPH_NONE)
         return 0;
-    to = arena_alloc(&p->mem, sizeof(*to));
+    to = arena_array(&p->mem, (size_t)n->n_attrs + 1, sizeof(*to));
     if (to == NULL)
         return plan_no_memory(err);
-    *to = (struct op_attr){ .name = "to",
-                            .type = OP_ATTR_INT,
-                            .i = p->values.at[n->in[1]].tensor.dtype };
+    to[0] = (struct op_attr){ .name = "to",
+                              .type = OP_ATTR_INT,
+                              .i = p->values.at[n->in[1]].tensor.dtype };
+    for (uint32_t i = 0; i < n->n_attrs; i++) /* saturate, round_mode */
+        to[i + 1] = n->attrs[i];
     n->def = op_find(NULL, "Cast", p->g->opset);
     CHECK(n->def != NULL);
     n->attrs = to;
-    n->n_attrs = 1;
+    n->n_attrs++;
     n->n_in = 1;
     return 0;
 }

@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/err.h"
 #include "graph/plan_priv.h"
+#include "tensor/narrow.h"
 
 static const size_t max_tensor_bytes = (size_t)1 << 40; /* an absurd shape, said before it hurts */
 /* Of all folded constants of a plan; what is beyond is computed in every run. */
@@ -82,6 +83,34 @@ static int recode(struct err *err, int code)
     return code;
 }
 
+/* Types of 8, 4 and 2 bits: Cast converts them, and ops that move elements move their bytes. No other row
+ * was written with them in mind, and a graph that trains has no use for them. */
+static int refuse_narrow(const struct plan *p, const struct op_infer *f, struct err *err)
+{
+    static const char *const movers[] = { "Cast", "CastLike", "Concat", "Expand", "Flatten", "Gather",
+                                          "Identity", "Reshape", "Shape", "Size", "Slice", "Split",
+                                          "Squeeze", "Tile", "Transpose", "Unsqueeze" };
+    enum tensor_dtype t = TENSOR_NONE;
+    size_t i;
+
+    for (i = 0; i < f->n_in; i++)
+        if (f->in[i] != NULL && tensor_is_narrow(f->in[i]->dtype))
+            t = f->in[i]->dtype;
+    for (i = 0; i < f->n_out; i++)
+        if (tensor_is_narrow(f->out[i].dtype))
+            t = f->out[i].dtype;
+    if (t == TENSOR_NONE)
+        return 0;
+    if (p->purpose != PLAN_RUN)
+        return op_error(f, ERR_UNSUPPORTED, err, "type %s is for graphs that are run; this one trains",
+                        tensor_dtype_name(t));
+    for (i = 0; i < COUNT_OF(movers); i++)
+        if (f->def->domain == NULL && strcmp(f->def->name, movers[i]) == 0)
+            return 0;
+    return op_error(f, ERR_UNSUPPORTED, err, "type %s is not supported; expected a wider one: put Cast or "
+                    "DequantizeLinear before it", tensor_dtype_name(t));
+}
+
 int plan_infer_node(struct plan *p, struct plan_node *n, struct tensor **out, struct err *err)
 {
     const struct tensor **in = arena_array(&p->mem, n->n_in, sizeof(*in));
@@ -106,6 +135,8 @@ int plan_infer_node(struct plan *p, struct plan_node *n, struct tensor **out, st
         in[i] = n->in[i] != GRAPH_NONE ? &p->values.at[n->in[i]].tensor : NULL;
     rc = plan_folds_double(p, n) ? plan_infer_double(n, &f, err) : n->def->infer(&f, err);
     rc = plan_refuse_double(p, n, rc, err);
+    if (rc == 0)
+        rc = refuse_narrow(p, &f, err);
     for (i = 0; i < n->n_out && rc == 0; i++)
         rc = check_output(&f, i, err);
     if (rc == ERR_INPUT && has_rare_type(&f))

@@ -5,6 +5,7 @@
 #include "base/err.h"
 #include "base/fs.h"
 #include "graph/graph_priv.h"
+#include "tensor/narrow.h"
 
 int graph_read_tensor_bytes(const char *path, const uint8_t *bytes, size_t n, struct arena *mem,
                             struct tensor *out, struct err *err)
@@ -60,10 +61,16 @@ int graph_write_tensor_file(const char *path, const char *name, const struct ten
 {
     Onnx__TensorProto p;
     int64_t dims[TENSOR_MAX_RANK];
-    uint8_t *bytes;
+    uint8_t *bytes, *packed = NULL;
     size_t n;
     int rc;
 
+    if (tensor_file_bits(t->dtype) < 8) {
+        packed = malloc(tensor_file_bytes(t) + 1);
+        if (packed == NULL)
+            return err_set(err, ERR_NOMEM, "write '%s': out of memory", path);
+        tensor_pack(t->dtype, t->data, (size_t)tensor_elements(t), packed);
+    }
     onnx__tensor_proto__init(&p);
     memcpy(dims, t->shape.dim, sizeof(dims));
     p.name = (char *)(uintptr_t)name;
@@ -71,13 +78,16 @@ int graph_write_tensor_file(const char *path, const char *name, const struct ten
     p.data_type = (int32_t)t->dtype;
     p.dims = dims;
     p.n_dims = t->shape.rank;
-    p.raw_data = (ProtobufCBinaryData){ tensor_bytes(t), t->data };
+    p.raw_data = (ProtobufCBinaryData){ tensor_file_bytes(t), packed != NULL ? packed : t->data };
     n = onnx__tensor_proto__get_packed_size(&p);
     bytes = malloc(n);
-    if (bytes == NULL)
+    if (bytes == NULL) {
+        free(packed);
         return err_set(err, ERR_NOMEM, "write '%s': out of memory", path);
+    }
     onnx__tensor_proto__pack(&p, bytes);
     rc = fs_replace(path, bytes, n, err);
+    free(packed);
     free(bytes);
     return rc;
 }

@@ -13,6 +13,7 @@
 #include "base/mapping.h"
 #include "base/text.h"
 #include "tensor/half.h"
+#include "tensor/narrow.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "raw_data is used in place");
 
@@ -79,12 +80,25 @@ int graph_copy_tensor(struct arena *mem, struct tensor *t, const char *what, str
     return 0;
 }
 
+/* t->data has several elements in a byte; each gets one of its own. */
+static int unpack(struct tensor_source *src, const char *what, struct tensor *t, struct err *err)
+{
+    size_t n = (size_t)tensor_elements(t);
+    uint8_t *data = arena_array(src->mem, n, 1);
+
+    if (data == NULL)
+        return err_set(err, ERR_NOMEM, "%s: out of memory for %zu bytes", what, n);
+    tensor_unpack(t->dtype, t->data, n, data);
+    t->data = data;
+    return 0;
+}
+
 static int read_outside(struct tensor_source *src, const Onnx__TensorProto *p, const char *what,
                         struct tensor *out, struct err *err)
 {
     const char *location = NULL;
     const struct mapping *file;
-    uint64_t offset = 0, length = 0, bytes = tensor_bytes(out);
+    uint64_t offset = 0, length = 0, bytes = tensor_file_bytes(out);
     bool has_length = false;
     size_t i;
     int rc = 0;
@@ -122,6 +136,8 @@ static int read_outside(struct tensor_source *src, const Onnx__TensorProto *p, c
                        " at offset %" PRIu64 " are asked for",
                        what, location, mapping_bytes(file), bytes, offset);
     out->data = (void *)(uintptr_t)(mapping_data(file) + offset); /* only ever read */
+    if (tensor_file_bits(out->dtype) < 8)
+        return unpack(src, what, out, err);
     if (src->stays_mapped && offset % tensor_dtype_bytes(out->dtype) == 0) {
         src->mapped = file;
         return 0;
@@ -132,8 +148,8 @@ static int read_outside(struct tensor_source *src, const Onnx__TensorProto *p, c
 /* ---- typed lists ---- */
 
 /* Lists of int32 and uint64 that stand for narrower elements: the low bytes of each. */
-static int narrow(struct tensor_source *src, const char *what, const void *list, size_t wide,
-                  size_t n, struct tensor *out, struct err *err)
+static int low_bytes(struct tensor_source *src, const char *what, const void *list, size_t wide,
+                     size_t n, struct tensor *out, struct err *err)
 {
     size_t width = tensor_dtype_bytes(out->dtype), i;
     uint8_t *data = arena_array(src->mem, n, width);
@@ -149,7 +165,10 @@ static int narrow(struct tensor_source *src, const char *what, const void *list,
 static int read_list(struct tensor_source *src, const Onnx__TensorProto *p, const char *what,
                      struct tensor *out, struct err *err)
 {
-    size_t want = (size_t)tensor_elements(out), n, wide, width = tensor_dtype_bytes(out->dtype);
+    bool is_packed = tensor_file_bits(out->dtype) < 8; /* an int32 has one byte of the packed form */
+    size_t want = is_packed ? tensor_file_bytes(out) : (size_t)tensor_elements(out);
+    size_t n, wide, width = tensor_dtype_bytes(out->dtype);
+    int rc;
     const void *list;
     const char *unit;
 
@@ -173,8 +192,10 @@ static int read_list(struct tensor_source *src, const Onnx__TensorProto *p, cons
     }
     if (n != want)
         return wrong_count(what, out, n, unit, err);
-    if (wide != width)
-        return narrow(src, what, list, wide, n, out, err);
+    if (wide != width) {
+        rc = low_bytes(src, what, list, wide, n, out, err);
+        return rc == 0 && is_packed ? unpack(src, what, out, err) : rc;
+    }
     out->data = (void *)(uintptr_t)list; /* read only from here on */
     return 0;
 }
@@ -238,10 +259,10 @@ int graph_read_tensor(struct tensor_source *src, const Onnx__TensorProto *p, con
         rc = read_outside(src, p, what, &t, err);
     else if (!p->has_raw_data)
         rc = read_list(src, p, what, &t, err);
-    else if (p->raw_data.len != tensor_bytes(&t))
+    else if (p->raw_data.len != tensor_file_bytes(&t))
         rc = wrong_count(what, &t, p->raw_data.len, "bytes", err);
     else
-        t.data = p->raw_data.data;
+        t.data = p->raw_data.data, rc = tensor_file_bits(t.dtype) < 8 ? unpack(src, what, &t, err) : 0;
     if (rc == 0)
         rc = widen(src, what, &t, err);
     if (rc < 0)

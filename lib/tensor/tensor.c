@@ -10,7 +10,7 @@
 struct dtype_row {
     enum tensor_dtype dtype;
     size_t bytes;
-    const char *name; /* as NumPy writes it (bfloat16: as ml_dtypes does) */
+    const char *name; /* as NumPy writes it (what it lacks: as ml_dtypes does) */
 };
 
 static const struct dtype_row dtypes[] = {
@@ -19,6 +19,16 @@ static const struct dtype_row dtypes[] = {
     { TENSOR_I64, 8, "int64" },   { TENSOR_BOOL, 1, "bool" },    { TENSOR_F16, 2, "float16" },
     { TENSOR_F64, 8, "float64" }, { TENSOR_U32, 4, "uint32" },   { TENSOR_U64, 8, "uint64" },
     { TENSOR_BF16, 2, "bfloat16" },
+    { TENSOR_F8E4M3FN, 1, "float8_e4m3fn" },
+    { TENSOR_F8E4M3FNUZ, 1, "float8_e4m3fnuz" },
+    { TENSOR_F8E5M2, 1, "float8_e5m2" },
+    { TENSOR_F8E5M2FNUZ, 1, "float8_e5m2fnuz" },
+    { TENSOR_U4, 1, "uint4" },
+    { TENSOR_I4, 1, "int4" },
+    { TENSOR_F4E2M1, 1, "float4_e2m1fn" },
+    { TENSOR_F8E8M0, 1, "float8_e8m0fnu" },
+    { TENSOR_U2, 1, "uint2" },
+    { TENSOR_I2, 1, "int2" },
 };
 
 static const struct dtype_row *dtype_row(enum tensor_dtype t)

@@ -27,6 +27,17 @@ enum tensor_dtype {
     TENSOR_U32 = 12,
     TENSOR_U64 = 13,
     TENSOR_BF16 = 16,
+    /* narrow.h; a byte each in memory, and only in graphs that are run */
+    TENSOR_F8E4M3FN = 17,
+    TENSOR_F8E4M3FNUZ = 18,
+    TENSOR_F8E5M2 = 19,
+    TENSOR_F8E5M2FNUZ = 20,
+    TENSOR_U4 = 21,
+    TENSOR_I4 = 22,
+    TENSOR_F4E2M1 = 23,
+    TENSOR_F8E8M0 = 24,
+    TENSOR_U2 = 25,
+    TENSOR_I2 = 26,
 };
 
 /* How the elements of shape [n, c, d1, ...] lie in memory. */

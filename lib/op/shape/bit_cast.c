@@ -2,6 +2,7 @@
 #include "base/err.h"
 #include "op/op_priv.h"
 #include "op/shape/view.h"
+#include "tensor/narrow.h"
 
 static int infer(struct op_infer *f, struct err *err)
 {
@@ -15,7 +16,7 @@ static int infer(struct op_infer *f, struct err *err)
     if (x == NULL)
         return op_error(f, ERR_INPUT, err, "input 0 is missing");
     width = to > 0 && to < 1000 ? tensor_dtype_bytes((enum tensor_dtype)to) : 0;
-    if (width == 0 || width != tensor_dtype_bytes(x->dtype))
+    if (width == 0 || tensor_file_bits((enum tensor_dtype)to) != tensor_file_bits(x->dtype))
         return op_error(f, width == 0 ? ERR_UNSUPPORTED : ERR_INPUT, err,
                         "from %s to type %lld (%s); expected a type of the same width",
                         tensor_dtype_name(x->dtype), (long long)to,

@@ -1,4 +1,5 @@
-/* cast.c - Cast: to the type named by the attribute (opset 6, 9, 13; 19 adds types we do not have).
+/* cast.c - Cast: to the type named by the attribute (opset 6, 9, 13; 19 to 25 add types of 8, 4 and 2
+ * bits, which tensor/narrow.h converts).
  * CastLike (opset 15): to the type of input 1.   dx = dy from float32 to float32, else none.
  *
  * Through 64 bits of integer or double, whichever holds the source. To a float: the nearest, of two
@@ -10,6 +11,9 @@
 #include "base/err.h"
 #include "op/op_priv.h"
 #include "op/shape/view.h"
+#include "tensor/narrow.h"
+
+#include <string.h>
 
 enum { CHUNK = 256 };
 
@@ -62,9 +66,14 @@ static uint16_t half_code(struct half h, double v)
 
 /* ---- */
 
+struct param {
+    bool saturate;
+    enum narrow_round round;
+};
+
 static bool is_float(enum tensor_dtype t)
 {
-    return t == TENSOR_F32 || t == TENSOR_F64 || t == TENSOR_F16 || t == TENSOR_BF16;
+    return tensor_is_narrow_float(t) || t == TENSOR_F32 || t == TENSOR_F64 || t == TENSOR_F16 || t == TENSOR_BF16;
 }
 
 #define EACH for (k = 0; k < n; k++)
@@ -73,14 +82,22 @@ static void load(enum tensor_dtype t, const void *x, size_t n, union wide *w)
 {
     size_t k;
 
+    if (tensor_is_narrow_float(t)) {
+        EACH w[k].f = tensor_narrow_number(t, ((const uint8_t *)x)[k]);
+        return;
+    }
     switch ((int)t) {
     case TENSOR_F32: EACH w[k].f = (double)((const float *)x)[k]; return;
     case TENSOR_F64: EACH w[k].f = ((const double *)x)[k]; return;
     case TENSOR_F16: EACH w[k].f = half_value(float16, ((const uint16_t *)x)[k]); return;
     case TENSOR_BF16: EACH w[k].f = half_value(bfloat16, ((const uint16_t *)x)[k]); return;
     case TENSOR_U8:
+    case TENSOR_U4:
+    case TENSOR_U2:
     case TENSOR_BOOL: EACH w[k].i = ((const uint8_t *)x)[k]; return;
-    case TENSOR_I8: EACH w[k].i = ((const int8_t *)x)[k]; return;
+    case TENSOR_I8:
+    case TENSOR_I4:
+    case TENSOR_I2: EACH w[k].i = ((const int8_t *)x)[k]; return;
     case TENSOR_U16: EACH w[k].i = ((const uint16_t *)x)[k]; return;
     case TENSOR_I16: EACH w[k].i = ((const int16_t *)x)[k]; return;
     case TENSOR_U32: EACH w[k].i = ((const uint32_t *)x)[k]; return;
@@ -118,6 +135,7 @@ static void to_integers(enum tensor_dtype to, size_t n, union wide *w)
 
     for (k = 0; k < n; k++)
         w[k].i = to == TENSOR_BOOL  ? w[k].f != 0
+                 : tensor_is_narrow(to) ? limit(w[k].f, -0x1p63, 0x1p63) /* store() wraps it */
                  : to == TENSOR_U64 ? limit_u64(w[k].f)
                                     : limit(w[k].f, ranges[to].lo, ranges[to].end);
 }
@@ -144,10 +162,14 @@ static void to_floats(enum tensor_dtype from, enum tensor_dtype to, size_t n, un
     }
 }
 
-static void store(enum tensor_dtype t, void *y, size_t n, const union wide *w)
+static void store(enum tensor_dtype t, const struct param *p, void *y, size_t n, const union wide *w)
 {
     size_t k;
 
+    if (tensor_is_narrow_float(t)) {
+        EACH((uint8_t *)y)[k] = tensor_narrow_code(t, w[k].f, p->saturate, p->round);
+        return;
+    }
     switch ((int)t) {
     case TENSOR_F32: EACH((float *)y)[k] = (float)w[k].f; return;
     case TENSOR_F64: EACH((double *)y)[k] = w[k].f; return;
@@ -156,6 +178,10 @@ static void store(enum tensor_dtype t, void *y, size_t n, const union wide *w)
     case TENSOR_BOOL: EACH((uint8_t *)y)[k] = w[k].i != 0; return;
     case TENSOR_U8:
     case TENSOR_I8: EACH((uint8_t *)y)[k] = (uint8_t)w[k].i; return;
+    case TENSOR_U4:
+    case TENSOR_I4:
+    case TENSOR_U2:
+    case TENSOR_I2: EACH((uint8_t *)y)[k] = tensor_wrap(t, w[k].i); return;
     case TENSOR_U16:
     case TENSOR_I16: EACH((uint16_t *)y)[k] = (uint16_t)w[k].i; return;
     case TENSOR_U32:
@@ -181,8 +207,28 @@ static int cast_fwd(const struct op_call *c, struct err *err)
             to_integers(to, m, w);
         if (!is_float(from) && is_float(to))
             to_floats(from, to, m, w);
-        store(to, y + at * tensor_dtype_bytes(to), m, w);
+        store(to, c->param, y + at * tensor_dtype_bytes(to), m, w);
     }
+    return 0;
+}
+
+static int read_param(struct op_infer *f, struct err *err)
+{
+    struct param *p = f->param;
+    const char *round = "up";
+    int64_t saturate;
+    int rc = op_attr_i(f, "saturate", 1, &saturate, err);
+
+    if (rc == 0)
+        rc = op_attr_s(f, "round_mode", "up", &round, err);
+    if (rc < 0)
+        return rc;
+    p->saturate = saturate != 0;
+    p->round = strcmp(round, "up") == 0     ? NARROW_UP
+               : strcmp(round, "down") == 0 ? NARROW_DOWN
+                                            : NARROW_NEAREST;
+    if (p->round == NARROW_NEAREST && strcmp(round, "nearest") != 0)
+        return op_error(f, ERR_INPUT, err, "round_mode is '%s'; expected up, down or nearest", round);
     return 0;
 }
 
@@ -190,7 +236,10 @@ static int settle(struct op_infer *f, int64_t to, struct err *err)
 {
     const struct tensor *x = f->in[0];
     int64_t t[2];
-    int i;
+    int i, rc = read_param(f, err);
+
+    if (rc < 0)
+        return rc;
 
     if (x == NULL)
         return op_error(f, ERR_INPUT, err, "input 0 is missing");
@@ -199,7 +248,7 @@ static int settle(struct op_infer *f, int64_t to, struct err *err)
     for (i = 0; i < 2; i++)
         if (tensor_dtype_bytes((enum tensor_dtype)t[i]) == 0)
             return op_error(f, ERR_UNSUPPORTED, err, "%s type %lld (%s); supported are float16, "
-                            "bfloat16, float32, float64, bool and integers of 8 to 64 bits",
+                            "bfloat16, float32, float64, bool, integers of 2 to 64 bits, float8 and float4",
                             i == 0 ? "from" : "to", (long long)t[i],
                             tensor_dtype_name((enum tensor_dtype)t[i]));
     f->out[0].dtype = (enum tensor_dtype)to;
@@ -222,11 +271,12 @@ static int cast_like_infer(struct op_infer *f, struct err *err)
     return settle(f, f->in[1]->dtype, err);
 }
 
-static const char *const attrs[] = { "to", "saturate", NULL };
-static const char *const like_attrs[] = { "saturate", NULL };
+static const char *const attrs[] = { "to", "saturate", "round_mode", NULL };
+static const char *const like_attrs[] = { "saturate", "round_mode", NULL };
 
 #define FIELDS                                                                                     \
     .n_out = { 1, 1 }, .diff = OP_IN(0), .layout = OP_LAYOUT_ANY,                                  \
+    .param_bytes = sizeof(struct param),                                                           \
     .cpu = { .fwd = cast_fwd, .bwd = view_bwd }
 
 const struct op_def op_cast = { FIELDS, .name = "Cast", .since = 6, .n_in = { 1, 1 },
