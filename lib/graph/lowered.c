@@ -33,6 +33,12 @@ static const char *const stft_attrs[] = { "onesided", NULL };
 static const char *const unpool_attrs[] = { "kernel_shape", "pads", "strides", NULL };
 static const char *const window_attrs[] = { "output_datatype", "periodic", NULL };
 
+static const char *const linear_attrs[] = { "axis", "block_size", "output_dtype", "precision", "saturate", NULL };
+static const char *const dequantize_attrs[] = { "axis", "block_size", "output_dtype", NULL };
+static const char *const places_attrs[] = { "auto_pad", "dilations", "group", "kernel_shape", "pads", "strides",
+                                            NULL };
+static const char *const no_attrs[] = { NULL };
+
 enum { Q = OP_IN(0), K = OP_IN(1), V = OP_IN(2), MASK = OP_IN(3), PAST_KEY = OP_IN(4), PAST_VALUE = OP_IN(5) };
 
 static const struct op_def rows[] = {
@@ -75,6 +81,13 @@ static const struct op_def rows[] = {
       .diff = OP_IN(0) | OP_IN(2) },
     { .name = "TensorScatter", .since = 24, .n_in = { 2, 3 }, .n_out = { 1, 1 }, .attrs = scatter_attrs,
       .diff = OP_IN(0) | OP_IN(1) },
+    { .name = "QuantizeLinear", .since = 10, .n_in = { 2, 3 }, .n_out = { 1, 1 }, .attrs = linear_attrs },
+    { .name = "DequantizeLinear", .since = 10, .n_in = { 2, 3 }, .n_out = { 1, 1 }, .attrs = dequantize_attrs },
+    { .name = "DynamicQuantizeLinear", .since = 11, .n_in = { 1, 1 }, .n_out = { 3, 3 }, .attrs = no_attrs },
+    { .name = "MatMulInteger", .since = 10, .n_in = { 2, 4 }, .n_out = { 1, 1 }, .attrs = no_attrs },
+    { .name = "ConvInteger", .since = 10, .n_in = { 2, 4 }, .n_out = { 1, 1 }, .attrs = places_attrs },
+    { .name = "QLinearMatMul", .since = 10, .n_in = { 8, 8 }, .n_out = { 1, 1 }, .attrs = no_attrs },
+    { .name = "QLinearConv", .since = 10, .n_in = { 8, 9 }, .n_out = { 1, 1 }, .attrs = places_attrs },
 };
 
 const struct op_def *graph_lowered_row(const char *name, uint32_t opset)

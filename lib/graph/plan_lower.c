@@ -142,32 +142,40 @@ void lower_out(struct lowering *l, uint32_t i, uint32_t value)
 static const struct {
     const char *op;
     void (*lower)(struct lowering *l);
+    bool has_own_types; /* 16-bit floats are not widened for it */
 } lowerings[] = {
-    { "AffineGrid", lower_affine_grid },
-    { "AveragePool", lower_wide_pool },
-    { "LpPool", lower_wide_pool },
-    { "MaxPool", lower_wide_pool },
-    { "Attention", lower_attention },
-    { "RotaryEmbedding", lower_rotary },
-    { "RMSNormalization", lower_rms_norm },
-    { "Swish", lower_swish },
-    { "SwiGLU", lower_swiglu },
-    { "CausalConvWithState", lower_causal_conv },
-    { "DFT", lower_dft },
-    { "BlackmanWindow", lower_window },
-    { "CenterCropPad", lower_center_crop_pad },
-    { "Col2Im", lower_col2im },
-    { "Compress", lower_compress },
-    { "DeformConv", lower_deform_conv },
-    { "HammingWindow", lower_window },
-    { "HannWindow", lower_window },
-    { "Hardmax", lower_hardmax },
-    { "LpNormalization", lower_lp_normalization },
-    { "MaxUnpool", lower_max_unpool },
-    { "MeanVarianceNormalization", lower_mean_variance },
-    { "ReverseSequence", lower_reverse_sequence },
-    { "STFT", lower_stft },
-    { "TensorScatter", lower_scatter },
+    { "AffineGrid", lower_affine_grid, false },
+    { "AveragePool", lower_wide_pool, false },
+    { "LpPool", lower_wide_pool, false },
+    { "MaxPool", lower_wide_pool, false },
+    { "Attention", lower_attention, false },
+    { "RotaryEmbedding", lower_rotary, false },
+    { "RMSNormalization", lower_rms_norm, false },
+    { "Swish", lower_swish, false },
+    { "SwiGLU", lower_swiglu, false },
+    { "CausalConvWithState", lower_causal_conv, false },
+    { "DFT", lower_dft, false },
+    { "BlackmanWindow", lower_window, false },
+    { "CenterCropPad", lower_center_crop_pad, false },
+    { "Col2Im", lower_col2im, false },
+    { "Compress", lower_compress, false },
+    { "DeformConv", lower_deform_conv, false },
+    { "HammingWindow", lower_window, false },
+    { "HannWindow", lower_window, false },
+    { "Hardmax", lower_hardmax, false },
+    { "LpNormalization", lower_lp_normalization, false },
+    { "MaxUnpool", lower_max_unpool, false },
+    { "MeanVarianceNormalization", lower_mean_variance, false },
+    { "ReverseSequence", lower_reverse_sequence, false },
+    { "STFT", lower_stft, false },
+    { "TensorScatter", lower_scatter, false },
+    { "QuantizeLinear", lower_quantize, true },
+    { "DequantizeLinear", lower_dequantize, true },
+    { "DynamicQuantizeLinear", lower_dynamic_quantize, true },
+    { "MatMulInteger", lower_matmul_integer, true },
+    { "ConvInteger", lower_conv_integer, true },
+    { "QLinearMatMul", lower_qlinear_matmul, true },
+    { "QLinearConv", lower_qlinear_conv, true },
 };
 
 /* ---- graphs of 16-bit floats that are run: lowered in float32 ---- */
@@ -222,7 +230,7 @@ int plan_lower(struct plan_builder *b, const struct graph_node *from, struct err
     was = arena_array(&b->p->mem, from->n_in, sizeof(*was));
     if (was == NULL)
         return plan_no_memory(err);
-    type = widen_inputs(&l, was);
+    type = lowerings[i].has_own_types ? TENSOR_NONE : widen_inputs(&l, was);
     if (l.rc == 0)
         lowerings[i].lower(&l);
     if (type != TENSOR_NONE)

@@ -75,5 +75,12 @@ void lower_stft(struct lowering *l);
 void lower_wide_pool(struct lowering *l); /* MaxPool, AveragePool, LpPool for which plan_is_wide_pool() holds */
 void lower_window(struct lowering *l); /* HannWindow, HammingWindow, BlackmanWindow */
 void lower_scatter(struct lowering *l);
+void lower_quantize(struct lowering *l);
+void lower_dequantize(struct lowering *l);
+void lower_dynamic_quantize(struct lowering *l);
+void lower_matmul_integer(struct lowering *l);
+void lower_conv_integer(struct lowering *l);
+void lower_qlinear_matmul(struct lowering *l);
+void lower_qlinear_conv(struct lowering *l);
 
 #endif

@@ -46,7 +46,7 @@ static void missing_op_is_refused_with_its_remedy(void **state)
         const char *op, *domain, *said;
     } cases[] = {
         { "LayerNormalisation", NULL, "the nearest that is supported is LayerNormalization" },
-        { "QLinearConv", NULL, "export the float model" },
+        { "QLinearSoftmax", NULL, "export the float model" },
         { "FusedConv", "com.microsoft", "before an optimizer for inference has rewritten the graph" },
         { "GroupNormalization", NULL, "supported in opset 18" },
     };
