@@ -477,6 +477,7 @@ static int classify(struct finder *f, uint32_t value, struct candidate *list, ui
                                                                          : GRAPH_TRAINED,
                                    .is_table = use == USE_GRADIENT &&
                                                (f->use[value] & USE_WHOLE) == 0 &&
+                                               v->tensor.shape.rank > 0 && /* Gather refuses a number */
                                                v->tensor.shape.dim[0] <= UINT32_MAX };
     *n += 1;
     return 0;

@@ -977,3 +977,10 @@ FUZZ_SEED(
     "ked' persistent=True\012input: USER_INPUT\012\012# outputs\012getitem_3: BUFFER_MUTATION t"
     "arget='1.running_mean'\012getitem_4: BUFFER_MUTATION target='1.running_var'\012add: BUFFER"
     "_MUTATION target='1.num_batches_tracked'\012relu: USER_OUTPUT\012B\004\012\000\020\024"),
+/* a parameter that is a single number, read by Gather */
+FUZZ_SEED(
+    "\010\010\022\007pytorch:\177\012\033\012\011fc.weight\012\003row\022\001f\042\006Gather"
+    "\012\016\012\001x\012\001f\022\001y\042\003Mul\022\001g*\023\020\001\042\004\000\000\000"
+    "@B\011fc.weight*\014\010\001\020\007:\001\000B\003rowZ\024\012\001x\022\017\012\015\010"
+    "\001\022\011\012\003\022\001N\012\002\010\001b\024\012\001y\022\017\012\015\010\001\022"
+    "\011\012\003\022\001N\012\002\010\001B\004\012\000\020\021"),

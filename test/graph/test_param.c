@@ -359,6 +359,37 @@ static void tables_lie_behind_what_a_step_reads_as_a_whole(void **state)
     model_free(m);
 }
 
+/* A damaged file: planning refuses it, since a number has no rows; import must not divide by their count. */
+static void a_single_number_is_no_table(void **state)
+{
+    static const int64_t row = 0;
+    static const float number = 2;
+    const char *trainable[] = { "*" };
+    struct graph_opts opts = { .trainable = trainable, .n_trainable = 1 };
+    struct model *m = model_new(17);
+    struct graph *g = NULL;
+    struct err err = { 0 };
+    const struct graph_param *params;
+    const uint8_t *bytes;
+    uint32_t count;
+    size_t n;
+
+    (void)state;
+    model_input(m, "x", TENSOR_F32, shape_of(2, (int64_t)-1, (int64_t)1));
+    model_floats(m, "table", shape_of(0), &number);
+    model_int64s(m, "row", &row, 1);
+    model_node(m, "Gather", "table row", "found");
+    model_node(m, "Mul", "x found", "y");
+    model_output(m, "y");
+    bytes = model_bytes(m, &n);
+    assert_int_equal(graph_import_bytes(&opts, bytes, n, &g, &err), 0);
+    params = graph_params(g, &count);
+    assert_int_equal(count, 1);
+    assert_false(params[0].is_table);
+    graph_free(g);
+    model_free(m);
+}
+
 static void the_digest_is_of_the_structure(void **state)
 {
     struct graph *mlp = net_import("mlp.onnx"), *external = net_import("mlp_external.onnx");
@@ -404,6 +435,7 @@ int main(void)
         cmocka_unit_test(a_table_of_sines_is_trained_or_frozen_as_the_job_decides),
         cmocka_unit_test(a_layer_without_the_bias_that_its_class_has_is_refused),
         cmocka_unit_test(tables_lie_behind_what_a_step_reads_as_a_whole),
+        cmocka_unit_test(a_single_number_is_no_table),
         cmocka_unit_test(the_digest_is_of_the_structure),
     };
 
