@@ -21,6 +21,7 @@
 struct err;
 struct graph;
 struct graph_opts;
+struct graph_weights;
 struct tensor_source;
 
 #define EVIDENCE_NONE UINT32_MAX
@@ -75,8 +76,10 @@ int graph_evidence_collect(struct graph *g, struct err *err);
 /* mutation.c: a note about the buffers that the module changes in each call and the file does not. `signature` is
  * the text of the metadata, or NULL. Errors: ERR_NOMEM. */
 int graph_note_mutations(struct graph *g, const char *signature, struct err *err);
-/* Rewrites g->model, which must be the message as unpacked. Errors: as for reading tensors. */
-int graph_restore(struct graph *g, struct tensor_source *src, struct err *err);
+/* Rewrites g->model, which must be the message as unpacked. `weights` (NULL: none) decide the form of a parameter
+ * that the metadata leave open. Errors: as for reading tensors. */
+int graph_restore(struct graph *g, struct tensor_source *src, const struct graph_weights *weights,
+                  struct err *err);
 void graph_evidence_free(struct evidence *e);
 
 /* NULL: no evidence about this initializer. */

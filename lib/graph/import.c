@@ -110,7 +110,7 @@ static int restore_parameters(struct importer *im, struct err *err)
     if (!im->trains)
         return 0;
     rc = graph_evidence_collect(im->g, err);
-    return rc == 0 ? graph_restore(im->g, &im->src, err) : rc;
+    return rc == 0 ? graph_restore(im->g, &im->src, im->weights, err) : rc;
 }
 
 static int inline_functions(struct importer *im, struct err *err)
@@ -412,6 +412,7 @@ static int import(struct graph *g, const struct graph_opts *opts, size_t n_steps
     size_t i;
     int rc = unpack(g, opts, bytes, n, err);
 
+    im.weights = opts->weights;
     im.src.mem = &g->mem;
     g->outside.model_path = g->path;
     im.src.outside = &g->outside;

@@ -18,6 +18,7 @@ struct importer {
     size_t next_body;
     uint32_t streams; /* given to random nodes so far */
     uint32_t n_nodes; /* of the graph and all bodies */
+    const struct graph_weights *weights; /* of the job; NULL: none */
     bool trains;      /* parameters are wanted: the graph may be rewritten for them */
 };
 

@@ -472,6 +472,94 @@ static bool has_unseen(struct restorer *r)
     return r->unseen < r->e->n_targets;
 }
 
+/* The forms of parameter `w` that have the values of `t`: bits of enum restore_form. */
+static int match_forms(struct restorer *r, const struct graph_weight *w, const struct tensor *t,
+                       uint32_t *forms)
+{
+    static const uint32_t exchanged[] = { 1, 0 };
+    const struct shape *shape = &t->shape;
+    struct shape flat = { .rank = 1, .dim = { tensor_elements(t) } };
+    struct arena mem = { 0 };
+    float *values;
+    uint32_t wide = 0, d;
+    int rc = restore_charge(r, (uint64_t)flat.dim[0] * sizeof(*values));
+
+    *forms = 0;
+    values = rc == 0 ? arena_array(&mem, (size_t)flat.dim[0], sizeof(*values)) : NULL;
+    if (rc == 0 && values == NULL)
+        rc = restore_no_memory(r);
+    if (rc == 0) {
+        graph_read_floats(t, NULL, values);
+        for (d = 0; d < shape->rank; d++)
+            wide += shape->dim[d] != 1;
+        if (graph_weight_equals(w, values, shape, NULL))
+            *forms |= 1u << RESTORE_SAME;
+        if (shape->rank == 2 && graph_weight_equals(w, values, shape, exchanged))
+            *forms |= 1u << RESTORE_TRANSPOSED;
+        if (shape->rank > 1 && wide <= 1 && graph_weight_equals(w, values, &flat, NULL))
+            *forms |= 1u << RESTORE_FLAT;
+    }
+    arena_fini(&mem);
+    return rc;
+}
+
+/* A fold whose form the metadata do not state: if the job's file of weights has the parameter, its values
+ * decide. *is_settled: every use is known now. */
+static int settle_fold(struct restorer *r, uint32_t i, bool *is_settled)
+{
+    const struct evidence_tensor *e = &r->e->tensors.at[i];
+    const char *name = r->e->targets[e->target].name;
+    struct graph_weight found = { .mapping = NULL };
+    struct arena mem = { 0 };
+    struct tensor t;
+    uint32_t forms, u;
+    int rc;
+
+    *is_settled = false;
+    if (r->weights == NULL || e->n_sources != 1 || !graph_weights_find(r->weights, name, &found))
+        return 0;
+    rc = restore_read(r, i, &mem, &t);
+    if (rc == 0 && (t.dtype == TENSOR_F32 || t.dtype == TENSOR_F16 || t.dtype == TENSOR_BF16))
+        rc = match_forms(r, &found, &t, &forms);
+    else
+        forms = 0;
+    arena_fini(&mem);
+    if (rc < 0)
+        return rc;
+    if (forms == 0)
+        return restore_refuse(r, i,
+                              "the exporter computed '%s' from the parameter '%s' of the module, and '%s' in "
+                              "%s, as it is or transposed, has other values",
+                              e->name, name, name, r->weights->path);
+    if ((forms & (forms - 1)) != 0) /* a symmetric matrix: both forms fit */
+        return 0;
+    for (u = r->first_use[i]; u != EVIDENCE_NONE; u = r->uses.at[u].next)
+        if (r->uses.at[u].target != EVIDENCE_NONE &&
+            (r->uses.at[u].target != e->target || forms != 1u << r->uses.at[u].form))
+            return 0;
+    for (u = r->first_use[i]; u != EVIDENCE_NONE; u = r->uses.at[u].next) {
+        r->uses.at[u].target = e->target;
+        r->uses.at[u].form = forms == 1u << RESTORE_SAME         ? RESTORE_SAME
+                             : forms == 1u << RESTORE_TRANSPOSED ? RESTORE_TRANSPOSED
+                                                                 : RESTORE_FLAT;
+    }
+    *is_settled = true;
+    return 0;
+}
+
+static int restore_fold(struct restorer *r, uint32_t i, const struct census *c)
+{
+    bool is_settled;
+    int rc;
+
+    if (c->n > 0 && c->unknown == 0)
+        return restore_tensor(r, i);
+    rc = c->n > 0 ? settle_fold(r, i, &is_settled) : 0;
+    if (rc == 0 && c->n > 0 && is_settled)
+        return restore_tensor(r, i);
+    return rc < 0 || r->e->tensors.at[i].refusal != NULL ? rc : refuse_fold(r, i);
+}
+
 static int restore_one(struct restorer *r, uint32_t i)
 {
     const struct evidence_tensor *t = &r->e->tensors.at[i];
@@ -485,7 +573,7 @@ static int restore_one(struct restorer *r, uint32_t i)
                               "folds a BatchNormalization into a convolution)",
                               t->name);
     if (t->kind == EVIDENCE_FOLDED)
-        return c.n == 0 || c.unknown > 0 ? refuse_fold(r, i) : restore_tensor(r, i);
+        return restore_fold(r, i, &c);
     if (c.others == 0 && (c.unknown == 0 || c.n == 1))
         return 0;
     if (c.unknown > 0 && (c.others > 0 || (has_unseen(r) && elements_of(r->p->initializer[i]) <=
@@ -545,13 +633,15 @@ static int run(struct restorer *r)
     return rc == 0 ? restore_commit(r) : rc;
 }
 
-int graph_restore(struct graph *g, struct tensor_source *src, struct err *err)
+int graph_restore(struct graph *g, struct tensor_source *src, const struct graph_weights *weights,
+                  struct err *err)
 {
     struct err own = { 0 };
     struct restorer r = { .g = g,
                           .e = &g->evidence,
                           .p = g->model->graph,
                           .src = src,
+                          .weights = weights,
                           .err = err != NULL ? err : &own };
     size_t i;
     int rc;

@@ -43,6 +43,7 @@ struct restorer {
     struct evidence *e;
     Onnx__GraphProto *p; /* the message, changed in place; all of its memory is malloc's */
     struct tensor_source *src;
+    const struct graph_weights *weights; /* of the job; NULL: none */
     struct arena mem;
     VEC(struct restore_use) uses;
     uint32_t *first_use; /* [n_tensors] */

@@ -126,6 +126,86 @@ static void signature_decides_what_trains(void **state)
     assert_non_null(strstr(err.text, "in the place of a weight"));
 }
 
+/* ---- the job's file of weights decides the form of a fold ---- */
+
+static struct graph_weight in_file; /* 'v' */
+
+static bool find_v(const void *arg, const char *name, struct graph_weight *out)
+{
+    (void)arg;
+    *out = in_file;
+    return strcmp(name, "v") == 0;
+}
+
+/* x [batch, 4] times w [4, columns], which is folded from 'v' by a node without FX text. The shape of the
+ * parameter 'v' goes into *shape. */
+static int import_folded(int64_t columns, struct shape file_shape, const float *file, const float *w,
+                         struct shape *shape, struct err *err)
+{
+    static const char *const names[] = { "v" };
+    const struct graph_weights weights = { .path = "v.safetensors", .find = find_v, .names = names, .n_names = 1 };
+    const struct graph_opts opts = { .path = "test.onnx", .weights = &weights };
+    Onnx__StringStringEntryProto entries[2];
+    struct model *m = model_new(17);
+    struct graph *g = NULL;
+    const uint8_t *bytes;
+    uint32_t n_params;
+    size_t n;
+    int rc;
+
+    in_file = (struct graph_weight){ .tensor = { .dtype = TENSOR_F32, .shape = file_shape,
+                                                 .data = (void *)(uintptr_t)file } };
+    model_input(m, "x", TENSOR_F32, shape_of(2, (int64_t)-1, (int64_t)4));
+    model_floats(m, "w", shape_of(2, (int64_t)4, columns), w);
+    model_node(m, "MatMul", "x w", "logits");
+    model_output(m, "logits");
+    annotate(m, entries, "# inputs\np_v: PARAMETER target='v'\n", FOLDED, "['v']");
+    bytes = model_bytes(m, &n);
+    rc = graph_import_bytes(&opts, bytes, n, &g, err);
+    if (rc == 0) {
+        const struct graph_param *p = graph_params(g, &n_params);
+
+        assert_int_equal(n_params, 1);
+        assert_string_equal(p[0].name, "v");
+        *shape = p[0].shape;
+    }
+    graph_free(g);
+    model_proto(m)->graph->metadata_props = NULL;
+    model_proto(m)->graph->n_metadata_props = 0;
+    weight_of(m)->metadata_props = NULL;
+    weight_of(m)->n_metadata_props = 0;
+    model_free(m);
+    return rc;
+}
+
+static void weights_of_the_job_settle_the_form_of_a_fold(void **state)
+{
+    float w[16], transposed[16], symmetric[16];
+    const struct shape square = shape_of(2, (int64_t)4, (int64_t)4);
+    struct shape shape;
+    struct err err = { 0 };
+    uint32_t i, k;
+
+    (void)state;
+    for (i = 0; i < 4; i++)
+        for (k = 0; k < 4; k++) {
+            w[i * 4 + k] = transposed[k * 4 + i] = (float)(i * 4 + k) / 16;
+            symmetric[i * 4 + k] = (float)(i + k);
+        }
+    assert_int_equal(import_folded(4, square, transposed, w, &shape, &err), 0);
+    assert_int_equal(import_folded(4, square, w, w, &shape, &err), 0);
+    assert_int_equal(import_folded(4, square, symmetric, symmetric, &shape, &err), ERR_INPUT);
+    assert_non_null(strstr(err.text, "computed 'w' from the parameter 'v'"));
+    assert_int_equal(import_folded(4, square, symmetric, w, &shape, &err), ERR_INPUT);
+    assert_non_null(strstr(err.text, "'v' in v.safetensors, as it is or transposed, has other values"));
+    /* [4, 3], which the module has as [3, 4] */
+    for (i = 0; i < 4; i++)
+        for (k = 0; k < 3; k++)
+            w[i * 3 + k] = transposed[k * 4 + i] = (float)(i * 3 + k) / 16;
+    assert_int_equal(import_folded(3, shape_of(2, (int64_t)3, (int64_t)4), transposed, w, &shape, &err), 0);
+    assert_true(shape.rank == 2 && shape.dim[0] == 3 && shape.dim[1] == 4);
+}
+
 /* Nothing may crash or take long; what is not understood is no signature. */
 static void hostile_metadata_are_survived(void **state)
 {
@@ -162,6 +242,7 @@ int main(void)
         cmocka_unit_test(fx_node_is_split_into_operator_and_arguments),
         cmocka_unit_test(text_of_another_form_has_no_operator),
         cmocka_unit_test(signature_decides_what_trains),
+        cmocka_unit_test(weights_of_the_job_settle_the_form_of_a_fold),
         cmocka_unit_test(hostile_metadata_are_survived),
     };
 
