@@ -183,6 +183,49 @@ static int u32_to_i32(const struct data_feature *f, size_t n, const void *src, v
     return 0;
 }
 
+/* To a mask: true where the number is not 0. */
+#define TO_BOOL(name_, from_)                                                                      \
+    static int name_(const struct data_feature *f, size_t n, const void *src, void *dst,           \
+                     struct err *err)                                                              \
+    {                                                                                              \
+        uint8_t *to = dst;                                                                         \
+                                                                                                   \
+        (void)f;                                                                                   \
+        (void)err;                                                                                 \
+        for (size_t i = 0; i < n; i++) {                                                           \
+            from_ x;                                                                               \
+                                                                                                   \
+            memcpy(&x, (const uint8_t *)src + sizeof(x) * i, sizeof(x));                           \
+            to[i] = x != 0;                                                                        \
+        }                                                                                          \
+        return 0;                                                                                  \
+    }
+TO_BOOL(u8_to_bool, uint8_t)
+TO_BOOL(i32_to_bool, int32_t)
+TO_BOOL(i64_to_bool, int64_t)
+
+#define TO_U8(name_, from_)                                                                        \
+    static int name_(const struct data_feature *f, size_t n, const void *src, void *dst,           \
+                     struct err *err)                                                              \
+    {                                                                                              \
+        uint8_t *to = dst;                                                                         \
+                                                                                                   \
+        for (size_t i = 0; i < n; i++) {                                                           \
+            from_ x;                                                                               \
+                                                                                                   \
+            memcpy(&x, (const uint8_t *)src + sizeof(x) * i, sizeof(x));                           \
+            if (x < 0 || x > UINT8_MAX)                                                            \
+                return err_set(err, ERR_INPUT,                                                     \
+                               "feature '%s': value %zu is %" PRId64 ", expected 0 to 255, as the " \
+                               "batch takes uint8",                                                \
+                               f->name, i, (int64_t)x);                                            \
+            to[i] = (uint8_t)x;                                                                    \
+        }                                                                                          \
+        return 0;                                                                                  \
+    }
+TO_U8(i32_to_u8, int32_t)
+TO_U8(i64_to_u8, int64_t)
+
 static int copy(const struct data_feature *f, size_t n, const void *src, void *dst, struct err *err)
 {
     (void)err;
@@ -199,6 +242,9 @@ static const struct data_convert converts[] = {
     { TENSOR_U16, TENSOR_F32, u16_to_f32 }, { TENSOR_U16, TENSOR_I64, u16_to_i64 },
     { TENSOR_U16, TENSOR_I32, u16_to_i32 }, { TENSOR_U32, TENSOR_F32, u32_to_f32 },
     { TENSOR_U32, TENSOR_I64, u32_to_i64 }, { TENSOR_U32, TENSOR_I32, u32_to_i32 },
+    { TENSOR_U8, TENSOR_U8, copy },         { TENSOR_I64, TENSOR_U8, i64_to_u8 },
+    { TENSOR_I32, TENSOR_U8, i32_to_u8 },   { TENSOR_U8, TENSOR_BOOL, u8_to_bool },
+    { TENSOR_I64, TENSOR_BOOL, i64_to_bool }, { TENSOR_I32, TENSOR_BOOL, i32_to_bool },
 };
 
 const struct data_convert *data_convert_find(enum tensor_dtype stored, enum tensor_dtype fed)

@@ -76,7 +76,8 @@ struct data_feature {
                                    TENSOR_I32: int64 list, I32 with a range check. Token files: TENSOR_U16,
                                    TENSOR_U32 */
     struct shape shape;         /* of one sample in the batch */
-    enum tensor_dtype fed;      /* what the batch wants: TENSOR_F32, TENSOR_I64 or TENSOR_I32 */
+    enum tensor_dtype fed;      /* what the batch wants: TENSOR_F32, TENSOR_I64, TENSOR_I32, TENSOR_U8 or
+                                   TENSOR_BOOL (true: not 0) */
     double scale, offset;       /* fed F32: stored * scale + offset, computed in float */
 
     bool pad, truncate;         /* a list that is shorter (or missing) is filled up; a longer one is cut */

@@ -72,8 +72,8 @@ static int check_feature(const struct data_feature *f, int64_t elements, bool tr
         return err_set(err, ERR_INPUT, "a feature without a name");
     if (data_convert_find(f->stored, f->fed) == NULL)
         return bad_feature(f, err,
-                           "no such conversion; float32 stays float32, integers may "
-                           "become float32, int32 or int64");
+                           "no such conversion; float32 stays float32, integers may become float32, int32 or "
+                           "int64, and those of type uint8, int32 and int64 also uint8 (0 to 255) or bool (not 0)");
     /* A record has at most DATA_RECORD_BYTES_MAX bytes, and no value less than one of them. */
     if (elements < 1 || elements > DATA_RECORD_BYTES_MAX)
         return bad_feature(f, err, "expected between 1 and 2^30 elements");
