@@ -10,10 +10,9 @@
 #include "base/err.h"
 #include "data/data_priv.h"
 
-static const struct data_feature feature = { .name = "mask" };
-
 static int convert(enum tensor_dtype from, enum tensor_dtype to, size_t n, const void *src, void *dst, struct err *err)
 {
+    const struct data_feature feature = { .name = "mask", .stored = from, .fed = to };
     const struct data_convert *c = data_convert_find(from, to);
 
     assert_non_null(c);
