@@ -44,6 +44,28 @@ static bool fits_from(const struct shape *want, const struct shape *have, uint32
     return true;
 }
 
+static bool is_list_of_ints(const struct graph_io *io)
+{
+    return (io->dtype == TENSOR_I64 || io->dtype == TENSOR_I32) && io->has_shape && io->shape.rank == 1;
+}
+
+/* What to do about an input whose shape does not fit, if it may belong to an EmbeddingBag with offsets: exporters
+ * write that as a Loop over the bags, with two lists of integers as inputs. "": it does not. */
+static const char *bag_hint(const struct graph *g, const struct graph_io *io)
+{
+    uint32_t lists = 0, loops = 0, i;
+
+    for (i = 0; i < g->n_inputs; i++)
+        lists += is_list_of_ints(&g->inputs[i]);
+    for (i = 0; i < g->n_nodes; i++)
+        loops += strcmp(g->nodes[i].def->name, "Loop") == 0;
+    return !is_list_of_ints(io) || lists < 2 || loops == 0
+               ? ""
+               : "; the indices and offsets of an EmbeddingBag have no batch in common, and the size of a bag depends on "
+                 "the data, where a step has fixed shapes: call the module with indices [batch, bag size] and no offsets "
+                 "(padding_idx fills short bags), and export it again";
+}
+
 static int shape_mismatch(const struct plan_builder *b, const struct plan_feed *feed,
                           const struct graph_io *io, const struct shape *have, struct err *err)
 {
@@ -56,8 +78,8 @@ static int shape_mismatch(const struct plan_builder *b, const struct plan_feed *
                        io->name, want, source_of(feed), is);
     return err_set(
         err, ERR_INPUT,
-        "model input '%s' has shape %s (-1: any), but feature '%s' gives %s (batch first)",
-        io->name, want, source_of(feed), is);
+        "model input '%s' has shape %s (-1: any), but feature '%s' gives %s (batch first)%s",
+        io->name, want, source_of(feed), is, bag_hint(b->p->g, io));
 }
 
 /* A file whose batch is fixed trains with another if nothing in it stands against that
@@ -89,8 +111,10 @@ static int check_feed(struct plan_builder *b, const struct plan_feed *feed,
     if (b->file_batch != 0 && b->file_batch != io->shape.dim[0])
         return err_set(err, ERR_INPUT,
                        "model input '%s' has a batch fixed at %" PRId64 ", '%s' one of %" PRId64
-                       ": export the model with a dynamic batch",
-                       io->name, io->shape.dim[0], b->fixed_input, b->file_batch);
+                       "%s",
+                       io->name, io->shape.dim[0], b->fixed_input, b->file_batch,
+                       bag_hint(b->p->g, io)[0] != '\0' ? bag_hint(b->p->g, io)
+                                                        : ": export the model with a dynamic batch");
     b->file_batch = io->shape.dim[0];
     b->fixed_input = io->name;
     return 0;

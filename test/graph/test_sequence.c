@@ -224,6 +224,33 @@ static struct model *bags(const char *reduction, int opset)
     return m;
 }
 
+/* Indices and offsets as exporters write them: two lists, beside the Loop over the bags. */
+static void lists_of_bags_are_refused_with_the_reason(void **state)
+{
+    const struct plan_feed feeds[] = {
+        { .name = "x", .dtype = TENSOR_F32, .shape = shape_of(1, (int64_t)4) },
+        { .name = "indices", .dtype = TENSOR_I64, .shape = shape_of(1, (int64_t)3) },
+        { .name = "offsets", .dtype = TENSOR_I64, .shape = shape_of(0) },
+    };
+    const char *keep[] = { "logits" };
+    const struct plan_opts o = { .purpose = PLAN_TRAIN, .batch = 3, .feeds = feeds, .n_feeds = 3, .keep = keep,
+                                 .n_keep = 1, .sum_outputs = true };
+    struct model *m = bags("ReduceMean", 18);
+    struct plan *p = NULL;
+    struct graph *g;
+    struct err err = { 0 };
+
+    (void)state;
+    model_input(m, "indices", TENSOR_I64, shape_of(1, (int64_t)-1));
+    model_input(m, "offsets", TENSOR_I64, shape_of(1, (int64_t)-1));
+    g = net_import_model(m, NULL);
+    assert_int_equal(plan_new(g, &o, &p, &err), ERR_INPUT);
+    assert_non_null(strstr(err.text, "the indices and offsets of an EmbeddingBag have no batch in common"));
+    assert_non_null(strstr(err.text, "call the module with indices [batch, bag size] and no offsets"));
+    graph_free(g);
+    model_free(m);
+}
+
 static void bags_of_one_size_are_one_reduction(void **state)
 {
     static const struct {
@@ -370,6 +397,7 @@ int main(void)
         cmocka_unit_test(unbound_and_stacked_tensors_are_what_they_were),
         cmocka_unit_test(sequences_grow_shrink_and_keep_their_order),
         cmocka_unit_test(bags_of_one_size_are_one_reduction),
+        cmocka_unit_test(lists_of_bags_are_refused_with_the_reason),
         cmocka_unit_test(sequence_read_by_a_tensor_op_is_refused),
         cmocka_unit_test(position_that_depends_on_data_is_refused),
         cmocka_unit_test(parts_and_positions_that_do_not_fit_are_refused),
