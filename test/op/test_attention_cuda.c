@@ -180,20 +180,25 @@ static void open_rig(struct rig *r, const struct gradcheck_case *gc, uint32_t wa
 
 /* ---- tests ---- */
 
-/* Rows of few keys have larger gradients than most, and the rounding of y shows in them: cuDNN 9.14 on an H100 is
- * off by 3.7 units of the largest. */
+/* Rounding y to 16 bits moves the sum of y dy, which all gradients of a row share: of rows with few keys cuDNN 9.14 on an
+ * H100 is off by 7.5 units of the largest number. The mean error stays within 8 units of the mean size. */
 static void expect_close(size_t trial, const char *what, const struct tensor *got, const struct tensor *want,
                          double unit)
 {
     const float *a = got->data, *b = want->data;
     const size_t n = (size_t)tensor_elements(want);
-    double size = 0;
+    double size = 0, squares = 0, errors = 0;
     size_t i;
 
-    for (i = 0; i < n; i++)
+    for (i = 0; i < n; i++) {
         size = fmax(size, fabs((double)b[i]));
+        squares += (double)b[i] * (double)b[i];
+        errors += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+    }
+    if (!(errors <= 64 * unit * unit * squares))
+        fail_msg("trial %zu, %s: the mean error is %.3g of the mean size", trial, what, sqrt(errors / squares));
     for (i = 0; i < n; i++)
-        if (!(fabs((double)a[i] - (double)b[i]) <= unit * (4 * fabs((double)b[i]) + 6 * size)))
+        if (!(fabs((double)a[i] - (double)b[i]) <= unit * (4 * fabs((double)b[i]) + 12 * size)))
             fail_msg("trial %zu, %s: element %zu: %.9g, %.9g in float32, largest %.9g", trial, what, i, (double)a[i],
                      (double)b[i], size);
 }
