@@ -2,9 +2,9 @@
  *
  * tf2onnx removes additions of zeros, so the biases of a layer that was never trained are in no tensor and
  * no node of the file. The names of nodes tell which layers have a bias: "dense_1/MatMul" is followed by
- * "dense_1/BiasAdd". A layer without one, in a file where another layer of the same class has one ("dense",
- * "dense_1"), is refused: so looks a new head on a network that was trained. If no layer of its class has
- * one, the model may have been made so, and a note names the layers. Products that a batch normalisation
+ * "dense_1/BiasAdd". A "dense" layer without one, in a file where another dense layer has one, is a question: a new
+ * head on a network that was trained has this form. Of the other layers, convolutions for example, many are defined
+ * without a bias; a note names them, and dense layers of files in which no dense layer has a bias. Products that a batch normalisation
  * reads need no bias; a job that lists its parameters (model.trainable), and files of `trainerctl recipe
  * tensorflow`, where every weight is a variable under its path, are not asked about. */
 #include "graph/param_priv.h"
@@ -110,6 +110,8 @@ static bool has_sibling(const struct graph *g, const struct graph_node *n, const
     struct span own = class_of(layer_of(n)), other;
     uint32_t i;
 
+    if (!equals(own, "dense"))
+        return false;
     for (i = 0; i < g->n_nodes; i++) {
         if (!biased[i])
             continue;
@@ -130,7 +132,7 @@ static void add_name(struct buf *names, uint32_t *n, const struct graph_node *no
 }
 
 static int tell(struct graph *g, const struct graph_opts *opts, const struct buf *certain,
-                uint32_t n_certain, const struct buf *possible, uint32_t n_possible, struct err *err)
+                uint32_t n_certain, const char *weight, const struct buf *possible, uint32_t n_possible, struct err *err)
 {
     static const char how[] = "export with the script of `trainerctl recipe tensorflow`, which keeps "
                               "every variable, and put the list that it prints into \"trainable\"";
@@ -142,8 +144,9 @@ static int tell(struct graph *g, const struct graph_opts *opts, const struct buf
         text = arena_printf(&g->mem,
                             "%" PRIu32 " layer%s without a bias (%s), where another layer of the same class "
                             "has one: tf2onnx removes biases of zeros, so a layer that was never trained would "
-                            "lack its bias; %s",
-                            n_certain, n_certain == 1 ? "" : "s", certain->data, how);
+                            "lack its bias; %s; or, if the model defines no bias there, decide with a line in "
+                            "\"model\" of the job: \"trainable\": [\"%s\"]",
+                            n_certain, n_certain == 1 ? "" : "s", certain->data, how, weight);
         if (text == NULL)
             return err_set(err, ERR_NOMEM, "find the parameters: out of memory");
         if (!opts->collect_questions)
@@ -163,6 +166,7 @@ int graph_check_biases(struct graph *g, const struct graph_opts *opts, struct er
 {
     struct buf certain = { 0 }, possible = { 0 };
     uint32_t n_certain = 0, n_possible = 0, i;
+    const char *weight = ""; /* of the first layer that is asked about */
     struct arena mem = { 0 };
     bool *biased;
     int rc;
@@ -177,12 +181,15 @@ int graph_check_biases(struct graph *g, const struct graph_opts *opts, struct er
     for (i = 0; i < g->n_nodes; i++) {
         if (biased[i] || !is_product(g, &g->nodes[i]))
             continue;
-        if (has_sibling(g, &g->nodes[i], biased))
+        if (has_sibling(g, &g->nodes[i], biased)) {
+            if (n_certain == 0)
+                weight = g->values[g->nodes[i].in[1]].name;
             add_name(&certain, &n_certain, &g->nodes[i]);
-        else
+        } else {
             add_name(&possible, &n_possible, &g->nodes[i]);
+        }
     }
-    rc = tell(g, opts, &certain, n_certain, &possible, n_possible, err);
+    rc = tell(g, opts, &certain, n_certain, weight, &possible, n_possible, err);
     buf_fini(&certain);
     buf_fini(&possible);
     arena_fini(&mem);

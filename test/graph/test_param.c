@@ -293,7 +293,13 @@ static void a_layer_without_the_bias_that_its_class_has_is_refused(void **state)
 
     (void)state;
     graph_free(g);
-    refused(m, ERR_INPUT, "1 layer without a bias ('net/dense_2')", "trainerctl recipe tensorflow", NULL);
+    refused(m, ERR_INPUT, "1 layer without a bias ('net/dense_2')", "trainerctl recipe tensorflow",
+            "\"trainable\": [\"net/dense_2/Cast:0\"]", NULL);
+    m = keras("net/conv2d_1/MatMul", true, "net/conv2d_1/Cast:0"); /* many are defined without */
+    g = net_import_model(m, NULL);
+    assert_true(has_note(g, "1 layer without a bias ('net/conv2d_1')"));
+    graph_free(g);
+    model_free(m);
     m = keras("net/head_1/MatMul", true, "net/head_1/Cast:0");
     g = net_import_model(m, NULL);
     assert_true(has_note(g, "1 layer without a bias ('net/head_1')"));
