@@ -154,7 +154,8 @@ static int look_at_plans(struct inspect *in, uint32_t batch, const struct plan_f
     return rc;
 }
 
-/* A single sample that nobody asked for may be refused where two are not. */
+/* Without --batch one sample is tried first. A network may refuse it and accept two: a batch normalisation needs two
+ * values for each channel. */
 static int look_at_batches(struct inspect *in, const struct plan_feed *feeds, uint32_t n, struct err *err)
 {
     struct err second = { 0 }, again = { 0 };

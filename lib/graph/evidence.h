@@ -4,7 +4,7 @@
  * of each unchanged initializer, the sources of each folded initializer, and the FX node of each ONNX
  * node. evidence.c collects them; restore.c then rewrites the message so that each parameter that the file
  * holds in another form is an initializer with the name, shape and orientation that the module defines;
- * param.c trains what the evidence calls a parameter and refuses what nobody can train correctly.
+ * param.c trains what the evidence calls a parameter and refuses tensors that would train incorrectly.
  * All of this happens to the message, before values are read and before functions are inlined. */
 #ifndef GRAPH_EVIDENCE_H
 #define GRAPH_EVIDENCE_H

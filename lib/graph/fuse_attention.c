@@ -251,7 +251,8 @@ static bool is_of_scores(const struct fuser *f, const struct plan_node *n, uint3
            fuse_come_from_product(f, n->in[0]);
 }
 
-/* A softmax of scores, followed by nodes that find_ends() does not know; NULL: there is none. */
+/* Returns a Softmax whose input has the form of attention scores and whose readers find_ends() does not recognise,
+ * or NULL if the graph has no such Softmax. */
 static const struct plan_node *find_far_softmax(struct fuser *f, uint32_t value)
 {
     static const char *const between[] = { "Where",   "Mul",  "Div",     "Add",      "Sub",

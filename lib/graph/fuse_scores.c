@@ -179,7 +179,8 @@ static bool take_cap(struct fuser *f, const struct plan_node *n, struct fuse_sco
 }
 
 /* A known mask written with numbers, as tf2onnx writes Where: x m + a, where m is 1 and a is 0, or m is 0 and a is one
- * number throughout. (Of an infinite x it would make NaN.) The mask as booleans; GRAPH_NONE: it is none. */
+ * number throughout. (Of an infinite x it would make NaN.) Returns the mask as booleans,
+ * or GRAPH_NONE if the value is not such a mask. */
 static uint32_t numeric_mask(struct fuser *f, uint32_t m, uint32_t a, float *number)
 {
     const struct plan_value *one = &f->p->values.at[m], *other = &f->p->values.at[a];
@@ -229,7 +230,7 @@ static bool take_numeric_mask(struct fuser *f, const struct plan_node *n, struct
     return false;
 }
 
-/* From a value that only the chain reads back to the product; false: there is none. */
+/* Walks from a value that only the chain reads back to the product. Returns false if the walk meets another node. */
 static bool find(struct fuser *f, uint32_t value, struct fuse_scores *c)
 {
     const struct plan_node *n = fuse_maker(f, value);

@@ -13,7 +13,7 @@ static const struct shape *shape_of_value(const struct fuser *f, uint32_t value)
     return &f->p->values.at[value].tensor.shape;
 }
 
-/* The node that makes `value` as a view; NULL: it is none. */
+/* Returns the node whose output `value` is a view of that node's input, or NULL if another kind of node makes it. */
 static const struct plan_node *view_of(const struct fuser *f, uint32_t value)
 {
     static const char *const views[] = { "Reshape", "Squeeze", "Unsqueeze", "Flatten" };

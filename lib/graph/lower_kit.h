@@ -61,7 +61,7 @@ static inline uint32_t kit_transpose(struct lowering *l, uint32_t x, const int64
 const struct tensor *kit_input(struct lowering *l, uint32_t i, enum tensor_dtype t);
 /* Input i: integers that are known while planning. *n 0 and *values NULL: absent. false: rc is set. */
 bool kit_known(struct lowering *l, uint32_t i, const int64_t **values, size_t *n);
-/* The attribute `name` as an axis of `rank` axes: 0 .. rank - 1; rc is set if it is none. */
+/* The attribute `name` as an axis of `rank` axes: 0 .. rank - 1; an invalid axis sets rc. */
 int64_t kit_axis(struct lowering *l, const char *name, int64_t dflt, uint32_t rank);
 bool kit_check_axis(struct lowering *l, int64_t *axis, uint32_t rank);
 

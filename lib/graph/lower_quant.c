@@ -43,7 +43,7 @@ static bool is_real(enum tensor_dtype t)
     return t == TENSOR_F32 || t == TENSOR_F16 || t == TENSOR_BF16;
 }
 
-/* Range of the quantised integer types; false: it is none. */
+/* Sets the range of a quantised integer type. Returns false for every other type. */
 static bool range_of(enum tensor_dtype t, float *lo, float *hi)
 {
     static const struct {
