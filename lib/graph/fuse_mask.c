@@ -28,7 +28,7 @@ static bool repeats_along(const struct tensor *t, uint32_t axis)
     return true;
 }
 
-/* Only a leading axis: what is left of the others still lies one behind the other. */
+/* Removes a leading axis only: the remaining elements stay contiguous. */
 static void shrink(struct tensor *t)
 {
     for (uint32_t i = 0; i + 1 < t->shape.rank; i++) {

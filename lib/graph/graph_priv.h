@@ -261,7 +261,7 @@ int graph_copy_constants(struct graph *g, struct err *err);
 /* Fills g->initials from the model. ERR_NOMEM. */
 int graph_set_initial(struct graph *g, struct err *err);
 /* All elements of a float tensor as float32; the address of its data need not be aligned. The pages
- * of `mapping` (NULL is fine) are dropped behind the reader. */
+ * of `mapping` (NULL is fine) are released after they are read. */
 void graph_read_floats(const struct tensor *t, const struct mapping *mapping, float *to);
 
 /* ---- module.c ---- */

@@ -55,7 +55,7 @@ static void insert(struct plan_block *placed, size_t n, const struct plan_block 
 {
     size_t low = 0, high = n, middle;
 
-    while (low < high) { /* behind those of the same offset */
+    while (low < high) { /* after the blocks of the same offset */
         middle = low + (high - low) / 2;
         if (placed[middle].offset > b->offset)
             high = middle;

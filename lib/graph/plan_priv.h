@@ -4,7 +4,7 @@
  *                  folded (plan_double.c: in float64; plan_types.c: types without kernels); plan_feeds.c: the inputs; plan_control.c: If, Loop and Scan taken apart;
  *                  plan_batch.c: batch sizes that an export wrote into shapes; plan_measure.c: losses
  *                  and metrics; plan_sequence.c: sequences of tensors; plan_bags.c: EmbeddingBag. At
- *                  last what nobody needs any more is dropped
+ *                  last, nodes without a reader are removed
  *   plan_fuse.c    chains that one kernel computes become one node; the patterns: fuse_*.c
  *   plan_precision.c  float32 or 16 bits for every value, `Convert` nodes where two disagree
  *   plan_layout.c  a layout for every value, `Reorder` nodes where two disagree

@@ -6,7 +6,7 @@
  * nothing, SplitToSequence is one Split, ConcatFromSequence one Concat. In the builder's map a
  * sequence has a number from PLAN_SEQUENCE_FIRST on.
  *
- * Sequences that grow at the end share memory: `list` has room behind what they use. */
+ * Sequences that grow at the end share memory: `list` has spare capacity after the used elements. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -205,7 +205,7 @@ static int insert(struct plan_builder *b, const struct graph_node *from, struct 
         return rc;
     n = sequence(b->p, s)->n;
     l = old = sequence(b->p, s)->list;
-    rc = position(b, from, 2, n + 1, n, &at, err); /* n: behind the last */
+    rc = position(b, from, 2, n + 1, n, &at, err); /* n: after the last element */
     if (rc < 0)
         return rc;
     if (at < n || l == NULL || l->used > n || l->used == l->cap) {

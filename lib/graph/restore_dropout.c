@@ -64,7 +64,7 @@ static const Onnx__NodeProto *made_by(const struct rewriter *r, const char *tens
     return r->p->node[i];
 }
 
-/* One float32 of an initializer or a Constant, perhaps behind a Cast or CastLike. */
+/* Reads the float32 scalar of an initializer or a Constant, also through a Cast or CastLike. */
 static bool is_number(const struct rewriter *r, const char *tensor, float *out)
 {
     const Onnx__TensorProto *t = NULL;

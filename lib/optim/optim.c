@@ -253,7 +253,7 @@ void optim_measure(struct optim *o, uint32_t part, const struct optim_hyper *h,
     }
 }
 
-/* From the blocks of all stretches of the parameter, in their order, whoever measured them. */
+/* Sums the blocks of all stretches of the parameter in their order, whichever replica measured them. */
 static double trust_of(const struct optim *o, const struct optim_param *p,
                        const struct optim_hyper *own)
 {

@@ -5,12 +5,22 @@ import os
 import signal
 
 from kit import Task, digits_job, expect_codes, main, read_tree, start, test, workdir
+from random_net import random_net
+
+RANDOM_NET = {"onnx": "random.onnx", "batch_norm": "train"}
+
+
+def job_in(folder, changes):
+    """The demo's job; its network is random_net() if `changes` ask for RANDOM_NET."""
+    if changes.get("model") is RANDOM_NET:
+        random_net(os.path.join(folder, RANDOM_NET["onnx"]))
+    return digits_job(folder, **changes)
 
 
 def run(n, devices, **changes):
     """Trains in a folder of its own; returns what the last checkpoint holds, and the losses."""
     folder = workdir()
-    job = digits_job(folder, **changes)
+    job = job_in(folder, changes)
     tasks = start(job, n, devices) if n > 1 else [Task(job, args=("--devices", devices))]
     expect_codes(tasks, [0] * n)
     losses = [(k, r["loss"]) for k, r in sorted(tasks[0].steps().items())]
@@ -63,6 +73,30 @@ def clipping_and_adamw_give_the_same_bytes_too():
     job["optimizer"] = {"type": "adamw", "momentum": None, "learning_rate": 0.001, "weight_decay": 0.01,
                         "scaling": None}
     same(run(1, "cpu:1", **job), run(2, "cpu:2", **job), "2 x 2 replicas")
+
+
+@test
+def random_numbers_and_running_averages_give_the_same_bytes_on_any_world():
+    one = run(1, "cpu:1", **short(4), model=RANDOM_NET)
+    assert len({loss for _, loss in one[1]}) > 20, "the network does not train"
+    same(one, run(2, "cpu:1", **short(4), model=RANDOM_NET), "2 tasks x 2 lanes")
+    same(one, run(4, "cpu:1", **short(4), model=RANDOM_NET), "4 tasks x 1 lane")
+    same(one, run(2, "cpu:2", **short(4), model=RANDOM_NET), "2 tasks x 2 replicas")
+
+
+@test
+def random_numbers_and_running_averages_give_the_same_bytes_after_a_kill():
+    job = {"train": {"epochs": 2, "lanes": 2, "log_every_steps": 1, "deadline_seconds": 8},
+           "checkpoint": {"every_steps": 7, "max_to_keep": 1}, "model": RANDOM_NET}
+    whole = run(2, "cpu:1", **job)
+    folder = workdir()
+    path = job_in(folder, job)
+    tasks = start(path, 2, env=held_back(10, 24))
+    tasks[0].until_step(17)
+    tasks[1].signal(signal.SIGKILL)
+    expect_codes(tasks, [138, -9])
+    expect_codes(start(path, 2), [0, 0])
+    same((whole[0], []), (read_tree(os.path.join(folder, "run", "checkpoints")), []), "after a kill")
 
 
 @test

@@ -356,7 +356,7 @@ static void averages_that_move_are_unbiased_where_pytorch_wrote_the_file(void **
     }
 }
 
-static void averages_that_stay_give_one_digest_whoever_wrote_the_file(void **state)
+static void frozen_averages_give_one_digest_for_any_exporter(void **state)
 {
     char torch[65], other[65];
     int form;
@@ -429,7 +429,7 @@ int main(void)
         cmocka_unit_test(averages_that_the_graph_computes_cannot_move),
         cmocka_unit_test(eval_of_the_module_is_noted_because_of_dropout),
         cmocka_unit_test(averages_that_move_are_unbiased_where_pytorch_wrote_the_file),
-        cmocka_unit_test(averages_that_stay_give_one_digest_whoever_wrote_the_file),
+        cmocka_unit_test(frozen_averages_give_one_digest_for_any_exporter),
         cmocka_unit_test(file_that_states_the_statistic_of_the_average_is_refused),
         cmocka_unit_test(export_after_training_has_the_inference_form),
     };

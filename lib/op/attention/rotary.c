@@ -130,7 +130,7 @@ static int rotary_infer(struct op_infer *f, struct err *err)
 
 /* ---- kernels ---- */
 
-/* y may be x; cos and sin: of the first half, those of the second are so far behind. */
+/* y may be x. cos and sin belong to the first half of the row, cos2 and sin2 to the second. */
 CLONES static void turn(int64_t half, const float *x, const float *cos, const float *cos2, const float *sin,
                         const float *sin2, float *y)
 {

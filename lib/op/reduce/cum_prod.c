@@ -1,5 +1,5 @@
 /* cum_prod.c - CumProd (opset 26): y_i = product of x_j, j <= i, along an axis (input 1, a constant);
- * exclusive: j < i, and 1 where there is none; reverse: from the other end. float32, multiplied in double;
+ * exclusive: j < i, and 1 for an empty product; reverse: from the other end. float32, multiplied in double;
  * int32 and int64 wrap.
  *   dx_m = p_m r_m, where p_m is the product of all x_j before m, which is an element of y, and
  *   r_m = sum over i of dy_i (product of the x_j between m and i), which is made from the end:

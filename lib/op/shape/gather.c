@@ -1,7 +1,7 @@
 /* gather.c - Gather, GatherElements, GatherND: rows of the data at indices (rows.h).
- *   y_i = x[row_i].   dx[row_i] += dy_i, in the order of i; rows that nobody took get 0.
+ *   y_i = x[row_i].   dx[row_i] += dy_i, in the order of i; rows without a reader get 0.
  * Gather along axis 0 of a weight is the embedding; then dx may be packed (tensor/packed.h), and
- * nothing here looks at rows that nobody took. The padding row of an embedding is read, and gets no
+ * nothing here looks at rows without a reader. The padding row of an embedding is read, and gets no
  * gradient and no mark (torch.nn.Embedding(padding_idx)). Data of any type. Negative indices: opset 11
  * (before they were refused); GatherND: batch_dims 12. */
 #include <inttypes.h>
