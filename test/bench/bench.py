@@ -3,6 +3,8 @@
     scripts/bench [--quick] [GROUP...]    groups: start overhead reduce files memory cnn data nets peak load exposed health
                                           faults; alarms (ten minutes, only by name);
                                           none: all; --quick: small and once, to see that everything runs
+    The name of a network (resnet50 gpt2 transformers_llama mlp dlrm lstm ...) restricts nets and peak to the
+    networks that are named.
 
 Times are medians. A missed aim is printed; a row that cannot run says why, and then the exit code is 1.
 Run it on a machine with nothing else to do: a busy neighbour is in every figure.
@@ -306,11 +308,13 @@ def processor():
 
 def main():
     quick = sys.argv[1:2] == ["--quick"]
-    wanted = sys.argv[1 + quick:] or list(GROUPS)
-    known = {**GROUPS, **LONG}
-    for name in wanted:
-        if name not in known:
-            sys.exit("bench: no group '%s'; there are %s" % (name, " ".join(known)))
+    words = sys.argv[1 + quick:]
+    known, networks = {**GROUPS, **LONG}, bench_nets.names()
+    for word in words:
+        if word not in known and word not in networks:
+            sys.exit("bench: no group or network '%s'; there are %s" % (word, " ".join([*known, *networks])))
+    wanted = [w for w in words if w in known] or list(GROUPS)
+    bench_nets.keep_only([w for w in words if w in networks])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as at every other end, nothing is left behind
     folder, table = tempfile.mkdtemp(prefix="trainerd-bench-"), Table(quick)
     try:

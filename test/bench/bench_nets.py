@@ -159,6 +159,15 @@ def lstm():
 NETS = [lambda: resnet50(at_least=1.3, aim=1.4), resnet50_bfloat16, gpt2, gpt2_of_transformers, llama, mlp, dlrm, lstm]
 
 
+def names():
+    return sorted({make().name for make in NETS})
+
+
+def keep_only(chosen):
+    """Measures the networks with these names; no name means all."""
+    NETS[:] = [make for make in NETS if not chosen or make().name in chosen]
+
+
 # ---- files ----
 
 def model_keys(net):
