@@ -153,7 +153,7 @@ static void print_epoch(const struct settled *s, const struct data_set *set)
 static void print_tasks(const struct settled *s)
 {
     const struct cluster *c = s->cluster;
-    uint32_t world = c->is_local ? 1 : c->world, lanes = s->lanes / s->replicas * s->n_devices;
+    uint32_t world = c->is_local ? 1 : c->world, first, n;
     uint32_t samples = s->global_batch / s->lanes;
     char name[64] = "this task";
 
@@ -161,9 +161,9 @@ static void print_tasks(const struct settled *s)
     for (uint32_t r = 0; r < world; r++) {
         if (!c->is_local)
             cluster_task_name(c->ranks[r], name, sizeof(name));
-        printf("  %-12s lanes %" PRIu32 " to %" PRIu32 ": samples %" PRIu32 " to %" PRIu32 "\n", name,
-               r * lanes, (r + 1) * lanes - 1, r * lanes * samples,
-               (r + 1) * lanes * samples - 1);
+        settled_task_lanes(s, r, &first, &n);
+        printf("  %-12s lanes %" PRIu32 " to %" PRIu32 ": samples %" PRIu32 " to %" PRIu32 "\n", name, first,
+               first + n - 1, first * samples, (first + n) * samples - 1);
     }
 }
 

@@ -87,57 +87,26 @@ static int settle_devices(const struct settled_args *args, struct settled *s, st
     return 0;
 }
 
-/* Can the job be shared evenly by so many replicas? */
-static bool divides(const struct conf *c, uint32_t replicas)
-{
-    uint32_t lanes = c->train.lanes != 0 ? c->train.lanes : replicas;
-
-    return lanes % replicas == 0 &&
-           (c->train.global_batch_size == 0 || c->train.global_batch_size % lanes == 0);
-}
-
 /* The number of cores is an accident of the host: of its own accord a task takes as many of them as
  * the job can use evenly. What was asked for by number is never changed. */
 static void fit_devices(struct settled *s)
 {
-    uint32_t cores = s->n_devices, n = cores;
+    uint32_t cores = s->n_devices, best = 0;
+    uint64_t least = 0;
 
-    while (n > 1 && !divides(s->conf, s->cluster->world * n))
-        n--;
-    if (n == cores || !divides(s->conf, s->cluster->world * n))
+    for (uint32_t n = cores; n > 0; n--) {
+        uint64_t samples = settle_most_samples(s->conf, (uint64_t)s->cluster->world * n);
+
+        if (samples != 0 && (best == 0 || samples < least)) {
+            best = n;
+            least = samples;
+        }
+    }
+    if (best == 0 || best == cores)
         return;
-    s->n_devices = n;
+    s->n_devices = best;
     snprintf(s->devices_from, sizeof(s->devices_from), "auto: %u of %u cores, so that lanes and batch divide",
-             n, cores);
-}
-
-/* The batch, cut into lanes, given to replicas: everything must divide. */
-static int settle_lanes(struct settled *s, struct err *err)
-{
-    const struct conf *c = s->conf;
-    uint64_t batch;
-
-    s->replicas = s->cluster->world * s->n_devices;
-    s->lanes = c->train.lanes != 0 ? c->train.lanes : s->replicas;
-    s->lanes_from = c->train.lanes != 0 ? "job" : "replicas of the full cluster";
-    batch = c->train.global_batch_size;
-    if (batch == 0)
-        batch = (uint64_t)c->train.batch_size_per_replica * s->replicas;
-    if (batch > UINT32_MAX)
-        return err_set(err, ERR_INPUT, "/train/batch_size_per_replica: %u samples on %u replicas are too many",
-                       c->train.batch_size_per_replica, s->replicas);
-    s->global_batch = (uint32_t)batch;
-    if (s->lanes % s->replicas != 0)
-        return err_set(err, ERR_INPUT,
-                       "/train/lanes: %u lanes cannot be shared evenly by %u replicas (%u tasks with %u "
-                       "devices each): choose a multiple of %u, or other --devices",
-                       s->lanes, s->replicas, s->cluster->world, s->n_devices, s->replicas);
-    if (s->global_batch % s->lanes != 0)
-        return err_set(err, ERR_INPUT,
-                       "/train/global_batch_size: %u samples cannot be cut into %u lanes (%s): choose a "
-                       "multiple of %u",
-                       s->global_batch, s->lanes, s->lanes_from, s->lanes);
-    return 0;
+             best, cores);
 }
 
 static int settle_elastic(struct settled *s, struct err *err)
@@ -543,20 +512,6 @@ void settled_free(struct settled *s)
     free(s);
 }
 
-static void print_lanes(const struct settled *s, struct buf *out)
-{
-    uint32_t per = s->lanes / s->replicas;
-    uint32_t rank = s->cluster->self->rank;
-    uint32_t mine = per * s->n_devices;
-
-    buf_printf(out, ",\n  \"lanes\": {\"count\": %u, \"from\": \"%s\", \"per_replica\": %u, "
-                    "\"samples_per_lane\": %u", s->lanes, s->lanes_from, per, s->global_batch / s->lanes);
-    if (rank != CLUSTER_NO_RANK)
-        buf_printf(out, ", \"mine\": [%u, %u]", rank * mine, (rank + 1) * mine - 1);
-    buf_printf(out, "},\n  \"global_batch_size\": %u,\n  \"learning_rate\": ", s->global_batch);
-    buf_f64(out, s->learning_rate);
-}
-
 void settled_print(const struct settled *s, const struct train_facts *f, const char *problem,
                    struct buf *out)
 {
@@ -578,7 +533,7 @@ void settled_print(const struct settled *s, const struct train_facts *f, const c
     buf_json(out, s->devices_from);
     if (s->conf != NULL) {
         buf_printf(out, ",\n  \"min_world\": %u,\n  \"replicas\": %u", s->min_world, s->replicas);
-        print_lanes(s, out);
+        settled_print_lanes(s, out);
     }
     if (f != NULL)
         buf_printf(out,

@@ -34,6 +34,7 @@ struct settled {
     uint32_t replicas;       /* of the full cluster */
     uint32_t lanes, global_batch;
     const char *lanes_from;  /* why: "job" or "replicas of the full cluster" */
+    char uneven[320];        /* which replicas have more lanes than others, and the remedy; "": none */
     double learning_rate;    /* peak, after scaling */
     uint32_t min_world;      /* tasks that may go on by themselves; the whole cluster unless the job says less */
     char token[256];         /* "" : none */
@@ -57,6 +58,13 @@ struct settled {
     const char **frozen; /* owned: patterns of model.frozen and of frozen groups */
     struct train_opts train;
 };
+
+/* settle_lanes.c: the lanes (micro-batches) of a global batch, and which task computes which. */
+/* The samples of a step that the busiest of so many replicas computes; 0: lanes or batch do not divide. */
+uint64_t settle_most_samples(const struct conf *c, uint64_t replicas);
+int settle_lanes(struct settled *s, struct err *err);         /* Errors: ERR_INPUT, ERR_NOMEM */
+void settled_task_lanes(const struct settled *s, uint32_t rank, uint32_t *first, uint32_t *n);
+void settled_print_lanes(const struct settled *s, struct buf *out);
 
 /* settle_loss.c: losses, metrics and their labels. */
 int settle_losses(struct settled *s, struct err *err);

@@ -132,6 +132,8 @@ static void tell_settled(const struct settled *s)
 
     for (uint32_t i = 0; i < s->cluster->n_notes; i++)
         log_warn("cluster", "%s", s->cluster->notes[i]);
+    if (s->uneven[0] != '\0')
+        log_warn("plan", "%s", s->uneven);
     device_name(&s->devices[0], name, sizeof(name));
     log_info("plan", "trainerd " TRAINERD_VERSION ": job '%s', %s of %u (cluster from %s), %u device%s from %s (%s), "
                      "%u lanes (%s), global batch %u, kernels %s",

@@ -32,7 +32,7 @@ struct comm_listener;
 struct device_mem;
 struct err;
 
-enum { COMM_KEY_BYTES = 32, COMM_MAX_RANKS = 4096 };
+enum { COMM_KEY_BYTES = 32, COMM_MAX_RANKS = 4096, COMM_MAX_LEAVES = 65536 };
 
 struct comm_member {
     const char *name;    /* "worker 1", for messages */
@@ -64,9 +64,11 @@ struct comm_opts {
     void (*on_wait)(bool waits);
 };
 
-/* The leaves of a group of `full` ranks, shared out among `world` of them or fewer: subtrees, as even
- * as these can be. world <= full <= COMM_MAX_RANKS. */
-void comm_share(uint32_t full, uint32_t world, uint32_t *shares);
+/* Divides a tree of `leaves` leaves among `world` ranks in order: each rank gets one subtree, as even
+ * as subtrees can be. The sum over the ranks is then the sum along the tree, for every world. The
+ * shares are equal if leaves / world is a power of two. world <= COMM_MAX_RANKS, world <= leaves <=
+ * COMM_MAX_LEAVES. */
+void comm_share(uint32_t leaves, uint32_t world, uint32_t *shares);
 
 /* What tells processes apart that can share memory: boot id and network namespace. */
 const char *comm_host_key(void);

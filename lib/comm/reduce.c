@@ -10,7 +10,7 @@
 
 enum {
     BLOCK_BYTES = 2048,
-    DEPTH_MAX = 13, /* levels of a tree over COMM_MAX_RANKS sources */
+    DEPTH_MAX = 17, /* levels of a tree over COMM_MAX_LEAVES leaves */
 };
 
 #define SUM(a_, b_) ((a_) + (b_))

@@ -128,10 +128,10 @@ static int find_leaves(struct topology *t, const uint32_t *shares, struct err *e
     bool equal = true;
 
     for (uint32_t r = 0; shares != NULL && r < t->world; r++) {
-        if (shares[r] == 0 || shares[r] > COMM_MAX_RANKS - t->leaves[r])
+        if (shares[r] == 0 || shares[r] > COMM_MAX_LEAVES - t->leaves[r])
             return err_set(err, ERR_INPUT,
                            "rank %u has a share of %u; expected 1 or more, %d in all", r, shares[r],
-                           COMM_MAX_RANKS);
+                           COMM_MAX_LEAVES);
         t->leaves[r + 1] = t->leaves[r] + shares[r];
         equal = equal && shares[r] == shares[0];
     }
@@ -192,10 +192,10 @@ void topology_fini(struct topology *t)
     *t = (struct topology){ 0 };
 }
 
-void comm_share(uint32_t full, uint32_t world, uint32_t *shares)
+void comm_share(uint32_t leaves, uint32_t world, uint32_t *shares)
 {
-    CHECK(world >= 1 && world <= full && full <= COMM_MAX_RANKS);
-    shares[0] = full;
+    CHECK(world >= 1 && world <= COMM_MAX_RANKS && world <= leaves && leaves <= COMM_MAX_LEAVES);
+    shares[0] = leaves;
     for (uint32_t n = 1; n < world; n++) { /* the largest part becomes its halves */
         uint32_t most = 0, left = 1;
 

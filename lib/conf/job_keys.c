@@ -473,8 +473,9 @@ LOSS_KEYS("/model/more_losses/*", 0)
   .hi = 16777216, .instead = "global_batch_size",
   .doc = "Samples of one step for each replica of the full cluster." },
 { "/train", "lanes", U32, AT(train.lanes), .hi = 65536, .fallback = "0",
-  .doc = "Fixed slices of every global batch, shared out among the replicas; 0: the replicas of "
-         "the full cluster." },
+  .doc = "Fixed slices of every global batch (micro-batches), shared out among the replicas; 0: the "
+         "replicas of the full cluster. A multiple of the replicas; where it is not 1, 2, 4, 8, ... times "
+         "their number, the parts are unequal, and a warning says so." },
 { "/train", "precision", ENUM, AT(train.precision), WORDS(precisions), .fallback = "float32",
   .doc = "Of what is computed. bfloat16: products and convolutions multiply bfloat16, and activations "
          "between them are kept in it; weights, their gradients, sums, statistics and losses stay "

@@ -188,23 +188,22 @@ static int check_group(const struct train *t, const struct train_group *g, struc
     return 0;
 }
 
-/* Each rank has the slots that its share says, in the order of the ranks. */
+/* Each rank gets the lanes (micro-batches) of its share, in the order of the ranks. */
 static void share_lanes(struct train *t)
 {
     const struct train_group *g = &t->group;
-    uint32_t first_rank = count_ranks(g, g->self), slot = 0;
+    uint32_t first_rank = count_ranks(g, g->self), lane = 0;
 
-    comm_share(t->opts->replicas, count_ranks(g, g->n_members), t->shares);
+    comm_share(t->opts->lanes, count_ranks(g, g->n_members), t->shares);
     for (uint32_t i = 0; i < first_rank; i++)
-        slot += t->shares[i];
+        lane += t->shares[i];
     for (uint32_t i = 0; i < t->opts->n_devices; i++) {
         struct replica *r = &t->replicas[i];
 
         r->rank = first_rank + i;
-        r->slots = t->shares[r->rank];
-        r->first_lane = slot * t->lanes_per_slot;
-        r->n_lanes = r->slots * t->lanes_per_slot;
-        slot += r->slots;
+        r->first_lane = lane;
+        r->n_lanes = t->shares[r->rank];
+        lane += r->n_lanes;
     }
 }
 

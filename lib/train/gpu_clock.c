@@ -74,7 +74,7 @@ int gpu_clock_open(struct replica *r, struct err *err)
 {
     const struct train *t = r->train;
     struct gpu *g = r->gpu;
-    uint64_t lanes = (uint64_t)t->lanes_per_slot * t->max_slots, calls = plan_calls_count(r->plan);
+    uint64_t lanes = t->max_lanes, calls = plan_calls_count(r->plan);
     uint64_t marks = lanes * (calls + 8) + 3 * (uint64_t)gpu_pieces(t) + 16;
     struct gpu_clock *c = calloc(1, sizeof(*c));
     int rc;

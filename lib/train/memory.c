@@ -115,7 +115,7 @@ int memory_open(struct train *t, struct err *err)
     m->slot = m->trained;
     tables_open(t);
     m->grads = m->params + CONTROL_WORDS + health_words(t->opts);
-    m->depth = tree_depth(t->lanes_per_slot) + tree_depth(t->max_slots) - 1;
+    m->depth = tree_depth(t->max_lanes);
     CHECK(m->depth <= MAX_TREE);
     m->state_bytes = lay_out_state(t) * sizeof(float);
     m->replicas_at = align_up(sizeof(struct agreement));
@@ -154,9 +154,7 @@ uint32_t tree_merges(uint32_t i, uint32_t n)
 
 uint32_t lane_merges(const struct replica *r, uint32_t i)
 {
-    uint32_t each = r->train->lanes_per_slot, merges = tree_merges(i % each, each);
-
-    return (i + 1) % each == 0 ? merges + tree_merges(i / each, r->slots) : merges;
+    return tree_merges(i, r->n_lanes);
 }
 
 CLONES void tree_add_f32(float *restrict dst, const float *restrict src, size_t n)

@@ -333,7 +333,7 @@ static int open_trace(struct train *t, struct err *err)
     const struct train_opts *o = t->opts;
     struct plan *plans[DEVICE_MAX];
     struct trace_opts to = { .path = o->trace, .steps = o->trace_steps, .plans = plans,
-                             .n_replicas = o->n_devices, .lanes = t->lanes_per_slot * t->max_slots,
+                             .n_replicas = o->n_devices, .lanes = t->max_lanes,
                              .pieces = train_on_gpus(t) ? gpu_pieces(t) : reduce_buckets(t),
                              .on_gpus = train_on_gpus(t), .on_done = on_traced, .arg = t };
 
@@ -417,13 +417,14 @@ static int fill_fresh(struct train *t, struct err *err)
     return rc;
 }
 
-/* Of a replica: in the smallest group that may train, the largest share. */
-static uint32_t most_slots(const struct train *t)
+/* The largest share of lanes that a replica can get: it falls with the size of the group, so the
+ * smallest group that may train has it. */
+static uint32_t most_lanes(const struct train *t)
 {
     const struct train_opts *o = t->opts;
     uint32_t world = o->min_replicas > 0 ? o->min_replicas : o->replicas, most = 1;
 
-    comm_share(o->replicas, world, t->shares);
+    comm_share(o->lanes, world, t->shares);
     for (uint32_t i = 0; i < world; i++)
         most = t->shares[i] > most ? t->shares[i] : most;
     return most;
@@ -435,14 +436,13 @@ int train_open(const struct train_opts *opts, const volatile int *cancel, struct
     struct train *t;
     int rc;
 
-    CHECK(opts->lanes % opts->replicas == 0 && opts->global_batch % opts->lanes == 0);
+    CHECK(opts->lanes >= opts->replicas && opts->global_batch % opts->lanes == 0);
     CHECK(opts->n_devices > 0 && opts->replicas >= opts->n_devices &&
           opts->min_replicas <= opts->replicas);
     t = calloc(1, sizeof(*t));
     if (t == NULL)
         return err_set(err, ERR_NOMEM, "training: out of memory");
     t->opts = opts;
-    t->lanes_per_slot = opts->lanes / opts->replicas;
     t->lane_batch = opts->global_batch / opts->lanes;
     pthread_mutex_init(&t->lock, NULL);
     t->replicas = calloc(opts->n_devices, sizeof(*t->replicas));
@@ -457,7 +457,7 @@ int train_open(const struct train_opts *opts, const volatile int *cancel, struct
         t->replicas[i].local = i;
         t->device_idle[i] = NAN;
     }
-    t->max_slots = most_slots(t);
+    t->max_lanes = most_lanes(t);
     live_open(t);
     op_thread_init();
     rc = open_model(t, err);

@@ -20,9 +20,10 @@
  * put beside the state (a second copy for that time), and takes its place when all of it is there
  * and verified. State lies in memory that no other process can write to.
  *
- * Who does the work of whom: the replicas of the full cluster are *slots* of lanes / replicas lanes.
- * Where a group has fewer, each replica has several slots in a row (comm_share()): what is added to
- * what, and so every bit, stays.
+ * Placement of lanes (micro-batches): the gradients of all lanes are summed along one binary tree over
+ * lane numbers, ((0+1)+(2+3))+((4+5)+(6+7)) and so on. Each replica of a group computes one subtree
+ * (comm_share()), and the all-reduce is the rest of the tree. The order of the additions, and so every
+ * bit, is the same for any number of replicas.
  *
  * Threads: open, start, save, close belong to one thread at a time; train_request, train_abort,
  * train_held and train_progress may be called from any. Callbacks come from replica threads (and from
@@ -219,7 +220,7 @@ struct train_opts { /* everything is borrowed until train_close() */
     uint64_t seed;
     uint64_t epochs, steps; /* one of them is 0 */
     uint32_t global_batch, lanes; /* settled by the caller: lanes divides global_batch */
-    uint32_t replicas;      /* of the full cluster; each has lanes / replicas lanes, and it divides */
+    uint32_t replicas;      /* of the full cluster; at most lanes */
     uint32_t min_replicas;  /* of the smallest group that may train; 0: replicas */
     double clip_norm, clip_value; /* the value first; 0: not */
     uint32_t eval_every_epochs;

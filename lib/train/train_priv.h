@@ -169,8 +169,7 @@ struct replica {
     struct train *train;
     struct gpu *gpu;           /* NULL: its device is a CPU */
     uint32_t local;            /* index in this process */
-    uint32_t slots;            /* of the full cluster that it stands for in this generation */
-    uint32_t first_lane, n_lanes;
+    uint32_t first_lane, n_lanes; /* in this generation: a subtree of the tree over all lanes */
     uint32_t rank;
     pthread_t thread;
     bool started;
@@ -215,9 +214,9 @@ struct train {
     struct data_set *data, *eval_data;
     struct memory mem;
     struct replica *replicas; /* [n_devices] */
-    uint32_t lanes_per_slot, lane_batch;
-    uint32_t max_slots;            /* of a replica, in the smallest group that may train */
-    uint32_t *shares;              /* [opts->replicas]: slots of each rank in this generation */
+    uint32_t lane_batch;
+    uint32_t max_lanes;            /* of a replica, in any group that may train */
+    uint32_t *shares;              /* [opts->replicas]: lanes of each rank in this generation */
     uint64_t steps_per_epoch, total_steps, eval_steps;
     struct optim_schedule schedule;
     char (*slot_names)[512];
@@ -280,8 +279,7 @@ void memory_take(struct train *t, struct device_mem *aside);
  * entries this many times. So what is added to what depends on lane numbers alone: four lanes
  * give (0+1)+(2+3); behind the last lane whatever is left is merged from the right. */
 uint32_t tree_merges(uint32_t i, uint32_t n);
-/* The same behind lane i of a replica: along the lanes of its slot, then along its slots. */
-uint32_t lane_merges(const struct replica *r, uint32_t i);
+uint32_t lane_merges(const struct replica *r, uint32_t i); /* after lane i of a replica */
 void tree_add_f32(float *dst, const float *src, size_t n);
 void tree_add_f64(double *dst, const double *src, size_t n);
 

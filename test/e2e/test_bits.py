@@ -68,6 +68,16 @@ def one_two_and_four_replicas_in_a_task_give_the_same_bytes():
 
 
 @test
+def lanes_that_are_no_power_of_two_give_the_same_bytes_on_any_number_of_replicas():
+    twelve = short(12, global_batch_size=60)
+    one = run(1, "cpu:1", **twelve)
+    for n, devices in ((1, "cpu:2"), (2, "cpu:1"), (3, "cpu:1"), (4, "cpu:1"), (2, "cpu:3"), (3, "cpu:4")):
+        same(one, run(n, devices, **twelve), "%d tasks x %s" % (n, devices))
+    three = short(3, global_batch_size=60)
+    same(run(1, "cpu:1", **three), run(3, "cpu:1", **three), "3 lanes on 3 tasks")
+
+
+@test
 def clipping_and_adamw_give_the_same_bytes_too():
     job = short(4, clip_norm=0.5)
     job["optimizer"] = {"type": "adamw", "momentum": None, "learning_rate": 0.001, "weight_decay": 0.01,

@@ -39,6 +39,18 @@ def more_tasks_than_there_are_or_a_part_of_them_without_a_lease_is_refused():
 
 
 @test
+def unequal_parts_of_the_lanes_are_reported_with_a_number_that_divides():
+    for n, lanes, words in ((0, 12, None), (3, 12, None), (2, 8, None),
+                            (2, 12, "12 lanes on 2 replicas make unequal parts: a replica computes up to 8 of them in a "
+                                    "step, 6 on average"),
+                            (4, 12, "up to 4 of them in a step, 3 on average, so that the bits are the same for any "
+                                    "number of replicas; 8 or 16 lanes make equal parts")):
+        code, plan, said = check(n, train={"lanes": lanes, "global_batch_size": 96})
+        assert code == 0, said
+        assert (words is None) == ("uneven" not in plan["lanes"]) and (words or "") in plan["lanes"].get("uneven", ""), plan
+
+
+@test
 def waits_that_contradict_the_deadline_are_refused_at_their_place():
     rows = ((dict(elastic={"rejoin_seconds": 40}), "/elastic/rejoin_seconds: 40 s cannot be waited for"),
             (dict(train={"deadline_seconds": 2}, detection={"silent_seconds": 2}), "/detection/silent_seconds: "),

@@ -1,0 +1,134 @@
+/* settle_lanes.c - the lanes (micro-batches) of a global batch, and which replica computes which.
+ *
+ * The gradients of all lanes are summed along one binary tree over lane numbers. A replica computes one
+ * subtree, so that the bits are the same for any number of replicas (comm_share()). Subtrees are of
+ * equal size if each replica has 1, 2, 4, ... lanes; otherwise some replicas wait for others. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/buf.h"
+#include "base/check.h"
+#include "base/err.h"
+#include "comm/comm.h"
+#include "conf/cluster.h"
+#include "conf/job.h"
+#include "daemon/settle.h"
+
+static bool is_power_of_two(uint32_t n)
+{
+    return n != 0 && (n & (n - 1)) == 0;
+}
+
+/* The lanes of each replica; the caller frees the array. */
+static uint32_t *share(uint32_t lanes, uint32_t replicas)
+{
+    uint32_t *shares = calloc(replicas, sizeof(*shares));
+
+    CHECK(shares != NULL);
+    comm_share(lanes, replicas, shares);
+    return shares;
+}
+
+static uint32_t largest_share(uint32_t lanes, uint32_t replicas)
+{
+    uint32_t *shares, most = 0;
+
+    if (is_power_of_two(lanes / replicas))
+        return lanes / replicas;
+    shares = share(lanes, replicas);
+    for (uint32_t i = 0; i < replicas; i++)
+        most = shares[i] > most ? shares[i] : most;
+    free(shares);
+    return most;
+}
+
+uint64_t settle_most_samples(const struct conf *c, uint64_t replicas)
+{
+    uint64_t lanes = c->train.lanes != 0 ? c->train.lanes : replicas, batch = c->train.global_batch_size;
+
+    if (replicas > COMM_MAX_RANKS || lanes % replicas != 0 || batch % lanes != 0)
+        return 0;
+    if (batch == 0)
+        batch = c->train.batch_size_per_replica * replicas;
+    return largest_share((uint32_t)lanes, (uint32_t)replicas) * (batch / lanes);
+}
+
+/* Leaves s->uneven empty if all replicas have the same number of lanes. */
+static void describe_uneven(struct settled *s)
+{
+    uint32_t each = s->lanes / s->replicas, most = largest_share(s->lanes, s->replicas), power = 1;
+
+    if (most == each)
+        return;
+    while (power * 2 < each)
+        power *= 2;
+    snprintf(s->uneven, sizeof(s->uneven),
+             "/train/lanes: %" PRIu32 " lanes on %" PRIu32 " replicas make unequal parts: a replica computes up to "
+             "%" PRIu32 " of them in a step, %" PRIu32 " on average, so that the bits are the same for any number of "
+             "replicas; %" PRIu32 " or %" PRIu32 " lanes make equal parts",
+             s->lanes, s->replicas, most, each, power * s->replicas, 2 * power * s->replicas);
+}
+
+int settle_lanes(struct settled *s, struct err *err)
+{
+    const struct conf *c = s->conf;
+    uint64_t batch, replicas = (uint64_t)s->cluster->world * s->n_devices;
+
+    if (replicas > COMM_MAX_RANKS)
+        return err_set(err, ERR_INPUT, "%" PRIu64 " replicas (%u tasks with %u devices each) are above %d, the most there can be",
+                       replicas, s->cluster->world, s->n_devices, COMM_MAX_RANKS);
+    s->replicas = (uint32_t)replicas;
+    s->lanes = c->train.lanes != 0 ? c->train.lanes : s->replicas;
+    s->lanes_from = c->train.lanes != 0 ? "job" : "replicas of the full cluster";
+    batch = c->train.global_batch_size;
+    if (batch == 0)
+        batch = (uint64_t)c->train.batch_size_per_replica * s->replicas;
+    if (batch > UINT32_MAX)
+        return err_set(err, ERR_INPUT, "/train/batch_size_per_replica: %u samples on %u replicas are too many",
+                       c->train.batch_size_per_replica, s->replicas);
+    s->global_batch = (uint32_t)batch;
+    if (s->lanes % s->replicas != 0)
+        return err_set(err, ERR_INPUT,
+                       "/train/lanes: %u lanes cannot be shared evenly by %u replicas (%u tasks with %u "
+                       "devices each): choose a multiple of %u, or other --devices",
+                       s->lanes, s->replicas, s->cluster->world, s->n_devices, s->replicas);
+    if (s->global_batch % s->lanes != 0)
+        return err_set(err, ERR_INPUT,
+                       "/train/global_batch_size: %u samples cannot be cut into %u lanes (%s): choose a "
+                       "multiple of %u",
+                       s->global_batch, s->lanes, s->lanes_from, s->lanes);
+    describe_uneven(s);
+    return 0;
+}
+
+void settled_task_lanes(const struct settled *s, uint32_t rank, uint32_t *first, uint32_t *n)
+{
+    uint32_t *shares = share(s->lanes, s->replicas);
+
+    *first = *n = 0;
+    for (uint32_t i = 0; i < rank * s->n_devices; i++)
+        *first += shares[i];
+    for (uint32_t i = 0; i < s->n_devices; i++)
+        *n += shares[rank * s->n_devices + i];
+    free(shares);
+}
+
+void settled_print_lanes(const struct settled *s, struct buf *out)
+{
+    uint32_t rank = s->cluster->self->rank, first, n;
+
+    buf_printf(out, ",\n  \"lanes\": {\"count\": %u, \"from\": \"%s\", \"per_replica\": %u, "
+                    "\"samples_per_lane\": %u", s->lanes, s->lanes_from, s->lanes / s->replicas,
+               s->global_batch / s->lanes);
+    if (rank != CLUSTER_NO_RANK) {
+        settled_task_lanes(s, rank, &first, &n);
+        buf_printf(out, ", \"mine\": [%u, %u]", first, first + n - 1);
+    }
+    if (s->uneven[0] != '\0') {
+        buf_str(out, ", \"uneven\": ");
+        buf_json(out, s->uneven);
+    }
+    buf_printf(out, "},\n  \"global_batch_size\": %u,\n  \"learning_rate\": ", s->global_batch);
+    buf_f64(out, s->learning_rate);
+}
