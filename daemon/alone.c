@@ -44,6 +44,9 @@ void alone_ended(struct run *r, const struct run_ended *m)
         report_phase(r->report, "stopped");
         run_save(r);
         break;
+    case TRAIN_UNSAVED:
+        run_end(r, EXIT_RETRY, m->text);
+        break;
     case TRAIN_DIVERGED:
     case TRAIN_ROLL_BACK: /* from what is held still, or from a checkpoint */
         if (m->end == TRAIN_DIVERGED && run_is_wrong_again(r, m->text, text, sizeof(text))) {

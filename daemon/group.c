@@ -11,9 +11,11 @@
 #include "base/digest.h"
 #include "base/log.h"
 #include "base/rng.h"
+#include "ckpt/ckpt.h"
 #include "ckpt/lease.h"
 #include "daemon/report.h"
 #include "daemon/run_priv.h"
+#include "daemon/storage.h"
 #include "loop/loop.h"
 
 enum {
@@ -21,6 +23,7 @@ enum {
     RELEASE_MS = 200,     /* telling the storage that the lease is free */
     LEASE_WAIT_MS = 3000, /* a checkpoint waits so long for a lease that is being taken */
     LOOK_MS = 20,
+    STORAGE_TELL_MS = 1000, /* between two reports of one storage failure */
 };
 
 struct group {
@@ -32,6 +35,7 @@ struct group {
     uint64_t generation; /* of the view at work */
     uint32_t *ranks;     /* [world] of its members */
     uint32_t n_members, self;
+    bool leads;          /* this task coordinates it */
     uint32_t broken;     /* atomic: 1 + the member whose link broke first */
 
     struct lease *lease;  /* NULL: a smaller group is not wanted, or has a majority by itself */
@@ -40,6 +44,7 @@ struct group {
     uint64_t lease_ticket, lease_wish; /* of the last thing asked for */
     uint64_t lease_token; /* for Status */
     char lease_text[512];
+    uint64_t storage_told_ms; /* the last report that the storage failed; 0: none */
 };
 
 /* ---- lease ---- */
@@ -163,7 +168,10 @@ static void fail(struct run *r, uint64_t generation, int code, uint64_t held, co
     uint32_t broken = __atomic_load_n(&g->broken, __ATOMIC_ACQUIRE);
     uint32_t peer = broken > 0 && broken <= g->n_members ? g->ranks[broken - 1] : MEMBER_NOBODY;
     bool is_symptom = generation > 0 && (code == ERR_PEER || code == ERR_CANCELED || code == ERR_TIMEOUT);
+    bool is_of_files = code == ERR_NOENT || code == ERR_CORRUPT; /* those of other hosts may be good */
     enum member_failure kind = is_symptom                            ? MEMBER_FAIL_PEER
+                               : is_of_files && generation == 0    ? MEMBER_FAIL_FILES
+                               : is_of_files                       ? MEMBER_FAIL_LOCAL
                                : run_exit_code(code) == EXIT_INPUT ? MEMBER_FAIL_INPUT
                                                                    : MEMBER_FAIL_LOCAL;
 
@@ -187,6 +195,7 @@ static void on_train(void *arg, const struct rdzv_view *v, const char *why)
         .deadline_ms = run_deadline_ms(r),
         .newest_step = v->newest_step,
         .newest_member = v->newest_member,
+        .coordinator = v->coordinator,
         .on_broken = on_broken,
         .may_step = g->lease != NULL ? may_step : NULL,
         .may_save = g->lease != NULL ? may_save : NULL,
@@ -207,13 +216,14 @@ static void on_train(void *arg, const struct rdzv_view *v, const char *why)
     g->self = v->self;
     __atomic_store_n(&g->broken, 0, __ATOMIC_RELEASE);
     digest_hmac(r->s->token, strlen(r->s->token), v->key, sizeof(v->key), to.key);
-    report_lead(r->report, g->self == 0);
+    g->leads = v->self == v->coordinator;
+    report_lead(r->report, g->leads);
     log_record(LOG_INFO, "view",
                (struct log_field[]){ LOG_I64("generation", (int64_t)v->generation),
                                      LOG_I64("tasks", v->n_members),
                                      LOG_I64("newest_step", (int64_t)v->newest_step) }, 3,
                "generation %" PRIu64 ": %u of %u tasks, led by %s%s%s%s", v->generation, v->n_members,
-               r->s->cluster->world, v->members[0].name, why[0] != '\0' ? " (" : "", why,
+               r->s->cluster->world, v->members[v->coordinator].name, why[0] != '\0' ? " (" : "", why,
                why[0] != '\0' ? ")" : "");
     rc = run_train(r, &to, &err);
     free(members);
@@ -287,7 +297,7 @@ static void on_checkpoint_request(void *arg)
         snprintf(text, sizeof(text), "training is at rest, in phase '%s'%s%s", r->progress.phase,
                  r->progress.last_trouble[0] != '\0' ? ": " : "", r->progress.last_trouble);
         rdzv_checkpoint_done(g->rdzv, 0, "", text);
-    } else if (g->self != 0) {
+    } else if (!g->leads) {
         rdzv_checkpoint_done(g->rdzv, 0, "", "this task does not write checkpoints: ask the chief");
     } else {
         r->checkpoint_asked = true;
@@ -353,6 +363,10 @@ void group_ended(struct run *r, const struct run_ended *m)
     case TRAIN_ABORTED:
         rdzv_aborted(z, m->generation, m->held);
         break;
+    case TRAIN_UNSAVED:
+        report_trouble(r->report, m->text);
+        rdzv_failed(z, m->generation, MEMBER_FAIL_STORAGE, MEMBER_NOBODY, m->held, m->text);
+        break;
     case TRAIN_DIVERGED: /* whoever differs holds nothing any more, and takes the state of the others */
         if (train_diverged(r->train) == r->group->self && run_is_wrong_again(r, m->text, text, sizeof(text)))
             fail(r, m->generation, m->code, m->held, text);
@@ -387,10 +401,37 @@ void group_progress(const struct run *r, struct rdzv_progress *p)
     snprintf(p->lease, sizeof(p->lease), "%s", r->group->lease_text);
 }
 
+/* A leader that cannot write hands the group over. It is told again while the failure lasts. */
+static void watch_storage(struct run *r, enum member_node_state state)
+{
+    struct group *g = r->group;
+    struct ckpt_trouble ckpt;
+    struct storage_seen seen = { .ckpt = &ckpt, .lease_text = g->lease_text, .deadline_ms = run_deadline_ms(r) };
+    char text[600];
+
+    if (state != MEMBER_LEADING || r->train == NULL || clock_ms() - g->storage_told_ms < STORAGE_TELL_MS)
+        return;
+    train_storage(r->train, &ckpt);
+    if (g->lease != NULL) {
+        seen.needs_lease = r->generation == 0 || __atomic_load_n(&g->needs_lease, __ATOMIC_ACQUIRE);
+        seen.lease_ms = lease_trouble_ms(g->lease);
+    }
+    if (!storage_has_failed(&seen, text, sizeof(text)))
+        return;
+    g->storage_told_ms = clock_ms();
+    rdzv_storage(g->rdzv, text);
+}
+
+void group_stored(struct run *r)
+{
+    rdzv_storage(r->group->rdzv, NULL);
+}
+
 void group_tick(struct run *r)
 {
     enum member_node_state state = member_node_state(rdzv_node(r->group->rdzv));
 
+    watch_storage(r, state);
     if (r->has_opened && r->generation == 0 && !r->is_saving && !r->has_ended)
         report_phase(r->report, state == MEMBER_SEEKING ? "joining" : "waiting");
 }

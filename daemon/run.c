@@ -156,6 +156,8 @@ static void has_stored(void *arg)
     struct stored *m = arg;
     struct run *r = m->run;
 
+    if (!r->has_ended && !m->failed && r->group != NULL)
+        group_stored(r);
     if (!r->has_ended && r->checkpoint_asked && (m->failed || m->step >= r->checkpoint_after)) {
         r->checkpoint_asked = false;
         group_checkpoint_done(r, m->step, m->failed ? "" : m->text, m->failed ? m->text : NULL);

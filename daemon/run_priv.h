@@ -90,6 +90,7 @@ void group_saved(struct run *r, int rc, const char *text);
 void group_stop(struct run *r);
 void group_progress(const struct run *r, struct rdzv_progress *p); /* what the group adds: the lease */
 void group_tick(struct run *r);
+void group_stored(struct run *r); /* a checkpoint was written and verified */
 void group_checkpoint_done(struct run *r, uint64_t step, const char *path, const char *error); /* error NULL: none */
 /* For the sentence of the service: 0 tasks without a group. */
 uint32_t group_present(const struct run *r, uint64_t *generation);

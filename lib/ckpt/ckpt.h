@@ -127,9 +127,22 @@ int ckpt_begin(struct ckpt_writer *w, void **staging, struct err *err);
 void ckpt_hand_over(struct ckpt_writer *w, const struct ckpt_meta *meta);
 /* How many stay from the next one on. Any thread. */
 void ckpt_set_keep(struct ckpt_writer *w, uint32_t max_to_keep);
-/* Waits until what was handed over last is on disk and verified, at most wait_ms. 0; else its last error
- * (ERR_FULL, ERR_IO, ...; ERR_REFUSED, ERR_CANCELED: it was discarded) or ERR_TIMEOUT. */
-int ckpt_flush(struct ckpt_writer *w, uint64_t wait_ms, struct err *err);
+/* How long ckpt_flush() waits. */
+struct ckpt_patience {
+    uint64_t wait_ms;
+    uint32_t tries;    /* it returns after so many failures of this state; 0: any number */
+    uint64_t stall_ms; /* it returns when the storage has completed nothing for so long; 0: never for this reason */
+};
+/* Waits until what was handed over last is on disk and verified. 0; else its last error (ERR_FULL, ERR_IO, ...;
+ * ERR_REFUSED, ERR_CANCELED: it was discarded) or ERR_TIMEOUT. After an error the writer goes on trying. */
+int ckpt_flush(struct ckpt_writer *w, const struct ckpt_patience *p, struct err *err);
+/* What is wrong with the storage now. Any thread, waits for nothing. */
+struct ckpt_trouble {
+    uint32_t failures;   /* saves that failed since one was written */
+    uint64_t stalled_ms; /* a save is under way, and the storage has completed nothing for so long */
+    char text[512];      /* the reason; "": there is no trouble */
+};
+void ckpt_trouble(struct ckpt_writer *w, struct ckpt_trouble *out);
 /* Somebody else writes now: what is being filled, written or waits is discarded as soon as the thread
  * notices; it publishes nothing of it any more. Does not wait, and the writer can be used again; until the
  * thread has noticed, ckpt_begin() says ERR_EXISTS. Nobody may be filling the staging area. */

@@ -78,6 +78,12 @@ int ckpt_folder_list(const char *directory, uint64_t **out, size_t *n, struct er
 int ckpt_folder_clean(const char *directory, struct err *err);
 
 /* ---- save.c ---- */
+/* What the owner of a save and the thread that performs it know of each other; both fields are atomic. */
+struct ckpt_watch {
+    bool is_canceled;  /* set by the owner: the save is abandoned */
+    uint64_t moved_ns; /* set by the thread: clock_ns() when the storage last completed an operation */
+};
+
 /* One file of a checkpoint, ready to be written again and again. */
 struct ckpt_layout {
     const char *name;     /* of the file */
@@ -97,7 +103,7 @@ void ckpt_layout_fini(struct ckpt_layout *l);
 struct ckpt_right {
     int (*may_publish)(void *arg, struct err *err); /* NULL: yes */
     void *arg;
-    const bool *is_canceled; /* atomic; NULL: never */
+    struct ckpt_watch *watch; /* NULL: never abandoned */
     bool is_lost;            /* out: REFUSED or CANCELED was the answer */
 };
 /* ERR_CANCELED, and what may_publish() says. */
@@ -110,18 +116,19 @@ int ckpt_save(const char *directory, const struct ckpt_layout *layouts, uint32_t
               uint64_t *bytes, bool *existed, struct err *err);
 /* The first half of it: a folder of this path, durable. Left behind as it is on failure. */
 int ckpt_write_folder(const char *path, const struct ckpt_layout *layouts, uint32_t n_layouts,
-                      const bool *is_canceled, const struct ckpt_meta *meta, const void *state,
+                      struct ckpt_watch *watch, const struct ckpt_meta *meta, const void *state,
                       uint64_t *bytes, struct err *err);
 /* Removes the checkpoint of a step; it is out of sight at once. */
 int ckpt_remove(const char *directory, uint64_t step, struct err *err);
 
 /* ---- verify.c ---- */
-/* ERR_CANCELED if the flag (NULL is fine) is up: asked for with each chunk. */
-int ckpt_check_canceled(const bool *is_canceled, struct err *err);
+/* Notes that the storage completed an operation. ERR_CANCELED if the save is abandoned. Called with each chunk; NULL
+ * is fine. */
+int ckpt_check_canceled(struct ckpt_watch *watch, struct err *err);
 struct ckpt_progress {
     void (*report)(void *arg, uint64_t done, uint64_t all); /* NULL is fine */
     void *arg;
-    const bool *is_canceled; /* atomic; NULL is fine */
+    struct ckpt_watch *watch; /* NULL is fine */
     uint64_t done, all;
 };
 /* Compares a folder with its manifest. `from_disk`: the page cache is emptied of it first. */

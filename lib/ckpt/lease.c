@@ -48,6 +48,7 @@ struct lease {
     bool is_closed;          /* guarded by it */
 
     uint64_t until_ns; /* atomic; for lease_hold_until() */
+    uint64_t trouble_ns; /* atomic; begin of the first step that has not worked since one that has; 0: none */
 
     struct ckpt_thread thread; /* its lock guards the next */
     uint64_t asked, answered;
@@ -81,6 +82,13 @@ static void set_held(struct lease *l, uint64_t token, uint64_t until_ns)
 uint64_t lease_hold_until(const struct lease *l)
 {
     return __atomic_load_n(&l->until_ns, __ATOMIC_SEQ_CST);
+}
+
+uint64_t lease_trouble_ms(const struct lease *l)
+{
+    uint64_t since = __atomic_load_n(&l->trouble_ns, __ATOMIC_SEQ_CST), now = clock_ns();
+
+    return since != 0 && now > since ? (now - since) / 1000000 : 0;
 }
 
 static bool is_in_force(const struct lease *l)
@@ -258,6 +266,8 @@ static void step(struct lease *l)
     uint64_t begin = clock_ns(), held;
     int rc = 0, looked;
 
+    if (l->trouble_ns == 0)
+        __atomic_store_n(&l->trouble_ns, begin, __ATOMIC_SEQ_CST);
     if (j->release != 0)
         rc = lease_store_beat(l->directory, j->release, l->incarnation, ++l->beats, true, &why);
     if (j->held != 0)
@@ -267,9 +277,13 @@ static void step(struct lease *l)
     rc = rc == 0 ? looked : rc;
     if (j->has_wish && looked == 0) {
         rc = take(l, &why);
-        if (rc < 0)
+        if (rc < 0) {
             (void)look(l, NULL); /* whoever was faster is the news; if it fails, rc says enough */
+            lease_store_tidy(l->directory, l->found.token); /* a number taken in vain leaves files */
+        }
     }
+    if (rc == 0 || rc == ERR_EXISTS)
+        __atomic_store_n(&l->trouble_ns, 0, __ATOMIC_SEQ_CST);
     pthread_mutex_lock(&l->thread.lock);
     l->answered = j->ticket;
     held = l->held;
@@ -455,13 +469,13 @@ void lease_watch(struct lease *l, bool on)
 
 int lease_check(struct lease *l, struct err *err)
 {
-    uint64_t ticket, until;
+    uint64_t ticket, until, now;
     int rc;
 
     pthread_mutex_lock(&l->thread.lock);
     ticket = ask(l);
-    while (until = lease_hold_until(l), clock_ns() < until && l->answered < ticket) {
-        struct timespec t = ckpt_after_ms((until - clock_ns()) / 1000000 + 1);
+    while (until = lease_hold_until(l), now = clock_ns(), now < until && l->answered < ticket) {
+        struct timespec t = ckpt_after_ms((until - now) / 1000000 + 1);
 
         (void)pthread_cond_timedwait(&l->thread.changed, &l->thread.lock, &t); /* asked anew */
     }

@@ -107,6 +107,10 @@ void lease_watch(struct lease *l, bool on);
 /* clock_ns() up to which we may act as the holder; 0: not at all. No locks. */
 uint64_t lease_hold_until(const struct lease *l);
 
+/* For how long the storage has failed or not answered, in milliseconds; 0: the last operation worked and none is late.
+ * No locks. */
+uint64_t lease_trouble_ms(const struct lease *l);
+
 /* Before something is published that only the holder may: a look at the storage that began after
  * this call says that ours is still the newest number, and we hold it. Waits for that as long as
  * we hold it and no longer, so hold_ms at most. Errors: ERR_REFUSED (fenced, or not held), ERR_IO

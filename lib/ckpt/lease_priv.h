@@ -61,8 +61,8 @@ int lease_store_take(const char *directory, const struct lease_record *r, uint64
                      struct err *err);
 int lease_store_beat(const char *directory, uint64_t token, uint64_t incarnation, uint64_t count,
                      bool is_released, struct err *err);
-/* Removes all of numbers below token - 1, and what those who wanted `token` left. What cannot be
- * removed stays for the next one. */
+/* Removes all of numbers below token - 1, and what those who wanted `token` left, if that number is there. What
+ * cannot be removed stays for the next one. */
 void lease_store_tidy(const char *directory, uint64_t token);
 
 #endif

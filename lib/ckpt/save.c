@@ -122,13 +122,13 @@ struct out {
     const char *path;
     uint64_t at;
     XXH3_state_t *hash;
-    const bool *is_canceled;
+    struct ckpt_watch *watch;
 };
 
 static int write_chunk(struct out *o, const char *data, size_t n, struct err *err)
 {
     const uint64_t start = o->at;
-    int rc = ckpt_check_canceled(o->is_canceled, err);
+    int rc = ckpt_check_canceled(o->watch, err);
 
     if (rc < 0)
         return rc;
@@ -172,9 +172,9 @@ static int write_content(struct out *o, const struct ckpt_layout *l, const void 
 
 /* Creates a file with this content, durable when it returns 0. `out`: for the manifest. */
 static int write_file(const char *folder, const struct ckpt_layout *l, const void *state,
-                      const bool *is_canceled, struct ckpt_file *out, struct err *err)
+                      struct ckpt_watch *watch, struct ckpt_file *out, struct err *err)
 {
-    struct out o = { .hash = XXH3_createState(), .is_canceled = is_canceled };
+    struct out o = { .hash = XXH3_createState(), .watch = watch };
     char *path = fs_join(folder, l->name);
     int rc;
 
@@ -224,7 +224,7 @@ static int write_manifest(const char *folder, const struct ckpt_manifest *m, str
 }
 
 static int write_all(const char *path, const struct ckpt_layout *layouts, uint32_t n_layouts,
-                     const bool *is_canceled, const void *state, struct ckpt_manifest *m,
+                     struct ckpt_watch *watch, const void *state, struct ckpt_manifest *m,
                      struct err *err)
 {
     int rc = 0;
@@ -233,18 +233,18 @@ static int write_all(const char *path, const struct ckpt_layout *layouts, uint32
     if (FAULT_TRY("ckpt.mkdir", mkdir(path, 0777)) < 0)
         return err_sys(err, errno, "create directory '%s'", path);
     for (uint32_t i = 0; rc == 0 && i < n_layouts; i++)
-        rc = write_file(path, &layouts[i], state, is_canceled, &m->files[m->n_files++], err);
+        rc = write_file(path, &layouts[i], state, watch, &m->files[m->n_files++], err);
     if (rc == 0)
         rc = write_manifest(path, m, err);
     return rc == 0 ? fs_sync_dir(path, err) : rc;
 }
 
 int ckpt_write_folder(const char *path, const struct ckpt_layout *layouts, uint32_t n_layouts,
-                      const bool *is_canceled, const struct ckpt_meta *meta, const void *state,
+                      struct ckpt_watch *watch, const struct ckpt_meta *meta, const void *state,
                       uint64_t *bytes, struct err *err)
 {
     struct ckpt_manifest m = { .meta = *meta };
-    int rc = write_all(path, layouts, n_layouts, is_canceled, state, &m, err);
+    int rc = write_all(path, layouts, n_layouts, watch, state, &m, err);
 
     *bytes = 0;
     for (uint32_t i = 0; rc == 0 && i < m.n_files; i++)
@@ -265,10 +265,10 @@ static bool same_run(const struct ckpt_meta *a, const struct ckpt_meta *b)
 }
 
 /* A run is a function of its job and the step, so the same checkpoint need not be written twice. */
-static bool is_there(const char *visible, const struct ckpt_meta *meta, const bool *is_canceled,
+static bool is_there(const char *visible, const struct ckpt_meta *meta, struct ckpt_watch *watch,
                      uint64_t *bytes)
 {
-    struct ckpt_progress progress = { .is_canceled = is_canceled };
+    struct ckpt_progress progress = { .watch = watch };
     struct ckpt_manifest m;
 
     if (ckpt_manifest_read(visible, &m, NULL) < 0 || !same_run(&m.meta, meta) ||
@@ -305,12 +305,12 @@ static int replace_in_two(const char *directory, const char *hidden, const char 
 
 int ckpt_ask(struct ckpt_right *right, struct err *err)
 {
-    int rc = ckpt_check_canceled(right->is_canceled, err);
+    int rc = ckpt_check_canceled(right->watch, err);
 
     if (rc == 0 && right->may_publish != NULL)
         rc = right->may_publish(right->arg, err);
     if (rc == 0) /* the answer may have taken its time */
-        rc = ckpt_check_canceled(right->is_canceled, err);
+        rc = ckpt_check_canceled(right->watch, err);
     right->is_lost = right->is_lost || rc == ERR_REFUSED || rc == ERR_CANCELED;
     return rc;
 }
@@ -327,7 +327,7 @@ static int publish(const char *directory, const char *hidden, const char *visibl
         return 0;
     if (errno != ENOTEMPTY && errno != EEXIST && errno != ENOTDIR)
         return err_sys(err, errno, "rename '%s' to '%s'", hidden, visible);
-    if (is_there(visible, meta, right->is_canceled, &bytes)) { /* another was at it too, and was faster */
+    if (is_there(visible, meta, right->watch, &bytes)) { /* another was at it too, and was faster */
         (void)fs_remove_tree(hidden, NULL);      /* or the next writer does */
         return 0;
     }
@@ -365,10 +365,10 @@ int ckpt_remove(const char *directory, uint64_t step, struct err *err)
 
 /* ---- all of it ---- */
 
-static int verify_written(const char *path, const struct ckpt_meta *meta, const bool *is_canceled,
+static int verify_written(const char *path, const struct ckpt_meta *meta, struct ckpt_watch *watch,
                           struct err *err)
 {
-    struct ckpt_progress progress = { .is_canceled = is_canceled };
+    struct ckpt_progress progress = { .watch = watch };
     struct ckpt_manifest m;
     int rc = ckpt_manifest_read(path, &m, err);
 
@@ -405,9 +405,9 @@ static int save_new(const char *directory, const char *hidden, const char *visib
 
     if (rc < 0)
         return rc;
-    rc = ckpt_write_folder(hidden, layouts, n_layouts, right->is_canceled, meta, state, bytes, err);
+    rc = ckpt_write_folder(hidden, layouts, n_layouts, right->watch, meta, state, bytes, err);
     if (rc == 0)
-        rc = verify_written(hidden, meta, right->is_canceled, err);
+        rc = verify_written(hidden, meta, right->watch, err);
     if (rc == 0)
         rc = publish(directory, hidden, visible, right, meta, err);
     if (rc == 0)
@@ -433,7 +433,7 @@ int ckpt_save(const char *directory, const struct ckpt_layout *layouts, uint32_t
     hidden = fs_join(directory, hidden_name);
     if (visible == NULL || hidden == NULL)
         rc = err_set(err, ERR_NOMEM, "out of memory");
-    else if (is_there(visible, meta, right->is_canceled, bytes))
+    else if (is_there(visible, meta, right->watch, bytes))
         *existed = true;
     else
         rc = save_new(directory, hidden, visible, layouts, n_layouts, right, meta, state, bytes,

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/buf.h"
+#include "base/clock.h"
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/fs.h"
@@ -127,9 +128,12 @@ void ckpt_hash_print(XXH128_hash_t hash, char out[CKPT_HASH_BYTES])
         snprintf(out + 2 * i, 3, "%02x", bytes.digest[i]);
 }
 
-int ckpt_check_canceled(const bool *is_canceled, struct err *err)
+int ckpt_check_canceled(struct ckpt_watch *watch, struct err *err)
 {
-    if (is_canceled == NULL || !__atomic_load_n(is_canceled, __ATOMIC_ACQUIRE))
+    if (watch == NULL)
+        return 0;
+    __atomic_store_n(&watch->moved_ns, clock_ns(), __ATOMIC_RELAXED);
+    if (!__atomic_load_n(&watch->is_canceled, __ATOMIC_ACQUIRE))
         return 0;
     return err_set(err, ERR_CANCELED, "it was abandoned");
 }
@@ -141,7 +145,7 @@ static int hash_file(int fd, const char *path, uint64_t bytes, bool from_disk,
 {
     for (uint64_t at = 0; at < bytes;) {
         size_t n = bytes - at < CKPT_CHUNK_BYTES ? (size_t)(bytes - at) : CKPT_CHUNK_BYTES;
-        int rc = ckpt_check_canceled(progress->is_canceled, err);
+        int rc = ckpt_check_canceled(progress->watch, err);
 
         if (rc == 0)
             rc = ckpt_read_all(fd, path, chunk, n, err);

@@ -34,6 +34,7 @@ enum {
     RETRY_DOUBLINGS = 5,
     RETRY_MS_MAX = 1000 * 1000 * 1000,
     CLOSE_MS = 10 * 1000,
+    FLUSH_LOOK_MS = 50,
     ABANDONED_MS = 100, /* for a thread that only has to notice */
     CAUSE_BYTES = 128,
 };
@@ -59,12 +60,13 @@ struct ckpt_writer {
     int told;                 /* the last trouble told since something was saved; 0: none */
     char told_cause[CAUSE_BYTES];
 
-    bool is_canceled;          /* atomic: what is being written is abandoned */
+    struct ckpt_watch watch;   /* of what is being written */
     struct ckpt_thread thread; /* its lock guards the rest */
     enum state state;
     struct ckpt_meta meta; /* of what is in the staging copy */
     uint64_t handed_ns;
     uint64_t failures;     /* in a row, of this state */
+    uint32_t unwritten;    /* failures since a state was written or given up */
     bool hurry;            /* somebody waits for the result: try again now */
     bool closing;
     bool is_discarded;     /* what was handed over last */
@@ -98,7 +100,7 @@ static int ask_owner(void *arg, struct err *err)
 static struct ckpt_right right_of(struct ckpt_writer *w)
 {
     return (struct ckpt_right){ .may_publish = ask_owner, .arg = w,
-                                .is_canceled = &w->is_canceled };
+                                .watch = &w->watch };
 }
 
 /* What is behind the last colon tells the cause; numbers and names are in front of it. */
@@ -248,8 +250,10 @@ static int save_one(struct ckpt_writer *w, const struct ckpt_meta *meta, bool *i
     rc = ckpt_save(w->directory, w->layouts, N_LAYOUTS, &right, meta, w->staging, &bytes, &existed,
                    err);
     *is_lost = right.is_lost;
-    if (rc < 0)
+    if (rc < 0) {
+        w->is_prepared = false; /* the directory may have been removed */
         return rc;
+    }
     w->told = 0;
     tell_saved(w, meta->step, bytes, clock_ns() - w->handed_ns);
     prune(w, meta);
@@ -264,15 +268,17 @@ static void save(struct ckpt_writer *w)
     struct err err;
     int rc;
 
+    __atomic_store_n(&w->watch.moved_ns, clock_ns(), __ATOMIC_RELAXED);
     pthread_mutex_unlock(&w->thread.lock);
     rc = save_one(w, &meta, &is_lost, &err);
     if (rc < 0)
         tell_failed(w, meta.step, is_lost ? CKPT_DISCARDED : CKPT_FAILED, &err, false);
     pthread_mutex_lock(&w->thread.lock);
-    __atomic_store_n(&w->is_canceled, false, __ATOMIC_RELEASE);
+    __atomic_store_n(&w->watch.is_canceled, false, __ATOMIC_RELEASE);
     w->is_discarded = rc < 0 && is_lost;
     w->state = rc == 0 || is_lost ? IDLE : WAITING;
     w->failures = w->state == IDLE ? 0 : w->failures + 1;
+    w->unwritten = w->state == IDLE ? 0 : w->unwritten + 1;
     if (rc < 0)
         w->last = err;
     pthread_cond_broadcast(&w->thread.changed);
@@ -434,7 +440,7 @@ bool ckpt_writer_close(struct ckpt_writer *w)
         return true;
     pthread_mutex_lock(&w->thread.lock);
     w->closing = true;
-    is_abandoned = __atomic_load_n(&w->is_canceled, __ATOMIC_ACQUIRE);
+    is_abandoned = __atomic_load_n(&w->watch.is_canceled, __ATOMIC_ACQUIRE);
     is_writing = w->state == WRITING && !is_abandoned;
     pthread_cond_broadcast(&w->thread.changed);
     pthread_mutex_unlock(&w->thread.lock);
@@ -444,7 +450,7 @@ bool ckpt_writer_close(struct ckpt_writer *w)
     pthread_mutex_lock(&w->calling); /* not during a call */
     w->is_closed = true;
     pthread_mutex_unlock(&w->calling);
-    __atomic_store_n(&w->is_canceled, true, __ATOMIC_RELEASE);
+    __atomic_store_n(&w->watch.is_canceled, true, __ATOMIC_RELEASE);
     is_gone = ckpt_thread_leave(&w->thread, 0);
     if (is_gone)
         writer_free(w);
@@ -465,7 +471,7 @@ int ckpt_begin(struct ckpt_writer *w, void **staging, struct err *err)
     else
         w->state = FILLING;
     if (rc == 0) /* that was for the one that is replaced */
-        __atomic_store_n(&w->is_canceled, false, __ATOMIC_RELEASE);
+        __atomic_store_n(&w->watch.is_canceled, false, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&w->thread.lock);
     if (rc == 0)
         *staging = w->staging;
@@ -513,18 +519,51 @@ void ckpt_set_keep(struct ckpt_writer *w, uint32_t max_to_keep)
     __atomic_store_n(&w->max_to_keep, max_to_keep, __ATOMIC_RELAXED);
 }
 
-int ckpt_flush(struct ckpt_writer *w, uint64_t wait_ms, struct err *err)
+/* With the lock held: for how long a write has been waiting for the storage. */
+static uint64_t stalled_ms(const struct ckpt_writer *w)
 {
-    struct timespec until = ckpt_after_ms(wait_ms);
-    int rc = 0, waited = 0;
+    uint64_t now = clock_ns(), moved = __atomic_load_n(&w->watch.moved_ns, __ATOMIC_RELAXED);
+
+    return w->state == WRITING && now > moved ? (now - moved) / 1000000 : 0;
+}
+
+/* With the lock held. */
+static bool is_patient(const struct ckpt_writer *w, const struct ckpt_patience *p, uint64_t begin_ns)
+{
+    if (w->state != WRITING && w->state != WAITING)
+        return false;
+    return (clock_ns() - begin_ns) / 1000000 < p->wait_ms && (p->tries == 0 || w->failures < p->tries) &&
+           (p->stall_ms == 0 || stalled_ms(w) < p->stall_ms);
+}
+
+void ckpt_trouble(struct ckpt_writer *w, struct ckpt_trouble *out)
+{
+    pthread_mutex_lock(&w->thread.lock);
+    *out = (struct ckpt_trouble){ .failures = w->unwritten, .stalled_ms = stalled_ms(w) };
+    if (w->unwritten > 0) {
+        snprintf(out->text, sizeof(out->text), "%.*s", (int)sizeof(out->text) - 1, w->last.text);
+    } else if (out->stalled_ms > 0) {
+        snprintf(out->text, sizeof(out->text), "the storage in '%.300s' has not answered for %" PRIu64 " ms",
+                 w->directory, out->stalled_ms);
+    }
+    pthread_mutex_unlock(&w->thread.lock);
+}
+
+int ckpt_flush(struct ckpt_writer *w, const struct ckpt_patience *p, struct err *err)
+{
+    uint64_t begin_ns = clock_ns();
+    int rc = 0;
 
     pthread_mutex_lock(&w->thread.lock);
     if (w->state == WAITING) {
         w->hurry = true;
         pthread_cond_broadcast(&w->thread.changed);
     }
-    while (waited == 0 && (w->state == WRITING || w->state == WAITING))
-        waited = pthread_cond_timedwait(&w->thread.changed, &w->thread.lock, &until);
+    while (is_patient(w, p, begin_ns)) {
+        struct timespec soon = ckpt_after_ms(FLUSH_LOOK_MS);
+
+        (void)pthread_cond_timedwait(&w->thread.changed, &w->thread.lock, &soon); /* is_patient() decides */
+    }
     if (w->is_discarded || ((w->state == WRITING || w->state == WAITING) && w->failures > 0)) {
         rc = w->last.code;
         if (err != NULL)
@@ -532,7 +571,7 @@ int ckpt_flush(struct ckpt_writer *w, uint64_t wait_ms, struct err *err)
     } else if (w->state == WRITING) {
         rc = err_set(err, ERR_TIMEOUT,
                      "the checkpoint of step %" PRIu64 " was not on disk after %" PRIu64 " ms",
-                     w->meta.step, wait_ms);
+                     w->meta.step, (clock_ns() - begin_ns) / 1000000);
     }
     pthread_mutex_unlock(&w->thread.lock);
     return rc;
@@ -544,7 +583,7 @@ void ckpt_abandon(struct ckpt_writer *w)
     if (w->state == FILLING)
         w->state = IDLE;
     if (w->state == WRITING || w->state == WAITING) {
-        __atomic_store_n(&w->is_canceled, true, __ATOMIC_RELEASE);
+        __atomic_store_n(&w->watch.is_canceled, true, __ATOMIC_RELEASE);
         w->hurry = true; /* one that waits is discarded by the next try */
         pthread_cond_broadcast(&w->thread.changed);
     }

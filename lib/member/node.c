@@ -45,7 +45,7 @@ struct member_node *member_node_new(const struct member_node_opts *o, uint64_t n
         CHECK(n->names[i] != NULL && n->addresses[i] != NULL);
         n->peers[i].progress.phase = n->peers[i].phase;
     }
-    n->out = n->prior_holder = MEMBER_NOBODY;
+    n->out = n->prior_holder = n->heir = MEMBER_NOBODY;
     n->trouble_rank = MEMBER_NOBODY;
     n->view.newest = MEMBER_NOBODY;
     n->lease.holder = MEMBER_NOBODY;
@@ -163,6 +163,13 @@ void node_set_cause(struct member_node *n, const char *text)
     snprintf(n->cause, sizeof(n->cause), "%s", text);
 }
 
+uint64_t node_pause_ms(uint32_t failures)
+{
+    uint64_t ms = (uint64_t)MEMBER_LOOK_MS << (failures < 16 ? failures - 1 : 15);
+
+    return ms < MEMBER_LOOK_MS_MAX ? ms : MEMBER_LOOK_MS_MAX;
+}
+
 void node_finish(struct member_node *n, int code, const char *text)
 {
     struct member_do_this *d;
@@ -199,17 +206,20 @@ const struct member_seat *node_seat(const struct member_view *v, uint32_t rank)
 void node_adopt(struct member_node *n, const struct member_view *v, const char *text, uint64_t now_ms)
 {
     struct member_do_this *d;
-    uint32_t coordinator = v->seats[0].rank;
+    uint32_t coordinator = v->seats[member_view_coordinator(v)].rank;
 
     CHECK(n->rest == NODE_AT_REST && v->n <= n->world);
     text = keep(n, text);
     memmove(n->seats, v->seats, v->n * sizeof(*n->seats));
     n->view = *v;
     n->view.seats = n->seats;
+    for (uint32_t i = 0; i < v->n; i++)
+        if (v->seats[i].rank != n->self)
+            n->peers[v->seats[i].rank].storage_failures = v->seats[i].storage_failures;
     if (v->generation > n->known)
         n->known = v->generation;
     n->is_alive = true;
-    n->is_connected = false;
+    n->is_connected = n->storage_failed = false;
     n->rest = NODE_RUNNING;
     n->progress = (struct member_progress){ .held = n->held, .phase = "" };
     n->adopted_ms = now_ms;
@@ -273,7 +283,7 @@ static bool comes_to_rest(struct member_node *n, uint64_t generation, uint64_t h
     return true;
 }
 
-static void rest(struct member_node *n, uint64_t now_ms)
+void node_rest(struct member_node *n, uint64_t now_ms)
 {
     if (n->state == MEMBER_LEADING)
         node_own_rest(n, now_ms);
@@ -284,13 +294,13 @@ static void rest(struct member_node *n, uint64_t now_ms)
 void member_node_paused(struct member_node *n, uint64_t generation, uint64_t held, uint64_t now_ms)
 {
     if (comes_to_rest(n, generation, held))
-        rest(n, now_ms);
+        node_rest(n, now_ms);
 }
 
 void member_node_aborted(struct member_node *n, uint64_t generation, uint64_t held, uint64_t now_ms)
 {
     if (comes_to_rest(n, generation, held))
-        rest(n, now_ms);
+        node_rest(n, now_ms);
 }
 
 void member_node_complete(struct member_node *n, uint64_t generation, uint64_t held, uint64_t now_ms)
@@ -307,7 +317,7 @@ void member_node_complete(struct member_node *n, uint64_t generation, uint64_t h
                                            .held = held,
                                            .text = "" });
     else
-        rest(n, now_ms);
+        node_rest(n, now_ms);
 }
 
 static void peer_failed(struct member_node *n, uint32_t peer, const char *text, uint64_t now_ms)
@@ -319,14 +329,14 @@ static void peer_failed(struct member_node *n, uint32_t peer, const char *text, 
                                            .text = text });
     else if (n->is_alive && n->state == MEMBER_LEADING)
         node_trouble(n, peer, text, now_ms);
-    rest(n, now_ms);
+    node_rest(n, now_ms);
 }
 
 void member_node_failed(struct member_node *n, uint64_t generation, enum member_failure kind,
                         uint32_t peer, uint64_t held, const char *text, uint64_t now_ms)
 {
-    bool everywhere = kind == MEMBER_FAIL_INPUT;
-    int code = everywhere ? 2 : 138;
+    bool everywhere = kind == MEMBER_FAIL_INPUT || kind == MEMBER_FAIL_STORAGE;
+    int code = kind == MEMBER_FAIL_INPUT || kind == MEMBER_FAIL_FILES ? 2 : 138;
 
     if (generation == 0 ? !node_begin(n) : !comes_to_rest(n, generation, held))
         return;
@@ -337,6 +347,8 @@ void member_node_failed(struct member_node *n, uint64_t generation, enum member_
         peer_failed(n, peer, text, now_ms);
         return;
     }
+    if (kind == MEMBER_FAIL_STORAGE && node_another_writes(n, text, now_ms))
+        return;
     if (n->state == MEMBER_LEADING && everywhere)
         node_end_all(n, code, text);
     else if (n->state == MEMBER_LEADING)
@@ -384,7 +396,7 @@ void member_node_opened(struct member_node *n, uint64_t now_ms)
     if (!node_begin(n) || n->rest != NODE_OPENING)
         return;
     n->rest = NODE_AT_REST;
-    rest(n, now_ms);
+    node_rest(n, now_ms);
 }
 
 void member_node_stop(struct member_node *n, bool everywhere, uint64_t now_ms)

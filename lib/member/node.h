@@ -9,8 +9,10 @@
  *   LEADING    gathers joiners, publishes views, watches the members
  *   ENDED
  *
- * The coordinator of a view is its lowest rank, whoever published it: so a chief that returns joins
- * the acting one like any newcomer, and the next view hands the group over to it. Who has no view
+ * The coordinator of a view is its the task whose storage failed least often, in doubt the lowest rank, whoever published it: so a chief that
+ * returns joins the acting one like any newcomer, and the next view hands the group over to it. The coordinator
+ * writes the checkpoints and holds the lease. A coordinator whose storage fails (member_node_storage())
+ * ends the view, and the next view has another coordinator; no process ends for that. Who has no view
  * and leads (gathers) asks the missing ones where the group is, and goes there.
  *
  * One generation in messages (M member, L leader); the same lines whatever happened:
@@ -89,7 +91,11 @@ enum {
     MEMBER_SAY_MS = 2000,      /* between two sentences on who is missing */
     MEMBER_MINORITY_MS = 2000, /* longer than detection and redirection of the others take */
     MEMBER_HOLD_MS = 3000,     /* a lease that was not renewed for so long is not held any more ... */
-    MEMBER_LOOK_MS = 100,  /* between two looks at the lease of somebody else */
+    MEMBER_LOOK_MS = 100,  /* between two looks at the lease of somebody else; between two tries of a lease operation
+                              or a save that failed: doubling from this ... */
+    MEMBER_LOOK_MS_MAX = 1000, /* ... to this */
+    MEMBER_STORAGE_MS = 2000, /* a coordinator whose storage failed before hands over after so long; doubling with each
+                                 failure up to 32 times that */
     MEMBER_EXPIRY_MS = 4000,   /* ... and others may take it: clocks may differ in speed by a quarter */
 };
 
@@ -99,11 +105,12 @@ struct member_seat {
     uint32_t rank;
     uint64_t incarnation;
     uint64_t held; /* newest step whose state it has whole; 0: none */
+    uint32_t storage_failures; /* how often it could not write since it last wrote a checkpoint */
 };
 struct member_view {
     uint64_t generation; /* 0: none */
     uint32_t n;
-    const struct member_seat *seats; /* by rank; seats[0] coordinates */
+    const struct member_seat *seats; /* by rank */
     uint64_t newest_step; /* 0: nobody holds state */
     uint32_t newest;      /* rank that holds it; MEMBER_NOBODY: nobody */
 };
@@ -111,7 +118,7 @@ struct member_view {
 enum member_kind {
     /* member to leader */
     MEMBER_MSG_JOIN,  /* does not disturb the group before READY. generation: highest ever known, or of the view when attaching to its coordinator; is_attaching, ident, n_devices */
-    MEMBER_MSG_READY, /* generation: of its last view, 0: none; held: training is at rest */
+    MEMBER_MSG_READY, /* generation: of its last view, 0: none; held: training is at rest; storage_failures */
     MEMBER_MSG_BEAT,  /* both ways. generation (0: in no view), progress */
     MEMBER_MSG_TROUBLE, /* generation, rank: whom the communicator lost, or NOBODY; text */
     MEMBER_MSG_COMPLETE, /* generation, held: all steps are done here */
@@ -121,7 +128,8 @@ enum member_kind {
     MEMBER_MSG_VIEW,  /* view; text: what led to it */
     MEMBER_MSG_PAUSE, /* generation */
     MEMBER_MSG_OVER,  /* generation that ends (0: any), rank: culprit or NOBODY, code: GO_ON or the job's end everywhere; text: first cause */
-    MEMBER_MSG_REDIRECT, /* rank: join that one; that of the member itself: the leader leaves, and it leads */
+    MEMBER_MSG_REDIRECT, /* rank: join that one; that of the member itself: it leads, and the leader leaves, or
+                            joins it (is_staying) */
     MEMBER_MSG_REFUSE,   /* code: end with it (143: released); GO_ON: come again; text */
     MEMBER_MSGS
 };
@@ -139,6 +147,8 @@ struct member_msg { /* fields beside the kind's are 0 and not sent; pointers unt
     uint32_t rank;
     int code;
     bool is_all, is_attaching;
+    uint32_t storage_failures; /* of the sender, as in its seat */
+    bool is_staying; /* REDIRECT: the leader stays a member */
     uint32_t n_devices;
     const struct member_ident *ident;
     struct member_progress progress;
@@ -257,6 +267,9 @@ void member_node_complete(struct member_node *n, uint64_t generation, uint64_t h
 enum member_failure {
     MEMBER_FAIL_PEER,  /* the communicator broke; `peer` is whom it lost, or NOBODY: the group regroups */
     MEMBER_FAIL_LOCAL, /* this task's device or disk: it alone leaves, with 138 */
+    MEMBER_FAIL_FILES, /* before there was a view: a file of the job is absent or damaged here: it alone ends, with 2 */
+    MEMBER_FAIL_STORAGE, /* all steps are done, and this task cannot write the last checkpoint or the model: another
+                            task does it; if no other task can, all end with 138 */
     MEMBER_FAIL_INPUT, /* every task would fail like this: the job ends with 2 */
 };
 /* Generation 0: before there was a view. */
@@ -265,6 +278,10 @@ void member_node_failed(struct member_node *n, uint64_t generation, enum member_
 void member_node_saved(struct member_node *n, bool ok, const char *text, uint64_t now_ms);
 void member_node_stop(struct member_node *n, bool everywhere, uint64_t now_ms); /* SIGTERM, drain; Control.Stop */
 void member_node_lease(struct member_node *n, const struct member_lease *l, uint64_t now_ms);
+/* `trouble` is the reason why this task cannot write a checkpoint, or the lease without which it cannot go on: to be
+ * called at least every MEMBER_STORAGE_MS while that lasts. A leader hands the group over to another task. NULL: a
+ * checkpoint was written. */
+void member_node_storage(struct member_node *n, const char *trouble, uint64_t now_ms);
 
 /* ---- questions; any time ---- */
 
@@ -273,6 +290,8 @@ enum member_node_state member_node_state(const struct member_node *n);
 const char *member_node_state_name(enum member_node_state s);
 uint32_t member_node_leader(const struct member_node *n); /* NOBODY: not known */
 const struct member_view *member_node_view(const struct member_node *n); /* generation 0: in none */
+/* Index of the seat that coordinates: of the lowest rank among those with the fewest storage failures. */
+uint32_t member_view_coordinator(const struct member_view *v);
 bool member_node_needs_lease(const struct member_node *n); /* coordinates a view that is not: steps only while it is held */
 const char *member_node_cause(const struct member_node *n); /* first cause of the last change; "" */
 /* As the leader sees them; elsewhere only what the view says, and that the leader is there. */

@@ -15,6 +15,7 @@ void node_tell_ready(struct member_node *n)
     node_tell(n, &(struct member_msg){ .kind = MEMBER_MSG_READY,
                                        .generation = n->view.generation,
                                        .held = n->held,
+                                       .storage_failures = n->peers[n->self].storage_failures,
                                        .text = "" });
 }
 
@@ -69,6 +70,10 @@ static void call_next(struct member_node *n, uint64_t now_ms)
 {
     uint32_t rank = candidate(n, n->candidate);
 
+    if (n->heir != MEMBER_NOBODY) {
+        node_call(n, n->heir, false, now_ms);
+        return;
+    }
     while (rank != MEMBER_NOBODY && n->peers[rank].is_silent)
         rank = candidate(n, ++n->candidate);
     if (rank != MEMBER_NOBODY)
@@ -86,9 +91,19 @@ void node_seek(struct member_node *n, uint64_t now_ms)
     call_next(n, now_ms);
 }
 
+void node_hand_over(struct member_node *n, uint32_t heir, uint64_t now_ms)
+{
+    node_bequeath(n, heir, true);
+    n->state = MEMBER_SEEKING;
+    n->candidate = 0;
+    n->heir = heir;
+    n->retry_ms = now_ms + MEMBER_RETRY_MS; /* it learns first that it leads */
+}
+
 /* The one called is no leader for us; the next, or it leads. */
 static void next_candidate(struct member_node *n, uint64_t now_ms)
 {
+    n->heir = MEMBER_NOBODY;
     n->candidate++;
     n->tries++;
     n->retry_ms = 0;
@@ -174,6 +189,7 @@ static void hear_wait(struct member_node *n, const struct member_msg *m, uint64_
 {
     (void)now_ms;
     n->hops = n->tries = 0;
+    n->heir = MEMBER_NOBODY;
     n->is_taken_in = true;
     if (n->state == MEMBER_SEEKING) {
         n->state = MEMBER_FOLLOWING;
@@ -202,6 +218,7 @@ static void hear_view(struct member_node *n, const struct member_msg *m, uint64_
         node_turn_away(n, n->out);
     n->state = MEMBER_FOLLOWING;
     n->hops = n->tries = 0;
+    n->heir = MEMBER_NOBODY;
     n->is_taken_in = true;
     node_adopt(n, m->view, m->text, now_ms);
 }
@@ -235,11 +252,11 @@ static void hear_over(struct member_node *n, const struct member_msg *m, uint64_
 
 static void hear_redirect(struct member_node *n, const struct member_msg *m, uint64_t now_ms)
 {
-    if (m->rank == n->self && n->state == MEMBER_FOLLOWING) { /* it leaves, and we lead */
-        n->peers[n->out].has_left = true;
+    if (m->rank == n->self && n->state == MEMBER_FOLLOWING) { /* this task leads now */
+        n->peers[n->out].has_left = !m->is_staying;
         hang_up(n);
         if (n->is_alive)
-            node_abort(n, "the leader has left");
+            node_abort(n, m->is_staying ? "the leader handed leadership over" : "the leader has left");
         node_lead(n, now_ms);
         return;
     }

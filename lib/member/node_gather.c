@@ -140,7 +140,7 @@ static void leave(struct member_node *n, uint64_t now_ms)
     }
     if (lowest_other(n) != MEMBER_NOBODY && now_ms - n->saved_ms < MEMBER_GATHER_LEAVE_MS)
         return; /* others may have been asked too: one checkpoint for all */
-    node_bequeath(n, lowest_other(n));
+    node_bequeath(n, lowest_other(n), false);
     node_finish(n, failed ? 138 : 143, text);
 }
 
@@ -169,6 +169,8 @@ static bool leaving(struct member_node *n, uint64_t now_ms)
         n->saved_ms = now_ms;
         n->save_error[0] = '\0';
     }
+    if (!n->is_saved && node_storage_hand_over(n, now_ms))
+        return true;
     if (!n->is_saved && now_ms < n->save_again_ms)
         return true;
     if (!n->is_saved) {
@@ -190,8 +192,11 @@ void member_node_saved(struct member_node *n, bool ok, const char *text, uint64_
     if (!node_begin(n) || !n->is_saving)
         return;
     n->is_saving = false;
+    n->save_failures = ok ? 0 : n->save_failures + 1;
+    if (!ok && n->state == MEMBER_LEADING && node_storage_hand_over(n, now_ms))
+        return;
     if (!ok && now_ms - n->save_began_ms < n->grace_ms) { /* the storage may come back, the lease be had */
-        n->save_again_ms = now_ms + MEMBER_LOOK_MS;
+        n->save_again_ms = now_ms + node_pause_ms(n->save_failures);
         snprintf(n->save_error, sizeof(n->save_error), "%s", text);
         return;
     }
@@ -234,7 +239,7 @@ const struct member_view *node_present(struct member_node *n)
 
         if (!node_is_present(n, i))
             continue;
-        seats[v->n++] = (struct member_seat){ i, p->incarnation, p->held };
+        seats[v->n++] = (struct member_seat){ i, p->incarnation, p->held, p->storage_failures };
         if (p->held > v->newest_step) {
             v->newest_step = p->held;
             v->newest = i;
@@ -301,7 +306,9 @@ void node_gather(struct member_node *n, uint64_t now_ms)
     if (present < n->world &&
         (present < n->min_world || somebody_comes(n, now_ms)))
         return;
-    if (node_may_publish(n, now_ms) && !node_time_is_up(n)) /* the view before had time of its own: not one after the other */
+    if (!node_may_publish(n, now_ms))
+        (void)node_storage_hand_over(n, now_ms);
+    else if (!node_time_is_up(n)) /* the view before had time of its own: not one after the other */
         publish(n, now_ms);
 }
 

@@ -40,12 +40,15 @@ void node_turn_away(struct member_node *n, uint32_t leader)
     }
 }
 
-void node_bequeath(struct member_node *n, uint32_t heir)
+void node_bequeath(struct member_node *n, uint32_t heir, bool is_staying)
 {
     for (uint32_t i = 0; i < n->world; i++) {
         if (i == n->self || !n->peers[i].is_joined)
             continue;
-        node_send(n, i, &(struct member_msg){ .kind = MEMBER_MSG_REDIRECT, .rank = heir, .text = "" });
+        node_send(n, i, &(struct member_msg){ .kind = MEMBER_MSG_REDIRECT,
+                                              .rank = heir,
+                                              .is_staying = is_staying,
+                                              .text = "" });
         close_in(n, i);
     }
 }
@@ -68,6 +71,7 @@ static void start_gathering(struct member_node *n, uint64_t now_ms)
     n->settle_until = n->rejoin_until = now_ms;
     n->is_saving = n->is_saved = false;
     n->save_began_ms = n->save_again_ms = 0;
+    n->save_failures = 0;
     n->save_error[0] = '\0';
     n->blocked = NULL;
     n->trouble_ms = 0;
@@ -80,6 +84,7 @@ void node_lead(struct member_node *n, uint64_t now_ms)
 
     CHECK(n->out == MEMBER_NOBODY);
     n->state = MEMBER_LEADING;
+    n->storage_failed = false;
     node_drop_attaching(n, 0, now_ms);
     start_gathering(n, now_ms);
     n->rejoin_until = now_ms + n->rejoin_ms;
@@ -360,6 +365,7 @@ static void hear_ready(struct member_node *n, uint32_t rank, const struct member
     p->is_ready = true;
     p->is_complete = false;
     p->held = m->held;
+    p->storage_failures = m->storage_failures;
     if (n->state != MEMBER_LEADING)
         return;
     if (n->phase == NODE_LIVE && !p->is_seated && is_new)

@@ -5,6 +5,7 @@
  *   node_lead.c    leading: who joined, who is lost, pause and over, watching
  *   node_gather.c  leading without a view: leavers, and when the next view is published
  *   node_quorum.c  whether it may be: majority, lease
+ *   node_storage.c a leader that cannot write: another task leads
  *   node_text.c    sentences */
 #ifndef MEMBER_NODE_PRIV_H
 #define MEMBER_NODE_PRIV_H
@@ -43,6 +44,7 @@ struct peer {
     bool is_silent;   /* it led us, fell silent, and nothing was heard since */
     bool is_probed;   /* a question is out: not two, since what is found is as old as its question */
     bool is_attaching;
+    uint32_t storage_failures; /* as its last READY, or the view, said */
     uint64_t asked;   /* event of our last call or probe: its outcome is newer than what was known then */
     uint64_t incarnation; /* last seen; 0: never */
     uint64_t attach_generation;
@@ -94,6 +96,7 @@ struct member_node {
     uint64_t retry_ms;   /* SEEKING without a link: when to call again; 0: now */
     uint32_t candidate;  /* the next one to call */
     uint32_t hops, tries;
+    uint32_t heir;       /* the leader to call next, after this task has handed leadership over; NOBODY: none */
 
     /* leaving */
     bool is_stopping, stops_all;
@@ -113,6 +116,7 @@ struct member_node {
     uint32_t probe_at;
     bool is_saving, is_saved;
     uint64_t saved_ms, save_began_ms, save_again_ms; /* the latter two 0: not yet, at once */
+    uint32_t save_failures; /* in a row */
     char save_error[NODE_TEXT]; /* ""; why what is held could not be saved, until now or for good */
 
     /* lease */
@@ -127,6 +131,14 @@ struct member_node {
     uint64_t lease_since; /* event in which the present number was first told */
     bool is_holder_gone; /* shown by a question that was put after that */
     bool is_wishing;     /* it is not answered */
+    uint32_t lease_failures; /* answers in a row that reported trouble with the storage */
+    uint64_t lease_again_ms; /* no operation before that */
+
+    /* the own storage */
+    bool storage_failed;       /* another task is to lead */
+    uint64_t storage_ms, storage_said_ms; /* the present trouble was first and last reported then */
+    uint64_t unsaved_ms;       /* the last checkpoint could not be written first then; 0: not yet */
+    char storage_error[256];   /* the reason */
     char lease_error[256];
     const char *blocked; /* why no view may be published though enough are here; static or NULL */
 };
@@ -146,12 +158,16 @@ void node_abort(struct member_node *n, const char *text); /* the view is over fo
 void node_pause(struct member_node *n);
 void node_keep_progress(struct member_node *n, uint32_t rank, const struct member_progress *p, uint64_t now_ms);
 void node_finish(struct member_node *n, int code, const char *text);
+void node_rest(struct member_node *n, uint64_t now_ms); /* the own training came to rest */
+uint64_t node_pause_ms(uint32_t failures); /* before the next try, after so many failures in a row */
 bool node_time_is_up(struct member_node *n); /* too long without a step: then it has ended, a leader's job with it */
 const struct member_seat *node_seat(const struct member_view *v, uint32_t rank); /* NULL: not in it */
 
 /* ---- node_follow.c ---- */
 
 void node_seek(struct member_node *n, uint64_t now_ms); /* from the first candidate; no link is up */
+/* This task leads no longer: all members, and this task itself, go to `heir`, which leads. */
+void node_hand_over(struct member_node *n, uint32_t heir, uint64_t now_ms);
 void node_call(struct member_node *n, uint32_t rank, bool is_attaching, uint64_t now_ms);
 void node_seek_tick(struct member_node *n, uint64_t now_ms);
 void node_follow_tick(struct member_node *n, uint64_t now_ms);
@@ -172,7 +188,8 @@ void node_own_complete(struct member_node *n);
 void node_turn_away(struct member_node *n, uint32_t leader); /* all links in, to another leader */
 void node_trouble(struct member_node *n, uint32_t rank, const char *text, uint64_t now_ms);
 void node_drop_attaching(struct member_node *n, uint64_t for_ms, uint64_t now_ms);
-void node_bequeath(struct member_node *n, uint32_t heir); /* all links in: this leader leaves, `heir` leads */
+/* All links in: `heir` leads, and this leader leaves or stays a member. */
+void node_bequeath(struct member_node *n, uint32_t heir, bool is_staying);
 void node_drop(struct member_node *n, uint32_t rank, int code, const char *text); /* REFUSE and close */
 
 /* ---- node_gather.c ---- */
@@ -200,6 +217,13 @@ void node_want_lease(struct member_node *n, uint64_t now_ms); /* to save what is
 /* What a call or probe of ours found at the address of `rank`; incarnation 0: nobody listens. */
 void node_found(struct member_node *n, uint32_t rank, uint64_t incarnation);
 bool node_is_whole(const struct member_view *v, uint32_t world);
+
+/* ---- node_storage.c ---- */
+
+/* If the storage of this leader failed: the task that shall lead instead leads. false: there is none. */
+bool node_storage_hand_over(struct member_node *n, uint64_t now_ms);
+/* The last checkpoint could not be written here. false: no other task can try, or all have tried in vain. */
+bool node_another_writes(struct member_node *n, const char *text, uint64_t now_ms);
 
 /* ---- node_text.c ---- */
 

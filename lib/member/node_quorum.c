@@ -69,11 +69,17 @@ static bool holder_is_gone(const struct member_node *n)
 
 /* ---- wishes ---- */
 
+/* One operation at a time; after a failure, and after each further one, a longer pause. */
+static bool may_wish(const struct member_node *n)
+{
+    return !n->is_wishing && n->ticked_ms >= n->lease_again_ms;
+}
+
 void node_lease_look(struct member_node *n)
 {
     struct member_do_this *d;
 
-    if (n->is_wishing)
+    if (!may_wish(n))
         return;
     n->is_wishing = true;
     d = node_do(n, MEMBER_LEASE);
@@ -94,7 +100,7 @@ static void take(struct member_node *n, const struct member_view *v)
 {
     struct member_do_this *d;
 
-    if (n->is_wishing)
+    if (!may_wish(n))
         return;
     n->is_wishing = true;
     d = node_do(n, MEMBER_LEASE);
@@ -210,10 +216,13 @@ void node_keep_lease(struct member_node *n, uint64_t now_ms)
 
 void member_node_lease(struct member_node *n, const struct member_lease *l, uint64_t now_ms)
 {
+    bool is_answer = n->is_wishing && l->answered >= n->wish;
     uint32_t n_members = 0;
 
     if (!node_begin(n))
         return;
+    if (l->token != n->lease.token || l->is_mine != n->lease.is_mine || l->is_over != n->lease.is_over)
+        n->save_again_ms = 0; /* a save that waits for the lease may succeed now */
     if (l->token != n->lease.token || l->incarnation != n->lease.incarnation) {
         n->lease_since = n->events;
         n->is_holder_gone = false;
@@ -230,13 +239,17 @@ void member_node_lease(struct member_node *n, const struct member_lease *l, uint
             n->lease_members[n_members++] = l->members[i];
     if (l->text[0] != '\0' && strcmp(l->text, n->lease_error) != 0)
         node_say(n, true, node_print(n, "lease: %s", l->text));
-    snprintf(n->lease_error, sizeof(n->lease_error), "%s", l->text);
+    if (l->text[0] != '\0' || is_answer) /* a look in between does not show that a take would work */
+        snprintf(n->lease_error, sizeof(n->lease_error), "%s", l->text);
     n->lease = *l;
     n->lease.members = n->lease_members;
     n->lease.n_members = n_members;
     n->lease.text = "";
-    if (l->answered >= n->wish)
+    if (is_answer) {
         n->is_wishing = false;
+        n->lease_failures = l->text[0] != '\0' ? n->lease_failures + 1 : 0;
+        n->lease_again_ms = n->lease_failures > 0 ? now_ms + node_pause_ms(n->lease_failures) : 0;
+    }
     if (n->state != MEMBER_LEADING)
         return;
     if (n->phase == NODE_GATHERING)

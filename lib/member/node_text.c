@@ -144,7 +144,7 @@ const struct member_view *member_node_view(const struct member_node *n)
 
 bool member_node_needs_lease(const struct member_node *n)
 {
-    return n->has_lease && n->is_alive && n->view.seats[0].rank == n->self &&
+    return n->has_lease && n->is_alive && n->view.seats[member_view_coordinator(&n->view)].rank == n->self &&
            !node_is_whole(&n->view, n->world);
 }
 

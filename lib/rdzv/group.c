@@ -342,6 +342,19 @@ static void lease(struct rdzv_group *g, const struct said *s, uint64_t now_ms)
     member_node_lease(g->node, &s->lease, now_ms);
 }
 
+static void storage(struct rdzv_group *g, const struct said *s, uint64_t now_ms)
+{
+    member_node_storage(g->node, s->flag ? NULL : s->text, now_ms);
+}
+
+void rdzv_storage(struct rdzv *r, const char *trouble)
+{
+    struct said *s = new_said(storage, trouble != NULL ? trouble : "", 0);
+
+    s->flag = trouble == NULL;
+    say(r, s);
+}
+
 void rdzv_opened(struct rdzv *r)
 {
     say(r, new_said(opened, "", 0));

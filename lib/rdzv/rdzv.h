@@ -37,12 +37,14 @@ struct rdzv_member {
     uint32_t n_devices;
     const char *name, *address, *data_address, *host_key;
     uint64_t held; /* newest step whose state it has whole; 0: none */
+    uint32_t storage_failures; /* as in struct member_seat */
 };
 
 struct rdzv_view { /* valid during the callback */
     uint64_t generation;
-    const struct rdzv_member *members; /* by rank; the first coordinates */
+    const struct rdzv_member *members; /* by rank */
     uint32_t n_members;
+    uint32_t coordinator; /* index of the member that coordinates and writes checkpoints */
     uint32_t self; /* index of this task in members */
     uint8_t key[32];
     uint64_t newest_step;   /* 0: nobody holds state */
@@ -146,6 +148,7 @@ void rdzv_failed(struct rdzv *r, uint64_t generation, enum member_failure kind, 
 void rdzv_saved(struct rdzv *r, bool ok, const char *text);
 void rdzv_stop(struct rdzv *r, bool everywhere); /* SIGTERM: false; Control.Stop: true */
 void rdzv_lease(struct rdzv *r, const struct member_lease *l);
+void rdzv_storage(struct rdzv *r, const char *trouble);
 
 void rdzv_checkpoint_done(struct rdzv *r, uint64_t step, const char *path, const char *error);
 void rdzv_set_serving(struct rdzv *r, bool serving); /* health: SERVING while training */

@@ -59,7 +59,8 @@ void rdzv_views_take(struct rdzv_views *v, const Trainerd__V1__View *m)
                                   .n_devices = from->n_devices,
                                   .data_address = from->data_address,
                                   .host_key = from->host_key,
-                                  .held = from->step_held });
+                                  .held = from->step_held,
+                                  .storage_failures = from->storage_failures });
     }
     memcpy(v->view.key, m->key.data, sizeof(v->view.key));
     v->view.generation = m->generation;
@@ -100,6 +101,7 @@ static bool make(struct rdzv_views *v, const struct member_view *from)
         if (m.n_devices == 0 || m.incarnation != seat->incarnation)
             return false;
         m.held = seat->held;
+        m.storage_failures = seat->storage_failures;
         add(v, &members[i], m);
         if (seat->rank == from->newest)
             v->view.newest_member = i;
@@ -113,7 +115,10 @@ static bool make(struct rdzv_views *v, const struct member_view *from)
 
 const struct rdzv_view *rdzv_views_get(struct rdzv_views *v, const struct member_view *view)
 {
-    return is_same(&v->view, view) || make(v, view) ? &v->view : NULL;
+    if (!is_same(&v->view, view) && !make(v, view))
+        return NULL;
+    v->view.coordinator = member_view_coordinator(view);
+    return &v->view;
 }
 
 struct rdzv_views *rdzv_views_new(struct rdzv *r)

@@ -194,6 +194,7 @@ static int read_ready(const struct reader *r, void *body, struct member_msg *out
 
     out->held = m->step_held;
     out->generation = m->generation;
+    out->storage_failures = m->storage_failures;
     return check_numbers(numbers, COUNT_OF(numbers), r->err);
 }
 
@@ -279,6 +280,7 @@ static int read_seat(const struct reader *r, const Trainerd__V1__Member *m, stru
         rc = check_numbers(&(struct number){ "step_held", m->step_held }, 1, r->err);
     out->incarnation = m->incarnation;
     out->held = m->step_held;
+    out->storage_failures = m->storage_failures;
     return rc;
 }
 
@@ -353,6 +355,7 @@ static int read_redirect(const struct reader *r, void *body, struct member_msg *
 {
     const Trainerd__V1__Redirect *m = body;
 
+    out->is_staying = m->staying;
     return read_rank(r->c, "task", m->task, &out->rank, r->err);
 }
 

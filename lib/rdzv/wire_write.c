@@ -80,6 +80,7 @@ static void *write_ready(const struct writer *w, const struct member_msg *m)
 
     r->step_held = m->held;
     r->generation = m->generation;
+    r->storage_failures = m->storage_failures;
     return r;
 }
 
@@ -147,6 +148,7 @@ static Trainerd__V1__Member *write_member(const struct writer *w, const struct r
     m->data_address = (char *)f->data_address;
     m->host_key = (char *)f->host_key;
     m->step_held = f->held;
+    m->storage_failures = f->storage_failures;
     return m;
 }
 
@@ -195,6 +197,7 @@ static void *write_redirect(const struct writer *w, const struct member_msg *m)
     Trainerd__V1__Redirect *r = NEW(w, redirect);
 
     r->task = task(w->a, w->c, m->rank);
+    r->staying = m->is_staying;
     return r;
 }
 

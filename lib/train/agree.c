@@ -1,6 +1,6 @@
 /* agree.c - a generation begins: who is there, who holds what, what is owed.
  *
- * Member 0 says what it was given (files, by their digests) and what everybody shall hold; each task
+ * The coordinator says what it was given (files, by their digests) and what everybody shall hold; each task
  * compares. Then one reduction over all tasks tells everybody whether anyone is behind, whether an
  * evaluation is still owed for the step that is held, and whether anyone asks for a pause. */
 #include "train/train_priv.h"
@@ -75,7 +75,7 @@ static int compare(const struct train *t, struct err *err)
 {
     const struct agreement *a = t->mem.agreement;
     const struct train_group *g = &t->group;
-    uint32_t source = g->newest_step > 0 ? g->newest_member : 0;
+    uint32_t source = g->newest_step > 0 ? g->newest_member : g->coordinator;
     char here[16], there[16];
     int rc = same("model", graph_digest(t->graph), a->model_digest, err);
 
@@ -91,7 +91,7 @@ static int compare(const struct train *t, struct err *err)
         return rc;
     if (g->newest_step > 0 && a->step != g->newest_step)
         return err_set(err, ERR_PEER, "%s goes on from step %llu, this task was told step %llu",
-                       t->members[0].name, (unsigned long long)a->step,
+                       t->members[g->coordinator].name, (unsigned long long)a->step,
                        (unsigned long long)g->newest_step);
     if (t->held_step > a->step || (g->self == source && t->held_step != a->step))
         return err_set(err, ERR_PEER,
@@ -142,7 +142,8 @@ int agree_on_state(struct replica *r, uint64_t *step, struct err *err)
         propose(t);
     rc = generation_gate(r, err);
     if (rc == 0 && t->comm != NULL)
-        rc = comm_broadcast(t->comm, r->local, t->mem.agreement, sizeof(*t->mem.agreement), 0, err);
+        rc = comm_broadcast(t->comm, r->local, t->mem.agreement, sizeof(*t->mem.agreement),
+                            generation_first_rank(t, t->group.coordinator), err);
     if (rc == 0)
         rc = generation_gate(r, err);
     if (rc == 0)

@@ -163,13 +163,18 @@ static uint32_t count_ranks(const struct train_group *g, uint32_t end)
     return n;
 }
 
+uint32_t generation_first_rank(const struct train *t, uint32_t member)
+{
+    return count_ranks(&t->group, member);
+}
+
 static int check_group(const struct train *t, const struct train_group *g, struct err *err)
 {
     const struct train_opts *o = t->opts;
     uint32_t world = count_ranks(g, g->n_members);
     uint32_t least = o->min_replicas > 0 ? o->min_replicas : o->replicas;
 
-    CHECK(g->self < g->n_members && (g->newest_step == 0 || g->newest_member < g->n_members));
+    CHECK(g->self < g->n_members && g->coordinator < g->n_members && (g->newest_step == 0 || g->newest_member < g->n_members));
     if (g->members[g->self].n_ranks != o->n_devices)
         return err_set(err, ERR_INPUT, "the group counts on %u replicas of %s, which has %u",
                        g->members[g->self].n_ranks, g->members[g->self].name, o->n_devices);
@@ -279,7 +284,7 @@ int train_start(struct train *t, const struct train_group *g, train_end_fn *on_e
     t->on_end = on_end;
     t->result = 0;
     health_begin(t);
-    t->aborted = t->tracing = false;
+    t->aborted = t->tracing = t->is_unsaved = false;
     __atomic_store_n(&t->cancel, 0, __ATOMIC_RELEASE);
     gate_init(&t->gate, o->n_devices, o->n_devices <= device_cores());
     gate_init(&t->solid, o->n_devices, o->n_devices <= device_cores());
@@ -314,7 +319,8 @@ void generation_over(struct train *t)
     err = t->error;
     pthread_mutex_unlock(&t->lock);
     if (failed)
-        t->on_end(t->opts->arg, aborted ? TRAIN_ABORTED : health_end(t), held, err.code, err.text);
+        t->on_end(t->opts->arg, aborted ? TRAIN_ABORTED : t->is_unsaved ? TRAIN_UNSAVED : health_end(t), held, err.code,
+                  err.text);
     else
         t->on_end(t->opts->arg, held == t->total_steps ? TRAIN_COMPLETE : TRAIN_PAUSED, held, 0, "");
 }

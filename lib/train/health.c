@@ -510,7 +510,7 @@ static int stop(struct replica *r, uint64_t step, const char *text, const char *
     if (r->local == 0)
         t->health.gradient_step = 0; /* that of this step is not what is asked for */
     rc = health_last(r, step - 1, err);
-    if (rc == 0 && r->local == 0 && t->group.self == 0 && step > 1)
+    if (rc == 0 && r->local == 0 && train_leads(t) && step > 1)
         rc = save_now(t, step - 1, t->group.deadline_ms, err);
     if (rc < 0)
         return err_wrap(err, rc, "%s; while the job was stopping", text);

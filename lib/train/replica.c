@@ -84,7 +84,7 @@ static int steps(struct replica *r, uint64_t held, struct err *err)
         rc = between(r, held, r->votes[VOTE_UNEVALUATED] > 0, err);
     if (rc == 0 && held > 0)
         rc = health_weigh(r, held, err);
-    if (r->local == 0 && t->group.self == 0)
+    if (r->local == 0 && train_leads(t))
         (void)save_is_due(t, held); /* it is asked for again behind the first comparison */
     if (rc == 0 && held < t->total_steps && !result.pause)
         rc = open_reader(r, held + 1, err);
@@ -129,12 +129,15 @@ static int join_group(struct train *t, struct err *err)
         rc = memory_renew_region(t, err);
         t->renew_region = rc < 0;
     }
-    if (rc == 0 && t->group.self == 0 && t->group.newest_step == 0 && t->held_step == 0) {
+    if (rc == 0 && train_leads(t) && t->group.newest_step == 0 && t->held_step == 0) {
         progress_enter(r, PHASE_LOAD);
         rc = save_load_newest(t, err);
     }
-    if (rc == 0 && t->group.self != 0)
+    if (rc == 0 && !train_leads(t))
         save_leave(t);
+    else if (rc == 0 && t->group.coordinator > 0 && !t->was_leading)
+        t->save_due = true; /* the storage of a lower rank failed: this task makes up for what is missing */
+    t->was_leading = train_leads(t);
     t->save_steps[0] = t->save_steps[1] = 0; /* that state may be gone; what is due stays due (save_due) */
     if (rc == 0)
         rc = train_check_canceled(t, err);
@@ -186,7 +189,13 @@ static int tell_connected(struct train *t, uint64_t held, struct err *err)
     return start_trace(t, held, err);
 }
 
-/* Of the job, on member 0. */
+static bool is_storage_failure(int rc)
+{
+    return rc == ERR_IO || rc == ERR_FULL || rc == ERR_NOENT || rc == ERR_EXISTS || rc == ERR_TIMEOUT ||
+           rc == ERR_UNSUPPORTED;
+}
+
+/* Of the job, on the coordinator. */
 static int finish(struct replica *r, struct err *err)
 {
     struct train *t = r->train;
@@ -194,10 +203,12 @@ static int finish(struct replica *r, struct err *err)
 
     progress_enter(r, PHASE_SAVE);
     rc = save_now(t, t->total_steps, t->group.deadline_ms, err);
-    if (rc < 0)
-        return rc;
-    progress_enter(r, PHASE_EXPORT);
-    return save_export(t, err);
+    if (rc == 0) {
+        progress_enter(r, PHASE_EXPORT);
+        rc = save_export(t, err);
+    }
+    t->is_unsaved = is_storage_failure(rc);
+    return rc;
 }
 
 static int generation(struct replica *r, struct err *err)
@@ -221,7 +232,7 @@ static int generation(struct replica *r, struct err *err)
         rc = generation_gate(r, err); /* nobody steps before everyone has the state */
     if (rc == 0)
         rc = steps(r, held, err);
-    if (rc == 0 && r->local == 0 && t->group.self == 0 && t->held_step == t->total_steps)
+    if (rc == 0 && r->local == 0 && train_leads(t) && t->held_step == t->total_steps)
         rc = finish(r, err);
     return rc;
 }

@@ -1,4 +1,4 @@
-/* save.c - checkpoints and the exported model: the work of member 0 between steps.
+/* save.c - checkpoints and the exported model: the work of the coordinator between steps.
  *
  * Only local replica 0 comes here: within the next step, when the state was compared, behind the last
  * step, and train_save() when no generation runs. Nobody writes the state before this replica has come
@@ -15,7 +15,12 @@
 #include "base/clock.h"
 #include "base/fs.h"
 
-enum { RETRY_MS = 1000, LOAD_TRIES = 4 };
+enum {
+    RETRY_MS = 1000,
+    LOAD_TRIES = 4,
+    HAND_OVER_TRIES = 2, /* failures of the last save before another member writes it */
+    STALL_MS_MIN = 2000,
+};
 
 /* <parameter>/<slot>, in an arena of the state. */
 static int name_slot(struct train *t, const struct graph_param *p, const char *slot,
@@ -143,13 +148,18 @@ static int open_writer(struct train *t, struct err *err)
         .arrive = on_gpus ? arrive : NULL,
         .arg = t,
     };
+    struct ckpt_writer *writer;
     int rc = 0;
 
     if (t->writer != NULL)
         return 0;
     if (on_gpus)
         rc = gpu_staging(t, &w.staging, err);
-    return rc < 0 ? rc : ckpt_writer_open(&w, &t->writer, err);
+    if (rc == 0)
+        rc = ckpt_writer_open(&w, &writer, err);
+    if (rc == 0)
+        __atomic_store_n(&t->writer, writer, __ATOMIC_RELEASE); /* train_storage() may look at any time */
+    return rc;
 }
 
 static void on_skip(void *arg, const char *path, const char *why)
@@ -384,25 +394,53 @@ bool save_if_due(struct train *t, uint64_t step)
     return rc == 0;
 }
 
+bool train_leads(const struct train *t)
+{
+    return t->group.self == t->group.coordinator;
+}
+
+static struct ckpt_patience patience(const struct train *t, uint64_t wait_ms)
+{
+    uint64_t stall_ms = t->group.deadline_ms / 4;
+
+    if (t->group.n_members < 2)
+        return (struct ckpt_patience){ .wait_ms = wait_ms };
+    return (struct ckpt_patience){ .wait_ms = wait_ms,
+                                   .tries = HAND_OVER_TRIES,
+                                   .stall_ms = stall_ms > STALL_MS_MIN ? stall_ms : STALL_MS_MIN };
+}
+
+void train_storage(struct train *t, struct ckpt_trouble *out)
+{
+    struct ckpt_writer *writer = __atomic_load_n(&t->writer, __ATOMIC_ACQUIRE);
+
+    *out = (struct ckpt_trouble){ .text = "" };
+    if (writer != NULL)
+        ckpt_trouble(writer, out);
+}
+
 int save_now(struct train *t, uint64_t step, uint64_t wait_ms, struct err *err)
 {
+    struct ckpt_patience wait = patience(t, wait_ms);
     int rc = 0;
 
     if (t->opts->checkpoint_directory == NULL)
         return 0;
     train_phase(t, "save", step);
     if (t->writer != NULL && t->last_saved_step != step) {
-        rc = ckpt_flush(t->writer, wait_ms, err); /* the one before; if it failed, this one replaces it */
+        rc = ckpt_flush(t->writer, &wait, err); /* the one before; if it failed, this one replaces it */
         rc = rc == ERR_TIMEOUT ? rc : 0;
     }
     if (rc == 0 && t->last_saved_step != step)
         rc = hand_over(t, step, err);
     if (rc == 0 && t->writer != NULL)
-        rc = ckpt_flush(t->writer, wait_ms, err);
+        rc = ckpt_flush(t->writer, &wait, err);
     if (rc == ERR_REFUSED || rc == ERR_CANCELED) { /* the group goes on elsewhere */
         t->last_saved_step = 0; /* it was discarded */
         rc = err_wrap(err, ERR_PEER, "another task writes the checkpoints now");
     }
+    if (rc == ERR_CORRUPT) /* the disk or the memory of this host is wrong, not the input of the job */
+        rc = err_wrap(err, ERR_DEVICE, "the storage of this task is wrong");
     return rc < 0 ? err_wrap(err, rc, "last checkpoint, step %llu", (unsigned long long)step) : 0;
 }
 

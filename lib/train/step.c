@@ -142,13 +142,13 @@ CLONES static void scale(float *x, size_t n, float factor)
         x[i] *= factor;
 }
 
-/* Member 0 alone can hold up a step that it may not make now: without it nobody has the sum. */
+/* The coordinator alone can hold up a step that it may not make now: without it nobody has the sum. */
 static int wait_for_permission(struct replica *r, struct err *err)
 {
     const struct train_group *g = &r->train->group;
     struct timespec nap = { .tv_nsec = PERMISSION_MS * 1000000 };
 
-    if (r->local != 0 || g->self != 0 || g->may_step == NULL || g->may_step(r->train->opts->arg))
+    if (r->local != 0 || !train_leads(r->train) || g->may_step == NULL || g->may_step(r->train->opts->arg))
         return 0;
     progress_enter(r, PHASE_PERMISSION);
     do {
@@ -168,7 +168,7 @@ static void write_control(struct replica *r, uint64_t step)
 
     control[CONTROL_PAUSE] =
         (__atomic_load_n(&t->requests, __ATOMIC_RELAXED) & TRAIN_ASK_PAUSE) != 0;
-    control[CONTROL_WEIGH] = t->group.self == 0 && save_is_due(t, step);
+    control[CONTROL_WEIGH] = train_leads(t) && save_is_due(t, step);
     health_contribute(t, control);
 }
 
@@ -225,7 +225,7 @@ static int look_back(struct replica *r, uint64_t step, struct err *err)
     uint64_t before;
     int rc = health_compare(r, step, err);
 
-    if (rc < 0 || r->local != 0 || r->train->group.self != 0 ||
+    if (rc < 0 || r->local != 0 || !train_leads(r->train) ||
         !health_allows(r->train, step - 1))
         return rc;
     progress_enter(r, PHASE_COPY);

@@ -62,6 +62,7 @@
 #include "train/loss_scale.h"
 
 struct ckpt_event;
+struct ckpt_trouble;
 struct err;
 struct train;
 
@@ -300,8 +301,9 @@ void train_facts(const struct train *t, struct train_facts *out);
 
 struct train_group { /* one generation */
     uint64_t generation;
-    const struct comm_member *members; /* copied; member 0 coordinates, reads and writes checkpoints, exports */
+    const struct comm_member *members; /* copied */
     uint32_t n_members, self;
+    uint32_t coordinator;  /* the member that coordinates, reads and writes checkpoints, exports */
     uint8_t key[COMM_KEY_BYTES];
     struct comm_listener *listener; /* NULL with a single member */
     bool shared_memory;
@@ -309,7 +311,7 @@ struct train_group { /* one generation */
     uint64_t newest_step;   /* that any member holds; 0: nobody holds state, the newest checkpoint is read */
     uint32_t newest_member; /* one that holds it; without meaning with newest_step 0 */
     void (*on_broken)(void *arg, uint32_t member, const char *why);
-    /* NULL, or asked by the first replica of member 0 before it gives its last contribution to a step.
+    /* NULL, or asked by the first replica of the coordinator before it gives its last contribution to a step.
      * While it says no, nobody can finish the step; it is asked again every few milliseconds. */
     bool (*may_step)(void *arg);
     /* NULL, or asked by the thread that writes checkpoints right before one is published; an error
@@ -318,7 +320,9 @@ struct train_group { /* one generation */
 };
 
 enum train_end {
-    TRAIN_COMPLETE, /* all steps; on member 0 the last checkpoint is verified, the model exported */
+    TRAIN_COMPLETE, /* all steps; on the coordinator the last checkpoint is verified, the model exported */
+    TRAIN_UNSAVED,  /* all steps, and the storage of this task, the coordinator, fails: nothing is lost while another
+                       task holds the state. Code and text */
     TRAIN_PAUSED,   /* somebody asked for it: all tasks are behind the same step */
     TRAIN_ABORTED,  /* by train_abort() */
     TRAIN_FAILED,   /* code and text; ERR_PEER: a link broke; ERR_INPUT: also what policy TRAIN_STOP says;
@@ -333,7 +337,7 @@ typedef void train_end_fn(void *arg, enum train_end end, uint64_t held, int code
  * one before has returned. `on_end` comes once, from one of the threads, when all are done with the
  * generation and the peers are let go; `held` is what train_held() says.
  * What happens first: members that are behind newest_step receive the state of newest_member; with
- * newest_step 0 member 0 reads the newest checkpoint and gives it to the others, and without one all
+ * newest_step 0 the coordinator reads the newest checkpoint and gives it to the others, and without one all
  * have the fresh weights of the model file. An evaluation or a checkpoint that a broken or paused
  * generation owed for the step that is held is made up for.
  * Errors (nothing runs, on_end does not come): ERR_INPUT (fewer replicas than min_replicas, more than
@@ -347,7 +351,7 @@ uint32_t train_diverged(const struct train *t);
 enum train_request_kind {
     TRAIN_ASK_PAUSE = 1,      /* all tasks end this generation behind the same step; forgotten when the
                                  next one starts. At the job's last step it has no effect */
-    TRAIN_ASK_CHECKPOINT = 2, /* save at the next boundary (member 0) */
+    TRAIN_ASK_CHECKPOINT = 2, /* save at the next boundary (the coordinator) */
 };
 void train_request(struct train *t, unsigned kinds);
 /* Ends the generation at once: calls inside the communicator fail; a step whose reduction succeeded
@@ -379,5 +383,7 @@ struct train_progress {
                             its own (reading); or it waits for other tasks, inside a call */
 };
 void train_progress(const struct train *t, struct train_progress *out);
+/* What is wrong with the storage of checkpoints; all zero before this task first writes. At any time. */
+void train_storage(struct train *t, struct ckpt_trouble *out);
 
 #endif

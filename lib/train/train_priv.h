@@ -262,6 +262,8 @@ struct train {
     bool renew_region;             /* a peer that may still be alive can write to ours */
     uint64_t last_report_ns, last_save_ns, last_saved_step;
     bool save_due;
+    bool was_leading;              /* in the generation before */
+    bool is_unsaved;               /* this generation ends because the storage failed behind the last step */
     bool was_discarded;            /* atomic; a state that was handed over is not on the disk */
     uint64_t save_steps[2];        /* copies of their states are due, by parity; 0: of none */
 };
@@ -395,7 +397,10 @@ int save_load_newest(struct train *t, struct err *err);
  * called when that state may be saved, and no other one is meanwhile. */
 bool save_is_due(struct train *t, uint64_t step);
 bool save_if_due(struct train *t, uint64_t step); /* true: a copy went to the writer */
-int save_now(struct train *t, uint64_t step, uint64_t wait_ms, struct err *err); /* until it is verified */
+uint32_t generation_first_rank(const struct train *t, uint32_t member); /* generation.c: of its replicas */
+/* Until the checkpoint of `step` is verified. It gives up early where another member of the group can write it. */
+int save_now(struct train *t, uint64_t step, uint64_t wait_ms, struct err *err);
+bool train_leads(const struct train *t); /* this task coordinates the present generation, and writes */
 int save_export(struct train *t, struct err *err);
 
 /* ---- weights.c ---- */

@@ -151,15 +151,14 @@ int transfer_state(struct replica *r, uint64_t step, struct err *err)
                           .chunk = (struct chunk *)r->grads[0],
                           .room = t->mem.grads_bytes - sizeof(struct chunk),
                           .step = step,
-                          .source = g->newest_step > 0 ? g->newest_member : 0,
+                          .source = g->newest_step > 0 ? g->newest_member : g->coordinator,
                           .aside = { .fd = -1 } };
     uint64_t begin = clock_ns();
     uint32_t root = 0;
     int rc = 0;
 
     progress_enter(r, PHASE_TRANSFER);
-    for (uint32_t i = 0; i < x.source; i++)
-        root += t->members[i].n_ranks;
+    root = generation_first_rank(t, x.source);
     if (x.room > CHUNK_BYTES)
         x.room = CHUNK_BYTES;
     x.sends = r->local == 0 && g->self == x.source;

@@ -43,6 +43,11 @@ static inline void kit_fill(uint8_t state[KIT_STATE_BYTES], uint64_t seed)
         state[i] = (uint8_t)(seed * 37 + i * 11 + (i >> 3));
 }
 
+static inline int flush_for(struct ckpt_writer *w, uint64_t wait_ms, struct err *err)
+{
+    return ckpt_flush(w, &(struct ckpt_patience){ .wait_ms = wait_ms }, err);
+}
+
 /* Fails unless every tensor has the content of `seed`. */
 static inline void kit_check(const uint8_t state[KIT_STATE_BYTES], uint64_t seed)
 {
@@ -127,7 +132,7 @@ static inline void kit_write(struct ckpt_writer *w, const struct ckpt_meta *meta
     while (ckpt_write(w, meta, state, &err) < 0) { /* the one before is still being written */
         if (err.code != ERR_EXISTS)
             fail_msg("%s", err.text);
-        (void)ckpt_flush(w, 20000, NULL); /* its result is somebody else's test */
+        (void)flush_for(w, 20000, NULL); /* its result is somebody else's test */
     }
 }
 
@@ -135,7 +140,7 @@ static inline void kit_flush(struct ckpt_writer *w)
 {
     struct err err;
 
-    if (ckpt_flush(w, 20000, &err) < 0)
+    if (flush_for(w, 20000, &err) < 0)
         fail_msg("%s", err.text);
 }
 

@@ -47,10 +47,10 @@ static void who_is_refused_discards_its_copy_and_leaves_nothing(void **state)
         struct err err;
 
         kit_write(w, &one, 1);
-        assert_int_equal(ckpt_flush(w, 20000, &err), ERR_REFUSED);
+        assert_int_equal(flush_for(w, 20000, &err), ERR_REFUSED);
         assert_text(err.text, "lease 2: not ours");
         kit_write(w, &two, 2);
-        assert_int_equal(ckpt_flush(w, 20000, &err), ERR_REFUSED);
+        assert_int_equal(flush_for(w, 20000, &err), ERR_REFUSED);
         assert_string_equal(j.story.text, "discarded 1, discarded 2 again");
         assert_int_equal(kit_count(folder, ""), 0);
         j.no_from = 0; /* the right comes back */
@@ -75,7 +75,7 @@ static void who_cannot_know_tries_again(void **state)
     opts.retry_ms = 100000;
     w = kit_open(&opts);
     kit_write(w, &one, 1);
-    while (ckpt_flush(w, 10, &err) != ERR_IO)
+    while (flush_for(w, 10, &err) != ERR_IO)
         assert_int_equal(err.code, ERR_TIMEOUT);
     j.no_from = 0;
     kit_flush(w);
@@ -124,7 +124,7 @@ static void who_is_refused_at_last_replaces_nothing(void **state)
     while (__atomic_load_n(&j.asked, __ATOMIC_SEQ_CST) == 0)
         kit_nap(1);
     kit_write(w, &seven, 1);
-    assert_int_equal(ckpt_flush(w, 20000, &err), ERR_REFUSED);
+    assert_int_equal(flush_for(w, 20000, &err), ERR_REFUSED);
     ckpt_writer_close(w);
     assert_string_equal(j.story.text, "discarded 7");
     assert_int_equal(kit_count(folder, ""), 1);
@@ -175,7 +175,7 @@ static void what_is_abandoned_is_not_published_and_the_writer_goes_on(void **sta
         ckpt_abandon(w);
         assert_int_equal(ckpt_begin(w, &staging, NULL), ERR_EXISTS); /* it has not noticed yet */
         __atomic_store_n(&j.is_free, true, __ATOMIC_SEQ_CST);
-        assert_int_equal(ckpt_flush(w, 20000, &err), ERR_CANCELED);
+        assert_int_equal(flush_for(w, 20000, &err), ERR_CANCELED);
         assert_int_equal(kit_count(folder, ""), 0);
         kit_write(w, &two, 2);
         kit_flush(w);
@@ -206,13 +206,13 @@ static void what_waits_or_is_being_filled_can_be_abandoned_too(void **state)
         ckpt_abandon(w);
         assert_int_equal(fault_arm("ckpt.write@1+", NULL), 0);
         kit_write(w, &one, 1);
-        while (ckpt_flush(w, 5, &err) != ERR_IO) /* until it waits */
+        while (flush_for(w, 5, &err) != ERR_IO) /* until it waits */
             assert_int_equal(err.code, ERR_TIMEOUT);
         assert_int_equal(fault_arm(NULL, NULL), 0);
         story.text[0] = '\0';
         ckpt_abandon(w);
         if (!replaced) {
-            assert_int_equal(ckpt_flush(w, 20000, &err), ERR_CANCELED);
+            assert_int_equal(flush_for(w, 20000, &err), ERR_CANCELED);
             assert_string_equal(story.text, "discarded 1");
         }
         kit_write(w, &two, 2); /* is not taken for the one that was abandoned */
@@ -265,7 +265,7 @@ static void of_two_tasks_the_one_with_the_lease_writes(void **state)
         while (__atomic_load_n(&mine[holder], __ATOMIC_SEQ_CST) != step)
             kit_nap(1);
         kit_write(w[1 - holder], &meta, step);
-        assert_int_equal(ckpt_flush(w[1 - holder], 20000, &err), ERR_REFUSED);
+        assert_int_equal(flush_for(w[1 - holder], 20000, &err), ERR_REFUSED);
         kit_write(w[holder], &meta, step);
         kit_flush(w[holder]);
         assert_int_equal(kit_newest(folder, &info), step);

@@ -297,7 +297,7 @@ static void a_busy_writer_says_so_or_is_waited_for(void **state)
     kit_fill(buffer, 2);
     assert_int_equal(ckpt_write(w, &two, buffer, &err), ERR_EXISTS);
     assert_text(err.text, "step 1");
-    assert_int_equal(ckpt_flush(w, 1, &err), ERR_TIMEOUT);
+    assert_int_equal(flush_for(w, 1, &err), ERR_TIMEOUT);
     assert_text(err.text, "step 1");
     kit_write(w, &two, 2);
     kit_flush(w);
@@ -406,7 +406,7 @@ static void a_failure_is_tried_again_and_a_newer_state_goes_first(void **state)
     w = kit_open(&opts);
     one.step = 3;
     kit_write(w, &one, 1);
-    while (ckpt_flush(w, 5, &err) != ERR_IO) /* its result; not ERR_TIMEOUT, for there is one */
+    while (flush_for(w, 5, &err) != ERR_IO) /* its result; not ERR_TIMEOUT, for there is one */
         assert_int_equal(err.code, ERR_TIMEOUT);
     assert_text(err.text, "save step 3");
     assert_text(err.text, "sync");
@@ -437,7 +437,7 @@ static void closing_gives_up_for_good_and_says_so(void **state)
     assert_int_equal(fault_arm("ckpt.write@1+", NULL), 0);
     w = kit_open(&opts);
     kit_write(w, &one, 1);
-    while (ckpt_flush(w, 10, &err) == ERR_TIMEOUT)
+    while (flush_for(w, 10, &err) == ERR_TIMEOUT)
         continue;
     ckpt_writer_close(w);
     assert_non_null(strstr(story.text, "failed 1, "));
@@ -467,7 +467,7 @@ static void a_full_disk_is_told_with_what_was_needed(void **state)
     w = kit_open(&opts);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
     kit_write(w, &one, 1);
-    assert_int_equal(ckpt_flush(w, 300, &err), ERR_FULL);
+    assert_int_equal(flush_for(w, 300, &err), ERR_FULL);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
     assert_text(err.text, "a checkpoint takes");
     assert_text(err.text, "are free");

@@ -73,7 +73,7 @@ static bool killed_at(const char *folder, uint64_t n, const struct ckpt_meta *me
                  exchange ? "" : ",ckpt.exchange@1+");
         kit_fill(buffer, seed);
         if (fault_arm(spec, NULL) < 0 || ckpt_writer_open(&opts, &w, NULL) < 0 ||
-            ckpt_write(w, meta, buffer, NULL) < 0 || ckpt_flush(w, 20000, NULL) < 0)
+            ckpt_write(w, meta, buffer, NULL) < 0 || flush_for(w, 20000, NULL) < 0)
             _exit(1);
         ckpt_writer_close(w);
         _exit(0);

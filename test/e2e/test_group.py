@@ -145,19 +145,37 @@ def an_error_of_the_input_ends_the_job_everywhere_with_2():
     features = {"image": {"dtype": "uint8", "shape": [1, 8, 8], "scale": 0.0625}, "label": {"dtype": "int64", "shape": [2]}}
     tasks = start(long_job(data={"features": features}), 3)
     expect_codes(tasks, [2] * 3, 20)
+
+
+@test
+def a_damaged_record_on_one_host_ends_that_task_alone_with_138():
     folder = workdir()
-    job = digits_job(folder, **LONG)
-    path = os.path.join(folder, "digits-train-1.tfrecord")
+    elastic = {"min_world": 1, "rejoin_seconds": 0}
+    job = digits_job(folder, **{**LONG, "elastic": elastic, "train": {**LONG["train"], "epochs": None, "steps": 200}})
+    other = workdir()
+    for name in os.listdir(folder):
+        os.symlink(os.path.realpath(os.path.join(folder, name)), os.path.join(other, name))
+    path = os.path.join(other, "digits-train-1.tfrecord")
     with open(path, "rb") as f:
         data = bytearray(f.read())
     os.remove(path)
-    data[len(data) // 2] ^= 1  # one record of 719: one task meets it
+    length = int.from_bytes(data[:8], "little")
+    for i in range(0, len(data) - 60, length + 16):  # every record: whichever it meets first
+        data[i + 40] ^= 1
     with open(path, "wb") as f:
         f.write(data)
-    tasks = start(job, 3)
-    expect_codes(tasks, [2] * 3, 20)
-    for t in tasks:
-        assert "digits-train-1.tfrecord" in t.last_word() and "offset" in t.last_word(), t.last_word()
+    damaged = os.path.join(other, "job.json")
+    with open(job) as f:
+        text = json.load(f)
+    text["checkpoint"]["directory"] = os.path.join(folder, text["checkpoint"]["directory"])
+    os.remove(damaged)
+    for path in (job, damaged):
+        with open(path, "w") as f:
+            json.dump(text, f)
+    ports = free_ports(2)
+    tasks = [Task(j, tf_config(ports, i), ("--devices", "cpu:1"), name="worker %d" % i) for i, j in enumerate((job, damaged))]
+    expect_codes(tasks, [0, 138], 60)
+    assert "digits-train-1.tfrecord" in tasks[1].last_word() and "offset" in tasks[1].last_word(), tasks[1].last_word()
 
 
 @test

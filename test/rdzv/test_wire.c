@@ -131,7 +131,7 @@ static void what_a_member_says_survives(void **state)
 
 static void what_a_leader_says_survives(void **state)
 {
-    static const struct member_seat seats[] = { { 0, 11, 4 }, { 2, 13, 5 } };
+    static const struct member_seat seats[] = { { 0, 11, 4, 1 }, { 2, 13, 5, 0 } };
     static const struct member_view view = { 8, 2, seats, 5, 2 };
     static const struct rdzv_member members[] = {
         { .rank = 0,
@@ -139,7 +139,8 @@ static void what_a_leader_says_survives(void **state)
           .n_devices = 1,
           .data_address = "a:9",
           .host_key = "x",
-          .held = 4 },
+          .held = 4,
+          .storage_failures = 1 },
         { .rank = 2,
           .incarnation = 13,
           .n_devices = 2,

@@ -305,6 +305,9 @@ static void tick(struct sim *s, uint32_t rank)
 
     sim_train_progress(s, rank, &p);
     member_node_progress(t->node, &p);
+    sim_store_watch(s, rank);
+    if (t->node == NULL)
+        return; /* that ended it */
     member_node_tick(t->node, sim_clock(s, rank));
     if (sim_random(s, 64) == 0)
         ms += sim_random(s, 6 * ms); /* late */

@@ -116,5 +116,7 @@ bool sim_until_ended(struct sim *s, uint64_t limit_ms); /* no process left, none
 /* Runs it to its end; NULL: nothing found, else the finding, valid until the next one. tell: prints
  * the story, aborts on a finding. */
 const char *sim_random_story(uint64_t seed, bool tell);
+/* Likewise, of storage that fails (sim_storage.c). */
+const char *sim_storage_story(uint64_t seed, bool tell);
 
 #endif

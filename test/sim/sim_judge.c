@@ -138,7 +138,7 @@ void sim_judge_go(struct sim *s, uint32_t rank, struct sim_group *g)
                        "two groups train: %s lets a step go in generation %" PRIu64
                        " of %u tasks, and %s did in generation %" PRIu64 " of %u tasks meanwhile",
                        s->names[rank], g->view.generation, g->view.n,
-                       s->names[other->view.seats[0].rank], other->view.generation, other->view.n);
+                       s->names[other->view.seats[member_view_coordinator(&other->view)].rank], other->view.generation, other->view.n);
     }
 }
 

@@ -6,7 +6,8 @@
  *   sim_train.c  training: groups that step together
  *   sim_store.c  the shared storage: lease and checkpoints
  *   sim_judge.c  what must be true
- *   sim_story.c  random stories */
+ *   sim_story.c  random stories
+ *   sim_storage.c  random stories of storage that fails */
 #ifndef SIM_SIM_PRIV_H
 #define SIM_SIM_PRIV_H
 
@@ -148,12 +149,14 @@ struct sim_task {
     uint32_t *probes; /* number of the probe that is under way, by rank */
     uint32_t next_probe;
     enum sim_storage storage;
+    uint64_t storage_ms, storage_told_ms; /* own clock: the storage has failed since; the last report of that; 0: none */
     struct sim_train train;
     struct sim_lease lease;
     struct {
         uint64_t step, number, began_ms; /* number of the event; 0: nothing is being saved */
         uint32_t run;
         bool is_asked, is_last;
+        bool has_failed; /* the last one */
     } save;
     struct member_ident ident;
 };
@@ -228,6 +231,7 @@ uint32_t sim_group_of(struct sim *s, uint32_t rank, const struct member_view *v)
 void sim_store_wish(struct sim *s, uint32_t rank, const struct member_do_this *d);
 void sim_store_release(struct sim *s, uint32_t rank);
 void sim_store_save(struct sim *s, uint32_t rank, uint64_t step, bool is_asked, bool is_last);
+void sim_store_watch(struct sim *s, uint32_t rank);
 void sim_store_event(struct sim *s, struct sim_event *e);
 void sim_store_process_gone(struct sim *s, uint32_t rank);
 bool sim_store_is_held(const struct sim *s, uint32_t rank);

@@ -7,7 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WATCH_MS = MEMBER_HOLD_MS / 6, AGAIN_MS = 20, SAVE_AGAIN_MS = 50 };
+enum {
+    WATCH_MS = MEMBER_HOLD_MS / 6,
+    AGAIN_MS = 20,
+    SAVE_AGAIN_MS = 50,
+    FAILED_MS = 2000, /* trouble that lasts so long is a failure of the storage */
+    TELL_MS = 1000,
+};
 
 static void event(struct sim *s, uint32_t rank, uint64_t ms, enum sim_kind kind)
 {
@@ -264,11 +270,52 @@ static const char *publish(struct sim *s, uint32_t rank)
         return NULL;
     if (!s->opts.no_lease && (!sim_store_is_held(s, rank) || token != s->records.n))
         return "the lease is not held";
+    member_node_storage(t->node, NULL, sim_clock(s, rank));
     sim_judge_save(s, rank, step, token);
     if (!VEC_PUSH(s->saved, (struct sim_saved){ .step = step, .token = token, .rank = rank }))
         abort();
     sim_say(s, rank, "publishes the checkpoint of step %" PRIu64, step);
     return NULL;
+}
+
+static bool is_saving_last(const struct sim *s, uint32_t rank)
+{
+    const struct sim_task *t = &s->tasks[rank];
+
+    return t->save.run == t->train.run && t->train.phase == SAVING_LAST;
+}
+
+/* Another task writes the last checkpoint if one can; if none can, the job ends at its deadline. */
+static bool gives_up(struct sim *s, uint32_t rank, const char *trouble)
+{
+    struct sim_task *t = &s->tasks[rank];
+    uint64_t limit_ms = member_node_view(t->node)->n > 1 ? FAILED_MS : s->opts.deadline_ms;
+
+    if (s->now_ms - t->save.began_ms < limit_ms)
+        return false;
+    t->save.number = 0;
+    sim_train_fail(s, rank, MEMBER_FAIL_STORAGE, trouble);
+    return true;
+}
+
+/* At every tick: what the daemon measures (daemon/storage.h). */
+void sim_store_watch(struct sim *s, uint32_t rank)
+{
+    struct sim_task *t = &s->tasks[rank];
+    bool needs_lease = t->train.phase == REST || member_node_needs_lease(t->node);
+    bool is_tried = t->save.number != 0 || t->save.has_failed || (needs_lease && (t->lease.op != OP_NONE || t->lease.has_failed));
+    uint64_t now = sim_clock(s, rank);
+
+    if (t->storage == SIM_STORAGE_FINE || !is_tried)
+        t->storage_ms = 0;
+    else if (t->storage_ms == 0)
+        t->storage_ms = now;
+    if (t->storage_ms == 0 || now - t->storage_ms < FAILED_MS || now - t->storage_told_ms < TELL_MS ||
+        member_node_state(t->node) != MEMBER_LEADING)
+        return;
+    t->storage_told_ms = now;
+    member_node_storage(t->node, "input/output error", now);
+    sim_drain(s, rank);
 }
 
 static void save(struct sim *s, struct sim_event *e)
@@ -287,12 +334,16 @@ static void save(struct sim *s, struct sim_event *e)
         return;
     }
     if (t->storage == SIM_STORAGE_HANGS) {
-        save_in(s, e->to, AGAIN_MS);
+        if (!is_last || !is_saving_last(s, e->to) || !gives_up(s, e->to, "the storage does not answer"))
+            save_in(s, e->to, AGAIN_MS);
         return;
     }
-    if (is_last && (t->save.run != t->train.run || t->train.phase != SAVING_LAST))
+    if (is_last && !is_saving_last(s, e->to))
         return;
     trouble = publish(s, e->to);
+    t->save.has_failed = trouble != NULL;
+    if (trouble != NULL && is_last && gives_up(s, e->to, trouble))
+        return;
     if (trouble != NULL && is_last) {
         save_in(s, e->to, SAVE_AGAIN_MS);
         return;
@@ -331,6 +382,8 @@ void sim_store_process_gone(struct sim *s, uint32_t rank)
     free(l->op_members);
     *l = (struct sim_lease){ .text = "" };
     s->tasks[rank].save.number = 0;
+    s->tasks[rank].save.has_failed = false;
+    s->tasks[rank].storage_ms = s->tasks[rank].storage_told_ms = 0;
 }
 
 void sim_store_fini(struct sim *s)

@@ -21,6 +21,11 @@ static struct sim_group *group(struct sim *s, uint32_t rank)
     return s->groups.at[s->tasks[rank].train.group];
 }
 
+static uint32_t coordinator_of(const struct sim_group *g)
+{
+    return g->view.seats[member_view_coordinator(&g->view)].rank;
+}
+
 static void later(struct sim *s, uint32_t rank, uint64_t ms, enum what what, uint64_t value)
 {
     const struct sim_task *t = &s->tasks[rank];
@@ -168,7 +173,7 @@ static bool is_held_up(struct sim *s, uint32_t at)
 static void connect_all(struct sim *s, uint32_t at)
 {
     struct sim_group *g = s->groups.at[at];
-    uint32_t first = g->view.seats[0].rank;
+    uint32_t first = coordinator_of(g);
 
     if (g->view.newest_step == 0 && s->tasks[first].storage == SIM_STORAGE_FAILS) {
         sim_train_fail(s, first, MEMBER_FAIL_LOCAL,
@@ -283,7 +288,7 @@ void sim_train_process_gone(struct sim *s, uint32_t rank, bool is_silent)
 static void step_on(struct sim *s, uint32_t rank)
 {
     struct sim_task *t = &s->tasks[rank];
-    bool is_first = group(s, rank)->view.seats[0].rank == rank;
+    bool is_first = coordinator_of(group(s, rank)) == rank;
 
     if (s->opts.steps > 0 && t->held >= s->opts.steps) {
         enter(s, rank, SAVING_LAST);
@@ -323,7 +328,7 @@ static void gives(struct sim *s, uint32_t rank)
 
     if (t->train.is_stuck)
         return;
-    if (g->view.seats[0].rank == rank) {
+    if (coordinator_of(g) == rank) {
         if (member_node_needs_lease(t->node) && !sim_store_is_held(s, rank)) {
             t->train.waits_for_lease = true;
             later(s, rank, LEASE_AGAIN_MS, T_GIVES, 0);

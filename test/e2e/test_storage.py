@@ -1,0 +1,159 @@
+#!/usr/bin/python3
+"""Storage that fails on the task that writes: another task writes within seconds; if no task can, all end with 138
+and the reason. Nothing is repeated without a pause."""
+import os
+import shutil
+
+from kit import Task, digits_job, expect_codes, free_ports, main, need_root, test, tf_config, workdir
+
+SLOWLY = "train.forward=delay:3@1+"
+GOES_ON = {"min_world": 1, "rejoin_seconds": 0}
+
+
+def job_in(folder, steps=60, every=None, **changes):
+    return digits_job(folder, **{"train": {"epochs": None, "steps": steps, "lanes": 4, "log_every_steps": 1,
+                                           "eval_every_epochs": None, "deadline_seconds": 12},
+                                 "data": {"eval": None}, "model": {"metrics": None}, "export": None,
+                                 "checkpoint": {"every_steps": every, "every_seconds": None, "max_to_keep": 2}, **changes})
+
+
+def run(job, n, faults, prefix=()):
+    """n tasks; `faults` are those of the chief, `prefix` starts it."""
+    ports = free_ports(n)
+    return [Task(job, tf_config(ports, i), ("--devices", "cpu:1"), name="worker %d" % i, prefix=prefix if i == 0 else (),
+                 env={"TRAINERD_FAULT": ",".join([SLOWLY] + (faults if i == 0 else []))}) for i in range(n)]
+
+
+def checkpoints(folder):
+    path = os.path.join(folder, "run", "checkpoints")
+    return sorted(int(name[5:]) for name in os.listdir(path) if name.startswith("step-")) if os.path.isdir(path) else []
+
+
+def left_overs(folder):
+    path = os.path.join(folder, "run", "checkpoints")
+    return [name for name in os.listdir(path) if not name.startswith("step-")]
+
+
+@test
+def last_checkpoint_fails_on_the_chief_and_another_task_writes_it():
+    for fault in ("ckpt.write", "ckpt.sync", "ckpt.mkdir", "ckpt.rename"):
+        folder = workdir()
+        tasks = run(job_in(folder), 2, [fault + "@1+"])
+        expect_codes(tasks, [0, 0])
+        assert checkpoints(folder) == [60], (fault, checkpoints(folder))
+        assert tasks[1].events("checkpoint"), fault
+
+
+@test
+def last_checkpoint_hangs_on_the_chief_and_another_task_writes_it():
+    folder = workdir()
+    tasks = run(job_in(folder), 2, ["ckpt.write=hang"])
+    tasks[1].until(lambda t: t.events("checkpoint"), 30)
+    expect_codes(tasks, [0, 0])
+    assert checkpoints(folder) == [60]
+
+
+@test
+def checkpoints_fail_on_the_chief_and_stay_on_time():
+    folder = workdir()
+    tasks = run(job_in(folder, steps=3000, every=50), 2, ["ckpt.sync@1+"])
+    tasks[1].until(lambda t: len(t.events("checkpoint")) >= 2, 30)
+    assert tasks[0].p.poll() is None
+    for t in tasks:
+        t.kill()
+
+
+@test
+def last_checkpoint_fails_everywhere_and_all_end_with_138_and_the_reason():
+    folder = workdir()
+    ports = free_ports(2)
+    job = job_in(folder)
+    tasks = [Task(job, tf_config(ports, i), ("--devices", "cpu:1"), name="worker %d" % i,
+                  env={"TRAINERD_FAULT": SLOWLY + ",ckpt.write@1+"}) for i in range(2)]
+    expect_codes(tasks, [138, 138], 90)
+    for t in tasks:
+        assert "Input/output error" in t.last_word() and "step 60" in t.last_word(), t.last_word()
+    assert len(left_overs(folder)) <= 4, left_overs(folder)
+    expect_codes(run(job, 2, []), [0, 0])
+
+
+@test
+def checkpoint_that_reads_back_wrong_ends_that_task_alone_with_138():
+    folder = workdir()
+    tasks = run(job_in(folder, elastic=GOES_ON), 2, ["ckpt.verify@1+"])
+    expect_codes(tasks, [138, 0])
+    assert "checksum" in tasks[0].last_word(), tasks[0].last_word()
+    assert checkpoints(folder) == [60]
+    alone = workdir()
+    task = Task(job_in(alone), args=("--devices", "cpu:1"), env={"TRAINERD_FAULT": "ckpt.verify@1+"})
+    assert task.wait(60) == 138, task.log()
+
+
+@test
+def lease_that_cannot_be_renewed_leaves_the_lead_to_another_task():
+    folder = workdir()
+    tasks = run(job_in(folder, steps=4000, every=100, elastic=GOES_ON), 4, ["lease.beat@4+", "lease.create@2+"])
+    tasks[1].until_step(5)
+    tasks[3].kill()
+    tasks[1].until(lambda t: len(t.events("checkpoint")) >= 2, 40)
+    assert tasks[0].p.poll() is None and tasks[1].p.poll() is None and tasks[2].p.poll() is None
+    assert len(left_overs(folder)) < 20, left_overs(folder)
+    for t in tasks:
+        t.kill()
+
+
+@test
+def lease_that_no_task_can_take_is_tried_with_pauses_and_ends_with_138():
+    folder = workdir()
+    ports = free_ports(2)
+    job = job_in(folder, steps=4000, elastic=GOES_ON)
+    tasks = [Task(job, tf_config(ports, i), ("--devices", "cpu:1"), name="worker %d" % i,
+                  env={"TRAINERD_FAULT": SLOWLY + ",lease.sync@1+"}) for i in range(2)]
+    tasks[0].until_step(5)
+    tasks[1].kill()
+    assert tasks[0].wait(60) == 138, tasks[0].log()
+    assert "Input/output error" in tasks[0].last_word(), tasks[0].last_word()
+    assert len(left_overs(folder)) < 20, left_overs(folder)
+
+
+@test
+def directory_removed_while_the_job_runs_is_made_again():
+    folder = workdir()
+    tasks = run(job_in(folder, steps=400, every=50), 2, [])
+    tasks[0].until(lambda t: t.events("checkpoint"), 30)
+    shutil.rmtree(os.path.join(folder, "run"), ignore_errors=True)
+    expect_codes(tasks, [0, 0])
+    assert checkpoints(folder)[-1] == 400
+
+
+def mounted(command):
+    """Starts a task in a mount namespace of its own, where `command` was run first."""
+    return ("unshare", "--mount", "sh", "-c", command + ' && exec "$@"', "sh")
+
+
+@test
+def directory_read_only_on_the_chief_leaves_the_writing_to_another_task():
+    folder = workdir()
+    path = os.path.join(folder, "run", "checkpoints")
+    os.makedirs(path)
+    prefix = mounted("mount --bind %s %s && mount -o remount,ro,bind %s" % (path, path, path))
+    tasks = run(job_in(folder, steps=600, every=50), 2, [], prefix)
+    tasks[1].until(lambda t: t.events("checkpoint"), 30)
+    expect_codes(tasks, [0, 0])
+    assert checkpoints(folder)[-1] == 600
+
+
+@test
+def directory_full_on_the_chief_leaves_the_writing_to_another_task():
+    folder = workdir()
+    path = os.path.join(folder, "run", "checkpoints")
+    os.makedirs(path)
+    tasks = run(job_in(folder), 2, [], mounted("mount -t tmpfs -o size=16k none %s" % path))
+    expect_codes(tasks, [0, 0])
+    assert checkpoints(folder) == [60]
+    assert any("No space left" in t.log() for t in tasks)
+
+
+if __name__ == "__main__":
+    need_root()
+    main()
