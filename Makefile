@@ -183,7 +183,9 @@ bench-gpu: all $(BUILD)/test/bench/bench_gpu_kernels
 	@BUILD=$(BUILD) scripts/bench gpu
 # Four tasks on four hosts of this machine, and everything that can happen to them.
 chaos: all $(EMULATED)
-	@BUILD=$(BUILD) scripts/chaos --seconds $(or $(SECONDS),60) --seed $(or $(SEED),1) --devices $(or $(DEVICES),cpu:1)
+	@BUILD=$(BUILD) scripts/chaos --seconds $(or $(SECONDS),60) --seed $(or $(SEED),1) --devices $(or $(DEVICES),cpu:1) \
+	    $(if $(SCHEDULES),--schedules $(SCHEDULES)) $(if $(CALM),--calm $(CALM)) $(if $(LOAD),--load $(LOAD)) \
+	    $(if $(DECKS),--decks $(DECKS)) $(if $(ONLY),--only '$(ONLY)')
 layers:
 	@scripts/layers
 install: all

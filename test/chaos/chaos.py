@@ -1,6 +1,7 @@
 """chaos.py - a job of four tasks on four hosts, and everything that can happen to them; then a verdict.
 
-    scripts/chaos [--seconds N] [--seed N] [--folder DIR] [--events N] [--only KIND]
+    scripts/chaos [--seconds N] [--schedules N] [--calm SECONDS] [--decks LIST] [--only KIND] [--load N] [--seed N]
+                  [--folder DIR] [--events N] [--devices LIST]
 
 A chief and three workers, each in a network namespace of its own, train the digits on shared storage while a
 schedule drawn from the seed (schedule.py) kills, stops, cuts off and drains them, and fills, slows and corrupts
@@ -8,16 +9,23 @@ their storage. Whoever ends is started again. At the end all are asked to stop w
 saved with two more epochs, and complete the job. One task that nobody disturbs then trains the same job, and
 verdict.py compares. A seed that fails replays the same schedule.
 
---seconds   how long all of it takes, about (default 60)      --folder  where logs are left (default build/chaos)
---events    only the first N faults                           --only    only faults of this kind
+--seconds   how long all of it takes, about (default 60): faults at random times, which may overlap
+--schedules that many short schedules instead, one fault each; the next begins when all tasks train again
+--calm      that many seconds without a fault instead: whatever is blamed is a false alarm
+--decks     hard,gray,storage,stranger (default all of them; schedule.py says what is in each)
+--only      only faults of this kind                          --events    only the first N faults
+--load      that many busy processes beside the tasks         --folder    where logs are left (default build/chaos)
 --devices   of each task (default cpu:1). With cuda:0 each has an emulated GPU, and a small network. One undisturbed
             task on a CPU is compared with then: what depends on rounding is near, and not equal
-Exit codes: 0 nothing was lost; 1 the verdict says what was; 2 usage; 77 this machine has no namespaces for us.
+Exit codes: 0 nothing was lost, and the right tasks were blamed; 1 the verdict says what was wrong; 2 usage; 77 this
+machine has no namespaces for us.
 """
 import argparse
+import glob
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 
@@ -28,8 +36,11 @@ sys.path.insert(1, os.path.join(os.path.dirname(HERE), "e2e"))
 import hosts  # noqa: E402
 import kit  # noqa: E402
 import sample_log  # noqa: E402
+import strangers  # noqa: E402
 import verdict  # noqa: E402
-from schedule import DECK, schedule  # noqa: E402
+from faults import Faults  # noqa: E402
+from rounds import Rounds  # noqa: E402
+from schedule import DECK_OF, DECKS, KINDS, kinds_of, one_by_one, schedule  # noqa: E402
 from tasks import Group, verify  # noqa: E402
 
 N, LANES, BATCH = 4, 4, 64
@@ -61,89 +72,6 @@ class Run:
         self.log.flush()
 
 
-class Faults:
-    """Does what the schedule says, and takes it back when its time is over."""
-
-    def __init__(self, run, net, storage, group):
-        self.run, self.net, self.storage, self.group = run, net, storage, group
-        self.later = []  # (when, what is said, what is done)
-        self.do = {"kill": self.kill, "kill chief": self.kill, "kill two": self.kill, "kill in phase": self.kill,
-                   "stop": self.stop, "link down": self.link_down, "split 2|2": self.split, "split 1|3": self.split,
-                   "full disk": self.full_disk, "corrupt checkpoint": self.corrupt, "slow storage": self.slow,
-                   "drain": self.drain}
-
-    def begin(self, event):
-        self.run.say("== %s" % event)
-        self.do[event.kind](event, [self.group.tasks[i] for i in event.tasks])
-
-    def end_of(self, event, text, undo, *args):
-        self.later.append((time.time() + event.lasts, text, lambda: undo(*args)))
-
-    def look(self):
-        due = [x for x in self.later if x[0] <= time.time()]
-        self.later = [x for x in self.later if x not in due]
-        for _, text, undo in due:
-            self.run.say("== over: %s" % text)
-            undo()
-
-    def end_all(self):
-        """No fault is left, also none that a task still has before it."""
-        self.later.clear()
-        self.storage.empty()
-        self.net.heal_all()
-        for t in self.group.tasks:
-            t.stop(False)
-            t.arm = []
-            if t.is_up() and t.life.fault:
-                t.kill(signal.SIGKILL, 0)
-
-    # ---- kinds ----
-
-    def kill(self, event, tasks):
-        for t in tasks:
-            t.arm = [event.fault] if event.fault else []
-            t.kill(signal.SIGKILL, event.back)
-
-    def stop(self, event, tasks):
-        for t in tasks:
-            t.stop(True)
-            self.end_of(event, "%s goes on" % t.name, t.stop, False)
-
-    def link_down(self, event, tasks):
-        for t in tasks:
-            self.net.cable(t.number, False)
-            self.end_of(event, "the cable of %s is in" % t.name, self.net.cable, t.number, True)
-
-    def split(self, event, _):
-        self.net.split(event.sides)
-        self.end_of(event, "the sides are one", self.net.heal, event.sides)
-
-    def full_disk(self, event, _):
-        self.run.say("storage: the last %d bytes are taken" % self.storage.fill())
-        self.end_of(event, "the storage has room", self.storage.empty)
-
-    def corrupt(self, event, tasks):
-        self.kill(event, tasks)
-        for t in tasks:
-            t.life.wait(5)
-        self.run.say("storage: bits of %s are flipped" % self.storage.corrupt())
-
-    def slow(self, event, tasks):
-        self.kill(event, tasks)
-        for t in tasks:
-            self.end_of(event, "slow storage of %s" % t.name, self.end_slow, event, t)
-
-    def end_slow(self, event, t):
-        """In the middle of it, unless something else was faster."""
-        if t.is_up() and t.life.fault == event.fault:
-            t.kill(signal.SIGKILL, event.back)
-
-    def drain(self, event, tasks):
-        for t in tasks:
-            t.stop(False)
-            t.kill(signal.SIGTERM, event.back)
-
-
 def wait_for(group, what, seconds, sentence):
     until = time.time() + seconds
     while not what():
@@ -168,8 +96,6 @@ def disturb(run, group, faults, events, seconds):
             faults.begin(e)
             happened.append(e)
         time.sleep(0.005)
-    faults.end_all()
-    wait_for(group, group.all_step, START_SECONDS, "a step of all four behind the last fault")
     return happened
 
 
@@ -256,49 +182,110 @@ def undisturbed(run, folder, last):
     return t, alone
 
 
-def judge(run, group, events, folder, step, last):
-    v = verdict.Verdict()
+def judge_history(run, v, group, folder, step, last):
+    """What the logs of samples, the losses and the files say, beside an undisturbed run."""
     lives = [life for t in group.tasks for life in sample_log.read(t.samples, t.name)]
+    lives += [life for path in sorted(glob.glob(os.path.join(folder, strangers.SAMPLES + "*")))
+              for life in sample_log.read(path, "a twin")]
     history = sample_log.History(lives, LANES)
     alone, theirs = undisturbed(run, folder, last)
     reference = sample_log.History(sample_log.read(os.path.join(theirs, "samples.txt"), "undisturbed"), LANES)
     verdict.steps(v, history)
     v.row("last step", "%d done, %d saved at SIGTERM, %d to do" % (len(history.chain), step, last), len(history.chain) == last)
     verdict.samples(v, history, reference, steps_per_epoch(), BATCH, n_samples())
-    verdict.losses(v, group.records("step"), alone.events("step"), NEAR if on_gpus() else 0)
+    verdict.losses(v, group.steps(), [(r["step"], r["loss"]) for r in alone.events("step")], NEAR if on_gpus() else 0)
     final = os.path.join("storage", "checkpoints", "step-%08d" % last)
     verdict.files(v, [] if on_gpus() else [(f, os.path.join(folder, final, f), os.path.join(theirs, final, f))
                       for f in ("model.safetensors", "optimizer.safetensors")] +
                   [("exported ONNX", os.path.join(folder, "run", "digits.onnx"), os.path.join(theirs, "run", "digits.onnx"))])
+    v.row("supervision", "; ".join(group.troubles[:5]) or "each process ended as it should", not group.troubles)
+    return history
+
+
+def judge_overlapping(run, v, group, history, events, is_idle):
     verdict.causes(v, events, group.tasks, run.begin)
     verdict.phases(v, group.tasks)
-    v.row("supervision", "; ".join(group.troubles[:5]) or "%d processes, each ended as it should" % sum(
-        len(t.lives) for t in group.tasks), not group.troubles)
     verdict.speed(v, history, events, run.begin, run.begin + run.seconds)
-    return v
+    verdict.blame_rows(v, verdict.cases_alone(events, group.tasks, run.begin),
+                       verdict.alarms(events, group.tasks, run.begin), is_idle, is_judged=False)
+
+
+class Load:
+    """Busy processes, which take the processors from the tasks."""
+
+    def __init__(self, n):
+        self.processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(n)]
+
+    def end(self):
+        for p in self.processes:
+            p.kill()
+            p.wait()
+
+
+def kinds_for(run, net, args):
+    """The kinds that this machine can have; those that it cannot are named."""
+    without = set(KINDS) - {args.only} if args.only else set()
+    for tool, why in net.cannot().items():
+        needs = {k for k in KINDS if k == "slow link" or tool == "iptables" and DECK_OF[k] == "gray" and k not in (
+            "stop leader", "blocked stderr")}
+        run.say("not injected, %s: %s" % (why, ", ".join(sorted(needs - without))))
+        without |= needs
+    return kinds_of([DECK_OF[args.only]] if args.only else args.decks, without)
+
+
+def begin_group(run, group):
+    group.start()
+    wait_for(group, lambda: group.is_whole(0), START_SECONDS, "the first step of all four")
+    run.begin = time.time()
+    run.say("== all four train; times count from here")
+
+
+def disturb_and_judge(args, run, group, faults, kinds, folder, is_idle):
+    """Returns what to do for the verdict when the job is complete: a function of (verdict, history)."""
+    if args.schedules:
+        rounds = Rounds(run, group, faults, folder)
+        rounds.play(one_by_one(args.seed, args.schedules, kinds, N)[:args.events])
+        return lambda v, _: verdict.blame_rows(v, rounds.cases, rounds.alarms, is_idle)
+    events = [] if args.calm else schedule(args.seed, run.seconds - QUIET, kinds, N)[:args.events]
+    for e in events:
+        run.say("  at %6.2f s: %s" % (e.at, e))
+    events = disturb(run, group, faults, events, run.seconds)
+    if args.calm:
+        found = verdict.alarms([], group.tasks, run.begin)
+        return lambda v, _: verdict.blame_rows(v, [], found, is_idle)
+    return lambda v, history: judge_overlapping(run, v, group, history, events, is_idle)
 
 
 def chaos(args, folder):
     run = Run(folder)
-    run.seconds = max(args.seconds - AROUND, 10)
+    run.seconds = args.calm or max(args.seconds - AROUND, 10)
+    is_idle = not args.load and os.getloadavg()[0] < os.cpu_count()
     net, storage = hosts.Hosts(N), hosts.Storage(os.path.join(folder, "storage"), STORAGE_BYTES)
-    events = schedule(args.seed, run.seconds - QUIET, N, only=args.only)[:args.events]
-    run.say("seed %d, %d s, %d faults:" % (args.seed, args.seconds, len(events)))
-    for e in events:
-        run.say("  at %6.2f s: %s" % (e.at, e))
+    kinds = kinds_for(run, net, args)
+    run.say("seed %d, load %d, %s" % (args.seed, args.load, "%d schedules" % args.schedules if args.schedules else
+                                      "%d s%s" % (run.seconds, " without faults" if args.calm else "")))
     group = Group(folder, write_job(folder, ENDLESS, **ELASTIC), net, run.say, args.devices)
-    group.start()
-    wait_for(group, group.all_step, START_SECONDS, "the first step of all four")
-    run.begin = time.time()
-    run.say("== all four train; times count from here")
-    events = disturb(run, group, Faults(run, net, storage, group), events, run.seconds)
+    faults, load = Faults(run, net, storage, group, folder), Load(args.load)
+    begin_group(run, group)
+    judge = disturb_and_judge(args, run, group, faults, kinds, folder, is_idle)
+    faults.end_all()
+    load.end()
+    wait_for(group, lambda: group.is_whole(time.time() - 1), START_SECONDS, "a step of all four after the last fault")
     step, last = stop_and_complete(run, group, folder, storage)
-    v = judge(run, group, events, folder, step, last)
+    v = verdict.Verdict()
+    judge(v, judge_history(run, v, group, folder, step, last))
     for line in v.text().splitlines() + ["seed %d; logs in %s" % (args.seed, folder)]:
         print(line, flush=True)
         run.log.write(line + "\n")
     shutil.copytree(os.path.join(folder, "storage"), os.path.join(folder, "storage-copy"))
     return 1 if v.failed else 0
+
+
+def decks(text):
+    for name in text.split(","):
+        if name not in DECKS:
+            raise argparse.ArgumentTypeError("no deck '%s'; there are %s" % (name, ", ".join(DECKS)))
+    return text.split(",")
 
 
 def main():
@@ -308,7 +295,11 @@ def main():
     p.add_argument("--folder", default=os.path.join(kit.BUILD, "chaos"))
     p.add_argument("--events", type=int)
     p.add_argument("--devices", default="cpu:1")
-    p.add_argument("--only", choices=[kind for kind, _ in DECK])
+    p.add_argument("--schedules", type=int, default=0)
+    p.add_argument("--calm", type=float, default=0.0)
+    p.add_argument("--load", type=int, default=0)
+    p.add_argument("--decks", type=decks, default=list(DECKS))
+    p.add_argument("--only", choices=KINDS)
     args = p.parse_args()
     hosts.enter()
     if args.devices.startswith("cuda"):

@@ -2,9 +2,11 @@
 and split, and shared storage that can be full. All of it lives in namespaces of this process and vanishes with it.
 
 Cables end in bridges of a namespace of their own: a cable that is out is a port that is down (both sides
-notice); a partition is ports on different bridges (frames are lost in silence).
+notice); a partition is ports on different bridges (frames are lost in silence). Gray failures are rules of iptables
+where packets arrive, so that the sender sees what a lossy network shows: nothing. One more host, the stranger, has no task.
 """
 import os
+import shutil
 import subprocess
 import sys
 
@@ -12,6 +14,7 @@ NET = "10.78.0.%d"
 PORT = 2222
 BRIDGES = 4 # as many sides as there can be
 MARK = "_TRAINERD_CHAOS"
+TBF = ("tbf", "burst", "16kb", "latency", "400ms", "rate")
 REFUSED = 77 # exit code: this machine does not let us
 
 
@@ -21,7 +24,7 @@ def enter():
     if os.environ.get(MARK) == "1":
         subprocess.run(["mount", "-t", "tmpfs", "none", "/run"], check=True)
         return
-    unshare = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child"]
+    unshare = ["unshare", "--mount", "--mount-proc", "--net", "--pid", "--fork", "--kill-child"]
     if os.geteuid() != 0:
         unshare.insert(1, "--map-root-user")
     probe = ("mount -t tmpfs none /run && ip netns add host0 && ip link add name side0 type bridge && "
@@ -44,22 +47,48 @@ def ip(*args):
     subprocess.run(["ip", *args], check=True, stdout=subprocess.DEVNULL)
 
 
+def works(*command):
+    """Whether this machine has and allows the command."""
+    try:
+        return subprocess.run(command, capture_output=True, timeout=10).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
 class Hosts:
     def __init__(self, n):
-        self.n = n
+        self.n = self.stranger = n
         self.addresses = [NET % (i + 1) + ":%d" % PORT for i in range(n)]
         self.splits = []
+        self.rules = []  # (host, rule) that are in force
+        self.slow_hosts = set()
         ip("netns", "add", "switch")
         for side in range(BRIDGES):
             ip("-n", "switch", "link", "add", "side%d" % side, "type", "bridge")
             ip("-n", "switch", "link", "set", "side%d" % side, "up")
-        for i in range(n):
+        for i in range(n + 1):
             ip("netns", "add", "host%d" % i)
             ip("-n", "host%d" % i, "link", "set", "lo", "up")
             ip("-n", "switch", "link", "add", "port%d" % i, "type", "veth", "peer", "name", "cable", "netns", "host%d" % i)
             ip("-n", "host%d" % i, "addr", "add", NET % (i + 1) + "/24", "dev", "cable")
             ip("-n", "host%d" % i, "link", "set", "cable", "up")
             ip("-n", "switch", "link", "set", "port%d" % i, "master", "side0", "up")
+        # the stranger takes the addresses of tasks, but does not answer for them on the network
+        subprocess.run([*self.prefix(n), "sh", "-c", "echo 1 >/proc/sys/net/ipv4/conf/all/arp_ignore"], check=True)
+
+    def cannot(self):
+        """{what this machine lacks: why}"""
+        out = {}
+        if not works(*self.prefix(0), "iptables", "-w", "-A", "INPUT", "-p", "tcp", "-m", "multiport", "!", "--ports", "9", "-m",
+                     "length", "--length", "65535", "-m", "statistic", "--mode", "random", "--probability", "0.5", "-j", "DROP"):
+            out["iptables"] = "iptables with multiport, length and statistic does not work here"
+        else:
+            subprocess.run([*self.prefix(0), "iptables", "-w", "-F"], check=True)
+        if works("tc", "-n", "host0", "qdisc", "add", "dev", "lo", "root", *TBF, "1mbit"):
+            subprocess.run(["tc", "-n", "host0", "qdisc", "del", "dev", "lo", "root"], check=True)
+        else:
+            out["tc"] = "tc with the queueing discipline tbf does not work here"
+        return out
 
     def prefix(self, i):
         return ("ip", "netns", "exec", "host%d" % i)
@@ -81,6 +110,66 @@ class Hosts:
         self._connect()
         for i in range(self.n):
             self.cable(i, True)
+            self.slow(i, 0)
+        while self.rules:
+            self._rule("-D", *self.rules[-1])
+
+    def drop(self, drop, is_on):
+        """drop: a schedule.Drop."""
+        if is_on:
+            drop = [r for d in ([drop._replace(way="in"), drop._replace(way="out")] if drop.way == "both" else [drop])
+                    for r in self._rules_of(d)]
+            for rule in drop:
+                self._rule("-A", *rule)
+            return drop
+        for rule in drop:
+            if rule in self.rules:
+                self._rule("-D", *rule)
+        return []
+
+    def _rule(self, what, host, rule):
+        subprocess.run([*self.prefix(host), "iptables", "-w", what, "INPUT", *rule], check=True)
+        if what == "-A":
+            self.rules.append((host, rule))
+        else:
+            self.rules.remove((host, rule))
+
+    def _rules_of(self, d):
+        """[(host, rule)] for one direction: what arrives at the host, or what arrives from it at the others."""
+        others = [i for i in range(self.n) if i != d.host and d.peer in (None, i)]
+        ports = self._ports(d)
+        tail = (["-m", "length", "--length", "%d:65535" % d.at_least] if d.at_least else []) + (
+            ["-m", "statistic", "--mode", "random", "--probability", "%.4f" % d.share] if d.share < 1 else []) + ["-j", "DROP"]
+        return [(d.host if d.way == "in" else o, ["-s", NET % ((o if d.way == "in" else d.host) + 1), "-p", "tcp", *p, *tail])
+                for o in others for p in ports]
+
+    def _ports(self, d):
+        """What chooses a plane, and with `port` the connections that the host accepted: [part of a rule]"""
+        end = "--dport" if d.way == "in" else "--sport"
+        if d.plane == "both":
+            return [[]]
+        if d.plane == "control":
+            return [[end, str(PORT)]] if d.port else [["-m", "multiport", "--ports", str(PORT)]]
+        if d.port:
+            return [[end, p] for p in self._listening(d.host)]
+        return [["-m", "multiport", "!", "--ports", str(PORT)]]
+
+    def _listening(self, i):
+        """Ports of the data plane of this host."""
+        out = subprocess.run([*self.prefix(i), "ss", "-Hltn"], capture_output=True, text=True, check=True).stdout
+        return sorted({line.split()[3].rsplit(":", 1)[1] for line in out.splitlines()} - {str(PORT)})
+
+    def slow(self, i, rate):
+        """kbit/s of the cable of a host, both ways; 0: as fast as it goes."""
+        ends = (("host%d" % i, "cable"), ("switch", "port%d" % i))
+        for space, device in ends if rate or i in self.slow_hosts else ():
+            how = [*TBF, "%dkbit" % rate] if rate else []
+            subprocess.run(["tc", "-n", space, "qdisc", "replace" if rate else "del", "dev", device, "root", *how], check=True)
+        (self.slow_hosts.add if rate else self.slow_hosts.discard)(i)
+
+    def pose(self, i, is_on):
+        """The stranger has the address of this host, for itself alone."""
+        ip("-n", "host%d" % self.stranger, "addr", "add" if is_on else "del", NET % (i + 1) + "/32", "dev", "lo")
 
     def _connect(self):
         sides = self.splits[-1] if self.splits else [0] * self.n
@@ -134,3 +223,11 @@ class Storage:
             f.seek(at)
             f.write(bytes(b ^ 0x40 for b in bits))
         return folder
+
+    def delete(self):
+        shutil.rmtree(os.path.join(self.path, "checkpoints"), ignore_errors=True)
+
+    def read_only(self, pid, is_on):
+        """For this process alone: `ip netns exec` made it a namespace of mounts. Returns whether the system did it: a mount
+        with a file that is being written stays as it is."""
+        return works("nsenter", "-t", str(pid), "-m", "mount", "-o", "remount,bind," + ("ro" if is_on else "rw"), self.path)

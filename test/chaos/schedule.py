@@ -1,14 +1,36 @@
 """schedule.py - what goes wrong when: a pure function of (seed, seconds, tasks), so that a seed that failed fails again
 in the same order. Kinds are dealt from a shuffled deck, so that a short run meets each of them too.
+
+Decks:
+    hard      a process dies, stops or leaves; a cable is pulled; the storage is full, slow or corrupt
+    gray      one plane, one pair, one direction or large packets alone are dropped; a link is slow, loses packets or flaps;
+              the leader is suspended; nobody reads the standard error of a task
+    storage   the storage fails for the one task that writes, or for all
+    stranger  a second process of a task, and junk on the control port
 """
+import collections
 import random
 
 # How often each kind is in a deck.
-DECK = (("kill", 3), ("kill chief", 2), ("kill two", 1), ("stop", 2), ("link down", 2), ("split 2|2", 1), ("split 1|3", 1),
-        ("full disk", 1), ("corrupt checkpoint", 1), ("slow storage", 1), ("drain", 1), ("kill in phase", 4))
+DECKS = {
+    "hard": (("kill", 3), ("kill chief", 2), ("kill two", 1), ("stop", 2), ("link down", 2), ("split 2|2", 1),
+             ("split 1|3", 1), ("full disk", 1), ("corrupt checkpoint", 1), ("slow storage", 1), ("drain", 1),
+             ("kill in phase", 4)),
+    "gray": (("control plane", 2), ("data plane", 3), ("control port", 1), ("data port", 1), ("control pair", 1),
+             ("data pair", 2), ("control one way", 1), ("data one way", 2), ("control pair one way", 1),
+             ("data pair one way", 1), ("control mtu", 1), ("data mtu", 2), ("flapping", 2), ("slow link", 1),
+             ("lossy link", 1), ("stop leader", 2), ("blocked stderr", 1)),
+    "storage": (("storage hang", 1), ("storage EIO", 1), ("storage full", 1), ("storage read-only", 1),
+                ("storage deleted", 1), ("storage slow", 1)),
+    "stranger": (("twin: other job", 1), ("twin: other version", 1), ("twin: other token", 1), ("twin: same", 1),
+                 ("junk", 1)),
+}
+KINDS = tuple(kind for deck in DECKS.values() for kind, _ in deck)
 GAP = (0.8, 4.4)  # seconds between two events
 SILENT = 2.5  # seconds: whoever is silent for longer is known to be by all
 BACK = (0.05, 1.5)  # until a task that ended is started again
+LARGE = 1400  # bytes: an MTU black hole drops packets of this size and above
+LEADER = -1   # instead of a number: whoever leads when the fault begins
 
 # Where a task that comes back is killed, and at which passage at most. The writer of checkpoints is the chief.
 PHASES = (("comm.connect", 2, False), ("comm.send", 400, False), ("comm.recv", 400, False), ("train.connect", 1, False),
@@ -18,33 +40,63 @@ PHASES = (("comm.connect", 2, False), ("comm.send", 400, False), ("comm.recv", 4
           ("train.evaluated", 3, False), ("samples.write", 120, False), ("train.save", 2, True), ("ckpt.write", 12, True),
           ("ckpt.sync", 6, True), ("ckpt.rename", 3, True), ("ckpt.verify", 6, True))
 
+# Packets that are dropped: those of `plane` ("control", "data" or "both") between `host` and `peer` (None: all others) that
+# go `way` as seen from the host ("in", "out" or "both"). at_least: bytes, 0: any; share: of the packets, 1: all of them;
+# port: only those of connections that the host accepts.
+Drop = collections.namedtuple("Drop", "plane host peer way at_least share port", defaults=(None, "both", 0, 1.0, False))
+
 
 def task_name(number):
     return "chief 0" if number == 0 else "worker %d" % (number - 1)
 
 
 class Event:
-    """`at`, `lasts` in seconds; `tasks`: who is hit; `back`: pause before what ended is started again."""
+    """`at`, `lasts` in seconds; `tasks`: who is hit; `back`: pause before what ended is started again; `every`: a link that
+    flaps changes after so many seconds; `rate`: of a slow link, in kbit/s."""
 
-    def __init__(self, at, kind, tasks, lasts=0.0, back=0.0, sides=None, fault=None):
+    def __init__(self, at, kind, tasks, lasts=0.0, back=0.0, sides=None, fault=None, drop=None, every=0.0, rate=0):
         self.at, self.kind, self.tasks, self.lasts, self.back = at, kind, tasks, lasts, back
-        self.sides, self.fault = sides, fault
+        self.sides, self.fault, self.drop, self.every, self.rate = sides, fault, drop, every, rate
 
     @property
     def names_task(self):
-        """Must the others learn who was hit? A silence that is shorter than what a network may swallow is none."""
-        return self.kind in ("kill", "kill chief", "kill in phase", "slow storage", "drain") or (
-            self.kind in ("stop", "link down", "split 1|3") and self.lasts > SILENT)
+        """Must the others learn who was hit? A silence that is shorter than what a network may swallow is none. A gray
+        failure must be known if steps wait for it, which blame.py sees."""
+        return self.kind in ("kill", "kill chief", "kill in phase", "slow storage", "storage hang",
+                             "storage EIO", "storage slow", "drain") or (
+            self.kind in ("stop", "stop leader", "link down", "split 1|3", "control plane", "data plane") and
+            self.lasts > SILENT)
+
+    def culprits(self, n):
+        """{witness: the tasks that it may blame}. A task that is cut off is no witness: it cannot know whether it or the
+        others are; one that was suspended knows that."""
+        everyone = range(n)
+        if self.sides:
+            return {w: {t for t in everyone if self.sides[t] != self.sides[w]} for w in everyone
+                    if sum(self.sides[t] == self.sides[w] for t in everyone) > 1 or self.kind == "split 2|2"}
+        if self.drop and self.drop.peer is not None or self.kind in ("stop", "stop leader"):
+            return {w: set(self.tasks) for w in everyone}
+        if DECK_OF[self.kind] == "stranger" or self.kind in ("blocked stderr", "full disk"):
+            return {w: set() for w in everyone}
+        if not self.tasks:  # the storage failed: whichever task wrote
+            return {w: set(everyone) for w in everyone}
+        return {w: set(self.tasks) for w in everyone if w not in self.tasks}
 
     def __str__(self):
         more = ["%.2f s" % self.lasts] if self.lasts else []
         more += ["sides %s" % "".join(map(str, self.sides))] if self.sides else []
         more += [self.fault] if self.fault else []
-        who = ", ".join(task_name(i) for i in self.tasks)
+        more += [self.drop.way + (", %.0f %%" % (100 * self.drop.share) if self.drop.share < 1 else "")] if self.drop else []
+        more += ["every %.2f s" % self.every] if self.every else []
+        more += ["%d kbit/s" % self.rate] if self.rate else []
+        who = ", ".join("the leader" if i == LEADER else task_name(i) for i in self.tasks)
         return self.kind + (": " + who if who else "") + (" (%s)" % ", ".join(more) if more else "")
 
 
-def draw(r, at, kind, n):
+DECK_OF = {kind: deck for deck, kinds in DECKS.items() for kind, _ in kinds}
+
+
+def draw_hard(r, at, kind, n):
     back = r.uniform(*BACK)
     one = [r.randrange(n)]
     if kind == "kill":
@@ -67,23 +119,87 @@ def draw(r, at, kind, n):
     if kind == "corrupt checkpoint":  # which is read only when nobody holds the state
         return Event(at, kind, list(range(n)), back=back)
     if kind == "slow storage":  # for who will lead; it dies in the middle of it
-        ms = r.choice((50, 200, 800))
-        return Event(at, kind, [0], lasts=r.uniform(2, 5), back=back,
-                     fault="ckpt.write=delay:%d@1+,ckpt.sync=delay:%d@1+,ckpt.rename=delay:%d@1+" % (ms // 10, ms, ms))
+        return Event(at, kind, [0], fault=slow_storage(r), lasts=r.uniform(2, 5), back=back)
     if kind == "drain":
         return Event(at, kind, one, back=back + 0.5)
     point, most, is_writer = r.choice(PHASES)
     return Event(at, kind, [0] if is_writer else one, back=back, fault="%s=kill@%d" % (point, r.randint(1, most)))
 
 
-def schedule(seed, seconds, n=4, lead=4.0, only=None):
-    """Events between `lead` and `seconds`, by time. Deck by deck, in an order of its own each; `only`: all of one kind."""
+def slow_storage(r):
+    ms = r.choice((50, 200, 800))
+    return "ckpt.write=delay:%d@1+,ckpt.sync=delay:%d@1+,ckpt.rename=delay:%d@1+" % (ms // 10, ms, ms)
+
+
+def draw_gray(r, at, kind, n):
+    lasts = r.choice((r.uniform(0.3, 1.2), r.uniform(2, 4), r.uniform(4, 7)))
+    host, peer = r.sample(range(n), 2)
+    way = r.choice(("in", "out"))
+    plane = kind.split()[0]
+    if kind == "stop leader":
+        return Event(at, kind, [LEADER], lasts=lasts)
+    if kind == "blocked stderr":
+        return Event(at, kind, [host], lasts=lasts)
+    if kind == "slow link":
+        return Event(at, kind, [host], lasts=lasts, rate=r.choice((500, 2000, 8000)))
+    if kind == "lossy link":
+        return Event(at, kind, [host], lasts=lasts, drop=Drop("both", host, way="in", share=r.uniform(0.05, 0.25)))
+    if kind == "flapping":
+        return Event(at, kind, [host], lasts=lasts + 3, every=r.uniform(0.3, 1.6),
+                     drop=Drop(r.choice(("control", "data", "both")), host))
+    tasks = sorted([host, peer]) if " pair" in kind else [host]
+    return Event(at, kind, tasks, lasts=lasts, drop=Drop(
+        plane, host, peer if " pair" in kind else None, way if "one way" in kind else "both",
+        LARGE if "mtu" in kind else 0, port="port" in kind))
+
+
+def draw_storage(r, at, kind, n):
+    """Failures of one task's storage that are fault points hit the chief: it is started again with them."""
+    lasts, back = r.uniform(9, 13), r.uniform(*BACK)  # longer than a checkpoint may be missing
+    point = r.choice(("ckpt.write", "ckpt.sync", "ckpt.rename"))
+    if kind in ("storage hang", "storage EIO"):
+        return Event(at, kind, [0], lasts=lasts, back=back, fault="%s=%s@1+" % (point, "fail" if "EIO" in kind else "hang"))
+    if kind == "storage slow":
+        return Event(at, kind, [0], lasts=lasts, back=back, fault=slow_storage(r))
+    if kind == "storage read-only":
+        return Event(at, kind, [LEADER], lasts=lasts)
+    return Event(at, kind, [], lasts=lasts)
+
+
+def draw_stranger(r, at, kind, n):
+    return Event(at, kind, [r.randrange(n)], lasts=r.uniform(0.8, 2))
+
+
+DRAWS = {"hard": draw_hard, "gray": draw_gray, "storage": draw_storage, "stranger": draw_stranger}
+
+
+def draw(r, at, kind, n):
+    return DRAWS[DECK_OF[kind]](r, at, kind, n)
+
+
+def kinds_of(decks, without=()):
+    """The kinds of these decks, each as often as it is in them."""
+    return [kind for d in decks for kind, times in DECKS[d] for _ in range(times) if kind not in without]
+
+
+def dealt(r, kinds):
+    """The kinds without end: shuffled, dealt, shuffled again."""
+    while True:
+        yield from r.sample(kinds, len(kinds))
+
+
+def schedule(seed, seconds, kinds, n=4, lead=4.0):
+    """Events between `lead` and `seconds`, by time."""
     r = random.Random("trainerd chaos %d" % seed)
-    out, deck, at = [], [], lead
+    out, deck, at = [], dealt(r, kinds), lead
     while at < seconds:
-        if not deck:
-            deck = [kind for kind, times in DECK for _ in range(times) if only in (None, kind)]
-            r.shuffle(deck)
-        out.append(draw(r, at, deck.pop(), n))
+        out.append(draw(r, at, next(deck), n))
         at += r.uniform(*GAP)
     return out
+
+
+def one_by_one(seed, count, kinds, n=4):
+    """`count` events without times: each begins when the one before is over and all tasks train again."""
+    r = random.Random("trainerd schedules %d" % seed)
+    deck = dealt(r, kinds)
+    return [draw(r, 0.0, next(deck), n) for _ in range(count)]

@@ -1,7 +1,9 @@
 """tasks.py - the tasks of a job, each on a host of its own, started again when they end, as a supervisor would.
 """
+import fcntl
 import json
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -12,6 +14,9 @@ from schedule import task_name
 
 AGAIN = 0.3  # seconds until a task that ended by itself is started again
 TEMPORARY = (138, 143)
+TOKEN = "chaos"
+SMALL_PIPE = 4096
+LED_BY = re.compile(r", led by (\w+ \d+)")
 FORWARD_MS = 8  # a step takes at least so long, so that faults meet all of its parts, and four tasks fit on two cores
 
 
@@ -21,7 +26,13 @@ class Life(kit.Task):
     def __init__(self, task, faults):
         self.lock, self.path = threading.Lock(), task.log
         self.fault = ",".join(faults)  # what was armed
-        env = {"TRAINERD_FAULT": ",".join(list(faults) + ["train.forward=delay:%d@1+" % FORWARD_MS])}
+        self.reads = threading.Event()
+        self.reads.set()
+        self.is_noted = False  # its end was noted
+        self.view_at = self.step_at = self.whole_at = 0.0  # the last view, step, and step of a view with all tasks
+        self.view_tasks, self.leader = 0, None
+        env = {"TRAINERD_TOKEN": task.token, "TRAINERD_FAULT": ",".join(list(faults) + ["train.forward=delay:%d@1+" % FORWARD_MS])}
+        self.n_tasks = sum(map(len, task.cluster.values()))
         config = {"cluster": task.cluster, "task": {"type": task.kind, "index": task.index}}
         super().__init__(task.job, config, task.args, env, task.name, prefix=task.prefix)
         self.was_armed_kill = False
@@ -29,6 +40,7 @@ class Life(kit.Task):
     def _read(self):
         with open(self.path, "ab", 0) as f:
             for raw in self.p.stderr:
+                self.reads.wait()
                 f.write(raw)
                 try:
                     record = json.loads(raw)
@@ -37,12 +49,33 @@ class Life(kit.Task):
                 record["_at"] = time.time()
                 self.records.append(record)
                 self.lines.append(record.get("message", ""))
+                self._follow(record)
+
+    def _follow(self, record):
+        if record.get("event") == "view":
+            self.view_at, self.view_tasks = record["_at"], record["tasks"]
+            self.leader = LED_BY.search(record["message"]).group(1)
+        elif record.get("event") == "step":
+            self.step_at = record["_at"]
+            if self.view_tasks == self.n_tasks:
+                self.whole_at = self.step_at
+
+    def read_on(self, is_on):
+        """Whether its standard error is read. Without, little fits into the pipe."""
+        if is_on:
+            self.reads.set()
+            return
+        self.reads.clear()
+        try:
+            fcntl.fcntl(self.p.stderr.fileno(), fcntl.F_SETPIPE_SZ, SMALL_PIPE)
+        except OSError:
+            pass  # more is in it already
 
 
 class Task:
     def __init__(self, number, folder, job, cluster, address, prefix, devices, args):
         self.kind, self.index = ("chief", 0) if number == 0 else ("worker", number - 1)
-        self.name = task_name(number)
+        self.name, self.token = task_name(number), TOKEN
         self.number, self.job, self.cluster, self.address, self.prefix = number, job, cluster, address, prefix
         self.args = ("--devices", devices, "--log-level", "debug", "--sample-log", os.path.join(folder, "samples.txt"), *args)
         self.log = os.path.join(folder, "%s-%d.log" % (self.kind, self.index))
@@ -90,7 +123,7 @@ class Group:
         cluster = {"chief": hosts.addresses[:1], "worker": hosts.addresses[1:]}
         self.say, self.troubles, self.supervised = say, [], True
         self.tasks = [Task(i, folder, job, cluster, hosts.addresses[i], hosts.prefix(i), devices, args) for i in range(hosts.n)]
-        self.ended = set()  # lives whose end was noted
+        self.losses, self.ends = {}, []  # step: its losses, of forgotten records; (task, life, sentence) that ended by itself
 
     def start(self):
         for t in self.tasks:
@@ -101,8 +134,9 @@ class Group:
         for t in self.tasks:
             if t.is_up():
                 continue
-            if t.life not in self.ended:
-                self.ended.add(t.life)
+            if not t.life.is_noted:
+                t.life.is_noted = True
+                t.life.read_on(True)
                 t.life.wait(5)
                 self._ended(t)
             elif self.supervised and t.again_at is not None and time.time() >= t.again_at:
@@ -113,6 +147,8 @@ class Group:
         code = t.life.p.returncode
         t.life.was_armed_kill = code == -signal.SIGKILL and not t.expected and "=kill@" in t.life.fault
         self.say("%s %s" % (t.name, t.end_word()))
+        if not t.expected and not t.life.was_armed_kill:
+            self.ends.append((t, t.life, "%s %s" % (t.name, t.end_word())))
         if not self.supervised:
             return
         if t.again_at is None:
@@ -132,12 +168,32 @@ class Group:
         self.look()
         return codes
 
-    def records(self, event):
-        return [r for t in self.tasks for life in t.lives for r in list(life.records) if r.get("event") == event]
+    def steps(self):
+        """(step, loss) as tasks logged them."""
+        return [(step, loss) for step, losses in self.losses.items() for loss in losses] + [
+            (r["step"], r["loss"]) for t in self.tasks for life in t.lives for r in list(life.records)
+            if r.get("event") == "step"]
 
-    def all_step(self):
-        """Everybody, as it is now, has done a step."""
-        return all(t.is_up() and any(r.get("event") == "step" for r in list(t.life.records)) for t in self.tasks)
+    def is_whole(self, after):
+        """Every task, as it is now, has done a step after this time in a group of all tasks."""
+        return all(t.is_up() and t.life.whole_at > max(after, t.life.view_at) for t in self.tasks)
+
+    def leader(self):
+        """Number of the task that leads, by the newest view that a task has logged."""
+        newest = max((t.life for t in self.tasks), key=lambda life: life.view_at)
+        return next((t.number for t in self.tasks if t.name == newest.leader), 0)
+
+    def forget(self, before):
+        """Keeps the loss of each step of the records until then, and nothing else of them."""
+        for t in self.tasks:
+            for life in t.lives:
+                n = next((i for i, r in enumerate(life.records) if r["_at"] >= before), len(life.records))
+                for r in life.records[:n]:
+                    if r.get("event") == "step":
+                        self.losses.setdefault(r["step"], set()).add(r["loss"])
+                del life.records[:n]
+                del life.lines[:-40]
+            t.lives = [life for life in t.lives if life.records or life is t.life]
 
 
 def verify(folder):

@@ -9,10 +9,14 @@
                 time of the run from its first step to its last: 100 % is a run in which no fault cost anything. A
                 step that was done again counts once
     causes      of the faults that came alone: how many of the others named the task that was hit
+    blame       which tasks the logs blame, and whether they are the right ones (blame.py)
 """
 import statistics
 
+import blame
+
 ALONE = 1.5  # seconds without another fault around one: its messages are its own
+LATE = 20.0  # seconds until a task that was armed has come to the place of its fault
 NEWS = 4.0   # until a fault must be known; also how far behind a fault its gap is looked for
 
 
@@ -49,11 +53,11 @@ def samples(v, history, reference, steps_per_epoch, batch, n):
           repeated == lost == other == 0 and not reference.problems)
 
 
-def losses(v, records, reference, near=0):
-    """Steps are reported behind their update: one in a hundred may be missing, but none may differ (by more than `near`)."""
-    expected = {r["step"]: r["loss"] for r in reference}
-    wrong = sorted({r["step"] for r in records if not abs(expected.get(r["step"], float("nan")) - r["loss"]) <= near})
-    seen = len({r["step"] for r in records})
+def losses(v, logged, reference, near=0):
+    """[(step, loss)] both. Steps are reported behind their update: one in a hundred may be missing, but none may differ (by more than `near`)."""
+    expected = dict(reference)
+    wrong = sorted({step for step, loss in logged if not abs(expected.get(step, float("nan")) - loss) <= near})
+    seen = len({step for step, _ in logged})
     v.row("loss per step", "%d of %d steps seen, different %d%s" % (
         seen, len(expected), len(wrong), " (first: step %d)" % wrong[0] if wrong else ""), seen >= 0.99 * len(expected) > 0 and not wrong)
 
@@ -153,3 +157,33 @@ def says(t, e, tasks, begin):
     words = [w for n in e.tasks for w in (tasks[n].name, tasks[n].address)]
     return any(begin + e.at <= r["_at"] <= begin + e.at + NEWS and r.get("event") not in ("step", "note", "plan") and
                any(w in r.get("message", "") for w in words) for life in t.lives for r in life.records)
+
+
+def blamed(tasks):
+    return [b for t in tasks for life in t.lives for b in blame.blames(t.number, list(life.records))]
+
+
+def cases_alone(events, tasks, begin):
+    """A blame.Case for each event that came alone. Whether a task was named at all is what causes() counts."""
+    found, out = blamed(tasks), []
+    for e in (e for e in events if came_alone(e, events)):
+        at = begin + e.at
+        until = min([begin + o.at for o in events if o.at > e.at] + [at + e.lasts + blame.NEWS])
+        witnesses = {w: c for w, c in e.culprits(len(tasks)).items() if was_up(tasks[w], at)}
+        out.append(blame.Case(e.kind, at, at + e.lasts, witnesses, False).judge([b for b in found if at <= b.at < until]))
+    return out
+
+
+def alarms(events, tasks, begin):
+    """Blames outside the windows of all faults; one that waits in a task for its phase may come later."""
+    return blame.false_alarms(blamed(tasks), [
+        (begin + e.at, begin + e.at + e.lasts + e.back + (LATE if e.fault else blame.NEWS)) for e in events])
+
+
+def blame_rows(v, cases, found, is_idle, is_judged=True):
+    """is_judged: false where faults overlap. Then one may be the cause of what another is blamed for."""
+    for name, text, ok in blame.limits(cases, found, is_idle):
+        v.row(name, text, ok or not is_judged)
+    for case in [c for c in cases if not c.is_right][:8]:
+        v.row("  " + case.kind, case.sentence()[:300])
+    v.lines += blame.table(cases) if cases else []

@@ -11,7 +11,7 @@ from kit import ROOT, TRAINERD, Task, digits_job, expect_codes, main, start, tes
 sys.path.insert(1, os.path.join(ROOT, "test", "chaos"))
 import sample_log  # noqa: E402
 import verdict  # noqa: E402
-from schedule import DECK, schedule  # noqa: E402
+from schedule import DECKS, kinds_of, schedule  # noqa: E402
 
 SEED = 3
 SAMPLES = {(step, lane): (8 * step + 2 * lane, 8 * step + 2 * lane + 1) for step in range(20) for lane in range(2)}
@@ -20,13 +20,13 @@ SAMPLES = {(step, lane): (8 * step + 2 * lane, 8 * step + 2 * lane + 1) for step
 @test
 def the_schedule_is_a_pure_function_of_the_seed_and_a_minute_has_every_kind():
     def shown(seed, seconds):
-        return ["%.6f %s %.6f" % (e.at, e, e.back) for e in schedule(seed, seconds)]
+        return ["%.6f %s %.6f" % (e.at, e, e.back) for e in schedule(seed, seconds, kinds_of(["hard"]))]
 
     assert shown(7, 600) == shown(7, 600) != shown(8, 600)
     assert shown(7, 600)[:len(shown(7, 60))] == shown(7, 60)
     for seed in range(200):
-        events = schedule(seed, 600)
-        assert {e.kind for e in events} == {kind for kind, _ in DECK}
+        events = schedule(seed, 600, kinds_of(["hard"]))
+        assert {e.kind for e in events} == {kind for kind, _ in DECKS["hard"]}
         assert all(0 < b.at - a.at < 5 for a, b in zip(events, events[1:]))
         assert all(t in range(4) for e in events for t in e.tasks)
 
@@ -150,8 +150,7 @@ def a_verdict_fails_for_weights_and_losses_that_differ():
                                   ([("w", a, b)], [], ["loss per step"]), ([("w", a, b)], [0.5] * 98, ["loss per step"])):
         v = verdict.Verdict()
         verdict.files(v, pairs)
-        verdict.losses(v, [{"step": k, "loss": x} for k, x in enumerate(losses)],
-                       [{"step": k, "loss": 0.5} for k in range(100)])
+        verdict.losses(v, list(enumerate(losses)), [(k, 0.5) for k in range(100)])
         assert v.failed == failed and ("PASSED" in v.text()) == (not failed), v.text()
 
 
@@ -183,7 +182,7 @@ def the_plan_names_the_log_without_making_it_and_what_is_no_file_is_refused():
 @test
 def a_minute_of_chaos_loses_nothing():
     folder = os.path.join(workdir(), "chaos")
-    p = subprocess.Popen([os.path.join(ROOT, "scripts", "chaos"), "--seconds", "60", "--seed", str(SEED), "--folder", folder],
+    p = subprocess.Popen([os.path.join(ROOT, "scripts", "chaos"), "--seconds", "60", "--seed", str(SEED), "--folder", folder, "--decks", "hard"],
                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         out, _ = p.communicate(timeout=500)
