@@ -22,6 +22,7 @@
 
 #include "tensor/tensor.h"
 
+struct cancel;
 struct err;
 struct arena;
 struct cuda_stream;
@@ -199,7 +200,7 @@ struct op_run { /* what changes from lane to lane */
     uint64_t step;
     uint32_t lane;
     float loss_scale; /* 1 / (sum of the weights of the global batch) */
-    const volatile int *cancel; /* NULL, or looked at between calls: not 0, and the run is given up */
+    const struct cancel *cancel; /* NULL, or looked at between calls: not 0, and the run is given up */
     /* On a GPU a kernel puts its work on `queue`, with no call that waits or allocates: it may be
      * captured, and be done again with another seed, step, lane and loss_scale. So it reads those from
      * `there`, the GPU's copy of this struct, when it is done. On a CPU both are NULL. */

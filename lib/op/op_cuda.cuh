@@ -221,7 +221,11 @@ static inline bool op_aligned(const void *p)
 
 /* ---- one number each ---- */
 
-static constexpr unsigned OP_THREADS = 256, OP_BLOCKS_MAX = 132 * 16;
+/* The number of multiprocessors for which grids are laid out, on every GPU. It is a constant because the number of
+ * blocks decides the order of additions where a sum is split: the bits do not depend on the GPU model. Element-wise
+ * grids of 16 blocks for each fill GPUs of up to 264 multiprocessors, of which each runs 8 blocks at a time. */
+static constexpr unsigned OP_PROCESSORS = 132;
+static constexpr unsigned OP_THREADS = 256, OP_BLOCKS_MAX = OP_PROCESSORS * 16;
 
 static inline unsigned op_blocks(size_t n, size_t per_block)
 {

@@ -442,7 +442,7 @@ static inline unsigned elem_power_of_two(size_t n, unsigned most)
 
 static inline void elem_settle_grid(struct elem_sum_plan *p)
 {
-    static const size_t enough = 132 * 8, least = 16; /* blocks; terms that a thread should have */
+    static const size_t enough = OP_PROCESSORS * 8, least = 16; /* blocks; terms that a thread should have */
     size_t blocks, terms = p->terms, width, splits;
 
     p->pack = (p->columns ? p->kept : p->reduced).axis[(p->columns ? p->kept : p->reduced).n - 1].size % 4 == 0 ? 4 : 1;

@@ -9,9 +9,8 @@ extern "C" {
 #include "op/norm/norm_priv.h"
 }
 
-/* Backward has sums of columns in registers, of which three blocks of 128 threads get enough, in packs two: so
- * many blocks, at most, on 132 processors. */
-static constexpr unsigned THREADS = 128, SLABS = 396;
+/* Backward has sums of columns in registers, of which three blocks of 128 threads get enough, in packs two. */
+static constexpr unsigned THREADS = 128, SLABS = 3 * OP_PROCESSORS;
 
 template <unsigned V> static constexpr unsigned RESIDENT = V > 1 ? 2 : 3;
 

@@ -14,7 +14,7 @@ extern "C" {
 
 namespace {
 
-enum { THREADS = 256, DIGITS = 256, SHARED_KEYS = 2048, BLOCKS = 132 * 4 };
+enum { THREADS = 256, DIGITS = 256, SHARED_KEYS = 2048, BLOCKS = OP_PROCESSORS * 4 };
 
 struct choice {
     size_t rows, k, inner, n;

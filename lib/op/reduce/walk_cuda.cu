@@ -5,7 +5,7 @@ enum {
     THREADS = 256,
     COLUMN_LANES = 8,   /* 32 columns side by side are whole lines of memory */
     PACKS_EACH = 4,     /* of a lane, before there are more lanes */
-    BLOCKS = 132 * 8,   /* fill a GPU */
+    BLOCKS = OP_PROCESSORS * 8,   /* fill a GPU */
     SPLIT_PACKS = 8,    /* of a lane, at least, where a y is split */
     CHUNK = 16,
 };
