@@ -184,7 +184,7 @@ static void start(struct local *l, struct task *t)
     char metrics[64];
     char *argv[12] = { l->trainerd, (char *)"--job", (char *)l->job, (char *)"--devices",
                        (char *)l->devices, (char *)"--log-format", (char *)l->log_format };
-    char **env = environment_for(l, t->index);
+    char **env;
     posix_spawn_file_actions_t acts;
     posix_spawnattr_t attr;
     sigset_t none;
@@ -196,7 +196,13 @@ static void start(struct local *l, struct task *t)
         argv[7] = (char *)"--metrics";
         argv[8] = metrics;
     }
-    CHECK(pipe2(pipes, O_CLOEXEC) == 0);
+    if (pipe2(pipes, O_CLOEXEC) != 0) {
+        log_error("spawn", "pipe for the log of task %u: %s", t->index, strerror(errno));
+        t->done = true;
+        t->code = l->code = CTL_USAGE;
+        return;
+    }
+    env = environment_for(l, t->index);
     posix_spawn_file_actions_init(&acts);
     posix_spawn_file_actions_adddup2(&acts, pipes[1], STDOUT_FILENO);
     posix_spawn_file_actions_adddup2(&acts, pipes[1], STDERR_FILENO);

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/cancel.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/digest.h"
@@ -143,7 +144,7 @@ static int may_save(void *arg, struct err *err)
     struct group *g = r->group;
     uint64_t begin = clock_ms();
 
-    while (lease_hold_until(g->lease) == 0 && clock_ms() - begin < LEASE_WAIT_MS && !r->cancel)
+    while (lease_hold_until(g->lease) == 0 && clock_ms() - begin < LEASE_WAIT_MS && !cancel_asked(&r->cancel))
         usleep(LOOK_MS * 1000);
     if (lease_hold_until(g->lease) == 0)
         return err_set(err, ERR_TIMEOUT, "this task does not hold the lease yet");

@@ -7,9 +7,11 @@
 #include <unistd.h>
 
 #include "base/buf.h"
+#include "base/cancel.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "ckpt/ckpt.h"
 #include "comm/nccl_env.h"
 #include "daemon/reload.h"
@@ -60,7 +62,7 @@ void run_end(struct run *r, int code, const char *text)
     r->has_ended = true;
     r->exit_code = code;
     snprintf(r->exit_text, sizeof(r->exit_text), "%s", text);
-    r->cancel = 1;
+    cancel_set(&r->cancel, true);
     if (r->train != NULL)
         train_abort(r->train, text); /* harmless when nothing runs */
     loop_stop(r->loop);
@@ -222,8 +224,9 @@ static void has_saved(void *arg)
     struct run *r = m->run;
 
     if (r->is_saving) {
-        pthread_join(r->saver, NULL);
-        r->is_saving = false;
+        if (r->has_saver)
+            pthread_join(r->saver, NULL);
+        r->is_saving = r->has_saver = false;
         if (r->has_ended)
             ;
         else if (r->group != NULL)
@@ -236,22 +239,32 @@ static void has_saved(void *arg)
 
 static void *save(void *arg)
 {
-    struct run *r = arg;
-    struct saved *m = calloc(1, sizeof(*m));
+    struct saved *m = arg;
 
-    CHECK(m != NULL);
-    m->run = r;
-    m->rc = train_save(r->train, run_grace_ms(r), &m->err);
-    loop_post(r->loop, has_saved, m);
+    m->rc = train_save(m->run->train, run_grace_ms(m->run), &m->err);
+    loop_post(m->run->loop, has_saved, m);
     return NULL;
 }
 
 void run_save(struct run *r)
 {
+    struct saved *m;
+    struct err err;
+    int rc;
+
     CHECK(r->generation == 0 && !r->is_saving);
     report_phase(r->report, "save");
+    m = calloc(1, sizeof(*m));
+    CHECK(m != NULL);
+    m->run = r;
     r->is_saving = true;
-    CHECK(pthread_create(&r->saver, NULL, save, r) == 0);
+    rc = thread_start(&r->saver, "saves", save, m, &err);
+    r->has_saver = rc == 0;
+    if (rc < 0) {
+        m->rc = rc;
+        m->err = err;
+        loop_post(r->loop, has_saved, m);
+    }
 }
 
 /* ---- opening ---- */
@@ -429,11 +442,12 @@ static void prepare_gpus(const struct settled *s)
     log_info("nccl", "%s", text);
 }
 
-static void open_sensors(struct run *r)
+static int open_sensors(struct run *r, struct err *err)
 {
     r->gpus = calloc(r->s->n_devices, sizeof(*r->gpus));
-    CHECK(r->gpus != NULL);
-    sensors_open(r->s, r->metrics, &r->sensors);
+    if (r->gpus == NULL)
+        return err_set(err, ERR_NOMEM, "status of %u GPUs: out of memory", r->s->n_devices);
+    return sensors_open(r->s, r->metrics, &r->sensors, err);
 }
 
 static int build(struct run *r, const struct run_opts *opts, struct err *err)
@@ -471,13 +485,15 @@ static int build(struct run *r, const struct run_opts *opts, struct err *err)
     if (rc == 0)
         rc = hear_signals(r, err);
     if (rc == 0 && s->gpus != NULL)
-        open_sensors(r);
+        rc = open_sensors(r, err);
     if (rc == 0 && opts->metrics_listen != NULL)
         rc = metrics_http_open(r->metrics, opts->metrics_listen, print_http_status, r, &r->http, err);
     if (rc < 0)
         return rc;
+    rc = thread_start(&r->opener, "opens model and data", open_training, r, err);
+    if (rc < 0)
+        return rc;
     r->is_opening = true;
-    CHECK(pthread_create(&r->opener, NULL, open_training, r) == 0);
     if (s->cluster->is_local) {
         report_lead(r->report, s->is_chief);
         return 0;
@@ -505,7 +521,7 @@ static void take_down(struct run *r)
           : r->exit_code == EXIT_STOPPED ? DEADMAN_STOP_SECONDS
                                          : DEADMAN_SECONDS);
     r->has_ended = true; /* what is still posted finds nobody */
-    r->cancel = 1;
+    cancel_set(&r->cancel, true);
     loop_timer_free(r->tick);
     reload_stop(r->reload);
     if (r->train != NULL)
@@ -514,9 +530,9 @@ static void take_down(struct run *r)
     if (r->is_opening)
         pthread_join(r->opener, NULL);
     r->is_opening = false;
-    if (r->is_saving)
+    if (r->has_saver)
         pthread_join(r->saver, NULL);
-    r->is_saving = false;
+    r->is_saving = r->has_saver = false;
     train_close(r->train);
     group_free(r);
     metrics_http_close(r->http);

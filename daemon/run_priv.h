@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/cancel.h"
 #include "base/err.h"
 #include "daemon/run.h"
 #include "daemon/settle.h"
@@ -42,14 +43,15 @@ struct run {
 
     pthread_t opener;
     bool is_opening;     /* the opener thread is to be joined */
-    volatile int cancel; /* tells other threads to give up */
+    struct cancel cancel; /* tells other threads to give up */
     struct train *train; /* NULL until opened */
     bool has_opened, has_ended, is_stopping;
     uint64_t stop_ms;    /* since when it is stopping */
     uint64_t generation; /* at work; 0: training is at rest */
     uint64_t generation_count;
     pthread_t saver;
-    bool is_saving;      /* the saver thread is to be joined */
+    bool is_saving;      /* until has_saved() runs */
+    bool has_saver;      /* the saver thread is to be joined */
 
     uint32_t signals, ticks;
     uint32_t n_wrong;    /* times that this task's numbers were not those of the others, or of its other replicas */

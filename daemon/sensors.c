@@ -12,6 +12,7 @@
 #include "base/check.h"
 #include "base/err.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "daemon/settle.h"
 #include "device/cuda.h"
 #include "device/device.h"
@@ -148,16 +149,18 @@ static void *sensors_main(void *arg)
     return NULL;
 }
 
-void sensors_open(const struct settled *s, struct metrics *m, struct sensors **out)
+int sensors_open(const struct settled *s, struct metrics *m, struct sensors **out, struct err *err)
 {
     struct sensors *x;
     pthread_condattr_t attr;
+    int rc;
 
     *out = NULL;
     if (s->gpus == NULL)
-        return;
+        return 0;
     x = calloc(1, sizeof(*x) + s->n_devices * sizeof(x->gpus[0]));
-    CHECK(x != NULL);
+    if (x == NULL)
+        return err_set(err, ERR_NOMEM, "sensors of %u GPUs: out of memory", s->n_devices);
     x->cuda = device_cuda(&s->devices[0]);
     x->metrics = m;
     x->n = s->n_devices;
@@ -175,8 +178,15 @@ void sensors_open(const struct settled *s, struct metrics *m, struct sensors **o
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&x->stop, &attr);
     pthread_condattr_destroy(&attr);
-    CHECK(pthread_create(&x->thread, NULL, sensors_main, x) == 0);
+    rc = thread_start(&x->thread, "reads the sensors of GPUs", sensors_main, x, err);
+    if (rc < 0) {
+        pthread_cond_destroy(&x->stop);
+        pthread_mutex_destroy(&x->lock);
+        free(x);
+        return rc;
+    }
     *out = x;
+    return 0;
 }
 
 void sensors_close(struct sensors *x)

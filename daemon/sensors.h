@@ -7,13 +7,15 @@
 #include <stdint.h>
 
 struct buf;
+struct err;
 struct metrics;
 struct rdzv_gpu;
 struct sensors;
 struct settled;
 
-/* Both borrowed. *out is NULL on CPUs, which every call below accepts. */
-void sensors_open(const struct settled *s, struct metrics *m, struct sensors **out);
+/* Both borrowed. *out is NULL on CPUs and on failure, which every call below accepts. Errors: ERR_NOMEM,
+ * ERR_IO (no thread). */
+int sensors_open(const struct settled *s, struct metrics *m, struct sensors **out, struct err *err);
 void sensors_close(struct sensors *x); /* waits for the thread, which may be inside the driver */
 
 /* What training says: [the task's GPUs], the share of a step in which each had no work; NaN: not known. Any thread. */

@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 
 #include "base/buf.h"
+#include "base/cancel.h"
 #include "base/check.h"
 #include "base/err.h"
 #include "base/log.h"
@@ -94,7 +95,7 @@ static int check(const struct settled *s)
     struct train_facts facts;
     struct buf out = { 0 };
     struct err err;
-    volatile int cancel = 0;
+    struct cancel cancel = { 0 };
     int rc = 0;
 
     if (s->conf != NULL) {

@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include "base/err.h"
+#include "base/thread.h"
 
 enum { WAIT_MS_MAX = 1000 * 1000 * 1000 };
 
@@ -26,18 +27,13 @@ void ckpt_thread_fini(struct ckpt_thread *t)
 
 int ckpt_thread_start(struct ckpt_thread *t, void *(*run)(void *arg), void *arg, struct err *err)
 {
-    sigset_t all, before;
-    int errnum;
+    int rc;
 
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     t->was_started = t->is_running = true;
-    errnum = pthread_create(&t->id, NULL, run, arg);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (errnum == 0)
-        return 0;
-    t->was_started = t->is_running = false;
-    return err_sys(err, errnum, "start a thread");
+    rc = thread_start(&t->id, "writes files", run, arg, err);
+    if (rc < 0)
+        t->was_started = t->is_running = false;
+    return rc;
 }
 
 /* With the lock held. */

@@ -27,6 +27,7 @@
 
 #include "base/check.h"
 #include "base/err.h"
+#include "base/thread.h"
 #include "comm/maps.h"
 
 enum { PATIENCE_MS = 20 };
@@ -365,19 +366,13 @@ static void *watcher(void *arg)
 
 int comm_watch(struct comm *c, struct err *err)
 {
-    sigset_t all, before;
     int rc;
 
     if (c->n_lives == 0)
         return 0;
-    sigfillset(&all); /* signals are for the threads of the program */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    rc = pthread_create(&c->watcher, NULL, watcher, c);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (rc != 0)
-        return err_sys(err, rc, "start the thread that watches the peers");
-    c->has_watcher = true;
-    return 0;
+    rc = thread_start(&c->watcher, "watches the peers", watcher, c, err);
+    c->has_watcher = rc == 0;
+    return rc;
 }
 
 void comm_unwatch(struct comm *c, bool goodbye)

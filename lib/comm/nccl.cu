@@ -16,6 +16,7 @@
 
 #include <nccl.h>
 
+#include "base/cancel.h"
 #include "comm/nccl.cuh"
 
 static_assert(sizeof(ncclUniqueId) == CUDA_ID_BYTES, "an id is what the table says");
@@ -24,7 +25,7 @@ enum { CLOSE_SECONDS = 5, ABORT_SECONDS = 5, NAP_NS = 100000 };
 
 struct cuda_comm {
     ncclComm_t nccl;
-    const volatile int *cancel;
+    const struct cancel *cancel;
     int gpu;
 
     /* the end; the last of the two that look frees it */
@@ -36,7 +37,7 @@ struct cuda_comm {
 
 static bool canceled(const struct cuda_comm *c)
 {
-    return c->cancel != NULL && __atomic_load_n(c->cancel, __ATOMIC_RELAXED) != 0;
+    return cancel_asked(c->cancel);
 }
 
 static void nap(void)
@@ -87,7 +88,7 @@ int comm_nccl_id(unsigned char id[CUDA_ID_BYTES], struct err *err)
 }
 
 int comm_nccl_open(const unsigned char id[CUDA_ID_BYTES], uint32_t rank, uint32_t world,
-                   const volatile int *cancel, struct cuda_comm **out, struct err *err)
+                   const struct cancel *cancel, struct cuda_comm **out, struct err *err)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     struct cuda_comm *c = (struct cuda_comm *)calloc(1, sizeof(*c));

@@ -7,7 +7,7 @@
 int comm_nccl_version(void); /* of the library, as it encodes it; 0: it does not tell */
 int comm_nccl_id(unsigned char id[CUDA_ID_BYTES], struct err *err);
 int comm_nccl_open(const unsigned char id[CUDA_ID_BYTES], uint32_t rank, uint32_t world,
-                   const volatile int *cancel, struct cuda_comm **out, struct err *err);
+                   const struct cancel *cancel, struct cuda_comm **out, struct err *err);
 int comm_nccl_state(struct cuda_comm *c, struct err *err);
 int comm_nccl_sum(struct cuda_comm *c, float *x, size_t n, struct cuda_stream *s, struct err *err);
 int comm_nccl_abort(struct cuda_comm *c, struct err *err);

@@ -62,17 +62,16 @@ static int scan_block(struct data_walk *w, struct lines *l, const uint8_t *bytes
 int csv_index(struct data_walk *w, struct err *err)
 {
     struct lines l = { .is_header = w->s->csv_header };
-    uint64_t at = 0, held;
+    uint64_t at = 0, held = 0;
     const uint8_t *bytes;
     int rc = 0;
 
-    while (rc == 0 && at < w->f->bytes) {
+    for (; rc == 0 && at < w->f->bytes; at += held) {
         rc = data_walk_report(w, at, err);
         if (rc == 0)
             rc = data_walk_fetch(w, at, 1, DATA_BLOCK_BYTES, &bytes, &held, err);
         if (rc == 0)
             rc = scan_block(w, &l, bytes, held, at, err);
-        at += held;
     }
     if (rc == 0 && l.in_quotes) {
         err_set(err, ERR_INPUT, "a quote that is not closed up to the end of the file");

@@ -21,6 +21,7 @@
 
 #include "tensor/tensor.h"
 
+struct cancel;
 struct data_reader;
 struct data_set;
 struct err;
@@ -123,7 +124,7 @@ struct data_opts {
     uint64_t deadline_ms;                /* how long a failing read is tried again; 0: not at all */
     const char *index_directory;         /* where indexes are kept between runs; NULL: memory only */
     uint32_t threads;                    /* for building the index; 0: cores */
-    const volatile int *cancel;          /* polled; may be NULL */
+    const struct cancel *cancel;          /* polled; may be NULL */
     /* Progress of the index, at most every 200 ms and at the end; from any thread. NULL is fine. */
     void (*on_progress)(void *arg, uint64_t bytes_done, uint64_t bytes_all, uint64_t records);
     /* Something a person should know: a read that is tried again or does not come back, a record that

@@ -34,7 +34,7 @@ enum { DATA_RECORD_BYTES_MAX = 1 << 30 };
 /* How long something that fails is tried again. */
 struct data_patience {
     uint64_t deadline_ms;
-    const volatile int *cancel; /* NULL is fine */
+    const struct cancel *cancel; /* NULL is fine */
     atomic_bool *canceled;      /* NULL is fine */
     void (*on_trouble)(void *arg, const char *text);
     void *arg;
@@ -179,6 +179,7 @@ bool data_try_again(const struct data_patience *p, uint32_t *tries, uint64_t *si
                     struct err *err);
 
 /* ---- source.c ---- */
+struct cancel;
 struct data_decoder;
 struct data_source {
     const char *name;
@@ -281,8 +282,5 @@ struct data_packs {
 /* Makes s->packs; parts and digest are then those of packs. */
 int data_pack(struct data_set *s, const struct data_opts *opts, struct err *err);
 void data_packs_free(struct data_packs *p); /* NULL is fine */
-
-/* A thread that takes no signals: those are the business of the loop. */
-int data_thread_start(pthread_t *thread, void *(*run)(void *), void *arg, struct err *err);
 
 #endif

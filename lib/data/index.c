@@ -16,12 +16,14 @@
 #include <unistd.h>
 
 #include "base/buf.h"
+#include "base/cancel.h"
 #include "base/clock.h"
 #include "base/crc32c.h"
 #include "base/digest.h"
 #include "base/err.h"
 #include "base/fs.h"
 #include "base/mapping.h"
+#include "base/thread.h"
 #include "base/vec.h"
 #include "data/data_priv.h"
 
@@ -58,7 +60,7 @@ struct builder {
 
 static bool canceled(const struct builder *b)
 {
-    return (b->opts->cancel != NULL && *b->opts->cancel != 0) || atomic_load(&b->stop);
+    return cancel_asked(b->opts->cancel) || atomic_load(&b->stop);
 }
 
 static void report(struct builder *b, uint64_t bytes, uint64_t records)
@@ -363,7 +365,7 @@ static int run_all(struct builder *b, uint32_t n_threads, struct err *err)
     if (threads == NULL)
         return err_set(err, ERR_NOMEM, "index: out of memory");
     while (rc == 0 && n + 1 < n_threads) {
-        rc = data_thread_start(&threads[n], work, b, err);
+        rc = thread_start(&threads[n], "indexes records", work, b, err);
         if (rc == 0)
             n++;
     }

@@ -16,6 +16,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/thread.h"
 #include "data/data_priv.h"
 #include "data/order.h"
 
@@ -351,7 +352,7 @@ int data_reader_open(struct data_set *s, const struct data_reader_opts *opts,
     r->n_slots = opts->threads > 0 ? opts->prefetch + 1 : 1;
     rc = make_parts(r, n_decoders, err);
     while (rc == 0 && r->n_threads < opts->threads) {
-        rc = data_thread_start(&r->threads[r->n_threads], decode_thread, r, err);
+        rc = thread_start(&r->threads[r->n_threads], "decodes samples", decode_thread, r, err);
         if (rc == 0)
             r->n_threads++;
     }
@@ -375,13 +376,13 @@ static const char *file_in_work(const struct data_reader *r)
     return NULL;
 }
 
-/* With the lock held: until the batch `given` is ready, or nobody will make it so. */
-static int wait_ready(struct data_reader *r, const struct slot *slot, struct err *err)
+/* With the lock held: waits until the batch `given` is ready, or until the deadline. *is_stuck: a read does
+ * not return. */
+static int wait_ready(struct data_reader *r, const struct slot *slot, bool *is_stuck, struct err *err)
 {
     /* A read that fails until the deadline says why; that it is late says less. */
     uint64_t before = clock_ns(), ms = r->opts.deadline_ms + r->opts.deadline_ms / 4;
     struct timespec until;
-    struct err story;
     const char *file;
     int late = 0;
 
@@ -404,13 +405,8 @@ static int wait_ready(struct data_reader *r, const struct slot *slot, struct err
     if (file == NULL)
         return err_set(err, ERR_IO,
                        "no batch after %" PRIu64 " ms: the data is being decoded too slowly", ms);
-    (void)err_set(&story, ERR_IO, "no batch after %" PRIu64 " ms: a read of '%s' does not come back",
-                  ms, file);
-    if (r->s->patience.on_trouble != NULL) /* now: the reader cannot be closed before it does */
-        r->s->patience.on_trouble(r->s->patience.arg, story.text);
-    if (err != NULL)
-        *err = story;
-    return ERR_IO; /* this task's own trouble: of nobody it waits for */
+    *is_stuck = true;
+    return err_set(err, ERR_IO, "no batch after %" PRIu64 " ms: a read of '%s' does not come back", ms, file);
 }
 
 /* With the lock held, and given back. */
@@ -443,7 +439,8 @@ static uint32_t count_real(const struct data_reader *r, const struct slot *slot)
 int data_next(struct data_reader *r, const struct data_batch **out, struct err *err)
 {
     struct slot *slot = &r->slots[r->given % r->n_slots];
-    bool canceled;
+    bool canceled, is_stuck = false;
+    struct err trouble;
     int rc = 0;
 
     CHECK(!r->held);
@@ -455,9 +452,15 @@ int data_next(struct data_reader *r, const struct data_batch **out, struct err *
     if (r->n_threads == 0)
         decode_here(r);
     else
-        rc = wait_ready(r, slot, err);
+        rc = wait_ready(r, slot, &is_stuck, &trouble);
     canceled = atomic_load(&r->canceled);
     pthread_mutex_unlock(&r->lock);
+    if (rc < 0 && err != NULL)
+        *err = trouble;
+    /* Before the return, because the reader cannot be closed while the read is stuck; without the lock,
+     * because the callback may block or call data_reader_cancel(). */
+    if (is_stuck && r->s->patience.on_trouble != NULL)
+        r->s->patience.on_trouble(r->s->patience.arg, trouble.text);
     if (canceled)
         return err_set(err, ERR_CANCELED, "reading was canceled");
     if (rc < 0)

@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/cancel.h"
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/fault.h"
@@ -94,7 +95,7 @@ void data_file_close(struct data_file *f)
 
 static bool given_up(const struct data_patience *p)
 {
-    return (p->cancel != NULL && *p->cancel != 0) ||
+    return cancel_asked(p->cancel) ||
            (p->canceled != NULL && atomic_load_explicit(p->canceled, memory_order_relaxed));
 }
 

@@ -198,15 +198,3 @@ int data_sample(struct data_set *s, uint64_t sample, void *const *out, struct er
     data_decoder_free(d);
     return rc;
 }
-
-int data_thread_start(pthread_t *thread, void *(*run)(void *), void *arg, struct err *err)
-{
-    sigset_t all, before;
-    int errnum;
-
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    errnum = pthread_create(thread, NULL, run, arg);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return errnum != 0 ? err_sys(err, errnum, "start a thread") : 0;
-}

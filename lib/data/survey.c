@@ -11,11 +11,13 @@
 #include <string.h>
 
 #include "base/buf.h"
+#include "base/cancel.h"
 #include "base/clock.h"
 #include "base/crc32c.h"
 #include "base/digest.h"
 #include "base/err.h"
 #include "base/fs.h"
+#include "base/thread.h"
 #include "data/data_priv.h"
 
 enum { CHUNK = 512, REPORT_NS = 200 * 1000 * 1000 };
@@ -56,7 +58,7 @@ int data_count_items(const struct data_decoder *d, uint64_t *items, struct err *
 
 static bool canceled(const struct survey *v)
 {
-    return (v->opts->cancel != NULL && *v->opts->cancel != 0) || atomic_load(&v->stop);
+    return cancel_asked(v->opts->cancel) || atomic_load(&v->stop);
 }
 
 static void report(struct survey *v, uint64_t bytes, uint64_t records)
@@ -166,7 +168,7 @@ static int read_all(struct survey *v, struct err *err)
     if (threads == NULL)
         return err_set(err, ERR_NOMEM, "out of memory");
     while (rc == 0 && n + 1 < n_threads) {
-        rc = data_thread_start(&threads[n], work, v, err);
+        rc = thread_start(&threads[n], "surveys the data", work, v, err);
         if (rc == 0)
             n++;
     }

@@ -15,6 +15,7 @@
 #include <unistd.h>
 #include <zlib.h>
 
+#include "base/cancel.h"
 #include "base/digest.h"
 #include "base/err.h"
 #include "base/fs.h"
@@ -58,7 +59,7 @@ static int get(struct copy *c, size_t *n, struct err *err)
     uint64_t left = c->f->bytes - c->at;
     int rc = 0;
 
-    if (c->opts->cancel != NULL && *c->opts->cancel != 0)
+    if (cancel_asked(c->opts->cancel))
         return err_set(err, ERR_CANCELED, "copy '%s': canceled", c->f->origin);
     *n = left < DATA_BLOCK_BYTES ? left : DATA_BLOCK_BYTES;
     if (*n > 0)

@@ -18,6 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct cancel;
 struct err;
 struct op_kernels;
 struct optim_hyper;
@@ -151,7 +152,7 @@ struct cuda_api {
      * Errors: ERR_PEER (somebody is gone), ERR_INPUT (other versions of NCCL, two ranks on one GPU),
      * ERR_DEVICE, ERR_CANCELED. */
     int (*comm_open)(const unsigned char id[CUDA_ID_BYTES], uint32_t rank, uint32_t world,
-                     const volatile int *cancel, struct cuda_comm **out, struct err *err);
+                     const struct cancel *cancel, struct cuda_comm **out, struct err *err);
     int (*comm_state)(struct cuda_comm *c, struct err *err); /* 1: ready; 0: in progress; or what failed */
     /* x is the sum over all ranks, the same bits on each, when the stream has come that far; if one is gone,
      * never. Numbers, order and counts of calls are the same on all. May be captured. */

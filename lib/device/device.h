@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct cancel;
 struct cuda_api;
 struct cuda_event;
 struct cuda_stream;
@@ -55,7 +56,7 @@ const struct cuda_api *device_cuda(const struct device *d);
 /* Until the stream, or the event, has come to its end. Looks also at *cancel, if given: ERR_CANCELED. A
  * GPU that never ends is nobody's excuse to wait for ever: set *cancel. */
 int device_wait(const struct cuda_api *cuda, struct cuda_stream *s, struct cuda_event *e,
-                const volatile int *cancel, struct err *err);
+                const struct cancel *cancel, struct err *err);
 /* The same; `look` is asked again and again, and ends it by an error of its own. */
 int device_watch(const struct cuda_api *cuda, struct cuda_stream *s, struct cuda_event *e,
                  int (*look)(void *arg, struct err *err), void *arg, struct err *err);

@@ -8,6 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/cancel.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/err.h"
@@ -144,15 +145,15 @@ int device_watch(const struct cuda_api *cuda, struct cuda_stream *s, struct cuda
 
 static int look_at_cancel(void *arg, struct err *err)
 {
-    const volatile int *const *cancel = arg;
+    const struct cancel *const *cancel = arg;
 
-    if (*cancel == NULL || __atomic_load_n(*cancel, __ATOMIC_RELAXED) == 0)
+    if (!cancel_asked(*cancel))
         return 0;
     return err_set(err, ERR_CANCELED, "canceled");
 }
 
 int device_wait(const struct cuda_api *cuda, struct cuda_stream *s, struct cuda_event *e,
-                const volatile int *cancel, struct err *err)
+                const struct cancel *cancel, struct err *err)
 {
     return device_watch(cuda, s, e, look_at_cancel, &cancel, err);
 }

@@ -1,6 +1,7 @@
 /* plan.c - making a plan, and running it. */
 #include <string.h>
 
+#include "base/cancel.h"
 #include "base/check.h"
 #include "base/err.h"
 #include "device/cuda.h"
@@ -178,7 +179,7 @@ static int run_call(struct plan *p, struct plan_call *call, const struct op_run 
     const struct plan_node *n = &p->nodes.at[call->node];
     int rc;
 
-    if (run->cancel != NULL && __atomic_load_n(run->cancel, __ATOMIC_RELAXED) != 0)
+    if (cancel_asked(run->cancel))
         return err_set(err, ERR_CANCELED, "canceled");
     call->call.run = run;
     if (p->culprit != NULL)

@@ -24,6 +24,7 @@
 #include "base/err.h"
 #include "base/fs.h"
 #include "base/text.h"
+#include "base/thread.h"
 #include "proto/summary.pb-c.h"
 
 enum {
@@ -270,9 +271,7 @@ static int create_file(struct summary *s, const char *directory, uint64_t wall_u
 
 static int start_thread(struct summary *s, struct err *err)
 {
-    int rc = pthread_create(&s->thread, NULL, write_points, s);
-
-    return rc == 0 ? 0 : err_sys(err, rc, "start the thread that writes curves");
+    return thread_start(&s->thread, "writes curves", write_points, s, err);
 }
 
 static struct summary *new_summary(void)

@@ -20,6 +20,7 @@
 #include "base/check.h"
 #include "base/err.h"
 #include "base/text.h"
+#include "base/thread.h"
 #include "loop/loop.h"
 
 enum { CHANNEL_ARGS = 16 };
@@ -127,10 +128,23 @@ void rdzv_grpc_init(void)
     grpc_init();
 }
 
+/* A queue that no thread waits on. */
+static void close_queue(grpc_completion_queue *queue)
+{
+    gpr_timespec forever = gpr_inf_future(GPR_CLOCK_MONOTONIC);
+
+    grpc_completion_queue_shutdown(queue);
+    while (grpc_completion_queue_next(queue, forever, NULL).type != GRPC_QUEUE_SHUTDOWN)
+        continue;
+    grpc_completion_queue_destroy(queue);
+    grpc_shutdown();
+}
+
 int rdzv_hub_open(struct loop *loop, struct rdzv_hub **out, struct err *err)
 {
     struct rdzv_hub *h = calloc(1, sizeof(*h));
     pthread_condattr_t monotonic;
+    int rc;
 
     if (h == NULL)
         return err_set(err, ERR_NOMEM, "gRPC: out of memory");
@@ -143,7 +157,14 @@ int rdzv_hub_open(struct loop *loop, struct rdzv_hub **out, struct err *err)
     CHECK(pthread_cond_init(&h->came, &monotonic) == 0);
     pthread_condattr_destroy(&monotonic);
     h->queue = grpc_completion_queue_create_for_next(NULL);
-    CHECK(pthread_create(&h->thread, NULL, wait_on_queue, h) == 0);
+    rc = thread_start(&h->thread, "receives gRPC events", wait_on_queue, h, err);
+    if (rc < 0) {
+        close_queue(h->queue);
+        pthread_cond_destroy(&h->came);
+        pthread_mutex_destroy(&h->lock);
+        free(h);
+        return rc;
+    }
     *out = h;
     return 0;
 }

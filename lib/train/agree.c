@@ -4,6 +4,7 @@
  * compares. Then one reduction over all tasks tells everybody whether anyone is behind, whether an
  * evaluation is still owed for the step that is held, and whether anyone asks for a pause. */
 #include "train/train_priv.h"
+#include "base/cancel.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -39,7 +40,7 @@ int agree_connect(struct train *t, struct err *err)
         return rc;
     pthread_mutex_lock(&t->lock);
     t->comm = comm; /* from here on whoever ends the generation aborts it */
-    if (t->cancel)
+    if (cancel_asked(&t->cancel))
         comm_abort(comm, "the generation ended");
     pthread_mutex_unlock(&t->lock);
     rc = comm_connect(comm, err);

@@ -6,8 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cancel.h"
 #include "base/check.h"
 #include "base/fault.h"
+#include "base/thread.h"
 #include "train/train_priv.h"
 
 enum { QUIET_MS = 20 }; /* how long peers that are alive may take to let go of our memory */
@@ -34,7 +36,7 @@ static void end_early(struct train *t, const struct err *err, bool aborted)
 {
     pthread_mutex_lock(&t->lock);
     remember(t, err, aborted);
-    __atomic_store_n(&t->cancel, 1, __ATOMIC_RELEASE);
+    cancel_set(&t->cancel, true);
     if (t->comm != NULL)
         comm_abort(t->comm, err->text);
     for (uint32_t i = 0; i < t->opts->n_devices; i++) {
@@ -249,9 +251,8 @@ static int start_threads(struct train *t, struct err *err)
 
         if (rc == 0) {
             progress_start(r);
-            rc = pthread_create(&r->thread, NULL, replica_main, r);
+            rc = thread_start(&r->thread, "trains a replica", replica_main, r, err);
             r->started = rc == 0;
-            rc = rc != 0 ? err_sys(err, rc, "start the thread of replica %u", i) : 0;
         }
         if (rc == 0)
             continue;
@@ -285,7 +286,7 @@ int train_start(struct train *t, const struct train_group *g, train_end_fn *on_e
     t->result = 0;
     health_begin(t);
     t->aborted = t->tracing = t->is_unsaved = false;
-    __atomic_store_n(&t->cancel, 0, __ATOMIC_RELEASE);
+    cancel_set(&t->cancel, false);
     gate_init(&t->gate, o->n_devices, o->n_devices <= device_cores());
     gate_init(&t->solid, o->n_devices, o->n_devices <= device_cores());
     __atomic_store_n(&t->running, o->n_devices, __ATOMIC_RELEASE);

@@ -26,6 +26,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/text.h"
+#include "base/thread.h"
 
 /* ---- what is cut where ---- */
 
@@ -159,11 +160,11 @@ int reduce_open(struct replica *r, struct err *err)
     d->rc = 0;
     pthread_mutex_init(&d->lock, NULL);
     pthread_cond_init(&d->changed, NULL);
-    rc = pthread_create(&d->thread, NULL, reducer_main, r);
-    if (rc != 0) {
+    rc = thread_start(&d->thread, "reduces gradients", reducer_main, r, err);
+    if (rc < 0) {
         pthread_cond_destroy(&d->changed);
         pthread_mutex_destroy(&d->lock);
-        return err_sys(err, rc, "start the thread that reduces");
+        return rc;
     }
     d->started = true;
     return 0;

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/err.h"
+#include "base/thread.h"
 #include "graph/graph.h"
 #include "train/trace_priv.h"
 
@@ -155,9 +156,9 @@ int trace_start(struct trace *t, uint64_t first, uint32_t pid, const char *name,
     t->pid = pid;
     t->rows_left = t->opts.n_replicas;
     snprintf(t->name, sizeof(t->name), "%s", name);
-    rc = pthread_create(&t->thread, NULL, writer, t);
-    if (rc != 0)
-        return err_sys(err, rc, "start the thread that writes the trace");
+    rc = thread_start(&t->thread, "writes the trace", writer, t, err);
+    if (rc < 0)
+        return rc;
     t->has_thread = true;
     return 0;
 }

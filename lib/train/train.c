@@ -101,7 +101,7 @@ static void on_data_trouble(void *arg, const char *text)
     train_tell(t, &e);
 }
 
-static int open_data(struct train *t, bool training, const volatile int *cancel,
+static int open_data(struct train *t, bool training, const struct cancel *cancel,
                      struct data_set **out, struct err *err)
 {
     const struct train_opts *o = t->opts;
@@ -430,7 +430,7 @@ static uint32_t most_lanes(const struct train *t)
     return most;
 }
 
-int train_open(const struct train_opts *opts, const volatile int *cancel, struct train **out,
+int train_open(const struct train_opts *opts, const struct cancel *cancel, struct train **out,
                struct err *err)
 {
     struct train *t;

@@ -61,6 +61,7 @@
 #include "optim/optim.h"
 #include "train/loss_scale.h"
 
+struct cancel;
 struct ckpt_event;
 struct ckpt_trouble;
 struct err;
@@ -274,7 +275,7 @@ struct train_opts { /* everything is borrowed until train_close() */
 
 /* Blocking; progress through on_event. `cancel` is polled. Errors: ERR_INPUT, ERR_UNSUPPORTED (exit 2);
  * ERR_IO, ERR_NOMEM, ... (138); ERR_CANCELED. */
-int train_open(const struct train_opts *opts, const volatile int *cancel, struct train **out,
+int train_open(const struct train_opts *opts, const struct cancel *cancel, struct train **out,
                struct err *err);
 void train_close(struct train *t); /* joins its threads; NULL is fine */
 

@@ -26,6 +26,7 @@
 
 #include <pthread.h>
 
+#include "base/cancel.h"
 #include "base/err.h"
 #include "base/gate.h"
 #include "ckpt/ckpt.h"
@@ -248,7 +249,7 @@ struct train {
     struct health health;
     struct optim *optim;           /* the optimizer at work on this graph's parameters */
     uint32_t running;              /* atomic: replica threads that have not ended */
-    volatile int cancel;
+    struct cancel cancel;
     unsigned requests;             /* atomic: train_request_kind bits */
     train_end_fn *on_end;
     int (*may_save)(void *arg, struct err *err); /* atomic */
@@ -332,7 +333,7 @@ void generation_over(struct train *t); /* in the last thread: the peers are let 
 int generation_gate(struct replica *r, struct err *err); /* all replicas of the task, or none */
 static inline bool train_canceled(const struct train *t)
 {
-    return __atomic_load_n(&t->cancel, __ATOMIC_ACQUIRE) != 0;
+    return cancel_asked(&t->cancel);
 }
 int train_check_canceled(const struct train *t, struct err *err); /* ERR_CANCELED */
 int train_fault(const char *point, struct err *err);

@@ -16,6 +16,7 @@
 
 #include <cmocka.h>
 
+#include "base/cancel.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/err.h"
@@ -39,7 +40,7 @@ static struct shared {
 
 struct rank {
     uint32_t rank, world, gpu;
-    volatile int cancel;
+    struct cancel cancel;
     struct cuda_comm *comm;
     struct cuda_stream *stream;
     float *x;
@@ -308,7 +309,7 @@ static void closes_alone(struct rank *r)
         leave(r);
         return;
     }
-    r->cancel = 1;
+    cancel_set(&r->cancel, true);
     begin = clock_ms();
     MUST(CUDA->comm_close(r->comm, &r->err));
     shared->ended_ms[0] = clock_ms() - begin;

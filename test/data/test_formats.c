@@ -737,6 +737,8 @@ static void trying_again_ends_with_the_deadline(void **state)
 
 /* The first batch of a file of five, with this fault in all reads behind the opening: ERR_IO. How often trouble had been told
  * by then, before the reader was closed. */
+static struct data_reader *stuck_reader;
+
 static uint32_t no_batch_comes(struct data_opts *opts, const char *folder, const char *fault, uint64_t deadline_ms,
                                struct err *err)
 {
@@ -751,6 +753,7 @@ static uint32_t no_batch_comes(struct data_opts *opts, const char *folder, const
     s = open_opts(opts, folder, "a");
     assert_int_equal(fault_arm(fault, NULL), 0);
     assert_int_equal(data_reader_open(s, &o, &r, NULL), 0);
+    stuck_reader = r;
     assert_int_equal(data_next(r, &batch, err), ERR_IO);
     n = (uint32_t)told.n;
     data_reader_close(r);
@@ -769,6 +772,25 @@ static void a_read_that_fails_until_the_deadline_says_why(void **state)
     (void)state;
     no_batch_comes(&opts, folder, "data.read@1+", 700, &err);
     assert_text(err, "tries in 700 ms: read '");
+    kit_remove(folder);
+}
+
+static void cancel_stuck_reader(void *arg, const char *text)
+{
+    on_trouble(arg, text);
+    data_reader_cancel(stuck_reader);
+}
+
+static void callback_of_a_stuck_read_may_cancel_the_reader(void **state)
+{
+    char *folder = kit_folder();
+    struct data_opts opts = { .features = kit_features, .n_features = KIT_FEATURES,
+                              .on_trouble = cancel_stuck_reader };
+    struct err err;
+
+    (void)state;
+    told.n = 0;
+    assert_int_equal(no_batch_comes(&opts, folder, "data.read=delay:400", 50, &err), 1);
     kit_remove(folder);
 }
 
@@ -827,6 +849,7 @@ int main(void)
         cmocka_unit_test(trying_again_ends_with_the_deadline),
         cmocka_unit_test(a_read_that_fails_until_the_deadline_says_why),
         cmocka_unit_test(a_read_that_does_not_come_back_is_named),
+        cmocka_unit_test(callback_of_a_stuck_read_may_cancel_the_reader),
         cmocka_unit_test(with_a_cache_folder_the_original_is_not_needed_any_more),
     };
 

@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include "base/cancel.h"
 #include "base/fault.h"
 
 static int open_again(const char *folder, const char *glob_part, const char *index,
@@ -302,7 +303,7 @@ static void progress_ends_with_everything_and_cancel_stops(void **state)
 {
     char *folder = kit_folder(), *glob = fs_join(folder, "*");
     struct progress p = { .lock = PTHREAD_MUTEX_INITIALIZER };
-    volatile int cancel = 0;
+    struct cancel cancel = { 0 };
     struct data_opts opts = { .glob = glob, .features = kit_features, .n_features = KIT_FEATURES,
                               .on_progress = on_progress, .arg = &p, .cancel = &cancel };
     struct data_set *s;
@@ -318,7 +319,7 @@ static void progress_ends_with_everything_and_cancel_stops(void **state)
     assert_int_equal(p.all, bytes);
     assert_int_equal(p.records, 12000);
     data_free(s);
-    cancel = 1;
+    cancel_set(&cancel, true);
     assert_int_equal(data_open(&opts, &s, &err), ERR_CANCELED);
     free(glob);
     kit_remove(folder);

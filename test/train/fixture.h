@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/cancel.h"
 #include "base/err.h"
 #include "base/fs.h"
 #include "ckpt/ckpt.h"
@@ -198,7 +199,7 @@ static inline void fixture_free(struct fixture *f)
 
 static inline void fixture_open(struct fixture *f)
 {
-    volatile int cancel = 0;
+    struct cancel cancel = { 0 };
     struct err err;
 
     if (train_open(&f->opts, &cancel, &f->train, &err) < 0)

@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "base/cancel.h"
 #include "harness/emulated_gpus.h"
 #include "op/op.h"
 #include "train/fixture.h"
@@ -94,7 +95,7 @@ static void a_cpu_refuses_what_only_gpus_compute(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(theirs) / sizeof(theirs[0]); i++) {
         struct fixture *f = prepared(0, theirs[i]);
-        volatile int cancel = 0;
+        struct cancel cancel = { 0 };
         struct err err;
 
         assert_int_equal(train_open(&f->opts, &cancel, &f->train, &err), ERR_UNSUPPORTED);

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "base/buf.h"
+#include "base/cancel.h"
 #include "base/check.h"
 #include "base/err.h"
 #include "base/fs.h"
@@ -212,7 +213,7 @@ static void run(struct job *j)
                                 .n_ranks = j->opts.n_devices };
     struct train_group g = { .generation = 1, .members = &self, .n_members = 1,
                              .shared_memory = true, .deadline_ms = 20000 };
-    volatile int cancel = 0;
+    struct cancel cancel = { 0 };
     struct err err;
 
     if (train_open(&j->opts, &cancel, &j->train, &err) < 0)
@@ -376,7 +377,7 @@ static void lazy_rows_that_cannot_be_are_refused(void **state)
         struct train_params group = { .match = rows[i].match, .n_match = 1, .rate_factor = 1,
                                       .lazy = true };
         struct job *j = job_new(1, 1);
-        volatile int cancel = 0;
+        struct cancel cancel = { 0 };
         struct err err;
 
         j->opts.optimizer = optim_find(rows[i].optimizer);
@@ -452,7 +453,7 @@ static void on_gpus_the_same_rows_are_left_alone(void **state)
     static const struct { uint32_t gpus, lanes; } rows[] = { { 1, 1 }, { 1, 4 }, { 2, 2 }, { 2, 8 } };
     struct device there[DEVICE_MAX];
     struct job *fresh = job_new(1, 1);
-    volatile int cancel = 0;
+    struct cancel cancel = { 0 };
     struct err err;
 
     (void)state;

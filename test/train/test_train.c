@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "base/cancel.h"
 #include "base/check.h"
 #include "base/fault.h"
 #include "harness/allocations.h"
@@ -248,7 +249,7 @@ static void a_group_that_matches_nothing_is_refused(void **state)
     static const char *const patterns[] = { "*.bias", "conv1.wieght" };
     static const struct train_params group = { .match = patterns, .n_match = 2, .rate_factor = 1 };
     struct fixture *f = fixture_new(1, 2);
-    volatile int cancel = 0;
+    struct cancel cancel = { 0 };
     struct err err;
 
     (void)state;
@@ -288,7 +289,7 @@ static void what_is_wrong_with_a_job_is_said_at_opening(void **state)
     (void)state;
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         struct fixture *f = fixture_new(1, 2);
-        volatile int cancel = 0;
+        struct cancel cancel = { 0 };
         struct err err = { .code = 0 };
 
         if (rows[i].what == 0)

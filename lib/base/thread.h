@@ -1,0 +1,17 @@
+/* thread.h - starts a thread of the program.
+ *
+ * The thread has all signals blocked but those that its own instructions raise (SIGBUS, SIGFPE, SIGILL,
+ * SIGSEGV, SIGTRAP): the event loop handles the others. Threads: any. */
+#ifndef BASE_THREAD_H
+#define BASE_THREAD_H
+
+#include <pthread.h>
+
+struct err;
+
+/* `what` is for the error text: "start the thread that <what>". Fault point: thread.start (no thread can
+ * be created). On failure *out is unspecified. Errors: ERR_IO, ERR_NOMEM (the limit of processes or of
+ * memory is reached). */
+int thread_start(pthread_t *out, const char *what, void *(*run)(void *arg), void *arg, struct err *err);
+
+#endif

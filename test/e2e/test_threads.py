@@ -1,0 +1,42 @@
+#!/usr/bin/python3
+"""A task that cannot start one of its threads ends with 138 and says which, whichever thread it is."""
+# san: yes
+import re
+
+from kit import Task, digits_job, main, start, test, workdir
+
+JOB = {"train": {"epochs": None, "steps": 30, "lanes": 2, "log_every_steps": 1}, "checkpoint": {"every_steps": 10}}
+MOST = 60  # threads that a task starts, at most
+OPTIONAL = ("writes curves",)  # a warning says that there are none
+
+
+def refusals(in_cluster):
+    """Fails the 1st, 2nd, ... start of a thread until the job is complete; returns what the task said each time."""
+    said = []
+    for nth in range(1, MOST):
+        env, path = {"TRAINERD_FAULT": "thread.start@%d" % nth}, digits_job(workdir(), **JOB)
+        task = start(path, 1, "cpu:2", env=env)[0] if in_cluster else Task(path, args=("--devices", "cpu:2"), env=env)
+        code = task.wait(60)
+        found = re.search("start the thread that ([a-z A-Z]+): Resource temporarily unavailable", task.log())
+        if found is None:
+            assert code == 0, (nth, code, task.log())
+            return said
+        assert code == 138 or found[1] in OPTIONAL and code == 0, (nth, code, task.log())
+        said.append(found[1])
+    raise AssertionError("more than %d threads: %s" % (MOST, said))
+
+
+@test
+def a_task_without_one_of_its_threads_ends_with_138_and_names_it():
+    said = refusals(False)
+    assert {"opens model and data", "trains a replica", "writes files"} <= set(said), said
+
+
+@test
+def a_task_of_a_cluster_does_too():
+    said = refusals(True)
+    assert {"receives gRPC events", "opens model and data", "trains a replica"} <= set(said), said
+
+
+if __name__ == "__main__":
+    main()
