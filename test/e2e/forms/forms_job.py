@@ -56,4 +56,6 @@ def compare(name, folder, task, of_losses=1e-5, of_weights=1e-4):
     for key, value in got.items():
         want = np.asarray(theirs["state"][key])
         off = np.abs(value - want).max() / np.abs(want).max()
-        assert off < of_weights, "%s differs by %.2g" % (key, off)
+        # The batch norm after `free` subtracts the mean: the gradient of free.bias is rounding noise, which AdamW scales up.
+        allowed = 10 * of_weights if key == "free.bias" else of_weights
+        assert off < allowed, "%s differs by %.2g" % (key, off)
