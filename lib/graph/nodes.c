@@ -180,6 +180,27 @@ static int check_counts(const struct graph_node *node, struct err *err)
     return 0;
 }
 
+/* Loop's limit of iterations and its condition, the two inputs before its values. */
+static bool is_loop_head(const struct op_def *d, size_t i)
+{
+    return i < 2 && strcmp(d->name, "Loop") == 0;
+}
+
+/* An empty name means an absent input. The first n_in.min inputs of a row are required, and so is every input
+ * of an op that accepts any number of them: kernels and passes read those without a look for an absent one. */
+static int check_required(const struct op_def *d, const Onnx__NodeProto *p, struct err *err)
+{
+    size_t n = d->n_in.max == OP_MANY ? p->n_input : d->n_in.min, i;
+
+    for (i = 0; i < n && i < p->n_input; i++)
+        if (p->input[i][0] == '\0' && !is_loop_head(d, i))
+            return err_set(err, ERR_INPUT,
+                           "%s '%s': input %zu has an empty name, which means that it is absent; expected the "
+                           "name of a tensor, since the op requires this input",
+                           d->name, node_name(p), i);
+    return 0;
+}
+
 static bool has_output(const Onnx__NodeProto *p)
 {
     size_t i;
@@ -485,6 +506,8 @@ static int read_node(struct importer *im, const struct scope *scope, const Onnx_
         rc = read_bodies(im, scope, p, node, err);
     if (rc == 0)
         rc = read_edges(im, scope, from, p, index, node, err);
+    if (rc == 0)
+        rc = check_required(node->def, p, err);
     if (rc == 0)
         rc = check_counts(node, err);
     return rc == 0 && graph_is_control(node->def) ? check_bodies(node, err) : rc;

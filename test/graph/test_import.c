@@ -302,6 +302,63 @@ static void inputs_outputs_and_attributes_are_counted_and_known(void **state)
     refused(m, ERR_INPUT, "attribute 'transB' comes twice", NULL);
 }
 
+static void required_input_without_a_name_is_refused(void **state)
+{
+    static const struct {
+        const char *op, *inputs, *said;
+    } cases[] = {
+        { "Add", "- x", "Add 'logits': input 0 has an empty name" },
+        { "Add", "x -", "Add 'logits': input 1 has an empty name" },
+        { "Where", "x - w", "Where 'logits': input 1 has an empty name" },
+        { "Concat", "x - x", "Concat 'logits': input 1 has an empty name" },
+        { "Sum", "x -", "Sum 'logits': input 1 has an empty name" },
+        { "Clip", "- x", "Clip 'logits': input 0 has an empty name" },
+    };
+    size_t i;
+
+    (void)state;
+    for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct model *m = begin(17);
+
+        model_node(m, cases[i].op, cases[i].inputs, "logits");
+        model_output(m, "logits");
+        refused(m, ERR_INPUT, cases[i].said, "expected the name of a tensor", NULL);
+    }
+}
+
+static void absent_optional_input_is_accepted(void **state)
+{
+    static const struct {
+        const char *op, *inputs;
+    } cases[] = {
+        { "Clip", "x - high" }, { "Clip", "x - -" }, { "Gemm", "x w -" }, { "Resize", "x - scales" },
+        { "Slice", "x from to - steps" },
+    };
+    const float high = 1, scales[] = { 1, 2 };
+    const int64_t from = 0, to = 2, steps = 1;
+    size_t i;
+
+    (void)state;
+    for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct model *m = begin(17);
+        struct err err;
+        size_t n;
+        const uint8_t *bytes;
+
+        model_floats(m, "high", (struct shape){ 0 }, &high);
+        model_floats(m, "scales", shape_of(1, (int64_t)2), scales);
+        model_int64s(m, "from", &from, 1);
+        model_int64s(m, "to", &to, 1);
+        model_int64s(m, "steps", &steps, 1);
+        model_node(m, cases[i].op, cases[i].inputs, "logits");
+        model_output(m, "logits");
+        bytes = model_bytes(m, &n);
+        if (import_bytes(bytes, n, &err) != 0)
+            fail_msg("%s %s: %s", cases[i].op, cases[i].inputs, err.text);
+        model_free(m);
+    }
+}
+
 static void initializers_hold_what_they_say(void **state)
 {
     struct model *m = linear(17);
@@ -512,6 +569,8 @@ int main(void)
         cmocka_unit_test(nodes_must_be_in_order_and_know_their_inputs),
         cmocka_unit_test(names_are_unique),
         cmocka_unit_test(inputs_outputs_and_attributes_are_counted_and_known),
+        cmocka_unit_test(required_input_without_a_name_is_refused),
+        cmocka_unit_test(absent_optional_input_is_accepted),
         cmocka_unit_test(initializers_hold_what_they_say),
         cmocka_unit_test(typed_lists_are_as_good_as_raw_bytes),
         cmocka_unit_test(external_data_stays_below_the_folder_of_the_model),
