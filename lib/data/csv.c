@@ -172,14 +172,23 @@ static int find_column(const struct data_set *s, const struct data_file *f, cons
                        const struct csv_field *names, uint32_t n, uint32_t *out, struct err *err)
 {
     uint64_t number;
+    uint32_t found = n;
 
-    for (uint32_t i = 0; s->csv_header && i < n; i++)
-        if (names[i].n == strlen(column) && memcmp(names[i].at, column, names[i].n) == 0) {
-            *out = i;
-            return 0;
-        }
-    if (s->csv_header)
+    for (uint32_t i = 0; s->csv_header && i < n; i++) {
+        if (names[i].n != strlen(column) || memcmp(names[i].at, column, names[i].n) != 0)
+            continue;
+        if (found < n)
+            return err_set(err, ERR_INPUT,
+                           "'%s': columns %" PRIu32 " and %" PRIu32 " are both called '%s', expected a name of "
+                           "one column: rename one of them",
+                           f->origin, found, i, column);
+        found = i;
+    }
+    if (s->csv_header && found == n)
         return no_column(f, column, names, n, err);
+    *out = found;
+    if (s->csv_header)
+        return 0;
     if (!text_u64(column, UINT32_MAX, &number) || number >= n)
         return err_set(err, ERR_INPUT,
                        "'%s' has no line with names: expected a column from 0 to %" PRIu32
@@ -232,9 +241,9 @@ static int resolve_file(struct data_set *s, struct data_file *f, struct err *err
     uint8_t *line;
     int fd, rc;
 
-    if (f->n_records == 0)
+    if (f->n_records == 0 && !s->csv_header)
         return 0;
-    if (s->csv_header)
+    if (s->csv_header) /* the names are checked in a file without records too */
         to = f->starts[0];
     else
         data_record_place(f, 0, &from, &to);
@@ -256,7 +265,8 @@ static int resolve_file(struct data_set *s, struct data_file *f, struct err *err
             at += 3;
         while (at < end && (*at == '\n' || *at == '\r'))
             at++;
-        rc = resolve(s, f, at, (size_t)(end - at), err);
+        if (at < end || f->n_records > 0)
+            rc = resolve(s, f, at, (size_t)(end - at), err);
     }
     free(line);
     return rc;
@@ -332,6 +342,10 @@ static int put_value(const struct data_feature *f, const struct csv_field *field
         end--;
     if (at == end || (size_t)(end - at) >= sizeof(text))
         return no_number(f, field, i, "a number", err);
+    if (memchr(at, '\0', (size_t)(end - at)) != NULL) /* strtof() would end there */
+        return err_set(err, ERR_INPUT,
+                       "feature '%s': value %zu has a NUL byte, expected a number: is the file a text in UTF-8?",
+                       f->name, i);
     memcpy(text, at, (size_t)(end - at));
     text[end - at] = '\0';
     return (f->stored == TENSOR_F32 ? put_float : put_integer)(f, field, text, i, room, err);

@@ -69,13 +69,17 @@ static int failed(struct reader *r, struct err *err)
     return close_reader(r, err_set(err, ERR_CORRUPT, "PNG: %s", r->text));
 }
 
-/* The head, with limits for what may come. Errors leave by longjmp but for the size. */
+/* The head, with limits for what may come. Errors leave by longjmp but for the size. Texts are skipped: each
+ * may inflate to CHUNK_BYTES_MAX, and a file may have any number of them. */
 static int read_head(struct reader *r, uint32_t *w, uint32_t *h, struct err *err)
 {
+    static const png_byte texts[] = "tEXt\0zTXt\0iTXt";
+
     png_set_read_fn(r->png, r, on_read);
     png_set_user_limits(r->png, IMAGE_SIDE_MAX, IMAGE_SIDE_MAX);
     png_set_chunk_malloc_max(r->png, CHUNK_BYTES_MAX);
     png_set_chunk_cache_max(r->png, CHUNKS_MAX);
+    png_set_keep_unknown_chunks(r->png, PNG_HANDLE_CHUNK_NEVER, texts, sizeof(texts) / 5);
     png_read_info(r->png, r->info);
     *w = png_get_image_width(r->png, r->info);
     *h = png_get_image_height(r->png, r->info);
@@ -136,6 +140,8 @@ int png_read_all(const void *bytes, size_t n, uint32_t channels, struct image_ro
     out = image_room(room, (size_t)w * h * channels);
     if (out == NULL)
         return close_reader(&r, err_set(err, ERR_NOMEM, "an image: out of memory"));
+    /* From here on an error: pixels beyond those that the head announces. */
+    png_set_benign_errors(r.png, 0);
     for (int pass = 0; pass < passes; pass++)
         for (uint32_t y = 0; y < h; y++)
             png_read_row(r.png, out + (size_t)y * w * channels, NULL);

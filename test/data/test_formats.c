@@ -274,6 +274,58 @@ static void what_is_wrong_in_a_csv_file_is_named(void **state)
     kit_remove(folder);
 }
 
+static void csv_nul_byte_in_a_number_is_refused(void **state)
+{
+    static const char text[] = "label,x,y\n1,2\0009,3\n";
+    struct data_opts opts = { .format = DATA_CSV, .csv_header = true, .features = csv_features,
+                              .n_features = 2 };
+    char *folder = kit_folder();
+    struct data_set *s;
+    float x[2];
+    int64_t label;
+    struct err err;
+
+    (void)state;
+    kit_write(folder, "a.csv", text, sizeof(text) - 1);
+    s = open_opts(&opts, folder, "a.csv");
+    assert_int_equal(data_sample(s, 0, (void *[]){ x, &label }, &err), ERR_INPUT);
+    assert_text(err, "feature 'x': value 0 has a NUL byte");
+    data_free(s);
+    kit_remove(folder);
+}
+
+static void csv_feature_with_two_columns_of_its_name_is_refused(void **state)
+{
+    struct data_opts opts = { .format = DATA_CSV, .csv_header = true, .features = csv_features,
+                              .n_features = 2 };
+    char *folder = kit_folder();
+
+    (void)state;
+    write_text(folder, "a.csv", "label,x,y,x,z\n1,2,3,4,5\n");
+    refused(&opts, folder, "a.csv", ERR_INPUT, "a.csv': columns 1 and 3 are both called 'x'");
+    write_text(folder, "b.csv", "label,x,y,z,z\n1,2,3,4,5\n"); /* no feature reads z */
+    data_free(open_opts(&opts, folder, "b.csv"));
+    kit_remove(folder);
+}
+
+static void csv_names_of_a_file_without_records_are_checked(void **state)
+{
+    struct data_opts opts = { .format = DATA_CSV, .csv_header = true, .features = csv_features,
+                              .n_features = 2 };
+    char *folder = kit_folder();
+
+    (void)state;
+    write_text(folder, "a.csv", "label,x,y\n1,2,3\n");
+    write_text(folder, "b.csv", "label,x,y\n");
+    write_text(folder, "c.csv", "\n");
+    data_free(open_opts(&opts, folder, "*.csv"));
+    write_text(folder, "b.csv", "label,y,x\n");
+    refused(&opts, folder, "*.csv", ERR_INPUT, "b.csv': feature 'x' takes 2 columns");
+    write_text(folder, "b.csv", "x,y,label\n");
+    refused(&opts, folder, "*.csv", ERR_INPUT, "b.csv' has other columns than");
+    kit_remove(folder);
+}
+
 /* ---- .npy ---- */
 
 static void npy_file(const char *folder, const char *name, const char *descr, const char *shape,
@@ -836,6 +888,9 @@ int main(void)
         cmocka_unit_test(csv_lines_are_records),
         cmocka_unit_test(csv_without_names_has_numbered_columns),
         cmocka_unit_test(what_is_wrong_in_a_csv_file_is_named),
+        cmocka_unit_test(csv_nul_byte_in_a_number_is_refused),
+        cmocka_unit_test(csv_feature_with_two_columns_of_its_name_is_refused),
+        cmocka_unit_test(csv_names_of_a_file_without_records_are_checked),
         cmocka_unit_test(items_of_npy_arrays_are_records),
         cmocka_unit_test(windows_of_a_token_file_are_records),
         cmocka_unit_test(short_lists_are_filled_up_and_long_ones_cut),

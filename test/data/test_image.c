@@ -3,9 +3,11 @@
 #include "data/kit.h"
 
 #include <math.h>
+#include <sys/resource.h>
 
 #include <jpeglib.h>
 #include <png.h>
+#include <zlib.h>
 
 #include "data/image.h"
 
@@ -570,6 +572,76 @@ static void damaged_images_are_refused_by_name(void **state)
     kit_remove(folder);
 }
 
+/* A chunk of PNG: length, type, data, CRC-32 of the last two. */
+static void put_chunk(struct buf *out, const char *type, const void *data, size_t n)
+{
+    uint32_t crc = (uint32_t)crc32(crc32(0, (const Bytef *)type, 4), data, (uInt)n);
+    uint8_t head[8] = { (uint8_t)(n >> 24), (uint8_t)(n >> 16), (uint8_t)(n >> 8), (uint8_t)n };
+    uint8_t tail[4] = { (uint8_t)(crc >> 24), (uint8_t)(crc >> 16), (uint8_t)(crc >> 8), (uint8_t)crc };
+
+    memcpy(head + 4, type, 4);
+    buf_add(out, head, 8);
+    buf_add(out, data, n);
+    buf_add(out, tail, 4);
+}
+
+/* A chunk of zeros: `prefix` as it is, `n` bytes deflated. */
+static void put_zeros(struct buf *out, const char *type, const void *prefix, size_t n_prefix, size_t n)
+{
+    uLongf packed = compressBound(n);
+    uint8_t *zeros = calloc(n, 1), *data = malloc(n_prefix + packed);
+
+    if (n_prefix > 0)
+        memcpy(data, prefix, n_prefix);
+    assert_int_equal(compress(data + n_prefix, &packed, zeros, n), Z_OK);
+    put_chunk(out, type, data, n_prefix + packed);
+    free(data);
+    free(zeros);
+}
+
+/* A gray picture of 8 x 8 pixels. `n_texts` chunks inflate to 4 MiB each, the pixels to `n` bytes. */
+static void small_png(struct buf *out, size_t n_texts, size_t n)
+{
+    static const uint8_t head[13] = { 0, 0, 0, 8, 0, 0, 0, 8, 8, 0, 0, 0, 0 };
+
+    buf_add(out, "\x89PNG\r\n\x1a\n", 8);
+    put_chunk(out, "IHDR", head, sizeof(head));
+    for (size_t i = 0; i < n_texts; i++)
+        put_zeros(out, "zTXt", "k\0", 3, 4 << 20);
+    put_zeros(out, "IDAT", NULL, 0, n);
+    put_chunk(out, "IEND", NULL, 0);
+}
+
+static void png_that_inflates_to_more_than_its_pixels_is_refused(void **state)
+{
+    struct data_feature f = augmented(8);
+    char *folder = kit_folder();
+    struct buf images[3] = { { 0 } };
+    struct data_set *s;
+    float out[3 * 64];
+    struct rusage before, after;
+    struct err err;
+
+    (void)state;
+    small_png(&images[0], 0, 8 * 9);
+    small_png(&images[1], 0, 64 << 20);
+    small_png(&images[2], 64, 8 * 9);
+    s = open_images(folder, &f, images, 3, true, false);
+    if (data_sample(s, 0, (void *[]){ out }, &err) < 0)
+        fail_msg("%s", err.text);
+    assert_int_equal(data_sample(s, 1, (void *[]){ out }, &err), ERR_CORRUPT);
+    assert_text(err, "PNG: ");
+    getrusage(RUSAGE_SELF, &before);
+    if (data_sample(s, 2, (void *[]){ out }, &err) < 0) /* texts are skipped */
+        fail_msg("%s", err.text);
+    getrusage(RUSAGE_SELF, &after);
+    assert_true(after.ru_maxrss - before.ru_maxrss < 64 << 10); /* KiB */
+    data_free(s);
+    for (int i = 0; i < 3; i++)
+        buf_fini(&images[i]);
+    kit_remove(folder);
+}
+
 static void steps_that_make_no_sense_are_refused(void **state)
 {
     struct data_step two[] = { augment[0], augment[1] };
@@ -612,6 +684,7 @@ int main(void)
         cmocka_unit_test(colours_change_as_they_should),
         cmocka_unit_test(normalising_is_of_shares_of_one),
         cmocka_unit_test(damaged_images_are_refused_by_name),
+        cmocka_unit_test(png_that_inflates_to_more_than_its_pixels_is_refused),
         cmocka_unit_test(steps_that_make_no_sense_are_refused),
     };
 
