@@ -172,6 +172,10 @@ ProtobufCMessage *graph_unpack_part(struct graph *g, const ProtobufCMessageDescr
                                     const ProtobufCBinaryData *bytes, const char *what,
                                     struct err *err);
 
+/* ---- import.c ---- */
+/* Does the list import each domain once? `what`, the owner of the list, is for the message. ERR_INPUT: no. */
+int graph_check_opsets(const char *what, Onnx__OperatorSetIdProto *const *list, size_t n, struct err *err);
+
 /* ---- sequence.c ---- */
 /* The row of an op on sequences of tensors: no kernel either (plan_sequence.c). NULL: another op. */
 const struct op_def *graph_sequence_row(const char *name, uint32_t opset);

@@ -42,26 +42,46 @@ static bool uses_onnx(const Onnx__GraphProto *p)
     return p->n_node == 0;
 }
 
-/* The opset of ai.onnx that the model imports: one. */
+int graph_check_opsets(const char *what, Onnx__OperatorSetIdProto *const *list, size_t n, struct err *err)
+{
+    struct map seen = { 0 };
+    uint64_t first;
+    size_t i;
+    int rc = 0;
+
+    for (i = 0; i < n && rc == 0; i++) {
+        const char *domain = import_is_onnx(list[i]->domain) ? "ai.onnx" : list[i]->domain;
+
+        if (map_get(&seen, domain, &first))
+            rc = err_set(err, ERR_INPUT,
+                         "%s imports opset %" PRId64 " of %s and also %" PRId64
+                         "; expected one opset_import of a domain: delete one of them, or export "
+                         "the model again",
+                         what, list[first]->version, domain, list[i]->version);
+        else if (map_put(&seen, domain, i) == MAP_NOMEM)
+            rc = import_no_memory(err);
+    }
+    map_fini(&seen);
+    return rc;
+}
+
+/* The opset of ai.onnx that the model imports. */
 static int find_opset(const Onnx__ModelProto *m, int64_t *out, struct err *err)
 {
-    size_t i, n = 0;
+    int rc = graph_check_opsets("the model", m->opset_import, m->n_opset_import, err);
+    bool found = false;
+    size_t i;
 
-    for (i = 0; i < m->n_opset_import; i++) {
-        if (!import_is_onnx(m->opset_import[i]->domain))
-            continue;
-        if (n++ > 0)
-            return err_set(err, ERR_INPUT,
-                           "the model imports opset %" PRId64 " of ai.onnx and also %" PRId64
-                           "; expected one opset_import of ai.onnx: delete one of them, or export "
-                           "the model again",
-                           *out, m->opset_import[i]->version);
-        *out = m->opset_import[i]->version;
-    }
-    if (n == 0 && uses_onnx(m->graph))
+    for (i = 0; i < m->n_opset_import && rc == 0; i++)
+        if (import_is_onnx(m->opset_import[i]->domain)) {
+            *out = m->opset_import[i]->version;
+            found = true;
+        }
+    if (rc < 0 || found)
+        return rc;
+    if (uses_onnx(m->graph))
         return err_set(err, ERR_INPUT, "the model does not say which opset of ai.onnx it uses");
-    if (n == 0) /* all nodes are of other domains; import_check_ops() names them */
-        *out = GRAPH_OPSET_MAX;
+    *out = GRAPH_OPSET_MAX; /* all nodes are of other domains; import_check_ops() names them */
     return 0;
 }
 

@@ -376,6 +376,42 @@ static bool expand(struct inliner *in, const struct frame *frame, Onnx__NodeProt
     return true;
 }
 
+/* A call names one function, and each domain that it imports has one opset. */
+static bool check_functions(struct inliner *in)
+{
+    struct map seen = { 0 };
+    bool ok = true;
+    size_t i;
+
+    for (i = 0; i < in->n_functions && ok; i++) {
+        const Onnx__FunctionProto *f = in->functions[i];
+        char what[160], *key = arena_printf(&in->g->mem, "%s\n%s\n%s", or_empty(f->name), or_empty(f->overload),
+                                            same_domain(f->domain, "") ? "" : f->domain);
+
+        snprintf(what, sizeof(what), "function '%.120s'", or_empty(f->name));
+        if (key == NULL)
+            (void)err_set(in->err, ERR_NOMEM, "functions of the model: out of memory");
+        ok = key != NULL && graph_check_opsets(what, f->opset_import, f->n_opset_import, in->err) == 0;
+        switch (ok ? map_put(&seen, key, i) : MAP_NEW) {
+        case MAP_NOMEM:
+            ok = false;
+            (void)err_set(in->err, ERR_NOMEM, "functions of the model: out of memory");
+            break;
+        case MAP_EXISTED:
+            ok = false;
+            (void)err_set(in->err, ERR_INPUT,
+                          "the model has two functions '%s' of domain '%s'; expected one: delete one of them, or "
+                          "export the model again",
+                          or_empty(f->name), or_empty(f->domain));
+            break;
+        case MAP_NEW:
+            break;
+        }
+    }
+    map_fini(&seen);
+    return ok;
+}
+
 static bool unpack_functions(struct inliner *in)
 {
     const Onnx__ModelProto *m = in->g->model;
@@ -394,7 +430,7 @@ static bool unpack_functions(struct inliner *in)
         if (in->functions[i] == NULL)
             return false;
     }
-    return true;
+    return check_functions(in);
 }
 
 /* Value infos may name what is gone; those of initializers stay, since their metadata state what the

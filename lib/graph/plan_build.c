@@ -315,6 +315,28 @@ static int check_sequences(const struct plan_builder *b, struct err *err)
     return 0;
 }
 
+/* Outputs have the type that the file declares. */
+static int check_declared(const struct plan_builder *b, struct err *err)
+{
+    const struct graph *g = b->p->g;
+    uint32_t i;
+
+    for (i = 0; i < g->n_outputs; i++) {
+        uint32_t id = b->map[g->output_values[i]];
+        enum tensor_dtype declared = g->outputs[i].dtype, found;
+
+        if (id == GRAPH_NONE || plan_is_sequence(id) || declared == TENSOR_NONE)
+            continue;
+        found = b->p->values.at[id].tensor.dtype;
+        if (found != declared)
+            return err_set(err, ERR_INPUT,
+                           "graph output '%s' is declared as %s, but its node makes %s: export the model again, or "
+                           "correct the type in graph.output",
+                           g->outputs[i].name, tensor_dtype_name(declared), tensor_dtype_name(found));
+    }
+    return 0;
+}
+
 static int build(struct plan_builder *b, struct err *err)
 {
     const struct graph *g = b->p->g;
@@ -330,6 +352,8 @@ static int build(struct plan_builder *b, struct err *err)
             rc = plan_add_graph_node(b, &g->nodes[i], err);
     if (rc == 0)
         rc = check_sequences(b, err);
+    if (rc == 0)
+        rc = check_declared(b, err);
     if (rc == 0)
         rc = plan_measures(b, err);
     if (rc == 0)

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/check.h"
 #include "base/err.h"
 #include "base/mapping.h"
 #include "base/text.h"
@@ -239,6 +240,34 @@ static int widen(struct tensor_source *src, const char *what, struct tensor *t, 
     return 0;
 }
 
+/* A tensor is stored in one place: a reader that prefers another one would read other numbers. */
+static int check_places(const Onnx__TensorProto *p, const char *what, struct err *err)
+{
+    const struct {
+        const char *name;
+        bool is_set;
+    } places[] = {
+        { "external data", p->data_location == LOCATION_EXTERNAL },
+        { "raw_data", p->has_raw_data && p->raw_data.len > 0 },
+        { "float_data", p->n_float_data > 0 },
+        { "int32_data", p->n_int32_data > 0 },
+        { "int64_data", p->n_int64_data > 0 },
+        { "double_data", p->n_double_data > 0 },
+        { "uint64_data", p->n_uint64_data > 0 },
+    };
+    const char *first = NULL;
+    size_t i;
+
+    for (i = 0; i < COUNT_OF(places); i++) {
+        if (places[i].is_set && first != NULL)
+            return err_set(err, ERR_INPUT, "%s has %s and %s; expected one of them: export the model again", what,
+                           first, places[i].name);
+        if (places[i].is_set)
+            first = places[i].name;
+    }
+    return 0;
+}
+
 int graph_read_tensor(struct tensor_source *src, const Onnx__TensorProto *p, const char *what,
                       struct tensor *out, struct err *err)
 {
@@ -255,6 +284,9 @@ int graph_read_tensor(struct tensor_source *src, const Onnx__TensorProto *p, con
     if (p->data_location != LOCATION_DEFAULT && p->data_location != LOCATION_EXTERNAL)
         return err_set(err, ERR_INPUT, "%s: data location %d does not exist", what,
                        p->data_location);
+    rc = check_places(p, what, err);
+    if (rc < 0)
+        return rc;
     if (p->data_location == LOCATION_EXTERNAL)
         rc = read_outside(src, p, what, &t, err);
     else if (!p->has_raw_data)

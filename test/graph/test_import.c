@@ -103,6 +103,105 @@ static void two_opsets_of_onnx_are_refused(void **state)
     model_free(m);
 }
 
+static void two_opsets_of_another_domain_are_refused(void **state)
+{
+    Onnx__OperatorSetIdProto other[2] = { ONNX__OPERATOR_SET_ID_PROTO__INIT, ONNX__OPERATOR_SET_ID_PROTO__INIT };
+    struct model *m = linear(17);
+    Onnx__ModelProto *p = model_proto(m);
+    Onnx__OperatorSetIdProto *all[] = { p->opset_import[0], &other[0], &other[1] };
+    Onnx__OperatorSetIdProto **one = p->opset_import;
+    struct err err;
+    size_t n;
+    const uint8_t *bytes;
+
+    (void)state;
+    other[0].domain = other[1].domain = (char *)"com.example";
+    other[0].has_version = other[1].has_version = 1;
+    other[0].version = 1;
+    other[1].version = 2;
+    p->opset_import = all;
+    p->n_opset_import = 3;
+    bytes = model_bytes(m, &n);
+    assert_int_equal(import_bytes(bytes, n, &err), ERR_INPUT);
+    assert_non_null(strstr(err.text, "opset 1 of com.example and also 2"));
+    p->opset_import = one;
+    p->n_opset_import = 1;
+    model_free(m);
+}
+
+/* A function com.example.Twice; `overload` NULL: none. The caller frees *out.data. */
+static void pack_function(const char *overload, size_t n_opsets, ProtobufCBinaryData *out)
+{
+    Onnx__FunctionProto f = ONNX__FUNCTION_PROTO__INIT;
+    Onnx__OperatorSetIdProto opset = ONNX__OPERATOR_SET_ID_PROTO__INIT, *opsets[] = { &opset, &opset };
+    Onnx__NodeProto node = ONNX__NODE_PROTO__INIT, *nodes[] = { &node };
+    char *x[] = { (char *)"x", (char *)"x" }, *y[] = { (char *)"y" };
+
+    opset.has_version = 1;
+    opset.version = 17;
+    node.op_type = (char *)"Add";
+    node.input = x;
+    node.n_input = 2;
+    node.output = y;
+    node.n_output = 1;
+    f.name = (char *)"Twice";
+    f.domain = (char *)"com.example";
+    f.overload = (char *)(uintptr_t)overload;
+    f.opset_import = opsets;
+    f.n_opset_import = n_opsets;
+    f.node = nodes;
+    f.n_node = 1;
+    f.input = x;
+    f.n_input = 1;
+    f.output = y;
+    f.n_output = 1;
+    out->len = onnx__function_proto__get_packed_size(&f);
+    out->data = malloc(out->len);
+    assert_non_null(out->data);
+    onnx__function_proto__pack(&f, out->data);
+}
+
+static void two_functions_of_one_name_are_refused(void **state)
+{
+    static const struct {
+        const char *overload; /* of the second function */
+        size_t n_opsets;
+        const char *refused; /* NULL: it is accepted */
+    } cases[] = {
+        { "other", 1, NULL },
+        { NULL, 1, "the model has two functions 'Twice' of domain 'com.example'" },
+        { "other", 2, "function 'Twice' imports opset 17 of ai.onnx and also 17" },
+    };
+    size_t i;
+
+    (void)state;
+    for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        struct model *m = begin(17);
+        ProtobufCBinaryData functions[2];
+        struct err err;
+        const uint8_t *bytes;
+        size_t n;
+
+        model_node(m, "Twice", "x", "y");
+        model_proto(m)->graph->node[0]->domain = (char *)"com.example";
+        model_node(m, "MatMul", "y w", "logits");
+        model_output(m, "logits");
+        pack_function(NULL, 1, &functions[0]);
+        pack_function(cases[i].overload, cases[i].n_opsets, &functions[1]);
+        model_proto(m)->functions = functions;
+        model_proto(m)->n_functions = 2;
+        bytes = model_bytes(m, &n);
+        assert_int_equal(import_bytes(bytes, n, &err), cases[i].refused != NULL ? ERR_INPUT : 0);
+        if (cases[i].refused != NULL && strstr(err.text, cases[i].refused) == NULL)
+            fail_msg("'%s' is not in: %s", cases[i].refused, err.text);
+        model_proto(m)->functions = NULL;
+        model_proto(m)->n_functions = 0;
+        free(functions[0].data);
+        free(functions[1].data);
+        model_free(m);
+    }
+}
+
 static void opsets_from_7_to_28_are_accepted(void **state)
 {
     struct err err;
@@ -411,6 +510,22 @@ static void typed_lists_are_as_good_as_raw_bytes(void **state)
     refused(m, ERR_INPUT, "is float32 [4, 3] but holds 11 floats", NULL);
 }
 
+static void tensor_with_data_in_two_places_is_refused(void **state)
+{
+    float values[12] = { 0 };
+    struct model *m = linear(17);
+
+    (void)state;
+    weight_of(m)->float_data = values;
+    weight_of(m)->n_float_data = 12;
+    refused(m, ERR_INPUT, "initializer 'w' has raw_data and float_data; expected one of them", NULL);
+
+    m = linear(17);
+    weight_of(m)->has_data_location = 1;
+    weight_of(m)->data_location = 1;
+    refused(m, ERR_INPUT, "initializer 'w' has external data and raw_data", NULL);
+}
+
 /* ---- external data ---- */
 
 struct folder {
@@ -561,6 +676,8 @@ int main(void)
         cmocka_unit_test(supported_ops_are_listed_once_with_their_opsets),
         cmocka_unit_test(opsets_from_7_to_28_are_accepted),
         cmocka_unit_test(two_opsets_of_onnx_are_refused),
+        cmocka_unit_test(two_opsets_of_another_domain_are_refused),
+        cmocka_unit_test(two_functions_of_one_name_are_refused),
         cmocka_unit_test(a_missing_file_and_a_folder_are_refused),
         cmocka_unit_test(no_cut_and_no_flipped_byte_does_harm),
         cmocka_unit_test(a_file_that_unpacks_to_far_more_than_its_size_is_refused),
@@ -573,6 +690,7 @@ int main(void)
         cmocka_unit_test(absent_optional_input_is_accepted),
         cmocka_unit_test(initializers_hold_what_they_say),
         cmocka_unit_test(typed_lists_are_as_good_as_raw_bytes),
+        cmocka_unit_test(tensor_with_data_in_two_places_is_refused),
         cmocka_unit_test(external_data_stays_below_the_folder_of_the_model),
         cmocka_unit_test(import_and_plan_survive_every_lack_of_memory),
     };

@@ -177,9 +177,35 @@ static void a_label_out_of_range_is_an_error_of_the_step(void **state)
     net_close(&n);
 }
 
+static void output_of_another_type_than_declared_is_refused(void **state)
+{
+    struct plan_feed feed = { .name = "x", .dtype = TENSOR_F32, .shape = shape_of(1, (int64_t)5) };
+    const struct plan_opts o = {
+        .purpose = PLAN_TRAIN, .batch = 4, .feeds = &feed, .n_feeds = 1, NET_LOSS
+    };
+    struct model *m = model_new(17);
+    struct graph *g;
+    struct plan *p = NULL;
+    struct err err = { 0 };
+
+    (void)state;
+    model_input(m, "x", TENSOR_F32, shape_of(2, (int64_t)-1, (int64_t)5));
+    model_weights(m, "w", shape_of(2, (int64_t)5, (int64_t)3), 1);
+    model_node(m, "MatMul", "x w", "logits");
+    model_output(m, "logits");
+    model_proto(m)->graph->output[0]->type->tensor_type->elem_type = TENSOR_I64;
+    g = net_import_model(m, NULL);
+    model_free(m);
+    assert_int_equal(plan_new(g, &o, &p, &err), ERR_INPUT);
+    if (strstr(err.text, "graph output 'logits' is declared as int64, but its node makes float32") == NULL)
+        fail_msg("%s", err.text);
+    graph_free(g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(output_of_another_type_than_declared_is_refused),
         cmocka_unit_test(feeds_and_names_that_do_not_fit_are_refused_with_both_sides),
         cmocka_unit_test(a_fixed_batch_is_followed_where_that_is_certain_and_refused_where_not),
         cmocka_unit_test(a_shape_error_names_node_op_and_shapes),

@@ -1,6 +1,6 @@
 /* einsum.c - Einsum, float32. The equation names every axis by a letter;
- * "..." stands for axes that broadcast as in NumPy. Axes that the output does not name are summed
- * over; without "->" it names the ellipsis and, in alphabetical order, the letters that come once.
+ * "..." stands for axes that broadcast as in NumPy, and the output has it too. Axes that the output does not
+ * name are summed over; without "->" it names the ellipsis and, in alphabetical order, the letters that come once.
  * A letter that comes twice in one term is its diagonal. The gradient of an input is an Einsum
  * too: of dy and the other inputs. More than two are multiplied two at a time (einsum_chain.c). */
 #include "op/gemm/einsum.h"
@@ -224,6 +224,8 @@ static int infer(struct op_infer *f, struct err *err)
         rc = read_term(f, &e, &at, e.dots, &e.out, err);
         if (rc == 0 && *at != '\0')
             rc = bad(f, &e, "something follows the output", err);
+        if (rc == 0 && e.dots > 0 && !e.out.has_dots) /* as in NumPy */
+            rc = bad(f, &e, "the output lacks the '...' of the inputs: add it, or name the axes by letters", err);
     } else if (*at != '\0') {
         rc = bad(f, &e, "a '-' without '>'", err);
     } else {
