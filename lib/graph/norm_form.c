@@ -56,9 +56,8 @@ static bool is_training_form(const struct graph_node *n)
     return mode != NULL && mode->i != 0;
 }
 
-/* The node's attribute of this name, which it has already or not, becomes `value`. */
-static int set_attr(struct graph *g, struct graph_node *n, const char *name, int64_t value,
-                    struct err *err)
+/* Replaces the node's attribute of the same name, or adds one. */
+static int set_attr(struct graph *g, struct graph_node *n, struct op_attr attr, struct err *err)
 {
     struct op_attr *attrs = arena_array(&g->mem, (size_t)n->n_attrs + 1, sizeof(*attrs));
     uint32_t n_attrs = 0, i;
@@ -66,12 +65,22 @@ static int set_attr(struct graph *g, struct graph_node *n, const char *name, int
     if (attrs == NULL)
         return err_set(err, ERR_NOMEM, "BatchNormalization '%s': out of memory", n->name);
     for (i = 0; i < n->n_attrs; i++)
-        if (strcmp(n->attrs[i].name, name) != 0)
+        if (strcmp(n->attrs[i].name, attr.name) != 0)
             attrs[n_attrs++] = n->attrs[i];
-    attrs[n_attrs++] = (struct op_attr){ .name = name, .type = OP_ATTR_INT, .i = value };
+    attrs[n_attrs++] = attr;
     n->attrs = attrs;
     n->n_attrs = n_attrs;
     return 0;
+}
+
+static struct op_attr integer(const char *name, int64_t value)
+{
+    return (struct op_attr){ .name = name, .type = OP_ATTR_INT, .i = value };
+}
+
+static struct op_attr number(const char *name, float value)
+{
+    return (struct op_attr){ .name = name, .type = OP_ATTR_FLOAT, .f = value };
 }
 
 /* An older node becomes one of the row of opset 14, where an attribute states the form. */
@@ -82,7 +91,7 @@ static int set_form(struct graph *g, struct graph_node *n, bool trains, struct e
 
     if (spatial != NULL && spatial->i != 1) /* opset 7 and 8: the row refuses the node */
         return 0;
-    rc = set_attr(g, n, "training_mode", trains, err);
+    rc = set_attr(g, n, integer("training_mode", trains), err);
     if (rc < 0)
         return rc;
     if (n->def->until != 0)
@@ -199,6 +208,75 @@ static bool is_norm(const struct graph_node *n)
            n->in[VARIANCE] != GRAPH_NONE;
 }
 
+/* ---- a module that is called more than once ---- */
+
+/* The copies of an average have no reader any more; what no node reads could become a loss, and then the average a weight. */
+static void stop_gradient(struct graph *g, uint32_t value)
+{
+    while (value != GRAPH_NONE && g->values[value].kind == VALUE_NODE) {
+        struct graph_node *n = &g->nodes[g->values[value].index];
+
+        n->stops_gradient = true;
+        value = n->in[0];
+    }
+}
+
+/* PyTorch's exporter writes the averages that the second call reads as an Identity of those that the first one read. */
+static int read_averages_directly(struct graph *g, struct graph_node *n, struct err *err)
+{
+    uint32_t mean = n->in[MEAN], variance = n->in[VARIANCE], *in;
+
+    if (maker(g, &mean) != NULL || maker(g, &variance) != NULL || (mean == n->in[MEAN] && variance == n->in[VARIANCE]))
+        return 0;
+    in = arena_array(&g->mem, n->n_in, sizeof(*in));
+    if (in == NULL)
+        return err_set(err, ERR_NOMEM, "BatchNormalization '%s': out of memory", n->name);
+    memcpy(in, n->in, n->n_in * sizeof(*in));
+    stop_gradient(g, n->in[MEAN]);
+    stop_gradient(g, n->in[VARIANCE]);
+    in[MEAN] = mean;
+    in[VARIANCE] = variance;
+    n->in = in;
+    return 0;
+}
+
+static bool have_same_averages(const struct graph_node *a, const struct graph_node *b)
+{
+    return is_norm(b) && is_training_form(b) && a->in[MEAN] == b->in[MEAN] && a->in[VARIANCE] == b->in[VARIANCE];
+}
+
+/* K nodes with the momentum m move one average in turn: node k of them, counted from 0, contributes its statistics with the
+ * weight m^(K-1-k) (1 - m), and the old average keeps m^K. As one average with the momentum m^K: each node's share is
+ * m^(K-1-k) (1 - m) / (1 - m^K). `first` is handled once, as the first node of its set. */
+static int share_averages(struct graph *g, uint32_t first, struct err *err)
+{
+    const struct op_attr *a = find_attr(&g->nodes[first], "momentum");
+    float momentum = a != NULL ? a->f : 0.9f, all = 1.0f, weight = 1.0f;
+    uint32_t i, n = 0;
+    int rc = 0;
+
+    if (!is_initializer(g, g->nodes[first].in[MEAN]) || find_attr(&g->nodes[first], "share") != NULL ||
+        !(momentum >= 0 && momentum < 1))
+        return 0;
+    for (i = first; i < g->n_nodes; i++)
+        if (have_same_averages(&g->nodes[first], &g->nodes[i])) {
+            const struct op_attr *other = find_attr(&g->nodes[i], "momentum");
+
+            if ((other != NULL ? other->f : 0.9f) != momentum) /* param.c refuses the second one */
+                return 0;
+            all *= momentum;
+            n++;
+        }
+    for (i = g->n_nodes; n > 1 && i-- > first && rc == 0;)
+        if (have_same_averages(&g->nodes[first], &g->nodes[i])) {
+            rc = set_attr(g, &g->nodes[i], number("share", weight * (1 - momentum) / (1 - all)), err);
+            if (rc == 0)
+                rc = set_attr(g, &g->nodes[i], number("momentum", all), err);
+            weight *= momentum;
+        }
+    return rc;
+}
+
 int graph_set_norm_forms(struct graph *g, const struct graph_opts *opts, struct err *err)
 {
     bool by_torch = text_starts(g->producer, "pytorch");
@@ -218,8 +296,13 @@ int graph_set_norm_forms(struct graph *g, const struct graph_opts *opts, struct 
                  is_initializer(g, n->in[MEAN]))
             rc = set_form(g, n, false, err);
         if (rc == 0 && by_torch && is_training_form(n) && is_initializer(g, n->in[VARIANCE]))
-            rc = set_attr(g, n, "unbiased", 1, err);
+            rc = set_attr(g, n, integer("unbiased", 1), err);
+        if (rc == 0 && is_training_form(n))
+            rc = read_averages_directly(g, n, err);
     }
+    for (i = 0; i < g->n_nodes && rc == 0; i++)
+        if (is_norm(&g->nodes[i]) && is_training_form(&g->nodes[i]))
+            rc = share_averages(g, i, err);
     return rc;
 }
 

@@ -122,6 +122,17 @@ static int node_momentum(const struct finder *f, const struct graph_node *n, int
     return rc;
 }
 
+/* norm_form.c states the share of each node that moves one average with others. */
+static bool shares_averages(const struct graph_node *n)
+{
+    uint32_t i;
+
+    for (i = 0; i < n->n_attrs; i++)
+        if (strcmp(n->attrs[i].name, "share") == 0)
+            return true;
+    return false;
+}
+
 static int mark_statistic(struct finder *f, const struct graph_node *n, uint32_t value,
                           struct err *err)
 {
@@ -133,9 +144,9 @@ static int mark_statistic(struct finder *f, const struct graph_node *n, uint32_t
         return rc;
     if (momentum >= 1.0f) /* inference form: nothing moves */
         return 0;
-    if ((f->use[value] & USE_STATISTIC) != 0)
+    if ((f->use[value] & USE_STATISTIC) != 0 && (momentum != f->momentum[value] || !shares_averages(n)))
         return err_set(err, ERR_INPUT,
-                       "%s '%s': the running statistic '%s' has another user; "
+                       "%s '%s': the running statistic '%s' has another user with another momentum; "
                        "export the model so that each normalisation has its own",
                        n->def->name, n->name, f->g->values[value].name);
     f->use[value] |= USE_STATISTIC;

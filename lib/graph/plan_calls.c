@@ -411,14 +411,18 @@ static struct tensor *leaving(struct maker *m, const struct plan_node *n, uint32
     return grad_at(p, n->in[k], call->time);
 }
 
-static struct tensor *statistic_at(struct plan *p, uint32_t value)
+/* Nodes that share a running average add to one statistic. */
+static struct tensor *statistic_at(struct plan *p, struct plan_call *call, uint32_t value, uint32_t input)
 {
-    const struct plan_value *v = &p->values.at[value];
+    struct plan_value *v = &p->values.at[value];
     struct tensor *t = new_tensor(p, &v->tensor, NULL);
 
     if (t == NULL || !bind_at(p, PLAN_GRADS, &t->data,
                               p->g->params[v->index].offset * sizeof(float), GRAPH_NONE))
         return NULL;
+    if (v->grad_written)
+        call->call.din_add |= OP_IN(input);
+    v->grad_written = true;
     return t;
 }
 
@@ -438,7 +442,7 @@ static int add_leaving(struct maker *m, const struct plan_node *n, struct plan_c
 
         if (!stat && !plan_wants_grad(p, n, k))
             continue;
-        din[k] = stat ? statistic_at(p, n->in[k]) : leaving(m, n, k, call, &apart[k]);
+        din[k] = stat ? statistic_at(p, call, n->in[k], k) : leaving(m, n, k, call, &apart[k]);
         if (din[k] == NULL)
             return plan_no_memory(m->err);
         m->given[p->values.at[n->in[k]].grad_root] = call->node + 1;

@@ -1,4 +1,5 @@
 /* Which form a BatchNormalization gets: by the file, by the job, by where its statistics come from. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -381,6 +382,50 @@ static void file_that_states_the_statistic_of_the_average_is_refused(void **stat
     refused(m, ERR_UNSUPPORTED, "attribute 'unbiased' is not supported", NULL);
 }
 
+static const struct op_attr *attr_of(const struct graph_node *n, const char *name)
+{
+    uint32_t i;
+
+    for (i = 0; i < n->n_attrs; i++)
+        if (strcmp(n->attrs[i].name, name) == 0)
+            return &n->attrs[i];
+    return NULL;
+}
+
+/* A module that is called twice, as PyTorch's exporter writes it: the second node reads copies of the averages. */
+static struct model *called_twice(int form, float momentum)
+{
+    struct model *m = network(17, form, RUNNING);
+
+    model_node(m, "Identity", "bn.running_mean", "mean2");
+    model_node(m, "Identity", "bn.running_var", "var2");
+    model_node(m, "BatchNormalization", "n bn.weight bn.bias mean2 var2", form == TRAINS ? "n2 nm2 nv2" : "n2");
+    model_float(m, "momentum", momentum);
+    if (form == TRAINS)
+        model_int(m, "training_mode", 1);
+    model_node(m, "MatMul", "n2 w", "logits2");
+    model_output(m, "logits2");
+    return m;
+}
+
+static void averages_of_a_module_called_twice_move_in_turn(void **state)
+{
+    struct graph *g = import_as(called_twice(APPLIES, 0.75f), GRAPH_NORM_TRAIN);
+    const struct graph_param *mean = find(g, "bn.running_mean"), *variance = find(g, "bn.running_var");
+
+    (void)state;
+    /* 0.75 (0.75 old + 0.25 first) + 0.25 second */
+    assert_true(mean->kind == GRAPH_STATISTIC && mean->momentum == 0.5625f);
+    assert_true(variance->kind == GRAPH_STATISTIC && variance->momentum == 0.5625f);
+    assert_true(fabsf(attr_of(&g->nodes[1], "share")->f * (1 - 0.5625f) - 0.75f * 0.25f) < 1e-6f);
+    assert_true(fabsf(attr_of(&g->nodes[5], "share")->f * (1 - 0.5625f) - 0.25f) < 1e-6f);
+    graph_free(g);
+    g = import_as(called_twice(APPLIES, 0.75f), GRAPH_NORM_FROZEN);
+    assert_null(attr_of(&g->nodes[1], "share"));
+    graph_free(g);
+    refused(called_twice(TRAINS, 0.5f), ERR_INPUT, "'bn.running_mean' has another user with another momentum", NULL);
+}
+
 static void export_after_training_has_the_inference_form(void **state)
 {
     char path[] = "/tmp/norm-form-XXXXXX";
@@ -431,6 +476,7 @@ int main(void)
         cmocka_unit_test(averages_that_move_are_unbiased_where_pytorch_wrote_the_file),
         cmocka_unit_test(frozen_averages_give_one_digest_for_any_exporter),
         cmocka_unit_test(file_that_states_the_statistic_of_the_average_is_refused),
+        cmocka_unit_test(averages_of_a_module_called_twice_move_in_turn),
         cmocka_unit_test(export_after_training_has_the_inference_form),
     };
 

@@ -15,7 +15,10 @@
  * the population variance; a node with the attribute `unbiased` averages n / (n - 1) of it, where n
  * values of the lane are in a channel, as the module of PyTorch does. No file can state the attribute:
  * the graph sets it (norm_form.c). What normalises, and the gradient, are the same with and without
- * it. A single value is refused in training either way. */
+ * it. A single value is refused in training either way.
+ * Nodes that share a running average (a module that is called more than once) move it in turn. The graph
+ * states this with the attribute `share`: backward scales the node's statistics by it, the sum over the nodes is
+ * one statistic, and `momentum` is the weight of the old average after the last node. */
 #include <inttypes.h>
 #include <math.h>
 
@@ -59,6 +62,8 @@ static int infer(struct op_infer *f, bool from_batch, struct err *err)
         rc = op_attr_f(f, "momentum", 0.9f, &p->momentum, err);
     if (rc == 0)
         rc = op_attr_i(f, "unbiased", 0, &unbiased, err);
+    if (rc == 0)
+        rc = op_attr_f(f, "share", 1.0f, &p->share, err);
     if (rc < 0)
         return rc;
     x = &f->in[0]->shape;

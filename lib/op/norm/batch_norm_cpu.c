@@ -259,8 +259,8 @@ int batch_norm_cpu_bwd(const struct op_call *c, struct err *err)
     (void)err; /* nothing can fail */
     if (c->dout[0] == NULL)
         op_bwd_zero(c);
-    put_channel(c, 3, st.mean, s.columns.c, 1.0f);
-    put_channel(c, 4, st.var, s.columns.c, p->correction);
+    put_channel(c, 3, st.mean, s.columns.c, p->share);
+    put_channel(c, 4, st.var, s.columns.c, p->share * p->correction);
     if (c->dout[0] == NULL || (c->din[0] == NULL && c->din[1] == NULL && c->din[2] == NULL &&
                                !wants_residual(c)))
         return 0;

@@ -164,7 +164,7 @@ template <typename T, unsigned V> struct products : norm_sums {
     bool residual_add, from_batch;
     const float *mean, *var, *scale;
     float *a, *b, *k;
-    float epsilon, rows, correction;
+    float epsilon, rows, share, correction;
     struct outputs out; /* gradients of scale, bias, and the statistics themselves */
 
     struct own {
@@ -213,8 +213,8 @@ template <typename T, unsigned V> struct products : norm_sums {
         k[i] = from_batch ? of * d.y * r * r / rows : 0.0f;
         out.put(0, i, d.y * r);
         out.put(1, i, d.x);
-        out.put(2, i, mean[i]);
-        out.put(3, i, var[i] * correction);
+        out.put(2, i, mean[i] * share);
+        out.put(3, i, var[i] * (share * correction));
     }
 };
 
@@ -392,6 +392,7 @@ static void backward_of(const struct op_call *c, const struct sizes &s, const st
     sums.k = k;
     sums.epsilon = p->epsilon;
     sums.rows = (float)s.rows;
+    sums.share = p->share;
     sums.correction = p->correction;
     sums.out = out;
     norm_launch_sum<V>(sums, g, c->scratch, c->state, op_stream(c));
@@ -436,9 +437,9 @@ static int backward(const struct op_call *c, struct err *err)
         out.to[0] = out.to[1] = NULL;
     }
     if (rc == 0 && out.to[2] != NULL)
-        rc = op_each(op_stream(c), out.to[2], s.c, out.add[2], op_same(), err, st.mean);
+        rc = op_each(op_stream(c), out.to[2], s.c, out.add[2], times{ p->share }, err, st.mean);
     if (rc == 0 && out.to[3] != NULL)
-        rc = op_each(op_stream(c), out.to[3], s.c, out.add[3], times{ p->correction }, err, st.var);
+        rc = op_each(op_stream(c), out.to[3], s.c, out.add[3], times{ p->share * p->correction }, err, st.var);
     return rc;
 }
 

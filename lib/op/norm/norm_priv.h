@@ -9,9 +9,10 @@
 
 struct batch_norm_param {
     float epsilon;
-    float momentum;   /* weight of the old running average */
+    float momentum;   /* weight of the old running average, after all nodes that share it */
+    float share;      /* weight of this node's statistics among those of all nodes that share the average; 1: it shares none */
     bool from_batch;  /* statistics of this batch; else the running ones */
-    float correction; /* what the running average takes, by the population variance: 1, or n / (n - 1) */
+    float correction; /* factor of the population variance in the running average: 1, or n / (n - 1) */
     bool clamp;       /* y is held within 0 and ceiling */
     float ceiling;
 };
