@@ -117,13 +117,13 @@ static int settle_axis(const struct op_infer *f, uint32_t k, enum pad_rule rule,
         return 0;
     }
     room = in + w->pad_lo[k] + w->pad_hi[k] - reach;
-    if (room < 0)
+    if (room < 0 && !(ceil_mode && room + stride > 0)) /* rounded up, the one window overhangs */
         return op_error(f, 0, err,
                         "a window of %" PRId64 " does not fit axis %u: %" PRId64
                         " elements with pads %" PRId64 " and %" PRId64,
                         reach, k + 2, in, w->pad_lo[k], w->pad_hi[k]);
     w->out[k] = room / stride + 1;
-    if (ceil_mode && room % stride != 0 && w->out[k] * stride < in + w->pad_lo[k])
+    if (ceil_mode && room > 0 && room % stride != 0 && w->out[k] * stride < in + w->pad_lo[k])
         w->out[k]++; /* one more that starts inside, and not in the padding behind */
     need = (w->out[k] - 1) * stride + reach - in - w->pad_lo[k];
     if (need > w->pad_hi[k]) {

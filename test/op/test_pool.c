@@ -48,6 +48,9 @@ static const struct pool cases[] = {
     { 1, 1, 3, S(1, 10), S(1, 4), S(1, 3), S(1, 2), NONE, NONE, S(1, 2), "VALID", 1 },
     /* rounded up would start a window in the padding behind: it is left out */
     { 2, 1, 2, S(3, 4), S(2, 2), S(3, 3), ONES, P(1, 1), P(1, 1), S(2, 2), NULL, 1 },
+    /* rounded up: one window, which overhangs the whole input */
+    { 2, 1, 2, S(3, 2), S(5, 6), S(5, 6), ONES, NONE, NONE, S(1, 1), NULL, 1 },
+    { 1, 2, 3, S(1, 10), S(1, 12), S(1, 5), ONES, NONE, NONE, S(1, 1), NULL, 1 },
     { 2, 1, 2, S(5, 5), S(3, 3), S(2, 2), ONES, P(1, 1), P(1, 1), S(3, 3), "SAME_UPPER", 0 },
     { 2, 1, 2, S(6, 6), S(3, 3), S(2, 2), ONES, P(0, 0), P(1, 1), S(3, 3), "SAME_UPPER", 0 },
     { 2, 1, 2, S(6, 6), S(3, 3), S(2, 2), ONES, P(1, 1), P(0, 0), S(3, 3), "SAME_LOWER", 0 },
