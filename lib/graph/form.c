@@ -395,24 +395,55 @@ static float element(const struct tensor *t, size_t at)
     return x;
 }
 
-/* Does half of a row hold sines and the other half the cosines of the same angles? `apart`: from the one to
- * the other; `step`: from one pair to the next. */
-static bool has_pairs(const struct tensor *t, size_t row, size_t apart, size_t step)
+/* ---- tables of positions ---- */
+
+/* A pair (a, b) is the sine and the cosine of one angle, both times r plus c: then a^2 + b^2 is linear in a + b. */
+struct pairs {
+    double n, sum, sum2, square, square2, product; /* of s = a + b and p = a^2 + b^2 */
+    double farthest;                               /* |p - 1| at most */
+};
+
+static void add_pair(struct pairs *q, double a, double b)
 {
-    size_t width = (size_t)t->shape.dim[1], i;
+    double s = a + b, p = a * a + b * b;
 
-    for (i = 0; i < width / 2; i++) {
-        float a = element(t, row * width + i * step), b = element(t, row * width + i * step + apart);
-
-        if (!(fabsf(a * a + b * b - 1.0f) <= 1e-2f)) /* bfloat16 has 8 bits */
-            return false;
-    }
-    return true;
+    q->n++;
+    q->sum += s;
+    q->sum2 += s * s;
+    q->square += p;
+    q->square2 += p * p;
+    q->product += s * p;
+    q->farthest = fabs(p - 1) > q->farthest || isnan(p) ? fabs(p - 1) : q->farthest;
 }
 
-static bool is_zero_row(const struct tensor *t, size_t row)
+/* Of few pairs only those of plain sines and cosines are recognised: some line passes near any few points. */
+static bool are_sinusoids(const struct pairs *q)
 {
-    size_t width = (size_t)t->shape.dim[1], i;
+    enum { MANY = 16 };
+    double mean = q->square / q->n, about = q->sum / q->n;
+    double ss = q->sum2 / q->n - about * about, pp = q->square2 / q->n - mean * mean,
+           sp = q->product / q->n - about * mean;
+
+    if (q->farthest <= 1e-2) /* bfloat16 has 8 bits */
+        return true;
+    if (q->n < MANY || !(mean > 0) || !(ss > 0) || !isfinite(pp))
+        return false;
+    return pp - sp * sp / ss <= 1e-4 * mean * mean; /* what the line does not explain */
+}
+
+/* Pairs of a row: `apart` from the sine to the cosine, `step` to the next pair, `run` pairs in a block of 2 run elements. */
+static void add_row(struct pairs *q, const struct tensor *t, size_t at, size_t width, size_t run, size_t apart, size_t step)
+{
+    size_t block, i;
+
+    for (block = 0; block + 2 * run <= width; block += 2 * run)
+        for (i = 0; i < run; i++)
+            add_pair(q, (double)element(t, at + block + i * step), (double)element(t, at + block + i * step + apart));
+}
+
+static bool is_zero_row(const struct tensor *t, size_t row, size_t width)
+{
+    size_t i;
 
     for (i = 0; i < width; i++)
         if (element(t, row * width + i) != 0)
@@ -420,23 +451,39 @@ static bool is_zero_row(const struct tensor *t, size_t row)
     return true;
 }
 
+/* Rows i - 1 and i: equal pairs say nothing more. */
+static bool are_equal_rows(const struct tensor *t, size_t i, size_t width)
+{
+    size_t k;
+
+    for (k = 0; k < width; k++)
+        if (element(t, (i - 1) * width + k) != element(t, i * width + k))
+            return false;
+    return true;
+}
+
+/* Sines then cosines, in turns, or sines and cosines of the height and then those of the width of an image. */
 bool form_is_sinusoid(const struct graph_value *v)
 {
     const struct tensor *t = v->half.data != NULL ? &v->half : &v->tensor;
-    size_t rows, zeros = 0, i;
-    bool halves = true, mixed = true;
+    struct pairs halves = { 0 }, mixed = { 0 }, quarters = { 0 };
+    size_t width, rows, zeros = 0, i;
 
-    if (t->data == NULL || t->shape.rank != 2 || t->shape.dim[0] < 2 || t->shape.dim[1] < 4 ||
-        t->shape.dim[1] % 2 != 0)
+    if (t->data == NULL || t->shape.rank < 2 || tensor_elements(t) == 0)
         return false;
-    rows = (size_t)t->shape.dim[0];
-    for (i = 0; i < rows && (halves || mixed); i++) {
-        if (is_zero_row(t, i) && zeros++ == 0) /* of padding */
+    width = (size_t)t->shape.dim[t->shape.rank - 1];
+    rows = (size_t)t->shape.dim[t->shape.rank - 2];
+    if (rows < 2 || width < 4 || width % 2 != 0 || (size_t)tensor_elements(t) != rows * width)
+        return false;
+    for (i = 0; i < rows; i++) {
+        if ((is_zero_row(t, i, width) && zeros++ == 0) /* of padding */ || (i > 0 && are_equal_rows(t, i, width)))
             continue;
-        halves = halves && has_pairs(t, i, (size_t)t->shape.dim[1] / 2, 1);
-        mixed = mixed && has_pairs(t, i, 1, 2);
+        add_row(&halves, t, i * width, width, width / 2, width / 2, 1);
+        add_row(&mixed, t, i * width, width, width / 2, 1, 2);
+        if (width % 4 == 0)
+            add_row(&quarters, t, i * width, width, width / 4, width / 4, 1);
     }
-    return halves || mixed;
+    return halves.n > 0 && (are_sinusoids(&halves) || are_sinusoids(&mixed) || (quarters.n > 0 && are_sinusoids(&quarters)));
 }
 
 bool form_may_hold(const struct graph *g)

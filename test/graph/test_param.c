@@ -202,7 +202,7 @@ static void a_vector_of_zeros_and_ones_is_a_bias_if_it_is_added(void **state)
 enum { ROWS = 6, WIDTH = 8 };
 
 /* Angles position / 10000^(2 k / WIDTH): sines and cosines in turn, or in halves; row 1 of padding. */
-static struct model *positions(bool halves, float change)
+static struct model *positions_moved(bool halves, float change, float scale, float shift)
 {
     struct model *m = model_new(17);
     float table[ROWS * WIDTH] = { 0 };
@@ -212,8 +212,8 @@ static struct model *positions(bool halves, float change)
         for (k = 0; i != 1 && k < WIDTH / 2; k++) {
             double angle = i / pow(10000, 2.0 * k / WIDTH);
 
-            table[i * WIDTH + (halves ? k : 2 * k)] = (float)sin(angle);
-            table[i * WIDTH + (halves ? k + WIDTH / 2 : 2 * k + 1)] = (float)cos(angle);
+            table[i * WIDTH + (halves ? k : 2 * k)] = (float)sin(angle) * scale + shift;
+            table[i * WIDTH + (halves ? k + WIDTH / 2 : 2 * k + 1)] = (float)cos(angle) * scale + shift;
         }
     table[3 * WIDTH + 2] += change;
     model_input(m, "i", TENSOR_I64, shape_of(1, (int64_t)-1));
@@ -223,6 +223,11 @@ static struct model *positions(bool halves, float change)
     model_node(m, "MatMul", "e out.weight", "logits");
     model_output(m, "logits");
     return m;
+}
+
+static struct model *positions(bool halves, float change)
+{
+    return positions_moved(halves, change, 1, 0);
 }
 
 static void a_table_of_sines_is_trained_or_frozen_as_the_job_decides(void **state)
@@ -243,6 +248,12 @@ static void a_table_of_sines_is_trained_or_frozen_as_the_job_decides(void **stat
     refused(m, ERR_INPUT, "'table.weight' [6, 8]: a table of positions of sines and cosines",
             "\"trainable\": [\"table.weight\"]", "\"frozen\": [\"table.weight\"]", NULL);
     refused(positions(true, 0), ERR_INPUT, "sines and cosines", NULL);
+    refused(positions_moved(true, 0, 0.125f, -0.0625f), ERR_INPUT, "sines and cosines", NULL); /* as PatchTST scales it */
+    m = positions_moved(true, 0.2f, 0.125f, -0.0625f);
+    g = net_import_model(m, NULL);
+    assert_non_null(find(g, "table.weight"));
+    graph_free(g);
+    model_free(m);
     m = positions(false, 0.2f); /* it was trained */
     g = net_import_model(m, NULL);
     assert_non_null(find(g, "table.weight"));
