@@ -1,6 +1,7 @@
 # transformers: tested with transformers 5.23.0, torch 2.15.0, onnx 1.23.2, onnxscript 0.7.2. Save as export.py.
 # Lines that end in "yours" are the ones to change. The network is exported as it is, not inside a wrapper, so that
 # parameters keep the names that from_pretrained() reads; the loss is computed by the job from the logits.
+import json
 import torch
 from transformers import AutoModelForCausalLM
 
@@ -11,3 +12,4 @@ net.config.use_cache = False
 torch.onnx.export(
     net.train(), (), "net.onnx", kwargs=inputs, input_names=list(inputs), output_names=["logits"],
     dynamic_shapes={name: {0: "batch"} for name in inputs}, dynamo=True, optimize=False, external_data=False)
+print('"frozen":', json.dumps([name for name, p in net.named_parameters() if not p.requires_grad]))  # a line for "model"

@@ -1,6 +1,7 @@
 # PyTorch: tested with torch 2.15.0, onnx 1.23.2, onnxscript 0.7.2, torchvision 0.29.2, timm 1.0.31. Save as export.py.
 # Lines that end in "yours" are the ones to change. A network with BatchNorm layers needs "batch_norm": "train" in the
 # job's "model"; forward() must return the scores, not the loss.
+import json
 import torch
 import torchvision
 
@@ -11,3 +12,4 @@ outputs = ["logits"]  # yours
 torch.onnx.export(
     net.train(), tuple(inputs.values()), "net.onnx", input_names=list(inputs), output_names=outputs,
     dynamic_shapes=tuple({0: "batch"} for _ in inputs), dynamo=True, optimize=False, external_data=False)
+print('"frozen":', json.dumps([name for name, p in net.named_parameters() if not p.requires_grad]))  # a line for "model"

@@ -233,20 +233,12 @@ static bool module_of(const Onnx__NodeProto *n, char out[FX_MAX_NAME])
            fx_copy((struct fx_span){ begin + 1, (size_t)(end - begin - 2) }, out);
 }
 
-/* A module that reads the parameter of another module under the name of its own: the two are tied. The
- * signature lists both names, the FX graph and the file have one. */
-static void note_alias(struct restorer *r, uint32_t node, uint32_t target)
+/* The parameter `name` is a second name of `target` if the signature lists it and nothing else is known of it. */
+static void note_name(struct evidence *e, const char *name, uint32_t target)
 {
-    struct evidence *e = r->e;
-    const char *own = e->targets[target].name, *leaf = strrchr(own, '.');
-    char module[FX_MAX_NAME], name[2 * FX_MAX_NAME];
     struct evidence_target *alias;
     uint64_t k;
 
-    if (!module_of(r->p->node[node], module))
-        return;
-    snprintf(name, sizeof(name), "%s%s%s", module, module[0] != '\0' ? "." : "",
-             leaf != NULL ? leaf + 1 : own);
     if (!map_get(&e->by_name, name, &k) || k == target)
         return;
     alias = &e->targets[k];
@@ -255,6 +247,34 @@ static void note_alias(struct restorer *r, uint32_t node, uint32_t target)
         alias->alias_of = target;
         alias->next_alias = e->targets[target].aliases;
         e->targets[target].aliases = (uint32_t)k;
+    }
+}
+
+/* A module that reads the parameter of another module under the name of its own: the two are tied. The
+ * signature lists both names, the FX graph and the file have one. Of a tied parameter that no module reads under
+ * its own name there is no trace; transformers has two kinds, known by their names: the bias that a head shares
+ * with its decoder ("predictions.bias" and "predictions.decoder.bias"), and the table that encoder and decoder
+ * share ("shared.weight" and "encoder.embed_tokens.weight"). */
+static void note_alias(struct restorer *r, uint32_t node, uint32_t target)
+{
+    static const char head[] = ".decoder", table[] = "encoder.embed_tokens";
+    const char *own = r->e->targets[target].name, *leaf = strrchr(own, '.');
+    char module[FX_MAX_NAME], name[2 * FX_MAX_NAME];
+    size_t n;
+
+    if (!module_of(r->p->node[node], module))
+        return;
+    leaf = leaf != NULL ? leaf + 1 : own;
+    snprintf(name, sizeof(name), "%s%s%s", module, module[0] != '\0' ? "." : "", leaf);
+    note_name(r->e, name, target);
+    n = strlen(module);
+    if (strcmp(leaf, "bias") == 0 && n > strlen(head) && strcmp(module + n - strlen(head), head) == 0) {
+        snprintf(name, sizeof(name), "%.*s.bias", (int)(n - strlen(head)), module);
+        note_name(r->e, name, target);
+    } else if (strcmp(leaf, "weight") == 0 && n >= strlen(table) && strcmp(module + n - strlen(table), table) == 0 &&
+               (n == strlen(table) || module[n - strlen(table) - 1] == '.')) {
+        snprintf(name, sizeof(name), "%.*sshared.weight", (int)(n - strlen(table)), module);
+        note_name(r->e, name, target);
     }
 }
 

@@ -16,8 +16,6 @@ sys.path[:0] = [HERE, os.path.join(HERE, "..", "data")]
 import tfrecord  # noqa: E402
 from spec import BATCH, FILES, SAMPLES, STEPS, fingerprint_error, samples, unpack  # noqa: E402
 
-# Parameters that forward() does not read and that no file of an exporter holds: transformers ties them to others after loading.
-UNUSED = {"t5": ["shared.weight"]}
 TYPES = {"tensor(float)": np.float32, "tensor(int64)": np.int64, "tensor(int32)": np.int32}  # by ONNX Runtime's names
 LOSS_20, LOSS_50, WEIGHT = 1e-5, 1e-4, 1e-4  # largest relative difference: in the first 20 steps, in all, of final weights
 
@@ -97,7 +95,7 @@ def compare_weights(case, optimizer, weights):
     out, state = [], case["state"]
     reference = case["reference"][optimizer]["weights"]
     for name, entry in state.items():
-        if name not in weights and not name.endswith("num_batches_tracked") and name not in UNUSED.get(case["name"], ()):
+        if name not in weights and not name.endswith("num_batches_tracked"):
             out.append("%s '%s' is not among the exported weights" % (entry["kind"], name))
     for name, array in weights.items():
         if name not in state:

@@ -8,6 +8,9 @@ lines that end in "yours" replaced. All parameters and statistics begin as diffe
 values that are equal. The reference is PyTorch in float32 on one thread, with the batches in the order of spec.py.
 """
 import argparse
+import contextlib
+import io
+import json
 import os
 import re
 import shutil
@@ -70,7 +73,12 @@ def export_recipe(network, net, inputs):
     mine = {"net": net, "inputs": inputs, "outputs": ["logits"]}
     text, n = re.subn(r"^(net|inputs|outputs) = .*yours$", lambda m: "%s = _mine['%s']" % (m[1], m[1]), text, flags=re.M)
     assert n >= 2, "the recipe has no lines for the network and its inputs"
-    exec(compile(text, network.recipe + ".py", "exec"), {"_mine": mine})
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(text, network.recipe + ".py", "exec"), {"_mine": mine})
+    frozen = [line for line in printed.getvalue().splitlines() if line.startswith('"frozen": ')]
+    assert len(frozen) == 1, printed.getvalue()
+    return json.loads("{%s}" % frozen[0])
 
 
 def run(network, net, batch):
@@ -142,7 +150,9 @@ def generate(network, out):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                how(network, build(network), examples(network, case))
+                printed = how(network, build(network), examples(network, case))
+            if printed and printed["frozen"]:
+                case["model"] = {**network.job, **printed}  # for either export: no file states it
             case["exports"][export] = sorted(os.listdir("."))
             for name in case["exports"][export]:
                 pack(name, out, "%s.%s.%s" % (network.name, export, name))

@@ -78,3 +78,29 @@ def wavenet():
 def conv3d():
     return nn.Sequential(nn.Conv3d(2, 6, 3, padding=1), nn.BatchNorm3d(6), nn.ReLU(), nn.MaxPool3d(2),
                          nn.Conv3d(6, 8, 3, padding=1), nn.GELU(), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(8, 5))
+
+
+class Siamese(nn.Module):
+    """One tower for two images: its normalisations run twice in a step, and their averages move twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.tower = nn.Sequential(nn.Conv2d(3, 6, 3, bias=False), nn.BatchNorm2d(6), nn.ReLU(), nn.AdaptiveAvgPool2d(2),
+                                   nn.Flatten(), nn.Linear(24, 8), nn.BatchNorm1d(8))
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, a, b):
+        return self.head((self.tower(a) - self.tower(b)).abs())
+
+
+@network({"a": floats(3, 8, 8), "b": floats(3, 8, 8)}, integers(below=2), **BATCH_NORM)
+def siamese():
+    return Siamese()
+
+
+@network({"x": floats(6)}, integers(below=5))
+def frozen_layer():
+    """The recipe prints which parameters do not train; no exporter writes it into the file."""
+    net = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 5))
+    net[0].requires_grad_(False)
+    return net

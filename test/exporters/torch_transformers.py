@@ -34,6 +34,21 @@ def bert():
     return hf.BertForSequenceClassification(hf.BertConfig(pad_token_id=None, **ENCODER))
 
 
+@network(TOKENS, NEXT, recipe="huggingface")
+def bert_mlm():
+    """The bias of the decoder is that of the head, too."""
+    return hf.BertForMaskedLM(hf.BertConfig(pad_token_id=None, **ENCODER))
+
+
+@network({"input_ids": integers(8, below=30), "decoder_input_ids": integers(6, below=30)}, integers(6, below=30),
+         recipe="huggingface")
+def bart():
+    return hf.BartForConditionalGeneration(hf.BartConfig(
+        vocab_size=30, d_model=16, encoder_layers=1, decoder_layers=1, encoder_ffn_dim=24, decoder_ffn_dim=24,
+        encoder_attention_heads=4, decoder_attention_heads=4, max_position_embeddings=16, dropout=0.0, use_cache=False,
+        pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=0))
+
+
 @network({"input_ids": integers(8, below=30), "decoder_input_ids": integers(6, below=30)}, integers(6, below=30),
          recipe="huggingface")
 def t5():
