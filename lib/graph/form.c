@@ -401,12 +401,16 @@ static float element(const struct tensor *t, size_t at)
 struct pairs {
     double n, sum, sum2, square, square2, product; /* of s = a + b and p = a^2 + b^2 */
     double farthest;                               /* |p - 1| at most */
+    double a, b, repeats;                          /* the last pair; pairs that are equal to the one before */
 };
 
 static void add_pair(struct pairs *q, double a, double b)
 {
     double s = a + b, p = a * a + b * b;
 
+    q->repeats += q->n > 0 && a == q->a && b == q->b;
+    q->a = a;
+    q->b = b;
     q->n++;
     q->sum += s;
     q->sum2 += s * s;
@@ -416,7 +420,8 @@ static void add_pair(struct pairs *q, double a, double b)
     q->farthest = fabs(p - 1) > q->farthest || isnan(p) ? fabs(p - 1) : q->farthest;
 }
 
-/* Of few pairs only those of plain sines and cosines are recognised: some line passes near any few points. */
+/* Of few pairs, and where many are equal (an identity matrix), only plain sines and cosines are recognised: some line
+ * passes near any few points. */
 static bool are_sinusoids(const struct pairs *q)
 {
     enum { MANY = 16 };
@@ -426,7 +431,7 @@ static bool are_sinusoids(const struct pairs *q)
 
     if (q->farthest <= 1e-2) /* bfloat16 has 8 bits */
         return true;
-    if (q->n < MANY || !(mean > 0) || !(ss > 0) || !isfinite(pp))
+    if (q->n < MANY || q->repeats * 2 > q->n || !(mean > 0) || !(ss > 0) || !isfinite(pp))
         return false;
     return pp - sp * sp / ss <= 1e-4 * mean * mean; /* what the line does not explain */
 }

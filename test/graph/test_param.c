@@ -225,6 +225,26 @@ static struct model *positions_moved(bool halves, float change, float scale, flo
     return m;
 }
 
+/* As ConViT begins: its pairs lie on a circle, too. */
+static struct model *unit_matrix(void)
+{
+    struct model *m = begin(17);
+    float unit[16] = { [0] = 1, [5] = 1, [10] = 1, [15] = 1 };
+    float large[16 * 16] = { 0 };
+    uint32_t i;
+
+    for (i = 0; i < 16; i++)
+        large[i * 16 + i] = 1;
+    model_floats(m, "unit.weight", shape_of(2, (int64_t)4, (int64_t)4), unit);
+    model_floats(m, "large.weight", shape_of(2, (int64_t)16, (int64_t)16), large);
+    model_weights(m, "wide.weight", shape_of(2, (int64_t)4, (int64_t)16), 3);
+    model_node(m, "MatMul", "x unit.weight", "a");
+    model_node(m, "MatMul", "a wide.weight", "b");
+    model_node(m, "MatMul", "b large.weight", "logits");
+    model_output(m, "logits");
+    return m;
+}
+
 static struct model *positions(bool halves, float change)
 {
     return positions_moved(halves, change, 1, 0);
@@ -252,6 +272,11 @@ static void a_table_of_sines_is_trained_or_frozen_as_the_job_decides(void **stat
     m = positions_moved(true, 0.2f, 0.125f, -0.0625f);
     g = net_import_model(m, NULL);
     assert_non_null(find(g, "table.weight"));
+    graph_free(g);
+    model_free(m);
+    m = unit_matrix();
+    g = net_import_model(m, NULL);
+    assert_non_null(find(g, "unit.weight"));
     graph_free(g);
     model_free(m);
     m = positions(false, 0.2f); /* it was trained */
