@@ -357,13 +357,13 @@ static bool is_vector(const struct shape *s)
 }
 
 /* PyTorch's first exporter names initializers after the module's tensors ("scale", "block.scale") and
- * those that it made itself "onnx::Mul_12" or "12"; the networks of `trainerctl model` have dots in the
+ * those that it made itself "onnx::Mul_12", "/block/Constant_output_0" or "12"; the networks of `trainerctl model` have dots in the
  * names of their parameters. */
 static bool has_module_name(const struct graph *g, const char *name)
 {
     if (text_starts(g->producer, "trainerd"))
         return strchr(name, '.') != NULL;
-    return text_starts(g->producer, "pytorch") && strstr(name, "::") == NULL &&
+    return text_starts(g->producer, "pytorch") && name[0] != '/' && strstr(name, "::") == NULL &&
            strspn(name, "0123456789") != strlen(name);
 }
 

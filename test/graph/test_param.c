@@ -177,6 +177,42 @@ static void integers_single_numbers_and_unused_initializers_do_not_train(void **
     model_free(m);
 }
 
+/* A limit of Clip is a bound, unless the job or the module state that it is a parameter. */
+static void limit_of_clip_trains_where_it_is_asked_for(void **state)
+{
+    static const char *const limit[] = { "limit" };
+    const struct graph_opts trainable = { .trainable = limit, .n_trainable = 1 };
+    const float six = 6, zero = 0;
+    struct model *m = linear(17);
+    struct graph *g;
+    uint32_t n;
+
+    (void)state;
+    model_floats(m, "limit", shape_of(0), &six);
+    model_floats(m, "onnx::Clip_2", shape_of(0), &zero);
+    model_node(m, "Clip", "logits onnx::Clip_2 limit", "y");
+    model_output(m, "y");
+    g = net_import_model(m, NULL);
+    (void)graph_params(g, &n);
+    assert_int_equal(n, 1); /* w */
+    graph_free(g);
+    g = net_import_model(m, &trainable);
+    assert_int_equal(find(g, "limit")->kind, GRAPH_TRAINED);
+    (void)graph_params(g, &n);
+    assert_int_equal(n, 2);
+    graph_free(g);
+    model_proto(m)->producer_name = (char *)"pytorch";
+    model_proto(m)->graph->initializer[1]->name = (char *)"/act/Constant_output_0";
+    model_proto(m)->graph->node[1]->input[2] = (char *)"/act/Constant_output_0";
+    g = net_import_model(m, NULL);
+    (void)graph_params(g, &n);
+    assert_int_equal(n, 1);
+    graph_free(g);
+    model_proto(m)->producer_name = NULL;
+    model_proto(m)->graph->node[1]->input[2] = model_proto(m)->graph->initializer[1]->name = (char *)"limit";
+    model_free(m);
+}
+
 /* Keras starts the bias of an LSTM with zeros, and with ones for the forget gate; zeros and ones that are
  * multiplied are a mask. */
 static void a_vector_of_zeros_and_ones_is_a_bias_if_it_is_added(void **state)
@@ -473,6 +509,7 @@ int main(void)
         cmocka_unit_test(frozen_patterns_take_parameters_out),
         cmocka_unit_test(statistic_of_two_nodes_is_refused),
         cmocka_unit_test(integers_single_numbers_and_unused_initializers_do_not_train),
+        cmocka_unit_test(limit_of_clip_trains_where_it_is_asked_for),
         cmocka_unit_test(a_vector_of_zeros_and_ones_is_a_bias_if_it_is_added),
         cmocka_unit_test(a_table_of_sines_is_trained_or_frozen_as_the_job_decides),
         cmocka_unit_test(a_layer_without_the_bias_that_its_class_has_is_refused),

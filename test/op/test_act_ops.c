@@ -278,6 +278,113 @@ static void clip_takes_either_limit_and_passes_the_gradient_between_them(void **
     oracle_refused(&gc, ERR_INPUT, "input 1 is int32; expected int64");
 }
 
+/* Slopes where they jump, and where a root or a power has none. They are those that torch.autograd (1.13) gives for
+ * the function of the same name; HardSwish (F.hardswish) has those of 2.8, where 1.13 has -0.5 and 1.5. */
+static void gradients_at_kinks_are_those_of_pytorch(void **state)
+{
+    static const struct op_attr alpha_2[] = { { .name = "alpha", .type = OP_ATTR_FLOAT, .f = 2 } };
+    static const struct op_attr sixth[] = { { .name = "alpha", .type = OP_ATTR_FLOAT, .f = 0.25f },
+                                            { .name = "beta", .type = OP_ATTR_FLOAT, .f = 0.5f } };
+    static const struct op_attr reaches_2[] = { { .name = "lambd", .type = OP_ATTR_FLOAT, .f = 2 },
+                                                { .name = "bias", .type = OP_ATTR_FLOAT, .f = 2 } };
+    static const float ones[4] = { 1, 1, 1, 1 }, slope = 0.25f, square = 2, half = 0.5f, zero = 0;
+    static const struct kink {
+        const char *op;
+        uint32_t opset, n;
+        float x[4];
+        double dx[4];
+        const struct op_attr *attrs;
+        uint32_t n_attrs;
+        const float *operand; /* input 1, one number; NULL: none */
+    } kinks[] = {
+        { "Relu", 13, 2, { -0.0f, 0 }, { 0, 0 }, NULL, 0, NULL },
+        { "LeakyRelu", 13, 2, { -0.0f, 0 }, { (double)0.2f, (double)0.2f }, alpha_02, 1, NULL },
+        { "PRelu", 13, 2, { -0.0f, 0 }, { 0.25, 0.25 }, NULL, 0, &slope },
+        { "Elu", 13, 2, { -0.0f, 0 }, { 2, 2 }, alpha_2, 1, NULL },
+        { "Celu", 13, 2, { -0.0f, 0 }, { 1, 1 }, alpha_2, 1, NULL },
+        { "Selu", 13, 2, { -0.0f, 0 }, { 1.7580993408473766, 1.7580993408473766 }, NULL, 0, NULL },
+        { "ThresholdedRelu", 13, 2, { 1, 0 }, { 0, 0 }, NULL, 0, NULL },
+        { "HardSigmoid", 13, 3, { -2, 0, 2 }, { 0, 0.25, 0 }, sixth, 2, NULL },
+        { "HardSwish", 14, 3, { -3, 0, 3 }, { 0, 0.5, 1 }, NULL, 0, NULL },
+        { "Shrink", 13, 2, { -2, 2 }, { 0, 0 }, reaches_2, 2, NULL },
+        { "Clip", 6, 2, { -1, 1 }, { 1, 1 }, limits, 2, NULL },
+        { "Abs", 13, 2, { -0.0f, 0 }, { 0, 0 }, NULL, 0, NULL },
+        { "Sign", 13, 1, { 0 }, { 0 }, NULL, 0, NULL },
+        { "Softsign", 13, 2, { -0.0f, 0 }, { 1, 1 }, NULL, 0, NULL },
+        { "Sqrt", 13, 1, { 0 }, { INFINITY }, NULL, 0, NULL },
+        { "Log", 13, 1, { 0 }, { INFINITY }, NULL, 0, NULL },
+        { "Pow", 13, 1, { 0 }, { 0 }, NULL, 0, &square },
+        { "Pow", 13, 1, { 0 }, { INFINITY }, NULL, 0, &half },
+        { "Pow", 13, 1, { 0 }, { 0 }, NULL, 0, &zero },
+        { "Max", 13, 2, { -0.0f, 0 }, { 0.5, 0.5 }, NULL, 0, &zero },
+        { "Min", 13, 2, { -0.0f, 0 }, { 0.5, 0.5 }, NULL, 0, &zero },
+        { "ReduceMax", 13, 3, { 1, 1, 0 }, { 0.5, 0.5, 0 }, NULL, 0, NULL },
+        { "ReduceProd", 13, 3, { 0, 2, 3 }, { 6, 0, 0 }, NULL, 0, NULL },
+        { "ReduceL1", 13, 2, { 0, 1 }, { 0, 1 }, NULL, 0, NULL },
+        { "ReduceL2", 13, 2, { 0, 0 }, { 0, 0 }, NULL, 0, NULL },
+    };
+    size_t i;
+
+    (void)state;
+    for (i = 0; i < COUNT_OF(kinks); i++) {
+        const struct kink *k = &kinks[i];
+        const struct gradcheck_case gc = { .op = k->op, .opset = k->opset, .attrs = k->attrs,
+                                           .n_attrs = k->n_attrs, .n_in = k->operand != NULL ? 2 : 1,
+                                           .dout = { ones },
+                                           .in = { { .shape = shape_of(1, (int64_t)k->n), .data = k->x },
+                                                   { .shape = { 0 }, .data = k->operand } } };
+        struct gradcheck_result r;
+        struct err err = { 0 };
+
+        if (gradcheck_backward(&gc, &r, &err) != 0)
+            fail_msg("%s: %s", k->op, err.text);
+        gradcheck_near(k->op, r.din[0].data, k->dx, k->n, 2e-7);
+        gradcheck_free(&r);
+    }
+}
+
+/* Values of torch.clamp(x, lo, hi).sum().backward(). */
+static void clip_limits_get_the_gradients_of_pytorch(void **state)
+{
+    static const struct {
+        float lo, hi;
+        bool no_lo, no_hi;
+        double dx[5], dlo, dhi;
+    } cases[] = {
+        { -1, 1, false, false, { 0, 1, 1, 1, 0 }, 1, 1 }, { 2, 1, false, false, { 0 }, 0, 5 },
+        { 1, 1, false, false, { 0, 0, 0, 1, 0 }, 0, 1 },  { -1, 0, false, true, { 0, 1, 1, 1, 1 }, 1, 0 },
+        { 0, 1, true, false, { 1, 1, 1, 1, 0 }, 0, 1 },
+    };
+    static const float x[5] = { -2, -1, 0, 1, 3 }, ones[5] = { 1, 1, 1, 1, 1 };
+    struct gradcheck_case gc;
+    size_t i;
+
+    (void)state;
+    for (i = 0; i < COUNT_OF(cases); i++) {
+        struct gradcheck_result r;
+        struct err err = { 0 };
+
+        gc = (struct gradcheck_case){ .op = "Clip", .opset = 13, .n_in = 3, .dout = { ones },
+                                      .in = { { .shape = GRADCHECK_SHAPE(5), .data = x },
+                                              { .data = &cases[i].lo, .absent = cases[i].no_lo },
+                                              { .data = &cases[i].hi, .absent = cases[i].no_hi } } };
+        assert_int_equal(gradcheck_backward(&gc, &r, &err), 0);
+        gradcheck_near("dx", r.din[0].data, cases[i].dx, 5, 0);
+        if (!cases[i].no_lo)
+            gradcheck_near("dlo", r.din[1].data, &cases[i].dlo, 1, 0);
+        if (!cases[i].no_hi)
+            gradcheck_near("dhi", r.din[2].data, &cases[i].dhi, 1, 0);
+        gradcheck_free(&r);
+    }
+    gc = (struct gradcheck_case){ .op = "Clip", .opset = 13, .n_in = 3, .seed = 7,
+                                  .in = { { .shape = GRADCHECK_SHAPE(2, 3, 5, 71), .lo = -3, .hi = 3 },
+                                          { .lo = -1.5, .hi = -1 },
+                                          { .shape = GRADCHECK_SHAPE(1), .lo = 1, .hi = 1.5 } } };
+    gc.step = 1e-4;
+    gc.tol = 3e-2;
+    gradcheck_run(&gc);
+}
+
 static void gelu_refuses_an_approximation_it_does_not_know(void **state)
 {
     static const struct op_attr other = { .name = "approximate", .type = OP_ATTR_STRING,
@@ -377,6 +484,8 @@ int main(void)
         cmocka_unit_test(nan_and_infinities_are_told_apart),
         cmocka_unit_test(signs_work_on_integers_and_not_on_bool),
         cmocka_unit_test(clip_takes_either_limit_and_passes_the_gradient_between_them),
+        cmocka_unit_test(gradients_at_kinks_are_those_of_pytorch),
+        cmocka_unit_test(clip_limits_get_the_gradients_of_pytorch),
         cmocka_unit_test(gelu_refuses_an_approximation_it_does_not_know),
         cmocka_unit_test(log_softmax_is_the_logarithm_of_shares_along_its_axis),
     };

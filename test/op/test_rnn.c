@@ -55,6 +55,9 @@ static const struct extra gates = { .act = { "HardSigmoid", "Softsign" }, .clip 
 static const struct extra leaky = { .act = { "LeakyRelu" }, .alpha = { 0.3f }, .n_alpha = 1 };
 static const struct extra thresholded = { .act = { "ThresholdedRelu" }, .alpha = { 0.1f },
                                           .n_alpha = 1 };
+/* Without a slope below 0, as Relu: y = -0 there. */
+static const struct extra flat_leaky = { .act = { "LeakyRelu" }, .alpha = { 0 }, .n_alpha = 1 };
+static const struct extra flat_elu = { .act = { "Elu" }, .alpha = { 0 }, .n_alpha = 1 };
 static const struct extra rectified = { .act = { "Relu" } };
 
 static const int32_t lengths[] = { 3, 5, 0, 1 };
@@ -93,6 +96,8 @@ static const struct rnn cases[] = {
     { GRU_AFTER, 5, 4, 3, 5, 2, false, true, true, lengths, &gates },
     { GRU_AFTER, 3, 2, 3, 5, 1, false, true, true, NULL, &clipped },
     { RNN, 4, 3, 3, 6, 2, false, true, true, NULL, &leaky },
+    { RNN, 4, 3, 3, 6, 2, false, true, true, NULL, &flat_leaky },
+    { RNN, 4, 3, 3, 6, 2, false, true, true, NULL, &flat_elu },
     { RNN, 4, 3, 3, 6, 1, false, true, true, NULL, &thresholded },
     { RNN, 4, 3, 3, 6, 1, false, true, true, NULL, &clipped },
 };

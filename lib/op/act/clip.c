@@ -1,5 +1,6 @@
-/* clip.c - Clip: y = min(max(x, lo), hi).   dx = dy where lo <= x <= hi, else 0; none to the
- * limits. NaN stays. If lo > hi, y is hi everywhere.
+/* clip.c - Clip: y = min(max(x, lo), hi). NaN stays. If lo > hi, y is hi everywhere.
+ * Gradients as of PyTorch's clamp: dx = dy where lo <= x <= hi, else 0; dlo = the sum of dy where x < lo < hi;
+ * dhi = the sum of dy where x > hi or lo > hi.
  * Opset 6: the limits are attributes. 11: inputs 1 and 2, scalars, each may be absent; integers. */
 #include <float.h>
 #include <math.h>
@@ -52,6 +53,18 @@ CLONES static void clip_dx(size_t n, const float *x, const float *d, struct clip
         for (i = 0; i < n; i++)
             g[i] = x[i] < m.lo || x[i] > m.hi ? 0.0f : d[i];
     }
+}
+
+/* Adds the parts of both limits to sums[0] and sums[1]. */
+static void add_limits(size_t n, const float *x, const float *d, struct clip m, double sums[2])
+{
+    size_t i;
+
+    for (i = 0; i < n; i++)
+        if (x[i] > m.hi || m.lo > m.hi)
+            sums[1] += (double)d[i];
+        else if (x[i] < m.lo && m.lo < m.hi)
+            sums[0] += (double)d[i];
 }
 
 static int infer_11(struct op_infer *f, struct err *err)
@@ -132,6 +145,31 @@ static int clip_fwd(const struct op_call *c, struct err *err)
     return 0;
 }
 
+static const struct tensor *gradient(const struct op_call *c, uint32_t i)
+{
+    return i < c->n_in ? c->din[i] : NULL;
+}
+
+static void limits_bwd(const struct op_call *c)
+{
+    const struct tensor *x = c->in[0], *dy = c->dout[0];
+    size_t n = (size_t)tensor_elements(x), at, m;
+    float room[2][OP_STRETCH];
+    double sums[2] = { 0 };
+    uint32_t i;
+
+    for (at = 0; at < n; at += m) {
+        m = op_stretch(n - at, op_is_half(x) || op_is_half(dy));
+        add_limits(m, op_floats(x, at, m, room[0]), op_floats(dy, at, m, room[1]), limits_of(c), sums);
+    }
+    for (i = 0; i < 2; i++)
+        if (gradient(c, i + 1) != NULL) {
+            float *to = c->din[i + 1]->data;
+
+            *to = (op_adds(c, i + 1) ? *to : 0.0f) + (float)sums[i];
+        }
+}
+
 static int clip_bwd(const struct op_call *c, struct err *err)
 {
     const struct tensor *x = c->in[0], *dy = c->dout[0], *dx = c->din[0];
@@ -139,11 +177,13 @@ static int clip_bwd(const struct op_call *c, struct err *err)
     size_t n, at, m;
 
     (void)err;
-    if (dy == NULL || dx == NULL) {
+    if (dy == NULL) {
         op_bwd_zero(c);
         return 0;
     }
-    n = (size_t)tensor_elements(dx);
+    if (gradient(c, 1) != NULL || gradient(c, 2) != NULL)
+        limits_bwd(c);
+    n = dx != NULL ? (size_t)tensor_elements(dx) : 0;
     for (at = 0; at < n; at += m) {
         m = op_stretch(n - at, op_is_half(dx));
         to = op_floats_on(dx, at, op_adds(c, 0) ? m : 0, room[2]);
@@ -163,7 +203,7 @@ const struct op_def op_clip_11 = {
     .n_out = { 1, 1 },
     .param_bytes = sizeof(struct clip),
     .infer = infer_11,
-    .diff = OP_IN(0),
+    .diff = OP_IN(0) | OP_IN(1) | OP_IN(2),
     .bwd_reads = OP_IN(0) | OP_IN(1) | OP_IN(2),
     .in_place = true,
     .layout = OP_LAYOUT_ANY,

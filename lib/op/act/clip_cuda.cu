@@ -48,6 +48,38 @@ struct float_dx {
     __device__ float operator()(float d, float x) const { return x < m.lo() || x > m.hi() ? 0.0f : d; }
 };
 
+struct number { /* the gradient of a limit; NULL: not wanted */
+    float *to;
+    bool add;
+};
+
+enum { LIMIT_THREADS = 1024 };
+
+/* x, d [n] -> the sums of d for both limits. One block, so that the order of the sums is fixed. */
+template <typename T>
+__global__ void sum_limits(struct float_limits m, const T *x, const T *d, size_t n, struct number dlo, struct number dhi)
+{
+    __shared__ float room[32];
+    float lo = m.lo(), hi = m.hi(), low = 0, high = 0;
+
+    for (size_t i = threadIdx.x; i < n; i += blockDim.x) {
+        float v = op_wide(x[i]);
+
+        if (v > hi || lo > hi)
+            high += op_wide(d[i]);
+        else if (v < lo && lo < hi)
+            low += op_wide(d[i]);
+    }
+    low = op_block_sum(low, room);
+    high = op_block_sum(high, room);
+    if (threadIdx.x != 0)
+        return;
+    if (dlo.to != NULL)
+        *dlo.to = (dlo.add ? *dlo.to : 0.0f) + low;
+    if (dhi.to != NULL)
+        *dhi.to = (dhi.add ? *dhi.to : 0.0f) + high;
+}
+
 }
 
 template <typename T> static struct limits<T> limits_of(const struct op_call *c)
@@ -79,12 +111,34 @@ static int forward(const struct op_call *c, struct err *err)
     OP_FLOATS(c->in[0]->dtype, return run<T>(c, float_y{ float_limits_of(c) }, err));
 }
 
+static struct number number_of(const struct op_call *c, uint32_t i)
+{
+    bool wanted = i < c->n_in && c->din[i] != NULL;
+
+    return { wanted ? (float *)c->din[i]->data : NULL, wanted && op_cuda_adds(c, i) };
+}
+
+template <typename T> static int limits_backward(const struct op_call *c, struct err *err)
+{
+    const struct number dlo = number_of(c, 1), dhi = number_of(c, 2);
+
+    if (dlo.to == NULL && dhi.to == NULL)
+        return 0;
+    CUDA_LAUNCH(sum_limits<T>, 1, LIMIT_THREADS, 0, op_stream(c), float_limits_of(c), (const T *)c->in[0]->data,
+                (const T *)c->dout[0]->data, (size_t)tensor_elements(c->in[0]), dlo, dhi);
+    return cuda_launched(err);
+}
+
 static int backward(const struct op_call *c, struct err *err)
 {
     const struct tensor *d = c->dout[0], *g = c->din[0];
+    int rc = 0;
 
-    if (d == NULL || g == NULL)
+    if (d == NULL)
         return op_cuda_zero(c, err);
+    OP_FLOATS(d->dtype, rc = limits_backward<T>(c, err));
+    if (rc < 0 || g == NULL)
+        return rc;
     OP_FLOATS(g->dtype, return op_each(op_stream(c), (T *)g->data, (size_t)tensor_elements(g),
                                        op_cuda_adds(c, 0), float_dx{ float_limits_of(c) }, err,
                                        (const T *)d->data, (const T *)c->in[0]->data));

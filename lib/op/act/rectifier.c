@@ -1,7 +1,9 @@
-/* rectifier.c - the relatives of Relu, p and q their attributes. Each passes dy times its slope:
- *   LeakyRelu        x < 0 ? p x : x                         p alpha 0.01
+/* rectifier.c - the relatives of Relu, p and q their attributes. Each passes dy times its slope; where the
+ * slope jumps, it is that of PyTorch: of LeakyRelu and Elu at 0 the left one, of the others the smaller one
+ * (Selu and Celu: that of the exponential):
+ *   LeakyRelu        x <= 0 ? p x : x                        p alpha 0.01
  *   ThresholdedRelu  x > p ? x : 0                           p alpha 1
- *   Elu              x < 0 ? p (e^x - 1) : x                 p alpha 1
+ *   Elu              x <= 0 ? p (e^x - 1) : x                p alpha 1
  *   Selu             q (x <= 0 ? p (e^x - 1) : x)            p alpha, q gamma
  *   Celu             x < 0 ? p (e^(x/p) - 1) : x             p alpha 1
  *   HardSigmoid      p x + q within 0 .. 1                   p alpha 0.2, q beta 0.5
@@ -18,10 +20,10 @@ static const char *const alpha_gamma[] = { "alpha", "gamma", NULL };
 #define WITHIN_0_1(x_) ((x_) < 0.0f ? 0.0f : (x_) > 1.0f ? 1.0f : (x_))
 
 ACT_UNARY(leaky_relu, ACT_X < 0.0f ? ACT_P * ACT_X : ACT_X, in,
-          ACT_V < 0.0f ? ACT_P * ACT_D : ACT_D)
+          ACT_V <= 0.0f ? ACT_P * ACT_D : ACT_D)
 ACT_UNARY(thresholded_relu, ACT_X <= ACT_P ? 0.0f : ACT_X, in, ACT_V <= ACT_P ? 0.0f : ACT_D)
 ACT_UNARY(elu, ACT_X < 0.0f ? ACT_P * vm_expm1(ACT_X) : ACT_X, in,
-          ACT_V < 0.0f ? ACT_D * (ACT_P * vm_exp(ACT_V)) : ACT_D)
+          ACT_V <= 0.0f ? ACT_D * (ACT_P * vm_exp(ACT_V)) : ACT_D)
 ACT_UNARY(selu, ACT_Q *(ACT_X <= 0.0f ? ACT_P * vm_expm1(ACT_X) : ACT_X), in,
           ACT_D *(ACT_Q * (ACT_V <= 0.0f ? ACT_P * vm_exp(ACT_V) : 1.0f)))
 ACT_UNARY(celu, ACT_X < 0.0f ? ACT_P * vm_expm1(ACT_X / ACT_P) : ACT_X, in,

@@ -47,7 +47,7 @@ ELEM_CUDA_DX(times, d * x)
 ELEM_CUDA_DX(by, d / x)
 ELEM_CUDA_DAB(by_square, -(d / b) * (a / b))
 ELEM_CUDA_DAB(times_whole, -d * truncf(a / b))
-ELEM_CUDA_DAB(sloped_da, a < 0.0f ? d * b : d)
+ELEM_CUDA_DAB(sloped_da, a <= 0.0f ? d * b : d)
 ELEM_CUDA_DX(sloped_db, x < 0.0f ? d * x : 0.0f)
 
 ELEM_CUDA_FWD(add, sum)

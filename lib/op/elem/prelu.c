@@ -1,5 +1,5 @@
-/* prelu.c - PRelu: y = x < 0 ? slope x : x.   dx = dy (x < 0 ? slope : 1), dslope = dy x where
- * x < 0, summed where the slope repeats. Opset 7: the slope is broadcast to x, never x to it. */
+/* prelu.c - PRelu: y = x <= 0 ? slope x : x.   dx = dy (x <= 0 ? slope : 1), dslope = dy x where
+ * x <= 0, summed where the slope repeats. Opset 7: the slope is broadcast to x, never x to it. */
 #include "op/elem/elem.h"
 
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 #include "base/err.h"
 
 ELEM_FWD(prelu_f32, float, ELEM_A < 0.0f ? ELEM_A * ELEM_B : ELEM_A)
-ELEM_BWD(prelu_dx, 0, ELEM_A < 0.0f ? ELEM_D * ELEM_B : ELEM_D)
+ELEM_BWD(prelu_dx, 0, ELEM_A <= 0.0f ? ELEM_D * ELEM_B : ELEM_D)
 ELEM_BWD(prelu_dslope, 1, ELEM_A < 0.0f ? ELEM_D * ELEM_A : 0.0f)
 
 static const struct elem_kernels kernels = { .f32 = prelu_f32, .bwd = { prelu_dx, prelu_dslope } };

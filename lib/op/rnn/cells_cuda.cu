@@ -37,11 +37,11 @@ __device__ static inline float slope(const struct rnn_act &f, float y)
     case RNN_SIGMOID: return y * (1.0f - y);
     case RNN_TANH: return 1.0f - y * y;
     case RNN_RELU: return y > 0.0f ? 1.0f : 0.0f;
-    case RNN_LEAKY: return y < 0.0f ? a : 1.0f;
+    case RNN_LEAKY: return y <= 0.0f ? a : 1.0f;
     case RNN_THRESHOLDED: return y > 0.0f ? 1.0f : 0.0f;
     case RNN_SCALED_TANH: return b * (a - y * y / a);
     case RNN_HARD: return y > 0.0f && y < 1.0f ? a : 0.0f;
-    case RNN_ELU: return y < 0.0f ? y + a : 1.0f;
+    case RNN_ELU: return y <= 0.0f ? y + a : 1.0f;
     case RNN_SOFTSIGN: return (1.0f - fabsf(y)) * (1.0f - fabsf(y));
     case RNN_SOFTPLUS: return -expm1f(-y);
     case RNN_AFFINE: return a;

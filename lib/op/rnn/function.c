@@ -3,11 +3,11 @@
  *   Sigmoid      1 / (1 + e^-x)              y (1 - y)
  *   Tanh                                     1 - y^2
  *   Relu         max(x, 0)                   y > 0
- *   LeakyRelu    x < 0 ? a x : x             y < 0 ? a : 1
+ *   LeakyRelu    x <= 0 ? a x : x            y <= 0 ? a : 1
  *   ThresholdedRelu  x > a ? x : 0           y > 0
  *   ScaledTanh   a tanh(b x)                 b (a - y^2 / a)
  *   HardSigmoid  a x + b within 0 .. 1       a there, else 0
- *   Elu          x < 0 ? a (e^x - 1) : x     y < 0 ? y + a : 1
+ *   Elu          x <= 0 ? a (e^x - 1) : x    y <= 0 ? y + a : 1
  *   Softsign     x / (1 + |x|)               (1 - |y|)^2
  *   Softplus     ln(1 + e^x)                 1 - e^-y
  *   Affine       a x + b                     a
@@ -58,12 +58,12 @@ struct rnn_function {
 FUNCTION(sigmoid, vm_sigmoid(x), y *(1.0f - y))
 FUNCTION(tanh, vm_tanh(x), 1.0f - y * y)
 FUNCTION(relu, x > 0.0f ? x : 0.0f, y > 0.0f ? 1.0f : 0.0f)
-FUNCTION(leaky, x < 0.0f ? a * x : x, y < 0.0f ? a : 1.0f)
+FUNCTION(leaky, x < 0.0f ? a * x : x, y <= 0.0f ? a : 1.0f)
 FUNCTION(thresholded, x > a ? x : 0.0f, y > 0.0f ? 1.0f : 0.0f)
 FUNCTION(scaled_tanh, a *vm_tanh(b *x), b *(a - y * y / a))
 FUNCTION(hard, a *x + b < 0.0f ? 0.0f : a * x + b > 1.0f ? 1.0f : a * x + b,
          y > 0.0f && y < 1.0f ? a : 0.0f)
-FUNCTION(elu, x < 0.0f ? a * vm_expm1(x) : x, y < 0.0f ? y + a : 1.0f)
+FUNCTION(elu, x < 0.0f ? a * vm_expm1(x) : x, y <= 0.0f ? y + a : 1.0f)
 FUNCTION(softsign, x / (1.0f + fabsf(x)), (1.0f - fabsf(y)) * (1.0f - fabsf(y)))
 FUNCTION(softplus, vm_softplus(x), -vm_expm1(-y))
 FUNCTION(affine, a *x + b, a)
