@@ -12,6 +12,7 @@
 #include "base/err.h"
 #include "harness/gradcheck.h"
 #include "harness/op_oracle.h"
+#include "harness/op_rig.h"
 
 #define INT(name_, i_) { .name = (name_), .type = OP_ATTR_INT, .i = (i_) }
 
@@ -653,6 +654,40 @@ static void top_k_takes_nan_for_the_greatest_and_refuses_too_large_a_k(void **st
     oracle_refused(&gc, ERR_INPUT, "k is 6; axis 0 has 5 elements");
 }
 
+static void top_k_orders_integers_exactly(void **state)
+{
+    static const int64_t big[5] = { INT64_MAX - 1, INT64_MIN, INT64_MAX, 0, INT64_MAX }, two = 2;
+    static const int64_t most[2] = { INT64_MAX, INT64_MAX }, first[2] = { 2, 4 }, least[2] = { INT64_MIN, 0 };
+    static const int32_t narrow[5] = { 3, -7, 3, 5, 0 };
+    static const int64_t narrow_most[2] = { 5, 3 };
+    static const uint64_t unsigned_[5] = { 1, 2, 3, 4, 5 };
+    static const struct op_attr smallest = INT("largest", 0);
+    const struct shape of_two = GRADCHECK_SHAPE(2);
+    struct gradcheck_case gc = { .op = "TopK", .opset = 11, .n_in = 2, .n_out = 2, .attrs = &smallest,
+                                 .in = { { .dtype = TENSOR_I64, .shape = GRADCHECK_SHAPE(5), .data = big },
+                                         { .dtype = TENSOR_I64, .shape = GRADCHECK_SHAPE(1),
+                                           .data = &two, .constant = true } } };
+    struct gradcheck_result r;
+    struct err err = { 0 };
+
+    (void)state;
+    if (rig_on_gpu())
+        return; /* float32 alone */
+    oracle_ints(&gc, &of_two, most);
+    assert_int_equal(gradcheck_forward(&gc, &r, &err), 0);
+    assert_memory_equal(r.out[1].data, first, sizeof(first));
+    gradcheck_free(&r);
+    gc.n_attrs = 1;
+    oracle_ints(&gc, &of_two, least);
+    gc.n_attrs = 0;
+    gc.in[0].dtype = TENSOR_I32;
+    gc.in[0].data = narrow;
+    oracle_ints(&gc, &of_two, narrow_most);
+    gc.in[0].dtype = TENSOR_U64;
+    gc.in[0].data = unsigned_;
+    oracle_refused(&gc, ERR_UNSUPPORTED, "input 0 is uint64; supported are float32, int32, int64");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -670,6 +705,7 @@ int main(void)
         cmocka_unit_test(cum_prod_runs_from_either_end_with_or_without_itself),
         cmocka_unit_test(cum_prod_has_gradients_beside_zeros),
         cmocka_unit_test(top_k_is_the_head_of_a_stable_sort),
+        cmocka_unit_test(top_k_orders_integers_exactly),
         cmocka_unit_test(top_k_takes_nan_for_the_greatest_and_refuses_too_large_a_k),
     };
 

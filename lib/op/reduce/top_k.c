@@ -1,6 +1,7 @@
 /* top_k.c - TopK (opset 1, 10; 11: largest, sorted): the k greatest (or least) elements along an
  * axis, from the best on, and where they are, int64. Of equals the first comes first; NaN counts as
- * the greatest. k: input 1, a constant; before opset 10 an attribute.   dx is dy where an element was chosen, else 0. float32.
+ * the greatest. k: input 1, a constant; before opset 10 an attribute.   dx is dy where an element was chosen, else 0. float32,
+ * int32, int64; a GPU takes float32 alone.
  *
  * A heap of the k best so far, the worst of them at its root; at the end it is taken apart. */
 #include <inttypes.h>
@@ -10,9 +11,10 @@
 #include "base/err.h"
 #include "op/op_priv.h"
 #include "op/reduce/params.h"
+#include "op/reduce/whole.h"
 
 struct item {
-    float v;
+    int64_t key; /* in the order of the values */
     int64_t at;
 };
 
@@ -38,7 +40,7 @@ static int top_k_infer(struct op_infer *f, struct err *err)
     struct top_k *p = f->param;
     int64_t axis, sorted, k;
     uint32_t i;
-    int rc = op_need(f, 0, TENSOR_F32, -1, err);
+    int rc = reduce_check_number(f, err);
 
     if (rc == 0)
         rc = op_attr_i(f, "axis", -1, &axis, err);
@@ -57,7 +59,7 @@ static int top_k_infer(struct op_infer *f, struct err *err)
                         k, p->a.axis, p->a.k);
     p->n = (size_t)k;
     for (i = 0; i < f->n_out; i++) {
-        f->out[i].dtype = i == 0 ? TENSOR_F32 : TENSOR_I64;
+        f->out[i].dtype = i == 0 ? f->in[0]->dtype : TENSOR_I64;
         f->out[i].shape = f->in[0]->shape;
         f->out[i].shape.dim[p->a.axis] = k;
     }
@@ -75,14 +77,26 @@ static int top_k_plan(struct op_plan *p, struct err *err)
     return 0;
 }
 
+/* NaN is above all; -0 is 0. Of negative floats the bits fall where the values rise. */
+static int64_t key_of(const struct tensor *x, size_t i)
+{
+    int32_t bits;
+    float v;
+
+    if (x->dtype == TENSOR_I64)
+        return ((const int64_t *)x->data)[i];
+    if (x->dtype == TENSOR_I32)
+        return ((const int32_t *)x->data)[i];
+    v = ((const float *)x->data)[i];
+    if (isnan(v))
+        return INT64_MAX;
+    memcpy(&bits, &v, sizeof(bits));
+    return bits >= 0 ? bits : -(int64_t)(bits & INT32_MAX);
+}
+
 static bool is_better(struct item a, struct item b, bool largest)
 {
-    if (isnan(a.v) || isnan(b.v)) {
-        if (isnan(a.v) && isnan(b.v))
-            return a.at < b.at;
-        return isnan(a.v) == largest;
-    }
-    return a.v == b.v ? a.at < b.at : largest ? a.v > b.v : a.v < b.v;
+    return a.key == b.key ? a.at < b.at : largest ? a.key > b.key : a.key < b.key;
 }
 
 /* Puts x at the root of a heap of n and lets it sink. */
@@ -110,14 +124,14 @@ static void rise(struct item *heap, size_t at, bool largest)
     heap[at] = x;
 }
 
-/* The best n of k elements, `step` apart, to heap in order. */
-static void choose(const struct top_k *p, const float *x, struct item *heap)
+/* The best n of the k elements of x from `first` on, inner apart, to heap in order. */
+static void choose(const struct top_k *p, const struct tensor *x, size_t first, struct item *heap)
 {
     bool largest = p->largest != 0;
     size_t i;
 
     for (i = 0; i < p->a.k && p->n > 0; i++) {
-        struct item item = { x[i * p->a.inner], (int64_t)i };
+        struct item item = { key_of(x, first + i * p->a.inner), (int64_t)i };
 
         if (i < p->n) {
             heap[i] = item;
@@ -137,22 +151,25 @@ static void choose(const struct top_k *p, const float *x, struct item *heap)
 static int top_k_fwd(const struct op_call *c, struct err *err)
 {
     const struct top_k *p = c->param;
-    float *y = c->out[0] != NULL ? c->out[0]->data : NULL;
+    char *y = c->out[0] != NULL ? c->out[0]->data : NULL;
     int64_t *where = c->n_out > 1 && c->out[1] != NULL ? c->out[1]->data : NULL, *kept = c->save;
-    const float *x = c->in[0]->data;
+    const struct tensor *x = c->in[0];
+    size_t width = tensor_dtype_bytes(x->dtype), o, j, i;
     struct item *heap = c->scratch;
-    size_t o, j, i;
 
     (void)err;
     for (o = 0; o < p->a.outer; o++)
         for (j = 0; j < p->a.inner; j++) {
-            choose(p, x + o * p->a.k * p->a.inner + j, heap);
+            size_t first = o * p->a.k * p->a.inner + j;
+
+            choose(p, x, first, heap);
             for (i = 0; i < p->n; i++) {
                 size_t at = (o * p->n + i) * p->a.inner + j;
 
                 kept[at] = heap[i].at;
                 if (y != NULL)
-                    y[at] = heap[i].v;
+                    memcpy(y + at * width,
+                           (const char *)x->data + (first + (size_t)heap[i].at * p->a.inner) * width, width);
                 if (where != NULL)
                     where[at] = heap[i].at;
             }

@@ -156,6 +156,9 @@ static int plan(struct op_plan *p, struct err *err)
     const struct top_k *t = (const struct top_k *)p->param;
     choice s = choice_of(t);
 
+    if (p->in[0]->dtype != TENSOR_F32)
+        return err_set(err, ERR_UNSUPPORTED, "TopK '%s': input 0 is %s; a GPU takes float32: put Cast before it, or train "
+                       "with --devices cpu", p->node, tensor_dtype_name(p->in[0]->dtype));
     if (t->a.k > UINT32_MAX)
         return err_set(err, ERR_UNSUPPORTED, "TopK '%s': the axis has %zu elements; a GPU takes up to %u: train "
                        "with --devices cpu", p->node, t->a.k, UINT32_MAX);
