@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/err.h"
 #include "base/text.h"
+#include "base/vec.h"
 #include "daemon/args.h"
 #include "daemon/ctl.h"
 #include "daemon/inspect_attention.h"
@@ -34,6 +35,7 @@ struct inspect {
     bool is_imported;
     struct figures training, inference;
     struct inspect_attention attention; /* of the plan that trains, if there is one */
+    VEC(char *) notes;   /* of the plan that trains, besides those of the graph */
     struct buf plan;     /* as text */
     int problem_code;    /* why there are no figures; 0 */
     char *problem;
@@ -114,6 +116,20 @@ static int make_feeds(struct inspect *in, struct plan_feed **feeds, uint32_t *n,
     return rc;
 }
 
+static int take_notes(struct inspect *in, const struct plan *p, struct err *err)
+{
+    uint32_t n;
+    const char *const *notes = plan_notes(p, &n);
+
+    for (uint32_t i = 0; i < n; i++) {
+        char *note = arena_strdup(&in->mem, notes[i]);
+
+        if (note == NULL || !VEC_PUSH(in->notes, note))
+            return err_set(err, ERR_NOMEM, "out of memory");
+    }
+    return 0;
+}
+
 static int look_at_plan(struct inspect *in, enum plan_purpose purpose,
                         const struct plan_feed *feeds, uint32_t n_feeds, struct figures *out,
                         struct err *err)
@@ -135,6 +151,8 @@ static int look_at_plan(struct inspect *in, enum plan_purpose purpose,
     if (in->print_plan)
         plan_print(p, &in->plan);
     rc = inspect_attention_take(&in->attention, p, &in->mem, err);
+    if (rc == 0)
+        rc = take_notes(in, p, err);
     plan_free(p);
     return rc;
 }
@@ -147,6 +165,7 @@ static int look_at_plans(struct inspect *in, uint32_t batch, const struct plan_f
     in->batch.n = batch;
     in->inference = in->training = (struct figures){ 0 };
     in->attention = (struct inspect_attention){ 0 };
+    in->notes.n = 0;
     buf_reset(&in->plan);
     rc = look_at_plan(in, PLAN_EVAL, feeds, n, &in->inference, err);
     if (rc == 0 && graph_trained_floats(in->graph) > 0)
@@ -294,6 +313,8 @@ static void print_text(const struct inspect *in)
         for (i = 0; i < n; i++)
             printf("%-11s%s\n", "note", notes[i]);
     }
+    for (i = 0; i < in->notes.n; i++)
+        printf("%-11s%s\n", "note", in->notes.at[i]);
     if (in->precision != PLAN_FLOAT32)
         printf("%-11s%s\n", "precision", plan_precision_name(in->precision));
     if (in->inference.is_known)
@@ -374,15 +395,15 @@ static void json_params(struct buf *out, const struct graph *g)
                graph_arena_floats(g) * sizeof(float));
 }
 
-static void json_notes(struct buf *out, const struct graph *g)
+static void json_notes(struct buf *out, const struct inspect *in)
 {
     uint32_t n;
-    const char *const *notes = graph_notes(g, &n);
+    const char *const *notes = graph_notes(in->graph, &n);
 
     buf_str(out, ",\n  \"notes\": [");
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < n + in->notes.n; i++) {
         buf_str(out, i > 0 ? ", " : "");
-        buf_json(out, notes[i]);
+        buf_json(out, i < n ? notes[i] : in->notes.at[i - n]);
     }
     buf_str(out, "]");
 }
@@ -417,7 +438,7 @@ static void print_json(const struct inspect *in)
         json_ios(&out, "outputs", io, n);
         json_params(&out, in->graph);
         inspect_tensors_json(in->graph, &out);
-        json_notes(&out, in->graph);
+        json_notes(&out, in);
     }
     inspect_batch_json(&in->batch, &out);
     buf_printf(&out, ",\n  \"precision\": \"%s\"", plan_precision_name(in->precision));
@@ -535,6 +556,7 @@ int ctl_inspect(int argc, char **argv)
     }
     graph_free(in.graph);
     buf_fini(&in.plan);
+    VEC_FINI(in.notes);
     arena_fini(&in.mem);
     return ctl_exit_code(rc);
 }

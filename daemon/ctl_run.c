@@ -46,7 +46,8 @@ static const char usage[] =
     "NAME becomes DIR/NAME.npy (characters that a file name should not have become _), or .pb if the\n"
     "first input was one.\n"
     "  --gradients        also backward: DIR/NAME.grad.npy for every float32 input, the gradient of the\n"
-    "                     sum over all elements of all float32 outputs\n"
+    "                     sum over all elements of all float32 outputs; a warning names inputs of nodes\n"
+    "                     that are not differentiated\n"
     "  --inference        nodes that the file has in training form (Dropout, BatchNormalization) take that\n"
     "                     of inference; else Dropout draws from seed 0\n"
     "  --format npy|pb    of what is written\n"
@@ -177,6 +178,7 @@ static int make_plan(struct run *r, struct err *err)
                            .sum_outputs = r->gradients,
                            .feed_grads = r->gradients,
                            .training = !r->inference };
+    const char *const *notes;
     const char *first;
     uint32_t n;
     int rc;
@@ -196,6 +198,9 @@ static int make_plan(struct run *r, struct err *err)
         fprintf(stderr,
                 "trainerctl: warning: %u node%s of float64 %s computed in float32 (first '%s')\n", n,
                 n > 1 ? "s" : "", n > 1 ? "are" : "is", first);
+    notes = plan_notes(r->plan, &n);
+    for (uint32_t i = 0; i < n; i++)
+        fprintf(stderr, "trainerctl: warning: %s\n", notes[i]);
     return device_mem_open(&r->work, plan_work_bytes(r->plan), false, err);
 }
 

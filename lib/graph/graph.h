@@ -350,6 +350,8 @@ void plan_metric_add(const struct plan *p, uint32_t i, double *sums); /* of the 
 double plan_flops(const struct plan *p); /* of forward */
 /* PLAN_RUN: how many nodes of float64 are computed in float32; *first: the name of the first, or NULL. */
 uint32_t plan_rounded(const struct plan *p, const char **first);
+/* Sentences about gradients that are missing where a caller may expect them; the plan owns them. */
+const char *const *plan_notes(const struct plan *p, uint32_t *n);
 
 /* ---- what became of the attentions ---- */
 struct plan_attention {

@@ -31,10 +31,10 @@ static int make(struct plan *p, const struct plan_opts *opts, struct err *err)
         rc = plan_precision(p, err);
     if (rc == 0)
         rc = plan_layouts(p, err);
-    if (rc < 0)
-        return rc;
-    plan_gradients(p);
-    rc = plan_share(p, err);
+    if (rc == 0)
+        rc = plan_gradients(p, err);
+    if (rc == 0)
+        rc = plan_share(p, err);
     if (rc == 0)
         rc = plan_calls(p, err);
     if (rc == 0)
@@ -75,6 +75,12 @@ int plan_new(const struct graph *g, const struct plan_opts *opts, struct plan **
     return 0;
 }
 
+const char *const *plan_notes(const struct plan *p, uint32_t *n)
+{
+    *n = (uint32_t)p->notes.n;
+    return (const char *const *)p->notes.at;
+}
+
 void plan_free(struct plan *p)
 {
     size_t i;
@@ -98,6 +104,7 @@ void plan_free(struct plan *p)
     VEC_FINI(p->attentions);
     plan_fold_free(p);
     arena_fini(&p->mem);
+    VEC_FINI(p->notes);
     free(p);
 }
 

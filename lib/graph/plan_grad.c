@@ -3,8 +3,16 @@
  * Forwards: a value needs a gradient if a trained parameter (or, where asked for, a feed) is
  * upstream through inputs that can carry one. Backwards from the loss: a value has one if a node
  * that runs backward writes it. A view runs nothing backward: its input and its output share one
- * gradient, to which every reader of either contributes. */
+ * gradient, to which every reader of either contributes.
+ *
+ * An input that its op does not differentiate (the value of a Pad, the weights of a loss) ends a path on which a
+ * gradient should flow: plan_notes() names each kind of them once. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
 #include "base/check.h"
+#include "base/err.h"
 #include "graph/plan_priv.h"
 
 bool plan_wants_stat(const struct plan *p, const struct plan_node *n, uint32_t i)
@@ -117,12 +125,97 @@ static void find_flow(struct plan *p, struct plan_node *n)
     n->runs_bwd = !n->is_alias && (wanted || measures);
 }
 
-void plan_gradients(struct plan *p)
+/* ---- where a path ends at an input that is not differentiated ---- */
+
+struct cut { /* inputs `input` of an op */
+    const struct op_def *def;
+    uint32_t input, n;
+    const char *node, *value; /* of the first */
+};
+
+enum { CUTS_MAX = 16 };
+
+static bool is_cut(const struct plan *p, const struct plan_node *n, uint32_t k)
+{
+    const uint32_t bit = graph_input_bit(k);
+
+    return n->in[k] != GRAPH_NONE && p->values.at[n->in[k]].needs_grad && !carries(p, n, k) &&
+           !n->stops_gradient && !n->def->random && !n->def->of_shape && (n->def->of_type & bit) == 0 &&
+           !(p->training && (n->def->stat & bit) != 0) && tensor_elements(&p->values.at[n->in[k]].tensor) > 0;
+}
+
+/* Cuts beyond CUTS_MAX kinds are not told: the first ones are reason enough to look. */
+static void add_cut(const struct plan *p, const struct plan_node *n, uint32_t k, struct cut *cuts, uint32_t *n_cuts)
+{
+    uint32_t i;
+
+    for (i = 0; i < *n_cuts && (cuts[i].def != n->def || cuts[i].input != k);)
+        i++;
+    if (i == CUTS_MAX)
+        return;
+    if (i == *n_cuts)
+        cuts[(*n_cuts)++] = (struct cut){ .def = n->def, .input = k };
+    cuts[i].node = n->name; /* nodes come from the last to the first */
+    cuts[i].value = p->values.at[n->in[k]].name;
+    cuts[i].n++;
+}
+
+/* Backwards from the loss, through every input of floats, whether or not a gradient passes it. */
+static void find_cuts(const struct plan *p, bool *on_the_way, struct cut *cuts, uint32_t *n_cuts)
+{
+    size_t i;
+    uint32_t k;
+
+    on_the_way[p->loss_value] = true;
+    for (i = p->nodes.n; i-- > 0;) {
+        const struct plan_node *n = &p->nodes.at[i];
+        bool is_on = false;
+
+        for (k = 0; k < n->n_out; k++)
+            is_on = is_on || (n->out[k] != GRAPH_NONE && on_the_way[n->out[k]]);
+        for (k = 0; is_on && k < n->n_in; k++) {
+            if (n->in[k] == GRAPH_NONE || !carries_grad(&p->values.at[n->in[k]]))
+                continue;
+            on_the_way[n->in[k]] = true;
+            if (is_cut(p, n, k))
+                add_cut(p, n, k, cuts, n_cuts);
+        }
+    }
+}
+
+static int note_cuts(struct plan *p, struct err *err)
+{
+    struct arena mem = { 0 };
+    bool *on_the_way = arena_array(&mem, p->values.n, sizeof(*on_the_way));
+    struct cut cuts[CUTS_MAX];
+    uint32_t n = 0, i;
+    int rc = 0;
+
+    if (on_the_way == NULL)
+        return plan_no_memory(err);
+    find_cuts(p, on_the_way, cuts, &n);
+    arena_fini(&mem);
+    for (i = 0; i < n && rc == 0; i++) {
+        char more[64] = "", *text;
+
+        if (cuts[i].n > 1)
+            snprintf(more, sizeof(more), " (as %" PRIu32 " more of this op)", cuts[i].n - 1);
+        text = arena_printf(&p->mem,
+                            "%s '%s'%s does not differentiate its input %" PRIu32 ", '%s': the gradients of what "
+                            "'%s' is computed from lack this part",
+                            cuts[i].def->name, cuts[i].node, more, cuts[i].input, cuts[i].value, cuts[i].value);
+        if (text == NULL || !VEC_PUSH(p->notes, text))
+            rc = plan_no_memory(err);
+    }
+    return rc;
+}
+
+int plan_gradients(struct plan *p, struct err *err)
 {
     size_t i;
 
     if ((p->purpose != PLAN_TRAIN && !p->feed_grads) || p->loss_value == GRAPH_NONE)
-        return;
+        return 0;
     find_needs(p);
     p->values.at[p->loss_value].has_grad = p->values.at[p->loss_value].needs_grad;
     for (i = p->nodes.n; i-- > 0;)
@@ -133,4 +226,5 @@ void plan_gradients(struct plan *p)
         if (n->is_alias && carries(p, n, 0))
             p->values.at[n->out[0]].grad_root = p->values.at[n->in[0]].grad_root;
     }
+    return note_cuts(p, err);
 }

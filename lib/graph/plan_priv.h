@@ -171,6 +171,7 @@ struct plan {
     VEC(struct plan_attention) attentions; /* plan_fuse.c: those of the graph, fused or not */
     VEC(struct plan_sequence) sequences; /* while it is made */
     uint32_t sequence_items;     /* elements that their lists have room for */
+    VEC(char *) notes;           /* plan_notes() */
     struct plan_kept *kept;
     uint32_t n_kept;
     VEC(struct plan_block) blocks;
@@ -295,7 +296,7 @@ int plan_fuse(struct plan *p, struct err *err);
 int plan_precision(struct plan *p, struct err *err); /* only where there is a plan.half */
 enum tensor_dtype plan_precision_half(enum plan_precision p);
 int plan_layouts(struct plan *p, struct err *err);
-void plan_gradients(struct plan *p);
+int plan_gradients(struct plan *p, struct err *err);
 /* Before plan_gradients(): does a trained parameter (in a plan with feed_grads: a float32 feed) lead to the
  * value, through inputs that pass a gradient? */
 int plan_wants_gradient(const struct plan *p, uint32_t value, bool *out, struct err *err);

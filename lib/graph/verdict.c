@@ -177,14 +177,46 @@ static int judge_evidence(struct finder *f, const struct evidence_tensor *t, boo
                                t->refusal, remedy, t->name));
 }
 
-static void judge_form(const struct finder *f, uint32_t value, bool has_gradient,
-                       enum graph_verdict *out, const char **reason)
+/* The op that reads the value first has a gradient to pass on, but none for this input. */
+static const struct graph_node *cut_by(const struct finder *f, uint32_t value, uint32_t *input)
+{
+    const struct graph_node *n;
+    uint32_t k;
+
+    if (f->first_use[value] == UINT64_MAX)
+        return NULL;
+    n = &f->g->nodes[f->first_use[value] >> 16];
+    *input = (uint32_t)(f->first_use[value] & 0xFFFF);
+    if (*input >= n->n_in || n->n_bodies > 0 || n->stops_gradient || !graph_passes_gradient(n->def) ||
+        ((n->def->diff | n->def->stat) & graph_input_bit(*input)) != 0)
+        return NULL;
+    for (k = 0; k < n->n_out; k++)
+        if (n->out[k] != GRAPH_NONE && (f->use[n->out[k]] & USE_GRADIENT) != 0)
+            return n;
+    return NULL;
+}
+
+/* *reason: why a value receives none. With `expected`, a job or a module that trains the value is told. */
+static int without_gradient(struct finder *f, uint32_t value, bool expected, const char **reason, struct err *err)
+{
+    uint32_t input;
+    const struct graph_node *n = cut_by(f, value, &input);
+
+    *reason = "it receives no gradient";
+    if (n == NULL)
+        return 0;
+    *reason = arena_printf(&f->g->mem, "%s '%s' does not differentiate its input %" PRIu32, n->def->name, n->name,
+                           input);
+    if (*reason == NULL)
+        return no_memory(err);
+    return !expected ? 0
+                     : graph_note(f->g, err, "'%s' is a parameter, but stays as it is: %s", f->g->values[value].name,
+                                  *reason);
+}
+
+static void judge_form(const struct finder *f, uint32_t value, enum graph_verdict *out, const char **reason)
 {
     *out = GRAPH_IS_CONSTANT;
-    if (!has_gradient) {
-        *reason = "it receives no gradient";
-        return;
-    }
     switch (form_judge(f, value, reason)) {
     case FORM_PARAMETER:
         *out = GRAPH_IS_TRAINED;
@@ -222,12 +254,15 @@ int verdict_of(struct finder *f, uint32_t value, enum graph_verdict *out, struct
     } else if (f->g->evidence.has_signature) {
         *out = GRAPH_IS_CONSTANT;
         reason = "a constant: the signature of the module does not list it";
-    } else {
-        judge_form(f, value, has_gradient, out, &reason);
-    }
-    if (*out == GRAPH_IS_TRAINED && !has_gradient) {
+    } else if (!has_gradient) {
         *out = GRAPH_IS_CONSTANT;
-        reason = "it receives no gradient";
+        rc = without_gradient(f, value, is_trainable, &reason, err);
+    } else {
+        judge_form(f, value, out, &reason);
+    }
+    if (rc == 0 && *out == GRAPH_IS_TRAINED && !has_gradient) {
+        *out = GRAPH_IS_CONSTANT;
+        rc = without_gradient(f, value, true, &reason, err);
     }
     /* Also parameters of the signature, which does not state requires_grad. */
     if (rc == 0 && *out == GRAPH_IS_TRAINED && !is_trainable && form_is_sinusoid(v)) {

@@ -254,11 +254,8 @@ static int open_plan(struct train *t, enum plan_purpose purpose, struct plan **p
     return rc;
 }
 
-static void tell_notes(struct train *t)
+static void tell_notes(struct train *t, const char *const *notes, uint32_t n)
 {
-    uint32_t n;
-    const char *const *notes = graph_notes(t->graph, &n);
-
     for (uint32_t i = 0; i < n; i++) {
         struct train_event e = { .kind = TRAIN_NOTE, .text = notes[i] };
 
@@ -282,6 +279,8 @@ static int open_model(struct train *t, struct err *err)
 {
     const struct train_opts *o = t->opts;
     struct graph_opts g = model_opts(o);
+    const char *const *notes;
+    uint32_t n;
     int rc;
 
     train_phase(t, "import", 0);
@@ -290,7 +289,8 @@ static int open_model(struct train *t, struct err *err)
         rc = graph_import(&g, &t->graph, err);
     if (rc < 0)
         return rc;
-    tell_notes(t);
+    notes = graph_notes(t->graph, &n);
+    tell_notes(t, notes, n);
     rc = check_inputs(t, err);
     return rc < 0 ? rc : bind_features(t, err);
 }
@@ -298,6 +298,8 @@ static int open_model(struct train *t, struct err *err)
 static int open_plans(struct train *t, struct err *err)
 {
     const struct train_opts *o = t->opts;
+    const char *const *notes;
+    uint32_t n_notes;
     int rc = 0;
 
     train_phase(t, "plan", 0);
@@ -310,6 +312,10 @@ static int open_plans(struct train *t, struct err *err)
             rc = open_plan(t, PLAN_TRAIN, &r->plan, &r->work, err);
         if (rc == 0 && t->eval_data != NULL)
             rc = open_plan(t, PLAN_EVAL, &r->eval_plan, &r->eval_work, err);
+    }
+    if (rc == 0) {
+        notes = plan_notes(t->replicas[0].plan, &n_notes);
+        tell_notes(t, notes, n_notes);
     }
     t->eval_words = 2; /* loss and weight */
     for (uint32_t i = 0; rc == 0 && t->eval_data != NULL && i < o->n_metrics; i++)

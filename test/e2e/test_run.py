@@ -2,6 +2,7 @@
 """`trainerctl run` against ONNX Runtime: outputs of the same graph on the same arrays, gradients against
 differences of its outputs; control flow, functions, shape arithmetic; and what is refused, with its exit code."""
 # san: yes
+import json
 import os
 import subprocess
 
@@ -337,6 +338,30 @@ def tensors_without_elements_go_through():
     nodes = [node("MatMul", "x w", "h"), node("Relu", "h", "r"), node("Concat", "r z", "y", axis=0)]
     z = normal(2, 4)
     agree(model(nodes, {"x": (F, ["n", 3]), "z": z}, {"y": F, "h": F}, [const("w", normal(3, 4))]), {"x": x, "z": z})
+
+
+@test
+def inputs_that_are_not_differentiated_are_named():
+    nodes = [node("Mul", "x v", "fill"), node("Pad", "x pads fill", "y"), node("Pad", "y pads fill", "z")]
+    arrays = {"x": np.float32([2]), "v": np.float32(3)}
+    m = model(nodes, {"x": arrays["x"], "v": arrays["v"]}, {"z": F}, [const("pads", np.int64([1, 1]))])
+    p, written = run(m, arrays, "--gradients")
+    assert p.returncode == 0, p.stderr
+    told = [line for line in p.stderr.splitlines() if "does not differentiate" in line]
+    assert told == ["trainerctl: warning: Pad 'y' (as 1 more of this op) does not differentiate its input 2, 'fill': the "
+                    "gradients of what 'fill' is computed from lack this part"], p.stderr
+    assert written["v.grad"] == 0 and written["x.grad"] == 1
+    p, _ = run(m, arrays)
+    assert "differentiate" not in p.stderr
+    # A part of the gradient of w is missing.
+    nodes = [node("MatMul", "x w", "h"), node("ReduceMax", "w", "top", keepdims=0), node("Pad", "h pads top", "y")]
+    m = model(nodes, {"x": (F, ["batch", 4])}, {"y": F}, [const("w", normal(4, 3)), const("pads", np.int64([0, 0, 0, 1]))])
+    path = os.path.join(workdir(), "cut.onnx")
+    onnx.save(m, path)
+    p = subprocess.run([TRAINERCTL, "inspect", path], capture_output=True, text=True, timeout=60)
+    assert "note       Pad 'y' does not differentiate its input 2, 'top'" in p.stdout, p.stdout + p.stderr
+    p = subprocess.run([TRAINERCTL, "inspect", "--json", path], capture_output=True, text=True, timeout=60)
+    assert [n for n in json.loads(p.stdout)["notes"] if "input 2, 'top'" in n], p.stdout
 
 
 @test

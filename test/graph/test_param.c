@@ -213,6 +213,38 @@ static void limit_of_clip_trains_where_it_is_asked_for(void **state)
     model_free(m);
 }
 
+static void input_that_is_not_differentiated_is_told(void **state)
+{
+    static const char *const fill[] = { "fill" };
+    const struct graph_opts trainable = { .trainable = fill, .n_trainable = 1 };
+    const int64_t pads[] = { 0, 1, 0, 1 };
+    const float zero = 0;
+    struct model *m = linear(17);
+    const struct graph_judged *t;
+    const char *const *notes;
+    struct graph *g;
+    uint32_t n, i;
+
+    (void)state;
+    model_int64s(m, "pads", pads, 4);
+    model_floats(m, "fill", shape_of(0), &zero);
+    model_node(m, "Pad", "logits pads fill", "y");
+    model_output(m, "y");
+    g = net_import_model(m, &trainable);
+    t = graph_judged(g, &n);
+    for (i = 0; i < n && strcmp(t[i].name, "fill") != 0;)
+        i++;
+    assert_true(i < n);
+    assert_int_equal(t[i].verdict, GRAPH_IS_CONSTANT);
+    assert_string_equal(t[i].reason, "Pad 'y' does not differentiate its input 2");
+    notes = graph_notes(g, &n);
+    assert_int_equal(n, 1);
+    assert_string_equal(notes[0], "'fill' is a parameter, but stays as it is: Pad 'y' does not differentiate its "
+                                  "input 2");
+    graph_free(g);
+    model_free(m);
+}
+
 /* Keras starts the bias of an LSTM with zeros, and with ones for the forget gate; zeros and ones that are
  * multiplied are a mask. */
 static void a_vector_of_zeros_and_ones_is_a_bias_if_it_is_added(void **state)
@@ -510,6 +542,7 @@ int main(void)
         cmocka_unit_test(statistic_of_two_nodes_is_refused),
         cmocka_unit_test(integers_single_numbers_and_unused_initializers_do_not_train),
         cmocka_unit_test(limit_of_clip_trains_where_it_is_asked_for),
+        cmocka_unit_test(input_that_is_not_differentiated_is_told),
         cmocka_unit_test(a_vector_of_zeros_and_ones_is_a_bias_if_it_is_added),
         cmocka_unit_test(a_table_of_sines_is_trained_or_frozen_as_the_job_decides),
         cmocka_unit_test(a_layer_without_the_bias_that_its_class_has_is_refused),
