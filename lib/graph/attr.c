@@ -3,10 +3,11 @@
 
 #include <string.h>
 
+#include "base/check.h"
 #include "base/err.h"
 #include "base/text.h"
 
-enum { ATTR_GRAPH = 5, ATTR_GRAPHS = 10 }; /* ONNX's numbers, beside enum op_attr_type */
+enum { ATTR_GRAPH = 5, ATTR_TENSORS = 9, ATTR_GRAPHS = 10 }; /* ONNX's numbers, beside enum op_attr_type */
 
 /* Files of the oldest tools leave the type out: then the field that is there tells. */
 static int attr_type(const Onnx__AttributeProto *p)
@@ -23,6 +24,8 @@ static int attr_type(const Onnx__AttributeProto *p)
         return OP_ATTR_TENSOR;
     if (p->has_g || p->n_graphs > 0)
         return ATTR_GRAPH;
+    if (p->n_strings > 0)
+        return OP_ATTR_STRINGS;
     return p->n_floats > 0 ? OP_ATTR_FLOATS : OP_ATTR_INTS;
 }
 
@@ -60,6 +63,32 @@ static int attr_tensor(struct tensor_source *src, const Onnx__TensorProto *p, co
     int rc = graph_read_tensor(src, p, "its tensor", out, err);
 
     return rc < 0 ? err_wrap(err, rc, "node '%s': attribute '%s'", node, attr) : 0;
+}
+
+/* An attribute holds a value of its type and no other: a reader that goes by the fields would read that one. */
+static int check_fields(const char *node, const Onnx__AttributeProto *p, struct err *err)
+{
+    const struct {
+        const char *name;
+        int type;
+        bool is_set;
+    } fields[] = {
+        { "f", OP_ATTR_FLOAT, p->has_f },           { "i", OP_ATTR_INT, p->has_i },
+        { "s", OP_ATTR_STRING, p->has_s },          { "t", OP_ATTR_TENSOR, p->t != NULL },
+        { "g", ATTR_GRAPH, p->has_g },              { "floats", OP_ATTR_FLOATS, p->n_floats > 0 },
+        { "ints", OP_ATTR_INTS, p->n_ints > 0 },    { "strings", OP_ATTR_STRINGS, p->n_strings > 0 },
+        { "tensors", ATTR_TENSORS, p->n_tensors > 0 }, { "graphs", ATTR_GRAPHS, p->n_graphs > 0 },
+    };
+    int type = attr_type(p);
+    size_t i;
+
+    for (i = 0; i < COUNT_OF(fields); i++)
+        if (fields[i].is_set && fields[i].type != type)
+            return err_set(err, ERR_INPUT,
+                           "node '%s': attribute '%s' has type %d, but a value in the field '%s', which is of type %d: "
+                           "export the model again",
+                           node, p->name != NULL ? p->name : "", type, fields[i].name, fields[i].type);
+    return 0;
 }
 
 static int read_attr(struct tensor_source *src, const Onnx__AttributeProto *p, const char *node,
@@ -168,6 +197,8 @@ int graph_read_attrs(struct tensor_source *src, const Onnx__NodeProto *p, struct
     for (i = 0; i < p->n_attribute && rc == 0; i++) {
         rc = check_attr(node, p, i, err);
         if (rc == 0)
+            rc = check_fields(node->name, p->attribute[i], err);
+        if (rc == 0)
             rc = read_attr(src, p->attribute[i], node->name, graph_is_control(node->def), &attrs[i],
                            err);
     }
@@ -194,12 +225,16 @@ int graph_read_constant(struct tensor_source *src, const Onnx__NodeProto *p, con
                         struct tensor *out, struct err *err)
 {
     const Onnx__AttributeProto *a = p->n_attribute == 1 ? p->attribute[0] : NULL;
+    int rc;
 
     if (a == NULL || a->name == NULL || p->n_input != 0)
         return err_set(err, ERR_INPUT,
                        "Constant '%s' has %zu inputs and %zu attributes, expected "
                        "0 and 1",
                        name, p->n_input, p->n_attribute);
+    rc = check_fields(name, a, err);
+    if (rc < 0)
+        return rc;
     if (strcmp(a->name, "value") == 0 && a->t != NULL)
         return attr_tensor(src, a->t, name, a->name, out, err);
     if (strcmp(a->name, "value_float") == 0 && a->has_f)

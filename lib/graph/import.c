@@ -13,6 +13,8 @@
 #include "base/check.h"
 #include "base/err.h"
 
+enum { IR_VERSION_MIN = 3 }; /* the first one with opset_import */
+
 static const uint64_t default_max_bytes = (uint64_t)16 << 30;
 
 int import_no_memory(struct err *err)
@@ -105,6 +107,9 @@ static int check_model(struct importer *im, struct err *err)
 
     if (m->graph == NULL)
         return err_set(err, ERR_INPUT, "the file holds no graph: is it an ONNX model?");
+    if (!m->has_ir_version || m->ir_version < IR_VERSION_MIN)
+        return err_set(err, ERR_INPUT, "the model has ir_version %" PRId64 "; expected %d or later: is it an ONNX model?",
+                       m->ir_version, IR_VERSION_MIN);
     rc = find_opset(m, &opset, err);
     if (rc == 0)
         rc = check_opset(opset, err);

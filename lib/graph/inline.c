@@ -209,6 +209,12 @@ static bool copy_attrs(struct inliner *in, const struct frame *frame, Onnx__Node
                 to = find_attr(frame->f->attribute_proto, frame->f->n_attribute_proto, ref);
             if (to == NULL)
                 continue; /* neither given nor with a default: absent here too */
+            if (from->type != 0 && to->type != 0 && from->type != to->type) {
+                (void)err_set(in->err, ERR_INPUT,
+                              "function '%s': attribute '%s' of type %d refers to '%s', which has type %d",
+                              or_empty(frame->f->name), or_empty(from->name), from->type, ref, to->type);
+                return false;
+            }
             copies[n] = *to;
             copies[n].name = from->name;
         } else {
@@ -297,6 +303,25 @@ static bool pass_inputs(struct inliner *in, const Onnx__FunctionProto *f,
     return true;
 }
 
+enum { ATTRIBUTES_MAX = 256 }; /* of a call or of a function: each is compared with each */
+
+/* Each attribute of a call comes once. */
+static bool check_call(struct inliner *in, const Onnx__FunctionProto *f, const Onnx__NodeProto *call)
+{
+    size_t i;
+
+    for (i = 0; i < call->n_attribute; i++)
+        if (call->n_attribute > ATTRIBUTES_MAX ||
+            find_attr(call->attribute, i, or_empty(call->attribute[i]->name)) != NULL) {
+            (void)err_set(in->err, ERR_INPUT,
+                          "'%s' calls function '%s' with %zu attributes, '%s' more than once; expected each once",
+                          or_empty(call->name), or_empty(f->name), call->n_attribute,
+                          or_empty(call->attribute[i]->name));
+            return false;
+        }
+    return true;
+}
+
 static bool expand_call(struct inliner *in, const Onnx__FunctionProto *f,
                         const Onnx__NodeProto *call, uint32_t depth, struct nodes *out)
 {
@@ -316,6 +341,8 @@ static bool expand_call(struct inliner *in, const Onnx__FunctionProto *f,
             f->n_output);
         return false;
     }
+    if (!check_call(in, f, call))
+        return false;
     frame.prefix = arena_printf(&in->g->mem, "%s_%" PRIu32 "/",
                                 or_empty(call->name)[0] != '\0' ? call->name : or_empty(f->name),
                                 in->n_calls++);
@@ -376,6 +403,28 @@ static bool expand(struct inliner *in, const struct frame *frame, Onnx__NodeProt
     return true;
 }
 
+/* Each name of the attributes of a function, with and without a default, comes once. */
+static bool check_formal(struct inliner *in, const Onnx__FunctionProto *f)
+{
+    size_t n = f->n_attribute + f->n_attribute_proto, i, k;
+
+    for (i = 0; i < n; i++) {
+        const char *name = i < f->n_attribute ? f->attribute[i] : or_empty(f->attribute_proto[i - f->n_attribute]->name);
+        bool twice = n > ATTRIBUTES_MAX ||
+                     (i >= f->n_attribute && find_attr(f->attribute_proto, i - f->n_attribute, name) != NULL);
+
+        for (k = 0; !twice && k < i && k < f->n_attribute; k++)
+            twice = strcmp(f->attribute[k], name) == 0;
+        if (twice) {
+            (void)err_set(in->err, ERR_INPUT,
+                          "function '%s' has %zu attributes, '%s' more than once; expected each once", or_empty(f->name),
+                          n, name);
+            return false;
+        }
+    }
+    return true;
+}
+
 /* A call names one function, and each domain that it imports has one opset. */
 static bool check_functions(struct inliner *in)
 {
@@ -391,7 +440,8 @@ static bool check_functions(struct inliner *in)
         snprintf(what, sizeof(what), "function '%.120s'", or_empty(f->name));
         if (key == NULL)
             (void)err_set(in->err, ERR_NOMEM, "functions of the model: out of memory");
-        ok = key != NULL && graph_check_opsets(what, f->opset_import, f->n_opset_import, in->err) == 0;
+        ok = key != NULL && graph_check_opsets(what, f->opset_import, f->n_opset_import, in->err) == 0 &&
+             check_formal(in, f);
         switch (ok ? map_put(&seen, key, i) : MAP_NEW) {
         case MAP_NOMEM:
             ok = false;

@@ -163,18 +163,19 @@ static bool find_name(const struct scope *scope, const char *name, uint64_t *out
     return false;
 }
 
-static int check_counts(const struct graph_node *node, struct err *err)
+/* Absent inputs and outputs at the end do not count as present, but no op has a place for them beyond its last. */
+static int check_counts(const struct graph_node *node, const Onnx__NodeProto *p, struct err *err)
 {
     const struct op_def *d = node->def;
 
-    if (node->n_in < d->n_in.min || node->n_in > d->n_in.max)
+    if (node->n_in < d->n_in.min || p->n_input > d->n_in.max)
         return err_set(err, ERR_INPUT,
-                       "%s '%s' has %" PRIu32 " inputs, expected %" PRIu32 " to %" PRIu32, d->name,
-                       node->name, node->n_in, d->n_in.min, d->n_in.max);
-    if (node->n_out < d->n_out.min || node->n_out > d->n_out.max)
+                       "%s '%s' has %zu inputs, expected %" PRIu32 " to %" PRIu32, d->name, node->name,
+                       node->n_in < d->n_in.min ? node->n_in : p->n_input, d->n_in.min, d->n_in.max);
+    if (node->n_out < d->n_out.min || p->n_output > d->n_out.max)
         return err_set(err, ERR_INPUT,
-                       "%s '%s' has %" PRIu32 " outputs, expected %" PRIu32 " to %" PRIu32, d->name,
-                       node->name, node->n_out, d->n_out.min, d->n_out.max);
+                       "%s '%s' has %zu outputs, expected %" PRIu32 " to %" PRIu32, d->name, node->name,
+                       node->n_out < d->n_out.min ? node->n_out : p->n_output, d->n_out.min, d->n_out.max);
     if (!graph_is_control(d) && (node->n_out == 0 || node->out[0] == GRAPH_NONE))
         return err_set(err, ERR_INPUT, "%s '%s' has no output 0", d->name, node->name);
     return 0;
@@ -238,6 +239,7 @@ static int read_edges(struct importer *im, const struct scope *scope, const Onnx
                                  .identity = GRAPH_NONE };
 
         const char *name = p->output[i];
+        uint64_t shadowed;
 
         out[i] = GRAPH_NONE;
         /* Kernels always write output 0, whether somebody wants it or not. */
@@ -245,6 +247,11 @@ static int read_edges(struct importer *im, const struct scope *scope, const Onnx
             name = arena_printf(&g->mem, "(unnamed %" PRIu32 ")", g->n_values);
         if (name == NULL)
             return import_no_memory(err);
+        if (find_name(scope->outer, name, &shadowed))
+            return err_set(err, ERR_INPUT,
+                           "%s '%s' in a graph inside of a node makes '%s', and so does a graph around it; expected "
+                           "names that are unique: rename one of them",
+                           node->def->name, node->name, name);
         if (name[0] != '\0')
             rc = import_add_value(im, scope, name, v, &out[i], err);
     }
@@ -509,7 +516,7 @@ static int read_node(struct importer *im, const struct scope *scope, const Onnx_
     if (rc == 0)
         rc = check_required(node->def, p, err);
     if (rc == 0)
-        rc = check_counts(node, err);
+        rc = check_counts(node, p, err);
     return rc == 0 && graph_is_control(node->def) ? check_bodies(node, err) : rc;
 }
 

@@ -250,6 +250,7 @@ static int check_places(const Onnx__TensorProto *p, const char *what, struct err
         { "external data", p->data_location == LOCATION_EXTERNAL },
         { "raw_data", p->has_raw_data && p->raw_data.len > 0 },
         { "float_data", p->n_float_data > 0 },
+        { "string_data", p->n_string_data > 0 },
         { "int32_data", p->n_int32_data > 0 },
         { "int64_data", p->n_int64_data > 0 },
         { "double_data", p->n_double_data > 0 },

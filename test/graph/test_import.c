@@ -129,9 +129,11 @@ static void two_opsets_of_another_domain_are_refused(void **state)
     model_free(m);
 }
 
-/* A function com.example.Twice; `overload` NULL: none. The caller frees *out.data. */
-static void pack_function(const char *overload, size_t n_opsets, ProtobufCBinaryData *out)
+/* A function com.example.Twice; `overload` NULL: none; its attributes are called "slope". The caller frees
+ * *out.data. */
+static void pack_function(const char *overload, size_t n_opsets, size_t n_attributes, ProtobufCBinaryData *out)
 {
+    char *slopes[] = { (char *)"slope", (char *)"slope" };
     Onnx__FunctionProto f = ONNX__FUNCTION_PROTO__INIT;
     Onnx__OperatorSetIdProto opset = ONNX__OPERATOR_SET_ID_PROTO__INIT, *opsets[] = { &opset, &opset };
     Onnx__NodeProto node = ONNX__NODE_PROTO__INIT, *nodes[] = { &node };
@@ -149,6 +151,8 @@ static void pack_function(const char *overload, size_t n_opsets, ProtobufCBinary
     f.overload = (char *)(uintptr_t)overload;
     f.opset_import = opsets;
     f.n_opset_import = n_opsets;
+    f.attribute = slopes;
+    f.n_attribute = n_attributes;
     f.node = nodes;
     f.n_node = 1;
     f.input = x;
@@ -161,16 +165,18 @@ static void pack_function(const char *overload, size_t n_opsets, ProtobufCBinary
     onnx__function_proto__pack(&f, out->data);
 }
 
-static void two_functions_of_one_name_are_refused(void **state)
+static void names_of_functions_and_their_attributes_that_come_twice_are_refused(void **state)
 {
     static const struct {
         const char *overload; /* of the second function */
-        size_t n_opsets;
+        size_t n_opsets, n_attributes, n_given; /* n_given: attributes "slope" of the call */
         const char *refused; /* NULL: it is accepted */
     } cases[] = {
-        { "other", 1, NULL },
-        { NULL, 1, "the model has two functions 'Twice' of domain 'com.example'" },
-        { "other", 2, "function 'Twice' imports opset 17 of ai.onnx and also 17" },
+        { "other", 1, 1, 1, NULL },
+        { NULL, 1, 0, 0, "the model has two functions 'Twice' of domain 'com.example'" },
+        { "other", 2, 0, 0, "function 'Twice' imports opset 17 of ai.onnx and also 17" },
+        { "other", 1, 2, 0, "function 'Twice' has 2 attributes, 'slope' more than once" },
+        { "other", 1, 1, 2, "calls function 'Twice' with 2 attributes, 'slope' more than once" },
     };
     size_t i;
 
@@ -178,22 +184,31 @@ static void two_functions_of_one_name_are_refused(void **state)
     for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct model *m = begin(17);
         ProtobufCBinaryData functions[2];
+        Onnx__AttributeProto given = ONNX__ATTRIBUTE_PROTO__INIT, *slope[2];
         struct err err;
         const uint8_t *bytes;
         size_t n;
 
+        given.name = (char *)"slope";
+        given.has_type = given.has_f = 1;
+        given.type = 1;
         model_node(m, "Twice", "x", "y");
         model_proto(m)->graph->node[0]->domain = (char *)"com.example";
         model_node(m, "MatMul", "y w", "logits");
         model_output(m, "logits");
-        pack_function(NULL, 1, &functions[0]);
-        pack_function(cases[i].overload, cases[i].n_opsets, &functions[1]);
+        for (n = 0; n < cases[i].n_given; n++)
+            slope[n] = &given;
+        model_proto(m)->graph->node[0]->attribute = slope;
+        model_proto(m)->graph->node[0]->n_attribute = cases[i].n_given;
+        pack_function(NULL, 1, 1, &functions[0]);
+        pack_function(cases[i].overload, cases[i].n_opsets, cases[i].n_attributes, &functions[1]);
         model_proto(m)->functions = functions;
         model_proto(m)->n_functions = 2;
         bytes = model_bytes(m, &n);
         assert_int_equal(import_bytes(bytes, n, &err), cases[i].refused != NULL ? ERR_INPUT : 0);
         if (cases[i].refused != NULL && strstr(err.text, cases[i].refused) == NULL)
             fail_msg("'%s' is not in: %s", cases[i].refused, err.text);
+        model_proto(m)->graph->node[0]->n_attribute = 0;
         model_proto(m)->functions = NULL;
         model_proto(m)->n_functions = 0;
         free(functions[0].data);
@@ -422,6 +437,106 @@ static void required_input_without_a_name_is_refused(void **state)
         model_node(m, cases[i].op, cases[i].inputs, "logits");
         model_output(m, "logits");
         refused(m, ERR_INPUT, cases[i].said, "expected the name of a tensor", NULL);
+    }
+}
+
+static void inputs_and_outputs_beyond_the_last_are_refused_without_names_too(void **state)
+{
+    struct model *m = begin(17);
+
+    (void)state;
+    model_node(m, "MatMul", "x w -", "logits");
+    model_output(m, "logits");
+    refused(m, ERR_INPUT, "MatMul 'logits' has 3 inputs, expected 2 to 2", NULL);
+
+    m = begin(17);
+    model_node(m, "MatMul", "x w", "logits -");
+    model_output(m, "logits");
+    refused(m, ERR_INPUT, "MatMul 'logits' has 2 outputs, expected 1 to 1", NULL);
+}
+
+static void attribute_with_a_value_of_another_type_is_refused(void **state)
+{
+    const int64_t one = 1;
+    struct model *m = begin(17);
+
+    (void)state;
+    model_node(m, "Gemm", "x w", "logits");
+    model_int(m, "transB", 0);
+    model_proto(m)->graph->node[0]->attribute[0]->has_f = 1;
+    model_output(m, "logits");
+    refused(m, ERR_INPUT, "attribute 'transB' has type 2, but a value in the field 'f', which is of type 1", NULL);
+
+    m = begin(17);
+    model_node(m, "Constant", "", "c");
+    model_float(m, "value_float", 2);
+    model_proto(m)->graph->node[0]->attribute[0]->ints = (int64_t *)(uintptr_t)&one;
+    model_proto(m)->graph->node[0]->attribute[0]->n_ints = 1;
+    model_node(m, "Mul", "x c", "logits");
+    model_output(m, "logits");
+    refused(m, ERR_INPUT, "attribute 'value_float' has type 1, but a value in the field 'ints'", NULL);
+}
+
+static void a_model_without_an_ir_version_is_refused(void **state)
+{
+    struct model *m = linear(17);
+
+    (void)state;
+    model_proto(m)->has_ir_version = 0;
+    refused(m, ERR_INPUT, "the model has ir_version 0; expected 3 or later", NULL);
+    m = linear(17);
+    model_proto(m)->ir_version = 2;
+    refused(m, ERR_INPUT, "the model has ir_version 2; expected 3 or later", NULL);
+}
+
+/* If with branches that compute `name` from x. */
+static void a_name_in_a_body_that_hides_one_around_it_is_refused(void **state)
+{
+    static const char *const names[] = { "branch", "h" };
+    size_t i;
+
+    (void)state;
+    for (i = 0; i < 2; i++) {
+        Onnx__GraphProto body = ONNX__GRAPH_PROTO__INIT;
+        Onnx__NodeProto node = ONNX__NODE_PROTO__INIT, *nodes[] = { &node };
+        Onnx__ValueInfoProto info = ONNX__VALUE_INFO_PROTO__INIT, *infos[] = { &info };
+        Onnx__AttributeProto attr[2] = { ONNX__ATTRIBUTE_PROTO__INIT, ONNX__ATTRIBUTE_PROTO__INIT };
+        Onnx__AttributeProto *attrs[] = { &attr[0], &attr[1] };
+        char *x[] = { (char *)"x" }, *made[] = { (char *)(uintptr_t)names[i] };
+        struct model *m = begin(17);
+        uint8_t bytes[128];
+        struct err err;
+        size_t n, k;
+        const uint8_t *all;
+
+        node.op_type = (char *)"Relu";
+        node.input = x;
+        node.output = made;
+        node.n_input = node.n_output = 1;
+        info.name = made[0];
+        body.node = nodes;
+        body.output = infos;
+        body.n_node = body.n_output = 1;
+        n = onnx__graph_proto__pack(&body, bytes);
+        assert_true(n <= sizeof(bytes));
+        for (k = 0; k < 2; k++) {
+            attr[k].name = (char *)(uintptr_t)(k == 0 ? "then_branch" : "else_branch");
+            attr[k].has_type = attr[k].has_g = 1;
+            attr[k].type = 5;
+            attr[k].g.data = bytes;
+            attr[k].g.len = n;
+        }
+        model_node(m, "MatMul", "x w", "h");
+        model_node(m, "If", "h", "logits");
+        model_proto(m)->graph->node[1]->attribute = attrs;
+        model_proto(m)->graph->node[1]->n_attribute = 2;
+        model_output(m, "logits");
+        all = model_bytes(m, &n);
+        assert_int_equal(import_bytes(all, n, &err), i == 0 ? 0 : ERR_INPUT);
+        if (i == 1 && strstr(err.text, "makes 'h', and so does a graph around it") == NULL)
+            fail_msg("%s", err.text);
+        model_proto(m)->graph->node[1]->n_attribute = 0;
+        model_free(m);
     }
 }
 
@@ -677,7 +792,7 @@ int main(void)
         cmocka_unit_test(opsets_from_7_to_28_are_accepted),
         cmocka_unit_test(two_opsets_of_onnx_are_refused),
         cmocka_unit_test(two_opsets_of_another_domain_are_refused),
-        cmocka_unit_test(two_functions_of_one_name_are_refused),
+        cmocka_unit_test(names_of_functions_and_their_attributes_that_come_twice_are_refused),
         cmocka_unit_test(a_missing_file_and_a_folder_are_refused),
         cmocka_unit_test(no_cut_and_no_flipped_byte_does_harm),
         cmocka_unit_test(a_file_that_unpacks_to_far_more_than_its_size_is_refused),
@@ -688,6 +803,10 @@ int main(void)
         cmocka_unit_test(inputs_outputs_and_attributes_are_counted_and_known),
         cmocka_unit_test(required_input_without_a_name_is_refused),
         cmocka_unit_test(absent_optional_input_is_accepted),
+        cmocka_unit_test(inputs_and_outputs_beyond_the_last_are_refused_without_names_too),
+        cmocka_unit_test(attribute_with_a_value_of_another_type_is_refused),
+        cmocka_unit_test(a_model_without_an_ir_version_is_refused),
+        cmocka_unit_test(a_name_in_a_body_that_hides_one_around_it_is_refused),
         cmocka_unit_test(initializers_hold_what_they_say),
         cmocka_unit_test(typed_lists_are_as_good_as_raw_bytes),
         cmocka_unit_test(tensor_with_data_in_two_places_is_refused),

@@ -152,7 +152,7 @@ static void sequences_grow_shrink_and_keep_their_order(void **state)
     model_int(m, "axis", -1);
     model_node(m, "SequenceAt", "two zero", "p");
     model_node(m, "SequenceAt", "two one", "q");
-    model_node(m, "SequenceEmpty", "-", "empty");
+    model_node(m, "SequenceEmpty", "", "empty");
     model_node(m, "SequenceInsert", "empty q", "s1");         /* q */
     model_node(m, "SequenceInsert", "s1 p zero", "s2");       /* p q */
     model_node(m, "SequenceInsert", "s2 q", "s3");            /* p q q */
@@ -204,7 +204,7 @@ static struct model *bags(const char *reduction, int opset)
     model_int64s(m, "one_long", (const int64_t[]){ 1 }, 1);
     model_node(m, "MatMul", "x w", "h");
     model_node(m, "Reshape", "h to_rows", "rows");
-    model_node(m, "SequenceEmpty", "-", "empty");
+    model_node(m, "SequenceEmpty", "", "empty");
     model_node(m, "Loop", "turns - empty", "all");
     inner = model_proto(body)->graph;
     model_int(m, "body", 0);
@@ -363,7 +363,7 @@ static void parts_and_positions_that_do_not_fit_are_refused(void **state)
     plan_refused(m, "position 2 of 2", NULL);
 
     m = begin_wide();
-    model_node(m, "SequenceEmpty", "-", "empty");
+    model_node(m, "SequenceEmpty", "", "empty");
     model_node(m, "ConcatFromSequence", "empty", "logits");
     model_int(m, "axis", 0);
     plan_refused(m, "the sequence is empty", NULL);
