@@ -7,21 +7,19 @@
  * (bidi only). */
 #include "rdzv/rdzv_priv.h"
 
-#include <errno.h>
-#include <netdb.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
+#include <grpc/grpc_posix.h>
 #include <grpc/grpc_security.h>
 #include <grpc/support/time.h>
 
 #include "base/check.h"
 #include "base/digest.h"
 #include "base/err.h"
+#include "rdzv/admission.h"
 
 enum {
     UNSENT_MAX = 32, /* messages that wait for a client that does not read */
@@ -31,6 +29,8 @@ enum {
 struct rdzv_server {
     struct rdzv *r;
     grpc_server *server;
+    grpc_server_credentials *plain;
+    struct admission *admission; /* NULL: it does not listen */
     void **registered; /* [rdzv_n_methods] */
     bool is_closing, is_down;
     struct rdzv_in *all; /* the calls that run */
@@ -380,53 +380,6 @@ static void accept_next(struct rdzv_server *s, const struct rdzv_method *m)
 
 /* ---- the server ---- */
 
-/* gRPC tells why only in its log: we try for ourselves. `listen` is known to be host:port. */
-static int explain(const char *listen_on, struct err *err)
-{
-    struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE }, *found = NULL;
-    const char *colon = strrchr(listen_on, ':');
-    char host[320];
-    int rc, fd, one = 1;
-
-    snprintf(host, sizeof(host), "%.*s", (int)(colon - listen_on), listen_on);
-    if (host[0] == '[') { /* [::1] */
-        memmove(host, host + 1, strlen(host));
-        host[strcspn(host, "]")] = '\0';
-    }
-    rc = getaddrinfo(host, colon + 1, &hints, &found);
-    if (rc != 0)
-        return err_set(err, ERR_INPUT,
-                       "listen on %s: %s; the address of this task must be one of this "
-                       "host",
-                       listen_on, gai_strerror(rc));
-    fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    rc = 0;
-    if (fd >= 0)
-        (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)); /* as gRPC does */
-    if (fd < 0 || bind(fd, found->ai_addr, found->ai_addrlen) < 0 || listen(fd, 1) < 0)
-        rc = errno;
-    if (fd >= 0)
-        close(fd);
-    freeaddrinfo(found);
-    switch (rc) {
-    case 0:
-        return err_set(err, ERR_IO, "listen on %s: refused, for a reason that has passed",
-                       listen_on);
-    case EADDRINUSE:
-        return err_set(err, ERR_IO,
-                       "listen on %s: address already in use, perhaps by another run of this "
-                       "task; `ss -ltnp 'sport = :%s'` shows by whom",
-                       listen_on, colon + 1);
-    case EADDRNOTAVAIL:
-        return err_set(err, ERR_INPUT,
-                       "listen on %s: not an address of this host; the cluster must name "
-                       "this host for this task, or bind to 0.0.0.0",
-                       listen_on);
-    default:
-        return err_sys(err, rc, "listen on %s", listen_on);
-    }
-}
-
 static void on_down(void *arg, bool ok)
 {
     struct rdzv_server *s = arg;
@@ -441,7 +394,6 @@ static grpc_server *create(void)
         rdzv_arg(GRPC_ARG_KEEPALIVE_TIME_MS, 30000), /* links have beats; for all others */
         rdzv_arg(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20000),
         rdzv_arg(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0), /* a client may ping as it likes */
-        rdzv_arg(GRPC_ARG_ALLOW_REUSEPORT, 0),        /* else two tasks share a port in silence */
         rdzv_arg(GRPC_ARG_MAX_RECEIVE_MESSAGE_LENGTH, WIRE_BYTES_MAX),
         rdzv_arg(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 5000),
         rdzv_arg(GRPC_ARG_MAX_CONCURRENT_STREAMS, 128),
@@ -452,13 +404,22 @@ static grpc_server *create(void)
     return grpc_server_create(&all, NULL);
 }
 
+/* On admission's thread. */
+static void on_connection(void *arg, int fd)
+{
+    struct rdzv_server *s = arg;
+
+    grpc_server_add_channel_from_fd(s->server, fd, s->plain);
+}
+
 int rdzv_server_open(struct rdzv *r, struct rdzv_server **out, struct err *err)
 {
     struct rdzv_server *s = calloc(1, sizeof(*s));
-    grpc_server_credentials *plain = grpc_insecure_server_credentials_create();
-    int port;
+    struct admission_opts admission = { .listen = r->opts.listen, .tasks = r->opts.world, .accept = on_connection, .arg = s };
+    int rc;
 
     CHECK(s != NULL);
+    s->plain = grpc_insecure_server_credentials_create();
     s->r = r;
     s->down = (struct rdzv_tag){ .fn = on_down, .arg = s };
     s->server = create();
@@ -473,13 +434,10 @@ int rdzv_server_open(struct rdzv *r, struct rdzv_server **out, struct err *err)
             m->is_bidi ? GRPC_SRM_PAYLOAD_NONE : GRPC_SRM_PAYLOAD_READ_INITIAL_BYTE_BUFFER, 0);
         CHECK(s->registered[i] != NULL);
     }
-    port = grpc_server_add_http2_port(s->server, r->opts.listen, plain);
-    grpc_server_credentials_release(plain);
     grpc_server_start(s->server);
     *out = s;
-    if (port == 0) {
-        int rc = explain(r->opts.listen, err);
-
+    rc = admission_open(&admission, &s->admission, err);
+    if (rc < 0) {
         rdzv_server_shutdown(s);
         return rc;
     }
@@ -493,6 +451,8 @@ int rdzv_server_open(struct rdzv *r, struct rdzv_server **out, struct err *err)
 void rdzv_server_shutdown(struct rdzv_server *s)
 {
     s->is_closing = true;
+    if (s->admission != NULL)
+        admission_stop(s->admission);
     grpc_server_shutdown_and_notify(s->server, rdzv_hub_queue(s->r->hub),
                                     rdzv_hub_arm(s->r->hub, &s->down));
 }
@@ -518,6 +478,8 @@ void rdzv_server_free(struct rdzv_server *s)
         return;
     CHECK(s->is_down && s->all == NULL);
     grpc_server_destroy(s->server);
+    admission_close(s->admission);
+    grpc_server_credentials_release(s->plain);
     free(s->registered);
     free(s);
 }

@@ -1,6 +1,7 @@
 /* rdzv_priv.h - what the files of rdzv share.
  *
  *   grpc.c        the completion queue, its thread, tags; packing; channels
+ *   listen.c      the listening sockets; admission.c relays connections to gRPC within limits; frames.c counts what they cost
  *   in.c          a call that came in, and the server that takes them
  *   dial.c        a TCP connection to an address, or a refusal
  *   out.c         a call that goes out, on a connection of its own

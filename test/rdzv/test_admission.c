@@ -1,0 +1,302 @@
+/* Connections through admission: their bytes, their limit, their end. What gRPC gets is read here. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <arpa/inet.h>
+#include <cmocka.h>
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "rdzv/admission.h"
+#include "rdzv/frames.h"
+
+enum { HANDED_MAX = 64, WAIT_MS = 20000 };
+
+struct place {
+    pthread_mutex_t lock;
+    int handed[HANDED_MAX];
+    uint32_t n;
+    uint16_t port;
+    struct admission *a;
+};
+
+static void on_accept(void *arg, int fd)
+{
+    struct place *p = arg;
+
+    pthread_mutex_lock(&p->lock);
+    assert_true(p->n < HANDED_MAX);
+    p->handed[p->n++] = fd;
+    pthread_mutex_unlock(&p->lock);
+}
+
+static uint32_t n_handed(struct place *p)
+{
+    uint32_t n;
+
+    pthread_mutex_lock(&p->lock);
+    n = p->n;
+    pthread_mutex_unlock(&p->lock);
+    return n;
+}
+
+/* A port that was free a moment ago: another process may take it, so several are tried. */
+static void open_place(struct place *p, uint32_t tasks)
+{
+    struct err err = { 0 };
+    int tries, rc = -1;
+
+    memset(p, 0, sizeof(*p));
+    pthread_mutex_init(&p->lock, NULL);
+    for (tries = 0; tries < 20 && rc < 0; tries++) {
+        struct admission_opts opts = { .tasks = tasks, .accept = on_accept, .arg = p };
+        char listen[32];
+
+        p->port = (uint16_t)(12000 + (unsigned)(clock_ns() / 1000 + (uint64_t)getpid() * 7919) % 18000);
+        snprintf(listen, sizeof(listen), "127.0.0.1:%u", p->port);
+        opts.listen = listen;
+        rc = admission_open(&opts, &p->a, &err);
+    }
+    if (rc < 0)
+        fail_msg("%s", err.text);
+}
+
+static void close_place(struct place *p)
+{
+    admission_close(p->a);
+    for (uint32_t i = 0; i < p->n; i++)
+        close(p->handed[i]);
+    pthread_mutex_destroy(&p->lock);
+}
+
+static int dial(const struct place *p)
+{
+    struct sockaddr_in at = { .sin_family = AF_INET, .sin_port = htons(p->port), .sin_addr = { htonl(INADDR_LOOPBACK) } };
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    assert_true(fd >= 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&at, sizeof(at)), 0);
+    return fd;
+}
+
+static void write_all(int fd, const void *bytes, size_t n)
+{
+    const uint8_t *at = bytes;
+
+    while (n > 0) {
+        ssize_t done = send(fd, at, n, MSG_NOSIGNAL);
+
+        if (done < 0 && (errno == EAGAIN || errno == EINTR)) {
+            struct pollfd poll_fd = { .fd = fd, .events = POLLOUT };
+
+            assert_int_equal(poll(&poll_fd, 1, WAIT_MS), 1);
+            continue;
+        }
+        assert_true(done > 0);
+        at += done;
+        n -= (size_t)done;
+    }
+}
+
+/* Reads n bytes; fewer if the other side closes. */
+static size_t read_all(int fd, void *bytes, size_t n)
+{
+    size_t got = 0;
+
+    while (got < n) {
+        struct pollfd poll_fd = { .fd = fd, .events = POLLIN };
+        ssize_t done;
+
+        assert_int_equal(poll(&poll_fd, 1, WAIT_MS), 1);
+        done = recv(fd, (uint8_t *)bytes + got, n - got, 0);
+        if (done < 0 && (errno == EAGAIN || errno == EINTR))
+            continue;
+        if (done <= 0)
+            break;
+        got += (size_t)done;
+    }
+    return got;
+}
+
+static void wait_handed(struct place *p, uint32_t n)
+{
+    uint64_t end = clock_ms() + WAIT_MS;
+
+    while (n_handed(p) < n && clock_ms() < end)
+        usleep(1000);
+    assert_int_equal(n_handed(p), n);
+}
+
+static void preface_in_pieces_and_bytes_of_both_ways_arrive_as_sent(void **state)
+{
+    enum { N = 200000 };
+    static uint8_t sent[N], got[N];
+    uint8_t head[FRAMES_PREFACE_BYTES + FRAMES_HEAD_BYTES] = { 0 };
+    struct place p;
+    int client;
+    size_t i;
+
+    (void)state;
+    open_place(&p, 2);
+    client = dial(&p);
+    write_all(client, frames_preface, 7);
+    usleep(20000);
+    assert_int_equal(n_handed(&p), 0);
+    write_all(client, frames_preface + 7, FRAMES_PREFACE_BYTES - 7);
+    wait_handed(&p, 1);
+    for (i = 0; i < N; i++)
+        sent[i] = (uint8_t)(i * 2654435761U >> 13);
+    memcpy(sent, (const uint8_t[]){ (N - FRAMES_HEAD_BYTES) >> 16, (uint8_t)((N - FRAMES_HEAD_BYTES) >> 8),
+                                    (uint8_t)(N - FRAMES_HEAD_BYTES), 0, 0, 0, 0, 0, 1 }, FRAMES_HEAD_BYTES);
+    for (i = 0; i < N; i += 5000) {
+        write_all(client, sent + i, 5000);
+        if (i == 0) {
+            assert_int_equal(read_all(p.handed[0], head, FRAMES_PREFACE_BYTES), FRAMES_PREFACE_BYTES);
+            assert_memory_equal(head, frames_preface, FRAMES_PREFACE_BYTES);
+        }
+        assert_int_equal(read_all(p.handed[0], got + i, 5000), 5000);
+    }
+    assert_memory_equal(sent, got, N);
+    memset(got, 0, N);
+    for (i = 0; i < N; i += 5000) {
+        write_all(p.handed[0], sent + i, 5000);
+        assert_int_equal(read_all(client, got + i, 5000), 5000);
+    }
+    assert_memory_equal(sent, got, N);
+    close(client);
+    close_place(&p);
+}
+
+static void end_of_either_side_reaches_the_other_after_its_last_bytes(void **state)
+{
+    uint8_t got[64];
+    struct place p;
+    int client;
+
+    (void)state;
+    open_place(&p, 2);
+    client = dial(&p);
+    write_all(client, frames_preface, FRAMES_PREFACE_BYTES);
+    wait_handed(&p, 1);
+    write_all(p.handed[0], "goodbye", 7);
+    close(p.handed[0]);
+    p.n = 0;
+    assert_int_equal(read_all(client, got, sizeof(got)), 7);
+    assert_memory_equal(got, "goodbye", 7);
+    close(client);
+    client = dial(&p);
+    write_all(client, frames_preface, FRAMES_PREFACE_BYTES);
+    wait_handed(&p, 1);
+    close(client);
+    assert_int_equal(read_all(p.handed[0], got, sizeof(got)), FRAMES_PREFACE_BYTES);
+    close_place(&p);
+}
+
+static void other_protocol_is_closed_and_never_handed_over(void **state)
+{
+    uint8_t got[8];
+    struct place p;
+    int client;
+
+    (void)state;
+    open_place(&p, 2);
+    client = dial(&p);
+    write_all(client, "GET / HTTP/1.1\r\n\r\n", 18);
+    assert_int_equal(read_all(client, got, sizeof(got)), 0);
+    assert_int_equal(n_handed(&p), 0);
+    close(client);
+    close_place(&p);
+}
+
+/* More than the limit: the silent ones go, and the one that speaks stays. */
+static void connection_that_speaks_outlives_silent_ones(void **state)
+{
+    enum { IDLE = 600 };
+    static int idle[IDLE];
+    uint8_t ping[FRAMES_HEAD_BYTES] = { 0 }, got[FRAMES_PREFACE_BYTES];
+    struct place p;
+    int client, i;
+
+    (void)state;
+    open_place(&p, 2);
+    client = dial(&p);
+    write_all(client, frames_preface, FRAMES_PREFACE_BYTES);
+    wait_handed(&p, 1);
+    assert_int_equal(read_all(p.handed[0], got, sizeof(got)), sizeof(got));
+    for (i = 0; i < IDLE; i++)
+        idle[i] = dial(&p);
+    assert_int_equal(read_all(idle[0], got, 1), 0); /* closed in favour of a later one */
+    write_all(client, ping, sizeof(ping));
+    assert_int_equal(read_all(p.handed[0], got, sizeof(ping)), sizeof(ping));
+    for (i = 0; i < IDLE; i++)
+        close(idle[i]);
+    close(client);
+    close_place(&p);
+}
+
+/* Without the allowance it would have arrived in a moment; how fast the machine is does not matter. */
+static void flood_of_resets_waits_and_another_client_is_served(void **state)
+{
+    enum { FLOOD = 20000 };
+    static uint8_t flood[FLOOD * FRAMES_HEAD_BYTES];
+    uint8_t got[FRAMES_PREFACE_BYTES];
+    struct place p;
+    int attacker, client;
+    ssize_t unread;
+    size_t i, arrived = 0;
+
+    (void)state;
+    open_place(&p, 2);
+    attacker = dial(&p);
+    write_all(attacker, frames_preface, FRAMES_PREFACE_BYTES);
+    wait_handed(&p, 1);
+    for (i = 0; i < FLOOD; i++)
+        flood[i * FRAMES_HEAD_BYTES + 3] = 3; /* RST_STREAM: 80,000 units, and 1,050 a second */
+    assert_true(send(attacker, flood, sizeof(flood), MSG_DONTWAIT | MSG_NOSIGNAL) > 0);
+    usleep(100000);
+    while ((unread = recv(p.handed[0], flood, sizeof(flood), MSG_DONTWAIT)) > 0)
+        arrived += (size_t)unread;
+    assert_true(arrived < sizeof(flood) / 4);
+    client = dial(&p);
+    write_all(client, frames_preface, FRAMES_PREFACE_BYTES);
+    wait_handed(&p, 2);
+    assert_int_equal(read_all(p.handed[1], got, sizeof(got)), sizeof(got));
+    close(attacker);
+    close(client);
+    close_place(&p);
+}
+
+static void address_of_another_host_is_refused(void **state)
+{
+    struct admission_opts opts = { .listen = "192.0.2.1:7777", .tasks = 1, .accept = on_accept };
+    struct admission *a;
+    struct err err = { 0 };
+
+    (void)state;
+    assert_int_equal(admission_open(&opts, &a, &err), ERR_INPUT);
+    assert_non_null(strstr(err.text, "not an address of this host"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(preface_in_pieces_and_bytes_of_both_ways_arrive_as_sent),
+        cmocka_unit_test(end_of_either_side_reaches_the_other_after_its_last_bytes),
+        cmocka_unit_test(other_protocol_is_closed_and_never_handed_over),
+        cmocka_unit_test(connection_that_speaks_outlives_silent_ones),
+        cmocka_unit_test(flood_of_resets_waits_and_another_client_is_served),
+        cmocka_unit_test(address_of_another_host_is_refused),
+    };
+
+    return cmocka_run_group_tests_name("rdzv/admission", tests, NULL, NULL);
+}
