@@ -494,6 +494,7 @@ void ckpt_hand_over(struct ckpt_writer *w, const struct ckpt_meta *meta)
     CHECK(w->state == FILLING);
     w->meta = *meta;
     w->handed_ns = clock_ns();
+    __atomic_store_n(&w->watch.moved_ns, w->handed_ns, __ATOMIC_RELAXED); /* the thread may start later */
     w->failures = 0;
     w->hurry = false;
     w->is_discarded = false;

@@ -567,6 +567,51 @@ static void closing_does_not_wait_for_storage_that_hangs(void **state)
     }
 }
 
+/* A may_publish() that answers when it is released. */
+struct latch {
+    bool is_held, is_free; /* atomic */
+};
+
+static int wait_for_release(void *arg, struct err *err)
+{
+    struct latch *l = arg;
+
+    (void)err;
+    __atomic_store_n(&l->is_held, true, __ATOMIC_SEQ_CST);
+    while (!__atomic_load_n(&l->is_free, __ATOMIC_SEQ_CST))
+        kit_nap(1);
+    return 0;
+}
+
+/* The thread is busy when the state is handed over: the storage has had nothing to do yet. */
+static void handed_over_state_before_the_thread_starts_is_not_a_stalled_storage(void **state)
+{
+    enum { IDLE_MS = 100 };
+    char *folder = kit_folder();
+    struct latch latch = { .is_held = false };
+    struct ckpt_writer_opts opts = kit_opts(folder);
+    struct ckpt_meta one = kit_meta(1);
+    struct ckpt_trouble trouble;
+    struct ckpt_writer *w;
+    uint64_t begin;
+
+    (void)state;
+    opts.may_publish = wait_for_release;
+    opts.arg = &latch;
+    w = kit_open(&opts);
+    while (!__atomic_load_n(&latch.is_held, __ATOMIC_SEQ_CST))
+        kit_nap(1);
+    kit_nap(IDLE_MS);
+    begin = clock_ns();
+    kit_write(w, &one, 1);
+    ckpt_trouble(w, &trouble);
+    assert_true(trouble.stalled_ms <= (clock_ns() - begin) / 1000000);
+    __atomic_store_n(&latch.is_free, true, __ATOMIC_SEQ_CST);
+    kit_flush(w);
+    ckpt_writer_close(w);
+    kit_remove(folder);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -588,6 +633,7 @@ int main(void)
         cmocka_unit_test(names_that_cannot_be_saved_are_refused_at_once),
         cmocka_unit_test(what_goes_wrong_is_told_once_for_each_cause),
         cmocka_unit_test(closing_does_not_wait_for_storage_that_hangs),
+        cmocka_unit_test(handed_over_state_before_the_thread_starts_is_not_a_stalled_storage),
     };
 
     return cmocka_run_group_tests_name("ckpt/writer", tests, NULL, NULL);
