@@ -65,8 +65,8 @@ static int attr_tensor(struct tensor_source *src, const Onnx__TensorProto *p, co
     return rc < 0 ? err_wrap(err, rc, "node '%s': attribute '%s'", node, attr) : 0;
 }
 
-/* An attribute holds a value of its type and no other: a reader that goes by the fields would read that one. */
-static int check_fields(const char *node, const Onnx__AttributeProto *p, struct err *err)
+/* A reader that goes by the fields would read a value of another type. */
+int graph_check_attr(const char *node, const Onnx__AttributeProto *p, struct err *err)
 {
     const struct {
         const char *name;
@@ -197,7 +197,7 @@ int graph_read_attrs(struct tensor_source *src, const Onnx__NodeProto *p, struct
     for (i = 0; i < p->n_attribute && rc == 0; i++) {
         rc = check_attr(node, p, i, err);
         if (rc == 0)
-            rc = check_fields(node->name, p->attribute[i], err);
+            rc = graph_check_attr(node->name, p->attribute[i], err);
         if (rc == 0)
             rc = read_attr(src, p->attribute[i], node->name, graph_is_control(node->def), &attrs[i],
                            err);
@@ -232,7 +232,7 @@ int graph_read_constant(struct tensor_source *src, const Onnx__NodeProto *p, con
                        "Constant '%s' has %zu inputs and %zu attributes, expected "
                        "0 and 1",
                        name, p->n_input, p->n_attribute);
-    rc = check_fields(name, a, err);
+    rc = graph_check_attr(name, a, err);
     if (rc < 0)
         return rc;
     if (strcmp(a->name, "value") == 0 && a->t != NULL)

@@ -229,6 +229,8 @@ int graph_read_tensor(struct tensor_source *src, const Onnx__TensorProto *p, con
 int graph_copy_tensor(struct arena *mem, struct tensor *t, const char *what, struct err *err);
 
 /* ---- attr.c ---- */
+/* An attribute holds a value of its type and no other. `node` is for the message. */
+int graph_check_attr(const char *node, const Onnx__AttributeProto *p, struct err *err);
 /* Attributes of a node as ops read them; those the row does not name are refused. */
 int graph_read_attrs(struct tensor_source *src, const Onnx__NodeProto *p, struct graph_node *node,
                      struct err *err);

@@ -115,11 +115,6 @@ static int check_model(struct importer *im, struct err *err)
         rc = check_opset(opset, err);
     if (rc < 0)
         return rc;
-    if (m->graph->n_sparse_initializer > 0)
-        return err_set(err, ERR_UNSUPPORTED,
-                       "the model has %zu sparse initializers; store them "
-                       "as dense ones",
-                       m->graph->n_sparse_initializer);
     im->g->opset = (uint32_t)opset;
     im->g->producer =
         arena_printf(&im->g->mem, "%s%s%s", import_text(m->producer_name),
@@ -196,6 +191,9 @@ int import_initializers(struct importer *im, const Onnx__GraphProto *p, const st
     size_t i;
     int rc = 0;
 
+    if (p->n_sparse_initializer > 0)
+        return err_set(err, ERR_UNSUPPORTED, "a graph has %zu sparse initializers; store them as dense ones",
+                       p->n_sparse_initializer);
     for (i = 0; i < p->n_initializer && rc == 0; i++) {
         const Onnx__TensorProto *t = p->initializer[i];
         struct graph_value v = { .kind = VALUE_CONST,

@@ -202,6 +202,8 @@ static bool copy_attrs(struct inliner *in, const struct frame *frame, Onnx__Node
         const char *ref = or_empty(from->ref_attr_name);
 
         if (frame != NULL && ref[0] != '\0') {
+            if (graph_check_attr(or_empty(node->name), from, in->err) < 0)
+                return false;
             const Onnx__AttributeProto *to =
                 find_attr(frame->call->attribute, frame->call->n_attribute, ref);
 
@@ -305,20 +307,30 @@ static bool pass_inputs(struct inliner *in, const Onnx__FunctionProto *f,
 
 enum { ATTRIBUTES_MAX = 256 }; /* of a call or of a function: each is compared with each */
 
-/* Each attribute of a call comes once. */
+/* Each attribute of a call comes once, and holds one value. */
 static bool check_call(struct inliner *in, const Onnx__FunctionProto *f, const Onnx__NodeProto *call)
 {
     size_t i;
 
-    for (i = 0; i < call->n_attribute; i++)
-        if (call->n_attribute > ATTRIBUTES_MAX ||
+    for (i = 0; i < call->n_attribute; i++) {
+        if (graph_check_attr(or_empty(call->name), call->attribute[i], in->err) < 0)
+            return false;
+        if (or_empty(call->attribute[i]->ref_attr_name)[0] != '\0') { /* those of a function have their values now */
+            (void)err_set(in->err, ERR_INPUT,
+                          "'%s' calls function '%s': attribute '%s' refers to a function's attribute outside of a function",
+                          or_empty(call->name), or_empty(f->name), or_empty(call->attribute[i]->name));
+            return false;
+        }
+        if (call->n_attribute > ATTRIBUTES_MAX || or_empty(call->attribute[i]->name)[0] == '\0' ||
             find_attr(call->attribute, i, or_empty(call->attribute[i]->name)) != NULL) {
             (void)err_set(in->err, ERR_INPUT,
-                          "'%s' calls function '%s' with %zu attributes, '%s' more than once; expected each once",
+                          "'%s' calls function '%s' with %zu attributes, '%s' more than once or without a name; "
+                          "expected each once",
                           or_empty(call->name), or_empty(f->name), call->n_attribute,
                           or_empty(call->attribute[i]->name));
             return false;
         }
+    }
     return true;
 }
 
@@ -425,6 +437,31 @@ static bool check_formal(struct inliner *in, const Onnx__FunctionProto *f)
     return true;
 }
 
+/* Each input and each output has a name of its own; an output may be an input that is handed on. */
+static bool check_names(struct inliner *in, const Onnx__FunctionProto *f, char *const *names, size_t n)
+{
+    struct map seen = { 0 };
+    bool ok = true;
+    size_t i;
+
+    for (i = 0; i < n && ok; i++)
+        switch (map_put(&seen, or_empty(names[i]), i)) {
+        case MAP_NOMEM:
+            ok = false;
+            (void)err_set(in->err, ERR_NOMEM, "functions of the model: out of memory");
+            break;
+        case MAP_EXISTED:
+            ok = false;
+            (void)err_set(in->err, ERR_INPUT, "function '%s': two of its inputs or outputs are called '%s'; expected "
+                          "names that are unique", or_empty(f->name), or_empty(names[i]));
+            break;
+        case MAP_NEW:
+            break;
+        }
+    map_fini(&seen);
+    return ok;
+}
+
 /* A call names one function, and each domain that it imports has one opset. */
 static bool check_functions(struct inliner *in)
 {
@@ -441,7 +478,8 @@ static bool check_functions(struct inliner *in)
         if (key == NULL)
             (void)err_set(in->err, ERR_NOMEM, "functions of the model: out of memory");
         ok = key != NULL && graph_check_opsets(what, f->opset_import, f->n_opset_import, in->err) == 0 &&
-             check_formal(in, f);
+             check_formal(in, f) && check_names(in, f, f->input, f->n_input) &&
+             check_names(in, f, f->output, f->n_output);
         switch (ok ? map_put(&seen, key, i) : MAP_NEW) {
         case MAP_NOMEM:
             ok = false;

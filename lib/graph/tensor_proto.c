@@ -100,7 +100,7 @@ static int read_outside(struct tensor_source *src, const Onnx__TensorProto *p, c
     const char *location = NULL;
     const struct mapping *file;
     uint64_t offset = 0, length = 0, bytes = tensor_file_bytes(out);
-    bool has_length = false;
+    bool has_offset = false, has_length = false, twice;
     size_t i;
     int rc = 0;
 
@@ -110,10 +110,14 @@ static int read_outside(struct tensor_source *src, const Onnx__TensorProto *p, c
         if (key == NULL || value == NULL)
             return err_set(err, ERR_INPUT, "%s: external data: an entry without key or value",
                            what);
+        twice = (location != NULL && strcmp(key, "location") == 0) || (has_offset && strcmp(key, "offset") == 0) ||
+                (has_length && strcmp(key, "length") == 0);
+        if (twice)
+            return err_set(err, ERR_INPUT, "%s: external data: '%s' comes twice", what, key);
         if (strcmp(key, "location") == 0)
             location = value;
         else if (strcmp(key, "offset") == 0)
-            rc = external_number(what, key, value, &offset, err);
+            rc = external_number(what, key, value, &offset, err), has_offset = true;
         else if (strcmp(key, "length") == 0)
             rc = external_number(what, key, value, &length, err), has_length = true;
         /* "checksum" (SHA-1) and keys of other tools change nothing about where the bytes are. */

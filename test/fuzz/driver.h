@@ -1,11 +1,13 @@
 /* driver.h - main() of a fuzz program: known inputs, mutated, thrown at one parser.
  *
- *     fuzz_x [-runs=N] [-seed=S] [corpus files...]
+ *     fuzz_x [-runs=N] [-seconds=N] [-seed=S] [-accepted=DIR] [corpus files...]
  *
- * First every seed and corpus file as it is, then N mutations of them (default 20000). The same
- * arguments give the same inputs. A crash, or an input that takes longer than FUZZ_SLOW_S, leaves
+ * First every seed and corpus file as it is, then N mutations of them (default 20000), or as many as are possible in
+ * N seconds. The same arguments give the same inputs. An input that the target hands to fuzz_accept() becomes a file
+ * of DIR. A crash, or an input that takes longer than FUZZ_SLOW_S, leaves
  * the input in a file and says where. The including program defines LLVMFuzzerTestOneInput() and
- * its seeds, so libFuzzer or AFL can drive it too (-DFUZZ_NO_MAIN). */
+ * its seeds, so libFuzzer or AFL can drive it too (-DFUZZ_NO_MAIN). With FUZZ_HAS_MUTATOR it defines
+ * LLVMFuzzerCustomMutator() too, which takes the place of the mutations of bytes. */
 #ifndef FUZZ_DRIVER_H
 #define FUZZ_DRIVER_H
 
@@ -27,7 +29,17 @@ extern const size_t n_fuzz_seeds;
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-#ifndef FUZZ_NO_MAIN
+#ifdef FUZZ_HAS_MUTATOR
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max, unsigned seed);
+#endif
+/* Keeps the input of the moment as a file of the folder -accepted, if there is one. */
+static inline void fuzz_accept(void);
+
+#ifdef FUZZ_NO_MAIN
+static inline void fuzz_accept(void)
+{
+}
+#else
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -37,6 +49,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 #include <stdlib.h>
 #include <string.h>
 #include <sys/time.h>
+#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -52,6 +65,7 @@ static struct {
     size_t n_inputs;
     uint64_t random;
     uint64_t run;
+    const char *accepted; /* folder; NULL: nothing is kept */
     const uint8_t *data; /* the input of the moment, for the crash handler */
     size_t n;
 } fuzz;
@@ -63,6 +77,21 @@ static uint64_t fuzz_random(uint64_t below)
     fuzz.random ^= fuzz.random << 25;
     fuzz.random ^= fuzz.random >> 27;
     return below > 0 ? (fuzz.random * 0x2545f4914f6cdd1du >> 16) % below : 0;
+}
+
+static inline void fuzz_accept(void)
+{
+    char path[512];
+    FILE *file;
+
+    if (fuzz.accepted == NULL)
+        return;
+    snprintf(path, sizeof(path), "%s/%s-%" PRIu64, fuzz.accepted, fuzz.name, fuzz.run);
+    file = fopen(path, "wb");
+    if (file == NULL || fwrite(fuzz.data, 1, fuzz.n, file) != fuzz.n || fclose(file) != 0) {
+        perror(path);
+        exit(2);
+    }
 }
 
 /* Keeps the input; from a signal handler, so with system calls only (and snprintf, the risk of
@@ -134,6 +163,12 @@ static void fuzz_one(const void *data, size_t n)
     fuzz.run++;
 }
 
+#ifdef FUZZ_HAS_MUTATOR
+static void fuzz_step(uint8_t *data, size_t *n)
+{
+    *n = LLVMFuzzerCustomMutator(data, *n, FUZZ_INPUT_MAX, (unsigned)fuzz_random(UINT32_MAX));
+}
+#else
 static void fuzz_flip_bit(uint8_t *data, size_t *n)
 {
     if (*n > 0)
@@ -249,6 +284,12 @@ static void (*const fuzz_mutations[])(uint8_t *data, size_t *n) = {
     fuzz_repeat,   fuzz_splice,   fuzz_splice,   fuzz_set_integer, fuzz_insert_decimal,
 };
 
+static void fuzz_step(uint8_t *data, size_t *n)
+{
+    fuzz_mutations[fuzz_random(sizeof(fuzz_mutations) / sizeof(fuzz_mutations[0]))](data, n);
+}
+#endif
+
 static void fuzz_mutate(uint8_t *data)
 {
     const struct fuzz_seed *input = &fuzz.inputs[fuzz_random(fuzz.n_inputs)];
@@ -258,7 +299,7 @@ static void fuzz_mutate(uint8_t *data)
     if (n > 0)
         memcpy(data, input->data, n);
     while (steps-- > 0)
-        fuzz_mutations[fuzz_random(sizeof(fuzz_mutations) / sizeof(fuzz_mutations[0]))](data, &n);
+        fuzz_step(data, &n);
     fuzz_one(data, n);
 }
 
@@ -307,10 +348,29 @@ static bool fuzz_option(const char *arg, const char *name, uint64_t *out)
     return true;
 }
 
+static bool fuzz_text_option(const char *arg, const char *name, const char **out)
+{
+    size_t n = strlen(name);
+
+    if (strncmp(arg, name, n) != 0)
+        return false;
+    *out = arg + n;
+    return true;
+}
+
+static double fuzz_now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 int main(int argc, char **argv)
 {
     const char *slash = strrchr(argv[0], '/');
-    uint64_t runs = 20000, seed = 1;
+    uint64_t runs = 20000, seconds = 0, seed = 1;
+    double end;
     char **files = calloc((size_t)argc + 1, sizeof(*files));
     uint8_t *scratch = malloc(FUZZ_INPUT_MAX);
 
@@ -323,6 +383,8 @@ int main(int argc, char **argv)
         fuzz_add_input(fuzz_seeds[i].data, fuzz_seeds[i].n);
     for (int i = 1; i < argc; i++)
         if (!fuzz_option(argv[i], "-runs=", &runs) && !fuzz_option(argv[i], "-seed=", &seed) &&
+            !fuzz_option(argv[i], "-seconds=", &seconds) &&
+            !fuzz_text_option(argv[i], "-accepted=", &fuzz.accepted) &&
             fuzz_add_file(argv[i], &files[i]) < 0)
             return 2;
     if (fuzz.n_inputs == 0)
@@ -333,7 +395,8 @@ int main(int argc, char **argv)
     fuzz_one("", 0);
     for (size_t i = 0; i < fuzz.n_inputs; i++)
         fuzz_one(fuzz.inputs[i].data, fuzz.inputs[i].n);
-    for (uint64_t i = 0; i < runs; i++)
+    end = fuzz_now() + (double)seconds;
+    for (uint64_t i = 0; seconds > 0 ? i % 64 != 0 || fuzz_now() < end : i < runs; i++)
         fuzz_mutate(scratch);
     printf("fuzz %s: %" PRIu64 " runs, no crash\n", fuzz.name, fuzz.run);
 

@@ -131,7 +131,8 @@ static void two_opsets_of_another_domain_are_refused(void **state)
 
 /* A function com.example.Twice; `overload` NULL: none; its attributes are called "slope". The caller frees
  * *out.data. */
-static void pack_function(const char *overload, size_t n_opsets, size_t n_attributes, ProtobufCBinaryData *out)
+static void pack_function(const char *overload, size_t n_opsets, size_t n_attributes, size_t n_inputs,
+                          ProtobufCBinaryData *out)
 {
     char *slopes[] = { (char *)"slope", (char *)"slope" };
     Onnx__FunctionProto f = ONNX__FUNCTION_PROTO__INIT;
@@ -156,7 +157,7 @@ static void pack_function(const char *overload, size_t n_opsets, size_t n_attrib
     f.node = nodes;
     f.n_node = 1;
     f.input = x;
-    f.n_input = 1;
+    f.n_input = n_inputs;
     f.output = y;
     f.n_output = 1;
     out->len = onnx__function_proto__get_packed_size(&f);
@@ -169,14 +170,16 @@ static void names_of_functions_and_their_attributes_that_come_twice_are_refused(
 {
     static const struct {
         const char *overload; /* of the second function */
-        size_t n_opsets, n_attributes, n_given; /* n_given: attributes "slope" of the call */
+        size_t n_opsets, n_attributes, n_inputs, n_given; /* n_given: attributes "slope" of the call */
         const char *refused; /* NULL: it is accepted */
     } cases[] = {
-        { "other", 1, 1, 1, NULL },
-        { NULL, 1, 0, 0, "the model has two functions 'Twice' of domain 'com.example'" },
-        { "other", 2, 0, 0, "function 'Twice' imports opset 17 of ai.onnx and also 17" },
-        { "other", 1, 2, 0, "function 'Twice' has 2 attributes, 'slope' more than once" },
-        { "other", 1, 1, 2, "calls function 'Twice' with 2 attributes, 'slope' more than once" },
+        { "other", 1, 1, 1, 1, NULL },
+        { NULL, 1, 0, 1, 0, "the model has two functions 'Twice' of domain 'com.example'" },
+        { "other", 2, 0, 1, 0, "function 'Twice' imports opset 17 of ai.onnx and also 17" },
+        { "other", 1, 2, 1, 0, "function 'Twice' has 2 attributes, 'slope' more than once" },
+        { "other", 1, 1, 1, 2, "calls function 'Twice' with 2 attributes, 'slope' more than once" },
+        { "other", 1, 1, 1, 3, "attribute 'slope' refers to a function's attribute outside of a function" },
+        { "other", 1, 1, 2, 1, "function 'Twice': two of its inputs or outputs are called 'x'" },
     };
     size_t i;
 
@@ -184,7 +187,7 @@ static void names_of_functions_and_their_attributes_that_come_twice_are_refused(
     for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct model *m = begin(17);
         ProtobufCBinaryData functions[2];
-        Onnx__AttributeProto given = ONNX__ATTRIBUTE_PROTO__INIT, *slope[2];
+        Onnx__AttributeProto given = ONNX__ATTRIBUTE_PROTO__INIT, *slope[3];
         struct err err;
         const uint8_t *bytes;
         size_t n;
@@ -196,12 +199,15 @@ static void names_of_functions_and_their_attributes_that_come_twice_are_refused(
         model_proto(m)->graph->node[0]->domain = (char *)"com.example";
         model_node(m, "MatMul", "y w", "logits");
         model_output(m, "logits");
+        if (cases[i].n_given == 3) /* one that refers to another */
+            given.ref_attr_name = (char *)"slope";
         for (n = 0; n < cases[i].n_given; n++)
             slope[n] = &given;
         model_proto(m)->graph->node[0]->attribute = slope;
         model_proto(m)->graph->node[0]->n_attribute = cases[i].n_given;
-        pack_function(NULL, 1, 1, &functions[0]);
-        pack_function(cases[i].overload, cases[i].n_opsets, cases[i].n_attributes, &functions[1]);
+        pack_function(NULL, 1, 1, 1, &functions[0]);
+        pack_function(cases[i].overload, cases[i].n_opsets, cases[i].n_attributes, cases[i].n_inputs,
+                      &functions[1]);
         model_proto(m)->functions = functions;
         model_proto(m)->n_functions = 2;
         bytes = model_bytes(m, &n);
@@ -490,20 +496,29 @@ static void a_model_without_an_ir_version_is_refused(void **state)
 }
 
 /* If with branches that compute `name` from x. */
-static void a_name_in_a_body_that_hides_one_around_it_is_refused(void **state)
+static void hidden_names_and_sparse_initializers_in_a_body_are_refused(void **state)
 {
-    static const char *const names[] = { "branch", "h" };
+    static const struct {
+        const char *name;
+        int code;
+        const char *said;
+    } cases[] = {
+        { "branch", 0, "" },
+        { "h", ERR_INPUT, "makes 'h', and so does a graph around it" },
+        { "branch", ERR_UNSUPPORTED, "a graph has 1 sparse initializers" },
+    };
     size_t i;
 
     (void)state;
-    for (i = 0; i < 2; i++) {
+    for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         Onnx__GraphProto body = ONNX__GRAPH_PROTO__INIT;
         Onnx__NodeProto node = ONNX__NODE_PROTO__INIT, *nodes[] = { &node };
         Onnx__ValueInfoProto info = ONNX__VALUE_INFO_PROTO__INIT, *infos[] = { &info };
         Onnx__AttributeProto attr[2] = { ONNX__ATTRIBUTE_PROTO__INIT, ONNX__ATTRIBUTE_PROTO__INIT };
         Onnx__AttributeProto *attrs[] = { &attr[0], &attr[1] };
-        char *x[] = { (char *)"x" }, *made[] = { (char *)(uintptr_t)names[i] };
+        char *x[] = { (char *)"x" }, *made[] = { (char *)(uintptr_t)cases[i].name };
         struct model *m = begin(17);
+        ProtobufCBinaryData sparse = { 0, NULL };
         uint8_t bytes[128];
         struct err err;
         size_t n, k;
@@ -514,6 +529,8 @@ static void a_name_in_a_body_that_hides_one_around_it_is_refused(void **state)
         node.output = made;
         node.n_input = node.n_output = 1;
         info.name = made[0];
+        body.sparse_initializer = &sparse;
+        body.n_sparse_initializer = i == 2;
         body.node = nodes;
         body.output = infos;
         body.n_node = body.n_output = 1;
@@ -532,8 +549,8 @@ static void a_name_in_a_body_that_hides_one_around_it_is_refused(void **state)
         model_proto(m)->graph->node[1]->n_attribute = 2;
         model_output(m, "logits");
         all = model_bytes(m, &n);
-        assert_int_equal(import_bytes(all, n, &err), i == 0 ? 0 : ERR_INPUT);
-        if (i == 1 && strstr(err.text, "makes 'h', and so does a graph around it") == NULL)
+        assert_int_equal(import_bytes(all, n, &err), cases[i].code);
+        if (strstr(err.text, cases[i].said) == NULL)
             fail_msg("%s", err.text);
         model_proto(m)->graph->node[1]->n_attribute = 0;
         model_free(m);
@@ -671,12 +688,11 @@ static void put_file(const struct folder *f, const char *name, size_t bytes)
     close(fd);
 }
 
-static int import_external(const struct folder *f, const char *location, const char *offset,
-                           const char *length, struct err *err)
+static int import_keys(const struct folder *f, const char *const *keys, const char *location, const char *offset,
+                       const char *length, struct err *err)
 {
     Onnx__StringStringEntryProto entry[3], *entries[3] = { &entry[0], &entry[1], &entry[2] };
-    const char *keys[] = { "location", "offset", "length" },
-               *values[] = { location, offset, length };
+    const char *values[] = { location, offset, length };
     struct graph_opts opts = { 0 };
     struct model *m = linear(17);
     struct graph *g = NULL;
@@ -705,9 +721,18 @@ static int import_external(const struct folder *f, const char *location, const c
     return rc;
 }
 
+static int import_external(const struct folder *f, const char *location, const char *offset,
+                           const char *length, struct err *err)
+{
+    static const char *const keys[] = { "location", "offset", "length" };
+
+    return import_keys(f, keys, location, offset, length, err);
+}
+
 static void external_data_stays_below_the_folder_of_the_model(void **state)
 {
     struct folder f = folder_new();
+    static const char *const twice[] = { "location", "offset", "location" };
     char link[128], absolute[128];
     struct err err;
 
@@ -724,6 +749,8 @@ static void external_data_stays_below_the_folder_of_the_model(void **state)
 
     assert_int_equal(import_external(&f, "w.bin", "52", "48", &err), 0);
     assert_int_equal(import_external(&f, "./w.bin", "0", NULL, &err), 0);
+    assert_int_equal(import_keys(&f, twice, "w.bin", "0", "link", &err), ERR_INPUT);
+    assert_non_null(strstr(err.text, "external data: 'location' comes twice"));
     assert_int_equal(import_external(&f, absolute, "0", "48", &err), ERR_INPUT);
     assert_non_null(strstr(err.text, "expected a path relative to the folder"));
     assert_int_equal(import_external(&f, "../secret", "0", "48", &err), ERR_INPUT);
@@ -806,7 +833,7 @@ int main(void)
         cmocka_unit_test(inputs_and_outputs_beyond_the_last_are_refused_without_names_too),
         cmocka_unit_test(attribute_with_a_value_of_another_type_is_refused),
         cmocka_unit_test(a_model_without_an_ir_version_is_refused),
-        cmocka_unit_test(a_name_in_a_body_that_hides_one_around_it_is_refused),
+        cmocka_unit_test(hidden_names_and_sparse_initializers_in_a_body_are_refused),
         cmocka_unit_test(initializers_hold_what_they_say),
         cmocka_unit_test(typed_lists_are_as_good_as_raw_bytes),
         cmocka_unit_test(tensor_with_data_in_two_places_is_refused),

@@ -1,0 +1,20 @@
+#!/usr/bin/env python3
+"""What import accepts against onnx.checker: test/fuzz/check_models.py on mutations of the models of test/graph/data."""
+# san: yes
+import os
+import subprocess
+import sys
+
+from kit import BUILD, ROOT, main, test
+
+
+@test
+def mutated_models_that_are_accepted_are_valid():
+    script = os.path.join(ROOT, "test", "fuzz", "check_models.py")
+    p = subprocess.run([sys.executable, script, os.path.join(BUILD, "test", "fuzz", "fuzz_models"), "20000", "1"], cwd=ROOT,
+                       capture_output=True, text=True, timeout=1000)
+    assert p.returncode == 0, p.stdout + p.stderr
+
+
+if __name__ == "__main__":
+    main()

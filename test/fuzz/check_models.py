@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+"""check_models.py FUZZ_MODELS RUNS SEED: no model that import and a plan accept may be refused by onnx.checker.
+
+Runs the fuzz program test/fuzz/fuzz_models, which keeps each mutated model that it accepts, and gives these files to
+onnx.checker. What the checker refuses for a reason that is not in the table below is printed, and ends with 1."""
+import collections
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import onnx
+
+# What the checker says (a regular expression), and why such a model is accepted here.
+EXCEPTIONS = [
+    (r"ir_version.* is higher than the checker's", "the numbers of the opsets decide what a model means; and the installed "
+                                                   "onnx may be older than the model"),
+    (r"Unrecognized attribute: (antialias|layout|axes) ", "the installed onnx is older than the op, or the attribute has the "
+                                                     "meaning of the later version of the op"),
+    (r"No Op registered for", "the installed onnx is older than the op"),
+    (r"No opset import for domain", "'' and 'ai.onnx' are one domain; a function is found by its domain and name"),
+    (r"No Opset registered for domain|Opset import for domain .*in function op", "an op of a function is looked up in the "
+                                                                                  "opset of the model, if both mean the same"),
+    (r"Field 'type' of 'attr' is required", "the oldest tools leave it out: the field that is there tells"),
+    (r"Field 'name' of 'graph' is required", "nothing depends on the name of a graph"),
+    (r"Field 'shape' of 'type' is required", "a tensor of unknown rank: newer checkers accept it"),
+    (r"Unrecognized type value case|Field 'type' of 'value_info' is required|Field 'elem_type' of 'type' is required",
+     "types of outputs and of values inside follow from the nodes; an input has one"),
+    (r"duplicate keys in metadata_props", "the metadata of the model are not read"),
+    (r"in initializer but not in graph input", "a rule of IR 3, whose initializers may be overridden: here none is"),
+    (r"should contain one and only one value field|is 0-element but contains data",
+     "a tensor without elements: older checkers want a field, newer ones want none"),
+    (r"has input size \d+ not in range", "the inputs of the later version of the op are accepted: a Gemm without a bias, axes "
+                                         "as an input"),
+    (r"Required attribute .* is missing.* OpType: (If|Loop|Scan)", "of a branch that is not taken: a node is inferred when it "
+                                                                   "is planned"),
+    (r"Mismatched attribute type in", "of an attribute of a function that the call does not give"),
+    (r"Graph output '.*' is not an output of any node", "a body may return what is around it"),
+    (r"must be topologically sorted, .* input '.*' of node", "of a graph in an attribute that a function does not read"),
+    (r"output 0 is marked single but has an empty string", "an output that nothing reads is computed all the same"),
+    (r"not in allowed output sizes", "BatchNormalization with one of its two optional outputs"),
+    (r"Field '(name|domain)' of 'function' is required|Field 'op_type' of 'node' is required", "of a function that is not called"),
+]
+
+
+def reason_to_refuse(data):
+    try:
+        model = onnx.load_model_from_string(data)
+    except Exception as e:
+        return "does not parse: %s" % e
+    try:
+        onnx.checker.check_model(model)
+    except Exception as e:
+        return str(e)
+    return None
+
+
+def main(program, runs, seed):
+    folder = tempfile.mkdtemp(prefix="models-")
+    home = os.getcwd()
+    subprocess.run([os.path.abspath(program), "-runs=" + runs, "-seed=" + seed, "-accepted=" + folder], check=True,
+                   stdout=subprocess.DEVNULL, timeout=900)
+    shutil.copy(os.path.join(home, "test/graph/data/mlp_external.bin"), folder)
+    os.chdir(folder)  # where the checker looks for external data
+    known, wrong, files = collections.Counter(), [], [f for f in sorted(os.listdir(folder)) if "." not in f]
+    for name in files:
+        with open(name, "rb") as f:
+            said = reason_to_refuse(f.read())
+        if said is None:
+            continue
+        said = " ".join(said.split())
+        rows = [i for i, (pattern, _) in enumerate(EXCEPTIONS) if re.search(pattern, said)]
+        if rows:
+            known[rows[0]] += 1
+        else:
+            wrong.append("%s/%s: %s" % (folder, name, said[:400]))
+    os.chdir(home)
+    print("%d models are accepted, %d of them refused by onnx.checker %s for a known reason"
+          % (len(files), sum(known.values()), onnx.__version__))
+    for i, n in known.most_common():
+        print("  %5d  %s: %s" % (n, EXCEPTIONS[i][0], EXCEPTIONS[i][1]))
+    for line in wrong:
+        print("accepted, but refused by onnx.checker: " + line)
+    if not wrong:
+        shutil.rmtree(folder)
+    return 1 if wrong or not files else 0
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 4:
+        sys.exit(__doc__.splitlines()[0])
+    sys.exit(main(*sys.argv[1:]))
