@@ -8,6 +8,7 @@
 #include "base/err.h"
 #include "ckpt/ckpt.h"
 #include "conf/job.h"
+#include "train/train.h"
 
 /* The flag was set by a process that knew the data; what the job itself says about its end must agree. */
 static bool is_last_step(const struct conf *c, const struct ckpt_meta *m)
@@ -50,4 +51,22 @@ bool complete_already(const struct conf *c, void (*on_progress)(void *arg, uint6
                  c->export.onnx != NULL ? c->export.onnx : "", c->checkpoint.directory);
     free(info);
     return is_complete;
+}
+
+int complete_check_model(const struct train_opts *train, struct err *err)
+{
+    struct ckpt_info *info = malloc(sizeof(*info));
+    char digest[sizeof(info->meta.model_digest)];
+    int rc = info != NULL ? ckpt_peek(train->checkpoint_directory, NULL, info, err)
+                          : err_set(err, ERR_NOMEM, "complete: out of memory");
+
+    if (rc == 0 && info->meta.model_digest[0] != '\0')
+        rc = train_model_digest(train, digest, err);
+    if (rc == 0 && info->meta.model_digest[0] != '\0' && strcmp(digest, info->meta.model_digest) != 0)
+        rc = err_set(err, ERR_INPUT, "%s is of the job's last step, but of another model than '%s' is now; expected "
+                     "model digest %.16s, found %.16s: train the new model with --restart (for a group `trainerctl "
+                     "restart JOB`), which keeps these checkpoints, or name another checkpoint.directory",
+                     info->path, train->onnx, digest, info->meta.model_digest);
+    free(info);
+    return rc;
 }

@@ -362,6 +362,7 @@ static int settle_train(struct settled *s, struct err *err)
     t->checkpoint_every_steps = c->checkpoint.every_steps;
     t->checkpoint_every_seconds = c->checkpoint.every_seconds;
     t->max_to_keep = c->checkpoint.max_to_keep;
+    t->restart_from_scratch = c->checkpoint.restart_from_scratch;
     t->export_onnx = c->export.onnx;
     t->export_safetensors = c->export.safetensors;
     t->export_floats = floats[c->export.dtype];

@@ -165,6 +165,15 @@ static int already_done(const char *text)
     return 0;
 }
 
+/* Nothing was started: takes ownership of `s`, returns the exit code. */
+static int end_early(struct settled *s, int rc, const struct err *err)
+{
+    log_error("end", "exit %d: %s", run_exit_code(rc), err->text);
+    service_end(run_exit_code(rc), err->text);
+    settled_free(s);
+    return run_exit_code(rc);
+}
+
 /* --restart, for a process that trains alone. */
 static int restart(const struct settled *s, struct err *err)
 {
@@ -215,14 +224,17 @@ static int run(const struct flags *f)
         tell_settled(s);
         if (f->restart) {
             rc = restart(s, &err);
-            if (rc < 0) {
-                log_error("end", "%s", err.text);
-                service_end(run_exit_code(rc), err.text);
-                settled_free(s);
-                return run_exit_code(rc);
-            }
+            if (rc < 0)
+                return end_early(s, rc, &err);
         }
-        rc = complete_already(s->conf, still_looking, text, sizeof(text)) ? already_done(text) : run_task(&o);
+        if (complete_already(s->conf, still_looking, text, sizeof(text))) {
+            rc = complete_check_model(&s->train, &err);
+            if (rc < 0)
+                return end_early(s, rc, &err);
+            rc = already_done(text);
+        } else {
+            rc = run_task(&o);
+        }
     }
     settled_free(s);
     return rc;

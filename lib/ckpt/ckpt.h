@@ -47,7 +47,7 @@ struct ckpt_meta {
     uint32_t lanes;
     uint32_t global_batch_size;
     char job_digest[65];
-    char model_digest[65];
+    char model_digest[65]; /* "": the manifest does not name it */
     char data_digest[65];
     char name[256];
     bool complete; /* the job's last step */
@@ -161,9 +161,10 @@ struct ckpt_info {
 };
 
 /* Newest checkpoint below `directory` that verifies, checksums included. Those that do not are
- * skipped, newest first, each reported with what is wrong. `match`: only checkpoints whose model_digest
- * equals (skipped ones are reported); NULL: any. ERR_NOENT: none. ERR_IO: none, but one of them at least
- * could not be read, and may be good. */
+ * skipped, newest first, each reported with what is wrong. `match_model`: ERR_INPUT if any checkpoint there is of
+ * another model by its manifest, so that a run of this model neither replaces nor removes it; NULL: any model.
+ * ERR_NOENT: there is no checkpoint. ERR_CORRUPT: there are some, and none can be used; the text lists them.
+ * ERR_IO: none can be used, but one of them at least could not be read, and may be good. */
 int ckpt_newest(const char *directory, const char *match_model,
                 void (*on_skip)(void *arg, const char *path, const char *why),
                 void (*on_progress)(void *arg, uint64_t done, uint64_t all), void *arg,

@@ -43,7 +43,7 @@ static const struct member {
     NUMBER(lanes, U32),
     NUMBER(global_batch_size, U32),
     STRING(job_digest),
-    STRING(model_digest),
+    { "model_digest", TEXT, offsetof(struct ckpt_meta, model_digest), sizeof(((struct ckpt_meta *)0)->model_digest), true },
     STRING(data_digest),
     STRING(name),
     NUMBER(complete, FLAG),

@@ -14,6 +14,12 @@
 #include "base/fs.h"
 #include "ckpt/ckpt_priv.h"
 
+enum {
+    LIST_BYTES = 1500,     /* of the reasons why no checkpoint can be used */
+    LIST_REST_BYTES = 300, /* a reason is added while this is left */
+    REASON_BYTES = 220,
+};
+
 /* ---- one file ---- */
 
 int ckpt_open_regular(const char *path, uint64_t *bytes, struct err *err)
@@ -293,24 +299,47 @@ static char *folder_path(const char *directory, uint64_t step)
     return fs_join(directory, name);
 }
 
+/* A manifest without the digest passes: ckpt_load() compares the names and shapes of all tensors. */
 static int check_model(const struct ckpt_manifest *m, const char *match_model, struct err *err)
 {
-    if (match_model == NULL || strcmp(m->meta.model_digest, match_model) == 0)
+    if (match_model == NULL || m->meta.model_digest[0] == '\0' ||
+        strcmp(m->meta.model_digest, match_model) == 0)
         return 0;
-    return err_set(err, ERR_INPUT, "it is of another model: digest %s, expected %s (job '%s')",
-                   m->meta.model_digest, match_model, m->meta.name);
+    return err_set(err, ERR_INPUT, "the checkpoint is of another model (job '%s'); expected model digest "
+                   "%.16s, found %.16s", m->meta.name, match_model, m->meta.model_digest);
 }
 
-/* The manifest is asked first: a checkpoint of another model need not be read. */
-static int try_newest(const char *path, const char *match_model, struct ckpt_progress *progress,
-                      struct ckpt_info *out, struct err *err)
+/* ERR_INPUT if the manifest of any checkpoint names another model. Manifests that cannot be read are left to
+ * the search for the newest checkpoint. */
+static int check_models(const char *directory, const uint64_t *steps, size_t n, const char *match_model,
+                        struct err *err)
 {
     struct ckpt_manifest m;
-    int rc = read_checked(path, &m, err);
+    int rc = 0;
 
-    if (rc == 0)
-        rc = check_model(&m, match_model, err);
-    return rc == 0 ? verify_read(path, &m, progress, out, err) : rc;
+    for (size_t i = match_model != NULL ? n : 0; rc == 0 && i-- > 0;) {
+        char *path = folder_path(directory, steps[i]);
+
+        if (path == NULL)
+            return err_set(err, ERR_NOMEM, "'%s': out of memory", directory);
+        if (read_checked(path, &m, NULL) == 0)
+            rc = check_model(&m, match_model, err);
+        if (rc < 0)
+            err_wrap(err, rc, "%s", path);
+        free(path);
+    }
+    return rc;
+}
+
+/* One line for the error that lists all checkpoints; what has no room is left out. */
+static void add_reason(char *list, size_t n, uint64_t step, const char *why)
+{
+    size_t used = strlen(list);
+    char name[CKPT_NAME_BYTES];
+
+    ckpt_folder_name(step, name);
+    if (n - used > LIST_REST_BYTES)
+        snprintf(list + used, n - used, "; %s: %.*s", name, REASON_BYTES, why);
 }
 
 int ckpt_newest(const char *directory, const char *match_model,
@@ -319,7 +348,9 @@ int ckpt_newest(const char *directory, const char *match_model,
                 struct ckpt_info *out, struct err *err)
 {
     struct ckpt_progress progress = { .report = on_progress, .arg = arg };
+    struct ckpt_manifest m;
     struct err unread = { .code = 0 };
+    char list[LIST_BYTES] = "";
     uint64_t *steps;
     size_t n, i;
     int rc;
@@ -327,6 +358,11 @@ int ckpt_newest(const char *directory, const char *match_model,
     rc = ckpt_folder_list(directory, &steps, &n, err);
     if (rc < 0)
         return rc;
+    rc = check_models(directory, steps, n, match_model, err);
+    if (rc < 0) {
+        free(steps);
+        return rc;
+    }
     rc = ERR_NOENT;
     for (i = n; rc != 0 && rc != ERR_NOMEM && i-- > 0;) {
         char *path = folder_path(directory, steps[i]);
@@ -336,11 +372,15 @@ int ckpt_newest(const char *directory, const char *match_model,
             rc = err_set(err, ERR_NOMEM, "'%s': out of memory", directory);
             break;
         }
-        rc = try_newest(path, match_model, &progress, out, &why);
+        rc = read_checked(path, &m, &why);
+        if (rc == 0)
+            rc = verify_read(path, &m, &progress, out, &why);
         if (rc == ERR_NOMEM && err != NULL) /* says nothing about the checkpoint */
             *err = why;
         else if (rc < 0 && on_skip != NULL)
             on_skip(arg, path, why.text);
+        if (rc < 0)
+            add_reason(list, sizeof(list), steps[i], why.text);
         if (rc == ERR_IO && unread.code == 0)
             unread = why;
         free(path);
@@ -354,8 +394,10 @@ int ckpt_newest(const char *directory, const char *match_model,
         return err_wrap(err, ERR_IO, "'%s' holds %zu checkpoints: none of them can be used, and one could "
                         "not be read", directory, n);
     }
-    return err_set(err, ERR_NOENT, "'%s' holds %zu checkpoints%s", directory, n,
-                   n > 0 ? ", and none of them can be used" : "");
+    if (n == 0)
+        return err_set(err, ERR_NOENT, "'%s' holds 0 checkpoints", directory);
+    return err_set(err, ERR_CORRUPT, "'%.300s' holds %zu checkpoints, and none of them can be used%s", directory, n,
+                   list);
 }
 
 /* What a look at the folder tells. */

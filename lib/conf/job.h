@@ -289,6 +289,7 @@ struct conf {
         uint64_t every_steps;  /* 0: not by step */
         double every_seconds;  /* 0: not by time */
         uint32_t max_to_keep;  /* 0: all */
+        bool restart_from_scratch; /* where no checkpoint can be used */
     } checkpoint;
 
     struct {

@@ -708,6 +708,9 @@ LOSS_KEYS("/model/more_losses/*", 0)
 { "/checkpoint", "max_to_keep", U32, AT(checkpoint.max_to_keep), LIVE, .hi = 1000000000,
   .fallback = "5",
   .doc = "Older ones are deleted once a newer one is verified; 0: all are kept." },
+{ "/checkpoint", "restart_from_scratch", BOOL, AT(checkpoint.restart_from_scratch), FREE, .fallback = "false",
+  .doc = "Whether training begins at step 0 where checkpoints exist and all of them are damaged; false: the job "
+         "ends with exit code 2 and lists them." },
 
 { "", "summary", OBJECT, 0, FREE, .fallback = "{}",
   .doc = "Curves for TensorBoard." },

@@ -203,6 +203,14 @@ static int check_same_order(struct train *t, const struct ckpt_info *info, struc
         return err_set(err, ERR_INPUT, "%s is at step %llu, behind the job's last step %llu: %s",
                        info->path, (unsigned long long)m->step, (unsigned long long)t->total_steps,
                        advice);
+    if (m->epoch != m->step / t->steps_per_epoch ||
+        m->position != m->step % t->steps_per_epoch * o->global_batch)
+        return err_set(err, ERR_INPUT,
+                       "%s: its manifest contradicts step %llu; expected epoch %llu, position %llu, found epoch "
+                       "%llu, position %llu: %s", info->path, (unsigned long long)m->step,
+                       (unsigned long long)(m->step / t->steps_per_epoch),
+                       (unsigned long long)(m->step % t->steps_per_epoch * o->global_batch),
+                       (unsigned long long)m->epoch, (unsigned long long)m->position, advice);
     if (strcmp(m->job_digest, o->job_digest) != 0) {
         char text[5000];
         struct train_event e = { .kind = TRAIN_WARN, .text = text };
@@ -251,6 +259,30 @@ static int load(struct train *t, const struct ckpt_info *info, struct err *err)
     return 0;
 }
 
+static const char OTHER_MODEL[] =
+    "the checkpoint directory belongs to another model: use the model as it was, name another checkpoint.directory, "
+    "or move the checkpoints to another folder (those of a complete run: --restart, for a group `trainerctl restart JOB`)";
+
+/* No checkpoint was found: `rc` of ckpt_newest() becomes 0 where training may begin at step 0. */
+static int without_checkpoint(struct train *t, int rc, struct err *err)
+{
+    struct train_event e = { .kind = TRAIN_WARN };
+
+    if (rc == ERR_NOENT)
+        return 0;
+    if (rc == ERR_INPUT)
+        return err_wrap(err, rc, "%s", OTHER_MODEL);
+    if (rc != ERR_CORRUPT)
+        return rc;
+    if (!t->opts->restart_from_scratch)
+        return err_wrap(err, ERR_INPUT, "every checkpoint is damaged: copy a good one there, move them to another "
+                        "folder, or set checkpoint.restart_from_scratch to true to begin at step 0");
+    err_wrap(err, rc, "training begins at step 0, as checkpoint.restart_from_scratch allows");
+    e.text = err->text;
+    train_tell(t, &e);
+    return 0;
+}
+
 int save_load_newest(struct train *t, struct err *err)
 {
     const struct train_opts *o = t->opts;
@@ -271,12 +303,11 @@ int save_load_newest(struct train *t, struct err *err)
     for (int i = 0; i < LOAD_TRIES; i++) {
         rc = ckpt_newest(o->checkpoint_directory, graph_digest(t->graph), on_skip, on_progress, t, info,
                          err);
-        if (rc == ERR_NOENT) {
-            rc = 0;
-            goto done;
+        if (rc < 0) {
+            rc = without_checkpoint(t, rc, err);
+            break;
         }
-        if (rc == 0)
-            rc = check_same_order(t, info, err);
+        rc = check_same_order(t, info, err);
         if (rc < 0)
             break;
         rc = load(t, info, err);
@@ -285,7 +316,6 @@ int save_load_newest(struct train *t, struct err *err)
     }
     if (rc < 0)
         err_wrap(err, rc, "resume");
-done:
     free(info);
     return rc;
 }

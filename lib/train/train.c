@@ -295,6 +295,36 @@ static int open_model(struct train *t, struct err *err)
     return rc < 0 ? rc : bind_features(t, err);
 }
 
+static void ignore_event(void *arg, const struct train_event *e)
+{
+    (void)arg, (void)e;
+}
+
+int train_model_digest(const struct train_opts *opts, char out[65], struct err *err)
+{
+    struct train *t = calloc(1, sizeof(*t)); /* for the weights, which an import may need */
+    struct train_opts quiet = *opts;
+    struct graph_opts g = model_opts(opts);
+    struct graph *graph;
+    int rc;
+
+    if (t == NULL)
+        return err_set(err, ERR_NOMEM, "model: out of memory");
+    quiet.on_event = ignore_event;
+    t->opts = &quiet;
+    snprintf(t->weights_digest, sizeof(t->weights_digest), "-"); /* set: their content need not be read */
+    rc = weights_open(t, &g, err);
+    if (rc == 0)
+        rc = graph_import(&g, &graph, err);
+    if (rc == 0) {
+        snprintf(out, 65, "%s", graph_digest(graph));
+        graph_free(graph);
+    }
+    weights_close(t);
+    free(t);
+    return rc;
+}
+
 static int open_plans(struct train *t, struct err *err)
 {
     const struct train_opts *o = t->opts;

@@ -253,6 +253,7 @@ struct train_opts { /* everything is borrowed until train_close() */
     uint64_t checkpoint_every_steps;
     double checkpoint_every_seconds;
     uint32_t max_to_keep;
+    bool restart_from_scratch;      /* at step 0 where checkpoints exist and none can be used; false: ERR_INPUT */
     const char *export_onnx;        /* NULL: none */
     const char *export_safetensors; /* the module's tensors alone; NULL: none */
     enum tensor_dtype export_floats; /* of that file: TENSOR_F32, TENSOR_BF16 or TENSOR_F16 */
@@ -278,6 +279,10 @@ struct train_opts { /* everything is borrowed until train_close() */
 int train_open(const struct train_opts *opts, const struct cancel *cancel, struct train **out,
                struct err *err);
 void train_close(struct train *t); /* joins its threads; NULL is fine */
+
+/* The digest of the model that the options name, as in manifests, without data and devices. Reads the model.
+ * Errors: as train_open(). */
+int train_model_digest(const struct train_opts *opts, char out[65], struct err *err);
 
 /* Can a trace be written there? train_open() asks too; here it is known before anybody is met. NULL is
  * fine. Errors: ERR_INPUT. */

@@ -243,22 +243,42 @@ static void the_newest_that_verifies_is_found_and_the_others_are_reported(void *
     free(file);
     assert_int_equal(unlink(file = kit_path(folder, 4, "manifest.json")), 0);
     free(file);
-    edit_manifest(folder, 3, "m0del", "m1del");
     assert_int_equal(ckpt_newest(folder, "m0del", on_skip, on_progress, &s, &info, &err), 0);
-    assert_int_equal(info.meta.step, 2);
+    assert_int_equal(info.meta.step, 3);
     assert_true(info.bytes > 300);
     assert_int_equal(s.done, s.all);
     assert_int_equal(s.all, info.bytes);
     assert_text(s.text, "[step-00000005: ");
     assert_text(s.text, "model.safetensors': checksum");
     assert_text(s.text, "[step-00000004: ");
-    assert_text(s.text, "[step-00000003: it is of another model: digest m1del, expected m0del");
-    kit_load(info.path, 2);
+    kit_load(info.path, 3);
+    for (uint64_t step = 1; step <= 3; step++) {
+        flip_bit(file = kit_path(folder, step, "model.safetensors"), 3000);
+        free(file);
+    }
+    assert_int_equal(ckpt_newest(folder, NULL, NULL, NULL, NULL, &info, &err), ERR_CORRUPT);
+    assert_text(err.text, "holds 5 checkpoints, and none of them can be used; step-00000005: ");
+    assert_text(err.text, "; step-00000004: ");
+    kit_remove(folder);
+}
+
+static void newest_with_a_checkpoint_of_another_model_anywhere_is_refused(void **state)
+{
+    char *folder = kit_folder();
+    struct ckpt_info info;
+    struct err err;
+
+    (void)state;
+    for (uint64_t step = 1; step <= 3; step++)
+        kit_save(folder, step, step);
+    edit_manifest(folder, 1, "m0del", "m1del");
+    assert_int_equal(ckpt_newest(folder, "m0del", NULL, NULL, NULL, &info, &err), ERR_INPUT);
+    assert_text(err.text, "step-00000001: the checkpoint is of another model");
+    assert_text(err.text, "expected model digest m0del, found m1del");
     assert_int_equal(ckpt_newest(folder, NULL, NULL, NULL, NULL, &info, &err), 0);
+    edit_manifest(folder, 1, "  \"model_digest\": \"m1del\",\n", ""); /* as if it had not been known */
+    assert_int_equal(ckpt_newest(folder, "m0del", NULL, NULL, NULL, &info, &err), 0);
     assert_int_equal(info.meta.step, 3);
-    s.text[0] = '\0';
-    assert_int_equal(ckpt_newest(folder, "x", on_skip, NULL, &s, &info, &err), ERR_NOENT);
-    assert_text(err.text, "holds 5 checkpoints, and none of them can be used");
     kit_remove(folder);
 }
 
@@ -511,6 +531,7 @@ int main(void)
         cmocka_unit_test(a_manifest_that_makes_no_sense_is_refused_with_the_place),
         cmocka_unit_test(members_and_files_of_later_versions_are_no_obstacle),
         cmocka_unit_test(the_newest_that_verifies_is_found_and_the_others_are_reported),
+        cmocka_unit_test(newest_with_a_checkpoint_of_another_model_anywhere_is_refused),
         cmocka_unit_test(without_a_checkpoint_there_is_none),
         cmocka_unit_test(what_is_no_file_is_damage_and_nobody_waits_for_it),
         cmocka_unit_test(storage_that_fails_does_not_make_it_begin_anew),

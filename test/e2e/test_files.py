@@ -179,6 +179,71 @@ def another_network_or_other_data_do_not_resume():
     assert task.wait(20) == 2 and "other record files" in task.log(), task.log()
 
 
+def mlp(folder, hidden):
+    subprocess.run([TRAINERCTL, "model", "mlp", "--set", "inputs=64", "--set", "hidden=%d" % hidden, "--set", "layers=1",
+                    "-o", os.path.join(folder, "mlp.onnx")], check=True, stdout=subprocess.DEVNULL)
+
+
+def trained_mlp(steps, fault=""):
+    folder = workdir()
+    mlp(folder, 16)
+    job = digits_job(folder, model={"onnx": "mlp.onnx"}, data={"features": {"image": {"shape": [64]}}},
+                     train={"epochs": None, "steps": steps, "lanes": 2}, checkpoint={"every_steps": 10, "max_to_keep": 2})
+    task = Task(job, args=("--devices", "cpu:1"), env={"TRAINERD_FAULT": fault})
+    task.wait(30)
+    return folder, job, os.path.join(folder, "run", "checkpoints")
+
+
+@test
+def model_changed_in_the_middle_of_a_run_is_refused_and_its_checkpoints_stay():
+    folder, job, ckpts = trained_mlp(40, "train.forward=kill@35,train.forward=delay:4@1+")
+    before = read_tree(ckpts)
+    assert before
+    mlp(folder, 24)
+    for tasks in ([Task(job, args=("--devices", "cpu:1"))], start(job, 2)):
+        expect_codes(tasks, [2] * len(tasks))
+        assert all("another model" in t.last_word() and "checkpoint.directory" in t.last_word() for t in tasks), tasks[0].log()
+        assert read_tree(ckpts) == before
+    mlp(folder, 16)
+    expect_codes([Task(job, args=("--devices", "cpu:1"))], [0])
+
+
+@test
+def model_changed_after_a_complete_run_is_refused_and_trained_by_restart():
+    folder, job, ckpts = trained_mlp(20)
+    before = read_tree(ckpts)
+    mlp(folder, 24)
+    for tasks in ([Task(job, args=("--devices", "cpu:1"))], start(job, 2)):
+        expect_codes(tasks, [2] * len(tasks))
+        assert all("another model" in t.last_word() and "restart" in t.last_word() for t in tasks), tasks[0].log()
+    assert read_tree(ckpts) == before
+    task = Task(job, args=("--devices", "cpu:1", "--restart"))
+    expect_codes([task], [0])
+    assert task.events("restart") and read_tree(ckpts + ".1") == before, task.log()
+
+
+@test
+def run_whose_checkpoints_are_all_damaged_starts_from_scratch_only_if_the_job_says_so():
+    folder, job, ckpts = trained()
+    more(job, 60)
+    for name in os.listdir(ckpts):
+        damage(os.path.join(ckpts, name, "model.safetensors"), "flip")
+    before = read_tree(ckpts)
+    for tasks in ([Task(job, args=("--devices", "cpu:1"))], start(job, 2)):
+        expect_codes(tasks, [2] * len(tasks))
+        for t in tasks:
+            assert all(w in t.last_word() for w in ("restart_from_scratch", "step-00000040", "checksum")), t.last_word()
+    assert read_tree(ckpts) == before
+    with open(job) as f:
+        text = json.load(f)
+    text["checkpoint"]["restart_from_scratch"] = True
+    with open(job, "w") as f:
+        json.dump(text, f)
+    task = Task(job, args=("--devices", "cpu:1"))
+    expect_codes([task], [0])
+    assert min(task.steps()) == 1 and any("restart_from_scratch" in r["message"] for r in task.events("warning")), task.log()
+
+
 @test
 def check_prints_the_plan_and_finds_what_is_missing():
     folder = workdir()

@@ -13,6 +13,8 @@
 #include "base/check.h"
 #include "base/fault.h"
 #include "harness/allocations.h"
+#include "base/buf.h"
+#include "ckpt/ckpt_priv.h"
 #include "train/fixture.h"
 
 enum { WARM = 20 };
@@ -134,6 +136,48 @@ static void stopped_and_opened_again_it_goes_on_with_the_same_bits(void **state)
 }
 
 /* Norms of parameters, groups, clipping and the average: whoever shares the work, the same bits. */
+/* Of the newest checkpoint: its manifest, with a valid checksum, tells another position. */
+static void change_position(const char *checkpoints, uint64_t by)
+{
+    struct ckpt_info *info = calloc(1, sizeof(*info));
+    struct ckpt_manifest *m = calloc(1, sizeof(*m));
+    struct buf text = { 0 };
+    struct err err;
+    char *path;
+
+    assert_true(info != NULL && m != NULL);
+    assert_int_equal(ckpt_newest(checkpoints, NULL, NULL, NULL, NULL, info, &err), 0);
+    assert_int_equal(ckpt_manifest_read(info->path, m, &err), 0);
+    m->meta.position += by;
+    ckpt_manifest_print(m, 0, &text);
+    path = fs_join(info->path, CKPT_MANIFEST_FILE);
+    assert_int_equal(fs_replace(path, text.data, text.len, &err), 0);
+    buf_fini(&text);
+    free(path);
+    free(m);
+    free(info);
+}
+
+static void manifest_whose_position_contradicts_its_step_is_refused(void **state)
+{
+    struct fixture *f = fixture_new(1, 4);
+
+    (void)state;
+    f->opts.checkpoint_directory = f->checkpoints;
+    f->opts.steps = 3;
+    run(f);
+    assert_int_equal(f->end, TRAIN_COMPLETE);
+    train_close(f->train);
+    change_position(f->checkpoints, 32);
+    f->opts.steps = 4;
+    run(f);
+    assert_int_equal(f->end, TRAIN_FAILED);
+    assert_int_equal(f->code, ERR_INPUT);
+    assert_non_null(strstr(f->text, "its manifest contradicts step 3; expected epoch 0, position 96, found epoch 0, "
+                                    "position 128"));
+    fixture_free(f);
+}
+
 static void every_optimizer_has_the_same_bits_on_any_number_of_replicas(void **state)
 {
     static const char *const patterns[] = { "*.bias" };
@@ -333,6 +377,7 @@ int main(void)
         cmocka_unit_test(the_loss_goes_down_and_the_bits_do_not_depend_on_replicas),
         cmocka_unit_test(a_warm_step_allocates_nothing),
         cmocka_unit_test(stopped_and_opened_again_it_goes_on_with_the_same_bits),
+        cmocka_unit_test(manifest_whose_position_contradicts_its_step_is_refused),
         cmocka_unit_test(every_optimizer_has_the_same_bits_on_any_number_of_replicas),
         cmocka_unit_test(a_plateau_schedule_is_resumed_where_it_was),
         cmocka_unit_test(the_average_is_of_the_weights_and_statistics_are_copied),
