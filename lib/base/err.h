@@ -24,6 +24,7 @@ enum err_code {
     ERR_DEVICE = -12,     /* a device or its library failed */
     ERR_FULL = -13,       /* a bounded thing is full (disk: ENOSPC, EDQUOT) */
     ERR_AUTH = -14,       /* the other side could not prove who it is */
+    ERR_CHANGED = -15,    /* an input changed while it was in use: a new start reads it anew */
 };
 
 enum { ERR_TEXT_BYTES = 2048 };

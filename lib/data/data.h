@@ -124,6 +124,7 @@ struct data_opts {
     uint64_t deadline_ms;                /* how long a failing read is tried again; 0: not at all */
     const char *index_directory;         /* where indexes are kept between runs; NULL: memory only */
     uint32_t threads;                    /* for building the index; 0: cores */
+    uint64_t check_seed;                 /* chooses the blocks by which a changed file is recognized */
     const struct cancel *cancel;          /* polled; may be NULL */
     /* Progress of the index, at most every 200 ms and at the end; from any thread. NULL is fine. */
     void (*on_progress)(void *arg, uint64_t bytes_done, uint64_t bytes_all, uint64_t records);
@@ -135,7 +136,7 @@ struct data_opts {
 
 /* Builds or loads the index (the length CRC of every record is checked; the data CRC when the record
  * is read). A kept index is used when path, size and modification time of its file match.
- * Errors: ERR_NOENT, ERR_INPUT, ERR_CORRUPT (file and offset), ERR_IO, ERR_NOMEM, ERR_CANCELED. */
+ * Errors: ERR_NOENT, ERR_INPUT, ERR_CORRUPT (file and offset), ERR_CHANGED, ERR_IO, ERR_NOMEM, ERR_CANCELED. */
 int data_open(const struct data_opts *opts, struct data_set **out, struct err *err);
 void data_free(struct data_set *s); /* after its readers; NULL is fine */
 

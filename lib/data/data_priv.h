@@ -8,6 +8,7 @@
  *   survey.c     how long they are
  *   unpack.c     copies on a local disk or in memory, without gzip
  *   record.c     a record's bytes, read in windows
+ *   unchanged.c  whether a file is still the one that was indexed
  *   source.c     the formats, a row each; with walk.c, csv.c, npy.c, tfrecord.c behind them
  *   example.c    a feature's bytes inside a tf.train.Example
  *   image.c      from a JPEG or PNG, or raw pixels, to the batch; with jpeg.c, png.c, resample.c, color.c
@@ -44,8 +45,10 @@ struct data_file {
     char *origin;       /* owned; as it was found */
     char *path;         /* owned; what is read: the same, or a local copy */
     uint64_t origin_bytes;
-    uint64_t bytes;     /* size and modification time when it was indexed; ... */
-    int64_t mtime_ns;   /* ... another one later is another file */
+    uint64_t bytes;     /* size and modification time when it was indexed; see unchanged.c */
+    int64_t mtime_ns;
+    _Atomic int64_t known_mtime_ns; /* the newest modification time whose content was found unchanged */
+    uint32_t sample;    /* data_file_sample() when it was indexed */
     uint64_t n_records;
     uint64_t first;     /* number of its first record in the set */
     /* Record i is the bytes [starts[i], starts[i + 1]), or without starts
@@ -62,6 +65,7 @@ struct data_set {
     struct arena mem;            /* the features and all that hangs on them */
     const struct data_source *source;
     struct data_patience patience;
+    uint64_t check_seed;         /* of data_opts */
     struct data_feature *features;
     struct data_step **steps;    /* [n_features] those that are done here */
     size_t *elements;            /* [n_features] of one sample */
@@ -168,12 +172,24 @@ uint32_t data_file_of(const struct data_set *s, uint64_t record); /* the first m
 void data_record_place(const struct data_file *f, uint64_t i, uint64_t *from, uint64_t *to);
 /* Opens for reading, checks that it is a regular file and tells its size and time. Returns fd. */
 int data_file_open(const char *path, uint64_t *bytes, int64_t *mtime_ns, struct err *err);
-/* All n bytes at `offset`, or an error: ERR_CORRUPT if the file ends before. */
+/* All n bytes at `offset`, or an error: ERR_CHANGED if the file ends before. */
 int data_file_read(int fd, const char *path, void *out, size_t n, uint64_t offset, struct err *err);
-/* The same, tried again. */
+/* The same, with another fault point (base/fault.h). */
+int data_file_read_at(const char *point, int fd, const char *path, void *out, size_t n, uint64_t offset,
+                      struct err *err);
+/* data_file_read(), tried again. */
 int data_file_read_again(const struct data_patience *p, int fd, const char *path, void *out,
                          size_t n, uint64_t offset, struct err *err);
 void data_file_close(struct data_file *f);
+
+/* ---- unchanged.c ---- */
+/* *out: a checksum of some blocks of the file. Errors: as data_file_read(). */
+int data_file_sample(const struct data_set *s, int fd, const char *path, uint64_t bytes, uint32_t *out,
+                     struct err *err);
+/* Compares the size and time of an open file with those of the index, and if the time differs its content.
+ * Any thread. Errors: ERR_CHANGED, and those of data_file_read(). */
+int data_file_unchanged(const struct data_set *s, struct data_file *f, int fd, uint64_t bytes, int64_t mtime_ns,
+                        struct err *err);
 /* Whether what failed with this error should be tried again; if so, after a pause. *tries from 0. */
 bool data_try_again(const struct data_patience *p, uint32_t *tries, uint64_t *since_ns, int rc,
                     struct err *err);

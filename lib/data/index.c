@@ -273,6 +273,18 @@ static int open_again(const struct data_patience *p, const char *path, uint64_t 
     return fd;
 }
 
+static int sample_again(const struct data_set *s, struct data_file *f, int fd, struct err *err)
+{
+    uint64_t since = 0;
+    uint32_t tries = 0;
+    int rc;
+
+    while ((rc = data_file_sample(s, fd, f->path, f->bytes, &f->sample, err)) < 0 &&
+           data_try_again(&s->patience, &tries, &since, rc, err))
+        continue;
+    return rc;
+}
+
 /* A copy has other bytes than were counted on. */
 static void recount(struct builder *b, const struct data_file *f)
 {
@@ -292,7 +304,8 @@ static int index_file(struct builder *b, struct data_file *f, uint8_t *block, st
         return fd;
     if (bytes != f->bytes || mtime_ns != f->mtime_ns) {
         close(fd);
-        return err_set(err, ERR_CORRUPT, "'%s' changed while it was being indexed", f->origin);
+        return err_set(err, ERR_CHANGED, "'%s' changed while it was being indexed: start again, and leave it alone "
+                       "during a run", f->origin);
     }
     local = data_unpack(b->opts, &b->s->patience, f, fd, block, err);
     if (local != fd)
@@ -300,6 +313,12 @@ static int index_file(struct builder *b, struct data_file *f, uint8_t *block, st
     if (local < 0)
         return local;
     recount(b, f);
+    atomic_store(&f->known_mtime_ns, f->mtime_ns);
+    rc = sample_again(b->s, f, local, err);
+    if (rc < 0) {
+        close(local);
+        return rc;
+    }
     if (b->opts->index_directory != NULL && b->s->source->kept_as != 0 && !f->pinned)
         rc = index_kept(b, f, local, block, err);
     else

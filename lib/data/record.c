@@ -60,19 +60,20 @@ int data_file_open(const char *path, uint64_t *bytes, int64_t *mtime_ns, struct 
     return fd;
 }
 
-int data_file_read(int fd, const char *path, void *out, size_t n, uint64_t offset, struct err *err)
+int data_file_read_at(const char *point, int fd, const char *path, void *out, size_t n, uint64_t offset,
+                      struct err *err)
 {
     uint8_t *to = out;
 
     while (n > 0) {
-        ssize_t got = fault_hit("data.read") ? (errno = EIO, -1) : pread(fd, to, n, (off_t)offset);
+        ssize_t got = fault_hit(point) ? (errno = EIO, -1) : pread(fd, to, n, (off_t)offset);
 
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0)
             return err_sys(err, errno, "read '%s' at offset %" PRIu64, path, offset);
         if (got == 0)
-            return err_set(err, ERR_CORRUPT,
+            return err_set(err, ERR_CHANGED,
                            "'%s' ends at offset %" PRIu64 ", expected %zu bytes more: it changed "
                            "while it was in use",
                            path, offset, n);
@@ -81,6 +82,11 @@ int data_file_read(int fd, const char *path, void *out, size_t n, uint64_t offse
         n -= (size_t)got;
     }
     return 0;
+}
+
+int data_file_read(int fd, const char *path, void *out, size_t n, uint64_t offset, struct err *err)
+{
+    return data_file_read_at("data.read", fd, path, out, n, offset, err);
 }
 
 void data_file_close(struct data_file *f)
@@ -148,18 +154,6 @@ int data_file_read_again(const struct data_patience *p, int fd, const char *path
 
 /* ---- descriptors ---- */
 
-static int check_unchanged(struct data_file *f, uint64_t bytes, int64_t mtime_ns, struct err *err)
-{
-    if (bytes == f->bytes && mtime_ns == f->mtime_ns) {
-        atomic_store_explicit(&f->checked_ns, clock_ns(), memory_order_relaxed);
-        return 0;
-    }
-    return err_set(err, ERR_CORRUPT,
-                   "'%s' changed after it was indexed (it had %" PRIu64 " bytes, now %" PRIu64
-                   "): start again to index it anew, and leave it alone during a run",
-                   f->path, f->bytes, bytes);
-}
-
 /* After a read, every now and then: a file rewritten in place may hold good records of the same
  * sizes. */
 static bool is_due(const struct data_file *f)
@@ -167,13 +161,13 @@ static bool is_due(const struct data_file *f)
     return clock_ns() - atomic_load_explicit(&f->checked_ns, memory_order_relaxed) >= CHECK_NS;
 }
 
-static int look_again(struct data_file *f, int fd, struct err *err)
+static int look_again(const struct data_set *s, struct data_file *f, int fd, struct err *err)
 {
     uint64_t bytes;
     int64_t mtime_ns;
     int rc = look_at(fd, f->path, &bytes, &mtime_ns, err);
 
-    return rc < 0 ? rc : check_unchanged(f, bytes, mtime_ns, err);
+    return rc < 0 ? rc : data_file_unchanged(s, f, fd, bytes, mtime_ns, err);
 }
 
 /* A descriptor of the file. *ours: to be closed after use, for as many as may stay open are. */
@@ -190,7 +184,7 @@ static int borrow(struct data_set *s, struct data_file *f, bool *ours, struct er
     fd = data_file_open(f->path, &bytes, &mtime_ns, err);
     if (fd < 0)
         return fd;
-    rc = check_unchanged(f, bytes, mtime_ns, err);
+    rc = data_file_unchanged(s, f, fd, bytes, mtime_ns, err);
     if (rc < 0) {
         close(fd);
         return rc;
@@ -304,7 +298,7 @@ static int fill(struct data_set *s, struct data_window *w, uint32_t file, uint64
     if (rc >= 0 && !copied)
         rc = data_file_read(fd, f->path, w->bytes, to - from, from, err);
     if (rc >= 0 && due)
-        rc = look_again(f, fd, err);
+        rc = look_again(s, f, fd, err);
     if (ours)
         close(fd);
     if (rc < 0)

@@ -77,6 +77,7 @@ int data_open(const struct data_opts *opts, struct data_set **out, struct err *e
     s->n_members = s->source->has_members ? opts->n_features : 1;
     s->csv_header = opts->csv_header;
     s->csv_delimiter = opts->csv_delimiter != 0 ? opts->csv_delimiter : ',';
+    s->check_seed = opts->check_seed;
     s->training = opts->training;
     s->skip_bad = opts->skip_bad;
     s->patience = (struct data_patience){ .deadline_ms = opts->deadline_ms,

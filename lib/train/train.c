@@ -122,6 +122,7 @@ static int open_data(struct train *t, bool training, const struct cancel *cancel
         .cache_directory = o->cache_directory,
         .deadline_ms = o->data_deadline_ms,
         .index_directory = o->index_directory,
+        .check_seed = o->seed,
         .cancel = cancel,
         .on_progress = on_index,
         .on_trouble = on_data_trouble,

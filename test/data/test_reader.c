@@ -279,9 +279,45 @@ static void a_file_that_changes_under_us_is_named(void **state)
         nanosleep(&(struct timespec){ .tv_nsec = 30 * 1000 * 1000 }, NULL); /* it is looked at again */
         while ((rc = data_next(r, &b, &err)) == 0 && b != NULL)
             data_release(r);
-        assert_int_equal(rc, ERR_CORRUPT);
+        assert_int_equal(rc, ERR_CHANGED);
         assert_text(err, "b.tfrecord'");
         assert_text(err, "changed");
+        data_reader_close(r);
+        data_free(s);
+        free(path);
+        kit_remove(folder);
+    }
+}
+
+/* Of files read from the disk as batches come: touched, or with one byte changed in the first block. */
+static void file_with_another_time_stamp_is_read_on_unless_its_content_changed(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < 4; kind++) {
+        char *folder = two_files(60), *path = fs_join(folder, "b.tfrecord");
+        struct data_set *s = kit_open(folder, NULL, false);
+        struct data_reader_opts o = options(5, 0);
+        const struct data_batch *b;
+        struct data_reader *r;
+        struct err err = { .text = "" };
+        int rc;
+
+        o.shuffle = false;
+        r = open_reader(s, &o);
+        if (kind & 1)
+            for (int k = 0; k < 7; k++) { /* until the file was opened */
+                (void)next(r);
+                data_release(r);
+            }
+        if (kind & 2)
+            flip(path, 0);
+        assert_int_equal(utimensat(AT_FDCWD, path, (struct timespec[]){ { 1, 0 }, { 1, 0 } }, 0), 0);
+        nanosleep(&(struct timespec){ .tv_nsec = 30 * 1000 * 1000 }, NULL); /* it is looked at again */
+        while ((rc = data_next(r, &b, &err)) == 0 && b != NULL)
+            data_release(r);
+        assert_int_equal(rc, kind & 2 ? ERR_CHANGED : 0);
+        if (kind & 2)
+            assert_text(err, "with other content: start again");
         data_reader_close(r);
         data_free(s);
         free(path);
@@ -585,6 +621,7 @@ int main(void)
         cmocka_unit_test(a_bad_record_is_an_error_at_its_place_in_the_stream),
         cmocka_unit_test(of_several_bad_samples_the_first_is_reported),
         cmocka_unit_test(a_file_that_changes_under_us_is_named),
+        cmocka_unit_test(file_with_another_time_stamp_is_read_on_unless_its_content_changed),
         cmocka_unit_test(cancel_ends_a_wait),
         cmocka_unit_test(a_reader_can_be_closed_at_any_time),
         cmocka_unit_test(replicas_share_a_set_and_its_cache),

@@ -244,6 +244,52 @@ def run_whose_checkpoints_are_all_damaged_starts_from_scratch_only_if_the_job_sa
     assert min(task.steps()) == 1 and any("restart_from_scratch" in r["message"] for r in task.events("warning")), task.log()
 
 
+def data_job(folder):
+    """The data are copies that may be changed, read from the disk in every epoch."""
+    job = digits_job(folder, train={"epochs": None, "steps": 400, "lanes": 2, "log_every_steps": 1, "eval_every_epochs": None},
+                     data={"cache": "none", "eval": None}, model={"metrics": None}, elastic={"min_world": 1, "rejoin_seconds": 0},
+                     checkpoint={"every_steps": 50})
+    for path in glob.glob(os.path.join(folder, "*.tfrecord")):
+        with open(path, "rb") as f:
+            data = f.read()
+        os.remove(path)
+        with open(path, "wb") as f:
+            f.write(data)
+    return job
+
+
+@test
+def data_file_with_another_time_stamp_is_read_on_and_told_once():
+    folder = workdir()
+    job = data_job(folder)
+    tasks = start(job, 2, env={"TRAINERD_FAULT": "train.forward=delay:3@1+"})
+    tasks[0].until_step(20)
+    for path in glob.glob(os.path.join(folder, "*.tfrecord")):
+        os.utime(path, (1, 1))
+    expect_codes(tasks, [0, 0])
+    for t in tasks:
+        told = [r["message"] for r in t.records if "another time stamp" in r.get("message", "")]
+        assert len(told) == len(set(told)) and told, told
+
+
+@test
+def data_file_with_other_content_ends_a_task_with_138_and_the_next_start_goes_on():
+    folder = workdir()
+    job = data_job(folder)
+    task = Task(job, args=("--devices", "cpu:1"), env={"TRAINERD_FAULT": "train.forward=delay:3@1+"})
+    task.until_step(20)
+    path = os.path.join(folder, "digits-train-1.tfrecord")
+    with open(path, "rb+") as f:  # records of the same sizes in another order
+        data = f.read()
+        size = 16 + int.from_bytes(data[:8], "little")
+        if int.from_bytes(data[size:size + 8], "little") + 16 == size:
+            f.seek(0)
+            f.write(data[size:2 * size] + data[:size])
+    assert task.wait(30) == 138, task.log()
+    assert "digits-train-1.tfrecord" in task.last_word() and "start again" in task.last_word(), task.last_word()
+    expect_codes([Task(job, args=("--devices", "cpu:1"))], [0])
+
+
 @test
 def check_prints_the_plan_and_finds_what_is_missing():
     folder = workdir()
