@@ -156,6 +156,8 @@ $(TRUE): $(BUILD)/%: $(BUILD)/%.cu.o $(TRUE_PARTS) $(BUILD)/libpic.a $(BUILD)/te
 
 test-programs: $(TEST) $(FUZZ) $(EMULATED) $(TRUE)
 
+fuzz-programs: $(FUZZ)
+
 setup:
 	@scripts/setup build
 demo:
@@ -166,9 +168,15 @@ test:
 	@scripts/setup build test
 	@$(MAKE) --no-print-directory all test-programs NVCC_OPT="$$(cat $(BUILD)/nvcc_opt 2>/dev/null || echo '$(NVCC_TEST)')"
 	@BUILD=$(BUILD) scripts/test
+SANITIZED := CUDA= BUILD=build/san OPT='-O1 -g' \
+             SAN='-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer'
 san:
-	@$(MAKE) --no-print-directory test CUDA= BUILD=build/san OPT='-O1 -g' \
-	    SAN='-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer'
+	@$(MAKE) --no-print-directory test $(SANITIZED)
+# All fuzz programs, with sanitizers, in SECONDS together.
+fuzz:
+	@scripts/setup build test
+	@$(MAKE) --no-print-directory fuzz-programs $(SANITIZED)
+	@BUILD=build/san scripts/fuzz --seconds $(or $(SECONDS),60) --seed $(or $(SEED),1) $(ONLY)
 # ONNX's own node tests, of the releases in test/conformance/releases.
 conformance:
 	@scripts/setup build conformance
@@ -201,5 +209,5 @@ clean:
 	rm -rf $(BUILD)
 
 FORCE:
-.PHONY: FORCE all test-programs setup demo test san conformance bench bench-gpu chaos layers install clean
+.PHONY: FORCE all test-programs fuzz-programs setup demo test san fuzz conformance bench bench-gpu chaos layers install clean
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

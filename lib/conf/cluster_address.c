@@ -109,7 +109,8 @@ static int read_host(const struct cluster_draft *d, struct cluster_entry *e, cha
                               e->task.address);
     if (n > 1 && host[n - 1] == '.')
         host[n - 1] = '\0';
-    fault = name_fault(host, cluster_is_strict(d));
+    fault = n > 1 && strcmp(host + n - 2, ".") == 0 ? "the host ends in more than one dot"
+                                                    : name_fault(host, cluster_is_strict(d));
     if (fault != NULL)
         return cluster_refuse(d, e->at, err, NOT_A_PAIR "%s", e->task.address, fault);
     e->task.host = host[0] == '\0' ? "localhost" : host;

@@ -325,6 +325,7 @@ static const struct cluster_row addresses[] = {
       AT("a..b:1"),
       "!a part of the host name is empty or longer than 63",
       FIRST },
+    { .id = "G-3 dots", AT("a..:1"), "!the host ends in more than one dot" },
     { .id = "G-3 IPv4", AT("10.0.0.256:1"), "!looks like an IPv4 address, but is none", FIRST },
     { .id = "G-4", AT("2222"), "!address '2222' is not host:port: it is a port without a host" },
     { .id = "G-4 name", AT("a"), "!address 'a' is not host:port: there is no colon with a port" },

@@ -74,7 +74,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         check_value(doc, json_root(doc), (uint32_t)size);
         CHECK(lax != NULL && cJSON_Compare(json_root(doc), json_root(lax), true));
         if (!has_long_number(doc, json_root(doc))) {
-            cJSON *other = cJSON_ParseWithLength((const char *)data, size);
+            size_t mark = size >= 3 && memcmp(data, "\xef\xbb\xbf", 3) == 0 ? 3 : 0; /* cJSON misses it before one byte */
+            cJSON *other = cJSON_ParseWithLength((const char *)data + mark, size - mark);
 
             CHECK(other != NULL && cJSON_Compare(json_root(doc), other, true));
             cJSON_Delete(other);

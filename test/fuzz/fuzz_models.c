@@ -235,7 +235,7 @@ static int64_t draw_integer(const struct place *p, int64_t old)
     if (is_named(p, "data_location"))
         return (int64_t)draw(3);
     if (draw(3) == 0)
-        return old + (int64_t)draw(3) - 1;
+        return (int64_t)((uint64_t)old + draw(3) - 1);
     return edges[draw(COUNT_OF(edges))];
 }
 
@@ -418,7 +418,7 @@ static void list_bytes(Onnx__TensorProto *t)
     size_t n = t->raw_data.len / sizeof(float);
     float *list = take(NULL, n * sizeof(float) + 1);
 
-    if (list == NULL || !t->has_raw_data)
+    if (list == NULL || !t->has_raw_data || n == 0)
         return;
     memcpy(list, t->raw_data.data, n * sizeof(float));
     t->float_data = list;
