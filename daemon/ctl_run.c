@@ -261,6 +261,9 @@ static int write_array(struct run *r, const char *kind, const char *name, const 
         return err_set(err, ERR_NOMEM, "out of memory");
     rc = strcmp(r->format, "pb") == 0 ? graph_write_tensor_file(path, name, t, err)
                                       : npy_write(path, t, err);
+    if (rc == ERR_UNSUPPORTED && strcmp(r->format, "npy") == 0)
+        return err_set(err, rc, "%s '%s': .npy has no type for %s; expected another format: run again with --format pb",
+                       kind, name, tensor_dtype_name(t->dtype));
     if (rc == 0)
         printf("%-8s %s %s %s %s\n", kind, name, tensor_dtype_name(t->dtype),
                shape_print(&t->shape, shape, sizeof(shape)), path);

@@ -32,6 +32,14 @@ static const struct op_def rows[] = {
       .attrs = scan_attrs },
 };
 
+_Static_assert(COUNT_OF(rows) == GRAPH_CONTROLS, "all rows are listed");
+
+const struct op_def *graph_control_at(size_t i)
+{
+    CHECK(i < GRAPH_CONTROLS);
+    return &rows[i];
+}
+
 const struct op_def *graph_control_row(const char *name, uint32_t opset)
 {
     size_t i;

@@ -154,6 +154,8 @@ const struct op_def *graph_find_row(const char *name, uint32_t opset);
 /* ---- control.c ---- */
 /* The row of If, Loop or Scan: no kernel, the planner takes them apart. NULL: another op. */
 const struct op_def *graph_control_row(const char *name, uint32_t opset);
+enum { GRAPH_CONTROLS = 3 };
+const struct op_def *graph_control_at(size_t i); /* i < GRAPH_CONTROLS */
 bool graph_is_control(const struct op_def *def);
 /* Values that go round: each turn's result is the next turn's input. Body inputs and outputs beside
  * them: Loop has two and one in front (turn and condition; condition), Scan none. */

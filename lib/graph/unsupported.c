@@ -15,8 +15,8 @@
 
 enum { LIST_MAX = 12 /* kinds of missing ops that a message lists */ };
 
-/* Supported, but not as rows of the table: import takes them apart. */
-static const char *const others[] = { "Constant", "If", "Loop", "Scan" };
+/* Supported in all opsets, but not as rows: import takes them apart. */
+static const char *const others[] = { "Constant" };
 
 /* What to do about an op that has no equal name in the table. The first prefix that fits counts. */
 static const struct {
@@ -39,13 +39,15 @@ static const struct {
     { "ImageDecoder", "decode images in the data (feature key \"encoded\")" },
 };
 
-/* Row i of ai.onnx, with a kernel or lowered by the planner, or of another domain; NULL: no more. */
+/* Row i of ai.onnx, with a kernel, with a body or lowered by the planner, or of another domain; NULL: no more. */
 static const struct op_def *row_at(size_t i)
 {
     size_t n;
     const struct op_def *const *rows = op_all(&n);
 
-    return i < n ? rows[i] : graph_lowered_at(i - n);
+    if (i < n)
+        return rows[i];
+    return i < n + GRAPH_CONTROLS ? graph_control_at(i - n) : graph_lowered_at(i - n - GRAPH_CONTROLS);
 }
 
 static size_t count_rows(void)

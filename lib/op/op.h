@@ -64,7 +64,8 @@ enum op_half {
     OP_HALF_MIX,  /* each operand may be either; outputs are of 16 bits if all activations are (values
                      that depend on an input of the graph; not parameters and constants) */
     OP_HALF_WANT, /* a product: activations become 16 bits for it, parameters are converted inside
-                     the call, and their gradients are float32 */
+                     the call, and their gradients are float32 (a GPU rounds those of a convolution
+                     to 16 bits once) */
 };
 
 struct op_kernels {

@@ -309,6 +309,15 @@ def what_is_not_supported_is_named_and_ends_with_3():
 
 
 @test
+def a_type_that_npy_has_not_names_the_format_that_has_it():
+    m = model([node("Cast", "x", "y", to=TensorProto.BFLOAT16)], {"x": np.float32([1, 2])}, {"y": TensorProto.BFLOAT16})
+    p, _ = run(m, {"x": np.float32([1, 2])})
+    assert p.returncode == 3 and "output 'y': .npy has no type for bfloat16" in p.stderr and "--format pb" in p.stderr, p.stderr
+    p, _ = run(m, {"x": np.float32([1, 2])}, "--format", "pb", "--inference")
+    assert p.returncode == 0, p.stderr
+
+
+@test
 def what_is_wrong_is_named_and_ends_with_2():
     x = normal(2, 3)
     m = model([node("Neg", "x", "y")], {"x": (F, ["n", 3])}, {"y": F})

@@ -64,6 +64,16 @@ static void missing_op_is_refused_with_its_remedy(void **state)
     }
 }
 
+static void op_with_a_body_of_an_older_opset_is_refused_with_its_opsets(void **state)
+{
+    struct model *m = begin(8);
+
+    (void)state;
+    model_node(m, "Scan", "x", "y");
+    model_output(m, "y");
+    refused(m, ERR_UNSUPPORTED, "Scan (1 node, first 'y'): supported in opset 9 and later;", NULL);
+}
+
 static void supported_ops_are_listed_once_with_their_opsets(void **state)
 {
     struct buf out = { 0 };
@@ -72,6 +82,7 @@ static void supported_ops_are_listed_once_with_their_opsets(void **state)
     graph_list_supported(&out);
     assert_false(out.failed);
     assert_non_null(strstr(out.data, "\nLoop "));
+    assert_non_null(strstr(out.data, "\nConstant "));
     assert_non_null(strstr(out.data, "\nConv "));
     assert_null(strstr(strstr(out.data, "\nSoftmax ") + 1, "\nSoftmax "));
     assert_null(strstr(out.data, "Reorder"));
@@ -815,6 +826,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_missing_ops_are_listed_in_one_message),
         cmocka_unit_test(missing_op_is_refused_with_its_remedy),
+        cmocka_unit_test(op_with_a_body_of_an_older_opset_is_refused_with_its_opsets),
         cmocka_unit_test(supported_ops_are_listed_once_with_their_opsets),
         cmocka_unit_test(opsets_from_7_to_28_are_accepted),
         cmocka_unit_test(two_opsets_of_onnx_are_refused),

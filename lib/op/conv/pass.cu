@@ -24,17 +24,10 @@ struct conv_pass {
 };
 
 /* What cuDNN is offered, in this order. A gradient of weights has the type of the images: of 16-bit images it is
- * rounded to 16 bits once, as with PyTorch's autocast, and converted. The heuristics of cuDNN 9.14 know no engine
- * with a float32 result (the fall-back takes 4.2 ms instead of 0.13 ms for a 3 x 3 convolution of ResNet-50 on an
- * H100), so a float32 result comes second. Few engines for float32 images know channels-last; all know plain. */
-static const struct offer {
-    enum tensor_layout layout;
-    bool wide_dw; /* a gradient of weights is float32 */
-} offers[] = {
-    { TENSOR_CHANNELS_LAST, false },
-    { TENSOR_CHANNELS_LAST, true },
-    { TENSOR_PLAIN, false },
-};
+ * rounded to 16 bits once, as with PyTorch's autocast, and converted. (The heuristics of cuDNN 9.14 know no engine
+ * with a float32 result; the fall-back takes 4.2 ms instead of 0.13 ms for a 3 x 3 convolution of ResNet-50 on an
+ * H100.) Few engines for float32 images know channels-last; all know plain. */
+static const enum tensor_layout offers[] = { TENSOR_CHANNELS_LAST, TENSOR_PLAIN };
 
 static size_t round_up(size_t bytes)
 {
@@ -109,12 +102,10 @@ static void settle_stage(struct stage *st, const struct conv_pass_spec *spec, co
 /* ---- one offer ---- */
 
 static int open_offer(struct conv_pass *p, const struct conv_pass_spec *spec, const struct op_window *seen,
-                      const struct offer *offer, struct err *err)
+                      enum tensor_layout offer, struct err *err)
 {
-    bool wide = spec->computed == CONV_W && offer->wide_dw;
     struct cudnn_conv_spec theirs = {
-        spec->computed, offer->layout, spec->images, wide ? TENSOR_F32 : spec->images, spec->n, spec->c,
-        spec->o, spec->group, seen, false, spec->tf32,
+        spec->computed, offer, spec->images, spec->images, spec->n, spec->c, spec->o, spec->group, seen, false, spec->tf32,
     };
     struct err ignored;
     int rc = cudnn_conv_open(&theirs, &p->conv, err);
@@ -176,11 +167,8 @@ int conv_pass_open(const struct conv_pass_spec *spec, struct conv_pass **out, st
         *out = p;
         return 0;
     }
-    for (size_t i = 0; rc == ERR_UNSUPPORTED && i < sizeof(offers) / sizeof(offers[0]); i++) {
-        if (offers[i].wide_dw && (spec->computed != CONV_W || spec->images == TENSOR_F32))
-            continue; /* the same as the one before */
-        rc = open_offer(p, spec, &seen, &offers[i], err);
-    }
+    for (size_t i = 0; rc == ERR_UNSUPPORTED && i < sizeof(offers) / sizeof(offers[0]); i++)
+        rc = open_offer(p, spec, &seen, offers[i], err);
     if (rc < 0) {
         conv_pass_close(p);
         return rc;

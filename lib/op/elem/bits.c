@@ -12,25 +12,7 @@
     ELEM_FWD(id_##_i32, uint32_t, ELEM_A operator_ ELEM_B)                                         \
     ELEM_FWD(id_##_i64, uint64_t, ELEM_A operator_ ELEM_B)                                         \
     static const struct elem_kernels id_##_kernels = { .i32 = id_##_i32, .i64 = id_##_i64 };       \
-    static int id_##_infer(struct op_infer *f, struct err *err)                                    \
-    {                                                                                              \
-        return elem_infer(f, &id_##_kernels, err);                                                 \
-    }                                                                                              \
-    static int id_##_fwd(const struct op_call *c, struct err *err)                                 \
-    {                                                                                              \
-        (void)err;                                                                                 \
-        return elem_fwd(c, &id_##_kernels);                                                        \
-    }                                                                                              \
-    const struct op_def op_##id_ = {                                                               \
-        .name = (name_),                                                                           \
-        .since = 18,                                                                               \
-        .n_in = { 2, 2 },                                                                          \
-        .n_out = { 1, 1 },                                                                         \
-        .infer = id_##_infer,                                                                      \
-        .in_place = true,                                                                          \
-        .layout = OP_LAYOUT_ANY,                                                                   \
-        .cpu = { elem_plan, id_##_fwd, NULL, free },                                               \
-    };
+    ELEM_ROW_OF_TWO(id_, name_, 18, true)
 
 BITS(bitwise_and, "BitwiseAnd", &)
 BITS(bitwise_or, "BitwiseOr", |)

@@ -14,24 +14,7 @@
         .f32 = id_##_f32, .i32 = id_##_i32, .i64 = id_##_i64, .u64 = id_##_u64,                    \
         .boolean = (bool_), .out = TENSOR_BOOL                                                     \
     };                                                                                             \
-    static int id_##_infer(struct op_infer *f, struct err *err)                                    \
-    {                                                                                              \
-        return elem_infer(f, &id_##_kernels, err);                                                 \
-    }                                                                                              \
-    static int id_##_fwd(const struct op_call *c, struct err *err)                                 \
-    {                                                                                              \
-        (void)err;                                                                                 \
-        return elem_fwd(c, &id_##_kernels);                                                        \
-    }                                                                                              \
-    const struct op_def op_##id_ = {                                                               \
-        .name = (name_),                                                                           \
-        .since = (since_),                                                                         \
-        .n_in = { 2, 2 },                                                                          \
-        .n_out = { 1, 1 },                                                                         \
-        .infer = id_##_infer,                                                                      \
-        .layout = OP_LAYOUT_ANY,                                                                   \
-        .cpu = { elem_plan, id_##_fwd, NULL, free },                                               \
-    };
+    ELEM_ROW_OF_TWO(id_, name_, since_, false)
 
 ELEM_FWD(equal_bool, uint8_t, (ELEM_A != 0) == (ELEM_B != 0))
 

@@ -181,4 +181,27 @@ void elem_run_bwd(const struct elem_loops *s, elem_bwd_fn *bwd, uint32_t k, cons
         return elem_bwd(c, &kernels);                                                              \
     }
 
+/* The row op_<id_> of two operands without a gradient, from `static const struct elem_kernels <id_>_kernels`; its file
+ * includes stdlib.h. in_place_: as op_def.in_place. */
+#define ELEM_ROW_OF_TWO(id_, name_, since_, in_place_)                                             \
+    static int id_##_infer(struct op_infer *f, struct err *err)                                    \
+    {                                                                                              \
+        return elem_infer(f, &id_##_kernels, err);                                                 \
+    }                                                                                              \
+    static int id_##_fwd(const struct op_call *c, struct err *err)                                 \
+    {                                                                                              \
+        (void)err;                                                                                 \
+        return elem_fwd(c, &id_##_kernels);                                                        \
+    }                                                                                              \
+    const struct op_def op_##id_ = {                                                               \
+        .name = (name_),                                                                           \
+        .since = (since_),                                                                         \
+        .n_in = { 2, 2 },                                                                          \
+        .n_out = { 1, 1 },                                                                         \
+        .infer = id_##_infer,                                                                      \
+        .in_place = (in_place_),                                                                   \
+        .layout = OP_LAYOUT_ANY,                                                                   \
+        .cpu = { elem_plan, id_##_fwd, NULL, free },                                               \
+    };
+
 #endif

@@ -5,36 +5,10 @@
  *   r_m = sum over i of dy_i (product of the x_j between m and i), which is made from the end:
  *   r_m = dy_m + x_(m+1) r_(m+1), or exclusive r_m = dy_(m+1) + x_(m+1) r_(m+1)
  * without a division, so zeros do no harm. */
-#include <inttypes.h>
-
 #include "base/err.h"
 #include "op/op_priv.h"
 #include "op/reduce/params.h"
 #include "op/reduce/whole.h"
-
-static int cum_prod_infer(struct op_infer *f, struct err *err)
-{
-    struct cum_sum *p = f->param;
-    const int64_t *axis;
-    size_t n;
-    int rc = reduce_check_number(f, err);
-
-    if (rc == 0)
-        rc = op_attr_i(f, "exclusive", 0, &p->exclusive, err);
-    if (rc == 0)
-        rc = op_attr_i(f, "reverse", 0, &p->reverse, err);
-    if (rc == 0)
-        rc = op_const_ints(f, 1, &axis, &n, err);
-    if (rc == 0 && n != 1)
-        rc = op_error(f, ERR_INPUT, err, "the axis is %zu numbers; expected one", n);
-    if (rc == 0)
-        rc = along_infer(f, axis[0], &p->a, err);
-    if (rc < 0)
-        return rc;
-    f->out[0].dtype = f->in[0]->dtype;
-    f->out[0].shape = f->in[0]->shape;
-    return 0;
-}
 
 /* Element i of a sequence from the end where it begins. */
 static size_t place(const struct cum_sum *p, size_t i)
@@ -125,7 +99,7 @@ const struct op_def op_cum_prod = {
     .n_out = { 1, 1 },
     .attrs = attrs,
     .param_bytes = sizeof(struct cum_sum),
-    .infer = cum_prod_infer,
+    .infer = reduce_cumulative,
     .diff = OP_IN(0),
     .bwd_reads = OP_IN(0) | OP_OUT(0),
     .layout = OP_LAYOUT_PLAIN,

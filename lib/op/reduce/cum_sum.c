@@ -8,7 +8,7 @@
 #include "op/reduce/params.h"
 #include "op/reduce/whole.h"
 
-static int cum_sum_infer(struct op_infer *f, struct err *err)
+int reduce_cumulative(struct op_infer *f, struct err *err)
 {
     struct cum_sum *p = f->param;
     const int64_t *axis;
@@ -91,7 +91,7 @@ const struct op_def op_cum_sum = {
     .n_out = { 1, 1 },
     .attrs = attrs,
     .param_bytes = sizeof(struct cum_sum),
-    .infer = cum_sum_infer,
+    .infer = reduce_cumulative,
     .diff = OP_IN(0),
     .layout = OP_LAYOUT_PLAIN,
     .cpu = { .fwd = cum_sum_fwd, .bwd = cum_sum_bwd },
