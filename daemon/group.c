@@ -168,9 +168,11 @@ static void fail(struct run *r, uint64_t generation, int code, uint64_t held, co
     struct group *g = r->group;
     uint32_t broken = __atomic_load_n(&g->broken, __ATOMIC_ACQUIRE);
     uint32_t peer = broken > 0 && broken <= g->n_members ? g->ranks[broken - 1] : MEMBER_NOBODY;
-    bool is_symptom = generation > 0 && (code == ERR_PEER || code == ERR_CANCELED || code == ERR_TIMEOUT);
+    bool is_path = generation > 0 && code == ERR_PATH && peer != MEMBER_NOBODY;
+    bool is_symptom = generation > 0 && (code == ERR_PEER || code == ERR_PATH || code == ERR_CANCELED || code == ERR_TIMEOUT);
     bool is_of_files = code == ERR_NOENT || code == ERR_CORRUPT; /* those of other hosts may be good */
-    enum member_failure kind = is_symptom                            ? MEMBER_FAIL_PEER
+    enum member_failure kind = is_path                               ? MEMBER_FAIL_PATH
+                               : is_symptom                          ? MEMBER_FAIL_PEER
                                : is_of_files && generation == 0    ? MEMBER_FAIL_FILES
                                : is_of_files                       ? MEMBER_FAIL_LOCAL
                                : run_exit_code(code) == EXIT_INPUT ? MEMBER_FAIL_INPUT

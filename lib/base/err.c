@@ -18,6 +18,7 @@ static const struct code_name names[] = {
     NAME(ERR_EXISTS),  NAME(ERR_INPUT),    NAME(ERR_CORRUPT), NAME(ERR_UNSUPPORTED),
     NAME(ERR_PEER),    NAME(ERR_TIMEOUT),  NAME(ERR_CANCELED), NAME(ERR_REFUSED),
     NAME(ERR_DEVICE),  NAME(ERR_FULL),     NAME(ERR_AUTH),    NAME(ERR_CHANGED),
+    NAME(ERR_PATH),
 };
 
 /* vsnprintf that cuts between characters, so that a cut text is still UTF-8. Returns the length. */

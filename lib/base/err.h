@@ -25,6 +25,7 @@ enum err_code {
     ERR_FULL = -13,       /* a bounded thing is full (disk: ENOSPC, EDQUOT) */
     ERR_AUTH = -14,       /* the other side could not prove who it is */
     ERR_CHANGED = -15,    /* an input changed while it was in use: a new start reads it anew */
+    ERR_PATH = -16,       /* a peer does not acknowledge what is sent to it, though it may live: the network */
 };
 
 enum { ERR_TEXT_BYTES = 2048 };

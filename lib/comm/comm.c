@@ -222,6 +222,17 @@ int comm_connect(struct comm *c, struct err *err)
     return err_wrap(err, rc, "connect generation %" PRIu64, c->generation);
 }
 
+bool comm_lost_path(struct comm *c, uint32_t *member)
+{
+    bool is_lost;
+
+    pthread_mutex_lock(&c->lock);
+    *member = c->culprit;
+    is_lost = c->code == ERR_PATH && c->culprit != COMM_NO_MEMBER && c->culprit != c->self;
+    pthread_mutex_unlock(&c->lock);
+    return is_lost;
+}
+
 bool comm_close_quiet(struct comm *c, uint32_t wait_ms)
 {
     struct pollfd tether = { .fd = -1 };

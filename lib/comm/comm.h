@@ -93,9 +93,11 @@ int comm_open(const struct comm_opts *opts, struct comm **out, struct err *err);
  * comm_abort() ends it at once, as does the death or the failure of a peer that was connected
  * already. Whoever is ahead of us waits until we open its generation; whoever is behind is told so.
  * After a failure comm_close() is all that is left to do.
- * Errors: ERR_PEER, ERR_TIMEOUT (naming who is missing and the last error), ERR_AUTH, ERR_CANCELED,
+ * Errors: ERR_PEER, ERR_PATH (the kernel of a peer does not answer), ERR_TIMEOUT (naming who is missing and the last error), ERR_AUTH, ERR_CANCELED,
  * ERR_INPUT (a member's address), ERR_IO, ERR_NOMEM. */
 int comm_connect(struct comm *c, struct err *err);
+/* After comm_connect() has failed: true, and the member, if the kernel of that member did not answer (ERR_PATH). */
+bool comm_lost_path(struct comm *c, uint32_t *member);
 
 /* No thread may be inside a call. NULL is fine. */
 void comm_close(struct comm *c);

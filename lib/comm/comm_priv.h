@@ -36,6 +36,7 @@ enum {
     COMM_PIECE_BYTES = 256 << 10, /* received and added at a time; fits the second-level cache */
     COMM_SMALL_BYTES = 16 << 10,  /* up to here latency counts more than bandwidth */
     COMM_ASIDE_BYTES = 64 << 10,  /* of every node's part that are put aside to be added together */
+    COMM_PATH_MS = 2000,          /* a path on which nothing is acknowledged for so long is dead */
     COMM_SLICE_MS = 50,           /* the longest anybody sleeps without looking up */
     COMM_WHY_BYTES = 240,
     COMM_NO_MEMBER = UINT32_MAX,
@@ -225,6 +226,10 @@ bool comm_call_same(const struct comm_call *a, const struct comm_call *b);
  * thread. */
 int comm_fail(struct comm *c, int code, uint32_t culprit, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
+/* Does this errno of a socket mean that the other kernel does not answer? */
+bool comm_is_path_dead(int errnum);
+/* comm_fail() with ERR_PATH: the kernel of the member acknowledged nothing for COMM_PATH_MS. */
+int comm_path_lost(struct comm *c, uint32_t member);
 /* The link to a member's rank broke. Its life line knows better why; waits a moment for that. */
 int comm_link_lost(struct comm *c, uint32_t rank, const char *why);
 /* The text of the failure. Returns its code. */

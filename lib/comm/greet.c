@@ -36,6 +36,15 @@ enum outcome greet_stranger(struct shake *s, struct conn *n, const char *fmt, ..
     return DROP;
 }
 
+enum outcome greet_path_dead(struct shake *s, struct conn *n)
+{
+    s->culprit = n->want->member;
+    s->rc = err_set(s->err, ERR_PATH, "%s (%s) answers no connection attempt on the data path for %.3g s",
+                    s->c->names[n->want->member], s->opts->members[n->want->member].address,
+                    (double)COMM_PATH_MS / 1e3);
+    return DROP;
+}
+
 static enum outcome settled(struct shake *s, struct conn *n)
 {
     if (n->want->is_there) /* another one of the same was faster */
@@ -73,8 +82,11 @@ static enum outcome dial_connected(struct shake *s, struct conn *n)
 
     if (getsockopt(n->fd, SOL_SOCKET, SO_ERROR, &why, &bytes) < 0)
         why = errno;
+    if (comm_is_path_dead(why))
+        return greet_path_dead(s, n);
     if (why != 0)
         return greet_trouble(n, "%s", strerror_r(why, reason, sizeof(reason)));
+    n->expires_ns = UINT64_MAX;
     h.kind = n->want->kind;
     h.from = n->want->own;
     h.to = n->want->peer;

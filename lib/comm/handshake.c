@@ -187,6 +187,7 @@ static void forget(struct shake *s, size_t i, enum outcome why)
 static void dial(struct shake *s, struct want *w)
 {
     struct conn n = { .want = w, .state = DIAL_CONNECT, .expires_ns = UINT64_MAX };
+    uint64_t now = clock_ns();
     struct sockaddr_storage a;
     struct sockaddr *to = (struct sockaddr *)&s->host_address;
     socklen_t bytes = s->host_address_bytes;
@@ -202,6 +203,10 @@ static void dial(struct shake *s, struct want *w)
         to = (struct sockaddr *)&a;
     }
     n.fd = socket(to->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (n.fd >= 0 && w->kind != HELLO_HOST) {
+        tcp_tune(n.fd);
+        n.expires_ns = now + COMM_PATH_MS * (uint64_t)1000000;
+    }
     if (n.fd >= 0 && fault_hit("comm.connect"))
         errno = ECONNREFUSED;
     else if (n.fd >= 0 && (connect(n.fd, to, bytes) == 0 || errno == EINPROGRESS)) {
@@ -367,7 +372,9 @@ static void wait_and_advance(struct shake *s, uint64_t deadline_ns)
     for (size_t i = n; i-- > 0 && s->rc == 0;) { /* backwards: forget() moves the last one here */
         enum outcome o = conn[i].revents != 0 ? greet(s, &s->conns[i]) : GO_ON;
 
-        if (o == GO_ON && now >= s->conns[i].expires_ns) {
+        if (o == GO_ON && now >= s->conns[i].expires_ns && s->conns[i].state == DIAL_CONNECT)
+            o = greet_path_dead(s, &s->conns[i]);
+        else if (o == GO_ON && now >= s->conns[i].expires_ns) {
             (void)greet_stranger(s, &s->conns[i], "said nothing for too long");
             o = DROP;
         }
@@ -421,7 +428,8 @@ static int too_late(struct shake *s, uint32_t *culprit)
 
 int handshake(struct comm *c, uint64_t deadline_ns, uint32_t *culprit, struct err *err)
 {
-    struct shake s = { .c = c, .opts = &c->opts, .unix_fd = -1, .err = err, .due_ns = UINT64_MAX };
+    struct shake s = { .c = c, .opts = &c->opts, .unix_fd = -1, .err = err, .due_ns = UINT64_MAX,
+                       .culprit = COMM_NO_MEMBER };
     uint64_t due_ns = deadline_ns;
 
     s.here.generation = c->generation;
@@ -448,6 +456,8 @@ int handshake(struct comm *c, uint64_t deadline_ns, uint32_t *culprit, struct er
             wait_and_advance(&s, due_ns);
     }
     comm_waits(c, false);
+    if (s.rc < 0 && s.culprit != COMM_NO_MEMBER)
+        *culprit = s.culprit;
     for (size_t i = 0; i < s.n_conns; i++)
         close(s.conns[i].fd);
     if (s.unix_fd >= 0)

@@ -161,6 +161,17 @@ void comm_abort(struct comm *c, const char *why)
     (void)fail(c, OURS, ERR_CANCELED, c->self, text);
 }
 
+bool comm_is_path_dead(int errnum)
+{
+    return errnum == ETIMEDOUT || errnum == EHOSTUNREACH || errnum == ENETUNREACH;
+}
+
+int comm_path_lost(struct comm *c, uint32_t member)
+{
+    return comm_fail(c, ERR_PATH, member, "%s acknowledges nothing on the data path for %.3g s", c->names[member],
+                     (double)COMM_PATH_MS / 1e3);
+}
+
 int comm_link_lost(struct comm *c, uint32_t rank, const char *why)
 {
     uint32_t member = c->topo.member_of[rank];
@@ -280,9 +291,12 @@ void life_read(struct comm *c, struct comm_life *l)
             char reason[128];
 
             l->is_over = true;
-            comm_fail(c, ERR_PEER, l->member, "%s died (%s)", c->names[l->member],
-                      n == 0 ? "its connection closed without a goodbye"
-                             : strerror_r(errno, reason, sizeof(reason)));
+            if (n < 0 && comm_is_path_dead(errno))
+                (void)comm_path_lost(c, l->member);
+            else
+                comm_fail(c, ERR_PEER, l->member, "%s died (%s)", c->names[l->member],
+                          n == 0 ? "its connection closed without a goodbye"
+                                 : strerror_r(errno, reason, sizeof(reason)));
             return;
         }
         l->n_in += (size_t)n;

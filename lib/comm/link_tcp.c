@@ -80,6 +80,8 @@ static int broken(struct comm *c, const struct flow *f, ssize_t n, int errnum)
         return comm_link_lost(c, f->rank, "it closed the connection");
     if (errnum == EAGAIN || errnum == EINTR)
         return 0;
+    if (comm_is_path_dead(errnum))
+        return comm_path_lost(c, c->topo.member_of[f->rank]);
     return comm_link_lost(c, f->rank, strerror_r(errnum, reason, sizeof(reason)));
 }
 
@@ -232,13 +234,14 @@ void tcp_shutdown(struct comm *c)
 
 void tcp_tune(int fd)
 {
-    /* A machine without power is declared lost by the heartbeat; these are the net below it. Buffer
+    /* The kernel of a peer acknowledges whatever its process does, so silence of COMM_PATH_MS means the path
+     * (or the machine, which the heartbeat declares lost earlier). An idle connection probes each second. Buffer
      * sizes are left to the kernel: setting them ends its tuning and never helped. */
     static const struct {
         int name, value;
     } options[] = {
-        { TCP_NODELAY, 1 }, { TCP_KEEPIDLE, 5 },         { TCP_KEEPINTVL, 2 },
-        { TCP_KEEPCNT, 3 }, { TCP_USER_TIMEOUT, 10000 },
+        { TCP_NODELAY, 1 }, { TCP_KEEPIDLE, 1 },                 { TCP_KEEPINTVL, 1 },
+        { TCP_KEEPCNT, 3 }, { TCP_USER_TIMEOUT, COMM_PATH_MS },
     };
     int on = 1;
 

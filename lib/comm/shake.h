@@ -63,6 +63,7 @@ struct shake {
     uint32_t n_early;
     char early[192]; /* what the last one asked for */
     int rc;
+    uint32_t culprit; /* of rc < 0: a member; COMM_NO_MEMBER: not known */
     struct err *err;
 };
 
@@ -72,6 +73,9 @@ enum outcome { GO_ON, DROP, DONE };
  * DROP: close it. DONE: it is where it was wanted. s->rc: the whole handshake has failed. */
 enum outcome greet(struct shake *s, struct conn *n);
 short greet_events(const struct conn *n); /* that it waits for */
+
+/* The kernel of the peer that a connection is for does not answer: the handshake fails with ERR_PATH. */
+enum outcome greet_path_dead(struct shake *s, struct conn *n);
 
 /* Note what went wrong with a connection, at the peer it is for or among the strangers: DROP. */
 enum outcome greet_trouble(struct conn *n, const char *fmt, ...)

@@ -320,15 +320,16 @@ void member_node_complete(struct member_node *n, uint64_t generation, uint64_t h
         node_rest(n, now_ms);
 }
 
-static void peer_failed(struct member_node *n, uint32_t peer, const char *text, uint64_t now_ms)
+static void peer_failed(struct member_node *n, uint32_t peer, bool is_path_dead, const char *text, uint64_t now_ms)
 {
     if (n->is_alive && n->state == MEMBER_FOLLOWING && n->out != MEMBER_NOBODY)
         node_tell(n, &(struct member_msg){ .kind = MEMBER_MSG_TROUBLE,
                                            .generation = n->view.generation,
                                            .rank = peer,
+                                           .is_path_dead = is_path_dead,
                                            .text = text });
     else if (n->is_alive && n->state == MEMBER_LEADING)
-        node_trouble(n, peer, text, now_ms);
+        node_trouble(n, n->self, peer, is_path_dead, text, now_ms);
     node_rest(n, now_ms);
 }
 
@@ -341,12 +342,11 @@ void member_node_failed(struct member_node *n, uint64_t generation, enum member_
     if (generation == 0 ? !node_begin(n) : !comes_to_rest(n, generation, held))
         return;
     text = keep(n, text);
-    if (kind != MEMBER_FAIL_PEER)
-        text = node_print(n, "%s failed: %s", node_name(n, n->self), text);
-    if (kind == MEMBER_FAIL_PEER) {
-        peer_failed(n, peer, text, now_ms);
+    if (kind == MEMBER_FAIL_PEER || kind == MEMBER_FAIL_PATH) {
+        peer_failed(n, peer, kind == MEMBER_FAIL_PATH, text, now_ms);
         return;
     }
+    text = node_print(n, "%s failed: %s", node_name(n, n->self), text);
     if (kind == MEMBER_FAIL_STORAGE && node_another_writes(n, text, now_ms))
         return;
     if (n->state == MEMBER_LEADING && everywhere)

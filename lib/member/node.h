@@ -39,6 +39,12 @@
  *   cluster, beside which there is nobody: then a slow storage costs nothing.
  * Nothing of this needs a memory of promises: a task that restarts was in no view that still lives.
  *
+ * Reachability. A task belongs to a view if both planes reach it. The leader hears from each member whom its
+ * communicator lost (TROUBLE). If a data path is dead, the task with most dead paths is evicted (in doubt the one of
+ * the highest rank), although its link to the leader lives: it stays joined, in quarantine, and the others go on
+ * at once. When the quarantine is over, the next view tries again. A leader with most dead paths hands over and
+ * stays away for as long. A process that is lost again and again is quarantined, too.
+ *
  * Settlement: READY says what a task holds; VIEW names the newest step and who holds it; those
  * behind receive it. State after step k is the same bits whoever holds it.
  *
@@ -82,6 +88,10 @@ enum {
     MEMBER_SETTLE_MS = 500,    /* a new leader waits so long for those of the last view not known to be dead */
     MEMBER_ATTACH_MS = 1500,   /* a new coordinator by hand-over waits so long for its members' links */
     MEMBER_CAUSE_MS = 300,     /* a broken data link is a symptom: so long we wait for the cause */
+    MEMBER_QUARANTINE_MS = 4000, /* longer than MEMBER_MINORITY_MS: for a task that cannot be reached over the data path; doubling each time ... */
+    MEMBER_QUARANTINE_MS_MAX = 60000, /* ... to this; forgotten after as long without a new reason */
+    MEMBER_LOSSES = 4,         /* of one process, each within the time below of the one before: then quarantine, too */
+    MEMBER_LOSS_MS = 10000,
     MEMBER_BEHIND_MS = 500,    /* a member that holds the others up is seen to for so long before it is blamed:
                                   its beats are late by one, and later on a machine that slept */
     MEMBER_STOPPING_MS = 10000, /* for a member's training to come to rest; then it is told to end (138) */
@@ -120,7 +130,7 @@ enum member_kind {
     MEMBER_MSG_JOIN,  /* does not disturb the group before READY. generation: highest ever known, or of the view when attaching to its coordinator; is_attaching, ident, n_devices */
     MEMBER_MSG_READY, /* generation: of its last view, 0: none; held: training is at rest; storage_failures */
     MEMBER_MSG_BEAT,  /* both ways. generation (0: in no view), progress */
-    MEMBER_MSG_TROUBLE, /* generation, rank: whom the communicator lost, or NOBODY; text */
+    MEMBER_MSG_TROUBLE, /* generation, rank: whom the communicator lost, or NOBODY; is_path_dead; text */
     MEMBER_MSG_COMPLETE, /* generation, held: all steps are done here */
     MEMBER_MSG_LEAVE, /* code: 143 asked to stop, 138 or 2 failed; is_all: the job ends everywhere; text */
     /* leader to member */
@@ -147,6 +157,7 @@ struct member_msg { /* fields beside the kind's are 0 and not sent; pointers unt
     uint32_t rank;
     int code;
     bool is_all, is_attaching;
+    bool is_path_dead; /* TROUBLE: this task itself found that the data path to `rank` is dead */
     uint32_t storage_failures; /* of the sender, as in its seat */
     bool is_staying; /* REDIRECT: the leader stays a member */
     uint32_t n_devices;
@@ -266,6 +277,7 @@ void member_node_aborted(struct member_node *n, uint64_t generation, uint64_t he
 void member_node_complete(struct member_node *n, uint64_t generation, uint64_t held, uint64_t now_ms);
 enum member_failure {
     MEMBER_FAIL_PEER,  /* the communicator broke; `peer` is whom it lost, or NOBODY: the group regroups */
+    MEMBER_FAIL_PATH,  /* as PEER: this task sent to `peer` over the data path, and nothing was acknowledged */
     MEMBER_FAIL_LOCAL, /* this task's device or disk: it alone leaves, with 138 */
     MEMBER_FAIL_FILES, /* before there was a view: a file of the job is absent or damaged here: it alone ends, with 2 */
     MEMBER_FAIL_STORAGE, /* all steps are done, and this task cannot write the last checkpoint or the model: another
@@ -298,6 +310,7 @@ const char *member_node_cause(const struct member_node *n); /* first cause of th
 struct member_peer {
     bool is_present, is_in_view;
     uint64_t incarnation, held, heard_ms;
+    uint64_t quarantine_until_ms;    /* in no view before; 0: in no quarantine */
     struct member_progress progress; /* phase: static for 31 bytes inside the node */
     const char *last_error;          /* why it is missing; "" */
 };

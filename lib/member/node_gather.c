@@ -214,7 +214,8 @@ void member_node_saved(struct member_node *n, bool ok, const char *text, uint64_
 
 bool node_is_present(const struct member_node *n, uint32_t rank)
 {
-    return n->peers[rank].is_joined && n->peers[rank].is_ready && !n->peers[rank].is_attaching;
+    return n->peers[rank].is_joined && n->peers[rank].is_ready && !n->peers[rank].is_attaching &&
+           n->peers[rank].quarantine_until == 0;
 }
 
 uint32_t node_n_present(const struct member_node *n)
@@ -253,7 +254,8 @@ bool node_is_stopping(const struct member_node *n, uint32_t rank)
     const struct peer *p = &n->peers[rank];
     const struct member_seat *seat = node_seat(&n->view, rank);
 
-    return p->is_joined && !p->is_ready && seat != NULL && seat->incarnation == p->incarnation;
+    return p->is_joined && !p->is_ready && p->quarantine_until == 0 && seat != NULL &&
+           seat->incarnation == p->incarnation;
 }
 
 static void publish(struct member_node *n, uint64_t now_ms)
@@ -277,7 +279,7 @@ static bool somebody_comes(const struct member_node *n, uint64_t now_ms)
     for (uint32_t i = 0; i < n->world; i++) {
         const struct peer *p = &n->peers[i];
 
-        if (i == n->self || node_is_present(n, i) || p->has_left ||
+        if (i == n->self || node_is_present(n, i) || p->has_left || p->quarantine_until != 0 ||
             (n->view.generation > 0 && node_seat(&n->view, i) == NULL))
             continue;
         if (now_ms < n->rejoin_until || (!p->is_joined && !p->is_dead && !p->is_silent))

@@ -74,8 +74,8 @@ static void start_gathering(struct member_node *n, uint64_t now_ms)
     n->save_failures = 0;
     n->save_error[0] = '\0';
     n->blocked = NULL;
-    n->trouble_ms = 0;
     n->behind = MEMBER_NOBODY;
+    node_forget_suspects(n);
 }
 
 void node_lead(struct member_node *n, uint64_t now_ms)
@@ -90,8 +90,10 @@ void node_lead(struct member_node *n, uint64_t now_ms)
     n->rejoin_until = now_ms + n->rejoin_ms;
     if (n->view.generation > 0)
         n->settle_until = now_ms + MEMBER_SETTLE_MS;
-    for (uint32_t i = 0; i < n->world; i++)
+    for (uint32_t i = 0; i < n->world; i++) {
         n->peers[i].is_seated = false; /* whoever is here came by itself */
+        n->peers[i].quarantine_until = 0;
+    }
     self->is_joined = true;
     self->is_ready = n->rest == NODE_AT_REST;
     self->incarnation = n->incarnation;
@@ -113,7 +115,8 @@ void node_coordinate(struct member_node *n, uint64_t now_ms)
         const struct member_seat *seat = node_seat(&n->view, i);
 
         p->is_seated = seat != NULL;
-        p->is_ready = p->is_complete = false;
+        p->is_ready = p->is_ready && p->quarantine_until != 0 && seat == NULL; /* it waits, and says so once */
+        p->is_complete = false;
         p->progress = (struct member_progress){ .phase = p->phase };
         p->phase[0] = '\0';
         if (i == n->self) {
@@ -176,6 +179,7 @@ void node_lose(struct member_node *n, uint32_t rank, const char *why, uint64_t n
 {
     const char *text = node_print(n, "%s was lost: %s", node_doing(n, rank, now_ms), why);
     snprintf(n->peers[rank].last_error, sizeof(n->peers[rank].last_error), "%s", why);
+    node_count_loss(n, rank, now_ms);
     node_over(n, rank, text, now_ms);
     n->peers[rank].has_left |= n->peers[rank].is_leaving; /* it would have gone anyway */
     close_in(n, rank);
@@ -272,15 +276,6 @@ void node_own_rest(struct member_node *n, uint64_t now_ms)
     node_gather(n, now_ms);
 }
 
-void node_trouble(struct member_node *n, uint32_t rank, const char *text, uint64_t now_ms)
-{
-    if (n->trouble_ms != 0)
-        return;
-    n->trouble_ms = now_ms;
-    n->trouble_rank = rank;
-    snprintf(n->trouble, sizeof(n->trouble), "%s", text);
-}
-
 /* ---- what members say ---- */
 
 typedef void hear_fn(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms);
@@ -327,6 +322,8 @@ static void hear_join(struct member_node *n, uint32_t rank, const struct member_
     p->is_joined = true;
     p->is_ready = p->is_complete = p->is_leaving = p->has_left = p->is_dead = p->is_silent = p->is_attaching = false;
     p->is_seated = p->is_seated && m->is_attaching;
+    if (p->incarnation != m->incarnation)
+        node_reset_reach(n, rank);
     p->incarnation = m->incarnation;
     p->joined_ms = now_ms;
     p->last_error[0] = '\0';
@@ -368,7 +365,7 @@ static void hear_ready(struct member_node *n, uint32_t rank, const struct member
     p->storage_failures = m->storage_failures;
     if (n->state != MEMBER_LEADING)
         return;
-    if (n->phase == NODE_LIVE && !p->is_seated && is_new)
+    if (n->phase == NODE_LIVE && !p->is_seated && is_new && p->quarantine_until == 0)
         node_start_pause(n, node_print(n, "%s joins", node_name(n, rank)), now_ms);
     paused_if_all(n, now_ms);
     node_gather(n, now_ms);
@@ -383,7 +380,7 @@ static void hear_beat(struct member_node *n, uint32_t rank, const struct member_
 static void hear_trouble(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms)
 {
     if (n->phase != NODE_GATHERING && n->peers[rank].is_seated && m->generation == n->view.generation)
-        node_trouble(n, m->rank < n->world ? m->rank : MEMBER_NOBODY,
+        node_trouble(n, rank, m->rank < n->world ? m->rank : MEMBER_NOBODY, m->is_path_dead,
                      node_print(n, "%s says: %s", node_name(n, rank), m->text), now_ms);
 }
 
@@ -503,17 +500,6 @@ static void watch_silence(struct member_node *n, uint64_t now_ms)
     }
 }
 
-static void watch_trouble(struct member_node *n, uint64_t now_ms)
-{
-    const char *text;
-
-    if (n->trouble_ms == 0 || now_ms - n->trouble_ms < MEMBER_CAUSE_MS)
-        return;
-    text = node_print(n, "%s", n->trouble);
-    node_over(n, n->trouble_rank, text, now_ms);
-    node_gather(n, now_ms);
-}
-
 static struct member_progress progress_of(const struct member_node *n, uint32_t rank, uint64_t now_ms)
 {
     struct member_progress p = n->peers[rank].progress;
@@ -607,8 +593,9 @@ static void watch_steps(struct member_node *n, uint64_t now_ms)
 void node_lead_tick(struct member_node *n, uint64_t now_ms)
 {
     watch_silence(n, now_ms);
+    node_watch_quarantine(n, now_ms);
     if (n->phase != NODE_GATHERING)
-        watch_trouble(n, now_ms);
+        node_watch_trouble(n, now_ms);
     if (n->phase != NODE_GATHERING)
         watch_steps(n, now_ms);
     if (n->state != MEMBER_LEADING)

@@ -5,6 +5,7 @@
  *   node_lead.c    leading: who joined, who is lost, pause and over, watching
  *   node_gather.c  leading without a view: leavers, and when the next view is published
  *   node_quorum.c  whether it may be: majority, lease
+ *   node_reach.c   whom the data path does not reach: eviction and quarantine
  *   node_storage.c a leader that cannot write: another task leads
  *   node_text.c    sentences */
 #ifndef MEMBER_NODE_PRIV_H
@@ -50,6 +51,14 @@ struct peer {
     uint64_t attach_generation;
     uint64_t held;
     uint64_t joined_ms, heard_ms;
+    /* reachability, of a leader */
+    uint32_t suspects;        /* whom its communicator lost in this view; NOBODY: not reported */
+    bool has_dead_path;       /* it found that out itself: nothing was acknowledged */
+    uint32_t strikes;         /* quarantines in a row, of this process */
+    uint32_t accused;         /* evictions of others for a dead path to this task, since it was evicted itself */
+    uint32_t losses;          /* in a row, of this process */
+    uint64_t strike_ms, loss_ms; /* of the last one */
+    uint64_t quarantine_until; /* not in a view before; 0: in no quarantine */
     struct member_progress progress; /* as it said at progress_ms; phase points to phase[] */
     uint64_t progress_ms;
     char phase[NODE_PHASE_BYTES];
@@ -108,8 +117,11 @@ struct member_node {
     uint64_t gather_ms;  /* since when there is no view; of LIVE and PAUSE: since when that is so */
     uint64_t settle_until, rejoin_until;
     uint64_t trouble_ms; /* a data link is broken since; 0: none */
-    uint32_t trouble_rank;
+    uint32_t trouble_rank; /* as the first report, or the first that found the path dead, says */
+    bool trouble_is_path;
     char trouble[NODE_TEXT];
+    uint32_t own_strikes; /* quarantines of this task in a row, that it imposed on itself as a leader */
+    uint64_t own_strike_ms;
     uint32_t behind;     /* who holds the others up, at which place, seen so since when */
     uint64_t behind_place, behind_ms;
     uint64_t probe_ms;
@@ -186,7 +198,8 @@ void node_end_all(struct member_node *n, int code, const char *text);
 void node_own_rest(struct member_node *n, uint64_t now_ms); /* our training came to rest */
 void node_own_complete(struct member_node *n);
 void node_turn_away(struct member_node *n, uint32_t leader); /* all links in, to another leader */
-void node_trouble(struct member_node *n, uint32_t rank, const char *text, uint64_t now_ms);
+/* The communicator of task `from` lost task `rank` (or NOBODY). */
+void node_trouble(struct member_node *n, uint32_t from, uint32_t rank, bool is_path_dead, const char *text, uint64_t now_ms);
 void node_drop_attaching(struct member_node *n, uint64_t for_ms, uint64_t now_ms);
 /* All links in: `heir` leads, and this leader leaves or stays a member. */
 void node_bequeath(struct member_node *n, uint32_t heir, bool is_staying);
@@ -217,6 +230,15 @@ void node_want_lease(struct member_node *n, uint64_t now_ms); /* to save what is
 /* What a call or probe of ours found at the address of `rank`; incarnation 0: nobody listens. */
 void node_found(struct member_node *n, uint32_t rank, uint64_t incarnation);
 bool node_is_whole(const struct member_view *v, uint32_t world);
+
+/* ---- node_reach.c ---- */
+
+void node_forget_suspects(struct member_node *n); /* a new view, or none */
+void node_watch_trouble(struct member_node *n, uint64_t now_ms);
+void node_watch_quarantine(struct member_node *n, uint64_t now_ms);
+/* The task was lost; a process that is lost again and again goes into quarantine. */
+void node_count_loss(struct member_node *n, uint32_t rank, uint64_t now_ms);
+void node_reset_reach(struct member_node *n, uint32_t rank); /* another process of the task */
 
 /* ---- node_storage.c ---- */
 

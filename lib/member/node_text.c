@@ -164,6 +164,7 @@ void member_node_peer(const struct member_node *n, uint32_t rank, struct member_
                                  .incarnation = p->incarnation,
                                  .held = p->held,
                                  .heard_ms = p->heard_ms,
+                                 .quarantine_until_ms = p->quarantine_until,
                                  .progress = p->progress,
                                  .last_error = p->last_error };
     if (rank == n->self) {

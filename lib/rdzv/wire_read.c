@@ -230,6 +230,7 @@ static int read_trouble(const struct reader *r, void *body, struct member_msg *o
     int rc = read_somebody(r->c, "peer", m->peer, &out->rank, r->err);
 
     out->generation = m->generation;
+    out->is_path_dead = m->path_is_dead;
     if (rc == 0)
         rc = check_numbers(&(struct number){ "generation", m->generation }, 1, r->err);
     return rc < 0 ? rc : read_reason(r, "reason", m->reason, out);

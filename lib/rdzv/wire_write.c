@@ -106,6 +106,7 @@ static void *write_trouble(const struct writer *w, const struct member_msg *m)
     t->generation = m->generation;
     t->peer = task(w->a, w->c, m->rank);
     t->reason = sentence(w, m->text);
+    t->path_is_dead = m->is_path_dead;
     return t;
 }
 

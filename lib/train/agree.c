@@ -44,8 +44,13 @@ int agree_connect(struct train *t, struct err *err)
         comm_abort(comm, "the generation ended");
     pthread_mutex_unlock(&t->lock);
     rc = comm_connect(comm, err);
-    if (rc < 0)
+    if (rc < 0) {
+        uint32_t lost;
+
+        if (g->on_broken != NULL && comm_lost_path(comm, &lost))
+            g->on_broken(t->opts->arg, lost, err->text);
         return rc;
+    }
     e.text = comm_describe(comm);
     train_tell(t, &e);
     return 0;

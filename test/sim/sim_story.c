@@ -330,6 +330,21 @@ static struct sim_opts draw(uint64_t seed, bool tell)
     return o;
 }
 
+/* A leader keeps a task away for a while: it is waited for. */
+static bool is_quarantined(const struct sim *s)
+{
+    struct member_peer p;
+
+    for (uint32_t i = 0; i < s->opts.world; i++)
+        for (uint32_t k = 0; s->tasks[i].node != NULL && k < s->opts.world; k++) {
+            member_node_peer(s->tasks[i].node, k, &p);
+            if (p.quarantine_until_ms != 0 && member_node_state(s->tasks[i].node) == MEMBER_LEADING)
+                return true;
+        }
+    return false;
+}
+
+
 static void play(struct sim *s)
 {
     uint32_t n;
@@ -364,6 +379,8 @@ static void play(struct sim *s)
         n = expected(s); /* a task that was told to leave may end only now */
         if (s->is_broken || !can_train(s, n))
             return;
+        if (is_quarantined(s))
+            until = s->now_ms + limit;
         if (s->now_ms >= until) {
             sim_broken(s,
                        "%u tasks live and are not one group %" PRIu64 " ms after the last "

@@ -13,7 +13,7 @@ enum {
     AGAIN_MS = 20,
     LEASE_AGAIN_MS = 5,
 };
-enum what { T_CONNECTED, T_RECEIVED, T_GIVES, T_APPLIES, T_ABORTED, T_BROKEN, T_LATE };
+enum what { T_CONNECTED, T_RECEIVED, T_GIVES, T_APPLIES, T_ABORTED, T_BROKEN, T_PATH_DEAD, T_LATE };
 enum news { NEWS_PAUSED, NEWS_ABORTED, NEWS_COMPLETE, NEWS_FAILED };
 
 static struct sim_group *group(struct sim *s, uint32_t rank)
@@ -148,6 +148,18 @@ static bool all_paths_open(struct sim *s, const struct sim_group *g, uint32_t *a
     return true;
 }
 
+/* The first member that `rank` cannot exchange data with. */
+static uint32_t dead_path_of(const struct sim *s, const struct sim_group *g, uint32_t rank)
+{
+    for (uint32_t i = 0; i < g->view.n; i++) {
+        uint32_t other = g->view.seats[i].rank;
+
+        if (other != rank && (!sim_link_passes(s, rank, other, SIM_DATA) || !sim_link_passes(s, other, rank, SIM_DATA)))
+            return other;
+    }
+    return MEMBER_NOBODY;
+}
+
 /* The network or somebody who stands still holds all of them up. */
 static bool is_held_up(struct sim *s, uint32_t at)
 {
@@ -164,9 +176,14 @@ static bool is_held_up(struct sim *s, uint32_t at)
         go_on(s, at, AGAIN_MS);
         return true;
     }
-    sim_say(s, a, "the communicator lost %s", s->names[b]);
-    later(s, a, 0, T_BROKEN, b);
-    later(s, b, 0, T_BROKEN, a);
+    for (uint32_t i = 0; i < g->view.n; i++) {
+        a = g->view.seats[i].rank;
+        b = dead_path_of(s, g, a);
+        if (b == MEMBER_NOBODY)
+            continue;
+        sim_say(s, a, "the communicator lost %s", s->names[b]);
+        later(s, a, 0, T_PATH_DEAD, b);
+    }
     return true;
 }
 
@@ -360,20 +377,20 @@ static void applies(struct sim *s, uint32_t rank, uint64_t step, bool pauses)
         step_on(s, rank);
 }
 
-static void broken(struct sim *s, uint32_t rank, uint32_t peer)
+static void broken(struct sim *s, uint32_t rank, enum what what, uint32_t peer)
 {
     struct sim_task *t = &s->tasks[rank];
 
     if (t->train.asked_abort || t->train.is_stuck)
         return;
     if (t->train.will_apply) {
-        later(s, rank, 1, T_BROKEN, peer);
+        later(s, rank, 1, what, peer);
         return;
     }
-    t->train.failure = MEMBER_FAIL_PEER;
-    t->train.text = "connection reset by peer";
-    break_group(s, group(s, rank), rank, 0);
+    t->train.failure = what == T_PATH_DEAD ? MEMBER_FAIL_PATH : MEMBER_FAIL_PEER;
+    t->train.text = what == T_PATH_DEAD ? "nothing is acknowledged" : "connection reset by peer";
     news(s, rank, NEWS_FAILED, peer);
+    break_group(s, group(s, rank), what == T_PATH_DEAD ? peer : rank, 0); /* the others hear whom it lost */
 }
 
 static void tell_node(struct sim *s, uint32_t rank, const struct sim_event *e)
@@ -450,7 +467,8 @@ void sim_train_event(struct sim *s, struct sim_event *e)
         applies(s, e->to, e->b / 2, e->b & 1);
         return;
     case T_BROKEN:
-        broken(s, e->to, (uint32_t)e->b);
+    case T_PATH_DEAD:
+        broken(s, e->to, (enum what)e->a, (uint32_t)e->b);
         return;
     default:
         break;
@@ -462,7 +480,7 @@ void sim_train_event(struct sim *s, struct sim_event *e)
     else if (e->a == T_GIVES)
         gives(s, e->to);
     else if (t->phase == CONNECTING) /* T_LATE */
-        broken(s, e->to, MEMBER_NOBODY);
+        broken(s, e->to, T_BROKEN, MEMBER_NOBODY);
 }
 
 void sim_train_progress(struct sim *s, uint32_t rank, struct member_progress *out)

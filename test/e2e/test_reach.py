@@ -1,0 +1,136 @@
+#!/usr/bin/python3
+"""Four hosts in network namespaces: the data path of one of them dies while its control path lives."""
+import subprocess
+import time
+
+from kit import SLOW, Task, digits_job, main, need_root, test, workdir
+
+CONTROL = 2222
+ADDRESSES = ["10.78.0.%d" % (i + 1) for i in range(4)]
+SLOWLY = {"TRAINERD_FAULT": "train.forward=delay:5@1+"}
+JOB = {"train": {"epochs": 100000, "lanes": 4, "log_every_steps": 1, "eval_every_epochs": 0}, "checkpoint": {"every_steps": 0},
+       "elastic": {"min_world": 1, "rejoin_seconds": 0}}
+# What a host receives on connections of the data plane: nothing, nothing from one host, nothing large.
+DEAD = ["-p", "tcp", "-m", "multiport", "!", "--ports", str(CONTROL)]
+
+
+def ip(*args):
+    subprocess.run(["ip", *args], check=True)
+
+
+def network():
+    ip("link", "add", "switch", "type", "bridge")
+    ip("link", "set", "switch", "up")
+    for i, address in enumerate(ADDRESSES):
+        host, port = "host%d" % i, "port%d" % i
+        ip("netns", "add", host)
+        ip("link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", host)
+        ip("link", "set", port, "master", "switch", "up")
+        ip("-n", host, "link", "set", "lo", "up")
+        ip("-n", host, "addr", "add", address + "/24", "dev", "eth0")
+        ip("-n", host, "link", "set", "eth0", "up")
+
+
+class Fault:
+    """Packets that match `what` vanish where they arrive at the host."""
+
+    def __init__(self, host, *what):
+        self.host, self.what = host, what
+
+    def table(self, action):
+        subprocess.run(["ip", "netns", "exec", "host%d" % self.host, "iptables", "-w", action, "INPUT", *self.what, "-j", "DROP"],
+                       check=True)
+
+    def __enter__(self):
+        self.table("-A")
+        return time.monotonic()
+
+    def __exit__(self, *_):
+        self.table("-D")
+
+
+def start():
+    job = digits_job(workdir(), **JOB)
+    cluster = {"worker": ["%s:%d" % (a, CONTROL) for a in ADDRESSES]}
+    tasks = [Task(job, {"cluster": cluster, "task": {"type": "worker", "index": i}}, ("--devices", "cpu:1"), SLOWLY,
+                  "worker %d" % i, prefix=("ip", "netns", "exec", "host%d" % i)) for i in range(4)]
+    tasks[0].until_step(20)
+    return tasks
+
+
+def newest(tasks):
+    return max(max(t.steps(), default=0) for t in tasks)
+
+
+def wait(what, tasks, seconds=40):
+    end = time.monotonic() + seconds * SLOW
+    while not what():
+        assert time.monotonic() < end, "\n".join("--- %s\n%s" % (t.name, t.log()) for t in tasks)
+        time.sleep(0.02)
+
+
+def views(tasks, n, since):
+    return [t for t in tasks if any(r["tasks"] == n and r["_at"] > since for r in t.events("view"))]
+
+
+def names(task, culprit, since):
+    return any("worker %d (" % culprit in r["message"] and "cannot be reached over the data path" in r["message"]
+               for r in task.events("group") if r["_at"] > since)
+
+
+def survives(victim, *faults):
+    """The others step again and every task names the victim; when the fault is over the group is whole; no task ends."""
+    tasks = start()
+    others = [t for i, t in enumerate(tasks) if i != victim]
+    entered = []
+    try:
+        for fault in faults:
+            fault.__enter__()
+            entered.append(fault)
+        since = time.monotonic()
+        wait(lambda: len(views(others, 3, since)) == 3, tasks)
+        seen = time.monotonic() - since
+        wait(lambda: all(names(t, victim, since) for t in tasks), tasks)
+        held = newest(tasks)
+        wait(lambda: newest(tasks) > held + 50, tasks)
+        print("# the others went on after %.1f s" % seen)
+    finally:
+        for fault in entered:
+            fault.__exit__()
+    healed = time.monotonic()
+    wait(lambda: len(views(tasks, 4, healed)) == 4, tasks, 60)
+    held = newest(tasks)
+    wait(lambda: newest(tasks) > held + 20, tasks)
+    assert all(t.p.poll() is None for t in tasks), [t.p.poll() for t in tasks]
+
+
+@test
+def worker_without_a_data_path_is_evicted_and_comes_back():
+    survives(3, Fault(3, *DEAD))
+
+
+@test
+def chief_without_a_data_path_hands_over_and_comes_back():
+    survives(0, Fault(0, *DEAD))
+
+
+@test
+def worker_whose_large_packets_vanish_is_evicted_and_comes_back():
+    survives(2, *[Fault(i, *DEAD, "-s", ADDRESSES[2], "-m", "length", "--length", "1000:65535") for i in (0, 1, 3)],
+             Fault(2, *DEAD, "-m", "length", "--length", "1000:65535"))
+
+
+@test
+def one_dead_path_of_one_direction_costs_one_task_at_most():
+    tasks = start()
+    with Fault(1, *DEAD, "-s", ADDRESSES[3]) as since:
+        wait(lambda: len(views(tasks, 3, since)) >= 3 or newest(tasks) > 0 and time.monotonic() - since > 8, tasks)
+        held = newest(tasks)
+        wait(lambda: newest(tasks) > held + 50, tasks)
+    assert all(t.p.poll() is None for t in tasks), [t.p.poll() for t in tasks]
+
+
+if __name__ == "__main__":
+    need_root()
+    network()
+    main()

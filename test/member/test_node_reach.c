@@ -1,0 +1,149 @@
+/* test_node_reach.c - data paths that are dead while every link to the leader lives. */
+#include "member/node_kit.h"
+
+enum { DETECTION_MS = 2500 /* of the simulated communicator */, GOES_ON_MS = DETECTION_MS + MEMBER_CAUSE_MS + 1700 };
+
+static void cut_data(struct sim *s, uint32_t a, uint32_t b, bool both_ways)
+{
+    sim_cut(s, a, b, SIM_DATA);
+    if (both_ways)
+        sim_cut(s, b, a, SIM_DATA);
+}
+
+static void isolate(struct sim *s, uint32_t rank, uint32_t world)
+{
+    for (uint32_t i = 0; i < world; i++)
+        if (i != rank)
+            cut_data(s, rank, i, true);
+}
+
+static uint32_t n_training(const struct sim *s, uint32_t world)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < world; i++)
+        n += sim_generation(s, i) > 0;
+    return n;
+}
+
+static void task_cut_off_on_the_data_path_is_evicted_and_the_others_step(void **state)
+{
+    (void)state;
+    for (uint32_t victim = 0; victim < 4; victim++)
+        for (uint64_t seed = 1; seed <= 10; seed++) {
+            struct sim *s = CLUSTER(.seed = seed);
+            uint64_t step;
+            char name[32];
+
+            isolate(s, victim, 4);
+            sim_advance(s, GOES_ON_MS + (victim == 0 ? MEMBER_SETTLE_MS + MEMBER_ATTACH_MS : 0));
+            step = sim_newest(s);
+            HOLDS(s, n_training(s, 4) == 3 && sim_generation(s, victim) == 0);
+            sim_advance(s, 300);
+            HOLDS(s, sim_newest(s) > step);
+            HOLDS(s, sim_alive(s) == 4);
+            snprintf(name, sizeof(name), "worker %u", victim);
+            for (uint32_t i = 0; i < 4; i++)
+                HOLDS(s, i == victim || strncmp(member_node_cause(sim_node(s, i)), name, strlen(name)) == 0);
+            sim_free(s);
+        }
+}
+
+static void group_goes_on_while_a_dead_path_lasts_and_is_whole_after_it(void **state)
+{
+    (void)state;
+    for (uint32_t victim = 1; victim < 4; victim++) {
+        struct sim *s = CLUSTER(.seed = victim);
+        uint64_t step, healthy_ms;
+
+        sim_advance(s, 2000);
+        step = sim_newest(s);
+        sim_advance(s, 2000);
+        healthy_ms = sim_newest(s) - step; /* steps in 2 s */
+        isolate(s, victim, 4);
+        sim_advance(s, GOES_ON_MS);
+        step = sim_newest(s);
+        sim_advance(s, 60000);
+        HOLDS(s, sim_alive(s) == 4);
+        HOLDS(s, sim_newest(s) - step > healthy_ms * 30 / 2); /* half of the time, at least */
+        sim_heal(s);
+        HOLDS(s, sim_until_together(s, 4, MEMBER_QUARANTINE_MS_MAX + 5000));
+        sim_free(s);
+    }
+}
+
+static void one_dead_path_in_one_direction_costs_one_task(void **state)
+{
+    (void)state;
+    for (uint32_t a = 0; a < 4; a++)
+        for (uint32_t b = 0; b < 4; b++) {
+            struct sim *s = a == b ? NULL : CLUSTER(.seed = 1 + a * 4 + b);
+
+            if (s == NULL)
+                continue;
+            cut_data(s, a, b, false);
+            sim_advance(s, GOES_ON_MS + 2000);
+            HOLDS(s, n_training(s, 4) == 3);
+            HOLDS(s, sim_alive(s) == 4);
+            sim_free(s);
+        }
+}
+
+static void group_that_needs_all_waits_for_the_path_and_no_task_ends(void **state)
+{
+    struct sim *s = CLUSTER(.min_world = 4);
+
+    (void)state;
+    isolate(s, 2, 4);
+    sim_advance(s, GOES_ON_MS);
+    HOLDS(s, n_training(s, 4) == 0);
+    sim_advance(s, 4000);
+    sim_heal(s);
+    HOLDS(s, sim_until_together(s, 4, 16000));
+    HOLDS(s, sim_alive(s) == 4);
+    sim_free(s);
+}
+
+static void of_two_tasks_one_goes_on_alone(void **state)
+{
+    struct sim *s = CLUSTER(.world = 2, .min_world = 1);
+    uint64_t step;
+
+    (void)state;
+    isolate(s, 1, 2);
+    sim_advance(s, GOES_ON_MS + MEMBER_MINORITY_MS);
+    step = sim_newest(s);
+    HOLDS(s, n_training(s, 2) == 1);
+    sim_advance(s, 500);
+    HOLDS(s, sim_newest(s) > step && sim_alive(s) == 2);
+    sim_free(s);
+}
+
+static void new_process_of_a_task_in_quarantine_is_taken_in_at_once(void **state)
+{
+    struct sim *s = CLUSTER();
+
+    (void)state;
+    isolate(s, 3, 4);
+    sim_advance(s, 15000);
+    sim_heal(s);
+    sim_kill(s, 3);
+    sim_advance(s, 100);
+    sim_start(s, 3);
+    HOLDS(s, sim_until_together(s, 4, 3000));
+    sim_free(s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(task_cut_off_on_the_data_path_is_evicted_and_the_others_step),
+        cmocka_unit_test(group_goes_on_while_a_dead_path_lasts_and_is_whole_after_it),
+        cmocka_unit_test(one_dead_path_in_one_direction_costs_one_task),
+        cmocka_unit_test(group_that_needs_all_waits_for_the_path_and_no_task_ends),
+        cmocka_unit_test(of_two_tasks_one_goes_on_alone),
+        cmocka_unit_test(new_process_of_a_task_in_quarantine_is_taken_in_at_once),
+    };
+
+    return cmocka_run_group_tests_name("member/node_reach", tests, NULL, NULL);
+}
