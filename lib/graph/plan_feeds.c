@@ -157,9 +157,14 @@ static int add_input(struct plan_builder *b, uint32_t i, const char *name, enum 
                      const struct shape *shape, const void *value, struct err *err)
 {
     struct tensor t = { .dtype = dtype, .shape = *shape };
+    char text[192];
     uint32_t id;
-    int rc = copy_value(b->p, b->opts->purpose == PLAN_RUN ? value : NULL, &t, err);
+    int rc;
 
+    if (plan_is_too_large(&t))
+        return err_set(err, ERR_INPUT, "input '%s' of shape %s is too large", name,
+                       shape_print(shape, text, sizeof(text)));
+    rc = copy_value(b->p, b->opts->purpose == PLAN_RUN ? value : NULL, &t, err);
     if (rc < 0)
         return rc;
     id = plan_add_value(b->p, name, PLAN_FEED, i, &t);

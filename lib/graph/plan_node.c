@@ -46,13 +46,18 @@ uint32_t plan_add_ints(struct plan *p, const char *name, const int64_t *values, 
     return plan_add_value(p, name, PLAN_CONST, 0, &t);
 }
 
+bool plan_is_too_large(const struct tensor *t)
+{
+    return tensor_bytes(t) > max_tensor_bytes;
+}
+
 static int check_output(const struct op_infer *f, uint32_t i, struct err *err)
 {
     const struct tensor *t = &f->out[i];
     char shape[192];
 
     CHECK(t->dtype != TENSOR_NONE);
-    if (tensor_bytes(t) > max_tensor_bytes)
+    if (plan_is_too_large(t))
         return op_error(f, ERR_INPUT, err, "output %" PRIu32 " of shape %s is too large", i,
                         shape_print(&t->shape, shape, sizeof(shape)));
     return 0;

@@ -252,6 +252,8 @@ uint32_t plan_add_value(struct plan *p, const char *name, enum plan_value_kind k
                         uint32_t index, const struct tensor *t);
 /* A constant of int64: a list, or with n = 0 one number. GRAPH_NONE: out of memory. */
 uint32_t plan_add_ints(struct plan *p, const char *name, const int64_t *values, uint32_t n);
+/* Is a tensor of this shape beyond what any machine holds? */
+bool plan_is_too_large(const struct tensor *t);
 /* Runs the row's infer for a node whose def, name, attributes and inputs are set; *out [n_out] is
  * the plan's. */
 int plan_infer_node(struct plan *p, struct plan_node *n, struct tensor **out, struct err *err);

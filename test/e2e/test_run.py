@@ -350,6 +350,14 @@ def tensors_without_elements_go_through():
 
 
 @test
+def limits_of_clip_have_gradients():
+    x = np.float32([-2.5, -1.7, -0.3, 0.2, 0.8, 1.9, 2.2])
+    m = model([node("Clip", "x low high", "y")], {"x": x, "low": (F, []), "high": (F, [])}, {"y": F})
+    got = agree(m, {"x": x, "low": np.float32(-1), "high": np.float32(1)})
+    assert got["low.grad"] == 2 and got["high.grad"] == 2
+
+
+@test
 def inputs_that_are_not_differentiated_are_named():
     nodes = [node("Mul", "x v", "fill"), node("Pad", "x pads fill", "y"), node("Pad", "y pads fill", "z")]
     arrays = {"x": np.float32([2]), "v": np.float32(3)}

@@ -202,9 +202,37 @@ static void output_of_another_type_than_declared_is_refused(void **state)
     graph_free(g);
 }
 
+/* The size of the second overflows. */
+static void feed_of_absurd_size_is_refused(void **state)
+{
+    static const int64_t sizes[] = { (int64_t)1 << 40, INT64_MAX };
+    size_t i;
+
+    (void)state;
+    for (i = 0; i < 2; i++) {
+        struct plan_feed feed = { .name = "x", .dtype = TENSOR_F32, .shape = shape_of(2, sizes[0], sizes[i]) };
+        const struct plan_opts o = { .purpose = PLAN_RUN, .feeds = &feed, .n_feeds = 1, .sum_outputs = true };
+        struct model *m = model_new(17);
+        struct graph *g;
+        struct plan *p = NULL;
+        struct err err = { 0 };
+
+        model_input(m, "x", TENSOR_F32, shape_of(2, sizes[0], sizes[i]));
+        model_output(m, "x");
+        model_node(m, "Relu", "x", "y");
+        g = net_import_model(m, NULL);
+        model_free(m);
+        assert_int_equal(plan_new(g, &o, &p, &err), ERR_INPUT);
+        if (strstr(err.text, "input 'x' of shape [1099511627776, ") == NULL)
+            fail_msg("%s", err.text);
+        graph_free(g);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(feed_of_absurd_size_is_refused),
         cmocka_unit_test(output_of_another_type_than_declared_is_refused),
         cmocka_unit_test(feeds_and_names_that_do_not_fit_are_refused_with_both_sides),
         cmocka_unit_test(a_fixed_batch_is_followed_where_that_is_certain_and_refused_where_not),
