@@ -353,7 +353,7 @@ def tensors_without_elements_go_through():
 def limits_of_clip_have_gradients():
     x = np.float32([-2.5, -1.7, -0.3, 0.2, 0.8, 1.9, 2.2])
     m = model([node("Clip", "x low high", "y")], {"x": x, "low": (F, []), "high": (F, [])}, {"y": F})
-    got = agree(m, {"x": x, "low": np.float32(-1), "high": np.float32(1)})
+    got = agree(m, {"x": x, "low": np.array(-1, np.float32), "high": np.array(1, np.float32)})
     assert got["low.grad"] == 2 and got["high.grad"] == 2
 
 
