@@ -526,6 +526,10 @@ void member_node_tick(struct member_node *n, uint64_t now_ms)
     n->ticked_ms = now_ms;
     if (!node_begin(n))
         return;
+    if (passed > n->silent_ms) {
+        n->gap_ms = passed;
+        n->gap_until = now_ms + n->silent_ms;
+    }
     if (passed > MEMBER_BEAT_MS) {
         forgive(n, passed - MEMBER_TICK_MS, now_ms);
         passed = MEMBER_TICK_MS;

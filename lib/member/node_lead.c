@@ -175,12 +175,41 @@ static void unseat(struct member_node *n, uint32_t rank)
     p->is_seated = p->is_ready = p->is_complete = p->is_leaving = false;
 }
 
+/* Is it this leader that was away, and not the task that it misses? It was stopped, or hears nobody. NULL: it is not. */
+static const char *own_fault(struct member_node *n, uint64_t now_ms)
+{
+    uint64_t gap_ms = now_ms > n->ticked_ms ? now_ms - n->ticked_ms : 0, quiet_ms = UINT64_MAX;
+    uint32_t others = 0, quiet = 0;
+
+    if (gap_ms < n->gap_ms && now_ms - n->ticked_ms < n->silent_ms && now_ms < n->gap_until)
+        gap_ms = n->gap_ms;
+    if (gap_ms > n->silent_ms)
+        return node_print(n, "%s did not run for %.1f s", node_name(n, n->self), (double)gap_ms / 1e3);
+    for (uint32_t i = 0; i < n->view.n; i++) {
+        const struct peer *p = &n->peers[n->view.seats[i].rank];
+        uint64_t silent_ms = now_ms > p->heard_ms ? now_ms - p->heard_ms : 0;
+
+        if (n->view.seats[i].rank == n->self)
+            continue;
+        others++;
+        quiet += silent_ms > 3 * MEMBER_BEAT_MS;
+        quiet_ms = silent_ms < quiet_ms ? silent_ms : quiet_ms;
+    }
+    if (others < 2 || quiet < others)
+        return NULL;
+    return node_print(n, "%s hears from no other task for %.1f s", node_name(n, n->self), (double)quiet_ms / 1e3);
+}
+
 void node_lose(struct member_node *n, uint32_t rank, const char *why, uint64_t now_ms)
 {
-    const char *text = node_print(n, "%s was lost: %s", node_doing(n, rank, now_ms), why);
+    const char *own = own_fault(n, now_ms);
+    const char *text = own != NULL ? node_print(n, "%s: it lost %s: %s", own, node_name(n, rank), why)
+                                   : node_print(n, "%s was lost: %s", node_doing(n, rank, now_ms), why);
+
     snprintf(n->peers[rank].last_error, sizeof(n->peers[rank].last_error), "%s", why);
-    node_count_loss(n, rank, now_ms);
-    node_over(n, rank, text, now_ms);
+    if (own == NULL)
+        node_count_loss(n, rank, now_ms);
+    node_over(n, own != NULL ? n->self : rank, text, now_ms);
     n->peers[rank].has_left |= n->peers[rank].is_leaving; /* it would have gone anyway */
     close_in(n, rank);
     unseat(n, rank);

@@ -83,6 +83,7 @@ struct member_node {
     uint64_t known; /* highest generation heard of */
     uint64_t events; /* so far */
     uint64_t ticked_ms, beat_ms, said_ms;
+    uint64_t gap_ms, gap_until; /* this process did not run for so long; what it misses until then is of that time */
     uint64_t outside_ms; /* spent outside a connected view since the last step, or who held one up was sent away */
     bool has_blamed;     /* that was done; not again before the next step */
     char cause[NODE_TEXT];

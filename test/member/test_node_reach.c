@@ -134,6 +134,50 @@ static void new_process_of_a_task_in_quarantine_is_taken_in_at_once(void **state
     sim_free(s);
 }
 
+static void expect_cause(struct sim *s, uint32_t rank, const char *text)
+{
+    if (strstr(member_node_cause(sim_node(s, rank)), text) != NULL)
+        return;
+    fputs(sim_story(s), stderr);
+    fail_msg("worker %u: '%s', expected '%s'", rank, member_node_cause(sim_node(s, rank)), text);
+}
+
+static void leader_that_was_stopped_blames_itself(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        struct sim *s = CLUSTER(.seed = seed);
+        char all[4096];
+
+        sim_pause(s, 0);
+        sim_advance(s, 3000 + 200 * seed);
+        sim_continue(s, 0);
+        sim_advance(s, 40);
+        snprintf(all, sizeof(all), "%s", sim_said(s, 0));
+        HOLDS(s, strstr(all, "worker 1 (10.0.0.1:1), ") == NULL || strstr(all, "was lost") == NULL);
+        HOLDS(s, strstr(all, "worker 2 (10.0.0.2:1), ") == NULL || strstr(all, "was lost") == NULL);
+        HOLDS(s, strstr(all, "worker 3 (10.0.0.3:1), ") == NULL || strstr(all, "was lost") == NULL);
+        regroup(s, 4, 0, 3000);
+        sim_free(s);
+    }
+}
+
+static void leader_that_hears_nobody_blames_itself(void **state)
+{
+    struct sim *s = CLUSTER();
+
+    (void)state;
+    sim_cut(s, 0, SIM_ALL, SIM_CONTROL);
+    for (uint32_t i = 1; i < 4; i++)
+        sim_cut(s, i, 0, SIM_CONTROL);
+    sim_advance(s, 1400);
+    expect_cause(s, 0, "worker 0 (10.0.0.0:1) hears from no other task");
+    expect_cause(s, 1, "worker 0 (10.0.0.0:1)");
+    sim_heal(s);
+    HOLDS(s, sim_until_together(s, 4, 20000));
+    sim_free(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -143,6 +187,8 @@ int main(void)
         cmocka_unit_test(group_that_needs_all_waits_for_the_path_and_no_task_ends),
         cmocka_unit_test(of_two_tasks_one_goes_on_alone),
         cmocka_unit_test(new_process_of_a_task_in_quarantine_is_taken_in_at_once),
+        cmocka_unit_test(leader_that_was_stopped_blames_itself),
+        cmocka_unit_test(leader_that_hears_nobody_blames_itself),
     };
 
     return cmocka_run_group_tests_name("member/node_reach", tests, NULL, NULL);
