@@ -103,6 +103,17 @@ static const Onnx__AttributeProto *find_attr(Onnx__AttributeProto *const *list, 
     return NULL;
 }
 
+/* Does the function have this attribute, with or without a default? */
+static bool declares(const Onnx__FunctionProto *f, const char *name)
+{
+    size_t i;
+
+    for (i = 0; i < f->n_attribute; i++)
+        if (strcmp(f->attribute[i], name) == 0)
+            return true;
+    return find_attr(f->attribute_proto, f->n_attribute_proto, name) != NULL;
+}
+
 static bool expand(struct inliner *in, const struct frame *frame, Onnx__NodeProto *const *list,
                    size_t n, uint32_t depth, struct nodes *out);
 
@@ -204,6 +215,11 @@ static bool copy_attrs(struct inliner *in, const struct frame *frame, Onnx__Node
         if (frame != NULL && ref[0] != '\0') {
             if (graph_check_attr(or_empty(node->name), from, in->err) < 0)
                 return false;
+            if (!declares(frame->f, ref)) {
+                (void)err_set(in->err, ERR_INPUT, "function '%s': attribute '%s' refers to '%s', which the function does "
+                              "not have", or_empty(frame->f->name), or_empty(from->name), ref);
+                return false;
+            }
             const Onnx__AttributeProto *to =
                 find_attr(frame->call->attribute, frame->call->n_attribute, ref);
 

@@ -142,10 +142,11 @@ static void two_opsets_of_another_domain_are_refused(void **state)
 
 /* A function com.example.Twice; `overload` NULL: none; its attributes are called "slope". The caller frees
  * *out.data. */
-static void pack_function(const char *overload, size_t n_opsets, size_t n_attributes, size_t n_inputs,
+static void pack_function(const char *overload, size_t n_opsets, size_t n_attributes, size_t n_inputs, bool refers,
                           ProtobufCBinaryData *out)
 {
     char *slopes[] = { (char *)"slope", (char *)"slope" };
+    Onnx__AttributeProto alpha = ONNX__ATTRIBUTE_PROTO__INIT, *alphas[] = { &alpha };
     Onnx__FunctionProto f = ONNX__FUNCTION_PROTO__INIT;
     Onnx__OperatorSetIdProto opset = ONNX__OPERATOR_SET_ID_PROTO__INIT, *opsets[] = { &opset, &opset };
     Onnx__NodeProto node = ONNX__NODE_PROTO__INIT, *nodes[] = { &node };
@@ -153,9 +154,15 @@ static void pack_function(const char *overload, size_t n_opsets, size_t n_attrib
 
     opset.has_version = 1;
     opset.version = 17;
-    node.op_type = (char *)"Add";
+    node.op_type = (char *)(uintptr_t)(refers ? "LeakyRelu" : "Add"); /* with the function's slope as alpha */
+    alpha.name = (char *)"alpha";
+    alpha.ref_attr_name = (char *)"slope";
+    alpha.has_type = 1;
+    alpha.type = 1;
+    node.attribute = alphas;
+    node.n_attribute = refers;
     node.input = x;
-    node.n_input = 2;
+    node.n_input = refers ? 1 : 2;
     node.output = y;
     node.n_output = 1;
     f.name = (char *)"Twice";
@@ -183,14 +190,17 @@ static void names_of_functions_and_their_attributes_that_come_twice_are_refused(
         const char *overload; /* of the second function */
         size_t n_opsets, n_attributes, n_inputs, n_given; /* n_given: attributes "slope" of the call */
         const char *refused; /* NULL: it is accepted */
+        bool refers; /* the function that is called reads an attribute "slope" */
     } cases[] = {
-        { "other", 1, 1, 1, 1, NULL },
-        { NULL, 1, 0, 1, 0, "the model has two functions 'Twice' of domain 'com.example'" },
-        { "other", 2, 0, 1, 0, "function 'Twice' imports opset 17 of ai.onnx and also 17" },
-        { "other", 1, 2, 1, 0, "function 'Twice' has 2 attributes, 'slope' more than once" },
-        { "other", 1, 1, 1, 2, "calls function 'Twice' with 2 attributes, 'slope' more than once" },
-        { "other", 1, 1, 1, 3, "attribute 'slope' refers to a function's attribute outside of a function" },
-        { "other", 1, 1, 2, 1, "function 'Twice': two of its inputs or outputs are called 'x'" },
+        { "other", 1, 1, 1, 1, NULL, true },
+        { "other", 1, 1, 1, 0, "attribute 'alpha' refers to 'slope', which the function does not have", true },
+        { "other", 1, 1, 1, 1, NULL, false },
+        { NULL, 1, 0, 1, 0, "the model has two functions 'Twice' of domain 'com.example'", false },
+        { "other", 2, 0, 1, 0, "function 'Twice' imports opset 17 of ai.onnx and also 17", false },
+        { "other", 1, 2, 1, 0, "function 'Twice' has 2 attributes, 'slope' more than once", false },
+        { "other", 1, 1, 1, 2, "calls function 'Twice' with 2 attributes, 'slope' more than once", false },
+        { "other", 1, 1, 1, 3, "attribute 'slope' refers to a function's attribute outside of a function", false },
+        { "other", 1, 1, 2, 1, "function 'Twice': two of its inputs or outputs are called 'x'", false },
     };
     size_t i;
 
@@ -216,9 +226,9 @@ static void names_of_functions_and_their_attributes_that_come_twice_are_refused(
             slope[n] = &given;
         model_proto(m)->graph->node[0]->attribute = slope;
         model_proto(m)->graph->node[0]->n_attribute = cases[i].n_given;
-        pack_function(NULL, 1, 1, 1, &functions[0]);
+        pack_function(NULL, 1, cases[i].n_given > 0, 1, cases[i].refers, &functions[0]);
         pack_function(cases[i].overload, cases[i].n_opsets, cases[i].n_attributes, cases[i].n_inputs,
-                      &functions[1]);
+                      false, &functions[1]);
         model_proto(m)->functions = functions;
         model_proto(m)->n_functions = 2;
         bytes = model_bytes(m, &n);
