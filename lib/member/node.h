@@ -52,7 +52,8 @@
  *
  * What the skin must guarantee:
  *   - One link out (CALL opens it; the first message on it is our JOIN) and one link in per rank (its first
- *     message is their JOIN). A new link in of a rank replaces the older: report node_in_closed() for that first.
+ *     message is their JOIN). A new link in of a rank replaces the older if member_node_admits() is true: report
+ *     node_in_closed() for that first.
  *     Messages of a link arrive in order, none after its end; a link that we CLOSEd is not reported any more.
  *     A link that we called is reported closed with MEMBER_REFUSED only when the address refused the connection: nobody
  *     listens there. It is taken as proof of death; a reset or end of stream (MEMBER_CLOSED) is only a loss.
@@ -255,6 +256,11 @@ enum member_closed {
     MEMBER_REFUSED,
     MEMBER_STRANGER, /* of a probe: it does not know this task: it is of another cluster. Who joins it hears more */
 };
+/* Called for a JOIN on a new link while an older link in of `rank` is open. true: the new link replaces the older one.
+ * false: the older link stays, and the caller sends `refusal` on the new link and closes it. That is so for a process
+ * with another identity, and as long as the process of the older link is heard. */
+bool member_node_admits(struct member_node *n, uint32_t rank, const struct member_msg *join,
+                        struct member_msg *refusal, uint64_t now_ms);
 void member_node_hear_in(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms);
 void member_node_in_closed(struct member_node *n, uint32_t rank, const char *why, uint64_t now_ms);
 void member_node_hear_out(struct member_node *n, const struct member_msg *m, uint64_t now_ms);

@@ -6,6 +6,8 @@
 
 #include "base/check.h"
 
+enum { CODE_INPUT = 2 };
+
 /* ---- calling ---- */
 
 void node_tell_ready(struct member_node *n)
@@ -188,7 +190,7 @@ void member_node_out_closed(struct member_node *n, enum member_closed how, const
 static void hear_wait(struct member_node *n, const struct member_msg *m, uint64_t now_ms)
 {
     (void)now_ms;
-    n->hops = n->tries = 0;
+    n->hops = n->tries = n->rejections = 0;
     n->heir = MEMBER_NOBODY;
     n->is_taken_in = true;
     if (n->state == MEMBER_SEEKING) {
@@ -275,10 +277,14 @@ static void hear_redirect(struct member_node *n, const struct member_msg *m, uin
 
 static void hear_refuse(struct member_node *n, const struct member_msg *m, uint64_t now_ms)
 {
-    if (m->code != MEMBER_GO_ON) {
+    /* A task that was in a view agreed with its group: the task that refuses it for its identity is the exception. */
+    bool is_by_stranger = m->code == CODE_INPUT && n->view.generation > 0;
+
+    if (m->code != MEMBER_GO_ON && !is_by_stranger) {
         node_finish(n, m->code, m->text);
         return;
     }
+    node_rejected(n, n->out, m->text, now_ms);
     if (n->state == MEMBER_SEEKING) {
         hang_up(n);
         next_candidate(n, now_ms);

@@ -24,7 +24,7 @@ void node_judge(struct member_node *n, uint32_t rank, const struct member_where 
     if (w->generation > n->known && w->generation < UINT64_MAX / 2)
         n->known = w->generation;
     if (n->state != MEMBER_LEADING || n->phase != NODE_GATHERING || n->is_saving ||
-        (n->is_stopping && n->is_saved) || n->peers[rank].is_joined)
+        (n->is_stopping && n->is_saved) || n->peers[rank].is_joined || now_ms < n->rejected_until)
         return;
     if (w->has_view)
         to = w->leader;
@@ -70,8 +70,9 @@ void member_node_here(struct member_node *n, uint32_t rank, const struct member_
     p->is_dead = p->is_silent = false;
     p->incarnation = w->incarnation;
     node_found(n, rank, w->incarnation);
-    snprintf(p->last_error, sizeof(p->last_error), "%s",
-             w->has_view || w->leader == n->self ? "" : "it is there and has not joined yet");
+    if (n->rejections == 0) /* else the reason of the rejection stays */
+        snprintf(p->last_error, sizeof(p->last_error), "%s",
+                 w->has_view || w->leader == n->self ? "" : "it is there and has not joined yet");
     node_judge(n, rank, w, now_ms);
     if (n->state == MEMBER_LEADING)
         node_gather(n, now_ms);
@@ -86,6 +87,7 @@ void member_node_not_here(struct member_node *n, uint32_t rank, enum member_clos
     if (!node_begin(n) || rank == n->self || p->is_joined)
         return;
     p->is_dead = how == MEMBER_REFUSED;
+    p->is_mismatched = p->is_mismatched && !p->is_dead;
     if (how == MEMBER_REFUSED)
         node_found(n, rank, 0);
     if (!p->has_left) /* that it was asked to leave says more */

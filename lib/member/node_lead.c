@@ -309,20 +309,6 @@ void node_own_rest(struct member_node *n, uint64_t now_ms)
 
 typedef void hear_fn(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms);
 
-static bool agrees(struct member_node *n, uint32_t rank, const struct member_msg *m)
-{
-    char why[NODE_TEXT];
-    const char *text;
-
-    if (member_ident_agrees(m->ident, m->n_devices, &n->ident, n->n_devices, why, sizeof(why)))
-        return true;
-    text = node_print(n, "%s was refused: %s", node_name(n, rank), why);
-    node_say(n, true, text);
-    node_drop(n, rank, 2, text);
-    snprintf(n->peers[rank].last_error, sizeof(n->peers[rank].last_error), "refused: %.200s", why);
-    return false;
-}
-
 /* To the coordinator of a view that the former leader handed over. */
 static void hear_attach(struct member_node *n, uint32_t rank, const struct member_msg *m)
 {
@@ -356,7 +342,7 @@ static void hear_join(struct member_node *n, uint32_t rank, const struct member_
     p->incarnation = m->incarnation;
     p->joined_ms = now_ms;
     p->last_error[0] = '\0';
-    if (!agrees(n, rank, m))
+    if (!node_agrees(n, rank, m, now_ms))
         return;
     if (m->generation > n->known)
         n->known = m->generation;

@@ -6,6 +6,7 @@
  *   node_gather.c  leading without a view: leavers, and when the next view is published
  *   node_quorum.c  whether it may be: majority, lease
  *   node_reach.c   whom the data path does not reach: eviction and quarantine
+ *   node_admit.c   which process may join as a task
  *   node_storage.c a leader that cannot write: another task leads
  *   node_text.c    sentences */
 #ifndef MEMBER_NODE_PRIV_H
@@ -45,6 +46,7 @@ struct peer {
     bool is_silent;   /* it led us, fell silent, and nothing was heard since */
     bool is_probed;   /* a question is out: not two, since what is found is as old as its question */
     bool is_attaching;
+    bool is_mismatched; /* its last JOIN had another identity */
     uint32_t storage_failures; /* as its last READY, or the view, said */
     uint64_t asked;   /* event of our last call or probe: its outcome is newer than what was known then */
     uint64_t incarnation; /* last seen; 0: never */
@@ -106,6 +108,9 @@ struct member_node {
     uint64_t retry_ms;   /* SEEKING without a link: when to call again; 0: now */
     uint32_t candidate;  /* the next one to call */
     uint32_t hops, tries;
+    uint32_t rejections; /* REFUSEs without an end since a leader took this task in */
+    uint64_t rejected_until;   /* no leader is joined before then */
+    uint64_t rejected_said_ms; /* when the rejection of another process was last logged */
     uint32_t heir;       /* the leader to call next, after this task has handed leadership over; NOBODY: none */
 
     /* leaving */
@@ -205,6 +210,13 @@ void node_drop_attaching(struct member_node *n, uint64_t for_ms, uint64_t now_ms
 /* All links in: `heir` leads, and this leader leaves or stays a member. */
 void node_bequeath(struct member_node *n, uint32_t heir, bool is_staying);
 void node_drop(struct member_node *n, uint32_t rank, int code, const char *text); /* REFUSE and close */
+
+/* ---- node_admit.c ---- */
+
+/* Compares the identity in a JOIN of `rank`, whose link is open. false: the link was closed, or this task ended. */
+bool node_agrees(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms);
+/* A leader refused this task for now: after a few times in a row this task pauses, longer each time. */
+void node_rejected(struct member_node *n, uint32_t by, const char *why, uint64_t now_ms);
 
 /* ---- node_gather.c ---- */
 

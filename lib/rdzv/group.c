@@ -5,6 +5,7 @@
  * done. */
 #include "rdzv/rdzv_priv.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -187,6 +188,22 @@ void rdzv_group_hear_in(struct rdzv_group *g, uint32_t rank, const struct member
         return;
     member_node_hear_in(g->node, rank, m, clock_ms());
     perform(g);
+}
+
+bool rdzv_group_admits(struct rdzv_group *g, uint32_t rank, const struct member_msg *join, struct member_msg *refusal,
+                       char text[RDZV_REFUSAL_BYTES])
+{
+    bool admits;
+
+    if (!enter(g))
+        return true;
+    admits = member_node_admits(g->node, rank, join, refusal, clock_ms());
+    if (!admits) { /* the next event, which perform() may deliver, frees the node's text */
+        snprintf(text, RDZV_REFUSAL_BYTES, "%s", refusal->text);
+        refusal->text = text;
+    }
+    perform(g);
+    return admits;
 }
 
 void rdzv_group_in_closed(struct rdzv_group *g, uint32_t rank, const char *why)

@@ -1,9 +1,8 @@
 /* link_in.c - Rendezvous.Join: the links of those that called us, at most one per task.
  *
  * The first message says whose link it is. A newer call of a process takes the place of its older
- * one, which may be one that it gave up. Of two processes of a task the one that was started later
- * stays (a host that was cut off may wake up long after its task was started elsewhere); the other is
- * told to end. */
+ * one, which may be one that it gave up. Of two processes of a task the one that is heard stays; the
+ * node decides (member_node_admits()), and no process can displace another by its JOIN alone. */
 #include "rdzv/rdzv_priv.h"
 
 #include <stdlib.h>
@@ -12,12 +11,10 @@
 #include "base/check.h"
 #include "base/err.h"
 
-enum { CODE_INPUT = 2 };
-
 struct seat {
     struct rdzv_in *call; /* NULL: no link. Its context is this seat */
     /* of the newest Join */
-    uint64_t incarnation, n_calls, started_us;
+    uint64_t incarnation, n_calls;
     uint32_t n_devices;
     char *data_address, *host_key; /* owned */
     double samples_per_second;
@@ -112,8 +109,8 @@ static bool is_impossible(struct rdzv_links *l, const Trainerd__V1__Join *j, uin
             "task the same cluster specification",
             j->task->type, j->task->index, j->task->address, j->cluster, r->opts.ident.cluster);
     else if (rank == r->opts.self && j->incarnation != r->opts.incarnation)
-        rdzv_in_finish(call, GRPC_STATUS_FAILED_PRECONDITION,
-                       "another process runs as this task: this is %s", self);
+        rdzv_in_finish(call, GRPC_STATUS_UNAVAILABLE,
+                       "another process runs as this task: this is %s; end one of the two", self);
     else if (to != r->opts.self) /* a name that leads to the wrong host, perhaps for a while */
         rdzv_in_finish(call, GRPC_STATUS_UNAVAILABLE,
                        "this is %s, but %s %u was called: its address %s leads here", self,
@@ -122,31 +119,31 @@ static bool is_impossible(struct rdzv_links *l, const Trainerd__V1__Join *j, uin
         rdzv_in_finish(call, GRPC_STATUS_UNAVAILABLE, "this is %s, the caller itself", self);
     else if (j->incarnation == seat->incarnation && j->call <= seat->n_calls)
         rdzv_in_finish(call, GRPC_STATUS_UNAVAILABLE, "a newer call of this process is here");
-    else if (seat->call != NULL && j->incarnation != seat->incarnation &&
-             j->started_us < seat->started_us)
-        rdzv_in_finish(call, GRPC_STATUS_FAILED_PRECONDITION,
-                       "another process runs as this task: it was started %.1f s later",
-                       (double)(seat->started_us - j->started_us) * 1e-6);
     else
         return false;
     return true;
 }
 
-/* The link that a task has makes room for its newer one. */
-static void replace(struct rdzv_links *l, uint32_t rank, uint64_t incarnation)
+/* The link that a task has makes room for its newer one. false: it stays, and the newer one was refused. */
+static bool replace(struct rdzv_links *l, uint32_t rank, struct rdzv_in *call, const struct member_msg *join)
 {
-    bool is_other = l->seats[rank].incarnation != incarnation;
-    struct member_msg m = { .kind = MEMBER_MSG_REFUSE,
-                            .code = CODE_INPUT,
-                            .text = "another process joined as this task; this one leaves" };
+    bool is_other = l->seats[rank].incarnation != join->incarnation;
+    struct member_msg refusal;
+    char text[RDZV_REFUSAL_BYTES];
+    struct wire w = { 0 };
 
     if (l->seats[rank].call == NULL)
-        return;
-    if (is_other)
-        rdzv_links_send(l, rank, &m);
+        return true;
+    if (!rdzv_group_admits(l->r->group, rank, join, &refusal, text)) {
+        rdzv_in_send(call, wire_write_leader(&w, &l->r->cluster, &refusal, NULL));
+        wire_fini(&w);
+        rdzv_in_finish(call, GRPC_STATUS_OK, "%s", "");
+        return false;
+    }
     rdzv_links_close(l, rank);
     rdzv_group_in_closed(l->r->group, rank,
                          is_other ? "another process joined in its place" : "it called again");
+    return true;
 }
 
 static void keep(char **at, const char *s)
@@ -164,7 +161,8 @@ static void join(struct rdzv_links *l, struct rdzv_in *call, const Trainerd__V1_
 
     if (is_impossible(l, j, rank, call))
         return;
-    replace(l, rank, j->incarnation);
+    if (!replace(l, rank, call, m))
+        return;
     if (rdzv_group_has_ended(l->r->group)) { /* by that */
         rdzv_in_finish(call, GRPC_STATUS_UNAVAILABLE, "this task ends");
         return;
@@ -173,7 +171,6 @@ static void join(struct rdzv_links *l, struct rdzv_in *call, const Trainerd__V1_
     seat->call = call;
     seat->incarnation = j->incarnation;
     seat->n_calls = j->call;
-    seat->started_us = j->started_us;
     seat->n_devices = j->n_devices;
     seat->samples_per_second = 0;
     keep(&seat->data_address, j->data_address);

@@ -62,6 +62,7 @@ static void on_end(void *arg, int code, bool is_refused, const char *text)
         rdzv_group_hear_out(
             r->group,
             &(struct member_msg){ .kind = MEMBER_MSG_REFUSE, .code = CODE_INPUT, .text = story });
+        return; /* the node has hung up, and may have called another task */
     }
     rdzv_group_out_closed(r->group, is_refused ? MEMBER_REFUSED : MEMBER_CLOSED,
                           code == GRPC_STATUS_OK ? "it closed the connection" : text);
@@ -91,7 +92,6 @@ void rdzv_client_tell(struct rdzv_client *c, const struct member_msg *m)
     struct wire_sender s = { .self = o->self,
                              .to = c->rank,
                              .call = c->n_calls,
-                             .started_us = c->r->started_us,
                              .data_address = o->data_address,
                              .host_key = o->host_key,
                              .samples_per_second = o->progress->samples_per_second };

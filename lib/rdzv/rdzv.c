@@ -126,7 +126,6 @@ int rdzv_open(const struct rdzv_opts *opts, struct rdzv **out, struct err *err)
         return err_set(err, ERR_NOMEM, "control plane: out of memory");
     copy_opts(r, opts);
     r->started_ms = clock_ms();
-    r->started_us = clock_wall_us();
     rc = open_all(r, err);
     if (rc < 0) {
         rdzv_close(r, 0);

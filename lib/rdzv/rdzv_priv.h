@@ -144,7 +144,7 @@ struct rdzv {
     struct arena memory;
     struct wire_cluster cluster;
     uint8_t token_digest[32];
-    uint64_t started_ms, started_us; /* monotonic; since 1970 */
+    uint64_t started_ms; /* monotonic */
     struct rdzv_hub *hub;
     struct rdzv_server *server;
     struct rdzv_out *outs; /* all that run */
@@ -178,6 +178,10 @@ bool rdzv_group_has_ended(const struct rdzv_group *g); /* the membership is over
 
 /* Events, each with all of its actions. */
 void rdzv_group_hear_in(struct rdzv_group *g, uint32_t rank, const struct member_msg *m);
+enum { RDZV_REFUSAL_BYTES = 1024 };
+/* member_node_admits(); refusal->text is set to `text`. */
+bool rdzv_group_admits(struct rdzv_group *g, uint32_t rank, const struct member_msg *join, struct member_msg *refusal,
+                       char text[RDZV_REFUSAL_BYTES]);
 void rdzv_group_in_closed(struct rdzv_group *g, uint32_t rank, const char *why);
 void rdzv_group_hear_out(struct rdzv_group *g, const struct member_msg *m);
 void rdzv_group_out_closed(struct rdzv_group *g, enum member_closed how, const char *why);

@@ -65,7 +65,6 @@ int wire_check_fact(const char *field, const char *s, size_t max, struct err *er
 struct wire_sender {
     uint32_t self, to;
     uint64_t call; /* counts up */
-    uint64_t started_us;
     const char *data_address, *host_key;
     double samples_per_second;
 };

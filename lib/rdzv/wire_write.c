@@ -70,7 +70,6 @@ static void *write_join(const struct writer *w, const struct member_msg *m)
     j->generation = m->generation;
     j->attaching = m->is_attaching;
     j->call = w->sender->call;
-    j->started_us = w->sender->started_us;
     return j;
 }
 

@@ -281,6 +281,34 @@ static void who_waits_to_be_taken_in_hears_too_why_a_generation_ended(void **sta
     member_node_free(r.node);
 }
 
+static void second_process_is_admitted_only_when_the_first_is_silent_and_it_agrees(void **state)
+{
+    struct rig r = rig_of_two();
+    struct member_ident other = ident;
+    struct member_msg refusal, again = { .kind = MEMBER_MSG_JOIN,
+                                         .incarnation = OTHER_INCARNATION + 1,
+                                         .ident = &ident,
+                                         .n_devices = 1,
+                                         .text = "" };
+    struct member_msg second = again;
+
+    (void)state;
+    second.incarnation += 100;
+    assert_true(member_node_admits(r.node, 1, &again, &refusal, r.now_ms));
+    assert_false(member_node_admits(r.node, 1, &second, &refusal, r.now_ms + 1));
+    assert_int_equal(refusal.code, MEMBER_GO_ON);
+    assert_non_null(strstr(refusal.text, "another process runs as worker 1"));
+    perform(&r);
+    assert_true(member_node_admits(r.node, 1, &second, &refusal, r.now_ms + MEMBER_SILENT_MS + 1));
+    other.job_digest = "other";
+    second.ident = &other;
+    assert_false(member_node_admits(r.node, 1, &second, &refusal, r.now_ms + MEMBER_SILENT_MS + 1));
+    assert_int_equal(refusal.code, 2);
+    assert_non_null(strstr(refusal.text, "'other'"));
+    perform(&r);
+    member_node_free(r.node);
+}
+
 static void a_leader_that_still_opens_its_data_leaves_at_once(void **state)
 {
     (void)state;
@@ -322,6 +350,7 @@ int main(void)
         cmocka_unit_test(who_holds_up_a_view_that_connects_is_sent_away_and_the_others_try_once_without_it),
         cmocka_unit_test(views_that_do_not_connect_get_no_time_of_their_own_one_after_the_other),
         cmocka_unit_test(who_waits_to_be_taken_in_hears_too_why_a_generation_ended),
+        cmocka_unit_test(second_process_is_admitted_only_when_the_first_is_silent_and_it_agrees),
         cmocka_unit_test(a_leader_that_still_opens_its_data_leaves_at_once),
         cmocka_unit_test(the_job_can_be_ended_by_a_member_while_the_leader_opens_its_data),
     };

@@ -339,6 +339,45 @@ static void a_task_of_another_job_is_refused_and_disturbs_nobody(void **state)
     sim_free(s);
 }
 
+/* The exception ends, whichever side it called or was called from; the tasks that agree train. */
+static void first_task_of_another_job_ends_and_the_majority_trains(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed < 40; seed++) {
+        struct sim *s = sim_new(&(struct sim_opts){ .world = 4, .seed = seed, .rejoin_ms = 1, .n_absent = 4,
+                                                    .tell = true });
+
+        sim_other_job(s, 0);
+        for (uint32_t i = 0; i < 4; i++)
+            sim_start(s, (i + (uint32_t)seed) % 4);
+        if (!sim_until_together(s, 3, 5000))
+            tell_and_fail(s, "the majority does not come together");
+        HOLDS(s, sim_until_step(s, 5, 5000));
+        sim_advance(s, 2000);
+        ends_with(s, 0, 2, "differs");
+        HOLDS(s, sim_alive(s) == 3);
+        sim_free(s);
+    }
+}
+
+static void refusal_by_a_stranger_does_not_end_tasks_that_trained_together(void **state)
+{
+    (void)state;
+    for (uint64_t ms = 0; ms < 20; ms++) {
+        struct sim *s = CLUSTER(.seed = ms + 1);
+
+        sim_kill(s, 0);
+        sim_other_job(s, 0);
+        sim_start(s, 0);
+        sim_advance(s, ms);
+        regroup(s, 3, 1, 3000);
+        sim_advance(s, 2000);
+        ends_with(s, 0, 2, "differs");
+        HOLDS(s, sim_alive(s) == 3);
+        sim_free(s);
+    }
+}
+
 /* ---- the end ---- */
 
 static void a_complete_job_ends_with_0_everywhere_and_again_when_started_again(void **state)
@@ -413,6 +452,8 @@ int main(void)
         cmocka_unit_test(a_broken_device_takes_one_task_out),
         cmocka_unit_test(wrong_input_ends_the_job_on_every_task),
         cmocka_unit_test(a_task_of_another_job_is_refused_and_disturbs_nobody),
+        cmocka_unit_test(first_task_of_another_job_ends_and_the_majority_trains),
+        cmocka_unit_test(refusal_by_a_stranger_does_not_end_tasks_that_trained_together),
         cmocka_unit_test(a_complete_job_ends_with_0_everywhere_and_again_when_started_again),
         cmocka_unit_test(who_dies_at_the_end_does_not_keep_the_job_from_being_completed),
         cmocka_unit_test(a_storage_that_hangs_at_the_end_is_waited_for),

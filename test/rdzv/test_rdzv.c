@@ -99,7 +99,7 @@ static void an_address_that_leads_to_somebody_else_is_named(void **state)
     close_cluster(c);
 }
 
-static void a_second_process_of_a_task_takes_its_place_and_the_first_leaves(void **state)
+static void second_process_of_a_live_task_waits_and_takes_its_place_when_it_ends(void **state)
 {
     struct cluster *c = new_cluster(3);
     struct node *second = &c->nodes[2];
@@ -112,10 +112,32 @@ static void a_second_process_of_a_task_takes_its_place_and_the_first_leaves(void
     second->self = 1;
     strcpy(c->addresses[1], c->addresses[2]);
     open_node_with(second, &c->opts);
-    WAIT_FOR(SOON_MS, c->nodes[1].code == 2);
-    assert_non_null(
-        strstr(c->nodes[1].text, "another process joined as this task; this one leaves"));
+    WAIT_FOR(SOON_MS, strstr(second->trouble, "another process runs as worker 1") != NULL);
+    assert_int_equal(c->nodes[1].code, RUNNING);
+    assert_int_equal(c->nodes[1].state, MEMBER_FOLLOWING);
+    kill_node(c, 1);
     WAIT_FOR(SOON_MS, second->state == MEMBER_FOLLOWING);
+    close_cluster(c);
+}
+
+static void second_process_of_another_job_does_not_displace_the_first(void **state)
+{
+    struct cluster *c = new_cluster(3);
+    struct node *second = &c->nodes[2];
+    struct rdzv_opts other = c->opts;
+
+    (void)state;
+    open_node(c, 0);
+    open_node(c, 1);
+    WAIT_FOR(SOON_MS, c->nodes[1].state == MEMBER_FOLLOWING);
+    second->self = 1;
+    strcpy(c->addresses[1], c->addresses[2]);
+    other.ident.job_digest = "0ther";
+    open_node_with(second, &other);
+    WAIT_FOR(SOON_MS, second->code == 2);
+    assert_non_null(strstr(second->text, "it has '0ther', the coordinator has 'j0b'"));
+    assert_int_equal(c->nodes[1].code, RUNNING);
+    assert_int_equal(c->nodes[1].state, MEMBER_FOLLOWING);
     close_cluster(c);
 }
 
@@ -460,7 +482,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_task_of_another_cluster_is_turned_away),
         cmocka_unit_test(one_that_was_there_before_those_of_the_other_cluster_is_turned_away_too),
         cmocka_unit_test(an_address_that_leads_to_somebody_else_is_named),
-        cmocka_unit_test(a_second_process_of_a_task_takes_its_place_and_the_first_leaves),
+        cmocka_unit_test(second_process_of_a_live_task_waits_and_takes_its_place_when_it_ends),
+        cmocka_unit_test(second_process_of_another_job_does_not_displace_the_first),
         cmocka_unit_test(waiting_names_who_is_missing_and_why_until_the_deadline),
         cmocka_unit_test(an_address_in_use_is_an_error_that_says_so),
         cmocka_unit_test(a_killed_process_leads_to_a_new_view_within_milliseconds),

@@ -234,8 +234,17 @@ static void heard_in(struct sim *s, const struct sim_event *e)
         if (e->msg->m.kind != MEMBER_MSG_JOIN)
             sim_broken(s, "%s: the first message on its link to %s is not a JOIN",
                        s->names[e->from], s->names[e->to]);
-        t->in[e->from] = 0;
         if (old != 0) {
+            struct member_msg refusal;
+
+            if (!member_node_admits(t->node, e->from, &e->msg->m, &refusal, sim_clock(s, e->to))) {
+                sim_link_send(s, e->link, true, sim_msg_copy(s, e->from, &refusal));
+                sim_link_end(s, e->link, false);
+                sim_drain(s, e->to);
+                return;
+            }
+            sim_drain(s, e->to);
+            t->in[e->from] = 0;
             sim_link_end(s, old, false);
             member_node_in_closed(t->node, e->from, "replaced by a newer link",
                                   sim_clock(s, e->to));
