@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/log_sink.h"
 #include "base/thread.h"
 #include "ckpt/ckpt.h"
 #include "comm/nccl_env.h"
@@ -509,7 +510,7 @@ static void deadman(int signum)
     static const char text[] = "trainerd: something does not stop; ending the process\n";
 
     (void)signum;
-    (void)!write(STDERR_FILENO, text, sizeof(text) - 1);
+    log_sink_last_words(text, sizeof(text) - 1);
     _exit(deadman_code);
 }
 

@@ -2,7 +2,8 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
+
+#include "base/log_sink.h"
 
 void check_failed(const char *cond, const char *file, int line, const char *func)
 {
@@ -13,7 +14,7 @@ void check_failed(const char *cond, const char *file, int line, const char *func
     if (n >= (int)sizeof(text))
         n = (int)sizeof(text) - 1;
     /* Straight to the descriptor: a lock or the heap may be what is broken. */
-    if (n > 0 && write(STDERR_FILENO, text, (size_t)n) < 0)
-        abort(); /* nobody to tell, and nothing else left to do */
+    if (n > 0)
+        log_sink_last_words(text, (size_t)n);
     abort();
 }

@@ -1,14 +1,18 @@
 /* log.c - a record is put together in one buffer and written at once; the mutex keeps records and
- * the progress line apart. The buffers are kept, so that a warm logger does not allocate. */
+ * the progress line apart. The buffers are kept, so that a warm logger does not allocate.
+ *
+ * No caller waits for stderr: records that it does not take (log_sink.c) wait in `pending`, up to PENDING_BYTES; the
+ * ones after that are lost and counted. A thread, started when the first record waits, writes them when stderr takes
+ * bytes again. */
 #include "base/log.h"
 
 #include <errno.h>
 #include <inttypes.h>
-#include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <time.h>
@@ -17,11 +21,13 @@
 #include "base/buf.h"
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/log_sink.h"
 #include "base/text.h"
+#include "base/thread.h"
 
 #define ERASE_LINE "\r\033[K"
 
-enum { TASK_BYTES = 64, STUCK_MS = 1000, WIDTH_UNKNOWN = 80 };
+enum { TASK_BYTES = 64, WIDTH_UNKNOWN = 80, PENDING_BYTES = 256 * 1024, DRAIN_MS = 1000, EXIT_MS = 1000 };
 
 static const struct {
     const char *json, *text;
@@ -39,9 +45,23 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards the rest, and
 static char task[TASK_BYTES];
 static struct buf record, message;
 static struct buf progress; /* the line as given; empty: none is drawn */
+static struct buf pending;  /* what stderr did not take, from pending_from on */
+static size_t pending_from;
+static uint64_t n_lost; /* records, since the last that said so */
+static bool has_drainer;
+static pthread_cond_t waiting = PTHREAD_COND_INITIALIZER, drained = PTHREAD_COND_INITIALIZER;
+
+static void flush_at_exit(void)
+{
+    log_flush(EXIT_MS);
+}
 
 void log_init(enum log_format format, enum log_level lowest)
 {
+    static atomic_flag was_called = ATOMIC_FLAG_INIT;
+
+    if (!atomic_flag_test_and_set(&was_called))
+        (void)atexit(flush_at_exit); /* cannot fail for the first few */
     atomic_store(&log_format, format);
     log_set_level(lowest);
 }
@@ -75,25 +95,115 @@ bool log_parse_level(const char *name, enum log_level *out)
     return false;
 }
 
-/* Normally one write. A terminal or pipe that takes nothing for STUCK_MS loses the rest: a log
- * must not stop the work. */
+/* ---- stderr ---- */
+
+/* Writes what waits. true: nothing waits any more. Under `lock`. */
+static bool drain(void)
+{
+    while (pending_from < pending.len) {
+        ssize_t n = log_sink_write(pending.data + pending_from, pending.len - pending_from);
+
+        if (n == 0)
+            return false;
+        if (n < 0) /* nobody will ever read it */
+            break;
+        pending_from += (size_t)n;
+    }
+    pending_from = 0;
+    buf_reset(&pending);
+    return true;
+}
+
+static void add_lost(void)
+{
+    char text[200];
+    int n = snprintf(text, sizeof(text), atomic_load(&log_format) == LOG_JSON
+                         ? "{\"level\":\"warn\",\"event\":\"log\",\"message\":\"%" PRIu64
+                           " log records were lost while stderr took nothing\"}\n"
+                         : "%" PRIu64 " log records were lost while stderr took nothing\n",
+                     n_lost);
+
+    n_lost = 0;
+    buf_add(&pending, text, (size_t)n);
+}
+
+static void *drainer(void *arg)
+{
+    (void)arg;
+    pthread_mutex_lock(&lock);
+    for (;;) {
+        if (drain() && n_lost > 0) {
+            add_lost();
+            continue;
+        }
+        pthread_cond_broadcast(&drained);
+        if (pending.len == 0) {
+            pthread_cond_wait(&waiting, &lock);
+            continue;
+        }
+        pthread_mutex_unlock(&lock);
+        log_sink_wait(DRAIN_MS);
+        pthread_mutex_lock(&lock);
+    }
+    return NULL;
+}
+
+/* `n` bytes wait; `is_rest`: of a record that is partly written, so that they must not be lost. */
+static void keep(const char *text, size_t n, bool is_rest)
+{
+    pthread_t thread;
+
+    if (!is_rest && pending.len - pending_from + n > PENDING_BYTES) {
+        n_lost++;
+        return;
+    }
+    buf_add(&pending, text, n);
+    if (pending.failed) { /* out of memory: what waits is given up */
+        buf_fini(&pending);
+        pending_from = 0;
+        n_lost++;
+        return;
+    }
+    if (!has_drainer)
+        has_drainer = thread_start(&thread, "writes the log", drainer, NULL, NULL) == 0 && pthread_detach(thread) == 0;
+    pthread_cond_signal(&waiting);
+}
+
 static void put(const char *text, size_t n)
 {
-    while (n > 0) {
-        ssize_t written = write(STDERR_FILENO, text, n);
-        struct pollfd fd = { .fd = STDERR_FILENO, .events = POLLOUT };
+    size_t done = 0;
 
-        if (written >= 0) {
-            text += written;
-            n -= (size_t)written;
-        } else if (errno == EAGAIN) {
-            if (poll(&fd, 1, STUCK_MS) <= 0)
-                return;
-        } else if (errno != EINTR) {
+    while (done < n && drain()) {
+        ssize_t written = log_sink_write(text + done, n - done);
+
+        if (written < 0)
             return;
-        }
+        if (written == 0)
+            break;
+        done += (size_t)written;
     }
+    if (done < n)
+        keep(text + done, n - done, done > 0);
 }
+
+void log_flush(unsigned ms)
+{
+    struct timespec until;
+
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += ms / 1000;
+    until.tv_nsec += (long)(ms % 1000) * 1000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_nsec -= 1000000000;
+        until.tv_sec++;
+    }
+    pthread_mutex_lock(&lock);
+    while (!drain() && has_drainer && pthread_cond_timedwait(&drained, &lock, &until) == 0)
+        ;
+    pthread_mutex_unlock(&lock);
+}
+
+/* ---- records ---- */
 
 /* Control characters would break the line, or drive the reader's terminal. */
 static void add_plain(struct buf *b, const char *s)

@@ -4,7 +4,8 @@
  * stderr as `2026-01-31T12:00:00.123Z INFO  worker 1: message`; with LOG_JSON every record is one
  * object {"time":..., "level":..., "event":..., "message":..., fields...}. A progress line on a
  * terminal (log_progress) is wiped before a record is written and drawn again after it.
- * Threads: any. A record is one write(2), so lines of several processes do not mix. */
+ * Threads: any. A record is one write(2), so lines of several processes do not mix. No call waits for stderr: up to 256
+ * KiB of records wait for it, further ones are lost and counted. */
 #ifndef BASE_LOG_H
 #define BASE_LOG_H
 
@@ -36,6 +37,7 @@ struct log_field {
 #define LOG_JSON_TEXT(k_, v_) { .key = (k_), .type = LOG_F_JSON, .as.str = (v_) }
 #define LOG_FLAG(k_, v_) { .key = (k_), .type = LOG_F_BOOL, .as.boolean = (v_) }
 
+/* At exit() what waits for stderr is written, for at most 1 s. */
 void log_init(enum log_format format, enum log_level lowest);
 void log_set_level(enum log_level lowest);
 /* What stands before every text message and as "task" in JSON; copied (at most 63 bytes). */
@@ -58,6 +60,9 @@ bool log_is_text(void); /* a table then takes a record a line; in JSON it is a f
 
 /* Lines of somebody else's log (a child's), complete with newline, as they are. */
 void log_raw(const char *bytes, size_t n);
+
+/* Waits until what stderr did not take before is written, for at most `ms`: to be called before the process ends. */
+void log_flush(unsigned ms);
 
 /* Draws `line` as the terminal's last line (text format and stderr a terminal; else nothing is
  * done). Cut to the terminal's width. NULL removes it. */

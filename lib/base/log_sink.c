@@ -1,0 +1,86 @@
+/* log_sink.c - stderr may be a terminal that is stopped (Ctrl-S), a pipe to a pager, the journal's socket. Its file
+ * description is shared with other processes, so it must not be set to non-blocking: a pipe or a terminal is opened once
+ * more through /proc, with flags of its own; a socket is written with MSG_DONTWAIT; a file does not block. Where opening
+ * is not permitted (a pipe of another user), the bytes that poll() promises room for are written. */
+#include "base/log_sink.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <stdbool.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static struct sink {
+    bool is_known;
+    dev_t device;
+    ino_t inode;
+    bool is_socket, is_file;
+    int own; /* of our own file description; -1: none */
+} sink = { .own = -1 };
+
+/* stderr may be another one since the last record (dup2). */
+static void look(void)
+{
+    struct stat s;
+
+    if (fstat(STDERR_FILENO, &s) < 0 || (sink.is_known && s.st_dev == sink.device && s.st_ino == sink.inode))
+        return;
+    if (sink.own >= 0)
+        close(sink.own);
+    sink = (struct sink){ .is_known = true, .device = s.st_dev, .inode = s.st_ino, .is_socket = S_ISSOCK(s.st_mode),
+                          .is_file = S_ISREG(s.st_mode), .own = -1 };
+    if (S_ISFIFO(s.st_mode) || S_ISCHR(s.st_mode))
+        sink.own = open("/proc/self/fd/2", O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+}
+
+static bool has_room(void)
+{
+    struct pollfd p = { .fd = STDERR_FILENO, .events = POLLOUT };
+
+    return poll(&p, 1, 0) > 0 && (p.revents & POLLOUT) != 0;
+}
+
+static ssize_t write_some(const void *bytes, size_t n)
+{
+    if (sink.is_socket)
+        return send(STDERR_FILENO, bytes, n, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sink.own >= 0)
+        return write(sink.own, bytes, n);
+    if (sink.is_file)
+        return write(STDERR_FILENO, bytes, n);
+    if (!has_room()) {
+        errno = EAGAIN;
+        return -1;
+    }
+    return write(STDERR_FILENO, bytes, n < PIPE_BUF ? n : PIPE_BUF);
+}
+
+ssize_t log_sink_write(const void *bytes, size_t n)
+{
+    ssize_t written;
+
+    look();
+    do
+        written = write_some(bytes, n);
+    while (written < 0 && errno == EINTR);
+    if (written < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+        return 0;
+    return written == 0 ? -1 : written;
+}
+
+void log_sink_wait(int ms)
+{
+    struct pollfd p = { .fd = STDERR_FILENO, .events = POLLOUT };
+
+    if (poll(&p, 1, ms) > 0 && (p.revents & POLLOUT) == 0)
+        (void)poll(NULL, 0, ms); /* an error, which the next write reports */
+}
+
+void log_sink_last_words(const char *text, size_t n)
+{
+    if (has_room() && write(STDERR_FILENO, text, n < PIPE_BUF ? n : PIPE_BUF) < 0)
+        return; /* nothing more can be done */
+}

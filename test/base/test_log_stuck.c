@@ -1,0 +1,146 @@
+/* A stderr that takes nothing: no caller waits, whole records are lost and counted, and what fits is written later. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/log.h"
+
+enum { RECORDS = 20000 };
+
+static int old_stderr, reader;
+
+static void stuff(bool is_socket)
+{
+    int fds[2];
+
+    old_stderr = dup(STDERR_FILENO);
+    if (is_socket) {
+        assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
+    } else {
+        assert_int_equal(pipe(fds), 0);
+        (void)fcntl(fds[1], F_SETPIPE_SZ, 4096);
+    }
+    reader = fds[0];
+    dup2(fds[1], STDERR_FILENO);
+    close(fds[1]);
+}
+
+static void restore(void)
+{
+    dup2(old_stderr, STDERR_FILENO);
+    close(old_stderr);
+    close(reader);
+}
+
+/* Reads until nothing comes for a while; the records that are whole, in order, and how many are said to be lost. */
+static void read_all(unsigned *seen, unsigned long long *lost)
+{
+    static char text[8 << 20];
+    size_t n = 0;
+    char *line, *rest;
+    long last = -1;
+
+    *seen = 0;
+    *lost = 0;
+    for (;;) {
+        struct pollfd p = { .fd = reader, .events = POLLIN };
+        ssize_t got;
+
+        if (poll(&p, 1, 2000) <= 0)
+            break;
+        got = read(reader, text + n, sizeof(text) - 1 - n);
+        if (got <= 0)
+            break;
+        n += (size_t)got;
+    }
+    text[n] = '\0';
+    for (line = strtok_r(text, "\n", &rest); line != NULL; line = strtok_r(NULL, "\n", &rest)) {
+        const char *record = strstr(line, "record ");
+        unsigned long long some;
+
+        if (strstr(line, " log records were lost") != NULL && sscanf(line, "%llu", &some) == 1) {
+            *lost += some;
+            continue;
+        }
+        assert_non_null(record);
+        assert_non_null(strstr(record, " of the test")); /* not torn */
+        assert_true(atol(record + 7) > last);
+        last = atol(record + 7);
+        *seen += 1;
+    }
+}
+
+static void *write_records(void *arg)
+{
+    (void)arg;
+    for (int i = 0; i < RECORDS; i++)
+        log_info("test", "record %d of the test", i);
+    return NULL;
+}
+
+static void check_stuck(bool is_socket)
+{
+    pthread_t writer;
+    unsigned seen;
+    unsigned long long lost;
+
+    stuff(is_socket);
+    assert_int_equal(pthread_create(&writer, NULL, write_records, NULL), 0);
+    pthread_join(writer, NULL); /* it would hang here */
+    read_all(&seen, &lost);
+    restore();
+    assert_true(seen > 100 && lost > 0);
+    assert_int_equal(seen + lost, RECORDS);
+}
+
+static void pipe_that_nobody_reads_stops_no_caller(void **state)
+{
+    (void)state;
+    check_stuck(false);
+}
+
+static void socket_that_nobody_reads_stops_no_caller(void **state)
+{
+    (void)state;
+    check_stuck(true);
+}
+
+static void flush_ends_in_time_and_the_records_after_it_are_written(void **state)
+{
+    unsigned seen;
+    unsigned long long lost;
+
+    (void)state;
+    stuff(false);
+    for (int i = 0; i < 200; i++)
+        log_info("test", "record %d of the test", i);
+    log_flush(50);
+    read_all(&seen, &lost);
+    restore();
+    assert_int_equal(seen, 200);
+    assert_int_equal(lost, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pipe_that_nobody_reads_stops_no_caller),
+        cmocka_unit_test(socket_that_nobody_reads_stops_no_caller),
+        cmocka_unit_test(flush_ends_in_time_and_the_records_after_it_are_written),
+    };
+
+    signal(SIGPIPE, SIG_IGN);
+    return cmocka_run_group_tests_name("base/log_stuck", tests, NULL, NULL);
+}

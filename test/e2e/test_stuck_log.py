@@ -1,0 +1,64 @@
+#!/usr/bin/python3
+"""stderr that nobody reads (Ctrl-S, a pager, a stuck journal): the job is done all the same."""
+import fcntl
+import json
+import os
+import subprocess
+import threading
+
+from kit import SLOW, TRAINERD, digits_job, main, test, workdir
+
+F_SETPIPE_SZ = 1031
+
+
+@test
+def job_ends_although_nobody_reads_its_log_and_the_lines_that_come_out_are_whole():
+    job = digits_job(workdir(), train={"epochs": 50, "log_every_steps": 1, "eval_every_epochs": 0})
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, F_SETPIPE_SZ, 4096)
+    env = {k: v for k, v in os.environ.items() if k != "TF_CONFIG" and not k.startswith("TRAINERD_")}
+    p = subprocess.Popen([TRAINERD, "--job", job, "--devices", "cpu:1", "--log-format", "json"], env=env, stdout=subprocess.DEVNULL,
+                         stderr=writer)
+    os.close(writer)
+    try:
+        assert p.wait(120 * SLOW) == 0
+    finally:
+        if p.poll() is None:
+            p.kill()
+            p.wait()
+    text = os.read(reader, 1 << 20).decode()
+    os.close(reader)
+    lines = text.splitlines(True)
+    assert len(lines) > 3 and all(json.loads(line) for line in lines if line.endswith("\n")), text
+
+
+@test
+def lost_lines_are_counted_when_the_log_is_read_again():
+    job = digits_job(workdir(), train={"epochs": 50, "log_every_steps": 1, "eval_every_epochs": 0})
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, F_SETPIPE_SZ, 4096)
+    env = {k: v for k, v in os.environ.items() if k != "TF_CONFIG" and not k.startswith("TRAINERD_")}
+    env["TRAINERD_FAULT"] = "train.export=delay:3000@1"
+    p = subprocess.Popen([TRAINERD, "--job", job, "--devices", "cpu:1", "--log-format", "json"], env=env, stdout=subprocess.DEVNULL,
+                         stderr=writer)
+    os.close(writer)
+    chunks = []
+    begins = threading.Timer(2, lambda: [chunks.append(c) for c in iter(lambda: os.read(reader, 65536), b"")])
+    begins.start()
+    try:
+        assert p.wait(120 * SLOW) == 0
+    finally:
+        if p.poll() is None:
+            p.kill()
+            p.wait()
+        begins.join(20)
+    os.close(reader)
+    records = [json.loads(line) for line in b"".join(chunks).decode().splitlines()]
+    steps = [r for r in records if r["event"] == "step"]
+    lost = sum(int(r["message"].split()[0]) for r in records if "were lost" in r["message"])
+    last = max(r["step"] for r in steps)
+    assert len(steps) + lost >= last, (len(steps), lost, last)
+
+
+if __name__ == "__main__":
+    main()
