@@ -21,6 +21,7 @@
 #include "base/err.h"
 #include "base/fs.h"
 #include "base/log.h"
+#include "base/reason.h"
 #include "base/rng.h"
 #include "base/text.h"
 #include "daemon/args.h"
@@ -197,7 +198,7 @@ static void start(struct local *l, struct task *t)
         argv[8] = metrics;
     }
     if (pipe2(pipes, O_CLOEXEC) != 0) {
-        log_error("spawn", "pipe for the log of task %u: %s", t->index, strerror(errno));
+        log_error("spawn", "pipe for the log of task %u: %s", t->index, reason_text(errno));
         t->done = true;
         t->code = l->code = CTL_USAGE;
         return;
@@ -215,7 +216,7 @@ static void start(struct local *l, struct task *t)
     t->n_line = 0;
     rc = spawn(l, t, &acts, &attr, argv, env);
     if (rc != 0) {
-        log_error("spawn", "cannot start %s: %s", l->trainerd, strerror(rc));
+        log_error("spawn", "cannot start %s: %s", l->trainerd, reason_text(rc));
         t->pid = 0;
         t->done = true;
         t->code = l->code = CTL_USAGE;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/reason.h"
 #include "base/text.h"
 
 struct code_name {
@@ -106,7 +107,7 @@ static int code_of_errno(int errnum)
 int err_sys(struct err *err, int errnum, const char *fmt, ...)
 {
     int code = code_of_errno(errnum);
-    char head[ERR_TEXT_BYTES], reason[128];
+    char head[ERR_TEXT_BYTES];
     size_t n;
     va_list ap;
 
@@ -115,7 +116,7 @@ int err_sys(struct err *err, int errnum, const char *fmt, ...)
     va_start(ap, fmt);
     n = story(head, fmt, ap);
     va_end(ap);
-    join(err, head, n, ": ", strerror_r(errnum, reason, sizeof(reason)));
+    join(err, head, n, ": ", reason_text(errnum));
     err->code = code;
     return code;
 }

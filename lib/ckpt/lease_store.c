@@ -18,6 +18,7 @@
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/fs.h"
+#include "base/reason.h"
 #include "base/text.h"
 #include "ckpt/ckpt_priv.h"
 #include "ckpt/lease_priv.h"
@@ -236,7 +237,7 @@ static int link_record(const char *temporary, const char *path, struct err *err)
         return err_set(err, ERR_UNSUPPORTED,
                        "take '%s': this file system cannot make hard links, so nobody can hold a "
                        "lease on it: %s",
-                       path, strerror(errnum));
+                       path, reason_text(errnum));
     return err_sys(err, errnum, "take '%s'", path);
 }
 

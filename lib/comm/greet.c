@@ -8,6 +8,7 @@
 
 #include "base/err.h"
 #include "base/fault.h"
+#include "base/reason.h"
 #include "base/rng.h"
 #include "comm/shake.h"
 
@@ -78,14 +79,13 @@ static enum outcome dial_connected(struct shake *s, struct conn *n)
     struct hello h = s->here;
     int why = 0;
     socklen_t bytes = sizeof(why);
-    char reason[128];
 
     if (getsockopt(n->fd, SOL_SOCKET, SO_ERROR, &why, &bytes) < 0)
         why = errno;
     if (comm_is_path_dead(why))
         return greet_path_dead(s, n);
     if (why != 0)
-        return greet_trouble(n, "%s", strerror_r(why, reason, sizeof(reason)));
+        return greet_trouble(n, "%s", reason_text(why));
     n->expires_ns = UINT64_MAX;
     h.kind = n->want->kind;
     h.from = n->want->own;
@@ -239,14 +239,13 @@ enum outcome greet(struct shake *s, struct conn *n)
         if (rest > 0) {
             ssize_t k = states[n->state].events == POLLIN ? recv(n->fd, at, rest, 0)
                                                           : send(n->fd, at, rest, MSG_NOSIGNAL);
-            char reason[128];
 
             if (k < 0 && (errno == EAGAIN || errno == EINTR))
                 return GO_ON;
             if (k <= 0)
                 return greet_trouble(n, "the greeting broke off: %s",
                                      k == 0 ? "connection closed"
-                                            : strerror_r(errno, reason, sizeof(reason)));
+                                            : reason_text(errno));
             n->done += (size_t)k;
             if ((size_t)k < rest)
                 continue;

@@ -23,6 +23,7 @@
 #include "base/digest.h"
 #include "base/err.h"
 #include "base/fault.h"
+#include "base/reason.h"
 
 enum {
     BREATH_MS = 20,       /* out of descriptors: not to accept for */
@@ -191,7 +192,6 @@ static void dial(struct shake *s, struct want *w)
     struct sockaddr_storage a;
     struct sockaddr *to = (struct sockaddr *)&s->host_address;
     socklen_t bytes = s->host_address_bytes;
-    char reason[128];
     int rc;
 
     if (w->kind != HELLO_HOST) {
@@ -214,7 +214,7 @@ static void dial(struct shake *s, struct want *w)
         s->conns[s->n_conns++] = n;
         return;
     }
-    (void)greet_trouble(&n, "%s", strerror_r(errno, reason, sizeof(reason)));
+    (void)greet_trouble(&n, "%s", reason_text(errno));
     if (n.fd >= 0)
         close(n.fd);
     retry_later(w);

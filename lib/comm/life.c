@@ -27,6 +27,7 @@
 
 #include "base/check.h"
 #include "base/err.h"
+#include "base/reason.h"
 #include "base/thread.h"
 #include "comm/maps.h"
 
@@ -288,7 +289,6 @@ void life_read(struct comm *c, struct comm_life *l)
         if (n < 0 && (errno == EAGAIN || errno == EINTR))
             return;
         if (n <= 0) {
-            char reason[128];
 
             l->is_over = true;
             if (n < 0 && comm_is_path_dead(errno))
@@ -296,7 +296,7 @@ void life_read(struct comm *c, struct comm_life *l)
             else
                 comm_fail(c, ERR_PEER, l->member, "%s died (%s)", c->names[l->member],
                           n == 0 ? "its connection closed without a goodbye"
-                                 : strerror_r(errno, reason, sizeof(reason)));
+                                 : reason_text(errno));
             return;
         }
         l->n_in += (size_t)n;

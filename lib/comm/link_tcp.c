@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/fault.h"
+#include "base/reason.h"
 #include "comm/reduce.h"
 #include "comm/schedule.h"
 
@@ -74,7 +75,6 @@ static bool is_ahead(const struct flow *out, const struct flow *in)
 /* What a failed send or receive means. 0: try again later. */
 static int broken(struct comm *c, const struct flow *f, ssize_t n, int errnum)
 {
-    char reason[128];
 
     if (n == 0)
         return comm_link_lost(c, f->rank, "it closed the connection");
@@ -82,7 +82,7 @@ static int broken(struct comm *c, const struct flow *f, ssize_t n, int errnum)
         return 0;
     if (comm_is_path_dead(errnum))
         return comm_path_lost(c, c->topo.member_of[f->rank]);
-    return comm_link_lost(c, f->rank, strerror_r(errnum, reason, sizeof(reason)));
+    return comm_link_lost(c, f->rank, reason_text(errnum));
 }
 
 /* Returns 1 after progress, 0 when it would block, -1. */

@@ -20,9 +20,12 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/reason.h"
 #include "loop/loop.h"
 
-enum { ADDRESSES_MAX = 8, THREADS_MAX = 64, STACK_BYTES = 256 * 1024 };
+/* getaddrinfo() runs the name service modules of the host, which may use large arrays on the stack. Only pages that are
+ * used take memory. */
+enum { ADDRESSES_MAX = 8, THREADS_MAX = 64, STACK_BYTES = 2 * 1024 * 1024 };
 
 struct rdzv_dial {
     struct loop *loop;
@@ -68,7 +71,7 @@ static void settle(struct rdzv_dial *d, struct tries *t, struct pollfd *p, int e
         close(p->fd);
         t->n_refused += error == ECONNREFUSED;
         if (d->why[0] == '\0' || error != ECONNREFUSED)
-            snprintf(d->why, sizeof(d->why), "connect: %s", strerror(error));
+            snprintf(d->why, sizeof(d->why), "connect: %s", reason_text(error));
     }
     p->fd = -1; /* poll() passes over it */
     t->n_open--;
@@ -83,7 +86,7 @@ static void try_address(struct rdzv_dial *d, struct tries *t, const struct addri
     *p = (struct pollfd){ .events = POLLOUT };
     p->fd = socket(a->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (p->fd < 0) { /* no IPv6 here, or no descriptor is left */
-        snprintf(d->why, sizeof(d->why), "connect: %s", strerror(errno));
+        snprintf(d->why, sizeof(d->why), "connect: %s", reason_text(errno));
         t->n_open--;
         return;
     }
@@ -154,7 +157,7 @@ static void dial(struct rdzv_dial *d)
     rc = getaddrinfo(host, colon + 1, &hints, &found);
     if (rc != 0) {
         snprintf(d->why, sizeof(d->why), "resolve '%.150s': %s", host,
-                 rc == EAI_SYSTEM ? strerror(errno) : gai_strerror(rc));
+                 rc == EAI_SYSTEM ? reason_text(errno) : gai_strerror(rc));
         return;
     }
     try_all(d, found);

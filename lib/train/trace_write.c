@@ -11,6 +11,7 @@
 #include "base/buf.h"
 #include "base/err.h"
 #include "base/fs.h"
+#include "base/reason.h"
 #include "graph/graph.h"
 #include "train/trace_priv.h"
 
@@ -49,7 +50,7 @@ int trace_open_file(const char *path, int *fd, struct err *err)
 
     if (made < 0)
         return err_set(err, ERR_INPUT, "the trace cannot be written to '%s' (%s): %s", path,
-                       strerror(errno), remedy);
+                       reason_text(errno), remedy);
     if (fstat(made, &st) < 0 || !S_ISREG(st.st_mode)) {
         close(made);
         return err_set(err, ERR_INPUT, "the trace cannot be written to '%s', it is not a file: %s",

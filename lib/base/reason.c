@@ -1,0 +1,10 @@
+#include "base/reason.h"
+
+#include <string.h>
+
+const char *reason_text(int errnum)
+{
+    static _Thread_local char text[128];
+
+    return strerror_r(errnum, text, sizeof(text)); /* the GNU function: it returns the text */
+}

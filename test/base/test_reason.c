@@ -1,0 +1,46 @@
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <errno.h>
+#include <pthread.h>
+
+#include "base/reason.h"
+
+static void *overwrite(void *arg)
+{
+    (void)arg;
+    (void)reason_text(54321);
+    return NULL;
+}
+
+static void known_number_gives_its_description(void **state)
+{
+    (void)state;
+    assert_string_equal(reason_text(ENOENT), "No such file or directory");
+}
+
+/* The C library formats an unknown number into a buffer. */
+static void text_survives_a_call_in_another_thread(void **state)
+{
+    const char *text = reason_text(12345);
+    pthread_t thread;
+
+    (void)state;
+    assert_string_equal(text, "Unknown error 12345");
+    assert_int_equal(pthread_create(&thread, NULL, overwrite, NULL), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_string_equal(text, "Unknown error 12345");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(known_number_gives_its_description),
+        cmocka_unit_test(text_survives_a_call_in_another_thread),
+    };
+
+    return cmocka_run_group_tests_name("base/reason", tests, NULL, NULL);
+}
