@@ -20,7 +20,6 @@
 #include "base/cancel.h"
 #include "base/clock.h"
 #include "base/err.h"
-#include "base/log.h"
 #include "base/thread.h"
 #include "rdzv/frames.h"
 #include "rdzv/listen.h"
@@ -84,10 +83,10 @@ struct admission {
     struct source sources[SOURCES_MAX];
     uint32_t n_sources;
     bool has_closed; /* a relay waits to be freed */
-    pthread_mutex_t lock; /* held while a connection is handed over */
+    pthread_mutex_t lock; /* held while a connection is handed over, and around what is reported */
     bool has_stopped;     /* under `lock`: gRPC gets no more connections */
     struct cancel end;    /* asked by another thread, which then writes to `wake` */
-    /* for the log */
+    /* for the report; under `lock` */
     uint64_t report_ms, n_evicted, n_rejected;
     char worst[64]; /* the last source that lost a connection */
 };
@@ -459,6 +458,16 @@ static bool has_more(const struct relay *r, const struct relay *than)
     return r->active_ms < than->active_ms;
 }
 
+static void note_loss(struct admission *a, const struct source *from, bool is_evicted)
+{
+    pthread_mutex_lock(&a->lock);
+    a->n_evicted += is_evicted;
+    a->n_rejected += !is_evicted;
+    if (from != NULL)
+        print_source(from, a->worst, sizeof(a->worst));
+    pthread_mutex_unlock(&a->lock);
+}
+
 static void evict_one(struct admission *a)
 {
     struct relay *victim = NULL;
@@ -468,8 +477,7 @@ static void evict_one(struct admission *a)
             victim = r;
     if (victim == NULL)
         return;
-    a->n_evicted++;
-    print_source(victim->source, a->worst, sizeof(a->worst));
+    note_loss(a, victim->source, true);
     close_relay(a, victim);
 }
 
@@ -489,7 +497,7 @@ static void add_relay(struct admission *a, int fd, const struct sockaddr_storage
     struct epoll_event e = { .events = EPOLLIN, .data.u64 = tagged(r, OF_CLIENT) };
 
     if (r == NULL || epoll_ctl(a->epoll, EPOLL_CTL_ADD, fd, &e) < 0) {
-        a->n_rejected++;
+        note_loss(a, source, false);
         close(fd);
         free(r);
         return;
@@ -561,17 +569,22 @@ static int expire(struct admission *a, uint64_t now_ms)
     return a->n_paused > 0 ? TICK_MS : (int)(next - now_ms);
 }
 
-static void report(struct admission *a, uint64_t now_ms)
+bool admission_report(struct admission *a, uint64_t now_ms, char *text, size_t size)
 {
-    if (a->n_evicted + a->n_rejected == 0 || now_ms < a->report_ms)
-        return;
-    a->report_ms = now_ms + REPORT_MS;
-    log_warn("admission",
-             "control port: %llu connections were closed in favour of new ones (the last of %s) and %llu rejected: more than "
-             "%u at a time; a firewall keeps strangers away",
-             (unsigned long long)a->n_evicted, a->worst[0] != '\0' ? a->worst : "nobody",
-             (unsigned long long)a->n_rejected, a->most);
-    a->n_evicted = a->n_rejected = 0;
+    bool is_due;
+
+    pthread_mutex_lock(&a->lock);
+    is_due = a->n_evicted + a->n_rejected > 0 && now_ms >= a->report_ms;
+    if (is_due) {
+        snprintf(text, size,
+                 "control port: %llu connections were closed in favour of new ones (the last from %s) and %llu rejected: "
+                 "more than %u at a time; a firewall keeps strangers away",
+                 (unsigned long long)a->n_evicted, a->worst, (unsigned long long)a->n_rejected, a->most);
+        a->report_ms = now_ms + REPORT_MS;
+        a->n_evicted = a->n_rejected = 0;
+    }
+    pthread_mutex_unlock(&a->lock);
+    return is_due;
 }
 
 static void close_listeners(struct admission *a)
@@ -619,7 +632,6 @@ static void *run(void *arg)
         resume(a, now_ms);
         wait_ms = expire(a, now_ms);
         free_closed(a);
-        report(a, now_ms);
         if (cancel_asked(&a->end)) {
             end_ms = end_ms == 0 ? now_ms + END_MS : end_ms;
             wait_ms = TICK_MS;

@@ -17,6 +17,8 @@
 #ifndef RDZV_ADMISSION_H
 #define RDZV_ADMISSION_H
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct err;
@@ -32,6 +34,10 @@ struct admission_opts {
 
 /* Listens. Errors: ERR_INPUT (the address is not one of this host), ERR_IO (the port is in use; no thread can be started). */
 int admission_open(const struct admission_opts *opts, struct admission **out, struct err *err);
+
+/* A sentence on the connections that were closed or rejected since the last report, at most one in 10 s. false: none is
+ * due. `now_ms` is clock_ms(). */
+bool admission_report(struct admission *a, uint64_t now_ms, char *text, size_t size);
 
 /* Stops listening; connections go on. When it returns, `accept` is not called any more. */
 void admission_stop(struct admission *a);

@@ -281,6 +281,7 @@ static void on_tick(void *arg)
         member_node_start(g->node, now_ms);
     }
     perform(g);
+    rdzv_server_tick(g->r->server, now_ms);
 }
 
 /* ---- what the daemon says ---- */

@@ -448,6 +448,14 @@ int rdzv_server_open(struct rdzv *r, struct rdzv_server **out, struct err *err)
     return 0;
 }
 
+void rdzv_server_tick(struct rdzv_server *s, uint64_t now_ms)
+{
+    char text[512];
+
+    if (s->admission != NULL && admission_report(s->admission, now_ms, text, sizeof(text)))
+        s->r->opts.on_say(s->r->opts.arg, text, true);
+}
+
 void rdzv_server_shutdown(struct rdzv_server *s)
 {
     s->is_closing = true;

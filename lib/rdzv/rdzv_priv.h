@@ -83,6 +83,7 @@ struct rdzv_method {
 struct rdzv_server;
 /* Listens on opts->listen. Errors: ERR_IO, ERR_INPUT. */
 int rdzv_server_open(struct rdzv *r, struct rdzv_server **out, struct err *err);
+void rdzv_server_tick(struct rdzv_server *s, uint64_t now_ms); /* says what admission has to report */
 void rdzv_server_shutdown(struct rdzv_server *s); /* no new calls; those that run may end */
 void rdzv_server_cancel(struct rdzv_server *s);   /* ends those that run */
 bool rdzv_server_is_closing(const struct rdzv_server *s);
