@@ -303,8 +303,8 @@ int handshake(struct comm *c, uint64_t deadline_ns, uint32_t *culprit, struct er
 /* ---- listener.c ---- */
 int listener_fd(const struct comm_listener *l); /* non-blocking */
 struct maps *listener_maps(const struct comm_listener *l); /* of the arenas of this host */
-/* A connection whose dialler is ahead of us waits here for the generation that it wants. When there
- * is no room, the one that has waited longest is closed: it will call again. */
+/* A connection whose dialler is ahead of us waits here for the generation that it wants. It has
+ * proved nothing: when there is no room, crowd_victim() selects one to close, whose dialler calls again. */
 struct parked {
     int fd;
     uint8_t hello[HELLO_BYTES];

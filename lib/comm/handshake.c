@@ -6,6 +6,7 @@
  * deadline whatever happens, except when the other side proves that it knows the key and says that
  * this generation is over. Whoever calls for a generation that is still to come is parked at the
  * listener. Life lines that are there are read, so that the end of a peer ends the loop. */
+#include "comm/crowd.h"
 #include "comm/shake.h"
 
 #include <errno.h>
@@ -220,6 +221,28 @@ static void dial(struct shake *s, struct want *w)
     retry_later(w);
 }
 
+static const char *conn_source(const void *arg, size_t i, uint64_t *since)
+{
+    const struct conn *n = &((const struct shake *)arg)->conns[i];
+
+    *since = n->expires_ns;
+    return n->state >= ACCEPT_HELLO && n->state < ACCEPT_READY ? n->from : NULL;
+}
+
+/* Room for one more: at the expense of an accepted connection that has not proved its identity. */
+static bool make_room(struct shake *s)
+{
+    size_t victim;
+
+    if (s->n_conns < s->max_conns)
+        return true;
+    victim = crowd_victim(s->n_conns, conn_source, s);
+    if (victim == SIZE_MAX)
+        return false;
+    forget(s, victim, DROP);
+    return true;
+}
+
 static void dial_due(struct shake *s)
 {
     uint64_t now = clock_ns();
@@ -230,28 +253,11 @@ static void dial_due(struct shake *s)
 
         if (!w->dials || w->busy || w->is_there)
             continue;
-        if (now >= w->retry_ns && s->n_conns < s->max_conns)
+        if (now >= w->retry_ns && make_room(s))
             dial(s, w);
         if (!w->busy && w->retry_ns < s->due_ns)
             s->due_ns = w->retry_ns;
     }
-}
-
-/* Room for one more: at the expense of the accepted connection that has had the longest time. */
-static bool make_room(struct shake *s)
-{
-    size_t oldest = SIZE_MAX;
-
-    if (s->n_conns < s->max_conns)
-        return true;
-    for (size_t i = 0; i < s->n_conns; i++)
-        if (s->conns[i].state >= ACCEPT_HELLO &&
-            (oldest == SIZE_MAX || s->conns[i].expires_ns < s->conns[oldest].expires_ns))
-            oldest = i;
-    if (oldest == SIZE_MAX)
-        return false;
-    forget(s, oldest, DROP);
-    return true;
 }
 
 static void accept_from(struct shake *s, int listener)

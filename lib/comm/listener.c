@@ -12,6 +12,7 @@
 
 #include "base/err.h"
 #include "base/rng.h"
+#include "comm/crowd.h"
 #include "comm/maps.h"
 
 enum { BACKLOG = 1024, ADDRESS_BYTES = 80 };
@@ -153,12 +154,33 @@ int listener_fd(const struct comm_listener *l)
     return l->fd;
 }
 
+static struct parked *parked_at(const struct comm_listener *l, size_t i)
+{
+    return (struct parked *)&l->parked[(l->first_parked + i) % COMM_PARKED_MAX];
+}
+
+static const char *parked_source(const void *arg, size_t i, uint64_t *since)
+{
+    *since = i; /* the ring is in the order of arrival */
+    return parked_at(arg, i)->from;
+}
+
+/* Closes one; those before it move up by a place. */
+static void make_room(struct comm_listener *l)
+{
+    size_t victim = crowd_victim(l->n_parked, parked_source, l);
+
+    close(parked_at(l, victim)->fd);
+    for (size_t i = victim; i > 0; i--)
+        *parked_at(l, i) = *parked_at(l, i - 1);
+    l->first_parked = (l->first_parked + 1) % COMM_PARKED_MAX;
+    l->n_parked--;
+}
+
 void listener_park(struct comm_listener *l, const struct parked *p)
 {
-    struct parked oldest;
-
-    if (l->n_parked == COMM_PARKED_MAX && listener_unpark(l, &oldest))
-        close(oldest.fd);
+    if (l->n_parked == COMM_PARKED_MAX)
+        make_room(l);
     l->parked[(l->first_parked + l->n_parked++) % COMM_PARKED_MAX] = *p;
 }
 
