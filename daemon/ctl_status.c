@@ -106,6 +106,8 @@ void ctl_status_text(const Trainerd__V1__StatusReply *s, struct buf *out)
                        (double)t->heard_ms / 1e3);
         if (t->last_error[0] != '\0')
             buf_printf(out, ", %s", t->last_error);
+        if (t->quarantine_ms > 0)
+            buf_printf(out, "; next attempt in %.1f s", (double)t->quarantine_ms / 1e3);
         buf_str(out, "\n");
     }
 }
@@ -205,9 +207,9 @@ void ctl_status_json(const Trainerd__V1__StatusReply *s, struct buf *out)
         field(out, "last_error", t->last_error);
         buf_printf(out,
                    ", \"present\": %s, \"step\": %llu, \"step_held\": %llu, \"phase_ms\": %llu, "
-                   "\"limit_ms\": %llu, \"heard_ms\": %llu, \"incarnation\": \"%016llx\"",
+                   "\"limit_ms\": %llu, \"heard_ms\": %llu, \"quarantine_ms\": %llu, \"incarnation\": \"%016llx\"",
                    t->present ? "true" : "false", (ull)t->step, (ull)t->step_held, (ull)t->phase_ms,
-                   (ull)t->limit_ms, (ull)t->heard_ms, (ull)t->incarnation);
+                   (ull)t->limit_ms, (ull)t->heard_ms, (ull)t->quarantine_ms, (ull)t->incarnation);
         number(out, "samples_per_second", t->samples_per_second);
         buf_str(out, "}");
     }

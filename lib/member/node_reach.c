@@ -96,6 +96,8 @@ void node_watch_quarantine(struct member_node *n, uint64_t now_ms)
         if (p->quarantine_until == 0 || now_ms < p->quarantine_until)
             continue;
         p->quarantine_until = 0;
+        if (p->is_joined)
+            p->last_error[0] = '\0'; /* the quarantine was the reason; a task that has left keeps a newer one */
         if (n->phase == NODE_LIVE && p->is_joined && p->is_ready && !p->is_seated)
             node_start_pause(n, node_print(n, "the quarantine of %s is over: it joins", node_name(n, i)), now_ms);
     }

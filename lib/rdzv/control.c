@@ -67,6 +67,8 @@ static Trainerd__V1__TaskStatus *fill_one(struct rdzv *r, uint32_t rank, uint64_
     out->incarnation = p.incarnation;
     if (p.heard_ms > 0 && p.heard_ms < now_ms)
         out->heard_ms = now_ms - p.heard_ms;
+    if (member_node_state(node) == MEMBER_LEADING && p.quarantine_until_ms > now_ms)
+        out->quarantine_ms = p.quarantine_until_ms - now_ms;
     out->samples_per_second = rank == r->opts.self ? r->opts.progress->samples_per_second
                                                    : rdzv_links_speed(r->links, rank);
     out->last_error = make_text(p.last_error, 1024, a);

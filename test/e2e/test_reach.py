@@ -1,9 +1,10 @@
 #!/usr/bin/python3
 """Four hosts in network namespaces: the data path of one of them dies while its control path lives."""
+import json
 import subprocess
 import time
 
-from kit import SLOW, Task, digits_job, main, need_root, test, workdir
+from kit import SLOW, TRAINERCTL, Task, digits_job, main, need_root, test, workdir
 
 CONTROL = 2222
 ADDRESSES = ["10.78.0.%d" % (i + 1) for i in range(4)]
@@ -78,6 +79,13 @@ def names(task, culprit, since):
                for r in task.events("group") if r["_at"] > since)
 
 
+def status_of(victim, leader):
+    """What the leader's status says of the victim; {} while the leader does not answer."""
+    p = subprocess.run(["ip", "netns", "exec", "host%d" % leader, TRAINERCTL, "status", "--json", "%s:%d" % (ADDRESSES[leader], CONTROL)],
+                       capture_output=True, text=True, timeout=60)
+    return json.loads(p.stdout)["tasks"][victim] if p.returncode == 0 else {}
+
+
 def survives(victim, *faults):
     """The others step again and every task names the victim; when the fault is over the group is whole; no task ends."""
     tasks = start()
@@ -93,6 +101,8 @@ def survives(victim, *faults):
         wait(lambda: all(names(t, victim, since) for t in tasks), tasks)
         held = newest(tasks)
         wait(lambda: newest(tasks) > held + 50, tasks)
+        if victim != 0:  # a chief that hands over imposes the quarantine on itself
+            wait(lambda: status_of(victim, 0).get("quarantine_ms", 0) > 0, tasks)
         print("# the others went on after %.1f s" % seen)
     finally:
         for fault in entered:
@@ -101,6 +111,8 @@ def survives(victim, *faults):
     wait(lambda: len(views(tasks, 4, healed)) == 4, tasks, 60)
     held = newest(tasks)
     wait(lambda: newest(tasks) > held + 20, tasks)
+    told = status_of(victim, 1 if victim == 0 else 0)
+    assert told.get("quarantine_ms") == 0 and "quarantine" not in told["last_error"], told
     assert all(t.p.poll() is None for t in tasks), [t.p.poll() for t in tasks]
 
 

@@ -134,6 +134,25 @@ static void new_process_of_a_task_in_quarantine_is_taken_in_at_once(void **state
     sim_free(s);
 }
 
+static void status_tells_of_a_quarantine_while_it_lasts_only(void **state)
+{
+    struct member_peer p;
+    struct sim *s = CLUSTER();
+
+    (void)state;
+    isolate(s, 3, 4);
+    sim_advance(s, GOES_ON_MS);
+    member_node_peer(sim_node(s, 0), 3, &p);
+    HOLDS(s, p.quarantine_until_ms > sim_now(s));
+    HOLDS(s, strncmp(p.last_error, "in quarantine for ", 18) == 0);
+    sim_heal(s);
+    HOLDS(s, sim_until_together(s, 4, MEMBER_QUARANTINE_MS + 5000));
+    member_node_peer(sim_node(s, 0), 3, &p);
+    HOLDS(s, p.is_in_view && p.quarantine_until_ms == 0);
+    HOLDS(s, p.last_error[0] == '\0');
+    sim_free(s);
+}
+
 static void expect_cause(struct sim *s, uint32_t rank, const char *text)
 {
     if (strstr(member_node_cause(sim_node(s, rank)), text) != NULL)
@@ -187,6 +206,7 @@ int main(void)
         cmocka_unit_test(group_that_needs_all_waits_for_the_path_and_no_task_ends),
         cmocka_unit_test(of_two_tasks_one_goes_on_alone),
         cmocka_unit_test(new_process_of_a_task_in_quarantine_is_taken_in_at_once),
+        cmocka_unit_test(status_tells_of_a_quarantine_while_it_lasts_only),
         cmocka_unit_test(leader_that_was_stopped_blames_itself),
         cmocka_unit_test(leader_that_hears_nobody_blames_itself),
     };
