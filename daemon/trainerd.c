@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/err.h"
 #include "base/log.h"
+#include "base/log_sink.h"
 #include "daemon/args.h"
 #include "daemon/complete.h"
 #include "daemon/restart.h"
@@ -74,7 +75,17 @@ static void quiet_event(void *arg, const struct train_event *e)
         log_warn("warning", "%s", e->text);
 }
 
-/* Whoever asks us to stop before run_task() can answer is answered then: SIG_BLOCK, and SIG_UNBLOCK where
+/* While the job is read nothing has been started or written: the process may end at once. */
+static void on_early_stop(int signum)
+{
+    static const char text[] = "trainerd: stopped before the job began\n";
+
+    (void)signum;
+    log_sink_last_words(text, sizeof(text) - 1);
+    _exit(EXIT_STOPPED);
+}
+
+/* A request to stop that arrives before run_task() can answer is answered then: SIG_BLOCK, and SIG_UNBLOCK where
  * there is nothing to leave. */
 static void hold_signals(int how)
 {
@@ -202,6 +213,10 @@ static int run(const struct flags *f)
             usage_error(err.text);
         return run_exit_code(rc);
     }
+    hold_signals(SIG_BLOCK);
+    signal(SIGHUP, SIG_DFL);
+    signal(SIGTERM, SIG_DFL);
+    signal(SIGINT, SIG_DFL);
     log_set_task(s->task_name);
     if (f->log_level == NULL && s->conf != NULL)
         log_set_level((enum log_level)s->conf->log.level);
@@ -246,7 +261,9 @@ static void prepare_process(void)
     struct rlimit files;
 
     signal(SIGPIPE, SIG_IGN);
-    hold_signals(SIG_BLOCK);
+    signal(SIGHUP, SIG_IGN);
+    signal(SIGTERM, on_early_stop);
+    signal(SIGINT, on_early_stop);
     /* Names as everything else on this host resolves them (/etc/hosts, NSS), not c-ares. */
     setenv("GRPC_DNS_RESOLVER", "native", 0);
     /* The coordinator of a large group has a connection or more for each task. */

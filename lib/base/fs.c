@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fts.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +17,7 @@
 #include "base/rng.h"
 #include "base/text.h"
 
-enum { READ_BYTES = 64 << 10 };
+enum { READ_BYTES = 64 << 10, WAIT_MS = 10000 };
 
 static int open_retry(const char *path, int flags)
 {
@@ -37,6 +38,21 @@ static int too_large(const char *path, size_t limit, struct err *err)
                    allowed, limit);
 }
 
+/* A FIFO, as `--job <(...)` gives one: until its writer has written something or is gone. */
+static int wait_for_writer(int fd, const char *path, struct err *err)
+{
+    struct pollfd p = { .fd = fd, .events = POLLIN };
+    int n;
+
+    do
+        n = poll(&p, 1, WAIT_MS);
+    while (n < 0 && errno == EINTR);
+    if (n < 0)
+        return err_sys(err, errno, "wait for '%s'", path);
+    return n > 0 ? 0 : err_set(err, ERR_INPUT, "read '%s': it is a FIFO, and nobody has written to it for %d s; expected a file",
+                               path, WAIT_MS / 1000);
+}
+
 /* Until the end of the file or an error; `fd` may be a pipe, so the size is not asked for. */
 static int read_all(int fd, const char *path, size_t limit, struct buf *out, struct err *err)
 {
@@ -48,6 +64,13 @@ static int read_all(int fd, const char *path, size_t limit, struct buf *out, str
 
         if (n < 0 && errno == EINTR)
             continue;
+        if (n < 0 && errno == EAGAIN) {
+            int rc = wait_for_writer(fd, path, err);
+
+            if (rc < 0)
+                return rc;
+            continue;
+        }
         if (n < 0)
             return err_sys(err, errno, "read '%s'", path);
         if (n == 0)
@@ -64,12 +87,15 @@ static int read_all(int fd, const char *path, size_t limit, struct buf *out, str
 int fs_read(const char *path, size_t limit, struct buf *out, struct err *err)
 {
     size_t before = out->len;
+    struct stat s;
     int fd, rc;
 
-    fd = open_retry(path, O_RDONLY);
+    fd = open_retry(path, O_RDONLY | O_NONBLOCK); /* opening a FIFO would wait for its writer */
     if (fd < 0)
         return err_sys(err, errno, "open '%s'", path);
-    rc = read_all(fd, path, limit, out, err);
+    rc = fstat(fd, &s) == 0 && S_ISFIFO(s.st_mode) ? wait_for_writer(fd, path, err) : 0;
+    if (rc == 0)
+        rc = read_all(fd, path, limit, out, err);
     close(fd);
     if (rc < 0 && out->data != NULL) { /* what was there stays, what we added goes */
         out->len = before;

@@ -8,7 +8,7 @@
 struct err;
 struct buf;
 
-/* Reads the whole file behind *out; more than `limit` bytes is ERR_INPUT. */
+/* Appends the whole file to *out; more than `limit` bytes is ERR_INPUT, and so is a FIFO to which nobody writes for 10 s. */
 int fs_read(const char *path, size_t limit, struct buf *out, struct err *err);
 /* All of it, retrying short writes and EINTR. `path` is for the message. */
 int fs_write_all(int fd, const void *data, size_t n, const char *path, struct err *err);

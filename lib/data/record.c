@@ -48,7 +48,7 @@ int data_file_open(const char *path, uint64_t *bytes, int64_t *mtime_ns, struct 
     int fd, rc;
 
     do
-        fd = fault_hit("data.open") ? (errno = EIO, -1) : open(path, O_RDONLY | O_CLOEXEC);
+        fd = fault_hit("data.open") ? (errno = EIO, -1) : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* not to wait at a FIFO */
     while (fd < 0 && errno == EINTR);
     if (fd < 0)
         return err_sys(err, errno, "open '%s'", path);

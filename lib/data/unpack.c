@@ -232,11 +232,11 @@ static int into_folder(struct copy *c, struct err *err)
 
     if (name == NULL)
         return err_set(err, ERR_NOMEM, "copy '%s': out of memory", c->f->origin);
-    fd = open(name, O_RDONLY | O_CLOEXEC);
+    fd = open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         rc = write_copy(c, name, err);
     if (rc == 0 && fd < 0)
-        fd = open(name, O_RDONLY | O_CLOEXEC);
+        fd = open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (rc == 0 && fd < 0)
         rc = err_sys(err, errno, "open '%s'", name);
     if (rc < 0) {

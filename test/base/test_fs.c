@@ -6,6 +6,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -224,6 +225,40 @@ static void a_tree_that_cannot_be_removed_is_an_error(void **state)
     assert_int_equal(fs_remove_tree(in_root("stuck"), &err), 0);
 }
 
+static void *write_late(void *arg)
+{
+    int fd;
+
+    usleep(50000);
+    fd = open(arg, O_WRONLY | O_CLOEXEC);
+    if (fd < 0)
+        return NULL;
+    (void)!write(fd, "from a", 6);
+    usleep(50000);
+    (void)!write(fd, " FIFO", 5);
+    close(fd);
+    return NULL;
+}
+
+/* As `--job <(...)`; before, one that nobody writes to was waited for without end, all signals blocked. */
+static void fifo_is_read_when_its_writer_comes(void **state)
+{
+    const char *path = in_root("fifo");
+    struct buf b = { 0 };
+    struct err err = { 0 };
+    pthread_t writer;
+
+    (void)state;
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_int_equal(pthread_create(&writer, NULL, write_late, (void *)(uintptr_t)path), 0);
+    if (fs_read(path, 100, &b, &err) < 0)
+        fail_msg("%s", err.text);
+    pthread_join(writer, NULL);
+    assert_string_equal(b.data, "from a FIFO");
+    buf_fini(&b);
+    unlink(path);
+}
+
 static void paths_are_joined_and_taken_apart(void **state)
 {
     static const struct {
@@ -263,6 +298,7 @@ int main(void)
         cmocka_unit_test(directories_are_made_all_the_way_and_may_be_there),
         cmocka_unit_test(a_tree_is_removed_and_what_links_point_to_is_not),
         cmocka_unit_test(a_tree_that_cannot_be_removed_is_an_error),
+        cmocka_unit_test(fifo_is_read_when_its_writer_comes),
         cmocka_unit_test(paths_are_joined_and_taken_apart),
     };
 

@@ -1,0 +1,79 @@
+#!/usr/bin/python3
+"""FIFOs in place of files, and signals while they are read: no wait without an end."""
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+
+from kit import SLOW, TRAINERD, digits_job, main, merge, test, workdir
+
+
+def begin(*args):
+    env = {k: v for k, v in os.environ.items() if k != "TF_CONFIG" and not k.startswith("TRAINERD_")}
+    return subprocess.Popen([TRAINERD, *args], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+def fifo(folder, name="pipe"):
+    path = os.path.join(folder, name)
+    os.mkfifo(path)
+    return path
+
+
+def ends(p, code, *words):
+    try:
+        text = p.communicate(timeout=40 * SLOW)[1]
+    finally:
+        if p.poll() is None:
+            p.kill()
+            p.wait()
+    assert p.returncode == code and all(w in text for w in words), (p.returncode, text)
+
+
+@test
+def job_and_cluster_that_nobody_writes_are_refused_with_their_names():
+    job = digits_job(workdir())
+    waiting = [begin("--job", fifo(workdir()), "--check"), begin("--job", job, "--cluster", fifo(workdir()), "--check")]
+    for p in waiting:
+        ends(p, 2, "/pipe'", "is a FIFO, and nobody has written to it")
+
+
+@test
+def job_from_a_fifo_with_a_writer_is_read():
+    folder = workdir()
+    job = digits_job(folder, train={"epochs": 1})
+    path = fifo(folder)
+
+    def write():
+        with open(job) as source, open(path, "w") as out:
+            out.write(source.read())
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    ends(begin("--job", path, "--devices", "cpu:1"), 0)
+    writer.join(5)
+
+
+@test
+def data_and_model_that_are_fifos_are_refused():
+    folder = workdir()
+    for change in ({"data": {"train": fifo(folder, "data")}}, {"model": {"onnx": fifo(folder, "model")}}):
+        job = digits_job(folder)
+        with open(job) as f:
+            text = merge(json.load(f), change)
+        with open(job, "w") as f:
+            json.dump(text, f)
+        ends(begin("--job", job, "--devices", "cpu:1"), 2, "/" + os.path.basename(list(list(change.values())[0].values())[0]))
+
+
+@test
+def process_that_waits_for_its_job_stops_when_it_is_asked_to():
+    for number in (signal.SIGTERM, signal.SIGINT):
+        p = begin("--job", fifo(workdir()))
+        time.sleep(0.3)
+        p.send_signal(number)
+        ends(p, 143, "stopped before the job began")
+
+
+if __name__ == "__main__":
+    main()
