@@ -454,14 +454,16 @@ uint32_t group_present(const struct run *r, uint64_t *generation)
 
 /* ---- building and taking down ---- */
 
-/* "host:port" with the host as peers know it and the port the system gave. */
+/* "host:port" with the host as peers know it and the port that was bound. */
 static int open_data_plane(struct run *r, struct err *err)
 {
     struct group *g = r->group;
     const struct cluster_task *self = r->s->cluster->self;
     bool any = strncmp(r->s->listen, "0.0.0.0:", 8) == 0;
     const char *bound;
-    int rc = comm_listener_open(any ? "0.0.0.0" : self->host, 0, &g->listener, err);
+    const struct conf_ports *ports = &r->s->conf->communication.data_port;
+    int rc = comm_listener_open(any ? "0.0.0.0" : self->host, (uint16_t)ports->first, (uint16_t)ports->last,
+                                &g->listener, err);
 
     if (rc < 0)
         return err_wrap(err, rc, "data plane of %s", r->s->task_name);

@@ -138,12 +138,30 @@ static int print_schema(void)
     return fflush(stdout) == 0 ? 0 : usage_error("cannot write to standard output");
 }
 
+/* Whether other hosts can reach the control port and no secret keeps them out. */
+static bool is_exposed(const struct settled *s)
+{
+    const char *host;
+
+    if (s->cluster->is_local || s->token[0] != '\0')
+        return false;
+    host = s->cluster->self->host;
+    return strncmp(s->listen, "0.0.0.0:", 8) == 0 ||
+           (strcmp(host, "localhost") != 0 && strncmp(host, "127.", 4) != 0 && strcmp(host, "::1") != 0);
+}
+
 static void tell_settled(const struct settled *s)
 {
     char name[32];
 
     for (uint32_t i = 0; i < s->cluster->n_notes; i++)
         log_warn("cluster", "%s", s->cluster->notes[i]);
+    if (is_exposed(s))
+        log_warn("token", "control port %s: other hosts can reach it and no token is set, so any process that reaches it "
+                          "can join the group or stop the job; write the same secret of at least 16 characters into the "
+                          "environment variable TRAINERD_TOKEN of every task (openssl rand -hex 32 prints one), or into "
+                          "the file that communication.token_file names",
+                 s->listen);
     if (s->uneven[0] != '\0')
         log_warn("plan", "%s", s->uneven);
     device_name(&s->devices[0], name, sizeof(name));

@@ -76,8 +76,9 @@ const char *comm_host_key(void);
 /* The data-plane port of this process, and what is kept between generations: the mapped arenas of
  * the host (those of peers that do not come again until the next one is connected, or some could not
  * be), connections of peers that are ahead. It outlives generations; one communicator at a time. `host` as in TF_CONFIG: the
- * address to bind (name or literal). Port 0: the system picks. Errors: ERR_IO, ERR_INPUT. */
-int comm_listener_open(const char *host, uint16_t port, struct comm_listener **out,
+ * address to bind (name or literal). The first free port of first_port..last_port is bound; both 0: the system
+ * picks. Errors: ERR_IO, ERR_INPUT. */
+int comm_listener_open(const char *host, uint16_t first_port, uint16_t last_port, struct comm_listener **out,
                        struct err *err);
 const char *comm_listener_address(const struct comm_listener *l); /* "ip:port" as bound */
 void comm_listener_close(struct comm_listener *l); /* NULL is fine; no comm may use it any more */

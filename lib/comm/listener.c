@@ -84,15 +84,15 @@ static int listen_at(const struct addrinfo *a)
     return -why;
 }
 
-int comm_listener_open(const char *host, uint16_t port, struct comm_listener **out, struct err *err)
+/* *fd: a bound and listening socket, or -errno. */
+static int listen_port(const char *host, uint16_t port, int *fd, struct err *err)
 {
     struct addrinfo hints = { .ai_family = AF_UNSPEC,
                               .ai_socktype = SOCK_STREAM,
                               .ai_flags = AI_PASSIVE | AI_NUMERICSERV };
     struct addrinfo *found = NULL;
-    struct comm_listener *l;
     char service[8];
-    int rc, fd = -EADDRNOTAVAIL;
+    int rc;
 
     snprintf(service, sizeof(service), "%u", port);
     rc = getaddrinfo(host, service, &hints, &found);
@@ -102,11 +102,30 @@ int comm_listener_open(const char *host, uint16_t port, struct comm_listener **o
                        : rc == EAI_AGAIN ? ERR_IO
                                          : ERR_INPUT,
                        "listen at '%s': %s", host, gai_strerror(rc));
-    for (struct addrinfo *a = found; a != NULL && fd < 0; a = a->ai_next)
-        fd = listen_at(a);
+    *fd = -EADDRNOTAVAIL;
+    for (struct addrinfo *a = found; a != NULL && *fd < 0; a = a->ai_next)
+        *fd = listen_at(a);
     freeaddrinfo(found);
+    return 0;
+}
+
+int comm_listener_open(const char *host, uint16_t first_port, uint16_t last_port, struct comm_listener **out,
+                       struct err *err)
+{
+    struct comm_listener *l;
+    int rc = 0, fd = -EADDRINUSE;
+
+    for (uint32_t port = first_port; port <= last_port && fd == -EADDRINUSE; port++) {
+        rc = listen_port(host, (uint16_t)port, &fd, err);
+        if (rc < 0)
+            return rc;
+    }
+    if (fd == -EADDRINUSE && first_port < last_port)
+        return err_set(err, ERR_IO, "data plane: listen at '%s' ports %u to %u (communication.data_port): Address already "
+                       "in use: no port of the range is free; widen the range", host, first_port, last_port);
     if (fd < 0) {
-        err_sys(err, -fd, "listen at '%s' port %u", host, port);
+        err_sys(err, -fd, "listen at '%s' port %u%s", host, first_port,
+                first_port != 0 ? " (communication.data_port)" : "");
         return err_wrap(err, ERR_IO, "data plane");
     }
     l = calloc(1, sizeof(*l));

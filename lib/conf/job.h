@@ -82,6 +82,10 @@ enum conf_non_finite { CONF_NON_FINITE_SKIP, CONF_NON_FINITE_STOP, CONF_NON_FINI
 enum conf_log_level { CONF_LOG_DEBUG, CONF_LOG_INFO, CONF_LOG_WARN, CONF_LOG_ERROR };
 
 enum { CONF_MAX_LOSSES = 16 }; /* beside the first */
+/* Both 0: the system picks a port. */
+struct conf_ports {
+    uint32_t first, last;
+};
 enum conf_export_dtype { CONF_EXPORT_FLOAT32, CONF_EXPORT_BFLOAT16, CONF_EXPORT_FLOAT16 };
 enum { CONF_MAX_RENAMES = 64 };
 enum { CONF_MAX_DIMS = 8, CONF_MAX_FEATURES = 64, CONF_MAX_METRICS = 8, CONF_MAX_GROUPS = 64 };
@@ -282,6 +286,7 @@ struct conf {
         enum conf_comm implementation;
         bool shared_memory;     /* false: TCP also inside a host */
         const char *token_file; /* NULL: TRAINERD_TOKEN, or none */
+        struct conf_ports data_port;
     } communication;
 
     struct {

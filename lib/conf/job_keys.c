@@ -148,6 +148,7 @@ static const char *const log_levels[] = {
 #define U32 CONF_KEY_U32
 #define U64 CONF_KEY_U64
 #define F64 CONF_KEY_F64
+#define PORTS CONF_KEY_PORTS
 #define LIST CONF_KEY_LIST
 #define MAP CONF_KEY_MAP
 #define REQUIRED CONF_KEY_REQUIRED
@@ -694,6 +695,11 @@ LOSS_KEYS("/model/more_losses/*", 0)
   .fallback = "null",
   .doc = "A file with the secret by which tasks know each other; null: the environment variable "
          "TRAINERD_TOKEN, or none." },
+{ "/communication", "data_port", PORTS, AT(communication.data_port), FREE | NULLABLE, .lo = 1, .hi = 65535,
+  .fallback = "null",
+  .doc = "The TCP port on which this task receives tensors from its peers, for firewalls: a port, or a range as in "
+         "\"7000-7010\" or [7000, 7010], whose first free port is used; one port for each task of a host. null: "
+         "the system picks. NCCL opens ports of its own." },
 
 { "", "checkpoint", OBJECT, 0, FREE, .fallback = "{}",
   .doc = "When the state of the run is saved; it always is at the end." },

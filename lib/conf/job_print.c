@@ -25,6 +25,16 @@ static const char *last_part(const char *path)
     return slash == NULL ? path : slash + 1;
 }
 
+static void print_ports(struct buf *b, const struct conf_ports *p)
+{
+    if (p->first == 0)
+        buf_str(b, "null");
+    else if (p->first == p->last)
+        buf_printf(b, "%" PRIu32, p->first);
+    else
+        buf_printf(b, "\"%" PRIu32 "-%" PRIu32 "\"", p->first, p->last);
+}
+
 static void print_scalar(struct printer *p, const struct conf_key *k, const char *at)
 {
     struct buf *b = p->out.buf;
@@ -53,6 +63,9 @@ static void print_scalar(struct printer *p, const struct conf_key *k, const char
         return;
     case CONF_KEY_F64:
         buf_f64(b, *(const double *)at);
+        return;
+    case CONF_KEY_PORTS:
+        print_ports(b, (const struct conf_ports *)at);
         return;
     case CONF_KEY_OBJECT:
     case CONF_KEY_LIST:

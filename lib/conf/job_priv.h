@@ -25,6 +25,7 @@ enum conf_key_type {
     CONF_KEY_U32,
     CONF_KEY_U64,
     CONF_KEY_F64,
+    CONF_KEY_PORTS, /* struct conf_ports: 7000, "7000-7010" or [7000, 7010] */
     CONF_KEY_LIST, /* array of the item row; struct: the items, and a uint32_t count */
     CONF_KEY_MAP,  /* object of any names; an item begins with its name, a const char * */
 };

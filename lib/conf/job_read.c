@@ -29,6 +29,8 @@ static const struct {
     [CONF_KEY_U32] = { cJSON_Number, "an integer" },
     [CONF_KEY_U64] = { cJSON_Number, "an integer" },
     [CONF_KEY_F64] = { cJSON_Number, "a number" },
+    [CONF_KEY_PORTS] = { cJSON_Number | cJSON_String | cJSON_Array,
+                         "a port or a range, as in 7000, \"7000-7010\" or [7000, 7010]" },
     [CONF_KEY_LIST] = { cJSON_Array, "an array" },
     [CONF_KEY_MAP] = { cJSON_Object, "an object" },
 };
@@ -169,6 +171,35 @@ static int read_real(const struct reader *r, const struct conf_key *k, const cJS
                       above ? "above" : "from", k->min, below ? "and below" : "to", k->max, found);
 }
 
+static int read_ports(const struct reader *r, const struct conf_key *k, const cJSON *value, struct conf_ports *out)
+{
+    const char *text[2] = { "", "" };
+    char first[8], found[FOUND_BYTES];
+    uint64_t port[2];
+
+    if (cJSON_IsNumber(value)) {
+        text[0] = text[1] = json_number_text(r->doc, value);
+    } else if (cJSON_IsString(value)) {
+        size_t n = strcspn(value->valuestring, "-");
+
+        snprintf(first, sizeof(first), "%.*s", n < sizeof(first) ? (int)n : 0, value->valuestring);
+        text[0] = first;
+        text[1] = value->valuestring[n] == '-' ? value->valuestring + n + 1 : first;
+    } else if (cJSON_GetArraySize(value) == 2 && cJSON_IsNumber(value->child) && cJSON_IsNumber(value->child->next)) {
+        text[0] = json_number_text(r->doc, value->child);
+        text[1] = json_number_text(r->doc, value->child->next);
+    }
+    for (int i = 0; i < 2; i++) {
+        if (text_u64(text[i], k->hi, &port[i]) && port[i] >= (i == 0 ? k->lo : port[0]))
+            continue;
+        json_describe(r->doc, value, found, sizeof(found));
+        return json_error(r->doc, value, r->err, "expected %s, ports from %" PRIu64 " to %" PRIu64 ", the lower one "
+                          "first, found %s", kinds[k->type].expected, k->lo, k->hi, found);
+    }
+    *out = (struct conf_ports){ (uint32_t)port[0], (uint32_t)port[1] };
+    return 0;
+}
+
 /* Where the items go: into the struct itself, or into memory it points to. */
 static char *item_storage(const struct reader *r, const struct conf_key *k, size_t n, char *base)
 {
@@ -272,6 +303,8 @@ static int read_value(const struct reader *r, const struct conf_key *k, const cJ
         return rc;
     case CONF_KEY_F64:
         return read_real(r, k, value, (double *)at);
+    case CONF_KEY_PORTS:
+        return read_ports(r, k, value, (struct conf_ports *)at);
     case CONF_KEY_LIST:
         return read_items(r, k, value, base);
     case CONF_KEY_MAP:
@@ -312,6 +345,7 @@ static void set_default(const struct conf_key *k, char *base)
     case CONF_KEY_OBJECT:
     case CONF_KEY_STRING:
     case CONF_KEY_PATH:
+    case CONF_KEY_PORTS:
     case CONF_KEY_LIST:
     case CONF_KEY_MAP:
         return;

@@ -89,6 +89,24 @@ static void schema_items(struct conf_out *o, const struct conf_key *k)
     conf_out_close(o, '}');
 }
 
+/* The keywords of each type apply to values of that type only. */
+static void schema_ports(struct conf_out *o, const struct conf_key *k)
+{
+    conf_out_key(o, "type");
+    buf_printf(o->buf, "[\"integer\", \"string\", \"array\"%s]", k->flags & CONF_KEY_NULLABLE ? ", \"null\"" : "");
+    bound_u64(o, "minimum", k->lo);
+    bound_u64(o, "maximum", k->hi);
+    member(o, "pattern", "^[1-9][0-9]{0,4}(-[1-9][0-9]{0,4})?$");
+    bound_u64(o, "minItems", 2);
+    bound_u64(o, "maxItems", 2);
+    conf_out_open(o, "items", '{');
+    member(o, "description", "The first and the last port.");
+    member(o, "type", "integer");
+    bound_u64(o, "minimum", k->lo);
+    bound_u64(o, "maximum", k->hi);
+    conf_out_close(o, '}');
+}
+
 static void describe(struct conf_out *o, const struct conf_key *k)
 {
     char text[1024];
@@ -131,6 +149,9 @@ static void schema_value(struct conf_out *o, const struct conf_key *k)
         type(o, k, "number");
         bound_f64(o, above ? "exclusiveMinimum" : "minimum", k->min);
         bound_f64(o, below ? "exclusiveMaximum" : "maximum", k->max);
+        break;
+    case CONF_KEY_PORTS:
+        schema_ports(o, k);
         break;
     case CONF_KEY_LIST:
     case CONF_KEY_MAP:

@@ -76,7 +76,7 @@ static inline void cast_init(struct cast *k, const char *layout, bool shared_mem
         at += used;
         assert_true(i < CAST_MAX);
         snprintf(k->names[i], sizeof(k->names[i]), "worker %u", i);
-        if (comm_listener_open("127.0.0.1", 0, &k->listeners[i], &err) < 0)
+        if (comm_listener_open("127.0.0.1", 0, 0, &k->listeners[i], &err) < 0)
             fail_msg("%s", err.text);
         snprintf(k->addresses[i], sizeof(k->addresses[i]), "%s",
                  comm_listener_address(k->listeners[i]));

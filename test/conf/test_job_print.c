@@ -222,7 +222,8 @@ static void every_default_is_visible_in_print(void **state)
         "  \"communication\": {\n"
         "    \"implementation\": \"auto\",\n"
         "    \"shared_memory\": true,\n"
-        "    \"token_file\": null\n"
+        "    \"token_file\": null,\n"
+        "    \"data_port\": null\n"
         "  },\n"
         "  \"checkpoint\": {\n"
         "    \"directory\": null,\n"
@@ -427,7 +428,7 @@ static void the_digest_sees_what_decides_the_result_and_nothing_else(void **stat
         { P1("/health", "{'non_finite':'skip'}"), false },
         { P1("/health", "{'non_finite':'restore'}"), false },
         { P1("/log", "{'level':'debug'}"), true },
-        { P1("/communication", "{'shared_memory':false,'token_file':'t'}"), true },
+        { P1("/communication", "{'shared_memory':false,'token_file':'t','data_port':7000}"), true },
         { P1("/checkpoint", "{'directory':'c','every_steps':3,'every_seconds':3,"
                             "'max_to_keep':3}"), true },
         { P1("/summary", "{'directory':'s'}"), true },

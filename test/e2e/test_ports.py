@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+"""test_ports.py - the data port of the job file, and the warning about a control port without a token."""
+import os
+import re
+import socket
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from kit import Task, digits_job, expect_codes, free_ports, main, start, test, tf_config, workdir
+
+
+def free_range(n):
+    """n adjacent ports; nobody else gets them until this test is over."""
+    while True:
+        first = free_ports(1)[0]
+        held = []
+        try:
+            for port in range(first + 1, first + n):
+                s = socket.socket()
+                held.append(s)
+                s.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        finally:
+            for s in held:
+                s.close()
+        return first, first + n - 1
+
+
+@test
+def two_tasks_of_a_host_share_a_range_of_data_ports():
+    first, last = free_range(3)
+    job = digits_job(workdir(), train={"epochs": 1, "lanes": 2}, communication={"data_port": "%d-%d" % (first, last)})
+    expect_codes(start(job, 2), [0, 0])
+
+
+@test
+def exhausted_range_is_named():
+    first, last = free_range(2)
+    job = digits_job(workdir(), train={"epochs": 1, "lanes": 3, "global_batch_size": 66},
+                     communication={"data_port": [first, last]})
+    tasks = start(job, 3)
+    said = []
+    tasks[0].until(lambda _: any(t.p.poll() is not None for t in tasks))
+    ended = [t for t in tasks if t.p.poll() is not None]
+    for t in ended:
+        t.wait()
+        said.append(t.last_word())
+    assert len(ended) == 1 and re.search(r"ports %d to %d \(communication.data_port\)" % (first, last), said[0]), said
+
+
+@test
+def control_port_for_other_hosts_without_a_token_is_warned_about():
+    job = digits_job(workdir(), train={"epochs": 1, "lanes": 2})
+    for args, env, warns in (((), {}, False), (("--bind", "any"), {}, True),
+                             (("--bind", "any"), {"TRAINERD_TOKEN": "a secret of this test"}, False)):
+        ports = free_ports(2)
+        tasks = [Task(job, tf_config(ports, i), ("--devices", "cpu:1", *args), env, "worker %d" % i) for i in range(2)]
+        expect_codes(tasks, [0, 0])
+        for t in tasks:
+            told = [r for r in t.events("token") if "TRAINERD_TOKEN" in r["message"]]
+            assert bool(told) == warns, (args, env, told)
+
+
+if __name__ == "__main__":
+    main()
