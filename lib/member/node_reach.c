@@ -114,7 +114,8 @@ static bool is_dead_edge(const struct member_node *n, uint32_t a, uint32_t b)
 }
 
 /* What speaks against a task: dead paths to it, evictions of others for a dead path to it, and members that heard
- * from others that it is lost. */
+ * from others that it is lost. The last of them repeat what one end says, so they do not outweigh that a leader in
+ * doubt stays: its successor would not know who was evicted before. */
 static uint64_t suspicion_of(const struct member_node *n, uint32_t rank)
 {
     uint64_t edges = 0, votes = 0;
@@ -127,7 +128,7 @@ static uint64_t suspicion_of(const struct member_node *n, uint32_t rank)
         edges += is_dead_edge(n, rank, other);
         votes += !n->peers[other].has_dead_path && n->peers[other].suspects == rank;
     }
-    return edges == 0 ? 0 : edges << 48 | (uint64_t)n->peers[rank].accused << 32 | votes;
+    return edges == 0 ? 0 : edges << 48 | (uint64_t)n->peers[rank].accused << 32 | (uint64_t)(rank != n->self) << 31 | votes;
 }
 
 /* In doubt the one of the highest rank. NOBODY: no dead path between two members is known. */

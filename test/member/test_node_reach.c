@@ -89,6 +89,21 @@ static void one_dead_path_in_one_direction_costs_one_task(void **state)
         }
 }
 
+static void dead_path_to_the_leader_of_which_either_end_may_be_cut_off_leaves_the_leader(void **state)
+{
+    (void)state;
+    for (uint32_t other = 1; other < 4; other++)
+        for (uint64_t seed = 1; seed <= 20; seed++) {
+            struct sim *s = CLUSTER(.seed = seed);
+
+            cut_data(s, seed % 2 == 0 ? 0 : other, seed % 2 == 0 ? other : 0, false);
+            sim_advance(s, GOES_ON_MS);
+            HOLDS(s, sim_generation(s, 0) > 0 && sim_generation(s, other) == 0);
+            HOLDS(s, n_training(s, 4) == 3);
+            sim_free(s);
+        }
+}
+
 static void group_that_needs_all_waits_for_the_path_and_no_task_ends(void **state)
 {
     struct sim *s = CLUSTER(.min_world = 4);
@@ -203,6 +218,7 @@ int main(void)
         cmocka_unit_test(task_cut_off_on_the_data_path_is_evicted_and_the_others_step),
         cmocka_unit_test(group_goes_on_while_a_dead_path_lasts_and_is_whole_after_it),
         cmocka_unit_test(one_dead_path_in_one_direction_costs_one_task),
+        cmocka_unit_test(dead_path_to_the_leader_of_which_either_end_may_be_cut_off_leaves_the_leader),
         cmocka_unit_test(group_that_needs_all_waits_for_the_path_and_no_task_ends),
         cmocka_unit_test(of_two_tasks_one_goes_on_alone),
         cmocka_unit_test(new_process_of_a_task_in_quarantine_is_taken_in_at_once),

@@ -182,7 +182,7 @@ static bool is_held_up(struct sim *s, uint32_t at)
         if (b == MEMBER_NOBODY)
             continue;
         sim_say(s, a, "the communicator lost %s", s->names[b]);
-        later(s, a, 0, T_PATH_DEAD, b);
+        later(s, a, sim_random(s, 20), T_PATH_DEAD, b); /* one end notices first, others may only hear of it */
     }
     return true;
 }
