@@ -14,6 +14,7 @@
 #include "base/rng.h"
 #include "ckpt/ckpt.h"
 #include "ckpt/lease.h"
+#include "daemon/complete.h"
 #include "daemon/report.h"
 #include "daemon/run_priv.h"
 #include "daemon/storage.h"
@@ -40,6 +41,8 @@ struct group {
     uint32_t broken;     /* atomic: 1 + the member whose link broke first */
 
     struct lease *lease;  /* NULL: a smaller group is not wanted, or has a majority by itself */
+    bool checks_completion; /* atomic: before the next step, this task looks for the checkpoint of the last step */
+    bool is_completed;      /* written and read by the first replica's thread: the absent tasks completed the job */
     bool needs_lease;     /* atomic: steps only while it is held */
     bool lease_is_known;
     uint64_t lease_ticket, lease_wish; /* of the last thing asked for */
@@ -127,12 +130,45 @@ static void on_release(void *arg)
     (void)lease_release(r->group->lease, RELEASE_MS); /* unsaid, others wait until it is over */
 }
 
+struct completion {
+    struct run *run;
+    char text[8400];
+};
+
+static void is_completed(void *arg)
+{
+    struct completion *m = arg;
+
+    run_end(m->run, 0, m->text);
+    free(m);
+}
+
+/* Called by a replica's thread before the first step of a smaller group. The tasks that are absent may have completed
+ * the job while this task was suspended. true: they have, and this task ends with exit code 0. */
+static bool was_completed(struct run *r)
+{
+    struct completion *m = calloc(1, sizeof(*m));
+
+    CHECK(m != NULL);
+    m->run = r;
+    if (!complete_already(r->s->conf, NULL, m->text, sizeof(m->text))) {
+        free(m);
+        return false;
+    }
+    loop_post(r->loop, is_completed, m);
+    return true;
+}
+
 /* A replica's thread. */
 static bool may_step(void *arg)
 {
     struct run *r = arg;
     struct group *g = r->group;
 
+    if (__atomic_exchange_n(&g->checks_completion, false, __ATOMIC_ACQ_REL))
+        g->is_completed = was_completed(r);
+    if (g->is_completed)
+        return false;
     return !__atomic_load_n(&g->needs_lease, __ATOMIC_ACQUIRE) ||
            clock_ns() < lease_hold_until(g->lease);
 }
@@ -219,6 +255,7 @@ static void on_train(void *arg, const struct rdzv_view *v, const char *why)
     g->self = v->self;
     __atomic_store_n(&g->broken, 0, __ATOMIC_RELEASE);
     digest_hmac(r->s->token, strlen(r->s->token), v->key, sizeof(v->key), to.key);
+    __atomic_store_n(&g->checks_completion, v->n_members < r->s->cluster->world, __ATOMIC_RELEASE);
     g->leads = v->self == v->coordinator;
     report_lead(r->report, g->leads);
     log_record(LOG_INFO, "view",

@@ -125,6 +125,22 @@ def what_is_not_this_job_or_not_its_end_is_not_complete():
 
 
 @test
+def task_suspended_past_the_end_of_the_job_trains_no_step_again():
+    folder = workdir()
+    path = digits_job(folder, train={"epochs": 2, "lanes": 2})
+    change(path, elastic={"min_world": 1, "rejoin_seconds": 0})
+    tasks = start(path, 2, env={"TRAINERD_FAULT": "train.forward=delay:20@1+"})
+    tasks[0].until_step(5)
+    tasks[1].signal(signal.SIGSTOP)
+    expect_codes(tasks[:1], [0])
+    held = max(tasks[1].steps(), default=0)
+    tasks[1].signal(signal.SIGCONT)
+    expect_codes(tasks[1:], [0])
+    assert max(tasks[1].steps(), default=0) <= held + 1, (held, sorted(tasks[1].steps()))
+    assert "the job is complete: " in tasks[1].events("end")[0]["message"], tasks[1].events("end")
+
+
+@test
 def while_a_large_checkpoint_is_verified_a_stop_is_heard():
     _, path, ports = trained()
     slow = {"TRAINERD_FAULT": "ckpt.verify=delay:1500@1+"}
