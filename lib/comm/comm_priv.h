@@ -289,7 +289,7 @@ struct exchange {
 int tcp_exchange(struct comm *c, struct comm_rank *r, const struct exchange *x);
 void tcp_shutdown(struct comm *c);
 /* No delay, keepalive and the rest, for links and life lines. */
-void tcp_tune(int fd);
+void tcp_tune(int fd, bool is_settled); /* false: while its handshake runs */
 
 /* ---- collective.c ---- */
 /* Does r->call on `data`. -1: failed. */

@@ -51,7 +51,7 @@ static enum outcome settled(struct shake *s, struct conn *n)
     if (n->want->is_there) /* another one of the same was faster */
         return DROP;
     (void)fault_hit("comm.settle"); /* where a test kills us */
-    tcp_tune(n->fd);
+    tcp_tune(n->fd, true);
     *n->want->fd = n->fd;
     n->want->is_there = true;
     n->want->busy = false;

