@@ -156,7 +156,7 @@ class Run:
                     seen, end = now, time.monotonic() + seconds * SLOW
             codes = {rank: self.now(rank).p.poll() for rank in range(self.n)}
             for rank, code in codes.items():
-                if hurry and code is None and "=hang" in self.faults[rank] and self.now(rank).events("end"):
+                if hurry and code is None and "=hang" in self.faults[rank] and self.has_ended_for(rank, 0.3):
                     self.now(rank).kill()
                 if code in (-signal.SIGKILL, 138) and (self.faults[rank] or (code == 138 and self.supervised)):
                     back.setdefault(rank, time.monotonic() + ((self.pause or 0) if code < 0 else 0))
@@ -177,6 +177,10 @@ class Run:
             assert code == done and not left, "worker %d: exit %s, did not happen: %s\n%s" % (
                 rank, code, left, self.logs())
         return self
+
+    def has_ended_for(self, rank, seconds):
+        """It said so that long ago: what it told the others last is on its way."""
+        return any(time.monotonic() - r["_at"] > seconds for r in self.now(rank).events("end"))
 
     def losses(self):
         """{step: loss}: everybody who reported a step must have said the same."""
