@@ -111,15 +111,17 @@ def each_task_writes_its_own_file_and_table():
     assert len(pids) == 2
 
 
-@test
-def over_a_network_buckets_are_reduced_while_backward_computes():
+OVERLAPPED = {"model": {"onnx": "mlp.onnx"}, "data": {"features": {"image": {"shape": [64]}}},
+              "train": {"epochs": None, "steps": 12, "log_every_steps": 1},
+              "optimizer": {"schedule": None}, "communication": {"shared_memory": False}}
+
+
+def train_overlapped():
+    """The folder, the tasks, and how many reductions began before the end of backward."""
     d = workdir()
     subprocess.run([TRAINERCTL, "model", "mlp", "--set", "inputs=64", "--set", "hidden=704", "--set", "layers=2",
                     "-o", os.path.join(d, "mlp.onnx")], check=True, stdout=subprocess.DEVNULL)
-    changes = {"model": {"onnx": "mlp.onnx"}, "data": {"features": {"image": {"shape": [64]}}},
-               "train": {"epochs": None, "steps": 12, "log_every_steps": 1},
-               "optimizer": {"schedule": None}, "communication": {"shared_memory": False}}
-    tasks = start(digits_job(d, **changes), 2, args=("--trace", os.path.join(d, "t.json")))
+    tasks = start(digits_job(d, **OVERLAPPED), 2, args=("--trace", os.path.join(d, "t.json")))
     expect_codes(tasks, [0, 0])
     early = 0
     for i, t in enumerate(tasks):
@@ -137,10 +139,19 @@ def over_a_network_buckets_are_reduced_while_backward_computes():
             assert pieces[1]["ts"] + pieces[1]["dur"] <= waited[0]["ts"] + waited[0]["dur"] + EPSILON
             early += pieces[0]["ts"] < last_backward["ts"] + last_backward["dur"]
         check_profile(t.events("profile")[0], [rows["replica 0"]], 4, 5, INSIDE)
+    return d, tasks, early
+
+
+@test
+def over_a_network_buckets_are_reduced_while_backward_computes():
+    for _ in range(8):  # a busy machine may run the thread that reduces later
+        d, tasks, early = train_overlapped()
+        if early > 0:
+            break
     assert early > 0
     for r in tasks[0].events("step"):
         assert 0 < r["reduce_share"] < 1 and 0 < r["reduce_work"], r
-    alone = Task(digits_job(d, **merge(changes, {"checkpoint": {"directory": "alone"}})), args=("--devices", "cpu:1"))
+    alone = Task(digits_job(d, **merge(OVERLAPPED, {"checkpoint": {"directory": "alone"}})), args=("--devices", "cpu:1"))
     expect_codes([alone], [0])
     assert not [r for r in alone.events("note") if "reduced" in r["message"]]
     assert [r["loss"] for r in alone.events("step")] == [r["loss"] for r in tasks[0].events("step")]
