@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "base/err.h"
 #include "ckpt/ckpt.h"
 
 enum {
@@ -18,7 +19,8 @@ bool storage_has_failed(const struct storage_seen *seen, char *text, size_t n)
 
     if (stall_ms < STALL_MS_MIN)
         stall_ms = STALL_MS_MIN;
-    if (seen->ckpt->failures >= FAILURES || seen->ckpt->stalled_ms >= stall_ms) {
+    /* What reads back wrong ends this task (save_check_storage()). */
+    if ((seen->ckpt->failures >= FAILURES && seen->ckpt->code != ERR_CORRUPT) || seen->ckpt->stalled_ms >= stall_ms) {
         snprintf(text, n, "%s", seen->ckpt->text);
         return true;
     }

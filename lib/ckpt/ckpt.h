@@ -140,6 +140,7 @@ int ckpt_flush(struct ckpt_writer *w, const struct ckpt_patience *p, struct err 
 struct ckpt_trouble {
     uint32_t failures;   /* saves that failed since one was written */
     uint64_t stalled_ms; /* a save is under way, and the storage has completed nothing for so long */
+    int code;            /* of the last of these failures; 0: there is none */
     char text[512];      /* the reason; "": there is no trouble */
 };
 void ckpt_trouble(struct ckpt_writer *w, struct ckpt_trouble *out);

@@ -542,6 +542,7 @@ void ckpt_trouble(struct ckpt_writer *w, struct ckpt_trouble *out)
     pthread_mutex_lock(&w->thread.lock);
     *out = (struct ckpt_trouble){ .failures = w->unwritten, .stalled_ms = stalled_ms(w) };
     if (w->unwritten > 0) {
+        out->code = w->last.code;
         snprintf(out->text, sizeof(out->text), "%.*s", (int)sizeof(out->text) - 1, w->last.text);
     } else if (out->stalled_ms > 0) {
         snprintf(out->text, sizeof(out->text), "the storage in '%.300s' has not answered for %" PRIu64 " ms",

@@ -449,6 +449,18 @@ void train_storage(struct train *t, struct ckpt_trouble *out)
         ckpt_trouble(writer, out);
 }
 
+int save_check_storage(struct train *t, struct err *err)
+{
+    struct ckpt_trouble trouble;
+
+    if (!train_leads(t) || t->group.n_members < 2)
+        return 0;
+    train_storage(t, &trouble);
+    if (trouble.code != ERR_CORRUPT || trouble.failures < HAND_OVER_TRIES)
+        return 0;
+    return err_set(err, ERR_DEVICE, "the storage of this task is wrong: %s", trouble.text);
+}
+
 int save_now(struct train *t, uint64_t step, uint64_t wait_ms, struct err *err)
 {
     struct ckpt_patience wait = patience(t, wait_ms);

@@ -147,13 +147,16 @@ static int wait_for_permission(struct replica *r, struct err *err)
 {
     const struct train_group *g = &r->train->group;
     struct timespec nap = { .tv_nsec = PERMISSION_MS * 1000000 };
+    int rc;
 
-    if (r->local != 0 || !train_leads(r->train) || g->may_step == NULL || g->may_step(r->train->opts->arg))
+    if (r->local != 0 || !train_leads(r->train))
         return 0;
+    rc = save_check_storage(r->train, err);
+    if (rc < 0 || g->may_step == NULL || g->may_step(r->train->opts->arg))
+        return rc;
     progress_enter(r, PHASE_PERMISSION);
     do {
-        int rc = train_check_canceled(r->train, err);
-
+        rc = train_check_canceled(r->train, err);
         if (rc < 0)
             return rc;
         nanosleep(&nap, NULL);

@@ -398,6 +398,8 @@ int save_load_newest(struct train *t, struct err *err);
  * called when that state may be saved, and no other one is meanwhile. */
 bool save_is_due(struct train *t, uint64_t step);
 bool save_if_due(struct train *t, uint64_t step); /* true: a copy went to the writer */
+/* ERR_DEVICE: checkpoints of this task read back wrong again and again, and another member can write them. */
+int save_check_storage(struct train *t, struct err *err);
 uint32_t generation_first_rank(const struct train *t, uint32_t member); /* generation.c: of its replicas */
 /* Until the checkpoint of `step` is verified. It gives up early where another member of the group can write it. */
 int save_now(struct train *t, uint64_t step, uint64_t wait_ms, struct err *err);
