@@ -12,6 +12,7 @@
 #include "base/digest.h"
 #include "base/log.h"
 #include "base/rng.h"
+#include "base/thread.h"
 #include "ckpt/ckpt.h"
 #include "ckpt/lease.h"
 #include "daemon/complete.h"
@@ -26,6 +27,7 @@ enum {
     LEASE_WAIT_MS = 3000, /* a checkpoint waits so long for a lease that is being taken */
     LOOK_MS = 20,
     STORAGE_TELL_MS = 1000, /* between two reports of one storage failure */
+    SWEEP_MS = 1000, /* between two sweeps of the data port */
 };
 
 struct group {
@@ -38,7 +40,10 @@ struct group {
     uint32_t *ranks;     /* [world] of its members */
     uint32_t n_members, self;
     bool leads;          /* this task coordinates it */
-    uint32_t broken;     /* atomic: 1 + the member whose link broke first */
+    pthread_mutex_t lock; /* guards the next two */
+    bool is_broken;
+    struct comm_loss loss; /* of the generation that broke */
+    struct path_test *tests; /* that run */
 
     struct lease *lease;  /* NULL: a smaller group is not wanted, or has a majority by itself */
     bool checks_completion; /* atomic: before the next step, this task looks for the checkpoint of the last step */
@@ -49,6 +54,7 @@ struct group {
     uint64_t lease_token; /* for Status */
     char lease_text[512];
     uint64_t storage_told_ms; /* the last report that the storage failed; 0: none */
+    uint64_t swept_ms;        /* the last sweep of the data port */
 };
 
 /* ---- lease ---- */
@@ -189,26 +195,46 @@ static int may_save(void *arg, struct err *err)
 
 /* ---- from the membership ---- */
 
-static void on_broken(void *arg, uint32_t member, const char *why)
+/* A thread of the communicator. */
+static void on_broken(void *arg, const struct comm_loss *loss, const char *why)
 {
-    struct run *r = arg;
-    uint32_t none = 0;
+    struct group *g = ((struct run *)arg)->group;
 
-    (void)__atomic_compare_exchange_n(&r->group->broken, &none, member + 1, false, __ATOMIC_ACQ_REL,
-                                      __ATOMIC_RELAXED);
-    log_debug("link", "link to member %u broke: %s", member, why);
+    pthread_mutex_lock(&g->lock);
+    if (!g->is_broken)
+        g->loss = *loss;
+    g->is_broken = true;
+    pthread_mutex_unlock(&g->lock);
+    log_debug("link", "link to member %u broke, %u dead paths: %s", loss->member, loss->n_dead_paths, why);
+}
+
+/* What the communicator lost, in ranks. */
+static struct member_loss loss_of(struct group *g)
+{
+    struct member_loss out = { .peer = MEMBER_NOBODY };
+    struct comm_loss loss;
+    bool is_broken;
+
+    pthread_mutex_lock(&g->lock);
+    is_broken = g->is_broken;
+    loss = g->loss;
+    pthread_mutex_unlock(&g->lock);
+    if (!is_broken)
+        return out;
+    out.peer = loss.member < g->n_members ? g->ranks[loss.member] : MEMBER_NOBODY;
+    for (uint32_t i = 0; i < loss.n_dead_paths && out.n_dead_paths < MEMBER_REACH_MAX; i++)
+        if (loss.dead_paths[i] < g->n_members)
+            out.dead_paths[out.n_dead_paths++] = g->ranks[loss.dead_paths[i]];
+    return out;
 }
 
 static void fail(struct run *r, uint64_t generation, int code, uint64_t held, const char *text)
 {
     struct group *g = r->group;
-    uint32_t broken = __atomic_load_n(&g->broken, __ATOMIC_ACQUIRE);
-    uint32_t peer = broken > 0 && broken <= g->n_members ? g->ranks[broken - 1] : MEMBER_NOBODY;
-    bool is_path = generation > 0 && code == ERR_PATH && peer != MEMBER_NOBODY;
+    struct member_loss loss = loss_of(g);
     bool is_symptom = generation > 0 && (code == ERR_PEER || code == ERR_PATH || code == ERR_CANCELED || code == ERR_TIMEOUT);
     bool is_of_files = code == ERR_NOENT || code == ERR_CORRUPT; /* those of other hosts may be good */
-    enum member_failure kind = is_path                               ? MEMBER_FAIL_PATH
-                               : is_symptom                          ? MEMBER_FAIL_PEER
+    enum member_failure kind = is_symptom                          ? MEMBER_FAIL_PEER
                                : is_of_files && generation == 0    ? MEMBER_FAIL_FILES
                                : is_of_files                       ? MEMBER_FAIL_LOCAL
                                : run_exit_code(code) == EXIT_INPUT ? MEMBER_FAIL_INPUT
@@ -216,7 +242,7 @@ static void fail(struct run *r, uint64_t generation, int code, uint64_t held, co
 
     if (!is_symptom)
         report_trouble(r->report, text);
-    rdzv_failed(g->rdzv, generation, kind, peer, held, text);
+    rdzv_failed(g->rdzv, generation, kind, &loss, held, text);
 }
 
 static void on_train(void *arg, const struct rdzv_view *v, const char *why)
@@ -253,7 +279,9 @@ static void on_train(void *arg, const struct rdzv_view *v, const char *why)
     g->generation = v->generation;
     g->n_members = v->n_members;
     g->self = v->self;
-    __atomic_store_n(&g->broken, 0, __ATOMIC_RELEASE);
+    pthread_mutex_lock(&g->lock);
+    g->is_broken = false;
+    pthread_mutex_unlock(&g->lock);
     digest_hmac(r->s->token, strlen(r->s->token), v->key, sizeof(v->key), to.key);
     __atomic_store_n(&g->checks_completion, v->n_members < r->s->cluster->world, __ATOMIC_RELEASE);
     g->leads = v->self == v->coordinator;
@@ -352,6 +380,98 @@ static void on_trace(void *arg, const char *text)
     log_debug("message", "%s", text);
 }
 
+/* ---- tests of data paths ---- */
+
+struct path_test {
+    struct path_test *next; /* in group.tests */
+    struct run *run;
+    pthread_t thread;
+    bool is_abandoned; /* the group was closed: the result is not used */
+    uint64_t round;
+    uint32_t n, ranks[MEMBER_REACH_MAX];
+    char *addresses[MEMBER_REACH_MAX]; /* owned */
+    bool is_dead[MEMBER_REACH_MAX];
+};
+
+static void free_test(struct path_test *t)
+{
+    for (uint32_t i = 0; i < t->n; i++)
+        free(t->addresses[i]);
+    free(t);
+}
+
+static void report_test(const struct path_test *t)
+{
+    uint32_t dead[MEMBER_REACH_MAX], n = 0;
+
+    for (uint32_t i = 0; i < t->n; i++)
+        if (t->is_dead[i])
+            dead[n++] = t->ranks[i];
+    rdzv_reached(t->run->group->rdzv, t->round, dead, n);
+}
+
+static void test_is_done(void *arg)
+{
+    struct path_test *t = arg;
+
+    if (!t->is_abandoned) {
+        struct path_test **at = &t->run->group->tests;
+
+        while (*at != t)
+            at = &(*at)->next;
+        *at = t->next;
+        pthread_join(t->thread, NULL);
+        report_test(t);
+    }
+    free_test(t);
+}
+
+/* A thread of its own. */
+static void *test_paths(void *arg)
+{
+    struct path_test *t = arg;
+    struct err err;
+
+    if (comm_test_paths((const char *const *)t->addresses, t->n, MEMBER_REACH_MS, t->is_dead, &err) < 0)
+        log_warn("group", "%s", err.text);
+    loop_post(t->run->loop, test_is_done, t);
+    return NULL;
+}
+
+static void on_reach(void *arg, uint64_t round, const uint32_t *ranks, const char *const *addresses, uint32_t n)
+{
+    struct run *r = arg;
+    struct path_test *t = calloc(1, sizeof(*t));
+    struct err err;
+
+    CHECK(t != NULL);
+    t->run = r;
+    t->round = round;
+    for (; t->n < n; t->n++) {
+        t->ranks[t->n] = ranks[t->n];
+        t->addresses[t->n] = strdup(addresses[t->n]);
+        CHECK(t->addresses[t->n] != NULL);
+    }
+    if (thread_start(&t->thread, "tests data paths", test_paths, t, &err) < 0) { /* then nothing is known of a path */
+        log_warn("group", "%s", err.text);
+        report_test(t);
+        free_test(t);
+        return;
+    }
+    t->next = r->group->tests;
+    r->group->tests = t;
+}
+
+static void abandon_tests(struct group *g)
+{
+    for (struct path_test *t = g->tests, *next; t != NULL; t = next) {
+        next = t->next; /* the loop frees it when it runs test_is_done() */
+        pthread_join(t->thread, NULL);
+        t->is_abandoned = true;
+    }
+    g->tests = NULL;
+}
+
 /* ---- from training ---- */
 
 void group_opened(struct run *r)
@@ -376,10 +496,10 @@ void group_connected(struct run *r, uint64_t generation)
 static void end_by(struct run *r, const struct run_ended *m, uint32_t member)
 {
     struct group *g = r->group;
-    uint32_t rank = member < g->n_members ? g->ranks[member] : MEMBER_NOBODY;
+    struct member_loss loss = { .peer = member < g->n_members ? g->ranks[member] : MEMBER_NOBODY };
 
     report_trouble(r->report, m->text);
-    rdzv_failed(g->rdzv, m->generation, MEMBER_FAIL_PEER, rank, m->held, m->text);
+    rdzv_failed(g->rdzv, m->generation, MEMBER_FAIL_PEER, &loss, m->held, m->text);
 }
 
 void group_ended(struct run *r, const struct run_ended *m)
@@ -405,7 +525,7 @@ void group_ended(struct run *r, const struct run_ended *m)
         break;
     case TRAIN_UNSAVED:
         report_trouble(r->report, m->text);
-        rdzv_failed(z, m->generation, MEMBER_FAIL_STORAGE, MEMBER_NOBODY, m->held, m->text);
+        rdzv_failed(z, m->generation, MEMBER_FAIL_STORAGE, NULL, m->held, m->text);
         break;
     case TRAIN_DIVERGED: /* whoever differs holds nothing any more, and takes the state of the others */
         if (train_diverged(r->train) == r->group->self && run_is_wrong_again(r, m->text, text, sizeof(text)))
@@ -472,6 +592,10 @@ void group_tick(struct run *r)
     enum member_node_state state = member_node_state(rdzv_node(r->group->rdzv));
 
     watch_storage(r, state);
+    if (clock_ms() - r->group->swept_ms >= SWEEP_MS) {
+        r->group->swept_ms = clock_ms();
+        comm_listener_sweep(r->group->listener);
+    }
     if (r->has_opened && r->generation == 0 && !r->is_saving && !r->has_ended)
         report_phase(r->report, state == MEMBER_SEEKING ? "joining" : "waiting");
 }
@@ -578,6 +702,7 @@ static int open_rdzv(struct run *r, struct err *err)
         .on_save = on_save,
         .on_lease = on_lease,
         .on_release = on_release,
+        .on_reach = on_reach,
         .on_say = on_say,
         .on_state = on_state,
         .on_end = on_rdzv_end,
@@ -619,6 +744,7 @@ int group_open(struct run *r, struct err *err)
     CHECK(g != NULL);
     r->group = g;
     g->run = r;
+    pthread_mutex_init(&g->lock, NULL);
     g->ranks = calloc(r->s->cluster->world, sizeof(*g->ranks));
     CHECK(g->ranks != NULL);
     rc = new_incarnation(g, err);
@@ -633,6 +759,7 @@ void group_close(struct run *r)
 {
     if (r->group == NULL)
         return;
+    abandon_tests(r->group);
     rdzv_close(r->group->rdzv, CLOSE_MS);
     r->group->rdzv = NULL;
 }
@@ -646,6 +773,7 @@ void group_free(struct run *r)
     lease_close(g->lease);
     comm_listener_close(g->listener);
     free(g->ranks);
+    pthread_mutex_destroy(&g->lock);
     free(g);
     r->group = NULL;
 }

@@ -222,15 +222,12 @@ int comm_connect(struct comm *c, struct err *err)
     return err_wrap(err, rc, "connect generation %" PRIu64, c->generation);
 }
 
-bool comm_lost_path(struct comm *c, uint32_t *member)
+bool comm_connect_loss(struct comm *c, struct comm_loss *out)
 {
-    bool is_lost;
-
     pthread_mutex_lock(&c->lock);
-    *member = c->culprit;
-    is_lost = c->code == ERR_PATH && c->culprit != COMM_NO_MEMBER && c->culprit != c->self;
+    *out = c->loss;
     pthread_mutex_unlock(&c->lock);
-    return is_lost;
+    return out->n_dead_paths > 0;
 }
 
 bool comm_close_quiet(struct comm *c, uint32_t wait_ms)

@@ -32,7 +32,21 @@ struct comm_listener;
 struct device_mem;
 struct err;
 
-enum { COMM_KEY_BYTES = 32, COMM_MAX_RANKS = 4096, COMM_MAX_LEAVES = 65536 };
+enum {
+    COMM_KEY_BYTES = 32,
+    COMM_MAX_RANKS = 4096,
+    COMM_MAX_LEAVES = 65536,
+    COMM_DEAD_PATHS_MAX = 8,
+    COMM_TEST_BYTES = 32 << 10, /* of a test of a data path: several packets of any size */
+};
+
+/* What a generation lost. */
+struct comm_loss {
+    uint32_t member;                          /* the one to blame; this member: it is not known */
+    uint32_t dead_paths[COMM_DEAD_PATHS_MAX]; /* members whose kernel acknowledges nothing that we send, as far as the
+                                                 connections of this generation show */
+    uint32_t n_dead_paths;
+};
 
 struct comm_member {
     const char *name;    /* "worker 1", for messages */
@@ -55,8 +69,8 @@ struct comm_opts {
     uint64_t deadline_ms; /* of connecting and of each call */
     /* Called at most once, from a thread of comm, when the connected generation fails other than by
      * our own comm_abort(), as soon as this process learns it and whether or not a call is being
-     * made: the member that is to blame and why. NULL is fine. */
-    void (*on_broken)(void *arg, uint32_t member, const char *why);
+     * made: what was lost and why. NULL is fine. */
+    void (*on_broken)(void *arg, const struct comm_loss *loss, const char *why);
     void *arg;
     /* On the thread that connects or makes a call, which waits for others from here on, or does so no longer.
      * While it waits, again at least every tenth of a second: who said that it waits, and does not say
@@ -82,6 +96,13 @@ int comm_listener_open(const char *host, uint16_t first_port, uint16_t last_port
                        struct err *err);
 const char *comm_listener_address(const struct comm_listener *l); /* "ip:port" as bound */
 void comm_listener_close(struct comm_listener *l); /* NULL is fine; no comm may use it any more */
+/* Removes the tests of data paths that arrived from the queue of connections, and keeps the others for the next
+ * generation. To be called about once a second from one thread, also while a communicator is in use. */
+void comm_listener_sweep(struct comm_listener *l);
+
+/* Tests the data paths to n listeners ("ip:port") at the same time (path.c). is_dead[i]: nothing came back from there
+ * within limit_ms, or not all that was sent was acknowledged. Blocks for at most limit_ms; any thread. Errors: ERR_NOMEM. */
+int comm_test_paths(const char *const *addresses, uint32_t n, uint32_t limit_ms, bool *is_dead, struct err *err);
 
 /* Decides who works with whom; contacts nobody. What `opts` points to is borrowed until
  * comm_connect() has returned. Errors: ERR_INPUT (no group can be made of these members), ERR_IO,
@@ -97,8 +118,8 @@ int comm_open(const struct comm_opts *opts, struct comm **out, struct err *err);
  * Errors: ERR_PEER, ERR_PATH (the kernel of a peer does not answer), ERR_TIMEOUT (naming who is missing and the last error), ERR_AUTH, ERR_CANCELED,
  * ERR_INPUT (a member's address), ERR_IO, ERR_NOMEM. */
 int comm_connect(struct comm *c, struct err *err);
-/* After comm_connect() has failed: true, and the member, if the kernel of that member did not answer (ERR_PATH). */
-bool comm_lost_path(struct comm *c, uint32_t *member);
+/* After comm_connect() has failed: what was lost. false: no dead path was found. */
+bool comm_connect_loss(struct comm *c, struct comm_loss *out);
 
 /* No thread may be inside a call. NULL is fine. */
 void comm_close(struct comm *c);

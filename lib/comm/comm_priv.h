@@ -7,6 +7,7 @@
  *   share.c       a host's members exchange their arenas, the page they meet in, their tethers
  *   link_shm.c    a host's ranks: barrier, the record of calls
  *   link_tcp.c    two ranks of different nodes: one step of a schedule
+ *   path.c        which data paths work
  *   life.c        who is alive: the watcher thread, and how a failure spreads
  *   collective.c  the collectives, put together from these
  *   comm.c        opening, closing, the door of every call
@@ -178,7 +179,7 @@ struct comm {
     uint32_t n_lives;
     struct comm_opts opts; /* what it points to is the caller's, until we are connected */
 
-    void (*on_broken)(void *arg, uint32_t member, const char *why);
+    void (*on_broken)(void *arg, const struct comm_loss *loss, const char *why);
     void *arg;
     void (*on_wait)(bool waits);
     pthread_t watcher;
@@ -192,6 +193,7 @@ struct comm {
     bool is_connected;
     int code;                /* of every call from now on */
     uint32_t culprit;        /* member, or COMM_NO_MEMBER */
+    struct comm_loss loss;   /* dead paths: found while connecting, and when the generation failed */
     bool tell;               /* on_broken is due */
     char why[COMM_WHY_BYTES];
 };
@@ -249,6 +251,14 @@ void comm_wake(struct comm *c);
 int comm_watch(struct comm *c, struct err *err); /* starts the watcher if there is a life line */
 void comm_unwatch(struct comm *c, bool goodbye); /* stops it; tells the peers that we go in peace */
 
+/* ---- path.c ---- */
+/* Has the other kernel acknowledged nothing for longer than a keepalive interval, although there was something to
+ * acknowledge? false for a socket that is not TCP. */
+bool path_is_silent(int fd);
+void path_add(struct comm_loss *loss, uint32_t member); /* once */
+/* Adds the members to which a connection of the generation is silent. */
+void path_survey(const struct comm *c, struct comm_loss *loss);
+
 /* ---- share.c ---- */
 /* Makes what this member gives: the page of a leader or of a host with one member, a tether. */
 int host_open(struct comm *c, struct err *err);
@@ -303,16 +313,22 @@ int handshake(struct comm *c, uint64_t deadline_ns, uint32_t *culprit, struct er
 /* ---- listener.c ---- */
 int listener_fd(const struct comm_listener *l); /* non-blocking */
 struct maps *listener_maps(const struct comm_listener *l); /* of the arenas of this host */
-/* A connection whose dialler is ahead of us waits here for the generation that it wants. It has
- * proved nothing: when there is no room, crowd_victim() selects one to close, whose dialler calls again. */
+/* A handshake begins or ends: while it lasts, it alone accepts connections. */
+void listener_claim(struct comm_listener *l, bool is_claimed);
+/* A connection waits here for the generation that its dialler wants, or for the rest of its HELLO. It has proved nothing:
+ * when there is no room, crowd_victim() selects one to close, whose dialler calls again. */
 struct parked {
     int fd;
+    size_t done;       /* bytes of hello received */
+    uint64_t since_ms; /* accepted by a sweep; 0: by a handshake */
     uint8_t hello[HELLO_BYTES];
     char from[72];
 };
 void listener_park(struct comm_listener *l, const struct parked *p);
 /* Takes the one that has waited longest. false: none. */
 bool listener_unpark(struct comm_listener *l, struct parked *out);
+/* Accepts a connection and prints its source. -1: none waits, or errno. */
+int listener_accept(int fd, char *from, size_t n_from);
 /* "ip:port" or "[ip]:port", literals only. */
 int listener_parse(const char *address, struct sockaddr_storage *out, uint32_t *n_out,
                    struct err *err);

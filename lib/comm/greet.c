@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/err.h"
 #include "base/fault.h"
 #include "base/reason.h"
@@ -39,6 +40,14 @@ enum outcome greet_stranger(struct shake *s, struct conn *n, const char *fmt, ..
 
 enum outcome greet_path_dead(struct shake *s, struct conn *n)
 {
+    uint64_t recent_ns = clock_ns() + COMM_PATH_MS / 4 * (uint64_t)1000000; /* of others that are about to expire */
+
+    pthread_mutex_lock(&s->c->lock);
+    path_add(&s->c->loss, n->want->member);
+    for (size_t i = 0; i < s->n_conns; i++)
+        if (s->conns[i].state == DIAL_CONNECT && s->conns[i].expires_ns <= recent_ns)
+            path_add(&s->c->loss, s->conns[i].want->member);
+    pthread_mutex_unlock(&s->c->lock);
     s->culprit = n->want->member;
     s->rc = err_set(s->err, ERR_PATH, "%s (%s) answers no connection attempt on the data path for %.3g s",
                     s->c->names[n->want->member], s->opts->members[n->want->member].address,
@@ -152,7 +161,7 @@ static struct want *find_want(struct shake *s, const struct hello *h)
 /* The dialler waits for our answer until we open its generation. */
 static enum outcome park(struct shake *s, struct conn *n, const struct hello *h)
 {
-    struct parked p = { .fd = n->fd };
+    struct parked p = { .fd = n->fd, .done = HELLO_BYTES };
 
     memcpy(p.hello, n->hello, sizeof(p.hello));
     memcpy(p.from, n->from, sizeof(p.from));
@@ -172,6 +181,8 @@ static enum outcome accept_greeted(struct shake *s, struct conn *n)
 
     if (!hello_read(n->hello, &h, &why))
         return greet_stranger(s, n, "%s", why);
+    if (h.kind == HELLO_TEST)
+        return DROP;
     ch.verdict = hello_judge(&h, &s->here);
     if (ch.verdict == HELLO_EARLY)
         return park(s, n, &h);

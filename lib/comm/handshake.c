@@ -10,7 +10,6 @@
 #include "comm/shake.h"
 
 #include <errno.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <stdio.h>
@@ -263,22 +262,15 @@ static void dial_due(struct shake *s)
 static void accept_from(struct shake *s, int listener)
 {
     for (int i = 0; i < HALF_OPEN_SPARE; i++) { /* bounded: the others get their turn */
-        struct sockaddr_storage a = { 0 };
-        socklen_t bytes = sizeof(a);
-        char host[48] = "this host", port[8] = "0";
         struct conn n = { .state = ACCEPT_HELLO,
                           .expires_ns = clock_ns() + STRANGER_MS * (uint64_t)1000000 };
 
-        n.fd = accept4(listener, (struct sockaddr *)&a, &bytes, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        n.fd = listener_accept(listener, n.from, sizeof(n.from));
         if (n.fd < 0) {
             if (errno != EAGAIN) /* out of descriptors, say: not at once again */
                 s->accept_again_ns = clock_ns() + BREATH_MS * (uint64_t)1000000;
             return;
         }
-        if (a.ss_family != AF_UNIX)
-            (void)getnameinfo((struct sockaddr *)&a, bytes, host, sizeof(host), port, sizeof(port),
-                              NI_NUMERICHOST | NI_NUMERICSERV);
-        snprintf(n.from, sizeof(n.from), "%s:%s", host, port);
         if (make_room(s))
             s->conns[s->n_conns++] = n;
         else
@@ -295,7 +287,7 @@ static void resume_parked(struct shake *s)
     while (s->opts->listener != NULL && listener_unpark(s->opts->listener, &p)) {
         struct conn n = { .fd = p.fd,
                           .state = ACCEPT_HELLO,
-                          .done = HELLO_BYTES,
+                          .done = p.done,
                           .expires_ns = clock_ns() + STRANGER_MS * (uint64_t)1000000 };
 
         memcpy(n.hello, p.hello, sizeof(n.hello));
@@ -438,6 +430,8 @@ int handshake(struct comm *c, uint64_t deadline_ns, uint32_t *culprit, struct er
                        .culprit = COMM_NO_MEMBER };
     uint64_t due_ns = deadline_ns;
 
+    if (c->opts.listener != NULL)
+        listener_claim(c->opts.listener, true);
     s.here.generation = c->generation;
     s.rc = layout_digest(s.opts, c->topo.world, s.here.layout, err);
     if (s.rc == 0)
@@ -468,6 +462,8 @@ int handshake(struct comm *c, uint64_t deadline_ns, uint32_t *culprit, struct er
         close(s.conns[i].fd);
     if (s.unix_fd >= 0)
         close(s.unix_fd);
+    if (c->opts.listener != NULL)
+        listener_claim(c->opts.listener, false);
     free(s.wants);
     free(s.conns);
     free(s.polls);

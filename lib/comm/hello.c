@@ -56,7 +56,7 @@ bool hello_read(const uint8_t in[HELLO_BYTES], struct hello *out, const char **w
         wrong = "did not speak this protocol";
     else if (get(in + 8, 4) != HELLO_VERSION)
         wrong = "speaks another version of this protocol";
-    else if (kind < HELLO_LINK || kind > HELLO_HOST || get(in + 32, 8) != 0)
+    else if (kind < HELLO_LINK || kind > HELLO_TEST || get(in + 32, 8) != 0)
         wrong = "sent a greeting that makes no sense";
     if (why != NULL)
         *why = wrong;

@@ -35,6 +35,7 @@ enum hello_kind {
     HELLO_LINK = 1, /* data between two ranks */
     HELLO_LIFE = 2, /* between two members: tells whether the other lives */
     HELLO_HOST = 3, /* the same between a host's leader and a member, over a Unix socket */
+    HELLO_TEST = 4, /* a test of the path, which the accepting side closes (path.c) */
 };
 
 struct hello {

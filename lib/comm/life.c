@@ -107,14 +107,22 @@ enum origin { OURS, SEEN };
 
 static int fail(struct comm *c, enum origin origin, int code, uint32_t culprit, const char *why)
 {
+    struct comm_loss loss = { 0 };
     bool first, at_once;
 
+    if (origin == SEEN && !comm_has_failed(c)) /* before the links are shut down */
+        path_survey(c, &loss);
     pthread_mutex_lock(&c->lock);
     first = c->code == 0;
     at_once = first && !c->is_connecting;
     if (first) {
         c->code = code;
         c->culprit = culprit;
+        for (uint32_t i = 0; i < loss.n_dead_paths; i++)
+            path_add(&c->loss, loss.dead_paths[i]);
+        if (code == ERR_PATH && culprit != COMM_NO_MEMBER && culprit != c->self)
+            path_add(&c->loss, culprit);
+        c->loss.member = culprit == COMM_NO_MEMBER ? c->self : culprit;
         c->tell = origin == SEEN && c->is_connected;
         snprintf(c->why, sizeof(c->why), "%s", why);
         atomic_store(&c->failed, 1);
@@ -337,17 +345,17 @@ void comm_release(struct comm *c)
 static void tell_user(struct comm *c)
 {
     char why[COMM_WHY_BYTES];
-    uint32_t culprit;
+    struct comm_loss loss;
     bool due;
 
     pthread_mutex_lock(&c->lock);
     due = c->tell;
     c->tell = false;
-    culprit = c->culprit;
+    loss = c->loss;
     memcpy(why, c->why, sizeof(why));
     pthread_mutex_unlock(&c->lock);
     if (due && c->on_broken != NULL)
-        c->on_broken(c->arg, culprit == COMM_NO_MEMBER ? c->self : culprit, why);
+        c->on_broken(c->arg, &loss, why);
 }
 
 /* Set before a call looks at `failed`, which was set before we look here: either sees the other. */
@@ -375,6 +383,7 @@ static void *watcher(void *arg)
             comm_release(c);
         tell_user(c);
     }
+    tell_user(c); /* of a failure right before the end */
     return NULL;
 }
 

@@ -170,16 +170,6 @@ static int pull(struct comm *c, struct comm_rank *r, struct flow *f, const struc
     return rc;
 }
 
-/* Nothing has moved for COMM_PATH_MS. Did the other kernel acknowledge nothing in that time of what was sent to it? */
-static bool is_path_dead(int fd)
-{
-    struct tcp_info info;
-    socklen_t n = sizeof(info);
-
-    return fd >= 0 && getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &n) == 0 && info.tcpi_unacked > 0 &&
-           info.tcpi_retransmits > 0 && info.tcpi_last_ack_recv >= COMM_PATH_MS;
-}
-
 /* Sleeps until one of the two can go on. `since_ns`: none could since then. */
 static int wait_for(struct comm *c, struct comm_rank *r, const struct flow *out,
                     const struct flow *in, uint64_t since_ns)
@@ -193,9 +183,9 @@ static int wait_for(struct comm *c, struct comm_rank *r, const struct flow *out,
     if (comm_has_failed(c))
         return -1;
     if (clock_ns() - since_ns >= COMM_PATH_MS * (uint64_t)1000000) {
-        if (is_path_dead(out->fd))
+        if (path_is_silent(out->fd))
             return comm_path_lost(c, c->topo.member_of[out->rank]);
-        if (is_path_dead(in->fd))
+        if (path_is_silent(in->fd))
             return comm_path_lost(c, c->topo.member_of[in->rank]);
     }
     if (clock_ns() >= r->deadline_ns)
@@ -255,7 +245,7 @@ void tcp_tune(int fd, bool is_settled)
     /* The kernel of a peer acknowledges whatever its process does, so silence means the path (or the machine, which the
      * heartbeat declares lost earlier). An idle connection probes each second. TCP_USER_TIMEOUT would also end a
      * connection whose peer does not read (a window of zero, though its kernel answers), so it is for the few
-     * bytes of the handshake only; is_path_dead() looks after that. Buffer sizes are left to the kernel: setting them
+     * bytes of the handshake only; path_is_silent() finds that case. Buffer sizes are left to the kernel: setting them
      * ends its tuning and never helped. */
     const struct {
         int name, value;

@@ -10,12 +10,19 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/err.h"
 #include "base/rng.h"
 #include "comm/crowd.h"
 #include "comm/maps.h"
 
-enum { BACKLOG = 1024, ADDRESS_BYTES = 80 };
+enum {
+    BACKLOG = 1024,
+    ADDRESS_BYTES = 80,
+    SWEEP_MAX = BACKLOG,    /* connections accepted in one sweep */
+    SWEEP_KEEPS = 128,      /* connections kept between two generations; another one is closed, and its dialler calls again */
+    HELLO_LIMIT_MS = 2000,  /* a kept connection has sent its HELLO within */
+};
 
 struct comm_listener {
     int fd; /* owned */
@@ -23,6 +30,8 @@ struct comm_listener {
     struct parked parked[COMM_PARKED_MAX]; /* a ring; the fds are owned */
     uint32_t first_parked, n_parked;
     struct maps *maps; /* owned */
+    pthread_mutex_t lock; /* guards is_claimed and, while it is false, the ring */
+    bool is_claimed;      /* by a handshake */
 };
 
 const char *comm_host_key(void)
@@ -134,6 +143,7 @@ int comm_listener_open(const char *host, uint16_t first_port, uint16_t last_port
         return err_set(err, ERR_NOMEM, "listen at '%s': out of memory", host);
     }
     l->fd = fd;
+    pthread_mutex_init(&l->lock, NULL);
     l->maps = maps_new();
     rc = l->maps != NULL ? print_address(fd, l->address, err)
                          : err_set(err, ERR_NOMEM, "listen at '%s': out of memory", host);
@@ -160,6 +170,7 @@ void comm_listener_close(struct comm_listener *l)
         close(p.fd);
     close(l->fd);
     maps_free(l->maps);
+    pthread_mutex_destroy(&l->lock);
     free(l);
 }
 
@@ -211,6 +222,72 @@ bool listener_unpark(struct comm_listener *l, struct parked *out)
     l->first_parked = (l->first_parked + 1) % COMM_PARKED_MAX;
     l->n_parked--;
     return true;
+}
+
+void listener_claim(struct comm_listener *l, bool is_claimed)
+{
+    pthread_mutex_lock(&l->lock);
+    l->is_claimed = is_claimed;
+    pthread_mutex_unlock(&l->lock);
+}
+
+int listener_accept(int fd, char *from, size_t n_from)
+{
+    struct sockaddr_storage a = { 0 };
+    socklen_t bytes = sizeof(a);
+    char host[48] = "this host", port[8] = "0";
+    int out = accept4(fd, (struct sockaddr *)&a, &bytes, SOCK_NONBLOCK | SOCK_CLOEXEC);
+
+    if (out < 0)
+        return -1;
+    if (a.ss_family != AF_UNIX)
+        (void)getnameinfo((struct sockaddr *)&a, bytes, host, sizeof(host), port, sizeof(port),
+                          NI_NUMERICHOST | NI_NUMERICSERV);
+    snprintf(from, n_from, "%s:%s", host, port);
+    return out;
+}
+
+/* Reads what has arrived of the HELLO. false: a test of a path, no HELLO, or the connection has ended. */
+static bool may_become_link(struct parked *p)
+{
+    struct hello h;
+    ssize_t n = recv(p->fd, p->hello + p->done, sizeof(p->hello) - p->done, 0);
+
+    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
+        return false;
+    p->done += n > 0 ? (size_t)n : 0;
+    return p->done < sizeof(p->hello) || (hello_read(p->hello, &h, NULL) && h.kind != HELLO_TEST);
+}
+
+/* Keeps the connection for the next generation, or closes it. */
+static void keep(struct comm_listener *l, struct parked *p)
+{
+    bool is_whole = p->done == sizeof(p->hello) || may_become_link(p);
+    bool has_expired = p->done < sizeof(p->hello) && clock_ms() - p->since_ms > HELLO_LIMIT_MS;
+
+    if (is_whole && !has_expired && l->n_parked < SWEEP_KEEPS)
+        listener_park(l, p);
+    else
+        close(p->fd);
+}
+
+void comm_listener_sweep(struct comm_listener *l)
+{
+    struct parked p;
+
+    pthread_mutex_lock(&l->lock);
+    for (uint32_t i = l->n_parked; i > 0 && !l->is_claimed; i--) {
+        (void)listener_unpark(l, &p);
+        keep(l, &p);
+    }
+    for (int i = 0; i < SWEEP_MAX && !l->is_claimed; i++) {
+        p = (struct parked){ .since_ms = clock_ms() };
+        p.fd = listener_accept(l->fd, p.from, sizeof(p.from));
+        if (p.fd < 0)
+            break;
+        keep(l, &p);
+    }
+    pthread_mutex_unlock(&l->lock);
 }
 
 int listener_parse(const char *address, struct sockaddr_storage *out, uint32_t *n_out,

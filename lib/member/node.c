@@ -119,6 +119,18 @@ static const struct member_view *keep_view(struct member_node *n, const struct m
     return copy;
 }
 
+const uint32_t *node_keep_ranks(struct member_node *n, const uint32_t *ranks, uint32_t n_ranks)
+{
+    uint32_t *copy;
+
+    if (n_ranks == 0)
+        return NULL;
+    copy = arena_array(&n->event, n_ranks, sizeof(*copy));
+    CHECK(copy != NULL);
+    memcpy(copy, ranks, n_ranks * sizeof(*copy));
+    return copy;
+}
+
 static const struct member_msg *keep_msg(struct member_node *n, const struct member_msg *m)
 {
     struct member_msg *copy = arena_alloc(&n->event, sizeof(*copy));
@@ -127,6 +139,7 @@ static const struct member_msg *keep_msg(struct member_node *n, const struct mem
     *copy = *m;
     copy->text = keep(n, m->text);
     copy->progress.phase = keep(n, m->progress.phase);
+    copy->ranks = node_keep_ranks(n, m->ranks, m->n_ranks);
     if (m->view != NULL)
         copy->view = keep_view(n, m->view);
     return copy;
@@ -220,6 +233,7 @@ void node_adopt(struct member_node *n, const struct member_view *v, const char *
         n->known = v->generation;
     n->is_alive = true;
     n->is_connected = n->storage_failed = false;
+    n->own_dead.n = 0;
     n->rest = NODE_RUNNING;
     n->progress = (struct member_progress){ .held = n->held, .phase = "" };
     n->adopted_ms = now_ms;
@@ -320,21 +334,26 @@ void member_node_complete(struct member_node *n, uint64_t generation, uint64_t h
         node_rest(n, now_ms);
 }
 
-static void peer_failed(struct member_node *n, uint32_t peer, bool is_path_dead, const char *text, uint64_t now_ms)
+static void peer_failed(struct member_node *n, const struct member_loss *loss, const char *text, uint64_t now_ms)
 {
+    static const struct member_loss unknown = { .peer = MEMBER_NOBODY };
+
+    if (loss == NULL)
+        loss = &unknown;
     if (n->is_alive && n->state == MEMBER_FOLLOWING && n->out != MEMBER_NOBODY)
         node_tell(n, &(struct member_msg){ .kind = MEMBER_MSG_TROUBLE,
                                            .generation = n->view.generation,
-                                           .rank = peer,
-                                           .is_path_dead = is_path_dead,
+                                           .rank = loss->peer,
+                                           .ranks = loss->dead_paths,
+                                           .n_ranks = loss->n_dead_paths,
                                            .text = text });
     else if (n->is_alive && n->state == MEMBER_LEADING)
-        node_trouble(n, n->self, peer, is_path_dead, text, now_ms);
+        node_trouble(n, n->self, loss, text, now_ms);
     node_rest(n, now_ms);
 }
 
 void member_node_failed(struct member_node *n, uint64_t generation, enum member_failure kind,
-                        uint32_t peer, uint64_t held, const char *text, uint64_t now_ms)
+                        const struct member_loss *loss, uint64_t held, const char *text, uint64_t now_ms)
 {
     bool everywhere = kind == MEMBER_FAIL_INPUT || kind == MEMBER_FAIL_STORAGE;
     int code = kind == MEMBER_FAIL_INPUT || kind == MEMBER_FAIL_FILES ? 2 : 138;
@@ -342,8 +361,8 @@ void member_node_failed(struct member_node *n, uint64_t generation, enum member_
     if (generation == 0 ? !node_begin(n) : !comes_to_rest(n, generation, held))
         return;
     text = keep(n, text);
-    if (kind == MEMBER_FAIL_PEER || kind == MEMBER_FAIL_PATH) {
-        peer_failed(n, peer, kind == MEMBER_FAIL_PATH, text, now_ms);
+    if (kind == MEMBER_FAIL_PEER) {
+        peer_failed(n, loss, text, now_ms);
         return;
     }
     text = node_print(n, "%s failed: %s", node_name(n, n->self), text);
@@ -359,6 +378,20 @@ void member_node_failed(struct member_node *n, uint64_t generation, enum member_
                                            .is_all = everywhere,
                                            .text = text });
     node_finish(n, code, text);
+}
+
+void member_node_reached(struct member_node *n, uint64_t round, const uint32_t *dead, uint32_t n_dead, uint64_t now_ms)
+{
+    if (!node_begin(n))
+        return;
+    if (n->state == MEMBER_LEADING)
+        node_reached(n, n->self, round, dead, n_dead, now_ms);
+    else if (n->state == MEMBER_FOLLOWING && n->out != MEMBER_NOBODY)
+        node_tell(n, &(struct member_msg){ .kind = MEMBER_MSG_REACHED,
+                                           .round = round,
+                                           .ranks = dead,
+                                           .n_ranks = n_dead,
+                                           .text = "" });
 }
 
 void member_node_connected(struct member_node *n, uint64_t generation, uint64_t now_ms)

@@ -39,11 +39,14 @@
  *   cluster, beside which there is nobody: then a slow storage costs nothing.
  * Nothing of this needs a memory of promises: a task that restarts was in no view that still lives.
  *
- * Reachability. A task belongs to a view if both planes reach it. The leader hears from each member whom its
- * communicator lost (TROUBLE). If a data path is dead, the task with most dead paths is evicted (in doubt the one of
- * the highest rank), although its link to the leader lives: it stays joined, in quarantine, and the others go on
- * at once. When the quarantine is over, the next view tries again. A leader with most dead paths hands over and
- * stays away for as long. A process that is lost again and again is quarantined, too.
+ * Reachability. A task belongs to a view if both planes reach it. When a generation breaks, each member reports the
+ * peers whose data path is dead (TROUBLE). The leader then orders tests of the data path (REACH) from both ends of each
+ * dead path and to them, and evicts the task with the most dead paths (if several have as many, the highest rank, but
+ * not the leader). The evicted task keeps its link to the leader and is in quarantine; the other members continue at
+ * once. After the delay of the quarantine the leader orders tests of the paths between the task and the members. The
+ * task joins the next view when every test has succeeded; until then the tests are repeated, and the members train. A
+ * leader with the most dead paths hands leadership over. An evicted task names its dead paths in its next JOIN, so that
+ * another leader continues the quarantine. A process that is lost several times in a row is quarantined, too.
  *
  * Settlement: READY says what a task holds; VIEW names the newest step and who holds it; those
  * behind receive it. State after step k is the same bits whoever holds it.
@@ -89,8 +92,13 @@ enum {
     MEMBER_SETTLE_MS = 500,    /* a new leader waits so long for those of the last view not known to be dead */
     MEMBER_ATTACH_MS = 1500,   /* a new coordinator by hand-over waits so long for its members' links */
     MEMBER_CAUSE_MS = 300,     /* a broken data link is a symptom: so long we wait for the cause */
-    MEMBER_QUARANTINE_MS = 4000, /* longer than MEMBER_MINORITY_MS: for a task that cannot be reached over the data path; doubling each time ... */
-    MEMBER_QUARANTINE_MS_MAX = 60000, /* ... to this; forgotten after as long without a new reason */
+    MEMBER_QUARANTINE_MS = 4000, /* of a task that cannot be reached over the data path: before its paths are tested
+                                    first; longer than MEMBER_MINORITY_MS; doubles with each quarantine ... */
+    MEMBER_QUARANTINE_MS_MAX = 60000, /* ... to this; the count starts anew after as long without a quarantine */
+    MEMBER_REACH_MS = 500,      /* limit of one test of a data path */
+    MEMBER_REACH_MAX = 8,       /* paths in one REACH, and in one report */
+    MEMBER_RETEST_MS = 1000,    /* before the paths of a task in quarantine are tested again; doubles ... */
+    MEMBER_RETEST_MS_MAX = 8000, /* ... to this */
     MEMBER_LOSSES = 4,         /* of one process, each within the time below of the one before: then quarantine, too */
     MEMBER_LOSS_MS = 10000,
     MEMBER_BEHIND_MS = 500,    /* a member that holds the others up is seen to for so long before it is blamed:
@@ -128,17 +136,23 @@ struct member_view {
 
 enum member_kind {
     /* member to leader */
-    MEMBER_MSG_JOIN,  /* does not disturb the group before READY. generation: highest ever known, or of the view when attaching to its coordinator; is_attaching, ident, n_devices */
+    MEMBER_MSG_JOIN,  /* does not disturb the group before READY. generation: highest ever known, or of the view when
+                         attaching to its coordinator; is_attaching, ident, n_devices; ranks: dead data paths of a task
+                         that was evicted for them */
     MEMBER_MSG_READY, /* generation: of its last view, 0: none; held: training is at rest; storage_failures */
     MEMBER_MSG_BEAT,  /* both ways. generation (0: in no view), progress */
-    MEMBER_MSG_TROUBLE, /* generation, rank: whom the communicator lost, or NOBODY; is_path_dead; text */
+    MEMBER_MSG_TROUBLE, /* generation, rank: the task that the communicator lost, or NOBODY; ranks: those whose data path
+                           the sender found dead; text */
+    MEMBER_MSG_REACHED, /* round; ranks: those of the REACH whose data path is dead */
     MEMBER_MSG_COMPLETE, /* generation, held: all steps are done here */
     MEMBER_MSG_LEAVE, /* code: 143 asked to stop, 138 or 2 failed; is_all: the job ends everywhere; text */
     /* leader to member */
     MEMBER_MSG_WAIT,  /* text: taken in; who is missing */
     MEMBER_MSG_VIEW,  /* view; text: what led to it */
     MEMBER_MSG_PAUSE, /* generation */
-    MEMBER_MSG_OVER,  /* generation that ends (0: any), rank: culprit or NOBODY, code: GO_ON or the job's end everywhere; text: first cause */
+    MEMBER_MSG_OVER,  /* generation that ends (0: any), rank: culprit or NOBODY, code: GO_ON or the job's end everywhere;
+                         text: first cause; ranks: to the culprit, its dead data paths if it is evicted for them */
+    MEMBER_MSG_REACH, /* round, ranks: test the data path to each, then REACHED */
     MEMBER_MSG_REDIRECT, /* rank: join that one; that of the member itself: it leads, and the leader leaves, or
                             joins it (is_staying) */
     MEMBER_MSG_REFUSE,   /* code: end with it (143: released); GO_ON: come again; text */
@@ -158,7 +172,9 @@ struct member_msg { /* fields beside the kind's are 0 and not sent; pointers unt
     uint32_t rank;
     int code;
     bool is_all, is_attaching;
-    bool is_path_dead; /* TROUBLE: this task itself found that the data path to `rank` is dead */
+    const uint32_t *ranks; /* [n_ranks] n_ranks <= MEMBER_REACH_MAX */
+    uint32_t n_ranks;
+    uint64_t round; /* of REACH and REACHED: numbers the tests */
     uint32_t storage_failures; /* of the sender, as in its seat */
     bool is_staying; /* REDIRECT: the leader stays a member */
     uint32_t n_devices;
@@ -200,6 +216,8 @@ enum member_do {
     MEMBER_SEND,   /* msg on the link in of rank */
     MEMBER_CLOSE,  /* end the link in of rank after what was sent */
     MEMBER_PROBE,  /* ask rank where it stands: one of member_node_here() and member_node_not_here(), once */
+    MEMBER_REACH,  /* test the data path to each of `ranks` with a message of full-size packets, within MEMBER_REACH_MS;
+                      then member_node_reached(), once */
     MEMBER_TRAIN,  /* view: connect, receive or give state, train; text: what led to it */
     MEMBER_PAUSE,  /* stop at the next step boundary */
     MEMBER_ABORT,  /* stop at once; text: the first cause */
@@ -215,7 +233,9 @@ struct member_do_this { /* pointers: until the next event */
     uint32_t rank;
     int code;
     bool is_trouble;
-    uint64_t token, wish;
+    uint64_t token, wish, round;
+    const uint32_t *ranks; /* [n_ranks] */
+    uint32_t n_ranks;
     const struct member_msg *msg;
     const struct member_view *view;
     const char *text;
@@ -272,6 +292,8 @@ void member_node_not_here(struct member_node *n, uint32_t rank, enum member_clos
 void member_node_asked(struct member_node *n, uint32_t rank, const struct member_where *theirs,
                        struct member_where *ours, uint64_t now_ms);
 void member_node_where(const struct member_node *n, struct member_where *out); /* for our own probes */
+/* The tests of a MEMBER_REACH action are done: the data paths to `dead` failed. */
+void member_node_reached(struct member_node *n, uint64_t round, const uint32_t *dead, uint32_t n_dead, uint64_t now_ms);
 
 /* ---- training; events of a generation that is not the present one are ignored ---- */
 
@@ -282,17 +304,22 @@ void member_node_aborted(struct member_node *n, uint64_t generation, uint64_t he
 /* All steps are done; on the coordinator also: the last checkpoint is verified and the model exported. */
 void member_node_complete(struct member_node *n, uint64_t generation, uint64_t held, uint64_t now_ms);
 enum member_failure {
-    MEMBER_FAIL_PEER,  /* the communicator broke; `peer` is whom it lost, or NOBODY: the group regroups */
-    MEMBER_FAIL_PATH,  /* as PEER: this task sent to `peer` over the data path, and nothing was acknowledged */
+    MEMBER_FAIL_PEER,  /* the communicator broke: the group regroups */
     MEMBER_FAIL_LOCAL, /* this task's device or disk: it alone leaves, with 138 */
     MEMBER_FAIL_FILES, /* before there was a view: a file of the job is absent or damaged here: it alone ends, with 2 */
     MEMBER_FAIL_STORAGE, /* all steps are done, and this task cannot write the last checkpoint or the model: another
                             task does it; if no other task can, all end with 138 */
     MEMBER_FAIL_INPUT, /* every task would fail like this: the job ends with 2 */
 };
-/* Generation 0: before there was a view. */
-void member_node_failed(struct member_node *n, uint64_t generation, enum member_failure kind, uint32_t peer,
-                        uint64_t held, const char *text, uint64_t now_ms);
+/* Of MEMBER_FAIL_PEER: what the communicator lost. */
+struct member_loss {
+    uint32_t peer;                         /* rank; NOBODY: not known */
+    uint32_t dead_paths[MEMBER_REACH_MAX]; /* ranks whose kernel acknowledges nothing that this task sends */
+    uint32_t n_dead_paths;
+};
+/* Generation 0: before there was a view. `loss` may be NULL. */
+void member_node_failed(struct member_node *n, uint64_t generation, enum member_failure kind,
+                        const struct member_loss *loss, uint64_t held, const char *text, uint64_t now_ms);
 void member_node_saved(struct member_node *n, bool ok, const char *text, uint64_t now_ms);
 void member_node_stop(struct member_node *n, bool everywhere, uint64_t now_ms); /* SIGTERM, drain; Control.Stop */
 void member_node_lease(struct member_node *n, const struct member_lease *l, uint64_t now_ms);
@@ -316,7 +343,7 @@ const char *member_node_cause(const struct member_node *n); /* first cause of th
 struct member_peer {
     bool is_present, is_in_view;
     uint64_t incarnation, held, heard_ms;
-    uint64_t quarantine_until_ms;    /* in no view before; 0: in no quarantine */
+    uint64_t quarantine_until_ms;    /* its data paths are tested next at this time; 0: in no quarantine */
     struct member_progress progress; /* phase: static for 31 bytes inside the node */
     const char *last_error;          /* why it is missing; "" */
 };

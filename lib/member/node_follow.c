@@ -43,6 +43,8 @@ void node_call(struct member_node *n, uint32_t rank, bool is_attaching, uint64_t
                                        .is_attaching = is_attaching,
                                        .ident = &n->ident,
                                        .n_devices = n->n_devices,
+                                       .ranks = n->own_dead.at,
+                                       .n_ranks = is_attaching ? 0 : n->own_dead.n,
                                        .text = "" });
     if (!is_attaching)
         node_tell_ready(n);
@@ -242,6 +244,10 @@ static void hear_over(struct member_node *n, const struct member_msg *m, uint64_
     }
     if (!n->is_alive || m->generation != n->view.generation)
         return;
+    if (m->rank == n->self && m->n_ranks > 0) {
+        n->own_dead.n = m->n_ranks < MEMBER_REACH_MAX ? m->n_ranks : MEMBER_REACH_MAX;
+        memcpy(n->own_dead.at, m->ranks, n->own_dead.n * sizeof(n->own_dead.at[0]));
+    }
     node_set_cause(n, m->text);
     node_say(n, true, m->text);
     if (n->rest == NODE_AT_REST) { /* complete here; what is missing elsewhere is done again */
@@ -301,12 +307,19 @@ static void hear_beat(struct member_node *n, const struct member_msg *m, uint64_
         node_keep_progress(n, n->out, &m->progress, now_ms);
 }
 
+static void hear_reach(struct member_node *n, const struct member_msg *m, uint64_t now_ms)
+{
+    (void)now_ms;
+    if (n->state == MEMBER_FOLLOWING)
+        node_test_paths(n, m->round, m->ranks, m->n_ranks);
+}
+
 typedef void hear_fn(struct member_node *n, const struct member_msg *m, uint64_t now_ms);
 static hear_fn *const heard[MEMBER_MSGS] = {
     [MEMBER_MSG_WAIT] = hear_wait,         [MEMBER_MSG_VIEW] = hear_view,
     [MEMBER_MSG_PAUSE] = hear_pause,       [MEMBER_MSG_OVER] = hear_over,
     [MEMBER_MSG_REDIRECT] = hear_redirect, [MEMBER_MSG_REFUSE] = hear_refuse,
-    [MEMBER_MSG_BEAT] = hear_beat,
+    [MEMBER_MSG_BEAT] = hear_beat,         [MEMBER_MSG_REACH] = hear_reach,
 };
 
 void member_node_hear_out(struct member_node *n, const struct member_msg *m, uint64_t now_ms)

@@ -75,7 +75,7 @@ static void start_gathering(struct member_node *n, uint64_t now_ms)
     n->save_error[0] = '\0';
     n->blocked = NULL;
     n->behind = MEMBER_NOBODY;
-    node_forget_suspects(n);
+    node_forget_trouble(n);
 }
 
 void node_lead(struct member_node *n, uint64_t now_ms)
@@ -92,7 +92,7 @@ void node_lead(struct member_node *n, uint64_t now_ms)
         n->settle_until = now_ms + MEMBER_SETTLE_MS;
     for (uint32_t i = 0; i < n->world; i++) {
         n->peers[i].is_seated = false; /* whoever is here came by itself */
-        n->peers[i].quarantine_until = 0;
+        node_reset_quarantine(n, i, now_ms);
     }
     self->is_joined = true;
     self->is_ready = n->rest == NODE_AT_REST;
@@ -115,6 +115,7 @@ void node_coordinate(struct member_node *n, uint64_t now_ms)
         const struct member_seat *seat = node_seat(&n->view, i);
 
         p->is_seated = seat != NULL;
+        p->dead.n = seat != NULL ? 0 : p->dead.n;
         p->is_ready = p->is_ready && p->quarantine_until != 0 && seat == NULL; /* it waits, and says so once */
         p->is_complete = false;
         p->progress = (struct member_progress){ .phase = p->phase };
@@ -153,9 +154,13 @@ void node_over(struct member_node *n, uint32_t culprit, const char *text, uint64
         return;
     node_set_cause(n, text);
     node_say(n, true, text);
-    for (uint32_t i = 0; i < n->world; i++)
-        if (i != n->self && n->peers[i].is_joined)
-            node_send(n, i, n->peers[i].is_seated ? &m : &wait);
+    for (uint32_t i = 0; i < n->world; i++) {
+        if (i == n->self || !n->peers[i].is_joined)
+            continue;
+        m.ranks = n->peers[i].dead.at;
+        m.n_ranks = i == culprit ? n->peers[i].dead.n : 0;
+        node_send(n, i, n->peers[i].is_seated ? &m : &wait);
+    }
     start_gathering(n, now_ms);
     n->rejoin_until = now_ms + n->rejoin_ms;
     node_abort(n, text);
@@ -359,6 +364,7 @@ static void hear_join(struct member_node *n, uint32_t rank, const struct member_
         return;
     }
     node_send(n, rank, &(struct member_msg){ .kind = MEMBER_MSG_WAIT, .text = "" });
+    node_join_quarantine(n, rank, m->ranks, m->n_ranks, now_ms);
     if (n->state != MEMBER_LEADING)
         return;
     if (was_seated) { /* it did not wait for us to notice */
@@ -394,9 +400,19 @@ static void hear_beat(struct member_node *n, uint32_t rank, const struct member_
 
 static void hear_trouble(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms)
 {
-    if (n->phase != NODE_GATHERING && n->peers[rank].is_seated && m->generation == n->view.generation)
-        node_trouble(n, rank, m->rank < n->world ? m->rank : MEMBER_NOBODY, m->is_path_dead,
-                     node_print(n, "%s says: %s", node_name(n, rank), m->text), now_ms);
+    struct member_loss loss = { .peer = m->rank < n->world ? m->rank : MEMBER_NOBODY };
+
+    if (n->phase == NODE_GATHERING || !n->peers[rank].is_seated || m->generation != n->view.generation)
+        return;
+    for (uint32_t i = 0; i < m->n_ranks && i < MEMBER_REACH_MAX; i++)
+        if (m->ranks[i] < n->world)
+            loss.dead_paths[loss.n_dead_paths++] = m->ranks[i];
+    node_trouble(n, rank, &loss, node_print(n, "%s says: %s", node_name(n, rank), m->text), now_ms);
+}
+
+static void hear_reached(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms)
+{
+    node_reached(n, rank, m->round, m->ranks, m->n_ranks, now_ms);
 }
 
 static void hear_complete(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms)
@@ -448,7 +464,7 @@ static void hear_leave(struct member_node *n, uint32_t rank, const struct member
 static hear_fn *const heard[MEMBER_MSGS] = {
     [MEMBER_MSG_READY] = hear_ready,       [MEMBER_MSG_BEAT] = hear_beat,
     [MEMBER_MSG_TROUBLE] = hear_trouble,   [MEMBER_MSG_COMPLETE] = hear_complete,
-    [MEMBER_MSG_LEAVE] = hear_leave,
+    [MEMBER_MSG_LEAVE] = hear_leave,       [MEMBER_MSG_REACHED] = hear_reached,
 };
 
 void member_node_hear_in(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms)

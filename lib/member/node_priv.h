@@ -5,7 +5,7 @@
  *   node_lead.c    leading: who joined, who is lost, pause and over, watching
  *   node_gather.c  leading without a view: leavers, and when the next view is published
  *   node_quorum.c  whether it may be: majority, lease
- *   node_reach.c   whom the data path does not reach: eviction and quarantine
+ *   node_reach.c   tasks that the data path does not reach: eviction, quarantine, tests of paths
  *   node_admit.c   which process may join as a task
  *   node_storage.c a leader that cannot write: another task leads
  *   node_text.c    sentences */
@@ -16,7 +16,7 @@
 #include "member/member_priv.h"
 #include "member/node.h"
 
-enum { NODE_TEXT = 1024, NODE_HOPS = 8, NODE_PHASE_BYTES = 32 };
+enum { NODE_TEXT = 1024, NODE_HOPS = 8, NODE_PHASE_BYTES = 32, NODE_EDGES = 64 };
 
 /* The own training. */
 enum node_rest {
@@ -32,6 +32,19 @@ enum node_phase {
     NODE_GATHERING, /* no view is alive */
     NODE_LIVE,      /* a view is */
     NODE_PAUSE,     /* it is, and will stop at the next boundary */
+};
+
+/* Tests of data paths that the leader ordered and that are not all answered. */
+struct node_round {
+    uint64_t id;       /* as in REACH; 0: none is open */
+    uint32_t n_open;   /* tasks that have not answered */
+    uint64_t until_ms; /* then an answer that is missing counts as a dead path */
+    bool has_failed;   /* a path is dead */
+};
+
+/* Ranks, without duplicates. */
+struct node_ranks {
+    uint32_t n, at[MEMBER_REACH_MAX];
 };
 
 /* Another task, or this one, as the leader sees it. */
@@ -54,13 +67,16 @@ struct peer {
     uint64_t held;
     uint64_t joined_ms, heard_ms;
     /* reachability, of a leader */
-    uint32_t suspects;        /* whom its communicator lost in this view; NOBODY: not reported */
-    bool has_dead_path;       /* it found that out itself: nothing was acknowledged */
+    uint32_t suspect;         /* the task that it reported lost, without a dead path of its own; NOBODY: none */
+    bool is_tested;           /* tests of its paths were ordered since this generation broke */
+    struct node_ranks dead;   /* in quarantine: its dead data paths */
+    struct node_round round;  /* in quarantine: the tests of its paths */
+    uint32_t n_failed_rounds; /* since its quarantine began */
     uint32_t strikes;         /* quarantines in a row, of this process */
     uint32_t accused;         /* evictions of others for a dead path to this task, since it was evicted itself */
     uint32_t losses;          /* in a row, of this process */
     uint64_t strike_ms, loss_ms; /* of the last one */
-    uint64_t quarantine_until; /* not in a view before; 0: in no quarantine */
+    uint64_t quarantine_until; /* its paths are tested next at this time; 0: in no quarantine */
     struct member_progress progress; /* as it said at progress_ms; phase points to phase[] */
     uint64_t progress_ms;
     char phase[NODE_PHASE_BYTES];
@@ -124,10 +140,12 @@ struct member_node {
     uint64_t settle_until, rejoin_until;
     uint64_t trouble_ms; /* a data link is broken since; 0: none */
     uint32_t trouble_rank; /* as the first report, or the first that found the path dead, says */
-    bool trouble_is_path;
     char trouble[NODE_TEXT];
-    uint32_t own_strikes; /* quarantines of this task in a row, that it imposed on itself as a leader */
-    uint64_t own_strike_ms;
+    struct { uint32_t a, b; } edges[NODE_EDGES]; /* dead data paths of the view that broke */
+    uint32_t n_edges;
+    struct node_round trouble_round; /* the tests that tell which end of them is cut off */
+    uint64_t rounds;                 /* ordered so far */
+    struct node_ranks own_dead;      /* this task was evicted for these dead paths; it is in no view since */
     uint32_t behind;     /* who holds the others up, at which place, seen so since when */
     uint64_t behind_place, behind_ms;
     uint64_t probe_ms;
@@ -169,6 +187,8 @@ struct member_do_this *node_do(struct member_node *n, enum member_do what); /* a
 void node_say(struct member_node *n, bool is_trouble, const char *text);
 void node_tell(struct member_node *n, const struct member_msg *m);                /* link out */
 void node_send(struct member_node *n, uint32_t rank, const struct member_msg *m); /* link in */
+/* A copy that is valid until the next event; NULL if there are none. */
+const uint32_t *node_keep_ranks(struct member_node *n, const uint32_t *ranks, uint32_t n_ranks);
 void node_set_cause(struct member_node *n, const char *text);
 /* This task takes part in the view: it is copied, training begins. */
 void node_adopt(struct member_node *n, const struct member_view *v, const char *text, uint64_t now_ms);
@@ -204,8 +224,6 @@ void node_end_all(struct member_node *n, int code, const char *text);
 void node_own_rest(struct member_node *n, uint64_t now_ms); /* our training came to rest */
 void node_own_complete(struct member_node *n);
 void node_turn_away(struct member_node *n, uint32_t leader); /* all links in, to another leader */
-/* The communicator of task `from` lost task `rank` (or NOBODY). */
-void node_trouble(struct member_node *n, uint32_t from, uint32_t rank, bool is_path_dead, const char *text, uint64_t now_ms);
 void node_drop_attaching(struct member_node *n, uint64_t for_ms, uint64_t now_ms);
 /* All links in: `heir` leads, and this leader leaves or stays a member. */
 void node_bequeath(struct member_node *n, uint32_t heir, bool is_staying);
@@ -246,12 +264,23 @@ bool node_is_whole(const struct member_view *v, uint32_t world);
 
 /* ---- node_reach.c ---- */
 
-void node_forget_suspects(struct member_node *n); /* a new view, or none */
+void node_forget_trouble(struct member_node *n); /* a new view, or none */
+/* The communicator of task `from` lost loss->peer. */
+void node_trouble(struct member_node *n, uint32_t from, const struct member_loss *loss, const char *text, uint64_t now_ms);
 void node_watch_trouble(struct member_node *n, uint64_t now_ms);
 void node_watch_quarantine(struct member_node *n, uint64_t now_ms);
-/* The task was lost; a process that is lost again and again goes into quarantine. */
+/* Task `from` has tested its data paths for `round`: those to `dead` failed. */
+void node_reached(struct member_node *n, uint32_t from, uint64_t round, const uint32_t *dead, uint32_t n_dead,
+                  uint64_t now_ms);
+/* This task tests its data paths to `ranks`. */
+void node_test_paths(struct member_node *n, uint64_t round, const uint32_t *ranks, uint32_t n_ranks);
+/* The task joined and names the dead paths for which another leader evicted it. */
+void node_join_quarantine(struct member_node *n, uint32_t rank, const uint32_t *dead, uint32_t n_dead, uint64_t now_ms);
+/* The task was lost; a process that is lost several times in a row goes into quarantine. */
 void node_count_loss(struct member_node *n, uint32_t rank, uint64_t now_ms);
 void node_reset_reach(struct member_node *n, uint32_t rank); /* another process of the task */
+/* This task starts to lead: the quarantines of tasks that named dead paths when they joined continue, others end. */
+void node_reset_quarantine(struct member_node *n, uint32_t rank, uint64_t now_ms);
 
 /* ---- node_storage.c ---- */
 

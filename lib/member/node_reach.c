@@ -1,21 +1,35 @@
-/* node_reach.c - whom the data path does not reach, although its link to the leader lives.
+/* node_reach.c - tasks that the data path does not reach although their link to the leader lives.
  *
- * When a generation breaks, each member reports whom its communicator lost, and whether it found a dead path itself
- * or heard of it from others. Dead paths are edges between members; the task with most of them is evicted. Of a
- * single edge either end may be the one that is cut off: if the wrong one is evicted, the next break accuses the other. */
+ * A dead path is an edge between two tasks. The leader learns of it in two ways:
+ *   TROUBLE   the communicator of a member broke and names the peers whose kernel acknowledges nothing
+ *   REACHED   a member tested its data paths on the leader's order (REACH)
+ * A communicator sees the paths that it uses. Where only large packets are lost, or only one path was busy, both ends
+ * of one edge look alike. So, when a generation breaks with a dead path, the leader orders tests with full-size messages
+ * from every member to both ends, and from both ends to the other members. After that the task with the most edges is
+ * evicted. Of a single edge either end may be the one that is cut off: then the group loses the higher rank, and if the
+ * next generation breaks at the other end, that end is evicted.
+ *
+ * An evicted task is in quarantine: it is joined and in no view. After a delay the leader orders tests of the paths
+ * between the task and the members, in both directions. If all succeed, the task joins the next view; else the tests
+ * are repeated. A path that stays dead therefore costs the group one interruption. */
 #include "member/node_priv.h"
 
 #include <stdio.h>
 #include <string.h>
 
-void node_forget_suspects(struct member_node *n)
+#include "base/check.h"
+
+/* ---- edges ---- */
+
+void node_forget_trouble(struct member_node *n)
 {
     n->trouble_ms = 0;
     n->trouble_rank = MEMBER_NOBODY;
-    n->trouble_is_path = false;
+    n->n_edges = 0;
+    n->trouble_round = (struct node_round){ 0 };
     for (uint32_t i = 0; i < n->world; i++) {
-        n->peers[i].suspects = MEMBER_NOBODY;
-        n->peers[i].has_dead_path = false;
+        n->peers[i].suspect = MEMBER_NOBODY;
+        n->peers[i].is_tested = false;
     }
 }
 
@@ -25,23 +39,148 @@ void node_reset_reach(struct member_node *n, uint32_t rank)
 
     p->strikes = p->losses = p->accused = 0;
     p->quarantine_until = 0;
+    p->round = (struct node_round){ 0 };
+    p->dead.n = 0;
 }
 
-void node_trouble(struct member_node *n, uint32_t from, uint32_t rank, bool is_path_dead, const char *text, uint64_t now_ms)
+static bool is_dead_edge(const struct member_node *n, uint32_t a, uint32_t b)
 {
-    bool is_first = n->trouble_ms == 0;
+    for (uint32_t i = 0; i < n->n_edges; i++)
+        if ((n->edges[i].a == a && n->edges[i].b == b) || (n->edges[i].a == b && n->edges[i].b == a))
+            return true;
+    return false;
+}
+
+static void add_edges(struct member_node *n, uint32_t from, const uint32_t *dead, uint32_t n_dead)
+{
+    for (uint32_t i = 0; i < n_dead; i++) {
+        if (dead[i] >= n->world || dead[i] == from || node_seat(&n->view, dead[i]) == NULL ||
+            is_dead_edge(n, from, dead[i]) || n->n_edges == NODE_EDGES)
+            continue;
+        n->edges[n->n_edges].a = from;
+        n->edges[n->n_edges].b = dead[i];
+        n->n_edges++;
+    }
+}
+
+static bool add_rank(struct node_ranks *r, uint32_t rank)
+{
+    for (uint32_t i = 0; i < r->n; i++)
+        if (r->at[i] == rank)
+            return false;
+    if (r->n == MEMBER_REACH_MAX)
+        return false;
+    r->at[r->n++] = rank;
+    return true;
+}
+
+static struct node_ranks dead_paths_of(const struct member_node *n, uint32_t rank)
+{
+    struct node_ranks r = { 0 };
+
+    for (uint32_t i = 0; i < n->view.n; i++)
+        if (is_dead_edge(n, rank, n->view.seats[i].rank))
+            (void)add_rank(&r, n->view.seats[i].rank);
+    return r;
+}
+
+/* ---- tests ---- */
+
+void node_test_paths(struct member_node *n, uint64_t round, const uint32_t *ranks, uint32_t n_ranks)
+{
+    struct member_do_this *d;
+    struct node_ranks to = { 0 };
+
+    for (uint32_t i = 0; i < n_ranks; i++)
+        if (ranks[i] < n->world && ranks[i] != n->self)
+            (void)add_rank(&to, ranks[i]);
+    ranks = node_keep_ranks(n, to.at, to.n);
+    d = node_do(n, MEMBER_REACH);
+    d->round = round;
+    d->ranks = ranks;
+    d->n_ranks = to.n;
+}
+
+static void open_round(struct member_node *n, struct node_round *r, uint64_t now_ms)
+{
+    if (r->id == 0) /* unlike the numbers of another leader, whose answers may arrive here */
+        *r = (struct node_round){ .id = (n->incarnation << 20) + ++n->rounds };
+    r->until_ms = now_ms + 2 * MEMBER_REACH_MS;
+}
+
+static void order_tests(struct member_node *n, struct node_round *r, uint32_t from, const struct node_ranks *to)
+{
+    if (to->n == 0 || (from != n->self && !n->peers[from].is_joined))
+        return;
+    r->n_open++;
+    if (from == n->self)
+        node_test_paths(n, r->id, to->at, to->n);
+    else
+        node_send(n, from, &(struct member_msg){ .kind = MEMBER_MSG_REACH,
+                                                 .round = r->id,
+                                                 .ranks = to->at,
+                                                 .n_ranks = to->n,
+                                                 .text = "" });
+}
+
+/* All paths of `rank` to the members of the view, as far as one REACH can name them. */
+static void test_end(struct member_node *n, uint32_t rank, uint64_t now_ms)
+{
+    struct node_ranks others = dead_paths_of(n, rank), self = { 1, { rank } };
+
+    if (n->peers[rank].is_tested)
+        return;
+    n->peers[rank].is_tested = true;
+    open_round(n, &n->trouble_round, now_ms);
+    for (uint32_t i = 0; i < n->view.n; i++)
+        if (n->view.seats[i].rank != rank)
+            (void)add_rank(&others, n->view.seats[i].rank);
+    order_tests(n, &n->trouble_round, rank, &others);
+    for (uint32_t i = 0; i < others.n; i++)
+        order_tests(n, &n->trouble_round, others.at[i], &self);
+}
+
+/* ---- trouble ---- */
+
+void node_trouble(struct member_node *n, uint32_t from, const struct member_loss *loss, const char *text, uint64_t now_ms)
+{
+    bool is_first = n->trouble_ms == 0, is_first_path = loss->n_dead_paths > 0 && n->n_edges == 0;
 
     if (is_first)
         n->trouble_ms = now_ms;
-    if (n->peers[from].suspects == MEMBER_NOBODY) {
-        n->peers[from].suspects = rank;
-        n->peers[from].has_dead_path = is_path_dead;
+    if (loss->n_dead_paths == 0)
+        n->peers[from].suspect = loss->peer;
+    add_edges(n, from, loss->dead_paths, loss->n_dead_paths);
+    for (uint32_t i = 0; i < n->n_edges; i++) {
+        test_end(n, n->edges[i].a, now_ms);
+        test_end(n, n->edges[i].b, now_ms);
     }
-    if (!is_first && (n->trouble_is_path || !is_path_dead))
+    if (!is_first && !is_first_path)
         return;
-    n->trouble_rank = rank;
-    n->trouble_is_path = is_path_dead;
+    n->trouble_rank = loss->peer;
     snprintf(n->trouble, sizeof(n->trouble), "%s", text);
+}
+
+void node_reached(struct member_node *n, uint32_t from, uint64_t round, const uint32_t *dead, uint32_t n_dead,
+                  uint64_t now_ms)
+{
+    if (round != 0 && round == n->trouble_round.id && n->phase != NODE_GATHERING) {
+        n->trouble_round.n_open -= n->trouble_round.n_open > 0;
+        add_edges(n, from, dead, n_dead);
+        node_watch_trouble(n, now_ms);
+        return;
+    }
+    for (uint32_t i = 0; i < n->world; i++) {
+        struct peer *p = &n->peers[i];
+
+        if (round == 0 || p->round.id != round)
+            continue;
+        p->round.n_open -= p->round.n_open > 0;
+        p->round.has_failed |= n_dead > 0;
+        if (n_dead > 0 && dead[0] < n->world)
+            snprintf(p->last_error, sizeof(p->last_error), "in quarantine: no data path from %s to %s", n->names[from],
+                     n->names[dead[0]]);
+    }
 }
 
 /* ---- quarantine ---- */
@@ -55,22 +194,21 @@ static uint64_t quarantine_ms(uint32_t strikes)
     return ms < MEMBER_QUARANTINE_MS_MAX ? ms : MEMBER_QUARANTINE_MS_MAX;
 }
 
-static uint64_t count_strike(uint32_t *strikes, uint64_t *at_ms, uint64_t now_ms)
-{
-    if (now_ms - *at_ms > MEMBER_QUARANTINE_MS_MAX + quarantine_ms(*strikes))
-        *strikes = 0;
-    *strikes += 1;
-    *at_ms = now_ms;
-    return quarantine_ms(*strikes);
-}
-
 static void quarantine(struct member_node *n, uint32_t rank, const char *why, uint64_t now_ms)
 {
     struct peer *p = &n->peers[rank];
-    uint64_t ms = count_strike(&p->strikes, &p->strike_ms, now_ms);
-    const char *text = node_print(n, "%s is in quarantine for %.3g s: %s", node_name(n, rank), (double)ms / 1e3, why);
+    const char *text;
+    uint64_t ms;
 
+    if (now_ms - p->strike_ms > MEMBER_QUARANTINE_MS_MAX + quarantine_ms(p->strikes))
+        p->strikes = 0;
+    p->strikes++;
+    p->strike_ms = now_ms;
+    p->n_failed_rounds = 0;
+    p->round = (struct node_round){ 0 };
+    ms = quarantine_ms(p->strikes);
     p->quarantine_until = now_ms + ms;
+    text = node_print(n, "%s is in quarantine for %.3g s: %s", node_name(n, rank), (double)ms / 1e3, why);
     snprintf(p->last_error, sizeof(p->last_error), "in quarantine for %.3g s: %.200s", (double)ms / 1e3, why);
     node_say(n, true, text);
     if (p->is_joined)
@@ -88,34 +226,103 @@ void node_count_loss(struct member_node *n, uint32_t rank, uint64_t now_ms)
         quarantine(n, rank, node_print(n, "it was lost %u times in a row", p->losses), now_ms);
 }
 
+static const char *no_path_text(struct member_node *n, uint32_t rank)
+{
+    const struct node_ranks *dead = &n->peers[rank].dead;
+
+    return node_print(n, "no data path to %s%s", n->names[dead->at[0]], dead->n > 1 ? " and other tasks" : "");
+}
+
+void node_join_quarantine(struct member_node *n, uint32_t rank, const uint32_t *dead, uint32_t n_dead, uint64_t now_ms)
+{
+    struct peer *p = &n->peers[rank];
+
+    if (n->state == MEMBER_LEADING && p->quarantine_until != 0)
+        return;
+    p->dead.n = 0;
+    for (uint32_t i = 0; i < n_dead; i++)
+        if (dead[i] < n->world && dead[i] != rank)
+            (void)add_rank(&p->dead, dead[i]);
+    if (n->state == MEMBER_LEADING && p->dead.n > 0)
+        quarantine(n, rank, no_path_text(n, rank), now_ms);
+}
+
+void node_reset_quarantine(struct member_node *n, uint32_t rank, uint64_t now_ms)
+{
+    struct peer *p = &n->peers[rank];
+
+    p->quarantine_until = 0;
+    p->round = (struct node_round){ 0 };
+    if (rank != n->self && p->is_joined && p->dead.n > 0)
+        quarantine(n, rank, no_path_text(n, rank), now_ms);
+}
+
+/* Orders tests between the task and the members, first those that it did not reach. */
+static void test_quarantined(struct member_node *n, uint32_t rank, uint64_t now_ms)
+{
+    struct peer *p = &n->peers[rank];
+    struct node_ranks others = { 0 }, self = { 1, { rank } };
+
+    for (uint32_t pass = 0; pass < 2; pass++)
+        for (uint32_t i = 0; i < (pass == 0 ? p->dead.n : n->world); i++) {
+            uint32_t other = pass == 0 ? p->dead.at[i] : i;
+
+            if (other != rank && n->peers[other].is_joined && n->peers[other].quarantine_until == 0)
+                (void)add_rank(&others, other);
+        }
+    open_round(n, &p->round, now_ms);
+    order_tests(n, &p->round, rank, &others);
+    for (uint32_t i = 0; i < others.n; i++)
+        order_tests(n, &p->round, others.at[i], &self);
+}
+
+static void end_quarantine(struct member_node *n, uint32_t rank, uint64_t now_ms)
+{
+    struct peer *p = &n->peers[rank];
+
+    p->quarantine_until = 0;
+    p->dead.n = 0;
+    if (p->is_joined)
+        p->last_error[0] = '\0'; /* a task that has left keeps the reason for that */
+    if (n->phase == NODE_LIVE && p->is_joined && p->is_ready && !p->is_seated)
+        node_start_pause(n, node_print(n, "the data paths of %s work: its quarantine is over, and it joins",
+                                       node_name(n, rank)), now_ms);
+}
+
 void node_watch_quarantine(struct member_node *n, uint64_t now_ms)
 {
     for (uint32_t i = 0; i < n->world; i++) {
         struct peer *p = &n->peers[i];
+        uint64_t pause_ms = MEMBER_RETEST_MS;
 
         if (p->quarantine_until == 0 || now_ms < p->quarantine_until)
             continue;
-        p->quarantine_until = 0;
-        if (p->is_joined)
-            p->last_error[0] = '\0'; /* the quarantine was the reason; a task that has left keeps a newer one */
-        if (n->phase == NODE_LIVE && p->is_joined && p->is_ready && !p->is_seated)
-            node_start_pause(n, node_print(n, "the quarantine of %s is over: it joins", node_name(n, i)), now_ms);
+        if (!p->is_joined) {
+            end_quarantine(n, i, now_ms);
+            continue;
+        }
+        if (p->round.id == 0)
+            test_quarantined(n, i, now_ms);
+        if (p->round.n_open > 0 && now_ms < p->round.until_ms)
+            continue;
+        if (p->round.n_open == 0 && !p->round.has_failed) {
+            p->round = (struct node_round){ 0 };
+            end_quarantine(n, i, now_ms);
+            continue;
+        }
+        for (uint32_t k = 0; k < p->n_failed_rounds && pause_ms < MEMBER_RETEST_MS_MAX; k++)
+            pause_ms *= 2;
+        p->n_failed_rounds++;
+        p->round = (struct node_round){ 0 };
+        p->quarantine_until = now_ms + pause_ms;
     }
 }
 
 /* ---- eviction ---- */
 
-/* Do the members at both ends, or one of them, say that nothing passes between them? */
-static bool is_dead_edge(const struct member_node *n, uint32_t a, uint32_t b)
-{
-    const struct peer *p = &n->peers[a], *q = &n->peers[b];
-
-    return (p->has_dead_path && p->suspects == b) || (q->has_dead_path && q->suspects == a);
-}
-
-/* What speaks against a task: dead paths to it, evictions of others for a dead path to it, and members that heard
- * from others that it is lost. The last of them repeat what one end says, so they do not outweigh that a leader in
- * doubt stays: its successor would not know who was evicted before. */
+/* What speaks against a task, in this order: its dead paths; earlier evictions of other tasks for a dead path to it;
+ * that it does not lead; members that report it lost without a dead path of their own. The last of these repeat what
+ * one end says. */
 static uint64_t suspicion_of(const struct member_node *n, uint32_t rank)
 {
     uint64_t edges = 0, votes = 0;
@@ -126,12 +333,12 @@ static uint64_t suspicion_of(const struct member_node *n, uint32_t rank)
         if (other == rank)
             continue;
         edges += is_dead_edge(n, rank, other);
-        votes += !n->peers[other].has_dead_path && n->peers[other].suspects == rank;
+        votes += n->peers[other].suspect == rank;
     }
     return edges == 0 ? 0 : edges << 48 | (uint64_t)n->peers[rank].accused << 32 | (uint64_t)(rank != n->self) << 31 | votes;
 }
 
-/* In doubt the one of the highest rank. NOBODY: no dead path between two members is known. */
+/* If several are suspected equally, the highest rank. NOBODY: no dead path between two members is known. */
 static uint32_t most_suspected(const struct member_node *n)
 {
     uint32_t worst = MEMBER_NOBODY;
@@ -159,12 +366,12 @@ static void accuse_others(struct member_node *n, uint32_t evicted)
     n->peers[evicted].accused = 0;
 }
 
-/* This leader is the one that is not reached: another task leads, and this one comes back later. */
-static void step_aside(struct member_node *n, const char *text, uint64_t now_ms)
+/* This leader is the task that is cut off: it hands leadership over and joins the new leader, which quarantines it. */
+static void evict_self(struct member_node *n, const char *text, uint64_t now_ms)
 {
-    uint64_t ms = count_strike(&n->own_strikes, &n->own_strike_ms, now_ms);
     uint32_t heir = MEMBER_NOBODY;
 
+    n->own_dead = dead_paths_of(n, n->self);
     for (uint32_t i = n->world; i-- > 0;)
         if (i != n->self && n->peers[i].is_joined && n->peers[i].is_seated && n->peers[i].quarantine_until == 0)
             heir = i;
@@ -173,26 +380,21 @@ static void step_aside(struct member_node *n, const char *text, uint64_t now_ms)
         node_gather(n, now_ms);
         return;
     }
-    node_say(n, true, node_print(n, "this task hands over to %s and is in quarantine for %.3g s: %s", node_name(n, heir),
-                                 (double)ms / 1e3, text));
-    node_bequeath(n, heir, false);
-    n->state = MEMBER_SEEKING;
-    n->candidate = 0;
-    n->heir = heir;
-    n->retry_ms = now_ms + ms;
+    node_say(n, true, node_print(n, "this task hands leadership over to %s: %s", node_name(n, heir), text));
+    node_hand_over(n, heir, now_ms);
 }
 
 void node_watch_trouble(struct member_node *n, uint64_t now_ms)
 {
     uint32_t worst;
-    bool is_path = n->trouble_is_path;
     const char *text;
 
-    if (n->trouble_ms == 0 || now_ms - n->trouble_ms < MEMBER_CAUSE_MS)
+    if (n->phase == NODE_GATHERING || n->trouble_ms == 0 || now_ms - n->trouble_ms < MEMBER_CAUSE_MS ||
+        (n->trouble_round.n_open > 0 && now_ms < n->trouble_round.until_ms))
         return;
     worst = most_suspected(n);
     text = node_print(n, "%s", n->trouble);
-    if (!is_path || worst == MEMBER_NOBODY || n->view.n < 2) {
+    if (worst == MEMBER_NOBODY || n->view.n < 2) {
         node_over(n, n->trouble_rank, text, now_ms);
         node_gather(n, now_ms);
         return;
@@ -200,9 +402,10 @@ void node_watch_trouble(struct member_node *n, uint64_t now_ms)
     text = node_print(n, "%s cannot be reached over the data path: %s", node_doing(n, worst, now_ms), text);
     accuse_others(n, worst);
     if (worst == n->self) {
-        step_aside(n, text, now_ms);
+        evict_self(n, text, now_ms);
         return;
     }
+    n->peers[worst].dead = dead_paths_of(n, worst);
     node_over(n, worst, text, now_ms);
     n->peers[worst].is_seated = n->peers[worst].is_ready = n->peers[worst].is_complete = false;
     quarantine(n, worst, text, now_ms);

@@ -21,7 +21,7 @@ struct said {
     void (*deliver)(struct rdzv_group *g, const struct said *s, uint64_t now_ms);
     uint64_t generation, held;
     enum member_failure kind;
-    uint32_t peer;
+    struct member_loss loss; /* of failed; dead paths of reached */
     bool flag;
     char text[TEXT_BYTES];
     struct member_lease lease; /* members and text: behind, and `text` */
@@ -40,7 +40,7 @@ struct rdzv_group {
 
 static void say_lost_view(struct rdzv_group *g, const struct member_view *v)
 {
-    rdzv_failed(g->r, v->generation, MEMBER_FAIL_PEER, MEMBER_NOBODY, 0,
+    rdzv_failed(g->r, v->generation, MEMBER_FAIL_PEER, NULL, 0,
                 "the view to train in is not the one that came");
 }
 
@@ -76,6 +76,11 @@ static void do_probe(struct rdzv_group *g, const struct member_do_this *a)
 
     member_node_where(g->node, &ours);
     rdzv_who_ask(g->r->who, a->rank, &ours);
+}
+
+static void do_reach(struct rdzv_group *g, const struct member_do_this *a)
+{
+    rdzv_reach_test(g->r, a);
 }
 
 static void do_train(struct rdzv_group *g, const struct member_do_this *a)
@@ -139,7 +144,7 @@ static void (*const performs[])(struct rdzv_group *g, const struct member_do_thi
     [MEMBER_SEND] = do_send,   [MEMBER_CLOSE] = do_close,     [MEMBER_PROBE] = do_probe,
     [MEMBER_TRAIN] = do_train, [MEMBER_PAUSE] = do_pause,     [MEMBER_ABORT] = do_abort,
     [MEMBER_SAVE] = do_save,   [MEMBER_LEASE] = do_lease,     [MEMBER_RELEASE] = do_release,
-    [MEMBER_SAY] = do_say,     [MEMBER_END] = do_end,
+    [MEMBER_SAY] = do_say,     [MEMBER_END] = do_end,         [MEMBER_REACH] = do_reach,
 };
 
 /* ---- events ---- */
@@ -342,7 +347,7 @@ static void complete(struct rdzv_group *g, const struct said *s, uint64_t now_ms
 
 static void failed(struct rdzv_group *g, const struct said *s, uint64_t now_ms)
 {
-    member_node_failed(g->node, s->generation, s->kind, s->peer, s->held, s->text, now_ms);
+    member_node_failed(g->node, s->generation, s->kind, &s->loss, s->held, s->text, now_ms);
 }
 
 static void saved(struct rdzv_group *g, const struct said *s, uint64_t now_ms)
@@ -409,15 +414,31 @@ void rdzv_complete(struct rdzv *r, uint64_t generation, uint64_t held)
     say_at(r, complete, generation, held);
 }
 
-void rdzv_failed(struct rdzv *r, uint64_t generation, enum member_failure kind, uint32_t peer,
+void rdzv_failed(struct rdzv *r, uint64_t generation, enum member_failure kind, const struct member_loss *loss,
                  uint64_t held, const char *text)
 {
     struct said *s = new_said(failed, text, 0);
 
     s->generation = generation;
     s->kind = kind;
-    s->peer = peer;
+    s->loss = loss != NULL ? *loss : (struct member_loss){ .peer = MEMBER_NOBODY };
     s->held = held;
+    say(r, s);
+}
+
+static void reached(struct rdzv_group *g, const struct said *s, uint64_t now_ms)
+{
+    member_node_reached(g->node, s->generation, s->loss.dead_paths, s->loss.n_dead_paths, now_ms);
+}
+
+void rdzv_reached(struct rdzv *r, uint64_t round, const uint32_t *dead, uint32_t n)
+{
+    struct said *s = new_said(reached, "", 0);
+
+    CHECK(n <= MEMBER_REACH_MAX);
+    s->generation = round;
+    memcpy(s->loss.dead_paths, dead, n * sizeof(dead[0]));
+    s->loss.n_dead_paths = n;
     say(r, s);
 }
 

@@ -41,7 +41,7 @@ static void send_view(struct rdzv_links *l, struct seat *seat, const struct memb
         struct wire w = { 0 };
 
         grpc_slice_unref(l->view);
-        l->view = rdzv_pack(wire_write_leader(&w, &l->r->cluster, m, view));
+        l->view = rdzv_pack(wire_write_leader(&w, &l->r->cluster, m, view, NULL));
         l->view_generation = view->generation;
         memcpy(l->view_key, view->key, sizeof(l->view_key));
         wire_fini(&w);
@@ -52,6 +52,7 @@ static void send_view(struct rdzv_links *l, struct seat *seat, const struct memb
 void rdzv_links_send(struct rdzv_links *l, uint32_t rank, const struct member_msg *m)
 {
     struct seat *seat = &l->seats[rank];
+    const char *addresses[MEMBER_REACH_MAX];
     struct wire w = { 0 };
 
     if (seat->call == NULL)
@@ -61,7 +62,9 @@ void rdzv_links_send(struct rdzv_links *l, uint32_t rank, const struct member_ms
         send_view(l, seat, m);
         return;
     }
-    rdzv_in_send(seat->call, wire_write_leader(&w, &l->r->cluster, m, NULL));
+    for (uint32_t i = 0; m->kind == MEMBER_MSG_REACH && i < m->n_ranks; i++)
+        addresses[i] = rdzv_reach_address(l->r, m->ranks[i]);
+    rdzv_in_send(seat->call, wire_write_leader(&w, &l->r->cluster, m, NULL, addresses));
     wire_fini(&w);
 }
 
@@ -135,7 +138,7 @@ static bool replace(struct rdzv_links *l, uint32_t rank, struct rdzv_in *call, c
     if (l->seats[rank].call == NULL)
         return true;
     if (!rdzv_group_admits(l->r->group, rank, join, &refusal, text)) {
-        rdzv_in_send(call, wire_write_leader(&w, &l->r->cluster, &refusal, NULL));
+        rdzv_in_send(call, wire_write_leader(&w, &l->r->cluster, &refusal, NULL, NULL));
         wire_fini(&w);
         rdzv_in_finish(call, GRPC_STATUS_OK, "%s", "");
         return false;

@@ -34,6 +34,8 @@ static void on_message(void *arg, const void *data, size_t n)
     } else {
         if (msg.kind == MEMBER_MSG_VIEW)
             rdzv_views_take(r->views, m->view);
+        if (msg.kind == MEMBER_MSG_REACH)
+            rdzv_reach_take(r, m->reach);
         rdzv_msg_in(r, c->rank, &msg);
         rdzv_group_hear_out(r->group, &msg);
     }

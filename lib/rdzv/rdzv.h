@@ -112,6 +112,9 @@ struct rdzv_opts {
      * only look. The outcome: rdzv_lease() with answered >= wish. Only with has_lease. */
     void (*on_lease)(void *arg, uint64_t token, uint64_t wish, const struct member_view *record);
     void (*on_release)(void *arg);
+    /* Test the data paths to these listeners within MEMBER_REACH_MS; then rdzv_reached(). The pointers are valid during
+     * the call; address "": not known. */
+    void (*on_reach)(void *arg, uint64_t round, const uint32_t *ranks, const char *const *addresses, uint32_t n);
     /* A sentence for the log and the status. */
     void (*on_say)(void *arg, const char *text, bool is_trouble);
     /* After each event, when its actions are done: the questions of rdzv_node() may have new
@@ -142,9 +145,11 @@ void rdzv_connected(struct rdzv *r, uint64_t generation);
 void rdzv_paused(struct rdzv *r, uint64_t generation, uint64_t held);
 void rdzv_aborted(struct rdzv *r, uint64_t generation, uint64_t held);
 void rdzv_complete(struct rdzv *r, uint64_t generation, uint64_t held);
-/* peer: rank, or MEMBER_NOBODY. */
-void rdzv_failed(struct rdzv *r, uint64_t generation, enum member_failure kind, uint32_t peer,
+/* loss: of MEMBER_FAIL_PEER; NULL: not known. */
+void rdzv_failed(struct rdzv *r, uint64_t generation, enum member_failure kind, const struct member_loss *loss,
                  uint64_t held, const char *text);
+/* n <= MEMBER_REACH_MAX */
+void rdzv_reached(struct rdzv *r, uint64_t round, const uint32_t *dead, uint32_t n);
 void rdzv_saved(struct rdzv *r, bool ok, const char *text);
 void rdzv_stop(struct rdzv *r, bool everywhere); /* SIGTERM: false; Control.Stop: true */
 void rdzv_lease(struct rdzv *r, const struct member_lease *l);

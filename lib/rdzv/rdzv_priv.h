@@ -10,6 +10,7 @@
  *   link_out.c    the link to the one that we called
  *   who.c         questions where others stand, and theirs
  *   view.c        a view with all that its members said of themselves
+ *   reach.c       tests of data paths
  *   trace.c       a message in one line
  *   control.c, health.c, reflection.c    what every task serves beside
  *   wire*.c       bytes to checked messages, and back
@@ -156,6 +157,11 @@ struct rdzv {
     struct rdzv_views *views;
     struct rdzv_health *health;
     struct rdzv_control *control;
+    struct {
+        uint32_t rank;
+        char address[WIRE_ADDRESS_BYTES];
+    } reach[MEMBER_REACH_MAX]; /* of the last Reach that came */
+    uint32_t n_reach;
 };
 
 /* "worker 1 (10.0.0.2:2222)" */
@@ -227,6 +233,12 @@ void rdzv_views_take(struct rdzv_views *v, const Trainerd__V1__View *m);
  * what its members said and a new key. NULL: it is neither. Valid until the next call here. */
 const struct rdzv_view *rdzv_views_get(struct rdzv_views *v, const struct member_view *view);
 void rdzv_views_free(struct rdzv_views *v);
+
+/* ---- reach.c ---- */
+
+const char *rdzv_reach_address(const struct rdzv *r, uint32_t rank); /* of a task that joined; "": it did not */
+void rdzv_reach_take(struct rdzv *r, const Trainerd__V1__Reach *m);  /* it was checked */
+void rdzv_reach_test(struct rdzv *r, const struct member_do_this *a);
 
 /* ---- trace.c ---- */
 

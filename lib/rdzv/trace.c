@@ -18,6 +18,7 @@ static const struct {
     MSG(JOIN, "join"),         MSG(READY, "ready"), MSG(BEAT, "beat"), MSG(TROUBLE, "trouble"),
     MSG(COMPLETE, "complete"), MSG(LEAVE, "leave"), MSG(WAIT, "wait"), MSG(VIEW, "view"),
     MSG(PAUSE, "pause"),       MSG(OVER, "over"),   MSG(REDIRECT, "redirect"), MSG(REFUSE, "refuse"),
+    MSG(REACH, "reach"),       MSG(REACHED, "reached"),
 };
 
 void rdzv_trace(const struct rdzv *r, const char *fmt, ...)
@@ -66,6 +67,8 @@ static void trace_msg(const struct rdzv *r, const char *way, uint32_t rank, cons
     if (m->kind == MEMBER_MSG_TROUBLE || m->kind == MEMBER_MSG_OVER ||
         m->kind == MEMBER_MSG_REDIRECT)
         buf_printf(&b, " %s", name(r, m->rank));
+    for (uint32_t i = 0; i < m->n_ranks; i++)
+        buf_printf(&b, "%s %s", i > 0 ? "," : m->kind == MEMBER_MSG_REACH ? " to" : " dead paths to", name(r, m->ranks[i]));
     if (m->kind == MEMBER_MSG_LEAVE || m->kind == MEMBER_MSG_OVER || m->kind == MEMBER_MSG_REFUSE)
         buf_printf(&b, m->code == MEMBER_GO_ON ? " go on" : " code %d", m->code);
     if (m->is_all)

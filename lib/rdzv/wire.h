@@ -24,6 +24,7 @@ enum {
     WIRE_KEY_BYTES = 32,
     WIRE_PHASE_BYTES = 32,   /* of the name of a phase, with the NUL */
     WIRE_DEVICES_MAX = 4096, /* of a task */
+    WIRE_ADDRESS_BYTES = 321, /* of an address, with the NUL */
 };
 #define WIRE_NUMBER_MAX ((uint64_t)1 << 62) /* of a generation, a step, a time */
 
@@ -71,9 +72,10 @@ struct wire_sender {
 /* CHECKs that the kind is one of a member's. */
 const ProtobufCMessage *wire_write_member(struct wire *w, const struct wire_cluster *c,
                                           const struct member_msg *m, const struct wire_sender *s);
-/* `view`: of a VIEW, with all that its members said when they joined. */
+/* `view`: of a VIEW, with all that its members said when they joined. `data_addresses`: of a REACH, [m->n_ranks]. */
 const ProtobufCMessage *wire_write_leader(struct wire *w, const struct wire_cluster *c,
-                                          const struct member_msg *m, const struct rdzv_view *view);
+                                          const struct member_msg *m, const struct rdzv_view *view,
+                                          const char *const *data_addresses);
 void wire_write_where(struct wire *w, const struct wire_cluster *c, uint32_t self,
                       const struct member_where *where, Trainerd__V1__Where *out);
 

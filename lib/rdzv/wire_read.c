@@ -9,7 +9,7 @@
 #include "base/err.h"
 #include "base/text.h"
 
-enum { ADDRESS_BYTES = 320, HOST_KEY_BYTES = 256 };
+enum { ADDRESS_BYTES = WIRE_ADDRESS_BYTES - 1, HOST_KEY_BYTES = 256 };
 
 struct reader {
     struct wire *w;
@@ -105,6 +105,28 @@ static int read_somebody(const struct wire_cluster *c, const char *field,
     return t != NULL ? read_rank(c, field, t, rank, err) : 0;
 }
 
+static int read_ranks(const struct reader *r, const char *field, Trainerd__V1__Task **tasks, size_t n,
+                      struct member_msg *out)
+{
+    uint32_t *ranks;
+
+    if (n == 0)
+        return 0;
+    if (n > MEMBER_REACH_MAX)
+        return err_set(r->err, ERR_INPUT, "%s: %zu tasks, expected at most %d", field, n, MEMBER_REACH_MAX);
+    ranks = arena_array(&r->w->arena, n, sizeof(*ranks));
+    CHECK(ranks != NULL);
+    for (size_t i = 0; i < n; i++) {
+        int rc = read_rank(r->c, field, tasks[i], &ranks[i], r->err);
+
+        if (rc < 0)
+            return rc;
+    }
+    out->ranks = ranks;
+    out->n_ranks = (uint32_t)n;
+    return 0;
+}
+
 static int check_incarnation(uint64_t incarnation, struct err *err)
 {
     return incarnation != 0 ? 0
@@ -183,7 +205,7 @@ static int read_join(const struct reader *r, void *body, struct member_msg *out)
     out->is_attaching = m->attaching;
     out->n_devices = m->n_devices;
     out->ident = ident;
-    return 0;
+    return read_ranks(r, "dead_paths", m->dead_paths, m->n_dead_paths, out);
 }
 
 static int read_ready(const struct reader *r, void *body, struct member_msg *out)
@@ -230,10 +252,19 @@ static int read_trouble(const struct reader *r, void *body, struct member_msg *o
     int rc = read_somebody(r->c, "peer", m->peer, &out->rank, r->err);
 
     out->generation = m->generation;
-    out->is_path_dead = m->path_is_dead;
+    if (rc == 0)
+        rc = read_ranks(r, "dead_paths", m->dead_paths, m->n_dead_paths, out);
     if (rc == 0)
         rc = check_numbers(&(struct number){ "generation", m->generation }, 1, r->err);
     return rc < 0 ? rc : read_reason(r, "reason", m->reason, out);
+}
+
+static int read_reached(const struct reader *r, void *body, struct member_msg *out)
+{
+    const Trainerd__V1__Reached *m = body;
+
+    out->round = m->round;
+    return read_ranks(r, "dead_paths", m->dead_paths, m->n_dead_paths, out);
 }
 
 static int read_complete(const struct reader *r, void *body, struct member_msg *out)
@@ -341,7 +372,25 @@ static int read_over(const struct reader *r, void *body, struct member_msg *out)
         rc = check_numbers(&(struct number){ "generation", m->generation }, 1, r->err);
     if (rc == 0)
         rc = read_code(r, m->ends, m->code, "yyyy", out);
+    if (rc == 0)
+        rc = read_ranks(r, "dead_paths", m->dead_paths, m->n_dead_paths, out);
     return rc < 0 ? rc : read_reason(r, "reason", m->reason, out);
+}
+
+static int read_reach(const struct reader *r, void *body, struct member_msg *out)
+{
+    const Trainerd__V1__Reach *m = body;
+    Trainerd__V1__Task *tasks[MEMBER_REACH_MAX] = { NULL };
+
+    for (size_t i = 0; i < m->n_peers && i < MEMBER_REACH_MAX; i++) {
+        int rc = wire_check_fact("data_address", m->peers[i]->data_address, ADDRESS_BYTES, r->err);
+
+        if (rc < 0)
+            return rc;
+        tasks[i] = m->peers[i]->task;
+    }
+    out->round = m->round;
+    return read_ranks(r, "peers", tasks, m->n_peers, out);
 }
 
 static int read_pause(const struct reader *r, void *body, struct member_msg *out)
@@ -385,6 +434,7 @@ static const struct row of_member[] = {
     ROW(MEMBER, TROUBLE, "Trouble", read_trouble),
     ROW(MEMBER, COMPLETE, "Complete", read_complete),
     ROW(MEMBER, LEAVE, "Leave", read_leave),
+    ROW(MEMBER, REACHED, "Reached", read_reached),
 };
 static const struct row of_leader[] = {
     ROW(LEADER, WAIT, "Wait", read_wait),
@@ -394,6 +444,7 @@ static const struct row of_leader[] = {
     ROW(LEADER, REDIRECT, "Redirect", read_redirect),
     ROW(LEADER, REFUSE, "Refuse", read_refuse),
     ROW(LEADER, BEAT, "Beat", read_beat),
+    ROW(LEADER, REACH, "Reach", read_reach),
 };
 
 static int read_row(const struct row *rows, size_t n, const struct reader *r, int which, void *body,

@@ -10,6 +10,7 @@ struct writer {
     const struct wire_cluster *c;
     const struct wire_sender *sender; /* of a member's message */
     const struct rdzv_view *view;     /* of a View */
+    const char *const *data_addresses; /* of a Reach */
 };
 
 /* ---- pieces ---- */
@@ -47,6 +48,17 @@ static Trainerd__V1__Task *task(struct arena *a, const struct wire_cluster *c, u
     return t;
 }
 
+static size_t tasks(const struct writer *w, const struct member_msg *m, Trainerd__V1__Task ***out)
+{
+    if (m->n_ranks == 0)
+        return 0;
+    *out = arena_array(w->a, m->n_ranks, sizeof(**out));
+    CHECK(*out != NULL);
+    for (uint32_t i = 0; i < m->n_ranks; i++)
+        (*out)[i] = task(w->a, w->c, m->ranks[i]);
+    return m->n_ranks;
+}
+
 /* ---- of a member ---- */
 
 static void *write_join(const struct writer *w, const struct member_msg *m)
@@ -70,6 +82,7 @@ static void *write_join(const struct writer *w, const struct member_msg *m)
     j->generation = m->generation;
     j->attaching = m->is_attaching;
     j->call = w->sender->call;
+    j->n_dead_paths = tasks(w, m, &j->dead_paths);
     return j;
 }
 
@@ -105,8 +118,17 @@ static void *write_trouble(const struct writer *w, const struct member_msg *m)
     t->generation = m->generation;
     t->peer = task(w->a, w->c, m->rank);
     t->reason = sentence(w, m->text);
-    t->path_is_dead = m->is_path_dead;
+    t->n_dead_paths = tasks(w, m, &t->dead_paths);
     return t;
+}
+
+static void *write_reached(const struct writer *w, const struct member_msg *m)
+{
+    Trainerd__V1__Reached *r = NEW(w, reached);
+
+    r->round = m->round;
+    r->n_dead_paths = tasks(w, m, &r->dead_paths);
+    return r;
 }
 
 static void *write_complete(const struct writer *w, const struct member_msg *m)
@@ -181,7 +203,24 @@ static void *write_over(const struct writer *w, const struct member_msg *m)
     o->ends = m->code != MEMBER_GO_ON;
     o->code = o->ends ? (uint32_t)m->code : 0;
     o->reason = sentence(w, m->text);
+    o->n_dead_paths = tasks(w, m, &o->dead_paths);
     return o;
+}
+
+static void *write_reach(const struct writer *w, const struct member_msg *m)
+{
+    Trainerd__V1__Reach *r = NEW(w, reach);
+
+    r->round = m->round;
+    r->n_peers = m->n_ranks;
+    r->peers = arena_array(w->a, m->n_ranks + 1, sizeof(*r->peers));
+    CHECK(r->peers != NULL);
+    for (uint32_t i = 0; i < m->n_ranks; i++) {
+        r->peers[i] = NEW(w, peer);
+        r->peers[i]->task = task(w->a, w->c, m->ranks[i]);
+        r->peers[i]->data_address = (char *)w->data_addresses[i];
+    }
+    return r;
 }
 
 static void *write_pause(const struct writer *w, const struct member_msg *m)
@@ -224,12 +263,13 @@ static const struct row of_member[MEMBER_MSGS] = {
     ROW(MEMBER, JOIN, write_join),         ROW(MEMBER, READY, write_ready),
     ROW(MEMBER, BEAT, write_beat),         ROW(MEMBER, TROUBLE, write_trouble),
     ROW(MEMBER, COMPLETE, write_complete), ROW(MEMBER, LEAVE, write_leave),
+    ROW(MEMBER, REACHED, write_reached),
 };
 static const struct row of_leader[MEMBER_MSGS] = {
     ROW(LEADER, WAIT, write_wait),         ROW(LEADER, VIEW, write_view),
     ROW(LEADER, OVER, write_over),         ROW(LEADER, PAUSE, write_pause),
     ROW(LEADER, REDIRECT, write_redirect), ROW(LEADER, REFUSE, write_refuse),
-    ROW(LEADER, BEAT, write_beat),
+    ROW(LEADER, BEAT, write_beat),         ROW(LEADER, REACH, write_reach),
 };
 
 /* The members of the unions are all pointers to messages. */
@@ -247,10 +287,11 @@ const ProtobufCMessage *wire_write_member(struct wire *w, const struct wire_clus
 }
 
 const ProtobufCMessage *wire_write_leader(struct wire *w, const struct wire_cluster *c,
-                                          const struct member_msg *m, const struct rdzv_view *view)
+                                          const struct member_msg *m, const struct rdzv_view *view,
+                                          const char *const *data_addresses)
 {
     const struct row *row = &of_leader[m->kind];
-    struct writer to = { .a = &w->arena, .c = c, .view = view };
+    struct writer to = { .a = &w->arena, .c = c, .view = view, .data_addresses = data_addresses };
     Trainerd__V1__LeaderMessage *out = NEW(&to, leader_message);
 
     CHECK(row->write != NULL);

@@ -45,10 +45,10 @@ int agree_connect(struct train *t, struct err *err)
     pthread_mutex_unlock(&t->lock);
     rc = comm_connect(comm, err);
     if (rc < 0) {
-        uint32_t lost;
+        struct comm_loss lost;
 
-        if (g->on_broken != NULL && comm_lost_path(comm, &lost))
-            g->on_broken(t->opts->arg, lost, err->text);
+        if (g->on_broken != NULL && comm_connect_loss(comm, &lost))
+            g->on_broken(t->opts->arg, &lost, err->text);
         return rc;
     }
     e.text = comm_describe(comm);

@@ -316,7 +316,7 @@ struct train_group { /* one generation */
     uint64_t deadline_ms;
     uint64_t newest_step;   /* that any member holds; 0: nobody holds state, the newest checkpoint is read */
     uint32_t newest_member; /* one that holds it; without meaning with newest_step 0 */
-    void (*on_broken)(void *arg, uint32_t member, const char *why);
+    void (*on_broken)(void *arg, const struct comm_loss *loss, const char *why);
     /* NULL, or asked by the first replica of the coordinator before it gives its last contribution to a step.
      * While it says no, nobody can finish the step; it is asked again every few milliseconds. */
     bool (*may_step)(void *arg);

@@ -150,8 +150,9 @@ static inline void cast_play(struct cast *k, cast_scene *scene)
     cast_join(k);
 }
 
-static inline void cast_on_broken(void *arg, uint32_t member, const char *why)
+static inline void cast_on_broken(void *arg, const struct comm_loss *loss, const char *why)
 {
+    uint32_t member = loss->member;
     struct cast_stage *stage = *(struct cast_stage **)arg;
     uint32_t self = *(uint32_t *)((struct cast_stage **)arg + 1);
     uint32_t nobody = 0;

@@ -90,6 +90,7 @@ def survives(victim, *faults):
     """The others step again and every task names the victim; when the fault is over the group is whole; no task ends."""
     tasks = start()
     others = [t for i, t in enumerate(tasks) if i != victim]
+    leader = 1 if victim == 0 else 0
     entered = []
     try:
         for fault in faults:
@@ -101,8 +102,10 @@ def survives(victim, *faults):
         wait(lambda: all(names(t, victim, since) for t in tasks), tasks)
         held = newest(tasks)
         wait(lambda: newest(tasks) > held + 50, tasks)
-        if victim != 0:  # a chief that hands over imposes the quarantine on itself
-            wait(lambda: status_of(victim, 0).get("quarantine_ms", 0) > 0, tasks)
+        wait(lambda: "quarantine" in status_of(victim, leader).get("last_error", ""), tasks)
+        before = len(others[0].events("view"))
+        time.sleep(9)  # more than the quarantine: its paths are tested, and fail
+        assert len(others[0].events("view")) == before, "the dead path interrupted the group again"
         print("# the others went on after %.1f s" % seen)
     finally:
         for fault in entered:
@@ -130,6 +133,12 @@ def chief_without_a_data_path_hands_over_and_comes_back():
 def worker_whose_large_packets_vanish_is_evicted_and_comes_back():
     survives(2, *[Fault(i, *DEAD, "-s", ADDRESSES[2], "-m", "length", "--length", "1000:65535") for i in (0, 1, 3)],
              Fault(2, *DEAD, "-m", "length", "--length", "1000:65535"))
+
+
+@test
+def chief_whose_large_packets_vanish_hands_over_and_comes_back():
+    survives(0, *[Fault(i, *DEAD, "-s", ADDRESSES[0], "-m", "length", "--length", "1000:65535") for i in (1, 2, 3)],
+             Fault(0, *DEAD, "-m", "length", "--length", "1000:65535"))
 
 
 @test

@@ -59,6 +59,9 @@ static void check_text(const struct member_msg *m)
     check_fact(m->text, MEMBER_TEXT_BYTES - 1);
     check_fact(m->progress.phase, WIRE_PHASE_BYTES - 1);
     CHECK(m->generation <= WIRE_NUMBER_MAX && m->held <= WIRE_NUMBER_MAX);
+    CHECK(m->n_ranks <= MEMBER_REACH_MAX);
+    for (uint32_t i = 0; i < m->n_ranks; i++)
+        CHECK(m->ranks[i] < WORLD);
     CHECK(m->code == MEMBER_GO_ON || m->code == 0 || m->code == 2 || m->code == 138 ||
           m->code == 143);
 }

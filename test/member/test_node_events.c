@@ -251,7 +251,7 @@ static void views_that_do_not_connect_get_no_time_of_their_own_one_after_the_oth
     for (uint32_t views = 1; views <= 2; views++) { /* 40 s each, of 60 */
         assert_int_equal(r.n[MEMBER_TRAIN], views);
         connect_until(&r, r.now_ms, 40000, 1, 2);
-        member_node_failed(r.node, r.generation, MEMBER_FAIL_PEER, 2, 0, "cannot connect to worker 2", r.now_ms);
+        member_node_failed(r.node, r.generation, MEMBER_FAIL_PEER, &(struct member_loss){ .peer = 2 }, 0, "cannot connect to worker 2", r.now_ms);
         perform(&r);
         tick(&r, MEMBER_CAUSE_MS + MEMBER_TICK_MS);
         for (uint32_t i = 1; i < WORLD; i++)

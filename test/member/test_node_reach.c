@@ -1,7 +1,10 @@
 /* test_node_reach.c - data paths that are dead while every link to the leader lives. */
 #include "member/node_kit.h"
 
-enum { DETECTION_MS = 2500 /* of the simulated communicator */, GOES_ON_MS = DETECTION_MS + MEMBER_CAUSE_MS + 1700 };
+enum {
+    DETECTION_MS = 2500, /* of the simulated communicator */
+    GOES_ON_MS = DETECTION_MS + MEMBER_CAUSE_MS + MEMBER_REACH_MS + 1200,
+};
 
 static void cut_data(struct sim *s, uint32_t a, uint32_t b, bool both_ways)
 {
@@ -49,27 +52,68 @@ static void task_cut_off_on_the_data_path_is_evicted_and_the_others_step(void **
         }
 }
 
-static void group_goes_on_while_a_dead_path_lasts_and_is_whole_after_it(void **state)
+static void isolated_task_interrupts_the_group_once_and_joins_when_its_paths_work(void **state)
 {
     (void)state;
-    for (uint32_t victim = 1; victim < 4; victim++) {
+    for (uint32_t victim = 0; victim < 4; victim++) {
         struct sim *s = CLUSTER(.seed = victim);
-        uint64_t step, healthy_ms;
+        uint32_t other = victim == 0 ? 1 : 0;
+        uint64_t step, healthy, generation;
 
         sim_advance(s, 2000);
         step = sim_newest(s);
         sim_advance(s, 2000);
-        healthy_ms = sim_newest(s) - step; /* steps in 2 s */
+        healthy = sim_newest(s) - step; /* steps in 2 s */
         isolate(s, victim, 4);
-        sim_advance(s, GOES_ON_MS);
+        sim_advance(s, GOES_ON_MS + 1500);
         step = sim_newest(s);
+        generation = sim_generation(s, other);
         sim_advance(s, 60000);
         HOLDS(s, sim_alive(s) == 4);
-        HOLDS(s, sim_newest(s) - step > healthy_ms * 30 / 2); /* half of the time, at least */
+        HOLDS(s, sim_generation(s, other) == generation && generation > 0);
+        HOLDS(s, sim_newest(s) - step > healthy * 30 * 9 / 10);
         sim_heal(s);
-        HOLDS(s, sim_until_together(s, 4, MEMBER_QUARANTINE_MS_MAX + 5000));
+        HOLDS(s, sim_until_together(s, 4, MEMBER_RETEST_MS_MAX + 2000));
         sim_free(s);
     }
+}
+
+static void quarantine_continues_under_another_leader(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 10; seed++) {
+        struct sim *s = CLUSTER(.seed = seed);
+
+        isolate(s, 3, 4);
+        sim_advance(s, GOES_ON_MS);
+        HOLDS(s, n_training(s, 4) == 3 && sim_generation(s, 3) == 0);
+        sim_kill(s, 0);
+        sim_advance(s, 30000);
+        HOLDS(s, sim_generation(s, 1) > 0 && sim_generation(s, 1) == sim_generation(s, 2));
+        HOLDS(s, sim_generation(s, 3) == 0);
+        sim_heal(s);
+        HOLDS(s, sim_until_together(s, 3, MEMBER_RETEST_MS_MAX + 2000));
+        sim_free(s);
+    }
+}
+
+static void task_that_loses_large_packets_is_evicted_at_the_first_interruption(void **state)
+{
+    (void)state;
+    for (uint32_t victim = 0; victim < 4; victim++)
+        for (uint64_t seed = 1; seed <= 10; seed++) {
+            struct sim *s = CLUSTER(.seed = seed);
+            uint32_t from = seed % 2 == 0 ? victim : SIM_ALL, to = seed % 2 == 0 ? SIM_ALL : victim;
+
+            sim_cut(s, from, to, SIM_LARGE);
+            sim_advance(s, GOES_ON_MS + (victim == 0 ? MEMBER_SETTLE_MS : 0));
+            HOLDS(s, n_training(s, 4) == 3 && sim_generation(s, victim) == 0);
+            sim_advance(s, 20000);
+            HOLDS(s, n_training(s, 4) == 3 && sim_generation(s, victim) == 0);
+            sim_heal(s);
+            HOLDS(s, sim_until_together(s, 4, MEMBER_RETEST_MS_MAX + 2000));
+            sim_free(s);
+        }
 }
 
 static void one_dead_path_in_one_direction_costs_one_task(void **state)
@@ -216,7 +260,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(task_cut_off_on_the_data_path_is_evicted_and_the_others_step),
-        cmocka_unit_test(group_goes_on_while_a_dead_path_lasts_and_is_whole_after_it),
+        cmocka_unit_test(isolated_task_interrupts_the_group_once_and_joins_when_its_paths_work),
+        cmocka_unit_test(quarantine_continues_under_another_leader),
+        cmocka_unit_test(task_that_loses_large_packets_is_evicted_at_the_first_interruption),
         cmocka_unit_test(one_dead_path_in_one_direction_costs_one_task),
         cmocka_unit_test(dead_path_to_the_leader_of_which_either_end_may_be_cut_off_leaves_the_leader),
         cmocka_unit_test(group_that_needs_all_waits_for_the_path_and_no_task_ends),

@@ -459,7 +459,7 @@ static inline void do_step(void *arg)
 static inline void fail_here(struct node *n, enum member_failure kind, const char *text)
 {
     SEEN(n->is_training = false);
-    rdzv_failed(n->rdzv, n->generation, kind, MEMBER_NOBODY, n->progress.step, text);
+    rdzv_failed(n->rdzv, n->generation, kind, NULL, n->progress.step, text);
 }
 
 static inline void do_fail_input(void *arg)

@@ -45,6 +45,10 @@ static void assert_same(const struct member_msg *a, const struct member_msg *b)
     assert_true(a->progress.phase_ms == b->progress.phase_ms);
     assert_true(a->progress.limit_ms == b->progress.limit_ms);
     assert_string_equal(a->progress.phase, b->progress.phase);
+    assert_true(a->round == b->round);
+    assert_int_equal(a->n_ranks, b->n_ranks);
+    for (uint32_t i = 0; i < a->n_ranks; i++)
+        assert_int_equal(a->ranks[i], b->ranks[i]);
     assert_int_equal(a->ident == NULL, b->ident == NULL);
     if (a->ident != NULL) {
         assert_string_equal(a->ident->version, b->ident->version);
@@ -59,6 +63,8 @@ static void assert_same(const struct member_msg *a, const struct member_msg *b)
 
 /* ---- there and back ---- */
 
+static const uint32_t two_ranks[] = { 2, 0 };
+
 static void what_a_member_says_survives(void **state)
 {
     static const struct member_msg said[] = {
@@ -68,8 +74,17 @@ static void what_a_member_says_survives(void **state)
           .is_attaching = true,
           .ident = &ident,
           .n_devices = 3,
+          .ranks = two_ranks,
+          .n_ranks = 2,
           .text = "",
           .progress.phase = "" },
+        { .kind = MEMBER_MSG_REACHED,
+          .round = UINT64_MAX,
+          .ranks = two_ranks,
+          .n_ranks = 1,
+          .text = "",
+          .progress.phase = "" },
+        { .kind = MEMBER_MSG_REACHED, .round = 1, .text = "", .progress.phase = "" },
         { .kind = MEMBER_MSG_READY, .generation = 6, .held = 41, .text = "", .progress.phase = "" },
         { .kind = MEMBER_MSG_BEAT,
           .generation = 7,
@@ -78,6 +93,8 @@ static void what_a_member_says_survives(void **state)
         { .kind = MEMBER_MSG_TROUBLE,
           .generation = 7,
           .rank = 2,
+          .ranks = two_ranks,
+          .n_ranks = 2,
           .text = "link broke",
           .progress.phase = "" },
         { .kind = MEMBER_MSG_TROUBLE,
@@ -131,6 +148,7 @@ static void what_a_leader_says_survives(void **state)
 {
     static const struct member_seat seats[] = { { 0, 11, 4, 1 }, { 2, 13, 5, 0 } };
     static const struct member_view view = { 8, 2, seats, 5, 2 };
+    static const char *const addresses[] = { "c:9", "a:7" };
     static const struct rdzv_member members[] = {
         { .rank = 0,
           .incarnation = 11,
@@ -163,6 +181,8 @@ static void what_a_leader_says_survives(void **state)
           .generation = 8,
           .rank = 2,
           .code = MEMBER_GO_ON,
+          .ranks = two_ranks,
+          .n_ranks = 2,
           .text = "lost",
           .progress.phase = "" },
         { .kind = MEMBER_MSG_OVER,
@@ -171,6 +191,12 @@ static void what_a_leader_says_survives(void **state)
           .text = "complete",
           .progress.phase = "" },
         { .kind = MEMBER_MSG_REDIRECT, .rank = 2, .text = "", .progress.phase = "" },
+        { .kind = MEMBER_MSG_REACH,
+          .round = UINT64_MAX - 1,
+          .ranks = two_ranks,
+          .n_ranks = 2,
+          .text = "",
+          .progress.phase = "" },
         { .kind = MEMBER_MSG_REFUSE, .code = MEMBER_GO_ON, .text = "later", .progress.phase = "" },
         { .kind = MEMBER_MSG_REFUSE, .code = 2, .text = "never", .progress.phase = "" },
         { .kind = MEMBER_MSG_BEAT, .text = "", .progress.phase = "" },
@@ -183,7 +209,7 @@ static void what_a_leader_says_survives(void **state)
         struct member_msg heard;
         struct err err = { 0 };
         size_t n;
-        void *bytes = packed(wire_write_leader(&out, &cluster, &said[i], &facts), &n);
+        void *bytes = packed(wire_write_leader(&out, &cluster, &said[i], &facts, addresses), &n);
 
         m = wire_unpack(&in, &trainerd__v1__leader_message__descriptor, bytes, n);
         assert_non_null(m);
@@ -196,6 +222,10 @@ static void what_a_leader_says_survives(void **state)
             assert_true(heard.view->newest_step == 5 && heard.view->newest == 2);
             assert_memory_equal(m->view->key.data, facts.key, 32);
             assert_string_equal(m->view->members[1]->data_address, "c:9");
+        }
+        if (heard.kind == MEMBER_MSG_REACH) {
+            assert_string_equal(m->reach->peers[0]->data_address, "c:9");
+            assert_string_equal(m->reach->peers[1]->data_address, "a:7");
         }
         wire_fini(&in);
         wire_fini(&out);

@@ -46,6 +46,9 @@ struct sim_msg *sim_msg_copy(struct sim *s, uint32_t rank, const struct member_m
     c->m = *m;
     memcpy(c->text, m->text, n);
     c->m.text = c->text;
+    if (m->n_ranks > 0)
+        memcpy(c->ranks, m->ranks, m->n_ranks * sizeof(c->ranks[0]));
+    c->m.ranks = c->ranks;
     c->m.ident = m->ident != NULL ? &s->tasks[rank].ident : NULL;
     snprintf(c->phase, sizeof(c->phase), "%s", m->progress.phase != NULL ? m->progress.phase : "");
     c->m.progress.phase = c->phase;
@@ -67,8 +70,13 @@ void sim_msg_free(struct sim_msg *m)
 static const char *msg_name(enum member_kind kind)
 {
     static const char *const names[MEMBER_MSGS] = {
-        "JOIN", "READY", "BEAT",  "TROUBLE", "COMPLETE", "LEAVE",
-        "WAIT", "VIEW",  "PAUSE", "OVER",    "REDIRECT", "REFUSE",
+        [MEMBER_MSG_JOIN] = "JOIN",         [MEMBER_MSG_READY] = "READY",
+        [MEMBER_MSG_BEAT] = "BEAT",         [MEMBER_MSG_TROUBLE] = "TROUBLE",
+        [MEMBER_MSG_REACHED] = "REACHED",   [MEMBER_MSG_COMPLETE] = "COMPLETE",
+        [MEMBER_MSG_LEAVE] = "LEAVE",       [MEMBER_MSG_WAIT] = "WAIT",
+        [MEMBER_MSG_VIEW] = "VIEW",         [MEMBER_MSG_PAUSE] = "PAUSE",
+        [MEMBER_MSG_OVER] = "OVER",         [MEMBER_MSG_REACH] = "REACH",
+        [MEMBER_MSG_REDIRECT] = "REDIRECT", [MEMBER_MSG_REFUSE] = "REFUSE",
     };
 
     return kind < MEMBER_MSGS ? names[kind] : "?";
@@ -154,6 +162,9 @@ static void perform(struct sim *s, uint32_t rank, const struct member_do_this *d
         return;
     case MEMBER_PROBE:
         sim_link_probe(s, rank, d->rank);
+        return;
+    case MEMBER_REACH:
+        sim_train_test_paths(s, rank, d);
         return;
     case MEMBER_TRAIN:
         tell_view(s, rank, d);
@@ -370,6 +381,9 @@ static void happens(struct sim *s, struct sim_event *e)
     case EV_TRAIN:
     case EV_NEWS:
         sim_train_event(s, e);
+        break;
+    case EV_REACHED:
+        sim_train_tested(s, e);
         break;
     case EV_LEASE_EFFECT:
     case EV_LEASE_DONE:

@@ -73,7 +73,8 @@ void sim_fail(struct sim *s, uint32_t rank, enum member_failure kind, const char
 void sim_stuck(struct sim *s, uint32_t rank);
 /* The link between breaks; what is under way is lost. */
 void sim_reset(struct sim *s, uint32_t from, uint32_t to);
-enum sim_plane { SIM_CONTROL = 1, SIM_DATA = 2, SIM_BOTH = 3 };
+/* LARGE: of the data plane, packets of full size alone, as where the MTU of a path is wrong. */
+enum sim_plane { SIM_CONTROL = 1, SIM_DATA = 2, SIM_BOTH = 3, SIM_LARGE = 4, SIM_EVERY = 7 };
 /* Nothing goes from `from` to `to` any more (one direction). SIM_ALL: every task. */
 void sim_cut(struct sim *s, uint32_t from, uint32_t to, enum sim_plane plane);
 void sim_mend(struct sim *s, uint32_t from, uint32_t to);

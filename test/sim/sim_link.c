@@ -358,6 +358,7 @@ void sim_cut(struct sim *s, uint32_t from, uint32_t to, enum sim_plane plane)
 {
     sim_say(s, from, "%snothing gets through to %s any more",
             plane == SIM_DATA      ? "data: "
+            : plane == SIM_LARGE   ? "large packets: "
             : plane == SIM_CONTROL ? "control: "
                                    : "",
             to == SIM_ALL ? "all" : s->names[to]);
@@ -367,7 +368,7 @@ void sim_cut(struct sim *s, uint32_t from, uint32_t to, enum sim_plane plane)
 void sim_mend(struct sim *s, uint32_t from, uint32_t to)
 {
     sim_say(s, from, "reaches %s again", to == SIM_ALL ? "all" : s->names[to]);
-    cut(s, from, to, SIM_BOTH, false);
+    cut(s, from, to, SIM_EVERY, false);
     sim_release_held(s);
 }
 
@@ -384,6 +385,6 @@ void sim_heal(struct sim *s)
 {
     sim_say(s, SIM_ALL, "the network is whole again");
     if (s->cuts != NULL)
-        cut(s, SIM_ALL, SIM_ALL, SIM_BOTH, false);
+        cut(s, SIM_ALL, SIM_ALL, SIM_EVERY, false);
     sim_release_held(s);
 }

@@ -27,6 +27,7 @@ struct sim_view {
 struct sim_msg {
     struct member_msg m;
     struct sim_view *view; /* NULL: none */
+    uint32_t ranks[MEMBER_REACH_MAX];
     char phase[32], text[];
 };
 
@@ -52,6 +53,7 @@ enum sim_kind {
     EV_LEASE_DONE,
     EV_LEASE_DUE,
     EV_SAVE,
+    EV_REACHED, /* the tests of data paths of a task are done */
 };
 struct sim_event {
     uint64_t at_ms, number; /* ties by number, which is also the order of sending */
@@ -61,6 +63,7 @@ struct sim_event {
     uint32_t link;     /* or group */
     uint64_t a, b;
     struct sim_msg *msg; /* owned; NULL: none */
+    struct member_loss tested; /* of REACHED: the dead paths */
     struct member_where where;
 };
 
@@ -100,6 +103,7 @@ struct sim_train {
     bool will_apply;                        /* its part of the reduction is through */
     bool is_stuck, waits_for_lease;
     enum member_failure failure;
+    struct member_loss loss;
     const char *text;
 };
 
@@ -222,6 +226,8 @@ void sim_train_fail(struct sim *s, uint32_t rank, enum member_failure kind, cons
 void sim_train_process_gone(struct sim *s, uint32_t rank, bool is_silent);
 void sim_train_event(struct sim *s, struct sim_event *e);
 void sim_train_progress(struct sim *s, uint32_t rank, struct member_progress *out);
+void sim_train_test_paths(struct sim *s, uint32_t rank, const struct member_do_this *d);
+void sim_train_tested(struct sim *s, const struct sim_event *e);
 void sim_train_last_saved(struct sim *s, uint32_t rank);
 bool sim_same_view(const struct member_view *a, const struct member_view *b);
 /* The group of this view, new if `rank` is the first to speak of it. */

@@ -17,6 +17,7 @@ enum fault {
     CUT_ONE_WAY,
     CUT_CONTROL,
     CUT_DATA,
+    CUT_LARGE,
     RESET,
     STORAGE_ALL,
     STORAGE_ONE,
@@ -38,6 +39,7 @@ static const uint8_t weights[FAULTS] = {
     [CUT_ONE_WAY] = 3,
     [CUT_CONTROL] = 3,
     [CUT_DATA] = 3,
+    [CUT_LARGE] = 2,
     [RESET] = 4,
     [STORAGE_ALL] = 2,
     [STORAGE_ONE] = 3,
@@ -110,6 +112,9 @@ static void one_fault(struct sim *s)
         break;
     case CUT_DATA:
         cut_pair(s, a, b, SIM_DATA);
+        break;
+    case CUT_LARGE:
+        sim_cut(s, a, below(s, 2) ? b : SIM_ALL, SIM_LARGE);
         break;
     case RESET:
         sim_reset(s, a, b);

@@ -133,6 +133,11 @@ static void break_group(struct sim *s, struct sim_group *g, uint32_t culprit, ui
     }
 }
 
+static bool data_passes(const struct sim *s, uint32_t a, uint32_t b, enum sim_plane plane)
+{
+    return sim_link_passes(s, a, b, plane) && sim_link_passes(s, b, a, plane);
+}
+
 static bool all_paths_open(struct sim *s, const struct sim_group *g, uint32_t *a, uint32_t *b)
 {
     for (uint32_t i = 0; i < g->view.n; i++) {
@@ -141,30 +146,32 @@ static bool all_paths_open(struct sim *s, const struct sim_group *g, uint32_t *a
             return false;
         for (uint32_t j = 0; j < g->view.n && s->n_cuts > 0; j++) {
             *b = g->view.seats[j].rank;
-            if (!sim_link_passes(s, *a, *b, SIM_DATA))
+            if (!sim_link_passes(s, *a, *b, SIM_DATA | SIM_LARGE))
                 return false;
         }
     }
     return true;
 }
 
-/* The first member that `rank` cannot exchange data with. */
-static uint32_t dead_path_of(const struct sim *s, const struct sim_group *g, uint32_t rank)
+/* The members that `rank` cannot exchange any data with. */
+static struct member_loss dead_paths_of(const struct sim *s, const struct sim_group *g, uint32_t rank)
 {
-    for (uint32_t i = 0; i < g->view.n; i++) {
-        uint32_t other = g->view.seats[i].rank;
+    struct member_loss l = { .peer = MEMBER_NOBODY };
 
-        if (other != rank && (!sim_link_passes(s, rank, other, SIM_DATA) || !sim_link_passes(s, other, rank, SIM_DATA)))
-            return other;
-    }
-    return MEMBER_NOBODY;
+    for (uint32_t i = 0; i < g->view.n && l.n_dead_paths < MEMBER_REACH_MAX; i++)
+        if (!data_passes(s, rank, g->view.seats[i].rank, SIM_DATA))
+            l.dead_paths[l.n_dead_paths++] = g->view.seats[i].rank;
+    if (l.n_dead_paths > 0)
+        l.peer = l.dead_paths[0];
+    return l;
 }
 
-/* The network or somebody who stands still holds all of them up. */
+/* The network, or a task that stands still, holds all of them up. */
 static bool is_held_up(struct sim *s, uint32_t at)
 {
     struct sim_group *g = s->groups.at[at];
     uint32_t a, b;
+    bool is_found = false;
 
     if (all_paths_open(s, g, &a, &b)) {
         g->stuck_ms = 0;
@@ -177,12 +184,17 @@ static bool is_held_up(struct sim *s, uint32_t at)
         return true;
     }
     for (uint32_t i = 0; i < g->view.n; i++) {
-        a = g->view.seats[i].rank;
-        b = dead_path_of(s, g, a);
-        if (b == MEMBER_NOBODY)
+        uint32_t rank = g->view.seats[i].rank;
+
+        if (dead_paths_of(s, g, rank).n_dead_paths == 0)
             continue;
+        is_found = true;
+        sim_say(s, rank, "the communicator finds dead paths");
+        later(s, rank, sim_random(s, 20), T_PATH_DEAD, MEMBER_NOBODY); /* others may only hear of it */
+    }
+    if (!is_found) { /* large packets are lost: one path was busy, and its sender notices */
         sim_say(s, a, "the communicator lost %s", s->names[b]);
-        later(s, a, sim_random(s, 20), T_PATH_DEAD, b); /* one end notices first, others may only hear of it */
+        later(s, a, sim_random(s, 20), T_PATH_DEAD, b);
     }
     return true;
 }
@@ -277,11 +289,12 @@ void sim_train_fail(struct sim *s, uint32_t rank, enum member_failure kind, cons
         return;
     sim_say(s, rank, "fails: %s", text);
     if (t->train.phase == REST) {
-        member_node_failed(t->node, 0, kind, MEMBER_NOBODY, t->held, text, sim_clock(s, rank));
+        member_node_failed(t->node, 0, kind, NULL, t->held, text, sim_clock(s, rank));
         sim_drain(s, rank);
         return;
     }
     t->train.failure = kind;
+    t->train.loss = (struct member_loss){ .peer = MEMBER_NOBODY };
     t->train.text = text;
     break_group(s, group(s, rank), rank, 0);
     news(s, rank, NEWS_FAILED, MEMBER_NOBODY);
@@ -387,7 +400,13 @@ static void broken(struct sim *s, uint32_t rank, enum what what, uint32_t peer)
         later(s, rank, 1, what, peer);
         return;
     }
-    t->train.failure = what == T_PATH_DEAD ? MEMBER_FAIL_PATH : MEMBER_FAIL_PEER;
+    t->train.failure = MEMBER_FAIL_PEER;
+    t->train.loss = (struct member_loss){ .peer = peer };
+    if (what == T_PATH_DEAD && peer == MEMBER_NOBODY)
+        t->train.loss = dead_paths_of(s, group(s, rank), rank);
+    else if (what == T_PATH_DEAD)
+        t->train.loss = (struct member_loss){ peer, { peer }, 1 };
+    peer = t->train.loss.peer;
     t->train.text = what == T_PATH_DEAD ? "nothing is acknowledged" : "connection reset by peer";
     news(s, rank, NEWS_FAILED, peer);
     break_group(s, group(s, rank), what == T_PATH_DEAD ? peer : rank, 0); /* the others hear whom it lost */
@@ -416,8 +435,7 @@ static void tell_node(struct sim *s, uint32_t rank, const struct sim_event *e)
     case NEWS_FAILED:
         sim_say(s, rank, "training failed, holds step %" PRIu64 ": %s (%s)", t->held, t->train.text,
                 e->b == MEMBER_NOBODY ? "nobody named" : s->names[e->b]);
-        member_node_failed(t->node, g, t->train.failure, (uint32_t)e->b, t->held, t->train.text,
-                           now);
+        member_node_failed(t->node, g, t->train.failure, &t->train.loss, t->held, t->train.text, now);
         break;
     }
 }
@@ -481,6 +499,25 @@ void sim_train_event(struct sim *s, struct sim_event *e)
         gives(s, e->to);
     else if (t->phase == CONNECTING) /* T_LATE */
         broken(s, e->to, T_BROKEN, MEMBER_NOBODY);
+}
+
+void sim_train_test_paths(struct sim *s, uint32_t rank, const struct member_do_this *d)
+{
+    struct sim_event e = { .kind = EV_REACHED, .from = rank, .to = rank, .serial = s->tasks[rank].serial, .a = d->round };
+    uint64_t ms = 2 * sim_delay(s);
+
+    for (uint32_t i = 0; i < d->n_ranks; i++)
+        if (!data_passes(s, rank, d->ranks[i], SIM_DATA) || !sim_link_passes(s, rank, d->ranks[i], SIM_LARGE)) {
+            e.tested.dead_paths[e.tested.n_dead_paths++] = d->ranks[i];
+            ms = MEMBER_REACH_MS;
+        }
+    e.at_ms = s->now_ms + ms;
+    sim_push(s, e);
+}
+
+void sim_train_tested(struct sim *s, const struct sim_event *e)
+{
+    member_node_reached(s->tasks[e->to].node, e->a, e->tested.dead_paths, e->tested.n_dead_paths, sim_clock(s, e->to));
 }
 
 void sim_train_progress(struct sim *s, uint32_t rank, struct member_progress *out)
