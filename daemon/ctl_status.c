@@ -107,7 +107,7 @@ void ctl_status_text(const Trainerd__V1__StatusReply *s, struct buf *out)
         if (t->last_error[0] != '\0')
             buf_printf(out, ", %s", t->last_error);
         if (t->quarantine_ms > 0)
-            buf_printf(out, "; next attempt in %.1f s", (double)t->quarantine_ms / 1e3);
+            buf_printf(out, "; next test of its data paths in %.1f s", (double)t->quarantine_ms / 1e3);
         buf_str(out, "\n");
     }
 }
