@@ -83,7 +83,7 @@ static void tell_lease(struct group *g, const struct lease_state *s)
     l.is_known = g->lease_is_known;
     g->lease_token = s->token;
     snprintf(g->lease_text, sizeof(g->lease_text), "%s", s->text);
-    rdzv_lease(g->rdzv, &l);
+    rdzv_report(g->rdzv, &(struct member_event){ .kind = MEMBER_EV_LEASE, .lease = &l });
 }
 
 static void lease_has_news(void *arg)
@@ -110,14 +110,14 @@ static void on_lease_change(void *arg, const struct lease_state *s)
     loop_post(r->loop, lease_has_news, n);
 }
 
-static void on_lease(void *arg, uint64_t token, uint64_t wish, const struct member_view *record)
+static void do_lease(struct run *r, const struct rdzv_action *a)
 {
-    struct run *r = arg;
+    const struct member_view *record = a->action->view;
     struct group *g = r->group;
     uint32_t *ranks;
 
-    g->lease_wish = wish;
-    if (record == NULL) {
+    g->lease_wish = a->action->wish;
+    if (a->action->token == UINT64_MAX) {
         g->lease_ticket = lease_refresh(g->lease);
         return;
     }
@@ -125,14 +125,13 @@ static void on_lease(void *arg, uint64_t token, uint64_t wish, const struct memb
     CHECK(ranks != NULL);
     for (uint32_t i = 0; i < record->n; i++)
         ranks[i] = record->seats[i].rank;
-    g->lease_ticket = lease_take(g->lease, token, ranks, record->n);
+    g->lease_ticket = lease_take(g->lease, a->action->token, ranks, record->n);
     free(ranks);
 }
 
-static void on_release(void *arg)
+static void do_release(struct run *r, const struct rdzv_action *a)
 {
-    struct run *r = arg;
-
+    (void)a;
     (void)lease_release(r->group->lease, RELEASE_MS); /* unsaid, others wait until it is over */
 }
 
@@ -242,12 +241,18 @@ static void fail(struct run *r, uint64_t generation, int code, uint64_t held, co
 
     if (!is_symptom)
         report_trouble(r->report, text);
-    rdzv_failed(g->rdzv, generation, kind, &loss, held, text);
+    rdzv_report(g->rdzv, &(struct member_event){ .kind = MEMBER_EV_FAILED,
+                                                 .generation = generation,
+                                                 .held = held,
+                                                 .failure = kind,
+                                                 .loss = &loss,
+                                                 .text = text });
 }
 
-static void on_train(void *arg, const struct rdzv_view *v, const char *why)
+static void do_train(struct run *r, const struct rdzv_action *a)
 {
-    struct run *r = arg;
+    const struct rdzv_view *v = a->view;
+    const char *why = a->action->text;
     struct group *g = r->group;
     struct comm_member *members = calloc(v->n_members, sizeof(*members));
     struct train_group to = {
@@ -299,40 +304,38 @@ static void on_train(void *arg, const struct rdzv_view *v, const char *why)
         fail(r, v->generation, rc, train_held(r->train), err.text);
 }
 
-static void on_pause(void *arg)
+static void do_pause(struct run *r, const struct rdzv_action *a)
 {
-    struct run *r = arg;
-
+    (void)a;
     train_request(r->train, TRAIN_ASK_PAUSE);
 }
 
-static void on_abort(void *arg, const char *text)
+static void do_abort(struct run *r, const struct rdzv_action *a)
 {
-    struct run *r = arg;
-
-    report_trouble(r->report, text);
-    train_abort(r->train, text);
+    report_trouble(r->report, a->action->text);
+    train_abort(r->train, a->action->text);
 }
 
 /* The lease may have to run out first: the membership sees to that, and asks again. */
-static void on_save(void *arg)
+static void do_save(struct run *r, const struct rdzv_action *a)
 {
-    struct run *r = arg;
     struct group *g = r->group;
 
+    (void)a;
     if (g->lease != NULL && lease_hold_until(g->lease) == 0)
-        rdzv_saved(g->rdzv, false, "this task does not hold the lease on the shared storage");
+        rdzv_report(g->rdzv, &(struct member_event){ .kind = MEMBER_EV_SAVED,
+                                                     .text = "this task does not hold the lease on the shared storage" });
     else
         run_save(r);
 }
 
-static void on_say(void *arg, const char *text, bool is_trouble)
+static void do_say(struct run *r, const struct rdzv_action *a)
 {
-    struct run *r = arg;
+    bool is_trouble = a->action->is_trouble;
 
     if (is_trouble || r->generation == 0) /* while training is at rest, why it is */
-        report_trouble(r->report, text);
-    log_record(is_trouble ? LOG_WARN : LOG_INFO, "group", NULL, 0, "%s", text);
+        report_trouble(r->report, a->action->text);
+    log_record(is_trouble ? LOG_WARN : LOG_INFO, "group", NULL, 0, "%s", a->action->text);
 }
 
 static void on_state(void *arg)
@@ -347,9 +350,9 @@ static void on_state(void *arg)
     lease_watch(g->lease, member_node_state(n) == MEMBER_LEADING);
 }
 
-static void on_rdzv_end(void *arg, int code, const char *text)
+static void do_end(struct run *r, const struct rdzv_action *a)
 {
-    run_end(arg, code, text);
+    run_end(r, a->action->code, a->action->text);
 }
 
 static void on_checkpoint_request(void *arg)
@@ -402,12 +405,12 @@ static void free_test(struct path_test *t)
 
 static void report_test(const struct path_test *t)
 {
-    uint32_t dead[MEMBER_REACH_MAX], n = 0;
+    struct member_loss loss = { .peer = MEMBER_NOBODY };
 
     for (uint32_t i = 0; i < t->n; i++)
         if (t->is_dead[i])
-            dead[n++] = t->ranks[i];
-    rdzv_reached(t->run->group->rdzv, t->round, dead, n);
+            loss.dead_paths[loss.n_dead_paths++] = t->ranks[i];
+    rdzv_report(t->run->group->rdzv, &(struct member_event){ .kind = MEMBER_EV_REACHED, .round = t->round, .loss = &loss });
 }
 
 static void test_is_done(void *arg)
@@ -438,18 +441,17 @@ static void *test_paths(void *arg)
     return NULL;
 }
 
-static void on_reach(void *arg, uint64_t round, const uint32_t *ranks, const char *const *addresses, uint32_t n)
+static void do_reach(struct run *r, const struct rdzv_action *a)
 {
-    struct run *r = arg;
     struct path_test *t = calloc(1, sizeof(*t));
     struct err err;
 
     CHECK(t != NULL);
     t->run = r;
-    t->round = round;
-    for (; t->n < n; t->n++) {
-        t->ranks[t->n] = ranks[t->n];
-        t->addresses[t->n] = strdup(addresses[t->n]);
+    t->round = a->action->round;
+    for (; t->n < a->action->n_ranks; t->n++) {
+        t->ranks[t->n] = a->action->ranks[t->n];
+        t->addresses[t->n] = strdup(a->addresses[t->n]);
         CHECK(t->addresses[t->n] != NULL);
     }
     if (thread_start(&t->thread, "tests data paths", test_paths, t, &err) < 0) { /* then nothing is known of a path */
@@ -472,12 +474,26 @@ static void abandon_tests(struct group *g)
     g->tests = NULL;
 }
 
+/* ---- actions ---- */
+
+static void (*const performs[])(struct run *r, const struct rdzv_action *a) = {
+    [MEMBER_TRAIN] = do_train,     [MEMBER_PAUSE] = do_pause, [MEMBER_ABORT] = do_abort, [MEMBER_SAVE] = do_save,
+    [MEMBER_LEASE] = do_lease,     [MEMBER_REACH] = do_reach, [MEMBER_SAY] = do_say,     [MEMBER_END] = do_end,
+    [MEMBER_RELEASE] = do_release,
+};
+
+static void on_action(void *arg, const struct rdzv_action *a)
+{
+    CHECK((size_t)a->action->what < COUNT_OF(performs) && performs[a->action->what] != NULL);
+    performs[a->action->what](arg, a);
+}
+
 /* ---- from training ---- */
 
 void group_opened(struct run *r)
 {
     report_phase(r->report, "waiting");
-    rdzv_opened(r->group->rdzv);
+    rdzv_report(r->group->rdzv, &(struct member_event){ .kind = MEMBER_EV_OPENED });
 }
 
 void group_failed(struct run *r, int code, const char *text)
@@ -489,7 +505,7 @@ void group_connected(struct run *r, uint64_t generation)
 {
     report_trouble(r->report, "");
     rdzv_set_serving(r->group->rdzv, true);
-    rdzv_connected(r->group->rdzv, generation);
+    rdzv_report(r->group->rdzv, &(struct member_event){ .kind = MEMBER_EV_CONNECTED, .generation = generation });
 }
 
 /* Nobody is lost; the group meets again, with what its members hold now. */
@@ -499,12 +515,18 @@ static void end_by(struct run *r, const struct run_ended *m, uint32_t member)
     struct member_loss loss = { .peer = member < g->n_members ? g->ranks[member] : MEMBER_NOBODY };
 
     report_trouble(r->report, m->text);
-    rdzv_failed(g->rdzv, m->generation, MEMBER_FAIL_PEER, &loss, m->held, m->text);
+    rdzv_report(g->rdzv, &(struct member_event){ .kind = MEMBER_EV_FAILED,
+                                                 .generation = m->generation,
+                                                 .held = m->held,
+                                                 .failure = MEMBER_FAIL_PEER,
+                                                 .loss = &loss,
+                                                 .text = m->text });
 }
 
 void group_ended(struct run *r, const struct run_ended *m)
 {
     struct rdzv *z = r->group->rdzv;
+    struct member_event event = { .generation = m->generation, .held = m->held, .text = m->text };
     char text[ERR_TEXT_BYTES];
 
     rdzv_set_serving(z, false);
@@ -515,17 +537,18 @@ void group_ended(struct run *r, const struct run_ended *m)
     report_phase(r->report, m->end == TRAIN_COMPLETE ? "complete" : "waiting");
     switch (m->end) {
     case TRAIN_COMPLETE:
-        rdzv_complete(z, m->generation, m->held);
-        break;
     case TRAIN_PAUSED:
-        rdzv_paused(z, m->generation, m->held);
-        break;
     case TRAIN_ABORTED:
-        rdzv_aborted(z, m->generation, m->held);
+        event.kind = m->end == TRAIN_COMPLETE ? MEMBER_EV_COMPLETE
+                     : m->end == TRAIN_PAUSED ? MEMBER_EV_PAUSED
+                                              : MEMBER_EV_ABORTED;
+        rdzv_report(z, &event);
         break;
     case TRAIN_UNSAVED:
         report_trouble(r->report, m->text);
-        rdzv_failed(z, m->generation, MEMBER_FAIL_STORAGE, NULL, m->held, m->text);
+        event.kind = MEMBER_EV_FAILED;
+        event.failure = MEMBER_FAIL_STORAGE;
+        rdzv_report(z, &event);
         break;
     case TRAIN_DIVERGED: /* whoever differs holds nothing any more, and takes the state of the others */
         if (train_diverged(r->train) == r->group->self && run_is_wrong_again(r, m->text, text, sizeof(text)))
@@ -545,12 +568,12 @@ void group_ended(struct run *r, const struct run_ended *m)
 void group_saved(struct run *r, int rc, const char *text)
 {
     report_phase(r->report, "waiting");
-    rdzv_saved(r->group->rdzv, rc == 0, rc == 0 ? "" : text);
+    rdzv_report(r->group->rdzv, &(struct member_event){ .kind = MEMBER_EV_SAVED, .ok = rc == 0, .text = rc == 0 ? "" : text });
 }
 
 void group_stop(struct run *r)
 {
-    rdzv_stop(r->group->rdzv, false);
+    rdzv_report(r->group->rdzv, &(struct member_event){ .kind = MEMBER_EV_STOP });
 }
 
 void group_progress(const struct run *r, struct rdzv_progress *p)
@@ -579,12 +602,12 @@ static void watch_storage(struct run *r, enum member_node_state state)
     if (!storage_has_failed(&seen, text, sizeof(text)))
         return;
     g->storage_told_ms = clock_ms();
-    rdzv_storage(g->rdzv, text);
+    rdzv_report(g->rdzv, &(struct member_event){ .kind = MEMBER_EV_STORAGE, .text = text });
 }
 
 void group_stored(struct run *r)
 {
-    rdzv_storage(r->group->rdzv, NULL);
+    rdzv_report(r->group->rdzv, &(struct member_event){ .kind = MEMBER_EV_STORAGE });
 }
 
 void group_tick(struct run *r)
@@ -696,16 +719,8 @@ static int open_rdzv(struct run *r, struct err *err)
         .has_lease = g->lease != NULL,
         .progress = &r->progress,
         .arg = r,
-        .on_train = on_train,
-        .on_pause = on_pause,
-        .on_abort = on_abort,
-        .on_save = on_save,
-        .on_lease = on_lease,
-        .on_release = on_release,
-        .on_reach = on_reach,
-        .on_say = on_say,
+        .on_action = on_action,
         .on_state = on_state,
-        .on_end = on_rdzv_end,
         .on_checkpoint = on_checkpoint_request,
         .on_trace = on_trace,
     };

@@ -77,9 +77,9 @@ bool node_begin(struct member_node *n)
     return n->state != MEMBER_ENDED;
 }
 
-struct member_do_this *node_do(struct member_node *n, enum member_do what)
+struct member_action *node_do(struct member_node *n, enum member_action_kind what)
 {
-    struct member_do_this *d;
+    struct member_action *d;
 
     if (n->n_actions == n->room) {
         n->room = n->room == 0 ? 16 : 2 * n->room;
@@ -87,11 +87,11 @@ struct member_do_this *node_do(struct member_node *n, enum member_do what)
         CHECK(n->actions != NULL);
     }
     d = &n->actions[n->n_actions++];
-    *d = (struct member_do_this){ .what = what, .rank = MEMBER_NOBODY, .text = "" };
+    *d = (struct member_action){ .what = what, .rank = MEMBER_NOBODY, .text = "" };
     return d;
 }
 
-bool member_node_next(struct member_node *n, struct member_do_this *out)
+bool member_node_next(struct member_node *n, struct member_action *out)
 {
     if (n->next_action == n->n_actions)
         return false;
@@ -147,7 +147,7 @@ static const struct member_msg *keep_msg(struct member_node *n, const struct mem
 
 void node_say(struct member_node *n, bool is_trouble, const char *text)
 {
-    struct member_do_this *d;
+    struct member_action *d;
 
     text = keep(n, text);
     d = node_do(n, MEMBER_SAY);
@@ -163,7 +163,7 @@ void node_tell(struct member_node *n, const struct member_msg *m)
 
 void node_send(struct member_node *n, uint32_t rank, const struct member_msg *m)
 {
-    struct member_do_this *d;
+    struct member_action *d;
 
     CHECK(n->peers[rank].is_joined && rank != n->self);
     d = node_do(n, MEMBER_SEND);
@@ -185,7 +185,7 @@ uint64_t node_pause_ms(uint32_t failures)
 
 void node_finish(struct member_node *n, int code, const char *text)
 {
-    struct member_do_this *d;
+    struct member_action *d;
 
     if (n->state == MEMBER_ENDED)
         return;
@@ -218,7 +218,7 @@ const struct member_seat *node_seat(const struct member_view *v, uint32_t rank)
 
 void node_adopt(struct member_node *n, const struct member_view *v, const char *text, uint64_t now_ms)
 {
-    struct member_do_this *d;
+    struct member_action *d;
     uint32_t coordinator = v->seats[member_view_coordinator(v)].rank;
 
     CHECK(n->rest == NODE_AT_REST && v->n <= n->world);
@@ -286,13 +286,13 @@ void node_keep_progress(struct member_node *n, uint32_t rank, const struct membe
 }
 
 /* false: not of the present generation, or nothing was running. */
-static bool comes_to_rest(struct member_node *n, uint64_t generation, uint64_t held)
+static bool comes_to_rest(struct member_node *n, const struct member_event *e)
 {
-    if (!node_begin(n) || n->rest <= NODE_AT_REST || generation != n->view.generation)
+    if (n->rest <= NODE_AT_REST || e->generation != n->view.generation)
         return false;
     n->rest = NODE_AT_REST;
     n->is_connected = false;
-    n->held = n->progress.held = held;
+    n->held = n->progress.held = e->held;
     n->progress.phase = "";
     return true;
 }
@@ -305,30 +305,25 @@ void node_rest(struct member_node *n, uint64_t now_ms)
         node_tell_ready(n);
 }
 
-void member_node_paused(struct member_node *n, uint64_t generation, uint64_t held, uint64_t now_ms)
+/* Also of an abort: the training is at rest, and holds e->held. */
+static void node_paused(struct member_node *n, const struct member_event *e, uint64_t now_ms)
 {
-    if (comes_to_rest(n, generation, held))
+    if (comes_to_rest(n, e))
         node_rest(n, now_ms);
 }
 
-void member_node_aborted(struct member_node *n, uint64_t generation, uint64_t held, uint64_t now_ms)
-{
-    if (comes_to_rest(n, generation, held))
-        node_rest(n, now_ms);
-}
-
-void member_node_complete(struct member_node *n, uint64_t generation, uint64_t held, uint64_t now_ms)
+static void node_complete(struct member_node *n, const struct member_event *e, uint64_t now_ms)
 {
     bool was_alive = n->is_alive;
 
-    if (!comes_to_rest(n, generation, held))
+    if (!comes_to_rest(n, e))
         return;
     if (was_alive && n->state == MEMBER_LEADING)
         node_own_complete(n);
     else if (was_alive && n->state == MEMBER_FOLLOWING && n->out != MEMBER_NOBODY)
         node_tell(n, &(struct member_msg){ .kind = MEMBER_MSG_COMPLETE,
-                                           .generation = generation,
-                                           .held = held,
+                                           .generation = e->generation,
+                                           .held = e->held,
                                            .text = "" });
     else
         node_rest(n, now_ms);
@@ -352,17 +347,18 @@ static void peer_failed(struct member_node *n, const struct member_loss *loss, c
     node_rest(n, now_ms);
 }
 
-void member_node_failed(struct member_node *n, uint64_t generation, enum member_failure kind,
-                        const struct member_loss *loss, uint64_t held, const char *text, uint64_t now_ms)
+static void node_failed(struct member_node *n, const struct member_event *e, uint64_t now_ms)
 {
+    enum member_failure kind = e->failure;
     bool everywhere = kind == MEMBER_FAIL_INPUT || kind == MEMBER_FAIL_STORAGE;
+    const char *text;
     int code = kind == MEMBER_FAIL_INPUT || kind == MEMBER_FAIL_FILES ? 2 : 138;
 
-    if (generation == 0 ? !node_begin(n) : !comes_to_rest(n, generation, held))
+    if (e->generation != 0 && !comes_to_rest(n, e))
         return;
-    text = keep(n, text);
+    text = keep(n, e->text);
     if (kind == MEMBER_FAIL_PEER) {
-        peer_failed(n, loss, text, now_ms);
+        peer_failed(n, e->loss, text, now_ms);
         return;
     }
     text = node_print(n, "%s failed: %s", node_name(n, n->self), text);
@@ -380,30 +376,28 @@ void member_node_failed(struct member_node *n, uint64_t generation, enum member_
     node_finish(n, code, text);
 }
 
-void member_node_reached(struct member_node *n, uint64_t round, const uint32_t *dead, uint32_t n_dead, uint64_t now_ms)
+static void node_own_reached(struct member_node *n, const struct member_event *e, uint64_t now_ms)
 {
-    if (!node_begin(n))
-        return;
     if (n->state == MEMBER_LEADING)
-        node_reached(n, n->self, round, dead, n_dead, now_ms);
+        node_reached(n, n->self, e->round, e->loss->dead_paths, e->loss->n_dead_paths, now_ms);
     else if (n->state == MEMBER_FOLLOWING && n->out != MEMBER_NOBODY)
         node_tell(n, &(struct member_msg){ .kind = MEMBER_MSG_REACHED,
-                                           .round = round,
-                                           .ranks = dead,
-                                           .n_ranks = n_dead,
+                                           .round = e->round,
+                                           .ranks = e->loss->dead_paths,
+                                           .n_ranks = e->loss->n_dead_paths,
                                            .text = "" });
 }
 
-void member_node_connected(struct member_node *n, uint64_t generation, uint64_t now_ms)
+static void node_connected(struct member_node *n, const struct member_event *e, uint64_t now_ms)
 {
     (void)now_ms;
-    if (!node_begin(n) || !n->is_alive || generation != n->view.generation || n->rest <= NODE_AT_REST)
+    if (!n->is_alive || e->generation != n->view.generation || n->rest <= NODE_AT_REST)
         return;
     n->is_connected = true;
     n->beat_ms = 0; /* where it is now, at the next tick */
 }
 
-void member_node_progress(struct member_node *n, const struct member_progress *p)
+static void take_progress(struct member_node *n, const struct member_progress *p)
 {
     if (!n->is_alive || n->rest <= NODE_AT_REST)
         return;
@@ -417,24 +411,27 @@ void member_node_progress(struct member_node *n, const struct member_progress *p
 
 /* ---- start, stop, ticks ---- */
 
-void member_node_start(struct member_node *n, uint64_t now_ms)
+static void node_start(struct member_node *n, const struct member_event *e, uint64_t now_ms)
 {
-    (void)node_begin(n);
+    (void)e;
     n->ticked_ms = n->beat_ms = n->said_ms = now_ms;
     node_seek(n, now_ms);
 }
 
-void member_node_opened(struct member_node *n, uint64_t now_ms)
+static void node_opened(struct member_node *n, const struct member_event *e, uint64_t now_ms)
 {
-    if (!node_begin(n) || n->rest != NODE_OPENING)
+    (void)e;
+    if (n->rest != NODE_OPENING)
         return;
     n->rest = NODE_AT_REST;
     node_rest(n, now_ms);
 }
 
-void member_node_stop(struct member_node *n, bool everywhere, uint64_t now_ms)
+static void node_stop(struct member_node *n, const struct member_event *e, uint64_t now_ms)
 {
-    if (!node_begin(n) || (n->is_stopping && (n->stops_all || !everywhere)))
+    bool everywhere = e->everywhere;
+
+    if (n->is_stopping && (n->stops_all || !everywhere))
         return;
     n->is_stopping = true;
     n->stops_all = n->stops_all || everywhere;
@@ -551,14 +548,14 @@ static void watch_abort(struct member_node *n, uint64_t now_ms)
     node_finish(n, 138, text);
 }
 
-void member_node_tick(struct member_node *n, uint64_t now_ms)
+static void node_tick(struct member_node *n, const struct member_event *e, uint64_t now_ms)
 {
     uint64_t passed = now_ms > n->ticked_ms ? now_ms - n->ticked_ms : 0;
     uint64_t stop_limit = 2 * n->grace_ms + MEMBER_STOPPING_MS;
 
+    if (e->progress != NULL)
+        take_progress(n, e->progress);
     n->ticked_ms = now_ms;
-    if (!node_begin(n))
-        return;
     if (passed > n->silent_ms) {
         n->gap_ms = passed;
         n->gap_until = now_ms + n->silent_ms;
@@ -582,4 +579,26 @@ void member_node_tick(struct member_node *n, uint64_t now_ms)
                                        node_name(n, n->self), node_missing(n)));
     if (n->state != MEMBER_ENDED)
         beat(n, now_ms);
+}
+
+/* ---- events ---- */
+
+static node_event_fn *const handlers[] = {
+    [MEMBER_EV_START] = node_start,         [MEMBER_EV_OPENED] = node_opened,
+    [MEMBER_EV_TICK] = node_tick,           [MEMBER_EV_STOP] = node_stop,
+    [MEMBER_EV_HEARD_IN] = node_heard_in,   [MEMBER_EV_IN_CLOSED] = node_in_closed,
+    [MEMBER_EV_HEARD_OUT] = node_heard_out, [MEMBER_EV_OUT_CLOSED] = node_out_closed,
+    [MEMBER_EV_HERE] = node_here,           [MEMBER_EV_NOT_HERE] = node_not_here,
+    [MEMBER_EV_REACHED] = node_own_reached, [MEMBER_EV_CONNECTED] = node_connected,
+    [MEMBER_EV_PAUSED] = node_paused,       [MEMBER_EV_ABORTED] = node_paused,
+    [MEMBER_EV_COMPLETE] = node_complete,   [MEMBER_EV_FAILED] = node_failed,
+    [MEMBER_EV_SAVED] = node_saved,         [MEMBER_EV_LEASE] = node_lease,
+    [MEMBER_EV_STORAGE] = node_storage,
+};
+
+void member_node_handle(struct member_node *n, const struct member_event *e, uint64_t now_ms)
+{
+    CHECK((size_t)e->kind < COUNT_OF(handlers));
+    if (node_begin(n))
+        handlers[e->kind](n, e, now_ms);
 }

@@ -11,7 +11,7 @@
  *
  * The coordinator of a view is its the task whose storage failed least often, in doubt the lowest rank, whoever published it: so a chief that
  * returns joins the acting one like any newcomer, and the next view hands the group over to it. The coordinator
- * writes the checkpoints and holds the lease. A coordinator whose storage fails (member_node_storage())
+ * writes the checkpoints and holds the lease. A coordinator whose storage fails (event STORAGE)
  * ends the view, and the next view has another coordinator; no process ends for that. Who has no view
  * and leads (gathers) asks the missing ones where the group is, and goes there.
  *
@@ -56,7 +56,7 @@
  * What the skin must guarantee:
  *   - One link out (CALL opens it; the first message on it is our JOIN) and one link in per rank (its first
  *     message is their JOIN). A new link in of a rank replaces the older if member_node_admits() is true: report
- *     node_in_closed() for that first.
+ *     IN_CLOSED for that first.
  *     Messages of a link arrive in order, none after its end; a link that we CLOSEd is not reported any more.
  *     A link that we called is reported closed with MEMBER_REFUSED only when the address refused the connection: nobody
  *     listens there. It is taken as proof of death; a reset or end of stream (MEMBER_CLOSED) is only a loss.
@@ -80,7 +80,7 @@ enum {
     MEMBER_NOBODY = UINT32_MAX,
     MEMBER_GO_ON = -1, /* an OVER that leads to another generation, not to an exit code */
 
-    MEMBER_TICK_MS = 20,       /* how often member_node_tick() is to be called */
+    MEMBER_TICK_MS = 20,       /* between two TICK events */
     MEMBER_BEAT_MS = 200,      /* a beat both ways on every link */
     MEMBER_SILENT_MS = 1200,   /* default: six beats; an overloaded machine delays a thread by tenths of a second */
     MEMBER_TRY_MS = 300,       /* for the answer of a candidate, and its successor is called */
@@ -209,27 +209,27 @@ struct member_lease { /* valid during the call */
 
 /* ---- actions ---- */
 
-enum member_do {
+enum member_action_kind {
     MEMBER_CALL,   /* open the link out to rank; there is none */
     MEMBER_HANG_UP, /* end the link out after what was sent */
     MEMBER_TELL,   /* msg on the link out */
     MEMBER_SEND,   /* msg on the link in of rank */
     MEMBER_CLOSE,  /* end the link in of rank after what was sent */
-    MEMBER_PROBE,  /* ask rank where it stands: one of member_node_here() and member_node_not_here(), once */
+    MEMBER_PROBE,  /* ask rank where it stands: one of the events HERE and NOT_HERE, once */
     MEMBER_REACH,  /* test the data path to each of `ranks` with a message of full-size packets, within MEMBER_REACH_MS;
-                      then member_node_reached(), once */
+                      then the event REACHED, once */
     MEMBER_TRAIN,  /* view: connect, receive or give state, train; text: what led to it */
     MEMBER_PAUSE,  /* stop at the next step boundary */
     MEMBER_ABORT,  /* stop at once; text: the first cause */
-    MEMBER_SAVE,   /* at rest: write what is held, verify; then member_node_saved(), within grace_ms */
+    MEMBER_SAVE,   /* at rest: write what is held, verify; then the event SAVED, within grace_ms */
     MEMBER_LEASE,  /* take number token + 1 with the record `view` if token is still the newest; `wish` numbers the
-                      actions; token UINT64_MAX: only look. Its outcome: member_node_lease() */
+                      actions; token UINT64_MAX: only look. Its outcome: the event LEASE */
     MEMBER_RELEASE, /* mark the lease as released; not answered */
     MEMBER_SAY,    /* text: a sentence for the log and the status; is_trouble */
     MEMBER_END,    /* the membership is over: code 0, 2, 138, 143, text. Links end after what was sent */
 };
-struct member_do_this { /* pointers: until the next event */
-    enum member_do what;
+struct member_action { /* pointers: until the next event */
+    enum member_action_kind what;
     uint32_t rank;
     int code;
     bool is_trouble;
@@ -261,48 +261,13 @@ struct member_node;
 struct member_node *member_node_new(const struct member_node_opts *opts, uint64_t now_ms);
 void member_node_free(struct member_node *n); /* NULL is fine */
 
-/* The task seeks and joins at once; before opened() it is not at rest, and nobody waits for it. */
-void member_node_start(struct member_node *n, uint64_t now_ms);
-/* Model and data are open: training can begin. */
-void member_node_opened(struct member_node *n, uint64_t now_ms);
-void member_node_tick(struct member_node *n, uint64_t now_ms);
-/* false: nothing (more) to do. */
-bool member_node_next(struct member_node *n, struct member_do_this *out);
-
-/* ---- links ---- */
+/* ---- events ---- */
 
 enum member_closed {
     MEMBER_CLOSED,
     MEMBER_REFUSED,
     MEMBER_STRANGER, /* of a probe: it does not know this task: it is of another cluster. Who joins it hears more */
 };
-/* Called for a JOIN on a new link while an older link in of `rank` is open. true: the new link replaces the older one.
- * false: the older link stays, and the caller sends `refusal` on the new link and closes it. That is so for a process
- * with another identity, and as long as the process of the older link is heard. */
-bool member_node_admits(struct member_node *n, uint32_t rank, const struct member_msg *join,
-                        struct member_msg *refusal, uint64_t now_ms);
-void member_node_hear_in(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms);
-void member_node_in_closed(struct member_node *n, uint32_t rank, const char *why, uint64_t now_ms);
-void member_node_hear_out(struct member_node *n, const struct member_msg *m, uint64_t now_ms);
-void member_node_out_closed(struct member_node *n, enum member_closed how, const char *why, uint64_t now_ms);
-
-void member_node_here(struct member_node *n, uint32_t rank, const struct member_where *w, uint64_t now_ms);
-void member_node_not_here(struct member_node *n, uint32_t rank, enum member_closed how, const char *why, uint64_t now_ms);
-/* A probe came in; the answer. */
-void member_node_asked(struct member_node *n, uint32_t rank, const struct member_where *theirs,
-                       struct member_where *ours, uint64_t now_ms);
-void member_node_where(const struct member_node *n, struct member_where *out); /* for our own probes */
-/* The tests of a MEMBER_REACH action are done: the data paths to `dead` failed. */
-void member_node_reached(struct member_node *n, uint64_t round, const uint32_t *dead, uint32_t n_dead, uint64_t now_ms);
-
-/* ---- training; events of a generation that is not the present one are ignored ---- */
-
-void member_node_connected(struct member_node *n, uint64_t generation, uint64_t now_ms);
-void member_node_progress(struct member_node *n, const struct member_progress *p); /* before a tick */
-void member_node_paused(struct member_node *n, uint64_t generation, uint64_t held, uint64_t now_ms);
-void member_node_aborted(struct member_node *n, uint64_t generation, uint64_t held, uint64_t now_ms);
-/* All steps are done; on the coordinator also: the last checkpoint is verified and the model exported. */
-void member_node_complete(struct member_node *n, uint64_t generation, uint64_t held, uint64_t now_ms);
 enum member_failure {
     MEMBER_FAIL_PEER,  /* the communicator broke: the group regroups */
     MEMBER_FAIL_LOCAL, /* this task's device or disk: it alone leaves, with 138 */
@@ -317,16 +282,64 @@ struct member_loss {
     uint32_t dead_paths[MEMBER_REACH_MAX]; /* ranks whose kernel acknowledges nothing that this task sends */
     uint32_t n_dead_paths;
 };
-/* Generation 0: before there was a view. `loss` may be NULL. */
-void member_node_failed(struct member_node *n, uint64_t generation, enum member_failure kind,
-                        const struct member_loss *loss, uint64_t held, const char *text, uint64_t now_ms);
-void member_node_saved(struct member_node *n, bool ok, const char *text, uint64_t now_ms);
-void member_node_stop(struct member_node *n, bool everywhere, uint64_t now_ms); /* SIGTERM, drain; Control.Stop */
-void member_node_lease(struct member_node *n, const struct member_lease *l, uint64_t now_ms);
-/* `trouble` is the reason why this task cannot write a checkpoint, or the lease without which it cannot go on: to be
- * called at least every MEMBER_STORAGE_MS while that lasts. A leader hands the group over to another task. NULL: a
- * checkpoint was written. */
-void member_node_storage(struct member_node *n, const char *trouble, uint64_t now_ms);
+
+/* An event of training with a generation that is not the present one is ignored; generation 0: before there was a
+ * view. */
+enum member_event_kind {
+    MEMBER_EV_START,   /* the task seeks and joins at once; before OPENED it is not at rest, and no task waits for it */
+    MEMBER_EV_OPENED,  /* model and data are open: training can begin */
+    MEMBER_EV_TICK,    /* progress (NULL: as before) */
+    MEMBER_EV_STOP,    /* everywhere: Control.Stop; else SIGTERM or drain */
+    /* links */
+    MEMBER_EV_HEARD_IN,   /* rank, msg: on its link to this task */
+    MEMBER_EV_IN_CLOSED,  /* rank, text */
+    MEMBER_EV_HEARD_OUT,  /* msg: on the link that this task called */
+    MEMBER_EV_OUT_CLOSED, /* closed, text */
+    MEMBER_EV_HERE,       /* rank, where: the answer to a PROBE */
+    MEMBER_EV_NOT_HERE,   /* rank, closed, text: no answer */
+    MEMBER_EV_REACHED,    /* round, loss->dead_paths: the tests of a REACH are done, these failed */
+    /* training */
+    MEMBER_EV_CONNECTED, /* generation */
+    MEMBER_EV_PAUSED,    /* generation, held */
+    MEMBER_EV_ABORTED,   /* generation, held */
+    MEMBER_EV_COMPLETE,  /* generation, held: all steps are done; on the coordinator also: the last checkpoint is verified
+                            and the model exported */
+    MEMBER_EV_FAILED,    /* generation, held, failure, loss (NULL: not known), text */
+    MEMBER_EV_SAVED,     /* ok, text */
+    MEMBER_EV_LEASE,     /* lease */
+    MEMBER_EV_STORAGE,   /* text: the reason why this task cannot write a checkpoint, or the lease without which it cannot
+                            continue; to be repeated at least every MEMBER_STORAGE_MS while that lasts, and a leader hands
+                            the group over. NULL: a checkpoint was written */
+};
+struct member_event { /* the pointers are valid during the call */
+    enum member_event_kind kind;
+    uint32_t rank; /* the other task of a link or a probe */
+    uint64_t generation, held, round;
+    bool ok, everywhere;
+    enum member_closed closed;
+    enum member_failure failure;
+    const struct member_msg *msg;
+    const struct member_where *where;
+    const struct member_progress *progress;
+    const struct member_loss *loss;
+    const struct member_lease *lease;
+    const char *text;
+};
+void member_node_handle(struct member_node *n, const struct member_event *e, uint64_t now_ms);
+/* false: nothing (more) to do. */
+bool member_node_next(struct member_node *n, struct member_action *out);
+
+/* ---- events with an answer ---- */
+
+/* Called for a JOIN on a new link while an older link in of `rank` is open. true: the new link replaces the older one.
+ * false: the older link stays, and the caller sends `refusal` on the new link and closes it. That is so for a process
+ * with another identity, and as long as the process of the older link is heard. */
+bool member_node_admits(struct member_node *n, uint32_t rank, const struct member_msg *join,
+                        struct member_msg *refusal, uint64_t now_ms);
+/* A probe came in; the answer. */
+void member_node_asked(struct member_node *n, uint32_t rank, const struct member_where *theirs,
+                       struct member_where *ours, uint64_t now_ms);
+void member_node_where(const struct member_node *n, struct member_where *out); /* for our own probes */
 
 /* ---- questions; any time ---- */
 

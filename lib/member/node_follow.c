@@ -170,17 +170,16 @@ void node_follow_tick(struct member_node *n, uint64_t now_ms)
     }
 }
 
-void member_node_out_closed(struct member_node *n, enum member_closed how, const char *why,
-                            uint64_t now_ms)
+void node_out_closed(struct member_node *n, const struct member_event *e, uint64_t now_ms)
 {
-    if (!node_begin(n) || n->out == MEMBER_NOBODY)
+    if (n->out == MEMBER_NOBODY)
         return;
-    n->peers[n->out].is_dead = how == MEMBER_REFUSED;
-    if (how == MEMBER_REFUSED)
+    n->peers[n->out].is_dead = e->closed == MEMBER_REFUSED;
+    if (e->closed == MEMBER_REFUSED)
         node_found(n, n->out, 0);
-    snprintf(n->peers[n->out].last_error, sizeof(n->peers[n->out].last_error), "%s", why);
+    snprintf(n->peers[n->out].last_error, sizeof(n->peers[n->out].last_error), "%s", e->text);
     if (n->state == MEMBER_FOLLOWING) {
-        lose_leader(n, why, now_ms);
+        lose_leader(n, e->text, now_ms);
         return;
     }
     n->out = MEMBER_NOBODY;
@@ -322,9 +321,11 @@ static hear_fn *const heard[MEMBER_MSGS] = {
     [MEMBER_MSG_BEAT] = hear_beat,         [MEMBER_MSG_REACH] = hear_reach,
 };
 
-void member_node_hear_out(struct member_node *n, const struct member_msg *m, uint64_t now_ms)
+void node_heard_out(struct member_node *n, const struct member_event *e, uint64_t now_ms)
 {
-    if (!node_begin(n) || n->out == MEMBER_NOBODY || m->kind >= MEMBER_MSGS ||
+    const struct member_msg *m = e->msg;
+
+    if (n->out == MEMBER_NOBODY || m->kind >= MEMBER_MSGS ||
         heard[m->kind] == NULL)
         return;
     n->out_heard_ms = now_ms;

@@ -60,12 +60,14 @@ void member_node_asked(struct member_node *n, uint32_t rank, const struct member
     node_judge(n, rank, theirs, now_ms);
 }
 
-void member_node_here(struct member_node *n, uint32_t rank, const struct member_where *w, uint64_t now_ms)
+void node_here(struct member_node *n, const struct member_event *e, uint64_t now_ms)
 {
+    const struct member_where *w = e->where;
+    uint32_t rank = e->rank;
     struct peer *p = &n->peers[rank];
 
     p->is_probed = false;
-    if (!node_begin(n) || rank == n->self || p->is_joined)
+    if (rank == n->self || p->is_joined)
         return;
     p->is_dead = p->is_silent = false;
     p->incarnation = w->incarnation;
@@ -78,21 +80,21 @@ void member_node_here(struct member_node *n, uint32_t rank, const struct member_
         node_gather(n, now_ms);
 }
 
-void member_node_not_here(struct member_node *n, uint32_t rank, enum member_closed how, const char *why,
-                          uint64_t now_ms)
+void node_not_here(struct member_node *n, const struct member_event *e, uint64_t now_ms)
 {
+    uint32_t rank = e->rank;
     struct peer *p = &n->peers[rank];
 
     p->is_probed = false;
-    if (!node_begin(n) || rank == n->self || p->is_joined)
+    if (rank == n->self || p->is_joined)
         return;
-    p->is_dead = how == MEMBER_REFUSED;
+    p->is_dead = e->closed == MEMBER_REFUSED;
     p->is_mismatched = p->is_mismatched && !p->is_dead;
-    if (how == MEMBER_REFUSED)
+    if (p->is_dead)
         node_found(n, rank, 0);
     if (!p->has_left) /* that it was asked to leave says more */
-        snprintf(p->last_error, sizeof(p->last_error), "%s", why);
-    if (how == MEMBER_STRANGER && rank < n->self && n->view.generation == 0 &&
+        snprintf(p->last_error, sizeof(p->last_error), "%s", e->text);
+    if (e->closed == MEMBER_STRANGER && rank < n->self && n->view.generation == 0 &&
         n->state == MEMBER_LEADING && n->phase == NODE_GATHERING && !n->is_saving)
         follow(n, rank, now_ms); /* to be refused with both sides, as if it had been there first */
     else if (n->state == MEMBER_LEADING)
@@ -189,9 +191,11 @@ static bool leaving(struct member_node *n, uint64_t now_ms)
     return n->is_stopping;
 }
 
-void member_node_saved(struct member_node *n, bool ok, const char *text, uint64_t now_ms)
+void node_saved(struct member_node *n, const struct member_event *e, uint64_t now_ms)
 {
-    if (!node_begin(n) || !n->is_saving)
+    bool ok = e->ok;
+
+    if (!n->is_saving)
         return;
     n->is_saving = false;
     n->save_failures = ok ? 0 : n->save_failures + 1;
@@ -199,15 +203,15 @@ void member_node_saved(struct member_node *n, bool ok, const char *text, uint64_
         return;
     if (!ok && now_ms - n->save_began_ms < n->grace_ms) { /* the storage may come back, the lease be had */
         n->save_again_ms = now_ms + node_pause_ms(n->save_failures);
-        snprintf(n->save_error, sizeof(n->save_error), "%s", text);
+        snprintf(n->save_error, sizeof(n->save_error), "%s", e->text);
         return;
     }
     n->is_saved = true;
     n->saved_ms = now_ms;
     snprintf(n->save_error, sizeof(n->save_error), "%s%s%s", ok ? "" : node_name(n, n->self),
-             ok ? "" : ": ", ok ? "" : text);
+             ok ? "" : ": ", ok ? "" : e->text);
     if (!ok)
-        node_say(n, true, node_print(n, "the state could not be saved: %s", text));
+        node_say(n, true, node_print(n, "the state could not be saved: %s", e->text));
     if (n->state == MEMBER_LEADING)
         node_gather(n, now_ms);
 }

@@ -467,11 +467,12 @@ static hear_fn *const heard[MEMBER_MSGS] = {
     [MEMBER_MSG_LEAVE] = hear_leave,       [MEMBER_MSG_REACHED] = hear_reached,
 };
 
-void member_node_hear_in(struct member_node *n, uint32_t rank, const struct member_msg *m, uint64_t now_ms)
+void node_heard_in(struct member_node *n, const struct member_event *e, uint64_t now_ms)
 {
+    const struct member_msg *m = e->msg;
+    uint32_t rank = e->rank;
+
     CHECK(rank < n->world && rank != n->self);
-    if (!node_begin(n))
-        return;
     n->peers[rank].heard_ms = now_ms;
     if (m->kind == MEMBER_MSG_JOIN) {
         hear_join(n, rank, m, now_ms);
@@ -486,21 +487,22 @@ void member_node_hear_in(struct member_node *n, uint32_t rank, const struct memb
         n->peers[rank].is_leaving = true;
 }
 
-void member_node_in_closed(struct member_node *n, uint32_t rank, const char *why, uint64_t now_ms)
+void node_in_closed(struct member_node *n, const struct member_event *e, uint64_t now_ms)
 {
+    uint32_t rank = e->rank;
     struct peer *p = &n->peers[rank];
     bool counts;
 
     CHECK(rank < n->world && rank != n->self);
-    if (!node_begin(n) || !p->is_joined)
+    if (!p->is_joined)
         return;
     counts = n->state == MEMBER_LEADING && n->phase != NODE_GATHERING && p->is_seated;
     p->is_joined = p->is_attaching = false;
     if (counts) {
-        node_lose(n, rank, why, now_ms);
+        node_lose(n, rank, e->text, now_ms);
         return;
     }
-    snprintf(p->last_error, sizeof(p->last_error), "%s", why);
+    snprintf(p->last_error, sizeof(p->last_error), "%s", e->text);
     unseat(n, rank);
     if (n->state == MEMBER_LEADING)
         node_gather(n, now_ms);

@@ -94,7 +94,7 @@ struct member_node {
 
     /* actions of this event */
     struct arena event;
-    struct member_do_this *actions;
+    struct member_action *actions;
     uint32_t n_actions, next_action, room;
 
     enum member_node_state state;
@@ -179,11 +179,21 @@ struct member_node {
     const char *blocked; /* why no view may be published though enough are here; static or NULL */
 };
 
+/* ---- events ---- */
+
+/* Handles one kind of event; node_begin() has returned true. */
+typedef void node_event_fn(struct member_node *n, const struct member_event *e, uint64_t now_ms);
+node_event_fn node_out_closed, node_heard_out;      /* node_follow.c */
+node_event_fn node_here, node_not_here, node_saved; /* node_gather.c */
+node_event_fn node_heard_in, node_in_closed;        /* node_lead.c */
+node_event_fn node_lease;                           /* node_quorum.c */
+node_event_fn node_storage;                         /* node_storage.c */
+
 /* ---- node.c ---- */
 
 /* Every event starts with it: what the one before asked for was done. false: ended. */
 bool node_begin(struct member_node *n);
-struct member_do_this *node_do(struct member_node *n, enum member_do what); /* appends */
+struct member_action *node_do(struct member_node *n, enum member_action_kind what); /* appends */
 void node_say(struct member_node *n, bool is_trouble, const char *text);
 void node_tell(struct member_node *n, const struct member_msg *m);                /* link out */
 void node_send(struct member_node *n, uint32_t rank, const struct member_msg *m); /* link in */

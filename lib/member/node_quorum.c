@@ -77,7 +77,7 @@ static bool may_wish(const struct member_node *n)
 
 void node_lease_look(struct member_node *n)
 {
-    struct member_do_this *d;
+    struct member_action *d;
 
     if (!may_wish(n))
         return;
@@ -98,7 +98,7 @@ static void look_again(struct member_node *n, uint64_t now_ms)
 
 static void take(struct member_node *n, const struct member_view *v)
 {
-    struct member_do_this *d;
+    struct member_action *d;
 
     if (!may_wish(n))
         return;
@@ -214,13 +214,12 @@ void node_keep_lease(struct member_node *n, uint64_t now_ms)
     take(n, &n->view);
 }
 
-void member_node_lease(struct member_node *n, const struct member_lease *l, uint64_t now_ms)
+void node_lease(struct member_node *n, const struct member_event *e, uint64_t now_ms)
 {
+    const struct member_lease *l = e->lease;
     bool is_answer = n->is_wishing && l->answered >= n->wish;
     uint32_t n_members = 0;
 
-    if (!node_begin(n))
-        return;
     if (l->token != n->lease.token || l->is_mine != n->lease.is_mine || l->is_over != n->lease.is_over)
         n->save_again_ms = 0; /* a save that waits for the lease may succeed now */
     if (l->token != n->lease.token || l->incarnation != n->lease.incarnation) {

@@ -88,7 +88,7 @@ static struct node_ranks dead_paths_of(const struct member_node *n, uint32_t ran
 
 void node_test_paths(struct member_node *n, uint64_t round, const uint32_t *ranks, uint32_t n_ranks)
 {
-    struct member_do_this *d;
+    struct member_action *d;
     struct node_ranks to = { 0 };
 
     for (uint32_t i = 0; i < n_ranks; i++)

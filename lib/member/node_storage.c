@@ -87,10 +87,10 @@ static bool has_lasted(struct member_node *n, uint64_t now_ms)
     return failures == 0 || now_ms - n->storage_ms >= pause_ms;
 }
 
-void member_node_storage(struct member_node *n, const char *trouble, uint64_t now_ms)
+void node_storage(struct member_node *n, const struct member_event *e, uint64_t now_ms)
 {
-    if (!node_begin(n))
-        return;
+    const char *trouble = e->text;
+
     if (trouble == NULL) {
         n->peers[n->self].storage_failures = 0;
         n->storage_failed = false;

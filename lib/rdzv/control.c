@@ -222,9 +222,9 @@ static void stop(struct rdzv *r, struct rdzv_in *call, const ProtobufCMessage *r
         return;
     }
     rdzv_in_reply(call, reply);
-    r->opts.on_say(r->opts.arg, everywhere ? "Stop was called here: the job saves and ends on every task"
+    rdzv_say(r, everywhere ? "Stop was called here: the job saves and ends on every task"
                                            : "Drain was called here: this task saves and leaves", false);
-    rdzv_stop(r, everywhere);
+    rdzv_report(r, &(struct member_event){ .kind = MEMBER_EV_STOP, .everywhere = everywhere });
 }
 
 void rdzv_drain(struct rdzv *r, struct rdzv_in *call, void *request)

@@ -1,8 +1,7 @@
-/* group.c - the node and its world: one event goes in, all of its actions come out.
+/* group.c - the node and what surrounds it: one event goes in, all of its actions come out.
  *
- * Actions never lead back into the node: what a link or a timer has to say comes from the loop
- * later, and what the daemon says from inside a callback waits in a queue until the actions are
- * done. */
+ * Actions never lead back into the node: what a link or a timer reports comes from the loop later, and an event that the
+ * daemon reports from inside on_action() waits in a queue until the actions are done. */
 #include "rdzv/rdzv_priv.h"
 
 #include <stdio.h>
@@ -15,17 +14,14 @@
 
 enum { TEXT_BYTES = 2048 };
 
-/* What the daemon said while actions were performed, or before the node was started. */
-struct said {
-    struct said *next;
-    void (*deliver)(struct rdzv_group *g, const struct said *s, uint64_t now_ms);
-    uint64_t generation, held;
-    enum member_failure kind;
-    struct member_loss loss; /* of failed; dead paths of reached */
-    bool flag;
+/* An event that the daemon reported while actions were performed, or before the node was started: a copy. */
+struct queued {
+    struct queued *next;
+    struct member_event e; /* its pointers point into this copy */
+    struct member_loss loss;
+    struct member_lease lease;
     char text[TEXT_BYTES];
-    struct member_lease lease; /* members and text: behind, and `text` */
-    uint32_t members[];
+    uint32_t lease_members[];
 };
 
 struct rdzv_group {
@@ -33,101 +29,36 @@ struct rdzv_group {
     struct member_node *node;
     struct loop_timer *tick;
     bool is_busy, has_started, has_ended, is_shut;
-    struct said *first, **last;
+    struct queued *first, **last;
 };
 
 /* ---- actions ---- */
 
-static void say_lost_view(struct rdzv_group *g, const struct member_view *v)
-{
-    rdzv_failed(g->r, v->generation, MEMBER_FAIL_PEER, NULL, 0,
-                "the view to train in is not the one that came");
-}
-
-static void do_call(struct rdzv_group *g, const struct member_do_this *a)
-{
-    rdzv_client_call(g->r->client, a->rank);
-}
-
-static void do_hang_up(struct rdzv_group *g, const struct member_do_this *a)
-{
-    (void)a;
-    rdzv_client_hang_up(g->r->client);
-}
-
-static void do_tell(struct rdzv_group *g, const struct member_do_this *a)
-{
-    rdzv_client_tell(g->r->client, a->msg);
-}
-
-static void do_send(struct rdzv_group *g, const struct member_do_this *a)
-{
-    rdzv_links_send(g->r->links, a->rank, a->msg);
-}
-
-static void do_close(struct rdzv_group *g, const struct member_do_this *a)
-{
-    rdzv_links_close(g->r->links, a->rank);
-}
-
-static void do_probe(struct rdzv_group *g, const struct member_do_this *a)
+static void probe(struct rdzv_group *g, uint32_t rank)
 {
     struct member_where ours;
 
     member_node_where(g->node, &ours);
-    rdzv_who_ask(g->r->who, a->rank, &ours);
+    rdzv_who_ask(g->r->who, rank, &ours);
 }
 
-static void do_reach(struct rdzv_group *g, const struct member_do_this *a)
+static void train(struct rdzv_group *g, const struct member_action *a)
 {
-    rdzv_reach_test(g->r, a);
-}
+    struct rdzv_action out = { .action = a, .view = rdzv_views_get(g->r->views, a->view) };
 
-static void do_train(struct rdzv_group *g, const struct member_do_this *a)
-{
-    const struct rdzv_view *v = rdzv_views_get(g->r->views, a->view);
-
-    if (v != NULL)
-        g->r->opts.on_train(g->r->opts.arg, v, a->text);
+    if (out.view != NULL)
+        g->r->opts.on_action(g->r->opts.arg, &out);
     else
-        say_lost_view(g, a->view);
+        rdzv_report(g->r, &(struct member_event){ .kind = MEMBER_EV_FAILED,
+                                                  .generation = a->view->generation,
+                                                  .failure = MEMBER_FAIL_PEER,
+                                                  .text = "the view to train in is not the one that came" });
 }
 
-static void do_pause(struct rdzv_group *g, const struct member_do_this *a)
+static void end(struct rdzv_group *g, const struct member_action *a)
 {
-    (void)a;
-    g->r->opts.on_pause(g->r->opts.arg);
-}
+    struct rdzv_action out = { .action = a };
 
-static void do_abort(struct rdzv_group *g, const struct member_do_this *a)
-{
-    g->r->opts.on_abort(g->r->opts.arg, a->text);
-}
-
-static void do_save(struct rdzv_group *g, const struct member_do_this *a)
-{
-    (void)a;
-    g->r->opts.on_save(g->r->opts.arg);
-}
-
-static void do_lease(struct rdzv_group *g, const struct member_do_this *a)
-{
-    g->r->opts.on_lease(g->r->opts.arg, a->token, a->wish, a->token == UINT64_MAX ? NULL : a->view);
-}
-
-static void do_release(struct rdzv_group *g, const struct member_do_this *a)
-{
-    (void)a;
-    g->r->opts.on_release(g->r->opts.arg);
-}
-
-static void do_say(struct rdzv_group *g, const struct member_do_this *a)
-{
-    g->r->opts.on_say(g->r->opts.arg, a->text, a->is_trouble);
-}
-
-static void do_end(struct rdzv_group *g, const struct member_do_this *a)
-{
     CHECK(!g->has_ended);
     g->has_ended = true;
     loop_timer_free(g->tick);
@@ -136,16 +67,47 @@ static void do_end(struct rdzv_group *g, const struct member_do_this *a)
     rdzv_client_hang_up(g->r->client);
     rdzv_links_close_all(g->r->links);
     rdzv_trace(g->r, "the membership is over, code %d: %.600s", a->code, a->text);
-    g->r->opts.on_end(g->r->opts.arg, a->code, a->text);
+    g->r->opts.on_action(g->r->opts.arg, &out);
 }
 
-static void (*const performs[])(struct rdzv_group *g, const struct member_do_this *a) = {
-    [MEMBER_CALL] = do_call,   [MEMBER_HANG_UP] = do_hang_up, [MEMBER_TELL] = do_tell,
-    [MEMBER_SEND] = do_send,   [MEMBER_CLOSE] = do_close,     [MEMBER_PROBE] = do_probe,
-    [MEMBER_TRAIN] = do_train, [MEMBER_PAUSE] = do_pause,     [MEMBER_ABORT] = do_abort,
-    [MEMBER_SAVE] = do_save,   [MEMBER_LEASE] = do_lease,     [MEMBER_RELEASE] = do_release,
-    [MEMBER_SAY] = do_say,     [MEMBER_END] = do_end,         [MEMBER_REACH] = do_reach,
-};
+/* Links and probes are ours; the rest is the daemon's. */
+static void perform_one(struct rdzv_group *g, const struct member_action *a)
+{
+    struct rdzv *r = g->r;
+
+    switch (a->what) {
+    case MEMBER_CALL:
+        rdzv_client_call(r->client, a->rank);
+        return;
+    case MEMBER_HANG_UP:
+        rdzv_client_hang_up(r->client);
+        return;
+    case MEMBER_TELL:
+        rdzv_client_tell(r->client, a->msg);
+        return;
+    case MEMBER_SEND:
+        rdzv_links_send(r->links, a->rank, a->msg);
+        return;
+    case MEMBER_CLOSE:
+        rdzv_links_close(r->links, a->rank);
+        return;
+    case MEMBER_PROBE:
+        probe(g, a->rank);
+        return;
+    case MEMBER_TRAIN:
+        train(g, a);
+        return;
+    case MEMBER_REACH:
+        rdzv_reach_test(r, a);
+        return;
+    case MEMBER_END:
+        end(g, a);
+        return;
+    default:
+        r->opts.on_action(r->opts.arg, &(struct rdzv_action){ .action = a });
+        return;
+    }
+}
 
 /* ---- events ---- */
 
@@ -154,44 +116,42 @@ static bool enter(struct rdzv_group *g)
 {
     if (rdzv_group_has_ended(g))
         return false;
-    CHECK(!g->is_busy); /* only the daemon speaks from inside an action, and it is made to wait */
+    CHECK(!g->is_busy); /* only the daemon reports from inside an action, and its event is queued */
     g->is_busy = true;
     return true;
 }
 
-/* The actions of the event that went in; then what the daemon said meanwhile, in its order. */
+/* The actions of the event that went in; then the events that were queued meanwhile, in their order. */
 static void perform(struct rdzv_group *g)
 {
-    struct member_do_this a;
+    struct member_action a;
 
     for (;;) {
-        struct said *s;
+        struct queued *q;
 
-        while (!g->has_ended && member_node_next(g->node, &a)) {
-            CHECK((size_t)a.what < COUNT_OF(performs));
-            performs[a.what](g, &a);
-        }
+        while (!g->has_ended && member_node_next(g->node, &a))
+            perform_one(g, &a);
         if (g->has_ended)
             break;
         if (g->r->opts.on_state != NULL)
             g->r->opts.on_state(g->r->opts.arg);
-        s = g->first;
-        if (s == NULL)
+        q = g->first;
+        if (q == NULL)
             break;
-        g->first = s->next;
+        g->first = q->next;
         if (g->first == NULL)
             g->last = &g->first;
-        s->deliver(g, s, clock_ms());
-        free(s);
+        member_node_handle(g->node, &q->e, clock_ms());
+        free(q);
     }
     g->is_busy = false;
 }
 
-void rdzv_group_hear_in(struct rdzv_group *g, uint32_t rank, const struct member_msg *m)
+void rdzv_group_event(struct rdzv_group *g, const struct member_event *e)
 {
     if (!enter(g))
         return;
-    member_node_hear_in(g->node, rank, m, clock_ms());
+    member_node_handle(g->node, e, clock_ms());
     perform(g);
 }
 
@@ -203,7 +163,7 @@ bool rdzv_group_admits(struct rdzv_group *g, uint32_t rank, const struct member_
     if (!enter(g))
         return true;
     admits = member_node_admits(g->node, rank, join, refusal, clock_ms());
-    if (!admits) { /* the next event, which perform() may deliver, frees the node's text */
+    if (!admits) { /* the next event, which perform() may handle, frees the node's text */
         snprintf(text, RDZV_REFUSAL_BYTES, "%s", refusal->text);
         refusal->text = text;
     }
@@ -211,58 +171,15 @@ bool rdzv_group_admits(struct rdzv_group *g, uint32_t rank, const struct member_
     return admits;
 }
 
-void rdzv_group_in_closed(struct rdzv_group *g, uint32_t rank, const char *why)
-{
-    if (!enter(g))
-        return;
-    member_node_in_closed(g->node, rank, why, clock_ms());
-    perform(g);
-}
-
-void rdzv_group_hear_out(struct rdzv_group *g, const struct member_msg *m)
-{
-    if (!enter(g))
-        return;
-    member_node_hear_out(g->node, m, clock_ms());
-    perform(g);
-}
-
-void rdzv_group_out_closed(struct rdzv_group *g, enum member_closed how, const char *why)
-{
-    if (!enter(g))
-        return;
-    member_node_out_closed(g->node, how, why, clock_ms());
-    perform(g);
-}
-
-void rdzv_group_here(struct rdzv_group *g, uint32_t rank, const struct member_where *w)
-{
-    if (!enter(g))
-        return;
-    member_node_here(g->node, rank, w, clock_ms());
-    perform(g);
-}
-
-void rdzv_group_not_here(struct rdzv_group *g, uint32_t rank, enum member_closed how,
-                         const char *why)
-{
-    if (!enter(g))
-        return;
-    member_node_not_here(g->node, rank, how, why, clock_ms());
-    perform(g);
-}
-
 void rdzv_group_asked(struct rdzv_group *g, uint32_t rank, const struct member_where *theirs,
                       struct member_where *ours)
 {
     bool is_in = enter(g);
 
-    CHECK(is_in); /* who calls has looked */
+    CHECK(is_in); /* the caller has checked */
     member_node_asked(g->node, rank, theirs, ours, clock_ms());
     perform(g);
 }
-
-/* ---- time ---- */
 
 static void on_tick(void *arg)
 {
@@ -274,200 +191,66 @@ static void on_tick(void *arg)
                                         .phase = p->doing,
                                         .phase_ms = p->doing[0] != '\0' ? now_ms - p->doing_since_ms : 0,
                                         .limit_ms = p->limit_ms };
+    struct member_event e = { .kind = g->has_started ? MEMBER_EV_TICK : MEMBER_EV_START, .progress = &progress };
 
-    if (!enter(g))
+    if (rdzv_group_has_ended(g))
         return;
     CHECK(p->phase != NULL && p->doing != NULL && strlen(p->doing) < WIRE_PHASE_BYTES);
-    if (g->has_started) {
-        member_node_progress(g->node, &progress);
-        member_node_tick(g->node, now_ms);
-    } else {
-        g->has_started = true;
-        member_node_start(g->node, now_ms);
-    }
-    perform(g);
+    g->has_started = true;
+    rdzv_group_event(g, &e);
     rdzv_server_tick(g->r->server, now_ms);
 }
 
-/* ---- what the daemon says ---- */
-
-static struct said *new_said(void (*deliver)(struct rdzv_group *, const struct said *, uint64_t),
-                             const char *text, uint32_t n_members)
+void rdzv_say(struct rdzv *r, const char *text, bool is_trouble)
 {
-    struct said *s = calloc(1, sizeof(*s) + n_members * sizeof(s->members[0]));
+    struct member_action say = { .what = MEMBER_SAY, .text = text, .is_trouble = is_trouble };
 
-    CHECK(s != NULL);
-    s->deliver = deliver;
-    wire_text(s->text, sizeof(s->text), text, strlen(text));
-    return s;
+    r->opts.on_action(r->opts.arg, &(struct rdzv_action){ .action = &say });
 }
 
-/* Takes it over. */
-static void say(struct rdzv *r, struct said *s)
+/* ---- what the daemon reports ---- */
+
+static struct queued *copy(const struct member_event *e)
+{
+    uint32_t n = e->lease != NULL ? e->lease->n_members : 0;
+    const char *text = e->lease != NULL ? e->lease->text : e->text;
+    struct queued *q = calloc(1, sizeof(*q) + n * sizeof(q->lease_members[0]));
+
+    CHECK(q != NULL && e->msg == NULL && e->where == NULL && e->progress == NULL);
+    q->e = *e;
+    if (text != NULL)
+        wire_text(q->text, sizeof(q->text), text, strlen(text));
+    q->e.text = e->text != NULL ? q->text : NULL;
+    if (e->loss != NULL) {
+        q->loss = *e->loss;
+        q->e.loss = &q->loss;
+    }
+    if (e->lease != NULL) {
+        q->lease = *e->lease;
+        q->lease.text = q->text;
+        q->lease.members = q->lease_members;
+        if (n > 0)
+            memcpy(q->lease_members, e->lease->members, n * sizeof(q->lease_members[0]));
+        q->e.lease = &q->lease;
+    }
+    return q;
+}
+
+void rdzv_report(struct rdzv *r, const struct member_event *e)
 {
     struct rdzv_group *g = r->group;
+    struct queued *q;
 
-    if (!g->is_busy && g->has_started && enter(g)) {
-        s->deliver(g, s, clock_ms());
-        perform(g);
-        free(s);
-    } else if (!rdzv_group_has_ended(g)) {
-        *g->last = s;
-        g->last = &s->next;
-    } else {
-        free(s);
+    if (rdzv_group_has_ended(g))
+        return;
+    q = copy(e); /* its text is made valid UTF-8 in any case */
+    if (!g->is_busy && g->has_started) {
+        rdzv_group_event(g, &q->e);
+        free(q);
+        return;
     }
-}
-
-static void opened(struct rdzv_group *g, const struct said *s, uint64_t now_ms)
-{
-    (void)s;
-    member_node_opened(g->node, now_ms);
-}
-
-static void connected(struct rdzv_group *g, const struct said *s, uint64_t now_ms)
-{
-    member_node_connected(g->node, s->generation, now_ms);
-}
-
-static void paused(struct rdzv_group *g, const struct said *s, uint64_t now_ms)
-{
-    member_node_paused(g->node, s->generation, s->held, now_ms);
-}
-
-static void aborted(struct rdzv_group *g, const struct said *s, uint64_t now_ms)
-{
-    member_node_aborted(g->node, s->generation, s->held, now_ms);
-}
-
-static void complete(struct rdzv_group *g, const struct said *s, uint64_t now_ms)
-{
-    member_node_complete(g->node, s->generation, s->held, now_ms);
-}
-
-static void failed(struct rdzv_group *g, const struct said *s, uint64_t now_ms)
-{
-    member_node_failed(g->node, s->generation, s->kind, &s->loss, s->held, s->text, now_ms);
-}
-
-static void saved(struct rdzv_group *g, const struct said *s, uint64_t now_ms)
-{
-    member_node_saved(g->node, s->flag, s->text, now_ms);
-}
-
-static void stop(struct rdzv_group *g, const struct said *s, uint64_t now_ms)
-{
-    member_node_stop(g->node, s->flag, now_ms);
-}
-
-static void lease(struct rdzv_group *g, const struct said *s, uint64_t now_ms)
-{
-    member_node_lease(g->node, &s->lease, now_ms);
-}
-
-static void storage(struct rdzv_group *g, const struct said *s, uint64_t now_ms)
-{
-    member_node_storage(g->node, s->flag ? NULL : s->text, now_ms);
-}
-
-void rdzv_storage(struct rdzv *r, const char *trouble)
-{
-    struct said *s = new_said(storage, trouble != NULL ? trouble : "", 0);
-
-    s->flag = trouble == NULL;
-    say(r, s);
-}
-
-void rdzv_opened(struct rdzv *r)
-{
-    say(r, new_said(opened, "", 0));
-}
-
-static void say_at(struct rdzv *r,
-                   void (*deliver)(struct rdzv_group *, const struct said *, uint64_t),
-                   uint64_t generation, uint64_t held)
-{
-    struct said *s = new_said(deliver, "", 0);
-
-    s->generation = generation;
-    s->held = held;
-    say(r, s);
-}
-
-void rdzv_connected(struct rdzv *r, uint64_t generation)
-{
-    say_at(r, connected, generation, 0);
-}
-
-void rdzv_paused(struct rdzv *r, uint64_t generation, uint64_t held)
-{
-    say_at(r, paused, generation, held);
-}
-
-void rdzv_aborted(struct rdzv *r, uint64_t generation, uint64_t held)
-{
-    say_at(r, aborted, generation, held);
-}
-
-void rdzv_complete(struct rdzv *r, uint64_t generation, uint64_t held)
-{
-    say_at(r, complete, generation, held);
-}
-
-void rdzv_failed(struct rdzv *r, uint64_t generation, enum member_failure kind, const struct member_loss *loss,
-                 uint64_t held, const char *text)
-{
-    struct said *s = new_said(failed, text, 0);
-
-    s->generation = generation;
-    s->kind = kind;
-    s->loss = loss != NULL ? *loss : (struct member_loss){ .peer = MEMBER_NOBODY };
-    s->held = held;
-    say(r, s);
-}
-
-static void reached(struct rdzv_group *g, const struct said *s, uint64_t now_ms)
-{
-    member_node_reached(g->node, s->generation, s->loss.dead_paths, s->loss.n_dead_paths, now_ms);
-}
-
-void rdzv_reached(struct rdzv *r, uint64_t round, const uint32_t *dead, uint32_t n)
-{
-    struct said *s = new_said(reached, "", 0);
-
-    CHECK(n <= MEMBER_REACH_MAX);
-    s->generation = round;
-    memcpy(s->loss.dead_paths, dead, n * sizeof(dead[0]));
-    s->loss.n_dead_paths = n;
-    say(r, s);
-}
-
-void rdzv_saved(struct rdzv *r, bool ok, const char *text)
-{
-    struct said *s = new_said(saved, text, 0);
-
-    s->flag = ok;
-    say(r, s);
-}
-
-void rdzv_stop(struct rdzv *r, bool everywhere)
-{
-    struct said *s = new_said(stop, "", 0);
-
-    s->flag = everywhere;
-    say(r, s);
-}
-
-void rdzv_lease(struct rdzv *r, const struct member_lease *l)
-{
-    struct said *s = new_said(lease, l->text, l->n_members);
-
-    s->lease = *l;
-    s->lease.text = s->text;
-    s->lease.members = s->members;
-    if (l->n_members > 0)
-        memcpy(s->members, l->members, l->n_members * sizeof(s->members[0]));
-    say(r, s);
+    *g->last = q;
+    g->last = &q->next;
 }
 
 /* ---- life ---- */
@@ -534,10 +317,10 @@ void rdzv_group_free(struct rdzv_group *g)
         return;
     CHECK(!g->is_busy);
     while (g->first != NULL) {
-        struct said *s = g->first;
+        struct queued *q = g->first;
 
-        g->first = s->next;
-        free(s);
+        g->first = q->next;
+        free(q);
     }
     member_node_free(g->node);
     free(g);

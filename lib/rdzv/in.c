@@ -453,7 +453,7 @@ void rdzv_server_tick(struct rdzv_server *s, uint64_t now_ms)
     char text[512];
 
     if (s->admission != NULL && admission_report(s->admission, now_ms, text, sizeof(text)))
-        s->r->opts.on_say(s->r->opts.arg, text, true);
+        rdzv_say(s->r, text, true);
 }
 
 void rdzv_server_shutdown(struct rdzv_server *s)

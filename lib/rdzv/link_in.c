@@ -91,7 +91,7 @@ static void on_closed(void *arg, struct rdzv_in *call)
     CHECK(seat->call == call);
     seat->call = NULL;
     rdzv_trace(l->r, "link of %s: ended by it", l->r->cluster.tasks[rank].name);
-    rdzv_group_in_closed(l->r->group, rank, "its connection closed");
+    rdzv_group_event(l->r->group, &(struct member_event){ .kind = MEMBER_EV_IN_CLOSED, .rank = rank, .text = "its connection closed" });
 }
 
 /* Why a Join cannot be a link of this task, whatever the node thinks; false: it can. */
@@ -144,8 +144,7 @@ static bool replace(struct rdzv_links *l, uint32_t rank, struct rdzv_in *call, c
         return false;
     }
     rdzv_links_close(l, rank);
-    rdzv_group_in_closed(l->r->group, rank,
-                         is_other ? "another process joined in its place" : "it called again");
+    rdzv_group_event(l->r->group, &(struct member_event){ .kind = MEMBER_EV_IN_CLOSED, .rank = rank, .text = is_other ? "another process joined in its place" : "it called again" });
     return true;
 }
 
@@ -181,7 +180,7 @@ static void join(struct rdzv_links *l, struct rdzv_in *call, const Trainerd__V1_
     rdzv_in_set_context(call, seat);
     rdzv_in_on_closed(call, on_closed, l);
     rdzv_msg_in(l->r, rank, m);
-    rdzv_group_hear_in(l->r->group, rank, m);
+    rdzv_group_event(l->r->group, &(struct member_event){ .kind = MEMBER_EV_HEARD_IN, .rank = rank, .msg = m });
 }
 
 static void hear(struct rdzv_links *l, struct seat *seat, const Trainerd__V1__MemberMessage *m,
@@ -192,7 +191,7 @@ static void hear(struct rdzv_links *l, struct seat *seat, const Trainerd__V1__Me
     if (msg->kind == MEMBER_MSG_BEAT)
         seat->samples_per_second = m->beat->samples_per_second;
     rdzv_msg_in(l->r, rank, msg);
-    rdzv_group_hear_in(l->r->group, rank, msg);
+    rdzv_group_event(l->r->group, &(struct member_event){ .kind = MEMBER_EV_HEARD_IN, .rank = rank, .msg = msg });
 }
 
 /* It does not keep to what was agreed. */
@@ -207,7 +206,7 @@ static void cut(struct rdzv_links *l, struct rdzv_in *call, const char *why)
     rank = (uint32_t)(seat - l->seats);
     seat->call = NULL;
     rdzv_trace(l->r, "link of %s: cut: %s", l->r->cluster.tasks[rank].name, why);
-    rdzv_group_in_closed(l->r->group, rank, why);
+    rdzv_group_event(l->r->group, &(struct member_event){ .kind = MEMBER_EV_IN_CLOSED, .rank = rank, .text = why });
 }
 
 void rdzv_join(struct rdzv *r, struct rdzv_in *call, void *request)

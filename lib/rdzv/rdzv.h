@@ -83,6 +83,13 @@ struct rdzv_progress {
     uint32_t n_gpus;
 };
 
+/* An action of the node with what the node does not know; valid during the callback. */
+struct rdzv_action {
+    const struct member_action *action;
+    const struct rdzv_view *view;       /* of TRAIN */
+    const char *const *addresses;       /* of REACH: the data address of each of action->ranks; "": not known */
+};
+
 struct rdzv_opts {
     struct loop *loop;
     const char *version, *job_name;
@@ -102,28 +109,13 @@ struct rdzv_opts {
     const struct rdzv_progress *progress; /* borrowed, read on the loop */
     void *arg;                     /* for the callbacks */
 
-    /* Connect to the members, receive or give state, train; `why`: what led to it. Answer with
-     * rdzv_connected(), then with one of rdzv_paused(), _aborted(), _complete(), _failed(). */
-    void (*on_train)(void *arg, const struct rdzv_view *view, const char *why);
-    void (*on_pause)(void *arg);                   /* stop at the next step boundary */
-    void (*on_abort)(void *arg, const char *text); /* stop at once; the first cause */
-    void (*on_save)(void *arg);                    /* at rest: save and verify; then rdzv_saved() */
-    /* Take number token + 1 with the members of `record` if token is still the newest; record NULL:
-     * only look. The outcome: rdzv_lease() with answered >= wish. Only with has_lease. */
-    void (*on_lease)(void *arg, uint64_t token, uint64_t wish, const struct member_view *record);
-    void (*on_release)(void *arg);
-    /* Test the data paths to these listeners within MEMBER_REACH_MS; then rdzv_reached(). The pointers are valid during
-     * the call; address "": not known. */
-    void (*on_reach)(void *arg, uint64_t round, const uint32_t *ranks, const char *const *addresses, uint32_t n);
-    /* A sentence for the log and the status. */
-    void (*on_say)(void *arg, const char *text, bool is_trouble);
+    /* Performs an action of the node: TRAIN, PAUSE, ABORT, SAVE, LEASE, RELEASE, REACH, SAY or END. Answers come by
+     * rdzv_report(), also from inside the call. END comes once, and nothing but on_trace after it; goodbyes are on their
+     * way then, and rdzv_close() waits for them. */
+    void (*on_action)(void *arg, const struct rdzv_action *a);
     /* After each event, when its actions are done: the questions of rdzv_node() may have new
      * answers. NULL: not needed. */
     void (*on_state)(void *arg);
-    /* The membership is over; called exactly once, nothing but on_trace after it. code 0: job
-     * complete; 2: refused or bad input; 138: temporary; 143: stopped. Goodbyes are on their way:
-     * rdzv_close() waits for them. */
-    void (*on_end)(void *arg, int code, const char *text);
     /* Control.Checkpoint: the daemon answers later with rdzv_checkpoint_done(). */
     void (*on_checkpoint)(void *arg);
     /* Each message in or out, and each link that opens or ends, for a person: a line for the log at
@@ -139,21 +131,9 @@ int rdzv_open(const struct rdzv_opts *opts, struct rdzv **out, struct err *err);
 /* For the questions at the end of node.h; also from a callback. */
 const struct member_node *rdzv_node(const struct rdzv *r);
 
-/* What the daemon tells the node; see there. Ignored after on_end. */
-void rdzv_opened(struct rdzv *r); /* model and data: training can begin */
-void rdzv_connected(struct rdzv *r, uint64_t generation);
-void rdzv_paused(struct rdzv *r, uint64_t generation, uint64_t held);
-void rdzv_aborted(struct rdzv *r, uint64_t generation, uint64_t held);
-void rdzv_complete(struct rdzv *r, uint64_t generation, uint64_t held);
-/* loss: of MEMBER_FAIL_PEER; NULL: not known. */
-void rdzv_failed(struct rdzv *r, uint64_t generation, enum member_failure kind, const struct member_loss *loss,
-                 uint64_t held, const char *text);
-/* n <= MEMBER_REACH_MAX */
-void rdzv_reached(struct rdzv *r, uint64_t round, const uint32_t *dead, uint32_t n);
-void rdzv_saved(struct rdzv *r, bool ok, const char *text);
-void rdzv_stop(struct rdzv *r, bool everywhere); /* SIGTERM: false; Control.Stop: true */
-void rdzv_lease(struct rdzv *r, const struct member_lease *l);
-void rdzv_storage(struct rdzv *r, const char *trouble);
+/* Reports an event to the node: of training, of the lease and the storage, REACHED, or STOP. Copied; also from inside
+ * on_action(). Ignored after END. */
+void rdzv_report(struct rdzv *r, const struct member_event *e);
 
 void rdzv_checkpoint_done(struct rdzv *r, uint64_t step, const char *path, const char *error);
 void rdzv_set_serving(struct rdzv *r, bool serving); /* health: SERVING while training */

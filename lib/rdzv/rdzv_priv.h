@@ -183,18 +183,13 @@ void rdzv_group_shut(struct rdzv_group *g);  /* no event goes in any more */
 void rdzv_group_free(struct rdzv_group *g);
 bool rdzv_group_has_ended(const struct rdzv_group *g); /* the membership is over, or it is shut */
 
-/* Events, each with all of its actions. */
-void rdzv_group_hear_in(struct rdzv_group *g, uint32_t rank, const struct member_msg *m);
+/* Handles an event with all of its actions. */
+void rdzv_group_event(struct rdzv_group *g, const struct member_event *e);
+void rdzv_say(struct rdzv *r, const char *text, bool is_trouble); /* a sentence of the control plane itself, as a SAY */
 enum { RDZV_REFUSAL_BYTES = 1024 };
 /* member_node_admits(); refusal->text is set to `text`. */
 bool rdzv_group_admits(struct rdzv_group *g, uint32_t rank, const struct member_msg *join, struct member_msg *refusal,
                        char text[RDZV_REFUSAL_BYTES]);
-void rdzv_group_in_closed(struct rdzv_group *g, uint32_t rank, const char *why);
-void rdzv_group_hear_out(struct rdzv_group *g, const struct member_msg *m);
-void rdzv_group_out_closed(struct rdzv_group *g, enum member_closed how, const char *why);
-void rdzv_group_here(struct rdzv_group *g, uint32_t rank, const struct member_where *w);
-void rdzv_group_not_here(struct rdzv_group *g, uint32_t rank, enum member_closed how,
-                         const char *why);
 void rdzv_group_asked(struct rdzv_group *g, uint32_t rank, const struct member_where *theirs,
                       struct member_where *ours);
 
@@ -238,7 +233,7 @@ void rdzv_views_free(struct rdzv_views *v);
 
 const char *rdzv_reach_address(const struct rdzv *r, uint32_t rank); /* of a task that joined; "": it did not */
 void rdzv_reach_take(struct rdzv *r, const Trainerd__V1__Reach *m);  /* it was checked */
-void rdzv_reach_test(struct rdzv *r, const struct member_do_this *a);
+void rdzv_reach_test(struct rdzv *r, const struct member_action *a);
 
 /* ---- trace.c ---- */
 

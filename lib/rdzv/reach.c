@@ -25,7 +25,7 @@ void rdzv_reach_take(struct rdzv *r, const Trainerd__V1__Reach *m)
     }
 }
 
-void rdzv_reach_test(struct rdzv *r, const struct member_do_this *a)
+void rdzv_reach_test(struct rdzv *r, const struct member_action *a)
 {
     bool leads = member_node_state(rdzv_node(r)) == MEMBER_LEADING;
     const char *addresses[MEMBER_REACH_MAX];
@@ -37,5 +37,5 @@ void rdzv_reach_test(struct rdzv *r, const struct member_do_this *a)
             if (r->reach[k].rank == a->ranks[i])
                 addresses[i] = r->reach[k].address;
     }
-    r->opts.on_reach(r->opts.arg, a->round, a->ranks, addresses, a->n_ranks);
+    r->opts.on_action(r->opts.arg, &(struct rdzv_action){ .action = a, .addresses = addresses });
 }

@@ -62,9 +62,9 @@ static void on_end(void *arg, int code, bool is_refused, const char *text)
 
     k->out = NULL;
     if (code == GRPC_STATUS_OK && k->is_answered)
-        rdzv_group_here(r->group, rank, &k->answer);
+        rdzv_group_event(r->group, &(struct member_event){ .kind = MEMBER_EV_HERE, .rank = rank, .where = &k->answer });
     else
-        rdzv_group_not_here(r->group, rank, how, code == GRPC_STATUS_OK ? k->trouble : text);
+        rdzv_group_event(r->group, &(struct member_event){ .kind = MEMBER_EV_NOT_HERE, .rank = rank, .closed = how, .text = code == GRPC_STATUS_OK ? k->trouble : text });
 }
 
 void rdzv_who_ask(struct rdzv_who *w, uint32_t rank, const struct member_where *ours)

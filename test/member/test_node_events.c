@@ -16,6 +16,7 @@ enum { WORLD = 3, OTHER_INCARNATION = 700 };
 static const struct member_ident ident = { "", "", "", "", "", "", "" };
 
 struct rig {
+    struct member_progress progress; /* of the next ticks; phase NULL: none yet */
     struct member_node *node;
     uint64_t now_ms;
     uint32_t n[MEMBER_END + 1]; /* actions of a kind since they were last counted */
@@ -30,7 +31,7 @@ struct rig {
 
 static void perform(struct rig *r)
 {
-    struct member_do_this a;
+    struct member_action a;
 
     while (member_node_next(r->node, &a)) {
         r->n[a.what]++;
@@ -53,12 +54,17 @@ static void perform(struct rig *r)
     }
 }
 
+static void handle(struct rig *r, struct member_event e)
+{
+    member_node_handle(r->node, &e, r->now_ms);
+    perform(r);
+}
+
 static void tick(struct rig *r, uint64_t ms)
 {
     for (uint64_t end = r->now_ms + ms; r->now_ms < end;) {
         r->now_ms += MEMBER_TICK_MS;
-        member_node_tick(r->node, r->now_ms);
-        perform(r);
+        handle(r, (struct member_event){ .kind = MEMBER_EV_TICK, .progress = r->progress.phase != NULL ? &r->progress : NULL });
     }
 }
 
@@ -81,8 +87,7 @@ static struct rig rig_new(void)
                                                          .grace_ms = 5000 },
                              r.now_ms);
     assert_non_null(r.node);
-    member_node_start(r.node, r.now_ms);
-    perform(&r);
+    handle(&r, (struct member_event){ .kind = MEMBER_EV_START });
     return r;
 }
 
@@ -90,8 +95,7 @@ static void hear(struct rig *r, uint32_t rank, struct member_msg m)
 {
     m.text = "";
     m.progress.phase = "";
-    member_node_hear_in(r->node, rank, &m, r->now_ms);
-    perform(r);
+    handle(r, (struct member_event){ .kind = MEMBER_EV_HEARD_IN, .rank = rank, .msg = &m });
 }
 
 static void join(struct rig *r, uint32_t rank)
@@ -108,13 +112,11 @@ static struct rig rig_of_two(void)
 {
     struct rig r = rig_new();
 
-    member_node_opened(r.node, r.now_ms);
-    perform(&r);
+    handle(&r, (struct member_event){ .kind = MEMBER_EV_OPENED });
     join(&r, 1);
     tick(&r, 1000);
     assert_int_equal(r.n[MEMBER_TRAIN], 1);
-    member_node_connected(r.node, r.generation, r.now_ms);
-    perform(&r);
+    handle(&r, (struct member_event){ .kind = MEMBER_EV_CONNECTED, .generation = r.generation });
     return r;
 }
 
@@ -126,15 +128,12 @@ static void a_question_is_not_put_again_while_it_is_out(void **state)
 
     (void)state;
     assert_int_equal(r.probed[2], 1); /* and it is not answered yet */
-    member_node_in_closed(r.node, 1, "its connection closed", r.now_ms);
-    perform(&r);
-    member_node_aborted(r.node, r.generation, 0, r.now_ms);
-    perform(&r);
+    handle(&r, (struct member_event){ .kind = MEMBER_EV_IN_CLOSED, .rank = 1, .text = "its connection closed" });
+    handle(&r, (struct member_event){ .kind = MEMBER_EV_ABORTED, .generation = r.generation });
     tick(&r, 1000);
     assert_true(r.probed[1] > 0);
     assert_int_equal(r.probed[2], 1);
-    member_node_not_here(r.node, 2, MEMBER_CLOSED, "no answer", r.now_ms);
-    perform(&r);
+    handle(&r, (struct member_event){ .kind = MEMBER_EV_NOT_HERE, .rank = 2, .closed = MEMBER_CLOSED, .text = "no answer" });
     tick(&r, 1000);
     assert_int_equal(r.probed[2], 2);
     member_node_free(r.node);
@@ -146,10 +145,10 @@ static void who_slept_has_time_to_come_to_rest(void **state)
     struct rig r = rig_of_two();
 
     (void)state;
-    member_node_progress(r.node, &(struct member_progress){ .place = 1, .phase = "reduce" });
+    r.progress = (struct member_progress){ .place = 1, .phase = "reduce" };
+    tick(&r, MEMBER_TICK_MS);
     r.now_ms += 2 * MEMBER_STOPPING_MS;
-    member_node_in_closed(r.node, 1, "its connection closed", r.now_ms);
-    perform(&r);
+    handle(&r, (struct member_event){ .kind = MEMBER_EV_IN_CLOSED, .rank = 1, .text = "its connection closed" });
     assert_int_equal(r.n[MEMBER_ABORT], 1);
     tick(&r, MEMBER_STOPPING_MS - 200);
     assert_int_equal(r.n[MEMBER_END], 0);
@@ -165,8 +164,7 @@ static void a_view_that_does_not_connect_is_given_up_with_the_reason(void **stat
     struct rig r = rig_new();
 
     (void)state;
-    member_node_opened(r.node, r.now_ms);
-    perform(&r);
+    handle(&r, (struct member_event){ .kind = MEMBER_EV_OPENED });
     join(&r, 1);
     for (int i = 0; i < 1000 && r.n[MEMBER_END] == 0; i++) {
         tick(&r, 100);
@@ -193,13 +191,12 @@ static void connect_until(struct rig *r, uint64_t began_ms, uint64_t ms, uint32_
 
         tick(r, MEMBER_BEAT_MS);
         m.progress = (struct member_progress){ .phase = "connect", .place = WAITS };
-        member_node_progress(r->node, &m.progress);
+        r->progress = m.progress;
+        tick(r, MEMBER_TICK_MS);
         if (other != MEMBER_NOBODY)
-            member_node_hear_in(r->node, other, &m, r->now_ms);
-        perform(r);
+            handle(r, (struct member_event){ .kind = MEMBER_EV_HEARD_IN, .rank = other, .msg = &m });
         m.progress = (struct member_progress){ .phase = "connect", .place = HANGS, .phase_ms = r->now_ms - began_ms, .limit_ms = 60000 };
-        member_node_hear_in(r->node, hangs, &m, r->now_ms);
-        perform(r);
+        handle(r, (struct member_event){ .kind = MEMBER_EV_HEARD_IN, .rank = hangs, .msg = &m });
     }
 }
 
@@ -209,8 +206,7 @@ static void who_holds_up_a_view_that_connects_is_sent_away_and_the_others_try_on
     uint64_t began;
 
     (void)state;
-    member_node_opened(r.node, r.now_ms);
-    perform(&r);
+    handle(&r, (struct member_event){ .kind = MEMBER_EV_OPENED });
     join(&r, 1);
     join(&r, 2);
     assert_int_equal(r.n_seats, 3);
@@ -223,8 +219,7 @@ static void who_holds_up_a_view_that_connects_is_sent_away_and_the_others_try_on
     assert_non_null(strstr(r.said, "worker 2 (c:1), step 1, in connect for 60."));
     assert_non_null(strstr(r.said, " s, does not move, and the others wait for it; this phase has a limit of 60.0 s"));
 
-    member_node_aborted(r.node, r.generation, 0, r.now_ms);
-    perform(&r);
+    handle(&r, (struct member_event){ .kind = MEMBER_EV_ABORTED, .generation = r.generation });
     hear(&r, 1, (struct member_msg){ .kind = MEMBER_MSG_READY, .generation = r.generation });
     tick(&r, 300); /* rejoin_ms */
     assert_int_equal(r.n_seats, 2);
@@ -244,15 +239,17 @@ static void views_that_do_not_connect_get_no_time_of_their_own_one_after_the_oth
     struct rig r = rig_new();
 
     (void)state;
-    member_node_opened(r.node, r.now_ms);
-    perform(&r);
+    handle(&r, (struct member_event){ .kind = MEMBER_EV_OPENED });
     join(&r, 1);
     join(&r, 2);
     for (uint32_t views = 1; views <= 2; views++) { /* 40 s each, of 60 */
         assert_int_equal(r.n[MEMBER_TRAIN], views);
         connect_until(&r, r.now_ms, 40000, 1, 2);
-        member_node_failed(r.node, r.generation, MEMBER_FAIL_PEER, &(struct member_loss){ .peer = 2 }, 0, "cannot connect to worker 2", r.now_ms);
-        perform(&r);
+        handle(&r, (struct member_event){ .kind = MEMBER_EV_FAILED,
+                                          .generation = r.generation,
+                                          .failure = MEMBER_FAIL_PEER,
+                                          .loss = &(struct member_loss){ .peer = 2 },
+                                          .text = "cannot connect to worker 2" });
         tick(&r, MEMBER_CAUSE_MS + MEMBER_TICK_MS);
         for (uint32_t i = 1; i < WORLD; i++)
             hear(&r, i, (struct member_msg){ .kind = MEMBER_MSG_READY, .generation = r.generation });
@@ -273,8 +270,7 @@ static void who_waits_to_be_taken_in_hears_too_why_a_generation_ended(void **sta
     hear(&r, 2, (struct member_msg){ .kind = MEMBER_MSG_JOIN, .incarnation = OTHER_INCARNATION + 2, .ident = &ident,
                                      .n_devices = 1 });
     assert_string_equal(r.told[2], "");
-    member_node_in_closed(r.node, 1, "its connection closed", r.now_ms);
-    perform(&r);
+    handle(&r, (struct member_event){ .kind = MEMBER_EV_IN_CLOSED, .rank = 1, .text = "its connection closed" });
     assert_non_null(strstr(r.told[2], "worker 1 (b:1), step 1, in "));
     assert_non_null(strstr(r.told[2], " was lost: its connection closed"));
     assert_string_equal(r.told[2], r.said);
@@ -317,8 +313,7 @@ static void a_leader_that_still_opens_its_data_leaves_at_once(void **state)
 
         join(&r, 1);
         tick(&r, 100);
-        member_node_stop(r.node, everywhere, r.now_ms);
-        perform(&r);
+        handle(&r, (struct member_event){ .kind = MEMBER_EV_STOP, .everywhere = everywhere });
         tick(&r, MEMBER_GATHER_LEAVE_MS + MEMBER_TICK_MS);
         assert_int_equal(r.n[MEMBER_END], 1);
         assert_int_equal(r.code, 143);

@@ -89,7 +89,7 @@ static inline void on_connected(void *arg)
 {
     struct node *n = arg;
 
-    rdzv_connected(n->rdzv, n->generation);
+    rdzv_report(n->rdzv, &(struct member_event){ .kind = MEMBER_EV_CONNECTED, .generation = n->generation });
 }
 
 static inline void on_train(void *arg, const struct rdzv_view *v, const char *why)
@@ -131,7 +131,7 @@ static inline void on_pause(void *arg)
     struct node *n = arg;
 
     SEEN(n->n_pauses++; n->is_training = false);
-    rdzv_paused(n->rdzv, n->generation, n->progress.step); /* from inside the callback */
+    rdzv_report(n->rdzv, &(struct member_event){ .kind = MEMBER_EV_PAUSED, .generation = n->generation, .held = n->progress.step }); /* from inside the callback */
 }
 
 static inline void on_abort(void *arg, const char *text)
@@ -140,14 +140,14 @@ static inline void on_abort(void *arg, const char *text)
 
     SEEN(n->n_aborts++; snprintf(n->aborted, sizeof(n->aborted), "%s", text);
          n->is_training = false);
-    rdzv_aborted(n->rdzv, n->generation, n->progress.step);
+    rdzv_report(n->rdzv, &(struct member_event){ .kind = MEMBER_EV_ABORTED, .generation = n->generation, .held = n->progress.step });
 }
 
 static inline void on_save(void *arg)
 {
     struct node *n = arg;
 
-    rdzv_saved(n->rdzv, true, "");
+    rdzv_report(n->rdzv, &(struct member_event){ .kind = MEMBER_EV_SAVED, .ok = true, .text = "" });
 }
 
 /* A storage that answers after some milliseconds. */
@@ -167,7 +167,7 @@ static inline void on_storage(void *arg)
     l.n_members = c->n_lease_members;
     memcpy(members, c->lease_members, sizeof(members));
     pthread_mutex_unlock(&lock);
-    rdzv_lease(n->rdzv, &l);
+    rdzv_report(n->rdzv, &(struct member_event){ .kind = MEMBER_EV_LEASE, .lease = &l });
 }
 
 static inline void on_lease(void *arg, uint64_t token, uint64_t wish,
@@ -191,11 +191,6 @@ static inline void on_lease(void *arg, uint64_t token, uint64_t wish,
         n->storage = loop_timer_new(n->loop, STORAGE_MS, 0, on_storage, n);
     else
         loop_timer_again(n->storage, STORAGE_MS);
-}
-
-static inline void on_release(void *arg)
-{
-    (void)arg;
 }
 
 static inline void on_say(void *arg, const char *text, bool is_trouble)
@@ -222,6 +217,38 @@ static inline void on_end(void *arg, int code, const char *text)
     assert_int_equal(n->code, RUNNING); /* exactly once */
     SEEN(n->code = code; snprintf(n->text, sizeof(n->text), "%s", text));
     loop_stop(n->loop);
+}
+
+static inline void on_action(void *arg, const struct rdzv_action *a)
+{
+    const struct member_action *m = a->action;
+    struct node *n = arg;
+
+    switch (m->what) {
+    case MEMBER_TRAIN:
+        on_train(n, a->view, m->text);
+        return;
+    case MEMBER_PAUSE:
+        on_pause(n);
+        return;
+    case MEMBER_ABORT:
+        on_abort(n, m->text);
+        return;
+    case MEMBER_SAVE:
+        on_save(n);
+        return;
+    case MEMBER_LEASE:
+        on_lease(n, m->token, m->wish, m->token == UINT64_MAX ? NULL : m->view);
+        return;
+    case MEMBER_SAY:
+        on_say(n, m->text, m->is_trouble);
+        return;
+    case MEMBER_END:
+        on_end(n, m->code, m->text);
+        return;
+    default:
+        return;
+    }
 }
 
 static inline void on_checkpoint(void *arg)
@@ -275,15 +302,8 @@ static inline void init_cluster(struct cluster *c, uint32_t world)
                                   .rejoin_ms = 0,
                                   .deadline_ms = 20000,
                                   .grace_ms = 1000,
-                                  .on_train = on_train,
-                                  .on_pause = on_pause,
-                                  .on_abort = on_abort,
-                                  .on_save = on_save,
-                                  .on_lease = on_lease,
-                                  .on_release = on_release,
-                                  .on_say = on_say,
+                                  .on_action = on_action,
                                   .on_state = on_state,
-                                  .on_end = on_end,
                                   .on_checkpoint = on_checkpoint,
                                   .on_trace = on_trace };
 }
@@ -343,7 +363,7 @@ static inline void open_rdzv(struct node *n, const struct rdzv_opts *opts)
     o.loop = n->loop;
     if (rdzv_open(&o, &n->rdzv, &err) < 0)
         fail_msg("%s", err.text);
-    rdzv_opened(n->rdzv);
+    rdzv_report(n->rdzv, &(struct member_event){ .kind = MEMBER_EV_OPENED });
 }
 
 static inline void open_node_with(struct node *n, const struct rdzv_opts *opts)
@@ -440,12 +460,12 @@ static inline void do_complete(void *arg)
     struct node *n = arg;
 
     SEEN(n->is_training = false);
-    rdzv_complete(n->rdzv, n->generation, n->progress.step);
+    rdzv_report(n->rdzv, &(struct member_event){ .kind = MEMBER_EV_COMPLETE, .generation = n->generation, .held = n->progress.step });
 }
 
 static inline void do_stop(void *arg)
 {
-    rdzv_stop(((struct node *)arg)->rdzv, false);
+    rdzv_report(((struct node *)arg)->rdzv, &(struct member_event){ .kind = MEMBER_EV_STOP });
 }
 
 static inline void do_step(void *arg)
@@ -459,7 +479,7 @@ static inline void do_step(void *arg)
 static inline void fail_here(struct node *n, enum member_failure kind, const char *text)
 {
     SEEN(n->is_training = false);
-    rdzv_failed(n->rdzv, n->generation, kind, NULL, n->progress.step, text);
+    rdzv_report(n->rdzv, &(struct member_event){ .kind = MEMBER_EV_FAILED, .generation = n->generation, .held = n->progress.step, .failure = kind, .text = text });
 }
 
 static inline void do_fail_input(void *arg)

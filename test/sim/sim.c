@@ -93,7 +93,7 @@ static void tell_msg(struct sim *s, uint32_t from, uint32_t to, const struct mem
             m->kind == MEMBER_MSG_REDIRECT ? s->names[m->rank % s->opts.world] : "", m->text);
 }
 
-static void tell_view(struct sim *s, uint32_t rank, const struct member_do_this *d)
+static void tell_view(struct sim *s, uint32_t rank, const struct member_action *d)
 {
     char list[400] = "";
     size_t n = 0;
@@ -106,7 +106,7 @@ static void tell_view(struct sim *s, uint32_t rank, const struct member_do_this 
 
 /* ---- actions ---- */
 
-static bool send_to(struct sim *s, uint32_t rank, const struct member_do_this *d)
+static bool send_to(struct sim *s, uint32_t rank, const struct member_action *d)
 {
     struct sim_task *t = &s->tasks[rank];
     bool to_caller = d->what == MEMBER_SEND;
@@ -124,7 +124,7 @@ static bool send_to(struct sim *s, uint32_t rank, const struct member_do_this *d
     return true;
 }
 
-static void hang_up(struct sim *s, uint32_t rank, const struct member_do_this *d)
+static void hang_up(struct sim *s, uint32_t rank, const struct member_action *d)
 {
     struct sim_task *t = &s->tasks[rank];
     uint32_t *link = d->what == MEMBER_CLOSE ? &t->in[d->rank] : &t->out;
@@ -138,7 +138,7 @@ static void hang_up(struct sim *s, uint32_t rank, const struct member_do_this *d
     *link = 0;
 }
 
-static void perform(struct sim *s, uint32_t rank, const struct member_do_this *d)
+static void perform(struct sim *s, uint32_t rank, const struct member_action *d)
 {
     struct sim_task *t = &s->tasks[rank];
 
@@ -203,11 +203,16 @@ static void perform(struct sim *s, uint32_t rank, const struct member_do_this *d
     }
 }
 
+void sim_handle(struct sim *s, uint32_t rank, struct member_event e)
+{
+    member_node_handle(s->tasks[rank].node, &e, sim_clock(s, rank));
+}
+
 void sim_drain(struct sim *s, uint32_t rank)
 {
     struct sim_task *t = &s->tasks[rank];
     uint32_t serial = t->serial;
-    struct member_do_this d;
+    struct member_action d;
 
     while (!s->is_broken && t->node != NULL && t->serial == serial && member_node_next(t->node, &d))
         perform(s, rank, &d);
@@ -294,7 +299,7 @@ static void start(struct sim *s, uint32_t rank)
         t->ident.job_digest = "22222222";
     sim_say(s, rank, "starts");
     t->node = member_node_new(&o, sim_clock(s, rank));
-    member_node_start(t->node, sim_clock(s, rank));
+    sim_handle(s, rank, (struct member_event){ .kind = MEMBER_EV_START });
     sim_push(s, (struct sim_event){ .at_ms = s->now_ms + sim_random(s, s->opts.open_ms + 1),
                                     .kind = EV_OPENED,
                                     .from = rank,
@@ -315,11 +320,10 @@ static void tick(struct sim *s, uint32_t rank)
     struct member_progress p;
 
     sim_train_progress(s, rank, &p);
-    member_node_progress(t->node, &p);
     sim_store_watch(s, rank);
     if (t->node == NULL)
         return; /* that ended it */
-    member_node_tick(t->node, sim_clock(s, rank));
+    sim_handle(s, rank, (struct member_event){ .kind = MEMBER_EV_TICK, .progress = &p });
     if (sim_random(s, 64) == 0)
         ms += sim_random(s, 6 * ms); /* late */
     sim_push(s, (struct sim_event){ .at_ms = s->now_ms + ms,
@@ -370,7 +374,7 @@ static void happens(struct sim *s, struct sim_event *e)
         return;
     case EV_OPENED:
         sim_say(s, e->to, "has opened model and data");
-        member_node_opened(s->tasks[e->to].node, sim_clock(s, e->to));
+        sim_handle(s, e->to, (struct member_event){ .kind = MEMBER_EV_OPENED });
         break;
     case EV_TICK:
         tick(s, e->to);
@@ -577,7 +581,7 @@ void sim_stop(struct sim *s, uint32_t rank, bool everywhere)
     sim_say(s, rank, everywhere ? "is told to stop the job" : "SIGTERM");
     t->was_told_to_stop = true;
     s->everybody_stops |= everywhere;
-    member_node_stop(t->node, everywhere, sim_clock(s, rank));
+    sim_handle(s, rank, (struct member_event){ .kind = MEMBER_EV_STOP, .everywhere = everywhere });
     sim_drain(s, rank);
 }
 

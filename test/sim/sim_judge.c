@@ -80,7 +80,7 @@ static void judge_train(struct sim *s, uint32_t rank, const struct member_view *
                    s->groups.at[t->train.group]->view.generation, v->generation);
 }
 
-void sim_judge_do(struct sim *s, uint32_t rank, const struct member_do_this *d)
+void sim_judge_do(struct sim *s, uint32_t rank, const struct member_action *d)
 {
     const struct sim_task *t = &s->tasks[rank];
     const char *name = s->names[rank];

@@ -246,15 +246,14 @@ static void heard_in(struct sim *s, const struct sim_event *e)
             sim_drain(s, e->to);
             t->in[e->from] = 0;
             sim_link_end(s, old, false);
-            member_node_in_closed(t->node, e->from, "replaced by a newer link",
-                                  sim_clock(s, e->to));
+            sim_handle(s, e->to, (struct member_event){ .kind = MEMBER_EV_IN_CLOSED, .rank = e->from, .text = "replaced by a newer link" });
             sim_drain(s, e->to);
             if (!is_there(s, e->to, serial))
                 return;
         }
         t->in[e->from] = e->link;
     }
-    member_node_hear_in(t->node, e->from, &e->msg->m, sim_clock(s, e->to));
+    sim_handle(s, e->to, (struct member_event){ .kind = MEMBER_EV_HEARD_IN, .rank = e->from, .msg = &e->msg->m });
 }
 
 static void asked(struct sim *s, const struct sim_event *e)
@@ -279,7 +278,6 @@ void sim_link_event(struct sim *s, struct sim_event *e)
 {
     struct sim_task *t = &s->tasks[e->to];
     struct sim_link *l = &s->links.at[e->link];
-    uint64_t now = sim_clock(s, e->to);
 
     switch (e->kind) {
     case EV_CALL:
@@ -292,29 +290,27 @@ void sim_link_event(struct sim *s, struct sim_event *e)
         t->out = 0;
         sim_say(s, e->to, "cannot reach %s: %s", s->names[e->from],
                 e->b == MEMBER_REFUSED ? "refused" : "timed out");
-        member_node_out_closed(t->node, (enum member_closed)e->b,
-                               e->b == MEMBER_REFUSED ? "connection refused" : "connect: timed out",
-                               now);
+        sim_handle(s, e->to, (struct member_event){ .kind = MEMBER_EV_OUT_CLOSED, .closed = (enum member_closed)e->b, .text = e->b == MEMBER_REFUSED ? "connection refused" : "connect: timed out" });
         return;
     case EV_IN:
         heard_in(s, e);
         return;
     case EV_OUT:
-        member_node_hear_out(t->node, &e->msg->m, now);
+        sim_handle(s, e->to, (struct member_event){ .kind = MEMBER_EV_HEARD_OUT, .msg = &e->msg->m });
         return;
     case EV_IN_END:
         l->open[0] = false;
         if (t->in[e->from] == e->link) {
             t->in[e->from] = 0;
             sim_say(s, e->to, "the link from %s ends", s->names[e->from]);
-            member_node_in_closed(t->node, e->from, "its connection closed", now);
+            sim_handle(s, e->to, (struct member_event){ .kind = MEMBER_EV_IN_CLOSED, .rank = e->from, .text = "its connection closed" });
         }
         return;
     case EV_OUT_END:
         l->open[1] = false;
         t->out = 0;
         sim_say(s, e->to, "the link to %s ends", s->names[e->from]);
-        member_node_out_closed(t->node, MEMBER_CLOSED, "connection closed", now);
+        sim_handle(s, e->to, (struct member_event){ .kind = MEMBER_EV_OUT_CLOSED, .closed = MEMBER_CLOSED, .text = "connection closed" });
         return;
     case EV_PROBE:
         asked(s, e);
@@ -323,14 +319,13 @@ void sim_link_event(struct sim *s, struct sim_event *e)
         if (t->probes[e->from] != e->a)
             return; /* the question was given up */
         t->probes[e->from] = 0;
-        member_node_here(t->node, e->from, &e->where, now);
+        sim_handle(s, e->to, (struct member_event){ .kind = MEMBER_EV_HERE, .rank = e->from, .where = &e->where });
         return;
     default: /* EV_NO_ANSWER */
         if (t->probes[e->from] != e->a)
             return;
         t->probes[e->from] = 0;
-        member_node_not_here(t->node, e->from, (enum member_closed)e->b,
-                             e->b == MEMBER_REFUSED ? "connection refused" : "no answer", now);
+        sim_handle(s, e->to, (struct member_event){ .kind = MEMBER_EV_NOT_HERE, .rank = e->from, .closed = (enum member_closed)e->b, .text = e->b == MEMBER_REFUSED ? "connection refused" : "no answer" });
         return;
     }
 }

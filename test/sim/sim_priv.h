@@ -201,6 +201,7 @@ void *sim_alloc(size_t n);
 void sim_msg_free(struct sim_msg *m);
 
 /* sim.c */
+void sim_handle(struct sim *s, uint32_t rank, struct member_event e); /* at its own time */
 void sim_drain(struct sim *s, uint32_t rank); /* performs the actions of its node */
 void sim_exit(struct sim *s, uint32_t rank, int code, const char *text);
 struct sim_msg *sim_msg_copy(struct sim *s, uint32_t rank, const struct member_msg *m);
@@ -226,7 +227,7 @@ void sim_train_fail(struct sim *s, uint32_t rank, enum member_failure kind, cons
 void sim_train_process_gone(struct sim *s, uint32_t rank, bool is_silent);
 void sim_train_event(struct sim *s, struct sim_event *e);
 void sim_train_progress(struct sim *s, uint32_t rank, struct member_progress *out);
-void sim_train_test_paths(struct sim *s, uint32_t rank, const struct member_do_this *d);
+void sim_train_test_paths(struct sim *s, uint32_t rank, const struct member_action *d);
 void sim_train_tested(struct sim *s, const struct sim_event *e);
 void sim_train_last_saved(struct sim *s, uint32_t rank);
 bool sim_same_view(const struct member_view *a, const struct member_view *b);
@@ -234,7 +235,7 @@ bool sim_same_view(const struct member_view *a, const struct member_view *b);
 uint32_t sim_group_of(struct sim *s, uint32_t rank, const struct member_view *v);
 
 /* sim_store.c */
-void sim_store_wish(struct sim *s, uint32_t rank, const struct member_do_this *d);
+void sim_store_wish(struct sim *s, uint32_t rank, const struct member_action *d);
 void sim_store_release(struct sim *s, uint32_t rank);
 void sim_store_save(struct sim *s, uint32_t rank, uint64_t step, bool is_asked, bool is_last);
 void sim_store_watch(struct sim *s, uint32_t rank);
@@ -247,7 +248,7 @@ void sim_store_fini(struct sim *s);
 
 /* sim_judge.c */
 void sim_judge_event(struct sim *s, uint32_t rank);
-void sim_judge_do(struct sim *s, uint32_t rank, const struct member_do_this *d);
+void sim_judge_do(struct sim *s, uint32_t rank, const struct member_action *d);
 void sim_judge_view(struct sim *s, uint32_t rank, const struct member_view *v);
 void sim_judge_go(struct sim *s, uint32_t rank, struct sim_group *g);
 void sim_judge_apply(struct sim *s, uint32_t rank, uint64_t step);

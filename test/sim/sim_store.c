@@ -60,7 +60,7 @@ static void begin(struct sim *s, uint32_t rank)
     event(s, rank, op_ms(s), EV_LEASE_EFFECT);
 }
 
-void sim_store_wish(struct sim *s, uint32_t rank, const struct member_do_this *d)
+void sim_store_wish(struct sim *s, uint32_t rank, const struct member_action *d)
 {
     struct sim_lease *l = &s->tasks[rank].lease;
 
@@ -192,7 +192,7 @@ static void tell(struct sim *s, uint32_t rank)
     sim_say(s, rank, "lease %" PRIu64 " of %s%s%s%s", out.token,
             r != NULL ? s->names[r->holder] : "nobody", out.is_mine ? ", mine" : "",
             out.is_over ? ", over" : "", l->text);
-    member_node_lease(t->node, &out, sim_clock(s, rank));
+    sim_handle(s, rank, (struct member_event){ .kind = MEMBER_EV_LEASE, .lease = &out });
 }
 
 static void done(struct sim *s, uint32_t rank)
@@ -270,7 +270,7 @@ static const char *publish(struct sim *s, uint32_t rank)
         return NULL;
     if (!s->opts.no_lease && (!sim_store_is_held(s, rank) || token != s->records.n))
         return "the lease is not held";
-    member_node_storage(t->node, NULL, sim_clock(s, rank));
+    sim_handle(s, rank, (struct member_event){ .kind = MEMBER_EV_STORAGE });
     sim_judge_save(s, rank, step, token);
     if (!VEC_PUSH(s->saved, (struct sim_saved){ .step = step, .token = token, .rank = rank }))
         abort();
@@ -314,7 +314,7 @@ void sim_store_watch(struct sim *s, uint32_t rank)
         member_node_state(t->node) != MEMBER_LEADING)
         return;
     t->storage_told_ms = now;
-    member_node_storage(t->node, "input/output error", now);
+    sim_handle(s, rank, (struct member_event){ .kind = MEMBER_EV_STORAGE, .text = "input/output error" });
     sim_drain(s, rank);
 }
 
@@ -330,7 +330,7 @@ static void save(struct sim *s, struct sim_event *e)
         s->now_ms - t->save.began_ms > s->opts.grace_ms) {
         t->save.number = 0;
         sim_say(s, e->to, "saved: not in time");
-        member_node_saved(t->node, false, "the storage does not answer", sim_clock(s, e->to));
+        sim_handle(s, e->to, (struct member_event){ .kind = MEMBER_EV_SAVED, .text = "the storage does not answer" });
         return;
     }
     if (t->storage == SIM_STORAGE_HANGS) {
@@ -353,8 +353,7 @@ static void save(struct sim *s, struct sim_event *e)
         sim_train_last_saved(s, e->to);
     else if (is_asked) {
         sim_say(s, e->to, "saved: %s", trouble != NULL ? trouble : "yes");
-        member_node_saved(t->node, trouble == NULL, trouble != NULL ? trouble : "",
-                          sim_clock(s, e->to));
+        sim_handle(s, e->to, (struct member_event){ .kind = MEMBER_EV_SAVED, .ok = trouble == NULL, .text = trouble != NULL ? trouble : "" });
     }
 }
 

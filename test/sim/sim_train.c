@@ -289,7 +289,7 @@ void sim_train_fail(struct sim *s, uint32_t rank, enum member_failure kind, cons
         return;
     sim_say(s, rank, "fails: %s", text);
     if (t->train.phase == REST) {
-        member_node_failed(t->node, 0, kind, NULL, t->held, text, sim_clock(s, rank));
+        sim_handle(s, rank, (struct member_event){ .kind = MEMBER_EV_FAILED, .failure = kind, .held = t->held, .text = text });
         sim_drain(s, rank);
         return;
     }
@@ -347,7 +347,7 @@ static void connected(struct sim *s, uint32_t rank)
     if (t->train.phase == RECEIVING)
         t->held = group(s, rank)->step;
     t->train.phase = COMPUTING;
-    member_node_connected(t->node, group(s, rank)->view.generation, sim_clock(s, rank));
+    sim_handle(s, rank, (struct member_event){ .kind = MEMBER_EV_CONNECTED, .generation = group(s, rank)->view.generation });
     step_on(s, rank);
 }
 
@@ -415,29 +415,34 @@ static void broken(struct sim *s, uint32_t rank, enum what what, uint32_t peer)
 static void tell_node(struct sim *s, uint32_t rank, const struct sim_event *e)
 {
     struct sim_task *t = &s->tasks[rank];
-    uint64_t g = group(s, rank)->view.generation, now = sim_clock(s, rank);
+    struct member_event event = { .generation = group(s, rank)->view.generation,
+                                  .held = t->held,
+                                  .failure = t->train.failure,
+                                  .loss = &t->train.loss,
+                                  .text = t->train.text };
 
     t->train.phase = REST;
     t->train.is_over = t->train.asked_pause = t->train.asked_abort = false;
     switch ((enum news)e->a) {
     case NEWS_PAUSED:
         sim_say(s, rank, "paused after step %" PRIu64, t->held);
-        member_node_paused(t->node, g, t->held, now);
+        event.kind = MEMBER_EV_PAUSED;
         break;
     case NEWS_ABORTED:
         sim_say(s, rank, "aborted, holds step %" PRIu64, t->held);
-        member_node_aborted(t->node, g, t->held, now);
+        event.kind = MEMBER_EV_ABORTED;
         break;
     case NEWS_COMPLETE:
         sim_say(s, rank, "has made all steps");
-        member_node_complete(t->node, g, t->held, now);
+        event.kind = MEMBER_EV_COMPLETE;
         break;
     case NEWS_FAILED:
         sim_say(s, rank, "training failed, holds step %" PRIu64 ": %s (%s)", t->held, t->train.text,
                 e->b == MEMBER_NOBODY ? "nobody named" : s->names[e->b]);
-        member_node_failed(t->node, g, t->train.failure, &t->train.loss, t->held, t->train.text, now);
+        event.kind = MEMBER_EV_FAILED;
         break;
     }
+    sim_handle(s, rank, event);
 }
 
 void sim_train_last_saved(struct sim *s, uint32_t rank)
@@ -501,7 +506,7 @@ void sim_train_event(struct sim *s, struct sim_event *e)
         broken(s, e->to, T_BROKEN, MEMBER_NOBODY);
 }
 
-void sim_train_test_paths(struct sim *s, uint32_t rank, const struct member_do_this *d)
+void sim_train_test_paths(struct sim *s, uint32_t rank, const struct member_action *d)
 {
     struct sim_event e = { .kind = EV_REACHED, .from = rank, .to = rank, .serial = s->tasks[rank].serial, .a = d->round };
     uint64_t ms = 2 * sim_delay(s);
@@ -517,7 +522,7 @@ void sim_train_test_paths(struct sim *s, uint32_t rank, const struct member_do_t
 
 void sim_train_tested(struct sim *s, const struct sim_event *e)
 {
-    member_node_reached(s->tasks[e->to].node, e->a, e->tested.dead_paths, e->tested.n_dead_paths, sim_clock(s, e->to));
+    sim_handle(s, e->to, (struct member_event){ .kind = MEMBER_EV_REACHED, .round = e->a, .loss = &e->tested });
 }
 
 void sim_train_progress(struct sim *s, uint32_t rank, struct member_progress *out)
