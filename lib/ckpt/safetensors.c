@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/buf.h"
+#include "base/bytes.h"
 #include "base/check.h"
 #include "base/err.h"
 #include "base/json.h"
@@ -37,10 +38,8 @@ const char *safetensors_dtype(enum tensor_dtype t)
 int safetensors_json_bytes(const uint8_t head[SAFETENSORS_HEAD_BYTES], uint64_t file_bytes,
                            uint64_t *out, struct err *err)
 {
-    uint64_t n = 0;
+    uint64_t n = bytes_get_u64(head);
 
-    for (int i = 7; i >= 0; i--)
-        n = n << 8 | head[i];
     if (file_bytes < SAFETENSORS_HEAD_BYTES || n > file_bytes - SAFETENSORS_HEAD_BYTES)
         return err_set(err, ERR_CORRUPT,
                        "header of %" PRIu64 " bytes, but the file has %" PRIu64
@@ -299,7 +298,6 @@ int safetensors_header(const struct safetensors_entry *entries, size_t n, const 
                        "safetensors header of %" PRIu64 " bytes for %zu tensors, at most %d can be "
                        "read again",
                        json_bytes, n, JSON_MAX_BYTES);
-    for (int i = 0; i < SAFETENSORS_HEAD_BYTES; i++)
-        out->data[start + (size_t)i] = (char)(uint8_t)(json_bytes >> (8 * i));
+    bytes_set_u64(out->data + start, json_bytes);
     return 0;
 }

@@ -10,6 +10,7 @@
 
 #include <string.h>
 
+#include "base/bytes.h"
 #include "base/check.h"
 #include "base/digest.h"
 #include "comm/comm.h"
@@ -19,30 +20,15 @@ enum { CHALLENGE_MAC_AT = 48, LABEL_BYTES = 8 };
 static const char magic[8] = { 't', 'r', 'n', 'c', 'o', 'm', 'm', '\n' };
 static const char welcome[READY_BYTES] = { 'w', 'e', 'l', 'c', 'o', 'm', 'e', '\n' };
 
-static void put(uint8_t *at, uint64_t v, size_t bytes)
-{
-    for (size_t i = 0; i < bytes; i++)
-        at[i] = (uint8_t)(v >> 8 * i);
-}
-
-static uint64_t get(const uint8_t *at, size_t bytes)
-{
-    uint64_t v = 0;
-
-    for (size_t i = bytes; i-- > 0;)
-        v = v << 8 | at[i];
-    return v;
-}
-
 void hello_write(const struct hello *h, uint8_t out[HELLO_BYTES])
 {
     memcpy(out, magic, sizeof(magic));
-    put(out + 8, HELLO_VERSION, 4);
-    put(out + 12, h->kind, 4);
-    put(out + 16, h->from, 4);
-    put(out + 20, h->to, 4);
-    put(out + 24, h->generation, 8);
-    put(out + 32, 0, 8);
+    bytes_set_u32(out + 8, HELLO_VERSION);
+    bytes_set_u32(out + 12, h->kind);
+    bytes_set_u32(out + 16, h->from);
+    bytes_set_u32(out + 20, h->to);
+    bytes_set_u64(out + 24, h->generation);
+    bytes_set_u64(out + 32, 0);
     memcpy(out + 40, h->layout, sizeof(h->layout));
     memcpy(out + 72, h->nonce, sizeof(h->nonce));
 }
@@ -50,22 +36,22 @@ void hello_write(const struct hello *h, uint8_t out[HELLO_BYTES])
 bool hello_read(const uint8_t in[HELLO_BYTES], struct hello *out, const char **why)
 {
     const char *wrong = NULL;
-    uint64_t kind = get(in + 12, 4);
+    uint32_t kind = bytes_get_u32(in + 12);
 
     if (memcmp(in, magic, sizeof(magic)) != 0)
         wrong = "did not speak this protocol";
-    else if (get(in + 8, 4) != HELLO_VERSION)
+    else if (bytes_get_u32(in + 8) != HELLO_VERSION)
         wrong = "speaks another version of this protocol";
-    else if (kind < HELLO_LINK || kind > HELLO_TEST || get(in + 32, 8) != 0)
+    else if (kind < HELLO_LINK || kind > HELLO_TEST || bytes_get_u64(in + 32) != 0)
         wrong = "sent a greeting that makes no sense";
     if (why != NULL)
         *why = wrong;
     if (wrong != NULL)
         return false;
     out->kind = (enum hello_kind)kind;
-    out->from = (uint32_t)get(in + 16, 4);
-    out->to = (uint32_t)get(in + 20, 4);
-    out->generation = get(in + 24, 8);
+    out->from = bytes_get_u32(in + 16);
+    out->to = bytes_get_u32(in + 20);
+    out->generation = bytes_get_u64(in + 24);
     memcpy(out->layout, in + 40, sizeof(out->layout));
     memcpy(out->nonce, in + 72, sizeof(out->nonce));
     return true;
@@ -98,9 +84,9 @@ static void mac(const char label[LABEL_BYTES], const uint8_t *hello, const uint8
 void challenge_write(const struct challenge *c, const uint8_t hello[HELLO_BYTES],
                      const uint8_t *key, uint8_t out[CHALLENGE_BYTES])
 {
-    put(out, c->verdict, 4);
-    put(out + 4, 0, 4);
-    put(out + 8, c->generation, 8);
+    bytes_set_u32(out, c->verdict);
+    bytes_set_u32(out + 4, 0);
+    bytes_set_u64(out + 8, c->generation);
     memcpy(out + 16, c->nonce, sizeof(c->nonce));
     mac("accept\0", hello, out, CHALLENGE_MAC_AT, key, out + CHALLENGE_MAC_AT);
 }
@@ -109,12 +95,12 @@ bool challenge_read(const uint8_t in[CHALLENGE_BYTES], const uint8_t hello[HELLO
                     const uint8_t *key, struct challenge *out, bool *is_proven)
 {
     uint8_t want[DIGEST_BYTES];
-    uint64_t verdict = get(in, 4);
+    uint32_t verdict = bytes_get_u32(in);
 
-    if (verdict >= HELLO_VERDICTS || get(in + 4, 4) != 0)
+    if (verdict >= HELLO_VERDICTS || bytes_get_u32(in + 4) != 0)
         return false;
     out->verdict = (enum hello_verdict)verdict;
-    out->generation = get(in + 8, 8);
+    out->generation = bytes_get_u64(in + 8);
     memcpy(out->nonce, in + 16, sizeof(out->nonce));
     mac("accept\0", hello, in, CHALLENGE_MAC_AT, key, want);
     *is_proven = digest_equal(want, in + CHALLENGE_MAC_AT);
