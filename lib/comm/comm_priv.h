@@ -3,6 +3,8 @@
  *   handshake.c   connects: one loop until all links and lives are there and the arenas shared
  *   greet.c       one new connection: who is there, and does it know the key
  *   hello.c       the messages of that
+ *   message.c     the messages after the handshake: exchange heads and life messages
+ *   page.c        the layout of the page that the members of a host share
  *   maps.c        the mapped arenas, kept over generations
  *   share.c       a host's members exchange their arenas, the page they meet in, their tethers
  *   link_shm.c    a host's ranks: barrier, the record of calls
@@ -27,40 +29,23 @@
 
 #include "comm/comm.h"
 #include "comm/hello.h"
+#include "comm/message.h"
+#include "comm/page.h"
 #include "comm/topology.h"
 
 struct sockaddr_storage;
 
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "numbers go over the wire as they are");
+/* Messages have defined bytes on every machine (message.h). The elements of a vector are sent as
+ * they lie in memory. */
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "elements are sent little-endian");
 
 enum {
     COMM_PIECE_BYTES = 256 << 10, /* received and added at a time; fits the second-level cache */
-    COMM_SMALL_BYTES = 16 << 10,  /* up to here latency counts more than bandwidth */
+    COMM_SMALL_BYTES = PAGE_SMALL_BYTES, /* up to here latency counts more than bandwidth */
     COMM_ASIDE_BYTES = 64 << 10,  /* of every node's part that are put aside to be added together */
     COMM_PATH_MS = 2000,          /* a path on which nothing is acknowledged for so long is dead */
     COMM_SLICE_MS = 50,           /* the longest anybody sleeps without looking up */
-    COMM_WHY_BYTES = 240,
-    COMM_NO_MEMBER = UINT32_MAX,
     COMM_PARKED_MAX = 1024,
-};
-
-/* What a rank says it is doing, so that the others can compare. */
-struct comm_call {
-    uint64_t count;  /* elements; bytes of a broadcast */
-    uint64_t offset; /* of the data in its arena; not compared */
-    uint32_t number; /* calls of this rank before this one */
-    uint8_t what;    /* enum comm_what */
-    uint8_t dtype, op;
-    uint8_t zero;
-    uint32_t root;
-};
-
-enum comm_what {
-    COMM_ALL_REDUCE,
-    COMM_REDUCE_SCATTER,
-    COMM_ALL_GATHER,
-    COMM_BROADCAST,
-    COMM_BARRIER,
 };
 
 struct comm_link {
@@ -81,27 +66,10 @@ struct comm_life {
     enum life_kind kind;
     bool is_over;      /* nothing more will be read */
     _Atomic bool left; /* it said goodbye */
-    uint8_t in[256];   /* the message being received */
+    uint8_t in[MESSAGE_LIFE_BYTES]; /* the message being received */
     size_t n_in;
     int passed[2]; /* owned; descriptors that came with it; -1 */
 };
-
-/* What is said there. */
-enum { LIFE_BYE = 1, LIFE_OVER, LIFE_JOIN, LIFE_PART, LIFE_PAGE = UINT32_MAX };
-struct life_message {
-    uint32_t what;
-    uint32_t member; /* OVER: the one to blame, or COMM_NO_MEMBER; PART: whose memory, LIFE_PAGE */
-    union {
-        char why[248]; /* OVER; ends with a NUL */
-        struct {
-            uint64_t bytes;     /* JOIN, PART: of the memory */
-            uint8_t cores[128]; /* JOIN: that the member may use, a bit each */
-        };
-    };
-};
-_Static_assert(sizeof(struct life_message) == sizeof(((struct comm_life *)0)->in),
-               "one buffer, one message");
-_Static_assert(sizeof(((struct life_message *)0)->why) >= COMM_WHY_BYTES, "a reason fits");
 
 /* One replica thread of this member. */
 struct comm_rank {
@@ -120,27 +88,6 @@ struct comm_rank {
     bool yields;           /* never spins */
     bool torn;             /* a call failed half-way: peers may still be in it */
     _Atomic bool inside;   /* of a call */
-};
-
-/* What the members of a host share besides their arenas: a head, a slot per rank, and per rank two
- * places for small vectors. */
-enum { PAGE_BROKEN = 1, PAGE_LEFT = 2, PAGE_STEP = 4, PAGE_MAGIC = 0x74726e70 };
-
-struct host_slot {
-    /* Arrivals at barriers times PAGE_STEP; PAGE_LEFT: none will follow; PAGE_BROKEN: on all slots.
-     * A futex: whoever waits for this rank sleeps here. */
-    _Alignas(64) _Atomic uint32_t word;
-    _Atomic uint32_t sleepers;
-    _Alignas(64) struct comm_call calls[2]; /* odd and even calls */
-};
-
-struct host_page {
-    uint32_t magic, n_slots;
-    uint32_t spin;           /* a core for every rank of the host: spin before sleeping */
-    _Atomic uint32_t broken; /* 0; 1: being written; 2: culprit and why are there */
-    uint32_t culprit;
-    char why[COMM_WHY_BYTES];
-    struct host_slot slots[];
 };
 
 /* The memory of this host's members, as this process sees it. */
@@ -163,7 +110,7 @@ struct comm_host {
     uint32_t n_taken;   /* whose memory we have */
     bool has_joined;    /* a follower: the leader was told */
     bool is_shared;     /* all is there */
-    uint8_t cores[128]; /* of all members so far */
+    uint8_t cores[COMM_CORES_BYTES]; /* of all members so far */
 };
 
 struct comm {

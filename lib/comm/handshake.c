@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "base/buf.h"
+#include "base/bytes.h"
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/digest.h"
@@ -70,8 +71,8 @@ static void host_address(struct shake *s)
     int n;
 
     memcpy(text, s->here.layout, 32);
-    memcpy(text + 32, &c->generation, 8);
-    memcpy(text + 40, &leader, 4);
+    bytes_set_u64(text + 32, c->generation);
+    bytes_set_u32(text + 40, leader);
     digest_hmac(s->opts->key, COMM_KEY_BYTES, text, sizeof(text), mac);
     digest_hex(mac, hex);
     s->host_address.sun_family = AF_UNIX; /* sun_path[0] stays NUL: abstract */

@@ -23,7 +23,7 @@
 struct err;
 
 enum {
-    HELLO_VERSION = 1,
+    HELLO_VERSION = 2, /* of these messages and of those that follow them (message.h) */
     HELLO_NONCE_BYTES = 32,
     HELLO_BYTES = 104,
     CHALLENGE_BYTES = 80,

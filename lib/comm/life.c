@@ -1,11 +1,11 @@
 /* life.c - who is alive, and how everybody learns that somebody is not.
  *
  * Between two members that share links or a host there is a life line, a connection on which
- * nothing is said until the end: a message of 256 bytes, BYE or OVER. Its end without a message is
- * a death. A thread of ours sleeps on all life lines; the kernel wakes it the moment a peer's
- * process is gone, whatever the replica threads are doing. OVER names the member that is to blame
- * and why, so that a failure arrives everywhere with its root and not as the name of whoever passed
- * it on.
+ * nothing is said until the end: a life message (message.h), BYE or OVER. The end of the
+ * connection without a message is a death. A thread of ours sleeps on all life lines; the kernel
+ * wakes it the moment a peer's process is gone, whatever the replica threads are doing. OVER names
+ * the member that is to blame and why, so that a failure arrives everywhere with its root and not
+ * as the name of whoever passed it on.
  *
  * Inside a host the life line of a member is its tether (share.c): one connection whose other end
  * all others hold. They look at the one message without taking it, so that everybody sees it.
@@ -78,14 +78,16 @@ void comm_wake(struct comm *c)
 static void tell_lives(struct comm *c, uint32_t what, uint32_t culprit, const char *why)
 {
     struct life_message m = { .what = what, .member = culprit };
+    uint8_t bytes[MESSAGE_LIFE_BYTES];
 
     snprintf(m.why, sizeof(m.why), "%s", why);
+    message_life_write(&m, bytes);
     /* the first thing ever said there: it fits, or the peer is gone */
     if (c->shm.tether_fd >= 0)
-        (void)!send(c->shm.tether_fd, &m, sizeof(m), MSG_NOSIGNAL | MSG_DONTWAIT);
+        (void)!send(c->shm.tether_fd, bytes, sizeof(bytes), MSG_NOSIGNAL | MSG_DONTWAIT);
     for (uint32_t i = 0; i < c->n_lives; i++)
         if (c->lives[i].kind != LIFE_TETHER && c->lives[i].fd >= 0)
-            (void)!send(c->lives[i].fd, &m, sizeof(m), MSG_NOSIGNAL | MSG_DONTWAIT);
+            (void)!send(c->lives[i].fd, bytes, sizeof(bytes), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 static void spread(struct comm *c)
@@ -237,15 +239,22 @@ void life_close(struct comm_life *l)
     drop_passed(l);
 }
 
-static void life_message(struct comm *c, struct comm_life *l)
+/* Handles the message that is complete in l->in. */
+static void handle_message(struct comm *c, struct comm_life *l)
 {
     const char *name = c->names[l->member];
     struct life_message m;
     struct err err;
+    bool shares;
 
-    memcpy(&m, l->in, sizeof(m));
     l->n_in = 0;
-    if (l->kind == LIFE_STAR && (m.what == LIFE_JOIN || m.what == LIFE_PART)) {
+    if (message_life_read(l->in, l->member, c->topo.n_members, &m, &err) < 0) {
+        l->is_over = true;
+        comm_fail(c, ERR_PEER, l->member, "%s sent an invalid life message: %s", name, err.text);
+        return;
+    }
+    shares = m.what == LIFE_JOIN || m.what == LIFE_PART;
+    if (shares && l->kind == LIFE_STAR) {
         int rc = host_take(c, l, &m, &err);
 
         if (rc < 0)
@@ -255,13 +264,13 @@ static void life_message(struct comm *c, struct comm_life *l)
         return;
     }
     l->is_over = true;
-    m.why[sizeof(m.why) - 1] = '\0';
-    if (m.what == LIFE_BYE)
+    if (shares)
+        comm_fail(c, ERR_PEER, l->member, "%s passed memory on a connection that is not for that",
+                  name);
+    else if (m.what == LIFE_BYE)
         atomic_store(&l->left, true);
-    else if (m.what == LIFE_OVER)
-        comm_fail(c, ERR_PEER, m.member < c->topo.n_members ? m.member : l->member, "%s", m.why);
     else
-        comm_fail(c, ERR_PEER, l->member, "%s sent nonsense on its life line", name);
+        comm_fail(c, ERR_PEER, m.member != COMM_NO_MEMBER ? m.member : l->member, "%s", m.why);
 }
 
 /* As recv(); keeps the descriptors that come along. */
@@ -309,7 +318,7 @@ void life_read(struct comm *c, struct comm_life *l)
         }
         l->n_in += (size_t)n;
         if (l->n_in == sizeof(l->in))
-            life_message(c, l);
+            handle_message(c, l);
     }
 }
 

@@ -133,6 +133,21 @@ int host_barrier(struct comm *c, struct comm_rank *r, uint32_t first, uint32_t n
     return 0;
 }
 
+/* `theirs`: a copy, since another process can write to the page. Returns -1 after comm_fail(). */
+static int calls_differ(struct comm *c, const struct comm_rank *r, uint32_t rank,
+                        struct comm_call theirs)
+{
+    uint32_t member = c->topo.member_of[rank];
+    struct err err;
+
+    if (message_check_call(&theirs, c->topo.world, &err) < 0)
+        return comm_fail(c, ERR_PEER, member, "%s made an invalid call: %s",
+                         comm_who(c, rank).text, err.text);
+    return comm_fail(c, ERR_PEER, member, "%s is in %s, but %s in %s", comm_who(c, rank).text,
+                     comm_call_text(&theirs).text, comm_who(c, r->rank).text,
+                     comm_call_text(&r->call).text);
+}
+
 int host_enter(struct comm *c, struct comm_rank *r, uint32_t first, uint32_t n)
 {
     uint32_t parity = r->call.number & 1;
@@ -144,9 +159,7 @@ int host_enter(struct comm *c, struct comm_rank *r, uint32_t first, uint32_t n)
         const struct comm_call *theirs = &slot_of(c, i)->calls[parity];
 
         if (!comm_call_same(theirs, &r->call))
-            return comm_fail(c, ERR_PEER, c->topo.member_of[i], "%s is in %s, but %s in %s",
-                             comm_who(c, i).text, comm_call_text(theirs).text,
-                             comm_who(c, r->rank).text, comm_call_text(&r->call).text);
+            return calls_differ(c, r, i, *theirs);
     }
     return 0;
 }

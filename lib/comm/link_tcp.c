@@ -1,8 +1,8 @@
 /* link_tcp.c - one step between ranks of different nodes: send a range and receive another at the
  * same time, adding while more comes in.
  *
- * Every step begins with 32 bytes that say which call and part it belongs to, so that two ranks
- * that do different things find out before any number is touched. */
+ * Every exchange begins with a head (message.h) that states the call and the part of it, so that
+ * two ranks that make different calls detect that before any element is changed. */
 #include "comm/comm_priv.h"
 
 #include <errno.h>
@@ -28,16 +28,11 @@ enum {
     AHEAD_BYTES = 1 << 20,
 };
 
-struct head {
-    struct comm_call call; /* offset: the tag */
-};
-_Static_assert(sizeof(struct head) == 32, "goes over the wire");
-
 /* One direction of the exchange. */
 struct flow {
     int fd; /* -1: nothing to do */
     uint32_t rank;
-    struct head head;
+    uint8_t head[MESSAGE_HEAD_BYTES];
     size_t done, total; /* bytes, including the head */
 };
 
@@ -99,7 +94,7 @@ static int push(struct comm *c, struct flow *f, const uint8_t *data)
     iov[0] = (struct iovec){ (uint8_t *)data + body, rest < SEND_BYTES ? rest : SEND_BYTES };
     if (f->done < sizeof(f->head)) {
         iov[1] = iov[0];
-        iov[0] = (struct iovec){ (uint8_t *)&f->head + f->done, sizeof(f->head) - f->done };
+        iov[0] = (struct iovec){ f->head + f->done, sizeof(f->head) - f->done };
         m.msg_iovlen = rest > 0 ? 2 : 1;
     }
     n = fault_hit("comm.send") ? (errno = ECONNRESET, -1)
@@ -110,16 +105,28 @@ static int push(struct comm *c, struct flow *f, const uint8_t *data)
     return 1;
 }
 
-/* 1, or -1 after comm_fail(). */
+/* Compares the received head with the expected one. Returns 1, or -1 after comm_fail(). */
 static int check_head(struct comm *c, struct comm_rank *r, const struct flow *f, uint64_t tag)
 {
-    struct comm_call theirs = f->head.call;
+    uint8_t expected[MESSAGE_HEAD_BYTES];
+    uint32_t member = c->topo.member_of[f->rank];
+    struct comm_call theirs;
+    uint64_t their_tag;
+    struct err err;
 
-    if (comm_call_same(&theirs, &r->call) && theirs.offset == tag)
+    message_head_write(&r->call, tag, expected);
+    if (memcmp(f->head, expected, sizeof(expected)) == 0)
         return 1;
-    return comm_fail(c, ERR_PEER, c->topo.member_of[f->rank], "%s is in %s, but %s in %s",
-                     comm_who(c, f->rank).text, comm_call_text(&theirs).text,
-                     comm_who(c, r->rank).text, comm_call_text(&r->call).text);
+    if (message_head_read(f->head, c->topo.world, &theirs, &their_tag, &err) < 0)
+        return comm_fail(c, ERR_PEER, member, "%s sent an invalid exchange head: %s",
+                         comm_who(c, f->rank).text, err.text);
+    if (comm_call_same(&theirs, &r->call))
+        return comm_fail(c, ERR_PEER, member, "%s sent part 0x%llx of %s, expected part 0x%llx",
+                         comm_who(c, f->rank).text, (unsigned long long)their_tag,
+                         comm_call_text(&theirs).text, (unsigned long long)tag);
+    return comm_fail(c, ERR_PEER, member, "%s is in %s, but %s in %s", comm_who(c, f->rank).text,
+                     comm_call_text(&theirs).text, comm_who(c, r->rank).text,
+                     comm_call_text(&r->call).text);
 }
 
 /* Adds the piece that just became complete, the `bytes` before `end`, to ours. */
@@ -153,7 +160,7 @@ static int pull(struct comm *c, struct comm_rank *r, struct flow *f, const struc
     if (f->fd < 0 || is_done(f))
         return 0;
     if (f->done < sizeof(f->head)) {
-        rc = receive(c, f, (uint8_t *)&f->head + f->done, sizeof(f->head) - f->done);
+        rc = receive(c, f, f->head + f->done, sizeof(f->head) - f->done);
         return rc == 1 && f->done == sizeof(f->head) ? check_head(c, r, f, x->recv_tag) : rc;
     }
     at = f->done - sizeof(f->head);
@@ -208,8 +215,7 @@ int tcp_exchange(struct comm *c, struct comm_rank *r, const struct exchange *x)
         now.add = false;
         now.recv = r->scratch;
     }
-    out.head.call = r->call;
-    out.head.call.offset = x->send_tag;
+    message_head_write(&r->call, x->send_tag, out.head);
     while (!is_done(&out) || !is_done(&in)) {
         int sent = is_ahead(&out, &in) ? 0 : push(c, &out, x->send);
         int got = sent < 0 ? -1 : pull(c, r, &in, &now);

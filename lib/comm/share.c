@@ -66,14 +66,16 @@ static int send_share(struct comm *c, struct comm_life *life, const struct life_
                       const int passed[2], uint64_t deadline_ns, struct err *err)
 {
     size_t n_passed = passed[1] >= 0 ? 2 : 1;
+    uint8_t bytes[MESSAGE_LIFE_BYTES];
 
+    message_life_write(m, bytes);
     (void)fault_hit("comm.share"); /* where a test kills us */
-    for (size_t done = 0; done < sizeof(*m);) {
+    for (size_t done = 0; done < sizeof(bytes);) {
         union {
             struct cmsghdr align;
             char bytes[CMSG_SPACE(2 * sizeof(int))];
         } control = { .bytes = { 0 } };
-        struct iovec iov = { (uint8_t *)m + done, sizeof(*m) - done };
+        struct iovec iov = { bytes + done, sizeof(bytes) - done };
         struct msghdr h = { .msg_iov = &iov, .msg_iovlen = 1 };
         ssize_t n;
 
@@ -101,29 +103,23 @@ static int send_share(struct comm *c, struct comm_life *life, const struct life_
 
 /* ---- taking ---- */
 
-static size_t page_bytes(uint32_t n_slots)
-{
-    return sizeof(struct host_page) +
-           n_slots * (sizeof(struct host_slot) + (size_t)2 * COMM_SMALL_BYTES);
-}
-
 /* The affinity of the whole process, not of a pinned thread that may be calling. */
-static void own_cores(uint8_t out[128])
+static void own_cores(uint8_t out[COMM_CORES_BYTES])
 {
     cpu_set_t set;
 
-    memset(out, 0, 128);
+    memset(out, 0, COMM_CORES_BYTES);
     if (sched_getaffinity(getpid(), sizeof(set), &set) == 0)
-        memcpy(out, &set, sizeof(set) < 128 ? sizeof(set) : 128);
+        memcpy(out, &set, sizeof(set) < COMM_CORES_BYTES ? sizeof(set) : COMM_CORES_BYTES);
 }
 
-static void decide_spin(struct host_page *page, const uint8_t cores[128])
+static void decide_spin(struct comm_host *h)
 {
     uint32_t n = 0;
 
-    for (int i = 0; i < 128; i++)
-        n += (uint32_t)__builtin_popcount(cores[i]);
-    page->spin = page->n_slots <= n;
+    for (int i = 0; i < COMM_CORES_BYTES; i++)
+        n += (uint32_t)__builtin_popcount(h->cores[i]);
+    h->page->spin = h->n_slots <= n;
 }
 
 /* Shared if other processes are to map it. */
@@ -140,8 +136,7 @@ static int make_page(struct comm *c, bool shared, struct err *err)
     c->shm.page = mem.base;
     c->shm.page_bytes = mem.bytes;
     c->shm.page_fd = mem.fd;
-    c->shm.page->magic = PAGE_MAGIC;
-    c->shm.page->n_slots = c->shm.n_slots;
+    page_init(c->shm.page, c->shm.n_slots);
     return 0;
 }
 
@@ -178,16 +173,20 @@ static int take_page(struct comm *c, struct comm_life *l, const struct life_mess
     int rc;
 
     if (c->shm.page != NULL || l->passed[0] < 0 || m->bytes < page_bytes(c->shm.n_slots))
-        return err_set(err, ERR_PEER, "it passed something that is not this host's page");
+        return err_set(err, ERR_PEER,
+                       "it passed a page of %llu bytes, expected one page of at least %zu",
+                       (unsigned long long)m->bytes, page_bytes(c->shm.n_slots));
     rc = maps_take(listener_maps(c->opts.listener), l->passed[0], (size_t)m->bytes, &p, err);
     if (rc < 0)
         return rc;
+    rc = page_check(p, c->shm.n_slots, err);
+    if (rc < 0) { /* nothing here writes to it */
+        maps_give(listener_maps(c->opts.listener), p);
+        return rc;
+    }
     c->shm.page = p;
     c->shm.page_bytes = (size_t)m->bytes;
     c->shm.page_is_taken = true;
-    if (c->shm.page->magic != PAGE_MAGIC || c->shm.page->n_slots != c->shm.n_slots)
-        return err_set(err, ERR_PEER, "it passed a page for %u ranks, expected %u",
-                       c->shm.page->n_slots, c->shm.n_slots);
     return 0;
 }
 
@@ -255,7 +254,7 @@ static int lead(struct comm *c, uint64_t deadline_ns, struct err *err)
 
     if (c->shm.n_taken < c->shm.n_others)
         return 0;
-    decide_spin(c->shm.page, c->shm.cores);
+    decide_spin(&c->shm);
     for (uint32_t i = 0; i < n && rc == 0; i++)
         if (c->lives[i].kind == LIFE_STAR) {
             rc = give_parts(c, &c->lives[i], deadline_ns, err);
@@ -274,7 +273,7 @@ static int lead(struct comm *c, uint64_t deadline_ns, struct err *err)
 static int follow(struct comm *c, uint64_t deadline_ns, struct err *err)
 {
     struct comm_life *life = find_life(c, LIFE_STAR, c->topo.leader_of[c->host]);
-    struct life_message m = { .what = LIFE_JOIN, .bytes = c->opts.arena->bytes };
+    struct life_message m = { .what = LIFE_JOIN, .member = c->self, .bytes = c->opts.arena->bytes };
     int fds[2] = { c->opts.arena->fd, c->shm.given_fd }, rc;
 
     if (c->shm.has_joined || life->fd < 0)
@@ -322,7 +321,7 @@ int host_open(struct comm *c, struct err *err)
         rc = make_page(c, false, err);
         if (rc < 0)
             return rc;
-        decide_spin(h->page, h->cores);
+        decide_spin(h);
         h->is_shared = true;
         return 0;
     }

@@ -9,7 +9,7 @@
 
 /* A HELLO of generation 3 from rank 1 to rank 0, and the CHALLENGE that some key made for it. */
 #define HELLO                                                                                      \
-    "trncomm\n\x01\0\0\0\x01\0\0\0\x01\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"            \
+    "trncomm\n\x02\0\0\0\x01\0\0\0\x01\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"            \
     "layoutlayoutlayoutlayoutlayoutlanoncenoncenoncenoncenoncenonceno"
 #define CHALLENGE                                                                                  \
     "\0\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0ecnonecnonecnonecnonecnonecnonecmacmacmacmacmacmacmacmacma" \

@@ -1,0 +1,111 @@
+/* message.h - the bytes of the two messages between members after the handshake: the head of an
+ * exchange, and the life message. Pure: bytes in, a struct or an error out; no sockets.
+ * Threads: any.
+ *
+ * Integers are little-endian; "zero" means that the writer writes zeros and the reader rejects
+ * anything else. Both formats belong to HELLO_VERSION (hello.h): the HELLO in front of every
+ * connection rejects a peer of another version. A change of a byte below must increase
+ * HELLO_VERSION.
+ *
+ *   exchange head: precedes the data of each exchange on a link (link_tcp.c)
+ *     offset  size  type  field
+ *          0     4  u32   magic "xchg"
+ *          4     4  u32   number of the call
+ *          8     8  u64   count: elements of the vector; bytes of a broadcast; 0 for a barrier
+ *         16     8  u64   tag: part of the call that this exchange belongs to
+ *         24     1  u8    what: enum comm_what, below
+ *         25     1  u8    dtype: enum tensor_dtype, the numbers of ONNX
+ *         26     1  u8    op: 0 sum, 1 max, 2 or (enum comm_op); 0 where nothing is reduced
+ *         27     1  u8    zero
+ *         28     4  u32   root: rank that sends a broadcast; 0 for all other calls
+ *
+ *   life message: on life lines, stars and tethers (life.c, share.c)
+ *     offset  size  type  field
+ *          0     4  u32   magic "life"
+ *          4     4  u32   version of this layout: MESSAGE_LIFE_VERSION; tethers carry no HELLO
+ *          8     4  u32   what: enum life_what
+ *         12     4  u32   member
+ *                           BYE, JOIN  the sender
+ *                           OVER       the member to blame, or COMM_NO_MEMBER
+ *                           PART       the owner of the memory, or LIFE_PAGE
+ *         16   240        BYE: zero
+ *         16   240  text  OVER: the reason; ends with a NUL
+ *         16     8  u64   JOIN, PART: bytes of the memory, > 0
+ *         24   128  bits  JOIN: core i is bit i % 8 of byte i / 8; PART: zero
+ *        152   104        JOIN, PART: zero */
+#ifndef COMM_MESSAGE_H
+#define COMM_MESSAGE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct err;
+
+enum {
+    MESSAGE_HEAD_BYTES = 32,
+    MESSAGE_LIFE_BYTES = 256,
+    MESSAGE_LIFE_VERSION = 1,
+    COMM_WHY_BYTES = 240, /* of the reason of a failure, including the NUL */
+    COMM_CORES_BYTES = 128,
+};
+enum {
+    COMM_NO_MEMBER = UINT32_MAX, /* OVER: no member is to blame */
+    LIFE_PAGE = UINT32_MAX,      /* PART: the memory is the page of the host */
+};
+
+enum comm_what {
+    COMM_ALL_REDUCE = 0,
+    COMM_REDUCE_SCATTER = 1,
+    COMM_ALL_GATHER = 2,
+    COMM_BROADCAST = 3,
+    COMM_BARRIER = 4,
+};
+
+/* The call that a rank makes. The ranks compare their calls. The members of a host read this struct
+ * in the page that they share; page.h states its offsets. */
+struct comm_call {
+    uint64_t count;  /* elements; bytes of a broadcast */
+    uint64_t offset; /* bytes from the start of the arena to the data; not compared */
+    uint32_t number; /* of this rank's calls, from 1; wraps around */
+    uint8_t what;    /* enum comm_what */
+    uint8_t dtype;   /* enum tensor_dtype */
+    uint8_t op;      /* enum comm_op */
+    uint8_t zero;
+    uint32_t root;     /* rank; 0 unless `what` is COMM_BROADCAST */
+    uint32_t reserved; /* 0 */
+};
+
+/* Validates the fields of a call that another rank wrote, except `offset`. `world`: number of
+ * ranks. Errors: ERR_PEER. */
+int message_check_call(const struct comm_call *call, uint32_t world, struct err *err);
+
+void message_head_write(const struct comm_call *call, uint64_t tag,
+                        uint8_t out[MESSAGE_HEAD_BYTES]);
+/* Reads and validates every field. Sets out->offset to 0. Errors: ERR_PEER; then *out and *tag are
+ * unchanged. */
+int message_head_read(const uint8_t in[MESSAGE_HEAD_BYTES], uint32_t world, struct comm_call *out,
+                      uint64_t *tag, struct err *err);
+
+enum life_what {
+    LIFE_BYE = 1,  /* the sender closes its communicator in order */
+    LIFE_OVER = 2, /* the generation has failed */
+    LIFE_JOIN = 3, /* star, to the leader: the sender's arena; a descriptor of it comes along */
+    LIFE_PART = 4, /* star, from the leader: the page or an arena; likewise */
+};
+
+struct life_message {
+    uint32_t what; /* enum life_what */
+    uint32_t member;
+    char why[COMM_WHY_BYTES];        /* OVER */
+    uint64_t bytes;                  /* JOIN, PART */
+    uint8_t cores[COMM_CORES_BYTES]; /* JOIN: cores that the sender may use */
+};
+
+void message_life_write(const struct life_message *m, uint8_t out[MESSAGE_LIFE_BYTES]);
+/* Reads and validates every field of a message from member `peer` of `n_members`; fields that its
+ * kind does not have become zero. Errors: ERR_PEER; then *out is unchanged. */
+int message_life_read(const uint8_t in[MESSAGE_LIFE_BYTES], uint32_t peer, uint32_t n_members,
+                      struct life_message *out, struct err *err);
+
+#endif
