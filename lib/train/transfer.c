@@ -5,10 +5,11 @@
  *     everybody else takes part in the broadcasts
  *
  * Gradient arenas are idle when a generation begins, and lie where peers can reach; the state does
- * not. Each chunk has a checksum over all of it, made of the sender's own memory and verified in the
- * receiver's own: nobody else can write to either. Only when all chunks were there, what was
- * received takes the place of the state: until then a receiver holds what it held, so that a death
- * in the middle loses nothing. While a receiver checks a chunk, the sender copies the next. */
+ * not. The head of each chunk (transfer_chunk.h) has a checksum over all of it, computed from the
+ * sender's own memory and verified in the receiver's own: no other task can write to either. When
+ * all chunks have arrived, the received bytes replace the state: until then a receiver keeps its
+ * state, so that a death in the middle loses nothing. While a receiver checks a chunk, the sender
+ * copies the next. */
 #include "train/gpu.h"
 #include "train/train_priv.h"
 
@@ -17,23 +18,15 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/crc32c.h"
 #include "base/text.h"
+#include "train/transfer_chunk.h"
 
 enum { CHUNK_BYTES = 4 << 20 };
 
-struct chunk {
-    uint64_t offset, bytes; /* of the state */
-    uint32_t crc;           /* of this head with crc 0, then of the bytes */
-    uint32_t zero;
-    struct facts facts;
-    uint8_t state[];
-};
-
 struct transfer {
     struct replica *r;
-    struct chunk *chunk; /* the replica's gradient arena */
-    size_t room;         /* bytes of state in a chunk */
+    uint8_t *chunk; /* the replica's gradient arena: the head of a chunk, then bytes of the state */
+    size_t room;    /* bytes of state in a chunk */
     uint64_t step;
     uint32_t source;     /* member */
     bool sends, receives;
@@ -41,46 +34,34 @@ struct transfer {
     struct facts facts;
 };
 
-static uint32_t checksum(const struct chunk *head, const void *state)
-{
-    struct chunk h = *head;
-
-    h.crc = 0;
-    return crc32c(crc32c(0, &h, sizeof(h)), state, h.bytes);
-}
-
 static int pack(struct transfer *x, size_t offset, size_t bytes, struct err *err)
 {
     const char *state = (const char *)x->r->train->mem.state + offset;
-    struct chunk head;
+    uint8_t head[TRANSFER_HEAD_BYTES];
     int rc = train_fault("train.state_send", err);
 
-    memset(&head, 0, sizeof(head)); /* what lies between its members too */
-    head.offset = offset;
-    head.bytes = bytes;
-    memcpy(&head.facts, &x->facts, sizeof(head.facts));
-    head.crc = checksum(&head, state);
-    memcpy(x->chunk, &head, sizeof(head));
-    memcpy(x->chunk->state, state, bytes);
+    transfer_chunk_write(offset, &x->facts, state, bytes, head);
+    memcpy(x->chunk, head, sizeof(head));
+    memcpy(x->chunk + sizeof(head), state, bytes);
     return rc;
 }
 
+/* Copies the chunk out of the arena, which peers can write to, and validates the copy. */
 static int unpack(struct transfer *x, size_t offset, size_t bytes, struct err *err)
 {
     char *state = (char *)x->aside.base + offset;
-    struct chunk head;
-    bool bad = train_fault("train.state_recv", NULL) < 0;
+    uint8_t head[TRANSFER_HEAD_BYTES];
+    int rc;
 
-    memcpy(&head, x->chunk, sizeof(head));
-    memcpy(state, x->chunk->state, bytes);
-    if (bad || head.offset != offset || head.bytes != bytes || head.facts.step != x->step ||
-        head.crc != checksum(&head, state))
-        return err_set(err, ERR_PEER,
-                       "bytes %zu to %zu of the state after step %llu did not arrive from %s as it "
-                       "sent them (checksum)",
-                       offset, offset + bytes, (unsigned long long)x->step,
-                       x->r->train->members[x->source].name);
-    memcpy(&x->facts, &head.facts, sizeof(head.facts));
+    memcpy(head, x->chunk, sizeof(head));
+    memcpy(state, x->chunk + sizeof(head), bytes);
+    if (train_fault("train.state_recv", NULL) < 0)
+        state[bytes - 1] ^= 1; /* a bit changes on the way */
+    rc = transfer_chunk_read(head, offset, state, bytes, x->step, &x->facts, err);
+    if (rc < 0)
+        return err_wrap(err, rc, "bytes %zu to %zu of the state after step %llu, from %s", offset,
+                        offset + bytes, (unsigned long long)x->step,
+                        x->r->train->members[x->source].name);
     return 0;
 }
 
@@ -104,8 +85,8 @@ static int chunks(struct transfer *x, uint32_t root, struct err *err)
         if (x->sends)
             rc = pack(x, at, bytes, err);
         if (rc == 0)
-            rc = comm_broadcast(r->train->comm, r->local, x->chunk, sizeof(*x->chunk) + bytes, root,
-                                err);
+            rc = comm_broadcast(r->train->comm, r->local, x->chunk, TRANSFER_HEAD_BYTES + bytes,
+                                root, err);
         if (rc == 0 && x->receives)
             rc = unpack(x, at, bytes, err);
         if (rc == 0 && (x->sends || x->receives))
@@ -148,8 +129,8 @@ int transfer_state(struct replica *r, uint64_t step, struct err *err)
     struct train *t = r->train;
     const struct train_group *g = &t->group;
     struct transfer x = { .r = r,
-                          .chunk = (struct chunk *)r->grads[0],
-                          .room = t->mem.grads_bytes - sizeof(struct chunk),
+                          .chunk = (uint8_t *)r->grads[0],
+                          .room = t->mem.grads_bytes - TRANSFER_HEAD_BYTES,
                           .step = step,
                           .source = g->newest_step > 0 ? g->newest_member : g->coordinator,
                           .aside = { .fd = -1 } };
@@ -181,7 +162,7 @@ int transfer_state(struct replica *r, uint64_t step, struct err *err)
     }
     device_mem_close(&x.aside);
     if (rc == 0) /* gradients find it as if nothing had been there */
-        memset(x.chunk, 0, sizeof(*x.chunk) + x.room);
+        memset(x.chunk, 0, TRANSFER_HEAD_BYTES + x.room);
     else if (r->local == 0)
         t->renew_region = true; /* likewise */
     return rc < 0 ? err_wrap(err, rc, "state after step %llu", (unsigned long long)step) : 0;
