@@ -38,7 +38,7 @@ struct job {
 
 struct lease {
     char *directory; /* owned */
-    char name[LEASE_NAME_BYTES];
+    char name[LEASE_NAME_BYTES], host[LEASE_NAME_BYTES];
     uint32_t rank;
     uint64_t incarnation, hold_ns, watch_ns;
     void (*on_change)(void *arg, const struct lease_state *s);
@@ -166,6 +166,7 @@ static int take(struct lease *l, struct err *err)
     r->incarnation = l->incarnation;
     r->n_members = l->taking.n;
     memcpy(r->name, l->name, sizeof(r->name));
+    memcpy(r->host, l->host, sizeof(r->host));
     memcpy(r->members, l->taking.members, l->taking.n * sizeof(*r->members));
     rc = lease_store_take(l->directory, r, &begin_ns, err);
     if (rc == 0) {
@@ -249,6 +250,8 @@ static void tell(struct lease *l, uint64_t held, int rc, const struct err *troub
         s.members = f->record.members;
         snprintf(s.incarnation, sizeof(s.incarnation), "%016" PRIx64, f->record.incarnation);
         memcpy(s.name, f->record.name, sizeof(s.name));
+        s.is_same_place = f->record.host[0] != '\0' && strcmp(f->record.host, l->host) == 0 &&
+                          strcmp(f->record.name, l->name) == 0;
     }
     describe(l, rc, trouble, &s);
     is_news = memcmp(&s, &l->told, sizeof(s)) != 0;
@@ -370,6 +373,7 @@ int lease_open(const struct lease_opts *o, struct lease **out, struct err *err)
     ckpt_thread_init(&l->thread);
     pthread_mutex_init(&l->telling, NULL);
     copy_name(l->name, o->name);
+    copy_name(l->host, o->host != NULL ? o->host : "");
     l->directory = strdup(o->directory);
     l->rank = o->rank;
     l->incarnation = o->incarnation;

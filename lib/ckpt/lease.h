@@ -59,6 +59,7 @@ struct lease_state {
     uint32_t holder;   /* rank; LEASE_NOBODY if its record cannot be read */
     char incarnation[17]; /* of the holder, 16 hex digits; "" if unknown */
     char name[LEASE_NAME_BYTES]; /* of the holder, for people; "" if unknown */
+    bool is_same_place;      /* the holder has our name and runs, or ran, on this host: not both of us can listen */
     uint32_t n_members;      /* of the group that the holder recorded; 0 if unknown */
     const uint32_t *members; /* their ranks, as they were given; valid during the call */
     bool is_reachable;       /* all that was done last worked; if not, the rest may be older */
@@ -69,6 +70,7 @@ struct lease_opts {
     const char *directory; /* made when a lease is taken; copied */
     uint32_t rank;         /* ours */
     const char *name;      /* "worker 1 (10.0.0.2:2222)", for people; copied */
+    const char *host;      /* equal for processes that cannot listen on the same address; NULL: unknown; copied */
     uint64_t incarnation;  /* of this process: no two share it */
     uint64_t hold_ms, watch_ms;
     /* From the lease's thread: something of the state has changed, or something asked for is dealt

@@ -28,6 +28,7 @@ struct lease_record {
     uint32_t rank;
     uint64_t incarnation;
     char name[LEASE_NAME_BYTES];
+    char host[LEASE_NAME_BYTES]; /* "": unknown */
     uint32_t n_members;
     uint32_t members[LEASE_MEMBERS_MAX];
 };

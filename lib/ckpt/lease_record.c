@@ -19,6 +19,10 @@ void lease_record_print(const struct lease_record *r, struct buf *out)
                LEASE_FORMAT, r->token, r->rank);
     buf_str(out, "  \"name\": ");
     buf_json(out, r->name);
+    if (r->host[0] != '\0') {
+        buf_str(out, ",\n  \"host\": ");
+        buf_json(out, r->host);
+    }
     buf_printf(out, ",\n  \"incarnation\": \"%016" PRIx64 "\",\n  \"members\": [", r->incarnation);
     for (uint32_t i = 0; i < r->n_members; i++)
         buf_printf(out, "%s%" PRIu32, i > 0 ? ", " : "", r->members[i]);
@@ -81,9 +85,9 @@ static int read_incarnation(const struct json *doc, uint64_t *out, struct err *e
     return 0;
 }
 
-static int read_name(const struct json *doc, char out[LEASE_NAME_BYTES], struct err *err)
+static int read_text(const struct json *doc, const char *name, char out[LEASE_NAME_BYTES], struct err *err)
 {
-    const cJSON *value = member(doc, "name", err);
+    const cJSON *value = member(doc, name, err);
 
     if (value == NULL)
         return ERR_CORRUPT;
@@ -114,7 +118,9 @@ static int read_document(const struct json *doc, uint64_t token, struct lease_re
         rc = read_member(doc, "rank", LEASE_NOBODY - 1, &rank, err);
     out->rank = (uint32_t)rank;
     if (rc == 0)
-        rc = read_name(doc, out->name, err);
+        rc = read_text(doc, "name", out->name, err);
+    if (rc == 0 && cJSON_GetObjectItemCaseSensitive(json_root(doc), "host") != NULL) /* older versions lack it */
+        rc = read_text(doc, "host", out->host, err);
     if (rc == 0)
         rc = read_incarnation(doc, &out->incarnation, err);
     return rc == 0 ? read_members(doc, out, err) : rc;

@@ -200,6 +200,7 @@ struct member_lease { /* valid during the call */
     bool is_mine;
     bool is_over;      /* released, or not renewed for MEMBER_EXPIRY_MS */
     bool is_known;     /* the storage has been read at least once */
+    bool is_same_place; /* the holder has the name of this task and its host: it no longer listens there, since we do */
     uint32_t holder;   /* rank, NOBODY: none */
     uint64_t incarnation;
     const uint32_t *members; /* ranks of the recorded group */

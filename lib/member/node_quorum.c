@@ -53,15 +53,18 @@ void node_found(struct member_node *n, uint32_t rank, uint64_t incarnation)
         n->is_holder_gone = true;
 }
 
-/* Nobody listens at its address, another process lives there, it is here and follows us, or it was
- * this task itself. */
+/* No process listens at its address, another process lives there, it is here and follows us, or it was an earlier process
+ * of this task on this host. An earlier process of this task on another host may still live: two processes can run as
+ * one task by mistake, and only the end of its lease shows that it has stopped. */
 static bool holder_is_gone(const struct member_node *n)
 {
     uint32_t h = n->lease.holder;
 
     if (h >= n->world)
         return false; /* nobody knows whose it is: until it is over */
-    if (h == n->self || n->is_holder_gone)
+    if (h == n->self)
+        return n->lease.incarnation == n->incarnation || n->lease.is_same_place;
+    if (n->is_holder_gone)
         return true;
     return node_is_present(n, h) && (n->peers[h].incarnation == n->lease.incarnation ||
                                      n->peers[h].heard_ms - n->peers[h].joined_ms >= MEMBER_BEAT_MS);
@@ -108,7 +111,7 @@ static void take(struct member_node *n, const struct member_view *v)
     d->wish = ++n->wish;
     d->view = v;
     n->is_forcing = n->lease.token != 0 && !n->lease.is_mine && !n->lease.is_over &&
-                    n->lease.holder != n->self && !n->is_holder_gone &&
+                    (n->lease.holder != n->self || !n->lease.is_same_place) && !n->is_holder_gone &&
                     (n->phase == NODE_GATHERING || n->lease.holder >= n->world ||
                      node_seat(&n->view, n->lease.holder) == NULL);
 }

@@ -85,10 +85,12 @@ static inline void on_change(void *arg, const struct lease_state *s)
     pthread_mutex_unlock(&t->lock);
 }
 
+static const char *lease_host; /* of the tasks that start; NULL: unknown */
+
 static inline void task_start_ms(struct task *t, uint32_t rank, uint64_t hold_ms, uint64_t watch_ms)
 {
     char name[32];
-    struct lease_opts o = { .directory = leases, .rank = rank, .name = name,
+    struct lease_opts o = { .directory = leases, .rank = rank, .name = name, .host = lease_host,
                             .incarnation = 0xabc000 + rank, .hold_ms = hold_ms,
                             .watch_ms = watch_ms, .on_change = on_change, .arg = t };
     struct err err;

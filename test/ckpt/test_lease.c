@@ -37,6 +37,32 @@ static void the_first_one_gets_it_and_the_second_is_told_whose_it_is(void **stat
     task_end(&b);
 }
 
+/* A holder of the same name on the same host cannot listen there while this process does. */
+static void holder_is_at_the_same_place_if_name_and_host_are_equal(void **state)
+{
+    struct task first, same, other, unknown;
+
+    (void)state;
+    lease_host = "boot-1 net:[1]";
+    task_start(&first, 1);
+    task_start(&same, 1);
+    lease_host = "boot-2 net:[1]";
+    task_start(&other, 1);
+    lease_host = NULL;
+    task_start(&unknown, 1);
+    assert_true(take(&first, 0));
+    look(&same);
+    look(&other);
+    look(&unknown);
+    assert_true(same.now.is_same_place);
+    assert_false(other.now.is_same_place);
+    assert_false(unknown.now.is_same_place);
+    task_end(&first);
+    task_end(&same);
+    task_end(&other);
+    task_end(&unknown);
+}
+
 static void every_wish_is_answered_and_only_the_next_number_is_given(void **state)
 {
     struct task a, b;
@@ -354,6 +380,7 @@ int main(void)
 #define TEST(f_) cmocka_unit_test_setup_teardown(f_, begin, end)
     const struct CMUnitTest tests[] = {
         TEST(the_first_one_gets_it_and_the_second_is_told_whose_it_is),
+        TEST(holder_is_at_the_same_place_if_name_and_host_are_equal),
         TEST(every_wish_is_answered_and_only_the_next_number_is_given),
         TEST(the_holder_records_another_group_under_the_next_number),
         TEST(a_number_that_is_given_again_is_not_the_one_that_was_held),

@@ -12,7 +12,8 @@
 
 #define BODY(members_)                                                                             \
     "{\n  \"format\": 1,\n  \"token\": 12,\n  \"rank\": 3,\n"                                      \
-    "  \"name\": \"worker 3 (10.0.0.2:2222)\",\n  \"incarnation\": \"00c0ffee00c0ffee\",\n"        \
+    "  \"name\": \"worker 3 (10.0.0.2:2222)\",\n  \"host\": \"4f2a net:[4026531840]\",\n"      \
+    "  \"incarnation\": \"00c0ffee00c0ffee\",\n"                                                     \
     "  \"members\": [" members_ "],\n"
 #define BEAT "00c0ffee00c0ffee 00000000000000000007 released \n"
 

@@ -16,6 +16,7 @@ enum { WORLD = 3, OTHER_INCARNATION = 700 };
 static const struct member_ident ident = { "", "", "", "", "", "", "" };
 
 struct rig {
+    bool wants_lease; /* a LEASE action that takes was seen */
     struct member_progress progress; /* of the next ticks; phase NULL: none yet */
     struct member_node *node;
     uint64_t now_ms;
@@ -45,6 +46,8 @@ static void perform(struct rig *r)
             r->refused[a.rank] = a.msg->code;
         if (a.what == MEMBER_SEND && a.msg->kind == MEMBER_MSG_WAIT)
             snprintf(r->told[a.rank], sizeof(r->told[0]), "%s", a.msg->text);
+        if (a.what == MEMBER_LEASE && a.token != UINT64_MAX)
+            r->wants_lease = true;
         if (a.what == MEMBER_SAY)
             snprintf(r->said, sizeof(r->said), "%s", a.text);
         if (a.what == MEMBER_END) {
@@ -68,8 +71,8 @@ static void tick(struct rig *r, uint64_t ms)
     }
 }
 
-/* The lowest rank of three, without shared storage: it leads. */
-static struct rig rig_new(void)
+/* The lowest rank of three: it leads. */
+static struct rig make_rig(bool has_lease)
 {
     static const char *const names[WORLD] = { "worker 0", "worker 1", "worker 2" };
     static const char *const addresses[WORLD] = { "a:1", "b:1", "c:1" };
@@ -81,7 +84,8 @@ static struct rig rig_new(void)
                                                          .addresses = addresses,
                                                          .ident = &ident,
                                                          .n_devices = 1,
-                                                         .min_world = 2,
+                                                         .min_world = has_lease ? 1 : 2,
+                                                         .has_lease = has_lease,
                                                          .rejoin_ms = 100,
                                                          .deadline_ms = 60000,
                                                          .grace_ms = 5000 },
@@ -89,6 +93,16 @@ static struct rig rig_new(void)
     assert_non_null(r.node);
     handle(&r, (struct member_event){ .kind = MEMBER_EV_START });
     return r;
+}
+
+static struct rig rig_new(void)
+{
+    return make_rig(false);
+}
+
+static struct rig rig_with_lease(void)
+{
+    return make_rig(true);
 }
 
 static void hear(struct rig *r, uint32_t rank, struct member_msg m)
@@ -336,6 +350,57 @@ static void the_job_can_be_ended_by_a_member_while_the_leader_opens_its_data(voi
     member_node_free(r.node);
 }
 
+static void lease_is(struct rig *r, bool is_same_place, bool is_over)
+{
+    static const uint32_t members[] = { 0, 1, 2 };
+    struct member_lease l = { .token = 5,
+                              .answered = UINT64_MAX,
+                              .is_known = true,
+                              .is_over = is_over,
+                              .is_same_place = is_same_place,
+                              .holder = 0,
+                              .incarnation = OTHER_INCARNATION,
+                              .members = members,
+                              .n_members = WORLD,
+                              .text = "" };
+
+    handle(r, (struct member_event){ .kind = MEMBER_EV_LEASE, .lease = &l });
+}
+
+/* A second process of a task runs on another host by mistake. The first leads a group that it cannot join, since the
+ * others say that its own rank leads. */
+static void second_process_of_the_holder_on_another_host_waits_until_the_lease_is_over(void **state)
+{
+    struct rig r = rig_with_lease();
+
+    (void)state;
+    handle(&r, (struct member_event){ .kind = MEMBER_EV_OPENED });
+    lease_is(&r, false, false);
+    for (int i = 0; i < 50; i++) {
+        tick(&r, 100);
+        lease_is(&r, false, false);
+    }
+    assert_int_equal(r.n[MEMBER_TRAIN], 0);
+    assert_false(r.wants_lease);
+    lease_is(&r, false, true);
+    tick(&r, MEMBER_LOOK_MS);
+    assert_true(r.wants_lease);
+    member_node_free(r.node);
+}
+
+static void new_process_of_the_holder_on_the_same_host_takes_the_lease_at_once(void **state)
+{
+    struct rig r = rig_with_lease();
+
+    (void)state;
+    handle(&r, (struct member_event){ .kind = MEMBER_EV_OPENED });
+    tick(&r, MEMBER_SETTLE_MS + 200);
+    lease_is(&r, true, false);
+    tick(&r, MEMBER_LOOK_MS);
+    assert_true(r.wants_lease);
+    member_node_free(r.node);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -347,6 +412,8 @@ int main(void)
         cmocka_unit_test(who_waits_to_be_taken_in_hears_too_why_a_generation_ended),
         cmocka_unit_test(second_process_is_admitted_only_when_the_first_is_silent_and_it_agrees),
         cmocka_unit_test(a_leader_that_still_opens_its_data_leaves_at_once),
+        cmocka_unit_test(second_process_of_the_holder_on_another_host_waits_until_the_lease_is_over),
+        cmocka_unit_test(new_process_of_the_holder_on_the_same_host_takes_the_lease_at_once),
         cmocka_unit_test(the_job_can_be_ended_by_a_member_while_the_leader_opens_its_data),
     };
 

@@ -179,6 +179,7 @@ static void tell(struct sim *s, uint32_t rank)
         .is_mine = l->mine != 0 && l->mine == l->token,
         .is_over = l->is_over && l->mine == 0,
         .is_known = l->is_known,
+        .is_same_place = r != NULL && r->holder == rank, /* a task of the simulator stays on its host */
         .holder = r != NULL ? r->holder : MEMBER_NOBODY,
         .incarnation = r != NULL ? r->incarnation : 0,
         .members = r != NULL ? r->members : NULL,
