@@ -1,8 +1,8 @@
-/* import.c - from the bytes of a model to values and nodes.
+/* import.c - converts the bytes of a model to values and nodes.
  *
- * In this order: look at the bytes (scan.c), unpack, is it a model we can take at all, put
- * functions in place of their calls (inline.c), what ops are missing (all of them in one message),
- * initializers, inputs, nodes (nodes.c), outputs; then param.c decides what trains. */
+ * The order of the steps: scan the bytes (scan.c), unpack, validate the model as a whole, inline
+ * functions (inline.c), list all missing ops in one message, read initializers, inputs, nodes
+ * (nodes.c) and outputs; then param.c selects the parameters. */
 #include "graph/import_priv.h"
 
 #include <inttypes.h>
@@ -13,7 +13,7 @@
 #include "base/check.h"
 #include "base/err.h"
 
-enum { IR_VERSION_MIN = 3 }; /* the first one with opset_import */
+enum { IR_VERSION_MIN = 3 }; /* the first version with opset_import */
 
 static const uint64_t default_max_bytes = (uint64_t)16 << 30;
 
@@ -122,7 +122,7 @@ static int check_model(struct importer *im, struct err *err)
     return im->g->producer != NULL ? 0 : import_no_memory(err);
 }
 
-/* Before functions are inlined, since inlining drops the metadata of values. */
+/* Called before functions are inlined, because inlining drops the metadata of values. */
 static int restore_parameters(struct importer *im, struct err *err)
 {
     int rc;
@@ -221,7 +221,7 @@ static int read_initializers(struct importer *im, struct err *err)
     return import_initializers(im, im->proto, &top, false, err);
 }
 
-/* Type and shape of an input or output. A dimension with a name or nothing is -1. */
+/* Reads type and shape of an input or output. A dimension with a name or without a value is -1. */
 static int read_io(struct importer *im, const Onnx__ValueInfoProto *p, const char *which,
                    bool is_input, struct graph_io *out, struct err *err)
 {
@@ -274,7 +274,8 @@ static int read_inputs(struct importer *im, struct err *err)
                                  .identity = GRAPH_NONE };
         uint64_t known;
 
-        /* Old files list initializers as inputs too: defaults that nobody overrides here. */
+        /* Old files list initializers as inputs too, as default values; they are never overridden
+         * here. */
         if (p->name != NULL && map_get(&g->by_name, p->name, &known) &&
             g->values[known].kind == VALUE_CONST)
             continue;
@@ -324,7 +325,7 @@ static int refuse_missing(struct importer *im, struct err *err)
     return import_check_ops(im, err);
 }
 
-/* The trained network is not computed as the file says: a chosen default that a person should know. */
+/* Training changes the types of the file, so the user must be informed about this default. */
 static int note_widened(struct importer *im, struct err *err)
 {
     const char *type = tensor_dtype_name(im->src.widened);
@@ -339,7 +340,8 @@ static int note_widened(struct importer *im, struct err *err)
                       im->src.n_widened, type, type, type);
 }
 
-/* Marks the draws whose shape no input of the graph decides: it is stated, or that of a constant. */
+/* Marks the random nodes whose shape does not depend on an input of the graph: it is an attribute,
+ * or the shape of a constant. */
 static int mark_fixed_draws(struct graph *g, struct err *err)
 {
     struct arena mem = { 0 };
@@ -367,7 +369,7 @@ static int mark_fixed_draws(struct graph *g, struct err *err)
     return 0;
 }
 
-/* Nothing in a file tells that a draw belongs to training alone, as that of Dropout does. */
+/* Unlike with Dropout, a file does not state whether a random node belongs to training alone. */
 static int note_draws(struct importer *im, struct err *err)
 {
     const struct graph *g = im->g;

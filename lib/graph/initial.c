@@ -1,8 +1,8 @@
-/* initial.c - initial values: from where they lie to the arena of parameters, copied once.
+/* initial.c - copies initial values from their source into the arena of parameters, once.
  *
- * A value lies in the unpacked model, in a mapped file of external data, or in a mapped file of
- * weights (weights.c), there in any float type. The pages of a mapped file are dropped when they
- * have been copied, so that a model of any size needs its arena and little more. */
+ * A source is the unpacked model, a mapped file of external data, or a mapped weights file
+ * (weights.c), the latter with any float type. The pages of a mapped file are dropped after they
+ * have been copied, so that a model of any size needs little memory besides its arena. */
 #include "graph/graph_priv.h"
 
 #include <stdlib.h>
@@ -67,7 +67,7 @@ int graph_set_initial(struct graph *g, struct err *err)
 
 /* ---- conversion ---- */
 
-/* `from` may be at any address: a safetensors file promises no alignment. */
+/* `from` may have any alignment: safetensors files do not guarantee one. */
 static void convert(enum tensor_dtype dtype, const uint8_t *from, size_t n, float *to)
 {
     size_t i;
@@ -119,7 +119,7 @@ int graph_fill_initial(const struct graph *g, float *arena, struct err *err)
     return rc < 0 ? err_wrap(err, rc, "initial values") : 0;
 }
 
-/* Frees the list of a tensor proto that holds this memory, if one does. */
+/* Frees the list of a TensorProto that owns this memory, if one does. */
 static void release(Onnx__TensorProto *t, const void *data)
 {
     if (t->raw_data.data == data) {
@@ -132,7 +132,7 @@ static void release(Onnx__TensorProto *t, const void *data)
     }
 }
 
-/* Is this the memory of a constant too? A frozen copy of an initializer shares it. */
+/* Returns whether a constant uses this memory too: a frozen copy of an initializer shares it. */
 static bool is_constant(const struct graph *g, const void *data)
 {
     uint32_t i;

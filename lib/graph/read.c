@@ -1,9 +1,9 @@
-/* read.c - bytes of the model and of its external data.
+/* read.c - reads the model file and maps its external data.
  *
  * The model is read. Its external data is mapped, because it may be as large as memory: initial
  * values stay in the mapping until the arena of parameters is filled from it, and are copied once.
- * Locations come from the model and are not trusted (fs_open_below()); a file that is truncated
- * while it is mapped is an error and does not end the process (base/mapping.h). */
+ * Locations come from the model and are not trusted (fs_open_below()). A file that is truncated
+ * while it is mapped causes an error and does not end the process (base/mapping.h). */
 #include "graph/graph_priv.h"
 
 #include <errno.h>
@@ -18,7 +18,7 @@
 #include "base/fs.h"
 #include "base/mapping.h"
 
-enum { MAX_EXTERNAL_FILES = 10000 }; /* old exporters write one per tensor */
+enum { MAX_EXTERNAL_FILES = 10000 }; /* old exporters write one file per tensor */
 
 static int read_at(int fd, uint64_t offset, void *out, size_t n, const char *path, struct err *err)
 {
@@ -81,7 +81,7 @@ static int read_whole(int fd, const char *path, uint64_t limit, uint8_t **out, s
 
 int graph_read_file(const char *path, uint64_t limit, uint8_t **out, size_t *n, struct err *err)
 {
-    /* O_NONBLOCK: a FIFO in place of the file is refused, not waited for. */
+    /* O_NONBLOCK: a FIFO in place of the file is refused instead of blocking the call. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), rc;
 
     if (fd < 0)
@@ -91,7 +91,7 @@ int graph_read_file(const char *path, uint64_t limit, uint8_t **out, size_t *n, 
     return rc;
 }
 
-/* A file descriptor, or an error. */
+/* Returns a file descriptor or a negative error code. */
 static int open_external(const char *model_path, const char *location, struct err *err)
 {
     char *dir = fs_dirname(model_path);
@@ -126,7 +126,7 @@ int graph_outside_map(struct graph_outside *o, const char *location, const struc
     size_t i;
     int rc;
 
-    for (i = o->files.n; i-- > 0;) /* the file of the tensor before is found at once */
+    for (i = o->files.n; i-- > 0;) /* backward: consecutive tensors are usually in the same file */
         if (strcmp(mapping_path(o->files.at[i]), location) == 0) {
             *out = o->files.at[i];
             return 0;
