@@ -7,15 +7,15 @@
 #include "base/err.h"
 #include "graph/graph_priv.h"
 
-enum { IR_VERSION = 8 }; /* of opset 15 to 18; readers of later opsets take it too */
+enum { IR_VERSION = 8 }; /* of opset 15 to 18; readers of later opsets accept it */
 
 struct build {
     struct arena mem;
     Onnx__ModelProto proto;
     Onnx__GraphProto graph;
     bool failed, is_too_large;
-    size_t bytes;          /* of all tensors */
-    Onnx__NodeProto spare; /* takes attributes when memory ran out */
+    size_t bytes;          /* size of all tensors */
+    Onnx__NodeProto spare; /* receives attributes if no node could be allocated */
 };
 
 static void *take(struct build *b, size_t n, size_t size)
@@ -39,8 +39,8 @@ static char *copy(struct build *b, const char *s)
     return p;
 }
 
-/* Appends to an array of pointers as protobuf-c has them. Arrays grow at powers of two; what they
- * grow out of stays in the arena. */
+/* Appends to an array of pointers in the form of protobuf-c. Arrays grow at powers of two; the
+ * arena keeps the previous arrays. */
 static void append(struct build *b, void *array, size_t *n, void *item)
 {
     void ***at = array;
@@ -218,7 +218,7 @@ void build_node(struct build *b, const char *op, const char *inputs, const char 
     append(b, &b->graph.node, &b->graph.n_node, node);
 }
 
-/* NULL: out of memory. */
+/* Returns NULL if memory runs out. */
 static Onnx__AttributeProto *attribute(struct build *b, const char *name, enum op_attr_type type)
 {
     Onnx__AttributeProto *a = take(b, 1, sizeof(*a));
@@ -288,7 +288,7 @@ void build_constant(struct build *b, const char *name, enum tensor_dtype dtype, 
         a->t = tensor(b, name, dtype, &shape, data);
 }
 
-/* ---- the whole ---- */
+/* ---- the model ---- */
 
 bool build_failed(const struct build *b)
 {

@@ -1,4 +1,4 @@
-/* fx.c - reads the text of an FX node. */
+/* fx.c - parses the text of an FX node. */
 #include "graph/fx.h"
 
 #include <string.h>
@@ -20,7 +20,7 @@ static struct fx_span trim(struct fx_span s)
     return s;
 }
 
-/* The part after the first occurrence of `mark`; at == NULL if the text does not contain it. */
+/* The text after the first occurrence of `mark`; NULL: the text does not contain it. */
 static const char *after(const char *text, const char *mark)
 {
     const char *p = strstr(text, mark);

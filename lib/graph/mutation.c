@@ -1,6 +1,7 @@
-/* mutation.c - notes the buffers that a module changes in each call, as spectral normalization does with its
- * vectors. PyTorch's exporter lists them in the signature ("div: BUFFER_MUTATION target='fc._u'"), but the file
- * computes no new value, so the buffer stays and the network trains differently. */
+/* mutation.c - notes the buffers that a module changes in each call, as spectral normalization does
+ * with its vectors. PyTorch's exporter lists them in the signature ("div: BUFFER_MUTATION
+ * target='fc._u'"), but the file does not compute the new values, so the buffer keeps its value and
+ * the network trains differently. */
 #include "graph/evidence.h"
 
 #include <inttypes.h>
@@ -10,7 +11,8 @@
 
 static const char mark[] = "BUFFER_MUTATION target='";
 
-/* What a BatchNormalization node moves itself, or the steps that it counts. */
+/* Returns whether a BatchNormalization node updates the buffer itself, or whether it counts
+ * steps. */
 static bool is_of_batch_norm(const char *name, size_t n)
 {
     static const char *const ends[] = { "running_mean", "running_var", "num_batches_tracked" };

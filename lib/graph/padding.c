@@ -1,10 +1,11 @@
 /* padding.c - embeddings with a padding row: torch.nn.Embedding(padding_idx).
  *
- * PyTorch masks the gradient that an embedding passes to its padding row. Nothing else changes: other
- * readers of the table (a tied projection) pass their gradient to the row, and weight decay moves it. ONNX
- * has no attribute for the padding row. PyTorch's current exporter notes the ATen call with each node,
- * and its third argument is the row; for other files the job names it (model.padding_idx). The row
- * becomes a private attribute of each Gather along axis 0 that reads the table. */
+ * PyTorch masks the gradient that an embedding passes to its padding row. Nothing else changes:
+ * other readers of the table (a tied projection) pass their gradient to the row, and weight decay
+ * changes it. ONNX has no attribute for the padding row. PyTorch's current exporter stores the ATen
+ * call with each node, and its third argument is the row; for other files the job specifies it
+ * (model.padding_idx). The row becomes a private attribute of each Gather along axis 0 that reads
+ * the table. */
 #include "graph/graph_priv.h"
 
 #include <fnmatch.h>
@@ -16,16 +17,17 @@
 #include "base/text.h"
 #include "op/shape/rows.h"
 
-struct seen { /* what has been found so far */
+struct seen { /* state of the search */
     struct graph *g;
     const struct graph_opts *opts;
-    bool *used;         /* [n_padding] of the job's patterns */
-    const char **names; /* tables that a Gather along axis 0 reads */
+    bool *used;         /* [n_padding] patterns of the job that match a table */
+    const char **names; /* [n_names] tables that a Gather along axis 0 reads */
     uint32_t n_names;
     struct err *err;
 };
 
-/* The initializer that a Gather along axis 0 reads, through Identity nodes; GRAPH_NONE: another node. */
+/* The initializer that a Gather along axis 0 reads, directly or through Identity nodes; GRAPH_NONE:
+ * another node. */
 static uint32_t table_of(const struct graph *g, const struct graph_node *n)
 {
     uint32_t value, i;
@@ -50,7 +52,8 @@ static uint32_t table_of(const struct graph *g, const struct graph_node *n)
     return value;
 }
 
-/* The third argument of "...aten.embedding.default](args = (%weight, %indices, 3), ..."; -1: none. */
+/* The third argument of "...aten.embedding.default](args = (%weight, %indices, 3), ..."; -1:
+ * none. */
 static int64_t noted_row(const Onnx__NodeProto *p)
 {
     static const char call[] = "aten.embedding.default](args = (";
@@ -68,7 +71,7 @@ static int64_t noted_row(const Onnx__NodeProto *p)
     if (at == NULL)
         return -1;
     at += sizeof(call) - 1;
-    for (i = 0; i < 2; i++) { /* two names, which have no brackets */
+    for (i = 0; i < 2; i++) { /* skips two names, which contain no brackets */
         at += strcspn(at, ",()");
         if (*at++ != ',')
             return -1;
@@ -77,7 +80,7 @@ static int64_t noted_row(const Onnx__NodeProto *p)
     return end != at && (*end == ')' || *end == ',') ? row : -1;
 }
 
-/* The job's word for a table; -1: it has none. */
+/* The padding row that the job specifies for a table; -1: none. */
 static int64_t given_row(struct seen *s, const char *name)
 {
     uint32_t i;

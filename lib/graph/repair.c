@@ -1,8 +1,8 @@
-/* repair.c - defects of exporters that import can mend without changing what the network computes.
+/* repair.c - corrects defects of exporters without changing what the network computes.
  *
- * PyTorch 2.15 (torch.onnx.export with dynamo=True, optimize=False) writes Conv3d(bias=False) with a
- * bias of zeros, of shape [channels, 2]: ONNX wants [channels], and ONNX Runtime refuses to run it.
- * The bias is dropped, here and in the export; a note says so. */
+ * PyTorch 2.15 (torch.onnx.export with dynamo=True, optimize=False) writes Conv3d(bias=False) with
+ * a bias of zeros of shape [channels, 2]. ONNX requires [channels], and ONNX Runtime refuses such a
+ * model. The bias is removed, also from the export, and a note reports it. */
 #include "graph/graph_priv.h"
 
 #include <inttypes.h>
@@ -34,7 +34,7 @@ static bool is_zero(const struct tensor *t)
     return true;
 }
 
-/* A constant zero, handed on by casts. */
+/* Returns whether the value is a constant zero, or casts of one. */
 static bool hands_on_zero(const struct graph *g, uint32_t value)
 {
     const struct graph_node *n;
@@ -46,7 +46,8 @@ static bool hands_on_zero(const struct graph *g, uint32_t value)
            is_zero(&g->values[value].tensor);
 }
 
-/* Zeros of two dimensions: Expand(0, Concat(channels, 2)), or the same folded. */
+/* Returns whether the value is a two-dimensional tensor of zeros: Expand(0, Concat(channels, 2)),
+ * or the same folded. */
 static bool is_false_bias(const struct graph *g, uint32_t value)
 {
     const struct graph_node *expand = maker(g, value), *shape;

@@ -1,4 +1,4 @@
-/* tensor_file.c - one TensorProto in a file of its own, as ONNX's test data has them. */
+/* tensor_file.c - reads and writes a file with one TensorProto, as in ONNX's test data. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,7 +29,7 @@ int graph_read_tensor_bytes(const char *path, const uint8_t *bytes, size_t n, st
         if (data == NULL)
             rc = err_set(err, ERR_NOMEM, "out of memory for %zu bytes", tensor_bytes(&t));
         else if (tensor_bytes(&t) > 0)
-            memcpy(data, t.data, tensor_bytes(&t)); /* it may be the message's */
+            memcpy(data, t.data, tensor_bytes(&t)); /* the message may own it */
         t.data = data;
     }
     if (rc == 0)

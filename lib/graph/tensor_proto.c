@@ -1,8 +1,8 @@
-/* tensor_proto.c - a TensorProto as a tensor.
+/* tensor_proto.c - converts a TensorProto to a tensor.
  *
- * Elements come as raw little-endian bytes, in the typed list that the schema names for the type,
- * or from a file beside the model. Raw bytes, lists of the same width and mapped files are used in
- * place. */
+ * Elements are stored as raw little-endian bytes, in the typed list that the schema defines for the
+ * type, or in an external data file. Raw bytes, lists with the element width of the tensor and
+ * mapped files are used in place. */
 #include "graph/graph_priv.h"
 
 #include <inttypes.h>
@@ -18,10 +18,10 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "raw_data is used in place");
 
-enum { WIDENED_LATER = 1 << 19 }; /* elements: 1 MiB in the file */
+enum { WIDENED_LATER = 1 << 19 }; /* elements; 1 MiB in the file */
 enum { LOCATION_DEFAULT = 0, LOCATION_EXTERNAL = 1 };
 
-static _Alignas(16) uint8_t nothing[16]; /* address of tensors without elements */
+static _Alignas(16) uint8_t nothing[16]; /* data of tensors without elements */
 
 static int read_shape(const Onnx__TensorProto *p, const char *what, struct tensor *out,
                       struct err *err)
@@ -81,7 +81,7 @@ int graph_copy_tensor(struct arena *mem, struct tensor *t, const char *what, str
     return 0;
 }
 
-/* t->data has several elements in a byte; each gets one of its own. */
+/* Expands t->data, which has several elements per byte, to one byte per element. */
 static int unpack(struct tensor_source *src, const char *what, struct tensor *t, struct err *err)
 {
     size_t n = (size_t)tensor_elements(t);
@@ -120,7 +120,7 @@ static int read_outside(struct tensor_source *src, const Onnx__TensorProto *p, c
             rc = external_number(what, key, value, &offset, err), has_offset = true;
         else if (strcmp(key, "length") == 0)
             rc = external_number(what, key, value, &length, err), has_length = true;
-        /* "checksum" (SHA-1) and keys of other tools change nothing about where the bytes are. */
+        /* "checksum" (SHA-1) and keys of other tools do not affect the position of the bytes. */
     }
     if (rc < 0)
         return rc;
@@ -140,7 +140,7 @@ static int read_outside(struct tensor_source *src, const Onnx__TensorProto *p, c
                        "%s: external data '%s' has %" PRIu64 " bytes, but %" PRIu64
                        " at offset %" PRIu64 " are asked for",
                        what, location, mapping_bytes(file), bytes, offset);
-    out->data = (void *)(uintptr_t)(mapping_data(file) + offset); /* only ever read */
+    out->data = (void *)(uintptr_t)(mapping_data(file) + offset); /* never written */
     if (tensor_file_bits(out->dtype) < 8)
         return unpack(src, what, out, err);
     if (src->stays_mapped && offset % tensor_dtype_bytes(out->dtype) == 0) {
@@ -152,7 +152,7 @@ static int read_outside(struct tensor_source *src, const Onnx__TensorProto *p, c
 
 /* ---- typed lists ---- */
 
-/* Lists of int32 and uint64 that stand for narrower elements: the low bytes of each. */
+/* Copies the low bytes of each element of an int32 or uint64 list that stores narrower elements. */
 static int low_bytes(struct tensor_source *src, const char *what, const void *list, size_t wide,
                      size_t n, struct tensor *out, struct err *err)
 {
@@ -170,7 +170,8 @@ static int low_bytes(struct tensor_source *src, const char *what, const void *li
 static int read_list(struct tensor_source *src, const Onnx__TensorProto *p, const char *what,
                      struct tensor *out, struct err *err)
 {
-    bool is_packed = tensor_file_bits(out->dtype) < 8; /* an int32 has one byte of the packed form */
+    bool is_packed = tensor_file_bits(out->dtype) < 8; /* each int32 stores one byte of the packed
+                                                          form */
     size_t want = is_packed ? tensor_file_bytes(out) : (size_t)tensor_elements(out);
     size_t n, wide, width = tensor_dtype_bytes(out->dtype);
     int rc;
@@ -201,7 +202,7 @@ static int read_list(struct tensor_source *src, const Onnx__TensorProto *p, cons
         rc = low_bytes(src, what, list, wide, n, out, err);
         return rc == 0 && is_packed ? unpack(src, what, out, err) : rc;
     }
-    out->data = (void *)(uintptr_t)list; /* read only from here on */
+    out->data = (void *)(uintptr_t)list; /* never written afterwards */
     return 0;
 }
 
@@ -244,7 +245,8 @@ static int widen(struct tensor_source *src, const char *what, struct tensor *t, 
     return 0;
 }
 
-/* A tensor is stored in one place: a reader that prefers another one would read other numbers. */
+/* A tensor must have one storage field: readers that prefer another field would read other
+ * numbers. */
 static int check_places(const Onnx__TensorProto *p, const char *what, struct err *err)
 {
     const struct {

@@ -1,11 +1,11 @@
-/* weights.c - initial values from a file of weights, matched by name.
+/* weights.c - loads initial values from a weights file, matched by name.
  *
  * The names of a graph that was exported with its metadata are those of the module's tensors, which
- * are also the names in a safetensors file. A parameter, a running statistic and whatever else
- * state_dict() has must be in the file, unless the job lists it as fresh; any other constant that
- * the file has (a buffer that is not persistent) takes the file's value too. Float types are
- * converted to the type of the graph; shapes must be equal. Values of parameters stay in the file
- * until graph_fill_initial(); those of constants are copied now. */
+ * are also the names in a safetensors file. The file must contain every parameter, every running
+ * statistic and every other tensor of the state_dict(), unless the job lists it as fresh. Any other
+ * constant that the file contains (a non-persistent buffer) gets the file's value too. Float types
+ * are converted to the type of the graph; shapes must be equal. Values of parameters remain in the
+ * file until graph_fill_initial(); those of constants are copied now. */
 #include "graph/graph_priv.h"
 
 #include <fnmatch.h>
@@ -25,7 +25,7 @@ struct loader {
     struct graph *g;
     const struct graph_weights *w;
     struct map used;    /* names of the file that the graph has */
-    struct buf missing; /* the first few, quoted */
+    struct buf missing; /* names of the first LISTED missing tensors, quoted */
     uint32_t n_missing;
     const char *first_missing;
 };
@@ -109,8 +109,8 @@ static int miss(struct loader *l, const struct graph_value *v, bool is_required,
     return l->missing.failed ? no_memory(err) : 0;
 }
 
-/* Under the name of the graph, else under one that the module ties to it: files often have a tied
- * parameter once. *name: the one in the file. */
+/* Finds a value under its name in the graph, else under a name that the module ties to it: files
+ * often contain a tied parameter once. `name` receives the name in the file. */
 static bool find_value(const struct loader *l, const struct graph_value *v,
                        char name[GRAPH_WEIGHT_NAME_BYTES], struct graph_weight *found)
 {
@@ -127,7 +127,7 @@ static bool find_value(const struct loader *l, const struct graph_value *v,
     return false;
 }
 
-/* The file may have a tied parameter under several names, then with the same bytes. */
+/* The file may contain a tied parameter under several names; the bytes must then be equal. */
 static int check_aliases(struct loader *l, const struct graph_value *v,
                          const struct graph_weight *found, struct err *err)
 {
@@ -153,8 +153,8 @@ static int check_aliases(struct loader *l, const struct graph_value *v,
     return 0;
 }
 
-/* A tensor that the exporter computed from parameters keeps the values of the ONNX file, which do
- * not belong to the weights of another file. */
+/* Refuses a tensor that the exporter computed from parameters: its values in the ONNX file do not
+ * match the weights of another file. */
 static int refuse_computed(const struct loader *l, const struct graph_value *v, struct err *err)
 {
     const struct evidence_tensor *t = graph_evidence_of(l->g, v->name);
@@ -202,10 +202,10 @@ static int load_value(struct loader *l, struct graph_value *v, struct err *err)
     return rc;
 }
 
-/* ---- what is missing, what is surplus ---- */
+/* ---- missing and surplus tensors ---- */
 
-/* A name of the file that ends in "." and the whole name, or the other way round: the prefix that
- * one side lacks. Writes the line of JSON that adds or removes it. */
+/* If a name of the file is a prefix, a "." and the missing name, or the missing name is a prefix, a
+ * "." and a name of the file: writes the line of JSON that adds or removes the prefix. */
 static bool prefix_remedy(const struct loader *l, char *out, size_t size)
 {
     const char *name = l->first_missing;
