@@ -124,7 +124,7 @@ static int read_attr(struct tensor_source *src, const Onnx__AttributeProto *p, c
             return err_set(err, ERR_NOMEM, "node '%s': out of memory", node);
         out->tensor = t;
         if (p->t == NULL)
-            return err_set(err, ERR_INPUT, "node '%s': attribute '%s' holds no tensor", node,
+            return err_set(err, ERR_INPUT, "node '%s': attribute '%s' contains no tensor", node,
                            p->name);
         return attr_tensor(src, p->t, node, p->name, t, err);
     case ATTR_GRAPH:
@@ -172,7 +172,7 @@ static int check_attr(const struct graph_node *node, const Onnx__NodeProto *p, s
                        p->op_type, node->name, a->name);
     for (k = 0; k < i; k++)
         if (strcmp(p->attribute[k]->name, a->name) == 0)
-            return err_set(err, ERR_INPUT, "%s '%s': attribute '%s' comes twice", p->op_type,
+            return err_set(err, ERR_INPUT, "%s '%s': attribute '%s' occurs twice", p->op_type,
                            node->name, a->name);
     for (k = 0; k < n; k++)
         if (strcmp(known[k], a->name) == 0)

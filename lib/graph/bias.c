@@ -139,7 +139,7 @@ static int tell(struct graph *g, const struct graph_opts *opts, const struct buf
                 uint32_t n_certain, const char *weight, const struct buf *possible, uint32_t n_possible, struct err *err)
 {
     static const char how[] = "export with the script of `trainerctl recipe tensorflow`, which keeps "
-                              "every variable, and put the list that it prints into \"trainable\"";
+                              "every variable, and copy the list that it prints to \"trainable\"";
     const char *text;
 
     if (certain->failed || possible->failed)

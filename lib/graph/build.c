@@ -304,10 +304,9 @@ int build_save(struct build *b, const char *path, struct err *err)
 {
     if (b->is_too_large)
         return err_set(err, ERR_UNSUPPORTED,
-                       "make '%s': its weights need more than the 2 GiB that an "
-                       "ONNX file may have",
+                       "write '%s': the weights exceed the limit of an ONNX file of 2 GiB",
                        path);
     if (b->failed)
-        return err_set(err, ERR_NOMEM, "make '%s': out of memory", path);
+        return err_set(err, ERR_NOMEM, "write '%s': out of memory", path);
     return graph_write_model(&b->proto, path, err);
 }

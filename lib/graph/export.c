@@ -92,7 +92,7 @@ static int out_open(struct out *o, const char *path, struct err *err)
     *o = (struct out){ .base = { append }, .fd = -1, .path = path, .err = err };
     rc = rng_os(&random, sizeof(random));
     if (rc < 0)
-        return err_set(err, ERR_IO, "the kernel gives no random bytes");
+        return err_set(err, ERR_IO, "cannot read random bytes from the kernel");
     o->buffer = malloc(BUFFER_BYTES);
     if (asprintf(&o->temporary, "%s.tmp-%016" PRIx64, path, random) < 0)
         o->temporary = NULL;
@@ -491,7 +491,7 @@ static int pack(const Onnx__ModelProto *model, struct out *o)
     if (n > INT32_MAX)
         return err_set(o->err, ERR_UNSUPPORTED,
                        "the model needs %zu bytes without its weights, "
-                       "and a protobuf ends at 2 GiB",
+                       "but protobuf allows at most 2 GiB",
                        n);
     onnx__model_proto__pack_to_buffer(model, &o->base);
     return out_sync(o);
@@ -513,7 +513,7 @@ static int write_model(struct exporter *e, const char *path, uint64_t limit, str
     /* Two files cannot be replaced atomically. Between the renames there must be no model: an old
      * model would read the new weights. */
     if (rc == 0 && is_split && unlink(path) < 0 && errno != ENOENT)
-        rc = err_sys(err, errno, "remove the model before '%s'", path);
+        rc = err_sys(err, errno, "remove the previous model '%s'", path);
     if (rc == 0 && is_split)
         rc = out_publish(&data);
     if (rc == 0)

@@ -529,7 +529,7 @@ enum form_verdict form_judge(const struct finder *f, uint32_t value, const char 
         return FORM_UNCLEAR;
     }
     if ((role & ROLE_PARAM) != 0) {
-        *reason = "in the place that an op has for a parameter";
+        *reason = "an input that an op reserves for a parameter";
         return FORM_PARAMETER;
     }
     if (tensor_elements(&v->tensor) == 1 && (role & ROLE_ONE_BIAS) == 0 && !is_named) {
@@ -543,11 +543,11 @@ enum form_verdict form_judge(const struct finder *f, uint32_t value, const char 
         return FORM_CONSTANT;
     }
     if (role == ROLE_STATE && is_zero(&v->tensor)) {
-        *reason = "a state of zeros, in which a layer begins";
+        *reason = "an initial state of zeros";
         return FORM_CONSTANT;
     }
     if (is_named) {
-        *reason = "the exporter gives it the name of a tensor of the module";
+        *reason = "it has the name of a tensor of the module";
         return FORM_PARAMETER;
     }
     if ((role & (ROLE_ADDED | ROLE_SCALES)) != 0 &&
@@ -561,6 +561,6 @@ enum form_verdict form_judge(const struct finder *f, uint32_t value, const char 
         *reason = "it has the name of a variable";
         return FORM_PARAMETER;
     }
-    *reason = "its form does not state what it is";
+    *reason = "the form of the graph does not determine its meaning";
     return FORM_UNCLEAR;
 }

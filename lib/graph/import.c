@@ -82,7 +82,7 @@ static int find_opset(const Onnx__ModelProto *m, int64_t *out, struct err *err)
     if (rc < 0 || found)
         return rc;
     if (uses_onnx(m->graph))
-        return err_set(err, ERR_INPUT, "the model does not say which opset of ai.onnx it uses");
+        return err_set(err, ERR_INPUT, "the model has no opset_import of ai.onnx; export it again");
     *out = GRAPH_OPSET_MAX; /* all nodes are of other domains; import_check_ops() names them */
     return 0;
 }
@@ -106,7 +106,7 @@ static int check_model(struct importer *im, struct err *err)
     int rc;
 
     if (m->graph == NULL)
-        return err_set(err, ERR_INPUT, "the file holds no graph: is it an ONNX model?");
+        return err_set(err, ERR_INPUT, "the file contains no graph: is it an ONNX model?");
     if (!m->has_ir_version || m->ir_version < IR_VERSION_MIN)
         return err_set(err, ERR_INPUT, "the model has ir_version %" PRId64 "; expected %d or later: is it an ONNX model?",
                        m->ir_version, IR_VERSION_MIN);
@@ -161,7 +161,7 @@ int import_add_value(struct importer *im, const struct scope *scope, const char 
     case MAP_NOMEM:
         return import_no_memory(err);
     case MAP_EXISTED:
-        return err_set(err, ERR_INPUT, "two tensors of the graph are called '%s'", name);
+        return err_set(err, ERR_INPUT, "two tensors of the graph have the name '%s'", name);
     case MAP_NEW:
         break;
     }
@@ -300,7 +300,7 @@ static int read_outputs(struct importer *im, struct err *err)
         if (rc < 0)
             return rc;
         if (!map_get(&g->by_name, g->outputs[i].name, &id))
-            return err_set(err, ERR_INPUT, "graph output '%s' is made by no node",
+            return err_set(err, ERR_INPUT, "no node computes graph output '%s'",
                            g->outputs[i].name);
         g->output_values[i] = (uint32_t)id;
         g->n_outputs++;

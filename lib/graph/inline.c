@@ -162,7 +162,7 @@ static bool expand_body(struct inliner *in, const struct frame *frame, Onnx__Att
                         uint32_t depth)
 {
     const Onnx__GraphProto *from = (const Onnx__GraphProto *)graph_unpack_part(
-        in->g, &onnx__graph_proto__descriptor, &a->g, "a graph inside of a node", in->err);
+        in->g, &onnx__graph_proto__descriptor, &a->g, "a nested graph", in->err);
     struct nodes nodes = { 0 };
     Onnx__GraphProto body;
     size_t bytes;
@@ -185,8 +185,8 @@ static bool expand_body(struct inliner *in, const struct frame *frame, Onnx__Att
         if (bytes > in->g->unpack_budget) {
             VEC_FINI(nodes);
             (void)err_set(in->err, ERR_INPUT,
-                          "functions of the model: inlined, they are far larger "
-                          "than a file of this size should need");
+                          "functions of the model: inlining needs more memory than the limit "
+                          "for a file of this size");
             return false;
         }
         in->g->unpack_budget -= bytes;
@@ -344,7 +344,7 @@ static bool check_call(struct inliner *in, const Onnx__FunctionProto *f, const O
             find_attr(call->attribute, i, or_empty(call->attribute[i]->name)) != NULL) {
             (void)err_set(in->err, ERR_INPUT,
                           "'%s' calls function '%s' with %zu attributes, '%s' more than once or without a name; "
-                          "expected each once",
+                          "expected each attribute once",
                           or_empty(call->name), or_empty(f->name), call->n_attribute,
                           or_empty(call->attribute[i]->name));
             return false;
@@ -395,7 +395,7 @@ static bool expand_node(struct inliner *in, const struct frame *frame, const Onn
     if (++in->n_nodes > GRAPH_MAX_NODES * (size_t)GRAPH_MAX_DEPTH) {
         (void)err_set(
             in->err, ERR_UNSUPPORTED,
-            "functions of the model: inlined, they have more nodes than the %d there may be",
+            "functions of the model: inlining creates too many nodes; the limit of a graph is %d",
             GRAPH_MAX_NODES);
         return false;
     }
@@ -423,8 +423,7 @@ static bool expand(struct inliner *in, const struct frame *frame, Onnx__NodeProt
 
     if (depth > 2 * GRAPH_MAX_DEPTH) {
         (void)err_set(in->err, ERR_UNSUPPORTED,
-                      "functions and graphs stand in each other more than "
-                      "%d deep",
+                      "functions and nested graphs: more than %d levels of nesting",
                       depth);
         return false;
     }
@@ -448,7 +447,7 @@ static bool check_formal(struct inliner *in, const Onnx__FunctionProto *f)
             twice = strcmp(f->attribute[k], name) == 0;
         if (twice) {
             (void)err_set(in->err, ERR_INPUT,
-                          "function '%s' has %zu attributes, '%s' more than once; expected each once", or_empty(f->name),
+                          "function '%s' has %zu attributes, '%s' more than once; expected unique names", or_empty(f->name),
                           n, name);
             return false;
         }
@@ -471,8 +470,8 @@ static bool check_names(struct inliner *in, const Onnx__FunctionProto *f, char *
             break;
         case MAP_EXISTED:
             ok = false;
-            (void)err_set(in->err, ERR_INPUT, "function '%s': two of its inputs or outputs are called '%s'; expected "
-                          "names that are unique", or_empty(f->name), or_empty(names[i]));
+            (void)err_set(in->err, ERR_INPUT, "function '%s': two of its inputs or outputs have the name '%s'; "
+                          "expected unique names", or_empty(f->name), or_empty(names[i]));
             break;
         case MAP_NEW:
             break;

@@ -47,7 +47,7 @@ int graph_note_mutations(struct graph *g, const char *signature, struct err *err
         return 0;
     return graph_note(g, err,
                       "in train() the module changes %" PRIu32 " of its buffers in each call (first '%.*s'); the "
-                      "file does not compute the new values, so they stay as they are and the network trains "
-                      "differently from the module: export it in eval() if its buffers are to stay",
+                      "file does not compute the new values, so they do not change and the network trains "
+                      "differently from the module: export it in eval() if its buffers must not change",
                       n, (int)(first_bytes < 200 ? first_bytes : 200), first);
 }

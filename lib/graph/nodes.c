@@ -95,7 +95,8 @@ static int survey_body(struct importer *im, const Onnx__NodeProto *p, const Onnx
     snprintf(what, sizeof(what), "%s '%.80s': attribute '%.40s'", p->op_type, node_name(p),
              import_text(a->name));
     if (depth == GRAPH_MAX_DEPTH)
-        return err_set(err, ERR_UNSUPPORTED, "%s is a graph inside of %d others", what, depth);
+        return err_set(err, ERR_UNSUPPORTED, "%s is a graph nested in %d others; the limit is %d", what, depth,
+                       GRAPH_MAX_DEPTH);
     body = (const Onnx__GraphProto *)graph_unpack_part(im->g, &onnx__graph_proto__descriptor, &a->g,
                                                        what, err);
     if (body == NULL)
@@ -117,8 +118,7 @@ static int survey_nodes(struct importer *im, Onnx__NodeProto *const *nodes, size
         im->n_nodes += !constant;
         if (im->n_nodes > GRAPH_MAX_NODES)
             return err_set(err, ERR_UNSUPPORTED,
-                           "the graph has more than %d nodes, the most there "
-                           "may be",
+                           "the graph has more than %d nodes, which is the limit",
                            GRAPH_MAX_NODES);
         rc = count_op(im, nodes[i], err);
         if (rc < 0 || constant || !graph_is_control(find_row(im->g, nodes[i])))
@@ -148,11 +148,11 @@ static int unknown_input(const Onnx__GraphProto *in, const Onnx__NodeProto *p, c
         for (k = 0; k < in->node[i]->n_output; k++)
             if (strcmp(in->node[i]->output[k], input) == 0)
                 return err_set(err, ERR_INPUT,
-                               "%s '%s' reads '%s' before %s '%s' makes it: ONNX wants nodes in an "
-                               "order in which they can run",
+                               "%s '%s' reads '%s' before %s '%s' computes it; expected nodes in "
+                               "topological order: export the model again",
                                import_text(p->op_type), node_name(p), input,
                                import_text(in->node[i]->op_type), node_name(in->node[i]));
-    return err_set(err, ERR_INPUT, "%s '%s' reads '%s', which nothing in the graph makes",
+    return err_set(err, ERR_INPUT, "%s '%s' reads '%s', which the graph does not contain",
                    import_text(p->op_type), node_name(p), input);
 }
 
@@ -252,8 +252,8 @@ static int read_edges(struct importer *im, const struct scope *scope, const Onnx
             return import_no_memory(err);
         if (find_name(scope->outer, name, &shadowed))
             return err_set(err, ERR_INPUT,
-                           "%s '%s' in a graph inside of a node makes '%s', and so does a graph around it; expected "
-                           "names that are unique: rename one of them",
+                           "%s '%s' in a nested graph computes '%s', and so does an enclosing graph; "
+                           "expected unique names: rename one of them",
                            node->def->name, node->name, name);
         if (name[0] != '\0')
             rc = import_add_value(im, scope, name, v, &out[i], err);
@@ -336,7 +336,7 @@ static int read_body(struct importer *im, const struct scope *outer, struct grap
         uint64_t id;
 
         if (!find_name(&scope, import_text(p->output[i]->name), &id))
-            rc = err_set(err, ERR_INPUT, "output '%s' of the graph inside is made by no node",
+            rc = err_set(err, ERR_INPUT, "no node computes output '%s' of the nested graph",
                          import_text(p->output[i]->name));
         else
             out[i] = (uint32_t)id;
@@ -447,10 +447,10 @@ static int check_inner(const struct graph_node *node, struct err *err)
     if (!node->def->random && node->def->stat == 0)
         return 0;
     return err_set(err, ERR_UNSUPPORTED,
-                   "%s '%s' is inside of an If, Loop or Scan, where %s: move it out of there",
+                   "%s '%s' is inside an If, Loop or Scan, where %s: move it outside",
                    node->def->name, node->name,
                    node->def->random && strcmp(node->def->name, "Dropout") != 0
-                       ? "each turn would draw the same numbers"
+                       ? "each iteration would draw the same numbers"
                        : "it could not be switched to inference at export");
 }
 
@@ -459,7 +459,7 @@ static int wrong_body(const struct graph_node *node, const struct graph_body *bo
 {
     return err_set(
         err, ERR_INPUT,
-        "%s '%s' with %" PRIu32 " inputs and %" PRIu32 " outputs has a graph inside with "
+        "%s '%s' with %" PRIu32 " inputs and %" PRIu32 " outputs has a nested graph with "
         "%" PRIu32 " and %" PRIu32 "; expected %s",
         node->def->name, node->name, node->n_in, node->n_out, body->n_in, body->n_out, expected);
 }
@@ -482,8 +482,8 @@ static int check_bodies(const struct graph_node *node, struct err *err)
         if (body->n_in < 2 || (body->n_in > 2 ? body->n_in != node->n_in : node->n_in > 2) ||
             body->n_out < body->n_in - 1 || body->n_out < node->n_out + 1)
             return wrong_body(node, body,
-                              "the turn and the condition and what goes round; out come "
-                              "the condition, what goes round, and what is stacked",
+                              "the inputs iteration number, condition and loop-carried values, and "
+                              "the outputs condition, loop-carried values and scan outputs",
                               err);
         return 0;
     }
@@ -494,7 +494,7 @@ static int check_bodies(const struct graph_node *node, struct err *err)
         body->n_out < node->n_in - (uint32_t)scanned || body->n_out < node->n_out)
         return wrong_body(node, body,
                           "as many inputs, num_scan_inputs of them scanned, and outputs "
-                          "for what goes round and what is stacked",
+                          "for the state variables and the scan outputs",
                           err);
     return 0;
 }

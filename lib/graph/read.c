@@ -63,7 +63,7 @@ static int read_whole(int fd, const char *path, uint64_t limit, uint8_t **out, s
     if (rc < 0)
         return rc;
     if (size > limit)
-        return err_set(err, ERR_INPUT, "'%s' has %" PRIu64 " bytes, allowed are %" PRIu64, path,
+        return err_set(err, ERR_INPUT, "'%s' has %" PRIu64 " bytes; the limit is %" PRIu64, path,
                        size, limit);
     bytes = malloc(size > 0 ? size : 1);
     if (bytes == NULL)
@@ -132,7 +132,7 @@ int graph_outside_map(struct graph_outside *o, const char *location, const struc
             return 0;
         }
     if (o->files.n == MAX_EXTERNAL_FILES)
-        return err_set(err, ERR_INPUT, "external data lies in more than %d files; store it in one",
+        return err_set(err, ERR_INPUT, "external data is in more than %d files; store it in one",
                        MAX_EXTERNAL_FILES);
     rc = map_file(o->model_path, location, &m, err);
     if (rc < 0)

@@ -291,7 +291,7 @@ static uint32_t add_value(struct restorer *r, const struct graph_node *of, const
         (void)err_set(r->err, ERR_NOMEM, "batch normalisation: out of memory");
         return GRAPH_NONE;
     case MAP_EXISTED:
-        (void)err_set(r->err, ERR_INPUT, "two tensors of the graph are called '%s'", v.name);
+        (void)err_set(r->err, ERR_INPUT, "two tensors of the graph have the name '%s'", v.name);
         return GRAPH_NONE;
     case MAP_NEW:
         break;

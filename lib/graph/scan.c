@@ -117,7 +117,7 @@ static int scan_bytes(struct scan *s, const ProtobufCFieldDescriptor *f, struct 
     }
     if (f != NULL && f->type == PROTOBUF_C_TYPE_STRING) {
         if (memchr(body.at, 0, n) != NULL || !text_is_utf8((const char *)body.at, n))
-            return bad(s, body.at, "a text that is not UTF-8");
+            return bad(s, body.at, "text that is not UTF-8");
         s->cost += n + 1;
     } else if (f != NULL && f->type != PROTOBUF_C_TYPE_BYTES) {
         s->cost += packed_elements(f, body) * element_bytes(f);
@@ -136,29 +136,29 @@ static int scan_field(struct scan *s, const ProtobufCMessageDescriptor *type, st
     uint64_t tag, v;
 
     if (!read_varint(in, &tag) || tag >> 3 == 0 || tag >> 3 > 0x1FFFFFFF)
-        return bad(s, start, "no field number");
+        return bad(s, start, "an invalid field number");
     f = protobuf_c_message_descriptor_get_field(type, (unsigned)(tag >> 3));
     s->cost += FIELD_COST + (f != NULL ? element_bytes(f) : 0);
     if (s->cost > s->max_cost)
-        return bad(s, start, "far more structure than a file of this size can need");
+        return bad(s, start, "more structure than the limit for a file of this size");
     switch ((enum wire)(tag & 7)) {
     case WIRE_VARINT:
-        return read_varint(in, &v) ? 0 : bad(s, start, "a number that does not end");
+        return read_varint(in, &v) ? 0 : bad(s, start, "an unterminated varint");
     case WIRE_64:
     case WIRE_32:
         v = (tag & 7) == WIRE_64 ? 8 : 4;
         if ((uint64_t)(in->end - in->at) < v)
-            return bad(s, start, "a number cut off");
+            return bad(s, start, "a truncated number");
         in->at += v;
         return 0;
     case WIRE_BYTES:
         if (!read_varint(in, &v) || v > (uint64_t)(in->end - in->at))
-            return bad(s, start, "a field longer than what contains it");
+            return bad(s, start, "a field longer than its message");
         body = (struct span){ in->at, in->at + v };
         in->at = body.end;
         return scan_bytes(s, f, body, depth);
     }
-    return bad(s, start, "a field of a kind that does not exist");
+    return bad(s, start, "an unknown wire type");
 }
 
 static int scan_message(struct scan *s, const ProtobufCMessageDescriptor *type, struct span in,
@@ -183,7 +183,7 @@ int graph_scan(const ProtobufCMessageDescriptor *type, const uint8_t *bytes, siz
         return err_set(err, ERR_INPUT, "not a readable ONNX model: the file is empty");
     if (n > INT32_MAX) /* protobuf's limit */
         return err_set(err, ERR_INPUT,
-                       "the model has %zu bytes, and a protobuf ends at 2 GiB; keep its weights in "
+                       "the model has %zu bytes, but protobuf allows at most 2 GiB; store its weights as "
                        "external data (onnx.save_model(..., save_as_external_data=True))",
                        n);
     rc = scan_message(&s, type, (struct span){ bytes, bytes + n }, 0);

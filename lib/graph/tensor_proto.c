@@ -43,7 +43,7 @@ static int read_shape(const Onnx__TensorProto *p, const char *what, struct tenso
         out->shape.dim[i] = p->dims[i];
     }
     if (tensor_bytes(out) == SIZE_MAX)
-        return err_set(err, ERR_INPUT, "%s is larger than memory can be", what);
+        return err_set(err, ERR_INPUT, "%s is larger than the address space", what);
     return 0;
 }
 
@@ -113,7 +113,7 @@ static int read_outside(struct tensor_source *src, const Onnx__TensorProto *p, c
         twice = (location != NULL && strcmp(key, "location") == 0) || (has_offset && strcmp(key, "offset") == 0) ||
                 (has_length && strcmp(key, "length") == 0);
         if (twice)
-            return err_set(err, ERR_INPUT, "%s: external data: '%s' comes twice", what, key);
+            return err_set(err, ERR_INPUT, "%s: external data: duplicate key '%s'", what, key);
         if (strcmp(key, "location") == 0)
             location = value;
         else if (strcmp(key, "offset") == 0)
@@ -137,8 +137,8 @@ static int read_outside(struct tensor_source *src, const Onnx__TensorProto *p, c
         return err_wrap(err, rc, "%s", what);
     if (offset > mapping_bytes(file) || bytes > mapping_bytes(file) - offset)
         return err_set(err, ERR_INPUT,
-                       "%s: external data '%s' has %" PRIu64 " bytes, but %" PRIu64
-                       " at offset %" PRIu64 " are asked for",
+                       "%s: external data '%s' has %" PRIu64 " bytes; expected %" PRIu64
+                       " bytes at offset %" PRIu64,
                        what, location, mapping_bytes(file), bytes, offset);
     out->data = (void *)(uintptr_t)(mapping_data(file) + offset); /* never written */
     if (tensor_file_bits(out->dtype) < 8)
@@ -227,7 +227,7 @@ static int widen(struct tensor_source *src, const char *what, struct tensor *t, 
     if (t->dtype == from || n == 0)
         return 0;
     if (tensor_bytes(t) == SIZE_MAX)
-        return err_set(err, ERR_INPUT, "%s is larger than memory can be", what);
+        return err_set(err, ERR_INPUT, "%s is larger than the address space", what);
     if (src->mapped != NULL && n >= WIDENED_LATER) {
         src->half = *t;
         src->half.dtype = from;
@@ -286,7 +286,7 @@ int graph_read_tensor(struct tensor_source *src, const Onnx__TensorProto *p, con
     if (rc < 0)
         return rc;
     if (p->has_segment)
-        return err_set(err, ERR_UNSUPPORTED, "%s is stored in segments, which no exporter writes",
+        return err_set(err, ERR_UNSUPPORTED, "%s is a segmented TensorProto, which is not supported; export the model again",
                        what);
     if (p->data_location != LOCATION_DEFAULT && p->data_location != LOCATION_EXTERNAL)
         return err_set(err, ERR_INPUT, "%s: data location %d does not exist", what,

@@ -132,11 +132,11 @@ static int judge_constant(struct finder *f, const char *name, bool is_weight,
     if (!is_weight || !f->has_unseen)
         return 0;
     *out = GRAPH_IS_REFUSED;
-    *reason = "a constant in the place of a weight, while the file lacks parameters of the module";
+    *reason = "a constant that is used as a weight, while the file lacks parameters of the module";
     return refuse(f, err,
                   arena_printf(&f->g->mem,
-                               "'%s' is in the place of a weight, and no metadata state what it is, while the "
-                               "file lacks parameters that the signature lists: the exporter may have computed "
+                               "'%s' is used as a weight, and no metadata describes it, while the file "
+                               "lacks parameters that the signature lists: the exporter may have computed "
                                "it from them; %s; or, if it is a constant of the module, \"frozen\": [\"%s\"] in "
                                "\"model\" of the job",
                                name, remedy, name));
@@ -173,7 +173,7 @@ static int judge_evidence(struct finder *f, const struct evidence_tensor *t, boo
     *reason = t->refusal;
     return refuse(f, err,
                   arena_printf(&f->g->mem,
-                               "%s; it would train wrongly: %s; or, if it is to stay as it is, \"frozen\": "
+                               "%s; training would change it incorrectly: %s; or, if it must not change, \"frozen\": "
                                "[\"%s\"] in \"model\" of the job",
                                t->refusal, remedy, t->name));
 }
@@ -212,7 +212,7 @@ static int without_gradient(struct finder *f, uint32_t value, bool expected, con
     if (*reason == NULL)
         return no_memory(err);
     return !expected ? 0
-                     : graph_note(f->g, err, "'%s' is a parameter, but stays as it is: %s", f->g->values[value].name,
+                     : graph_note(f->g, err, "'%s' is a parameter, but is not trained: %s", f->g->values[value].name,
                                   *reason);
 }
 
@@ -269,7 +269,7 @@ int verdict_of(struct finder *f, uint32_t value, enum graph_verdict *out, struct
     /* Also applies to parameters of the signature, which does not include requires_grad. */
     if (rc == 0 && *out == GRAPH_IS_TRAINED && !is_trainable && form_is_sinusoid(v)) {
         *out = GRAPH_IS_REFUSED;
-        reason = "a table of positions of sines and cosines, which most modules keep as it is "
+        reason = "a table of positions of sines and cosines, which most modules do not change "
                  "(requires_grad=False) and some train";
     }
     return rc < 0 ? rc : add_tensor(f, value, *out, reason, err);
@@ -291,8 +291,8 @@ int verdict_of_inner(struct finder *f, uint32_t value, struct err *err)
         return 0;
     return refuse(f, err,
                   arena_printf(&f->g->mem,
-                               "'%s' %s is %s, and it is a constant inside the body of a Loop, Scan or If, or the "
-                               "output of a Constant node, which cannot train; export the network with its "
+                               "'%s' %s (%s) is a constant inside the body of a Loop, Scan or If, or the "
+                               "output of a Constant node, which cannot be trained; export the network with its "
                                "weights as inputs of the graph (the scripts of `trainerctl recipe keras`, "
                                "`tensorflow` and `jax` do); or, if it is a constant of the formula, \"frozen\": "
                                "[\"%s\"] in \"model\" of the job",
@@ -352,12 +352,12 @@ static int check_lost(struct finder *f, struct err *err)
             rc = refuse(f, err,
                         arena_printf(&f->g->mem,
                                      "nodes of the graph read the parameter '%s' of the module, and no tensor "
-                                     "of the file holds it: the exporter removed or merged it; %s",
+                                     "of the file contains it: the exporter removed or merged it; %s",
                                      t->name, remedy));
         else if (e->n_vanished > 0)
             rc = refuse(f, err,
                         arena_printf(&f->g->mem,
-                                     "the signature lists the parameter '%s', no tensor of the file holds it, "
+                                     "the signature lists the parameter '%s', no tensor of the file contains it, "
                                      "and the exporter removed an addition or multiplication ('%s') that may "
                                      "have read it; %s; or, if the module does not use '%s' or ties it to "
                                      "another parameter, \"frozen\": [\"%s\"] in \"model\" of the job",

@@ -123,7 +123,7 @@ static void signature_decides_what_trains(void **state)
     assert_int_equal(import_annotated(other, FOLDED, "['v']", &n, &err), ERR_INPUT);
     assert_non_null(strstr(err.text, "computed 'w' from the parameter 'v'"));
     assert_int_equal(import_annotated(other, FOLDED, "['val_1', 'zeros']", &n, &err), ERR_INPUT);
-    assert_non_null(strstr(err.text, "in the place of a weight"));
+    assert_non_null(strstr(err.text, "is used as a weight"));
 }
 
 /* ---- the job's file of weights decides the form of a fold ---- */

@@ -186,7 +186,7 @@ static void a_bias_in_a_body_is_refused_unless_the_job_freezes_it(void **state)
     (void)state;
     assert_int_equal(graph_import_bytes(&opts, bytes, n, &g, &err), 0);
     graph_free(g);
-    refused(m, ERR_INPUT, "'b' [3] is a vector that is added to an activation",
+    refused(m, ERR_INPUT, "'b' [3] (a vector that is added to an activation)",
             "inside the body of a Loop", "trainerctl recipe keras", "\"frozen\": [\"b\"]", NULL);
     m = holding("Pow"); /* an exponent */
     bytes = model_bytes(m, &n);
@@ -271,7 +271,7 @@ static void random_ops_inside_of_bodies_are_refused(void **state)
     add_body(m, "then_branch", body);
     add_body(m, "else_branch", body);
     model_output(m, "logits");
-    refused(m, ERR_UNSUPPORTED, "Dropout 'y' is inside of an If, Loop or Scan", NULL);
+    refused(m, ERR_UNSUPPORTED, "Dropout 'y' is inside an If, Loop or Scan", NULL);
     model_free(body);
 }
 

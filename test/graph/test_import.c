@@ -200,7 +200,7 @@ static void names_of_functions_and_their_attributes_that_come_twice_are_refused(
         { "other", 1, 2, 1, 0, "function 'Twice' has 2 attributes, 'slope' more than once", false },
         { "other", 1, 1, 1, 2, "calls function 'Twice' with 2 attributes, 'slope' more than once", false },
         { "other", 1, 1, 1, 3, "attribute 'slope' refers to a function's attribute outside of a function", false },
-        { "other", 1, 1, 2, 1, "function 'Twice': two of its inputs or outputs are called 'x'", false },
+        { "other", 1, 1, 2, 1, "function 'Twice': two of its inputs or outputs have the name 'x'", false },
     };
     size_t i;
 
@@ -276,7 +276,7 @@ static void a_missing_file_and_a_folder_are_refused(void **state)
     opts.path = "test/graph/data/mlp.onnx";
     opts.max_bytes = 100;
     assert_int_equal(graph_import(&opts, &g, &err), ERR_INPUT);
-    assert_non_null(strstr(err.text, "allowed are 100"));
+    assert_non_null(strstr(err.text, "the limit is 100"));
 }
 
 /* ---- bytes ---- */
@@ -338,7 +338,7 @@ static void a_file_that_unpacks_to_far_more_than_its_size_is_refused(void **stat
         bytes[n++] = 0;
     }
     assert_int_equal(import_bytes(bytes, n, &err), ERR_INPUT);
-    assert_non_null(strstr(err.text, "far more structure"));
+    assert_non_null(strstr(err.text, "more structure than the limit"));
     free(bytes);
 }
 
@@ -398,15 +398,15 @@ static void nodes_must_be_in_order_and_know_their_inputs(void **state)
     model_node(m, "Relu", "h", "logits");
     model_node(m, "MatMul", "x w", "h");
     model_output(m, "logits");
-    refused(m, ERR_INPUT, "Relu 'logits' reads 'h' before MatMul 'h' makes it", NULL);
+    refused(m, ERR_INPUT, "Relu 'logits' reads 'h' before MatMul 'h' computes it", NULL);
 
     m = begin(17);
     model_node(m, "Relu", "nobody", "logits");
-    refused(m, ERR_INPUT, "reads 'nobody', which nothing in the graph makes", NULL);
+    refused(m, ERR_INPUT, "reads 'nobody', which the graph does not contain", NULL);
 
     m = linear(17);
     model_output(m, "other");
-    refused(m, ERR_INPUT, "graph output 'other' is made by no node", NULL);
+    refused(m, ERR_INPUT, "no node computes graph output 'other'", NULL);
 }
 
 static void names_are_unique(void **state)
@@ -415,7 +415,7 @@ static void names_are_unique(void **state)
 
     (void)state;
     model_node(m, "Relu", "logits", "w");
-    refused(m, ERR_INPUT, "two tensors of the graph are called 'w'", NULL);
+    refused(m, ERR_INPUT, "two tensors of the graph have the name 'w'", NULL);
 }
 
 static void inputs_outputs_and_attributes_are_counted_and_known(void **state)
@@ -440,7 +440,7 @@ static void inputs_outputs_and_attributes_are_counted_and_known(void **state)
     model_node(m, "Gemm", "x w", "logits");
     model_int(m, "transB", 0);
     model_int(m, "transB", 1);
-    refused(m, ERR_INPUT, "attribute 'transB' comes twice", NULL);
+    refused(m, ERR_INPUT, "attribute 'transB' occurs twice", NULL);
 }
 
 static void required_input_without_a_name_is_refused(void **state)
@@ -525,7 +525,7 @@ static void hidden_names_and_sparse_initializers_in_a_body_are_refused(void **st
         const char *said;
     } cases[] = {
         { "branch", 0, "" },
-        { "h", ERR_INPUT, "makes 'h', and so does a graph around it" },
+        { "h", ERR_INPUT, "computes 'h', and so does an enclosing graph" },
         { "branch", ERR_UNSUPPORTED, "a graph has 1 sparse initializers" },
     };
     size_t i;
@@ -771,7 +771,7 @@ static void external_data_stays_below_the_folder_of_the_model(void **state)
     assert_int_equal(import_external(&f, "w.bin", "52", "48", &err), 0);
     assert_int_equal(import_external(&f, "./w.bin", "0", NULL, &err), 0);
     assert_int_equal(import_keys(&f, twice, "w.bin", "0", "link", &err), ERR_INPUT);
-    assert_non_null(strstr(err.text, "external data: 'location' comes twice"));
+    assert_non_null(strstr(err.text, "external data: duplicate key 'location'"));
     assert_int_equal(import_external(&f, absolute, "0", "48", &err), ERR_INPUT);
     assert_non_null(strstr(err.text, "expected a path relative to the folder"));
     assert_int_equal(import_external(&f, "../secret", "0", "48", &err), ERR_INPUT);
@@ -784,7 +784,7 @@ static void external_data_stays_below_the_folder_of_the_model(void **state)
     assert_non_null(strstr(err.text, "not a regular file"));
     assert_int_equal(import_external(&f, "none", "0", "48", &err), ERR_NOENT);
     assert_int_equal(import_external(&f, "w.bin", "53", "48", &err), ERR_INPUT);
-    assert_non_null(strstr(err.text, "has 100 bytes, but 48 at offset 53"));
+    assert_non_null(strstr(err.text, "has 100 bytes; expected 48 bytes at offset 53"));
     assert_int_equal(import_external(&f, "w.bin", "9223372036854775807", "48", &err), ERR_INPUT);
     assert_int_equal(import_external(&f, "w.bin", "0", "40", &err), ERR_INPUT);
     assert_non_null(strstr(err.text, "initializer 'w' is float32 [4, 3] but holds 40 bytes"));

@@ -239,7 +239,7 @@ static void input_that_is_not_differentiated_is_told(void **state)
     assert_string_equal(t[i].reason, "Pad 'y' does not differentiate its input 2");
     notes = graph_notes(g, &n);
     assert_int_equal(n, 1);
-    assert_string_equal(notes[0], "'fill' is a parameter, but stays as it is: Pad 'y' does not differentiate its "
+    assert_string_equal(notes[0], "'fill' is a parameter, but is not trained: Pad 'y' does not differentiate its "
                                   "input 2");
     graph_free(g);
     model_free(m);
