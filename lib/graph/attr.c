@@ -214,12 +214,12 @@ int graph_read_attrs(struct tensor_source *src, const Onnx__NodeProto *p, struct
 static int constant_of(struct tensor *out, enum tensor_dtype dtype, const void *data, size_t n,
                        bool list)
 {
-    static _Alignas(16) uint8_t nothing[16];
+    static _Alignas(16) uint8_t no_elements[16];
 
     *out = (struct tensor){ .dtype = dtype };
     out->shape.rank = list ? 1 : 0;
     out->shape.dim[0] = list ? (int64_t)n : 0;
-    out->data = n > 0 ? (void *)(uintptr_t)data : nothing; /* never written afterwards */
+    out->data = n > 0 ? (void *)(uintptr_t)data : no_elements; /* never written afterwards */
     return 0;
 }
 

@@ -37,7 +37,7 @@ static bool equals(struct span a, const char *b)
 }
 
 /* Removes the last component of a path and returns it. */
-static struct span take_last(struct span *path)
+static struct span pop_last(struct span *path)
 {
     size_t n = path->n;
     struct span last;
@@ -54,15 +54,15 @@ static struct span layer_of(const struct graph_node *n)
 {
     struct span path = { n->name, strlen(n->name) }, before;
 
-    (void)take_last(&path);
+    (void)pop_last(&path);
     before = path;
-    return equals(take_last(&path), "Tensordot") ? path : before;
+    return equals(pop_last(&path), "Tensordot") ? path : before;
 }
 
 /* "dense" for "net/dense_6_1". */
 static struct span class_of(struct span layer)
 {
-    struct span name = take_last(&layer);
+    struct span name = pop_last(&layer);
     size_t n = name.n;
 
     while (n > 0 && name.at[n - 1] >= '0' && name.at[n - 1] <= '9') {
@@ -135,7 +135,7 @@ static void add_name(struct buf *names, uint32_t *n, const struct graph_node *no
     *n += 1;
 }
 
-static int tell(struct graph *g, const struct graph_opts *opts, const struct buf *certain,
+static int report(struct graph *g, const struct graph_opts *opts, const struct buf *certain,
                 uint32_t n_certain, const char *weight, const struct buf *possible, uint32_t n_possible, struct err *err)
 {
     static const char how[] = "export with the script of `trainerctl recipe tensorflow`, which keeps "
@@ -193,7 +193,7 @@ int graph_check_biases(struct graph *g, const struct graph_opts *opts, struct er
             add_name(&possible, &n_possible, &g->nodes[i]);
         }
     }
-    rc = tell(g, opts, &certain, n_certain, weight, &possible, n_possible, err);
+    rc = report(g, opts, &certain, n_certain, weight, &possible, n_possible, err);
     buf_fini(&certain);
     buf_fini(&possible);
     arena_fini(&mem);

@@ -21,8 +21,8 @@
 
 enum {
     BUFFER_BYTES = 256 << 10,
-    OUTSIDE_MIN_BYTES = 1024, /* smaller tensors remain in the model */
-    OUTSIDE_ALIGN = 4096,     /* allows a reader to map the tensors */
+    EXTERNAL_MIN_BYTES = 1024, /* smaller tensors remain in the model */
+    EXTERNAL_ALIGN = 4096,     /* allows a reader to map the tensors */
     IR_COPIES = 4,            /* from this IR version on, initializers need not be inputs too */
     LOCATION_EXTERNAL = 1,
 };
@@ -176,7 +176,7 @@ static const void *packed(struct exporter *e, const struct tensor *t)
 }
 
 /* Replaces the data of a tensor, in any storage field, by raw bytes. */
-static int put_raw(struct exporter *e, Onnx__TensorProto *t, const struct graph_value *v,
+static int set_raw_data(struct exporter *e, Onnx__TensorProto *t, const struct graph_value *v,
                    struct err *err)
 {
     bool is_narrow = v->tensor.dtype == TENSOR_F32 &&
@@ -199,7 +199,7 @@ static int put_raw(struct exporter *e, Onnx__TensorProto *t, const struct graph_
 
 /* Writes the current values of weights, and includes external data, because the model may be
  * moved. */
-static int put_initializers(struct exporter *e, struct err *err)
+static int copy_initializers(struct exporter *e, struct err *err)
 {
     const struct graph *g = e->g;
     Onnx__GraphProto *p = &e->graph;
@@ -234,7 +234,7 @@ static int put_initializers(struct exporter *e, struct err *err)
         }
         if (v->kind == VALUE_PARAM || v->identity != GRAPH_NONE || v->is_loaded ||
             t->data_location == LOCATION_EXTERNAL)
-            rc = put_raw(e, t, v, err);
+            rc = set_raw_data(e, t, v, err);
         if (rc < 0)
             return rc;
     }
@@ -284,22 +284,22 @@ static const struct {
     { "Dropout", infer_dropout },
 };
 
-static int put_nodes(struct exporter *e, struct err *err)
+static int copy_nodes(struct exporter *e, struct err *err)
 {
     const struct graph *g = e->g;
     const Onnx__GraphProto *from = g->model->graph;
     Onnx__NodeProto **list = arena_array(&e->mem, from->n_node, sizeof(*list));
-    bool *gone = arena_array(&e->mem, from->n_node, sizeof(*gone));
+    bool *removed = arena_array(&e->mem, from->n_node, sizeof(*removed));
     size_t n = 0, i, k;
     int rc = 0;
 
-    if (list == NULL || gone == NULL)
+    if (list == NULL || removed == NULL)
         return no_memory(err);
     for (i = 0; i < g->n_values; i++)
         if (g->values[i].identity != GRAPH_NONE)
-            gone[g->values[i].identity] = true;
+            removed[g->values[i].identity] = true;
     for (i = 0; i < from->n_node && rc == 0; i++) {
-        if (gone[i])
+        if (removed[i])
             continue;
         list[n] = from->node[i];
         for (k = 0; k < sizeof(switches) / sizeof(switches[0]) && rc == 0; k++) {
@@ -322,7 +322,7 @@ static int put_nodes(struct exporter *e, struct err *err)
 }
 
 /* Removes the inputs that repair.c removed. */
-static int drop_inputs(struct exporter *e, struct err *err)
+static int remove_inputs(struct exporter *e, struct err *err)
 {
     const struct graph *g = e->g;
     uint32_t i;
@@ -430,7 +430,7 @@ static void remove_unread(struct exporter *e)
 
 /* ---- external data ---- */
 
-static int put_entry(struct exporter *e, Onnx__TensorProto *t, char *key, char *value,
+static int add_external_entry(struct exporter *e, Onnx__TensorProto *t, char *key, char *value,
                      struct err *err)
 {
     Onnx__StringStringEntryProto *entry = arena_alloc(&e->mem, sizeof(*entry));
@@ -444,22 +444,23 @@ static int put_entry(struct exporter *e, Onnx__TensorProto *t, char *key, char *
     return 0;
 }
 
-static int move_outside(struct exporter *e, Onnx__TensorProto *t, const char *location,
+static int move_to_external(struct exporter *e, Onnx__TensorProto *t, const char *location,
                         struct out *data, struct err *err)
 {
-    static const uint8_t zeros[OUTSIDE_ALIGN];
-    size_t gap = (OUTSIDE_ALIGN - data->written % OUTSIDE_ALIGN) % OUTSIDE_ALIGN;
+    static const uint8_t zeros[EXTERNAL_ALIGN];
+    size_t gap = (EXTERNAL_ALIGN - data->written % EXTERNAL_ALIGN) % EXTERNAL_ALIGN;
     int rc;
 
     append(&data->base, gap, zeros);
     t->external_data = arena_array(&e->mem, 3, sizeof(*t->external_data));
     if (t->external_data == NULL)
         return no_memory(err);
-    rc = put_entry(e, t, "location", arena_strdup(&e->mem, location), err);
+    rc = add_external_entry(e, t, "location", arena_strdup(&e->mem, location), err);
     if (rc == 0)
-        rc = put_entry(e, t, "offset", arena_printf(&e->mem, "%" PRIu64, data->written), err);
+        rc = add_external_entry(e, t, "offset", arena_printf(&e->mem, "%" PRIu64, data->written),
+                                err);
     if (rc == 0)
-        rc = put_entry(e, t, "length", arena_printf(&e->mem, "%zu", t->raw_data.len), err);
+        rc = add_external_entry(e, t, "length", arena_printf(&e->mem, "%zu", t->raw_data.len), err);
     append(&data->base, t->raw_data.len, t->raw_data.data);
     t->has_raw_data = 0;
     t->has_data_location = 1;
@@ -467,7 +468,8 @@ static int move_outside(struct exporter *e, Onnx__TensorProto *t, const char *lo
     return rc < 0 ? rc : data->rc;
 }
 
-static int put_outside(struct exporter *e, const char *data_path, struct out *data, struct err *err)
+static int write_external_data(struct exporter *e, const char *data_path, struct out *data,
+                               struct err *err)
 {
     const char *slash = strrchr(data_path, '/');
     size_t i;
@@ -476,8 +478,8 @@ static int put_outside(struct exporter *e, const char *data_path, struct out *da
     for (i = 0; i < e->graph.n_initializer && rc == 0; i++) {
         Onnx__TensorProto *t = e->graph.initializer[i];
 
-        if (t->has_raw_data && t->raw_data.len >= OUTSIDE_MIN_BYTES)
-            rc = move_outside(e, t, slash != NULL ? slash + 1 : data_path, data, err);
+        if (t->has_raw_data && t->raw_data.len >= EXTERNAL_MIN_BYTES)
+            rc = move_to_external(e, t, slash != NULL ? slash + 1 : data_path, data, err);
     }
     return rc == 0 ? out_sync(data) : rc;
 }
@@ -505,7 +507,7 @@ static int write_model(struct exporter *e, const char *path, uint64_t limit, str
     int rc = data_path != NULL ? 0 : no_memory(err);
 
     if (rc == 0 && is_split)
-        rc = put_outside(e, data_path, &data, err);
+        rc = write_external_data(e, data_path, &data, err);
     if (rc == 0)
         rc = out_open(&model, path, err);
     if (rc == 0)
@@ -543,11 +545,11 @@ int graph_export_split(const struct graph *g, const float *arena, const char *pa
     int rc;
 
     e.model.graph = &e.graph;
-    rc = put_initializers(&e, err);
+    rc = copy_initializers(&e, err);
     if (rc == 0)
-        rc = put_nodes(&e, err);
+        rc = copy_nodes(&e, err);
     if (rc == 0)
-        rc = drop_inputs(&e, err);
+        rc = remove_inputs(&e, err);
     if (rc == 0)
         remove_unread(&e);
     if (rc == 0)

@@ -95,7 +95,7 @@ static bool rearranges(const struct graph_node *n)
 
 /* ---- forward propagation: is_static and is_fed ---- */
 
-static void look_forward(struct forms *s)
+static void propagate_static(struct forms *s)
 {
     const struct graph *g = s->f->g;
     uint32_t i, k;
@@ -179,7 +179,7 @@ struct inputs {
     uint32_t n_fed;
 };
 
-static struct inputs look_at_inputs(const struct forms *s, const struct graph_node *n)
+static struct inputs examine_inputs(const struct forms *s, const struct graph_node *n)
 {
     struct inputs in = { .is_static = true };
     uint32_t i;
@@ -242,18 +242,18 @@ static uint16_t role_of(const struct forms *s, const struct graph_node *n, uint3
     return ROLE_OTHER;
 }
 
-static void look_backward(struct forms *s, const struct graph_node *nodes, uint32_t n);
+static void propagate_roles(struct forms *s, const struct graph_node *nodes, uint32_t n);
 
 /* The inputs of a node have the roles of the corresponding inputs of its bodies; a loop-carried
  * value is a state. */
-static void look_into_bodies(struct forms *s, const struct graph_node *n)
+static void propagate_into_bodies(struct forms *s, const struct graph_node *n)
 {
     uint32_t i, k;
 
     for (i = 0; i < n->n_bodies; i++) {
         const struct graph_body *body = &n->bodies[i];
 
-        look_backward(s, body->nodes, body->n_nodes);
+        propagate_roles(s, body->nodes, body->n_nodes);
         for (k = 0; k < n->n_in && k < body->n_in; k++)
             if (n->in[k] != GRAPH_NONE)
                 s->f->role[n->in[k]] |= s->f->role[body->in[k]];
@@ -263,15 +263,15 @@ static void look_into_bodies(struct forms *s, const struct graph_node *n)
             s->f->role[n->in[k]] = ROLE_STATE;
 }
 
-static void look_backward(struct forms *s, const struct graph_node *nodes, uint32_t n)
+static void propagate_roles(struct forms *s, const struct graph_node *nodes, uint32_t n)
 {
     uint32_t i, k;
 
     for (i = n; i-- > 0;) {
-        const struct inputs in = look_at_inputs(s, &nodes[i]);
+        const struct inputs in = examine_inputs(s, &nodes[i]);
 
         if (nodes[i].n_bodies > 0) {
-            look_into_bodies(s, &nodes[i]);
+            propagate_into_bodies(s, &nodes[i]);
             continue;
         }
         for (k = 0; k < nodes[i].n_in; k++)
@@ -291,8 +291,8 @@ int form_find_roles(struct finder *f, struct arena *mem, struct err *err)
     s.maker = arena_array(mem, n, sizeof(*s.maker));
     if (f->role == NULL || s.is_static == NULL || s.is_fed == NULL || s.maker == NULL)
         return err_set(err, ERR_NOMEM, "find the parameters: out of memory");
-    look_forward(&s);
-    look_backward(&s, f->g->nodes, f->g->n_nodes);
+    propagate_static(&s);
+    propagate_roles(&s, f->g->nodes, f->g->n_nodes);
     return 0;
 }
 
@@ -405,7 +405,7 @@ static float element(const struct tensor *t, size_t at)
 struct pairs {
     double n, sum, sum2, square, square2, product; /* sums over the pairs, with s = a + b and p =
                                                       a^2 + b^2 */
-    double farthest;                               /* maximum of |p - 1| */
+    double max_error;                               /* maximum of |p - 1| */
     double a, b, repeats; /* the last pair; number of pairs that are equal to the previous one */
 };
 
@@ -422,7 +422,7 @@ static void add_pair(struct pairs *q, double a, double b)
     q->square += p;
     q->square2 += p * p;
     q->product += s * p;
-    q->farthest = fabs(p - 1) > q->farthest || isnan(p) ? fabs(p - 1) : q->farthest;
+    q->max_error = fabs(p - 1) > q->max_error || isnan(p) ? fabs(p - 1) : q->max_error;
 }
 
 /* If pairs are few, or many are equal (an identity matrix), only plain sines and cosines are
@@ -430,15 +430,17 @@ static void add_pair(struct pairs *q, double a, double b)
 static bool are_sinusoids(const struct pairs *q)
 {
     enum { MANY = 16 };
-    double mean = q->square / q->n, about = q->sum / q->n;
-    double ss = q->sum2 / q->n - about * about, pp = q->square2 / q->n - mean * mean,
-           sp = q->product / q->n - about * mean;
+    double mean_square = q->square / q->n, mean_sum = q->sum / q->n;
+    double ss = q->sum2 / q->n - mean_sum * mean_sum,
+           pp = q->square2 / q->n - mean_square * mean_square,
+           sp = q->product / q->n - mean_sum * mean_square;
 
-    if (q->farthest <= 1e-2) /* bfloat16 has 8 significant bits */
+    if (q->max_error <= 1e-2) /* bfloat16 has 8 significant bits */
         return true;
-    if (q->n < MANY || q->repeats * 2 > q->n || !(mean > 0) || !(ss > 0) || !isfinite(pp))
+    if (q->n < MANY || q->repeats * 2 > q->n || !(mean_square > 0) || !(ss > 0) || !isfinite(pp))
         return false;
-    return pp - sp * sp / ss <= 1e-4 * mean * mean; /* the residual variance of the linear fit */
+    /* the residual variance of the linear fit */
+    return pp - sp * sp / ss <= 1e-4 * mean_square * mean_square;
 }
 
 /* Adds the pairs of a row: `apart` is the distance from the sine to the cosine, `step` the distance

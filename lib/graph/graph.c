@@ -20,7 +20,7 @@ void graph_free(struct graph *g)
     for (i = 0; i < g->parts.n; i++)
         protobuf_c_message_free_unpacked(g->parts.at[i], NULL);
     VEC_FINI(g->parts);
-    graph_outside_close(&g->outside);
+    graph_external_close(&g->external);
     free(g->values);
     map_fini(&g->by_name);
     graph_evidence_free(&g->evidence);

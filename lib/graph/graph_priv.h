@@ -31,7 +31,7 @@ enum {
     GRAPH_MAX_DEPTH = 16,    /* nested bodies, and nested calls of functions */
 };
 
-struct graph_outside { /* the external data files of a model */
+struct graph_external { /* the external data files of a model */
     const char *model_path;       /* borrowed; external data is below its folder */
     VEC(struct mapping *) files; /* owned */
 };
@@ -58,8 +58,8 @@ struct graph_value {
     bool is_loaded; /* the value comes from a weights file instead of the model */
     struct tensor half; /* param: 16-bit values that are widened when they are copied; `tensor` then
                            has no data. data NULL: there are none */
-    const struct mapping *outside; /* param: the external data file that contains tensor.data; NULL:
-                                      the data is in memory */
+    const struct mapping *external; /* param: the external data file that contains tensor.data;
+                                       NULL: the data is in memory */
 };
 
 /* A graph nested in a node: a branch of If, the body of Loop or Scan. Its values are in the table
@@ -105,7 +105,7 @@ struct graph {
     Onnx__ModelProto *model;       /* the same with functions inlined; a shallow copy */
     VEC(ProtobufCMessage *) parts; /* unpacked bodies and functions; owned */
     uint64_t unpack_budget;        /* bytes that unpacking may still allocate */
-    struct graph_outside outside;  /* mapped until graph_forget_initial() */
+    struct graph_external external;  /* mapped until graph_forget_initial() */
     const char *path;
     const char *producer;
     uint32_t opset;
@@ -206,17 +206,17 @@ int graph_inline_functions(struct graph *g, struct err *err);
 int graph_read_file(const char *path, uint64_t limit, uint8_t **out, size_t *n, struct err *err);
 /* Maps `location`, a path below the folder of the model; each file is mapped once. No component
  * may be a symbolic link. Errors: ERR_INPUT, ERR_NOENT, ERR_IO, ERR_NOMEM. */
-int graph_outside_map(struct graph_outside *o, const char *location, const struct mapping **out,
+int graph_external_map(struct graph_external *o, const char *location, const struct mapping **out,
                       struct err *err);
 /* Returns ERR_IO if one of these files was truncated; data read from it is then invalid. */
-int graph_outside_check(const struct graph_outside *o, struct err *err);
+int graph_external_check(const struct graph_external *o, struct err *err);
 /* Closes the mappings; no value may point into them afterwards. */
-void graph_outside_close(struct graph_outside *o);
+void graph_external_close(struct graph_external *o);
 
 /* ---- tensor_proto.c ---- */
 struct tensor_source {
     struct arena *mem;             /* owns data that has to be copied or converted */
-    struct graph_outside *outside; /* the external data files and their mappings */
+    struct graph_external *external; /* the external data files and their mappings */
     uint64_t budget;               /* bytes of external data that may still be read */
     bool stays_mapped; /* external data remains in its mapping instead of being copied to `mem` */
     const struct mapping *mapped; /* out: the mapping that contains the data of the last tensor;

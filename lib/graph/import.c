@@ -206,7 +206,7 @@ int import_initializers(struct importer *im, const Onnx__GraphProto *p, const st
         im->src.stays_mapped = !is_inner;
         rc = graph_read_tensor(&im->src, t, what, &v.tensor, err);
         im->src.stays_mapped = false;
-        v.outside = im->src.mapped;
+        v.external = im->src.mapped;
         v.half = im->src.half;
         if (rc == 0)
             rc = import_add_value(im, scope, t->name, v, &id, err);
@@ -315,7 +315,7 @@ static int read_nodes(struct importer *im, struct err *err)
     return import_nodes(im, &top, err);
 }
 
-static int repair(struct importer *im, struct err *err)
+static int repair_nodes(struct importer *im, struct err *err)
 {
     return graph_repair(im->g, err);
 }
@@ -407,7 +407,8 @@ enum { SURVEY_STEPS = 4 };
 
 static int (*const steps[])(struct importer *, struct err *) = {
     check_model, restore_parameters, inline_functions, import_survey, /* graph_survey() ends here */
-    refuse_missing, alloc_tables,     read_initializers, read_inputs, read_nodes, repair, read_outputs,
+    refuse_missing, alloc_tables, read_initializers, read_inputs, read_nodes, repair_nodes,
+    read_outputs,
 };
 
 static int unpack(struct graph *g, const struct graph_opts *opts, const void *bytes, size_t n,
@@ -439,8 +440,8 @@ static int import(struct graph *g, const struct graph_opts *opts, size_t n_steps
 
     im.weights = opts->weights;
     im.src.mem = &g->mem;
-    g->outside.model_path = g->path;
-    im.src.outside = &g->outside;
+    g->external.model_path = g->path;
+    im.src.external = &g->external;
     im.src.widens = !opts->all_constant;
     im.src.budget = opts->max_bytes > 0 ? opts->max_bytes : default_max_bytes;
     im.trains = n_steps != SURVEY_STEPS && !opts->all_constant;
@@ -465,7 +466,7 @@ static int import(struct graph *g, const struct graph_opts *opts, size_t n_steps
         rc = graph_find_module_tensors(g, err);
     if (rc == 0)
         rc = graph_make_digest(g, err);
-    return rc < 0 ? rc : graph_outside_check(&g->outside, err);
+    return rc < 0 ? rc : graph_external_check(&g->external, err);
 }
 
 static int import_bytes(const struct graph_opts *opts, size_t n_steps, const void *bytes, size_t n,

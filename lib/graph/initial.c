@@ -23,13 +23,13 @@ static int copy_constant(struct graph *g, struct graph_value *v, struct err *err
         v->tensor.data = arena_alloc(&g->mem, tensor_bytes(&v->tensor));
         if (v->tensor.data == NULL)
             return err_set(err, ERR_NOMEM, "constant '%s': out of memory", v->name);
-        graph_read_floats(&v->half, v->outside, v->tensor.data);
+        graph_read_floats(&v->half, v->external, v->tensor.data);
         v->half.data = NULL;
         return 0;
     }
     rc = graph_copy_tensor(&g->mem, &v->tensor, v->name, err);
     if (rc == 0)
-        mapping_drop(v->outside, from, tensor_bytes(&v->tensor));
+        mapping_drop(v->external, from, tensor_bytes(&v->tensor));
     return rc;
 }
 
@@ -41,10 +41,10 @@ int graph_copy_constants(struct graph *g, struct err *err)
     for (i = 0; i < g->n_values && rc == 0; i++) {
         struct graph_value *v = &g->values[i];
 
-        if (v->kind != VALUE_CONST || v->outside == NULL)
+        if (v->kind != VALUE_CONST || v->external == NULL)
             continue;
         rc = copy_constant(g, v, err);
-        v->outside = NULL;
+        v->external = NULL;
     }
     return rc;
 }
@@ -60,7 +60,7 @@ int graph_set_initial(struct graph *g, struct err *err)
         const struct graph_value *v = &g->values[g->param_values[i]];
 
         g->initials[i] = (struct graph_initial){ .from = v->half.data != NULL ? v->half : v->tensor,
-                                                 .mapping = v->outside };
+                                                 .mapping = v->external };
     }
     return 0;
 }
@@ -151,13 +151,13 @@ void graph_forget_initial(struct graph *g)
     for (i = 0; i < g->n_params; i++) {
         struct graph_value *v = &g->values[g->param_values[i]];
 
-        if (v->outside == NULL && v->tensor.data != NULL && v->initializer < file->n_initializer &&
+        if (v->external == NULL && v->tensor.data != NULL && v->initializer < file->n_initializer &&
             g->params[i].elements > 0 && !is_constant(g, v->tensor.data))
             release(file->initializer[v->initializer], v->tensor.data);
         g->params[i].initial = NULL;
         g->initials[i] = (struct graph_initial){ .mapping = NULL };
         v->tensor.data = v->half.data = NULL;
-        v->outside = NULL;
+        v->external = NULL;
     }
-    graph_outside_close(&g->outside);
+    graph_external_close(&g->external);
 }

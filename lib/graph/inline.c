@@ -47,7 +47,7 @@ static bool same_domain(const char *a, const char *b)
     return strcmp(a, b) == 0;
 }
 
-static void *take(struct inliner *in, size_t n, size_t size)
+static void *alloc(struct inliner *in, size_t n, size_t size)
 {
     void *p = arena_array(&in->g->mem, n, size);
 
@@ -80,7 +80,7 @@ static char *renamed(struct inliner *in, const struct frame *frame, char *name)
 
 static char **renamed_list(struct inliner *in, const struct frame *frame, char **names, size_t n)
 {
-    char **out = take(in, n, sizeof(*out));
+    char **out = alloc(in, n, sizeof(*out));
     size_t i;
 
     for (i = 0; out != NULL && i < n; i++) {
@@ -122,7 +122,8 @@ static bool expand(struct inliner *in, const struct frame *frame, Onnx__NodeProt
 static Onnx__ValueInfoProto **renamed_infos(struct inliner *in, const struct frame *frame,
                                             Onnx__ValueInfoProto **list, size_t n)
 {
-    Onnx__ValueInfoProto **out = take(in, n, sizeof(*out)), *copies = take(in, n, sizeof(*copies));
+    Onnx__ValueInfoProto **out = alloc(in, n, sizeof(*out));
+    Onnx__ValueInfoProto *copies = alloc(in, n, sizeof(*copies));
     size_t i;
 
     if (out == NULL || copies == NULL)
@@ -140,8 +141,8 @@ static Onnx__ValueInfoProto **renamed_infos(struct inliner *in, const struct fra
 static bool rename_initializers(struct inliner *in, const struct frame *frame,
                                 Onnx__GraphProto *body)
 {
-    Onnx__TensorProto **list = take(in, body->n_initializer, sizeof(*list));
-    Onnx__TensorProto *copies = take(in, body->n_initializer, sizeof(*copies));
+    Onnx__TensorProto **list = alloc(in, body->n_initializer, sizeof(*list));
+    Onnx__TensorProto *copies = alloc(in, body->n_initializer, sizeof(*copies));
     size_t i;
 
     if (list == NULL || copies == NULL)
@@ -190,7 +191,7 @@ static bool expand_body(struct inliner *in, const struct frame *frame, Onnx__Att
             return false;
         }
         in->g->unpack_budget -= bytes;
-        a->g.data = take(in, bytes, 1);
+        a->g.data = alloc(in, bytes, 1);
         a->g.len = bytes;
         ok = a->g.data != NULL;
         if (ok)
@@ -203,8 +204,8 @@ static bool expand_body(struct inliner *in, const struct frame *frame, Onnx__Att
 static bool copy_attrs(struct inliner *in, const struct frame *frame, Onnx__NodeProto *node,
                        uint32_t depth)
 {
-    Onnx__AttributeProto **list = take(in, node->n_attribute, sizeof(*list));
-    Onnx__AttributeProto *copies = take(in, node->n_attribute, sizeof(*copies));
+    Onnx__AttributeProto **list = alloc(in, node->n_attribute, sizeof(*list));
+    Onnx__AttributeProto *copies = alloc(in, node->n_attribute, sizeof(*copies));
     size_t n = 0, i;
 
     if (list == NULL || copies == NULL)
@@ -289,7 +290,7 @@ static bool check_opset(const struct inliner *in, const struct frame *frame,
     return false;
 }
 
-static bool push(struct inliner *in, struct nodes *out, Onnx__NodeProto *node)
+static bool append(struct inliner *in, struct nodes *out, Onnx__NodeProto *node)
 {
     if (VEC_PUSH(*out, node))
         return true;
@@ -309,7 +310,7 @@ static bool pass_inputs(struct inliner *in, const Onnx__FunctionProto *f,
 
             if (strcmp(f->output[i], f->input[k]) != 0 || call->output[i][0] == '\0')
                 continue;
-            node = take(in, 1, sizeof(*node));
+            node = alloc(in, 1, sizeof(*node));
             if (node == NULL)
                 return false;
             onnx__node_proto__init(node);
@@ -317,7 +318,7 @@ static bool pass_inputs(struct inliner *in, const Onnx__FunctionProto *f,
             node->input = &call->input[k];
             node->output = &call->output[i];
             node->n_input = node->n_output = 1;
-            if (!push(in, out, node))
+            if (!append(in, out, node))
                 return false;
         }
     return true;
@@ -388,7 +389,7 @@ static bool expand_node(struct inliner *in, const struct frame *frame, const Onn
                         uint32_t depth, struct nodes *out)
 {
     const Onnx__FunctionProto *f = find_function(in, from);
-    Onnx__NodeProto *node = take(in, 1, sizeof(*node));
+    Onnx__NodeProto *node = alloc(in, 1, sizeof(*node));
 
     if (node == NULL)
         return false;
@@ -413,7 +414,7 @@ static bool expand_node(struct inliner *in, const struct frame *frame, const Onn
         return false;
     if (f != NULL)
         return expand_call(in, f, node, depth, out);
-    return check_opset(in, frame, node) && push(in, out, node);
+    return check_opset(in, frame, node) && append(in, out, node);
 }
 
 static bool expand(struct inliner *in, const struct frame *frame, Onnx__NodeProto *const *list,
@@ -524,7 +525,7 @@ static bool unpack_functions(struct inliner *in)
     size_t i;
 
     in->n_functions = m->n_functions;
-    in->functions = take(in, m->n_functions, sizeof(*in->functions));
+    in->functions = alloc(in, m->n_functions, sizeof(*in->functions));
     if (in->functions == NULL)
         return false;
     for (i = 0; i < m->n_functions; i++) {
@@ -573,14 +574,14 @@ int graph_inline_functions(struct graph *g, struct err *err)
 
     if (g->model->n_functions == 0)
         return 0;
-    graph = take(&in, 1, sizeof(*graph));
-    model = take(&in, 1, sizeof(*model));
+    graph = alloc(&in, 1, sizeof(*graph));
+    model = alloc(&in, 1, sizeof(*model));
     ok = graph != NULL && model != NULL && unpack_functions(&in) &&
          expand(&in, NULL, g->model->graph->node, g->model->graph->n_node, 0, &nodes);
     if (ok) {
         *model = *g->model;
         *graph = *g->model->graph;
-        graph->node = take(&in, nodes.n, sizeof(*graph->node));
+        graph->node = alloc(&in, nodes.n, sizeof(*graph->node));
         ok = graph->node != NULL;
     }
     if (ok) {

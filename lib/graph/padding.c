@@ -17,7 +17,7 @@
 #include "base/text.h"
 #include "op/shape/rows.h"
 
-struct seen { /* state of the search */
+struct padding_search { /* state of the search */
     struct graph *g;
     const struct graph_opts *opts;
     bool *used;         /* [n_padding] patterns of the job that match a table */
@@ -54,7 +54,7 @@ static uint32_t table_of(const struct graph *g, const struct graph_node *n)
 
 /* The third argument of "...aten.embedding.default](args = (%weight, %indices, 3), ..."; -1:
  * none. */
-static int64_t noted_row(const Onnx__NodeProto *p)
+static int64_t row_in_metadata(const Onnx__NodeProto *p)
 {
     static const char call[] = "aten.embedding.default](args = (";
     const char *at = NULL;
@@ -81,7 +81,7 @@ static int64_t noted_row(const Onnx__NodeProto *p)
 }
 
 /* The padding row that the job specifies for a table; -1: none. */
-static int64_t given_row(struct seen *s, const char *name)
+static int64_t row_of_job(struct padding_search *s, const char *name)
 {
     uint32_t i;
 
@@ -93,7 +93,8 @@ static int64_t given_row(struct seen *s, const char *name)
     return -1;
 }
 
-static int mark(struct seen *s, struct graph_node *n, const char *table, int64_t row)
+static int add_padding_attr(struct padding_search *s, struct graph_node *n, const char *table,
+                            int64_t row)
 {
     struct op_attr *attrs = arena_array(&s->g->mem, (size_t)n->n_attrs + 1, sizeof(*attrs));
 
@@ -110,7 +111,7 @@ static int mark(struct seen *s, struct graph_node *n, const char *table, int64_t
                       row, table, n->name);
 }
 
-static int look(struct seen *s, struct graph_node *n)
+static int set_padding_row(struct padding_search *s, struct graph_node *n)
 {
     uint32_t value = table_of(s->g, n);
     const struct tensor *t;
@@ -122,19 +123,19 @@ static int look(struct seen *s, struct graph_node *n)
     name = s->g->values[value].name;
     t = &s->g->values[value].tensor;
     s->names[s->n_names++] = name;
-    row = given_row(s, name);
+    row = row_of_job(s, name);
     if (row < 0)
-        row = noted_row(s->g->model->graph->node[n->proto]);
+        row = row_in_metadata(s->g->model->graph->node[n->proto]);
     if (row < 0 || (t->dtype != TENSOR_F32 && t->dtype != TENSOR_F16 && t->dtype != TENSOR_BF16))
         return 0;
     if (t->shape.rank == 0 || row >= t->shape.dim[0])
         return err_set(s->err, ERR_INPUT,
                        "padding_idx of '%s' is %" PRId64 "; expected a row from 0 to %" PRId64, name,
                        row, t->shape.rank > 0 ? t->shape.dim[0] - 1 : 0);
-    return mark(s, n, name, row);
+    return add_padding_attr(s, n, name, row);
 }
 
-static int check_used(const struct seen *s)
+static int check_used(const struct padding_search *s)
 {
     uint32_t i;
 
@@ -155,7 +156,7 @@ static int check_used(const struct seen *s)
 int graph_set_padding(struct graph *g, const struct graph_opts *opts, struct err *err)
 {
     struct arena mem = { 0 };
-    struct seen s = { .g = g, .opts = opts, .err = err };
+    struct padding_search s = { .g = g, .opts = opts, .err = err };
     uint32_t i;
     int rc = 0;
 
@@ -164,7 +165,7 @@ int graph_set_padding(struct graph *g, const struct graph_opts *opts, struct err
     if (s.used == NULL || s.names == NULL)
         rc = err_set(err, ERR_NOMEM, "padding rows: out of memory");
     for (i = 0; i < g->n_nodes && rc == 0; i++)
-        rc = look(&s, &g->nodes[i]);
+        rc = set_padding_row(&s, &g->nodes[i]);
     if (rc == 0)
         rc = check_used(&s);
     arena_fini(&mem);

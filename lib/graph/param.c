@@ -311,7 +311,7 @@ static void take_apart(struct finder *f)
             v->initializer = from->initializer;
             v->identity = n->proto;
             v->tensor = from->tensor;
-            v->outside = from->outside;
+            v->external = from->external;
             v->half = from->half;
             continue;
         }

@@ -119,7 +119,7 @@ static int map_file(const char *model_path, const char *location, struct mapping
     return rc;
 }
 
-int graph_outside_map(struct graph_outside *o, const char *location, const struct mapping **out,
+int graph_external_map(struct graph_external *o, const char *location, const struct mapping **out,
                       struct err *err)
 {
     struct mapping *m;
@@ -145,7 +145,7 @@ int graph_outside_map(struct graph_outside *o, const char *location, const struc
     return 0;
 }
 
-int graph_outside_check(const struct graph_outside *o, struct err *err)
+int graph_external_check(const struct graph_external *o, struct err *err)
 {
     size_t i;
     int rc = 0;
@@ -155,7 +155,7 @@ int graph_outside_check(const struct graph_outside *o, struct err *err)
     return rc < 0 ? err_wrap(err, rc, "external data") : 0;
 }
 
-void graph_outside_close(struct graph_outside *o)
+void graph_external_close(struct graph_external *o)
 {
     size_t i;
 

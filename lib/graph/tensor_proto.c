@@ -21,7 +21,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "raw_data is used in p
 enum { WIDENED_LATER = 1 << 19 }; /* elements; 1 MiB in the file */
 enum { LOCATION_DEFAULT = 0, LOCATION_EXTERNAL = 1 };
 
-static _Alignas(16) uint8_t nothing[16]; /* data of tensors without elements */
+static _Alignas(16) uint8_t no_elements[16]; /* data of tensors without elements */
 
 static int read_shape(const Onnx__TensorProto *p, const char *what, struct tensor *out,
                       struct err *err)
@@ -94,7 +94,7 @@ static int unpack(struct tensor_source *src, const char *what, struct tensor *t,
     return 0;
 }
 
-static int read_outside(struct tensor_source *src, const Onnx__TensorProto *p, const char *what,
+static int read_external(struct tensor_source *src, const Onnx__TensorProto *p, const char *what,
                         struct tensor *out, struct err *err)
 {
     const char *location = NULL;
@@ -132,7 +132,7 @@ static int read_outside(struct tensor_source *src, const Onnx__TensorProto *p, c
         return err_set(err, ERR_INPUT, "%s: the external data is larger than the allowed size",
                        what);
     src->budget -= bytes;
-    rc = graph_outside_map(src->outside, location, &file, err);
+    rc = graph_external_map(src->external, location, &file, err);
     if (rc < 0)
         return err_wrap(err, rc, "%s", what);
     if (offset > mapping_bytes(file) || bytes > mapping_bytes(file) - offset)
@@ -295,7 +295,7 @@ int graph_read_tensor(struct tensor_source *src, const Onnx__TensorProto *p, con
     if (rc < 0)
         return rc;
     if (p->data_location == LOCATION_EXTERNAL)
-        rc = read_outside(src, p, what, &t, err);
+        rc = read_external(src, p, what, &t, err);
     else if (!p->has_raw_data)
         rc = read_list(src, p, what, &t, err);
     else if (p->raw_data.len != tensor_file_bytes(&t))
@@ -307,7 +307,7 @@ int graph_read_tensor(struct tensor_source *src, const Onnx__TensorProto *p, con
     if (rc < 0)
         return rc;
     if (tensor_bytes(&t) == 0)
-        t.data = nothing;
+        t.data = no_elements;
     *out = t;
     return 0;
 }

@@ -55,12 +55,12 @@ static bool is_fresh(const struct graph_weights *w, const char *name)
 static int check_shape(const struct graph_value *v, const struct graph_weight *found,
                        struct err *err)
 {
-    char here[192], there[192];
+    char in_model[192], in_file[192];
 
     if (!shape_equal(&v->tensor.shape, &found->tensor.shape))
         return err_set(err, ERR_INPUT, "'%s' is %s in the model, but %s in the file", v->name,
-                       shape_print(&v->tensor.shape, here, sizeof(here)),
-                       shape_print(&found->tensor.shape, there, sizeof(there)));
+                       shape_print(&v->tensor.shape, in_model, sizeof(in_model)),
+                       shape_print(&found->tensor.shape, in_file, sizeof(in_file)));
     if (v->tensor.dtype == found->tensor.dtype ||
         (v->tensor.dtype == TENSOR_F32 && is_float(found->tensor.dtype)))
         return 0;
@@ -94,7 +94,8 @@ static void load_param(struct loader *l, struct graph_value *v, const struct gra
     p->initial = in_place ? found->tensor.data : NULL;
 }
 
-static int miss(struct loader *l, const struct graph_value *v, bool is_required, struct err *err)
+static int add_missing(struct loader *l, const struct graph_value *v, bool is_required,
+                       struct err *err)
 {
     if (!is_required)
         return 0;
@@ -182,7 +183,7 @@ static int load_value(struct loader *l, struct graph_value *v, struct err *err)
     if (rc < 0)
         return rc;
     if (!find_value(l, v, name, &found))
-        return miss(l, v, is_param || graph_is_state(l->g, v), err);
+        return add_missing(l, v, is_param || graph_is_state(l->g, v), err);
     rc = check_shape(v, &found, err);
     if (rc == 0)
         rc = check_aliases(l, v, &found, err);
