@@ -1,7 +1,7 @@
-/* evidence.c - collects what the exporter's metadata state about the initializers. See evidence.h.
+/* evidence.c - collects the exporter's metadata about the initializers. See evidence.h.
  *
- * Metadata are untrusted text: each pass is linear in their length, look-ups use a keyed hash, and the
- * memory that the tables need is charged to the budget of the file. */
+ * Metadata are untrusted text: each pass is linear in their length, look-ups use a keyed hash, and
+ * the memory of the tables is subtracted from the budget of the file. */
 #include "graph/evidence.h"
 
 #include <inttypes.h>
@@ -11,7 +11,7 @@
 #include "base/err.h"
 #include "graph/graph_priv.h"
 
-enum { COST_OF_TEXT = 8 /* bytes of tables for each byte of metadata */ };
+enum { COST_OF_TEXT = 8 /* bytes of tables per byte of metadata */ };
 
 static const char signature_key[] = "pkg.torch.export.ExportedProgram.graph_signature";
 static const char kind_key[] = "pkg.torch.export.graph_signature.InputSpec.kind";
@@ -56,7 +56,7 @@ static int put(struct map *m, const char *key, uint64_t value, struct err *err)
 
 /* ---- the signature ---- */
 
-/* The string in quotes after "target="; NULL: the line has none. */
+/* The quoted string after "target="; NULL: the line has none. */
 static char *target_of(struct arena *mem, const char *line, size_t n)
 {
     const char *at = memmem(line, n, "target=", 7), *end;
@@ -67,7 +67,7 @@ static char *target_of(struct arena *mem, const char *line, size_t n)
     return end != NULL ? arena_strndup(mem, at + 8, (size_t)(end - at - 8)) : NULL;
 }
 
-/* "p_fc_weight: PARAMETER target='fc.weight'" */
+/* Parses "p_fc_weight: PARAMETER target='fc.weight'". */
 static int read_line(struct graph *g, const char *line, size_t n, struct err *err)
 {
     struct evidence *e = &g->evidence;
@@ -134,7 +134,7 @@ static int read_signature(struct graph *g, const char *text, struct err *err)
 
 /* ---- initializers ---- */
 
-/* The names in "['fc.weight', 'val_1']". */
+/* Parses the names in "['fc.weight', 'val_1']". */
 static int read_sources(struct graph *g, const char *text, struct evidence_tensor *t,
                         struct err *err)
 {
@@ -190,7 +190,7 @@ static int read_tensor(struct graph *g, const char *name, const char *kind, cons
     } else if (folded != NULL) {
         rc = read_sources(g, folded, &t, err);
         t.kind = t.n_sources > 0 ? EVIDENCE_FOLDED : EVIDENCE_CONSTANT;
-        /* PyTorch 2.15 folds Bernoulli of a constant, which it must not: torch.bernoulli(mask) */
+        /* PyTorch 2.15 incorrectly folds Bernoulli of a constant: torch.bernoulli(mask) */
         if (t.kind == EVIDENCE_CONSTANT && strncmp(name, "bernoulli", 9) == 0)
             t.refusal = "random numbers that the exporter drew once and stored, so that every step "
                         "would use the same";
@@ -259,7 +259,7 @@ static int name_results(struct graph *g, struct err *err)
     return rc;
 }
 
-/* Does a node or an initializer of the file stand for this result of an FX node? */
+/* Returns whether a node or an initializer of the file represents this result of an FX node. */
 static bool is_known(const struct evidence *e, const char *name)
 {
     uint64_t k;
@@ -297,7 +297,7 @@ static int read_mentions(struct graph *g, struct fx_span text, struct err *err)
     return 0;
 }
 
-/* Graphs inside of nodes are opaque bytes here; a name in them is found all the same. */
+/* Nested graphs are opaque bytes here; names in the bytes are found nevertheless. */
 static int read_bodies(struct graph *g, const Onnx__NodeProto *n, struct err *err)
 {
     size_t i;
@@ -343,7 +343,7 @@ int graph_evidence_collect(struct graph *g, struct err *err)
     return rc;
 }
 
-/* ---- answers ---- */
+/* ---- queries ---- */
 
 uint32_t graph_next_unseen(const struct evidence *e, uint32_t from)
 {

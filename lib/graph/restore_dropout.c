@@ -1,17 +1,18 @@
-/* restore_dropout.c - noise that a file has as arithmetic on random numbers becomes Dropout again.
+/* restore_dropout.c - replaces noise that a file computes from random numbers by Dropout.
  *
- * PyTorch's exporter writes torch.nn.Dropout as the op, but other layers that switch parts off in
- * training (Dropout1d to 3d, stochastic depth, timm's DropPath) with elementary ops:
+ * PyTorch's exporter writes torch.nn.Dropout as the op, but writes other layers that disable parts
+ * in training (Dropout1d to 3d, stochastic depth, timm's DropPath) with elementary ops:
  *
  *   b = RandomUniformLike(e) < p     1 with probability p, of the shape of e
  *   d = b / p                        multiplied with an activation
  *
- * Nothing in these ops states that they are for training: in evaluation and in the exported model the
- * network would be random, where the module is not. So the message gets, in the place of the division,
+ * These ops do not state that they are for training only: in evaluation and in the exported model
+ * the network would be random, while the module is not. The division in the message is therefore
+ * replaced by
  *
  *   d = Dropout(ones of the shape of e, ratio 1 - p, training_mode true)
  *
- * which has the same distribution, is 1 in evaluation, and which export switches off. */
+ * which has the same distribution, is 1 in evaluation, and is disabled by export. */
 #include "graph/graph_priv.h"
 
 #include <inttypes.h>
@@ -21,9 +22,10 @@
 #include "base/err.h"
 #include "graph/import_priv.h"
 
-struct drop { /* what was found: nodes of the message */
+struct drop { /* a match: nodes of the message */
     size_t div, cast, less, uniform;
-    size_t like; /* the CastLike of p, which reads the random numbers for their type; SIZE_MAX: none */
+    size_t like; /* the CastLike of p, which reads the random numbers to get their type; SIZE_MAX:
+                    none */
     const char *shape_of; /* the tensor e */
     float keep;           /* p */
 };
@@ -31,9 +33,9 @@ struct drop { /* what was found: nodes of the message */
 struct rewriter {
     struct graph *g;
     const Onnx__GraphProto *p;
-    struct map maker;   /* of a tensor: the number of its node */
-    struct map reader;  /* of a tensor: an index into readers */
-    uint32_t *readers;  /* how many inputs read it */
+    struct map maker;   /* tensor name to index of the node that computes it */
+    struct map reader;  /* tensor name to index into readers */
+    uint32_t *readers;  /* number of inputs that read the tensor */
     uint32_t n_readers;
     VEC(struct drop) list;
     VEC(Onnx__NodeProto *) out;
@@ -52,7 +54,7 @@ static bool is_op(const Onnx__NodeProto *n, const char *op, size_t n_in)
            n->n_input >= n_in && n->n_output >= 1;
 }
 
-/* The node that makes a tensor if it is this op; NULL. */
+/* The node that computes a tensor, if it is this op; else NULL. */
 static const Onnx__NodeProto *made_by(const struct rewriter *r, const char *tensor, const char *op,
                                       size_t n_in, size_t *node)
 {
@@ -64,7 +66,8 @@ static const Onnx__NodeProto *made_by(const struct rewriter *r, const char *tens
     return r->p->node[i];
 }
 
-/* Reads the float32 scalar of an initializer or a Constant, also through a Cast or CastLike. */
+/* Reads the float32 scalar of an initializer or a Constant, directly or through a Cast or
+ * CastLike. */
 static bool is_number(const struct rewriter *r, const char *tensor, float *out)
 {
     const Onnx__TensorProto *t = NULL;
@@ -136,7 +139,7 @@ static bool recognise(const struct rewriter *r, size_t node, struct drop *d)
     return true;
 }
 
-/* ---- who makes and who reads ---- */
+/* ---- producers and readers ---- */
 
 static bool count_reader(struct rewriter *r, const char *tensor)
 {
@@ -178,7 +181,7 @@ static uint32_t *readers_of(struct rewriter *r, const char *tensor)
     return map_get(&r->reader, tensor, &at) ? &r->readers[at] : NULL;
 }
 
-/* A node whose outputs nothing reads any more; those before it in the chain come after it here. */
+/* Marks a node without readers as dead. Nodes closer to the output must be handled first. */
 static void remove_unread(struct rewriter *r, size_t node)
 {
     const Onnx__NodeProto *n = r->p->node[node];
@@ -192,7 +195,7 @@ static void remove_unread(struct rewriter *r, size_t node)
         --*readers_of(r, n->input[k]);
 }
 
-/* ---- the nodes in its place ---- */
+/* ---- replacement ---- */
 
 static void *take(struct rewriter *r, size_t n, size_t size)
 {
@@ -212,7 +215,7 @@ static char *text(struct rewriter *r, const char *of, const char *what)
     return s;
 }
 
-/* A node with one output; in, name: of the arena. NULL: out of memory. */
+/* Appends a node with one output; the arena owns `in` and `out`. NULL: out of memory. */
 static Onnx__NodeProto *new_node(struct rewriter *r, const Onnx__NodeProto *like, const char *op,
                                  char *const *in, size_t n_in, char *out)
 {
@@ -238,12 +241,12 @@ static Onnx__NodeProto *new_node(struct rewriter *r, const Onnx__NodeProto *like
     n->n_input = n_in;
     n->output[0] = out;
     n->n_output = 1;
-    n->metadata_props = like->metadata_props; /* of which layer it is */
+    n->metadata_props = like->metadata_props; /* names the layer */
     n->n_metadata_props = like->n_metadata_props;
     return n;
 }
 
-/* The attribute `value`: one number of 4 bytes, or one bool. */
+/* Sets the attribute `value`: one number of 4 bytes, or one bool. */
 static bool set_value(struct rewriter *r, Onnx__NodeProto *n, enum tensor_dtype dtype,
                       const void *bytes, size_t size, bool is_list)
 {
@@ -300,7 +303,7 @@ static bool put_dropout(struct rewriter *r, const struct drop *d)
     return new_node(r, div, "Dropout", in, 3, div->output[0]) != NULL;
 }
 
-/* The tensors that hold p, and that the division reads: initializers or Constants. */
+/* Records the constants p that the division and the comparison read: initializers or Constants. */
 static bool note_unread(struct rewriter *r)
 {
     size_t i;
@@ -368,7 +371,7 @@ int graph_restore_dropout(struct graph *g, struct err *err)
     size_t n_readers = 0, i;
     int rc = 0;
 
-    if (g->opset < 12) /* Dropout with a training_mode */
+    if (g->opset < 12) /* first opset of Dropout with training_mode */
         return 0;
     for (i = 0; i < r.p->n_node; i++)
         n_readers += r.p->node[i]->n_input;

@@ -1,20 +1,21 @@
-/* restore_norm.c - batch normalisation that a file has as arithmetic becomes the op again.
+/* restore_norm.c - replaces batch normalization that a file expresses as arithmetic by the op.
  *
- * Keras and TensorFlow (tf2onnx, jax2onnx) write the inference form of a batch normalisation with
+ * Keras and TensorFlow (tf2onnx, jax2onnx) write the inference form of a batch normalization with
  * elementary ops on initializers:
  *
  *   r = 1 / sqrt(variance + epsilon)      s = r * gamma
  *   y = x * s + (beta - mean * s)         or  y = (x - mean) * s + beta
  *
- * Trained as it stands, the averages would stay, or even become weights. Here the nodes of the imported
- * graph are replaced by a BatchNormalization in inference form, of which norm_form.c then decides as of any
- * other (model.batch_norm). The message that export writes keeps the arithmetic, with the new numbers.
- * Channels are the last dimension, where vectors without a Reshape broadcast, or dimension 1. With channels
- * last the node works on [rows, channels], so that the statistics are over all other dimensions.
- * The arithmetic does not hold the momentum of the averages: that of Keras and Flax is taken, 0.99.
+ * If this form were trained, the averages would not change, or would even become weights. Its nodes
+ * in the imported graph are therefore replaced by a BatchNormalization in inference form, which
+ * norm_form.c handles like any other (model.batch_norm). The message that export writes keeps the
+ * arithmetic, with the new numbers. Channels are the last dimension, where vectors without a
+ * Reshape broadcast, or dimension 1. With channels last the node works on [rows, channels], so that
+ * the statistics are over all other dimensions. The arithmetic does not contain the momentum of the
+ * averages; the default of Keras and Flax is used, 0.99.
  *
- * Files of PyTorch are left alone: it writes the op, and arithmetic only for modules whose statistics
- * never move (FrozenBatchNorm2d). */
+ * Files of PyTorch are not changed: PyTorch writes the op, and arithmetic only for modules whose
+ * statistics never change (FrozenBatchNorm2d). */
 #include "graph/graph_priv.h"
 
 #include <inttypes.h>
@@ -27,20 +28,21 @@ static const float unstated_momentum = 0.99f;
 
 enum { INTERIOR_MAX = 24 };
 
-struct found { /* a normalisation: initializers, and what it consists of */
-    uint32_t x, mean, variance, gamma, beta; /* values; gamma and beta: GRAPH_NONE where it has none */
+struct found { /* a normalization: its initializers and nodes */
+    uint32_t x, mean, variance, gamma, beta; /* values; gamma, beta: GRAPH_NONE if absent */
     float epsilon;
     bool first;                      /* channels are dimension 1 */
-    uint32_t interior[INTERIOR_MAX]; /* nodes beside the last */
+    uint32_t interior[INTERIOR_MAX]; /* nodes other than the last */
     uint32_t n_interior;
-    uint32_t rank; /* of a vector that was reshaped; 0: none was */
+    uint32_t rank; /* rank of a reshaped vector; 0: no vector was reshaped */
 };
 
 struct restorer {
     struct graph *g;
-    uint32_t *match; /* [n_nodes] index of found + 1 at the last node of each; 0: none */
+    uint32_t *match; /* [n_nodes] at the last node of a normalization: its index in `list` + 1; 0:
+                        none */
     VEC(struct found) list;
-    uint32_t *readers; /* [n_values] */
+    uint32_t *readers; /* [n_values] number of readers */
     struct err *err;
 };
 
@@ -49,7 +51,8 @@ static bool is_op(const struct graph_node *n, const char *op)
     return n != NULL && n->def->domain == NULL && strcmp(n->def->name, op) == 0;
 }
 
-/* The node that makes a value if it is this op; it is noted as a part of `f`. */
+/* The node that computes a value, if it is this op; the node is recorded as a part of `f`. NULL
+ * otherwise. */
 static const struct graph_node *made_by(const struct graph *g, struct found *f, uint32_t value,
                                         const char *op)
 {
@@ -77,7 +80,8 @@ static bool is_number(const struct graph *g, uint32_t value, float *out)
     return true;
 }
 
-/* Where do the channels of a Reshape's target [1, C, 1, 1] or [1, 1, 1, C] lie? */
+/* Determines the dimension of the channels from a Reshape's target [1, C, 1, 1] or [1, 1, 1, C].
+ * Returns false for other targets. */
 static bool set_place(struct found *f, const struct tensor *target, int64_t c)
 {
     const int64_t *dim = target->data;
@@ -97,7 +101,7 @@ static bool set_place(struct found *f, const struct tensor *target, int64_t c)
     return true;
 }
 
-/* A vector [C] of the file, perhaps reshaped. */
+/* Returns whether the value is a vector [C] of the file, directly or reshaped. */
 static bool is_vector(const struct graph *g, struct found *f, uint32_t value, uint32_t *out)
 {
     uint32_t n = f->n_interior, from = value;
@@ -143,7 +147,7 @@ static bool is_inverse_deviation(const struct graph *g, struct found *f, uint32_
     return false;
 }
 
-/* s = r * gamma, or r alone */
+/* s = r * gamma, or s = r */
 static bool is_scale(const struct graph *g, struct found *f, uint32_t value)
 {
     uint32_t n = f->n_interior, k;
@@ -203,7 +207,7 @@ static bool is_offset(const struct graph *g, struct found *f, uint32_t value, ui
     return false;
 }
 
-/* x * s + offset, where `mul` makes x * s */
+/* x * s + offset, where `mul` computes x * s */
 static bool is_scaled(const struct graph *g, struct found *f, const struct graph_node *mul,
                       uint32_t offset)
 {
@@ -219,7 +223,7 @@ static bool is_scaled(const struct graph *g, struct found *f, const struct graph
     return false;
 }
 
-/* (x - mean) * s + beta, where `mul` makes (x - mean) * s */
+/* (x - mean) * s + beta, where `mul` computes (x - mean) * s */
 static bool is_centered(const struct graph *g, struct found *f, const struct graph_node *mul,
                         uint32_t offset)
 {
@@ -244,7 +248,8 @@ static int64_t length(const struct graph *g, uint32_t value)
     return g->values[value].tensor.shape.dim[0];
 }
 
-/* All vectors are of one length and different, and x is no vector itself. */
+/* All vectors must have one length, mean and variance must differ, and x must be computed or
+ * fed. */
 static bool is_whole(const struct graph *g, const struct found *f)
 {
     int64_t c = length(g, f->mean);
@@ -272,7 +277,7 @@ static bool recognise(const struct graph *g, const struct graph_node *add, struc
     return false;
 }
 
-/* ---- the nodes in its place ---- */
+/* ---- replacement ---- */
 
 static uint32_t add_value(struct restorer *r, const struct graph_node *of, const char *what,
                           struct graph_value v)
@@ -300,7 +305,7 @@ static uint32_t add_value(struct restorer *r, const struct graph_node *of, const
     return g->n_values++;
 }
 
-/* [C] times `number`. */
+/* A constant [C] with all elements equal to `number`. */
 static uint32_t add_vector(struct restorer *r, const struct graph_node *of, const char *what,
                            int64_t c, float number)
 {
@@ -335,7 +340,7 @@ static uint32_t add_target(struct restorer *r, const struct graph_node *of, int6
     return add_value(r, of, "target", v);
 }
 
-/* A node with one output, in the place of `of`. */
+/* Sets *node to a node with one output that replaces `of`. */
 static bool put_node(struct restorer *r, const struct graph_node *of, const struct op_def *def,
                      const uint32_t *in, uint32_t n_in, uint32_t out, struct graph_node *node)
 {
@@ -381,7 +386,8 @@ static bool put_norm(struct restorer *r, const struct graph_node *of, const stru
 
 enum { REPLACING_MAX = 4 };
 
-/* The nodes in the place of `of`, the last of the arithmetic; 0: an error. */
+/* Writes the nodes that replace `of`, the last node of the arithmetic. Returns their number; 0: an
+ * error. */
 static uint32_t replace(struct restorer *r, const struct graph_node *of, const struct found *f,
                         struct graph_node out[REPLACING_MAX])
 {
@@ -407,7 +413,7 @@ static uint32_t replace(struct restorer *r, const struct graph_node *of, const s
     return put_node(r, of, reshape, pair, 2, y, &out[3]) ? 4 : 0;
 }
 
-/* ---- the graph ---- */
+/* ---- rebuilding the graph ---- */
 
 static void count_readers(struct restorer *r)
 {
@@ -434,7 +440,8 @@ static void forget_inputs(struct restorer *r, const struct graph_node *n)
             r->readers[n->in[k]]--;
 }
 
-/* Which nodes go: the last ones, and then those of the arithmetic that nothing else reads. */
+/* Marks dead nodes: the last node of each normalization, and its other nodes that have no other
+ * reader. */
 static void find_dead(struct restorer *r, bool *is_interior, bool *is_dead)
 {
     const struct graph *g = r->g;
@@ -445,7 +452,7 @@ static void find_dead(struct restorer *r, bool *is_interior, bool *is_dead)
             continue;
         is_dead[i] = true;
         forget_inputs(r, &g->nodes[i]);
-        r->readers[r->list.at[r->match[i] - 1].x]++; /* of the nodes in its place */
+        r->readers[r->list.at[r->match[i] - 1].x]++; /* read by the replacement */
         for (k = 0; k < r->list.at[r->match[i] - 1].n_interior; k++)
             is_interior[r->list.at[r->match[i] - 1].interior[k]] = true;
     }
@@ -456,7 +463,7 @@ static void find_dead(struct restorer *r, bool *is_interior, bool *is_dead)
             continue;
         is_dead[i] = true;
         forget_inputs(r, n);
-        g->values[n->out[0]].kind = VALUE_INNER; /* no node makes it any more */
+        g->values[n->out[0]].kind = VALUE_INNER; /* no node computes it any more */
     }
 }
 
