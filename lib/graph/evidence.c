@@ -23,7 +23,8 @@ static int no_memory(struct err *err)
     return err_set(err, ERR_NOMEM, "metadata of the model: out of memory");
 }
 
-static const char *find(Onnx__StringStringEntryProto *const *list, size_t n, const char *key)
+static const char *find_metadata(Onnx__StringStringEntryProto *const *list, size_t n,
+                                 const char *key)
 {
     size_t i;
 
@@ -35,7 +36,7 @@ static const char *find(Onnx__StringStringEntryProto *const *list, size_t n, con
 
 const char *graph_fx_text(const Onnx__NodeProto *n)
 {
-    return find(n->metadata_props, n->n_metadata_props, fx_key);
+    return find_metadata(n->metadata_props, n->n_metadata_props, fx_key);
 }
 
 static int charge(struct graph *g, const char *text, struct err *err)
@@ -43,13 +44,13 @@ static int charge(struct graph *g, const char *text, struct err *err)
     uint64_t cost = text != NULL ? COST_OF_TEXT * (uint64_t)strlen(text) : 0;
 
     if (cost > g->unpack_budget)
-        return err_set(err, ERR_INPUT, "the model has far more metadata than a file of this size "
-                                       "should need");
+        return err_set(err, ERR_INPUT, "the model has more metadata than the limit for a file of "
+                                       "this size");
     g->unpack_budget -= cost;
     return 0;
 }
 
-static int put(struct map *m, const char *key, uint64_t value, struct err *err)
+static int add_to_map(struct map *m, const char *key, uint64_t value, struct err *err)
 {
     return map_put(m, key, value) == MAP_NOMEM ? no_memory(err) : 0;
 }
@@ -97,9 +98,9 @@ static int read_line(struct graph *g, const char *line, size_t n, struct err *er
     if (strlen(t->placeholder) >= FX_MAX_NAME || strlen(t->name) >= FX_MAX_NAME)
         return err_set(err, ERR_INPUT, "the signature of the module has a name of more than %d bytes",
                        FX_MAX_NAME - 1);
-    rc = put(&e->by_placeholder, t->placeholder, e->n_targets, err);
+    rc = add_to_map(&e->by_placeholder, t->placeholder, e->n_targets, err);
     if (rc == 0)
-        rc = put(&e->by_name, t->name, e->n_targets, err);
+        rc = add_to_map(&e->by_name, t->name, e->n_targets, err);
     e->n_targets++;
     return rc;
 }
@@ -149,7 +150,7 @@ static int read_sources(struct graph *g, const char *text, struct evidence_tenso
         if (end == NULL)
             break;
         if (fx_copy((struct fx_span){ at, (size_t)(end - at) }, name)) {
-            rc = put(&e->sources, name, 0, err);
+            rc = add_to_map(&e->sources, name, 0, err);
             if (!map_get(&e->by_name, name, &target)) {
                 t->n_others++;
             } else if (e->targets[target].is_parameter) {
@@ -197,7 +198,7 @@ static int read_tensor(struct graph *g, const char *name, const char *kind, cons
     }
     if (rc == 0 && !VEC_PUSH(e->tensors, t))
         rc = no_memory(err);
-    return rc < 0 ? rc : put(&e->by_tensor, name, e->tensors.n - 1, err);
+    return rc < 0 ? rc : add_to_map(&e->by_tensor, name, e->tensors.n - 1, err);
 }
 
 static int map_infos(const Onnx__GraphProto *p, struct map *infos, struct err *err)
@@ -207,7 +208,7 @@ static int map_infos(const Onnx__GraphProto *p, struct map *infos, struct err *e
 
     for (i = 0; i < p->n_value_info && rc == 0; i++)
         if (p->value_info[i]->name != NULL && p->value_info[i]->n_metadata_props > 0)
-            rc = put(infos, p->value_info[i]->name, i, err);
+            rc = add_to_map(infos, p->value_info[i]->name, i, err);
     return rc;
 }
 
@@ -219,8 +220,8 @@ static int read_tensors(struct graph *g, const struct map *infos, struct err *er
 
     for (i = 0; i < p->n_initializer && rc == 0; i++) {
         const Onnx__TensorProto *t = p->initializer[i];
-        const char *kind = find(t->metadata_props, t->n_metadata_props, kind_key);
-        const char *folded = find(t->metadata_props, t->n_metadata_props, folded_key);
+        const char *kind = find_metadata(t->metadata_props, t->n_metadata_props, kind_key);
+        const char *folded = find_metadata(t->metadata_props, t->n_metadata_props, folded_key);
         uint64_t k;
 
         if (t->name == NULL)
@@ -229,9 +230,9 @@ static int read_tensors(struct graph *g, const struct map *infos, struct err *er
             const Onnx__ValueInfoProto *v = p->value_info[k];
 
             if (kind == NULL)
-                kind = find(v->metadata_props, v->n_metadata_props, kind_key);
+                kind = find_metadata(v->metadata_props, v->n_metadata_props, kind_key);
             if (folded == NULL)
-                folded = find(v->metadata_props, v->n_metadata_props, folded_key);
+                folded = find_metadata(v->metadata_props, v->n_metadata_props, folded_key);
         }
         rc = read_tensor(g, t->name, kind, folded, err);
     }
@@ -254,7 +255,7 @@ static int name_results(struct graph *g, struct err *err)
         rc = charge(g, text, err);
         fx_parse(text, &fx);
         if (rc == 0 && fx.name.n > 0 && fx_copy(fx.name, name))
-            rc = put(&g->evidence.fx_names, name, i, err);
+            rc = add_to_map(&g->evidence.fx_names, name, i, err);
     }
     return rc;
 }
@@ -315,7 +316,7 @@ static int read_bodies(struct graph *g, const Onnx__NodeProto *n, struct err *er
 int graph_evidence_collect(struct graph *g, struct err *err)
 {
     const Onnx__GraphProto *p = g->model->graph;
-    const char *signature = find(p->metadata_props, p->n_metadata_props, signature_key);
+    const char *signature = find_metadata(p->metadata_props, p->n_metadata_props, signature_key);
     struct map infos = { 0 };
     struct fx fx;
     size_t i;

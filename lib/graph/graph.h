@@ -193,7 +193,7 @@ const struct graph_io *graph_inputs(const struct graph *g, uint32_t *n); /* with
 const struct graph_io *graph_outputs(const struct graph *g, uint32_t *n);
 /* Every floating-point initializer, with its classification and the reason. */
 const struct graph_judged *graph_judged(const struct graph *g, uint32_t *n);
-/* Messages about this import for the log ("trains anonymous initializer ..."). */
+/* Messages about this import for the log ("trains 3 initializers with generated names ..."). */
 const char *const *graph_notes(const struct graph *g, uint32_t *n);
 /* With collect_questions: the decisions that the job of this model has to make, in the words of the
  * error that graph_import() returns otherwise. NULL: there is no open decision. */

@@ -106,7 +106,7 @@ static int set_form(struct graph *g, struct graph_node *n, bool trains, struct e
 
 /* The node that computes a value, Identity nodes skipped; NULL: no node does. *value is the value
  * after skipping. */
-static const struct graph_node *maker(const struct graph *g, uint32_t *value)
+static const struct graph_node *producer(const struct graph *g, uint32_t *value)
 {
     uint32_t i;
 
@@ -125,7 +125,7 @@ static const struct graph_node *maker(const struct graph *g, uint32_t *value)
 
 static bool is_initializer(const struct graph *g, uint32_t value)
 {
-    return maker(g, &value) == NULL && value != GRAPH_NONE &&
+    return producer(g, &value) == NULL && value != GRAPH_NONE &&
            g->values[value].initializer != GRAPH_NONE;
 }
 
@@ -152,7 +152,7 @@ static const int64_t *axes_of(const struct graph *g, const struct graph_node *n,
  * *of is not known yet: a mean over fewer dimensions has another shape, which the row refuses. */
 static bool is_channel_mean(const struct graph *g, uint32_t value, uint32_t *of)
 {
-    const struct graph_node *n = maker(g, &value);
+    const struct graph_node *n = producer(g, &value);
     const int64_t *axes;
     size_t count = 0, i;
     bool has_first = false;
@@ -172,13 +172,13 @@ static bool is_channel_mean(const struct graph *g, uint32_t value, uint32_t *of)
 /* Returns whether `value` is the square of x minus its channel mean. */
 static bool is_squared_deviation(const struct graph *g, uint32_t value, uint32_t x)
 {
-    const struct graph_node *square = maker(g, &value), *sub;
+    const struct graph_node *square = producer(g, &value), *sub;
     uint32_t inner, of;
 
     if (square == NULL || !is_op(square, "Mul") || square->in[0] != square->in[1])
         return false;
     inner = square->in[0];
-    sub = maker(g, &inner);
+    sub = producer(g, &inner);
     return sub != NULL && is_op(sub, "Sub") && sub->in[0] == x &&
            is_channel_mean(g, sub->in[1], &of) && of == x;
 }
@@ -193,13 +193,13 @@ static bool reads_own_batch(const struct graph *g, const struct graph_node *n)
 
 /* ---- before parameters are selected ---- */
 
-static int to_training(struct graph *g, struct graph_node *n, struct err *err)
+static int set_training_form(struct graph *g, struct graph_node *n, struct err *err)
 {
     if (!is_initializer(g, n->in[MEAN]) || !is_initializer(g, n->in[VARIANCE]))
         return err_set(err, ERR_UNSUPPORTED,
                        "BatchNormalization '%s': model.batch_norm is \"train\", but its running "
                        "averages are computed by the graph; expected two initializers, which training "
-                       "can move; use \"batch_norm\": \"frozen\", or export the module with "
+                       "can update; use \"batch_norm\": \"frozen\", or export the module with "
                        "optimize=False",
                        n->name);
     return set_form(g, n, true, err);
@@ -232,7 +232,8 @@ static int read_averages_directly(struct graph *g, struct graph_node *n, struct 
 {
     uint32_t mean = n->in[MEAN], variance = n->in[VARIANCE], *in;
 
-    if (maker(g, &mean) != NULL || maker(g, &variance) != NULL || (mean == n->in[MEAN] && variance == n->in[VARIANCE]))
+    if (producer(g, &mean) != NULL || producer(g, &variance) != NULL ||
+        (mean == n->in[MEAN] && variance == n->in[VARIANCE]))
         return 0;
     in = arena_array(&g->mem, n->n_in, sizeof(*in));
     if (in == NULL)
@@ -298,7 +299,7 @@ int graph_set_norm_forms(struct graph *g, const struct graph_opts *opts, struct 
         if (!is_training_form(n) && reads_own_batch(g, n))
             rc = set_form(g, n, true, err);
         else if (opts->batch_norm == GRAPH_NORM_TRAIN && !is_training_form(n))
-            rc = to_training(g, n, err);
+            rc = set_training_form(g, n, err);
         else if (opts->batch_norm == GRAPH_NORM_FROZEN && is_training_form(n) &&
                  is_initializer(g, n->in[MEAN]))
             rc = set_form(g, n, false, err);
@@ -376,7 +377,7 @@ static int check_averages(const struct graph *g, const struct graph_node *n, con
                            n->name, name);
         if (has_grad[n->in[k]])
             return err_set(err, ERR_UNSUPPORTED,
-                           "BatchNormalization '%s': its %s '%s' is computed from what trains, and "
+                           "BatchNormalization '%s': its %s '%s' is computed from trained values, and "
                            "the op passes no gradient to it; expected an initializer, or the mean and "
                            "the variance of its own input over all dimensions but the second; write "
                            "the normalisation with its elementary ops",
@@ -400,8 +401,8 @@ static const char *mode_of_module(const struct graph *g, const struct graph_node
         if (strstr(e->value, "batch_norm_legit_no_training") != NULL)
             return "; by its metadata the module was in eval() when it was exported";
         if (strstr(e->value, "batch_norm_legit_functional") != NULL)
-            return "; by its metadata the module was in train() when it was exported: \"train\" is what it "
-                   "computes";
+            return "; by its metadata the module was in train() when it was exported: \"train\" "
+                   "computes the same";
     }
     return "";
 }
@@ -436,16 +437,16 @@ static int check_folded(struct graph *g, const struct graph_opts *opts, struct e
     return 0;
 }
 
-static int ask(struct graph *g, uint32_t n_asked, const struct graph_node *first,
+static int report_question(struct graph *g, uint32_t n_asked, const struct graph_node *first,
                const struct graph_opts *opts, struct err *err)
 {
     const char *text = arena_printf(
         &g->mem,
         "model.batch_norm: %" PRIu32 " BatchNormalization node%s (first '%s') %s in inference form and "
         "would train, and the file can mean two things: \"train\": each batch is normalised by its own "
-        "statistics, and the running averages move (training from scratch; what a module in train() "
-        "computes); \"frozen\": the running averages of the file normalise and stay, scale and bias train "
-        "(fine-tuning; a module in eval()); decide with one of these lines in \"model\" of the job: "
+        "statistics, and the running averages are updated (training from scratch; what a module in train() "
+        "computes); \"frozen\": the running averages of the file normalise and do not change, scale and "
+        "bias train (fine-tuning; a module in eval()); decide with one of these lines in \"model\" of the job: "
         "\"batch_norm\": \"train\"  or  \"batch_norm\": \"frozen\"%s",
         n_asked, n_asked == 1 ? "" : "s", first->name, n_asked == 1 ? "is" : "are",
         mode_of_module(g, first));
@@ -489,15 +490,15 @@ static int note_dropout(struct graph *g, struct err *err)
     return 0;
 }
 
-static int note_forms(struct graph *g, const struct graph_opts *opts, uint32_t n_still,
-                      const char *still, struct err *err)
+static int note_forms(struct graph *g, const struct graph_opts *opts, uint32_t n_frozen_nodes,
+                      const char *frozen_name, struct err *err)
 {
-    if (n_still == 0)
+    if (n_frozen_nodes == 0)
         return 0;
     return graph_note(g, err,
-                      "running averages that stay as they are: of %" PRIu32 " BatchNormalization "
-                      "nodes (first '%s'): they are in inference form%s",
-                      n_still, still,
+                      "the running averages of %" PRIu32 " BatchNormalization nodes (first '%s') do "
+                      "not change: the nodes are in inference form%s",
+                      n_frozen_nodes, frozen_name,
                       opts->batch_norm == GRAPH_NORM_FROZEN ? " (model.batch_norm is \"frozen\")"
                                                             : "");
 }
@@ -507,8 +508,8 @@ int graph_check_norm_forms(struct graph *g, const struct graph_opts *opts, struc
     struct arena mem = { 0 };
     bool *has_grad = arena_array(&mem, g->n_values, sizeof(*has_grad));
     const struct graph_node *asked = NULL;
-    const char *still = NULL;
-    uint32_t n_asked = 0, n_still = 0, i;
+    const char *frozen_name = NULL;
+    uint32_t n_asked = 0, n_frozen_nodes = 0, i;
     int rc = has_grad != NULL ? 0 : err_set(err, ERR_NOMEM, "BatchNormalization: out of memory");
 
     if (rc == 0)
@@ -520,8 +521,8 @@ int graph_check_norm_forms(struct graph *g, const struct graph_opts *opts, struc
         if (!is_norm(n) || is_training_form(n))
             continue;
         rc = check_averages(g, n, has_grad, err);
-        if (n_still++ == 0)
-            still = n->name;
+        if (n_frozen_nodes++ == 0)
+            frozen_name = n->name;
         trains = trained(g, n->in[SCALE]) != NULL || trained(g, n->in[BIAS]) != NULL ||
                  (has_grad[n->in[X]] && !is_frozen(opts, g->values[n->in[SCALE]].name) &&
                   !(n->is_restored && g->values[n->in[SCALE]].initializer != GRAPH_NONE));
@@ -534,6 +535,6 @@ int graph_check_norm_forms(struct graph *g, const struct graph_opts *opts, struc
     if (rc == 0)
         rc = note_dropout(g, err);
     if (rc == 0 && asked != NULL)
-        return ask(g, n_asked, asked, opts, err);
-    return rc == 0 ? note_forms(g, opts, n_still, still, err) : rc;
+        return report_question(g, n_asked, asked, opts, err);
+    return rc == 0 ? note_forms(g, opts, n_frozen_nodes, frozen_name, err) : rc;
 }

@@ -148,7 +148,7 @@ static int mark_statistic(struct finder *f, const struct graph_node *n, uint32_t
         return 0;
     if ((f->use[value] & USE_STATISTIC) != 0 && (momentum != f->momentum[value] || !shares_averages(n)))
         return err_set(err, ERR_INPUT,
-                       "%s '%s': the running statistic '%s' has another user with another momentum; "
+                       "%s '%s': the running statistic '%s' is shared with a node of another momentum; "
                        "export the model so that each normalisation has its own",
                        n->def->name, n->name, f->g->values[value].name);
     f->use[value] |= USE_STATISTIC;
@@ -170,7 +170,7 @@ static int check_unread(const struct finder *f, const struct graph_node *n, stru
         if (read)
             return err_set(err, ERR_UNSUPPORTED,
                            "%s '%s': its output '%s' is used; statistics are "
-                           "averaged outside of the graph here: use output 0 alone",
+                           "averaged outside the graph: use output 0 alone",
                            n->def->name, n->name, g->values[n->out[k]].name);
     }
     return 0;
@@ -197,7 +197,7 @@ static int find_statistics(struct finder *f, struct err *err)
 
 /* ---- gradients ---- */
 
-static bool carries(const struct finder *f, const struct graph_node *n)
+static bool passes_gradient(const struct finder *f, const struct graph_node *n)
 {
     uint32_t k;
 
@@ -210,7 +210,7 @@ static bool carries(const struct finder *f, const struct graph_node *n)
 }
 
 /* Marks the ends: outputs of the graph, and values without a reader (a loss may read them). */
-static void mark_ends(struct finder *f)
+static void mark_graph_ends(struct finder *f)
 {
     const struct graph *g = f->g;
     uint32_t i;
@@ -223,9 +223,9 @@ static void mark_ends(struct finder *f)
             USE_OUTPUT | (g->values[g->output_values[i]].kind == VALUE_NODE ? USE_GRADIENT : 0);
 }
 
-static void walk(struct finder *f, const struct graph_node *n);
+static void propagate_gradient(struct finder *f, const struct graph_node *n);
 
-static bool take_over(struct finder *f, uint32_t from, uint32_t to)
+static bool propagate_use(struct finder *f, uint32_t from, uint32_t to)
 {
     uint8_t use = f->use[from] & USE_GRADIENT, old;
 
@@ -239,8 +239,8 @@ static bool take_over(struct finder *f, uint32_t from, uint32_t to)
 /* Propagates marks between a node and its bodies. Outputs of a body correspond to outputs of the
  * node: the branches of If one to one; those of Loop after the condition and those of Scan from the
  * first on, loop-carried values before scan outputs. A loop-carried value is read by the next
- * iteration, so the walk of the body repeats until nothing changes. */
-static void walk_bodies(struct finder *f, const struct graph_node *n)
+ * iteration, so the propagate_gradient of the body repeats until nothing changes. */
+static void propagate_through_bodies(struct finder *f, const struct graph_node *n)
 {
     bool is_if = n->n_bodies == 2, is_loop = strcmp(n->def->name, "Loop") == 0, again;
     uint32_t skip_out = is_loop ? 1 : 0, skip_in = is_loop ? 2 : 0, round = graph_carried(n), b, k;
@@ -250,28 +250,28 @@ static void walk_bodies(struct finder *f, const struct graph_node *n)
 
         for (k = 0; k < n->n_out && k + skip_out < body->n_out; k++)
             if (n->out[k] != GRAPH_NONE)
-                (void)take_over(f, n->out[k], body->out[k + skip_out]);
+                (void)propagate_use(f, n->out[k], body->out[k + skip_out]);
         for (again = true; again;) {
             again = false;
             for (k = body->n_nodes; k-- > 0;)
-                walk(f, &body->nodes[k]);
+                propagate_gradient(f, &body->nodes[k]);
             for (k = 0; k < round; k++)
-                again = take_over(f, body->in[k + skip_in], body->out[k + skip_out]) || again;
+                again = propagate_use(f, body->in[k + skip_in], body->out[k + skip_out]) || again;
         }
         for (k = skip_in; !is_if && k < body->n_in && k < n->n_in; k++)
-            (void)take_over(f, body->in[k], n->in[k]);
+            (void)propagate_use(f, body->in[k], n->in[k]);
     }
 }
 
-static void walk(struct finder *f, const struct graph_node *n)
+static void propagate_gradient(struct finder *f, const struct graph_node *n)
 {
     uint32_t k;
 
     if (n->n_bodies > 0) {
-        walk_bodies(f, n);
+        propagate_through_bodies(f, n);
         return;
     }
-    if (!carries(f, n))
+    if (!passes_gradient(f, n))
         return;
     for (k = 0; k < n->n_in; k++)
         if (n->in[k] != GRAPH_NONE && (n->def->diff & graph_input_bit(k)) != 0)
@@ -283,7 +283,7 @@ static void find_gradients(struct finder *f)
     const struct graph *g = f->g;
     uint32_t i;
 
-    mark_ends(f);
+    mark_graph_ends(f);
     for (i = g->n_nodes; i-- > 0;) {
         const struct graph_node *n = &g->nodes[i];
 
@@ -293,12 +293,12 @@ static void find_gradients(struct finder *f)
             (f->use[n->out[0]] & (USE_GRADIENT | USE_STATISTIC)) != 0)
             f->dropped[i] = true;
         else
-            walk(f, n);
+            propagate_gradient(f, n);
     }
 }
 
 /* Converts outputs of removed Identity nodes to initializers, and removes the nodes. */
-static void take_apart(struct finder *f)
+static void remove_identities(struct finder *f)
 {
     struct graph *g = f->g;
     uint32_t i, k, kept = 0;
@@ -481,8 +481,8 @@ static int classify(struct finder *f, uint32_t value, struct candidate *list, ui
     }
     if (v->tensor.dtype != TENSOR_F32)
         return err_set(err, ERR_UNSUPPORTED,
-                       "weight '%s' is %s; weights are float32 here: export "
-                       "the model after model.float()",
+                       "weight '%s' is %s; expected float32: export the model "
+                       "after model.float()",
                        v->name, tensor_dtype_name(v->tensor.dtype));
     if (tensor_elements(&v->tensor) == 0)
         return 0;
@@ -499,7 +499,7 @@ static int classify(struct finder *f, uint32_t value, struct candidate *list, ui
     return 0;
 }
 
-static int choose(struct finder *f, struct arena *mem, struct err *err)
+static int select_params(struct finder *f, struct arena *mem, struct err *err)
 {
     const struct graph *g = f->g;
     struct candidate *list = arena_array(mem, g->n_values, sizeof(*list));
@@ -542,14 +542,14 @@ static int write_notes(struct finder *f, struct err *err)
     }
     if (anonymous != NULL)
         rc = graph_note(g, err,
-                        "trains %" PRIu32 " initializers with made-up names (first '%s'): "
+                        "trains %" PRIu32 " initializers with generated names (first '%s'): "
                         "the export folded constants, so ties between weights may be lost; export "
                         "with training=TrainingMode.TRAINING and do_constant_folding=False",
                         n_anonymous, anonymous->name);
     if (rc == 0 && copy != NULL)
         rc = graph_note(g, err,
                         "%" PRIu32 " initializers of equal value were shared through "
-                        "Identity nodes (first '%s'): each becomes a parameter of its own",
+                        "Identity nodes (first '%s'): each becomes a separate parameter",
                         n_copies, copy);
     if (rc == 0 && text_starts(g->producer, "tf2onnx") && g->trained_floats > 0)
         rc = graph_note(g, err,
@@ -557,7 +557,7 @@ static int write_notes(struct finder *f, struct err *err)
                         "trained may lack parameters here: compare what trainerctl inspect lists with the "
                         "variables of the model");
     if (rc == 0 && g->trained_floats == 0)
-        rc = graph_note(g, err, "nothing in this model trains");
+        rc = graph_note(g, err, "the model has no trained parameters");
     return rc;
 }
 
@@ -594,9 +594,9 @@ int graph_find_params(struct graph *g, const struct graph_opts *opts, struct err
         rc = find_statistics(&f, err);
     if (rc == 0) {
         find_gradients(&f);
-        take_apart(&f);
+        remove_identities(&f);
         find_whole_uses(&f);
-        rc = choose(&f, &mem, err);
+        rc = select_params(&f, &mem, err);
     }
     if (rc == 0)
         rc = graph_check_norm_forms(g, opts, err);

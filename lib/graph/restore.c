@@ -455,14 +455,14 @@ static int64_t elements_of(const Onnx__TensorProto *t)
     return n;
 }
 
-struct census { /* statistics about the uses of a tensor */
+struct use_counts { /* statistics about the uses of a tensor */
     uint32_t n, unknown, others; /* all uses; of an unknown parameter; of a parameter other than the
                                     tensor's own */
 };
 
-static struct census count_uses(const struct restorer *r, uint32_t i)
+static struct use_counts count_uses(const struct restorer *r, uint32_t i)
 {
-    struct census c = { 0 };
+    struct use_counts c = { 0 };
     uint32_t u;
 
     for (u = r->first_use[i]; u != EVIDENCE_NONE; u = r->uses.at[u].next) {
@@ -482,11 +482,11 @@ static int refuse_fold(struct restorer *r, uint32_t i)
     if (t->n_sources > 1)
         return restore_refuse(r, i,
                               "the exporter computed '%s' from %" PRIu32
-                              " parameters of the module (one is '%s'), whose values the file does not hold",
+                              " parameters of the module (one is '%s'), whose values the file does not contain",
                               t->name, t->n_sources, first);
     return restore_refuse(r, i,
                           "the exporter computed '%s' from the parameter '%s' of the module (a function, a "
-                          "part or another shape of it), and the file does not hold the parameter itself",
+                          "part or another shape of it), and the file does not contain the parameter itself",
                           t->name, first);
 }
 
@@ -528,8 +528,8 @@ static int match_forms(struct restorer *r, const struct graph_weight *w, const s
 }
 
 /* Handles a fold whose form the metadata do not state: if the weights file contains the parameter,
- * its values determine the form. *is_settled: every use is known afterwards. */
-static int settle_fold(struct restorer *r, uint32_t i, bool *is_settled)
+ * its values determine the form. *is_resolved: every use is known afterwards. */
+static int resolve_by_values(struct restorer *r, uint32_t i, bool *is_resolved)
 {
     const struct evidence_tensor *e = &r->e->tensors.at[i];
     const char *name = r->e->targets[e->target].name;
@@ -539,7 +539,7 @@ static int settle_fold(struct restorer *r, uint32_t i, bool *is_settled)
     uint32_t forms, u;
     int rc;
 
-    *is_settled = false;
+    *is_resolved = false;
     if (r->weights == NULL || e->n_sources != 1 || !graph_weights_find(r->weights, name, &found))
         return 0;
     rc = restore_read(r, i, &mem, &t);
@@ -567,19 +567,19 @@ static int settle_fold(struct restorer *r, uint32_t i, bool *is_settled)
                              : forms == 1u << RESTORE_TRANSPOSED ? RESTORE_TRANSPOSED
                                                                  : RESTORE_FLAT;
     }
-    *is_settled = true;
+    *is_resolved = true;
     return 0;
 }
 
-static int restore_fold(struct restorer *r, uint32_t i, const struct census *c)
+static int restore_fold(struct restorer *r, uint32_t i, const struct use_counts *c)
 {
-    bool is_settled;
+    bool is_resolved;
     int rc;
 
     if (c->n > 0 && c->unknown == 0)
         return restore_tensor(r, i);
-    rc = c->n > 0 ? settle_fold(r, i, &is_settled) : 0;
-    if (rc == 0 && c->n > 0 && is_settled)
+    rc = c->n > 0 ? resolve_by_values(r, i, &is_resolved) : 0;
+    if (rc == 0 && c->n > 0 && is_resolved)
         return restore_tensor(r, i);
     return rc < 0 || r->e->tensors.at[i].refusal != NULL ? rc : refuse_fold(r, i);
 }
@@ -587,7 +587,7 @@ static int restore_fold(struct restorer *r, uint32_t i, const struct census *c)
 static int restore_one(struct restorer *r, uint32_t i)
 {
     const struct evidence_tensor *t = &r->e->tensors.at[i];
-    struct census c = count_uses(r, i);
+    struct use_counts c = count_uses(r, i);
 
     if (r->is_removed[i] || t->kind == EVIDENCE_BUFFER || t->kind == EVIDENCE_CONSTANT)
         return 0;
@@ -603,8 +603,8 @@ static int restore_one(struct restorer *r, uint32_t i)
     if (c.unknown > 0 && (c.others > 0 || (has_unseen(r) && elements_of(r->p->initializer[i]) <=
                                                                     MERGED_ELEMENTS_MAX)))
         return restore_refuse(r, i,
-                              "the exporter may have merged parameters of equal values into '%s', and its "
-                              "metadata do not state which of its %" PRIu32 " readers reads which",
+                              "the exporter may have merged parameters of equal values into '%s', and the "
+                              "metadata do not state which parameter each of its %" PRIu32 " readers reads",
                               t->name, c.n);
     return c.others > 0 ? restore_tensor(r, i) : 0;
 }

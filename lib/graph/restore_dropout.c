@@ -33,7 +33,7 @@ struct drop { /* a match: nodes of the message */
 struct rewriter {
     struct graph *g;
     const Onnx__GraphProto *p;
-    struct map maker;   /* tensor name to index of the node that computes it */
+    struct map producer;   /* tensor name to index of the node that computes it */
     struct map reader;  /* tensor name to index into readers */
     uint32_t *readers;  /* number of inputs that read the tensor */
     uint32_t n_readers;
@@ -60,7 +60,7 @@ static const Onnx__NodeProto *made_by(const struct rewriter *r, const char *tens
 {
     uint64_t i;
 
-    if (!map_get(&r->maker, tensor, &i) || !is_op(r->p->node[i], op, n_in))
+    if (!map_get(&r->producer, tensor, &i) || !is_op(r->p->node[i], op, n_in))
         return NULL;
     *node = (size_t)i;
     return r->p->node[i];
@@ -162,7 +162,7 @@ static bool index_nodes(struct rewriter *r)
         const Onnx__NodeProto *n = r->p->node[i];
 
         for (k = 0; k < n->n_output; k++)
-            if (n->output[k][0] != '\0' && map_put(&r->maker, n->output[k], i) == MAP_NOMEM)
+            if (n->output[k][0] != '\0' && map_put(&r->producer, n->output[k], i) == MAP_NOMEM)
                 return false;
         for (k = 0; k < n->n_input; k++)
             if (!count_reader(r, n->input[k]))
@@ -197,7 +197,7 @@ static void remove_unread(struct rewriter *r, size_t node)
 
 /* ---- replacement ---- */
 
-static void *take(struct rewriter *r, size_t n, size_t size)
+static void *alloc(struct rewriter *r, size_t n, size_t size)
 {
     void *p = arena_array(&r->g->mem, n, size);
 
@@ -206,7 +206,7 @@ static void *take(struct rewriter *r, size_t n, size_t size)
     return p;
 }
 
-static char *text(struct rewriter *r, const char *of, const char *what)
+static char *name_of(struct rewriter *r, const char *of, const char *what)
 {
     char *s = arena_printf(&r->g->mem, "%s%s", of, what);
 
@@ -219,7 +219,7 @@ static char *text(struct rewriter *r, const char *of, const char *what)
 static Onnx__NodeProto *new_node(struct rewriter *r, const Onnx__NodeProto *like, const char *op,
                                  char *const *in, size_t n_in, char *out)
 {
-    Onnx__NodeProto *n = take(r, 1, sizeof(*n));
+    Onnx__NodeProto *n = alloc(r, 1, sizeof(*n));
     size_t i;
 
     if (n == NULL || out == NULL)
@@ -227,8 +227,8 @@ static Onnx__NodeProto *new_node(struct rewriter *r, const Onnx__NodeProto *like
     onnx__node_proto__init(n);
     n->op_type = (char *)(uintptr_t)op;
     n->name = out;
-    n->input = take(r, n_in + 1, sizeof(*n->input));
-    n->output = take(r, 1, sizeof(*n->output));
+    n->input = alloc(r, n_in + 1, sizeof(*n->input));
+    n->output = alloc(r, 1, sizeof(*n->output));
     if (n->input == NULL || n->output == NULL || !VEC_PUSH(r->out, n)) {
         (void)no_memory(r->err);
         return NULL;
@@ -250,10 +250,10 @@ static Onnx__NodeProto *new_node(struct rewriter *r, const Onnx__NodeProto *like
 static bool set_value(struct rewriter *r, Onnx__NodeProto *n, enum tensor_dtype dtype,
                       const void *bytes, size_t size, bool is_list)
 {
-    Onnx__AttributeProto *a = take(r, 1, sizeof(*a)), **list = take(r, 1, sizeof(*list));
-    Onnx__TensorProto *t = take(r, 1, sizeof(*t));
-    int64_t *one = take(r, 1, sizeof(*one));
-    uint8_t *data = take(r, size, 1);
+    Onnx__AttributeProto *a = alloc(r, 1, sizeof(*a)), **list = alloc(r, 1, sizeof(*list));
+    Onnx__TensorProto *t = alloc(r, 1, sizeof(*t));
+    int64_t *one = alloc(r, 1, sizeof(*one));
+    uint8_t *data = alloc(r, size, 1);
 
     if (a == NULL || list == NULL || t == NULL || one == NULL || data == NULL)
         return false;
@@ -278,12 +278,12 @@ static bool set_value(struct rewriter *r, Onnx__NodeProto *n, enum tensor_dtype 
     return true;
 }
 
-static bool put_dropout(struct rewriter *r, const struct drop *d)
+static bool append_dropout(struct rewriter *r, const struct drop *d)
 {
     const Onnx__NodeProto *div = r->p->node[d->div];
     const char *name = div->output[0];
-    char *shape = text(r, name, ".shape"), *ones = text(r, name, ".ones");
-    char *in[] = { ones, text(r, name, ".ratio"), text(r, name, ".training_mode") };
+    char *shape = name_of(r, name, ".shape"), *ones = name_of(r, name, ".ones");
+    char *in[] = { ones, name_of(r, name, ".ratio"), name_of(r, name, ".training_mode") };
     char *of = (char *)(uintptr_t)d->shape_of;
     float one = 1, ratio = 1 - d->keep;
     uint8_t yes = 1;
@@ -304,11 +304,11 @@ static bool put_dropout(struct rewriter *r, const struct drop *d)
 }
 
 /* Records the constants p that the division and the comparison read: initializers or Constants. */
-static bool note_unread(struct rewriter *r)
+static bool record_unread(struct rewriter *r)
 {
     size_t i;
 
-    r->g->unread = take(r, 2 * r->list.n, sizeof(*r->g->unread));
+    r->g->unread = alloc(r, 2 * r->list.n, sizeof(*r->g->unread));
     for (i = 0; i < r->list.n && r->g->unread != NULL; i++) {
         const struct drop *d = &r->list.at[i];
 
@@ -321,12 +321,12 @@ static bool note_unread(struct rewriter *r)
 
 static int rewrite(struct rewriter *r)
 {
-    Onnx__ModelProto *model = take(r, 1, sizeof(*model));
-    Onnx__GraphProto *graph = take(r, 1, sizeof(*graph));
+    Onnx__ModelProto *model = alloc(r, 1, sizeof(*model));
+    Onnx__GraphProto *graph = alloc(r, 1, sizeof(*graph));
     size_t i, k = 0;
 
-    r->is_dead = take(r, r->p->n_node, sizeof(*r->is_dead));
-    if (model == NULL || graph == NULL || r->is_dead == NULL || !note_unread(r))
+    r->is_dead = alloc(r, r->p->n_node, sizeof(*r->is_dead));
+    if (model == NULL || graph == NULL || r->is_dead == NULL || !record_unread(r))
         return ERR_NOMEM;
     for (i = 0; i < r->list.n; i++) {
         const struct drop *d = &r->list.at[i];
@@ -343,7 +343,7 @@ static int rewrite(struct rewriter *r)
     }
     for (i = 0; i < r->p->n_node; i++) {
         if (k < r->list.n && r->list.at[k].div == i) {
-            if (!put_dropout(r, &r->list.at[k++]))
+            if (!append_dropout(r, &r->list.at[k++]))
                 return ERR_NOMEM;
         } else if (!r->is_dead[i] && !VEC_PUSH(r->out, r->p->node[i])) {
             return no_memory(r->err);
@@ -351,7 +351,7 @@ static int rewrite(struct rewriter *r)
     }
     *model = *r->g->model;
     *graph = *r->p;
-    graph->node = take(r, r->out.n, sizeof(*graph->node));
+    graph->node = alloc(r, r->out.n, sizeof(*graph->node));
     if (graph->node == NULL)
         return ERR_NOMEM;
     memcpy(graph->node, r->out.at, r->out.n * sizeof(*graph->node));
@@ -359,8 +359,8 @@ static int rewrite(struct rewriter *r)
     model->graph = graph;
     r->g->model = model;
     return graph_note(r->g, r->err,
-                      "%zu layers that drop parts at random (first '%s') were recognised: they are off in "
-                      "evaluation and in the exported model",
+                      "%zu layers that drop parts at random (first '%s') were recognised: they are disabled "
+                      "in evaluation and in the exported model",
                       r->list.n, r->p->node[r->list.at[0].div]->output[0]);
 }
 
@@ -383,7 +383,7 @@ int graph_restore_dropout(struct graph *g, struct err *err)
             rc = no_memory(err);
     if (rc == 0 && r.list.n > 0)
         rc = rewrite(&r);
-    map_fini(&r.maker);
+    map_fini(&r.producer);
     map_fini(&r.reader);
     VEC_FINI(r.list);
     VEC_FINI(r.out);

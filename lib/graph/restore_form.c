@@ -22,8 +22,8 @@ int restore_no_memory(struct restorer *r)
 int restore_charge(struct restorer *r, uint64_t bytes)
 {
     if (bytes > r->g->unpack_budget)
-        return err_set(r->err, ERR_INPUT, "the parameters of the module need far more memory than a file of "
-                                          "this size should");
+        return err_set(r->err, ERR_INPUT, "the parameters of the module need more memory than the limit for "
+                                          "a file of this size");
     r->g->unpack_budget -= bytes;
     return 0;
 }
@@ -71,7 +71,7 @@ static bool grow(void *list, size_t n)
 }
 
 /* The capacity of the unpacker's list is n; rounds it up to a power of two, as grow() requires. */
-static bool own_list(void *list, size_t n)
+static bool round_up_capacity(void *list, size_t n)
 {
     size_t cap = 1;
     void **more;
@@ -117,7 +117,7 @@ static int push_tensor(struct restorer *r, Onnx__TensorProto *t)
 
     if (t == NULL)
         return restore_no_memory(r);
-    if (p->n_initializer == r->n_tensors && !own_list(&p->initializer, p->n_initializer)) {
+    if (p->n_initializer == r->n_tensors && !round_up_capacity(&p->initializer, p->n_initializer)) {
         onnx__tensor_proto__free_unpacked(t, NULL);
         return restore_no_memory(r);
     }
@@ -186,7 +186,7 @@ int restore_add_param(struct restorer *r, uint32_t target, const struct shape *s
     if (from != EVIDENCE_NONE)
         record.restored = e->tensors.at[from].name;
     else
-        record.reason = "a bias of zeros, which the exporter took away";
+        record.reason = "a bias of zeros, which the exporter removed";
     if (!VEC_PUSH(e->tensors, record) ||
         map_put(&e->by_tensor, record.name, e->tensors.n - 1) == MAP_NOMEM)
         return restore_no_memory(r);
@@ -414,7 +414,7 @@ static int check_equal(struct restorer *r, struct arena *mem, uint32_t target,
 
 /* Creates an initializer for the parameter of use `u`, unless one exists. *ok is set to false if
  * that is impossible. */
-static int provide(struct restorer *r, uint32_t i, const struct tensor *t,
+static int ensure_param(struct restorer *r, uint32_t i, const struct tensor *t,
                    const struct restore_use *u, bool *ok)
 {
     struct arena mem = { 0 };
@@ -446,7 +446,7 @@ static int provide(struct restorer *r, uint32_t i, const struct tensor *t,
 
 /* Returns the name of the value that a use reads: the parameter itself, or the output of a new node
  * that converts it. NULL: error. */
-static const char *make_value(struct restorer *r, const struct tensor *t,
+static const char *add_conversion(struct restorer *r, const struct tensor *t,
                               const struct restore_use *u, const char *output)
 {
     const char *param = r->e->targets[u->target].name, *shape;
@@ -481,7 +481,7 @@ static bool reads_own(const struct restorer *r, uint32_t i)
     return false;
 }
 
-static int rewire(struct restorer *r, uint32_t i, const struct tensor *t)
+static int set_inputs(struct restorer *r, uint32_t i, const struct tensor *t)
 {
     const char *own = r->e->tensors.at[i].name; /* name for the output of the new node that replaces
                                                    the tensor */
@@ -500,7 +500,7 @@ static int rewire(struct restorer *r, uint32_t i, const struct tensor *t)
         if (v->name == NULL) {
             bool takes_name = is_folded && own != NULL && (u->target == own_target || !prefers_own);
 
-            v->name = make_value(r, t, u, takes_name ? own : NULL);
+            v->name = add_conversion(r, t, u, takes_name ? own : NULL);
             if (takes_name && u->form != RESTORE_SAME)
                 own = NULL;
         }
@@ -522,14 +522,14 @@ int restore_tensor(struct restorer *r, uint32_t i)
     for (k = r->first_use[i]; k != EVIDENCE_NONE && rc == 0 && ok; k = r->uses.at[k].next)
         if (is_folded || (r->uses.at[k].target != r->e->tensors.at[i].target &&
                           !r->e->targets[r->uses.at[k].target].is_held))
-            rc = provide(r, i, &t, &r->uses.at[k], &ok);
+            rc = ensure_param(r, i, &t, &r->uses.at[k], &ok);
     if (rc == 0 && !ok)
         rc = restore_refuse(r, i,
                             "the metadata state that '%s' is '%s' in another form, but the values differ",
                             r->e->tensors.at[i].name,
                             r->e->targets[r->e->tensors.at[i].target].name);
     else if (rc == 0)
-        rc = rewire(r, i, &t);
+        rc = set_inputs(r, i, &t);
     if (rc == 0 && ok && is_folded)
         r->is_removed[i] = true;
     arena_fini(&mem);

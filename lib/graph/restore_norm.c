@@ -24,11 +24,11 @@
 
 #include "base/err.h"
 
-static const float unstated_momentum = 0.99f;
+static const float default_momentum = 0.99f;
 
 enum { INTERIOR_MAX = 24 };
 
-struct found { /* a normalization: its initializers and nodes */
+struct norm_match { /* a normalization: its initializers and nodes */
     uint32_t x, mean, variance, gamma, beta; /* values; gamma, beta: GRAPH_NONE if absent */
     float epsilon;
     bool first;                      /* channels are dimension 1 */
@@ -39,9 +39,9 @@ struct found { /* a normalization: its initializers and nodes */
 
 struct restorer {
     struct graph *g;
-    uint32_t *match; /* [n_nodes] at the last node of a normalization: its index in `list` + 1; 0:
+    uint32_t *match_at; /* [n_nodes] at the last node of a match: its index in `list` + 1; 0:
                         none */
-    VEC(struct found) list;
+    VEC(struct norm_match) list;
     uint32_t *readers; /* [n_values] number of readers */
     struct err *err;
 };
@@ -53,7 +53,7 @@ static bool is_op(const struct graph_node *n, const char *op)
 
 /* The node that computes a value, if it is this op; the node is recorded as a part of `f`. NULL
  * otherwise. */
-static const struct graph_node *made_by(const struct graph *g, struct found *f, uint32_t value,
+static const struct graph_node *made_by(const struct graph *g, struct norm_match *f, uint32_t value,
                                         const char *op)
 {
     const struct graph_value *v;
@@ -82,7 +82,7 @@ static bool is_number(const struct graph *g, uint32_t value, float *out)
 
 /* Determines the dimension of the channels from a Reshape's target [1, C, 1, 1] or [1, 1, 1, C].
  * Returns false for other targets. */
-static bool set_place(struct found *f, const struct tensor *target, int64_t c)
+static bool set_channel_axis(struct norm_match *f, const struct tensor *target, int64_t c)
 {
     const int64_t *dim = target->data;
     uint32_t rank = (uint32_t)target->shape.dim[0], k;
@@ -102,7 +102,7 @@ static bool set_place(struct found *f, const struct tensor *target, int64_t c)
 }
 
 /* Returns whether the value is a vector [C] of the file, directly or reshaped. */
-static bool is_vector(const struct graph *g, struct found *f, uint32_t value, uint32_t *out)
+static bool is_vector(const struct graph *g, struct norm_match *f, uint32_t value, uint32_t *out)
 {
     uint32_t n = f->n_interior, from = value;
     const struct graph_node *reshape = made_by(g, f, value, "Reshape");
@@ -117,7 +117,8 @@ static bool is_vector(const struct graph *g, struct found *f, uint32_t value, ui
         v->tensor.shape.rank != 1 || v->tensor.shape.dim[0] < 1 ||
         (reshape != NULL && (reshape->n_in < 2 || reshape->in[1] == GRAPH_NONE ||
                              g->values[reshape->in[1]].kind != VALUE_CONST ||
-                             !set_place(f, &g->values[reshape->in[1]].tensor, v->tensor.shape.dim[0])))) {
+                             !set_channel_axis(f, &g->values[reshape->in[1]].tensor,
+                                               v->tensor.shape.dim[0])))) {
         f->n_interior = n;
         return false;
     }
@@ -126,7 +127,7 @@ static bool is_vector(const struct graph *g, struct found *f, uint32_t value, ui
 }
 
 /* r = 1 / sqrt(variance + epsilon) */
-static bool is_inverse_deviation(const struct graph *g, struct found *f, uint32_t value)
+static bool is_inverse_deviation(const struct graph *g, struct norm_match *f, uint32_t value)
 {
     uint32_t n = f->n_interior, k;
     const struct graph_node *over = made_by(g, f, value, "Reciprocal"), *root, *add;
@@ -148,7 +149,7 @@ static bool is_inverse_deviation(const struct graph *g, struct found *f, uint32_
 }
 
 /* s = r * gamma, or s = r */
-static bool is_scale(const struct graph *g, struct found *f, uint32_t value)
+static bool is_scale(const struct graph *g, struct norm_match *f, uint32_t value)
 {
     uint32_t n = f->n_interior, k;
     const struct graph_node *mul;
@@ -166,7 +167,7 @@ static bool is_scale(const struct graph *g, struct found *f, uint32_t value)
 }
 
 /* mean * s, or -mean * s */
-static bool is_shift(const struct graph *g, struct found *f, uint32_t value, uint32_t scale,
+static bool is_shift(const struct graph *g, struct norm_match *f, uint32_t value, uint32_t scale,
                      bool negated)
 {
     uint32_t n = f->n_interior, k;
@@ -186,7 +187,7 @@ static bool is_shift(const struct graph *g, struct found *f, uint32_t value, uin
 }
 
 /* beta - mean * s */
-static bool is_offset(const struct graph *g, struct found *f, uint32_t value, uint32_t scale)
+static bool is_offset(const struct graph *g, struct norm_match *f, uint32_t value, uint32_t scale)
 {
     uint32_t n = f->n_interior, k;
     const struct graph_node *sum;
@@ -208,7 +209,7 @@ static bool is_offset(const struct graph *g, struct found *f, uint32_t value, ui
 }
 
 /* x * s + offset, where `mul` computes x * s */
-static bool is_scaled(const struct graph *g, struct found *f, const struct graph_node *mul,
+static bool is_scaled(const struct graph *g, struct norm_match *f, const struct graph_node *mul,
                       uint32_t offset)
 {
     uint32_t n = f->n_interior, k;
@@ -224,7 +225,7 @@ static bool is_scaled(const struct graph *g, struct found *f, const struct graph
 }
 
 /* (x - mean) * s + beta, where `mul` computes (x - mean) * s */
-static bool is_centered(const struct graph *g, struct found *f, const struct graph_node *mul,
+static bool is_centered(const struct graph *g, struct norm_match *f, const struct graph_node *mul,
                         uint32_t offset)
 {
     uint32_t n = f->n_interior, k;
@@ -250,7 +251,7 @@ static int64_t length(const struct graph *g, uint32_t value)
 
 /* All vectors must have one length, mean and variance must differ, and x must be computed or
  * fed. */
-static bool is_whole(const struct graph *g, const struct found *f)
+static bool is_complete(const struct graph *g, const struct norm_match *f)
 {
     int64_t c = length(g, f->mean);
 
@@ -260,7 +261,7 @@ static bool is_whole(const struct graph *g, const struct found *f)
            (g->values[f->x].kind == VALUE_NODE || g->values[f->x].kind == VALUE_INPUT);
 }
 
-static bool recognise(const struct graph *g, const struct graph_node *add, struct found *f)
+static bool recognise(const struct graph *g, const struct graph_node *add, struct norm_match *f)
 {
     uint32_t k;
 
@@ -269,10 +270,10 @@ static bool recognise(const struct graph *g, const struct graph_node *add, struc
     for (k = 0; k < 2; k++) {
         const struct graph_node *mul;
 
-        *f = (struct found){ .gamma = GRAPH_NONE, .beta = GRAPH_NONE, .x = GRAPH_NONE };
+        *f = (struct norm_match){ .gamma = GRAPH_NONE, .beta = GRAPH_NONE, .x = GRAPH_NONE };
         mul = made_by(g, f, add->in[k], "Mul");
         if (mul != NULL && (is_scaled(g, f, mul, add->in[!k]) || is_centered(g, f, mul, add->in[!k])))
-            return is_whole(g, f);
+            return is_complete(g, f);
     }
     return false;
 }
@@ -341,7 +342,7 @@ static uint32_t add_target(struct restorer *r, const struct graph_node *of, int6
 }
 
 /* Sets *node to a node with one output that replaces `of`. */
-static bool put_node(struct restorer *r, const struct graph_node *of, const struct op_def *def,
+static bool set_node(struct restorer *r, const struct graph_node *of, const struct op_def *def,
                      const uint32_t *in, uint32_t n_in, uint32_t out, struct graph_node *node)
 {
     uint32_t *edges = arena_array(&r->g->mem, (size_t)n_in + 1, sizeof(*edges));
@@ -359,7 +360,7 @@ static bool put_node(struct restorer *r, const struct graph_node *of, const stru
     return out != GRAPH_NONE;
 }
 
-static bool put_norm(struct restorer *r, const struct graph_node *of, const struct found *f,
+static bool set_norm(struct restorer *r, const struct graph_node *of, const struct norm_match *f,
                      uint32_t x, uint32_t y, struct graph_node *node)
 {
     int64_t c = length(r->g, f->mean);
@@ -375,8 +376,8 @@ static bool put_norm(struct restorer *r, const struct graph_node *of, const stru
     if (attrs == NULL || in[1] == GRAPH_NONE || in[2] == GRAPH_NONE)
         return false;
     attrs[0] = (struct op_attr){ .name = "epsilon", .type = OP_ATTR_FLOAT, .f = f->epsilon };
-    attrs[1] = (struct op_attr){ .name = "momentum", .type = OP_ATTR_FLOAT, .f = unstated_momentum };
-    if (!put_node(r, of, op_find(NULL, "BatchNormalization", 14), in, 5, y, node))
+    attrs[1] = (struct op_attr){ .name = "momentum", .type = OP_ATTR_FLOAT, .f = default_momentum };
+    if (!set_node(r, of, op_find(NULL, "BatchNormalization", 14), in, 5, y, node))
         return false;
     node->attrs = attrs;
     node->n_attrs = 2;
@@ -388,7 +389,7 @@ enum { REPLACING_MAX = 4 };
 
 /* Writes the nodes that replace `of`, the last node of the arithmetic. Returns their number; 0: an
  * error. */
-static uint32_t replace(struct restorer *r, const struct graph_node *of, const struct found *f,
+static uint32_t replace(struct restorer *r, const struct graph_node *of, const struct norm_match *f,
                         struct graph_node out[REPLACING_MAX])
 {
     const struct op_def *reshape = op_find(NULL, "Reshape", 14), *shape = op_find(NULL, "Shape", 13);
@@ -396,21 +397,21 @@ static uint32_t replace(struct restorer *r, const struct graph_node *of, const s
     uint32_t y = of->out[0], sizes, rows, normal, target, pair[2];
 
     if (f->first)
-        return put_norm(r, of, f, f->x, y, &out[0]) ? 1 : 0;
+        return set_norm(r, of, f, f->x, y, &out[0]) ? 1 : 0;
     sizes = add_value(r, of, "shape", made);
     rows = sizes != GRAPH_NONE ? add_value(r, of, "rows", made) : GRAPH_NONE;
     normal = rows != GRAPH_NONE ? add_value(r, of, "normal", made) : GRAPH_NONE;
     target = normal != GRAPH_NONE ? add_target(r, of, length(r->g, f->mean)) : GRAPH_NONE;
-    if (target == GRAPH_NONE || !put_node(r, of, shape, &f->x, 1, sizes, &out[0]))
+    if (target == GRAPH_NONE || !set_node(r, of, shape, &f->x, 1, sizes, &out[0]))
         return 0;
     pair[0] = f->x;
     pair[1] = target;
-    if (!put_node(r, of, reshape, pair, 2, rows, &out[1]) ||
-        !put_norm(r, of, f, rows, normal, &out[2]))
+    if (!set_node(r, of, reshape, pair, 2, rows, &out[1]) ||
+        !set_norm(r, of, f, rows, normal, &out[2]))
         return 0;
     pair[0] = normal;
     pair[1] = sizes;
-    return put_node(r, of, reshape, pair, 2, y, &out[3]) ? 4 : 0;
+    return set_node(r, of, reshape, pair, 2, y, &out[3]) ? 4 : 0;
 }
 
 /* ---- rebuilding the graph ---- */
@@ -431,7 +432,7 @@ static void count_readers(struct restorer *r)
         r->readers[g->output_values[i]]++;
 }
 
-static void forget_inputs(struct restorer *r, const struct graph_node *n)
+static void release_inputs(struct restorer *r, const struct graph_node *n)
 {
     uint32_t k;
 
@@ -448,13 +449,13 @@ static void find_dead(struct restorer *r, bool *is_interior, bool *is_dead)
     uint32_t i, k;
 
     for (i = 0; i < g->n_nodes; i++) {
-        if (r->match[i] == 0)
+        if (r->match_at[i] == 0)
             continue;
         is_dead[i] = true;
-        forget_inputs(r, &g->nodes[i]);
-        r->readers[r->list.at[r->match[i] - 1].x]++; /* read by the replacement */
-        for (k = 0; k < r->list.at[r->match[i] - 1].n_interior; k++)
-            is_interior[r->list.at[r->match[i] - 1].interior[k]] = true;
+        release_inputs(r, &g->nodes[i]);
+        r->readers[r->list.at[r->match_at[i] - 1].x]++; /* read by the replacement */
+        for (k = 0; k < r->list.at[r->match_at[i] - 1].n_interior; k++)
+            is_interior[r->list.at[r->match_at[i] - 1].interior[k]] = true;
     }
     for (i = g->n_nodes; i-- > 0;) {
         const struct graph_node *n = &g->nodes[i];
@@ -462,7 +463,7 @@ static void find_dead(struct restorer *r, bool *is_interior, bool *is_dead)
         if (is_dead[i] || !is_interior[i] || n->n_out != 1 || r->readers[n->out[0]] > 0)
             continue;
         is_dead[i] = true;
-        forget_inputs(r, n);
+        release_inputs(r, n);
         g->values[n->out[0]].kind = VALUE_INNER; /* no node computes it any more */
     }
 }
@@ -479,8 +480,8 @@ static int rebuild(struct restorer *r, const bool *is_dead)
     for (i = 0; i < old; i++) {
         uint32_t more = 0;
 
-        if (r->match[i] != 0) {
-            more = replace(r, &g->nodes[i], &r->list.at[r->match[i] - 1], &nodes[n]);
+        if (r->match_at[i] != 0) {
+            more = replace(r, &g->nodes[i], &r->list.at[r->match_at[i] - 1], &nodes[n]);
             if (more == 0)
                 return r->err->code;
         } else if (!is_dead[i]) {
@@ -496,11 +497,11 @@ static int rebuild(struct restorer *r, const bool *is_dead)
             if (nodes[i].out[k] != GRAPH_NONE)
                 g->values[nodes[i].out[k]].index = i;
     return graph_note(g, r->err,
-                      "%zu batch normalisations that the file has as arithmetic were recognised (first "
+                      "%zu batch normalisations that the file expresses as arithmetic were recognised (first "
                       "'%s', averages '%s'); the file does not state the momentum of their running "
-                      "averages, %g is taken",
+                      "averages; the default %g is used",
                       r->list.n, g->values[r->list.at[0].mean].name,
-                      g->values[r->list.at[0].variance].name, (double)unstated_momentum);
+                      g->values[r->list.at[0].variance].name, (double)default_momentum);
 }
 
 int graph_restore_norms(struct graph *g, struct err *err)
@@ -508,18 +509,18 @@ int graph_restore_norms(struct graph *g, struct err *err)
     struct arena mem = { 0 };
     struct err own = { 0 };
     struct restorer r = { .g = g, .err = err != NULL ? err : &own };
-    struct found f;
+    struct norm_match f;
     bool *is_interior, *is_dead;
     uint32_t i;
     int rc = 0;
 
     if (strncmp(g->producer, "pytorch", 7) == 0)
         return 0;
-    r.match = arena_array(&mem, g->n_nodes, sizeof(*r.match));
+    r.match_at = arena_array(&mem, g->n_nodes, sizeof(*r.match_at));
     r.readers = arena_array(&mem, g->n_values, sizeof(*r.readers));
     is_interior = arena_array(&mem, g->n_nodes, sizeof(*is_interior));
     is_dead = arena_array(&mem, g->n_nodes, sizeof(*is_dead));
-    if (r.match == NULL || r.readers == NULL || is_interior == NULL || is_dead == NULL)
+    if (r.match_at == NULL || r.readers == NULL || is_interior == NULL || is_dead == NULL)
         rc = err_set(err, ERR_NOMEM, "batch normalisation: out of memory");
     for (i = 0; i < g->n_nodes && rc == 0; i++) {
         if (!recognise(g, &g->nodes[i], &f))
@@ -527,7 +528,7 @@ int graph_restore_norms(struct graph *g, struct err *err)
         if (!VEC_PUSH(r.list, f))
             rc = err_set(err, ERR_NOMEM, "batch normalisation: out of memory");
         else
-            r.match[i] = (uint32_t)r.list.n;
+            r.match_at[i] = (uint32_t)r.list.n;
     }
     if (rc == 0 && r.list.n > 0) {
         count_readers(&r);

@@ -238,7 +238,7 @@ static void statistics_of_its_own_batch_pass_their_gradient(void **state)
 static void statistics_that_lose_a_gradient_are_refused(void **state)
 {
     (void)state;
-    refused(own_batch(true), ERR_UNSUPPORTED, "'n': its mean 'mean' is computed from what trains", NULL);
+    refused(own_batch(true), ERR_UNSUPPORTED, "'n': its mean 'mean' is computed from trained values", NULL);
 }
 
 static void average_that_is_a_weight_is_refused(void **state)
@@ -423,7 +423,7 @@ static void averages_of_a_module_called_twice_move_in_turn(void **state)
     g = import_as(called_twice(APPLIES, 0.75f), GRAPH_NORM_FROZEN);
     assert_null(attr_of(&g->nodes[1], "share"));
     graph_free(g);
-    refused(called_twice(TRAINS, 0.5f), ERR_INPUT, "'bn.running_mean' has another user with another momentum", NULL);
+    refused(called_twice(TRAINS, 0.5f), ERR_INPUT, "'bn.running_mean' is shared with a node of another momentum", NULL);
 }
 
 static void export_after_training_has_the_inference_form(void **state)

@@ -76,7 +76,7 @@ static void copies_through_identity_become_parameters_and_ties_stay(void **state
     assert_non_null(find(g, "onnx::Bias_9"));
     assert_memory_equal(find(g, "fc1.bias")->initial, find(g, "onnx::Bias_9")->initial, 20);
     assert_true(has_note(g, "shared through Identity"));
-    assert_true(has_note(g, "trains 3 initializers with made-up names"));
+    assert_true(has_note(g, "trains 3 initializers with generated names"));
     (void)graph_params(tied, &n);
     assert_int_equal(n, 4);
     assert_false(has_note(tied, "Identity"));
@@ -143,7 +143,7 @@ static void statistic_of_two_nodes_is_refused(void **state)
     graph_free(g);
     model_free(m);
 
-    refused(normalised(1, "mean", "mean"), ERR_INPUT, "'mean' has another user", NULL);
+    refused(normalised(1, "mean", "mean"), ERR_INPUT, "'mean' is shared with a node", NULL);
     refused(normalised(1, "scale", "mean"), ERR_INPUT,
             "'scale' is a running statistic and a weight", NULL);
     m = normalised(1, "mean", "mean2");
