@@ -1,4 +1,4 @@
-/* plan.c - making a plan, and running it. */
+/* plan.c - makes and executes a plan. */
 #include <string.h>
 
 #include "base/cancel.h"
@@ -18,7 +18,7 @@ static void bind_base(struct plan *p, enum plan_base base, void *address)
 
 static int make(struct plan *p, const struct plan_opts *opts, struct err *err)
 {
-    /* What a GPU can do is its owner's to ask: here is none to be seen. */
+    /* The capability of a GPU is checked by the caller; no device is accessible here. */
     int rc = opts->cuda == NULL ? plan_precision_check(opts->precision, 0, err) : 0;
 
     if (rc == 0)
@@ -178,7 +178,7 @@ void plan_tell_rows(struct plan *p, size_t at)
     p->rows_at = at;
 }
 
-/* ---- running ---- */
+/* ---- execution ---- */
 
 static int run_call(struct plan *p, struct plan_call *call, const struct op_run *run,
                     const char *direction, size_t number, struct err *err)
@@ -204,7 +204,7 @@ int plan_refuse(const struct plan *p, const struct op_trouble *found, struct err
     const struct plan_node *n;
     int rc;
 
-    if (found->call >= p->forward.n) /* what came from there is no word of ours */
+    if (found->call >= p->forward.n) /* a value from the device is not trusted */
         return err_set(err, ERR_DEVICE, "a GPU speaks of call %u of %zu", found->call, p->forward.n);
     call = p->forward.at[found->call];
     n = &p->nodes.at[call->node];
@@ -248,7 +248,8 @@ static int zero(struct plan *p, const struct op_run *run, float *at, size_t n, s
     return 0;
 }
 
-/* All that forward reads is marked: every row has its place, where nothing is yet. */
+/* Every row that forward read is marked now: assigns places to all of them and clears their
+ * values. */
 static void open_tables(struct plan *p, float *grads)
 {
     float *values = grads + p->g->dense_floats;
@@ -260,7 +261,7 @@ static void open_tables(struct plan *p, float *grads)
         p->rows[i].values = values + p->packed->first[i];
 }
 
-/* No row of a table was read yet. */
+/* Clears the record of rows read. */
 static int open_read_rows(struct plan *p, const struct op_run *run, float *grads, struct err *err)
 {
     for (uint32_t i = 0; i < p->g->n_tables; i++)
@@ -288,7 +289,8 @@ int plan_backward(struct plan *p, const struct op_run *run, float *grads, plan_r
     if (rc < 0)
         return rc;
     for (i = 0;; i++) {
-        /* What is final before call i; the first entry may be so before any call. */
+        /* Reports ranges that are final before call i; the first range may be final before any
+         * call. */
         while (next < p->ready.n &&
                (p->ready.at[next].call == GRAPH_NONE || (size_t)p->ready.at[next].call < i)) {
             if (ready != NULL &&

@@ -1,10 +1,10 @@
-/* plan_build.c - the part of the graph that a plan needs, with shapes.
+/* plan_build.c - selects the part of the graph that a plan needs, and infers its shapes.
  *
- * Backwards from what is asked for (losses, metrics, kept tensors, running statistics) to the nodes
- * and inputs that lead there, then forwards: feeds get their shapes, every node infers its own. A
- * node that knows all its inputs, or needs to know no more than their shapes, is computed here and
- * now and leaves nothing but its result: so ends all arithmetic on shapes that exporters write.
- * What nobody reads after that is dropped. */
+ * A backward walk from the requested values (losses, metrics, kept tensors, running statistics)
+ * marks the needed nodes and inputs. A forward walk then sets the shapes of feeds and infers every
+ * node. A node whose inputs are all known, or that depends only on their shapes, is computed
+ * immediately and replaced by its result; this removes all arithmetic on shapes that exporters
+ * write. Nodes without a reader are removed at the end. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 #include "base/text.h"
 #include "graph/plan_priv.h"
 
-/* ---- what is needed ---- */
+/* ---- needed values ---- */
 
 int plan_find_tensor(const struct graph *g, const char *name, const char *role, uint32_t *out,
                      struct err *err)
@@ -55,7 +55,7 @@ static bool moves_statistic(const struct graph *g, const struct graph_node *n)
     return false;
 }
 
-/* A statistic moves whether or not the loss depends on its node. */
+/* A statistic is updated whether or not the loss depends on its node. */
 static bool node_is_needed(const struct plan_builder *b, const struct graph_node *n)
 {
     uint32_t k;
@@ -117,12 +117,12 @@ static int add_constants(struct plan_builder *b, struct err *err)
         const struct graph_value *v = &g->values[i];
         struct tensor t = v->tensor;
 
-        /* Constants inside of a body are read by it alone. */
+        /* A constant in a body is needed even without a mark: only the body reads it. */
         if ((!b->needed[i] && v->initializer != GRAPH_NONE) ||
             (v->kind != VALUE_CONST && v->kind != VALUE_PARAM))
             continue;
         if (v->kind == VALUE_PARAM)
-            t.data = NULL; /* it changes: nothing may be decided by its values */
+            t.data = NULL; /* it changes: planning must not depend on its values */
         b->map[i] = plan_add_value(b->p, v->name, v->kind == VALUE_PARAM ? PLAN_PARAM : PLAN_CONST,
                                    v->index, &t);
         if (b->map[i] == GRAPH_NONE)
@@ -131,8 +131,8 @@ static int add_constants(struct plan_builder *b, struct err *err)
     return 0;
 }
 
-/* CastLike reads nothing of input 1 but its type, which is known: a Cast, which does not wait for it
- * and is folded with the constants that exporters hand to it. */
+/* CastLike uses only the type of input 1, which is known. It is replaced by a Cast, which does not
+ * depend on that input and is folded if input 0 is a constant. */
 static int cast_to_type(struct plan *p, struct plan_node *n, struct err *err)
 {
     struct op_attr *to;
@@ -217,7 +217,7 @@ int plan_add_graph_node(struct plan_builder *b, const struct graph_node *from, s
     return rc;
 }
 
-/* ---- what is not needed after all ---- */
+/* ---- dead nodes ---- */
 
 static void want(bool *wanted, uint32_t value)
 {
@@ -225,7 +225,7 @@ static void want(bool *wanted, uint32_t value)
         wanted[value] = true;
 }
 
-/* Nodes whose results only served to know shapes, or what folded away. */
+/* Removes nodes whose results were only needed for shapes, or were folded. */
 static int drop_dead(struct plan *p, struct err *err)
 {
     struct arena mem = { 0 };
@@ -259,12 +259,12 @@ static int drop_dead(struct plan *p, struct err *err)
     for (i = 0; i < p->nodes.n; i++)
         if (stays[i])
             p->nodes.at[kept++] = p->nodes.at[i];
-    p->nodes.n = kept; /* plan_layouts() numbers them anew */
+    p->nodes.n = kept; /* plan_layouts() renumbers them */
     arena_fini(&mem);
     return 0;
 }
 
-/* ---- */
+/* ---- kept tensors and outputs ---- */
 
 static int add_kept(struct plan_builder *b, struct err *err)
 {
@@ -284,7 +284,7 @@ static int add_kept(struct plan_builder *b, struct err *err)
     return rc;
 }
 
-/* What is asked for, by the caller or as an output, are tensors. */
+/* Requested values and outputs must be tensors. */
 static int check_sequences(const struct plan_builder *b, struct err *err)
 {
     const struct plan_opts *o = b->opts;
@@ -315,7 +315,7 @@ static int check_sequences(const struct plan_builder *b, struct err *err)
     return 0;
 }
 
-/* Outputs have the type that the file declares. */
+/* Outputs must have the type that the file declares. */
 static int check_declared(const struct plan_builder *b, struct err *err)
 {
     const struct graph *g = b->p->g;

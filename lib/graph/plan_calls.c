@@ -1,10 +1,10 @@
-/* plan_calls.c - from nodes to calls.
+/* plan_calls.c - converts nodes to calls.
  *
- * A call sees tensors: a type, a shape, and an address that plan_bind() or plan_backward() fills
- * in. This pass makes one tensor for each value, and one for each gradient, notes from where to
- * where in time their memory is in use, and lines up the calls. In backward, values that a row
- * does not list in bwd_reads have a shape but an address that faults: their memory may long be
- * somebody else's. */
+ * A call reads and writes tensors: a type, a shape, and an address that plan_bind() or
+ * plan_backward() sets. This pass creates one tensor for each value and one for each gradient,
+ * records the lifetime of their memory, and creates the calls in order. In backward, values that a
+ * row does not list in bwd_reads have a shape but an address that faults, because their memory may
+ * have been reused. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -17,8 +17,10 @@ static const float one = 1.0f;
 
 struct maker {
     struct plan *p;
-    uint32_t *final; /* [g->n_params] the last backward call that writes the gradient */
-    uint32_t *given; /* [values.n] of a root: 1 + the last node whose backward call gives a gradient to it */
+    uint32_t *final; /* [g->n_params] the last backward call that writes the gradient; GRAPH_NONE:
+                        none */
+    uint32_t *given; /* [values.n] of a gradient root: 1 + the last node whose backward call writes
+                        to it */
     struct err *err;
 };
 
@@ -63,7 +65,7 @@ static struct tensor *new_tensor(struct plan *p, const struct tensor *like, void
     return t;
 }
 
-/* The tensor of a value's bytes, in use at `time`. NULL: out of memory. */
+/* The tensor of a value; extends the lifetime of its memory to `time`. NULL: out of memory. */
 static struct tensor *value_at(struct plan *p, uint32_t value, uint32_t time)
 {
     struct plan_value *v = &p->values.at[value], *root = &p->values.at[v->root];
@@ -102,14 +104,15 @@ static struct tensor *shape_of_value(struct plan *p, uint32_t value)
     return v->meta;
 }
 
-/* The tensor of a value's gradient, in use at `time`. NULL: out of memory. */
+/* The tensor of a value's gradient; extends the lifetime of its memory to `time`. NULL: out of
+ * memory. */
 static struct tensor *grad_at(struct plan *p, uint32_t value, uint32_t time)
 {
     struct plan_value *v = &p->values.at[value], *root = &p->values.at[v->grad_root];
     bool in_work = root->kind != PLAN_PARAM;
 
     if (value == p->loss_value)
-        return &p->loss_grad; /* only ever read */
+        return &p->loss_grad; /* never written */
     if (in_work && root->grad_block == GRAPH_NONE)
         root->grad_block = new_block(p, tensor_bytes(&root->tensor), time);
     if (in_work && root->grad_block == GRAPH_NONE)
@@ -128,7 +131,7 @@ static struct tensor *grad_at(struct plan *p, uint32_t value, uint32_t time)
     return v->grad;
 }
 
-/* ---- the row's own preparation ---- */
+/* ---- plan functions of rows ---- */
 
 static int prepare(struct plan *p, struct op_plan *op, const struct op_kernels **kernels,
                    struct err *err)
@@ -208,8 +211,8 @@ static struct plan_call *new_call(struct plan *p, uint32_t node, uint32_t time)
     return call;
 }
 
-/* Where a call that reads a table finds which rows have a gradient. NULL: it reads none, or brings
- * none to it. */
+/* The row-sparse gradient of the table that a node reads. NULL: it reads no table, or passes no
+ * gradient to it. */
 static const struct packed_rows *rows_of(const struct plan *p, const struct plan_node *n)
 {
     const struct plan_value *v;
@@ -219,11 +222,12 @@ static const struct packed_rows *rows_of(const struct plan *p, const struct plan
     v = &p->values.at[n->in[0]];
     if (v->kind != PLAN_PARAM || !p->g->params[v->index].is_table || !plan_wants_grad(p, n, 0))
         return NULL;
-    CHECK(strcmp(n->def->name, "Gather") == 0); /* or the op would have to know packed rows too */
+    CHECK(strcmp(n->def->name, "Gather") == 0); /* other ops do not support packed rows */
     return &p->rows[v->index - p->g->first_table];
 }
 
-/* Save lives from forward to backward, scratch for the call. */
+/* Adds the memory for saved values, which lives from forward to backward, and scratch memory, which
+ * lives for the call. */
 static bool add_areas(struct plan *p, struct plan_call *call)
 {
     struct plan_node *n = &p->nodes.at[call->node];
@@ -263,7 +267,7 @@ static int add_forward(struct plan *p, uint32_t node, struct err *err)
             return plan_no_memory(err);
     }
     for (k = 0; k < n->n_out; k++) {
-        /* Output 0 is always there, so that no kernel has to ask for it. */
+        /* Output 0 is always present, so that kernels need not test for it. */
         if (n->out[k] == GRAPH_NONE || (k > 0 && !p->values.at[n->out[k]].is_read))
             continue;
         out[k] = value_at(p, n->out[k], node);
@@ -280,7 +284,7 @@ static int add_forward(struct plan *p, uint32_t node, struct err *err)
     return 0;
 }
 
-/* What backward may read of the forward values. */
+/* Adds the forward values that backward may read. */
 static bool add_values_read(struct plan *p, const struct plan_node *n, struct plan_call *call)
 {
     const struct tensor **in = arena_array(&p->mem, n->n_in, sizeof(*in));
@@ -329,10 +333,10 @@ static bool add_arriving(struct plan *p, const struct plan_node *n, struct plan_
     return true;
 }
 
-/* ---- gradients that two inputs of one call contribute to ---- */
+/* ---- gradients to which two inputs of one call contribute ---- */
 
-/* grad += part, by the forward kernel of Add, in place. Kernels are not asked to write one
- * buffer through two inputs: which they write first is theirs. */
+/* grad += part, with the forward kernel of Add in place. A backward kernel must not write one
+ * buffer through two inputs, because the order of its writes is not defined. */
 static int add_sum(struct maker *m, uint32_t node, uint32_t time, uint32_t value,
                    struct tensor *part)
 {
@@ -340,7 +344,7 @@ static int add_sum(struct maker *m, uint32_t node, uint32_t time, uint32_t value
     const struct op_def *def = op_find(NULL, "Add", GRAPH_OPSET_MIN);
     struct plan_call *call = new_call(p, node, time);
     const struct tensor **io = arena_array(&p->mem, 3, sizeof(*io));
-    struct tensor out = { 0 }, wide = *part; /* infer knows float32 only */
+    struct tensor out = { 0 }, wide = *part; /* infer supports only float32 */
     const struct tensor *like[] = { &wide, &wide };
     struct op_infer f = { .def = def,
                           .node = "(gradient sum)",
@@ -393,8 +397,9 @@ static struct tensor *temporary_grad(struct plan *p, uint32_t value, uint32_t ti
     return t;
 }
 
-/* Where input k's gradient goes. A parameter's gradient, or one of a value with several readers,
- * is written by the first of them and added to by the others. */
+/* The tensor that receives the gradient of input k. The gradient of a parameter, or of a value with
+ * several readers, is written by the first of them, and the others add to it. *apart: the call
+ * writes a temporary tensor, which is then added. */
 static struct tensor *leaving(struct maker *m, const struct plan_node *n, uint32_t k,
                               struct plan_call *call, bool *apart)
 {
@@ -476,11 +481,11 @@ static int add_backward(struct maker *m, uint32_t node)
     return add_leaving(m, n, call);
 }
 
-/* ---- what is ready when ---- */
+/* ---- ranges of final gradients ---- */
 
-/* Parameters are final in about the order of the arena; a range is handed out when everything
- * before it is. No range has both tables and others. Those that no gradient reaches are zero from
- * the start. */
+/* Gradients of parameters become final approximately in the order of the arena. A range is reported
+ * after all ranges before it. No range contains both tables and others. Parameters without a
+ * gradient are zero from the start. */
 static int add_ready(struct maker *m)
 {
     struct plan *p = m->p;
@@ -508,7 +513,7 @@ static int add_ready(struct maker *m)
     return 0;
 }
 
-/* ---- the whole ---- */
+/* ---- the pass ---- */
 
 static void find_read(struct plan *p)
 {
@@ -534,7 +539,7 @@ static void find_read(struct plan *p)
     }
 }
 
-/* What outlives the calls that use it. */
+/* Extends the lifetime of values that are read after the calls. */
 static int hold(struct plan *p, struct err *err)
 {
     size_t i;
@@ -549,7 +554,7 @@ static int hold(struct plan *p, struct err *err)
             value_at(p, (uint32_t)i, end_of_time(p)) == NULL)
             return plan_no_memory(err);
     }
-    /* Loss and metrics are picked up when forward ends. */
+    /* Loss and weight are read at the end of forward, metrics at the end of the plan. */
     if (p->loss_value != GRAPH_NONE && value_at(p, p->loss_value, (uint32_t)p->nodes.n) == NULL)
         return plan_no_memory(err);
     if (p->loss_weight != GRAPH_NONE && value_at(p, p->loss_weight, (uint32_t)p->nodes.n) == NULL)

@@ -1,9 +1,9 @@
-/* plan_control.c - If, Loop and Scan become the nodes that they stand for.
+/* plan_control.c - expands If, Loop and Scan into the nodes of their bodies.
  *
- * At this time every shape is settled and everything that follows from shapes is a constant, so a
- * condition or a number of turns that does not depend on data is known. The branch that is taken,
- * or as many copies of the body as there are turns, take the place of the node. What a turn stacks
- * gets an axis in front and is concatenated; what Scan walks along is split. */
+ * Shapes, and all values that depend only on shapes, are known at this time, so conditions and
+ * iteration counts that do not depend on data are known. The node is replaced by the selected
+ * branch, or by one copy of the body per iteration. Scan outputs get a leading axis per iteration
+ * and are concatenated; scan inputs are split. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@
 #include "base/err.h"
 #include "graph/plan_priv.h"
 
-enum { TURNS_MAX = 65536 /* in a plan */ };
+enum { TURNS_MAX = 65536 /* limit per plan */ };
 
 static int not_known(const struct graph_node *n, const char *what, struct err *err)
 {
@@ -21,7 +21,7 @@ static int not_known(const struct graph_node *n, const char *what, struct err *e
         n->def->name, n->name, what);
 }
 
-/* The one number that a value holds; false: it is not known, or of another type. */
+/* Reads the single number of a value. Returns false if it is not known or has another type. */
 static bool known(const struct plan *p, uint32_t value, enum tensor_dtype dtype, int64_t *out)
 {
     const struct plan_value *v;
@@ -41,7 +41,7 @@ static uint32_t mapped(const struct plan_builder *b, uint32_t value)
     return value != GRAPH_NONE ? b->map[value] : GRAPH_NONE;
 }
 
-/* The nodes of a body, once. */
+/* Adds the nodes of a body once. */
 static int add_body(struct plan_builder *b, const struct graph_node *from,
                     const struct graph_body *body, struct err *err)
 {
@@ -71,7 +71,7 @@ static int settle_axis(const struct graph_node *from, int64_t *axis, uint32_t ra
     return 0;
 }
 
-/* The parts [n], one from each turn, along a new axis. */
+/* Concatenates the parts [n], one from each iteration, along a new axis. */
 static int stack(struct plan_builder *b, const struct graph_node *from, uint32_t to,
                  uint32_t *parts, uint32_t n, int64_t axis, bool backwards, struct err *err)
 {
@@ -128,9 +128,9 @@ static int take_branch(struct plan_builder *b, const struct graph_node *from, st
 
 struct turns {
     uint32_t n, cap;
-    uint32_t n_carried, n_stacked; /* values that go round; that are kept of every turn */
-    uint32_t first_out;            /* body outputs in front of those that go round */
-    uint32_t *stacked;             /* [n_stacked][cap] */
+    uint32_t n_carried, n_stacked; /* loop-carried values; scan outputs */
+    uint32_t first_out;            /* number of body outputs before the loop-carried values */
+    uint32_t *stacked;             /* [n_stacked][cap] values of the scan outputs */
 };
 
 static int open_turns(struct plan_builder *b, const struct graph_node *from, uint32_t first_out,
@@ -144,7 +144,7 @@ static int open_turns(struct plan_builder *b, const struct graph_node *from, uin
     return t->stacked != NULL ? 0 : plan_no_memory(err);
 }
 
-/* One turn; its results become the inputs of the next. */
+/* Adds one iteration; its loop-carried results become the inputs of the next. */
 static int add_turn(struct plan_builder *b, const struct graph_node *from, uint32_t first_in,
                     struct turns *t, struct err *err)
 {
@@ -159,7 +159,8 @@ static int add_turn(struct plan_builder *b, const struct graph_node *from, uint3
         return plan_no_memory(err);
     for (i = 0; i < t->n_stacked; i++)
         t->stacked[(size_t)i * t->cap + t->n] = b->map[body->out[t->first_out + t->n_carried + i]];
-    for (i = 0; i < t->n_carried; i++) /* all read before any is written: they may change places */
+    for (i = 0; i < t->n_carried; i++) /* all are read before one is written: they may be
+                                          permuted */
         next[i] = b->map[body->out[t->first_out + i]];
     for (i = 0; i < t->n_carried; i++)
         b->map[body->in[first_in + i]] = next[i];
@@ -194,7 +195,7 @@ static void leave(struct plan_builder *b, const struct graph_node *from, uint32_
             b->map[from->out[i]] = b->map[from->bodies[0].in[first_in + i]];
 }
 
-/* Turns of a Loop that has no condition of its own, or until that is false. */
+/* Adds iterations of a Loop until the trip count is reached or its condition is false. */
 static int turn_loop(struct plan_builder *b, const struct graph_node *from, int64_t trips,
                      struct turns *t, struct err *err)
 {
@@ -251,7 +252,7 @@ static int unroll_loop(struct plan_builder *b, const struct graph_node *from, st
     return rc;
 }
 
-/* Element i of a list attribute; what is not there is 0. */
+/* Element i of a list attribute; 0 if it is absent. */
 static int64_t attr_at(const struct graph_node *from, const char *name, uint32_t i)
 {
     uint32_t k;
@@ -263,8 +264,8 @@ static int64_t attr_at(const struct graph_node *from, const char *name, uint32_t
     return 0;
 }
 
-/* Scan input i as n parts without their axis, in the order of the turns. (Split: its backward
- * writes the gradient once, a Slice for each turn would do so n times.) */
+/* Splits scan input i into n parts without the scan axis, in the order of the iterations. (A Split
+ * writes its gradient once in backward; one Slice per iteration would write it n times.) */
 static int cut(struct plan_builder *b, const struct graph_node *from, uint32_t i, uint32_t first,
                uint32_t n, uint32_t *parts, struct err *err)
 {
@@ -298,7 +299,7 @@ static int cut(struct plan_builder *b, const struct graph_node *from, uint32_t i
     return rc;
 }
 
-/* The common length of what is walked along. */
+/* The common length of the scan inputs. */
 static int scan_length(struct plan_builder *b, const struct graph_node *from, uint32_t first,
                        uint32_t *out, struct err *err)
 {

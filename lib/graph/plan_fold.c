@@ -1,7 +1,8 @@
-/* plan_fold.c - memory of constants that planning computes.
+/* plan_fold.c - memory of constants that are computed while planning.
  *
- * A small one lies in the arena of the plan. A large one, such as the indices from which an exporter computes a
- * mask, has its own memory, which is given back when the passes are done and no node reads it. */
+ * Small constants are allocated from the arena of the plan. A large one, such as the indices from
+ * which an exporter computes a mask, has separate memory, which is freed after the passes if no
+ * node reads it. */
 #include <stdlib.h>
 
 #include "graph/plan_priv.h"
@@ -25,7 +26,7 @@ void *plan_fold_room(struct plan *p, size_t bytes)
     return fold.data;
 }
 
-/* The one that an address lies in; NULL: none. */
+/* The fold whose memory contains an address; NULL: none. */
 static struct plan_fold *fold_of(const struct plan *p, const void *data)
 {
     uintptr_t at = (uintptr_t)data;

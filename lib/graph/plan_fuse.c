@@ -1,10 +1,10 @@
-/* plan_fuse.c - chains of nodes that one kernel computes as one.
+/* plan_fuse.c - replaces chains of nodes by single nodes that one kernel computes.
  *
- * A pattern looks at a node and at those that make its inputs. Where it fits, the last node of the
- * chain becomes a node of another row, under the same output, and what only led to it goes. A value
- * that somebody else reads is never taken away; where a chain is not exactly what a pattern
- * knows, it stays as it is. Patterns are tried node by node in order of the graph, so that the
- * result of one may be a part of the next; each table after all of the one before. */
+ * A pattern tests a node and the nodes that compute its inputs. If it matches, the last node of the
+ * chain is replaced by a node of another row with the same output, and nodes without other readers
+ * are removed. A value with another reader is never removed; a chain that does not match exactly is
+ * not changed. Patterns are applied node by node in graph order, so that the result of one may be a
+ * part of the next; each table is applied after the previous one is complete. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,11 +15,11 @@
 #include "graph/plan_fuse.h"
 
 struct pattern {
-    const char *domain, *op; /* of the last node of the chain; op NULL: any */
+    const char *domain, *op; /* op of the last node of the chain; NULL: any op */
     int (*fuse)(struct fuser *f, uint32_t node, struct err *err);
 };
 
-/* What exporters write around the patterns. */
+/* Patterns that simplify nodes that exporters write around the others. */
 static const struct pattern early[] = {
     { NULL, NULL, fuse_same },
     { NULL, "Where", fuse_same_choice },
@@ -37,7 +37,7 @@ static const struct pattern patterns[] = {
     { NULL, "Add", fuse_norm_add },
     { NULL, "Add", fuse_rotary },
     { "trainerd", "Attention", fuse_lowered_attention },
-    { "trainerd", "MatMul", fuse_attention }, /* before those that make such a node */
+    { "trainerd", "MatMul", fuse_attention }, /* before the patterns that create such a node */
     { NULL, "MatMul", fuse_attention },
     { NULL, "Transpose", fuse_attention_turn },
     { NULL, "MatMul", fuse_product_transposes },
@@ -57,7 +57,7 @@ static const struct pattern late[] = {
     { "trainerd", "MatMul", fuse_two_layers },
 };
 
-/* ---- for the patterns ---- */
+/* ---- functions for the patterns ---- */
 
 bool fuse_is(const struct plan_node *n, const char *domain, const char *op)
 {
@@ -147,7 +147,7 @@ bool fuse_is_first(const struct fuser *f, uint32_t value, uint32_t node)
     return true;
 }
 
-/* One reader less of each input. */
+/* Removes one reader of each input. */
 static void let_go(struct fuser *f, const struct plan_node *n)
 {
     uint32_t k;
@@ -197,7 +197,7 @@ int fuse_into(struct fuser *f, uint32_t node, const struct fuse_row *row, struct
 
         CHECK(out[i].dtype == want->dtype && shape_equal(&out[i].shape, &want->shape));
     }
-    for (i = 0; i < n.n_in; i++) /* before the old node lets go of what both read */
+    for (i = 0; i < n.n_in; i++) /* before the old node releases inputs that both read */
         if (n.in[i] != GRAPH_NONE)
             f->readers[n.in[i]]++;
     if (row->has_second) {
@@ -225,7 +225,7 @@ bool fuse_blocked(struct fuser *f, const char *fmt, ...)
     return false;
 }
 
-/* Room for n values. */
+/* Ensures capacity for n values. */
 static bool reserve(struct fuser *f, size_t n)
 {
     size_t cap = n > f->cap_values ? n + n / 4 : f->cap_values;

@@ -1,12 +1,12 @@
-/* plan_grad.c - where gradients flow.
+/* plan_grad.c - determines where gradients flow.
  *
- * Forwards: a value needs a gradient if a trained parameter (or, where asked for, a feed) is
- * upstream through inputs that can carry one. Backwards from the loss: a value has one if a node
- * that runs backward writes it. A view runs nothing backward: its input and its output share one
+ * Forward: a value needs a gradient if a trained parameter (or, with feed_grads, a feed) is
+ * upstream through inputs that pass one. Backward from the loss: a value has a gradient if a node
+ * that runs backward writes it. A view has no backward call: its input and its output share one
  * gradient, to which every reader of either contributes.
  *
- * An input that its op does not differentiate (the value of a Pad, the weights of a loss) ends a path on which a
- * gradient should flow: plan_notes() names each kind of them once. */
+ * An input that its op does not differentiate (the value of a Pad, the weights of a loss)
+ * interrupts a path of a gradient: plan_notes() reports each kind of them once. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -125,12 +125,12 @@ static void find_flow(struct plan *p, struct plan_node *n)
     n->runs_bwd = !n->is_alias && (wanted || measures);
 }
 
-/* ---- where a path ends at an input that is not differentiated ---- */
+/* ---- inputs that are not differentiated ---- */
 
-struct cut { /* inputs `input` of an op */
+struct cut { /* all nodes of an op whose input `input` interrupts a path */
     const struct op_def *def;
     uint32_t input, n;
-    const char *node, *value; /* of the first */
+    const char *node, *value; /* of the first node */
 };
 
 enum { CUTS_MAX = 16 };
@@ -144,7 +144,7 @@ static bool is_cut(const struct plan *p, const struct plan_node *n, uint32_t k)
            !(p->training && (n->def->stat & bit) != 0) && tensor_elements(&p->values.at[n->in[k]].tensor) > 0;
 }
 
-/* Cuts beyond CUTS_MAX kinds are not told: the first ones are reason enough to look. */
+/* Kinds beyond CUTS_MAX are not reported. */
 static void add_cut(const struct plan *p, const struct plan_node *n, uint32_t k, struct cut *cuts, uint32_t *n_cuts)
 {
     uint32_t i;
@@ -155,12 +155,13 @@ static void add_cut(const struct plan *p, const struct plan_node *n, uint32_t k,
         return;
     if (i == *n_cuts)
         cuts[(*n_cuts)++] = (struct cut){ .def = n->def, .input = k };
-    cuts[i].node = n->name; /* nodes come from the last to the first */
+    cuts[i].node = n->name; /* nodes are visited from the last to the first */
     cuts[i].value = p->values.at[n->in[k]].name;
     cuts[i].n++;
 }
 
-/* Backwards from the loss, through every input of floats, whether or not a gradient passes it. */
+/* Walks backward from the loss, through every floating-point input, whether or not a gradient
+ * passes it. */
 static void find_cuts(const struct plan *p, bool *on_the_way, struct cut *cuts, uint32_t *n_cuts)
 {
     size_t i;

@@ -1,10 +1,10 @@
-/* plan_hunt.c - running a plan with an eye on every number: where did the first one come from that is
- * NaN or infinite?
+/* plan_hunt.c - non-finite tracing: executes a plan and finds the first call that produces a NaN or
+ * an infinity.
  *
- * Each call is looked at before (what it reads) and behind (what it wrote). It is the origin if it
- * wrote a NaN though it read none, or an infinity though all it read was finite. So infinities that
- * belong to a model, constants of an attention mask and what is selected from them, are passed
- * over; a softmax that makes NaN of a row of nothing else is not. */
+ * The tensors of each call are checked before it (those it reads) and after it (those it wrote). A
+ * call is the origin if it wrote a NaN without reading one, or an infinity although all it read was
+ * finite. Intended infinities, such as constants of an attention mask and values selected from
+ * them, are therefore ignored; a softmax that computes NaN from a row of infinities is reported. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -13,11 +13,12 @@
 #include "graph/plan_priv.h"
 #include "tensor/packed.h"
 
-struct sight { /* of a tensor's numbers */
-    size_t n, bad, first; /* all; NaN or infinite; the first of those */
+struct sight { /* statistics about the numbers of a tensor */
+    size_t n, bad, first; /* number of elements; of non-finite ones; index of the first non-finite
+                             one */
     bool nan, inf;
-    double low, high;     /* of the finite ones; low > high: there are none */
-    double value;         /* of the first bad one */
+    double low, high;     /* range of the finite ones; low > high: there are none */
+    double value;         /* the first non-finite number */
 };
 
 static double wide_half(uint16_t h)
@@ -58,11 +59,11 @@ static bool has_numbers(const struct tensor *t)
             t->dtype == TENSOR_BF16);
 }
 
-struct hunt { /* what looking takes */
+struct hunt { /* context of a check */
     struct plan *p;
     const struct op_run *run;
     struct err *err;
-    int rc; /* a GPU failed meanwhile: then nothing is seen any more */
+    int rc; /* error of a GPU; later checks are skipped */
 };
 
 static struct sight look(struct hunt *h, const struct tensor *there)
@@ -98,7 +99,7 @@ static struct sight look(struct hunt *h, const struct tensor *there)
     return s;
 }
 
-/* ---- the sentence ---- */
+/* ---- the message ---- */
 
 static const char *print_bad(const struct sight *s)
 {
@@ -115,7 +116,7 @@ static void __attribute__((format(printf, 2, 3))) add(struct plan_culprit *c, co
     va_end(ap);
 }
 
-/* "'y' float32 [8, 10] holds -inf, 1 of 80 numbers" */
+/* Appends "'y' float32 [8, 10] holds -inf, 1 of 80 numbers". */
 static void add_bad(struct plan_culprit *c, const char *name, const struct tensor *t,
                     const struct sight *s)
 {
@@ -135,7 +136,8 @@ static void add_read(struct plan_culprit *c, const char *what, const char *name,
         add(c, "from %g to %g%s", s->low, s->high, s->bad > 0 ? " beside what is infinite" : "");
 }
 
-/* Of the batch; samples are the outermost, in every layout. */
+/* Index in the batch; samples are the outermost axis in every layout. UINT32_MAX: not specific to a
+ * sample. */
 static uint32_t sample_of(const struct plan *p, const struct plan_value *v, const struct sight *s)
 {
     if (!v->by_sample || p->batch == 0 || s->n % p->batch != 0)
@@ -176,7 +178,7 @@ int plan_hunt_begin(struct plan *p, const struct op_run *run, struct err *err)
 
 /* ---- a call ---- */
 
-enum { MAX_READ = 24 /* tensors of a call that are looked at; an infinity in one behind is not seen */ };
+enum { MAX_READ = 24 /* tensors checked per call; an infinity in a later one is not detected */ };
 
 struct reading {
     struct sight seen[MAX_READ];
@@ -200,7 +202,7 @@ static void read_all(struct hunt *h, struct reading *r, const char *what, const 
     }
 }
 
-/* A sum of gradients is a call of Add, with two inputs that are no values of the node. */
+/* A sum of gradients is a call of Add whose two inputs are not values of the node. */
 static bool is_sum(const struct plan_call *call, bool backward)
 {
     return backward && call->call.din == NULL;
@@ -220,7 +222,7 @@ static void judge(struct hunt *h, const struct plan_call *call, bool backward,
     struct plan *p = h->p;
     const struct plan_node *node = &p->nodes.at[call->node];
     struct plan_culprit *c = p->culprit;
-    /* Rows of a table lie elsewhere: what its own gradient holds then is left over. */
+    /* With packed rows the gradients are elsewhere; the dense gradient contains stale data. */
     bool is_packed = backward && call->call.rows != NULL && call->call.rows->marks != NULL;
 
     for (uint32_t i = 0; t != NULL && i < n && !c->found; i++) {
@@ -280,7 +282,7 @@ void plan_hunt_tables(struct plan *p)
 {
     struct plan_culprit *c = p->culprit;
     const struct packed *rows = p->packed;
-    struct hunt h = { p, NULL, NULL, 0 }; /* tables are packed on CPUs alone */
+    struct hunt h = { p, NULL, NULL, 0 }; /* tables are packed on CPUs only */
 
     for (uint32_t i = 0; i < rows->n_tables && !c->found; i++) {
         size_t n = rows->first[i + 1] - rows->first[i];

@@ -1,9 +1,9 @@
-/* plan_layout.c - plain or channels-last, for every value.
+/* plan_layout.c - selects plain or channels-last layout for each value.
  *
- * Convolution and its company want channels-last, element-wise ops take what comes, the rest
- * wants plain. Nodes are visited in order; where an input lies otherwise than the node wants it,
- * a `Reorder` is put between, once per value, for all who want it so. Where the two layouts are
- * the same bytes (one channel, or one pixel) that Reorder is a view and costs nothing. */
+ * Convolutions and related ops require channels-last, element-wise ops accept both, and the others
+ * require plain. Nodes are visited in order. Where the layout of an input differs from the required
+ * one, a `Reorder` node is inserted, once per value, for all its readers. If both layouts have the
+ * same bytes (one channel, or one pixel), that Reorder is a view and has no cost. */
 #include <string.h>
 
 #include "base/check.h"
@@ -27,7 +27,7 @@ struct layouter {
     const struct op_def *reorder;
 };
 
-/* Makes *value the same value in this layout. */
+/* Replaces *value by the same value in this layout. */
 static int in_layout(struct layouter *l, uint32_t *value, enum tensor_layout layout,
                      struct err *err)
 {
@@ -60,15 +60,16 @@ static int in_layout(struct layouter *l, uint32_t *value, enum tensor_layout lay
     return plan_settle_node(p, &n, err);
 }
 
-/* Does Reorder take the type, so that the value may lie either way? */
+/* Returns whether Reorder supports the type, so that the value may have either layout. */
 static bool can_turn(const struct plan *p, const struct tensor *t)
 {
     return t->dtype == TENSOR_F32 || t->dtype == TENSOR_BF16 ||
            (t->dtype == TENSOR_F16 && p->there.cuda != NULL);
 }
 
-/* Element-wise: channels-last if an input that matters already is, and no other stands against
- * it: a tensor of another rank has other axes at the same place, and integers stay plain. */
+/* The layout of an element-wise node: channels-last if an input for which layouts differ already
+ * is, and no other input prevents it: a tensor of another rank has other axes at the same position,
+ * and integers stay plain. */
 static enum tensor_layout common_layout(const struct plan *p, const struct plan_node *n)
 {
     enum tensor_layout layout = TENSOR_PLAIN;
@@ -93,7 +94,7 @@ static enum tensor_layout common_layout(const struct plan *p, const struct plan_
     return layout;
 }
 
-/* `first`: the operand is input 0 or output 0, or lies as input 0 does. */
+/* `first`: the operand is input 0 or output 0, or has the layout of input 0. */
 static enum tensor_layout wanted(const struct plan_node *n, enum tensor_layout common, bool first,
                                  const struct tensor *t)
 {
@@ -158,7 +159,7 @@ int plan_layouts(struct plan *p, struct err *err)
     p->nodes.n = 0;
     for (i = 0; i < n && rc == 0; i++)
         rc = place_node(&l, &old[i], err);
-    for (i = 0; i < p->n_kept && rc == 0; i++) { /* the caller wants to read plain tensors */
+    for (i = 0; i < p->n_kept && rc == 0; i++) { /* the caller reads plain tensors */
         rc = in_layout(&l, &p->kept[i].value, TENSOR_PLAIN, err);
         p->values.at[p->kept[i].value].kept = true;
     }

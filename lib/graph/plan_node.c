@@ -1,4 +1,4 @@
-/* plan_node.c - nodes and values of a plan, one by one: inference and constant folding. */
+/* plan_node.c - adds single nodes and values to a plan: inference and constant folding. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -7,8 +7,9 @@
 #include "graph/plan_priv.h"
 #include "tensor/narrow.h"
 
-static const size_t max_tensor_bytes = (size_t)1 << 40; /* an absurd shape, said before it hurts */
-/* Of all folded constants of a plan; what is beyond is computed in every run. */
+/* rejects unrealistic shapes before they are allocated */
+static const size_t max_tensor_bytes = (size_t)1 << 40;
+/* Total size of the folded constants of a plan; further nodes are computed in every run. */
 static const size_t max_fold_bytes = (size_t)1 << 30;
 
 int plan_no_memory(struct err *err)
@@ -63,7 +64,7 @@ static int check_output(const struct op_infer *f, uint32_t i, struct err *err)
     return 0;
 }
 
-/* An element type that most rows do not take is legal ONNX all the same. */
+/* Returns whether an input has a type that most rows do not support although ONNX allows it. */
 static bool has_rare_type(const struct op_infer *f)
 {
     uint32_t i;
@@ -75,7 +76,8 @@ static bool has_rare_type(const struct op_infer *f)
     return false;
 }
 
-/* Dropout before opset 12: nothing in the file says that it trains. Run as it is, it passes all. */
+/* Dropout before opset 12: the file does not state whether it trains. PLAN_RUN executes it in
+ * inference form. */
 static bool is_silent(const struct op_def *def)
 {
     return def->random && def->until != 0;
@@ -88,8 +90,8 @@ static int recode(struct err *err, int code)
     return code;
 }
 
-/* Types of 8, 4 and 2 bits: Cast converts them, and ops that move elements move their bytes. No other row
- * was written with them in mind, and a graph that trains has no use for them. */
+/* Refuses types of 8, 4 and 2 bits, except in Cast, which converts them, and in ops that only move
+ * elements. No other row supports them, and training does not need them. */
 static int refuse_narrow(const struct plan *p, const struct op_infer *f, struct err *err)
 {
     static const char *const movers[] = { "Cast", "CastLike", "Concat", "Expand", "Flatten", "Gather",
@@ -186,7 +188,8 @@ bool plan_is_known(const struct plan_value *v)
            (v->kind == PLAN_FEED && v->tensor.data != NULL && v->tensor.dtype != TENSOR_F32);
 }
 
-/* Not a node that wants its input channels-last: layouts are decided later. */
+/* Returns whether the node can be folded. Nodes that require channels-last cannot, because layouts
+ * are selected later. */
 static bool can_fold(const struct plan *p, const struct plan_node *n)
 {
     size_t bytes = 0, limit = max_fold_bytes - p->folded_bytes;
@@ -202,7 +205,7 @@ static bool can_fold(const struct plan *p, const struct plan_node *n)
             continue;
         if (!plan_is_known(v))
             return false;
-        if (v->kind == PLAN_FEED) /* for the sake of shapes, not to do the work */
+        if (v->kind == PLAN_FEED) /* folded to determine shapes, not to save work */
             limit = PLAN_MAX_VALUES * sizeof(int64_t);
     }
     for (i = 0; i < n->n_out; i++)
@@ -255,7 +258,7 @@ static int run_folded(struct plan *p, const struct plan_node *n, struct arena *m
     if (rc < 0)
         return rc;
     c.state = op.state;
-    /* The arena aligns to 16, kernels want 64. */
+    /* The arena aligns to 16 bytes, kernels require 64. */
     c.save = arena_alloc(mem, op.save_bytes + 64);
     c.scratch = arena_alloc(mem, op.scratch_bytes + 64);
     if (c.save == NULL || c.scratch == NULL)
@@ -302,11 +305,11 @@ int plan_settle_node(struct plan *p, struct plan_node *n, struct err *err)
 {
     if (!can_fold(p, n))
         return plan_check_double(p, n, err);
-    p->nodes.n--; /* its result is all that stays */
+    p->nodes.n--; /* only its result remains */
     return fold(p, n, err);
 }
 
-/* ---- nodes of our own ---- */
+/* ---- nodes added by the planner ---- */
 
 int plan_add_op(struct plan *p, const char *op, const char *name, const struct op_attr *attrs,
                 uint32_t n_attrs, const uint32_t *in, uint32_t n_in, uint32_t *out, uint32_t n_out,

@@ -1,11 +1,11 @@
-/* plan_precision.c - bfloat16 or float16 between and inside the products, float32 everywhere else.
+/* plan_precision.c - selects bfloat16 or float16 between and in products, float32 elsewhere.
  *
- * Nodes are visited in order; each row says what it does with 16 bits (op.h, enum op_half). Where
- * an input has the other type than the node wants, a `Convert` node is put between, once per value,
- * for all who want it so. Parameters, their gradients, statistics, losses and metrics stay float32:
- * no row offers those operands. So does a sum of an activation of 16 bits and one of float32, and with it a
- * residual stream that began as float32. What a row computes in float32 for products alone it rounds
- * itself, if it can (half_round): what they would read is never stored as float32. */
+ * Nodes are visited in order; each row states how it handles 16 bits (op.h, enum op_half). Where an
+ * input has another type than the node requires, a `Convert` node is inserted, once per value, for
+ * all its readers. Parameters, their gradients, statistics, losses and metrics stay float32: no row
+ * offers those operands. A sum of a 16-bit activation and a float32 one stays float32 too, and
+ * therefore a residual stream that begins as float32. If only products read a float32 result, the
+ * row rounds it itself if it can (half_round), so that it is never stored as float32. */
 #include <string.h>
 
 #include "base/check.h"
@@ -15,7 +15,7 @@
 static const struct {
     const char *name;
     enum tensor_dtype half;
-    uint32_t capability; /* of GPUs: from where on they multiply so */
+    uint32_t capability; /* minimum compute capability of GPUs */
 } precisions[] = {
     [PLAN_FLOAT32] = { "float32", TENSOR_NONE, 0 },
     [PLAN_TF32] = { "tf32", TENSOR_NONE, 80 },
@@ -69,16 +69,16 @@ int plan_precision_check(enum plan_precision p, uint32_t capability, struct err 
 struct converter {
     struct plan *p;
     const struct op_def *convert;
-    bool *for_products; /* [values before this pass] nobody else reads it */
+    bool *for_products; /* [values before this pass] only products read the value */
 };
 
-/* What this pass decides about: not a type that the model casts to. */
+/* Values whose type this pass selects; types to which the model casts are excluded. */
 static bool is_float(const struct plan_value *v)
 {
     return v->tensor.dtype == TENSOR_F32 || v->is_half;
 }
 
-/* Makes *value the same value in the other type. */
+/* Replaces *value by the same value in the other type. */
 static int in_other(struct converter *c, uint32_t *value, struct err *err)
 {
     struct plan *p = c->p;
@@ -113,14 +113,14 @@ static int in_float32(struct converter *c, uint32_t *value, struct err *err)
     return c->p->values.at[*value].is_half ? in_other(c, value, err) : 0;
 }
 
-/* Is input i one that may have 16 bits? */
+/* Returns whether input i may have 16 bits. */
 static bool may_be_half(const struct plan *p, const struct plan_node *n, uint32_t i)
 {
     return n->in[i] != GRAPH_NONE && (n->def->half_of & graph_input_bit(i)) != 0 &&
            is_float(&p->values.at[n->in[i]]);
 }
 
-/* Do the outputs of node n become 16 bits? */
+/* Returns whether the outputs of node n become 16 bits. */
 static bool becomes_half(const struct plan *p, const struct plan_node *n)
 {
     bool any = false, all = true;
@@ -162,7 +162,7 @@ static int settle_inputs(struct converter *c, struct plan_node *n, bool is_half,
     return rc;
 }
 
-/* Marks what only products read, themselves or through views. */
+/* Marks values that only products read, directly or through views. */
 static void find_products(struct converter *c, const struct plan_node *nodes, size_t n, bool *others)
 {
     const struct plan *p = c->p;

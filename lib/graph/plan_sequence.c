@@ -1,12 +1,13 @@
-/* plan_sequence.c - sequences of tensors become the tensor ops that they express.
+/* plan_sequence.c - converts sequences of tensors to the tensor ops that they express.
  *
  * Exporters write chunk, split and unbind as SplitToSequence and SequenceAt, and EmbeddingBag as a
- * Loop that inserts a row per bag and concatenates them at last. While a plan is made, shapes and
- * positions are known, so a sequence is a list of values of the plan: taking an element costs
- * nothing, SplitToSequence is one Split, ConcatFromSequence one Concat. In the builder's map a
- * sequence has a number from PLAN_SEQUENCE_FIRST on.
+ * Loop that inserts a row per bag and concatenates the rows at the end. While a plan is made,
+ * shapes and positions are known, so a sequence is a list of values of the plan: selecting an
+ * element has no cost, SplitToSequence is one Split, ConcatFromSequence one Concat. In the
+ * builder's map a sequence has an index from PLAN_SEQUENCE_FIRST on.
  *
- * Sequences that grow at the end share memory: `list` has spare capacity after the used elements. */
+ * Sequences that grow at the end share memory: `list` has spare capacity after the used
+ * elements. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -15,11 +16,11 @@
 #include "graph/plan_priv.h"
 
 enum {
-    PARTS_MAX = 65536,     /* elements of a sequence */
-    ITEMS_MAX = 1 << 22,   /* of all sequences of a plan: bounds memory */
+    PARTS_MAX = 65536,     /* maximum number of elements of a sequence */
+    ITEMS_MAX = 1 << 22,   /* maximum for all sequences of a plan: bounds memory */
 };
 
-struct plan_list { /* elements, of one or several sequences */
+struct plan_list { /* elements shared by one or several sequences */
     uint32_t *items;
     uint32_t used, cap;
 };
@@ -106,7 +107,7 @@ static int need_tensor(struct plan_builder *b, const struct graph_node *from, ui
     return 0;
 }
 
-/* Integers that input i holds; n = 0 when it is absent. */
+/* Reads the integers of input i; n = 0 if it is absent. */
 static int known_ints(struct plan_builder *b, const struct graph_node *from, uint32_t i,
                       const char *what, int64_t **out, uint32_t *n, struct err *err)
 {
@@ -139,7 +140,7 @@ static int known_ints(struct plan_builder *b, const struct graph_node *from, uin
     return 0;
 }
 
-/* The position that input i holds, 0 .. n - 1; `dflt` when it is absent. */
+/* Reads the position in input i, 0 .. n - 1; `dflt` if it is absent. */
 static int position(struct plan_builder *b, const struct graph_node *from, uint32_t i, uint32_t n,
                     uint32_t dflt, uint32_t *out, struct err *err)
 {
@@ -205,7 +206,7 @@ static int insert(struct plan_builder *b, const struct graph_node *from, struct 
         return rc;
     n = sequence(b->p, s)->n;
     l = old = sequence(b->p, s)->list;
-    rc = position(b, from, 2, n + 1, n, &at, err); /* n: after the last element */
+    rc = position(b, from, 2, n + 1, n, &at, err); /* n: append after the last element */
     if (rc < 0)
         return rc;
     if (at < n || l == NULL || l->used > n || l->used == l->cap) {
@@ -274,7 +275,7 @@ static int length(struct plan_builder *b, const struct graph_node *from, struct 
 }
 
 /* The sizes of the parts of an axis of `whole` elements: as listed, or of one size each, the last
- * one smaller. *is_list: a list was given. */
+ * one smaller. *is_given: the node has a size input. */
 static int part_sizes(struct plan_builder *b, const struct graph_node *from, int64_t whole,
                       int64_t **out, uint32_t *n, bool *is_given, struct err *err)
 {

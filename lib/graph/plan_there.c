@@ -1,4 +1,4 @@
-/* plan_there.c - what a plan needs that a GPU computes. See struct plan_there. */
+/* plan_there.c - GPU support of a plan: kernels, constants, results. See struct plan_there. */
 #include <string.h>
 
 #include "base/check.h"
@@ -34,7 +34,7 @@ bool plan_there_constant(struct plan *p, uint32_t value)
     if (v->constant_at > 0)
         return true;
     if (there->constants_bytes == 0)
-        there->constants_bytes = ALIGN; /* where the 1 is */
+        there->constants_bytes = ALIGN; /* the first place holds the number 1 */
     v->constant_at = there->constants_bytes;
     there->constants_bytes += round_up(tensor_bytes(&v->tensor));
     return VEC_PUSH(there->constant_values, value);
@@ -58,7 +58,8 @@ static int upload(struct plan *p, struct cuda_stream *s, struct err *err)
 
 /* ---- results ---- */
 
-/* Loss and metrics of one forward: number `i` of them, GRAPH_NONE: there is none. false: no more. */
+/* Enumerates loss and metrics: *value receives number i, GRAPH_NONE if absent. Returns false after
+ * the last. */
 static bool result_at(const struct plan *p, uint32_t i, uint32_t *value)
 {
     if (i < 2)
@@ -70,7 +71,7 @@ static bool result_at(const struct plan *p, uint32_t i, uint32_t *value)
     return true;
 }
 
-/* Where the numbers of a value lie; all bytes, if it is none of the results. */
+/* Offset of a result in the pinned memory; the total size for a value that is not a result. */
 static size_t result_offset(const struct plan *p, uint32_t wanted)
 {
     size_t at = 0;
@@ -120,7 +121,7 @@ int plan_there_look(const struct plan *p, const struct op_run *run, const struct
     return rc < 0 ? rc : device_wait(cuda, run->queue, NULL, run->cancel, err);
 }
 
-/* ---- the whole ---- */
+/* ---- open and close ---- */
 
 int plan_there_open(struct plan *p, struct err *err)
 {

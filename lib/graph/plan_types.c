@@ -1,14 +1,15 @@
-/* plan_types.c - element types that a row has no kernels for.
+/* plan_types.c - element types for which a row has no kernels.
  *
- * Rows compute in float32, int32, int64 and bool, some in uint64. A node that its row refuses is
- * tried again between Cast nodes:
- *   integers of 8, 16 and unsigned 32 bits   in int64: exact, and the Cast back wraps as the type does
- *   uint64                                   in int64, for rows whose bits do not depend on the sign
- *   float16, bfloat16                        in float32, rounded once at the end. Only in graphs that
- *                                            are run: files that train are read as float32
- *   float64                                  in float32, only in graphs that are run; plan_rounded()
- *                                            counts these nodes
- * What Cast cannot make exact (a product of uint64 that is divided, an index) stays refused. */
+ * Rows compute in float32, int32, int64 and bool, some in uint64. If a row refuses a node, the
+ * planner tries it again between Cast nodes:
+ *   integers of 8, 16 and unsigned 32 bits  in int64: exact, and the Cast back wraps as the type does
+ *   uint64                          in int64, for rows whose bits do not depend on the sign
+ *   float16, bfloat16               in float32, rounded once at the end. Only in graphs that are
+ *                                   executed: for training, files are read as float32
+ *   float64                         in float32, only in graphs that are executed;
+ *                                   plan_rounded() counts these nodes
+ * Cases in which a Cast is not exact (a product of uint64 that is divided, an index) remain
+ * refused. */
 #include <string.h>
 
 #include "base/check.h"
@@ -17,11 +18,11 @@
 
 enum { LIKE_NONE = -1, LIKE_FIRST = -2 };
 
-/* Outputs whose type is not that of the first input that was cast: it is that of input `like`, or a
- * type of its own. */
+/* Outputs that do not have the type of the first input that was cast: they have the type of input
+ * `like`, or a type that the row defines. */
 static const struct {
     const char *op;
-    uint32_t first, last; /* outputs */
+    uint32_t first, last; /* range of outputs */
     int like;
 } exceptions[] = {
     { "ArgMax", 0, 0, LIKE_NONE },
@@ -59,7 +60,7 @@ static bool is_one_of(const char *name, const char *const *list)
     return false;
 }
 
-/* The type that stands for t in a node of this row; t itself: it stays. */
+/* The type that replaces t in a node of this row; t itself: no replacement. */
 static enum tensor_dtype stand_in(const struct plan *p, const struct op_def *def,
                                   enum tensor_dtype t)
 {
@@ -67,7 +68,8 @@ static enum tensor_dtype stand_in(const struct plan *p, const struct op_def *def
                                             "BitwiseXor", "CumSum", "Equal", "Mul", "ReduceSum",
                                             "Sub", "Sum", "Where", NULL };
     static const char *const of_bool[] = { "ReduceMax", "ReduceMin", NULL };
-    static const char *const of_bytes[] = { "MaxPool", NULL }; /* chooses one: float32 is exact */
+    /* selects one element: float32 is exact */
+    static const char *const of_bytes[] = { "MaxPool", NULL };
 
     switch ((int)t) {
     case TENSOR_U8:
@@ -90,7 +92,7 @@ static enum tensor_dtype stand_in(const struct plan *p, const struct op_def *def
     }
 }
 
-/* Appends Cast of `value` to `to`; *out: its result, or `value` where it has that type. */
+/* Appends a Cast of `value` to `to`; *out receives its result. */
 static int cast(struct plan *p, uint32_t value, enum tensor_dtype to, const char *name,
                 uint32_t *out, struct err *err)
 {
@@ -136,7 +138,7 @@ static int cast_inputs(struct plan *p, const struct plan_node *from, struct plan
     return rc;
 }
 
-/* The type that output i of the node must have; the row gave it `t`. */
+/* The type that output i of the node must have; `t` is the type from the row. */
 static enum tensor_dtype type_of_output(const struct plan *p, const struct plan_node *from,
                                         uint32_t i, enum tensor_dtype t)
 {
@@ -178,7 +180,7 @@ static bool reads_double(const struct plan *p, const struct plan_node *n)
     return false;
 }
 
-/* The node with its inputs cast, and its outputs cast back. */
+/* Appends the node with its inputs cast, and its outputs cast back. */
 static int add_between(struct plan *p, struct plan_node *n, const char *const *out_names,
                        struct err *err)
 {
