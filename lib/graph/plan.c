@@ -205,7 +205,8 @@ int plan_refuse(const struct plan *p, const struct op_trouble *found, struct err
     int rc;
 
     if (found->call >= p->forward.n) /* a value from the device is not trusted */
-        return err_set(err, ERR_DEVICE, "a GPU speaks of call %u of %zu", found->call, p->forward.n);
+        return err_set(err, ERR_DEVICE, "GPU reported call index %u, but the plan has %zu calls",
+                       found->call, p->forward.n);
     call = p->forward.at[found->call];
     n = &p->nodes.at[call->node];
     CHECK(n->def->refuse != NULL);

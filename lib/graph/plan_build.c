@@ -308,8 +308,8 @@ static int check_sequences(const struct plan_builder *b, struct err *err)
             wanted = wanted || g->output_values[k] == i;
         if (wanted)
             return err_set(err, ERR_UNSUPPORTED,
-                           "'%s' is a sequence of tensors; what is returned, and what losses and "
-                           "metrics read, must be a tensor",
+                           "'%s' is a sequence of tensors; expected a tensor for outputs, losses and "
+                           "metrics",
                            name);
     }
     return 0;
@@ -330,7 +330,7 @@ static int check_declared(const struct plan_builder *b, struct err *err)
         found = b->p->values.at[id].tensor.dtype;
         if (found != declared)
             return err_set(err, ERR_INPUT,
-                           "graph output '%s' is declared as %s, but its node makes %s: export the model again, or "
+                           "graph output '%s' is declared as %s, but its node computes %s: export the model again, or "
                            "correct the type in graph.output",
                            g->outputs[i].name, tensor_dtype_name(declared), tensor_dtype_name(found));
     }
@@ -362,7 +362,7 @@ static int build(struct plan_builder *b, struct err *err)
         return err_wrap(err, rc,
                         "model input '%s': its batch is fixed at %" PRId64
                         ", but a lane has %" PRIu32
-                        " samples, and the graph does not follow (export it with a dynamic batch, "
+                        " samples, and the graph requires the fixed batch (export it with a dynamic batch, "
                         "dynamic_axes={'%s': {0: 'batch'}}, or give each lane %" PRId64 " samples)",
                         b->fixed_input, b->file_batch, b->p->batch, b->fixed_input, b->file_batch);
     return rc == 0 ? drop_dead(b->p, err) : rc;

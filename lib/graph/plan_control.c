@@ -17,7 +17,7 @@ static int not_known(const struct graph_node *n, const char *what, struct err *e
 {
     return err_set(
         err, ERR_UNSUPPORTED,
-        "%s '%s': %s depends on the data; supported is what is known once the shapes are",
+        "%s '%s': %s depends on the data; expected a value that is known once the shapes are",
         n->def->name, n->name, what);
 }
 
@@ -50,13 +50,13 @@ static int add_body(struct plan_builder *b, const struct graph_node *from,
     int rc = 0;
 
     if (p->n_turns++ == TURNS_MAX)
-        return err_set(err, ERR_UNSUPPORTED, "%s '%s': more than %d turns in all to take apart",
+        return err_set(err, ERR_UNSUPPORTED, "%s '%s': expanding the loops needs more than %d iterations",
                        from->def->name, from->name, TURNS_MAX);
     for (i = 0; i < body->n_nodes && rc == 0; i++)
         rc = plan_add_graph_node(b, &body->nodes[i], err);
     if (rc == 0 && p->nodes.n > GRAPH_MAX_NODES)
         rc = err_set(err, ERR_UNSUPPORTED,
-                     "%s '%s': taken apart, the graph has more than the %d nodes there may be",
+                     "%s '%s': the expanded graph has more than %d nodes, which is the limit",
                      from->def->name, from->name, GRAPH_MAX_NODES);
     return rc;
 }
@@ -83,7 +83,7 @@ static int stack(struct plan_builder *b, const struct graph_node *from, uint32_t
     int rc;
 
     if (n == 0)
-        return err_set(err, ERR_UNSUPPORTED, "%s '%s' makes no turn, so that '%s' is empty",
+        return err_set(err, ERR_UNSUPPORTED, "%s '%s' runs 0 iterations; its output '%s' would be empty",
                        from->def->name, from->name, name);
     for (i = 0; i < n; i++)
         if (plan_is_sequence(parts[i]))
@@ -213,15 +213,15 @@ static int turn_loop(struct plan_builder *b, const struct graph_node *from, int6
         const int64_t turn = t->n;
 
         if (t->n == t->cap)
-            return err_set(err, ERR_UNSUPPORTED, "Loop '%s' makes more than %d turns", from->name,
+            return err_set(err, ERR_UNSUPPORTED, "Loop '%s' runs more than %d iterations", from->name,
                            TURNS_MAX);
-        b->map[body->in[0]] = plan_add_ints(p, "(turn)", &turn, 0);
+        b->map[body->in[0]] = plan_add_ints(p, "(iteration)", &turn, 0);
         b->map[body->in[1]] = plan_add_value(p, "(condition)", PLAN_CONST, 0, &condition);
         if (b->map[body->in[0]] == GRAPH_NONE || b->map[body->in[1]] == GRAPH_NONE)
             return plan_no_memory(err);
         rc = add_turn(b, from, 2, t, err);
         if (rc == 0 && !known(p, b->map[body->out[0]], TENSOR_BOOL, &go))
-            rc = not_known(from, "when it ends", err);
+            rc = not_known(from, "the condition of its body", err);
     }
     return rc;
 }
@@ -235,7 +235,7 @@ static int unroll_loop(struct plan_builder *b, const struct graph_node *from, st
 
     if (from->n_in > 0 && from->in[0] != GRAPH_NONE &&
         !known(b->p, mapped(b, from->in[0]), TENSOR_I64, &trips))
-        return not_known(from, "its number of turns", err);
+        return not_known(from, "its trip count", err);
     rc = open_turns(b, from, 1, trips < TURNS_MAX ? (uint32_t)(trips > 0 ? trips : 0) : TURNS_MAX,
                     &t, err);
     if (rc == 0)
@@ -322,8 +322,8 @@ static int scan_length(struct plan_builder *b, const struct graph_node *from, ui
             return rc;
         if (s->dim[axis] > TURNS_MAX || (i > 0 && s->dim[axis] != (int64_t)*out))
             return err_set(err, ERR_UNSUPPORTED,
-                           "Scan '%s' walks along %" PRId64 " elements of input %" PRIu32
-                           "; expected as many for each, and at most %d",
+                           "Scan '%s' has %" PRId64 " elements along the scan axis of input %" PRIu32
+                           "; expected the same number for each input, and at most %d",
                            from->name, s->dim[axis], first + i, TURNS_MAX);
         *out = (uint32_t)s->dim[axis];
     }

@@ -166,7 +166,7 @@ int plan_check_double(const struct plan *p, const struct plan_node *n, struct er
     if (x->dtype != TENSOR_F32 || y->dtype != TENSOR_F64)
         return 0;
     return err_set(err, ERR_UNSUPPORTED,
-                   "%s '%s' makes float64 of '%s', which is computed in float32; float64 is "
+                   "%s '%s' converts '%s', which is computed in float32, to float64; float64 is "
                    "supported for constants of a formula only: remove .double() or torch.float64 "
                    "from the module, or export it after model.float()",
                    n->def->name, n->name, p->values.at[n->in[0]].name);

@@ -80,7 +80,7 @@ static int shape_mismatch(const struct plan_builder *b, const struct plan_feed *
                        io->name, want, source_of(feed), is);
     return err_set(
         err, ERR_INPUT,
-        "model input '%s' has shape %s (-1: any), but feature '%s' gives %s (batch first)%s",
+        "model input '%s' has shape %s (-1: any), but feature '%s' has %s (batch first)%s",
         io->name, want, source_of(feed), is, bag_hint(b->p->g, io));
 }
 

@@ -200,10 +200,10 @@ static int note_cuts(struct plan *p, struct err *err)
         char more[64] = "", *text;
 
         if (cuts[i].n > 1)
-            snprintf(more, sizeof(more), " (as %" PRIu32 " more of this op)", cuts[i].n - 1);
+            snprintf(more, sizeof(more), " (and %" PRIu32 " more of this op)", cuts[i].n - 1);
         text = arena_printf(&p->mem,
-                            "%s '%s'%s does not differentiate its input %" PRIu32 ", '%s': the gradients of what "
-                            "'%s' is computed from lack this part",
+                            "%s '%s'%s does not differentiate its input %" PRIu32 ", '%s': the gradients of the "
+                            "values from which '%s' is computed lack this contribution",
                             cuts[i].def->name, cuts[i].node, more, cuts[i].input, cuts[i].value, cuts[i].value);
         if (text == NULL || !VEC_PUSH(p->notes, text))
             rc = plan_no_memory(err);

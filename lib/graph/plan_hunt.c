@@ -133,7 +133,7 @@ static void add_read(struct plan_culprit *c, const char *what, const char *name,
     if (s->low > s->high)
         add(c, "without a finite number");
     else
-        add(c, "from %g to %g%s", s->low, s->high, s->bad > 0 ? " beside what is infinite" : "");
+        add(c, "from %g to %g%s", s->low, s->high, s->bad > 0 ? " besides infinities" : "");
 }
 
 /* Index in the batch; samples are the outermost axis in every layout. UINT32_MAX: not specific to a

@@ -23,7 +23,7 @@ static int unknown_op(const char *role, const char *name, struct err *err)
     for (i = 0; i < n; i++)
         if (is_measure(rows[i]))
             buf_printf(&list, "%s%s", list.len > 0 ? ", " : "", rows[i]->name);
-    (void)err_set(err, ERR_UNSUPPORTED, "%s '%s' does not exist; there are: %s", role, name,
+    (void)err_set(err, ERR_UNSUPPORTED, "%s '%s' does not exist; expected one of: %s", role, name,
                   list.data != NULL ? list.data : "none");
     buf_fini(&list);
     return ERR_UNSUPPORTED;
@@ -73,7 +73,7 @@ static int add_measure(struct plan_builder *b, const char *role, const struct pl
     if (m->tensor == NULL)
         return err_set(err, ERR_INPUT, "%s '%s' needs the name of a tensor", role, m->op);
     if (m->target >= b->opts->n_targets)
-        return err_set(err, ERR_INPUT, "%s '%s' needs labels, and there are none", role, m->op);
+        return err_set(err, ERR_INPUT, "%s '%s' needs labels, but there are none", role, m->op);
     rc = plan_find_tensor(p->g, m->tensor, role, &tensor, err);
     if (rc == 0)
         rc = copy_attrs(p, m, &n, err);

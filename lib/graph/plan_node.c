@@ -109,12 +109,12 @@ static int refuse_narrow(const struct plan *p, const struct op_infer *f, struct 
     if (t == TENSOR_NONE)
         return 0;
     if (p->purpose != PLAN_RUN)
-        return op_error(f, ERR_UNSUPPORTED, err, "type %s is for graphs that are run; this one trains",
+        return op_error(f, ERR_UNSUPPORTED, err, "type %s is not supported in training, only by trainerctl run",
                         tensor_dtype_name(t));
     for (i = 0; i < COUNT_OF(movers); i++)
         if (f->def->domain == NULL && strcmp(f->def->name, movers[i]) == 0)
             return 0;
-    return op_error(f, ERR_UNSUPPORTED, err, "type %s is not supported; expected a wider one: put Cast or "
+    return op_error(f, ERR_UNSUPPORTED, err, "type %s is not supported; expected a wider type: insert Cast or "
                     "DequantizeLinear before it", tensor_dtype_name(t));
 }
 

@@ -49,7 +49,7 @@ int plan_precision_check(enum plan_precision p, uint32_t capability, struct err 
 
     if (capability > 0 && capability < least)
         return err_set(err, ERR_UNSUPPORTED,
-                       "%s needs GPUs of compute capability %u.%u or later, these have %u.%u: say \"float32\"%s, "
+                       "%s needs GPUs of compute capability %u.%u or later, these have %u.%u: use \"float32\"%s, "
                        "or use other GPUs",
                        precisions[p].name, least / 10, least % 10, capability / 10, capability % 10,
                        p != PLAN_FLOAT16 && capability >= precisions[PLAN_FLOAT16].capability ? " or \"float16\""
@@ -58,11 +58,11 @@ int plan_precision_check(enum plan_precision p, uint32_t capability, struct err 
         return 0;
     if (p == PLAN_BFLOAT16)
         return err_set(err, ERR_UNSUPPORTED,
-                       "bfloat16 needs a processor with the instructions of avx512_bf16, this one has none "
-                       "(kernels: %s): say \"float32\", or use other machines",
+                       "bfloat16 needs a processor with the instructions of avx512_bf16, which are absent "
+                       "(kernels: %s): use \"float32\", or other machines",
                        op_kernel_id());
     return err_set(err, ERR_UNSUPPORTED,
-                   "%s is computed by GPUs alone: say \"float32\"%s, or train with --devices cuda",
+                   "%s is supported by GPUs only: use \"float32\"%s, or train with --devices cuda",
                    precisions[p].name, op_has_bfloat16() ? " or \"bfloat16\"" : "");
 }
 

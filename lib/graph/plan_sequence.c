@@ -124,7 +124,7 @@ static int known_ints(struct plan_builder *b, const struct graph_node *from, uin
     v = &b->p->values.at[value];
     if (!plan_is_known(v) || (v->tensor.dtype != TENSOR_I64 && v->tensor.dtype != TENSOR_I32))
         return err_set(err, ERR_UNSUPPORTED,
-                       "%s '%s': %s depends on the data; supported is what is known once the "
+                       "%s '%s': %s depends on the data; expected a value that is known once the "
                        "shapes are: use torch.stack or torch.cat and index the tensor",
                        from->def->name, from->name, what);
     if (tensor_elements(&v->tensor) < 1 || tensor_elements(&v->tensor) > PARTS_MAX)
@@ -304,7 +304,7 @@ static int part_sizes(struct plan_builder *b, const struct graph_node *from, int
         return 0;
     }
     if (whole / each >= PARTS_MAX)
-        return err_set(err, ERR_UNSUPPORTED, "SplitToSequence '%s' makes more than %d parts",
+        return err_set(err, ERR_UNSUPPORTED, "SplitToSequence '%s' creates more than %d parts",
                        from->name, PARTS_MAX);
     *n = (uint32_t)((whole + each - 1) / each);
     *out = arena_array(&b->p->mem, *n, sizeof(**out));

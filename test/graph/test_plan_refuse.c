@@ -45,9 +45,9 @@ static void feeds_and_names_that_do_not_fit_are_refused_with_both_sides(void **s
     (void)state;
     feed.shape.dim[0] = 6;
     plan_refused("mlp.onnx", &o, ERR_INPUT, "model input 'x' has shape [-1, 5]",
-                 "feature 'image' gives [4, 6]", NULL);
+                 "feature 'image' has [4, 6]", NULL);
     feed.shape = shape_of(2, (int64_t)5, (int64_t)1);
-    plan_refused("mlp.onnx", &o, ERR_INPUT, "gives [4, 5, 1]", NULL);
+    plan_refused("mlp.onnx", &o, ERR_INPUT, "has [4, 5, 1]", NULL);
     feed.shape = shape_of(1, (int64_t)0);
     plan_refused("mlp.onnx", &o, ERR_INPUT, "no elements", NULL);
     feed.shape = shape_of(1, (int64_t)5);
@@ -197,7 +197,7 @@ static void output_of_another_type_than_declared_is_refused(void **state)
     g = net_import_model(m, NULL);
     model_free(m);
     assert_int_equal(plan_new(g, &o, &p, &err), ERR_INPUT);
-    if (strstr(err.text, "graph output 'logits' is declared as int64, but its node makes float32") == NULL)
+    if (strstr(err.text, "graph output 'logits' is declared as int64, but its node computes float32") == NULL)
         fail_msg("%s", err.text);
     graph_free(g);
 }

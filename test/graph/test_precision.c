@@ -306,13 +306,13 @@ static void each_precision_is_for_devices_that_multiply_so(void **state)
         { "float32", 0, NULL },   { "float32", 60, NULL },
         { "tf32", 80, NULL },     { "tf32", 90, NULL },
         { "bfloat16", 80, NULL }, { "float16", 70, NULL },
-        { "tf32", 0, "tf32 is computed by GPUs alone: say \"float32\"" },
-        { "float16", 0, "float16 is computed by GPUs alone: say \"float32\"" },
-        { "tf32", 75, "tf32 needs GPUs of compute capability 8.0 or later, these have 7.5: say \"float32\" or "
+        { "tf32", 0, "tf32 is supported by GPUs only: use \"float32\"" },
+        { "float16", 0, "float16 is supported by GPUs only: use \"float32\"" },
+        { "tf32", 75, "tf32 needs GPUs of compute capability 8.0 or later, these have 7.5: use \"float32\" or "
                       "\"float16\", or use other GPUs" },
-        { "bfloat16", 61, "bfloat16 needs GPUs of compute capability 8.0 or later, these have 6.1: say \"float32\", "
+        { "bfloat16", 61, "bfloat16 needs GPUs of compute capability 8.0 or later, these have 6.1: use \"float32\", "
                           "or use other GPUs" },
-        { "float16", 62, "float16 needs GPUs of compute capability 7.0 or later, these have 6.2: say \"float32\", "
+        { "float16", 62, "float16 needs GPUs of compute capability 7.0 or later, these have 6.2: use \"float32\", "
                          "or use other GPUs" },
     };
     enum plan_precision p;
