@@ -32,8 +32,8 @@ static bool close_to(double a, double b)
 /* Takes apart what `value` is made of; the outermost node may be read by others. */
 static void collect(const struct fuser *f, uint32_t value, bool outermost, struct product *p)
 {
-    const struct plan_node *n = fuse_maker(f, value);
-    bool open = n != NULL && (outermost || fuse_is_ours(f, value));
+    const struct plan_node *n = fuse_producer(f, value);
+    bool open = n != NULL && (outermost || fuse_is_exclusive(f, value));
     float number;
 
     if (p->n > MAX_FACTORS || p->parts++ == MAX_PARTS) {
@@ -127,10 +127,10 @@ static bool is_hard_gate(const struct fuser *f, uint32_t gate, uint32_t x, doubl
 static const struct op_def *row_for(const struct fuser *f, uint32_t x, uint32_t gate, double k,
                                     bool *is_tanh)
 {
-    const struct plan_node *n = fuse_maker(f, gate), *inner;
+    const struct plan_node *n = fuse_producer(f, gate), *inner;
     uint32_t rest;
 
-    if (n == NULL || !fuse_is_ours(f, gate))
+    if (n == NULL || !fuse_is_exclusive(f, gate))
         return NULL;
     if (k == 1 && fuse_is(n, NULL, "Sigmoid") && n->in[0] == x)
         return op_find("trainerd", "Swish", 1);
@@ -190,8 +190,9 @@ int fuse_gated_product(struct fuser *f, uint32_t node, struct err *err)
     struct fuse_row row = { .def = op_find("trainerd", "Gated", 1), .name = n->name, .n_in = 2, .n_attrs = 1 };
 
     for (uint32_t i = 0; i < 2; i++) {
-        const struct plan_node *gate = fuse_maker(f, n->in[i]);
-        const char *function = gate != NULL && fuse_is_ours(f, n->in[i]) ? gate_function(gate) : NULL;
+        const struct plan_node *gate = fuse_producer(f, n->in[i]);
+        const char *function =
+            gate != NULL && fuse_is_exclusive(f, n->in[i]) ? gate_function(gate) : NULL;
         const struct tensor *a = &f->p->values.at[n->in[i]].tensor, *b = &f->p->values.at[n->in[!i]].tensor;
 
         if (function == NULL || a->dtype != TENSOR_F32 || b->dtype != TENSOR_F32 ||

@@ -240,7 +240,7 @@ static bool is_guard(const struct fuser *f, const struct plan_node *n, uint32_t 
     float zero;
 
     *of = n->in[2];
-    return test != NULL && fuse_is_ours(f, n->in[0]) && test->in[0] == *of &&
+    return test != NULL && fuse_is_exclusive(f, n->in[0]) && test->in[0] == *of &&
            fuse_number(f, n->in[1], &zero) && zero == 0 && f->readers[*of] == 2;
 }
 
@@ -257,7 +257,7 @@ static const struct plan_node *find_far_softmax(struct fuser *f, uint32_t value)
 {
     static const char *const between[] = { "Where",   "Mul",  "Div",     "Add",      "Sub",
                                            "Dropout", "Cast", "Reshape", "Unsqueeze", "Squeeze" };
-    const struct plan_node *n = fuse_maker(f, value), *first = n;
+    const struct plan_node *n = fuse_producer(f, value), *first = n;
 
     for (uint32_t depth = 0; n != NULL && depth < 4; depth++) {
         uint32_t next = GRAPH_NONE;
@@ -269,11 +269,11 @@ static const struct plan_node *find_far_softmax(struct fuser *f, uint32_t value)
         }
         for (size_t i = 0; i < COUNT_OF(between); i++)
             for (uint32_t k = 0; fuse_is(n, NULL, between[i]) && k < n->n_in; k++)
-                if (n->in[k] != GRAPH_NONE && fuse_maker(f, n->in[k]) != NULL &&
+                if (n->in[k] != GRAPH_NONE && fuse_producer(f, n->in[k]) != NULL &&
                     tensor_elements(tensor_of(f, n->in[k])) == tensor_elements(tensor_of(f, value)))
                     next = n->in[k];
         value = next;
-        n = fuse_maker(f, value);
+        n = fuse_producer(f, value);
     }
     return NULL;
 }
@@ -282,20 +282,20 @@ static const struct plan_node *find_far_softmax(struct fuser *f, uint32_t value)
  * cannot be one node, f->obstacle says why. */
 static bool find_ends(struct fuser *f, uint32_t value, struct ends *e)
 {
-    const struct plan_node *n = fuse_maker(f, value), *dropout = NULL;
+    const struct plan_node *n = fuse_producer(f, value), *dropout = NULL;
     uint32_t weights = value;
-    bool ours = n != NULL && fuse_is_ours(f, value);
+    bool ours = n != NULL && fuse_is_exclusive(f, value);
 
     *e = (struct ends){ .ratio = 0 };
     if (n != NULL && fuse_is(n, NULL, "Dropout")) {
         dropout = n;
         value = n->in[0];
-        n = fuse_maker(f, value);
-        ours = ours && n != NULL && fuse_is_ours(f, value);
+        n = fuse_producer(f, value);
+        ours = ours && n != NULL && fuse_is_exclusive(f, value);
     }
     if (n != NULL && fuse_is(n, NULL, "Where") && is_guard(f, n, &value)) {
         e->is_guarded = true;
-        n = fuse_maker(f, value);
+        n = fuse_producer(f, value);
     }
     if (!is_of_scores(f, n, value)) {
         e->softmax = find_far_softmax(f, weights);
@@ -343,7 +343,7 @@ static int add_row(struct fuser *f, uint32_t node, const struct ends *e, struct 
     return fuse_into(f, node, &row, err);
 }
 
-int fuse_settle_masks(struct fuser *f, struct fuse_scores *c, struct err *err)
+int fuse_prepare_masks(struct fuser *f, struct fuse_scores *c, struct err *err)
 {
     uint32_t i, kept = 0;
     int rc = 0;
@@ -352,7 +352,7 @@ int fuse_settle_masks(struct fuser *f, struct fuse_scores *c, struct err *err)
         bool idle = false;
 
         if (c->mask[i] != GRAPH_NONE)
-            rc = fuse_settle_mask(f, c->step[i], &c->mask[i], &idle, err);
+            rc = fuse_prepare_mask(f, c->step[i], &c->mask[i], &idle, err);
         if (idle) {
             c->n_masks--;
             continue;
@@ -400,19 +400,19 @@ int fuse_attention(struct fuser *f, uint32_t node, struct err *err)
     if (rc == 0 && learns_mask)
         return fuse_note_attention(f, name, false, err);
     if (rc == 0)
-        rc = fuse_settle_masks(f, &c, err);
+        rc = fuse_prepare_masks(f, &c, err);
     if (rc == 0)
         rc = add_row(f, node, &e, &c, all, err);
     return rc == 0 ? fuse_note_attention(f, name, true, err) : rc;
 }
 
-int fuse_attention_turn(struct fuser *f, uint32_t node, struct err *err)
+int fuse_attention_transpose(struct fuser *f, uint32_t node, struct err *err)
 {
-    const struct plan_node *turn = &f->p->nodes.at[node], *n = fuse_maker(f, turn->in[0]);
+    const struct plan_node *turn = &f->p->nodes.at[node], *n = fuse_producer(f, turn->in[0]);
     uint32_t rank = tensor_of(f, turn->out[0])->shape.rank, perm[TENSOR_MAX_RANK], i;
     struct fuse_row row = { .n_in = 0 };
 
-    if (n == NULL || !fuse_is_ours(f, turn->in[0]) || !fuse_is(n, "trainerd", "Attention") ||
+    if (n == NULL || !fuse_is_exclusive(f, turn->in[0]) || !fuse_is(n, "trainerd", "Attention") ||
         fuse_attr(n, "perm_y") != NULL)
         return 0;
     row.def = n->def;

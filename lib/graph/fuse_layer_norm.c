@@ -102,7 +102,7 @@ int fuse_row_norm(struct fuser *f, uint32_t node, struct err *err)
         struct fuse_row row = { .name = n->name, .n_in = 2, .n_attrs = 1 };
         float epsilon;
 
-        if (!is_row(f, n->in[i], n->out[0]) || !fuse_is_ours(f, n->in[!i]) ||
+        if (!is_row(f, n->in[i], n->out[0]) || !fuse_is_exclusive(f, n->in[!i]) ||
             !is_normalised(f, n->in[!i], &d, &epsilon))
             continue;
         minus = fuse_made_by(f, d, "Sub");
@@ -129,7 +129,7 @@ int fuse_row_norm_bias(struct fuser *f, uint32_t node, struct err *err)
         const struct plan_node *norm = fuse_made_by(f, n->in[!i], "LayerNormalization");
         struct fuse_row row = { .n_in = 3 };
 
-        if (norm == NULL || norm->n_in != 2 || !fuse_is_ours(f, n->in[!i]) ||
+        if (norm == NULL || norm->n_in != 2 || !fuse_is_exclusive(f, n->in[!i]) ||
             norm->n_attrs > FUSE_MAX_ATTRS || !is_row(f, n->in[i], n->out[0]) ||
             (fuse_attr(norm, "axis") != NULL && fuse_attr(norm, "axis")->i != -1))
             continue;

@@ -101,7 +101,7 @@ int fuse_lowered_attention(struct fuser *f, uint32_t node, struct err *err)
     if (fuse_attr(n, "parts") != NULL || !read_steps(n, &c))
         return 0;
     find_operands(f, n, all);
-    rc = fuse_settle_masks(f, &c, err);
+    rc = fuse_prepare_masks(f, &c, err);
     if (rc < 0)
         return rc;
     keep_attrs(n, &row);

@@ -61,7 +61,8 @@ static bool is_same(const struct tensor *a, const struct tensor *b)
            memcmp(a->data, b->data, tensor_bytes(a)) == 0;
 }
 
-int fuse_settle_mask(struct fuser *f, const char *step, uint32_t *mask, bool *idle, struct err *err)
+int fuse_prepare_mask(struct fuser *f, const char *step, uint32_t *mask, bool *idle,
+                      struct err *err)
 {
     const struct plan_value *v = &f->p->values.at[*mask];
     struct tensor t = v->tensor;

@@ -10,9 +10,9 @@ enum { RESIDUAL = 5 };
 /* The norm that makes `value` for one reader, not clamped; NULL: none. */
 static const struct plan_node *open_norm(const struct fuser *f, uint32_t value)
 {
-    const struct plan_node *n = fuse_maker(f, value);
+    const struct plan_node *n = fuse_producer(f, value);
 
-    if (n == NULL || !fuse_is_ours(f, value) || n->n_attrs + 2 > FUSE_MAX_ATTRS ||
+    if (n == NULL || !fuse_is_exclusive(f, value) || n->n_attrs + 2 > FUSE_MAX_ATTRS ||
         (!fuse_is(n, NULL, "BatchNormalization") && !fuse_is(n, "trainerd", "BatchNormAdd")))
         return NULL;
     return n;
@@ -76,9 +76,9 @@ int fuse_norm_add(struct fuser *f, uint32_t node, struct err *err)
 {
     const struct plan_node *add = &f->p->nodes.at[node];
     const struct shape *out = &f->p->values.at[add->out[0]].tensor.shape;
-    uint32_t which = f->maker[add->in[1]] != GRAPH_NONE &&
-                     (f->maker[add->in[0]] == GRAPH_NONE ||
-                      f->maker[add->in[1]] > f->maker[add->in[0]]),
+    uint32_t which = f->producer[add->in[1]] != GRAPH_NONE &&
+                     (f->producer[add->in[0]] == GRAPH_NONE ||
+                      f->producer[add->in[1]] > f->producer[add->in[0]]),
              turn;
     struct fuse_row row;
 

@@ -28,7 +28,7 @@ static bool is_repeated(const struct fuser *f, uint32_t value, uint32_t *from, u
 {
     const struct plan_node *join = fuse_made_by(f, value, "Reshape");
     const struct plan_node *wide = join != NULL ? fuse_made_by(f, join->in[0], "Expand") : NULL;
-    const struct plan_node *apart = wide != NULL ? fuse_maker(f, wide->in[0]) : NULL;
+    const struct plan_node *apart = wide != NULL ? fuse_producer(f, wide->in[0]) : NULL;
     const struct shape *x, *one, *many, *y;
 
     if (apart == NULL || (!fuse_is(apart, NULL, "Unsqueeze") && !fuse_is(apart, NULL, "Reshape")))
@@ -66,7 +66,7 @@ void fuse_trace(const struct fuser *f, uint32_t value, bool turned, bool may_sca
     for (i = 0; i < rank; i++)
         o->perm[i] = turned && i + 2 >= rank ? 2 * rank - 3 - i : i;
     for (;;) {
-        const struct plan_node *n = fuse_maker(f, o->value);
+        const struct plan_node *n = fuse_producer(f, o->value);
         uint32_t from, axis, perm[TENSOR_MAX_RANK];
         int64_t repeats;
         float by;
@@ -78,7 +78,8 @@ void fuse_trace(const struct fuser *f, uint32_t value, bool turned, bool may_sca
             for (i = 0; i < rank; i++)
                 o->perm[i] = perm[o->perm[i]];
             o->value = n->in[0];
-        } else if (may_scale && fuse_is_ours(f, o->value) && fuse_is_scaled(f, n, &from, &by)) {
+        } else if (may_scale && fuse_is_exclusive(f, o->value) &&
+                   fuse_is_scaled(f, n, &from, &by)) {
             o->scale *= by;
             o->value = from;
         } else if (may_repeat && o->repeats == 1 &&

@@ -8,7 +8,7 @@
 /* The value whose last two axes a Transpose swaps to make `value`, and nothing else. */
 static bool swapped(const struct fuser *f, uint32_t value, uint32_t *from)
 {
-    const struct plan_node *n = fuse_maker(f, value);
+    const struct plan_node *n = fuse_producer(f, value);
     const struct op_attr *perm;
     uint32_t rank, i;
 
@@ -111,13 +111,13 @@ int fuse_two_layers(struct fuser *f, uint32_t node, struct err *err)
     struct layer up, down;
     const char *function;
 
-    if (f->p->there.cuda == NULL || !layer_of(f, n, &down) || !fuse_is_ours(f, down.x))
+    if (f->p->device.cuda == NULL || !layer_of(f, n, &down) || !fuse_is_exclusive(f, down.x))
         return 0;
-    between = fuse_maker(f, down.x);
+    between = fuse_producer(f, down.x);
     function = function_of(between);
-    if (function == NULL || !fuse_is_ours(f, between->in[0]))
+    if (function == NULL || !fuse_is_exclusive(f, between->in[0]))
         return 0;
-    first = fuse_maker(f, between->in[0]);
+    first = fuse_producer(f, between->in[0]);
     if (!layer_of(f, first, &up))
         return 0;
     row.in[0] = up.x;
@@ -136,9 +136,9 @@ int fuse_two_layers(struct fuser *f, uint32_t node, struct err *err)
 /* The product that makes `value` and has no row added yet. */
 static const struct plan_node *open_product(const struct fuser *f, uint32_t value)
 {
-    const struct plan_node *n = fuse_maker(f, value);
+    const struct plan_node *n = fuse_producer(f, value);
 
-    if (n == NULL || !fuse_is_ours(f, value) ||
+    if (n == NULL || !fuse_is_exclusive(f, value) ||
         (!fuse_is(n, NULL, "MatMul") && !fuse_is(n, "trainerd", "MatMul")))
         return NULL;
     return n->n_in == 2 ? n : NULL;

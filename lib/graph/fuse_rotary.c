@@ -30,7 +30,7 @@ static bool known_int(const struct fuser *f, uint32_t value, int64_t *out)
 /* value is half `which` of the last axis of *x. */
 static bool is_half(const struct fuser *f, uint32_t value, uint32_t which, uint32_t *x)
 {
-    const struct plan_node *n = fuse_maker(f, value);
+    const struct plan_node *n = fuse_producer(f, value);
     int64_t width, start, axis, rank, step = 1;
 
     if (n == NULL)
@@ -43,8 +43,9 @@ static bool is_half(const struct fuser *f, uint32_t value, uint32_t which, uint3
     if (fuse_is(n, NULL, "Split"))
         return n->n_out == 2 && n->out[which] == value && f->readers[value] == 1;
     rank = (int64_t)tensor_of(f, *x)->shape.rank;
-    return fuse_is(n, NULL, "Slice") && fuse_is_ours(f, value) && n->n_in >= 4 && known_int(f, n->in[1], &start) &&
-           known_int(f, n->in[3], &axis) && (axis == -1 || axis == rank - 1) &&
+    return fuse_is(n, NULL, "Slice") && fuse_is_exclusive(f, value) && n->n_in >= 4 &&
+           known_int(f, n->in[1], &start) && known_int(f, n->in[3], &axis) &&
+           (axis == -1 || axis == rank - 1) &&
            (n->n_in < 5 || n->in[4] == GRAPH_NONE || known_int(f, n->in[4], &step)) && step == 1 &&
            (start == (which == 0 ? 0 : width / 2) || start == (which == 0 ? -width : -width / 2));
 }
@@ -56,13 +57,14 @@ static bool is_turned(const struct fuser *f, uint32_t value, uint32_t *x, bool *
     const struct op_attr *axis = join != NULL ? fuse_attr(join, "axis") : NULL;
     uint32_t again;
 
-    if (axis == NULL || join->n_in != 2 || !fuse_is_ours(f, value) ||
+    if (axis == NULL || join->n_in != 2 || !fuse_is_exclusive(f, value) ||
         (axis->i != -1 && axis->i != (int64_t)tensor_of(f, value)->shape.rank - 1))
         return false;
     minus = fuse_made_by(f, join->in[0], "Neg");
-    if (minus == NULL || !fuse_is_ours(f, join->in[0]))
+    if (minus == NULL || !fuse_is_exclusive(f, join->in[0]))
         return false;
-    *is_split = fuse_maker(f, minus->in[0]) != NULL && fuse_is(fuse_maker(f, minus->in[0]), NULL, "Split");
+    *is_split = fuse_producer(f, minus->in[0]) != NULL &&
+                fuse_is(fuse_producer(f, minus->in[0]), NULL, "Split");
     return is_half(f, minus->in[0], 1, x) &&
            is_half(f, join->in[1], 0, &again) && again == *x;
 }
@@ -89,7 +91,7 @@ static bool find_sine(const struct fuser *f, uint32_t term, uint32_t *x, uint32_
 {
     const struct plan_node *n = fuse_made_by(f, term, "Mul");
 
-    for (uint32_t i = 0; n != NULL && fuse_is_ours(f, term) && i < 2; i++)
+    for (uint32_t i = 0; n != NULL && fuse_is_exclusive(f, term) && i < 2; i++)
         if (is_turned(f, n->in[i], x, is_split)) {
             *sine = n->in[!i];
             return true;
@@ -131,7 +133,8 @@ int fuse_rotary(struct fuser *f, uint32_t node, struct err *err)
     for (i = 0; i < 2 && !find_sine(f, sum->in[i], &x, &sine, &is_split);)
         i++;
     plain = i < 2 ? fuse_made_by(f, sum->in[!i], "Mul") : NULL;
-    if (plain == NULL || !fuse_is_ours(f, sum->in[!i]) || (plain->in[0] != x && plain->in[1] != x) ||
+    if (plain == NULL || !fuse_is_exclusive(f, sum->in[!i]) ||
+        (plain->in[0] != x && plain->in[1] != x) ||
         !shape_equal(&tensor_of(f, x)->shape, &tensor_of(f, sum->out[0])->shape))
         return 0;
     cosine = plain->in[plain->in[0] == x ? 1 : 0];

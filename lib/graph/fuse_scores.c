@@ -48,10 +48,10 @@ static bool is_product(const struct plan_node *n)
 /* A node computes the value, other than by showing a parameter or a constant in another shape. */
 static bool is_computed(const struct fuser *f, uint32_t value)
 {
-    const struct plan_node *n = fuse_maker(f, value);
+    const struct plan_node *n = fuse_producer(f, value);
 
     while (n != NULL && (fuse_is(n, NULL, "Transpose") || fuse_is(n, NULL, "Reshape")))
-        n = fuse_maker(f, n->in[0]);
+        n = fuse_producer(f, n->in[0]);
     return n != NULL;
 }
 
@@ -60,7 +60,7 @@ static bool come_from_product(const struct fuser *f, uint32_t value, int64_t sco
 {
     static const char *const passing[] = { "Add",  "Sub", "Mul",  "Div", "Where", "Tanh",    "Max",     "Min",
                                            "Clip", "Cast", "Neg", "Erf", "Relu",  "Reshape", "Squeeze", "Unsqueeze" };
-    const struct plan_node *n = fuse_maker(f, value);
+    const struct plan_node *n = fuse_producer(f, value);
     bool passes = false;
 
     if (n == NULL || *budget == 0 || tensor_elements(tensor_of(f, value)) != scores)
@@ -217,7 +217,7 @@ static bool take_numeric_mask(struct fuser *f, const struct plan_node *n, struct
     for (uint32_t i = 0; i < 2; i++) {
         const struct plan_node *product = fuse_made_by(f, n->in[i], "Mul");
 
-        for (uint32_t k = 0; product != NULL && fuse_is_ours(f, n->in[i]) && k < 2; k++) {
+        for (uint32_t k = 0; product != NULL && fuse_is_exclusive(f, n->in[i]) && k < 2; k++) {
             float number = 0;
             uint32_t mask = numeric_mask(f, product->in[k], n->in[!i], &number);
 
@@ -233,17 +233,17 @@ static bool take_numeric_mask(struct fuser *f, const struct plan_node *n, struct
 /* Walks from a value that only the chain reads back to the product. Returns false if the walk meets another node. */
 static bool find(struct fuser *f, uint32_t value, struct fuse_scores *c)
 {
-    const struct plan_node *n = fuse_maker(f, value);
+    const struct plan_node *n = fuse_producer(f, value);
     uint32_t from, i;
     float number;
 
     if (n == NULL)
         return fuse_blocked(f, "'%s' is not made by a product of q and k", name_of(f, value));
-    if (!fuse_is_ours(f, value))
+    if (!fuse_is_exclusive(f, value))
         return fuse_blocked(f, "'%s', made by %s '%s', is read elsewhere too", name_of(f, value),
                             n->def->name, n->name);
     if (is_product(n)) {
-        c->product = f->maker[value];
+        c->product = f->producer[value];
         return true;
     }
     if (fuse_is_scaled(f, n, &from, &number))

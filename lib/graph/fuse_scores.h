@@ -36,8 +36,8 @@ bool fuse_is_scaled(const struct fuser *f, const struct plan_node *n, uint32_t *
 /* Converts a mask to the form that the node reads: a known mask that is constant along an axis gets
  * one element there, and equal masks share the first one. *idle: the mask changes no score. Errors:
  * ERR_NOMEM. */
-int fuse_settle_mask(struct fuser *f, const char *step, uint32_t *mask, bool *idle,
-                     struct err *err);
+int fuse_prepare_mask(struct fuser *f, const char *step, uint32_t *mask, bool *idle,
+                      struct err *err);
 
 /* Removes the steps that only hide all keys outside a band around the row's own key (causal masks,
  * sliding windows), for scores with `rows` rows, and sets the band as an attribute of the row.
@@ -69,8 +69,8 @@ bool fuse_add_perm(struct plan *p, struct fuse_row *row, const char *name, const
 /* Adds steps and masks to the row in the order of execution; the scale precedes them. Returns false
  * if memory runs out. */
 bool fuse_add_steps(struct plan *p, struct fuse_row *row, const struct fuse_scores *c, float scale);
-/* Calls fuse_settle_mask() for each mask and removes steps without effect. Errors: ERR_NOMEM. */
-int fuse_settle_masks(struct fuser *f, struct fuse_scores *c, struct err *err);
+/* Calls fuse_prepare_mask() for each mask and removes steps without effect. Errors: ERR_NOMEM. */
+int fuse_prepare_masks(struct fuser *f, struct fuse_scores *c, struct err *err);
 /* Records for `trainerctl inspect` whether the attention called `name` is one node; if not, with
  * f->obstacle as the reason. */
 int fuse_note_attention(struct fuser *f, const char *name, bool is_fused, struct err *err);

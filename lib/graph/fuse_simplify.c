@@ -76,7 +76,7 @@ static void redirect(struct fuser *f, uint32_t value, uint32_t from, uint32_t no
     for (size_t i = node; i < f->p->nodes.n && left > 0; i++) {
         struct plan_node *n = &f->p->nodes.at[i];
 
-        for (uint32_t k = 0; k < n->n_in && !f->gone[i]; k++)
+        for (uint32_t k = 0; k < n->n_in && !f->removed[i]; k++)
             if (n->in[k] == value) {
                 n->in[k] = from;
                 f->readers[from]++;
@@ -95,7 +95,7 @@ int fuse_same(struct fuser *f, uint32_t node, struct err *err)
         return 0;
     redirect(f, n->out[0], n->in[0], node + 1);
     if (f->readers[n->out[0]] == 0)
-        fuse_drop(f, node);
+        fuse_remove(f, node);
     return 0;
 }
 
@@ -107,7 +107,7 @@ static bool is_same_choice(const struct fuser *f, const struct plan_node *n, uin
     const struct plan_node *o = &f->p->nodes.at[k];
     float a, b;
 
-    if (f->gone[k] || !fuse_is(o, NULL, "Where") || o->in[0] != n->in[0] ||
+    if (f->removed[k] || !fuse_is(o, NULL, "Where") || o->in[0] != n->in[0] ||
         !shape_equal(&tensor_of(f, o->out[0])->shape, &tensor_of(f, n->out[0])->shape))
         return false;
     for (uint32_t i = 1; i < 3; i++)
@@ -127,7 +127,7 @@ int fuse_same_choice(struct fuser *f, uint32_t node, struct err *err)
             continue;
         redirect(f, n->out[0], f->p->nodes.at[k].out[0], node + 1);
         if (f->readers[n->out[0]] == 0)
-            fuse_drop(f, node);
+            fuse_remove(f, node);
         return 0;
     }
     return f->choices.n == MAX_CHOICES || VEC_PUSH(f->choices, node) ? 0 : plan_no_memory(err);
@@ -163,7 +163,7 @@ int fuse_merged_transpose(struct fuser *f, uint32_t node, struct err *err)
     uint32_t perm[TENSOR_MAX_RANK], lead, i;
     int64_t *axes;
 
-    if (merge == NULL || !fuse_is_ours(f, split->in[0]))
+    if (merge == NULL || !fuse_is_exclusive(f, split->in[0]))
         return 0;
     x = &tensor_of(f, merge->in[0])->shape;
     merged = &tensor_of(f, turn->in[0])->shape;
@@ -220,7 +220,7 @@ int fuse_merged_product(struct fuser *f, uint32_t node, struct err *err)
     const struct shape *x, *y = &tensor_of(f, split->out[0])->shape;
     const struct op_attr *turned;
 
-    if (merge == NULL || !fuse_is_ours(f, split->in[0]) || !is_product_of_rows(f, product))
+    if (merge == NULL || !fuse_is_exclusive(f, split->in[0]) || !is_product_of_rows(f, product))
         return 0;
     x = &tensor_of(f, merge->in[0])->shape;
     if (x->rank < 2 || y->rank != x->rank ||

@@ -28,7 +28,7 @@ static bool by_split(const struct fuser *f, uint32_t value, uint32_t which, stru
     const struct shape *s = shape_at(f, piece);
     int64_t columns, here = 1;
 
-    n = fuse_maker(f, piece);
+    n = fuse_producer(f, piece);
     if (n == NULL || !fuse_is(n, NULL, "Split") || n->n_out != 3 || n->out[which] != piece || f->readers[piece] != 1)
         return false;
     columns = columns_of(f, n->in[0]);
@@ -61,7 +61,7 @@ static uint32_t indexed(const struct fuser *f, uint32_t value, uint32_t which)
     if (n == NULL || f->readers[n->in[0]] != 1)
         return GRAPH_NONE;
     value = n->in[0];
-    n = fuse_maker(f, value);
+    n = fuse_producer(f, value);
     return n != NULL && fuse_is(n, NULL, "Split") && n->n_out == 3 && n->out[which] == value &&
                    shape_at(f, value)->dim[0] == 1
                ? n->in[0]

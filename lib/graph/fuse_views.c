@@ -80,8 +80,8 @@ int fuse_view_of_view(struct fuser *f, uint32_t node, struct err *err)
     const struct plan_node *n = &f->p->nodes.at[node];
     const struct plan_node *first = view_of(f, n->out[0]) == n ? view_of(f, n->in[0]) : NULL;
 
-    if (first == NULL || !fuse_is_ours(f, n->in[0]) || shape_of_value(f, n->out[0])->rank == 0 ||
-        (!is_of_units(f, n) && !is_of_units(f, first)))
+    if (first == NULL || !fuse_is_exclusive(f, n->in[0]) ||
+        shape_of_value(f, n->out[0])->rank == 0 || (!is_of_units(f, n) && !is_of_units(f, first)))
         return 0;
     return make_view(f, node, first->in[0], err);
 }
@@ -118,7 +118,7 @@ int fuse_unit_transpose(struct fuser *f, uint32_t node, struct err *err)
     int64_t *axes;
     int rc;
 
-    if (wide == NULL || !fuse_is_ours(f, turn->in[0]) || !added_axes(f, wide, &added))
+    if (wide == NULL || !fuse_is_exclusive(f, turn->in[0]) || !added_axes(f, wide, &added))
         return 0;
     t = f->p->values.at[wide->in[0]].tensor;
     fuse_perm(turn, shape_of_value(f, turn->in[0])->rank, perm);
@@ -132,7 +132,7 @@ int fuse_unit_transpose(struct fuser *f, uint32_t node, struct err *err)
         t.shape.dim[i] = shape_of_value(f, wide->in[0])->dim[axes[i]];
     row.in[0] = wide->in[0];
     row.attrs[0] = (struct op_attr){ .name = "perm", .type = OP_ATTR_INTS, .n = k, .ints = axes };
-    first = f->maker[turn->in[0]];
+    first = f->producer[turn->in[0]];
     if (!fuse_new_output(f, first, node, &t)) /* what the Unsqueeze made is the Transpose's from here on */
         return plan_no_memory(err);
     rc = fuse_into(f, first, &row, err);
@@ -178,7 +178,8 @@ int fuse_merged_batch(struct fuser *f, uint32_t node, struct err *err)
     const struct shape *y = shape_of_value(f, split->out[0]), *three;
     bool swapped[2];
 
-    if (product == NULL || view_of(f, split->out[0]) != split || !fuse_is_ours(f, split->in[0]) || y->rank < 4)
+    if (product == NULL || view_of(f, split->out[0]) != split ||
+        !fuse_is_exclusive(f, split->in[0]) || y->rank < 4)
         return 0;
     three = shape_of_value(f, split->in[0]);
     if (three->rank != 3 || y->dim[y->rank - 1] != three->dim[2] || y->dim[y->rank - 2] != three->dim[1] ||

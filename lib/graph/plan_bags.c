@@ -85,7 +85,7 @@ static bool read_slice(const struct plan *p, uint32_t value, struct bag *b)
 
 /* For value / c with a constant c: returns the dividend and sets *divisor to c. Otherwise returns
  * value and sets *divisor to 0. */
-static uint32_t undivided(const struct plan *p, uint32_t value, float *divisor)
+static uint32_t dividend_of(const struct plan *p, uint32_t value, float *divisor)
 {
     const struct plan_node *n = made_by(p, value, "Div");
     const struct plan_value *v;
@@ -107,7 +107,7 @@ static bool read_bag(const struct plan *p, uint32_t value, struct bag *b)
     float divisor;
     int i;
 
-    value = undivided(p, value, &divisor);
+    value = dividend_of(p, value, &divisor);
     for (i = 0; i < 3 && n == NULL; i++) {
         n = made_by(p, value, reductions[i]);
         b->reduction = reductions[i];
@@ -156,7 +156,8 @@ static bool are_bags(const struct plan *p, const uint32_t *items, uint32_t n, st
 }
 
 /* [n w, ...] -> [n, w, ...] */
-static int cut_rows(struct plan *p, const char *name, uint32_t n, uint32_t *value, struct err *err)
+static int reshape_rows(struct plan *p, const char *name, uint32_t n, uint32_t *value,
+                        struct err *err)
 {
     const struct shape s = p->values.at[*value].tensor.shape;
     int64_t dim[TENSOR_MAX_RANK];
@@ -190,7 +191,7 @@ int plan_bags(struct plan *p, const char *name, const uint32_t *items, uint32_t 
         p->values.at[b.table != GRAPH_NONE ? b.table : b.rows].tensor.shape.rank)
         return 0;
     value = b.rows;
-    rc = cut_rows(p, name, n, &value, err);
+    rc = reshape_rows(p, name, n, &value, err);
     if (rc == 0 && b.table != GRAPH_NONE) {
         in[0] = b.table;
         in[1] = value;

@@ -125,5 +125,5 @@ int plan_mark_samples(struct plan *p, const struct plan_node *n, struct err *err
                 if (n->attrs[i].n > 0 && n->attrs[i].ints != NULL && n->attrs[i].ints[0] != 0)
                     out->by_sample = false;
     }
-    return plan_follow_draws(p, n, err);
+    return plan_track_draws(p, n, err);
 }

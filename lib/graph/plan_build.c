@@ -44,7 +44,7 @@ int plan_find_tensor(const struct graph *g, const char *name, const char *role, 
     return ERR_INPUT;
 }
 
-static bool moves_statistic(const struct graph *g, const struct graph_node *n)
+static bool updates_statistic(const struct graph *g, const struct graph_node *n)
 {
     uint32_t k;
 
@@ -63,10 +63,10 @@ static bool node_is_needed(const struct plan_builder *b, const struct graph_node
     for (k = 0; k < n->n_out; k++)
         if (n->out[k] != GRAPH_NONE && b->needed[n->out[k]])
             return true;
-    return b->p->purpose == PLAN_TRAIN && moves_statistic(b->p->g, n);
+    return b->p->purpose == PLAN_TRAIN && updates_statistic(b->p->g, n);
 }
 
-static int need(struct plan_builder *b, const char *name, const char *role, struct err *err)
+static int mark_tensor(struct plan_builder *b, const char *name, const char *role, struct err *err)
 {
     uint32_t id;
     int rc = name != NULL ? plan_find_tensor(b->p->g, name, role, &id, err) : 0;
@@ -84,11 +84,11 @@ static int find_needed(struct plan_builder *b, struct err *err)
     int rc = 0;
 
     for (i = 0; i < o->n_losses && rc == 0; i++)
-        rc = need(b, o->losses[i].tensor, "loss", err);
+        rc = mark_tensor(b, o->losses[i].tensor, "loss", err);
     for (i = 0; i < o->n_metrics && rc == 0; i++)
-        rc = need(b, o->metrics[i].tensor, "metric", err);
+        rc = mark_tensor(b, o->metrics[i].tensor, "metric", err);
     for (i = 0; i < o->n_keep && rc == 0; i++)
-        rc = need(b, o->keep[i], "keep", err);
+        rc = mark_tensor(b, o->keep[i], "keep", err);
     for (i = 0; o->sum_outputs && i < g->n_outputs; i++)
         b->needed[g->output_values[i]] = true;
     if (rc < 0)
@@ -156,11 +156,11 @@ static int cast_to_type(struct plan *p, struct plan_node *n, struct err *err)
     return 0;
 }
 
-int plan_settle_new(struct plan *p, struct plan_node *n, struct err *err)
+int plan_mark_and_fold(struct plan *p, struct plan_node *n, struct err *err)
 {
     int rc = plan_mark_samples(p, n, err);
 
-    return rc < 0 ? rc : plan_settle_node(p, n, err);
+    return rc < 0 ? rc : plan_fold_node(p, n, err);
 }
 
 int plan_add_graph_node(struct plan_builder *b, const struct graph_node *from, struct err *err)
@@ -210,7 +210,7 @@ int plan_add_graph_node(struct plan_builder *b, const struct graph_node *from, s
     if (rc < 0)
         rc = plan_add_cast(b, &n, names, rc, err);
     else
-        rc = plan_settle_new(p, &n, err);
+        rc = plan_mark_and_fold(p, &n, err);
     for (i = 0; i < n.n_out && rc == 0; i++)
         if (from->out[i] != GRAPH_NONE)
             b->map[from->out[i]] = n.out[i];
@@ -219,45 +219,45 @@ int plan_add_graph_node(struct plan_builder *b, const struct graph_node *from, s
 
 /* ---- dead nodes ---- */
 
-static void want(bool *wanted, uint32_t value)
+static void mark_live(bool *is_live, uint32_t value)
 {
     if (value != GRAPH_NONE)
-        wanted[value] = true;
+        is_live[value] = true;
 }
 
 /* Removes nodes whose results were only needed for shapes, or were folded. */
-static int drop_dead(struct plan *p, struct err *err)
+static int remove_dead(struct plan *p, struct err *err)
 {
     struct arena mem = { 0 };
-    bool *wanted = arena_array(&mem, p->values.n, sizeof(*wanted));
-    bool *stays = arena_array(&mem, p->nodes.n, sizeof(*stays));
+    bool *is_live = arena_array(&mem, p->values.n, sizeof(*is_live));
+    bool *keeps_node = arena_array(&mem, p->nodes.n, sizeof(*keeps_node));
     size_t kept = 0, i;
     uint32_t k;
 
-    if (wanted == NULL || stays == NULL) {
+    if (is_live == NULL || keeps_node == NULL) {
         arena_fini(&mem);
         return plan_no_memory(err);
     }
-    want(wanted, p->loss_value);
-    want(wanted, p->loss_weight);
+    mark_live(is_live, p->loss_value);
+    mark_live(is_live, p->loss_weight);
     for (k = 0; k < p->n_metrics; k++) {
-        want(wanted, p->metrics[k].value);
-        want(wanted, p->metrics[k].weight);
+        mark_live(is_live, p->metrics[k].value);
+        mark_live(is_live, p->metrics[k].weight);
     }
     for (k = 0; k < p->n_kept; k++)
-        want(wanted, p->kept[k].value);
+        mark_live(is_live, p->kept[k].value);
     for (i = p->nodes.n; i-- > 0;) {
         const struct plan_node *n = &p->nodes.at[i];
 
         for (k = 0; k < n->n_out; k++)
-            stays[i] = stays[i] || (n->out[k] != GRAPH_NONE && wanted[n->out[k]]);
+            keeps_node[i] = keeps_node[i] || (n->out[k] != GRAPH_NONE && is_live[n->out[k]]);
         for (k = 0; k < n->n_in; k++)
-            stays[i] = stays[i] || plan_wants_stat(p, n, k);
-        for (k = 0; stays[i] && k < n->n_in; k++)
-            want(wanted, n->in[k]);
+            keeps_node[i] = keeps_node[i] || plan_wants_stat(p, n, k);
+        for (k = 0; keeps_node[i] && k < n->n_in; k++)
+            mark_live(is_live, n->in[k]);
     }
     for (i = 0; i < p->nodes.n; i++)
-        if (stays[i])
+        if (keeps_node[i])
             p->nodes.at[kept++] = p->nodes.at[i];
     p->nodes.n = kept; /* plan_layouts() renumbers them */
     arena_fini(&mem);
@@ -293,20 +293,21 @@ static int check_sequences(const struct plan_builder *b, struct err *err)
 
     for (i = 0; i < g->n_values; i++) {
         const char *name = g->values[i].name;
-        bool wanted = false;
+        bool is_requested = false;
         uint32_t k;
 
         if (!plan_is_sequence(b->map[i]))
             continue;
         for (k = 0; k < o->n_losses; k++)
-            wanted = wanted || (o->losses[k].tensor != NULL && strcmp(o->losses[k].tensor, name) == 0);
+            is_requested = is_requested ||
+                           (o->losses[k].tensor != NULL && strcmp(o->losses[k].tensor, name) == 0);
         for (k = 0; k < o->n_metrics; k++)
-            wanted = wanted || strcmp(o->metrics[k].tensor, name) == 0;
+            is_requested = is_requested || strcmp(o->metrics[k].tensor, name) == 0;
         for (k = 0; k < o->n_keep; k++)
-            wanted = wanted || strcmp(o->keep[k], name) == 0;
+            is_requested = is_requested || strcmp(o->keep[k], name) == 0;
         for (k = 0; k < g->n_outputs && o->sum_outputs; k++)
-            wanted = wanted || g->output_values[k] == i;
-        if (wanted)
+            is_requested = is_requested || g->output_values[k] == i;
+        if (is_requested)
             return err_set(err, ERR_UNSUPPORTED,
                            "'%s' is a sequence of tensors; expected a tensor for outputs, losses and "
                            "metrics",
@@ -365,7 +366,7 @@ static int build(struct plan_builder *b, struct err *err)
                         " samples, and the graph requires the fixed batch (export it with a dynamic batch, "
                         "dynamic_axes={'%s': {0: 'batch'}}, or give each lane %" PRId64 " samples)",
                         b->fixed_input, b->file_batch, b->p->batch, b->fixed_input, b->file_batch);
-    return rc == 0 ? drop_dead(b->p, err) : rc;
+    return rc == 0 ? remove_dead(b->p, err) : rc;
 }
 
 int plan_build(struct plan *p, const struct plan_opts *opts, struct err *err)

@@ -11,7 +11,7 @@
 #include "base/err.h"
 #include "graph/plan_priv.h"
 
-enum { TURNS_MAX = 65536 /* limit per plan */ };
+enum { ITERATIONS_MAX = 65536 /* limit per plan */ };
 
 static int not_known(const struct graph_node *n, const char *what, struct err *err)
 {
@@ -49,9 +49,9 @@ static int add_body(struct plan_builder *b, const struct graph_node *from,
     uint32_t i;
     int rc = 0;
 
-    if (p->n_turns++ == TURNS_MAX)
+    if (p->n_expanded++ == ITERATIONS_MAX)
         return err_set(err, ERR_UNSUPPORTED, "%s '%s': expanding the loops needs more than %d iterations",
-                       from->def->name, from->name, TURNS_MAX);
+                       from->def->name, from->name, ITERATIONS_MAX);
     for (i = 0; i < body->n_nodes && rc == 0; i++)
         rc = plan_add_graph_node(b, &body->nodes[i], err);
     if (rc == 0 && p->nodes.n > GRAPH_MAX_NODES)
@@ -61,7 +61,8 @@ static int add_body(struct plan_builder *b, const struct graph_node *from,
     return rc;
 }
 
-static int settle_axis(const struct graph_node *from, int64_t *axis, uint32_t rank, struct err *err)
+static int normalize_axis(const struct graph_node *from, int64_t *axis, uint32_t rank,
+                          struct err *err)
 {
     if (*axis < -(int64_t)rank || *axis >= (int64_t)rank)
         return err_set(err, ERR_INPUT,
@@ -72,8 +73,8 @@ static int settle_axis(const struct graph_node *from, int64_t *axis, uint32_t ra
 }
 
 /* Concatenates the parts [n], one from each iteration, along a new axis. */
-static int stack(struct plan_builder *b, const struct graph_node *from, uint32_t to,
-                 uint32_t *parts, uint32_t n, int64_t axis, bool backwards, struct err *err)
+static int stack_parts(struct plan_builder *b, const struct graph_node *from, uint32_t to,
+                       uint32_t *parts, uint32_t n, int64_t axis, bool backwards, struct err *err)
 {
     struct plan *p = b->p;
     const char *name = p->g->values[to].name;
@@ -88,7 +89,7 @@ static int stack(struct plan_builder *b, const struct graph_node *from, uint32_t
     for (i = 0; i < n; i++)
         if (plan_is_sequence(parts[i]))
             return plan_refuse_sequence(from, name, err);
-    rc = settle_axis(from, &axis, p->values.at[parts[0]].tensor.shape.rank + 1, err);
+    rc = normalize_axis(from, &axis, p->values.at[parts[0]].tensor.shape.rank + 1, err);
     if (rc == 0 && axis == 0 && !backwards)
         rc = plan_bags(p, name, parts, n, true, &b->map[to], &done, err);
     if (done)
@@ -107,7 +108,7 @@ static int stack(struct plan_builder *b, const struct graph_node *from, uint32_t
 
 /* ---- If ---- */
 
-static int take_branch(struct plan_builder *b, const struct graph_node *from, struct err *err)
+static int expand_branch(struct plan_builder *b, const struct graph_node *from, struct err *err)
 {
     const struct graph_body *body;
     int64_t condition;
@@ -126,15 +127,15 @@ static int take_branch(struct plan_builder *b, const struct graph_node *from, st
 
 /* ---- Loop and Scan ---- */
 
-struct turns {
+struct iterations {
     uint32_t n, cap;
     uint32_t n_carried, n_stacked; /* loop-carried values; scan outputs */
     uint32_t first_out;            /* number of body outputs before the loop-carried values */
     uint32_t *stacked;             /* [n_stacked][cap] values of the scan outputs */
 };
 
-static int open_turns(struct plan_builder *b, const struct graph_node *from, uint32_t first_out,
-                      uint32_t cap, struct turns *t, struct err *err)
+static int init_iterations(struct plan_builder *b, const struct graph_node *from,
+                           uint32_t first_out, uint32_t cap, struct iterations *t, struct err *err)
 {
     t->first_out = first_out;
     t->n_carried = graph_carried(from);
@@ -145,8 +146,8 @@ static int open_turns(struct plan_builder *b, const struct graph_node *from, uin
 }
 
 /* Adds one iteration; its loop-carried results become the inputs of the next. */
-static int add_turn(struct plan_builder *b, const struct graph_node *from, uint32_t first_in,
-                    struct turns *t, struct err *err)
+static int add_iteration(struct plan_builder *b, const struct graph_node *from, uint32_t first_in,
+                         struct iterations *t, struct err *err)
 {
     const struct graph_body *body = &from->bodies[0];
     uint32_t *next, i;
@@ -168,8 +169,8 @@ static int add_turn(struct plan_builder *b, const struct graph_node *from, uint3
     return 0;
 }
 
-static int enter(struct plan_builder *b, const struct graph_node *from, uint32_t first_in,
-                 const struct turns *t, struct err *err)
+static int set_loop_inputs(struct plan_builder *b, const struct graph_node *from, uint32_t first_in,
+                           const struct iterations *t, struct err *err)
 {
     uint32_t i;
 
@@ -185,8 +186,8 @@ static int enter(struct plan_builder *b, const struct graph_node *from, uint32_t
     return 0;
 }
 
-static void leave(struct plan_builder *b, const struct graph_node *from, uint32_t first_in,
-                  const struct turns *t)
+static void set_loop_outputs(struct plan_builder *b, const struct graph_node *from,
+                             uint32_t first_in, const struct iterations *t)
 {
     uint32_t i;
 
@@ -196,31 +197,31 @@ static void leave(struct plan_builder *b, const struct graph_node *from, uint32_
 }
 
 /* Adds iterations of a Loop until the trip count is reached or its condition is false. */
-static int turn_loop(struct plan_builder *b, const struct graph_node *from, int64_t trips,
-                     struct turns *t, struct err *err)
+static int iterate_loop(struct plan_builder *b, const struct graph_node *from, int64_t trips,
+                        struct iterations *t, struct err *err)
 {
     const struct graph_body *body = &from->bodies[0];
     struct plan *p = b->p;
-    int64_t go = 1;
+    int64_t condition_holds = 1;
     int rc = 0;
 
     if (from->n_in > 1 && from->in[1] != GRAPH_NONE &&
-        !known(p, mapped(b, from->in[1]), TENSOR_BOOL, &go))
+        !known(p, mapped(b, from->in[1]), TENSOR_BOOL, &condition_holds))
         return not_known(from, "its condition", err);
-    while (rc == 0 && go && (int64_t)t->n < trips) {
+    while (rc == 0 && condition_holds && (int64_t)t->n < trips) {
         static uint8_t yes = 1;
         const struct tensor condition = { .dtype = TENSOR_BOOL, .data = &yes };
-        const int64_t turn = t->n;
+        const int64_t iteration = t->n;
 
         if (t->n == t->cap)
             return err_set(err, ERR_UNSUPPORTED, "Loop '%s' runs more than %d iterations", from->name,
-                           TURNS_MAX);
-        b->map[body->in[0]] = plan_add_ints(p, "(iteration)", &turn, 0);
+                           ITERATIONS_MAX);
+        b->map[body->in[0]] = plan_add_ints(p, "(iteration)", &iteration, 0);
         b->map[body->in[1]] = plan_add_value(p, "(condition)", PLAN_CONST, 0, &condition);
         if (b->map[body->in[0]] == GRAPH_NONE || b->map[body->in[1]] == GRAPH_NONE)
             return plan_no_memory(err);
-        rc = add_turn(b, from, 2, t, err);
-        if (rc == 0 && !known(p, b->map[body->out[0]], TENSOR_BOOL, &go))
+        rc = add_iteration(b, from, 2, t, err);
+        if (rc == 0 && !known(p, b->map[body->out[0]], TENSOR_BOOL, &condition_holds))
             rc = not_known(from, "the condition of its body", err);
     }
     return rc;
@@ -228,7 +229,7 @@ static int turn_loop(struct plan_builder *b, const struct graph_node *from, int6
 
 static int unroll_loop(struct plan_builder *b, const struct graph_node *from, struct err *err)
 {
-    struct turns t = { 0 };
+    struct iterations t = { 0 };
     int64_t trips = INT64_MAX;
     uint32_t i;
     int rc;
@@ -236,19 +237,20 @@ static int unroll_loop(struct plan_builder *b, const struct graph_node *from, st
     if (from->n_in > 0 && from->in[0] != GRAPH_NONE &&
         !known(b->p, mapped(b, from->in[0]), TENSOR_I64, &trips))
         return not_known(from, "its trip count", err);
-    rc = open_turns(b, from, 1, trips < TURNS_MAX ? (uint32_t)(trips > 0 ? trips : 0) : TURNS_MAX,
-                    &t, err);
+    rc = init_iterations(
+        b, from, 1, trips < ITERATIONS_MAX ? (uint32_t)(trips > 0 ? trips : 0) : ITERATIONS_MAX, &t,
+        err);
     if (rc == 0)
-        rc = enter(b, from, 2, &t, err);
+        rc = set_loop_inputs(b, from, 2, &t, err);
     if (rc == 0)
-        rc = turn_loop(b, from, trips, &t, err);
+        rc = iterate_loop(b, from, trips, &t, err);
     if (rc < 0)
         return rc;
-    leave(b, from, 2, &t);
+    set_loop_outputs(b, from, 2, &t);
     for (i = 0; i < t.n_stacked && t.n_carried + i < from->n_out && rc == 0; i++)
         if (from->out[t.n_carried + i] != GRAPH_NONE)
-            rc = stack(b, from, from->out[t.n_carried + i], t.stacked + (size_t)i * t.cap, t.n, 0,
-                       false, err);
+            rc = stack_parts(b, from, from->out[t.n_carried + i], t.stacked + (size_t)i * t.cap,
+                             t.n, 0, false, err);
     return rc;
 }
 
@@ -266,8 +268,8 @@ static int64_t attr_at(const struct graph_node *from, const char *name, uint32_t
 
 /* Splits scan input i into n parts without the scan axis, in the order of the iterations. (A Split
  * writes its gradient once in backward; one Slice per iteration would write it n times.) */
-static int cut(struct plan_builder *b, const struct graph_node *from, uint32_t i, uint32_t first,
-               uint32_t n, uint32_t *parts, struct err *err)
+static int split_scan_input(struct plan_builder *b, const struct graph_node *from, uint32_t i,
+                            uint32_t first, uint32_t n, uint32_t *parts, struct err *err)
 {
     struct plan *p = b->p;
     uint32_t value = mapped(b, from->in[first + i]), k;
@@ -279,7 +281,7 @@ static int cut(struct plan_builder *b, const struct graph_node *from, uint32_t i
     if (sizes == NULL)
         return plan_no_memory(err);
     attr.i = attr_at(from, "scan_input_axes", i);
-    rc = settle_axis(from, &attr.i, p->values.at[value].tensor.shape.rank, err);
+    rc = normalize_axis(from, &attr.i, p->values.at[value].tensor.shape.rank, err);
     if (rc < 0)
         return rc;
     for (k = 0; k < n; k++)
@@ -317,14 +319,14 @@ static int scan_length(struct plan_builder *b, const struct graph_node *from, ui
         if (plan_is_sequence(mapped(b, from->in[first + i])))
             return plan_refuse_sequence(from, b->p->g->values[from->in[first + i]].name, err);
         s = &b->p->values.at[mapped(b, from->in[first + i])].tensor.shape;
-        rc = settle_axis(from, &axis, s->rank, err);
+        rc = normalize_axis(from, &axis, s->rank, err);
         if (rc < 0)
             return rc;
-        if (s->dim[axis] > TURNS_MAX || (i > 0 && s->dim[axis] != (int64_t)*out))
+        if (s->dim[axis] > ITERATIONS_MAX || (i > 0 && s->dim[axis] != (int64_t)*out))
             return err_set(err, ERR_UNSUPPORTED,
                            "Scan '%s' has %" PRId64 " elements along the scan axis of input %" PRIu32
                            "; expected the same number for each input, and at most %d",
-                           from->name, s->dim[axis], first + i, TURNS_MAX);
+                           from->name, s->dim[axis], first + i, ITERATIONS_MAX);
         *out = (uint32_t)s->dim[axis];
     }
     return 0;
@@ -333,42 +335,42 @@ static int scan_length(struct plan_builder *b, const struct graph_node *from, ui
 static int unroll_scan(struct plan_builder *b, const struct graph_node *from, struct err *err)
 {
     const struct graph_body *body = &from->bodies[0];
-    uint32_t first = graph_carried(from), n_scanned = from->n_in - first, length, i, turn;
-    struct turns t = { 0 };
+    uint32_t first = graph_carried(from), n_scanned = from->n_in - first, length, i, iteration;
+    struct iterations t = { 0 };
     uint32_t *parts;
     int rc = scan_length(b, from, first, &length, err);
 
     if (rc == 0)
-        rc = open_turns(b, from, 0, length, &t, err);
+        rc = init_iterations(b, from, 0, length, &t, err);
     if (rc == 0)
-        rc = enter(b, from, 0, &t, err);
+        rc = set_loop_inputs(b, from, 0, &t, err);
     if (rc < 0)
         return rc;
     parts = arena_array(&b->p->mem, (size_t)n_scanned * length, sizeof(*parts));
     if (parts == NULL)
         return plan_no_memory(err);
     for (i = 0; i < n_scanned && length > 0 && rc == 0; i++)
-        rc = cut(b, from, i, first, length, parts + (size_t)i * length, err);
-    for (turn = 0; turn < length && rc == 0; turn++) {
+        rc = split_scan_input(b, from, i, first, length, parts + (size_t)i * length, err);
+    for (iteration = 0; iteration < length && rc == 0; iteration++) {
         for (i = 0; i < n_scanned; i++)
-            b->map[body->in[first + i]] = parts[(size_t)i * length + turn];
-        rc = add_turn(b, from, 0, &t, err);
+            b->map[body->in[first + i]] = parts[(size_t)i * length + iteration];
+        rc = add_iteration(b, from, 0, &t, err);
     }
     if (rc < 0)
         return rc;
-    leave(b, from, 0, &t);
+    set_loop_outputs(b, from, 0, &t);
     for (i = 0; i < t.n_stacked && t.n_carried + i < from->n_out && rc == 0; i++)
         if (from->out[t.n_carried + i] != GRAPH_NONE)
-            rc = stack(b, from, from->out[t.n_carried + i], t.stacked + (size_t)i * t.cap, t.n,
-                       attr_at(from, "scan_output_axes", i),
-                       attr_at(from, "scan_output_directions", i) == 1, err);
+            rc = stack_parts(b, from, from->out[t.n_carried + i], t.stacked + (size_t)i * t.cap,
+                             t.n, attr_at(from, "scan_output_axes", i),
+                             attr_at(from, "scan_output_directions", i) == 1, err);
     return rc;
 }
 
 int plan_control(struct plan_builder *b, const struct graph_node *from, struct err *err)
 {
     if (from->n_bodies == 2)
-        return take_branch(b, from, err);
+        return expand_branch(b, from, err);
     return strcmp(from->def->name, "Loop") == 0 ? unroll_loop(b, from, err)
                                                 : unroll_scan(b, from, err);
 }

@@ -110,23 +110,23 @@ bool plan_folds_double(const struct plan *p, const struct plan_node *n)
 int plan_infer_double(const struct plan_node *n, struct op_infer *f, struct err *err)
 {
     const struct tensor *const *in = f->in;
-    const struct tensor **stand_in = arena_array(f->mem, f->n_in, sizeof(*stand_in));
+    const struct tensor **float_inputs = arena_array(f->mem, f->n_in, sizeof(*float_inputs));
     struct tensor *copy = arena_array(f->mem, f->n_in, sizeof(*copy));
     uint32_t i;
     int rc;
 
-    if (stand_in == NULL || copy == NULL)
+    if (float_inputs == NULL || copy == NULL)
         return plan_no_memory(err);
     for (i = 0; i < f->n_in; i++) { /* the row gets float32 inputs without known values */
         copy[i] = *in[i];
-        stand_in[i] = in[i];
+        float_inputs[i] = in[i];
         if (in[i]->dtype != TENSOR_F64 && in[i]->dtype != TENSOR_F32)
             continue;
         copy[i].dtype = TENSOR_F32;
         copy[i].data = NULL;
-        stand_in[i] = &copy[i];
+        float_inputs[i] = &copy[i];
     }
-    f->in = stand_in;
+    f->in = float_inputs;
     rc = n->def->infer(f, err);
     f->in = in;
     /* Pow has the type of its base; all others have one type of operands. */

@@ -72,7 +72,7 @@ static int refuse(const struct plan_node *n, const struct plan_value *draw, stru
                    shape_print(&draw->tensor.shape, shape, sizeof(shape)));
 }
 
-int plan_follow_draws(struct plan *p, const struct plan_node *n, struct err *err)
+int plan_track_draws(struct plan *p, const struct plan_node *n, struct err *err)
 {
     const char *of = NULL;
     uint32_t i;

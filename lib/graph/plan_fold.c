@@ -9,7 +9,7 @@
 
 enum { LARGE = 1 << 16 };
 
-void *plan_fold_room(struct plan *p, size_t bytes)
+void *plan_fold_alloc(struct plan *p, size_t bytes)
 {
     struct plan_fold fold = { .bytes = (bytes + 63) / 64 * 64 };
     uintptr_t at;
@@ -37,7 +37,7 @@ static struct plan_fold *fold_of(const struct plan *p, const void *data)
     return NULL;
 }
 
-static void mark(struct plan *p, uint32_t value)
+static void mark_read(struct plan *p, uint32_t value)
 {
     struct plan_fold *fold = value != GRAPH_NONE ? fold_of(p, p->values.at[value].tensor.data) : NULL;
 
@@ -52,15 +52,15 @@ void plan_fold_release(struct plan *p)
 
     for (i = 0; i < p->nodes.n; i++)
         for (k = 0; k < p->nodes.at[i].n_in; k++)
-            mark(p, p->nodes.at[i].in[k]);
-    mark(p, p->loss_value);
-    mark(p, p->loss_weight);
+            mark_read(p, p->nodes.at[i].in[k]);
+    mark_read(p, p->loss_value);
+    mark_read(p, p->loss_weight);
     for (k = 0; k < p->n_metrics; k++) {
-        mark(p, p->metrics[k].value);
-        mark(p, p->metrics[k].weight);
+        mark_read(p, p->metrics[k].value);
+        mark_read(p, p->metrics[k].weight);
     }
     for (k = 0; k < p->n_kept; k++)
-        mark(p, p->kept[k].value);
+        mark_read(p, p->kept[k].value);
     for (i = 0; i < p->values.n && p->folds.n > 0; i++) {
         struct tensor *t = &p->values.at[i].tensor;
         const struct plan_fold *fold = fold_of(p, t->data);

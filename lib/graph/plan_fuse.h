@@ -10,11 +10,11 @@
 
 struct fuser {
     struct plan *p;
-    uint32_t *maker;   /* [cap_values] node that computes the value; GRAPH_NONE */
+    uint32_t *producer;   /* [cap_values] node that computes the value; GRAPH_NONE */
     uint32_t *readers; /* [cap_values] number of readers: inputs of nodes, and uses after the last
                           call */
-    bool *gone;        /* [n nodes] removed */
-    size_t cap_values; /* capacity of maker and readers, which are on the heap */
+    bool *removed;        /* [n nodes] removed */
+    size_t cap_values; /* capacity of producer and readers, which are on the heap */
     VEC(uint32_t) masks; /* known masks of the attentions so far (fuse_mask.c) */
     VEC(uint32_t) choices; /* nodes recorded by fuse_same_choice() */
     char obstacle[240];  /* why the current pattern does not match; "": no reason yet */
@@ -36,10 +36,10 @@ struct fuse_row { /* the fused node: one output, or two */
 /* Returns whether the node is of this row. domain NULL: ai.onnx. */
 bool fuse_is(const struct plan_node *n, const char *domain, const char *op);
 /* The node that computes a value; NULL: none, or value is GRAPH_NONE. */
-struct plan_node *fuse_maker(const struct fuser *f, uint32_t value);
+struct plan_node *fuse_producer(const struct fuser *f, uint32_t value);
 /* Returns whether the value is output 0 of a node, has one reader, and the node has no other output
  * with a reader: the reader may then absorb the node. */
-bool fuse_is_ours(const struct fuser *f, uint32_t value);
+bool fuse_is_exclusive(const struct fuser *f, uint32_t value);
 const struct op_attr *fuse_attr(const struct plan_node *n, const char *name); /* NULL: absent */
 /* The node of this op of ai.onnx that computes a value as its output 0; NULL: another op, or
  * none. */
@@ -52,7 +52,7 @@ bool fuse_number(const struct fuser *f, uint32_t value, float *out);
 int fuse_into(struct fuser *f, uint32_t node, const struct fuse_row *row, struct err *err);
 
 /* Removes the node if no value of it has a reader, and then nodes that only it read. */
-void fuse_drop(struct fuser *f, uint32_t node);
+void fuse_remove(struct fuser *f, uint32_t node);
 
 /* Returns whether `node` precedes all other readers of the value. */
 bool fuse_is_first(const struct fuser *f, uint32_t value, uint32_t node);
@@ -98,7 +98,7 @@ int fuse_product_bias(struct fuser *f, uint32_t node, struct err *err);
 int fuse_two_layers(struct fuser *f, uint32_t node, struct err *err);
 int fuse_attention(struct fuser *f, uint32_t node, struct err *err);
 int fuse_lowered_attention(struct fuser *f, uint32_t node, struct err *err);
-int fuse_attention_turn(struct fuser *f, uint32_t node, struct err *err);
+int fuse_attention_transpose(struct fuser *f, uint32_t node, struct err *err);
 int fuse_rotary(struct fuser *f, uint32_t node, struct err *err);
 int fuse_gate(struct fuser *f, uint32_t node, struct err *err);
 int fuse_gated_product(struct fuser *f, uint32_t node, struct err *err);

@@ -37,7 +37,7 @@ uint32_t lower_add(struct lowering *l, const struct lower_node *from)
     out = n.out[0];
     l->rc = plan_mark_samples(p, &n, l->err);
     if (l->rc == 0)
-        l->rc = plan_settle_node(p, &n, l->err);
+        l->rc = plan_fold_node(p, &n, l->err);
     return l->rc < 0 ? GRAPH_NONE : out;
 }
 

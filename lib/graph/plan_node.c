@@ -78,12 +78,12 @@ static bool has_rare_type(const struct op_infer *f)
 
 /* Dropout before opset 12: the file does not state whether it trains. PLAN_RUN executes it in
  * inference form. */
-static bool is_silent(const struct op_def *def)
+static bool is_old_dropout(const struct op_def *def)
 {
     return def->random && def->until != 0;
 }
 
-static int recode(struct err *err, int code)
+static int set_code(struct err *err, int code)
 {
     if (err != NULL)
         err->code = code;
@@ -124,7 +124,8 @@ int plan_infer_node(struct plan *p, struct plan_node *n, struct tensor **out, st
     struct op_infer f = { .def = n->def,
                           .node = n->name,
                           .opset = p->g->opset,
-                          .training = p->training && !(p->purpose == PLAN_RUN && is_silent(n->def)),
+                          .training =
+                              p->training && !(p->purpose == PLAN_RUN && is_old_dropout(n->def)),
                           .attrs = n->attrs,
                           .n_attrs = n->n_attrs,
                           .n_in = n->n_in,
@@ -147,7 +148,7 @@ int plan_infer_node(struct plan *p, struct plan_node *n, struct tensor **out, st
     for (i = 0; i < n->n_out && rc == 0; i++)
         rc = check_output(&f, i, err);
     if (rc == ERR_INPUT && has_rare_type(&f))
-        rc = recode(err, ERR_UNSUPPORTED);
+        rc = set_code(err, ERR_UNSUPPORTED);
     if (rc < 0)
         return rc;
     n->param = f.param;
@@ -284,7 +285,7 @@ static int fold(struct plan *p, struct plan_node *n, struct err *err)
         if (n->out[i] == GRAPH_NONE)
             continue;
         v = &p->values.at[n->out[i]];
-        v->tensor.data = plan_fold_room(p, tensor_bytes(&v->tensor));
+        v->tensor.data = plan_fold_alloc(p, tensor_bytes(&v->tensor));
         if (v->tensor.data == NULL)
             return plan_no_memory(err);
         p->folded_bytes += tensor_bytes(&v->tensor);
@@ -301,7 +302,7 @@ static int fold(struct plan *p, struct plan_node *n, struct err *err)
     return 0;
 }
 
-int plan_settle_node(struct plan *p, struct plan_node *n, struct err *err)
+int plan_fold_node(struct plan *p, struct plan_node *n, struct err *err)
 {
     if (!can_fold(p, n))
         return plan_check_double(p, n, err);
@@ -339,26 +340,26 @@ int plan_add_op(struct plan *p, const char *op, const char *name, const struct o
         return rc;
     memcpy(out, n.out, n_out * sizeof(*out));
     rc = plan_mark_samples(p, &n, err);
-    return rc < 0 ? rc : plan_settle_node(p, &n, err);
+    return rc < 0 ? rc : plan_fold_node(p, &n, err);
 }
 
-int plan_move_axis(struct plan *p, const char *name, uint32_t *value, int64_t axis, bool put,
+int plan_move_axis(struct plan *p, const char *name, uint32_t *value, int64_t axis, bool insert,
                    struct err *err)
 {
     const struct shape s = p->values.at[*value].tensor.shape;
     int64_t dim[TENSOR_MAX_RANK + 1];
     uint32_t in[2] = { *value, GRAPH_NONE }, n = 0, k;
 
-    if (put && s.rank == TENSOR_MAX_RANK)
+    if (insert && s.rank == TENSOR_MAX_RANK)
         return err_set(err, ERR_UNSUPPORTED, "'%s' has %d dimensions and would get one more", name,
                        TENSOR_MAX_RANK);
     for (k = 0; k < s.rank; k++) {
-        if (put && k == (uint64_t)axis)
+        if (insert && k == (uint64_t)axis)
             dim[n++] = 1;
-        if (put || k != (uint64_t)axis)
+        if (insert || k != (uint64_t)axis)
             dim[n++] = s.dim[k];
     }
-    if (put && (uint64_t)axis == s.rank)
+    if (insert && (uint64_t)axis == s.rank)
         dim[n++] = 1;
     in[1] = n > 0 ? plan_add_ints(p, "(shape)", dim, n) : GRAPH_NONE;
     if (n == 0) { /* no dimensions: an empty list */

@@ -79,7 +79,7 @@ static bool is_float(const struct plan_value *v)
 }
 
 /* Replaces *value by the same value in the other type. */
-static int in_other(struct converter *c, uint32_t *value, struct err *err)
+static int convert_type(struct converter *c, uint32_t *value, struct err *err)
 {
     struct plan *p = c->p;
     const struct plan_value *v = &p->values.at[*value];
@@ -108,9 +108,9 @@ static int in_other(struct converter *c, uint32_t *value, struct err *err)
     return 0;
 }
 
-static int in_float32(struct converter *c, uint32_t *value, struct err *err)
+static int convert_to_float32(struct converter *c, uint32_t *value, struct err *err)
 {
-    return c->p->values.at[*value].is_half ? in_other(c, value, err) : 0;
+    return c->p->values.at[*value].is_half ? convert_type(c, value, err) : 0;
 }
 
 /* Returns whether input i may have 16 bits. */
@@ -142,7 +142,7 @@ static bool becomes_half(const struct plan *p, const struct plan_node *n)
     return any && all;
 }
 
-static int settle_inputs(struct converter *c, struct plan_node *n, bool is_half, struct err *err)
+static int convert_inputs(struct converter *c, struct plan_node *n, bool is_half, struct err *err)
 {
     struct plan *p = c->p;
     uint32_t i;
@@ -155,9 +155,9 @@ static int settle_inputs(struct converter *c, struct plan_node *n, bool is_half,
             continue;
         v = &p->values.at[n->in[i]];
         if (!may_be_half(p, n, i) || (n->def->half == OP_HALF_SAME && !is_half))
-            rc = in_float32(c, &n->in[i], err);
+            rc = convert_to_float32(c, &n->in[i], err);
         else if (n->def->half == OP_HALF_WANT && is_half && v->is_fed && !v->is_half)
-            rc = in_other(c, &n->in[i], err);
+            rc = convert_type(c, &n->in[i], err);
     }
     return rc;
 }
@@ -187,12 +187,12 @@ static void find_products(struct converter *c, const struct plan_node *nodes, si
         c->for_products[i] = c->for_products[i] && !others[i];
 }
 
-static int settle_node(struct converter *c, struct plan_node *n, struct err *err)
+static int select_type(struct converter *c, struct plan_node *n, struct err *err)
 {
     struct plan *p = c->p;
     bool is_half = becomes_half(p, n), is_fed = false;
     uint32_t i;
-    int rc = settle_inputs(c, n, is_half, err);
+    int rc = convert_inputs(c, n, is_half, err);
 
     for (i = 0; i < n->n_in; i++)
         is_fed = is_fed || (n->in[i] != GRAPH_NONE && p->values.at[n->in[i]].is_fed);
@@ -215,7 +215,7 @@ static int settle_node(struct converter *c, struct plan_node *n, struct err *err
     return rc < 0 || VEC_PUSH(p->nodes, *n) ? rc : plan_no_memory(err);
 }
 
-static int settle_all(struct converter *c, const struct plan_node *old, size_t n, struct err *err)
+static int select_types(struct converter *c, const struct plan_node *old, size_t n, struct err *err)
 {
     struct plan *p = c->p;
     size_t i;
@@ -229,10 +229,10 @@ static int settle_all(struct converter *c, const struct plan_node *old, size_t n
     for (i = 0; i < n && rc == 0; i++) {
         struct plan_node node = old[i];
 
-        rc = settle_node(c, &node, err);
+        rc = select_type(c, &node, err);
     }
     for (i = 0; i < p->n_kept && rc == 0; i++) /* the caller reads float32 */
-        rc = in_float32(c, &p->kept[i].value, err);
+        rc = convert_to_float32(c, &p->kept[i].value, err);
     return rc;
 }
 
@@ -256,7 +256,7 @@ int plan_precision(struct plan *p, struct err *err)
     if (n > 0)
         memcpy(old, p->nodes.at, n * sizeof(*old));
     find_products(&c, old, n, others);
-    rc = settle_all(&c, old, n, err);
+    rc = select_types(&c, old, n, err);
     arena_fini(&mem);
     return rc;
 }

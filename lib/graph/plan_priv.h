@@ -13,9 +13,9 @@
  *   plan_share.c   lets values share memory: views, and results in place
  *   plan_calls.c   converts nodes to calls, and values to tensors with lifetimes
  *   plan_place.c   converts lifetimes to offsets in the work memory
- *   plan_there.c   on a GPU: kernels, constants, results
+ *   plan_device.c  on a GPU: kernels, constants, results
  *   plan.c         plan_new() runs the passes; binding and execution
- *   plan_hunt.c    non-finite tracing: execution that checks every number
+ *   plan_nonfinite.c  non-finite tracing: execution that checks every number
  *
  * Time is counted in nodes: node i runs forward at time i and backward at 2 * n_nodes - 1 - i. */
 #ifndef GRAPH_PLAN_PRIV_H
@@ -51,7 +51,7 @@ struct plan_value {
     uint32_t root;         /* the value whose memory it shares; itself if it has its own */
     uint32_t grad_root;    /* the same for the gradient */
     uint32_t block;        /* roots of kind FEED and MADE: block of work memory */
-    size_t constant_at;    /* roots of kind CONST, on a GPU: offset in plan_there.constants; 0: not
+    size_t constant_at;    /* roots of kind CONST, on a GPU: offset in plan_device.constants; 0: not
                               placed yet */
     uint32_t grad_block;   /* gradient roots other than parameters: block of work memory */
     bool grad_written;     /* while backward calls are made: the next contribution is added */
@@ -91,7 +91,7 @@ enum plan_base { PLAN_WORK, PLAN_ARENA, PLAN_GRADS, PLAN_CONSTANTS, PLAN_BASES }
 /* On a GPU: constants are stored consecutively in device memory owned by the plan, after the number
  * 1. Results of forward that the caller reads are copied back to host memory, in the order of
  * result_at(). */
-struct plan_there {
+struct plan_device {
     const struct cuda_api *cuda; /* NULL: the plan computes on this CPU */
     void *constants;
     size_t constants_bytes;
@@ -173,7 +173,7 @@ struct plan {
     uint32_t loss_value, loss_weight; /* GRAPH_NONE: absent */
     struct plan_sums *metrics;
     uint32_t n_metrics;
-    uint32_t n_turns;            /* number of bodies expanded so far */
+    uint32_t n_expanded;            /* number of bodies expanded so far */
     uint32_t n_rounded; /* PLAN_RUN: number of float64 nodes that are computed in float32 */
     const char *first_rounded;   /* name of the first of them; NULL: none */
     VEC(struct plan_attention) attentions; /* plan_fuse.c: the attentions of the graph, fused or
@@ -190,7 +190,7 @@ struct plan {
     VEC(struct plan_ready) ready;
     VEC(struct plan_span) zeros; /* trained parameters without a gradient */
     VEC(struct plan_state) states;
-    struct plan_there there;
+    struct plan_device device;
     struct tensor loss_grad;  /* seed gradient: scalar 1.0 */
     struct packed_rows *rows; /* [g->n_tables] row-sparse gradients for Gather; marks NULL:
                                  gradients are dense */
@@ -229,7 +229,7 @@ int plan_find_tensor(const struct graph *g, const char *name, const char *role, 
                      struct err *err);
 int plan_add_graph_node(struct plan_builder *b, const struct graph_node *from, struct err *err);
 /* Called for the node just appended: marks samples and folds the node if possible. */
-int plan_settle_new(struct plan *p, struct plan_node *n, struct err *err);
+int plan_mark_and_fold(struct plan *p, struct plan_node *n, struct err *err);
 int plan_feeds(struct plan_builder *b, struct err *err);
 int plan_control(struct plan_builder *b, const struct graph_node *from, struct err *err);
 /* ---- plan_sequence.c ---- */
@@ -255,7 +255,7 @@ int plan_unfix_batch(struct plan_builder *b, struct plan_node *n, struct err *er
  * samples would share. */
 int plan_mark_samples(struct plan *p, const struct plan_node *n, struct err *err);
 /* The part of plan_mark_samples() that tracks random numbers (plan_draw.c). */
-int plan_follow_draws(struct plan *p, const struct plan_node *n, struct err *err);
+int plan_track_draws(struct plan *p, const struct plan_node *n, struct err *err);
 int plan_measures(struct plan_builder *b, struct err *err);
 
 /* ---- plan_node.c ---- */
@@ -278,16 +278,16 @@ int plan_add_node(struct plan *p, struct plan_node *n, const char *const *out_na
                   struct err *err);
 /* Called for the node just appended: if all values it depends on are known, computes it, converts
  * its outputs to constants and removes it. */
-int plan_settle_node(struct plan *p, struct plan_node *n, struct err *err);
+int plan_fold_node(struct plan *p, struct plan_node *n, struct err *err);
 
 /* Adds an ONNX op on values of the plan: inferred, appended, folded if possible. out [n_out]
  * receives its outputs. attrs are copied. */
 int plan_add_op(struct plan *p, const char *op, const char *name, const struct op_attr *attrs,
                 uint32_t n_attrs, const uint32_t *in, uint32_t n_in, uint32_t *out, uint32_t n_out,
                 struct err *err);
-/* put: inserts an axis of size one at `axis` into *value; else removes the axis of size one at
+/* insert: inserts an axis of size one at `axis` into *value; else removes the axis of size one at
  * `axis`. */
-int plan_move_axis(struct plan *p, const char *name, uint32_t *value, int64_t axis, bool put,
+int plan_move_axis(struct plan *p, const char *name, uint32_t *value, int64_t axis, bool insert,
                    struct err *err);
 
 /* ---- plan_double.c: float64 in formulas ---- */
@@ -305,7 +305,7 @@ int plan_refuse_double(const struct plan *p, const struct plan_node *n, int rc, 
 int plan_check_double(const struct plan *p, const struct plan_node *n, struct err *err);
 
 /* ---- plan_types.c: element types that a row has no kernels for ---- */
-/* Calls plan_add_node() and plan_settle_node() for node n with Cast nodes around it; its row
+/* Calls plan_add_node() and plan_fold_node() for node n with Cast nodes around it; its row
  * refused it with `rc` because of the types of its inputs. Returns `rc`, and does not change *err,
  * if that fails too. */
 int plan_add_cast(struct plan_builder *b, struct plan_node *n, const char *const *out_names, int rc,
@@ -326,35 +326,35 @@ int plan_place(struct plan *p, struct err *err);
 
 /* ---- plan_fold.c: constants computed while planning ---- */
 /* Allocates memory of a constant, 64-byte aligned, owned by the plan. NULL: out of memory. */
-void *plan_fold_room(struct plan *p, size_t bytes);
+void *plan_fold_alloc(struct plan *p, size_t bytes);
 void plan_fold_release(struct plan *p); /* called after the passes: frees folds that no node
                                            reads */
 void plan_fold_free(struct plan *p);
 
-/* ---- plan_there.c: GPU support ---- */
+/* ---- plan_device.c: GPU support ---- */
 
 /* Finds the kernels of a row for the plan's device. Errors: ERR_UNSUPPORTED (there are none). */
 int plan_kernels(const struct plan *p, const struct op_def *def, const char *node,
                  const struct op_kernels **out, struct err *err);
 /* Assigns a place in device memory to a constant that calls read. Returns false if memory runs
  * out. */
-bool plan_there_constant(struct plan *p, uint32_t value);
-int plan_there_open(struct plan *p, struct err *err); /* called after all calls are made */
-void plan_there_close(struct plan *p);
+bool plan_device_add_constant(struct plan *p, uint32_t value);
+int plan_device_open(struct plan *p, struct err *err); /* called after all calls are made */
+void plan_device_close(struct plan *p);
 /* Called at the end of forward: enqueues the copies of results to the host. */
-int plan_there_results(struct plan *p, const struct op_run *run, struct err *err);
+int plan_device_copy_results(struct plan *p, const struct op_run *run, struct err *err);
 /* The numbers of a result on the host. */
-const void *plan_there_result(const struct plan *p, uint32_t value);
+const void *plan_device_result(const struct plan *p, uint32_t value);
 /* Copies t to host memory owned by `mem`, after synchronizing the queue; on a CPU *out is t
  * itself. */
-int plan_there_look(const struct plan *p, const struct op_run *run, const struct tensor *t,
-                    struct arena *mem, struct tensor *out, struct err *err);
+int plan_device_read(const struct plan *p, const struct op_run *run, const struct tensor *t,
+                     struct arena *mem, struct tensor *out, struct err *err);
 
-/* ---- plan_hunt.c: non-finite tracing ---- */
+/* ---- plan_nonfinite.c: non-finite tracing ---- */
 /* Called before forward: checks inputs and parameters. */
-int plan_hunt_begin(struct plan *p, const struct op_run *run, struct err *err);
-int plan_hunt_call(struct plan *p, const struct plan_call *call, bool backward, struct err *err);
-void plan_hunt_tables(struct plan *p); /* called after backward: checks rows of tables */
+int plan_trace_begin(struct plan *p, const struct op_run *run, struct err *err);
+int plan_trace_call(struct plan *p, const struct plan_call *call, bool backward, struct err *err);
+void plan_trace_tables(struct plan *p); /* called after backward: checks rows of tables */
 
 /* Returns whether all outputs of a node are empty, so that it has no call. */
 bool plan_is_empty(const struct plan *p, const struct plan_node *n);

@@ -83,8 +83,8 @@ static int add_sequence(struct plan_builder *b, uint32_t to, struct plan_list *l
 
 /* ---- inputs ---- */
 
-static int need_sequence(struct plan_builder *b, const struct graph_node *from, uint32_t *out,
-                         struct err *err)
+static int get_sequence(struct plan_builder *b, const struct graph_node *from, uint32_t *out,
+                        struct err *err)
 {
     uint32_t value = from->in[0] != GRAPH_NONE ? b->map[from->in[0]] : GRAPH_NONE;
 
@@ -95,8 +95,8 @@ static int need_sequence(struct plan_builder *b, const struct graph_node *from, 
     return 0;
 }
 
-static int need_tensor(struct plan_builder *b, const struct graph_node *from, uint32_t i,
-                       uint32_t *out, struct err *err)
+static int get_tensor(struct plan_builder *b, const struct graph_node *from, uint32_t i,
+                      uint32_t *out, struct err *err)
 {
     uint32_t value = i < from->n_in && from->in[i] != GRAPH_NONE ? b->map[from->in[i]] : GRAPH_NONE;
 
@@ -118,7 +118,7 @@ static int known_ints(struct plan_builder *b, const struct graph_node *from, uin
     *n = 0;
     if (i >= from->n_in || from->in[i] == GRAPH_NONE)
         return 0;
-    rc = need_tensor(b, from, i, &value, err);
+    rc = get_tensor(b, from, i, &value, err);
     if (rc < 0)
         return rc;
     v = &b->p->values.at[value];
@@ -187,7 +187,7 @@ static int construct(struct plan_builder *b, const struct graph_node *from, stru
     int rc = new_list(b->p, from, from->n_in, &l, err);
 
     for (i = 0; i < from->n_in && rc == 0; i++)
-        rc = need_tensor(b, from, i, &l->items[i], err);
+        rc = get_tensor(b, from, i, &l->items[i], err);
     if (rc < 0)
         return rc;
     l->used = from->n_in;
@@ -198,10 +198,10 @@ static int insert(struct plan_builder *b, const struct graph_node *from, struct 
 {
     struct plan_list *l, *old;
     uint32_t s = GRAPH_NONE, item = GRAPH_NONE, at, n;
-    int rc = need_sequence(b, from, &s, err);
+    int rc = get_sequence(b, from, &s, err);
 
     if (rc == 0)
-        rc = need_tensor(b, from, 1, &item, err);
+        rc = get_tensor(b, from, 1, &item, err);
     if (rc < 0)
         return rc;
     n = sequence(b->p, s)->n;
@@ -228,7 +228,7 @@ static int erase(struct plan_builder *b, const struct graph_node *from, struct e
     const struct plan_list *old;
     struct plan_list *l;
     uint32_t s = GRAPH_NONE, at, n;
-    int rc = need_sequence(b, from, &s, err);
+    int rc = get_sequence(b, from, &s, err);
 
     if (rc < 0)
         return rc;
@@ -252,7 +252,7 @@ static int erase(struct plan_builder *b, const struct graph_node *from, struct e
 static int element(struct plan_builder *b, const struct graph_node *from, struct err *err)
 {
     uint32_t s = GRAPH_NONE, at;
-    int rc = need_sequence(b, from, &s, err);
+    int rc = get_sequence(b, from, &s, err);
 
     if (rc == 0)
         rc = position(b, from, 1, sequence(b->p, s)->n, 0, &at, err);
@@ -265,7 +265,7 @@ static int length(struct plan_builder *b, const struct graph_node *from, struct 
 {
     uint32_t s = GRAPH_NONE;
     int64_t n;
-    int rc = need_sequence(b, from, &s, err);
+    int rc = get_sequence(b, from, &s, err);
 
     if (rc < 0 || from->out[0] == GRAPH_NONE)
         return rc;
@@ -323,7 +323,7 @@ static int split(struct plan_builder *b, const struct graph_node *from, struct e
     uint32_t in[2], n = 0, i;
     int64_t *sizes = NULL;
     bool is_given = false;
-    int rc = need_tensor(b, from, 0, &in[0], err);
+    int rc = get_tensor(b, from, 0, &in[0], err);
 
     if (rc == 0)
         rc = axis_of(from, p->values.at[in[0]].tensor.shape.rank, &axis.i, err);
@@ -362,7 +362,7 @@ static int concat(struct plan_builder *b, const struct graph_node *from, struct 
     bool stacks = attr(from, "new_axis", 0) != 0, done = false;
     struct plan *p = b->p;
     uint32_t s = GRAPH_NONE, n, i, *items;
-    int rc = need_sequence(b, from, &s, err);
+    int rc = get_sequence(b, from, &s, err);
 
     if (rc < 0 || from->out[0] == GRAPH_NONE)
         return rc;

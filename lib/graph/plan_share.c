@@ -57,7 +57,7 @@ static bool fits_in_place(const struct plan *p, const struct plan_node *n, const
     return !s[in->root].reserved && s[in->root].last_read <= time;
 }
 
-static void join(struct plan *p, struct shared *s, uint32_t value, uint32_t root)
+static void share_memory(struct plan *p, struct shared *s, uint32_t value, uint32_t root)
 {
     p->values.at[value].root = root;
     s[root].reserved = s[root].reserved || s[value].reserved;
@@ -79,7 +79,7 @@ int plan_share(struct plan *p, struct err *err)
 
         n->in_place = !n->is_alias && fits_in_place(p, n, s, (uint32_t)i);
         if (n->is_alias || n->in_place)
-            join(p, s, n->out[0], p->values.at[n->in[0]].root);
+            share_memory(p, s, n->out[0], p->values.at[n->in[0]].root);
     }
     arena_fini(&mem);
     return 0;

@@ -61,8 +61,8 @@ static bool is_one_of(const char *name, const char *const *list)
 }
 
 /* The type that replaces t in a node of this row; t itself: no replacement. */
-static enum tensor_dtype stand_in(const struct plan *p, const struct op_def *def,
-                                  enum tensor_dtype t)
+static enum tensor_dtype replacement_type(const struct plan *p, const struct op_def *def,
+                                          enum tensor_dtype t)
 {
     static const char *const signless[] = { "Add", "BitwiseAnd", "BitwiseNot", "BitwiseOr",
                                             "BitwiseXor", "CumSum", "Equal", "Mul", "ReduceSum",
@@ -110,7 +110,7 @@ static int cast(struct plan *p, uint32_t value, enum tensor_dtype to, const char
     n.in[0] = value;
     rc = plan_add_node(p, &n, &name, err);
     if (rc == 0)
-        rc = plan_settle_new(p, &n, err);
+        rc = plan_mark_and_fold(p, &n, err);
     if (rc == 0)
         *out = n.out[0];
     return rc;
@@ -127,7 +127,8 @@ static int cast_inputs(struct plan *p, const struct plan_node *from, struct plan
         return plan_no_memory(err);
     for (i = 0; i < from->n_in && rc == 0; i++) {
         const struct plan_value *v = from->in[i] != GRAPH_NONE ? &p->values.at[from->in[i]] : NULL;
-        enum tensor_dtype t = v != NULL ? stand_in(p, from->def, v->tensor.dtype) : TENSOR_NONE;
+        enum tensor_dtype t =
+            v != NULL ? replacement_type(p, from->def, v->tensor.dtype) : TENSOR_NONE;
 
         to->in[i] = from->in[i];
         if (v != NULL && t != v->tensor.dtype)
@@ -150,13 +151,13 @@ static enum tensor_dtype type_of_output(const struct plan *p, const struct plan_
             from->in[k] != GRAPH_NONE ? p->values.at[from->in[k]].tensor.dtype : TENSOR_NONE;
 
         if ((like == LIKE_FIRST || like == (int)k) && was != TENSOR_NONE &&
-            stand_in(p, from->def, was) == t && was != t)
+            replacement_type(p, from->def, was) == t && was != t)
             return was;
     }
     return t;
 }
 
-static bool has_stand_in(const struct plan *p, const struct plan_node *n)
+static bool has_replacement(const struct plan *p, const struct plan_node *n)
 {
     uint32_t i;
 
@@ -164,7 +165,7 @@ static bool has_stand_in(const struct plan *p, const struct plan_node *n)
         if (n->in[i] != GRAPH_NONE) {
             enum tensor_dtype t = p->values.at[n->in[i]].tensor.dtype;
 
-            if (stand_in(p, n->def, t) != t)
+            if (replacement_type(p, n->def, t) != t)
                 return true;
         }
     return false;
@@ -181,8 +182,8 @@ static bool reads_double(const struct plan *p, const struct plan_node *n)
 }
 
 /* Appends the node with its inputs cast, and its outputs cast back. */
-static int add_between(struct plan *p, struct plan_node *n, const char *const *out_names,
-                       struct err *err)
+static int add_with_casts(struct plan *p, struct plan_node *n, const char *const *out_names,
+                          struct err *err)
 {
     const char **names = arena_array(&p->mem, n->n_out, sizeof(*names));
     enum tensor_dtype *types = arena_array(&p->mem, n->n_out, sizeof(*types));
@@ -206,7 +207,7 @@ static int add_between(struct plan *p, struct plan_node *n, const char *const *o
     if (rc == 0)
         rc = plan_add_node(p, &inner, names, err);
     if (rc == 0)
-        rc = plan_settle_new(p, &inner, err);
+        rc = plan_mark_and_fold(p, &inner, err);
     n->out = arena_array(&p->mem, n->n_out, sizeof(*n->out));
     if (rc == 0 && n->out == NULL)
         rc = plan_no_memory(err);
@@ -225,9 +226,9 @@ int plan_add_cast(struct plan_builder *b, struct plan_node *n, const char *const
     struct err own;
 
     if ((rc != ERR_INPUT && rc != ERR_UNSUPPORTED) || n->def->domain != NULL ||
-        !has_stand_in(p, n) || op_find(NULL, "Cast", p->g->opset) == NULL)
+        !has_replacement(p, n) || op_find(NULL, "Cast", p->g->opset) == NULL)
         return rc;
-    if (add_between(p, n, out_names, &own) < 0)
+    if (add_with_casts(p, n, out_names, &own) < 0)
         return rc;
     if (reads_double(p, n) && p->n_rounded++ == 0)
         p->first_rounded = n->name;
