@@ -1,26 +1,27 @@
-/* fuse_attention.c - softmax(steps(q k)) v as one node, which never holds the matrix of scores: see
- * op/attention/attention.c for what the node computes.
+/* fuse_attention.c - fuses softmax(steps(q k)) v into one node, which never materializes the matrix
+ * of scores: see op/attention/attention.c for the computation.
  *
  *   q  [Mul, Div by a number]  Transpose            \
- *                                                    MatMul  steps  Softmax  [guard]  [Dropout]  MatMul  [Transpose]
- *   k  [Mul, Div by a number]  Transpose  [repeat]  /                      v  Transpose  [repeat] /
+ *                                                    MatMul  steps  Softmax  [guard]  [Dropout]
+ *   k  [Mul, Div by a number]  Transpose  [repeat]  /                           |
+ *                                                  v  Transpose  [repeat]  -  MatMul  [Transpose]
  *
- * The steps are in fuse_scores.c, the way to q, k and v in fuse_operand.c; where these are thirds of one
- * product's columns (fuse_thirds.c), they are read where that has left them, and their gradients are its
- * gradient without being put together. A guard makes rows 0 that the softmax made NaN, because all their keys
- * are masked by -inf. (A score that is NaN or +inf also makes a row NaN, which the guard of the graph would hide
- * and the node shows.)
+ * fuse_scores.c traces the steps, fuse_operand.c traces q, k and v. If these are thirds of the
+ * columns of one product (fuse_thirds.c), the node reads the product directly, and their gradients
+ * are written to its gradient without a concatenation. A guard replaces by 0 the rows that the
+ * softmax made NaN because all their keys are masked by -inf. (A score that is NaN or +inf also
+ * makes a row NaN; the guard of the graph would hide it, the node does not.)
  *
- * Transposes are whatever they are, or not there. No other node may read what lies between, and a mask to which a
- * gradient flows (a trained bias of the scores) cannot be had without the matrix: such a graph stays as it is,
- * and so does one with few scores. Dropout drops the same elements as it would by itself. Every attention is
- * noted in plan.attentions, with the first reason why it is not one node. */
+ * Transposes may have any order or be absent. Values in between must not have other readers. A mask
+ * with a gradient (a trained bias of the scores) needs the matrix; such a graph is not changed, nor
+ * is one with few scores. Dropout drops the same elements as a separate node would. Every attention
+ * is recorded in plan.attentions, with the first reason why it is not one node. */
 #include <string.h>
 
 #include "base/check.h"
 #include "graph/fuse_scores.h"
 
-enum { MIN_SCORES = 64 * 64 /* of a matrix: measured, below them the separate ops are faster */ };
+enum { MIN_SCORES = 64 * 64 /* of one matrix; with fewer, separate ops are faster (measured) */ };
 
 static const struct tensor *tensor_of(const struct fuser *f, uint32_t value)
 {
@@ -41,7 +42,8 @@ static bool flag(const struct plan_node *n, const char *name)
     return a != NULL && a->i != 0;
 }
 
-/* q [.., t, d], k [.., d, s], v [.., s, dv] with the same batch, and enough scores? */
+/* Returns whether q [.., t, d], k [.., d, s] and v [.., s, dv] have the same batch, and enough
+ * scores. */
 static bool fit(struct fuser *f, const struct fuse_operand *const all[3])
 {
     const struct fuse_operand *q = all[0], *k = all[1], *v = all[2];
@@ -65,7 +67,7 @@ static bool fit(struct fuser *f, const struct fuse_operand *const all[3])
     return fuse_operand_dim(f, q, rank - 1) > 0 && fuse_operand_dim(f, v, rank - 1) > 0;
 }
 
-/* Heads of k and v that several heads of q share lie along the last axis of the batch. */
+/* Heads of k and v that several heads of q share must be along the last batch axis. */
 static bool may_share(const struct fuser *f, const struct fuse_operand *k,
                       const struct fuse_operand *v)
 {
@@ -130,14 +132,15 @@ static bool is_softmax_of_rows(const struct fuser *f, const struct plan_node *n)
     return axis == -1 || axis == rank - 1;
 }
 
-/* The ratio at which this plan drops; 0: all passes. false: not a number known here. */
+/* Sets *ratio to the ratio of a Dropout in this plan; 0: no effect. Returns false if it is not
+ * known. */
 static bool dropout_ratio(const struct fuser *f, const struct plan_node *n, float *ratio)
 {
     const struct op_attr *a = fuse_attr(n, "ratio");
     const struct plan_value *mode;
 
     *ratio = 0;
-    if (n->def->until != 0) { /* before opset 12: see plan_node.c for what it does in a run */
+    if (n->def->until != 0) { /* before opset 12: see plan_node.c about PLAN_RUN */
         if (f->p->training && f->p->purpose != PLAN_RUN)
             *ratio = a != NULL ? a->f : 0.5f;
         return true;
@@ -205,7 +208,7 @@ bool fuse_add_steps(struct plan *p, struct fuse_row *row, const struct fuse_scor
     return true;
 }
 
-/* A mask that learns, a bias of the scores, needs the gradient of each score. */
+/* Sets *out if a mask (a bias of the scores) is trained: it needs the gradient of each score. */
 static int any_mask_learns(struct fuser *f, const struct fuse_scores *c, bool *out, struct err *err)
 {
     uint32_t i;
@@ -229,11 +232,12 @@ static int any_mask_learns(struct fuser *f, const struct fuse_scores *c, bool *o
 struct ends {
     const struct plan_node *softmax;
     bool is_guarded; /* rows that are NaN become 0 */
-    float ratio;     /* of dropout */
+    float ratio;     /* dropout ratio */
     uint32_t stream;
 };
 
-/* Where(IsNaN(x), 0, x), as PyTorch writes it for rows whose keys are all masked by -inf. */
+/* Matches Where(IsNaN(x), 0, x), which PyTorch writes for rows whose keys are all masked by
+ * -inf. */
 static bool is_guard(const struct fuser *f, const struct plan_node *n, uint32_t *of)
 {
     const struct plan_node *test = fuse_made_by(f, n->in[0], "IsNaN");
@@ -244,15 +248,16 @@ static bool is_guard(const struct fuser *f, const struct plan_node *n, uint32_t 
            fuse_number(f, n->in[1], &zero) && zero == 0 && f->readers[*of] == 2;
 }
 
-/* Is it the softmax of an attention: of rows of scores that a product makes? */
+/* Returns whether the node is the softmax of an attention: of rows of scores that derive from a
+ * product. */
 static bool is_of_scores(const struct fuser *f, const struct plan_node *n, uint32_t value)
 {
     return n != NULL && n->out[0] == value && is_softmax_of_rows(f, n) &&
            fuse_come_from_product(f, n->in[0]);
 }
 
-/* Returns a Softmax whose input has the form of attention scores and whose readers find_ends() does not recognise,
- * or NULL if the graph has no such Softmax. */
+/* Returns a Softmax whose input has the form of attention scores and whose readers find_ends() does
+ * not recognise, or NULL if the graph has no such Softmax. */
 static const struct plan_node *find_far_softmax(struct fuser *f, uint32_t value)
 {
     static const char *const between[] = { "Where",   "Mul",  "Div",     "Add",      "Sub",
@@ -278,8 +283,8 @@ static const struct plan_node *find_far_softmax(struct fuser *f, uint32_t value)
     return NULL;
 }
 
-/* From `value`, the weights, back to their softmax, e->softmax; NULL: this is no attention. false: it
- * cannot be one node, f->obstacle says why. */
+/* Traces `value`, the weights, back to their softmax e->softmax; NULL: this is not an attention.
+ * Returns false if it cannot be one node; f->obstacle then states the reason. */
 static bool find_ends(struct fuser *f, uint32_t value, struct ends *e)
 {
     const struct plan_node *n = fuse_producer(f, value), *dropout = NULL;
@@ -312,7 +317,7 @@ static bool find_ends(struct fuser *f, uint32_t value, struct ends *e)
     return true;
 }
 
-/* ---- */
+/* ---- the pattern ---- */
 
 static int add_row(struct fuser *f, uint32_t node, const struct ends *e, struct fuse_scores *c,
                    struct fuse_operand *const all[3], struct err *err)

@@ -1,18 +1,19 @@
-/* fuse_mask.c - masks of scores that are known when the plan is made.
+/* fuse_mask.c - masks of scores that are known while planning.
  *
- * Exporters compute a mask for every sample and often for every layer, though it depends on shapes
- * alone. Folded, that is a constant of as many matrices as a batch has samples; all of them are the
- * same. Here such a mask becomes one matrix, which all layers share, so that the kernel recognises
- * what it hides (op/attention/attention_seen.c); one that hides nothing goes, and one that shows to each
- * row a band of keys around its own becomes two numbers. */
+ * Exporters compute a mask for every sample and often for every layer, although it depends only on
+ * shapes. Folded, that is a constant with one matrix per sample of the batch, all of them equal.
+ * Such a mask is reduced to one matrix that all layers share, so that the kernel recognizes the
+ * hidden keys (op/attention/attention_seen.c). A mask that hides nothing is removed, and one in
+ * which each row sees a band of keys around its own becomes two numbers. */
 #include <string.h>
 
 #include "graph/fuse_scores.h"
 
-/* What is added to a score, or put in its place, to hide the key: no score that is not hidden comes near. */
+/* A number that hides a key when it is added to the score or replaces it: scores that are not
+ * hidden are much larger. */
 static const float hidden_score = -1e38f;
 
-/* The matrices along `axis` are equal. */
+/* Returns whether all slices along `axis` are equal. */
 static bool repeats_along(const struct tensor *t, uint32_t axis)
 {
     size_t inner = tensor_dtype_bytes(t->dtype), outer = 1, m, k;
@@ -28,7 +29,8 @@ static bool repeats_along(const struct tensor *t, uint32_t axis)
     return true;
 }
 
-/* Removes a leading axis only: the remaining elements stay contiguous. */
+/* Reduces leading axes to size 1 as long as their slices are equal: the remaining elements stay
+ * contiguous. */
 static void shrink(struct tensor *t)
 {
     for (uint32_t i = 0; i + 1 < t->shape.rank; i++) {
@@ -38,7 +40,7 @@ static void shrink(struct tensor *t)
     }
 }
 
-/* Does it leave every score as it is? */
+/* Returns whether the mask changes no score. */
 static bool is_idle(const char *step, const struct tensor *t)
 {
     int64_t n = tensor_elements(t), i;
@@ -95,7 +97,7 @@ struct band { /* row i sees the keys i + lower to i + upper */
     int64_t lower, upper;
 };
 
-/* What the mask does to row `row` and key `key`, of so many keys. */
+/* The effect of the mask on one element: none, hidden, or another change. */
 enum sight { SEEN, HIDDEN, CHANGED };
 
 static enum sight sight(const struct tensor *t, const char *step, size_t at)
@@ -108,7 +110,8 @@ static enum sight sight(const struct tensor *t, const char *step, size_t at)
     return (((const uint8_t *)t->data)[at] != 0) == (strcmp(step, "keep") == 0) ? SEEN : HIDDEN;
 }
 
-/* The keys that row i sees are those from *first to *last; false: they have gaps, or are none. */
+/* Finds the keys that row i sees, *first to *last. Returns false if they have gaps or there are
+ * none. */
 static bool row_sight(const struct tensor *t, const char *step, int64_t i, int64_t keys,
                       int64_t *first, int64_t *last)
 {
@@ -126,7 +129,7 @@ static bool row_sight(const struct tensor *t, const char *step, int64_t i, int64
     return *last >= 0;
 }
 
-/* Is the mask a band of which every row sees a key? t: [1, .., rows, keys]. */
+/* Returns whether the mask is a band in which every row sees a key. t: [1, .., rows, keys]. */
 static bool is_band(const struct tensor *t, const char *step, int64_t rows, struct band *b)
 {
     int64_t keys = t->shape.dim[t->shape.rank - 1], first, last, i;
@@ -151,7 +154,8 @@ static bool is_band(const struct tensor *t, const char *step, int64_t rows, stru
     return true;
 }
 
-/* Do the steps after step `at` leave a hidden key hidden? Those of lower index come later. */
+/* Returns whether the steps after step `at` leave a hidden key hidden. Steps of lower index are
+ * executed later. */
 static bool stays_hidden(const struct fuse_scores *c, uint32_t at)
 {
     for (uint32_t i = 0; i < at; i++)

@@ -1,9 +1,9 @@
-/* fuse_operand.c - q, k and v of an attention, followed back to the tensor that holds them.
+/* fuse_operand.c - traces q, k and v of an attention back to the tensors that contain them.
  *
- * Transposes become an order of axes, factors one number. Heads of keys and values that are shared
- * by several heads of queries are written as
- *   Unsqueeze, Expand, Reshape     [.., heads, s, d] -> [.., heads, repeats, s, d] -> [.., all, s, d]
- * and are read where they lie: head i of q belongs to head i / repeats. */
+ * Transposes become an order of axes, factors become one number. Heads of keys and values that are
+ * shared by several heads of queries are written as
+ *   Unsqueeze, Expand, Reshape   [.., heads, s, d] -> [.., heads, repeats, s, d] -> [.., all, s, d]
+ * and are read without the repetition: head i of q uses head i / repeats. */
 #include "graph/fuse_scores.h"
 
 static const struct shape *shape_of_value(const struct fuser *f, uint32_t value)
@@ -11,7 +11,7 @@ static const struct shape *shape_of_value(const struct fuser *f, uint32_t value)
     return &f->p->values.at[value].tensor.shape;
 }
 
-/* Is `wide` the shape `x` with one more axis at `at`, of any size? */
+/* Returns whether `wide` is the shape `x` with one more axis at `at`, of any size. */
 static bool has_axis_at(const struct shape *x, const struct shape *wide, uint32_t at)
 {
     if (wide->rank != x->rank + 1)
@@ -22,7 +22,7 @@ static bool has_axis_at(const struct shape *x, const struct shape *wide, uint32_
     return true;
 }
 
-/* value = each index of *axis of *from, *repeats times. */
+/* Matches a value in which each index along *axis of *from is repeated *repeats times. */
 static bool is_repeated(const struct fuser *f, uint32_t value, uint32_t *from, uint32_t *axis,
                         int64_t *repeats)
 {

@@ -1,7 +1,8 @@
-/* fuse_rotary.c - rotary position embedding, as the models of transformers write it:
- *   x cos + Concat(-x[h:], x[:h]) sin     along the last axis, h being half of it
- * with the halves taken by two Slices or one Split, and factors and terms in any order. A Transpose in front of
- * it that leaves the last axis in its place is done on the way. Angles that learn stay as they are written. */
+/* fuse_rotary.c - fuses rotary position embedding in the form of the transformers models:
+ *   x cos + Concat(-x[h:], x[:h]) sin     along the last axis, where h is half of it
+ * The halves may be computed by two Slices or one Split; factors and terms may have any order. A
+ * preceding Transpose that keeps the last axis in place is done by the node too. The node has no
+ * gradient for its angles, so trained angles are not fused. */
 #include "graph/plan_fuse.h"
 
 static const struct tensor *tensor_of(const struct fuser *f, uint32_t value)
@@ -16,7 +17,7 @@ static int64_t last_of(const struct fuser *f, uint32_t value)
     return s->rank > 0 ? s->dim[s->rank - 1] : 0;
 }
 
-/* A known int64 with one element. */
+/* Reads a known int64 with one element. */
 static bool known_int(const struct fuser *f, uint32_t value, int64_t *out)
 {
     const struct plan_value *v = value != GRAPH_NONE ? &f->p->values.at[value] : NULL;
@@ -27,7 +28,7 @@ static bool known_int(const struct fuser *f, uint32_t value, int64_t *out)
     return true;
 }
 
-/* value is half `which` of the last axis of *x. */
+/* Returns whether the value is half `which` of the last axis of *x. */
 static bool is_half(const struct fuser *f, uint32_t value, uint32_t which, uint32_t *x)
 {
     const struct plan_node *n = fuse_producer(f, value);
@@ -50,7 +51,7 @@ static bool is_half(const struct fuser *f, uint32_t value, uint32_t which, uint3
            (start == (which == 0 ? 0 : width / 2) || start == (which == 0 ? -width : -width / 2));
 }
 
-/* value = Concat(-second half of *x, first half of *x). */
+/* Matches value = Concat(-second half of *x, first half of *x). */
 static bool is_turned(const struct fuser *f, uint32_t value, uint32_t *x, bool *is_split)
 {
     const struct plan_node *join = fuse_made_by(f, value, "Concat"), *minus;
@@ -69,7 +70,7 @@ static bool is_turned(const struct fuser *f, uint32_t value, uint32_t *x, bool *
            is_half(f, join->in[1], 0, &again) && again == *x;
 }
 
-/* Broadcasts to x, with all of its last axis, and does not learn? */
+/* Sets *out to whether the value broadcasts to x, has all of its last axis, and is not trained. */
 static int is_angle(const struct fuser *f, uint32_t value, uint32_t x, bool *out, struct err *err)
 {
     const struct tensor *t = tensor_of(f, value), *to = tensor_of(f, x);
@@ -86,7 +87,7 @@ static int is_angle(const struct fuser *f, uint32_t value, uint32_t x, bool *out
     return rc;
 }
 
-/* term = turned(*x) *sin */
+/* Matches term = rotated(*x) * sine. */
 static bool find_sine(const struct fuser *f, uint32_t term, uint32_t *x, uint32_t *sine, bool *is_split)
 {
     const struct plan_node *n = fuse_made_by(f, term, "Mul");
@@ -99,7 +100,8 @@ static bool find_sine(const struct fuser *f, uint32_t term, uint32_t *x, uint32_
     return false;
 }
 
-/* A Transpose in front is done by the row, if only the chain reads its result: *x becomes its input. */
+/* If only the chain reads the output of a preceding Transpose, the row does the Transpose: *x
+ * becomes its input. */
 static int take_transpose(const struct fuser *f, uint32_t *x, uint32_t readers, struct fuse_row *row, struct err *err)
 {
     const struct plan_node *n = f->readers[*x] == readers ? fuse_made_by(f, *x, "Transpose") : NULL;
@@ -144,7 +146,8 @@ int fuse_rotary(struct fuser *f, uint32_t node, struct err *err)
     if (rc < 0 || !fits[0] || !fits[1])
         return rc;
     row.in[0] = x;
-    rc = take_transpose(f, &row.in[0], is_split ? 2 : 3, &row, err); /* the product with cos, and the halves */
+    /* readers: the product with cos, and the halves */
+    rc = take_transpose(f, &row.in[0], is_split ? 2 : 3, &row, err);
     if (rc < 0)
         return rc;
     row.in[1] = cosine;

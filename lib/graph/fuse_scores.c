@@ -1,7 +1,9 @@
-/* fuse_scores.c - the scores of an attention, followed from the softmax back to the product of q and k.
+/* fuse_scores.c - traces the scores of an attention from the softmax back to the product of q and
+ * k.
  *
- * Steps are, in any order and number: Mul or Div by a number; Add of a mask; Where of a mask between
- * the scores and a number; once Tanh between two factors. No other node may read what lies between. */
+ * Supported steps, in any order and number: Mul or Div by a number; Add of a mask; Where of a mask
+ * between the scores and a number; one Tanh between two factors. Values in between must not have
+ * other readers. */
 #include <math.h>
 #include <string.h>
 
@@ -38,14 +40,14 @@ bool fuse_is_scaled(const struct fuser *f, const struct plan_node *n, uint32_t *
            shape_equal(&tensor_of(f, *value)->shape, &tensor_of(f, n->out[0])->shape);
 }
 
-/* ---- is it an attention at all? ---- */
+/* ---- detection of attentions ---- */
 
 static bool is_product(const struct plan_node *n)
 {
     return n->n_in == 2 && (fuse_is(n, NULL, "MatMul") || fuse_is(n, "trainerd", "MatMul"));
 }
 
-/* A node computes the value, other than by showing a parameter or a constant in another shape. */
+/* Returns whether a node computes the value; views of a parameter or a constant do not count. */
 static bool is_computed(const struct fuser *f, uint32_t value)
 {
     const struct plan_node *n = fuse_producer(f, value);
@@ -85,7 +87,7 @@ bool fuse_come_from_product(const struct fuser *f, uint32_t value)
 
 /* ---- steps ---- */
 
-/* Does it broadcast to the scores, and has it all their columns? */
+/* Returns whether the value broadcasts to the scores and has all their columns. */
 static bool is_mask(struct fuser *f, uint32_t value, const char *step, const struct shape *scores)
 {
     const struct tensor *t = tensor_of(f, value);
@@ -103,7 +105,7 @@ static bool is_mask(struct fuser *f, uint32_t value, const char *step, const str
                         shape_print(scores, text[1], sizeof(text[1])));
 }
 
-/* A constant that has one number everywhere. */
+/* Matches a constant whose elements are all equal; *number receives the value. */
 static bool uniform(const struct fuser *f, uint32_t value, float *number)
 {
     const struct plan_value *v = &f->p->values.at[value];
@@ -121,7 +123,7 @@ static bool uniform(const struct fuser *f, uint32_t value, float *number)
 
 static bool find(struct fuser *f, uint32_t value, struct fuse_scores *c);
 
-/* The step `n`, of scores that are its input i. */
+/* Adds the step `n`, whose input i is the scores, and continues with that input. */
 static bool take(struct fuser *f, const struct plan_node *n, uint32_t i, struct fuse_scores *c,
                  const char *step, float number, uint32_t mask)
 {
@@ -141,7 +143,7 @@ static bool take(struct fuser *f, const struct plan_node *n, uint32_t i, struct 
     return find(f, n->in[i], c);
 }
 
-/* Which of two inputs are the scores. */
+/* Returns which of two inputs is the scores. */
 static uint32_t scores_of(const struct fuser *f, const struct plan_node *n, uint32_t a, uint32_t b)
 {
     return fuse_come_from_product(f, n->in[b]) && !fuse_come_from_product(f, n->in[a]) ? b : a;
@@ -159,7 +161,7 @@ static bool take_where(struct fuser *f, const struct plan_node *n, struct fuse_s
                         n->name, name_of(f, n->in[scores_of(f, n, 1, 2) == 1 ? 2 : 1]));
 }
 
-/* a tanh(x): "cap" computes a tanh(x / a), of x times a. */
+/* Adds a step for a tanh(x). "cap" computes a tanh(x / a), so that x is multiplied by a. */
 static bool take_cap(struct fuser *f, const struct plan_node *n, struct fuse_scores *c)
 {
     bool has_factor = c->n_steps > 0 && strcmp(c->step[c->n_steps - 1], "scale") == 0 &&
@@ -178,9 +180,10 @@ static bool take_cap(struct fuser *f, const struct plan_node *n, struct fuse_sco
     return take(f, n, 0, c, "scale", c->number[c->n_steps - 1], GRAPH_NONE);
 }
 
-/* A known mask written with numbers, as tf2onnx writes Where: x m + a, where m is 1 and a is 0, or m is 0 and a is one
- * number throughout. (Of an infinite x it would make NaN.) Returns the mask as booleans,
- * or GRAPH_NONE if the value is not such a mask. */
+/* Matches a known mask written with numbers, in the form in which tf2onnx writes Where: x m + a,
+ * where m is 1 and a is 0, or m is 0 and a is one constant number. (With an infinite x the
+ * arithmetic computes NaN.) Returns the mask as booleans, or GRAPH_NONE if the value is not such a
+ * mask. */
 static uint32_t numeric_mask(struct fuser *f, uint32_t m, uint32_t a, float *number)
 {
     const struct plan_value *one = &f->p->values.at[m], *other = &f->p->values.at[a];
@@ -210,7 +213,7 @@ static uint32_t numeric_mask(struct fuser *f, uint32_t m, uint32_t a, float *num
     return fuse_add_constant(f, one->name, &t);
 }
 
-/* The Add of such a mask; false, without an obstacle: it is another. */
+/* Adds the step of such a mask. *found is false, and no obstacle is recorded, if it is not one. */
 static bool take_numeric_mask(struct fuser *f, const struct plan_node *n, struct fuse_scores *c, bool *found)
 {
     *found = false;
@@ -230,7 +233,8 @@ static bool take_numeric_mask(struct fuser *f, const struct plan_node *n, struct
     return false;
 }
 
-/* Walks from a value that only the chain reads back to the product. Returns false if the walk meets another node. */
+/* Traces a value that only the chain reads back to the product. Returns false at an unsupported
+ * node. */
 static bool find(struct fuser *f, uint32_t value, struct fuse_scores *c)
 {
     const struct plan_node *n = fuse_producer(f, value);

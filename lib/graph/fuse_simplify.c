@@ -1,27 +1,29 @@
-/* fuse_simplify.c - removes what exporters write around the patterns, before these are looked for:
+/* fuse_simplify.c - removes nodes that exporters write around the patterns, before the patterns are
+ * applied:
  *
- *   nodes that only hand on their input   Identity; Cast and CastLike to the type that is there;
- *                                         Reshape, Expand, Slice and Transpose that change nothing
+ *   nodes that only copy their input      Identity; Cast and CastLike to the same type;
+ *                                         Reshape, Expand, Slice and Transpose without effect
  *   Where of a mask and two numbers       that another node has computed already
  *   Reshape, Transpose, Reshape           where the first merges leading axes that the second keeps
  *                                         in front and the third splits again: one Transpose
  *   Reshape, Gemm, Reshape                where the first merges the leading axes and the second
  *                                         splits them again: one MatMul of all axes
  *
- * A node whose result is kept for the caller stays; its other readers read the input of the node. */
+ * A node whose result the caller keeps is not removed; its other readers read the input of the
+ * node. */
 #include <string.h>
 
 #include "graph/plan_fuse.h"
 
-enum { MAX_CHOICES = 64 /* different masks that are remembered */ };
+enum { MAX_CHOICES = 64 /* maximum number of recorded masks */ };
 
 static const struct tensor *tensor_of(const struct fuser *f, uint32_t value)
 {
     return &f->p->values.at[value].tensor;
 }
 
-/* Does the Slice keep the order of the elements? Where no axis becomes shorter, only a negative step
- * could change anything. */
+/* Returns whether a Slice that shortens no axis keeps the order of the elements, which only a
+ * negative step changes. */
 static bool keeps_order(const struct fuser *f, const struct plan_node *n)
 {
     const struct plan_value *v;
@@ -48,7 +50,7 @@ static bool is_in_order(const struct fuser *f, const struct plan_node *n)
     return true;
 }
 
-/* Is output 0 the same tensor as input 0? */
+/* Returns whether output 0 equals input 0. */
 static bool hands_on(const struct fuser *f, const struct plan_node *n)
 {
     const struct tensor *x, *y;
@@ -68,7 +70,7 @@ static bool hands_on(const struct fuser *f, const struct plan_node *n)
            strcmp(n->def->name, "Expand") == 0;
 }
 
-/* All nodes from `node` on that read `value` read `from`, which is the same tensor. */
+/* Replaces `value` by the equal tensor `from` in all nodes from `node` on. */
 static void redirect(struct fuser *f, uint32_t value, uint32_t from, uint32_t node)
 {
     uint32_t left = f->readers[value];
@@ -90,7 +92,7 @@ int fuse_same(struct fuser *f, uint32_t node, struct err *err)
 {
     const struct plan_node *n = &f->p->nodes.at[node];
 
-    (void)err; /* needs no memory */
+    (void)err; /* allocates no memory */
     if (!hands_on(f, n))
         return 0;
     redirect(f, n->out[0], n->in[0], node + 1);
@@ -99,9 +101,9 @@ int fuse_same(struct fuser *f, uint32_t node, struct err *err)
     return 0;
 }
 
-/* ---- a mask that every layer computes anew ---- */
+/* ---- masks that every layer computes again ---- */
 
-/* Does node `k` make the same of the same mask as `n`? */
+/* Returns whether node `k` computes the same from the same mask as `n`. */
 static bool is_same_choice(const struct fuser *f, const struct plan_node *n, uint32_t k)
 {
     const struct plan_node *o = &f->p->nodes.at[k];
@@ -133,9 +135,9 @@ int fuse_same_choice(struct fuser *f, uint32_t node, struct err *err)
     return f->choices.n == MAX_CHOICES || VEC_PUSH(f->choices, node) ? 0 : plan_no_memory(err);
 }
 
-/* ---- a Transpose of the last axes alone ---- */
+/* ---- Transposes of trailing axes ---- */
 
-/* The leading axes of `apart` that `merged` has as its first axis; 0: it is not so. */
+/* The number of leading axes of `apart` that the first axis of `merged` combines; 0: no match. */
 static uint32_t merged_axes(const struct shape *apart, const struct shape *merged)
 {
     uint32_t lead = apart->rank - merged->rank + 1;
@@ -186,7 +188,7 @@ int fuse_merged_transpose(struct fuser *f, uint32_t node, struct err *err)
     return fuse_into(f, node, &row, err);
 }
 
-/* ---- a product of the last axis alone ---- */
+/* ---- products of the last axis ---- */
 
 static bool is_one(const struct plan_node *n, const char *name)
 {
@@ -195,7 +197,7 @@ static bool is_one(const struct plan_node *n, const char *name)
     return a == NULL || a->f == 1.0f;
 }
 
-/* A product of rows: its bias, if there is one, is a row. */
+/* Returns whether the Gemm multiplies rows and its bias, if any, is a row. */
 static bool is_product_of_rows(const struct fuser *f, const struct plan_node *n)
 {
     const struct op_attr *turned = fuse_attr(n, "transA");

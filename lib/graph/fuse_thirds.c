@@ -1,11 +1,11 @@
-/* fuse_thirds.c - one product makes q, k and v, side by side: how do graphs take its columns apart?
+/* fuse_thirds.c - recognizes q, k and v that are parts of the columns of one product, in two forms:
  *
  *   Split along the last axis, perhaps a Reshape of each
  *       q, k, v = qkv.split(width, -1);  q.view(b, t, heads, -1)
  *   Reshape, Transpose, and an index of the first axis (Gather, or Split and Squeeze)
  *       q, k, v = qkv.reshape(b, t, 3, heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
  *
- * Either way an operand is a view of the product, of which no number has to move. */
+ * In both, an operand is a view of the product, so that no data has to be moved. */
 #include "graph/plan_fuse.h"
 
 static const struct shape *shape_at(const struct fuser *f, uint32_t value)
@@ -13,7 +13,7 @@ static const struct shape *shape_at(const struct fuser *f, uint32_t value)
     return &f->p->values.at[value].tensor.shape;
 }
 
-/* A third of the last axis. */
+/* A third of the last axis; 0: not divisible. */
 static int64_t columns_of(const struct fuser *f, uint32_t whole)
 {
     const struct shape *s = shape_at(f, whole);
@@ -32,7 +32,8 @@ static bool by_split(const struct fuser *f, uint32_t value, uint32_t which, stru
     if (n == NULL || !fuse_is(n, NULL, "Split") || n->n_out != 3 || n->out[which] != piece || f->readers[piece] != 1)
         return false;
     columns = columns_of(f, n->in[0]);
-    if (columns == 0 || s->dim[s->rank - 1] != columns) /* another axis, or unlike pieces */
+    /* another axis, or parts of different sizes */
+    if (columns == 0 || s->dim[s->rank - 1] != columns)
         return false;
     t->whole = n->in[0];
     t->view = *shape_at(f, value);
@@ -40,10 +41,11 @@ static bool by_split(const struct fuser *f, uint32_t value, uint32_t which, stru
         here *= here < columns ? t->view.dim[i] : 1;
         t->perm[i] = i;
     }
-    return here == columns; /* the last axes are they */
+    return here == columns; /* the last axes of the view are the columns of the part */
 }
 
-/* What has `which` as its index along the first axis of a value; GRAPH_NONE: nothing of the kind. */
+/* Matches index `which` along the first axis of a value and returns that value; GRAPH_NONE: no
+ * match. */
 static uint32_t indexed(const struct fuser *f, uint32_t value, uint32_t which)
 {
     const struct plan_node *n = fuse_made_by(f, value, "Gather");
@@ -82,7 +84,7 @@ static bool by_index(const struct fuser *f, uint32_t value, uint32_t which, stru
     if (s->rank < 2 || shape_at(f, value)->rank != s->rank - 1)
         return false;
     fuse_perm(turn, s->rank, perm);
-    front = perm[0]; /* the axis that the index is of */
+    front = perm[0]; /* the indexed axis */
     t->whole = cut->in[0];
     t->view.rank = s->rank - 1;
     for (uint32_t i = 0; i < s->rank; i++) {

@@ -1,21 +1,22 @@
-/* lower_attention.c - Attention of ONNX 23, 24 and 25 as the op of our own (op/attention/attention.c).
+/* lower_attention.c - lowers Attention of ONNX 23, 24 and 25 to trainerd.Attention
+ * (op/attention/attention.c).
  *
- *   q, k, v     [batch, heads, rows, columns], or [batch, rows, heads * columns], which is seen as
- *               [batch, rows, heads, columns] and transposed by the op. Grouped heads stay grouped
+ *   q, k, v     [batch, heads, rows, columns], or [batch, rows, heads * columns], which is reshaped
+ *               to [batch, rows, heads, columns] and transposed by the op. Grouped heads stay grouped
  *   scores      scale, softcap, then the mask: bool "keep" with -inf, float "add"
  *   is_causal, left_window_size, right_window_size (25)
  *               the band of the op: row i is at position i + (keys in past_key)
  *   nonpad_kv_seqlen (24)
- *               a number of keys for each sample, so its mask is computed: row i is at position
+ *               number of keys per sample, so its mask is computed: row i is at position
  *               i + nonpad_kv_seqlen - rows
  *   past_key, past_value, present_key, present_value
- *               Concat and its results; only where nothing is trained
+ *               Concat and its results; only without training
  *   a row without a visible key is 0 (errata of 23 and 24; text of 25)
  *   softmax_precision
- *               float32, also where the file says less
+ *               float32, even if the file has a lower precision
  *
- * The matrix of scores exists only where it has to: for qk_matmul_output, and for a mask that learns. Then
- * the op is written out in other ops, with heads of k and v repeated. */
+ * The matrix of scores is computed only if it is required: for qk_matmul_output, and for a trained
+ * mask. The op is then expanded to other ops, with heads of k and v repeated. */
 #include "graph/plan_lower.h"
 
 #include <inttypes.h>
@@ -29,22 +30,22 @@ enum { Y, PRESENT_KEY, PRESENT_VALUE, SCORES };
 struct attention_node {
     struct lowering *l;
     bool is_flat;       /* q, k, v and y have three axes */
-    int64_t batch, heads, key_heads, t, s, d, dv; /* s: with the keys of past_key */
-    int64_t past;       /* keys in past_key */
-    uint32_t q, k, v;   /* values; flat ones are seen with four axes */
-    bool is_turned[3];  /* q, k, v: [batch, rows, heads, columns] */
-    uint32_t mask;      /* GRAPH_NONE: none */
-    uint32_t shown;     /* bool mask made of nonpad_kv_seqlen; GRAPH_NONE: none */
-    float scale, cap;   /* cap 0: none */
+    int64_t batch, heads, key_heads, t, s, d, dv; /* s: including the keys of past_key */
+    int64_t past;       /* number of keys in past_key */
+    uint32_t q, k, v;   /* values; reshaped to four axes if they are flat */
+    bool is_turned[3];  /* q, k, v: has the order [batch, rows, heads, columns] */
+    uint32_t mask;      /* GRAPH_NONE: absent */
+    uint32_t shown;     /* bool mask computed from nonpad_kv_seqlen; GRAPH_NONE: absent */
+    float scale, cap;   /* cap 0: absent */
     int64_t mode, left, right; /* left, right: -1: no limit */
     bool is_causal;
     bool has_band;
     int64_t band[2];
 };
 
-static const int64_t rows_first[] = { 0, 2, 1, 3 }; /* and back */
+static const int64_t rows_first[] = { 0, 2, 1, 3 }; /* also its own inverse */
 
-/* ---- what the file says ---- */
+/* ---- attributes and operands ---- */
 
 static void read_attrs(struct attention_node *a)
 {
@@ -82,7 +83,7 @@ static void read_attrs(struct attention_node *a)
                     "all computed in float32", precision);
 }
 
-/* Four axes of input i; of three the last is split by the attribute. */
+/* Input i with four axes; if it has three, the attribute splits the last. */
 static uint32_t operand(struct attention_node *a, uint32_t i, const char *heads_attr)
 {
     struct lowering *l = a->l;
@@ -117,7 +118,7 @@ static uint32_t operand(struct attention_node *a, uint32_t i, const char *heads_
     return lower_reshape(l, value, dim, 4);
 }
 
-/* [batch, heads, rows, columns] of an operand. */
+/* Size of an axis of an operand, in the order [batch, heads, rows, columns]. */
 static int64_t size_of(const struct attention_node *a, uint32_t which, uint32_t value, uint32_t axis)
 {
     static const uint32_t turned[] = { 0, 2, 1, 3 };
@@ -145,7 +146,7 @@ static void join_past(struct attention_node *a, uint32_t which, uint32_t past_in
         a->past = lower_tensor(l, past)->shape.dim[2];
 }
 
-/* Caches exist while text is generated: a plan that trains has no use for them. */
+/* Caches are used while text is generated; training has none. */
 static void check_caches(struct attention_node *a)
 {
     struct lowering *l = a->l;
@@ -208,7 +209,7 @@ static void fill(void *data, enum tensor_dtype dtype, int64_t n)
             ((float *)data)[i] = -INFINITY;
 }
 
-/* attn_mask with a column for each key: keys that it does not have are hidden. */
+/* Reads attn_mask and extends it to one column per key: keys that it lacks are hidden. */
 static void read_mask(struct attention_node *a)
 {
     struct lowering *l = a->l;
@@ -257,7 +258,8 @@ static uint32_t numbers(struct attention_node *a, int64_t n, uint32_t axis)
     return value;
 }
 
-/* The keys that nonpad_kv_seqlen, is_causal and the windows show to each row of each sample. */
+/* Computes the mask of the keys that nonpad_kv_seqlen, is_causal and the windows show to each row
+ * of each sample. */
 static void show_keys(struct attention_node *a)
 {
     struct lowering *l = a->l;
@@ -350,7 +352,7 @@ static uint32_t one_node(struct attention_node *a)
     return lower_add(l, &n);
 }
 
-/* ---- written out ---- */
+/* ---- as separate ops ---- */
 
 /* [batch, key heads, rows, columns] -> [batch, heads, rows, columns] */
 static uint32_t repeated(struct attention_node *a, uint32_t which, uint32_t x, int64_t columns)
@@ -388,7 +390,8 @@ static uint32_t hide(struct attention_node *a, uint32_t mask, uint32_t x)
     return mask == GRAPH_NONE ? x : lower_op(a->l, "Where", mask, x, lower_number(a->l, -INFINITY));
 }
 
-/* Rows whose scores are all -inf get zeros, and scores of 0 for a softmax without NaN. */
+/* Softmax in which a row whose scores are all -inf becomes zeros; its scores are set to 0 to avoid
+ * NaN. */
 static uint32_t weights(struct attention_node *a, uint32_t x)
 {
     struct lowering *l = a->l;
@@ -432,9 +435,9 @@ static uint32_t written_out(struct attention_node *a)
     return a->is_flat ? lower_transpose(l, x, rows_first, 4) : x;
 }
 
-/* ---- */
+/* ---- outputs ---- */
 
-/* k or v with the keys of the past, [batch, heads, rows, columns]. */
+/* Output `output`: k or v including the keys of the past, [batch, heads, rows, columns]. */
 static void present(struct attention_node *a, uint32_t which, uint32_t value, uint32_t output)
 {
     struct lowering *l = a->l;

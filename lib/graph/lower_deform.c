@@ -1,7 +1,7 @@
-/* lower_deform.c - DeformConv (19) as columns and a product:
+/* lower_deform.c - lowers DeformConv (19) to columns and a product:
  *   columns = trainerd.DeformColumns(X, offset, mask)     [n, c taps, points]
  *   Y = W [group, m / group, c / group taps] columns + B
- * so that the gradients to W and B are those of MatMul and Add. */
+ * so that the gradients of W and B are those of MatMul and Add. */
 #include "graph/lower_kit.h"
 
 #include <inttypes.h>
@@ -10,7 +10,7 @@
 
 enum { X, W, OFFSET, BIAS, MASK };
 
-/* The attributes of the columns; false: rc is set. */
+/* Sets the attributes of the columns; false: rc is set. */
 static bool columns_attrs(struct lowering *l, const struct shape *w, struct lower_node *n)
 {
     static const char *const lists[] = { "dilations", "kernel_shape", "pads", "strides" };
@@ -36,7 +36,8 @@ static bool columns_attrs(struct lowering *l, const struct shape *w, struct lowe
     return l->rc == 0;
 }
 
-/* [n, m, oh, ow]. The size of the output is that of the offsets, which the columns have checked. */
+/* The product, [n, m, oh, ow]. Its size is that of the offsets, which DeformColumns has
+ * validated. */
 static uint32_t product(struct lowering *l, uint32_t columns, int64_t group)
 {
     const struct shape *w = &lower_tensor(l, lower_in(l, W))->shape;

@@ -1,11 +1,11 @@
-/* lower_move.c - ops that move elements, as the rows that they are made of. All pass gradients.
+/* lower_move.c - lowers ops that move elements to other rows. All pass gradients.
  *
  *   CenterCropPad (18)      Slice and Pad around the middle
- *   Col2Im (18)             ConvTranspose with one weight of 1 for each place of the block
- *   Compress (9)            Gather of the chosen places, which must be known
+ *   Col2Im (18)             ConvTranspose with one weight of 1 for each position of the block
+ *   Compress (9)            Gather of the selected positions, which must be known
  *   MaxUnpool (9)           ScatterElements to zeros; output_shape adds zeros at the end
  *   ReverseSequence (10)    GatherElements
- *   AffineGrid (20)         MatMul of the grid [places, x y (z) 1] with theta
+ *   AffineGrid (20)         MatMul of the grid [positions, x y (z) 1] with theta
  *   Hardmax (1, 13)         OneHot of ArgMax
  *   LpNormalization (1)     x / ReduceL1 or ReduceL2; 0 where the norm is 0
  *   MeanVarianceNormalization (9)   (x - mean) / (deviation + 1e-9) */
@@ -17,8 +17,8 @@
 #include "base/err.h"
 
 enum {
-    BLOCK_MAX = 4096,     /* elements of a block of Col2Im: its weights are the square of it */
-    PLACES_MAX = 1 << 24, /* of AffineGrid */
+    BLOCK_MAX = 4096, /* maximum elements of a block of Col2Im; its weights have the square of it */
+    PLACES_MAX = 1 << 24, /* maximum positions of AffineGrid */
 };
 
 static struct shape list_shape(uint32_t rank, int64_t dim)
@@ -67,7 +67,8 @@ void lower_center_crop_pad(struct lowering *l)
 
 /* ---- Col2Im ---- */
 
-/* [n, c prod(block), places] as the input of the transposed convolution; *out: its output, [n c, 1, image]. */
+/* Computes the shapes of a transposed convolution: its input from [n, c prod(block), positions];
+ * *out: its output, [n c, 1, image]. */
 static bool col2im_shapes(struct lowering *l, const int64_t *image, const int64_t *block, size_t n,
                           struct shape *in, struct shape *weight, struct shape *out, int64_t *more, int64_t *channels)
 {
@@ -146,7 +147,8 @@ void lower_col2im(struct lowering *l)
         for (int64_t j = 0; j < kernel; j++)
             ((float *)data)[i * kernel + j] = i == j ? 1.0f : 0.0f;
     for (k = 0; k < l->attrs.n_attrs && n_attrs < 3; k++)
-        attrs[n_attrs++] = l->attrs.attrs[k]; /* dilations, pads, strides: as ConvTranspose has them */
+        attrs[n_attrs++] = l->attrs.attrs[k]; /* dilations, pads, strides: the same as in
+                                                 ConvTranspose */
     attrs[n_attrs++] = (struct op_attr){ .name = "output_padding", .type = OP_ATTR_INTS, .n = n,
                                          .ints = lower_ints(l, more, n) };
     y = kit_reshape(l, lower_in(l, 0), &in);
@@ -229,7 +231,8 @@ void lower_max_unpool(struct lowering *l)
             LOWER_ERROR(l, ERR_INPUT, "kernel %" PRId64 " with stride %" PRId64, kernel[k], step);
         out.dim[k + 2] = (x->shape.dim[k + 2] - 1) * step + kernel[k] - (pad != NULL ? pad[k] + pad[n + k] : 0);
     }
-    for (k = 0; k < out.rank && wanted != NULL; k++) /* the indices count in the shape without it */
+    for (k = 0; k < out.rank && wanted != NULL; k++) /* the indices refer to the shape without
+                                                        output_shape */
         pads[out.rank + k] = wanted[k] - out.dim[k];
     for (k = 0; k < out.rank && l->rc == 0; k++)
         if (out.dim[k] < 1 || pads[out.rank + k] < 0)
@@ -296,7 +299,8 @@ void lower_reverse_sequence(struct lowering *l)
 
 /* ---- AffineGrid ---- */
 
-/* base [places, d + 1]: x, y (, z), 1 of each place; size [d]: of the image, the last axis is x. */
+/* Fills base [positions, d + 1] with x, y (, z), 1 of each position; size [d] is that of the image,
+ * whose last axis is x. */
 static void fill_grid(float *base, const int64_t *size, uint32_t d, bool corners)
 {
     int64_t places = 1, i, rest;
@@ -366,7 +370,8 @@ void lower_hardmax(struct lowering *l)
                                      { .name = "keepdims", .type = OP_ATTR_INT, .i = 0 } };
     struct op_attr last[2] = { attrs[0], attrs[1] };
     struct shape rows, whole;
-    bool is_flat = l->from->def->until != 0; /* before opset 13: all axes from `axis` on are one */
+    bool is_flat = l->from->def->until != 0; /* before opset 13: all axes from `axis` on are
+                                                combined */
     uint32_t from = lower_in(l, 0), values, y;
     int64_t axis, depth, k;
     void *data;

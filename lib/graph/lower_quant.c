@@ -1,12 +1,13 @@
-/* lower_quant.c - quantised arithmetic, in graphs that are run.
+/* lower_quant.c - lowers quantized arithmetic, only in PLAN_RUN.
  *
  *   DequantizeLinear (10)       (x - zero point) * scale
  *   QuantizeLinear (10)         saturate(round(x / scale) + zero point)
  *   DynamicQuantizeLinear (11)  the same with the scale and zero point of x's range
  *   MatMulInteger, ConvInteger (10), QLinearMatMul, QLinearConv (10)
  *
- * A product is computed in float32 of integers of at most 9 bits, 256 terms at a time: such sums are below
- * 2^24, so float32 holds them exactly, and int64 adds them up. Scales are applied in float32. */
+ * A product is computed in float32 from integers of at most 9 bits, 256 terms at a time: such sums
+ * are below 2^24, so float32 represents them exactly, and int64 sums them. Scales are applied in
+ * float32. */
 #include "graph/lower_kit.h"
 
 #include <inttypes.h>
@@ -30,7 +31,7 @@ static uint32_t cast_to(struct lowering *l, uint32_t x, enum tensor_dtype to)
     return l->rc < 0 ? GRAPH_NONE : lower_tensor(l, x)->dtype == to ? x : lower_cast(l, x, to);
 }
 
-/* A value of one element without dimensions. */
+/* A value of one element as a scalar. */
 static uint32_t one_number(struct lowering *l, uint32_t value)
 {
     bool is_scalar = l->rc < 0 || lower_tensor(l, value)->shape.rank == 0;
@@ -61,10 +62,10 @@ static bool range_of(enum tensor_dtype t, float *lo, float *hi)
     return false;
 }
 
-/* ---- scales and zero points beside x ---- */
+/* ---- broadcasting of scales and zero points ---- */
 
-/* A scale or zero point in the form that broadcasts with x: one number, a number for each place of the
- * axis, or one for each block of block_size places. */
+/* A scale or zero point in a form that broadcasts to x: one number, one number per index of the
+ * axis, or one per block of block_size indices. */
 static uint32_t beside(struct lowering *l, uint32_t value, const struct shape *x, const char *what)
 {
     struct shape s = lower_tensor(l, value)->shape, wide = { .rank = x->rank };
@@ -159,7 +160,8 @@ void lower_dequantize(struct lowering *l)
 
 /* ---- QuantizeLinear ---- */
 
-/* round(x) + zero, clipped to the type, as it; `zero` GRAPH_NONE: 0. x is float32. */
+/* round(x) + zero, clipped to the type `to` and converted to it; `zero` GRAPH_NONE: 0. x is
+ * float32. */
 static uint32_t saturate(struct lowering *l, uint32_t x, uint32_t zero, enum tensor_dtype to)
 {
     float lo = 0, hi = 0;
@@ -244,7 +246,7 @@ void lower_dynamic_quantize(struct lowering *l)
 
 /* ---- products ---- */
 
-/* Input i, an integer of 8 bits, less its zero point, as float32. `zero` broadcasts with it. */
+/* Input i, an 8-bit integer, minus its zero point, as float32. `zero` broadcasts to it. */
 static uint32_t centred(struct lowering *l, uint32_t i, uint32_t zero)
 {
     const struct tensor *x = kit_input(l, i, TENSOR_NONE);
@@ -280,7 +282,8 @@ static uint32_t part(struct lowering *l, uint32_t x, int64_t axis, int64_t from,
     return l->rc < 0 ? GRAPH_NONE : lower_add(l, &n);
 }
 
-/* A vector of a scale or zero point of rows (axis -2) or columns of a matrix; anything else as it is. */
+/* Reshapes a vector that is a scale or zero point of rows (axis -2) or columns of a matrix so that
+ * it broadcasts; other values are unchanged. */
 static uint32_t of_lines(struct lowering *l, uint32_t i, bool rows)
 {
     uint32_t value = lower_in(l, i);
@@ -294,7 +297,7 @@ static uint32_t of_lines(struct lowering *l, uint32_t i, bool rows)
     return s->rank == 1 && rows ? kit_reshape(l, value, &(struct shape){ .rank = 2, .dim = { s->dim[0], 1 } }) : value;
 }
 
-/* The product of inputs a and b less their zero points, int64 and exact. */
+/* The product of inputs a and b minus their zero points, int64 and exact. */
 static uint32_t exact_matmul(struct lowering *l, uint32_t a, uint32_t b, uint32_t a_zero, uint32_t b_zero)
 {
     uint32_t x = centred(l, a, of_lines(l, a_zero, true)), y = centred(l, b, of_lines(l, b_zero, false));
@@ -331,7 +334,8 @@ static uint32_t conv_node(struct lowering *l, uint32_t x, uint32_t w)
     return l->rc < 0 ? GRAPH_NONE : lower_add(l, &n);
 }
 
-/* A number for each output channel in the shape [channels, 1, ...] (weights) or [1, channels, 1, ...]. */
+/* One number per output channel in the shape [channels, 1, ...] (weights) or [1, channels, 1,
+ * ...]. */
 static uint32_t of_channels(struct lowering *l, uint32_t i, uint32_t rank, uint32_t axis, int64_t channels)
 {
     uint32_t value = lower_in(l, i);
@@ -352,7 +356,8 @@ static uint32_t of_channels(struct lowering *l, uint32_t i, uint32_t rank, uint3
     return kit_reshape(l, value, &wide);
 }
 
-/* The convolution of inputs x and w less their zero points, int64 and exact; padding is 0 after that. */
+/* The convolution of inputs x and w minus their zero points, int64 and exact; padding is 0 after
+ * the subtraction. */
 static uint32_t exact_conv(struct lowering *l, uint32_t x, uint32_t w, uint32_t x_zero, uint32_t w_zero)
 {
     const struct tensor *images = kit_input(l, x, TENSOR_NONE), *weights = kit_input(l, w, TENSOR_NONE);

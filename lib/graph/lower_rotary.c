@@ -1,11 +1,11 @@
-/* lower_rotary.c - RotaryEmbedding (23) as the row trainerd.Rotary (op/attention/rotary.c).
+/* lower_rotary.c - lowers RotaryEmbedding (23) to the row trainerd.Rotary (op/attention/rotary.c).
  *
- *   X           [batch, heads, rows, columns], or [batch, rows, heads * columns] with num_heads, which is
- *               seen as [batch, rows, heads, columns]
- *   cos, sin    [positions, half], of which position_ids [batch, rows] chooses rows; without it
+ *   X           [batch, heads, rows, columns], or [batch, rows, heads * columns] with num_heads,
+ *               which is reshaped to [batch, rows, heads, columns]
+ *   cos, sin    [positions, half], from which position_ids [batch, rows] selects rows; without it
  *               [batch, rows, half]
- * They have no gradient: training them is refused.
- * rotary_embedding_dim: only the first columns of a head are rotated; the others are split off before. */
+ * cos and sin have no gradient: training them is refused. rotary_embedding_dim: only the first
+ * columns of a head are rotated; the others are split off first. */
 #include "graph/plan_lower.h"
 
 #include <inttypes.h>
@@ -54,7 +54,7 @@ static void read_input(struct rotary_node *r)
     r->x = r->is_flat ? lower_reshape(l, lower_in(l, 0), dim, 4) : lower_in(l, 0);
 }
 
-/* cos or sin with an axis of one for the heads. */
+/* cos or sin with an axis of size one for the heads. */
 static uint32_t angles(const struct rotary_node *r, uint32_t input)
 {
     struct lowering *l = r->l;

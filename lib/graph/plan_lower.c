@@ -1,4 +1,5 @@
-/* plan_lower.c - see plan_lower.h. Export writes the node of the file, not what it became. */
+/* plan_lower.c - lowering of ops: see plan_lower.h. Export writes the node of the file, not the
+ * lowered nodes. */
 #include "graph/plan_lower.h"
 
 #include <string.h>
@@ -99,7 +100,7 @@ uint32_t lower_constant(struct lowering *l, enum tensor_dtype dtype, const struc
 
     if (has_failed(l, room != NULL))
         return GRAPH_NONE;
-    t.data = (void *)(((uintptr_t)room + 63) / 64 * 64); /* kernels want 64 */
+    t.data = (void *)(((uintptr_t)room + 63) / 64 * 64); /* kernels require 64-byte alignment */
     value = plan_add_value(l->p, l->from->name, PLAN_CONST, 0, &t);
     *data = t.data;
     return has_failed(l, value != GRAPH_NONE) ? GRAPH_NONE : value;
@@ -142,7 +143,7 @@ void lower_out(struct lowering *l, uint32_t i, uint32_t value)
 static const struct {
     const char *op;
     void (*lower)(struct lowering *l);
-    bool has_own_types; /* 16-bit floats are not widened for it */
+    bool has_own_types; /* 16-bit floats are not widened for this op */
 } lowerings[] = {
     { "AffineGrid", lower_affine_grid, false },
     { "AveragePool", lower_wide_pool, false },
@@ -178,7 +179,7 @@ static const struct {
     { "QLinearConv", lower_qlinear_conv, true },
 };
 
-/* ---- graphs of 16-bit floats that are run: lowered in float32 ---- */
+/* ---- PLAN_RUN with 16-bit floats: lowered in float32 ---- */
 
 static bool is_narrow(const struct plan *p, uint32_t value)
 {
@@ -186,8 +187,8 @@ static bool is_narrow(const struct plan *p, uint32_t value)
                                    p->values.at[value].tensor.dtype == TENSOR_BF16);
 }
 
-/* The inputs that have 16 bits stand in the map as float32; `was` [n_in]: what stood there. Returns the
- * type of the first, or TENSOR_NONE. */
+/* Replaces the 16-bit inputs in the map by float32 casts; was [n_in] receives the previous values.
+ * Returns the type of the first such input, or TENSOR_NONE. */
 static enum tensor_dtype widen_inputs(struct lowering *l, uint32_t *was)
 {
     enum tensor_dtype type = TENSOR_NONE;
@@ -204,7 +205,8 @@ static enum tensor_dtype widen_inputs(struct lowering *l, uint32_t *was)
 
 static void narrow_outputs(struct lowering *l, const uint32_t *was, enum tensor_dtype type)
 {
-    for (uint32_t i = l->from->n_in; i-- > 0;) /* backwards: one value may be several inputs */
+    for (uint32_t i = l->from->n_in; i-- > 0;) /* in reverse order, because one value may be several
+                                                  inputs */
         if (l->from->in[i] != GRAPH_NONE)
             l->b->map[l->from->in[i]] = was[i];
     for (uint32_t i = 0; i < l->from->n_out && l->rc == 0; i++) {
