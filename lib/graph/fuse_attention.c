@@ -268,7 +268,7 @@ static const struct plan_node *find_far_softmax(struct fuser *f, uint32_t value)
         uint32_t next = GRAPH_NONE;
 
         if (is_of_scores(f, n, value)) {
-            (void)fuse_blocked(f, "%s '%s' stands between the softmax and the product with v",
+            (void)fuse_blocked(f, "%s '%s' is between the softmax and the product with v",
                                first->def->name, first->name);
             return n;
         }
@@ -308,7 +308,7 @@ static bool find_ends(struct fuser *f, uint32_t value, struct ends *e)
     }
     e->softmax = n;
     if (!ours)
-        return fuse_blocked(f, "the weights '%s' are read elsewhere too", f->p->values.at[value].name);
+        return fuse_blocked(f, "the weights '%s' have other readers", f->p->values.at[value].name);
     if (dropout != NULL) {
         e->stream = dropout->stream;
         if (!dropout_ratio(f, dropout, &e->ratio))
@@ -376,7 +376,7 @@ int fuse_note_attention(struct fuser *f, const char *name, bool is_fused, struct
 
     if (!is_fused)
         a.why = arena_strdup(&f->p->mem, f->obstacle[0] != '\0' ? f->obstacle
-                                                                : "its operands do not fit");
+                                                                : "its operands do not match");
     if (a.why == NULL || !VEC_PUSH(f->p->attentions, a))
         return plan_no_memory(err);
     return 0;

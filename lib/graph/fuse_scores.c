@@ -134,7 +134,7 @@ static bool take(struct fuser *f, const struct plan_node *n, uint32_t i, struct 
     if (!shape_equal(&tensor_of(f, n->in[i])->shape, scores))
         return fuse_blocked(f, "%s '%s' changes the shape of the scores", n->def->name, n->name);
     if (c->n_steps == FUSE_STEPS || (mask != GRAPH_NONE && c->n_masks == FUSE_MASKS))
-        return fuse_blocked(f, "%s '%s' is one step more than the %d, with %d masks, that a node computes",
+        return fuse_blocked(f, "%s '%s' exceeds the limit of %d steps with %d masks",
                             n->def->name, n->name, FUSE_STEPS, FUSE_MASKS);
     c->step[c->n_steps] = step;
     c->number[c->n_steps] = number;
@@ -157,7 +157,7 @@ static bool take_where(struct fuser *f, const struct plan_node *n, struct fuse_s
         return take(f, n, 1, c, "keep", number, n->in[0]);
     if (uniform(f, n->in[1], &number))
         return take(f, n, 2, c, "fill", number, n->in[0]);
-    return fuse_blocked(f, "Where '%s' chooses between the scores and '%s', which is not one known number",
+    return fuse_blocked(f, "Where '%s' selects between the scores and '%s', which is not a single known number",
                         n->name, name_of(f, n->in[scores_of(f, n, 1, 2) == 1 ? 2 : 1]));
 }
 
@@ -169,10 +169,10 @@ static bool take_cap(struct fuser *f, const struct plan_node *n, struct fuse_sco
 
     for (uint32_t i = 0; i < c->n_steps; i++)
         if (strcmp(c->step[i], "cap") == 0)
-            return fuse_blocked(f, "Tanh '%s' is the second one of the scores", n->name);
+            return fuse_blocked(f, "Tanh '%s' is the second one; expected at most one", n->name);
     if (!has_factor) {
         if (c->n_steps == FUSE_STEPS)
-            return fuse_blocked(f, "Tanh '%s' is one step more than a node computes", n->name);
+            return fuse_blocked(f, "Tanh '%s' exceeds the limit of %d steps", n->name, FUSE_STEPS);
         c->number[c->n_steps] = 1;
         c->mask[c->n_steps++] = GRAPH_NONE;
     }
@@ -242,9 +242,9 @@ static bool find(struct fuser *f, uint32_t value, struct fuse_scores *c)
     float number;
 
     if (n == NULL)
-        return fuse_blocked(f, "'%s' is not made by a product of q and k", name_of(f, value));
+        return fuse_blocked(f, "'%s' is not computed by a product of q and k", name_of(f, value));
     if (!fuse_is_exclusive(f, value))
-        return fuse_blocked(f, "'%s', made by %s '%s', is read elsewhere too", name_of(f, value),
+        return fuse_blocked(f, "'%s', computed by %s '%s', has other readers", name_of(f, value),
                             n->def->name, n->name);
     if (is_product(n)) {
         c->product = f->producer[value];
@@ -264,7 +264,7 @@ static bool find(struct fuser *f, uint32_t value, struct fuse_scores *c)
         return take_where(f, n, c);
     if (fuse_is(n, NULL, "Tanh"))
         return take_cap(f, n, c);
-    return fuse_blocked(f, "%s '%s', which makes '%s', is not a step that the node computes",
+    return fuse_blocked(f, "%s '%s', which computes '%s', is not a supported step",
                         n->def->name, n->name, name_of(f, value));
 }
 

@@ -135,8 +135,7 @@ int fuse_unit_transpose(struct fuser *f, uint32_t node, struct err *err)
     row.in[0] = wide->in[0];
     row.attrs[0] = (struct op_attr){ .name = "perm", .type = OP_ATTR_INTS, .n = k, .ints = axes };
     first = f->producer[turn->in[0]];
-    if (!fuse_new_output(f, first, node, &t)) /* the output of the Unsqueeze's reader is replaced by
-                                                 the output of the new Transpose */
+    if (!fuse_new_output(f, first, node, &t)) /* `first` becomes the Transpose, with a new output */
         return plan_no_memory(err);
     rc = fuse_into(f, first, &row, err);
     return rc == 0 ? make_view(f, node, f->p->nodes.at[first].out[0], err) : rc;

@@ -2,7 +2,8 @@
  * (op/attention/attention.c).
  *
  *   q, k, v     [batch, heads, rows, columns], or [batch, rows, heads * columns], which is reshaped
- *               to [batch, rows, heads, columns] and transposed by the op. Grouped heads stay grouped
+ *               to [batch, rows, heads, columns] and transposed by the op. Grouped heads stay
+ *               grouped
  *   scores      scale, softcap, then the mask: bool "keep" with -inf, float "add"
  *   is_causal, left_window_size, right_window_size (25)
  *               the band of the op: row i is at position i + (keys in past_key)
@@ -154,7 +155,7 @@ static void check_caches(struct attention_node *a)
                nonpad = lower_in(l, NONPAD) != GRAPH_NONE;
 
     if (key != value || (key && nonpad))
-        LOWER_ERROR(l, ERR_INPUT, "past_key and past_value come together, and without nonpad_kv_seqlen");
+        LOWER_ERROR(l, ERR_INPUT, "expected past_key and past_value together, without nonpad_kv_seqlen");
     else if ((key || nonpad) && l->p->purpose != PLAN_RUN)
         LOWER_ERROR(l, ERR_UNSUPPORTED, "it reads a cache of keys and values, which a training step does not have; "
                     "export the model without one (transformers: config.use_cache = False, and no "

@@ -23,7 +23,7 @@ static bool columns_attrs(struct lowering *l, const struct shape *w, struct lowe
         if (l->rc < 0)
             break;
         if (k == 1 && list != NULL && (len != 2 || list[0] != w->dim[2] || list[1] != w->dim[3]))
-            LOWER_ERROR(l, ERR_INPUT, "kernel_shape is not that of the weights, %" PRId64 " by %" PRId64, w->dim[2],
+            LOWER_ERROR(l, ERR_INPUT, "kernel_shape differs from that of the weights, %" PRId64 " by %" PRId64, w->dim[2],
                         w->dim[3]);
         else if (k == 1 || list != NULL)
             n->attrs[n->n_attrs++] = (struct op_attr){ .name = lists[k], .type = OP_ATTR_INTS, .n = k == 1 ? 2 : len,
@@ -75,7 +75,7 @@ void lower_deform_conv(struct lowering *l)
                     "; expected a divisor of both, and filters of channels / group", group, c, m, w->shape.dim[1]);
     else if (l->rc == 0 && bias != GRAPH_NONE &&
              (lower_tensor(l, bias)->shape.rank != 1 || lower_tensor(l, bias)->shape.dim[0] != m))
-        LOWER_ERROR(l, ERR_INPUT, "the bias is no list of %" PRId64 " numbers, one of each filter", m);
+        LOWER_ERROR(l, ERR_INPUT, "the bias has the wrong shape; expected a list of %" PRId64 " numbers, one per filter", m);
     if (l->rc < 0 || !columns_attrs(l, &w->shape, &n))
         return;
     n.in[0] = lower_in(l, X);

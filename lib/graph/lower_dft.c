@@ -93,11 +93,11 @@ static void read_node(struct dft *d)
     if (d->n < 1 || d->length < 1 || d->length > matrix_max ||
         d->n * d->parts > matrix_max / (2 * d->m))
         LOWER_ERROR(l, ERR_UNSUPPORTED, "transforms %" PRId64 " elements as %" PRId64
-                    "; supported are at least 1, and a matrix of at most 2^26 numbers",
+                    "; expected at least 1, and a matrix of at most 2^26 numbers",
                     d->n, d->length);
     else if (d->onesided != 0 && (d->inverse != 0) != (d->parts == 2))
-        LOWER_ERROR(l, ERR_INPUT, "onesided of %s input: real input has half a spectrum, and the "
-                    "inverse is made of complex input", d->parts == 2 ? "complex" : "real");
+        LOWER_ERROR(l, ERR_INPUT, "onesided with %s input; expected real input, or complex input for "
+                    "the inverse", d->parts == 2 ? "complex" : "real");
 }
 
 /* The matrix [n parts, m parts_out]; elements beyond the length, or beyond the half of a spectrum,

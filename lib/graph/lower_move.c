@@ -173,8 +173,8 @@ void lower_compress(struct lowering *l)
     if (x == NULL || condition == NULL)
         return;
     if (!plan_is_known(&l->p->values.at[lower_in(l, 1)]))
-        LOWER_ERROR(l, ERR_UNSUPPORTED, "the condition depends on the data; expected a constant of the model, as it "
-                    "decides the shape");
+        LOWER_ERROR(l, ERR_UNSUPPORTED, "the condition depends on the data; expected a constant of the model, "
+                    "because the shape depends on it");
     if (has_axis)
         axis = kit_axis(l, "axis", 0, x->shape.rank);
     if (l->rc < 0)
@@ -190,7 +190,7 @@ void lower_compress(struct lowering *l)
         if (((const uint8_t *)condition->data)[i] != 0)
             places[kept++] = i;
     if (kept == 0)
-        LOWER_ERROR(l, ERR_UNSUPPORTED, "the condition chooses no element");
+        LOWER_ERROR(l, ERR_UNSUPPORTED, "the condition selects no element");
     if (!has_axis)
         from = kit_reshape(l, from, &flat);
     lower_out(l, 0, kit_op_int(l, "Gather", from, kit_ints(l, places, kept), GRAPH_NONE, "axis", axis));

@@ -265,7 +265,7 @@ static uint32_t centred(struct lowering *l, uint32_t i, uint32_t zero)
         return value;
     value = kit_op(l, "Sub", value, cast_to(l, zero, TENSOR_F32), GRAPH_NONE);
     if (l->rc == 0 && !shape_equal(&shape, &lower_tensor(l, value)->shape))
-        LOWER_ERROR(l, ERR_INPUT, "the zero point of input %" PRIu32 " does not fit its shape", i);
+        LOWER_ERROR(l, ERR_INPUT, "the zero point of input %" PRIu32 " does not broadcast to its shape", i);
     return value;
 }
 
@@ -311,7 +311,7 @@ static uint32_t exact_matmul(struct lowering *l, uint32_t a, uint32_t b, uint32_
         return LOWER_ERROR(l, ERR_INPUT, "an input is a scalar; expected matrices"), GRAPH_NONE;
     terms = lower_tensor(l, x)->shape.dim[ra - 1];
     if (terms > (int64_t)EXACT_TERMS * PIECES_MAX)
-        return LOWER_ERROR(l, ERR_UNSUPPORTED, "%" PRId64 " terms in a sum; supported are %d", terms,
+        return LOWER_ERROR(l, ERR_UNSUPPORTED, "%" PRId64 " terms in a sum; expected at most %d", terms,
                            EXACT_TERMS * PIECES_MAX),
                GRAPH_NONE;
     for (int64_t at = 0; (at < terms || at == 0) && l->rc == 0; at += EXACT_TERMS) {
@@ -414,7 +414,7 @@ static void requantize(struct lowering *l, uint32_t sum, uint32_t a_scale, uint3
         LOWER_ERROR(l, ERR_INPUT, "a scale or the zero point of y is missing");
     if (l->rc == 0 && (shape_elements(&lower_tensor(l, y_scale)->shape) != 1 ||
                        shape_elements(&lower_tensor(l, zero)->shape) != 1))
-        LOWER_ERROR(l, ERR_UNSUPPORTED, "scale or zero point of y is a list; supported is one number");
+        LOWER_ERROR(l, ERR_UNSUPPORTED, "scale or zero point of y is a list; expected one number");
     if (l->rc < 0)
         return;
     to = lower_tensor(l, zero)->dtype;

@@ -68,8 +68,8 @@ static uint32_t angles(const struct rotary_node *r, uint32_t input)
     if (l->rc == 0 && l->p->purpose != PLAN_RUN)
         l->rc = plan_wants_gradient(l->p, cache, &learns, l->err);
     if (learns)
-        LOWER_ERROR(l, ERR_UNSUPPORTED, "input %" PRIu32 " depends on a trained parameter, and angles have no gradient "
-                    "here; freeze it (model.frozen)", input);
+        LOWER_ERROR(l, ERR_UNSUPPORTED, "input %" PRIu32 " depends on a trained parameter, and angles have no "
+                    "gradient; freeze it (model.frozen)", input);
     if (l->rc < 0)
         return GRAPH_NONE;
     s = &lower_tensor(l, cache)->shape;

@@ -447,7 +447,7 @@ static void attention_of_keras_by_tf2onnx_is_one_node(void **state)
 static void mask_that_also_scales_is_no_mask(void **state)
 {
     (void)state;
-    not_fused(end_of_tf2onnx(of_tf2onnx(2)), "Mul 'some', which makes 'some', is not a step");
+    not_fused(end_of_tf2onnx(of_tf2onnx(2)), "Mul 'some', which computes 'some', is not a supported step");
 }
 
 /* ---- what is not ---- */
@@ -477,7 +477,7 @@ static void weights_that_are_read_elsewhere_stay(void **state)
     softmax(m, "scores", "weights");
     model_node(m, "ReduceMean", "weights", "mean");
     model_node(m, "Add", "v mean", "more");
-    not_fused(end(m, "weights", "more"), "'weights' are read elsewhere too");
+    not_fused(end(m, "weights", "more"), "'weights' have other readers");
 }
 
 static void scores_that_are_read_elsewhere_stay(void **state)
@@ -489,7 +489,7 @@ static void scores_that_are_read_elsewhere_stay(void **state)
     softmax(m, "scores", "weights");
     model_node(m, "ReduceMean", "scores", "mean");
     model_node(m, "Add", "v mean", "more");
-    not_fused(end(m, "weights", "more"), "'scores', made by MatMul 'scores', is read elsewhere too");
+    not_fused(end(m, "weights", "more"), "'scores', computed by MatMul 'scores', has other readers");
 }
 
 static void guard_that_puts_another_number_is_none(void **state)
@@ -502,7 +502,7 @@ static void guard_that_puts_another_number_is_none(void **state)
     number(m, "one", 1);
     model_node(m, "IsNaN", "weights", "is_nan");
     model_node(m, "Where", "is_nan one weights", "safe");
-    not_fused(end(m, "safe", "v"), "Where 'safe' stands between");
+    not_fused(end(m, "safe", "v"), "Where 'safe' is between");
 }
 
 static void guard_of_another_value_is_none(void **state)
@@ -515,7 +515,7 @@ static void guard_of_another_value_is_none(void **state)
     number(m, "nothing", 0);
     model_node(m, "IsNaN", "scores", "is_nan");
     model_node(m, "Where", "is_nan nothing weights", "safe");
-    not_fused(end(m, "safe", "v"), "Where 'safe' stands between");
+    not_fused(end(m, "safe", "v"), "Where 'safe' is between");
 }
 
 static void step_that_the_node_does_not_know_stays(void **state)
@@ -526,7 +526,7 @@ static void step_that_the_node_does_not_know_stays(void **state)
     product(m, "q", "k");
     model_node(m, "Erf", "scores", "bent");
     softmax(m, "bent", "weights");
-    not_fused(end(m, "weights", "v"), "Erf 'bent', which makes 'bent', is not a step");
+    not_fused(end(m, "weights", "v"), "Erf 'bent', which computes 'bent', is not a supported step");
 }
 
 static void bias_that_learns_stays(void **state)

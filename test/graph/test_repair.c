@@ -247,10 +247,10 @@ static void transforms_that_cannot_be_are_refused(void **state)
     plan_refused(net_import_model(m, NULL), "at most 2^26 numbers");
     model_free(m);
     m = transform(20, real, 1, &none, NULL, 8);
-    plan_refused(net_import_model(m, NULL), "supported are at least 1");
+    plan_refused(net_import_model(m, NULL), "expected at least 1");
     model_free(m);
     m = transform(20, complex, 2, NULL, "onesided", 8);
-    plan_refused(net_import_model(m, NULL), "onesided of complex input");
+    plan_refused(net_import_model(m, NULL), "onesided with complex input");
     model_free(m);
 }
 

@@ -125,7 +125,7 @@ static void pool_over_four_axes_is_refused(void **state)
     model_node(m, "MaxPool", "wide", "y");
     set_pool(m, "MaxPool", kernel, strides, 4);
     end_image(m);
-    refused_plan(m, "it pools 4 axes of space; expected at most 3");
+    refused_plan(m, "pools 4 spatial axes; expected at most 3");
 }
 
 static void list_of_another_length_is_refused(void **state)
