@@ -55,7 +55,7 @@ bool graph_is_control(const struct op_def *def)
     return def >= rows && def < rows + COUNT_OF(rows);
 }
 
-uint32_t graph_carried(const struct graph_node *n)
+uint32_t graph_n_carried(const struct graph_node *n)
 {
     const struct graph_body *body = &n->bodies[0];
     int64_t scanned = 0;

@@ -500,7 +500,7 @@ bool form_is_sinusoid(const struct graph_value *v)
     return halves.n > 0 && (are_sinusoids(&halves) || are_sinusoids(&mixed) || (quarters.n > 0 && are_sinusoids(&quarters)));
 }
 
-bool form_may_hold(const struct graph *g)
+bool form_may_have_inner_weights(const struct graph *g)
 {
     return !g->evidence.has_signature && !text_starts(g->producer, "pytorch") &&
            !text_starts(g->producer, "trainerd");

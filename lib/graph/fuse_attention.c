@@ -44,7 +44,7 @@ static bool flag(const struct plan_node *n, const char *name)
 
 /* Returns whether q [.., t, d], k [.., d, s] and v [.., s, dv] have the same batch, and enough
  * scores. */
-static bool fit(struct fuser *f, const struct fuse_operand *const all[3])
+static bool check_shapes(struct fuser *f, const struct fuse_operand *const all[3])
 {
     const struct fuse_operand *q = all[0], *k = all[1], *v = all[2];
     uint32_t rank = tensor_of(f, q->value)->shape.rank, i;
@@ -162,16 +162,16 @@ bool fuse_add_perm(struct plan *p, struct fuse_row *row, const char *name, const
                    uint32_t rank)
 {
     int64_t *ints = arena_array(&p->mem, rank, sizeof(*ints));
-    bool turns = false;
+    bool is_permuted = false;
     uint32_t i;
 
     if (ints == NULL)
         return false;
     for (i = 0; i < rank; i++) {
         ints[i] = perm[i];
-        turns = turns || perm[i] != i;
+        is_permuted = is_permuted || perm[i] != i;
     }
-    if (turns)
+    if (is_permuted)
         row->attrs[row->n_attrs++] =
             (struct op_attr){ .name = name, .type = OP_ATTR_INTS, .n = rank, .ints = ints };
     return true;
@@ -209,7 +209,8 @@ bool fuse_add_steps(struct plan *p, struct fuse_row *row, const struct fuse_scor
 }
 
 /* Sets *out if a mask (a bias of the scores) is trained: it needs the gradient of each score. */
-static int any_mask_learns(struct fuser *f, const struct fuse_scores *c, bool *out, struct err *err)
+static int any_mask_is_trained(struct fuser *f, const struct fuse_scores *c, bool *out,
+                               struct err *err)
 {
     uint32_t i;
     int rc = 0;
@@ -218,7 +219,7 @@ static int any_mask_learns(struct fuser *f, const struct fuse_scores *c, bool *o
     for (i = 0; i < c->n_steps && rc == 0 && !*out; i++) {
         if (c->mask[i] == GRAPH_NONE || tensor_of(f, c->mask[i])->dtype != TENSOR_F32)
             continue;
-        rc = plan_wants_gradient(f->p, c->mask[i], out, err);
+        rc = plan_is_trained(f->p, c->mask[i], out, err);
         if (*out)
             (void)fuse_blocked(f, "a parameter is trained through '%s', which is added to the scores: "
                                "its gradient needs the matrix of scores",
@@ -229,7 +230,7 @@ static int any_mask_learns(struct fuser *f, const struct fuse_scores *c, bool *o
 
 /* ---- the chain from the softmax to the last product ---- */
 
-struct ends {
+struct softmax_end {
     const struct plan_node *softmax;
     bool is_guarded; /* rows that are NaN become 0 */
     float ratio;     /* dropout ratio */
@@ -253,11 +254,11 @@ static bool is_guard(const struct fuser *f, const struct plan_node *n, uint32_t 
 static bool is_of_scores(const struct fuser *f, const struct plan_node *n, uint32_t value)
 {
     return n != NULL && n->out[0] == value && is_softmax_of_rows(f, n) &&
-           fuse_come_from_product(f, n->in[0]);
+           fuse_derives_from_product(f, n->in[0]);
 }
 
-/* Returns a Softmax whose input has the form of attention scores and whose readers find_ends() does
- * not recognise, or NULL if the graph has no such Softmax. */
+/* Returns a Softmax whose input has the form of attention scores and whose readers trace_weights()
+ * does not recognise, or NULL if the graph has no such Softmax. */
 static const struct plan_node *find_far_softmax(struct fuser *f, uint32_t value)
 {
     static const char *const between[] = { "Where",   "Mul",  "Div",     "Add",      "Sub",
@@ -285,18 +286,18 @@ static const struct plan_node *find_far_softmax(struct fuser *f, uint32_t value)
 
 /* Traces `value`, the weights, back to their softmax e->softmax; NULL: this is not an attention.
  * Returns false if it cannot be one node; f->obstacle then states the reason. */
-static bool find_ends(struct fuser *f, uint32_t value, struct ends *e)
+static bool trace_weights(struct fuser *f, uint32_t value, struct softmax_end *e)
 {
     const struct plan_node *n = fuse_producer(f, value), *dropout = NULL;
     uint32_t weights = value;
-    bool ours = n != NULL && fuse_is_exclusive(f, value);
+    bool is_exclusive = n != NULL && fuse_is_exclusive(f, value);
 
-    *e = (struct ends){ .ratio = 0 };
+    *e = (struct softmax_end){ .ratio = 0 };
     if (n != NULL && fuse_is(n, NULL, "Dropout")) {
         dropout = n;
         value = n->in[0];
         n = fuse_producer(f, value);
-        ours = ours && n != NULL && fuse_is_exclusive(f, value);
+        is_exclusive = is_exclusive && n != NULL && fuse_is_exclusive(f, value);
     }
     if (n != NULL && fuse_is(n, NULL, "Where") && is_guard(f, n, &value)) {
         e->is_guarded = true;
@@ -307,7 +308,7 @@ static bool find_ends(struct fuser *f, uint32_t value, struct ends *e)
         return false;
     }
     e->softmax = n;
-    if (!ours)
+    if (!is_exclusive)
         return fuse_blocked(f, "the weights '%s' have other readers", f->p->values.at[value].name);
     if (dropout != NULL) {
         e->stream = dropout->stream;
@@ -319,8 +320,8 @@ static bool find_ends(struct fuser *f, uint32_t value, struct ends *e)
 
 /* ---- the pattern ---- */
 
-static int add_row(struct fuser *f, uint32_t node, const struct ends *e, struct fuse_scores *c,
-                   struct fuse_operand *const all[3], struct err *err)
+static int add_row(struct fuser *f, uint32_t node, const struct softmax_end *e,
+                   struct fuse_scores *c, struct fuse_operand *const all[3], struct err *err)
 {
     struct fuse_row row = { .def = op_find("trainerd", "Attention", 1),
                             .name = e->softmax->name,
@@ -354,11 +355,11 @@ int fuse_prepare_masks(struct fuser *f, struct fuse_scores *c, struct err *err)
     int rc = 0;
 
     for (i = 0; i < c->n_steps && rc == 0; i++) {
-        bool idle = false;
+        bool no_effect = false;
 
         if (c->mask[i] != GRAPH_NONE)
-            rc = fuse_prepare_mask(f, c->step[i], &c->mask[i], &idle, err);
-        if (idle) {
+            rc = fuse_prepare_mask(f, c->step[i], &c->mask[i], &no_effect, err);
+        if (no_effect) {
             c->n_masks--;
             continue;
         }
@@ -387,22 +388,22 @@ int fuse_attention(struct fuser *f, uint32_t node, struct err *err)
     const struct plan_node *last = &f->p->nodes.at[node];
     struct fuse_operand q, k, v, *const all[] = { &q, &k, &v };
     struct fuse_scores c;
-    struct ends e;
-    bool learns_mask;
+    struct softmax_end e;
+    bool is_mask_trained;
     const char *name;
     int rc;
 
     f->obstacle[0] = '\0';
     if (last->n_in != 2 || flag(last, "transA"))
         return 0;
-    if (!find_ends(f, last->in[0], &e) || !fuse_find_scores(f, e.softmax->in[0], &c))
+    if (!trace_weights(f, last->in[0], &e) || !fuse_find_scores(f, e.softmax->in[0], &c))
         return e.softmax != NULL ? fuse_note_attention(f, e.softmax->name, false, err) : 0;
     name = e.softmax->name;
     find_operands(f, &f->p->nodes.at[c.product], last, all);
-    if (!fit(f, (const struct fuse_operand *const *)all))
+    if (!check_shapes(f, (const struct fuse_operand *const *)all))
         return fuse_note_attention(f, name, false, err);
-    rc = any_mask_learns(f, &c, &learns_mask, err);
-    if (rc == 0 && learns_mask)
+    rc = any_mask_is_trained(f, &c, &is_mask_trained, err);
+    if (rc == 0 && is_mask_trained)
         return fuse_note_attention(f, name, false, err);
     if (rc == 0)
         rc = fuse_prepare_masks(f, &c, err);
@@ -413,12 +414,13 @@ int fuse_attention(struct fuser *f, uint32_t node, struct err *err)
 
 int fuse_attention_transpose(struct fuser *f, uint32_t node, struct err *err)
 {
-    const struct plan_node *turn = &f->p->nodes.at[node], *n = fuse_producer(f, turn->in[0]);
-    uint32_t rank = tensor_of(f, turn->out[0])->shape.rank, perm[TENSOR_MAX_RANK], i;
+    const struct plan_node *transpose = &f->p->nodes.at[node],
+                           *n = fuse_producer(f, transpose->in[0]);
+    uint32_t rank = tensor_of(f, transpose->out[0])->shape.rank, perm[TENSOR_MAX_RANK], i;
     struct fuse_row row = { .n_in = 0 };
 
-    if (n == NULL || !fuse_is_exclusive(f, turn->in[0]) || !fuse_is(n, "trainerd", "Attention") ||
-        fuse_attr(n, "perm_y") != NULL)
+    if (n == NULL || !fuse_is_exclusive(f, transpose->in[0]) ||
+        !fuse_is(n, "trainerd", "Attention") || fuse_attr(n, "perm_y") != NULL)
         return 0;
     row.def = n->def;
     row.name = n->name;
@@ -428,7 +430,7 @@ int fuse_attention_transpose(struct fuser *f, uint32_t node, struct err *err)
         row.in[i] = n->in[i];
     for (i = 0; i < n->n_attrs; i++)
         row.attrs[row.n_attrs++] = n->attrs[i];
-    fuse_perm(turn, rank, perm);
+    fuse_perm(transpose, rank, perm);
     if (!fuse_add_perm(f->p, &row, "perm_y", perm, rank))
         return plan_no_memory(err);
     return fuse_into(f, node, &row, err);

@@ -41,7 +41,7 @@ static void shrink(struct tensor *t)
 }
 
 /* Returns whether the mask changes no score. */
-static bool is_idle(const char *step, const struct tensor *t)
+static bool has_no_effect(const char *step, const struct tensor *t)
 {
     int64_t n = tensor_elements(t), i;
 
@@ -63,18 +63,18 @@ static bool is_same(const struct tensor *a, const struct tensor *b)
            memcmp(a->data, b->data, tensor_bytes(a)) == 0;
 }
 
-int fuse_prepare_mask(struct fuser *f, const char *step, uint32_t *mask, bool *idle,
+int fuse_prepare_mask(struct fuser *f, const char *step, uint32_t *mask, bool *no_effect,
                       struct err *err)
 {
     const struct plan_value *v = &f->p->values.at[*mask];
     struct tensor t = v->tensor;
     uint32_t id;
 
-    *idle = false;
+    *no_effect = false;
     if (v->kind != PLAN_CONST || tensor_elements(&t) == 0)
         return 0;
-    *idle = is_idle(step, &t);
-    if (*idle)
+    *no_effect = has_no_effect(step, &t);
+    if (*no_effect)
         return 0;
     shrink(&t);
     for (size_t i = 0; i < f->masks.n; i++)
@@ -98,30 +98,30 @@ struct band { /* row i sees the keys i + lower to i + upper */
 };
 
 /* The effect of the mask on one element: none, hidden, or another change. */
-enum sight { SEEN, HIDDEN, CHANGED };
+enum mask_effect { VISIBLE, HIDDEN, CHANGED };
 
-static enum sight sight(const struct tensor *t, const char *step, size_t at)
+static enum mask_effect mask_effect(const struct tensor *t, const char *step, size_t at)
 {
     if (strcmp(step, "add") == 0) {
         float x = ((const float *)t->data)[at];
 
-        return x == 0 ? SEEN : x <= hidden_score ? HIDDEN : CHANGED;
+        return x == 0 ? VISIBLE : x <= hidden_score ? HIDDEN : CHANGED;
     }
-    return (((const uint8_t *)t->data)[at] != 0) == (strcmp(step, "keep") == 0) ? SEEN : HIDDEN;
+    return (((const uint8_t *)t->data)[at] != 0) == (strcmp(step, "keep") == 0) ? VISIBLE : HIDDEN;
 }
 
 /* Finds the keys that row i sees, *first to *last. Returns false if they have gaps or there are
  * none. */
-static bool row_sight(const struct tensor *t, const char *step, int64_t i, int64_t keys,
-                      int64_t *first, int64_t *last)
+static bool visible_keys(const struct tensor *t, const char *step, int64_t i, int64_t keys,
+                         int64_t *first, int64_t *last)
 {
     *first = *last = -1;
     for (int64_t j = 0; j < keys; j++) {
-        enum sight s = sight(t, step, (size_t)(i * keys + j));
+        enum mask_effect s = mask_effect(t, step, (size_t)(i * keys + j));
 
-        if (s == CHANGED || (s == SEEN && *last >= 0 && *last != j - 1))
+        if (s == CHANGED || (s == VISIBLE && *last >= 0 && *last != j - 1))
             return false;
-        if (s == SEEN) {
+        if (s == VISIBLE) {
             *first = *first < 0 ? j : *first;
             *last = j;
         }
@@ -136,7 +136,7 @@ static bool is_band(const struct tensor *t, const char *step, int64_t rows, stru
 
     *b = (struct band){ INT64_MIN, INT64_MAX };
     for (i = 0; i < rows; i++) {
-        if (!row_sight(t, step, i, keys, &first, &last))
+        if (!visible_keys(t, step, i, keys, &first, &last))
             return false;
         if (first > 0 && b->lower == INT64_MIN)
             b->lower = first - i;
@@ -147,7 +147,7 @@ static bool is_band(const struct tensor *t, const char *step, int64_t rows, stru
         int64_t from = b->lower == INT64_MIN || i + b->lower < 0 ? 0 : i + b->lower;
         int64_t to = b->upper == INT64_MAX || i + b->upper >= keys ? keys - 1 : i + b->upper;
 
-        (void)row_sight(t, step, i, keys, &first, &last);
+        (void)visible_keys(t, step, i, keys, &first, &last);
         if (first != from || last != to)
             return false;
     }

@@ -80,10 +80,10 @@ int fuse_norm_add(struct fuser *f, uint32_t node, struct err *err)
     uint32_t which = f->producer[add->in[1]] != GRAPH_NONE &&
                      (f->producer[add->in[0]] == GRAPH_NONE ||
                       f->producer[add->in[1]] > f->producer[add->in[0]]),
-             turn;
+             attempt;
     struct fuse_row row;
 
-    for (turn = 0; turn < 2; turn++, which = !which) {
+    for (attempt = 0; attempt < 2; attempt++, which = !which) {
         uint32_t residual = add->in[!which];
         const struct plan_node *norm = open_norm(f, add->in[which]);
 

@@ -57,14 +57,14 @@ static bool is_repeated(const struct fuser *f, uint32_t value, uint32_t *from, u
     return false;
 }
 
-void fuse_trace(const struct fuser *f, uint32_t value, bool turned, bool may_scale, bool may_repeat,
-                struct fuse_operand *o)
+void fuse_trace(const struct fuser *f, uint32_t value, bool is_transposed, bool may_scale,
+                bool may_repeat, struct fuse_operand *o)
 {
     uint32_t rank = shape_of_value(f, value)->rank, i;
 
     *o = (struct fuse_operand){ .value = value, .scale = 1, .repeats = 1 };
     for (i = 0; i < rank; i++)
-        o->perm[i] = turned && i + 2 >= rank ? 2 * rank - 3 - i : i;
+        o->perm[i] = is_transposed && i + 2 >= rank ? 2 * rank - 3 - i : i;
     for (;;) {
         const struct plan_node *n = fuse_producer(f, o->value);
         uint32_t from, axis, perm[TENSOR_MAX_RANK];

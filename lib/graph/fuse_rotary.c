@@ -52,7 +52,7 @@ static bool is_half(const struct fuser *f, uint32_t value, uint32_t which, uint3
 }
 
 /* Matches value = Concat(-second half of *x, first half of *x). */
-static bool is_turned(const struct fuser *f, uint32_t value, uint32_t *x, bool *is_split)
+static bool is_rotated(const struct fuser *f, uint32_t value, uint32_t *x, bool *is_split)
 {
     const struct plan_node *join = fuse_made_by(f, value, "Concat"), *minus;
     const struct op_attr *axis = join != NULL ? fuse_attr(join, "axis") : NULL;
@@ -75,15 +75,15 @@ static int is_angle(const struct fuser *f, uint32_t value, uint32_t x, bool *out
 {
     const struct tensor *t = tensor_of(f, value), *to = tensor_of(f, x);
     struct shape both;
-    bool learns;
+    bool is_trained;
     int rc;
 
     *out = t->dtype == TENSOR_F32 && last_of(f, value) == last_of(f, x) &&
            shape_broadcast(&t->shape, &to->shape, &both) && shape_equal(&both, &to->shape);
     if (!*out)
         return 0;
-    rc = plan_wants_gradient(f->p, value, &learns, err);
-    *out = *out && !learns;
+    rc = plan_is_trained(f->p, value, &is_trained, err);
+    *out = *out && !is_trained;
     return rc;
 }
 
@@ -93,7 +93,7 @@ static bool find_sine(const struct fuser *f, uint32_t term, uint32_t *x, uint32_
     const struct plan_node *n = fuse_made_by(f, term, "Mul");
 
     for (uint32_t i = 0; n != NULL && fuse_is_exclusive(f, term) && i < 2; i++)
-        if (is_turned(f, n->in[i], x, is_split)) {
+        if (is_rotated(f, n->in[i], x, is_split)) {
             *sine = n->in[!i];
             return true;
         }
@@ -102,7 +102,8 @@ static bool find_sine(const struct fuser *f, uint32_t term, uint32_t *x, uint32_
 
 /* If only the chain reads the output of a preceding Transpose, the row does the Transpose: *x
  * becomes its input. */
-static int take_transpose(const struct fuser *f, uint32_t *x, uint32_t readers, struct fuse_row *row, struct err *err)
+static int absorb_transpose(const struct fuser *f, uint32_t *x, uint32_t readers,
+                            struct fuse_row *row, struct err *err)
 {
     const struct plan_node *n = f->readers[*x] == readers ? fuse_made_by(f, *x, "Transpose") : NULL;
     uint32_t rank = tensor_of(f, *x)->shape.rank, perm[TENSOR_MAX_RANK];
@@ -147,7 +148,7 @@ int fuse_rotary(struct fuser *f, uint32_t node, struct err *err)
         return rc;
     row.in[0] = x;
     /* readers: the product with cos, and the halves */
-    rc = take_transpose(f, &row.in[0], is_split ? 2 : 3, &row, err);
+    rc = absorb_transpose(f, &row.in[0], is_split ? 2 : 3, &row, err);
     if (rc < 0)
         return rc;
     row.in[1] = cosine;

@@ -10,7 +10,7 @@
 #include "base/check.h"
 #include "graph/fuse_scores.h"
 
-enum { MAX_DEPTH = 24 /* nodes that fuse_come_from_product() follows */ };
+enum { MAX_DEPTH = 24 /* nodes that fuse_derives_from_product() follows */ };
 
 static const struct tensor *tensor_of(const struct fuser *f, uint32_t value)
 {
@@ -57,8 +57,8 @@ static bool is_computed(const struct fuser *f, uint32_t value)
     return n != NULL;
 }
 
-static bool come_from_product(const struct fuser *f, uint32_t value, int64_t scores,
-                              uint32_t *budget)
+static bool derives_from_product(const struct fuser *f, uint32_t value, int64_t scores,
+                                 uint32_t *budget)
 {
     static const char *const passing[] = { "Add",  "Sub", "Mul",  "Div", "Where", "Tanh",    "Max",     "Min",
                                            "Clip", "Cast", "Neg", "Erf", "Relu",  "Reshape", "Squeeze", "Unsqueeze" };
@@ -73,16 +73,16 @@ static bool come_from_product(const struct fuser *f, uint32_t value, int64_t sco
     for (size_t i = 0; i < COUNT_OF(passing); i++)
         passes = passes || fuse_is(n, NULL, passing[i]);
     for (uint32_t i = 0; passes && i < n->n_in; i++)
-        if (n->in[i] != GRAPH_NONE && come_from_product(f, n->in[i], scores, budget))
+        if (n->in[i] != GRAPH_NONE && derives_from_product(f, n->in[i], scores, budget))
             return true;
     return false;
 }
 
-bool fuse_come_from_product(const struct fuser *f, uint32_t value)
+bool fuse_derives_from_product(const struct fuser *f, uint32_t value)
 {
     uint32_t budget = MAX_DEPTH;
 
-    return come_from_product(f, value, tensor_elements(tensor_of(f, value)), &budget);
+    return derives_from_product(f, value, tensor_elements(tensor_of(f, value)), &budget);
 }
 
 /* ---- steps ---- */
@@ -121,11 +121,11 @@ static bool uniform(const struct fuser *f, uint32_t value, float *number)
     return true;
 }
 
-static bool find(struct fuser *f, uint32_t value, struct fuse_scores *c);
+static bool trace(struct fuser *f, uint32_t value, struct fuse_scores *c);
 
 /* Adds the step `n`, whose input i is the scores, and continues with that input. */
-static bool take(struct fuser *f, const struct plan_node *n, uint32_t i, struct fuse_scores *c,
-                 const char *step, float number, uint32_t mask)
+static bool add_step(struct fuser *f, const struct plan_node *n, uint32_t i, struct fuse_scores *c,
+                     const char *step, float number, uint32_t mask)
 {
     const struct shape *scores = &tensor_of(f, n->out[0])->shape;
 
@@ -140,29 +140,30 @@ static bool take(struct fuser *f, const struct plan_node *n, uint32_t i, struct 
     c->number[c->n_steps] = number;
     c->mask[c->n_steps++] = mask;
     c->n_masks += mask != GRAPH_NONE;
-    return find(f, n->in[i], c);
+    return trace(f, n->in[i], c);
 }
 
 /* Returns which of two inputs is the scores. */
 static uint32_t scores_of(const struct fuser *f, const struct plan_node *n, uint32_t a, uint32_t b)
 {
-    return fuse_come_from_product(f, n->in[b]) && !fuse_come_from_product(f, n->in[a]) ? b : a;
+    return fuse_derives_from_product(f, n->in[b]) && !fuse_derives_from_product(f, n->in[a]) ? b
+                                                                                             : a;
 }
 
-static bool take_where(struct fuser *f, const struct plan_node *n, struct fuse_scores *c)
+static bool add_where(struct fuser *f, const struct plan_node *n, struct fuse_scores *c)
 {
     float number;
 
     if (uniform(f, n->in[2], &number))
-        return take(f, n, 1, c, "keep", number, n->in[0]);
+        return add_step(f, n, 1, c, "keep", number, n->in[0]);
     if (uniform(f, n->in[1], &number))
-        return take(f, n, 2, c, "fill", number, n->in[0]);
+        return add_step(f, n, 2, c, "fill", number, n->in[0]);
     return fuse_blocked(f, "Where '%s' selects between the scores and '%s', which is not a single known number",
                         n->name, name_of(f, n->in[scores_of(f, n, 1, 2) == 1 ? 2 : 1]));
 }
 
 /* Adds a step for a tanh(x). "cap" computes a tanh(x / a), so that x is multiplied by a. */
-static bool take_cap(struct fuser *f, const struct plan_node *n, struct fuse_scores *c)
+static bool add_cap(struct fuser *f, const struct plan_node *n, struct fuse_scores *c)
 {
     bool has_factor = c->n_steps > 0 && strcmp(c->step[c->n_steps - 1], "scale") == 0 &&
                       c->number[c->n_steps - 1] > 0;
@@ -177,7 +178,7 @@ static bool take_cap(struct fuser *f, const struct plan_node *n, struct fuse_sco
         c->mask[c->n_steps++] = GRAPH_NONE;
     }
     c->step[c->n_steps - 1] = "cap";
-    return take(f, n, 0, c, "scale", c->number[c->n_steps - 1], GRAPH_NONE);
+    return add_step(f, n, 0, c, "scale", c->number[c->n_steps - 1], GRAPH_NONE);
 }
 
 /* Matches a known mask written with numbers, in the form in which tf2onnx writes Where: x m + a,
@@ -214,7 +215,8 @@ static uint32_t numeric_mask(struct fuser *f, uint32_t m, uint32_t a, float *num
 }
 
 /* Adds the step of such a mask. *found is false, and no obstacle is recorded, if it is not one. */
-static bool take_numeric_mask(struct fuser *f, const struct plan_node *n, struct fuse_scores *c, bool *found)
+static bool add_numeric_mask(struct fuser *f, const struct plan_node *n, struct fuse_scores *c,
+                             bool *found)
 {
     *found = false;
     for (uint32_t i = 0; i < 2; i++) {
@@ -227,7 +229,7 @@ static bool take_numeric_mask(struct fuser *f, const struct plan_node *n, struct
             if (mask == GRAPH_NONE)
                 continue;
             *found = true;
-            return take(f, product, !k, c, "keep", number, mask);
+            return add_step(f, product, !k, c, "keep", number, mask);
         }
     }
     return false;
@@ -235,7 +237,7 @@ static bool take_numeric_mask(struct fuser *f, const struct plan_node *n, struct
 
 /* Traces a value that only the chain reads back to the product. Returns false at an unsupported
  * node. */
-static bool find(struct fuser *f, uint32_t value, struct fuse_scores *c)
+static bool trace(struct fuser *f, uint32_t value, struct fuse_scores *c)
 {
     const struct plan_node *n = fuse_producer(f, value);
     uint32_t from, i;
@@ -251,19 +253,19 @@ static bool find(struct fuser *f, uint32_t value, struct fuse_scores *c)
         return true;
     }
     if (fuse_is_scaled(f, n, &from, &number))
-        return take(f, n, from == n->in[0] ? 0 : 1, c, "scale", number, GRAPH_NONE);
+        return add_step(f, n, from == n->in[0] ? 0 : 1, c, "scale", number, GRAPH_NONE);
     if (fuse_is(n, NULL, "Add")) {
-        bool found, taken = take_numeric_mask(f, n, c, &found);
+        bool found, is_added = add_numeric_mask(f, n, c, &found);
 
         if (found)
-            return taken;
+            return is_added;
         i = scores_of(f, n, 0, 1);
-        return take(f, n, i, c, "add", 0, n->in[1 - i]);
+        return add_step(f, n, i, c, "add", 0, n->in[1 - i]);
     }
     if (fuse_is(n, NULL, "Where"))
-        return take_where(f, n, c);
+        return add_where(f, n, c);
     if (fuse_is(n, NULL, "Tanh"))
-        return take_cap(f, n, c);
+        return add_cap(f, n, c);
     return fuse_blocked(f, "%s '%s', which computes '%s', is not a supported step",
                         n->def->name, n->name, name_of(f, value));
 }
@@ -271,5 +273,5 @@ static bool find(struct fuser *f, uint32_t value, struct fuse_scores *c)
 bool fuse_find_scores(struct fuser *f, uint32_t value, struct fuse_scores *out)
 {
     *out = (struct fuse_scores){ .n_steps = 0 };
-    return find(f, value, out);
+    return trace(f, value, out);
 }

@@ -27,16 +27,16 @@ bool fuse_find_scores(struct fuser *f, uint32_t value, struct fuse_scores *out);
 /* Returns whether `value` derives from a product of two computed matrices through nodes that work
  * element by element or change the shape. A softmax of such a value that multiplies a third matrix
  * is an attention. */
-bool fuse_come_from_product(const struct fuser *f, uint32_t value);
+bool fuse_derives_from_product(const struct fuser *f, uint32_t value);
 /* Returns whether a node is x * number or x / number with a finite number; *value is x, *by the
  * factor. */
 bool fuse_is_scaled(const struct fuser *f, const struct plan_node *n, uint32_t *value, float *by);
 
 /* ---- fuse_mask.c ---- */
 /* Converts a mask to the form that the node reads: a known mask that is constant along an axis gets
- * one element there, and equal masks share the first one. *idle: the mask changes no score. Errors:
- * ERR_NOMEM. */
-int fuse_prepare_mask(struct fuser *f, const char *step, uint32_t *mask, bool *idle,
+ * one element there, and equal masks share the first one. *no_effect: the mask changes no score.
+ * Errors: ERR_NOMEM. */
+int fuse_prepare_mask(struct fuser *f, const char *step, uint32_t *mask, bool *no_effect,
                       struct err *err);
 
 /* Removes the steps that only hide all keys outside a band around the row's own key (causal masks,
@@ -53,9 +53,10 @@ struct fuse_operand {
     float scale;
 };
 /* Traces `value`, operand of a product, back through Transposes, through factors if `may_scale`,
- * and through the repetition of heads if `may_repeat`. turned: its last two axes are swapped. */
-void fuse_trace(const struct fuser *f, uint32_t value, bool turned, bool may_scale, bool may_repeat,
-                struct fuse_operand *o);
+ * and through the repetition of heads if `may_repeat`. is_transposed: its last two axes are
+ * swapped. */
+void fuse_trace(const struct fuser *f, uint32_t value, bool is_transposed, bool may_scale,
+                bool may_repeat, struct fuse_operand *o);
 int64_t fuse_operand_dim(const struct fuser *f, const struct fuse_operand *o, uint32_t axis);
 
 /* ---- fuse_attention.c ---- */

@@ -51,7 +51,7 @@ static bool is_in_order(const struct fuser *f, const struct plan_node *n)
 }
 
 /* Returns whether output 0 equals input 0. */
-static bool hands_on(const struct fuser *f, const struct plan_node *n)
+static bool copies_input(const struct fuser *f, const struct plan_node *n)
 {
     const struct tensor *x, *y;
 
@@ -93,7 +93,7 @@ int fuse_same(struct fuser *f, uint32_t node, struct err *err)
     const struct plan_node *n = &f->p->nodes.at[node];
 
     (void)err; /* allocates no memory */
-    if (!hands_on(f, n))
+    if (!copies_input(f, n))
         return 0;
     redirect(f, n->out[0], n->in[0], node + 1);
     if (f->readers[n->out[0]] == 0)
@@ -158,8 +158,9 @@ static uint32_t merged_axes(const struct shape *apart, const struct shape *merge
 int fuse_merged_transpose(struct fuser *f, uint32_t node, struct err *err)
 {
     const struct plan_node *split = &f->p->nodes.at[node];
-    const struct plan_node *turn = fuse_made_by(f, split->in[0], "Transpose");
-    const struct plan_node *merge = turn != NULL ? fuse_made_by(f, turn->in[0], "Reshape") : NULL;
+    const struct plan_node *transpose = fuse_made_by(f, split->in[0], "Transpose");
+    const struct plan_node *merge =
+        transpose != NULL ? fuse_made_by(f, transpose->in[0], "Reshape") : NULL;
     struct fuse_row row = { .def = op_find(NULL, "Transpose", 13), .n_in = 1, .n_attrs = 1 };
     const struct shape *x, *merged, *y = &tensor_of(f, split->out[0])->shape;
     uint32_t perm[TENSOR_MAX_RANK], lead, i;
@@ -168,9 +169,9 @@ int fuse_merged_transpose(struct fuser *f, uint32_t node, struct err *err)
     if (merge == NULL || !fuse_is_exclusive(f, split->in[0]))
         return 0;
     x = &tensor_of(f, merge->in[0])->shape;
-    merged = &tensor_of(f, turn->in[0])->shape;
+    merged = &tensor_of(f, transpose->in[0])->shape;
     lead = merged_axes(x, merged);
-    fuse_perm(turn, merged->rank, perm);
+    fuse_perm(transpose, merged->rank, perm);
     if (lead < 2 || perm[0] != 0 || y->rank != x->rank)
         return 0;
     axes = arena_array(&f->p->mem, x->rank, sizeof(*axes));
@@ -181,7 +182,7 @@ int fuse_merged_transpose(struct fuser *f, uint32_t node, struct err *err)
         if (y->dim[i] != x->dim[axes[i]])
             return 0;
     }
-    row.name = turn->name;
+    row.name = transpose->name;
     row.in[0] = merge->in[0];
     row.attrs[0] =
         (struct op_attr){ .name = "perm", .type = OP_ATTR_INTS, .n = x->rank, .ints = axes };
@@ -200,11 +201,11 @@ static bool is_one(const struct plan_node *n, const char *name)
 /* Returns whether the Gemm multiplies rows and its bias, if any, is a row. */
 static bool is_product_of_rows(const struct fuser *f, const struct plan_node *n)
 {
-    const struct op_attr *turned = fuse_attr(n, "transA");
+    const struct op_attr *transposed_b = fuse_attr(n, "transA");
     const struct shape *y = &tensor_of(f, n->out[0])->shape, *bias;
 
-    if (!fuse_is(n, NULL, "Gemm") || (turned != NULL && turned->i != 0) || !is_one(n, "alpha") ||
-        !is_one(n, "beta"))
+    if (!fuse_is(n, NULL, "Gemm") || (transposed_b != NULL && transposed_b->i != 0) ||
+        !is_one(n, "alpha") || !is_one(n, "beta"))
         return false;
     if (n->n_in < 3 || n->in[2] == GRAPH_NONE)
         return true;
@@ -220,7 +221,7 @@ int fuse_merged_product(struct fuser *f, uint32_t node, struct err *err)
         product != NULL ? fuse_made_by(f, product->in[0], "Reshape") : NULL;
     struct fuse_row row = { .def = op_find("trainerd", "MatMul", 1), .n_in = 2, .n_attrs = 1 };
     const struct shape *x, *y = &tensor_of(f, split->out[0])->shape;
-    const struct op_attr *turned;
+    const struct op_attr *transposed_b;
 
     if (merge == NULL || !fuse_is_exclusive(f, split->in[0]) || !is_product_of_rows(f, product))
         return 0;
@@ -237,9 +238,9 @@ int fuse_merged_product(struct fuser *f, uint32_t node, struct err *err)
     row.in[1] = product->in[1];
     if (product->n_in > 2 && product->in[2] != GRAPH_NONE)
         row.in[row.n_in++] = product->in[2];
-    turned = fuse_attr(product, "transB");
+    transposed_b = fuse_attr(product, "transB");
     row.attrs[0] = (struct op_attr){ .name = "transB",
                                      .type = OP_ATTR_INT,
-                                     .i = turned != NULL && turned->i != 0 };
+                                     .i = transposed_b != NULL && transposed_b->i != 0 };
     return fuse_into(f, node, &row, err);
 }

@@ -26,7 +26,7 @@ static bool by_split(const struct fuser *f, uint32_t value, uint32_t which, stru
     const struct plan_node *n = fuse_made_by(f, value, "Reshape");
     uint32_t piece = n != NULL ? n->in[0] : value;
     const struct shape *s = shape_at(f, piece);
-    int64_t columns, here = 1;
+    int64_t columns, columns_in_view = 1;
 
     n = fuse_producer(f, piece);
     if (n == NULL || !fuse_is(n, NULL, "Split") || n->n_out != 3 || n->out[which] != piece || f->readers[piece] != 1)
@@ -38,15 +38,15 @@ static bool by_split(const struct fuser *f, uint32_t value, uint32_t which, stru
     t->whole = n->in[0];
     t->view = *shape_at(f, value);
     for (uint32_t i = t->view.rank; i-- > 0;) {
-        here *= here < columns ? t->view.dim[i] : 1;
+        columns_in_view *= columns_in_view < columns ? t->view.dim[i] : 1;
         t->perm[i] = i;
     }
-    return here == columns; /* the last axes of the view are the columns of the part */
+    return columns_in_view == columns; /* the last axes of the view are the columns of the part */
 }
 
 /* Matches index `which` along the first axis of a value and returns that value; GRAPH_NONE: no
  * match. */
-static uint32_t indexed(const struct fuser *f, uint32_t value, uint32_t which)
+static uint32_t source_of_index(const struct fuser *f, uint32_t value, uint32_t which)
 {
     const struct plan_node *n = fuse_made_by(f, value, "Gather");
 
@@ -72,33 +72,36 @@ static uint32_t indexed(const struct fuser *f, uint32_t value, uint32_t which)
 
 static bool by_index(const struct fuser *f, uint32_t value, uint32_t which, struct fuse_third *t)
 {
-    const struct plan_node *turn = fuse_made_by(f, indexed(f, value, which), "Transpose");
-    const struct plan_node *cut = turn != NULL ? fuse_made_by(f, turn->in[0], "Reshape") : NULL;
-    uint32_t perm[TENSOR_MAX_RANK], front;
+    const struct plan_node *transpose =
+        fuse_made_by(f, source_of_index(f, value, which), "Transpose");
+    const struct plan_node *reshape =
+        transpose != NULL ? fuse_made_by(f, transpose->in[0], "Reshape") : NULL;
+    uint32_t perm[TENSOR_MAX_RANK], indexed_axis;
     const struct shape *s;
-    int64_t behind = 1;
+    int64_t columns_after = 1;
 
-    if (cut == NULL)
+    if (reshape == NULL)
         return false;
-    s = shape_at(f, turn->in[0]);
+    s = shape_at(f, transpose->in[0]);
     if (s->rank < 2 || shape_at(f, value)->rank != s->rank - 1)
         return false;
-    fuse_perm(turn, s->rank, perm);
-    front = perm[0]; /* the indexed axis */
-    t->whole = cut->in[0];
+    fuse_perm(transpose, s->rank, perm);
+    indexed_axis = perm[0]; /* the axis that is indexed */
+    t->whole = reshape->in[0];
     t->view.rank = s->rank - 1;
     for (uint32_t i = 0; i < s->rank; i++) {
-        if (i != front)
-            t->view.dim[i - (i > front)] = s->dim[i];
+        if (i != indexed_axis)
+            t->view.dim[i - (i > indexed_axis)] = s->dim[i];
         if (i > 0)
-            t->perm[i - 1] = perm[i] - (perm[i] > front);
-        if (i > front)
-            behind *= s->dim[i];
+            t->perm[i - 1] = perm[i] - (perm[i] > indexed_axis);
+        if (i > indexed_axis)
+            columns_after *= s->dim[i];
     }
     for (uint32_t i = 0; i < t->view.rank; i++)
         if (shape_at(f, value)->dim[i] != t->view.dim[t->perm[i]])
             return false;
-    return s->dim[front] == 3 && behind > 0 && behind == columns_of(f, t->whole);
+    return s->dim[indexed_axis] == 3 && columns_after > 0 &&
+           columns_after == columns_of(f, t->whole);
 }
 
 bool fuse_third(const struct fuser *f, uint32_t value, uint32_t which, struct fuse_third *out)

@@ -29,7 +29,7 @@ static const struct plan_node *view_of(const struct fuser *f, uint32_t value)
 }
 
 /* Replaces node `node` by Reshape(x) to the shape of its output. */
-static int make_view(struct fuser *f, uint32_t node, uint32_t x, struct err *err)
+static int replace_by_reshape(struct fuser *f, uint32_t node, uint32_t x, struct err *err)
 {
     const struct plan_node *n = &f->p->nodes.at[node];
     const struct shape *y = shape_of_value(f, n->out[0]);
@@ -84,7 +84,7 @@ int fuse_view_of_view(struct fuser *f, uint32_t node, struct err *err)
     if (first == NULL || !fuse_is_exclusive(f, n->in[0]) ||
         shape_of_value(f, n->out[0])->rank == 0 || (!is_of_units(f, n) && !is_of_units(f, first)))
         return 0;
-    return make_view(f, node, first->in[0], err);
+    return replace_by_reshape(f, node, first->in[0], err);
 }
 
 /* ---- a Transpose with unit axes ---- */
@@ -111,34 +111,36 @@ static bool added_axes(const struct fuser *f, const struct plan_node *n, uint32_
 
 int fuse_unit_transpose(struct fuser *f, uint32_t node, struct err *err)
 {
-    const struct plan_node *turn = &f->p->nodes.at[node];
-    const struct plan_node *wide = fuse_made_by(f, turn->in[0], "Unsqueeze");
-    struct fuse_row row = { .def = op_find(NULL, "Transpose", 13), .name = turn->name, .n_in = 1, .n_attrs = 1 };
+    const struct plan_node *transpose = &f->p->nodes.at[node];
+    const struct plan_node *wide = fuse_made_by(f, transpose->in[0], "Unsqueeze");
+    struct fuse_row row = {
+        .def = op_find(NULL, "Transpose", 13), .name = transpose->name, .n_in = 1, .n_attrs = 1
+    };
     uint32_t added, perm[TENSOR_MAX_RANK], first, i, k = 0;
     struct tensor t;
     int64_t *axes;
     int rc;
 
-    if (wide == NULL || !fuse_is_exclusive(f, turn->in[0]) || !added_axes(f, wide, &added))
+    if (wide == NULL || !fuse_is_exclusive(f, transpose->in[0]) || !added_axes(f, wide, &added))
         return 0;
     t = f->p->values.at[wide->in[0]].tensor;
-    fuse_perm(turn, shape_of_value(f, turn->in[0])->rank, perm);
+    fuse_perm(transpose, shape_of_value(f, transpose->in[0])->rank, perm);
     axes = arena_array(&f->p->mem, TENSOR_MAX_RANK, sizeof(*axes));
     if (axes == NULL)
         return plan_no_memory(err);
     /* the axis of x: minus the added axes before it */
-    for (i = 0; i < shape_of_value(f, turn->in[0])->rank; i++)
+    for (i = 0; i < shape_of_value(f, transpose->in[0])->rank; i++)
         if ((added & (1u << perm[i])) == 0)
             axes[k++] = perm[i] - (uint32_t)__builtin_popcount(added & ((1u << perm[i]) - 1));
     for (i = 0; i < k; i++)
         t.shape.dim[i] = shape_of_value(f, wide->in[0])->dim[axes[i]];
     row.in[0] = wide->in[0];
     row.attrs[0] = (struct op_attr){ .name = "perm", .type = OP_ATTR_INTS, .n = k, .ints = axes };
-    first = f->producer[turn->in[0]];
+    first = f->producer[transpose->in[0]];
     if (!fuse_new_output(f, first, node, &t)) /* `first` becomes the Transpose, with a new output */
         return plan_no_memory(err);
     rc = fuse_into(f, first, &row, err);
-    return rc == 0 ? make_view(f, node, f->p->nodes.at[first].out[0], err) : rc;
+    return rc == 0 ? replace_by_reshape(f, node, f->p->nodes.at[first].out[0], err) : rc;
 }
 
 /* ---- products with one batch axis ---- */

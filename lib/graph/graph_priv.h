@@ -164,7 +164,7 @@ bool graph_is_control(const struct op_def *def);
 /* The number of loop-carried values: the result of one iteration is the input of the next. The
  * other body inputs and outputs: Loop has two inputs and one output before them (iteration number
  * and condition; condition), Scan has none. */
-uint32_t graph_carried(const struct graph_node *n);
+uint32_t graph_n_carried(const struct graph_node *n);
 
 /* ---- lowered.c ---- */
 /* The row of an op without kernels, which the planner replaces by nodes of other rows. NULL:

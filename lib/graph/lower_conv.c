@@ -74,7 +74,7 @@ static void present(const struct conv_node *c, uint32_t wide)
     const int64_t first = c->length, end = c->length + c->k - 1, axis = 2;
     struct lower_node n = { .op = "Slice", .n_in = 4 };
 
-    if (l->rc < 0 || !lower_wants(l, 1))
+    if (l->rc < 0 || !lower_is_needed(l, 1))
         return;
     n.in[0] = wide;
     n.in[1] = plan_add_ints(p, "(start)", &first, 1);
@@ -97,7 +97,7 @@ void lower_causal_conv(struct lowering *l)
     if (l->rc < 0)
         return;
     has_past = lower_in(l, PAST) != GRAPH_NONE;
-    if (has_past || lower_wants(l, 1))
+    if (has_past || lower_is_needed(l, 1))
         wide = with_past(&c);
     pads[0] = has_past ? 0 : c.k - 1;
     n.n_in = lower_in(l, BIAS) != GRAPH_NONE ? 3 : 2;

@@ -323,7 +323,7 @@ static void fill_grid(float *base, const int64_t *size, uint32_t d, bool corners
 
 void lower_affine_grid(struct lowering *l)
 {
-    static const int64_t turned[] = { 0, 2, 1 };
+    static const int64_t transposed[] = { 0, 2, 1 };
     const struct tensor *theta = kit_input(l, 0, TENSOR_F32);
     const int64_t *size = NULL;
     struct shape grid, base;
@@ -356,7 +356,7 @@ void lower_affine_grid(struct lowering *l)
     y = lower_constant(l, TENSOR_F32, &base, &data);
     if (l->rc == 0)
         fill_grid(data, size + 2, d, corners != 0);
-    y = kit_op(l, "MatMul", y, kit_transpose(l, lower_in(l, 0), turned, 3), GRAPH_NONE);
+    y = kit_op(l, "MatMul", y, kit_transpose(l, lower_in(l, 0), transposed, 3), GRAPH_NONE);
     lower_out(l, 0, kit_reshape(l, y, &grid));
 }
 
@@ -424,7 +424,7 @@ void lower_mean_variance(struct lowering *l)
     static const int64_t images[] = { 0, 2, 3 };
     const struct tensor *x = kit_input(l, 0, TENSOR_F32);
     const int64_t *axes = NULL;
-    uint32_t list, away, deviation;
+    uint32_t list, centered, deviation;
     size_t n = 0;
 
     if (x == NULL)
@@ -433,9 +433,12 @@ void lower_mean_variance(struct lowering *l)
     if (l->rc == 0 && n > TENSOR_MAX_RANK)
         LOWER_ERROR(l, ERR_INPUT, "axes has %zu numbers", n);
     list = axes != NULL ? kit_ints(l, axes, (uint32_t)n) : kit_ints(l, images, 3);
-    away = kit_op(l, "Sub", lower_in(l, 0), kit_op(l, "ReduceMean", lower_in(l, 0), list, GRAPH_NONE), GRAPH_NONE);
-    deviation = kit_op(l, "Sqrt", kit_op(l, "ReduceMean", kit_op(l, "Mul", away, away, GRAPH_NONE), list, GRAPH_NONE),
-                       GRAPH_NONE, GRAPH_NONE);
+    centered = kit_op(l, "Sub", lower_in(l, 0),
+                      kit_op(l, "ReduceMean", lower_in(l, 0), list, GRAPH_NONE), GRAPH_NONE);
+    deviation = kit_op(
+        l, "Sqrt",
+        kit_op(l, "ReduceMean", kit_op(l, "Mul", centered, centered, GRAPH_NONE), list, GRAPH_NONE),
+        GRAPH_NONE, GRAPH_NONE);
     deviation = kit_op(l, "Add", deviation, lower_number(l, 1e-9f), GRAPH_NONE);
-    lower_out(l, 0, kit_op(l, "Div", away, deviation, GRAPH_NONE));
+    lower_out(l, 0, kit_op(l, "Div", centered, deviation, GRAPH_NONE));
 }

@@ -118,7 +118,7 @@ void lower_wide_pool(struct lowering *l)
     bool is_moved = false;
 
     w.rank = lower_tensor(l, x)->shape.rank;
-    if (lower_wants(l, 1))
+    if (lower_is_needed(l, 1))
         LOWER_ERROR(l, ERR_UNSUPPORTED, "output 1 (Indices) of a pool over %u axes is used", w.rank - FIRST);
     if (l->rc == 0)
         read_lists(&w);

@@ -243,7 +243,8 @@ static bool propagate_use(struct finder *f, uint32_t from, uint32_t to)
 static void propagate_through_bodies(struct finder *f, const struct graph_node *n)
 {
     bool is_if = n->n_bodies == 2, is_loop = strcmp(n->def->name, "Loop") == 0, again;
-    uint32_t skip_out = is_loop ? 1 : 0, skip_in = is_loop ? 2 : 0, round = graph_carried(n), b, k;
+    uint32_t skip_out = is_loop ? 1 : 0, skip_in = is_loop ? 2 : 0, round = graph_n_carried(n), b,
+             k;
 
     for (b = 0; b < n->n_bodies; b++) {
         const struct graph_body *body = &n->bodies[b];

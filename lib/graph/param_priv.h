@@ -35,7 +35,7 @@ int form_find_roles(struct finder *f, struct arena *mem, struct err *err);
 bool form_is_weight(const struct finder *f, uint32_t value);
 /* Returns whether constants other than initializers of the file's own graph may be weights. PyTorch
  * and `trainerctl model` write every parameter as an initializer. */
-bool form_may_hold(const struct graph *g);
+bool form_may_have_inner_weights(const struct graph *g);
 /* Returns whether a floating-point initializer is a table of positions [rows, width] of sines and
  * cosines, as it is before any training. One row may be zero. */
 bool form_is_sinusoid(const struct graph_value *v);

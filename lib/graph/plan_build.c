@@ -252,7 +252,7 @@ static int remove_dead(struct plan *p, struct err *err)
         for (k = 0; k < n->n_out; k++)
             keeps_node[i] = keeps_node[i] || (n->out[k] != GRAPH_NONE && is_live[n->out[k]]);
         for (k = 0; k < n->n_in; k++)
-            keeps_node[i] = keeps_node[i] || plan_wants_stat(p, n, k);
+            keeps_node[i] = keeps_node[i] || plan_needs_stat(p, n, k);
         for (k = 0; keeps_node[i] && k < n->n_in; k++)
             mark_live(is_live, n->in[k]);
     }

@@ -177,7 +177,7 @@ static int prepare_node(struct plan *p, struct plan_node *n, struct err *err)
         in[k] = shape_of_value(p, n->in[k]);
         if (in[k] == NULL)
             return plan_no_memory(err);
-        if (n->runs_bwd && (plan_wants_grad(p, n, k) || plan_wants_stat(p, n, k)))
+        if (n->runs_bwd && (plan_needs_grad(p, n, k) || plan_needs_stat(p, n, k)))
             op.want_din |= k < 31 ? OP_IN(k) : OP_IN(31);
     }
     for (k = 0; k < n->n_out; k++) {
@@ -221,7 +221,7 @@ static const struct packed_rows *rows_of(const struct plan *p, const struct plan
     if (p->purpose != PLAN_TRAIN || n->n_in == 0 || n->in[0] == GRAPH_NONE)
         return NULL;
     v = &p->values.at[n->in[0]];
-    if (v->kind != PLAN_PARAM || !p->g->params[v->index].is_table || !plan_wants_grad(p, n, 0))
+    if (v->kind != PLAN_PARAM || !p->g->params[v->index].is_table || !plan_needs_grad(p, n, 0))
         return NULL;
     CHECK(strcmp(n->def->name, "Gather") == 0); /* other ops do not support packed rows */
     return &p->rows[v->index - p->g->first_table];
@@ -445,9 +445,9 @@ static int add_input_grads(struct call_builder *m, const struct plan_node *n,
         return plan_no_memory(m->err);
     call->call.din = (const struct tensor *const *)din;
     for (k = 0; k < n->n_in; k++) {
-        bool stat = plan_wants_stat(p, n, k);
+        bool stat = plan_needs_stat(p, n, k);
 
-        if (!stat && !plan_wants_grad(p, n, k))
+        if (!stat && !plan_needs_grad(p, n, k))
             continue;
         din[k] =
             stat ? statistic_at(p, call, n->in[k], k) : input_grad(m, n, k, call, &is_temporary[k]);

@@ -138,7 +138,7 @@ static int init_iterations(struct plan_builder *b, const struct graph_node *from
                            uint32_t first_out, uint32_t cap, struct iterations *t, struct err *err)
 {
     t->first_out = first_out;
-    t->n_carried = graph_carried(from);
+    t->n_carried = graph_n_carried(from);
     t->n_stacked = from->bodies[0].n_out - first_out - t->n_carried;
     t->cap = cap;
     t->stacked = arena_array(&b->p->mem, (size_t)t->n_stacked * cap, sizeof(*t->stacked));
@@ -335,7 +335,7 @@ static int scan_length(struct plan_builder *b, const struct graph_node *from, ui
 static int unroll_scan(struct plan_builder *b, const struct graph_node *from, struct err *err)
 {
     const struct graph_body *body = &from->bodies[0];
-    uint32_t first = graph_carried(from), n_scanned = from->n_in - first, length, i, iteration;
+    uint32_t first = graph_n_carried(from), n_scanned = from->n_in - first, length, i, iteration;
     struct iterations t = { 0 };
     uint32_t *parts;
     int rc = scan_length(b, from, first, &length, err);

@@ -15,7 +15,7 @@
 #include "base/err.h"
 #include "graph/plan_priv.h"
 
-bool plan_wants_stat(const struct plan *p, const struct plan_node *n, uint32_t i)
+bool plan_needs_stat(const struct plan *p, const struct plan_node *n, uint32_t i)
 {
     const struct plan_value *v;
 
@@ -32,7 +32,7 @@ static bool is_trained(const struct plan *p, const struct plan_value *v)
                          : v->kind == PLAN_PARAM && p->g->params[v->index].kind == GRAPH_TRAINED;
 }
 
-int plan_wants_gradient(const struct plan *p, uint32_t value, bool *out, struct err *err)
+int plan_is_trained(const struct plan *p, uint32_t value, bool *out, struct err *err)
 {
     struct arena mem = { 0 };
     bool *on_path = arena_array(&mem, p->values.n, sizeof(*on_path));
@@ -107,7 +107,7 @@ static bool has_output_grad(const struct plan *p, const struct plan_node *n)
     return false;
 }
 
-bool plan_wants_grad(const struct plan *p, const struct plan_node *n, uint32_t i)
+bool plan_needs_grad(const struct plan *p, const struct plan_node *n, uint32_t i)
 {
     return has_output_grad(p, n) && passes_grad(p, n, i);
 }
@@ -120,7 +120,7 @@ static void find_flow(struct plan *p, struct plan_node *n)
     for (k = 0; k < n->n_in; k++) {
         if (has_grad_out && passes_grad(p, n, k))
             wanted = p->values.at[n->in[k]].has_grad = true;
-        has_stat = has_stat || plan_wants_stat(p, n, k);
+        has_stat = has_stat || plan_needs_stat(p, n, k);
     }
     n->runs_bwd = !n->is_alias && (wanted || has_stat);
 }

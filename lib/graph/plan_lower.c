@@ -127,7 +127,7 @@ const struct tensor *lower_tensor(const struct lowering *l, uint32_t value)
     return &l->p->values.at[value].tensor;
 }
 
-bool lower_wants(const struct lowering *l, uint32_t i)
+bool lower_is_needed(const struct lowering *l, uint32_t i)
 {
     return i < l->from->n_out && l->from->out[i] != GRAPH_NONE && l->b->needed[l->from->out[i]];
 }
@@ -187,28 +187,28 @@ static bool is_narrow(const struct plan *p, uint32_t value)
                                    p->values.at[value].tensor.dtype == TENSOR_BF16);
 }
 
-/* Replaces the 16-bit inputs in the map by float32 casts; was [n_in] receives the previous values.
- * Returns the type of the first such input, or TENSOR_NONE. */
-static enum tensor_dtype widen_inputs(struct lowering *l, uint32_t *was)
+/* Replaces the 16-bit inputs in the map by float32 casts; previous [n_in] receives the previous
+ * values. Returns the type of the first such input, or TENSOR_NONE. */
+static enum tensor_dtype widen_inputs(struct lowering *l, uint32_t *previous)
 {
     enum tensor_dtype type = TENSOR_NONE;
 
     for (uint32_t i = 0; i < l->from->n_in; i++) {
-        was[i] = lower_in(l, i);
-        if (l->p->purpose != PLAN_RUN || !is_narrow(l->p, was[i]))
+        previous[i] = lower_in(l, i);
+        if (l->p->purpose != PLAN_RUN || !is_narrow(l->p, previous[i]))
             continue;
-        type = type == TENSOR_NONE ? l->p->values.at[was[i]].tensor.dtype : type;
-        l->b->map[l->from->in[i]] = lower_cast(l, was[i], TENSOR_F32);
+        type = type == TENSOR_NONE ? l->p->values.at[previous[i]].tensor.dtype : type;
+        l->b->map[l->from->in[i]] = lower_cast(l, previous[i], TENSOR_F32);
     }
     return type;
 }
 
-static void narrow_outputs(struct lowering *l, const uint32_t *was, enum tensor_dtype type)
+static void narrow_outputs(struct lowering *l, const uint32_t *previous, enum tensor_dtype type)
 {
     for (uint32_t i = l->from->n_in; i-- > 0;) /* in reverse order, because one value may be several
                                                   inputs */
         if (l->from->in[i] != GRAPH_NONE)
-            l->b->map[l->from->in[i]] = was[i];
+            l->b->map[l->from->in[i]] = previous[i];
     for (uint32_t i = 0; i < l->from->n_out && l->rc == 0; i++) {
         uint32_t value = l->from->out[i] != GRAPH_NONE ? l->b->map[l->from->out[i]] : GRAPH_NONE;
 
@@ -223,19 +223,19 @@ int plan_lower(struct plan_builder *b, const struct graph_node *from, struct err
                           .attrs = { .def = from->def, .node = from->name, .opset = b->p->g->opset,
                                      .attrs = from->attrs, .n_attrs = from->n_attrs } };
     enum tensor_dtype type;
-    uint32_t *was;
+    uint32_t *previous;
     size_t i = 0;
 
     while (i < COUNT_OF(lowerings) && strcmp(lowerings[i].op, from->def->name) != 0)
         i++;
     CHECK(i < COUNT_OF(lowerings));
-    was = arena_array(&b->p->mem, from->n_in, sizeof(*was));
-    if (was == NULL)
+    previous = arena_array(&b->p->mem, from->n_in, sizeof(*previous));
+    if (previous == NULL)
         return plan_no_memory(err);
-    type = lowerings[i].has_own_types ? TENSOR_NONE : widen_inputs(&l, was);
+    type = lowerings[i].has_own_types ? TENSOR_NONE : widen_inputs(&l, previous);
     if (l.rc == 0)
         lowerings[i].lower(&l);
     if (type != TENSOR_NONE)
-        narrow_outputs(&l, was, type);
+        narrow_outputs(&l, previous, type);
     return l.rc;
 }

@@ -49,7 +49,7 @@ const int64_t *lower_ints(struct lowering *l, const int64_t *values, size_t n);
 uint32_t lower_in(const struct lowering *l, uint32_t i);
 const struct tensor *lower_tensor(const struct lowering *l, uint32_t value);
 /* Returns whether output i is needed. */
-bool lower_wants(const struct lowering *l, uint32_t i);
+bool lower_is_needed(const struct lowering *l, uint32_t i);
 /* Defines output i as `value`. */
 void lower_out(struct lowering *l, uint32_t i, uint32_t value);
 /* Sets rc to `code` and writes an error message that begins with the op and the name of the

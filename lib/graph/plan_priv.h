@@ -319,7 +319,7 @@ int plan_layouts(struct plan *p, struct err *err);
 int plan_gradients(struct plan *p, struct err *err);
 /* Used before plan_gradients(): *out is set to whether a trained parameter (in a plan with
  * feed_grads: a float32 feed) is upstream of the value, through inputs that pass a gradient. */
-int plan_wants_gradient(const struct plan *p, uint32_t value, bool *out, struct err *err);
+int plan_is_trained(const struct plan *p, uint32_t value, bool *out, struct err *err);
 int plan_share(struct plan *p, struct err *err);
 int plan_calls(struct plan *p, struct err *err);
 int plan_place(struct plan *p, struct err *err);
@@ -361,8 +361,8 @@ bool plan_is_empty(const struct plan *p, const struct plan_node *n);
 /* Returns whether the bytes of a tensor of this shape differ between the two layouts. */
 bool plan_layout_matters(const struct shape *s);
 /* Returns whether a gradient flows into input i of node n. Valid after plan_gradients(). */
-bool plan_wants_grad(const struct plan *p, const struct plan_node *n, uint32_t i);
+bool plan_needs_grad(const struct plan *p, const struct plan_node *n, uint32_t i);
 /* Returns whether input i of node n is a statistic that backward of this plan measures. */
-bool plan_wants_stat(const struct plan *p, const struct plan_node *n, uint32_t i);
+bool plan_needs_stat(const struct plan *p, const struct plan_node *n, uint32_t i);
 
 #endif

@@ -283,7 +283,7 @@ int verdict_of_inner(struct finder *f, uint32_t value, struct err *err)
     char shape[192];
 
     if ((f->use[value] & USE_GRADIENT) == 0 || tensor_elements(&v->tensor) < 2 ||
-        !form_may_hold(f->g))
+        !form_may_have_inner_weights(f->g))
         return 0;
     if (matches(&frozen, v->name))
         return add_tensor(f, value, GRAPH_IS_FROZEN, "model.frozen", err);
