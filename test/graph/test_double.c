@@ -1,4 +1,4 @@
-/* float64 in a formula: constants are computed in float64, activations are refused. */
+/* float64 in formulas: constants are computed in float64, activations are refused. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -126,7 +126,7 @@ static void constants_of_float64_broadcast_and_compare(void **state)
     assert_float_equal(scaled_by(b), 4.0f, 0);
 }
 
-/* As the frequencies of a diffusion network: exp(-9.21 arange(4) / 4), in float64. */
+/* In the form of the frequencies of a diffusion network: exp(-9.21 arange(4) / 4), in float64. */
 static void range_of_float64_is_a_constant(void **state)
 {
     static const int64_t place[] = { 3 };
@@ -166,7 +166,7 @@ static void refused_plan(struct build *b, const char *const *parts)
     build_free(b);
 }
 
-/* The way through float64 and back would lose the gradient without a message. */
+/* A conversion to float64 and back would lose the gradient without a message. */
 static void activation_cast_to_float64_is_refused_with_a_remedy(void **state)
 {
     static const char *const parts[] = { "Cast 'wide'", "'h'", "model.float()", NULL };

@@ -1,4 +1,5 @@
-/* Networks that draw: a variational autoencoder and stochastic depth, as exporters write them. */
+/* Networks with random numbers: a variational autoencoder and stochastic depth, as exporters write
+ * them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -104,7 +105,8 @@ static void samples_are_dropped_as_their_draw_says(void **state)
     model_free(m);
 }
 
-/* y = x w + noise, the noise of a fixed shape; then a mask of it by a comparison. first: of x, -1: dynamic. */
+/* y = x w + noise, where the noise has a fixed shape; with `compares`, a mask computed from it.
+ * first: batch of x, -1: dynamic. */
 static struct model *fixed_noise(const char *op, int64_t first, const int64_t *shape, size_t rank, bool compares)
 {
     static const float half = 0.5f;
@@ -170,7 +172,8 @@ static void draw_with_the_batch_of_the_export_is_refused_in_every_plan_of_a_job(
             }
 }
 
-/* PyTorch's current exporter: RandomNormalLike of ConstantOfShape; the shape is fixed, or has the batch of x. */
+/* PyTorch's current exporter: RandomNormalLike of ConstantOfShape; the shape is fixed, or contains
+ * the batch of x. */
 static struct model *noise_like_a_constant(bool has_batch)
 {
     static const int64_t one[] = { 1, 5 }, five[] = { 5 }, first[] = { 0 };
@@ -280,7 +283,7 @@ static Onnx__StringStringEntryProto *entry(const char *key, const char *value)
     return e;
 }
 
-/* PyTorch 2.15 folds torch.bernoulli(constant): the file then holds one draw for all steps. */
+/* PyTorch 2.15 folds torch.bernoulli(constant): the file then contains one draw for all steps. */
 static void mask_that_the_exporter_drew_is_refused(void **state)
 {
     static const float mask[] = { 1, 0, 1 };
@@ -319,14 +322,15 @@ static void mask_that_the_exporter_drew_is_refused(void **state)
             strstr(err.text, "optimize=False") == NULL)
             fail_msg("%s", err.text);
     }
-    g->metadata_props = NULL; /* not the model's */
+    g->metadata_props = NULL; /* not owned by the model */
     g->n_metadata_props = 0;
     g->value_info = NULL;
     g->n_value_info = 0;
     model_free(m);
 }
 
-/* spectral_norm moves its vectors in train(); BatchNormalization nodes move their averages themselves. */
+/* spectral_norm updates its vectors in train(); BatchNormalization nodes update their averages
+ * themselves. */
 static void buffers_that_the_module_changes_are_noted(void **state)
 {
     static Onnx__StringStringEntryProto *signature[1];
@@ -352,7 +356,7 @@ static void buffers_that_the_module_changes_are_noted(void **state)
         said += strstr(notes[i], "changes 1 of its buffers in each call (first 'fc._u')") != NULL;
     assert_int_equal(said, 1);
     graph_free(graph);
-    g->metadata_props = NULL; /* not the model's */
+    g->metadata_props = NULL; /* not owned by the model */
     g->n_metadata_props = 0;
     model_free(m);
 }

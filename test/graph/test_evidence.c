@@ -1,4 +1,4 @@
-/* The exporter's metadata are untrusted text: what is read of an FX node, and signatures, sources and
+/* The exporter's metadata are untrusted text: parsing of FX nodes, and signatures, sources and
  * nodes that no exporter writes. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -56,7 +56,7 @@ static void text_of_another_form_has_no_operator(void **state)
     }
 }
 
-/* Metadata of the graph and of its one weight; the texts are borrowed. */
+/* Sets metadata of the graph and of its one weight; the texts are borrowed. */
 static void annotate(struct model *m, Onnx__StringStringEntryProto *entries,
                      const char *signature, const char *key, const char *value)
 {
@@ -126,7 +126,7 @@ static void signature_decides_what_trains(void **state)
     assert_non_null(strstr(err.text, "is used as a weight"));
 }
 
-/* ---- the job's file of weights decides the form of a fold ---- */
+/* ---- the weights file of the job determines the form of a fold ---- */
 
 static struct graph_weight in_file; /* 'v' */
 
@@ -137,8 +137,8 @@ static bool find_v(const void *arg, const char *name, struct graph_weight *out)
     return strcmp(name, "v") == 0;
 }
 
-/* x [batch, 4] times w [4, columns], which is folded from 'v' by a node without FX text. The shape of the
- * parameter 'v' goes into *shape. */
+/* x [batch, 4] times w [4, columns], which is folded from 'v' by a node without FX text. *shape
+ * receives the shape of the parameter 'v'. */
 static int import_folded(int64_t columns, struct shape file_shape, const float *file, const float *w,
                          struct shape *shape, struct err *err)
 {
@@ -198,7 +198,7 @@ static void weights_of_the_job_settle_the_form_of_a_fold(void **state)
     assert_non_null(strstr(err.text, "computed 'w' from the parameter 'v'"));
     assert_int_equal(import_folded(4, square, symmetric, w, &shape, &err), ERR_INPUT);
     assert_non_null(strstr(err.text, "'v' in v.safetensors, as it is or transposed, has other values"));
-    /* [4, 3], which the module has as [3, 4] */
+    /* [4, 3]; in the module it is [3, 4] */
     for (i = 0; i < 4; i++)
         for (k = 0; k < 3; k++)
             w[i * 3 + k] = transposed[k * 4 + i] = (float)(i * 3 + k) / 16;
@@ -206,7 +206,7 @@ static void weights_of_the_job_settle_the_form_of_a_fold(void **state)
     assert_true(shape.rank == 2 && shape.dim[0] == 3 && shape.dim[1] == 4);
 }
 
-/* Nothing may crash or take long; what is not understood is no signature. */
+/* Invalid metadata must not crash or take long, and is ignored. */
 static void hostile_metadata_are_survived(void **state)
 {
     enum { BIG = 1 << 20 };

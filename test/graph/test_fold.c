@@ -1,5 +1,5 @@
-/* What becomes of a graph before it is planned: arithmetic on shapes folds away, If, Loop and Scan are taken
- * apart, functions are inlined, and several losses come together. */
+/* Simplification before planning: arithmetic on shapes is folded, If, Loop and Scan are expanded,
+ * functions are inlined, and several losses are summed. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -56,7 +56,8 @@ static void arithmetic_on_shapes_leaves_nothing_behind(void **state)
     n = net_open_model(m, PLAN_TRAIN, 6);
     assert_int_equal(count(n.plan, "Shape") + count(n.plan, "Gather") + count(n.plan, "Concat"), 0);
     assert_int_equal(count(n.plan, "Relu"), 0);
-    assert_int_equal(n.plan->nodes.n, 4); /* two products, their sum, the loss; views of the same shape go */
+    assert_int_equal(n.plan->nodes.n, 4); /* two products, their sum, the loss; views of the same
+                                             shape are removed */
     net_fill(&n, 0);
     (void)net_forward(&n);
     net_backward(&n);
@@ -67,10 +68,10 @@ static void arithmetic_on_shapes_leaves_nothing_behind(void **state)
 
 /* ---- bodies ---- */
 
-static uint8_t pool[1 << 14]; /* of all bodies: models do not own them */
+static uint8_t pool[1 << 14]; /* memory of all bodies, which models do not own */
 static size_t pool_used;
 
-/* An attribute that is a graph, on the last node of m; the graph is the one of `body`. */
+/* Adds a graph attribute to the last node of m; the graph is that of `body`. */
 static void add_body(struct model *m, const char *name, struct model *body)
 {
     Onnx__GraphProto *g = model_proto(m)->graph, *inner = model_proto(body)->graph;
@@ -89,7 +90,7 @@ static void add_body(struct model *m, const char *name, struct model *body)
     onnx__graph_proto__pack(inner, a->g.data);
 }
 
-/* h -> Tanh(h w), `turns` times, written as a Loop over a weight from outside. */
+/* h -> Tanh(h w), `turns` times, written as a Loop that captures a weight. */
 static struct model *looped(const int64_t *turns)
 {
     struct model *body = model_new(17), *m = model_new(17);
@@ -243,7 +244,7 @@ static void bodies_that_do_not_fit_their_node_are_refused(void **state)
     Onnx__NodeProto *loop = model_proto(m)->graph->node[0];
 
     (void)state;
-    loop->n_input = 2; /* what goes round is missing */
+    loop->n_input = 2; /* the loop-carried value is missing */
     refused(m, ERR_INPUT, "Loop 'logits'", NULL);
     m = looped(turns);
     model_proto(m)->graph->node[0]->attribute[0]->name = (char *)"bdy";
@@ -259,7 +260,7 @@ static void bodies_that_do_not_fit_their_node_are_refused(void **state)
     model_free(empty);
 }
 
-/* A dropout that could not be switched off at export. */
+/* Random ops in a body could not be removed at export. */
 static void random_ops_inside_of_bodies_are_refused(void **state)
 {
     struct model *body = model_new(17), *m = begin(17);

@@ -62,7 +62,7 @@ static struct model *end_images(struct model *m, const char *last)
     return m;
 }
 
-/* Two branches with a norm each, as the first block of a stage has them. */
+/* Two branches with a norm each, as in the first block of a stage. */
 static struct model *residual(bool clamp)
 {
     struct model *m = begin_images(17);
@@ -189,7 +189,7 @@ struct line { /* a node: "Op inputs > output" */
 
 enum { MAX_LINES = 12 };
 
-/* x [n, 6] -> lines on h -> logits. The numbers a graph may need are there by name. */
+/* x [n, 6] -> lines on h -> logits. Constants that a graph may need are available by name. */
 static struct model *chain(const struct line *lines, const char *last)
 {
     static const struct {
@@ -351,7 +351,7 @@ static void chains_that_exporters_write_become_the_op_they_mean(void **state)
 static void what_only_looks_like_one_stays_as_it_is(void **state)
 {
     static const struct line cases[][MAX_LINES] = {
-        { { "Sigmoid", "h", "s" }, { "Mul", "x6 s", "y" } }, /* of something else */
+        { { "Sigmoid", "h", "s" }, { "Mul", "x6 s", "y" } }, /* of another value */
         { { "Erf", "h", "e" },
           { "Add", "e one", "s" },
           { "Mul", "h s", "t" },

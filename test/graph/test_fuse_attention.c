@@ -103,7 +103,7 @@ static void softmax(struct model *m, const char *x, const char *y)
     model_int(m, "axis", -1);
 }
 
-/* One Attention, nothing that it stands for, the same results. Takes the model. */
+/* Asserts one Attention, no unfused node, and the same results. Frees the model. */
 static void fused(struct model *m)
 {
     static const char *const gone[] = { "Softmax", "Transpose", "Where", "Mul", "Div", "Dropout" };
@@ -129,7 +129,7 @@ static void not_fused(struct model *m)
     model_free(m);
 }
 
-/* ---- what is found ---- */
+/* ---- fused forms ---- */
 
 static void scores_scaled_and_then_masked_as_gpt2_has_it(void **state)
 {
@@ -167,7 +167,7 @@ static void q_and_k_scaled_and_a_mask_added_as_pytorch_exports_it(void **state)
     fused(end(m, "weights"));
 }
 
-/* The padding comes with the batch: x's first column, of each sample. */
+/* The padding is computed from the batch: x's first column, per sample. */
 static void several_masks_one_of_them_fed_as_hugging_face_has_it(void **state)
 {
     static const int64_t first[] = { 0 }, one[] = { 1 }, last[] = { 2 }, rows[] = { 0, 1, 1, LONG };
@@ -204,7 +204,8 @@ static void several_masks_one_of_them_fed_as_hugging_face_has_it(void **state)
 enum between { HEADS_APART, TOKENS_IN_A_COLUMN, ONE_HEAD, BATCH_WITH_HEADS, SWAPPED, OUTPUT_READ, WHOLE_READ, UNLIKE,
                INDEXED, UNBOUND, INDEX_SWAPPED, INDEX_INSIDE };
 
-/* "qkv" cut along an axis of 3 that comes to the front; an index of that each are "qt", "kk" and "vt". */
+/* Splits "qkv" along an axis of 3, which is moved to the front; indices of it are "qt", "kk" and
+ * "vt". */
 static void by_index(struct model *m, enum between between)
 {
     static const int64_t cut[] = { 0, 0, 3, HEADS, EACH }, inside[] = { 0, 0, HEADS, 3, EACH },
@@ -239,7 +240,8 @@ static void by_index(struct model *m, enum between between)
     turn(m, "y", "yt", heads_first, 4);
 }
 
-/* q, k and v as thirds of one product; then what is between them and the scores, or reads them too. */
+/* q, k and v as thirds of one product; `between` selects the nodes between them and the scores, and
+ * other readers. */
 static struct model *thirds(enum between between)
 {
     static const int64_t heads[] = { -1, LONG, HEADS, EACH }, column[] = { -1, WIDE }, mixed[] = { -1, LONG * HEADS, EACH }, all[] = { 0, -1 },
@@ -286,7 +288,7 @@ static struct model *thirds(enum between between)
         model_int64s(m, "wider", wider, 4);
         model_node(m, "Reshape", "pq heads", "q");
         model_node(m, "Reshape", "pk heads", "k");
-        if (between == UNLIKE) { /* v of more heads: half of them go */
+        if (between == UNLIKE) { /* v has more heads: half of them are dropped */
             static const int64_t none[] = { 0 }, few[] = { HEADS }, axis[] = { 2 };
 
             model_int64s(m, "none", none, 1);
@@ -317,10 +319,11 @@ static struct model *thirds(enum between between)
     return m;
 }
 
-/* Who else reads the whole adds to its gradient, or has added. */
+/* Other readers of the whole contribute to its gradient, before or after the attention. */
 static void thirds_of_one_product_stay_where_they_are(void **state)
 {
-    static const struct { enum between between; uint32_t cuts; } rows[] = { /* nodes that are left of them */
+    /* number of unfused nodes */
+    static const struct { enum between between; uint32_t cuts; } rows[] = {
         { HEADS_APART, 0 }, { TOKENS_IN_A_COLUMN, 0 }, { ONE_HEAD, 0 }, { WHOLE_READ, 0 }, { BATCH_WITH_HEADS, 1 }, { SWAPPED, 1 },
         { OUTPUT_READ, 1 }, { UNLIKE, 1 },      { INDEXED, 0 },  { UNBOUND, 0 },  { INDEX_SWAPPED, 4 },
         { INDEX_INSIDE, 4 },
@@ -390,11 +393,11 @@ static void three_axes_as_pytorchs_multihead_attention_exports_them(void **state
     compare(m, PLAN_TRAIN, &n);
     assert_int_equal(nodes_of(&n, "Attention"), 1);
     assert_int_equal(nodes_of(&n, "Softmax"), 0);
-    assert_int_equal(nodes_of(&n, "Transpose"), 2); /* of x, and of what is joined */
+    assert_int_equal(nodes_of(&n, "Transpose"), 2); /* of x, and of the joined heads */
     net_close(&n);
 }
 
-/* The same elements are dropped, or the losses would be far apart. */
+/* The same elements must be dropped, otherwise the losses would differ much. */
 static void dropout_inside_drops_what_it_dropped_outside(void **state)
 {
     struct model *m = begin();
@@ -405,7 +408,7 @@ static void dropout_inside_drops_what_it_dropped_outside(void **state)
     number(m, "one", 1);
     model_node(m, "Cast", "one", "training");
     model_int(m, "to", TENSOR_BOOL);
-    model_node(m, "Dropout", "x ratio training", "unused"); /* takes a stream of numbers */
+    model_node(m, "Dropout", "x ratio training", "unused"); /* uses an RNG stream */
     product(m);
     model_node(m, "Mul", "scores scale", "scaled");
     softmax(m, "scaled", "weights");
@@ -413,7 +416,7 @@ static void dropout_inside_drops_what_it_dropped_outside(void **state)
     fused(end(m, "dropped"));
 }
 
-/* Two numbers for what is masked are no mask. */
+/* Two different numbers for masked elements are not a mask. */
 static void a_tensor_of_one_number_masks_as_the_number_does(void **state)
 {
     uint32_t same;
@@ -448,7 +451,7 @@ static void a_plan_that_evaluates_is_fused_too(void **state)
     net_close(&n);
 }
 
-/* ---- what is left alone ---- */
+/* ---- forms that are not fused ---- */
 
 static void a_bias_that_learns_keeps_the_matrix(void **state)
 {
@@ -461,7 +464,7 @@ static void a_bias_that_learns_keeps_the_matrix(void **state)
     softmax(m, "biased", "weights");
     not_fused(end(m, "weights"));
 
-    m = begin(); /* as far away as it may be */
+    m = begin(); /* as far away as possible */
     model_weights(m, "bias", shape_of(3, (int64_t)HEADS, (int64_t)LONG, (int64_t)LONG), 31);
     model_node(m, "Exp", "bias", "positive");
     model_node(m, "Neg", "positive", "negative");
@@ -544,7 +547,8 @@ static void few_scores_are_left_to_the_separate_ops(void **state)
     not_fused(m);
 }
 
-/* k or v [n, t, each] of one head, repeated for all heads of q, as PyTorch 2.15 exports grouped heads. */
+/* k or v [n, t, each] of one head, repeated for all heads of q, as PyTorch 2.15 exports grouped
+ * heads. */
 static void shared_head(struct model *m, const char *part, uint64_t seed)
 {
     char name[6][16], line[64];
@@ -601,7 +605,7 @@ static void attention_of_onnx_reads_shared_heads_where_they_lie(void **state)
     assert_int_equal(nodes_of(&n, "Transpose"), 0);
     for (size_t i = 0; i < n.plan->nodes.n; i++)
         if (strcmp(n.plan->nodes.at[i].def->name, "Attention") == 0)
-            assert_int_equal(n.plan->nodes.at[i].n_in, 3); /* the mask has become a band */
+            assert_int_equal(n.plan->nodes.at[i].n_in, 3); /* the mask is converted to a band */
     net_close(&n);
 }
 

@@ -1,5 +1,6 @@
-/* Attention as the exporters of 2026 write it: guards of empty rows, heads of keys that are repeated, masks that
- * are computed from shapes, capped scores. Each near miss stays as it is, and the plan says why. */
+/* Attention in the form of the exporters of 2026: guards of empty rows, repeated heads of keys,
+ * masks computed from shapes, capped scores. A near miss is not changed, and the plan states the
+ * reason. */
 #include <float.h>
 #include <math.h>
 #include <setjmp.h>
@@ -51,7 +52,7 @@ static void heads(struct model *m, const char *name, int64_t n)
     turn(m, r, name);
 }
 
-/* Each head of `name` so many times: Unsqueeze, Expand, Reshape. */
+/* Repeats each head of `name`: Unsqueeze, Expand, Reshape. */
 static void repeat(struct model *m, const char *name, const char *out, int64_t n, int64_t times, bool inner)
 {
     const int64_t axis[] = { inner ? 3 : 2 }, wide[] = { 1, 1, inner ? 1 : times, inner ? times : 1, 1 },
@@ -74,7 +75,8 @@ static void repeat(struct model *m, const char *name, const char *out, int64_t n
     model_node(m, "Reshape", line, out);
 }
 
-/* As onnxscript's library transposes k: over a Reshape that merges batch and heads. Both sides are scaled. */
+/* Transposes k as onnxscript's library does: over a Reshape that merges batch and heads. Both sides
+ * are scaled. */
 static void product(struct model *m, const char *q, const char *k)
 {
     static const int64_t merged[] = { -1, LONG, EACH }, apart[] = { -1, HEADS, EACH, LONG };
@@ -189,7 +191,8 @@ static const struct op_attr *attr_of(const struct net *n, const char *name)
     return NULL;
 }
 
-/* One Attention, nothing that it stands for, the same results. Takes the model, leaves the net open. */
+/* Asserts one Attention, no unfused node, and the same results. Frees the model; the caller closes
+ * the net. */
 static void fused(struct model *m, struct net *n)
 {
     static const char *const gone[] = { "Softmax", "Transpose", "Where", "Mul", "IsNaN", "Expand", "Add", "Tanh" };
@@ -223,7 +226,7 @@ static void not_fused(struct model *m, const char *why)
     model_free(m);
 }
 
-/* ---- what is found ---- */
+/* ---- fused forms ---- */
 
 static void attention_of_pytorch_2_15_with_shared_heads_is_one_node(void **state)
 {
@@ -268,7 +271,7 @@ static void mask_of_a_sliding_window_is_a_band(void **state)
     net_close(&n);
 }
 
-/* Rows of a window that lies ahead see no key at all: with a guard they are 0. */
+/* Rows of a window after the last key see no key: with a guard they are 0. */
 static void row_without_a_key_is_zero_where_a_guard_makes_it_so(void **state)
 {
     struct model *m = begin(1);
@@ -339,8 +342,8 @@ static void capped_scores_are_a_step(void **state)
     net_close(&n);
 }
 
-/* A product of einsum as tf2onnx writes it, of a [n, .., h, d] with the axes of `perm` behind a unit axis at `unit`: views
- * with unit axes around a Transpose, then one batch axis. */
+/* An einsum operand in the form of tf2onnx, of a [n, .., h, d] with the axes of `perm` and a unit
+ * axis at `unit`: views with unit axes around a Transpose, then one batch axis. */
 static void einsum_operand(struct model *m, const char *x, const char *y, int64_t unit, const int64_t *perm,
                            const int64_t *merged, bool swap)
 {
@@ -382,7 +385,8 @@ static void einsum_result(struct model *m, const char *x, const char *y, int64_t
     model_node(m, "Squeeze", line, y);
 }
 
-/* Keras' attention by tf2onnx: rq, rk and rv are [n, t, h, d]; the mask is multiplied and added. */
+/* Keras' attention exported by tf2onnx: rq, rk and rv are [n, t, h, d]; the mask is multiplied and
+ * added. */
 static struct model *of_tf2onnx(float kept)
 {
     static const int64_t q[] = { 0, 2, 1, 3, 4 }, k[] = { 0, 3, 1, 2, 4 }, v[] = { 0, 3, 2, 4, 1 },
@@ -419,7 +423,7 @@ static struct model *of_tf2onnx(float kept)
     return m;
 }
 
-/* As end(), of what the einsums leave. */
+/* Like end(), for the results of the einsums. */
 static struct model *end_of_tf2onnx(struct model *m)
 {
     static const int64_t flat[] = { 0, LONG * WIDE };
@@ -450,7 +454,7 @@ static void mask_that_also_scales_is_no_mask(void **state)
     not_fused(end_of_tf2onnx(of_tf2onnx(2)), "Mul 'some', which computes 'some', is not a supported step");
 }
 
-/* ---- what is not ---- */
+/* ---- forms that are not fused ---- */
 
 static void mask_before_a_cap_is_no_band(void **state)
 {
@@ -460,7 +464,7 @@ static void mask_before_a_cap_is_no_band(void **state)
     (void)state;
     product(m, "q", "k");
     masked(m, "scores", "visible", LONG, -FLT_MAX);
-    model_node(m, "Tanh", "visible", "bent"); /* hidden keys now weigh e^-1 */
+    model_node(m, "Tanh", "visible", "bent"); /* hidden keys then have the weight e^-1 */
     softmax(m, "bent", "weights");
     fused(end(m, "weights", "v"), &n);
     assert_null(attr_of(&n, "band"));
@@ -541,7 +545,7 @@ static void bias_that_learns_stays(void **state)
     not_fused(end(m, "weights", "v"), "a parameter is trained through 'bias'");
 }
 
-/* Heads 0 1 0 1 of keys, not 0 0 1 1: each is repeated behind the last one. */
+/* Heads 0 1 0 1 of keys instead of 0 0 1 1: the whole list is repeated. */
 static void heads_that_are_tiled_are_copied(void **state)
 {
     static const int64_t axis[] = { 1 }, wide[] = { 1, 2, 1, 1, 1 }, all[] = { 0, HEADS, LONG, EACH };
@@ -560,7 +564,7 @@ static void heads_that_are_tiled_are_copied(void **state)
     softmax(m, "scores", "weights");
     compare(end(m, "weights", "v_all"), PLAN_TRAIN, &n);
     assert_int_equal(nodes_of(&n, "Attention"), 1);
-    assert_int_equal(nodes_of(&n, "Expand"), 2); /* of k and, to be alike, of v */
+    assert_int_equal(nodes_of(&n, "Expand"), 2); /* of k and, for equal shapes, of v */
     net_close(&n);
 }
 

@@ -1,4 +1,5 @@
-/* Rotary embedding, gated products and RMSNorm with 1 + w, as transformers writes them; and what only looks so. */
+/* Rotary embedding, gated products and RMSNorm with 1 + w, as transformers writes them, and near
+ * misses. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,7 +16,7 @@
 
 enum { T = 5, HEADS = 2, EACH = 6, WIDE = HEADS * EACH };
 
-struct form { /* deviations from what is fused */
+struct form { /* deviations from the fused form */
     int64_t axis, start, end;
     bool swapped, positive, split, read, learns;
     int64_t shift; /* of the second half */
@@ -34,7 +35,7 @@ static void int_of(struct model *m, const char *name, int64_t value)
     model_int64s(m, name, &value, 1);
 }
 
-/* "cos" and "sin" [1, 1, t, each], of numbers that the plan knows, or that learn. */
+/* "cos" and "sin" [1, 1, t, each], known constants or trained. */
 static void angles(struct model *m, bool learn)
 {
     static const int64_t column[] = { T, 1 }, whole[] = { 1, 1, T, EACH }, from[] = { 0 }, to[] = { T }, by[] = { 1 };
@@ -88,7 +89,7 @@ static struct model *end(struct model *m, const char *last)
     return m;
 }
 
-/* q cos + turned(q) sin -> "rotated" */
+/* q cos + rotated(q) sin -> "rotated" */
 static struct model *rotary(const struct form *f)
 {
     struct model *m = begin();
@@ -154,13 +155,13 @@ static void what_only_looks_like_a_rotation_stays(void **state)
     f.positive = true; /* no change of sign */
     not_rotary(f);
     f = plain;
-    f.swapped = true; /* the first half turned instead of the second */
+    f.swapped = true; /* the first half is negated instead of the second */
     not_rotary(f);
     f = plain;
     f.shift = -1; /* halves that overlap */
     not_rotary(f);
     f = plain;
-    f.read = true; /* another node reads the turned half */
+    f.read = true; /* another node reads the rotated half */
     not_rotary(f);
     f = plain;
     f.learns = true; /* angles with a gradient */

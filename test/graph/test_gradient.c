@@ -1,5 +1,5 @@
-/* Gradients of whole networks: against finite differences of their own loss, and against
- * data/reference.txt, which make_reference.py computed in double precision without us. */
+/* Gradients of whole networks, compared with finite differences of the loss, and with
+ * data/reference.txt, which make_reference.py computed independently in double precision. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -98,8 +98,8 @@ static void gradients_are_the_slopes_of_the_loss(void **state)
     }
 }
 
-/* Two readers of a view and one of what is viewed; the same value on both sides of a product;
- * a parameter that is read only through a view. */
+/* Two readers of a view and one of its source; the same value on both sides of a product; a
+ * parameter that is read only through a view. */
 static void gradients_of_views_and_of_values_read_twice_add_up(void **state)
 {
     struct model *m = model_new(17);
@@ -134,7 +134,7 @@ static void gradients_of_views_and_of_values_read_twice_add_up(void **state)
     model_free(m);
 }
 
-/* More readers of one value in one node than din_add has bits for. */
+/* A node has more readers of one value than din_add has bits. */
 static void a_node_may_read_a_value_forty_times(void **state)
 {
     struct model *m = model_new(17);
@@ -151,7 +151,7 @@ static void a_node_may_read_a_value_forty_times(void **state)
     model_node(m, "MatMul", "x w", "m");
     model_node(m, "Tanh", "m", "h");
     model_node(m, "Sum", inputs, "s");
-    model_node(m, "Add", "s h", "logits"); /* and h is written before */
+    model_node(m, "Add", "s h", "logits"); /* the gradient of h is written before */
     model_output(m, "logits");
     n = net_open_model(m, PLAN_TRAIN, 2);
     net_fill(&n, 0);
@@ -162,7 +162,7 @@ static void a_node_may_read_a_value_forty_times(void **state)
     model_free(m);
 }
 
-/* A batch's gradient is the sum over its parts: what lanes rest on. */
+/* The gradient of a batch is the sum over its parts; lanes (micro-batches) depend on this. */
 static void a_batch_of_four_is_two_of_two(void **state)
 {
     static const char *const paths[] = { "mlp.onnx", "residual.onnx", "tied.onnx" };

@@ -1,4 +1,4 @@
-/* What import takes, and what it refuses and with which words. */
+/* Import: accepted and refused models, and the texts of the errors. */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -140,8 +140,8 @@ static void two_opsets_of_another_domain_are_refused(void **state)
     model_free(m);
 }
 
-/* A function com.example.Twice; `overload` NULL: none; its attributes are called "slope". The caller frees
- * *out.data. */
+/* Packs a function com.example.Twice; `overload` NULL: none; its attributes are called "slope". The
+ * caller frees *out.data. */
 static void pack_function(const char *overload, size_t n_opsets, size_t n_attributes, size_t n_inputs, bool refers,
                           ProtobufCBinaryData *out)
 {
@@ -154,7 +154,8 @@ static void pack_function(const char *overload, size_t n_opsets, size_t n_attrib
 
     opset.has_version = 1;
     opset.version = 17;
-    node.op_type = (char *)(uintptr_t)(refers ? "LeakyRelu" : "Add"); /* with the function's slope as alpha */
+    node.op_type =
+        (char *)(uintptr_t)(refers ? "LeakyRelu" : "Add"); /* with the function's slope as alpha */
     alpha.name = (char *)"alpha";
     alpha.ref_attr_name = (char *)"slope";
     alpha.has_type = 1;
@@ -187,10 +188,10 @@ static void pack_function(const char *overload, size_t n_opsets, size_t n_attrib
 static void names_of_functions_and_their_attributes_that_come_twice_are_refused(void **state)
 {
     static const struct {
-        const char *overload; /* of the second function */
+        const char *overload;                             /* of the second function */
         size_t n_opsets, n_attributes, n_inputs, n_given; /* n_given: attributes "slope" of the call */
         const char *refused; /* NULL: it is accepted */
-        bool refers; /* the function that is called reads an attribute "slope" */
+        bool refers; /* the called function reads an attribute "slope" */
     } cases[] = {
         { "other", 1, 1, 1, 1, NULL, true },
         { "other", 1, 1, 1, 0, "attribute 'alpha' refers to 'slope', which the function does not have", true },
@@ -220,7 +221,7 @@ static void names_of_functions_and_their_attributes_that_come_twice_are_refused(
         model_proto(m)->graph->node[0]->domain = (char *)"com.example";
         model_node(m, "MatMul", "y w", "logits");
         model_output(m, "logits");
-        if (cases[i].n_given == 3) /* one that refers to another */
+        if (cases[i].n_given == 3) /* one of them refers to an attribute of a function */
             given.ref_attr_name = (char *)"slope";
         for (n = 0; n < cases[i].n_given; n++)
             slope[n] = &given;
@@ -294,7 +295,7 @@ static void no_cut_and_no_flipped_byte_does_harm(void **state)
     assert_non_null(copy);
     memcpy(copy, bytes, n);
     for (i = 0; i < n; i++) {
-        uint8_t *cut = malloc(i + 1); /* so that a read behind the end is seen */
+        uint8_t *cut = malloc(i + 1); /* exact size, so that a read after the end is detected */
 
         memcpy(cut, bytes, i);
         (void)import_bytes(cut, i, &err);
@@ -321,7 +322,7 @@ static size_t put_varint(uint8_t *at, size_t v)
     return n;
 }
 
-/* Four million empty nodes in 8 MB: a gigabyte once unpacked. */
+/* Four million empty nodes in 8 MB, which need a gigabyte once unpacked. */
 static void a_file_that_unpacks_to_far_more_than_its_size_is_refused(void **state)
 {
     const size_t nodes = 4 << 20;
@@ -342,7 +343,7 @@ static void a_file_that_unpacks_to_far_more_than_its_size_is_refused(void **stat
     free(bytes);
 }
 
-/* A subgraph in a subgraph in ... : 100000 deep. Nothing may follow it down. */
+/* A graph nested 100000 times. No step may recurse into it. */
 static void nested_subgraphs_are_not_descended_into(void **state)
 {
     enum { DEPTH = 100000, ROOM = DEPTH * 40 };
@@ -794,7 +795,7 @@ static void external_data_stays_below_the_folder_of_the_model(void **state)
 
 /* ---- out of memory ---- */
 
-/* The 1st, 2nd, ... allocation fails, until none is left to fail; leaks are the sanitizer's. */
+/* Fails the 1st, 2nd, ... allocation until none is left; the sanitizer detects leaks. */
 static void import_and_plan_survive_every_lack_of_memory(void **state)
 {
     const struct graph_opts opts = { .path = "test/graph/data/residual.onnx" };

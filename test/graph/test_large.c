@@ -1,5 +1,5 @@
-/* Files of megabytes with many inputs, names or products are imported and planned within seconds: the time
- * of each step grows with their size, not with its square. */
+/* Files of megabytes with many inputs, names or products are imported and planned within seconds:
+ * the time of each step grows linearly, not quadratically, with their size. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +18,7 @@
 
 enum { WIDE = 20000, LONG = 19000, TEXT_BYTES = 1 << 20 };
 
-static struct arena mem; /* what models refer to; emptied after each test */
+static struct arena mem; /* memory that models refer to; emptied after each test */
 
 static char *taken(struct buf *b)
 {
@@ -31,7 +31,7 @@ static char *taken(struct buf *b)
     return text;
 }
 
-/* One piece of metadata. */
+/* Creates one entry of metadata. */
 static Onnx__StringStringEntryProto **entry(const char *key, const char *value)
 {
     Onnx__StringStringEntryProto **list = arena_alloc(&mem, sizeof(*list));
@@ -54,7 +54,7 @@ static void annotate_last_node(struct model *m, const char *text)
     p->node[p->n_node - 1]->n_metadata_props = 1;
 }
 
-/* Sums of an input and WIDE parameters, whose FX nodes have a text of a megabyte. `sums`: how many. */
+/* `sums` sums of an input and WIDE parameters, whose FX nodes have a text of a megabyte. */
 static struct model *wide_sums(uint32_t sums)
 {
     static const float one = 1;
@@ -135,7 +135,7 @@ static void import_and_plan(struct model *m, const char *output)
     size_t n;
     const uint8_t *bytes = model_bytes(m, &n);
 
-    alarm(120); /* far above what it takes, also with a sanitizer */
+    alarm(120); /* far above the usual time, also with a sanitizer */
     if (graph_import_bytes(&how, bytes, n, &g, &err) < 0)
         fail_msg("%s", err.text);
     if (plan_new(g, &opts, &p, &err) < 0)

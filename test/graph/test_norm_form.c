@@ -1,4 +1,5 @@
-/* Which form a BatchNormalization gets: by the file, by the job, by where its statistics come from. */
+/* The form of a BatchNormalization: selected by the file, by the job, or by the origin of its
+ * statistics. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -169,7 +170,8 @@ static void frozen_scale_needs_no_decision(void **state)
     model_free(m);
 }
 
-/* The loss and the gradients of `m` are those of the same network in the file's training form. */
+/* Asserts that the loss and the gradients of `m` are those of the same network in the file's
+ * training form. */
 static void same_as_training_form(struct model *m, enum graph_norm how)
 {
     struct net a = net_open_graph(import_as(m, how), PLAN_TRAIN, 8),
@@ -276,7 +278,8 @@ static void averages_that_the_graph_computes_cannot_move(void **state)
     model_free(m);
 }
 
-/* A Dropout that eval() removed cannot be seen; that it was eval() can. */
+/* The file does not show a Dropout that eval() removed, but it shows that the module was in
+ * eval(). */
 static void eval_of_the_module_is_noted_because_of_dropout(void **state)
 {
     static Onnx__StringStringEntryProto entry = ONNX__STRING_STRING_ENTRY_PROTO__INIT;
@@ -336,7 +339,8 @@ static bool is_unbiased(int64_t opset, int form, enum graph_norm how, const char
     return found;
 }
 
-/* The statistic is not in the file, so the producer decides; two tasks that differ in it do not train together. */
+/* The file does not state the statistic, so the producer determines it; two tasks that differ in it
+ * must not train together. */
 static void averages_that_move_are_unbiased_where_pytorch_wrote_the_file(void **state)
 {
     static const char *const others[] = { "", "tf2onnx", "jax2onnx", "trainerd", "backend-test" };
@@ -392,7 +396,8 @@ static const struct op_attr *attr_of(const struct graph_node *n, const char *nam
     return NULL;
 }
 
-/* A module that is called twice, as PyTorch's exporter writes it: the second node reads copies of the averages. */
+/* A module that is called twice, as PyTorch's exporter writes it: the second node reads copies of
+ * the averages. */
 static struct model *called_twice(int form, float momentum)
 {
     struct model *m = network(17, form, RUNNING);

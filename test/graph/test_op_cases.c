@@ -1,5 +1,6 @@
-/* GroupNormalization, DeformConv and the ops of opsets 23 to 28: outputs and gradients of the cases in data/op_cases.gz, which PyTorch made in
- * float64 (make_op_cases.py), and what a training step refuses. */
+/* GroupNormalization, DeformConv and the ops of opsets 23 to 28: outputs and gradients of the cases
+ * in data/op_cases.gz, which PyTorch computed in float64 (make_op_cases.py), and the errors of
+ * training steps. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
@@ -86,7 +87,7 @@ static void compute(struct attempt *t)
         fail_msg("%s: %s", t->c->name, err.text);
 }
 
-/* Relative to the element and to the root mean square of the tensor. */
+/* Tolerance relative to the element and to the root mean square of the tensor. */
 static void expect(const struct attempt *t, const char *what, const struct tensor *found, const struct tensor *want)
 {
     const size_t n = (size_t)tensor_elements(want);
@@ -151,7 +152,7 @@ static void outputs_and_gradients_are_those_of_pytorch(void **state)
     assert_int_equal(n, 63);
 }
 
-/* The error of a plan that trains. */
+/* Asserts that a training plan is refused with these parts in the error. */
 static void expect_refused(struct model *m, const char *const *parts)
 {
     const struct plan_feed feeds[] = {

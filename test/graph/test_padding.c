@@ -1,4 +1,4 @@
-/* Where the padding row of an embedding comes from: the exporter's metadata, or the job. */
+/* The padding row of an embedding: from the exporter's metadata or from the job. */
 #include "graph/graph_priv.h"
 #include "graph/kit.h"
 #include "harness/net.h"
@@ -6,7 +6,8 @@
 
 #define CALL "%embedding : [num_users=1] = call_function[target=torch.ops.aten.embedding.default](args = "
 
-/* i [n] -> Gather -> MatMul by the transposed table; note: the text of the exporter's FX node, or NULL. */
+/* i [n] -> Gather -> MatMul by the transposed table; note: the text of the exporter's FX node, or
+ * NULL. */
 static struct model *tied(char *note)
 {
     static Onnx__StringStringEntryProto entry = ONNX__STRING_STRING_ENTRY_PROTO__INIT;
@@ -34,12 +35,12 @@ static void release(struct model *m)
 {
     Onnx__NodeProto *gather = model_proto(m)->graph->node[0];
 
-    gather->metadata_props = NULL; /* not the model's */
+    gather->metadata_props = NULL; /* not owned by the model */
     gather->n_metadata_props = 0;
     model_free(m);
 }
 
-/* The padding row that the Gather of an import has; -1: none. */
+/* The padding row of the Gather of an import; -1: none. */
 static int64_t padding_of(char *note, const struct graph_padding *given)
 {
     const struct graph_opts opts = { .path = "t.onnx", .padding = given, .n_padding = given != NULL };

@@ -1,4 +1,5 @@
-/* What import makes of initializers: what trains, what averages, what rests, and in which order. */
+/* Classification of initializers by import: parameters, statistics and constants, and their
+ * order. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -162,7 +163,8 @@ static void integers_single_numbers_and_unused_initializers_do_not_train(void **
     model_int64s(m, "shape", shape, 2);
     model_weights(m, "unused", shape_of(1, (int64_t)3), 2);
     model_weights(m, "gain", shape_of(0), 3);
-    model_input(m, "w", TENSOR_F32, shape_of(2, (int64_t)4, (int64_t)3)); /* as old files list it */
+    /* old files list initializers as inputs */
+    model_input(m, "w", TENSOR_F32, shape_of(2, (int64_t)4, (int64_t)3));
     model_node(m, "Reshape", "x shape", "y");
     model_node(m, "MatMul", "y w", "z");
     model_node(m, "Mul", "z gain", "logits");
@@ -245,8 +247,8 @@ static void input_that_is_not_differentiated_is_told(void **state)
     model_free(m);
 }
 
-/* Keras starts the bias of an LSTM with zeros, and with ones for the forget gate; zeros and ones that are
- * multiplied are a mask. */
+/* Keras initializes the bias of an LSTM with zeros, and with ones for the forget gate; zeros and
+ * ones that are multiplied are a mask. */
 static void a_vector_of_zeros_and_ones_is_a_bias_if_it_is_added(void **state)
 {
     static const float values[] = { 0, 1, 0 };
@@ -269,7 +271,8 @@ static void a_vector_of_zeros_and_ones_is_a_bias_if_it_is_added(void **state)
 
 enum { ROWS = 6, WIDTH = 8 };
 
-/* Angles position / 10000^(2 k / WIDTH): sines and cosines in turn, or in halves; row 1 of padding. */
+/* Angles position / 10000^(2 k / WIDTH): sines and cosines alternating, or in halves; row 1 is
+ * padding. */
 static struct model *positions_moved(bool halves, float change, float scale, float shift)
 {
     struct model *m = model_new(17);
@@ -293,7 +296,7 @@ static struct model *positions_moved(bool halves, float change, float scale, flo
     return m;
 }
 
-/* As ConViT begins: its pairs lie on a circle, too. */
+/* The initial values of ConViT: its pairs are on a circle, too. */
 static struct model *unit_matrix(void)
 {
     struct model *m = begin(17);
@@ -336,7 +339,8 @@ static void a_table_of_sines_is_trained_or_frozen_as_the_job_decides(void **stat
     refused(m, ERR_INPUT, "'table.weight' [6, 8]: a table of positions of sines and cosines",
             "\"trainable\": [\"table.weight\"]", "\"frozen\": [\"table.weight\"]", NULL);
     refused(positions(true, 0), ERR_INPUT, "sines and cosines", NULL);
-    refused(positions_moved(true, 0, 0.125f, -0.0625f), ERR_INPUT, "sines and cosines", NULL); /* as PatchTST scales it */
+    /* as PatchTST scales it */
+    refused(positions_moved(true, 0, 0.125f, -0.0625f), ERR_INPUT, "sines and cosines", NULL);
     m = positions_moved(true, 0.2f, 0.125f, -0.0625f);
     g = net_import_model(m, NULL);
     assert_non_null(find(g, "table.weight"));
@@ -347,7 +351,7 @@ static void a_table_of_sines_is_trained_or_frozen_as_the_job_decides(void **stat
     assert_non_null(find(g, "unit.weight"));
     graph_free(g);
     model_free(m);
-    m = positions(false, 0.2f); /* it was trained */
+    m = positions(false, 0.2f); /* after training */
     g = net_import_model(m, NULL);
     assert_non_null(find(g, "table.weight"));
     graph_free(g);
@@ -361,8 +365,8 @@ static void name_last(struct model *m, const char *name)
     g->node[g->n_node - 1]->name = (char *)(uintptr_t)name;
 }
 
-/* As tf2onnx names the nodes and weights of Keras: net/dense_1 with a bias unless it was zero, net/head_1
- * or net/dense_2 without. */
+/* Nodes and weights of Keras with the names of tf2onnx: net/dense_1 with a bias unless it was zero,
+ * net/head_1 or net/dense_2 without one. */
 static struct model *keras(const char *last, bool has_bias, const char *weight)
 {
     struct model *m = model_new(17);
@@ -399,7 +403,8 @@ static void a_layer_without_the_bias_that_its_class_has_is_refused(void **state)
     graph_free(g);
     refused(m, ERR_INPUT, "1 layer without a bias ('net/dense_2')", "trainerctl recipe tensorflow",
             "\"trainable\": [\"net/dense_2/Cast:0\"]", NULL);
-    m = keras("net/conv2d_1/MatMul", true, "net/conv2d_1/Cast:0"); /* many are defined without */
+    /* many are defined without a bias */
+    m = keras("net/conv2d_1/MatMul", true, "net/conv2d_1/Cast:0");
     g = net_import_model(m, NULL);
     assert_true(has_note(g, "1 layer without a bias ('net/conv2d_1')"));
     graph_free(g);
@@ -414,15 +419,15 @@ static void a_layer_without_the_bias_that_its_class_has_is_refused(void **state)
     assert_true(has_note(g, "2 layers without a bias ('net/dense_1', 'net/dense_2')"));
     graph_free(g);
     model_free(m);
-    m = keras("net/dense_2/MatMul", true, "dense_2/kernel"); /* of the recipe */
+    m = keras("net/dense_2/MatMul", true, "dense_2/kernel"); /* named by the recipe */
     g = net_import_model(m, NULL);
     assert_false(has_note(g, "without a bias"));
     graph_free(g);
     model_free(m);
 }
 
-/* Tables that only Gather along axis 0 reads, and what looks like one: tied to a MatMul, gathered
- * along axis 1, read as a whole, given out. */
+/* Tables that only Gather along axis 0 reads, and near misses: tied to a MatMul, gathered along
+ * axis 1, read as a whole, an output. */
 static void tables_lie_behind_what_a_step_reads_as_a_whole(void **state)
 {
     static const char *const tables[] = { "late", "twice", "early" };
@@ -463,13 +468,14 @@ static void tables_lie_behind_what_a_step_reads_as_a_whole(void **state)
         assert_int_equal(p[i].offset >= graph_dense_floats(g), p[i].is_table);
         assert_true(p[i].offset < graph_trained_floats(g));
     }
-    for (i = 0; i < 3; i++) /* in the order in which backward finishes them */
+    for (i = 0; i < 3; i++) /* in the order in which backward completes them */
         assert_string_equal(p[4 + i].name, tables[i]);
     graph_free(g);
     model_free(m);
 }
 
-/* A damaged file: planning refuses it, since a number has no rows; import must not divide by their count. */
+/* A damaged file: planning refuses it, because a scalar has no rows; import must not divide by
+ * their number. */
 static void a_single_number_is_no_table(void **state)
 {
     static const int64_t row = 0;

@@ -1,5 +1,5 @@
-/* Plans: that memory is shared without harm, that gradients are ready when they are said to be, and
- * that running allocates nothing. */
+/* Plans: memory is shared without conflicts, gradients are final when they are reported, and
+ * execution allocates no memory. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -30,7 +30,7 @@ static void running_allocates_nothing(void **state)
         if (ALLOCATIONS_COUNT)
             assert_true(allocations() > before); /* the counter counts */
         net_fill(&n, 0);
-        (void)net_forward(&n); /* the library may warm up once */
+        (void)net_forward(&n); /* the library may initialize once */
         net_backward(&n);
         before = allocations();
         (void)net_forward(&n);
@@ -89,7 +89,7 @@ static void blocks_alive_together_do_not_overlap_and_little_is_wasted(void **sta
     }
 }
 
-/* Everything that no block holds at this time, or that is about to be written, becomes NaN. */
+/* Writes NaN to all memory that no block uses at this time, or that is about to be written. */
 static void poison(struct net *n, uint32_t time)
 {
     const struct plan *p = n->plan;
@@ -187,7 +187,7 @@ static void a_plan_runs_in_any_memory_and_leaves_gaps_alone(void **state)
     net_fill(&n, 0);
     loss = net_forward(&n);
     net_backward(&n);
-    assert_true(isnan(n.grads[net_param(&n, "fc.bias")->offset + 3])); /* behind 3 elements */
+    assert_true(isnan(n.grads[net_param(&n, "fc.bias")->offset + 3])); /* after 3 elements */
     memcpy(params, n.params, n.arena_bytes);
     memset(n.params, 0xFF, n.arena_bytes);
     memset(n.work, 0xFF, plan_work_bytes(n.plan));
@@ -210,7 +210,7 @@ static void a_plan_runs_in_any_memory_and_leaves_gaps_alone(void **state)
 struct watcher {
     struct net *n;
     size_t next;
-    float *seen; /* the arena as it was when it was said to be final */
+    float *seen; /* copy of the ranges when they were reported as final */
 };
 
 static void watch(void *arg, size_t offset, size_t n)
@@ -248,8 +248,8 @@ static void ranges_are_final_when_they_are_said_to_be_and_cover_everything(void 
 
 /* ---- parts of a graph ---- */
 
-/* Two heads: only "logits" leads to the loss. The other has a normalisation whose statistics
- * move nevertheless, and a weight whose gradient is zero. */
+/* Two heads: only "logits" leads to the loss. The other has a normalization whose statistics are
+ * updated nevertheless, and a weight whose gradient is zero. */
 static struct model *two_heads(void)
 {
     static const float ones[5] = { 1, 1, 1, 1, 1 }, zeros[5] = { 0 };
@@ -358,7 +358,7 @@ static void one_channel_needs_no_reorder(void **state)
     (void)state;
     model_input(m, "x", TENSOR_F32, shape_of(4, (int64_t)-1, (int64_t)1, (int64_t)4, (int64_t)4));
     model_weights(m, "k", shape_of(4, (int64_t)3, (int64_t)1, (int64_t)4, (int64_t)4), 1);
-    model_node(m, "Conv", "x k", "c"); /* one pixel is left */
+    model_node(m, "Conv", "x k", "c"); /* one pixel remains */
     model_node(m, "Flatten", "c", "logits");
     model_output(m, "logits");
     n = net_open_model(m, PLAN_TRAIN, 2);

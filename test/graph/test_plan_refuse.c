@@ -1,4 +1,4 @@
-/* What no plan can be made of, and with which words that is said. */
+/* Plans that cannot be made, and the texts of the errors. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -101,7 +101,7 @@ static void a_fixed_batch_is_followed_where_that_is_certain_and_refused_where_no
     static const struct {
         int64_t shape[3];
         size_t n;
-        const char *refused; /* NULL: it trains */
+        const char *refused; /* NULL: it can be trained */
     } cases[] = {
         { { 8, 4 }, 2, NULL },      { { 8, -1 }, 2, NULL }, { { -1, 4 }, 2, NULL },
         { { 8, 4, 1 }, 3, NULL },   { { 4, 8 }, 2, "its batch is fixed at 8, but a lane has 4" },
@@ -202,7 +202,7 @@ static void output_of_another_type_than_declared_is_refused(void **state)
     graph_free(g);
 }
 
-/* The size of the second overflows. */
+/* The size of the second shape overflows. */
 static void feed_of_absurd_size_is_refused(void **state)
 {
     static const int64_t sizes[] = { (int64_t)1 << 40, INT64_MAX };

@@ -1,4 +1,4 @@
-/* Plans in bfloat16: what becomes bfloat16, what does not, and that the numbers follow float32. */
+/* Plans in bfloat16: which values become bfloat16, and that the numbers follow float32. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,7 +18,7 @@
 
 enum { BATCH = 4 };
 
-/* Where the instructions are missing a plan is refused; then that is the test. */
+/* On a processor without the instructions a plan must be refused; that is then the test. */
 static bool is_refused(struct model *m)
 {
     struct plan_feed feed = { .name = "x", .dtype = TENSOR_F32, .shape = shape_of(1, (int64_t)6) };
@@ -44,14 +44,14 @@ static enum tensor_dtype type_of(const struct net *n, const char *value)
 {
     size_t i;
 
-    for (i = 0; i < n->plan->values.n; i++) /* the first of a name is the value itself */
+    for (i = 0; i < n->plan->values.n; i++) /* the first value of a name is the original */
         if (strcmp(n->plan->values.at[i].name, value) == 0)
             return n->plan->values.at[i].tensor.dtype;
     fail_msg("no value %s", value);
     return TENSOR_NONE;
 }
 
-/* Nodes that convert this value. */
+/* Counts the nodes that convert this value. */
 static uint32_t conversions(const struct net *n, const char *value)
 {
     uint32_t found = 0;
@@ -71,7 +71,7 @@ static struct model *begin(void)
     return m;
 }
 
-/* Takes the model; false: bfloat16 was refused, as it should be here. */
+/* Frees the model. Returns false if bfloat16 was refused as expected. */
 static bool end(struct model *m, const char *last, int64_t width, struct net *n)
 {
     bool refused;
@@ -141,7 +141,8 @@ static void what_comes_from_parameters_alone_is_a_parameter(void **state)
     net_close(&n);
 }
 
-/* The precision of the plan decides, not the type in the file, and the gradient passes as in PyTorch. */
+/* The precision of the plan decides, not the type in the file, and the gradient passes as in
+ * PyTorch. */
 static void cast_of_the_model_to_bfloat16_passes_its_gradient(void **state)
 {
     struct model *m = begin();
@@ -217,8 +218,8 @@ static double largest_gradient(const struct net *n)
     return most;
 }
 
-/* Of its size; of one that is nearly nothing (a bias in front of a normalisation has none), of a
- * small part of the largest. */
+/* Compares gradients relative to their size; if it is nearly zero (a bias before a normalization
+ * has none), relative to a small part of the largest gradient. */
 static void expect_near(const char *file, const struct net *half, const struct net *wide)
 {
     double least = largest_gradient(wide) / 50;
@@ -262,7 +263,7 @@ static void whole_networks_follow_float32(void **state)
         expect_near(files[k], &half, &wide);
         assert_memory_not_equal(half.grads, wide.grads, half.arena_bytes);
 
-        /* Again, over what the first left behind: the same bits. */
+        /* A second run over the memory of the first computes the same bits. */
         first = malloc(half.arena_bytes);
         assert_non_null(first);
         memcpy(first, half.grads, half.arena_bytes);
@@ -301,7 +302,7 @@ static void each_precision_is_for_devices_that_multiply_so(void **state)
     static const struct {
         const char *name;
         uint32_t capability; /* 0: a CPU */
-        const char *refused; /* NULL: it is not */
+        const char *refused; /* NULL: accepted */
     } rows[] = {
         { "float32", 0, NULL },   { "float32", 60, NULL },
         { "tf32", 80, NULL },     { "tf32", 90, NULL },

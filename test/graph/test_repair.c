@@ -1,4 +1,4 @@
-/* What PyTorch 2.15 writes for Conv3d(bias=False) with optimize=False, and DFT. */
+/* The form in which PyTorch 2.15 writes Conv3d(bias=False) with optimize=False, and DFT. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,7 +16,7 @@
 #include "graph/plan_priv.h"
 #include "harness/net.h"
 
-/* x [b, 4] as volumes [b, 1, 1, 2, 2], convolved, as logits [b, 3]. The bias is the caller's. */
+/* x [b, 4] as volumes [b, 1, 1, 2, 2], convolved, as logits [b, 3]. The caller adds the bias. */
 static struct model *begin_conv(void)
 {
     static const int64_t volume[] = { 0, 1, 1, 2, 2 }, flat[] = { 0, 3 };
@@ -135,7 +135,8 @@ static void other_bias_with_two_dimensions_is_refused_with_a_remedy(void **state
 
 /* ---- DFT ---- */
 
-/* x [b, 4] as [b, 2, 2, 1] or [b, 2, 1, 2]; DFT along `axis`; all its numbers times v -> logits [b, 3]. */
+/* x [b, 4] as [b, 2, 2, 1] or [b, 2, 1, 2]; DFT along `axis`; all its numbers times v -> logits [b,
+ * 3]. */
 static struct model *transform(int opset, const int64_t *shape, int64_t axis, const int64_t *length,
                                const char *flag, int64_t numbers)
 {
@@ -166,7 +167,7 @@ static struct model *transform(int opset, const int64_t *shape, int64_t axis, co
     return m;
 }
 
-/* Number (j, part) of the transform of n numbers, `stride` apart, of `parts` parts each. */
+/* Number (j, part) of the transform of n numbers at distance `stride`, of `parts` parts each. */
 static double spectrum_at(const float *x, int64_t n, int64_t stride, int64_t parts, int64_t length,
                           bool inverse, int64_t j, int part)
 {
@@ -254,7 +255,8 @@ static void transforms_that_cannot_be_are_refused(void **state)
     model_free(m);
 }
 
-/* The inverse of half a spectrum is that of the whole, whose other half is its mirror image. */
+/* The inverse of half a spectrum equals that of the whole one, whose other half is its mirror
+ * image. */
 static void inverse_of_half_a_spectrum_is_the_signal(void **state)
 {
     static const int64_t lengths[] = { 3, 4 };

@@ -1,6 +1,6 @@
-/* Networks of PyTorch's exporter have the parameters that the module has, with the module's names,
- * shapes and values, and compute what the file computes; files that do not hold a parameter are
- * refused. The oracle is modules.txt, which make_modules.py writes from state_dict(). */
+/* Networks of PyTorch's exporter have the module's parameters with the module's names, shapes and
+ * values, and compute the same as the file; files that lack a parameter are refused. The oracle is
+ * modules.txt, which make_modules.py writes from state_dict(). */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -96,7 +96,7 @@ static void parameters_are_those_of_the_module(void **state)
 {
     static const struct {
         const char *file, *unused;
-        uint32_t lines, params; /* names of the module, different parameters */
+        uint32_t lines, params; /* number of names of the module, and of different parameters */
     } cases[] = {
         { "module_linear.onnx", "spare.", 2, 2 },
         { "module_norms.onnx", NULL, 10, 10 },
@@ -124,7 +124,7 @@ static void parameters_are_those_of_the_module(void **state)
     }
 }
 
-/* ---- the function ---- */
+/* ---- outputs ---- */
 
 /* Output 0 for one batch; the caller frees it. */
 static float *run_once(struct graph *g, size_t *n)
@@ -188,7 +188,7 @@ static void restored_graph_computes_what_the_file_computes(void **state)
     }
 }
 
-/* An export has the parameters of the module too. */
+/* An export contains the parameters of the module too. */
 static void export_is_read_again_with_the_same_parameters(void **state)
 {
     static const char *const files[] = { "module_norms.onnx", "module_tied.onnx",

@@ -1,4 +1,4 @@
-/* Noise that a file has as arithmetic on random numbers: it is Dropout. */
+/* Noise that a file computes from random numbers is imported as Dropout. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +9,8 @@
 #include "graph/kit.h"
 #include "harness/net.h"
 
-/* x [n, 4] times b / p, b of shape [n, 1] as of stochastic depth, then a product; as the exporter writes it. */
+/* x [n, 4] times b / p, b of shape [n, 1] as for stochastic depth, then a product; as the exporter
+ * writes it. */
 static struct model *network(float keep, float over)
 {
     const float p = keep, q = over;
@@ -132,7 +133,7 @@ static void export_is_not_random(void **state)
     for (i = 0; i < g->n_nodes; i++)
         if (strcmp(g->nodes[i].def->name, "Dropout") == 0)
             assert_int_equal(g->nodes[i].n_in, 2); /* no training_mode */
-    for (i = 0; i < g->model->graph->n_initializer; i++) /* p and q have no reader any more */
+    for (i = 0; i < g->model->graph->n_initializer; i++) /* p and q have no reader */
         assert_true(strcmp(g->model->graph->initializer[i]->name, "p") != 0 &&
                     strcmp(g->model->graph->initializer[i]->name, "q") != 0);
     graph_free(g);

@@ -1,4 +1,4 @@
-/* Batch normalisation that a file has as arithmetic: what is recognised, and what it then computes. */
+/* Batch normalization that a file expresses as arithmetic: recognized forms, and their results. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -15,12 +15,13 @@ enum form {
     NO_SCALE,    /* as JAX without gamma */
     NO_BIAS,     /* as JAX without beta */
     FORMS,
-    BY_OP = FORMS, /* the op itself */
+    BY_OP = FORMS, /* the op */
 };
 
 enum { C = 4 };
 
-/* Vector `name`, reshaped to [1, C] where the form does so; returns the name of the tensor to read. */
+/* Adds the vector `name`, reshaped to [1, C] if the form requires it; returns the name of the
+ * tensor to read. */
 static const char *vector(struct model *m, enum form form, const char *name, char reshaped[32])
 {
     if (form == TENSORFLOW || form == CENTERED)
@@ -133,7 +134,8 @@ static bool near(float a, float b)
     return (d < 0 ? -d : d) <= 2e-5f * (m + 0.1f);
 }
 
-/* Loss and gradients (of statistics: the batch's values) are those of the network with the op. */
+/* Asserts that loss and gradients (of statistics: the values of the batch) are those of the network
+ * with the op. */
 static void compare_with_op(enum form form, enum graph_norm how)
 {
     static const char *const names[] = { "fc", "w", "gamma", "beta", "mean", "var" };
@@ -190,7 +192,8 @@ static void arithmetic_without_a_decision_is_refused(void **state)
         refused(network(form, form), ERR_INPUT, "model.batch_norm", "\"batch_norm\": \"train\"", NULL);
 }
 
-/* A near miss stays arithmetic: another mean in the shift, no epsilon, a vector of another length. */
+/* A near miss stays arithmetic: another mean in the shift, no epsilon, a vector of another
+ * length. */
 static void other_arithmetic_is_left_alone(void **state)
 {
     static const char *const edits[][2] = { { "shift", "mean2" }, { "root", "var" } };
@@ -235,7 +238,8 @@ static void files_of_pytorch_are_left_alone(void **state)
     model_free(m);
 }
 
-/* Four dimensions: the channels are the last one, or the second one by a Reshape to [1, C, 1, 1]. */
+/* Four dimensions: the channels are the last one, or the second one by a Reshape to [1, C, 1, 1].
+ */
 static void channels_are_last_or_second(void **state)
 {
     (void)state;
@@ -268,7 +272,7 @@ static void channels_are_last_or_second(void **state)
         net_fill(&n, 0);
         (void)net_forward(&n);
         net_backward(&n);
-        for (int k = 0; k < 3; k++) { /* the batch's mean, by hand */
+        for (int k = 0; k < 3; k++) { /* the mean of the batch, computed independently */
             const float *x = plan_input(n.plan, 0)->data;
             double sum = 0;
 

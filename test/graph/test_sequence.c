@@ -1,4 +1,4 @@
-/* Sequences of tensors: as the tensor ops that they express, or refused. */
+/* Sequences of tensors: converted to the tensor ops that they express, or refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -33,7 +33,7 @@ static void number(struct model *m, const char *name, int64_t value)
     g->initializer[g->n_initializer - 1]->n_dims = scalar.rank;
 }
 
-/* x [b, 4] w [4, 6] -> h [b, 6]; the rest of the network makes logits of h. */
+/* x [b, 4] w [4, 6] -> h [b, 6]; the rest of the network computes logits from h. */
 static struct model *begin_wide(void)
 {
     struct model *m = model_new(17);
@@ -44,7 +44,8 @@ static struct model *begin_wide(void)
     return m;
 }
 
-/* Both networks have the same loss and gradients, bit by bit; m has no op on sequences left. */
+/* Asserts that both networks have the same loss and gradients, bit by bit, and that no op on
+ * sequences is left in m. */
 static void computes_the_same(struct model *m, struct model *reference)
 {
     struct net a, b;
@@ -169,7 +170,7 @@ static void sequences_grow_shrink_and_keep_their_order(void **state)
 
 /* ---- EmbeddingBag ---- */
 
-static uint8_t pool[1 << 12]; /* of a body: models do not own them */
+static uint8_t pool[1 << 12]; /* memory of a body, which models do not own */
 
 /* rows [6, 2] of x [b = 3, 4]; a Loop over three bags of two rows, which a sequence collects. */
 static struct model *bags(const char *reduction, int opset)
@@ -224,7 +225,7 @@ static struct model *bags(const char *reduction, int opset)
     return m;
 }
 
-/* Indices and offsets as exporters write them: two lists, beside the Loop over the bags. */
+/* Indices and offsets as exporters write them: two lists as inputs, and the Loop over the bags. */
 static void lists_of_bags_are_refused_with_the_reason(void **state)
 {
     const struct plan_feed feeds[] = {
@@ -278,7 +279,7 @@ static void bags_of_one_size_are_one_reduction(void **state)
 
 /* ---- refused ---- */
 
-/* The plan is refused, and the text has each of the parts (NULL-terminated). */
+/* Asserts that the plan is refused and that the text contains each part (NULL-terminated list). */
 static void plan_refused(struct model *m, ...)
 {
     const struct plan_feed feed = { .name = "x",

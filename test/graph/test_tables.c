@@ -1,4 +1,4 @@
-/* Gradients of tables, packed and whole: the same numbers, to the bit. */
+/* Gradients of tables, row-sparse (packed) and dense: the same bits. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,8 +17,8 @@
 
 enum { BATCH = 6, WORDS = 3, ROWS = 200 };
 
-/* i [batch, 3] int64: a table read twice, one of width 1, one that the loss does not reach, one
- * whose gradient is summed over the words (a bag), and a dense part in front. */
+/* i [batch, 3] int64: a table read twice, one of width 1, one without a path to the loss, one whose
+ * gradient is summed over the words (a bag), and a dense part before them. */
 static struct model *model_of_tables(void)
 {
     static const int64_t axes[] = { 1 }, first = 0;
@@ -54,7 +54,7 @@ static struct model *model_of_tables(void)
     return m;
 }
 
-/* Sample s, word k: often the same few rows, negative ones too. */
+/* Sample s, word k: often the same few rows, including negative indices. */
 static void feed(struct net *n, uint32_t round)
 {
     int64_t *i = plan_input(n->plan, 0)->data;
@@ -87,7 +87,7 @@ static struct packing packing_of(const struct graph *g)
     return p;
 }
 
-/* The gradient of row r of table t as the packed arena has it; NULL: it has no mark. */
+/* The gradient of row r of table t in the packed arena; NULL: the row is not marked. */
 static const float *row_of(const struct packing *p, const float *values, uint32_t t, size_t r)
 {
     const uint64_t *marks = p->rows.marks + p->tables[t].first_word;
@@ -151,7 +151,7 @@ static void packed_and_whole_gradients_are_the_same_bits(void **state)
         expect_same(&n, &p, whole);
         for (size_t k = graph_dense_floats(n.graph) + packed_floats(&p.rows);
              k < graph_trained_floats(n.graph); k++)
-            assert_true(n.grads[k] != n.grads[k]); /* not touched */
+            assert_true(n.grads[k] != n.grads[k]); /* not written */
     }
     free(whole);
     free(p.memory);

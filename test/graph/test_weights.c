@@ -1,5 +1,5 @@
-/* Initial values that do not come from the model itself: files of weights, matched by name, and
- * external data, which stays in its file until it is copied. */
+/* Initial values that are not in the model: weights files, matched by name, and external data,
+ * which remains in its file until it is copied. */
 #include "graph/kit.h"
 
 #include <fcntl.h>
@@ -13,7 +13,7 @@
 #include "graph/graph_priv.h"
 #include "harness/in_memory.h"
 
-/* ---- a file of weights, in memory ---- */
+/* ---- a weights file in memory ---- */
 
 struct entry {
     const char *name;
@@ -141,7 +141,7 @@ static void weights_of_any_float_type_become_float32(void **state)
 
     (void)state;
     for (i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        char odd[32]; /* a file promises no alignment */
+        char odd[32]; /* a file guarantees no alignment */
         struct file f = { .names = { NULL } };
         struct graph_weights_facts facts;
         struct graph *g;
@@ -195,7 +195,7 @@ static void frozen_parameters_have_the_values_of_the_file(void **state)
     (void)graph_params(g, &n);
     assert_int_equal(n, 0);
     snprintf(digest, sizeof(digest), "%s", graph_digest(g));
-    /* They compute something else than those of the model do: another digest. */
+    /* The values compute something else than those of the model, so the digest differs. */
     bytes = model_bytes(m, &size);
     assert_int_equal(graph_import_bytes(&(struct graph_opts){ .frozen = frozen, .n_frozen = 1 },
                                         bytes, size, &plain, NULL), 0);
@@ -429,8 +429,8 @@ static struct graph *import_outside(const struct outside *o)
     return g;
 }
 
-/* Memory that is the process's own grows by nothing for the import, and by the arena for the copy;
- * pages of the file are not kept. */
+/* Asserts that the import allocates no private memory for the data, that the copy allocates only
+ * the arena, and that pages of the file are not kept. */
 static void copied_once(enum tensor_dtype dtype, float second, float last)
 {
     const size_t all = (size_t)ROWS * COLUMNS * sizeof(float), slack = 8 << 20;
@@ -490,7 +490,7 @@ static void frozen_external_data_of_16_bits_is_widened(void **state)
     outside_free(&o);
 }
 
-/* Not as a fixture, around which cmocka has a handler of its own for SIGBUS. */
+/* Not a fixture, because cmocka installs its own handler for SIGBUS around fixtures. */
 static void external_data_truncated_while_mapped_is_an_error(void **state)
 {
     struct outside o = outside_new(TENSOR_F32);

@@ -1,5 +1,5 @@
-/* Pools over more than three axes of space, as jax2onnx writes them, against the same pool written with
- * Transpose and two or three axes. */
+/* Pools with more than three spatial axes, in the form of jax2onnx, compared with the same pool
+ * written with Transpose and two or three axes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,7 +10,8 @@
 #include "graph/kit.h"
 #include "harness/net.h"
 
-/* x [b, 80] times a matrix, so that a gradient passes the pool, as rows x columns x channels [b, 4, 5, 4]. */
+/* x [b, 80] times a matrix, so that a gradient passes the pool, as rows x columns x channels [b, 4,
+ * 5, 4]. */
 static struct model *begin_image(void)
 {
     static const int64_t image[] = { -1, 4, 5, 4 };
