@@ -14,7 +14,7 @@
 #include "graph/graph_priv.h"
 #include "graph/kit.h"
 
-static void fx_node_is_split_into_operator_and_arguments(void **state)
+static void fx_text_is_split_into_operator_and_arguments(void **state)
 {
     static const char text[] =
         "%linear_1 : [num_users=1] = call_function[target=torch.ops.aten.linear.default](args = (%x, [%a, "
@@ -39,7 +39,7 @@ static void fx_node_is_split_into_operator_and_arguments(void **state)
     assert_false(fx_has_stem(fx.name, "lin"));
 }
 
-static void text_of_another_form_has_no_operator(void **state)
+static void fx_text_of_another_form_has_no_operator(void **state)
 {
     static const char *const texts[] = { "", "%", "%x", "x : target=torch.ops", "%x target=torch.ops.] args = (",
                                          "%x target=operator.getitem](args = (%a))",
@@ -105,7 +105,7 @@ static int import_annotated(const char *signature, const char *key, const char *
     return rc;
 }
 
-static void signature_decides_what_trains(void **state)
+static void signature_determines_trained_parameters(void **state)
 {
     static const char parameter[] = "# inputs\np_w: PARAMETER target='w'\n\n# outputs\n";
     static const char buffer[] = "# inputs\nb_w: BUFFER target='w' persistent=True\n";
@@ -178,7 +178,7 @@ static int import_folded(int64_t columns, struct shape file_shape, const float *
     return rc;
 }
 
-static void weights_of_the_job_settle_the_form_of_a_fold(void **state)
+static void weights_file_determines_the_form_of_a_fold(void **state)
 {
     float w[16], transposed[16], symmetric[16];
     const struct shape square = shape_of(2, (int64_t)4, (int64_t)4);
@@ -207,7 +207,7 @@ static void weights_of_the_job_settle_the_form_of_a_fold(void **state)
 }
 
 /* Invalid metadata must not crash or take long, and is ignored. */
-static void hostile_metadata_are_survived(void **state)
+static void hostile_metadata_does_not_crash_the_import(void **state)
 {
     enum { BIG = 1 << 20 };
     static const char *const signatures[] = {
@@ -239,11 +239,11 @@ static void hostile_metadata_are_survived(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(fx_node_is_split_into_operator_and_arguments),
-        cmocka_unit_test(text_of_another_form_has_no_operator),
-        cmocka_unit_test(signature_decides_what_trains),
-        cmocka_unit_test(weights_of_the_job_settle_the_form_of_a_fold),
-        cmocka_unit_test(hostile_metadata_are_survived),
+        cmocka_unit_test(fx_text_is_split_into_operator_and_arguments),
+        cmocka_unit_test(fx_text_of_another_form_has_no_operator),
+        cmocka_unit_test(signature_determines_trained_parameters),
+        cmocka_unit_test(weights_file_determines_the_form_of_a_fold),
+        cmocka_unit_test(hostile_metadata_does_not_crash_the_import),
     };
 
     return cmocka_run_group_tests_name("graph/evidence", tests, NULL, NULL);

@@ -26,7 +26,7 @@ static void number(struct model *m, const char *name, float value)
     model_float(m, "value_float", value);
 }
 
-static void turn(struct model *m, const char *x, const char *y, const int64_t *perm, size_t n)
+static void transpose(struct model *m, const char *x, const char *y, const int64_t *perm, size_t n)
 {
     model_node(m, "Transpose", x, y);
     model_ints(m, "perm", perm, n);
@@ -78,10 +78,10 @@ static struct model *end(struct model *m, const char *weights)
     static const int64_t flat[] = { 0, LONG * WIDE };
     char line[64];
 
-    turn(m, "v", "vt", heads_first, 4);
+    transpose(m, "v", "vt", heads_first, 4);
     snprintf(line, sizeof(line), "%s vt", weights);
     model_node(m, "MatMul", line, "y");
-    turn(m, "y", "yt", heads_first, 4);
+    transpose(m, "y", "yt", heads_first, 4);
     model_int64s(m, "flat", flat, 2);
     model_node(m, "Reshape", "yt flat", "joined");
     model_weights(m, "head", shape_of(2, (int64_t)(LONG * WIDE), (int64_t)CLASSES), 21);
@@ -92,8 +92,8 @@ static struct model *end(struct model *m, const char *weights)
 
 static void product(struct model *m)
 {
-    turn(m, "q", "qt", heads_first, 4);
-    turn(m, "k", "kt", keys_last, 4);
+    transpose(m, "q", "qt", heads_first, 4);
+    transpose(m, "k", "kt", keys_last, 4);
     model_node(m, "MatMul", "qt kt", "scores");
 }
 
@@ -131,7 +131,7 @@ static void not_fused(struct model *m)
 
 /* ---- fused forms ---- */
 
-static void scores_scaled_and_then_masked_as_gpt2_has_it(void **state)
+static void attention_of_gpt2_is_fused(void **state)
 {
     struct model *m = begin();
 
@@ -146,7 +146,7 @@ static void scores_scaled_and_then_masked_as_gpt2_has_it(void **state)
     fused(end(m, "weights"));
 }
 
-static void q_and_k_scaled_and_a_mask_added_as_pytorch_exports_it(void **state)
+static void attention_of_pytorch_export_is_fused(void **state)
 {
     struct model *m = begin();
 
@@ -155,9 +155,9 @@ static void q_and_k_scaled_and_a_mask_added_as_pytorch_exports_it(void **state)
     number(m, "root", 0.75983f);
     number(m, "zero", 0);
     number(m, "never", -INFINITY);
-    turn(m, "q", "qt", heads_first, 4);
-    turn(m, "k", "k1", heads_first, 4);
-    turn(m, "k1", "k2", swapped, 4);
+    transpose(m, "q", "qt", heads_first, 4);
+    transpose(m, "k", "k1", heads_first, 4);
+    transpose(m, "k1", "k2", swapped, 4);
     model_node(m, "Mul", "qt root", "q1");
     model_node(m, "Mul", "k2 root", "k3");
     model_node(m, "MatMul", "q1 k3", "scores");
@@ -168,7 +168,7 @@ static void q_and_k_scaled_and_a_mask_added_as_pytorch_exports_it(void **state)
 }
 
 /* The padding is computed from the batch: x's first column, per sample. */
-static void several_masks_one_of_them_fed_as_hugging_face_has_it(void **state)
+static void attention_of_hugging_face_with_fed_mask_is_fused(void **state)
 {
     static const int64_t first[] = { 0 }, one[] = { 1 }, last[] = { 2 }, rows[] = { 0, 1, 1, LONG };
     struct model *m = begin();
@@ -215,7 +215,7 @@ static void by_index(struct model *m, enum between between)
 
     model_int64s(m, "cut", between == INDEX_INSIDE ? inside : cut, 5);
     model_node(m, "Reshape", "qkv cut", "five");
-    turn(m, "five", "fronted", between == INDEX_INSIDE ? front3 : front, 5);
+    transpose(m, "five", "fronted", between == INDEX_INSIDE ? front3 : front, 5);
     if (between == UNBOUND) {
         model_node(m, "Split", "fronted", "s0 s1 s2");
         model_int(m, "axis", 0);
@@ -233,11 +233,11 @@ static void by_index(struct model *m, enum between between)
         model_int(m, "value_int", numbers[between == INDEX_SWAPPED ? 2 - i : i]);
         model_node(m, "Gather", line, names[i]);
     }
-    turn(m, "kk", "kt", swapped, 4);
+    transpose(m, "kk", "kt", swapped, 4);
     model_node(m, "MatMul", "qt kt", "scores");
     softmax(m, "scores", "weights");
     model_node(m, "MatMul", "weights vt", "y");
-    turn(m, "y", "yt", heads_first, 4);
+    transpose(m, "y", "yt", heads_first, 4);
 }
 
 /* q, k and v as thirds of one product; `between` selects the nodes between them and the scores, and
@@ -270,7 +270,7 @@ static struct model *thirds(enum between between)
     if (between >= INDEXED) {
         by_index(m, between);
     } else if (between == ONE_HEAD) {
-        turn(m, "pk", "kt", turned3, 3);
+        transpose(m, "pk", "kt", turned3, 3);
         model_node(m, "MatMul", "pq kt", "scores");
         softmax(m, "scores", "weights");
         model_node(m, "MatMul", "weights pv", "yt");
@@ -279,7 +279,7 @@ static struct model *thirds(enum between between)
         model_node(m, "Reshape", "pq mixed", "q");
         model_node(m, "Reshape", "pk mixed", "k");
         model_node(m, "Reshape", "pv mixed", "v");
-        turn(m, "k", "kt", turned3, 3);
+        transpose(m, "k", "kt", turned3, 3);
         model_node(m, "MatMul", "q kt", "scores");
         softmax(m, "scores", "weights");
         model_node(m, "MatMul", "weights v", "yt");
@@ -301,9 +301,9 @@ static struct model *thirds(enum between between)
         }
         product(m);
         softmax(m, "scores", "weights");
-        turn(m, "v", "vt", heads_first, 4);
+        transpose(m, "v", "vt", heads_first, 4);
         model_node(m, "MatMul", "weights vt", "y");
-        turn(m, "y", "yt", heads_first, 4);
+        transpose(m, "y", "yt", heads_first, 4);
     }
     model_node(m, "Reshape", "yt all", "joined");
     model_weights(m, "head", shape_of(2, (int64_t)(LONG * WIDE), (int64_t)CLASSES), 21);
@@ -320,7 +320,7 @@ static struct model *thirds(enum between between)
 }
 
 /* Other readers of the whole contribute to its gradient, before or after the attention. */
-static void thirds_of_one_product_stay_where_they_are(void **state)
+static void thirds_of_one_product_are_read_in_place(void **state)
 {
     /* number of unfused nodes */
     static const struct { enum between between; uint32_t cuts; } rows[] = {
@@ -345,7 +345,7 @@ static void thirds_of_one_product_stay_where_they_are(void **state)
 }
 
 /* nn.MultiheadAttention: batch and heads are one axis, in the middle of the projections. */
-static void three_axes_as_pytorchs_multihead_attention_exports_them(void **state)
+static void attention_of_multihead_attention_with_three_axes_is_fused(void **state)
 {
     static const int64_t time_first[] = { 1, 0, 2 }, keys[] = { 1, 2, 0 },
                          merged[] = { LONG, -1, EACH }, flat[] = { LONG, -1, WIDE },
@@ -357,7 +357,7 @@ static void three_axes_as_pytorchs_multihead_attention_exports_them(void **state
 
     (void)state;
     model_input(m, "x", TENSOR_F32, shape_of(3, (int64_t)-1, (int64_t)LONG, (int64_t)WIDE));
-    turn(m, "x", "xt", time_first, 3);
+    transpose(m, "x", "xt", time_first, 3);
     number(m, "scale", 0.57735f);
     model_int64s(m, "merged", merged, 3);
     model_int64s(m, "flat", flat, 3);
@@ -378,14 +378,14 @@ static void three_axes_as_pytorchs_multihead_attention_exports_them(void **state
             snprintf(line, sizeof(line), "%s merged", name[1]);
             model_node(m, "Reshape", line, name[2]);
         }
-        turn(m, name[2], parts[i], i == 1 ? keys : time_first, 3);
+        transpose(m, name[2], parts[i], i == 1 ? keys : time_first, 3);
     }
     model_node(m, "MatMul", "q k", "scores");
     softmax(m, "scores", "weights");
     model_node(m, "MatMul", "weights v", "y");
-    turn(m, "y", "yt", time_first, 3);
+    transpose(m, "y", "yt", time_first, 3);
     model_node(m, "Reshape", "yt flat", "joined");
-    turn(m, "joined", "back", time_first, 3);
+    transpose(m, "joined", "back", time_first, 3);
     model_node(m, "Reshape", "back all", "features");
     model_weights(m, "head", shape_of(2, (int64_t)(LONG * WIDE), (int64_t)CLASSES), 21);
     model_node(m, "MatMul", "features head", "logits");
@@ -398,7 +398,7 @@ static void three_axes_as_pytorchs_multihead_attention_exports_them(void **state
 }
 
 /* The same elements must be dropped, otherwise the losses would differ much. */
-static void dropout_inside_drops_what_it_dropped_outside(void **state)
+static void fused_dropout_drops_the_same_elements(void **state)
 {
     struct model *m = begin();
 
@@ -417,7 +417,7 @@ static void dropout_inside_drops_what_it_dropped_outside(void **state)
 }
 
 /* Two different numbers for masked elements are not a mask. */
-static void a_tensor_of_one_number_masks_as_the_number_does(void **state)
+static void uniform_mask_value_is_fused_as_a_number(void **state)
 {
     uint32_t same;
 
@@ -438,7 +438,7 @@ static void a_tensor_of_one_number_masks_as_the_number_does(void **state)
     }
 }
 
-static void a_plan_that_evaluates_is_fused_too(void **state)
+static void evaluation_plan_is_fused_too(void **state)
 {
     struct model *m = begin();
     struct net n;
@@ -453,7 +453,7 @@ static void a_plan_that_evaluates_is_fused_too(void **state)
 
 /* ---- forms that are not fused ---- */
 
-static void a_bias_that_learns_keeps_the_matrix(void **state)
+static void trained_bias_of_scores_is_not_fused(void **state)
 {
     struct model *m = begin();
 
@@ -474,7 +474,7 @@ static void a_bias_that_learns_keeps_the_matrix(void **state)
     not_fused(end(m, "weights"));
 }
 
-static void scores_that_somebody_else_reads_stay(void **state)
+static void scores_with_another_reader_are_not_fused(void **state)
 {
     struct model *m = begin();
 
@@ -499,7 +499,7 @@ static void scores_that_somebody_else_reads_stay(void **state)
     }
 }
 
-static void another_axis_or_a_step_that_is_none_is_no_attention(void **state)
+static void softmax_of_another_axis_or_unknown_step_is_not_fused(void **state)
 {
     struct model *m = begin();
 
@@ -522,7 +522,7 @@ static void another_axis_or_a_step_that_is_none_is_no_attention(void **state)
     not_fused(end(m, "weights"));
 }
 
-static void few_scores_are_left_to_the_separate_ops(void **state)
+static void few_scores_are_not_fused(void **state)
 {
     static const int64_t heads[] = { 0, 0, HEADS, EACH }, flat[] = { 0, 8 * WIDE };
     struct model *m = model_new(17);
@@ -534,12 +534,12 @@ static void few_scores_are_left_to_the_separate_ops(void **state)
     model_weights(m, "w", shape_of(2, (int64_t)WIDE, (int64_t)WIDE), 11);
     model_node(m, "MatMul", "x w", "p");
     model_node(m, "Reshape", "p heads", "q");
-    turn(m, "q", "qt", heads_first, 4);
-    turn(m, "q", "kt", keys_last, 4);
+    transpose(m, "q", "qt", heads_first, 4);
+    transpose(m, "q", "kt", keys_last, 4);
     model_node(m, "MatMul", "qt kt", "scores");
     softmax(m, "scores", "weights");
     model_node(m, "MatMul", "weights qt", "y");
-    turn(m, "y", "yt", heads_first, 4);
+    transpose(m, "y", "yt", heads_first, 4);
     model_node(m, "Reshape", "yt flat", "joined");
     model_weights(m, "head", shape_of(2, (int64_t)(8 * WIDE), (int64_t)CLASSES), 21);
     model_node(m, "MatMul", "joined head", "logits");
@@ -560,7 +560,7 @@ static void shared_head(struct model *m, const char *part, uint64_t seed)
     model_node(m, "MatMul", line, name[1]);
     snprintf(line, sizeof(line), "%s one_head", name[1]);
     model_node(m, "Reshape", line, name[2]);
-    turn(m, name[2], name[3], heads_first, 4);
+    transpose(m, name[2], name[3], heads_first, 4);
     snprintf(line, sizeof(line), "%s second", name[3]);
     model_node(m, "Unsqueeze", line, name[4]);
     snprintf(line, sizeof(line), "%s repeated", name[4]);
@@ -569,7 +569,7 @@ static void shared_head(struct model *m, const char *part, uint64_t seed)
     model_node(m, "Reshape", line, part);
 }
 
-static void attention_of_onnx_reads_shared_heads_where_they_lie(void **state)
+static void onnx_attention_reads_shared_heads_in_place(void **state)
 {
     static const int64_t heads[] = { 0, 0, HEADS, EACH }, one[] = { 0, 0, 1, EACH }, second[] = { 2 },
                          repeated[] = { 1, 1, HEADS, 1, 1 }, all[] = { 0, HEADS, LONG, EACH },
@@ -587,13 +587,13 @@ static void attention_of_onnx_reads_shared_heads_where_they_lie(void **state)
     model_weights(m, "wq", shape_of(2, (int64_t)WIDE, (int64_t)WIDE), 11);
     model_node(m, "MatMul", "x wq", "pq");
     model_node(m, "Reshape", "pq heads", "q");
-    turn(m, "q", "qt", heads_first, 4);
+    transpose(m, "q", "qt", heads_first, 4);
     shared_head(m, "k", 12);
     shared_head(m, "v", 13);
     causal(m);
     model_node(m, "Not", "mask", "seen");
     model_node(m, "Attention", "qt k v seen", "y");
-    turn(m, "y", "yt", heads_first, 4);
+    transpose(m, "y", "yt", heads_first, 4);
     model_int64s(m, "flat", flat, 2);
     model_node(m, "Reshape", "yt flat", "joined");
     model_weights(m, "head", shape_of(2, (int64_t)(LONG * WIDE), (int64_t)CLASSES), 21);
@@ -609,7 +609,7 @@ static void attention_of_onnx_reads_shared_heads_where_they_lie(void **state)
     net_close(&n);
 }
 
-static void attention_of_onnx_reads_thirds_of_one_product(void **state)
+static void onnx_attention_reads_thirds_of_one_product(void **state)
 {
     static const int64_t flat[] = { 0, LONG * WIDE };
     struct model *m = model_new(24);
@@ -640,20 +640,20 @@ static void attention_of_onnx_reads_thirds_of_one_product(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(scores_scaled_and_then_masked_as_gpt2_has_it),
-        cmocka_unit_test(q_and_k_scaled_and_a_mask_added_as_pytorch_exports_it),
-        cmocka_unit_test(several_masks_one_of_them_fed_as_hugging_face_has_it),
-        cmocka_unit_test(three_axes_as_pytorchs_multihead_attention_exports_them),
-        cmocka_unit_test(thirds_of_one_product_stay_where_they_are),
-        cmocka_unit_test(dropout_inside_drops_what_it_dropped_outside),
-        cmocka_unit_test(a_tensor_of_one_number_masks_as_the_number_does),
-        cmocka_unit_test(a_plan_that_evaluates_is_fused_too),
-        cmocka_unit_test(a_bias_that_learns_keeps_the_matrix),
-        cmocka_unit_test(scores_that_somebody_else_reads_stay),
-        cmocka_unit_test(another_axis_or_a_step_that_is_none_is_no_attention),
-        cmocka_unit_test(few_scores_are_left_to_the_separate_ops),
-        cmocka_unit_test(attention_of_onnx_reads_shared_heads_where_they_lie),
-        cmocka_unit_test(attention_of_onnx_reads_thirds_of_one_product),
+        cmocka_unit_test(attention_of_gpt2_is_fused),
+        cmocka_unit_test(attention_of_pytorch_export_is_fused),
+        cmocka_unit_test(attention_of_hugging_face_with_fed_mask_is_fused),
+        cmocka_unit_test(attention_of_multihead_attention_with_three_axes_is_fused),
+        cmocka_unit_test(thirds_of_one_product_are_read_in_place),
+        cmocka_unit_test(fused_dropout_drops_the_same_elements),
+        cmocka_unit_test(uniform_mask_value_is_fused_as_a_number),
+        cmocka_unit_test(evaluation_plan_is_fused_too),
+        cmocka_unit_test(trained_bias_of_scores_is_not_fused),
+        cmocka_unit_test(scores_with_another_reader_are_not_fused),
+        cmocka_unit_test(softmax_of_another_axis_or_unknown_step_is_not_fused),
+        cmocka_unit_test(few_scores_are_not_fused),
+        cmocka_unit_test(onnx_attention_reads_shared_heads_in_place),
+        cmocka_unit_test(onnx_attention_reads_thirds_of_one_product),
     };
 
     return cmocka_run_group_tests_name("graph/fuse_attention", tests, NULL, NULL);

@@ -27,7 +27,7 @@ static void number(struct model *m, const char *name, float value)
     model_float(m, "value_float", value);
 }
 
-static void turn(struct model *m, const char *x, const char *y)
+static void transpose(struct model *m, const char *x, const char *y)
 {
     model_node(m, "Transpose", x, y);
     model_ints(m, "perm", heads_first, 4);
@@ -49,7 +49,7 @@ static void heads(struct model *m, const char *name, int64_t n)
     model_node(m, "MatMul", line, p);
     snprintf(line, sizeof(line), "%s %s", p, shape);
     model_node(m, "Reshape", line, r);
-    turn(m, r, name);
+    transpose(m, r, name);
 }
 
 /* Repeats each head of `name`: Unsqueeze, Expand, Reshape. */
@@ -163,7 +163,7 @@ static struct model *end(struct model *m, const char *weights, const char *v)
 
     snprintf(line, sizeof(line), "%s %s", weights, v);
     model_node(m, "MatMul", line, "y");
-    turn(m, "y", "yt");
+    transpose(m, "y", "yt");
     model_int64s(m, "flat", flat, 2);
     model_node(m, "Reshape", "yt flat", "joined");
     model_weights(m, "head", shape_of(2, (int64_t)(LONG * WIDE), (int64_t)CLASSES), 21);
@@ -228,7 +228,7 @@ static void not_fused(struct model *m, const char *why)
 
 /* ---- fused forms ---- */
 
-static void attention_of_pytorch_2_15_with_shared_heads_is_one_node(void **state)
+static void attention_of_pytorch_2_15_with_shared_heads_is_fused(void **state)
 {
     struct model *m = begin(2);
     const struct op_attr *band;
@@ -252,7 +252,7 @@ static void attention_of_pytorch_2_15_with_shared_heads_is_one_node(void **state
     net_close(&n);
 }
 
-static void mask_of_a_sliding_window_is_a_band(void **state)
+static void sliding_window_mask_becomes_a_band(void **state)
 {
     struct model *m = begin(1);
     const struct op_attr *band;
@@ -272,7 +272,7 @@ static void mask_of_a_sliding_window_is_a_band(void **state)
 }
 
 /* Rows of a window after the last key see no key: with a guard they are 0. */
-static void row_without_a_key_is_zero_where_a_guard_makes_it_so(void **state)
+static void guarded_row_without_a_key_is_zero(void **state)
 {
     struct model *m = begin(1);
     struct net n;
@@ -294,7 +294,7 @@ static void row_without_a_key_is_zero_where_a_guard_makes_it_so(void **state)
     model_free(m);
 }
 
-static void mask_that_hides_nothing_is_left_out(void **state)
+static void mask_without_effect_is_removed(void **state)
 {
     struct model *m = begin(1);
     struct net n;
@@ -309,7 +309,7 @@ static void mask_that_hides_nothing_is_left_out(void **state)
     net_close(&n);
 }
 
-static void mask_of_other_numbers_stays_an_operand(void **state)
+static void mask_of_other_numbers_remains_an_operand(void **state)
 {
     struct model *m = begin(1);
     struct net n;
@@ -324,7 +324,7 @@ static void mask_of_other_numbers_stays_an_operand(void **state)
     net_close(&n);
 }
 
-static void capped_scores_are_a_step(void **state)
+static void capped_scores_are_fused_as_a_step(void **state)
 {
     struct model *m = begin(1);
     struct net n;
@@ -428,7 +428,7 @@ static struct model *end_of_tf2onnx(struct model *m)
 {
     static const int64_t flat[] = { 0, LONG * WIDE };
 
-    turn(m, "y4", "yt");
+    transpose(m, "y4", "yt");
     model_int64s(m, "flat", flat, 2);
     model_node(m, "Reshape", "yt flat", "joined");
     model_weights(m, "head", shape_of(2, (int64_t)(LONG * WIDE), (int64_t)CLASSES), 21);
@@ -437,7 +437,7 @@ static struct model *end_of_tf2onnx(struct model *m)
     return m;
 }
 
-static void attention_of_keras_by_tf2onnx_is_one_node(void **state)
+static void attention_of_keras_by_tf2onnx_is_fused(void **state)
 {
     struct net n;
 
@@ -448,7 +448,7 @@ static void attention_of_keras_by_tf2onnx_is_one_node(void **state)
     net_close(&n);
 }
 
-static void mask_that_also_scales_is_no_mask(void **state)
+static void numeric_mask_that_scales_is_not_fused(void **state)
 {
     (void)state;
     not_fused(end_of_tf2onnx(of_tf2onnx(2)), "Mul 'some', which computes 'some', is not a supported step");
@@ -456,7 +456,7 @@ static void mask_that_also_scales_is_no_mask(void **state)
 
 /* ---- forms that are not fused ---- */
 
-static void mask_before_a_cap_is_no_band(void **state)
+static void mask_before_a_cap_is_not_a_band(void **state)
 {
     struct model *m = begin(1);
     struct net n;
@@ -472,7 +472,7 @@ static void mask_before_a_cap_is_no_band(void **state)
     net_close(&n);
 }
 
-static void weights_that_are_read_elsewhere_stay(void **state)
+static void weights_with_another_reader_are_not_fused(void **state)
 {
     struct model *m = begin(1);
 
@@ -484,7 +484,7 @@ static void weights_that_are_read_elsewhere_stay(void **state)
     not_fused(end(m, "weights", "more"), "'weights' have other readers");
 }
 
-static void scores_that_are_read_elsewhere_stay(void **state)
+static void scores_with_another_reader_are_not_fused(void **state)
 {
     struct model *m = begin(1);
 
@@ -496,7 +496,7 @@ static void scores_that_are_read_elsewhere_stay(void **state)
     not_fused(end(m, "weights", "more"), "'scores', computed by MatMul 'scores', has other readers");
 }
 
-static void guard_that_puts_another_number_is_none(void **state)
+static void guard_with_another_number_is_not_fused(void **state)
 {
     struct model *m = begin(1);
 
@@ -509,7 +509,7 @@ static void guard_that_puts_another_number_is_none(void **state)
     not_fused(end(m, "safe", "v"), "Where 'safe' is between");
 }
 
-static void guard_of_another_value_is_none(void **state)
+static void guard_of_another_value_is_not_fused(void **state)
 {
     struct model *m = begin(1);
 
@@ -522,7 +522,7 @@ static void guard_of_another_value_is_none(void **state)
     not_fused(end(m, "safe", "v"), "Where 'safe' is between");
 }
 
-static void step_that_the_node_does_not_know_stays(void **state)
+static void unsupported_step_is_not_fused(void **state)
 {
     struct model *m = begin(1);
 
@@ -533,7 +533,7 @@ static void step_that_the_node_does_not_know_stays(void **state)
     not_fused(end(m, "weights", "v"), "Erf 'bent', which computes 'bent', is not a supported step");
 }
 
-static void bias_that_learns_stays(void **state)
+static void trained_bias_of_scores_is_not_fused(void **state)
 {
     struct model *m = begin(1);
 
@@ -546,7 +546,7 @@ static void bias_that_learns_stays(void **state)
 }
 
 /* Heads 0 1 0 1 of keys instead of 0 0 1 1: the whole list is repeated. */
-static void heads_that_are_tiled_are_copied(void **state)
+static void tiled_heads_are_copied(void **state)
 {
     static const int64_t axis[] = { 1 }, wide[] = { 1, 2, 1, 1, 1 }, all[] = { 0, HEADS, LONG, EACH };
     struct model *m = begin(2);
@@ -571,22 +571,22 @@ static void heads_that_are_tiled_are_copied(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(attention_of_pytorch_2_15_with_shared_heads_is_one_node),
-        cmocka_unit_test(mask_of_a_sliding_window_is_a_band),
-        cmocka_unit_test(row_without_a_key_is_zero_where_a_guard_makes_it_so),
-        cmocka_unit_test(mask_that_hides_nothing_is_left_out),
-        cmocka_unit_test(mask_of_other_numbers_stays_an_operand),
-        cmocka_unit_test(capped_scores_are_a_step),
-        cmocka_unit_test(attention_of_keras_by_tf2onnx_is_one_node),
-        cmocka_unit_test(mask_that_also_scales_is_no_mask),
-        cmocka_unit_test(mask_before_a_cap_is_no_band),
-        cmocka_unit_test(weights_that_are_read_elsewhere_stay),
-        cmocka_unit_test(scores_that_are_read_elsewhere_stay),
-        cmocka_unit_test(guard_that_puts_another_number_is_none),
-        cmocka_unit_test(guard_of_another_value_is_none),
-        cmocka_unit_test(step_that_the_node_does_not_know_stays),
-        cmocka_unit_test(bias_that_learns_stays),
-        cmocka_unit_test(heads_that_are_tiled_are_copied),
+        cmocka_unit_test(attention_of_pytorch_2_15_with_shared_heads_is_fused),
+        cmocka_unit_test(sliding_window_mask_becomes_a_band),
+        cmocka_unit_test(guarded_row_without_a_key_is_zero),
+        cmocka_unit_test(mask_without_effect_is_removed),
+        cmocka_unit_test(mask_of_other_numbers_remains_an_operand),
+        cmocka_unit_test(capped_scores_are_fused_as_a_step),
+        cmocka_unit_test(attention_of_keras_by_tf2onnx_is_fused),
+        cmocka_unit_test(numeric_mask_that_scales_is_not_fused),
+        cmocka_unit_test(mask_before_a_cap_is_not_a_band),
+        cmocka_unit_test(weights_with_another_reader_are_not_fused),
+        cmocka_unit_test(scores_with_another_reader_are_not_fused),
+        cmocka_unit_test(guard_with_another_number_is_not_fused),
+        cmocka_unit_test(guard_of_another_value_is_not_fused),
+        cmocka_unit_test(unsupported_step_is_not_fused),
+        cmocka_unit_test(trained_bias_of_scores_is_not_fused),
+        cmocka_unit_test(tiled_heads_are_copied),
     };
 
     return cmocka_run_group_tests_name("graph/fuse_current", tests, NULL, NULL);

@@ -44,7 +44,7 @@ static struct graph *import(const char *path)
     }
 }
 
-static void *room(size_t bytes)
+static void *allocate(size_t bytes)
 {
     void *p = aligned_alloc(64, (bytes + 63) / 64 * 64 + 64);
 
@@ -71,9 +71,9 @@ static struct network open_network(const char *name, bool padded)
     if (plan_new(n.graph, &o, &n.plan, &err) < 0)
         fail_msg("%s: %s", name, err.text);
     bytes = graph_arena_floats(n.graph) * sizeof(float);
-    n.params = room(bytes);
-    n.grads = room(bytes);
-    n.work = room(plan_work_bytes(n.plan));
+    n.params = allocate(bytes);
+    n.grads = allocate(bytes);
+    n.work = allocate(plan_work_bytes(n.plan));
     p = graph_params(n.graph, &count);
     for (uint32_t i = 0; i < count; i++)
         memcpy(n.params + p[i].offset, p[i].initial, p[i].elements * sizeof(float));
@@ -217,7 +217,7 @@ static const struct expected llama[] = {
     { "Gather", 1 },     { "RMSNormalization", 1 }, { "RMSNormAdd", 4 }, { "MatMul", 15 }, { "Rotary", 4 },
     { "Attention", 2 },  { "Gated", 2 },            { "Reshape", 8 },    { "WeightedSum", 1 }, { NULL, 0 } };
 
-static void llama_is_its_products_norms_rotations_and_attentions(void **state)
+static void llama_is_fused_to_the_expected_nodes(void **state)
 {
     (void)state;
     check("llama", "llama", false, llama);
@@ -225,7 +225,7 @@ static void llama_is_its_products_norms_rotations_and_attentions(void **state)
 }
 
 /* Norms of the heads of q and k before the rotation, which absorbs the Transpose. */
-static void qwen3_has_norms_of_its_heads_too(void **state)
+static void qwen3_is_fused_with_norms_of_its_heads(void **state)
 {
     static const struct expected want[] = {
         { "Gather", 1 },    { "RMSNormalization", 5 }, { "RMSNormAdd", 4 }, { "MatMul", 15 }, { "Rotary", 4 },
@@ -237,7 +237,7 @@ static void qwen3_has_norms_of_its_heads_too(void **state)
 
 /* 9 additions of 1 to a weight; the cap of the scores is a step of the attention, the cap of the
  * logits is separate ops. */
-static void gemma2_caps_its_scores_inside_the_attention(void **state)
+static void gemma2_is_fused_with_capped_scores(void **state)
 {
     static const struct expected want[] = {
         { "Gather", 1 }, { "Mul", 2 },        { "Add", 9 },   { "RMSNormalization", 5 }, { "RMSNormAdd", 4 },
@@ -249,7 +249,7 @@ static void gemma2_caps_its_scores_inside_the_attention(void **state)
 }
 
 /* q, k and v are read from the product that computes them. */
-static void gpt2_is_what_our_own_form_is(void **state)
+static void gpt2_is_fused_with_operands_in_place(void **state)
 {
     static const struct expected want[] = {
         { "Gather", 2 },    { "Add", 1 },     { "LayerNormalization", 1 }, { "LayerNormAdd", 4 }, { "MatMul", 9 },
@@ -260,7 +260,7 @@ static void gpt2_is_what_our_own_form_is(void **state)
 }
 
 /* The mask depends on an input: both layers read the same one. */
-static void bert_with_padding_has_one_mask_for_all_layers(void **state)
+static void bert_with_padding_is_fused_with_one_shared_mask(void **state)
 {
     static const struct expected want[] = {
         { "Gather", 3 },   { "Add", 2 },     { "LayerNormalization", 2 }, { "LayerNormAdd", 4 }, { "MatMul", 14 },
@@ -274,11 +274,11 @@ static void bert_with_padding_has_one_mask_for_all_layers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(llama_is_its_products_norms_rotations_and_attentions),
-        cmocka_unit_test(qwen3_has_norms_of_its_heads_too),
-        cmocka_unit_test(gemma2_caps_its_scores_inside_the_attention),
-        cmocka_unit_test(gpt2_is_what_our_own_form_is),
-        cmocka_unit_test(bert_with_padding_has_one_mask_for_all_layers),
+        cmocka_unit_test(llama_is_fused_to_the_expected_nodes),
+        cmocka_unit_test(qwen3_is_fused_with_norms_of_its_heads),
+        cmocka_unit_test(gemma2_is_fused_with_capped_scores),
+        cmocka_unit_test(gpt2_is_fused_with_operands_in_place),
+        cmocka_unit_test(bert_with_padding_is_fused_with_one_shared_mask),
     };
 
     return cmocka_run_group_tests_name("graph/fuse_networks", tests, NULL, NULL);

@@ -132,14 +132,14 @@ static void expect_same(struct model *(*make)(bool apart), uint32_t sums)
     }
 }
 
-static void a_norm_takes_in_the_sum_in_front_of_it(void **state)
+static void norm_is_fused_with_the_preceding_sum(void **state)
 {
     (void)state;
     expect_same(stream, 2);
     expect_same(closed, 1);
 }
 
-static void a_sum_that_is_read_before_the_norm_or_broadcast_stays(void **state)
+static void sum_with_earlier_reader_or_broadcast_is_not_fused(void **state)
 {
     struct model *m = begin();
     struct net n;
@@ -167,7 +167,7 @@ static void a_sum_that_is_read_before_the_norm_or_broadcast_stays(void **state)
 }
 
 /* The stream is float32, and values that the products read are written directly as bfloat16. */
-static void in_bfloat16_no_norm_needs_a_conversion(void **state)
+static void fused_norm_in_bfloat16_needs_no_conversion(void **state)
 {
     struct model *m = stream(false);
     struct net n, wide;
@@ -210,7 +210,7 @@ static void in_bfloat16_no_norm_needs_a_conversion(void **state)
 }
 
 /* Another reader of the output needs it unchanged. */
-static void a_norm_that_others_read_as_well_stays_float32(void **state)
+static void norm_with_other_readers_stays_float32(void **state)
 {
     struct model *m = begin();
     struct net n;
@@ -232,10 +232,10 @@ static void a_norm_that_others_read_as_well_stays_float32(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_norm_takes_in_the_sum_in_front_of_it),
-        cmocka_unit_test(a_sum_that_is_read_before_the_norm_or_broadcast_stays),
-        cmocka_unit_test(in_bfloat16_no_norm_needs_a_conversion),
-        cmocka_unit_test(a_norm_that_others_read_as_well_stays_float32),
+        cmocka_unit_test(norm_is_fused_with_the_preceding_sum),
+        cmocka_unit_test(sum_with_earlier_reader_or_broadcast_is_not_fused),
+        cmocka_unit_test(fused_norm_in_bfloat16_needs_no_conversion),
+        cmocka_unit_test(norm_with_other_readers_stays_float32),
     };
 
     return cmocka_run_group_tests_name("graph/fuse_stream", tests, NULL, NULL);

@@ -133,7 +133,7 @@ static void check(const struct onnx_case *c)
 
 /* ---- tests ---- */
 
-static void outputs_and_gradients_are_those_of_pytorch(void **state)
+static void outputs_and_gradients_match_pytorch(void **state)
 {
     struct onnx_archive *a = onnx_archive_open("test/graph/data/op_cases.gz");
     struct onnx_case c;
@@ -188,7 +188,7 @@ static struct model *begin(int64_t opset)
     return m;
 }
 
-static void training_with_a_cache_is_refused_with_a_remedy(void **state)
+static void training_with_cache_is_refused_with_remedy(void **state)
 {
     static const char *const past[] = { "Attention", "a cache of keys and values", "use_cache = False", NULL };
     static const char *const scatter[] = { "TensorScatter", "a cache of keys and values", "use_cache = False", NULL };
@@ -207,8 +207,8 @@ static void training_with_a_cache_is_refused_with_a_remedy(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(outputs_and_gradients_are_those_of_pytorch),
-        cmocka_unit_test(training_with_a_cache_is_refused_with_a_remedy),
+        cmocka_unit_test(outputs_and_gradients_match_pytorch),
+        cmocka_unit_test(training_with_cache_is_refused_with_remedy),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

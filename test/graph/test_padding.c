@@ -63,7 +63,7 @@ static int64_t padding_of(char *note, const struct graph_padding *given)
     return row;
 }
 
-static void third_argument_of_the_aten_call_is_the_padding_row(void **state)
+static void third_argument_of_aten_call_is_the_padding_row(void **state)
 {
     static const struct graph_padding given = { "emb.*", 5 };
 
@@ -81,7 +81,7 @@ static void third_argument_of_the_aten_call_is_the_padding_row(void **state)
     assert_int_equal(padding_of((char *)CALL "(%p_emb_weight, %x, 3), kwargs = {})", &given), 5);
 }
 
-static void row_that_the_table_does_not_have_is_refused(void **state)
+static void padding_row_outside_the_table_is_refused(void **state)
 {
     static const struct graph_padding missing = { "emb.weight", 6 }, other = { "emb.wieght", 0 };
     struct graph_opts opts = { .path = "t.onnx", .padding = &missing, .n_padding = 1 };
@@ -102,7 +102,7 @@ static void row_that_the_table_does_not_have_is_refused(void **state)
 }
 
 /* The projection of a tied table passes its gradient to the padding row; the embedding does not. */
-static void projection_of_a_tied_table_moves_the_padding_row(void **state)
+static void projection_of_tied_table_updates_the_padding_row(void **state)
 {
     static const struct graph_padding given = { "emb.weight", 2 };
     const struct graph_opts opts = { .path = "t.onnx", .padding = &given, .n_padding = 1 };
@@ -144,9 +144,9 @@ static void projection_of_a_tied_table_moves_the_padding_row(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(third_argument_of_the_aten_call_is_the_padding_row),
-        cmocka_unit_test(row_that_the_table_does_not_have_is_refused),
-        cmocka_unit_test(projection_of_a_tied_table_moves_the_padding_row),
+        cmocka_unit_test(third_argument_of_aten_call_is_the_padding_row),
+        cmocka_unit_test(padding_row_outside_the_table_is_refused),
+        cmocka_unit_test(projection_of_tied_table_updates_the_padding_row),
     };
 
     return cmocka_run_group_tests_name("graph/padding", tests, NULL, NULL);

@@ -38,7 +38,7 @@ static bool has_note(const struct graph *g, const char *part)
     return false;
 }
 
-static void parameters_lie_in_the_order_in_which_backward_finishes(void **state)
+static void parameters_are_ordered_by_completion_in_backward(void **state)
 {
     static const char *const order[] = { "fc.weight",        "fc.bias",         "bn2.weight",
                                          "bn2.bias",         "conv2.weight",    "bn1.weight",
@@ -66,7 +66,7 @@ static void parameters_lie_in_the_order_in_which_backward_finishes(void **state)
     graph_free(g);
 }
 
-static void copies_through_identity_become_parameters_and_ties_stay(void **state)
+static void identity_copies_become_parameters_and_ties_remain(void **state)
 {
     struct graph *g = net_import("identity.onnx"), *tied = net_import("tied.onnx");
     uint32_t n;
@@ -85,7 +85,7 @@ static void copies_through_identity_become_parameters_and_ties_stay(void **state
     graph_free(tied);
 }
 
-static void frozen_patterns_take_parameters_out(void **state)
+static void frozen_patterns_exclude_parameters(void **state)
 {
     const char *frozen[] = { "conv*", "bn1.*" };
     struct graph_opts opts = { .path = "test/graph/data/cnn_17.onnx",
@@ -152,7 +152,7 @@ static void statistic_of_two_nodes_is_refused(void **state)
     refused(m, ERR_UNSUPPORTED, "output 'a1' is used", NULL);
 }
 
-static void integers_single_numbers_and_unused_initializers_do_not_train(void **state)
+static void integers_scalars_and_unused_initializers_are_not_trained(void **state)
 {
     struct model *m = begin(17);
     const int64_t shape[] = { -1, 4 };
@@ -180,7 +180,7 @@ static void integers_single_numbers_and_unused_initializers_do_not_train(void **
 }
 
 /* A limit of Clip is a bound, unless the job or the module state that it is a parameter. */
-static void limit_of_clip_trains_where_it_is_asked_for(void **state)
+static void limit_of_clip_is_trained_on_request(void **state)
 {
     static const char *const limit[] = { "limit" };
     const struct graph_opts trainable = { .trainable = limit, .n_trainable = 1 };
@@ -215,7 +215,7 @@ static void limit_of_clip_trains_where_it_is_asked_for(void **state)
     model_free(m);
 }
 
-static void input_that_is_not_differentiated_is_told(void **state)
+static void undifferentiated_input_is_noted(void **state)
 {
     static const char *const fill[] = { "fill" };
     const struct graph_opts trainable = { .trainable = fill, .n_trainable = 1 };
@@ -249,7 +249,7 @@ static void input_that_is_not_differentiated_is_told(void **state)
 
 /* Keras initializes the bias of an LSTM with zeros, and with ones for the forget gate; zeros and
  * ones that are multiplied are a mask. */
-static void a_vector_of_zeros_and_ones_is_a_bias_if_it_is_added(void **state)
+static void added_vector_of_zeros_and_ones_is_a_bias(void **state)
 {
     static const float values[] = { 0, 1, 0 };
     struct model *m = begin(17);
@@ -321,7 +321,7 @@ static struct model *positions(bool halves, float change)
     return positions_moved(halves, change, 1, 0);
 }
 
-static void a_table_of_sines_is_trained_or_frozen_as_the_job_decides(void **state)
+static void table_of_sines_needs_a_decision_of_the_job(void **state)
 {
     static const char *const table[] = { "table.*" };
     const struct graph_opts trainable = { .trainable = table, .n_trainable = 1 },
@@ -392,7 +392,7 @@ static struct model *keras(const char *last, bool has_bias, const char *weight)
     return m;
 }
 
-static void a_layer_without_the_bias_that_its_class_has_is_refused(void **state)
+static void layer_without_the_bias_of_its_class_is_refused(void **state)
 {
     static const char *const all[] = { "net/*" };
     const struct graph_opts opts = { .trainable = all, .n_trainable = 1 };
@@ -428,7 +428,7 @@ static void a_layer_without_the_bias_that_its_class_has_is_refused(void **state)
 
 /* Tables that only Gather along axis 0 reads, and near misses: tied to a MatMul, gathered along
  * axis 1, read as a whole, an output. */
-static void tables_lie_behind_what_a_step_reads_as_a_whole(void **state)
+static void tables_follow_the_dense_parameters(void **state)
 {
     static const char *const tables[] = { "late", "twice", "early" };
     struct model *m = model_new(17);
@@ -476,7 +476,7 @@ static void tables_lie_behind_what_a_step_reads_as_a_whole(void **state)
 
 /* A damaged file: planning refuses it, because a scalar has no rows; import must not divide by
  * their number. */
-static void a_single_number_is_no_table(void **state)
+static void scalar_gathered_from_is_not_a_table(void **state)
 {
     static const int64_t row = 0;
     static const float number = 2;
@@ -506,7 +506,7 @@ static void a_single_number_is_no_table(void **state)
     model_free(m);
 }
 
-static void the_digest_is_of_the_structure(void **state)
+static void digest_depends_on_the_structure_only(void **state)
 {
     struct graph *mlp = net_import("mlp.onnx"), *external = net_import("mlp_external.onnx");
     struct model *a = linear(17), *b = linear(17), *c = linear(18), *d = begin(17);
@@ -542,19 +542,19 @@ static void the_digest_is_of_the_structure(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parameters_lie_in_the_order_in_which_backward_finishes),
-        cmocka_unit_test(copies_through_identity_become_parameters_and_ties_stay),
-        cmocka_unit_test(frozen_patterns_take_parameters_out),
+        cmocka_unit_test(parameters_are_ordered_by_completion_in_backward),
+        cmocka_unit_test(identity_copies_become_parameters_and_ties_remain),
+        cmocka_unit_test(frozen_patterns_exclude_parameters),
         cmocka_unit_test(statistic_of_two_nodes_is_refused),
-        cmocka_unit_test(integers_single_numbers_and_unused_initializers_do_not_train),
-        cmocka_unit_test(limit_of_clip_trains_where_it_is_asked_for),
-        cmocka_unit_test(input_that_is_not_differentiated_is_told),
-        cmocka_unit_test(a_vector_of_zeros_and_ones_is_a_bias_if_it_is_added),
-        cmocka_unit_test(a_table_of_sines_is_trained_or_frozen_as_the_job_decides),
-        cmocka_unit_test(a_layer_without_the_bias_that_its_class_has_is_refused),
-        cmocka_unit_test(tables_lie_behind_what_a_step_reads_as_a_whole),
-        cmocka_unit_test(a_single_number_is_no_table),
-        cmocka_unit_test(the_digest_is_of_the_structure),
+        cmocka_unit_test(integers_scalars_and_unused_initializers_are_not_trained),
+        cmocka_unit_test(limit_of_clip_is_trained_on_request),
+        cmocka_unit_test(undifferentiated_input_is_noted),
+        cmocka_unit_test(added_vector_of_zeros_and_ones_is_a_bias),
+        cmocka_unit_test(table_of_sines_needs_a_decision_of_the_job),
+        cmocka_unit_test(layer_without_the_bias_of_its_class_is_refused),
+        cmocka_unit_test(tables_follow_the_dense_parameters),
+        cmocka_unit_test(scalar_gathered_from_is_not_a_table),
+        cmocka_unit_test(digest_depends_on_the_structure_only),
     };
 
     return cmocka_run_group_tests_name("graph/param", tests, NULL, NULL);

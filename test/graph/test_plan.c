@@ -18,7 +18,7 @@
 #include "harness/model.h"
 #include "harness/net.h"
 
-static void running_allocates_nothing(void **state)
+static void execution_allocates_no_memory(void **state)
 {
     static const char *const paths[] = { "cnn_17.onnx", "residual.onnx", "dropout_17.onnx" };
     uint64_t before = allocations();
@@ -52,7 +52,7 @@ static bool overlap(size_t a, size_t a_end, size_t b, size_t b_end)
     return a < b_end && b < a_end;
 }
 
-static void blocks_alive_together_do_not_overlap_and_little_is_wasted(void **state)
+static void concurrent_blocks_do_not_overlap_and_waste_little(void **state)
 {
     size_t m, i, k;
 
@@ -120,7 +120,7 @@ static void run_poisoned(struct net *n, struct plan_call *call, uint32_t *time)
     assert_int_equal(call->kernel(&call->call, &err), 0);
 }
 
-static void no_kernel_reads_memory_that_is_not_its_own_any_more(void **state)
+static void kernels_read_no_released_memory(void **state)
 {
     size_t m, i;
 
@@ -150,7 +150,7 @@ static void no_kernel_reads_memory_that_is_not_its_own_any_more(void **state)
     }
 }
 
-static void no_call_writes_two_gradients_to_one_place(void **state)
+static void call_writes_no_two_gradients_to_one_buffer(void **state)
 {
     size_t m, i;
     uint32_t k, j;
@@ -174,7 +174,7 @@ static void no_call_writes_two_gradients_to_one_place(void **state)
     }
 }
 
-static void a_plan_runs_in_any_memory_and_leaves_gaps_alone(void **state)
+static void plan_runs_in_any_memory_and_writes_no_gaps(void **state)
 {
     struct net n = net_open("cnn_17.onnx", PLAN_TRAIN, 4);
     float *first = n.grads, *params = aligned_alloc(64, (n.arena_bytes + 63) / 64 * 64);
@@ -223,7 +223,7 @@ static void watch(void *arg, size_t offset, size_t n)
     w->next = offset + n;
 }
 
-static void ranges_are_final_when_they_are_said_to_be_and_cover_everything(void **state)
+static void reported_ranges_are_final_and_cover_all_parameters(void **state)
 {
     size_t m;
 
@@ -272,7 +272,7 @@ static struct model *two_heads(void)
     return m;
 }
 
-static void what_the_loss_does_not_depend_on_has_gradient_zero(void **state)
+static void parameter_without_path_to_the_loss_has_gradient_zero(void **state)
 {
     struct model *m = two_heads();
     struct net n = net_open_model(m, PLAN_TRAIN, 4);
@@ -328,7 +328,7 @@ static void frozen_layers_run_forward_only(void **state)
     net_close(&whole);
 }
 
-static void constants_are_computed_once_and_views_not_at_all(void **state)
+static void constants_are_folded_and_views_have_no_call(void **state)
 {
     struct net n = net_open("residual.onnx", PLAN_TRAIN, 4);
     struct buf text = { 0 };
@@ -349,7 +349,7 @@ static void constants_are_computed_once_and_views_not_at_all(void **state)
     net_close(&n);
 }
 
-static void one_channel_needs_no_reorder(void **state)
+static void single_channel_needs_no_reorder(void **state)
 {
     struct model *m = model_new(17);
     struct net n;
@@ -373,7 +373,7 @@ static void one_channel_needs_no_reorder(void **state)
     model_free(m);
 }
 
-static void kept_tensors_are_plain_and_last(void **state)
+static void kept_tensors_are_plain_and_outlive_the_calls(void **state)
 {
     static const float identity[4] = { 0, 1, 1, 0 }; /* swaps two channels */
     static const char *const keep[] = { "y", "x" };
@@ -422,17 +422,17 @@ static void kept_tensors_are_plain_and_last(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(running_allocates_nothing),
-        cmocka_unit_test(blocks_alive_together_do_not_overlap_and_little_is_wasted),
-        cmocka_unit_test(no_kernel_reads_memory_that_is_not_its_own_any_more),
-        cmocka_unit_test(no_call_writes_two_gradients_to_one_place),
-        cmocka_unit_test(a_plan_runs_in_any_memory_and_leaves_gaps_alone),
-        cmocka_unit_test(ranges_are_final_when_they_are_said_to_be_and_cover_everything),
-        cmocka_unit_test(what_the_loss_does_not_depend_on_has_gradient_zero),
+        cmocka_unit_test(execution_allocates_no_memory),
+        cmocka_unit_test(concurrent_blocks_do_not_overlap_and_waste_little),
+        cmocka_unit_test(kernels_read_no_released_memory),
+        cmocka_unit_test(call_writes_no_two_gradients_to_one_buffer),
+        cmocka_unit_test(plan_runs_in_any_memory_and_writes_no_gaps),
+        cmocka_unit_test(reported_ranges_are_final_and_cover_all_parameters),
+        cmocka_unit_test(parameter_without_path_to_the_loss_has_gradient_zero),
         cmocka_unit_test(frozen_layers_run_forward_only),
-        cmocka_unit_test(constants_are_computed_once_and_views_not_at_all),
-        cmocka_unit_test(one_channel_needs_no_reorder),
-        cmocka_unit_test(kept_tensors_are_plain_and_last),
+        cmocka_unit_test(constants_are_folded_and_views_have_no_call),
+        cmocka_unit_test(single_channel_needs_no_reorder),
+        cmocka_unit_test(kept_tensors_are_plain_and_outlive_the_calls),
     };
 
     return cmocka_run_group_tests_name("graph/plan", tests, NULL, NULL);

@@ -91,7 +91,7 @@ static bool end(struct model *m, const char *last, int64_t width, struct net *n)
     return !refused;
 }
 
-static void a_stream_that_begins_as_float32_stays_and_branches_are_bfloat16(void **state)
+static void float32_stream_stays_float32_and_branches_become_bfloat16(void **state)
 {
     struct model *m = begin();
     struct net n;
@@ -123,7 +123,7 @@ static void a_stream_that_begins_as_float32_stays_and_branches_are_bfloat16(void
     net_close(&n);
 }
 
-static void what_comes_from_parameters_alone_is_a_parameter(void **state)
+static void value_of_parameters_alone_stays_float32(void **state)
 {
     struct model *m = begin();
     struct net n;
@@ -143,7 +143,7 @@ static void what_comes_from_parameters_alone_is_a_parameter(void **state)
 
 /* The precision of the plan decides, not the type in the file, and the gradient passes as in
  * PyTorch. */
-static void cast_of_the_model_to_bfloat16_passes_its_gradient(void **state)
+static void cast_in_the_model_to_bfloat16_passes_its_gradient(void **state)
 {
     struct model *m = begin();
     const struct graph_param *w;
@@ -168,7 +168,7 @@ static void cast_of_the_model_to_bfloat16_passes_its_gradient(void **state)
     net_close(&n);
 }
 
-static void an_op_without_bfloat16_gets_float32_once_for_all_its_kind(void **state)
+static void op_without_bfloat16_shares_one_conversion_to_float32(void **state)
 {
     struct model *m = begin();
     struct net n;
@@ -236,7 +236,7 @@ static void expect_near(const char *file, const struct net *half, const struct n
     }
 }
 
-static void whole_networks_follow_float32(void **state)
+static void networks_in_bfloat16_follow_float32(void **state)
 {
     static const char *const files[] = { "mlp.onnx", "cnn_17.onnx", "cnn_11.onnx", "residual.onnx",
                                          "tied.onnx", "dropout_17.onnx" };
@@ -280,7 +280,7 @@ static void whole_networks_follow_float32(void **state)
     }
 }
 
-static void evaluation_takes_the_same_precision(void **state)
+static void evaluation_uses_the_same_precision(void **state)
 {
     struct net n;
     double sums[2] = { 0 };
@@ -297,7 +297,7 @@ static void evaluation_takes_the_same_precision(void **state)
     net_close(&n);
 }
 
-static void each_precision_is_for_devices_that_multiply_so(void **state)
+static void precision_unsupported_by_the_device_is_refused(void **state)
 {
     static const struct {
         const char *name;
@@ -337,13 +337,13 @@ static void each_precision_is_for_devices_that_multiply_so(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_stream_that_begins_as_float32_stays_and_branches_are_bfloat16),
-        cmocka_unit_test(what_comes_from_parameters_alone_is_a_parameter),
-        cmocka_unit_test(cast_of_the_model_to_bfloat16_passes_its_gradient),
-        cmocka_unit_test(an_op_without_bfloat16_gets_float32_once_for_all_its_kind),
-        cmocka_unit_test(whole_networks_follow_float32),
-        cmocka_unit_test(evaluation_takes_the_same_precision),
-        cmocka_unit_test(each_precision_is_for_devices_that_multiply_so),
+        cmocka_unit_test(float32_stream_stays_float32_and_branches_become_bfloat16),
+        cmocka_unit_test(value_of_parameters_alone_stays_float32),
+        cmocka_unit_test(cast_in_the_model_to_bfloat16_passes_its_gradient),
+        cmocka_unit_test(op_without_bfloat16_shares_one_conversion_to_float32),
+        cmocka_unit_test(networks_in_bfloat16_follow_float32),
+        cmocka_unit_test(evaluation_uses_the_same_precision),
+        cmocka_unit_test(precision_unsupported_by_the_device_is_refused),
     };
 
     return cmocka_run_group_tests_name("graph/precision", tests, NULL, NULL);

@@ -92,7 +92,7 @@ static uint32_t check_file(const char *file, const struct graph *g, const char *
     return checked;
 }
 
-static void parameters_are_those_of_the_module(void **state)
+static void restored_parameters_match_the_module(void **state)
 {
     static const struct {
         const char *file, *unused;
@@ -189,7 +189,7 @@ static void restored_graph_computes_what_the_file_computes(void **state)
 }
 
 /* An export contains the parameters of the module too. */
-static void export_is_read_again_with_the_same_parameters(void **state)
+static void exported_file_is_imported_with_the_same_parameters(void **state)
 {
     static const char *const files[] = { "module_norms.onnx", "module_tied.onnx",
                                          "module_convolutions.onnx", "module_lstm.onnx" };
@@ -262,7 +262,7 @@ static void gradient_stops_at_a_detach(void **state)
 
 /* ---- refusals ---- */
 
-static void file_without_its_parameters_is_refused_with_the_export_call(void **state)
+static void file_without_parameters_is_refused_with_remedy(void **state)
 {
     static const struct {
         const char *file, *what, *frozen; /* NULL: freezing does not help */
@@ -300,7 +300,7 @@ static void file_without_its_parameters_is_refused_with_the_export_call(void **s
     }
 }
 
-static void job_decides_before_the_file(void **state)
+static void job_patterns_override_the_file(void **state)
 {
     const char *all[] = { "*" }, *head[] = { "4.*" };
     const struct graph_opts opts = { .path = "test/graph/data/module_norms.onnx",
@@ -325,12 +325,12 @@ static void job_decides_before_the_file(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parameters_are_those_of_the_module),
+        cmocka_unit_test(restored_parameters_match_the_module),
         cmocka_unit_test(restored_graph_computes_what_the_file_computes),
-        cmocka_unit_test(export_is_read_again_with_the_same_parameters),
+        cmocka_unit_test(exported_file_is_imported_with_the_same_parameters),
         cmocka_unit_test(gradient_stops_at_a_detach),
-        cmocka_unit_test(file_without_its_parameters_is_refused_with_the_export_call),
-        cmocka_unit_test(job_decides_before_the_file),
+        cmocka_unit_test(file_without_parameters_is_refused_with_remedy),
+        cmocka_unit_test(job_patterns_override_the_file),
     };
 
     return cmocka_run_group_tests_name("graph/restore", tests, NULL, NULL);

@@ -48,7 +48,7 @@ static uint32_t count(const struct graph *g, const char *op)
     return n;
 }
 
-static void noise_is_on_in_training_alone(void **state)
+static void restored_dropout_is_active_in_training_only(void **state)
 {
     struct model *m = network(0.75f, 0.75f), *plain = begin(18);
     struct net train = net_open_model(m, PLAN_TRAIN, 64), eval = net_open_model(m, PLAN_EVAL, 64), bare;
@@ -78,7 +78,7 @@ static void noise_is_on_in_training_alone(void **state)
     model_free(plain);
 }
 
-static void rows_are_kept_with_the_probability_and_scaled(void **state)
+static void restored_dropout_keeps_rows_with_probability_and_scale(void **state)
 {
     static const char *const kept[] = { "logits", "div" };
     struct model *m = network(0.75f, 0.75f);
@@ -101,7 +101,7 @@ static void rows_are_kept_with_the_probability_and_scaled(void **state)
     model_free(m);
 }
 
-static void other_arithmetic_on_random_numbers_stays(void **state)
+static void other_arithmetic_on_random_numbers_is_not_restored(void **state)
 {
     struct model *m = network(0.75f, 0.5f); /* divided by another number */
     struct graph *g = net_import_model(m, NULL);
@@ -113,7 +113,7 @@ static void other_arithmetic_on_random_numbers_stays(void **state)
     model_free(m);
 }
 
-static void export_is_not_random(void **state)
+static void exported_restored_dropout_is_not_random(void **state)
 {
     char path[] = "/tmp/restore-dropout-XXXXXX";
     struct model *m = network(0.75f, 0.75f);
@@ -142,7 +142,7 @@ static void export_is_not_random(void **state)
     unlink(path);
 }
 
-static void every_lack_of_memory_is_an_error(void **state)
+static void restoration_out_of_memory_returns_an_error(void **state)
 {
     const struct graph_opts opts = { .path = "t.onnx", .batch_norm = GRAPH_NORM_ASK };
     struct model *m = network(0.75f, 0.75f);
@@ -173,11 +173,11 @@ static void every_lack_of_memory_is_an_error(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(noise_is_on_in_training_alone),
-        cmocka_unit_test(rows_are_kept_with_the_probability_and_scaled),
-        cmocka_unit_test(other_arithmetic_on_random_numbers_stays),
-        cmocka_unit_test(export_is_not_random),
-        cmocka_unit_test(every_lack_of_memory_is_an_error),
+        cmocka_unit_test(restored_dropout_is_active_in_training_only),
+        cmocka_unit_test(restored_dropout_keeps_rows_with_probability_and_scale),
+        cmocka_unit_test(other_arithmetic_on_random_numbers_is_not_restored),
+        cmocka_unit_test(exported_restored_dropout_is_not_random),
+        cmocka_unit_test(restoration_out_of_memory_returns_an_error),
     };
 
     return cmocka_run_group_tests_name("graph/restore_dropout", tests, NULL, NULL);

@@ -163,7 +163,7 @@ static void compare_with_op(enum form form, enum graph_norm how)
     net_close(&b);
 }
 
-static void arithmetic_trains_as_the_op_does(void **state)
+static void restored_norm_trains_as_the_op(void **state)
 {
     (void)state;
     for (enum form form = 0; form < FORMS; form++) {
@@ -172,7 +172,7 @@ static void arithmetic_trains_as_the_op_does(void **state)
     }
 }
 
-static void evaluation_uses_the_averages(void **state)
+static void restored_norm_in_evaluation_uses_the_averages(void **state)
 {
     (void)state;
     for (enum form form = 0; form < FORMS; form++) {
@@ -185,7 +185,7 @@ static void evaluation_uses_the_averages(void **state)
     }
 }
 
-static void arithmetic_without_a_decision_is_refused(void **state)
+static void restored_norm_without_decision_is_refused(void **state)
 {
     (void)state;
     for (enum form form = 0; form < FORMS; form++)
@@ -194,7 +194,7 @@ static void arithmetic_without_a_decision_is_refused(void **state)
 
 /* A near miss stays arithmetic: another mean in the shift, no epsilon, a vector of another
  * length. */
-static void other_arithmetic_is_left_alone(void **state)
+static void other_arithmetic_is_not_restored(void **state)
 {
     static const char *const edits[][2] = { { "shift", "mean2" }, { "root", "var" } };
     (void)state;
@@ -222,7 +222,7 @@ static void other_arithmetic_is_left_alone(void **state)
     }
 }
 
-static void files_of_pytorch_are_left_alone(void **state)
+static void files_of_pytorch_are_not_restored(void **state)
 {
     const struct graph_opts opts = { .path = "t.onnx", .collect_questions = true };
     struct model *m = network(JAX, JAX);
@@ -240,7 +240,7 @@ static void files_of_pytorch_are_left_alone(void **state)
 
 /* Four dimensions: the channels are the last one, or the second one by a Reshape to [1, C, 1, 1].
  */
-static void channels_are_last_or_second(void **state)
+static void restored_norm_accepts_channels_last_or_second(void **state)
 {
     (void)state;
     for (int first = 0; first < 2; first++) {
@@ -286,7 +286,7 @@ static void channels_are_last_or_second(void **state)
     }
 }
 
-static void export_keeps_the_arithmetic_with_new_numbers(void **state)
+static void export_keeps_the_arithmetic_with_new_values(void **state)
 {
     char path[] = "/tmp/restore-norm-XXXXXX";
     const struct graph_opts opts = { .path = path, .batch_norm = GRAPH_NORM_FROZEN };
@@ -313,7 +313,7 @@ static void export_keeps_the_arithmetic_with_new_numbers(void **state)
     unlink(path);
 }
 
-static void every_lack_of_memory_is_an_error(void **state)
+static void restoration_out_of_memory_returns_an_error(void **state)
 {
     const struct graph_opts opts = { .path = "t.onnx", .batch_norm = GRAPH_NORM_TRAIN };
     struct model *m = network(TENSORFLOW, TENSORFLOW);
@@ -344,14 +344,14 @@ static void every_lack_of_memory_is_an_error(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(arithmetic_trains_as_the_op_does),
-        cmocka_unit_test(evaluation_uses_the_averages),
-        cmocka_unit_test(arithmetic_without_a_decision_is_refused),
-        cmocka_unit_test(other_arithmetic_is_left_alone),
-        cmocka_unit_test(files_of_pytorch_are_left_alone),
-        cmocka_unit_test(channels_are_last_or_second),
-        cmocka_unit_test(export_keeps_the_arithmetic_with_new_numbers),
-        cmocka_unit_test(every_lack_of_memory_is_an_error),
+        cmocka_unit_test(restored_norm_trains_as_the_op),
+        cmocka_unit_test(restored_norm_in_evaluation_uses_the_averages),
+        cmocka_unit_test(restored_norm_without_decision_is_refused),
+        cmocka_unit_test(other_arithmetic_is_not_restored),
+        cmocka_unit_test(files_of_pytorch_are_not_restored),
+        cmocka_unit_test(restored_norm_accepts_channels_last_or_second),
+        cmocka_unit_test(export_keeps_the_arithmetic_with_new_values),
+        cmocka_unit_test(restoration_out_of_memory_returns_an_error),
     };
 
     return cmocka_run_group_tests_name("graph/restore_norm", tests, NULL, NULL);

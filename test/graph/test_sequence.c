@@ -94,7 +94,7 @@ static void gate(struct model *m)
     model_node(m, "Mul", "a gate", "logits");
 }
 
-static void chunk_is_a_split(void **state)
+static void chunk_becomes_a_split(void **state)
 {
     struct model *m = begin_wide();
 
@@ -106,7 +106,7 @@ static void chunk_is_a_split(void **state)
     computes_the_same(m, split_reference());
 }
 
-static void listed_sizes_are_a_split(void **state)
+static void split_to_sequence_with_sizes_becomes_a_split(void **state)
 {
     static const int64_t halves[] = { 3, 3 };
     struct model *m = begin_wide();
@@ -121,7 +121,7 @@ static void listed_sizes_are_a_split(void **state)
 }
 
 /* unbind of [b, 2, 3] along 1, the last chunk of a scalar size is smaller, new_axis stacks. */
-static void unbound_and_stacked_tensors_are_what_they_were(void **state)
+static void unbound_and_stacked_tensors_are_unchanged(void **state)
 {
     static const int64_t cube[] = { 0, 2, 3 };
     struct model *m = begin_wide(), *reference = split_reference();
@@ -141,7 +141,7 @@ static void unbound_and_stacked_tensors_are_what_they_were(void **state)
     computes_the_same(m, reference);
 }
 
-static void sequences_grow_shrink_and_keep_their_order(void **state)
+static void sequence_insert_and_erase_keep_the_order(void **state)
 {
     struct model *m = begin_wide(), *reference = split_reference();
 
@@ -226,7 +226,7 @@ static struct model *bags(const char *reduction, int opset)
 }
 
 /* Indices and offsets as exporters write them: two lists as inputs, and the Loop over the bags. */
-static void lists_of_bags_are_refused_with_the_reason(void **state)
+static void bags_with_offsets_are_refused_with_the_reason(void **state)
 {
     const struct plan_feed feeds[] = {
         { .name = "x", .dtype = TENSOR_F32, .shape = shape_of(1, (int64_t)4) },
@@ -252,7 +252,7 @@ static void lists_of_bags_are_refused_with_the_reason(void **state)
     model_free(m);
 }
 
-static void bags_of_one_size_are_one_reduction(void **state)
+static void bags_of_one_size_become_one_reduction(void **state)
 {
     static const struct {
         const char *op;
@@ -336,7 +336,7 @@ static void position_that_depends_on_data_is_refused(void **state)
     plan_refused(m, "SequenceAt 'logits'", "depends on the data", "torch.stack", NULL);
 }
 
-static void parts_and_positions_that_do_not_fit_are_refused(void **state)
+static void parts_and_positions_out_of_range_are_refused(void **state)
 {
     static const int64_t five[] = { 2, 3 }, endless[] = { 3, INT64_MAX };
     struct model *m = begin_wide();
@@ -370,7 +370,7 @@ static void parts_and_positions_that_do_not_fit_are_refused(void **state)
     plan_refused(m, "the sequence is empty", NULL);
 }
 
-static void cast_like_of_a_constant_is_a_constant(void **state)
+static void cast_like_of_a_constant_is_folded(void **state)
 {
     struct model *m = begin_wide(), *reference = begin_wide();
     struct net n;
@@ -393,16 +393,16 @@ static void cast_like_of_a_constant_is_a_constant(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(chunk_is_a_split),
-        cmocka_unit_test(listed_sizes_are_a_split),
-        cmocka_unit_test(unbound_and_stacked_tensors_are_what_they_were),
-        cmocka_unit_test(sequences_grow_shrink_and_keep_their_order),
-        cmocka_unit_test(bags_of_one_size_are_one_reduction),
-        cmocka_unit_test(lists_of_bags_are_refused_with_the_reason),
+        cmocka_unit_test(chunk_becomes_a_split),
+        cmocka_unit_test(split_to_sequence_with_sizes_becomes_a_split),
+        cmocka_unit_test(unbound_and_stacked_tensors_are_unchanged),
+        cmocka_unit_test(sequence_insert_and_erase_keep_the_order),
+        cmocka_unit_test(bags_of_one_size_become_one_reduction),
+        cmocka_unit_test(bags_with_offsets_are_refused_with_the_reason),
         cmocka_unit_test(sequence_read_by_a_tensor_op_is_refused),
         cmocka_unit_test(position_that_depends_on_data_is_refused),
-        cmocka_unit_test(parts_and_positions_that_do_not_fit_are_refused),
-        cmocka_unit_test(cast_like_of_a_constant_is_a_constant),
+        cmocka_unit_test(parts_and_positions_out_of_range_are_refused),
+        cmocka_unit_test(cast_like_of_a_constant_is_folded),
     };
 
     return cmocka_run_group_tests_name("graph/sequence", tests, NULL, NULL);

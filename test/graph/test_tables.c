@@ -126,7 +126,7 @@ static void expect_same(const struct net *n, const struct packing *p, const floa
     assert_int_equal(marked, packed_floats(&p->rows));
 }
 
-static void packed_and_whole_gradients_are_the_same_bits(void **state)
+static void packed_and_dense_gradients_have_equal_bits(void **state)
 {
     struct model *m = model_of_tables();
     struct net n = net_open_model(m, PLAN_TRAIN, BATCH);
@@ -160,7 +160,7 @@ static void packed_and_whole_gradients_are_the_same_bits(void **state)
 }
 
 /* The same with padding rows: those of "twice" and "bias" are among the rows that are read. */
-static void padding_rows_have_no_gradient_packed_or_whole(void **state)
+static void padding_rows_have_no_gradient_packed_or_dense(void **state)
 {
     static const struct graph_padding padding[] = { { "twice", 2 }, { "b?as", 0 } };
     const struct graph_opts opts = { .path = "test.onnx", .padding = padding, .n_padding = 2 };
@@ -204,7 +204,7 @@ static void padding_rows_have_no_gradient_packed_or_whole(void **state)
     model_free(m);
 }
 
-static void whole_gradients_of_tables_are_right(void **state)
+static void dense_gradients_of_tables_match_finite_differences(void **state)
 {
     struct model *m = model_of_tables();
     struct net n = net_open_model(m, PLAN_TRAIN, BATCH);
@@ -246,7 +246,7 @@ static void watch(void *arg, size_t offset, size_t n)
     w->next = offset + n;
 }
 
-static void packed_tables_are_not_among_the_ranges_that_get_ready(void **state)
+static void packed_tables_are_not_in_the_reported_ranges(void **state)
 {
     struct model *m = model_of_tables();
     struct net n = net_open_model(m, PLAN_TRAIN, BATCH);
@@ -271,10 +271,10 @@ static void packed_tables_are_not_among_the_ranges_that_get_ready(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(packed_and_whole_gradients_are_the_same_bits),
-        cmocka_unit_test(padding_rows_have_no_gradient_packed_or_whole),
-        cmocka_unit_test(whole_gradients_of_tables_are_right),
-        cmocka_unit_test(packed_tables_are_not_among_the_ranges_that_get_ready),
+        cmocka_unit_test(packed_and_dense_gradients_have_equal_bits),
+        cmocka_unit_test(padding_rows_have_no_gradient_packed_or_dense),
+        cmocka_unit_test(dense_gradients_of_tables_match_finite_differences),
+        cmocka_unit_test(packed_tables_are_not_in_the_reported_ranges),
     };
 
     return cmocka_run_group_tests_name("graph/tables", tests, NULL, NULL);

@@ -69,7 +69,7 @@ static bool is_reviewed(const char *op, uint32_t version)
     return false;
 }
 
-static void opsets_of_importer_are_those_of_history(void **state)
+static void opsets_of_importer_match_the_history(void **state)
 {
     (void)state;
     assert_int_equal(GRAPH_OPSET_MAX, HISTORY_NEWEST);
@@ -156,7 +156,7 @@ static void versions_of_row_have_same_defaults(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(opsets_of_importer_are_those_of_history),
+        cmocka_unit_test(opsets_of_importer_match_the_history),
         cmocka_unit_test(accepted_version_is_reviewed),
         cmocka_unit_test(row_of_onnx_is_in_history),
         cmocka_unit_test(version_has_one_row),

@@ -73,7 +73,7 @@ static struct model *narrow(const char *op)
     return m;
 }
 
-static void wide_pool_computes_what_the_narrow_one_computes(void **state)
+static void wide_pool_matches_the_narrow_pool(void **state)
 {
     static const char *const ops[] = { "MaxPool", "AveragePool", "LpPool" };
 
@@ -115,7 +115,7 @@ static void refused_plan(struct model *m, const char *part)
     model_free(m);
 }
 
-static void pool_over_four_axes_is_refused(void **state)
+static void pool_of_four_pooled_axes_is_refused(void **state)
 {
     static const int64_t kernel[] = { 2, 2, 2, 2 }, strides[] = { 1, 2, 3, 1 }, axes[] = { 0, 1 };
     struct model *m = begin_image();
@@ -147,8 +147,8 @@ static void list_of_another_length_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(wide_pool_computes_what_the_narrow_one_computes),
-        cmocka_unit_test(pool_over_four_axes_is_refused),
+        cmocka_unit_test(wide_pool_matches_the_narrow_pool),
+        cmocka_unit_test(pool_of_four_pooled_axes_is_refused),
         cmocka_unit_test(list_of_another_length_is_refused),
     };
 

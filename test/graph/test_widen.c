@@ -140,7 +140,7 @@ static void export_writes_the_types_of_the_file(void **state)
     }
 }
 
-static void inputs_of_16_bits_are_fed_as_float32(void **state)
+static void inputs_of_16_bits_are_fed_in_float32(void **state)
 {
     struct build *b = build_new("half", 17);
     struct graph *g;
@@ -165,7 +165,7 @@ int main(void)
         cmocka_unit_test(bfloat16_parameters_train_as_float32),
         cmocka_unit_test(float16_parameters_train_as_float32),
         cmocka_unit_test(export_writes_the_types_of_the_file),
-        cmocka_unit_test(inputs_of_16_bits_are_fed_as_float32),
+        cmocka_unit_test(inputs_of_16_bits_are_fed_in_float32),
     };
 
     return cmocka_run_group_tests_name("graph/widen", tests, NULL, NULL);
