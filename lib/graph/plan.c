@@ -189,7 +189,7 @@ static int run_call(struct plan *p, struct plan_call *call, const struct op_run 
     if (cancel_asked(run->cancel))
         return err_set(err, ERR_CANCELED, "canceled");
     call->call.run = run;
-    if (p->culprit != NULL)
+    if (p->nonfinite != NULL)
         rc = plan_trace_call(p, call, read_number >= p->forward.n, err);
     else
         rc = call->kernel(&call->call, err);
@@ -222,7 +222,7 @@ int plan_forward(struct plan *p, const struct op_run *run, struct err *err)
     CHECK(p->is_bound && (run->queue != NULL) == (p->device.cuda != NULL));
     if (p->packed != NULL)
         packed_clear(p->packed);
-    if (p->culprit != NULL) {
+    if (p->nonfinite != NULL) {
         rc = plan_trace_begin(p, run, err);
         if (rc < 0)
             return rc;
@@ -305,7 +305,7 @@ int plan_backward(struct plan *p, const struct op_run *run, float *grads, plan_r
         if (rc < 0)
             return rc;
     }
-    if (p->culprit != NULL && p->packed != NULL)
+    if (p->nonfinite != NULL && p->packed != NULL)
         plan_trace_tables(p);
     return 0;
 }

@@ -17,8 +17,8 @@ static bool is_op(const struct plan_node *n, const char *name)
 
 /* Product of the dimensions after the first; *has_rest: a -1 is among them and counts as 1. Returns
  * -1 if it cannot be computed. */
-static int64_t behind_first(const int64_t *dim, const struct shape *x, uint32_t rank,
-                            bool *has_rest)
+static int64_t inner_elements(const int64_t *dim, const struct shape *x, uint32_t rank,
+                              bool *has_rest)
 {
     int64_t product = 1;
     uint32_t k;
@@ -42,19 +42,19 @@ static int64_t reshape_first(const struct plan_builder *b, const struct plan_val
     const int64_t lane = b->p->batch, file = b->file_batch;
     int64_t n = shape_elements(&x->tensor.shape), all, scaled;
     bool has_rest;
-    int64_t behind = behind_first(dim, &x->tensor.shape, rank, &has_rest);
+    int64_t inner = inner_elements(dim, &x->tensor.shape, rank, &has_rest);
 
-    if (behind < 1 || dim[0] < 1 || !x->by_sample || n < 1)
+    if (inner < 1 || dim[0] < 1 || !x->by_sample || n < 1)
         return 0;
-    if (!has_rest && !__builtin_mul_overflow(dim[0], behind, &all) && all == n)
+    if (!has_rest && !__builtin_mul_overflow(dim[0], inner, &all) && all == n)
         return 0; /* already matches */
     if (file == 0)
-        return !has_rest && x->tensor.shape.dim[0] == lane && n % behind == 0 && n / behind == lane
+        return !has_rest && x->tensor.shape.dim[0] == lane && n % inner == 0 && n / inner == lane
                    ? lane
                    : 0;
     if (dim[0] % file != 0 || (has_rest && file == 1 && dim[0] != 1) ||
         __builtin_mul_overflow(dim[0] / file, lane, &scaled) ||
-        __builtin_mul_overflow(scaled, behind, &all))
+        __builtin_mul_overflow(scaled, inner, &all))
         return 0;
     return (has_rest ? n % all == 0 : n == all) ? scaled : 0;
 }

@@ -153,7 +153,7 @@ int plan_trace_begin(struct plan *p, const struct op_run *run, struct err *err)
     static const struct { enum plan_value_kind kind; const char *role; } roles[] = {
         { PLAN_FEED, "the batch: input" }, { PLAN_PARAM, "the weights: parameter" },
     };
-    struct plan_culprit *c = p->culprit;
+    struct plan_culprit *c = p->nonfinite;
     struct trace h = { p, run, err, 0 };
 
     *c = (struct plan_culprit){ .sample = UINT32_MAX };
@@ -222,7 +222,7 @@ static void check_written(struct trace *h, const struct plan_call *call, bool ba
 {
     struct plan *p = h->p;
     const struct plan_node *node = &p->nodes.at[call->node];
-    struct plan_culprit *c = p->culprit;
+    struct plan_culprit *c = p->nonfinite;
     /* With packed rows the gradients are elsewhere; the dense gradient contains stale data. */
     bool is_packed = backward && call->call.rows != NULL && call->call.rows->marks != NULL;
 
@@ -253,7 +253,7 @@ int plan_trace_call(struct plan *p, const struct plan_call *call, bool backward,
     struct trace h = { p, o->run, err, 0 };
     int rc;
 
-    if (p->culprit->found)
+    if (p->nonfinite->found)
         return call->kernel(o, err);
     if (is_sum(call, backward)) {
         const struct number_stats a = examine(&h, o->in[0]), b = examine(&h, o->in[1]);
@@ -281,7 +281,7 @@ int plan_trace_call(struct plan *p, const struct plan_call *call, bool backward,
 
 void plan_trace_tables(struct plan *p)
 {
-    struct plan_culprit *c = p->culprit;
+    struct plan_culprit *c = p->nonfinite;
     const struct packed *rows = p->packed;
     struct trace h = { p, NULL, NULL, 0 }; /* tables are packed on CPUs only */
 
@@ -303,5 +303,5 @@ void plan_trace_tables(struct plan *p)
 
 void plan_hunt(struct plan *p, struct plan_culprit *c)
 {
-    p->culprit = c;
+    p->nonfinite = c;
 }

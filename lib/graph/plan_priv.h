@@ -205,7 +205,7 @@ struct plan {
     bool is_bound;
     plan_watch_fn *watch; /* NULL: no callback */
     void *watch_arg;
-    struct plan_culprit *culprit; /* NULL: non-finite tracing is disabled */
+    struct plan_culprit *nonfinite; /* NULL: non-finite tracing is disabled */
     float loss, weight; /* copies after the last forward: backward may overwrite their memory */
 };
 

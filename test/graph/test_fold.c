@@ -106,10 +106,10 @@ static struct model *looped(const int64_t *iterations)
     model_input(m, "x", TENSOR_F32, shape_of(2, (int64_t)-1, (int64_t)4));
     model_weights(m, "w", shape_of(2, (int64_t)4, (int64_t)4), 1);
     if (iterations != NULL)
-        model_int64s(m, "turns", iterations, 1);
+        model_int64s(m, "trips", iterations, 1);
     else
-        model_input(m, "turns", TENSOR_I64, shape_of(1, (int64_t)-1));
-    model_node(m, "Loop", "turns - x", "logits");
+        model_input(m, "trips", TENSOR_I64, shape_of(1, (int64_t)-1));
+    model_node(m, "Loop", "trips - x", "logits");
     add_body(m, "body", body);
     model_output(m, "logits");
     model_free(body);
@@ -164,9 +164,9 @@ static struct model *holding(const char *bias_op)
     model_node(body, "Tanh", "sum", "next");
     model_output(body, "go_on");
     model_output(body, "next");
-    model_int64s(m, "turns", iterations, 1);
+    model_int64s(m, "trips", iterations, 1);
     model_node(m, "MatMul", "x w", "y");
-    model_node(m, "Loop", "turns - y", "logits");
+    model_node(m, "Loop", "trips - y", "logits");
     add_body(m, "body", body);
     model_output(m, "logits");
     model_proto(m)->producer_name = (char *)(uintptr_t) "jax2onnx";
@@ -202,7 +202,7 @@ static void loop_with_data_dependent_trip_count_is_refused(void **state)
     struct model *m = looped(NULL);
     struct plan_feed feeds[2] = {
         { .name = "x", .dtype = TENSOR_F32, .shape = shape_of(1, (int64_t)4) },
-        { .name = "turns", .dtype = TENSOR_I64, .shape = { .rank = 0 } },
+        { .name = "trips", .dtype = TENSOR_I64, .shape = { .rank = 0 } },
     };
     struct plan_opts o = {
         .purpose = PLAN_TRAIN, .batch = 2, .feeds = feeds, .n_feeds = 2, NET_LOSS

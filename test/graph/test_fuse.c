@@ -343,7 +343,7 @@ static void activation_chain_of_exporters_is_fused_into_the_op(void **state)
 
         compare(chain(cases[i].lines, cases[i].last), PLAN_TRAIN, &n);
         if (nodes_of(&n, cases[i].becomes) != 1 || nodes_of(&n, "Add") + nodes_of(&n, "Div") != 0)
-            fail_msg("case %zu did not become one %s", i, cases[i].becomes);
+            fail_msg("case %zu was not fused into one %s", i, cases[i].becomes);
         net_close(&n);
     }
 }

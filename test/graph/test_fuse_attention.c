@@ -106,14 +106,15 @@ static void softmax(struct model *m, const char *x, const char *y)
 /* Asserts one Attention, no unfused node, and the same results. Frees the model. */
 static void fused(struct model *m)
 {
-    static const char *const gone[] = { "Softmax", "Transpose", "Where", "Mul", "Div", "Dropout" };
+    static const char *const unfused_ops[] = { "Softmax", "Transpose", "Where",
+                                               "Mul",     "Div",       "Dropout" };
     struct net n;
     uint32_t i;
 
     compare(m, PLAN_TRAIN, &n);
     assert_int_equal(nodes_of(&n, "Attention"), 1);
-    for (i = 0; i < COUNT_OF(gone); i++)
-        assert_int_equal(nodes_of(&n, gone[i]), 0);
+    for (i = 0; i < COUNT_OF(unfused_ops); i++)
+        assert_int_equal(nodes_of(&n, unfused_ops[i]), 0);
     assert_int_equal(nodes_of(&n, "MatMul"), 4);
     assert_true(plan_work_bytes(n.plan) < sizeof(float) * BATCH * HEADS * LONG * LONG);
     net_close(&n);
@@ -339,7 +340,7 @@ static void thirds_of_one_product_are_read_in_place(void **state)
         assert_int_equal(nodes_of(&n, "Softmax"), 0);
         cuts = nodes_of(&n, "Split") + nodes_of(&n, "Gather") + nodes_of(&n, "Transpose");
         if (cuts != rows[i].cuts)
-            fail_msg("way %d has %u", (int)rows[i].between, cuts);
+            fail_msg("form %d has %u unfused nodes", (int)rows[i].between, cuts);
         net_close(&n);
     }
 }

@@ -101,7 +101,7 @@ static void masked(struct model *m, const char *scores, const char *out, int64_t
 {
     static const int64_t row[] = { LONG, 1 }, column[] = { 1, LONG }, square[] = { 1, 1, LONG, LONG }, zero[] = { 0 },
                          end[] = { LONG }, one[] = { 1 };
-    const int64_t behind[] = { window };
+    const int64_t width[] = { window };
     char line[64];
 
     model_int64s(m, "row_shape", row, 2);
@@ -110,7 +110,7 @@ static void masked(struct model *m, const char *scores, const char *out, int64_t
     model_int64s(m, "from1", zero, 1);
     model_int64s(m, "to1", end, 1);
     model_int64s(m, "by1", one, 1);
-    model_int64s(m, "window", behind, 1);
+    model_int64s(m, "window", width, 1);
     model_node(m, "Squeeze", "from1", "from");
     model_node(m, "Squeeze", "to1", "to");
     model_node(m, "Squeeze", "by1", "by");
@@ -195,15 +195,16 @@ static const struct op_attr *attr_of(const struct net *n, const char *name)
  * the net. */
 static void fused(struct model *m, struct net *n)
 {
-    static const char *const gone[] = { "Softmax", "Transpose", "Where", "Mul", "IsNaN", "Expand", "Add", "Tanh" };
+    static const char *const unfused_ops[] = { "Softmax", "Transpose", "Where", "Mul",
+                                               "IsNaN",   "Expand",    "Add",   "Tanh" };
     const struct plan_attention *a;
     uint32_t count;
 
     compare(m, PLAN_TRAIN, n);
     assert_int_equal(nodes_of(n, "Attention"), 1);
-    for (uint32_t i = 0; i < COUNT_OF(gone); i++)
-        if (nodes_of(n, gone[i]) != 0)
-            fail_msg("%s is still there", gone[i]);
+    for (uint32_t i = 0; i < COUNT_OF(unfused_ops); i++)
+        if (nodes_of(n, unfused_ops[i]) != 0)
+            fail_msg("%s was not fused", unfused_ops[i]);
     a = plan_attentions(n->plan, &count);
     assert_int_equal(count, 1);
     assert_true(a[0].is_fused);

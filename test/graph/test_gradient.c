@@ -70,7 +70,7 @@ static void network_matches_the_reference(void **state)
             check_grad(&train, line + 5);
             grads++;
         } else {
-            fail_msg("what is '%s'?", line);
+            fail_msg("unknown line '%s'", line);
         }
     }
     net_close(&train);

@@ -402,8 +402,8 @@ static void nodes_out_of_order_or_with_unknown_inputs_are_refused(void **state)
     refused(m, ERR_INPUT, "Relu 'logits' reads 'h' before MatMul 'h' computes it", NULL);
 
     m = begin(17);
-    model_node(m, "Relu", "nobody", "logits");
-    refused(m, ERR_INPUT, "reads 'nobody', which the graph does not contain", NULL);
+    model_node(m, "Relu", "absent", "logits");
+    refused(m, ERR_INPUT, "reads 'absent', which the graph does not contain", NULL);
 
     m = linear(17);
     model_output(m, "other");

@@ -232,7 +232,7 @@ static void expect_near(const char *file, const struct net *half, const struct n
                      fmax(distance(b, NULL, p->elements), least);
 
         if (!(off < 0.06))
-            fail_msg("%s: gradient of %s is %.3f of its size away", file, p->name, off);
+            fail_msg("%s: relative error of the gradient of %s is %.3f", file, p->name, off);
     }
 }
 

@@ -179,7 +179,7 @@ static void restored_graph_computes_what_the_file_computes(void **state)
         assert_int_equal(n, m);
         for (k = 0; k < n; k++)
             if (!(fabsf(a[k] - b[k]) <= 1e-5f * (1 + fabsf(b[k]))))
-                fail_msg("%s: element %zu is %.9g restored and %.9g as it is", files[i], k,
+                fail_msg("%s: element %zu is %.9g restored and %.9g unchanged", files[i], k,
                          (double)a[k], (double)b[k]);
         free(a);
         free(b);
@@ -295,7 +295,7 @@ static void file_without_parameters_is_refused_with_remedy(void **state)
             continue;
         opts = (struct graph_opts){ .path = path, .frozen = &cases[i].frozen, .n_frozen = 1 };
         if (graph_import(&opts, &g, &err) < 0)
-            fail_msg("frozen, it is refused: %s", err.text);
+            fail_msg("refused although frozen: %s", err.text);
         graph_free(g);
     }
 }

@@ -176,7 +176,7 @@ static uint8_t pool[1 << 12]; /* memory of a body, which models do not own */
 static struct model *bags(const char *reduction, int opset)
 {
     struct model *m = model_new(opset), *body = model_new(opset);
-    static const int64_t axes[] = { 0 }, turns[] = { 3 }, rows[] = { -1, 2 }, two[] = { 2 };
+    static const int64_t axes[] = { 0 }, trips[] = { 3 }, rows[] = { -1, 2 }, two[] = { 2 };
     Onnx__GraphProto *g = model_proto(m)->graph, *inner;
     Onnx__AttributeProto *a;
 
@@ -199,14 +199,14 @@ static struct model *bags(const char *reduction, int opset)
     model_weights(m, "w", shape_of(2, (int64_t)4, (int64_t)4), 1);
     model_weights(m, "v", shape_of(2, (int64_t)2, (int64_t)3), 2);
     model_int64s(m, "axes", axes, 1);
-    model_int64s(m, "turns", turns, 1);
+    model_int64s(m, "trips", trips, 1);
     model_int64s(m, "to_rows", rows, 2);
     model_int64s(m, "two", two, 1);
     model_int64s(m, "one_long", (const int64_t[]){ 1 }, 1);
     model_node(m, "MatMul", "x w", "h");
     model_node(m, "Reshape", "h to_rows", "rows");
     model_node(m, "SequenceEmpty", "", "empty");
-    model_node(m, "Loop", "turns - empty", "all");
+    model_node(m, "Loop", "trips - empty", "all");
     inner = model_proto(body)->graph;
     model_int(m, "body", 0);
     a = g->node[g->n_node - 1]->attribute[0];
