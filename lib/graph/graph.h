@@ -341,10 +341,10 @@ const struct tensor *plan_input(struct plan *p, uint32_t i);
 const struct tensor *plan_input_grad(const struct plan *p, uint32_t i);
 
 /* Selects row-sparse gradients of tables for the following calls: forward marks in `rows` the rows
- * that it reads. Backward leaves `rows` settled (tensor/packed.h) and writes the values of the
- * marked rows to the arena from graph_dense_floats() on; it does not write the rest of that part of
- * the arena. `rows` belongs to graph_tables() and is borrowed; NULL: tables have dense gradients.
- * Cheap enough to be called for each lane. Only PLAN_TRAIN. */
+ * that it reads. Backward completes the index of `rows` (tensor/packed.h) and writes the values of
+ * the marked rows to the arena from graph_dense_floats() on; it does not write the rest of that
+ * part of the arena. `rows` has the layout of graph_tables() and is borrowed; NULL: tables have
+ * dense gradients. Cheap enough to be called for each lane. Only PLAN_TRAIN. */
 void plan_pack(struct plan *p, struct packed *rows);
 /* On a GPU, where gradients of tables are dense: selects a record of the rows read for the
  * following calls. Backward writes to the floats [at, at + 64 * words) of the arena (words: of
